@@ -1,0 +1,29 @@
+/**
+ * Runs the compiled tests with node:test. Arguments are parts of file names: `npm test -- layer` runs the test
+ * files whose path contains "layer". (Node 20 takes no globs, and a folder argument would also run helpers.)
+ */
+import { spawnSync } from 'node:child_process';
+import { readdirSync } from 'node:fs';
+import { dirname, join, relative } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const root = join(dirname(fileURLToPath(import.meta.url)), '..', '..');
+const parts = process.argv.slice(2);
+const files = readdirSync(join(root, 'dist', 'test'), { recursive: true, withFileTypes: true })
+  .filter((entry) => entry.isFile() && entry.name.endsWith('.test.js'))
+  .map((entry) => relative(root, join(entry.parentPath, entry.name)))
+  .filter((path) => parts.length === 0 || parts.some((part) => path.includes(part)))
+  .sort();
+if (files.length === 0) {
+  console.error(`no test file matches: ${parts.join(' ')}`);
+  process.exit(1);
+}
+const reporter = process.stdout.isTTY ? 'spec' : 'tap';
+const args = [
+  '--test',
+  '--test-concurrency=2',
+  '--test-timeout=300000',
+  `--test-reporter=${reporter}`,
+];
+const result = spawnSync(process.execPath, [...args, ...files], { cwd: root, stdio: 'inherit' });
+process.exitCode = result.status ?? 1;
