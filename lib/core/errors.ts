@@ -12,7 +12,24 @@ export interface ErrorStatus {
   readonly retryable: boolean;
 }
 
-export const ERROR_STATUS = {
+export type ErrorCode =
+  | 'INVALID_ARGUMENT'
+  | 'NOT_FOUND'
+  | 'UNSUPPORTED'
+  | 'CONFLICT'
+  | 'WRONG_SHARD'
+  | 'VERSION_ABSENT'
+  | 'TOO_LARGE'
+  | 'OVERLOADED'
+  | 'NOT_READY'
+  | 'UNAVAILABLE'
+  | 'STOPPING'
+  | 'DEADLINE_EXCEEDED'
+  | 'CORRUPT'
+  | 'IO'
+  | 'INTERNAL';
+
+export const ERROR_STATUS: Readonly<Record<ErrorCode, ErrorStatus>> = {
   /** The caller's bytes, flags or fields are wrong. */
   INVALID_ARGUMENT: { http: 400, grpc: 3, brpc: 1003, retryable: false },
   /** The named bundle, table, model or file does not exist. */
@@ -41,9 +58,7 @@ export const ERROR_STATUS = {
   /** The operating system refused: disk full, permission, port in use. */
   IO: { http: 500, grpc: 13, brpc: 3007, retryable: false },
   INTERNAL: { http: 500, grpc: 13, brpc: 2001, retryable: false },
-} as const satisfies Record<string, ErrorStatus>;
-
-export type ErrorCode = keyof typeof ERROR_STATUS;
+};
 
 const codeOfBrpc = new Map<number, ErrorCode>(
   (Object.entries(ERROR_STATUS) as [ErrorCode, ErrorStatus][])

@@ -184,7 +184,8 @@ export function readSlotSpec(json: JsonReader): SlotSpec {
     .items({ min: 1, max: 100_000 })
     .map((item) => {
       const table = item.field('table').string();
-      if (!tableNames.has(table)) item.field('table').fail('the name of a table listed under "tables"');
+      if (!tableNames.has(table))
+        item.field('table').fail('the name of a table listed under "tables"');
       return {
         input: item.field('input').string(),
         table,

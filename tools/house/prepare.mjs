@@ -50,7 +50,11 @@ function installIsCurrent() {
 /** Digest of every source file's path and bytes: a checkout that only touched mtimes is not stale. */
 function sourceDigest() {
   const hash = createHash('sha256');
-  const add = (path) => hash.update(path).update('\0').update(readFileSync(join(root, path)));
+  const add = (path) =>
+    hash
+      .update(path)
+      .update('\0')
+      .update(readFileSync(join(root, path)));
   const walk = (folder) => {
     const entries = readdirSync(join(root, folder), { withFileTypes: true });
     entries.sort((a, b) => (a.name < b.name ? -1 : 1));

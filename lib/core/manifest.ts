@@ -1,0 +1,183 @@
+/**
+ * The manifest: a version's table of contents, written last. A version without one does not exist. Immutable: a
+ * version is a list of contents, so a new graph over old tables, or a delta, names what is already there.
+ * Drawn in docs/formats/repository.md; JSON Schema in docs/schemas/manifest.schema.json.
+ */
+import { CubeError } from './errors.ts';
+import { JsonReader } from './json.ts';
+import { CONTENT_ID_PATTERN, NAME_PATTERN, NAME_RULE, SHA256_PATTERN } from './names.ts';
+import { HASH_SCHEMES, type HashSpec, type Slot } from './slots.ts';
+
+export const MANIFEST_FORMAT = 1;
+export const TABLE_DTYPES = ['f32', 'f16', 'bf16', 'i8', 'bytes'] as const;
+export type TableDtype = (typeof TABLE_DTYPES)[number];
+
+/** A file of the version's own folder. */
+export interface VersionFile {
+  readonly path: string;
+  readonly bytes: number;
+  readonly sha256: string;
+}
+
+/** One immutable shard file. `contentId`: 32 hex digits; `sha256`: of the whole file. */
+export interface LayerRef {
+  readonly contentId: string;
+  readonly kind: 'base' | 'delta';
+  readonly bytes: number;
+  readonly sha256: string;
+  readonly rows: number;
+}
+
+export interface TableRef {
+  readonly name: string;
+  readonly dim: number;
+  readonly dtype: TableDtype;
+  /** Rows over all shards. */
+  readonly rows: number;
+  /** The row of a key that is not in the table, as f32; empty means zeros. */
+  readonly defaultRow: readonly number[];
+  readonly shardNum: number;
+  /** For each shard its layers in order: a base, then deltas. */
+  readonly shards: readonly (readonly LayerRef[])[];
+}
+
+export interface Manifest {
+  readonly bundle: string;
+  readonly version: string;
+  readonly files: readonly VersionFile[];
+  readonly hash: HashSpec;
+  readonly slots: readonly Slot[];
+  readonly tables: readonly TableRef[];
+}
+
+/** The number of shards that a lookup of this version addresses (equal for all its tables). */
+export function shardNumOf(manifest: Manifest): number {
+  return manifest.tables[0]?.shardNum ?? 1;
+}
+
+export function tableOf(manifest: Manifest, name: string): TableRef {
+  const table = manifest.tables.find((candidate) => candidate.name === name);
+  if (table === undefined) {
+    const known = manifest.tables.map((candidate) => candidate.name).join(', ');
+    throw new CubeError(
+      'NOT_FOUND',
+      `${manifest.bundle} ${manifest.version} has no table ${JSON.stringify(name)} (it has: ${known})`,
+    );
+  }
+  return table;
+}
+
+function readLayer(json: JsonReader): LayerRef {
+  return {
+    contentId: json.field('contentId').string(CONTENT_ID_PATTERN, '32 hex digits'),
+    kind: json.field('kind').oneOf(['base', 'delta']),
+    bytes: json.field('bytes').integer(0),
+    sha256: json.field('sha256').string(SHA256_PATTERN, '64 hex digits'),
+    rows: json.field('rows').integer(0),
+  };
+}
+
+function readTable(json: JsonReader): TableRef {
+  const dim = json.field('dim').integer(1, 1 << 20);
+  const shardNum = json.field('shardNum').integer(1, 65_536);
+  const shards = json
+    .field('shards')
+    .items({ min: shardNum, max: shardNum })
+    .map((layers) =>
+      layers.items({ min: 1, max: 64 }).map((item, depth) => {
+        const layer = readLayer(item);
+        if ((layer.kind === 'base') !== (depth === 0)) {
+          item.field('kind').fail(depth === 0 ? '"base" first' : '"delta" after the base');
+        }
+        return layer;
+      }),
+    );
+  const defaultRow = json.optional('defaultRow', (f) =>
+    f.items({ max: dim }).map((x) => x.number()),
+  );
+  if (defaultRow !== undefined && defaultRow.length !== 0 && defaultRow.length !== dim) {
+    json.field('defaultRow').fail(`${dim} numbers (dim), or none for zeros`);
+  }
+  return {
+    name: json.field('name').string(NAME_PATTERN, NAME_RULE),
+    dim,
+    dtype: json.field('dtype').oneOf(TABLE_DTYPES),
+    rows: json.field('rows').integer(0),
+    defaultRow: defaultRow ?? [],
+    shardNum,
+    shards,
+  };
+}
+
+/** Reads and checks a manifest. @throws CubeError INVALID_ARGUMENT naming the field */
+export function readManifest(json: JsonReader): Manifest {
+  json.field('format').integer(MANIFEST_FORMAT, MANIFEST_FORMAT);
+  const tables = json.field('tables').items({ max: 10_000 }).map(readTable);
+  if (new Set(tables.map((table) => table.shardNum)).size > 1) {
+    json.field('tables').fail('the same shardNum for every table');
+  }
+  if (new Set(tables.map((table) => table.name)).size !== tables.length) {
+    json.field('tables').fail('distinct table names');
+  }
+  const hash = json.field('hash');
+  return {
+    bundle: json.field('bundle').string(NAME_PATTERN, NAME_RULE),
+    version: json.field('version').string(NAME_PATTERN, NAME_RULE),
+    files: json
+      .field('files')
+      .items({ max: 1000 })
+      .map((item) => ({
+        path: item.field('path').string(NAME_PATTERN, NAME_RULE),
+        bytes: item.field('bytes').integer(0),
+        sha256: item.field('sha256').string(SHA256_PATTERN, '64 hex digits'),
+      })),
+    hash: {
+      scheme: hash.field('scheme').oneOf(HASH_SCHEMES),
+      seed: hash.optional('seed', (f) => f.u64()) ?? 0n,
+      modulo: hash.optional('modulo', (f) => f.u64()) ?? 0n,
+    },
+    slots: json
+      .field('slots')
+      .items({ max: 10_000 })
+      .map((item) => ({
+        name: item.field('name').string(NAME_PATTERN, NAME_RULE),
+        index: item.field('index').integer(0, 0xffff_ffff),
+      })),
+    tables,
+  };
+}
+
+export function parseManifest(text: string, source: string): Manifest {
+  return readManifest(JsonReader.parse(text, source));
+}
+
+/** The manifest's text: two-space JSON, fields in a fixed order, 64-bit numbers as decimal strings. */
+export function formatManifest(manifest: Manifest): string {
+  const { bundle, version, files, hash, slots, tables } = manifest;
+  const document = {
+    format: MANIFEST_FORMAT,
+    bundle,
+    version,
+    files: files.map(({ path, bytes, sha256 }) => ({ path, bytes, sha256 })),
+    hash: { scheme: hash.scheme, seed: hash.seed.toString(), modulo: hash.modulo.toString() },
+    slots: slots.map(({ name, index }) => ({ name, index })),
+    tables: tables.map((table) => ({
+      name: table.name,
+      dim: table.dim,
+      dtype: table.dtype,
+      rows: table.rows,
+      defaultRow: table.defaultRow,
+      shardNum: table.shardNum,
+      shards: table.shards.map((layers) =>
+        layers.map(({ contentId, kind, bytes, sha256, rows }) => ({
+          contentId,
+          kind,
+          bytes,
+          sha256,
+          rows,
+        })),
+      ),
+    })),
+  };
+  return `${JSON.stringify(document, null, 2)}\n`;
+}

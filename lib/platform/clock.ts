@@ -1,0 +1,25 @@
+/** Time as a parameter: production passes `systemClock`, tests and simulations their own. */
+
+export interface Clock {
+  /** Monotonic milliseconds, with fractions. */
+  nowMs(): number;
+  /** Wall-clock time for people and logs: ISO 8601, UTC. */
+  isoTime(): string;
+  sleep(ms: number, signal?: AbortSignal): Promise<void>;
+}
+
+export const systemClock: Clock = {
+  nowMs: () => performance.now(),
+  isoTime: () => new Date().toISOString(),
+  sleep: (ms, signal) =>
+    new Promise((resolve) => {
+      const done = (): void => {
+        clearTimeout(timer);
+        signal?.removeEventListener('abort', done);
+        resolve();
+      };
+      const timer = setTimeout(done, ms);
+      signal?.addEventListener('abort', done);
+      if (signal?.aborted) done();
+    }),
+};

@@ -1,0 +1,284 @@
+/**
+ * The one reader and writer of the disk. What is written appears whole or not at all: written beside, flushed,
+ * then renamed or linked into place.
+ */
+import { randomBytes } from 'node:crypto';
+import {
+  closeSync,
+  createWriteStream,
+  existsSync,
+  fstatSync,
+  fsyncSync,
+  linkSync,
+  mkdirSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  readSync,
+  renameSync,
+  rmSync,
+  statSync,
+  unlinkSync,
+  type WriteStream,
+  writeSync,
+} from 'node:fs';
+import { basename, dirname, join } from 'node:path';
+import { CubeError } from '../core/errors.ts';
+
+/** Larger single reads fail in Node or stall; also what a checksum kernel should be given between yields. */
+export const READ_PIECE_BYTES: number = 256 << 20;
+
+/** A failed file operation as a CubeError that says which file and what to do. */
+export function fileError(error: unknown, doing: string, path: string): CubeError {
+  if (error instanceof CubeError) return error;
+  const code = (error as NodeJS.ErrnoException).code ?? '';
+  const reason: Record<string, string> = {
+    ENOENT: 'no such file or folder',
+    EACCES: 'permission denied',
+    EISDIR: 'it is a folder, not a file',
+    ENOTDIR: 'a part of the path is not a folder',
+    ENOSPC: 'no space left on the disk',
+    EROFS: 'the file system is read-only',
+    EMFILE: 'too many open files (raise the limit with ulimit -n)',
+  };
+  const text = reason[code] ?? (error as Error).message;
+  return new CubeError(code === 'ENOENT' ? 'NOT_FOUND' : 'IO', `cannot ${doing} ${path}: ${text}`, {
+    cause: error,
+  });
+}
+
+function guarded<T>(doing: string, path: string, action: () => T): T {
+  try {
+    return action();
+  } catch (error) {
+    throw fileError(error, doing, path);
+  }
+}
+
+export function fileExists(path: string): boolean {
+  return existsSync(path);
+}
+
+export function fileBytes(path: string): number {
+  return guarded('read', path, () => statSync(path).size);
+}
+
+export function isFolder(path: string): boolean {
+  return statSync(path, { throwIfNoEntry: false })?.isDirectory() ?? false;
+}
+
+/** mtime in milliseconds and size: equal means unchanged for our purposes; undefined when the file is absent. */
+export function fileStamp(path: string): string | undefined {
+  const stat = statSync(path, { throwIfNoEntry: false });
+  return stat && `${stat.mtimeMs}:${stat.size}:${stat.ino}`;
+}
+
+export function makeFolder(path: string): void {
+  guarded('make the folder', path, () => mkdirSync(path, { recursive: true }));
+}
+
+/** Names in a folder, sorted; an absent folder is empty. */
+export function listFolder(path: string): string[] {
+  if (!existsSync(path)) return [];
+  return guarded('list', path, () => readdirSync(path).sort());
+}
+
+export function removePath(path: string): void {
+  guarded('remove', path, () => rmSync(path, { recursive: true, force: true }));
+}
+
+/** @param maxBytes refuse larger files before reading them */
+export function readFile(path: string, maxBytes: number = 2 ** 31): Uint8Array {
+  return guarded('read', path, () => {
+    const { size } = statSync(path);
+    if (size > maxBytes) {
+      throw new CubeError('TOO_LARGE', `${path}: ${size} bytes, the limit here is ${maxBytes}`);
+    }
+    return readFileSync(path);
+  });
+}
+
+export function readText(path: string, maxBytes: number = 64 << 20): string {
+  return new TextDecoder().decode(readFile(path, maxBytes));
+}
+
+function temporaryBeside(path: string): string {
+  return join(dirname(path), `.${basename(path)}.${randomBytes(6).toString('hex')}.tmp`);
+}
+
+function writeTemporary(path: string, data: Uint8Array | string): string {
+  makeFolder(dirname(path));
+  const temporary = temporaryBeside(path);
+  const file = openSync(temporary, 'wx');
+  try {
+    const bytes = typeof data === 'string' ? new TextEncoder().encode(data) : data;
+    let written = 0;
+    while (written < bytes.length) written += writeSync(file, bytes, written);
+    fsyncSync(file);
+  } catch (error) {
+    rmSync(temporary, { force: true });
+    throw error;
+  } finally {
+    closeSync(file);
+  }
+  return temporary;
+}
+
+/** Replaces a file whole: a reader sees the old bytes or the new ones. */
+export function replaceFile(path: string, data: Uint8Array | string): void {
+  guarded('write', path, () => renameSync(writeTemporary(path, data), path));
+}
+
+/** Creates a file whole if it is absent. @returns false, with nothing changed, when it exists already */
+export function putFileIfAbsent(path: string, data: Uint8Array | string): boolean {
+  return guarded('write', path, () => {
+    const temporary = writeTemporary(path, data);
+    try {
+      linkSync(temporary, path);
+      return true;
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code === 'EEXIST') return false;
+      throw error;
+    } finally {
+      unlinkSync(temporary);
+    }
+  });
+}
+
+/** Moves a finished file or folder into place. */
+export function movePath(from: string, to: string): void {
+  guarded('move to', to, () => {
+    mkdirSync(dirname(to), { recursive: true });
+    renameSync(from, to);
+  });
+}
+
+/** An open file read at positions; the caller closes it. */
+export class RandomReader {
+  readonly path: string;
+  readonly bytes: number;
+  readonly #file: number;
+
+  constructor(path: string) {
+    this.path = path;
+    this.#file = guarded('open', path, () => openSync(path, 'r'));
+    this.bytes = fstatSync(this.#file).size;
+  }
+
+  /** Fills `target` from `position`, in pieces. @throws CubeError CORRUPT when the file ends before */
+  readInto(target: Uint8Array, position: number): void {
+    let done = 0;
+    while (done < target.length) {
+      const want = Math.min(target.length - done, READ_PIECE_BYTES);
+      const got = guarded('read', this.path, () =>
+        readSync(this.#file, target, done, want, position + done),
+      );
+      if (got === 0) {
+        throw new CubeError('CORRUPT', `${this.path}: ends at byte ${position + done}, too early`);
+      }
+      done += got;
+    }
+  }
+
+  close(): void {
+    closeSync(this.#file);
+  }
+}
+
+/**
+ * Writes a file beside its place and moves it there at the end: `commit()` or nothing. Positions may be written
+ * in any order, so that a header can follow the sections it describes.
+ */
+export class RandomWriter {
+  readonly path: string;
+  readonly #temporary: string;
+  readonly #file: number;
+
+  constructor(path: string) {
+    this.path = path;
+    makeFolder(dirname(path));
+    this.#temporary = temporaryBeside(path);
+    this.#file = guarded('create', path, () => openSync(this.#temporary, 'wx+'));
+  }
+
+  writeAt(bytes: Uint8Array, position: number): void {
+    let done = 0;
+    while (done < bytes.length) {
+      const length = Math.min(bytes.length - done, READ_PIECE_BYTES);
+      done += guarded('write', this.path, () =>
+        writeSync(this.#file, bytes, done, length, position + done),
+      );
+    }
+  }
+
+  readInto(target: Uint8Array, position: number): void {
+    let done = 0;
+    while (done < target.length) {
+      const got = guarded('read', this.path, () =>
+        readSync(this.#file, target, done, target.length - done, position + done),
+      );
+      if (got === 0) throw new CubeError('INTERNAL', `${this.path}: read past what was written`);
+      done += got;
+    }
+  }
+
+  /** Flushes and moves the file to `path` (or to another name, known only now). */
+  commit(path: string = this.path): void {
+    guarded('write', path, () => {
+      fsyncSync(this.#file);
+      closeSync(this.#file);
+      mkdirSync(dirname(path), { recursive: true });
+      renameSync(this.#temporary, path);
+    });
+  }
+
+  /** Forgets everything written. */
+  abort(): void {
+    closeSync(this.#file);
+    rmSync(this.#temporary, { force: true });
+  }
+}
+
+/** A stream of text or bytes to a file, moved into place by `finish`. */
+export class StreamWriter {
+  readonly #path: string;
+  readonly #temporary: string;
+  readonly #stream: WriteStream;
+  #failed: Error | undefined;
+
+  constructor(path: string) {
+    this.#path = path;
+    makeFolder(dirname(path));
+    this.#temporary = temporaryBeside(path);
+    this.#stream = createWriteStream(this.#temporary, { flags: 'wx' });
+    this.#stream.on('error', (error) => {
+      this.#failed = error;
+    });
+  }
+
+  async write(data: string | Uint8Array): Promise<void> {
+    if (this.#failed) throw fileError(this.#failed, 'write', this.#path);
+    if (this.#stream.write(data)) return;
+    await new Promise<void>((resolve) => {
+      this.#stream.once('drain', resolve);
+      this.#stream.once('error', () => resolve());
+    });
+  }
+
+  async finish(): Promise<void> {
+    await new Promise<void>((resolve) => {
+      this.#stream.once('error', () => resolve());
+      this.#stream.end(() => resolve());
+    });
+    if (this.#failed) {
+      rmSync(this.#temporary, { force: true });
+      throw fileError(this.#failed, 'write', this.#path);
+    }
+    guarded('write', this.#path, () => renameSync(this.#temporary, this.#path));
+  }
+
+  abort(): void {
+    this.#stream.destroy();
+    rmSync(this.#temporary, { force: true });
+  }
+}

@@ -1,0 +1,212 @@
+/**
+ * Protocol Buffers wire format: the few primitives that every hand-written codec here needs. Bytes in, fields out;
+ * nothing is copied, every length is checked against what remains before it is used.
+ * Source of the format: the Protocol Buffers encoding guide (varint, 64-bit, length-delimited, 32-bit).
+ */
+import { CubeError } from '../lib/core/errors.ts';
+
+export const WIRE_VARINT = 0;
+export const WIRE_FIXED64 = 1;
+export const WIRE_BYTES = 2;
+export const WIRE_FIXED32 = 5;
+
+const textDecoder = new TextDecoder('utf-8');
+const textEncoder = new TextEncoder();
+
+/**
+ * A cursor over one message. Read a field with `next()`, then its value with the method of its wire type:
+ *
+ *     while (reader.next()) {
+ *       if (reader.field === 1) name = reader.string();
+ *       else reader.skip();
+ *     }
+ */
+export class WireReader {
+  readonly bytes: Uint8Array;
+  position: number;
+  readonly end: number;
+  field = 0;
+  wireType = 0;
+  /** Where the current field's tag begins: with `position` after skip(), the field's exact bytes. */
+  fieldStart = 0;
+
+  constructor(bytes: Uint8Array, start = 0, end: number = bytes.length) {
+    this.bytes = bytes;
+    this.position = start;
+    this.end = end;
+  }
+
+  /** Moves to the next field; false at the end of the message. */
+  next(): boolean {
+    if (this.position >= this.end) return false;
+    this.fieldStart = this.position;
+    const tag = this.uint32();
+    this.field = tag >>> 3;
+    this.wireType = tag & 7;
+    if (this.field === 0) this.#fail('field number 0');
+    return true;
+  }
+
+  /** A varint whose value must fit 32 bits unsigned; negative int32 (ten bytes) gives its low 32 bits. */
+  uint32(): number {
+    let value = 0;
+    for (let shift = 0; shift < 70; shift += 7) {
+      if (this.position >= this.end) this.#fail('a varint runs past the end');
+      const byte = this.bytes[this.position++]!;
+      if (shift < 32) value |= (byte & 0x7f) << shift;
+      if (byte < 0x80) return value >>> 0;
+    }
+    this.#fail('a varint of more than ten bytes');
+  }
+
+  int32(): number {
+    return this.uint32() | 0;
+  }
+
+  uint64(): bigint {
+    let value = 0n;
+    for (let shift = 0n; shift < 70n; shift += 7n) {
+      if (this.position >= this.end) this.#fail('a varint runs past the end');
+      const byte = this.bytes[this.position++]!;
+      value |= BigInt(byte & 0x7f) << shift;
+      if (byte < 0x80) return BigInt.asUintN(64, value);
+    }
+    this.#fail('a varint of more than ten bytes');
+  }
+
+  int64(): bigint {
+    return BigInt.asIntN(64, this.uint64());
+  }
+
+  bool(): boolean {
+    return this.uint64() !== 0n;
+  }
+
+  float32(): number {
+    const at = this.#take(4);
+    return new DataView(this.bytes.buffer, this.bytes.byteOffset + at, 4).getFloat32(0, true);
+  }
+
+  /** A view (not a copy) of a length-delimited value. */
+  view(): Uint8Array {
+    const length = this.uint32();
+    const at = this.#take(length);
+    return this.bytes.subarray(at, at + length);
+  }
+
+  /** A reader over a nested message; this reader moves past it. */
+  message(): WireReader {
+    const length = this.uint32();
+    const at = this.#take(length);
+    return new WireReader(this.bytes, at, at + length);
+  }
+
+  string(): string {
+    return textDecoder.decode(this.view());
+  }
+
+  /** Passes over the current field's value. */
+  skip(): void {
+    if (this.wireType === WIRE_VARINT) this.uint64();
+    else if (this.wireType === WIRE_FIXED64) this.#take(8);
+    else if (this.wireType === WIRE_BYTES) this.#take(this.uint32());
+    else if (this.wireType === WIRE_FIXED32) this.#take(4);
+    else this.#fail(`unsupported wire type ${this.wireType}`);
+  }
+
+  /** Throws unless the current field has this wire type. */
+  expect(wireType: number): void {
+    if (this.wireType !== wireType) {
+      this.#fail(`field ${this.field} has wire type ${this.wireType}, expected ${wireType}`);
+    }
+  }
+
+  #take(length: number): number {
+    if (length > this.end - this.position) {
+      this.#fail(`a length of ${length} bytes with ${this.end - this.position} left`);
+    }
+    const at = this.position;
+    this.position += length;
+    return at;
+  }
+
+  #fail(what: string): never {
+    throw new CubeError('INVALID_ARGUMENT', `protobuf: ${what} (at byte ${this.position})`);
+  }
+}
+
+/** Appends fields to a growing buffer. Default values are written: leave them out at the call where proto3 does. */
+export class WireWriter {
+  #bytes: Uint8Array;
+  #length = 0;
+
+  constructor(capacity = 256) {
+    this.#bytes = new Uint8Array(capacity);
+  }
+
+  tag(field: number, wireType: number): this {
+    return this.varint((field << 3) | wireType);
+  }
+
+  /** A number ≥ 0 (up to 2^53) or a bigint (as unsigned 64 bits), as a varint without tag. */
+  varint(value: number | bigint): this {
+    this.#reserve(10);
+    if (typeof value === 'number') {
+      while (value > 0x7f) {
+        this.#bytes[this.#length++] = (value % 0x80) | 0x80;
+        value = Math.floor(value / 0x80);
+      }
+      this.#bytes[this.#length++] = value;
+      return this;
+    }
+    let rest = BigInt.asUintN(64, value);
+    while (rest > 0x7fn) {
+      this.#bytes[this.#length++] = Number(rest & 0x7fn) | 0x80;
+      rest >>= 7n;
+    }
+    this.#bytes[this.#length++] = Number(rest);
+    return this;
+  }
+
+  uint(field: number, value: number | bigint): this {
+    return this.tag(field, WIRE_VARINT).varint(value);
+  }
+
+  bytes(field: number, value: Uint8Array): this {
+    return this.tag(field, WIRE_BYTES).varint(value.length).raw(value);
+  }
+
+  string(field: number, value: string): this {
+    return this.bytes(field, textEncoder.encode(value));
+  }
+
+  message(field: number, write: (writer: WireWriter) => void): this {
+    const inner = new WireWriter();
+    write(inner);
+    return this.bytes(field, inner.finish());
+  }
+
+  raw(value: Uint8Array): this {
+    this.#reserve(value.length);
+    this.#bytes.set(value, this.#length);
+    this.#length += value.length;
+    return this;
+  }
+
+  get length(): number {
+    return this.#length;
+  }
+
+  /** The bytes written so far: a view that the next write may move away from. */
+  finish(): Uint8Array {
+    return this.#bytes.subarray(0, this.#length);
+  }
+
+  #reserve(more: number): void {
+    const needed = this.#length + more;
+    if (needed <= this.#bytes.length) return;
+    const grown = new Uint8Array(Math.max(needed, this.#bytes.length * 2));
+    grown.set(this.#bytes.subarray(0, this.#length));
+    this.#bytes = grown;
+  }
+}

@@ -1,0 +1,47 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { CubeError } from '../../lib/core/errors.ts';
+import { JsonReader } from '../../lib/core/json.ts';
+
+const message = (read: () => unknown): string => {
+  try {
+    read();
+  } catch (error) {
+    assert.ok(error instanceof CubeError);
+    assert.equal(error.code, 'INVALID_ARGUMENT');
+    return error.message;
+  }
+  return 'did not throw';
+};
+
+test('an error names the document, the place and what was found', () => {
+  const json = JsonReader.parse('{"tables":[{"dim":1},{"dim":"x"}]}', 'manifest.json');
+  const dim = json.field('tables').items()[1]?.field('dim');
+  assert.equal(
+    message(() => dim?.integer(1)),
+    'manifest.json: tables[1].dim: expected an integer ≥ 1, got "x"',
+  );
+});
+
+test('an unsafe 64-bit JSON number is refused, never rounded', () => {
+  const u64 = (text: string): bigint => JsonReader.parse(text, 'k').u64();
+  assert.equal(u64('"18446744073709551615"'), 2n ** 64n - 1n);
+  assert.equal(u64('9007199254740991'), 2n ** 53n - 1n);
+  for (const text of [
+    '9007199254740993',
+    '18446744073709551615',
+    '-1',
+    '1.5',
+    '"x"',
+    '"18446744073709551616"',
+  ]) {
+    assert.match(
+      message(() => u64(text)),
+      /unsigned 64-bit/,
+    );
+  }
+});
+
+test('a field named like an Object method is not found by accident', () => {
+  assert.ok(JsonReader.parse('{}', 'x').field('constructor').missing);
+});
