@@ -4,6 +4,7 @@
  */
 import { randomBytes } from 'node:crypto';
 import {
+  appendFileSync,
   closeSync,
   createWriteStream,
   existsSync,
@@ -11,6 +12,7 @@ import {
   fsyncSync,
   linkSync,
   mkdirSync,
+  mkdtempSync,
   openSync,
   readdirSync,
   readFileSync,
@@ -22,6 +24,7 @@ import {
   type WriteStream,
   writeSync,
 } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { basename, dirname, join } from 'node:path';
 import { CubeError } from '../core/errors.ts';
 
@@ -281,4 +284,15 @@ export class StreamWriter {
     this.#stream.destroy();
     rmSync(this.#temporary, { force: true });
   }
+}
+
+/** Appends to a log file at once. */
+export function appendLog(path: string, text: string): void {
+  guarded('write', path, () => appendFileSync(path, text));
+}
+
+/** A new folder under the system's folder for temporary files. */
+export function makeTemporaryFolder(prefix: string): string {
+  const path = join(tmpdir(), prefix);
+  return guarded('make a folder like', path, () => mkdtempSync(path));
 }
