@@ -1,0 +1,111 @@
+/**
+ * How good a model's probabilities are: AUC (does it rank clicks first?), logloss (are the probabilities right?) and
+ * calibration (are they right on average?). Columns in, one number out; nothing is kept and no input is changed.
+ *
+ * Labels are 0 (no click) or 1 (click). Probabilities may be f32 or f64; sums run in f64.
+ */
+import { CubeError } from './errors.ts';
+
+export type Scores = Float64Array | Float32Array;
+
+/** Probabilities are kept this far from 0 and 1 before the logarithm, as scikit-learn's log_loss does for f64. */
+export const PROBABILITY_MIN = 1e-15;
+
+/**
+ * Area under the ROC curve: the chance that a click scores higher than a non-click, a tie counting half. Exact: it
+ * counts pairs (O(n log n)) and divides once. Any monotone score will do; it needs no probability.
+ * @param labels 0 or 1, [rows]
+ * @param scores [rows]
+ * @returns 0..1, or NaN when the labels are all equal: without both kinds there is no pair to rank
+ * @throws CubeError INVALID_ARGUMENT for unequal lengths, another label or a NaN score
+ */
+export function auc(labels: Uint8Array, scores: Scores): number {
+  checkColumns(labels, scores);
+  const clicks = countClicks(labels);
+  const others = labels.length - clicks;
+  if (clicks === 0 || others === 0) return Number.NaN;
+  const clickScores = new Float64Array(clicks);
+  const otherScores = new Float64Array(others);
+  let click = 0;
+  let other = 0;
+  for (let row = 0; row < labels.length; row++) {
+    if (labels[row] === 1) clickScores[click++] = scores[row]!;
+    else otherScores[other++] = scores[row]!;
+  }
+  const halves = countHalfWins(clickScores.sort(), otherScores.sort());
+  return halves / 2 / (clicks * others);
+}
+
+/**
+ * Mean negative log-likelihood (natural logarithm) of the labels. Probabilities are first clipped to
+ * [1e-15, 1 − 1e-15], so one certain mistake costs 34.5 and not infinity.
+ * @param labels 0 or 1, [rows]
+ * @param probabilities of label 1, [rows]
+ * @returns ≥ 0, or NaN without rows
+ * @throws CubeError INVALID_ARGUMENT for unequal lengths, another label or a NaN probability
+ */
+export function logloss(labels: Uint8Array, probabilities: Scores): number {
+  checkColumns(labels, probabilities);
+  let sum = 0;
+  for (let row = 0; row < labels.length; row++) {
+    const clipped = Math.min(Math.max(probabilities[row]!, PROBABILITY_MIN), 1 - PROBABILITY_MIN);
+    sum -= labels[row] === 1 ? Math.log(clipped) : Math.log1p(-clipped);
+  }
+  return sum / labels.length;
+}
+
+/**
+ * Mean predicted probability over the mean label: 1 is calibrated, 1.1 promises a tenth too many clicks.
+ * @param labels 0 or 1, [rows]
+ * @param probabilities of label 1, [rows]
+ * @returns the ratio; Infinity when nothing was clicked, NaN without rows
+ * @throws CubeError INVALID_ARGUMENT for unequal lengths, another label or a NaN probability
+ */
+export function calibration(labels: Uint8Array, probabilities: Scores): number {
+  checkColumns(labels, probabilities);
+  let predicted = 0;
+  for (let row = 0; row < labels.length; row++) predicted += probabilities[row]!;
+  return predicted / countClicks(labels);
+}
+
+/** Twice the pairs that a click wins, ties counting one; both columns ascending. Whole numbers below 2^53. */
+function countHalfWins(clickScores: Float64Array, otherScores: Float64Array): number {
+  let halves = 0;
+  let below = 0;
+  let notAbove = 0;
+  for (const score of clickScores) {
+    while (below < otherScores.length && otherScores[below]! < score) below++;
+    while (notAbove < otherScores.length && otherScores[notAbove]! <= score) notAbove++;
+    halves += below + notAbove;
+  }
+  return halves;
+}
+
+function countClicks(labels: Uint8Array): number {
+  let clicks = 0;
+  for (const label of labels) clicks += label;
+  return clicks;
+}
+
+function checkColumns(labels: Uint8Array, scores: Scores): void {
+  if (labels.length !== scores.length) {
+    throw new CubeError(
+      'INVALID_ARGUMENT',
+      `model metrics: ${labels.length} labels but ${scores.length} scores`,
+    );
+  }
+  for (let row = 0; row < labels.length; row++) {
+    if (labels[row]! > 1) {
+      throw new CubeError(
+        'INVALID_ARGUMENT',
+        `model metrics: row ${row}: the label is ${labels[row]}, expected 0 or 1`,
+      );
+    }
+    if (Number.isNaN(scores[row])) {
+      throw new CubeError(
+        'INVALID_ARGUMENT',
+        `model metrics: row ${row}: the score is not a number`,
+      );
+    }
+  }
+}
