@@ -6,6 +6,8 @@ import { randomBytes } from 'node:crypto';
 import {
   appendFileSync,
   closeSync,
+  constants,
+  copyFileSync,
   createWriteStream,
   existsSync,
   fstatSync,
@@ -144,6 +146,28 @@ export function putFileIfAbsent(path: string, data: Uint8Array | string): boolea
       throw error;
     } finally {
       unlinkSync(temporary);
+    }
+  });
+}
+
+/** Copies a file whole to `path` if nothing is there. @returns false, with nothing changed, when it exists already */
+export function copyFileIfAbsent(path: string, source: string): boolean {
+  if (existsSync(path)) return false;
+  const temporary = temporaryBeside(path);
+  return guarded('copy to', path, () => {
+    makeFolder(dirname(path));
+    try {
+      copyFileSync(source, temporary, constants.COPYFILE_FICLONE);
+      const file = openSync(temporary, 'r');
+      fsyncSync(file);
+      closeSync(file);
+      linkSync(temporary, path);
+      return true;
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code === 'EEXIST') return false;
+      throw error;
+    } finally {
+      rmSync(temporary, { force: true });
     }
   });
 }

@@ -1,0 +1,94 @@
+/**
+ * A file that arrives in pieces and may be interrupted: the pieces gather in `<path>.part`, which a later attempt
+ * continues, and `commit()` moves the whole file into place. What lies at `path` is therefore always whole.
+ */
+import {
+  closeSync,
+  fsyncSync,
+  ftruncateSync,
+  mkdirSync,
+  openSync,
+  readSync,
+  renameSync,
+  rmSync,
+  statSync,
+  writeSync,
+} from 'node:fs';
+import { dirname } from 'node:path';
+import { fileError } from './files.ts';
+
+export class PartialFile {
+  readonly #path: string;
+  readonly #partPath: string;
+  readonly #file: number;
+  #bytes: number;
+
+  /** @param partPath where the pieces gather; another one keeps two writers of one file apart */
+  constructor(path: string, partPath: string = `${path}.part`) {
+    this.#path = path;
+    this.#partPath = partPath;
+    try {
+      mkdirSync(dirname(partPath), { recursive: true });
+      this.#bytes = statSync(partPath, { throwIfNoEntry: false })?.size ?? 0;
+      this.#file = openSync(partPath, this.#bytes === 0 ? 'w+' : 'r+');
+    } catch (error) {
+      throw fileError(error, 'write', partPath);
+    }
+  }
+
+  /** Bytes gathered so far, those of an earlier attempt included. */
+  get bytes(): number {
+    return this.#bytes;
+  }
+
+  /** Reads back what an earlier attempt left. @returns bytes read: less than asked only at the end */
+  read(target: Uint8Array, position: number): number {
+    return this.#guarded('read', () => readSync(this.#file, target, 0, target.length, position));
+  }
+
+  append(bytes: Uint8Array): void {
+    let done = 0;
+    while (done < bytes.length) {
+      const length = bytes.length - done;
+      const written = this.#guarded('write', () =>
+        writeSync(this.#file, bytes, done, length, this.#bytes),
+      );
+      done += written;
+      this.#bytes += written;
+    }
+  }
+
+  /** Starts over. */
+  clear(): void {
+    this.#guarded('write', () => ftruncateSync(this.#file, 0));
+    this.#bytes = 0;
+  }
+
+  /** Flushes and moves the file into place; it replaces whatever was there. */
+  commit(): void {
+    this.#guarded('write', () => {
+      fsyncSync(this.#file);
+      closeSync(this.#file);
+      renameSync(this.#partPath, this.#path);
+    });
+  }
+
+  /** Leaves the pieces for a later attempt. */
+  close(): void {
+    closeSync(this.#file);
+  }
+
+  /** Removes the pieces. */
+  discard(): void {
+    closeSync(this.#file);
+    rmSync(this.#partPath, { force: true });
+  }
+
+  #guarded<T>(doing: string, action: () => T): T {
+    try {
+      return action();
+    } catch (error) {
+      throw fileError(error, doing, this.#partPath);
+    }
+  }
+}

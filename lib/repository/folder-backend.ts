@@ -1,0 +1,72 @@
+/** A repository in a folder of this machine (or of a network file system that has hard links). */
+import { join, resolve } from 'node:path';
+import { CubeError } from '../core/errors.ts';
+import {
+  copyFileIfAbsent,
+  fileBytes,
+  fileExists,
+  isFolder,
+  listFolder,
+  putFileIfAbsent,
+  RandomReader,
+  readFile,
+} from '../platform/files.ts';
+import type { Backend } from './backend.ts';
+
+export class FolderBackend implements Backend {
+  readonly location: string;
+
+  constructor(folder: string) {
+    this.location = resolve(folder);
+  }
+
+  async read(path: string, maxBytes: number): Promise<Uint8Array> {
+    return readFile(this.localPath(path), maxBytes);
+  }
+
+  async readRange(path: string, start: number, bytes: number): Promise<Uint8Array> {
+    const target = new Uint8Array(bytes);
+    const reader = new RandomReader(this.localPath(path));
+    try {
+      reader.readInto(target, start);
+    } finally {
+      reader.close();
+    }
+    return target;
+  }
+
+  async size(path: string): Promise<number | undefined> {
+    const local = this.localPath(path);
+    if (!fileExists(local)) return undefined;
+    return fileBytes(local);
+  }
+
+  /** A leading dot marks what is not in place yet (lib/platform/files.ts writes beside, then moves). */
+  async list(folder: string): Promise<string[]> {
+    return listFolder(this.localPath(folder)).filter((name) => !name.startsWith('.'));
+  }
+
+  async putIfAbsent(path: string, bytes: Uint8Array): Promise<boolean> {
+    return putFileIfAbsent(this.localPath(path), bytes);
+  }
+
+  async putFileIfAbsent(path: string, source: string): Promise<boolean> {
+    return copyFileIfAbsent(this.localPath(path), source);
+  }
+
+  localPath(path: string): string {
+    return join(this.location, path);
+  }
+}
+
+/** @throws CubeError NOT_FOUND or INVALID_ARGUMENT when there is no such folder */
+export function requireFolder(folder: string): void {
+  if (isFolder(folder)) return;
+  if (fileExists(folder)) {
+    throw new CubeError('INVALID_ARGUMENT', `${folder} is a file; a repository is a folder`);
+  }
+  throw new CubeError(
+    'NOT_FOUND',
+    `no repository at ${folder}: no such folder (cube-builder --output-path makes one)`,
+  );
+}

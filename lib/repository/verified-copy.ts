@@ -1,0 +1,131 @@
+/**
+ * Brings one object of a repository to this machine: resumed where an earlier attempt stopped, not faster than
+ * asked, its SHA-256 computed while it streams. It arrives whole and right, or not at all.
+ */
+import { createHash, type Hash } from 'node:crypto';
+import { CubeError } from '../core/errors.ts';
+import type { Clock } from '../platform/clock.ts';
+import { fileBytes, fileExists, RandomReader } from '../platform/files.ts';
+import { PartialFile } from '../platform/partial-file.ts';
+import type { Backend } from './backend.ts';
+
+const PIECE_BYTES = 4 << 20;
+
+export interface CopyOptions {
+  /** At most this many bytes a second, averaged over the whole copy. */
+  readonly bytesPerSecond?: number;
+  /** Bytes that arrived since the last call; those of an earlier attempt are told at once. */
+  readonly onBytes?: (bytes: number) => void;
+  /** Stops between two pieces; what has arrived is kept for the next attempt. */
+  readonly signal?: AbortSignal;
+  /** Where the pieces gather; default: `<target>.part`, which the next attempt resumes. */
+  readonly partPath?: string;
+}
+
+export interface ExpectedContent {
+  readonly bytes: number;
+  readonly sha256: string;
+}
+
+/** Where the file is already in place nothing is read: only whole files get there. */
+export async function copyVerified(
+  source: { backend: Backend; path: string },
+  expected: ExpectedContent,
+  target: string,
+  options: CopyOptions & { clock: Clock },
+): Promise<void> {
+  const name = `${source.backend.location}/${source.path}`;
+  const size = await source.backend.size(source.path);
+  if (size === undefined) throw new CubeError('NOT_FOUND', `${name} is missing`);
+  if (size !== expected.bytes) {
+    throw new CubeError(
+      'CORRUPT',
+      `${name}: ${size} bytes, the manifest says ${expected.bytes}; publish the version again`,
+    );
+  }
+  if (fileExists(target) && fileBytes(target) === expected.bytes) return;
+  const part = new PartialFile(target, options.partPath);
+  let sha256: string;
+  try {
+    const hash = resume(part, expected.bytes, options);
+    await stream(source, expected.bytes, part, hash, options);
+    sha256 = hash.digest('hex');
+  } catch (error) {
+    part.close();
+    throw error;
+  }
+  if (sha256 !== expected.sha256) {
+    part.discard();
+    throw new CubeError(
+      'CORRUPT',
+      `${name}: SHA-256 ${sha256}, the manifest says ${expected.sha256}; ` +
+        'the source is damaged or was cut on its way: nothing of it was kept',
+    );
+  }
+  part.commit();
+}
+
+/** Hashes what an earlier attempt left; more than the whole is nothing of use. */
+function resume(part: PartialFile, bytes: number, options: CopyOptions): Hash {
+  const hash = createHash('sha256');
+  if (part.bytes > bytes) part.clear();
+  const buffer = new Uint8Array(Math.min(PIECE_BYTES, Math.max(part.bytes, 1)));
+  for (let at = 0; at < part.bytes; ) {
+    const got = part.read(buffer, at);
+    hash.update(buffer.subarray(0, got));
+    at += got;
+  }
+  if (part.bytes > 0) options.onBytes?.(part.bytes);
+  return hash;
+}
+
+async function stream(
+  source: { backend: Backend; path: string },
+  bytes: number,
+  part: PartialFile,
+  hash: Hash,
+  options: CopyOptions & { clock: Clock },
+): Promise<void> {
+  const { bytesPerSecond, clock, signal } = options;
+  // A quarter of a second at a time, so that a slow copy is smooth and stops soon.
+  const pieceBytes =
+    bytesPerSecond === undefined
+      ? PIECE_BYTES
+      : Math.max(1, Math.min(PIECE_BYTES, Math.floor(bytesPerSecond / 4)));
+  const startMs = clock.nowMs();
+  let arrived = 0;
+  while (part.bytes < bytes) {
+    if (signal?.aborted) throw new CubeError('STOPPING', `stopped while copying ${source.path}`);
+    const want = Math.min(pieceBytes, bytes - part.bytes);
+    const piece = await source.backend.readRange(source.path, part.bytes, want);
+    part.append(piece);
+    hash.update(piece);
+    arrived += piece.length;
+    options.onBytes?.(piece.length);
+    const dueMs = bytesPerSecond === undefined ? 0 : (arrived / bytesPerSecond) * 1000;
+    // Waiting even for nothing lets signals and timers in between two pieces.
+    await clock.sleep(Math.max(0, startMs + dueMs - clock.nowMs()), signal);
+  }
+}
+
+/** The SHA-256 of a local file, read in pieces. */
+export async function fileSha256(path: string, clock: Clock): Promise<string> {
+  const reader = new RandomReader(path);
+  try {
+    const hash = createHash('sha256');
+    const buffer = new Uint8Array(Math.min(PIECE_BYTES, Math.max(reader.bytes, 1)));
+    for (let at = 0; at < reader.bytes; at += buffer.length) {
+      const piece = buffer.subarray(0, Math.min(buffer.length, reader.bytes - at));
+      reader.readInto(piece, at);
+      hash.update(piece);
+      await clock.sleep(0);
+    }
+    return hash.digest('hex');
+  } finally {
+    reader.close();
+  }
+}
+
+export function bytesSha256(bytes: Uint8Array): string {
+  return createHash('sha256').update(bytes).digest('hex');
+}
