@@ -1,0 +1,85 @@
+/**
+ * The distinct keys of a batch: embedding features follow a power law, so a batch names the same few keys again and again;
+ * each is looked up once. Open addressing on typed arrays, cleared by an epoch instead of by writing.
+ *
+ * Invariants: unique keys stand in order of first appearance, so equal batches give equal lookups;
+ * `unique[index[i]]` is the key of position i.
+ */
+
+/** Finds the distinct keys among up to `capacity`; one instance is reused for batch after batch. */
+export class UniqueKeys {
+  readonly #entries: Int32Array;
+  readonly #epochs: Int32Array;
+  readonly #mask: number;
+  #epoch = 0;
+
+  constructor(capacity: number) {
+    let size = 16;
+    while (size < 2 * capacity) size *= 2;
+    this.#entries = new Int32Array(size);
+    this.#epochs = new Int32Array(size);
+    this.#mask = size - 1;
+  }
+
+  /**
+   * Takes `columns` of each row of `keys` (words: low, high), row-major.
+   * @param rowStart first row of `keys` to take @param rowKeys keys in a row of `keys`
+   * @param unique out: words of the distinct keys @param index out: rowCount × columns, position in `unique`
+   * @returns the number of distinct keys
+   */
+  find(
+    keys: Uint32Array,
+    rowStart: number,
+    rowCount: number,
+    rowKeys: number,
+    columns: Int32Array,
+    unique: Uint32Array,
+    index: Int32Array,
+  ): number {
+    const entries = this.#entries;
+    const epochs = this.#epochs;
+    const mask = this.#mask;
+    const epoch = this.#nextEpoch();
+    const columnCount = columns.length;
+    let count = 0;
+    let position = 0;
+    for (let row = rowStart; row < rowStart + rowCount; row++) {
+      for (let c = 0; c < columnCount; c++) {
+        const word = 2 * (row * rowKeys + columns[c]!);
+        const low = keys[word]!;
+        const high = keys[word + 1]!;
+        let slot = homeOf(low, high) & mask;
+        while (epochs[slot] === epoch) {
+          const entry = 2 * entries[slot]!;
+          if (unique[entry] === low && unique[entry + 1] === high) break;
+          slot = (slot + 1) & mask;
+        }
+        if (epochs[slot] !== epoch) {
+          epochs[slot] = epoch;
+          entries[slot] = count;
+          unique[2 * count] = low;
+          unique[2 * count + 1] = high;
+          count++;
+        }
+        index[position++] = entries[slot]!;
+      }
+    }
+    return count;
+  }
+
+  #nextEpoch(): number {
+    this.#epoch = (this.#epoch + 1) | 0;
+    if (this.#epoch <= 0) {
+      this.#epochs.fill(0);
+      this.#epoch = 1;
+    }
+    return this.#epoch;
+  }
+}
+
+function homeOf(low: number, high: number): number {
+  let mix = Math.imul(low ^ Math.imul(high, 0x85ebca6b), 0x9e3779b1);
+  mix ^= mix >>> 15;
+  mix = Math.imul(mix, 0x2c1b3c6d);
+  return mix ^ (mix >>> 13);
+}
