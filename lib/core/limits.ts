@@ -1,0 +1,77 @@
+/**
+ * Every limit of a serving process, in one table: default, unit and why. A request over a limit gets an error and
+ * the others go on; what has no limit here is bounded by one that has.
+ */
+
+export interface ServerLimits {
+  /** Bytes of one baidu_std frame body or HTTP request body. */
+  readonly frameBytes: number;
+  /** Keys of one lookup or seek. */
+  readonly keysPerRequest: number;
+  /** Bytes of one response's rows. */
+  readonly responseBytes: number;
+  /** Open connections. */
+  readonly connections: number;
+  /** HTTP requests being answered at once, over all connections (baidu_std calls are answered as they are read). */
+  readonly httpInFlight: number;
+  /** Milliseconds until the first bytes of a connection must say which protocol it speaks. */
+  readonly sniffMs: number;
+  /** Milliseconds without a byte from the peer after which a connection is closed. */
+  readonly idleMs: number;
+  /** Unsent bytes of one connection above which nothing more is read from it. */
+  readonly outputHighWaterBytes: number;
+  /** Milliseconds a peer may leave such bytes unread before its connection is closed. */
+  readonly slowReaderMs: number;
+  /** Unsent bytes of all connections together above which new calls are refused. */
+  readonly outputTotalBytes: number;
+}
+
+export const DEFAULT_SERVER_LIMITS: ServerLimits = {
+  /** brpc's own -max_body_size: a client of Cube never needs more. */
+  frameBytes: 64 << 20,
+  /** 8 MiB of keys: far above a batch of a thousand rows with a thousand features. */
+  keysPerRequest: 1 << 20,
+  /** As large as a frame, so that every legal response can be read by a peer with the default frame limit. */
+  responseBytes: 64 << 20,
+  /** A client process needs one; 4096 processes per replica before a proxy is due. */
+  connections: 4096,
+  /** Control calls, JSON seeks and scrapes: beyond this, waiting would be longer than a caller's patience. */
+  httpInFlight: 1024,
+  /** A connected client sends at once; ten seconds forgives a slow network. */
+  sniffMs: 10_000,
+  /** Pooled clients keep connections between bursts; a dead peer is forgotten within ten minutes. */
+  idleMs: 600_000,
+  /** Several responses of a large batch; small enough that 4096 slow readers fit outputTotalBytes. */
+  outputHighWaterBytes: 1 << 20,
+  /** A reader that takes nothing for ten seconds has lost its caller long ago. */
+  slowReaderMs: 10_000,
+  /** What the process may spend on peers that do not read. */
+  outputTotalBytes: 512 << 20,
+};
+
+export interface ChannelLimits {
+  /** Milliseconds until a connection must be made. */
+  readonly connectTimeoutMs: number;
+  /** Bytes of one response frame body, and of one request's. */
+  readonly maxFrameBytes: number;
+  /** Calls without an answer yet; more are refused with OVERLOADED. */
+  readonly maxInFlight: number;
+  /** Milliseconds without a byte back, while calls expire, after which the connection is taken for dead. */
+  readonly silenceMs: number;
+  /** Milliseconds before a broken connection is tried again: the first wait, doubled up to the second. */
+  readonly backoffMinMs: number;
+  readonly backoffMaxMs: number;
+}
+
+export const DEFAULT_CHANNEL_LIMITS: ChannelLimits = {
+  /** Within a data centre a connection takes a millisecond, or never. */
+  connectTimeoutMs: 1000,
+  maxFrameBytes: 64 << 20,
+  /** At 10 µs a call this is 10 ms of a server core: more only adds delay. */
+  maxInFlight: 1024,
+  /** A peer that lost its power never closes: without this, its connection would swallow calls for minutes. */
+  silenceMs: 5000,
+  /** A restarting server is tried soon; a dead one costs a connection attempt every two seconds. */
+  backoffMinMs: 20,
+  backoffMaxMs: 2000,
+};

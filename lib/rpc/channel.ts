@@ -1,0 +1,284 @@
+/**
+ * One pipelined baidu_std connection to one endpoint. Calls share the connection, are written once per tick and
+ * matched by correlation id, so answers may come in any order. A lost connection fails every pending call with
+ * UNAVAILABLE; the next call connects again, at most once per backoff time. One timer serves all deadlines.
+ */
+import { connect, type Socket } from 'node:net';
+import { correlationOf, type Frame, FrameDecoder, RequestTarget } from '../../proto/baidu-std.ts';
+import type { OutputBuffer } from '../../proto/output-buffer.ts';
+import { CubeError } from '../core/errors.ts';
+import { type ChannelLimits, DEFAULT_CHANNEL_LIMITS } from '../core/limits.ts';
+import { systemClock } from '../platform/clock.ts';
+import { BufferPool } from './buffer-pool.ts';
+import { type Endpoint, parseEndpoint } from './endpoint.ts';
+
+/** Read from the socket into one buffer that is reused: what a call resolves with are views of it. */
+const READ_BUFFER_BYTES = 256 << 10;
+/** More than any meta of ours. */
+const META_BYTES_MAX = 512;
+const targetsMax = 64;
+
+export interface CallResult {
+  readonly payload: Uint8Array;
+  readonly attachment: Uint8Array;
+}
+
+interface PendingCall {
+  readonly deadlineMs: number;
+  readonly timeoutMs: number;
+  resolve(result: CallResult): void;
+  reject(error: CubeError): void;
+}
+
+export class Channel {
+  readonly endpoint: string;
+  readonly #address: Endpoint;
+  readonly #limits: ChannelLimits;
+  readonly #pool = new BufferPool();
+  readonly #targets = new Map<string, RequestTarget>();
+  readonly #pending = new Map<number, PendingCall>();
+  readonly #readBuffer: Buffer = Buffer.allocUnsafeSlow(READ_BUFFER_BYTES);
+  #socket: Socket | undefined;
+  #connected = false;
+  #closed = false;
+  #decoder: FrameDecoder;
+  #output: OutputBuffer | undefined;
+  #flushing = false;
+  #lastCorrelation = 0;
+  #timer: NodeJS.Timeout | undefined;
+  #timerAtMs = Number.POSITIVE_INFINITY;
+  /** When the oldest call was made since the peer last said anything; 0: none. */
+  #waitingSinceMs = 0;
+  #backoffMs = 0;
+  #retryAtMs = 0;
+  #lastFailure = '';
+
+  /** Connects at the first call. @param endpoint host:port */
+  constructor(endpoint: string, limits: Partial<ChannelLimits> = {}) {
+    this.endpoint = endpoint;
+    this.#address = parseEndpoint(endpoint);
+    this.#limits = { ...DEFAULT_CHANNEL_LIMITS, ...limits };
+    this.#decoder = new FrameDecoder(this.#limits.maxFrameBytes);
+  }
+
+  get connected(): boolean {
+    return this.#connected;
+  }
+
+  get inFlight(): number {
+    return this.#pending.size;
+  }
+
+  /**
+   * Resolves with views that are valid until the continuation of this promise ends: copy what outlives it.
+   * Rejects with a CubeError: UNAVAILABLE when the connection is refused or lost, DEADLINE_EXCEEDED, OVERLOADED
+   * over maxInFlight, else the server's own code.
+   * @param timeoutMs > 0; it also travels in the request
+   */
+  call(
+    service: string,
+    method: string,
+    payload: Uint8Array,
+    attachment: Uint8Array,
+    timeoutMs: number,
+  ): Promise<CallResult> {
+    const refusal = this.#refusal(payload.length + attachment.length);
+    if (refusal !== undefined) return Promise.reject(refusal);
+    const nowMs = systemClock.nowMs();
+    if (this.#socket === undefined) {
+      if (nowMs < this.#retryAtMs) return Promise.reject(this.#unavailable(this.#lastFailure));
+      this.#connect();
+    }
+    this.#lastCorrelation = this.#lastCorrelation === 0x7fff_ffff ? 1 : this.#lastCorrelation + 1;
+    const correlation = this.#lastCorrelation;
+    this.#output ??= this.#pool.take();
+    this.#target(service, method).write(this.#output, {
+      correlation,
+      timeoutMs,
+      payload,
+      attachment,
+    });
+    this.#scheduleFlush();
+    if (this.#waitingSinceMs === 0) this.#waitingSinceMs = nowMs;
+    const deadlineMs = nowMs + timeoutMs;
+    this.#armTimer(deadlineMs, nowMs);
+    return new Promise((resolve, reject) => {
+      this.#pending.set(correlation, { deadlineMs, timeoutMs, resolve, reject });
+    });
+  }
+
+  /** Fails what is pending and lets the connection go; later calls are refused. */
+  close(): void {
+    this.#closed = true;
+    this.#disconnect('the channel was closed');
+  }
+
+  #refusal(bodyBytes: number): CubeError | undefined {
+    if (this.#closed) return this.#unavailable('the channel was closed');
+    const { maxFrameBytes, maxInFlight } = this.#limits;
+    if (bodyBytes + META_BYTES_MAX > maxFrameBytes) {
+      return new CubeError(
+        'TOO_LARGE',
+        `a request of ${bodyBytes} bytes to ${this.endpoint} is over the limit of ${maxFrameBytes}; split it`,
+      );
+    }
+    const unsentBytes = (this.#socket?.writableLength ?? 0) + (this.#output?.length ?? 0);
+    if (this.#pending.size >= maxInFlight || unsentBytes > maxFrameBytes) {
+      return new CubeError(
+        'OVERLOADED',
+        `${this.endpoint}: ${this.#pending.size} calls and ${unsentBytes} unsent bytes are in flight already; send fewer at once`,
+      );
+    }
+    return undefined;
+  }
+
+  #target(service: string, method: string): RequestTarget {
+    const name = `${service}/${method}`;
+    let target = this.#targets.get(name);
+    if (target === undefined) {
+      target = new RequestTarget(service, method);
+      if (this.#targets.size >= targetsMax) this.#targets.clear();
+      this.#targets.set(name, target);
+    }
+    return target;
+  }
+
+  #connect(): void {
+    const { host, port } = this.#address;
+    const socket = connect({
+      host,
+      port,
+      noDelay: true,
+      keepAlive: true,
+      onread: {
+        buffer: this.#readBuffer,
+        callback: (byteCount) => {
+          if (this.#socket === socket) this.#read(byteCount);
+          return true;
+        },
+      },
+    });
+    const timer = setTimeout(() => {
+      socket.destroy(new Error(`no connection within ${this.#limits.connectTimeoutMs} ms`));
+    }, this.#limits.connectTimeoutMs);
+    this.#socket = socket;
+    this.#decoder = new FrameDecoder(this.#limits.maxFrameBytes);
+    let reason = 'the server closed the connection';
+    socket.on('connect', () => {
+      clearTimeout(timer);
+      this.#connected = true;
+      this.#backoffMs = 0;
+      this.#scheduleFlush();
+    });
+    socket.on('error', (error) => {
+      reason = error.message;
+    });
+    socket.on('end', () => socket.destroy());
+    socket.on('close', () => {
+      clearTimeout(timer);
+      if (this.#socket === socket) this.#disconnect(reason);
+    });
+  }
+
+  #scheduleFlush(): void {
+    if (this.#flushing || !this.#connected) return;
+    this.#flushing = true;
+    process.nextTick(this.#flush);
+  }
+
+  readonly #flush = (): void => {
+    this.#flushing = false;
+    const output = this.#output;
+    if (output === undefined || !this.#connected) return;
+    this.#output = undefined;
+    this.#socket?.write(output.written(), () => this.#pool.give(output));
+  };
+
+  #read(byteCount: number): void {
+    const decoder = this.#decoder;
+    this.#waitingSinceMs = 0;
+    try {
+      decoder.push(this.#readBuffer.subarray(0, byteCount));
+      while (decoder.next()) {
+        if (!this.#receive(decoder.frame)) return;
+      }
+    } catch (error) {
+      this.#disconnect(CubeError.from(error).message);
+    }
+  }
+
+  /** @returns false when the frame ended the connection */
+  #receive(frame: Frame): boolean {
+    if (frame.correlationStart === frame.correlationEnd) {
+      this.#disconnect(frame.errorText === '' ? 'a response without call' : frame.errorText);
+      return false;
+    }
+    const correlation = correlationOf(frame);
+    const pending = this.#pending.get(correlation);
+    if (pending === undefined) return true; // its deadline passed before
+    this.#pending.delete(correlation);
+    if (frame.errorCode !== 0) {
+      pending.reject(CubeError.fromBrpc(frame.errorCode, frame.errorText));
+    } else if (frame.defect !== undefined) {
+      pending.reject(frame.defect);
+    } else {
+      pending.resolve({
+        payload: frame.bytes.subarray(frame.payloadStart, frame.payloadEnd),
+        attachment: frame.bytes.subarray(frame.attachmentStart, frame.attachmentEnd),
+      });
+    }
+    return true;
+  }
+
+  #unavailable(reason: string): CubeError {
+    return new CubeError('UNAVAILABLE', `${this.endpoint}: ${reason}`);
+  }
+
+  #disconnect(reason: string): void {
+    const { backoffMinMs, backoffMaxMs } = this.#limits;
+    this.#backoffMs = Math.min(backoffMaxMs, Math.max(backoffMinMs, this.#backoffMs * 2));
+    this.#retryAtMs = systemClock.nowMs() + this.#backoffMs;
+    this.#lastFailure = reason;
+    const socket = this.#socket;
+    this.#socket = undefined;
+    this.#connected = false;
+    this.#waitingSinceMs = 0;
+    this.#output = undefined;
+    socket?.destroy();
+    clearTimeout(this.#timer);
+    this.#timerAtMs = Number.POSITIVE_INFINITY;
+    const calls = [...this.#pending.values()];
+    this.#pending.clear();
+    for (const call of calls) call.reject(this.#unavailable(reason));
+  }
+
+  /** The timer fires at the earliest deadline known; answered calls leave it standing, which costs one look. */
+  #armTimer(deadlineMs: number, nowMs: number): void {
+    if (deadlineMs >= this.#timerAtMs) return;
+    clearTimeout(this.#timer);
+    this.#timerAtMs = deadlineMs;
+    this.#timer = setTimeout(this.#expire, Math.max(1, Math.ceil(deadlineMs - nowMs)));
+  }
+
+  readonly #expire = (): void => {
+    const nowMs = systemClock.nowMs();
+    this.#timerAtMs = Number.POSITIVE_INFINITY;
+    let earliestMs = Number.POSITIVE_INFINITY;
+    for (const [correlation, call] of this.#pending) {
+      if (call.deadlineMs <= nowMs) {
+        this.#pending.delete(correlation);
+        call.reject(
+          new CubeError(
+            'DEADLINE_EXCEEDED',
+            `${this.endpoint}: no answer within ${call.timeoutMs} ms`,
+          ),
+        );
+      } else if (call.deadlineMs < earliestMs) earliestMs = call.deadlineMs;
+    }
+    if (earliestMs < Number.POSITIVE_INFINITY) this.#armTimer(earliestMs, nowMs);
+    const { silenceMs } = this.#limits;
+    if (this.#waitingSinceMs > 0 && nowMs - this.#waitingSinceMs > silenceMs) {
+      this.#disconnect(`calls were sent and nothing came back for ${silenceMs} ms`);
+    }
+  };
+}

@@ -1,0 +1,422 @@
+/**
+ * baidu_std, the framing of brpc: frames in as views, frames out into a caller's buffer. Knows bytes only: no
+ * socket, no service. Drawn in docs/wire/README.md; the meta is rpc-meta.proto.
+ *
+ * The decoder never buffers a frame over its limit (the header alone refuses it), and copies nothing when one
+ * read holds whole frames.
+ */
+import { CubeError } from '../lib/core/errors.ts';
+import { NameCache } from './name-cache.ts';
+import type { OutputBuffer } from './output-buffer.ts';
+import { WIRE_BYTES, WIRE_VARINT, WireReader } from './wire.ts';
+
+export const FRAME_HEADER_BYTES = 12;
+export const FRAME_MAGIC = 0x50525043; // "PRPC"
+export const DEFAULT_MAX_FRAME_BYTES: number = 64 << 20;
+/** A larger buffer that once held a split frame is given back after use. */
+const KEPT_BUFFER_BYTES = 1 << 20;
+const COMPRESSION_NAMES = ['none', 'snappy', 'gzip', 'zlib', 'lz4'];
+const textDecoder = new TextDecoder('utf-8');
+const NO_BYTES = new Uint8Array(0);
+
+/**
+ * One frame: positions into `bytes`. The decoder reuses this object and, for split frames, the bytes: both are
+ * valid until the decoder is asked for the next frame (the bytes: until the next `push`).
+ */
+export interface Frame {
+  readonly bytes: Uint8Array;
+  readonly isRequest: boolean;
+  readonly service: string;
+  readonly method: string;
+  /** Milliseconds the caller waits; 0: it did not say. */
+  readonly timeoutMs: number;
+  readonly errorCode: number;
+  readonly errorText: string;
+  /** The correlation id's raw varint bytes; start = end when the frame has none. */
+  readonly correlationStart: number;
+  readonly correlationEnd: number;
+  readonly payloadStart: number;
+  readonly payloadEnd: number;
+  readonly attachmentStart: number;
+  readonly attachmentEnd: number;
+  /** The frame is well delimited but cannot be used (compressed, impossible attachment size): answer with this. */
+  readonly defect: CubeError | undefined;
+}
+
+type MutableFrame = { -readonly [Field in keyof Frame]: Frame[Field] };
+
+/** Push parser: `push` bytes as they come, then call `next` until it is false. After a throw it is unusable. */
+export class FrameDecoder {
+  readonly frame: Frame;
+  readonly #frame: MutableFrame = emptyFrame();
+  readonly #maxFrameBytes: number;
+  readonly #names = new NameCache();
+  #chunk: Uint8Array = NO_BYTES;
+  #at = 0;
+  /** Two buffers for split frames: one may still be read by the caller while the next split frame gathers. */
+  #gathering: Uint8Array = NO_BYTES;
+  #delivered: Uint8Array = NO_BYTES;
+  #gathered = 0;
+
+  constructor(maxFrameBytes: number = DEFAULT_MAX_FRAME_BYTES) {
+    this.#maxFrameBytes = maxFrameBytes;
+    this.frame = this.#frame;
+  }
+
+  /** Gives the decoder bytes; everything pushed before must have been taken out by `next`. */
+  push(chunk: Uint8Array): void {
+    this.#chunk = chunk;
+    this.#at = 0;
+  }
+
+  /** True when `frame` is the next whole frame. @throws CubeError when the bytes are not baidu_std, or over the limit */
+  next(): boolean {
+    if (this.#gathered > 0) return this.#nextGathered();
+    const left = this.#chunk.length - this.#at;
+    if (left < FRAME_HEADER_BYTES) return this.#keepRest(left);
+    const total = FRAME_HEADER_BYTES + this.#checkHeader(this.#chunk, this.#at);
+    if (left < total) return this.#keepRest(left);
+    decodeFrame(this.#chunk, this.#at, total, this.#frame, this.#names);
+    this.#at += total;
+    return true;
+  }
+
+  /** Bytes of an unfinished frame that are held. */
+  get bufferedBytes(): number {
+    return this.#gathered;
+  }
+
+  #keepRest(left: number): false {
+    if (left > 0) this.#gather(left);
+    this.#chunk = NO_BYTES;
+    this.#at = 0;
+    return false;
+  }
+
+  #nextGathered(): boolean {
+    if (this.#gathered < FRAME_HEADER_BYTES && !this.#gatherUpTo(FRAME_HEADER_BYTES)) return false;
+    const total = FRAME_HEADER_BYTES + this.#checkHeader(this.#gathering, 0);
+    if (!this.#gatherUpTo(total)) return false;
+    const bytes = this.#gathering;
+    this.#gathering = this.#delivered.length > KEPT_BUFFER_BYTES ? NO_BYTES : this.#delivered;
+    this.#delivered = bytes.length > KEPT_BUFFER_BYTES ? NO_BYTES : bytes;
+    this.#gathered = 0;
+    decodeFrame(bytes, 0, total, this.#frame, this.#names);
+    return true;
+  }
+
+  #gatherUpTo(total: number): boolean {
+    const left = this.#chunk.length - this.#at;
+    this.#gather(Math.min(left, total - this.#gathered));
+    if (this.#gathered === total) return true;
+    this.#chunk = NO_BYTES;
+    this.#at = 0;
+    return false;
+  }
+
+  /** Memory grows with the bytes that arrived, not with the size that a header claims. */
+  #gather(count: number): void {
+    const needed = this.#gathered + count;
+    if (needed > this.#gathering.length) {
+      const grown = new Uint8Array(Math.max(needed, 2 * this.#gathering.length, 4096));
+      grown.set(this.#gathering.subarray(0, this.#gathered));
+      this.#gathering = grown;
+    }
+    this.#gathering.set(this.#chunk.subarray(this.#at, this.#at + count), this.#gathered);
+    this.#at += count;
+    this.#gathered = needed;
+  }
+
+  /** @returns the body size */
+  #checkHeader(bytes: Uint8Array, at: number): number {
+    if (readU32(bytes, at) !== FRAME_MAGIC) {
+      throw new CubeError('INVALID_ARGUMENT', 'baidu_std: a frame must begin with "PRPC"');
+    }
+    const bodySize = readU32(bytes, at + 4);
+    const metaSize = readU32(bytes, at + 8);
+    if (bodySize > this.#maxFrameBytes) {
+      throw new CubeError(
+        'TOO_LARGE',
+        `baidu_std: a frame body of ${bodySize} bytes is over the limit of ${this.#maxFrameBytes}; send smaller batches`,
+      );
+    }
+    if (metaSize > bodySize) {
+      throw new CubeError(
+        'INVALID_ARGUMENT',
+        `baidu_std: the meta (${metaSize} bytes) is longer than the body (${bodySize} bytes)`,
+      );
+    }
+    return bodySize;
+  }
+}
+
+function emptyFrame(): MutableFrame {
+  return {
+    bytes: NO_BYTES,
+    isRequest: false,
+    service: '',
+    method: '',
+    timeoutMs: 0,
+    errorCode: 0,
+    errorText: '',
+    correlationStart: 0,
+    correlationEnd: 0,
+    payloadStart: 0,
+    payloadEnd: 0,
+    attachmentStart: 0,
+    attachmentEnd: 0,
+    defect: undefined,
+  };
+}
+
+function readU32(bytes: Uint8Array, at: number): number {
+  return (
+    ((bytes[at]! << 24) | (bytes[at + 1]! << 16) | (bytes[at + 2]! << 8) | bytes[at + 3]!) >>> 0
+  );
+}
+
+/** Reads the meta of the frame at `at` and where payload and attachment lie. */
+function decodeFrame(
+  bytes: Uint8Array,
+  at: number,
+  total: number,
+  frame: MutableFrame,
+  names: NameCache,
+): void {
+  const metaStart = at + FRAME_HEADER_BYTES;
+  const metaEnd = metaStart + readU32(bytes, at + 8);
+  const bodyEnd = at + total;
+  frame.bytes = bytes;
+  frame.isRequest = false;
+  frame.service = '';
+  frame.method = '';
+  frame.timeoutMs = 0;
+  frame.errorCode = 0;
+  frame.errorText = '';
+  frame.correlationStart = 0;
+  frame.correlationEnd = 0;
+  frame.defect = undefined;
+  const attachmentBytes = decodeMeta(bytes, metaStart, metaEnd, frame, names);
+  frame.payloadStart = metaEnd;
+  frame.attachmentEnd = bodyEnd;
+  if (attachmentBytes < 0 || attachmentBytes > bodyEnd - metaEnd) {
+    frame.defect ??= new CubeError(
+      'INVALID_ARGUMENT',
+      `attachment_size=${attachmentBytes} does not fit the ${bodyEnd - metaEnd} bytes after the meta`,
+    );
+    frame.payloadEnd = bodyEnd;
+    frame.attachmentStart = bodyEnd;
+    return;
+  }
+  frame.payloadEnd = bodyEnd - attachmentBytes;
+  frame.attachmentStart = frame.payloadEnd;
+}
+
+/** @returns attachment_size as sent */
+function decodeMeta(
+  bytes: Uint8Array,
+  start: number,
+  end: number,
+  frame: MutableFrame,
+  names: NameCache,
+): number {
+  const reader = new WireReader(bytes, start, end);
+  let attachmentBytes = 0;
+  while (reader.next()) {
+    const { field, wireType } = reader;
+    if (field === 1 && wireType === WIRE_BYTES) decodeRequestMeta(reader.message(), frame, names);
+    else if (field === 2 && wireType === WIRE_BYTES) decodeResponseMeta(reader.message(), frame);
+    else if (field === 4 && wireType === WIRE_VARINT) {
+      frame.correlationStart = reader.position;
+      skipVarint(reader);
+      frame.correlationEnd = reader.position;
+    } else if (field === 5 && wireType === WIRE_VARINT) attachmentBytes = reader.int32();
+    else if (field === 3 && wireType === WIRE_VARINT) {
+      const type = reader.int32();
+      if (type !== 0) frame.defect = compressionDefect(type);
+    } else if (field === 10 && wireType === WIRE_VARINT) {
+      const type = reader.int32();
+      if (type !== 0) {
+        frame.defect = new CubeError(
+          'INVALID_ARGUMENT',
+          `content_type ${type} is not supported; send protobuf (0)`,
+        );
+      }
+    } else reader.skip();
+  }
+  return attachmentBytes;
+}
+
+function compressionDefect(type: number): CubeError {
+  const name = COMPRESSION_NAMES[type] ?? 'unknown';
+  return new CubeError(
+    'INVALID_ARGUMENT',
+    `compress_type ${type} (${name}) is not supported; send uncompressed (0)`,
+  );
+}
+
+function decodeRequestMeta(reader: WireReader, frame: MutableFrame, names: NameCache): void {
+  frame.isRequest = true;
+  while (reader.next()) {
+    if (reader.field === 1 && reader.wireType === WIRE_BYTES) frame.service = name(reader, names);
+    else if (reader.field === 2 && reader.wireType === WIRE_BYTES) {
+      frame.method = name(reader, names);
+    } else if (reader.field === 8 && reader.wireType === WIRE_VARINT) {
+      frame.timeoutMs = Math.max(0, reader.int32());
+    } else reader.skip();
+  }
+}
+
+function decodeResponseMeta(reader: WireReader, frame: MutableFrame): void {
+  while (reader.next()) {
+    if (reader.field === 1 && reader.wireType === WIRE_VARINT) frame.errorCode = reader.int32();
+    else if (reader.field === 2 && reader.wireType === WIRE_BYTES) {
+      frame.errorText = textDecoder.decode(reader.view());
+    } else reader.skip();
+  }
+}
+
+function name(reader: WireReader, names: NameCache): string {
+  const view = reader.message();
+  return names.name(view.bytes, view.position, view.end);
+}
+
+/** Passes over a varint without making a bigint of it. */
+function skipVarint(reader: WireReader): void {
+  const limit = Math.min(reader.end, reader.position + 10);
+  while (reader.position < limit) {
+    if (reader.bytes[reader.position++]! < 0x80) return;
+  }
+  throw new CubeError('INVALID_ARGUMENT', 'baidu_std: correlation_id is not a varint');
+}
+
+/** The frame's correlation id as a number; exact up to 2^53, 0 when there is none. */
+export function correlationOf(frame: Frame): number {
+  let value = 0;
+  let scale = 1;
+  for (let at = frame.correlationStart; at < frame.correlationEnd; at++) {
+    value += (frame.bytes[at]! & 0x7f) * scale;
+    scale *= 0x80;
+  }
+  return value;
+}
+
+/** What every request to one method has in common: the encoded names, made once. */
+export class RequestTarget {
+  readonly service: string;
+  readonly method: string;
+  readonly #names: Uint8Array;
+
+  constructor(service: string, method: string) {
+    this.service = service;
+    this.method = method;
+    const encoder = new TextEncoder();
+    const serviceBytes = encoder.encode(service);
+    const methodBytes = encoder.encode(method);
+    if (serviceBytes.length > 127 || methodBytes.length > 127) {
+      throw new CubeError('INVALID_ARGUMENT', `service and method names are at most 127 bytes`);
+    }
+    this.#names = Uint8Array.from([
+      ...[0x0a, serviceBytes.length, ...serviceBytes],
+      ...[0x12, methodBytes.length, ...methodBytes],
+    ]);
+  }
+
+  /** Appends one whole request frame. `correlation` must be in 0 … 2^53, `timeoutMs` 0 when unbounded. */
+  write(
+    output: OutputBuffer,
+    call: { correlation: number; timeoutMs: number; payload: Uint8Array; attachment: Uint8Array },
+  ): void {
+    const frameStart = output.reserve(FRAME_HEADER_BYTES);
+    const timeoutMs = Math.ceil(Math.min(call.timeoutMs, 0x7fff_ffff));
+    const timeoutBytes = timeoutMs > 0 ? 1 + varintBytes(timeoutMs) : 0;
+    output.appendByte(0x0a);
+    output.appendVarint(this.#names.length + timeoutBytes);
+    output.append(this.#names);
+    if (timeoutMs > 0) {
+      output.appendByte(0x40);
+      output.appendVarint(timeoutMs);
+    }
+    output.appendByte(0x20);
+    output.appendVarint(call.correlation);
+    if (call.attachment.length > 0) {
+      output.appendByte(0x28);
+      output.appendVarint(call.attachment.length);
+    }
+    const metaEnd = output.length;
+    output.append(call.payload);
+    output.append(call.attachment);
+    finishFrame(output, frameStart, metaEnd);
+  }
+}
+
+/**
+ * Begins a success response to `request` that will carry `attachmentBytes`: header and meta. Append the payload,
+ * then exactly that many attachment bytes, then `finishFrame(output, frameStart, metaEnd)`, where frameStart is the output's
+ * length before and metaEnd the value returned. The meta is what brpc 1.0 sends.
+ */
+export function beginResponse(
+  output: OutputBuffer,
+  request: Frame,
+  attachmentBytes: number,
+): number {
+  let at = output.reserve(FRAME_HEADER_BYTES + 32);
+  const bytes = output.bytes;
+  at += FRAME_HEADER_BYTES;
+  bytes[at++] = 0x12; // response { error_code = 0 }
+  bytes[at++] = 2;
+  bytes[at++] = 0x08;
+  bytes[at++] = 0;
+  bytes[at++] = 0x18; // compress_type = 0
+  bytes[at++] = 0;
+  bytes[at++] = 0x20;
+  if (request.correlationStart === request.correlationEnd) bytes[at++] = 0;
+  for (let i = request.correlationStart; i < request.correlationEnd; i++) {
+    bytes[at++] = request.bytes[i]!;
+  }
+  output.truncate(at);
+  if (attachmentBytes > 0) {
+    output.appendByte(0x28);
+    output.appendVarint(attachmentBytes);
+  }
+  return output.length;
+}
+
+/** Appends a whole error response; `request` undefined: an error of the connection, without correlation id. */
+export function writeErrorResponse(
+  output: OutputBuffer,
+  request: Frame | undefined,
+  errorCode: number,
+  errorText: string,
+): void {
+  const frameStart = output.reserve(FRAME_HEADER_BYTES);
+  const text = new TextEncoder().encode(errorText);
+  output.appendByte(0x12);
+  output.appendVarint(1 + varintBytes(errorCode) + 1 + varintBytes(text.length) + text.length);
+  output.appendByte(0x08);
+  output.appendVarint(errorCode);
+  output.appendByte(0x12);
+  output.appendVarint(text.length);
+  output.append(text);
+  output.appendByte(0x18);
+  output.appendByte(0);
+  if (request !== undefined && request.correlationEnd > request.correlationStart) {
+    output.appendByte(0x20);
+    output.appendRange(request.bytes, request.correlationStart, request.correlationEnd);
+  }
+  finishFrame(output, frameStart, output.length);
+}
+
+/** Writes the header of the frame that began at `frameStart` and ends where the output ends. */
+export function finishFrame(output: OutputBuffer, frameStart: number, metaEnd: number): void {
+  const bodyStart = frameStart + FRAME_HEADER_BYTES;
+  output.view.setUint32(frameStart, FRAME_MAGIC);
+  output.view.setUint32(frameStart + 4, output.length - bodyStart);
+  output.view.setUint32(frameStart + 8, metaEnd - bodyStart);
+}
+
+function varintBytes(value: number): number {
+  let count = 1;
+  for (let rest = value; rest > 0x7f; rest = Math.floor(rest / 0x80)) count++;
+  return count;
+}
