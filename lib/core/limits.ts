@@ -4,8 +4,10 @@
  */
 
 export interface ServerLimits {
-  /** Bytes of one baidu_std frame body or HTTP request body. */
+  /** Bytes of one baidu_std frame body. */
   readonly frameBytes: number;
+  /** Bytes of one HTTP request body. */
+  readonly httpBodyBytes: number;
   /** Keys of one lookup or seek. */
   readonly keysPerRequest: number;
   /** Bytes of one response's rows. */
@@ -22,6 +24,8 @@ export interface ServerLimits {
   readonly outputHighWaterBytes: number;
   /** Milliseconds a peer may leave such bytes unread before its connection is closed. */
   readonly slowReaderMs: number;
+  /** Bytes of unfinished frames of all connections together above which the connection that adds more is closed. */
+  readonly inputTotalBytes: number;
   /** Unsent bytes of all connections together above which new calls are refused. */
   readonly outputTotalBytes: number;
 }
@@ -29,6 +33,8 @@ export interface ServerLimits {
 export const DEFAULT_SERVER_LIMITS: ServerLimits = {
   /** brpc's own -max_body_size: a client of Cube never needs more. */
   frameBytes: 64 << 20,
+  /** As many JSON keys as keysPerRequest allows, 21 digits and commas each. */
+  httpBodyBytes: 24 << 20,
   /** 8 MiB of keys: far above a batch of a thousand rows with a thousand features. */
   keysPerRequest: 1 << 20,
   /** As large as a frame, so that every legal response can be read by a peer with the default frame limit. */
@@ -36,7 +42,7 @@ export const DEFAULT_SERVER_LIMITS: ServerLimits = {
   /** A client process needs one; 4096 processes per replica before a proxy is due. */
   connections: 4096,
   /** Control calls, JSON seeks and scrapes: beyond this, waiting would be longer than a caller's patience. */
-  httpInFlight: 1024,
+  httpInFlight: 256,
   /** A connected client sends at once; ten seconds forgives a slow network. */
   sniffMs: 10_000,
   /** Pooled clients keep connections between bursts; a dead peer is forgotten within ten minutes. */
@@ -45,6 +51,8 @@ export const DEFAULT_SERVER_LIMITS: ServerLimits = {
   outputHighWaterBytes: 1 << 20,
   /** A reader that takes nothing for ten seconds has lost its caller long ago. */
   slowReaderMs: 10_000,
+  /** Sixteen frames of the largest size may be half-way in at once. */
+  inputTotalBytes: 1 << 30,
   /** What the process may spend on peers that do not read. */
   outputTotalBytes: 512 << 20,
 };

@@ -1,0 +1,225 @@
+/**
+ * The server's side of one baidu_std connection: bytes → frames → handlers → one write per read. Nothing more is
+ * read while the peer leaves its answers unread, so a slow reader costs a bounded amount of memory.
+ */
+import type { Socket } from 'node:net';
+import { type Frame, FrameDecoder, writeErrorResponse } from '../../proto/baidu-std.ts';
+import type { OutputBuffer } from '../../proto/output-buffer.ts';
+import { CubeError } from '../core/errors.ts';
+import type { ServerLimits } from '../core/limits.ts';
+import { systemClock } from '../platform/clock.ts';
+import type { Logger } from '../platform/logs.ts';
+import { BufferPool } from './buffer-pool.ts';
+import { formatEndpoint } from './endpoint.ts';
+import { RpcResponse, type RpcRoute, RpcRoutes } from './rpc-routes.ts';
+
+/** Written out before a burst has ended, so that one burst cannot fill the memory. */
+const FLUSH_BYTES = 256 << 10;
+/** After a fatal error the peer may still be sending: its bytes are thrown away so that it can read the error. */
+const LINGER_MS = 1000;
+
+/** What all baidu_std connections of a server share. */
+export class BaiduHost {
+  readonly routes: RpcRoutes;
+  readonly limits: ServerLimits;
+  readonly logger: Logger;
+  readonly pool: BufferPool = new BufferPool();
+  readonly response: RpcResponse = new RpcResponse();
+  /** Bytes given to sockets and not yet taken by the kernel. */
+  unsentBytes = 0;
+  /** Bytes of unfinished frames. */
+  gatheredBytes = 0;
+  /** New calls are refused: the process is about to end. */
+  stopping = false;
+  /** Calls to methods that nobody serves. */
+  unknownCalls = 0;
+  /** Connections ended because their bytes were no baidu_std or over a limit. */
+  brokenConnections = 0;
+  slowReaders = 0;
+  untilSample: number = RpcRoutes.sampleEvery;
+
+  constructor(routes: RpcRoutes, limits: ServerLimits, logger: Logger) {
+    this.routes = routes;
+    this.limits = limits;
+    this.logger = logger;
+  }
+}
+
+export class BaiduConnection {
+  readonly socket: Socket;
+  readonly #host: BaiduHost;
+  readonly #decoder: FrameDecoder;
+  #output: OutputBuffer | undefined;
+  #gatheredBytes = 0;
+  #blocked = false;
+  #ended = false;
+  #active = true;
+  #lastActiveMs = 0;
+
+  constructor(socket: Socket, host: BaiduHost) {
+    this.socket = socket;
+    this.#host = host;
+    this.#decoder = new FrameDecoder(host.limits.frameBytes);
+    socket.setNoDelay(true);
+    socket.on('timeout', () => {
+      if (!this.#blocked) return;
+      host.slowReaders++;
+      socket.destroy();
+    });
+    socket.on('close', () => this.#accountInput(0));
+  }
+
+  /** @param first what was read while finding out the protocol */
+  start(first: Uint8Array): void {
+    this.socket.on('data', this.#onData);
+    this.#onData(first);
+  }
+
+  /** Called now and then: closes a connection that has been silent for too long. */
+  sweep(nowMs: number): void {
+    if (this.#active) {
+      this.#active = false;
+      this.#lastActiveMs = nowMs;
+    } else if (nowMs - this.#lastActiveMs > this.#host.limits.idleMs) this.socket.destroy();
+  }
+
+  /** Sends what is written and closes. */
+  end(): void {
+    this.#ended = true;
+    this.#flush();
+    this.socket.destroySoon();
+  }
+
+  readonly #onData = (chunk: Uint8Array): void => {
+    if (this.#ended) return;
+    this.#active = true;
+    this.#decoder.push(chunk);
+    this.#process();
+  };
+
+  #process(): void {
+    const decoder = this.#decoder;
+    try {
+      while (!this.#blocked && decoder.next()) {
+        const output = this.#answer(decoder.frame);
+        if (output.length >= FLUSH_BYTES) this.#flush();
+      }
+      this.#accountInput(decoder.bufferedBytes);
+    } catch (error) {
+      this.#breakOff(CubeError.from(error));
+      return;
+    }
+    this.#flush();
+  }
+
+  #answer(frame: Frame): OutputBuffer {
+    const host = this.#host;
+    this.#output ??= host.pool.take();
+    const output = this.#output;
+    const route = host.routes.find(frame.service, frame.method);
+    if (route === undefined) {
+      host.unknownCalls++;
+      const text = `Fail to find method=${frame.service}/${frame.method}`;
+      this.#refuse(output, frame, new CubeError('UNSUPPORTED', text));
+      return output;
+    }
+    route.requests++;
+    const timed = --host.untilSample === 0;
+    const startMs = timed ? systemClock.nowMs() : 0;
+    this.#run(route, frame, output);
+    if (timed) {
+      host.untilSample = RpcRoutes.sampleEvery;
+      route.onSample((systemClock.nowMs() - startMs) / 1000);
+    }
+    return output;
+  }
+
+  #run(route: RpcRoute, frame: Frame, output: OutputBuffer): void {
+    const { response, unsentBytes, limits, stopping, logger } = this.#host;
+    response.open(output, frame);
+    try {
+      if (frame.defect !== undefined) throw frame.defect;
+      if (stopping) throw new CubeError('STOPPING', 'the server is stopping; call another replica');
+      if (unsentBytes > limits.outputTotalBytes) {
+        throw new CubeError('OVERLOADED', 'too many answers wait to be read by their callers');
+      }
+      route.handler(frame, response);
+      response.finish();
+    } catch (error) {
+      const failure = CubeError.from(error);
+      route.countError(failure.code);
+      if (failure.code === 'INTERNAL') {
+        logger.error({ err: error, service: route.service, method: route.method }, 'call failed');
+      }
+      response.discard();
+      this.#refuse(output, frame, failure);
+    }
+  }
+
+  /** An error response with the prefix that brpc puts before its texts. */
+  #refuse(output: OutputBuffer, frame: Frame | undefined, error: CubeError): void {
+    const { localAddress = '', localPort = 0 } = this.socket;
+    const { brpc } = error.status;
+    const text = `[${formatEndpoint(localAddress, localPort)}][E${brpc}]${error.message}`;
+    writeErrorResponse(output, frame, brpc, text);
+  }
+
+  #flush(): void {
+    const output = this.#output;
+    if (output === undefined) return;
+    this.#output = undefined;
+    const host = this.#host;
+    const byteCount = output.length;
+    if (byteCount === 0 || this.socket.destroyed) {
+      host.pool.give(output);
+      return;
+    }
+    host.unsentBytes += byteCount;
+    const taken = this.socket.write(output.written(), () => {
+      host.unsentBytes -= byteCount;
+      host.pool.give(output);
+    });
+    if (!taken && this.socket.writableLength > host.limits.outputHighWaterBytes) this.#block();
+  }
+
+  #block(): void {
+    if (this.#blocked || this.#ended) return;
+    this.#blocked = true;
+    this.socket.pause();
+    this.socket.setTimeout(this.#host.limits.slowReaderMs);
+    this.socket.once('drain', () => {
+      this.#blocked = false;
+      this.socket.setTimeout(0);
+      this.#active = true;
+      if (this.#ended) return;
+      this.#process();
+      if (!this.#blocked) this.socket.resume();
+    });
+  }
+
+  #accountInput(gatheredBytes: number): void {
+    const host = this.#host;
+    host.gatheredBytes += gatheredBytes - this.#gatheredBytes;
+    this.#gatheredBytes = gatheredBytes;
+    if (gatheredBytes > 0 && host.gatheredBytes > host.limits.inputTotalBytes) {
+      throw new CubeError(
+        'OVERLOADED',
+        `${host.gatheredBytes} bytes of unfinished requests are held already; send smaller batches`,
+      );
+    }
+  }
+
+  /** The bytes that follow cannot be understood: says so and closes. */
+  #breakOff(error: CubeError): void {
+    this.#host.brokenConnections++;
+    this.#output ??= this.#host.pool.take();
+    this.#refuse(this.#output, undefined, error);
+    this.#ended = true;
+    this.#flush();
+    this.#accountInput(0);
+    this.socket.end();
+    this.socket.resume();
+    const timer = setTimeout(() => this.socket.destroy(), LINGER_MS);
+    this.socket.once('close', () => clearTimeout(timer));
+  }
+}

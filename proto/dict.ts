@@ -1,0 +1,274 @@
+/**
+ * Cube's `seek` (dict.proto), server side: keys from protobuf or JSON straight into u64 words, rows straight into
+ * the response. No object, string or bigint per key on the protobuf path. Bytes are those of brpc, field for field.
+ */
+import { CubeError } from '../lib/core/errors.ts';
+import { JsonReader } from '../lib/core/json.ts';
+import { WireReader } from './wire.ts';
+
+export const DICT_SERVICE = 'rec.mcube.DictService';
+export const DICT_METHOD = 'seek';
+export const STATUS_MISS = 0xffff_ffff;
+
+const TAG_KEY = 0x08;
+const TAG_PACKED_KEYS = 0x0a;
+const TAG_VERSION_REQUIRED = 0x10;
+/** A missing key: {status: 4294967295, value: ""}. */
+const MISS_VALUE: Uint8Array = Uint8Array.of(0x0a, 8, 0x08, 0xff, 0xff, 0xff, 0xff, 0x0f, 0x12, 0);
+/** Rows up to this size are copied word by word, which beats `set(subarray)`. */
+const WORD_COPY_BYTES_MAX = 256;
+
+/** A request decoded into buffers that the next `decode` overwrites. */
+export class DictRequest {
+  /** 2 · count words: low, high. */
+  keys: Uint32Array;
+  /** The same memory as bytes: u64 little-endian. */
+  keyBytes: Uint8Array;
+  count = 0;
+  versionRequired = false;
+  readonly #keysMax: number;
+
+  constructor(keysMax: number) {
+    this.#keysMax = keysMax;
+    this.keys = new Uint32Array(2 * Math.min(keysMax, 1024));
+    this.keyBytes = new Uint8Array(this.keys.buffer);
+  }
+
+  /** @throws CubeError INVALID_ARGUMENT when the bytes are not a DictRequest, TOO_LARGE over the number of keys */
+  decode(bytes: Uint8Array, start: number, end: number): this {
+    this.count = 0;
+    this.versionRequired = false;
+    let at = start;
+    while (at < end) {
+      const tag = bytes[at]!;
+      if (tag === TAG_KEY) at = this.#decodeUnpacked(bytes, at, end);
+      else if (tag === TAG_PACKED_KEYS) at = this.#decodePacked(bytes, at, end);
+      else at = this.#decodeOther(bytes, at, end);
+    }
+    return this;
+  }
+
+  /** Reads `{"keys": [1, "2"], "version_required": true}`; keys beyond 2^53 are exact in both forms. */
+  decodeJson(text: string, source: string): this {
+    const json = JsonReader.parse(quoteLongIntegers(text), source);
+    const keys = json.optional('keys', (field) => field.items({ max: this.#keysMax })) ?? [];
+    this.versionRequired = json.optional('version_required', (field) => field.boolean()) ?? false;
+    this.#reserve(keys.length);
+    this.count = keys.length;
+    for (let i = 0; i < keys.length; i++) {
+      const key = keys[i]!.u64();
+      this.keys[2 * i] = Number(key & 0xffff_ffffn);
+      this.keys[2 * i + 1] = Number(key >> 32n);
+    }
+    return this;
+  }
+
+  /** A run of keys, each with its own tag: what brpc sends. */
+  #decodeUnpacked(bytes: Uint8Array, start: number, end: number): number {
+    this.#reserve(this.count + ((end - start) >> 1));
+    const words = this.keys;
+    const room = words.length >> 1;
+    let count = this.count;
+    let at = start;
+    while (at < end && bytes[at] === TAG_KEY) {
+      if (count === room) this.#tooMany();
+      at = decodeVarint(bytes, at + 1, end, words, 2 * count);
+      if (at < 0) malformed();
+      count++;
+    }
+    this.count = count;
+    return at;
+  }
+
+  #decodePacked(bytes: Uint8Array, start: number, end: number): number {
+    const reader = new WireReader(bytes, start, end);
+    reader.next();
+    const inner = reader.message();
+    this.#reserve(this.count + (inner.end - inner.position));
+    const words = this.keys;
+    const room = words.length >> 1;
+    let count = this.count;
+    let at = inner.position;
+    while (at < inner.end) {
+      if (count === room) this.#tooMany();
+      at = decodeVarint(bytes, at, inner.end, words, 2 * count);
+      if (at < 0) malformed();
+      count++;
+    }
+    this.count = count;
+    return inner.end;
+  }
+
+  #decodeOther(bytes: Uint8Array, start: number, end: number): number {
+    const reader = new WireReader(bytes, start, end);
+    reader.next();
+    if (bytes[start] === TAG_VERSION_REQUIRED) this.versionRequired = reader.bool();
+    else reader.skip();
+    return reader.position;
+  }
+
+  /** Room for `count` keys, but for no more than the limit: who fills it all has too many. */
+  #reserve(count: number): void {
+    const wanted = Math.min(count, this.#keysMax);
+    if (2 * wanted <= this.keys.length) return;
+    const grown = new Uint32Array(2 * Math.min(this.#keysMax, Math.max(wanted, this.keys.length)));
+    grown.set(this.keys);
+    this.keys = grown;
+    this.keyBytes = new Uint8Array(grown.buffer);
+  }
+
+  #tooMany(): never {
+    throw new CubeError('TOO_LARGE', `a seek has at most ${this.#keysMax} keys; split the call`);
+  }
+}
+
+function malformed(): never {
+  throw new CubeError('INVALID_ARGUMENT', 'a key is not a varint');
+}
+/** Decodes a varint of up to ten bytes into words[to] (low) and words[to + 1] (high). @returns the end, or -1 */
+function decodeVarint(
+  bytes: Uint8Array,
+  at: number,
+  end: number,
+  words: Uint32Array,
+  to: number,
+): number {
+  let low = 0;
+  let high = 0;
+  for (let shift = 0; shift < 28; shift += 7) {
+    if (at >= end) return -1;
+    const byte = bytes[at++]!;
+    low |= (byte & 0x7f) << shift;
+    if (byte < 0x80) {
+      words[to] = low;
+      words[to + 1] = 0;
+      return at;
+    }
+  }
+  if (at >= end) return -1;
+  let byte = bytes[at++]!;
+  low |= byte << 28;
+  high = (byte & 0x7f) >>> 4;
+  for (let shift = 3; byte >= 0x80; shift += 7) {
+    if (at >= end || shift > 31) return -1;
+    byte = bytes[at++]!;
+    high |= (byte & 0x7f) << shift;
+  }
+  words[to] = low;
+  words[to + 1] = high;
+  return at;
+}
+
+/** Bytes of the values of `count` keys of which all are hits, at most. */
+export function dictValuesBytesMax(count: number, rowBytes: number): number {
+  return count * (rowBytes + 16);
+}
+
+/** What stands before the row of every hit of a table: tag, length, status 0, tag, length. */
+export function dictHitPrefix(rowBytes: number): Uint8Array {
+  const value = [0x08, 0, 0x12, ...varint(rowBytes)];
+  return Uint8Array.from([0x0a, ...varint(value.length + rowBytes), ...value]);
+}
+
+function varint(value: number): number[] {
+  const bytes: number[] = [];
+  for (; value > 0x7f; value = Math.floor(value / 0x80)) bytes.push((value % 0x80) | 0x80);
+  return [...bytes, value];
+}
+
+export interface DictRows {
+  readonly count: number;
+  readonly rowBytes: number;
+  /** Of this rowBytes, made once per table. */
+  readonly hitPrefix: Uint8Array;
+  /** count · rowBytes bytes from its start; 4-byte aligned. */
+  readonly rows: Uint8Array;
+  readonly rowWords: Int32Array;
+  /** Bit i = key i was found. */
+  readonly found: Uint8Array;
+}
+
+/** Writes the values of `source` at `at`, where dictValuesBytesMax bytes are free. @returns the end */
+export function writeDictValues(
+  target: Uint8Array,
+  view: DataView,
+  at: number,
+  source: DictRows,
+): number {
+  const { count, rowBytes, hitPrefix, found } = source;
+  const byWords = (rowBytes & 3) === 0 && rowBytes <= WORD_COPY_BYTES_MAX;
+  const wordsPerRow = rowBytes >> 2;
+  for (let i = 0; i < count; i++) {
+    if ((found[i >> 3]! & (1 << (i & 7))) === 0) {
+      for (let j = 0; j < MISS_VALUE.length; j++) target[at++] = MISS_VALUE[j]!;
+      continue;
+    }
+    for (let j = 0; j < hitPrefix.length; j++) target[at++] = hitPrefix[j]!;
+    if (byWords) copyWords(view, at, source.rowWords, i * wordsPerRow, wordsPerRow);
+    else target.set(source.rows.subarray(i * rowBytes, (i + 1) * rowBytes), at);
+    at += rowBytes;
+  }
+  return at;
+}
+
+function copyWords(
+  view: DataView,
+  at: number,
+  words: Int32Array,
+  from: number,
+  count: number,
+): void {
+  for (let i = 0; i < count; i++) view.setInt32(at + 4 * i, words[from + i]!, true);
+}
+
+const QUOTE = 0x22;
+const BACKSLASH = 0x5c;
+/** Digits of which every integer is exact as a double; longer ones become strings. */
+const EXACT_DIGITS = 15;
+
+/** Integers too long for a double become strings, so that JSON.parse cannot round them; all else is untouched. */
+function quoteLongIntegers(text: string): string {
+  let quoted = '';
+  let copied = 0;
+  let at = 0;
+  while (at < text.length) {
+    const code = text.charCodeAt(at);
+    if (code === QUOTE) at = endOfString(text, at);
+    else if (isDigit(code)) {
+      const end = endOfDigits(text, at);
+      if (end - at > EXACT_DIGITS && standsAlone(text, at, end)) {
+        quoted += `${text.slice(copied, at)}"${text.slice(at, end)}"`;
+        copied = end;
+      }
+      at = end;
+    } else at++;
+  }
+  return copied === 0 ? text : quoted + text.slice(copied);
+}
+
+function endOfString(text: string, start: number): number {
+  let at = start + 1;
+  while (at < text.length && text.charCodeAt(at) !== QUOTE) {
+    at += text.charCodeAt(at) === BACKSLASH ? 2 : 1;
+  }
+  return at + 1;
+}
+
+function endOfDigits(text: string, start: number): number {
+  let at = start;
+  while (at < text.length && isDigit(text.charCodeAt(at))) at++;
+  return at;
+}
+
+function isDigit(code: number): boolean {
+  return code >= 0x30 && code <= 0x39;
+}
+
+/** Digits that are a whole integer: no sign, fraction, exponent or leading zero. */
+function standsAlone(text: string, start: number, end: number): boolean {
+  const before = text.charAt(start - 1);
+  const after = text.charAt(end);
+  return (
+    text.charAt(start) !== '0' && !'-+.eE'.includes(before || ' ') && !'.eE'.includes(after || ' ')
+  );
+}
