@@ -1,0 +1,240 @@
+/**
+ * What every backend must do, and what a repository must do over every backend. A backend's own test file calls
+ * `backendConformance` with a way to open an empty one.
+ */
+import assert from 'node:assert/strict';
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { type TestContext, test } from 'node:test';
+import type { Backend } from '../../lib/repository/backend.ts';
+import { manifestPath, versionFilePath } from '../../lib/repository/layout.ts';
+import { Repository } from '../../lib/repository/repository.ts';
+import { bytesOf, layerOf, makeVersion, sha256, temporaryFolder } from './fixtures.ts';
+
+export type OpenBackend = (t: TestContext) => Promise<Backend>;
+
+const bytes = (text: string): Uint8Array => new TextEncoder().encode(text);
+const text = (content: Uint8Array): string => new TextDecoder().decode(content);
+const by = { by: 'test', reason: 'because' };
+
+export function backendConformance(name: string, open: OpenBackend): void {
+  objectTests(name, open);
+  publishTests(name, open);
+  channelTests(name, open);
+}
+
+function objectTests(name: string, open: OpenBackend): void {
+  test(`${name}: an object is put once and read back whole and in ranges`, async (t) => {
+    const backend = await open(t);
+    assert.equal(await backend.size('b/x'), undefined);
+    assert.equal(await backend.putIfAbsent('b/x', bytes('first')), true);
+    assert.equal(await backend.putIfAbsent('b/x', bytes('second')), false);
+    assert.equal(text(await backend.read('b/x', 100)), 'first');
+    assert.equal(text(await backend.readRange('b/x', 1, 3)), 'irs');
+    assert.equal(await backend.size('b/x'), 5);
+    await assert.rejects(backend.readRange('b/x', 3, 3), { code: 'CORRUPT' });
+    await assert.rejects(backend.read('b/x', 4), { code: 'TOO_LARGE' });
+    await assert.rejects(backend.read('b/y', 4), { code: 'NOT_FOUND' });
+  });
+
+  test(`${name}: an empty object exists`, async (t) => {
+    const backend = await open(t);
+    assert.equal(await backend.putIfAbsent('b/empty', new Uint8Array(0)), true);
+    assert.equal(await backend.size('b/empty'), 0);
+    assert.equal((await backend.read('b/empty', 0)).length, 0);
+  });
+
+  test(`${name}: a local file is put once and stays where it is`, async (t) => {
+    const backend = await open(t);
+    const source = join(temporaryFolder(t), 'source');
+    const content = bytesOf('big', 5 << 20);
+    writeFileSync(source, content);
+    assert.equal(await backend.putFileIfAbsent('b/big', source), true);
+    assert.equal(await backend.putFileIfAbsent('b/big', source), false);
+    writeFileSync(source, 'changed later');
+    assert.equal(sha256(await backend.read('b/big', 8 << 20)), sha256(content));
+  });
+
+  test(`${name}: a listing is sorted, one level, and empty for an absent folder`, async (t) => {
+    const backend = await open(t);
+    for (const path of ['b/2', 'b/10', 'b/c/d', 'a/x'])
+      await backend.putIfAbsent(path, bytes(path));
+    assert.deepEqual(await backend.list('b'), ['10', '2', 'c']);
+    assert.deepEqual(await backend.list('none'), []);
+  });
+
+  test(`${name}: of many writers of one object one wins`, async (t) => {
+    const backend = await open(t);
+    const wishes = Array.from({ length: 20 }, (_, i) => String(i));
+    const won = await Promise.all(wishes.map((wish) => backend.putIfAbsent('b/x', bytes(wish))));
+    assert.equal(won.filter(Boolean).length, 1);
+    assert.equal(text(await backend.read('b/x', 10)), String(won.indexOf(true)));
+  });
+}
+
+function publishTests(name: string, open: OpenBackend): void {
+  test(`${name}: what is published is listed, read and fetched`, async (t) => {
+    const folder = temporaryFolder(t);
+    const repository = new Repository(await open(t));
+    const publication = makeVersion(folder, { version: '1' });
+    assert.deepEqual(await repository.publish(publication), { published: true });
+    assert.deepEqual(await repository.bundles(), ['ctr']);
+    assert.deepEqual(await repository.manifest('ctr', '1'), publication.manifest);
+    assert.equal(text(await repository.readVersionFile('ctr', '1', 'model.onnx')), 'graph of 1');
+    const target = join(folder, 'fetched', 'layer.cube');
+    const layer = layerOf(publication.manifest, 1);
+    await repository.fetchLayer('ctr', 't', layer, target);
+    assert.equal(await repository.holdsLayer('ctr', 't', layer), true);
+  });
+
+  test(`${name}: versions are those with a manifest, in numeric order`, async (t) => {
+    const backend = await open(t);
+    const repository = new Repository(backend);
+    for (const version of ['10', '9', '2024-01-01']) {
+      await repository.publish(makeVersion(temporaryFolder(t), { version }));
+    }
+    await backend.putIfAbsent(versionFilePath('ctr', '11', 'model.onnx'), bytes('unfinished'));
+    assert.deepEqual(await repository.versions('ctr'), ['9', '10', '2024-01-01']);
+    await assert.rejects(repository.manifest('ctr', '11'), /version 11 of ctr has no manifest/);
+    await assert.rejects(repository.manifest('ctr', '12'), {
+      code: 'NOT_FOUND',
+      message: /has no version 12 of ctr \(it has: 9, 10, 2024-01-01\)/,
+    });
+    await assert.rejects(repository.manifest('other', '1'), /has no bundle other \(it has: ctr\)/);
+  });
+
+  test(`${name}: the same content again is fine, other content is CONFLICT`, async (t) => {
+    const repository = new Repository(await open(t));
+    const folder = temporaryFolder(t);
+    await repository.publish(makeVersion(folder, { version: '1' }));
+    const again = await repository.publish(makeVersion(folder, { version: '1' }));
+    assert.deepEqual(again, { published: false });
+    for (const change of [{ graph: 'other' }, { table: 'b' }, { shardNum: 3 }]) {
+      await assert.rejects(repository.publish(makeVersion(folder, { version: '1', ...change })), {
+        code: 'CONFLICT',
+        message: /version 1 of ctr is published .* with other content/,
+      });
+    }
+    assert.equal(text(await repository.readVersionFile('ctr', '1', 'model.onnx')), 'graph of 1');
+  });
+
+  test(`${name}: of racing publishers of different contents one gets through whole`, async (t) => {
+    const backend = await open(t);
+    for (const version of ['1', '2', '3']) {
+      const publications = ['x', 'y', 'z'].map((graph) =>
+        makeVersion(join(temporaryFolder(t), graph), { version, graph, table: graph }),
+      );
+      const outcomes = await Promise.allSettled(
+        publications.map((publication) => new Repository(backend).publish(publication)),
+      );
+      const winners = outcomes.flatMap((o, i) => (o.status === 'fulfilled' ? [i] : []));
+      assert.equal(winners.length, 1);
+      for (const outcome of outcomes) {
+        if (outcome.status === 'rejected') assert.equal(outcome.reason.code, 'CONFLICT');
+      }
+      const repository = new Repository(backend);
+      const manifest = await repository.manifest('ctr', version);
+      assert.deepEqual(manifest, publications[winners[0] ?? 0]?.manifest);
+      await repository.readVersionFile('ctr', version, 'model.onnx');
+    }
+  });
+
+  test(`${name}: a manifest that names what is not there is refused, and nothing appears`, async (t) => {
+    const repository = new Repository(await open(t));
+    const publication = makeVersion(temporaryFolder(t), { version: '1' });
+    await assert.rejects(repository.publish({ ...publication, layers: [] }), { code: 'NOT_FOUND' });
+    const files = new Map([...publication.files, ['model.onnx', bytes('other')] as const]);
+    await assert.rejects(repository.publish({ ...publication, files }), {
+      code: 'INVALID_ARGUMENT',
+      message: /model\.onnx/,
+    });
+    assert.deepEqual(await repository.versions('ctr'), []);
+  });
+
+  test(`${name}: a published manifest that is damaged or misplaced is CORRUPT`, async (t) => {
+    const backend = await open(t);
+    const repository = new Repository(backend);
+    await backend.putIfAbsent(manifestPath('ctr', '1'), bytes('{"format":1,'));
+    await assert.rejects(repository.manifest('ctr', '1'), { code: 'CORRUPT' });
+    await repository.publish(makeVersion(temporaryFolder(t), { version: '2' }));
+    const copy = bytes(await repository.manifestText('ctr', '2'));
+    await backend.putIfAbsent(manifestPath('ctr', '3'), copy);
+    await assert.rejects(repository.manifest('ctr', '3'), /copied to a wrong place/);
+  });
+}
+
+function channelTests(name: string, open: OpenBackend): void {
+  async function withVersions(t: TestContext, ...versions: string[]): Promise<Repository> {
+    const repository = new Repository(await open(t));
+    for (const version of versions) {
+      await repository.publish(makeVersion(temporaryFolder(t), { version }));
+    }
+    return repository;
+  }
+
+  test(`${name}: a channel remembers who pointed it where and why`, async (t) => {
+    const repository = await withVersions(t, '1', '2');
+    assert.equal((await repository.channel('ctr', 'stable')).pointer, undefined);
+    await repository.activate('ctr', 'stable', { version: '1', by: 'ann', reason: 'first' });
+    await repository.activate('ctr', 'stable', { version: '2', by: 'bob', reason: 'retrained' });
+    const { pointer, previous, history } = await repository.channel('ctr', 'stable');
+    assert.equal(pointer?.version, '2');
+    assert.equal(previous?.version, '1');
+    assert.deepEqual(
+      history.map(({ seq, version, by, reason }) => ({ seq, version, by, reason })),
+      [
+        { seq: 1, version: '1', by: 'ann', reason: 'first' },
+        { seq: 2, version: '2', by: 'bob', reason: 'retrained' },
+      ],
+    );
+    assert.deepEqual(await repository.channels('ctr'), ['stable']);
+  });
+
+  test(`${name}: pointing to where it points adds nothing; what does not exist is refused`, async (t) => {
+    const repository = await withVersions(t, '1');
+    const first = await repository.activate('ctr', 'stable', { version: '1', ...by });
+    assert.deepEqual(await repository.activate('ctr', 'stable', { version: '1', ...by }), first);
+    await assert.rejects(repository.activate('ctr', 'stable', { version: '2', ...by }), {
+      code: 'NOT_FOUND',
+    });
+  });
+
+  test(`${name}: rolling back quarantines and returns to the newest good version`, async (t) => {
+    const repository = await withVersions(t, '1', '2', '3');
+    for (const version of ['1', '2', '3']) {
+      await repository.activate('ctr', 'stable', { version, ...by });
+    }
+    assert.equal((await repository.rollback('ctr', 'stable', 'ann', 'bad')).version, '2');
+    assert.deepEqual([...(await repository.quarantined('ctr'))], ['3']);
+    const state = await repository.channel('ctr', 'stable');
+    assert.equal(state.previous?.version, '1');
+    await assert.rejects(repository.activate('ctr', 'stable', { version: '3', ...by }), {
+      code: 'CONFLICT',
+      message: /version 3 of ctr is quarantined/,
+    });
+    assert.equal((await repository.rollback('ctr', 'stable', 'ann', 'bad too')).version, '1');
+    await assert.rejects(repository.rollback('ctr', 'stable', 'ann', 'again'), {
+      code: 'CONFLICT',
+      message: /no previous version to roll back to/,
+    });
+    assert.deepEqual([...(await repository.quarantined('ctr'))], ['2', '3']);
+    await assert.rejects(repository.rollback('ctr', 'new', 'ann', 'x'), /points nowhere yet/);
+  });
+
+  test(`${name}: of racing activations one entry wins, the others hear who was first`, async (t) => {
+    const repository = await withVersions(t, '1', '2', '3', '4');
+    const outcomes = await Promise.allSettled(
+      ['1', '2', '3', '4'].map((version) =>
+        repository.activate('ctr', 'stable', { version, by: `by ${version}`, reason: 'race' }),
+      ),
+    );
+    const { history } = await repository.channel('ctr', 'stable');
+    const won = outcomes.filter((outcome) => outcome.status === 'fulfilled');
+    assert.equal(won.length, history.length);
+    for (const outcome of outcomes) {
+      if (outcome.status === 'fulfilled') continue;
+      assert.equal(outcome.reason.code, 'CONFLICT');
+      assert.match(outcome.reason.message, /was first to write entry/);
+    }
+  });
+}

@@ -1,0 +1,100 @@
+/** Temporary folders and made-up versions. A repository never looks inside a layer, so any bytes do here. */
+import { createHash } from 'node:crypto';
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { dirname, join } from 'node:path';
+import type { TestContext } from 'node:test';
+import type { LayerRef, Manifest, TableRef } from '../../lib/core/manifest.ts';
+import type { Publication } from '../../lib/repository/repository.ts';
+
+export function temporaryFolder(t: TestContext): string {
+  const folder = mkdtempSync(join(tmpdir(), 'hypercube-test-'));
+  t.after(() => rmSync(folder, { recursive: true, force: true }));
+  return folder;
+}
+
+export function sha256(bytes: Uint8Array): string {
+  return createHash('sha256').update(bytes).digest('hex');
+}
+
+/** Bytes that are the same for the same text, and different for another. */
+export function bytesOf(text: string, length: number): Uint8Array {
+  const bytes = new Uint8Array(length);
+  for (let at = 0, i = 0; at < length; i++) {
+    const block = createHash('sha256').update(`${text}:${i}`).digest();
+    bytes.set(block.subarray(0, Math.min(block.length, length - at)), at);
+    at += block.length;
+  }
+  return bytes;
+}
+
+export interface VersionWish {
+  bundle?: string;
+  version: string;
+  shardNum?: number;
+  layerBytes?: number;
+  /** Equal texts give equal layers: a version with the table of another shares them. */
+  table?: string;
+  graph?: string;
+}
+
+/** A version with one table, "t", of `shardNum` layers written under `folder`. */
+export function makeVersion(folder: string, wish: VersionWish): Publication {
+  const { bundle = 'ctr', version, shardNum = 2, layerBytes = 1000, table = 'a' } = wish;
+  const layers = Array.from({ length: shardNum }, (_, shard) => {
+    const bytes = bytesOf(`${table}/${shard}of${shardNum}`, layerBytes);
+    const contentId = sha256(bytes).slice(0, 32);
+    const path = join(folder, `${contentId}.cube`);
+    mkdirSync(dirname(path), { recursive: true });
+    writeFileSync(path, bytes);
+    return {
+      contentId,
+      kind: 'base' as const,
+      bytes: layerBytes,
+      sha256: sha256(bytes),
+      rows: 1,
+      path,
+    };
+  });
+  const graph = new TextEncoder().encode(wish.graph ?? `graph of ${version}`);
+  const slots = new TextEncoder().encode('{}');
+  const files = new Map([
+    ['model.onnx', graph],
+    ['slots.json', slots],
+  ]);
+  const manifest: Manifest = {
+    bundle,
+    version,
+    files: [...files].map(([path, bytes]) => ({
+      path,
+      bytes: bytes.length,
+      sha256: sha256(bytes),
+    })),
+    hash: { scheme: 'xxh64-concat', seed: 0n, modulo: 1000n },
+    slots: [{ name: 'C1', index: 14 }],
+    tables: [tableOf(layers)],
+  };
+  const sources = layers.map(({ contentId, path }) => ({ table: 't', contentId, path }));
+  return { manifest, files, layers: sources };
+}
+
+function tableOf(layers: readonly LayerRef[]): TableRef {
+  return {
+    name: 't',
+    dim: 4,
+    dtype: 'f32',
+    rows: layers.length,
+    defaultRow: [],
+    shardNum: layers.length,
+    shards: layers.map(({ contentId, kind, bytes, sha256, rows }) => [
+      { contentId, kind, bytes, sha256, rows },
+    ]),
+  };
+}
+
+/** The first layer of a shard of table "t". */
+export function layerOf(manifest: Manifest, shard: number): LayerRef {
+  const layer = manifest.tables[0]?.shards[shard]?.[0];
+  if (layer === undefined) throw new Error(`no shard ${shard}`);
+  return layer;
+}
