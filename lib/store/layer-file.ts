@@ -1,0 +1,373 @@
+/**
+ * Layer files on disk: written whole or not at all, read as verified batches of rows, and checked in depth. The bytes
+ * are docs/formats/layer.md's; what they mean is lib/core's.
+ */
+import { createHash } from 'node:crypto';
+import { CubeError } from '../core/errors.ts';
+import { xxh64 } from '../core/hash.ts';
+import { mixKey, multiplyHigh, shardOf } from '../core/keys.ts';
+import { type LayerInput, type LayerPlan, planLayer } from '../core/layer-builder.ts';
+import {
+  BLOCK_BYTES,
+  encodeHeader,
+  encodeUnsignedHeader,
+  HEADER_BYTES,
+  type LayerHeader,
+  type LayerLayout,
+  SECTION_ALIGNMENT,
+} from '../core/layer-format.ts';
+import { fileExists, RandomReader, RandomWriter } from '../platform/files.ts';
+import { BlockHasher } from './block-hasher.ts';
+import { LayerReader } from './layer-reader.ts';
+
+const BATCH_ROWS = 65_536;
+const BATCH_BYTES = 8 << 20;
+
+export interface WrittenLayer {
+  readonly contentId: string;
+  readonly path: string;
+  readonly bytes: number;
+  /** Of the whole file. */
+  readonly sha256: string;
+  readonly rows: number;
+  readonly layout: LayerLayout;
+}
+
+/** Writes sections in file order and hashes what it writes. */
+class SectionWriter {
+  readonly #writer: RandomWriter;
+  readonly #hasher = new BlockHasher();
+  readonly #sha = createHash('sha256');
+  readonly #checksums: Uint32Array;
+  #position = HEADER_BYTES;
+  #inBlock = 0;
+  #blocks = 0;
+
+  constructor(writer: RandomWriter, blockCount: number) {
+    this.#writer = writer;
+    this.#checksums = new Uint32Array(2 * blockCount);
+  }
+
+  write(bytes: Uint8Array): void {
+    this.#writer.writeAt(bytes, this.#position);
+    this.#position += bytes.length;
+    const { block } = this.#hasher;
+    for (let at = 0; at < bytes.length; ) {
+      const length = Math.min(bytes.length - at, BLOCK_BYTES - this.#inBlock);
+      const piece = bytes.subarray(at, at + length);
+      this.#sha.update(piece);
+      block.set(piece, this.#inBlock);
+      this.#inBlock += length;
+      at += length;
+      if (this.#inBlock === BLOCK_BYTES) this.#endBlock();
+    }
+  }
+
+  /** Zeros up to where a section may start. */
+  pad(): void {
+    const rest = this.#position % SECTION_ALIGNMENT;
+    if (rest !== 0) this.write(new Uint8Array(SECTION_ALIGNMENT - rest));
+  }
+
+  /** Writes the block checksums and the header. @returns the finished header */
+  finish(planned: LayerHeader): LayerHeader {
+    if (this.#inBlock > 0) this.#endBlock();
+    const checksums = new Uint8Array(this.#checksums.buffer);
+    this.#writer.writeAt(checksums, this.#position);
+    this.#sha.update(checksums);
+    const hashed: LayerHeader = { ...planned, checksumsChecksum: xxh64(checksums) };
+    this.#sha.update(encodeUnsignedHeader(hashed));
+    const header = { ...hashed, contentId: this.#sha.digest('hex').slice(0, 32) };
+    this.#writer.writeAt(encodeHeader(header), 0);
+    return header;
+  }
+
+  #endBlock(): void {
+    this.#checksums.set(this.#hasher.hash(this.#inBlock), 2 * this.#blocks);
+    this.#blocks += 1;
+    this.#inBlock = 0;
+  }
+}
+
+function writeSections(writer: RandomWriter, plan: LayerPlan): LayerHeader {
+  const sections = new SectionWriter(writer, plan.header.blockCount);
+  for (let segment = 0; segment < plan.header.segments.length; segment++) {
+    sections.pad();
+    sections.write(plan.segmentBytes(segment));
+  }
+  sections.pad();
+  return sections.finish(plan.header);
+}
+
+/**
+ * Builds and writes a layer. The same content gives the same file under the same name; one that is there already is
+ * kept.
+ * @param target the final path of a content id
+ * @param segmentBytesMax smaller segments than the format allows, for tests
+ * @throws CubeError INVALID_ARGUMENT naming a key that comes twice or belongs to another shard
+ */
+export function writeLayer(
+  layer: LayerInput,
+  target: (contentId: string) => string,
+  segmentBytesMax?: number,
+): WrittenLayer {
+  const plan = planLayer(layer, segmentBytesMax);
+  const writer = new RandomWriter(target(plan.header.contentId));
+  try {
+    const header = writeSections(writer, plan);
+    const sha256 = hashFile(writer, header.fileBytes);
+    const path = target(header.contentId);
+    if (fileExists(path)) writer.abort();
+    else writer.commit(path);
+    return {
+      contentId: header.contentId,
+      path,
+      bytes: header.fileBytes,
+      sha256,
+      rows: header.rowCount,
+      layout: header.layout,
+    };
+  } catch (error) {
+    writer.abort();
+    throw error;
+  }
+}
+
+function hashFile(
+  file: { readInto(target: Uint8Array, position: number): void },
+  bytes: number,
+): string {
+  const sha = createHash('sha256');
+  const piece = new Uint8Array(BLOCK_BYTES);
+  for (let position = 0; position < bytes; position += BLOCK_BYTES) {
+    const part = piece.subarray(0, Math.min(BLOCK_BYTES, bytes - position));
+    file.readInto(part, position);
+    sha.update(part);
+  }
+  return sha.digest('hex');
+}
+
+export interface RowBatch {
+  /** 2 · count words (low, high). */
+  readonly keys: Uint32Array;
+  /** count · rowBytes. */
+  readonly rows: Uint8Array;
+  readonly count: number;
+}
+
+/**
+ * All rows of a layer in file order, in batches of at most 65,536; the arrays are the caller's. Every byte was
+ * verified against its block's checksum.
+ */
+export function* readLayerRows(path: string): Generator<RowBatch> {
+  const reader = new LayerReader(path);
+  try {
+    const { header } = reader;
+    const perPiece = Math.max(1, Math.min(BATCH_ROWS, Math.floor(BATCH_BYTES / header.stride)));
+    let rowsBefore = 0;
+    for (const segment of header.segments) {
+      for (const piece of reader.slots(segment, perPiece)) {
+        const batch =
+          header.layout === 'inline'
+            ? rowsOfSlots(header, piece)
+            : rowsOfDense(header, piece, rowsBefore);
+        rowsBefore += batch.count;
+        if (batch.count > 0) yield batch;
+      }
+    }
+    if (rowsBefore !== header.rowCount) {
+      throw new CubeError(
+        'CORRUPT',
+        `${path}: holds ${rowsBefore} rows, its header says ${header.rowCount}; build it again`,
+      );
+    }
+  } finally {
+    reader.close();
+  }
+}
+
+function rowsOfSlots(header: LayerHeader, piece: Uint8Array): RowBatch {
+  const { stride, rowBytes } = header;
+  const slots = piece.length / stride;
+  const words = new Uint32Array(piece.buffer, piece.byteOffset, piece.length / 4);
+  const strideWords = stride / 4;
+  const rowWords = rowBytes / 4;
+  const emptyLow = Number(header.emptyKey & 0xffff_ffffn);
+  const emptyHigh = Number(header.emptyKey >> 32n);
+  const keys = new Uint32Array(2 * slots);
+  const rows = new Uint32Array(slots * rowWords);
+  let count = 0;
+  for (let at = 0; at < words.length; at += strideWords) {
+    const low = words[at]!;
+    const high = words[at + 1]!;
+    if (low === emptyLow && high === emptyHigh) continue;
+    keys[2 * count] = low;
+    keys[2 * count + 1] = high;
+    for (let i = 0; i < rowWords; i++) rows[count * rowWords + i] = words[at + 2 + i]!;
+    count += 1;
+  }
+  return {
+    keys: keys.subarray(0, 2 * count),
+    rows: new Uint8Array(rows.buffer, 0, count * rowBytes),
+    count,
+  };
+}
+
+/** Dense rows are stored without keys: they follow from the row number. */
+function rowsOfDense(header: LayerHeader, piece: Uint8Array, firstRow: number): RowBatch {
+  const count = piece.length / header.stride;
+  const first = BigInt.asUintN(64, header.firstKey + BigInt(firstRow) * header.keyStep);
+  const stepLow = Number(header.keyStep & 0xffff_ffffn);
+  const stepHigh = Number(header.keyStep >> 32n);
+  const keys = new Uint32Array(2 * count);
+  let low = Number(first & 0xffff_ffffn);
+  let high = Number(first >> 32n);
+  for (let i = 0; i < count; i++) {
+    keys[2 * i] = low;
+    keys[2 * i + 1] = high;
+    const sum = low + stepLow;
+    high = (high + stepHigh + (sum > 0xffff_ffff ? 1 : 0)) >>> 0;
+    low = sum >>> 0;
+  }
+  return { keys, rows: piece, count };
+}
+
+export interface LayerReport {
+  readonly header: LayerHeader;
+  readonly rows: number;
+}
+
+/**
+ * Checks a layer file: header, sizes and every block; with `deep` also the content id, and that every key is in the
+ * right shard and is found by a search.
+ * @throws CubeError saying what is wrong
+ */
+export function verifyLayerFile(path: string, options: { deep: boolean }): LayerReport {
+  let header: LayerHeader;
+  const reader = new LayerReader(path);
+  try {
+    header = reader.header;
+    if (options.deep) {
+      if (header.layout === 'inline') checkPlaces(reader, path);
+      checkContentId(path, header);
+    }
+  } finally {
+    reader.close();
+  }
+  let rows = 0;
+  for (const batch of readLayerRows(path)) {
+    rows += batch.count;
+    if (options.deep) checkShard(batch, header, path);
+  }
+  return { header, rows };
+}
+
+function checkShard({ keys, count }: RowBatch, header: LayerHeader, path: string): void {
+  const { shardIndex, shardNum } = header;
+  for (let i = 0; i < count; i++) {
+    if (shardOf(keys[2 * i]!, keys[2 * i + 1]!, shardNum) === shardIndex) continue;
+    throw new CubeError(
+      'CORRUPT',
+      `${path}: a key does not belong to shard ${shardIndex} of ${shardNum}; build it again`,
+    );
+  }
+}
+
+function checkContentId(path: string, header: LayerHeader): void {
+  const reader = new RandomReader(path);
+  try {
+    const sha = createHash('sha256');
+    const piece = new Uint8Array(BLOCK_BYTES);
+    for (let position = HEADER_BYTES; position < header.fileBytes; position += BLOCK_BYTES) {
+      const part = piece.subarray(0, Math.min(BLOCK_BYTES, header.fileBytes - position));
+      reader.readInto(part, position);
+      sha.update(part);
+    }
+    const found = sha.update(encodeUnsignedHeader(header)).digest('hex').slice(0, 32);
+    if (found !== header.contentId) {
+      throw new CubeError(
+        'CORRUPT',
+        `${path}: its content is ${found}, its header says ${header.contentId}; fetch it again`,
+      );
+    }
+  } finally {
+    reader.close();
+  }
+}
+
+/** Every key lies at or after its home slot with no empty slot between, and in strict (home, key) order. */
+function checkPlaces(reader: LayerReader, path: string): void {
+  const { header } = reader;
+  header.segments.forEach((segment, number) => {
+    const scan = new PlaceScan(header, number, path);
+    for (const piece of reader.slots(
+      segment,
+      Math.max(1, Math.floor(BATCH_BYTES / header.stride)),
+    )) {
+      scan.check(new Uint32Array(piece.buffer));
+    }
+    scan.finish(segment.rows);
+  });
+}
+
+class PlaceScan {
+  readonly #header: LayerHeader;
+  readonly #segment: number;
+  readonly #path: string;
+  readonly #mixed = new Uint32Array(2);
+  #slot = 0;
+  #runStart = 0;
+  #rows = 0;
+  #home = -1;
+  #low = 0;
+  #high = 0;
+
+  constructor(header: LayerHeader, segment: number, path: string) {
+    this.#header = header;
+    this.#segment = segment;
+    this.#path = path;
+  }
+
+  check(words: Uint32Array): void {
+    const { stride, emptyKey } = this.#header;
+    const emptyLow = Number(emptyKey & 0xffff_ffffn);
+    const emptyHigh = Number(emptyKey >> 32n);
+    for (let at = 0; at < words.length; at += stride / 4) {
+      const low = words[at]!;
+      const high = words[at + 1]!;
+      if (low === emptyLow && high === emptyHigh) this.#runStart = this.#slot + 1;
+      else this.#checkKey(low, high);
+      this.#slot += 1;
+    }
+  }
+
+  finish(rows: number): void {
+    if (this.#runStart !== this.#slot) this.#fail('its last slot is not empty');
+    if (this.#rows !== rows) this.#fail(`it holds ${this.#rows} rows, not ${rows}`);
+  }
+
+  #checkKey(low: number, high: number): void {
+    const { homeSlots, segments } = this.#header;
+    mixKey(low, high, this.#mixed, 0);
+    if (multiplyHigh(this.#mixed[0]!, segments.length) !== this.#segment) {
+      this.#fail(`slot ${this.#slot} holds a key of another segment`);
+    }
+    const home = multiplyHigh(this.#mixed[1]!, homeSlots);
+    if (home < this.#runStart || home > this.#slot) {
+      this.#fail(`the key in slot ${this.#slot} is not found by a search`);
+    }
+    const order = home - this.#home || high - this.#high || low - this.#low;
+    if (order <= 0) this.#fail(`slot ${this.#slot} is out of (home, key) order`);
+    this.#home = home;
+    this.#low = low;
+    this.#high = high;
+    this.#rows += 1;
+  }
+
+  #fail(text: string): never {
+    throw new CubeError(
+      'CORRUPT',
+      `${this.#path}: segment ${this.#segment}: ${text}; build it again`,
+    );
+  }
+}

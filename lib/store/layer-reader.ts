@@ -1,0 +1,113 @@
+/**
+ * A layer file read from front to back, block by block: nothing leaves here whose checksum did not match. For filling
+ * other stores and for checking; the resident store reads through its worker.
+ */
+import { CubeError } from '../core/errors.ts';
+import { xxh64 } from '../core/hash.ts';
+import {
+  BLOCK_BYTES,
+  decodeHeader,
+  HEADER_BYTES,
+  type LayerHeader,
+  type LayerSegment,
+} from '../core/layer-format.ts';
+import { RandomReader } from '../platform/files.ts';
+import { BlockHasher } from './block-hasher.ts';
+
+/** Reads and checks a header page. @throws CubeError CORRUPT when the file is shorter or longer than it says */
+export function readHeader(reader: RandomReader): LayerHeader {
+  const page = new Uint8Array(Math.min(HEADER_BYTES, reader.bytes));
+  reader.readInto(page, 0);
+  const header = decodeHeader(page, reader.path);
+  if (reader.bytes !== header.fileBytes) {
+    throw new CubeError(
+      'CORRUPT',
+      `${reader.path}: ${reader.bytes} bytes, its header says ${header.fileBytes}; fetch it again`,
+    );
+  }
+  return header;
+}
+
+/** The checksums of the blocks as words (low, high), checked themselves. */
+export function readChecksums(reader: RandomReader, header: LayerHeader): Uint32Array {
+  const bytes = new Uint8Array(8 * header.blockCount);
+  reader.readInto(bytes, header.checksumsOffset);
+  if (xxh64(bytes) !== header.checksumsChecksum) {
+    throw new CubeError(
+      'CORRUPT',
+      `${reader.path}: the block checksums are damaged; fetch it again`,
+    );
+  }
+  return new Uint32Array(bytes.buffer);
+}
+
+export function blockMismatch(path: string, block: number): CubeError {
+  const from = HEADER_BYTES + block * BLOCK_BYTES;
+  return new CubeError(
+    'CORRUPT',
+    `${path}: the block of 1 MiB at byte ${from} is damaged (checksum); fetch it again`,
+  );
+}
+
+/** The verified bytes of a layer file's sections, in file order. */
+export class LayerReader {
+  readonly header: LayerHeader;
+  readonly #reader: RandomReader;
+  readonly #checksums: Uint32Array;
+  readonly #hasher = new BlockHasher();
+  #block = -1;
+
+  constructor(path: string) {
+    this.#reader = new RandomReader(path);
+    try {
+      this.header = readHeader(this.#reader);
+      this.#checksums = readChecksums(this.#reader, this.header);
+    } catch (error) {
+      this.#reader.close();
+      throw error;
+    }
+  }
+
+  /** Fills `target` from a position between the header and the checksums. */
+  read(target: Uint8Array, position: number): void {
+    let done = 0;
+    while (done < target.length) {
+      const offset = position + done - HEADER_BYTES;
+      const block = Math.floor(offset / BLOCK_BYTES);
+      const from = offset - block * BLOCK_BYTES;
+      const length = Math.min(target.length - done, BLOCK_BYTES - from);
+      target.set(this.#verifiedBlock(block).subarray(from, from + length), done);
+      done += length;
+    }
+  }
+
+  /** The whole bytes of one segment in pieces of whole slots or rows. */
+  *slots(segment: LayerSegment, slotsPerPiece: number): Generator<Uint8Array> {
+    const { stride } = this.header;
+    for (let slot = 0; slot < segment.slots; slot += slotsPerPiece) {
+      const piece = new Uint8Array(Math.min(slotsPerPiece, segment.slots - slot) * stride);
+      this.read(piece, segment.offset + slot * stride);
+      yield piece;
+    }
+  }
+
+  close(): void {
+    this.#reader.close();
+  }
+
+  #verifiedBlock(block: number): Uint8Array {
+    const { block: buffer } = this.#hasher;
+    if (block === this.#block) return buffer;
+    this.#block = -1;
+    const position = HEADER_BYTES + block * BLOCK_BYTES;
+    const length = Math.min(BLOCK_BYTES, this.header.checksumsOffset - position);
+    this.#reader.readInto(buffer.subarray(0, length), position);
+    const hash = this.#hasher.hash(length);
+    const checksums = this.#checksums;
+    if (hash[0] !== checksums[2 * block] || hash[1] !== checksums[2 * block + 1]) {
+      throw blockMismatch(this.#reader.path, block);
+    }
+    this.#block = block;
+    return buffer;
+  }
+}
