@@ -61,13 +61,14 @@ function cases() {
   return list;
 }
 
-const lines = cases().map((vector) => {
-  const key = keyOf(vector);
-  const seed = vector.seed.toString();
-  const modulo = vector.modulo.toString();
-  return `  ${JSON.stringify({ ...vector, seed, modulo, key: key.toString() })}`;
-});
-const document = `[\n${[...new Set(lines)].join(',\n')}\n]\n`;
+const vectors = cases().map((vector) => ({
+  ...vector,
+  seed: vector.seed.toString(),
+  modulo: vector.modulo.toString(),
+  key: keyOf(vector).toString(),
+}));
+const distinct = new Map(vectors.map((vector) => [JSON.stringify(vector), vector]));
+const document = `${JSON.stringify([...distinct.values()], null, 2)}\n`;
 
 if (!process.argv.includes('--check')) writeFileSync(path, document);
 else if (readFileSync(path, 'utf8') !== document) {
