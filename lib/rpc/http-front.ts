@@ -1,0 +1,116 @@
+/**
+ * The HTTP/1.1 side of the one port: a fastify instance on an http.Server that never listens and is handed its
+ * sockets. Bodies arrive as raw bytes; a CubeError thrown by a handler becomes its HTTP status and
+ * `{"code", "error"}`. Bounded: body bytes and requests in flight.
+ */
+import { createServer, type Server } from 'node:http';
+import type { Socket } from 'node:net';
+import { type FastifyError, type FastifyInstance, type FastifyReply, fastify } from 'fastify';
+import { CubeError } from '../core/errors.ts';
+import type { ServerLimits } from '../core/limits.ts';
+import type { Logger } from '../platform/logs.ts';
+
+/** What brpc calls its error codes over HTTP. */
+export const ERROR_CODE_HEADER = 'x-bd-error-code';
+/** A request that takes longer to arrive than this is a broken or hostile client. */
+const REQUEST_TIMEOUT_MS = 60_000;
+const NO_SUCH_METHOD = 1002;
+
+export class HttpFront {
+  readonly app: FastifyInstance;
+  readonly #server: Server;
+  #inFlight = 0;
+  #idle: (() => void) | undefined;
+  #stopping = false;
+
+  constructor(limits: ServerLimits, logger: Logger) {
+    const server = createServer({ requestTimeout: REQUEST_TIMEOUT_MS });
+    this.#server = server;
+    server.keepAliveTimeout = limits.idleMs;
+    this.app = fastify({
+      bodyLimit: limits.httpBodyBytes,
+      serverFactory: (handler) => server.on('request', handler),
+    });
+    this.app.removeAllContentTypeParsers();
+    this.app.addContentTypeParser('*', { parseAs: 'buffer' }, (_request, body, done) => {
+      done(null, body);
+    });
+    this.app.setErrorHandler((error: FastifyError | CubeError, request, reply) => {
+      const failure = toCubeError(error);
+      if (failure.code === 'INTERNAL')
+        logger.error({ err: error, url: request.url }, 'call failed');
+      return sendError(reply, failure);
+    });
+    this.app.setNotFoundHandler((request, reply) => {
+      reply.header(ERROR_CODE_HEADER, NO_SUCH_METHOD);
+      const error = `Fail to find method on ${request.method} ${request.url.slice(0, 200)}`;
+      return reply.status(404).send({ code: 'NOT_FOUND', error });
+    });
+    this.#limitInFlight(limits.httpInFlight);
+  }
+
+  get inFlight(): number {
+    return this.#inFlight;
+  }
+
+  /** Call once all routes are there. */
+  async start(): Promise<void> {
+    await this.app.ready();
+    // Without it a server that never listens enforces no header timeout and knows no idle connections.
+    this.#server.emit('listening');
+  }
+
+  serve(socket: Socket): void {
+    this.#server.emit('connection', socket);
+  }
+
+  /** Resolves when no request is in flight; answers from now on close their connections. */
+  async stop(): Promise<void> {
+    this.#stopping = true;
+    this.#server.closeIdleConnections();
+    if (this.#inFlight > 0) {
+      await new Promise<void>((resolve) => {
+        this.#idle = resolve;
+      });
+    }
+    this.#server.closeIdleConnections();
+    await this.app.close();
+  }
+
+  #limitInFlight(inFlightMax: number): void {
+    this.app.addHook('onRequest', async (_request, reply) => {
+      this.#inFlight++;
+      reply.raw.once('close', () => {
+        this.#inFlight--;
+        if (this.#inFlight === 0) this.#idle?.();
+      });
+      if (this.#stopping) reply.header('connection', 'close');
+      if (this.#inFlight > inFlightMax) {
+        throw new CubeError(
+          'OVERLOADED',
+          `${inFlightMax} HTTP requests are being answered already; try again later`,
+        );
+      }
+    });
+  }
+}
+
+/** An error answer: the status of its code, brpc's number, and the words. */
+export function sendError(reply: FastifyReply, error: CubeError): FastifyReply {
+  const { http, brpc } = error.status;
+  return reply
+    .status(http)
+    .header(ERROR_CODE_HEADER, brpc)
+    .send({ code: error.code, error: error.message });
+}
+
+/** fastify's own refusals keep their meaning: a body over the limit, a bad request. */
+function toCubeError(error: FastifyError | CubeError): CubeError {
+  if (error instanceof CubeError) return error;
+  const status = error.statusCode ?? 500;
+  if (status === 413) return new CubeError('TOO_LARGE', error.message, { cause: error });
+  if (status >= 400 && status < 500) {
+    return new CubeError('INVALID_ARGUMENT', error.message, { cause: error });
+  }
+  return CubeError.from(error);
+}

@@ -1,0 +1,170 @@
+/**
+ * One port for every protocol: the first bytes of a connection decide who gets it. "PRPC" → baidu_std; an HTTP/2
+ * preface → closed and counted (gRPC is not served); anything else → HTTP/1.1.
+ *
+ * Stopping: the port closes at once; calls that arrive in the first moment are still answered (they were on their way),
+ * later ones are refused with STOPPING so that callers turn to another replica; then the connections end.
+ */
+import { createServer, type Server, type Socket } from 'node:net';
+import { CubeError } from '../core/errors.ts';
+import type { ServerLimits } from '../core/limits.ts';
+import { systemClock } from '../platform/clock.ts';
+import type { Logger } from '../platform/logs.ts';
+import { BaiduConnection, BaiduHost } from './baidu-connection.ts';
+import { formatEndpoint } from './endpoint.ts';
+import type { HttpFront } from './http-front.ts';
+import type { RpcRoutes } from './rpc-routes.ts';
+
+const SNIFF_BYTES = 4;
+const BAIDU_STD = 'PRPC';
+const HTTP2_PREFACE = 'PRI ';
+/** Calls that were on their way when stopping began are answered. */
+const STOP_ANSWER_MS = 100;
+/** Then, for as long, they are refused with STOPPING. */
+const STOP_REFUSE_MS = 300;
+/** What a peer gets to read the rest of its answers. */
+const STOP_CLOSE_MS = 2000;
+
+export interface OnePortServerOptions {
+  readonly routes: RpcRoutes;
+  readonly http: HttpFront;
+  readonly limits: ServerLimits;
+  readonly logger: Logger;
+}
+
+export class OnePortServer {
+  readonly host: BaiduHost;
+  /** Connections closed because they spoke HTTP/2. */
+  http2Refused = 0;
+  /** Connections refused over the limit. */
+  connectionsRefused = 0;
+  readonly #server: Server;
+  readonly #http: HttpFront;
+  readonly #limits: ServerLimits;
+  readonly #logger: Logger;
+  readonly #sockets = new Set<Socket>();
+  readonly #calls = new Set<BaiduConnection>();
+  #sweeper: NodeJS.Timeout | undefined;
+
+  constructor(options: OnePortServerOptions) {
+    const { routes, http, limits, logger } = options;
+    this.host = new BaiduHost(routes, limits, logger);
+    this.#http = http;
+    this.#limits = limits;
+    this.#logger = logger;
+    this.#server = createServer({ noDelay: true }, (socket) => this.#accept(socket));
+    this.#server.maxConnections = limits.connections;
+    this.#server.on('drop', () => {
+      this.connectionsRefused++;
+    });
+  }
+
+  get connections(): number {
+    return this.#sockets.size;
+  }
+
+  /** @returns the address it listens on. @throws CubeError IO when the port is taken or not allowed */
+  async listen(host: string, port: number): Promise<string> {
+    await this.#http.start();
+    await new Promise<void>((resolve, reject) => {
+      this.#server.once('error', (error) => reject(listenError(error, host, port)));
+      this.#server.listen({ host, port, backlog: 1024 }, resolve);
+    });
+    this.#server.on('error', (error) => this.#logger.error({ err: error }, 'accept failed'));
+    const sweepMs = Math.max(50, Math.min(5000, this.#limits.idleMs / 4));
+    this.#sweeper = setInterval(() => this.#sweep(), sweepMs);
+    this.#sweeper.unref();
+    const address = this.#server.address();
+    if (address === null || typeof address === 'string') throw new Error('not listening on TCP');
+    return formatEndpoint(address.address, address.port);
+  }
+
+  /** Resolves when every connection has ended; none is left waiting for long. */
+  async stop(): Promise<void> {
+    const closed = new Promise<void>((resolve) => {
+      this.#server.close(() => resolve());
+    });
+    const httpStopped = this.#http.stop();
+    if (this.#calls.size > 0) {
+      await systemClock.sleep(STOP_ANSWER_MS);
+      this.host.stopping = true;
+      await systemClock.sleep(STOP_REFUSE_MS);
+      for (const connection of this.#calls) connection.end();
+    }
+    await httpStopped;
+    const timer = setTimeout(() => {
+      for (const socket of this.#sockets) socket.destroy();
+    }, STOP_CLOSE_MS);
+    await closed;
+    clearTimeout(timer);
+    clearInterval(this.#sweeper);
+  }
+
+  #accept(socket: Socket): void {
+    this.#sockets.add(socket);
+    socket.on('close', () => this.#sockets.delete(socket));
+    // A peer that resets its connection is its own business; 'close' follows.
+    socket.on('error', () => socket.destroy());
+    this.#sniff(socket);
+  }
+
+  /** Waits for the bytes that tell the protocols apart, and no longer than `sniffMs`. */
+  #sniff(socket: Socket): void {
+    const onTimeout = (): void => {
+      socket.destroy();
+    };
+    let head: Buffer = Buffer.alloc(0);
+    const onReadable = (): void => {
+      const chunk: Buffer | null = socket.read();
+      if (chunk === null) return;
+      head = head.length === 0 ? chunk : Buffer.concat([head, chunk]);
+      if (head.length < SNIFF_BYTES && isPrefix(head)) return;
+      socket.off('readable', onReadable);
+      socket.off('timeout', onTimeout);
+      socket.setTimeout(0);
+      this.#dispatch(socket, head);
+    };
+    socket.setTimeout(this.#limits.sniffMs);
+    socket.on('timeout', onTimeout);
+    socket.on('readable', onReadable);
+  }
+
+  #dispatch(socket: Socket, head: Buffer): void {
+    const magic = head.toString('latin1', 0, SNIFF_BYTES);
+    if (magic === BAIDU_STD) {
+      const connection = new BaiduConnection(socket, this.host);
+      this.#calls.add(connection);
+      socket.on('close', () => this.#calls.delete(connection));
+      connection.start(head);
+    } else if (magic === HTTP2_PREFACE) {
+      this.http2Refused++;
+      socket.destroy();
+    } else {
+      socket.unshift(head);
+      this.#http.serve(socket);
+    }
+  }
+
+  #sweep(): void {
+    const nowMs = systemClock.nowMs();
+    for (const connection of this.#calls) connection.sweep(nowMs);
+  }
+}
+
+/** Whether fewer than four bytes may still become one of the two magics. */
+function isPrefix(head: Buffer): boolean {
+  const text = head.toString('latin1');
+  return BAIDU_STD.startsWith(text) || HTTP2_PREFACE.startsWith(text);
+}
+
+function listenError(error: NodeJS.ErrnoException, host: string, port: number): CubeError {
+  const where = formatEndpoint(host, port);
+  const reason: Record<string, string> = {
+    EADDRINUSE: 'another process listens there; stop it or choose another --port',
+    EACCES: 'not allowed; choose a port above 1023',
+    EADDRNOTAVAIL: 'this machine has no such address; choose another --host',
+    ENOTFOUND: 'no such host name; choose another --host',
+  };
+  const text = reason[error.code ?? ''] ?? error.message;
+  return new CubeError('IO', `cannot listen on ${where}: ${text}`, { cause: error });
+}
