@@ -30,6 +30,8 @@ export interface LookupSummary {
   readonly version: string;
   readonly unseen: number;
   readonly unavailable: number;
+  /** Why the first of the unavailable keys is: which shard, which replica, what it said. */
+  readonly reason?: string;
 }
 
 const defaultRows = new WeakMap<TableRef, Float32Array>();

@@ -1,0 +1,275 @@
+/**
+ * Layers in an embedded database (classic-level): which are there, filling, reading, removing. It knows nothing of
+ * versions.
+ *
+ * Invariants: a layer counts as there only by its record with `complete`, written after all of its rows are durable; a
+ * fill that was interrupted leaves a record without it and is done again under the same number. Numbers are never shared by
+ * two contents, because a record goes only after its rows are gone.
+ */
+import { ClassicLevel } from 'classic-level';
+import { CubeError } from '../../lib/core/errors.ts';
+import { JsonReader } from '../../lib/core/json.ts';
+import { CONTENT_ID_PATTERN } from '../../lib/core/names.ts';
+import { CHECKSUM_BYTES, LOCAL_KEY_BYTES, writeLocalKey, writeLocalRow } from './local-row.ts';
+
+const FORMAT = '1';
+/** Layer number 0 is the catalog: no layer has it. */
+const CATALOG = '\0\0\0\0';
+const FORMAT_KEY = `${CATALOG}format`;
+const RECORD_PREFIX = `${CATALOG}layer/`;
+const RECORD_END = `${CATALOG}layer0`;
+const LAYER_NUMBER_MAX = 0xffff_ffff;
+
+/** Rows written at once: about two milliseconds of this thread, so that a fill beside live traffic does not stall it. */
+const WRITE_ROWS = 2_048;
+/** Blocks kept uncompressed in memory, beside what the system's page cache holds. */
+const CACHE_BYTES = 128 << 20;
+const WRITE_BUFFER_BYTES = 16 << 20;
+
+export interface StoredLayer {
+  readonly contentId: string;
+  readonly number: number;
+  readonly rows: number;
+  readonly complete: boolean;
+}
+
+/** Rows of one layer as `readLayerRows` gives them. */
+export interface RowBatch {
+  readonly keys: Uint32Array;
+  readonly rows: Uint8Array;
+  readonly count: number;
+}
+
+type Database = ClassicLevel<Uint8Array, Uint8Array>;
+
+export class LayerDatabase {
+  readonly folder: string;
+  readonly #database: Database;
+  readonly #layers = new Map<string, StoredLayer>();
+
+  private constructor(folder: string, database: Database) {
+    this.folder = folder;
+    this.#database = database;
+  }
+
+  /**
+   * Opens the folder's database, or makes a new one.
+   * @throws CubeError CONFLICT when it is open already, CORRUPT when it is damaged, UNSUPPORTED for another format
+   */
+  static async open(folder: string): Promise<LayerDatabase> {
+    const database: Database = new ClassicLevel(folder, {
+      keyEncoding: 'view',
+      valueEncoding: 'view',
+      // Embedding rows do not compress; trying costs more than it saves.
+      compression: false,
+      cacheSize: CACHE_BYTES,
+      writeBufferSize: WRITE_BUFFER_BYTES,
+    });
+    try {
+      await database.open();
+      const layers = new LayerDatabase(folder, database);
+      await layers.#readCatalog();
+      return layers;
+    } catch (error) {
+      await database.close();
+      throw databaseError(error, folder);
+    }
+  }
+
+  /** Every layer that has a record, complete or not. */
+  layers(): StoredLayer[] {
+    return [...this.#layers.values()];
+  }
+
+  /** The layer, when all of its rows are there. */
+  complete(contentId: string): StoredLayer | undefined {
+    const layer = this.#layers.get(contentId);
+    return layer?.complete ? layer : undefined;
+  }
+
+  /**
+   * Writes a layer's rows, then the mark that they are all there.
+   * @param afterRows called with the rows written since its last call; what it throws stops the fill
+   */
+  async fill(
+    layer: { contentId: string; rows: number; dim: number },
+    batches: Iterable<RowBatch>,
+    afterRows: (rows: number) => void,
+  ): Promise<void> {
+    const { contentId, dim } = layer;
+    const number = this.#layers.get(contentId)?.number ?? this.#nextNumber();
+    await this.#record({ contentId, number, rows: layer.rows, complete: false });
+    let rows = 0;
+    for (const batch of batches) {
+      if (batch.rows.length !== batch.count * dim * 4) {
+        throw new CubeError('CORRUPT', `layer ${contentId}: its rows are not of ${dim} f32`);
+      }
+      for (let start = 0; start < batch.count; start += WRITE_ROWS) {
+        const count = Math.min(WRITE_ROWS, batch.count - start);
+        await this.#guard(this.#database.batch(rowWrites(batch, start, count, dim, number)));
+        rows += count;
+        afterRows(count);
+      }
+    }
+    if (rows !== layer.rows) {
+      throw new CubeError('CORRUPT', `layer ${contentId}: ${rows} rows, expected ${layer.rows}`);
+    }
+    // Moves every row to flushed, sorted files: only then may the mark say that they are there, and reads are fastest.
+    await this.#guard(this.#database.compactRange(layerStart(number), layerEnd(number)));
+    await this.#record({ contentId, number, rows, complete: true });
+  }
+
+  /** Removes a layer: first the mark, then its rows, then its record. */
+  async remove(contentId: string): Promise<void> {
+    const layer = this.#layers.get(contentId);
+    if (layer === undefined) return;
+    const { number } = layer;
+    await this.#record({ ...layer, complete: false });
+    await this.#guard(this.#database.clear({ gte: layerStart(number), lt: layerEnd(number) }));
+    await this.#guard(
+      this.#database.del(RECORD_PREFIX + contentId, { keyEncoding: 'utf8', sync: true }),
+    );
+    this.#layers.delete(contentId);
+  }
+
+  /** Values of database keys (see local-row.ts), all from one moment. The keys may be overwritten after the call. */
+  getMany(keys: Uint8Array[]): Promise<(Uint8Array | undefined)[]> {
+    return this.#guard(this.#database.getMany(keys));
+  }
+
+  async close(): Promise<void> {
+    await this.#database.close();
+  }
+
+  async #readCatalog(): Promise<void> {
+    const text = { keyEncoding: 'utf8', valueEncoding: 'utf8' } as const;
+    const format = await this.#database.get<string, string>(FORMAT_KEY, text);
+    if (format === undefined) {
+      await this.#database.put<string, string>(FORMAT_KEY, FORMAT, { ...text, sync: true });
+    } else if (format !== FORMAT) {
+      throw new CubeError(
+        'UNSUPPORTED',
+        `${this.folder}: a local store of format ${JSON.stringify(format)}, this build reads ${FORMAT}; ` +
+          'use another folder, or remove this one: it is filled again from the repository',
+      );
+    }
+    const range = { gte: RECORD_PREFIX, lt: RECORD_END, ...text };
+    for await (const [key, value] of this.#database.iterator<string, string>(range)) {
+      const layer = this.#parseRecord(key.slice(RECORD_PREFIX.length), value);
+      this.#layers.set(layer.contentId, layer);
+    }
+  }
+
+  #parseRecord(contentId: string, value: string): StoredLayer {
+    try {
+      if (!CONTENT_ID_PATTERN.test(contentId)) throw new Error('not a contentId');
+      const json = JsonReader.parse(value, `record of layer ${contentId}`);
+      return {
+        contentId,
+        number: json.field('number').integer(1, LAYER_NUMBER_MAX),
+        rows: json.field('rows').integer(0),
+        complete: json.field('complete').boolean(),
+      };
+    } catch (error) {
+      throw damaged(this.folder, (error as Error).message, error);
+    }
+  }
+
+  async #record(layer: StoredLayer): Promise<void> {
+    const { contentId, number, rows, complete } = layer;
+    const value = JSON.stringify({ number, rows, complete });
+    const options = { keyEncoding: 'utf8', valueEncoding: 'utf8', sync: true } as const;
+    await this.#guard(
+      this.#database.put<string, string>(RECORD_PREFIX + contentId, value, options),
+    );
+    this.#layers.set(contentId, layer);
+  }
+
+  #nextNumber(): number {
+    let number = 0;
+    for (const layer of this.#layers.values()) number = Math.max(number, layer.number);
+    if (number < LAYER_NUMBER_MAX) return number + 1;
+    throw new CubeError(
+      'TOO_LARGE',
+      `${this.folder}: no layer numbers are left; remove the folder`,
+    );
+  }
+
+  async #guard<T>(action: Promise<T>): Promise<T> {
+    try {
+      return await action;
+    } catch (error) {
+      throw databaseError(error, this.folder);
+    }
+  }
+}
+
+/** A layer's range of database keys: from its number to the next one. */
+function layerStart(number: number): Uint8Array {
+  const key = new Uint8Array(4);
+  new DataView(key.buffer).setUint32(0, number);
+  return key;
+}
+
+function layerEnd(number: number): Uint8Array {
+  return number === LAYER_NUMBER_MAX
+    ? new Uint8Array(LOCAL_KEY_BYTES + 1).fill(0xff)
+    : layerStart(number + 1);
+}
+
+function rowWrites(
+  batch: RowBatch,
+  start: number,
+  count: number,
+  dim: number,
+  layer: number,
+): { type: 'put'; key: Uint8Array; value: Uint8Array }[] {
+  const valueBytes = 4 * dim + CHECKSUM_BYTES;
+  const keys = new Uint8Array(count * LOCAL_KEY_BYTES);
+  const values = new Uint8Array(count * valueBytes);
+  const writes = new Array<{ type: 'put'; key: Uint8Array; value: Uint8Array }>(count);
+  for (let i = 0; i < count; i++) {
+    const row = start + i;
+    const low = batch.keys[2 * row]!;
+    const high = batch.keys[2 * row + 1]!;
+    const keyAt = i * LOCAL_KEY_BYTES;
+    const valueAt = i * valueBytes;
+    writeLocalKey(keys, keyAt, layer, low, high);
+    writeLocalRow(values, valueAt, batch.rows, row * dim * 4, dim, layer, low, high);
+    writes[i] = {
+      type: 'put',
+      key: keys.subarray(keyAt, keyAt + LOCAL_KEY_BYTES),
+      value: values.subarray(valueAt, valueAt + valueBytes),
+    };
+  }
+  return writes;
+}
+
+/** The error of a database whose content cannot be trusted. */
+export function damaged(folder: string, what: string, cause?: unknown): CubeError {
+  return new CubeError(
+    'CORRUPT',
+    `${folder}: the local store is damaged (${what}); stop the process and remove the folder: ` +
+      'it is filled again from the repository at the next start',
+    { cause },
+  );
+}
+
+function databaseError(error: unknown, folder: string): CubeError {
+  if (error instanceof CubeError) return error;
+  const cause = (error as Error).cause ?? error;
+  const { code, message } = cause as Error & { code?: string };
+  if (code === 'LEVEL_LOCKED') {
+    return new CubeError(
+      'CONFLICT',
+      `${folder}: another process (or another store of this one) has the local store open; ` +
+        'stop it, or give this one a folder of its own',
+      { cause: error },
+    );
+  }
+  if (code === 'LEVEL_CORRUPTION') return damaged(folder, message, error);
+  if (code === 'LEVEL_DATABASE_NOT_OPEN') {
+    return new CubeError('STOPPING', `${folder}: the local store is closed`, { cause: error });
+  }
+  return new CubeError('IO', `${folder}: the local store failed: ${message}`, { cause: error });
+}

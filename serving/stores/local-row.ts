@@ -1,0 +1,103 @@
+/**
+ * Keys and values of the LOCAL store's database as bytes: docs/formats/local-store.md draws them.
+ *
+ *     key    layer number u32 BE · key u64 BE          so that a layer is one range, in key order
+ *     value  row, f32 LE · checksum u32 LE             MurmurHash3 (x86, 32) of key and row, seed = layer number
+ *
+ * The database does not verify its own blocks when it reads them; the checksum does, and since it covers the key, a
+ * row can neither be damaged nor be another key's without being seen.
+ */
+
+export const LOCAL_KEY_BYTES = 12;
+export const CHECKSUM_BYTES = 4;
+
+export function writeLocalKey(
+  bytes: Uint8Array,
+  at: number,
+  layer: number,
+  low: number,
+  high: number,
+): void {
+  writeBigEndian(bytes, at, layer);
+  writeBigEndian(bytes, at + 4, high);
+  writeBigEndian(bytes, at + 8, low);
+}
+
+function writeBigEndian(bytes: Uint8Array, at: number, word: number): void {
+  bytes[at] = word >>> 24;
+  bytes[at + 1] = word >>> 16;
+  bytes[at + 2] = word >>> 8;
+  bytes[at + 3] = word;
+}
+
+/** Writes the value of a row of `dim` words at `source[sourceAt]`. */
+export function writeLocalRow(
+  bytes: Uint8Array,
+  at: number,
+  source: Uint8Array,
+  sourceAt: number,
+  dim: number,
+  layer: number,
+  low: number,
+  high: number,
+): void {
+  let hash = mixWord(mixWord(layer, low), high);
+  for (let i = 0; i < 4 * dim; i += 4) {
+    const from = sourceAt + i;
+    const word =
+      source[from]! |
+      (source[from + 1]! << 8) |
+      (source[from + 2]! << 16) |
+      (source[from + 3]! << 24);
+    writeLittleEndian(bytes, at + i, word);
+    hash = mixWord(hash, word);
+  }
+  writeLittleEndian(bytes, at + 4 * dim, finish(hash, 4 * dim + 8));
+}
+
+function writeLittleEndian(bytes: Uint8Array, at: number, word: number): void {
+  bytes[at] = word;
+  bytes[at + 1] = word >>> 8;
+  bytes[at + 2] = word >>> 16;
+  bytes[at + 3] = word >>> 24;
+}
+
+/** Copies a value's row to `words[wordsAt]` (the bits of f32). @returns false when the value is damaged */
+export function readLocalRow(
+  value: Uint8Array,
+  words: Uint32Array,
+  wordsAt: number,
+  dim: number,
+  layer: number,
+  low: number,
+  high: number,
+): boolean {
+  if (value.length !== 4 * dim + CHECKSUM_BYTES) return false;
+  let hash = mixWord(mixWord(layer, low), high);
+  let at = 0;
+  for (let d = 0; d < dim; d++, at += 4) {
+    const word =
+      value[at]! | (value[at + 1]! << 8) | (value[at + 2]! << 16) | (value[at + 3]! << 24);
+    words[wordsAt + d] = word;
+    hash = mixWord(hash, word);
+  }
+  const stored =
+    value[at]! | (value[at + 1]! << 8) | (value[at + 2]! << 16) | (value[at + 3]! << 24);
+  return stored >>> 0 === finish(hash, 4 * dim + 8);
+}
+
+/** One block of MurmurHash3_x86_32. */
+function mixWord(hash: number, word: number): number {
+  let k = Math.imul(word, 0xcc9e_2d51);
+  k = Math.imul((k << 15) | (k >>> 17), 0x1b87_3593);
+  const mixed = hash ^ k;
+  return (Math.imul((mixed << 13) | (mixed >>> 19), 5) + 0xe654_6b64) | 0;
+}
+
+/** Its finalizer. */
+function finish(hash: number, bytes: number): number {
+  let h = hash ^ bytes;
+  h = Math.imul(h ^ (h >>> 16), 0x85eb_ca6b);
+  h = Math.imul(h ^ (h >>> 13), 0xc2b2_ae35);
+  return (h ^ (h >>> 16)) >>> 0;
+}

@@ -1,0 +1,121 @@
+/** A version as plain Maps: what every lookup is compared with. */
+import assert from 'node:assert/strict';
+import {
+  type LookupGroup,
+  type LookupSummary,
+  OUTCOME_HIT,
+  OUTCOME_UNAVAILABLE,
+  OUTCOME_UNSEEN,
+} from '../../lib/client/lookup-group.ts';
+import { setKey } from '../../lib/core/keys.ts';
+import type { Manifest } from '../../lib/core/manifest.ts';
+
+export const KEY_MAX: bigint = (1n << 64n) - 1n;
+
+export interface OracleTable {
+  readonly name: string;
+  readonly dim: number;
+  readonly rows: ReadonlyMap<bigint, Float32Array>;
+  /** Empty: zeros. */
+  readonly defaultRow: readonly number[];
+}
+
+export interface OracleVersion {
+  readonly bundle: string;
+  readonly version: string;
+  readonly shardNum: number;
+  readonly tables: readonly OracleTable[];
+}
+
+/** A table whose every value tells key, element and version apart. */
+export function tableWith(
+  name: string,
+  dim: number,
+  keys: Iterable<bigint>,
+  options: { salt?: number; defaultRow?: readonly number[] } = {},
+): OracleTable {
+  const { salt = 1, defaultRow = [] } = options;
+  const rows = new Map<bigint, Float32Array>();
+  for (const key of keys) {
+    const row = Float32Array.from(
+      { length: dim },
+      (_, d) => salt * 1000 + d + Number(key % 997n) / 997,
+    );
+    rows.set(key, row);
+  }
+  return { name, dim, rows, defaultRow };
+}
+
+/** The manifest of a version that only test servers serve: its layers are names without files. */
+export function manifestOf(version: OracleVersion): Manifest {
+  return {
+    bundle: version.bundle,
+    version: version.version,
+    files: [],
+    hash: { scheme: 'raw', seed: 0n, modulo: 0n },
+    slots: [],
+    tables: version.tables.map(({ name, dim, rows, defaultRow }) => ({
+      name,
+      dim,
+      dtype: 'f32',
+      rows: rows.size,
+      defaultRow,
+      shardNum: version.shardNum,
+      shards: Array.from({ length: version.shardNum }, (_, shard) => [
+        {
+          contentId: shard.toString(16).padStart(32, '0'),
+          kind: 'base',
+          bytes: 0,
+          sha256: '0'.repeat(64),
+          rows: 0,
+        },
+      ]),
+    })),
+  };
+}
+
+/** A group whose outputs hold rubbish, so that what a lookup did not write shows. */
+export function groupOf(table: OracleTable, keys: readonly bigint[]): LookupGroup {
+  const words = new Uint32Array(2 * keys.length);
+  keys.forEach((key, i) => {
+    setKey(words, i, key);
+  });
+  return {
+    table: table.name,
+    keys: words,
+    count: keys.length,
+    rows: new Float32Array(keys.length * table.dim).fill(Number.NaN),
+    outcomes: new Uint8Array(keys.length).fill(77),
+  };
+}
+
+/** Asserts that every key's row and outcome are the table's; keys of `down` shards must be unavailable. */
+export function assertAnswered(
+  version: OracleVersion,
+  groups: readonly { table: OracleTable; keys: readonly bigint[]; group: LookupGroup }[],
+  summary: LookupSummary,
+  isDown: (shard: number, outcome: number) => boolean = () => false,
+): void {
+  let unseen = 0;
+  let unavailable = 0;
+  for (const { table, keys, group } of groups) {
+    const defaultRow = Float32Array.from({ length: table.dim }, (_, d) => table.defaultRow[d] ?? 0);
+    keys.forEach((key, i) => {
+      const shard = Number(key % BigInt(version.shardNum));
+      const row = table.rows.get(key);
+      let outcome = row === undefined ? OUTCOME_UNSEEN : OUTCOME_HIT;
+      if (isDown(shard, group.outcomes[i]!)) outcome = OUTCOME_UNAVAILABLE;
+      const place = `${version.version} ${table.name} key ${key} (shard ${shard})`;
+      const where = summary.reason === undefined ? place : `${place}; ${summary.reason}`;
+      assert.equal(group.outcomes[i], outcome, where);
+      const expected = outcome === OUTCOME_HIT ? row! : defaultRow;
+      assert.deepEqual(group.rows.subarray(i * table.dim, (i + 1) * table.dim), expected, where);
+      if (outcome === OUTCOME_UNSEEN) unseen++;
+      if (outcome === OUTCOME_UNAVAILABLE) unavailable++;
+    });
+  }
+  assert.equal(summary.version, version.version);
+  assert.equal(summary.unseen, unseen);
+  assert.equal(summary.unavailable, unavailable);
+  assert.equal(summary.reason === undefined, unavailable === 0);
+}
