@@ -6,6 +6,16 @@
  * `unique[index[i]]` is the key of position i.
  */
 
+/** Rows of keys, a part of a larger batch. */
+export interface KeyRows {
+  /** Words (low, high), row-major. */
+  readonly keys: Uint32Array;
+  readonly rowStart: number;
+  readonly rowCount: number;
+  /** Keys in a row of `keys`. */
+  readonly rowKeys: number;
+}
+
 /** Finds the distinct keys among up to `capacity`; one instance is reused for batch after batch. */
 export class UniqueKeys {
   readonly #entries: Int32Array;
@@ -22,20 +32,13 @@ export class UniqueKeys {
   }
 
   /**
-   * Takes `columns` of each row of `keys` (words: low, high), row-major.
-   * @param rowStart first row of `keys` to take @param rowKeys keys in a row of `keys`
-   * @param unique out: words of the distinct keys @param index out: rowCount × columns, position in `unique`
+   * Takes `columns` of each row.
+   * @param unique out: words of the distinct keys
+   * @param index out: rowCount × columns, position in `unique`
    * @returns the number of distinct keys
    */
-  find(
-    keys: Uint32Array,
-    rowStart: number,
-    rowCount: number,
-    rowKeys: number,
-    columns: Int32Array,
-    unique: Uint32Array,
-    index: Int32Array,
-  ): number {
+  find(rows: KeyRows, columns: Int32Array, unique: Uint32Array, index: Int32Array): number {
+    const { keys, rowStart, rowCount, rowKeys } = rows;
     const entries = this.#entries;
     const epochs = this.#epochs;
     const mask = this.#mask;

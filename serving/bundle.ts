@@ -1,0 +1,158 @@
+/**
+ * One version, ready to answer: manifest, feature spec, graph instances and the store's promise of its tables. It is loaded, used,
+ * drained and retired as one unit; a request holds it from start to end, so it finishes on the version it began with.
+ */
+import { CubeError } from '../lib/core/errors.ts';
+import { parseJsonRows, type RowColumns } from '../lib/core/features.ts';
+import { RowHasher } from '../lib/core/hash.ts';
+import { JsonReader } from '../lib/core/json.ts';
+import type { Manifest } from '../lib/core/manifest.ts';
+import { type FeatureSpec, readSlotSpec } from '../lib/core/slots.ts';
+import type { Logger } from '../lib/platform/logs.ts';
+import type { Repository } from '../lib/repository/repository.ts';
+import { BatchBufferPool } from './batch-buffers.ts';
+import { type GraphPlan, planGraph } from './graph-plan.ts';
+import { ModelPool } from './model-pool.ts';
+import type { EmbeddingStore } from './stores/embedding-store.ts';
+
+/** Where bundles come from and what they are loaded into. */
+export interface BundleSource {
+  readonly repository: Repository;
+  readonly bundle: string;
+  readonly store: EmbeddingStore;
+  readonly instances: number;
+  readonly logger: Logger;
+  /** The model worker's script; tests wrap it to make it die. */
+  readonly workerScript?: URL;
+}
+
+const MODEL_FILE = 'model.onnx';
+const SLOTS_FILE = 'slots.json';
+const GOLDEN_FILE = 'golden.jsonl';
+const GOLDEN_ROWS_MAX = 1_000;
+
+export class LoadedBundle {
+  readonly manifest: Manifest;
+  readonly features: FeatureSpec;
+  readonly plan: GraphPlan;
+  readonly pool: ModelPool;
+  readonly hasher: RowHasher;
+  readonly buffers: BatchBufferPool;
+  /** Rows to try before the version answers anybody: the published golden rows, or a row of missing values. */
+  readonly goldenRows: RowColumns;
+  readonly #store: EmbeddingStore;
+  #users = 0;
+  #onDrained: (() => void) | undefined;
+
+  private constructor(
+    parts: Pick<LoadedBundle, 'manifest' | 'features' | 'plan' | 'pool' | 'goldenRows'>,
+    store: EmbeddingStore,
+  ) {
+    this.manifest = parts.manifest;
+    this.features = parts.features;
+    this.plan = parts.plan;
+    this.pool = parts.pool;
+    this.goldenRows = parts.goldenRows;
+    this.hasher = new RowHasher(parts.features.hash, parts.features.slots);
+    this.buffers = new BatchBufferPool(parts.plan, parts.pool.outputNum);
+    this.#store = store;
+  }
+
+  /** @throws CubeError saying which part of the version is missing, wrong or not answerable yet; nothing stays behind */
+  static async load(source: BundleSource, version: string): Promise<LoadedBundle> {
+    const { repository, bundle, store, instances, logger } = source;
+    const manifest = await repository.manifest(bundle, version);
+    const spec = await readSpec(repository, manifest);
+    const plan = planGraph(spec, manifest);
+    const features = spec.features!;
+    checkSameKeys(features, manifest);
+    const goldenRows = await readGoldenRows(repository, manifest, features);
+    const model = await repository.readVersionFile(bundle, version, MODEL_FILE);
+    await store.prepare(manifest);
+    try {
+      const script = source.workerScript;
+      const pool = await ModelPool.start({
+        model,
+        plan,
+        instances,
+        logger,
+        ...(script === undefined ? {} : { script }),
+      });
+      return new LoadedBundle({ manifest, features, plan, pool, goldenRows }, store);
+    } catch (error) {
+      await store.retire(manifest);
+      throw error;
+    }
+  }
+
+  get version(): string {
+    return this.manifest.version;
+  }
+
+  /** A request begins on this version; `leave` must follow. */
+  enter(): void {
+    this.#users++;
+  }
+
+  leave(): void {
+    this.#users--;
+    if (this.#users === 0) this.#onDrained?.();
+  }
+
+  /** Waits for the requests that began on it, then releases graph and tables. Nobody may enter any more. */
+  async retire(): Promise<void> {
+    if (this.#users > 0) {
+      await new Promise<void>((resolve) => {
+        this.#onDrained = resolve;
+      });
+    }
+    await this.pool.stop();
+    await this.#store.retire(this.manifest);
+  }
+}
+
+async function readSpec(repository: Repository, manifest: Manifest) {
+  const { bundle, version } = manifest;
+  const bytes = await repository.readVersionFile(bundle, version, SLOTS_FILE);
+  return readSlotSpec(
+    JsonReader.parse(new TextDecoder().decode(bytes), `${bundle} ${version}: ${SLOTS_FILE}`),
+  );
+}
+
+/** The tables were built with the manifest's keys: a slot spec that makes others would answer from wrong rows. */
+function checkSameKeys({ hash, slots }: FeatureSpec, manifest: Manifest): void {
+  const sameHash =
+    hash.scheme === manifest.hash.scheme &&
+    hash.seed === manifest.hash.seed &&
+    hash.modulo === manifest.hash.modulo;
+  const sameSlots =
+    slots.length === manifest.slots.length &&
+    slots.every(({ name, index }, i) => {
+      const other = manifest.slots[i]!;
+      return name === other.name && index === other.index;
+    });
+  if (sameHash && sameSlots) return;
+  throw new CubeError(
+    'INVALID_ARGUMENT',
+    `${manifest.bundle} ${manifest.version}: ${sameHash ? 'slots' : 'hash'} of slots.json and of manifest.json differ; build the version again`,
+  );
+}
+
+async function readGoldenRows(
+  repository: Repository,
+  { bundle, version, files }: Manifest,
+  features: FeatureSpec,
+): Promise<RowColumns> {
+  const source = `${bundle} ${version}: ${GOLDEN_FILE}`;
+  if (!files.some(({ path }) => path === GOLDEN_FILE)) {
+    return parseJsonRows(JsonReader.of([{}], source), features, 1);
+  }
+  const text = new TextDecoder().decode(
+    await repository.readVersionFile(bundle, version, GOLDEN_FILE),
+  );
+  const lines = text.split('\n').filter((line) => line !== '');
+  const rows = lines
+    .slice(0, GOLDEN_ROWS_MAX)
+    .map((line, i) => JsonReader.parse(line, `${source} line ${i + 1}`).value);
+  return parseJsonRows(JsonReader.of(rows, source), features, GOLDEN_ROWS_MAX);
+}
