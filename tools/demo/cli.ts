@@ -1,0 +1,104 @@
+/** Options of the demo, its working folder, and its end: everything stopped, nothing left behind. */
+import { join, resolve } from 'node:path';
+import { CubeError } from '../../lib/core/errors.ts';
+import { createCli, integerBetween, runCli } from '../../lib/platform/cli.ts';
+import {
+  listFolder,
+  makeFolder,
+  makeTemporaryFolder,
+  removePath,
+} from '../../lib/platform/files.ts';
+import { type DemoOptions, runMainJob } from './main-job.ts';
+import { Processes } from './processes.ts';
+import { say } from './steps.ts';
+
+const root = join(import.meta.dirname, '..', '..', '..');
+
+interface Flags {
+  local?: boolean;
+  once?: boolean;
+  dir?: string;
+  port?: number;
+}
+
+export function run(argv?: readonly string[]): Promise<number> {
+  const program = createCli(
+    'npm start --',
+    'From a trained CTR model with its embeddings inside to live predictions, then keeps serving.',
+  )
+    .option('--local', 'one serving process with the embedded store, instead of four shard servers')
+    .option('--once', 'stop after the report (the default when the output is not a terminal)')
+    .option(
+      '--dir <folder>',
+      'working files, kept at the end (default: a temporary folder, removed)',
+    )
+    .option(
+      '--port <port>',
+      'port of the serving process (default: 8080, or any free one with --once)',
+      integerBetween(0, 65_535),
+    )
+    .addHelpText(
+      'after',
+      `
+Examples:
+  npm start                        prune, shard, publish, four servers, live predictions
+  npm start -- --local             the same on the embedded store, in one process
+  npm start -- --once --dir work   stop after the report and keep the files in ./work`,
+    )
+    .action(act);
+  return runCli(program, argv);
+}
+
+async function act(flags: Flags): Promise<void> {
+  const once = flags.once ?? !process.stdout.isTTY;
+  const folder = workingFolder(flags.dir);
+  const processes = new Processes(join(folder, 'logs'));
+  const stopped = stopRequest();
+  const options: DemoOptions = {
+    folder,
+    demo: join(root, 'data', 'demo'),
+    local: flags.local ?? false,
+    once,
+    port: flags.port ?? (once ? 0 : 8080),
+  };
+  try {
+    await Promise.race([
+      runMainJob(options, processes, stopped),
+      stopped,
+      new Promise<never>((_, reject) => {
+        processes.onUnexpectedExit = reject;
+      }),
+    ]);
+  } finally {
+    await processes.stopAll();
+    if (flags.dir === undefined) removePath(folder);
+    else say(`Files are kept in ${folder}.`);
+  }
+}
+
+/** The folder for working files: a named one must be new or empty, so that nothing of the user's is touched. */
+function workingFolder(named: string | undefined): string {
+  if (named === undefined) {
+    const folder = makeTemporaryFolder('hypercube-');
+    makeFolder(join(folder, 'logs'));
+    return folder;
+  }
+  const folder = resolve(named);
+  if (listFolder(folder).length > 0) {
+    throw new CubeError('CONFLICT', `--dir ${folder} is not empty: name a new or an empty folder`);
+  }
+  makeFolder(join(folder, 'logs'));
+  return folder;
+}
+
+/** Resolves at the first Ctrl-C or SIGTERM. */
+function stopRequest(): Promise<void> {
+  return new Promise((resolve) => {
+    const stop = (): void => {
+      if (process.stdout.isTTY) say('\nStopping everything …');
+      resolve();
+    };
+    process.once('SIGINT', stop);
+    process.once('SIGTERM', stop);
+  });
+}

@@ -1,0 +1,30 @@
+/** Another version of a pruned model, as a retraining would give it: the same graph over other tables. */
+import { basename, join } from 'node:path';
+import { CubeError } from '../../lib/core/errors.ts';
+import { decodeNpy, encodeNpyHeader } from '../../lib/core/npy.ts';
+import { listFolder, readFile, replaceFile } from '../../lib/platform/files.ts';
+
+/** How far a weight is moved, relative to its size: enough that every row's score shows it. */
+const STRENGTH = 0.3;
+
+/**
+ * Writes a copy of `source` (a prune-model output) whose table rows are perturbed, reproducibly by `seed`.
+ * @returns target
+ */
+export function perturbTables(source: string, target: string, seed: number): string {
+  for (const file of ['model.onnx', 'slots.json']) {
+    replaceFile(join(target, file), readFile(join(source, file)));
+  }
+  for (const file of listFolder(join(source, 'tables'))) {
+    const path = join(source, 'tables', file);
+    const { dtype, shape, data } = decodeNpy(readFile(path), basename(path));
+    if (dtype !== 'f4') throw new CubeError('UNSUPPORTED', `${path}: ${dtype}, expected f4`);
+    const perturbed = data.map((weight, i) => weight * (1 + STRENGTH * Math.sin(i * seed + seed)));
+    const header = encodeNpyHeader(dtype, shape);
+    const bytes = new Uint8Array(header.length + perturbed.byteLength);
+    bytes.set(header);
+    bytes.set(new Uint8Array(perturbed.buffer), header.length);
+    replaceFile(join(target, 'tables', file), bytes);
+  }
+  return target;
+}

@@ -1,0 +1,103 @@
+/**
+ * Steady requests during a rollout. Every answer says which version gave it; its scores must be that version's own:
+ * rows of one version under the graph of another would show.
+ */
+import type { Scores } from './reference.ts';
+
+const ROWS_PER_REQUEST = 16;
+const CONCURRENCY = 4;
+const TOLERANCE = 1e-5;
+const PATIENCE_MS = 30_000;
+
+export interface TrafficReport {
+  readonly requests: number;
+  readonly failed: number;
+  /** Answers whose scores are not those of the version they name. */
+  readonly mixed: number;
+  readonly versions: Readonly<Record<string, number>>;
+}
+
+interface Answer {
+  readonly version: string;
+  readonly tables_version: string;
+  readonly probabilities: readonly number[];
+}
+
+export class Traffic {
+  readonly #url: string;
+  readonly #lines: readonly string[];
+  readonly #reference: Readonly<Record<string, Scores>>;
+  readonly #versions: Record<string, number> = {};
+  #workers: Promise<void>[] = [];
+  #running = true;
+  #requests = 0;
+  #failed = 0;
+  #mixed = 0;
+  #latest = '';
+  #latestCount = 0;
+
+  /** @param reference for each version the expected score of every row */
+  constructor(endpoint: string, rows: string, reference: Readonly<Record<string, Scores>>) {
+    this.#url = `${endpoint}/v1/ctr:predict`;
+    this.#lines = rows.trimEnd().split('\n');
+    this.#reference = reference;
+  }
+
+  start(): void {
+    this.#workers = Array.from({ length: CONCURRENCY }, (_, worker) => this.#work(worker));
+  }
+
+  /** Resolves when the last `count` answers (or more) all came from this version. */
+  async untilAnswered(version: string, count: number): Promise<void> {
+    const startMs = performance.now();
+    while (this.#latest !== version || this.#latestCount < count) {
+      if (performance.now() - startMs > PATIENCE_MS) {
+        throw new Error(`no answer by version ${version} after ${PATIENCE_MS / 1000} s`);
+      }
+      await new Promise((resolve) => setTimeout(resolve, 20));
+    }
+  }
+
+  async stop(): Promise<TrafficReport> {
+    this.#running = false;
+    await Promise.all(this.#workers);
+    return {
+      requests: this.#requests,
+      failed: this.#failed,
+      mixed: this.#mixed,
+      versions: this.#versions,
+    };
+  }
+
+  async #work(worker: number): Promise<void> {
+    const batches = Math.floor(this.#lines.length / ROWS_PER_REQUEST);
+    for (let i = worker; this.#running; i += CONCURRENCY) {
+      const from = (i % batches) * ROWS_PER_REQUEST;
+      this.#requests += 1;
+      try {
+        const response = await fetch(this.#url, {
+          method: 'POST',
+          headers: { 'content-type': 'text/tab-separated-values' },
+          body: this.#lines.slice(from, from + ROWS_PER_REQUEST).join('\n'),
+        });
+        if (response.ok) this.#check((await response.json()) as Answer, from);
+        else this.#failed += 1;
+      } catch {
+        this.#failed += 1;
+      }
+    }
+  }
+
+  #check(answer: Answer, from: number): void {
+    const { version, probabilities } = answer;
+    this.#versions[version] = (this.#versions[version] ?? 0) + 1;
+    this.#latestCount = version === this.#latest ? this.#latestCount + 1 : 1;
+    this.#latest = version;
+    const expected = this.#reference[version];
+    const agrees = probabilities.every(
+      (score, i) => Math.abs(score - (expected?.[from + i] ?? Number.NaN)) <= TOLERANCE,
+    );
+    const complete = probabilities.length === ROWS_PER_REQUEST;
+    if (version !== answer.tables_version || !agrees || !complete) this.#mixed += 1;
+  }
+}
