@@ -6,10 +6,10 @@
  */
 import { CubeError } from './errors.ts';
 
-export type Scores = Float64Array | Float32Array;
+type Scores = Float64Array | Float32Array;
 
 /** Probabilities are kept this far from 0 and 1 before the logarithm, as scikit-learn's log_loss does for f64. */
-export const PROBABILITY_MIN = 1e-15;
+const PROBABILITY_MIN = 1e-15;
 
 /**
  * Area under the ROC curve: the chance that a click scores higher than a non-click, a tie counting half. Exact: it

@@ -54,9 +54,9 @@ function frequencies(lines: string[][], column: number): { counts: number[]; mis
 const columnOf = (slot: string): number =>
   14 + SLOT_FIELDS.findIndex((field) => field.name === slot);
 
-describe('a row stream', () => {
-  const drawn = draw(new RowStream(1), ROWS);
+const drawn = draw(new RowStream(1), ROWS);
 
+describe('a row stream', () => {
   it('gives the same bytes for the same seed, others for another', () => {
     assert.equal(textOf(new RowStream(7), 0, 200), textOf(new RowStream(7), 0, 200));
     assert.notEqual(textOf(new RowStream(7), 0, 200), textOf(new RowStream(8), 0, 200));
@@ -76,7 +76,13 @@ describe('a row stream', () => {
     assert.notEqual(textOf(straight, 5, 1), textOf(straight, 5 + 2 ** 32, 1));
   });
 
-  it('has 40 columns: a label, integers, hex digits or nothing', () => {
+  it('is where the demo rows come from', () => {
+    assert.equal(textOf(new RowStream(1), 2_000_000, 4096), readText(demoRows));
+  });
+});
+
+describe('the columns', () => {
+  it('are 40: a label, integers, hex digits or nothing', () => {
     for (const line of drawn.lines) {
       assert.equal(line.length, 40);
       assert.match(line[0]!, /^[01]$/);
@@ -87,7 +93,7 @@ describe('a row stream', () => {
     assert.ok(negative > 0.1 && negative < 0.18, `I2 is negative in ${negative}`);
   });
 
-  it('misses values where the schema says', () => {
+  it('miss values where the schema says', () => {
     for (const { name, missing } of SLOT_FIELDS) {
       const share = frequencies(drawn.lines, columnOf(name)).missing / ROWS;
       assert.ok(Math.abs(share - missing) < 0.02, `${name}: ${share} missing, expected ${missing}`);
@@ -98,7 +104,7 @@ describe('a row stream', () => {
     assert.ok(together, 'C19 and C26 are missing in the same rows');
   });
 
-  it('has few values in small fields and a long tail in large ones', () => {
+  it('have few values in small fields and a long tail in large ones', () => {
     for (const { name, categories } of SLOT_FIELDS) {
       const { counts } = frequencies(drawn.lines, columnOf(name));
       assert.ok(counts.length <= categories, `${name}: ${counts.length} categories`);
@@ -109,8 +115,10 @@ describe('a row stream', () => {
     assert.ok(counts[0]! > ROWS / 50, 'yet one category is in every thirtieth row');
     assert.ok(counts[0]! > 5 * counts[9]!, 'and frequencies fall with the rank');
   });
+});
 
-  it('has labels that follow the known probabilities', () => {
+describe('the truth', () => {
+  it('is what labels follow: the known probabilities', () => {
     for (const seed of [1, 2, 0xffff_ffff]) {
       const { labels, probabilities } = seed === 1 ? drawn : draw(new RowStream(seed), ROWS);
       const clicks = labels.reduce((sum, label) => sum + label, 0) / ROWS;
@@ -132,10 +140,6 @@ describe('a row stream', () => {
     const farAuc = auc(far.labels, drawn.probabilities);
     assert.ok(nearAuc > 0.75 && nearAuc < auc(near.labels, near.probabilities));
     assert.ok(farAuc < 0.65, `the old truth says ${farAuc} about a new world`);
-  });
-
-  it('is where the demo rows come from', () => {
-    assert.equal(textOf(new RowStream(1), 2_000_000, 4096), readText(demoRows));
   });
 });
 

@@ -9,7 +9,7 @@ import { hashWords, mix32, normalOfBits, RowRandom } from './random.ts';
 import { DENSE_FIELDS, type DenseField, INTERACTIONS, SLOT_FIELDS } from './schema.ts';
 
 /** Share of clicks over all rows. */
-export const CLICK_RATE = 0.25;
+const CLICK_RATE = 0.25;
 /** Standard deviation of the logit; 1.4 puts the best reachable AUC near 0.80. */
 const LOGIT_SPREAD = 1.4;
 const PILOT_ROWS = 20_000;
