@@ -14,6 +14,7 @@ export interface ErrorStatus {
 
 export type ErrorCode =
   | 'INVALID_ARGUMENT'
+  | 'DENIED'
   | 'NOT_FOUND'
   | 'UNSUPPORTED'
   | 'CONFLICT'
@@ -32,6 +33,8 @@ export type ErrorCode =
 export const ERROR_STATUS: Readonly<Record<ErrorCode, ErrorStatus>> = {
   /** The caller's bytes, flags or fields are wrong. */
   INVALID_ARGUMENT: { http: 400, grpc: 3, brpc: 1003, retryable: false },
+  /** The caller may not do this: control calls have an authority of their own. */
+  DENIED: { http: 403, grpc: 7, brpc: 1004, retryable: false },
   /** The named bundle, table, model or file does not exist. */
   NOT_FOUND: { http: 404, grpc: 5, brpc: 1001, retryable: false },
   /** The service exists, the method does not (or is not supported by this build). */
