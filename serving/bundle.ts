@@ -145,7 +145,10 @@ async function readGoldenRows(
 ): Promise<RowColumns> {
   const source = `${bundle} ${version}: ${GOLDEN_FILE}`;
   if (!files.some(({ path }) => path === GOLDEN_FILE)) {
-    return parseJsonRows(JsonReader.of([{}], source), features, 1);
+    // "0" is a feature under every hash scheme; raw has no missing ones.
+    const categorical = features.slots.map(() => '0');
+    const dense = features.dense?.features.map(() => null) ?? [];
+    return parseJsonRows(JsonReader.of([{ dense, categorical }], source), features, 1);
   }
   const text = new TextDecoder().decode(
     await repository.readVersionFile(bundle, version, GOLDEN_FILE),

@@ -82,22 +82,16 @@ export class Predictor {
   }
 
   /**
-   * Predicts rows of features.
+   * Predicts the rows of one request. The bundle is held until the last batch is done.
+   * @param request rows of features, or of keys that the caller has hashed
    * @param deadlineMs on the clock's `nowMs` scale
    */
-  predictRows(bundle: LoadedBundle, rows: RowColumns, deadlineMs: number): Promise<Prediction> {
-    const { rowCount, features, dense } = rows;
-    const keys = new Uint32Array(2 * rowCount * bundle.plan.slotNum);
-    bundle.hasher.hashRows(features, rowCount, keys);
-    return this.predictKeys(bundle, { rowCount, keys, dense }, deadlineMs);
-  }
-
-  /** Predicts rows whose keys are known already. The bundle is held until the last batch is done. */
-  async predictKeys(
+  async predict(
     bundle: LoadedBundle,
-    rows: KeyedRows,
+    request: RowColumns | KeyedRows,
     deadlineMs: number,
   ): Promise<Prediction> {
+    const rows = 'keys' in request ? request : hashRows(bundle, request);
     const outputNum = bundle.pool.outputNum;
     const output = new Float32Array(rows.rowCount * outputNum);
     const counts = { unseen: 0, unavailable: 0 };
@@ -197,6 +191,12 @@ export class Predictor {
       clearTimeout(timer);
     }
   }
+}
+
+function hashRows(bundle: LoadedBundle, { rowCount, features, dense }: RowColumns): KeyedRows {
+  const keys = new Uint32Array(2 * rowCount * bundle.plan.slotNum);
+  bundle.hasher.hashRows(features, rowCount, keys);
+  return { rowCount, keys, dense };
 }
 
 function expiredError(): CubeError {

@@ -63,32 +63,34 @@ export function parseJsonRows(rows: JsonReader, shape: RowShape, rowsMax: number
   if (Array.isArray(rows.value)) checkRowCount(rows.value.length, rowsMax);
   const items = rows.items({ min: 1, max: rowsMax });
   const denseFeatures = shape.dense?.features ?? NO_DENSE;
-  const raw = new Float64Array(items.length * denseFeatures.length);
+  const denseNames = denseFeatures.map(({ name }) => name);
+  const slotNames = shape.slots.map(({ name }) => name);
+  const known = new Set(['label', ...denseNames, ...slotNames]);
+  const raw = new Float64Array(items.length * denseNames.length);
   const features: string[] = [];
   const labels = new Float32Array(items.length).fill(Number.NaN);
-  const names = new Set(['label', ...[...denseFeatures, ...shape.slots].map(({ name }) => name)]);
   items.forEach((item, row) => {
     const label = item.optional('label', (field) => field.integer(0, 1));
     if (label !== undefined) labels[row] = label;
     const byPosition = !item.field('dense').missing || !item.field('categorical').missing;
-    if (!byPosition) refuseUnknownNames(item, names);
-    const dense = byPosition
-      ? positional(item, 'dense', denseFeatures.length)
-      : denseFeatures.map(({ name }) => item.field(name));
-    const categorical = byPosition
-      ? positional(item, 'categorical', shape.slots.length)
-      : shape.slots.map(({ name }) => item.field(name));
-    dense.forEach((field, i) => {
-      raw[row * dense.length + i] = field.missing ? Number.NaN : field.number();
+    if (!byPosition) refuseUnknownNames(item, known);
+    const dense = byPosition ? positional(item, 'dense', denseNames.length) : undefined;
+    denseNames.forEach((name, i) => {
+      const value = dense === undefined ? namedValue(item, name) : dense[i];
+      raw[row * denseNames.length + i] =
+        readDense(value) ?? placeOf(item, dense ? 'dense' : name, dense && i).number();
     });
-    for (const field of categorical) features.push(readFeature(field));
+    const categorical = byPosition ? positional(item, 'categorical', slotNames.length) : undefined;
+    slotNames.forEach((name, i) => {
+      const value = categorical === undefined ? namedValue(item, name) : categorical[i];
+      features.push(
+        readFeature(value) ??
+          failFeature(placeOf(item, categorical ? 'categorical' : name, categorical && i)),
+      );
+    });
   });
-  return {
-    rowCount: items.length,
-    dense: scaleDense(raw, items.length, denseFeatures),
-    features,
-    labels,
-  };
+  const dense = scaleDense(raw, items.length, denseFeatures);
+  return { rowCount: items.length, dense, features, labels };
 }
 
 /**
@@ -269,28 +271,45 @@ function fail(row: number, what: string, column?: string): never {
   throw new CubeError('INVALID_ARGUMENT', `row ${row + 1}${place}: ${what}`);
 }
 
-function positional(row: JsonReader, name: string, length: number): JsonReader[] {
+/** The values of an array field: plain, because a reader for each of a large request's values is slow. */
+function positional(row: JsonReader, name: string, length: number): readonly unknown[] {
   const field = row.field(name);
   if (field.missing && length === 0) return [];
-  const items = field.items();
-  if (items.length !== length) field.fail(`an array of ${length} items`);
-  return items;
+  const { value } = field;
+  if (Array.isArray(value) && value.length === length) return value;
+  return field.fail(`an array of ${length} items`);
+}
+
+function namedValue(row: JsonReader, name: string): unknown {
+  const value = row.value as Record<string, unknown>;
+  return Object.hasOwn(value, name) ? value[name] : undefined;
+}
+
+/** The reader of one value: made only when there is something to complain about. */
+function placeOf(row: JsonReader, name: string, index: number | undefined): JsonReader {
+  return index === undefined ? row.field(name) : row.field(name).items()[index]!;
 }
 
 function refuseUnknownNames(row: JsonReader, names: ReadonlySet<string>): void {
-  for (const [name, field] of row.entries()) {
+  for (const name of Object.keys(row.value as object)) {
     if (!names.has(name)) {
-      field.fail('no such field: the model has no feature of this name');
+      row.field(name).fail('no such field: the model has no feature of this name');
     }
   }
 }
 
+function readDense(value: unknown): number | undefined {
+  if (value === undefined || value === null) return Number.NaN;
+  return typeof value === 'number' && Number.isFinite(value) ? value : undefined;
+}
+
 /** A feature as a string; ids may come as integers, but not as ones that JSON has rounded already. */
-function readFeature(field: JsonReader): string {
-  const { value } = field;
+function readFeature(value: unknown): string | undefined {
   if (value === undefined || value === null) return '';
-  if (typeof value === 'number' && Number.isSafeInteger(value)) return String(value);
-  if (typeof value !== 'string') field.fail('a string or null (or an integer up to 2^53)');
-  if (value.length > LINE_CHARS_MAX) field.fail(`at most ${LINE_CHARS_MAX} characters`);
-  return value;
+  if (typeof value === 'string') return value.length <= LINE_CHARS_MAX ? value : undefined;
+  return Number.isSafeInteger(value) ? String(value) : undefined;
+}
+
+function failFeature(field: JsonReader): never {
+  field.fail(`a string of at most ${LINE_CHARS_MAX} characters, null, or an integer up to 2^53`);
 }
