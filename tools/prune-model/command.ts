@@ -1,0 +1,107 @@
+/** The command line of prune-model. */
+import type { CubeError } from '../../lib/core/errors.ts';
+import {
+  type Command,
+  createCli,
+  EXIT_FAILED,
+  EXIT_OK,
+  EXIT_USAGE,
+  integerBetween,
+  runCli,
+} from '../../lib/platform/cli.ts';
+import { type PruneRequest, pruneModel } from './prune.ts';
+import { formatReport } from './report.ts';
+
+export const EXIT_NOTHING = 3;
+export const EXIT_REFUSED = 4;
+export const EXIT_INVALID_MODEL = 5;
+
+/** Rows sampled in the proof. */
+export const DEFAULT_SAMPLES = 64;
+const SAMPLES_MAX = 100_000;
+
+const HELP = `
+Exit codes:
+  0  pruned and proved (or, with --dry-run, it would be)
+  1  failed: a file cannot be read or written, features.json does not fit, or the proof failed
+  2  wrong usage, or --output may not be replaced
+  3  nothing to prune: the model has no embedding lookups (it may be pruned already)
+  4  refused: the model holds a lookup that is not understood; the message names node and tensor
+  5  not a valid model: damaged, or onnxruntime cannot run it
+Whatever is not 0 leaves --output as it was.
+
+Examples:
+  prune-model --model data/demo/model.onnx --features data/demo/features.json --output out/
+  prune-model --model model.onnx --output out/ --verify 1000 --force
+  prune-model --model model.onnx --output out/ --dry-run --json
+`;
+
+interface Options {
+  readonly model: string;
+  readonly output: string;
+  readonly features?: string;
+  readonly verify: number;
+  readonly force?: boolean;
+  readonly dryRun?: boolean;
+  readonly json?: boolean;
+}
+
+/** @returns the exit code */
+export async function run(argv?: readonly string[]): Promise<number> {
+  let exit = EXIT_OK;
+  const program: Command = createCli(
+    'prune-model',
+    'Takes the embedding tables out of a trained ONNX model: a small graph that takes rows, and the tables.',
+  )
+    .requiredOption('--model <file>', 'the trained model (ONNX)')
+    .requiredOption(
+      '--output <folder>',
+      'where to write model.onnx, slots.json, tables/, report.json',
+    )
+    .option('--features <file>', 'features.json of the training script; checked and carried along')
+    .option(
+      '--verify <n>',
+      'rows to compare the full and the pruned model on',
+      integerBetween(1, SAMPLES_MAX),
+      DEFAULT_SAMPLES,
+    )
+    .option('--force', 'replace an earlier output')
+    .option('--dry-run', 'report what would be done, write nothing')
+    .option('--json', 'print report.json instead of a table')
+    .addHelpText('after', HELP)
+    .action(async (options: Options) => {
+      exit = await prune(options);
+    });
+  const code = await runCli(program, argv, exitCodeOf);
+  return code === EXIT_OK ? exit : code;
+}
+
+async function prune(options: Options): Promise<number> {
+  const request: PruneRequest = {
+    model: options.model,
+    output: options.output,
+    features: options.features,
+    samples: options.verify,
+    force: options.force ?? false,
+    dryRun: options.dryRun ?? false,
+  };
+  const report = await pruneModel(request);
+  if (report === undefined) {
+    process.stderr.write(
+      `prune-model: ${options.model} has no embedding lookups: nothing to prune, nothing was written\n`,
+    );
+    return EXIT_NOTHING;
+  }
+  const done = request.dryRun ? 'would prune' : 'pruned';
+  const title = `${done} ${options.model} -> ${options.output}`;
+  const text = options.json ? `${JSON.stringify(report, null, 2)}\n` : formatReport(report, title);
+  process.stdout.write(text);
+  return EXIT_OK;
+}
+
+function exitCodeOf({ code }: CubeError): number {
+  if (code === 'CONFLICT') return EXIT_USAGE;
+  if (code === 'UNSUPPORTED') return EXIT_REFUSED;
+  if (code === 'CORRUPT') return EXIT_INVALID_MODEL;
+  return EXIT_FAILED;
+}

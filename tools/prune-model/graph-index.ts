@@ -1,0 +1,130 @@
+/**
+ * Who makes and who reads each value of the main graph, bodies of If, Loop and Scan included, and what is needed for its
+ * outputs. Building it checks what every step relies on: a name is made once, and before it is read.
+ */
+import { CubeError } from '../../lib/core/errors.ts';
+import {
+  describeNode,
+  type OnnxGraph,
+  type OnnxModel,
+  type OnnxNode,
+  type OnnxValue,
+  usedNames,
+} from './onnx-model.ts';
+import { Scope } from './scope.ts';
+
+export class GraphIndex {
+  readonly graph: OnnxGraph;
+  readonly scope: Scope;
+  /** Inputs that a caller feeds: the graph's inputs without those that are initializers. */
+  readonly runtimeInputs: ReadonlyMap<string, OnnxValue>;
+  /** Every name in use at any level: a new name must not be one of them. */
+  readonly names: ReadonlySet<string>;
+  readonly #producers = new Map<string, OnnxNode>();
+  readonly #readers = new Map<string, OnnxNode[]>();
+  readonly #used = new Map<OnnxNode, readonly string[]>();
+
+  /** @throws CubeError CORRUPT naming what breaks the rules of a graph */
+  constructor({ graph }: OnnxModel) {
+    this.graph = graph;
+    const initializers = new Set([
+      ...graph.initializers.map(({ name }) => name),
+      ...graph.sparseInitializers,
+    ]);
+    this.runtimeInputs = new Map(
+      graph.inputs
+        .filter(({ name }) => !initializers.has(name))
+        .map((value) => [value.name, value]),
+    );
+    checkDistinct(graph);
+    this.#link(new Set([...initializers, ...this.runtimeInputs.keys()]));
+    this.names = collectNames(graph);
+    this.scope = new Scope(graph);
+  }
+
+  producer(name: string): OnnxNode | undefined {
+    return this.#producers.get(name);
+  }
+
+  /** The nodes that read a value, those whose bodies read it included. */
+  readers(name: string): readonly OnnxNode[] {
+    return this.#readers.get(name) ?? [];
+  }
+
+  isOutput(name: string): boolean {
+    return this.graph.outputs.some((output) => output.name === name);
+  }
+
+  /** What the graph's outputs need, when the values in `given` come from outside. */
+  needed(given: ReadonlySet<string>): { nodes: Set<OnnxNode>; names: Set<string> } {
+    const nodes = new Set<OnnxNode>();
+    const names = new Set<string>();
+    const queue = this.graph.outputs.map(({ name }) => name);
+    for (let name = queue.pop(); name !== undefined; name = queue.pop()) {
+      if (names.has(name)) continue;
+      names.add(name);
+      const node = this.#producers.get(name);
+      if (given.has(name) || node === undefined || nodes.has(node)) continue;
+      nodes.add(node);
+      for (const used of this.#used.get(node) ?? []) queue.push(used);
+    }
+    return { nodes, names };
+  }
+
+  #link(defined: Set<string>): void {
+    for (const node of this.graph.nodes) {
+      const used = usedNames(node);
+      this.#used.set(node, used);
+      for (const name of new Set(used)) {
+        if (!defined.has(name)) {
+          invalid(
+            `${describeNode(node)} reads ${JSON.stringify(name)}, which nothing before it makes`,
+          );
+        }
+        const readers = this.#readers.get(name);
+        if (readers === undefined) this.#readers.set(name, [node]);
+        else readers.push(node);
+      }
+      for (const name of node.outputs) {
+        if (name === '') continue;
+        if (defined.has(name)) invalid(`${JSON.stringify(name)} is made twice`);
+        defined.add(name);
+        this.#producers.set(name, node);
+      }
+    }
+    for (const { name } of this.graph.outputs) {
+      if (!defined.has(name)) invalid(`nothing makes the output ${JSON.stringify(name)}`);
+    }
+  }
+}
+
+function invalid(what: string): never {
+  throw new CubeError('CORRUPT', `not a valid ONNX model: ${what}`);
+}
+
+function checkDistinct(graph: OnnxGraph): void {
+  for (const [kind, values] of [
+    ['initializer', graph.initializers],
+    ['input', graph.inputs],
+    ['output', graph.outputs],
+  ] as const) {
+    const seen = new Set<string>();
+    for (const { name } of values) {
+      if (name === '') invalid(`an ${kind} has no name`);
+      if (seen.has(name)) invalid(`the ${kind} ${JSON.stringify(name)} is there twice`);
+      seen.add(name);
+    }
+  }
+}
+
+function collectNames(graph: OnnxGraph, names = new Set<string>()): Set<string> {
+  for (const name of graph.sparseInitializers) names.add(name);
+  for (const list of [graph.initializers, graph.inputs, graph.outputs, graph.values]) {
+    for (const { name } of list) names.add(name);
+  }
+  for (const node of graph.nodes) {
+    for (const name of [...node.inputs, ...node.outputs]) names.add(name);
+    for (const body of node.bodies) collectNames(body, names);
+  }
+  return names;
+}

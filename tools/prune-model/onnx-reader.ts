@@ -1,0 +1,364 @@
+/**
+ * Reads the bytes of an ONNX file into `OnnxModel`: one pass, views instead of copies, every length checked before it is
+ * used. Time and memory are bounded by limits on depth and on the number of things read, so that hostile bytes cost no
+ * more than honest ones. What is not an ONNX model is CORRUPT.
+ */
+import { CubeError } from '../../lib/core/errors.ts';
+import { WIRE_BYTES, WIRE_FIXED32, WIRE_VARINT, WireReader } from '../../proto/wire.ts';
+import {
+  GRAPH_ANNOTATION,
+  GRAPH_INITIALIZER,
+  GRAPH_INPUT,
+  GRAPH_NODE,
+  GRAPH_OUTPUT,
+  GRAPH_SPARSE_INITIALIZER,
+  GRAPH_VALUE_INFO,
+  MODEL_GRAPH,
+  type OnnxAttribute,
+  type OnnxDim,
+  type OnnxFunction,
+  type OnnxGraph,
+  type OnnxModel,
+  type OnnxNode,
+  type OnnxTensor,
+  type OnnxValue,
+  type RawField,
+  type TensorData,
+} from './onnx-model.ts';
+
+/** Bodies within bodies; real models have one or two. */
+export const GRAPH_DEPTH_MAX = 32;
+/** Fields, names, dims and numbers read in one model; a graph of 100,000 nodes has about two million. */
+export const ITEM_COUNT_MAX = 10_000_000;
+
+const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
+
+/** @param source what to call the model in errors. @throws CubeError CORRUPT saying what is wrong with the bytes */
+export function readOnnxModel(bytes: Uint8Array, source: string): OnnxModel {
+  if (bytes.length === 0) throw new CubeError('CORRUPT', `${source} is empty, not an ONNX model`);
+  try {
+    return new ModelReader().model(bytes);
+  } catch (error) {
+    if (!(error instanceof CubeError)) throw error;
+    throw new CubeError('CORRUPT', `${source} is not a valid ONNX model: ${error.message}`, {
+      cause: error,
+    });
+  }
+}
+
+class ModelReader {
+  #items = 0;
+  #depth = 0;
+  #external: string | undefined;
+
+  model(bytes: Uint8Array): OnnxModel {
+    const fields: RawField[] = [];
+    const functions: OnnxFunction[] = [];
+    let graph: OnnxGraph | undefined;
+    let irVersion = 0;
+    let hasTraining = false;
+    this.#each(bytes, (reader, keep) => {
+      if (reader.field === 1) irVersion = this.#int(reader);
+      else if (reader.field === MODEL_GRAPH) {
+        if (graph !== undefined) fail('it has two graphs');
+        graph = this.#graph(view(reader));
+      } else if (reader.field === 25) functions.push(this.#function(view(reader)));
+      else {
+        if (reader.field === 20) hasTraining = true;
+        reader.skip();
+      }
+      fields.push(keep());
+    });
+    if (graph === undefined) fail('it has no graph');
+    return { irVersion, fields, graph, functions, hasTraining, external: this.#external };
+  }
+
+  #graph(bytes: Uint8Array): OnnxGraph {
+    if (++this.#depth > GRAPH_DEPTH_MAX) fail(`graphs nest deeper than ${GRAPH_DEPTH_MAX}`);
+    const fields: RawField[] = [];
+    const nodes: OnnxNode[] = [];
+    const initializers: OnnxTensor[] = [];
+    const sparseInitializers: string[] = [];
+    const inputs: OnnxValue[] = [];
+    const outputs: OnnxValue[] = [];
+    const values: OnnxValue[] = [];
+    const annotations = new Map<RawField, string>();
+    this.#each(bytes, (reader, keep) => {
+      const { field } = reader;
+      const body = reader.wireType === WIRE_BYTES ? reader.view() : skipped(reader);
+      const raw = keep();
+      fields.push(raw);
+      if (field === GRAPH_NODE) nodes.push(this.#node(need(body, 'node'), raw));
+      else if (field === GRAPH_INITIALIZER) {
+        initializers.push(this.#tensor(need(body, 'initializer'), raw));
+      } else if (field === GRAPH_INPUT) inputs.push(this.#value(need(body, 'input'), raw));
+      else if (field === GRAPH_OUTPUT) outputs.push(this.#value(need(body, 'output'), raw));
+      else if (field === GRAPH_VALUE_INFO) values.push(this.#value(need(body, 'value_info'), raw));
+      else if (field === GRAPH_ANNOTATION) {
+        annotations.set(raw, this.#nameField(need(body, 'quantization_annotation'), 1));
+      } else if (field === GRAPH_SPARSE_INITIALIZER) {
+        sparseInitializers.push(this.#sparseName(need(body, 'sparse_initializer'), raw));
+      }
+    });
+    this.#depth--;
+    return {
+      fields,
+      nodes,
+      initializers,
+      sparseInitializers,
+      inputs,
+      outputs,
+      values,
+      annotations,
+    };
+  }
+
+  #node(bytes: Uint8Array, raw: RawField): OnnxNode {
+    const inputs: string[] = [];
+    const outputs: string[] = [];
+    const attributes = new Map<string, OnnxAttribute>();
+    const bodies: OnnxGraph[] = [];
+    let name = '';
+    let opType = '';
+    let domain = '';
+    this.#each(bytes, (reader) => {
+      const { field } = reader;
+      if (field === 1) inputs.push(text(reader));
+      else if (field === 2) outputs.push(text(reader));
+      else if (field === 3) name = text(reader);
+      else if (field === 4) opType = text(reader);
+      else if (field === 5) this.#attribute(view(reader), attributes, bodies);
+      else if (field === 7) domain = text(reader);
+      else reader.skip();
+    });
+    if (opType === '') fail(`node ${JSON.stringify(name)} has no operator`);
+    if (domain === 'ai.onnx') domain = '';
+    return { raw, name, opType, domain, inputs, outputs, attributes, bodies };
+  }
+
+  #attribute(bytes: Uint8Array, attributes: Map<string, OnnxAttribute>, bodies: OnnxGraph[]): void {
+    const ints: bigint[] = [];
+    let name = '';
+    let int: bigint | undefined;
+    let words: string | undefined;
+    let tensor: OnnxTensor | undefined;
+    this.#each(bytes, (reader, keep) => {
+      const { field } = reader;
+      if (field === 1) name = text(reader);
+      else if (field === 3) int = varint(reader);
+      else if (field === 4) words = looseText(view(reader));
+      else if (field === 5 || field === 10) {
+        const body = view(reader);
+        tensor = this.#tensor(body, keep());
+      } else if (field === 6 || field === 11) bodies.push(this.#graph(view(reader)));
+      else if (field === 8) this.#ints(reader, ints);
+      else reader.skip();
+    });
+    attributes.set(name, { int, ints, text: words, tensor });
+  }
+
+  #tensor(bytes: Uint8Array, raw: RawField): OnnxTensor {
+    const bigDims: bigint[] = [];
+    const chunks = new Map<number, Uint8Array[]>();
+    let name = '';
+    let elemType = 0;
+    let isExternal = false;
+    this.#each(bytes, (reader) => {
+      const { field, wireType } = reader;
+      if (field === 1) this.#ints(reader, bigDims);
+      else if (field === 2) elemType = this.#int(reader);
+      else if (field === 8) name = text(reader);
+      else if (field === 13) {
+        isExternal = true;
+        reader.skip();
+      } else if (field === 14) isExternal = this.#int(reader) === 1 || isExternal;
+      else if (field === 9 || ((field === 4 || field === 5 || field === 7) && wireType === 2)) {
+        append(chunks, field, view(reader));
+      } else if (field === 4 || field === 5 || field === 7) {
+        reader.expect(field === 4 ? WIRE_FIXED32 : WIRE_VARINT);
+        const start = reader.position;
+        reader.skip();
+        append(chunks, field, reader.bytes.subarray(start, reader.position));
+      } else reader.skip();
+    });
+    const dims = bigDims.map((dim) => checkDim(dim, name));
+    if (isExternal) this.#external ??= name;
+    return { raw, name, elemType, dims, data: tensorData(chunks) };
+  }
+
+  #value(bytes: Uint8Array, raw: RawField): OnnxValue {
+    let name = '';
+    let elemType = 0;
+    let shape: OnnxDim[] | undefined;
+    this.#each(bytes, (reader) => {
+      if (reader.field === 1) name = text(reader);
+      else if (reader.field === 2) {
+        this.#each(view(reader), (type) => {
+          if (type.field !== 1) type.skip();
+          else ({ elemType, shape } = this.#tensorType(view(type)));
+        });
+      } else reader.skip();
+    });
+    return { raw, name, elemType, shape };
+  }
+
+  #tensorType(bytes: Uint8Array): { elemType: number; shape: OnnxDim[] | undefined } {
+    let elemType = 0;
+    let shape: OnnxDim[] | undefined;
+    this.#each(bytes, (reader) => {
+      if (reader.field === 1) elemType = this.#int(reader);
+      else if (reader.field === 2) {
+        const dims: OnnxDim[] = [];
+        this.#each(view(reader), (dim) => {
+          if (dim.field === 1) dims.push(this.#dim(view(dim)));
+          else dim.skip();
+        });
+        shape = dims;
+      } else reader.skip();
+    });
+    return { elemType, shape };
+  }
+
+  #dim(bytes: Uint8Array): OnnxDim {
+    let dim: OnnxDim;
+    this.#each(bytes, (reader) => {
+      if (reader.field === 1) {
+        const value = varint(reader);
+        // Some exporters write -1 (or 0) for "dynamic".
+        dim = value > 0n && value <= BigInt(Number.MAX_SAFE_INTEGER) ? Number(value) : undefined;
+      } else if (reader.field === 2) {
+        const symbol = text(reader);
+        dim = symbol === '' ? undefined : symbol;
+      } else reader.skip();
+    });
+    return dim;
+  }
+
+  #function(bytes: Uint8Array): OnnxFunction {
+    const nodes: OnnxNode[] = [];
+    let name = '';
+    let domain = '';
+    this.#each(bytes, (reader, keep) => {
+      if (reader.field === 1) name = text(reader);
+      else if (reader.field === 10) domain = text(reader);
+      else if (reader.field === 7) {
+        const body = view(reader);
+        nodes.push(this.#node(body, keep()));
+      } else reader.skip();
+    });
+    return { domain: domain === 'ai.onnx' ? '' : domain, name, nodes };
+  }
+
+  /** The name of a sparse tensor is the name of its values. */
+  #sparseName(bytes: Uint8Array, raw: RawField): string {
+    let name = '';
+    this.#each(bytes, (reader) => {
+      if (reader.field === 1) ({ name } = this.#tensor(view(reader), raw));
+      else reader.skip();
+    });
+    return name;
+  }
+
+  #nameField(bytes: Uint8Array, field: number): string {
+    let name = '';
+    this.#each(bytes, (reader) => {
+      if (reader.field === field) name = text(reader);
+      else reader.skip();
+    });
+    return name;
+  }
+
+  #int(reader: WireReader): number {
+    reader.expect(WIRE_VARINT);
+    return reader.int32();
+  }
+
+  /** Repeated varints, packed or not. */
+  #ints(reader: WireReader, into: bigint[]): void {
+    if (reader.wireType !== WIRE_BYTES) {
+      into.push(varint(reader));
+      return;
+    }
+    const packed = reader.message();
+    while (packed.position < packed.end) {
+      this.#count();
+      into.push(packed.int64());
+    }
+  }
+
+  /** Calls `visit` for each field; `keep()`, once the value is read, is the field's exact bytes. */
+  #each(bytes: Uint8Array, visit: (reader: WireReader, keep: () => RawField) => void): void {
+    const reader = new WireReader(bytes);
+    const keep = (): RawField => ({
+      field: reader.field,
+      bytes: bytes.subarray(reader.fieldStart, reader.position),
+    });
+    while (reader.next()) {
+      this.#count();
+      visit(reader, keep);
+    }
+  }
+
+  #count(): void {
+    if (++this.#items > ITEM_COUNT_MAX) fail(`it has more than ${ITEM_COUNT_MAX} parts`);
+  }
+}
+
+function fail(what: string): never {
+  throw new CubeError('CORRUPT', what);
+}
+
+function need(body: Uint8Array | undefined, what: string): Uint8Array {
+  return body ?? fail(`a ${what} that is not a message`);
+}
+
+function skipped(reader: WireReader): undefined {
+  reader.skip();
+  return undefined;
+}
+
+function view(reader: WireReader): Uint8Array {
+  reader.expect(WIRE_BYTES);
+  return reader.view();
+}
+
+function varint(reader: WireReader): bigint {
+  reader.expect(WIRE_VARINT);
+  return reader.int64();
+}
+
+/** Names must be UTF-8: a name that decodes to something else could not be written back. */
+function text(reader: WireReader): string {
+  const bytes = view(reader);
+  try {
+    return decoder.decode(bytes);
+  } catch {
+    return fail(`a name is not UTF-8 (at byte ${reader.position})`);
+  }
+}
+
+/** Attribute strings are bytes; we only compare them with ASCII words. */
+function looseText(bytes: Uint8Array): string {
+  return new TextDecoder().decode(bytes.subarray(0, 256));
+}
+
+function append(chunks: Map<number, Uint8Array[]>, field: number, bytes: Uint8Array): void {
+  const list = chunks.get(field);
+  if (list === undefined) chunks.set(field, [bytes]);
+  else list.push(bytes);
+}
+
+function checkDim(dim: bigint, name: string): number {
+  if (dim >= 0n && dim <= BigInt(Number.MAX_SAFE_INTEGER)) return Number(dim);
+  return fail(`tensor ${JSON.stringify(name)} has a dim of ${dim}`);
+}
+
+function tensorData(chunks: ReadonlyMap<number, Uint8Array[]>): TensorData | undefined {
+  // raw_data is a single value: the last one counts.
+  const raw = chunks.get(9)?.at(-1);
+  if (raw !== undefined) return { encoding: 'packed', pieces: [raw] };
+  const floats = chunks.get(4);
+  if (floats !== undefined) return { encoding: 'packed', pieces: floats };
+  const varints = chunks.get(7) ?? chunks.get(5);
+  return varints && { encoding: 'varints', pieces: varints };
+}

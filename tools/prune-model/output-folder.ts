@@ -1,0 +1,119 @@
+/**
+ * The output folder, whole or not at all: everything is written to a folder beside it, which takes its place at the
+ * end. Anything but success leaves the output as it was.
+ */
+import { basename, dirname, join, resolve, sep } from 'node:path';
+import { CubeError } from '../../lib/core/errors.ts';
+import { encodeNpyHeader } from '../../lib/core/npy.ts';
+import {
+  fileExists,
+  isFolder,
+  listFolder,
+  makeFolder,
+  movePath,
+  RandomWriter,
+  removePath,
+  replaceFile,
+} from '../../lib/platform/files.ts';
+import type { Table } from './table.ts';
+
+export const MODEL_FILE = 'model.onnx';
+export const SLOTS_FILE = 'slots.json';
+export const REPORT_FILE = 'report.json';
+export const TABLES_FOLDER = 'tables';
+
+const OWN_NAMES = new Set([MODEL_FILE, SLOTS_FILE, REPORT_FILE, TABLES_FOLDER]);
+
+export function tablePath(folder: string, table: string): string {
+  return join(folder, TABLES_FOLDER, `${table}.npy`);
+}
+
+/**
+ * Checks that the output may be written; nothing is touched yet.
+ * @throws CubeError CONFLICT when it exists and may not be replaced
+ */
+export function checkOutput(output: string, options: { force: boolean; model: string }): void {
+  const path = resolve(output);
+  if (`${resolve(options.model)}${sep}`.startsWith(`${path}${sep}`)) {
+    throw new CubeError(
+      'CONFLICT',
+      `the model ${options.model} is inside the output ${output}; choose another --output`,
+    );
+  }
+  if (fileExists(path) && !isFolder(path)) {
+    throw new CubeError('CONFLICT', `${output} is a file; --output names a folder`);
+  }
+  const names = listFolder(path);
+  if (names.length === 0) return;
+  const foreign = names.find((name) => !OWN_NAMES.has(name));
+  if (foreign !== undefined) {
+    throw new CubeError(
+      'CONFLICT',
+      `${output} holds ${foreign}, which prune-model did not make; choose another --output`,
+    );
+  }
+  if (!options.force) {
+    throw new CubeError('CONFLICT', `${output} is not empty; --force replaces what is there`);
+  }
+}
+
+/** A folder beside the output, where the files are written and proved before they take its place. */
+export class StagedOutput {
+  readonly folder: string;
+  readonly #target: string;
+
+  constructor(output: string) {
+    this.#target = resolve(output);
+    this.folder = this.#beside('new');
+    removePath(this.folder);
+    makeFolder(join(this.folder, TABLES_FOLDER));
+  }
+
+  writeModel(bytes: Uint8Array): void {
+    replaceFile(join(this.folder, MODEL_FILE), bytes);
+  }
+
+  writeJson(name: string, value: unknown): void {
+    replaceFile(join(this.folder, name), `${JSON.stringify(value, null, 2)}\n`);
+  }
+
+  writeTable({ name, rows, dim, bytes }: Table): void {
+    const header = encodeNpyHeader('f4', [rows, dim]);
+    const writer = new RandomWriter(tablePath(this.folder, name));
+    try {
+      writer.writeAt(header, 0);
+      writer.writeAt(bytes, header.length);
+    } catch (error) {
+      writer.abort();
+      throw error;
+    }
+    writer.commit();
+  }
+
+  /** Takes the output's place; what was there is removed last. */
+  commit(): void {
+    if (!fileExists(this.#target)) {
+      movePath(this.folder, this.#target);
+      return;
+    }
+    const old = this.#beside('old');
+    removePath(old);
+    movePath(this.#target, old);
+    try {
+      movePath(this.folder, this.#target);
+    } catch (error) {
+      movePath(old, this.#target);
+      throw error;
+    }
+    removePath(old);
+  }
+
+  abort(): void {
+    removePath(this.folder);
+  }
+
+  #beside(what: string): string {
+    const name = `.${basename(this.#target)}.${process.pid}.${what}`;
+    return join(dirname(this.#target), name);
+  }
+}

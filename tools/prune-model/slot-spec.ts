@@ -1,0 +1,215 @@
+/**
+ * Builds slots.json: which input of the pruned graph takes which slots' rows of which table. With features.json, what
+ * the training script said is first checked against the graph: a mismatch names both sides.
+ */
+import { CubeError } from '../../lib/core/errors.ts';
+import type {
+  EmbeddingInput,
+  FeatureSpec,
+  SlotSpec,
+  TrainedFeatures,
+} from '../../lib/core/slots.ts';
+import type { Cut, CutLookup } from './graph-cutter.ts';
+import type { GraphIndex } from './graph-index.ts';
+import { ELEM_FLOAT, elemName, type OnnxDim, type OnnxValue } from './onnx-model.ts';
+import type { Table } from './table.ts';
+
+export interface SpecSources {
+  readonly cut: Cut;
+  /** By the table's name in the model. */
+  readonly tables: ReadonlyMap<string, Table>;
+  readonly index: GraphIndex;
+  readonly features: TrainedFeatures | undefined;
+}
+
+/** @throws CubeError INVALID_ARGUMENT when features.json and the graph do not fit each other */
+export function buildSlotSpec({ cut, tables, index, features }: SpecSources): SlotSpec {
+  if (features !== undefined) {
+    checkIds(features, cut, index);
+    checkHash(features, tables);
+    checkRest(features, cut, index);
+  }
+  const embeddings = cut.lookups.map((lookup): EmbeddingInput => {
+    const table = tables.get(lookup.tableName)!;
+    return {
+      input: lookup.input,
+      table: table.name,
+      dim: table.dim,
+      dtype: 'f32',
+      shape: lookup.shape.map((dim) => (typeof dim === 'number' ? dim : -1)),
+      slots: slotsOf(lookup, features),
+      ids: lookup.ids.input.name,
+    };
+  });
+  return {
+    embeddings,
+    tables: [...tables.values()].map(({ name, rows, dim }) => ({ name, rows, dim, dtype: 'f32' })),
+    features: features && toFeatureSpec(features),
+  };
+}
+
+/** What of features.json travels on: the ids inputs are gone from the graph. */
+function toFeatureSpec({ hash, slots, dense, click }: TrainedFeatures): FeatureSpec {
+  return { hash, slots, dense, click };
+}
+
+function slotsOf(lookup: CutLookup, features: TrainedFeatures | undefined): readonly string[] {
+  if (features === undefined) return [];
+  const { name } = lookup.ids.input;
+  const slots = features.ids.find(({ input }) => input === name)?.slots ?? [];
+  return lookup.ids.columns.map((column) => slots[column] ?? '');
+}
+
+function mismatch(what: string): never {
+  throw new CubeError('INVALID_ARGUMENT', `features.json does not fit the model: ${what}`);
+}
+
+function list(values: Iterable<string>): string {
+  const names = [...values].map((value) => JSON.stringify(value));
+  const shown = names.slice(0, 8).join(', ');
+  if (names.length === 0) return 'none';
+  return names.length > 8 ? `${shown} and ${names.length - 8} more` : shown;
+}
+
+function checkIds(features: TrainedFeatures, cut: Cut, index: GraphIndex): void {
+  const read = new Map(cut.lookups.map(({ ids }) => [ids.input.name, ids.input]));
+  const named = new Set<string>();
+  for (const { input, slots } of features.ids) {
+    const quoted = JSON.stringify(input);
+    if (named.has(input)) mismatch(`its "ids" lists the input ${quoted} twice`);
+    named.add(input);
+    if (!index.runtimeInputs.has(input)) {
+      const inputs = list(index.runtimeInputs.keys());
+      mismatch(`its ids input ${quoted} is not an input of the model (those are ${inputs})`);
+    }
+    const value = read.get(input);
+    if (value === undefined) {
+      mismatch(`its ids input ${quoted} feeds no lookup (those that do are ${list(read.keys())})`);
+    }
+    const columns = columnCount(value);
+    if (columns !== slots.length) {
+      mismatch(
+        `it gives ids input ${quoted} ${slots.length} slots, in the model it has ${columns}`,
+      );
+    }
+  }
+  for (const name of read.keys()) {
+    if (!named.has(name)) {
+      mismatch(
+        `the model looks up ids of input ${JSON.stringify(name)}, its "ids" lists ${list(named)}`,
+      );
+    }
+  }
+  checkCover(features);
+  checkOtherReaders(cut, index, named);
+}
+
+function columnCount({ shape }: OnnxValue): number {
+  const columns = shape?.[1];
+  return typeof columns === 'number' ? columns : 1;
+}
+
+/** Every slot belongs to exactly one column of one ids input. */
+function checkCover(features: TrainedFeatures): void {
+  const owners = new Map<string, string>();
+  for (const { input, slots } of features.ids) {
+    for (const slot of slots) {
+      const owner = owners.get(slot);
+      if (owner !== undefined) {
+        mismatch(
+          `slot ${slot} is in ids input ${JSON.stringify(owner)} and again in ${JSON.stringify(input)}`,
+        );
+      }
+      owners.set(slot, input);
+    }
+  }
+  const missing = features.slots.filter(({ name }) => !owners.has(name)).map(({ name }) => name);
+  if (missing.length > 0) mismatch(`no ids input carries ${list(missing)}`);
+}
+
+/** Serving feeds rows, not ids: a graph that also needs the ids themselves cannot be served from slots.json. */
+function checkOtherReaders(cut: Cut, index: GraphIndex, ids: ReadonlySet<string>): void {
+  const dense = cut.keptInputs.find(({ name }) => ids.has(name));
+  if (dense === undefined) return;
+  const readers = index.readers(dense.name).map((node) => node.opType);
+  throw new CubeError(
+    'UNSUPPORTED',
+    `cannot prune with features.json: the pruned model still needs the ids ${JSON.stringify(dense.name)} themselves (read by ${list(readers)}), which cannot be served`,
+  );
+}
+
+/** Rows are found by position, so a hashed id must be below the number of rows. */
+function checkHash({ hash }: TrainedFeatures, tables: ReadonlyMap<string, Table>): void {
+  if (hash.scheme === 'raw' && hash.modulo === 0n) return;
+  for (const { source, rows } of tables.values()) {
+    if (hash.modulo === 0n || hash.modulo > BigInt(rows)) {
+      const keys = hash.modulo === 0n ? 'unbounded keys (modulo 0)' : `modulo ${hash.modulo}`;
+      mismatch(`its hash has ${keys}, table ${JSON.stringify(source)} has ${rows} rows`);
+    }
+  }
+}
+
+/** The dense input and the click output; the other inputs of the pruned graph must be fed by somebody. */
+function checkRest(features: TrainedFeatures, cut: Cut, index: GraphIndex): void {
+  const { dense, click } = features;
+  if (dense !== undefined) checkDense(dense.input, dense.features.length, cut, index);
+  const others = cut.keptInputs.map(({ name }) => name).filter((name) => name !== dense?.input);
+  if (others.length > 0) {
+    mismatch(
+      `the pruned model needs the inputs ${list(others)}, which features.json does not name`,
+    );
+  }
+  const output = index.graph.outputs.find(({ name }) => name === click.output);
+  if (output === undefined) {
+    const outputs = list(index.graph.outputs.map(({ name }) => name));
+    mismatch(
+      `its click output ${JSON.stringify(click.output)} is not an output of the model (those are ${outputs})`,
+    );
+  }
+  checkClickColumn(features, output.shape);
+}
+
+function checkDense(input: string, count: number, cut: Cut, index: GraphIndex): void {
+  const quoted = JSON.stringify(input);
+  const value = cut.keptInputs.find(({ name }) => name === input);
+  if (value === undefined) {
+    const inputs = list(cut.keptInputs.map(({ name }) => name));
+    const why = index.runtimeInputs.has(input)
+      ? 'is not used by the pruned model'
+      : 'is not an input of the model';
+    mismatch(`its dense input ${quoted} ${why} (its dense inputs are ${inputs})`);
+  }
+  const [, width] = value.shape ?? [];
+  if (value.elemType !== ELEM_FLOAT || value.shape?.length !== 2) {
+    const found = `${elemName(value.elemType)} ${describeShape(value.shape)}`;
+    mismatch(
+      `its dense input ${quoted} is ${found} in the model, expected float32 [batch, ${count}]`,
+    );
+  }
+  if (width !== count) {
+    const columns = width ?? 'an unknown number';
+    mismatch(
+      `it has ${count} dense features, the input ${quoted} of the model has ${columns} columns`,
+    );
+  }
+}
+
+function describeShape(shape: readonly OnnxDim[] | undefined): string {
+  return shape === undefined
+    ? 'of unknown shape'
+    : `[${shape.map((dim) => dim ?? '?').join(', ')}]`;
+}
+
+/** @param shape of the click output: declared, or found by a run, where every dim is known */
+export function checkClickColumn(
+  features: TrainedFeatures,
+  shape: readonly OnnxDim[] | undefined,
+): void {
+  const { output, column } = features.click;
+  const width = shape?.length === 1 ? 1 : shape?.at(-1);
+  const isMatrix = shape === undefined || shape.length === 1 || shape.length === 2;
+  if (isMatrix && (typeof width !== 'number' || column < width)) return;
+  mismatch(
+    `its click column ${column} is outside the output ${JSON.stringify(output)} ${describeShape(shape)}`,
+  );
+}
