@@ -287,8 +287,11 @@ export class StreamWriter {
     if (this.#failed) throw fileError(this.#failed, 'write', this.#path);
     if (this.#stream.write(data)) return;
     await new Promise<void>((resolve) => {
-      this.#stream.once('drain', resolve);
-      this.#stream.once('error', () => resolve());
+      const settle = (): void => {
+        this.#stream.off('drain', settle).off('error', settle);
+        resolve();
+      };
+      this.#stream.on('drain', settle).on('error', settle);
     });
   }
 
