@@ -1,0 +1,139 @@
+/**
+ * The thread that reads layer files into memories, so that a load never blocks lookups. It answers every request, an
+ * error included, and ends when told to.
+ */
+import { parentPort } from 'node:worker_threads';
+import { CubeError } from '../core/errors.ts';
+import { createKernels } from '../core/kernels/kernels.ts';
+import { BLOCK_BYTES, HEADER_BYTES, type LayerHeader } from '../core/layer-format.ts';
+import { systemClock } from '../platform/clock.ts';
+import { RandomReader } from '../platform/files.ts';
+import { BlockHasher } from './block-hasher.ts';
+import { blockMismatch, readChecksums, readHeader } from './layer-reader.ts';
+import type { FillRequest, InspectRequest, LoadAnswer, LoadMessage } from './load-protocol.ts';
+
+/** Shorter pauses are not worth a timer. */
+const PAUSE_MS_MIN = 5;
+
+function inspect(path: string): LayerHeader {
+  const reader = new RandomReader(path);
+  try {
+    return readHeader(reader);
+  } finally {
+    reader.close();
+  }
+}
+
+/** Reads blocks to where they belong: straight into a segment's memory when the whole block is of one segment. */
+class SegmentFiller {
+  readonly #request: FillRequest;
+  readonly #reader: RandomReader;
+  readonly #checksums: Uint32Array;
+  readonly #targets: { bytes: Uint8Array; hash: (at: number, length: number) => Uint32Array }[];
+  #edge: BlockHasher | undefined;
+
+  constructor(request: FillRequest, reader: RandomReader) {
+    this.#request = request;
+    this.#reader = reader;
+    this.#checksums = readChecksums(reader, request.header);
+    this.#targets = request.memories.map((memory) => {
+      const kernels = createKernels(memory, request.kernelKind);
+      const hashed = new Uint32Array(memory.buffer, request.hashAt, 2);
+      const hash = (at: number, length: number): Uint32Array => {
+        kernels.xxh64(at, length, 0, 0, request.hashAt);
+        return hashed;
+      };
+      return { bytes: new Uint8Array(memory.buffer), hash };
+    });
+  }
+
+  /** @returns the block's length */
+  fillBlock(block: number): number {
+    const { header, address } = this.#request;
+    const position = HEADER_BYTES + block * BLOCK_BYTES;
+    const length = Math.min(BLOCK_BYTES, header.checksumsOffset - position);
+    const whole = header.segments.findIndex(
+      ({ offset, bytes }) => position >= offset && position + length <= offset + bytes,
+    );
+    const target = this.#targets[whole];
+    if (target === undefined) {
+      this.#fillEdge(block, position, length);
+      return length;
+    }
+    const at = address + position - header.segments[whole]!.offset;
+    this.#reader.readInto(target.bytes.subarray(at, at + length), position);
+    this.#check(block, target.hash(at, length));
+    return length;
+  }
+
+  /** A block with the end of a segment in it: read aside, checked, and dealt out. */
+  #fillEdge(block: number, position: number, length: number): void {
+    this.#edge ??= new BlockHasher();
+    const edge = this.#edge;
+    this.#reader.readInto(edge.block.subarray(0, length), position);
+    this.#check(block, edge.hash(length));
+    const { header, address } = this.#request;
+    header.segments.forEach(({ offset, bytes }, i) => {
+      const from = Math.max(offset, position);
+      const to = Math.min(offset + bytes, position + length);
+      if (from >= to) return;
+      const piece = edge.block.subarray(from - position, to - position);
+      this.#targets[i]!.bytes.set(piece, address + from - offset);
+    });
+  }
+
+  #check(block: number, hash: Uint32Array): void {
+    const checksums = this.#checksums;
+    if (hash[0] === checksums[2 * block] && hash[1] === checksums[2 * block + 1]) return;
+    throw blockMismatch(this.#request.path, block);
+  }
+}
+
+const stopping = new AbortController();
+const underWay = new Set<Promise<void>>();
+
+async function fill(request: FillRequest): Promise<LayerHeader> {
+  const { header, path, bytesPerSecond } = request;
+  const reader = new RandomReader(path);
+  try {
+    const filler = new SegmentFiller(request, reader);
+    const startMs = systemClock.nowMs();
+    let filled = 0;
+    for (let block = 0; block < header.blockCount; block++) {
+      if (stopping.signal.aborted) throw new CubeError('STOPPING', `${path}: the load was stopped`);
+      filled += filler.fillBlock(block);
+      if (bytesPerSecond === undefined) continue;
+      const aheadMs = (filled / bytesPerSecond) * 1000 - (systemClock.nowMs() - startMs);
+      if (aheadMs >= PAUSE_MS_MIN) await systemClock.sleep(aheadMs, stopping.signal);
+    }
+    return header;
+  } finally {
+    reader.close();
+  }
+}
+
+async function answer(message: InspectRequest | FillRequest): Promise<LoadAnswer> {
+  const { id } = message;
+  try {
+    const header = message.type === 'inspect' ? inspect(message.path) : await fill(message);
+    return { id, ok: true, header };
+  } catch (error) {
+    const { code, message: text } = CubeError.from(error);
+    return { id, ok: false, code, message: text };
+  }
+}
+
+const port = parentPort;
+if (port === null) throw new Error('load-worker.ts runs as a worker thread');
+port.on('message', async (message: LoadMessage) => {
+  if (message.type === 'stop') {
+    stopping.abort();
+    await Promise.all(underWay);
+    port.close();
+    return;
+  }
+  const work = answer(message).then((result) => port.postMessage(result));
+  underWay.add(work);
+  await work;
+  underWay.delete(work);
+});

@@ -1,0 +1,176 @@
+/**
+ * WebAssembly memories, reused and never dropped while they can be: a dropped shared memory stays in the process's RSS
+ * until a forced collection, and pages touched before are read into ten times faster. Every memory may grow to 4 GiB
+ * (address space is reserved for that in any case), so that any free one can serve any need.
+ *
+ * Invariant: used + pooled bytes never exceed the budget.
+ */
+import { CubeError } from '../core/errors.ts';
+import {
+  createKernels,
+  createMemory,
+  type KernelKind,
+  type Kernels,
+  MEMORY_PAGES_MAX,
+  PAGE_BYTES,
+} from '../core/kernels/kernels.ts';
+import { alignUp } from '../core/layer-format.ts';
+
+/** A free memory this much larger than needed is left for a larger layer. */
+const WASTE_RATIO = 0.25;
+const WASTE_BYTES: number = 1 << 20;
+
+/** A memory and the views on all of it, which are made again when it grows. */
+export class PooledMemory {
+  readonly memory: WebAssembly.Memory;
+  readonly #kind: KernelKind;
+  kernels: Kernels;
+  bytes: Uint8Array;
+
+  constructor(bytes: number, kind: KernelKind) {
+    this.memory = createMemory(bytes);
+    this.#kind = kind;
+    this.kernels = createKernels(this.memory, kind);
+    this.bytes = new Uint8Array(this.memory.buffer);
+  }
+
+  get length(): number {
+    return this.bytes.length;
+  }
+
+  growTo(bytes: number): void {
+    this.memory.grow((bytes - this.length) / PAGE_BYTES);
+    this.bytes = new Uint8Array(this.memory.buffer);
+    if (this.#kind === 'twin') this.kernels = createKernels(this.memory, this.#kind);
+  }
+}
+
+export class MemoryPool {
+  readonly budgetBytes: number;
+  readonly #kind: KernelKind;
+  /** Sorted by length. */
+  readonly #free: PooledMemory[] = [];
+  #usedBytes = 0;
+  #pooledBytes = 0;
+
+  constructor(budgetBytes: number, kind: KernelKind) {
+    this.budgetBytes = budgetBytes;
+    this.#kind = kind;
+  }
+
+  get usedBytes(): number {
+    return this.#usedBytes;
+  }
+
+  get pooledBytes(): number {
+    return this.#pooledBytes;
+  }
+
+  /**
+   * One memory for each size, or none at all.
+   * @param what for errors: what needs the memory
+   * @throws CubeError TOO_LARGE when it could never fit, OVERLOADED when it does not fit beside what is used now
+   */
+  acquireAll(sizes: readonly number[], what: string): PooledMemory[] {
+    const needs = sizes.map((bytes) => alignUp(bytes, PAGE_BYTES));
+    this.#requireRoom(
+      needs.reduce((sum, bytes) => sum + bytes, 0),
+      what,
+    );
+    const acquired: PooledMemory[] = new Array(needs.length);
+    const largestFirst = needs.map((_, i) => i).sort((a, b) => needs[b]! - needs[a]!);
+    try {
+      for (const i of largestFirst) acquired[i] = this.#acquire(needs[i]!, what);
+    } catch (error) {
+      for (const memory of acquired) if (memory !== undefined) this.release(memory);
+      throw error;
+    }
+    return acquired;
+  }
+
+  release(memory: PooledMemory): void {
+    this.#usedBytes -= memory.length;
+    this.#addFree(memory);
+  }
+
+  #requireRoom(needed: number, what: string): void {
+    const { budgetBytes } = this;
+    if (needed <= budgetBytes - this.#usedBytes) return;
+    const alone = needed > budgetBytes;
+    throw new CubeError(
+      alone ? 'TOO_LARGE' : 'OVERLOADED',
+      `${what} needs ${needed} bytes of memory; ${this.#usedBytes} of the budget of ${budgetBytes} are used. ` +
+        (alone ? 'Raise the memory budget or use more shards' : 'Unload a version first'),
+    );
+  }
+
+  #acquire(needed: number, what: string): PooledMemory {
+    const memory =
+      this.#takeFitting(needed, needed * (1 + WASTE_RATIO) + WASTE_BYTES) ??
+      this.#growFree(needed, what) ??
+      this.#takeFitting(needed, this.budgetBytes - this.#usedBytes) ??
+      this.#allocate(needed, what);
+    this.#usedBytes += memory.length;
+    return memory;
+  }
+
+  /** The smallest free memory of at least `needed` and at most `longest` bytes. */
+  #takeFitting(needed: number, longest: number): PooledMemory | undefined {
+    const at = this.#free.findIndex((memory) => memory.length >= needed);
+    const found = this.#free[at];
+    return found !== undefined && found.length <= longest ? this.#takeFree(at) : undefined;
+  }
+
+  /** The largest free memory below `needed`, grown, when the budget has room for the growth. */
+  #growFree(needed: number, what: string): PooledMemory | undefined {
+    const at = this.#free.findLastIndex((memory) => memory.length < needed);
+    const found = this.#free[at];
+    if (found === undefined) return undefined;
+    if (!this.#hasRoom(needed - found.length)) return undefined;
+    if (needed / PAGE_BYTES > MEMORY_PAGES_MAX) return undefined;
+    this.#takeFree(at);
+    try {
+      guardAllocation(what, needed, () => found.growTo(needed));
+    } catch (error) {
+      this.#addFree(found);
+      throw error;
+    }
+    return found;
+  }
+
+  #allocate(needed: number, what: string): PooledMemory {
+    // Too many free memories of the wrong size: the collector gets them, smallest first.
+    while (!this.#hasRoom(needed) && this.#free.length > 0) this.#takeFree(0);
+    if (!this.#hasRoom(needed)) this.#requireRoom(needed, what);
+    return guardAllocation(what, needed, () => new PooledMemory(needed, this.#kind));
+  }
+
+  #hasRoom(bytes: number): boolean {
+    return this.#usedBytes + this.#pooledBytes + bytes <= this.budgetBytes;
+  }
+
+  #takeFree(at: number): PooledMemory {
+    const [memory] = this.#free.splice(at, 1);
+    this.#pooledBytes -= memory!.length;
+    return memory!;
+  }
+
+  #addFree(memory: PooledMemory): void {
+    this.#pooledBytes += memory.length;
+    const at = this.#free.findIndex((other) => other.length >= memory.length);
+    this.#free.splice(at < 0 ? this.#free.length : at, 0, memory);
+  }
+}
+
+/** The operating system may refuse what the budget allows. */
+function guardAllocation<T>(what: string, bytes: number, allocate: () => T): T {
+  try {
+    return allocate();
+  } catch (error) {
+    throw new CubeError(
+      'OVERLOADED',
+      `${what}: the operating system refuses a memory of ${bytes} bytes; lower the memory budget or free memory`,
+      { cause: error },
+    );
+  }
+}
