@@ -1,0 +1,236 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import fc from 'fast-check';
+import { CubeError } from '../../lib/core/errors.ts';
+import {
+  beginResponse,
+  correlationOf,
+  type Frame,
+  FrameDecoder,
+  finishFrame,
+  RequestTarget,
+  writeErrorResponse,
+} from '../../proto/baidu-std.ts';
+import { OutputBuffer } from '../../proto/output-buffer.ts';
+
+const hex = (text: string): Uint8Array => Buffer.from(text.replaceAll(/\s/g, ''), 'hex');
+
+/** What a brpc 1.17 stub sent: ten zero fields included. */
+const BRPC_REQUEST = hex(`50525043 00000036 0000002e 0a1d0a15
+  ${Buffer.from('rec.mcube.DictService').toString('hex')} 1204 ${Buffer.from('seek').toString('hex')}
+  1800 20828080808020 5000 5800 6200 08f0f015089bf22c`);
+
+interface Copied {
+  service: string;
+  method: string;
+  correlation: number;
+  payload: string;
+  attachment: string;
+  timeoutMs: number;
+}
+
+function copy(frame: Frame): Copied {
+  const { bytes, service, method, timeoutMs } = frame;
+  const text = (from: number, to: number): string =>
+    Buffer.from(bytes.slice(from, to)).toString('hex');
+  return {
+    service,
+    method,
+    timeoutMs,
+    correlation: correlationOf(frame),
+    payload: text(frame.payloadStart, frame.payloadEnd),
+    attachment: text(frame.attachmentStart, frame.attachmentEnd),
+  };
+}
+
+function decodeAll(decoder: FrameDecoder, chunks: readonly Uint8Array[]): Copied[] {
+  const frames: Copied[] = [];
+  for (const chunk of chunks) {
+    decoder.push(chunk);
+    while (decoder.next()) frames.push(copy(decoder.frame));
+  }
+  return frames;
+}
+
+function code(action: () => unknown): string {
+  try {
+    action();
+  } catch (error) {
+    assert.ok(error instanceof CubeError, String(error));
+    return error.code;
+  }
+  return 'no error';
+}
+
+test('a request of a brpc client is understood', () => {
+  const [frame] = decodeAll(new FrameDecoder(), [BRPC_REQUEST]);
+  assert.deepEqual(frame, {
+    service: 'rec.mcube.DictService',
+    method: 'seek',
+    correlation: 2 + 2 ** 40,
+    payload: '08f0f015089bf22c',
+    attachment: '',
+    timeoutMs: 0,
+  });
+});
+
+test('our request to seek is byte for byte what was captured', () => {
+  const output = new OutputBuffer(1);
+  const payload = hex('0801080508 80897a');
+  new RequestTarget('rec.mcube.DictService', 'seek').write(output, {
+    ...{ correlation: 7, timeoutMs: 0, payload, attachment: new Uint8Array(0) },
+  });
+  const golden = hex(`5052504300000029000000210a1d0a157265632e6d637562652e4469637453657276
+    6963651204 7365656b2007 080108050880897a`);
+  assert.deepEqual(Buffer.from(output.written()), golden);
+});
+
+test('frames split at every byte', () => {
+  const two = Buffer.concat([BRPC_REQUEST, BRPC_REQUEST]);
+  const expected = decodeAll(new FrameDecoder(), [BRPC_REQUEST])[0];
+  for (let at = 0; at <= two.length; at++) {
+    const frames = decodeAll(new FrameDecoder(), [two.subarray(0, at), two.subarray(at)]);
+    assert.deepEqual(frames, [expected, expected], `split at ${at}`);
+  }
+  const bytes = Array.from(two, (byte) => Uint8Array.of(byte));
+  assert.deepEqual(decodeAll(new FrameDecoder(), bytes), [expected, expected]);
+});
+
+test('what is written is read, whatever the sizes and splits', () => {
+  const call = fc.record({
+    correlation: fc.integer({ min: 1, max: 2 ** 40 }),
+    timeoutMs: fc.integer({ min: 0, max: 100_000 }),
+    payload: fc.uint8Array({ maxLength: 300 }),
+    attachment: fc.uint8Array({ maxLength: 300 }),
+  });
+  fc.assert(
+    fc.property(
+      fc.array(call, { minLength: 1, maxLength: 8 }),
+      fc.infiniteStream(fc.nat(200)),
+      (calls, cuts) => {
+        const output = new OutputBuffer(16);
+        const target = new RequestTarget('a.Service', 'method');
+        for (const each of calls) target.write(output, each);
+        const chunks: Uint8Array[] = [];
+        for (let at = 0; at < output.length; ) {
+          const length = 1 + cuts.next().value!;
+          chunks.push(output.written().slice(at, at + length));
+          at += length;
+        }
+        const frames = decodeAll(new FrameDecoder(), chunks);
+        const expected = calls.map(({ correlation, timeoutMs, payload, attachment }) => ({
+          ...{ service: 'a.Service', method: 'method', correlation, timeoutMs },
+          payload: Buffer.from(payload).toString('hex'),
+          attachment: Buffer.from(attachment).toString('hex'),
+        }));
+        assert.deepEqual(frames, expected);
+      },
+    ),
+  );
+});
+
+test('a frame view lies in the chunk itself when the chunk holds the whole frame', () => {
+  const decoder = new FrameDecoder();
+  decoder.push(BRPC_REQUEST);
+  assert.ok(decoder.next());
+  assert.equal(decoder.frame.bytes, BRPC_REQUEST);
+  assert.equal(decoder.bufferedBytes, 0);
+});
+
+test('hostile headers are refused before anything is buffered', () => {
+  const header = (magic: string, body: number, meta: number): Uint8Array => {
+    const bytes = Buffer.alloc(12);
+    bytes.write(magic, 'latin1');
+    bytes.writeUInt32BE(body, 4);
+    bytes.writeUInt32BE(meta, 8);
+    return bytes;
+  };
+  const next = (bytes: Uint8Array) => () => {
+    const decoder = new FrameDecoder();
+    decoder.push(bytes);
+    return decoder.next();
+  };
+  assert.equal(code(next(header('PRPC', 100_000_000, 10))), 'TOO_LARGE');
+  assert.equal(code(next(header('PRPC', 0xffff_ffff, 10))), 'TOO_LARGE');
+  assert.equal(code(next(header('PRPC', 10, 11))), 'INVALID_ARGUMENT');
+  assert.equal(code(next(header('HULU', 10, 10))), 'INVALID_ARGUMENT');
+  const decoder = new FrameDecoder();
+  decoder.push(header('PRPC', 50_000_000, 10));
+  assert.equal(decoder.next(), false);
+  assert.ok(decoder.bufferedBytes <= 12);
+});
+
+test('a meta that is no protobuf is refused, whatever its bytes', () => {
+  fc.assert(
+    fc.property(fc.uint8Array({ maxLength: 60 }), (meta) => {
+      const bytes = Buffer.concat([hex('50525043 00000000 00000000'), meta]);
+      bytes.writeUInt32BE(meta.length, 4);
+      bytes.writeUInt32BE(meta.length, 8);
+      const decoder = new FrameDecoder();
+      decoder.push(bytes);
+      const result = code(() => decoder.next());
+      assert.ok(result === 'no error' || result === 'INVALID_ARGUMENT', result);
+    }),
+    { numRuns: 2000 },
+  );
+});
+
+test('usable frames with unusable contents say what is wrong and keep the stream in step', () => {
+  const frame = (meta: string, rest = ''): Uint8Array => {
+    const bytes = Buffer.concat([hex('50525043 00000000 00000000'), hex(meta), hex(rest)]);
+    bytes.writeUInt32BE(bytes.length - 12, 4);
+    bytes.writeUInt32BE(hex(meta).length, 8);
+    return bytes;
+  };
+  const request = '0a060a01611201622007';
+  const defects = [
+    [`${request} 1802`, /gzip/],
+    [`${request} 2805`, /attachment_size=5/],
+    [`${request} 28ffffffffffffffffff01`, /attachment_size=-1/],
+    [`${request} 5001`, /content_type 1/],
+  ] as const;
+  for (const [meta, message] of defects) {
+    const decoder = new FrameDecoder();
+    decoder.push(Buffer.concat([frame(meta, 'aabb'), BRPC_REQUEST]));
+    assert.ok(decoder.next());
+    assert.equal(correlationOf(decoder.frame), 7);
+    assert.match(decoder.frame.defect?.message ?? '', message);
+    assert.ok(decoder.next());
+    assert.equal(decoder.frame.defect, undefined);
+    assert.equal(decoder.frame.service, 'rec.mcube.DictService');
+  }
+});
+
+test('responses copy the correlation id byte for byte', () => {
+  const decoder = new FrameDecoder();
+  decoder.push(BRPC_REQUEST);
+  decoder.next();
+  const output = new OutputBuffer(4);
+  const metaEnd = beginResponse(output, decoder.frame, 3);
+  output.append(hex('0102'));
+  output.append(hex('aabbcc'));
+  finishFrame(output, 0, metaEnd);
+  assert.equal(
+    Buffer.from(output.written()).toString('hex'),
+    '5052504300000014 0000000f 12020800 1800 20828080808020 2803 0102aabbcc'.replaceAll(' ', ''),
+  );
+});
+
+test('an error response has no payload, and ours without the newer fields of brpc is its own', () => {
+  const decoder = new FrameDecoder();
+  decoder.push(
+    hex(
+      '50525043 00000022 00000022 0a1e0a157265632e6d637562652e44696374536572766963651205 7365656b6b 200b',
+    ),
+  );
+  assert.ok(decoder.next());
+  const output = new OutputBuffer(4);
+  const text = '[127.0.0.1:8027][E1002]Fail to find method=rec.mcube.DictService/seekk';
+  writeErrorResponse(output, decoder.frame, 1002, text);
+  const expected = Buffer.concat([
+    hex('5052504300000051 00000051 124b08ea071246'),
+    Buffer.from(text),
+    hex('1800200b'),
+  ]);
+  assert.deepEqual(Buffer.from(output.written()), expected);
+});
