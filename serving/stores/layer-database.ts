@@ -10,7 +10,15 @@ import { ClassicLevel } from 'classic-level';
 import { CubeError } from '../../lib/core/errors.ts';
 import { JsonReader } from '../../lib/core/json.ts';
 import { CONTENT_ID_PATTERN } from '../../lib/core/names.ts';
-import { CHECKSUM_BYTES, LOCAL_KEY_BYTES, writeLocalKey, writeLocalRow } from './local-row.ts';
+import type { RowBatch } from '../../lib/store/layer-file.ts';
+import {
+  CHECKSUM_BYTES,
+  LOCAL_KEY_BYTES,
+  readBigEndian,
+  readLocalRow,
+  writeLocalKey,
+  writeLocalRow,
+} from './local-row.ts';
 
 const FORMAT = '1';
 /** Layer number 0 is the catalog: no layer has it. */
@@ -33,19 +41,14 @@ export interface StoredLayer {
   readonly complete: boolean;
 }
 
-/** Rows of one layer as `readLayerRows` gives them. */
-export interface RowBatch {
-  readonly keys: Uint32Array;
-  readonly rows: Uint8Array;
-  readonly count: number;
-}
-
 type Database = ClassicLevel<Uint8Array, Uint8Array>;
 
 export class LayerDatabase {
   readonly folder: string;
   readonly #database: Database;
   readonly #layers = new Map<string, StoredLayer>();
+  /** Layers that this process wrote, or has read through. */
+  readonly #verified = new Set<string>();
 
   private constructor(folder: string, database: Database) {
     this.folder = folder;
@@ -117,6 +120,43 @@ export class LayerDatabase {
     // Moves every row to flushed, sorted files: only then may the mark say that they are there, and reads are fastest.
     await this.#guard(this.#database.compactRange(layerStart(number), layerEnd(number)));
     await this.#record({ contentId, number, rows, complete: true });
+    this.#verified.add(contentId);
+  }
+
+  /**
+   * Reads a layer of an earlier start through, once: every key by scan and again by search, every row's checksum, and
+   * that none is gone. The database does not check its own blocks: without this, a damaged key or index would look like
+   * a key that was never there. About two microseconds a row.
+   * @throws CubeError CORRUPT
+   */
+  async verify(
+    layer: { contentId: string; rows: number; dim: number },
+    afterRows: (rows: number) => void,
+  ): Promise<void> {
+    const stored = this.#layers.get(layer.contentId);
+    if (stored === undefined || this.#verified.has(layer.contentId)) return;
+    const { number } = stored;
+    const iterator = this.#database.keys({ gte: layerStart(number), lt: layerEnd(number) });
+    const words = new Uint32Array(layer.dim);
+    let rows = 0;
+    try {
+      for (;;) {
+        const keys = await this.#guard(iterator.nextv(WRITE_ROWS));
+        if (keys.length === 0) break;
+        const values = await this.getMany(keys);
+        if (!keys.every((key, i) => isWhole(key, values[i], words, number))) {
+          throw damaged(this.folder, `a row of layer ${layer.contentId}`);
+        }
+        rows += keys.length;
+        afterRows(keys.length);
+      }
+    } finally {
+      await iterator.close();
+    }
+    if (rows !== layer.rows) {
+      throw damaged(this.folder, `layer ${layer.contentId} has ${rows} rows of ${layer.rows}`);
+    }
+    this.#verified.add(layer.contentId);
   }
 
   /** Removes a layer: first the mark, then its rows, then its record. */
@@ -130,6 +170,7 @@ export class LayerDatabase {
       this.#database.del(RECORD_PREFIX + contentId, { keyEncoding: 'utf8', sync: true }),
     );
     this.#layers.delete(contentId);
+    this.#verified.delete(contentId);
   }
 
   /** Values of database keys (see local-row.ts), all from one moment. The keys may be overwritten after the call. */
@@ -202,6 +243,18 @@ export class LayerDatabase {
       throw databaseError(error, this.folder);
     }
   }
+}
+
+/** @param words scratch of the table's dim */
+function isWhole(
+  key: Uint8Array,
+  value: Uint8Array | undefined,
+  words: Uint32Array,
+  layer: number,
+): boolean {
+  if (value === undefined || key.length !== LOCAL_KEY_BYTES) return false;
+  const [low, high] = [readBigEndian(key, 8), readBigEndian(key, 4)];
+  return readLocalRow(value, words, 0, words.length, layer, low, high);
 }
 
 /** A layer's range of database keys: from its number to the next one. */

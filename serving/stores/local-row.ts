@@ -30,6 +30,11 @@ function writeBigEndian(bytes: Uint8Array, at: number, word: number): void {
   bytes[at + 3] = word;
 }
 
+export function readBigEndian(bytes: Uint8Array, at: number): number {
+  const word = (bytes[at]! << 24) | (bytes[at + 1]! << 16) | (bytes[at + 2]! << 8) | bytes[at + 3]!;
+  return word >>> 0;
+}
+
 /** Writes the value of a row of `dim` words at `source[sourceAt]`. */
 export function writeLocalRow(
   bytes: Uint8Array,

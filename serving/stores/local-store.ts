@@ -2,7 +2,8 @@
  * The LOCAL store: the layers of a repository's versions in a database embedded in this process, for a model that one
  * machine can hold (on disk, if not in memory). Filled at the first start, kept between starts.
  *
- * Invariants: a version is answerable only when all of its layers are complete; equal layers (one contentId) are
+ * Invariants: a version is answerable only when all of its layers are complete and, if they are of an earlier start, were
+ * read through; equal layers (one contentId) are
  * stored once however many versions name them; a fill that was killed is done again by the next `prepare`; what is
  * removed at `retire` is what no version wanted by this process names. Fills and removals happen one after another.
  *
@@ -22,20 +23,15 @@ import { CubeError } from '../../lib/core/errors.ts';
 import type { LayerRef, Manifest, TableRef } from '../../lib/core/manifest.ts';
 import { makeFolder, removePath } from '../../lib/platform/files.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
+import type { Repository } from '../../lib/repository/repository.ts';
 import { readLayerRows } from '../../lib/store/layer-file.ts';
 import type { EmbeddingStore } from './embedding-store.ts';
 import { damaged, LayerDatabase } from './layer-database.ts';
 import { LocalKeys } from './local-keys.ts';
 import { readLocalRow } from './local-row.ts';
 
-/** What the store needs of a repository. */
-export interface LayerSource {
-  /** Brings the layer to `target`, verified: whole or not at all. */
-  fetchLayer(bundle: string, table: string, layer: LayerRef, target: string): Promise<void>;
-}
-
 export interface LocalStoreOptions {
-  readonly repository: LayerSource;
+  readonly repository: Pick<Repository, 'fetchLayer'>;
   /** The store's own; kept between starts. */
   readonly folder: string;
   readonly logger?: Logger;
@@ -177,6 +173,7 @@ export class LocalStore implements EmbeddingStore {
     };
     for (const { table, layer } of missing) await this.#fillLayer(bundle, table, layer, afterRows);
     removePath(this.#incoming());
+    await this.#verify(wanted.manifest);
     wanted.layers = this.#layerNumbers(wanted.manifest);
   }
 
@@ -194,6 +191,16 @@ export class LocalStore implements EmbeddingStore {
     const content = { contentId, rows, dim: table.dim };
     await this.#database.fill(content, readLayerRows(file), afterRows);
     removePath(file);
+  }
+
+  /** Layers of an earlier start are read through once before they answer: what is damaged must not look missing. */
+  async #verify(manifest: Manifest): Promise<void> {
+    for (const table of manifest.tables) {
+      for (const { contentId, rows } of table.shards.flat()) {
+        const layer = { contentId, rows, dim: table.dim };
+        await this.#database.verify(layer, () => this.#requireOpen());
+      }
+    }
   }
 
   /** The layers of a version that are not complete, each once. */

@@ -1,0 +1,112 @@
+/** Scatter and gather against the plainest way to say the same. */
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import fc from 'fast-check';
+import {
+  type LookupGroup,
+  OUTCOME_HIT,
+  OUTCOME_UNAVAILABLE,
+  OUTCOME_UNSEEN,
+} from '../../lib/client/lookup-group.ts';
+import { fillPart, gatherPart, Scatter } from '../../lib/client/scatter.ts';
+import { keyToBigint } from '../../lib/core/keys.ts';
+import { groupOf, KEY_MAX, tableWith } from './oracle.ts';
+
+const key = fc.oneof(
+  fc.constantFrom(0n, KEY_MAX),
+  fc.bigInt({ min: 0n, max: KEY_MAX }),
+  fc.bigInt({ min: 0n, max: 40n }),
+);
+const batch = fc.record({
+  shardNum: fc.oneof(fc.integer({ min: 1, max: 9 }), fc.constantFrom(1_000, 65_536)),
+  keysMax: fc.integer({ min: 1, max: 30 }),
+  groups: fc.array(fc.array(key, { maxLength: 40 }), { maxLength: 5 }),
+});
+
+function asGroups(groups: readonly (readonly bigint[])[], dim: number): LookupGroup[] {
+  return groups.map((keys, g) => groupOf(tableWith(`t${g}`, dim, []), keys));
+}
+
+test('every key is in exactly one request, of its shard, in the order of its group', () => {
+  const scatter = new Scatter(); // one for all runs: what an earlier batch left must not show
+  fc.assert(
+    fc.property(batch, ({ shardNum, keysMax, groups }) => {
+      const expected = new Map<number, { group: number; key: bigint; index: number }[]>();
+      groups.forEach((keys, group) => {
+        keys.forEach((one, index) => {
+          const shard = Number(one % BigInt(shardNum));
+          expected.set(shard, [...(expected.get(shard) ?? []), { group, key: one, index }]);
+        });
+      });
+      scatter.scatter(asGroups(groups, 1), shardNum);
+      const found = new Map<number, { group: number; key: bigint; index: number }[]>();
+      for (const request of scatter.requests(keysMax)) {
+        assert.ok(request.end > request.start && request.end - request.start <= keysMax);
+        const words = new Uint32Array(scatter.keyBytes(request).slice().buffer);
+        let i = 0;
+        for (const part of scatter.parts(request)) {
+          for (let p = part.start; p < part.start + part.count; p++) {
+            const one = {
+              group: part.group,
+              key: keyToBigint(words, i++),
+              index: scatter.order[p]!,
+            };
+            found.set(request.shard, [...(found.get(request.shard) ?? []), one]);
+          }
+        }
+        assert.equal(2 * i, words.length);
+      }
+      assert.deepEqual(found, new Map([...expected].sort(([a], [b]) => a - b)));
+    }),
+    { numRuns: 300 },
+  );
+});
+
+test('answers come back to where their keys were, rows of any dim', () => {
+  const scatter = new Scatter();
+  fc.assert(
+    fc.property(batch, fc.integer({ min: 1, max: 70 }), ({ shardNum, keysMax, groups }, dim) => {
+      const asked = asGroups(groups, dim);
+      scatter.scatter(asked, shardNum);
+      let unseen = 0;
+      scatter.requests(keysMax).forEach((request, number) => {
+        for (const part of scatter.parts(request)) {
+          const target = asked[part.group]!;
+          if (number % 3 === 2) {
+            fillPart(
+              part,
+              scatter.order,
+              new Float32Array(dim).fill(-1),
+              OUTCOME_UNAVAILABLE,
+              target,
+            );
+            continue;
+          }
+          const found = new Uint8Array(Math.ceil(part.count / 64) * 8);
+          const rows = new Float32Array(part.count * dim);
+          for (let i = 0; i < part.count; i++) {
+            const one = keyToBigint(target.keys, scatter.order[part.start + i]!);
+            if (one % 2n === 0n) found[i >>> 3]! |= 1 << (i & 7);
+            rows.fill(Number(one % 1_000n), i * dim, (i + 1) * dim);
+          }
+          unseen += gatherPart(part, scatter.order, found, rows, dim, target);
+        }
+      });
+      let unseenFound = 0;
+      groups.forEach((keys, g) => {
+        const { rows, outcomes } = asked[g]!;
+        keys.forEach((one, i) => {
+          const row = rows.subarray(i * dim, (i + 1) * dim);
+          if (outcomes[i] === OUTCOME_UNAVAILABLE) assert.ok(row.every((x) => x === -1));
+          else {
+            assert.equal(outcomes[i], one % 2n === 0n ? OUTCOME_HIT : OUTCOME_UNSEEN);
+            assert.ok(row.every((x) => x === Number(one % 1_000n)));
+            unseenFound += outcomes[i] === OUTCOME_UNSEEN ? 1 : 0;
+          }
+        });
+      });
+      assert.equal(unseen, unseenFound);
+    }),
+    { numRuns: 200 },
+  );
+});

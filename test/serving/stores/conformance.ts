@@ -1,0 +1,261 @@
+/**
+ * What every embedding store must do, as tests: LOCAL and REMOTE run all of it. A store that passes can take the
+ * place of another without a prediction changing.
+ */
+import assert from 'node:assert/strict';
+import { after, before, describe, test } from 'node:test';
+import fc from 'fast-check';
+import type { Manifest } from '../../../lib/core/manifest.ts';
+import type { EmbeddingStore } from '../../../serving/stores/embedding-store.ts';
+import {
+  assertAnswered,
+  groupOf,
+  KEY_MAX,
+  type OracleTable,
+  type OracleVersion,
+  tableWith,
+} from '../../client/oracle.ts';
+
+/** A store, and the world it takes its versions from. */
+export interface StoreUnderTest {
+  readonly store: EmbeddingStore;
+  /** Makes a version, of any shard count, that `store.prepare` then finds. */
+  publish(version: OracleVersion): Promise<Manifest>;
+  close(): Promise<void>;
+}
+
+type Wanted = readonly (readonly [OracleTable, readonly bigint[]])[];
+
+const TIMEOUT_MS = 10_000;
+
+function range(from: number, to: number): bigint[] {
+  return Array.from({ length: to - from }, (_, i) => BigInt(from + i));
+}
+
+export function storeConformance(name: string, open: () => Promise<StoreUnderTest>): void {
+  describe(`${name} store`, () => {
+    let world: StoreUnderTest;
+    let made = 0;
+    before(async () => {
+      world = await open();
+    });
+    after(() => world.close());
+
+    /** A new version of the one bundle, published and prepared. */
+    async function prepared(shardNum: number, tables: OracleTable[]): Promise<Prepared> {
+      const version = { bundle: 'ctr', version: `v${++made}`, shardNum, tables };
+      const manifest = await world.publish(version);
+      await world.store.prepare(manifest);
+      return { version, manifest };
+    }
+
+    async function lookUp({ version, manifest }: Prepared, wanted: Wanted): Promise<void> {
+      const groups = wanted.map(([table, keys]) => ({ table, keys, group: groupOf(table, keys) }));
+      const asked = groups.map(({ group }) => group);
+      assertAnswered(version, groups, await world.store.lookup(manifest, asked, TIMEOUT_MS));
+    }
+
+    basics(prepared, lookUp);
+    versions(() => world, prepared, lookUp);
+    randomBatches(prepared, lookUp);
+  });
+}
+
+interface Prepared {
+  readonly version: OracleVersion;
+  readonly manifest: Manifest;
+}
+type Prepare = (shardNum: number, tables: OracleTable[]) => Promise<Prepared>;
+type LookUp = (prepared: Prepared, wanted: Wanted) => Promise<void>;
+
+function basics(prepared: Prepare, lookUp: LookUp): void {
+  test('hits and unseen keys of tables of several dims, in one call', async () => {
+    const one = tableWith('one', 1, range(0, 300), { defaultRow: [0.25] });
+    const ten = tableWith('ten', 10, range(100, 400));
+    const large = tableWith('large', 65, range(0, 20), { defaultRow: Array(65).fill(-2) });
+    const version = await prepared(3, [one, ten, large]);
+    await lookUp(version, [
+      [ten, range(50, 450)],
+      [one, range(280, 320)],
+      [large, range(10, 30)],
+      [ten, range(399, 402)],
+    ]);
+  });
+
+  test('the keys 0 and 2^64-1 and their neighbours', async () => {
+    const edge = [0n, 1n, KEY_MAX - 1n, KEY_MAX, 1n << 32n, (1n << 32n) - 1n, 1n << 63n];
+    const all = tableWith('all', 4, edge);
+    const none = tableWith('none', 4, []);
+    const some = tableWith('some', 4, [0n, KEY_MAX - 1n]);
+    const version = await prepared(3, [all, none, some]);
+    await lookUp(version, [
+      [all, [...edge, 2n, KEY_MAX - 2n]],
+      [none, edge],
+      [some, edge],
+    ]);
+  });
+
+  test('a key that a batch has several times has its row each time', async () => {
+    const table = tableWith('t', 10, range(0, 10), { defaultRow: Array(10).fill(7) });
+    const version = await prepared(3, [table]);
+    const keys = range(0, 400).map((i) => (i * i) % 13n);
+    await lookUp(version, [
+      [table, keys],
+      [table, keys.toReversed()],
+    ]);
+  });
+
+  test('empty groups, no groups, empty shards, an empty table', async () => {
+    const sparse = tableWith('sparse', 2, [4n, 8n, 400n], { defaultRow: [1, -1] });
+    const empty = tableWith('empty', 3, []);
+    const version = await prepared(4, [sparse, empty]);
+    await lookUp(version, []);
+    await lookUp(version, [[sparse, []]]);
+    await lookUp(version, [
+      [sparse, []],
+      [empty, range(0, 9)],
+      [empty, []],
+      [sparse, range(0, 9)],
+    ]);
+  });
+
+  test('equal tables under two names keep their own default rows', async () => {
+    const a = tableWith('a', 2, range(0, 8), { defaultRow: [1, 1] });
+    const b = { ...a, name: 'b', defaultRow: [2, 2] };
+    await lookUp(await prepared(3, [a, b]), [
+      [a, range(0, 12)],
+      [b, range(0, 12)],
+    ]);
+  });
+
+  test('a large batch', async () => {
+    const table = tableWith('t', 10, range(0, 30_000));
+    await lookUp(await prepared(3, [table]), [[table, range(0, 60_000)]]);
+  });
+
+  test('many lookups at once', async () => {
+    const a = tableWith('a', 10, range(0, 2_000));
+    const b = tableWith('b', 3, range(0, 2_000), { salt: 5 });
+    const version = await prepared(3, [a, b]);
+    const lookups = Array.from({ length: 200 }, (_, i) =>
+      lookUp(version, [
+        [a, range(i * 11, i * 11 + (i % 40))],
+        [b, range(i * 7, i * 7 + (i % 90))],
+      ]),
+    );
+    await Promise.all(lookups);
+  });
+}
+
+function versions(world: () => StoreUnderTest, prepared: Prepare, lookUp: LookUp): void {
+  test('two versions side by side are never mixed', async () => {
+    const old = tableWith('t', 6, range(0, 1_000), { salt: 1, defaultRow: Array(6).fill(1) });
+    const young = tableWith('t', 6, range(500, 1_500), { salt: 2, defaultRow: Array(6).fill(2) });
+    const [first, second] = [await prepared(3, [old]), await prepared(3, [young])];
+    const lookups = Array.from({ length: 100 }, (_, i) => {
+      const keys = range(i * 15, i * 15 + 60);
+      return Promise.all([lookUp(first, [[old, keys]]), lookUp(second, [[young, keys]])]);
+    });
+    await Promise.all(lookups);
+  });
+
+  test('versions of different shard counts', async () => {
+    const table = tableWith('t', 5, [...range(0, 200), KEY_MAX]);
+    const reborn = tableWith('t', 5, [...range(0, 200), KEY_MAX], { salt: 9 });
+    const [four, one] = [await prepared(4, [table]), await prepared(1, [reborn])];
+    const keys = [...range(0, 250), KEY_MAX];
+    await Promise.all([lookUp(four, [[table, keys]]), lookUp(one, [[reborn, keys]])]);
+  });
+
+  test('a version of the same layers, as when only the graph changed', async () => {
+    const table = tableWith('t', 5, range(0, 100));
+    const [first, second] = [await prepared(3, [table]), await prepared(3, [table])];
+    await lookUp(first, [[table, range(50, 150)]]);
+    await lookUp(second, [[table, range(50, 150)]]);
+    await world().store.retire(first.manifest);
+    await lookUp(second, [[table, range(50, 150)]]);
+  });
+
+  test('a version that was not prepared, or was retired, is absent', async () => {
+    const table = tableWith('t', 2, range(0, 10), { salt: 77 });
+    const version = await prepared(3, [table]);
+    const unknown = { ...version, manifest: { ...version.manifest, version: 'unknown' } };
+    await assert.rejects(lookUp(unknown, [[table, [1n]]]), { code: 'VERSION_ABSENT' });
+    await lookUp(version, [[table, [1n]]]);
+    await world().store.retire(version.manifest);
+    await assert.rejects(lookUp(version, [[table, [1n]]]), { code: 'VERSION_ABSENT' });
+    await world().store.prepare(version.manifest);
+    await lookUp(version, [[table, range(0, 20)]]);
+  });
+
+  test('preparing twice, also at once, is preparing once', async () => {
+    const table = tableWith('t', 2, range(0, 10), { salt: 78 });
+    const version = await prepared(3, [table]);
+    const { store } = world();
+    await Promise.all([store.prepare(version.manifest), store.prepare(version.manifest)]);
+    await lookUp(version, [[table, range(0, 20)]]);
+  });
+
+  test('the mistakes of a caller are refused', async () => {
+    const table = tableWith('t', 2, range(0, 10));
+    const { manifest } = await prepared(3, [table]);
+    const { store } = world();
+    const group = groupOf(table, [1n, 2n]);
+    await assert.rejects(store.lookup(manifest, [{ ...group, table: 'x' }], TIMEOUT_MS), {
+      code: 'NOT_FOUND',
+    });
+    const short = { ...group, outcomes: new Uint8Array(1) };
+    await assert.rejects(store.lookup(manifest, [short], TIMEOUT_MS), { code: 'INVALID_ARGUMENT' });
+  });
+
+  test('work that has expired is not done: its keys are unavailable', async () => {
+    const table = tableWith('t', 2, range(0, 10), { defaultRow: [3, 4] });
+    const { version, manifest } = await prepared(3, [table]);
+    const keys = range(0, 20);
+    const group = groupOf(table, keys);
+    const summary = await world().store.lookup(manifest, [group], 0);
+    assertAnswered(version, [{ table, keys, group }], summary, () => true);
+  });
+}
+
+function randomBatches(prepared: Prepare, lookUp: LookUp): void {
+  test('random tables and batches answer as a Map does', async () => {
+    const key = fc.oneof(
+      { weight: 4, arbitrary: fc.bigInt({ min: 0n, max: 80n }) },
+      { weight: 1, arbitrary: fc.bigInt({ min: KEY_MAX - 20n, max: KEY_MAX }) },
+      { weight: 1, arbitrary: fc.bigInt({ min: 0n, max: KEY_MAX }) },
+    );
+    const table = fc.record({
+      dim: fc.integer({ min: 1, max: 40 }),
+      keys: fc.uniqueArray(key, { maxLength: 60 }),
+      salt: fc.integer({ min: 1, max: 50 }),
+      withDefault: fc.boolean(),
+    });
+    const batch = fc.array(fc.tuple(fc.nat(), fc.array(key, { maxLength: 150 })), { maxLength: 4 });
+    const world = fc.record({
+      shardNum: fc.constantFrom(1, 3, 4),
+      tables: fc.array(table, { minLength: 1, maxLength: 3 }),
+      batches: fc.array(batch, { minLength: 1, maxLength: 4 }),
+    });
+    await fc.assert(
+      fc.asyncProperty(world, async ({ shardNum, tables, batches }) => {
+        const oracle = tables.map(({ dim, keys, salt, withDefault }, i) =>
+          tableWith(`t${i}`, dim, keys, {
+            salt,
+            ...(withDefault && { defaultRow: Array.from({ length: dim }, (_, d) => d - 3) }),
+          }),
+        );
+        const version = await prepared(shardNum, oracle);
+        await Promise.all(
+          batches.map((groups) =>
+            lookUp(
+              version,
+              groups.map(([pick, keys]) => [oracle[pick % oracle.length]!, keys] as const),
+            ),
+          ),
+        );
+      }),
+      { numRuns: 25 },
+    );
+  });
+}
