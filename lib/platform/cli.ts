@@ -6,7 +6,7 @@ import { Command, CommanderError, InvalidArgumentError, Option } from 'commander
 import { CubeError } from '../core/errors.ts';
 import { checkName } from '../core/names.ts';
 
-export { Command, Option } from 'commander';
+export { Command, InvalidArgumentError, Option } from 'commander';
 
 export const EXIT_OK = 0;
 export const EXIT_FAILED = 1;

@@ -1,0 +1,41 @@
+/** The command line of cube-agent: one command that runs on every host, and those with which people steer. */
+import { type Command, createCli, runCli } from '../lib/platform/cli.ts';
+import { addChannelCommands } from './channel-commands.ts';
+import { addPublishCommand } from './publish-command.ts';
+import { addRunCommand } from './run-command.ts';
+import { addStatusCommand } from './status-command.ts';
+
+const EXAMPLES = `
+Examples:
+  On every host, one agent for its servers:
+    cube-agent run --repository /srv/models --bundle ctr-dnn --channel stable \\
+      --data-dir /var/lib/cube --server 127.0.0.1:8000 --server 127.0.0.1:8001
+
+  Move every host to version 2, wait until all servers answer with it, and back:
+    cube-agent activate --repository /srv/models --bundle ctr-dnn --version 2 \\
+      --reason "retrained" --fleet fleet.json --wait
+    cube-agent rollback --repository /srv/models --bundle ctr-dnn --reason "AUC fell"
+
+  Look:
+    cube-agent status  --repository /srv/models --bundle ctr-dnn --fleet fleet.json
+    cube-agent history --repository /srv/models --bundle ctr-dnn
+
+  Copy a version that another repository holds:
+    cube-agent publish --from /mnt/training/models --repository /srv/models \\
+      --bundle ctr-dnn --version 2
+`;
+
+export function run(argv?: readonly string[]): Promise<number> {
+  const program: Command = createCli(
+    'cube-agent',
+    'Brings versions from a repository to the cube-servers of a host, and moves channels.',
+  )
+    .addHelpText('after', EXAMPLES)
+    // `--version` after a command is that command's own: a version of the model.
+    .enablePositionalOptions();
+  addRunCommand(program);
+  addStatusCommand(program);
+  addChannelCommands(program);
+  addPublishCommand(program);
+  return runCli(program, argv);
+}

@@ -1,0 +1,182 @@
+/**
+ * The host's own copy: `layers/` and `versions/` of one bundle in the shape of the repository, with only the layers
+ * of this host's shards, manifest last. Beside them the agent keeps what it last knew, so that a host comes up
+ * again while its repository is away, and so that `cube-agent status` can say what goes wrong.
+ */
+import { join } from 'node:path';
+import type { ErrorCode } from '../lib/core/errors.ts';
+import { JsonReader } from '../lib/core/json.ts';
+import { type LayerRef, type Manifest, parseManifest } from '../lib/core/manifest.ts';
+import { checkName, NAME_PATTERN, NAME_RULE } from '../lib/core/names.ts';
+import type { Clock } from '../lib/platform/clock.ts';
+import {
+  fileBytes,
+  fileExists,
+  listFolder,
+  readText,
+  removePath,
+  replaceFile,
+} from '../lib/platform/files.ts';
+import {
+  layerPath,
+  layersFolder,
+  manifestPath,
+  tableFolder,
+  versionFolder,
+  versionsFolder,
+} from '../lib/repository/layout.ts';
+import { fileSha256 } from '../lib/repository/verified-copy.ts';
+import { type DiskState, layerName } from './plan.ts';
+
+const LAYER_FILE = /^([0-9a-f]{32})\.cube(\.part)?$/;
+
+/** Something that went wrong and has not gone right since. */
+export interface Problem {
+  /** What was being done: "fetch 2 t/0123…", "server 127.0.0.1:8000". */
+  readonly what: string;
+  readonly code: ErrorCode;
+  readonly message: string;
+  readonly since: string;
+  readonly attempts: number;
+}
+
+export interface AgentMemory {
+  /** The channel as last read. */
+  readonly pointer: string | undefined;
+  readonly previous: string | undefined;
+  readonly quarantined: readonly string[];
+  readonly problems: readonly Problem[];
+}
+
+export class HostData {
+  readonly #folder: string;
+  readonly #bundle: string;
+  readonly #manifests = new Map<string, Manifest>();
+
+  constructor(folder: string, bundle: string) {
+    this.#folder = folder;
+    this.#bundle = checkName(bundle, 'bundle');
+  }
+
+  layerPath(table: string, contentId: string): string {
+    return join(this.#folder, layerPath(this.#bundle, table, contentId));
+  }
+
+  scan(): DiskState {
+    const layers = new Set<string>();
+    const parts = new Set<string>();
+    for (const table of this.#list(layersFolder(this.#bundle))) {
+      for (const file of listFolder(join(this.#folder, tableFolder(this.#bundle, table)))) {
+        const [, contentId, part] = LAYER_FILE.exec(file) ?? [];
+        if (contentId === undefined) continue;
+        (part === undefined ? layers : parts).add(layerName(table, contentId));
+      }
+    }
+    const versions = this.#list(versionsFolder(this.#bundle)).filter(
+      (version) => this.manifest(version) !== undefined,
+    );
+    return { versions: new Set(versions), layers, parts };
+  }
+
+  /** Undefined when it is absent or unreadable: it is then written again. */
+  manifest(version: string): Manifest | undefined {
+    const path = join(this.#folder, manifestPath(this.#bundle, version));
+    if (!fileExists(path)) {
+      this.#manifests.delete(version);
+      return undefined;
+    }
+    const known = this.#manifests.get(version);
+    if (known !== undefined) return known;
+    try {
+      const manifest = parseManifest(readText(path), path);
+      if (manifest.version !== version || manifest.bundle !== this.#bundle) return undefined;
+      this.#manifests.set(version, manifest);
+      return manifest;
+    } catch {
+      return undefined;
+    }
+  }
+
+  /** @param text the manifest as published */
+  stage(version: string, text: string): void {
+    this.#manifests.delete(version);
+    replaceFile(join(this.#folder, manifestPath(this.#bundle, version)), text);
+  }
+
+  removeVersion(version: string): void {
+    this.#manifests.delete(version);
+    removePath(join(this.#folder, versionFolder(this.#bundle, version)));
+  }
+
+  /** @param layer "table/contentId" */
+  removeLayer(layer: string): void {
+    const [table = '', contentId = ''] = layer.split('/');
+    const path = this.layerPath(table, contentId);
+    removePath(path);
+    removePath(`${path}.part`);
+  }
+
+  /**
+   * Reads a shard's layers back after a server found one unreadable, and removes those that are damaged, so that
+   * they are fetched again. @returns what was removed
+   */
+  async removeDamaged(manifest: Manifest, shardIndex: number, clock: Clock): Promise<string[]> {
+    const removed: string[] = [];
+    for (const table of manifest.tables) {
+      for (const layer of table.shards[shardIndex] ?? []) {
+        const name = layerName(table.name, layer.contentId);
+        const path = this.layerPath(table.name, layer.contentId);
+        if (!fileExists(path) || (await isWhole(path, layer, clock))) continue;
+        this.removeLayer(name);
+        removed.push(name);
+      }
+    }
+    return removed;
+  }
+
+  /** What an agent of this channel last knew here; undefined when none has run, or its notes are unreadable. */
+  recall(channel: string): AgentMemory | undefined {
+    const path = this.#memoryPath(channel);
+    if (!fileExists(path)) return undefined;
+    try {
+      return readMemory(JsonReader.parse(readText(path), path));
+    } catch {
+      return undefined;
+    }
+  }
+
+  remember(channel: string, memory: AgentMemory): void {
+    replaceFile(this.#memoryPath(channel), `${JSON.stringify(memory, null, 2)}\n`);
+  }
+
+  #memoryPath(channel: string): string {
+    return join(this.#folder, this.#bundle, 'agent', `${checkName(channel, 'channel')}.json`);
+  }
+
+  #list(folder: string): string[] {
+    return listFolder(join(this.#folder, folder)).filter((name) => NAME_PATTERN.test(name));
+  }
+}
+
+async function isWhole(path: string, layer: LayerRef, clock: Clock): Promise<boolean> {
+  return fileBytes(path) === layer.bytes && (await fileSha256(path, clock)) === layer.sha256;
+}
+
+function readMemory(json: JsonReader): AgentMemory {
+  const version = (field: JsonReader): string => field.string(NAME_PATTERN, NAME_RULE);
+  return {
+    pointer: json.optional('pointer', version),
+    previous: json.optional('previous', version),
+    quarantined: json.field('quarantined').items().map(version),
+    problems: json
+      .field('problems')
+      .items()
+      .map((item) => ({
+        what: item.field('what').string(),
+        code: item.field('code').string() as ErrorCode,
+        message: item.field('message').string(),
+        since: item.field('since').string(),
+        attempts: item.field('attempts').integer(1),
+      })),
+  };
+}

@@ -1,0 +1,21 @@
+/** What commands print: lines on stdout, tables with aligned columns. */
+
+export function print(text: string): void {
+  process.stdout.write(`${text}\n`);
+}
+
+/** Columns as wide as their widest cell; the last one is not padded. Control characters in cells are blanked. */
+export function table(head: readonly string[], rows: readonly (readonly string[])[]): string {
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what must not reach a terminal
+  const clean = (cell: string): string => cell.replaceAll(/[\u0000-\u001f\u007f]/g, ' ');
+  const lines = [head, ...rows].map((row) => row.map(clean));
+  const widths = head.map((_, i) => Math.max(...lines.map((row) => row[i]?.length ?? 0)));
+  return lines
+    .map((row) =>
+      row
+        .map((cell, i) => cell.padEnd(widths[i] ?? 0))
+        .join('  ')
+        .trimEnd(),
+    )
+    .join('\n');
+}
