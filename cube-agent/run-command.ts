@@ -53,7 +53,7 @@ async function runAgent(options: RunOptions): Promise<void> {
     clock: systemClock,
     logger,
   });
-  logger.info({ repository, bundle, channel, dataDir, servers: server }, 'started');
+  logger.info({ repository, bundle, channel, dataDir, servers: server }, 'running');
   agent.start();
   await runUntilStopped(agent, logger);
 }
