@@ -1,0 +1,344 @@
+/** The plan against a made-up world in which every action does what it says. */
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import fc from 'fast-check';
+import {
+  type DiskAction,
+  layerName,
+  NOTHING,
+  type Plan,
+  type PlanInput,
+  plan,
+  type ServerAction,
+  type ServerState,
+  type Wanted,
+} from '../../cube-agent/plan.ts';
+import type { Manifest } from '../../lib/core/manifest.ts';
+
+const GRACE_MS = 1000;
+const ROUNDS_MAX = 12;
+
+/** Version "n" of `shardNum` shards: table "shared" has the same layers in versions of one shard count, "own" has not. */
+function manifestOf(version: string, shardNum: number): Manifest {
+  const table = (name: string, tag: string) => ({
+    name,
+    dim: 1,
+    dtype: 'f32' as const,
+    rows: shardNum,
+    defaultRow: [],
+    shardNum,
+    shards: Array.from({ length: shardNum }, (_, shard) => [
+      {
+        contentId: `${tag}-${shardNum}-${shard}`,
+        kind: 'base' as const,
+        bytes: 1,
+        sha256: '',
+        rows: 1,
+      },
+    ]),
+  });
+  return {
+    bundle: 'ctr',
+    version,
+    files: [],
+    hash: { scheme: 'raw', seed: 0n, modulo: 0n },
+    slots: [],
+    tables: [table('shared', 'same'), table('own', version)],
+  };
+}
+
+const VERSIONS = ['1', '2', '3', '4'];
+/** Versions 1 to 3 have two shards, version 4 has three: a reshard. */
+const shardNumOfVersion = (version: string): number => (version === '4' ? 3 : 2);
+const MANIFESTS = new Map(VERSIONS.map((v) => [v, manifestOf(v, shardNumOfVersion(v))]));
+
+function layersOf(version: string, shards: readonly number[]): string[] {
+  const tables = MANIFESTS.get(version)?.tables ?? [];
+  return tables.flatMap((table) =>
+    shards.flatMap((shard) =>
+      (table.shards[shard] ?? []).map((layer) => layerName(table.name, layer.contentId)),
+    ),
+  );
+}
+
+const version = fc.constantFrom(...VERSIONS);
+const server = fc
+  .record({
+    shardNum: fc.constantFrom(2, 3),
+    shard: fc.nat(),
+    answers: fc.boolean(),
+    held: fc.uniqueArray(
+      fc.record({ version, idleMs: fc.constantFrom(0, GRACE_MS - 1, GRACE_MS, 10 * GRACE_MS) }),
+      { selector: (held) => held.version, maxLength: 3 },
+    ),
+    active: fc.nat(),
+    loading: fc.uniqueArray(version, { maxLength: 1 }),
+  })
+  .map(({ shardNum, shard, answers, held, active, loading }) => {
+    const own = held.filter((h) => shardNumOfVersion(h.version) === shardNum);
+    return {
+      shardIndex: shard % shardNum,
+      shardNum,
+      answers,
+      held: own,
+      active: own[active % (own.length + 1)]?.version,
+      loading: loading.filter(
+        (v) => shardNumOfVersion(v) === shardNum && !own.some((h) => h.version === v),
+      ),
+    };
+  });
+
+const inputs: fc.Arbitrary<PlanInput> = fc
+  .record({
+    servers: fc.array(server, { maxLength: 4 }),
+    wanted: fc.option(
+      fc.record({
+        pointer: version,
+        previous: fc.option(version, { nil: undefined }),
+        quarantined: fc.uniqueArray(version, { maxLength: 2 }),
+      }),
+      { nil: undefined, freq: 10 },
+    ),
+    unreadable: fc.option(version, { nil: undefined, freq: 3 }),
+    staged: fc.uniqueArray(version),
+    complete: fc.uniqueArray(version),
+    parts: fc.uniqueArray(version),
+    allServersKnown: fc.boolean(),
+  })
+  .map(({ servers, wanted, unreadable, staged, complete, parts, allServersKnown }) => ({
+    servers: servers.map((state, i) => ({ ...state, address: `host:${i}` })),
+    wanted: wanted && goodWanted(wanted),
+    manifests: new Map([...MANIFESTS].filter(([v]) => v !== unreadable)),
+    disk: {
+      versions: new Set(staged.filter((v) => v !== unreadable)),
+      layers: new Set(complete.flatMap((v) => layersOf(v, [0, 1]))),
+      parts: new Set(parts.flatMap((v) => layersOf(v, [0]))),
+    },
+    allServersKnown,
+    retireGraceMs: GRACE_MS,
+  }));
+
+/** As channelState gives it: previous is another version, and a good one. */
+function goodWanted(w: {
+  pointer: string;
+  previous: string | undefined;
+  quarantined: string[];
+}): Wanted {
+  const quarantined = new Set(w.quarantined);
+  const bad = w.previous === w.pointer || (w.previous !== undefined && quarantined.has(w.previous));
+  return { pointer: w.pointer, previous: bad ? undefined : w.previous, quarantined };
+}
+
+function carryOut(input: PlanInput, { disk, servers }: Plan): PlanInput {
+  const afterDisk = disk.reduce(onDisk, input);
+  return {
+    ...afterDisk,
+    servers: afterDisk.servers.map((s) =>
+      servers.filter((a) => a.server === s.address).reduce(onServer, s),
+    ),
+  };
+}
+
+function onDisk(input: PlanInput, action: DiskAction): PlanInput {
+  const versions = new Set(input.disk.versions);
+  const layers = new Set(input.disk.layers);
+  const parts = new Set(input.disk.parts);
+  if (action.kind === 'stage') versions.add(action.version);
+  else if (action.kind === 'remove-version') versions.delete(action.version);
+  else if (action.kind === 'remove-layer') {
+    layers.delete(action.layer);
+    parts.delete(action.layer);
+  } else {
+    const name = layerName(action.table, action.layer.contentId);
+    layers.add(name);
+    parts.delete(name);
+  }
+  return { ...input, disk: { versions, layers, parts } };
+}
+
+function onServer(state: ServerState, { kind, version: v }: ServerAction): ServerState {
+  const others = state.held.filter((held) => held.version !== v);
+  if (kind === 'activate') return { ...state, active: v };
+  if (kind === 'unload') return { ...state, held: others };
+  return { ...state, held: [...others, { version: v, idleMs: 0 }] };
+}
+
+/** Carries out plans until there is nothing left to do. Loads under way end first, and every server is back. */
+function settle(input: PlanInput): PlanInput {
+  let current = input;
+  for (let round = 0; round < ROUNDS_MAX; round++) {
+    const next = plan(current);
+    if (next.disk.length === 0 && next.servers.length === 0) return current;
+    current = carryOut(current, next);
+  }
+  throw new Error(`not settled after ${ROUNDS_MAX} rounds: ${JSON.stringify(plan(current))}`);
+}
+
+const calm = (input: PlanInput): PlanInput => ({
+  ...input,
+  servers: input.servers.map((state) => ({ ...state, loading: [], answers: true })),
+});
+
+test('carrying plans out ends, and then there is nothing to do', () => {
+  fc.assert(
+    fc.property(inputs, (input) => {
+      assert.deepEqual(plan(settle(input)), NOTHING);
+    }),
+    { numRuns: 1000 },
+  );
+});
+
+test('carrying out a plan twice is carrying it out once', () => {
+  fc.assert(
+    fc.property(inputs, (input) => {
+      const next = plan(input);
+      const once = carryOut(input, next);
+      assert.deepEqual(carryOut(once, next), once);
+    }),
+  );
+});
+
+test('in the end every fitting server holds what is wanted and has the pointer active', () => {
+  fc.assert(
+    fc.property(inputs, (input) => {
+      const { wanted, servers, manifests } = settle(calm(input));
+      if (wanted === undefined) return;
+      const good = [wanted.pointer, wanted.previous].filter(
+        (v) => v !== undefined && !wanted.quarantined.has(v) && manifests.has(v),
+      );
+      for (const state of servers) {
+        const fitting = good.filter((v) => shardNumOfVersion(v ?? '') === state.shardNum);
+        for (const v of fitting) assert.ok(state.held.some((held) => held.version === v));
+        if (fitting[0] === wanted.pointer) assert.equal(state.active, wanted.pointer);
+        else if (fitting.length > 0) assert.ok(state.active !== undefined);
+      }
+    }),
+    { numRuns: 1000 },
+  );
+});
+
+test('only what is held, wanted and not quarantined is activated; only what is staged is loaded', () => {
+  fc.assert(
+    fc.property(inputs, (input) => {
+      for (const action of plan(input).servers) {
+        const state = input.servers.find(({ address }) => address === action.server);
+        assert.ok(state?.answers && input.wanted !== undefined);
+        const { pointer, previous, quarantined } = input.wanted;
+        if (action.kind === 'unload') continue;
+        assert.ok(action.version === pointer || action.version === previous);
+        assert.ok(!quarantined.has(action.version));
+        assert.equal(shardNumOfVersion(action.version), state.shardNum);
+        if (action.kind === 'activate') {
+          assert.ok(state.held.some((held) => held.version === action.version));
+          if (action.version === previous) assert.equal(state.active, undefined);
+        } else {
+          assert.ok(input.disk.versions.has(action.version));
+          for (const layer of layersOf(action.version, [state.shardIndex])) {
+            assert.ok(input.disk.layers.has(layer));
+          }
+        }
+      }
+    }),
+    { numRuns: 2000 },
+  );
+});
+
+test('what is active, wanted or was looked up lately stays loaded', () => {
+  fc.assert(
+    fc.property(inputs, (input) => {
+      for (const { kind, server: address, version: v } of plan(input).servers) {
+        if (kind !== 'unload') continue;
+        const state = input.servers.find((s) => s.address === address);
+        const held = state?.held.find((h) => h.version === v);
+        assert.ok(held !== undefined && held.idleMs >= GRACE_MS);
+        assert.notEqual(v, state?.active);
+        const { wanted } = input;
+        const isWanted = v === wanted?.pointer || v === wanted?.previous;
+        assert.ok(!isWanted || wanted?.quarantined.has(v));
+      }
+    }),
+    { numRuns: 2000 },
+  );
+});
+
+test('files that a server holds, loads or will need are not removed', () => {
+  fc.assert(
+    fc.property(inputs, (input) => {
+      const removals = plan(input).disk.filter(({ kind }) => kind.startsWith('remove'));
+      if (removals.length === 0) return;
+      assert.ok(input.allServersKnown && input.wanted !== undefined);
+      const { pointer, previous, quarantined } = input.wanted;
+      const needed = new Set(
+        [pointer, previous].filter((v): v is string => v !== undefined && !quarantined.has(v)),
+      );
+      for (const { held, loading, active } of input.servers) {
+        for (const v of [...held.map((h) => h.version), ...loading]) needed.add(v);
+        if (active !== undefined) needed.add(active);
+      }
+      const layers = new Set([...needed].flatMap((v) => layersOf(v, [0, 1, 2])));
+      for (const action of removals) {
+        if (action.kind === 'remove-version') assert.ok(!needed.has(action.version));
+        if (action.kind === 'remove-layer') assert.ok(!layers.has(action.layer));
+      }
+    }),
+    { numRuns: 2000 },
+  );
+});
+
+test('nothing is planned while the channel points nowhere', () => {
+  fc.assert(
+    fc.property(inputs, (input) => {
+      assert.deepEqual(plan({ ...input, wanted: undefined }), NOTHING);
+    }),
+  );
+});
+
+const idle = (state: Partial<ServerState>): ServerState => ({
+  address: 'host:0',
+  shardIndex: 0,
+  shardNum: 2,
+  active: undefined,
+  held: [],
+  loading: [],
+  answers: true,
+  ...state,
+});
+
+const at = (pointer: string, previous: string | undefined, servers: ServerState[]): PlanInput => ({
+  wanted: { pointer, previous, quarantined: new Set() },
+  manifests: MANIFESTS,
+  disk: { versions: new Set(), layers: new Set(), parts: new Set() },
+  servers,
+  allServersKnown: true,
+  retireGraceMs: GRACE_MS,
+});
+
+test('a version with another shard count leaves a server as it is', () => {
+  const servers = [idle({ active: '3', held: [{ version: '3', idleMs: 5 * GRACE_MS }] })];
+  const end = settle(at('4', '3', servers));
+  assert.deepEqual(
+    end.servers[0]?.held.map((held) => held.version),
+    ['3'],
+  );
+  assert.equal(end.servers[0]?.active, '3');
+  assert.ok(!end.disk.versions.has('4'));
+});
+
+test('a second version fetches only the layers that differ', () => {
+  const first = settle(at('1', undefined, [idle({})]));
+  const fetched = plan({ ...at('2', '1', [...first.servers]), disk: first.disk }).disk;
+  assert.deepEqual(
+    fetched.map((action) => (action.kind === 'fetch' ? action.table : action.kind)),
+    ['own', 'stage'],
+  );
+});
+
+test('a restarted server is loaded from disk without a fetch, the pointer first', () => {
+  const end = settle(at('2', '1', [idle({})]));
+  const next = plan({ ...end, servers: [idle({})] });
+  assert.deepEqual(next.disk, []);
+  assert.deepEqual(
+    next.servers.map(({ kind, version: v }) => `${kind} ${v}`),
+    ['load 2', 'load 1'],
+  );
+});
