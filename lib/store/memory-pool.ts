@@ -23,13 +23,13 @@ const WASTE_BYTES: number = 1 << 20;
 /** A memory and the views on all of it, which are made again when it grows. */
 export class PooledMemory {
   readonly memory: WebAssembly.Memory;
-  readonly #kind: KernelKind;
+  readonly kind: KernelKind;
   kernels: Kernels;
   bytes: Uint8Array;
 
   constructor(bytes: number, kind: KernelKind) {
     this.memory = createMemory(bytes);
-    this.#kind = kind;
+    this.kind = kind;
     this.kernels = createKernels(this.memory, kind);
     this.bytes = new Uint8Array(this.memory.buffer);
   }
@@ -41,7 +41,7 @@ export class PooledMemory {
   growTo(bytes: number): void {
     this.memory.grow((bytes - this.length) / PAGE_BYTES);
     this.bytes = new Uint8Array(this.memory.buffer);
-    if (this.#kind === 'twin') this.kernels = createKernels(this.memory, this.#kind);
+    if (this.kind === 'twin') this.kernels = createKernels(this.memory, this.kind);
   }
 }
 

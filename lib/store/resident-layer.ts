@@ -2,7 +2,7 @@
  * One layer in memory: each segment in a memory of its own, behind a small scratch area through which keys go in and
  * rows come out.
  *
- *      0        128     384            (all sizes but the first two follow from rowBytes)
+ *      0        128     448            (all sizes but the first two follow from rowBytes)
  *      ┌────────┬───────┬─────────────┬──────┬───────┬──────┬─ … ─┬──────────────────────┐
  *      │ params │ work  │ default row │ keys │ found │ rows │     │ segment              │
  *      └────────┴───────┴─────────────┴──────┴───────┴──────┴─ … ─┴──────────────────────┘
@@ -21,6 +21,11 @@ const PARAMS_AT = 0;
 export const WORK_AT: number = PARAMS_BYTES;
 const DEFAULT_ROW_AT: number = WORK_AT + WORK_BYTES;
 const SCRATCH_BYTES = 65_536;
+/**
+ * Copying to or from shared memory goes by words only when both addresses are equal modulo 8, else byte by byte at a
+ * sixth of the speed. So keys and rows are placed as far from a multiple of 8 as the caller's arrays are.
+ */
+const SKEW_BYTES = 8;
 /** A chunk is a multiple of 8 keys, so that its bits of `found` are whole bytes. */
 const CHUNK_KEYS_MIN = 8;
 
@@ -36,11 +41,11 @@ interface ScratchLayout {
 function layOutScratch(rowBytes: number): ScratchLayout {
   const keysAt = alignUp(DEFAULT_ROW_AT + rowBytes, 64);
   const perKey = 8 + rowBytes;
-  const fitting = Math.floor((SCRATCH_BYTES - keysAt - 512) / (perKey + 1 / 8));
+  const fitting = Math.floor((SCRATCH_BYTES - keysAt - 1024) / (perKey + 1 / 8));
   const chunkKeys = Math.max(CHUNK_KEYS_MIN, fitting - (fitting % (fitting >= 32 ? 32 : 8)));
-  const foundAt = keysAt + 8 * chunkKeys;
+  const foundAt = keysAt + 8 * chunkKeys + SKEW_BYTES;
   const rowsAt = alignUp(foundAt + 4 * Math.ceil(chunkKeys / 32), 64);
-  const segmentAt = alignUp(rowsAt + rowBytes * chunkKeys, 4096);
+  const segmentAt = alignUp(rowsAt + rowBytes * chunkKeys + SKEW_BYTES, 4096);
   return { chunkKeys, keysAt, foundAt, rowsAt, segmentAt };
 }
 
@@ -61,7 +66,7 @@ function powerOfTwo(value: bigint): number {
 
 function writeParams(header: LayerHeader, segment: number, memory: PooledMemory): void {
   const view = new DataView(memory.memory.buffer, PARAMS_AT, PARAMS_BYTES);
-  const { bytes, rows } = header.segments[segment]!;
+  const { rows } = header.segments[segment]!;
   const inline = header.layout === 'inline';
   const { segmentAt } = layOutScratch(header.rowBytes);
   view.setBigUint64(0, inline ? header.emptyKey : header.firstKey, true);
@@ -74,7 +79,6 @@ function writeParams(header: LayerHeader, segment: number, memory: PooledMemory)
   view.setUint32(48, header.rowBytes, true);
   view.setUint32(52, segment, true);
   view.setUint32(56, header.segments.length, true);
-  view.setUint32(60, segmentAt + bytes - header.stride, true);
   view.setInt32(64, powerOfTwo(header.keyStep), true);
   view.setUint32(68, header.shardIndex, true);
   view.setUint32(72, header.shardNum, true);
@@ -128,41 +132,47 @@ export class ResidentLayer {
     if (first === undefined) {
       return this.#missAll(keys, keysAt, count, rows, rowsAt, found, foundAt, defaultRow);
     }
-    const layout = this.#layout;
-    const rowBytes = this.header.rowBytes * count;
-    first.bytes.set(
-      new Uint8Array(keys.buffer, keys.byteOffset + keysAt, 8 * count),
-      layout.keysAt,
-    );
+    const { foundAt: bitsAt, keysAt: keysStart, rowsAt: rowsStart } = this.#layout;
+    const keysFrom = keys.byteOffset + keysAt;
+    // The twin works on words, so it needs them aligned.
+    const skewed = first.kind === 'wasm' ? SKEW_BYTES - 1 : 0;
+    const inKeys = keysStart + (keysFrom & skewed);
+    const inRows = rowsStart + ((rows.byteOffset + rowsAt) & skewed);
+    const rowsEnd = inRows + this.header.rowBytes * count;
+    first.bytes.set(new Uint8Array(keys.buffer, keysFrom, 8 * count), inKeys);
     let memory = first;
-    let hits = this.#lookupSegment(first, count);
+    let hits = this.#lookupSegment(first, inKeys, inRows, count);
     for (let i = 1; i < this.memories.length && hits < count; i++) {
       const next = this.memories[i]!;
-      next.bytes.set(memory.bytes.subarray(layout.keysAt, layout.rowsAt + rowBytes), layout.keysAt);
+      next.bytes.set(memory.bytes.subarray(keysStart, rowsEnd), keysStart);
       memory = next;
-      hits += this.#lookupSegment(memory, count);
+      hits += this.#lookupSegment(memory, inKeys, inRows, count);
     }
     if (hits < count) {
-      const stranger = this.#fillMissing(memory, count, defaultRow);
+      const stranger = this.#fillMissing(memory, inKeys, inRows, count, defaultRow);
       if (stranger >= 0) return -1 - stranger;
     }
-    const { bytes } = memory;
-    rows.set(bytes.subarray(layout.rowsAt, layout.rowsAt + rowBytes), rowsAt);
-    found.set(bytes.subarray(layout.foundAt, layout.foundAt + ((count + 7) >>> 3)), foundAt);
+    rows.set(memory.bytes.subarray(inRows, rowsEnd), rowsAt);
+    found.set(memory.bytes.subarray(bitsAt, bitsAt + ((count + 7) >>> 3)), foundAt);
     return hits;
   }
 
-  #lookupSegment({ kernels }: PooledMemory, count: number): number {
-    const { keysAt, foundAt, rowsAt } = this.#layout;
+  #lookupSegment({ kernels }: PooledMemory, keys: number, rows: number, count: number): number {
+    const { foundAt } = this.#layout;
     return this.header.layout === 'inline'
-      ? kernels.lookupInline(PARAMS_AT, WORK_AT, keysAt, foundAt, rowsAt, count)
-      : kernels.lookupDense(PARAMS_AT, WORK_AT, keysAt, foundAt, rowsAt, count);
+      ? kernels.lookupInline(PARAMS_AT, WORK_AT, keys, foundAt, rows, count)
+      : kernels.lookupDense(PARAMS_AT, WORK_AT, keys, foundAt, rows, count);
   }
 
-  #fillMissing({ bytes, kernels }: PooledMemory, count: number, defaultRow: Uint8Array): number {
-    const { keysAt, foundAt, rowsAt } = this.#layout;
+  #fillMissing(
+    { bytes, kernels }: PooledMemory,
+    keys: number,
+    rows: number,
+    count: number,
+    defaultRow: Uint8Array,
+  ): number {
     bytes.set(defaultRow, DEFAULT_ROW_AT);
-    return kernels.fillMissing(PARAMS_AT, keysAt, foundAt, rowsAt, count, DEFAULT_ROW_AT);
+    return kernels.fillMissing(PARAMS_AT, keys, this.#layout.foundAt, rows, count, DEFAULT_ROW_AT);
   }
 
   /** An empty shard has no segment and no memory: every key is missing. */

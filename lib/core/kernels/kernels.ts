@@ -8,7 +8,7 @@
  *      8 u64 keyStep (dense)                          48 u32 rowBytes (a multiple of 4)
  *     16 u64 homeSlots (inline)                       52 u32 segment index
  *     24 u64 first row of the segment (dense)         56 u32 segment count
- *     32 u64 rows of the segment (dense)              60 u32 address of the last slot, always empty (inline)
+ *     32 u64 rows of the segment (dense)              60 u32 zero
  *     40 u32 address of the first slot or row         64 i32 log2(keyStep), or -1 when it is no power of two
  *                                                     68 u32 shard index    72 u32 shard number
  *
@@ -19,7 +19,7 @@ import { KERNELS_WASM_BASE64 } from './generated/kernels.ts';
 import { createTwin } from './twin.ts';
 
 export const PARAMS_BYTES = 128;
-export const WORK_BYTES = 256;
+export const WORK_BYTES = 320;
 export const PAGE_BYTES = 65_536;
 /** A WebAssembly memory ends at 4 GiB. */
 export const MEMORY_PAGES_MAX = 65_536;

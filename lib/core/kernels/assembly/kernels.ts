@@ -124,9 +124,12 @@ function mixKey(key: u64): u64 {
   return x ^ (x >> 32);
 }
 
+/** Where the sums of touched bytes go, after the 32 entries of `work`: without a use the loads would be dropped. */
+const TOUCHED: usize = 256;
+
 /**
  * Passes of 32 keys: the first computes the home slots and touches them, so that their cache misses overlap; the
- * second probes. A key of another segment is sent to the last slot, which is empty.
+ * second probes.
  */
 // @ts-ignore: decorator
 @inline
@@ -135,9 +138,6 @@ function inlineBatch(params: usize, work: usize, keys: usize, found: usize, rows
   const homeSlots = load<u64>(params, 16);
   const base = <usize>load<u32>(params, 40);
   const stride = <usize>load<u32>(params, 44);
-  const segment = load<u32>(params, 52);
-  const segmentCount = load<u32>(params, 56);
-  const lastSlot = <usize>load<u32>(params, 60);
   let hits: u32 = 0;
   let touched: u32 = 0;
   for (let start: u32 = 0; start < count; start += 32) {
@@ -145,13 +145,11 @@ function inlineBatch(params: usize, work: usize, keys: usize, found: usize, rows
     const first = keys + (<usize>start << 3);
     for (let i: u32 = 0; i < length; i++) {
       const mixed = mixKey(load<u64>(first + (<usize>i << 3)));
-      let slot = base + <usize>(((mixed >> 32) * homeSlots) >> 32) * stride;
-      if (segmentCount > 1 && <u32>(((mixed & 0xffffffff) * <u64>segmentCount) >> 32) != segment) slot = lastSlot;
+      const slot = base + <usize>(((mixed >> 32) * homeSlots) >> 32) * stride;
       store<u32>(work + (<usize>i << 2), <u32>slot);
       touched += load<u32>(slot) + <u32>load<u8>(slot + stride - 1);
     }
-    const mask = found + (<usize>start >> 3);
-    let bits: u32 = segment == 0 ? 0 : load<u32>(mask);
+    let bits: u32 = 0;
     for (let i: u32 = 0; i < length; i++) {
       const key = load<u64>(first + (<usize>i << 3));
       let slot = <usize>load<u32>(work + (<usize>i << 2));
@@ -167,13 +165,75 @@ function inlineBatch(params: usize, work: usize, keys: usize, found: usize, rows
         slot += stride;
       }
     }
-    store<u32>(mask, bits);
+    store<u32>(found + (<usize>start >> 3), bits);
   }
-  store<u32>(work, touched, 128);
+  store<u32>(work + TOUCHED, touched);
   return hits;
 }
 
+/** The same for one of several segments: the first pass gathers up to 32 keys of this segment, without a branch. */
+// @ts-ignore: decorator
+@inline
+function splitBatch(params: usize, work: usize, keys: usize, found: usize, rows: usize, count: u32, rowBytes: usize): u32 {
+  const emptyKey = load<u64>(params);
+  const homeSlots = load<u64>(params, 16);
+  const base = <usize>load<u32>(params, 40);
+  const stride = <usize>load<u32>(params, 44);
+  const segment = load<u32>(params, 52);
+  const segmentCount = <u64>load<u32>(params, 56);
+  if (segment == 0) memory.fill(found, 0, ((<usize>count + 31) >> 5) << 2);
+  let hits: u32 = 0;
+  let touched: u32 = 0;
+  let next: u32 = 0;
+  while (next < count) {
+    let own: u32 = 0;
+    while (next < count && own < 32) {
+      const mixed = mixKey(load<u64>(keys + (<usize>next << 3)));
+      const entry = work + (<usize>own << 3);
+      store<u32>(entry, next);
+      store<u32>(entry, <u32>(base + <usize>(((mixed >> 32) * homeSlots) >> 32) * stride), 4);
+      own += <u32>(<u32>(((mixed & 0xffffffff) * segmentCount) >> 32) == segment);
+      next++;
+    }
+    for (let i: u32 = 0; i < own; i++) {
+      const slot = <usize>load<u32>(work + (<usize>i << 3), 4);
+      touched += load<u32>(slot) + <u32>load<u8>(slot + stride - 1);
+    }
+    for (let i: u32 = 0; i < own; i++) {
+      const entry = work + (<usize>i << 3);
+      const place = load<u32>(entry);
+      const key = load<u64>(keys + (<usize>place << 3));
+      let slot = <usize>load<u32>(entry, 4);
+      for (;;) {
+        const slotKey = load<u64>(slot);
+        if (slotKey == emptyKey) break;
+        if (slotKey == key) {
+          copyRow(rows + <usize>place * rowBytes, slot + 8, rowBytes);
+          const mask = found + ((<usize>place >> 5) << 2);
+          store<u32>(mask, load<u32>(mask) | (1 << (place & 31)));
+          hits++;
+          break;
+        }
+        slot += stride;
+      }
+    }
+  }
+  store<u32>(work + TOUCHED, touched);
+  return hits;
+}
+
+function lookupSplit(params: usize, work: usize, keys: usize, found: usize, rows: usize, count: u32): u32 {
+  const rowBytes = load<u32>(params, 48);
+  switch (rowBytes) {
+    case 32: return splitBatch(params, work, keys, found, rows, count, 32);
+    case 40: return splitBatch(params, work, keys, found, rows, count, 40);
+    case 64: return splitBatch(params, work, keys, found, rows, count, 64);
+    default: return splitBatch(params, work, keys, found, rows, count, <usize>rowBytes);
+  }
+}
+
 export function lookupInline(params: usize, work: usize, keys: usize, found: usize, rows: usize, count: u32): u32 {
+  if (load<u32>(params, 56) > 1) return lookupSplit(params, work, keys, found, rows, count);
   const rowBytes = load<u32>(params, 48);
   switch (rowBytes) {
     case 16: return inlineBatch(params, work, keys, found, rows, count, 16);
@@ -235,7 +295,7 @@ function denseBatch(params: usize, work: usize, keys: usize, found: usize, rows:
     }
     store<u32>(mask, bits);
   }
-  store<u32>(work, touched, 128);
+  store<u32>(work + TOUCHED, touched);
   return hits;
 }
 
