@@ -1,0 +1,99 @@
+import assert from 'node:assert/strict';
+import { existsSync, readFileSync } from 'node:fs';
+import { test } from 'node:test';
+import fc from 'fast-check';
+import xxhash from 'xxhash-wasm';
+import { RowHasher, xxh64 } from '../../lib/core/hash.ts';
+import type { KernelKind } from '../../lib/core/kernels/kernels.ts';
+import { keyToBigint } from '../../lib/core/keys.ts';
+import type { HashSpec, Slot } from '../../lib/core/slots.ts';
+
+const { h64, h64Raw } = await xxhash();
+const KINDS: readonly KernelKind[] = ['wasm', 'twin'];
+const slots: readonly Slot[] = [
+  { name: 'C1', index: 1 },
+  { name: 'C26', index: 26 },
+  { name: 'big', index: 4_294_967_295 },
+];
+const u64 = fc.bigInt({ min: 0n, max: 2n ** 64n - 1n });
+
+/** The contract, said naively. */
+function expectedKey(spec: HashSpec, slot: Slot, feature: string): bigint {
+  const tag = spec.scheme === 'xxh64-tagged' ? '\0' : '';
+  const bytes = new TextEncoder().encode(`${slot.index}${tag}${feature}`);
+  const hash = spec.scheme === 'raw' ? BigInt(feature) : h64Raw(bytes, spec.seed);
+  return spec.modulo === 0n ? hash : hash % spec.modulo;
+}
+
+function hashAll(spec: HashSpec, features: readonly string[], kind: KernelKind): bigint[] {
+  const rowCount = features.length / slots.length;
+  const keys = new Uint32Array(2 * features.length + 3);
+  new RowHasher(spec, slots, kind).hashRows(features, rowCount, keys, 2);
+  assert.deepEqual([keys[0], keys[1], keys.at(-1)], [0, 0, 0], 'wrote outside its range');
+  return features.map((_, i) => keyToBigint(keys, i + 1));
+}
+
+test('xxh64 equals xxhash-wasm at every length and seed', () => {
+  fc.assert(
+    fc.property(fc.uint8Array({ maxLength: 200 }), u64, (bytes, seed) => {
+      assert.equal(xxh64(bytes, seed), h64Raw(bytes, seed));
+    }),
+    { numRuns: 500 },
+  );
+  assert.equal(xxh64(new TextEncoder().encode('1234')), h64('1234'));
+});
+
+test('hashed rows equal the contract, by kernel and by twin', () => {
+  const feature = fc.oneof(
+    fc.string({ unit: 'grapheme' }),
+    fc.string({ unit: 'binary' }),
+    fc.stringMatching(/^[0-9a-f]{8}$/),
+    fc.constantFrom('', 'é', '🙂', '\ud800', 'a\udc00b', 'x'.repeat(5000), 'ä'.repeat(3000)),
+  );
+  const spec: fc.Arbitrary<HashSpec> = fc.record({
+    scheme: fc.constantFrom('xxh64-concat', 'xxh64-tagged'),
+    seed: fc.oneof(fc.constant(0n), u64),
+    modulo: fc.oneof(fc.constant(0n), fc.constant(100_001n), u64),
+  });
+  const rows = fc.array(fc.tuple(feature, feature, feature), { maxLength: 40 });
+  fc.assert(
+    fc.property(spec, rows, (chosen, features) => {
+      const flat = features.flat();
+      const expected = flat.map((text, i) => expectedKey(chosen, slots[i % 3]!, text));
+      for (const kind of KINDS) assert.deepEqual(hashAll(chosen, flat, kind), expected);
+    }),
+    { numRuns: 150 },
+  );
+});
+
+test('batches larger than the scratch and features longer than it are right', () => {
+  const spec: HashSpec = { scheme: 'xxh64-concat', seed: 7n, modulo: 0n };
+  const many = Array.from({ length: 3 * 5000 }, (_, i) => `value-${i}`);
+  many[100] = 'y'.repeat(300_000);
+  many[7001] = `${'é'.repeat(200_000)}\ud800`;
+  const expected = many.map((text, i) => expectedKey(spec, slots[i % 3]!, text));
+  for (const kind of KINDS) assert.deepEqual(hashAll(spec, many, kind), expected);
+});
+
+test('scheme raw takes every u64 and refuses what is none, naming row and slot', () => {
+  const spec: HashSpec = { scheme: 'raw', seed: 0n, modulo: 0n };
+  const features = ['0', '18446744073709551615', '4294967296'];
+  assert.deepEqual(hashAll(spec, features, 'wasm'), [0n, 2n ** 64n - 1n, 2n ** 32n]);
+  assert.deepEqual(hashAll({ ...spec, modulo: 10n }, features, 'wasm'), [0n, 5n, 6n]);
+  for (const wrong of ['', '-1', '1.5', '0x10', '18446744073709551616', ' 1']) {
+    assert.throws(() => hashAll(spec, ['1', '1', '1', '1', wrong, '1'], 'wasm'), {
+      code: 'INVALID_ARGUMENT',
+      message: /^row 1, slot C26: .* decimal integer/,
+    });
+  }
+});
+
+test('arrays that are too short are refused, not overrun', () => {
+  const hasher = new RowHasher({ scheme: 'xxh64-concat', seed: 0n, modulo: 0n }, slots);
+  assert.throws(() => hasher.hashRows(['a', 'b'], 1, new Uint32Array(6)), {
+    code: 'INVALID_ARGUMENT',
+  });
+  assert.throws(() => hasher.hashRows(['a', 'b', 'c'], 1, new Uint32Array(6), 1), {
+    code: 'INVALID_ARGUMENT',
+  });
+});
