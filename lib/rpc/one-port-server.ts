@@ -135,7 +135,8 @@ export class OnePortServer {
       const connection = new BaiduConnection(socket, this.host);
       this.#calls.add(connection);
       socket.on('close', () => this.#calls.delete(connection));
-      connection.start(head);
+      // Removing the listener resumes the stream at the next tick; started before, a pause would be undone.
+      process.nextTick(() => connection.start(head));
     } else if (magic === HTTP2_PREFACE) {
       this.http2Refused++;
       socket.destroy();

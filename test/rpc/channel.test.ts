@@ -1,0 +1,224 @@
+import assert from 'node:assert/strict';
+import { createServer, type Server, type Socket } from 'node:net';
+import { after, test } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { CubeError } from '../../lib/core/errors.ts';
+import type { ChannelLimits } from '../../lib/core/limits.ts';
+import { Channel } from '../../lib/rpc/channel.ts';
+import { beginResponse, FrameDecoder, finishFrame } from '../../proto/baidu-std.ts';
+import { OutputBuffer } from '../../proto/output-buffer.ts';
+import { startEcho } from './one-port.ts';
+
+const NO_BYTES = new Uint8Array(0);
+const closers: (() => unknown)[] = [];
+after(() => Promise.all(closers.map((close) => close())));
+
+function channelTo(port: number, limits: Partial<ChannelLimits> = {}): Channel {
+  const channel = new Channel(`127.0.0.1:${port}`, limits);
+  closers.push(() => channel.close());
+  return channel;
+}
+
+/** A server of our own making: what it does with a connection is the test's business. */
+async function listen(
+  accept: (socket: Socket) => void,
+  port = 0,
+): Promise<{ server: Server; port: number; sockets: Socket[] }> {
+  const sockets: Socket[] = [];
+  const server = createServer((socket) => {
+    sockets.push(socket);
+    socket.on('error', () => undefined);
+    accept(socket);
+  });
+  await new Promise<void>((resolve) => server.listen(port, '127.0.0.1', resolve));
+  closers.push(() => {
+    for (const socket of sockets) socket.destroy();
+    server.close();
+  });
+  return { server, sockets, port: (server.address() as { port: number }).port };
+}
+
+async function echo(channel: Channel, text: string, timeoutMs = 5000): Promise<string> {
+  const payload = Buffer.from(text);
+  const result = await channel.call('test.Echo', 'echo', payload, NO_BYTES, timeoutMs);
+  return Buffer.from(result.payload).toString();
+}
+
+function failsWith(code: string, message = /./): (error: unknown) => boolean {
+  return (error) => {
+    assert.ok(error instanceof CubeError, String(error));
+    assert.equal(error.code, code, error.message);
+    assert.match(error.message, message);
+    return true;
+  };
+}
+
+test('many calls share one connection and each gets its own answer', async () => {
+  const { server, port } = await startEcho();
+  const channel = channelTo(port);
+  assert.equal(channel.connected, false);
+  const texts = Array.from({ length: 500 }, (_, i) => `call ${i} ${'x'.repeat((i * 997) % 5000)}`);
+  const answers = await Promise.all(texts.map((text) => echo(channel, text)));
+  assert.deepEqual(answers, texts);
+  assert.equal(server.connections, 1);
+  assert.equal(channel.connected, true);
+  assert.equal(channel.inFlight, 0);
+  channel.close();
+  await server.stop();
+});
+
+test('payload and attachment come back apart, large ones whole', async () => {
+  const { server, port } = await startEcho();
+  const channel = channelTo(port);
+  const payload = new Uint8Array(3_000_000).map((_, i) => i);
+  const attachment = new Uint8Array(5_000_001).map((_, i) => i * 3);
+  const result = await channel.call('test.Echo', 'echo', payload, attachment, 10_000);
+  assert.ok(Buffer.from(result.payload).equals(payload));
+  assert.ok(Buffer.from(result.attachment).equals(attachment));
+  channel.close();
+  await server.stop();
+});
+
+test('the server’s error comes with its code', async () => {
+  const { server, port } = await startEcho();
+  const channel = channelTo(port);
+  const call = channel.call('test.Echo', 'nothing', NO_BYTES, NO_BYTES, 1000);
+  await assert.rejects(call, failsWith('UNSUPPORTED', /Fail to find method=test\.Echo\/nothing/));
+  assert.equal(await echo(channel, 'goes on'), 'goes on');
+  channel.close();
+  await server.stop();
+});
+
+test('answers in any order find their calls', async () => {
+  const { port } = await listen((socket) => {
+    const decoder = new FrameDecoder();
+    const answers: Uint8Array[] = [];
+    socket.on('data', (chunk) => {
+      decoder.push(chunk);
+      while (decoder.next()) {
+        const { frame } = decoder;
+        const output = new OutputBuffer();
+        const metaEnd = beginResponse(output, frame, 0);
+        output.append(frame.bytes.subarray(frame.payloadStart, frame.payloadEnd));
+        finishFrame(output, 0, metaEnd);
+        answers.push(output.written());
+      }
+      if (answers.length === 10) for (const answer of answers.reverse()) socket.write(answer);
+    });
+  });
+  const channel = channelTo(port);
+  const texts = Array.from({ length: 10 }, (_, i) => `call ${i}`);
+  assert.deepEqual(await Promise.all(texts.map((text) => echo(channel, text))), texts);
+});
+
+test('nobody listening: UNAVAILABLE at once, and no storm of attempts', async () => {
+  const { server, port } = await listen(() => undefined);
+  await new Promise((resolve) => server.close(resolve));
+  const channel = channelTo(port, { backoffMinMs: 60_000, backoffMaxMs: 60_000 });
+  await assert.rejects(echo(channel, 'a'), failsWith('UNAVAILABLE', /ECONNREFUSED/));
+  const late = await listen(() => undefined, port);
+  await assert.rejects(echo(channel, 'b'), failsWith('UNAVAILABLE', /ECONNREFUSED/));
+  assert.equal(late.sockets.length, 0);
+});
+
+test('a lost connection fails what is pending; the next call connects again', async () => {
+  const { server, port, sockets } = await listen((socket) => socket.on('data', () => undefined));
+  const channel = channelTo(port, { backoffMinMs: 1, backoffMaxMs: 10 });
+  const pending = [echo(channel, 'a'), echo(channel, 'b')];
+  const outcomes = Promise.allSettled(pending);
+  while (sockets.length === 0) await sleep(5);
+  sockets[0]?.destroy();
+  for (const outcome of await outcomes) {
+    assert.equal(outcome.status, 'rejected');
+    failsWith('UNAVAILABLE')(outcome.reason);
+  }
+  await new Promise((resolve) => server.close(resolve));
+  const echoServer = await startEcho({}, {}, port);
+  await sleep(30);
+  assert.equal(await echo(channel, 'back'), 'back');
+  channel.close();
+  await echoServer.server.stop();
+});
+
+test('a call without answer ends at its deadline; a late answer hurts nobody', async () => {
+  const { port } = await listen((socket) => {
+    const decoder = new FrameDecoder();
+    socket.on('data', (chunk) => {
+      decoder.push(chunk);
+      while (decoder.next()) {
+        const { frame } = decoder;
+        const output = new OutputBuffer();
+        const metaEnd = beginResponse(output, frame, 0);
+        output.append(frame.bytes.subarray(frame.payloadStart, frame.payloadEnd));
+        finishFrame(output, 0, metaEnd);
+        const text = Buffer.from(output.written()).toString('latin1');
+        setTimeout(() => socket.write(output.written()), text.includes('slow') ? 150 : 0);
+      }
+    });
+  });
+  const channel = channelTo(port);
+  const slow = echo(channel, 'slow', 50);
+  const patient = echo(channel, 'slow but awaited', 5000);
+  const fast = echo(channel, 'fast', 5000);
+  await assert.rejects(slow, failsWith('DEADLINE_EXCEEDED', /no answer within 50 ms/));
+  assert.equal(await fast, 'fast');
+  assert.equal(await patient, 'slow but awaited');
+  assert.equal(await echo(channel, 'after', 5000), 'after');
+});
+
+test('no connection within its time', async () => {
+  // An address that is set aside for documentation: nobody answers there, or there is no way to it.
+  const channel = new Channel('203.0.113.1:9', { connectTimeoutMs: 100 });
+  closers.push(() => channel.close());
+  await assert.rejects(echo(channel, 'a', 3000), failsWith('UNAVAILABLE'));
+});
+
+test('limits: calls in flight, bytes of a request, a closed channel', async () => {
+  const { port } = await listen((socket) => socket.on('data', () => undefined));
+  const channel = channelTo(port, { maxInFlight: 2, maxFrameBytes: 10_000 });
+  const pending = Promise.allSettled([echo(channel, 'a'), echo(channel, 'b')]);
+  await assert.rejects(echo(channel, 'c'), failsWith('OVERLOADED'));
+  await assert.rejects(echo(channel, 'x'.repeat(10_000)), failsWith('TOO_LARGE'));
+  channel.close();
+  for (const outcome of await pending) assert.equal(outcome.status, 'rejected');
+  await assert.rejects(echo(channel, 'd'), failsWith('UNAVAILABLE', /closed/));
+});
+
+test('a server that stops reading cannot fill our memory', async () => {
+  const { port, sockets } = await listen((socket) => socket.pause());
+  const channel = channelTo(port, { maxFrameBytes: 1 << 20, silenceMs: 60_000 });
+  const payload = new Uint8Array(900_000);
+  let refused = 0;
+  for (let i = 0; i < 60; i++) {
+    await channel.call('a', 'b', payload, NO_BYTES, 20).catch((error: CubeError) => {
+      if (error.code === 'OVERLOADED') refused++;
+      else assert.equal(error.code, 'DEADLINE_EXCEEDED');
+    });
+  }
+  assert.ok(refused > 30, `${refused} refused`);
+  assert.equal(sockets.length, 1);
+});
+
+test('a peer that has gone silent is given up', async () => {
+  const { port, sockets } = await listen((socket) => socket.on('data', () => undefined));
+  const channel = channelTo(port, { silenceMs: 100, backoffMinMs: 1, backoffMaxMs: 1 });
+  const outcomes: string[] = [];
+  while (sockets.length < 2 && outcomes.length < 100) {
+    await echo(channel, 'a', 40).catch((error: CubeError) => outcomes.push(error.code));
+  }
+  assert.equal(sockets.length, 2);
+});
+
+test('a server that sends garbage is left', async () => {
+  const { port } = await listen((socket) =>
+    socket.on('data', () => socket.write('HTTP/1.1 400 no\r\n\r\n')),
+  );
+  const channel = channelTo(port);
+  await assert.rejects(echo(channel, 'a'), failsWith('UNAVAILABLE', /must begin with "PRPC"/));
+});
+
+test('an endpoint that is none is refused', () => {
+  for (const endpoint of ['', 'host', 'host:0', 'host:65536', 'http://host:1', 'a b:1']) {
+    assert.throws(() => new Channel(endpoint), failsWith('INVALID_ARGUMENT', /expected host:port/));
+  }
+});

@@ -1,0 +1,128 @@
+/** What the network tests share: a server with an echo method, and a raw connection to it. */
+import { connect, type Socket } from 'node:net';
+import { DEFAULT_SERVER_LIMITS, type ServerLimits } from '../../lib/core/limits.ts';
+import { createLogger } from '../../lib/platform/logs.ts';
+import { HttpFront } from '../../lib/rpc/http-front.ts';
+import { OnePortServer } from '../../lib/rpc/one-port-server.ts';
+import { type RpcHandler, RpcRoutes } from '../../lib/rpc/rpc-routes.ts';
+import { correlationOf, FrameDecoder, RequestTarget } from '../../proto/baidu-std.ts';
+import { OutputBuffer } from '../../proto/output-buffer.ts';
+
+/** Answers with the request's payload and attachment. */
+const echo: RpcHandler = (frame, response) => {
+  const { bytes, payloadStart, payloadEnd, attachmentStart, attachmentEnd } = frame;
+  response.begin(attachmentEnd - attachmentStart);
+  response.output.append(bytes.subarray(payloadStart, payloadEnd));
+  response.output.append(bytes.subarray(attachmentStart, attachmentEnd));
+};
+
+export interface EchoServer {
+  readonly server: OnePortServer;
+  readonly routes: RpcRoutes;
+  readonly address: string;
+  readonly port: number;
+}
+
+export async function startEcho(
+  limits: Partial<ServerLimits> = {},
+  handlers: Record<string, RpcHandler> = {},
+  port = 0,
+): Promise<EchoServer> {
+  const all = { ...DEFAULT_SERVER_LIMITS, ...limits };
+  const logger = createLogger('test', 'silent');
+  const http = new HttpFront(all, logger);
+  http.app.get('/hello', async () => 'hello');
+  http.app.post('/echo', async (request) => request.body);
+  http.app.get('/slow', async () => {
+    await new Promise((resolve) => setTimeout(resolve, 300));
+    return 'slow';
+  });
+  const routes = new RpcRoutes();
+  routes.add('test.Echo', 'echo', echo);
+  for (const [method, handler] of Object.entries(handlers))
+    routes.add('test.Echo', method, handler);
+  const server = new OnePortServer({ routes, http, limits: all, logger });
+  const address = await server.listen('127.0.0.1', port);
+  return { server, routes, address, port: Number(address.slice(address.lastIndexOf(':') + 1)) };
+}
+
+export interface Answer {
+  readonly correlation: number;
+  readonly errorCode: number;
+  readonly errorText: string;
+  readonly payload: string;
+  readonly attachment: string;
+}
+
+/** A connection of our own making: sends any bytes, collects the frames that come back. */
+export class RawConnection {
+  readonly socket: Socket;
+  readonly answers: Answer[] = [];
+  readonly closed: Promise<void>;
+  readonly #decoder = new FrameDecoder();
+  #waiting: (() => void)[] = [];
+
+  constructor(port: number) {
+    this.socket = connect({ port, host: '127.0.0.1', noDelay: true });
+    this.socket.on('error', () => undefined);
+    this.socket.on('data', (chunk) => this.#receive(chunk));
+    this.closed = new Promise((resolve) => {
+      this.socket.on('close', () => {
+        resolve();
+        this.#wake();
+      });
+    });
+  }
+
+  send(bytes: Uint8Array): void {
+    this.socket.write(bytes);
+  }
+
+  /** Resolves when so many answers are there, or when the connection has ended. */
+  async receive(count: number): Promise<Answer[]> {
+    while (this.answers.length < count && !this.socket.destroyed) {
+      await new Promise<void>((resolve) => {
+        this.#waiting.push(resolve);
+      });
+    }
+    return this.answers;
+  }
+
+  #receive(chunk: Uint8Array): void {
+    this.#decoder.push(chunk);
+    while (this.#decoder.next()) {
+      const { frame } = this.#decoder;
+      const text = (from: number, to: number): string =>
+        Buffer.from(frame.bytes.slice(from, to)).toString('latin1');
+      this.answers.push({
+        correlation: correlationOf(frame),
+        errorCode: frame.errorCode,
+        errorText: frame.errorText,
+        payload: text(frame.payloadStart, frame.payloadEnd),
+        attachment: text(frame.attachmentStart, frame.attachmentEnd),
+      });
+    }
+    this.#wake();
+  }
+
+  #wake(): void {
+    const waiting = this.#waiting;
+    this.#waiting = [];
+    for (const resolve of waiting) resolve();
+  }
+}
+
+const NO_BYTES = new Uint8Array(0);
+
+/** One request frame. */
+export function requestFrame(
+  correlation: number,
+  payload: Uint8Array,
+  options: { service?: string; method?: string; attachment?: Uint8Array } = {},
+): Uint8Array {
+  const { service = 'test.Echo', method = 'echo', attachment = NO_BYTES } = options;
+  const output = new OutputBuffer(payload.length + attachment.length + 64);
+  const call = { correlation, timeoutMs: 0, payload, attachment };
+  new RequestTarget(service, method).write(output, call);
+  return output.written();
+}
