@@ -55,7 +55,8 @@ export function storeConformance(name: string, open: () => Promise<StoreUnderTes
       assertAnswered(version, groups, await world.store.lookup(manifest, asked, TIMEOUT_MS));
     }
 
-    basics(prepared, lookUp);
+    keysAndTables(prepared, lookUp);
+    batches(prepared, lookUp);
     versions(() => world, prepared, lookUp);
     randomBatches(prepared, lookUp);
   });
@@ -68,7 +69,7 @@ interface Prepared {
 type Prepare = (shardNum: number, tables: OracleTable[]) => Promise<Prepared>;
 type LookUp = (prepared: Prepared, wanted: Wanted) => Promise<void>;
 
-function basics(prepared: Prepare, lookUp: LookUp): void {
+function keysAndTables(prepared: Prepare, lookUp: LookUp): void {
   test('hits and unseen keys of tables of several dims, in one call', async () => {
     const one = tableWith('one', 1, range(0, 300), { defaultRow: [0.25] });
     const ten = tableWith('ten', 10, range(100, 400));
@@ -95,6 +96,17 @@ function basics(prepared: Prepare, lookUp: LookUp): void {
     ]);
   });
 
+  test('equal tables under two names keep their own default rows', async () => {
+    const a = tableWith('a', 2, range(0, 8), { defaultRow: [1, 1] });
+    const b = { ...a, name: 'b', defaultRow: [2, 2] };
+    await lookUp(await prepared(3, [a, b]), [
+      [a, range(0, 12)],
+      [b, range(0, 12)],
+    ]);
+  });
+}
+
+function batches(prepared: Prepare, lookUp: LookUp): void {
   test('a key that a batch has several times has its row each time', async () => {
     const table = tableWith('t', 10, range(0, 10), { defaultRow: Array(10).fill(7) });
     const version = await prepared(3, [table]);
@@ -116,15 +128,6 @@ function basics(prepared: Prepare, lookUp: LookUp): void {
       [empty, range(0, 9)],
       [empty, []],
       [sparse, range(0, 9)],
-    ]);
-  });
-
-  test('equal tables under two names keep their own default rows', async () => {
-    const a = tableWith('a', 2, range(0, 8), { defaultRow: [1, 1] });
-    const b = { ...a, name: 'b', defaultRow: [2, 2] };
-    await lookUp(await prepared(3, [a, b]), [
-      [a, range(0, 12)],
-      [b, range(0, 12)],
     ]);
   });
 
