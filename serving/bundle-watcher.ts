@@ -99,14 +99,17 @@ export class BundleWatcher {
     };
   }
 
-  /** Stops following, and retires the version that is served once its requests are done. */
+  /**
+   * Stops following, and closes the version that is served once its requests are done. Its tables stay in the store: the
+   * next start wants them again. A load under way ends when the store is closed.
+   */
   async stop(): Promise<void> {
     this.#stopping.abort();
     await this.#loop;
     const last = this.#current;
     this.#current = undefined;
     this.#problem = 'the process is stopping';
-    if (last !== undefined) this.#retire(last);
+    await last?.close();
     await Promise.all(this.#retiring.values());
   }
 
@@ -165,7 +168,7 @@ export class BundleWatcher {
     const startMs = this.#clock.nowMs();
     try {
       const loaded = await this.#options.load(version);
-      if (this.#stopping.signal.aborted) this.#retire(loaded);
+      if (this.#stopping.signal.aborted) await loaded.close();
       else this.#switch(loaded, startMs);
       return true;
     } catch (error) {

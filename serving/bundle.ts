@@ -99,14 +99,19 @@ export class LoadedBundle {
     if (this.#users === 0) this.#onDrained?.();
   }
 
-  /** Waits for the requests that began on it, then releases graph and tables. Nobody may enter any more. */
-  async retire(): Promise<void> {
+  /** Waits for the requests that began on it, then releases the graph. Nobody may enter any more. */
+  async close(): Promise<void> {
     if (this.#users > 0) {
       await new Promise<void>((resolve) => {
         this.#onDrained = resolve;
       });
     }
     await this.pool.stop();
+  }
+
+  /** Closes it, and lets the store forget its tables: another version is served instead. */
+  async retire(): Promise<void> {
+    await this.close();
     await this.#store.retire(this.manifest);
   }
 }

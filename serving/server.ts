@@ -106,8 +106,7 @@ export async function startServing(options: ServingOptions): Promise<Serving> {
     async stop() {
       await admission.close();
       await server.close();
-      await watcher.stop();
-      await store.close();
+      await Promise.all([watcher.stop(), store.close()]);
     },
   };
 }

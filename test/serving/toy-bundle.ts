@@ -1,0 +1,268 @@
+/**
+ * Small models whose scores a test can compute by itself: a softmax over a linear graph on embeddings and dense features,
+ * published with real layer files. Tables and weights differ from version to version, so that a mix of two versions shows in
+ * the score.
+ */
+import { createHash } from 'node:crypto';
+import { join } from 'node:path';
+import xxhash from 'xxhash-wasm';
+import type { LayerRef, Manifest, TableRef } from '../../lib/core/manifest.ts';
+import {
+  type DenseFeature,
+  type Slot,
+  type SlotSpec,
+  slotSpecToJson,
+} from '../../lib/core/slots.ts';
+import type { Publication } from '../../lib/repository/repository.ts';
+import { writeLayer } from '../../lib/store/layer-file.ts';
+import { FLOAT, floats, ints, model, node, value } from '../tools/prune-model/onnx-builder.ts';
+
+const hasher = await xxhash();
+const MODULO = 1_000n;
+
+export const BUNDLE = 'toy';
+export const SLOTS: readonly Slot[] = [
+  { name: 'C1', index: 14 },
+  { name: 'C2', index: 15 },
+  { name: 'C3', index: 16 },
+];
+export const DENSE: readonly DenseFeature[] = [
+  { name: 'I1', missing: 0, log: true, shift: 1.25, scale: 0.5 },
+  { name: 'I2', missing: -1, log: false, shift: 0, scale: 0.125 },
+];
+
+/** Raw features of one row; NaN and '' are missing. */
+export interface ToyRow {
+  readonly dense: readonly number[];
+  readonly categorical: readonly string[];
+}
+
+export interface ToyWish {
+  readonly version: string;
+  readonly seed: number;
+  /** One input [batch, 3, dim], or one for each slot ([batch, dim] and [batch, 1, dim] in turn). */
+  readonly inputs?: 'one' | 'many';
+  /** Another table of dim 1 for C1 and C3. */
+  readonly wide?: boolean;
+  readonly shardNum?: number;
+  readonly golden?: boolean;
+}
+
+interface ToyTable {
+  readonly name: string;
+  readonly dim: number;
+  readonly slots: readonly number[];
+  readonly rows: ReadonlyMap<bigint, Float32Array>;
+  readonly defaultRow: Float32Array;
+}
+
+/** Deterministic values in (-1, 1). */
+export function randomValues(seed: number): () => number {
+  let state = (seed * 2_654_435_761) >>> 0 || 1;
+  return () => {
+    state ^= state << 13;
+    state >>>= 0;
+    state ^= state >>> 17;
+    state ^= state << 5;
+    state >>>= 0;
+    return state / 2 ** 31 - 1;
+  };
+}
+
+export function keyOf(slot: number, feature: string): bigint {
+  return hasher.h64(`${SLOTS[slot]!.index}${feature}`, 0n) % MODULO;
+}
+
+export class ToyBundle {
+  readonly wish: ToyWish;
+  readonly tables: readonly ToyTable[];
+  readonly #weights: Float32Array;
+  readonly #bias: Float32Array;
+
+  constructor(wish: ToyWish) {
+    this.wish = wish;
+    const random = randomValues(wish.seed);
+    const table = (name: string, dim: number, slots: readonly number[]): ToyTable => {
+      const rows = new Map<bigint, Float32Array>();
+      for (let key = 0n; key < MODULO; key += 1n) {
+        if (key % 5n !== 4n) rows.set(key, Float32Array.from({ length: dim }, random));
+      }
+      return { name, dim, slots, rows, defaultRow: Float32Array.from({ length: dim }, random) };
+    };
+    this.tables = [table('deep', 4, [0, 1, 2]), ...(wish.wide ? [table('wide', 1, [0, 2])] : [])];
+    this.#weights = Float32Array.from({ length: 2 * this.#width }, random);
+    this.#bias = Float32Array.from({ length: 2 }, random);
+  }
+
+  get #width(): number {
+    const embedded = this.tables.reduce((sum, { slots, dim }) => sum + slots.length * dim, 0);
+    return embedded + DENSE.length;
+  }
+
+  /** The graph's output for a row, computed the plain way in double precision. */
+  score({ dense, categorical }: ToyRow): [number, number] {
+    const x: number[] = [];
+    for (const { slots, rows, defaultRow } of this.tables) {
+      for (const slot of slots)
+        x.push(...(rows.get(keyOf(slot, categorical[slot]!)) ?? defaultRow));
+    }
+    DENSE.forEach(({ missing, log, shift, scale }, i) => {
+      let v = Number.isNaN(dense[i]!) ? missing : dense[i]!;
+      if (log) v = Math.log(1 + Math.max(v, 0));
+      x.push(Math.fround((v - shift) * scale));
+    });
+    const logits = [0, 1].map((column) =>
+      x.reduce((sum, v, i) => sum + v * this.#weights[2 * i + column]!, this.#bias[column]!),
+    );
+    const [a, b] = logits.map(Math.exp) as [number, number];
+    return [a / (a + b), b / (a + b)];
+  }
+
+  /** How many lookups of the row find nothing. */
+  unseen({ categorical }: ToyRow): number {
+    let count = 0;
+    for (const { slots, rows } of this.tables) {
+      for (const slot of slots) if (!rows.has(keyOf(slot, categorical[slot]!))) count++;
+    }
+    return count;
+  }
+
+  get slotSpec(): SlotSpec {
+    const many = this.wish.inputs === 'many';
+    return {
+      embeddings: this.tables.flatMap(({ name, dim, slots }) => {
+        const names = slots.map((slot) => SLOTS[slot]!.name);
+        const common = { table: name, dim, dtype: 'f32' as const, ids: 'ids' };
+        if (!many) {
+          return [{ ...common, input: name, shape: [-1, slots.length, dim], slots: names }];
+        }
+        return names.map((slot, i) => ({
+          ...common,
+          input: `${name}_${slot}`,
+          shape: i % 2 === 0 ? [-1, dim] : [-1, 1, dim],
+          slots: [slot],
+        }));
+      }),
+      tables: this.tables.map(({ name, dim, rows }) => {
+        return { name, dim, rows: rows.size, dtype: 'f32' as const };
+      }),
+      features: {
+        hash: { scheme: 'xxh64-concat', seed: 0n, modulo: MODULO },
+        slots: SLOTS,
+        dense: { input: 'dense', features: DENSE },
+        click: { output: 'prob', column: 1 },
+      },
+    };
+  }
+
+  get graph(): Uint8Array {
+    const { embeddings } = this.slotSpec;
+    const flat = embeddings.map(({ input, dim, slots }) => ({ input, width: dim * slots.length }));
+    return model({
+      inputs: [
+        ...embeddings.map(({ input, shape }) => value(input, FLOAT, ['batch', ...shape.slice(1)])),
+        value('dense', FLOAT, ['batch', DENSE.length]),
+      ],
+      outputs: [value('prob', FLOAT, ['batch', 2])],
+      initializers: [
+        ...flat.map(({ input, width }) => ints(`${input}_shape`, [2], [-1, width])),
+        floats('w', [this.#width, 2], this.#weights),
+        floats('b', [2], this.#bias),
+      ],
+      nodes: [
+        ...flat.map(({ input }) => node('Reshape', [input, `${input}_shape`], [`${input}_flat`])),
+        node('Concat', [...flat.map(({ input }) => `${input}_flat`), 'dense'], ['x'], {
+          attributes: { axis: 1 },
+        }),
+        node('Gemm', ['x', 'w', 'b'], ['logits']),
+        node('Softmax', ['logits'], ['prob'], { attributes: { axis: 1 } }),
+      ],
+    });
+  }
+
+  /** The version with its layers written under `folder`, ready to publish. @param files replaces files of the version */
+  publication(folder: string, files: Readonly<Record<string, Uint8Array>> = {}): Publication {
+    const text = (content: unknown): Uint8Array =>
+      new TextEncoder().encode(JSON.stringify(content));
+    const all = new Map<string, Uint8Array>([
+      ['model.onnx', this.graph],
+      ['slots.json', text(slotSpecToJson(this.slotSpec))],
+      ...(this.wish.golden
+        ? [['golden.jsonl', text({ dense: [1, null], categorical: ['a', 'b', null] })] as const]
+        : []),
+      ...Object.entries(files),
+    ]);
+    const written = this.tables.map((table) => writeTable(table, this.wish.shardNum ?? 2, folder));
+    const manifest: Manifest = {
+      bundle: BUNDLE,
+      version: this.wish.version,
+      files: [...all].map(([path, bytes]) => ({
+        path,
+        bytes: bytes.length,
+        sha256: sha256(bytes),
+      })),
+      hash: { scheme: 'xxh64-concat', seed: 0n, modulo: MODULO },
+      slots: SLOTS,
+      tables: written.map(({ table }) => table),
+    };
+    return { manifest, files: all, layers: written.flatMap(({ layers }) => layers) };
+  }
+}
+
+function writeTable(
+  { name, dim, rows, defaultRow }: ToyTable,
+  shardNum: number,
+  folder: string,
+): { table: TableRef; layers: { table: string; contentId: string; path: string }[] } {
+  const layers: { table: string; contentId: string; path: string }[] = [];
+  const shards: LayerRef[][] = [];
+  for (let shard = 0; shard < shardNum; shard++) {
+    const entries = [...rows].filter(([key]) => key % BigInt(shardNum) === BigInt(shard));
+    const keys = new Uint32Array(2 * entries.length);
+    const values = new Float32Array(dim * entries.length);
+    entries.forEach(([key, row], i) => {
+      keys[2 * i] = Number(key);
+      values.set(row, dim * i);
+    });
+    const layer = writeLayer(
+      { table: name, dim, shardIndex: shard, shardNum, keys, rows: values },
+      (contentId) => join(folder, `${contentId}.cube`),
+    );
+    const { contentId, bytes, path } = layer;
+    layers.push({ table: name, contentId, path });
+    shards.push([{ contentId, kind: 'base', bytes, sha256: layer.sha256, rows: layer.rows }]);
+  }
+  const table: TableRef = {
+    name,
+    dim,
+    dtype: 'f32',
+    rows: rows.size,
+    defaultRow: [...defaultRow],
+    shardNum,
+    shards,
+  };
+  return { table, layers };
+}
+
+function sha256(bytes: Uint8Array): string {
+  return createHash('sha256').update(bytes).digest('hex');
+}
+
+/** Rows with missing values and unseen features among them; the same for the same seed. */
+export function toyRows(count: number, seed = 7): ToyRow[] {
+  const random = randomValues(seed);
+  return Array.from({ length: count }, () => ({
+    dense: DENSE.map(() => (random() > 0.6 ? Number.NaN : Math.round(random() * 50))),
+    categorical: SLOTS.map(() => (random() > 0.8 ? '' : `f${Math.round(random() * 40)}`)),
+  }));
+}
+
+export function toTsv(rows: readonly ToyRow[], labels?: readonly number[]): string {
+  return rows
+    .map(({ dense, categorical }, i) => {
+      const numbers = dense.map((v) => (Number.isNaN(v) ? '' : String(v)));
+      const label = labels === undefined ? [] : [String(labels[i])];
+      return `${[...label, ...numbers, ...categorical].join('\t')}\n`;
+    })
+    .join('');
+}
