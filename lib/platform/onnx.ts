@@ -62,7 +62,8 @@ export interface OnnxOptions {
   readonly source?: string;
 }
 
-env.logLevel = 'error';
+// Whatever goes wrong is thrown; onnxruntime would also print it.
+env.logLevel = 'fatal';
 
 /** A loaded model. Runs must not overlap on one thread: the second waits for the first anyway. */
 export class OnnxModel {
@@ -90,7 +91,7 @@ export class OnnxModel {
         graphOptimizationLevel: 'all',
         intraOpNumThreads: intraOpThreads,
         interOpNumThreads: 1,
-        logSeverityLevel: 3,
+        logSeverityLevel: 4,
       });
       return new OnnxModel(session, source);
     } catch (error) {

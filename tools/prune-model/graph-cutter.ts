@@ -30,11 +30,12 @@ export interface Cut {
   readonly removedInputs: readonly string[];
   /** Tables that the pruned graph still needs: who reads them. */
   readonly keptTables: ReadonlyMap<string, readonly string[]>;
+  /** Nodes of the full graph that stay. */
+  readonly keptNodes: ReadonlySet<OnnxNode>;
   readonly nodeCount: number;
 }
 
 export function cutLookups(index: GraphIndex, found: readonly Lookup[]): Cut {
-  const { graph } = index;
   const given = new Set(found.map(({ output }) => output));
   const { nodes, names } = index.needed(given);
   const lookups = nameInputs(index, found);
@@ -55,7 +56,8 @@ export function cutLookups(index: GraphIndex, found: readonly Lookup[]): Cut {
         .filter(({ tableName }) => isKept(tableName))
         .map(({ tableName }) => [tableName, readersOf(index, tableName, nodes)]),
     ),
-    nodeCount: graph.nodes.filter((node) => nodes.has(node)).length + replacements.size,
+    keptNodes: nodes,
+    nodeCount: nodes.size + replacements.size,
   };
 }
 

@@ -71,7 +71,7 @@ export function traceIds(lookup: OnnxNode, table: string, index: GraphIndex): Id
       integersOf(index.scope.fact(node.inputs[i] ?? '').source);
     const next = TRANSFORMS.get(node.opType)!(view, node, constant);
     if (typeof next === 'string') {
-      refuse(node, node.inputs[0] ?? '', `on the way of ids to ${describeNode(lookup)}, ${next}`);
+      refuse(node, node.outputs[0] ?? '', `on the way of ids to ${describeNode(lookup)}, ${next}`);
     }
     view = next;
   }

@@ -129,12 +129,13 @@ function checkCover(features: TrainedFeatures): void {
 
 /** Serving feeds rows, not ids: a graph that also needs the ids themselves cannot be served from slots.json. */
 function checkOtherReaders(cut: Cut, index: GraphIndex, ids: ReadonlySet<string>): void {
-  const dense = cut.keptInputs.find(({ name }) => ids.has(name));
-  if (dense === undefined) return;
-  const readers = index.readers(dense.name).map((node) => node.opType);
+  const kept = cut.keptInputs.find(({ name }) => ids.has(name));
+  if (kept === undefined) return;
+  const readers = index.readers(kept.name).filter((node) => cut.keptNodes.has(node));
+  const ops = list(readers.map(({ opType }) => opType));
   throw new CubeError(
     'UNSUPPORTED',
-    `cannot prune with features.json: the pruned model still needs the ids ${JSON.stringify(dense.name)} themselves (read by ${list(readers)}), which cannot be served`,
+    `cannot prune with features.json: the pruned model still needs the ids ${JSON.stringify(kept.name)} themselves (read by ${ops}), which cannot be served`,
   );
 }
 

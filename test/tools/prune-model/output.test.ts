@@ -1,0 +1,127 @@
+import assert from 'node:assert/strict';
+import { chmodSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { test } from 'node:test';
+import { decodeNpy } from '../../../lib/core/npy.ts';
+import { smallModel } from './onnx-builder.ts';
+import { Harness } from './prune-harness.ts';
+
+test('the output has exactly its files, and the report is a small table', () => {
+  const harness = new Harness();
+  const path = harness.write('ctr.onnx', smallModel());
+  const { status, stdout } = harness.run('--model', path, '--output', harness.output);
+  assert.equal(status, 0);
+  assert.deepEqual(readdirSync(harness.output).sort(), [
+    'model.onnx',
+    'report.json',
+    'slots.json',
+    'tables',
+  ]);
+  assert.deepEqual(readdirSync(join(harness.output, 'tables')), ['embedding.weight.npy']);
+  assert.deepEqual(readdirSync(harness.folder).sort(), ['ctr.onnx', 'out']);
+  assert.match(stdout, /^pruned .*ctr.onnx -> .*out$/m);
+  assert.match(stdout, /^embedding.weight +7 x 4 +112 B +1$/m);
+  assert.match(stdout, /^graph {4}\d+ B -> \d+ B \(\d+ % less\), 5 -> 4 nodes$/m);
+  assert.match(stdout, /^proof {4}64 samples, largest difference 0.0e\+0$/m);
+});
+
+test('an output that is there is replaced only with --force, and then wholly', () => {
+  const harness = new Harness();
+  const { output } = harness;
+  const path = harness.write('ctr.onnx', smallModel(3, 7, 4));
+  mkdirSync(output);
+  assert.equal(
+    harness.run('--model', path, '--output', output).status,
+    0,
+    'an empty folder is free',
+  );
+  const before = harness.snapshot();
+  const again = harness.run('--model', path, '--output', output);
+  assert.equal(again.status, 2);
+  assert.match(again.stderr, /out is not empty; --force replaces what is there/);
+  assert.deepEqual(harness.snapshot(), before);
+
+  writeFileSync(join(output, 'tables', 'old.npy'), 'left over');
+  const other = harness.write('other.onnx', smallModel(2, 9, 4));
+  assert.equal(harness.run('--model', other, '--output', output, '--force').status, 0);
+  const tables = join(output, 'tables');
+  assert.deepEqual(readdirSync(tables), ['embedding.weight.npy']);
+  const table = decodeNpy(readFileSync(join(tables, 'embedding.weight.npy')), 'table');
+  assert.deepEqual(table.shape, [9, 4]);
+  assert.deepEqual(readdirSync(harness.folder).sort(), ['ctr.onnx', 'other.onnx', 'out']);
+});
+
+test('--force never removes what prune-model did not make', () => {
+  const harness = new Harness();
+  const path = harness.write('ctr.onnx', smallModel());
+  const refused = (output: string): string => {
+    const before = harness.snapshot();
+    const outcome = harness.run('--model', path, '--output', output, '--force');
+    assert.equal(outcome.status, 2, outcome.stderr);
+    assert.deepEqual(harness.snapshot(), before);
+    return outcome.stderr;
+  };
+  assert.match(refused(harness.folder), /ctr.onnx is inside the output/);
+  assert.match(refused(path), /is inside the output|is a file/);
+  mkdirSync(harness.output);
+  writeFileSync(join(harness.output, 'thesis.txt'), 'mine');
+  assert.match(refused(harness.output), /out holds thesis.txt, which prune-model did not make/);
+  assert.match(refused(harness.write('plain', 'file')), /plain is a file/);
+});
+
+test('a dry run reports and writes nothing', () => {
+  const harness = new Harness();
+  const path = harness.write('ctr.onnx', smallModel());
+  const before = harness.snapshot();
+  const args = ['--model', path, '--output', harness.output, '--dry-run'];
+  const { status, stdout } = harness.run(...args);
+  assert.equal(status, 0);
+  assert.match(stdout, /^would prune .*ctr.onnx/);
+  assert.match(stdout, /a dry run writes nothing/);
+  const report = JSON.parse(harness.run(...args, '--json').stdout);
+  assert.equal(report.verify, undefined);
+  assert.equal(report.tables[0].rows, 7);
+  assert.deepEqual(harness.snapshot(), before);
+});
+
+test('wrong usage exits 2, files that cannot be read or written exit 1, with one clear line', () => {
+  const harness = new Harness();
+  const path = harness.write('ctr.onnx', smallModel());
+  const cases: [string[], number, RegExp][] = [
+    [[], 2, /required option '--model <file>'/],
+    [['--model', path], 2, /required option '--output <folder>'/],
+    [['--model', path, '--output', 'x', '--verify', '0'], 2, /integer in 1..100000/],
+    [['--model', path, '--output', 'x', '--verify', '1e3'], 2, /integer in 1..100000/],
+    [['--model', path, '--output', 'x', '--what'], 2, /unknown option '--what'/],
+    [['--model', path, '--output', 'x', 'more'], 2, /too many arguments/],
+    [
+      ['--model', harness.path('no.onnx'), '--output', harness.output],
+      1,
+      /cannot read .*no.onnx: no such file/,
+    ],
+    [['--model', harness.folder, '--output', harness.output], 1, /it is a folder, not a file/],
+    [['--model', path, '--output', join(path, 'out')], 1, /ctr.onnx/],
+  ];
+  for (const [args, status, pattern] of cases) {
+    const outcome = harness.run(...args);
+    assert.equal(outcome.status, status, `${args.join(' ')}: ${outcome.stderr}`);
+    assert.match(outcome.stderr, pattern);
+    assert.doesNotMatch(outcome.stderr, /\n {4}at /);
+  }
+  assert.deepEqual(readdirSync(harness.folder), ['ctr.onnx']);
+  if (process.getuid?.() !== 0) {
+    chmodSync(harness.folder, 0o500);
+    const outcome = harness.run('--model', path, '--output', harness.output);
+    chmodSync(harness.folder, 0o700);
+    assert.equal(outcome.status, 1);
+    assert.match(outcome.stderr, /permission denied/);
+  }
+});
+
+test('--help tells the exit codes and shows examples', () => {
+  const { status, stdout } = new Harness().run('--help');
+  assert.equal(status, 0);
+  for (const code of [0, 1, 2, 3, 4, 5])
+    assert.match(stdout, new RegExp(`^ {2}${code} {2}\\w`, 'm'));
+  assert.match(stdout, /prune-model --model data\/demo\/model.onnx/);
+});
