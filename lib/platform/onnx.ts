@@ -23,8 +23,8 @@ interface OnnxArrays {
 }
 
 /** Element types that have a typed array; strings and 16-bit floats are not among them. */
-export type OnnxDtype = keyof OnnxArrays;
-export type OnnxData = OnnxArrays[OnnxDtype];
+type OnnxDtype = keyof OnnxArrays;
+type OnnxData = OnnxArrays[OnnxDtype];
 
 const ARRAYS: { readonly [D in OnnxDtype]: new (length: number) => OnnxArrays[D] } = {
   float32: Float32Array,
@@ -54,7 +54,7 @@ export interface OnnxPort {
   readonly shape: readonly (number | string)[];
 }
 
-export const DEFAULT_INTRA_OP_THREADS = 1;
+const DEFAULT_INTRA_OP_THREADS = 1;
 
 export interface OnnxOptions {
   readonly intraOpThreads?: number;

@@ -12,12 +12,12 @@ import {
 import { type PruneRequest, pruneModel } from './prune.ts';
 import { formatReport } from './report.ts';
 
-export const EXIT_NOTHING = 3;
-export const EXIT_REFUSED = 4;
-export const EXIT_INVALID_MODEL = 5;
+const EXIT_NOTHING = 3;
+const EXIT_REFUSED = 4;
+const EXIT_INVALID_MODEL = 5;
 
 /** Rows sampled in the proof. */
-export const DEFAULT_SAMPLES = 64;
+const DEFAULT_SAMPLES = 64;
 const SAMPLES_MAX = 100_000;
 
 const HELP = `

@@ -29,7 +29,7 @@ import {
 /** Bodies within bodies; real models have one or two. */
 export const GRAPH_DEPTH_MAX = 32;
 /** Fields, names, dims and numbers read in one model; a graph of 100,000 nodes has about two million. */
-export const ITEM_COUNT_MAX = 10_000_000;
+const ITEM_COUNT_MAX = 10_000_000;
 
 const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 

@@ -26,7 +26,7 @@ export interface NewIdentity {
 }
 
 /** A new float32 input of the graph. */
-export interface NewInput {
+interface NewInput {
   readonly name: string;
   readonly shape: readonly OnnxDim[];
 }

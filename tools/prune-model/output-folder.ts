@@ -20,7 +20,7 @@ import type { Table } from './table.ts';
 export const MODEL_FILE = 'model.onnx';
 export const SLOTS_FILE = 'slots.json';
 export const REPORT_FILE = 'report.json';
-export const TABLES_FOLDER = 'tables';
+const TABLES_FOLDER = 'tables';
 
 const OWN_NAMES = new Set([MODEL_FILE, SLOTS_FILE, REPORT_FILE, TABLES_FOLDER]);
 

@@ -16,8 +16,8 @@ import { MODEL_FILE, SLOTS_FILE, tablePath } from './output-folder.ts';
 import { InputSampler } from './sample-inputs.ts';
 
 /** Largest difference that passes, absolute; relative for outputs above one. */
-export const DIFFERENCE_MAX = 1e-6;
-export const PROOF_SEED = 1;
+const DIFFERENCE_MAX = 1e-6;
+const PROOF_SEED = 1;
 
 export interface ProofRequest {
   /** The full model. */
@@ -44,8 +44,8 @@ export interface ProofResult {
 }
 
 /**
- * @throws CubeError INTERNAL when the pruned model does not run or disagrees, CORRUPT when the full model does not run, UNSUPPORTED when
- * there are no samples for its inputs
+ * @throws CubeError INVALID_ARGUMENT when the models disagree, INTERNAL when the pruned model does not run, CORRUPT when
+ * the full one does not, UNSUPPORTED when there are no samples for its inputs
  */
 export async function provePruned(request: ProofRequest): Promise<ProofResult> {
   const { folder, source, lookups } = request;
@@ -237,7 +237,7 @@ class Comparison {
 
 function disagreement(where: string): CubeError {
   return new CubeError(
-    'INTERNAL',
-    `the pruned model does not agree with the full one (${where}); please report this model`,
+    'INVALID_ARGUMENT',
+    `the proof failed: the pruned model does not agree with the full one (${where}); unless the model draws random numbers, please report it`,
   );
 }

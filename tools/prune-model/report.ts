@@ -5,7 +5,7 @@ import { describeNode, type OnnxDim } from './onnx-model.ts';
 import type { Proof } from './proof.ts';
 import type { Table } from './table.ts';
 
-export const REPORT_FORMAT = 1;
+const REPORT_FORMAT = 1;
 
 /** Nothing in it depends on time or place: the same model gives the same report. */
 export interface Report {

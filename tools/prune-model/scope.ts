@@ -6,7 +6,7 @@ import { type ConstantSource, constantOfNode } from './constants.ts';
 import { type OnnxGraph, type OnnxNode, usedNames } from './onnx-model.ts';
 
 /** `shape`: on the shape of a runtime input only, as positions 0..n-1 do. `values`: on what is in it. */
-export type Dependence = 'constant' | 'shape' | 'values';
+type Dependence = 'constant' | 'shape' | 'values';
 
 export interface Fact {
   readonly dependence: Dependence;

@@ -3,7 +3,7 @@ import { chmodSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from '
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { decodeNpy } from '../../../lib/core/npy.ts';
-import { smallModel } from './onnx-builder.ts';
+import { FLOAT, floats, INT64, model, node, ramp, smallModel, value } from './onnx-builder.ts';
 import { Harness } from './prune-harness.ts';
 
 test('the output has exactly its files, and the report is a small table', () => {
@@ -116,6 +116,21 @@ test('wrong usage exits 2, files that cannot be read or written exit 1, with one
     assert.equal(outcome.status, 1);
     assert.match(outcome.stderr, /permission denied/);
   }
+});
+
+test('a model that does not answer the same twice fails the proof, and nothing is written', () => {
+  const harness = new Harness();
+  const random = model({
+    inputs: [value('ids', INT64, ['n'])],
+    outputs: [value('y', FLOAT, ['n', 2])],
+    initializers: [floats('t', [8, 2], ramp(16))],
+    nodes: [
+      node('Gather', ['t', 'ids'], ['e']),
+      node('RandomNormalLike', ['e'], ['noise']),
+      node('Add', ['e', 'noise'], ['y']),
+    ],
+  });
+  assert.match(harness.refuse(random, 1), /the proof failed: .*output "y": -?[\d.]+ instead of/);
 });
 
 test('--help tells the exit codes and shows examples', () => {

@@ -1,3 +1,4 @@
+/** Which lookups are cut, and what of the graph stays. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { capturedNames } from '../../../tools/prune-model/onnx-model.ts';
@@ -5,7 +6,6 @@ import { readOnnxModel } from '../../../tools/prune-model/onnx-reader.ts';
 import {
   FLOAT,
   floats,
-  floatsInField,
   graph,
   INT32,
   INT64,
@@ -14,7 +14,6 @@ import {
   node,
   ramp,
   smallModel,
-  tensor,
   value,
 } from './onnx-builder.ts';
 import { Harness } from './prune-harness.ts';
@@ -54,74 +53,6 @@ test('one ids matrix: the lookup becomes an input, the table a file', async () =
   assert.ok(bytes.after < bytes.before && bytes.tables === 112);
   assert.deepEqual(lookups[0]?.columns, [0, 1, 2]);
   assert.deepEqual(inputs, { kept: ['dense'], removed: ['ids'] });
-});
-
-test('26 inputs share one table: it is exported once, each lookup is an input', async () => {
-  const fields = Array.from({ length: 26 }, (_, i) => `C${i + 1}`);
-  const pruned = await harness.prune(
-    model({
-      inputs: fields.map((name, i) => value(name, INT64, i % 2 ? ['n', 1] : ['n'])),
-      outputs: [value('sum', FLOAT, ['n', 3])],
-      initializers: [floats('shared/table', [11, 3], ramp(33)), ints('last', [1], [-1])],
-      nodes: [
-        ...fields.map((name) => node('Gather', ['shared/table', name], [`e_${name}`])),
-        ...fields.flatMap((name, i) =>
-          i % 2
-            ? [
-                node('ReduceSum', [`e_${name}`, 'one'], [`f_${name}`], {
-                  attributes: { keepdims: 0 },
-                }),
-              ]
-            : [],
-        ),
-        node(
-          'Sum',
-          fields.map((name, i) => (i % 2 ? `f_${name}` : `e_${name}`)),
-          ['sum'],
-        ),
-      ].toSpliced(
-        0,
-        0,
-        node('Constant', [], ['one'], { attributes: { value: { tensor: ints('', [1], [1]) } } }),
-      ),
-    }),
-  );
-  assert.deepEqual(
-    pruned.inputs,
-    fields.map((name) => `e_${name}`),
-  );
-  assert.equal(pruned.spec.tables.length, 1);
-  assert.equal(pruned.spec.tables[0]?.name, 'shared_table');
-  assert.deepEqual(pruned.spec.embeddings[0]?.shape, [-1, 3]);
-  assert.deepEqual(pruned.spec.embeddings[1]?.shape, [-1, 1, 3]);
-  assert.deepEqual(
-    pruned.spec.embeddings.map(({ ids }) => ids),
-    fields,
-  );
-  assert.equal(pruned.report.tables[0]?.lookups, 26);
-});
-
-test('tables of different dims whose names collide as file names', async () => {
-  const pruned = await harness.prune(
-    model({
-      inputs: [value('a', INT32, ['n']), value('b', INT64, ['n'])],
-      outputs: [value('y', FLOAT, ['n', 7])],
-      initializers: [floats('Emb/1', [5, 3], ramp(15)), floats('emb:1', [9, 4], ramp(36, 2))],
-      nodes: [
-        node('Gather', ['Emb/1', 'a'], ['ea'], { attributes: { axis: 0 } }),
-        node('Gather', ['emb:1', 'b'], ['eb'], { domain: 'ai.onnx' }),
-        node('Concat', ['ea', 'eb'], ['y'], { attributes: { axis: -1 } }),
-      ],
-    }),
-  );
-  assert.deepEqual(
-    pruned.spec.tables.map(({ name, rows, dim }) => [name, rows, dim]),
-    [
-      ['Emb_1', 5, 3],
-      ['emb_1_2', 9, 4],
-    ],
-  );
-  assert.deepEqual(pruned.table('emb_1_2').values, f32(ramp(36, 2)));
 });
 
 test('columns of one ids matrix, selected in every supported way', async () => {
@@ -216,33 +147,6 @@ test('a lookup that is also an output keeps the output, under a new name for the
   assert.equal(pruned.spec.embeddings[0]?.input, 'e_rows2');
 });
 
-test('a table used elsewhere stays in the graph and is exported all the same', async () => {
-  const tied = model({
-    inputs: [value('ids', INT64, ['n'])],
-    outputs: [value('y', FLOAT, ['n', 8])],
-    initializers: [floats('t', [8, 2], ramp(16))],
-    nodes: [
-      node('Gather', ['t', 'ids'], ['e']),
-      node('Transpose', ['t'], ['tt'], { name: 'tie' }),
-      node('MatMul', ['e', 'tt'], ['y']),
-    ],
-  });
-  const pruned = await harness.prune(tied);
-  assert.deepEqual(pruned.report.tables[0]?.keptFor, ['node "tie" (Transpose)']);
-  assert.deepEqual(pruned.table('t').values, f32(ramp(16)));
-  const outcome = harness.run(
-    '--model',
-    harness.path('model.onnx'),
-    '--output',
-    harness.output,
-    '--force',
-  );
-  assert.match(
-    outcome.stdout,
-    /table t also stays in the graph: node "tie" \(Transpose\) reads it/,
-  );
-});
-
 test('ids that something else reads stay an input', async () => {
   const pruned = await harness.prune(
     model({
@@ -302,60 +206,6 @@ test('what only looks like a lookup is left alone', async () => {
   );
 });
 
-test('tables in other clothes: Constant node, Identity, float_data packed or not', async () => {
-  const values = ramp(8);
-  const tables = ['constant', 'renamed', 'packed', 'single'];
-  const pruned = await harness.prune(
-    model({
-      inputs: [value('ids', INT64, ['n'])],
-      outputs: [value('y', FLOAT, ['n', 2])],
-      initializers: [
-        floats('origin', [4, 2], values),
-        floatsInField('packed', [4, 2], values, true),
-        floatsInField('single', [4, 2], values, false),
-      ],
-      nodes: [
-        node('Constant', [], ['constant'], {
-          attributes: { value: { tensor: floats('', [4, 2], values) } },
-        }),
-        node('Identity', ['origin'], ['alias']),
-        node('Identity', ['alias'], ['renamed']),
-        ...tables.map((name) => node('Gather', [name, 'ids'], [`e_${name}`])),
-        node(
-          'Sum',
-          tables.map((name) => `e_${name}`),
-          ['y'],
-        ),
-      ],
-    }),
-  );
-  const names = ['constant', 'origin', 'packed', 'single'];
-  assert.deepEqual(
-    pruned.spec.tables.map(({ name }) => name),
-    names,
-  );
-  for (const name of names) assert.deepEqual(pruned.table(name).values, f32(values));
-});
-
-test('IR version 3: initializers listed as inputs go with their tables', async () => {
-  const pruned = await harness.prune(
-    model({
-      irVersion: 3,
-      opset: 8,
-      inputs: [value('ids', INT64, ['n']), value('t', FLOAT, [8, 2]), value('w', FLOAT, [2, 1])],
-      outputs: [value('y', FLOAT, ['n', 1])],
-      initializers: [floats('t', [8, 2], ramp(16)), floats('w', [2, 1], ramp(2))],
-      nodes: [node('Gather', ['t', 'ids'], ['e']), node('MatMul', ['e', 'w'], ['y'])],
-    }),
-  );
-  assert.deepEqual(pruned.inputs, ['e']);
-  const { graph } = readOnnxModel(pruned.model, 'pruned');
-  assert.deepEqual(
-    graph.inputs.map(({ name }) => name),
-    ['w', 'e'],
-  );
-});
-
 test('dead lookups are dropped without an input, whatever they are', async () => {
   const pruned = await harness.prune(
     model({
@@ -386,20 +236,6 @@ test('a model made for one batch is proved with that batch', async () => {
   );
   assert.deepEqual(pruned.spec.embeddings[0]?.shape, [5, 2, 2]);
   assert.deepEqual(pruned.report.verify?.batches, [5, 5, 5]);
-});
-
-test('rows that are not finite keep their bits', async () => {
-  const bits = Uint32Array.of(0x7fc0_1234, 0xff80_0000, 0x8000_0000, 0x0000_0001, 0x3f80_0000, 0);
-  const pruned = await harness.prune(
-    model({
-      inputs: [value('ids', INT64, ['n'])],
-      outputs: [value('y', FLOAT, ['n', 2])],
-      initializers: [tensor('t', FLOAT, [3, 2], bits)],
-      nodes: [node('Gather', ['t', 'ids'], ['e']), node('Neg', ['e'], ['y'])],
-    }),
-  );
-  assert.ok(Object.is(pruned.table('t').values[2], -0));
-  assert.deepEqual(pruned.table('t').values.slice(0, 2), [Number.NaN, Number.NEGATIVE_INFINITY]);
 });
 
 test('an If whose branches use the rows works on, its bodies untouched', async () => {
