@@ -159,13 +159,16 @@ export class LayerDatabase {
     this.#verified.add(layer.contentId);
   }
 
-  /** Removes a layer: first the mark, then its rows, then its record. */
+  /** Removes a layer: first the mark, then its rows and their disk space, then its record. */
   async remove(contentId: string): Promise<void> {
     const layer = this.#layers.get(contentId);
     if (layer === undefined) return;
     const { number } = layer;
     await this.#record({ ...layer, complete: false });
-    await this.#guard(this.#database.clear({ gte: layerStart(number), lt: layerEnd(number) }));
+    const [start, end] = [layerStart(number), layerEnd(number)];
+    await this.#guard(this.#database.clear({ gte: start, lt: end }));
+    // Gives the disk back now, and spares lookups the marks of what was deleted.
+    await this.#guard(this.#database.compactRange(start, end));
     await this.#guard(
       this.#database.del(RECORD_PREFIX + contentId, { keyEncoding: 'utf8', sync: true }),
     );

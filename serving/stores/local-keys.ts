@@ -12,8 +12,9 @@ export class LocalKeys {
   words: Uint32Array = new Uint32Array(0);
   #uniqueCount = 0;
   #keyCount = 0;
-  /** 1 + index of a database key; 0: free. At most half full. */
+  /** 1 + index of a database key; 0: free. A batch uses the first `#mask + 1`, at most half full. */
   #slots: Uint32Array = new Uint32Array(0);
+  #mask = 0;
   #bytes: Uint8Array = new Uint8Array(0);
   /** Views of `#bytes`, made once. */
   readonly #views: Uint8Array[] = [];
@@ -22,16 +23,17 @@ export class LocalKeys {
   reset(keysMax: number): void {
     this.#uniqueCount = 0;
     this.#keyCount = 0;
-    if (this.uniqueOf.length < keysMax) {
-      let capacity = 64;
-      while (capacity < keysMax) capacity *= 2;
+    let capacity = 64;
+    while (capacity < keysMax) capacity *= 2;
+    this.#mask = 2 * capacity - 1;
+    if (this.uniqueOf.length < capacity) {
       this.uniqueOf = new Uint32Array(capacity);
       this.words = new Uint32Array(3 * capacity);
       this.#slots = new Uint32Array(2 * capacity);
       this.#bytes = new Uint8Array(LOCAL_KEY_BYTES * capacity);
       this.#views.length = 0;
     } else {
-      this.#slots.fill(0);
+      this.#slots.fill(0, 0, 2 * capacity);
     }
   }
 
@@ -58,7 +60,7 @@ export class LocalKeys {
   #find(layer: number, low: number, high: number): number {
     const { words } = this;
     const slots = this.#slots;
-    const mask = slots.length - 1;
+    const mask = this.#mask;
     let slot = Math.imul(low ^ Math.imul(high, 0x85eb_ca6b) ^ (layer << 7), 0x9e37_79b1);
     slot = (slot ^ (slot >>> 15)) & mask;
     for (;;) {

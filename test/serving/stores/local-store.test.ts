@@ -186,6 +186,32 @@ test('a version of the same layers fetches nothing; retiring keeps what others n
   await lookUp(store, versions[0]!, manifests[0]!, range(0, 600));
 });
 
+test('retiring gives the disk back', async () => {
+  const world = await World.make();
+  const store = await world.open();
+  const sizes: number[] = [];
+  for (let salt = 1; salt <= 4; salt++) {
+    const table = tableWith('t', 16, range(0, 20_000), { salt });
+    const manifest = await world.repository.publish(versionOf(String(salt), [table], 1));
+    await store.prepare(manifest);
+    await store.retire(manifest);
+    sizes.push(await folderBytes(join(world.folder, 'rows')));
+  }
+  const rowsBytes = 20_000 * 64;
+  assert.ok(
+    sizes.every((bytes) => bytes < rowsBytes / 2),
+    `${sizes} bytes after each version`,
+  );
+});
+
+async function folderBytes(folder: string): Promise<number> {
+  let bytes = 0;
+  // The log is given back when it is next changed; it holds what was written since.
+  const names = (await readdir(folder)).filter((name) => name.endsWith('.ldb'));
+  for (const name of names) bytes += (await readFile(join(folder, name))).length;
+  return bytes;
+}
+
 test('a version waiting to be filled keeps what it shares with one being retired', async () => {
   const world = await World.make();
   const shared = tableWith('shared', 4, range(0, 500));
