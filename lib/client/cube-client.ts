@@ -31,14 +31,6 @@ import type { ReplicaSet } from './replica-set.ts';
 import { fillPart, Scatter, type ShardRequest } from './scatter.ts';
 import { type Asked, checkAnswer, gatherAnswer } from './shard-answer.ts';
 
-export {
-  type LookupGroup,
-  type LookupSummary,
-  OUTCOME_HIT,
-  OUTCOME_UNAVAILABLE,
-  OUTCOME_UNSEEN,
-} from './lookup-group.ts';
-
 export interface CubeClientOptions {
   /** The fleet of now; a new object is taken over at the next call (`FleetFile` rereads fleet.json). */
   readonly fleet: () => Fleet;
