@@ -64,7 +64,11 @@ export function writeTable(
 }
 
 /** The manifest's line of a table of which one shard was written; the other shards name a layer that no file has. */
-export function tableRef(table: TestTable, layer: WrittenLayer, defaultRow: number[] = []): TableRef {
+export function tableRef(
+  table: TestTable,
+  layer: WrittenLayer,
+  defaultRow: number[] = [],
+): TableRef {
   const { contentId, bytes, sha256, rows } = layer;
   const written = { contentId, kind: 'base', bytes, sha256, rows } as const;
   const absent = { ...written, contentId: 'f'.repeat(32) };
