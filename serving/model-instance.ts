@@ -6,52 +6,41 @@ import { Worker } from 'node:worker_threads';
 import { CubeError } from '../lib/core/errors.ts';
 import type { WorkerReply, WorkerRequest, WorkerStart } from './model-worker.ts';
 
+/** What the worker was asked last and has not answered. */
 interface Waiting {
-  resolve(slab: ArrayBuffer): void;
+  resolve(reply: WorkerReply): void;
   reject(error: CubeError): void;
 }
 
 export class ModelInstance {
-  readonly outputNum: number;
   readonly #worker: Worker;
   readonly #exited: Promise<void>;
   #waiting: Waiting | undefined;
+  #outputNum = 0;
+  #stopping = false;
+  /** Loaded, so that its end is a death that somebody must make good. */
+  #loaded = false;
 
-  private constructor(worker: Worker, outputNum: number, onDeath: (error: CubeError) => void) {
+  private constructor(worker: Worker, onDeath: (error: CubeError) => void) {
     this.#worker = worker;
-    this.outputNum = outputNum;
-    let stopping = false;
     let cause: Error | undefined;
-    worker.on('message', (message: WorkerReply) => this.#settle(message));
+    worker.on('message', (reply: WorkerReply) => this.#take()?.resolve(reply));
     worker.on('error', (error) => {
       cause = error;
     });
     this.#exited = new Promise((resolve) => {
       worker.once('exit', (exitCode) => {
-        const reason = cause?.message ?? `exit code ${exitCode}`;
-        const error = new CubeError(
-          'UNAVAILABLE',
-          `the model worker died while it ran this batch (${reason}); try again`,
-          { cause },
-        );
+        const error = deathError(cause?.message ?? `exit code ${exitCode}`, cause);
         this.#take()?.reject(error);
-        if (!stopping) onDeath(error);
+        if (this.#loaded && !this.#stopping) onDeath(error);
         resolve();
       });
     });
-    this.stop = async () => {
-      stopping = true;
-      this.#post({ kind: 'stop' });
-      await this.#exited;
-    };
   }
-
-  /** Ends the worker after what it runs, and waits for its exit. */
-  readonly stop: () => Promise<void>;
 
   /**
    * Starts a worker and waits until its graph is loaded and warm.
-   * @param onDeath called once when the worker ends without having been told to
+   * @param onDeath called once when the worker, once started, ends without having been told to
    */
   static async start(
     script: URL,
@@ -59,38 +48,39 @@ export class ModelInstance {
     onDeath: (error: CubeError) => void,
   ): Promise<ModelInstance> {
     const worker = new Worker(script, { workerData: data, name: 'model-worker' });
-    const outputNum = await new Promise<number>((resolve, reject) => {
-      worker.once('message', (message: WorkerReply) => {
-        if (message.kind === 'ready') resolve(message.outputNum);
-        else if (message.kind === 'failed') reject(new CubeError(message.code, message.message));
-      });
-      worker.once('error', reject);
-      worker.once('exit', () =>
-        reject(new CubeError('INTERNAL', 'the model worker ended while it loaded the model')),
-      );
-    });
-    worker.removeAllListeners();
-    return new ModelInstance(worker, outputNum, onDeath);
+    const instance = new ModelInstance(worker, onDeath);
+    const reply = await instance.#ask();
+    if (reply.kind === 'ready') instance.#outputNum = reply.outputNum;
+    instance.#loaded = true;
+    return instance;
+  }
+
+  /** Values of the click output in a row. */
+  get outputNum(): number {
+    return this.#outputNum;
   }
 
   /** Runs one batch; the slab is gone until the promise gives it back. Never called before the last one settled. */
-  run(slab: ArrayBuffer, rowCount: number): Promise<ArrayBuffer> {
-    return new Promise((resolve, reject) => {
+  async run(slab: ArrayBuffer, rowCount: number): Promise<ArrayBuffer> {
+    const reply = await this.#ask({ kind: 'run', slab, rowCount }, [slab]);
+    return reply.kind === 'done' ? reply.slab : slab;
+  }
+
+  /** Ends the worker after what it runs, and waits for its exit. */
+  async stop(): Promise<void> {
+    this.#stopping = true;
+    this.#worker.postMessage({ kind: 'stop' } satisfies WorkerRequest);
+    await this.#exited;
+  }
+
+  /** The worker's next reply. @throws CubeError what it says went wrong, or UNAVAILABLE when it dies first */
+  async #ask(request?: WorkerRequest, transfer: ArrayBuffer[] = []): Promise<WorkerReply> {
+    const reply = await new Promise<WorkerReply>((resolve, reject) => {
       this.#waiting = { resolve, reject };
-      this.#post({ kind: 'run', slab, rowCount }, [slab]);
+      if (request !== undefined) this.#worker.postMessage(request, transfer);
     });
-  }
-
-  #post(request: WorkerRequest, transfer: ArrayBuffer[] = []): void {
-    this.#worker.postMessage(request, transfer);
-  }
-
-  #settle(message: WorkerReply): void {
-    const waiting = this.#take();
-    if (message.kind === 'done') waiting?.resolve(message.slab);
-    else if (message.kind === 'failed') {
-      waiting?.reject(new CubeError(message.code, message.message));
-    }
+    if (reply.kind === 'failed') throw new CubeError(reply.code, reply.message);
+    return reply;
   }
 
   #take(): Waiting | undefined {
@@ -98,4 +88,9 @@ export class ModelInstance {
     this.#waiting = undefined;
     return waiting;
   }
+}
+
+function deathError(reason: string, cause: Error | undefined): CubeError {
+  const message = `the model worker died while it held this batch (${reason}); try again`;
+  return new CubeError('UNAVAILABLE', message, { cause });
 }

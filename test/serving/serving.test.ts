@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
-import { before, describe, it, type TestContext } from 'node:test';
+import { describe, it, type TestContext } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { openRepository } from '../../lib/repository/repository.ts';
 import { temporaryFolder } from '../repository/fixtures.ts';
@@ -253,12 +253,8 @@ describe('what may not be asked', () => {
 });
 
 describe('without a version', () => {
-  let folder = '';
-  before((t) => {
-    folder = temporaryFolder(t as TestContext);
-  });
-
   it('is not ready, says why, and becomes ready by itself', async (t) => {
+    const folder = temporaryFolder(t);
     const location = join(folder, 'repo');
     const repository = openRepository(location, { create: true });
     const serving = await ServingProcess.start(t, [
@@ -277,7 +273,8 @@ describe('without a version', () => {
     assert.equal((await serving.postTsv(toTsv(toyRows(1)))).status, 200);
   });
 
-  it('refuses wrong flags before it starts', () => {
+  it('refuses wrong flags before it starts', (t) => {
+    const folder = temporaryFolder(t);
     const cases: [string[], number, RegExp][] = [
       [[], 2, /--repository/],
       [['--repository', folder, '--bundle', 'b', '--store', 'local'], 2, /needs --data-dir/],
