@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import fc from 'fast-check';
@@ -193,4 +194,5 @@ test('a key that comes twice, or belongs elsewhere, is refused by name and nothi
   assert.throws(() => writeTable(folder, stranger), {
     message: /key 8 does not belong to shard 1/,
   });
+  assert.ok(!existsSync(folder));
 });
