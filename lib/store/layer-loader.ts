@@ -64,7 +64,8 @@ export class LayerLoader {
   #settle(worker: Worker, answer: LoadAnswer): void {
     const pending = this.#pending.get(answer.id);
     this.#pending.delete(answer.id);
-    if (this.#pending.size === 0) worker.unref();
+    // A thread that is being stopped keeps the process alive until it has ended.
+    if (this.#pending.size === 0 && worker === this.#worker) worker.unref();
     if (answer.ok) pending?.resolve(answer.header);
     else pending?.reject(new CubeError(answer.code, answer.message));
   }

@@ -1,0 +1,248 @@
+import assert from 'node:assert/strict';
+import { readFileSync, writeFileSync } from 'node:fs';
+import { type TestContext, test } from 'node:test';
+import { CubeError } from '../../lib/core/errors.ts';
+import type { Manifest, TableRef } from '../../lib/core/manifest.ts';
+import { type LoadReport, ResidentStore } from '../../lib/store/resident-store.ts';
+import {
+  expectedLookup,
+  layerPathIn,
+  lookup,
+  manifestOf,
+  type TestTable,
+  tableRef,
+  temporaryFolder,
+  writeTable,
+} from './layers.ts';
+
+function keysOfShard(count: number, shardIndex: number, shardNum: number): bigint[] {
+  return Array.from({ length: count }, (_, i) => BigInt(i * i * shardNum + shardIndex));
+}
+
+const USERS: TestTable = {
+  name: 'users',
+  dim: 4,
+  shardIndex: 1,
+  shardNum: 2,
+  keys: keysOfShard(500, 1, 2),
+};
+const ITEMS: TestTable = {
+  name: 'items',
+  dim: 10,
+  shardIndex: 1,
+  shardNum: 2,
+  keys: keysOfShard(900, 1, 2),
+};
+const EMPTY: TestTable = { name: 'empty', dim: 7, shardIndex: 1, shardNum: 2, keys: [] };
+
+class Bench {
+  readonly folder: string;
+  readonly store: ResidentStore;
+
+  constructor(context: TestContext, budgetBytes = 64 << 20) {
+    this.folder = temporaryFolder(context);
+    this.store = new ResidentStore({ budgetBytes });
+    context.after(() => this.store.close());
+  }
+
+  table(table: TestTable, salt = 0, defaultRow: number[] = []): TableRef {
+    return tableRef(table, writeTable(this.folder, table, { salt }), defaultRow);
+  }
+
+  load(manifest: Manifest, options: { bytesPerSecond?: number } = {}): Promise<LoadReport> {
+    const layerPath = layerPathIn(this.folder);
+    return this.store.load({ manifest, shardIndex: 1, layerPath, ...options });
+  }
+
+  /** The first element of a key's row tells its table's version. */
+  answers(version: string, table: TestTable, salt: number): void {
+    const resident = this.store.version('test', version)!.table(table.name)!;
+    assert.deepEqual(
+      lookup(resident, table.keys),
+      expectedLookup(table, [], table.keys, salt),
+      `${version} ${table.name}`,
+    );
+  }
+}
+
+async function refusal(load: Promise<unknown>): Promise<CubeError> {
+  try {
+    await load;
+  } catch (error) {
+    assert.ok(error instanceof CubeError, String(error));
+    return error;
+  }
+  throw new Error('was not refused');
+}
+
+test('versions answer side by side, each with its own rows and default row', async (context) => {
+  const bench = new Bench(context);
+  const first = manifestOf('1', [bench.table(USERS, 0, [1, 2, 3, 4]), bench.table(EMPTY)]);
+  const second = manifestOf('2', [bench.table(USERS, 1), bench.table(ITEMS, 1)]);
+  await Promise.all([bench.load(first), bench.load(second)]);
+  bench.answers('1', USERS, 0);
+  bench.answers('2', USERS, 1);
+  bench.answers('2', ITEMS, 1);
+  const table = bench.store.version('test', '1')!.table('users')!;
+  assert.deepEqual(lookup(table, [5n]).rows, Float32Array.of(1, 2, 3, 4));
+  assert.equal(bench.store.version('test', '1')!.rows, 500);
+  assert.equal(bench.store.version('test', '1')!.table('items'), undefined);
+  assert.equal(bench.store.version('test', '3'), undefined);
+});
+
+test('equal layers are shared, also with another default row, and outlive the version that brought them', async (context) => {
+  const bench = new Bench(context);
+  const users = bench.table(USERS);
+  const first = await bench.load(manifestOf('1', [users, bench.table(ITEMS)]));
+  assert.deepEqual([first.layersLoaded, first.layersShared], [2, 0]);
+  const before = bench.store.memory();
+  const graphOnly = manifestOf('2', [{ ...users, defaultRow: [9, 9, 9, 9] }, bench.table(ITEMS)]);
+  const second = await bench.load(graphOnly);
+  assert.deepEqual([second.layersLoaded, second.layersShared, second.bytes], [0, 2, 0]);
+  assert.deepEqual(bench.store.memory(), before);
+  assert.ok(bench.store.unload('test', '1'));
+  assert.ok(!bench.store.unload('test', '1'));
+  bench.answers('2', USERS, 0);
+  assert.deepEqual(
+    lookup(bench.store.version('test', '2')!.table('users')!, [7n]).rows,
+    Float32Array.of(9, 9, 9, 9),
+  );
+  bench.store.unload('test', '2');
+  assert.equal(bench.store.memory().usedBytes, 0);
+  assert.equal(bench.store.memory().pooledBytes, before.usedBytes);
+});
+
+test('concurrent loads of a version are one load; loading it again does nothing', async (context) => {
+  const bench = new Bench(context);
+  const manifest = manifestOf('1', [bench.table(USERS)]);
+  const reports = await Promise.all([bench.load(manifest), bench.load(manifest)]);
+  assert.equal(reports[0], reports[1]);
+  assert.equal((await bench.load(manifest)).layersLoaded, 0);
+  const other = manifestOf('1', [bench.table(USERS, 1)]);
+  assert.equal((await refusal(bench.load(other))).code, 'CONFLICT');
+  bench.answers('1', USERS, 0);
+});
+
+test('a version looked up after it was unloaded is refused, never answered from reused memory', async (context) => {
+  const bench = new Bench(context);
+  await bench.load(manifestOf('1', [bench.table(USERS)]));
+  const stale = bench.store.version('test', '1')!.table('users')!;
+  bench.store.unload('test', '1');
+  await bench.load(manifestOf('2', [bench.table(USERS, 1)]));
+  assert.throws(() => lookup(stale, USERS.keys), { code: 'VERSION_ABSENT' });
+});
+
+test('what does not fit the budget is refused with its numbers, before anything is read', async (context) => {
+  const bench = new Bench(context, 600_000);
+  await bench.load(manifestOf('1', [bench.table(USERS)]));
+  const before = bench.store.memory();
+  const large = { ...ITEMS, keys: keysOfShard(8000, 1, 2) };
+  const beside = await refusal(bench.load(manifestOf('2', [bench.table(large)])));
+  assert.equal(beside.code, 'OVERLOADED');
+  assert.match(beside.message, /test 2 needs \d+ bytes .* of the budget of 600000 are used/);
+  const never = { ...ITEMS, keys: keysOfShard(20_000, 1, 2) };
+  assert.equal(
+    (await refusal(bench.load(manifestOf('3', [bench.table(never)])))).code,
+    'TOO_LARGE',
+  );
+  assert.deepEqual(bench.store.memory(), before);
+  bench.answers('1', USERS, 0);
+  bench.store.unload('test', '1');
+  await bench.load(manifestOf('2', [bench.table(large)]));
+  bench.answers('2', large, 0);
+  const { usedBytes, pooledBytes } = bench.store.memory();
+  assert.ok(usedBytes + pooledBytes <= 600_000);
+});
+
+test('a failed load leaves the old version answering and gives its memory back', async (context) => {
+  const bench = new Bench(context);
+  await bench.load(manifestOf('1', [bench.table(USERS), bench.table(ITEMS)]));
+  const before = bench.store.memory();
+  const users = bench.table(USERS, 1);
+  const items = bench.table(ITEMS, 1);
+  const path = layerPathIn(bench.folder)('items', items.shards[1]![0]!.contentId);
+  const bytes = readFileSync(path);
+  bytes[9000]! ^= 1;
+  writeFileSync(path, bytes);
+  const error = await refusal(bench.load(manifestOf('2', [users, items])));
+  assert.equal(error.code, 'CORRUPT');
+  assert.ok(error.message.includes(path) && error.message.includes('4096'), error.message);
+  assert.equal(bench.store.version('test', '2'), undefined);
+  assert.equal(bench.store.memory().usedBytes, before.usedBytes);
+  bench.answers('1', USERS, 0);
+  bench.answers('1', ITEMS, 0);
+  bytes[9000]! ^= 1;
+  writeFileSync(path, bytes);
+  await bench.load(manifestOf('2', [users, items]));
+  bench.answers('2', ITEMS, 1);
+});
+
+test('a file that is not what the manifest says is refused', async (context) => {
+  const bench = new Bench(context);
+  const users = bench.table(USERS);
+  const layer = users.shards[1]![0]!;
+  const withLayer = (change: Partial<typeof layer>): Manifest =>
+    manifestOf('x', [{ ...users, shards: [users.shards[0]!, [{ ...layer, ...change }]] }]);
+  const path = layerPathIn(bench.folder)('users', layer.contentId);
+  const load = (manifest: Manifest, shardIndex = 1): Promise<unknown> =>
+    bench.store.load({ manifest, shardIndex, layerPath: () => path });
+  const cases: [Manifest, number, string, RegExp][] = [
+    [withLayer({ rows: 3 }), 1, 'CORRUPT', /rowCount is 500, the manifest says 3/],
+    [withLayer({ contentId: 'a'.repeat(32) }), 1, 'CORRUPT', /contentId/],
+    [withLayer({}), 0, 'CORRUPT', /shardIndex is 1/],
+    [withLayer({}), 2, 'INVALID_ARGUMENT', /no shard 2/],
+    [manifestOf('x', [{ ...users, dim: 5 }]), 1, 'CORRUPT', /dim is 4/],
+    [manifestOf('x', [{ ...users, name: 'other' }]), 1, 'CORRUPT', /table is users/],
+    [manifestOf('x', [{ ...users, dtype: 'f16' }]), 1, 'UNSUPPORTED', /dtype f16/],
+    [
+      manifestOf('x', [{ ...users, shards: [[layer], [layer, { ...layer, kind: 'delta' }]] }]),
+      1,
+      'UNSUPPORTED',
+      /deltas/,
+    ],
+  ];
+  for (const [manifest, shardIndex, code, message] of cases) {
+    const error = await refusal(load(manifest, shardIndex));
+    assert.equal(error.code, code);
+    assert.match(error.message, message);
+  }
+  const absent = bench.store.load({
+    manifest: withLayer({}),
+    shardIndex: 1,
+    layerPath: layerPathIn('/nonexistent'),
+  });
+  assert.equal((await refusal(absent)).code, 'NOT_FOUND');
+  assert.deepEqual(bench.store.versions(), []);
+});
+
+test('lookups go on while a throttled load runs, and closing the store ends it', async (context) => {
+  const bench = new Bench(context);
+  await bench.load(manifestOf('1', [bench.table(USERS)]));
+  const large = { ...ITEMS, keys: keysOfShard(60_000, 1, 2) };
+  const load = bench.load(manifestOf('2', [bench.table(large)]), { bytesPerSecond: 100_000 });
+  const refused = refusal(load);
+  await new Promise((resolve) => setTimeout(resolve, 100));
+  bench.answers('1', USERS, 0);
+  assert.equal(bench.store.version('test', '2'), undefined);
+  await bench.store.close();
+  assert.equal((await refused).code, 'STOPPING');
+  bench.answers('1', USERS, 0);
+  await bench.load(manifestOf('2', [bench.table(large)]));
+  bench.answers('2', large, 0);
+});
+
+test('arrays that are too short are refused, not overrun', async (context) => {
+  const bench = new Bench(context);
+  await bench.load(manifestOf('1', [bench.table(USERS)]));
+  const table = bench.store.version('test', '1')!.table('users')!;
+  const sizes = [
+    [15, 32, 1],
+    [16, 31, 1],
+    [16, 32, 0],
+  ] as const;
+  for (const [keys, rows, found] of sizes) {
+    const call = (): number =>
+      table.lookup(new Uint8Array(keys), 0, 2, new Uint8Array(rows), 0, new Uint8Array(found), 0);
+    assert.throws(call, { code: 'INVALID_ARGUMENT' });
+  }
+});
