@@ -1,11 +1,10 @@
 /**
- * Layer files on disk: written whole or not at all, read as verified batches of rows, and checked in depth. The bytes
- * are docs/formats/layer.md's; what they mean is lib/core's.
+ * Layer files on disk: written whole or not at all, and read as verified batches of rows. The bytes are
+ * docs/formats/layer.md's; what they mean is lib/core's.
  */
 import { createHash } from 'node:crypto';
 import { CubeError } from '../core/errors.ts';
 import { xxh64 } from '../core/hash.ts';
-import { mixKey, multiplyHigh, shardOf } from '../core/keys.ts';
 import { type LayerInput, type LayerPlan, planLayer } from '../core/layer-builder.ts';
 import {
   BLOCK_BYTES,
@@ -16,7 +15,7 @@ import {
   type LayerLayout,
   SECTION_ALIGNMENT,
 } from '../core/layer-format.ts';
-import { fileExists, RandomReader, RandomWriter } from '../platform/files.ts';
+import { fileExists, RandomWriter } from '../platform/files.ts';
 import { BlockHasher } from './block-hasher.ts';
 import { LayerReader } from './layer-reader.ts';
 
@@ -230,144 +229,4 @@ function rowsOfDense(header: LayerHeader, piece: Uint8Array, firstRow: number): 
     low = sum >>> 0;
   }
   return { keys, rows: piece, count };
-}
-
-export interface LayerReport {
-  readonly header: LayerHeader;
-  readonly rows: number;
-}
-
-/**
- * Checks a layer file: header, sizes and every block; with `deep` also the content id, and that every key is in the
- * right shard and is found by a search.
- * @throws CubeError saying what is wrong
- */
-export function verifyLayerFile(path: string, options: { deep: boolean }): LayerReport {
-  let header: LayerHeader;
-  const reader = new LayerReader(path);
-  try {
-    header = reader.header;
-    if (options.deep) {
-      if (header.layout === 'inline') checkPlaces(reader, path);
-      checkContentId(path, header);
-    }
-  } finally {
-    reader.close();
-  }
-  let rows = 0;
-  for (const batch of readLayerRows(path)) {
-    rows += batch.count;
-    if (options.deep) checkShard(batch, header, path);
-  }
-  return { header, rows };
-}
-
-function checkShard({ keys, count }: RowBatch, header: LayerHeader, path: string): void {
-  const { shardIndex, shardNum } = header;
-  for (let i = 0; i < count; i++) {
-    if (shardOf(keys[2 * i]!, keys[2 * i + 1]!, shardNum) === shardIndex) continue;
-    throw new CubeError(
-      'CORRUPT',
-      `${path}: a key does not belong to shard ${shardIndex} of ${shardNum}; build it again`,
-    );
-  }
-}
-
-function checkContentId(path: string, header: LayerHeader): void {
-  const reader = new RandomReader(path);
-  try {
-    const sha = createHash('sha256');
-    const piece = new Uint8Array(BLOCK_BYTES);
-    for (let position = HEADER_BYTES; position < header.fileBytes; position += BLOCK_BYTES) {
-      const part = piece.subarray(0, Math.min(BLOCK_BYTES, header.fileBytes - position));
-      reader.readInto(part, position);
-      sha.update(part);
-    }
-    const found = sha.update(encodeUnsignedHeader(header)).digest('hex').slice(0, 32);
-    if (found !== header.contentId) {
-      throw new CubeError(
-        'CORRUPT',
-        `${path}: its content is ${found}, its header says ${header.contentId}; fetch it again`,
-      );
-    }
-  } finally {
-    reader.close();
-  }
-}
-
-/** Every key lies at or after its home slot with no empty slot between, and in strict (home, key) order. */
-function checkPlaces(reader: LayerReader, path: string): void {
-  const { header } = reader;
-  header.segments.forEach((segment, number) => {
-    const scan = new PlaceScan(header, number, path);
-    for (const piece of reader.slots(
-      segment,
-      Math.max(1, Math.floor(BATCH_BYTES / header.stride)),
-    )) {
-      scan.check(new Uint32Array(piece.buffer));
-    }
-    scan.finish(segment.rows);
-  });
-}
-
-class PlaceScan {
-  readonly #header: LayerHeader;
-  readonly #segment: number;
-  readonly #path: string;
-  readonly #mixed = new Uint32Array(2);
-  #slot = 0;
-  #runStart = 0;
-  #rows = 0;
-  #home = -1;
-  #low = 0;
-  #high = 0;
-
-  constructor(header: LayerHeader, segment: number, path: string) {
-    this.#header = header;
-    this.#segment = segment;
-    this.#path = path;
-  }
-
-  check(words: Uint32Array): void {
-    const { stride, emptyKey } = this.#header;
-    const emptyLow = Number(emptyKey & 0xffff_ffffn);
-    const emptyHigh = Number(emptyKey >> 32n);
-    for (let at = 0; at < words.length; at += stride / 4) {
-      const low = words[at]!;
-      const high = words[at + 1]!;
-      if (low === emptyLow && high === emptyHigh) this.#runStart = this.#slot + 1;
-      else this.#checkKey(low, high);
-      this.#slot += 1;
-    }
-  }
-
-  finish(rows: number): void {
-    if (this.#runStart !== this.#slot) this.#fail('its last slot is not empty');
-    if (this.#rows !== rows) this.#fail(`it holds ${this.#rows} rows, not ${rows}`);
-  }
-
-  #checkKey(low: number, high: number): void {
-    const { homeSlots, segments } = this.#header;
-    mixKey(low, high, this.#mixed, 0);
-    if (multiplyHigh(this.#mixed[0]!, segments.length) !== this.#segment) {
-      this.#fail(`slot ${this.#slot} holds a key of another segment`);
-    }
-    const home = multiplyHigh(this.#mixed[1]!, homeSlots);
-    if (home < this.#runStart || home > this.#slot) {
-      this.#fail(`the key in slot ${this.#slot} is not found by a search`);
-    }
-    const order = home - this.#home || high - this.#high || low - this.#low;
-    if (order <= 0) this.#fail(`slot ${this.#slot} is out of (home, key) order`);
-    this.#home = home;
-    this.#low = low;
-    this.#high = high;
-    this.#rows += 1;
-  }
-
-  #fail(text: string): never {
-    throw new CubeError(
-      'CORRUPT',
-      `${this.#path}: segment ${this.#segment}: ${text}; build it again`,
-    );
-  }
 }

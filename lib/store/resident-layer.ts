@@ -187,7 +187,9 @@ export class ResidentLayer {
     defaultRow: Uint8Array,
   ): number {
     const { shardIndex, shardNum } = this.header;
-    const words = new Uint32Array(Uint8Array.from(keys.subarray(keysAt, keysAt + 8 * count)).buffer);
+    const words = new Uint32Array(
+      Uint8Array.from(keys.subarray(keysAt, keysAt + 8 * count)).buffer,
+    );
     for (let i = 0; i < count; i++) {
       if (shardOf(words[2 * i]!, words[2 * i + 1]!, shardNum) !== shardIndex) return -1 - i;
       rows.set(defaultRow, rowsAt + i * defaultRow.length);

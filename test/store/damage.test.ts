@@ -7,7 +7,8 @@ import { CubeError } from '../../lib/core/errors.ts';
 import { xxh64 } from '../../lib/core/hash.ts';
 import { decodeHeader, HEADER_BYTES } from '../../lib/core/layer-format.ts';
 import type { Manifest } from '../../lib/core/manifest.ts';
-import { readLayerRows, verifyLayerFile } from '../../lib/store/layer-file.ts';
+import { verifyLayerFile } from '../../lib/store/layer-check.ts';
+import { readLayerRows } from '../../lib/store/layer-file.ts';
 import { ResidentStore } from '../../lib/store/resident-store.ts';
 import {
   expectedLookup,

@@ -3,7 +3,8 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { keyToBigint } from '../../lib/core/keys.ts';
-import { readLayerRows, verifyLayerFile } from '../../lib/store/layer-file.ts';
+import { verifyLayerFile } from '../../lib/store/layer-check.ts';
+import { readLayerRows } from '../../lib/store/layer-file.ts';
 import { GOLDEN_FOLDER, GOLDEN_LAYERS } from './golden.ts';
 import { rowOf, temporaryFolder, writeTable } from './layers.ts';
 

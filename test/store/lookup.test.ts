@@ -4,7 +4,8 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 import fc from 'fast-check';
 import type { KernelKind } from '../../lib/core/kernels/kernels.ts';
-import { readLayerRows, verifyLayerFile } from '../../lib/store/layer-file.ts';
+import { verifyLayerFile } from '../../lib/store/layer-check.ts';
+import { readLayerRows } from '../../lib/store/layer-file.ts';
 import { ResidentStore } from '../../lib/store/resident-store.ts';
 import type { ResidentTable } from '../../lib/store/resident-table.ts';
 import {
