@@ -1,0 +1,73 @@
+/** The data calls over HTTP: packed lookup, Cube's seek in JSON and protobuf, and what operators ask of a process. */
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
+import { CubeError } from '../lib/core/errors.ts';
+import type { MetricsRegistry } from '../lib/platform/metrics.ts';
+import { formatEndpoint } from '../lib/rpc/endpoint.ts';
+import { ERROR_CODE_HEADER } from '../lib/rpc/http-front.ts';
+import { DICT_METHOD, DICT_SERVICE } from '../proto/dict.ts';
+import { LOOKUP_METHOD, LOOKUP_SERVICE } from '../proto/lookup.ts';
+import type { DictService } from './dict-service.ts';
+import type { LookupService } from './lookup-service.ts';
+
+const PROTOBUF = 'application/proto';
+const JSON_TYPE = 'application/json';
+
+export interface HttpRoutesOptions {
+  readonly lookup: LookupService;
+  readonly dict: DictService;
+  readonly metrics: MetricsRegistry;
+  /** Undefined when ready, else the reason. */
+  readonly notReady: () => string | undefined;
+}
+
+export function addHttpRoutes(app: FastifyInstance, options: HttpRoutesOptions): void {
+  const { lookup, dict, metrics, notReady } = options;
+  app.post(`/${LOOKUP_SERVICE}/${LOOKUP_METHOD}`, (request, reply) =>
+    reply.header('content-type', PROTOBUF).send(lookup.answer(bodyOf(request))),
+  );
+  const shortName = DICT_SERVICE.slice(DICT_SERVICE.lastIndexOf('.') + 1);
+  for (const service of [DICT_SERVICE, shortName]) {
+    app.route({
+      method: ['GET', 'POST'],
+      url: `/${service}/${DICT_METHOD}`,
+      handler: (request, reply) => seek(dict, request, reply),
+      errorHandler: sendBrpcError,
+    });
+  }
+  app.get('/healthz', async () => 'OK\n');
+  app.get('/health', async () => 'OK\n');
+  app.get('/readyz', (_request, reply) => {
+    const reason = notReady();
+    if (reason === undefined) return reply.send('OK\n');
+    return reply.status(503).send(`not ready: ${reason}\n`);
+  });
+  app.get('/metrics', async (_request, reply) =>
+    reply.header('content-type', metrics.contentType).send(await metrics.metricsText()),
+  );
+}
+
+function bodyOf(request: FastifyRequest): Uint8Array {
+  return request.body instanceof Uint8Array ? request.body : new Uint8Array(0);
+}
+
+/** As brpc: the content type decides between protobuf and JSON, and the answer has the same. */
+function seek(dict: DictService, request: FastifyRequest, reply: FastifyReply): FastifyReply {
+  const contentType = request.headers['content-type'] ?? JSON_TYPE;
+  const body = bodyOf(request);
+  reply.header('content-type', contentType);
+  if (contentType.startsWith(PROTOBUF)) return reply.send(dict.answer(body));
+  // As bytes: of a string the framework would extend the content type by a charset.
+  return reply.send(Buffer.from(dict.answerJson(new TextDecoder().decode(body))));
+}
+
+/** An error as brpc sends it over HTTP: its number in a header, and a line of text. */
+function sendBrpcError(error: Error, request: FastifyRequest, reply: FastifyReply): FastifyReply {
+  const failure = CubeError.from(error);
+  const { http, brpc } = failure.status;
+  const { localAddress = '', localPort = 0 } = request.socket;
+  return reply
+    .status(http)
+    .header(ERROR_CODE_HEADER, brpc)
+    .header('content-type', 'text/plain')
+    .send(`[${formatEndpoint(localAddress, localPort)}][E${brpc}]${failure.message}`);
+}

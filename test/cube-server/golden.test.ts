@@ -1,0 +1,150 @@
+import assert from 'node:assert/strict';
+import { connect } from 'node:net';
+import { after, before, test } from 'node:test';
+import { CubeServer } from '../../cube-server/server.ts';
+import { DEFAULT_SERVER_LIMITS } from '../../lib/core/limits.ts';
+import { createLogger } from '../../lib/platform/logs.ts';
+import { DataFolder } from './data-folder.ts';
+import { control } from './server-process.ts';
+
+/**
+ * Exchanges captured from a C++ Cube server (brpc 1.17), replayed over a socket. Payloads are equal byte for byte; the
+ * meta is that of brpc 1.0, without the three zero fields that 1.17 added (50 00 58 00 62 00).
+ */
+const folder = new DataFolder();
+const value = (key: bigint, j: number): number => Math.fround(Number(key) + j / 10);
+let server: CubeServer;
+let address: string;
+
+before(async () => {
+  const keys = Array.from({ length: 1000 }, (_, i) => BigInt(i));
+  const tables = [{ name: 'test_dict', dim: 10, keys, value }];
+  folder.write({ bundle: 'cube', version: '1', shardNum: 1, tables });
+  server = new CubeServer({
+    ...{ shardIndex: 0, shardNum: 1, dataFolder: folder.path, memoryBytes: 64 << 20 },
+    ...{ cubeTable: undefined, controlTokenFile: undefined },
+    limits: DEFAULT_SERVER_LIMITS,
+    logger: createLogger('test', 'silent'),
+  });
+  address = await server.listen('127.0.0.1', 0);
+  for (const call of ['load', 'activate']) {
+    const reply = await control(address, call, { bundle: 'cube', version: '1' });
+    assert.equal(reply.status, 200, JSON.stringify(reply.body));
+  }
+});
+
+after(async () => {
+  await server.stop();
+  folder.remove();
+});
+
+const port = (): number => Number(address.slice(address.lastIndexOf(':') + 1));
+const hex = (digits: string): string => digits.replaceAll(/\s/g, '');
+const text = (words: string): string => Buffer.from(words).toString('hex');
+const row = (key: number): string => {
+  const floats = Float32Array.from({ length: 10 }, (_, j) => value(BigInt(key), j));
+  return Buffer.from(floats.buffer).toString('hex');
+};
+
+/** Sends bytes and returns as many as expected, in hex. */
+async function exchange(
+  request: string,
+  responseBytes: number,
+  pieceBytes = 1 << 20,
+): Promise<string> {
+  const bytes = Buffer.from(hex(request), 'hex');
+  const socket = connect({ port: port(), host: '127.0.0.1', noDelay: true });
+  for (let at = 0; at < bytes.length; at += pieceBytes) {
+    socket.write(bytes.subarray(at, at + pieceBytes));
+    if (pieceBytes < bytes.length) await new Promise(setImmediate);
+  }
+  const received: Buffer[] = [];
+  let length = 0;
+  for await (const chunk of socket) {
+    received.push(chunk);
+    length += chunk.length;
+    if (length >= responseBytes) break;
+  }
+  return Buffer.concat(received).toString('hex');
+}
+
+/** A frame of a meta and what follows it, in hex. */
+function frame(meta: string, rest: string): string {
+  const metaBytes = hex(meta).length / 2;
+  const u32 = (n: number): string => n.toString(16).padStart(8, '0');
+  return `50525043${u32(metaBytes + hex(rest).length / 2)}${u32(metaBytes)}${hex(meta)}${hex(rest)}`;
+}
+
+const service = text('rec.mcube.DictService');
+const seek = `0a1d0a15${service}1204${text('seek')}`;
+const hit = (key: number): string => `0a2c08001228${row(key)}`;
+const miss = '0a0808ffffffff0f1200';
+const captured = `50525043 00000029 00000021 0a1d0a157265632e6d637562652e4469637453657276696365
+  12047365656b 2007 0801080508 80897a`;
+
+test('seek: two hits and a miss', async () => {
+  const expected = frame('12020800 1800 2007', hit(1) + hit(5) + miss);
+  assert.equal(expected.slice(8, 24), '0000006e00000008'); // 0x74 and 0x0e in 1.17: six bytes more
+  assert.equal(await exchange(captured, expected.length / 2), expected);
+});
+
+test('seek split at every byte', async () => {
+  const expected = frame('12020800 1800 2007', hit(1) + hit(5) + miss);
+  assert.equal(await exchange(captured, expected.length / 2, 1), expected);
+});
+
+test('seek with the version', async () => {
+  const expected = frame('12020800 1800 2009', `${hit(1)}1201${text('1')}`);
+  assert.equal(await exchange(frame(`${seek}2009`, '08011001'), expected.length / 2), expected);
+});
+
+test('the request of a brpc 1.17 client, zero fields and all', async () => {
+  const request = `50525043 00000036 0000002e ${seek} 1800 20828080808020 5000 5800 6200 08f0f015089bf22c`;
+  const expected = frame('12020800 1800 20828080808020', miss + miss);
+  assert.equal(await exchange(request, expected.length / 2), expected);
+});
+
+test('the bare service name is accepted; an empty request has an empty answer', async () => {
+  const meta = `0a13 0a0b${text('DictService')}1204${text('seek')} 1800 200e`;
+  const expected = frame('12020800 1800 200e', '');
+  assert.equal(await exchange(frame(meta, ''), expected.length / 2), expected);
+});
+
+test('packed keys are understood as well', async () => {
+  const expected = frame('12020800 1800 2007', hit(1) + hit(5) + miss);
+  assert.equal(
+    await exchange(frame(`${seek}2007`, '0a05010580897a'), expected.length / 2),
+    expected,
+  );
+});
+
+test('an unknown method', async () => {
+  const meta = `0a1e0a15${service}1205${text('seekk')}200b`;
+  const message = `[127.0.0.1:${port()}][E1002]Fail to find method=rec.mcube.DictService/seekk`;
+  const inner = `08ea0712${message.length.toString(16)}${text(message)}`;
+  const expected = frame(`12${(inner.length / 2).toString(16)}${inner}1800200b`, '');
+  assert.equal(await exchange(frame(meta, ''), expected.length / 2), expected);
+});
+
+test('a payload that is no request', async () => {
+  const answer = Buffer.from(await exchange(frame(`${seek}200d`, 'ffffff'), 60), 'hex');
+  assert.equal(answer.readUInt32BE(4), answer.readUInt32BE(8), 'an error has no payload');
+  const expected = /\[E1003\]Fail to parse request=rec\.mcube\.DictRequest, request_size=3/;
+  assert.match(answer.toString('latin1'), expected);
+});
+
+test('a compressed request is refused by name', async () => {
+  const answer = await exchange(frame(`${seek}18012007`, '0801'), 60);
+  const expected = /\[E1003\]compress_type 1 \(snappy\) is not supported/;
+  assert.match(Buffer.from(answer, 'hex').toString('latin1'), expected);
+});
+
+test('packed lookup: our own exchange, byte for byte', async () => {
+  const meta = `0a210a17${text('hypercube.LookupService')}1206${text('lookup')} 2007 2818`;
+  const head = `0a04${text('cube')} 1201${text('1')} 1800 2001 2a0d0a09${text('test_dict')}1003`;
+  const keys = '0100000000000000 0500000000000000 80841e0000000000';
+  const group = '120c 0800 1028 1803 208280808000';
+  const rows = `0300000000000000 ${row(1)} ${row(5)} ${'00'.repeat(40)}`;
+  const expected = frame('12020800 1800 2007 288001', `0a01${text('1')} ${group} ${rows}`);
+  assert.equal(await exchange(frame(meta, head + keys), expected.length / 2), expected);
+});

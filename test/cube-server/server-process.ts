@@ -1,0 +1,89 @@
+/** A real cube-server process, and how tests talk to it. */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { join } from 'node:path';
+
+const main = join(import.meta.dirname, '..', '..', 'cube-server', 'main.js');
+
+export interface Exit {
+  readonly code: number | null;
+  readonly signal: string | null;
+  readonly stdout: string;
+  readonly stderr: string;
+}
+
+export interface ControlReply {
+  readonly status: number;
+  // biome-ignore lint/suspicious/noExplicitAny: tests look into answers of every shape
+  readonly body: any;
+}
+
+export class ServerProcess {
+  readonly child: ChildProcess;
+  readonly exited: Promise<Exit>;
+  address = '';
+
+  constructor(flags: readonly string[]) {
+    this.child = spawn(process.execPath, [main, ...flags], { stdio: ['ignore', 'pipe', 'pipe'] });
+    let stdout = '';
+    let stderr = '';
+    this.child.stdout?.on('data', (chunk) => {
+      stdout += chunk;
+    });
+    this.child.stderr?.on('data', (chunk) => {
+      stderr += chunk;
+      this.address ||= /"address":"([^"]+)".*"msg":"listening"/.exec(stderr)?.[1] ?? '';
+    });
+    this.exited = new Promise((resolve) => {
+      this.child.on('close', (code, signal) => resolve({ code, signal, stdout, stderr }));
+    });
+  }
+
+  /** A server on a free port, listening. */
+  static async start(flags: readonly string[]): Promise<ServerProcess> {
+    const server = new ServerProcess(['--port', '0', ...flags]);
+    let ended = false;
+    server.exited.then(() => {
+      ended = true;
+    });
+    while (server.address === '') {
+      if (ended) throw new Error(`the server ended: ${(await server.exited).stderr}`);
+      await new Promise((resolve) => setTimeout(resolve, 10));
+    }
+    return server;
+  }
+
+  get port(): number {
+    return Number(this.address.slice(this.address.lastIndexOf(':') + 1));
+  }
+
+  async control(
+    call: string,
+    body?: unknown,
+    headers: Record<string, string> = {},
+  ): Promise<ControlReply> {
+    return control(this.address, call, body, headers);
+  }
+
+  async stop(): Promise<Exit> {
+    this.child.kill('SIGTERM');
+    return this.exited;
+  }
+}
+
+/** A control call; without body a GET, as status is. */
+export async function control(
+  address: string,
+  call: string,
+  body?: unknown,
+  headers: Record<string, string> = {},
+): Promise<ControlReply> {
+  const url = `http://${address}/hypercube.ControlService/${call}`;
+  const text = typeof body === 'string' ? body : JSON.stringify(body);
+  const type = { 'content-type': 'application/json' };
+  const init =
+    body === undefined
+      ? { headers }
+      : { method: 'POST', headers: { ...type, ...headers }, body: text };
+  const response = await fetch(url, init);
+  return { status: response.status, body: await response.json() };
+}
