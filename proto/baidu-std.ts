@@ -10,9 +10,9 @@ import { NameCache } from './name-cache.ts';
 import type { OutputBuffer } from './output-buffer.ts';
 import { WIRE_BYTES, WIRE_VARINT, WireReader } from './wire.ts';
 
-export const FRAME_HEADER_BYTES = 12;
-export const FRAME_MAGIC = 0x50525043; // "PRPC"
-export const DEFAULT_MAX_FRAME_BYTES: number = 64 << 20;
+const FRAME_HEADER_BYTES = 12;
+const FRAME_MAGIC = 0x50525043; // "PRPC"
+const DEFAULT_MAX_FRAME_BYTES: number = 64 << 20;
 /** A larger buffer that once held a split frame is given back after use. */
 const KEPT_BUFFER_BYTES = 1 << 20;
 const COMPRESSION_NAMES = ['none', 'snappy', 'gzip', 'zlib', 'lz4'];

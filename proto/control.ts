@@ -5,7 +5,7 @@
 import type { JsonReader } from '../lib/core/json.ts';
 import { NAME_PATTERN, NAME_RULE } from '../lib/core/names.ts';
 
-export const CONTROL_PATH: string = '/hypercube.ControlService';
+const CONTROL_PATH = '/hypercube.ControlService';
 export const CONTROL_LOAD: string = `${CONTROL_PATH}/load`;
 export const CONTROL_ACTIVATE: string = `${CONTROL_PATH}/activate`;
 export const CONTROL_UNLOAD: string = `${CONTROL_PATH}/unload`;
@@ -33,7 +33,7 @@ export interface UnloadAnswer {
   readonly unloaded: boolean;
 }
 
-export interface VersionStatus {
+interface VersionStatus {
   readonly version: string;
   readonly rows: number;
   readonly bytes: number;
@@ -53,7 +53,7 @@ export interface FailedLoad extends VersionRequest {
   readonly message: string;
 }
 
-export interface MemoryStatus {
+interface MemoryStatus {
   readonly budgetBytes: number;
   readonly usedBytes: number;
   readonly pooledBytes: number;

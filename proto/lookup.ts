@@ -14,7 +14,7 @@ export const KEY_BYTES = 8;
 /** A request names at most this many tables: bounds what one head may allocate. */
 export const LOOKUP_GROUPS_MAX = 4096;
 
-export interface LookupRequestGroup {
+interface LookupRequestGroup {
   readonly table: string;
   readonly count: number;
 }
@@ -28,7 +28,7 @@ export interface LookupRequestHead {
   readonly groups: readonly LookupRequestGroup[];
 }
 
-export interface LookupResponseGroup {
+interface LookupResponseGroup {
   readonly dtype: TableDtype;
   readonly rowBytes: number;
   readonly count: number;

@@ -96,7 +96,7 @@ export class HttpFront {
 }
 
 /** An error answer: the status of its code, brpc's number, and the words. */
-export function sendError(reply: FastifyReply, error: CubeError): FastifyReply {
+function sendError(reply: FastifyReply, error: CubeError): FastifyReply {
   const { http, brpc } = error.status;
   return reply
     .status(http)
