@@ -137,6 +137,11 @@ export class BundleWatcher {
     const { repository, bundle, channel } = this.#options;
     const { pointer, previous } = await repository.channel(bundle, channel);
     this.#target = pointer?.version;
+    for (const version of this.#failures.keys()) {
+      if (version !== pointer?.version && version !== previous?.version) {
+        this.#failures.delete(version);
+      }
+    }
     if (pointer === undefined) {
       this.#report(await this.#whyNoPointer());
       return [];
@@ -184,7 +189,7 @@ export class BundleWatcher {
     this.#current = loaded;
     this.#activeSince = this.#clock.isoTime();
     this.#problem = undefined;
-    this.#failures.clear();
+    this.#failures.delete(loaded.version);
     const loadMs = Math.round(this.#clock.nowMs() - startMs);
     const { bundle, events, logger } = this.#options;
     logger.info({ bundle, version: loaded.version, from: old?.version, loadMs }, 'serving version');

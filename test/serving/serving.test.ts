@@ -2,41 +2,16 @@
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
-import { describe, it, type TestContext } from 'node:test';
+import { describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { openRepository } from '../../lib/repository/repository.ts';
 import { temporaryFolder } from '../repository/fixtures.ts';
 import { ServingProcess } from './serving-process.ts';
-import { BUNDLE, keyOf, ToyBundle as Toy, type ToyBundle, toTsv, toyRows } from './toy-bundle.ts';
+import { BUNDLE, keyOf, ToyBundle, toTsv, toyRows } from './toy-bundle.ts';
+import { startLocal } from './toy-service.ts';
 
 const MAIN = fileURLToPath(new URL('../../serving/main.js', import.meta.url));
 const TOLERANCE = 1e-6;
-
-async function publish(folder: string, toy: ToyBundle): Promise<string> {
-  const location = join(folder, 'repo');
-  const repository = openRepository(location, { create: true });
-  await repository.publish(toy.publication(join(folder, 'layers')));
-  const wish = { version: toy.wish.version, by: 'test', reason: 'test' };
-  await repository.activate(BUNDLE, 'stable', wish);
-  return location;
-}
-
-async function startLocal(t: TestContext, toy: ToyBundle): Promise<ServingProcess> {
-  const folder = temporaryFolder(t);
-  const location = await publish(folder, toy);
-  const flags = ['--repository', location, '--bundle', BUNDLE, '--store', 'local'];
-  const serving = await ServingProcess.start(t, [
-    ...flags,
-    '--data-dir',
-    join(folder, 'data'),
-    '--instances',
-    '2',
-    '--timeout-ms',
-    '10000',
-  ]);
-  await serving.untilReady();
-  return serving;
-}
 
 describe('scores equal the plain computation', () => {
   const cases = [
@@ -47,8 +22,8 @@ describe('scores equal the plain computation', () => {
   ] as const;
   for (const [name, wish] of cases) {
     it(name, async (t) => {
-      const toy = new Toy(wish);
-      const serving = await startLocal(t, toy);
+      const toy = new ToyBundle(wish);
+      const { serving } = await startLocal(t, [toy]);
       // More than two batches, so that rows come back in their places.
       const rows = toyRows(150);
       const { status, body } = await serving.postTsv(toTsv(rows));
@@ -71,12 +46,12 @@ describe('scores equal the plain computation', () => {
 });
 
 describe('doors', () => {
-  const toy = new Toy({ version: '7', seed: 11 });
+  const toy = new ToyBundle({ version: '7', seed: 11 });
   const rows = toyRows(5, 3);
   const nan = (value: number): number | null => (Number.isNaN(value) ? null : value);
 
   it('answers the same through KServe v2 (features or keys) and both forms of JSON rows', async (t) => {
-    const serving = await startLocal(t, toy);
+    const { serving } = await startLocal(t, [toy]);
     const expected = rows.map((row) => toy.score(row));
     const dense = {
       name: 'dense',
@@ -138,7 +113,7 @@ describe('doors', () => {
   });
 
   it('says what it is', async (t) => {
-    const serving = await startLocal(t, toy);
+    const { serving } = await startLocal(t, [toy]);
     for (const slash of ['', '/']) {
       assert.equal((await serving.get(`/v2${slash}`)).body.name, 'hypercube');
       const ready = await serving.get(`/v2/models/${BUNDLE}/ready${slash}`);
@@ -170,7 +145,7 @@ describe('doors', () => {
 });
 
 describe('what may not be asked', () => {
-  const toy = new Toy({ version: '1', seed: 21 });
+  const toy = new ToyBundle({ version: '1', seed: 21 });
   const tensor = (name: string, datatype: string, shape: unknown, data: unknown): object => {
     return { name, datatype, shape, data };
   };
@@ -180,7 +155,7 @@ describe('what may not be asked', () => {
   const inferPath = `/v2/models/${BUNDLE}/infer`;
 
   it('is refused with one clear error, and the next request is answered', async (t) => {
-    const serving = await startLocal(t, toy);
+    const { serving } = await startLocal(t, [toy]);
     const good = toTsv(toyRows(1));
     const tsv: [string, number, RegExp][] = [
       ['1\t2\t3\ta\tb\tc\td\n', 400, /row 1: expected 6 .*or 5 without label, got 7/],
@@ -266,7 +241,7 @@ describe('without a version', () => {
     assert.deepEqual([answer.status, answer.body.code], [503, 'NOT_READY']);
     assert.equal((await serving.get('/healthz')).status, 200);
     assert.equal((await serving.get(`/v2/models/${BUNDLE}/ready`)).body.ready, false);
-    const toy = new Toy({ version: '1', seed: 31 });
+    const toy = new ToyBundle({ version: '1', seed: 31 });
     await repository.publish(toy.publication(join(folder, 'layers')));
     await repository.activate(BUNDLE, 'stable', { version: '1', by: 'test', reason: 'first' });
     await serving.untilReady();
