@@ -21,6 +21,7 @@ export interface AgentOptions {
   readonly dataFolder: string;
   /** Control addresses, host:port. */
   readonly servers: readonly string[];
+  readonly controlToken: string | undefined;
   readonly pollMs: number;
   readonly retireGraceMs: number;
   readonly bytesPerSecond?: number;
@@ -51,7 +52,7 @@ export class Agent implements Stoppable {
     this.#options = options;
     this.#host = new HostData(options.dataFolder, options.bundle);
     this.#servers = new Map(
-      options.servers.map((address) => [address, new ControlClient(address)]),
+      options.servers.map((address) => [address, new ControlClient(address, options.controlToken)]),
     );
     this.#problems = new Problems(options.clock, options.pollMs);
     this.#observer = new Observer({

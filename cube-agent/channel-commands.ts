@@ -11,8 +11,10 @@ import {
 import { serversOf, waitForVersion } from './fleet-view.ts';
 import {
   addTargetOptions,
+  addTokenOption,
   defaultAuthor,
   readFleet,
+  readToken,
   requireReason,
   type TargetOptions,
 } from './options.ts';
@@ -24,6 +26,7 @@ interface MoveOptions extends TargetOptions {
   readonly fleet?: string;
   readonly wait?: boolean;
   readonly timeoutMs: number;
+  readonly controlTokenFile?: string;
 }
 
 export function addChannelCommands(program: Command): void {
@@ -41,7 +44,7 @@ export function addChannelCommands(program: Command): void {
 }
 
 function addMoveOptions(command: Command): Command {
-  return command
+  return addTokenOption(command)
     .requiredOption('--reason <text>', 'why; kept in the history')
     .option('--by <who>', 'who; kept in the history', defaultAuthor())
     .option('--fleet <file>', 'fleet.json, for --wait')
@@ -81,12 +84,14 @@ function requireFleetToWait({ wait, fleet }: MoveOptions): void {
 async function waitIfAsked(
   repository: Repository,
   { version }: ChannelEntry,
-  { wait, fleet, bundle, timeoutMs }: MoveOptions,
+  { wait, fleet, bundle, timeoutMs, controlTokenFile }: MoveOptions,
 ): Promise<void> {
   if (!wait || fleet === undefined) return;
   const shardNum = shardNumOf(await repository.manifest(bundle, version));
   const places = serversOf(readFleet(fleet), bundle, shardNum);
-  const tookMs = await waitForVersion(places, { bundle, version, timeoutMs }, systemClock);
+  const token = readToken(controlTokenFile);
+  const wish = { bundle, version, timeoutMs, token };
+  const tookMs = await waitForVersion(places, wish, systemClock);
   print(`all ${places.length} servers have version ${version} active (${Math.round(tookMs)} ms)`);
 }
 

@@ -24,8 +24,12 @@ export class ControlClient {
   /** host:port */
   readonly address: string;
 
-  constructor(address: string) {
+  readonly #token: string | undefined;
+
+  /** @param token for servers that ask for one (cube-server --control-token-file) */
+  constructor(address: string, token?: string) {
     this.address = address;
+    this.#token = token;
   }
 
   async status(signal?: AbortSignal): Promise<ControlStatus> {
@@ -56,14 +60,11 @@ export class ControlClient {
     signal: AbortSignal | undefined,
   ): Promise<JsonReader> {
     const timeout = AbortSignal.timeout(timeoutMs);
+    const headers: Record<string, string> = {};
+    if (this.#token !== undefined) headers['authorization'] = `Bearer ${this.#token}`;
+    if (body !== undefined) headers['content-type'] = 'application/json';
     const init: RequestInit =
-      body === undefined
-        ? {}
-        : {
-            method: 'POST',
-            headers: { 'content-type': 'application/json' },
-            body: JSON.stringify(body),
-          };
+      body === undefined ? { headers } : { method: 'POST', headers, body: JSON.stringify(body) };
     let text: string;
     let status: number;
     try {

@@ -44,11 +44,12 @@ export function serversOf(fleet: Fleet, bundle: string, shardNum?: number): Serv
 export function askServers(
   places: readonly ServerPlace[],
   bundle: string,
+  token: string | undefined,
 ): Promise<ServerReport[]> {
   return Promise.all(
     places.map(async (place) => {
       try {
-        return report(place, await new ControlClient(place.address).status(), bundle);
+        return report(place, await new ControlClient(place.address, token).status(), bundle);
       } catch (error) {
         return silent(place, CubeError.from(error).message);
       }
@@ -97,13 +98,13 @@ function report(
 /** @throws CubeError DEADLINE_EXCEEDED naming each server that is not there, and why */
 export async function waitForVersion(
   places: readonly ServerPlace[],
-  wish: { bundle: string; version: string; timeoutMs: number },
+  wish: { bundle: string; version: string; timeoutMs: number; token: string | undefined },
   clock: Clock,
 ): Promise<number> {
-  const { bundle, version, timeoutMs } = wish;
+  const { bundle, version, timeoutMs, token } = wish;
   const startMs = clock.nowMs();
   for (;;) {
-    const reports = await askServers(places, bundle);
+    const reports = await askServers(places, bundle, token);
     const late = reports.filter(({ active }) => active !== version);
     const elapsedMs = clock.nowMs() - startMs;
     if (late.length === 0) return elapsedMs;

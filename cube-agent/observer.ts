@@ -4,6 +4,7 @@
  */
 import { CubeError } from '../lib/core/errors.ts';
 import { type Manifest, parseManifest } from '../lib/core/manifest.ts';
+import type { Clock } from '../lib/platform/clock.ts';
 import type { Logger } from '../lib/platform/logs.ts';
 import type { Repository } from '../lib/repository/repository.ts';
 import type { ControlStatus } from '../proto/control.ts';
@@ -21,8 +22,12 @@ export interface ObserverOptions {
   readonly servers: readonly ControlClient[];
   readonly retireGraceMs: number;
   readonly problems: Problems;
+  readonly clock: Clock;
   readonly logger: Logger;
 }
+
+/** How long one look waits for the servers' answers; a later answer counts in the next look. */
+const PATIENCE_MS = 500;
 
 interface KnownServer {
   readonly state: ServerState;
@@ -35,8 +40,8 @@ export class Observer {
   #wanted: Wanted | undefined;
   readonly #published = new Map<string, { text: string; manifest: Manifest }>();
   readonly #known = new Map<string, KnownServer>();
-  /** Servers that did not answer in time: not asked at every tick, because asking holds the others up. */
-  readonly #slow = new Set<string>();
+  /** Servers that were asked and have not answered yet: one that hangs must not hold up the others. */
+  readonly #asking = new Map<string, Promise<void>>();
 
   constructor(options: ObserverOptions) {
     this.#options = options;
@@ -70,7 +75,7 @@ export class Observer {
       if (!versions.includes(version)) this.#published.delete(version);
     }
     for (const version of versions) await this.#readManifest(version);
-    await Promise.all(servers.map((server) => this.#readStatus(server, signal)));
+    await this.#askServers(signal);
     const disk = host.scan();
     const manifests = new Map<string, Manifest>();
     for (const [version, { manifest }] of this.#published) manifests.set(version, manifest);
@@ -80,7 +85,11 @@ export class Observer {
     }
     const states = [...this.#known.values()].map(({ state }) => {
       const loading = isLoading(state.address);
-      return loading === undefined ? state : { ...state, loading: [...state.loading, loading] };
+      return {
+        ...state,
+        answers: state.answers && !this.#asking.has(state.address),
+        loading: loading === undefined ? state.loading : [...state.loading, loading],
+      };
     });
     const allServersKnown = states.length === servers.length;
     return { wanted, manifests, disk, servers: states, allServersKnown, retireGraceMs };
@@ -134,15 +143,26 @@ export class Observer {
     }
   }
 
+  async #askServers(signal: AbortSignal): Promise<void> {
+    for (const server of this.#options.servers) {
+      const { address } = server;
+      if (this.#asking.has(address)) continue;
+      const asking = this.#readStatus(server, signal).finally(() => this.#asking.delete(address));
+      this.#asking.set(address, asking);
+    }
+    const patience = new AbortController();
+    const waited = this.#options.clock.sleep(PATIENCE_MS, patience.signal);
+    await Promise.race([Promise.all(this.#asking.values()), waited]);
+    patience.abort();
+  }
+
   async #readStatus(server: ControlClient, signal: AbortSignal): Promise<void> {
     const { address } = server;
     const { problems, logger } = this.#options;
     const what = `ask server ${address}`;
     const known = this.#known.get(address);
-    if (this.#slow.has(address) && !problems.mayTry(what)) return;
     try {
       const status = await server.status(signal);
-      this.#slow.delete(address);
       const { pid, shardIndex, shardNum } = status;
       const isBack = problems.clear(what);
       if (known?.pid !== pid || isBack) {
@@ -153,7 +173,6 @@ export class Observer {
       this.#known.set(address, { pid, state: this.#stateOf(address, status) });
     } catch (error) {
       if (signal.aborted) return;
-      if (CubeError.from(error).code === 'DEADLINE_EXCEEDED') this.#slow.add(address);
       if (known !== undefined) {
         this.#known.set(address, { ...known, state: { ...known.state, answers: false } });
       }

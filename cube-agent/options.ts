@@ -2,11 +2,17 @@
 import { hostname, userInfo } from 'node:os';
 import { CubeError } from '../lib/core/errors.ts';
 import { type Fleet, parseFleet } from '../lib/core/fleet.ts';
-import { type Command, InvalidArgumentError, nameOption } from '../lib/platform/cli.ts';
+import {
+  type Command,
+  InvalidArgumentError,
+  nameOption,
+  optionWithEnv,
+} from '../lib/platform/cli.ts';
 import { readText } from '../lib/platform/files.ts';
 
 const ENDPOINT = /^(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):(\d{1,5})$/;
 const FLEET_BYTES_MAX = 64 << 20;
+const TOKEN_BYTES_MAX = 4096;
 
 export interface TargetOptions {
   readonly repository: string;
@@ -28,6 +34,21 @@ export function collectEndpoints(text: string, before: readonly string[] = []): 
     throw new InvalidArgumentError('Expected host:port, such as 127.0.0.1:8000.');
   }
   return before.includes(text) ? [...before] : [...before, text];
+}
+
+/** For the commands that talk to servers. */
+export function addTokenOption(command: Command): Command {
+  return command.addOption(
+    optionWithEnv(
+      '--control-token-file <file>',
+      'the token of the servers, where they ask for one',
+      'CUBE_CONTROL_TOKEN_FILE',
+    ),
+  );
+}
+
+export function readToken(path: string | undefined): string | undefined {
+  return path === undefined ? undefined : readText(path, TOKEN_BYTES_MAX).trim();
 }
 
 export function readFleet(path: string): Fleet {

@@ -7,7 +7,13 @@ import { createLogger } from '../lib/platform/logs.ts';
 import { openRepository } from '../lib/repository/repository.ts';
 import { Agent } from './agent.ts';
 import { HostData } from './host-data.ts';
-import { addTargetOptions, collectEndpoints, type TargetOptions } from './options.ts';
+import {
+  addTargetOptions,
+  addTokenOption,
+  collectEndpoints,
+  readToken,
+  type TargetOptions,
+} from './options.ts';
 
 interface RunOptions extends TargetOptions {
   readonly dataDir: string;
@@ -15,10 +21,11 @@ interface RunOptions extends TargetOptions {
   readonly pollMs: number;
   readonly retireGraceMs: number;
   readonly rateLimit?: number;
+  readonly controlTokenFile?: string;
 }
 
 export function addRunCommand(program: Command): void {
-  addTargetOptions(program.command('run'))
+  addTokenOption(addTargetOptions(program.command('run')))
     .description('run on a host: fetch, load, activate and retire what the channel wants')
     .requiredOption('--data-dir <folder>', "the host's own copy, shared with its servers")
     .requiredOption(
@@ -47,6 +54,7 @@ async function runAgent(options: RunOptions): Promise<void> {
     channel,
     dataFolder: dataDir,
     servers: server,
+    controlToken: readToken(options.controlTokenFile),
     pollMs: options.pollMs,
     retireGraceMs: options.retireGraceMs,
     ...(rateLimit === undefined ? {} : { bytesPerSecond: Math.max(1, rateLimit) }),

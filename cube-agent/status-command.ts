@@ -4,7 +4,14 @@ import type { Command } from '../lib/platform/cli.ts';
 import { openRepository } from '../lib/repository/repository.ts';
 import { askServers, type ServerPlace, type ServerReport, serversOf } from './fleet-view.ts';
 import { HostData, type Problem } from './host-data.ts';
-import { addTargetOptions, collectEndpoints, readFleet, type TargetOptions } from './options.ts';
+import {
+  addTargetOptions,
+  addTokenOption,
+  collectEndpoints,
+  readFleet,
+  readToken,
+  type TargetOptions,
+} from './options.ts';
 import { print, table } from './text-table.ts';
 
 interface StatusOptions extends TargetOptions {
@@ -12,6 +19,7 @@ interface StatusOptions extends TargetOptions {
   readonly server?: readonly string[];
   readonly dataDir?: string;
   readonly json?: boolean;
+  readonly controlTokenFile?: string;
 }
 
 interface Status {
@@ -27,7 +35,7 @@ interface Status {
 }
 
 export function addStatusCommand(program: Command): void {
-  addTargetOptions(program.command('status'))
+  addTokenOption(addTargetOptions(program.command('status')))
     .description('what the channel wants and what each server has')
     .option('--fleet <file>', 'fleet.json: all servers')
     .option('--server <host:port>', 'control address of a server; once for each', collectEndpoints)
@@ -60,7 +68,7 @@ async function readStatus(options: StatusOptions): Promise<Status> {
     previous: previous?.version,
     versions: await repository.versions(bundle),
     quarantined: [...(await repository.quarantined(bundle))],
-    servers: await askServers(placesOf(options), bundle),
+    servers: await askServers(placesOf(options), bundle, readToken(options.controlTokenFile)),
     problems:
       dataDir === undefined ? [] : (new HostData(dataDir, bundle).recall(channel)?.problems ?? []),
   };

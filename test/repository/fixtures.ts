@@ -7,9 +7,25 @@ import type { TestContext } from 'node:test';
 import type { LayerRef, Manifest, TableRef } from '../../lib/core/manifest.ts';
 import type { Publication } from '../../lib/repository/repository.ts';
 
+const endings = new WeakMap<TestContext, (() => unknown)[]>();
+
+/** Runs at the end of the test, last come first: a process ends before the folder it writes to is removed. */
+export function atEnd(t: TestContext, action: () => unknown): void {
+  const known = endings.get(t);
+  if (known !== undefined) {
+    known.push(action);
+    return;
+  }
+  const actions = [action];
+  endings.set(t, actions);
+  t.after(async () => {
+    for (const end of actions.reverse()) await end();
+  });
+}
+
 export function temporaryFolder(t: TestContext): string {
   const folder = mkdtempSync(join(tmpdir(), 'hypercube-test-'));
-  t.after(() => rmSync(folder, { recursive: true, force: true }));
+  atEnd(t, () => rmSync(folder, { recursive: true, force: true }));
   return folder;
 }
 

@@ -1,0 +1,139 @@
+/**
+ * A stand-in for cube-server that only speaks the control calls: it "loads" a version by checking that manifest and
+ * layers of its shard are in the data folder with the right bytes.
+ */
+import { existsSync, readFileSync } from 'node:fs';
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { join } from 'node:path';
+import type { TestContext } from 'node:test';
+import { CubeError } from '../../lib/core/errors.ts';
+import { parseManifest } from '../../lib/core/manifest.ts';
+import { layerPath, manifestPath } from '../../lib/repository/layout.ts';
+import type { VersionRequest } from '../../proto/control.ts';
+import { atEnd, sha256 } from '../repository/fixtures.ts';
+
+export interface Shard {
+  readonly shardIndex: number;
+  readonly shardNum: number;
+  readonly dataDir: string;
+}
+
+export class ControlServer {
+  readonly #shard: Shard;
+  readonly #server: Server;
+  #held = new Set<string>();
+  #active = '';
+  #pid = 1;
+  /** Calls that changed something, as "load 1". */
+  readonly calls: string[] = [];
+  /** Accepts connections, answers nothing. */
+  hangs = false;
+
+  private constructor(shard: Shard) {
+    this.#shard = shard;
+    this.#server = createServer((request, response) => void this.#answer(request, response));
+  }
+
+  static async start(t: TestContext, shard: Shard): Promise<ControlServer> {
+    const server = new ControlServer(shard);
+    await new Promise<void>((resolve) => server.#server.listen(0, '127.0.0.1', resolve));
+    atEnd(t, () => {
+      server.#server.closeAllConnections();
+      server.#server.close();
+    });
+    return server;
+  }
+
+  get address(): string {
+    return `127.0.0.1:${(this.#server.address() as AddressInfo).port}`;
+  }
+
+  get active(): string {
+    return this.#active;
+  }
+
+  get held(): string[] {
+    return [...this.#held].sort();
+  }
+
+  /** As a new process on the same port: holds nothing. */
+  restart(): void {
+    this.#held = new Set();
+    this.#active = '';
+    this.#pid += 1;
+  }
+
+  async #answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    if (this.hangs) return;
+    let body = '';
+    for await (const piece of request.setEncoding('utf8')) body += piece;
+    const call = request.url?.split('/').at(-1) ?? '';
+    try {
+      const answer = call === 'status' ? this.#status() : this.#act(call, JSON.parse(body));
+      response.end(JSON.stringify(answer));
+    } catch (error) {
+      const { code, message, status } = CubeError.from(error);
+      response.statusCode = status.http;
+      response.end(JSON.stringify({ code, error: message }));
+    }
+  }
+
+  #status(): unknown {
+    const { shardIndex, shardNum } = this.#shard;
+    const versions = this.held.map((version) => ({ version, rows: 1, bytes: 1, idleMs: 60_000 }));
+    return {
+      shardIndex,
+      shardNum,
+      ready: this.#active !== '',
+      pid: this.#pid,
+      bundles: [{ bundle: 'ctr', active: this.#active, versions }],
+      loading: [],
+      failed: [],
+      memory: { budgetBytes: 0, usedBytes: 0, pooledBytes: 0 },
+    };
+  }
+
+  #act(call: string, request: VersionRequest): unknown {
+    const { version } = request;
+    if (call === 'load') this.#load(request);
+    else if (!this.#held.has(version)) throw new CubeError('VERSION_ABSENT', `${version} not held`);
+    this.calls.push(`${call} ${version}`);
+    if (call === 'activate') {
+      this.#active = version;
+      return { active: version };
+    }
+    if (call === 'unload') {
+      if (this.#active === version) throw new CubeError('CONFLICT', `${version} is active`);
+      return { unloaded: this.#held.delete(version) };
+    }
+    this.#held.add(version);
+    return { layersLoaded: 1, layersShared: 0, bytes: 1, durationMs: 0.5 };
+  }
+
+  #load({ bundle, version }: VersionRequest): void {
+    const { dataDir, shardIndex } = this.#shard;
+    const path = join(dataDir, manifestPath(bundle, version));
+    if (!existsSync(path)) throw new CubeError('NOT_FOUND', `${path} is missing`);
+    for (const table of parseManifest(readFileSync(path, 'utf8'), path).tables) {
+      for (const layer of table.shards[shardIndex] ?? []) {
+        const file = join(dataDir, layerPath(bundle, table.name, layer.contentId));
+        if (sha256(readFileSync(file)) === layer.sha256) continue;
+        throw new CubeError('CORRUPT', `${file} is damaged`);
+      }
+    }
+  }
+}
+
+/** One server for each shard of one count, over one data folder. */
+export function startServers(
+  t: TestContext,
+  shardNum: number,
+  dataDir: string,
+): Promise<ControlServer[]> {
+  return Promise.all(
+    Array.from({ length: shardNum }, (_, shardIndex) =>
+      ControlServer.start(t, { shardIndex, shardNum, dataDir }),
+    ),
+  );
+}
