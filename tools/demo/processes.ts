@@ -28,11 +28,15 @@ function lastLines(text: string): string {
   return text.trimEnd().split('\n').slice(-LOG_TAIL_LINES).join('\n');
 }
 
-/** The address in a `{"msg":"listening","address":"127.0.0.1:8000"}` log line, if the line is one. */
-function listeningAddress(line: string): string | undefined {
-  if (!line.includes('"listening"')) return undefined;
+/**
+ * The address in a `{"msg":"listening","address":"127.0.0.1:8000"}` log line; "" in that of a process that listens
+ * nowhere (`"msg":"running"`); undefined in any other line.
+ */
+function startedAddress(line: string): string | undefined {
+  if (!line.includes('"listening"') && !line.includes('"running"')) return undefined;
   try {
     const entry = JSON.parse(line) as { msg?: string; address?: string };
+    if (entry.msg === 'running') return '';
     return entry.msg === 'listening' ? entry.address : undefined;
   } catch {
     return undefined;
@@ -78,8 +82,7 @@ export class Processes {
   }
 
   /**
-   * Starts a server; resolves when it says where it listens (a server without an address: when it says it is
-   * running). Its log goes to `<name>.log`.
+   * Starts a server; resolves when it says that it listens, or has started. Its log goes to `<name>.log`.
    */
   start(name: string, script: string, args: readonly string[]): Promise<Server> {
     const child = this.#spawn(script, args);
@@ -98,7 +101,7 @@ export class Processes {
         const lines = pending.split('\n');
         pending = lines.pop() ?? '';
         for (const line of lines) {
-          const address = listeningAddress(line);
+          const address = startedAddress(line);
           if (address === undefined) continue;
           clearTimeout(timer);
           resolve({ name, address, process: child });
