@@ -2,7 +2,7 @@
  * One model worker seen from the main thread: loads, runs one batch at a time, stops by message. Its death fails exactly the
  * batch that it held.
  */
-import { Worker } from 'node:worker_threads';
+import { SHARE_ENV, Worker } from 'node:worker_threads';
 import { CubeError } from '../lib/core/errors.ts';
 import type { WorkerReply, WorkerRequest, WorkerStart } from './model-worker.ts';
 
@@ -47,7 +47,8 @@ export class ModelInstance {
     data: WorkerStart,
     onDeath: (error: CubeError) => void,
   ): Promise<ModelInstance> {
-    const worker = new Worker(script, { workerData: data, name: 'model-worker' });
+    // The native runtime reads the process's real environment (lib/platform/telemetry.ts).
+    const worker = new Worker(script, { workerData: data, name: 'model-worker', env: SHARE_ENV });
     const instance = new ModelInstance(worker, onDeath);
     const reply = await instance.#ask();
     if (reply.kind === 'ready') instance.#outputNum = reply.outputNum;

@@ -2,6 +2,7 @@
  * What every command line shares: usage errors exit 2, failures print one line that says what to do and exit 1,
  * nothing prints a stack unless HYPERCUBE_DEBUG=1. The only reader of the environment.
  */
+import './telemetry.ts';
 import { Command, CommanderError, InvalidArgumentError, Option } from 'commander';
 import { CubeError } from '../core/errors.ts';
 import { checkName } from '../core/names.ts';

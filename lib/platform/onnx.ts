@@ -5,6 +5,7 @@
  * servers keep a model in a worker thread, and a worker is stopped by message, never terminated while it runs.
  * Tensors on SharedArrayBuffers are refused: gather into a plain buffer first.
  */
+import './telemetry.ts';
 import { env, InferenceSession, Tensor } from 'onnxruntime-node';
 import { CubeError } from '../core/errors.ts';
 
