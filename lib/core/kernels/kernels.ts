@@ -20,6 +20,8 @@ import { createTwin } from './twin.ts';
 
 export const PARAMS_BYTES = 128;
 export const WORK_BYTES = 320;
+/** A lookup may read (and ignore) this much beyond a segment; the memory must reach that far. */
+export const READ_AHEAD_BYTES = 256;
 export const PAGE_BYTES = 65_536;
 /** A WebAssembly memory ends at 4 GiB. */
 export const MEMORY_PAGES_MAX = 65_536;

@@ -128,8 +128,9 @@ function mixKey(key: u64): u64 {
 const TOUCHED: usize = 256;
 
 /**
- * Passes of 32 keys: the first computes the home slots and touches them, so that their cache misses overlap; the
- * second probes.
+ * Passes over 32 keys: one computes the home slots; one touches what a probe is likely to read (up to three cache lines
+ * from the home slot), with so few instructions that a core has all the misses under way at once; one probes. The
+ * touches may read READ_AHEAD_BYTES beyond the segment.
  */
 // @ts-ignore: decorator
 @inline
@@ -138,6 +139,8 @@ function inlineBatch(params: usize, work: usize, keys: usize, found: usize, rows
   const homeSlots = load<u64>(params, 16);
   const base = <usize>load<u32>(params, 40);
   const stride = <usize>load<u32>(params, 44);
+  const second = min<usize>(64, 2 * stride);
+  const third = min<usize>(128, 3 * stride - 4);
   let hits: u32 = 0;
   let touched: u32 = 0;
   for (let start: u32 = 0; start < count; start += 32) {
@@ -147,7 +150,10 @@ function inlineBatch(params: usize, work: usize, keys: usize, found: usize, rows
       const mixed = mixKey(load<u64>(first + (<usize>i << 3)));
       const slot = base + <usize>(((mixed >> 32) * homeSlots) >> 32) * stride;
       store<u32>(work + (<usize>i << 2), <u32>slot);
-      touched += load<u32>(slot) + <u32>load<u8>(slot + stride - 1);
+    }
+    for (let i: u32 = 0; i < length; i++) {
+      const slot = <usize>load<u32>(work + (<usize>i << 2));
+      touched += load<u32>(slot) + load<u32>(slot + second) + load<u32>(slot + third);
     }
     let bits: u32 = 0;
     for (let i: u32 = 0; i < length; i++) {
@@ -182,6 +188,8 @@ function splitBatch(params: usize, work: usize, keys: usize, found: usize, rows:
   const segment = load<u32>(params, 52);
   const segmentCount = <u64>load<u32>(params, 56);
   if (segment == 0) memory.fill(found, 0, ((<usize>count + 31) >> 5) << 2);
+  const second = min<usize>(64, 2 * stride);
+  const third = min<usize>(128, 3 * stride - 4);
   let hits: u32 = 0;
   let touched: u32 = 0;
   let next: u32 = 0;
@@ -197,7 +205,7 @@ function splitBatch(params: usize, work: usize, keys: usize, found: usize, rows:
     }
     for (let i: u32 = 0; i < own; i++) {
       const slot = <usize>load<u32>(work + (<usize>i << 3), 4);
-      touched += load<u32>(slot) + <u32>load<u8>(slot + stride - 1);
+      touched += load<u32>(slot) + load<u32>(slot + second) + load<u32>(slot + third);
     }
     for (let i: u32 = 0; i < own; i++) {
       const entry = work + (<usize>i << 3);
