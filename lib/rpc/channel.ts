@@ -16,7 +16,9 @@ import { type Endpoint, parseEndpoint } from './endpoint.ts';
 const READ_BUFFER_BYTES = 256 << 10;
 /** More than any meta of ours. */
 const META_BYTES_MAX = 512;
-const targetsMax = 64;
+const TARGETS_MAX = 64;
+/** A correlation id is a sequence number times this plus the place of its call: found without a table. */
+const PLACES_MAX = 65_536;
 
 export interface CallResult {
   readonly payload: Uint8Array;
@@ -24,6 +26,7 @@ export interface CallResult {
 }
 
 interface PendingCall {
+  readonly correlation: number;
   readonly deadlineMs: number;
   readonly timeoutMs: number;
   resolve(result: CallResult): void;
@@ -36,7 +39,10 @@ export class Channel {
   readonly #limits: ChannelLimits;
   readonly #pool = new BufferPool();
   readonly #targets = new Map<string, RequestTarget>();
-  readonly #pending = new Map<number, PendingCall>();
+  /** The calls in flight, each at its place. (A Map with this much coming and going keeps dead calls alive for long.) */
+  readonly #places: (PendingCall | undefined)[] = [];
+  readonly #freePlaces: number[] = [];
+  #inFlight = 0;
   readonly #readBuffer: Buffer = Buffer.allocUnsafeSlow(READ_BUFFER_BYTES);
   #socket: Socket | undefined;
   #connected = false;
@@ -44,7 +50,7 @@ export class Channel {
   #decoder: FrameDecoder;
   #output: OutputBuffer | undefined;
   #flushing = false;
-  #lastCorrelation = 0;
+  #sequence = 0;
   #timer: NodeJS.Timeout | undefined;
   #timerAtMs = Number.POSITIVE_INFINITY;
   /** When the oldest call was made since the peer last said anything; 0: none. */
@@ -58,6 +64,9 @@ export class Channel {
     this.endpoint = endpoint;
     this.#address = parseEndpoint(endpoint);
     this.#limits = { ...DEFAULT_CHANNEL_LIMITS, ...limits };
+    if (this.#limits.maxInFlight > PLACES_MAX) {
+      throw new CubeError('INVALID_ARGUMENT', `maxInFlight: at most ${PLACES_MAX}`);
+    }
     this.#decoder = new FrameDecoder(this.#limits.maxFrameBytes);
   }
 
@@ -66,7 +75,7 @@ export class Channel {
   }
 
   get inFlight(): number {
-    return this.#pending.size;
+    return this.#inFlight;
   }
 
   /**
@@ -89,8 +98,10 @@ export class Channel {
       if (nowMs < this.#retryAtMs) return Promise.reject(this.#unavailable(this.#lastFailure));
       this.#connect();
     }
-    this.#lastCorrelation = this.#lastCorrelation === 0x7fff_ffff ? 1 : this.#lastCorrelation + 1;
-    const correlation = this.#lastCorrelation;
+    this.#sequence = this.#sequence === 0x7fff_ffff ? 1 : this.#sequence + 1;
+    const place = this.#freePlaces.pop() ?? this.#places.length;
+    const correlation = this.#sequence * PLACES_MAX + place;
+    this.#inFlight++;
     this.#output ??= this.#pool.take();
     this.#target(service, method).write(this.#output, {
       correlation,
@@ -103,7 +114,7 @@ export class Channel {
     const deadlineMs = nowMs + timeoutMs;
     this.#armTimer(deadlineMs, nowMs);
     return new Promise((resolve, reject) => {
-      this.#pending.set(correlation, { deadlineMs, timeoutMs, resolve, reject });
+      this.#places[place] = { correlation, deadlineMs, timeoutMs, resolve, reject };
     });
   }
 
@@ -123,10 +134,10 @@ export class Channel {
       );
     }
     const unsentBytes = (this.#socket?.writableLength ?? 0) + (this.#output?.length ?? 0);
-    if (this.#pending.size >= maxInFlight || unsentBytes > maxFrameBytes) {
+    if (this.#inFlight >= maxInFlight || unsentBytes > maxFrameBytes) {
       return new CubeError(
         'OVERLOADED',
-        `${this.endpoint}: ${this.#pending.size} calls and ${unsentBytes} unsent bytes are in flight already; send fewer at once`,
+        `${this.endpoint}: ${this.#inFlight} calls and ${unsentBytes} unsent bytes are in flight already; send fewer at once`,
       );
     }
     return undefined;
@@ -137,7 +148,7 @@ export class Channel {
     let target = this.#targets.get(name);
     if (target === undefined) {
       target = new RequestTarget(service, method);
-      if (this.#targets.size >= targetsMax) this.#targets.clear();
+      if (this.#targets.size >= TARGETS_MAX) this.#targets.clear();
       this.#targets.set(name, target);
     }
     return target;
@@ -214,9 +225,10 @@ export class Channel {
       return false;
     }
     const correlation = correlationOf(frame);
-    const pending = this.#pending.get(correlation);
-    if (pending === undefined) return true; // its deadline passed before
-    this.#pending.delete(correlation);
+    const place = correlation % PLACES_MAX;
+    const pending = this.#places[place];
+    if (pending?.correlation !== correlation) return true; // its deadline passed before
+    this.#free(place);
     if (frame.errorCode !== 0) {
       pending.reject(CubeError.fromBrpc(frame.errorCode, frame.errorText));
     } else if (frame.defect !== undefined) {
@@ -228,6 +240,12 @@ export class Channel {
       });
     }
     return true;
+  }
+
+  #free(place: number): void {
+    this.#places[place] = undefined;
+    this.#freePlaces.push(place);
+    this.#inFlight--;
   }
 
   #unavailable(reason: string): CubeError {
@@ -247,9 +265,11 @@ export class Channel {
     socket?.destroy();
     clearTimeout(this.#timer);
     this.#timerAtMs = Number.POSITIVE_INFINITY;
-    const calls = [...this.#pending.values()];
-    this.#pending.clear();
-    for (const call of calls) call.reject(this.#unavailable(reason));
+    this.#places.forEach((call, place) => {
+      if (call === undefined) return;
+      this.#free(place);
+      call.reject(this.#unavailable(reason));
+    });
   }
 
   /** The timer fires at the earliest deadline known; answered calls leave it standing, which costs one look. */
@@ -264,17 +284,16 @@ export class Channel {
     const nowMs = systemClock.nowMs();
     this.#timerAtMs = Number.POSITIVE_INFINITY;
     let earliestMs = Number.POSITIVE_INFINITY;
-    for (const [correlation, call] of this.#pending) {
-      if (call.deadlineMs <= nowMs) {
-        this.#pending.delete(correlation);
-        call.reject(
-          new CubeError(
-            'DEADLINE_EXCEEDED',
-            `${this.endpoint}: no answer within ${call.timeoutMs} ms`,
-          ),
-        );
-      } else if (call.deadlineMs < earliestMs) earliestMs = call.deadlineMs;
-    }
+    this.#places.forEach((call, place) => {
+      if (call === undefined) return;
+      if (call.deadlineMs > nowMs) {
+        earliestMs = Math.min(earliestMs, call.deadlineMs);
+        return;
+      }
+      this.#free(place);
+      const text = `${this.endpoint}: no answer within ${call.timeoutMs} ms`;
+      call.reject(new CubeError('DEADLINE_EXCEEDED', text));
+    });
     if (earliestMs < Number.POSITIVE_INFINITY) this.#armTimer(earliestMs, nowMs);
     const { silenceMs } = this.#limits;
     if (this.#waitingSinceMs > 0 && nowMs - this.#waitingSinceMs > silenceMs) {

@@ -47,6 +47,7 @@ export class HttpFront {
       return reply.status(404).send({ code: 'NOT_FOUND', error });
     });
     this.#limitInFlight(limits.httpInFlight);
+    this.#limitSlowReaders(limits.slowReaderMs);
   }
 
   get inFlight(): number {
@@ -75,6 +76,13 @@ export class HttpFront {
     }
     this.#server.closeIdleConnections();
     await this.app.close();
+  }
+
+  /** A peer that takes nothing of its answer is closed; the time stops once the answer is out. */
+  #limitSlowReaders(slowReaderMs: number): void {
+    this.app.addHook('onSend', async (request) => {
+      request.raw.socket.setTimeout(slowReaderMs);
+    });
   }
 
   #limitInFlight(inFlightMax: number): void {

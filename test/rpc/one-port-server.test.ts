@@ -257,6 +257,20 @@ test('a reader that never reads is closed', async () => {
   connection.socket.destroy();
 });
 
+test('over HTTP as well: a reader that never reads is closed, one that is slow is not', async () => {
+  const { port, server, address } = await start({ slowReaderMs: 200 });
+  const never = connect(port, '127.0.0.1');
+  never.on('error', () => undefined).pause();
+  never.write('GET /large HTTP/1.1\r\nhost: x\r\n\r\n');
+  await until(() => server.connections === 1);
+  await until(() => server.connections === 0);
+  never.destroy();
+  const response = await fetch(`http://${address}/slow`);
+  assert.equal(await response.text(), 'slow');
+  await sleep(300);
+  assert.equal(await (await fetch(`http://${address}/hello`)).text(), 'hello');
+});
+
 test('when too many answers wait to be read, new calls are refused', async () => {
   const huge: RpcHandler = (_frame, response) => {
     response.begin(0);

@@ -33,6 +33,7 @@ export async function startEcho(
   const http = new HttpFront(all, logger);
   http.app.get('/hello', async () => 'hello');
   http.app.post('/echo', async (request) => request.body);
+  http.app.get('/large', async () => Buffer.alloc(64 << 20));
   http.app.get('/slow', async () => {
     await new Promise((resolve) => setTimeout(resolve, 300));
     return 'slow';
