@@ -1,52 +1,12 @@
 /** A real agent process before stand-in servers: what it does when all goes well. */
 import assert from 'node:assert/strict';
-import { existsSync, readdirSync, renameSync } from 'node:fs';
+import { existsSync, renameSync } from 'node:fs';
 import { join } from 'node:path';
-import { type TestContext, test } from 'node:test';
-import { openRepository, type Repository } from '../../lib/repository/repository.ts';
-import { layerOf, makeVersion, temporaryFolder, type VersionWish } from '../repository/fixtures.ts';
-import { type ControlServer, startServers } from './control-server.ts';
+import { test } from 'node:test';
+import { layerOf } from '../repository/fixtures.ts';
+import { startServers } from './control-server.ts';
+import { allAt, by, layersOnDisk, makeHost, publish, start, versionsOnDisk } from './host.ts';
 import { runAgent, until } from './processes.ts';
-
-interface Host {
-  readonly folder: string;
-  readonly location: string;
-  readonly repository: Repository;
-  readonly dataDir: string;
-  readonly servers: readonly ControlServer[];
-}
-
-const by = { by: 'test', reason: 'test' };
-
-async function makeHost(t: TestContext, shardNum: number): Promise<Host> {
-  const folder = temporaryFolder(t);
-  const location = join(folder, 'repository');
-  const dataDir = join(folder, 'data');
-  const repository = openRepository(location, { create: true });
-  return {
-    folder,
-    location,
-    repository,
-    dataDir,
-    servers: await startServers(t, shardNum, dataDir),
-  };
-}
-
-async function publish(host: Host, wish: VersionWish): Promise<void> {
-  await host.repository.publish(makeVersion(join(host.folder, 'built'), wish));
-}
-
-function start(t: TestContext, host: Host, servers: readonly ControlServer[] = host.servers) {
-  const { location, dataDir } = host;
-  const addresses = servers.map(({ address }) => address);
-  return runAgent(t, { repository: location, dataDir, servers: addresses });
-}
-
-const allAt = (version: string, servers: readonly ControlServer[]) => () =>
-  servers.every(({ active }) => active === version) || servers.map(({ active }) => active);
-
-const layersOnDisk = (host: Host): string[] => readdirSync(join(host.dataDir, 'ctr/layers/t'));
-const versionsOnDisk = (host: Host): string[] => readdirSync(join(host.dataDir, 'ctr/versions'));
 
 test('versions come, go back and are retired', async (t) => {
   const host = await makeHost(t, 2);
