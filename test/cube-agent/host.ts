@@ -46,8 +46,14 @@ export function start(
   return runAgent(t, { repository: location, dataDir, servers: addresses }, ...more);
 }
 
-export const allAt = (version: string, servers: readonly ControlServer[]) => () =>
-  servers.every(({ active }) => active === version) || servers.map(({ active }) => active);
+/** For `until`: true, or what each server has active instead. */
+export function allAt(
+  version: string,
+  servers: readonly ControlServer[],
+): () => true | readonly string[] {
+  return () =>
+    servers.every(({ active }) => active === version) || servers.map(({ active }) => active);
+}
 
 export const layersOnDisk = (host: Host): string[] =>
   readdirSync(join(host.dataDir, 'ctr/layers/t'));
