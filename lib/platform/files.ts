@@ -69,7 +69,8 @@ export function fileBytes(path: string): number {
 }
 
 export function isFolder(path: string): boolean {
-  return statSync(path, { throwIfNoEntry: false })?.isDirectory() ?? false;
+  // existsSync first: below a file, statSync throws even when told not to.
+  return existsSync(path) && statSync(path, { throwIfNoEntry: false })?.isDirectory() === true;
 }
 
 /** mtime in milliseconds and size: equal means unchanged for our purposes; undefined when the file is absent. */
