@@ -1,0 +1,57 @@
+/** What prune-model would write, with tables whose every number is known. */
+import { mkdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { encodeNpyHeader } from '../../../lib/core/npy.ts';
+import { slotSpecToJson } from '../../../lib/core/slots.ts';
+
+export interface TableWish {
+  readonly name: string;
+  readonly rows: number;
+  readonly dim: number;
+}
+
+/** Element j of row i. */
+export function element(table: string, i: number, j: number): number {
+  return Math.fround(table.length + i + j / 100);
+}
+
+export function npyOf({ name, rows, dim }: TableWish): Uint8Array {
+  const data = new Float32Array(rows * dim);
+  for (let i = 0; i < rows; i++) {
+    for (let j = 0; j < dim; j++) data[i * dim + j] = element(name, i, j);
+  }
+  const header = encodeNpyHeader('f4', [rows, dim]);
+  const bytes = new Uint8Array(header.length + data.byteLength);
+  bytes.set(header);
+  bytes.set(new Uint8Array(data.buffer), header.length);
+  return bytes;
+}
+
+/** @returns folder */
+export function writePruned(folder: string, tables: readonly TableWish[], graph = 'graph'): string {
+  mkdirSync(join(folder, 'tables'), { recursive: true });
+  writeFileSync(join(folder, 'model.onnx'), graph);
+  const spec = {
+    tables: tables.map((table) => ({ ...table, dtype: 'f32' as const })),
+    embeddings: tables.map(({ name, dim }) => ({
+      input: `input of ${name}`,
+      table: name,
+      dim,
+      dtype: 'f32' as const,
+      shape: [-1, 1, dim],
+      slots: ['C1'],
+      ids: 'ids',
+    })),
+    features: {
+      hash: { scheme: 'xxh64-concat' as const, seed: 7n, modulo: 1000n },
+      slots: [{ name: 'C1', index: 14 }],
+      dense: undefined,
+      click: { output: 'prob', column: 1 },
+    },
+  };
+  writeFileSync(join(folder, 'slots.json'), JSON.stringify(slotSpecToJson(spec)));
+  for (const table of tables) {
+    writeFileSync(join(folder, 'tables', `${table.name}.npy`), npyOf(table));
+  }
+  return folder;
+}
