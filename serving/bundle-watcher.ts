@@ -22,7 +22,7 @@ export interface BundleWatcherOptions {
   readonly events?: WatcherEvents;
 }
 
-export interface WatcherEvents {
+interface WatcherEvents {
   onSwitch(from: string | undefined, to: string): void;
   onLoadFailed(version: string, error: CubeError): void;
 }

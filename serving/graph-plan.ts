@@ -11,7 +11,7 @@ import type { OnnxPort } from '../lib/platform/onnx.ts';
 export const BATCH_ROWS_MAX = 64;
 
 /** One table that the graph needs, and which features of a row are looked up in it. */
-export interface TablePlan {
+interface TablePlan {
   readonly name: string;
   readonly dim: number;
   /** Positions among a row's slots; each once, even when several inputs of the graph take it. */

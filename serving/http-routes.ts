@@ -60,6 +60,8 @@ export function createHttpServer(options: HttpRoutesOptions): FastifyInstance {
   const server = fastify({
     bodyLimit: BODY_BYTES_MAX,
     forceCloseConnections: 'idle',
+    // Who comes while the server closes gets our own refusal, not fastify's.
+    return503OnClosing: false,
     routerOptions: { ignoreTrailingSlash: true, maxParamLength: 200 },
   });
   // Bodies arrive as bytes whatever they are called: the doors decide what they understand.
