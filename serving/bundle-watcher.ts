@@ -147,8 +147,8 @@ export class BundleWatcher {
       return [];
     }
     const quarantined = (await repository.quarantined(bundle)).has(pointer.version);
-    if (this.#current !== undefined) this.#problem = undefined;
     if (quarantined) this.#report(`the channel points to ${pointer.version}, which is quarantined`);
+    else if (this.#current !== undefined) this.#problem = undefined;
     const wanted = quarantined ? [] : [pointer.version];
     if (this.#current === undefined && previous !== undefined) wanted.push(previous.version);
     return wanted;

@@ -6,7 +6,6 @@
 import type { ServerResponse } from 'node:http';
 import { type FastifyInstance, type FastifyReply, type FastifyRequest, fastify } from 'fastify';
 import { CubeError } from '../lib/core/errors.ts';
-import type { RowColumns } from '../lib/core/features.ts';
 import { type Clock, systemClock } from '../lib/platform/clock.ts';
 import type { Logger } from '../lib/platform/logs.ts';
 import type { Admission } from './admission.ts';
@@ -15,7 +14,7 @@ import type { LoadedBundle } from './bundle.ts';
 import type { BundleWatcher } from './bundle-watcher.ts';
 import { ctrResponse, readCtrRows } from './ctr.ts';
 import { inferResponse, modelMetadata, readInferRequest } from './kserve.ts';
-import type { Prediction, Predictor } from './predictor.ts';
+import type { FeatureRows, Prediction, Predictor } from './predictor.ts';
 import type { Door, ServingMetrics } from './serving-metrics.ts';
 
 export interface HttpRoutesOptions {
@@ -32,7 +31,7 @@ export interface HttpRoutesOptions {
 
 /** A door's way from body to rows, and from prediction to answer. */
 interface Exchange {
-  readonly rows: RowColumns | KeyedRows;
+  readonly rows: FeatureRows | KeyedRows;
   answer(prediction: Prediction): object;
 }
 
@@ -50,9 +49,11 @@ type PredictRequest = FastifyRequest<PredictRoute>;
 type ModelRequest = FastifyRequest<{ Params: ModelParams }>;
 
 /** Rows of one request; more belong into several, so that no request holds the others up. */
-export const ROWS_PER_REQUEST_MAX = 10_000;
+const ROWS_PER_REQUEST_MAX = 10_000;
 const BODY_BYTES_MAX = 16 << 20;
 const TIMEOUT_MS_MAX = 600_000;
+/** For a whole request to arrive: who sends slower holds a place for nothing. */
+const REQUEST_TIMEOUT_MS = 60_000;
 const SERVER_VERSION = '0.1.0';
 
 /** A server that does not listen yet. */
@@ -60,6 +61,7 @@ export function createHttpServer(options: HttpRoutesOptions): FastifyInstance {
   const server = fastify({
     bodyLimit: BODY_BYTES_MAX,
     forceCloseConnections: 'idle',
+    requestTimeout: REQUEST_TIMEOUT_MS,
     // Who comes while the server closes gets our own refusal, not fastify's.
     return503OnClosing: false,
     routerOptions: { ignoreTrailingSlash: true, maxParamLength: 200 },
@@ -253,6 +255,8 @@ function sendError(reply: FastifyReply, thrown: unknown, logger: Logger): void {
   if (error.code === 'INTERNAL' || error.code === 'CORRUPT') {
     logger.error({ code: error.code, error: error.message }, 'a request failed');
   }
+  // Closing on a caller that still sends would reset the connection under our answer: the rest is read and dropped.
+  if (error.code === 'TOO_LARGE') reply.removeHeader('connection');
   if (error.status.retryable) reply.header('retry-after', '1');
   reply.code(error.status.http).type('application/json');
   reply.send(JSON.stringify({ code: error.code, error: error.message }));

@@ -6,12 +6,12 @@
  * the same shape, hashed by the caller) and `dense` FP32 [-1, dense], unscaled. Errors name the field.
  */
 import { CubeError } from '../lib/core/errors.ts';
-import { LINE_CHARS_MAX, type RowColumns, scaleDense } from '../lib/core/features.ts';
+import { LINE_CHARS_MAX, scaleDense } from '../lib/core/features.ts';
 import { JsonReader } from '../lib/core/json.ts';
 import { setKey } from '../lib/core/keys.ts';
 import type { KeyedRows } from './batch-buffers.ts';
 import type { LoadedBundle } from './bundle.ts';
-import type { Prediction } from './predictor.ts';
+import type { FeatureRows, Prediction } from './predictor.ts';
 
 const CATEGORICAL = 'categorical';
 const KEYS = 'keys';
@@ -24,7 +24,7 @@ const DATATYPES: Readonly<Record<string, string>> = {
 
 export interface InferRequest {
   readonly id: string | undefined;
-  readonly rows: RowColumns | KeyedRows;
+  readonly rows: FeatureRows | KeyedRows;
 }
 
 /** One tensor of the request: its values in row-major order, not looked at yet. */
@@ -78,10 +78,9 @@ export function readInferRequest(
   const { rowCount } = one;
   const raw = readDense(body, tensors.get(DENSE), rowCount, plan.denseNum);
   const dense = scaleDense(raw, rowCount, features.dense?.features ?? []);
-  const labels = new Float32Array(0);
   const rows = keys
     ? { rowCount, dense, keys: readKeys(keys) }
-    : { rowCount, dense, features: readFeatures(one), labels };
+    : { rowCount, dense, features: readFeatures(one) };
   return { id, rows };
 }
 

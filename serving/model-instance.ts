@@ -30,7 +30,10 @@ export class ModelInstance {
     });
     this.#exited = new Promise((resolve) => {
       worker.once('exit', (exitCode) => {
-        const error = deathError(cause?.message ?? `exit code ${exitCode}`, cause);
+        const doing = this.#loaded ? 'held this batch' : 'loaded the graph';
+        const reason = cause?.message ?? `exit code ${exitCode}`;
+        const message = `the model worker died while it ${doing} (${reason}); try again`;
+        const error = new CubeError('UNAVAILABLE', message, { cause });
         this.#take()?.reject(error);
         if (this.#loaded && !this.#stopping) onDeath(error);
         resolve();
@@ -89,9 +92,4 @@ export class ModelInstance {
     this.#waiting = undefined;
     return waiting;
   }
-}
-
-function deathError(reason: string, cause: Error | undefined): CubeError {
-  const message = `the model worker died while it held this batch (${reason}); try again`;
-  return new CubeError('UNAVAILABLE', message, { cause });
 }

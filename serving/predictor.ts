@@ -30,6 +30,9 @@ export interface DegradationPolicy {
   readonly maxUnavailableShare: number;
 }
 
+/** The rows of a request, to be hashed here. */
+export type FeatureRows = Pick<RowColumns, 'rowCount' | 'dense' | 'features'>;
+
 export interface Prediction {
   readonly rowCount: number;
   /** The graph's click output: rowCount × outputNum. */
@@ -88,7 +91,7 @@ export class Predictor {
    */
   async predict(
     bundle: LoadedBundle,
-    request: RowColumns | KeyedRows,
+    request: FeatureRows | KeyedRows,
     deadlineMs: number,
   ): Promise<Prediction> {
     const rows = 'keys' in request ? request : hashRows(bundle, request);
@@ -193,7 +196,7 @@ export class Predictor {
   }
 }
 
-function hashRows(bundle: LoadedBundle, { rowCount, features, dense }: RowColumns): KeyedRows {
+function hashRows(bundle: LoadedBundle, { rowCount, features, dense }: FeatureRows): KeyedRows {
   const keys = new Uint32Array(2 * rowCount * bundle.plan.slotNum);
   bundle.hasher.hashRows(features, rowCount, keys);
   return { rowCount, keys, dense };

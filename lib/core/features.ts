@@ -113,7 +113,7 @@ export function scaleDense(
 }
 
 /** One dense value as the model was trained on it, in double precision. @param raw NaN = missing */
-export function scaleValue(raw: number, feature: DenseFeature): number {
+function scaleValue(raw: number, feature: DenseFeature): number {
   let value = Number.isNaN(raw) ? feature.missing : raw;
   if (feature.log) value = Math.log1p(Math.max(value, 0));
   return (value - feature.shift) * feature.scale;

@@ -21,12 +21,12 @@ const hasher = await xxhash();
 const MODULO = 1_000n;
 
 export const BUNDLE = 'toy';
-export const SLOTS: readonly Slot[] = [
+const SLOTS: readonly Slot[] = [
   { name: 'C1', index: 14 },
   { name: 'C2', index: 15 },
   { name: 'C3', index: 16 },
 ];
-export const DENSE: readonly DenseFeature[] = [
+const DENSE: readonly DenseFeature[] = [
   { name: 'I1', missing: 0, log: true, shift: 1.25, scale: 0.5 },
   { name: 'I2', missing: -1, log: false, shift: 0, scale: 0.125 },
 ];
@@ -57,7 +57,7 @@ interface ToyTable {
 }
 
 /** Deterministic values in (-1, 1). */
-export function randomValues(seed: number): () => number {
+function randomValues(seed: number): () => number {
   let state = (seed * 2_654_435_761) >>> 0 || 1;
   return () => {
     state ^= state << 13;
