@@ -138,9 +138,8 @@ function inlineBatch(params: usize, work: usize, keys: usize, found: usize, rows
   const emptyKey = load<u64>(params);
   const homeSlots = load<u64>(params, 16);
   const base = <usize>load<u32>(params, 40);
-  const stride = <usize>load<u32>(params, 44);
-  const second = min<usize>(64, 2 * stride);
-  const third = min<usize>(128, 3 * stride - 4);
+  // As of the layout: 8 + rowBytes rounded up to 8; a constant where rowBytes is one.
+  const stride = (rowBytes + 15) & ~7;
   let hits: u32 = 0;
   let touched: u32 = 0;
   for (let start: u32 = 0; start < count; start += 32) {
@@ -153,7 +152,8 @@ function inlineBatch(params: usize, work: usize, keys: usize, found: usize, rows
     }
     for (let i: u32 = 0; i < length; i++) {
       const slot = <usize>load<u32>(work + (<usize>i << 2));
-      touched += load<u32>(slot) + load<u32>(slot + second) + load<u32>(slot + third);
+      touched += load<u32>(slot) + load<u32>(slot, 64);
+      if (rowBytes >= 24) touched += load<u32>(slot, 128);
     }
     let bits: u32 = 0;
     for (let i: u32 = 0; i < length; i++) {
@@ -184,12 +184,11 @@ function splitBatch(params: usize, work: usize, keys: usize, found: usize, rows:
   const emptyKey = load<u64>(params);
   const homeSlots = load<u64>(params, 16);
   const base = <usize>load<u32>(params, 40);
-  const stride = <usize>load<u32>(params, 44);
+  // As of the layout: 8 + rowBytes rounded up to 8; a constant where rowBytes is one.
+  const stride = (rowBytes + 15) & ~7;
   const segment = load<u32>(params, 52);
   const segmentCount = <u64>load<u32>(params, 56);
   if (segment == 0) memory.fill(found, 0, ((<usize>count + 31) >> 5) << 2);
-  const second = min<usize>(64, 2 * stride);
-  const third = min<usize>(128, 3 * stride - 4);
   let hits: u32 = 0;
   let touched: u32 = 0;
   let next: u32 = 0;
@@ -205,7 +204,8 @@ function splitBatch(params: usize, work: usize, keys: usize, found: usize, rows:
     }
     for (let i: u32 = 0; i < own; i++) {
       const slot = <usize>load<u32>(work + (<usize>i << 3), 4);
-      touched += load<u32>(slot) + load<u32>(slot + second) + load<u32>(slot + third);
+      touched += load<u32>(slot) + load<u32>(slot, 64);
+      if (rowBytes >= 24) touched += load<u32>(slot, 128);
     }
     for (let i: u32 = 0; i < own; i++) {
       const entry = work + (<usize>i << 3);
