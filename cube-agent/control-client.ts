@@ -102,7 +102,9 @@ export class ControlClient {
       );
     }
     const { cause } = error as { cause?: { code?: string; message?: string } };
-    const why = cause?.code ?? cause?.message ?? (error as Error).message;
+    const told = cause?.code ?? cause?.message ?? (error as Error).message;
+    // The fetch standard forbids ports of other protocols (6000, 6665 to 6669, 10080 and so on).
+    const why = told === 'bad port' ? 'HTTP clients refuse this port; take another' : told;
     return new CubeError('UNAVAILABLE', `no cube-server answers at ${this.address} (${why})`, {
       cause: error,
     });

@@ -9,7 +9,7 @@
  */
 import { type LayerRef, type Manifest, shardNumOf } from '../lib/core/manifest.ts';
 
-export interface HeldVersion {
+interface HeldVersion {
   readonly version: string;
   /** Since its last lookup, or since it was loaded. */
   readonly idleMs: number;

@@ -9,7 +9,7 @@ import type { Backend } from './backend.ts';
 import { channelEntryPath, channelFolder, seqOf } from './layout.ts';
 
 /** Bytes of a channel or quarantine entry: a longer reason is refused when written. */
-export const ENTRY_BYTES_MAX = 65_536;
+const ENTRY_BYTES_MAX = 65_536;
 
 /** Who did something, when (for people: nothing is decided by it) and why. */
 export interface Deed {
@@ -44,7 +44,7 @@ export function channelState(
   return { pointer, previous, history };
 }
 
-export function readDeed(json: JsonReader): Deed {
+function readDeed(json: JsonReader): Deed {
   return {
     at: json.field('at').string(),
     by: json.field('by').string(),
@@ -110,7 +110,7 @@ export function entryBytes(entry: Deed & { readonly version?: string }): Uint8Ar
   throw new CubeError('TOO_LARGE', `the reason is too long: at most ${ENTRY_BYTES_MAX} bytes`);
 }
 
-export async function readEntry(backend: Backend, path: string): Promise<JsonReader> {
+async function readEntry(backend: Backend, path: string): Promise<JsonReader> {
   const bytes = await backend.read(path, ENTRY_BYTES_MAX);
   const source = `${backend.location}/${path}`;
   return corruptWhenUnreadable(() => JsonReader.parse(new TextDecoder().decode(bytes), source));

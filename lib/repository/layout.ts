@@ -6,7 +6,7 @@
 import { CubeError } from '../core/errors.ts';
 import { CONTENT_ID_PATTERN, checkName } from '../core/names.ts';
 
-export const MANIFEST_FILE = 'manifest.json';
+const MANIFEST_FILE = 'manifest.json';
 const SEQ_DIGITS = 10;
 const SEQ_FILE = /^(\d{10})\.json$/;
 const SEQ_MAX = 9_999_999_999;

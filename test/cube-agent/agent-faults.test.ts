@@ -152,7 +152,7 @@ test('a first start without a repository ends with what to do', async (t) => {
   const folder = temporaryFolder(t);
   const { code, stderr } = await agent(
     ...['run', '--repository', join(folder, 'none'), '--bundle', 'ctr'],
-    ...['--data-dir', join(folder, 'data'), '--server', '127.0.0.1:1'],
+    ...['--data-dir', join(folder, 'data'), '--server', '127.0.0.1:2'],
   );
   assert.equal(code, 1);
   assert.match(stderr, /^cube-agent: no repository at .*none: no such folder/);

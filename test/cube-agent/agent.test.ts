@@ -92,7 +92,7 @@ test('a server that is down or hangs does not stop the others', async (t) => {
   second.hangs = true;
   await publish(host, { version: '1', shardNum: 3 });
   await host.repository.activate('ctr', 'stable', { version: '1', ...by });
-  const addresses = [...host.servers.map(({ address }) => address), '127.0.0.1:1'];
+  const addresses = [...host.servers.map(({ address }) => address), '127.0.0.1:2'];
   runAgent(t, { repository: host.location, dataDir: host.dataDir, servers: addresses });
   await until('the others at 1', allAt('1', [first, third]));
   second.hangs = false;

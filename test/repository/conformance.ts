@@ -20,7 +20,9 @@ const by = { by: 'test', reason: 'because' };
 export function backendConformance(name: string, open: OpenBackend): void {
   objectTests(name, open);
   publishTests(name, open);
+  refusalTests(name, open);
   channelTests(name, open);
+  raceTests(name, open);
 }
 
 function objectTests(name: string, open: OpenBackend): void {
@@ -117,28 +119,9 @@ function publishTests(name: string, open: OpenBackend): void {
     }
     assert.equal(text(await repository.readVersionFile('ctr', '1', 'model.onnx')), 'graph of 1');
   });
+}
 
-  test(`${name}: of racing publishers of different contents one gets through whole`, async (t) => {
-    const backend = await open(t);
-    for (const version of ['1', '2', '3']) {
-      const publications = ['x', 'y', 'z'].map((graph) =>
-        makeVersion(join(temporaryFolder(t), graph), { version, graph, table: graph }),
-      );
-      const outcomes = await Promise.allSettled(
-        publications.map((publication) => new Repository(backend).publish(publication)),
-      );
-      const winners = outcomes.flatMap((o, i) => (o.status === 'fulfilled' ? [i] : []));
-      assert.equal(winners.length, 1);
-      for (const outcome of outcomes) {
-        if (outcome.status === 'rejected') assert.equal(outcome.reason.code, 'CONFLICT');
-      }
-      const repository = new Repository(backend);
-      const manifest = await repository.manifest('ctr', version);
-      assert.deepEqual(manifest, publications[winners[0] ?? 0]?.manifest);
-      await repository.readVersionFile('ctr', version, 'model.onnx');
-    }
-  });
-
+function refusalTests(name: string, open: OpenBackend): void {
   test(`${name}: a manifest that names what is not there is refused, and nothing appears`, async (t) => {
     const repository = new Repository(await open(t));
     const publication = makeVersion(temporaryFolder(t), { version: '1' });
@@ -163,17 +146,21 @@ function publishTests(name: string, open: OpenBackend): void {
   });
 }
 
-function channelTests(name: string, open: OpenBackend): void {
-  async function withVersions(t: TestContext, ...versions: string[]): Promise<Repository> {
-    const repository = new Repository(await open(t));
-    for (const version of versions) {
-      await repository.publish(makeVersion(temporaryFolder(t), { version }));
-    }
-    return repository;
+async function withVersions(
+  t: TestContext,
+  open: OpenBackend,
+  ...versions: string[]
+): Promise<Repository> {
+  const repository = new Repository(await open(t));
+  for (const version of versions) {
+    await repository.publish(makeVersion(temporaryFolder(t), { version }));
   }
+  return repository;
+}
 
+function channelTests(name: string, open: OpenBackend): void {
   test(`${name}: a channel remembers who pointed it where and why`, async (t) => {
-    const repository = await withVersions(t, '1', '2');
+    const repository = await withVersions(t, open, '1', '2');
     assert.equal((await repository.channel('ctr', 'stable')).pointer, undefined);
     await repository.activate('ctr', 'stable', { version: '1', by: 'ann', reason: 'first' });
     await repository.activate('ctr', 'stable', { version: '2', by: 'bob', reason: 'retrained' });
@@ -191,7 +178,7 @@ function channelTests(name: string, open: OpenBackend): void {
   });
 
   test(`${name}: pointing to where it points adds nothing; what does not exist is refused`, async (t) => {
-    const repository = await withVersions(t, '1');
+    const repository = await withVersions(t, open, '1');
     const first = await repository.activate('ctr', 'stable', { version: '1', ...by });
     assert.deepEqual(await repository.activate('ctr', 'stable', { version: '1', ...by }), first);
     await assert.rejects(repository.activate('ctr', 'stable', { version: '2', ...by }), {
@@ -200,7 +187,7 @@ function channelTests(name: string, open: OpenBackend): void {
   });
 
   test(`${name}: rolling back quarantines and returns to the newest good version`, async (t) => {
-    const repository = await withVersions(t, '1', '2', '3');
+    const repository = await withVersions(t, open, '1', '2', '3');
     for (const version of ['1', '2', '3']) {
       await repository.activate('ctr', 'stable', { version, ...by });
     }
@@ -220,9 +207,32 @@ function channelTests(name: string, open: OpenBackend): void {
     assert.deepEqual([...(await repository.quarantined('ctr'))], ['2', '3']);
     await assert.rejects(repository.rollback('ctr', 'new', 'ann', 'x'), /points nowhere yet/);
   });
+}
+
+function raceTests(name: string, open: OpenBackend): void {
+  test(`${name}: of racing publishers of different contents one gets through whole`, async (t) => {
+    const backend = await open(t);
+    for (const version of ['1', '2', '3']) {
+      const publications = ['x', 'y', 'z'].map((graph) =>
+        makeVersion(join(temporaryFolder(t), graph), { version, graph, table: graph }),
+      );
+      const outcomes = await Promise.allSettled(
+        publications.map((publication) => new Repository(backend).publish(publication)),
+      );
+      const winners = outcomes.flatMap((o, i) => (o.status === 'fulfilled' ? [i] : []));
+      assert.equal(winners.length, 1);
+      for (const outcome of outcomes) {
+        if (outcome.status === 'rejected') assert.equal(outcome.reason.code, 'CONFLICT');
+      }
+      const repository = new Repository(backend);
+      const manifest = await repository.manifest('ctr', version);
+      assert.deepEqual(manifest, publications[winners[0] ?? 0]?.manifest);
+      await repository.readVersionFile('ctr', version, 'model.onnx');
+    }
+  });
 
   test(`${name}: of racing activations one entry wins, the others hear who was first`, async (t) => {
-    const repository = await withVersions(t, '1', '2', '3', '4');
+    const repository = await withVersions(t, open, '1', '2', '3', '4');
     const outcomes = await Promise.allSettled(
       ['1', '2', '3', '4'].map((version) =>
         repository.activate('ctr', 'stable', { version, by: `by ${version}`, reason: 'race' }),

@@ -15,7 +15,7 @@ export function element(table: string, i: number, j: number): number {
   return Math.fround(table.length + i + j / 100);
 }
 
-export function npyOf({ name, rows, dim }: TableWish): Uint8Array {
+function npyOf({ name, rows, dim }: TableWish): Uint8Array {
   const data = new Float32Array(rows * dim);
   for (let i = 0; i < rows; i++) {
     for (let j = 0; j < dim; j++) data[i * dim + j] = element(name, i, j);
