@@ -1,8 +1,9 @@
 /**
  * Follows the channel: serving moves to its target only when that version is loaded as a whole (tables answerable, graph in
- * every instance, warm-up passed); then requests begin on it, and the old version drains and is retired. A target that
- * fails leaves the old one serving, is visible in `status`, and is tried again. At boot: the target, then the previous,
- * else nothing is served. A quarantined version is never loaded.
+ * every instance, warm-up passed); then requests begin on it, and the old version drains. The channel's previous version stays
+ * loaded, so that a rollback is a switch and not a load, also after a restart; what the channel wants no more is retired.
+ * A target that fails leaves the old one serving, is visible in `status`, and is tried again. At boot: the target, then
+ * the previous, else nothing is served. A quarantined version is never loaded.
  */
 import { CubeError } from '../lib/core/errors.ts';
 import { type Clock, systemClock } from '../lib/platform/clock.ts';
@@ -57,6 +58,8 @@ export class BundleWatcher {
   readonly #clock: Clock;
   readonly #stopping = new AbortController();
   readonly #failures = new Map<string, LoadFailure & { readonly retryAtMs: number }>();
+  /** Versions loaded whole: the one that answers, and the channel's previous one. */
+  readonly #held = new Map<string, LoadedBundle>();
   /** Versions that drain; one is loaded again only when its retirement is complete. */
   readonly #retiring = new Map<string, Promise<void>>();
   #loop: Promise<void> | undefined;
@@ -106,10 +109,9 @@ export class BundleWatcher {
   async stop(): Promise<void> {
     this.#stopping.abort();
     await this.#loop;
-    const last = this.#current;
     this.#current = undefined;
     this.#problem = 'the process is stopping';
-    await last?.close();
+    await Promise.all([...this.#held.values()].map((held) => held.close()));
     await Promise.all(this.#retiring.values());
   }
 
@@ -126,32 +128,36 @@ export class BundleWatcher {
   }
 
   async #poll(): Promise<void> {
-    for (const version of await this.#wanted()) {
-      if (this.#current?.version === version) return;
-      if (this.#stopping.signal.aborted || (await this.#tryVersion(version))) return;
+    const { target, previous } = await this.#readChannel();
+    if (target !== undefined) await this.#serve(target);
+    if (this.#current === undefined && previous !== undefined) await this.#serve(previous);
+    if (this.#current === undefined || this.#stopping.signal.aborted) return;
+    const settled = this.#current.version === target;
+    if (settled && previous !== undefined) await this.#hold(previous);
+    for (const held of this.#held.values()) {
+      const wanted = held.version === target || held.version === previous;
+      if (!wanted && held !== this.#current) this.#retire(held);
     }
   }
 
-  /** The versions to try, in order. The previous one only while nothing is served. */
-  async #wanted(): Promise<string[]> {
+  /** What the channel wants; a target that is quarantined is none. */
+  async #readChannel(): Promise<{ target: string | undefined; previous: string | undefined }> {
     const { repository, bundle, channel } = this.#options;
-    const { pointer, previous } = await repository.channel(bundle, channel);
-    this.#target = pointer?.version;
+    const state = await repository.channel(bundle, channel);
+    const pointer = state.pointer?.version;
+    const previous = state.previous?.version;
+    this.#target = pointer;
     for (const version of this.#failures.keys()) {
-      if (version !== pointer?.version && version !== previous?.version) {
-        this.#failures.delete(version);
-      }
+      if (version !== pointer && version !== previous) this.#failures.delete(version);
     }
     if (pointer === undefined) {
       this.#report(await this.#whyNoPointer());
-      return [];
+      return { target: undefined, previous };
     }
-    const quarantined = (await repository.quarantined(bundle)).has(pointer.version);
-    if (quarantined) this.#report(`the channel points to ${pointer.version}, which is quarantined`);
+    const quarantined = (await repository.quarantined(bundle)).has(pointer);
+    if (quarantined) this.#report(`the channel points to ${pointer}, which is quarantined`);
     else if (this.#current !== undefined) this.#problem = undefined;
-    const wanted = quarantined ? [] : [pointer.version];
-    if (this.#current === undefined && previous !== undefined) wanted.push(previous.version);
-    return wanted;
+    return { target: quarantined ? undefined : pointer, previous };
   }
 
   async #whyNoPointer(): Promise<string> {
@@ -164,37 +170,56 @@ export class BundleWatcher {
     );
   }
 
-  /** @returns true when the version answers now */
-  async #tryVersion(version: string): Promise<boolean> {
+  /** Makes a version the one that answers, if it can be held. */
+  async #serve(version: string): Promise<void> {
+    if (this.#current?.version === version) return;
+    const startMs = this.#clock.nowMs();
+    const held = this.#held.get(version);
+    if (held === undefined) await this.#hold(version);
+    else if (!(await this.#stillAnswerable(held))) return;
+    const loaded = this.#held.get(version);
+    if (loaded !== undefined) this.#switch(loaded, startMs);
+  }
+
+  /** A version was held a while ago: its shards may have lost it since. */
+  async #stillAnswerable(held: LoadedBundle): Promise<boolean> {
+    try {
+      await held.confirm();
+      return true;
+    } catch (error) {
+      this.#noteFailure(held.version, CubeError.from(error));
+      return false;
+    }
+  }
+
+  /** Loads a version unless it is held; a failure is noted, and the version tried again later. */
+  async #hold(version: string): Promise<void> {
+    if (this.#held.has(version) || this.#stopping.signal.aborted) return;
     const failure = this.#failures.get(version);
-    if (failure !== undefined && this.#clock.nowMs() < failure.retryAtMs) return false;
+    if (failure !== undefined && this.#clock.nowMs() < failure.retryAtMs) return;
     this.#loading = version;
     await this.#retiring.get(version);
-    const startMs = this.#clock.nowMs();
     try {
       const loaded = await this.#options.load(version);
       if (this.#stopping.signal.aborted) await loaded.close();
-      else this.#switch(loaded, startMs);
-      return true;
+      else this.#held.set(version, loaded);
+      this.#failures.delete(version);
     } catch (error) {
       this.#noteFailure(version, CubeError.from(error));
-      return false;
     } finally {
       this.#loading = undefined;
     }
   }
 
   #switch(loaded: LoadedBundle, startMs: number): void {
-    const old = this.#current;
+    const from = this.#current?.version;
     this.#current = loaded;
     this.#activeSince = this.#clock.isoTime();
     this.#problem = undefined;
-    this.#failures.delete(loaded.version);
     const loadMs = Math.round(this.#clock.nowMs() - startMs);
     const { bundle, events, logger } = this.#options;
-    logger.info({ bundle, version: loaded.version, from: old?.version, loadMs }, 'serving version');
-    events?.onSwitch(old?.version, loaded.version);
-    if (old !== undefined) this.#retire(old);
+    logger.info({ bundle, version: loaded.version, from, loadMs }, 'serving version');
+    events?.onSwitch(from, loaded.version);
   }
 
   #noteFailure(version: string, error: CubeError): void {
@@ -224,6 +249,7 @@ export class BundleWatcher {
   #retire(old: LoadedBundle): void {
     const { bundle, logger } = this.#options;
     const { version } = old;
+    this.#held.delete(version);
     const done = old.retire().then(
       () => logger.info({ bundle, version }, 'version retired'),
       (error: unknown) =>

@@ -89,6 +89,11 @@ export class LoadedBundle {
     return this.manifest.version;
   }
 
+  /** Asks the store again whether it can answer this version. @throws CubeError NOT_READY naming what is missing */
+  confirm(): Promise<void> {
+    return this.#store.prepare(this.manifest);
+  }
+
   /** A request begins on this version; `leave` must follow. */
   enter(): void {
     this.#users++;
