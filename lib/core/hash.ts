@@ -3,7 +3,8 @@
  * their slots; `xxh64` is for headers, tests and any runtime.
  */
 import { CubeError } from './errors.ts';
-import { createKernels, createMemory, type KernelKind, type Kernels } from './kernels/kernels.ts';
+import type { Kernels } from './kernels/contract.ts';
+import { createKernels, createMemory, type KernelKind } from './kernels/kernels.ts';
 import { xxh64Words } from './kernels/xxh64.ts';
 import type { HashSpec, Slot } from './slots.ts';
 

@@ -7,7 +7,7 @@ import { CubeError } from './errors.ts';
 import { xxh64 } from './hash.ts';
 import { NAME_PATTERN } from './names.ts';
 
-export const LAYER_FORMAT_VERSION = 1;
+const LAYER_FORMAT_VERSION = 1;
 export const HEADER_BYTES = 4096;
 export const SECTION_ALIGNMENT = 4096;
 export const BLOCK_BYTES: number = 1 << 20;

@@ -2,7 +2,8 @@
  * xxh64 of blocks of a file: a small memory of its own whose `block` is filled by the caller (a file can be read
  * straight into it) and hashed by the kernel.
  */
-import { createKernels, createMemory, type Kernels } from '../core/kernels/kernels.ts';
+import type { Kernels } from '../core/kernels/contract.ts';
+import { createKernels, createMemory } from '../core/kernels/kernels.ts';
 import { BLOCK_BYTES } from '../core/layer-format.ts';
 
 const HASH_AT = 0;

@@ -26,7 +26,7 @@ export interface FillRequest {
 }
 
 /** Give up what is under way, answer it, then end. */
-export interface StopRequest {
+interface StopRequest {
   readonly type: 'stop';
 }
 

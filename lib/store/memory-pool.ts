@@ -6,11 +6,11 @@
  * Invariant: used + pooled bytes never exceed the budget.
  */
 import { CubeError } from '../core/errors.ts';
+import type { Kernels } from '../core/kernels/contract.ts';
 import {
   createKernels,
   createMemory,
   type KernelKind,
-  type Kernels,
   MEMORY_PAGES_MAX,
   PAGE_BYTES,
 } from '../core/kernels/kernels.ts';
@@ -95,7 +95,7 @@ export class MemoryPool {
 
   #requireRoom(needed: number, what: string): void {
     const { budgetBytes } = this;
-    if (needed <= budgetBytes - this.#usedBytes) return;
+    if (needed <= this.#unusedBytes) return;
     const alone = needed > budgetBytes;
     throw new CubeError(
       alone ? 'TOO_LARGE' : 'OVERLOADED',
@@ -108,7 +108,8 @@ export class MemoryPool {
     const memory =
       this.#takeFitting(needed, needed * (1 + WASTE_RATIO) + WASTE_BYTES) ??
       this.#growFree(needed, what) ??
-      this.#takeFitting(needed, this.budgetBytes - this.#usedBytes) ??
+      // No room for another one: a wasteful fit is better than dropping memory.
+      (this.#hasRoom(needed) ? undefined : this.#takeFitting(needed, this.#unusedBytes)) ??
       this.#allocate(needed, what);
     this.#usedBytes += memory.length;
     return memory;
@@ -143,6 +144,10 @@ export class MemoryPool {
     while (!this.#hasRoom(needed) && this.#free.length > 0) this.#takeFree(0);
     if (!this.#hasRoom(needed)) this.#requireRoom(needed, what);
     return guardAllocation(what, needed, () => new PooledMemory(needed, this.#kind));
+  }
+
+  get #unusedBytes(): number {
+    return this.budgetBytes - this.#usedBytes;
   }
 
   #hasRoom(bytes: number): boolean {

@@ -12,7 +12,7 @@
  * small layers cost little. A layer of several segments hands a chunk from one segment's scratch to the next.
  */
 import { CubeError } from '../core/errors.ts';
-import { PARAMS_BYTES, READ_AHEAD_BYTES, WORK_BYTES } from '../core/kernels/kernels.ts';
+import { PARAMS_BYTES, READ_AHEAD_BYTES, WORK_BYTES } from '../core/kernels/contract.ts';
 import { keyToBigint, shardOf } from '../core/keys.ts';
 import { alignUp, type LayerHeader } from '../core/layer-format.ts';
 import type { PooledMemory } from './memory-pool.ts';

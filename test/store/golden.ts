@@ -1,6 +1,6 @@
 /**
  * The golden layer files of format version 1, under data/golden/: one inline, one dense, one empty. They were made by
- * `node dist/test/store/make-golden.js` and must be read, and come out of the builder byte for byte, forever.
+ * `node dist/test/store/make-golden-process.js` and must be read, and come out of the builder byte for byte, forever.
  */
 import { fileURLToPath } from 'node:url';
 import type { TestTable } from './layers.ts';

@@ -1,9 +1,9 @@
 /**
- * The kernels in plain TypeScript over the same memory layout (drawn in kernels.ts): what serves where WebAssembly
+ * The kernels in plain TypeScript over the same memory layout (drawn in contract.ts): what serves where WebAssembly
  * SIMD is missing, and what the kernels are held equal to. Words are 32-bit; no BigInt, no object per key.
  */
 import { mixKey, multiplyHigh, shardOf } from '../keys.ts';
-import type { Kernels } from './kernels.ts';
+import type { Kernels } from './contract.ts';
 import { xxh64Words } from './xxh64.ts';
 
 /** x / y of unsigned 64-bit numbers is needed only for dense steps that are no power of two: exact, by BigInt words. */

@@ -1,6 +1,6 @@
 /**
  * The hot loops of the project, over one shared memory per instance. They trust their arguments: every address and
- * count was checked when the layer was loaded. `lib/core/kernels/kernels.ts` says what each does and draws the
+ * count was checked when the layer was loaded. `lib/core/kernels/contract.ts` says what each does and draws the
  * parameter block; `twin.ts` is the same in plain TypeScript.
  */
 
