@@ -19,6 +19,7 @@ export interface ServerState {
   readonly address: string;
   readonly shardIndex: number;
   readonly shardNum: number;
+  /** One of those held. */
   readonly active: string | undefined;
   readonly held: readonly HeldVersion[];
   readonly loading: readonly string[];
@@ -138,10 +139,9 @@ function removals(input: PlanInput, versions: readonly string[]): DiskAction[] {
   const { disk, servers, manifests } = input;
   if (!input.allServersKnown) return [];
   const needed = new Set(versions);
-  for (const server of servers) {
-    for (const { version } of server.held) needed.add(version);
-    for (const version of server.loading) needed.add(version);
-    if (server.active !== undefined) needed.add(server.active);
+  for (const { held, loading } of servers) {
+    for (const { version } of held) needed.add(version);
+    for (const version of loading) needed.add(version);
   }
   const actions: DiskAction[] = [];
   for (const version of disk.versions) {
