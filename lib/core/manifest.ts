@@ -8,7 +8,7 @@ import { JsonReader } from './json.ts';
 import { CONTENT_ID_PATTERN, NAME_PATTERN, NAME_RULE, SHA256_PATTERN } from './names.ts';
 import { HASH_SCHEMES, type HashSpec, type Slot } from './slots.ts';
 
-export const MANIFEST_FORMAT = 1;
+const MANIFEST_FORMAT = 1;
 export const TABLE_DTYPES = ['f32', 'f16', 'bf16', 'i8', 'bytes'] as const;
 export type TableDtype = (typeof TABLE_DTYPES)[number];
 
@@ -110,7 +110,7 @@ function readTable(json: JsonReader): TableRef {
 }
 
 /** Reads and checks a manifest. @throws CubeError INVALID_ARGUMENT naming the field */
-export function readManifest(json: JsonReader): Manifest {
+function readManifest(json: JsonReader): Manifest {
   json.field('format').integer(MANIFEST_FORMAT, MANIFEST_FORMAT);
   const tables = json.field('tables').items({ max: 10_000 }).map(readTable);
   if (new Set(tables.map((table) => table.shardNum)).size > 1) {

@@ -90,7 +90,7 @@ export interface SlotSpec {
   readonly features: FeatureSpec | undefined;
 }
 
-export const SLOTS_FORMAT = 1;
+const SLOTS_FORMAT = 1;
 
 function readHash(json: JsonReader): HashSpec {
   return {

@@ -24,7 +24,7 @@ export function createCli(name: string, description: string): Command {
 }
 
 /** Environment variable, or undefined when unset or empty. */
-export function environment(name: string): string | undefined {
+function environment(name: string): string | undefined {
   const value = process.env[name];
   return value === undefined || value === '' ? undefined : value;
 }

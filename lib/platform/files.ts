@@ -31,7 +31,7 @@ import { basename, dirname, join } from 'node:path';
 import { CubeError } from '../core/errors.ts';
 
 /** Larger single reads fail in Node or stall; also what a checksum kernel should be given between yields. */
-export const READ_PIECE_BYTES: number = 256 << 20;
+const READ_PIECE_BYTES = 256 << 20;
 
 /** A failed file operation as a CubeError that says which file and what to do. */
 export function fileError(error: unknown, doing: string, path: string): CubeError {
@@ -221,6 +221,7 @@ export class RandomWriter {
   readonly path: string;
   readonly #temporary: string;
   readonly #file: number;
+  #open = true;
 
   constructor(path: string) {
     this.path = path;
@@ -254,16 +255,21 @@ export class RandomWriter {
   commit(path: string = this.path): void {
     guarded('write', path, () => {
       fsyncSync(this.#file);
-      closeSync(this.#file);
+      this.#close();
       mkdirSync(dirname(path), { recursive: true });
       renameSync(this.#temporary, path);
     });
   }
 
-  /** Forgets everything written. */
+  /** Forgets everything written, also after a commit that failed. */
   abort(): void {
-    closeSync(this.#file);
+    this.#close();
     rmSync(this.#temporary, { force: true });
+  }
+
+  #close(): void {
+    if (this.#open) closeSync(this.#file);
+    this.#open = false;
   }
 }
 

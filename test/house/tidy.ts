@@ -11,12 +11,12 @@ const FUNCTION_LINES_MAX = 70;
 
 const production = /^(lib|proto|cube-server|cube-agent|serving|tools)\//;
 
-export const shortFiles: Rule = (path, text) => {
+const shortFiles: Rule = (path, text) => {
   const lines = text.split('\n').length - 1;
   return lines > LINES_MAX ? [`${path}: ${lines} lines, at most ${LINES_MAX}`] : [];
 };
 
-export const shortFunctions: Rule = (path, text) => {
+const shortFunctions: Rule = (path, text) => {
   const source = ts.createSourceFile(path, text, ts.ScriptTarget.Latest, true);
   const complaints: string[] = [];
   const visit = (node: ts.Node): void => {
@@ -35,13 +35,13 @@ export const shortFunctions: Rule = (path, text) => {
 };
 
 /** A source file opens with a doc comment: its one responsibility. */
-export const opensWithPurpose: Rule = (path, text) =>
+const opensWithPurpose: Rule = (path, text) =>
   production.test(path) && !/^(#!.*\n)?\/\*\*/.test(text)
     ? [`${path}: no opening doc comment`]
     : [];
 
 /** Disk, environment and clock belong to lib/platform (the house's own scripts run before anything is built). */
-export const platformOnly: Rule = (path, text) => {
+const platformOnly: Rule = (path, text) => {
   if (!production.test(path) || /^(lib\/platform|tools\/house)\//.test(path)) return [];
   const banned = [/from 'node:fs(\/promises)?'/, /\bprocess\.env\b/, /\bDate\.now\(/];
   return banned
@@ -49,14 +49,14 @@ export const platformOnly: Rule = (path, text) => {
     .map((word) => `${path}: ${word.source} outside lib/platform`);
 };
 
-export const noLeftovers: Rule = (path, text) => {
+const noLeftovers: Rule = (path, text) => {
   const words = ['TO' + 'DO', 'FIX' + 'ME', 'XX' + 'X', 'HA' + 'CK'];
   return words
     .filter((word) => new RegExp(`\\b${word}\\b`).test(text))
     .map((word) => `${path}: leftover marker ${word}`);
 };
 
-export const noShell: Rule = (path, text) => {
+const noShell: Rule = (path, text) => {
   if (!production.test(path) || path.startsWith('tools/house/')) return [];
   return /shell: true|\bexecSync\b|\bexec\(['"`]/.test(text) ? [`${path}: runs a shell`] : [];
 };

@@ -5,7 +5,7 @@ const color = (code: number, text: string): string =>
   out.isTTY ? `\u001b[${code}m${text}\u001b[0m` : text;
 
 export const bold = (text: string): string => color(1, text);
-export const dim = (text: string): string => color(2, text);
+const dim = (text: string): string => color(2, text);
 
 export function say(text = ''): void {
   out.write(`${text}\n`);

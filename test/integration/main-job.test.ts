@@ -1,0 +1,52 @@
+/** The main job as a newcomer runs it: REMOTE and LOCAL, to the end, with nothing left behind. */
+import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
+import { existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, test } from 'node:test';
+
+const main = join(import.meta.dirname, '..', '..', 'tools', 'demo', 'main.js');
+const folder = mkdtempSync(join(tmpdir(), 'hypercube-main-job-'));
+after(() => rmSync(folder, { recursive: true, force: true }));
+
+function demo(...args: string[]): { status: number | null; stdout: string; stderr: string } {
+  const env = { ...process.env, TMPDIR: folder };
+  return spawnSync(process.execPath, [main, ...args], { encoding: 'utf8', env });
+}
+
+for (const args of [[], ['--local']]) {
+  test(`npm start -- --once ${args.join(' ')}`, () => {
+    const { status, stdout, stderr } = demo('--once', ...args);
+    assert.equal(status, 0, stdout + stderr);
+    const difference = Number(/largest difference +(\S+) from/.exec(stdout)?.[1]);
+    assert.ok(difference <= 1e-5, stdout);
+    assert.match(stdout, /4096 rows/);
+    assert.match(stdout, /0 failed, 0 mixed versions/);
+    const auc = Number(/AUC +(\d\.\d+)/.exec(stdout)?.[1]);
+    assert.ok(auc > 0.7, stdout);
+    assert.deepEqual(readdirSync(folder), [], 'the working folder is removed');
+  });
+}
+
+test('--dir keeps the files, and refuses a folder that has some', () => {
+  const kept = join(folder, 'kept');
+  assert.equal(demo('--once', '--local', '--dir', kept).status, 0);
+  assert.ok(existsSync(join(kept, 'predictions.csv')));
+  const again = demo('--once', '--dir', kept);
+  assert.equal(again.status, 1);
+  assert.match(again.stderr, /is not empty/);
+  rmSync(kept, { recursive: true });
+});
+
+test('a port in use is said clearly, and nothing is left behind', async () => {
+  const taken = createServer().listen(0, '127.0.0.1');
+  await new Promise((resolve) => taken.once('listening', resolve));
+  const { port } = taken.address() as { port: number };
+  const { status, stderr } = demo('--once', '--local', '--port', String(port));
+  taken.close();
+  assert.equal(status, 1);
+  assert.match(stderr, new RegExp(`${port}.*in use`));
+  assert.deepEqual(readdirSync(folder), []);
+});

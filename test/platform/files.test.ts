@@ -1,0 +1,91 @@
+import assert from 'node:assert/strict';
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, test } from 'node:test';
+import { CubeError } from '../../lib/core/errors.ts';
+import {
+  putFileIfAbsent,
+  RandomReader,
+  RandomWriter,
+  readFile,
+  replaceFile,
+  StreamWriter,
+} from '../../lib/platform/files.ts';
+
+const folder = mkdtempSync(join(tmpdir(), 'hypercube-files-'));
+after(() => rmSync(folder, { recursive: true, force: true }));
+const path = (name: string): string => join(folder, name);
+
+function failure(action: () => unknown): CubeError {
+  try {
+    action();
+  } catch (error) {
+    assert.ok(error instanceof CubeError, String(error));
+    return error;
+  }
+  assert.fail('did not throw');
+}
+
+test('a file is put once: the second writer is told, the first bytes stay', () => {
+  assert.equal(putFileIfAbsent(path('log/1.json'), 'first'), true);
+  assert.equal(putFileIfAbsent(path('log/1.json'), 'second'), false);
+  assert.equal(readFileSync(path('log/1.json'), 'utf8'), 'first');
+  assert.deepEqual(readdirSync(path('log')), ['1.json'], 'nothing temporary stays');
+});
+
+test('a writer that aborts leaves nothing, one that commits leaves the whole file', () => {
+  const aborted = new RandomWriter(path('random/a'));
+  aborted.writeAt(new Uint8Array([1, 2, 3]), 5);
+  aborted.abort();
+  assert.deepEqual(readdirSync(path('random')), []);
+  const committed = new RandomWriter(path('random/b'));
+  committed.writeAt(new Uint8Array([4]), 1);
+  committed.writeAt(new Uint8Array([3]), 0);
+  committed.commit();
+  assert.deepEqual([...readFile(path('random/b'))], [3, 4]);
+});
+
+test('a commit that fails says why, and can be aborted', () => {
+  mkdirSync(path('taken/file'), { recursive: true });
+  writeFileSync(path('taken/file/inside'), '');
+  const writer = new RandomWriter(path('taken/file'));
+  writer.writeAt(new Uint8Array(4), 0);
+  const error = failure(() => writer.commit());
+  assert.match(error.message, /cannot write .*taken\/file/);
+  writer.abort();
+  assert.deepEqual(readdirSync(path('taken')), ['file']);
+});
+
+test('errors name the file and what to do', () => {
+  assert.match(
+    failure(() => readFile(path('absent'))).message,
+    /cannot read .*absent: no such file/,
+  );
+  replaceFile(path('plain'), 'text');
+  assert.match(failure(() => replaceFile(path('plain/below'), '')).message, /plain/);
+  const big = failure(() => readFile(path('plain'), 3));
+  assert.equal(big.code, 'TOO_LARGE');
+});
+
+test('reading past the end of a file is damage, not zeros', () => {
+  replaceFile(path('short'), 'abc');
+  const reader = new RandomReader(path('short'));
+  const error = failure(() => reader.readInto(new Uint8Array(4), 0));
+  reader.close();
+  assert.equal(error.code, 'CORRUPT');
+  assert.match(error.message, /short: ends at byte 3/);
+});
+
+test('a large stream drains without leaking listeners, and appears whole', async () => {
+  const warnings: Error[] = [];
+  const onWarning = (warning: Error): number => warnings.push(warning);
+  process.on('warning', onWarning);
+  const writer = new StreamWriter(path('stream'));
+  const piece = 'x'.repeat(100_000);
+  for (let i = 0; i < 50; i++) await writer.write(piece);
+  await writer.finish();
+  process.off('warning', onWarning);
+  assert.equal(readFile(path('stream')).length, 5_000_000);
+  assert.deepEqual(warnings, []);
+});
