@@ -79,8 +79,8 @@ export class CubeServer implements Stoppable {
   async stop(): Promise<void> {
     this.#stopping = true;
     clearInterval(this.#observer);
-    await this.#server.stop();
-    await this.#store.close();
+    // A load under way fails now, so that its caller is not what we wait for; what is resident goes on answering.
+    await Promise.all([this.#store.close(), this.#server.stop()]);
   }
 
   #notReady(): string | undefined {

@@ -6,49 +6,29 @@
  * read holds whole frames.
  */
 import { CubeError } from '../lib/core/errors.ts';
+import {
+  decodeFrame,
+  emptyFrame,
+  FRAME_HEADER_BYTES,
+  type FrameFields,
+  readU32,
+} from './frame-fields.ts';
 import { NameCache } from './name-cache.ts';
 import type { OutputBuffer } from './output-buffer.ts';
-import { WIRE_BYTES, WIRE_VARINT, WireReader } from './wire.ts';
 
-const FRAME_HEADER_BYTES = 12;
 const FRAME_MAGIC = 0x50525043; // "PRPC"
 const DEFAULT_MAX_FRAME_BYTES: number = 64 << 20;
 /** A larger buffer that once held a split frame is given back after use. */
 const KEPT_BUFFER_BYTES = 1 << 20;
-const COMPRESSION_NAMES = ['none', 'snappy', 'gzip', 'zlib', 'lz4'];
-const textDecoder = new TextDecoder('utf-8');
 const NO_BYTES = new Uint8Array(0);
 
-/**
- * One frame: positions into `bytes`. The decoder reuses this object and, for split frames, the bytes: both are
- * valid until the decoder is asked for the next frame (the bytes: until the next `push`).
- */
-export interface Frame {
-  readonly bytes: Uint8Array;
-  readonly isRequest: boolean;
-  readonly service: string;
-  readonly method: string;
-  /** Milliseconds the caller waits; 0: it did not say. */
-  readonly timeoutMs: number;
-  readonly errorCode: number;
-  readonly errorText: string;
-  /** The correlation id's raw varint bytes; start = end when the frame has none. */
-  readonly correlationStart: number;
-  readonly correlationEnd: number;
-  readonly payloadStart: number;
-  readonly payloadEnd: number;
-  readonly attachmentStart: number;
-  readonly attachmentEnd: number;
-  /** The frame is well delimited but cannot be used (compressed, impossible attachment size): answer with this. */
-  readonly defect: CubeError | undefined;
-}
-
-type MutableFrame = { -readonly [Field in keyof Frame]: Frame[Field] };
+/** One frame, as its reader sees it; see FrameFields for how long it is valid. */
+export type Frame = Readonly<FrameFields>;
 
 /** Push parser: `push` bytes as they come, then call `next` until it is false. After a throw it is unusable. */
 export class FrameDecoder {
   readonly frame: Frame;
-  readonly #frame: MutableFrame = emptyFrame();
+  readonly #frame: FrameFields = emptyFrame();
   readonly #maxFrameBytes: number;
   readonly #names = new NameCache();
   #chunk: Uint8Array = NO_BYTES;
@@ -148,146 +128,6 @@ export class FrameDecoder {
     }
     return bodySize;
   }
-}
-
-function emptyFrame(): MutableFrame {
-  return {
-    bytes: NO_BYTES,
-    isRequest: false,
-    service: '',
-    method: '',
-    timeoutMs: 0,
-    errorCode: 0,
-    errorText: '',
-    correlationStart: 0,
-    correlationEnd: 0,
-    payloadStart: 0,
-    payloadEnd: 0,
-    attachmentStart: 0,
-    attachmentEnd: 0,
-    defect: undefined,
-  };
-}
-
-function readU32(bytes: Uint8Array, at: number): number {
-  return (
-    ((bytes[at]! << 24) | (bytes[at + 1]! << 16) | (bytes[at + 2]! << 8) | bytes[at + 3]!) >>> 0
-  );
-}
-
-/** Reads the meta of the frame at `at` and where payload and attachment lie. */
-function decodeFrame(
-  bytes: Uint8Array,
-  at: number,
-  total: number,
-  frame: MutableFrame,
-  names: NameCache,
-): void {
-  const metaStart = at + FRAME_HEADER_BYTES;
-  const metaEnd = metaStart + readU32(bytes, at + 8);
-  const bodyEnd = at + total;
-  frame.bytes = bytes;
-  frame.isRequest = false;
-  frame.service = '';
-  frame.method = '';
-  frame.timeoutMs = 0;
-  frame.errorCode = 0;
-  frame.errorText = '';
-  frame.correlationStart = 0;
-  frame.correlationEnd = 0;
-  frame.defect = undefined;
-  const attachmentBytes = decodeMeta(bytes, metaStart, metaEnd, frame, names);
-  frame.payloadStart = metaEnd;
-  frame.attachmentEnd = bodyEnd;
-  if (attachmentBytes < 0 || attachmentBytes > bodyEnd - metaEnd) {
-    frame.defect ??= new CubeError(
-      'INVALID_ARGUMENT',
-      `attachment_size=${attachmentBytes} does not fit the ${bodyEnd - metaEnd} bytes after the meta`,
-    );
-    frame.payloadEnd = bodyEnd;
-    frame.attachmentStart = bodyEnd;
-    return;
-  }
-  frame.payloadEnd = bodyEnd - attachmentBytes;
-  frame.attachmentStart = frame.payloadEnd;
-}
-
-/** @returns attachment_size as sent */
-function decodeMeta(
-  bytes: Uint8Array,
-  start: number,
-  end: number,
-  frame: MutableFrame,
-  names: NameCache,
-): number {
-  const reader = new WireReader(bytes, start, end);
-  let attachmentBytes = 0;
-  while (reader.next()) {
-    const { field, wireType } = reader;
-    if (field === 1 && wireType === WIRE_BYTES) decodeRequestMeta(reader.message(), frame, names);
-    else if (field === 2 && wireType === WIRE_BYTES) decodeResponseMeta(reader.message(), frame);
-    else if (field === 4 && wireType === WIRE_VARINT) {
-      frame.correlationStart = reader.position;
-      skipVarint(reader);
-      frame.correlationEnd = reader.position;
-    } else if (field === 5 && wireType === WIRE_VARINT) attachmentBytes = reader.int32();
-    else if (field === 3 && wireType === WIRE_VARINT) {
-      const type = reader.int32();
-      if (type !== 0) frame.defect = compressionDefect(type);
-    } else if (field === 10 && wireType === WIRE_VARINT) {
-      const type = reader.int32();
-      if (type !== 0) {
-        frame.defect = new CubeError(
-          'INVALID_ARGUMENT',
-          `content_type ${type} is not supported; send protobuf (0)`,
-        );
-      }
-    } else reader.skip();
-  }
-  return attachmentBytes;
-}
-
-function compressionDefect(type: number): CubeError {
-  const name = COMPRESSION_NAMES[type] ?? 'unknown';
-  return new CubeError(
-    'INVALID_ARGUMENT',
-    `compress_type ${type} (${name}) is not supported; send uncompressed (0)`,
-  );
-}
-
-function decodeRequestMeta(reader: WireReader, frame: MutableFrame, names: NameCache): void {
-  frame.isRequest = true;
-  while (reader.next()) {
-    if (reader.field === 1 && reader.wireType === WIRE_BYTES) frame.service = name(reader, names);
-    else if (reader.field === 2 && reader.wireType === WIRE_BYTES) {
-      frame.method = name(reader, names);
-    } else if (reader.field === 8 && reader.wireType === WIRE_VARINT) {
-      frame.timeoutMs = Math.max(0, reader.int32());
-    } else reader.skip();
-  }
-}
-
-function decodeResponseMeta(reader: WireReader, frame: MutableFrame): void {
-  while (reader.next()) {
-    if (reader.field === 1 && reader.wireType === WIRE_VARINT) frame.errorCode = reader.int32();
-    else if (reader.field === 2 && reader.wireType === WIRE_BYTES) {
-      frame.errorText = textDecoder.decode(reader.view());
-    } else reader.skip();
-  }
-}
-
-function name(reader: WireReader, names: NameCache): string {
-  const view = reader.message();
-  return names.name(view.bytes, view.position, view.end);
-}
-
-/** Passes over a varint without making a bigint of it. */
-function skipVarint(reader: WireReader): void {
-  const limit = Math.min(reader.end, reader.position + 10);
-  while (reader.position < limit) {
-    if (reader.bytes[reader.position++]! < 0x80) return;
-  }
-  throw new CubeError('INVALID_ARGUMENT', 'baidu_std: correlation_id is not a varint');
 }
 
 /** The frame's correlation id as a number; exact up to 2^53, 0 when there is none. */

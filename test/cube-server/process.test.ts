@@ -195,6 +195,41 @@ test('killed and started again it is empty, not ready, and can be filled again',
   await second.stop();
 });
 
+test('a hundred loads and unloads leave the memory as it was', async () => {
+  const server = await ServerProcess.start(flags);
+  const keys = Array.from({ length: 100_000 }, (_, i) => BigInt(i * i + 1));
+  const table = { name: 'dict', dim: 16, keys, value: (key: bigint) => Number(key % 7n) };
+  folder.write({ bundle: 'cube', version: 'big', shardNum: 1, tables: [table] });
+  const residentBytes = async (): Promise<number> => {
+    const text = await (await fetch(`http://${server.address}/metrics`)).text();
+    return Number(/^process_resident_memory_bytes (\S+)/m.exec(text)?.[1]);
+  };
+  let early = 0;
+  for (let i = 1; i <= 100; i++) {
+    for (const call of ['load', 'unload']) {
+      const reply = await server.control(call, { bundle: 'cube', version: 'big' });
+      assert.equal(reply.status, 200, JSON.stringify(reply.body));
+    }
+    if (i === 20) early = await residentBytes();
+  }
+  const growth = (await residentBytes()) - early;
+  assert.ok(growth < 32 << 20, `grew by ${growth} bytes over 80 loads of 9 MB`);
+  const { body } = await server.control('status');
+  assert.equal(body.memory.usedBytes, 0);
+  await server.stop();
+});
+
+test('SIGTERM while a version loads: the load fails, the server ends', async () => {
+  const server = await ServerProcess.start(flags);
+  const load = server.control('load', { bundle: 'cube', version: 'big' }).then(
+    ({ status }) => status,
+    () => 'connection ended',
+  );
+  const exit = await server.stop();
+  assert.equal(exit.code, 0, exit.stderr);
+  assert.ok([200, 503, 'connection ended'].includes(await load));
+});
+
 test('connections over --max-connections are refused', async () => {
   const server = await ServerProcess.start([...flags, '--max-connections', '1']);
   const first = new Channel(server.address);
