@@ -24,13 +24,15 @@ function inspect(path: string): LayerHeader {
   }
 }
 
+/** One for the thread: fills do not yield within a block, and a dropped memory would stay in RSS. */
+const edge = new BlockHasher();
+
 /** Reads blocks to where they belong: straight into a segment's memory when the whole block is of one segment. */
 class SegmentFiller {
   readonly #request: FillRequest;
   readonly #reader: RandomReader;
   readonly #checksums: Uint32Array;
   readonly #targets: { bytes: Uint8Array; hash: (at: number, length: number) => Uint32Array }[];
-  #edge: BlockHasher | undefined;
 
   constructor(request: FillRequest, reader: RandomReader) {
     this.#request = request;
@@ -68,8 +70,6 @@ class SegmentFiller {
 
   /** A block with the end of a segment in it: read aside, checked, and dealt out. */
   #fillEdge(block: number, position: number, length: number): void {
-    this.#edge ??= new BlockHasher();
-    const edge = this.#edge;
     this.#reader.readInto(edge.block.subarray(0, length), position);
     this.#check(block, edge.hash(length));
     const { header, address } = this.#request;
