@@ -6,7 +6,7 @@ import { Channel } from '../../lib/rpc/channel.ts';
 import { LOOKUP_GROUPS_MAX } from '../../proto/lookup.ts';
 import { DataFolder } from './data-folder.ts';
 import { decodeAnswer, encodeCall, type LookupCall, lookup } from './lookups.ts';
-import { ServerProcess } from './server-process.ts';
+import { killServers, ServerProcess } from './server-process.ts';
 
 /** A real process that serves shard 1 of 3 of a bundle with three tables of different dims, in two versions. */
 const folder = new DataFolder();
@@ -55,6 +55,7 @@ before(async () => {
 after(async () => {
   channel.close();
   await server.stop();
+  killServers();
   folder.remove();
 });
 

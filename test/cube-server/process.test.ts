@@ -7,7 +7,7 @@ import type { CubeError } from '../../lib/core/errors.ts';
 import { Channel } from '../../lib/rpc/channel.ts';
 import { DataFolder } from './data-folder.ts';
 import { lookup } from './lookups.ts';
-import { control, ServerProcess } from './server-process.ts';
+import { control, killServers, ServerProcess } from './server-process.ts';
 
 const folder = new DataFolder();
 const flags = ['--shard', '0', '--shard-num', '1', '--data-dir', folder.path, '--memory', '64MiB'];
@@ -23,7 +23,10 @@ before(() => {
   folder.write({ ...version, shardNum: 1, tables });
 });
 
-after(() => folder.remove());
+after(() => {
+  killServers();
+  folder.remove();
+});
 
 async function ready(server: ServerProcess): Promise<void> {
   for (const call of ['load', 'activate']) {

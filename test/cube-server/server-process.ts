@@ -17,6 +17,13 @@ export interface ControlReply {
   readonly body: any;
 }
 
+const running = new Set<ServerProcess>();
+
+/** What a failed test left behind would keep the test process alive: call it in `after`. */
+export function killServers(): void {
+  for (const { child } of running) child.kill('SIGKILL');
+}
+
 export class ServerProcess {
   readonly child: ChildProcess;
   readonly exited: Promise<Exit>;
@@ -24,6 +31,7 @@ export class ServerProcess {
 
   constructor(flags: readonly string[]) {
     this.child = spawn(process.execPath, [main, ...flags], { stdio: ['ignore', 'pipe', 'pipe'] });
+    running.add(this);
     let stdout = '';
     let stderr = '';
     this.child.stdout?.on('data', (chunk) => {
@@ -34,7 +42,10 @@ export class ServerProcess {
       this.address ||= /"address":"([^"]+)".*"msg":"listening"/.exec(stderr)?.[1] ?? '';
     });
     this.exited = new Promise((resolve) => {
-      this.child.on('close', (code, signal) => resolve({ code, signal, stdout, stderr }));
+      this.child.on('close', (code, signal) => {
+        running.delete(this);
+        resolve({ code, signal, stdout, stderr });
+      });
     });
   }
 
