@@ -199,7 +199,7 @@ async function runClient(address: string): Promise<void> {
 }
 
 /** Prints the table of all scenarios. */
-export async function run(): Promise<void> {
+async function run(): Promise<void> {
   const folder = makeTemporaryFolder('hypercube-bench-');
   try {
     process.stdout.write(
