@@ -2,7 +2,7 @@
 import { CubeError } from '../lib/core/errors.ts';
 import { byteCount, type Command, integerBetween } from '../lib/platform/cli.ts';
 import { systemClock } from '../lib/platform/clock.ts';
-import { runUntilStopped } from '../lib/platform/lifecycle.ts';
+import { runService } from '../lib/platform/lifecycle.ts';
 import { createLogger } from '../lib/platform/logs.ts';
 import { openRepository } from '../lib/repository/repository.ts';
 import { Agent } from './agent.ts';
@@ -61,9 +61,12 @@ async function runAgent(options: RunOptions): Promise<void> {
     clock: systemClock,
     logger,
   });
-  logger.info({ repository, bundle, channel, dataDir, servers: server }, 'running');
-  agent.start();
-  await runUntilStopped(agent, logger);
+  const start = async (): Promise<Agent> => {
+    logger.info({ repository, bundle, channel, dataDir, servers: server }, 'running');
+    agent.start();
+    return agent;
+  };
+  await runService(start, logger);
 }
 
 /** A repository that is away is waited for on a host that has run before; a first start with a wrong path ends. */

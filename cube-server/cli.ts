@@ -11,7 +11,7 @@ import {
   optionWithEnv,
   runCli,
 } from '../lib/platform/cli.ts';
-import { runUntilStopped } from '../lib/platform/lifecycle.ts';
+import { runService } from '../lib/platform/lifecycle.ts';
 import { createLogger, LOG_LEVELS } from '../lib/platform/logs.ts';
 import { CubeServer } from './server.ts';
 
@@ -101,8 +101,11 @@ async function serve(flags: Flags): Promise<void> {
     limits: { ...DEFAULT_SERVER_LIMITS, connections: flags.maxConnections },
     logger,
   });
-  await server.listen(flags.host, flags.port);
-  await runUntilStopped(server, logger);
+  const start = async (): Promise<CubeServer> => {
+    await server.listen(flags.host, flags.port);
+    return server;
+  };
+  await runService(start, logger);
 }
 
 /** @returns the exit code: 0 stopped as asked, 1 failed, 2 wrong usage */

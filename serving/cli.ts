@@ -8,7 +8,7 @@ import {
   Option,
   runCli,
 } from '../lib/platform/cli.ts';
-import { runUntilStopped } from '../lib/platform/lifecycle.ts';
+import { runService } from '../lib/platform/lifecycle.ts';
 import { createLogger, LOG_LEVELS } from '../lib/platform/logs.ts';
 import { type StoreChoice, startServing } from './server.ts';
 
@@ -108,14 +108,14 @@ async function serve(flags: Flags, program: Command): Promise<void> {
     program.error('error: --max-unavailable-share is a number in 0..1');
   }
   const logger = createLogger('serving', logLevel);
-  const serving = await startServing({
+  const options = {
     ...rest,
     store: storeChoice(flags, program),
     inFlightMax: maxInFlight,
     policy: { onUnavailable, maxUnavailableShare },
     logger,
-  });
-  await runUntilStopped(serving, logger);
+  };
+  await runService(() => startServing(options), logger);
 }
 
 function storeChoice({ store, fleet, dataDir }: Flags, program: Command): StoreChoice {

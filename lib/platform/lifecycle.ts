@@ -1,4 +1,4 @@
-/** A server process from start to end: SIGTERM and SIGINT stop it gracefully once, a second signal at once. */
+/** A service process from start to end: SIGTERM and SIGINT stop it gracefully once, a second signal at once. */
 import type { Logger } from './logs.ts';
 
 export interface Stoppable {
@@ -6,40 +6,48 @@ export interface Stoppable {
   stop(): Promise<void>;
 }
 
+const SIGNALS: readonly NodeJS.Signals[] = ['SIGTERM', 'SIGINT'];
+
 /**
- * Resolves when the process was asked to stop and `service.stop()` has finished. When stopping takes longer than
- * `graceMs` the process exits with 1.
+ * Starts a service and resolves when the process was asked to stop and `stop()` has finished. Signals are caught from
+ * before the start, so one that comes early stops the service as soon as it has started. When stopping takes longer
+ * than `graceMs` the process exits with 1.
  */
-export function runUntilStopped(
-  service: Stoppable,
+export async function runService(
+  start: () => Promise<Stoppable>,
   logger: Logger,
   graceMs = 30_000,
 ): Promise<void> {
-  return new Promise((resolve, reject) => {
-    let stopping = false;
-    const onSignal = (signal: NodeJS.Signals): void => {
-      if (stopping) process.exit(1);
-      stopping = true;
-      logger.info({ signal }, 'stopping');
-      const timer = setTimeout(() => {
-        logger.error({ graceMs }, 'did not stop in time');
-        process.exit(1);
-      }, graceMs);
-      service.stop().then(
-        () => {
-          clearTimeout(timer);
-          process.off('SIGTERM', onSignal);
-          process.off('SIGINT', onSignal);
-          logger.info('stopped');
-          resolve();
-        },
-        (error: unknown) => {
-          clearTimeout(timer);
-          reject(error);
-        },
-      );
+  const signals = catchSignals();
+  try {
+    const service = await start();
+    const signal = await signals.first;
+    logger.info({ signal }, 'stopping');
+    const timer = setTimeout(() => {
+      logger.error({ graceMs }, 'did not stop in time');
+      process.exit(1);
+    }, graceMs);
+    await service.stop();
+    clearTimeout(timer);
+    logger.info('stopped');
+  } finally {
+    signals.release();
+  }
+}
+
+function catchSignals(): { first: Promise<NodeJS.Signals>; release: () => void } {
+  let onSignal = (_: NodeJS.Signals): void => undefined;
+  const first = new Promise<NodeJS.Signals>((resolve) => {
+    let caught = false;
+    onSignal = (signal) => {
+      if (caught) process.exit(1);
+      caught = true;
+      resolve(signal);
     };
-    process.on('SIGTERM', onSignal);
-    process.on('SIGINT', onSignal);
   });
+  for (const signal of SIGNALS) process.on(signal, onSignal);
+  const release = (): void => {
+    for (const signal of SIGNALS) process.off(signal, onSignal);
+  };
+  return { first, release };
 }
