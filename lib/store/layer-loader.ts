@@ -1,6 +1,7 @@
 /**
  * The store's side of the load worker: one thread, started when first needed, that keeps the process alive only while
- * it has something to do. A thread that dies fails what was asked of it, and the next request starts another.
+ * it has something to do. A thread that dies fails what was asked of it, and the next request starts another; after
+ * `stop` there is no next request.
  */
 import { Worker } from 'node:worker_threads';
 import { CubeError } from '../core/errors.ts';
@@ -17,6 +18,7 @@ export class LayerLoader {
   #worker: Worker | undefined;
   readonly #pending = new Map<number, Pending>();
   #lastId = 0;
+  #stopped = false;
 
   /** @throws CubeError CORRUPT, UNSUPPORTED or NOT_FOUND */
   inspect(path: string): Promise<LayerHeader> {
@@ -28,8 +30,9 @@ export class LayerLoader {
     await this.#ask({ type: 'fill', ...request });
   }
 
-  /** Ends the thread; a load under way fails with STOPPING. */
+  /** Ends the thread for good: what is under way, waiting or asked later fails with STOPPING. */
   async stop(): Promise<void> {
+    this.#stopped = true;
     const worker = this.#worker;
     if (worker === undefined) return;
     this.#worker = undefined;
@@ -40,6 +43,11 @@ export class LayerLoader {
   }
 
   #ask(request: Omit<InspectRequest, 'id'> | Omit<FillRequest, 'id'>): Promise<LayerHeader> {
+    if (this.#stopped) {
+      return Promise.reject(
+        new CubeError('STOPPING', `${request.path}: not loaded, the store is closed`),
+      );
+    }
     const id = ++this.#lastId;
     return new Promise((resolve, reject) => {
       const worker = this.#start();

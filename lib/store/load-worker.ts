@@ -14,6 +14,8 @@ import type { FillRequest, InspectRequest, LoadAnswer, LoadMessage } from './loa
 
 /** Shorter pauses are not worth a timer. */
 const PAUSE_MS_MIN = 5;
+/** Blocks between two looks at what the store has to say: about ten milliseconds of reading. */
+const BLOCKS_BETWEEN_LOOKS = 16;
 
 function inspect(path: string): LayerHeader {
   const reader = new RandomReader(path);
@@ -102,6 +104,8 @@ async function fill(request: FillRequest): Promise<LayerHeader> {
     for (let block = 0; block < header.blockCount; block++) {
       if (stopping.signal.aborted) throw new CubeError('STOPPING', `${path}: the load was stopped`);
       filled += filler.fillBlock(block);
+      // A thread that only reads would not hear that it shall stop.
+      if (block % BLOCKS_BETWEEN_LOOKS === 0) await new Promise((resolve) => setImmediate(resolve));
       if (bytesPerSecond === undefined) continue;
       const aheadMs = (filled / bytesPerSecond) * 1000 - (systemClock.nowMs() - startMs);
       if (aheadMs >= PAUSE_MS_MIN) await systemClock.sleep(aheadMs, stopping.signal);

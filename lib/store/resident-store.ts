@@ -190,7 +190,7 @@ export class ResidentStore {
     return { budgetBytes, usedBytes, pooledBytes };
   }
 
-  /** Ends the load thread; a load under way fails with STOPPING. Resident versions go on answering. */
+  /** Ends loading for good: a load under way, waiting or asked later fails with STOPPING. Resident versions go on answering. */
   close(): Promise<void> {
     return this.#loader.stop();
   }

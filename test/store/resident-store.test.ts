@@ -227,8 +227,24 @@ test('lookups go on while a throttled load runs, and closing the store ends it',
   await bench.store.close();
   assert.equal((await refused).code, 'STOPPING');
   bench.answers('1', USERS, 0);
-  await bench.load(manifestOf('2', [bench.table(large)]));
-  bench.answers('2', large, 0);
+  const late = await refusal(bench.load(manifestOf('2', [bench.table(large)])));
+  assert.equal(late.code, 'STOPPING', 'closed for good');
+});
+
+test('closing ends an unthrottled load between blocks, and those that wait for it', async (context) => {
+  const bench = new Bench(context, 1 << 30);
+  const large = { ...ITEMS, dim: 4096, keys: keysOfShard(4000, 1, 2) };
+  const manifests = [large, USERS].map((table, i) => manifestOf(`${i}`, [bench.table(table)]));
+  const loads = Promise.all(manifests.map((manifest) => refusal(bench.load(manifest))));
+  while (bench.store.memory().usedBytes === 0) {
+    await new Promise((resolve) => setImmediate(resolve));
+  }
+  await bench.store.close();
+  assert.deepEqual(
+    (await loads).map(({ code }) => code),
+    ['STOPPING', 'STOPPING'],
+  );
+  assert.equal(bench.store.memory().usedBytes, 0);
 });
 
 test('arrays that are too short are refused, not overrun', async (context) => {
