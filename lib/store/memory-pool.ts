@@ -79,8 +79,12 @@ export class MemoryPool {
     );
     const acquired: PooledMemory[] = new Array(needs.length);
     const largestFirst = needs.map((_, i) => i).sort((a, b) => needs[b]! - needs[a]!);
+    let rest = needs.reduce((sum, bytes) => sum + bytes, 0);
     try {
-      for (const i of largestFirst) acquired[i] = this.#acquire(needs[i]!, what);
+      for (const i of largestFirst) {
+        rest -= needs[i]!;
+        acquired[i] = this.#acquire(needs[i]!, rest, what);
+      }
     } catch (error) {
       for (const memory of acquired) if (memory !== undefined) this.release(memory);
       throw error;
@@ -104,12 +108,14 @@ export class MemoryPool {
     );
   }
 
-  #acquire(needed: number, what: string): PooledMemory {
+  /** @param rest what the sizes to come still need: a memory too large must leave the budget room for them */
+  #acquire(needed: number, rest: number, what: string): PooledMemory {
+    const longest = this.#unusedBytes - rest;
     const memory =
-      this.#takeFitting(needed, needed * (1 + WASTE_RATIO) + WASTE_BYTES) ??
+      this.#takeFitting(needed, Math.min(longest, needed * (1 + WASTE_RATIO) + WASTE_BYTES)) ??
       this.#growFree(needed, what) ??
       // No room for another one: a wasteful fit is better than dropping memory.
-      (this.#hasRoom(needed) ? undefined : this.#takeFitting(needed, this.#unusedBytes)) ??
+      (this.#hasRoom(needed) ? undefined : this.#takeFitting(needed, longest)) ??
       this.#allocate(needed, what);
     this.#usedBytes += memory.length;
     return memory;

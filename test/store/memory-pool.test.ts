@@ -44,6 +44,19 @@ test('of several sizes all are acquired or none', () => {
   assert.throws(() => take(pool, 1), { code: 'OVERLOADED', message: /budget of 6553600 are used/ });
 });
 
+test('a free memory too large for one need never takes the room of the next', () => {
+  for (const [free, ...needs] of [
+    [90, 50, 40],
+    [60, 50, 48],
+  ] as const) {
+    const pool = new MemoryPool(100 * PAGE, 'wasm');
+    pool.release(take(pool, free * PAGE));
+    const sizes = needs.map((pages) => pages * PAGE);
+    assert.equal(pool.acquireAll(sizes, 'test').length, 2, `${needs} beside a free one of ${free}`);
+    assert.ok(pool.usedBytes <= 100 * PAGE);
+  }
+});
+
 test('whatever is acquired and released, used and pooled stay within the budget', () => {
   const step = fc.oneof(
     fc.record({ acquire: fc.array(fc.integer({ min: 1, max: 60 }), { maxLength: 3 }) }),
@@ -67,6 +80,8 @@ test('whatever is acquired and released, used and pooled stay within the budget'
             held.push(...memories);
           } catch (error) {
             assert.ok(error instanceof CubeError, String(error));
+            const needed = one.acquire.reduce((sum, pages) => sum + pages * PAGE, 0);
+            assert.ok(pool.usedBytes + needed > 128 * PAGE, 'what fits the budget is given');
           }
         }
         const used = held.reduce((sum, memory) => sum + memory.length, 0);
