@@ -38,7 +38,7 @@ export class JsonReader {
   }
 
   fail(expected: string): never {
-    const got = this.#value === undefined ? 'nothing' : (JSON.stringify(this.#value) ?? 'nothing');
+    const got = describe(this.#value);
     const shown = got.length > 60 ? `${got.slice(0, 57)}...` : got;
     const place = this.#path === '' ? '' : `${this.#path}: `;
     throw new CubeError(
@@ -125,5 +125,14 @@ export class JsonReader {
 
   #child(value: unknown, path: string): JsonReader {
     return new JsonReader(value, this.#source, path);
+  }
+}
+
+/** The value as JSON, unless it is nested deeper than the stack: JSON.parse reads what JSON.stringify cannot write. */
+function describe(value: unknown): string {
+  try {
+    return JSON.stringify(value) ?? 'nothing';
+  } catch {
+    return 'something nested too deeply';
   }
 }

@@ -45,3 +45,11 @@ test('an unsafe 64-bit JSON number is refused, never rounded', () => {
 test('a field named like an Object method is not found by accident', () => {
   assert.ok(JsonReader.parse('{}', 'x').field('constructor').missing);
 });
+
+test('JSON nested deeper than the stack is refused as any other', () => {
+  const deep = JsonReader.parse('['.repeat(200_000) + ']'.repeat(200_000), 'deep.json');
+  assert.throws(() => deep.field('x'), {
+    code: 'INVALID_ARGUMENT',
+    message: 'deep.json: expected an object, got something nested too deeply',
+  });
+});
