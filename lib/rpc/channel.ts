@@ -19,6 +19,8 @@ const META_BYTES_MAX = 512;
 const TARGETS_MAX = 64;
 /** A correlation id is a sequence number times this plus the place of its call: found without a table. */
 const PLACES_MAX = 65_536;
+/** A longer timer would fire at once, and again and again. */
+const TIMER_MS_MAX = 0x7fff_ffff;
 
 export interface CallResult {
   readonly payload: Uint8Array;
@@ -277,7 +279,8 @@ export class Channel {
     if (deadlineMs >= this.#timerAtMs) return;
     clearTimeout(this.#timer);
     this.#timerAtMs = deadlineMs;
-    this.#timer = setTimeout(this.#expire, Math.max(1, Math.ceil(deadlineMs - nowMs)));
+    const waitMs = Math.min(Math.max(1, Math.ceil(deadlineMs - nowMs)), TIMER_MS_MAX);
+    this.#timer = setTimeout(this.#expire, waitMs);
   }
 
   readonly #expire = (): void => {

@@ -223,3 +223,17 @@ test('an endpoint that is none is refused', () => {
     assert.throws(() => new Channel(endpoint), failsWith('INVALID_ARGUMENT', /expected host:port/));
   }
 });
+
+test('a call that may take longer than any timer waits in peace', async (context) => {
+  const warnings: string[] = [];
+  const onWarning = ({ name }: Error): unknown => warnings.push(name);
+  process.on('warning', onWarning);
+  context.after(() => process.off('warning', onWarning));
+  const { port } = await listen(() => undefined);
+  const channel = channelTo(port);
+  const call = echo(channel, 'for ever', 1e12);
+  await sleep(50);
+  channel.close();
+  await assert.rejects(call, failsWith('UNAVAILABLE'));
+  assert.deepEqual(warnings, []);
+});
