@@ -1,9 +1,9 @@
 /** The data calls over HTTP: packed lookup, Cube's seek in JSON and protobuf, and what operators ask of a process. */
-import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
-import { CubeError } from '../lib/core/errors.ts';
+import type { FastifyError, FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
+import { ERROR_TEXT_CHARS_MAX } from '../lib/core/limits.ts';
 import type { MetricsRegistry } from '../lib/platform/metrics.ts';
 import { formatEndpoint } from '../lib/rpc/endpoint.ts';
-import { ERROR_CODE_HEADER } from '../lib/rpc/http-front.ts';
+import { ERROR_CODE_HEADER, toCubeError } from '../lib/rpc/http-front.ts';
 import { DICT_METHOD, DICT_SERVICE } from '../proto/dict.ts';
 import { LOOKUP_METHOD, LOOKUP_SERVICE } from '../proto/lookup.ts';
 import type { DictService } from './dict-service.ts';
@@ -61,13 +61,19 @@ function seek(dict: DictService, request: FastifyRequest, reply: FastifyReply): 
 }
 
 /** An error as brpc sends it over HTTP: its number in a header, and a line of text. */
-function sendBrpcError(error: Error, request: FastifyRequest, reply: FastifyReply): FastifyReply {
-  const failure = CubeError.from(error);
+function sendBrpcError(
+  error: FastifyError,
+  request: FastifyRequest,
+  reply: FastifyReply,
+): FastifyReply {
+  const failure = toCubeError(error);
   const { http, brpc } = failure.status;
   const { localAddress = '', localPort = 0 } = request.socket;
   return reply
     .status(http)
     .header(ERROR_CODE_HEADER, brpc)
     .header('content-type', 'text/plain')
-    .send(`[${formatEndpoint(localAddress, localPort)}][E${brpc}]${failure.message}`);
+    .send(
+      `[${formatEndpoint(localAddress, localPort)}][E${brpc}]${failure.message.slice(0, ERROR_TEXT_CHARS_MAX)}`,
+    );
 }

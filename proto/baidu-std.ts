@@ -66,6 +66,17 @@ export class FrameDecoder {
     return this.#gathered;
   }
 
+  /** Memory of the buffers for split frames, kept also while there is none. */
+  get heldBytes(): number {
+    return this.#gathering.length + this.#delivered.length;
+  }
+
+  /** Gives back the buffers that hold no unfinished frame; the last frame's bytes must not be read any more. */
+  release(): void {
+    this.#delivered = NO_BYTES;
+    if (this.#gathered === 0) this.#gathering = NO_BYTES;
+  }
+
   #keepRest(left: number): false {
     if (left > 0) this.#gather(left);
     this.#chunk = NO_BYTES;

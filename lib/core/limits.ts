@@ -3,6 +3,9 @@
  * the others go on; what has no limit here is bounded by one that has.
  */
 
+/** Characters of an error's text on the wire: a name that a caller made up comes back in it, and may be megabytes. */
+export const ERROR_TEXT_CHARS_MAX = 4096;
+
 export interface ServerLimits {
   /** Bytes of one baidu_std frame body. */
   readonly frameBytes: number;
@@ -22,9 +25,12 @@ export interface ServerLimits {
   readonly idleMs: number;
   /** Unsent bytes of one connection above which nothing more is read from it. */
   readonly outputHighWaterBytes: number;
-  /** Milliseconds a peer may leave such bytes unread before its connection is closed. */
+  /** Milliseconds a peer may leave such bytes unread, or a stopping server waiting for its HTTP request. */
   readonly slowReaderMs: number;
-  /** Bytes of unfinished frames of all connections together above which the connection that adds more is closed. */
+  /**
+   * Bytes of unfinished frames of all connections together above which the connection that adds more is closed; and of
+   * HTTP bodies announced, above which requests are refused.
+   */
   readonly inputTotalBytes: number;
   /** Unsent bytes of all connections together above which new calls are refused. */
   readonly outputTotalBytes: number;
@@ -37,8 +43,8 @@ export const DEFAULT_SERVER_LIMITS: ServerLimits = {
   httpBodyBytes: 24 << 20,
   /** 8 MiB of keys: far above a batch of a thousand rows with a thousand features. */
   keysPerRequest: 1 << 20,
-  /** As large as a frame, so that every legal response can be read by a peer with the default frame limit. */
-  responseBytes: 64 << 20,
+  /** A frame less a head of 4096 groups, so that a peer with the default frame limit can read every legal response. */
+  responseBytes: (64 << 20) - (128 << 10),
   /** A client process needs one; 4096 processes per replica before a proxy is due. */
   connections: 4096,
   /** Control calls, JSON seeks and scrapes: beyond this, waiting would be longer than a caller's patience. */
@@ -47,7 +53,7 @@ export const DEFAULT_SERVER_LIMITS: ServerLimits = {
   sniffMs: 10_000,
   /** Pooled clients keep connections between bursts; a dead peer is forgotten within ten minutes. */
   idleMs: 600_000,
-  /** Several responses of a large batch; small enough that 4096 slow readers fit outputTotalBytes. */
+  /** Several responses of a large batch; outputTotalBytes bounds the sum. */
   outputHighWaterBytes: 1 << 20,
   /** A reader that takes nothing for ten seconds has lost its caller long ago. */
   slowReaderMs: 10_000,

@@ -6,7 +6,7 @@ import type { Socket } from 'node:net';
 import { type Frame, FrameDecoder, writeErrorResponse } from '../../proto/baidu-std.ts';
 import type { OutputBuffer } from '../../proto/output-buffer.ts';
 import { CubeError } from '../core/errors.ts';
-import type { ServerLimits } from '../core/limits.ts';
+import { ERROR_TEXT_CHARS_MAX, type ServerLimits } from '../core/limits.ts';
 import { systemClock } from '../platform/clock.ts';
 import type { Logger } from '../platform/logs.ts';
 import { BufferPool } from './buffer-pool.ts';
@@ -15,6 +15,8 @@ import { RpcResponse, type RpcRoute, RpcRoutes } from './rpc-routes.ts';
 
 /** Written out before a burst has ended, so that one burst cannot fill the memory. */
 const FLUSH_BYTES = 256 << 10;
+/** All connections together keep this much for the next split frames; beyond it they give their buffers back. */
+const KEPT_TOTAL_BYTES = 64 << 20;
 /** After a fatal error the peer may still be sending: its bytes are thrown away so that it can read the error. */
 const LINGER_MS = 1000;
 
@@ -29,6 +31,8 @@ export class BaiduHost {
   unsentBytes = 0;
   /** Bytes of unfinished frames. */
   gatheredBytes = 0;
+  /** Memory that connections hold for unfinished frames, and keep for the next. */
+  heldBytes = 0;
   /** New calls are refused: the process is about to end. */
   stopping = false;
   /** Calls to methods that nobody serves. */
@@ -51,6 +55,7 @@ export class BaiduConnection {
   readonly #decoder: FrameDecoder;
   #output: OutputBuffer | undefined;
   #gatheredBytes = 0;
+  #heldBytes = 0;
   #blocked = false;
   #ended = false;
   #active = true;
@@ -66,7 +71,10 @@ export class BaiduConnection {
       host.slowReaders++;
       socket.destroy();
     });
-    socket.on('close', () => this.#accountInput(0));
+    socket.on('close', () => {
+      this.#accountHeld(0);
+      this.#accountInput(0);
+    });
   }
 
   /** @param first what was read while finding out the protocol */
@@ -103,6 +111,11 @@ export class BaiduConnection {
       while (!this.#blocked && decoder.next()) {
         const output = this.#answer(decoder.frame);
         if (output.length >= FLUSH_BYTES) this.#flush();
+      }
+      this.#accountHeld(decoder.heldBytes);
+      if (this.#host.heldBytes > KEPT_TOTAL_BYTES) {
+        decoder.release();
+        this.#accountHeld(decoder.heldBytes);
       }
       this.#accountInput(decoder.bufferedBytes);
     } catch (error) {
@@ -160,7 +173,8 @@ export class BaiduConnection {
   #refuse(output: OutputBuffer, frame: Frame | undefined, error: CubeError): void {
     const { localAddress = '', localPort = 0 } = this.socket;
     const { brpc } = error.status;
-    const text = `[${formatEndpoint(localAddress, localPort)}][E${brpc}]${error.message}`;
+    const message = error.message.slice(0, ERROR_TEXT_CHARS_MAX);
+    const text = `[${formatEndpoint(localAddress, localPort)}][E${brpc}]${message}`;
     writeErrorResponse(output, frame, brpc, text);
   }
 
@@ -195,6 +209,11 @@ export class BaiduConnection {
       this.#process();
       if (!this.#blocked) this.socket.resume();
     });
+  }
+
+  #accountHeld(heldBytes: number): void {
+    this.#host.heldBytes += heldBytes - this.#heldBytes;
+    this.#heldBytes = heldBytes;
   }
 
   #accountInput(gatheredBytes: number): void {

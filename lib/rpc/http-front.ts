@@ -1,13 +1,13 @@
 /**
  * The HTTP/1.1 side of the one port: a fastify instance on an http.Server that never listens and is handed its
  * sockets. Bodies arrive as raw bytes; a CubeError thrown by a handler becomes its HTTP status and
- * `{"code", "error"}`. Bounded: body bytes and requests in flight.
+ * `{"code", "error"}`. Bounded: requests in flight, the bytes of their bodies, and the bytes of answers not yet sent.
  */
-import { createServer, type Server } from 'node:http';
+import { createServer, type IncomingHttpHeaders, type Server } from 'node:http';
 import type { Socket } from 'node:net';
 import { type FastifyError, type FastifyInstance, type FastifyReply, fastify } from 'fastify';
 import { CubeError } from '../core/errors.ts';
-import type { ServerLimits } from '../core/limits.ts';
+import { ERROR_TEXT_CHARS_MAX, type ServerLimits } from '../core/limits.ts';
 import type { Logger } from '../platform/logs.ts';
 
 /** What brpc calls its error codes over HTTP. */
@@ -19,13 +19,19 @@ const NO_SUCH_METHOD = 1002;
 export class HttpFront {
   readonly app: FastifyInstance;
   readonly #server: Server;
+  readonly #limits: ServerLimits;
   #inFlight = 0;
+  /** Of request bodies, as announced, until their requests end. */
+  #bodyBytes = 0;
+  /** Of answers, until they are out. */
+  #unsentBytes = 0;
   #idle: (() => void) | undefined;
   #stopping = false;
 
   constructor(limits: ServerLimits, logger: Logger) {
     const server = createServer({ requestTimeout: REQUEST_TIMEOUT_MS });
     this.#server = server;
+    this.#limits = limits;
     server.keepAliveTimeout = limits.idleMs;
     this.app = fastify({
       bodyLimit: limits.httpBodyBytes,
@@ -46,8 +52,8 @@ export class HttpFront {
       const error = `Fail to find method on ${request.method} ${request.url.slice(0, 200)}`;
       return reply.status(404).send({ code: 'NOT_FOUND', error });
     });
-    this.#limitInFlight(limits.httpInFlight);
-    this.#limitSlowReaders(limits.slowReaderMs);
+    this.#limitRequests();
+    this.#limitAnswers();
   }
 
   get inFlight(): number {
@@ -65,42 +71,68 @@ export class HttpFront {
     this.#server.emit('connection', socket);
   }
 
-  /** Resolves when no request is in flight; answers from now on close their connections. */
+  /**
+   * Resolves when no request is in flight; answers from now on close their connections. Who then still has not sent
+   * all of a request, or not read its answer, is not waited for.
+   */
   async stop(): Promise<void> {
     this.#stopping = true;
     this.#server.closeIdleConnections();
     if (this.#inFlight > 0) {
+      const { slowReaderMs } = this.#limits;
+      const timer = setTimeout(() => this.#server.closeAllConnections(), slowReaderMs);
       await new Promise<void>((resolve) => {
         this.#idle = resolve;
       });
+      clearTimeout(timer);
     }
     this.#server.closeIdleConnections();
     await this.app.close();
   }
 
   /** A peer that takes nothing of its answer is closed; the time stops once the answer is out. */
-  #limitSlowReaders(slowReaderMs: number): void {
-    this.app.addHook('onSend', async (request) => {
+  #limitAnswers(): void {
+    const { outputTotalBytes, slowReaderMs } = this.#limits;
+    this.app.addHook('preHandler', async () => {
+      if (this.#unsentBytes <= outputTotalBytes) return;
+      throw new CubeError('OVERLOADED', 'too many answers wait to be read by their callers');
+    });
+    this.app.addHook('onSend', async (request, reply, payload) => {
       request.raw.socket.setTimeout(slowReaderMs);
+      const byteCount = (payload as string | Uint8Array | null)?.length ?? 0;
+      this.#unsentBytes += byteCount;
+      reply.raw.once('close', () => {
+        this.#unsentBytes -= byteCount;
+      });
     });
   }
 
-  #limitInFlight(inFlightMax: number): void {
-    this.app.addHook('onRequest', async (_request, reply) => {
+  #limitRequests(): void {
+    const { httpInFlight, httpBodyBytes, inputTotalBytes } = this.#limits;
+    this.app.addHook('onRequest', async ({ headers }, reply) => {
+      const bodyBytes = bodyBytesMax(headers, httpBodyBytes);
       this.#inFlight++;
+      this.#bodyBytes += bodyBytes;
       reply.raw.once('close', () => {
+        this.#bodyBytes -= bodyBytes;
         this.#inFlight--;
         if (this.#inFlight === 0) this.#idle?.();
       });
       if (this.#stopping) reply.header('connection', 'close');
-      if (this.#inFlight > inFlightMax) {
+      if (this.#inFlight > httpInFlight || this.#bodyBytes > inputTotalBytes) {
         throw new CubeError(
           'OVERLOADED',
-          `${inFlightMax} HTTP requests are being answered already; try again later`,
+          `${this.#inFlight} HTTP requests with bodies of ${this.#bodyBytes} bytes are being answered; try again later`,
         );
       }
     });
   }
+}
+
+/** What a request's body may take: none is read beyond the limit. */
+function bodyBytesMax(headers: IncomingHttpHeaders, httpBodyBytes: number): number {
+  if (headers['transfer-encoding'] !== undefined) return httpBodyBytes;
+  return Math.min(Number(headers['content-length'] ?? 0), httpBodyBytes);
 }
 
 /** An error answer: the status of its code, brpc's number, and the words. */
@@ -109,11 +141,11 @@ function sendError(reply: FastifyReply, error: CubeError): FastifyReply {
   return reply
     .status(http)
     .header(ERROR_CODE_HEADER, brpc)
-    .send({ code: error.code, error: error.message });
+    .send({ code: error.code, error: error.message.slice(0, ERROR_TEXT_CHARS_MAX) });
 }
 
 /** fastify's own refusals keep their meaning: a body over the limit, a bad request. */
-function toCubeError(error: FastifyError | CubeError): CubeError {
+export function toCubeError(error: FastifyError | CubeError): CubeError {
   if (error instanceof CubeError) return error;
   const status = error.statusCode ?? 500;
   if (status === 413) return new CubeError('TOO_LARGE', error.message, { cause: error });

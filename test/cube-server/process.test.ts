@@ -66,7 +66,9 @@ test('seek over HTTP: JSON and protobuf, exact 64-bit keys', async () => {
     Buffer.from(await proto.arrayBuffer()).toString('hex'),
     '0a0c080012080000803f00000040',
   );
-  for (const bad of ['{"keys":[1', '{"keys":[-1]}', '[]', '{"keys":[18446744073709551616]}']) {
+  const deep = `{"keys":${'['.repeat(200_000)}${']'.repeat(200_000)}}`;
+  const wrong = ['{"keys":[1', '{"keys":[-1]}', '[]', '{"keys":[18446744073709551616]}', deep];
+  for (const bad of wrong) {
     const refused = await seek(bad);
     assert.equal(refused.status, 400, bad);
     assert.equal(refused.headers.get('x-bd-error-code'), '1003');
@@ -74,6 +76,8 @@ test('seek over HTTP: JSON and protobuf, exact 64-bit keys', async () => {
       /^\[127\.0\.0\.1:\d+\]\[E1003\]Fail to parse http json body as rec\.mcube\.DictRequest: Invalid json/;
     assert.match(await refused.text(), expected);
   }
+  const tooLarge = await seek(' '.repeat(25 << 20));
+  assert.deepEqual([tooLarge.status, tooLarge.headers.get('x-bd-error-code')], [413, '1003']);
   const many = Array.from({ length: 1000 }, (_, i) => BigInt(i));
   const { values } = (await (await seek(`{"keys":[${many}]}`)).json()) as {
     values: { status: number }[];

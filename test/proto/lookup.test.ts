@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
 import { CubeError } from '../../lib/core/errors.ts';
+import { DEFAULT_SERVER_LIMITS } from '../../lib/core/limits.ts';
 import {
   bitmapBytes,
   decodeLookupRequest,
@@ -108,4 +109,13 @@ test('the layout of a group', () => {
   assert.equal(groupBytes(0, 40), 0);
   assert.equal(groupBytes(3, 4), 8 + 16);
   assert.equal(groupBytes(65, 40), 16 + 65 * 40);
+});
+
+test('the largest legal response is a legal frame', () => {
+  const output = new OutputBuffer();
+  const version = encodeVersionField('v'.repeat(128));
+  for (let g = 0; g < LOOKUP_GROUPS_MAX; g++) writeResponseGroup(output, 'f32', 4 << 20, 1 << 20);
+  const metaBytes = 64;
+  const { frameBytes, responseBytes } = DEFAULT_SERVER_LIMITS;
+  assert.ok(metaBytes + version.length + output.length + responseBytes <= frameBytes);
 });
