@@ -3,7 +3,7 @@
  * lane, and no lane waits for another, so that a long fetch does not keep a restarted server empty. Every action is
  * safe to repeat and may be cut off anywhere; what is to be done next is always read from what is there.
  */
-import { CubeError } from '../lib/core/errors.ts';
+import { CubeError, type ErrorCode } from '../lib/core/errors.ts';
 import type { Clock } from '../lib/platform/clock.ts';
 import type { Stoppable } from '../lib/platform/lifecycle.ts';
 import type { Logger } from '../lib/platform/logs.ts';
@@ -33,6 +33,10 @@ type Fetching = Extract<DiskAction, { kind: 'fetch' | 'stage' }>;
 type Removing = Exclude<DiskAction, Fetching>;
 
 const DISK_LANE = 'disk';
+/** What a server says of files that are damaged; a flipped byte may look like a format of the future. */
+const UNREADABLE: ReadonlySet<ErrorCode> = new Set(['CORRUPT', 'NOT_FOUND', 'UNSUPPORTED', 'IO']);
+/** What the problem of notes that cannot be written is called. */
+const WRITE_NOTES = 'write notes';
 
 export class Agent implements Stoppable {
   readonly #options: AgentOptions;
@@ -78,6 +82,11 @@ export class Agent implements Stoppable {
 
   async #loop(): Promise<void> {
     const { pollMs, clock, logger } = this.#options;
+    try {
+      this.#host.removeLeftovers();
+    } catch (error) {
+      this.#failed('remove leftovers', error);
+    }
     while (!this.#stopping.signal.aborted) {
       this.#wake = new AbortController();
       try {
@@ -205,7 +214,8 @@ export class Agent implements Stoppable {
 
   /** A server that cannot read what we fetched: the disk may have damaged it since. */
   async #checkFiles(action: ServerAction, input: PlanInput, error: CubeError): Promise<void> {
-    if (error.code !== 'CORRUPT' && error.code !== 'NOT_FOUND') return;
+    if (!UNREADABLE.has(error.code)) return;
+    this.#host.forgetManifest(action.version);
     const manifest = input.manifests.get(action.version);
     const server = input.servers.find((candidate) => candidate.address === action.server);
     if (manifest === undefined || server === undefined) return;
@@ -247,15 +257,16 @@ export class Agent implements Stoppable {
       pointer: wanted?.pointer,
       previous: wanted?.previous,
       quarantined: [...(wanted?.quarantined ?? [])],
-      problems: this.#problems.list(),
+      problems: this.#problems.list().filter(({ what }) => what !== WRITE_NOTES),
     };
     const text = JSON.stringify(memory);
-    if (text === this.#remembered) return;
+    if (text === this.#remembered || !this.#problems.mayTry(WRITE_NOTES)) return;
     try {
       this.#host.remember(this.#options.channel, memory);
       this.#remembered = text;
+      this.#problems.clear(WRITE_NOTES);
     } catch (error) {
-      this.#failed('write notes', error);
+      this.#failed(WRITE_NOTES, error);
     }
   }
 }

@@ -15,6 +15,7 @@ import {
   listFolder,
   readText,
   removePath,
+  removeStaleTemporaries,
   replaceFile,
 } from '../lib/platform/files.ts';
 import {
@@ -29,6 +30,9 @@ import { fileSha256 } from '../lib/repository/verified-copy.ts';
 import { type DiskState, layerName } from './plan.ts';
 
 const LAYER_FILE = /^([0-9a-f]{32})\.cube(\.part)?$/;
+
+/** A manifest or notes are written in one go: what is older is nobody's. */
+const LEFTOVER_IDLE_MS = 10_000;
 
 /** Something that went wrong and has not gone right since. */
 export interface Problem {
@@ -62,6 +66,15 @@ export class HostData {
     return join(this.#folder, layerPath(this.#bundle, table, contentId));
   }
 
+  /** What earlier agents left when they were killed: unfinished writes, and versions without a readable manifest. */
+  removeLeftovers(): void {
+    for (const version of this.#list(versionsFolder(this.#bundle))) {
+      if (this.manifest(version) === undefined) this.removeVersion(version);
+      else this.#removeUnfinished(versionFolder(this.#bundle, version));
+    }
+    this.#removeUnfinished(join(this.#bundle, 'agent'));
+  }
+
   scan(): DiskState {
     const layers = new Set<string>();
     const parts = new Set<string>();
@@ -76,6 +89,11 @@ export class HostData {
       (version) => this.manifest(version) !== undefined,
     );
     return { versions: new Set(versions), layers, parts };
+  }
+
+  /** Reads the version's manifest from the disk again when it is next asked for. */
+  forgetManifest(version: string): void {
+    this.#manifests.delete(version);
   }
 
   /** Undefined when it is absent or unreadable: it is then written again. */
@@ -153,13 +171,22 @@ export class HostData {
     return join(this.#folder, this.#bundle, 'agent', `${checkName(channel, 'channel')}.json`);
   }
 
+  #removeUnfinished(folder: string): void {
+    removeStaleTemporaries(join(this.#folder, folder), LEFTOVER_IDLE_MS);
+  }
+
   #list(folder: string): string[] {
     return listFolder(join(this.#folder, folder)).filter((name) => NAME_PATTERN.test(name));
   }
 }
 
+/** A file that the disk cannot read is not whole. */
 async function isWhole(path: string, layer: LayerRef, clock: Clock): Promise<boolean> {
-  return fileBytes(path) === layer.bytes && (await fileSha256(path, clock)) === layer.sha256;
+  try {
+    return fileBytes(path) === layer.bytes && (await fileSha256(path, clock)) === layer.sha256;
+  } catch {
+    return false;
+  }
 }
 
 function readMemory(json: JsonReader): AgentMemory {

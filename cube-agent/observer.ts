@@ -3,7 +3,7 @@
  * taken as last known and listed as a problem, so that one failure never looks like a change of plan.
  */
 import { CubeError } from '../lib/core/errors.ts';
-import { type Manifest, parseManifest } from '../lib/core/manifest.ts';
+import { formatManifest, type Manifest, parseManifest } from '../lib/core/manifest.ts';
 import type { Clock } from '../lib/platform/clock.ts';
 import type { Logger } from '../lib/platform/logs.ts';
 import type { Repository } from '../lib/repository/repository.ts';
@@ -76,7 +76,10 @@ export class Observer {
     }
     for (const version of versions) await this.#readManifest(version);
     await this.#askServers(signal);
-    const disk = host.scan();
+    const scanned = host.scan();
+    // A copy that is not what was published counts as absent: it is written again.
+    const onDisk = [...scanned.versions].filter((version) => this.#isCopy(version));
+    const disk = { ...scanned, versions: new Set(onDisk) };
     const manifests = new Map<string, Manifest>();
     for (const [version, { manifest }] of this.#published) manifests.set(version, manifest);
     for (const version of disk.versions) {
@@ -107,6 +110,14 @@ export class Observer {
     try {
       const { pointer, previous } = await this.repository.channel(bundle, channel);
       const quarantined = await this.repository.quarantined(bundle);
+      if (pointer === undefined && this.#wanted !== undefined) {
+        const { location } = this.repository;
+        throw new CubeError(
+          'NOT_FOUND',
+          `channel ${channel} of ${bundle} is gone from ${location}: it pointed to ` +
+            `${this.#wanted.pointer}, which is kept; bring the repository back, or activate a version`,
+        );
+      }
       if (problems.clear(what)) logger.info({ channel }, 'the repository answers again');
       if (pointer === undefined) return;
       if (pointer.version !== this.#wanted?.pointer) {
@@ -128,7 +139,7 @@ export class Observer {
       const text = await this.repository.manifestText(bundle, version);
       const manifest = parseManifest(text, `${this.repository.location}: ${bundle} ${version}`);
       const own = host.manifest(version);
-      if (own !== undefined && !sameContent(own, manifest)) {
+      if (own !== undefined && !sameContent(own, manifest) && this.#mayBeHeld(version)) {
         throw new CubeError(
           'CONFLICT',
           `version ${version} of ${bundle} is not what this host holds under that name: the ` +
@@ -141,6 +152,22 @@ export class Observer {
       if (host.manifest(version) !== undefined && CubeError.from(error).code !== 'CONFLICT') return;
       this.#report(what, error);
     }
+  }
+
+  /** The host's manifest is the published one, as far as that is known. */
+  #isCopy(version: string): boolean {
+    const published = this.#published.get(version)?.manifest;
+    const own = this.#options.host.manifest(version);
+    return published === undefined || (own !== undefined && sameContent(own, published));
+  }
+
+  /** Some server holds the version or loads it, or has not said yet. */
+  #mayBeHeld(version: string): boolean {
+    if (this.#known.size < this.#options.servers.length) return true;
+    return [...this.#known.values()].some(
+      ({ state }) =>
+        state.loading.includes(version) || state.held.some((held) => held.version === version),
+    );
   }
 
   async #askServers(signal: AbortSignal): Promise<void> {
@@ -201,8 +228,7 @@ export class Observer {
   }
 }
 
-/** Equal tables and files: the same version, whatever spaces its text has. */
+/** Equal whatever spaces their texts have. */
 function sameContent(a: Manifest, b: Manifest): boolean {
-  const text = ({ files, tables }: Manifest): string => JSON.stringify({ files, tables });
-  return text(a) === text(b);
+  return formatManifest(a) === formatManifest(b);
 }

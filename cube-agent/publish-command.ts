@@ -33,6 +33,7 @@ async function publish({ from, repository, bundle, version }: PublishOptions): P
   if (source.location === target.location) {
     throw new CubeError('INVALID_ARGUMENT', '--from and --repository are the same repository');
   }
+  await target.removeLeftovers(bundle);
   const files = new Map<string, Uint8Array>();
   for (const { path } of manifest.files) {
     files.set(path, await source.readVersionFile(bundle, version, path));

@@ -45,12 +45,17 @@ export interface WatcherStatus {
   /** The version that the channel wants. */
   readonly target: string | undefined;
   readonly loading: string | undefined;
+  /** Loaded whole: the active one, and the one that a rollback leads to. */
+  readonly held: readonly string[];
   readonly failed: readonly LoadFailure[];
   /** Why nothing is served, or why the channel cannot be followed. */
   readonly problem: string | undefined;
 }
 
-/** A broken version is tried again ever more rarely; one that is merely not there yet at every poll. */
+/**
+ * A broken version is tried again ever more rarely, and so is a previous one that cannot be held; a target that is merely
+ * not there yet at every poll.
+ */
 const RETRY_MAX_MS = 60_000;
 
 export class BundleWatcher {
@@ -97,6 +102,7 @@ export class BundleWatcher {
       activeSince: this.#activeSince,
       target: this.#target,
       loading: this.#loading,
+      held: [...this.#held.keys()],
       failed: [...this.#failures.values()].map(({ retryAtMs: _, ...failure }) => failure),
       problem: this.#problem,
     };
@@ -128,20 +134,28 @@ export class BundleWatcher {
   }
 
   async #poll(): Promise<void> {
-    const { target, previous } = await this.#readChannel();
+    const wish = await this.#readChannel();
+    if (wish === undefined) return;
+    const { target, previous } = wish;
     if (target !== undefined) await this.#serve(target);
     if (this.#current === undefined && previous !== undefined) await this.#serve(previous);
     if (this.#current === undefined || this.#stopping.signal.aborted) return;
-    const settled = this.#current.version === target;
-    if (settled && previous !== undefined) await this.#hold(previous);
+    const { version } = this.#current;
+    if (version !== target && version !== previous) await this.#keepInUse(this.#current);
+    if (version === target && previous !== undefined) await this.#hold(previous);
     for (const held of this.#held.values()) {
       const wanted = held.version === target || held.version === previous;
       if (!wanted && held !== this.#current) this.#retire(held);
     }
   }
 
-  /** What the channel wants; a target that is quarantined is none. */
-  async #readChannel(): Promise<{ target: string | undefined; previous: string | undefined }> {
+  /**
+   * What the channel wants; a target that is quarantined is none. Undefined when it points nowhere: a channel that is gone is
+   * no wish, and what is loaded stays.
+   */
+  async #readChannel(): Promise<
+    { target: string | undefined; previous: string | undefined } | undefined
+  > {
     const { repository, bundle, channel } = this.#options;
     const state = await repository.channel(bundle, channel);
     const pointer = state.pointer?.version;
@@ -152,7 +166,7 @@ export class BundleWatcher {
     }
     if (pointer === undefined) {
       this.#report(await this.#whyNoPointer());
-      return { target: undefined, previous };
+      return undefined;
     }
     const quarantined = (await repository.quarantined(bundle)).has(pointer);
     if (quarantined) this.#report(`the channel points to ${pointer}, which is quarantined`);
@@ -185,11 +199,20 @@ export class BundleWatcher {
   async #stillAnswerable(held: LoadedBundle): Promise<boolean> {
     try {
       await held.confirm();
+      this.#failures.delete(held.version);
       return true;
     } catch (error) {
       this.#noteFailure(held.version, CubeError.from(error));
       return false;
     }
+  }
+
+  /**
+   * What answers is not what the channel wants, so servers would retire it once nobody asked for a while; asking keeps it.
+   * What fails here fails requests too, and says why there.
+   */
+  async #keepInUse(current: LoadedBundle): Promise<void> {
+    await current.confirm().catch(() => undefined);
   }
 
   /** Loads a version unless it is held; a failure is noted, and the version tried again later. */
@@ -227,9 +250,11 @@ export class BundleWatcher {
     const known = this.#failures.get(version);
     const attempts = (known?.attempts ?? 0) + 1;
     const { code, message } = error;
-    const pauseMs = error.status.retryable
-      ? 0
-      : Math.min(pollMs * 2 ** Math.min(attempts, 20), RETRY_MAX_MS);
+    const urgent = version === this.#target || this.#current === undefined;
+    const pauseMs =
+      error.status.retryable && urgent
+        ? 0
+        : Math.min(pollMs * 2 ** Math.min(attempts, 20), RETRY_MAX_MS);
     const at = this.#clock.isoTime();
     const retryAtMs = this.#clock.nowMs() + pauseMs;
     this.#failures.set(version, { version, code, message, at, attempts, retryAtMs });

@@ -112,6 +112,23 @@ function temporaryBeside(path: string): string {
   return join(dirname(path), `.${basename(path)}.${randomBytes(6).toString('hex')}.tmp`);
 }
 
+const TEMPORARY = /^\..+\.tmp$/;
+
+/**
+ * Removes what killed writers left in a folder: temporaries that nobody has written to for so long. A writer that was only
+ * slow fails when it moves its file into place, with nothing half-written. @returns the names removed
+ */
+export function removeStaleTemporaries(folder: string, idleMs: number): string[] {
+  const before = Date.now() - idleMs;
+  return listFolder(folder).filter((name) => {
+    const path = join(folder, name);
+    const stat = TEMPORARY.test(name) ? statSync(path, { throwIfNoEntry: false }) : undefined;
+    if (stat === undefined || !stat.isFile() || stat.mtimeMs > before) return false;
+    removePath(path);
+    return true;
+  });
+}
+
 function writeTemporary(path: string, data: Uint8Array | string): string {
   makeFolder(dirname(path));
   const temporary = temporaryBeside(path);

@@ -29,6 +29,9 @@ export interface Backend {
   /** The same from a local file of any size, which stays where it is. */
   putFileIfAbsent(path: string, source: string): Promise<boolean>;
 
+  /** Removes unfinished writes directly under a folder that nobody has gone on with for so long. */
+  removeUnfinished(folder: string, idleMs: number): Promise<void>;
+
   /** Where the object lies, or would lie, on this machine's disk; undefined for a remote store. */
   localPath(path: string): string | undefined;
 }

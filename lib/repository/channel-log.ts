@@ -52,7 +52,10 @@ function readDeed(json: JsonReader): Deed {
   };
 }
 
-/** Reads and extends the log of one channel. Entries never change, so each is read once. */
+/**
+ * Reads and extends the log of one channel. Entries never change, so each is read once; but the newest one known is
+ * read again, because a repository may be made anew, and a damaged entry removed and written again.
+ */
 export class ChannelLog {
   readonly #backend: Backend;
   readonly #bundle: string;
@@ -69,6 +72,7 @@ export class ChannelLog {
   async history(): Promise<ChannelEntry[]> {
     const names = await this.#backend.list(channelFolder(this.#bundle, this.#channel));
     const seqs = names.map(seqOf).filter((seq) => seq !== undefined);
+    await this.#forgetOthers(seqs);
     const history: ChannelEntry[] = [];
     for (const seq of seqs.sort((a, b) => a - b)) {
       const entry = this.#entries.get(seq) ?? (await this.#read(seq));
@@ -90,6 +94,17 @@ export class ChannelLog {
       `channel ${this.#channel} of ${this.#bundle}: ${winner.by} was first to write entry ${seq} ` +
         `(version ${winner.version}, "${winner.reason}"); look at it and decide again`,
     );
+  }
+
+  /** Of a log that is not the one we knew, nothing known is true. @param seqs those there are */
+  async #forgetOthers(seqs: readonly number[]): Promise<void> {
+    if (this.#entries.size === 0) return;
+    let newest = 0;
+    for (const seq of this.#entries.keys()) newest = Math.max(newest, seq);
+    const known = JSON.stringify(this.#entries.get(newest));
+    const isThere = seqs.includes(newest);
+    if (isThere && JSON.stringify(await this.#read(newest)) === known) return;
+    this.#entries.clear();
   }
 
   async #read(seq: number): Promise<ChannelEntry> {

@@ -10,6 +10,7 @@ import {
   putFileIfAbsent,
   RandomReader,
   readFile,
+  removeStaleTemporaries,
 } from '../platform/files.ts';
 import type { Backend } from './backend.ts';
 
@@ -52,6 +53,10 @@ export class FolderBackend implements Backend {
 
   async putFileIfAbsent(path: string, source: string): Promise<boolean> {
     return copyFileIfAbsent(this.localPath(path), source);
+  }
+
+  async removeUnfinished(folder: string, idleMs: number): Promise<void> {
+    removeStaleTemporaries(this.localPath(folder), idleMs);
   }
 
   localPath(path: string): string {

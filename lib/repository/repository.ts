@@ -40,6 +40,8 @@ import {
 import { bytesSha256, type CopyOptions, copyVerified } from './verified-copy.ts';
 
 const MANIFEST_BYTES_MAX = 64 << 20;
+/** No writer pauses for so long between two pieces. */
+const LEFTOVER_IDLE_MS = 3_600_000;
 
 export type { ChannelEntry, ChannelState } from './channel-log.ts';
 export type { LayerSource, Publication, PublishReport } from './publication.ts';
@@ -155,6 +157,16 @@ export class Repository {
     throw new CubeError('UNSUPPORTED', `${this.location} is not on this machine's disk`);
   }
 
+  /** Removes what killed publishers left of a bundle: unfinished writes that nobody has gone on with for an hour. */
+  async removeLeftovers(bundle: string): Promise<void> {
+    for (const above of [layersFolder(bundle), versionsFolder(bundle), channelsFolder(bundle)]) {
+      for (const name of await this.#list(above)) {
+        await this.#backend.removeUnfinished(`${above}/${name}`, LEFTOVER_IDLE_MS);
+      }
+    }
+    await this.#backend.removeUnfinished(quarantineFolder(bundle), LEFTOVER_IDLE_MS);
+  }
+
   async holdsLayer(bundle: string, table: string, layer: LayerRef): Promise<boolean> {
     return (await this.#backend.size(layerPath(bundle, table, layer.contentId))) === layer.bytes;
   }
@@ -191,6 +203,9 @@ export class Repository {
     wish: { version: string; by: string; reason: string },
   ): Promise<ChannelEntry> {
     await this.manifest(bundle, wish.version);
+    // The log before the quarantine: a rollback quarantines and then writes, so whoever misses its quarantine here
+    // finds the next entry taken.
+    const pointer = (await this.#log(bundle, channel).history()).at(-1);
     if ((await this.quarantined(bundle)).has(wish.version)) {
       throw new CubeError(
         'CONFLICT',
@@ -198,7 +213,6 @@ export class Repository {
           `(${this.location}/${quarantinePath(bundle, wish.version)} says why); publish a new one`,
       );
     }
-    const { pointer } = await this.channel(bundle, channel);
     if (pointer?.version === wish.version) return pointer;
     return this.#append(bundle, channel, pointer, wish);
   }
@@ -206,6 +220,7 @@ export class Repository {
   /**
    * Quarantines the pointer's version, then points to the previous one. In this order: when it is interrupted in
    * between, running it again finishes the same rollback instead of starting a second one.
+   * @throws CubeError CONFLICT without a previous version or for a lost race, NOT_FOUND when it was removed
    */
   async rollback(
     bundle: string,
@@ -224,6 +239,7 @@ export class Repository {
         `channel ${channel} of ${bundle} has no previous version to roll back to: ${why}`,
       );
     }
+    await this.manifest(bundle, previous.version);
     const deed = { at: this.#clock.isoTime(), by, reason };
     await this.#backend.putIfAbsent(quarantinePath(bundle, pointer.version), entryBytes(deed));
     return this.#append(bundle, channel, pointer, { version: previous.version, by, reason });

@@ -209,7 +209,42 @@ function channelTests(name: string, open: OpenBackend): void {
   });
 }
 
+/** `backend`; the first listing of `folder` is taken, then `meanwhile` runs, then the listing arrives. */
+function slowListing(backend: Backend, folder: string, meanwhile: () => Promise<unknown>): Backend {
+  let pending = true;
+  return new Proxy(backend, {
+    get(target, name: keyof Backend) {
+      const member = target[name];
+      if (typeof member !== 'function') return member;
+      if (name !== 'list') return member.bind(target);
+      return async (path: string): Promise<string[]> => {
+        const names = await target.list(path);
+        if (path !== folder || !pending) return names;
+        pending = false;
+        await meanwhile();
+        return names;
+      };
+    },
+  });
+}
+
 function raceTests(name: string, open: OpenBackend): void {
+  for (const slow of ['ctr/quarantine', 'ctr/channels/stable']) {
+    test(`${name}: a rollback amid an activation (${slow}) leaves no quarantined pointer`, async (t) => {
+      const backend = await open(t);
+      const other = new Repository(backend);
+      for (const version of ['1', '2']) {
+        await other.publish(makeVersion(temporaryFolder(t), { version }));
+        await other.activate('ctr', 'stable', { version, ...by });
+      }
+      const rollback = () => other.rollback('ctr', 'stable', 'ann', 'bad');
+      const repository = new Repository(slowListing(backend, slow, rollback));
+      await repository.activate('ctr', 'stable', { version: '2', ...by }).catch(() => undefined);
+      const { pointer, history } = await other.channel('ctr', 'stable');
+      assert.deepEqual([pointer?.version, history.length], ['1', 3]);
+    });
+  }
+
   test(`${name}: of racing publishers of different contents one gets through whole`, async (t) => {
     const backend = await open(t);
     for (const version of ['1', '2', '3']) {

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { mkdirSync, readdirSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readdirSync, rmSync, utimesSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { FolderBackend } from '../../lib/repository/folder-backend.ts';
@@ -63,6 +63,68 @@ test('stray files and folders in a repository are not taken for its own', async 
   assert.deepEqual(await repository.bundles(), ['ctr']);
   assert.deepEqual(await repository.versions('ctr'), ['1']);
   assert.equal((await repository.channel('ctr', 'stable')).pointer, undefined);
+});
+
+const by = { by: 'test', reason: 'test' };
+
+test('a reader notices that the log was made anew, or its newest entry removed and written again', async (t) => {
+  const folder = temporaryFolder(t);
+  const reader = openRepository(folder);
+  const writer = () => openRepository(folder);
+  for (const version of ['1', '2', '3']) {
+    await writer().publish(makeVersion(temporaryFolder(t), { version }));
+  }
+  for (const version of ['1', '2']) await writer().activate('ctr', 'stable', { version, ...by });
+  assert.equal((await reader.channel('ctr', 'stable')).pointer?.version, '2');
+  rmSync(join(folder, channelEntryPath('ctr', 'stable', 2)));
+  assert.equal((await reader.channel('ctr', 'stable')).pointer?.version, '1');
+  await writer().activate('ctr', 'stable', { version: '3', ...by });
+  assert.equal((await reader.channel('ctr', 'stable')).pointer?.version, '3');
+  rmSync(join(folder, 'ctr', 'channels'), { recursive: true });
+  assert.equal((await reader.channel('ctr', 'stable')).pointer, undefined);
+  for (const version of ['2', '1', '3']) {
+    await writer().activate('ctr', 'stable', { version, ...by });
+  }
+  const { history } = await reader.channel('ctr', 'stable');
+  assert.deepEqual(
+    history.map(({ version }) => version),
+    ['2', '1', '3'],
+  );
+});
+
+test('no rollback to a version that was removed: nothing is quarantined for it', async (t) => {
+  const folder = temporaryFolder(t);
+  const repository = openRepository(folder);
+  for (const version of ['1', '2']) {
+    await repository.publish(makeVersion(temporaryFolder(t), { version }));
+    await repository.activate('ctr', 'stable', { version, ...by });
+  }
+  rmSync(join(folder, 'ctr', 'versions', '1'), { recursive: true });
+  await assert.rejects(repository.rollback('ctr', 'stable', 'ann', 'bad'), {
+    code: 'NOT_FOUND',
+    message: /has no version 1 of ctr \(it has: 2\)/,
+  });
+  assert.equal((await repository.quarantined('ctr')).size, 0);
+});
+
+test('what killed writers left goes after an hour; what is being written stays', async (t) => {
+  const folder = temporaryFolder(t);
+  const repository = openRepository(folder);
+  await repository.publish(makeVersion(temporaryFolder(t), { version: '1' }));
+  await repository.activate('ctr', 'stable', { version: '1', ...by });
+  const places = ['layers/t', 'versions/1', 'channels/stable'].map((p) => join(folder, 'ctr', p));
+  const anHourAgo = Date.now() / 1000 - 3700;
+  for (const place of places) {
+    for (const name of ['.old.0123456789ab.tmp', '.new.0123456789ab.tmp', 'not-ours.tmp']) {
+      writeFileSync(join(place, name), 'half');
+      if (!name.startsWith('.new')) utimesSync(join(place, name), anHourAgo, anHourAgo);
+    }
+  }
+  await repository.removeLeftovers('ctr');
+  for (const place of places) {
+    const left = readdirSync(place).filter((name) => name.endsWith('.tmp'));
+    assert.deepEqual(left, ['.new.0123456789ab.tmp', 'not-ours.tmp']);
+  }
 });
 
 test('no name leaves the repository', () => {

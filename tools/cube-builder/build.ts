@@ -45,6 +45,7 @@ export async function buildVersion(options: BuildOptions): Promise<BuildReport> 
   const startMs = systemClock.nowMs();
   const model = readPrunedModel(options.input, options.golden);
   const repository = await openTarget(options.outputPath);
+  await repository.removeLeftovers(bundle);
   const rows = model.tables.reduce((sum, table) => sum + table.rows, 0);
   const progress = startProgress(`building ${bundle} ${version}`, rows, 'rows');
   let built: BuiltTable[];
