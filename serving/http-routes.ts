@@ -216,7 +216,7 @@ function requireModel(watcher: BundleWatcher, { model, version }: ModelParams): 
   if (version !== undefined && version !== current.version) {
     throw new CubeError(
       'NOT_FOUND',
-      `version ${shown(version)} of ${model} is not loaded (loaded: ${current.version})`,
+      `version ${shown(version)} of ${model} is not the one served (served: ${current.version})`,
     );
   }
   return current;

@@ -6,6 +6,7 @@ import {
   OUTCOME_UNAVAILABLE,
   OUTCOME_UNSEEN,
 } from '../../lib/client/lookup-group.ts';
+import { CubeError } from '../../lib/core/errors.ts';
 import { keyToBigint } from '../../lib/core/keys.ts';
 import type { Manifest } from '../../lib/core/manifest.ts';
 import type { EmbeddingStore } from '../../serving/stores/embedding-store.ts';
@@ -23,12 +24,19 @@ export class MemoryStore implements EmbeddingStore {
   /** Distinct keys of each lookup, by table. */
   readonly lookups: number[][] = [];
   readonly retired: string[] = [];
+  /** Versions that were asked for, each time. */
+  readonly prepared: string[] = [];
+  /** Versions that not every shard has. */
+  readonly absent: Set<string> = new Set();
 
   constructor(bundles: readonly ToyBundle[]) {
     this.bundles = bundles;
   }
 
-  async prepare(): Promise<void> {}
+  async prepare({ version }: Manifest): Promise<void> {
+    this.prepared.push(version);
+    if (this.absent.has(version)) throw new CubeError('NOT_READY', `${version} is absent`);
+  }
 
   async lookup(manifest: Manifest, groups: readonly LookupGroup[]): Promise<LookupSummary> {
     await this.gate;
