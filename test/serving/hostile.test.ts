@@ -38,7 +38,7 @@ const badBodies: [string, string, number, RegExp][] = [
   ['/v1/ctr:predict', '{"rows":[{"C9":"5"}]}', 400, /rows\[0\]\.C9.*no feature of this name/],
   ['/v1/ctr:predict', '{"rows":[{"C1":9007199254740993}]}', 400, /rows\[0\]\.C1/],
   ['/v2/models/other/infer', infer(categorical, dense), 404, /model "other" is not served/],
-  [`/v2/models/${BUNDLE}/versions/9/infer`, infer(categorical), 404, /loaded: 1/],
+  [`/v2/models/${BUNDLE}/versions/9/infer`, infer(categorical), 404, /served: 1/],
   [inferPath, infer(), 400, /inputs: expected an array of at least 1/],
   [inferPath, infer(dense), 400, /either an input categorical or an input keys/],
   [inferPath, infer(categorical), 400, /an input dense too/],
