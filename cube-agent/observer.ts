@@ -4,6 +4,7 @@
  */
 import { CubeError } from '../lib/core/errors.ts';
 import { formatManifest, type Manifest, parseManifest } from '../lib/core/manifest.ts';
+import { tablesDigest } from '../lib/core/tables-digest.ts';
 import type { Clock } from '../lib/platform/clock.ts';
 import type { Logger } from '../lib/platform/logs.ts';
 import type { Repository } from '../lib/repository/repository.ts';
@@ -198,12 +199,31 @@ export class Observer {
         logger.info({ server: address, shardIndex, shardNum, serverPid: pid }, 'server answers');
       }
       this.#known.set(address, { pid, state: this.#stateOf(address, status) });
+      this.#checkRows(address, status);
     } catch (error) {
       if (signal.aborted) return;
       if (known !== undefined) {
         this.#known.set(address, { ...known, state: { ...known.state, answers: false } });
       }
       this.#report(what, error);
+    }
+  }
+
+  /** Of one name, but not the rows that were published: its lookups fail, and only a restart makes the server forget them. */
+  #checkRows(address: string, { bundles }: ControlStatus): void {
+    const { bundle, problems } = this.#options;
+    const entry = bundles.find((candidate) => candidate.bundle === bundle);
+    for (const { version, tablesDigest: held = '' } of entry?.versions ?? []) {
+      const manifest = this.#published.get(version)?.manifest;
+      if (manifest === undefined || held === '') continue;
+      const what = `use version ${version} on ${address}`;
+      if (held === tablesDigest(manifest)) problems.clear(what);
+      else {
+        const message =
+          `cube-server at ${address} holds other rows under the name ${version} than ${bundle} ${version} has ` +
+          `in ${this.repository.location}: the repository was made anew; restart this server`;
+        this.#report(what, new CubeError('CONFLICT', message));
+      }
     }
   }
 

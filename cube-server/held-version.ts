@@ -1,5 +1,6 @@
 /** A resident version with what answering needs at hand: tables, encoded fields, traffic counters, last use. */
 import { tableOf } from '../lib/core/manifest.ts';
+import { tablesDigest } from '../lib/core/tables-digest.ts';
 import type { ResidentVersion } from '../lib/store/resident-store.ts';
 import type { ResidentTable } from '../lib/store/resident-table.ts';
 import { dictHitPrefix } from '../proto/dict.ts';
@@ -24,6 +25,7 @@ export interface HeldTable {
 
 export class HeldVersion {
   readonly resident: ResidentVersion;
+  readonly tablesDigest: string;
   /** Field 1 of a packed lookup's response. */
   readonly versionField: Uint8Array;
   /** Calls answered: counted by the services, read by `observeUse`. */
@@ -38,6 +40,7 @@ export class HeldVersion {
     loadedMs: number,
   ) {
     this.resident = resident;
+    this.tablesDigest = tablesDigest(resident.manifest);
     this.versionField = encodeVersionField(resident.version);
     this.lastUsedMs = loadedMs;
     for (const { name } of resident.manifest.tables) {

@@ -147,6 +147,7 @@ export class HeldVersions {
         rows: held.resident.rows,
         bytes: held.resident.bytes,
         idleMs: Math.round(nowMs - held.lastUsedMs),
+        tablesDigest: held.tablesDigest,
       })),
     }));
   }

@@ -63,7 +63,8 @@ export class LookupService {
 
   /** Checks the decoded request and finds its version and tables, before anything is written. */
   #prepare(): HeldVersion {
-    const { shardIndex, shardNum, bundle, version, groupCount, tables, counts } = this.#request;
+    const { shardIndex, shardNum, bundle, version, groupCount, tables, counts, tablesDigest } =
+      this.#request;
     const { keysPerRequest, responseBytes } = this.#limits;
     if (shardIndex !== this.#held.shardIndex || shardNum !== this.#held.shardNum) {
       throw new CubeError(
@@ -72,6 +73,13 @@ export class LookupService {
       );
     }
     const held = this.#held.resolve(bundle, version);
+    if (tablesDigest !== '' && tablesDigest !== held.tablesDigest) {
+      throw new CubeError(
+        'VERSION_ABSENT',
+        `${bundle} ${held.resident.version} has other rows here (${held.tablesDigest}) than asked for (${tablesDigest}): ` +
+          'two versions were published under one name; publish one under another, or restart what holds the old one',
+      );
+    }
     this.#keyCount = 0;
     this.#rowsBytes = 0;
     for (let g = 0; g < groupCount; g++) {

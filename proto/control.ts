@@ -39,6 +39,8 @@ interface VersionStatus {
   readonly bytes: number;
   /** Since it last answered a lookup, or was loaded. */
   readonly idleMs: number;
+  /** What the rows are, whatever the version is called; of a server that says it. */
+  readonly tablesDigest?: string;
 }
 
 export interface BundleStatus {
@@ -99,6 +101,7 @@ function readBundleStatus(json: JsonReader): BundleStatus {
         rows: item.field('rows').integer(0),
         bytes: item.field('bytes').integer(0),
         idleMs: item.field('idleMs').number(),
+        tablesDigest: item.optional('tablesDigest', (field) => field.string()) ?? '',
       })),
   };
 }

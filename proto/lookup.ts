@@ -26,6 +26,8 @@ export interface LookupRequestHead {
   readonly shardIndex: number;
   readonly shardNum: number;
   readonly groups: readonly LookupRequestGroup[];
+  /** Of the rows meant by the version; absent or empty: not checked. */
+  readonly tablesDigest?: string;
 }
 
 interface LookupResponseGroup {
@@ -60,6 +62,7 @@ export function encodeLookupRequest(head: LookupRequestHead, keys?: Uint8Array):
     writer.message(5, (inner) => inner.string(1, group.table).uint(2, group.count));
   }
   if (keys !== undefined) writer.bytes(6, keys);
+  if (head.tablesDigest) writer.string(7, head.tablesDigest);
   return writer.finish();
 }
 
@@ -70,6 +73,7 @@ export function encodeLookupRequest(head: LookupRequestHead, keys?: Uint8Array):
 export class LookupRequestDecoder implements Omit<LookupRequestHead, 'groups'> {
   bundle = '';
   version = '';
+  tablesDigest = '';
   shardIndex = 0;
   shardNum = 0;
   groupCount = 0;
@@ -84,6 +88,7 @@ export class LookupRequestDecoder implements Omit<LookupRequestHead, 'groups'> {
   decode(bytes: Uint8Array, start = 0, end: number = bytes.length): this {
     this.bundle = '';
     this.version = '';
+    this.tablesDigest = '';
     this.shardIndex = 0;
     this.shardNum = 0;
     this.groupCount = 0;
@@ -105,7 +110,8 @@ export class LookupRequestDecoder implements Omit<LookupRequestHead, 'groups'> {
       const keys = reader.message();
       this.keysStart = keys.position;
       this.keysEnd = keys.end;
-    } else reader.skip();
+    } else if (field === 7 && wireType === WIRE_BYTES) this.tablesDigest = this.#name(reader);
+    else reader.skip();
   }
 
   #group(reader: WireReader): void {
@@ -145,6 +151,7 @@ export function decodeLookupRequest(
     shardIndex,
     shardNum,
     groups: decoder.tables.map((table, i) => ({ table, count: decoder.counts[i]! })),
+    ...(decoder.tablesDigest === '' ? {} : { tablesDigest: decoder.tablesDigest }),
     keys: keysStart < 0 ? undefined : bytes.subarray(keysStart, keysEnd),
   };
 }

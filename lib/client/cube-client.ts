@@ -16,6 +16,7 @@ import { encodeLookupRequest, LOOKUP_METHOD, LOOKUP_SERVICE } from '../../proto/
 import { CubeError, type ErrorCode } from '../core/errors.ts';
 import type { Fleet } from '../core/fleet.ts';
 import { type Manifest, shardNumOf, type TableRef } from '../core/manifest.ts';
+import { tablesDigest } from '../core/tables-digest.ts';
 import { type Clock, systemClock } from '../platform/clock.ts';
 import type { Logger } from '../platform/logs.ts';
 import { FleetRoutes } from './fleet-routes.ts';
@@ -225,6 +226,7 @@ export class CubeClient {
       version: manifest.version,
       shardIndex: shard,
       shardNum: shardNumOf(manifest),
+      tablesDigest: tablesDigest(manifest),
       groups: asked.parts.map(({ group, count }) => ({ table: asked.tables[group]!.name, count })),
     });
   }

@@ -108,6 +108,15 @@ test('activated, it is ready and answers unpinned lookups', async () => {
   assert.equal((await lookup(channel, call({}))).version, '1');
 });
 
+test('a lookup that means other rows of the same version name is refused', async () => {
+  const { body } = await server.control('status');
+  const { tablesDigest } = body.bundles[0].versions[0];
+  assert.equal((await lookup(channel, call({ tablesDigest }))).version, '1');
+  const { code, message } = await refusal({ version: '1', tablesDigest: '0123456789abcdef' });
+  assert.equal(code, 'VERSION_ABSENT');
+  assert.match(message, /ctr 1 has other rows here \(.{16}\) than asked for \(0123456789abcdef\)/);
+});
+
 test('several tables of different dims in one call, hits and misses, over both protocols', async () => {
   const wide = [...own(spread), 10n ** 15n * 3n + 1n, 4n];
   const groups = [

@@ -14,6 +14,7 @@ export interface LookupCall {
   readonly version?: string;
   readonly shardIndex?: number;
   readonly shardNum?: number;
+  readonly tablesDigest?: string;
   readonly groups: readonly { readonly table: string; readonly keys: readonly bigint[] }[];
 }
 
@@ -31,11 +32,11 @@ export function encodeCall(
   call: LookupCall,
   inline: boolean,
 ): { head: Uint8Array; keys: Uint8Array } {
-  const { bundle, version = '', shardIndex = 0, shardNum = 1, groups } = call;
+  const { bundle, version = '', shardIndex = 0, shardNum = 1, tablesDigest = '', groups } = call;
   const words = BigUint64Array.from(groups.flatMap((group) => group.keys));
   const keys = new Uint8Array(words.buffer);
   const counts = groups.map(({ table, keys: own }) => ({ table, count: own.length }));
-  const head = { bundle, version, shardIndex, shardNum, groups: counts };
+  const head = { bundle, version, shardIndex, shardNum, tablesDigest, groups: counts };
   return { head: encodeLookupRequest(head, inline ? keys : undefined), keys };
 }
 

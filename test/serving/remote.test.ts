@@ -97,3 +97,22 @@ describe('serving before shard servers', () => {
     );
   });
 });
+
+it('rows of another version of the same name are refused, also when they come later', async (t) => {
+  const other = new ToyBundle({ ...one.wish, seed: 999 });
+  const others = new ToyRepository(t);
+  await others.publish(other);
+  const { toys, servers, serving } = await startRemote(t);
+  await serving.untilReady();
+  const [map] = servers.fleet.bundles.get(BUNDLE)!;
+  const impostors = new CubeServers(BUNDLE, others.location);
+  t.after(() => impostors.stop());
+  await impostors.load(await others.repository.manifest(BUNDLE, '1'));
+  for (const replicas of map!.shards) await servers.kill(replicas[0]!.data);
+  writeFileSync(join(toys.folder, 'fleet.json'), formatFleet(impostors.fleet));
+  for (let said = ''; !said.includes('toy 1 has other rows here'); ) {
+    const { status, body } = await serving.postTsv(toTsv(toyRows(5)));
+    assert.deepEqual([status, body.code], [503, 'UNAVAILABLE']);
+    said = body.error;
+  }
+});
