@@ -53,7 +53,7 @@ async function act(flags: Flags): Promise<void> {
   const once = flags.once ?? !process.stdout.isTTY;
   const folder = workingFolder(flags.dir);
   const processes = new Processes(join(folder, 'logs'));
-  const stopped = stopRequest();
+  const stop = new AbortController();
   const options: DemoOptions = {
     folder,
     demo: join(root, 'data', 'demo'),
@@ -61,19 +61,29 @@ async function act(flags: Flags): Promise<void> {
     once,
     port: flags.port ?? (once ? 0 : 8080),
   };
+  const asked = stopRequest(stop, processes);
+  const job = runMainJob(options, processes, stop.signal);
+  let complete = false;
   try {
     await Promise.race([
-      runMainJob(options, processes, stopped),
-      stopped,
+      job,
+      asked,
       new Promise<never>((_, reject) => {
         processes.onUnexpectedExit = reject;
       }),
     ]);
   } finally {
+    stop.abort();
     await processes.stopAll();
+    // Only when the job has ended too does nothing write to the folder any more.
+    complete = await job.then(
+      () => true,
+      () => false,
+    );
     if (flags.dir === undefined) removePath(folder);
     else say(`Files are kept in ${folder}.`);
   }
+  if (!complete) throw new CubeError('STOPPING', 'stopped before the report');
 }
 
 /** The folder for working files: a named one must be new or empty, so that nothing of the user's is touched. */
@@ -91,14 +101,18 @@ function workingFolder(named: string | undefined): string {
   return folder;
 }
 
-/** Resolves at the first Ctrl-C or SIGTERM. */
-function stopRequest(): Promise<void> {
+/** Aborts and resolves at the first Ctrl-C, SIGTERM or closed terminal; a second one does not wait for the processes. */
+function stopRequest(stop: AbortController, processes: Processes): Promise<void> {
   return new Promise((resolve) => {
-    const stop = (): void => {
+    const onSignal = (): void => {
+      if (stop.signal.aborted) {
+        processes.killAll();
+        return;
+      }
       if (process.stdout.isTTY) say('\nStopping everything …');
+      stop.abort();
       resolve();
     };
-    process.once('SIGINT', stop);
-    process.once('SIGTERM', stop);
+    for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, onSignal);
   });
 }

@@ -2,6 +2,7 @@
  * The main job, top to bottom: a trained model becomes a pruned graph and sharded tables, the tables are served,
  * rows are predicted through them, and the result is held against the unpruned model.
  */
+import { once } from 'node:events';
 import { join } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
 import { formatFleet } from '../../lib/core/fleet.ts';
@@ -15,6 +16,8 @@ import { Traffic, type TrafficReport } from './traffic.ts';
 const BUNDLE = 'ctr-dnn';
 const SHARD_NUM = 4;
 const DIFFERENCE_MAX = 1e-5;
+const ROWS_PER_REQUEST = 64;
+const CONCURRENCY = 8;
 
 export interface DemoOptions {
   readonly folder: string;
@@ -34,13 +37,16 @@ interface ClientReport {
   readonly versions: Readonly<Record<string, number>>;
 }
 
-/** @param stopped resolves when the user wants to stop; until then the demo keeps serving (unless `once`) */
+/**
+ * @param stop aborted when the user wants to stop; until then the demo keeps serving (unless `once`)
+ * @throws Error soon after an abort that comes before the report
+ */
 export async function runMainJob(
   options: DemoOptions,
   processes: Processes,
-  stopped: Promise<void>,
+  stop: AbortSignal,
 ): Promise<void> {
-  const job = new MainJob(options, processes);
+  const job = new MainJob(options, processes, stop);
   await job.buildVersions();
   const endpoint = await job.startServing();
   await job.predict(endpoint);
@@ -48,12 +54,13 @@ export async function runMainJob(
   job.report(traffic);
   if (options.once) return;
   job.sayWhatToTry(endpoint);
-  await stopped;
+  if (!stop.aborted) await once(stop, 'abort');
 }
 
 class MainJob {
   readonly #options: DemoOptions;
   readonly #processes: Processes;
+  readonly #stop: AbortSignal;
   readonly #steps: Steps;
   readonly #rows: string;
   readonly #repository: string;
@@ -61,9 +68,10 @@ class MainJob {
   #client: ClientReport | undefined;
   #difference = Number.NaN;
 
-  constructor(options: DemoOptions, processes: Processes) {
+  constructor(options: DemoOptions, processes: Processes, stop: AbortSignal) {
     this.#options = options;
     this.#processes = processes;
+    this.#stop = stop;
     this.#steps = new Steps(options.local ? 6 : 8);
     this.#rows = join(options.demo, 'rows.tsv');
     this.#repository = this.#path('repository');
@@ -116,7 +124,7 @@ class MainJob {
           ...['--repository', this.#repository, '--bundle', BUNDLE, '--channel', 'stable'],
           ...[...store, '--port', String(this.#options.port), '--poll-ms', '200'],
         ]);
-        await untilReady(`http://${started.address}/v2/health/ready`, 'serving');
+        await untilReady(`http://${started.address}/v2/health/ready`, 'serving', this.#stop);
         return started;
       },
       (started) => `ready at http://${started.address}`,
@@ -151,8 +159,9 @@ class MainJob {
           ...['--data-dir', data, '--poll-ms', '200'],
           ...servers.flatMap((server) => ['--server', server.address]),
         ]);
-        for (const server of servers)
-          await untilReady(`http://${server.address}/readyz`, server.name);
+        for (const { address, name } of servers) {
+          await untilReady(`http://${address}/readyz`, name, this.#stop);
+        }
       },
       () => 'version 1 is active on every shard',
     );
@@ -165,7 +174,8 @@ class MainJob {
       'Send the rows',
       async () => {
         this.#client = (await this.#json('tools/ctr-client/main.js', [
-          ...['--rows', this.#rows, '--endpoint', endpoint, '--batch', '64', '--concurrency', '8'],
+          ...['--rows', this.#rows, '--endpoint', endpoint],
+          ...['--batch', String(ROWS_PER_REQUEST), '--concurrency', String(CONCURRENCY)],
           ...['--output', output, '--json'],
         ])) as ClientReport;
         const predictions = readPredictions(readText(output), output);
@@ -179,24 +189,28 @@ class MainJob {
         return predictions.length;
       },
       (rows) =>
-        `${rows} rows, at most ${this.#difference.toExponential(1)} from the unpruned model`,
+        `${rows} rows, at most ${shownDifference(this.#difference)} from the unpruned model`,
     );
   }
 
   /** Version 2 out and back again while requests run; every answer is held against its version's own scores. */
   rollOutAndBack(endpoint: string): Promise<TrafficReport> {
-    const traffic = new Traffic(endpoint, readText(this.#rows), this.#reference);
+    const traffic = new Traffic(endpoint, readText(this.#rows), this.#reference, this.#stop);
     const fleet = this.#options.local ? [] : ['--fleet', this.#path('fleet.json'), '--wait'];
     return this.#steps.run(
       'Roll version 2 out and back under traffic',
       async () => {
         traffic.start();
-        await traffic.untilAnswered('1', 20);
-        await this.#agent('activate', '--version', '2', '--reason', 'demo', ...fleet);
-        await traffic.untilAnswered('2', 50);
-        await this.#agent('rollback', '--reason', 'demo', ...fleet);
-        await traffic.untilAnswered('1', 50);
-        const report = await traffic.stop();
+        let report: TrafficReport;
+        try {
+          await traffic.untilAnswered('1', 20);
+          await this.#agent('activate', '--version', '2', '--reason', 'demo', ...fleet);
+          await traffic.untilAnswered('2', 50);
+          await this.#agent('rollback', '--reason', 'demo', ...fleet);
+          await traffic.untilAnswered('1', 50);
+        } finally {
+          report = await traffic.stop();
+        }
         if (report.failed + report.mixed > 0) {
           throw new CubeError('INTERNAL', `the rollout was not clean: ${describeTraffic(report)}`);
         }
@@ -215,13 +229,16 @@ class MainJob {
       table([
         ['AUC', shown(client.auc)],
         ['logloss', shown(client.logloss)],
-        ['throughput', `${Math.round(client.rowsPerSecond)} rows/s in requests of 64`],
+        [
+          'throughput',
+          `${Math.round(client.rowsPerSecond)} rows/s in requests of ${ROWS_PER_REQUEST} rows, ${CONCURRENCY} at a time`,
+        ],
         [
           'latency',
           `p50 ${client.latencyMs.p50.toFixed(1)} ms, p99 ${client.latencyMs.p99.toFixed(1)} ms`,
         ],
         ['version', Object.keys(client.versions).join(', ')],
-        ['largest difference', `${this.#difference.toExponential(2)} from the unpruned model`],
+        ['largest difference', `${shownDifference(this.#difference)} from the unpruned model`],
         ['rollout', describeTraffic(traffic)],
       ]),
     );
@@ -229,23 +246,23 @@ class MainJob {
   }
 
   sayWhatToTry(endpoint: string): void {
-    const { demo } = this.#options;
+    const rows = quoted(this.#rows);
     const agent = `node dist/cube-agent/main.js`;
-    const channel = `--repository ${this.#repository} --bundle ${BUNDLE} --channel stable`;
-    say(bold('It keeps serving. Try, in another terminal:'));
+    const channel = `--repository ${quoted(this.#repository)} --bundle ${BUNDLE} --channel stable`;
+    say(bold('It keeps serving. Try, in another terminal, in this folder:'));
     say(`
   # score three rows
-  head -3 ${join(demo, 'rows.tsv')} | curl -s ${endpoint}/v1/ctr:predict -H 'Content-Type: text/tab-separated-values' --data-binary @-
+  head -3 ${rows} | curl -s ${endpoint}/v1/ctr:predict -H 'Content-Type: text/tab-separated-values' --data-binary @-
 
   # what the model takes and gives (Open Inference Protocol v2)
   curl -s ${endpoint}/v2/models/${BUNDLE}
 
-  # roll version 3 out, then back: traffic goes on
+  # roll version 3 out, then back (a version rolled back from is quarantined: once is all): traffic goes on
   ${agent} activate ${channel} --version 3 --reason 'a try'
   ${agent} rollback ${channel} --reason 'enough'
 
-  # load it
-  node dist/tools/ctr-client/main.js --rows ${this.#rows} --endpoint ${endpoint}
+  # send all rows again and measure
+  node dist/tools/ctr-client/main.js --rows ${rows} --endpoint ${endpoint}
 
 Ctrl-C stops everything.`);
   }
@@ -280,6 +297,15 @@ function describePruning(report: unknown): string {
   return `${mb(bytes.before)} → ${mb(bytes.after)}, proved equal on sampled inputs`;
 }
 
+/** A path as a shell takes it. */
+function quoted(path: string): string {
+  return /^[\w./-]+$/.test(path) ? path : `'${path.replaceAll("'", "'\\''")}'`;
+}
+
+function shownDifference(difference: number): string {
+  return difference === 0 ? '0' : difference.toExponential(1);
+}
+
 function describeTraffic(report: TrafficReport): string {
   const versions = Object.entries(report.versions)
     .map(([version, count]) => `${count} by version ${version}`)
@@ -299,11 +325,12 @@ function largestDifference(actual: Scores, expected: Scores): number {
 }
 
 /** Polls a readiness URL. @throws CubeError NOT_READY with the server's own reason after a minute */
-async function untilReady(url: string, name: string): Promise<void> {
+async function untilReady(url: string, name: string, stop: AbortSignal): Promise<void> {
   let reason = '';
   for (let attempt = 0; attempt < 600; attempt++) {
+    stop.throwIfAborted();
     try {
-      const response = await fetch(url);
+      const response = await fetch(url, { signal: stop });
       if (response.ok) return;
       reason = await response.text();
     } catch (error) {

@@ -53,16 +53,17 @@ export class Processes {
   }
 
   #spawn(script: string, args: readonly string[]): ChildProcess {
+    if (this.#stopping) throw new CubeError('STOPPING', `${script} is not started: stopping`);
     const child = spawn(process.execPath, [join(dist, script), ...args], {
       stdio: ['ignore', 'pipe', 'pipe'],
     });
     this.#running.add(child);
-    child.once('exit', () => this.#running.delete(child));
+    child.once('close', () => this.#running.delete(child));
     return child;
   }
 
-  /** Runs a command to its end. @throws CubeError INTERNAL with its last words unless it exits with 0 */
-  run(script: string, args: readonly string[]): Promise<Finished> {
+  /** Runs a command to its end. @throws CubeError UNAVAILABLE with its last words unless it exits with 0 */
+  async run(script: string, args: readonly string[]): Promise<Finished> {
     const child = this.#spawn(script, args);
     let stdout = '';
     let stderr = '';
@@ -84,7 +85,7 @@ export class Processes {
   /**
    * Starts a server; resolves when it says that it listens, or has started. Its log goes to `<name>.log`.
    */
-  start(name: string, script: string, args: readonly string[]): Promise<Server> {
+  async start(name: string, script: string, args: readonly string[]): Promise<Server> {
     const child = this.#spawn(script, args);
     const log = join(this.#logFolder, `${name}.log`);
     let pending = '';
@@ -121,7 +122,12 @@ export class Processes {
   /** Called when a server that had started ends by itself. */
   onUnexpectedExit: (error: CubeError) => void = () => undefined;
 
-  /** SIGTERM to all, newest first; SIGKILL to those that stay. */
+  /** Does not wait for anybody. */
+  killAll(): void {
+    for (const child of this.#running) child.kill('SIGKILL');
+  }
+
+  /** SIGTERM to all, newest first; SIGKILL to those that stay. Nothing starts any more, no log is written. */
   async stopAll(): Promise<void> {
     this.#stopping = true;
     const children = [...this.#running].reverse();
@@ -130,11 +136,10 @@ export class Processes {
         (child) =>
           new Promise<void>((resolve) => {
             const timer = setTimeout(() => child.kill('SIGKILL'), STOP_TIMEOUT_MS);
-            child.once('exit', () => {
+            child.once('close', () => {
               clearTimeout(timer);
               resolve();
             });
-            if (child.exitCode !== null || child.signalCode !== null) resolve();
             child.kill('SIGTERM');
           }),
       ),

@@ -1,6 +1,8 @@
 /** The demo's own words on the terminal: numbered steps with their time and result. */
 
 const out = process.stdout;
+// A reader that went away (`| head`, a closed terminal) must not keep the demo from cleaning up.
+out.on('error', () => undefined);
 const color = (code: number, text: string): string =>
   out.isTTY ? `\u001b[${code}m${text}\u001b[0m` : text;
 

@@ -2,6 +2,7 @@
  * Steady requests during a rollout. Every answer says which version gave it; its scores must be that version's own:
  * rows of one version under the graph of another would show.
  */
+import { CubeError } from '../../lib/core/errors.ts';
 import type { Scores } from './reference.ts';
 
 const ROWS_PER_REQUEST = 16;
@@ -28,6 +29,7 @@ export class Traffic {
   readonly #lines: readonly string[];
   readonly #reference: Readonly<Record<string, Scores>>;
   readonly #versions: Record<string, number> = {};
+  readonly #stop: AbortSignal;
   #workers: Promise<void>[] = [];
   #running = true;
   #requests = 0;
@@ -36,11 +38,20 @@ export class Traffic {
   #latest = '';
   #latestCount = 0;
 
-  /** @param reference for each version the expected score of every row */
-  constructor(endpoint: string, rows: string, reference: Readonly<Record<string, Scores>>) {
+  /**
+   * @param reference for each version the expected score of every row
+   * @param stop ends the requests, also when nobody calls `stop()` any more
+   */
+  constructor(
+    endpoint: string,
+    rows: string,
+    reference: Readonly<Record<string, Scores>>,
+    stop: AbortSignal = new AbortController().signal,
+  ) {
     this.#url = `${endpoint}/v1/ctr:predict`;
     this.#lines = rows.trimEnd().split('\n');
     this.#reference = reference;
+    this.#stop = stop;
   }
 
   start(): void {
@@ -51,8 +62,12 @@ export class Traffic {
   async untilAnswered(version: string, count: number): Promise<void> {
     const startMs = performance.now();
     while (this.#latest !== version || this.#latestCount < count) {
+      this.#stop.throwIfAborted();
       if (performance.now() - startMs > PATIENCE_MS) {
-        throw new Error(`no answer by version ${version} after ${PATIENCE_MS / 1000} s`);
+        throw new CubeError(
+          'DEADLINE_EXCEEDED',
+          `version ${version} did not take over the traffic within ${PATIENCE_MS / 1000} s: ${this.#latestCount} answers by version ${this.#latest || 'none'} in a row, ${this.#failed} of ${this.#requests} requests failed`,
+        );
       }
       await new Promise((resolve) => setTimeout(resolve, 20));
     }
@@ -71,7 +86,7 @@ export class Traffic {
 
   async #work(worker: number): Promise<void> {
     const batches = Math.floor(this.#lines.length / ROWS_PER_REQUEST);
-    for (let i = worker; this.#running; i += CONCURRENCY) {
+    for (let i = worker; this.#running && !this.#stop.aborted; i += CONCURRENCY) {
       const from = (i % batches) * ROWS_PER_REQUEST;
       this.#requests += 1;
       try {

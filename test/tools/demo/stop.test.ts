@@ -1,0 +1,63 @@
+/** Ctrl-C in the middle: everything ends soon, nothing is left behind, and it does not look like success. */
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, test } from 'node:test';
+
+const main = join(import.meta.dirname, '..', '..', '..', 'tools', 'demo', 'main.js');
+const folder = mkdtempSync(join(tmpdir(), 'hypercube-stop-'));
+after(() => rmSync(folder, { recursive: true, force: true }));
+
+/** Starts the demo, sends `signals` when it has printed `after`, and waits for its end. */
+async function interrupted(
+  after: string,
+  signals: readonly NodeJS.Signals[],
+): Promise<{ code: number | null; stdout: string; stderr: string }> {
+  const env = { ...process.env, TMPDIR: folder };
+  const child = spawn(process.execPath, [main, '--once'], { env });
+  let stdout = '';
+  let stderr = '';
+  let sent = false;
+  child.stderr.setEncoding('utf8').on('data', (text: string) => {
+    stderr += text;
+  });
+  child.stdout.setEncoding('utf8').on('data', (text: string) => {
+    stdout += text;
+    if (sent || !stdout.includes(after)) return;
+    sent = true;
+    for (const signal of signals) child.kill(signal);
+  });
+  const [code] = (await once(child, 'close')) as [number | null];
+  return { code, stdout, stderr };
+}
+
+const cases: readonly (readonly [string, string, readonly NodeJS.Signals[]])[] = [
+  ['while versions are built', '[2/8]', ['SIGINT']],
+  ['while the agent starts', '[4/8]', ['SIGTERM']],
+  ['under traffic', '[7/8]', ['SIGINT']],
+  ['under traffic, twice', '[7/8]', ['SIGINT', 'SIGTERM']],
+];
+for (const [name, step, signals] of cases) {
+  test(`${signals.join(', ')} ${name}`, { timeout: 60_000 }, async () => {
+    const { code, stdout, stderr } = await interrupted(step, signals);
+    assert.equal(code, 1, stdout + stderr);
+    assert.match(stderr, /^npm start --: stopped before the report\n$/);
+    assert.deepEqual(readdirSync(folder), [], 'the working folder is removed');
+  });
+}
+
+test('a reader that goes away is no reason to stop half-way', { timeout: 60_000 }, async () => {
+  const env = { ...process.env, TMPDIR: folder };
+  const child = spawn(process.execPath, [main, '--once', '--local'], { env });
+  child.stdout.once('data', () => child.stdout.destroy());
+  let stderr = '';
+  child.stderr.setEncoding('utf8').on('data', (text: string) => {
+    stderr += text;
+  });
+  const [code] = (await once(child, 'exit')) as [number | null];
+  assert.equal(code, 0, stderr);
+  assert.deepEqual(readdirSync(folder), []);
+});
