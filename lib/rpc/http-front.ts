@@ -20,6 +20,8 @@ export class HttpFront {
   readonly app: FastifyInstance;
   readonly #server: Server;
   readonly #limits: ServerLimits;
+  /** Of each connection: what to release when a request ends, or with the connection. */
+  readonly #releases = new WeakMap<Socket, Set<() => void>>();
   #inFlight = 0;
   /** Of request bodies, as announced, until their requests end. */
   #bodyBytes = 0;
@@ -68,6 +70,11 @@ export class HttpFront {
   }
 
   serve(socket: Socket): void {
+    const releases = new Set<() => void>();
+    this.#releases.set(socket, releases);
+    socket.once('close', () => {
+      for (const release of releases) release();
+    });
     this.#server.emit('connection', socket);
   }
 
@@ -101,10 +108,28 @@ export class HttpFront {
       request.raw.socket.setTimeout(slowReaderMs);
       const byteCount = (payload as string | Uint8Array | null)?.length ?? 0;
       this.#unsentBytes += byteCount;
-      reply.raw.once('close', () => {
+      this.#atEnd(reply, () => {
         this.#unsentBytes -= byteCount;
       });
     });
+  }
+
+  /**
+   * Calls `release` once: when the answer is out, or when the connection has ended. The answer alone does not tell:
+   * one that waits behind another of the same connection never hears that the connection ended.
+   */
+  #atEnd({ request, raw }: FastifyReply, release: () => void): void {
+    const { socket } = request.raw;
+    const releases = this.#releases.get(socket);
+    if (releases === undefined || socket.destroyed) {
+      release();
+      return;
+    }
+    const end = (): void => {
+      if (releases.delete(end)) release();
+    };
+    releases.add(end);
+    raw.once('close', end);
   }
 
   #limitRequests(): void {
@@ -113,7 +138,7 @@ export class HttpFront {
       const bodyBytes = bodyBytesMax(headers, httpBodyBytes);
       this.#inFlight++;
       this.#bodyBytes += bodyBytes;
-      reply.raw.once('close', () => {
+      this.#atEnd(reply, () => {
         this.#bodyBytes -= bodyBytes;
         this.#inFlight--;
         if (this.#inFlight === 0) this.#idle?.();

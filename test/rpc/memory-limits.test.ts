@@ -98,6 +98,17 @@ test('HTTP bodies announced count, and are refused over the limit', async () => 
   }
 });
 
+test('pipelined requests end with their connection, those that wait behind another too', async () => {
+  const { port, address, http } = await start({ httpInFlight: 8 });
+  for (let i = 0; i < 5; i++) {
+    const slow = sendText(port, 'GET /slow HTTP/1.1\r\nhost: x\r\n\r\n'.repeat(4));
+    await until(() => http.inFlight === 4);
+    slow.destroy();
+    await until(() => http.inFlight === 0);
+  }
+  assert.equal(await statusOf(`http://${address}/hello`), 200);
+});
+
 test('stopping does not wait for a request that never comes whole', async () => {
   const { server, port } = await startEcho({ slowReaderMs: 200 });
   const head = 'POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\nhalf';

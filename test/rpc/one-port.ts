@@ -18,6 +18,7 @@ const echo: RpcHandler = (frame, response) => {
 
 export interface EchoServer {
   readonly server: OnePortServer;
+  readonly http: HttpFront;
   readonly routes: RpcRoutes;
   readonly address: string;
   readonly port: number;
@@ -44,7 +45,13 @@ export async function startEcho(
     routes.add('test.Echo', method, handler);
   const server = new OnePortServer({ routes, http, limits: all, logger });
   const address = await server.listen('127.0.0.1', port);
-  return { server, routes, address, port: Number(address.slice(address.lastIndexOf(':') + 1)) };
+  return {
+    server,
+    http,
+    routes,
+    address,
+    port: Number(address.slice(address.lastIndexOf(':') + 1)),
+  };
 }
 
 export interface Answer {
