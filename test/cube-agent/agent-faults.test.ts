@@ -1,6 +1,14 @@
 /** A real agent process before stand-in servers: kills, damage, restarts. */
 import assert from 'node:assert/strict';
-import { existsSync, readFileSync, renameSync, statSync, writeFileSync } from 'node:fs';
+import {
+  existsSync,
+  mkdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { layerPath, manifestPath } from '../../lib/repository/layout.ts';
@@ -111,6 +119,64 @@ test('a layer that the disk damaged is fetched again', async (t) => {
   await until('again at 1', allAt('1', host.servers));
   assert.equal(sha256(readFileSync(copy)), layer.sha256);
   assert.ok(running.messages().some((message) => message.startsWith('removed damaged layers')));
+});
+
+test('a manifest that the disk damaged is written again, also one that still reads like a manifest', async (t) => {
+  const host = await makeHost(t, 1);
+  await publish(host, { version: '1', shardNum: 1 });
+  await host.repository.activate('ctr', 'stable', { version: '1', ...by });
+  const running = start(t, host);
+  await until('at 1', allAt('1', host.servers));
+  const path = join(host.dataDir, manifestPath('ctr', '1'));
+  const whole = readFileSync(path, 'utf8');
+  const layer = layerOf(await host.repository.manifest('ctr', '1'), 0);
+  const flipped = layer.sha256.replace(/^./, (digit) => (digit === '0' ? '1' : '0'));
+  for (const text of [whole.slice(0, 100), whole.replace(layer.sha256, flipped)]) {
+    writeFileSync(path, text);
+    host.servers[0]?.restart();
+    await until('again at 1', allAt('1', host.servers));
+    assert.equal(readFileSync(path, 'utf8'), whole);
+  }
+  await running.kill();
+  writeFileSync(path, whole.replace(layer.sha256, flipped));
+  host.servers[0]?.restart();
+  start(t, host);
+  await until('a new agent too', allAt('1', host.servers));
+  assert.equal(readFileSync(path, 'utf8'), whole);
+});
+
+test('a channel that is gone is reported, and nothing goes', async (t) => {
+  const host = await makeHost(t, 1);
+  for (const version of ['1', '2']) {
+    await publish(host, { version, table: version, shardNum: 1 });
+    await host.repository.activate('ctr', 'stable', { version, ...by });
+  }
+  const running = start(t, host);
+  await until('at 2', allAt('2', host.servers));
+  await until('1 is held too', () => host.servers[0]?.held.join() === '1,2');
+  renameSync(join(host.location, 'ctr/channels'), join(host.location, 'ctr/gone'));
+  await until('reported', () => running.messages().includes('cannot read the channel'));
+  const line = running.lines.find(({ msg }) => msg === 'cannot read the channel');
+  assert.match(String(line?.['error']), /channel stable of ctr is gone from .* pointed to 2/);
+  assert.deepEqual(host.servers[0]?.held, ['1', '2']);
+});
+
+test('notes that cannot be written are a problem once, and none when they can', async (t) => {
+  const host = await makeHost(t, 1);
+  await publish(host, { version: '1', shardNum: 1 });
+  mkdirSync(join(host.dataDir, 'ctr'), { recursive: true });
+  const notes = join(host.dataDir, 'ctr/agent');
+  writeFileSync(notes, 'in the way');
+  await host.repository.activate('ctr', 'stable', { version: '1', ...by });
+  const running = start(t, host);
+  await until('at 1', allAt('1', host.servers));
+  await until('reported', () => running.messages().includes('cannot write notes'));
+  rmSync(notes);
+  await until(
+    'written',
+    async () => /^(?!.*PROBLEM)/s.test(await problemsOf(host)) && existsSync(notes),
+  );
+  assert.ok(!readFileSync(join(notes, 'stable.json'), 'utf8').includes('write notes'));
 });
 
 test('a channel that points to a version without a manifest changes nothing until it is there', async (t) => {
