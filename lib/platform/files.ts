@@ -40,6 +40,7 @@ export function fileError(error: unknown, doing: string, path: string): CubeErro
   const reason: Record<string, string> = {
     ENOENT: 'no such file or folder',
     EACCES: 'permission denied',
+    EEXIST: 'a file of that name is in the way',
     EISDIR: 'it is a folder, not a file',
     ENOTDIR: 'a part of the path is not a folder',
     ENOSPC: 'no space left on the disk',

@@ -15,6 +15,7 @@ import {
   type Repository,
 } from '../../lib/repository/repository.ts';
 import { writeLayer } from '../../lib/store/layer-file.ts';
+import { checkGraph } from './graph-check.ts';
 import { type PrunedModel, readPrunedModel, type TableFile } from './pruned-model.ts';
 import type { BuildReport } from './report.ts';
 import { shardsOf } from './sharding.ts';
@@ -44,6 +45,7 @@ export async function buildVersion(options: BuildOptions): Promise<BuildReport> 
   const { bundle, version, shardNum } = options;
   const startMs = systemClock.nowMs();
   const model = readPrunedModel(options.input, options.golden);
+  await checkGraph(model.graph, model.spec, model.graphPath);
   const repository = await openTarget(options.outputPath);
   await repository.removeLeftovers(bundle);
   const rows = model.tables.reduce((sum, table) => sum + table.rows, 0);

@@ -21,6 +21,8 @@ export interface TableFile extends PrunedTable {
 export interface PrunedModel {
   readonly spec: SlotSpec;
   readonly tables: readonly TableFile[];
+  readonly graph: Uint8Array;
+  readonly graphPath: string;
   /** The version's files, as they are published. */
   readonly files: ReadonlyMap<string, Uint8Array>;
 }
@@ -31,19 +33,20 @@ export function readPrunedModel(folder: string, golden: string | undefined): Pru
     throw new CubeError('NOT_FOUND', `--input ${folder}: no such folder`);
   }
   const slots = readPart(folder, 'slots.json', SLOTS_BYTES_MAX);
-  const model = readPart(folder, 'model.onnx');
-  if (model.length === 0) {
-    throw new CubeError('CORRUPT', `${join(folder, 'model.onnx')} is empty; prune the model again`);
+  const graphPath = join(folder, 'model.onnx');
+  const graph = readPart(folder, 'model.onnx');
+  if (graph.length === 0) {
+    throw new CubeError('CORRUPT', `${graphPath} is empty; prune the model again`);
   }
   const slotsPath = join(folder, 'slots.json');
   const spec = readSlotSpec(JsonReader.parse(new TextDecoder().decode(slots), slotsPath));
   const files = new Map([
-    ['model.onnx', model],
+    ['model.onnx', graph],
     ['slots.json', slots],
   ]);
   if (golden !== undefined) files.set('golden.jsonl', readGolden(golden));
   const tables = spec.tables.map((table) => openTable(folder, table));
-  return { spec, tables, files };
+  return { spec, tables, graph, graphPath, files };
 }
 
 function readPart(folder: string, name: string, maxBytes?: number): Uint8Array {

@@ -28,7 +28,7 @@ export function formatReport(report: BuildReport): string {
     `  rows    ${report.rows}`,
     `  shards  ${report.shardNum}`,
     `  layers  ${report.layersNew} new, ${report.layersShared} shared`,
-    `  bytes   ${report.bytes}`,
-    `  seconds ${report.seconds}`,
+    `  size    ${(report.bytes / 2 ** 20).toFixed(1)} MiB`,
+    `  time    ${report.seconds.toFixed(1)} s`,
   ].join('\n');
 }

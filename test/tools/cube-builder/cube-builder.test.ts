@@ -8,7 +8,7 @@ import { openRepository } from '../../../lib/repository/repository.ts';
 import { readLayerRows } from '../../../lib/store/layer-file.ts';
 import { type Finished, runCommand, startProcess } from '../../cube-agent/processes.ts';
 import { temporaryFolder } from '../../repository/fixtures.ts';
-import { element, type TableWish, writePruned } from './fixtures.ts';
+import { element, graphOf, type TableWish, writePruned } from './fixtures.ts';
 
 const TABLES = [
   { name: 'a', rows: 1001, dim: 10 },
@@ -112,7 +112,7 @@ test('the same input gives the same bytes; building again says that it is there'
 test('a version shares the layers of tables that did not change; other content is refused', async (t) => {
   const { input, target } = place(t);
   await build(input, target, '--bundle', 'ctr');
-  writeFileSync(join(input, 'model.onnx'), 'another graph');
+  writeFileSync(join(input, 'model.onnx'), graphOf(TABLES, 'another graph'));
   const refused = await build(input, target, '--bundle', 'ctr');
   assert.equal(refused.code, 1);
   assert.match(
@@ -165,6 +165,14 @@ const WRONG_INPUTS: Readonly<Record<string, [(input: string) => void, RegExp]>> 
     (input) => writeFileSync(join(input, 'model.onnx'), ''),
     /model\.onnx is empty/,
   ],
+  'a truncated model.onnx': [
+    (input) => truncateSync(join(input, 'model.onnx'), 100),
+    /model\.onnx: onnxruntime cannot load it: .*; prune the model again/,
+  ],
+  'the graph of another model': [
+    (input) => writeFileSync(join(input, 'model.onnx'), graphOf(TABLES.slice(1), 'graph')),
+    /model\.onnx has no input "input of a", which slots\.json names/,
+  ],
   'slots.json is not JSON': [
     (input) => writeFileSync(join(input, 'slots.json'), '{'),
     /slots\.json: not JSON/,
@@ -214,7 +222,11 @@ test('refused: folders that are none, are no repository or cannot be written', a
   };
   await check(join(input, 'nowhere'), target, /--input .*nowhere: no such folder/);
   await check(input, input, /--output-path .*out is not a repository: it holds model\.onnx/);
-  await check(input, join(input, 'model.onnx'), /cannot make the folder .*model\.onnx/);
+  await check(
+    input,
+    join(input, 'model.onnx'),
+    /cannot make the folder .*model\.onnx: a file of that name is in the way/,
+  );
   await check(
     input,
     join(input, 'model.onnx', 'x'),

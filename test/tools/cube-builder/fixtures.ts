@@ -3,6 +3,8 @@ import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { encodeNpyHeader } from '../../../lib/core/npy.ts';
 import { slotSpecToJson } from '../../../lib/core/slots.ts';
+import { WireWriter } from '../../../proto/wire.ts';
+import { FLOAT, model, node, value } from '../prune-model/onnx-builder.ts';
 
 export interface TableWish {
   readonly name: string;
@@ -27,10 +29,27 @@ function npyOf({ name, rows, dim }: TableWish): Uint8Array {
   return bytes;
 }
 
+/** A graph that takes one row of each table; `name` makes it another one. */
+export function graphOf(tables: readonly TableWish[], name: string): Uint8Array {
+  const attributes = { axes: [1, 2], keepdims: 0 };
+  const means = tables.map((table) => `mean of ${table.name}`);
+  return model({
+    inputs: tables.map((table) => value(`input of ${table.name}`, FLOAT, ['batch', 1, table.dim])),
+    outputs: [value('prob', FLOAT, ['batch'])],
+    nodes: [
+      ...tables.map((table, i) =>
+        node('ReduceMean', [`input of ${table.name}`], [means[i] as string], { attributes }),
+      ),
+      node('Sum', means, ['prob']),
+    ],
+    extra: new WireWriter().string(6, name).finish(),
+  });
+}
+
 /** @returns folder */
 export function writePruned(folder: string, tables: readonly TableWish[], graph = 'graph'): string {
   mkdirSync(join(folder, 'tables'), { recursive: true });
-  writeFileSync(join(folder, 'model.onnx'), graph);
+  writeFileSync(join(folder, 'model.onnx'), graphOf(tables, graph));
   const spec = {
     tables: tables.map((table) => ({ ...table, dtype: 'f32' as const })),
     embeddings: tables.map(({ name, dim }) => ({
