@@ -98,6 +98,13 @@ export class DictService {
   }
 
   #decodeJson(body: string): void {
+    const { jsonChars } = this.#limits;
+    if (body.length > jsonChars) {
+      throw new CubeError(
+        'TOO_LARGE',
+        `a JSON seek of ${body.length} characters, the limit is ${jsonChars}: split it, or send protobuf (application/proto)`,
+      );
+    }
     try {
       this.#request.decodeJson(body === '' ? '{}' : body, 'Invalid json');
     } catch (error) {

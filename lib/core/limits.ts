@@ -11,6 +11,8 @@ export interface ServerLimits {
   readonly frameBytes: number;
   /** Bytes of one HTTP request body. */
   readonly httpBodyBytes: number;
+  /** Characters of one JSON seek: every key costs the event loop far more than a packed one does. */
+  readonly jsonChars: number;
   /** Keys of one lookup or seek. */
   readonly keysPerRequest: number;
   /** Bytes of one response's rows. */
@@ -39,8 +41,10 @@ export interface ServerLimits {
 export const DEFAULT_SERVER_LIMITS: ServerLimits = {
   /** brpc's own -max_body_size: a client of Cube never needs more. */
   frameBytes: 64 << 20,
-  /** As many JSON keys as keysPerRequest allows, 21 digits and commas each. */
-  httpBodyBytes: 24 << 20,
+  /** As many packed keys as keysPerRequest allows, and room for the head. */
+  httpBodyBytes: 9 << 20,
+  /** About 50,000 keys of 20 digits: some 40 ms during which nobody else is answered. */
+  jsonChars: 1 << 20,
   /** 8 MiB of keys: far above a batch of a thousand rows with a thousand features. */
   keysPerRequest: 1 << 20,
   /** A frame less a head of 4096 groups, so that a peer with the default frame limit can read every legal response. */
