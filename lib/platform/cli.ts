@@ -3,7 +3,7 @@
  * nothing prints a stack unless HYPERCUBE_DEBUG=1. The only reader of the environment.
  */
 import './telemetry.ts';
-import { Command, CommanderError, InvalidArgumentError, Option } from 'commander';
+import { Command, CommanderError, Help, InvalidArgumentError, Option } from 'commander';
 import { CubeError } from '../core/errors.ts';
 import { checkName } from '../core/names.ts';
 
@@ -19,8 +19,14 @@ export function createCli(name: string, description: string): Command {
     .description(description)
     .version('0.1.0')
     .showHelpAfterError(`(${name} --help shows the options)`)
-    .configureHelp({ sortOptions: false })
+    .configureHelp({ sortOptions: false, optionDescription: describeOption })
     .exitOverride();
+}
+
+/** Commander says which options have a default, not which must be given. */
+function describeOption(option: Option): string {
+  const text = new Help().optionDescription(option);
+  return option.mandatory && option.defaultValue === undefined ? `${text} (required)` : text;
 }
 
 /** Environment variable, or undefined when unset or empty. */
@@ -39,7 +45,10 @@ export async function runCli(
   exitCode: (error: CubeError) => number = () => EXIT_FAILED,
 ): Promise<number> {
   try {
-    for (const command of program.commands) command.exitOverride();
+    for (const command of program.commands) {
+      const name = `${program.name()} ${command.name()}`;
+      command.exitOverride().showHelpAfterError(`(${name} --help shows the options)`);
+    }
     await program.parseAsync([...argv], { from: 'user' });
     return Number(process.exitCode ?? EXIT_OK);
   } catch (error) {

@@ -113,6 +113,21 @@ function temporaryBeside(path: string): string {
   return join(dirname(path), `.${basename(path)}.${randomBytes(6).toString('hex')}.tmp`);
 }
 
+/**
+ * Removes the folders that killed runs left in a folder: those whose name matches and that nobody has touched for so
+ * long. @returns the names removed
+ */
+export function removeStaleFolders(folder: string, pattern: RegExp, idleMs: number): string[] {
+  const before = Date.now() - idleMs;
+  return listFolder(folder).filter((name) => {
+    const path = join(folder, name);
+    const stat = pattern.test(name) ? statSync(path, { throwIfNoEntry: false }) : undefined;
+    if (stat === undefined || !stat.isDirectory() || stat.mtimeMs > before) return false;
+    removePath(path);
+    return true;
+  });
+}
+
 const TEMPORARY = /^\..+\.tmp$/;
 
 /**

@@ -1,7 +1,8 @@
 /** The command line of ctr-client: rows in, traffic, report out. */
+import { dirname } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
-import { type Command, createCli, integerBetween, runCli } from '../../lib/platform/cli.ts';
-import { replaceFile } from '../../lib/platform/files.ts';
+import { type Command, createCli, integerBetween, Option, runCli } from '../../lib/platform/cli.ts';
+import { isFolder, makeFolder, replaceFile } from '../../lib/platform/files.ts';
 import { startProgress } from '../../lib/platform/progress.ts';
 import { Endpoint } from './endpoint.ts';
 import { makeReport, predictionsCsv, type Report, reportText } from './report.ts';
@@ -15,7 +16,7 @@ interface Flags {
   readonly concurrency: number;
   readonly limit: number;
   readonly output?: string;
-  readonly json: boolean;
+  readonly json?: boolean;
 }
 
 const ROWS_MAX = 2 ** 31;
@@ -39,9 +40,13 @@ function createProgram(): Command {
     .requiredOption('--endpoint <url>', 'where serving listens, such as http://127.0.0.1:8080')
     .option('--batch <rows>', 'rows in a request', integerBetween(1, 10_000), 64)
     .option('--concurrency <number>', 'requests in flight', integerBetween(1, 1_000), 4)
-    .option('--limit <rows>', 'take only the first rows', integerBetween(1, ROWS_MAX), ROWS_MAX)
+    .addOption(
+      new Option('--limit <rows>', 'take only the first rows')
+        .argParser(integerBetween(1, ROWS_MAX))
+        .default(ROWS_MAX, 'all'),
+    )
     .option('--output <file>', 'write row,label,probability,version as CSV')
-    .option('--json', 'print the report as JSON', false)
+    .option('--json', 'print the report as JSON')
     .addHelpText('after', EXAMPLES)
     .action(predictFile);
 }
@@ -50,10 +55,11 @@ async function predictFile(flags: Flags): Promise<void> {
   const endpoint = new Endpoint(flags.endpoint, flags.concurrency);
   try {
     const { columns } = await endpoint.modelShape();
+    if (flags.output !== undefined) checkOutput(flags.output);
     const rows = readRowsFile(flags.rows, columns, flags.limit);
     const result = await sendRows(endpoint, rows, flags);
     const report = makeReport(rows, result);
-    process.stdout.write(flags.json ? `${JSON.stringify(report)}\n` : reportText(report));
+    process.stdout.write(flags.json === true ? `${JSON.stringify(report)}\n` : reportText(report));
     checkAnswers(report, flags.output);
     if (flags.output !== undefined) replaceFile(flags.output, predictionsCsv(rows, result));
   } finally {
@@ -78,6 +84,14 @@ async function sendRows(
   } finally {
     progress.stop();
   }
+}
+
+/** Told before the rows are sent, not after. @throws CubeError when no file can be written there */
+function checkOutput(path: string): void {
+  if (isFolder(path)) {
+    throw new CubeError('CONFLICT', `--output ${path} is a folder; name a file in it`);
+  }
+  makeFolder(dirname(path));
 }
 
 /** @throws CubeError when the answers are not all there, or not all whole */

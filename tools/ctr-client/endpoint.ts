@@ -120,14 +120,18 @@ function protocolOf(url: string): string | undefined {
 
 function connectionError(error: Error, url: string): CubeError {
   const { code, message } = error as NodeJS.ErrnoException;
-  const reason = code === 'ECONNREFUSED' ? 'nobody listens there; is serving running?' : message;
-  return new CubeError('UNAVAILABLE', `${url}: ${reason}`, { cause: error });
+  if (code === 'ECONNREFUSED') {
+    const reason = 'nobody listens there; is serving running?';
+    return new CubeError('UNAVAILABLE', `${url}: ${reason}`, { cause: error });
+  }
+  const hint = code === 'EPROTO' ? '; serving speaks http, https needs a proxy before it' : '';
+  return new CubeError('UNAVAILABLE', `${url}: ${firstLine(message)}${hint}`, { cause: error });
 }
 
 /** The server's refusal as the error that it names. */
 function refusal(status: number, text: string, source: string): CubeError {
   let code: string | undefined;
-  let message = text.slice(0, 200);
+  let message = firstLine(text).slice(0, 200);
   try {
     const body = JSON.parse(text) as { code?: string; error?: string };
     code = body.code;
@@ -136,8 +140,11 @@ function refusal(status: number, text: string, source: string): CubeError {
     // Not one of our answers: a proxy, another server. Its text says more than we could.
   }
   const known = code !== undefined && Object.hasOwn(ERROR_STATUS, code);
-  return new CubeError(
-    known ? (code as ErrorCode) : 'INTERNAL',
-    `${source}: HTTP ${status}: ${message}`,
-  );
+  if (known) return new CubeError(code as ErrorCode, `${source}: HTTP ${status}: ${message}`);
+  const hint = 'is it serving that listens there?';
+  return new CubeError('UNAVAILABLE', `${source}: HTTP ${status}: ${message}; ${hint}`);
+}
+
+function firstLine(text: string): string {
+  return text.trimStart().split('\n', 1)[0]!.trimEnd();
 }

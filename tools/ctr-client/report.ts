@@ -3,6 +3,9 @@ import { auc, logloss } from '../../lib/core/model-metrics.ts';
 import type { RowsFile } from './rows-file.ts';
 import type { TrafficResult } from './traffic.ts';
 
+const NO_LABELS = 'unknown: the rows have no label column';
+const ONE_LABEL = 'unknown: all labels are equal';
+
 export interface Report {
   readonly rows: number;
   readonly rowsPredicted: number;
@@ -82,8 +85,8 @@ export function reportText(report: Report): string {
       'latency',
       `p50 ${latencyMs.p50.toFixed(2)} ms, p95 ${latencyMs.p95.toFixed(2)} ms, p99 ${latencyMs.p99.toFixed(2)} ms`,
     ],
-    ['AUC', report.auc === null ? 'no labels of both kinds' : report.auc.toFixed(6)],
-    ['logloss', report.logloss === null ? 'no labels' : report.logloss.toFixed(6)],
+    ['AUC', report.auc?.toFixed(6) ?? (report.logloss === null ? NO_LABELS : ONE_LABEL)],
+    ['logloss', report.logloss?.toFixed(6) ?? NO_LABELS],
     ['versions', counts.join(', ') || 'none'],
     ['unseen', `${report.unseen} lookups`],
     ['unavailable', `${report.unavailable} lookups, ${report.degraded} degraded answers`],

@@ -113,7 +113,10 @@ export class Traffic {
 
   #noteFailure({ code, message }: CubeError, start: number, rowCount: number): void {
     const rows = `rows ${start + 1} to ${start + rowCount}`;
-    const failures = this.#failures.get(code) ?? { count: 0, first: `${rows}: ${message}` };
+    const failures = this.#failures.get(code) ?? {
+      count: 0,
+      first: `request of ${rows}: ${message}`,
+    };
     failures.count++;
     this.#failures.set(code, failures);
   }

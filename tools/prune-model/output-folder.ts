@@ -13,6 +13,7 @@ import {
   movePath,
   RandomWriter,
   removePath,
+  removeStaleFolders,
   replaceFile,
 } from '../../lib/platform/files.ts';
 import type { Table } from './table.ts';
@@ -57,6 +58,15 @@ export function checkOutput(output: string, options: { force: boolean; model: st
   }
 }
 
+/** No run pauses for so long between two files. */
+const LEFTOVER_IDLE_MS = 3_600_000;
+
+/** Removes what killed runs left beside an output. */
+function removeLeftovers(target: string): void {
+  const name = basename(target).replace(/[.*+?^${}()|[\]\\]/g, '\\$&');
+  removeStaleFolders(dirname(target), new RegExp(`^\\.${name}\\.\\d+\\.new$`), LEFTOVER_IDLE_MS);
+}
+
 /** A folder beside the output, where the files are written and proved before they take its place. */
 export class StagedOutput {
   readonly folder: string;
@@ -65,6 +75,7 @@ export class StagedOutput {
   constructor(output: string) {
     this.#target = resolve(output);
     this.folder = this.#beside('new');
+    removeLeftovers(this.#target);
     removePath(this.folder);
     makeFolder(join(this.folder, TABLES_FOLDER));
   }

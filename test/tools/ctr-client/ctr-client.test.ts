@@ -93,7 +93,10 @@ it('says what is wrong with the rows, and writes nothing', async (t) => {
     ['a\tb\n', /row 1: expected 6 tab-separated columns with label, or 5 without, got 2/],
     [`${good}1\t2\n`, /row 6: expected 6 tab-separated columns like the first row, got 2/],
     [`${good}2\t1\t2\ta\tb\tc\n`, /row 6, column 1 \(label\): expected 0 or 1, got "2"/],
-    [`${good}0\tx\t2\ta\tb\tc\n`, /1 of 6 rows .*INVALID_ARGUMENT: rows 6 to 6: .*column 2 \(I1\)/],
+    [
+      `${good}0\tx\t2\ta\tb\tc\n`,
+      /1 of 6 rows .*INVALID_ARGUMENT: request of rows 6 to 6: .*column 2 \(I1\)/,
+    ],
   ];
   for (const [text, message] of cases) {
     const file = join(folder, text === undefined ? 'absent.tsv' : 'rows.tsv');
@@ -127,6 +130,28 @@ it('fails when nobody answers, when flags are wrong, and when an answer mixes ve
   assert.equal(mixed.exit, 1);
   tables = '1';
   assert.equal((await ctrClient('--rows', file, '--endpoint', url)).exit, 0);
+});
+
+it('says in one line that another server listens there, and before it sends that the output is a folder', async (t) => {
+  const folder = temporaryFolder(t);
+  const file = join(folder, 'rows.tsv');
+  writeFileSync(file, '0\t5\ta\n');
+  const other = createServer((_, response) => response.writeHead(404).end('<html>\n<p>none</p>'));
+  await new Promise<void>((resolve) => other.listen(0, '127.0.0.1', resolve));
+  t.after(() => other.close());
+  const url = `http://127.0.0.1:${(other.address() as AddressInfo).port}`;
+  const foreign = await ctrClient('--rows', file, '--endpoint', url);
+  assert.equal(foreign.exit, 1);
+  assert.match(foreign.stderr, /^.*HTTP 404: <html>; is it serving that listens there\?\n$/);
+  let asked = 0;
+  const serving = await startStandIn(t, () => {
+    asked++;
+    return {};
+  });
+  const spoiled = await ctrClient('--rows', file, '--endpoint', serving, '--output', folder);
+  assert.equal(spoiled.exit, 1);
+  assert.match(spoiled.stderr, /^ctr-client: --output .* is a folder; name a file in it\n$/);
+  assert.equal(asked, 0);
 });
 
 it('a percentile is the nearest rank', () => {

@@ -1,5 +1,12 @@
 import assert from 'node:assert/strict';
-import { chmodSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import {
+  chmodSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  utimesSync,
+  writeFileSync,
+} from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { decodeNpy } from '../../../lib/core/npy.ts';
@@ -67,6 +74,18 @@ test('--force never removes what prune-model did not make', () => {
   writeFileSync(join(harness.output, 'thesis.txt'), 'mine');
   assert.match(refused(harness.output), /out holds thesis.txt, which prune-model did not make/);
   assert.match(refused(harness.write('plain', 'file')), /plain is a file/);
+});
+
+test('what a killed run left is cleared away when it is old; a run that goes on is left alone', () => {
+  const harness = new Harness();
+  const path = harness.write('ctr.onnx', smallModel());
+  for (const name of ['.out.11.new', '.out.12.new', '.outer.13.new', '.out.14.new.mine']) {
+    mkdirSync(join(harness.folder, name));
+    if (name !== '.out.12.new') utimesSync(join(harness.folder, name), 1e9, 1e9);
+  }
+  assert.equal(harness.run('--model', path, '--output', harness.output).status, 0);
+  const left = ['.out.12.new', '.out.14.new.mine', '.outer.13.new', 'ctr.onnx', 'out'];
+  assert.deepEqual(readdirSync(harness.folder).sort(), left);
 });
 
 test('a dry run reports and writes nothing', () => {
