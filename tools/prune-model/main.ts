@@ -1,5 +1,5 @@
 #!/usr/bin/env node
 /** `prune-model`: from a trained model to a pruned graph and its tables. */
-import { run } from './command.ts';
+import { run } from './cli.ts';
 
 process.exitCode = await run();
