@@ -12,6 +12,8 @@ import { type DemoOptions, runMainJob } from './main-job.ts';
 import { Processes } from './processes.ts';
 import { say } from './steps.ts';
 
+const PARENT_POLL_MS = 250;
+
 const root = join(import.meta.dirname, '..', '..', '..');
 
 interface Flags {
@@ -101,7 +103,10 @@ function workingFolder(named: string | undefined): string {
   return folder;
 }
 
-/** Aborts and resolves at the first Ctrl-C, SIGTERM or closed terminal; a second one does not wait for the processes. */
+/**
+ * Aborts and resolves at the first Ctrl-C, SIGTERM or closed terminal, or when npm is gone (it does not hand a SIGTERM on);
+ * a second signal does not wait for the processes.
+ */
 function stopRequest(stop: AbortController, processes: Processes): Promise<void> {
   return new Promise((resolve) => {
     const onSignal = (): void => {
@@ -114,5 +119,12 @@ function stopRequest(stop: AbortController, processes: Processes): Promise<void>
       resolve();
     };
     for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, onSignal);
+    const parent = process.ppid;
+    const watch = setInterval(() => {
+      if (process.ppid === parent) return;
+      clearInterval(watch);
+      if (!stop.signal.aborted) onSignal();
+    }, PARENT_POLL_MS);
+    watch.unref();
   });
 }

@@ -49,6 +49,26 @@ for (const [name, step, signals] of cases) {
   });
 }
 
+test('when the process that started it is gone, it stops', { timeout: 60_000 }, async () => {
+  const env = { ...process.env, TMPDIR: folder };
+  // A parent as npm's: it starts the demo and dies of a SIGTERM without handing it on.
+  const start = `require('node:child_process').spawn(process.execPath, [${JSON.stringify(main)}, '--once'], { stdio: 'inherit' });`;
+  const parent = spawn(process.execPath, ['-e', start], { env });
+  let stdout = '';
+  let stderr = '';
+  parent.stderr.setEncoding('utf8').on('data', (text: string) => {
+    stderr += text;
+  });
+  parent.stdout.setEncoding('utf8').on('data', (text: string) => {
+    stdout += text;
+    if (stdout.includes('[2/8]')) parent.kill('SIGTERM');
+  });
+  // Closed when the demo too has closed its ends of the pipes.
+  await once(parent, 'close');
+  assert.equal(stderr, 'npm start --: stopped before the report\n');
+  assert.deepEqual(readdirSync(folder), []);
+});
+
 test('a reader that goes away is no reason to stop half-way', { timeout: 60_000 }, async () => {
   const env = { ...process.env, TMPDIR: folder };
   const child = spawn(process.execPath, [main, '--once', '--local'], { env });
