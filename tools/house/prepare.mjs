@@ -5,7 +5,7 @@
  */
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { existsSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
@@ -77,6 +77,8 @@ if (!installIsCurrent()) {
 const stamp = join(root, 'dist', '.built-from');
 const digest = sourceDigest();
 if (!existsSync(stamp) || readFileSync(stamp, 'utf8') !== digest) {
+  // A build that fails or is stopped half-way leaves a mixture: it is no longer what the old stamp says.
+  rmSync(stamp, { force: true });
   run('building', process.execPath, [join(root, 'tools', 'house', 'build.mjs')]);
   writeFileSync(stamp, digest);
 }
