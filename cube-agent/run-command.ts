@@ -2,6 +2,7 @@
 import { CubeError } from '../lib/core/errors.ts';
 import { byteCount, type Command, integerBetween } from '../lib/platform/cli.ts';
 import { systemClock } from '../lib/platform/clock.ts';
+import { makeFolder } from '../lib/platform/files.ts';
 import { runService } from '../lib/platform/lifecycle.ts';
 import { createLogger } from '../lib/platform/logs.ts';
 import { openRepository } from '../lib/repository/repository.ts';
@@ -47,6 +48,7 @@ export function addRunCommand(program: Command): void {
 async function runAgent(options: RunOptions): Promise<void> {
   const { repository, bundle, channel, dataDir, server, rateLimit } = options;
   requireSource(options);
+  makeFolder(dataDir);
   const logger = createLogger('cube-agent');
   const agent = new Agent({
     openRepository: () => openRepository(repository),

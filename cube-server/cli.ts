@@ -6,11 +6,13 @@ import {
   byteCount,
   type Command,
   createCli,
+  InvalidArgumentError,
   integerBetween,
   Option,
   optionWithEnv,
   runCli,
 } from '../lib/platform/cli.ts';
+import { makeFolder } from '../lib/platform/files.ts';
 import { runService } from '../lib/platform/lifecycle.ts';
 import { createLogger, LOG_LEVELS } from '../lib/platform/logs.ts';
 import { CubeServer } from './server.ts';
@@ -76,7 +78,9 @@ function createProgram(): Command {
 
 function parseCubeTable(text: string): { bundle: string; table: string } {
   const [bundle = '', table = '', ...rest] = text.split('/');
-  if (rest.length > 0) throw new CubeError('INVALID_ARGUMENT', '--cube-table: bundle/table');
+  if (table === '' || rest.length > 0) {
+    throw new InvalidArgumentError('Expected bundle/table, such as ctr-dnn/embedding.');
+  }
   return {
     bundle: checkName(bundle, '--cube-table: bundle'),
     table: checkName(table, '--cube-table: table'),
@@ -90,6 +94,7 @@ async function serve(flags: Flags): Promise<void> {
       `--shard ${flags.shard} is not below --shard-num ${flags.shardNum} (shards count from 0)`,
     );
   }
+  makeFolder(flags.dataDir);
   const logger = createLogger('cube-server', flags.logLevel);
   const server = new CubeServer({
     shardIndex: flags.shard,

@@ -111,6 +111,11 @@ function readDense(json: JsonReader): DenseInput {
       shift: item.optional('shift', (f) => f.number()) ?? 0,
       scale: item.optional('scale', (f) => f.number()) ?? 1,
     }));
+  requireDistinct(
+    json,
+    'features',
+    features.map((feature) => feature.name),
+  );
   return { input: json.field('input').string(), features };
 }
 

@@ -135,6 +135,16 @@ test('a port in use: one clear line, exit 1', async () => {
   assert.equal((await first.stop()).code, 0);
 });
 
+test('a data folder that cannot be one: one clear line, exit 1', async () => {
+  const inTheWay = ['--data-dir', import.meta.filename];
+  const { code, stderr } = await new ServerProcess([...flags, ...inTheWay]).exited;
+  assert.equal(code, 1);
+  assert.match(
+    stderr,
+    /^cube-server: cannot make the folder .*a file of that name is in the way\n$/,
+  );
+});
+
 test('wrong flags: what is wrong, exit 2', async () => {
   const wrong: [string[], RegExp][] = [
     [[], /required option '--shard <index>'/],
@@ -144,6 +154,7 @@ test('wrong flags: what is wrong, exit 2', async () => {
     ],
     [['--shard', '-1', '--shard-num', '4', '--data-dir', 'x'], /Expected an integer in 0\.\.65535/],
     [[...flags, '--memory', 'lots'], /Expected bytes such as 512MiB/],
+    [[...flags, '--cube-table', 'x'], /Expected bundle\/table/],
     [[...flags, '--port', '70000'], /Expected an integer in 0\.\.65535/],
     [[...flags, '--cube-table', 'a/../b'], /--cube-table/],
     [[...flags, '--nonsense'], /unknown option '--nonsense'/],
