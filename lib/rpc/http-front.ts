@@ -56,6 +56,11 @@ export class HttpFront {
     });
     this.#limitRequests();
     this.#limitAnswers();
+    // Closing on a caller that still sends would reset the connection under our answer: the rest is read and dropped,
+    // for as long as a request may take.
+    this.app.addHook('onSend', async (_request, reply) => {
+      if (reply.statusCode === 413 && !this.#stopping) reply.removeHeader('connection');
+    });
   }
 
   get inFlight(): number {
