@@ -21,6 +21,7 @@ import {
   readSync,
   renameSync,
   rmSync,
+  type Stats,
   statSync,
   unlinkSync,
   type WriteStream,
@@ -113,36 +114,37 @@ function temporaryBeside(path: string): string {
   return join(dirname(path), `.${basename(path)}.${randomBytes(6).toString('hex')}.tmp`);
 }
 
-/**
- * Removes the folders that killed runs left in a folder: those whose name matches and that nobody has touched for so
- * long. @returns the names removed
- */
-export function removeStaleFolders(folder: string, pattern: RegExp, idleMs: number): string[] {
+/** Removes entries of one kind whose name matches and that nobody has touched for so long. @returns the names removed */
+function removeStale(
+  folder: string,
+  pattern: RegExp,
+  idleMs: number,
+  isKind: (stat: Stats) => boolean,
+): string[] {
   const before = Date.now() - idleMs;
   return listFolder(folder).filter((name) => {
+    if (!pattern.test(name)) return false;
     const path = join(folder, name);
-    const stat = pattern.test(name) ? statSync(path, { throwIfNoEntry: false }) : undefined;
-    if (stat === undefined || !stat.isDirectory() || stat.mtimeMs > before) return false;
+    const stat = statSync(path, { throwIfNoEntry: false });
+    if (stat === undefined || !isKind(stat) || stat.mtimeMs > before) return false;
     removePath(path);
     return true;
   });
 }
 
+/** Removes the folders of this pattern that killed runs left in a folder. @returns the names removed */
+export function removeStaleFolders(folder: string, pattern: RegExp, idleMs: number): string[] {
+  return removeStale(folder, pattern, idleMs, (stat) => stat.isDirectory());
+}
+
 const TEMPORARY = /^\..+\.tmp$/;
 
 /**
- * Removes what killed writers left in a folder: temporaries that nobody has written to for so long. A writer that was only
- * slow fails when it moves its file into place, with nothing half-written. @returns the names removed
+ * Removes what killed writers left in a folder. A writer that was only slow fails when it moves its file into place, with
+ * nothing half-written. @returns the names removed
  */
 export function removeStaleTemporaries(folder: string, idleMs: number): string[] {
-  const before = Date.now() - idleMs;
-  return listFolder(folder).filter((name) => {
-    const path = join(folder, name);
-    const stat = TEMPORARY.test(name) ? statSync(path, { throwIfNoEntry: false }) : undefined;
-    if (stat === undefined || !stat.isFile() || stat.mtimeMs > before) return false;
-    removePath(path);
-    return true;
-  });
+  return removeStale(folder, TEMPORARY, idleMs, (stat) => stat.isFile());
 }
 
 function writeTemporary(path: string, data: Uint8Array | string): string {
