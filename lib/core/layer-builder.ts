@@ -13,6 +13,7 @@ import {
   homeSlotsOf,
   type LayerHeader,
   type LayerSegment,
+  NO_CONTENT_ID,
   SECTION_ALIGNMENT,
   SEGMENT_BYTES_MAX,
   SEGMENT_COUNT_MAX,
@@ -39,7 +40,17 @@ export interface LayerPlan {
   segmentBytes(segment: number): Uint8Array;
 }
 
-const UNHASHED = { contentId: '0'.repeat(32), checksumsChecksum: 0n } as const;
+const UNHASHED = {
+  contentId: NO_CONTENT_ID,
+  kind: 'base',
+  parentContentId: '',
+  rowSegmentCount: 0,
+  deletedCount: 0,
+  deletedOffset: 0,
+  deletedSlots: 0,
+  deletedHomeSlots: 0,
+  checksumsChecksum: 0n,
+} as const;
 const NOTHING_DENSE = { firstKey: 0n, keyStep: 0n, rowsPerSegment: 0 } as const;
 
 /** A batch of rows and its common fields, while a layout is chosen. */

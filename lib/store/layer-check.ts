@@ -5,12 +5,8 @@
 import { createHash } from 'node:crypto';
 import { CubeError } from '../core/errors.ts';
 import { mixKey, multiplyHigh, shardOf } from '../core/keys.ts';
-import {
-  BLOCK_BYTES,
-  encodeUnsignedHeader,
-  HEADER_BYTES,
-  type LayerHeader,
-} from '../core/layer-format.ts';
+import { BLOCK_BYTES, HEADER_BYTES, type LayerHeader } from '../core/layer-format.ts';
+import { encodeUnsignedHeader } from '../core/layer-header.ts';
 import { RandomReader } from '../platform/files.ts';
 import { type RowBatch, readLayerRows } from './layer-file.ts';
 import { LayerReader } from './layer-reader.ts';

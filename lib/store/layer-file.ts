@@ -8,13 +8,12 @@ import { xxh64 } from '../core/hash.ts';
 import { type LayerInput, type LayerPlan, planLayer } from '../core/layer-builder.ts';
 import {
   BLOCK_BYTES,
-  encodeHeader,
-  encodeUnsignedHeader,
   HEADER_BYTES,
   type LayerHeader,
   type LayerLayout,
   SECTION_ALIGNMENT,
 } from '../core/layer-format.ts';
+import { encodeHeader, encodeUnsignedHeader } from '../core/layer-header.ts';
 import { fileExists, RandomWriter } from '../platform/files.ts';
 import { BlockHasher } from './block-hasher.ts';
 import { LayerReader } from './layer-reader.ts';
@@ -162,6 +161,9 @@ export function* readLayerRows(path: string): Generator<RowBatch> {
   const reader = new LayerReader(path);
   try {
     const { header } = reader;
+    if (header.layout === 'indexed') {
+      throw new CubeError('UNSUPPORTED', `${path}: layout indexed is not read yet`);
+    }
     const perPiece = Math.max(1, Math.min(BATCH_ROWS, Math.floor(BATCH_BYTES / header.stride)));
     let rowsBefore = 0;
     for (const segment of header.segments) {

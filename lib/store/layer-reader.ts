@@ -6,11 +6,11 @@ import { CubeError } from '../core/errors.ts';
 import { xxh64 } from '../core/hash.ts';
 import {
   BLOCK_BYTES,
-  decodeHeader,
   HEADER_BYTES,
   type LayerHeader,
   type LayerSegment,
 } from '../core/layer-format.ts';
+import { decodeHeader } from '../core/layer-header.ts';
 import { RandomReader } from '../platform/files.ts';
 import { BlockHasher } from './block-hasher.ts';
 

@@ -116,8 +116,15 @@ function wantedLayers(manifest: Manifest, shardIndex: number): WantedLayer[] {
 /** A file with another content than its manifest says is as bad as a damaged one. */
 function checkHeader(header: LayerHeader, wanted: WantedLayer, shardIndex: number): void {
   const { table, layer } = wanted;
+  if (header.layout === 'indexed') {
+    throw new CubeError(
+      'UNSUPPORTED',
+      `table ${table.name}, layer ${layer.contentId}: layout indexed is not loaded by this version of the software`,
+    );
+  }
   const expected = {
     table: table.name,
+    kind: layer.kind,
     dim: table.dim,
     dtype: table.dtype,
     shardIndex,
