@@ -25,6 +25,15 @@ const NO_BYTES = new Uint8Array(0);
 /** One frame, as its reader sees it; see FrameFields for how long it is valid. */
 export type Frame = Readonly<FrameFields>;
 
+/** What an answer needs of its request. */
+export type ReplyTo = Pick<Frame, 'bytes' | 'correlationStart' | 'correlationEnd'>;
+
+/** The same without the request's bytes, for an answer that outlives them. */
+export function copyReplyTo(request: ReplyTo): ReplyTo {
+  const bytes = request.bytes.slice(request.correlationStart, request.correlationEnd);
+  return { bytes, correlationStart: 0, correlationEnd: bytes.length };
+}
+
 /** Push parser: `push` bytes as they come, then call `next` until it is false. After a throw it is unusable. */
 export class FrameDecoder {
   readonly frame: Frame;
@@ -208,7 +217,7 @@ export class RequestTarget {
  */
 export function beginResponse(
   output: OutputBuffer,
-  request: Frame,
+  request: ReplyTo,
   attachmentBytes: number,
 ): number {
   let at = output.reserve(FRAME_HEADER_BYTES + 32);
@@ -236,7 +245,7 @@ export function beginResponse(
 /** Appends a whole error response; `request` undefined: an error of the connection, without correlation id. */
 export function writeErrorResponse(
   output: OutputBuffer,
-  request: Frame | undefined,
+  request: ReplyTo | undefined,
   errorCode: number,
   errorText: string,
 ): void {

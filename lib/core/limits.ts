@@ -21,6 +21,10 @@ export interface ServerLimits {
   readonly connections: number;
   /** HTTP requests being answered at once, over all connections (baidu_std calls are answered as they are read). */
   readonly httpInFlight: number;
+  /** Calls whose answers are deferred (disk, other threads, large lookups), over all connections; more are refused. */
+  readonly callsInFlight: number;
+  /** Milliseconds that a stopping server waits for calls in flight. */
+  readonly drainMs: number;
   /** Milliseconds until the first bytes of a connection must say which protocol it speaks. */
   readonly sniffMs: number;
   /** Milliseconds without a byte from the peer after which a connection is closed. */
@@ -53,6 +57,10 @@ export const DEFAULT_SERVER_LIMITS: ServerLimits = {
   connections: 4096,
   /** Control calls, JSON seeks and scrapes: beyond this, waiting would be longer than a caller's patience. */
   httpInFlight: 256,
+  /** Each holds a copy of its keys and later its answer; at a millisecond each the last waits half a second. */
+  callsInFlight: 512,
+  /** Within what supervisors give a process between SIGTERM and SIGKILL. */
+  drainMs: 10_000,
   /** A connected client sends at once; ten seconds forgives a slow network. */
   sniffMs: 10_000,
   /** Pooled clients keep connections between bursts; a dead peer is forgotten within ten minutes. */

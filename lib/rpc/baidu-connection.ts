@@ -3,15 +3,22 @@
  * read while the peer leaves its answers unread, so a slow reader costs a bounded amount of memory.
  */
 import type { Socket } from 'node:net';
-import { type Frame, FrameDecoder, writeErrorResponse } from '../../proto/baidu-std.ts';
+import {
+  copyReplyTo,
+  type Frame,
+  FrameDecoder,
+  type ReplyTo,
+  writeErrorResponse,
+} from '../../proto/baidu-std.ts';
 import type { OutputBuffer } from '../../proto/output-buffer.ts';
 import { CubeError } from '../core/errors.ts';
 import { ERROR_TEXT_CHARS_MAX, type ServerLimits } from '../core/limits.ts';
 import { systemClock } from '../platform/clock.ts';
 import type { Logger } from '../platform/logs.ts';
 import { BufferPool } from './buffer-pool.ts';
+import { DeferredResponse } from './deferred-response.ts';
 import { formatEndpoint } from './endpoint.ts';
-import { RpcResponse, type RpcRoute, RpcRoutes } from './rpc-routes.ts';
+import { type DeferringCaller, RpcResponse, type RpcRoute, RpcRoutes } from './rpc-routes.ts';
 
 /** Written out before a burst has ended, so that one burst cannot fill the memory. */
 const FLUSH_BYTES = 256 << 10;
@@ -41,15 +48,51 @@ export class BaiduHost {
   brokenConnections = 0;
   slowReaders = 0;
   untilSample: number = RpcRoutes.sampleEvery;
+  #callsInFlight = 0;
+  #onIdle: (() => void) | undefined;
 
   constructor(routes: RpcRoutes, limits: ServerLimits, logger: Logger) {
     this.routes = routes;
     this.limits = limits;
     this.logger = logger;
   }
+
+  /** Calls whose answers are deferred. */
+  get callsInFlight(): number {
+    return this.#callsInFlight;
+  }
+
+  /** @throws CubeError OVERLOADED */
+  beginDeferred(): void {
+    const { callsInFlight } = this.limits;
+    if (this.#callsInFlight >= callsInFlight) {
+      throw new CubeError(
+        'OVERLOADED',
+        `${this.#callsInFlight} calls are being answered already; try again later or another replica`,
+      );
+    }
+    this.#callsInFlight++;
+  }
+
+  endDeferred(): void {
+    this.#callsInFlight--;
+    if (this.#callsInFlight === 0) this.#onIdle?.();
+  }
+
+  /** Resolves when no call is in flight, or after `waitMs`. */
+  async drain(waitMs: number): Promise<void> {
+    if (this.#callsInFlight === 0) return;
+    await new Promise<void>((resolve) => {
+      const timer = setTimeout(resolve, waitMs);
+      this.#onIdle = () => {
+        clearTimeout(timer);
+        resolve();
+      };
+    });
+  }
 }
 
-export class BaiduConnection {
+export class BaiduConnection implements DeferringCaller {
   readonly socket: Socket;
   readonly #host: BaiduHost;
   readonly #decoder: FrameDecoder;
@@ -60,6 +103,8 @@ export class BaiduConnection {
   #ended = false;
   #active = true;
   #lastActiveMs = 0;
+  #callsInFlight = 0;
+  #corked = false;
 
   constructor(socket: Socket, host: BaiduHost) {
     this.socket = socket;
@@ -85,7 +130,7 @@ export class BaiduConnection {
 
   /** Called now and then: closes a connection that has been silent for too long. */
   sweep(nowMs: number): void {
-    if (this.#active) {
+    if (this.#active || this.#callsInFlight > 0) {
       this.#active = false;
       this.#lastActiveMs = nowMs;
     } else if (nowMs - this.#lastActiveMs > this.#host.limits.idleMs) this.socket.destroy();
@@ -142,14 +187,61 @@ export class BaiduConnection {
     this.#run(route, frame, output);
     if (timed) {
       host.untilSample = RpcRoutes.sampleEvery;
-      route.onSample((systemClock.nowMs() - startMs) / 1000);
+      // A deferred call is timed when it ends.
+      if (host.response.deferred === undefined) {
+        route.onSample((systemClock.nowMs() - startMs) / 1000);
+      }
     }
     return output;
   }
 
+  defer(route: RpcRoute, request: Frame): DeferredResponse {
+    const host = this.#host;
+    host.beginDeferred();
+    this.#callsInFlight++;
+    const startMs = systemClock.nowMs();
+    const timed = host.untilSample === 0;
+    const replyTo = copyReplyTo(request);
+    let reservedBytes = 0;
+    return new DeferredResponse(host.pool.take(), {
+      replyTo,
+      timeoutMs: request.timeoutMs,
+      reachable: () => !this.#ended && this.socket.writable,
+      reserve: (byteCount) => {
+        reservedBytes += byteCount;
+        host.unsentBytes += byteCount;
+      },
+      settle: (output, failure) => {
+        host.unsentBytes -= reservedBytes;
+        if (failure !== undefined) {
+          this.#countFailure(route, failure);
+          this.#refuse(output, replyTo, failure);
+        }
+        if (timed) route.onSample((systemClock.nowMs() - startMs) / 1000);
+        this.#callsInFlight--;
+        this.#active = true;
+        this.#writeWithOthers(output);
+        host.endDeferred();
+      },
+    });
+  }
+
+  /** The deferred answers of one tick leave in one write. */
+  #writeWithOthers(output: OutputBuffer): void {
+    if (!this.#corked && this.socket.writable) {
+      this.#corked = true;
+      this.socket.cork();
+      process.nextTick(() => {
+        this.#corked = false;
+        this.socket.uncork();
+      });
+    }
+    this.#write(output);
+  }
+
   #run(route: RpcRoute, frame: Frame, output: OutputBuffer): void {
-    const { response, unsentBytes, limits, stopping, logger } = this.#host;
-    response.open(output, frame);
+    const { response, unsentBytes, limits, stopping } = this.#host;
+    response.open(output, frame, route, this);
     try {
       if (frame.defect !== undefined) throw frame.defect;
       if (stopping) throw new CubeError('STOPPING', 'the server is stopping; call another replica');
@@ -157,34 +249,46 @@ export class BaiduConnection {
         throw new CubeError('OVERLOADED', 'too many answers wait to be read by their callers');
       }
       route.handler(frame, response);
-      response.finish();
+      if (response.deferred === undefined) response.finish();
     } catch (error) {
-      const failure = CubeError.from(error);
-      route.countError(failure.code);
-      if (failure.code === 'INTERNAL') {
-        logger.error({ err: error, service: route.service, method: route.method }, 'call failed');
-      }
       response.discard();
+      if (response.deferred !== undefined) {
+        response.deferred.fail(error);
+        return;
+      }
+      const failure = CubeError.from(error);
+      this.#countFailure(route, failure);
       this.#refuse(output, frame, failure);
     }
   }
 
+  #countFailure(route: RpcRoute, failure: CubeError): void {
+    route.countError(failure.code);
+    if (failure.code !== 'INTERNAL') return;
+    const { service, method } = route;
+    this.#host.logger.error({ err: failure.cause ?? failure, service, method }, 'call failed');
+  }
+
   /** An error response with the prefix that brpc puts before its texts. */
-  #refuse(output: OutputBuffer, frame: Frame | undefined, error: CubeError): void {
+  #refuse(output: OutputBuffer, request: ReplyTo | undefined, error: CubeError): void {
     const { localAddress = '', localPort = 0 } = this.socket;
     const { brpc } = error.status;
     const message = error.message.slice(0, ERROR_TEXT_CHARS_MAX);
     const text = `[${formatEndpoint(localAddress, localPort)}][E${brpc}]${message}`;
-    writeErrorResponse(output, frame, brpc, text);
+    writeErrorResponse(output, request, brpc, text);
   }
 
   #flush(): void {
     const output = this.#output;
     if (output === undefined) return;
     this.#output = undefined;
+    this.#write(output);
+  }
+
+  #write(output: OutputBuffer): void {
     const host = this.#host;
     const byteCount = output.length;
-    if (byteCount === 0 || this.socket.destroyed) {
+    if (byteCount === 0 || !this.socket.writable) {
       host.pool.give(output);
       return;
     }

@@ -3,7 +3,8 @@
  * preface → closed and counted (gRPC is not served); anything else → HTTP/1.1.
  *
  * Stopping: the port closes at once; calls that arrive in the first moment are still answered (they were on their way),
- * later ones are refused with STOPPING so that callers turn to another replica; then the connections end.
+ * later ones are refused with STOPPING so that callers turn to another replica; deferred answers are waited for; then
+ * the connections end.
  */
 import { createServer, type Server, type Socket } from 'node:net';
 import { CubeError } from '../core/errors.ts';
@@ -89,6 +90,7 @@ export class OnePortServer {
       await systemClock.sleep(STOP_ANSWER_MS);
       this.host.stopping = true;
       await systemClock.sleep(STOP_REFUSE_MS);
+      await this.host.drain(this.#limits.drainMs);
       for (const connection of this.#calls) connection.end();
     }
     await httpStopped;

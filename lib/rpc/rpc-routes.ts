@@ -1,15 +1,17 @@
 /**
  * Which handler answers which baidu_std method, and how often it did. Handlers are synchronous: they read the
  * request where it lies and write the answer into the connection's output buffer, so a call costs no promise, no
- * copy and no queue.
+ * copy and no queue. What cannot be answered at once is deferred.
  */
 
 import { beginResponse, type Frame, finishFrame } from '../../proto/baidu-std.ts';
 import type { OutputBuffer } from '../../proto/output-buffer.ts';
 import type { ErrorCode } from '../core/errors.ts';
+import type { DeferredResponse } from './deferred-response.ts';
 
 /**
- * Answers one call: `response.begin(attachmentBytes)`, then the payload and the attachment into `response.output`.
+ * Answers one call: `response.begin(attachmentBytes)`, then the payload and the attachment into `response.output`;
+ * or, before anything is written, `response.defer()`, and the same on what that returns at any later time.
  * A thrown CubeError becomes the error response, whatever was written before.
  */
 export type RpcHandler = (request: Frame, response: RpcResponse) => void;
@@ -34,19 +36,41 @@ export class RpcRoute {
   }
 }
 
+/** A connection, as the one who keeps what is answered later. */
+export interface DeferringCaller {
+  defer(route: RpcRoute, request: Frame): DeferredResponse;
+}
+
 /** The answer to one call, while it is written. One object serves all calls: they run one after another. */
 export class RpcResponse {
   output!: OutputBuffer;
+  /** For the server: the answer that the handler chose to give later. */
+  deferred: DeferredResponse | undefined;
   #request!: Frame;
+  #route!: RpcRoute;
+  #caller!: DeferringCaller;
   #frameStart = 0;
   #metaEnd = -1;
 
   /** For the server, before each call. */
-  open(output: OutputBuffer, request: Frame): void {
+  open(output: OutputBuffer, request: Frame, route: RpcRoute, caller: DeferringCaller): void {
     this.output = output;
+    this.deferred = undefined;
     this.#request = request;
+    this.#route = route;
+    this.#caller = caller;
     this.#frameStart = output.length;
     this.#metaEnd = -1;
+  }
+
+  /**
+   * The call will be answered later: copy what is needed of the request's bytes before the handler returns, then use
+   * the answer returned here instead of this one. Once per call.
+   * @throws CubeError OVERLOADED when too many answers are outstanding already
+   */
+  defer(): DeferredResponse {
+    this.deferred = this.#caller.defer(this.#route, this.#request);
+    return this.deferred;
   }
 
   /** Writes header and meta; the payload and `attachmentBytes` of attachment must follow. Once per call. */

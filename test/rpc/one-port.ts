@@ -126,11 +126,12 @@ const NO_BYTES = new Uint8Array(0);
 export function requestFrame(
   correlation: number,
   payload: Uint8Array,
-  options: { service?: string; method?: string; attachment?: Uint8Array } = {},
+  options: { service?: string; method?: string; attachment?: Uint8Array; timeoutMs?: number } = {},
 ): Uint8Array {
   const { service = 'test.Echo', method = 'echo', attachment = NO_BYTES } = options;
+  const { timeoutMs = 0 } = options;
   const output = new OutputBuffer(payload.length + attachment.length + 64);
-  const call = { correlation, timeoutMs: 0, payload, attachment };
+  const call = { correlation, timeoutMs, payload, attachment };
   new RequestTarget(service, method).write(output, call);
   return output.written();
 }

@@ -1,0 +1,185 @@
+import assert from 'node:assert/strict';
+import { after, test } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { CubeError } from '../../lib/core/errors.ts';
+import type { DeferredResponse } from '../../lib/rpc/deferred-response.ts';
+import type { RpcHandler } from '../../lib/rpc/rpc-routes.ts';
+import { type EchoServer, RawConnection, requestFrame, startEcho } from './one-port.ts';
+
+const bytes = (text: string): Uint8Array => Buffer.from(text, 'latin1');
+const servers: EchoServer[] = [];
+after(() => Promise.all(servers.map(({ server }) => server.stop())));
+
+async function until(condition: () => boolean): Promise<void> {
+  for (let i = 0; i < 500 && !condition(); i++) await sleep(10);
+  assert.ok(condition(), 'did not happen within five seconds');
+}
+
+interface Later extends EchoServer {
+  /** Calls whose answers are ours to give, by the text they sent. */
+  readonly waiting: Map<string, DeferredResponse>;
+}
+
+async function start(limits: Parameters<typeof startEcho>[0] = {}): Promise<Later> {
+  const waiting = new Map<string, DeferredResponse>();
+  const later: RpcHandler = (frame, response) => {
+    const text = Buffer.from(frame.bytes.slice(frame.payloadStart, frame.payloadEnd)).toString();
+    const deferred = response.defer();
+    if (text === 'throws') throw new CubeError('NOT_FOUND', 'thrown after defer()');
+    waiting.set(text, deferred);
+  };
+  const server = await startEcho(limits, { later });
+  servers.push(server);
+  return { ...server, waiting };
+}
+
+const call = (correlation: number, text: string): Uint8Array =>
+  requestFrame(correlation, bytes(text), { method: 'later' });
+
+function answer(deferred: DeferredResponse | undefined, payload: string, attachment = ''): void {
+  assert.ok(deferred);
+  deferred.begin(attachment.length);
+  deferred.output.append(bytes(payload));
+  deferred.output.append(bytes(attachment));
+  deferred.finish();
+}
+
+test('deferred answers overtake each other, and calls answered at once overtake them', async () => {
+  const { port, waiting, server } = await start();
+  const connection = new RawConnection(port);
+  const frames = [call(1, 'a'), call(2, 'b'), requestFrame(3, bytes('at once')), call(4, 'c')];
+  connection.send(Buffer.concat(frames));
+  await connection.receive(1);
+  await until(() => waiting.size === 3);
+  assert.equal(server.host.callsInFlight, 3);
+  answer(waiting.get('c'), 'third', 'with attachment');
+  await connection.receive(2);
+  answer(waiting.get('a'), 'first');
+  waiting.get('b')?.fail(new CubeError('CORRUPT', 'a bad block'));
+  const answers = await connection.receive(4);
+  assert.deepEqual(
+    answers.map(({ correlation, payload, errorCode }) => [correlation, payload, errorCode]),
+    [
+      [3, 'at once', 0],
+      [4, 'third', 0],
+      [1, 'first', 0],
+      [2, '', 3006],
+    ],
+  );
+  assert.equal(answers[1]?.attachment, 'with attachment');
+  assert.match(answers[3]?.errorText ?? '', /\[E3006\]a bad block$/);
+  assert.equal(server.host.callsInFlight, 0);
+  assert.equal(server.host.unsentBytes, 0);
+  connection.socket.destroy();
+});
+
+test('a second end of the same call does nothing, nor does writing after it', async () => {
+  const { port, waiting, server } = await start();
+  const connection = new RawConnection(port);
+  connection.send(call(1, 'a'));
+  await until(() => waiting.size === 1);
+  const deferred = waiting.get('a')!;
+  answer(deferred, 'once');
+  assert.equal(deferred.abandoned, true);
+  deferred.output.append(bytes('too late'));
+  deferred.finish();
+  deferred.fail(new Error('too late'));
+  connection.send(requestFrame(2, bytes('next')));
+  const answers = await connection.receive(2);
+  assert.deepEqual(
+    answers.map(({ payload }) => payload),
+    ['once', 'next'],
+  );
+  assert.equal(server.host.callsInFlight, 0);
+  connection.socket.destroy();
+});
+
+test('a handler that throws after deferring answers with the error', async () => {
+  const { port, server, routes } = await start();
+  const connection = new RawConnection(port);
+  connection.send(call(1, 'throws'));
+  assert.match((await connection.receive(1))[0]?.errorText ?? '', /thrown after defer/);
+  assert.equal(server.host.callsInFlight, 0);
+  assert.equal(routes.find('test.Echo', 'later')?.errors.get('NOT_FOUND'), 1);
+  connection.socket.destroy();
+});
+
+test('a connection that closes meanwhile: the answer is abandoned, nothing leaks', async () => {
+  const { port, waiting, server } = await start();
+  for (const end of ['destroy', 'end'] as const) {
+    const connection = new RawConnection(port);
+    connection.send(call(1, end));
+    await until(() => waiting.has(end));
+    const deferred = waiting.get(end)!;
+    assert.equal(deferred.abandoned, false);
+    deferred.begin(5_000_000);
+    assert.equal(server.host.unsentBytes, 5_000_000);
+    connection.socket[end]();
+    await until(() => deferred.abandoned);
+    deferred.output.append(new Uint8Array(5_000_000));
+    deferred.finish();
+    await until(() => server.host.unsentBytes === 0 && server.connections === 0);
+    assert.equal(server.host.callsInFlight, 0);
+  }
+});
+
+test('over the limit of calls in flight the next is refused', async () => {
+  const { port, waiting, server } = await start({ callsInFlight: 2 });
+  const connection = new RawConnection(port);
+  connection.send(Buffer.concat([call(1, 'a'), call(2, 'b'), call(3, 'c')]));
+  const [refused] = await connection.receive(1);
+  assert.equal(refused?.correlation, 3);
+  assert.equal(refused?.errorCode, 2004);
+  answer(waiting.get('a'), 'one');
+  connection.send(call(4, 'd'));
+  await until(() => waiting.has('d'));
+  for (const text of ['b', 'd']) answer(waiting.get(text), text);
+  assert.equal((await connection.receive(4)).length, 4);
+  assert.equal(server.host.callsInFlight, 0);
+  connection.socket.destroy();
+});
+
+test('the caller’s timeout makes the answer abandoned', async () => {
+  const { port, waiting } = await start();
+  const connection = new RawConnection(port);
+  connection.send(requestFrame(1, bytes('soon'), { method: 'later', timeoutMs: 50 }));
+  await until(() => waiting.has('soon'));
+  const deferred = waiting.get('soon')!;
+  assert.equal(deferred.abandoned, false);
+  await until(() => deferred.abandoned);
+  deferred.fail(new CubeError('DEADLINE_EXCEEDED', 'given up'));
+  assert.equal((await connection.receive(1))[0]?.errorCode, 1008);
+  connection.socket.destroy();
+});
+
+test('an idle connection with a call in flight is not closed', async () => {
+  const { port, waiting } = await start({ idleMs: 100 });
+  const connection = new RawConnection(port);
+  connection.send(call(1, 'slow'));
+  await sleep(400);
+  answer(waiting.get('slow'), 'done');
+  assert.equal((await connection.receive(1))[0]?.payload, 'done');
+  connection.socket.destroy();
+});
+
+test('stopping waits for deferred answers, but not for ever', async () => {
+  const first = await start();
+  const connection = new RawConnection(first.port);
+  connection.send(call(1, 'slow'));
+  await until(() => first.waiting.size === 1);
+  const stopped = first.server.stop();
+  await sleep(600);
+  answer(first.waiting.get('slow'), 'still answered');
+  assert.equal((await connection.receive(1))[0]?.payload, 'still answered');
+  await stopped;
+
+  const second = await start({ drainMs: 100 });
+  const other = new RawConnection(second.port);
+  other.send(call(1, 'never'));
+  await until(() => second.waiting.size === 1);
+  await second.server.stop();
+  await other.closed;
+  answer(second.waiting.get('never'), 'to nobody');
+  assert.equal(second.server.host.callsInFlight, 0);
+  assert.equal(second.server.host.unsentBytes, 0);
+});
