@@ -22,6 +22,8 @@ export const MODEL_FILE = 'model.onnx';
 export const SLOTS_FILE = 'slots.json';
 export const REPORT_FILE = 'report.json';
 const TABLES_FOLDER = 'tables';
+/** Of a table in memory at once. */
+const PIECE_BYTES = 8 << 20;
 
 const OWN_NAMES = new Set([MODEL_FILE, SLOTS_FILE, REPORT_FILE, TABLES_FOLDER]);
 
@@ -80,20 +82,29 @@ export class StagedOutput {
     makeFolder(join(this.folder, TABLES_FOLDER));
   }
 
-  writeModel(bytes: Uint8Array): void {
-    replaceFile(join(this.folder, MODEL_FILE), bytes);
+  writeFile(name: string, bytes: Uint8Array): void {
+    replaceFile(join(this.folder, name), bytes);
   }
 
   writeJson(name: string, value: unknown): void {
     replaceFile(join(this.folder, name), `${JSON.stringify(value, null, 2)}\n`);
   }
 
-  writeTable({ name, rows, dim, bytes }: Table): void {
+  /** Writes rows in pieces. @param onBytes told of each piece */
+  writeTable({ name, rows, dim, ...table }: Table, onBytes: (count: number) => void): void {
     const header = encodeNpyHeader('f4', [rows, dim]);
     const writer = new RandomWriter(tablePath(this.folder, name));
     try {
       writer.writeAt(header, 0);
-      writer.writeAt(bytes, header.length);
+      const pieceRows = Math.max(1, Math.min(rows, Math.floor(PIECE_BYTES / (4 * dim))));
+      const piece = new Float32Array(pieceRows * dim);
+      for (let row = 0; row < rows; row += pieceRows) {
+        const target = piece.subarray(0, Math.min(pieceRows, rows - row) * dim);
+        table.readRows(row, target);
+        const bytes = new Uint8Array(target.buffer, 0, target.byteLength);
+        writer.writeAt(bytes, header.length + row * dim * 4);
+        onBytes(bytes.length);
+      }
     } catch (error) {
       writer.abort();
       throw error;

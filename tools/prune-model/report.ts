@@ -1,9 +1,7 @@
 /** What prune-model did: report.json, and the same as a small table for people. */
 import type { SlotSpec } from '../../lib/core/slots.ts';
-import type { Cut } from './graph-cutter.ts';
-import { describeNode, type OnnxDim } from './onnx-model.ts';
+import type { CutModel } from './cut-model.ts';
 import type { Proof } from './proof.ts';
-import type { Table } from './table.ts';
 
 const REPORT_FORMAT = 1;
 
@@ -39,45 +37,36 @@ export interface Report {
   readonly verify?: Proof;
 }
 
-export interface ReportSources {
-  readonly cut: Cut;
-  readonly spec: SlotSpec;
-  readonly tables: ReadonlyMap<string, Table>;
-  readonly nodesBefore: number;
-  readonly bytesBefore: number;
-  readonly bytesAfter: number;
-}
-
-export function buildReport(sources: ReportSources): Report {
-  const { cut, spec, tables } = sources;
-  const tableList = [...tables.values()];
+export function buildReport(cut: CutModel, spec: SlotSpec): Report {
+  const names = new Map(cut.tables.map(({ name, source }) => [source, name]));
+  const kept = new Set(cut.keptInputs.map(({ name }) => name));
+  const tables = cut.tables.map(({ name, source, rows, dim, keptFor }) => ({
+    name,
+    source,
+    rows,
+    dim,
+    bytes: rows * dim * 4,
+    lookups: cut.lookups.filter(({ table }) => table === source).length,
+    keptFor,
+  }));
   return {
     format: REPORT_FORMAT,
-    lookups: cut.lookups.map((lookup, i) => ({
-      node: describeNode(lookup.node),
-      input: lookup.input,
-      table: tables.get(lookup.tableName)!.name,
-      ids: lookup.ids.input.name,
-      columns: lookup.ids.columns,
-      shape: lookup.shape.map((dim: OnnxDim) => dim ?? null),
+    lookups: cut.lookups.map(({ node, input, table, ids, columns, shape }, i) => ({
+      node,
+      input,
+      table: names.get(table)!,
+      ids: ids.name,
+      columns,
+      shape: shape.map((dim) => dim ?? null),
       slots: spec.embeddings[i]!.slots,
     })),
-    tables: tableList.map(({ name, source, rows, dim, bytes }) => ({
-      name,
-      source,
-      rows,
-      dim,
-      bytes: bytes.length,
-      lookups: cut.lookups.filter(({ tableName }) => tableName === source).length,
-      keptFor: cut.keptTables.get(source) ?? [],
-    })),
-    inputs: { kept: cut.keptInputs.map(({ name }) => name), removed: cut.removedInputs },
-    nodes: { before: sources.nodesBefore, after: cut.nodeCount },
-    bytes: {
-      before: sources.bytesBefore,
-      after: sources.bytesAfter,
-      tables: tableList.reduce((sum, { bytes }) => sum + bytes.length, 0),
+    tables,
+    inputs: {
+      kept: [...kept],
+      removed: cut.inputs.map(({ name }) => name).filter((name) => !kept.has(name)),
     },
+    nodes: cut.nodes,
+    bytes: { ...cut.bytes, tables: tables.reduce((sum, { bytes }) => sum + bytes, 0) },
   };
 }
 

@@ -9,28 +9,18 @@ import type {
   SlotSpec,
   TrainedFeatures,
 } from '../../lib/core/slots.ts';
-import type { Cut, CutLookup } from './graph-cutter.ts';
-import type { GraphIndex } from './graph-index.ts';
-import { ELEM_FLOAT, elemName, type OnnxDim, type OnnxValue } from './onnx-model.ts';
-import type { Table } from './table.ts';
-
-export interface SpecSources {
-  readonly cut: Cut;
-  /** By the table's name in the model. */
-  readonly tables: ReadonlyMap<string, Table>;
-  readonly index: GraphIndex;
-  readonly features: TrainedFeatures | undefined;
-}
+import type { CutLookup, CutModel, Dim, Port } from './cut-model.ts';
 
 /** @throws CubeError INVALID_ARGUMENT when features.json and the graph do not fit each other */
-export function buildSlotSpec({ cut, tables, index, features }: SpecSources): SlotSpec {
+export function buildSlotSpec(cut: CutModel, features: TrainedFeatures | undefined): SlotSpec {
   if (features !== undefined) {
-    checkIds(features, cut, index);
-    checkHash(features, tables);
-    checkRest(features, cut, index);
+    checkIds(features, cut);
+    checkHash(features, cut);
+    checkRest(features, cut);
   }
+  const tables = new Map(cut.tables.map((table) => [table.source, table]));
   const embeddings = cut.lookups.map((lookup): EmbeddingInput => {
-    const table = tables.get(lookup.tableName)!;
+    const table = tables.get(lookup.table)!;
     return {
       input: lookup.input,
       table: table.name,
@@ -38,12 +28,12 @@ export function buildSlotSpec({ cut, tables, index, features }: SpecSources): Sl
       dtype: 'f32',
       shape: lookup.shape.map((dim) => (typeof dim === 'number' ? dim : -1)),
       slots: slotsOf(lookup, features),
-      ids: lookup.ids.input.name,
+      ids: lookup.ids.name,
     };
   });
   return {
     embeddings,
-    tables: [...tables.values()].map(({ name, rows, dim }) => ({ name, rows, dim, dtype: 'f32' })),
+    tables: cut.tables.map(({ name, rows, dim }) => ({ name, rows, dim, dtype: 'f32' })),
     features: features && toFeatureSpec(features),
   };
 }
@@ -55,9 +45,9 @@ function toFeatureSpec({ hash, slots, dense, click }: TrainedFeatures): FeatureS
 
 function slotsOf(lookup: CutLookup, features: TrainedFeatures | undefined): readonly string[] {
   if (features === undefined) return [];
-  const { name } = lookup.ids.input;
+  const { name } = lookup.ids;
   const slots = features.ids.find(({ input }) => input === name)?.slots ?? [];
-  return lookup.ids.columns.map((column) => slots[column] ?? '');
+  return lookup.columns.map((column) => slots[column] ?? '');
 }
 
 function mismatch(what: string): never {
@@ -71,15 +61,15 @@ function list(values: Iterable<string>): string {
   return names.length > 8 ? `${shown} and ${names.length - 8} more` : shown;
 }
 
-function checkIds(features: TrainedFeatures, cut: Cut, index: GraphIndex): void {
-  const read = new Map(cut.lookups.map(({ ids }) => [ids.input.name, ids.input]));
+function checkIds(features: TrainedFeatures, cut: CutModel): void {
+  const read = new Map(cut.lookups.map(({ ids }) => [ids.name, ids]));
   const named = new Set<string>();
   for (const { input, slots } of features.ids) {
     const quoted = JSON.stringify(input);
     if (named.has(input)) mismatch(`its "ids" lists the input ${quoted} twice`);
     named.add(input);
-    if (!index.runtimeInputs.has(input)) {
-      const inputs = list(index.runtimeInputs.keys());
+    if (!inputNames(cut).includes(input)) {
+      const inputs = list(inputNames(cut));
       mismatch(`its ids input ${quoted} is not an input of the model (those are ${inputs})`);
     }
     const value = read.get(input);
@@ -101,10 +91,14 @@ function checkIds(features: TrainedFeatures, cut: Cut, index: GraphIndex): void 
     }
   }
   checkCover(features);
-  checkOtherReaders(cut, index, named);
+  checkOtherReaders(cut, named);
 }
 
-function columnCount({ shape }: OnnxValue): number {
+function inputNames({ inputs }: CutModel): string[] {
+  return inputs.map(({ name }) => name);
+}
+
+function columnCount({ shape }: Port): number {
   const columns = shape?.[1];
   return typeof columns === 'number' ? columns : 1;
 }
@@ -128,11 +122,10 @@ function checkCover(features: TrainedFeatures): void {
 }
 
 /** Serving feeds rows, not ids: a graph that also needs the ids themselves cannot be served from slots.json. */
-function checkOtherReaders(cut: Cut, index: GraphIndex, ids: ReadonlySet<string>): void {
+function checkOtherReaders(cut: CutModel, ids: ReadonlySet<string>): void {
   const kept = cut.keptInputs.find(({ name }) => ids.has(name));
   if (kept === undefined) return;
-  const readers = index.readers(kept.name).filter((node) => cut.keptNodes.has(node));
-  const ops = list(readers.map(({ opType }) => opType));
+  const ops = list(kept.readers);
   throw new CubeError(
     'UNSUPPORTED',
     `cannot prune with features.json: the pruned model still needs the ids ${JSON.stringify(kept.name)} themselves (read by ${ops}), which cannot be served`,
@@ -140,9 +133,9 @@ function checkOtherReaders(cut: Cut, index: GraphIndex, ids: ReadonlySet<string>
 }
 
 /** Rows are found by position, so a hashed id must be below the number of rows. */
-function checkHash({ hash }: TrainedFeatures, tables: ReadonlyMap<string, Table>): void {
+function checkHash({ hash }: TrainedFeatures, { tables }: CutModel): void {
   if (hash.scheme === 'raw' && hash.modulo === 0n) return;
-  for (const { source, rows } of tables.values()) {
+  for (const { source, rows } of tables) {
     if (hash.modulo === 0n || hash.modulo > BigInt(rows)) {
       const keys = hash.modulo === 0n ? 'unbounded keys (modulo 0)' : `modulo ${hash.modulo}`;
       mismatch(`its hash has ${keys}, table ${JSON.stringify(source)} has ${rows} rows`);
@@ -151,18 +144,18 @@ function checkHash({ hash }: TrainedFeatures, tables: ReadonlyMap<string, Table>
 }
 
 /** The dense input and the click output; the other inputs of the pruned graph must be fed by somebody. */
-function checkRest(features: TrainedFeatures, cut: Cut, index: GraphIndex): void {
+function checkRest(features: TrainedFeatures, cut: CutModel): void {
   const { dense, click } = features;
-  if (dense !== undefined) checkDense(dense.input, dense.features.length, cut, index);
+  if (dense !== undefined) checkDense(dense.input, dense.features.length, cut);
   const others = cut.keptInputs.map(({ name }) => name).filter((name) => name !== dense?.input);
   if (others.length > 0) {
     mismatch(
       `the pruned model needs the inputs ${list(others)}, which features.json does not name`,
     );
   }
-  const output = index.graph.outputs.find(({ name }) => name === click.output);
+  const output = cut.outputs.find(({ name }) => name === click.output);
   if (output === undefined) {
-    const outputs = list(index.graph.outputs.map(({ name }) => name));
+    const outputs = list(cut.outputs.map(({ name }) => name));
     mismatch(
       `its click output ${JSON.stringify(click.output)} is not an output of the model (those are ${outputs})`,
     );
@@ -170,19 +163,19 @@ function checkRest(features: TrainedFeatures, cut: Cut, index: GraphIndex): void
   checkClickColumn(features, output.shape);
 }
 
-function checkDense(input: string, count: number, cut: Cut, index: GraphIndex): void {
+function checkDense(input: string, count: number, cut: CutModel): void {
   const quoted = JSON.stringify(input);
   const value = cut.keptInputs.find(({ name }) => name === input);
   if (value === undefined) {
     const inputs = list(cut.keptInputs.map(({ name }) => name));
-    const why = index.runtimeInputs.has(input)
+    const why = inputNames(cut).includes(input)
       ? 'is not used by the pruned model'
       : 'is not an input of the model';
     mismatch(`its dense input ${quoted} ${why} (its dense inputs are ${inputs})`);
   }
   const [, width] = value.shape ?? [];
-  if (value.elemType !== ELEM_FLOAT || value.shape?.length !== 2) {
-    const found = `${elemName(value.elemType)} ${describeShape(value.shape)}`;
+  if (value.dtype !== 'float32' || value.shape?.length !== 2) {
+    const found = `${value.dtype} ${describeShape(value.shape)}`;
     mismatch(
       `its dense input ${quoted} is ${found} in the model, expected float32 [batch, ${count}]`,
     );
@@ -195,7 +188,7 @@ function checkDense(input: string, count: number, cut: Cut, index: GraphIndex): 
   }
 }
 
-function describeShape(shape: readonly OnnxDim[] | undefined): string {
+function describeShape(shape: readonly Dim[] | undefined): string {
   return shape === undefined
     ? 'of unknown shape'
     : `[${shape.map((dim) => dim ?? '?').join(', ')}]`;
@@ -204,7 +197,7 @@ function describeShape(shape: readonly OnnxDim[] | undefined): string {
 /** @param shape of the click output: declared, or found by a run, where every dim is known */
 export function checkClickColumn(
   features: TrainedFeatures,
-  shape: readonly OnnxDim[] | undefined,
+  shape: readonly Dim[] | undefined,
 ): void {
   const { output, column } = features.click;
   const width = shape?.length === 1 ? 1 : shape?.at(-1);

@@ -1,8 +1,5 @@
-/** An embedding table as it stands in a model: rows × dim float32 values, as bytes. */
-import { CubeError } from '../../lib/core/errors.ts';
+/** An embedding table of a model: rows × dim float32 values, read in pieces, so that it need not fit in memory. */
 import { toName } from '../../lib/core/names.ts';
-import { wrongLength } from './constants.ts';
-import { ELEM_FLOAT, type OnnxTensor } from './onnx-model.ts';
 
 export interface Table {
   /** Its name from here on: legal in paths, unique in the model. */
@@ -11,33 +8,16 @@ export interface Table {
   readonly source: string;
   readonly rows: number;
   readonly dim: number;
-  /** Little-endian float32, row-major; a view of the model's bytes where they stand together. */
-  readonly bytes: Uint8Array;
+  /** Who still reads it in the pruned graph; empty when it is gone from there. */
+  readonly keptFor: readonly string[];
+  /** Keys of the rows, in their order; absent: row i has key i. */
+  readonly keys?: BigUint64Array;
+  /** Fills `target` with the rows from `first` on; its length is a multiple of dim. */
+  readRows(first: number, target: Float32Array): void;
 }
 
 /** The largest row that slots.json can say. */
 export const DIM_MAX: number = 1 << 20;
-
-/** Shape and bytes of a float32 tensor of rank 2. @throws CubeError CORRUPT when they do not fit each other */
-export function readRows(tensor: OnnxTensor): { rows: number; dim: number; bytes: Uint8Array } {
-  const [rows = 0, dim = 0] = tensor.dims;
-  const pieces = tensor.data?.encoding === 'packed' ? tensor.data.pieces : [];
-  const length = pieces.reduce((sum, piece) => sum + piece.length, 0);
-  const expected = rows * dim * 4;
-  if (tensor.elemType !== ELEM_FLOAT || tensor.dims.length !== 2) {
-    throw new CubeError('INTERNAL', `tensor ${tensor.name} is not a float32 matrix`);
-  }
-  if (length !== expected) throw wrongLength(tensor, `${expected} bytes`, length);
-  const [only] = pieces;
-  if (pieces.length === 1 && only !== undefined) return { rows, dim, bytes: only };
-  const bytes = new Uint8Array(length);
-  let at = 0;
-  for (const piece of pieces) {
-    bytes.set(piece, at);
-    at += piece.length;
-  }
-  return { rows, dim, bytes };
-}
 
 /** Gives each tensor name a legal name; also unique where the file system ignores case. */
 export class TableNames {

@@ -4,12 +4,12 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { decodeNpy } from '../../../lib/core/npy.ts';
-import { OnnxModel, type OnnxTensor } from '../../../lib/platform/onnx.ts';
-import { pruneModel } from '../../../tools/prune-model/prune.ts';
-import type { Report } from '../../../tools/prune-model/report.ts';
-import { FLOAT, floats, INT32, INT64, ints, model, node, ramp, value } from './onnx-builder.ts';
-import { Harness } from './prune-harness.ts';
+import { decodeNpy } from '../../../../lib/core/npy.ts';
+import { OnnxModel, type OnnxTensor } from '../../../../lib/platform/onnx.ts';
+import { pruneModel } from '../../../../tools/prune-model/prune.ts';
+import type { Report } from '../../../../tools/prune-model/report.ts';
+import { FLOAT, floats, INT32, INT64, ints, model, node, ramp, value } from '../onnx-builder.ts';
+import { Harness } from '../prune-harness.ts';
 
 interface TableShape {
   readonly rows: number;

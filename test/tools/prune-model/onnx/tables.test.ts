@@ -1,7 +1,7 @@
 /** Where tables stand in a model, and how they come out of it. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { readOnnxModel } from '../../../tools/prune-model/onnx-reader.ts';
+import { readOnnxModel } from '../../../../tools/prune-model/onnx/onnx-reader.ts';
 import {
   FLOAT,
   floats,
@@ -14,8 +14,8 @@ import {
   ramp,
   tensor,
   value,
-} from './onnx-builder.ts';
-import { Harness } from './prune-harness.ts';
+} from '../onnx-builder.ts';
+import { Harness } from '../prune-harness.ts';
 
 const harness = new Harness();
 const f32 = (values: number[]): number[] => Array.from(Float32Array.from(values));

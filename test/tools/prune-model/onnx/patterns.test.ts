@@ -1,8 +1,8 @@
 /** Which lookups are cut, and what of the graph stays. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { capturedNames } from '../../../tools/prune-model/onnx-model.ts';
-import { readOnnxModel } from '../../../tools/prune-model/onnx-reader.ts';
+import { capturedNames } from '../../../../tools/prune-model/onnx/onnx-model.ts';
+import { readOnnxModel } from '../../../../tools/prune-model/onnx/onnx-reader.ts';
 import {
   FLOAT,
   floats,
@@ -15,8 +15,8 @@ import {
   ramp,
   smallModel,
   value,
-} from './onnx-builder.ts';
-import { Harness } from './prune-harness.ts';
+} from '../onnx-builder.ts';
+import { Harness } from '../prune-harness.ts';
 
 const harness = new Harness();
 const f32 = (values: number[]): number[] => Array.from(Float32Array.from(values));

@@ -1,6 +1,6 @@
 /** Constants of a graph: where they come from, and the values of small integer ones (axes, shapes, column numbers). */
-import { CubeError } from '../../lib/core/errors.ts';
-import { WireReader } from '../../proto/wire.ts';
+import { CubeError } from '../../../lib/core/errors.ts';
+import { WireReader } from '../../../proto/wire.ts';
 import { ELEM_INT32, ELEM_INT64, type OnnxNode, type OnnxTensor } from './onnx-model.ts';
 
 /** A constant that stands in the file as it is: an initializer or a Constant node, also behind Identity nodes. */

@@ -1,32 +1,12 @@
 /** Sampled inputs of a model, the same for the same seed: ids over a table's whole range, normal dense values. */
-import { CubeError } from '../../lib/core/errors.ts';
-import type { OnnxTensor } from '../../lib/platform/onnx.ts';
+import { CubeError } from '../../../lib/core/errors.ts';
+import type { OnnxTensor } from '../../../lib/platform/onnx.ts';
+import { RandomNumbers } from '../proof.ts';
 import type { CutLookup } from './graph-cutter.ts';
 import { elemName, type OnnxValue } from './onnx-model.ts';
 
 /** Elements of one tensor; a model that needs more for a handful of rows cannot be proved here. */
 const ELEMENT_COUNT_MAX = 2 ** 27;
-
-/** Small, fast and good enough to spread samples: mulberry32. */
-export class RandomNumbers {
-  #state: number;
-
-  constructor(seed: number) {
-    this.#state = seed >>> 0;
-  }
-
-  /** In [0, 1). */
-  next(): number {
-    this.#state = (this.#state + 0x6d2b79f5) >>> 0;
-    let mixed = Math.imul(this.#state ^ (this.#state >>> 15), this.#state | 1);
-    mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61);
-    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
-  }
-
-  normal(): number {
-    return Math.sqrt(-2 * Math.log(1 - this.next())) * Math.cos(2 * Math.PI * this.next());
-  }
-}
 
 export class InputSampler {
   readonly #inputs: readonly OnnxValue[];

@@ -1,5 +1,5 @@
 /** Refusals: a model that is valid but holds something that is not understood is left alone, and the reason names it. */
-import { CubeError } from '../../lib/core/errors.ts';
+import { CubeError } from '../../../lib/core/errors.ts';
 import { describeNode, type OnnxNode } from './onnx-model.ts';
 
 /** @param tensor the tensor in question: a table, or the ids. @param why continues a sentence about the node */

@@ -3,8 +3,8 @@
  * used. Time and memory are bounded by limits on depth and on the number of things read, so that hostile bytes cost no
  * more than honest ones. What is not an ONNX model is CORRUPT.
  */
-import { CubeError } from '../../lib/core/errors.ts';
-import { WIRE_BYTES, WIRE_FIXED32, WIRE_VARINT, WireReader } from '../../proto/wire.ts';
+import { CubeError } from '../../../lib/core/errors.ts';
+import { WIRE_BYTES, WIRE_FIXED32, WIRE_VARINT, WireReader } from '../../../proto/wire.ts';
 import {
   GRAPH_ANNOTATION,
   GRAPH_INITIALIZER,

@@ -3,6 +3,8 @@
  * runtime input. What looks like a lookup and is not understood is refused by name; what only looks like one (gathers on
  * activations, constant or positional indices, integer tables) is left alone. A new pattern is a new rule in RULES.
  */
+
+import { DIM_MAX } from '../table.ts';
 import { integersOf } from './constants.ts';
 import type { GraphIndex } from './graph-index.ts';
 import { type IdsPath, traceIds } from './ids-path.ts';
@@ -21,7 +23,6 @@ import {
 } from './onnx-model.ts';
 import { refuse, refuseModel } from './refusal.ts';
 import { Scope } from './scope.ts';
-import { DIM_MAX } from './table.ts';
 
 /** A lookup that can be cut: its output becomes an input of the graph. */
 export interface Lookup {

@@ -2,7 +2,7 @@
  * Who makes and who reads each value of the main graph, bodies of If, Loop and Scan included, and what is needed for its
  * outputs. Building it checks what every step relies on: a name is made once, and before it is read.
  */
-import { CubeError } from '../../lib/core/errors.ts';
+import { CubeError } from '../../../lib/core/errors.ts';
 import {
   describeNode,
   type OnnxGraph,

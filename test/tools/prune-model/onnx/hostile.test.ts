@@ -2,12 +2,12 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { CubeError } from '../../../lib/core/errors.ts';
-import { WireWriter } from '../../../proto/wire.ts';
-import { GRAPH_DEPTH_MAX, readOnnxModel } from '../../../tools/prune-model/onnx-reader.ts';
-import { pruneModel } from '../../../tools/prune-model/prune.ts';
-import { graph, model, node, smallModel } from './onnx-builder.ts';
-import { Harness } from './prune-harness.ts';
+import { CubeError } from '../../../../lib/core/errors.ts';
+import { WireWriter } from '../../../../proto/wire.ts';
+import { GRAPH_DEPTH_MAX, readOnnxModel } from '../../../../tools/prune-model/onnx/onnx-reader.ts';
+import { pruneModel } from '../../../../tools/prune-model/prune.ts';
+import { graph, model, node, smallModel } from '../onnx-builder.ts';
+import { Harness } from '../prune-harness.ts';
 
 const whole = smallModel();
 

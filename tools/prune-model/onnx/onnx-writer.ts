@@ -1,5 +1,5 @@
 /** Writes an ONNX model whose graph was cut: kept fields byte for byte, removed ones left out, new ones beside their kind. */
-import { WireWriter } from '../../proto/wire.ts';
+import { WireWriter } from '../../../proto/wire.ts';
 import {
   ELEM_FLOAT,
   GRAPH_INPUT,

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { WireWriter } from '../../../proto/wire.ts';
+import { WireWriter } from '../../../../proto/wire.ts';
 import {
   type Attribute,
   FLOAT,
@@ -16,8 +16,8 @@ import {
   tensor,
   UINT8,
   value,
-} from './onnx-builder.ts';
-import { Harness } from './prune-harness.ts';
+} from '../onnx-builder.ts';
+import { Harness } from '../prune-harness.ts';
 
 const harness = new Harness();
 

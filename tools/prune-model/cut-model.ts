@@ -1,0 +1,57 @@
+/**
+ * What a format (onnx/, paddle/) hands to the steps that all formats share: the lookups that were cut, the tables, and how to
+ * write and to prove the graph that is left. Nothing here knows how a model file looks.
+ */
+import type { StagedOutput } from './output-folder.ts';
+import type { ProofRequest, ProofResult } from './proof.ts';
+import type { Table } from './table.ts';
+
+/** A dim is a number, a symbol, or undefined when the model does not say. */
+export type Dim = number | string | undefined;
+
+/** An input or output of a graph. */
+export interface Port {
+  readonly name: string;
+  /** As NumPy calls it: float32, int64, ...; what the format says for types that NumPy lacks. */
+  readonly dtype: string;
+  /** Undefined: not even the rank is known. */
+  readonly shape: readonly Dim[] | undefined;
+}
+
+/** A lookup after the cut. */
+export interface CutLookup {
+  /** The node of the full model, as messages name it. */
+  readonly node: string;
+  /** The new input of the pruned graph. */
+  readonly input: string;
+  /** Of the new input: the shape of the indices, then the dim. */
+  readonly shape: readonly Dim[];
+  /** `source` of its table. */
+  readonly table: string;
+  /** The ids input of the full model that it reads. */
+  readonly ids: Port;
+  /** Columns of that input, in the order of the lookup's rows; [0] for an input of one column. */
+  readonly columns: readonly number[];
+}
+
+/** An input of the full graph that the pruned one still has. */
+export interface KeptInput extends Port {
+  /** Operators of the pruned graph that read it. */
+  readonly readers: readonly string[];
+}
+
+/** A model whose lookups were found and can be cut; nothing is written yet. */
+export interface CutModel {
+  readonly lookups: readonly CutLookup[];
+  readonly tables: readonly Table[];
+  /** What a caller of the full model feeds, and gets. */
+  readonly inputs: readonly Port[];
+  readonly outputs: readonly Port[];
+  readonly keptInputs: readonly KeptInput[];
+  readonly nodes: { readonly before: number; readonly after: number };
+  readonly bytes: { readonly before: number; readonly after: number };
+  /** Writes the pruned graph and what belongs to it. */
+  writeGraph(output: StagedOutput): void;
+  /** Compares what was written with the full model. @throws CubeError when they disagree or cannot be compared */
+  prove(request: ProofRequest): Promise<ProofResult>;
+}
