@@ -110,7 +110,13 @@ export class LookupService {
     output.append(held.versionField);
     for (let g = 0; g < groupCount; g++) {
       const { dtype, rowBytes } = this.#tables[g]!.resident;
-      this.#hitsAt[g] = writeResponseGroup(output, dtype, rowBytes, counts[g]!);
+      this.#hitsAt[g] = writeResponseGroup(
+        output,
+        dtype,
+        rowBytes,
+        counts[g]!,
+        rowBytes * counts[g]!,
+      );
     }
   }
 

@@ -11,6 +11,8 @@ import { WIRE_BYTES, WIRE_VARINT, WireReader, WireWriter } from './wire.ts';
 export const LOOKUP_SERVICE = 'hypercube.LookupService';
 export const LOOKUP_METHOD = 'lookup';
 export const KEY_BYTES = 8;
+/** A u32 per key before the values of dtype bytes; 0 for a missing key. */
+export const VALUE_LENGTH_BYTES = 4;
 /** A request names at most this many tables: bounds what one head may allocate. */
 export const LOOKUP_GROUPS_MAX = 4096;
 
@@ -18,6 +20,10 @@ interface LookupRequestGroup {
   readonly table: string;
   readonly count: number;
 }
+
+/** How rows are answered: as the table stores them, or converted to f32 by the server. */
+export const ROWS_STORED = 0;
+export const ROWS_F32 = 1;
 
 export interface LookupRequestHead {
   readonly bundle: string;
@@ -28,13 +34,19 @@ export interface LookupRequestHead {
   readonly groups: readonly LookupRequestGroup[];
   /** Of the rows meant by the version; absent or empty: not checked. */
   readonly tablesDigest?: string;
+  /** ROWS_STORED (also when absent) or ROWS_F32; values of dtype bytes are answered as they are in any case. */
+  readonly rowsAs?: number;
 }
 
-interface LookupResponseGroup {
+export interface LookupResponseGroup {
+  /** Of the rows as answered. */
   readonly dtype: TableDtype;
+  /** 0 for dtype bytes. */
   readonly rowBytes: number;
   readonly count: number;
   readonly hits: number;
+  /** Of the rows part before its padding: count · rowBytes, or the lengths and values of dtype bytes. */
+  readonly bytes: number;
 }
 
 export interface LookupResponseHead {
@@ -47,9 +59,14 @@ export function bitmapBytes(count: number): number {
   return Math.ceil(count / 64) * 8;
 }
 
-/** Bytes of a group's answer: bitmap, then rows padded to a multiple of 8. */
+/** Bytes of a group's answer: bitmap, then rows of one size padded to a multiple of 8. */
 export function groupBytes(count: number, rowBytes: number): number {
-  return bitmapBytes(count) + Math.ceil((count * rowBytes) / 8) * 8;
+  return groupBytesOf(count, count * rowBytes);
+}
+
+/** The same of any rows part: for dtype bytes it has `VALUE_LENGTH_BYTES` · count of lengths before the values. */
+export function groupBytesOf(count: number, rowsBytes: number): number {
+  return bitmapBytes(count) + Math.ceil(rowsBytes / 8) * 8;
 }
 
 /** @param keys put inside the message (HTTP, gRPC); over baidu_std they are the attachment: leave it out */
@@ -63,6 +80,7 @@ export function encodeLookupRequest(head: LookupRequestHead, keys?: Uint8Array):
   }
   if (keys !== undefined) writer.bytes(6, keys);
   if (head.tablesDigest) writer.string(7, head.tablesDigest);
+  if (head.rowsAs) writer.uint(8, head.rowsAs);
   return writer.finish();
 }
 
@@ -74,6 +92,7 @@ export class LookupRequestDecoder implements Omit<LookupRequestHead, 'groups'> {
   bundle = '';
   version = '';
   tablesDigest = '';
+  rowsAs: number = ROWS_STORED;
   shardIndex = 0;
   shardNum = 0;
   groupCount = 0;
@@ -89,6 +108,7 @@ export class LookupRequestDecoder implements Omit<LookupRequestHead, 'groups'> {
     this.bundle = '';
     this.version = '';
     this.tablesDigest = '';
+    this.rowsAs = ROWS_STORED;
     this.shardIndex = 0;
     this.shardNum = 0;
     this.groupCount = 0;
@@ -111,7 +131,19 @@ export class LookupRequestDecoder implements Omit<LookupRequestHead, 'groups'> {
       this.keysStart = keys.position;
       this.keysEnd = keys.end;
     } else if (field === 7 && wireType === WIRE_BYTES) this.tablesDigest = this.#name(reader);
+    else if (field === 8 && wireType === WIRE_VARINT) this.#rowsAs(reader.uint32());
     else reader.skip();
+  }
+
+  /** An unknown wish is refused: rows of another kind than asked for would be read as numbers all the same. */
+  #rowsAs(value: number): void {
+    if (value !== ROWS_STORED && value !== ROWS_F32) {
+      throw new CubeError(
+        'INVALID_ARGUMENT',
+        `rows_as ${value} is not known here (0: as stored, 1: f32); update this server`,
+      );
+    }
+    this.rowsAs = value;
   }
 
   #group(reader: WireReader): void {
@@ -152,6 +184,7 @@ export function decodeLookupRequest(
     shardNum,
     groups: decoder.tables.map((table, i) => ({ table, count: decoder.counts[i]! })),
     ...(decoder.tablesDigest === '' ? {} : { tablesDigest: decoder.tablesDigest }),
+    ...(decoder.rowsAs === ROWS_STORED ? {} : { rowsAs: decoder.rowsAs }),
     keys: keysStart < 0 ? undefined : bytes.subarray(keysStart, keysEnd),
   };
 }
@@ -162,11 +195,12 @@ export function encodeVersionField(version: string): Uint8Array {
 }
 
 /** Bytes of a group in a response head as `writeResponseGroup` writes it, at most. */
-const GROUP_BYTES_MAX = 2 + 2 + 6 + 6 + 6;
+const GROUP_BYTES_MAX = 2 + 2 + 6 + 6 + 6 + 6;
 
 /**
  * Appends one group of a response head before its hits are known. The hits are a varint of fixed length (five
  * bytes, legal though not shortest), so that they can be set when the lookup is done: `setGroupHits`.
+ * @param rowsBytes of the rows part before its padding
  * @returns where the hits are
  */
 export function writeResponseGroup(
@@ -174,6 +208,7 @@ export function writeResponseGroup(
   dtype: TableDtype,
   rowBytes: number,
   count: number,
+  rowsBytes: number,
 ): number {
   const lengthAt = output.reserve(GROUP_BYTES_MAX) + 1;
   output.truncate(lengthAt + 1);
@@ -186,6 +221,8 @@ export function writeResponseGroup(
   output.appendVarint(count);
   output.appendByte(0x20);
   const hitsAt = output.reserve(5);
+  output.appendByte(0x28);
+  output.appendVarint(rowsBytes);
   output.bytes[lengthAt] = output.length - lengthAt - 1;
   setGroupHits(output, hitsAt, 0);
   return hitsAt;
@@ -218,11 +255,13 @@ export function decodeLookupResponse(
   return { version, groups, rows };
 }
 
+/** Reads one group; its numbers agree with each other afterwards, so that a reader can act on them. */
 function decodeGroup(reader: WireReader): LookupResponseGroup {
   let dtypeNumber = 0;
   let rowBytes = 0;
   let count = 0;
   let hits = 0;
+  let bytes = -1;
   while (reader.next()) {
     const { field, wireType } = reader;
     if (wireType !== WIRE_VARINT) reader.skip();
@@ -230,6 +269,7 @@ function decodeGroup(reader: WireReader): LookupResponseGroup {
     else if (field === 2) rowBytes = reader.uint32();
     else if (field === 3) count = reader.uint32();
     else if (field === 4) hits = reader.uint32();
+    else if (field === 5) bytes = reader.uint32();
     else reader.skip();
   }
   const dtype = TABLE_DTYPES[dtypeNumber];
@@ -239,5 +279,44 @@ function decodeGroup(reader: WireReader): LookupResponseGroup {
       `lookup response: dtype ${dtypeNumber} is not known here; update this client`,
     );
   }
-  return { dtype, rowBytes, count, hits };
+  if (bytes < 0) bytes = count * rowBytes;
+  const agree =
+    hits <= count &&
+    (dtype === 'bytes'
+      ? rowBytes === 0 && bytes >= count * VALUE_LENGTH_BYTES
+      : bytes === count * rowBytes);
+  if (!agree) {
+    throw new CubeError(
+      'INVALID_ARGUMENT',
+      `lookup response: ${hits} hits of ${count} keys, rows of ${rowBytes} bytes ${dtype} in ${bytes} bytes cannot be`,
+    );
+  }
+  return { dtype, rowBytes, count, hits, bytes };
+}
+
+/**
+ * The values of dtype bytes of a group: value i is values[ends[i − 1] … ends[i]) (from 0 for the first).
+ * @param rowsPart the group's rows without bitmap and padding
+ * @throws CubeError INVALID_ARGUMENT when the lengths do not make up the bytes
+ */
+export function decodeValues(
+  rowsPart: Uint8Array,
+  count: number,
+): { ends: Uint32Array; values: Uint8Array } {
+  const valuesAt = count * VALUE_LENGTH_BYTES;
+  const ends = new Uint32Array(rowsPart.length < valuesAt ? 0 : count);
+  const view = new DataView(rowsPart.buffer, rowsPart.byteOffset, rowsPart.byteLength);
+  let end = 0;
+  for (let i = 0; i < ends.length; i++) {
+    end += view.getUint32(i * VALUE_LENGTH_BYTES, true);
+    if (end > rowsPart.length) break;
+    ends[i] = end;
+  }
+  if (rowsPart.length !== valuesAt + end) {
+    throw new CubeError(
+      'INVALID_ARGUMENT',
+      `lookup response: ${count} values in ${rowsPart.length} bytes do not have the lengths they say`,
+    );
+  }
+  return { ends, values: rowsPart.subarray(valuesAt) };
 }

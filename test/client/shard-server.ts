@@ -148,7 +148,7 @@ export class ShardServer {
     const said = behaviour === 'answer another version' ? 'other' : held.version;
     output.append(encodeVersionField(said));
     const hitsAt = head.groups.map(({ count }, g) =>
-      writeResponseGroup(output, 'f32', 4 * tables[g]!.dim, count),
+      writeResponseGroup(output, 'f32', 4 * tables[g]!.dim, count, 4 * tables[g]!.dim * count),
     );
     let at = frame.attachmentStart;
     head.groups.forEach(({ count }, g) => {

@@ -3,15 +3,18 @@ import { test } from 'node:test';
 import fc from 'fast-check';
 import { CubeError } from '../../lib/core/errors.ts';
 import { DEFAULT_SERVER_LIMITS } from '../../lib/core/limits.ts';
+import { TABLE_DTYPES } from '../../lib/core/manifest.ts';
 import {
   bitmapBytes,
   decodeLookupRequest,
   decodeLookupResponse,
+  decodeValues,
   encodeLookupRequest,
   encodeVersionField,
   groupBytes,
   LOOKUP_GROUPS_MAX,
   LookupRequestDecoder,
+  ROWS_F32,
   setGroupHits,
   writeResponseGroup,
 } from '../../proto/lookup.ts';
@@ -27,10 +30,12 @@ test('a request head is read as it was written, keys inside or not', () => {
     shardIndex: fc.nat(70_000),
     shardNum: fc.nat(70_000),
     groups: fc.array(fc.record({ table: name, count }), { maxLength: 20 }),
+    rowsAs: fc.constantFrom(undefined, ROWS_F32),
   });
   const keys = fc.option(fc.uint8Array({ maxLength: 64 }), { nil: undefined });
   fc.assert(
-    fc.property(head, keys, (expected, keyBytes) => {
+    fc.property(head, keys, ({ rowsAs, ...fields }, keyBytes) => {
+      const expected = rowsAs === undefined ? fields : { ...fields, rowsAs };
       const decoded = decodeLookupRequest(encodeLookupRequest(expected, keyBytes));
       const plain = JSON.parse(JSON.stringify({ ...decoded, keys: null }));
       assert.deepEqual(plain, { ...JSON.parse(JSON.stringify(expected)), keys: null });
@@ -70,6 +75,7 @@ test('hostile requests are refused by name', () => {
       try {
         decodeLookupRequest(garbage);
         decodeLookupResponse(garbage);
+        decodeValues(garbage, garbage.length >> 2);
       } catch (error) {
         assert.ok(error instanceof CubeError && error.code === 'INVALID_ARGUMENT', String(error));
       }
@@ -78,18 +84,29 @@ test('hostile requests are refused by name', () => {
   );
 });
 
+const group = fc
+  .record({
+    dtype: fc.constantFrom(...TABLE_DTYPES),
+    rowBytes: fc.nat(1 << 12),
+    count: fc.nat(1 << 20),
+    hits: fc.nat(1 << 20),
+    bytes: fc.nat(2 ** 30),
+  })
+  .map((g) => ({
+    ...g,
+    rowBytes: g.dtype === 'bytes' ? 0 : g.rowBytes,
+    hits: Math.min(g.hits, g.count),
+    bytes: g.dtype === 'bytes' ? 4 * g.count + g.bytes : g.count * g.rowBytes,
+  }));
+
 test('a response head is read as it was written, hits set afterwards', () => {
-  const group = fc.record({
-    dtype: fc.constantFrom('f32' as const, 'f16' as const, 'bytes' as const),
-    rowBytes: fc.nat(2 ** 31),
-    count: fc.nat(2 ** 31),
-    hits: fc.nat(2 ** 31),
-  });
   fc.assert(
     fc.property(name, fc.array(group, { maxLength: 10 }), (version, groups) => {
       const output = new OutputBuffer(1);
       output.append(encodeVersionField(version));
-      const hitsAt = groups.map((g) => writeResponseGroup(output, g.dtype, g.rowBytes, g.count));
+      const hitsAt = groups.map((g) =>
+        writeResponseGroup(output, g.dtype, g.rowBytes, g.count, g.bytes),
+      );
       groups.forEach((g, i) => {
         setGroupHits(output, hitsAt[i]!, g.hits);
       });
@@ -104,6 +121,51 @@ test('a response head is read as it was written, hits set afterwards', () => {
   );
 });
 
+test('a response whose numbers do not agree is refused', () => {
+  const good = { dtype: 'f16', rowBytes: 20, count: 3, hits: 2, bytes: 60 } as const;
+  const wrong = [
+    { hits: 4 },
+    { bytes: 61 },
+    { bytes: 0 },
+    { rowBytes: 24 },
+    { dtype: 'bytes', bytes: 60 },
+    { dtype: 'bytes', rowBytes: 0, bytes: 11 },
+  ] as const;
+  for (const change of [{}, ...wrong]) {
+    const { dtype, rowBytes, count, hits, bytes } = { ...good, ...change };
+    const output = new OutputBuffer();
+    setGroupHits(output, writeResponseGroup(output, dtype, rowBytes, count, bytes), hits);
+    const decode = (): unknown => decodeLookupResponse(output.written());
+    if (Object.keys(change).length === 0) decode();
+    else assert.throws(decode, { code: 'INVALID_ARGUMENT', message: /cannot be/ });
+  }
+});
+
+test('values of any length come back, and lengths that do not add up are refused', () => {
+  fc.assert(
+    fc.property(fc.array(fc.uint8Array({ maxLength: 20 }), { maxLength: 20 }), (values) => {
+      const lengths = new Uint8Array(Uint32Array.from(values, (v) => v.length).buffer);
+      const part = Buffer.concat([lengths, ...values]);
+      const decoded = decodeValues(part, values.length);
+      const read = values.map((_, i) =>
+        decoded.values.subarray(i === 0 ? 0 : decoded.ends[i - 1], decoded.ends[i]),
+      );
+      assert.deepEqual(
+        read.map((value) => [...value]),
+        values.map((value) => [...value]),
+      );
+      assert.throws(() => decodeValues(Buffer.concat([part, Buffer.of(0)]), values.length), {
+        code: 'INVALID_ARGUMENT',
+      });
+      if (part.length > 0) {
+        assert.throws(() => decodeValues(part.subarray(0, -1), values.length), {
+          code: 'INVALID_ARGUMENT',
+        });
+      }
+    }),
+  );
+});
+
 test('the layout of a group', () => {
   assert.deepEqual([0, 1, 64, 65].map(bitmapBytes), [0, 8, 8, 16]);
   assert.equal(groupBytes(0, 40), 0);
@@ -114,7 +176,8 @@ test('the layout of a group', () => {
 test('the largest legal response is a legal frame', () => {
   const output = new OutputBuffer();
   const version = encodeVersionField('v'.repeat(128));
-  for (let g = 0; g < LOOKUP_GROUPS_MAX; g++) writeResponseGroup(output, 'f32', 4 << 20, 1 << 20);
+  for (let g = 0; g < LOOKUP_GROUPS_MAX; g++)
+    writeResponseGroup(output, 'bytes', 4 << 20, 1 << 20, 64 << 20);
   const metaBytes = 64;
   const { frameBytes, responseBytes } = DEFAULT_SERVER_LIMITS;
   assert.ok(metaBytes + version.length + output.length + responseBytes <= frameBytes);
