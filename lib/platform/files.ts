@@ -221,10 +221,13 @@ export class RandomReader {
   readonly path: string;
   readonly bytes: number;
   readonly #file: number;
+  readonly #borrowed: boolean;
 
-  constructor(path: string) {
+  /** @param open a descriptor of the file that somebody else opened and closes */
+  constructor(path: string, open?: number) {
     this.path = path;
-    this.#file = guarded('open', path, () => openSync(path, 'r'));
+    this.#borrowed = open !== undefined;
+    this.#file = open ?? guarded('open', path, () => openSync(path, 'r'));
     this.bytes = fstatSync(this.#file).size;
   }
 
@@ -244,7 +247,7 @@ export class RandomReader {
   }
 
   close(): void {
-    closeSync(this.#file);
+    if (!this.#borrowed) closeSync(this.#file);
   }
 }
 
