@@ -178,7 +178,10 @@ async function benchTable(
   const keys = randomKeys(rowCount);
   const rows = new Float32Array(rowCount * DIM).map(Math.random);
   const started = performance.now();
-  const input = { table: 't', dim: DIM, shardIndex: 0, shardNum: 1, keys, rows };
+  const input = {
+    ...{ table: 't', dtype: 'f32' as const, dim: DIM, shardIndex: 0, shardNum: 1, keys },
+    rows: new Uint8Array(rows.buffer),
+  };
   const layer = writeLayer(input, (contentId) => join(folder, `${contentId}.cube`));
   const seconds = ((performance.now() - started) / 1000).toFixed(1);
   print(`${rowCount / 1e6} M rows × ${ROW_BYTES} B (built and written in ${seconds} s)`);

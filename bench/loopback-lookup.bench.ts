@@ -59,7 +59,10 @@ function writeTable(folder: string): void {
   const keys = new Uint32Array(2 * ROWS);
   for (let i = 0; i < ROWS; i++) writeKey(keys, 2 * i, i);
   const rows = new Float32Array(ROWS * DIM).map((_, i) => i % 1000);
-  const layer = { table: TABLE, dim: DIM, shardIndex: 0, shardNum: 1, keys, rows };
+  const layer = {
+    ...{ table: TABLE, dtype: 'f32' as const, dim: DIM, shardIndex: 0, shardNum: 1, keys },
+    rows: new Uint8Array(rows.buffer),
+  };
   const written = writeLayer(layer, (id) => join(folder, layerPath(BUNDLE, TABLE, id)));
   const { contentId, bytes, sha256 } = written;
   const ref = { contentId, kind: 'base', bytes, sha256, rows: ROWS } as const;

@@ -21,8 +21,6 @@ export const NO_CONTENT_ID: string = '0'.repeat(32);
 export const INDEX_STRIDE = 16;
 /** Bytes of a slot of the deleted keys: a key. */
 export const DELETED_STRIDE = 8;
-/** Rows up to this many bytes are stored beside their keys: one memory miss answers a key. */
-export const INLINE_ROW_BYTES_MAX = 128;
 
 export type LayerKind = 'base' | 'delta';
 export type LayerLayout = 'inline' | 'indexed' | 'dense';
@@ -108,6 +106,14 @@ export function homeSlotsOf(rowCount: number, segmentCount: number): number {
 
 export function blockCountOf(checksumsOffset: number): number {
   return Math.ceil((checksumsOffset - HEADER_BYTES) / BLOCK_BYTES);
+}
+
+/** The deleted keys of a delta as a segment; undefined when there are none. */
+export function deletedSegment(header: LayerHeader): LayerSegment | undefined {
+  const { deletedCount, deletedOffset, deletedSlots } = header;
+  if (deletedCount === 0) return undefined;
+  const bytes = deletedSlots * DELETED_STRIDE;
+  return { offset: deletedOffset, bytes, rows: deletedCount, slots: deletedSlots };
 }
 
 /** The segments that answer for keys: all but those of an index's rows. */

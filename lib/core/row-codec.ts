@@ -1,5 +1,56 @@
-/** Rows of embedding values as the bytes that layers store, by dtype (docs/formats/layer.md). */
+/**
+ * Rows of f32 values to the bytes that layers store, and back, by dtype (docs/formats/layer.md). f32 keeps every bit;
+ * f16 and bf16 round to nearest, ties to even, and keep infinities and NaN; i8 takes finite values only.
+ */
+import { CubeError } from './errors.ts';
+import { bf16ToF32Bits, f16ToF32Bits, f32BitsToBf16, f32BitsToF16 } from './half-floats.ts';
+import { keyToBigint } from './keys.ts';
 import type { TableDtype } from './manifest.ts';
+import { type QuantizationSearch, RowQuantizer } from './quantized-rows.ts';
+
+/** A dtype of rows that have elements. */
+export type RowDtype = Exclude<TableDtype, 'bytes'>;
+
+/** How far the stored rows are from the given ones, over all finite elements. */
+export interface RowErrors {
+  readonly elements: number;
+  readonly meanAbsolute: number;
+  readonly maxAbsolute: number;
+  readonly meanSquared: number;
+}
+
+export interface EncodedRows {
+  /** count · rowBytes; padding bytes are zero. */
+  readonly rows: Uint8Array;
+  readonly errors: RowErrors;
+}
+
+export interface EncodeOptions {
+  /** For i8: `range` unless given. */
+  readonly search?: QuantizationSearch;
+  /** 2n words, for errors: a row is named by its key. */
+  readonly keys?: Uint32Array;
+}
+
+export const NO_ERRORS: RowErrors = {
+  elements: 0,
+  meanAbsolute: 0,
+  maxAbsolute: 0,
+  meanSquared: 0,
+};
+
+/** The errors of two batches together. */
+export function addErrors(a: RowErrors, b: RowErrors): RowErrors {
+  const elements = a.elements + b.elements;
+  if (elements === 0) return NO_ERRORS;
+  const mean = (x: number, y: number): number => (x * a.elements + y * b.elements) / elements;
+  return {
+    elements,
+    meanAbsolute: mean(a.meanAbsolute, b.meanAbsolute),
+    maxAbsolute: Math.max(a.maxAbsolute, b.maxAbsolute),
+    meanSquared: mean(a.meanSquared, b.meanSquared),
+  };
+}
 
 /** Bytes of a stored row: a multiple of 4; 0 for dtype bytes, whose values have any length. */
 export function rowBytesOf(dtype: TableDtype, dim: number): number {
@@ -14,4 +65,154 @@ export function rowBytesOf(dtype: TableDtype, dim: number): number {
     case 'bytes':
       return 0;
   }
+}
+
+function bitsOf(rows: Float32Array): Uint32Array {
+  return new Uint32Array(rows.buffer, rows.byteOffset, rows.length);
+}
+
+/**
+ * @param rows count · dim
+ * @throws CubeError INVALID_ARGUMENT naming the key (or the row) that i8 cannot hold
+ */
+export function encodeRows(
+  dtype: RowDtype,
+  rows: Float32Array,
+  dim: number,
+  options: EncodeOptions = {},
+): EncodedRows {
+  const count = rows.length / dim;
+  const bytes = new Uint8Array(count * rowBytesOf(dtype, dim));
+  if (dtype === 'f32') new Uint32Array(bytes.buffer).set(bitsOf(rows));
+  else if (dtype === 'i8') quantizeRows(rows, dim, bytes, options);
+  else halveRows(dtype, bitsOf(rows), dim, new Uint16Array(bytes.buffer));
+  return { rows: bytes, errors: errorsOf(dtype, rows, dim, bytes) };
+}
+
+function halveRows(
+  dtype: 'f16' | 'bf16',
+  bits: Uint32Array,
+  dim: number,
+  halves: Uint16Array,
+): void {
+  const stride = rowBytesOf(dtype, dim) / 2;
+  const half = dtype === 'f16' ? f32BitsToF16 : f32BitsToBf16;
+  for (let from = 0, to = 0; from < bits.length; from += dim, to += stride) {
+    for (let i = 0; i < dim; i++) halves[to + i] = half(bits[from + i]!);
+  }
+}
+
+function quantizeRows(
+  rows: Float32Array,
+  dim: number,
+  bytes: Uint8Array,
+  { search = 'range', keys }: EncodeOptions,
+): void {
+  const quantizer = new RowQuantizer(search);
+  const rowBytes = rowBytesOf('i8', dim);
+  for (let row = 0; row * dim < rows.length; row++) {
+    if (quantizer.encode(rows, row * dim, dim, bytes, row * rowBytes)) continue;
+    const name = keys === undefined ? `row ${row}` : `the row of key ${keyToBigint(keys, row)}`;
+    throw new CubeError(
+      'INVALID_ARGUMENT',
+      `${name} has an element that is not finite or beyond ±65504, which dtype i8 cannot hold`,
+    );
+  }
+}
+
+/** Rows whose decoded values are compared at a time. */
+const CHECKED_ROWS = 1024;
+
+function errorsOf(dtype: RowDtype, rows: Float32Array, dim: number, bytes: Uint8Array): RowErrors {
+  if (dtype === 'f32') return { ...NO_ERRORS, elements: rows.length };
+  const rowBytes = rowBytesOf(dtype, dim);
+  let elements = 0;
+  let absolute = 0;
+  let squared = 0;
+  let maxAbsolute = 0;
+  for (let start = 0; start < rows.length; start += CHECKED_ROWS * dim) {
+    const count = Math.min(CHECKED_ROWS, (rows.length - start) / dim);
+    const from = (start / dim) * rowBytes;
+    const decoded = decodeRows(dtype, bytes.subarray(from, from + count * rowBytes), dim, count);
+    for (let i = 0; i < decoded.length; i++) {
+      const value = rows[start + i]!;
+      if (!Number.isFinite(value)) continue;
+      const error = Math.abs(value - decoded[i]!);
+      elements += 1;
+      absolute += error;
+      squared += error * error;
+      if (error > maxAbsolute) maxAbsolute = error;
+    }
+  }
+  const over = Math.max(1, elements);
+  return { elements, meanAbsolute: absolute / over, maxAbsolute, meanSquared: squared / over };
+}
+
+/**
+ * @param bytes count · rowBytes
+ * @returns count · dim
+ */
+export function decodeRows(
+  dtype: RowDtype,
+  bytes: Uint8Array,
+  dim: number,
+  count: number,
+): Float32Array {
+  const rows = new Float32Array(count * dim);
+  const bits = bitsOf(rows);
+  const view = new DataView(bytes.buffer, bytes.byteOffset, count * rowBytesOf(dtype, dim));
+  const rowBytes = rowBytesOf(dtype, dim);
+  for (let row = 0; row < count; row++) {
+    const from = row * rowBytes;
+    const to = row * dim;
+    if (dtype === 'i8') decodeLevels(view, from, rows, to, dim);
+    else if (dtype === 'f32') {
+      for (let i = 0; i < dim; i++) bits[to + i] = view.getUint32(from + 4 * i, true);
+    } else {
+      const whole = dtype === 'f16' ? f16ToF32Bits : bf16ToF32Bits;
+      for (let i = 0; i < dim; i++) bits[to + i] = whole(view.getUint16(from + 2 * i, true));
+    }
+  }
+  return rows;
+}
+
+const scaling = new Float32Array(2);
+const scalingBits = bitsOf(scaling);
+
+function decodeLevels(
+  view: DataView,
+  from: number,
+  rows: Float32Array,
+  to: number,
+  dim: number,
+): void {
+  scalingBits[0] = f16ToF32Bits(view.getUint16(from, true));
+  scalingBits[1] = f16ToF32Bits(view.getUint16(from + 2, true));
+  const scale = scaling[0]!;
+  const offset = scaling[1]!;
+  for (let i = 0; i < dim; i++) rows[to + i] = offset + view.getUint8(from + 4 + i) * scale;
+}
+
+/** What is wrong with stored rows that no encoder makes (set padding, an i8 row without a range), or undefined. */
+export function checkStoredRows(
+  dtype: RowDtype,
+  bytes: Uint8Array,
+  dim: number,
+  count: number,
+): string | undefined {
+  if (dtype === 'f32') return undefined;
+  const rowBytes = rowBytesOf(dtype, dim);
+  const used = dtype === 'i8' ? 4 + dim : 2 * dim;
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  for (let at = 0; at < count * rowBytes; at += rowBytes) {
+    for (let i = used; i < rowBytes; i++) {
+      if (bytes[at + i] !== 0) return 'the padding of a row is not zero';
+    }
+    if (dtype !== 'i8') continue;
+    const finite = (half: number): boolean => (half & 0x7c00) !== 0x7c00;
+    if (!finite(view.getUint16(at, true)) || !finite(view.getUint16(at + 2, true))) {
+      return 'a row of dtype i8 has a scale or an offset that is not finite';
+    }
+  }
+  return undefined;
 }

@@ -1,56 +1,129 @@
 /**
  * The deep check of a layer file: what a load takes on trust because its bytes are what their author wrote. A search
- * finds every key, every key is in the right shard, and the content is what the file's name says.
+ * finds every key and no key twice, every key is in the right shard, every row is one that its dtype can hold and is named
+ * by one key, no key is both there and deleted, and the content is what the file's name says.
  */
 import { createHash } from 'node:crypto';
 import { CubeError } from '../core/errors.ts';
-import { mixKey, multiplyHigh, shardOf } from '../core/keys.ts';
-import { BLOCK_BYTES, HEADER_BYTES, type LayerHeader } from '../core/layer-format.ts';
+import { shardOf } from '../core/keys.ts';
+import {
+  BLOCK_BYTES,
+  DELETED_STRIDE,
+  deletedSegment,
+  HEADER_BYTES,
+  keySegments,
+  type LayerHeader,
+} from '../core/layer-format.ts';
 import { encodeUnsignedHeader } from '../core/layer-header.ts';
+import { EmptyKeyFinder } from '../core/layer-placement.ts';
+import { checkStoredRows } from '../core/row-codec.ts';
 import { RandomReader } from '../platform/files.ts';
-import { type RowBatch, readLayerRows } from './layer-file.ts';
+import { readDeletedKeys, readLayerRows } from './layer-file.ts';
 import { LayerReader } from './layer-reader.ts';
+import { DeletedKeys, PlaceScan } from './place-scan.ts';
 
 const PIECE_BYTES = 8 << 20;
 
 export interface LayerReport {
   readonly header: LayerHeader;
   readonly rows: number;
+  /** Deleted keys of a delta. */
+  readonly deleted: number;
 }
 
 /**
- * Checks a layer file: header, sizes and every block; with `deep` also the content id, and that every key is in the
- * right shard and is found by a search.
+ * Checks a layer file: header, sizes and every block, and that its rows can be read; with `deep` also the content id, and
+ * all that the top of this file names.
  * @throws CubeError saying what is wrong
  */
 export function verifyLayerFile(path: string, options: { deep: boolean }): LayerReport {
   let header: LayerHeader;
+  let deleted: DeletedKeys | undefined;
   const reader = new LayerReader(path);
   try {
     header = reader.header;
     if (options.deep) {
-      if (header.layout === 'inline') checkPlaces(reader, path);
+      if (header.layout !== 'dense') checkPlaces(reader);
+      deleted = checkDeleted(reader);
       checkContentId(path, header);
     }
   } finally {
     reader.close();
   }
-  let rows = 0;
-  for (const batch of readLayerRows(path)) {
-    rows += batch.count;
-    if (options.deep) checkShard(batch, header, path);
-  }
-  return { header, rows };
+  const scan = new KeyScan(path, header, options.deep, deleted);
+  for (const { keys, rows, count } of readLayerRows(path)) scan.addRows(keys, rows, count);
+  for (const keys of readDeletedKeys(path)) scan.addDeleted(keys);
+  return { header, ...scan.finish() };
 }
 
-function checkShard({ keys, count }: RowBatch, header: LayerHeader, path: string): void {
-  const { shardIndex, shardNum } = header;
-  for (let i = 0; i < count; i++) {
-    if (shardOf(keys[2 * i]!, keys[2 * i + 1]!, shardNum) === shardIndex) continue;
-    throw new CubeError(
-      'CORRUPT',
-      `${path}: a key does not belong to shard ${shardIndex} of ${shardNum}; build it again`,
-    );
+/** All keys of a layer, row by row. */
+class KeyScan {
+  readonly #path: string;
+  readonly #header: LayerHeader;
+  readonly #deep: boolean;
+  readonly #deletedKeys: DeletedKeys | undefined;
+  readonly #empty: EmptyKeyFinder;
+  #rows = 0;
+  #deleted = 0;
+
+  constructor(
+    path: string,
+    header: LayerHeader,
+    deep: boolean,
+    deletedKeys: DeletedKeys | undefined,
+  ) {
+    this.#path = path;
+    this.#header = header;
+    this.#deep = deep;
+    this.#deletedKeys = deletedKeys;
+    this.#empty = new EmptyKeyFinder(deep ? header.rowCount + header.deletedCount : 0);
+  }
+
+  addRows(keys: Uint32Array, rows: Uint8Array, count: number): void {
+    this.#rows += count;
+    if (!this.#deep) return;
+    this.#checkShard(keys);
+    this.#empty.add(keys);
+    const { dtype, dim } = this.#header;
+    if (dtype !== 'bytes') {
+      const wrong = checkStoredRows(dtype, rows, dim, count);
+      if (wrong !== undefined) this.#fail(wrong);
+    }
+    for (let i = 0; this.#deletedKeys !== undefined && i < count; i++) {
+      if (!this.#deletedKeys.has(keys[2 * i]!, keys[2 * i + 1]!)) continue;
+      this.#fail('a key has a row and is deleted');
+    }
+  }
+
+  addDeleted(keys: Uint32Array): void {
+    this.#deleted += keys.length / 2;
+    if (!this.#deep) return;
+    this.#checkShard(keys);
+    this.#empty.add(keys);
+  }
+
+  finish(): { rows: number; deleted: number } {
+    const { deletedCount, emptyKey, layout } = this.#header;
+    if (this.#deleted !== deletedCount) {
+      this.#fail(`holds ${this.#deleted} deleted keys, its header says ${deletedCount}`);
+    }
+    const expected = layout === 'dense' ? 0n : this.#empty.emptyKey();
+    if (this.#deep && emptyKey !== expected) {
+      this.#fail(`its empty key is ${emptyKey}, not the greatest that no row has`);
+    }
+    return { rows: this.#rows, deleted: this.#deleted };
+  }
+
+  #checkShard(keys: Uint32Array): void {
+    const { shardIndex, shardNum } = this.#header;
+    for (let i = 0; i < keys.length; i += 2) {
+      if (shardOf(keys[i]!, keys[i + 1]!, shardNum) === shardIndex) continue;
+      this.#fail(`a key does not belong to shard ${shardIndex} of ${shardNum}`);
+    }
+  }
+
+  #fail(text: string): never {
+    throw new CubeError('CORRUPT', `${this.#path}: ${text}; build it again`);
   }
 }
 
@@ -76,79 +149,29 @@ function checkContentId(path: string, header: LayerHeader): void {
   }
 }
 
-/** Every key lies at or after its home slot with no empty slot between, and in strict (home, key) order. */
-function checkPlaces(reader: LayerReader, path: string): void {
-  const { header } = reader;
-  header.segments.forEach((segment, number) => {
-    const scan = new PlaceScan(header, number, path);
-    for (const piece of reader.slots(
-      segment,
-      Math.max(1, Math.floor(PIECE_BYTES / header.stride)),
-    )) {
-      scan.check(new Uint32Array(piece.buffer));
-    }
+function checkPlaces(reader: LayerReader): void {
+  const { stride, homeSlots, emptyKey } = reader.header;
+  const segments = keySegments(reader.header);
+  const perPiece = Math.max(1, Math.floor(PIECE_BYTES / stride));
+  for (const [number, segment] of segments.entries()) {
+    const table = { stride, homeSlots, emptyKey, segment: number, segmentCount: segments.length };
+    const scan = new PlaceScan(table, `${reader.path}: segment ${number}`);
+    for (const piece of reader.slots(segment, perPiece)) scan.check(new Uint32Array(piece.buffer));
     scan.finish(segment.rows);
-  });
+  }
 }
 
-class PlaceScan {
-  readonly #header: LayerHeader;
-  readonly #segment: number;
-  readonly #path: string;
-  readonly #mixed = new Uint32Array(2);
-  #slot = 0;
-  #runStart = 0;
-  #rows = 0;
-  #home = -1;
-  #low = 0;
-  #high = 0;
-
-  constructor(header: LayerHeader, segment: number, path: string) {
-    this.#header = header;
-    this.#segment = segment;
-    this.#path = path;
-  }
-
-  check(words: Uint32Array): void {
-    const { stride, emptyKey } = this.#header;
-    const emptyLow = Number(emptyKey & 0xffff_ffffn);
-    const emptyHigh = Number(emptyKey >> 32n);
-    for (let at = 0; at < words.length; at += stride / 4) {
-      const low = words[at]!;
-      const high = words[at + 1]!;
-      if (low === emptyLow && high === emptyHigh) this.#runStart = this.#slot + 1;
-      else this.#checkKey(low, high);
-      this.#slot += 1;
-    }
-  }
-
-  finish(rows: number): void {
-    if (this.#runStart !== this.#slot) this.#fail('its last slot is not empty');
-    if (this.#rows !== rows) this.#fail(`it holds ${this.#rows} rows, not ${rows}`);
-  }
-
-  #checkKey(low: number, high: number): void {
-    const { homeSlots, segments } = this.#header;
-    mixKey(low, high, this.#mixed, 0);
-    if (multiplyHigh(this.#mixed[0]!, segments.length) !== this.#segment) {
-      this.#fail(`slot ${this.#slot} holds a key of another segment`);
-    }
-    const home = multiplyHigh(this.#mixed[1]!, homeSlots);
-    if (home < this.#runStart || home > this.#slot) {
-      this.#fail(`the key in slot ${this.#slot} is not found by a search`);
-    }
-    const order = home - this.#home || high - this.#high || low - this.#low;
-    if (order <= 0) this.#fail(`slot ${this.#slot} is out of (home, key) order`);
-    this.#home = home;
-    this.#low = low;
-    this.#high = high;
-    this.#rows += 1;
-  }
-
-  #fail(text: string): never {
-    throw new CubeError(
-      'CORRUPT',
-      `${this.#path}: segment ${this.#segment}: ${text}; build it again`,
-    );
-  }
+/** @returns the deleted keys, all of them found by a search */
+function checkDeleted(reader: LayerReader): DeletedKeys | undefined {
+  const { deletedHomeSlots: homeSlots, emptyKey } = reader.header;
+  const segment = deletedSegment(reader.header);
+  if (segment === undefined) return undefined;
+  const table = { stride: DELETED_STRIDE, homeSlots, emptyKey, segment: 0, segmentCount: 1 };
+  const slots = new Uint8Array(segment.bytes);
+  reader.read(slots, segment.offset);
+  const words = new Uint32Array(slots.buffer);
+  const scan = new PlaceScan(table, `${reader.path}: deleted keys`);
+  scan.check(words);
+  scan.finish(segment.rows);
+  return new DeletedKeys(words, homeSlots, emptyKey);
 }

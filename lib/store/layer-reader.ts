@@ -82,13 +82,20 @@ export class LayerReader {
   }
 
   /** The whole bytes of one segment in pieces of whole slots or rows. */
-  *slots(segment: LayerSegment, slotsPerPiece: number): Generator<Uint8Array> {
-    const { stride } = this.header;
+  *slots(
+    segment: LayerSegment,
+    slotsPerPiece: number,
+    stride: number = this.header.stride,
+  ): Generator<Uint8Array> {
     for (let slot = 0; slot < segment.slots; slot += slotsPerPiece) {
       const piece = new Uint8Array(Math.min(slotsPerPiece, segment.slots - slot) * stride);
       this.read(piece, segment.offset + slot * stride);
       yield piece;
     }
+  }
+
+  get path(): string {
+    return this.#reader.path;
   }
 
   close(): void {

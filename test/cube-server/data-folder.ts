@@ -70,7 +70,10 @@ export class DataFolder {
       setKey(keys, i, key);
       for (let j = 0; j < table.dim; j++) rows[i * table.dim + j] = table.value(key, j);
     });
-    const layer = { table: table.name, dim: table.dim, shardIndex, shardNum, keys, rows };
+    const layer = {
+      ...{ table: table.name, dtype: 'f32' as const, dim: table.dim, shardIndex, shardNum, keys },
+      rows: new Uint8Array(rows.buffer),
+    };
     const { contentId, bytes, sha256 } = writeLayer(layer, (id) =>
       this.layerFile(bundle, table.name, id),
     );

@@ -225,7 +225,10 @@ function writeTable(
       values.set(row, dim * i);
     });
     const layer = writeLayer(
-      { table: name, dim, shardIndex: shard, shardNum, keys, rows: values },
+      {
+        ...{ table: name, dtype: 'f32', dim, shardIndex: shard, shardNum, keys },
+        rows: new Uint8Array(values.buffer),
+      },
       (contentId) => join(folder, `${contentId}.cube`),
     );
     const { contentId, bytes, path } = layer;

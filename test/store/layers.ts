@@ -52,11 +52,12 @@ export function writeTable(
   return writeLayer(
     {
       table: table.name,
+      dtype: 'f32',
       dim: table.dim,
       shardIndex: table.shardIndex,
       shardNum: table.shardNum,
       keys: packKeys(table.keys),
-      rows,
+      rows: new Uint8Array(rows.buffer),
     },
     (contentId) => layerPathIn(folder)(table.name, contentId),
     options.segmentBytesMax,

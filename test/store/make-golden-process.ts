@@ -9,7 +9,10 @@ for (const { file, table } of GOLDEN_LAYERS) {
   const rows = Float32Array.from(table.keys.flatMap((key) => [...rowOf(key, table.dim)]));
   const { name, dim, shardIndex, shardNum } = table;
   const written = writeLayer(
-    { table: name, dim, shardIndex, shardNum, keys: packKeys(table.keys), rows },
+    {
+      ...{ table: name, dtype: 'f32', dim, shardIndex, shardNum, keys: packKeys(table.keys) },
+      rows: new Uint8Array(rows.buffer),
+    },
     (contentId) => join(GOLDEN_FOLDER, `${contentId}.cube`),
   );
   renameSync(written.path, join(GOLDEN_FOLDER, file));

@@ -115,7 +115,10 @@ function buildTable(
   for (const { shardIndex, keys, rows } of shardsOf(table, shardNum, GATHER_BYTES)) {
     let wasThere = false;
     const layer = writeLayer(
-      { table: table.name, dim: table.dim, shardIndex, shardNum, keys, rows },
+      {
+        ...{ table: table.name, dtype: 'f32', dim: table.dim, shardIndex, shardNum, keys },
+        rows: new Uint8Array(rows.buffer, rows.byteOffset, rows.byteLength),
+      },
       (contentId) => {
         const path = repository.layerTarget(bundle, table.name, contentId);
         wasThere = fileExists(path);

@@ -59,7 +59,10 @@ export class TestRepository {
       rows.set(row, i * dim);
     });
     const target = (contentId: string) => this.repository.layerTarget(bundle, name, contentId);
-    const layer = { table: name, dim, shardIndex, shardNum, keys, rows };
+    const layer = {
+      ...{ table: name, dtype: 'f32' as const, dim, shardIndex, shardNum, keys },
+      rows: new Uint8Array(rows.buffer),
+    };
     const written = writeLayer(layer, target);
     const { contentId, bytes, sha256 } = written;
     return { contentId, kind: 'base', bytes, sha256, rows: written.rows };
