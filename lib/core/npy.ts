@@ -1,20 +1,23 @@
 /**
  * NumPy's `.npy` files, format versions 1 and 2: a header that says element type and shape, then the elements.
- * Read and written here: little-endian `f4` (float32), `i8` (int64) and `u8` (uint64) in C order; everything else is
- * refused by name. The file must be exactly as long as its header says.
+ * Read and written here: little-endian `f2`, `f4`, `f8` (float16, 32, 64), `i8` (int64) and `u8` (uint64) in C order;
+ * everything else is refused by name. The file must be exactly as long as its header says.
  * Source of the format: numpy.lib.format.
  */
 import { CubeError } from './errors.ts';
 
 interface NpyArrays {
+  /** The bits: there is no Float16Array. */
+  f2: Uint16Array;
   f4: Float32Array;
+  f8: Float64Array;
   i8: BigInt64Array;
   u8: BigUint64Array;
 }
 
 export type NpyDtype = keyof NpyArrays;
 
-const ITEM_BYTES: Readonly<Record<NpyDtype, number>> = { f4: 4, i8: 8, u8: 8 };
+const ITEM_BYTES: Readonly<Record<NpyDtype, number>> = { f2: 2, f4: 4, f8: 8, i8: 8, u8: 8 };
 const MAGIC = [0x93, 0x4e, 0x55, 0x4d, 0x50, 0x59];
 /** The data begins at a multiple of this, so that a reader may map it. */
 const ALIGNMENT = 64;
@@ -53,11 +56,15 @@ export function encodeNpyHeader(dtype: NpyDtype, shape: readonly number[]): Uint
 
 /**
  * @param bytes the file, or its first NPY_HEADER_BYTES_MAX bytes
- * @param fileBytes the length of the whole file
+ * @param fileBytes the length of the whole file; undefined for a stream, whose reader finds its end
  * @param source what to call the file in errors
  * @throws CubeError CORRUPT for damaged bytes, UNSUPPORTED for arrays of another kind
  */
-export function decodeNpyHeader(bytes: Uint8Array, fileBytes: number, source: string): NpyHeader {
+export function decodeNpyHeader(
+  bytes: Uint8Array,
+  fileBytes: number | undefined,
+  source: string,
+): NpyHeader {
   const { text, dataOffset } = headerText(bytes, source);
   const fields = parseHeaderText(text, source);
   const dtype = checkDtype(fields.descr, source);
@@ -68,7 +75,7 @@ export function decodeNpyHeader(bytes: Uint8Array, fileBytes: number, source: st
     );
   }
   const dataBytes = fields.shape.reduce((product, dim) => product * dim, ITEM_BYTES[dtype]);
-  const found = fileBytes - dataOffset;
+  const found = fileBytes === undefined ? dataBytes : fileBytes - dataOffset;
   if (dataBytes !== found) {
     const shape = `(${fields.shape.join(', ')})`;
     const what = found < dataBytes ? 'is truncated' : 'has bytes after its end';
@@ -88,7 +95,9 @@ export function decodeNpy(bytes: Uint8Array, source: string): NpyArray {
   if (data.byteOffset % itemBytes !== 0) data = data.slice();
   const { buffer, byteOffset } = data;
   const length = dataBytes / itemBytes;
+  if (dtype === 'f2') return { dtype, shape, data: new Uint16Array(buffer, byteOffset, length) };
   if (dtype === 'f4') return { dtype, shape, data: new Float32Array(buffer, byteOffset, length) };
+  if (dtype === 'f8') return { dtype, shape, data: new Float64Array(buffer, byteOffset, length) };
   if (dtype === 'i8') return { dtype, shape, data: new BigInt64Array(buffer, byteOffset, length) };
   return { dtype, shape, data: new BigUint64Array(buffer, byteOffset, length) };
 }
@@ -171,8 +180,12 @@ function parseHeaderText(text: string, source: string): HeaderFields {
 function checkDtype(descr: string, source: string): NpyDtype {
   const dtype = descr.startsWith('<') ? descr.slice(1) : '';
   if (Object.hasOwn(ITEM_BYTES, dtype)) return dtype as NpyDtype;
+  const bigEndian = descr.startsWith('>') ? ' (big-endian)' : '';
   throw new CubeError(
     'UNSUPPORTED',
-    `${source}: elements of type ${JSON.stringify(descr)}; supported are "<f4", "<i8" and "<u8"`,
+    `${source}: elements of type ${JSON.stringify(descr)}${bigEndian}; supported are ` +
+      Object.keys(ITEM_BYTES)
+        .map((known) => `"<${known}"`)
+        .join(', '),
   );
 }
