@@ -70,6 +70,21 @@ export function fileBytes(path: string): number {
   return guarded('read', path, () => statSync(path).size);
 }
 
+export interface FileStat {
+  readonly bytes: number;
+  readonly mtimeMs: number;
+  readonly isFile: boolean;
+  readonly isFolder: boolean;
+}
+
+/** What is at a path, links followed; undefined when nothing is. */
+export function statPath(path: string): FileStat | undefined {
+  if (!existsSync(path)) return undefined;
+  const stat = guarded('read', path, () => statSync(path));
+  const { size, mtimeMs } = stat;
+  return { bytes: size, mtimeMs, isFile: stat.isFile(), isFolder: stat.isDirectory() };
+}
+
 export function isFolder(path: string): boolean {
   // existsSync first: below a file, statSync throws even when told not to.
   return existsSync(path) && statSync(path, { throwIfNoEntry: false })?.isDirectory() === true;
