@@ -1,0 +1,99 @@
+/**
+ * The bytes of one input in order, with their place in it: a window that slides over a stream. Readers parse the window
+ * without waiting and ask for more only when a record is not all there.
+ */
+import { CubeError } from '../../../lib/core/errors.ts';
+
+const WINDOW_BYTES = 512 << 10;
+
+export class ByteReader {
+  /** What to call the input in errors. */
+  readonly path: string;
+  /** The window: unread bytes are start … end - 1. */
+  bytes: Buffer = Buffer.allocUnsafe(WINDOW_BYTES);
+  view: DataView = viewOf(this.bytes);
+  start = 0;
+  end = 0;
+  readonly #chunks: AsyncIterator<Uint8Array>;
+  #base = 0;
+  #ended = false;
+
+  constructor(path: string, chunks: AsyncIterable<Uint8Array>) {
+    this.path = path;
+    this.#chunks = chunks[Symbol.asyncIterator]();
+  }
+
+  /** The place of `start` in the (decompressed) input. */
+  get offset(): number {
+    return this.#base + this.start;
+  }
+
+  get available(): number {
+    return this.end - this.start;
+  }
+
+  /** Whether the window reaches the end of the input. */
+  get ended(): boolean {
+    return this.#ended;
+  }
+
+  /** Waits until `count` bytes are in the window. @returns false when the input ends before: what is left is there */
+  async ensure(count: number): Promise<boolean> {
+    while (this.available < count && !this.#ended) {
+      const next = await this.#chunks.next();
+      if (next.done === true) this.#ended = true;
+      else this.#append(next.value);
+    }
+    return this.available >= count;
+  }
+
+  /** Fills `target`. @throws CubeError CORRUPT when the input ends before */
+  async readInto(target: Uint8Array): Promise<void> {
+    let done = 0;
+    while (done < target.length) {
+      if (this.available === 0 && !(await this.ensure(1))) {
+        this.fail(`ends too early: ${target.length - done} more bytes were expected`);
+      }
+      const count = Math.min(target.length - done, this.available);
+      target.set(this.bytes.subarray(this.start, this.start + count), done);
+      this.start += count;
+      done += count;
+    }
+  }
+
+  /** @throws CubeError CORRUPT when bytes are left */
+  async expectEnd(): Promise<void> {
+    if (await this.ensure(1)) this.fail('has bytes after its end');
+  }
+
+  /** @throws CubeError CORRUPT naming the input and the place */
+  fail(what: string, offset: number = this.offset): never {
+    throw new CubeError('CORRUPT', `${this.path}: byte ${offset}: ${what}`);
+  }
+
+  async close(): Promise<void> {
+    await this.#chunks.return?.();
+  }
+
+  #append(chunk: Uint8Array): void {
+    const left = this.available;
+    const needed = left + chunk.length;
+    const { bytes } = this;
+    if (this.end + chunk.length > bytes.length) {
+      if (needed > bytes.length) {
+        this.bytes = Buffer.allocUnsafe(Math.max(2 * bytes.length, needed));
+        this.view = viewOf(this.bytes);
+      }
+      bytes.copy(this.bytes, 0, this.start, this.end);
+      this.#base += this.start;
+      this.start = 0;
+      this.end = left;
+    }
+    this.bytes.set(chunk, this.end);
+    this.end += chunk.length;
+  }
+}
+
+function viewOf({ buffer, byteOffset, length }: Buffer): DataView {
+  return new DataView(buffer, byteOffset, length);
+}
