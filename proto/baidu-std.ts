@@ -15,23 +15,44 @@ import {
 } from './frame-fields.ts';
 import { NameCache } from './name-cache.ts';
 import type { OutputBuffer } from './output-buffer.ts';
+import { WireReader } from './wire.ts';
 
 const FRAME_MAGIC = 0x50525043; // "PRPC"
 const DEFAULT_MAX_FRAME_BYTES: number = 64 << 20;
 /** A larger buffer that once held a split frame is given back after use. */
 const KEPT_BUFFER_BYTES = 1 << 20;
+const textDecoder = new TextDecoder('utf-8');
 const NO_BYTES = new Uint8Array(0);
+const CHECKSUM_BYTES = 4;
+/** content_type, checksum_type = 0, checksum_value = "". */
+const NO_CONTENT_TYPE_AND_CHECKSUM: Uint8Array = Uint8Array.of(0x50, 0, 0x58, 0, 0x62, 0);
+
+export { COMPRESSION_NAMES, CONTENT_NAMES } from './frame-fields.ts';
 
 /** One frame, as its reader sees it; see FrameFields for how long it is valid. */
 export type Frame = Readonly<FrameFields>;
 
 /** What an answer needs of its request. */
-export type ReplyTo = Pick<Frame, 'bytes' | 'correlationStart' | 'correlationEnd'>;
+export type ReplyTo = Pick<
+  Frame,
+  | 'bytes'
+  | 'correlationStart'
+  | 'correlationEnd'
+  | 'compressType'
+  | 'contentType'
+  | 'checksumType'
+  | 'checksumWithAttachment'
+>;
 
 /** The same without the request's bytes, for an answer that outlives them. */
 export function copyReplyTo(request: ReplyTo): ReplyTo {
-  const bytes = request.bytes.slice(request.correlationStart, request.correlationEnd);
-  return { bytes, correlationStart: 0, correlationEnd: bytes.length };
+  const { compressType, contentType, checksumType, checksumWithAttachment } = request;
+  const { slice } = Uint8Array.prototype;
+  const bytes = slice.call(request.bytes, request.correlationStart, request.correlationEnd);
+  return {
+    ...{ bytes, correlationStart: 0, correlationEnd: bytes.length },
+    ...{ compressType, contentType, checksumType, checksumWithAttachment },
+  };
 }
 
 /** Push parser: `push` bytes as they come, then call `next` until it is false. After a throw it is unusable. */
@@ -161,6 +182,17 @@ export function correlationOf(frame: Frame): number {
   return value;
 }
 
+/** The caller's log id; 0 when it sent none. */
+export function logIdOf(frame: Frame): bigint {
+  const { bytes, logIdStart, logIdEnd } = frame;
+  return logIdStart === logIdEnd ? 0n : new WireReader(bytes, logIdStart, logIdEnd).int64();
+}
+
+/** The caller's request id; empty when it sent none. */
+export function requestIdOf(frame: Frame): string {
+  return textDecoder.decode(frame.bytes.subarray(frame.requestIdStart, frame.requestIdEnd));
+}
+
 /** What every request to one method has in common: the encoded names, made once. */
 export class RequestTarget {
   readonly service: string;
@@ -213,33 +245,70 @@ export class RequestTarget {
 /**
  * Begins a success response to `request` that will carry `attachmentBytes`: header and meta. Append the payload,
  * then exactly that many attachment bytes, then `finishFrame(output, frameStart, metaEnd)`, where frameStart is the output's
- * length before and metaEnd the value returned. The meta is what brpc 1.0 sends.
+ * length before and metaEnd the value returned. The meta is what brpc 1.17 sends, byte for byte. It promises the
+ * request's own compression, content type and checksum: where there are any, seal the payload before finishing.
  */
 export function beginResponse(
   output: OutputBuffer,
   request: ReplyTo,
   attachmentBytes: number,
 ): number {
-  let at = output.reserve(FRAME_HEADER_BYTES + 32);
+  let at = output.reserve(FRAME_HEADER_BYTES + 48);
   const bytes = output.bytes;
   at += FRAME_HEADER_BYTES;
   bytes[at++] = 0x12; // response { error_code = 0 }
   bytes[at++] = 2;
   bytes[at++] = 0x08;
   bytes[at++] = 0;
-  bytes[at++] = 0x18; // compress_type = 0
-  bytes[at++] = 0;
+  bytes[at++] = 0x18;
+  bytes[at++] = request.compressType;
   bytes[at++] = 0x20;
   if (request.correlationStart === request.correlationEnd) bytes[at++] = 0;
   for (let i = request.correlationStart; i < request.correlationEnd; i++) {
     bytes[at++] = request.bytes[i]!;
   }
-  output.truncate(at);
   if (attachmentBytes > 0) {
-    output.appendByte(0x28);
-    output.appendVarint(attachmentBytes);
+    bytes[at++] = 0x28;
+    for (let rest = attachmentBytes; ; rest >>>= 7) {
+      if (rest < 0x80) {
+        bytes[at++] = rest;
+        break;
+      }
+      bytes[at++] = (rest & 0x7f) | 0x80;
+    }
   }
-  return output.length;
+  bytes[at++] = 0x50;
+  bytes[at++] = request.contentType;
+  bytes[at++] = 0x58;
+  bytes[at++] = request.checksumType;
+  bytes[at++] = 0x62;
+  if (request.checksumType === 0) bytes[at++] = 0;
+  else {
+    bytes[at++] = CHECKSUM_BYTES;
+    at += CHECKSUM_BYTES;
+  }
+  if (request.checksumWithAttachment) {
+    bytes[at++] = 0x68;
+    bytes[at++] = 1;
+  }
+  output.truncate(at);
+  return at;
+}
+
+/** Takes back the compression that `beginResponse` promised. */
+export function setUncompressed(output: OutputBuffer, frameStart: number): void {
+  output.bytes[frameStart + FRAME_HEADER_BYTES + 5] = 0;
+}
+
+/** Fills in the checksum of a response to a request that had one. */
+export function setChecksum(
+  output: OutputBuffer,
+  metaEnd: number,
+  request: ReplyTo,
+  checksum: number,
+): void {
+  const at = metaEnd - CHECKSUM_BYTES - (request.checksumWithAttachment ? 2 : 0);
+  output.view.setUint32(at, checksum);
 }
 
 /** Appends a whole error response; `request` undefined: an error of the connection, without correlation id. */
@@ -260,10 +329,13 @@ export function writeErrorResponse(
   output.append(text);
   output.appendByte(0x18);
   output.appendByte(0);
-  if (request !== undefined && request.correlationEnd > request.correlationStart) {
+  if (request !== undefined) {
     output.appendByte(0x20);
-    output.appendRange(request.bytes, request.correlationStart, request.correlationEnd);
+    const { bytes, correlationStart, correlationEnd } = request;
+    if (correlationStart === correlationEnd) output.appendByte(0);
+    output.appendRange(bytes, correlationStart, correlationEnd);
   }
+  output.append(NO_CONTENT_TYPE_AND_CHECKSUM);
   finishFrame(output, frameStart, output.length);
 }
 

@@ -4,7 +4,10 @@ import type { NameCache } from './name-cache.ts';
 import { WIRE_BYTES, WIRE_VARINT, WireReader } from './wire.ts';
 
 export const FRAME_HEADER_BYTES = 12;
-const COMPRESSION_NAMES = ['none', 'snappy', 'gzip', 'zlib', 'lz4'];
+/** By number: what `compress_type` and `content_type` may be. */
+export const COMPRESSION_NAMES: readonly string[] = ['none', 'snappy', 'gzip', 'zlib', 'lz4'];
+export const CONTENT_NAMES: readonly string[] = ['pb', 'json', 'proto-json', 'proto-text'];
+export const CHECKSUM_CRC32C = 1;
 const NO_BYTES = new Uint8Array(0);
 const textDecoder = new TextDecoder('utf-8');
 
@@ -14,13 +17,28 @@ const textDecoder = new TextDecoder('utf-8');
  */
 export interface FrameFields {
   bytes: Uint8Array;
+  metaStart: number;
   isRequest: boolean;
   service: string;
   method: string;
   /** Milliseconds the caller waits; 0: it did not say. */
   timeoutMs: number;
+  /** Positions of the log id (a varint) and of the request id (UTF-8), both the caller's own; start = end: none. */
+  logIdStart: number;
+  logIdEnd: number;
+  requestIdStart: number;
+  requestIdEnd: number;
   errorCode: number;
   errorText: string;
+  /** Of the payload as it lies here: 0 none, 1 snappy, 2 gzip, 3 zlib, 4 LZ4. The attachment is never compressed. */
+  compressType: number;
+  /** Of the payload: 0 protobuf, 1 JSON. */
+  contentType: number;
+  /** 0 none, 1 CRC-32C of the payload as it lies here, followed by the attachment when `checksumWithAttachment`. */
+  checksumType: number;
+  checksumWithAttachment: boolean;
+  checksumStart: number;
+  checksumEnd: number;
   /** The correlation id's raw varint bytes; start = end when the frame has none. */
   correlationStart: number;
   correlationEnd: number;
@@ -28,19 +46,30 @@ export interface FrameFields {
   payloadEnd: number;
   attachmentStart: number;
   attachmentEnd: number;
-  /** The frame is well delimited but cannot be used (compressed, impossible attachment size): answer with this. */
+  /** The frame is well delimited but cannot be used (an unknown compression, an impossible size): answer with this. */
   defect: CubeError | undefined;
 }
 
 export function emptyFrame(): FrameFields {
   return {
     bytes: NO_BYTES,
+    metaStart: 0,
     isRequest: false,
     service: '',
     method: '',
     timeoutMs: 0,
+    logIdStart: 0,
+    logIdEnd: 0,
+    requestIdStart: 0,
+    requestIdEnd: 0,
     errorCode: 0,
     errorText: '',
+    compressType: 0,
+    contentType: 0,
+    checksumType: 0,
+    checksumWithAttachment: false,
+    checksumStart: 0,
+    checksumEnd: 0,
     correlationStart: 0,
     correlationEnd: 0,
     payloadStart: 0,
@@ -69,12 +98,23 @@ export function decodeFrame(
   const metaEnd = metaStart + readU32(bytes, at + 8);
   const bodyEnd = at + total;
   frame.bytes = bytes;
+  frame.metaStart = metaStart;
   frame.isRequest = false;
   frame.service = '';
   frame.method = '';
   frame.timeoutMs = 0;
+  frame.logIdStart = 0;
+  frame.logIdEnd = 0;
+  frame.requestIdStart = 0;
+  frame.requestIdEnd = 0;
   frame.errorCode = 0;
   frame.errorText = '';
+  frame.compressType = 0;
+  frame.contentType = 0;
+  frame.checksumType = 0;
+  frame.checksumWithAttachment = false;
+  frame.checksumStart = 0;
+  frame.checksumEnd = 0;
   frame.correlationStart = 0;
   frame.correlationEnd = 0;
   frame.defect = undefined;
@@ -82,9 +122,10 @@ export function decodeFrame(
   frame.payloadStart = metaEnd;
   frame.attachmentEnd = bodyEnd;
   if (attachmentBytes < 0 || attachmentBytes > bodyEnd - metaEnd) {
+    const what = attachmentBytes < 0 ? 'negative' : `larger than request_size=${bodyEnd - metaEnd}`;
     frame.defect ??= new CubeError(
       'INVALID_ARGUMENT',
-      `attachment_size=${attachmentBytes} does not fit the ${bodyEnd - metaEnd} bytes after the meta`,
+      `attachment_size=${attachmentBytes} is ${what}`,
     );
     frame.payloadEnd = bodyEnd;
     frame.attachmentStart = bodyEnd;
@@ -113,28 +154,60 @@ function decodeMeta(
       skipVarint(reader);
       frame.correlationEnd = reader.position;
     } else if (field === 5 && wireType === WIRE_VARINT) attachmentBytes = reader.int32();
-    else if (field === 3 && wireType === WIRE_VARINT) {
-      const type = reader.int32();
-      if (type !== 0) frame.defect = compressionDefect(type);
-    } else if (field === 10 && wireType === WIRE_VARINT) {
-      const type = reader.int32();
-      if (type !== 0) {
-        frame.defect = new CubeError(
-          'INVALID_ARGUMENT',
-          `content_type ${type} is not supported; send protobuf (0)`,
-        );
-      }
-    } else reader.skip();
+    else if (field === 3 && wireType === WIRE_VARINT) frame.compressType = reader.int32();
+    else decodeRareMeta(reader, frame);
+  }
+  if (frame.compressType !== 0 || frame.contentType !== 0 || frame.checksumType !== 0) {
+    checkTypes(frame);
   }
   return attachmentBytes;
 }
 
-function compressionDefect(type: number): CubeError {
-  const name = COMPRESSION_NAMES[type] ?? 'unknown';
-  return new CubeError(
-    'INVALID_ARGUMENT',
-    `compress_type ${type} (${name}) is not supported; send uncompressed (0)`,
-  );
+/** What brpc 1.17 and streams add. */
+function decodeRareMeta(reader: WireReader, frame: FrameFields): void {
+  const { field, wireType } = reader;
+  if (field === 10 && wireType === WIRE_VARINT) frame.contentType = reader.int32();
+  else if (field === 11 && wireType === WIRE_VARINT) frame.checksumType = reader.int32();
+  else if (field === 12 && wireType === WIRE_BYTES) {
+    const value = reader.message();
+    frame.checksumStart = value.position;
+    frame.checksumEnd = value.end;
+  } else if (field === 13 && wireType === WIRE_VARINT) {
+    frame.checksumWithAttachment = reader.uint32() !== 0;
+  } else {
+    if (field === 8 && wireType === WIRE_BYTES) {
+      frame.defect = new CubeError(
+        'UNSUPPORTED',
+        'streams (stream_settings) are not supported here; make plain calls',
+      );
+    }
+    reader.skip();
+  }
+}
+
+function checkTypes(frame: FrameFields): void {
+  const { compressType, contentType, checksumType } = frame;
+  if (COMPRESSION_NAMES[compressType] === undefined) {
+    frame.defect ??= new CubeError(
+      'INVALID_ARGUMENT',
+      `compress_type ${compressType} is not known here; send 0 to 4 (${COMPRESSION_NAMES.join(', ')})`,
+    );
+    frame.compressType = 0;
+  }
+  if (CONTENT_NAMES[contentType] === undefined) {
+    frame.defect ??= new CubeError(
+      'INVALID_ARGUMENT',
+      `content_type ${contentType} is not known here; send protobuf (0)`,
+    );
+    frame.contentType = 0;
+  }
+  if (checksumType !== 0 && checksumType !== CHECKSUM_CRC32C) {
+    frame.defect ??= new CubeError(
+      'INVALID_ARGUMENT',
+      `checksum_type ${checksumType} is not known here; send none (0) or crc32c (1)`,
+    );
+    frame.checksumType = 0;
+  }
 }
 
 function decodeRequestMeta(reader: WireReader, frame: FrameFields, names: NameCache): void {
@@ -145,6 +218,14 @@ function decodeRequestMeta(reader: WireReader, frame: FrameFields, names: NameCa
       frame.method = name(reader, names);
     } else if (reader.field === 8 && reader.wireType === WIRE_VARINT) {
       frame.timeoutMs = Math.max(0, reader.int32());
+    } else if (reader.field === 3 && reader.wireType === WIRE_VARINT) {
+      frame.logIdStart = reader.position;
+      skipVarint(reader);
+      frame.logIdEnd = reader.position;
+    } else if (reader.field === 7 && reader.wireType === WIRE_BYTES) {
+      const value = reader.message();
+      frame.requestIdStart = value.position;
+      frame.requestIdEnd = value.end;
     } else reader.skip();
   }
 }
@@ -169,5 +250,5 @@ function skipVarint(reader: WireReader): void {
   while (reader.position < limit) {
     if (reader.bytes[reader.position++]! < 0x80) return;
   }
-  throw new CubeError('INVALID_ARGUMENT', 'baidu_std: correlation_id is not a varint');
+  throw new CubeError('INVALID_ARGUMENT', 'baidu_std: an id is not a varint');
 }

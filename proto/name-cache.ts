@@ -20,7 +20,8 @@ export class NameCache {
     const place = (bytes[end - 1]! + 7 * bytes[start]! + 13 * middle + 31 * length) & (PLACES - 1);
     const held = this.#bytes[place];
     if (held !== undefined && equals(held, bytes, start, length)) return this.#names[place]!;
-    const copy = bytes.slice(start, end);
+    // Of a Buffer, slice() would be a view, and keep all that was read with it alive.
+    const copy = Uint8Array.prototype.slice.call(bytes, start, end);
     const name = textDecoder.decode(copy);
     this.#bytes[place] = copy;
     this.#names[place] = name;

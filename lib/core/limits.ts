@@ -9,6 +9,8 @@ export const ERROR_TEXT_CHARS_MAX = 4096;
 export interface ServerLimits {
   /** Bytes of one baidu_std frame body. */
   readonly frameBytes: number;
+  /** Bytes of one request's payload, or HTTP body, once it is decompressed. */
+  readonly inflatedBytes: number;
   /** Bytes of one HTTP request body. */
   readonly httpBodyBytes: number;
   /** Characters of one JSON seek: every key costs the event loop far more than a packed one does. */
@@ -45,6 +47,8 @@ export interface ServerLimits {
 export const DEFAULT_SERVER_LIMITS: ServerLimits = {
   /** brpc's own -max_body_size: a client of Cube never needs more. */
   frameBytes: 64 << 20,
+  /** More than keysPerRequest keys in Cube's own form need; inflating it takes some 50 ms. */
+  inflatedBytes: 16 << 20,
   /** As many packed keys as keysPerRequest allows, and room for the head. */
   httpBodyBytes: 9 << 20,
   /** About 50,000 keys of 20 digits: some 40 ms during which nobody else is answered. */

@@ -4,6 +4,7 @@
  */
 import type { Socket } from 'node:net';
 import {
+  CONTENT_NAMES,
   copyReplyTo,
   type Frame,
   FrameDecoder,
@@ -12,13 +13,13 @@ import {
 } from '../../proto/baidu-std.ts';
 import type { OutputBuffer } from '../../proto/output-buffer.ts';
 import { CubeError } from '../core/errors.ts';
-import { ERROR_TEXT_CHARS_MAX, type ServerLimits } from '../core/limits.ts';
+import { ERROR_TEXT_CHARS_MAX } from '../core/limits.ts';
 import { systemClock } from '../platform/clock.ts';
-import type { Logger } from '../platform/logs.ts';
-import { BufferPool } from './buffer-pool.ts';
+import type { BaiduHost } from './baidu-host.ts';
 import { DeferredResponse } from './deferred-response.ts';
 import { formatEndpoint } from './endpoint.ts';
-import { type DeferringCaller, RpcResponse, type RpcRoute, RpcRoutes } from './rpc-routes.ts';
+import { isCoded, openPayload } from './payload-coding.ts';
+import { type DeferringCaller, type RpcResponse, type RpcRoute, RpcRoutes } from './rpc-routes.ts';
 
 /** Written out before a burst has ended, so that one burst cannot fill the memory. */
 const FLUSH_BYTES = 256 << 10;
@@ -26,71 +27,9 @@ const FLUSH_BYTES = 256 << 10;
 const KEPT_TOTAL_BYTES = 64 << 20;
 /** After a fatal error the peer may still be sending: its bytes are thrown away so that it can read the error. */
 const LINGER_MS = 1000;
-
-/** What all baidu_std connections of a server share. */
-export class BaiduHost {
-  readonly routes: RpcRoutes;
-  readonly limits: ServerLimits;
-  readonly logger: Logger;
-  readonly pool: BufferPool = new BufferPool();
-  readonly response: RpcResponse = new RpcResponse();
-  /** Bytes given to sockets and not yet taken by the kernel. */
-  unsentBytes = 0;
-  /** Bytes of unfinished frames. */
-  gatheredBytes = 0;
-  /** Memory that connections hold for unfinished frames, and keep for the next. */
-  heldBytes = 0;
-  /** New calls are refused: the process is about to end. */
-  stopping = false;
-  /** Calls to methods that nobody serves. */
-  unknownCalls = 0;
-  /** Connections ended because their bytes were no baidu_std or over a limit. */
-  brokenConnections = 0;
-  slowReaders = 0;
-  untilSample: number = RpcRoutes.sampleEvery;
-  #callsInFlight = 0;
-  #onIdle: (() => void) | undefined;
-
-  constructor(routes: RpcRoutes, limits: ServerLimits, logger: Logger) {
-    this.routes = routes;
-    this.limits = limits;
-    this.logger = logger;
-  }
-
-  /** Calls whose answers are deferred. */
-  get callsInFlight(): number {
-    return this.#callsInFlight;
-  }
-
-  /** @throws CubeError OVERLOADED */
-  beginDeferred(): void {
-    const { callsInFlight } = this.limits;
-    if (this.#callsInFlight >= callsInFlight) {
-      throw new CubeError(
-        'OVERLOADED',
-        `${this.#callsInFlight} calls are being answered already; try again later or another replica`,
-      );
-    }
-    this.#callsInFlight++;
-  }
-
-  endDeferred(): void {
-    this.#callsInFlight--;
-    if (this.#callsInFlight === 0) this.#onIdle?.();
-  }
-
-  /** Resolves when no call is in flight, or after `waitMs`. */
-  async drain(waitMs: number): Promise<void> {
-    if (this.#callsInFlight === 0) return;
-    await new Promise<void>((resolve) => {
-      const timer = setTimeout(resolve, waitMs);
-      this.#onIdle = () => {
-        clearTimeout(timer);
-        resolve();
-      };
-    });
-  }
-}
+const CONTENT_JSON = 1;
+const textDecoder = new TextDecoder('utf-8');
+const textEncoder = new TextEncoder();
 
 export class BaiduConnection implements DeferringCaller {
   readonly socket: Socket;
@@ -177,8 +116,7 @@ export class BaiduConnection implements DeferringCaller {
     const route = host.routes.find(frame.service, frame.method);
     if (route === undefined) {
       host.unknownCalls++;
-      const text = `Fail to find method=${frame.service}/${frame.method}`;
-      this.#refuse(output, frame, new CubeError('UNSUPPORTED', text));
+      this.#refuse(output, frame, unknown(frame, host.routes.hasService(frame.service)));
       return output;
     }
     route.requests++;
@@ -248,7 +186,9 @@ export class BaiduConnection implements DeferringCaller {
       if (unsentBytes > limits.outputTotalBytes) {
         throw new CubeError('OVERLOADED', 'too many answers wait to be read by their callers');
       }
-      route.handler(frame, response);
+      const request = isCoded(frame) ? openPayload(frame, limits.inflatedBytes) : frame;
+      if (frame.contentType === 0) route.handler(request, response);
+      else answerJson(route, request, response);
       if (response.deferred === undefined) response.finish();
     } catch (error) {
       response.discard();
@@ -345,4 +285,25 @@ export class BaiduConnection implements DeferringCaller {
     const timer = setTimeout(() => this.socket.destroy(), LINGER_MS);
     this.socket.once('close', () => clearTimeout(timer));
   }
+}
+
+/** As brpc: a name without package is looked for among the services, any other is a method that is not there. */
+function unknown({ service, method }: Frame, hasService: boolean): CubeError {
+  if (hasService || service.includes('.')) {
+    return new CubeError('UNSUPPORTED', `Fail to find method=${service}/${method}`);
+  }
+  return new CubeError('NOT_FOUND', `Fail to find service=${service}`);
+}
+
+function answerJson(route: RpcRoute, request: Frame, response: RpcResponse): void {
+  const { bytes, payloadStart, payloadEnd, contentType } = request;
+  if (route.jsonHandler === undefined || contentType !== CONTENT_JSON) {
+    throw new CubeError(
+      'INVALID_ARGUMENT',
+      `content_type ${contentType} (${CONTENT_NAMES[contentType]}) is not supported by ${route.service}/${route.method}; send protobuf (0)`,
+    );
+  }
+  const answer = route.jsonHandler(textDecoder.decode(bytes.subarray(payloadStart, payloadEnd)));
+  response.begin(0);
+  response.output.append(textEncoder.encode(answer));
 }

@@ -6,6 +6,7 @@ import { beginResponse, finishFrame, type ReplyTo } from '../../proto/baidu-std.
 import { OutputBuffer } from '../../proto/output-buffer.ts';
 import { CubeError } from '../core/errors.ts';
 import { systemClock } from '../platform/clock.ts';
+import { isCoded, sealPayload } from './payload-coding.ts';
 
 /** One call as its connection keeps it until the answer is there. */
 export interface DeferredCall {
@@ -27,6 +28,7 @@ export class DeferredResponse {
   readonly #call: DeferredCall;
   readonly #deadlineMs: number;
   #metaEnd = -1;
+  #attachmentBytes = 0;
   #settled = false;
 
   constructor(output: OutputBuffer, call: DeferredCall) {
@@ -47,6 +49,7 @@ export class DeferredResponse {
   /** Writes header and meta; the payload and `attachmentBytes` of attachment must follow. Once per call. */
   begin(attachmentBytes: number): void {
     this.#call.reserve(attachmentBytes);
+    this.#attachmentBytes = attachmentBytes;
     this.#metaEnd = beginResponse(this.output, this.#call.replyTo, attachmentBytes);
   }
 
@@ -54,6 +57,15 @@ export class DeferredResponse {
   finish(): void {
     if (this.#settled) return;
     if (this.#metaEnd < 0) this.begin(0);
+    const { replyTo } = this.#call;
+    if (isCoded(replyTo)) {
+      const at = {
+        frameStart: 0,
+        metaEnd: this.#metaEnd,
+        attachmentBytes: this.#attachmentBytes,
+      };
+      sealPayload(this.output, at, replyTo);
+    }
     finishFrame(this.output, 0, this.#metaEnd);
     this.#settle(undefined);
   }

@@ -8,6 +8,7 @@ import { beginResponse, type Frame, finishFrame } from '../../proto/baidu-std.ts
 import type { OutputBuffer } from '../../proto/output-buffer.ts';
 import type { ErrorCode } from '../core/errors.ts';
 import type { DeferredResponse } from './deferred-response.ts';
+import { isCoded, sealPayload } from './payload-coding.ts';
 
 /**
  * Answers one call: `response.begin(attachmentBytes)`, then the payload and the attachment into `response.output`;
@@ -16,19 +17,24 @@ import type { DeferredResponse } from './deferred-response.ts';
  */
 export type RpcHandler = (request: Frame, response: RpcResponse) => void;
 
+/** The same call with its messages as JSON texts, for callers that ask for `content_type` 1. */
+export type JsonHandler = (request: string) => string;
+
 export class RpcRoute {
   readonly service: string;
   readonly method: string;
   readonly handler: RpcHandler;
+  readonly jsonHandler: JsonHandler | undefined;
   requests = 0;
   readonly errors: Map<ErrorCode, number> = new Map<ErrorCode, number>();
   /** Called with the duration of one call out of every `RpcRoutes.sampleEvery`. */
   onSample: (seconds: number) => void = () => undefined;
 
-  constructor(service: string, method: string, handler: RpcHandler) {
+  constructor(service: string, method: string, handler: RpcHandler, jsonHandler?: JsonHandler) {
     this.service = service;
     this.method = method;
     this.handler = handler;
+    this.jsonHandler = jsonHandler;
   }
 
   countError(code: ErrorCode): void {
@@ -51,6 +57,7 @@ export class RpcResponse {
   #caller!: DeferringCaller;
   #frameStart = 0;
   #metaEnd = -1;
+  #attachmentBytes = 0;
 
   /** For the server, before each call. */
   open(output: OutputBuffer, request: Frame, route: RpcRoute, caller: DeferringCaller): void {
@@ -75,12 +82,24 @@ export class RpcResponse {
 
   /** Writes header and meta; the payload and `attachmentBytes` of attachment must follow. Once per call. */
   begin(attachmentBytes: number): void {
+    this.#attachmentBytes = attachmentBytes;
     this.#metaEnd = beginResponse(this.output, this.#request, attachmentBytes);
   }
 
   /** For the server, after each call: completes the frame. A handler that wrote nothing answers empty. */
   finish(): void {
     if (this.#metaEnd < 0) this.begin(0);
+    if (isCoded(this.#request)) {
+      sealPayload(
+        this.output,
+        {
+          frameStart: this.#frameStart,
+          metaEnd: this.#metaEnd,
+          attachmentBytes: this.#attachmentBytes,
+        },
+        this.#request,
+      );
+    }
     finishFrame(this.output, this.#frameStart, this.#metaEnd);
   }
 
@@ -97,8 +116,8 @@ export class RpcRoutes {
   readonly #routes: RpcRoute[] = [];
 
   /** The method answers under the service's full name and, as brpc servers do, under its last part. */
-  add(service: string, method: string, handler: RpcHandler): RpcRoute {
-    const route = new RpcRoute(service, method, handler);
+  add(service: string, method: string, handler: RpcHandler, jsonHandler?: JsonHandler): RpcRoute {
+    const route = new RpcRoute(service, method, handler, jsonHandler);
     this.#routes.push(route);
     for (const name of [service, service.slice(service.lastIndexOf('.') + 1)]) {
       const methods = this.#services.get(name) ?? new Map<string, RpcRoute>();
@@ -106,6 +125,10 @@ export class RpcRoutes {
       this.#services.set(name, methods);
     }
     return route;
+  }
+
+  hasService(service: string): boolean {
+    return this.#services.has(service);
   }
 
   find(service: string, method: string): RpcRoute | undefined {

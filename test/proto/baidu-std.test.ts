@@ -8,7 +8,9 @@ import {
   type Frame,
   FrameDecoder,
   finishFrame,
+  logIdOf,
   RequestTarget,
+  requestIdOf,
   writeErrorResponse,
 } from '../../proto/baidu-std.ts';
 import { OutputBuffer } from '../../proto/output-buffer.ts';
@@ -184,10 +186,12 @@ test('usable frames with unusable contents say what is wrong and keep the stream
   };
   const request = '0a060a01611201622007';
   const defects = [
-    [`${request} 1802`, /gzip/],
+    [`${request} 1805`, /compress_type 5 is not known/],
+    [`${request} 5802`, /checksum_type 2 is not known/],
+    [`${request} 4200`, /stream_settings/],
     [`${request} 2805`, /attachment_size=5/],
     [`${request} 28ffffffffffffffffff01`, /attachment_size=-1/],
-    [`${request} 5001`, /content_type 1/],
+    [`${request} 5004`, /content_type 4 is not known/],
   ] as const;
   for (const [meta, message] of defects) {
     const decoder = new FrameDecoder();
@@ -212,11 +216,14 @@ test('responses copy the correlation id byte for byte', () => {
   finishFrame(output, 0, metaEnd);
   assert.equal(
     Buffer.from(output.written()).toString('hex'),
-    '5052504300000014 0000000f 12020800 1800 20828080808020 2803 0102aabbcc'.replaceAll(' ', ''),
+    '505250430000001a 00000015 12020800 1800 20828080808020 2803 500058006200 0102aabbcc'.replaceAll(
+      ' ',
+      '',
+    ),
   );
 });
 
-test('an error response has no payload, and ours without the newer fields of brpc is its own', () => {
+test('an error response is byte for byte what brpc 1.17 sends', () => {
   const decoder = new FrameDecoder();
   decoder.push(
     hex(
@@ -228,9 +235,46 @@ test('an error response has no payload, and ours without the newer fields of brp
   const text = '[127.0.0.1:8027][E1002]Fail to find method=rec.mcube.DictService/seekk';
   writeErrorResponse(output, decoder.frame, 1002, text);
   const expected = Buffer.concat([
-    hex('5052504300000051 00000051 124b08ea071246'),
+    hex('5052504300000057 00000057 124b08ea071246'),
     Buffer.from(text),
-    hex('1800200b'),
+    hex('1800200b500058006200'),
   ]);
   assert.deepEqual(Buffer.from(output.written()), expected);
+});
+
+test('a request without correlation id is answered with 0, as brpc does', () => {
+  const decoder = new FrameDecoder();
+  decoder.push(hex('50525043 0000000a 0000000a 0a080a0361626312 0164'));
+  assert.ok(decoder.next());
+  const output = new OutputBuffer(4);
+  finishFrame(output, 0, beginResponse(output, decoder.frame, 0));
+  writeErrorResponse(output, decoder.frame, 1002, 'x');
+  const expected = `505250430000000e0000000e 12020800 1800 2000 500058006200
+    5052504300000012 00000012 120608ea07120178 1800 2000 500058006200`;
+  assert.deepEqual(Buffer.from(output.written()), hex(expected));
+});
+
+test('what callers say of themselves is handed on; what is not known is passed over', () => {
+  const known = '0a1b 0a0161 120162 18f0ffffffffffffffff01 3a05 7265712d31 40e807';
+  // chunk_info, authentication_data, user_fields, and fields of the future of every wire type
+  const strange =
+    '3202080a 3a0361626c 4a060a0161120162 f83f7f 81400102030405060708 82400201ff 8540 01020304';
+  const meta = hex(`${known} ${strange} 2007`);
+  const frame = Buffer.concat([hex('50525043 00000000 00000000'), meta, hex('0801')]);
+  frame.writeUInt32BE(meta.length + 2, 4);
+  frame.writeUInt32BE(meta.length, 8);
+  const decoder = new FrameDecoder();
+  decoder.push(frame);
+  assert.ok(decoder.next());
+  assert.equal(decoder.frame.defect, undefined);
+  assert.equal(logIdOf(decoder.frame), -16n);
+  assert.equal(requestIdOf(decoder.frame), 'req-1');
+  assert.deepEqual(copy(decoder.frame), {
+    ...{ service: 'a', method: 'b', correlation: 7, timeoutMs: 1000 },
+    ...{ payload: '0801', attachment: '' },
+  });
+  decoder.push(BRPC_REQUEST);
+  assert.ok(decoder.next());
+  assert.equal(logIdOf(decoder.frame), 0n);
+  assert.equal(requestIdOf(decoder.frame), '');
 });

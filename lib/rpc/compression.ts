@@ -1,0 +1,92 @@
+/**
+ * The compressions of brpc's frames, by their number there: 1 snappy (a block), 2 gzip, 3 zlib, 4 LZ4 (the size as a
+ * varint, then one block). Decompressing is bounded by a size that is known before memory is taken or while it grows.
+ */
+import { deflateSync, gunzipSync, gzipSync, inflateSync } from 'node:zlib';
+import lz4 from 'lz4js';
+import snappy from 'snappyjs';
+import { OutputBuffer } from '../../proto/output-buffer.ts';
+import { CubeError } from '../core/errors.ts';
+import { decodeLz4, decodeSnappy } from './block-decoding.ts';
+
+const SNAPPY = 1;
+const GZIP = 2;
+const ZLIB = 3;
+export const COMPRESSION_LZ4 = 4;
+/** Speed over size: what is compressed here are short-lived messages on a fast network. */
+const LEVEL = 1;
+const lz4Places = new Uint32Array(1 << 16);
+
+/** @param type one of the four */
+export function compress(type: number, bytes: Uint8Array): Uint8Array {
+  switch (type) {
+    case SNAPPY:
+      return snappy.compress(bytes);
+    case GZIP:
+      return gzipSync(bytes, { level: LEVEL });
+    case ZLIB:
+      return deflateSync(bytes, { level: LEVEL });
+    default:
+      return compressLz4(bytes);
+  }
+}
+
+/**
+ * @param type one of the four
+ * @throws CubeError INVALID_ARGUMENT when the bytes are not of this type, TOO_LARGE when they would become more than `bytesMax`
+ */
+export function decompress(type: number, bytes: Uint8Array, bytesMax: number): Uint8Array {
+  switch (type) {
+    case SNAPPY:
+      return decodeSnappy(bytes, bytesMax);
+    case GZIP:
+      return inflate('gzip', gunzipSync, bytes, bytesMax);
+    case ZLIB:
+      return inflate('zlib', inflateSync, bytes, bytesMax);
+    default:
+      return decodeLz4(bytes, bytesMax);
+  }
+}
+
+function inflate(
+  name: string,
+  run: typeof gunzipSync,
+  bytes: Uint8Array,
+  bytesMax: number,
+): Uint8Array {
+  try {
+    // A limit of zero bytes would mean none.
+    return run(bytes, { maxOutputLength: Math.max(1, bytesMax) });
+  } catch (error) {
+    const { code, message } = error as NodeJS.ErrnoException;
+    if (code === 'ERR_BUFFER_TOO_LARGE') {
+      throw new CubeError(
+        'TOO_LARGE',
+        `${name}: over ${bytesMax} bytes when decompressed; send less at once`,
+      );
+    }
+    throw new CubeError('INVALID_ARGUMENT', `not ${name}: ${message}`, { cause: error });
+  }
+}
+
+function compressLz4(bytes: Uint8Array): Uint8Array {
+  const output = new OutputBuffer(bytes.length + Math.ceil(bytes.length / 255) + 32);
+  output.appendVarint(bytes.length);
+  lz4Places.fill(0);
+  const block = new Uint8Array(output.bytes.length);
+  const length = lz4.compressBlock(bytes, block, 0, bytes.length, lz4Places);
+  if (length > 0) output.append(block.subarray(0, length));
+  else appendLiterals(output, bytes);
+  return output.written();
+}
+
+/** A block that compresses nothing: one sequence of literals. */
+function appendLiterals(output: OutputBuffer, bytes: Uint8Array): void {
+  output.appendByte(Math.min(15, bytes.length) << 4);
+  if (bytes.length >= 15) {
+    let rest = bytes.length - 15;
+    for (; rest >= 255; rest -= 255) output.appendByte(255);
+    output.appendByte(rest);
+  }
+  output.append(bytes);
+}
