@@ -92,7 +92,7 @@ export class DictService {
       const { code, message } = CubeError.from(error);
       throw new CubeError(
         code,
-        `Fail to parse request=rec.mcube.DictRequest, request_size=${end - start}: ${message}`,
+        `Fail to parse request=rec.mcube.DictRequest, ContentType=pb, request_size=${end - start}: ${message}`,
       );
     }
   }

@@ -49,7 +49,7 @@ export class CubeServer implements Stoppable {
     const dict = new DictService(held, limits, options.cubeTable);
     const routes = new RpcRoutes();
     routes.add(LOOKUP_SERVICE, LOOKUP_METHOD, lookup.handle);
-    routes.add(DICT_SERVICE, DICT_METHOD, dict.handle);
+    routes.add(DICT_SERVICE, DICT_METHOD, dict.handle, (text) => dict.answerJson(text));
     const http = new HttpFront(limits, logger);
     const ready = (): boolean => this.#notReady() === undefined;
     const metrics = createServerMetrics({

@@ -7,10 +7,7 @@ import { createLogger } from '../../lib/platform/logs.ts';
 import { DataFolder } from './data-folder.ts';
 import { control } from './server-process.ts';
 
-/**
- * Exchanges captured from a C++ Cube server (brpc 1.17), replayed over a socket. Payloads are equal byte for byte; the
- * meta is that of brpc 1.0, without the three zero fields that 1.17 added (50 00 58 00 62 00).
- */
+/** Exchanges captured from a C++ Cube server (brpc 1.17), replayed over a socket: equal byte for byte, rows apart. */
 const folder = new DataFolder();
 const value = (key: bigint, j: number): number => Math.fround(Number(key) + j / 10);
 let server: CubeServer;
@@ -75,6 +72,8 @@ function frame(meta: string, rest: string): string {
   return `50525043${u32(metaBytes + hex(rest).length / 2)}${u32(metaBytes)}${hex(meta)}${hex(rest)}`;
 }
 
+/** What brpc 1.17 added to every meta: content_type, checksum_type, checksum_value. */
+const ZEROS = '5000 5800 6200';
 const service = text('rec.mcube.DictService');
 const seek = `0a1d0a15${service}1204${text('seek')}`;
 const hit = (key: number): string => `0a2c08001228${row(key)}`;
@@ -83,35 +82,36 @@ const captured = `50525043 00000029 00000021 0a1d0a157265632e6d637562652e4469637
   12047365656b 2007 0801080508 80897a`;
 
 test('seek: two hits and a miss', async () => {
-  const expected = frame('12020800 1800 2007', hit(1) + hit(5) + miss);
-  assert.equal(expected.slice(8, 24), '0000006e00000008'); // 0x74 and 0x0e in 1.17: six bytes more
+  const expected = frame(`12020800 1800 2007 ${ZEROS}`, hit(1) + hit(5) + miss);
+  assert.ok(expected.startsWith('50525043000000740000000e1202080018002007500058006200'));
   assert.equal(await exchange(captured, expected.length / 2), expected);
 });
 
 test('seek split at every byte', async () => {
-  const expected = frame('12020800 1800 2007', hit(1) + hit(5) + miss);
+  const expected = frame(`12020800 1800 2007 ${ZEROS}`, hit(1) + hit(5) + miss);
   assert.equal(await exchange(captured, expected.length / 2, 1), expected);
 });
 
 test('seek with the version', async () => {
-  const expected = frame('12020800 1800 2009', `${hit(1)}1201${text('1')}`);
+  const expected = frame(`12020800 1800 2009 ${ZEROS}`, `${hit(1)}1201${text('1')}`);
   assert.equal(await exchange(frame(`${seek}2009`, '08011001'), expected.length / 2), expected);
 });
 
 test('the request of a brpc 1.17 client, zero fields and all', async () => {
   const request = `50525043 00000036 0000002e ${seek} 1800 20828080808020 5000 5800 6200 08f0f015089bf22c`;
-  const expected = frame('12020800 1800 20828080808020', miss + miss);
+  const expected = frame(`12020800 1800 20828080808020 ${ZEROS}`, miss + miss);
   assert.equal(await exchange(request, expected.length / 2), expected);
 });
 
 test('the bare service name is accepted; an empty request has an empty answer', async () => {
   const meta = `0a13 0a0b${text('DictService')}1204${text('seek')} 1800 200e`;
-  const expected = frame('12020800 1800 200e', '');
+  const expected = frame(`12020800 1800 200e ${ZEROS}`, '');
+  assert.equal(expected, '505250430000000e0000000e120208001800200e500058006200');
   assert.equal(await exchange(frame(meta, ''), expected.length / 2), expected);
 });
 
 test('packed keys are understood as well', async () => {
-  const expected = frame('12020800 1800 2007', hit(1) + hit(5) + miss);
+  const expected = frame(`12020800 1800 2007 ${ZEROS}`, hit(1) + hit(5) + miss);
   assert.equal(
     await exchange(frame(`${seek}2007`, '0a05010580897a'), expected.length / 2),
     expected,
@@ -122,21 +122,48 @@ test('an unknown method', async () => {
   const meta = `0a1e0a15${service}1205${text('seekk')}200b`;
   const message = `[127.0.0.1:${port()}][E1002]Fail to find method=rec.mcube.DictService/seekk`;
   const inner = `08ea0712${message.length.toString(16)}${text(message)}`;
-  const expected = frame(`12${(inner.length / 2).toString(16)}${inner}1800200b`, '');
+  const expected = frame(`12${(inner.length / 2).toString(16)}${inner}1800200b${ZEROS}`, '');
   assert.equal(await exchange(frame(meta, ''), expected.length / 2), expected);
 });
 
 test('a payload that is no request', async () => {
   const answer = Buffer.from(await exchange(frame(`${seek}200d`, 'ffffff'), 60), 'hex');
   assert.equal(answer.readUInt32BE(4), answer.readUInt32BE(8), 'an error has no payload');
-  const expected = /\[E1003\]Fail to parse request=rec\.mcube\.DictRequest, request_size=3/;
+  const expected =
+    /\[E1003\]Fail to parse request=rec\.mcube\.DictRequest, ContentType=pb, request_size=3/;
   assert.match(answer.toString('latin1'), expected);
 });
 
-test('a compressed request is refused by name', async () => {
-  const answer = await exchange(frame(`${seek}18012007`, '0801'), 60);
-  const expected = /\[E1003\]compress_type 1 \(snappy\) is not supported/;
-  assert.match(Buffer.from(answer, 'hex').toString('latin1'), expected);
+test('a JSON request inside a frame is answered with JSON', async () => {
+  const expected = frame(
+    '12020800 1800 2007 5001 5800 6200',
+    text('{"values":[{"status":4294967295,"value":""}],"version":"1"}'),
+  );
+  const request = frame(`${seek}2007 5001`, text('{"keys":["2000000"],"version_required":true}'));
+  assert.equal(await exchange(request, expected.length / 2), expected);
+});
+
+test('other contents and streams are refused by name', async () => {
+  const refusals: [string, string, RegExp][] = [
+    [`${seek}2007 5002`, '7b7d', /\[E1003\]content_type 2 \(proto-json\) is not supported by rec/],
+    [`${seek}2007 5063`, '7b7d', /\[E1003\]content_type 99 is not known here/],
+    [`${seek}2007 42020801`, '0801', /\[E1002\]streams \(stream_settings\) are not supported/],
+    [`${seek}2007 1807`, '0801', /\[E1003\]compress_type 7 is not known here/],
+    [`${seek}2007 2805`, '0801', /\[E1003\]attachment_size=5 is larger than request_size=2/],
+  ];
+  for (const [meta, payload, expected] of refusals) {
+    const answer = await exchange(frame(meta, payload), 60);
+    assert.match(Buffer.from(answer, 'hex').toString('latin1'), expected);
+  }
+});
+
+test('a service without package that is not there', async () => {
+  const meta = `0a0e 0a06${text('Nobody')}1204${text('seek')} 200e`;
+  const answer = await exchange(frame(meta, ''), 60);
+  assert.match(
+    Buffer.from(answer, 'hex').toString('latin1'),
+    /\[E1001\]Fail to find service=Nobody/,
+  );
 });
 
 test('packed lookup: our own exchange, byte for byte', async () => {
@@ -145,6 +172,6 @@ test('packed lookup: our own exchange, byte for byte', async () => {
   const keys = '0100000000000000 0500000000000000 80841e0000000000';
   const group = '120c 0800 1028 1803 208280808000';
   const rows = `0300000000000000 ${row(1)} ${row(5)} ${'00'.repeat(40)}`;
-  const expected = frame('12020800 1800 2007 288001', `0a01${text('1')} ${group} ${rows}`);
+  const expected = frame(`12020800 1800 2007 288001 ${ZEROS}`, `0a01${text('1')} ${group} ${rows}`);
   assert.equal(await exchange(frame(meta, head + keys), expected.length / 2), expected);
 });
