@@ -200,7 +200,10 @@ export class Agent implements Stoppable {
 
   async #actOnServer(action: ServerAction, input: PlanInput): Promise<void> {
     const server = this.#servers.get(action.server);
-    const request = { bundle: this.#options.bundle, version: action.version };
+    const { bundle, retireGraceMs } = this.#options;
+    const version = { bundle, version: action.version };
+    // It may have been looked up since the plan was made.
+    const request = action.kind === 'unload' ? { ...version, ifIdleMs: retireGraceMs } : version;
     const { signal } = this.#stopping;
     const what = nameOf(action);
     try {

@@ -12,6 +12,7 @@ import {
   readControlStatus,
   readLoadAnswer,
   type UnloadAnswer,
+  type UnloadRequest,
   type VersionRequest,
 } from '../proto/control.ts';
 
@@ -47,7 +48,7 @@ export class ControlClient {
     return { active: json.field('active').string() };
   }
 
-  async unload(request: VersionRequest, signal?: AbortSignal): Promise<UnloadAnswer> {
+  async unload(request: UnloadRequest, signal?: AbortSignal): Promise<UnloadAnswer> {
     const json = await this.#call(CONTROL_UNLOAD, request, CALL_TIMEOUT_MS, signal);
     return { unloaded: json.field('unloaded').boolean() };
   }

@@ -9,12 +9,21 @@ const CONTROL_PATH = '/hypercube.ControlService';
 export const CONTROL_LOAD: string = `${CONTROL_PATH}/load`;
 export const CONTROL_ACTIVATE: string = `${CONTROL_PATH}/activate`;
 export const CONTROL_UNLOAD: string = `${CONTROL_PATH}/unload`;
+export const CONTROL_DRAIN: string = `${CONTROL_PATH}/drain`;
+export const CONTROL_UNDRAIN: string = `${CONTROL_PATH}/undrain`;
 export const CONTROL_STATUS: string = `${CONTROL_PATH}/status`;
 
-/** The body of load, activate and unload. */
+/** The body of load and activate. */
 export interface VersionRequest {
   readonly bundle: string;
   readonly version: string;
+}
+
+export interface UnloadRequest extends VersionRequest {
+  /** Only if it was not looked up for so long; absent: the server's own --retire-grace-ms. */
+  readonly ifIdleMs?: number;
+  /** Whoever uses it. */
+  readonly force?: boolean;
 }
 
 export interface LoadAnswer {
@@ -23,6 +32,8 @@ export interface LoadAnswer {
   readonly layersShared: number;
   readonly bytes: number;
   readonly durationMs: number;
+  /** Versions unloaded to make room, as "bundle/version": going back to them takes a load. */
+  readonly gaveUp?: readonly string[];
 }
 
 export interface ActivateAnswer {
@@ -31,6 +42,10 @@ export interface ActivateAnswer {
 
 export interface UnloadAnswer {
   readonly unloaded: boolean;
+}
+
+export interface DrainAnswer {
+  readonly draining: boolean;
 }
 
 interface VersionStatus {
@@ -65,6 +80,8 @@ export interface ControlStatus {
   readonly shardIndex: number;
   readonly shardNum: number;
   readonly ready: boolean;
+  /** Every lookup is refused; of a server that can drain. */
+  readonly draining?: boolean;
   readonly pid: number;
   readonly bundles: readonly BundleStatus[];
   readonly loading: readonly VersionRequest[];
@@ -80,8 +97,21 @@ export function readVersionRequest(json: JsonReader): VersionRequest {
   };
 }
 
-export function readLoadAnswer(json: JsonReader): LoadAnswer {
+/** @throws CubeError INVALID_ARGUMENT */
+export function readUnloadRequest(json: JsonReader): UnloadRequest {
+  const ifIdleMs = json.optional('ifIdleMs', (field) => field.integer(0));
+  const force = json.optional('force', (field) => field.boolean());
   return {
+    ...readVersionRequest(json),
+    ...(ifIdleMs === undefined ? {} : { ifIdleMs }),
+    ...(force === undefined ? {} : { force }),
+  };
+}
+
+export function readLoadAnswer(json: JsonReader): LoadAnswer {
+  const gaveUp = json.optional('gaveUp', (field) => field.items().map((item) => item.string()));
+  return {
+    ...(gaveUp === undefined ? {} : { gaveUp }),
     layersLoaded: json.field('layersLoaded').integer(0),
     layersShared: json.field('layersShared').integer(0),
     bytes: json.field('bytes').integer(0),
@@ -113,6 +143,7 @@ export function readControlStatus(json: JsonReader): ControlStatus {
     shardIndex: json.field('shardIndex').integer(0),
     shardNum: json.field('shardNum').integer(1),
     ready: json.field('ready').boolean(),
+    draining: json.optional('draining', (field) => field.boolean()) ?? false,
     pid: json.field('pid').integer(0),
     bundles: json.field('bundles').items().map(readBundleStatus),
     loading: json.field('loading').items().map(readVersionRequest),
