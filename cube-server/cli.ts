@@ -1,6 +1,6 @@
 /** The command line of cube-server: options in, a running server out, until it is told to stop. */
 import { CubeError } from '../lib/core/errors.ts';
-import { DEFAULT_SERVER_LIMITS } from '../lib/core/limits.ts';
+import type { ServerLimits } from '../lib/core/limits.ts';
 import { checkName } from '../lib/core/names.ts';
 import {
   byteCount,
@@ -15,17 +15,24 @@ import {
 import { makeFolder } from '../lib/platform/files.ts';
 import { runService } from '../lib/platform/lifecycle.ts';
 import { createLogger, LOG_LEVELS } from '../lib/platform/logs.ts';
+import { collectLimits, limitsHelp, serverLimits } from './limit-option.ts';
 import { CubeServer } from './server.ts';
+import { parseShards } from './shard-option.ts';
+import { reportToSupervisor } from './supervised.ts';
+import { supervise } from './supervisor.ts';
 
 interface Flags {
-  readonly shard: number;
+  readonly shard: readonly number[];
   readonly shardNum: number;
   readonly port: number;
   readonly host: string;
+  readonly adminPort?: number;
   readonly dataDir: string;
   readonly memory: number;
+  readonly loadRate: number;
+  readonly retireGraceMs: number;
   readonly cubeTable?: { bundle: string; table: string };
-  readonly maxConnections: number;
+  readonly limit: Partial<ServerLimits>;
   readonly controlTokenFile?: string;
   readonly logLevel: (typeof LOG_LEVELS)[number];
 }
@@ -33,47 +40,79 @@ interface Flags {
 const EXAMPLES = `
 Examples:
   cube-server --shard 0 --shard-num 4 --port 8000 --data-dir /var/lib/hypercube
-  cube-server --shard 3 --shard-num 8 --port 8003 --data-dir data --memory 16GiB
+  cube-server --shard 0-3 --shard-num 4 --port 8000 --data-dir data --memory 4GiB
   cube-server --shard 0 --shard-num 1 --port 8000 --data-dir data --cube-table ctr-dnn/embedding
 
 It starts empty and not ready; cube-agent, or a control call, loads and activates versions:
   curl -H 'content-type: application/json' -d '{"bundle":"ctr-dnn","version":"1"}' \\
        http://127.0.0.1:8000/hypercube.ControlService/load
-  curl http://127.0.0.1:8000/hypercube.ControlService/status`;
+  curl http://127.0.0.1:8000/hypercube.ControlService/status
+Signals: SIGTERM finishes what is in flight and ends, SIGHUP drains (docs/server.md).`;
+
+const port = integerBetween(0, 65_535);
 
 function createProgram(): Command {
-  return createCli('cube-server', 'Serves one shard of sharded embedding tables.')
-    .requiredOption('--shard <index>', 'the shard this replica serves', integerBetween(0, 65_535))
+  const program = createCli('cube-server', 'Serves one shard of sharded embedding tables.')
+    .requiredOption(
+      '--shard <index>',
+      'the shard this replica serves; 0-3 or 0,2,5 runs a process for each, on ports counted up',
+      parseShards,
+    )
     .requiredOption('--shard-num <count>', 'the number of shards', integerBetween(1, 65_536))
     .requiredOption('--data-dir <folder>', 'where the agent puts layers and manifests')
-    .option('--port <port>', 'port; 0 takes a free one', integerBetween(0, 65_535), 8000)
+    .option('--port <port>', 'port; 0 takes a free one', port, 8000)
     .option('--host <address>', 'address to listen on', '127.0.0.1')
-    .addOption(
-      optionWithEnv('--memory <bytes>', 'memory for tables, such as 16GiB', 'CUBE_SERVER_MEMORY')
-        .default(4 * 2 ** 30, '4GiB')
-        .argParser(byteCount),
-    )
     .option(
-      '--cube-table <bundle/table>',
-      'what Cube clients read by seek (default: the only table there is)',
-      parseCubeTable,
-    )
-    .option(
-      '--max-connections <count>',
-      'connections open at once',
-      integerBetween(1, 1_000_000),
-      DEFAULT_SERVER_LIMITS.connections,
-    )
+      '--admin-port <port>',
+      'a port of their own for control calls and metrics; the data port then refuses them',
+      port,
+    );
+  return addServingOptions(program)
     .option(
       '--control-token-file <file>',
-      'control calls need "Authorization: Bearer" with its content; without it only this host may make them',
+      'control calls need "Authorization: Bearer" with its content, reread when it changes; without it only this host may make them',
+    )
+    .option<Partial<ServerLimits>>(
+      '--limit <name=value>',
+      'another limit, once for each (below)',
+      collectLimits,
+      {},
     )
     .addOption(
       new Option('--log-level <level>', 'least level of log lines')
         .choices(LOG_LEVELS)
         .default('info'),
     )
+    .addHelpText('after', limitsHelp())
     .addHelpText('after', EXAMPLES);
+}
+
+function addServingOptions(program: Command): Command {
+  return program
+    .addOption(
+      optionWithEnv('--memory <bytes>', 'memory for tables, such as 16GiB', 'CUBE_SERVER_MEMORY')
+        .default(4 * 2 ** 30, '4GiB')
+        .argParser(byteCount),
+    )
+    .addOption(
+      new Option(
+        '--load-rate <bytes>',
+        'bytes a second that a load reads while lookups are answered; 0: as fast as possible',
+      )
+        .default(512 * 2 ** 20, '512MiB')
+        .argParser(byteCount),
+    )
+    .option(
+      '--retire-grace-ms <n>',
+      'a version looked up within this time is in use: not unloaded unless forced',
+      integerBetween(0, 86_400_000),
+      60_000,
+    )
+    .option(
+      '--cube-table <bundle/table>',
+      'what Cube clients read by seek (default: the only table there is)',
+      parseCubeTable,
+    );
 }
 
 function parseCubeTable(text: string): { bundle: string; table: string } {
@@ -88,29 +127,45 @@ function parseCubeTable(text: string): { bundle: string; table: string } {
 }
 
 async function serve(flags: Flags): Promise<void> {
-  if (flags.shard >= flags.shardNum) {
+  const beyond = flags.shard.find((shard) => shard >= flags.shardNum);
+  if (beyond !== undefined) {
     throw new CubeError(
       'INVALID_ARGUMENT',
-      `--shard ${flags.shard} is not below --shard-num ${flags.shardNum} (shards count from 0)`,
+      `--shard ${beyond} is not below --shard-num ${flags.shardNum} (shards count from 0)`,
     );
   }
+  const limits = serverLimits(flags.limit);
   makeFolder(flags.dataDir);
   const logger = createLogger('cube-server', flags.logLevel);
+  const [shardIndex] = flags.shard;
+  if (flags.shard.length > 1) {
+    await supervise(flags, logger);
+    return;
+  }
   const server = new CubeServer({
-    shardIndex: flags.shard,
+    shardIndex: shardIndex!,
     shardNum: flags.shardNum,
     dataFolder: flags.dataDir,
     memoryBytes: flags.memory,
+    loadBytesPerSecond: flags.loadRate === 0 ? undefined : flags.loadRate,
+    retireGraceMs: flags.retireGraceMs,
     cubeTable: flags.cubeTable,
     controlTokenFile: flags.controlTokenFile,
-    limits: { ...DEFAULT_SERVER_LIMITS, connections: flags.maxConnections },
+    limits,
     logger,
   });
+  const drain = (): void => void server.drain();
+  process.on('SIGHUP', drain);
   const start = async (): Promise<CubeServer> => {
-    await server.listen(flags.host, flags.port);
+    const address = await server.listen(flags);
+    reportToSupervisor(address);
     return server;
   };
-  await runService(start, logger);
+  try {
+    await runService(start, logger);
+  } finally {
+    process.off('SIGHUP', drain);
+  }
 }
 
 /** @returns the exit code: 0 stopped as asked, 1 failed, 2 wrong usage */

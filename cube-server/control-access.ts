@@ -3,43 +3,94 @@
  * the two authorities are separate.
  */
 import { createHash, timingSafeEqual } from 'node:crypto';
-import type { FastifyRequest } from 'fastify';
+import { isIP } from 'node:net';
 import { CubeError } from '../lib/core/errors.ts';
-import { readText } from '../lib/platform/files.ts';
+import { fileStamp, readText } from '../lib/platform/files.ts';
+import type { Logger } from '../lib/platform/logs.ts';
 
 const TOKEN_BYTES_MIN = 16;
 const LOOPBACK = /^(::ffff:)?127\.|^::1$/;
 
+/** What is known of a caller, over any protocol; undefined: not sent. */
+export interface ControlCaller {
+  readonly remoteAddress: string | undefined;
+  /** HTTP's Host, gRPC's :authority. */
+  readonly host: string | undefined;
+  readonly origin: string | undefined;
+  readonly authorization: string | undefined;
+}
+
 export class ControlAccess {
+  readonly #tokenFile: string | undefined;
+  readonly #logger: Logger;
   /** Digests are compared: they have one length, so neither time nor length tells about the token. */
-  readonly #tokenDigest: Buffer | undefined;
+  #tokenDigest: Buffer | undefined;
+  #stamp: string | undefined;
 
   /** @param tokenFile undefined: only callers of this host. @throws CubeError when it is unreadable or too short */
-  constructor(tokenFile: string | undefined) {
+  constructor(tokenFile: string | undefined, logger: Logger) {
+    this.#tokenFile = tokenFile;
+    this.#logger = logger;
     if (tokenFile === undefined) return;
-    const token = readText(tokenFile, 4096).trim();
-    if (token.length < TOKEN_BYTES_MIN) {
-      throw new CubeError(
-        'INVALID_ARGUMENT',
-        `${tokenFile}: a control token has at least ${TOKEN_BYTES_MIN} characters`,
-      );
-    }
-    this.#tokenDigest = digest(token);
+    this.#stamp = fileStamp(tokenFile);
+    this.#tokenDigest = readDigest(tokenFile);
   }
 
   /** @throws CubeError DENIED */
-  check(request: FastifyRequest): void {
-    if (this.#tokenDigest === undefined) {
-      if (LOOPBACK.test(request.socket.remoteAddress ?? '')) return;
-      throw new CubeError(
-        'DENIED',
-        'control calls are only answered on this host; start the server with --control-token-file to allow others',
-      );
+  check(caller: ControlCaller): void {
+    if (this.#tokenFile === undefined) {
+      checkLocal(caller);
+      return;
     }
-    const bearer = /^Bearer (.+)$/.exec(request.headers.authorization ?? '')?.[1] ?? '';
-    if (timingSafeEqual(digest(bearer), this.#tokenDigest)) return;
+    this.#rereadToken(this.#tokenFile);
+    const bearer = /^Bearer (.+)$/.exec(caller.authorization ?? '')?.[1] ?? '';
+    if (this.#tokenDigest !== undefined && timingSafeEqual(digest(bearer), this.#tokenDigest)) {
+      return;
+    }
     throw new CubeError('DENIED', 'control calls need "Authorization: Bearer" with the token');
   }
+
+  /** Tokens are changed by replacing the file; while it cannot be read the last one stays good. */
+  #rereadToken(tokenFile: string): void {
+    const stamp = fileStamp(tokenFile);
+    if (stamp === this.#stamp) return;
+    this.#stamp = stamp;
+    try {
+      this.#tokenDigest = readDigest(tokenFile);
+      this.#logger.info({ tokenFile }, 'control token changed');
+    } catch (error) {
+      const { message } = error as Error;
+      this.#logger.warn({ error: message }, 'control token unreadable; the last one stays good');
+    }
+  }
+}
+
+/** This host, and no web page: one in a browser here sends an Origin, or comes under a name that was rebound to us. */
+function checkLocal({ remoteAddress, host, origin }: ControlCaller): void {
+  if (!LOOPBACK.test(remoteAddress ?? '')) {
+    throw new CubeError(
+      'DENIED',
+      'control calls are only answered on this host; start the server with --control-token-file to allow others',
+    );
+  }
+  if (origin !== undefined) {
+    throw new CubeError('DENIED', 'control calls are not answered to web pages');
+  }
+  const name = (host ?? 'localhost').replace(/:\d+$/, '').replace(/^\[|\]$/g, '');
+  if (name === 'localhost' || isIP(name) > 0) return;
+  throw new CubeError(
+    'DENIED',
+    `control calls name this host by its address or localhost, not ${JSON.stringify(name.slice(0, 100))}; or use --control-token-file`,
+  );
+}
+
+function readDigest(tokenFile: string): Buffer {
+  const token = readText(tokenFile, 4096).trim();
+  if (token.length >= TOKEN_BYTES_MIN) return digest(token);
+  throw new CubeError(
+    'INVALID_ARGUMENT',
+    `${tokenFile}: a control token has at least ${TOKEN_BYTES_MIN} characters`,
+  );
 }
 
 function digest(token: string): Buffer {

@@ -1,67 +1,52 @@
-/** The control calls: load, activate, unload and status, as JSON over HTTP (docs/wire/README.md). */
-import type { FastifyInstance, FastifyRequest } from 'fastify';
+/** The control calls: what they do and what is logged of them, whatever protocol they came over. */
 import { CubeError } from '../lib/core/errors.ts';
-import { JsonReader } from '../lib/core/json.ts';
 import type { Logger } from '../lib/platform/logs.ts';
-import {
-  type ActivateAnswer,
-  CONTROL_ACTIVATE,
-  CONTROL_LOAD,
-  CONTROL_STATUS,
-  CONTROL_UNLOAD,
-  type ControlStatus,
-  type LoadAnswer,
-  readVersionRequest,
-  type UnloadAnswer,
-  type VersionRequest,
+import type {
+  ActivateAnswer,
+  ControlStatus,
+  DrainAnswer,
+  LoadAnswer,
+  UnloadAnswer,
+  UnloadRequest,
+  VersionRequest,
 } from '../proto/control.ts';
-import type { ControlAccess } from './control-access.ts';
-import type { HeldVersions } from './held-versions.ts';
+import type { VersionControl } from './version-control.ts';
 
 export interface ControlOptions {
-  readonly held: HeldVersions;
-  readonly access: ControlAccess;
+  readonly versions: VersionControl;
   readonly logger: Logger;
   readonly ready: () => boolean;
 }
 
 export class ControlService {
-  readonly #held: HeldVersions;
+  readonly #versions: VersionControl;
   readonly #logger: Logger;
   readonly #ready: () => boolean;
-  readonly #access: ControlAccess;
 
-  constructor({ held, access, logger, ready }: ControlOptions) {
-    this.#held = held;
-    this.#access = access;
+  constructor({ versions, logger, ready }: ControlOptions) {
+    this.#versions = versions;
     this.#logger = logger;
     this.#ready = ready;
   }
 
-  addRoutes(app: FastifyInstance): void {
-    const onRequest = async (request: FastifyRequest): Promise<void> => this.#access.check(request);
-    app.post(CONTROL_LOAD, { onRequest }, (request) => this.#load(readBody(request)));
-    app.post(CONTROL_ACTIVATE, { onRequest }, async (request) => this.#activate(readBody(request)));
-    app.post(CONTROL_UNLOAD, { onRequest }, async (request) => this.#unload(readBody(request)));
-    app.get(CONTROL_STATUS, { onRequest }, async () => this.status());
-  }
-
   status(): ControlStatus {
+    const { held, memory } = this.#versions;
     return {
-      shardIndex: this.#held.shardIndex,
-      shardNum: this.#held.shardNum,
+      shardIndex: held.shardIndex,
+      shardNum: held.shardNum,
       ready: this.#ready(),
+      draining: held.draining,
       pid: process.pid,
-      bundles: this.#held.bundleStatus(),
-      loading: this.#held.loadingStatus(),
-      failed: this.#held.failedStatus(),
-      memory: this.#held.memory,
+      bundles: held.bundleStatus(),
+      loading: this.#versions.loadingStatus(),
+      failed: this.#versions.failedStatus(),
+      memory,
     };
   }
 
-  async #load(request: VersionRequest): Promise<LoadAnswer> {
+  async load(request: VersionRequest): Promise<LoadAnswer> {
     try {
-      const answer = await this.#held.load(request);
+      const answer = await this.#versions.load(request);
       this.#logger.info({ ...request, ...answer }, 'loaded');
       return answer;
     } catch (error) {
@@ -71,28 +56,21 @@ export class ControlService {
     }
   }
 
-  #activate(request: VersionRequest): ActivateAnswer {
-    const active = this.#held.activate(request);
+  async activate(request: VersionRequest): Promise<ActivateAnswer> {
+    const active = await this.#versions.activate(request);
     this.#logger.info(request, 'activated');
     return { active };
   }
 
-  #unload(request: VersionRequest): UnloadAnswer {
-    const unloaded = this.#held.unload(request);
+  async unload(request: UnloadRequest): Promise<UnloadAnswer> {
+    const unloaded = await this.#versions.unload(request);
     if (unloaded) this.#logger.info(request, 'unloaded');
     return { unloaded };
   }
-}
 
-/** The content type is required: a web page cannot send it to this host without being asked first. */
-function readBody(request: FastifyRequest): VersionRequest {
-  const contentType = request.headers['content-type'] ?? '';
-  if (!contentType.startsWith('application/json')) {
-    throw new CubeError(
-      'INVALID_ARGUMENT',
-      `control calls need "Content-Type: application/json", got ${JSON.stringify(contentType)}`,
-    );
+  async drain(draining: boolean): Promise<DrainAnswer> {
+    await this.#versions.drain(draining);
+    this.#logger.info(draining ? 'draining' : 'not draining any more');
+    return { draining };
   }
-  const body = request.body instanceof Uint8Array ? request.body : new Uint8Array(0);
-  return readVersionRequest(JsonReader.parse(new TextDecoder().decode(body), 'request body'));
 }

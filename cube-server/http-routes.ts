@@ -12,16 +12,11 @@ import type { LookupService } from './lookup-service.ts';
 const PROTOBUF = 'application/proto';
 const JSON_TYPE = 'application/json';
 
-export interface HttpRoutesOptions {
-  readonly lookup: LookupService;
-  readonly dict: DictService;
-  readonly metrics: MetricsRegistry;
-  /** Undefined when ready, else the reason. */
-  readonly notReady: () => string | undefined;
-}
-
-export function addHttpRoutes(app: FastifyInstance, options: HttpRoutesOptions): void {
-  const { lookup, dict, metrics, notReady } = options;
+export function addLookupRoutes(
+  app: FastifyInstance,
+  lookup: LookupService,
+  dict: DictService,
+): void {
   app.post(`/${LOOKUP_SERVICE}/${LOOKUP_METHOD}`, (request, reply) =>
     reply.header('content-type', PROTOBUF).send(lookup.answer(bodyOf(request))),
   );
@@ -34,6 +29,10 @@ export function addHttpRoutes(app: FastifyInstance, options: HttpRoutesOptions):
       errorHandler: sendBrpcError,
     });
   }
+}
+
+/** @param notReady undefined when ready, else the reason */
+export function addHealthRoutes(app: FastifyInstance, notReady: () => string | undefined): void {
   app.get('/healthz', async () => 'OK\n');
   app.get('/health', async () => 'OK\n');
   app.get('/readyz', (_request, reply) => {
@@ -41,6 +40,9 @@ export function addHttpRoutes(app: FastifyInstance, options: HttpRoutesOptions):
     if (reason === undefined) return reply.send('OK\n');
     return reply.status(503).send(`not ready: ${reason}\n`);
   });
+}
+
+export function addMetricsRoute(app: FastifyInstance, metrics: MetricsRegistry): void {
   app.get('/metrics', async (_request, reply) =>
     reply.header('content-type', metrics.contentType).send(await metrics.metricsText()),
   );

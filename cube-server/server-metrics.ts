@@ -4,25 +4,27 @@ import { MetricsRegistry } from '../lib/platform/metrics.ts';
 import type { OnePortServer } from '../lib/rpc/one-port-server.ts';
 import { RpcRoutes as Routes, type RpcRoutes } from '../lib/rpc/rpc-routes.ts';
 import type { HeldVersions } from './held-versions.ts';
+import type { VersionControl } from './version-control.ts';
 
 export interface ServerMetricsOptions {
-  readonly held: HeldVersions;
+  readonly versions: VersionControl;
   readonly routes: RpcRoutes;
-  readonly app: FastifyInstance;
-  readonly server: () => OnePortServer;
+  readonly apps: ReadonlySet<FastifyInstance>;
+  readonly server: () => OnePortServer | undefined;
   readonly ready: () => boolean;
 }
 
 export function createServerMetrics(options: ServerMetricsOptions): MetricsRegistry {
   const metrics = new MetricsRegistry();
   addCallMetrics(metrics, options);
-  addTableMetrics(metrics, options.held);
-  addVersionMetrics(metrics, options.held, options.ready);
+  addTableMetrics(metrics, options.versions.held);
+  addVersionMetrics(metrics, options.versions, options.ready);
+  addLoadMetrics(metrics, options.versions);
   addConnectionMetrics(metrics, options.server);
   return metrics;
 }
 
-function addCallMetrics(metrics: MetricsRegistry, { routes, app }: ServerMetricsOptions): void {
+function addCallMetrics(metrics: MetricsRegistry, { routes, apps }: ServerMetricsOptions): void {
   metrics.collectedCounter({
     name: 'hypercube_requests_total',
     help: 'Calls over baidu_std, by service.',
@@ -55,11 +57,13 @@ function addCallMetrics(metrics: MetricsRegistry, { routes, app }: ServerMetrics
     help: 'Time to answer a request over HTTP, by route and status.',
     labels: ['route', 'status'],
   });
-  app.addHook('onResponse', async (request, reply) => {
-    const route = request.routeOptions.url ?? 'unknown';
-    const status = String(reply.statusCode);
-    httpDurations.observe({ route, status }, reply.elapsedTime / 1000);
-  });
+  for (const app of apps) {
+    app.addHook('onResponse', async (request, reply) => {
+      const route = request.routeOptions.url ?? 'unknown';
+      const status = String(reply.statusCode);
+      httpDurations.observe({ route, status }, reply.elapsedTime / 1000);
+    });
+  }
 }
 
 function addTableMetrics(metrics: MetricsRegistry, held: HeldVersions): void {
@@ -93,9 +97,10 @@ function addTableMetrics(metrics: MetricsRegistry, held: HeldVersions): void {
 
 function addVersionMetrics(
   metrics: MetricsRegistry,
-  held: HeldVersions,
+  versions: VersionControl,
   ready: () => boolean,
 ): void {
+  const { held } = versions;
   const labels = ['bundle', 'version'] as const;
   for (const [name, help, field] of [
     ['hypercube_resident_bytes', 'Memory of a resident version, shared layers included.', 'bytes'],
@@ -127,7 +132,7 @@ function addVersionMetrics(
     help: 'Memory for tables: the budget, what versions use, and what is kept for the next load.',
     labels: ['kind'],
     collect: (set) => {
-      const { budgetBytes, usedBytes, pooledBytes } = held.memory;
+      const { budgetBytes, usedBytes, pooledBytes } = versions.memory;
       set({ kind: 'budget' }, budgetBytes);
       set({ kind: 'used' }, usedBytes);
       set({ kind: 'pooled' }, pooledBytes);
@@ -140,23 +145,64 @@ function addVersionMetrics(
   });
 }
 
-function addConnectionMetrics(metrics: MetricsRegistry, server: () => OnePortServer): void {
+function addLoadMetrics(metrics: MetricsRegistry, versions: VersionControl): void {
+  const durations = metrics.histogram({
+    name: 'hypercube_load_duration_seconds',
+    help: 'Time that loads of versions took, those that failed not counted.',
+  });
+  const bytes = metrics.counter({
+    name: 'hypercube_load_bytes_total',
+    help: 'Bytes of layer files read by loads.',
+  });
+  versions.onLoaded = (answer) => {
+    durations.observe(answer.durationMs / 1000);
+    bytes.inc(answer.bytes);
+  };
+  metrics.collectedCounter({
+    name: 'hypercube_load_failures_total',
+    help: 'Loads that failed, by code.',
+    labels: ['code'],
+    collect: (set) => {
+      for (const [code, count] of versions.failures) set({ code }, count);
+    },
+  });
+  metrics.collectedCounter({
+    name: 'hypercube_unloads_total',
+    help: 'Versions unloaded: asked for, or given up so that another had room.',
+    labels: ['reason'],
+    collect: (set) => {
+      for (const [reason, count] of Object.entries(versions.unloads)) set({ reason }, count);
+    },
+  });
+  metrics.collectedGauge({
+    name: 'hypercube_loads_waiting',
+    help: 'Loads under way or waiting for their turn.',
+    collect: (set) => set({}, versions.loadingStatus().length),
+  });
+}
+
+function addConnectionMetrics(
+  metrics: MetricsRegistry,
+  server: () => OnePortServer | undefined,
+): void {
   metrics.collectedGauge({
     name: 'hypercube_connections',
     help: 'Open connections, of any protocol.',
-    collect: (set) => set({}, server().connections),
+    collect: (set) => set({}, server()?.connections ?? 0),
   });
   metrics.collectedGauge({
     name: 'hypercube_unsent_bytes',
     help: 'Answers that their callers have not read yet.',
-    collect: (set) => set({}, server().host.unsentBytes),
+    collect: (set) => set({}, server()?.host.unsentBytes ?? 0),
   });
   metrics.collectedCounter({
     name: 'hypercube_connections_refused_total',
     help: 'Connections that were closed, by reason.',
     labels: ['reason'],
     collect: (set) => {
-      const { connectionsRefused, http2Refused, host } = server();
+      const data = server();
+      if (data === undefined) return;
+      const { connectionsRefused, http2Refused, host } = data;
       set({ reason: 'limit' }, connectionsRefused);
       set({ reason: 'http2' }, http2Refused);
       set({ reason: 'malformed' }, host.brokenConnections);
@@ -166,6 +212,6 @@ function addConnectionMetrics(metrics: MetricsRegistry, server: () => OnePortSer
   metrics.collectedCounter({
     name: 'hypercube_unknown_calls_total',
     help: 'Calls over baidu_std to methods that are not served.',
-    collect: (set) => set({}, server().host.unknownCalls),
+    collect: (set) => set({}, server()?.host.unknownCalls ?? 0),
   });
 }

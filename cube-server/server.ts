@@ -1,4 +1,4 @@
-/** The assembly of a cube-server: store → held versions → services → one port. Owns nothing but the order of things. */
+/** The assembly of a cube-server: store → held versions → services → one port, or two. Owns nothing but the order of things. */
 import type { ServerLimits } from '../lib/core/limits.ts';
 import { systemClock } from '../lib/platform/clock.ts';
 import type { Stoppable } from '../lib/platform/lifecycle.ts';
@@ -9,19 +9,26 @@ import { RpcRoutes } from '../lib/rpc/rpc-routes.ts';
 import { ResidentStore } from '../lib/store/resident-store.ts';
 import { DICT_METHOD, DICT_SERVICE } from '../proto/dict.ts';
 import { LOOKUP_METHOD, LOOKUP_SERVICE } from '../proto/lookup.ts';
+import { CmdService } from './cmd-service.ts';
 import { ControlAccess } from './control-access.ts';
+import { addControlRoutes, refuseControlRoutes } from './control-routes.ts';
 import { ControlService } from './control-service.ts';
 import { type CubeTable, DictService } from './dict-service.ts';
 import { HeldVersions } from './held-versions.ts';
-import { addHttpRoutes } from './http-routes.ts';
+import { addHealthRoutes, addLookupRoutes, addMetricsRoute } from './http-routes.ts';
 import { LookupService } from './lookup-service.ts';
+import { OwnVersions } from './own-versions.ts';
 import { createServerMetrics } from './server-metrics.ts';
+import { VersionControl } from './version-control.ts';
 
 export interface CubeServerOptions {
   readonly shardIndex: number;
   readonly shardNum: number;
   readonly dataFolder: string;
   readonly memoryBytes: number;
+  /** Undefined: as fast as possible. */
+  readonly loadBytesPerSecond?: number | undefined;
+  readonly retireGraceMs: number;
   /** What Cube clients read by seek; undefined: the only table there is. */
   readonly cubeTable: CubeTable | undefined;
   /** Undefined: control calls only from this host. */
@@ -30,61 +37,104 @@ export interface CubeServerOptions {
   readonly logger: Logger;
 }
 
+export interface ListenOptions {
+  readonly host: string;
+  readonly port: number;
+  /** Control and metrics have this port, and the data port refuses them. */
+  readonly adminPort?: number;
+}
+
 /** How exactly idle times are known. */
 const OBSERVE_USE_MS = 1000;
 
 export class CubeServer implements Stoppable {
+  readonly #options: CubeServerOptions;
   readonly #store: ResidentStore;
   readonly #held: HeldVersions;
-  readonly #server: OnePortServer;
-  readonly #logger: Logger;
+  readonly #versions: VersionControl;
+  readonly #control: ControlService;
+  readonly #access: ControlAccess;
+  #data: OnePortServer | undefined;
+  #admin: OnePortServer | undefined;
   #observer: NodeJS.Timeout | undefined;
   #stopping = false;
 
   constructor(options: CubeServerOptions) {
-    const { shardIndex, shardNum, dataFolder, limits, logger } = options;
-    const store = new ResidentStore({ budgetBytes: options.memoryBytes });
-    const held = new HeldVersions({ store, shardIndex, shardNum, dataFolder, clock: systemClock });
-    const lookup = new LookupService(held, limits);
-    const dict = new DictService(held, limits, options.cubeTable);
-    const routes = new RpcRoutes();
-    routes.add(LOOKUP_SERVICE, LOOKUP_METHOD, lookup.handle);
-    routes.add(DICT_SERVICE, DICT_METHOD, dict.handle, (text) => dict.answerJson(text));
-    const http = new HttpFront(limits, logger);
-    const ready = (): boolean => this.#notReady() === undefined;
-    const metrics = createServerMetrics({
-      ...{ held, routes, ready },
-      app: http.app,
-      server: () => this.#server,
+    const { shardIndex, shardNum, dataFolder, logger } = options;
+    this.#options = options;
+    this.#store = new ResidentStore({ budgetBytes: options.memoryBytes });
+    this.#held = new HeldVersions({ shardIndex, shardNum, clock: systemClock });
+    this.#versions = new VersionControl({
+      ...{ held: this.#held, store: this.#store, dataFolder, clock: systemClock },
+      retireGraceMs: options.retireGraceMs,
+      loadBytesPerSecond: options.loadBytesPerSecond,
     });
-    const access = new ControlAccess(options.controlTokenFile);
-    new ControlService({ held, access, logger, ready }).addRoutes(http.app);
-    addHttpRoutes(http.app, { lookup, dict, metrics, notReady: () => this.#notReady() });
-    this.#store = store;
-    this.#held = held;
-    this.#logger = logger;
-    this.#server = new OnePortServer({ routes, http, limits, logger });
+    const ready = (): boolean => this.#notReady() === undefined;
+    this.#control = new ControlService({ versions: this.#versions, logger, ready });
+    this.#access = new ControlAccess(options.controlTokenFile, logger);
   }
 
-  /** @returns the address, which is also logged. @throws CubeError IO when the port is taken */
-  async listen(host: string, port: number): Promise<string> {
-    const address = await this.#server.listen(host, port);
-    const { shardIndex, shardNum } = this.#held;
-    this.#logger.info({ address, shardIndex, shardNum }, 'listening');
+  /** @returns the address, which is also logged. @throws CubeError IO when a port is taken */
+  async listen({ host, port, adminPort }: ListenOptions): Promise<string> {
+    const { limits, logger, shardIndex, shardNum } = this.#options;
+    const routes = new RpcRoutes();
+    const http = new HttpFront(limits, logger);
+    const adminHttp = adminPort === undefined ? http : new HttpFront(limits, logger);
+    this.#addServices(routes, http, adminHttp);
+    const data = new OnePortServer({ routes, http, limits, logger });
+    this.#data = data;
+    const address = await data.listen(host, port);
+    if (adminPort !== undefined) {
+      this.#admin = new OnePortServer({
+        ...{ routes: new RpcRoutes(), http: adminHttp, limits, logger },
+      });
+      const adminAddress = await this.#admin.listen(host, adminPort);
+      logger.info({ adminAddress }, 'admin port');
+    }
+    logger.info({ address, shardIndex, shardNum }, 'listening');
     this.#observer = setInterval(() => this.#held.observeUse(), OBSERVE_USE_MS);
     this.#observer.unref();
     return address;
+  }
+
+  /** Not ready and refusing lookups, until control says `undrain`. */
+  async drain(): Promise<void> {
+    await this.#control.drain(true);
   }
 
   async stop(): Promise<void> {
     this.#stopping = true;
     clearInterval(this.#observer);
     // A load under way fails now, so that its caller is not what we wait for; what is resident goes on answering.
-    await Promise.all([this.#store.close(), this.#server.stop()]);
+    await Promise.all([this.#store.close(), this.#data?.stop(), this.#admin?.stop()]);
+  }
+
+  #addServices(routes: RpcRoutes, http: HttpFront, adminHttp: HttpFront): void {
+    const { limits, cubeTable, dataFolder, logger } = this.#options;
+    const lookup = new LookupService(this.#held, limits);
+    const dict = new DictService(this.#held, limits, cubeTable);
+    routes.add(LOOKUP_SERVICE, LOOKUP_METHOD, lookup.handle);
+    routes.add(DICT_SERVICE, DICT_METHOD, dict.handle, (text) => dict.answerJson(text));
+    const metrics = createServerMetrics({
+      ...{ versions: this.#versions, routes, apps: new Set([http.app, adminHttp.app]) },
+      ready: () => this.#notReady() === undefined,
+      server: () => this.#data,
+    });
+    addLookupRoutes(http.app, lookup, dict);
+    const cube = new OwnVersions(this.#versions, dataFolder, cubeTable?.bundle);
+    const cmd = new CmdService({ versions: this.#versions, cube, logger });
+    const notReady = (): string | undefined => this.#notReady();
+    addControlRoutes(adminHttp.app, { control: this.#control, cmd, access: this.#access });
+    addMetricsRoute(adminHttp.app, metrics);
+    addHealthRoutes(adminHttp.app, notReady);
+    if (adminHttp === http) return;
+    refuseControlRoutes(http.app);
+    addHealthRoutes(http.app, notReady);
   }
 
   #notReady(): string | undefined {
     if (this.#stopping) return 'stopping';
+    if (this.#held.draining) return 'draining; control call "undrain" ends it';
     if (!this.#held.ready) return 'no version is active; load and activate one';
     return undefined;
   }

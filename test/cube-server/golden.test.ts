@@ -19,11 +19,11 @@ before(async () => {
   folder.write({ bundle: 'cube', version: '1', shardNum: 1, tables });
   server = new CubeServer({
     ...{ shardIndex: 0, shardNum: 1, dataFolder: folder.path, memoryBytes: 64 << 20 },
-    ...{ cubeTable: undefined, controlTokenFile: undefined },
+    ...{ cubeTable: undefined, controlTokenFile: undefined, retireGraceMs: 0 },
     limits: DEFAULT_SERVER_LIMITS,
     logger: createLogger('test', 'silent'),
   });
-  address = await server.listen('127.0.0.1', 0);
+  address = await server.listen({ host: '127.0.0.1', port: 0 });
   for (const call of ['load', 'activate']) {
     const reply = await control(address, call, { bundle: 'cube', version: '1' });
     assert.equal(reply.status, 200, JSON.stringify(reply.body));

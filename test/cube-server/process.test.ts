@@ -152,11 +152,16 @@ test('wrong flags: what is wrong, exit 2', async () => {
       ['--shard', '4', '--shard-num', '4', '--data-dir', 'x'],
       /--shard 4 is not below --shard-num 4/,
     ],
-    [['--shard', '-1', '--shard-num', '4', '--data-dir', 'x'], /Expected an integer in 0\.\.65535/],
+    [['--shard', '-1', '--shard-num', '4', '--data-dir', 'x'], /Expected a shard such as 3/],
     [[...flags, '--memory', 'lots'], /Expected bytes such as 512MiB/],
     [[...flags, '--cube-table', 'x'], /Expected bundle\/table/],
     [[...flags, '--port', '70000'], /Expected an integer in 0\.\.65535/],
     [[...flags, '--cube-table', 'a/../b'], /--cube-table/],
+    [[...flags, '--limit', 'nonsense=1'], /the names are frameBytes, httpBodyBytes/],
+    [[...flags, '--limit', 'idleMs=soon'], /idleMs: expected a whole number/],
+    [[...flags, '--limit', 'frameBytes=3GiB'], /at most 2147483648/],
+    [[...flags, '--shard', '3-1'], /Expected a shard such as 3, a range/],
+    [[...flags, '--shard', '0-4'], /--shard 1 is not below --shard-num 1/],
     [[...flags, '--nonsense'], /unknown option '--nonsense'/],
   ];
   const exits = await Promise.all(wrong.map(([args]) => new ServerProcess(args).exited));
@@ -167,6 +172,8 @@ test('wrong flags: what is wrong, exit 2', async () => {
   const help = await new ServerProcess(['--help']).exited;
   assert.equal(help.code, 0);
   assert.match(help.stdout, /Examples:[\s\S]*cube-server --shard 0 --shard-num 4/);
+  assert.match(help.stdout, /^ {2}keysPerRequest +1048576 {2}keys of one lookup/m);
+  assert.match(help.stdout, /^ {2}frameBytes +64MiB /m);
 });
 
 test('control is for this host, or for who bears the token', async () => {
@@ -251,8 +258,8 @@ test('SIGTERM while a version loads: the load fails, the server ends', async () 
   assert.ok([200, 503, 'connection ended'].includes(await load));
 });
 
-test('connections over --max-connections are refused', async () => {
-  const server = await ServerProcess.start([...flags, '--max-connections', '1']);
+test('connections over their limit are refused', async () => {
+  const server = await ServerProcess.start([...flags, '--limit', 'connections=1']);
   const first = new Channel(server.address);
   const second = new Channel(server.address);
   const refusal = (channel: Channel): Promise<string> =>

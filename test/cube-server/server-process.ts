@@ -28,23 +28,23 @@ export class ServerProcess {
   readonly child: ChildProcess;
   readonly exited: Promise<Exit>;
   address = '';
+  #stderr = '';
 
   constructor(flags: readonly string[]) {
     this.child = spawn(process.execPath, [main, ...flags], { stdio: ['ignore', 'pipe', 'pipe'] });
     running.add(this);
     let stdout = '';
-    let stderr = '';
     this.child.stdout?.on('data', (chunk) => {
       stdout += chunk;
     });
     this.child.stderr?.on('data', (chunk) => {
-      stderr += chunk;
-      this.address ||= /"address":"([^"]+)".*"msg":"listening"/.exec(stderr)?.[1] ?? '';
+      this.#stderr += chunk;
+      this.address ||= /"address":"([^"]+)".*"msg":"listening"/.exec(this.#stderr)?.[1] ?? '';
     });
     this.exited = new Promise((resolve) => {
       this.child.on('close', (code, signal) => {
         running.delete(this);
-        resolve({ code, signal, stdout, stderr });
+        resolve({ code, signal, stdout, stderr: this.#stderr });
       });
     });
   }
@@ -61,6 +61,15 @@ export class ServerProcess {
       await new Promise((resolve) => setTimeout(resolve, 10));
     }
     return server;
+  }
+
+  /** Waits for a log line. @returns the pattern's first group */
+  async logged(pattern: RegExp): Promise<string> {
+    for (;;) {
+      const match = pattern.exec(this.#stderr);
+      if (match !== null) return match[1] ?? match[0];
+      await new Promise((resolve) => setTimeout(resolve, 10));
+    }
   }
 
   get port(): number {

@@ -1,0 +1,64 @@
+/** `--limit name=value`: every limit of a server, and the table of them that `--help` shows. */
+import { CubeError } from '../lib/core/errors.ts';
+import { DEFAULT_SERVER_LIMITS, type ServerLimits } from '../lib/core/limits.ts';
+import { byteCount, InvalidArgumentError } from '../lib/platform/cli.ts';
+
+type LimitName = keyof ServerLimits;
+
+/** What each bounds, in a few words; the reasons for the defaults are in lib/core/limits.ts. */
+const MEANING: Partial<Record<LimitName, string>> = {
+  frameBytes: 'body of one baidu_std frame',
+  httpBodyBytes: 'body of one HTTP request',
+  jsonChars: 'characters of one JSON seek',
+  keysPerRequest: 'keys of one lookup or seek',
+  responseBytes: 'rows of one response',
+  connections: 'open connections',
+  httpInFlight: 'HTTP requests answered at once',
+  sniffMs: 'wait for the first bytes of a connection',
+  idleMs: 'silence after which a connection is closed',
+  outputHighWaterBytes: 'unsent bytes of a connection above which nothing more is read from it',
+  slowReaderMs: 'time a peer may leave such bytes unread',
+  inputTotalBytes: 'unfinished requests of all connections together',
+  outputTotalBytes: 'unsent answers of all connections together',
+};
+
+const NAMES = Object.keys(DEFAULT_SERVER_LIMITS) as LimitName[];
+
+/** Option parser, may be given several times. */
+export function collectLimits(text: string, before: Partial<ServerLimits>): Partial<ServerLimits> {
+  const [name = '', value = '', ...rest] = text.split('=');
+  if (!NAMES.includes(name as LimitName) || rest.length > 0) {
+    throw new InvalidArgumentError(`Expected name=value; the names are ${NAMES.join(', ')}.`);
+  }
+  return { ...before, [name]: parseValue(name, value) };
+}
+
+function parseValue(name: string, text: string): number {
+  const value = name.endsWith('Bytes') ? byteCount(text) : Number(text);
+  if (text !== '' && Number.isSafeInteger(value) && value >= 1) return value;
+  throw new InvalidArgumentError(`${name}: expected a whole number of at least 1.`);
+}
+
+/** @throws CubeError INVALID_ARGUMENT when limits contradict each other */
+export function serverLimits(changed: Partial<ServerLimits>): ServerLimits {
+  const limits = { ...DEFAULT_SERVER_LIMITS, ...changed };
+  if (limits.frameBytes <= 2 ** 31 && limits.responseBytes <= 2 ** 31) return limits;
+  throw new CubeError(
+    'INVALID_ARGUMENT',
+    '--limit: frameBytes and responseBytes are at most 2147483648',
+  );
+}
+
+export function limitsHelp(): string {
+  const rows = NAMES.map((name) => {
+    const value = formatValue(name, DEFAULT_SERVER_LIMITS[name]);
+    return `  ${name.padEnd(21)} ${value.padStart(9)}  ${MEANING[name] ?? ''}`;
+  });
+  return `\nLimits (--limit name=value) and their defaults:\n${rows.join('\n')}\n`;
+}
+
+function formatValue(name: string, value: number): string {
+  if (!name.endsWith('Bytes')) return String(value);
+  const power = value % 2 ** 30 === 0 ? 3 : value % 2 ** 20 === 0 ? 2 : value % 1024 === 0 ? 1 : 0;
+  return `${value / 1024 ** power}${['', 'KiB', 'MiB', 'GiB'][power]}`;
+}
