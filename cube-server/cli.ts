@@ -32,6 +32,7 @@ interface Flags {
   readonly loadRate: number;
   readonly retireGraceMs: number;
   readonly cubeTable?: { bundle: string; table: string };
+  readonly cubeData?: string;
   readonly limit: Partial<ServerLimits>;
   readonly controlTokenFile?: string;
   readonly logLevel: (typeof LOG_LEVELS)[number];
@@ -112,6 +113,10 @@ function addServingOptions(program: Command): Command {
       '--cube-table <bundle/table>',
       'what Cube clients read by seek (default: the only table there is)',
       parseCubeTable,
+    )
+    .option(
+      '--cube-data <folder>',
+      "Cube's own data folder, with VERSION and dict directories; {shard} becomes the shard",
     );
 }
 
@@ -150,6 +155,7 @@ async function serve(flags: Flags): Promise<void> {
     loadBytesPerSecond: flags.loadRate === 0 ? undefined : flags.loadRate,
     retireGraceMs: flags.retireGraceMs,
     cubeTable: flags.cubeTable,
+    cubeFolder: flags.cubeData,
     controlTokenFile: flags.controlTokenFile,
     limits,
     logger,

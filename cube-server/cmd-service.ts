@@ -32,6 +32,8 @@ export interface CubeVersions {
    * @returns its name
    */
   load(path: string, parent: string | undefined): Promise<string>;
+  /** A load is under way. */
+  readonly loading: boolean;
 }
 
 export interface CmdServiceOptions {
@@ -49,7 +51,6 @@ export class CmdService {
   readonly #commands: ReadonlyMap<string, Command>;
   #background = '';
   #busy = false;
-  #loading = false;
 
   constructor({ versions, cube, logger }: CmdServiceOptions) {
     this.#versions = versions;
@@ -107,15 +108,14 @@ export class CmdService {
     try {
       bundle = this.#cube.bundle();
     } catch {
-      return { current: '', background: '', loading: this.#loading };
+      return { current: '', background: '', loading: this.#cube.loading };
     }
-    const loading = this.#versions.loadingStatus().some((load) => load.bundle === bundle);
     const { held } = this.#versions;
     const isHeld = held.find({ bundle, version: this.#background }) !== undefined;
     return {
       current: held.activeName(bundle),
       background: isHeld ? this.#background : '',
-      loading: loading || this.#loading,
+      loading: this.#cube.loading,
     };
   }
 
@@ -125,19 +125,14 @@ export class CmdService {
       throw new CubeError('CONFLICT', 'a patch extends the current version, and there is none');
     }
     const load = (): Promise<string> => this.#cube.load(path, patch ? current : undefined);
-    this.#loading = true;
-    try {
-      const version = await load().catch(async (error: unknown) => {
-        // As Cube does for every load, here when there is no other way: the background makes room.
-        if (CubeError.from(error).code !== 'OVERLOADED' || background === '') throw error;
-        await this.#dropBackground();
-        return load();
-      });
-      if (version !== background) await this.#dropBackground();
-      this.#background = version;
-    } finally {
-      this.#loading = false;
-    }
+    const version = await load().catch(async (error: unknown) => {
+      // As Cube does for every load, here when there is no other way: the background makes room.
+      if (CubeError.from(error).code !== 'OVERLOADED' || background === '') throw error;
+      await this.#dropBackground();
+      return load();
+    });
+    if (version !== background) await this.#dropBackground();
+    this.#background = version;
   }
 
   async #switch(): Promise<void> {

@@ -17,6 +17,10 @@ export class OwnVersions implements CubeVersions {
     this.#bundle = bundle;
   }
 
+  get loading(): boolean {
+    return this.#versions.loadingStatus().length > 0;
+  }
+
   bundle(): string {
     if (this.#bundle !== undefined) return this.#bundle;
     const held = new Set(this.#versions.held.all().map(({ resident }) => resident.bundle));

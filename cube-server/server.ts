@@ -13,6 +13,7 @@ import { CmdService } from './cmd-service.ts';
 import { ControlAccess } from './control-access.ts';
 import { addControlRoutes, refuseControlRoutes } from './control-routes.ts';
 import { ControlService } from './control-service.ts';
+import { CubeDirectories } from './cube-directories.ts';
 import { type CubeTable, DictService } from './dict-service.ts';
 import { HeldVersions } from './held-versions.ts';
 import { addHealthRoutes, addLookupRoutes, addMetricsRoute } from './http-routes.ts';
@@ -31,6 +32,8 @@ export interface CubeServerOptions {
   readonly retireGraceMs: number;
   /** What Cube clients read by seek; undefined: the only table there is. */
   readonly cubeTable: CubeTable | undefined;
+  /** The folder that an agent of Cube deploys to; undefined: Cube's commands read the data folder. */
+  readonly cubeFolder?: string | undefined;
   /** Undefined: control calls only from this host. */
   readonly controlTokenFile: string | undefined;
   readonly limits: ServerLimits;
@@ -44,6 +47,8 @@ export interface ListenOptions {
   readonly adminPort?: number;
 }
 
+/** What a dictionary of Cube is called here, unless --cube-table says so. */
+const DEFAULT_CUBE_TABLE: CubeTable = { bundle: 'cube', table: 'dict' };
 /** How exactly idle times are known. */
 const OBSERVE_USE_MS = 1000;
 
@@ -54,6 +59,7 @@ export class CubeServer implements Stoppable {
   readonly #versions: VersionControl;
   readonly #control: ControlService;
   readonly #access: ControlAccess;
+  readonly #cubeDirectories: CubeDirectories | undefined;
   #data: OnePortServer | undefined;
   #admin: OnePortServer | undefined;
   #observer: NodeJS.Timeout | undefined;
@@ -72,6 +78,7 @@ export class CubeServer implements Stoppable {
     const ready = (): boolean => this.#notReady() === undefined;
     this.#control = new ControlService({ versions: this.#versions, logger, ready });
     this.#access = new ControlAccess(options.controlTokenFile, logger);
+    this.#cubeDirectories = this.#openCubeFolder();
   }
 
   /** @returns the address, which is also logged. @throws CubeError IO when a port is taken */
@@ -94,6 +101,7 @@ export class CubeServer implements Stoppable {
     logger.info({ address, shardIndex, shardNum }, 'listening');
     this.#observer = setInterval(() => this.#held.observeUse(), OBSERVE_USE_MS);
     this.#observer.unref();
+    void this.#cubeDirectories?.loadFirst();
     return address;
   }
 
@@ -121,7 +129,8 @@ export class CubeServer implements Stoppable {
       server: () => this.#data,
     });
     addLookupRoutes(http.app, lookup, dict);
-    const cube = new OwnVersions(this.#versions, dataFolder, cubeTable?.bundle);
+    const cube =
+      this.#cubeDirectories ?? new OwnVersions(this.#versions, dataFolder, cubeTable?.bundle);
     const cmd = new CmdService({ versions: this.#versions, cube, logger });
     const notReady = (): string | undefined => this.#notReady();
     addControlRoutes(adminHttp.app, { control: this.#control, cmd, access: this.#access });
@@ -130,6 +139,19 @@ export class CubeServer implements Stoppable {
     if (adminHttp === http) return;
     refuseControlRoutes(http.app);
     addHealthRoutes(http.app, notReady);
+  }
+
+  #openCubeFolder(): CubeDirectories | undefined {
+    const { cubeFolder, cubeTable, dataFolder, shardIndex, shardNum, logger } = this.#options;
+    if (cubeFolder === undefined) return undefined;
+    return new CubeDirectories({
+      versions: this.#versions,
+      folder: cubeFolder.replaceAll('{shard}', String(shardIndex)),
+      // Several servers may share a data folder.
+      workFolder: `${dataFolder}/.cube-${shardIndex}-of-${shardNum}`,
+      table: cubeTable ?? DEFAULT_CUBE_TABLE,
+      logger,
+    });
   }
 
   #notReady(): string | undefined {

@@ -1,0 +1,197 @@
+/**
+ * A dictionary directory of PaddlePaddle's Cube, read strictly (docs/cube-migration.md). Cube's files have no magic and
+ * no checksums, so what can be checked is: that every file listed is there with its size, that the records tile each
+ * data file, and that every address is the start of one. What fails is CORRUPT, never a missing key.
+ *
+ *     index.n   u32 type 0 · u32 entries · u32 files · u64 bytes of each      index.<i>   {u64 key, u64 address}
+ *     data.n    u32 files · u32 bytes of each                                 data.<j>    {u32 4 + length, value}
+ *     address   j · 2^32 + offset in data.<j>; of a key that comes twice the last one counts
+ */
+import { createHash } from 'node:crypto';
+import { CubeError } from '../core/errors.ts';
+import { UniqueKeys } from '../core/unique-keys.ts';
+import { RandomReader } from '../platform/files.ts';
+
+const ENTRY_BYTES = 16;
+const LENGTH_BYTES = 4;
+const FILES_MAX = 65_536;
+/** A kernel's worth of 32-bit positions: more entries than any shard of Cube can be asked to hold. */
+const ENTRIES_MAX: number = 2 ** 29;
+
+/** One of the files that an index consists of; a patch's directory begins with those of its base. */
+export interface CubeIndexFile {
+  readonly bytes: number;
+  readonly sha256: string;
+}
+
+export interface CubeDict {
+  /** 2n words, distinct, in the order of their first entries. */
+  readonly keys: Uint32Array;
+  /** The values in the order of the keys, one after another. */
+  readonly values: Uint8Array;
+  /** n: where each value ends in `values`. */
+  readonly ends: Float64Array;
+  /** What all values have; undefined when they differ, or there are none. */
+  readonly valueBytes: number | undefined;
+  readonly indexFiles: readonly CubeIndexFile[];
+}
+
+/** @throws CubeError CORRUPT, NOT_FOUND, UNSUPPORTED or TOO_LARGE naming the file */
+export function readCubeDict(folder: string): CubeDict {
+  const list = readIndexList(`${folder}/index.n`);
+  const index = readIndex(folder, list);
+  const sizes = readDataList(`${folder}/data.n`);
+  const blocks = sizes.map((bytes, j) => new DataBlock(`${folder}/data.${j}`, bytes));
+  const { keys, addresses } = distinctEntries(index.entries);
+  const count = keys.length / 2;
+  const ends = new Float64Array(count);
+  let end = 0;
+  for (let i = 0; i < count; i++) {
+    end += blockOf(blocks, addresses, i, folder).valueBytes(addresses[2 * i]!);
+    ends[i] = end;
+  }
+  const values = new Uint8Array(end);
+  let valueBytes: number | undefined = count === 0 ? undefined : ends[0];
+  for (let i = 0, at = 0; i < count; i++) {
+    values.set(blockOf(blocks, addresses, i, folder).value(addresses[2 * i]!), at);
+    if (ends[i]! - at !== valueBytes) valueBytes = undefined;
+    at = ends[i]!;
+  }
+  return { keys, values, ends, valueBytes, indexFiles: index.files };
+}
+
+function corrupt(path: string, text: string): CubeError {
+  return new CubeError('CORRUPT', `${path}: ${text}; deploy it again`);
+}
+
+/** A whole file whose size is known beforehand. */
+function readWhole(path: string, bytes: number | undefined, bytesMax: number): Uint8Array {
+  const reader = new RandomReader(path);
+  try {
+    if (bytes !== undefined && reader.bytes !== bytes) {
+      throw corrupt(path, `has ${reader.bytes} bytes, ${bytes} are listed`);
+    }
+    if (reader.bytes > bytesMax) {
+      throw new CubeError('TOO_LARGE', `${path}: ${reader.bytes} bytes, at most ${bytesMax}`);
+    }
+    const content = new Uint8Array(reader.bytes);
+    reader.readInto(content, 0);
+    return content;
+  } finally {
+    reader.close();
+  }
+}
+
+function readList(path: string, headBytes: number, itemBytes: number): DataView {
+  const { buffer, length } = readWhole(path, undefined, headBytes + itemBytes * FILES_MAX);
+  if (length < headBytes) throw corrupt(path, `has ${length} bytes, too few`);
+  const view = new DataView(buffer);
+  const files = view.getUint32(headBytes - 4, true);
+  if (length === headBytes + itemBytes * files) return view;
+  throw corrupt(path, `has ${length} bytes and should list ${files} files`);
+}
+
+function readIndexList(path: string): { entries: number; sizes: number[] } {
+  const view = readList(path, 12, 8);
+  const type = view.getUint32(0, true);
+  if (type !== 0) throw new CubeError('UNSUPPORTED', `${path}: index type ${type}; 0 is read`);
+  const entries = view.getUint32(4, true);
+  const sizes = Array.from({ length: view.getUint32(8, true) }, (_, i) =>
+    Number(view.getBigUint64(12 + 8 * i, true)),
+  );
+  const listed = sizes.reduce((sum, bytes) => sum + bytes, 0);
+  if (sizes.some((bytes) => bytes % ENTRY_BYTES !== 0) || listed !== entries * ENTRY_BYTES) {
+    throw corrupt(path, `lists ${listed} bytes of index files for ${entries} entries`);
+  }
+  if (entries > ENTRIES_MAX) {
+    throw new CubeError('TOO_LARGE', `${path}: ${entries} entries, at most ${ENTRIES_MAX}`);
+  }
+  return { entries, sizes };
+}
+
+function readDataList(path: string): number[] {
+  const view = readList(path, 4, 4);
+  return Array.from({ length: view.getUint32(0, true) }, (_, j) => view.getUint32(4 + 4 * j, true));
+}
+
+/** @returns four words an entry: key low, key high, offset, block */
+function readIndex(
+  folder: string,
+  list: { entries: number; sizes: readonly number[] },
+): { entries: Uint32Array; files: CubeIndexFile[] } {
+  const parts = list.sizes.map((bytes, i) => readWhole(`${folder}/index.${i}`, bytes, bytes));
+  const files = parts.map((part) => ({
+    bytes: part.length,
+    sha256: createHash('sha256').update(part).digest('hex'),
+  }));
+  const all = new Uint8Array(list.entries * ENTRY_BYTES);
+  let at = 0;
+  for (const part of parts) {
+    all.set(part, at);
+    at += part.length;
+  }
+  return { entries: new Uint32Array(all.buffer), files };
+}
+
+/** @returns the addresses as two words a key: offset, block */
+function distinctEntries(entries: Uint32Array): { keys: Uint32Array; addresses: Uint32Array } {
+  const count = entries.length / 4;
+  const keys = new Uint32Array(2 * count);
+  const index = new Int32Array(count);
+  // An entry is two keys wide: the first is the key, the second the address.
+  const rows = { keys: entries, rowStart: 0, rowCount: count, rowKeys: 2 };
+  const distinct = new UniqueKeys(count).find(rows, Int32Array.of(0), keys, index);
+  const addresses = new Uint32Array(2 * distinct);
+  for (let i = 0; i < count; i++) {
+    addresses[2 * index[i]!] = entries[4 * i + 2]!;
+    addresses[2 * index[i]! + 1] = entries[4 * i + 3]!;
+  }
+  return { keys: keys.slice(0, 2 * distinct), addresses };
+}
+
+function blockOf(
+  blocks: readonly DataBlock[],
+  addresses: Uint32Array,
+  i: number,
+  folder: string,
+): DataBlock {
+  const block = blocks[addresses[2 * i + 1]!];
+  if (block !== undefined) return block;
+  throw corrupt(folder, `its index names data.${addresses[2 * i + 1]}, of ${blocks.length} files`);
+}
+
+/** A data file in memory, and where its records start. */
+class DataBlock {
+  readonly #path: string;
+  readonly #bytes: Uint8Array;
+  readonly #view: DataView;
+  /** A bit for each byte. */
+  readonly #starts: Uint8Array;
+
+  constructor(path: string, bytes: number) {
+    this.#path = path;
+    this.#bytes = readWhole(path, bytes, bytes);
+    this.#view = new DataView(this.#bytes.buffer);
+    this.#starts = new Uint8Array((bytes + 7) >>> 3);
+    for (let at = 0; at < bytes; ) {
+      this.#starts[at >>> 3]! |= 1 << (at & 7);
+      const length = at + LENGTH_BYTES <= bytes ? this.#view.getUint32(at, true) : 0;
+      if (length < LENGTH_BYTES || at + length > bytes) {
+        throw corrupt(path, `the record at byte ${at} does not end within the file`);
+      }
+      at += length;
+    }
+  }
+
+  /** @param offset where a record starts */
+  valueBytes(offset: number): number {
+    const isStart = ((this.#starts[offset >>> 3] ?? 0) >> (offset & 7)) & 1;
+    if (isStart === 1) return this.#view.getUint32(offset, true) - LENGTH_BYTES;
+    throw corrupt(this.#path, `the index names byte ${offset}, where no record starts`);
+  }
+
+  value(offset: number): Uint8Array {
+    const start = offset + LENGTH_BYTES;
+    return this.#bytes.subarray(start, start + this.valueBytes(offset));
+  }
+}
