@@ -13,7 +13,11 @@ export interface Replica {
   readonly control: string;
   /** Replicas of one group are activated together (a rack, a zone); default "default". */
   readonly group: string;
+  /** Share of the load with the balancers wrr and wr; absent: 1. */
+  readonly weight?: number;
 }
+
+const WEIGHT_MAX = 10_000;
 
 export interface ShardMap {
   readonly shardNum: number;
@@ -35,10 +39,12 @@ function readEndpoint(json: JsonReader): string {
 
 function readReplica(json: JsonReader): Replica {
   const data = readEndpoint(json.field('data'));
+  const weight = json.optional('weight', (f) => f.integer(1, WEIGHT_MAX));
   return {
     data,
     control: json.optional('control', readEndpoint) ?? data,
     group: json.optional('group', (f) => f.string(NAME_PATTERN, NAME_RULE)) ?? 'default',
+    ...(weight === undefined ? {} : { weight }),
   };
 }
 

@@ -20,6 +20,7 @@ const name = fc.constantFrom('a', 'ctr-dnn', '_', '1', '2024-01-31', 'emb.weight
 const hex = (digits: number): fc.Arbitrary<string> =>
   fc.constantFrom('0'.repeat(digits), '0123456789abcdef'.repeat(digits / 16));
 const count = fc.nat();
+const weight = fc.integer({ min: 1, max: 10_000 });
 const u64 = fc.bigInt({ min: 0n, max: 2n ** 64n - 1n });
 
 const manifests: fc.Arbitrary<Manifest> = fc
@@ -80,7 +81,7 @@ const fleets: fc.Arbitrary<Fleet> = fc
         fc.record({
           shardNum: fc.constant(shardNum),
           shards: fc.array(
-            fc.array(fc.record({ data: endpoint, control: endpoint, group: name }), {
+            fc.array(fc.record({ data: endpoint, control: endpoint, group: name, weight }), {
               minLength: 1,
               maxLength: 2,
             }),
