@@ -12,81 +12,69 @@
  *   mistake and rejects the call.
  * - The caller's arrays are written before the call settles, never after.
  */
-import { encodeLookupRequest, LOOKUP_METHOD, LOOKUP_SERVICE } from '../../proto/lookup.ts';
-import { CubeError, type ErrorCode } from '../core/errors.ts';
-import type { Fleet } from '../core/fleet.ts';
-import { type Manifest, shardNumOf, type TableRef } from '../core/manifest.ts';
-import { tablesDigest } from '../core/tables-digest.ts';
+import { LOOKUP_METHOD, LOOKUP_SERVICE, ROWS_F32, ROWS_STORED } from '../../proto/lookup.ts';
+import { CubeError } from '../core/errors.ts';
+import { type Manifest, shardNumOf } from '../core/manifest.ts';
 import { type Clock, systemClock } from '../platform/clock.ts';
-import type { Logger } from '../platform/logs.ts';
-import { FleetRoutes } from './fleet-routes.ts';
+import { type ClientStats, newCounters } from './client-stats.ts';
+import { DistinctKeys } from './distinct-keys.ts';
+import { FleetRoutes, type RouteOptions } from './fleet-routes.ts';
+import { heldVersionKeys, LookupCall, type OnAsk, type Targets } from './lookup-call.ts';
 import {
-  defaultRowOf,
+  checkColumn,
   type LookupGroup,
   type LookupSummary,
-  OUTCOME_UNAVAILABLE,
-  tablesOf,
+  requireLength,
+  type StoredGroup,
+  type StoredSummary,
+  type ValueGroup,
+  type ValuesSummary,
 } from './lookup-group.ts';
+import { type LookupPlan, type PlannedTable, planOf } from './lookup-plan.ts';
 import type { Replica } from './replica.ts';
 import type { ReplicaSet } from './replica-set.ts';
-import { fillPart, Scatter, type ShardRequest } from './scatter.ts';
-import { type Asked, checkAnswer, gatherAnswer } from './shard-answer.ts';
+import { type KeyGroup, type RowTarget, Scatter } from './scatter.ts';
+import { checkAnswer } from './shard-answer.ts';
+import { type CallContext, noteFailure } from './shard-call.ts';
+import { ValueTarget } from './value-target.ts';
 
-export interface CubeClientOptions {
-  /** The fleet of now; a new object is taken over at the next call (`FleetFile` rereads fleet.json). */
-  readonly fleet: () => Fleet;
-  /** Told when a replica fails and when it is back; never a line a request. */
-  readonly logger?: Logger;
+export interface CubeClientOptions extends RouteOptions {
   readonly clock?: Clock;
   /** Larger batches are split, so that no request nears the servers' limits. */
   readonly keysPerRequestMax?: number;
 }
 
+export interface LookupOptions {
+  /** Keys that a group names several times are looked up once. Default false. Values of any length are never deduplicated. */
+  readonly dedupe?: boolean;
+  /** u32: requests with equal hashes go to one replica with `c_murmurhash`. Default: of the request's first key. */
+  readonly requestHash?: number;
+}
+
 /** 128 KiB of keys: more at once gains nothing, and would keep a server from others for a millisecond. */
 const KEYS_PER_REQUEST_MAX = 16_384;
-/** Of rows that one answer may carry: far below the 64 MiB that servers allow. */
-const ANSWER_BYTES_MAX = 8 << 20;
 const PROBE_TIMEOUT_MS = 1_000;
 /** Scratch kept for reuse; a burst of more calls in flight than this gives its surplus to the collector. */
 const SCRATCH_KEPT_MAX = 64;
 const NO_BYTES = new Uint8Array(0);
-
-/** The caller, the fleet file or the server's build is wrong: every replica would say the same. */
-const FATAL: ReadonlySet<ErrorCode> = new Set([
-  'INVALID_ARGUMENT',
-  'NOT_FOUND',
-  'TOO_LARGE',
-  'UNSUPPORTED',
-  'WRONG_SHARD',
-]);
-
-/** One lookup in flight. */
-interface Call extends Omit<Asked, 'parts'> {
-  readonly manifest: Manifest;
-  readonly versionKey: string;
-  readonly shardNum: number;
-  readonly deadlineMs: number;
-  unseen: number;
-  unavailable: number;
-  reason: string;
-  fatal: CubeError | undefined;
-}
+const NO_OPTIONS: LookupOptions = {};
 
 export class CubeClient {
   readonly #routes: FleetRoutes;
-  readonly #clock: Clock;
+  readonly #context: CallContext;
   readonly #keysPerRequestMax: number;
   readonly #scratch: Scatter[] = [];
   #closed = false;
 
+  /** @throws CubeError INVALID_ARGUMENT for a policy or connection type that is none */
   constructor(options: CubeClientOptions) {
-    this.#routes = new FleetRoutes(options.fleet, options.logger);
-    this.#clock = options.clock ?? systemClock;
+    this.#routes = new FleetRoutes(options);
+    this.#context = { clock: options.clock ?? systemClock, counters: newCounters() };
     this.#keysPerRequestMax = options.keysPerRequestMax ?? KEYS_PER_REQUEST_MAX;
   }
 
   /**
-   * Fills rows and outcomes of all groups from the manifest's version.
+   * Fills rows, as f32 whatever the tables' dtypes, and outcomes of all groups from the manifest's version.
    * @param timeoutMs for the whole call; travels with every request
    * @throws CubeError of a mistake in the groups, or in the fleet file (WRONG_SHARD, NOT_FOUND)
    */
@@ -94,35 +82,61 @@ export class CubeClient {
     manifest: Manifest,
     groups: readonly LookupGroup[],
     timeoutMs: number,
+    options: LookupOptions = NO_OPTIONS,
   ): Promise<LookupSummary> {
-    this.#requireOpen();
-    const tables = tablesOf(manifest, groups);
-    const { bundle, version } = manifest;
-    if (groups.every((group) => group.count === 0)) return { version, unseen: 0, unavailable: 0 };
-    const shardNum = shardNumOf(manifest);
-    const sets = this.#routes.route(bundle, shardNum);
-    const scatter = this.#scratch.pop() ?? new Scatter();
-    const call: Call = {
-      manifest,
-      version,
-      versionKey: `${bundle}/${version}`,
-      shardNum,
-      tables,
-      groups,
-      scatter,
-      deadlineMs: this.#clock.nowMs() + timeoutMs,
-      unseen: 0,
-      unavailable: 0,
-      reason: '',
-      fatal: undefined,
-    };
-    scatter.scatter(groups, shardNum);
-    const requests = scatter.requests(this.#keysMax(tables));
-    await Promise.all(requests.map((request) => this.#ask(call, request, sets[request.shard]!)));
-    if (this.#scratch.length < SCRATCH_KEPT_MAX) this.#scratch.push(scatter);
-    if (call.fatal !== undefined) throw call.fatal;
-    const { unseen, unavailable, reason } = call;
-    return { version, unseen, unavailable, ...(reason === '' ? {} : { reason }) };
+    const plan = planOf(manifest, ROWS_F32);
+    const tables = groups.map((group) => {
+      const table = rowTable(plan, group.table);
+      checkColumn(group);
+      requireLength(table.name, 'rows', group.rows.length, table.dim * group.count);
+      return table;
+    });
+    return this.#lookUpRows(plan, tables, groups, groups, timeoutMs, options);
+  }
+
+  /** The same with rows as the tables store them. */
+  async lookupStored(
+    manifest: Manifest,
+    groups: readonly StoredGroup[],
+    timeoutMs: number,
+    options: LookupOptions = NO_OPTIONS,
+  ): Promise<StoredSummary> {
+    const plan = planOf(manifest, ROWS_STORED);
+    const tables = groups.map((group) => {
+      const table = rowTable(plan, group.table);
+      checkColumn(group);
+      requireLength(table.name, 'rows', group.rows.length, table.rowBytes * group.count);
+      if (group.rows.byteOffset % 4 === 0) return table;
+      const text = `table ${table.name}: rows must begin at a multiple of 4 bytes of their buffer`;
+      throw new CubeError('INVALID_ARGUMENT', text);
+    });
+    const targets = groups.map(({ rows, outcomes }) => {
+      return { rows: new Uint32Array(rows.buffer, rows.byteOffset, rows.length >> 2), outcomes };
+    });
+    const summary = await this.#lookUpRows(plan, tables, groups, targets, timeoutMs, options);
+    return { ...summary, groups: tables.map(({ dtype, rowBytes }) => ({ dtype, rowBytes })) };
+  }
+
+  /** The values of tables of dtype bytes. */
+  async lookupValues(
+    manifest: Manifest,
+    groups: readonly ValueGroup[],
+    timeoutMs: number,
+    options: LookupOptions = NO_OPTIONS,
+  ): Promise<ValuesSummary> {
+    const plan = planOf(manifest, ROWS_STORED);
+    const tables = groups.map((group) => {
+      const table = plan.table(group.table);
+      checkColumn(group);
+      if (table.dtype === 'bytes') return table;
+      const text = `table ${table.name} has rows of ${table.dtype}, not values of any length: use lookup or lookupStored`;
+      throw new CubeError('UNSUPPORTED', text);
+    });
+    const targets = groups.map(({ count, outcomes }) => new ValueTarget(count, outcomes));
+    const all: Targets = { kind: 'values', groups: targets };
+    return this.#lookUp(plan, tables, groups, all, timeoutMs, options, (summary, { order }) => {
+      return { ...summary, values: targets.map((target) => target.assemble(order)) };
+    });
   }
 
   /**
@@ -138,9 +152,10 @@ export class CubeClient {
     } catch (error) {
       return { held: false, missing: CubeError.from(error).message };
     }
+    const plan = planOf(manifest, ROWS_F32);
     const answers = await Promise.all(
       sets.map((set) =>
-        Promise.all(set.replicas.map((replica) => this.#probe(manifest, set, replica, timeoutMs))),
+        Promise.all(set.replicas.map((replica) => this.#probe(plan, set, replica, timeoutMs))),
       ),
     );
     const missing: string[] = [];
@@ -151,138 +166,124 @@ export class CubeClient {
     return { held: missing.length === 0, missing: missing.join(' | ') };
   }
 
+  /** What this client did so far, and the state of every replica: a copy. */
+  stats(): ClientStats {
+    return { ...this.#context.counters, replicas: this.#routes.stats() };
+  }
+
   /** Closes all connections; calls in flight end with their keys unavailable. */
   close(): void {
     this.#closed = true;
     this.#routes.close();
   }
 
-  #keysMax(tables: readonly TableRef[]): number {
-    let rowBytes = 4;
-    for (const table of tables) rowBytes = Math.max(rowBytes, 4 * table.dim);
-    return Math.min(this.#keysPerRequestMax, Math.ceil(ANSWER_BYTES_MAX / rowBytes));
-  }
-
   #requireOpen(): void {
     if (this.#closed) throw new CubeError('STOPPING', 'this CubeClient is closed');
   }
 
-  /** Settles one request: rows gathered, or its keys marked unavailable, or the call marked fatal. Never rejects. */
-  async #ask(call: Call, request: ShardRequest, set: ReplicaSet): Promise<void> {
-    const { scatter, tables, groups, version, versionKey, deadlineMs } = call;
-    const parts = scatter.parts(request);
-    const asked: Asked = { version, parts, tables, groups, scatter };
-    const payload = this.#head(call.manifest, set.shard, asked);
-    const keys = scatter.keyBytes(request);
-    const tried = new Set<Replica>();
-    let reason = 'no time was left to ask';
-    set.countRequest();
-    for (;;) {
-      const nowMs = this.#clock.nowMs();
-      const leftMs = deadlineMs - nowMs;
-      if (leftMs <= 0) break;
-      const replica = set.pick(versionKey, tried, nowMs);
-      if (replica === undefined) break;
-      if (tried.size > 0 && !set.takeRetry()) {
-        reason = `${reason}; the retry budget is spent`;
-        break;
-      }
-      tried.add(replica);
-      this.#probeAnother(call.manifest, set, replica, nowMs);
-      replica.enter();
-      try {
-        const answer = await replica.channel.call(
-          LOOKUP_SERVICE,
-          LOOKUP_METHOD,
-          payload,
-          keys,
-          leftMs,
-        );
-        // No await between here and the end of the gathering: the answer is a view of the receive buffer.
-        checkAnswer(asked, answer.payload, answer.attachment);
-        call.unseen += gatherAnswer(asked, answer.attachment);
-        replica.answered(versionKey);
-        return;
-      } catch (thrown) {
-        const error = this.#noteFailure(replica, versionKey, thrown);
-        if (FATAL.has(error.code)) call.fatal ??= located(error, call.manifest, set, replica);
-        reason = `${replica.endpoint}: ${error.code} ${error.message}`;
-        if (call.fatal !== undefined) return;
-      } finally {
-        replica.exit();
-      }
+  async #lookUpRows(
+    plan: LookupPlan,
+    tables: readonly PlannedTable[],
+    groups: readonly KeyGroup[],
+    targets: readonly RowTarget[],
+    timeoutMs: number,
+    options: LookupOptions,
+  ): Promise<LookupSummary> {
+    if (options.dedupe !== true) {
+      const all: Targets = { kind: 'rows', groups: targets };
+      return this.#lookUp(plan, tables, groups, all, timeoutMs, options, asItIs);
     }
-    call.unavailable += request.end - request.start;
-    if (call.reason === '') call.reason = `shard ${set.shard} of ${call.shardNum}: ${reason}`;
-    for (const part of parts) {
-      const row = defaultRowOf(tables[part.group]!);
-      fillPart(part, scatter.order, row, OUTCOME_UNAVAILABLE, groups[part.group]!);
-    }
+    const elements = tables.map(({ rowBytes }) => rowBytes / 4);
+    const distinct = groups.map((group, g) => new DistinctKeys(group, targets[g]!, elements[g]!));
+    const all: Targets = { kind: 'rows', groups: distinct };
+    const summary = await this.#lookUp(plan, tables, distinct, all, timeoutMs, options, asItIs);
+    let [unseen, unavailable] = [0, 0];
+    distinct.forEach((keys, g) => {
+      const places = keys.expand(targets[g]!, elements[g]!);
+      unseen += places.unseen;
+      unavailable += places.unavailable;
+    });
+    return { ...summary, unseen, unavailable };
   }
 
-  #head(manifest: Manifest, shard: number, asked: Pick<Asked, 'parts' | 'tables'>): Uint8Array {
-    return encodeLookupRequest({
-      bundle: manifest.bundle,
-      version: manifest.version,
-      shardIndex: shard,
-      shardNum: shardNumOf(manifest),
-      tablesDigest: tablesDigest(manifest),
-      groups: asked.parts.map(({ group, count }) => ({ table: asked.tables[group]!.name, count })),
-    });
+  /** @param finish runs while the scratch of the call is still its own */
+  async #lookUp<Summary>(
+    plan: LookupPlan,
+    tables: readonly PlannedTable[],
+    groups: readonly KeyGroup[],
+    targets: Targets,
+    timeoutMs: number,
+    { requestHash }: LookupOptions,
+    finish: (summary: LookupSummary, scratch: Scatter) => Summary,
+  ): Promise<Summary> {
+    this.#requireOpen();
+    const { clock, counters } = this.#context;
+    const deadlineMs = clock.nowMs() + timeoutMs;
+    const keysPerRequestMax = this.#keysPerRequestMax;
+    const scratch = this.#scratch.pop() ?? new Scatter();
+    let keyCount = 0;
+    for (const { count } of groups) keyCount += count;
+    counters.calls++;
+    counters.keys += keyCount;
+    const { version, bundle } = plan.manifest;
+    if (keyCount === 0) return finish({ version, unseen: 0, unavailable: 0 }, scratch);
+    const sets = this.#routes.route(bundle, plan.shardNum);
+    const task = { plan, tables, groups, targets, deadlineMs, keysPerRequestMax, requestHash };
+    const call = new LookupCall(task, sets, scratch, this.#context, this.#probeAnother);
+    const summary = finish(await call.run(), scratch);
+    if (this.#scratch.length < SCRATCH_KEPT_MAX) this.#scratch.push(scratch);
+    return summary;
   }
 
   /** Lets a replica that failed, or is new, prove itself on an empty lookup instead of on a user's. */
-  #probeAnother(manifest: Manifest, set: ReplicaSet, chosen: Replica, nowMs: number): void {
+  readonly #probeAnother: OnAsk = (plan, set, chosen, nowMs) => {
     if (set.replicas.length === 1) return;
-    const replica = set.pickProbe(`${manifest.bundle}/${manifest.version}`, chosen, nowMs);
-    if (replica !== undefined) void this.#probe(manifest, set, replica, PROBE_TIMEOUT_MS);
-  }
+    const replica = set.pickProbe(plan.versionKey, chosen, nowMs);
+    if (replica !== undefined) void this.#probe(plan, set, replica, PROBE_TIMEOUT_MS);
+  };
 
   /** An empty pinned lookup. @returns '' when the replica holds the version, else the reason. Never rejects. */
   async #probe(
-    manifest: Manifest,
+    plan: LookupPlan,
     set: ReplicaSet,
     replica: Replica,
     timeoutMs: number,
   ): Promise<string> {
-    const { bundle, version } = manifest;
-    const asked = { version, parts: [], tables: [] };
-    const payload = this.#head(manifest, set.shard, asked);
-    replica.enter();
+    const { clock, counters } = this.#context;
+    const { manifest, versionKey } = plan;
+    const asked = { version: manifest.version, parts: [], tables: [] };
+    const startedMs = clock.nowMs();
+    counters.probes++;
     try {
-      const answer = await replica.channel.call(
-        LOOKUP_SERVICE,
-        LOOKUP_METHOD,
-        payload,
-        NO_BYTES,
-        timeoutMs,
+      const answer = await replica.call(
+        ...([LOOKUP_SERVICE, LOOKUP_METHOD, plan.emptyHead(set.shard), NO_BYTES] as const),
+        ...([timeoutMs, startedMs] as const),
       );
       checkAnswer(asked, answer.payload, answer.attachment);
-      replica.answered(`${bundle}/${version}`);
+      replica.answered(versionKey);
+      replica.exit(startedMs, clock.nowMs(), false);
       return '';
     } catch (thrown) {
-      const error = this.#noteFailure(replica, `${bundle}/${version}`, thrown);
+      const heldVersions = (error: CubeError): readonly string[] =>
+        heldVersionKeys(manifest.bundle, error);
+      const error = noteFailure(this.#context, replica, { versionKey, heldVersions }, thrown);
+      replica.exit(startedMs, clock.nowMs(), true);
       return `${replica.endpoint} ${error.code} (${error.message})`;
-    } finally {
-      replica.exit();
     }
-  }
-
-  #noteFailure(replica: Replica, versionKey: string, thrown: unknown): CubeError {
-    const error = CubeError.from(thrown);
-    if (error.code === 'VERSION_ABSENT') replica.lacks(versionKey, this.#clock.nowMs());
-    else if (!FATAL.has(error.code)) replica.failed(error, this.#clock.nowMs());
-    return error;
   }
 }
 
-/** A mistake's message with the place: which replica of which shard said so. */
-function located(
-  error: CubeError,
-  manifest: Manifest,
-  set: ReplicaSet,
-  replica: Replica,
-): CubeError {
-  const where = `${manifest.bundle} ${manifest.version}, shard ${set.shard} at ${replica.endpoint}`;
-  return new CubeError(error.code, `${where}: ${error.message}`, { cause: error });
+/** @throws CubeError NOT_FOUND, or UNSUPPORTED for values of any length */
+function rowTable(plan: LookupPlan, name: string): PlannedTable {
+  const table = plan.table(name);
+  if (table.dtype !== 'bytes') return table;
+  const { bundle, version } = plan.manifest;
+  throw new CubeError(
+    'UNSUPPORTED',
+    `${bundle} ${version}: table ${name} has values of any length (dtype bytes): use lookupValues`,
+  );
+}
+
+function asItIs(summary: LookupSummary): LookupSummary {
+  return summary;
 }

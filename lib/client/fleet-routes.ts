@@ -2,21 +2,36 @@
  * From the fleet to connections: the replica sets of a bundle at a shard count. Replicas are kept by endpoint, so a
  * changed fleet keeps the connections and the knowledge of all endpoints that stay; those that left are closed after use.
  */
+import { CubeError } from '../core/errors.ts';
 import { type Fleet, shardMapOf } from '../core/fleet.ts';
 import type { Logger } from '../platform/logs.ts';
-import { Replica } from './replica.ts';
+import { type CallPolicy, checkPolicy } from './call-policy.ts';
+import type { ConnectionType } from './connections.ts';
+import { Replica, type ReplicaStats } from './replica.ts';
 import { ReplicaSet } from './replica-set.ts';
 
+export interface RouteOptions {
+  /** The fleet of now; a new object is taken over at the next call (`FleetFile` rereads fleet.json, `CubeConf` its names). */
+  readonly fleet: () => Fleet;
+  /** For all bundles, or for each. */
+  readonly policy?: CallPolicy | ((bundle: string) => CallPolicy);
+  /** Default single. */
+  readonly connectionType?: ConnectionType;
+  /** Told when a replica fails and when it is back; never a line a request. */
+  readonly logger?: Logger;
+}
+
 export class FleetRoutes {
-  readonly #fleet: () => Fleet;
-  readonly #logger: Logger | undefined;
+  readonly #options: RouteOptions;
   readonly #replicas = new Map<string, Replica>();
-  readonly #routes = new Map<string, readonly ReplicaSet[]>();
+  /** By bundle, by shard count. */
+  readonly #routes = new Map<string, Map<number, readonly ReplicaSet[]>>();
   #current: Fleet | undefined;
 
-  constructor(fleet: () => Fleet, logger: Logger | undefined) {
-    this.#fleet = fleet;
-    this.#logger = logger;
+  /** @throws CubeError INVALID_ARGUMENT for a policy that is none */
+  constructor(options: RouteOptions) {
+    this.#options = options;
+    if (typeof options.policy === 'object') checkPolicy(options.policy);
   }
 
   /**
@@ -25,26 +40,56 @@ export class FleetRoutes {
    */
   route(bundle: string, shardNum: number): readonly ReplicaSet[] {
     const fleet = this.#fleet();
-    if (fleet !== this.#current) this.#adopt(fleet);
-    const name = `${bundle}/${shardNum}`;
-    let sets = this.#routes.get(name);
-    if (sets === undefined) {
-      sets = shardMapOf(fleet, bundle, shardNum).shards.map(
-        (replicas, shard) =>
-          new ReplicaSet(
-            shard,
-            replicas.map((replica) => this.#replica(replica.data)),
-          ),
-      );
-      this.#routes.set(name, sets);
-    }
+    const known = this.#routes.get(bundle)?.get(shardNum);
+    if (known !== undefined) return known;
+    const policy = this.policyOf(bundle);
+    const sets = shardMapOf(fleet, bundle, shardNum).shards.map((replicas, shard) => {
+      const weights = replicas.map(({ weight }) => weight ?? 1);
+      const connected = replicas.map(({ data }) => this.#replica(data));
+      return new ReplicaSet(shard, connected, weights, policy);
+    });
+    const ofBundle = this.#routes.get(bundle) ?? new Map<number, readonly ReplicaSet[]>();
+    this.#routes.set(bundle, ofBundle.set(shardNum, sets));
     return sets;
   }
 
+  /** @throws CubeError NOT_FOUND for an unknown bundle, INVALID_ARGUMENT when the fleet has it at several shard counts */
+  shardNumOf(bundle: string): number {
+    const counts = (this.#fleet().bundles.get(bundle) ?? []).map(({ shardNum }) => shardNum);
+    if (counts.length === 1) return counts[0]!;
+    if (counts.length === 0) {
+      const known = [...this.#fleet().bundles.keys()].join(', ');
+      throw new CubeError(
+        'NOT_FOUND',
+        `the fleet has no ${JSON.stringify(bundle)} (it has: ${known})`,
+      );
+    }
+    throw new CubeError(
+      'INVALID_ARGUMENT',
+      `the fleet has ${bundle} at several shard counts (${counts.join(', ')}): say shardNum`,
+    );
+  }
+
+  policyOf(bundle: string): CallPolicy {
+    const { policy } = this.#options;
+    return typeof policy === 'function' ? checkPolicy(policy(bundle)) : (policy ?? {});
+  }
+
+  /** Of every replica in use. */
+  stats(): ReplicaStats[] {
+    return [...this.#replicas.values()].map((replica) => replica.stats());
+  }
+
   close(): void {
-    for (const replica of this.#replicas.values()) replica.channel.close();
+    for (const replica of this.#replicas.values()) replica.close();
     this.#replicas.clear();
     this.#routes.clear();
+  }
+
+  #fleet(): Fleet {
+    const fleet = this.#options.fleet();
+    if (fleet !== this.#current) this.#adopt(fleet);
+    return fleet;
   }
 
   #adopt(fleet: Fleet): void {
@@ -64,7 +109,8 @@ export class FleetRoutes {
   #replica(endpoint: string): Replica {
     let replica = this.#replicas.get(endpoint);
     if (replica === undefined) {
-      replica = new Replica(endpoint, this.#logger);
+      const { connectionType = 'single', logger } = this.#options;
+      replica = new Replica(endpoint, connectionType, logger);
       this.#replicas.set(endpoint, replica);
     }
     return replica;

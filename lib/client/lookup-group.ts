@@ -4,7 +4,7 @@
  * buffer is ever left with the values of an earlier batch.
  */
 import { CubeError } from '../core/errors.ts';
-import { type Manifest, type TableRef, tableOf } from '../core/manifest.ts';
+import { type Manifest, type TableDtype, type TableRef, tableOf } from '../core/manifest.ts';
 
 /** The key is in the table. */
 export const OUTCOME_HIT = 0;
@@ -13,16 +13,38 @@ export const OUTCOME_UNSEEN = 1;
 /** No replica answered for the key's shard: the default row, and nothing is known about the key. */
 export const OUTCOME_UNAVAILABLE = 2;
 
-/** The keys of one table in one batch. */
-export interface LookupGroup {
+/** The keys of one table in one batch, and what comes back for each. */
+interface KeyColumn {
   readonly table: string;
   /** 2·count words (low, high). */
   readonly keys: Uint32Array;
   readonly count: number;
-  /** Out: count·dim values. */
-  readonly rows: Float32Array;
   /** Out: one OUTCOME_ byte a key. */
   readonly outcomes: Uint8Array;
+}
+
+/** Rows as f32, whatever the table's dtype. */
+export interface LookupGroup extends KeyColumn {
+  /** Out: count·dim values. */
+  readonly rows: Float32Array;
+}
+
+/** Rows as the table stores them. */
+export interface StoredGroup extends KeyColumn {
+  /**
+   * Out: count·rowBytes bytes, beginning at a multiple of 4 of their buffer. An unseen key has the default row in the table's
+   * dtype, an unavailable one zero bytes.
+   */
+  readonly rows: Uint8Array;
+}
+
+/** Values of any length, of tables of dtype bytes. */
+export type ValueGroup = KeyColumn;
+
+/** Value i of a group is values[ends[i − 1] … ends[i]), from 0 for the first; a key that is no hit has none. */
+export interface Values {
+  readonly values: Uint8Array;
+  readonly ends: Uint32Array;
 }
 
 export interface LookupSummary {
@@ -32,6 +54,16 @@ export interface LookupSummary {
   readonly unavailable: number;
   /** Why the first of the unavailable keys is: which shard, which replica, what it said. */
   readonly reason?: string;
+}
+
+export interface StoredSummary extends LookupSummary {
+  /** How the rows of each group are stored (docs/formats/layer.md). */
+  readonly groups: readonly { readonly dtype: TableDtype; readonly rowBytes: number }[];
+}
+
+export interface ValuesSummary extends LookupSummary {
+  /** One a group. */
+  readonly values: readonly Values[];
 }
 
 const defaultRows = new WeakMap<TableRef, Float32Array>();
@@ -48,7 +80,7 @@ export function defaultRowOf(table: TableRef): Float32Array {
 }
 
 /**
- * The tables of the groups, in order.
+ * The tables of the groups, in order, for a store that holds rows of f32 only.
  * @throws CubeError NOT_FOUND for an unknown table, INVALID_ARGUMENT for arrays that are too short, UNSUPPORTED for
  * rows that are not f32
  */
@@ -58,24 +90,29 @@ export function tablesOf(manifest: Manifest, groups: readonly LookupGroup[]): Ta
     if (table.dtype !== 'f32') {
       throw new CubeError(
         'UNSUPPORTED',
-        `${manifest.bundle} ${manifest.version}: table ${table.name} has rows of ${table.dtype}; this build looks up f32`,
+        `${manifest.bundle} ${manifest.version}: table ${table.name} has rows of ${table.dtype}; this store holds f32`,
       );
     }
-    const { count, keys, rows, outcomes } = group;
-    if (!Number.isSafeInteger(count) || count < 0) {
-      throw new CubeError('INVALID_ARGUMENT', `table ${table.name}: a count of ${count} keys`);
-    }
-    requireLength(table, 'keys', keys.length, 2 * count);
-    requireLength(table, 'rows', rows.length, table.dim * count);
-    requireLength(table, 'outcomes', outcomes.length, count);
+    checkColumn(group);
+    requireLength(table.name, 'rows', group.rows.length, table.dim * group.count);
     return table;
   });
 }
 
-function requireLength(table: TableRef, name: string, length: number, needed: number): void {
+/** @throws CubeError INVALID_ARGUMENT for arrays that are too short */
+export function checkColumn({ table, keys, count, outcomes }: KeyColumn): void {
+  if (!Number.isSafeInteger(count) || count < 0) {
+    throw new CubeError('INVALID_ARGUMENT', `table ${table}: a count of ${count} keys`);
+  }
+  requireLength(table, 'keys', keys.length, 2 * count);
+  requireLength(table, 'outcomes', outcomes.length, count);
+}
+
+/** @throws CubeError INVALID_ARGUMENT */
+export function requireLength(table: string, name: string, length: number, needed: number): void {
   if (length >= needed) return;
   throw new CubeError(
     'INVALID_ARGUMENT',
-    `table ${table.name}: the array ${name} has ${length} elements, this lookup needs ${needed}`,
+    `table ${table}: the array ${name} has ${length} elements, this lookup needs ${needed}`,
   );
 }

@@ -1,10 +1,11 @@
 /**
- * One replica as this client knows it: its connection, its health, and which versions it was seen to hold. It is
+ * One replica as this client knows it: its connections, its health, its speed, and which versions it was seen to hold. It is
  * the same object for every bundle and shard count that the fleet lists the endpoint under.
  */
 import type { CubeError } from '../core/errors.ts';
 import type { Logger } from '../platform/logs.ts';
-import { Channel } from '../rpc/channel.ts';
+import type { CallResult } from '../rpc/channel.ts';
+import { type Connections, type ConnectionType, openConnections } from './connections.ts';
 
 /** A replica that failed is avoided for this long, doubled with each further failure, … */
 const BACKOFF_MIN_MS = 50;
@@ -14,13 +15,29 @@ const BACKOFF_MAX_MS = 1_000;
 const ABSENT_MS = 1_000;
 /** Versions remembered: the ones in use and a rollout's; older knowledge is dropped. */
 const VERSIONS_MAX = 16;
+/** Share of the newest latency in the average: the last dozen calls count. */
+const LATENCY_SHARE = 1 / 8;
 
 /** How good a replica is for a version; lower is better. */
 export const RANK_HOLDS = 0;
-const RANK_UNKNOWN = 1;
+export const RANK_UNKNOWN = 1;
 const RANK_FAILED = 2;
 const RANK_FAILED_JUST_NOW = 3;
 const RANK_ABSENT = 4;
+
+/** What a replica did so far, for `CubeClient.stats`. */
+export interface ReplicaStats {
+  readonly endpoint: string;
+  /** `unknown`: not asked yet. `failed`: its last answer was a failure; it is asked again after a while. */
+  readonly state: 'unknown' | 'answering' | 'failed';
+  readonly requests: number;
+  readonly failures: number;
+  readonly inFlight: number;
+  /** Of the last dozen calls; 0 when there was none. */
+  readonly latencyMs: number;
+  /** bundle/version it was seen to hold. */
+  readonly versions: readonly string[];
+}
 
 /** Between half and all of a time, so that many clients do not come back at once. */
 function jitter(ms: number): number {
@@ -29,7 +46,7 @@ function jitter(ms: number): number {
 
 export class Replica {
   readonly endpoint: string;
-  readonly channel: Channel;
+  readonly #connections: Connections;
   readonly #logger: Logger | undefined;
   #failures = 0;
   #retryAtMs = 0;
@@ -37,12 +54,50 @@ export class Replica {
   readonly #absentUntilMs = new Map<string, number>();
   #probeAtMs = 0;
   #inFlight = 0;
+  /** Sum of the times at which the calls in flight began. */
+  #startedSumMs = 0;
+  #latencyMs = 0;
   #left = false;
+  #requestCount = 0;
+  #failureCount = 0;
+  #answered = false;
 
-  constructor(endpoint: string, logger: Logger | undefined) {
+  constructor(endpoint: string, connectionType: ConnectionType, logger: Logger | undefined) {
     this.endpoint = endpoint;
-    this.channel = new Channel(endpoint, { backoffMaxMs: BACKOFF_MAX_MS });
+    this.#connections = openConnections(endpoint, connectionType, BACKOFF_MAX_MS);
     this.#logger = logger;
+  }
+
+  /** Bracketed by `exit`: a replica that left the fleet is closed when its last call ends. As `Channel.call`. */
+  call(
+    service: string,
+    method: string,
+    payload: Uint8Array,
+    attachment: Uint8Array,
+    timeoutMs: number,
+    nowMs: number,
+  ): Promise<CallResult> {
+    this.#inFlight++;
+    this.#requestCount++;
+    this.#startedSumMs += nowMs;
+    return this.#connections.call(service, method, payload, attachment, timeoutMs);
+  }
+
+  /**
+   * @param startedMs what was given to `call`
+   * @param failed a failure is no proof of speed: it counts only when it was slow
+   * @returns how long the call took, in milliseconds
+   */
+  exit(startedMs: number, nowMs: number, failed: boolean): number {
+    const latencyMs = nowMs - startedMs;
+    this.#inFlight--;
+    this.#startedSumMs = this.#inFlight === 0 ? 0 : this.#startedSumMs - startedMs;
+    if (this.#latencyMs === 0) this.#latencyMs = failed ? 0 : latencyMs;
+    else if (!failed || latencyMs > this.#latencyMs) {
+      this.#latencyMs += LATENCY_SHARE * (latencyMs - this.#latencyMs);
+    }
+    if (this.#left && this.#inFlight === 0) this.close();
+    return latencyMs;
   }
 
   rank(version: string, nowMs: number): number {
@@ -50,6 +105,14 @@ export class Replica {
     if (absentUntilMs !== undefined && nowMs < absentUntilMs) return RANK_ABSENT;
     if (this.#failures > 0) return nowMs < this.#retryAtMs ? RANK_FAILED_JUST_NOW : RANK_FAILED;
     return absentUntilMs === 0 ? RANK_HOLDS : RANK_UNKNOWN;
+  }
+
+  /** 1 / latency, less while the calls in flight have waited longer than it usually takes; 0: nothing is known. */
+  speed(nowMs: number): number {
+    const latencyMs = this.#latencyMs;
+    if (latencyMs === 0) return 0;
+    const waitedMs = this.#inFlight === 0 ? 0 : nowMs - this.#startedSumMs / this.#inFlight;
+    return waitedMs > latencyMs ? 1 / waitedMs : 1 / latencyMs;
   }
 
   /** True when it is time to ask this replica, apart from any lookup, whether it is back; then not again for a while. */
@@ -61,29 +124,24 @@ export class Replica {
     return true;
   }
 
-  /** Brackets the use of `channel`: a replica that left the fleet is closed when its last call ends. */
-  enter(): void {
-    this.#inFlight++;
-  }
-
-  exit(): void {
-    this.#inFlight--;
-    if (this.#left && this.#inFlight === 0) this.channel.close();
-  }
-
   /** It answered from this version. */
   answered(version: string): void {
-    this.#remember(version, 0);
+    if (this.#absentUntilMs.get(version) !== 0) this.#remember(version, 0);
     this.#recovered();
   }
 
-  /** It answered, but does not hold this version. */
-  lacks(version: string, nowMs: number): void {
+  /**
+   * It answered, but does not hold this version.
+   * @param held the versions that it said it holds, when it said so
+   */
+  lacks(version: string, held: readonly string[], nowMs: number): void {
+    for (const other of held) if (other !== version) this.#remember(other, 0);
     this.#remember(version, nowMs + jitter(ABSENT_MS));
     this.#recovered();
   }
 
   failed(error: CubeError, nowMs: number): void {
+    this.#failureCount++;
     // Everything in flight fails together when a connection is lost: that is one failure.
     if (this.#failures > 0 && nowMs < this.#retryAtMs) return;
     if (this.#failures === 0) {
@@ -100,10 +158,30 @@ export class Replica {
   /** It is not in the fleet any more. */
   leave(): void {
     this.#left = true;
-    if (this.#inFlight === 0) this.channel.close();
+    if (this.#inFlight === 0) this.close();
+  }
+
+  close(): void {
+    this.#connections.close();
+  }
+
+  stats(): ReplicaStats {
+    const known = [...this.#absentUntilMs].filter(([, until]) => until === 0);
+    let state: ReplicaStats['state'] = this.#answered ? 'answering' : 'unknown';
+    if (this.#failures > 0) state = 'failed';
+    return {
+      endpoint: this.endpoint,
+      state,
+      requests: this.#requestCount,
+      failures: this.#failureCount,
+      inFlight: this.#inFlight,
+      latencyMs: this.#latencyMs,
+      versions: known.map(([version]) => version),
+    };
   }
 
   #recovered(): void {
+    this.#answered = true;
     if (this.#failures === 0) return;
     this.#failures = 0;
     this.#logger?.info({ endpoint: this.endpoint }, 'replica answers again');

@@ -5,14 +5,35 @@
  * Positions: the packed buffer holds the keys in (shard, group, order of the group) order. `order[position]` is the
  * key's index in its group; the keys of (shard s, group g) are the positions starts[s·groups + g] … starts[s·groups + g + 1].
  */
+import { groupBytes } from '../../proto/lookup.ts';
 import { shardOf } from '../core/keys.ts';
-import { type LookupGroup, OUTCOME_HIT, OUTCOME_UNSEEN } from './lookup-group.ts';
+import { OUTCOME_HIT, OUTCOME_UNSEEN } from './lookup-group.ts';
 
-/** One request: the positions `start` … `end` of one shard. */
+/** Keys of one group: 2·count words. */
+export interface KeyGroup {
+  readonly keys: Uint32Array;
+  readonly count: number;
+}
+
+/** Where rows of one group go: f32 values, or words of rows as stored. */
+export interface RowTarget {
+  readonly rows: Float32Array | Uint32Array;
+  readonly outcomes: Uint8Array;
+}
+
+/** One request: the positions `start` … `end` of one shard, group by group. */
 export interface ShardRequest {
   readonly shard: number;
   readonly start: number;
   readonly end: number;
+  readonly parts: readonly RequestPart[];
+}
+
+/** What one request may be at most; a single row may be larger than `answerBytes`. */
+export interface RequestLimits {
+  readonly keys: number;
+  readonly groups: number;
+  readonly answerBytes: number;
 }
 
 /** The part of a request that belongs to one group. */
@@ -23,7 +44,7 @@ export interface RequestPart {
 }
 
 /** Rows of up to this many elements are copied one by one, longer ones by `set`: measured to cross near here. */
-const LOOP_COPY_DIM = 32;
+const LOOP_COPY_ELEMENTS = 32;
 
 /** Scratch of one lookup in flight; reused by later ones, so it grows to the largest batch and stays there. */
 export class Scatter {
@@ -36,7 +57,7 @@ export class Scatter {
   #shardNum = 0;
 
   /** Sorts the keys of all groups by shard: a counting sort, so groups keep their order. */
-  scatter(groups: readonly LookupGroup[], shardNum: number): void {
+  scatter(groups: readonly KeyGroup[], shardNum: number): void {
     const groupCount = groups.length;
     let total = 0;
     for (const group of groups) total += group.count;
@@ -65,28 +86,48 @@ export class Scatter {
     starts[0] = 0;
   }
 
-  /** One request for each shard that has keys, more where a shard has more than `keysMax`. */
-  requests(keysMax: number): ShardRequest[] {
+  /** One request for each shard that has keys, more where one would be over a limit. @param rowBytes by group */
+  requests(limits: RequestLimits, rowBytes: readonly number[]): ShardRequest[] {
     const requests: ShardRequest[] = [];
     for (let shard = 0; shard < this.#shardNum; shard++) {
+      const first = this.starts[shard * this.#groupCount]!;
       const last = this.starts[(shard + 1) * this.#groupCount]!;
-      for (let start = this.starts[shard * this.#groupCount]!; start < last; start += keysMax) {
-        requests.push({ shard, start, end: Math.min(start + keysMax, last) });
-      }
+      if (first < last) this.#cut(shard, limits, rowBytes, requests);
     }
     return requests;
   }
 
-  /** The groups that a request has keys of, in order. */
-  parts(request: ShardRequest): RequestPart[] {
-    const parts: RequestPart[] = [];
+  #cut(
+    shard: number,
+    limits: RequestLimits,
+    rowBytes: readonly number[],
+    requests: ShardRequest[],
+  ): void {
+    let parts: RequestPart[] = [];
+    let start = this.starts[shard * this.#groupCount]!;
+    let at = start;
+    let bytesLeft = limits.answerBytes;
+    const finish = (): void => {
+      requests.push({ shard, start, end: at, parts });
+      parts = [];
+      start = at;
+      bytesLeft = limits.answerBytes;
+    };
     for (let group = 0; group < this.#groupCount; group++) {
-      const at = request.shard * this.#groupCount + group;
-      const start = Math.max(this.starts[at]!, request.start);
-      const end = Math.min(this.starts[at + 1]!, request.end);
-      if (start < end) parts.push({ group, start, count: end - start });
+      const end = this.starts[shard * this.#groupCount + group + 1]!;
+      while (at < end) {
+        const room = Math.min(limits.keys - (at - start), keysIn(bytesLeft, rowBytes[group]!));
+        if (parts.length === limits.groups || (parts.length > 0 && room < 1)) {
+          finish();
+          continue;
+        }
+        const count = Math.min(end - at, Math.max(1, room));
+        parts.push({ group, start: at, count });
+        at += count;
+        bytesLeft -= groupBytes(count, rowBytes[group]!);
+      }
     }
-    return parts;
+    if (parts.length > 0) finish();
   }
 
   /** The request's keys as they go over the wire: u64 little-endian; a view of the scratch. */
@@ -146,25 +187,28 @@ function place(
   }
 }
 
-/**
- * Writes the answer of one part to its group: row and outcome of each key. `found` and `source` are the part's bitmap
- * and rows (a missing key's row is the default row already). @returns the number of unseen keys
- */
-export function gatherPart(
-  part: RequestPart,
-  order: Uint32Array,
-  found: Uint8Array,
-  source: Float32Array,
-  dim: number,
-  target: LookupGroup,
-): number {
-  const unseen = gatherOutcomes(part, order, found, target.outcomes);
-  if (dim <= LOOP_COPY_DIM) copyShortRows(part, order, source, dim, target.rows);
-  else copyLongRows(part, order, source, dim, target.rows);
-  return unseen;
+/** How many keys of a group an answer of so many bytes has room for, with the bitmap's and the padding's share. */
+function keysIn(answerBytes: number, rowBytes: number): number {
+  return Math.floor((answerBytes - 16) / (rowBytes + 1 / 8));
 }
 
-function gatherOutcomes(
+/**
+ * Writes the rows of one part to its group. `source` holds the part's rows (a missing key's row is the default row already),
+ * elements of 4 bytes like the target's.
+ */
+export function gatherRows(
+  part: RequestPart,
+  order: Uint32Array,
+  source: Float32Array | Uint32Array,
+  elements: number,
+  target: Float32Array | Uint32Array,
+): void {
+  if (elements <= LOOP_COPY_ELEMENTS) copyShortRows(part, order, source, elements, target);
+  else copyLongRows(part, order, source, elements, target);
+}
+
+/** Writes the outcome of each key of a part. @param found the part's bitmap @returns the number of unseen keys */
+export function gatherOutcomes(
   part: RequestPart,
   order: Uint32Array,
   found: Uint8Array,
@@ -183,27 +227,27 @@ function gatherOutcomes(
 function copyShortRows(
   part: RequestPart,
   order: Uint32Array,
-  source: Float32Array,
-  dim: number,
-  rows: Float32Array,
+  source: Float32Array | Uint32Array,
+  elements: number,
+  rows: Float32Array | Uint32Array,
 ): void {
   const { start, count } = part;
   for (let i = 0, from = 0; i < count; i++) {
-    const to = order[start + i]! * dim;
-    for (let d = 0; d < dim; d++) rows[to + d] = source[from++]!;
+    const to = order[start + i]! * elements;
+    for (let e = 0; e < elements; e++) rows[to + e] = source[from++]!;
   }
 }
 
 function copyLongRows(
   part: RequestPart,
   order: Uint32Array,
-  source: Float32Array,
-  dim: number,
-  rows: Float32Array,
+  source: Float32Array | Uint32Array,
+  elements: number,
+  rows: Float32Array | Uint32Array,
 ): void {
   const { start, count } = part;
   for (let i = 0; i < count; i++) {
-    rows.set(source.subarray(i * dim, (i + 1) * dim), order[start + i]! * dim);
+    rows.set(source.subarray(i * elements, (i + 1) * elements), order[start + i]! * elements);
   }
 }
 
@@ -211,9 +255,9 @@ function copyLongRows(
 export function fillPart(
   part: RequestPart,
   order: Uint32Array,
-  row: Float32Array,
+  row: Float32Array | Uint32Array,
   outcome: number,
-  target: LookupGroup,
+  target: RowTarget,
 ): void {
   for (let i = 0; i < part.count; i++) {
     const index = order[part.start + i]!;

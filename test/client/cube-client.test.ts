@@ -171,11 +171,14 @@ test('the callers mistakes are refused before anything is sent', async () => {
     client.lookup(elsewhere, [group], 1_000),
     refused('NOT_FOUND', /no 9-shard servers for bundle ctr \(shard counts known: 2\)/),
   );
-  const half = {
+  const values = {
     ...manifest,
-    tables: manifest.tables.map((t) => ({ ...t, dtype: 'f16' as const })),
+    tables: manifest.tables.map((t) => ({ ...t, dtype: 'bytes' as const })),
   };
-  await assert.rejects(client.lookup(half, [group], 1_000), refused('UNSUPPORTED', /f16/));
+  await assert.rejects(
+    client.lookup(values, [group], 1_000),
+    refused('UNSUPPORTED', /lookupValues/),
+  );
   assert.ok(fleet.servers.every(({ lookups }) => lookups.length === 0));
   client.close();
   await assert.rejects(client.lookup(manifest, [group], 1_000), refused('STOPPING', /closed/));

@@ -8,8 +8,9 @@ import {
   OUTCOME_UNAVAILABLE,
   OUTCOME_UNSEEN,
 } from '../../lib/client/lookup-group.ts';
-import { fillPart, gatherPart, Scatter } from '../../lib/client/scatter.ts';
+import { fillPart, gatherOutcomes, gatherRows, Scatter } from '../../lib/client/scatter.ts';
 import { keyToBigint } from '../../lib/core/keys.ts';
+import { groupBytes } from '../../proto/lookup.ts';
 import { groupOf, KEY_MAX, tableWith } from './oracle.ts';
 
 const key = fc.oneof(
@@ -19,9 +20,21 @@ const key = fc.oneof(
 );
 const batch = fc.record({
   shardNum: fc.oneof(fc.integer({ min: 1, max: 9 }), fc.constantFrom(1_000, 65_536)),
-  keysMax: fc.integer({ min: 1, max: 30 }),
+  limits: fc.record({
+    keys: fc.integer({ min: 1, max: 30 }),
+    groups: fc.integer({ min: 1, max: 4 }),
+    answerBytes: fc.integer({ min: 1, max: 2_000 }),
+  }),
   groups: fc.array(fc.array(key, { maxLength: 40 }), { maxLength: 5 }),
 });
+
+const rowBytesOfGroup = fc.array(
+  fc.integer({ min: 1, max: 300 }).map((words) => 4 * words),
+  {
+    minLength: 5,
+    maxLength: 5,
+  },
+);
 
 function asGroups(groups: readonly (readonly bigint[])[], dim: number): LookupGroup[] {
   return groups.map((keys, g) => groupOf(tableWith(`t${g}`, dim, []), keys));
@@ -30,7 +43,7 @@ function asGroups(groups: readonly (readonly bigint[])[], dim: number): LookupGr
 test('every key is in exactly one request, of its shard, in the order of its group', () => {
   const scatter = new Scatter(); // one for all runs: what an earlier batch left must not show
   fc.assert(
-    fc.property(batch, ({ shardNum, keysMax, groups }) => {
+    fc.property(batch, rowBytesOfGroup, ({ shardNum, limits, groups }, rowBytes) => {
       const expected = new Map<number, { group: number; key: bigint; index: number }[]>();
       groups.forEach((keys, group) => {
         keys.forEach((one, index) => {
@@ -40,11 +53,15 @@ test('every key is in exactly one request, of its shard, in the order of its gro
       });
       scatter.scatter(asGroups(groups, 1), shardNum);
       const found = new Map<number, { group: number; key: bigint; index: number }[]>();
-      for (const request of scatter.requests(keysMax)) {
-        assert.ok(request.end > request.start && request.end - request.start <= keysMax);
+      for (const request of scatter.requests(limits, rowBytes)) {
+        const { start, end, parts } = request;
+        assert.ok(end > start && end - start <= limits.keys && parts.length <= limits.groups);
+        const bytes = parts.map(({ group, count }) => groupBytes(count, rowBytes[group]!));
+        const answerBytes = bytes.reduce((sum, one) => sum + one, 0);
+        assert.ok(answerBytes <= limits.answerBytes || end - start === 1, 'only a row may be over');
         const words = new Uint32Array(scatter.keyBytes(request).slice().buffer);
         let i = 0;
-        for (const part of scatter.parts(request)) {
+        for (const part of request.parts) {
           for (let p = part.start; p < part.start + part.count; p++) {
             const one = {
               group: part.group,
@@ -65,12 +82,13 @@ test('every key is in exactly one request, of its shard, in the order of its gro
 test('answers come back to where their keys were, rows of any dim', () => {
   const scatter = new Scatter();
   fc.assert(
-    fc.property(batch, fc.integer({ min: 1, max: 70 }), ({ shardNum, keysMax, groups }, dim) => {
+    fc.property(batch, fc.integer({ min: 1, max: 70 }), ({ shardNum, limits, groups }, dim) => {
       const asked = asGroups(groups, dim);
       scatter.scatter(asked, shardNum);
       let unseen = 0;
-      scatter.requests(keysMax).forEach((request, number) => {
-        for (const part of scatter.parts(request)) {
+      const rowBytes = groups.map(() => 4 * dim);
+      scatter.requests(limits, rowBytes).forEach((request, number) => {
+        for (const part of request.parts) {
           const target = asked[part.group]!;
           if (number % 3 === 2) {
             fillPart(
@@ -89,7 +107,8 @@ test('answers come back to where their keys were, rows of any dim', () => {
             if (one % 2n === 0n) found[i >>> 3]! |= 1 << (i & 7);
             rows.fill(Number(one % 1_000n), i * dim, (i + 1) * dim);
           }
-          unseen += gatherPart(part, scatter.order, found, rows, dim, target);
+          gatherRows(part, scatter.order, rows, dim, target.rows);
+          unseen += gatherOutcomes(part, scatter.order, found, target.outcomes);
         }
       });
       let unseenFound = 0;
