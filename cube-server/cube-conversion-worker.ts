@@ -10,7 +10,7 @@ function convert(job: ConversionJob): ConvertedDict {
   const { source, target, bundle, table, shardIndex, shardNum } = job;
   const dict = readCubeDict(source);
   const { dim, rows } = rowsOf(dict, source);
-  const input = { table, dim, shardIndex, shardNum, keys: dict.keys, rows };
+  const input = { table, dtype: 'f32', dim, shardIndex, shardNum, keys: dict.keys, rows } as const;
   const { contentId, bytes, sha256 } = writeLayer(
     input,
     (id) => `${target}/${layerPath(bundle, table, id)}`,
@@ -21,19 +21,19 @@ function convert(job: ConversionJob): ConvertedDict {
 
 /** Values of one length that floats fill are rows of floats; the bytes are the same either way. */
 function rowsOf({ values, ends, valueBytes }: CubeDict, source: string): RowsOfDict {
-  if (ends.length === 0) return { dim: 1, rows: new Float32Array(0) };
+  if (ends.length === 0) return { dim: 1, rows: new Uint8Array(0) };
   if (valueBytes === undefined || valueBytes === 0 || valueBytes % 4 !== 0) {
     throw new CubeError(
       'UNSUPPORTED',
       `${source}: its values are not rows of floats of one length; this version of the software serves only those`,
     );
   }
-  return { dim: valueBytes / 4, rows: new Float32Array(values.buffer) };
+  return { dim: valueBytes / 4, rows: values };
 }
 
 interface RowsOfDict {
   readonly dim: number;
-  readonly rows: Float32Array;
+  readonly rows: Uint8Array;
 }
 
 /** What a directory has wrong is no argument of the caller's. */
