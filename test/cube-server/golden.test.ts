@@ -170,7 +170,7 @@ test('packed lookup: our own exchange, byte for byte', async () => {
   const meta = `0a210a17${text('hypercube.LookupService')}1206${text('lookup')} 2007 2818`;
   const head = `0a04${text('cube')} 1201${text('1')} 1800 2001 2a0d0a09${text('test_dict')}1003`;
   const keys = '0100000000000000 0500000000000000 80841e0000000000';
-  const group = '120c 0800 1028 1803 208280808000';
+  const group = '120e 0800 1028 1803 208280808000 2878';
   const rows = `0300000000000000 ${row(1)} ${row(5)} ${'00'.repeat(40)}`;
   const expected = frame(`12020800 1800 2007 288001 ${ZEROS}`, `0a01${text('1')} ${group} ${rows}`);
   assert.equal(await exchange(frame(meta, head + keys), expected.length / 2), expected);

@@ -157,7 +157,7 @@ test('wrong flags: what is wrong, exit 2', async () => {
     [[...flags, '--cube-table', 'x'], /Expected bundle\/table/],
     [[...flags, '--port', '70000'], /Expected an integer in 0\.\.65535/],
     [[...flags, '--cube-table', 'a/../b'], /--cube-table/],
-    [[...flags, '--limit', 'nonsense=1'], /the names are frameBytes, httpBodyBytes/],
+    [[...flags, '--limit', 'nonsense=1'], /the names are frameBytes, /],
     [[...flags, '--limit', 'idleMs=soon'], /idleMs: expected a whole number/],
     [[...flags, '--limit', 'frameBytes=3GiB'], /at most 2147483648/],
     [[...flags, '--shard', '3-1'], /Expected a shard such as 3, a range/],
