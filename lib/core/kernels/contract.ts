@@ -14,12 +14,22 @@
  *
  * `work` is WORK_BYTES of scratch that belongs to the calling thread. `found` is a bitmap, 4-byte aligned, written in
  * whole words. The segments of a layer are asked in turn: segment 0 overwrites `found`, the others add to it.
+ *
+ * In a chain of layers the newest is asked first. `decided` is a bitmap beside `found`: keys that a newer layer has, or
+ * deletes, are passed over; hits are added to both. Whoever calls clears both before the newest layer. What is decided and
+ * not found was deleted.
+ *
+ * An index (layout indexed) is inline segments of rowBytes 8, whose rows are places. Rows of one size lie in segments
+ * that answer places as dense ones answer keys: firstKey 0, keyStep 1; a place of 2^64 − 1 is a miss.
  */
 
 export const PARAMS_BYTES = 128;
 export const WORK_BYTES = 320;
 /** A lookup may read (and ignore) this much beyond a segment; the memory must reach that far. */
 export const READ_AHEAD_BYTES = 256;
+
+/** The numbers of dtypes with elements, as in a layer's header. */
+export const DTYPE_NUMBERS = { f32: 0, f16: 1, bf16: 2, i8: 3 } as const;
 
 export interface Kernels {
   /** xxh64 of a range as a u64 at `hash`. Call it over at most 1 MiB at a time. */
@@ -29,6 +39,26 @@ export interface Kernels {
   /** Rows of the keys that are in this segment, at their place in `rows`. @returns hits */
   lookupInline: SegmentLookup;
   lookupDense: SegmentLookup;
+  /** The same for a layer of a chain, newest first. @returns hits */
+  chainInline: ChainLookup;
+  chainDense: ChainLookup;
+  /**
+   * Decides the keys that a layer of a chain deletes. Its section of deleted keys is asked as an inline segment of
+   * rowBytes 0, whose homeSlots are the header's deletedHomeSlots. @returns how many it decided
+   */
+  chainDeleted(params: number, work: number, keys: number, count: number, decided: number): number;
+  /**
+   * `count` stored rows, one after the other, as rows of `dim` f32. Source and target do not overlap. It may read 8 bytes
+   * beyond the last row. @param dtype its number in a layer's header (DTYPE_NUMBERS)
+   */
+  expandRows(
+    dtype: number,
+    dim: number,
+    rowBytes: number,
+    source: number,
+    target: number,
+    count: number,
+  ): void;
   /** The default row for each key not found. @returns the first one of another shard, where it stops, or -1 */
   fillMissing(
     params: number,
@@ -47,4 +77,14 @@ type SegmentLookup = (
   found: number,
   rows: number,
   count: number,
+) => number;
+
+type ChainLookup = (
+  params: number,
+  work: number,
+  keys: number,
+  found: number,
+  rows: number,
+  count: number,
+  decided: number,
 ) => number;

@@ -2,8 +2,9 @@
  * The kernels in plain TypeScript over the same memory layout (drawn in contract.ts): what serves where WebAssembly
  * SIMD is missing, and what the kernels are held equal to. Words are 32-bit; no BigInt, no object per key.
  */
+import { bf16ToF32Bits, f16ToF32Bits, f16ToNumber } from '../half-floats.ts';
 import { mixKey, multiplyHigh, shardOf } from '../keys.ts';
-import type { Kernels } from './contract.ts';
+import { DTYPE_NUMBERS, type Kernels } from './contract.ts';
 import { xxh64Words } from './xxh64.ts';
 
 /** x / y of unsigned 64-bit numbers is needed only for dense steps that are no power of two: exact, by BigInt words. */
@@ -23,11 +24,13 @@ function divideExactly(low: number, high: number, step: bigint): boolean {
 class Twin implements Kernels {
   readonly #bytes: Uint8Array;
   readonly #words: Uint32Array;
+  readonly #floats: Float32Array;
   readonly #mixed = new Uint32Array(2);
 
   constructor(buffer: SharedArrayBuffer) {
     this.#bytes = new Uint8Array(buffer);
     this.#words = new Uint32Array(buffer);
+    this.#floats = new Float32Array(buffer);
   }
 
   xxh64(at: number, length: number, seedLow: number, seedHigh: number, hash: number): void {
@@ -51,11 +54,41 @@ class Twin implements Kernels {
 
   lookupInline(
     params: number,
+    work: number,
+    keys: number,
+    found: number,
+    rows: number,
+    count: number,
+  ): number {
+    // A key is in one segment at most: what another one found need not be asked again.
+    if (this.#words[(params >>> 2) + 13] === 0) this.#clear(found, count);
+    return this.chainInline(params, work, keys, found, rows, count, found);
+  }
+
+  lookupDense(
+    params: number,
+    work: number,
+    keys: number,
+    found: number,
+    rows: number,
+    count: number,
+  ): number {
+    if (this.#words[(params >>> 2) + 13] === 0) this.#clear(found, count);
+    return this.chainDense(params, work, keys, found, rows, count, found);
+  }
+
+  chainDeleted(params: number, work: number, keys: number, count: number, decided: number): number {
+    return this.chainInline(params, work, keys, decided, 0, count, decided);
+  }
+
+  chainInline(
+    params: number,
     _work: number,
     keys: number,
     found: number,
     rows: number,
     count: number,
+    decided: number,
   ): number {
     const words = this.#words;
     const mixed = this.#mixed;
@@ -69,8 +102,8 @@ class Twin implements Kernels {
     const segment = words[p + 13]!;
     const segmentCount = words[p + 14]!;
     let hits = 0;
-    if (segment === 0) this.#clear(found, count);
     for (let i = 0; i < count; i++) {
+      if (this.#isDecided(decided, i)) continue;
       const low = words[(keys >>> 2) + 2 * i]!;
       const high = words[(keys >>> 2) + 2 * i + 1]!;
       mixKey(low, high, mixed, 0);
@@ -82,7 +115,7 @@ class Twin implements Kernels {
         if (slotLow === emptyLow && slotHigh === emptyHigh) break;
         if (slotLow === low && slotHigh === high) {
           this.#copyRow((rows >>> 2) + i * rowWords, slot + 2, rowWords);
-          words[(found >>> 2) + (i >>> 5)]! |= 1 << (i & 31);
+          this.#mark(found, decided, i);
           hits++;
           break;
         }
@@ -92,29 +125,47 @@ class Twin implements Kernels {
     return hits;
   }
 
-  lookupDense(
+  chainDense(
     params: number,
     _work: number,
     keys: number,
     found: number,
     rows: number,
     count: number,
+    decided: number,
   ): number {
     const words = this.#words;
     const p = params >>> 2;
     const rowWords = words[p + 12]! >>> 2;
     const stride = words[p + 11]! >>> 2;
     const base = words[p + 10]! >>> 2;
-    if (words[p + 13] === 0) this.#clear(found, count);
     let hits = 0;
     for (let i = 0; i < count; i++) {
+      if (this.#isDecided(decided, i)) continue;
       const row = this.#denseRow(p, words[(keys >>> 2) + 2 * i]!, words[(keys >>> 2) + 2 * i + 1]!);
       if (row < 0) continue;
       this.#copyRow((rows >>> 2) + i * rowWords, base + row * stride, rowWords);
-      words[(found >>> 2) + (i >>> 5)]! |= 1 << (i & 31);
+      this.#mark(found, decided, i);
       hits++;
     }
     return hits;
+  }
+
+  expandRows(
+    dtype: number,
+    dim: number,
+    rowBytes: number,
+    source: number,
+    target: number,
+    count: number,
+  ): void {
+    for (let row = 0; row < count; row++) {
+      const from = source + row * rowBytes;
+      const to = (target >>> 2) + row * dim;
+      if (dtype === DTYPE_NUMBERS.i8) this.#expandLevels(from, to, dim);
+      else if (dtype === DTYPE_NUMBERS.f32) this.#copyRow(to, from >>> 2, dim);
+      else this.#expandHalves(dtype, from, to, dim);
+    }
   }
 
   fillMissing(
@@ -163,6 +214,33 @@ class Twin implements Kernels {
       return;
     }
     for (let i = 0; i < length; i++) words[target + i] = words[source + i]!;
+  }
+
+  #expandHalves(dtype: number, from: number, to: number, dim: number): void {
+    const words = this.#words;
+    const widen = dtype === DTYPE_NUMBERS.f16 ? f16ToF32Bits : bf16ToF32Bits;
+    for (let i = 0; i < dim; i++) words[to + i] = widen(this.#half(from + 2 * i));
+  }
+
+  #expandLevels(from: number, to: number, dim: number): void {
+    const bytes = this.#bytes;
+    const floats = this.#floats;
+    const scale = f16ToNumber(this.#half(from));
+    const offset = f16ToNumber(this.#half(from + 2));
+    for (let i = 0; i < dim; i++) floats[to + i] = offset + bytes[from + 4 + i]! * scale;
+  }
+
+  #half(at: number): number {
+    return this.#bytes[at]! | (this.#bytes[at + 1]! << 8);
+  }
+
+  #isDecided(decided: number, i: number): boolean {
+    return ((this.#words[(decided >>> 2) + (i >>> 5)]! >>> (i & 31)) & 1) === 1;
+  }
+
+  #mark(found: number, decided: number, i: number): void {
+    this.#words[(found >>> 2) + (i >>> 5)]! |= 1 << (i & 31);
+    this.#words[(decided >>> 2) + (i >>> 5)]! |= 1 << (i & 31);
   }
 
   #clear(found: number, count: number): void {

@@ -80,38 +80,69 @@ export function hashTexts(params: usize, texts: usize, ends: usize, count: u32, 
   }
 }
 
-/** Copies one row; `bytes` is a constant wherever this is inlined for a common size. */
+/** Copies one row of a multiple of 4 bytes; `bytes` is a constant wherever this is inlined for a common size. */
 // @ts-ignore: decorator
 @inline
 function copyRow(target: usize, source: usize, bytes: usize): void {
-  if (bytes == 16) {
-    v128.store(target, v128.load(source));
-  } else if (bytes == 32) {
-    v128.store(target, v128.load(source));
-    v128.store(target, v128.load(source, 16), 16);
-  } else if (bytes == 40) {
-    v128.store(target, v128.load(source));
-    v128.store(target, v128.load(source, 16), 16);
-    store<u64>(target, load<u64>(source, 32), 32);
-  } else if (bytes == 64) {
-    v128.store(target, v128.load(source));
-    v128.store(target, v128.load(source, 16), 16);
-    v128.store(target, v128.load(source, 32), 32);
-    v128.store(target, v128.load(source, 48), 48);
-  } else {
-    const end = target + bytes;
-    while (target + 16 <= end) {
-      v128.store(target, v128.load(source));
-      target += 16;
-      source += 16;
-    }
-    if (target + 8 <= end) {
+  switch (<u32>bytes) {
+    case 8:
       store<u64>(target, load<u64>(source));
-      target += 8;
-      source += 8;
-    }
-    if (target < end) store<u32>(target, load<u32>(source));
+      return;
+    case 16:
+      v128.store(target, v128.load(source));
+      return;
+    case 20:
+      v128.store(target, v128.load(source));
+      store<u32>(target, load<u32>(source, 16), 16);
+      return;
+    case 24:
+      v128.store(target, v128.load(source));
+      store<u64>(target, load<u64>(source, 16), 16);
+      return;
+    case 32:
+      copy32(target, source);
+      return;
+    case 40:
+      copy32(target, source);
+      store<u64>(target, load<u64>(source, 32), 32);
+      return;
+    case 64:
+      copy32(target, source);
+      copy32(target + 32, source + 32);
+      return;
+    case 128:
+      copy32(target, source);
+      copy32(target + 32, source + 32);
+      copy32(target + 64, source + 64);
+      copy32(target + 96, source + 96);
+      return;
+    default:
+      copyAny(target, source, bytes);
   }
+}
+
+// @ts-ignore: decorator
+@inline
+function copy32(target: usize, source: usize): void {
+  v128.store(target, v128.load(source));
+  v128.store(target, v128.load(source, 16), 16);
+}
+
+// @ts-ignore: decorator
+@inline
+function copyAny(target: usize, source: usize, bytes: usize): void {
+  const end = target + bytes;
+  while (target + 16 <= end) {
+    v128.store(target, v128.load(source));
+    target += 16;
+    source += 16;
+  }
+  if (target + 8 <= end) {
+    store<u64>(target, load<u64>(source));
+    target += 8;
+    source += 8;
+  }
+  if (target < end) store<u32>(target, load<u32>(source));
 }
 
 // @ts-ignore: decorator
@@ -177,10 +208,13 @@ function inlineBatch(params: usize, work: usize, keys: usize, found: usize, rows
   return hits;
 }
 
-/** The same for one of several segments: the first pass gathers up to 32 keys of this segment, without a branch. */
+/**
+ * The same where not every key is asked for: one of several segments, or a layer of a chain. The first pass gathers up to
+ * 32 keys of this segment that are not decided, without a branch; hits are added to both bitmaps.
+ */
 // @ts-ignore: decorator
 @inline
-function splitBatch(params: usize, work: usize, keys: usize, found: usize, rows: usize, count: u32, rowBytes: usize): u32 {
+function pickBatch(params: usize, work: usize, keys: usize, found: usize, rows: usize, count: u32, decided: usize, rowBytes: usize): u32 {
   const emptyKey = load<u64>(params);
   const homeSlots = load<u64>(params, 16);
   const base = <usize>load<u32>(params, 40);
@@ -188,7 +222,6 @@ function splitBatch(params: usize, work: usize, keys: usize, found: usize, rows:
   const stride = (rowBytes + 15) & ~7;
   const segment = load<u32>(params, 52);
   const segmentCount = <u64>load<u32>(params, 56);
-  if (segment == 0) memory.fill(found, 0, ((<usize>count + 31) >> 5) << 2);
   let hits: u32 = 0;
   let touched: u32 = 0;
   let next: u32 = 0;
@@ -199,7 +232,8 @@ function splitBatch(params: usize, work: usize, keys: usize, found: usize, rows:
       const entry = work + (<usize>own << 3);
       store<u32>(entry, next);
       store<u32>(entry, <u32>(base + <usize>(((mixed >> 32) * homeSlots) >> 32) * stride), 4);
-      own += <u32>(<u32>(((mixed & 0xffffffff) * segmentCount) >> 32) == segment);
+      const here = <u32>(<u32>(((mixed & 0xffffffff) * segmentCount) >> 32) == segment);
+      own += here & ~((<u32>load<u8>(decided + <usize>(next >> 3))) >> (next & 7));
       next++;
     }
     for (let i: u32 = 0; i < own; i++) {
@@ -216,9 +250,11 @@ function splitBatch(params: usize, work: usize, keys: usize, found: usize, rows:
         const slotKey = load<u64>(slot);
         if (slotKey == emptyKey) break;
         if (slotKey == key) {
-          copyRow(rows + <usize>place * rowBytes, slot + 8, rowBytes);
-          const mask = found + ((<usize>place >> 5) << 2);
-          store<u32>(mask, load<u32>(mask) | (1 << (place & 31)));
+          if (rowBytes != 0) copyRow(rows + <usize>place * rowBytes, slot + 8, rowBytes);
+          const word = (<usize>place >> 5) << 2;
+          const bit = <u32>1 << (place & 31);
+          store<u32>(found + word, load<u32>(found + word) | bit);
+          store<u32>(decided + word, load<u32>(decided + word) | bit);
           hits++;
           break;
         }
@@ -230,24 +266,36 @@ function splitBatch(params: usize, work: usize, keys: usize, found: usize, rows:
   return hits;
 }
 
-function lookupSplit(params: usize, work: usize, keys: usize, found: usize, rows: usize, count: u32): u32 {
+export function chainInline(params: usize, work: usize, keys: usize, found: usize, rows: usize, count: u32, decided: usize): u32 {
   const rowBytes = load<u32>(params, 48);
   switch (rowBytes) {
-    case 32: return splitBatch(params, work, keys, found, rows, count, 32);
-    case 40: return splitBatch(params, work, keys, found, rows, count, 40);
-    case 64: return splitBatch(params, work, keys, found, rows, count, 64);
-    default: return splitBatch(params, work, keys, found, rows, count, <usize>rowBytes);
+    case 8: return pickBatch(params, work, keys, found, rows, count, decided, 8);
+    case 16: return pickBatch(params, work, keys, found, rows, count, decided, 16);
+    case 40: return pickBatch(params, work, keys, found, rows, count, decided, 40);
+    default: return pickBatch(params, work, keys, found, rows, count, decided, <usize>rowBytes);
   }
 }
 
+export function chainDeleted(params: usize, work: usize, keys: usize, count: u32, decided: usize): u32 {
+  return pickBatch(params, work, keys, decided, 0, count, decided, 0);
+}
+
 export function lookupInline(params: usize, work: usize, keys: usize, found: usize, rows: usize, count: u32): u32 {
-  if (load<u32>(params, 56) > 1) return lookupSplit(params, work, keys, found, rows, count);
+  if (load<u32>(params, 56) > 1) {
+    // A key is in one segment at most: what another one found need not be asked again.
+    if (load<u32>(params, 52) == 0) memory.fill(found, 0, ((<usize>count + 31) >> 5) << 2);
+    return chainInline(params, work, keys, found, rows, count, found);
+  }
   const rowBytes = load<u32>(params, 48);
   switch (rowBytes) {
+    case 8: return inlineBatch(params, work, keys, found, rows, count, 8);
     case 16: return inlineBatch(params, work, keys, found, rows, count, 16);
+    case 20: return inlineBatch(params, work, keys, found, rows, count, 20);
+    case 24: return inlineBatch(params, work, keys, found, rows, count, 24);
     case 32: return inlineBatch(params, work, keys, found, rows, count, 32);
     case 40: return inlineBatch(params, work, keys, found, rows, count, 40);
     case 64: return inlineBatch(params, work, keys, found, rows, count, 64);
+    case 128: return inlineBatch(params, work, keys, found, rows, count, 128);
     default: return inlineBatch(params, work, keys, found, rows, count, <usize>rowBytes);
   }
 }
@@ -269,53 +317,55 @@ function denseRow(key: u64, firstKey: u64, keyStep: u64, shift: i32, startRow: u
   return key >= firstKey && row < rowCount ? base + <usize>row * stride : 0;
 }
 
+/** `decided` 0: the layer is alone. */
 // @ts-ignore: decorator
 @inline
-function denseBatch(params: usize, work: usize, keys: usize, found: usize, rows: usize, count: u32, rowBytes: usize): u32 {
+function denseBatch(params: usize, work: usize, keys: usize, found: usize, rows: usize, count: u32, decided: usize): u32 {
   const firstKey = load<u64>(params);
   const keyStep = load<u64>(params, 8);
   const startRow = load<u64>(params, 24);
   const rowCount = load<u64>(params, 32);
   const base = <usize>load<u32>(params, 40);
   const stride = <usize>load<u32>(params, 44);
-  const segment = load<u32>(params, 52);
+  const rowBytes = <usize>load<u32>(params, 48);
+  const overwrite = decided == 0 && load<u32>(params, 52) == 0;
   const shift = load<i32>(params, 64);
   let hits: u32 = 0;
   let touched: u32 = 0;
   for (let start: u32 = 0; start < count; start += 32) {
     const length = min<u32>(32, count - start);
     const first = keys + (<usize>start << 3);
+    const word = <usize>(start >> 3);
+    const passed: u32 = decided == 0 ? 0 : load<u32>(decided + word);
     for (let i: u32 = 0; i < length; i++) {
       const key = load<u64>(first + (<usize>i << 3));
       const row = denseRow(key, firstKey, keyStep, shift, startRow, rowCount, base, stride);
-      store<u32>(work + (<usize>i << 2), <u32>row);
+      store<u32>(work + (<usize>i << 2), (passed >> i) & 1 ? 0 : <u32>row);
       touched += <u32>load<u8>(row) + <u32>load<u8>(row + stride - 1);
     }
-    const mask = found + (<usize>start >> 3);
-    let bits: u32 = segment == 0 ? 0 : load<u32>(mask);
+    let bits: u32 = overwrite ? 0 : load<u32>(found + word);
+    let own: u32 = 0;
     for (let i: u32 = 0; i < length; i++) {
       const row = <usize>load<u32>(work + (<usize>i << 2));
       if (row != 0) {
         copyRow(rows + <usize>(start + i) * rowBytes, row, rowBytes);
-        bits |= 1 << i;
+        own |= 1 << i;
         hits++;
       }
     }
-    store<u32>(mask, bits);
+    store<u32>(found + word, bits | own);
+    if (decided != 0) store<u32>(decided + word, passed | own);
   }
   store<u32>(work + TOUCHED, touched);
   return hits;
 }
 
 export function lookupDense(params: usize, work: usize, keys: usize, found: usize, rows: usize, count: u32): u32 {
-  const rowBytes = load<u32>(params, 48);
-  switch (rowBytes) {
-    case 16: return denseBatch(params, work, keys, found, rows, count, 16);
-    case 32: return denseBatch(params, work, keys, found, rows, count, 32);
-    case 40: return denseBatch(params, work, keys, found, rows, count, 40);
-    case 64: return denseBatch(params, work, keys, found, rows, count, 64);
-    default: return denseBatch(params, work, keys, found, rows, count, <usize>rowBytes);
-  }
+  return denseBatch(params, work, keys, found, rows, count, 0);
+}
+
+export function chainDense(params: usize, work: usize, keys: usize, found: usize, rows: usize, count: u32, decided: usize): u32 {
+  return denseBatch(params, work, keys, found, rows, count, decided);
 }
 
 export function fillMissing(params: usize, keys: usize, found: usize, rows: usize, count: u32, defaultRow: usize): i32 {
@@ -334,4 +384,66 @@ export function fillMissing(params: usize, keys: usize, found: usize, rows: usiz
     }
   }
   return -1;
+}
+
+/** The bits of an f16's f32, of four at a time: scaled by 2^112, which is exact; infinities and NaN keep their bits. */
+// @ts-ignore: decorator
+@inline
+function widenHalves(halves: v128): v128 {
+  const magnitude = v128.and(halves, i32x4.splat(0x7fff));
+  const shifted = i32x4.shl(magnitude, 13);
+  const scaled = f32x4.mul(shifted, f32x4.splat(reinterpret<f32>(0x77800000)));
+  const infinite = i32x4.gt_s(magnitude, i32x4.splat(0x7bff));
+  const special = v128.or(shifted, i32x4.splat(0x7f800000));
+  const sign = i32x4.shl(v128.and(halves, i32x4.splat(0x8000)), 16);
+  return v128.or(v128.bitselect(special, scaled, infinite), sign);
+}
+
+/** Stores the first `length` (1 to 4) lanes. */
+// @ts-ignore: decorator
+@inline
+function storeLanes(target: usize, lanes: v128, length: u32): void {
+  if (length >= 4) {
+    v128.store(target, lanes);
+    return;
+  }
+  store<u32>(target, i32x4.extract_lane(lanes, 0));
+  if (length > 1) store<u32>(target, i32x4.extract_lane(lanes, 1), 4);
+  if (length > 2) store<u32>(target, i32x4.extract_lane(lanes, 2), 8);
+}
+
+// @ts-ignore: decorator
+@inline
+function halfToFloat(half: u32): f32 {
+  return reinterpret<f32>(<u32>i32x4.extract_lane(widenHalves(i32x4.splat(<i32>half)), 0));
+}
+
+/** Four elements at a time; the reads of the last ones stay within the row's padding, or the next row's first bytes. */
+export function expandRows(dtype: u32, dim: u32, rowBytes: u32, source: usize, target: usize, count: u32): void {
+  for (let row: u32 = 0; row < count; row++) {
+    if (dtype == 1) {
+      for (let i: u32 = 0; i < dim; i += 4) {
+        const halves = v128.load_ext<u16>(source + (<usize>i << 1));
+        storeLanes(target + (<usize>i << 2), widenHalves(halves), dim - i);
+      }
+    } else if (dtype == 2) {
+      for (let i: u32 = 0; i < dim; i += 4) {
+        const halves = v128.load_ext<u16>(source + (<usize>i << 1));
+        storeLanes(target + (<usize>i << 2), i32x4.shl(halves, 16), dim - i);
+      }
+    } else if (dtype == 3) {
+      const scale = f32x4.splat(halfToFloat(<u32>load<u16>(source)));
+      const offset = f32x4.splat(halfToFloat(<u32>load<u16>(source, 2)));
+      for (let i: u32 = 0; i < dim; i += 4) {
+        const bytes = v128.load_zero<u32>(source + 4 + <usize>i);
+        const levels = i32x4.extend_low_i16x8_u(i16x8.extend_low_i8x16_u(bytes));
+        const floats = f32x4.add(offset, f32x4.mul(f32x4.convert_i32x4_s(levels), scale));
+        storeLanes(target + (<usize>i << 2), floats, dim - i);
+      }
+    } else {
+      copyAny(target, source, <usize>rowBytes);
+    }
+    source += <usize>rowBytes;
+    target += <usize>dim << 2;
+  }
 }
