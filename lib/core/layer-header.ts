@@ -163,7 +163,8 @@ function checkSignature(page: Uint8Array, reader: HeaderReader): void {
   if (version !== LAYER_FORMAT_VERSION) {
     reader.unsupported(`format version ${version} (known: ${LAYER_FORMAT_VERSION})`);
   }
-  const zeroed = page.slice(0, HEADER_BYTES);
+  // A copy, which slice of a Buffer is not.
+  const zeroed = new Uint8Array(page.subarray(0, HEADER_BYTES));
   zeroed.fill(0, 16, 24);
   if (xxh64(zeroed) !== reader.u64(16)) reader.corrupt('the header checksum does not match');
 }

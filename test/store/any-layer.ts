@@ -1,11 +1,13 @@
 /** Layers of every kind, layout and dtype for property tests, and what they hold as a Map. */
 import fc from 'fast-check';
+import { keyToBigint } from '../../lib/core/keys.ts';
 import type { LayerInput } from '../../lib/core/layer-input.ts';
 import type { TableDtype } from '../../lib/core/manifest.ts';
 import { encodeRows } from '../../lib/core/row-codec.ts';
+import { readDeletedKeys, readLayerRows } from '../../lib/store/layer-file.ts';
 import { packKeys } from './layers.ts';
 
-export const U64: bigint = 2n ** 64n;
+const U64: bigint = 2n ** 64n;
 const DTYPES: readonly TableDtype[] = ['f32', 'f16', 'bf16', 'i8', 'bytes'];
 
 /** Keys as they come and keys that hurt: the ends of the range, neighbours, one bit apart. */
@@ -123,4 +125,32 @@ export function layerInput(table: AnyTable, layer: AnyLayer, parentContentId = '
     return end;
   });
   return { ...common, dtype, values: bytes, ends };
+}
+
+/** Key → hex of its stored bytes, as the layer was made. */
+export function rowsAsHex(table: AnyTable, { keys, salt }: AnyLayer): Map<bigint, string> {
+  const hex = (key: bigint): string => Buffer.from(storedBytes(table, key, salt)).toString('hex');
+  return new Map(keys.map((key) => [key, hex(key)]));
+}
+
+/** Key → hex of its stored bytes, as read from the file. */
+export function readAll(path: string): Map<bigint, string> {
+  const read = new Map<bigint, string>();
+  for (const { keys, rows, count, ends } of readLayerRows(path)) {
+    const rowBytes = rows.length / count;
+    for (let i = 0; i < count; i++) {
+      const start = ends === undefined ? i * rowBytes : i === 0 ? 0 : ends[i - 1]!;
+      const end = ends === undefined ? start + rowBytes : ends[i]!;
+      read.set(keyToBigint(keys, i), Buffer.from(rows.subarray(start, end)).toString('hex'));
+    }
+  }
+  return read;
+}
+
+export function readDeleted(path: string): Set<bigint> {
+  const read = new Set<bigint>();
+  for (const keys of readDeletedKeys(path)) {
+    for (let i = 0; i < keys.length / 2; i++) read.add(keyToBigint(keys, i));
+  }
+  return read;
 }

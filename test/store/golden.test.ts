@@ -4,8 +4,10 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 import { keyToBigint } from '../../lib/core/keys.ts';
 import { verifyLayerFile } from '../../lib/store/layer-check.ts';
-import { readLayerRows } from '../../lib/store/layer-file.ts';
-import { GOLDEN_FOLDER, GOLDEN_LAYERS } from './golden.ts';
+import { readLayerRows, writeLayer } from '../../lib/store/layer-file.ts';
+import { readAll, readDeleted, rowsAsHex } from './any-layer.ts';
+import { ChainMemory } from './chain-memory.ts';
+import { GOLDEN_FOLDER, GOLDEN_KINDS, GOLDEN_LAYERS, goldenInput } from './golden.ts';
 import { rowOf, temporaryFolder, writeTable } from './layers.ts';
 
 for (const { file, layout, table } of GOLDEN_LAYERS) {
@@ -33,6 +35,33 @@ for (const { file, layout, table } of GOLDEN_LAYERS) {
 
   test(`${file} comes out of the builder byte for byte`, (context) => {
     const written = writeTable(temporaryFolder(context), table);
+    assert.deepEqual(readFileSync(written.path), readFileSync(path));
+  });
+}
+
+for (const golden of GOLDEN_KINDS) {
+  const { file, layout, table, layer, parent } = golden;
+  const path = join(GOLDEN_FOLDER, file);
+
+  test(`${file} is read, looked up, and comes out of the builder byte for byte`, (context) => {
+    const { header, rows, deleted } = verifyLayerFile(path, { deep: true });
+    assert.deepEqual(
+      [header.layout, header.dtype, header.dim, header.kind, rows, deleted],
+      [
+        ...[layout, table.dtype, table.dim, parent === undefined ? 'base' : 'delta'],
+        ...[layer.keys.length, layer.deleted.length],
+      ],
+    );
+    const expected = rowsAsHex(table, layer);
+    assert.deepEqual(readAll(path), expected);
+    assert.deepEqual(readDeleted(path), new Set(layer.deleted));
+    for (const kind of ['wasm', 'twin'] as const) {
+      const probes = [...layer.keys, ...layer.deleted, 123n];
+      const answers = probes.map((key) => expected.get(key));
+      assert.deepEqual(new ChainMemory([path], kind).lookup(probes), answers);
+    }
+    const folder = temporaryFolder(context);
+    const written = writeLayer(goldenInput(golden), (id) => join(folder, `${id}.cube`));
     assert.deepEqual(readFileSync(written.path), readFileSync(path));
   });
 }

@@ -3,45 +3,25 @@ import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { keyToBigint } from '../../lib/core/keys.ts';
 import { encodeHeader } from '../../lib/core/layer-header.ts';
 import type { LayerInput } from '../../lib/core/layer-input.ts';
 import { verifyLayerFile } from '../../lib/store/layer-check.ts';
+import { type WrittenLayer, writeLayer } from '../../lib/store/layer-file.ts';
 import {
-  readDeletedKeys,
-  readLayerRows,
-  type WrittenLayer,
-  writeLayer,
-} from '../../lib/store/layer-file.ts';
-import { type AnyLayer, anyLayer, anyTable, layerInput, storedBytes } from './any-layer.ts';
+  type AnyLayer,
+  anyLayer,
+  anyTable,
+  layerInput,
+  readAll,
+  readDeleted,
+  rowsAsHex,
+} from './any-layer.ts';
 import { packKeys, temporaryFolder } from './layers.ts';
 
 const PARENT = 'ab'.repeat(16);
 
 function writeTo(folder: string, input: LayerInput, segmentBytesMax?: number): WrittenLayer {
   return writeLayer(input, (contentId) => join(folder, `${contentId}.cube`), segmentBytesMax);
-}
-
-/** Key → hex of its stored bytes. */
-function readAll(path: string): Map<bigint, string> {
-  const read = new Map<bigint, string>();
-  for (const { keys, rows, count, ends } of readLayerRows(path)) {
-    const rowBytes = rows.length / count;
-    for (let i = 0; i < count; i++) {
-      const start = ends === undefined ? i * rowBytes : i === 0 ? 0 : ends[i - 1]!;
-      const end = ends === undefined ? start + rowBytes : ends[i]!;
-      read.set(keyToBigint(keys, i), Buffer.from(rows.subarray(start, end)).toString('hex'));
-    }
-  }
-  return read;
-}
-
-function readDeleted(path: string): bigint[] {
-  const read: bigint[] = [];
-  for (const keys of readDeletedKeys(path)) {
-    for (let i = 0; i < keys.length / 2; i++) read.push(keyToBigint(keys, i));
-  }
-  return read;
 }
 
 const scenario = anyTable.chain((table) =>
@@ -75,11 +55,8 @@ test('any layer is written the same in any order, passes the deep check, and its
       );
       const page = readFileSync(written.path).subarray(0, 4096);
       assert.deepEqual(encodeHeader(header), new Uint8Array(page));
-      const hex = (key: bigint): string =>
-        Buffer.from(storedBytes(table, key, layer.salt)).toString('hex');
-      const expected = new Map(layer.keys.map((key) => [key, hex(key)]));
-      assert.deepEqual(readAll(written.path), expected);
-      assert.deepEqual(new Set(readDeleted(written.path)), new Set(layer.deleted));
+      assert.deepEqual(readAll(written.path), rowsAsHex(table, layer));
+      assert.deepEqual(readDeleted(written.path), new Set(layer.deleted));
     }),
     { numRuns: 250 },
   );
