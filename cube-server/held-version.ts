@@ -1,8 +1,8 @@
 /** A resident version with what answering needs at hand: tables, encoded fields, traffic counters, last use. */
 import { tableOf } from '../lib/core/manifest.ts';
 import { tablesDigest } from '../lib/core/tables-digest.ts';
-import type { ResidentVersion } from '../lib/store/resident-store.ts';
 import type { ResidentTable } from '../lib/store/resident-table.ts';
+import type { ResidentVersion } from '../lib/store/resident-version.ts';
 import { dictHitPrefix } from '../proto/dict.ts';
 import { encodeVersionField } from '../proto/lookup.ts';
 

@@ -4,7 +4,7 @@
  */
 import { CubeError } from '../lib/core/errors.ts';
 import type { Clock } from '../lib/platform/clock.ts';
-import type { ResidentVersion } from '../lib/store/resident-store.ts';
+import type { ResidentVersion } from '../lib/store/resident-version.ts';
 import type { BundleStatus, VersionRequest } from '../proto/control.ts';
 import { HeldVersion, type TableTraffic } from './held-version.ts';
 

@@ -4,7 +4,7 @@
  * may be replaced or removed meanwhile.
  */
 import { CubeError } from '../core/errors.ts';
-import { BLOCK_BYTES, HEADER_BYTES, type LayerHeader } from '../core/layer-format.ts';
+import { BLOCK_BYTES, HEADER_BYTES, type LayerHeader, rowSegments } from '../core/layer-format.ts';
 import type { OpenFile } from '../platform/open-file.ts';
 import type { DiskIo } from './disk-io.ts';
 import { blockMismatch } from './layer-reader.ts';
@@ -41,6 +41,17 @@ export class DiskRows {
     this.#checksums = checksums;
     this.#io = io;
     this.#verified = new Uint8Array(header.blockCount);
+  }
+
+  get path(): string {
+    return this.#file.path;
+  }
+
+  /** Of all rows or values. */
+  get bytes(): number {
+    const { layout } = this.header;
+    const segments = layout === 'dense' ? this.header.segments : rowSegments(this.header);
+    return segments.reduce((sum, { bytes }) => sum + bytes, 0);
   }
 
   /**

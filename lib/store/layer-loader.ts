@@ -5,12 +5,17 @@
  */
 import { Worker } from 'node:worker_threads';
 import { CubeError } from '../core/errors.ts';
-import type { LayerHeader } from '../core/layer-format.ts';
-import type { FillRequest, InspectRequest, LoadAnswer, LoadMessage } from './load-protocol.ts';
+import type {
+  FillRequest,
+  InspectRequest,
+  LayerInspection,
+  LoadAnswer,
+  LoadMessage,
+} from './load-protocol.ts';
 
 interface Pending {
   readonly worker: Worker;
-  resolve(header: LayerHeader): void;
+  resolve(inspection: LayerInspection): void;
   reject(error: CubeError): void;
 }
 
@@ -21,8 +26,8 @@ export class LayerLoader {
   #stopped = false;
 
   /** @throws CubeError CORRUPT, UNSUPPORTED or NOT_FOUND */
-  inspect(path: string): Promise<LayerHeader> {
-    return this.#ask({ type: 'inspect', path });
+  inspect(path: string, descriptor: number | undefined): Promise<LayerInspection> {
+    return this.#ask({ type: 'inspect', path, descriptor });
   }
 
   /** @throws CubeError CORRUPT when a block does not match its checksum; the memories then hold anything */
@@ -42,7 +47,7 @@ export class LayerLoader {
     await ended;
   }
 
-  #ask(request: Omit<InspectRequest, 'id'> | Omit<FillRequest, 'id'>): Promise<LayerHeader> {
+  #ask(request: Omit<InspectRequest, 'id'> | Omit<FillRequest, 'id'>): Promise<LayerInspection> {
     if (this.#stopped) {
       return Promise.reject(
         new CubeError('STOPPING', `${request.path}: not loaded, the store is closed`),
@@ -74,7 +79,7 @@ export class LayerLoader {
     this.#pending.delete(answer.id);
     // A thread that is being stopped keeps the process alive until it has ended.
     if (this.#pending.size === 0 && worker === this.#worker) worker.unref();
-    if (answer.ok) pending?.resolve(answer.header);
+    if (answer.ok) pending?.resolve(answer);
     else pending?.reject(new CubeError(answer.code, answer.message));
   }
 

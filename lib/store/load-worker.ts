@@ -5,22 +5,31 @@
 import { parentPort } from 'node:worker_threads';
 import { CubeError } from '../core/errors.ts';
 import { createKernels } from '../core/kernels/kernels.ts';
-import { BLOCK_BYTES, HEADER_BYTES, type LayerHeader } from '../core/layer-format.ts';
+import { BLOCK_BYTES, HEADER_BYTES } from '../core/layer-format.ts';
 import { systemClock } from '../platform/clock.ts';
 import { RandomReader } from '../platform/files.ts';
 import { BlockHasher } from './block-hasher.ts';
 import { blockMismatch, readChecksums, readHeader } from './layer-reader.ts';
-import type { FillRequest, InspectRequest, LoadAnswer, LoadMessage } from './load-protocol.ts';
+import type {
+  FillRequest,
+  InspectRequest,
+  LayerInspection,
+  LoadAnswer,
+  LoadMessage,
+} from './load-protocol.ts';
+import type { PlacedSection } from './section-placement.ts';
 
 /** Shorter pauses are not worth a timer. */
 const PAUSE_MS_MIN = 5;
 /** Blocks between two looks at what the store has to say: about ten milliseconds of reading. */
 const BLOCKS_BETWEEN_LOOKS = 16;
+const NO_CHECKSUMS = new Uint32Array(0);
 
-function inspect(path: string): LayerHeader {
-  const reader = new RandomReader(path);
+function inspect({ path, descriptor }: InspectRequest): LayerInspection {
+  const reader = new RandomReader(path, descriptor);
   try {
-    return readHeader(reader);
+    const header = readHeader(reader);
+    return { header, checksums: readChecksums(reader, header) };
   } finally {
     reader.close();
   }
@@ -29,12 +38,17 @@ function inspect(path: string): LayerHeader {
 /** One for the thread: fills do not yield within a block, and a dropped memory would stay in RSS. */
 const edge = new BlockHasher();
 
-/** Reads blocks to where they belong: straight into a segment's memory when the whole block is of one segment. */
-class SegmentFiller {
+interface Target {
+  readonly bytes: Uint8Array;
+  readonly hash: (at: number, length: number) => Uint32Array;
+}
+
+/** Reads blocks to where they belong: straight into a memory when the whole block is of one section. */
+class SectionFiller {
   readonly #request: FillRequest;
   readonly #reader: RandomReader;
   readonly #checksums: Uint32Array;
-  readonly #targets: { bytes: Uint8Array; hash: (at: number, length: number) => Uint32Array }[];
+  readonly #targets: readonly Target[];
 
   constructor(request: FillRequest, reader: RandomReader) {
     this.#request = request;
@@ -51,37 +65,43 @@ class SegmentFiller {
     });
   }
 
-  /** @returns the block's length */
+  /** @returns the bytes read: 0 when no section has any of the block */
   fillBlock(block: number): number {
-    const { header, address } = this.#request;
+    const { header, sections } = this.#request;
     const position = HEADER_BYTES + block * BLOCK_BYTES;
     const length = Math.min(BLOCK_BYTES, header.checksumsOffset - position);
-    const whole = header.segments.findIndex(
-      ({ offset, bytes }) => position >= offset && position + length <= offset + bytes,
-    );
-    const target = this.#targets[whole];
-    if (target === undefined) {
-      this.#fillEdge(block, position, length);
+    const end = position + length;
+    const whole = sections.find(({ offset, bytes }) => position >= offset && end <= offset + bytes);
+    if (whole !== undefined) {
+      const target = this.#targets[whole.memory]!;
+      const at = whole.address + position - whole.offset;
+      this.#reader.readInto(target.bytes.subarray(at, at + length), position);
+      this.#check(block, target.hash(at, length));
       return length;
     }
-    const at = address + position - header.segments[whole]!.offset;
-    this.#reader.readInto(target.bytes.subarray(at, at + length), position);
-    this.#check(block, target.hash(at, length));
+    const touched = sections.filter(
+      ({ offset, bytes }) => offset < end && position < offset + bytes,
+    );
+    if (touched.length === 0) return 0;
+    this.#fillEdge(block, position, length, touched);
     return length;
   }
 
-  /** A block with the end of a segment in it: read aside, checked, and dealt out. */
-  #fillEdge(block: number, position: number, length: number): void {
+  /** A block with the end of a section in it: read aside, checked, and dealt out. */
+  #fillEdge(
+    block: number,
+    position: number,
+    length: number,
+    sections: readonly PlacedSection[],
+  ): void {
     this.#reader.readInto(edge.block.subarray(0, length), position);
     this.#check(block, edge.hash(length));
-    const { header, address } = this.#request;
-    header.segments.forEach(({ offset, bytes }, i) => {
+    for (const { offset, bytes, memory, address } of sections) {
       const from = Math.max(offset, position);
       const to = Math.min(offset + bytes, position + length);
-      if (from >= to) return;
       const piece = edge.block.subarray(from - position, to - position);
-      this.#targets[i]!.bytes.set(piece, address + from - offset);
-    });
+      this.#targets[memory]!.bytes.set(piece, address + from - offset);
+    }
   }
 
   #check(block: number, hash: Uint32Array): void {
@@ -94,11 +114,11 @@ class SegmentFiller {
 const stopping = new AbortController();
 const underWay = new Set<Promise<void>>();
 
-async function fill(request: FillRequest): Promise<LayerHeader> {
-  const { header, path, bytesPerSecond } = request;
-  const reader = new RandomReader(path);
+async function fill(request: FillRequest): Promise<LayerInspection> {
+  const { header, path, descriptor, bytesPerSecond } = request;
+  const reader = new RandomReader(path, descriptor);
   try {
-    const filler = new SegmentFiller(request, reader);
+    const filler = new SectionFiller(request, reader);
     const startMs = systemClock.nowMs();
     let filled = 0;
     for (let block = 0; block < header.blockCount; block++) {
@@ -106,11 +126,10 @@ async function fill(request: FillRequest): Promise<LayerHeader> {
       filled += filler.fillBlock(block);
       // A thread that only reads would not hear that it shall stop.
       if (block % BLOCKS_BETWEEN_LOOKS === 0) await new Promise((resolve) => setImmediate(resolve));
-      if (bytesPerSecond === undefined) continue;
       const aheadMs = (filled / bytesPerSecond) * 1000 - (systemClock.nowMs() - startMs);
       if (aheadMs >= PAUSE_MS_MIN) await systemClock.sleep(aheadMs, stopping.signal);
     }
-    return header;
+    return { header, checksums: NO_CHECKSUMS };
   } finally {
     reader.close();
   }
@@ -119,8 +138,8 @@ async function fill(request: FillRequest): Promise<LayerHeader> {
 async function answer(message: InspectRequest | FillRequest): Promise<LoadAnswer> {
   const { id } = message;
   try {
-    const header = message.type === 'inspect' ? inspect(message.path) : await fill(message);
-    return { id, ok: true, header };
+    const inspection = message.type === 'inspect' ? inspect(message) : await fill(message);
+    return { id, ok: true, ...inspection };
   } catch (error) {
     const { code, message: text } = CubeError.from(error);
     return { id, ok: false, code, message: text };

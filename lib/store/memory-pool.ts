@@ -27,11 +27,11 @@ export class PooledMemory {
   kernels: Kernels;
   bytes: Uint8Array;
 
-  constructor(bytes: number, kind: KernelKind) {
-    this.memory = createMemory(bytes);
+  constructor(memory: WebAssembly.Memory, kind: KernelKind) {
+    this.memory = memory;
     this.kind = kind;
-    this.kernels = createKernels(this.memory, kind);
-    this.bytes = new Uint8Array(this.memory.buffer);
+    this.kernels = createKernels(memory, kind);
+    this.bytes = new Uint8Array(memory.buffer);
   }
 
   get length(): number {
@@ -56,6 +56,11 @@ export class MemoryPool {
   constructor(budgetBytes: number, kind: KernelKind) {
     this.budgetBytes = budgetBytes;
     this.#kind = kind;
+  }
+
+  /** What memories of these sizes take of the budget, at least. */
+  static bytesFor(sizes: readonly number[]): number {
+    return sizes.reduce((sum, bytes) => sum + alignUp(bytes, PAGE_BYTES), 0);
   }
 
   get usedBytes(): number {
@@ -149,7 +154,9 @@ export class MemoryPool {
     // Too many free memories of the wrong size: the collector gets them, smallest first.
     while (!this.#hasRoom(needed) && this.#free.length > 0) this.#takeFree(0);
     if (!this.#hasRoom(needed)) this.#requireRoom(needed, what);
-    return guardAllocation(what, needed, () => new PooledMemory(needed, this.#kind));
+    return guardAllocation(what, needed, () => {
+      return new PooledMemory(createMemory(needed), this.#kind);
+    });
   }
 
   get #unusedBytes(): number {

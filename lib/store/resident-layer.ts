@@ -1,87 +1,112 @@
 /**
- * One layer in memory: each segment in a memory of its own, behind a small scratch area through which keys go in and
- * rows come out.
- *
- *      0        128     448            (all sizes but the first two follow from rowBytes)
- *      ┌────────┬───────┬─────────────┬──────┬───────┬──────┬─ … ─┬──────────────────────┐
- *      │ params │ work  │ default row │ keys │ found │ rows │     │ segment              │
- *      └────────┴───────┴─────────────┴──────┴───────┴──────┴─ … ─┴──────────────────────┘
- *                                                                 multiple of 4096
- *
- * The scratch holds a chunk of keys and rows: about 64 KiB, which stays in a core's second-level cache, so that many
- * small layers cost little. A layer of several segments hands a chunk from one segment's scratch to the next.
+ * One layer that lookups can use: its parts in memories that are laid out as scratch.ts draws, and its rows on disk
+ * when they stay there. Immutable once made; shared by all versions that name it.
  */
 import { CubeError } from '../core/errors.ts';
-import { PARAMS_BYTES, READ_AHEAD_BYTES, WORK_BYTES } from '../core/kernels/contract.ts';
-import { keyToBigint, shardOf } from '../core/keys.ts';
-import { alignUp, type LayerHeader } from '../core/layer-format.ts';
+import { PARAMS_BYTES } from '../core/kernels/contract.ts';
+import { keyToBigint } from '../core/keys.ts';
+import {
+  DELETED_STRIDE,
+  INDEX_STRIDE,
+  type LayerHeader,
+  rowStrideOf,
+} from '../core/layer-format.ts';
+import { DenseRows } from './dense-rows.ts';
+import type { DiskRows } from './disk-rows.ts';
+import { PlaceFinder } from './found-places.ts';
 import type { PooledMemory } from './memory-pool.ts';
+import { STORED_PARAMS_AT, WIDE_PARAMS_AT } from './scratch.ts';
+import type { LayerPlacement, PlacedSection } from './section-placement.ts';
 
-const PARAMS_AT = 0;
-export const WORK_AT: number = PARAMS_BYTES;
-const DEFAULT_ROW_AT: number = WORK_AT + WORK_BYTES;
-const SCRATCH_BYTES = 65_536;
-/**
- * Copying to or from shared memory goes by words only when both addresses are equal modulo 8, else byte by byte at a
- * sixth of the speed. So keys and rows are placed as far from a multiple of 8 as the caller's arrays are.
- */
-const SKEW_BYTES = 8;
-/** A chunk is a multiple of 8 keys, so that its bits of `found` are whole bytes. */
-const CHUNK_KEYS_MIN = 8;
+/** Bytes of a place, which an index has where an inline table has rows. */
+const PLACE_BYTES = 8;
 
-/** Where things are in a memory of a layer with rows of this size. */
-interface ScratchLayout {
-  readonly chunkKeys: number;
-  readonly keysAt: number;
-  readonly foundAt: number;
-  readonly rowsAt: number;
-  readonly segmentAt: number;
-}
-
-function layOutScratch(rowBytes: number): ScratchLayout {
-  const keysAt = alignUp(DEFAULT_ROW_AT + rowBytes, 64);
-  const perKey = 8 + rowBytes;
-  const fitting = Math.floor((SCRATCH_BYTES - keysAt - 1024) / (perKey + 1 / 8));
-  const chunkKeys = Math.max(CHUNK_KEYS_MIN, fitting - (fitting % (fitting >= 32 ? 32 : 8)));
-  const foundAt = keysAt + 8 * chunkKeys + SKEW_BYTES;
-  const rowsAt = alignUp(foundAt + 4 * Math.ceil(chunkKeys / 32), 64);
-  const segmentAt = alignUp(rowsAt + rowBytes * chunkKeys + SKEW_BYTES, 4096);
-  return { chunkKeys, keysAt, foundAt, rowsAt, segmentAt };
-}
-
-/** Where in its memory a segment of the layer starts. */
-export function segmentAddress(header: LayerHeader): number {
-  return layOutScratch(header.rowBytes).segmentAt;
-}
-
-/** The memory that each segment of a layer needs. */
-export function memorySizes(header: LayerHeader): number[] {
-  const { segmentAt } = layOutScratch(header.rowBytes);
-  return header.segments.map((segment) => segmentAt + segment.bytes + READ_AHEAD_BYTES);
+/** A part of a layer, ready for a kernel. */
+export interface ResidentSection {
+  readonly memory: PooledMemory;
+  readonly paramsAt: number;
+  readonly address: number;
+  readonly bytes: number;
 }
 
 function powerOfTwo(value: bigint): number {
   return (value & (value - 1n)) === 0n ? value.toString(2).length - 1 : -1;
 }
 
-function writeParams(header: LayerHeader, segment: number, memory: PooledMemory): void {
-  const view = new DataView(memory.memory.buffer, PARAMS_AT, PARAMS_BYTES);
-  const { rows } = header.segments[segment]!;
-  const inline = header.layout === 'inline';
-  const { segmentAt } = layOutScratch(header.rowBytes);
-  view.setBigUint64(0, inline ? header.emptyKey : header.firstKey, true);
-  view.setBigUint64(8, header.keyStep, true);
-  view.setBigUint64(16, BigInt(header.homeSlots), true);
-  view.setBigUint64(24, BigInt(segment * header.rowsPerSegment), true);
-  view.setBigUint64(32, BigInt(rows), true);
-  view.setUint32(40, segmentAt, true);
-  view.setUint32(44, header.stride, true);
-  view.setUint32(48, header.rowBytes, true);
-  view.setUint32(52, segment, true);
-  view.setUint32(56, header.segments.length, true);
-  view.setInt32(64, powerOfTwo(header.keyStep), true);
-  view.setUint32(68, header.shardIndex, true);
-  view.setUint32(72, header.shardNum, true);
+/** The parameter blocks of all sections, and of the rows of the layer, as contract.ts draws them. */
+class ParamsWriter {
+  readonly #header: LayerHeader;
+
+  constructor(header: LayerHeader) {
+    this.#header = header;
+  }
+
+  writeShape(memory: PooledMemory): void {
+    const { rowBytes, dim } = this.#header;
+    this.#view(memory, STORED_PARAMS_AT).setUint32(48, rowBytes, true);
+    this.#view(memory, WIDE_PARAMS_AT).setUint32(48, 4 * dim, true);
+  }
+
+  writeSection(section: PlacedSection, memory: PooledMemory): void {
+    const view = this.#view(memory, section.paramsAt);
+    view.setUint32(40, section.address, true);
+    view.setUint32(52, section.index, true);
+    if (section.role === 'deleted') this.#writeDeleted(view);
+    else if (section.role === 'rows') this.#writeRows(view, section.index);
+    else if (this.#header.layout === 'dense') this.#writeDense(view, section.index);
+    else this.#writeSearched(view);
+  }
+
+  /** A block of zeros but for the shard. */
+  #view(memory: PooledMemory, at: number): DataView {
+    const { shardIndex, shardNum } = this.#header;
+    memory.bytes.fill(0, at, at + PARAMS_BYTES);
+    const view = new DataView(memory.memory.buffer, at, PARAMS_BYTES);
+    view.setUint32(68, shardIndex, true);
+    view.setUint32(72, shardNum, true);
+    return view;
+  }
+
+  #writeDeleted(view: DataView): void {
+    view.setBigUint64(0, this.#header.emptyKey, true);
+    view.setBigUint64(16, BigInt(this.#header.deletedHomeSlots), true);
+    view.setUint32(44, DELETED_STRIDE, true);
+    view.setUint32(56, 1, true);
+  }
+
+  #writeSearched(view: DataView): void {
+    const { emptyKey, homeSlots, stride, rowBytes, layout, segments, rowSegmentCount } =
+      this.#header;
+    view.setBigUint64(0, emptyKey, true);
+    view.setBigUint64(16, BigInt(homeSlots), true);
+    view.setUint32(44, layout === 'indexed' ? INDEX_STRIDE : stride, true);
+    view.setUint32(48, layout === 'indexed' ? PLACE_BYTES : rowBytes, true);
+    view.setUint32(56, segments.length - rowSegmentCount, true);
+  }
+
+  #writeDense(view: DataView, index: number): void {
+    const { firstKey, keyStep, rowsPerSegment, rowBytes, stride, segments } = this.#header;
+    view.setBigUint64(0, firstKey, true);
+    view.setBigUint64(8, keyStep, true);
+    view.setBigUint64(24, BigInt(index * rowsPerSegment), true);
+    view.setBigUint64(32, BigInt(segments[index]!.rows), true);
+    view.setUint32(44, stride, true);
+    view.setUint32(48, rowBytes, true);
+    view.setUint32(56, segments.length, true);
+    view.setInt32(64, powerOfTwo(keyStep), true);
+  }
+
+  /** Rows that an index points to are dense ones whose keys are their numbers. */
+  #writeRows(view: DataView, index: number): void {
+    const { rowsPerSegment, rowBytes, segments, rowSegmentCount } = this.#header;
+    const { rows } = segments[segments.length - rowSegmentCount + index]!;
+    view.setBigUint64(8, 1n, true);
+    view.setBigUint64(24, BigInt(index * rowsPerSegment), true);
+    view.setBigUint64(32, BigInt(rows), true);
+    view.setUint32(44, rowStrideOf(this.#header), true);
+    view.setUint32(48, rowBytes, true);
+    view.setUint32(56, rowSegmentCount, true);
+  }
 }
 
 export class ResidentLayer {
@@ -89,124 +114,84 @@ export class ResidentLayer {
   /** How many resident versions name this layer; at 0 its memories are given back and it answers nothing. */
   references = 0;
   readonly memories: readonly PooledMemory[];
-  readonly #layout: ScratchLayout;
+  /** Where the rows are that no memory has. */
+  readonly disk: DiskRows | undefined;
+  readonly keys: readonly ResidentSection[];
+  readonly rows: readonly ResidentSection[];
+  readonly deleted: ResidentSection | undefined;
+  /** Of an index, and of rows on disk. */
+  readonly finder: PlaceFinder;
+  readonly dense: DenseRows;
 
-  /**
-   * @param memories one for each segment, of `memorySizes`, with the segment's verified bytes at `segmentAddress`
-   * @param source the file, for errors
-   * @throws CubeError CORRUPT when a probe could run out of a segment
-   */
-  constructor(header: LayerHeader, memories: readonly PooledMemory[], source: string) {
+  /** @param memories of the placement's sizes, with the verified bytes of its sections, prepared by `prepareMemories` */
+  constructor(
+    header: LayerHeader,
+    placement: LayerPlacement,
+    memories: readonly PooledMemory[],
+    disk?: DiskRows,
+  ) {
     this.header = header;
     this.memories = memories;
-    this.#layout = layOutScratch(header.rowBytes);
-    memories.forEach((memory, segment) => {
-      writeParams(header, segment, memory);
-      if (header.layout === 'inline') this.#requireLastSlotEmpty(segment, source);
-    });
-  }
-
-  get chunkKeys(): number {
-    return this.#layout.chunkKeys;
+    this.disk = disk;
+    const ofRole = (role: PlacedSection['role']): ResidentSection[] =>
+      placement.sections
+        .filter((section) => section.role === role)
+        .map(({ memory, paramsAt, address, bytes }) => ({
+          memory: memories[memory]!,
+          ...{ paramsAt, address, bytes },
+        }));
+    this.keys = ofRole('keys');
+    this.rows = ofRole('rows');
+    this.deleted = ofRole('deleted')[0];
+    this.finder = new PlaceFinder(header);
+    this.dense = new DenseRows(header);
   }
 
   get bytes(): number {
     return this.memories.reduce((sum, memory) => sum + memory.length, 0);
   }
 
-  /**
-   * Looks up at most `chunkKeys` keys; arguments as of `ResidentTable.lookup`, already checked.
-   * @returns hits, or -1 - i when missing key i belongs to another shard
-   */
-  lookupChunk(
-    keys: Uint8Array,
-    keysAt: number,
-    count: number,
-    rows: Uint8Array,
-    rowsAt: number,
-    found: Uint8Array,
-    foundAt: number,
-    defaultRow: Uint8Array,
-  ): number {
-    const first = this.memories[0];
-    if (first === undefined) {
-      return this.#missAll(keys, keysAt, count, rows, rowsAt, found, foundAt, defaultRow);
-    }
-    const { foundAt: bitsAt, keysAt: keysStart, rowsAt: rowsStart } = this.#layout;
-    const keysFrom = keys.byteOffset + keysAt;
-    // The twin works on words, so it needs them aligned.
-    const skewed = first.kind === 'wasm' ? SKEW_BYTES - 1 : 0;
-    const inKeys = keysStart + (keysFrom & skewed);
-    const inRows = rowsStart + ((rows.byteOffset + rowsAt) & skewed);
-    const rowsEnd = inRows + this.header.rowBytes * count;
-    first.bytes.set(new Uint8Array(keys.buffer, keysFrom, 8 * count), inKeys);
-    let memory = first;
-    let hits = this.#lookupSegment(first, inKeys, inRows, count);
-    for (let i = 1; i < this.memories.length && hits < count; i++) {
-      const next = this.memories[i]!;
-      next.bytes.set(memory.bytes.subarray(keysStart, rowsEnd), keysStart);
-      memory = next;
-      hits += this.#lookupSegment(memory, inKeys, inRows, count);
-    }
-    if (hits < count) {
-      const stranger = this.#fillMissing(memory, inKeys, inRows, count, defaultRow);
-      if (stranger >= 0) return -1 - stranger;
-    }
-    rows.set(memory.bytes.subarray(inRows, rowsEnd), rowsAt);
-    found.set(memory.bytes.subarray(bitsAt, bitsAt + ((count + 7) >>> 3)), foundAt);
-    return hits;
+  get bytesOnDisk(): number {
+    return this.disk === undefined ? 0 : this.disk.bytes;
   }
 
-  #lookupSegment({ kernels }: PooledMemory, keys: number, rows: number, count: number): number {
-    const { foundAt } = this.#layout;
-    return this.header.layout === 'inline'
-      ? kernels.lookupInline(PARAMS_AT, WORK_AT, keys, foundAt, rows, count)
-      : kernels.lookupDense(PARAMS_AT, WORK_AT, keys, foundAt, rows, count);
+  /** Found keys have a place, and what is there is fetched afterwards: rows on disk, values of any length. */
+  get isFetched(): boolean {
+    return this.disk !== undefined || this.header.dtype === 'bytes';
   }
+}
 
-  #fillMissing(
-    { bytes, kernels }: PooledMemory,
-    keys: number,
-    rows: number,
-    count: number,
-    defaultRow: Uint8Array,
-  ): number {
-    bytes.set(defaultRow, DEFAULT_ROW_AT);
-    return kernels.fillMissing(PARAMS_AT, keys, this.#layout.foundAt, rows, count, DEFAULT_ROW_AT);
+/**
+ * Writes the parameters of a layer whose sections were just read.
+ * @param source the file, for errors
+ * @throws CubeError CORRUPT when a search could run out of a section
+ */
+export function prepareMemories(
+  header: LayerHeader,
+  placement: LayerPlacement,
+  memories: readonly PooledMemory[],
+  source: string,
+): void {
+  const params = new ParamsWriter(header);
+  for (const memory of memories) params.writeShape(memory);
+  for (const section of placement.sections) {
+    const memory = memories[section.memory]!;
+    params.writeSection(section, memory);
+    requireLastSlotEmpty(header, section, memory, source);
   }
+}
 
-  /** An empty shard has no segment and no memory: every key is missing. */
-  #missAll(
-    keys: Uint8Array,
-    keysAt: number,
-    count: number,
-    rows: Uint8Array,
-    rowsAt: number,
-    found: Uint8Array,
-    foundAt: number,
-    defaultRow: Uint8Array,
-  ): number {
-    const { shardIndex, shardNum } = this.header;
-    const words = new Uint32Array(
-      Uint8Array.from(keys.subarray(keysAt, keysAt + 8 * count)).buffer,
-    );
-    for (let i = 0; i < count; i++) {
-      if (shardOf(words[2 * i]!, words[2 * i + 1]!, shardNum) !== shardIndex) return -1 - i;
-      rows.set(defaultRow, rowsAt + i * defaultRow.length);
-    }
-    found.fill(0, foundAt, foundAt + ((count + 7) >>> 3));
-    return 0;
-  }
-
-  /** A search ends at an empty slot, so the last one must be empty, whatever the file's author meant. */
-  #requireLastSlotEmpty(segment: number, source: string): void {
-    const { segments, stride, emptyKey } = this.header;
-    const at = this.#layout.segmentAt + segments[segment]!.bytes - stride;
-    const key = new Uint32Array(this.memories[segment]!.memory.buffer, at, 2);
-    if (keyToBigint(key, 0) === emptyKey) return;
-    throw new CubeError(
-      'CORRUPT',
-      `${source}: segment ${segment}: its last slot is not empty; build it again`,
-    );
-  }
+/** A search ends at an empty slot, so the last one must be empty, whatever the file's author meant. */
+function requireLastSlotEmpty(
+  header: LayerHeader,
+  section: PlacedSection,
+  memory: PooledMemory,
+  source: string,
+): void {
+  if (section.role === 'rows' || (section.role === 'keys' && header.layout === 'dense')) return;
+  const stride = section.role === 'deleted' ? DELETED_STRIDE : header.stride;
+  const at = section.address + section.bytes - stride;
+  if (keyToBigint(new Uint32Array(memory.memory.buffer, at, 2), 0) === header.emptyKey) return;
+  const name = section.role === 'deleted' ? 'the deleted keys' : `segment ${section.index}`;
+  throw new CubeError('CORRUPT', `${source}: ${name}: the last slot is not empty; build it again`);
 }

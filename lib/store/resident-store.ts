@@ -1,159 +1,108 @@
 /**
- * The versions that answer from memory. A version is a list of reference-counted layers named by their content, so
- * versions share what is equal: a graph-only version loads nothing. Loads run one at a time, beside lookups, and are
- * all or nothing: memory is accounted before the first byte is read, and a failed load leaves everything as it was.
+ * What is in memory: versions as chains of reference-counted layers named by their content, so that versions share what
+ * is equal: a delta costs itself, a graph-only version nothing. Loads run one at a time, beside lookups, and are all or
+ * nothing: memory is accounted before the first byte is read, and a failed load leaves everything as it was.
  */
 import { CubeError } from '../core/errors.ts';
 import { bestKernelKind, type KernelKind } from '../core/kernels/kernels.ts';
-import type { LayerHeader } from '../core/layer-format.ts';
-import type { LayerRef, Manifest, TableRef } from '../core/manifest.ts';
+import type { LayerRef, Manifest } from '../core/manifest.ts';
 import { systemClock } from '../platform/clock.ts';
+import { DiskIo } from './disk-io.ts';
+import { DiskRows } from './disk-rows.ts';
+import { type InspectedLayer, LayerFiles } from './layer-files.ts';
 import { LayerLoader } from './layer-loader.ts';
 import { MemoryPool, type PooledMemory } from './memory-pool.ts';
-import { memorySizes, ResidentLayer, segmentAddress, WORK_AT } from './resident-layer.ts';
-import { LayerTable, type ResidentTable } from './resident-table.ts';
+import { prepareMemories, ResidentLayer } from './resident-layer.ts';
+import { LoadedVersion, type ResidentVersion, type TableLayers } from './resident-version.ts';
+import { layOutScratch, threadAddress } from './scratch.ts';
+import { describeVersion, type SharedVersion } from './shared-version.ts';
+import { checkHeader, type WantedLayer, wantedLayers } from './wanted-layers.ts';
 
 export interface ResidentStoreOptions {
   /** Layers, used and pooled, never take more. */
   readonly budgetBytes: number;
+  /** Threads that may look up at the same time, this one included: each takes about 64 KiB of every memory. */
+  readonly threads?: number;
+  /** Rows stay in their files where the layout lets them, unless a load says otherwise. */
+  readonly rowsOnDisk?: boolean;
+  /** Loads read no faster than this, unless they say otherwise. */
+  readonly bytesPerSecond?: number;
+  /** Called once for each block on disk that is found damaged. */
+  readonly onDamage?: (error: CubeError) => void;
   /** For tests and benchmarks; otherwise the best there is. */
   readonly kernelKind?: KernelKind;
 }
+
+/** The area of the memories that the store's own thread uses. */
+const MAIN_THREAD = 0;
+/** A load must leave lookups their share of the memory's bandwidth. */
+export const DEFAULT_LOAD_BYTES_PER_SECOND: number = 2 ** 30;
 
 export interface LoadRequest {
   readonly manifest: Manifest;
   readonly shardIndex: number;
   readonly layerPath: (table: string, contentId: string) => string;
-  /** Read no faster than this, so that lookups keep their share of the machine. */
   readonly bytesPerSecond?: number;
+  readonly rowsOnDisk?: boolean;
 }
 
 export interface LoadReport {
   readonly layersLoaded: number;
   /** Layers that another version, or this one, had in memory already. */
   readonly layersShared: number;
-  /** Read from files. */
+  /** Of the files that were loaded. */
   readonly bytes: number;
+  /** Bases whose rows were to stay on disk and are in memory: their layout has them beside their keys. */
+  readonly inMemory: readonly string[];
   readonly durationMs: number;
 }
 
-export interface ResidentVersion {
-  readonly bundle: string;
-  readonly version: string;
-  readonly manifest: Manifest;
-  readonly shardIndex: number;
-  /** Of this shard, over all tables. */
-  readonly rows: number;
-  /** Memory of its layers, shared ones included. */
-  readonly bytes: number;
-  table(name: string): ResidentTable | undefined;
+/** What a load would need, before anything is changed. */
+export interface LoadPlan {
+  /** Memory that it takes beside what is used now. */
+  readonly neededBytes: number;
+  /** Of the budget, not used by a version. */
+  readonly unusedBytes: number;
+  readonly fits: boolean;
+  /** Memory that unloading these versions would free, if the load came next: layers that it shares stay. */
+  freedBy(versions: readonly Pick<ResidentVersion, 'bundle' | 'version'>[]): number;
 }
 
-/** A layer that a version names, and the table it is of. */
-interface WantedLayer {
-  readonly table: TableRef;
-  readonly layer: LayerRef;
-}
-
-class LoadedVersion implements ResidentVersion {
-  readonly bundle: string;
-  readonly version: string;
-  readonly manifest: Manifest;
-  readonly shardIndex: number;
-  readonly rows: number;
-  readonly bytes: number;
-  readonly layers: readonly ResidentLayer[];
-  readonly #tables: ReadonlyMap<string, LayerTable>;
-
-  constructor(manifest: Manifest, shardIndex: number, tables: readonly LayerTable[]) {
-    this.bundle = manifest.bundle;
-    this.version = manifest.version;
-    this.manifest = manifest;
-    this.shardIndex = shardIndex;
-    this.layers = tables.map((table) => table.layer);
-    this.rows = this.layers.reduce((sum, layer) => sum + layer.header.rowCount, 0);
-    this.bytes = this.layers.reduce((sum, layer) => sum + layer.bytes, 0);
-    this.#tables = new Map(tables.map((table) => [table.name, table]));
-  }
-
-  table(name: string): ResidentTable | undefined {
-    return this.#tables.get(name);
-  }
-}
-
-function versionKey(bundle: string, version: string): string {
+function versionKey({ bundle, version }: Pick<ResidentVersion, 'bundle' | 'version'>): string {
   return `${bundle}/${version}`;
 }
 
-/** The layers of one shard of a version, one for each table. */
-function wantedLayers(manifest: Manifest, shardIndex: number): WantedLayer[] {
-  const name = `${manifest.bundle} ${manifest.version}`;
-  return manifest.tables.map((table) => {
-    const layers = table.shards[shardIndex];
-    if (layers === undefined) {
-      throw new CubeError(
-        'INVALID_ARGUMENT',
-        `${name}: table ${table.name} has ${table.shardNum} shards; there is no shard ${shardIndex}`,
-      );
-    }
-    const [layer, delta] = layers;
-    if (layer === undefined || delta !== undefined || layer.kind !== 'base') {
-      throw new CubeError(
-        'UNSUPPORTED',
-        `${name}: table ${table.name}: deltas are not loaded by this version of the software`,
-      );
-    }
-    if (table.dtype !== 'f32') {
-      throw new CubeError(
-        'UNSUPPORTED',
-        `${name}: table ${table.name}: dtype ${table.dtype} is not loaded by this version of the software`,
-      );
-    }
-    return { table, layer };
-  });
+function isInlineBase({ header }: ResidentLayer): boolean {
+  return header.layout === 'inline' && header.kind === 'base' && header.rowCount > 0;
 }
 
-/** A file with another content than its manifest says is as bad as a damaged one. */
-function checkHeader(header: LayerHeader, wanted: WantedLayer, shardIndex: number): void {
-  const { table, layer } = wanted;
-  if (header.layout === 'indexed') {
-    throw new CubeError(
-      'UNSUPPORTED',
-      `table ${table.name}, layer ${layer.contentId}: layout indexed is not loaded by this version of the software`,
-    );
-  }
-  const expected = {
-    table: table.name,
-    kind: layer.kind,
-    dim: table.dim,
-    dtype: table.dtype,
-    shardIndex,
-    shardNum: table.shardNum,
-    contentId: layer.contentId,
-    rowCount: layer.rows,
-  };
-  for (const [field, value] of Object.entries(expected)) {
-    const found = header[field as keyof typeof expected];
-    if (found === value) continue;
-    throw new CubeError(
-      'CORRUPT',
-      `table ${table.name}, layer ${layer.contentId}: ${field} is ${found}, the manifest says ${value}; fetch it again`,
-    );
-  }
+function nameOf({ header }: ResidentLayer): string {
+  return `table ${header.table}, layer ${header.contentId}`;
+}
+
+/** A layer whose rows stay on disk is another one than the same in memory. */
+function layerKey(contentId: string, onDisk: boolean): string {
+  return onDisk ? `${contentId} on disk` : contentId;
 }
 
 export class ResidentStore {
-  readonly #pool: MemoryPool;
+  readonly #options: ResidentStoreOptions;
+  readonly #threads: number;
   readonly #kernelKind: KernelKind;
+  readonly #pool: MemoryPool;
   readonly #loader = new LayerLoader();
+  readonly #disk: DiskIo;
   readonly #layers = new Map<string, ResidentLayer>();
   readonly #versions = new Map<string, LoadedVersion>();
   readonly #loading = new Map<string, Promise<LoadReport>>();
   #lastLoad: Promise<unknown> = Promise.resolve();
 
   constructor(options: ResidentStoreOptions) {
+    this.#options = options;
+    this.#threads = options.threads ?? 1;
     this.#kernelKind = options.kernelKind ?? bestKernelKind();
     this.#pool = new MemoryPool(options.budgetBytes, this.#kernelKind);
+    this.#disk = new DiskIo(options.onDamage);
   }
 
   /**
@@ -162,7 +111,7 @@ export class ResidentStore {
    * @throws CubeError TOO_LARGE or OVERLOADED when it does not fit the budget; CORRUPT, UNSUPPORTED, NOT_FOUND for a file
    */
   load(request: LoadRequest): Promise<LoadReport> {
-    const key = versionKey(request.manifest.bundle, request.manifest.version);
+    const key = versionKey(request.manifest);
     const running = this.#loading.get(key);
     if (running !== undefined) return running;
     const load = this.#lastLoad
@@ -173,28 +122,78 @@ export class ResidentStore {
     return load;
   }
 
+  /**
+   * What `load` would need now, from the headers of the files. A caller whose load does not fit may unload versions first.
+   * @throws CubeError as `load` does for its files
+   */
+  async planLoad(request: LoadRequest): Promise<LoadPlan> {
+    const { manifest, shardIndex } = request;
+    const wanted = wantedLayers(manifest, shardIndex);
+    const files = this.#layerFiles(request);
+    let neededBytes = 0;
+    try {
+      for (const one of this.#missing(wanted, files.rowsOnDisk)) {
+        const { placement } = await files.inspect(one);
+        neededBytes += MemoryPool.bytesFor(placement.memories);
+      }
+    } finally {
+      files.close();
+    }
+    const unusedBytes = this.#pool.budgetBytes - this.#pool.usedBytes;
+    return {
+      neededBytes,
+      unusedBytes,
+      fits: neededBytes <= unusedBytes,
+      freedBy: (versions) => this.#freedBy(versions, wanted),
+    };
+  }
+
   version(bundle: string, version: string): ResidentVersion | undefined {
-    return this.#versions.get(versionKey(bundle, version));
+    return this.#versions.get(versionKey({ bundle, version }));
   }
 
   versions(): readonly ResidentVersion[] {
     return [...this.#versions.values()];
   }
 
+  /**
+   * A resident version as something to post to a worker thread, which looks up in the same memories by `attachShared`.
+   * Let every thread forget it before it is unloaded.
+   * @throws CubeError VERSION_ABSENT
+   */
+  share(bundle: string, version: string): SharedVersion {
+    const loaded = this.#versions.get(versionKey({ bundle, version }));
+    if (loaded === undefined) {
+      throw new CubeError('VERSION_ABSENT', `${bundle} ${version} is not resident: load it first`);
+    }
+    return describeVersion(loaded, this.#threads, this.#kernelKind);
+  }
+
   /** Forgets a version and frees the layers that no other names. @returns false when it is not resident */
   unload(bundle: string, version: string): boolean {
-    const key = versionKey(bundle, version);
+    const key = versionKey({ bundle, version });
     const loaded = this.#versions.get(key);
     if (loaded === undefined) return false;
     this.#versions.delete(key);
-    for (const layer of loaded.layers) this.#release(layer);
+    for (const layer of loaded.ownLayers) this.#release(layer);
     return true;
   }
 
-  /** `pooledBytes` are memories kept for the next load; used and pooled together stay within the budget. */
-  memory(): { budgetBytes: number; usedBytes: number; pooledBytes: number } {
+  /**
+   * `pooledBytes` are memories kept for the next load; used and pooled together stay within the budget. Rows on disk
+   * are beside it.
+   */
+  memory(): {
+    budgetBytes: number;
+    usedBytes: number;
+    pooledBytes: number;
+    bytesOnDisk: number;
+    damagedBlocks: number;
+  } {
     const { budgetBytes, usedBytes, pooledBytes } = this.#pool;
-    return { budgetBytes, usedBytes, pooledBytes };
+    const bytesOnDisk = [...this.#layers.values()].reduce((sum, one) => sum + one.bytesOnDisk, 0);
+    const { damagedBlocks } = this.#disk;
+    return { budgetBytes, usedBytes, pooledBytes, bytesOnDisk, damagedBlocks };
   }
 
   /** Ends loading for good: a load under way, waiting or asked later fails with STOPPING. Resident versions go on answering. */
@@ -206,25 +205,29 @@ export class ResidentStore {
     const startMs = systemClock.nowMs();
     const { manifest, shardIndex } = request;
     const wanted = wantedLayers(manifest, shardIndex);
-    const resident = this.#versions.get(versionKey(manifest.bundle, manifest.version));
+    const resident = this.#versions.get(versionKey(manifest));
     if (resident !== undefined) {
       return this.#alreadyLoaded(resident, wanted, shardIndex, startMs);
     }
-    const shared = this.#sharedLayers(wanted, shardIndex);
+    const files = this.#layerFiles(request);
+    const shared = this.#sharedLayers(wanted, shardIndex, files.rowsOnDisk);
     for (const layer of shared) layer.references += 1;
     try {
-      const missing = wanted.filter(({ layer }) => !this.#layers.has(layer.contentId));
-      const loaded = await this.#loadLayers(request, missing);
+      const missing = this.#missing(wanted, files.rowsOnDisk);
+      const loaded = await this.#loadLayers(request, missing, files);
       this.#addVersion(request, wanted, [...shared, ...loaded]);
       return {
         layersLoaded: loaded.length,
         layersShared: shared.length,
         bytes: loaded.reduce((sum, { header }) => sum + header.fileBytes, 0),
+        inMemory: files.rowsOnDisk ? loaded.filter(isInlineBase).map(nameOf) : [],
         durationMs: systemClock.nowMs() - startMs,
       };
     } catch (error) {
       for (const layer of shared) this.#release(layer);
       throw error;
+    } finally {
+      files.close();
     }
   }
 
@@ -234,10 +237,11 @@ export class ResidentStore {
     shardIndex: number,
     startMs: number,
   ): LoadReport {
+    const { ownLayers } = resident;
     const same =
       resident.shardIndex === shardIndex &&
-      resident.layers.length === wanted.length &&
-      wanted.every(({ layer }, i) => resident.layers[i]!.header.contentId === layer.contentId);
+      ownLayers.length === wanted.length &&
+      wanted.every(({ layer }, i) => ownLayers[i]!.header.contentId === layer.contentId);
     if (!same) {
       throw new CubeError(
         'CONFLICT',
@@ -245,43 +249,83 @@ export class ResidentStore {
       );
     }
     const durationMs = systemClock.nowMs() - startMs;
-    return { layersLoaded: 0, layersShared: wanted.length, bytes: 0, durationMs };
+    return { layersLoaded: 0, layersShared: wanted.length, bytes: 0, inMemory: [], durationMs };
   }
 
-  #sharedLayers(wanted: readonly WantedLayer[], shardIndex: number): ResidentLayer[] {
+  #layerFiles({ shardIndex, layerPath, rowsOnDisk }: LoadRequest): LayerFiles {
+    return new LayerFiles({
+      ...{ loader: this.#loader, shardIndex, layerPath, threads: this.#threads },
+      rowsOnDisk: rowsOnDisk ?? this.#options.rowsOnDisk ?? false,
+    });
+  }
+
+  /** A layer in memory serves who would have it on disk, too. */
+  #resident({ contentId }: LayerRef, rowsOnDisk: boolean): ResidentLayer | undefined {
+    return (
+      this.#layers.get(layerKey(contentId, false)) ??
+      (rowsOnDisk ? this.#layers.get(layerKey(contentId, true)) : undefined)
+    );
+  }
+
+  #missing(wanted: readonly WantedLayer[], rowsOnDisk: boolean): WantedLayer[] {
+    return wanted.filter(({ layer }) => this.#resident(layer, rowsOnDisk) === undefined);
+  }
+
+  #sharedLayers(
+    wanted: readonly WantedLayer[],
+    shardIndex: number,
+    rowsOnDisk: boolean,
+  ): ResidentLayer[] {
     return wanted.flatMap((one) => {
-      const layer = this.#layers.get(one.layer.contentId);
+      const layer = this.#resident(one.layer, rowsOnDisk);
       if (layer === undefined) return [];
       checkHeader(layer.header, one, shardIndex);
       return [layer];
     });
   }
 
+  #freedBy(
+    versions: readonly Pick<ResidentVersion, 'bundle' | 'version'>[],
+    wanted: readonly WantedLayer[],
+  ): number {
+    const kept = new Set(wanted.map(({ layer }) => layer.contentId));
+    const named = new Map<ResidentLayer, number>();
+    for (const key of new Set(versions.map(versionKey))) {
+      for (const layer of this.#versions.get(key)?.ownLayers ?? []) {
+        named.set(layer, (named.get(layer) ?? 0) + 1);
+      }
+    }
+    let bytes = 0;
+    for (const [layer, count] of named) {
+      if (count === layer.references && !kept.has(layer.header.contentId)) bytes += layer.bytes;
+    }
+    return bytes;
+  }
+
   /** Reads layers that are not resident, all or none. They come back with one reference each. */
   async #loadLayers(
     request: LoadRequest,
     missing: readonly WantedLayer[],
+    files: LayerFiles,
   ): Promise<ResidentLayer[]> {
-    const { manifest, shardIndex, layerPath } = request;
-    const paths = missing.map(({ table, layer }) => layerPath(table.name, layer.contentId));
-    const headers: LayerHeader[] = [];
-    for (const [i, path] of paths.entries()) {
-      const header = await this.#loader.inspect(path);
-      checkHeader(header, missing[i]!, shardIndex);
-      headers.push(header);
-    }
-    const what = `${manifest.bundle} ${manifest.version}`;
-    const memories = this.#pool.acquireAll(headers.flatMap(memorySizes), what);
+    const inspected: InspectedLayer[] = [];
+    for (const one of missing) inspected.push(await files.inspect(one));
+    const what = `${request.manifest.bundle} ${request.manifest.version}`;
+    const sizes = inspected.flatMap(({ placement }) => placement.memories);
+    const memories = this.#pool.acquireAll(sizes, what);
     try {
       const layers: ResidentLayer[] = [];
-      const unfilled = memories.values();
-      for (const [i, header] of headers.entries()) {
-        const own = header.segments.map(() => unfilled.next().value!);
-        layers.push(await this.#loadLayer(request, paths[i]!, header, own));
+      let at = 0;
+      for (const one of inspected) {
+        const own = memories.slice(at, at + one.placement.memories.length);
+        at += own.length;
+        layers.push(await this.#loadLayer(request, one, own));
       }
-      for (const layer of layers) {
+      for (const [i, layer] of layers.entries()) {
+        const { file } = inspected[i]!;
+        if (file !== undefined) files.keep(file);
         layer.references = 1;
-        this.#layers.set(layer.header.contentId, layer);
+        this.#layers.set(layerKey(layer.header.contentId, file !== undefined), layer);
       }
       return layers;
     } catch (error) {
@@ -292,22 +336,23 @@ export class ResidentStore {
 
   async #loadLayer(
     request: LoadRequest,
-    path: string,
-    header: LayerHeader,
+    { path, header, checksums, placement, file }: InspectedLayer,
     memories: readonly PooledMemory[],
   ): Promise<ResidentLayer> {
-    if (memories.length > 0) {
+    if (placement.sections.length > 0) {
       await this.#loader.fill({
-        path,
-        header,
+        ...{ path, header, descriptor: file?.descriptor },
+        sections: placement.sections,
         memories: memories.map(({ memory }) => memory),
-        address: segmentAddress(header),
-        hashAt: WORK_AT,
+        hashAt: threadAddress(layOutScratch(header), 0),
         kernelKind: this.#kernelKind,
-        bytesPerSecond: request.bytesPerSecond,
+        bytesPerSecond:
+          request.bytesPerSecond ?? this.#options.bytesPerSecond ?? DEFAULT_LOAD_BYTES_PER_SECOND,
       });
     }
-    return new ResidentLayer(header, memories, path);
+    prepareMemories(header, placement, memories, path);
+    const disk = file && new DiskRows(header, file, checksums, this.#disk);
+    return new ResidentLayer(header, placement, memories, disk);
   }
 
   #addVersion(
@@ -317,17 +362,19 @@ export class ResidentStore {
   ): void {
     const { manifest, shardIndex } = request;
     const byContent = new Map(layers.map((layer) => [layer.header.contentId, layer]));
-    const tables = wanted.map(
-      ({ table, layer }) => new LayerTable(table, byContent.get(layer.contentId)!),
-    );
-    const version = new LoadedVersion(manifest, shardIndex, tables);
-    this.#versions.set(versionKey(manifest.bundle, manifest.version), version);
+    const tables = manifest.tables.map((table): TableLayers => {
+      const own = wanted.filter((one) => one.table === table);
+      return { table, layers: own.map(({ layer }) => byContent.get(layer.contentId)!) };
+    });
+    const version = new LoadedVersion(manifest, shardIndex, tables, MAIN_THREAD);
+    this.#versions.set(versionKey(manifest), version);
   }
 
   #release(layer: ResidentLayer): void {
     layer.references -= 1;
     if (layer.references > 0) return;
-    this.#layers.delete(layer.header.contentId);
+    this.#layers.delete(layerKey(layer.header.contentId, layer.disk !== undefined));
+    layer.disk?.close();
     for (const memory of layer.memories) this.#pool.release(memory);
   }
 }

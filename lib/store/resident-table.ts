@@ -1,18 +1,34 @@
-/** A table of a resident version: one shard's layer and the version's default row, looked up synchronously. */
+/** A table of a resident version: one shard's chain of layers and the version's default row. */
 import { CubeError } from '../core/errors.ts';
 import type { TableDtype, TableRef } from '../core/manifest.ts';
+import { encodeRows } from '../core/row-codec.ts';
+import { copyValues, fetchRows, fetchValues } from './fetch.ts';
+import { FoundPlaces } from './found-places.ts';
+import { FoundValues } from './found-values.ts';
+import { type DefaultRows, LayerChain } from './layer-chain.ts';
 import type { ResidentLayer } from './resident-layer.ts';
 
+const NO_ROWS = new Uint8Array(0);
+
+/**
+ * Keys are u64 little-endian at keys[keysAt..]; rows go to rows[rowsAt..], the default row for a missing key; bit i of
+ * found[foundAt..] (least significant first, whole bytes) says whether key i was found. Rows have `rowBytes`, or 4 · dim
+ * when asked as f32.
+ */
 export interface ResidentTable {
   readonly name: string;
+  /** 0 for dtype bytes. */
   readonly dim: number;
   readonly dtype: TableDtype;
+  /** Of a row as stored; 0 for dtype bytes. */
   readonly rowBytes: number;
+  /** Some rows or values are read from disk: ask with `lookupLater` and `copyValuesLater`. */
+  readonly onDisk: boolean;
   /**
-   * Synchronous. Keys are u64 little-endian at keys[keysAt..]; rows go to rows[rowsAt..], the default row for a missing
-   * key; bit i of found[foundAt..] (least significant first, whole bytes) says whether key i was found.
+   * Synchronous.
    * @returns hits, or -1 - i when missing key i belongs to another shard; the outputs then hold anything
-   * @throws CubeError INVALID_ARGUMENT when an array is too short, VERSION_ABSENT when the version was unloaded
+   * @throws CubeError INVALID_ARGUMENT when an array is too short, VERSION_ABSENT when the version was unloaded,
+   * UNSUPPORTED for rows on disk and values of any length
    */
   lookup(
     keys: Uint8Array,
@@ -22,30 +38,57 @@ export interface ResidentTable {
     rowsAt: number,
     found: Uint8Array,
     foundAt: number,
+    asF32?: boolean,
   ): number;
+  /**
+   * The same where rows may be on disk; the arrays are the lookup's until it is done.
+   * @throws CubeError CORRUPT when a block that it touches is damaged, and IO, besides those of `lookup`
+   */
+  lookupLater(
+    keys: Uint8Array,
+    keysAt: number,
+    count: number,
+    rows: Uint8Array,
+    rowsAt: number,
+    found: Uint8Array,
+    foundAt: number,
+    asF32?: boolean,
+  ): Promise<number>;
+  /** dtype bytes: where the values of keys are, and how long; `hits` as of `lookup`. */
+  findValues(keys: Uint8Array, keysAt: number, count: number): FoundValues;
+  /** Copies the values, one after another, to target[at..]. @throws CubeError CORRUPT when one lies outside the layer */
+  copyValues(values: FoundValues, target: Uint8Array, at: number): void;
+  /** The same where values may be on disk; the target is the call's until it is done. */
+  copyValuesLater(values: FoundValues, target: Uint8Array, at: number): Promise<void>;
 }
 
-function encodeDefaultRow(table: TableRef): Uint8Array {
+/** @throws CubeError INVALID_ARGUMENT when the default row is none of the table's rows */
+export function defaultRowsOf(table: TableRef): DefaultRows {
+  if (table.dtype === 'bytes') return { stored: new Uint8Array(0), wide: new Uint8Array(0) };
   const row = new Float32Array(table.dim);
   row.set(table.defaultRow);
-  return new Uint8Array(row.buffer);
+  const { rows } = encodeRows(table.dtype, row, table.dim);
+  return { stored: rows, wide: new Uint8Array(row.buffer) };
 }
 
-export class LayerTable implements ResidentTable {
+export class ChainTable implements ResidentTable {
   readonly name: string;
   readonly dim: number;
   readonly dtype: TableDtype;
   readonly rowBytes: number;
-  readonly layer: ResidentLayer;
-  readonly #defaultRow: Uint8Array;
+  readonly onDisk: boolean;
+  readonly layers: readonly ResidentLayer[];
+  readonly #chain: LayerChain;
 
-  constructor(table: TableRef, layer: ResidentLayer) {
+  /** @param layers base first. @param thread whose area of the memories its lookups use */
+  constructor(table: TableRef, layers: readonly ResidentLayer[], thread: number) {
     this.name = table.name;
     this.dim = table.dim;
     this.dtype = table.dtype;
-    this.rowBytes = layer.header.rowBytes;
-    this.layer = layer;
-    this.#defaultRow = encodeDefaultRow(table);
+    this.rowBytes = layers[0]!.header.rowBytes;
+    this.onDisk = layers.some((layer) => layer.disk !== undefined);
+    this.layers = layers;
+    this.#chain = new LayerChain(layers, thread, defaultRowsOf(table));
   }
 
   lookup(
@@ -56,20 +99,70 @@ export class LayerTable implements ResidentTable {
     rowsAt: number,
     found: Uint8Array,
     foundAt: number,
+    asF32 = false,
   ): number {
-    const { layer, rowBytes } = this;
-    if (layer.references === 0) this.#refuseUnloaded();
-    if (
-      keys.length < keysAt + 8 * count ||
-      rows.length < rowsAt + rowBytes * count ||
-      found.length < foundAt + ((count + 7) >>> 3)
-    ) {
-      this.#refuseShort(count);
-    }
-    const { chunkKeys } = layer;
+    if (this.onDisk || this.dtype === 'bytes') this.#refuseFetched();
+    this.#check(keys, keysAt, count, rows, rowsAt, found, foundAt, asF32);
+    return this.#lookup(keys, keysAt, count, rows, rowsAt, found, foundAt, asF32, undefined);
+  }
+
+  async lookupLater(
+    keys: Uint8Array,
+    keysAt: number,
+    count: number,
+    rows: Uint8Array,
+    rowsAt: number,
+    found: Uint8Array,
+    foundAt: number,
+    asF32 = false,
+  ): Promise<number> {
+    if (this.dtype === 'bytes') this.#refuseFetched();
+    this.#check(keys, keysAt, count, rows, rowsAt, found, foundAt, asF32);
+    const places = new FoundPlaces(count);
+    const hits = this.#lookup(keys, keysAt, count, rows, rowsAt, found, foundAt, asF32, places);
+    if (hits <= 0 || !this.onDisk) return hits;
+    await this.#whileLoaded(fetchRows(this.#chain, places, rows, rowsAt, asF32));
+    return hits;
+  }
+
+  findValues(keys: Uint8Array, keysAt: number, count: number): FoundValues {
+    if (this.dtype !== 'bytes') this.#refuseRows();
+    const values = new FoundValues(count);
+    const { found, places } = values;
+    this.#check(keys, keysAt, count, NO_ROWS, 0, found, 0, false);
+    values.hits = this.#lookup(keys, keysAt, count, NO_ROWS, 0, found, 0, false, places);
+    if (values.hits > 0) values.measure();
+    return values;
+  }
+
+  copyValues(values: FoundValues, target: Uint8Array, at: number): void {
+    if (this.onDisk) this.#refuseFetched();
+    this.#checkTarget(values, target, at);
+    copyValues(this.#chain.layers, values, target, at);
+  }
+
+  async copyValuesLater(values: FoundValues, target: Uint8Array, at: number): Promise<void> {
+    this.#checkTarget(values, target, at);
+    await this.#whileLoaded(fetchValues(this.#chain.layers, values, target, at));
+  }
+
+  #lookup(
+    keys: Uint8Array,
+    keysAt: number,
+    count: number,
+    rows: Uint8Array,
+    rowsAt: number,
+    found: Uint8Array,
+    foundAt: number,
+    asF32: boolean,
+    places: FoundPlaces | undefined,
+  ): number {
+    const chain = this.#chain;
+    const { chunkKeys } = chain;
+    const rowBytes = this.#answeredRowBytes(asF32);
     let hits = 0;
     for (let done = 0; done < count; done += chunkKeys) {
-      const inChunk = layer.lookupChunk(
+      const inChunk = chain.lookupChunk(
         keys,
         keysAt + 8 * done,
         Math.min(chunkKeys, count - done),
@@ -77,7 +170,9 @@ export class LayerTable implements ResidentTable {
         rowsAt + rowBytes * done,
         found,
         foundAt + (done >>> 3),
-        this.#defaultRow,
+        asF32,
+        places,
+        done,
       );
       if (inChunk < 0) return inChunk - done;
       hits += inChunk;
@@ -85,14 +180,70 @@ export class LayerTable implements ResidentTable {
     return hits;
   }
 
+  #answeredRowBytes(asF32: boolean): number {
+    return asF32 ? 4 * this.dim : this.rowBytes;
+  }
+
+  /** Reads from a file that is closed meanwhile fail: then the version was unloaded. */
+  async #whileLoaded(fetching: Promise<void>): Promise<void> {
+    try {
+      await fetching;
+    } catch (error) {
+      if (!this.#isLoaded) this.#refuseUnloaded();
+      throw error;
+    }
+  }
+
+  get #isLoaded(): boolean {
+    return this.layers[0]!.references > 0;
+  }
+
+  #check(
+    keys: Uint8Array,
+    keysAt: number,
+    count: number,
+    rows: Uint8Array,
+    rowsAt: number,
+    found: Uint8Array,
+    foundAt: number,
+    asF32: boolean,
+  ): void {
+    if (!this.#isLoaded) this.#refuseUnloaded();
+    const rowBytes = this.#answeredRowBytes(asF32);
+    if (
+      keys.length < keysAt + 8 * count ||
+      rows.length < rowsAt + rowBytes * count ||
+      found.length < foundAt + ((count + 7) >>> 3)
+    ) {
+      throw new CubeError(
+        'INVALID_ARGUMENT',
+        `table ${this.name}: the arrays are too short for ${count} keys and rows of ${rowBytes} bytes`,
+      );
+    }
+  }
+
+  #checkTarget(values: FoundValues, target: Uint8Array, at: number): void {
+    if (!this.#isLoaded) this.#refuseUnloaded();
+    if (target.length >= at + values.bytes) return;
+    throw new CubeError(
+      'INVALID_ARGUMENT',
+      `table ${this.name}: the array is too short for ${values.bytes} bytes of values`,
+    );
+  }
+
   #refuseUnloaded(): never {
     throw new CubeError('VERSION_ABSENT', `table ${this.name}: its version was unloaded`);
   }
 
-  #refuseShort(count: number): never {
+  #refuseFetched(): never {
+    const instead = this.onDisk ? 'lookupLater or copyValuesLater' : 'findValues';
     throw new CubeError(
-      'INVALID_ARGUMENT',
-      `table ${this.name}: the arrays are too short for ${count} keys and rows of ${this.rowBytes} bytes`,
+      'UNSUPPORTED',
+      `table ${this.name}: ${this.onDisk ? 'rows on disk' : 'values of any length'}; use ${instead}`,
     );
+  }
+
+  #refuseRows(): never {
+    throw new CubeError('UNSUPPORTED', `table ${this.name} has rows, not values; use lookup`);
   }
 }

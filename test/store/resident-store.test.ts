@@ -193,12 +193,12 @@ test('a file that is not what the manifest says is refused', async (context) => 
     [withLayer({}), 2, 'INVALID_ARGUMENT', /no shard 2/],
     [manifestOf('x', [{ ...users, dim: 5 }]), 1, 'CORRUPT', /dim is 4/],
     [manifestOf('x', [{ ...users, name: 'other' }]), 1, 'CORRUPT', /table is users/],
-    [manifestOf('x', [{ ...users, dtype: 'f16' }]), 1, 'UNSUPPORTED', /dtype f16/],
+    [manifestOf('x', [{ ...users, dtype: 'f16' }]), 1, 'CORRUPT', /dtype is f32.* says f16/],
     [
       manifestOf('x', [{ ...users, shards: [[layer], [layer, { ...layer, kind: 'delta' }]] }]),
       1,
-      'UNSUPPORTED',
-      /deltas/,
+      'CORRUPT',
+      /kind is base, the manifest says delta/,
     ],
   ];
   for (const [manifest, shardIndex, code, message] of cases) {
