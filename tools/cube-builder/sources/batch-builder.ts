@@ -68,7 +68,7 @@ export class BatchBuilder {
 
   /** @returns the element where the caller writes the row's `dim` floats */
   addRow(low: number, high: number, dim: number): number {
-    if (dim !== this.dim) this.#expectDim(dim);
+    if (dim !== this.dim || dim === 0) this.#expectDim(dim);
     this.#addKey(low, high);
     return (this.count - 1) * dim;
   }

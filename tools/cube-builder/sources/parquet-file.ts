@@ -12,6 +12,7 @@ import {
   parquetRead,
   parquetSchema,
   type RowGroup,
+  type SchemaTree,
 } from 'hyparquet';
 import { CubeError } from '../../../lib/core/errors.ts';
 import { RandomReader } from '../../../lib/platform/files.ts';
@@ -30,8 +31,8 @@ const GROUP_ROWS_MAX = 1 << 27;
 /** @throws CubeError when the footer is damaged or the columns do not make a table */
 export async function parquetFile(file: InputFile, spec: InputSpec): Promise<RecordFile> {
   const { path } = file;
-  const metadata = await readMetadata(path);
-  const columns = parquetColumns(parquetSchema(metadata), spec, path);
+  const { metadata, schema } = await readFooter(path);
+  const columns = parquetColumns(schema, spec, path);
   const rows = metadata.row_groups.reduce((sum, group) => sum + Number(group.num_rows), 0);
   if (rows !== Number(metadata.num_rows)) {
     throw damaged(path, `its row groups have ${rows} rows, the footer says ${metadata.num_rows}`);
@@ -39,7 +40,7 @@ export async function parquetFile(file: InputFile, spec: InputSpec): Promise<Rec
   return { files: [file], rows, read: (batch) => readGroups(path, metadata, columns, batch) };
 }
 
-async function readMetadata(path: string): Promise<FileMetaData> {
+async function readFooter(path: string): Promise<{ metadata: FileMetaData; schema: SchemaTree }> {
   const reader = new RandomReader(path);
   try {
     const tail = new DataView(new ArrayBuffer(8));
@@ -48,7 +49,8 @@ async function readMetadata(path: string): Promise<FileMetaData> {
     if (tail.getUint32(0, true) > Math.min(FOOTER_BYTES_MAX, reader.bytes - 12)) {
       throw damaged(path, `a footer of ${tail.getUint32(0, true)} bytes`);
     }
-    return await parquetMetadataAsync(bufferOf(reader), { geoparquet: false });
+    const metadata = await parquetMetadataAsync(bufferOf(reader), { geoparquet: false });
+    return { metadata, schema: parquetSchema(metadata) };
   } catch (error) {
     throw named(error, path);
   } finally {
