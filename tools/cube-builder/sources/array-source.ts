@@ -5,7 +5,7 @@
 import { CubeError } from '../../../lib/core/errors.ts';
 import { DIM_MAX } from '../../../lib/core/layer-format.ts';
 import type { ByteReader } from './byte-reader.ts';
-import { f16Bits } from './half-floats.ts';
+import { f16Bits } from './f16-table.ts';
 import {
   BATCH_BYTES_MAX,
   BATCH_ROWS_MAX,

@@ -4,7 +4,7 @@
  */
 import { CubeError } from '../../../lib/core/errors.ts';
 import { DIM_MAX } from '../../../lib/core/layer-format.ts';
-import { f16Bits } from './half-floats.ts';
+import { f16Bits } from './f16-table.ts';
 import {
   BATCH_BYTES_MAX,
   BATCH_ROWS_MAX,

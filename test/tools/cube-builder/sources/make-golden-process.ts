@@ -1,0 +1,6 @@
+/** Writes the golden files of Cube's formats: node dist/test/tools/cube-builder/sources/make-golden-process.js */
+import { join } from 'node:path';
+import { replaceFile } from '../../../../lib/platform/files.ts';
+import { goldenCubeFiles } from './golden.ts';
+
+for (const [path, bytes] of goldenCubeFiles()) replaceFile(join('data', 'golden', path), bytes);
