@@ -101,22 +101,13 @@ class Parser {
 
   /** The first record: names, or numbers already. */
   #start(batch: BatchBuilder): Columns {
-    const { header } = this.#spec;
     const names = Array.from({ length: this.#scanner.count }, (_, i) => this.#text(i));
-    const isNamed = names.some((name) => this.#isName(name));
-    const hasHeader = header ?? isNamed;
+    const hasHeader = this.#spec.header ?? isHeader(names, this.#spec);
     const columns = chooseColumns(hasHeader ? names : undefined, names.length, this.#spec, (what) =>
       this.#fail(what),
     );
     if (!hasHeader) this.#add(columns, batch);
     return columns;
-  }
-
-  /** Whether the options, or the lack of any number in it, make it a name. */
-  #isName(text: string): boolean {
-    const { keyColumn, valueColumns = [] } = this.#spec;
-    if (text === keyColumn || valueColumns.includes(text)) return !/^\d+$/.test(text);
-    return /^[A-Za-z_]/.test(text) && !/^(nan|inf|infinity)$/i.test(text);
   }
 
   #add({ count, key, values }: Columns, batch: BatchBuilder): void {
@@ -175,6 +166,18 @@ class Parser {
   #fail(what: string): never {
     throw new CubeError('CORRUPT', `${this.place}: ${what}`);
   }
+}
+
+const NUMBER = /^\d+$/;
+const NAME = /^(?!(?:nan|inf|infinity)$)[\p{L}_#]/iu;
+
+/** Whether the first record has names: columns are asked for by name, or there is a name where the key would be. */
+function isHeader(fields: readonly string[], { keyColumn, valueColumns = [] }: InputSpec): boolean {
+  const asked = keyColumn === undefined ? valueColumns : [keyColumn, ...valueColumns];
+  if (asked.some((column) => !NUMBER.test(column)) || fields.includes('key')) return true;
+  const key = fields[Number(keyColumn ?? 0)] ?? '';
+  // Tools that write a table's index leave its name out.
+  return NAME.test(key) || (key === '' && fields.some((field) => NAME.test(field)));
 }
 
 /** The column of the key and those of the row. */

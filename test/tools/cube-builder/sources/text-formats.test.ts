@@ -92,6 +92,9 @@ test('CSV: columns by name and number, quotes, lists, blank lines, a byte order 
   assert.deepEqual(await read('c.csv', csv, byNumber), ['7: 1', '8: 3']);
   assert.deepEqual(await read('n.csv', '5,1,2\n6,nan,-inf\n'), ['5: 1 2', '6: NaN -Infinity']);
   assert.deepEqual(await read('n.csv', '9,5\n', { header: true, dim: 1 }), []);
+  assert.deepEqual(await read('n.csv', ',x\n9,5\n'), ['9: 5']);
+  assert.deepEqual(await read('n.csv', 'id,0,1\n9,5,6\n'), ['9: 5 6']);
+  assert.deepEqual(await read('n.csv', '9,text,5\n', { valueColumns: ['2'] }), ['9: 5']);
   const lists = '1,"0.5,1"\n2,0.5 1\n3,"[0.5,\n 1]"\n4,(0.5 1)\n';
   assert.deepEqual(await read('n.csv', lists), ['1: 0.5 1', '2: 0.5 1', '3: 0.5 1', '4: 0.5 1']);
   assert.deepEqual(await read('n.csv', '1,7'), ['1: 7']);
@@ -101,6 +104,8 @@ test('CSV: what is wrong is refused with file, record and byte', async () => {
   const cases: [string, RegExp][] = [
     ['1,2\n-3,4\n', /w.csv: record 2 at byte 4: field 0 is no key: "-3"/],
     ['1,2\n18446744073709551616,4\n', /is no key: "18446744073709551616"/],
+    ['-3,4\n1,2\n', /w.csv: record 1 at byte 0: field 0 is no key: "-3"/],
+    [',4\n1,2\n', /is no key: ""/],
     ['1,2\n1.0,4\n', /is no key: "1.0"/],
     ['1,2\n,4\n', /is no key: ""/],
     ['1,2,3\n4,5\n', /record 2 at byte 6: 2 fields, where 3 came before/],
