@@ -10,6 +10,8 @@ import { WIRE_BYTES, WIRE_VARINT, WireReader, WireWriter } from './wire.ts';
 
 export const LOOKUP_SERVICE = 'hypercube.LookupService';
 export const LOOKUP_METHOD = 'lookup';
+/** The same as a stream of requests and answers, over gRPC. */
+export const LOOKUP_STREAM_METHOD = 'lookupStream';
 export const KEY_BYTES = 8;
 /** A u32 per key before the values of dtype bytes; 0 for a missing key. */
 export const VALUE_LENGTH_BYTES = 4;

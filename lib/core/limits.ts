@@ -25,6 +25,14 @@ export interface ServerLimits {
   readonly httpInFlight: number;
   /** Calls whose answers are deferred (disk, other threads, large lookups), over all connections; more are refused. */
   readonly callsInFlight: number;
+  /** gRPC calls and streams open at once, over all connections. */
+  readonly grpcInFlight: number;
+  /** The same on one connection. */
+  readonly grpcStreams: number;
+  /** Bytes of one gRPC message to us. */
+  readonly grpcMessageBytes: number;
+  /** Milliseconds between pings to a gRPC peer, and within which it must answer one. */
+  readonly grpcPingMs: number;
   /** Milliseconds that a stopping server waits for calls in flight. */
   readonly drainMs: number;
   /** Milliseconds until the first bytes of a connection must say which protocol it speaks. */
@@ -33,8 +41,9 @@ export interface ServerLimits {
   readonly idleMs: number;
   /** Unsent bytes of one connection above which nothing more is read from it. */
   readonly outputHighWaterBytes: number;
-  /** Milliseconds a peer may leave such bytes unread, or a stopping server waiting for its HTTP request. */
+  /** Milliseconds within which a peer must take `slowReaderBytes` of what waits for it; a stopping server waits as long. */
   readonly slowReaderMs: number;
+  readonly slowReaderBytes: number;
   /**
    * Bytes of unfinished frames of all connections together above which the connection that adds more is closed; and of
    * HTTP bodies announced, above which requests are refused.
@@ -63,6 +72,13 @@ export const DEFAULT_SERVER_LIMITS: ServerLimits = {
   httpInFlight: 256,
   /** Each holds a copy of its keys and later its answer; at a millisecond each the last waits half a second. */
   callsInFlight: 512,
+  /** With messages of the largest size half-way in, as many bytes as inputTotalBytes. */
+  grpcInFlight: 256,
+  grpcStreams: 256,
+  /** gRPC's own default: half a million keys. */
+  grpcMessageBytes: 4 << 20,
+  /** Finds peers that lost their power, and those that a broken HTTP/2 frame left hanging, which nothing else does. */
+  grpcPingMs: 20_000,
   /** Within what supervisors give a process between SIGTERM and SIGKILL. */
   drainMs: 10_000,
   /** A connected client sends at once; ten seconds forgives a slow network. */
@@ -73,6 +89,8 @@ export const DEFAULT_SERVER_LIMITS: ServerLimits = {
   outputHighWaterBytes: 1 << 20,
   /** A reader that takes nothing for ten seconds has lost its caller long ago. */
   slowReaderMs: 10_000,
+  /** 100 KB/s: below it one answer of the largest size would be held for more than ten minutes. */
+  slowReaderBytes: 1 << 20,
   /** Sixteen frames of the largest size may be half-way in at once. */
   inputTotalBytes: 1 << 30,
   /** What the process may spend on peers that do not read. */

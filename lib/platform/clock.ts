@@ -23,3 +23,8 @@ export const systemClock: Clock = {
       if (signal?.aborted) done();
     }),
 };
+
+/** Milliseconds since 1970, for deadlines that other libraries give as such; durations are measured with `nowMs`. */
+export function wallClockMs(): number {
+  return Date.now();
+}

@@ -1,6 +1,6 @@
 /**
  * One port for every protocol: the first bytes of a connection decide who gets it. "PRPC" → baidu_std; an HTTP/2
- * preface → closed and counted (gRPC is not served); anything else → HTTP/1.1.
+ * preface → gRPC, or closed and counted where none is served; anything else → HTTP/1.1.
  *
  * Stopping: the port closes at once; calls that arrive in the first moment are still answered (they were on their way),
  * later ones are refused with STOPPING so that callers turn to another replica; deferred answers are waited for; then
@@ -14,6 +14,7 @@ import type { Logger } from '../platform/logs.ts';
 import { BaiduConnection } from './baidu-connection.ts';
 import { BaiduHost } from './baidu-host.ts';
 import { formatEndpoint } from './endpoint.ts';
+import type { GrpcFront } from './grpc-front.ts';
 import type { HttpFront } from './http-front.ts';
 import type { RpcRoutes } from './rpc-routes.ts';
 
@@ -30,6 +31,7 @@ const STOP_CLOSE_MS = 2000;
 export interface OnePortServerOptions {
   readonly routes: RpcRoutes;
   readonly http: HttpFront;
+  readonly grpc?: GrpcFront | undefined;
   readonly limits: ServerLimits;
   readonly logger: Logger;
 }
@@ -42,6 +44,7 @@ export class OnePortServer {
   connectionsRefused = 0;
   readonly #server: Server;
   readonly #http: HttpFront;
+  readonly #grpc: GrpcFront | undefined;
   readonly #limits: ServerLimits;
   readonly #logger: Logger;
   readonly #sockets = new Set<Socket>();
@@ -49,9 +52,10 @@ export class OnePortServer {
   #sweeper: NodeJS.Timeout | undefined;
 
   constructor(options: OnePortServerOptions) {
-    const { routes, http, limits, logger } = options;
+    const { routes, http, grpc, limits, logger } = options;
     this.host = new BaiduHost(routes, limits, logger);
     this.#http = http;
+    this.#grpc = grpc;
     this.#limits = limits;
     this.#logger = logger;
     this.#server = createServer({ noDelay: true }, (socket) => this.#accept(socket));
@@ -68,12 +72,14 @@ export class OnePortServer {
   /** @returns the address it listens on. @throws CubeError IO when the port is taken or not allowed */
   async listen(host: string, port: number): Promise<string> {
     await this.#http.start();
+    this.#grpc?.start();
     await new Promise<void>((resolve, reject) => {
       this.#server.once('error', (error) => reject(listenError(error, host, port)));
       this.#server.listen({ host, port, backlog: 1024 }, resolve);
     });
     this.#server.on('error', (error) => this.#logger.error({ err: error }, 'accept failed'));
-    const sweepMs = Math.max(50, Math.min(5000, this.#limits.idleMs / 4));
+    const { idleMs, slowReaderMs } = this.#limits;
+    const sweepMs = Math.max(50, Math.min(5000, idleMs / 4, slowReaderMs / 4));
     this.#sweeper = setInterval(() => this.#sweep(), sweepMs);
     this.#sweeper.unref();
     const address = this.#server.address();
@@ -86,7 +92,7 @@ export class OnePortServer {
     const closed = new Promise<void>((resolve) => {
       this.#server.close(() => resolve());
     });
-    const httpStopped = this.#http.stop();
+    const othersStopped = Promise.all([this.#http.stop(), this.#grpc?.stop(STOP_ANSWER_MS)]);
     if (this.#calls.size > 0) {
       await systemClock.sleep(STOP_ANSWER_MS);
       this.host.stopping = true;
@@ -94,7 +100,7 @@ export class OnePortServer {
       await this.host.drain(this.#limits.drainMs);
       for (const connection of this.#calls) connection.end();
     }
-    await httpStopped;
+    await othersStopped;
     const timer = setTimeout(() => {
       for (const socket of this.#sockets) socket.destroy();
     }, STOP_CLOSE_MS);
@@ -141,8 +147,13 @@ export class OnePortServer {
       // Removing the listener resumes the stream at the next tick; started before, a pause would be undone.
       process.nextTick(() => connection.start(head));
     } else if (magic === HTTP2_PREFACE) {
-      this.http2Refused++;
-      socket.destroy();
+      if (this.#grpc === undefined) {
+        this.http2Refused++;
+        socket.destroy();
+        return;
+      }
+      socket.unshift(head);
+      this.#grpc.serve(socket);
     } else {
       socket.unshift(head);
       this.#http.serve(socket);
@@ -152,6 +163,7 @@ export class OnePortServer {
   #sweep(): void {
     const nowMs = systemClock.nowMs();
     for (const connection of this.#calls) connection.sweep(nowMs);
+    this.#grpc?.sweep(nowMs);
   }
 }
 

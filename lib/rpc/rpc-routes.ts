@@ -20,25 +20,33 @@ export type RpcHandler = (request: Frame, response: RpcResponse) => void;
 /** The same call with its messages as JSON texts, for callers that ask for `content_type` 1. */
 export type JsonHandler = (request: string) => string;
 
-export class RpcRoute {
+/** One method's name, and how often it was called, failed, and how long it took. */
+export class CallCounts {
   readonly service: string;
   readonly method: string;
-  readonly handler: RpcHandler;
-  readonly jsonHandler: JsonHandler | undefined;
   requests = 0;
   readonly errors: Map<ErrorCode, number> = new Map<ErrorCode, number>();
-  /** Called with the duration of one call out of every `RpcRoutes.sampleEvery`. */
+  /** Called with durations: over baidu_std of one call out of every `RpcRoutes.sampleEvery`, over gRPC of each. */
   onSample: (seconds: number) => void = () => undefined;
 
-  constructor(service: string, method: string, handler: RpcHandler, jsonHandler?: JsonHandler) {
+  constructor(service: string, method: string) {
     this.service = service;
     this.method = method;
-    this.handler = handler;
-    this.jsonHandler = jsonHandler;
   }
 
   countError(code: ErrorCode): void {
     this.errors.set(code, (this.errors.get(code) ?? 0) + 1);
+  }
+}
+
+export class RpcRoute extends CallCounts {
+  readonly handler: RpcHandler;
+  readonly jsonHandler: JsonHandler | undefined;
+
+  constructor(service: string, method: string, handler: RpcHandler, jsonHandler?: JsonHandler) {
+    super(service, method);
+    this.handler = handler;
+    this.jsonHandler = jsonHandler;
   }
 }
 

@@ -2,6 +2,7 @@
 import { connect, type Socket } from 'node:net';
 import { DEFAULT_SERVER_LIMITS, type ServerLimits } from '../../lib/core/limits.ts';
 import { createLogger } from '../../lib/platform/logs.ts';
+import { GrpcFront } from '../../lib/rpc/grpc-front.ts';
 import { HttpFront } from '../../lib/rpc/http-front.ts';
 import { OnePortServer } from '../../lib/rpc/one-port-server.ts';
 import { type RpcHandler, RpcRoutes } from '../../lib/rpc/rpc-routes.ts';
@@ -20,6 +21,7 @@ export interface EchoServer {
   readonly server: OnePortServer;
   readonly http: HttpFront;
   readonly routes: RpcRoutes;
+  readonly grpc: GrpcFront | undefined;
   readonly address: string;
   readonly port: number;
 }
@@ -28,6 +30,8 @@ export async function startEcho(
   limits: Partial<ServerLimits> = {},
   handlers: Record<string, RpcHandler> = {},
   port = 0,
+  addGrpc?: (grpc: GrpcFront) => void,
+  ready = () => true,
 ): Promise<EchoServer> {
   const all = { ...DEFAULT_SERVER_LIMITS, ...limits };
   const logger = createLogger('test', 'silent');
@@ -43,12 +47,16 @@ export async function startEcho(
   routes.add('test.Echo', 'echo', echo);
   for (const [method, handler] of Object.entries(handlers))
     routes.add('test.Echo', method, handler);
-  const server = new OnePortServer({ routes, http, limits: all, logger });
+  const protoFiles = ['lookup.proto', 'dict.proto'];
+  const grpc = addGrpc && new GrpcFront({ limits: all, logger, protoFiles, ready });
+  if (grpc !== undefined) addGrpc?.(grpc);
+  const server = new OnePortServer({ routes, http, grpc, limits: all, logger });
   const address = await server.listen('127.0.0.1', port);
   return {
     server,
     http,
     routes,
+    grpc,
     address,
     port: Number(address.slice(address.lastIndexOf(':') + 1)),
   };

@@ -1,6 +1,14 @@
 /** Builds `dist/`: the WebAssembly kernels first (they become a generated module), then the TypeScript. */
 import { spawnSync } from 'node:child_process';
-import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import {
+  copyFileSync,
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import asc from 'assemblyscript/asc';
@@ -28,6 +36,16 @@ async function buildKernels() {
   writeFileSync(join(generated, 'kernels.ts'), text);
 }
 
+/** gRPC's reflection reads the .proto files of what runs. */
+function copyProtos() {
+  const isProto = (name) => name.endsWith('.proto');
+  const target = join(root, 'dist', 'proto');
+  for (const name of readdirSync(target).filter(isProto)) rmSync(join(target, name));
+  for (const name of readdirSync(join(root, 'proto')).filter(isProto)) {
+    copyFileSync(join(root, 'proto', name), join(target, name));
+  }
+}
+
 /** Removes outputs whose source is gone: a deleted test must not run from an old build. */
 function removeOrphans(folder) {
   for (const entry of readdirSync(join(root, 'dist', folder), { withFileTypes: true })) {
@@ -49,3 +67,4 @@ const tsc = join(root, 'node_modules', 'typescript', 'bin', 'tsc');
 const { status } = spawnSync(process.execPath, [tsc, '-p', root], { cwd: root, stdio: 'inherit' });
 if (status !== 0) process.exit(1);
 removeOrphans('.');
+copyProtos();

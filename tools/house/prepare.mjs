@@ -62,7 +62,7 @@ function sourceDigest() {
       const path = `${folder}/${entry.name}`;
       if (entry.name === 'generated') continue;
       if (entry.isDirectory()) walk(path);
-      else if (/\.(ts|mjs|json)$/.test(entry.name)) add(path);
+      else if (/\.(ts|mjs|json|proto)$/.test(entry.name)) add(path);
     }
   };
   for (const file of sourceFiles) add(file);
