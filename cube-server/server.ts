@@ -3,12 +3,13 @@ import type { ServerLimits } from '../lib/core/limits.ts';
 import { systemClock } from '../lib/platform/clock.ts';
 import type { Stoppable } from '../lib/platform/lifecycle.ts';
 import type { Logger } from '../lib/platform/logs.ts';
+import { GrpcFront } from '../lib/rpc/grpc-front.ts';
 import { HttpFront } from '../lib/rpc/http-front.ts';
 import { OnePortServer } from '../lib/rpc/one-port-server.ts';
 import { RpcRoutes } from '../lib/rpc/rpc-routes.ts';
 import { ResidentStore } from '../lib/store/resident-store.ts';
 import { DICT_METHOD, DICT_SERVICE } from '../proto/dict.ts';
-import { LOOKUP_METHOD, LOOKUP_SERVICE } from '../proto/lookup.ts';
+import { LOOKUP_METHOD, LOOKUP_SERVICE, LOOKUP_STREAM_METHOD } from '../proto/lookup.ts';
 import { CmdService } from './cmd-service.ts';
 import { ControlAccess } from './control-access.ts';
 import { addControlRoutes, refuseControlRoutes } from './control-routes.ts';
@@ -47,6 +48,17 @@ export interface ListenOptions {
   readonly adminPort?: number;
 }
 
+/** What speaks to callers. */
+interface Fronts {
+  readonly routes: RpcRoutes;
+  readonly grpc: GrpcFront;
+  readonly http: HttpFront;
+  /** The same as `http` when control has no port of its own. */
+  readonly adminHttp: HttpFront;
+}
+
+/** What gRPC's reflection shows. */
+const GRPC_PROTO_FILES = ['lookup.proto', 'dict.proto'];
 /** What a dictionary of Cube is called here, unless --cube-table says so. */
 const DEFAULT_CUBE_TABLE: CubeTable = { bundle: 'cube', table: 'dict' };
 /** How exactly idle times are known. */
@@ -87,8 +99,10 @@ export class CubeServer implements Stoppable {
     const routes = new RpcRoutes();
     const http = new HttpFront(limits, logger);
     const adminHttp = adminPort === undefined ? http : new HttpFront(limits, logger);
-    this.#addServices(routes, http, adminHttp);
-    const data = new OnePortServer({ routes, http, limits, logger });
+    const ready = (): boolean => this.#notReady() === undefined;
+    const grpc = new GrpcFront({ limits, logger, protoFiles: GRPC_PROTO_FILES, ready });
+    this.#addServices({ routes, grpc, http, adminHttp });
+    const data = new OnePortServer({ routes, http, grpc, limits, logger });
     this.#data = data;
     const address = await data.listen(host, port);
     if (adminPort !== undefined) {
@@ -117,12 +131,15 @@ export class CubeServer implements Stoppable {
     await Promise.all([this.#store.close(), this.#data?.stop(), this.#admin?.stop()]);
   }
 
-  #addServices(routes: RpcRoutes, http: HttpFront, adminHttp: HttpFront): void {
+  #addServices({ routes, grpc, http, adminHttp }: Fronts): void {
     const { limits, cubeTable, dataFolder, logger } = this.#options;
     const lookup = new LookupService(this.#held, limits);
     const dict = new DictService(this.#held, limits, cubeTable);
     routes.add(LOOKUP_SERVICE, LOOKUP_METHOD, lookup.handle);
     routes.add(DICT_SERVICE, DICT_METHOD, dict.handle, (text) => dict.answerJson(text));
+    grpc.addUnary(LOOKUP_SERVICE, LOOKUP_METHOD, (request) => lookup.answer(request));
+    grpc.addBidi(LOOKUP_SERVICE, LOOKUP_STREAM_METHOD, (request) => lookup.answer(request));
+    grpc.addUnary(DICT_SERVICE, DICT_METHOD, (request) => dict.answer(request));
     const metrics = createServerMetrics({
       ...{ versions: this.#versions, routes, apps: new Set([http.app, adminHttp.app]) },
       ready: () => this.#notReady() === undefined,

@@ -1,0 +1,107 @@
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import { CubeServer } from '../../cube-server/server.ts';
+import { DEFAULT_SERVER_LIMITS } from '../../lib/core/limits.ts';
+import { createLogger } from '../../lib/platform/logs.ts';
+import { bitmapBytes, decodeLookupResponse, encodeLookupRequest } from '../../proto/lookup.ts';
+import { healthOf, RawGrpc, reflect } from '../rpc/grpc-client.ts';
+import { DataFolder } from './data-folder.ts';
+import { control } from './server-process.ts';
+
+/** The same lookups over gRPC: what they answer is proven elsewhere, here that they are answered. */
+const folder = new DataFolder();
+const LOOKUP = '/hypercube.LookupService/lookup';
+let server: CubeServer;
+let address: string;
+let port: number;
+let client: RawGrpc;
+
+before(async () => {
+  const keys = Array.from({ length: 100 }, (_, i) => BigInt(i));
+  const value = (key: bigint, j: number): number => Number(key) + j;
+  folder.write({
+    ...{ bundle: 'cube', version: '1', shardNum: 1 },
+    tables: [{ name: 'table', dim: 2, keys, value }],
+  });
+  server = new CubeServer({
+    ...{ shardIndex: 0, shardNum: 1, dataFolder: folder.path, memoryBytes: 64 << 20 },
+    ...{ cubeTable: undefined, controlTokenFile: undefined, retireGraceMs: 0 },
+    limits: DEFAULT_SERVER_LIMITS,
+    logger: createLogger('test', 'silent'),
+  });
+  address = await server.listen({ host: '127.0.0.1', port: 0 });
+  port = Number(address.slice(address.lastIndexOf(':') + 1));
+  client = new RawGrpc(port);
+});
+
+after(async () => {
+  client.close();
+  await server.stop();
+  folder.remove();
+});
+
+function lookup(keys: readonly bigint[], version = ''): Uint8Array {
+  const groups = [{ table: 'table', count: keys.length }];
+  const head = { bundle: 'cube', version, shardIndex: 0, shardNum: 1, groups };
+  return encodeLookupRequest(head, new Uint8Array(BigUint64Array.from(keys).buffer));
+}
+
+/** The rows that were found, flat. */
+function rowsOf(answer: Uint8Array): number[] {
+  const { rows, groups } = decodeLookupResponse(answer);
+  const start = bitmapBytes(groups[0]!.count);
+  return [...new Float32Array(Uint8Array.from(rows!.subarray(start)).buffer)];
+}
+
+test('not ready, then ready: health, and errors with their codes', async () => {
+  assert.equal(await healthOf(port, ''), 'NOT_SERVING');
+  const early = await client.call(LOOKUP, lookup([1n]));
+  assert.notEqual(early.code, 0);
+  for (const call of ['load', 'activate']) {
+    const reply = await control(address, call, { bundle: 'cube', version: '1' });
+    assert.equal(reply.status, 200, JSON.stringify(reply.body));
+  }
+  assert.equal(await healthOf(port, ''), 'SERVING');
+  assert.equal(await healthOf(port, 'hypercube.LookupService'), 'SERVING');
+  const absent = await client.call(LOOKUP, lookup([1n], '7'));
+  assert.deepEqual([absent.code, absent.ownCode], [9, 'VERSION_ABSENT']);
+  assert.match(absent.details, /7/);
+});
+
+test('packed lookup, one call and a stream of them', async () => {
+  const { bytes } = await client.call(LOOKUP, lookup([5n, 1000n, 7n]));
+  assert.deepEqual(rowsOf(bytes), [5, 6, 0, 0, 7, 8]);
+  const stream = client.stream('/hypercube.LookupService/lookupStream');
+  for (let key = 0n; key < 50n; key++) stream.write(Buffer.from(lookup([key])));
+  stream.end();
+  let key = 0;
+  for await (const answer of stream) {
+    assert.deepEqual(rowsOf(answer as Buffer), [key, key + 1]);
+    key++;
+  }
+  assert.equal(key, 50);
+});
+
+test('Cube’s seek', async () => {
+  const { bytes } = await client.call(
+    '/rec.mcube.DictService/seek',
+    Uint8Array.of(8, 1, 8, 200, 1),
+  );
+  assert.equal(bytes.toString('hex'), '0a0c080012080000803f000000400a0808ffffffff0f1200');
+  const refused = await client.call('/rec.mcube.DictService/seek', Uint8Array.of(255, 255));
+  assert.deepEqual([refused.code, refused.ownCode], [3, 'INVALID_ARGUMENT']);
+});
+
+test('reflection knows the services and their messages', async () => {
+  const list = await reflect(port, 'v1', { listServices: '*' });
+  const names = list.listServicesResponse?.service.map(({ name }) => name).sort();
+  assert.deepEqual(names, [
+    'grpc.health.v1.Health',
+    'hypercube.LookupService',
+    'rec.mcube.DictService',
+  ]);
+  const { fileDescriptorResponse } = await reflect(port, 'v1', {
+    fileContainingSymbol: 'rec.mcube.DictService',
+  });
+  assert.ok(fileDescriptorResponse?.fileDescriptorProto[0]?.includes('DictRequest'));
+});
