@@ -2,23 +2,10 @@
  * The load balancers: each picks one replica among those of the best rank, in O(replicas) and without allocating. Health and
  * versions are the rank's business (replica.ts); a balancer only shares the load among equals.
  */
+import type { Balancer, Candidates } from './balancer.ts';
 import type { LoadBalancer } from './call-policy.ts';
 import { HashRing } from './hash-ring.ts';
 import type { Replica } from './replica.ts';
-
-/** The replicas of one shard as a balancer sees them: columns, index = replica. */
-export interface Candidates {
-  readonly replicas: readonly Replica[];
-  /** > 0. */
-  readonly weights: Float64Array;
-  /** Of this pick; the candidates are those whose rank is the best. */
-  readonly ranks: Uint8Array;
-}
-
-export interface Balancer {
-  /** @param rank at least one replica has it. @param hash u32 of the request @returns an index */
-  choose(candidates: Candidates, rank: number, hash: number, nowMs: number): number;
-}
 
 export function balancerOf(name: LoadBalancer, replicas: readonly Replica[]): Balancer {
   switch (name) {

@@ -12,14 +12,14 @@
  *   mistake and rejects the call.
  * - The caller's arrays are written before the call settles, never after.
  */
-import { LOOKUP_METHOD, LOOKUP_SERVICE, ROWS_F32, ROWS_STORED } from '../../proto/lookup.ts';
+import { ROWS_F32, ROWS_STORED } from '../../proto/lookup.ts';
 import { CubeError } from '../core/errors.ts';
 import { type Manifest, shardNumOf } from '../core/manifest.ts';
 import { type Clock, systemClock } from '../platform/clock.ts';
 import { type ClientStats, newCounters } from './client-stats.ts';
 import { DistinctKeys } from './distinct-keys.ts';
 import { FleetRoutes, type RouteOptions } from './fleet-routes.ts';
-import { heldVersionKeys, LookupCall, type OnAsk, type Targets } from './lookup-call.ts';
+import { LookupCall, type Targets } from './lookup-call.ts';
 import {
   checkColumn,
   type LookupGroup,
@@ -30,12 +30,11 @@ import {
   type ValueGroup,
   type ValuesSummary,
 } from './lookup-group.ts';
-import { type LookupPlan, type PlannedTable, planOf } from './lookup-plan.ts';
-import type { Replica } from './replica.ts';
+import { type LookupPlan, planOf } from './lookup-plan.ts';
+import type { PlannedTable } from './planned-table.ts';
+import { type CallContext, probeReplica } from './replica-probe.ts';
 import type { ReplicaSet } from './replica-set.ts';
 import { type KeyGroup, type RowTarget, Scatter } from './scatter.ts';
-import { checkAnswer } from './shard-answer.ts';
-import { type CallContext, noteFailure } from './shard-call.ts';
 import { ValueTarget } from './value-target.ts';
 
 export interface CubeClientOptions extends RouteOptions {
@@ -53,10 +52,8 @@ export interface LookupOptions {
 
 /** 128 KiB of keys: more at once gains nothing, and would keep a server from others for a millisecond. */
 const KEYS_PER_REQUEST_MAX = 16_384;
-const PROBE_TIMEOUT_MS = 1_000;
 /** Scratch kept for reuse; a burst of more calls in flight than this gives its surplus to the collector. */
 const SCRATCH_KEPT_MAX = 64;
-const NO_BYTES = new Uint8Array(0);
 const NO_OPTIONS: LookupOptions = {};
 
 export class CubeClient {
@@ -155,7 +152,11 @@ export class CubeClient {
     const plan = planOf(manifest, ROWS_F32);
     const answers = await Promise.all(
       sets.map((set) =>
-        Promise.all(set.replicas.map((replica) => this.#probe(plan, set, replica, timeoutMs))),
+        Promise.all(
+          set.replicas.map((replica) =>
+            probeReplica(this.#context, set.shard, replica, plan, timeoutMs),
+          ),
+        ),
       ),
     );
     const missing: string[] = [];
@@ -229,47 +230,10 @@ export class CubeClient {
     if (keyCount === 0) return finish({ version, unseen: 0, unavailable: 0 }, scratch);
     const sets = this.#routes.route(bundle, plan.shardNum);
     const task = { plan, tables, groups, targets, deadlineMs, keysPerRequestMax, requestHash };
-    const call = new LookupCall(task, sets, scratch, this.#context, this.#probeAnother);
+    const call = new LookupCall(task, sets, scratch, this.#context);
     const summary = finish(await call.run(), scratch);
     if (this.#scratch.length < SCRATCH_KEPT_MAX) this.#scratch.push(scratch);
     return summary;
-  }
-
-  /** Lets a replica that failed, or is new, prove itself on an empty lookup instead of on a user's. */
-  readonly #probeAnother: OnAsk = (plan, set, chosen, nowMs) => {
-    if (set.replicas.length === 1) return;
-    const replica = set.pickProbe(plan.versionKey, chosen, nowMs);
-    if (replica !== undefined) void this.#probe(plan, set, replica, PROBE_TIMEOUT_MS);
-  };
-
-  /** An empty pinned lookup. @returns '' when the replica holds the version, else the reason. Never rejects. */
-  async #probe(
-    plan: LookupPlan,
-    set: ReplicaSet,
-    replica: Replica,
-    timeoutMs: number,
-  ): Promise<string> {
-    const { clock, counters } = this.#context;
-    const { manifest, versionKey } = plan;
-    const asked = { version: manifest.version, parts: [], tables: [] };
-    const startedMs = clock.nowMs();
-    counters.probes++;
-    try {
-      const answer = await replica.call(
-        ...([LOOKUP_SERVICE, LOOKUP_METHOD, plan.emptyHead(set.shard), NO_BYTES] as const),
-        ...([timeoutMs, startedMs] as const),
-      );
-      checkAnswer(asked, answer.payload, answer.attachment);
-      replica.answered(versionKey);
-      replica.exit(startedMs, clock.nowMs(), false);
-      return '';
-    } catch (thrown) {
-      const heldVersions = (error: CubeError): readonly string[] =>
-        heldVersionKeys(manifest.bundle, error);
-      const error = noteFailure(this.#context, replica, { versionKey, heldVersions }, thrown);
-      replica.exit(startedMs, clock.nowMs(), true);
-      return `${replica.endpoint} ${error.code} (${error.message})`;
-    }
   }
 }
 

@@ -4,10 +4,9 @@
  */
 import { CubeError } from '../core/errors.ts';
 import { type Fleet, shardMapOf } from '../core/fleet.ts';
-import type { Logger } from '../platform/logs.ts';
 import { type CallPolicy, checkPolicy } from './call-policy.ts';
 import type { ConnectionType } from './connections.ts';
-import { Replica, type ReplicaStats } from './replica.ts';
+import { type ClientLogger, Replica, type ReplicaStats } from './replica.ts';
 import { ReplicaSet } from './replica-set.ts';
 
 export interface RouteOptions {
@@ -18,7 +17,7 @@ export interface RouteOptions {
   /** Default single. */
   readonly connectionType?: ConnectionType;
   /** Told when a replica fails and when it is back; never a line a request. */
-  readonly logger?: Logger;
+  readonly logger?: ClientLogger;
 }
 
 export class FleetRoutes {

@@ -3,7 +3,7 @@
  * goes to the replica of the first point at or after its own hash. A replica that goes takes only its own requests along. Same ring,
  * same choice: a brpc client with equal request codes asks the same replicas.
  */
-import type { Balancer, Candidates } from './balancers.ts';
+import type { Balancer, Candidates } from './balancer.ts';
 import { murmur32 } from './murmur32.ts';
 
 const POINTS = 100;

@@ -2,29 +2,25 @@
  * One lookup in flight: its keys scattered by shard, a question to each shard that has some, and what came of it. Unanswered keys
  * are unavailable; their rows are filled, so that the caller's buffers are defined.
  */
-import { LOOKUP_GROUPS_MAX, LOOKUP_METHOD, LOOKUP_SERVICE } from '../../proto/lookup.ts';
+import { LOOKUP_GROUPS_MAX } from '../../proto/lookup.ts';
 import { CubeError } from '../core/errors.ts';
 import { type LookupSummary, OUTCOME_UNAVAILABLE } from './lookup-group.ts';
-import type { LookupPlan, PlannedTable } from './lookup-plan.ts';
+import type { LookupPlan } from './lookup-plan.ts';
 import { murmur32OfKey } from './murmur32.ts';
-import type { Replica } from './replica.ts';
+import type { PlannedTable } from './planned-table.ts';
+import type { CallContext } from './replica-probe.ts';
 import type { ReplicaSet } from './replica-set.ts';
 import {
   fillPart,
   type KeyGroup,
   type RequestLimits,
-  type RequestPart,
   type RowTarget,
   type Scatter,
   type ShardRequest,
 } from './scatter.ts';
 import { type Asked, takeRows, takeValues } from './shard-answer.ts';
-import {
-  type CallContext,
-  ShardCall,
-  type ShardFailure,
-  type ShardQuestion,
-} from './shard-call.ts';
+import { ShardCall, type ShardFailure, type ShardQuestion } from './shard-call.ts';
+import { halves, isTooLarge } from './shard-requests.ts';
 import type { ValueTarget } from './value-target.ts';
 
 /** Of rows that one answer may carry: far below the 64 MiB that servers allow. */
@@ -46,14 +42,11 @@ export interface LookupTask {
   readonly requestHash: number | undefined;
 }
 
-export type OnAsk = (plan: LookupPlan, set: ReplicaSet, replica: Replica, nowMs: number) => void;
-
 export class LookupCall {
   readonly task: LookupTask;
   readonly scatter: Scatter;
   readonly #context: CallContext;
   readonly #sets: readonly ReplicaSet[];
-  readonly #onAsk: OnAsk;
   #unseen = 0;
   #unavailable = 0;
   #reason = '';
@@ -65,13 +58,11 @@ export class LookupCall {
     sets: readonly ReplicaSet[],
     scratch: Scatter,
     context: CallContext,
-    onAsk: OnAsk,
   ) {
     this.task = task;
     this.scatter = scratch;
     this.#context = context;
     this.#sets = sets;
-    this.#onAsk = onAsk;
   }
 
   /** @throws CubeError of a mistake in the groups, or in the fleet file */
@@ -113,10 +104,6 @@ export class LookupCall {
         : takeValues(asked, targets.groups, payload, attachment);
   }
 
-  noteAsked(set: ReplicaSet, replica: Replica, nowMs: number): void {
-    this.#onAsk(this.task.plan, set, replica, nowMs);
-  }
-
   /** Settles one request: answered, or its keys marked unavailable, or the call marked fatal. Never rejects. */
   async #ask(request: ShardRequest): Promise<void> {
     const set = this.#sets[request.shard]!;
@@ -124,7 +111,7 @@ export class LookupCall {
     const failure = await new ShardCall(this.#context, set, question).run();
     if (failure === undefined) return;
     if (failure.fatal === undefined) this.#giveUp(request, failure);
-    else if (failure.fatal.code === 'TOO_LARGE' && this.#canHalve(request)) {
+    else if (isTooLarge(failure.fatal) && this.#canHalve(request)) {
       await Promise.all(halves(request).map((half) => this.#ask(half)));
     } else this.#fatal ??= this.#located(failure.fatal, request.shard, failure.endpoint);
   }
@@ -162,15 +149,13 @@ export class LookupCall {
 
 /** What one request of a lookup asks. */
 class LookupQuestion implements ShardQuestion {
-  readonly service = LOOKUP_SERVICE;
-  readonly method = LOOKUP_METHOD;
-  readonly versionKey: string;
+  readonly subject: LookupPlan;
   readonly deadlineMs: number;
   readonly #call: LookupCall;
   readonly #request: ShardRequest;
 
   constructor(call: LookupCall, request: ShardRequest) {
-    this.versionKey = call.task.plan.versionKey;
+    this.subject = call.task.plan;
     this.deadlineMs = call.task.deadlineMs;
     this.#call = call;
     this.#request = request;
@@ -194,34 +179,4 @@ class LookupQuestion implements ShardQuestion {
   take(payload: Uint8Array, attachment: Uint8Array): void {
     this.#call.take(this.#request, payload, attachment);
   }
-
-  heldVersions(error: CubeError): readonly string[] {
-    return heldVersionKeys(this.#call.task.plan.manifest.bundle, error);
-  }
-
-  onAsk(set: ReplicaSet, replica: Replica, nowMs: number): void {
-    this.#call.noteAsked(set, replica, nowMs);
-  }
-}
-
-/** As keys of a replica's memory, from the text of VERSION_ABSENT: "… (held: 1, 2)". */
-export function heldVersionKeys(bundle: string, error: CubeError): readonly string[] {
-  const held = /\(held: ([^()]+)\)$/.exec(error.message)?.[1];
-  if (held === undefined || held === 'none') return [];
-  return held.split(', ').map((version) => `${bundle}/${version}`);
-}
-
-/** A request as two of half its keys. */
-function halves({ shard, start, end, parts }: ShardRequest): ShardRequest[] {
-  const middle = (start + end) >>> 1;
-  const within = (from: number, to: number): RequestPart[] =>
-    parts.flatMap((part) => {
-      const first = Math.max(part.start, from);
-      const last = Math.min(part.start + part.count, to);
-      return first < last ? [{ group: part.group, start: first, count: last - first }] : [];
-    });
-  return [
-    { shard, start, end: middle, parts: within(start, middle) },
-    { shard, start: middle, end, parts: within(middle, end) },
-  ];
 }

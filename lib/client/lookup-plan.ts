@@ -2,37 +2,34 @@
  * What all lookups of a version have in common, worked out once: its tables as they will be answered, and the parts of a request's
  * head that do not change. A request's head is then a few copies: no message is built from objects.
  */
-import { encodeLookupRequest, ROWS_F32 } from '../../proto/lookup.ts';
+import {
+  encodeLookupRequest,
+  LOOKUP_METHOD,
+  LOOKUP_SERVICE,
+  ROWS_F32,
+} from '../../proto/lookup.ts';
 import { OutputBuffer } from '../../proto/output-buffer.ts';
-import { type Manifest, shardNumOf, type TableDtype, tableOf } from '../core/manifest.ts';
+import type { CubeError } from '../core/errors.ts';
+import { type Manifest, shardNumOf, tableOf } from '../core/manifest.ts';
 import { rowBytesOf } from '../core/row-codec.ts';
 import { tablesDigest } from '../core/tables-digest.ts';
 import { defaultRowOf } from './lookup-group.ts';
+import type { PlannedTable } from './planned-table.ts';
+import type { ShardSubject } from './replica-probe.ts';
 import type { RequestPart } from './scatter.ts';
+import { checkAnswer } from './shard-answer.ts';
 
 /** ROWS_F32 or ROWS_STORED of proto/lookup.ts. */
 export type RowsAs = 0 | 1;
-
-/** A table as its rows are answered. */
-export interface PlannedTable {
-  readonly name: string;
-  readonly dim: number;
-  /** Of the rows as answered. */
-  readonly dtype: TableDtype;
-  /** 0 for dtype bytes. */
-  readonly rowBytes: number;
-  /** The row of an unavailable key: the default row; zeros where rows are answered as stored. */
-  readonly fillRow: Float32Array | Uint32Array;
-  /** A request's group up to its count: name and the count's tag. */
-  readonly groupHead: Uint8Array;
-}
 
 const TAG_GROUP = 0x2a;
 const TAG_TABLE = 0x0a;
 const TAG_COUNT = 0x10;
 const textEncoder = new TextEncoder();
 
-export class LookupPlan {
+export class LookupPlan implements ShardSubject {
+  readonly service: string = LOOKUP_SERVICE;
+  readonly method: string = LOOKUP_METHOD;
   readonly manifest: Manifest;
   readonly rowsAs: RowsAs;
   readonly versionKey: string;
@@ -59,7 +56,7 @@ export class LookupPlan {
   }
 
   /** A request's head without groups: an empty lookup, which asks only whether the version is held. */
-  emptyHead(shard: number): Uint8Array {
+  emptyPayload(shard: number): Uint8Array {
     let head = this.#heads[shard];
     if (head === undefined) {
       const { bundle, version } = this.manifest;
@@ -75,7 +72,7 @@ export class LookupPlan {
   /** A request's head, valid until the next one is made. @param tables by group */
   head(shard: number, parts: readonly RequestPart[], tables: readonly PlannedTable[]): Uint8Array {
     scratch.truncate(0);
-    scratch.append(this.emptyHead(shard));
+    scratch.append(this.emptyPayload(shard));
     for (const { group, count } of parts) {
       const { groupHead } = tables[group]!;
       scratch.appendByte(TAG_GROUP);
@@ -84,6 +81,18 @@ export class LookupPlan {
       scratch.appendVarint(count);
     }
     return scratch.written();
+  }
+
+  checkEmpty(payload: Uint8Array, attachment: Uint8Array): void {
+    const { version } = this.manifest;
+    checkAnswer({ version, parts: [], tables: [] }, payload, attachment);
+  }
+
+  /** From the text of VERSION_ABSENT: "… (held: 1, 2)". */
+  heldVersions(error: CubeError): readonly string[] {
+    const held = /\(held: ([^()]+)\)$/.exec(error.message)?.[1];
+    if (held === undefined || held === 'none') return [];
+    return held.split(', ').map((version) => `${this.manifest.bundle}/${version}`);
   }
 
   #plan(name: string): PlannedTable {

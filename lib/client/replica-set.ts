@@ -8,7 +8,8 @@
  * Retry budget: a token bucket. Each request puts in a tenth of a token, each retry and each backup takes one: a shard whose
  * replicas are all dying sees at most a tenth more requests than were asked, after a burst of RETRY_BURST.
  */
-import { type Balancer, balancerOf, type Candidates } from './balancers.ts';
+import type { Balancer, Candidates } from './balancer.ts';
+import { balancerOf } from './balancers.ts';
 import type { CallPolicy } from './call-policy.ts';
 import { RecentLatencies } from './recent-latencies.ts';
 import { RANK_HOLDS, RANK_UNKNOWN, type Replica } from './replica.ts';

@@ -3,7 +3,6 @@
  * the same object for every bundle and shard count that the fleet lists the endpoint under.
  */
 import type { CubeError } from '../core/errors.ts';
-import type { Logger } from '../platform/logs.ts';
 import type { CallResult } from '../rpc/channel.ts';
 import { type Connections, type ConnectionType, openConnections } from './connections.ts';
 
@@ -24,6 +23,12 @@ export const RANK_UNKNOWN = 1;
 const RANK_FAILED = 2;
 const RANK_FAILED_JUST_NOW = 3;
 const RANK_ABSENT = 4;
+
+/** Where changes of state are told; every pino logger is one. */
+export interface ClientLogger {
+  info(fields: object, text: string): void;
+  warn(fields: object, text: string): void;
+}
 
 /** What a replica did so far, for `CubeClient.stats`. */
 export interface ReplicaStats {
@@ -47,7 +52,7 @@ function jitter(ms: number): number {
 export class Replica {
   readonly endpoint: string;
   readonly #connections: Connections;
-  readonly #logger: Logger | undefined;
+  readonly #logger: ClientLogger | undefined;
   #failures = 0;
   #retryAtMs = 0;
   /** Version → until when it is known to be absent; 0: it is held. */
@@ -62,7 +67,7 @@ export class Replica {
   #failureCount = 0;
   #answered = false;
 
-  constructor(endpoint: string, connectionType: ConnectionType, logger: Logger | undefined) {
+  constructor(endpoint: string, connectionType: ConnectionType, logger: ClientLogger | undefined) {
     this.endpoint = endpoint;
     this.#connections = openConnections(endpoint, connectionType, BACKOFF_MAX_MS);
     this.#logger = logger;

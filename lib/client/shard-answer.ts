@@ -12,7 +12,7 @@ import {
   type LookupResponseHead,
 } from '../../proto/lookup.ts';
 import { CubeError } from '../core/errors.ts';
-import type { PlannedTable } from './lookup-plan.ts';
+import type { PlannedTable } from './planned-table.ts';
 import { gatherOutcomes, gatherRows, type RequestPart, type RowTarget } from './scatter.ts';
 import type { ValueTarget } from './value-target.ts';
 
@@ -81,7 +81,10 @@ export function takeValues(
     const part = parts[i]!;
     const target = targets[part.group]!;
     unseen += gatherOutcomes(part, order, found[i]!, target.outcomes);
-    target.add(part, order, values[i]!.ends, values[i]!.values);
+    const { ends, values: bytes } = values[i]!;
+    const starts = new Uint32Array(ends.length);
+    starts.set(ends.subarray(0, ends.length - 1), ends.length === 0 ? 0 : 1);
+    target.add(order, { part, starts, ends, bytes });
   }
   return unseen;
 }

@@ -6,28 +6,21 @@
  * - `take` runs at most once to its end, and never after the call has settled: a late answer is dropped unread.
  * - A failure that every replica would repeat (FATAL) ends the call at once.
  */
-import { CubeError, type ErrorCode } from '../core/errors.ts';
-import type { Clock } from '../platform/clock.ts';
+import type { CubeError } from '../core/errors.ts';
 import type { CallResult } from '../rpc/channel.ts';
-import type { ClientCounters } from './client-stats.ts';
 import type { Replica } from './replica.ts';
+import {
+  type CallContext,
+  FATAL,
+  noteFailure,
+  probeAnother,
+  type ShardSubject,
+} from './replica-probe.ts';
 import type { ReplicaSet } from './replica-set.ts';
 
-/** The caller, the fleet file or the server's build is wrong: every replica would say the same. */
-const FATAL: ReadonlySet<ErrorCode> = new Set([
-  'INVALID_ARGUMENT',
-  'NOT_FOUND',
-  'TOO_LARGE',
-  'UNSUPPORTED',
-  'WRONG_SHARD',
-]);
-
-/** What is asked. */
+/** One request of a call. */
 export interface ShardQuestion {
-  readonly service: string;
-  readonly method: string;
-  /** bundle/version: replicas are ranked and remembered by it. */
-  readonly versionKey: string;
+  readonly subject: ShardSubject;
   /** u32, for consistent hashing. */
   readonly hash: number;
   readonly deadlineMs: number;
@@ -36,10 +29,6 @@ export interface ShardQuestion {
   attachment(): Uint8Array;
   /** Checks an answer and takes what is in it, without waiting. @throws CubeError when it is none to this question */
   take(payload: Uint8Array, attachment: Uint8Array): void;
-  /** The versions that an error says a replica holds; empty when it does not say. */
-  heldVersions(error: CubeError): readonly string[];
-  /** Told of each replica before it is asked. */
-  onAsk?(set: ReplicaSet, replica: Replica, nowMs: number): void;
 }
 
 /** Why a request was not answered. */
@@ -50,12 +39,6 @@ export interface ShardFailure {
   readonly fatal: CubeError | undefined;
   /** Who said so. */
   readonly endpoint: string;
-}
-
-/** What all calls of one client share. */
-export interface CallContext {
-  readonly clock: Clock;
-  readonly counters: ClientCounters;
 }
 
 export class ShardCall {
@@ -86,7 +69,8 @@ export class ShardCall {
 
   /** Asks the next replica, or ends when there is none and nobody asked can still answer. */
   #askNext(): void {
-    const { versionKey, hash, deadlineMs } = this.#question;
+    const { subject, hash, deadlineMs } = this.#question;
+    const { versionKey } = subject;
     const nowMs = this.#context.clock.nowMs();
     const asked = this.#tried.length;
     if (nowMs < deadlineMs && asked <= this.#set.retryMax) {
@@ -114,8 +98,8 @@ export class ShardCall {
     this.#tried.push(replica);
     this.#inFlight++;
     this.#context.counters.requests++;
-    question.onAsk?.(this.#set, replica, nowMs);
-    const { service, method } = question;
+    probeAnother(this.#context, this.#set, question.subject, replica, nowMs);
+    const { service, method } = question.subject;
     const leftMs = question.deadlineMs - nowMs;
     replica.call(service, method, question.payload(), question.attachment(), leftMs, nowMs).then(
       (answer) => this.#receive(replica, nowMs, answer, isBackup),
@@ -138,7 +122,7 @@ export class ShardCall {
     }
     this.#inFlight--;
     this.#set.observe(replica.exit(startedMs, this.#context.clock.nowMs(), false));
-    replica.answered(this.#question.versionKey);
+    replica.answered(this.#question.subject.versionKey);
     if (isBackup) this.#context.counters.backupsWon++;
     this.#settle(undefined);
   }
@@ -148,7 +132,7 @@ export class ShardCall {
     const { endpoint } = replica;
     this.#inFlight--;
     replica.exit(startedMs, clock.nowMs(), true);
-    const error = noteFailure(this.#context, replica, this.#question, thrown);
+    const error = noteFailure(this.#context, replica, this.#question.subject, thrown);
     if (this.#settled) return;
     this.#reason = `${endpoint}: ${error.code} ${error.message}`;
     if (FATAL.has(error.code)) this.#settle({ reason: this.#reason, fatal: error, endpoint });
@@ -162,10 +146,10 @@ export class ShardCall {
   }
 
   readonly #askBackup = (): void => {
-    const { versionKey, hash } = this.#question;
+    const { subject, hash } = this.#question;
     if (this.#settled || this.#tried.length > this.#set.retryMax) return;
     const nowMs = this.#context.clock.nowMs();
-    const replica = this.#set.pickBackup(versionKey, this.#tried, nowMs, hash);
+    const replica = this.#set.pickBackup(subject.versionKey, this.#tried, nowMs, hash);
     if (replica === undefined) return;
     if (!this.#set.takeRetry()) {
       this.#context.counters.budgetRefusals++;
@@ -180,20 +164,4 @@ export class ShardCall {
     clearTimeout(this.#backupTimer);
     this.#resolve(failure);
   }
-}
-
-/** Remembers what a failure says of a replica. */
-export function noteFailure(
-  { clock, counters }: CallContext,
-  replica: Replica,
-  question: Pick<ShardQuestion, 'versionKey' | 'heldVersions'>,
-  thrown: unknown,
-): CubeError {
-  const error = CubeError.from(thrown);
-  counters.failures++;
-  if (error.code === 'VERSION_ABSENT') {
-    counters.versionsAbsent++;
-    replica.lacks(question.versionKey, question.heldVersions(error), clock.nowMs());
-  } else if (!FATAL.has(error.code)) replica.failed(error, clock.nowMs());
-  return error;
 }

@@ -4,10 +4,12 @@ import { CubeError } from '../core/errors.ts';
 import type { Values } from './lookup-group.ts';
 import type { RequestPart } from './scatter.ts';
 
+/** Value i of a part is bytes[starts[i] … ends[i]). */
 interface Piece {
   readonly part: RequestPart;
+  readonly starts: Uint32Array;
   readonly ends: Uint32Array;
-  readonly values: Uint8Array;
+  readonly bytes: Uint8Array;
 }
 
 const VALUES_BYTES_MAX = 0xffff_ffff;
@@ -23,13 +25,16 @@ export class ValueTarget {
     this.#lengths = new Uint32Array(count);
   }
 
-  /** Takes the values of one part. @param values copied */
-  add(part: RequestPart, order: Uint32Array, ends: Uint32Array, values: Uint8Array): void {
-    for (let i = 0, start = 0; i < part.count; i++) {
-      this.#lengths[order[part.start + i]!] = ends[i]! - start;
-      start = ends[i]!;
-    }
-    this.#pieces.push({ part, ends, values: values.slice() });
+  /** Takes the values of one part. @param piece copied, up to the part's count */
+  add(order: Uint32Array, { part, starts, ends, bytes }: Piece): void {
+    const { count, start } = part;
+    for (let i = 0; i < count; i++) this.#lengths[order[start + i]!] = ends[i]! - starts[i]!;
+    this.#pieces.push({
+      part,
+      starts: starts.slice(0, count),
+      ends: ends.slice(0, count),
+      bytes: bytes.slice(),
+    });
   }
 
   /** All values in the order of the keys. @throws CubeError TOO_LARGE when they are more than 4 GiB */
@@ -47,13 +52,22 @@ export class ValueTarget {
       ends[i] = total;
     }
     const values = new Uint8Array(total);
-    for (const { part, ends: pieceEnds, values: piece } of this.#pieces) {
-      for (let i = 0, start = 0; i < part.count; i++) {
-        const index = order[part.start + i]!;
-        values.set(piece.subarray(start, pieceEnds[i]!), index === 0 ? 0 : ends[index - 1]!);
-        start = pieceEnds[i]!;
-      }
-    }
+    for (const piece of this.#pieces) place(piece, order, ends, values);
     return { values, ends };
+  }
+}
+
+/** Values up to this size are copied in a loop, which beats `set(subarray)`. */
+const LOOP_COPY_BYTES = 128;
+
+function place(piece: Piece, order: Uint32Array, ends: Uint32Array, values: Uint8Array): void {
+  const { part, bytes } = piece;
+  for (let i = 0; i < part.count; i++) {
+    const index = order[part.start + i]!;
+    const start = piece.starts[i]!;
+    const end = piece.ends[i]!;
+    let to = index === 0 ? 0 : ends[index - 1]!;
+    if (end - start > LOOP_COPY_BYTES) values.set(bytes.subarray(start, end), to);
+    else for (let from = start; from < end; from++) values[to++] = bytes[from]!;
   }
 }

@@ -1,0 +1,200 @@
+/**
+ * Naming, as brpc writes it: where the replicas of a shard are. `list://a:1,b:2`, `file://path` (one server a line) and
+ * `dns://host:port` (every address of the host). A file is reread and a host resolved again when the servers are asked for and the
+ * last look is old: there is no timer that keeps a process alive.
+ */
+import { lookup } from 'node:dns/promises';
+import { CubeError } from '../core/errors.ts';
+import { type Clock, systemClock } from '../platform/clock.ts';
+import { fileStamp, readText } from '../platform/files.ts';
+import { formatEndpoint, parseEndpoint } from '../rpc/endpoint.ts';
+
+const FILE_INTERVAL_MS = 1_000;
+/** brpc's own interval for names that must be asked for. */
+const DNS_INTERVAL_MS = 5_000;
+const FILE_BYTES_MAX = 16 << 20;
+const SERVERS_MAX = 1_000;
+const WEIGHT_MAX = 10_000;
+
+/** A server and what its tag says. */
+export interface NamedServer {
+  /** host:port */
+  readonly endpoint: string;
+  /** The tag as a number; 1 without one. */
+  readonly weight: number;
+}
+
+export interface Naming {
+  /** The servers as of the last look: the same array while they are unchanged. */
+  servers(): readonly NamedServer[];
+}
+
+export interface NamingOptions {
+  readonly clock?: Clock;
+  /** Told when a file or a host that was read before cannot be; the servers of before stay. */
+  readonly onInvalid: (error: CubeError) => void;
+  /** The addresses of a host; default: the system's resolver. */
+  readonly resolve?: (host: string) => Promise<readonly string[]>;
+  /** Refuse tags that are no weights: the load balancer shares by weight. */
+  readonly weighted?: boolean;
+}
+
+/** @throws CubeError INVALID_ARGUMENT for a name that is none, NOT_FOUND or UNAVAILABLE when it cannot be read now */
+export async function openNaming(name: string, options: NamingOptions): Promise<Naming> {
+  const [, scheme = '', rest = ''] = /^(\w+):\/\/(.*)$/s.exec(name.trim()) ?? [];
+  if (scheme === 'list') return new ListNaming(parseServers(rest.split(','), name, options));
+  if (scheme === 'file') return new FileNaming(rest, options);
+  // brpc's older name for the same.
+  if (scheme === 'dns' || scheme === 'http') return DnsNaming.open(rest, options);
+  throw new CubeError(
+    'INVALID_ARGUMENT',
+    `naming: expected list://host:port,…, file://path or dns://host:port, got ${JSON.stringify(name)}`,
+  );
+}
+
+class ListNaming implements Naming {
+  readonly #servers: readonly NamedServer[];
+
+  constructor(servers: readonly NamedServer[]) {
+    this.#servers = servers;
+  }
+
+  servers(): readonly NamedServer[] {
+    return this.#servers;
+  }
+}
+
+/** One `host:port [weight]` a line; `#` begins a comment. A relative path is one from the current folder, as with brpc. */
+class FileNaming implements Naming {
+  readonly #path: string;
+  readonly #options: NamingOptions;
+  readonly #clock: Clock;
+  #stamp: string | undefined;
+  #servers: readonly NamedServer[];
+  #checkAtMs: number;
+
+  constructor(path: string, options: NamingOptions) {
+    this.#path = path;
+    this.#options = options;
+    this.#clock = options.clock ?? systemClock;
+    this.#stamp = fileStamp(path);
+    this.#servers = this.#read();
+    this.#checkAtMs = this.#clock.nowMs() + FILE_INTERVAL_MS;
+  }
+
+  servers(): readonly NamedServer[] {
+    const nowMs = this.#clock.nowMs();
+    if (nowMs < this.#checkAtMs) return this.#servers;
+    this.#checkAtMs = nowMs + FILE_INTERVAL_MS;
+    // The stamp is taken before the read: a change in between is seen the next time.
+    const stamp = fileStamp(this.#path);
+    if (stamp === this.#stamp) return this.#servers;
+    this.#stamp = stamp;
+    try {
+      this.#servers = this.#read();
+    } catch (error) {
+      this.#options.onInvalid(CubeError.from(error));
+    }
+    return this.#servers;
+  }
+
+  #read(): readonly NamedServer[] {
+    const lines = readText(this.#path, FILE_BYTES_MAX).split('\n');
+    return parseServers(lines, this.#path, this.#options);
+  }
+}
+
+class DnsNaming implements Naming {
+  readonly #host: string;
+  readonly #port: number;
+  readonly #options: NamingOptions;
+  readonly #clock: Clock;
+  #servers: readonly NamedServer[] = [];
+  #resolveAtMs = 0;
+  #failed = false;
+
+  private constructor(address: string, options: NamingOptions) {
+    const { host, port } = parseEndpoint(address.replace(/\/$/, ''));
+    this.#host = host;
+    this.#port = port;
+    this.#options = options;
+    this.#clock = options.clock ?? systemClock;
+  }
+
+  static async open(address: string, options: NamingOptions): Promise<DnsNaming> {
+    const naming = new DnsNaming(address, options);
+    await naming.#resolve();
+    return naming;
+  }
+
+  servers(): readonly NamedServer[] {
+    if (this.#clock.nowMs() >= this.#resolveAtMs) {
+      this.#resolve().then(
+        () => {
+          this.#failed = false;
+        },
+        (error: unknown) => {
+          if (!this.#failed) this.#options.onInvalid(CubeError.from(error));
+          this.#failed = true;
+        },
+      );
+    }
+    return this.#servers;
+  }
+
+  async #resolve(): Promise<void> {
+    this.#resolveAtMs = this.#clock.nowMs() + DNS_INTERVAL_MS;
+    const host = this.#host;
+    let addresses: readonly string[];
+    try {
+      addresses = await (this.#options.resolve ?? resolveHost)(host);
+    } catch (error) {
+      const text = `cannot resolve ${host}: ${(error as Error).message}`;
+      throw new CubeError('UNAVAILABLE', text, { cause: error });
+    }
+    if (addresses.length === 0) throw new CubeError('UNAVAILABLE', `${host} has no address`);
+    const endpoints = addresses.map((address) => formatEndpoint(address, this.#port));
+    const distinct = [...new Set(endpoints)].sort().slice(0, SERVERS_MAX);
+    const unchanged =
+      distinct.length === this.#servers.length &&
+      distinct.every((endpoint, i) => endpoint === this.#servers[i]!.endpoint);
+    if (!unchanged) this.#servers = distinct.map((endpoint) => ({ endpoint, weight: 1 }));
+  }
+}
+
+async function resolveHost(host: string): Promise<string[]> {
+  const addresses = await lookup(host, { all: true });
+  return addresses.map(({ address }) => address);
+}
+
+/** @throws CubeError INVALID_ARGUMENT naming the line */
+function parseServers(
+  lines: readonly string[],
+  source: string,
+  { weighted = false }: Pick<NamingOptions, 'weighted'>,
+): readonly NamedServer[] {
+  const servers = new Map<string, NamedServer>();
+  lines.forEach((line, i) => {
+    const [endpoint, tag] = line.replace(/#.*/s, '').trim().split(/\s+/);
+    if (endpoint === undefined || endpoint === '') return;
+    try {
+      parseEndpoint(endpoint);
+    } catch (error) {
+      const text = `${source}: server ${i + 1}: ${(error as Error).message}`;
+      throw new CubeError('INVALID_ARGUMENT', text);
+    }
+    const weight = /^[1-9]\d{0,4}$/.test(tag ?? '1') ? Math.min(Number(tag ?? 1), WEIGHT_MAX) : 0;
+    if (weight === 0 && weighted) {
+      throw new CubeError(
+        'INVALID_ARGUMENT',
+        `${source}: server ${i + 1}: expected a weight in 1 … ${WEIGHT_MAX}, got ${JSON.stringify(tag)}`,
+      );
+    }
+    if (!servers.has(endpoint)) servers.set(endpoint, { endpoint, weight: Math.max(weight, 1) });
+  });
+  if (servers.size === 0 || servers.size > SERVERS_MAX) {
+    const text = `${source}: expected 1 to ${SERVERS_MAX} servers, got ${servers.size}`;
+    throw new CubeError('INVALID_ARGUMENT', text);
+  }
+  return [...servers.values()];
+}

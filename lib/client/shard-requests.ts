@@ -1,0 +1,26 @@
+/** Requests that a server found too large, cut again: what an answer weighs is known before only where rows have one size. */
+import type { CubeError } from '../core/errors.ts';
+import type { RequestPart, ShardRequest } from './scatter.ts';
+
+/** On the wire TOO_LARGE has the number of a bad request, as brpc has one for both: the text tells them apart. */
+export function isTooLarge({ code, message }: CubeError): boolean {
+  return (
+    code === 'TOO_LARGE' ||
+    (code === 'INVALID_ARGUMENT' && /; (split it|seek fewer keys)/.test(message))
+  );
+}
+
+/** A request as two of half its keys. */
+export function halves({ shard, start, end, parts }: ShardRequest): ShardRequest[] {
+  const middle = (start + end) >>> 1;
+  const within = (from: number, to: number): RequestPart[] =>
+    parts.flatMap((part) => {
+      const first = Math.max(part.start, from);
+      const last = Math.min(part.start + part.count, to);
+      return first < last ? [{ group: part.group, start: first, count: last - first }] : [];
+    });
+  return [
+    { shard, start, end: middle, parts: within(start, middle) },
+    { shard, start: middle, end, parts: within(middle, end) },
+  ];
+}
