@@ -38,6 +38,7 @@ import {
   VERSION_FILE_BYTES_MAX,
 } from './publication.ts';
 import { bytesSha256, type CopyOptions, copyVerified } from './verified-copy.ts';
+import { removeDeadWork, WorkFolder } from './work-folder.ts';
 
 const MANIFEST_BYTES_MAX = 64 << 20;
 /** No writer pauses for so long between two pieces. */
@@ -45,6 +46,7 @@ const LEFTOVER_IDLE_MS = 3_600_000;
 
 export type { ChannelEntry, ChannelState } from './channel-log.ts';
 export type { LayerSource, Publication, PublishReport } from './publication.ts';
+export type { WorkFolder } from './work-folder.ts';
 
 /**
  * @param location a folder
@@ -157,8 +159,18 @@ export class Repository {
     throw new CubeError('UNSUPPORTED', `${this.location} is not on this machine's disk`);
   }
 
-  /** Removes what killed publishers left of a bundle: unfinished writes that nobody has gone on with for an hour. */
+  /** Where a version of a bundle is built before it exists. */
+  workFolder(bundle: string, version: string): WorkFolder {
+    return new WorkFolder(this.#localFolder(bundle), version);
+  }
+
+  /**
+   * Removes what killed publishers left of a bundle: unfinished writes that nobody has gone on with for an hour, builds that
+   * nobody has gone on with for a week.
+   */
   async removeLeftovers(bundle: string): Promise<void> {
+    const local = this.#backend.localPath(checkName(bundle, 'bundle'));
+    if (local !== undefined) removeDeadWork(local);
     for (const above of [layersFolder(bundle), versionsFolder(bundle), channelsFolder(bundle)]) {
       for (const name of await this.#list(above)) {
         await this.#backend.removeUnfinished(`${above}/${name}`, LEFTOVER_IDLE_MS);
@@ -251,6 +263,12 @@ export class Repository {
       .filter((name) => name.endsWith('.json'))
       .map((name) => name.slice(0, -'.json'.length));
     return new Set(versions.filter((version) => NAME_PATTERN.test(version)));
+  }
+
+  #localFolder(bundle: string): string {
+    const local = this.#backend.localPath(checkName(bundle, 'bundle'));
+    if (local !== undefined) return local;
+    throw new CubeError('UNSUPPORTED', `${this.location} is not on this machine's disk`);
   }
 
   #append(

@@ -1,0 +1,131 @@
+/**
+ * Where a version is built before it exists: `<bundle>/.work/<version>/`, hidden from readers by its dot. Builders leave what
+ * they finished as parts, which a later run, or whoever seals the version, picks up:
+ *
+ *     plans/<digest>.json          what is built, named by its SHA-256
+ *     files/<sha256>               files of the version
+ *     parts/<table>/<shard>.json   one finished shard
+ *     spill-…/                     what one build has on disk for a while; a claimed folder
+ *
+ * A folder that nobody has touched for a week is of a build that nobody will finish.
+ */
+import { join } from 'node:path';
+import { CubeError } from '../core/errors.ts';
+import { CONTENT_ID_PATTERN, checkName, NAME_PATTERN, SHA256_PATTERN } from '../core/names.ts';
+import { isClaimed, touch } from '../platform/claim.ts';
+import {
+  fileExists,
+  isFolder,
+  listFolder,
+  putFileIfAbsent,
+  readFile,
+  readText,
+  removePath,
+  removeStaleFolders,
+  replaceFile,
+} from '../platform/files.ts';
+import { bytesSha256 } from './verified-copy.ts';
+
+const WORK_FOLDER = '.work';
+const IDLE_MS = 7 * 24 * 3_600_000;
+const PLAN_BYTES_MAX = 256 << 20;
+const PART_BYTES_MAX = 1 << 20;
+
+export class WorkFolder {
+  readonly path: string;
+
+  /** @param bundleFolder of a repository on this machine's disk */
+  constructor(bundleFolder: string, version: string) {
+    this.path = join(bundleFolder, WORK_FOLDER, checkName(version, 'version'));
+  }
+
+  /** Keeps a plan under its digest. @returns the digest */
+  putPlan(text: string): string {
+    const digest = bytesSha256(new TextEncoder().encode(text));
+    putFileIfAbsent(join(this.path, 'plans', `${digest}.json`), text);
+    touch(this.path);
+    return digest;
+  }
+
+  /** @throws CubeError NOT_FOUND, or CORRUPT when it is not what its name says */
+  plan(digest: string): string {
+    const path = join(this.path, 'plans', `${checkDigest(digest)}.json`);
+    const text = readText(path, PLAN_BYTES_MAX);
+    if (bytesSha256(new TextEncoder().encode(text)) === digest) return text;
+    throw new CubeError('CORRUPT', `${path} is damaged; build the shards of this plan again`);
+  }
+
+  putFile(bytes: Uint8Array): string {
+    const digest = bytesSha256(bytes);
+    putFileIfAbsent(join(this.path, 'files', digest), bytes);
+    return digest;
+  }
+
+  file(sha256: string): Uint8Array {
+    return readFile(join(this.path, 'files', checkDigest(sha256)));
+  }
+
+  putPart(table: string, shard: number, text: string): void {
+    replaceFile(this.#partPath(table, shard), text);
+    touch(this.path);
+  }
+
+  /** Undefined when that shard is not finished. */
+  part(table: string, shard: number): string | undefined {
+    const path = this.#partPath(table, shard);
+    return fileExists(path) ? readText(path, PART_BYTES_MAX) : undefined;
+  }
+
+  /** For messages. */
+  partPath(table: string, shard: number): string {
+    return this.#partPath(table, shard);
+  }
+
+  /** The tables of which there are parts. */
+  tables(): string[] {
+    return listFolder(join(this.path, 'parts')).filter((name) => !name.startsWith('.'));
+  }
+
+  /** Where a build keeps for a while what its `name` stands for. */
+  spillFolder(name: string): string {
+    if (!CONTENT_ID_PATTERN.test(name)) {
+      throw new CubeError('INVALID_ARGUMENT', `spill folder ${name}: expected 32 hex digits`);
+    }
+    return join(this.path, `spill-${name}`);
+  }
+
+  /** Removes all of it, unless another process works in it still. */
+  remove(): void {
+    if (isBusy(this.path)) return;
+    removePath(this.path);
+    removeWhenEmpty(join(this.path, '..'));
+  }
+
+  #partPath(table: string, shard: number): string {
+    return join(this.path, 'parts', checkName(table, 'table'), `${shard}.json`);
+  }
+}
+
+/** Removes the work folders of a bundle that nobody has touched for a week. */
+export function removeDeadWork(bundleFolder: string): void {
+  const folder = join(bundleFolder, WORK_FOLDER);
+  if (!isFolder(folder)) return;
+  for (const name of listFolder(folder).filter((name) => NAME_PATTERN.test(name))) {
+    const exactly = new RegExp(`^${name.replaceAll('.', '\\.')}$`);
+    if (!isBusy(join(folder, name))) removeStaleFolders(folder, exactly, IDLE_MS);
+  }
+  removeWhenEmpty(folder);
+}
+
+function isBusy(folder: string): boolean {
+  return listFolder(folder).some((name) => isClaimed(join(folder, name)));
+}
+
+function removeWhenEmpty(folder: string): void {
+  if (isFolder(folder) && listFolder(folder).length === 0) removePath(folder);
+}
+
+function checkDigest(digest: string): string {
+  if (SHA256_PATTERN.test(digest)) return digest;
+  throw new CubeError('INVALID_ARGUMENT', `${JSON.stringify(digest)} is not a SHA-256`);
+}
