@@ -1,20 +1,14 @@
 /**
- * Lookups over loopback: a real cube-server process on one core, a client process on another, one pipelined
- * connection. Reports requests per second and keys per second of server CPU, cold keys (uniform over a table larger
- * than the last-level cache) and hot ones (a thousand keys). Run by `npm run bench`, or alone:
+ * Lookups over loopback: a real server process on one core, a client process on another, one pipelined connection.
+ * Reports requests per second and keys per second of server CPU, cold keys (uniform over a table larger than the
+ * last-level cache) and hot ones (a thousand keys). The baseline is Redis MGET over the same rows, where redis-server is
+ * on the PATH. Run by `npm run bench`, or alone:
  *
  *     node dist/bench/loopback-lookup.bench.js
  */
-import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
-import { availableParallelism } from 'node:os';
-import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { formatManifest, type Manifest } from '../lib/core/manifest.ts';
-import { makeTemporaryFolder, removePath, replaceFile } from '../lib/platform/files.ts';
-import { layerPath, manifestPath } from '../lib/repository/layout.ts';
+import { makeTemporaryFolder, removePath } from '../lib/platform/files.ts';
 import { Channel } from '../lib/rpc/channel.ts';
-import { writeLayer } from '../lib/store/layer-file.ts';
-import { CONTROL_ACTIVATE, CONTROL_LOAD } from '../proto/control.ts';
 import { DICT_METHOD, DICT_SERVICE } from '../proto/dict.ts';
 import {
   decodeLookupResponse,
@@ -23,18 +17,27 @@ import {
   LOOKUP_SERVICE,
 } from '../proto/lookup.ts';
 import { WireWriter } from '../proto/wire.ts';
+import {
+  BUNDLE,
+  DIM,
+  drawKeys,
+  serveVersion,
+  spawnPinned,
+  startServer,
+  TABLE,
+  writeVersion,
+} from './bench-server.ts';
+import { fillRedis, type MgetClient, openMget, startRedis } from './redis-baseline.ts';
 
 const ROWS = 1_000_000;
-const DIM = 10;
 const IN_FLIGHT = 64;
 const HOT_KEYS = 1000;
 const WARM_MS = 1500;
 const MEASURE_MS = 3000;
-const BUNDLE = 'bench';
-const TABLE = 'table';
+const NOTHING = new Uint8Array(0);
 
 interface Scenario {
-  readonly call: 'packed' | 'seek';
+  readonly call: 'packed' | 'seek' | 'MGET';
   readonly keys: number;
   readonly hot: boolean;
 }
@@ -49,83 +52,16 @@ const SCENARIOS: readonly Scenario[] = [
   { call: 'seek', keys: 260, hot: true },
 ];
 
-/** Key i of the table: an odd multiplier of two words, so that keys are spread and distinct. */
-function writeKey(words: Uint32Array, at: number, i: number): void {
-  words[at] = Math.imul(i + 1, 0x9e37_79b1);
-  words[at + 1] = Math.imul(i + 1, 0x85eb_ca6b) ^ (i >>> 3);
-}
-
-function writeTable(folder: string): void {
-  const keys = new Uint32Array(2 * ROWS);
-  for (let i = 0; i < ROWS; i++) writeKey(keys, 2 * i, i);
-  const rows = new Float32Array(ROWS * DIM).map((_, i) => i % 1000);
-  const layer = {
-    ...{ table: TABLE, dtype: 'f32' as const, dim: DIM, shardIndex: 0, shardNum: 1, keys },
-    rows: new Uint8Array(rows.buffer),
-  };
-  const written = writeLayer(layer, (id) => join(folder, layerPath(BUNDLE, TABLE, id)));
-  const { contentId, bytes, sha256 } = written;
-  const ref = { contentId, kind: 'base', bytes, sha256, rows: ROWS } as const;
-  const table = { name: TABLE, dim: DIM, dtype: 'f32', rows: ROWS, defaultRow: [] } as const;
-  const manifest: Manifest = {
-    ...{ bundle: BUNDLE, version: '1', files: [], slots: [] },
-    hash: { scheme: 'raw', seed: 0n, modulo: 0n },
-    tables: [{ ...table, shardNum: 1, shards: [[ref]] }],
-  };
-  replaceFile(join(folder, manifestPath(BUNDLE, '1')), formatManifest(manifest));
-}
-
-/** On its own core where the machine lets us choose. */
-function spawnPinned(core: number, args: readonly string[]): ChildProcess {
-  const pinned = availableParallelism() > 1 && spawnSync('taskset', ['-V']).status === 0;
-  const command = pinned ? ['taskset', '-c', String(core), process.execPath] : [process.execPath];
-  const stdio = ['ignore', 'inherit', 'pipe'] as const;
-  return spawn(command[0]!, [...command.slice(1), ...args], { stdio: [...stdio] });
-}
-
-async function startServer(folder: string): Promise<{ child: ChildProcess; address: string }> {
-  const main = join(import.meta.dirname, '..', 'cube-server', 'main.js');
-  const flags = ['--shard', '0', '--shard-num', '1', '--port', '0', '--data-dir', folder];
-  const child = spawnPinned(0, [main, ...flags]);
-  let log = '';
-  const address = await new Promise<string>((resolve, reject) => {
-    child.stderr?.on('data', (chunk) => {
-      log += chunk;
-      const found = /"address":"([^"]+)"/.exec(log)?.[1];
-      if (found !== undefined) resolve(found);
-    });
-    child.on('close', () => reject(new Error(`the server ended: ${log}`)));
-  });
-  for (const path of [CONTROL_LOAD, CONTROL_ACTIVATE]) {
-    const response = await fetch(`http://${address}${path}`, {
-      method: 'POST',
-      headers: { 'content-type': 'application/json' },
-      body: JSON.stringify({ bundle: BUNDLE, version: '1' }),
-    });
-    if (!response.ok) throw new Error(await response.text());
-  }
-  return { child, address };
-}
-
-async function cpuSeconds(address: string): Promise<number> {
-  const text = await (await fetch(`http://${address}/metrics`)).text();
-  return Number(/^process_cpu_seconds_total (\S+)/m.exec(text)?.[1]);
-}
-
-/** So many keys of the table, drawn at random, as u64 little-endian. */
-function drawKeys(count: number, hot: boolean): Uint8Array {
-  const words = new Uint32Array(2 * count);
-  for (let i = 0; i < count; i++) {
-    writeKey(words, 2 * i, Math.floor(Math.random() * (hot ? HOT_KEYS : ROWS)));
-  }
-  return new Uint8Array(words.buffer);
-}
+const REDIS_SCENARIOS: readonly Scenario[] = [
+  { call: 'MGET', keys: 26, hot: false },
+  { call: 'MGET', keys: 260, hot: false },
+];
 
 /** Makes one call after another, each with other keys. */
 type Caller = () => Promise<void>;
 
 function packedCaller(channel: Channel, { keys, hot }: Scenario): Caller {
-  const drawn = drawKeys(1 << 20, hot);
+  const drawn = new Uint8Array(drawKeys(1 << 20, hot ? HOT_KEYS : ROWS).buffer);
   const groups = [{ table: TABLE, count: keys }];
   const head = encodeLookupRequest({
     ...{ bundle: BUNDLE, version: '1', shardIndex: 0, shardNum: 1, groups },
@@ -144,7 +80,7 @@ function packedCaller(channel: Channel, { keys, hot }: Scenario): Caller {
 
 function seekCaller(channel: Channel, { keys, hot }: Scenario): Caller {
   const payloads = Array.from({ length: 2000 }, () => {
-    const words = new BigUint64Array(drawKeys(keys, hot).buffer);
+    const words = new BigUint64Array(drawKeys(keys, hot ? HOT_KEYS : ROWS).buffer);
     const writer = new WireWriter();
     for (const key of words) writer.uint(1, key);
     return writer.finish();
@@ -152,9 +88,21 @@ function seekCaller(channel: Channel, { keys, hot }: Scenario): Caller {
   let next = 0;
   return async () => {
     next = (next + 1) % payloads.length;
-    const nothing = new Uint8Array(0);
-    const answer = await channel.call(DICT_SERVICE, DICT_METHOD, payloads[next]!, nothing, 5000);
+    const answer = await channel.call(DICT_SERVICE, DICT_METHOD, payloads[next]!, NOTHING, 5000);
     if (answer.payload.length !== keys * (6 + DIM * 4)) throw new Error('not all keys were found');
+  };
+}
+
+function mgetCaller(redis: MgetClient, { keys, hot }: Scenario): Caller {
+  const batches = Array.from({ length: 1000 }, () => {
+    const drawn = drawKeys(keys, hot ? HOT_KEYS : ROWS);
+    return Array.from({ length: keys }, (_, i) => Buffer.from(drawn.buffer, 8 * i, 8));
+  });
+  let next = 0;
+  return async () => {
+    next = (next + 1) % batches.length;
+    const values = await redis.mget(batches[next]!);
+    if (values.at(-1)?.length !== DIM * 4) throw new Error('not all keys were found');
   };
 }
 
@@ -172,33 +120,57 @@ async function load(call: Caller, forMs: number): Promise<{ calls: number; secon
   return { calls, seconds: (performance.now() - startMs) / 1000 };
 }
 
+async function measure(
+  scenario: Scenario,
+  call: Caller,
+  cpuSeconds: () => Promise<number>,
+): Promise<void> {
+  await load(call, WARM_MS);
+  const before = await cpuSeconds();
+  const { calls, seconds } = await load(call, MEASURE_MS);
+  const cpu = (await cpuSeconds()) - before;
+  const keys = (calls * scenario.keys) / 1e6;
+  const figures = [
+    scenario.call.padEnd(7),
+    String(scenario.keys).padStart(4),
+    scenario.hot ? ' hot ' : ' cold',
+    Math.round(calls / seconds)
+      .toLocaleString('en')
+      .padStart(12),
+    (keys / seconds).toFixed(1).padStart(10),
+    (keys / cpu).toFixed(1).padStart(25),
+    `${Math.round((100 * cpu) / seconds)} %`.padStart(12),
+  ];
+  process.stdout.write(`${figures.join(' ')}\n`);
+}
+
 async function runClient(address: string): Promise<void> {
   const channel = new Channel(address);
-  const print = (line: string): void => void process.stdout.write(`${line}\n`);
-  print('call    keys  temp   requests/s   M keys/s   M keys per server-CPU-s   server CPU');
+  const cpuSeconds = async (): Promise<number> => {
+    const text = await (await fetch(`http://${address}/metrics`)).text();
+    return Number(/^process_cpu_seconds_total (\S+)/m.exec(text)?.[1]);
+  };
   for (const scenario of SCENARIOS) {
     const make = scenario.call === 'packed' ? packedCaller : seekCaller;
-    const call = make(channel, scenario);
-    await load(call, WARM_MS);
-    const before = await cpuSeconds(address);
-    const { calls, seconds } = await load(call, MEASURE_MS);
-    const cpu = (await cpuSeconds(address)) - before;
-    const keys = (calls * scenario.keys) / 1e6;
-    print(
-      [
-        scenario.call.padEnd(7),
-        String(scenario.keys).padStart(4),
-        scenario.hot ? ' hot ' : ' cold',
-        Math.round(calls / seconds)
-          .toLocaleString('en')
-          .padStart(12),
-        (keys / seconds).toFixed(1).padStart(10),
-        (keys / cpu).toFixed(1).padStart(25),
-        `${Math.round((100 * cpu) / seconds)} %`.padStart(12),
-      ].join(' '),
-    );
+    await measure(scenario, make(channel, scenario), cpuSeconds);
   }
   channel.close();
+}
+
+async function runRedisClient(port: number): Promise<void> {
+  const redis = await openMget(port);
+  await fillRedis(redis, ROWS);
+  for (const scenario of REDIS_SCENARIOS) {
+    await measure(scenario, mgetCaller(redis, scenario), () => redis.cpuSeconds());
+  }
+  redis.close();
+}
+
+/** This file again, as the client, on the second core. */
+async function runPinned(...args: string[]): Promise<void> {
+  const client = spawnPinned(1, [process.execPath, import.meta.filename, ...args]);
+  client.stderr?.pipe(process.stderr);
+  await new Promise((resolve) => client.on('close', resolve));
 }
 
 /** Prints the table of all scenarios. */
@@ -206,21 +178,29 @@ async function run(): Promise<void> {
   const folder = makeTemporaryFolder('hypercube-bench-');
   try {
     process.stdout.write(
-      `loopback lookup: ${ROWS.toLocaleString('en')} rows × ${DIM * 4} B, ${IN_FLIGHT} in flight\n`,
+      `loopback lookup: ${ROWS.toLocaleString('en')} rows × ${DIM * 4} B, ${IN_FLIGHT} in flight\n` +
+        'call    keys  temp   requests/s   M keys/s   M keys per server-CPU-s   server CPU\n',
     );
-    writeTable(folder);
-    const { child, address } = await startServer(folder);
-    const client = spawnPinned(1, [import.meta.filename, 'client', address]);
-    client.stderr?.pipe(process.stderr);
-    await new Promise((resolve) => client.on('close', resolve));
-    child.kill('SIGTERM');
-    await new Promise((resolve) => child.on('close', resolve));
+    writeVersion(folder, { version: '1', rows: ROWS, shardNum: 1 });
+    const server = await startServer(folder, { shard: 0, shardNum: 1, core: 0 });
+    await serveVersion(server, '1');
+    await runPinned('client', server.address);
+    await server.stop();
+    const redis = await startRedis(folder);
+    if (redis === undefined) {
+      process.stdout.write('no redis-server on the PATH: its baseline is left out\n');
+      return;
+    }
+    await runPinned('redis', String(redis.port));
+    await redis.stop();
   } finally {
     removePath(folder);
   }
 }
 
 if (import.meta.url === pathToFileURL(process.argv[1] ?? '').href) {
-  if (process.argv[2] === 'client') await runClient(process.argv[3] ?? '');
+  const [mode, where = ''] = process.argv.slice(2);
+  if (mode === 'client') await runClient(where);
+  else if (mode === 'redis') await runRedisClient(Number(where));
   else await run();
 }
