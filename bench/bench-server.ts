@@ -82,7 +82,7 @@ function writeShard(
   const values = new Float32Array(own.length * DIM).map((_, i) => (i + salt) % 1000);
   const layer = {
     ...{ table: TABLE, dtype: 'f32' as const, dim: DIM, shardIndex, shardNum, keys },
-    rows: encodeRows('f32', values, DIM).bytes,
+    rows: encodeRows('f32', values, DIM).rows,
   };
   const written = writeLayer(layer, (id) => join(folder, layerPath(BUNDLE, TABLE, id)));
   const { contentId, bytes, sha256 } = written;
@@ -101,7 +101,7 @@ export interface BenchServer {
   readonly address: string;
   /** User and system time of the process so far. */
   cpuSeconds(): Promise<number>;
-  control(path: string, version: string): Promise<void>;
+  control(path: string, version: string, more?: object): Promise<void>;
   stop(): Promise<void>;
 }
 
@@ -142,11 +142,11 @@ export async function startServer(
       const text = await (await fetch(`http://${address}/metrics`)).text();
       return Number(/^process_cpu_seconds_total (\S+)/m.exec(text)?.[1]);
     },
-    async control(path, version) {
+    async control(path, version, more = {}) {
       const response = await fetch(`http://${address}${path}`, {
         method: 'POST',
         headers: { 'content-type': 'application/json' },
-        body: JSON.stringify({ bundle: BUNDLE, version }),
+        body: JSON.stringify({ bundle: BUNDLE, version, ...more }),
       });
       if (!response.ok) throw new Error(await response.text());
     },

@@ -67,7 +67,7 @@ async function keepSwitching(server: BenchServer, until: { done: boolean }): Pro
   while (!until.done) {
     const next = active === '1' ? '2' : '1';
     await serveVersion(server, next);
-    await server.control(CONTROL_UNLOAD, active);
+    await server.control(CONTROL_UNLOAD, active, { force: true });
     active = next;
     switches++;
   }
