@@ -12,6 +12,7 @@ import {
   type RowBatch,
   type RowSource,
   type SourceFile,
+  sourceFiles,
 } from './row-source.ts';
 
 export type RowType = 'f2' | 'bf16' | 'f4' | 'f8';
@@ -71,7 +72,7 @@ export function arraySource({ name, rows, keys, files }: TableArrays, wantedDim 
     dim,
     rows: count,
     bytes: bytes + (keys === undefined ? 0 : 8 * count),
-    files: files.filter(({ mtimeMs }) => mtimeMs !== 0),
+    files: sourceFiles(files),
     batches: () => readBatches(rows, keys, count, dim),
   };
 }

@@ -4,7 +4,8 @@
  */
 import { CubeError } from '../../../lib/core/errors.ts';
 
-const WINDOW_BYTES = 512 << 10;
+/** It grows to hold what is left of one piece of the input beside the next. */
+const WINDOW_BYTES = 4 << 10;
 
 export class ByteReader {
   /** What to call the input in errors. */

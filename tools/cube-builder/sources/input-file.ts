@@ -11,6 +11,8 @@ import { ByteReader } from './byte-reader.ts';
 import type { SourceFile } from './row-source.ts';
 
 const CHUNK_BYTES = 256 << 10;
+/** What is unpacked at a time. */
+const UNPACKED_BYTES = 64 << 10;
 /** zstd frames are small: fewer of them in a piece keep the unpacker's recursion shallow. */
 const ZSTD_PIECE_BYTES = 16 << 10;
 
@@ -21,6 +23,8 @@ export type Compression = 'gzip' | 'zstd';
 
 export interface InputFile extends SourceFile {
   readonly compression: Compression | undefined;
+  /** Undefined for what is packed and for standard input: its end shows when it is read. */
+  readonly unpackedBytes: number | undefined;
   /** Raw bytes from the start. */
   readonly chunks: () => AsyncIterable<Uint8Array>;
 }
@@ -31,12 +35,13 @@ export function openFile(path: string): InputFile {
   if (stat === undefined) throw new CubeError('NOT_FOUND', `${path}: no such file or folder`);
   if (!stat.isFile) throw new CubeError('INVALID_ARGUMENT', `${path} is not a file`);
   const { bytes, mtimeMs } = stat;
-  const head = fileHead(path, 4);
+  const compression = compressionOf(fileHead(path, 4));
   return {
     path,
     bytes,
     mtimeMs,
-    compression: compressionOf(head),
+    compression,
+    unpackedBytes: compression === undefined ? bytes : undefined,
     chunks: () => fileChunks(path, 0, bytes),
   };
 }
@@ -97,7 +102,7 @@ async function* gunzip(
       yield chunk;
     }
   };
-  const unpacker = createGunzip({ chunkSize: CHUNK_BYTES });
+  const unpacker = createGunzip({ chunkSize: UNPACKED_BYTES });
   pipeline(Readable.from(counted()), unpacker, () => undefined);
   try {
     yield* unpacker;
@@ -173,5 +178,6 @@ export async function standardInput(stream: AsyncIterable<Uint8Array>): Promise<
     if (readings === 2) head = undefined;
     for (let chunk = await next(); chunk !== undefined; chunk = await next()) yield chunk;
   };
-  return { path: 'standard input', bytes: 0, mtimeMs: 0, compression, chunks: read };
+  const about = { path: 'standard input', bytes: 0, mtimeMs: 0, unpackedBytes: undefined };
+  return { ...about, compression, chunks: read };
 }

@@ -38,9 +38,7 @@ function addPath(path: string, found: Map<string, InputPath>): void {
 }
 
 function addFolder(folder: string, found: Map<string, InputPath>, depth: number): void {
-  if (depth > DEPTH_MAX) {
-    throw new CubeError('INVALID_ARGUMENT', `${folder}: more than ${DEPTH_MAX} folders deep`);
-  }
+  if (depth > DEPTH_MAX) throw tooDeep(folder);
   const kind = folderKind(folder);
   if (kind !== undefined) {
     found.set(folder, { path: folder, kind });
@@ -105,7 +103,7 @@ function matchSegment(folder: string, segment: string, isLast: boolean): string[
 }
 
 function foldersBelow(folder: string, depth: number): string[] {
-  if (depth > DEPTH_MAX) return [];
+  if (depth > DEPTH_MAX) throw tooDeep(folder);
   const names = listFolder(folder === '' ? '.' : folder).filter((name) => !isHidden(name));
   const folders = names.map((name) => join(folder, name)).filter(isFolder);
   return [folder, ...folders.flatMap((below) => foldersBelow(below, depth + 1))];
@@ -119,4 +117,8 @@ function globPattern(segment: string): RegExp {
     return part.replaceAll(/[.+^${}()|[\]\\]/g, '\\$&');
   });
   return new RegExp(`^${source}$`, 's');
+}
+
+function tooDeep(folder: string): CubeError {
+  return new CubeError('INVALID_ARGUMENT', `${folder}: more than ${DEPTH_MAX} folders deep`);
 }

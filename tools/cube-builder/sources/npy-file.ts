@@ -6,9 +6,7 @@ import { type InputFile, readerOf } from './input-file.ts';
 
 /** @throws CubeError when the header is damaged, or the file is not as long as it says */
 export function npyFile(file: InputFile): Promise<ArrayPart> {
-  // How long a packed file or standard input is shows at its end only.
-  const bytes = file.compression === undefined && file.mtimeMs !== 0 ? file.bytes : undefined;
-  return npyArray(file.path, bytes, () => readerOf(file));
+  return npyArray(file.path, file.unpackedBytes, () => readerOf(file));
 }
 
 /** @param bytes the length of the whole array file, where known */

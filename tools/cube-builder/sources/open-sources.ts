@@ -196,5 +196,6 @@ async function openStandardInput(
     const rows = await npyFile(file);
     return arraySource({ name: table, rows, keys: undefined, files: [] }, input.dim);
   }
-  return openRecords(table, [await recordFile(file, format as FileFormat, input)], input);
+  const records = { ...(await recordFile(file, format as FileFormat, input)), files: [] };
+  return openRecords(table, [records], input);
 }

@@ -26,7 +26,8 @@ import { parseKey } from './text-numbers.ts';
 
 const FOOTER_BYTES_MAX = 256 << 20;
 const GROUP_BYTES_MAX = 1 << 30;
-const GROUP_ROWS_MAX = 1 << 27;
+/** Decoded values are 8 bytes each, whatever the file packs them into. */
+const GROUP_VALUES_MAX = 1 << 27;
 
 /** @throws CubeError when the footer is damaged or the columns do not make a table */
 export async function parquetFile(file: InputFile, spec: InputSpec): Promise<RecordFile> {
@@ -108,19 +109,21 @@ async function* readGroups(
 function checkGroup(group: RowGroup, columns: ParquetColumns, reader: RandomReader): void {
   const names = new Set([columns.key, ...columns.values]);
   let bytes = 0;
+  let values = 0;
   for (const { meta_data: meta, file_path: other } of group.columns) {
     if (meta === undefined) throw damaged(reader.path, 'a column without metadata (encrypted?)');
     if (!names.has(meta.path_in_schema[0] ?? '')) continue;
     if (other !== undefined) throw damaged(reader.path, `a column in another file, ${other}`);
     bytes += Number(meta.total_uncompressed_size);
+    values += Number(meta.num_values);
     const flat = meta.path_in_schema.length === 1;
     checkPages(reader, meta, flat ? Number(group.num_rows) : undefined);
   }
-  if (bytes > GROUP_BYTES_MAX || group.num_rows > GROUP_ROWS_MAX) {
+  if (bytes > GROUP_BYTES_MAX || values > GROUP_VALUES_MAX || group.num_rows > values) {
     throw new CubeError(
       'TOO_LARGE',
-      `${bytes} bytes in ${group.num_rows} rows, at most ${GROUP_BYTES_MAX} are read at once; ` +
-        'write smaller row groups',
+      `${bytes} bytes and ${values} values in ${group.num_rows} rows, at most ${GROUP_BYTES_MAX} ` +
+        `and ${GROUP_VALUES_MAX} are read at once; write smaller row groups`,
     );
   }
 }

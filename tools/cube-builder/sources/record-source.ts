@@ -4,7 +4,14 @@
  */
 import { CubeError } from '../../../lib/core/errors.ts';
 import { BatchBuilder } from './batch-builder.ts';
-import type { InputSpec, RowBatch, RowSource, SourceFile, ValueBatch } from './row-source.ts';
+import {
+  type InputSpec,
+  type RowBatch,
+  type RowSource,
+  type SourceFile,
+  sourceFiles,
+  type ValueBatch,
+} from './row-source.ts';
 
 /** Adds a file's records to the batch, and yields whenever it is full. Its end is the file's. */
 export type ReadRecords = (batch: BatchBuilder) => AsyncGenerator<void>;
@@ -27,14 +34,14 @@ export async function openRecords(
   const dim = valueFormat === 'bytes' ? 0 : await findDim(name, parts, spec);
   const files = parts.flatMap((part) => part.files);
   const counts = parts.map((part) => part.rows);
-  const rows = counts.every((count) => count !== undefined)
-    ? { rows: counts.reduce((sum, count) => sum + count, 0) }
-    : {};
+  const isKnown = counts.every((count) => count !== undefined);
+  const rows = isKnown ? counts.reduce((sum, count) => sum + count, 0) : undefined;
   return {
     name,
     dim,
-    ...rows,
-    files: files.filter(({ mtimeMs }) => mtimeMs !== 0),
+    ...(rows === undefined ? {} : { rows }),
+    ...(rows === undefined || dim === 0 ? {} : { bytes: rows * (8 + 4 * dim) }),
+    files: sourceFiles(files),
     batches: () => readAll(parts, new BatchBuilder({ valueFormat, dim })),
   };
 }

@@ -37,6 +37,11 @@ export interface SourceFile {
   readonly mtimeMs: number;
 }
 
+/** The files as they are kept and compared; readers' own fields stay behind. */
+export function sourceFiles(files: readonly SourceFile[]): SourceFile[] {
+  return files.map(({ path, bytes, mtimeMs }) => ({ path, bytes, mtimeMs }));
+}
+
 /** The rows of one table. */
 export interface RowSource {
   /** The table's name, a legal one. */
@@ -45,7 +50,7 @@ export interface RowSource {
   readonly dim: number;
   /** Rows, where the input says so before it is read. */
   readonly rows?: number;
-  /** Bytes of rows and keys in the input, where known; for progress. */
+  /** Bytes of rows and keys, where known. */
   readonly bytes?: number;
   /** Every file that is read, in order; none for standard input. */
   readonly files: readonly SourceFile[];

@@ -20,6 +20,8 @@ const ENTRY_BYTES = 46;
 const LOCAL_SIGNATURE = 0x0403_4b50;
 const LOCAL_BYTES = 30;
 const DIRECTORY_BYTES_MAX = 64 << 20;
+/** What is unpacked at a time. */
+const UNPACKED_BYTES = 64 << 10;
 const U32_MAX = 0xffff_ffff;
 const STORED = 0;
 const DEFLATED = 8;
@@ -196,7 +198,7 @@ async function* inflate(
   path: string,
   { name }: ZipEntry,
 ): AsyncGenerator<Uint8Array> {
-  const unpacker = createInflateRaw({ chunkSize: 256 << 10 });
+  const unpacker = createInflateRaw({ chunkSize: UNPACKED_BYTES });
   pipeline(Readable.from(packed), unpacker, () => undefined);
   try {
     yield* unpacker;

@@ -194,6 +194,22 @@ test('every byte of an archive flipped, every truncation: the right rows or an e
   }
 });
 
+test('every byte of a safetensors file flipped, every truncation: as many rows, or an error of the file', async () => {
+  const data = Buffer.from(Float32Array.of(1, 2).buffer);
+  const whole = safetensors([
+    ['w', 'F32', [2, 1], data],
+    ['w.keys', 'U64', [2], keyBytes([7n, 9n])],
+  ]);
+  for (let at = 0; at < whole.length; at++) {
+    const flipped = Buffer.from(whole);
+    flipped[at]! ^= 1 << (at % 8);
+    const got = await outcome({ paths: [file('f.safetensors', flipped)], format: 'safetensors' });
+    if (typeof got === 'string') assert.match(got, /f.safetensors|one name|sources/);
+    const cut = { paths: [file('f.safetensors', whole.subarray(0, at))] };
+    assert.match(await text(outcome({ ...cut, format: 'safetensors' })), /f.safetensors/);
+  }
+});
+
 test('zstd: every truncation is an error', async () => {
   const whole = readFileSync(join(fixtures, 'f8.npy.zst'));
   for (let length = 4; length < whole.length; length++) {

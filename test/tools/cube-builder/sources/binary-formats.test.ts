@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { mkdirSync, writeFileSync } from 'node:fs';
+import { mkdirSync, truncateSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { gzipSync } from 'node:zlib';
@@ -230,6 +230,21 @@ test('.npy types and shapes', async () => {
   const one = file('a.npy', npy('f4', [1, 1], Buffer.alloc(4)));
   const got = await text(outcome({ paths: [one, join(folder, 'a.keys.npy')] }));
   assert.match(got, /keys of shape \(2\) for 1 rows/);
+});
+
+test('memory does not grow with the file', async () => {
+  const rows = 25_000_000;
+  const path = file('large.npy', npy('f4', [rows, 10], Buffer.alloc(0)));
+  truncateSync(path, 128 + rows * 40);
+  let read = 0;
+  let largest = 0;
+  for await (const batch of (await openOne({ paths: [path] })).batches()) {
+    assert.ok(batch.count <= 65_536);
+    read += batch.count;
+    largest = Math.max(largest, process.memoryUsage().arrayBuffers);
+  }
+  assert.equal(read, rows);
+  assert.ok(largest < 300e6, `${largest} bytes of buffers for a file of a gigabyte`);
 });
 
 test('every truncation of packed input is an error', async () => {
