@@ -39,6 +39,10 @@ export interface CubeDict {
 /** @throws CubeError CORRUPT, NOT_FOUND, UNSUPPORTED or TOO_LARGE naming the file */
 export function readCubeDict(folder: string): CubeDict {
   const list = readIndexList(`${folder}/index.n`);
+  if (list.entries > ENTRIES_MAX) {
+    const what = `${folder}: ${list.entries} entries, at most ${ENTRIES_MAX} are read at once`;
+    throw new CubeError('TOO_LARGE', what);
+  }
   const index = readIndex(folder, list);
   const sizes = readDataList(`${folder}/data.n`);
   const blocks = sizes.map((bytes, j) => new DataBlock(`${folder}/data.${j}`, bytes));
@@ -91,7 +95,14 @@ function readList(path: string, headBytes: number, itemBytes: number): DataView 
   throw corrupt(path, `has ${length} bytes and should list ${files} files`);
 }
 
-function readIndexList(path: string): { entries: number; sizes: number[] } {
+export interface CubeIndexList {
+  readonly entries: number;
+  /** Bytes of each index file. */
+  readonly sizes: readonly number[];
+}
+
+/** Reads index.n. @throws CubeError CORRUPT or UNSUPPORTED */
+export function readIndexList(path: string): CubeIndexList {
   const view = readList(path, 12, 8);
   const type = view.getUint32(0, true);
   if (type !== 0) throw new CubeError('UNSUPPORTED', `${path}: index type ${type}; 0 is read`);
@@ -103,13 +114,11 @@ function readIndexList(path: string): { entries: number; sizes: number[] } {
   if (sizes.some((bytes) => bytes % ENTRY_BYTES !== 0) || listed !== entries * ENTRY_BYTES) {
     throw corrupt(path, `lists ${listed} bytes of index files for ${entries} entries`);
   }
-  if (entries > ENTRIES_MAX) {
-    throw new CubeError('TOO_LARGE', `${path}: ${entries} entries, at most ${ENTRIES_MAX}`);
-  }
   return { entries, sizes };
 }
 
-function readDataList(path: string): number[] {
+/** Reads data.n. @returns bytes of each data file @throws CubeError CORRUPT */
+export function readDataList(path: string): number[] {
   const view = readList(path, 4, 4);
   return Array.from({ length: view.getUint32(0, true) }, (_, j) => view.getUint32(4 + 4 * j, true));
 }
@@ -117,7 +126,7 @@ function readDataList(path: string): number[] {
 /** @returns four words an entry: key low, key high, offset, block */
 function readIndex(
   folder: string,
-  list: { entries: number; sizes: readonly number[] },
+  list: CubeIndexList,
 ): { entries: Uint32Array; files: CubeIndexFile[] } {
   const parts = list.sizes.map((bytes, i) => readWhole(`${folder}/index.${i}`, bytes, bytes));
   const files = parts.map((part) => ({

@@ -10,7 +10,8 @@
  */
 import { join } from 'node:path';
 import { CubeError } from '../../../lib/core/errors.ts';
-import { fileExists, RandomReader, readFile } from '../../../lib/platform/files.ts';
+import { fileExists, RandomReader } from '../../../lib/platform/files.ts';
+import { readDataList, readIndexList } from '../../../lib/store/cube-dict.ts';
 import { type BatchBuilder, VALUE_BYTES_MAX } from './batch-builder.ts';
 import { ByteReader } from './byte-reader.ts';
 import { fileChunks, openFile } from './input-file.ts';
@@ -18,7 +19,6 @@ import type { RecordFile } from './record-source.ts';
 import type { SourceFile } from './row-source.ts';
 import { WindowReader } from './window-reader.ts';
 
-const LIST_BYTES_MAX = 1 << 20;
 const INDEX_RECORD_BYTES = 16;
 const LENGTH_BYTES = 4;
 
@@ -54,56 +54,13 @@ export function cubeDict(folder: string, isDelta: boolean): RecordFile {
 }
 
 function openDict(folder: string, isDelta: boolean): Dict {
-  const { indexBytes, total } = readIndexList(join(folder, 'index.n'));
+  const { sizes: indexBytes } = readIndexList(join(folder, 'index.n'));
   const dataBytes = readDataList(join(folder, 'data.n'));
-  const records = indexBytes.reduce((sum, bytes) => sum + bytes / INDEX_RECORD_BYTES, 0);
-  if (records !== total) {
-    throw damaged(
-      join(folder, 'index.n'),
-      `says ${total} records, but lists index files of ${records}`,
-    );
-  }
   const indexes = openListed(folder, 'index', indexBytes, isDelta);
   const data = openListed(folder, 'data', dataBytes, isDelta);
   const byNumber = dataBytes.map((_, j) => data.find(({ number }) => number === j)?.file);
   const rows = indexes.reduce((sum, { file }) => sum + file.bytes / INDEX_RECORD_BYTES, 0);
   return { indexes, data: byNumber, rows };
-}
-
-function readIndexList(path: string): { indexBytes: number[]; total: number } {
-  const view = listView(path);
-  if (view.byteLength < 12) throw damaged(path, `${view.byteLength} bytes, at least 12 expected`);
-  const type = view.getUint32(0, true);
-  if (type !== 0) {
-    throw new CubeError('UNSUPPORTED', `${path}: index type ${type}; only type 0 (hash) is known`);
-  }
-  const count = view.getUint32(8, true);
-  if (view.byteLength !== 12 + 8 * count) {
-    throw damaged(path, `${view.byteLength} bytes, ${12 + 8 * count} expected for ${count} files`);
-  }
-  const indexBytes = Array.from({ length: count }, (_, i) =>
-    Number(view.getBigUint64(12 + 8 * i, true)),
-  );
-  const odd = indexBytes.find((bytes) => bytes % INDEX_RECORD_BYTES !== 0);
-  if (odd !== undefined) {
-    throw damaged(path, `an index file of ${odd} bytes, not a multiple of ${INDEX_RECORD_BYTES}`);
-  }
-  return { indexBytes, total: view.getUint32(4, true) };
-}
-
-function readDataList(path: string): number[] {
-  const view = listView(path);
-  if (view.byteLength < 4) throw damaged(path, `${view.byteLength} bytes, at least 4 expected`);
-  const count = view.getUint32(0, true);
-  if (view.byteLength !== 4 + 4 * count) {
-    throw damaged(path, `${view.byteLength} bytes, ${4 + 4 * count} expected for ${count} files`);
-  }
-  return Array.from({ length: count }, (_, j) => view.getUint32(4 + 4 * j, true));
-}
-
-function listView(path: string): DataView {
-  const bytes = readFile(path, LIST_BYTES_MAX);
-  return new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
 }
 
 /** The files that a list names; those of a delta's base may be missing, all of them, from the front. */
