@@ -174,9 +174,15 @@ export async function standardInput(stream: AsyncIterable<Uint8Array>): Promise<
     if (readings > 2 || head === undefined) {
       throw new CubeError('INVALID_ARGUMENT', 'standard input cannot be read twice; give a file');
     }
-    yield* [...head];
-    if (readings === 2) head = undefined;
-    for (let chunk = await next(); chunk !== undefined; chunk = await next()) yield chunk;
+    const isLast = readings === 2;
+    try {
+      yield* [...head];
+      if (isLast) head = undefined;
+      for (let chunk = await next(); chunk !== undefined; chunk = await next()) yield chunk;
+    } finally {
+      // A writer that goes on must not keep the process of a reader that has failed.
+      if (isLast) await chunks.return?.();
+    }
   };
   const about = { path: 'standard input', bytes: 0, mtimeMs: 0, unpackedBytes: undefined };
   return { ...about, compression, chunks: read };

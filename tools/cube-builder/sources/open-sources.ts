@@ -1,5 +1,6 @@
 /** From paths to tables: which files there are, what format they have, which of them make one table. */
 import { basename, dirname, join, resolve } from 'node:path';
+import { Readable } from 'node:stream';
 import { CubeError } from '../../../lib/core/errors.ts';
 import { toName } from '../../../lib/core/names.ts';
 import { arraySource, type TableArrays } from './array-source.ts';
@@ -29,16 +30,16 @@ interface Part {
 }
 
 /**
- * @param stdin what "-" reads
+ * @param stdin what "-" reads; the process's own when absent
  * @returns one source a table, in the order of the paths
  * @throws CubeError saying which path is missing, unknown or damaged
  */
 export async function openSources(
   input: InputSpec,
-  stdin: AsyncIterable<Uint8Array> = process.stdin,
+  stdin?: AsyncIterable<Uint8Array>,
 ): Promise<RowSource[]> {
   if (input.paths.length === 0) throw new CubeError('INVALID_ARGUMENT', 'no input path');
-  if (input.paths.includes('-')) return [await openStandardInput(input, stdin)];
+  if (input.paths.includes('-')) return [await openStandardInput(input, stdin ?? process.stdin)];
   const parts: Part[] = [];
   const tables: TableArrays[] = [];
   const files: InputFile[] = [];
@@ -192,10 +193,15 @@ async function openStandardInput(
     );
   }
   const file = await standardInput(stdin);
-  if (format === 'npy') {
-    const rows = await npyFile(file);
-    return arraySource({ name: table, rows, keys: undefined, files: [] }, input.dim);
+  try {
+    if (format === 'npy') {
+      const rows = await npyFile(file);
+      return arraySource({ name: table, rows, keys: undefined, files: [] }, input.dim);
+    }
+    const records = { ...(await recordFile(file, format as FileFormat, input)), files: [] };
+    return await openRecords(table, [records], input);
+  } catch (error) {
+    if (stdin instanceof Readable) stdin.destroy();
+    throw error;
   }
-  const records = { ...(await recordFile(file, format as FileFormat, input)), files: [] };
-  return openRecords(table, [records], input);
 }

@@ -1,4 +1,6 @@
 import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { mkdirSync, truncateSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
@@ -230,6 +232,31 @@ test('.npy types and shapes', async () => {
   const one = file('a.npy', npy('f4', [1, 1], Buffer.alloc(4)));
   const got = await text(outcome({ paths: [one, join(folder, 'a.keys.npy')] }));
   assert.match(got, /keys of shape \(2\) for 1 rows/);
+});
+
+test('a writer that goes on does not hold a reader that has failed', async () => {
+  const sources = new URL(
+    '../../../../tools/cube-builder/sources/open-sources.js',
+    import.meta.url,
+  );
+  const script = `import { openSources } from '${sources}';
+    try {
+      const [source] = await openSources({ paths: ['-'], format: 'csv' });
+      for await (const batch of source.batches());
+    } catch (error) {
+      console.error(error.message);
+      process.exitCode = 1;
+    }`;
+  for (const lines of ['1,2\n3,4\n5,z\n', '1,z\n']) {
+    const child = spawn(process.execPath, ['--input-type=module', '-e', script]);
+    child.stdin.write(lines);
+    const errors: Buffer[] = [];
+    child.stderr.on('data', (chunk: Buffer) => errors.push(chunk));
+    const [code] = await once(child, 'exit');
+    child.stdin.destroy();
+    assert.equal(code, 1);
+    assert.match(Buffer.concat(errors).toString(), /standard input: record \d at byte \d+/);
+  }
 });
 
 test('memory does not grow with the file', async () => {
