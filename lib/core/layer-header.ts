@@ -366,5 +366,10 @@ export function decodeHeader(page: Uint8Array, source: string): LayerHeader {
   };
   checkShape(header, reader);
   checkLayout(header, reader);
+  // What is not named is zero: a writer that uses more of the page means something that is not understood here.
+  const known = encodeHeader(header);
+  if (!known.every((byte, i) => i >>> 3 === 2 || byte === page[i])) {
+    reader.unsupported('a header with fields of another version');
+  }
   return header;
 }

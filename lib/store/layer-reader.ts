@@ -54,8 +54,9 @@ export class LayerReader {
   readonly header: LayerHeader;
   readonly #reader: RandomReader;
   readonly #checksums: Uint32Array;
-  readonly #hasher = new BlockHasher();
+  readonly #hasher: BlockHasher;
   #block = -1;
+  #closed = false;
 
   constructor(path: string) {
     this.#reader = new RandomReader(path);
@@ -66,6 +67,7 @@ export class LayerReader {
       this.#reader.close();
       throw error;
     }
+    this.#hasher = BlockHasher.borrow();
   }
 
   /** Fills `target` from a position between the header and the checksums. */
@@ -99,7 +101,10 @@ export class LayerReader {
   }
 
   close(): void {
+    if (this.#closed) return;
+    this.#closed = true;
     this.#reader.close();
+    this.#hasher.giveBack();
   }
 
   #verifiedBlock(block: number): Uint8Array {

@@ -34,8 +34,9 @@ export interface WrittenLayer {
 export class SectionWriter {
   readonly #target: (contentId: string) => string;
   readonly #writer: RandomWriter;
-  readonly #hasher = new BlockHasher();
+  readonly #hasher: BlockHasher;
   readonly #sha = createHash('sha256');
+  #done = false;
   #checksums = new Uint32Array(64);
   #position = HEADER_BYTES;
   #inBlock = 0;
@@ -45,6 +46,7 @@ export class SectionWriter {
   constructor(target: (contentId: string) => string) {
     this.#target = target;
     this.#writer = new RandomWriter(target(NO_CONTENT_ID));
+    this.#hasher = BlockHasher.borrow();
   }
 
   /** Where the next byte goes. */
@@ -97,12 +99,19 @@ export class SectionWriter {
     const path = this.#target(contentId);
     if (fileExists(path)) this.#writer.abort();
     else this.#writer.commit(path);
+    this.#end();
     const counts = { bytes: fileBytes, rows: rowCount, deleted: deletedCount };
     return { contentId, path, sha256, ...counts, kind, layout };
   }
 
   abort(): void {
     this.#writer.abort();
+    this.#end();
+  }
+
+  #end(): void {
+    if (!this.#done) this.#hasher.giveBack();
+    this.#done = true;
   }
 
   #endBlock(): void {
