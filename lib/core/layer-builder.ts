@@ -87,10 +87,12 @@ class LayerPlanner {
   }
 
   plan(): LayerPlan {
-    const { dtype, parentContentId } = this.#subject;
+    const { dtype, dim, parentContentId } = this.#subject;
     const kind = parentContentId === '' ? 'base' : 'delta';
     const progression = kind === 'base' ? findProgression(this.#keys) : undefined;
-    const layout = this.#input.layout ?? layoutFor(kind, dtype, progression !== undefined);
+    const layout =
+      this.#input.layout ??
+      layoutFor(kind, dtype, rowBytesOf(dtype, dim), progression !== undefined);
     if (layout === 'dense') return this.#planDense(progression!);
     if (layout === 'inline') return this.#planInline();
     return this.#planIndexed();

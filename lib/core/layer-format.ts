@@ -22,6 +22,9 @@ export const INDEX_STRIDE = 16;
 /** Bytes of a slot of the deleted keys: a key. */
 export const DELETED_STRIDE = 8;
 
+/** Rows up to this many bytes are stored beside their keys: one memory miss answers a key. */
+export const INLINE_ROW_BYTES_MAX = 128;
+
 export type LayerKind = 'base' | 'delta';
 export type LayerLayout = 'inline' | 'indexed' | 'dense';
 

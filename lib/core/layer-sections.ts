@@ -8,6 +8,7 @@ import {
   blockCountOf,
   DELETED_STRIDE,
   HEADER_BYTES,
+  INLINE_ROW_BYTES_MAX,
   type LayerHeader,
   type LayerKind,
   type LayerLayout,
@@ -60,10 +61,15 @@ export interface SectionSizes {
 }
 
 /** The layout of a shard that nobody asked for another of. */
-export function layoutFor(kind: LayerKind, dtype: TableDtype, isProgression: boolean): LayerLayout {
+export function layoutFor(
+  kind: LayerKind,
+  dtype: TableDtype,
+  rowBytes: number,
+  isProgression: boolean,
+): LayerLayout {
   if (dtype === 'bytes') return 'indexed';
   if (isProgression && kind === 'base') return 'dense';
-  return 'inline';
+  return rowBytes <= INLINE_ROW_BYTES_MAX ? 'inline' : 'indexed';
 }
 
 export function rowsPerSegmentOf(stride: number, segmentBytesMax: number): number {

@@ -67,9 +67,18 @@ test('layouts follow from the content: dense, inline, or indexed when asked or w
   const common = { table: 't', shardIndex: 0, shardNum: 1, keys: packKeys([1n, 2n, 3n]) };
   const rows = { ...common, dtype: 'f32' as const, dim: 2, rows: new Uint8Array(3 * 8) };
   const values = { values: new Uint8Array(24), ends: Uint32Array.of(8, 16, 24) };
+  const keys = packKeys([1n, 2n, 4n]);
   const layoutOf = (input: LayerInput): string => writeTo(folder, input).layout;
   assert.equal(layoutOf(rows), 'dense');
-  assert.equal(layoutOf({ ...rows, keys: packKeys([1n, 2n, 4n]) }), 'inline');
+  assert.equal(layoutOf({ ...rows, keys }), 'inline');
+  const wide = (dim: number): LayerInput => ({
+    ...rows,
+    keys,
+    dim,
+    rows: new Uint8Array(12 * dim),
+  });
+  assert.equal(layoutOf(wide(32)), 'inline', 'rows of 128 bytes');
+  assert.equal(layoutOf(wide(33)), 'indexed', 'rows of 132 bytes');
   assert.equal(layoutOf({ ...rows, layout: 'indexed' }), 'indexed');
   assert.equal(layoutOf({ ...rows, parentContentId: PARENT }), 'inline', 'a delta is never dense');
   assert.equal(layoutOf({ ...common, dtype: 'bytes', ...values }), 'indexed');

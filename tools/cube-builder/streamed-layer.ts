@@ -112,7 +112,7 @@ class Sizer {
     const kind = parentContentId === '' ? 'base' : 'delta';
     const facts = this.#facts();
     const isProgression = facts.progression !== undefined;
-    const layout = this.#options.layout ?? layoutFor(kind, dtype, isProgression);
+    const layout = this.#options.layout ?? layoutFor(kind, dtype, rowBytes, isProgression);
     const deletedHomeSlots = deletedCount === 0 ? 0 : homeSlotsOf(deletedCount, 1);
     const content: LayerContent = {
       ...{ layout, rowCount: count, deletedCount, deletedHomeSlots },
