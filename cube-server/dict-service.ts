@@ -6,15 +6,19 @@ import { CubeError } from '../lib/core/errors.ts';
 import type { ServerLimits } from '../lib/core/limits.ts';
 import type { RpcResponse } from '../lib/rpc/rpc-routes.ts';
 import type { Frame } from '../proto/baidu-std.ts';
-import { DictRequest, dictValuesBytesMax, STATUS_MISS, writeDictValues } from '../proto/dict.ts';
+import { DictRequest, STATUS_MISS } from '../proto/dict.ts';
 import { OutputBuffer } from '../proto/output-buffer.ts';
 import type { HeldTable, HeldVersion } from './held-version.ts';
 import type { HeldVersions } from './held-versions.ts';
-import { misrouted } from './lookup-service.ts';
+import { misrouted } from './misrouted.ts';
+import { SeekBatch } from './seek-batch.ts';
+import { answerLater, runLater, runNow, type Steps } from './steps.ts';
 
-/** Keys looked up at once: their rows stay in the cache until they are written out. */
-const BATCH_KEYS = 256;
 const TAG_VERSION = 0x12;
+/** More keys than these are looked up in slices: they would hold up everybody for more than a few milliseconds. */
+const KEYS_AT_ONCE_MAX = 65_536;
+/** Keys between two moments when others may go first. */
+const SLICE_KEYS = 16_384;
 
 export interface CubeTable {
   readonly bundle: string;
@@ -26,14 +30,25 @@ interface Target {
   readonly table: HeldTable;
 }
 
+interface Seek {
+  readonly target: Target;
+  /** u64 little-endian. */
+  readonly keys: Uint8Array;
+  readonly count: number;
+  readonly versionRequired: boolean;
+  readonly batch: SeekBatch;
+}
+
+function bufferOf({ buffer, byteOffset, byteLength }: Uint8Array): Buffer {
+  return Buffer.from(buffer, byteOffset, byteLength);
+}
+
 export class DictService {
   readonly #held: HeldVersions;
   readonly #limits: ServerLimits;
   readonly #cubeTable: CubeTable | undefined;
   readonly #request: DictRequest;
-  readonly #found = new Uint8Array(BATCH_KEYS / 8);
-  #rows = new Uint8Array(0);
-  #rowWords = new Int32Array(0);
+  #batch: SeekBatch | undefined;
   #target: Target | undefined;
   #targetRevision = -1;
 
@@ -49,40 +64,51 @@ export class DictService {
   readonly handle = (frame: Frame, response: RpcResponse): void => {
     this.#decode(frame.bytes, frame.payloadStart, frame.payloadEnd);
     const target = this.#requireTarget();
+    if (this.#isLater(target)) {
+      const deferred = response.defer();
+      deferred.begin(0);
+      void answerLater(this.#write(deferred.output, this.#ownSeek(target)), deferred);
+      return;
+    }
     response.begin(0);
-    this.#write(response.output, target);
+    runNow(this.#write(response.output, this.#seek(target)));
   };
 
   /** Over HTTP with a protobuf body. */
-  answer(body: Uint8Array): Uint8Array {
+  answer(body: Uint8Array): Uint8Array | Promise<Uint8Array> {
     this.#decode(body, 0, body.length);
+    const target = this.#requireTarget();
     const output = new OutputBuffer();
-    this.#write(output, this.#requireTarget());
+    if (this.#isLater(target)) {
+      const steps = this.#write(output, this.#ownSeek(target));
+      return runLater(steps, () => false).then(() => output.written());
+    }
+    runNow(this.#write(output, this.#seek(target)));
     return output.written();
   }
 
-  /** Over HTTP with a JSON body; an empty one is an empty request. */
+  /**
+   * A JSON message inside a frame; an empty one is an empty request.
+   * @throws CubeError UNSUPPORTED for a table on disk
+   */
   answerJson(body: string): string {
     this.#decodeJson(body);
     const target = this.#requireTarget();
-    const { count, keyBytes, versionRequired } = this.#request;
-    const { rowBytes } = target.table.resident;
-    this.#checkSize(dictValuesBytesMax(count, rowBytes));
-    const values: string[] = [];
-    for (let at = 0; at < count; at += BATCH_KEYS) {
-      const batch = Math.min(BATCH_KEYS, count - at);
-      this.#lookup(target, keyBytes, 8 * at, batch);
-      for (let i = 0; i < batch; i++) {
-        const hit = (this.#found[i >> 3]! & (1 << (i & 7))) !== 0;
-        const row = Buffer.from(this.#rows.buffer, i * rowBytes, hit ? rowBytes : 0);
-        values.push(`{"status":${hit ? 0 : STATUS_MISS},"value":"${row.toString('base64')}"}`);
-      }
+    if (target.table.resident.onDisk) {
+      throw new CubeError(
+        'UNSUPPORTED',
+        `table ${target.table.resident.name} is read from disk: ask in protobuf, or in JSON over HTTP`,
+      );
     }
-    target.held.lookups++;
-    const fields: string[] = [];
-    if (count > 0) fields.push(`"values":[${values.join(',')}]`);
-    if (versionRequired) fields.push(`"version":${JSON.stringify(target.held.resident.version)}`);
-    return `{${fields.join(',')}}`;
+    return runNow(this.#json(this.#seek(target)));
+  }
+
+  /** Over HTTP with a JSON body. */
+  answerJsonLater(body: string): Promise<string> | string {
+    this.#decodeJson(body);
+    const target = this.#requireTarget();
+    if (!target.table.resident.onDisk) return runNow(this.#json(this.#seek(target)));
+    return runLater(this.#json(this.#ownSeek(target)), () => false);
   }
 
   #decode(bytes: Uint8Array, start: number, end: number): void {
@@ -116,45 +142,74 @@ export class DictService {
     }
   }
 
-  #write(output: OutputBuffer, target: Target): void {
+  #isLater({ table }: Target): boolean {
+    return table.resident.onDisk || this.#request.count > KEYS_AT_ONCE_MAX;
+  }
+
+  /** The decoded request, answered before the next one is decoded. */
+  #seek(target: Target): Seek {
     const { count, keyBytes, versionRequired } = this.#request;
-    const { resident, hitPrefix } = target.table;
-    const { rowBytes } = resident;
-    this.#checkSize(dictValuesBytesMax(count, rowBytes));
-    for (let at = 0; at < count; at += BATCH_KEYS) {
-      const batch = Math.min(BATCH_KEYS, count - at);
-      this.#lookup(target, keyBytes, 8 * at, batch);
-      const start = output.reserve(dictValuesBytesMax(batch, rowBytes));
-      const source = {
-        count: batch,
-        rowBytes,
-        hitPrefix,
-        rows: this.#rows,
-        rowWords: this.#rowWords,
-        found: this.#found,
-      };
-      output.truncate(writeDictValues(output.bytes, output.view, start, source));
-    }
+    if (this.#batch?.table !== target.table)
+      this.#batch = new SeekBatch(target.table, this.#limits.responseBytes);
+    return { target, keys: keyBytes, count, versionRequired, batch: this.#batch };
+  }
+
+  /** The decoded request with all it needs of its own. */
+  #ownSeek(target: Target): Seek {
+    const { count, keyBytes, versionRequired } = this.#request;
+    const keys = keyBytes.slice(0, 8 * count);
+    return {
+      target,
+      keys,
+      count,
+      versionRequired,
+      batch: new SeekBatch(target.table, this.#limits.responseBytes),
+    };
+  }
+
+  *#write(output: OutputBuffer, seek: Seek): Steps {
+    const { target, versionRequired, batch } = seek;
+    yield* this.#batches(seek, () => batch.write(output));
     if (versionRequired) output.appendString(TAG_VERSION, target.held.resident.version);
-    target.held.lookups++;
   }
 
-  /** Rows and found bits of one batch into the buffers of this service. */
-  #lookup(target: Target, keys: Uint8Array, keysAt: number, count: number): void {
+  *#json(seek: Seek): Steps<string> {
+    const { target, count, versionRequired, batch } = seek;
+    const values: string[] = [];
+    yield* this.#batches(seek, () => {
+      for (const value of batch.values()) {
+        const text = value === undefined ? '' : bufferOf(value).toString('base64');
+        values.push(`{"status":${value === undefined ? STATUS_MISS : 0},"value":"${text}"}`);
+      }
+    });
+    const fields: string[] = [];
+    if (count > 0) fields.push(`"values":[${values.join(',')}]`);
+    if (versionRequired) fields.push(`"version":${JSON.stringify(target.held.resident.version)}`);
+    return `{${fields.join(',')}}`;
+  }
+
+  /** Looks up batch after batch, each taken by `take` before the next overwrites it. */
+  *#batches({ target, keys, count, batch }: Seek, take: () => void): Steps {
     const { resident, traffic } = target.table;
-    this.#reserveRows(resident.rowBytes);
-    const hits = resident.lookup(keys, keysAt, count, this.#rows, 0, this.#found, 0);
-    if (hits < 0) throw misrouted(this.#held, keys, keysAt, -1 - hits, resident.name);
-    traffic.keys += count;
-    traffic.hits += hits;
-    traffic.bytes += hits * resident.rowBytes;
-  }
-
-  #reserveRows(rowBytes: number): void {
-    const needed = Math.ceil((BATCH_KEYS * rowBytes) / 4) * 4;
-    if (this.#rows.length >= needed) return;
-    this.#rows = new Uint8Array(needed);
-    this.#rowWords = new Int32Array(this.#rows.buffer);
+    let bytes = batch.answerBytesMax(count);
+    this.#checkSize(bytes);
+    target.held.lookups++;
+    for (let at = 0, slice = SLICE_KEYS; at < count; at += batch.keysMax) {
+      const inBatch = Math.min(batch.keysMax, count - at);
+      const hits = resident.onDisk
+        ? yield batch.lookupLater(keys, 8 * at, inBatch)
+        : batch.lookup(keys, 8 * at, inBatch);
+      if (hits < 0) throw misrouted(this.#held, keys, 0, at - 1 - hits, resident.name);
+      if (resident.dtype === 'bytes') bytes += batch.valuesBytes;
+      this.#checkSize(bytes);
+      traffic.keys += inBatch;
+      traffic.hits += hits;
+      traffic.bytes += batch.valuesBytes;
+      take();
+      if (at < slice) continue;
+      slice += SLICE_KEYS;
+      yield undefined;
+    }
   }
 
   #checkSize(byteCount: number): void {

@@ -1,5 +1,5 @@
 /** A resident version with what answering needs at hand: tables, encoded fields, traffic counters, last use. */
-import { tableOf } from '../lib/core/manifest.ts';
+import { type TableDtype, tableOf } from '../lib/core/manifest.ts';
 import { tablesDigest } from '../lib/core/tables-digest.ts';
 import type { ResidentTable } from '../lib/store/resident-table.ts';
 import type { ResidentVersion } from '../lib/store/resident-version.ts';
@@ -16,11 +16,27 @@ export interface TableTraffic {
   bytes: number;
 }
 
-export interface HeldTable {
+export class HeldTable {
   readonly resident: ResidentTable;
   readonly traffic: TableTraffic;
-  /** What stands before each hit in Cube's seek response. */
+  /** What stands before each hit in Cube's seek response, which answers rows as f32. */
   readonly hitPrefix: Uint8Array;
+
+  constructor(resident: ResidentTable, traffic: TableTraffic) {
+    this.resident = resident;
+    this.traffic = traffic;
+    this.hitPrefix = dictHitPrefix(4 * resident.dim);
+  }
+
+  /** 0 for values, which have no one size. */
+  answeredRowBytes(asF32: boolean): number {
+    return asF32 ? 4 * this.resident.dim : this.resident.rowBytes;
+  }
+
+  answeredDtype(asF32: boolean): TableDtype {
+    const { dtype } = this.resident;
+    return asF32 && dtype !== 'bytes' ? 'f32' : dtype;
+  }
 }
 
 export class HeldVersion {
@@ -46,8 +62,7 @@ export class HeldVersion {
     for (const { name } of resident.manifest.tables) {
       const table = resident.table(name);
       if (table === undefined) throw new Error(`table ${name} was not loaded`);
-      const hitPrefix = dictHitPrefix(table.rowBytes);
-      this.#tables.set(name, { resident: table, traffic: traffic(name), hitPrefix });
+      this.#tables.set(name, new HeldTable(table, traffic(name)));
     }
   }
 

@@ -17,9 +17,10 @@ export function addLookupRoutes(
   lookup: LookupService,
   dict: DictService,
 ): void {
-  app.post(`/${LOOKUP_SERVICE}/${LOOKUP_METHOD}`, (request, reply) =>
-    reply.header('content-type', PROTOBUF).send(lookup.answer(bodyOf(request))),
-  );
+  app.post(`/${LOOKUP_SERVICE}/${LOOKUP_METHOD}`, async (request, reply) => {
+    const answer = await lookup.answer(bodyOf(request));
+    return reply.header('content-type', PROTOBUF).send(answer);
+  });
   const shortName = DICT_SERVICE.slice(DICT_SERVICE.lastIndexOf('.') + 1);
   for (const service of [DICT_SERVICE, shortName]) {
     app.route({
@@ -53,13 +54,17 @@ function bodyOf(request: FastifyRequest): Uint8Array {
 }
 
 /** As brpc: the content type decides between protobuf and JSON, and the answer has the same. */
-function seek(dict: DictService, request: FastifyRequest, reply: FastifyReply): FastifyReply {
+async function seek(
+  dict: DictService,
+  request: FastifyRequest,
+  reply: FastifyReply,
+): Promise<FastifyReply> {
   const contentType = request.headers['content-type'] ?? JSON_TYPE;
   const body = bodyOf(request);
   reply.header('content-type', contentType);
-  if (contentType.startsWith(PROTOBUF)) return reply.send(dict.answer(body));
+  if (contentType.startsWith(PROTOBUF)) return reply.send(await dict.answer(body));
   // As bytes: of a string the framework would extend the content type by a charset.
-  return reply.send(Buffer.from(dict.answerJson(new TextDecoder().decode(body))));
+  return reply.send(Buffer.from(await dict.answerJsonLater(new TextDecoder().decode(body))));
 }
 
 /** An error as brpc sends it over HTTP: its number in a header, and a line of text. */

@@ -11,14 +11,20 @@ import {
   groupBytes,
   KEY_BYTES,
   LookupRequestDecoder,
+  ROWS_F32,
   setGroupHits,
   writeResponseGroup,
 } from '../proto/lookup.ts';
 import { OutputBuffer } from '../proto/output-buffer.ts';
 import type { HeldTable, HeldVersion } from './held-version.ts';
 import type { HeldVersions } from './held-versions.ts';
+import { LookupJob } from './lookup-job.ts';
+import { misrouted } from './misrouted.ts';
+import { answerLater, runLater, runNow } from './steps.ts';
 
 const TAG_ROWS = 0x1a;
+/** More keys than these are looked up in slices: they would hold up everybody for more than a few milliseconds. */
+const KEYS_AT_ONCE_MAX = 65_536;
 
 export class LookupService {
   readonly #held: HeldVersions;
@@ -29,6 +35,9 @@ export class LookupService {
   readonly #hitsAt: number[] = [];
   #keyCount = 0;
   #rowsBytes = 0;
+  #asF32 = false;
+  #hasValues = false;
+  #later = false;
 
   constructor(held: HeldVersions, limits: ServerLimits) {
     this.#held = held;
@@ -41,30 +50,50 @@ export class LookupService {
     this.#request.decode(bytes, payloadStart, payloadEnd);
     const held = this.#prepare();
     this.#checkKeyBytes(attachmentEnd - attachmentStart);
-    response.begin(this.#rowsBytes);
-    this.#writeHead(response.output, held);
-    this.#writeRows(response.output, bytes, attachmentStart);
     held.lookups++;
+    if (this.#later) {
+      const deferred = response.defer();
+      const steps = this.#job(held, bytes.slice(attachmentStart, attachmentEnd), 0, false);
+      void answerLater(steps.steps(deferred), deferred);
+    } else if (this.#hasValues) {
+      runNow(this.#job(held, bytes, attachmentStart, false).steps(response));
+    } else {
+      response.begin(this.#rowsBytes);
+      this.#writeHead(response.output, held);
+      this.#writeRows(response.output, bytes, attachmentStart);
+    }
   };
 
-  /** Over HTTP: keys and rows are fields of the messages. */
-  answer(body: Uint8Array): Uint8Array {
+  /**
+   * Over HTTP: keys and rows are fields of the messages.
+   * @param body stays as it is until the answer is there
+   */
+  answer(body: Uint8Array): Uint8Array | Promise<Uint8Array> {
     const { keysStart, keysEnd } = this.#request.decode(body);
     const held = this.#prepare();
     this.#checkKeyBytes(keysEnd - keysStart);
+    held.lookups++;
     const output = new OutputBuffer(this.#rowsBytes + 1024);
+    if (this.#later || this.#hasValues) {
+      const steps = this.#job(held, body, keysStart, true).steps({
+        output,
+        begin: () => undefined,
+      });
+      if (this.#later) return runLater(steps, () => false).then(() => output.written());
+      runNow(steps);
+      return output.written();
+    }
     this.#writeHead(output, held);
     output.appendByte(TAG_ROWS);
     output.appendVarint(this.#rowsBytes);
     this.#writeRows(output, body, keysStart);
-    held.lookups++;
     return output.written();
   }
 
   /** Checks the decoded request and finds its version and tables, before anything is written. */
   #prepare(): HeldVersion {
-    const { shardIndex, shardNum, bundle, version, groupCount, tables, counts, tablesDigest } =
-      this.#request;
+    const { shardIndex, shardNum, bundle, version, groupCount, tables, counts } = this.#request;
+    const { tablesDigest, rowsAs } = this.#request;
     const { keysPerRequest, responseBytes } = this.#limits;
     if (shardIndex !== this.#held.shardIndex || shardNum !== this.#held.shardNum) {
       throw new CubeError(
@@ -82,12 +111,18 @@ export class LookupService {
     }
     this.#keyCount = 0;
     this.#rowsBytes = 0;
+    this.#asF32 = rowsAs === ROWS_F32;
+    this.#hasValues = false;
+    this.#later = false;
     for (let g = 0; g < groupCount; g++) {
       const table = held.table(tables[g]!);
       this.#tables[g] = table;
       this.#keyCount += counts[g]!;
-      this.#rowsBytes += groupBytes(counts[g]!, table.resident.rowBytes);
+      this.#rowsBytes += groupBytes(counts[g]!, table.answeredRowBytes(this.#asF32));
+      if (table.resident.dtype === 'bytes') this.#hasValues = true;
+      if (table.resident.onDisk) this.#later = true;
     }
+    if (this.#keyCount > KEYS_AT_ONCE_MAX) this.#later = true;
     if (this.#keyCount > keysPerRequest || this.#rowsBytes > responseBytes) {
       throw new CubeError(
         'TOO_LARGE',
@@ -109,14 +144,11 @@ export class LookupService {
     const { groupCount, counts } = this.#request;
     output.append(held.versionField);
     for (let g = 0; g < groupCount; g++) {
-      const { dtype, rowBytes } = this.#tables[g]!.resident;
-      this.#hitsAt[g] = writeResponseGroup(
-        output,
-        dtype,
-        rowBytes,
-        counts[g]!,
-        rowBytes * counts[g]!,
-      );
+      const table = this.#tables[g]!;
+      const count = counts[g]!;
+      const dtype = table.answeredDtype(this.#asF32);
+      const rowBytes = table.answeredRowBytes(this.#asF32);
+      this.#hitsAt[g] = writeResponseGroup(output, dtype, rowBytes, count, rowBytes * count);
     }
   }
 
@@ -126,36 +158,33 @@ export class LookupService {
     let keysAt = keysStart;
     const bytes = output.bytes;
     for (let g = 0; g < groupCount; g++) {
-      const { resident, traffic } = this.#tables[g]!;
+      const table = this.#tables[g]!;
+      const { resident, traffic } = table;
       const count = counts[g]!;
       const rowsAt = at + bitmapBytes(count);
-      const end = at + groupBytes(count, resident.rowBytes);
+      const rowsEnd = rowsAt + count * table.answeredRowBytes(this.#asF32);
+      const end = at + groupBytes(count, table.answeredRowBytes(this.#asF32));
       bytes.fill(0, at + Math.ceil(count / 8), rowsAt);
-      bytes.fill(0, rowsAt + count * resident.rowBytes, end);
-      const hits = resident.lookup(keys, keysAt, count, bytes, rowsAt, bytes, at);
+      bytes.fill(0, rowsEnd, end);
+      const hits = resident.lookup(keys, keysAt, count, bytes, rowsAt, bytes, at, this.#asF32);
       if (hits < 0) throw misrouted(this.#held, keys, keysAt, -1 - hits, resident.name);
       setGroupHits(output, this.#hitsAt[g]!, hits);
       traffic.keys += count;
       traffic.hits += hits;
-      traffic.bytes += count * resident.rowBytes;
+      traffic.bytes += rowsEnd - rowsAt;
       at = end;
       keysAt += count * KEY_BYTES;
     }
   }
-}
 
-/** A missing key of another shard: answering "missing" would turn a routing fault into wrong predictions. */
-export function misrouted(
-  held: HeldVersions,
-  keys: Uint8Array,
-  keysAt: number,
-  index: number,
-  table: string,
-): CubeError {
-  const view = new DataView(keys.buffer, keys.byteOffset);
-  const key = view.getBigUint64(keysAt + index * KEY_BYTES, true);
-  return new CubeError(
-    'WRONG_SHARD',
-    `key ${key} (number ${index} for table ${table}) belongs to shard ${key % BigInt(held.shardNum)}; this replica serves shard ${held.shardIndex} of ${held.shardNum}`,
-  );
+  /** The request as work of its own, which outlives the decoder's. */
+  #job(version: HeldVersion, keys: Uint8Array, keysAt: number, rowsInside: boolean): LookupJob {
+    const { groupCount, counts } = this.#request;
+    return new LookupJob({
+      ...{ held: this.#held, version, keys, keysAt, asF32: this.#asF32, rowsInside },
+      tables: this.#tables.slice(0, groupCount),
+      counts: counts.slice(0, groupCount),
+      responseBytes: this.#limits.responseBytes,
+    });
+  }
 }

@@ -211,6 +211,55 @@ export function writeDictValues(
   return at;
 }
 
+export interface DictBlobs {
+  readonly count: number;
+  /** The values one after another; a missing key has none. */
+  readonly values: Uint8Array;
+  readonly lengths: Uint32Array;
+  readonly found: Uint8Array;
+}
+
+/** Bytes of values of any length, at most. @param valuesBytes of all together */
+export function dictBlobsBytesMax(count: number, valuesBytes: number): number {
+  return valuesBytes + 16 * count;
+}
+
+/** Writes values of any length at `at`, where dictBlobsBytesMax bytes are free. @returns the end */
+export function writeDictBlobs(target: Uint8Array, at: number, source: DictBlobs): number {
+  const { count, values, lengths, found } = source;
+  let from = 0;
+  for (let i = 0; i < count; i++) {
+    if ((found[i >> 3]! & (1 << (i & 7))) === 0) {
+      for (let j = 0; j < MISS_VALUE.length; j++) target[at++] = MISS_VALUE[j]!;
+      continue;
+    }
+    const length = lengths[i]!;
+    target[at] = 0x0a;
+    at = writeVarint(target, at + 1, 3 + varintBytes(length) + length);
+    target[at] = 0x08;
+    target[at + 1] = 0;
+    target[at + 2] = 0x12;
+    at = writeVarint(target, at + 3, length);
+    target.set(values.subarray(from, from + length), at);
+    from += length;
+    at += length;
+  }
+  return at;
+}
+
+/** @param value below 2^31. @returns the end */
+function writeVarint(target: Uint8Array, at: number, value: number): number {
+  for (; value > 0x7f; value >>>= 7) target[at++] = (value & 0x7f) | 0x80;
+  target[at] = value;
+  return at + 1;
+}
+
+function varintBytes(value: number): number {
+  let bytes = 1;
+  for (; value > 0x7f; value >>>= 7) bytes++;
+  return bytes;
+}
+
 function copyWords(
   view: DataView,
   at: number,
