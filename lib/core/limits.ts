@@ -13,6 +13,11 @@ export interface ServerLimits {
   readonly inflatedBytes: number;
   /** Bytes of one HTTP request body. */
   readonly httpBodyBytes: number;
+  /** Bytes of the head of one HTTP request. */
+  readonly httpHeaderBytes: number;
+  /** Milliseconds within which the head of an HTTP request must be there, and all of it. */
+  readonly httpHeadersMs: number;
+  readonly httpRequestMs: number;
   /** Characters of one JSON seek: every key costs the event loop far more than a packed one does. */
   readonly jsonChars: number;
   /** Keys of one lookup or seek. */
@@ -41,7 +46,7 @@ export interface ServerLimits {
   readonly idleMs: number;
   /** Unsent bytes of one connection above which nothing more is read from it. */
   readonly outputHighWaterBytes: number;
-  /** Milliseconds within which a peer must take `slowReaderBytes` of what waits for it; a stopping server waits as long. */
+  /** Milliseconds within which a peer must take `slowReaderBytes` of what waits for it. */
   readonly slowReaderMs: number;
   readonly slowReaderBytes: number;
   /**
@@ -60,6 +65,11 @@ export const DEFAULT_SERVER_LIMITS: ServerLimits = {
   inflatedBytes: 16 << 20,
   /** As many packed keys as keysPerRequest allows, and room for the head. */
   httpBodyBytes: 9 << 20,
+  /** Node's own; a hundred times what our callers send. */
+  httpHeaderBytes: 16 << 10,
+  /** Who takes longer is a broken or hostile client. */
+  httpHeadersMs: 10_000,
+  httpRequestMs: 60_000,
   /** About 50,000 keys of 20 digits: some 40 ms during which nobody else is answered. */
   jsonChars: 1 << 20,
   /** 8 MiB of keys: far above a batch of a thousand rows with a thousand features. */

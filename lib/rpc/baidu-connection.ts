@@ -8,6 +8,7 @@ import {
   copyReplyTo,
   type Frame,
   FrameDecoder,
+  logIdOf,
   type ReplyTo,
   writeErrorResponse,
 } from '../../proto/baidu-std.ts';
@@ -50,11 +51,6 @@ export class BaiduConnection implements DeferringCaller {
     this.#host = host;
     this.#decoder = new FrameDecoder(host.limits.frameBytes);
     socket.setNoDelay(true);
-    socket.on('timeout', () => {
-      if (!this.#blocked) return;
-      host.slowReaders++;
-      socket.destroy();
-    });
     socket.on('close', () => {
       this.#accountHeld(0);
       this.#accountInput(0);
@@ -140,6 +136,7 @@ export class BaiduConnection implements DeferringCaller {
     const startMs = systemClock.nowMs();
     const timed = host.untilSample === 0;
     const replyTo = copyReplyTo(request);
+    const logId = logIdOf(request);
     let reservedBytes = 0;
     return new DeferredResponse(host.pool.take(), {
       replyTo,
@@ -152,7 +149,7 @@ export class BaiduConnection implements DeferringCaller {
       settle: (output, failure) => {
         host.unsentBytes -= reservedBytes;
         if (failure !== undefined) {
-          this.#countFailure(route, failure);
+          this.#countFailure(route, failure, logId);
           this.#refuse(output, replyTo, failure);
         }
         if (timed) route.onSample((systemClock.nowMs() - startMs) / 1000);
@@ -197,16 +194,17 @@ export class BaiduConnection implements DeferringCaller {
         return;
       }
       const failure = CubeError.from(error);
-      this.#countFailure(route, failure);
+      this.#countFailure(route, failure, logIdOf(frame));
       this.#refuse(output, frame, failure);
     }
   }
 
-  #countFailure(route: RpcRoute, failure: CubeError): void {
+  #countFailure(route: RpcRoute, failure: CubeError, logId: bigint): void {
     route.countError(failure.code);
     if (failure.code !== 'INTERNAL') return;
     const { service, method } = route;
-    this.#host.logger.error({ err: failure.cause ?? failure, service, method }, 'call failed');
+    const what = { err: failure.cause ?? failure, service, method, logId: String(logId) };
+    this.#host.logger.error(what, 'call failed');
   }
 
   /** An error response with the prefix that brpc puts before its texts. */
@@ -244,10 +242,8 @@ export class BaiduConnection implements DeferringCaller {
     if (this.#blocked || this.#ended) return;
     this.#blocked = true;
     this.socket.pause();
-    this.socket.setTimeout(this.#host.limits.slowReaderMs);
     this.socket.once('drain', () => {
       this.#blocked = false;
-      this.socket.setTimeout(0);
       this.#active = true;
       if (this.#ended) return;
       this.#process();

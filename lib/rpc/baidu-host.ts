@@ -23,7 +23,6 @@ export class BaiduHost {
   unknownCalls = 0;
   /** Connections ended because their bytes were no baidu_std or over a limit. */
   brokenConnections = 0;
-  slowReaders = 0;
   untilSample: number = RpcRoutes.sampleEvery;
   #callsInFlight = 0;
   #onIdle: (() => void) | undefined;

@@ -1,20 +1,26 @@
 /**
  * The HTTP/1.1 side of the one port: a fastify instance on an http.Server that never listens and is handed its
- * sockets. Bodies arrive as raw bytes; a CubeError thrown by a handler becomes its HTTP status and
+ * sockets. Bodies arrive as raw bytes, decompressed; a CubeError thrown by a handler becomes its HTTP status and
  * `{"code", "error"}`. Bounded: requests in flight, the bytes of their bodies, and the bytes of answers not yet sent.
  */
 import { createServer, type IncomingHttpHeaders, type Server } from 'node:http';
 import type { Socket } from 'node:net';
-import { type FastifyError, type FastifyInstance, type FastifyReply, fastify } from 'fastify';
+import {
+  type FastifyError,
+  type FastifyInstance,
+  type FastifyReply,
+  type FastifyRequest,
+  fastify,
+} from 'fastify';
 import { CubeError } from '../core/errors.ts';
 import { ERROR_TEXT_CHARS_MAX, type ServerLimits } from '../core/limits.ts';
 import type { Logger } from '../platform/logs.ts';
+import { decompress } from './compression.ts';
 
 /** What brpc calls its error codes over HTTP. */
 export const ERROR_CODE_HEADER = 'x-bd-error-code';
-/** A request that takes longer to arrive than this is a broken or hostile client. */
-const REQUEST_TIMEOUT_MS = 60_000;
 const NO_SUCH_METHOD = 1002;
+const COMPRESSION_GZIP = 2;
 
 export class HttpFront {
   readonly app: FastifyInstance;
@@ -31,22 +37,34 @@ export class HttpFront {
   #stopping = false;
 
   constructor(limits: ServerLimits, logger: Logger) {
-    const server = createServer({ requestTimeout: REQUEST_TIMEOUT_MS });
+    const { httpHeaderBytes, httpHeadersMs, httpRequestMs, idleMs } = limits;
+    const server = createServer({
+      maxHeaderSize: httpHeaderBytes,
+      headersTimeout: Math.min(httpHeadersMs, httpRequestMs),
+      requestTimeout: httpRequestMs,
+      keepAliveTimeout: idleMs,
+      // How often the two timeouts are looked at.
+      connectionsCheckingInterval: Math.ceil(httpHeadersMs / 4),
+    });
     this.#server = server;
     this.#limits = limits;
-    server.keepAliveTimeout = limits.idleMs;
     this.app = fastify({
       bodyLimit: limits.httpBodyBytes,
       serverFactory: (handler) => server.on('request', handler),
     });
     this.app.removeAllContentTypeParsers();
-    this.app.addContentTypeParser('*', { parseAs: 'buffer' }, (_request, body, done) => {
-      done(null, body);
-    });
+    this.app.addContentTypeParser(
+      '*',
+      { parseAs: 'buffer' },
+      async ({ headers }: FastifyRequest, body: Buffer) =>
+        plainBody(headers['content-encoding'], body, limits.inflatedBytes),
+    );
     this.app.setErrorHandler((error: FastifyError | CubeError, request, reply) => {
       const failure = toCubeError(error);
-      if (failure.code === 'INTERNAL')
-        logger.error({ err: error, url: request.url }, 'call failed');
+      if (failure.code === 'INTERNAL') {
+        const logId = request.headers['log-id'];
+        logger.error({ err: error, url: request.url, logId }, 'call failed');
+      }
       return sendError(reply, failure);
     });
     this.app.setNotFoundHandler((request, reply) => {
@@ -65,6 +83,10 @@ export class HttpFront {
 
   get inFlight(): number {
     return this.#inFlight;
+  }
+
+  get unsentBytes(): number {
+    return this.#unsentBytes;
   }
 
   /** Call once all routes are there. */
@@ -91,8 +113,8 @@ export class HttpFront {
     this.#stopping = true;
     this.#server.closeIdleConnections();
     if (this.#inFlight > 0) {
-      const { slowReaderMs } = this.#limits;
-      const timer = setTimeout(() => this.#server.closeAllConnections(), slowReaderMs);
+      const { drainMs } = this.#limits;
+      const timer = setTimeout(() => this.#server.closeAllConnections(), drainMs);
       await new Promise<void>((resolve) => {
         this.#idle = resolve;
       });
@@ -102,15 +124,13 @@ export class HttpFront {
     await this.app.close();
   }
 
-  /** A peer that takes nothing of its answer is closed; the time stops once the answer is out. */
   #limitAnswers(): void {
-    const { outputTotalBytes, slowReaderMs } = this.#limits;
+    const { outputTotalBytes } = this.#limits;
     this.app.addHook('preHandler', async () => {
       if (this.#unsentBytes <= outputTotalBytes) return;
       throw new CubeError('OVERLOADED', 'too many answers wait to be read by their callers');
     });
-    this.app.addHook('onSend', async (request, reply, payload) => {
-      request.raw.socket.setTimeout(slowReaderMs);
+    this.app.addHook('onSend', async (_request, reply, payload) => {
       const byteCount = (payload as string | Uint8Array | null)?.length ?? 0;
       this.#unsentBytes += byteCount;
       this.#atEnd(reply, () => {
@@ -157,6 +177,16 @@ export class HttpFront {
       }
     });
   }
+}
+
+/** As brpc: a request's body may be gzip. @throws CubeError INVALID_ARGUMENT, TOO_LARGE */
+function plainBody(encoding: string | undefined, body: Buffer, bytesMax: number): Uint8Array {
+  if (encoding === undefined || encoding === 'identity') return body;
+  if (encoding === 'gzip') return decompress(COMPRESSION_GZIP, body, bytesMax);
+  throw new CubeError(
+    'INVALID_ARGUMENT',
+    `Content-Encoding ${encoding.slice(0, 40)} is not supported; send gzip, or none`,
+  );
 }
 
 /** What a request's body may take: none is read beyond the limit. */

@@ -13,6 +13,7 @@ import { systemClock } from '../platform/clock.ts';
 import type { Logger } from '../platform/logs.ts';
 import { BaiduConnection } from './baidu-connection.ts';
 import { BaiduHost } from './baidu-host.ts';
+import { DrainWatch } from './drain-watch.ts';
 import { formatEndpoint } from './endpoint.ts';
 import type { GrpcFront } from './grpc-front.ts';
 import type { HttpFront } from './http-front.ts';
@@ -47,7 +48,8 @@ export class OnePortServer {
   readonly #grpc: GrpcFront | undefined;
   readonly #limits: ServerLimits;
   readonly #logger: Logger;
-  readonly #sockets = new Set<Socket>();
+  readonly #sockets = new Map<Socket, DrainWatch>();
+  #slowReaders = 0;
   readonly #calls = new Set<BaiduConnection>();
   #sweeper: NodeJS.Timeout | undefined;
 
@@ -67,6 +69,16 @@ export class OnePortServer {
 
   get connections(): number {
     return this.#sockets.size;
+  }
+
+  /** Connections closed because their peers took too little of what waited for them. */
+  get slowReaders(): number {
+    return this.#slowReaders + (this.#grpc?.slowReaders ?? 0);
+  }
+
+  /** Of answers over any protocol that their callers have not taken yet. */
+  get unsentBytes(): number {
+    return this.host.unsentBytes + this.#http.unsentBytes + (this.#grpc?.unsentBytes ?? 0);
   }
 
   /** @returns the address it listens on. @throws CubeError IO when the port is taken or not allowed */
@@ -102,7 +114,7 @@ export class OnePortServer {
     }
     await othersStopped;
     const timer = setTimeout(() => {
-      for (const socket of this.#sockets) socket.destroy();
+      for (const socket of this.#sockets.keys()) socket.destroy();
     }, STOP_CLOSE_MS);
     await closed;
     clearTimeout(timer);
@@ -110,7 +122,7 @@ export class OnePortServer {
   }
 
   #accept(socket: Socket): void {
-    this.#sockets.add(socket);
+    this.#sockets.set(socket, new DrainWatch(socket));
     socket.on('close', () => this.#sockets.delete(socket));
     // A peer that resets its connection is its own business; 'close' follows.
     socket.on('error', () => socket.destroy());
@@ -162,7 +174,13 @@ export class OnePortServer {
 
   #sweep(): void {
     const nowMs = systemClock.nowMs();
+    const crowded = this.unsentBytes > this.#limits.outputTotalBytes / 2;
     for (const connection of this.#calls) connection.sweep(nowMs);
+    for (const [socket, watch] of this.#sockets) {
+      if (!watch.isSlow(nowMs, this.#limits, crowded)) continue;
+      this.#slowReaders++;
+      socket.destroy();
+    }
     this.#grpc?.sweep(nowMs);
   }
 }

@@ -110,7 +110,7 @@ test('pipelined requests end with their connection, those that wait behind anoth
 });
 
 test('stopping does not wait for a request that never comes whole', async () => {
-  const { server, port } = await startEcho({ slowReaderMs: 200 });
+  const { server, port } = await startEcho({ drainMs: 200 });
   const head = 'POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\nhalf';
   const slow = sendText(port, head);
   await until(() => server.connections === 1);

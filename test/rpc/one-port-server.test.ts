@@ -252,7 +252,7 @@ test('a reader that never reads is closed', async () => {
   const connection = new RawConnection(port);
   connection.socket.pause();
   for (let i = 1; i <= 200; i++) connection.send(requestFrame(i, bytes(''), { method: 'amplify' }));
-  await until(() => server.host.slowReaders === 1);
+  await until(() => server.slowReaders === 1);
   await until(() => server.host.unsentBytes === 0 && server.connections === 0);
   connection.socket.destroy();
 });

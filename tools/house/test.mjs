@@ -1,6 +1,7 @@
 /**
  * Runs the compiled tests with node:test. Arguments are parts of file names: `npm test -- layer` runs the test
  * files whose path contains "layer". (Node 20 takes no globs, and a folder argument would also run helpers.)
+ * `npm run soak` runs the long ones instead (`*.soak.ts`).
  */
 import { spawnSync } from 'node:child_process';
 import { readdirSync } from 'node:fs';
@@ -8,9 +9,11 @@ import { dirname, join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 const root = join(dirname(fileURLToPath(import.meta.url)), '..', '..');
-const parts = process.argv.slice(2);
+const soak = process.argv.includes('--soak');
+const suffix = soak ? '.soak.js' : '.test.js';
+const parts = process.argv.slice(2).filter((part) => part !== '--soak');
 const files = readdirSync(join(root, 'dist', 'test'), { recursive: true, withFileTypes: true })
-  .filter((entry) => entry.isFile() && entry.name.endsWith('.test.js'))
+  .filter((entry) => entry.isFile() && entry.name.endsWith(suffix))
   .map((entry) => relative(root, join(entry.parentPath, entry.name)))
   .filter((path) => parts.length === 0 || parts.some((part) => path.includes(part)))
   .sort();
@@ -21,7 +24,7 @@ if (files.length === 0) {
 const reporter = process.stdout.isTTY ? 'spec' : 'tap';
 const args = [
   '--test',
-  '--test-concurrency=2',
+  `--test-concurrency=${soak ? 1 : 2}`,
   '--test-timeout=300000',
   `--test-reporter=${reporter}`,
 ];
