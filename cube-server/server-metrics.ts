@@ -193,7 +193,7 @@ function addConnectionMetrics(
   metrics.collectedGauge({
     name: 'hypercube_unsent_bytes',
     help: 'Answers that their callers have not read yet.',
-    collect: (set) => set({}, server()?.host.unsentBytes ?? 0),
+    collect: (set) => set({}, server()?.unsentBytes ?? 0),
   });
   metrics.collectedCounter({
     name: 'hypercube_connections_refused_total',
@@ -202,11 +202,11 @@ function addConnectionMetrics(
     collect: (set) => {
       const data = server();
       if (data === undefined) return;
-      const { connectionsRefused, http2Refused, host } = data;
+      const { connectionsRefused, http2Refused, slowReaders, host } = data;
       set({ reason: 'limit' }, connectionsRefused);
       set({ reason: 'http2' }, http2Refused);
       set({ reason: 'malformed' }, host.brokenConnections);
-      set({ reason: 'slow_reader' }, host.slowReaders);
+      set({ reason: 'slow_reader' }, slowReaders);
     },
   });
   metrics.collectedCounter({
