@@ -18,6 +18,13 @@ export interface OracleTable {
   readonly rows: ReadonlyMap<bigint, Float32Array>;
   /** Empty: zeros. */
   readonly defaultRow: readonly number[];
+  /** How the rows are stored when not as f32: bytes that the client hands on as they are. */
+  readonly stored?: {
+    readonly dtype: 'f16' | 'i8';
+    readonly rows: ReadonlyMap<bigint, Uint8Array>;
+  };
+  /** Of a table of dtype bytes, which has no rows. */
+  readonly values?: ReadonlyMap<bigint, Uint8Array>;
 }
 
 export interface OracleVersion {
@@ -54,10 +61,10 @@ export function manifestOf(version: OracleVersion): Manifest {
     files: [],
     hash: { scheme: 'raw', seed: 0n, modulo: 0n },
     slots: [],
-    tables: version.tables.map(({ name, dim, rows, defaultRow }) => ({
+    tables: version.tables.map(({ name, dim, rows, defaultRow, stored, values }) => ({
       name,
       dim,
-      dtype: 'f32',
+      dtype: values === undefined ? (stored?.dtype ?? 'f32') : 'bytes',
       rows: rows.size,
       defaultRow,
       shardNum: version.shardNum,

@@ -5,6 +5,8 @@
 import { createServer, type Server, type Socket } from 'node:net';
 import { CubeError, ERROR_STATUS, type ErrorCode } from '../../lib/core/errors.ts';
 import { keyToBigint } from '../../lib/core/keys.ts';
+import type { TableDtype } from '../../lib/core/manifest.ts';
+import { rowBytesOf } from '../../lib/core/row-codec.ts';
 import {
   beginResponse,
   type Frame,
@@ -16,8 +18,9 @@ import {
   bitmapBytes,
   decodeLookupRequest,
   encodeVersionField,
-  groupBytes,
+  groupBytesOf,
   type LookupRequestHead,
+  ROWS_F32,
   setGroupHits,
   writeResponseGroup,
 } from '../../proto/lookup.ts';
@@ -29,10 +32,17 @@ export type Behaviour =
   | 'answer'
   | 'answer another version'
   | 'answer a row too few'
+  | 'answer more hits than there are'
+  | 'answer one key more than asked'
+  | 'answer rows of another dtype'
   | 'answer garbage'
+  | 'answer late'
   | 'stay silent'
   | 'drop the connection'
   | ErrorCode;
+
+/** How late a late answer is: later than a backup, far earlier than a deadline. */
+const LATE_MS = 25;
 
 export class ShardServer {
   readonly shard: number;
@@ -47,6 +57,9 @@ export class ShardServer {
   /** Pieces of bytes that arrived, read or not. */
   arrivals = 0;
   behave: () => Behaviour = () => 'answer';
+  responseBytes: number = Number.POSITIVE_INFINITY;
+  /** Says which versions it holds when it lacks one. */
+  saysHeld = false;
   #server: Server | undefined;
   readonly #sockets = new Set<Socket>();
   #port = 0;
@@ -81,7 +94,7 @@ export class ShardServer {
   async kill(): Promise<void> {
     const server = this.#server;
     this.#server = undefined;
-    for (const socket of this.#sockets) socket.resetAndDestroy();
+    for (const socket of this.#sockets) reset(socket);
     if (server !== undefined) await new Promise((resolve) => server.close(resolve));
   }
 
@@ -109,7 +122,7 @@ export class ShardServer {
     const behaviour = this.behave();
     if (behaviour === 'stay silent') return;
     if (behaviour === 'drop the connection') {
-      socket.resetAndDestroy();
+      reset(socket);
       return;
     }
     if (behaviour in ERROR_STATUS) {
@@ -124,7 +137,14 @@ export class ShardServer {
         writeErrorResponse(output, frame, status.brpc, message);
       }
     }
-    socket.write(output.written());
+    if (behaviour === 'answer late') setTimeout(() => socket.write(output.written()), LATE_MS);
+    else socket.write(output.written());
+  }
+
+  #heldText(): string {
+    return this.saysHeld
+      ? ` (held: ${this.versions.map(({ version }) => version).join(', ')})`
+      : '';
   }
 
   #answer(output: OutputBuffer, frame: Frame, head: LookupRequestHead, behaviour: Behaviour): void {
@@ -135,53 +155,103 @@ export class ShardServer {
       ({ bundle, version }) => bundle === head.bundle && version === head.version,
     );
     if (held === undefined)
-      throw new CubeError('VERSION_ABSENT', `no version ${head.version} here`);
-    const tables = head.groups.map(({ table }) => held.tables.find(({ name }) => name === table)!);
-    let rowsBytes = 0;
-    head.groups.forEach(({ count }, g) => {
-      rowsBytes += groupBytes(count, 4 * tables[g]!.dim);
+      throw new CubeError('VERSION_ABSENT', `no version ${head.version} here${this.#heldText()}`);
+    const answers = head.groups.map(({ table, count }) => {
+      const found = held.tables.find(({ name }) => name === table)!;
+      return new GroupAnswer(found, count, head.rowsAs === ROWS_F32);
     });
+    let at = frame.attachmentStart;
+    for (const answer of answers) {
+      const end = at + 8 * answer.count;
+      answer.fill(new Uint32Array(Uint8Array.from(frame.bytes.subarray(at, end)).buffer));
+      at = end;
+    }
+    const rowsBytes = answers.reduce((sum, { bytes }) => sum + bytes.length, 0);
+    if (rowsBytes > this.responseBytes) {
+      const text = `${rowsBytes} bytes of rows: a lookup has at most ${this.responseBytes} bytes; split it`;
+      throw new CubeError('TOO_LARGE', text);
+    }
     const missingBytes = behaviour === 'answer a row too few' ? 4 : 0;
     const frameStart = output.length;
     const metaEnd = beginResponse(output, frame, rowsBytes - missingBytes);
     if (behaviour === 'answer garbage') output.append(Uint8Array.of(0xff, 0xff, 0xff));
     const said = behaviour === 'answer another version' ? 'other' : held.version;
     output.append(encodeVersionField(said));
-    const hitsAt = head.groups.map(({ count }, g) =>
-      writeResponseGroup(output, 'f32', 4 * tables[g]!.dim, count, 4 * tables[g]!.dim * count),
-    );
-    let at = frame.attachmentStart;
-    head.groups.forEach(({ count }, g) => {
-      const keys = new Uint32Array(
-        Uint8Array.from(frame.bytes.subarray(at, at + 8 * count)).buffer,
+    for (const { dtype, rowBytes, count, partBytes, hits } of answers) {
+      const lying = behaviour === 'answer one key more than asked' ? 1 : 0;
+      const other = behaviour === 'answer rows of another dtype' && dtype === 'f32';
+      const more = behaviour === 'answer more hits than there are' ? 1 : 0;
+      const hitsAt = writeResponseGroup(
+        output,
+        other ? 'bf16' : dtype,
+        rowBytes,
+        count + lying,
+        partBytes,
       );
-      setGroupHits(output, hitsAt[g]!, appendRows(output, tables[g]!, keys, count));
-      at += 8 * count;
-    });
+      setGroupHits(output, hitsAt, hits + more);
+    }
+    for (const { bytes } of answers) output.append(bytes);
     output.truncate(output.length - missingBytes);
     finishFrame(output, frameStart, metaEnd);
   }
 }
 
-function appendRows(
-  output: OutputBuffer,
-  table: OracleTable,
-  keys: Uint32Array,
-  count: number,
-): number {
-  const rowsAt = bitmapBytes(count);
-  const answer = new Uint8Array(groupBytes(count, 4 * table.dim));
-  let hits = 0;
-  for (let i = 0; i < count; i++) {
-    const row = table.rows.get(keyToBigint(keys, i));
-    if (row !== undefined) {
-      hits++;
-      answer[i >>> 3]! |= 1 << (i & 7);
-    }
-    const values =
-      row ?? Float32Array.from({ length: table.dim }, (_, d) => table.defaultRow[d] ?? 0);
-    answer.set(new Uint8Array(values.buffer), rowsAt + i * 4 * table.dim);
+/** A socket that is ending already cannot be reset: Node would neither close it nor end the process. */
+function reset(socket: Socket): void {
+  if (socket.writableEnded) socket.destroy();
+  else socket.resetAndDestroy();
+}
+
+/** The answer to one group: bitmap and rows, or values. */
+class GroupAnswer {
+  readonly count: number;
+  dtype: TableDtype = 'f32';
+  rowBytes: number;
+  /** Bitmap and rows part, padded. */
+  bytes: Uint8Array = new Uint8Array(0);
+  /** Of the rows part before its padding. */
+  partBytes = 0;
+  hits = 0;
+  readonly #table: OracleTable;
+  readonly #asF32: boolean;
+
+  constructor(table: OracleTable, count: number, asF32: boolean) {
+    this.#table = table;
+    this.#asF32 = asF32;
+    this.count = count;
+    this.rowBytes = 4 * table.dim;
   }
-  output.append(answer);
-  return hits;
+
+  fill(keys: Uint32Array): void {
+    const { values, stored, rows, dim, defaultRow } = this.#table;
+    const found = new Uint8Array(bitmapBytes(this.count));
+    const parts: Uint8Array[] = [];
+    const lengths = new Uint32Array(values === undefined ? 0 : this.count);
+    if (values !== undefined) [this.dtype, this.rowBytes] = ['bytes', 0];
+    else if (stored !== undefined && !this.#asF32) {
+      [this.dtype, this.rowBytes] = [stored.dtype, rowBytesOf(stored.dtype, dim)];
+    }
+    for (let i = 0; i < this.count; i++) {
+      const key = keyToBigint(keys, i);
+      const row = rows.get(key);
+      const hit = values === undefined ? row !== undefined : values.has(key);
+      if (hit) {
+        this.hits++;
+        found[i >>> 3]! |= 1 << (i & 7);
+      }
+      if (this.dtype === 'bytes') {
+        const value = values!.get(key) ?? new Uint8Array(0);
+        lengths[i] = value.length;
+        parts.push(value);
+      } else if (this.dtype === 'f32') {
+        const floats = row ?? Float32Array.from({ length: dim }, (_, d) => defaultRow[d] ?? 0);
+        parts.push(new Uint8Array(floats.buffer, floats.byteOffset, floats.byteLength));
+      } else parts.push(stored!.rows.get(key) ?? new Uint8Array(this.rowBytes).fill(0x55));
+    }
+    const part = Buffer.concat([new Uint8Array(lengths.buffer), ...parts]);
+    this.partBytes = part.length;
+    this.bytes = new Uint8Array(groupBytesOf(this.count, part.length));
+    this.bytes.set(found);
+    this.bytes.set(part, found.length);
+  }
 }
