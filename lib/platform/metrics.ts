@@ -2,7 +2,14 @@
  * Prometheus metrics of a process: the one import of prom-client. Hot paths count in plain fields; a metric with a
  * `collect` function reads them when it is scraped.
  */
-import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
+import {
+  AggregatorRegistry,
+  Counter,
+  collectDefaultMetrics,
+  Gauge,
+  Histogram,
+  Registry,
+} from 'prom-client';
 
 export type { Counter, Gauge, Histogram } from 'prom-client';
 
@@ -27,9 +34,9 @@ const DURATION_BUCKETS_SECONDS: readonly number[] = [
 export class MetricsRegistry {
   readonly #registry: Registry = new Registry();
 
-  /** With the metrics of the process itself: CPU, memory, event loop lag, garbage collection. */
-  constructor() {
-    collectDefaultMetrics({ register: this.#registry });
+  /** @param ofProcess with the metrics of the process itself: CPU, memory, event loop lag, garbage collection */
+  constructor(ofProcess = true) {
+    if (ofProcess) collectDefaultMetrics({ register: this.#registry });
   }
 
   counter<Label extends string = never>(definition: MetricDefinition<Label>): Counter<Label> {
@@ -90,5 +97,16 @@ export class MetricsRegistry {
 
   metricsText(): Promise<string> {
     return this.#registry.metrics();
+  }
+
+  /** The values now, as something to post to another thread. */
+  async values(): Promise<object> {
+    return this.#registry.getMetricsAsJSON();
+  }
+
+  /** With the values of other threads added to those of the same name and labels. */
+  async mergedText(others: readonly object[]): Promise<string> {
+    const own = await this.values();
+    return AggregatorRegistry.aggregate([own, ...others]).metrics();
   }
 }

@@ -6,7 +6,7 @@
  * later ones are refused with STOPPING so that callers turn to another replica; deferred answers are waited for; then
  * the connections end.
  */
-import { createServer, type Server, type Socket } from 'node:net';
+import { createServer, type ListenOptions, type Server, type Socket } from 'node:net';
 import { CubeError } from '../core/errors.ts';
 import type { ServerLimits } from '../core/limits.ts';
 import { systemClock } from '../platform/clock.ts';
@@ -81,13 +81,20 @@ export class OnePortServer {
     return this.host.unsentBytes + this.#http.unsentBytes + (this.#grpc?.unsentBytes ?? 0);
   }
 
-  /** @returns the address it listens on. @throws CubeError IO when the port is taken or not allowed */
-  async listen(host: string, port: number): Promise<string> {
+  /**
+   * @param reusePort other threads of this process listen there too
+   * @returns the address it listens on
+   * @throws CubeError IO when the port is taken or not allowed
+   */
+  async listen(host: string, port: number, reusePort = false): Promise<string> {
     await this.#http.start();
     this.#grpc?.start();
     await new Promise<void>((resolve, reject) => {
       this.#server.once('error', (error) => reject(listenError(error, host, port)));
-      this.#server.listen({ host, port, backlog: 1024 }, resolve);
+      const options: ListenOptions & { reusePort: boolean } = {
+        ...{ host, port, backlog: 1024, reusePort },
+      };
+      this.#server.listen(options, resolve);
     });
     this.#server.on('error', (error) => this.#logger.error({ err: error }, 'accept failed'));
     const { idleMs, slowReaderMs } = this.#limits;
