@@ -14,7 +14,8 @@ import {
 } from '../lib/platform/cli.ts';
 import { makeFolder } from '../lib/platform/files.ts';
 import { runService } from '../lib/platform/lifecycle.ts';
-import { createLogger, LOG_LEVELS } from '../lib/platform/logs.ts';
+import { createLogger, LOG_LEVELS, type Logger } from '../lib/platform/logs.ts';
+import { DEFAULT_LOAD_BYTES_PER_SECOND } from '../lib/store/resident-store.ts';
 import { collectLimits, limitsHelp, serverLimits } from './limit-option.ts';
 import { CubeServer } from './server.ts';
 import { parseShards } from './shard-option.ts';
@@ -29,6 +30,8 @@ interface Flags {
   readonly adminPort?: number;
   readonly dataDir: string;
   readonly memory: number;
+  readonly threads: number;
+  readonly inMem: boolean;
   readonly loadRate: number;
   readonly retireGraceMs: number;
   readonly cubeTable?: { bundle: string; table: string };
@@ -95,12 +98,19 @@ function addServingOptions(program: Command): Command {
         .default(4 * 2 ** 30, '4GiB')
         .argParser(byteCount),
     )
+    .option(
+      '--threads <count>',
+      'threads that answer lookups, on Node 22.12 or newer',
+      integerBetween(1, 256),
+      1,
+    )
+    .option('--no-in-mem', 'keep rows in their files: for tables larger than memory')
     .addOption(
       new Option(
         '--load-rate <bytes>',
         'bytes a second that a load reads while lookups are answered; 0: as fast as possible',
       )
-        .default(512 * 2 ** 20, '512MiB')
+        .default(DEFAULT_LOAD_BYTES_PER_SECOND, '1GiB')
         .argParser(byteCount),
     )
     .option(
@@ -131,6 +141,16 @@ function parseCubeTable(text: string): { bundle: string; table: string } {
   };
 }
 
+/** Threads need listeners that share a port. */
+function usableThreads(threads: number, logger: Logger): number {
+  const [major = 0, minor = 0] = process.versions.node.split('.').map(Number);
+  const canSharePort = major > 22 || (major === 22 && minor >= 12);
+  if (threads === 1 || canSharePort) return threads;
+  const { version } = process;
+  logger.warn({ threads, node: version }, '--threads needs Node 22.12 or newer: one thread serves');
+  return 1;
+}
+
 async function serve(flags: Flags): Promise<void> {
   const beyond = flags.shard.find((shard) => shard >= flags.shardNum);
   if (beyond !== undefined) {
@@ -152,7 +172,9 @@ async function serve(flags: Flags): Promise<void> {
     shardNum: flags.shardNum,
     dataFolder: flags.dataDir,
     memoryBytes: flags.memory,
-    loadBytesPerSecond: flags.loadRate === 0 ? undefined : flags.loadRate,
+    threads: usableThreads(flags.threads, logger),
+    rowsOnDisk: !flags.inMem,
+    loadBytesPerSecond: flags.loadRate === 0 ? Number.POSITIVE_INFINITY : flags.loadRate,
     retireGraceMs: flags.retireGraceMs,
     cubeTable: flags.cubeTable,
     cubeFolder: flags.cubeData,
@@ -163,8 +185,12 @@ async function serve(flags: Flags): Promise<void> {
   const drain = (): void => void server.drain();
   process.on('SIGHUP', drain);
   const start = async (): Promise<CubeServer> => {
-    const address = await server.listen(flags);
-    reportToSupervisor(address);
+    try {
+      reportToSupervisor(await server.listen(flags));
+    } catch (error) {
+      await server.stop();
+      throw error;
+    }
     return server;
   };
   try {

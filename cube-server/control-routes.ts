@@ -17,7 +17,7 @@ import type { ControlAccess } from './control-access.ts';
 import type { ControlService } from './control-service.ts';
 
 /** Why a command failed: Cube's answer to a failure has no room for it. */
-const REASON_HEADER = 'x-hypercube-error';
+export const REASON_HEADER = 'x-hypercube-error';
 const CMD_PATHS = ['/ControlService/cmd', '/rec.mcube.ControlService/cmd'];
 
 export interface ControlRoutesOptions {

@@ -12,6 +12,8 @@ export interface ConversionJob {
   readonly table: string;
   readonly shardIndex: number;
   readonly shardNum: number;
+  /** Laid out so that rows can stay on disk. */
+  readonly indexed: boolean;
 }
 
 export interface ConvertedDict {

@@ -25,6 +25,7 @@ export interface CubeDirectoriesOptions {
   /** For layer files on their way into memory; nobody else writes there. */
   readonly workFolder: string;
   readonly table: CubeTable;
+  readonly rowsOnDisk: boolean;
   readonly logger: Logger;
 }
 
@@ -81,7 +82,7 @@ export class CubeDirectories implements CubeVersions {
     const source = `${folder}${path}`;
     const converted = await convert({
       ...{ source, target: workFolder, bundle: table.bundle, table: table.table },
-      ...{ shardIndex, shardNum },
+      ...{ shardIndex, shardNum, indexed: this.#options.rowsOnDisk },
     });
     try {
       if (parent !== undefined) this.#requireExtends(parent, converted.indexFiles, source);

@@ -6,8 +6,10 @@ import { formatEndpoint } from '../lib/rpc/endpoint.ts';
 import { ERROR_CODE_HEADER, toCubeError } from '../lib/rpc/http-front.ts';
 import { DICT_METHOD, DICT_SERVICE } from '../proto/dict.ts';
 import { LOOKUP_METHOD, LOOKUP_SERVICE } from '../proto/lookup.ts';
+import { REASON_HEADER } from './control-routes.ts';
 import type { DictService } from './dict-service.ts';
 import type { LookupService } from './lookup-service.ts';
+import type { HttpCall, HttpResult } from './thread-protocol.ts';
 
 const PROTOBUF = 'application/proto';
 const JSON_TYPE = 'application/json';
@@ -43,10 +45,32 @@ export function addHealthRoutes(app: FastifyInstance, notReady: () => string | u
   });
 }
 
-export function addMetricsRoute(app: FastifyInstance, metrics: MetricsRegistry): void {
+/** @param ofThreads the values of other threads, to be added */
+export function addMetricsRoute(
+  app: FastifyInstance,
+  metrics: MetricsRegistry,
+  ofThreads: () => Promise<object[]>,
+): void {
   app.get('/metrics', async (_request, reply) =>
-    reply.header('content-type', metrics.contentType).send(await metrics.metricsText()),
+    reply
+      .header('content-type', metrics.contentType)
+      .send(await metrics.mergedText(await ofThreads())),
   );
+}
+
+/** Answers a request that came in on another thread. */
+export async function answerCall(app: FastifyInstance, call: HttpCall): Promise<HttpResult> {
+  const { method, url, headers, body, remoteAddress } = call;
+  const response = await app.inject({
+    ...{ method: method as 'GET', url, headers, remoteAddress },
+    ...(body === undefined ? {} : { payload: Buffer.from(body) }),
+  });
+  const answered: Record<string, string> = {};
+  for (const name of ['content-type', ERROR_CODE_HEADER, REASON_HEADER]) {
+    const value = response.headers[name];
+    if (value !== undefined) answered[name] = String(value);
+  }
+  return { status: response.statusCode, headers: answered, body: response.rawPayload };
 }
 
 function bodyOf(request: FastifyRequest): Uint8Array {

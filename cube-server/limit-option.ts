@@ -6,7 +6,7 @@ import { byteCount, InvalidArgumentError } from '../lib/platform/cli.ts';
 type LimitName = keyof ServerLimits;
 
 /** What each bounds, in a few words; the reasons for the defaults are in lib/core/limits.ts. */
-const MEANING: Partial<Record<LimitName, string>> = {
+const MEANING: Record<LimitName, string> = {
   frameBytes: 'body of one baidu_std frame',
   inflatedBytes: 'payload or body of one request once decompressed',
   httpBodyBytes: 'body of one HTTP request',
@@ -60,10 +60,25 @@ export function serverLimits(changed: Partial<ServerLimits>): ServerLimits {
   );
 }
 
+/** What one of several threads gets of the limits that are totals. */
+export function limitsOfThread(limits: ServerLimits, threads: number): ServerLimits {
+  if (threads === 1) return limits;
+  const share = (total: number): number => Math.ceil(total / threads);
+  return {
+    ...limits,
+    connections: share(limits.connections),
+    httpInFlight: share(limits.httpInFlight),
+    callsInFlight: share(limits.callsInFlight),
+    grpcInFlight: share(limits.grpcInFlight),
+    inputTotalBytes: share(limits.inputTotalBytes),
+    outputTotalBytes: share(limits.outputTotalBytes),
+  };
+}
+
 export function limitsHelp(): string {
   const rows = NAMES.map((name) => {
     const value = formatValue(name, DEFAULT_SERVER_LIMITS[name]);
-    return `  ${name.padEnd(21)} ${value.padStart(9)}  ${MEANING[name] ?? ''}`;
+    return `  ${name.padEnd(21)} ${value.padStart(9)}  ${MEANING[name]}`;
   });
   return `\nLimits (--limit name=value) and their defaults:\n${rows.join('\n')}\n`;
 }

@@ -1,30 +1,30 @@
 /** What Prometheus sees of a cube-server. Everything is read from plain counters when it is scraped. */
 import type { FastifyInstance } from 'fastify';
-import { MetricsRegistry } from '../lib/platform/metrics.ts';
+import type { MetricsRegistry } from '../lib/platform/metrics.ts';
 import type { OnePortServer } from '../lib/rpc/one-port-server.ts';
 import { RpcRoutes as Routes, type RpcRoutes } from '../lib/rpc/rpc-routes.ts';
+import { type DataPort, HANDED_ON } from './data-port.ts';
 import type { HeldVersions } from './held-versions.ts';
 import type { VersionControl } from './version-control.ts';
 
-export interface ServerMetricsOptions {
-  readonly versions: VersionControl;
-  readonly routes: RpcRoutes;
-  readonly apps: ReadonlySet<FastifyInstance>;
-  readonly server: () => OnePortServer | undefined;
-  readonly ready: () => boolean;
+/** Those of one thread that answers lookups; the threads' values are added up. */
+export function addDataPortMetrics(metrics: MetricsRegistry, data: DataPort): void {
+  addCallMetrics(metrics, data.routes);
+  addTableMetrics(metrics, data.held);
+  addConnectionMetrics(metrics, data.server);
 }
 
-export function createServerMetrics(options: ServerMetricsOptions): MetricsRegistry {
-  const metrics = new MetricsRegistry();
-  addCallMetrics(metrics, options);
-  addTableMetrics(metrics, options.versions.held);
-  addVersionMetrics(metrics, options.versions, options.ready);
-  addLoadMetrics(metrics, options.versions);
-  addConnectionMetrics(metrics, options.server);
-  return metrics;
+/** Those of the process: what is resident, loads, memory. */
+export function addVersionMetrics(
+  metrics: MetricsRegistry,
+  versions: VersionControl,
+  ready: () => boolean,
+): void {
+  addResidentMetrics(metrics, versions, ready);
+  addLoadMetrics(metrics, versions);
 }
 
-function addCallMetrics(metrics: MetricsRegistry, { routes, apps }: ServerMetricsOptions): void {
+function addCallMetrics(metrics: MetricsRegistry, routes: RpcRoutes): void {
   metrics.collectedCounter({
     name: 'hypercube_requests_total',
     help: 'Calls over baidu_std, by service.',
@@ -52,7 +52,11 @@ function addCallMetrics(metrics: MetricsRegistry, { routes, apps }: ServerMetric
     const labels = { service: route.service, method: route.method };
     route.onSample = (seconds) => durations.observe(labels, seconds);
   }
-  const httpDurations = metrics.histogram({
+}
+
+/** @param apps those whose requests count */
+export function addHttpMetrics(metrics: MetricsRegistry, apps: Iterable<FastifyInstance>): void {
+  const durations = metrics.histogram({
     name: 'hypercube_http_request_duration_seconds',
     help: 'Time to answer a request over HTTP, by route and status.',
     labels: ['route', 'status'],
@@ -60,8 +64,10 @@ function addCallMetrics(metrics: MetricsRegistry, { routes, apps }: ServerMetric
   for (const app of apps) {
     app.addHook('onResponse', async (request, reply) => {
       const route = request.routeOptions.url ?? 'unknown';
+      // Counted where it is answered.
+      if (route === HANDED_ON) return;
       const status = String(reply.statusCode);
-      httpDurations.observe({ route, status }, reply.elapsedTime / 1000);
+      durations.observe({ route, status }, reply.elapsedTime / 1000);
     });
   }
 }
@@ -95,7 +101,7 @@ function addTableMetrics(metrics: MetricsRegistry, held: HeldVersions): void {
   });
 }
 
-function addVersionMetrics(
+function addResidentMetrics(
   metrics: MetricsRegistry,
   versions: VersionControl,
   ready: () => boolean,
@@ -137,6 +143,11 @@ function addVersionMetrics(
       set({ kind: 'used' }, usedBytes);
       set({ kind: 'pooled' }, pooledBytes);
     },
+  });
+  metrics.collectedGauge({
+    name: 'hypercube_draining',
+    help: '1 when every lookup is refused until control says otherwise.',
+    collect: (set) => set({}, held.draining ? 1 : 0),
   });
   metrics.collectedGauge({
     name: 'hypercube_ready',
@@ -181,28 +192,23 @@ function addLoadMetrics(metrics: MetricsRegistry, versions: VersionControl): voi
   });
 }
 
-function addConnectionMetrics(
-  metrics: MetricsRegistry,
-  server: () => OnePortServer | undefined,
-): void {
+function addConnectionMetrics(metrics: MetricsRegistry, server: OnePortServer): void {
   metrics.collectedGauge({
     name: 'hypercube_connections',
     help: 'Open connections, of any protocol.',
-    collect: (set) => set({}, server()?.connections ?? 0),
+    collect: (set) => set({}, server.connections),
   });
   metrics.collectedGauge({
     name: 'hypercube_unsent_bytes',
     help: 'Answers that their callers have not read yet.',
-    collect: (set) => set({}, server()?.unsentBytes ?? 0),
+    collect: (set) => set({}, server.unsentBytes),
   });
   metrics.collectedCounter({
     name: 'hypercube_connections_refused_total',
     help: 'Connections that were closed, by reason.',
     labels: ['reason'],
     collect: (set) => {
-      const data = server();
-      if (data === undefined) return;
-      const { connectionsRefused, http2Refused, slowReaders, host } = data;
+      const { connectionsRefused, http2Refused, slowReaders, host } = server;
       set({ reason: 'limit' }, connectionsRefused);
       set({ reason: 'http2' }, http2Refused);
       set({ reason: 'malformed' }, host.brokenConnections);
@@ -212,6 +218,6 @@ function addConnectionMetrics(
   metrics.collectedCounter({
     name: 'hypercube_unknown_calls_total',
     help: 'Calls over baidu_std to methods that are not served.',
-    collect: (set) => set({}, server()?.host.unknownCalls ?? 0),
+    collect: (set) => set({}, server.host.unknownCalls),
   });
 }

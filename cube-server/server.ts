@@ -3,24 +3,24 @@ import type { ServerLimits } from '../lib/core/limits.ts';
 import { systemClock } from '../lib/platform/clock.ts';
 import type { Stoppable } from '../lib/platform/lifecycle.ts';
 import type { Logger } from '../lib/platform/logs.ts';
-import { GrpcFront } from '../lib/rpc/grpc-front.ts';
+import { MetricsRegistry } from '../lib/platform/metrics.ts';
 import { HttpFront } from '../lib/rpc/http-front.ts';
 import { OnePortServer } from '../lib/rpc/one-port-server.ts';
 import { RpcRoutes } from '../lib/rpc/rpc-routes.ts';
 import { ResidentStore } from '../lib/store/resident-store.ts';
-import { DICT_METHOD, DICT_SERVICE } from '../proto/dict.ts';
-import { LOOKUP_METHOD, LOOKUP_SERVICE, LOOKUP_STREAM_METHOD } from '../proto/lookup.ts';
 import { CmdService } from './cmd-service.ts';
 import { ControlAccess } from './control-access.ts';
 import { addControlRoutes, refuseControlRoutes } from './control-routes.ts';
 import { ControlService } from './control-service.ts';
 import { CubeDirectories } from './cube-directories.ts';
-import { type CubeTable, DictService } from './dict-service.ts';
+import { DataPort } from './data-port.ts';
+import type { CubeTable } from './dict-service.ts';
 import { HeldVersions } from './held-versions.ts';
-import { addHealthRoutes, addLookupRoutes, addMetricsRoute } from './http-routes.ts';
-import { LookupService } from './lookup-service.ts';
+import { addHealthRoutes, addMetricsRoute, answerCall } from './http-routes.ts';
+import { limitsOfThread } from './limit-option.ts';
 import { OwnVersions } from './own-versions.ts';
-import { createServerMetrics } from './server-metrics.ts';
+import { addDataPortMetrics, addHttpMetrics, addVersionMetrics } from './server-metrics.ts';
+import { ServingThreadPool } from './serving-threads.ts';
 import { VersionControl } from './version-control.ts';
 
 export interface CubeServerOptions {
@@ -28,8 +28,12 @@ export interface CubeServerOptions {
   readonly shardNum: number;
   readonly dataFolder: string;
   readonly memoryBytes: number;
-  /** Undefined: as fast as possible. */
-  readonly loadBytesPerSecond?: number | undefined;
+  /** That answer lookups; more than one where listeners can share a port. */
+  readonly threads?: number;
+  /** Rows stay in their files where the layout lets them. */
+  readonly rowsOnDisk?: boolean;
+  /** While lookups are answered; absent: as fast as possible. */
+  readonly loadBytesPerSecond?: number;
   readonly retireGraceMs: number;
   /** What Cube clients read by seek; undefined: the only table there is. */
   readonly cubeTable: CubeTable | undefined;
@@ -48,17 +52,6 @@ export interface ListenOptions {
   readonly adminPort?: number;
 }
 
-/** What speaks to callers. */
-interface Fronts {
-  readonly routes: RpcRoutes;
-  readonly grpc: GrpcFront;
-  readonly http: HttpFront;
-  /** The same as `http` when control has no port of its own. */
-  readonly adminHttp: HttpFront;
-}
-
-/** What gRPC's reflection shows. */
-const GRPC_PROTO_FILES = ['lookup.proto', 'dict.proto'];
 /** What a dictionary of Cube is called here, unless --cube-table says so. */
 const DEFAULT_CUBE_TABLE: CubeTable = { bundle: 'cube', table: 'dict' };
 /** How exactly idle times are known. */
@@ -72,48 +65,49 @@ export class CubeServer implements Stoppable {
   readonly #control: ControlService;
   readonly #access: ControlAccess;
   readonly #cubeDirectories: CubeDirectories | undefined;
-  #data: OnePortServer | undefined;
+  readonly #data: DataPort;
+  #threads: ServingThreadPool | undefined;
   #admin: OnePortServer | undefined;
   #observer: NodeJS.Timeout | undefined;
   #stopping = false;
 
   constructor(options: CubeServerOptions) {
-    const { shardIndex, shardNum, dataFolder, logger } = options;
+    const { shardIndex, shardNum, dataFolder, cubeTable, threads = 1, logger } = options;
     this.#options = options;
-    this.#store = new ResidentStore({ budgetBytes: options.memoryBytes });
+    this.#store = new ResidentStore({
+      ...{ budgetBytes: options.memoryBytes, threads },
+      rowsOnDisk: options.rowsOnDisk ?? false,
+      onDamage: (error) => logger.error({ reason: error.message }, 'damaged rows on disk'),
+    });
     this.#held = new HeldVersions({ shardIndex, shardNum, clock: systemClock });
     this.#versions = new VersionControl({
       ...{ held: this.#held, store: this.#store, dataFolder, clock: systemClock },
       retireGraceMs: options.retireGraceMs,
-      loadBytesPerSecond: options.loadBytesPerSecond,
+      loadBytesPerSecond: options.loadBytesPerSecond ?? Number.POSITIVE_INFINITY,
     });
     const ready = (): boolean => this.#notReady() === undefined;
     this.#control = new ControlService({ versions: this.#versions, logger, ready });
     this.#access = new ControlAccess(options.controlTokenFile, logger);
     this.#cubeDirectories = this.#openCubeFolder();
+    const limits = limitsOfThread(options.limits, threads);
+    this.#data = new DataPort({ held: this.#held, limits, cubeTable, ready, logger });
   }
 
-  /** @returns the address, which is also logged. @throws CubeError IO when a port is taken */
+  /** @returns the address, which is also logged. @throws CubeError IO when a port is taken; call `stop` then, too */
   async listen({ host, port, adminPort }: ListenOptions): Promise<string> {
-    const { limits, logger, shardIndex, shardNum } = this.#options;
-    const routes = new RpcRoutes();
-    const http = new HttpFront(limits, logger);
-    const adminHttp = adminPort === undefined ? http : new HttpFront(limits, logger);
-    const ready = (): boolean => this.#notReady() === undefined;
-    const grpc = new GrpcFront({ limits, logger, protoFiles: GRPC_PROTO_FILES, ready });
-    this.#addServices({ routes, grpc, http, adminHttp });
-    const data = new OnePortServer({ routes, http, grpc, limits, logger });
-    this.#data = data;
-    const address = await data.listen(host, port);
+    const { limits, logger, shardIndex, shardNum, threads = 1 } = this.#options;
+    const admin = adminPort === undefined ? this.#data.http : new HttpFront(limits, logger);
+    this.#addRoutes(admin);
+    const address = await this.#data.server.listen(host, port, threads > 1);
+    if (threads > 1) await this.#startThreads(host, Number(/\d+$/.exec(address)?.[0]));
     if (adminPort !== undefined) {
-      this.#admin = new OnePortServer({
-        ...{ routes: new RpcRoutes(), http: adminHttp, limits, logger },
-      });
+      const routes = new RpcRoutes();
+      this.#admin = new OnePortServer({ routes, http: admin, limits, logger });
       const adminAddress = await this.#admin.listen(host, adminPort);
       logger.info({ adminAddress }, 'admin port');
     }
-    logger.info({ address, shardIndex, shardNum }, 'listening');
-    this.#observer = setInterval(() => this.#held.observeUse(), OBSERVE_USE_MS);
+    logger.info({ address, shardIndex, shardNum, threads }, 'listening');
+    this.#observer = setInterval(() => void this.#versions.observeUse(), OBSERVE_USE_MS);
     this.#observer.unref();
     void this.#cubeDirectories?.loadFirst();
     return address;
@@ -128,34 +122,43 @@ export class CubeServer implements Stoppable {
     this.#stopping = true;
     clearInterval(this.#observer);
     // A load under way fails now, so that its caller is not what we wait for; what is resident goes on answering.
-    await Promise.all([this.#store.close(), this.#data?.stop(), this.#admin?.stop()]);
+    const servers = [this.#threads?.stop(), this.#data.server.stop(), this.#admin?.stop()];
+    await Promise.all([this.#store.close(), ...servers]);
   }
 
-  #addServices({ routes, grpc, http, adminHttp }: Fronts): void {
-    const { limits, cubeTable, dataFolder, logger } = this.#options;
-    const lookup = new LookupService(this.#held, limits);
-    const dict = new DictService(this.#held, limits, cubeTable);
-    routes.add(LOOKUP_SERVICE, LOOKUP_METHOD, lookup.handle);
-    routes.add(DICT_SERVICE, DICT_METHOD, dict.handle, (text) => dict.answerJson(text));
-    grpc.addUnary(LOOKUP_SERVICE, LOOKUP_METHOD, (request) => lookup.answer(request));
-    grpc.addBidi(LOOKUP_SERVICE, LOOKUP_STREAM_METHOD, (request) => lookup.answer(request));
-    grpc.addUnary(DICT_SERVICE, DICT_METHOD, (request) => dict.answer(request));
-    const metrics = createServerMetrics({
-      ...{ versions: this.#versions, routes, apps: new Set([http.app, adminHttp.app]) },
-      ready: () => this.#notReady() === undefined,
-      server: () => this.#data,
-    });
-    addLookupRoutes(http.app, lookup, dict);
-    const cube =
-      this.#cubeDirectories ?? new OwnVersions(this.#versions, dataFolder, cubeTable?.bundle);
-    const cmd = new CmdService({ versions: this.#versions, cube, logger });
+  #addRoutes(admin: HttpFront): void {
+    const { cubeTable, dataFolder, logger } = this.#options;
+    const { http } = this.#data;
+    const versions = this.#versions;
+    const cube = this.#cubeDirectories ?? new OwnVersions(versions, dataFolder, cubeTable?.bundle);
+    const cmd = new CmdService({ versions, cube, logger });
     const notReady = (): string | undefined => this.#notReady();
-    addControlRoutes(adminHttp.app, { control: this.#control, cmd, access: this.#access });
-    addMetricsRoute(adminHttp.app, metrics);
-    addHealthRoutes(adminHttp.app, notReady);
-    if (adminHttp === http) return;
+    addControlRoutes(admin.app, { control: this.#control, cmd, access: this.#access });
+    const metrics = new MetricsRegistry();
+    addDataPortMetrics(metrics, this.#data);
+    addHttpMetrics(metrics, new Set([http.app, admin.app]));
+    addVersionMetrics(metrics, versions, () => notReady() === undefined);
+    addMetricsRoute(admin.app, metrics, async () => (await this.#threads?.metrics()) ?? []);
+    addHealthRoutes(admin.app, notReady);
+    if (admin === http) return;
     refuseControlRoutes(http.app);
     addHealthRoutes(http.app, notReady);
+  }
+
+  async #startThreads(host: string, port: number): Promise<void> {
+    const { limits, cubeTable, shardIndex, shardNum, threads = 1, logger } = this.#options;
+    const { app } = this.#data.http;
+    this.#threads = new ServingThreadPool({
+      count: threads - 1,
+      each: {
+        ...{ shardIndex, shardNum, host, port, cubeTable },
+        ...{ limits: limitsOfThread(limits, threads), logLevel: logger.level },
+      },
+      ...{ store: this.#store, held: this.#held, logger },
+      answer: (call) => answerCall(app, call),
+    });
+    this.#versions.threads = this.#threads;
+    await this.#threads.start();
   }
 
   #openCubeFolder(): CubeDirectories | undefined {
@@ -167,6 +170,7 @@ export class CubeServer implements Stoppable {
       // Several servers may share a data folder.
       workFolder: `${dataFolder}/.cube-${shardIndex}-of-${shardNum}`,
       table: cubeTable ?? DEFAULT_CUBE_TABLE,
+      rowsOnDisk: this.#options.rowsOnDisk ?? false,
       logger,
     });
   }

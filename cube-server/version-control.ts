@@ -7,11 +7,10 @@ import { type Manifest, parseManifest, shardNumOf } from '../lib/core/manifest.t
 import type { Clock } from '../lib/platform/clock.ts';
 import { readText } from '../lib/platform/files.ts';
 import { layerPath, manifestPath } from '../lib/repository/layout.ts';
-import type { LoadReport, ResidentStore } from '../lib/store/resident-store.ts';
+import type { LoadReport, LoadRequest, ResidentStore } from '../lib/store/resident-store.ts';
+import type { ResidentVersion } from '../lib/store/resident-version.ts';
 import type { FailedLoad, LoadAnswer, UnloadRequest, VersionRequest } from '../proto/control.ts';
-import type { HeldVersion } from './held-version.ts';
 import type { HeldVersions } from './held-versions.ts';
-import { roomAfter } from './layer-room.ts';
 
 /** Failed loads that status remembers. */
 const FAILED_MAX = 32;
@@ -36,8 +35,8 @@ export interface VersionControlOptions {
   readonly clock: Clock;
   /** A version that was looked up within this time is in use. */
   readonly retireGraceMs: number;
-  /** While lookups are answered, loads read no faster than this; undefined: as fast as possible. */
-  readonly loadBytesPerSecond: number | undefined;
+  /** While lookups are answered, loads read no faster than this; may be infinite. */
+  readonly loadBytesPerSecond: number;
 }
 
 /** Why a version was unloaded: someone asked, or a load needed its memory. */
@@ -110,7 +109,7 @@ export class VersionControl {
    */
   async unload(request: UnloadRequest): Promise<boolean> {
     const { bundle, version, force = false, ifIdleMs = this.#options.retireGraceMs } = request;
-    await this.#observeUse();
+    await this.observeUse();
     const held = this.held.find(request);
     if (held === undefined) return false;
     if (this.held.activeName(bundle) === version) {
@@ -136,6 +135,12 @@ export class VersionControl {
     await this.threads?.drain(draining);
   }
 
+  /** Notes which versions were used since the last call, by any thread. */
+  async observeUse(): Promise<void> {
+    await this.threads?.observeUse();
+    this.held.observeUse();
+  }
+
   loadingStatus(): VersionRequest[] {
     return [...this.#loading.values()].map(({ request }) => request);
   }
@@ -156,13 +161,17 @@ export class VersionControl {
       await this.#unloading.get(name);
       const manifest = await manifestOf();
       const gaveUp: string[] = [];
-      const report = await this.#loadWithRoom(manifest, folder, gaveUp);
+      const report = await this.#loadFiles(manifest, folder, gaveUp);
       await this.#hold(request);
       const durationMs = Math.round(this.#clock.nowMs() - startMs);
-      const { layersLoaded, layersShared, bytes } = report;
-      const answer = { layersLoaded, layersShared, bytes, durationMs };
+      const { layersLoaded, layersShared, bytes, inMemory } = report;
+      const answer = {
+        ...{ layersLoaded, layersShared, bytes, durationMs },
+        ...(gaveUp.length > 0 ? { gaveUp } : {}),
+        ...(inMemory.length > 0 ? { inMemory } : {}),
+      };
       this.onLoaded(answer);
-      return gaveUp.length === 0 ? answer : { ...answer, gaveUp };
+      return answer;
     } catch (error) {
       this.#noteFailure(request, CubeError.from(error));
       throw error;
@@ -171,54 +180,43 @@ export class VersionControl {
     }
   }
 
-  /** Loads; without room, gives up what nobody uses, oldest use first, if that makes room at all. */
-  async #loadWithRoom(manifest: Manifest, folder: string, gaveUp: string[]): Promise<LoadReport> {
+  async #loadFiles(manifest: Manifest, folder: string, gaveUp: string[]): Promise<LoadReport> {
     const { bundle } = manifest;
-    const { loadBytesPerSecond } = this.#options;
+    const request = {
+      manifest,
+      shardIndex: this.held.shardIndex,
+      layerPath: (table: string, contentId: string) =>
+        `${folder}/${layerPath(bundle, table, contentId)}`,
+      // Before anything is active no lookup is disturbed, and being ready soon is what counts.
+      bytesPerSecond: this.held.ready ? this.#options.loadBytesPerSecond : Number.POSITIVE_INFINITY,
+    };
+    await this.#makeRoom(request, gaveUp);
+    return this.#store.load(request);
+  }
+
+  /** Gives up what nobody uses, longest unused first, if that makes room at all; else the load says what is missing. */
+  async #makeRoom(request: LoadRequest, gaveUp: string[]): Promise<void> {
     for (;;) {
-      try {
-        return await this.#store.load({
-          manifest,
-          shardIndex: this.held.shardIndex,
-          layerPath: (table, contentId) => `${folder}/${layerPath(bundle, table, contentId)}`,
-          // Before anything is active no lookup is disturbed, and being ready soon is what counts.
-          ...(this.held.ready && loadBytesPerSecond !== undefined
-            ? { bytesPerSecond: loadBytesPerSecond }
-            : {}),
-        });
-      } catch (error) {
-        if (CubeError.from(error).code !== 'OVERLOADED') throw error;
-        const spare = await this.#spareVersion(manifest);
-        if (spare === undefined) throw error;
-        await this.#drop(spare.resident, 'room');
-        gaveUp.push(nameOf(spare.resident));
-      }
+      const plan = await this.#store.planLoad(request);
+      if (plan.fits) return;
+      await this.observeUse();
+      const spare = this.#spareVersions();
+      const [first] = spare;
+      if (first === undefined) return;
+      if (plan.unusedBytes + plan.freedBy(spare) < plan.neededBytes) return;
+      await this.#drop(first, 'room');
+      gaveUp.push(nameOf(first));
     }
   }
 
-  /** The version to give up next for this one; none when giving up all of them would not make room. */
-  async #spareVersion(manifest: Manifest): Promise<HeldVersion | undefined> {
-    await this.#observeUse();
+  #spareVersions(): ResidentVersion[] {
     const nowMs = this.#clock.nowMs();
-    const held = this.held.all();
-    const spare = held
+    return this.held
+      .all()
       .filter(({ resident: { bundle, version } }) => this.held.activeName(bundle) !== version)
       .filter(({ lastUsedMs }) => nowMs - lastUsedMs >= this.#options.retireGraceMs)
-      .sort((a, b) => a.lastUsedMs - b.lastUsedMs);
-    const kept = held.filter((version) => !spare.includes(version));
-    const { budgetBytes } = this.memory;
-    const room = roomAfter(
-      kept.map(({ resident }) => resident.manifest),
-      manifest,
-      this.held.shardIndex,
-      budgetBytes,
-    );
-    return room >= 0 ? spare[0] : undefined;
-  }
-
-  async #observeUse(): Promise<void> {
-    await this.threads?.observeUse();
-    this.held.observeUse();
+      .sort((a, b) => a.lastUsedMs - b.lastUsedMs)
+      .map(({ resident }) => resident);
   }
 
   async #hold(request: VersionRequest): Promise<void> {

@@ -34,6 +34,8 @@ export interface LoadAnswer {
   readonly durationMs: number;
   /** Versions unloaded to make room, as "bundle/version": going back to them takes a load. */
   readonly gaveUp?: readonly string[];
+  /** Layers whose rows were to stay on disk and are in memory: their layout has them beside their keys. */
+  readonly inMemory?: readonly string[];
 }
 
 export interface ActivateAnswer {

@@ -30,8 +30,9 @@ export class ServerProcess {
   address = '';
   #stderr = '';
 
-  constructor(flags: readonly string[]) {
-    this.child = spawn(process.execPath, [main, ...flags], { stdio: ['ignore', 'pipe', 'pipe'] });
+  /** @param node which Node runs it */
+  constructor(flags: readonly string[], node: string = process.execPath) {
+    this.child = spawn(node, [main, ...flags], { stdio: ['ignore', 'pipe', 'pipe'] });
     running.add(this);
     let stdout = '';
     this.child.stdout?.on('data', (chunk) => {
@@ -50,8 +51,8 @@ export class ServerProcess {
   }
 
   /** A server on a free port, listening. */
-  static async start(flags: readonly string[]): Promise<ServerProcess> {
-    const server = new ServerProcess(['--port', '0', ...flags]);
+  static async start(flags: readonly string[], node?: string): Promise<ServerProcess> {
+    const server = new ServerProcess(['--port', '0', ...flags], node);
     let ended = false;
     server.exited.then(() => {
       ended = true;
