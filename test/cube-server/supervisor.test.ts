@@ -26,14 +26,21 @@ async function shardAt(address: string, otherThan = 0): Promise<Shard> {
   }
 }
 
-/** A port with free ones after it, as far as one can know. */
-function freePort(): Promise<number> {
+function canListen(port: number): Promise<boolean> {
   return new Promise((resolve) => {
-    const server = createServer().listen(0, '127.0.0.1', () => {
-      const address = server.address();
-      server.close(() => resolve(typeof address === 'object' ? (address?.port ?? 0) : 0));
-    });
+    const server = createServer();
+    server.on('error', () => resolve(false));
+    server.listen(port, '127.0.0.1', () => server.close(() => resolve(true)));
   });
+}
+
+/** The first of three free ports, below those that the system gives away itself. */
+async function freePort(): Promise<number> {
+  for (;;) {
+    const port = 20_000 + Math.floor(Math.random() * 9000);
+    const free = await Promise.all([port, port + 1, port + 2].map(canListen));
+    if (free.every((one) => one)) return port;
+  }
 }
 
 function isAlive(pid: number): boolean {
