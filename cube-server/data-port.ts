@@ -1,5 +1,4 @@
 /** The data side of one thread: lookups over every protocol on one port, from the versions that the thread holds. */
-import type { FastifyReply, FastifyRequest } from 'fastify';
 import type { ServerLimits } from '../lib/core/limits.ts';
 import type { Logger } from '../lib/platform/logs.ts';
 import { GrpcFront } from '../lib/rpc/grpc-front.ts';
@@ -8,15 +7,17 @@ import { OnePortServer } from '../lib/rpc/one-port-server.ts';
 import { RpcRoutes } from '../lib/rpc/rpc-routes.ts';
 import { DICT_METHOD, DICT_SERVICE } from '../proto/dict.ts';
 import { LOOKUP_METHOD, LOOKUP_SERVICE, LOOKUP_STREAM_METHOD } from '../proto/lookup.ts';
+import { addControlCalls, CONTROL_PROTO } from './control-grpc.ts';
 import { type CubeTable, DictService } from './dict-service.ts';
 import type { HeldVersions } from './held-versions.ts';
 import { addLookupRoutes } from './http-routes.ts';
 import { LookupService } from './lookup-service.ts';
+import type { HttpCall, HttpResult } from './thread-protocol.ts';
 
 /** The route of what another thread answers. */
 export const HANDED_ON = '/*';
 
-const GRPC_PROTO_FILES = ['lookup.proto', 'dict.proto'];
+const GRPC_PROTO_FILES = ['lookup.proto', 'dict.proto', CONTROL_PROTO];
 
 export interface DataPortOptions {
   readonly held: HeldVersions;
@@ -50,11 +51,20 @@ export class DataPort {
     this.server = new OnePortServer({ routes, http: this.http, grpc, limits, logger });
   }
 
-  /** What this thread does not answer itself over HTTP. */
-  forwardRest(forward: (request: FastifyRequest, reply: FastifyReply) => Promise<void>): void {
+  /** @param answer answers control calls that came over gRPC */
+  answerControl(answer: (call: HttpCall) => Promise<HttpResult>): void {
+    addControlCalls(this.grpc, answer);
+  }
+
+  /** What this thread does not answer itself goes to the main one. */
+  handOn(answer: (call: HttpCall) => Promise<HttpResult>): void {
+    this.answerControl(answer);
     this.http.app.all(HANDED_ON, async (request, reply) => {
-      await forward(request, reply);
-      return reply;
+      const { method, url, headers, body, socket } = request;
+      const bytes = body instanceof Uint8Array ? body : undefined;
+      const remoteAddress = socket.remoteAddress ?? '';
+      const result = await answer({ method, url, headers, body: bytes, remoteAddress });
+      return reply.status(result.status).headers(result.headers).send(Buffer.from(result.body));
     });
   }
 }

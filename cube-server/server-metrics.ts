@@ -2,14 +2,14 @@
 import type { FastifyInstance } from 'fastify';
 import type { MetricsRegistry } from '../lib/platform/metrics.ts';
 import type { OnePortServer } from '../lib/rpc/one-port-server.ts';
-import { RpcRoutes as Routes, type RpcRoutes } from '../lib/rpc/rpc-routes.ts';
+import { type CallCounts, RpcRoutes } from '../lib/rpc/rpc-routes.ts';
 import { type DataPort, HANDED_ON } from './data-port.ts';
 import type { HeldVersions } from './held-versions.ts';
 import type { VersionControl } from './version-control.ts';
 
 /** Those of one thread that answers lookups; the threads' values are added up. */
 export function addDataPortMetrics(metrics: MetricsRegistry, data: DataPort): void {
-  addCallMetrics(metrics, data.routes);
+  addCallMetrics(metrics, data);
   addTableMetrics(metrics, data.held);
   addConnectionMetrics(metrics, data.server);
 }
@@ -24,33 +24,42 @@ export function addVersionMetrics(
   addLoadMetrics(metrics, versions);
 }
 
-function addCallMetrics(metrics: MetricsRegistry, routes: RpcRoutes): void {
+const CALL_LABELS = ['protocol', 'service', 'method'] as const;
+
+function addCallMetrics(metrics: MetricsRegistry, data: DataPort): void {
+  const calls = (): [Record<'protocol' | 'service' | 'method', string>, CallCounts][] =>
+    [
+      ...data.routes.routes.map((counts) => ['baidu_std', counts] as const),
+      ...data.grpc.routes.map((counts) => ['grpc', counts] as const),
+    ].map(([protocol, counts]) => {
+      const { service, method } = counts;
+      return [{ protocol, service, method }, counts];
+    });
   metrics.collectedCounter({
     name: 'hypercube_requests_total',
-    help: 'Calls over baidu_std, by service.',
-    labels: ['service', 'method'],
+    help: 'Calls over baidu_std and gRPC, by service.',
+    labels: CALL_LABELS,
     collect: (set) => {
-      for (const { service, method, requests } of routes.routes) set({ service, method }, requests);
+      for (const [labels, { requests }] of calls()) set(labels, requests);
     },
   });
   metrics.collectedCounter({
     name: 'hypercube_request_errors_total',
-    help: 'Calls over baidu_std that were answered with an error, by code.',
-    labels: ['service', 'method', 'code'],
+    help: 'Calls over baidu_std and gRPC that were answered with an error, by code.',
+    labels: [...CALL_LABELS, 'code'],
     collect: (set) => {
-      for (const { service, method, errors } of routes.routes) {
-        for (const [code, count] of errors) set({ service, method, code }, count);
+      for (const [labels, { errors }] of calls()) {
+        for (const [code, count] of errors) set({ ...labels, code }, count);
       }
     },
   });
   const durations = metrics.histogram({
     name: 'hypercube_request_duration_seconds',
-    help: `Time to answer a call over baidu_std; one call in ${Routes.sampleEvery} is measured.`,
-    labels: ['service', 'method'],
+    help: `Time to answer a call; over baidu_std one call in ${RpcRoutes.sampleEvery} is measured.`,
+    labels: CALL_LABELS,
   });
-  for (const route of routes.routes) {
-    const labels = { service: route.service, method: route.method };
-    route.onSample = (seconds) => durations.observe(labels, seconds);
+  for (const [labels, counts] of calls()) {
+    counts.onSample = (seconds) => durations.observe(labels, seconds);
   }
 }
 

@@ -4,12 +4,14 @@ import { systemClock } from '../lib/platform/clock.ts';
 import type { Stoppable } from '../lib/platform/lifecycle.ts';
 import type { Logger } from '../lib/platform/logs.ts';
 import { MetricsRegistry } from '../lib/platform/metrics.ts';
+import { GrpcFront } from '../lib/rpc/grpc-front.ts';
 import { HttpFront } from '../lib/rpc/http-front.ts';
 import { OnePortServer } from '../lib/rpc/one-port-server.ts';
 import { RpcRoutes } from '../lib/rpc/rpc-routes.ts';
 import { ResidentStore } from '../lib/store/resident-store.ts';
 import { CmdService } from './cmd-service.ts';
 import { ControlAccess } from './control-access.ts';
+import { addControlCalls, CONTROL_PROTO } from './control-grpc.ts';
 import { addControlRoutes, refuseControlRoutes } from './control-routes.ts';
 import { ControlService } from './control-service.ts';
 import { CubeDirectories } from './cube-directories.ts';
@@ -98,11 +100,16 @@ export class CubeServer implements Stoppable {
     const { limits, logger, shardIndex, shardNum, threads = 1 } = this.#options;
     const admin = adminPort === undefined ? this.#data.http : new HttpFront(limits, logger);
     this.#addRoutes(admin);
+    this.#data.answerControl((call) => answerCall(this.#data.http.app, call));
     const address = await this.#data.server.listen(host, port, threads > 1);
     if (threads > 1) await this.#startThreads(host, Number(/\d+$/.exec(address)?.[0]));
     if (adminPort !== undefined) {
-      const routes = new RpcRoutes();
-      this.#admin = new OnePortServer({ routes, http: admin, limits, logger });
+      const ready = (): boolean => this.#notReady() === undefined;
+      const grpc = new GrpcFront({ limits, logger, protoFiles: [CONTROL_PROTO], ready });
+      addControlCalls(grpc, (call) => answerCall(admin.app, call));
+      this.#admin = new OnePortServer({
+        ...{ routes: new RpcRoutes(), http: admin, grpc, limits, logger },
+      });
       const adminAddress = await this.#admin.listen(host, adminPort);
       logger.info({ adminAddress }, 'admin port');
     }

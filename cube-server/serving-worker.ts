@@ -1,6 +1,5 @@
 /** A thread that answers lookups beside the main one: same port, same table memories, its own connections. */
 import { parentPort, workerData } from 'node:worker_threads';
-import type { FastifyReply, FastifyRequest } from 'fastify';
 import { CubeError } from '../lib/core/errors.ts';
 import { systemClock } from '../lib/platform/clock.ts';
 import { createLogger, type LOG_LEVELS } from '../lib/platform/logs.ts';
@@ -82,20 +81,16 @@ function uses(): ThreadUse[] {
 }
 
 /** Control, metrics and health are the main thread's. */
-async function forward(request: FastifyRequest, reply: FastifyReply): Promise<void> {
+data.handOn(async (call) => {
   const id = ++lastCall;
-  const { method, url, headers, body, socket } = request;
   const result = await new Promise<HttpResult>((resolve) => {
     handed.set(id, resolve);
-    const bytes = body instanceof Uint8Array ? body : undefined;
-    const remoteAddress = socket.remoteAddress ?? '';
-    send({ type: 'call', id, call: { method, url, headers, body: bytes, remoteAddress } });
+    send({ type: 'call', id, call });
   });
   handed.delete(id);
-  reply.status(result.status).headers(result.headers).send(Buffer.from(result.body));
-}
+  return result;
+});
 
-data.forwardRest(forward);
 port.on('message', async (message: ToThread) => {
   const { id } = message;
   if (message.type === 'result') {

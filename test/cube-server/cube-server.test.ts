@@ -319,7 +319,7 @@ test('metrics count what was asked, found and refused', async () => {
   const hits = metric('hypercube_hits_total{bundle="ctr",table="narrow"}');
   const misses = metric('hypercube_misses_total{bundle="ctr",table="narrow"}');
   assert.ok(hits > 0 && misses > 0 && hits + misses === keys);
-  const service = 'service="hypercube.LookupService",method="lookup"';
+  const service = 'protocol="baidu_std",service="hypercube.LookupService",method="lookup"';
   assert.ok(metric(`hypercube_requests_total{${service}}`) > 10);
   assert.ok(metric(`hypercube_request_errors_total{${service},code="WRONG_SHARD"}`) >= 5);
   assert.equal(metric('hypercube_version_active{bundle="ctr",version="1"}'), 1);

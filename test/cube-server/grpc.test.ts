@@ -1,5 +1,7 @@
 import assert from 'node:assert/strict';
+import { join } from 'node:path';
 import { after, before, test } from 'node:test';
+import { loadSync, type ServiceDefinition } from '@grpc/proto-loader';
 import { CubeServer } from '../../cube-server/server.ts';
 import { DEFAULT_SERVER_LIMITS } from '../../lib/core/limits.ts';
 import { createLogger } from '../../lib/platform/logs.ts';
@@ -97,6 +99,7 @@ test('reflection knows the services and their messages', async () => {
   const names = list.listServicesResponse?.service.map(({ name }) => name).sort();
   assert.deepEqual(names, [
     'grpc.health.v1.Health',
+    'hypercube.ControlService',
     'hypercube.LookupService',
     'rec.mcube.DictService',
   ]);
@@ -104,4 +107,35 @@ test('reflection knows the services and their messages', async () => {
     fileContainingSymbol: 'rec.mcube.DictService',
   });
   assert.ok(fileDescriptorResponse?.fileDescriptorProto[0]?.includes('DictRequest'));
+});
+
+test('control over gRPC is control over HTTP: answers, errors, and what it does', async () => {
+  const path = join(import.meta.dirname, '..', '..', 'proto', 'control.proto');
+  const service = loadSync(path, { longs: Number })[
+    'hypercube.ControlService'
+  ] as ServiceDefinition;
+  const call = async (name: string, request: object): Promise<object> => {
+    const method = service[name]!;
+    const answer = await client.call(method.path, method.requestSerialize(request));
+    return answer.code === 0
+      ? method.responseDeserialize(answer.bytes)
+      : { code: answer.code, ownCode: answer.ownCode };
+  };
+  const version = { bundle: 'cube', version: '1' };
+  assert.deepEqual({ ...(await call('activate', version)) }, { active: '1' });
+  const status = (await call('status', {})) as { bundles: { active: string }[]; pid: number };
+  assert.deepEqual([status.bundles[0]?.active, status.pid], ['1', process.pid]);
+  assert.deepEqual(await call('unload', { ...version, force: true }), {
+    ...{ code: 6, ownCode: 'CONFLICT' },
+  });
+  assert.deepEqual(await call('load', { bundle: 'cube', version: '9' }), {
+    ...{ code: 5, ownCode: 'NOT_FOUND' },
+  });
+  assert.deepEqual(await call('load', {}), { code: 3, ownCode: 'INVALID_ARGUMENT' });
+  const garbage = await client.call('/hypercube.ControlService/load', Buffer.from('ffffff', 'hex'));
+  assert.equal(garbage.ownCode, 'INVALID_ARGUMENT');
+  await call('drain', {});
+  assert.equal((await client.call(LOOKUP, lookup([1n]))).ownCode, 'STOPPING');
+  await call('undrain', {});
+  assert.equal((await client.call(LOOKUP, lookup([1n]))).code, 0);
 });

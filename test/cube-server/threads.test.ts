@@ -117,7 +117,7 @@ test('control, metrics, limits and draining are those of one server', { skip }, 
   }
   const text = await (await fetch(`http://${server.address}/metrics`)).text();
   assert.equal(metric(text, 'hypercube_keys_total\\{bundle="ctr",table="dict"\\}'), 1200);
-  const service = 'service="hypercube.LookupService",method="lookup"';
+  const service = 'protocol="baidu_std",service="hypercube.LookupService",method="lookup"';
   assert.equal(metric(text, `hypercube_requests_total\\{${service}\\}`), 24);
   assert.ok(metric(text, 'hypercube_connections') >= 12);
   assert.equal(metric(text, 'hypercube_ready'), 1);

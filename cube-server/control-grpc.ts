@@ -1,0 +1,59 @@
+/**
+ * The control calls over gRPC (proto/control.proto): each is turned into the call over HTTP of the same name, so that
+ * access, logs, answers and errors are the same, and so that any thread can take it.
+ */
+import { join } from 'node:path';
+import { loadSync, type ServiceDefinition } from '@grpc/proto-loader';
+import { CubeError, type ErrorCode } from '../lib/core/errors.ts';
+import { JsonReader } from '../lib/core/json.ts';
+import type { GrpcFront } from '../lib/rpc/grpc-front.ts';
+import type { HttpCall, HttpResult } from './thread-protocol.ts';
+
+export const CONTROL_PROTO = 'control.proto';
+const SERVICE = 'hypercube.ControlService';
+const METHODS = ['load', 'activate', 'unload', 'drain', 'undrain', 'status'];
+
+/** @param answer answers a call over HTTP */
+export function addControlCalls(
+  grpc: GrpcFront,
+  answer: (call: HttpCall) => Promise<HttpResult>,
+): void {
+  const path = join(import.meta.dirname, '..', 'proto', CONTROL_PROTO);
+  const service = loadSync(path, { longs: Number })[SERVICE] as ServiceDefinition;
+  for (const name of METHODS) {
+    const method = service[name];
+    if (method === undefined) throw new Error(`${path}: no method ${name}`);
+    grpc.addUnary(SERVICE, name, async (request, call) => {
+      const authorization = call.metadata('authorization');
+      const isStatus = name === 'status';
+      const result = await answer({
+        method: isStatus ? 'GET' : 'POST',
+        url: `/${SERVICE}/${name}`,
+        // No page in a browser can speak gRPC to a plain port: there is no name to hold against rebinding.
+        headers: {
+          ...{ host: 'localhost', 'content-type': 'application/json' },
+          ...(authorization === undefined ? {} : { authorization }),
+        },
+        body: isStatus ? undefined : jsonOf(method.requestDeserialize, request),
+        remoteAddress: call.peer.replace(/:\d+$/, ''),
+      });
+      return method.responseSerialize(fieldsOf(result));
+    });
+  }
+}
+
+function jsonOf(decode: (bytes: Buffer) => object, request: Uint8Array): Uint8Array {
+  try {
+    return new TextEncoder().encode(JSON.stringify(decode(Buffer.from(request))));
+  } catch (error) {
+    throw new CubeError('INVALID_ARGUMENT', `request: ${(error as Error).message}`);
+  }
+}
+
+/** @throws CubeError what the call over HTTP failed with */
+function fieldsOf({ status, body }: HttpResult): object {
+  const json = JsonReader.parse(new TextDecoder().decode(body), 'answer');
+  if (status < 400) return json.value as object;
+  const code = json.field('code').string() as ErrorCode;
+  throw new CubeError(code, json.field('error').string());
+}
