@@ -132,3 +132,28 @@ test('without VERSION the folder itself is the dictionary, named by its content'
   assert.notEqual((await cubeStatus(waiting.address))[0], first);
   await waiting.stop();
 });
+
+test('values of any length, in memory or left on disk', async () => {
+  rmSync(data, { recursive: true });
+  const values = ['', 'a', 'x'.repeat(5000), '\u0000\u0001', 'four'];
+  const entries = values.map((value, i): Entry => [BigInt(2 * i), Buffer.from(value)]);
+  writeCubeDict(join(data, '1'), [entries]);
+  writeFileSync(join(data, 'VERSION'), '1');
+  for (const more of [[], ['--no-in-mem']]) {
+    const server = await ServerProcess.start([...cubeFlags, ...more]);
+    while ((await cubeStatus(server.address))[2] === 1);
+    assert.deepEqual(await cubeStatus(server.address), ['1', '', 0], more.join());
+    const response = await fetch(`http://${server.address}/DictService/seek`, {
+      method: 'POST',
+      body: JSON.stringify({ keys: [0, 2, 4, 6, 8, 10] }),
+    });
+    const answer = (await response.json()) as { values: { status: number; value: string }[] };
+    assert.deepEqual(
+      answer.values.map(({ status, value }) =>
+        status === 0 ? Buffer.from(value, 'base64').toString() : undefined,
+      ),
+      [...values, undefined],
+    );
+    await server.stop();
+  }
+});
