@@ -45,6 +45,8 @@ export function fileError(error: unknown, doing: string, path: string): CubeErro
     EISDIR: 'it is a folder, not a file',
     ENOTDIR: 'a part of the path is not a folder',
     ENOSPC: 'no space left on the disk',
+    EDQUOT: 'the disk quota is used up',
+    EFBIG: 'larger than the file system or the process may have a file',
     EROFS: 'the file system is read-only',
     EMFILE: 'too many open files (raise the limit with ulimit -n)',
   };

@@ -1,5 +1,6 @@
 /** Progress of long work: a bar on a terminal, nothing elsewhere (pipes and logs stay clean). */
 import { Presets, SingleBar } from 'cli-progress';
+import { systemClock } from './clock.ts';
 
 export interface Progress {
   /** Sets the work done so far, in the unit given to `startProgress`. */
@@ -9,12 +10,18 @@ export interface Progress {
 
 const silent: Progress = { update: () => undefined, stop: () => undefined };
 
-/** @param unit what is counted: "rows", "MB" */
-export function startProgress(title: string, total: number, unit: string): Progress {
-  if (!process.stderr.isTTY || total <= 0) return silent;
+/**
+ * @param total 0 when nobody knows: what is done and how fast is shown then
+ * @param unit what is counted: "rows", "MB"
+ * @param unitBytes bytes of one of them, to show bytes a second too
+ */
+export function startProgress(title: string, total: number, unit: string, unitBytes = 0): Progress {
+  if (!process.stderr.isTTY || total < 0) return silent;
+  const share = total > 0 ? '{bar} {percentage}% {value}/{total}' : '{value}';
+  const left = total > 0 ? ' · {eta_formatted} left' : '';
   const bar = new SingleBar(
     {
-      format: `${title} {bar} {percentage}% {value}/{total} ${unit} · {eta_formatted} left`,
+      format: `${title} ${share} ${unit} · {rate}${left}`,
       stream: process.stderr,
       hideCursor: true,
       clearOnComplete: true,
@@ -22,9 +29,25 @@ export function startProgress(title: string, total: number, unit: string): Progr
     },
     Presets.rect,
   );
-  bar.start(total, 0);
+  const startMs = systemClock.nowMs();
+  const rate = (done: number): string =>
+    rateText(done / Math.max(1e-3, (systemClock.nowMs() - startMs) / 1000), unit, unitBytes);
+  bar.start(total, 0, { rate: rate(0) });
   return {
-    update: (done) => bar.update(Math.min(done, total)),
+    update: (done) => bar.update(total > 0 ? Math.min(done, total) : done, { rate: rate(done) }),
     stop: () => bar.stop(),
   };
+}
+
+/** "1.2 M rows/s, 48.0 MB/s" */
+export function rateText(perSecond: number, unit: string, unitBytes: number): string {
+  const rate = `${withPrefix(perSecond)}${unit}/s`;
+  return unitBytes === 0 ? rate : `${rate}, ${withPrefix(perSecond * unitBytes)}B/s`;
+}
+
+function withPrefix(value: number): string {
+  if (value >= 1e9) return `${(value / 1e9).toFixed(1)} G`;
+  if (value >= 1e6) return `${(value / 1e6).toFixed(1)} M`;
+  if (value >= 1e3) return `${(value / 1e3).toFixed(1)} k`;
+  return `${Math.round(value)} `;
 }

@@ -86,6 +86,14 @@ export class WorkFolder {
     return listFolder(join(this.path, 'parts')).filter((name) => !name.startsWith('.'));
   }
 
+  /** The shards of a table of which there are parts, ascending. */
+  shards(table: string): number[] {
+    return listFolder(join(this.path, 'parts', checkName(table, 'table')))
+      .flatMap((name) => /^(\d+)\.json$/.exec(name)?.[1] ?? [])
+      .map(Number)
+      .sort((a, b) => a - b);
+  }
+
   /** Where a build keeps for a while what its `name` stands for. */
   spillFolder(name: string): string {
     if (!CONTENT_ID_PATTERN.test(name)) {

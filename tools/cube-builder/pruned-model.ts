@@ -1,37 +1,33 @@
 /**
- * What prune-model wrote: the pruned graph, slots.json and one .npy file a table. Everything is checked before the
- * first byte is built, so that a wrong input costs seconds, not a build.
+ * What prune-model wrote beside the tables: the pruned graph and slots.json. Everything is checked before the first byte is
+ * built, so that a wrong input costs seconds, not a build.
  */
 import { join } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
 import { JsonReader } from '../../lib/core/json.ts';
-import { decodeNpyHeader, NPY_HEADER_BYTES_MAX } from '../../lib/core/npy.ts';
-import { type PrunedTable, readSlotSpec, type SlotSpec } from '../../lib/core/slots.ts';
-import { fileExists, isFolder, RandomReader, readFile } from '../../lib/platform/files.ts';
+import { readSlotSpec, type SlotSpec } from '../../lib/core/slots.ts';
+import { fileExists, isFolder, readFile } from '../../lib/platform/files.ts';
 
 const GOLDEN_BYTES_MAX = 256 << 20;
 const SLOTS_BYTES_MAX = 64 << 20;
 
-export interface TableFile extends PrunedTable {
-  readonly path: string;
-  /** Where row 0 begins. */
-  readonly dataOffset: number;
-}
-
 export interface PrunedModel {
   readonly spec: SlotSpec;
-  readonly tables: readonly TableFile[];
   readonly graph: Uint8Array;
   readonly graphPath: string;
   /** The version's files, as they are published. */
   readonly files: ReadonlyMap<string, Uint8Array>;
 }
 
+/** Whether a folder is meant to be one that prune-model wrote: a damaged one is refused by name, not read as something else. */
+export function isPrunedFolder(path: string): boolean {
+  return (
+    isFolder(path) && ['slots.json', 'model.onnx'].some((name) => fileExists(join(path, name)))
+  );
+}
+
 /** @throws CubeError saying which file of the folder is missing or wrong */
-export function readPrunedModel(folder: string, golden: string | undefined): PrunedModel {
-  if (!isFolder(folder)) {
-    throw new CubeError('NOT_FOUND', `--input ${folder}: no such folder`);
-  }
+export function readPrunedModel(folder: string): PrunedModel {
   const slots = readPart(folder, 'slots.json', SLOTS_BYTES_MAX);
   const graphPath = join(folder, 'model.onnx');
   const graph = readPart(folder, 'model.onnx');
@@ -44,9 +40,7 @@ export function readPrunedModel(folder: string, golden: string | undefined): Pru
     ['model.onnx', graph],
     ['slots.json', slots],
   ]);
-  if (golden !== undefined) files.set('golden.jsonl', readGolden(golden));
-  const tables = spec.tables.map((table) => openTable(folder, table));
-  return { spec, tables, graph, graphPath, files };
+  return { spec, graph, graphPath, files };
 }
 
 function readPart(folder: string, name: string, maxBytes?: number): Uint8Array {
@@ -58,42 +52,8 @@ function readPart(folder: string, name: string, maxBytes?: number): Uint8Array {
   );
 }
 
-/** Checks that the array is what slots.json says. */
-function openTable(folder: string, table: PrunedTable): TableFile {
-  const path = join(folder, 'tables', `${table.name}.npy`);
-  if (!fileExists(path)) {
-    throw new CubeError(
-      'NOT_FOUND',
-      `${path} is missing: slots.json lists table ${table.name}; prune the model again`,
-    );
-  }
-  const reader = new RandomReader(path);
-  try {
-    const head = new Uint8Array(Math.min(reader.bytes, NPY_HEADER_BYTES_MAX));
-    reader.readInto(head, 0);
-    const { dtype, shape, dataOffset } = decodeNpyHeader(head, reader.bytes, path);
-    if (dtype !== 'f4') {
-      throw new CubeError(
-        'UNSUPPORTED',
-        `${path}: elements of type ${dtype}, expected f4 (float32)`,
-      );
-    }
-    const [rows, dim] = shape;
-    if (shape.length !== 2 || rows !== table.rows || dim !== table.dim) {
-      throw new CubeError(
-        'CORRUPT',
-        `${path}: shape (${shape.join(', ')}), slots.json says ` +
-          `(${table.rows}, ${table.dim}); prune the model again`,
-      );
-    }
-    return { ...table, path, dataOffset };
-  } finally {
-    reader.close();
-  }
-}
-
 /** Each line a JSON value: what it must hold is the gate's business. */
-function readGolden(path: string): Uint8Array {
+export function readGolden(path: string): Uint8Array {
   const bytes = readFile(path, GOLDEN_BYTES_MAX);
   const lines = new TextDecoder().decode(bytes).split('\n');
   lines.forEach((line, i) => {

@@ -49,7 +49,6 @@ export class RecordStore {
   readonly #words: Float64Array;
   readonly #spilled: Uint8Array;
   readonly #mixed = new Uint32Array(2);
-  #total = 0;
 
   constructor(options: StoreOptions) {
     const { shards, shardNum, rangeBits, budgetBytes } = options;
@@ -72,17 +71,12 @@ export class RecordStore {
     this.#spilled = new Uint8Array(ranges);
   }
 
-  /** Records added that belong to a shard kept. */
-  get total(): number {
-    return this.#total;
-  }
-
   /** Rows of one size. @param rows n · rowWords words */
   addRows(keys: Uint32Array, rows: Uint32Array, rowWords: number, flags: number): void {
     const tag = (flags | (rowWords * 4)) >>> 0;
     requirePayload(rowWords * 4, 'a row');
     const length = RECORD_HEAD_WORDS + rowWords;
-    for (let i = 0, key = 0, from = 0; key < keys.length; i++, key += 2) {
+    for (let key = 0, from = 0; key < keys.length; key += 2) {
       const low = keys[key]!;
       const high = keys[key + 1]!;
       const range = this.#rangeOf(low, high);
@@ -140,6 +134,16 @@ export class RecordStore {
     return this.#spilled.includes(1);
   }
 
+  /** Of the largest shard. */
+  shardBytes(): number {
+    const { shards, rangeBits } = this.#options;
+    const words = new Float64Array(shards.length);
+    this.#words.forEach((count, range) => {
+      words[range >>> rangeBits]! += count;
+    });
+    return 4 * words.reduce((most, count) => Math.max(most, count), 0);
+  }
+
   /** The ranges of each shard kept, ascending: all in files, or all in memory, whose chunks are the caller's then. */
   finish(mode: 'in files' | 'in memory'): RecordRun[][] {
     const { shards, rangeBits } = this.#options;
@@ -174,7 +178,6 @@ export class RecordStore {
     this.#used[range] = at + length;
     this.#counts[range]! += 1;
     this.#words[range]! += length;
-    this.#total += 1;
     return at;
   }
 

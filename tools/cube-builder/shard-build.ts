@@ -63,7 +63,7 @@ export interface BuiltShard {
 }
 
 /** Bytes that building in memory takes, per byte of records. */
-const MEMORY_FACTOR = 4;
+export const MEMORY_FACTOR = 4;
 
 /** Bytes of memory with which a shard is built without going by way of the disk. */
 export function memoryFor(ranges: readonly RecordRun[]): number {

@@ -181,16 +181,15 @@ const WRONG_INPUTS: Readonly<Record<string, [(input: string) => void, RegExp]>> 
     (input) => writeFileSync(join(input, 'slots.json'), '{"format":9}'),
     /slots\.json: format: expected/,
   ],
-  'a table is missing': [(input) => rmSync(join(input, 'tables/a.npy')), /a\.npy is missing/],
+  'a table is missing': [
+    (input) => rmSync(join(input, 'tables/a.npy')),
+    /tables\/a\.npy: no such file/,
+  ],
   'a truncated table': [
     (input) => truncateSync(join(input, 'tables/a.npy'), 5000),
     /a\.npy is truncated: shape \(1001, 10\) of f4 is 40040 bytes/,
   ],
   'an empty table file': [(input) => writeFileSync(join(input, 'tables/a.npy'), ''), /a\.npy/],
-  'other elements': [
-    (input) => writeFileSync(join(input, 'tables/a.npy'), encodeNpyHeader('i8', [0, 10])),
-    /a\.npy: elements of type i8, expected f4/,
-  ],
   'another shape': [
     (input) => writeFileSync(join(input, 'tables/a.npy'), encodeNpyHeader('f4', [0, 10])),
     /a\.npy: shape \(0, 10\), slots\.json says \(1001, 10\)/,
@@ -220,7 +219,7 @@ test('refused: folders that are none, are no repository or cannot be written', a
     assert.match(stderr, expected);
     assert.equal(stderr.trimEnd().split('\n').length, 1);
   };
-  await check(join(input, 'nowhere'), target, /--input .*nowhere: no such folder/);
+  await check(join(input, 'nowhere'), target, /nowhere: no such file or folder/);
   await check(input, input, /--output-path .*out is not a repository: it holds model\.onnx/);
   await check(
     input,

@@ -1,0 +1,182 @@
+/**
+ * What a build makes, without where it reads it from: machines that share a plan build parts of one version. Its text is kept
+ * in the work folder under its digest, so that sealing needs nothing else.
+ */
+import { CubeError } from '../../lib/core/errors.ts';
+import { JsonReader } from '../../lib/core/json.ts';
+import {
+  type LayerRef,
+  TABLE_DTYPES,
+  type TableDtype,
+  type VersionFile,
+} from '../../lib/core/manifest.ts';
+import { CONTENT_ID_PATTERN, NAME_PATTERN, SHA256_PATTERN } from '../../lib/core/names.ts';
+import type { QuantizationSearch } from '../../lib/core/quantized-rows.ts';
+import { NO_ERRORS, type RowErrors } from '../../lib/core/row-codec.ts';
+import { HASH_SCHEMES, type HashSpec, type Slot } from '../../lib/core/slots.ts';
+import type { ResolveMode } from './resolve.ts';
+
+const FORMAT = 1;
+const KINDS = ['base', 'delta'] as const;
+const MODES = ['base', 'delta', 'diff'] as const;
+
+export interface TablePlan {
+  readonly name: string;
+  readonly dim: number;
+  readonly dtype: TableDtype;
+  readonly defaultRow: readonly number[];
+  /** What its layers are: a delta goes on the parent's layers of the same table. */
+  readonly kind: 'base' | 'delta';
+  readonly mode: ResolveMode;
+  readonly layout: 'indexed' | undefined;
+  readonly search: QuantizationSearch;
+  readonly onDuplicate: 'last' | 'error';
+}
+
+export interface BuildPlan {
+  readonly bundle: string;
+  readonly version: string;
+  /** The version that this one goes on: its other tables are carried over. */
+  readonly parent: string | undefined;
+  readonly shardNum: number;
+  readonly hash: HashSpec;
+  readonly slots: readonly Slot[];
+  readonly files: readonly VersionFile[];
+  readonly tables: readonly TablePlan[];
+}
+
+/** One shard that is finished. */
+export interface ShardPart {
+  /** Digest of the plan's text. */
+  readonly plan: string;
+  /** What all rows read for the table amount to, this shard's and the others'. */
+  readonly inputs: string;
+  /** Of the input files as they were found: a build that finds the same does not build the shard again. */
+  readonly fingerprint: string;
+  /** Undefined for a delta that changes nothing in this shard. */
+  readonly layer: LayerRef | undefined;
+  readonly shared: boolean;
+  readonly records: number;
+  readonly deleted: number;
+  readonly errors: RowErrors;
+}
+
+export function formatPlan(plan: BuildPlan): string {
+  const { hash, tables, parent = null, ...rest } = plan;
+  const document = {
+    format: FORMAT,
+    ...rest,
+    parent,
+    hash: { scheme: hash.scheme, seed: String(hash.seed), modulo: String(hash.modulo) },
+    tables: tables.map(({ layout = null, ...table }) => ({ ...table, layout })),
+  };
+  return `${JSON.stringify(document, null, 2)}\n`;
+}
+
+/** @throws CubeError INVALID_ARGUMENT naming the field */
+export function parsePlan(text: string, source: string): BuildPlan {
+  const json = JsonReader.parse(text, source);
+  json.field('format').integer(FORMAT, FORMAT);
+  const hash = json.field('hash');
+  return {
+    bundle: json.field('bundle').string(NAME_PATTERN),
+    version: json.field('version').string(NAME_PATTERN),
+    parent: json.optional('parent', (f) => f.string(NAME_PATTERN)),
+    shardNum: json.field('shardNum').integer(1),
+    hash: {
+      scheme: hash.field('scheme').oneOf(HASH_SCHEMES),
+      seed: hash.field('seed').u64(),
+      modulo: hash.field('modulo').u64(),
+    },
+    slots: json
+      .field('slots')
+      .items()
+      .map((slot) => ({
+        name: slot.field('name').string(NAME_PATTERN),
+        index: slot.field('index').integer(0),
+      })),
+    files: json
+      .field('files')
+      .items()
+      .map((file) => ({
+        path: file.field('path').string(NAME_PATTERN),
+        bytes: file.field('bytes').integer(0),
+        sha256: file.field('sha256').string(SHA256_PATTERN),
+      })),
+    tables: json.field('tables').items().map(readTable),
+  };
+}
+
+function readTable(json: JsonReader): TablePlan {
+  return {
+    name: json.field('name').string(NAME_PATTERN),
+    dim: json.field('dim').integer(0),
+    dtype: json.field('dtype').oneOf(TABLE_DTYPES),
+    defaultRow: json
+      .field('defaultRow')
+      .items()
+      .map((value) => value.number()),
+    kind: json.field('kind').oneOf(KINDS),
+    mode: json.field('mode').oneOf(MODES),
+    layout: json.optional('layout', (f) => f.oneOf(['indexed'])),
+    search: json.field('search').oneOf(['range', 'greedy']),
+    onDuplicate: json.field('onDuplicate').oneOf(['last', 'error']),
+  };
+}
+
+export function formatPart(part: ShardPart): string {
+  const { layer = null, ...rest } = part;
+  return `${JSON.stringify({ format: FORMAT, ...rest, layer }, null, 2)}\n`;
+}
+
+/** @throws CubeError INVALID_ARGUMENT naming the field */
+export function parsePart(text: string, source: string): ShardPart {
+  const json = JsonReader.parse(text, source);
+  json.field('format').integer(FORMAT, FORMAT);
+  return {
+    plan: json.field('plan').string(SHA256_PATTERN),
+    inputs: json.field('inputs').string(SHA256_PATTERN),
+    fingerprint: json.field('fingerprint').string(SHA256_PATTERN),
+    layer: json.optional('layer', readLayer),
+    shared: json.field('shared').boolean(),
+    records: json.field('records').integer(0),
+    deleted: json.field('deleted').integer(0),
+    errors: json.optional('errors', readErrors) ?? NO_ERRORS,
+  };
+}
+
+function readLayer(json: JsonReader): LayerRef {
+  return {
+    contentId: json.field('contentId').string(CONTENT_ID_PATTERN),
+    kind: json.field('kind').oneOf(KINDS),
+    bytes: json.field('bytes').integer(0),
+    sha256: json.field('sha256').string(SHA256_PATTERN),
+    rows: json.field('rows').integer(0),
+  };
+}
+
+function readErrors(json: JsonReader): RowErrors {
+  return {
+    elements: json.field('elements').integer(0),
+    meanAbsolute: json.field('meanAbsolute').number(),
+    maxAbsolute: json.field('maxAbsolute').number(),
+    meanSquared: json.field('meanSquared').number(),
+  };
+}
+
+/** "0-3,7" as shard numbers, ascending. @throws CubeError INVALID_ARGUMENT */
+export function parseShards(text: string, shardNum: number): number[] {
+  const shards = new Set<number>();
+  for (const part of text.split(',')) {
+    const [, from = '', to = from] = /^(\d{1,5})(?:-(\d{1,5}))?$/.exec(part.trim()) ?? [];
+    const [first, last] = [Number(from), Number(to)];
+    if (from === '' || first > last || last >= shardNum) {
+      throw new CubeError(
+        'INVALID_ARGUMENT',
+        `--only-shards ${text}: ${JSON.stringify(part)} is not a shard or a range of shards in 0..${shardNum - 1}`,
+      );
+    }
+    for (let shard = first; shard <= last; shard++) shards.add(shard);
+  }
+  return [...shards].sort((a, b) => a - b);
+}

@@ -1,0 +1,75 @@
+/** What a version holds beside tables: graph, slot spec and golden requests, of the pruned model that is built or of the parent. */
+import { CubeError } from '../../lib/core/errors.ts';
+import type { Manifest } from '../../lib/core/manifest.ts';
+import type { HashSpec, Slot } from '../../lib/core/slots.ts';
+import { openRepository } from '../../lib/repository/repository.ts';
+import type { BuildRequest } from './build-request.ts';
+import { checkGraph } from './graph-check.ts';
+import { isPrunedFolder, readGolden, readPrunedModel } from './pruned-model.ts';
+
+/** Keys, not feature strings: for a model pruned without features.json, and for tables without a model. */
+const RAW_KEYS: HashSpec = { scheme: 'raw', seed: 0n, modulo: 0n };
+
+export interface VersionContent {
+  readonly hash: HashSpec;
+  readonly slots: readonly Slot[];
+  /** Empty for a version of tables alone. */
+  readonly files: Map<string, Uint8Array>;
+}
+
+/** @throws CubeError saying which file is missing or wrong */
+export async function versionContent(
+  target: string,
+  request: BuildRequest,
+  parent: Manifest | undefined,
+): Promise<VersionContent> {
+  const folders = request.tables.flatMap(({ input }) => ('paths' in input ? input.paths : []));
+  const [folder, second] = folders.filter(isPrunedFolder);
+  if (second !== undefined) {
+    throw new CubeError(
+      'INVALID_ARGUMENT',
+      `${folder} and ${second} are two models; a version has one`,
+    );
+  }
+  const content =
+    folder === undefined
+      ? await carriedContent(target, parent)
+      : await prunedContent(folder, request, parent);
+  if (request.golden !== undefined) content.files.set('golden.jsonl', readGolden(request.golden));
+  return content;
+}
+
+async function carriedContent(
+  target: string,
+  parent: Manifest | undefined,
+): Promise<VersionContent> {
+  const files = new Map<string, Uint8Array>();
+  for (const { path } of parent?.files ?? []) {
+    const { bundle, version } = parent!;
+    files.set(path, await openRepository(target).readVersionFile(bundle, version, path));
+  }
+  return { hash: parent?.hash ?? RAW_KEYS, slots: parent?.slots ?? [], files };
+}
+
+async function prunedContent(
+  folder: string,
+  { jobMode }: BuildRequest,
+  parent: Manifest | undefined,
+): Promise<VersionContent> {
+  const { spec, graph, graphPath, files } = readPrunedModel(folder);
+  await checkGraph(graph, spec, graphPath);
+  const hash = spec.features?.hash ?? RAW_KEYS;
+  if (jobMode === 'delta' && parent !== undefined) checkHash(hash, parent);
+  return { hash, slots: spec.features?.slots ?? [], files: new Map(files) };
+}
+
+/** Keys made otherwise are not found among those of the parent. */
+function checkHash(hash: HashSpec, { hash: before, version }: Manifest): void {
+  const same =
+    hash.scheme === before.scheme && hash.seed === before.seed && hash.modulo === before.modulo;
+  if (same) return;
+  throw new CubeError(
+    'INVALID_ARGUMENT',
+    `the model hashes its features otherwise than version ${version}; build a base`,
+  );
+}
