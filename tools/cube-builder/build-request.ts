@@ -245,7 +245,7 @@ function defaultRowOf(
   dim: number,
   name: string,
 ): readonly number[] | undefined {
-  if (given === undefined || given.length === dim) return given;
+  if (given === undefined || given.length === dim || given.length === 0) return given;
   if (dim === 0) invalid(`table ${name}: values of any length have no default row`);
   if (given.length === 1) return new Array<number>(dim).fill(given[0]!);
   return invalid(`table ${name}: a default row of ${given.length} numbers for rows of ${dim}`);

@@ -65,9 +65,11 @@ export async function partition(request: PartitionRequest, progress: Progress): 
   makeFolder(folder);
   const total = estimateBytes([...oldInputs, ...inputs], budgetBytes);
   const expected = (total * shards.length) / shardNum;
-  const fits = expected < budgetBytes / 2 && expected / shards.length < request.shardBytesMax;
+  const fits = expected < 0.95 * budgetBytes && expected / shards.length < request.shardBytesMax;
   const rangeBits = fits ? 0 : rangeBitsFor(shards.length, expected, rangeBytes);
-  const store = new RecordStore({ shardNum, shards, rangeBits, budgetBytes, folder });
+  // What goes by way of the disk needs a buffer only, and the engine frees it late.
+  const held = fits ? budgetBytes : budgetBytes / 2;
+  const store = new RecordStore({ shardNum, shards, rangeBits, budgetBytes: held, folder });
   const digest = new ContentDigest();
   let rows = 0;
   for (const [side, flags] of [

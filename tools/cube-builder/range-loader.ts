@@ -7,6 +7,7 @@ import { CubeError } from '../../lib/core/errors.ts';
 import { RandomReader, removePath } from '../../lib/platform/files.ts';
 import { RecordStore } from './record-store.ts';
 import { OLD_SIDE, type RecordRun, recordWords } from './records.ts';
+import type { Scratch } from './scratch.ts';
 
 const SPLIT_BITS = 6;
 const MIXED_BITS = 32;
@@ -25,12 +26,13 @@ export interface LoadOptions {
   /** For the files of ranges that are split. */
   readonly folder: string;
   readonly distinct: boolean;
+  readonly scratch: Scratch;
 }
 
 /** All records of a run as one array. */
-export function loadRun({ words, pieces, path }: RecordRun): Uint32Array {
+export function loadRun({ words, pieces, path }: RecordRun, scratch: Scratch): Uint32Array {
   if (pieces?.length === 1) return pieces[0]!;
-  const target = new Uint32Array(words);
+  const target = scratch.words('records', words);
   if (pieces !== undefined) {
     let at = 0;
     for (const piece of pieces) {
@@ -40,7 +42,7 @@ export function loadRun({ words, pieces, path }: RecordRun): Uint32Array {
   } else if (path !== undefined) {
     const reader = new RandomReader(path);
     try {
-      reader.readInto(new Uint8Array(target.buffer), 0);
+      reader.readInto(new Uint8Array(target.buffer, target.byteOffset, target.byteLength), 0);
     } finally {
       reader.close();
     }
@@ -56,7 +58,7 @@ export function* loadRange(
 ): Generator<LoadedRange> {
   if (run.words === 0) return;
   if (run.words <= options.wordsMax) {
-    yield { words: loadRun(run), count: run.count, knownBits };
+    yield { words: loadRun(run, options.scratch), count: run.count, knownBits };
     return;
   }
   if (knownBits >= MIXED_BITS) {
@@ -116,7 +118,7 @@ function wholeRecords(piece: Uint32Array): number {
 /** Of keys whose mixed key has one high half: a handful, unless somebody looked for them. */
 function lastOfEach(
   run: RecordRun,
-  { wordsMax, distinct }: LoadOptions,
+  { wordsMax, distinct, scratch }: LoadOptions,
 ): { words: Uint32Array; count: number } {
   const last = new Map<string, Uint32Array>();
   let words = 0;
@@ -135,7 +137,7 @@ function lastOfEach(
     }
   }
   const all = [...last.values()];
-  return { words: loadRun({ count: all.length, words, pieces: all }), count: all.length };
+  return { words: loadRun({ count: all.length, words, pieces: all }, scratch), count: all.length };
 }
 
 function keyAt(words: Uint32Array, at: number): bigint {

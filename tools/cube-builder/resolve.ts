@@ -5,6 +5,7 @@
 import { CubeError } from '../../lib/core/errors.ts';
 import { mixKey } from '../../lib/core/keys.ts';
 import { DELETED, OLD_SIDE, payloadBytes, RECORD_HEAD_WORDS, recordWords } from './records.ts';
+import type { Scratch } from './scratch.ts';
 
 /** base: deleted keys are dropped · delta: they are kept apart · diff: what turns the old side into the new one. */
 export type ResolveMode = 'base' | 'delta' | 'diff';
@@ -36,8 +37,8 @@ interface Scan {
   readonly plain: boolean;
 }
 
-function scan(words: Uint32Array, count: number): Scan {
-  const offsets = new Uint32Array(count);
+function scan(words: Uint32Array, count: number, scratch: Scratch): Scan {
+  const offsets = scratch.words('offsets', count);
   let plain = true;
   let lastLow = 0;
   let lastHigh = -1;
@@ -60,13 +61,14 @@ export function resolveRecords(
   words: Uint32Array,
   count: number,
   options: ResolveOptions,
+  scratch: Scratch,
 ): Resolved {
-  const { offsets, plain } = scan(words, count);
+  const { offsets, plain } = scan(words, count, scratch);
   if (plain && !options.sorted) {
     const bytes = words.length === 0 ? 0 : sumPayloads(words, offsets, count);
     return { upserts: offsets, deleted: new Uint32Array(0), payloadBytes: bytes };
   }
-  const order = sortByMix(words, offsets, options.knownBits);
+  const order = sortByMix(words, offsets, options.knownBits, scratch);
   return pick(words, order, options);
 }
 
@@ -77,13 +79,18 @@ function sumPayloads(words: Uint32Array, offsets: Uint32Array, count: number): n
 }
 
 /** Counting sort into about as many bins as records, then each bin by (mixed high half, key), stable. */
-function sortByMix(words: Uint32Array, offsets: Uint32Array, knownBits: number): Uint32Array {
+function sortByMix(
+  words: Uint32Array,
+  offsets: Uint32Array,
+  knownBits: number,
+  scratch: Scratch,
+): Uint32Array {
   const count = offsets.length;
   const binBits = Math.max(1, Math.min(28, 31 - Math.clz32(Math.max(1, count)), 32 - knownBits));
   const shift = 32 - binBits;
   const known = Math.min(knownBits, 31);
-  const highs = new Uint32Array(count);
-  const starts = new Uint32Array((1 << binBits) + 1);
+  const highs = scratch.words('highs', count);
+  const starts = scratch.words('starts', (1 << binBits) + 1).fill(0);
   const mixed = new Uint32Array(2);
   for (let i = 0; i < count; i++) {
     const at = offsets[i]!;
@@ -92,9 +99,10 @@ function sortByMix(words: Uint32Array, offsets: Uint32Array, knownBits: number):
     starts[((mixed[1]! << known) >>> shift) + 1]! += 1;
   }
   for (let bin = 0; bin < 1 << binBits; bin++) starts[bin + 1]! += starts[bin]!;
-  const order = new Uint32Array(count);
-  const sortedHighs = new Uint32Array(count);
-  const ends = starts.slice(0, 1 << binBits);
+  const order = scratch.words('order', count);
+  const sortedHighs = scratch.words('sorted highs', count);
+  const ends = scratch.words('ends', 1 << binBits);
+  ends.set(starts.subarray(0, 1 << binBits));
   for (let i = 0; i < count; i++) {
     const to = ends[(highs[i]! << known) >>> shift]!++;
     order[to] = offsets[i]!;
@@ -228,9 +236,8 @@ function refuseTwice(words: Uint32Array, at: number): never {
   );
 }
 
-/** 2n words. */
-export function keysOf(words: Uint32Array, offsets: Uint32Array): Uint32Array {
-  const keys = new Uint32Array(2 * offsets.length);
+/** @param keys 2n words, filled. @returns keys */
+export function keysOf(words: Uint32Array, offsets: Uint32Array, keys: Uint32Array): Uint32Array {
   for (let i = 0; i < offsets.length; i++) {
     keys[2 * i] = words[offsets[i]!]!;
     keys[2 * i + 1] = words[offsets[i]! + 1]!;
@@ -238,9 +245,13 @@ export function keysOf(words: Uint32Array, offsets: Uint32Array): Uint32Array {
   return keys;
 }
 
-/** n · rowWords words. */
-export function rowsOf(words: Uint32Array, offsets: Uint32Array, rowWords: number): Uint32Array {
-  const rows = new Uint32Array(offsets.length * rowWords);
+/** @param rows n · rowWords words, filled. @returns rows */
+export function rowsOf(
+  words: Uint32Array,
+  offsets: Uint32Array,
+  rowWords: number,
+  rows: Uint32Array,
+): Uint32Array {
   let to = 0;
   for (let i = 0; i < offsets.length; i++) {
     const from = offsets[i]! + RECORD_HEAD_WORDS;

@@ -27,6 +27,7 @@ import {
   rowsOf,
   valuesOf,
 } from './resolve.ts';
+import { Scratch } from './scratch.ts';
 import { type RunPart, RunWriter, type SortedRun } from './sorted-run.ts';
 import { writeStreamedLayer } from './streamed-layer.ts';
 
@@ -81,19 +82,27 @@ interface Encoded {
   readonly errors: RowErrors;
 }
 
-function encode(task: ShardTask, words: Uint32Array, resolved: Resolved): Encoded {
+function encode(
+  task: ShardTask,
+  words: Uint32Array,
+  resolved: Resolved,
+  scratch: Scratch,
+): Encoded {
   const { dtype, dim } = task.subject;
-  const keys = keysOf(words, resolved.upserts);
+  const { upserts } = resolved;
+  const keys = keysOf(words, upserts, scratch.words('keys', 2 * upserts.length));
   if (dtype === 'bytes') {
     return { part: { keys, ...valuesOf(words, resolved) }, errors: NO_ERRORS };
   }
   const stored = task.rowsAre === 'stored';
-  const rows = rowsOf(words, resolved.upserts, stored ? rowBytesOf(dtype, dim) / 4 : dim);
+  const rowWords = stored ? rowBytesOf(dtype, dim) / 4 : dim;
+  const rows = rowsOf(words, upserts, rowWords, scratch.words('rows', upserts.length * rowWords));
   if (stored || dtype === 'f32') {
     const errors = { ...NO_ERRORS, elements: (keys.length / 2) * dim };
-    return { part: { keys, rows: new Uint8Array(rows.buffer) }, errors };
+    const bytes = new Uint8Array(rows.buffer, rows.byteOffset, rows.byteLength);
+    return { part: { keys, rows: bytes }, errors };
   }
-  const floats = new Float32Array(rows.buffer);
+  const floats = new Float32Array(rows.buffer, rows.byteOffset, rows.length);
   const encoded = encodeRows(dtype, floats, dim, { search: task.search, keys });
   return { part: { keys, rows: encoded.rows }, errors: encoded.errors };
 }
@@ -105,15 +114,21 @@ function countOf(ranges: readonly RecordRun[]): number {
 /** Ranges have no key in common, so their order does not matter: last wins within each. */
 function buildInMemory(task: ShardTask): BuiltShard {
   const pieces = task.ranges.flatMap((run) =>
-    run.path === undefined ? run.pieces! : [loadRun(run)],
+    run.path === undefined ? run.pieces! : [loadRun(run, new Scratch())],
   );
   const total = task.ranges.reduce((sum, { words }) => sum + words, 0);
-  const words = loadRun({ count: 0, words: total, pieces });
+  const scratch = new Scratch();
+  const words = loadRun({ count: 0, words: total, pieces }, scratch);
   const records = countOf(task.ranges);
   const { mode, distinct } = task;
-  const resolved = resolveRecords(words, records, { mode, distinct, sorted: false, knownBits: 0 });
-  const { part, errors } = encode(task, words, resolved);
-  const deleted = keysOf(words, resolved.deleted);
+  const resolved = resolveRecords(
+    words,
+    records,
+    { mode, distinct, sorted: false, knownBits: 0 },
+    scratch,
+  );
+  const { part, errors } = encode(task, words, resolved, scratch);
+  const deleted = keysOf(words, resolved.deleted, new Uint32Array(2 * resolved.deleted.length));
   if (isEmptyDelta(task, part.keys.length, deleted.length)) {
     return { layer: undefined, shared: false, records, errors };
   }
@@ -154,20 +169,35 @@ function buildByRun(task: ShardTask): BuiltShard {
   return { layer, shared: target.wasThere, records, errors };
 }
 
+/** Of this thread, for all shards that go by way of the disk. */
+const scratch = new Scratch();
+
 /** One range after the other, each in memory. */
 function sortToRun(task: ShardTask, folder: string): { run: SortedRun; errors: RowErrors } {
   const { subject, mode, distinct, budgetBytes, rangeBits } = task;
   const writer = new RunWriter(folder, rowBytesOf(subject.dtype, subject.dim));
   const wordsMax = Math.max(1024, Math.floor(budgetBytes / MEMORY_FACTOR / 4));
-  const options: LoadOptions = { wordsMax, folder: join(task.workFolder, 'split'), distinct };
+  const options: LoadOptions = {
+    wordsMax,
+    folder: join(task.workFolder, 'split'),
+    distinct,
+    scratch,
+  };
   let errors = NO_ERRORS;
   try {
     for (const range of task.ranges) {
       for (const { words, count, knownBits } of loadRange(range, rangeBits, options)) {
-        const resolved = resolveRecords(words, count, { mode, distinct, sorted: true, knownBits });
-        const encoded = encode(task, words, resolved);
+        const resolved = resolveRecords(
+          words,
+          count,
+          { mode, distinct, sorted: true, knownBits },
+          scratch,
+        );
+        const encoded = encode(task, words, resolved, scratch);
         errors = addErrors(errors, encoded.errors);
-        writer.write(encoded.part, keysOf(words, resolved.deleted));
+        const { deleted } = resolved;
+        const keys = scratch.words('deleted', 2 * deleted.length);
+        writer.write(encoded.part, keysOf(words, deleted, keys));
       }
     }
     return { run: writer.finish(), errors };

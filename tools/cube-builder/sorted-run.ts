@@ -7,6 +7,7 @@ import { mixKey, multiplyHigh } from '../../lib/core/keys.ts';
 import { valueSpace } from '../../lib/core/layer-format.ts';
 import { RandomReader, removePath } from '../../lib/platform/files.ts';
 import { AppendWriter } from '../../lib/platform/spill-file.ts';
+import { Scratch } from './scratch.ts';
 
 const BUFFER_BYTES = 256 << 10;
 const PIECE_ROWS_MAX = 32 << 10;
@@ -145,6 +146,8 @@ class RunReader {
   readonly #rows: RandomReader | undefined;
   readonly #lengths: RandomReader | undefined;
   #rowsAt = 0;
+  /** The arrays of a piece are valid until the next one is read. */
+  readonly #scratch = new Scratch();
 
   constructor(run: SortedRun, columns: RunColumns, pieceBytes: number) {
     const { folder, rowBytes } = run;
@@ -165,19 +168,27 @@ class RunReader {
 
   /** @returns a piece of no rows when all that was read is of one home, and more may be */
   read(first: number, rows: number, homeSlots: number): RunPiece {
-    const keys = readWords(this.#keys, 8 * first, 2 * rows);
+    const keys = this.#readWords('keys', this.#keys, 8 * first, 2 * rows);
     const lengths =
-      this.#lengths === undefined ? new Uint32Array(0) : readWords(this.#lengths, 4 * first, rows);
-    const mixed = new Uint32Array(2 * rows);
-    const homes = new Uint32Array(rows);
+      this.#lengths === undefined
+        ? new Uint32Array(0)
+        : this.#readWords('lengths', this.#lengths, 4 * first, rows);
+    const mixed = this.#scratch.words('mixed', 2 * rows);
+    const homes = this.#scratch.words('homes', rows);
     for (let i = 0; i < rows; i++) {
       mixKey(keys[2 * i]!, keys[2 * i + 1]!, mixed, 2 * i);
       homes[i] = multiplyHigh(mixed[2 * i + 1]!, homeSlots);
     }
     const count = this.#cut(homes, lengths, first + rows === this.count);
-    const order = orderByKey(keys, homes, count);
+    const order = orderByKey(keys, homes, this.#scratch.words('order', count));
     const { starts, words } = this.#readPayloads(first, count, lengths);
     return { count, keys, mixed, homes, order, lengths, starts, words };
+  }
+
+  #readWords(name: string, reader: RandomReader, position: number, words: number): Uint32Array {
+    const target = this.#scratch.words(name, words);
+    reader.readInto(bytesOf(target), position);
+    return target;
   }
 
   close(): void {
@@ -213,7 +224,7 @@ class RunReader {
     lengths: Uint32Array,
   ): { starts: Uint32Array; words: Uint32Array } {
     if (this.#rows === undefined) return { starts: lengths, words: lengths };
-    const starts = new Uint32Array(count);
+    const starts = this.#scratch.words('starts', count);
     const { rowBytes } = this.#run;
     let words = 0;
     for (let i = 0; i < count; i++) {
@@ -221,21 +232,15 @@ class RunReader {
       words += (rowBytes === 0 ? valueSpace(lengths[i]!) : rowBytes) / 4;
     }
     const at = rowBytes === 0 ? this.#rowsAt : first * rowBytes;
-    const payloads = readWords(this.#rows, at, words);
+    const payloads = this.#readWords('rows', this.#rows, at, words);
     this.#rowsAt = at + 4 * words;
     return { starts, words: payloads };
   }
 }
 
-function readWords(reader: RandomReader, position: number, words: number): Uint32Array {
-  const target = new Uint32Array(words);
-  reader.readInto(bytesOf(target), position);
-  return target;
-}
-
 /** Rows come by mixed key; within one home they must come by key. */
-function orderByKey(keys: Uint32Array, homes: Uint32Array, count: number): Uint32Array {
-  const order = new Uint32Array(count);
+function orderByKey(keys: Uint32Array, homes: Uint32Array, order: Uint32Array): Uint32Array {
+  const count = order.length;
   for (let start = 0; start < count; ) {
     let end = start + 1;
     order[start] = start;

@@ -1,0 +1,60 @@
+/** Tables for the builder's processes: .npy files, and what a repository then holds of them. */
+import { mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { encodeNpyHeader } from '../../../lib/core/npy.ts';
+import { type Finished, runCommand } from '../../cube-agent/processes.ts';
+import { sha256 } from '../../repository/fixtures.ts';
+
+/** Key → first element of its row; the others follow from it. */
+export type Rows = ReadonlyMap<bigint, number>;
+
+export const DIM = 4;
+
+function npy(type: 'f4' | 'i8', shape: readonly number[], bytes: Uint8Array): Uint8Array {
+  return Buffer.concat([encodeNpyHeader(type, shape), bytes]);
+}
+
+/** `<name>.npy` and `<name>.keys.npy` in a folder of their own. @returns that folder */
+export function writeTable(folder: string, name: string, rows: Rows, dim: number = DIM): string {
+  mkdirSync(folder, { recursive: true });
+  const floats = new Float32Array(rows.size * dim);
+  const keys = new BigUint64Array(rows.size);
+  let i = 0;
+  for (const [key, value] of rows) {
+    keys[i] = key;
+    for (let j = 0; j < dim; j++) floats[i * dim + j] = value + j / 8;
+    i += 1;
+  }
+  writeFileSync(
+    join(folder, `${name}.npy`),
+    npy('f4', [rows.size, dim], new Uint8Array(floats.buffer)),
+  );
+  writeFileSync(
+    join(folder, `${name}.keys.npy`),
+    npy('i8', [rows.size], new Uint8Array(keys.buffer)),
+  );
+  return folder;
+}
+
+/** Spread keys: a row for each of 0 … count − 1. */
+export function spread(
+  count: number,
+  value: (i: number) => number = (i) => i,
+): Map<bigint, number> {
+  const rows = new Map<bigint, number>();
+  for (let i = 0; i < count; i++) {
+    rows.set(BigInt.asUintN(64, BigInt(i + 1) * 0x9e37_79b9_7f4a_7c15n), value(i));
+  }
+  return rows;
+}
+
+export function builder(...args: string[]): Promise<Finished> {
+  return runCommand('tools/cube-builder/main.js', ...args);
+}
+
+/** Path → size and SHA-256 of every file. */
+export function filesOf(folder: string): Record<string, string> {
+  const names = readdirSync(folder, { recursive: true }) as string[];
+  const files = names.filter((name) => statSync(join(folder, name)).isFile()).sort();
+  return Object.fromEntries(files.map((name) => [name, sha256(readFileSync(join(folder, name)))]));
+}
