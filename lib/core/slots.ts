@@ -7,6 +7,14 @@
  * input takes its rows from. Both are drawn in docs/formats/slots.md.
  */
 import type { JsonReader } from './json.ts';
+import {
+  type KeyExpression,
+  KeyExpressionReader,
+  type KeyMap,
+  keyExpressionToJson,
+  keyMapToJson,
+  readKeyMap,
+} from './key-expression.ts';
 import { NAME_PATTERN, NAME_RULE } from './names.ts';
 
 export const HASH_SCHEMES = ['xxh64-concat', 'xxh64-tagged', 'raw'] as const;
@@ -72,8 +80,36 @@ export interface EmbeddingInput {
   readonly shape: readonly number[];
   /** Slot names in column order; empty when the model was pruned without features.json. */
   readonly slots: readonly string[];
-  /** The ids input of the unpruned graph that this lookup read. */
+  /** The ids input of the unpruned graph that this lookup read; the first of several. */
   readonly ids: string;
+  /** The columns of that input that are the keys of a row; absent when the keys are computed. */
+  readonly columns?: readonly number[];
+  /** How each key of a row is computed from ids; absent when they are plain columns. */
+  readonly keys?: readonly KeyExpression[];
+  /** Set when the input takes one row for each bag of ids: their sum or mean, zeros for an empty bag. */
+  readonly bags?: BagSpec;
+  /** A key whose row does not count in a bag, or is zeros. */
+  readonly paddingId?: number;
+}
+
+export interface BagSpec {
+  readonly pooling: 'sum' | 'mean';
+  /** The input of the unpruned graph that says where each bag begins in the list of ids. */
+  readonly offsets: string;
+  /** The last offset is the end of the last bag. */
+  readonly includesLast: boolean;
+}
+
+/** An ids input of the unpruned graph. */
+export interface IdsSpec {
+  readonly input: string;
+  readonly dtype: 'int64' | 'int32' | 'float32' | 'float64';
+  /** Elements in a row. */
+  readonly columns: number;
+  /** The slot of each element; empty when the model was pruned without features.json. */
+  readonly slots: readonly string[];
+  /** The pruned graph still takes it. */
+  readonly kept: boolean;
 }
 
 export interface PrunedTable {
@@ -86,6 +122,10 @@ export interface PrunedTable {
 export interface SlotSpec {
   readonly embeddings: readonly EmbeddingInput[];
   readonly tables: readonly PrunedTable[];
+  /** The ids inputs of the unpruned graph; absent in files of earlier builds. */
+  readonly ids?: readonly IdsSpec[];
+  /** Integer constants that keys go through. */
+  readonly maps?: readonly KeyMap[];
   /** Undefined when the model was pruned without features.json: it then takes keys, not feature strings. */
   readonly features: FeatureSpec | undefined;
 }
@@ -167,6 +207,30 @@ export function readTrainedFeatures(json: JsonReader): TrainedFeatures {
 /** Reads slots.json. @throws CubeError INVALID_ARGUMENT naming the field */
 export function readSlotSpec(json: JsonReader): SlotSpec {
   json.field('format').integer(SLOTS_FORMAT, SLOTS_FORMAT);
+  const tables = readTables(json);
+  const features = json.optional('features', readFeatureSpec);
+  const slotNames = new Set(features?.slots.map((slot) => slot.name));
+  const ids = json.optional('ids', (f) => readIds(f, slotNames));
+  const maps = json.optional('maps', (f) => f.items({ max: 1000 }).map(readKeyMap));
+  const expressions = new KeyExpressionReader(
+    new Map(ids?.map(({ input, columns }) => [input, columns])),
+    new Set(maps?.map(({ name }) => name)),
+  );
+  const tableNames = new Set(tables.map((table) => table.name));
+  const embeddings = json
+    .field('embeddings')
+    .items({ min: 1, max: 100_000 })
+    .map((item) => readEmbedding(item, { tableNames, slotNames, expressions }));
+  return {
+    embeddings,
+    tables,
+    ...(ids === undefined ? {} : { ids }),
+    ...(maps === undefined ? {} : { maps }),
+    features,
+  };
+}
+
+function readTables(json: JsonReader): PrunedTable[] {
   const tables = json
     .field('tables')
     .items({ min: 1, max: 100_000 })
@@ -181,45 +245,80 @@ export function readSlotSpec(json: JsonReader): SlotSpec {
     'tables',
     tables.map((table) => table.name),
   );
-  const tableNames = new Set(tables.map((table) => table.name));
-  const features = json.optional('features', readFeatureSpec);
-  const slotNames = new Set(features?.slots.map((slot) => slot.name));
-  const embeddings = json
-    .field('embeddings')
-    .items({ min: 1, max: 100_000 })
-    .map((item) => {
-      const table = item.field('table').string();
-      if (!tableNames.has(table))
-        item.field('table').fail('the name of a table listed under "tables"');
-      return {
-        input: item.field('input').string(),
-        table,
-        dim: item.field('dim').integer(1, 1 << 20),
-        dtype: item.field('dtype').oneOf(['f32']),
-        shape: item
-          .field('shape')
-          .items({ min: 1, max: 16 })
-          .map((d) => d.integer(-1)),
-        slots: item
-          .field('slots')
-          .items({ max: 10_000 })
-          .map((slot) => {
-            const name = slot.string();
-            if (!slotNames.has(name)) slot.fail('the name of a slot listed under "features.slots"');
-            return name;
-          }),
-        ids: item.field('ids').string(),
-      };
-    });
-  return { embeddings, tables, features };
+  return tables;
+}
+
+function readSlotNames(json: JsonReader, known: ReadonlySet<string>): string[] {
+  return json.items({ max: 100_000 }).map((slot) => {
+    const name = slot.string();
+    if (!known.has(name)) slot.fail('the name of a slot listed under "features.slots"');
+    return name;
+  });
+}
+
+function readIds(json: JsonReader, slotNames: ReadonlySet<string>): IdsSpec[] {
+  return json.items({ max: 10_000 }).map((item) => ({
+    input: item.field('input').string(),
+    dtype: item.field('dtype').oneOf(['int64', 'int32', 'float32', 'float64']),
+    columns: item.field('columns').integer(1, 100_000),
+    slots: readSlotNames(item.field('slots'), slotNames),
+    kept: item.field('kept').boolean(),
+  }));
+}
+
+interface Known {
+  readonly tableNames: ReadonlySet<string>;
+  readonly slotNames: ReadonlySet<string>;
+  readonly expressions: KeyExpressionReader;
+}
+
+function readEmbedding(item: JsonReader, known: Known): EmbeddingInput {
+  const table = item.field('table').string();
+  if (!known.tableNames.has(table)) {
+    item.field('table').fail('the name of a table listed under "tables"');
+  }
+  const columns = item.optional('columns', (f) =>
+    f.items({ min: 1, max: 100_000 }).map((column) => column.integer(0)),
+  );
+  const keys = item.optional('keys', (f) =>
+    f.items({ min: 1, max: 100_000 }).map((key) => known.expressions.read(key)),
+  );
+  const bags = item.optional('bags', (f) => ({
+    pooling: f.field('pooling').oneOf(['sum', 'mean']),
+    offsets: f.field('offsets').string(),
+    includesLast: f.field('includesLast').boolean(),
+  }));
+  const paddingId = item.optional('paddingId', (f) => f.integer(0));
+  return {
+    input: item.field('input').string(),
+    table,
+    dim: item.field('dim').integer(1, 1 << 20),
+    dtype: item.field('dtype').oneOf(['f32']),
+    shape: item
+      .field('shape')
+      .items({ min: 1, max: 16 })
+      .map((d) => d.integer(-1)),
+    slots: readSlotNames(item.field('slots'), known.slotNames),
+    ids: item.field('ids').string(),
+    ...(columns === undefined ? {} : { columns }),
+    ...(keys === undefined ? {} : { keys }),
+    ...(bags === undefined ? {} : { bags }),
+    ...(paddingId === undefined ? {} : { paddingId }),
+  };
 }
 
 /** The JSON form of a slot spec: 64-bit numbers as decimal strings, stable field order. */
 export function slotSpecToJson(spec: SlotSpec): unknown {
   return {
     format: SLOTS_FORMAT,
-    embeddings: spec.embeddings,
+    embeddings: spec.embeddings.map((embedding) =>
+      embedding.keys === undefined
+        ? embedding
+        : { ...embedding, keys: embedding.keys.map(keyExpressionToJson) },
+    ),
     tables: spec.tables,
+    ...(spec.ids === undefined ? {} : { ids: spec.ids }),
+    ...(spec.maps === undefined ? {} : { maps: spec.maps.map(keyMapToJson) }),
     ...(spec.features === undefined ? {} : { features: featureSpecToJson(spec.features) }),
   };
 }

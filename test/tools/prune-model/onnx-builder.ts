@@ -5,6 +5,7 @@ export const FLOAT = 1;
 export const UINT8 = 2;
 export const INT32 = 6;
 export const INT64 = 7;
+export const BOOL = 9;
 export const FLOAT16 = 10;
 
 type Bytes = Uint8Array;
