@@ -81,19 +81,24 @@ export class OnnxModel {
   }
 
   /**
-   * @param model the bytes of an ONNX file without external data; not kept after the call
+   * @param model the bytes of an ONNX file without external data, not kept after the call; or the path of one, read natively, whose
+   * external data is beside it
    * @throws CubeError CORRUPT when the bytes are no ONNX model, INVALID_ARGUMENT when it is one that cannot run
    */
-  static async load(model: Uint8Array, options: OnnxOptions = {}): Promise<OnnxModel> {
+  static async load(model: Uint8Array | string, options: OnnxOptions = {}): Promise<OnnxModel> {
     const { intraOpThreads = DEFAULT_INTRA_OP_THREADS, source = 'model' } = options;
     try {
-      const session = await InferenceSession.create(model, {
+      const settings: InferenceSession.SessionOptions = {
         executionMode: 'sequential',
         graphOptimizationLevel: 'all',
         intraOpNumThreads: intraOpThreads,
         interOpNumThreads: 1,
         logSeverityLevel: 4,
-      });
+      };
+      const session =
+        typeof model === 'string'
+          ? await InferenceSession.create(model, settings)
+          : await InferenceSession.create(model, settings);
       return new OnnxModel(session, source);
     } catch (error) {
       const reason = reasonOf(error);

@@ -7,8 +7,10 @@ import {
   EXIT_OK,
   EXIT_USAGE,
   integerBetween,
+  Option,
   runCli,
 } from '../../lib/platform/cli.ts';
+import { type FormatOption, MODEL_FORMATS } from './model-format.ts';
 import { type PruneRequest, pruneModel } from './prune.ts';
 import { formatReport } from './report.ts';
 
@@ -26,8 +28,8 @@ Exit codes:
   1  failed: a file cannot be read or written, features.json does not fit, or the proof failed
   2  wrong usage, or --output may not be replaced
   3  nothing to prune: the model has no embedding lookups (it may be pruned already)
-  4  refused: the model holds a lookup that is not understood; the message names node and tensor
-  5  not a valid model: damaged, or onnxruntime cannot run it
+  4  refused: the model holds a lookup that is not understood, or it cannot be proved (--verify 0 accepts that)
+  5  not a valid model: damaged, data missing, or onnxruntime cannot run it
 Whatever is not 0 leaves --output as it was.
 
 Examples:
@@ -39,7 +41,10 @@ Examples:
 interface Options {
   readonly model: string;
   readonly output: string;
+  readonly params?: string;
+  readonly format: FormatOption;
   readonly features?: string;
+  readonly fetch?: readonly string[];
   readonly verify: number;
   readonly force?: boolean;
   readonly dryRun?: boolean;
@@ -51,20 +56,25 @@ export async function run(argv?: readonly string[]): Promise<number> {
   let exit = EXIT_OK;
   const program: Command = createCli(
     'prune-model',
-    'Takes the embedding tables out of a trained ONNX model: a small graph that takes rows, and the tables.',
+    'Takes the embedding tables out of a trained model: a small graph that takes rows, and the tables.',
   )
-    .requiredOption('--model <file>', 'the trained model (ONNX)')
+    .requiredOption('--model <path>', 'the trained model, or the folder that holds it')
     .requiredOption(
       '--output <folder>',
       'where to write model.onnx, slots.json, tables/, report.json',
     )
+    .option('--params <file>', 'the parameters, where they are in a file of their own')
+    .addOption(
+      new Option('--format <name>', 'what the model is').choices(MODEL_FORMATS).default('auto'),
+    )
     .option('--features <file>', 'features.json of the training script; checked and carried along')
     .option(
       '--verify <n>',
-      'rows to compare the full and the pruned model on',
-      integerBetween(1, SAMPLES_MAX),
+      'rows to compare the full and the pruned model on; 0: no proof',
+      integerBetween(0, SAMPLES_MAX),
       DEFAULT_SAMPLES,
     )
+    .option('--fetch <name...>', 'keep only these outputs (or values), and what they need')
     .option('--force', 'replace an earlier output')
     .option('--dry-run', 'report what would be done, write nothing')
     .option('--json', 'print report.json instead of a table')
@@ -80,7 +90,10 @@ async function prune(options: Options): Promise<number> {
   const request: PruneRequest = {
     model: options.model,
     output: options.output,
+    format: options.format,
+    ...(options.params === undefined ? {} : { params: options.params }),
     features: options.features,
+    ...(options.fetch === undefined ? {} : { fetch: options.fetch }),
     samples: options.verify,
     force: options.force ?? false,
     dryRun: options.dryRun ?? false,
@@ -94,7 +107,9 @@ async function prune(options: Options): Promise<number> {
   }
   const done = request.dryRun ? 'would prune' : 'pruned';
   const title = `${done} ${options.model} -> ${options.output}`;
-  const text = options.json ? `${JSON.stringify(report, null, 2)}\n` : formatReport(report, title);
+  const text = options.json
+    ? `${JSON.stringify(report, null, 2)}\n`
+    : formatReport(report, title, request.dryRun);
   process.stdout.write(text);
   return EXIT_OK;
 }

@@ -2,6 +2,8 @@
  * What a format (onnx/, paddle/) hands to the steps that all formats share: the lookups that were cut, the tables, and how to
  * write and to prove the graph that is left. Nothing here knows how a model file looks.
  */
+import type { KeyExpression, KeyMap } from '../../lib/core/key-expression.ts';
+import type { BagSpec } from '../../lib/core/slots.ts';
 import type { StagedOutput } from './output-folder.ts';
 import type { ProofRequest, ProofResult } from './proof.ts';
 import type { Table } from './table.ts';
@@ -28,10 +30,30 @@ export interface CutLookup {
   readonly shape: readonly Dim[];
   /** `source` of its table. */
   readonly table: string;
-  /** The ids input of the full model that it reads. */
-  readonly ids: Port;
-  /** Columns of that input, in the order of the lookup's rows; [0] for an input of one column. */
-  readonly columns: readonly number[];
+  /** The ids inputs of the full model that it reads, at least one. */
+  readonly ids: readonly Port[];
+  /** How each index of a row is computed from them, in the order of the lookup's rows. */
+  readonly keys: readonly KeyExpression[];
+  /** Set when the new input takes one row for each bag of ids. */
+  readonly bags?: BagSpec;
+  /** A key whose row is zeros, or does not count in a bag. */
+  readonly paddingId?: number;
+}
+
+/** The columns of the one ids input that the keys are, when they are nothing but columns. */
+export function plainColumns({ ids, keys }: Pick<CutLookup, 'ids' | 'keys'>): number[] | undefined {
+  const columns: number[] = [];
+  for (const key of keys) {
+    if (key.op !== 'column' || key.input !== ids[0]!.name) return undefined;
+    columns.push(key.column);
+  }
+  return columns;
+}
+
+/** Elements in a row of an ids input: axes of unknown size count once. */
+export function rowElements({ shape }: Port): number {
+  const [, ...rest] = shape ?? [];
+  return rest.reduce<number>((product, dim) => product * (typeof dim === 'number' ? dim : 1), 1);
 }
 
 /** An input of the full graph that the pruned one still has. */
@@ -44,14 +66,20 @@ export interface KeptInput extends Port {
 export interface CutModel {
   readonly lookups: readonly CutLookup[];
   readonly tables: readonly Table[];
+  /** Integer constants that keys go through. */
+  readonly maps: readonly KeyMap[];
   /** What a caller of the full model feeds, and gets. */
   readonly inputs: readonly Port[];
   readonly outputs: readonly Port[];
   readonly keptInputs: readonly KeptInput[];
   readonly nodes: { readonly before: number; readonly after: number };
   readonly bytes: { readonly before: number; readonly after: number };
+  /** What a person should know about the cut. */
+  readonly warnings: readonly string[];
   /** Writes the pruned graph and what belongs to it. */
   writeGraph(output: StagedOutput): void;
   /** Compares what was written with the full model. @throws CubeError when they disagree or cannot be compared */
   prove(request: ProofRequest): Promise<ProofResult>;
+  /** Closes what is open. */
+  close(): void;
 }

@@ -25,7 +25,13 @@ const TABLES_FOLDER = 'tables';
 /** Of a table in memory at once. */
 const PIECE_BYTES = 8 << 20;
 
-const OWN_NAMES = new Set([MODEL_FILE, SLOTS_FILE, REPORT_FILE, TABLES_FOLDER]);
+const OWN_NAMES = new Set([
+  MODEL_FILE,
+  `${MODEL_FILE}.data`,
+  SLOTS_FILE,
+  REPORT_FILE,
+  TABLES_FOLDER,
+]);
 
 export function tablePath(folder: string, table: string): string {
   return join(folder, TABLES_FOLDER, `${table}.npy`);
@@ -69,6 +75,13 @@ function removeLeftovers(target: string): void {
   removeStaleFolders(dirname(target), new RegExp(`^\\.${name}\\.\\d+\\.new$`), LEFTOVER_IDLE_MS);
 }
 
+/** Bytes to copy to a position of a file. */
+export interface FilePart {
+  readonly length: number;
+  readonly position: number;
+  readInto(target: Uint8Array, position: number): void;
+}
+
 /** A folder beside the output, where the files are written and proved before they take its place. */
 export class StagedOutput {
   readonly folder: string;
@@ -84,6 +97,25 @@ export class StagedOutput {
 
   writeFile(name: string, bytes: Uint8Array): void {
     replaceFile(join(this.folder, name), bytes);
+  }
+
+  /** Writes a file of parts at positions, each copied in pieces. */
+  writePieces(name: string, parts: readonly FilePart[]): void {
+    const writer = new RandomWriter(join(this.folder, name));
+    try {
+      const piece = new Uint8Array(Math.min(PIECE_BYTES, Math.max(...parts.map((p) => p.length))));
+      for (const { length, position, readInto } of parts) {
+        for (let at = 0; at < length; at += piece.length) {
+          const bytes = piece.subarray(0, Math.min(piece.length, length - at));
+          readInto(bytes, at);
+          writer.writeAt(bytes, position + at);
+        }
+      }
+    } catch (error) {
+      writer.abort();
+      throw error;
+    }
+    writer.commit();
   }
 
   writeJson(name: string, value: unknown): void {

@@ -16,6 +16,8 @@ export interface ProofRequest {
   /** Where the pruned model was written. */
   readonly folder: string;
   readonly samples: number;
+  /** In a process of its own, so that a native crash does not take the tool down. */
+  readonly isolated: boolean;
 }
 
 export interface Proof {

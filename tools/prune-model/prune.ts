@@ -7,9 +7,10 @@ import { readTrainedFeatures, slotSpecToJson, type TrainedFeatures } from '../..
 import { readText } from '../../lib/platform/files.ts';
 import { startProgress } from '../../lib/platform/progress.ts';
 import type { CutModel } from './cut-model.ts';
+import { type FormatOption, findModel, refusePaddle, refuseParams } from './model-format.ts';
 import { cutOnnxModel } from './onnx/cut-onnx.ts';
 import { checkOutput, REPORT_FILE, SLOTS_FILE, StagedOutput } from './output-folder.ts';
-import type { ProofResult } from './proof.ts';
+import type { Proof, ProofResult } from './proof.ts';
 import { buildReport, type Report } from './report.ts';
 import { buildSlotSpec, checkClickColumn } from './slot-spec.ts';
 
@@ -17,29 +18,50 @@ export interface PruneRequest {
   readonly model: string;
   readonly output: string;
   readonly features: string | undefined;
+  readonly format?: FormatOption;
+  /** Parameters in a file of their own. */
+  readonly params?: string;
+  /** Outputs to keep; all when there are none. */
+  readonly fetch?: readonly string[];
+  /** 0: no proof. */
   readonly samples: number;
   readonly force: boolean;
   readonly dryRun: boolean;
+  /** Proves in this process; tests of thousands of models do. */
+  readonly inProcess?: boolean;
 }
 
 /** @returns the report, or undefined when the model has no lookups. @throws CubeError with nothing written */
 export async function pruneModel(request: PruneRequest): Promise<Report | undefined> {
-  checkOutput(request.output, { force: request.force, model: request.model });
+  const { path, format } = findModel(request.model, request.format ?? 'auto');
+  checkOutput(request.output, { force: request.force, model: path });
   const features = request.features === undefined ? undefined : readFeatures(request.features);
-  const cut = cutOnnxModel(request.model);
+  if (format === 'paddle') refusePaddle(path);
+  if (request.params !== undefined) refuseParams(path);
+  const cut = cutOnnxModel(path, request.fetch);
   if (cut === undefined) return undefined;
+  try {
+    return await writeCut(cut, request, features);
+  } finally {
+    cut.close();
+  }
+}
+
+async function writeCut(
+  cut: CutModel,
+  request: PruneRequest,
+  features: TrainedFeatures | undefined,
+): Promise<Report> {
   const spec = buildSlotSpec(cut, features);
   const report = buildReport(cut, spec);
   if (request.dryRun) return report;
-
   const staged = new StagedOutput(request.output);
   try {
     cut.writeGraph(staged);
     staged.writeJson(SLOTS_FILE, slotSpecToJson(spec));
     writeTables(cut, staged);
-    const result = await cut.prove({ folder: staged.folder, samples: request.samples });
-    if (features !== undefined) checkClickShape(features, result);
-    const proved: Report = { ...report, verify: result.proof };
+    const done = await prove(cut, staged, request, features);
+    const proved = done === undefined ? report : { ...report, verify: done };
     staged.writeJson(REPORT_FILE, proved);
     staged.commit();
     return proved;
@@ -47,6 +69,18 @@ export async function pruneModel(request: PruneRequest): Promise<Report | undefi
     staged.abort();
     throw error;
   }
+}
+
+async function prove(
+  cut: CutModel,
+  { folder }: StagedOutput,
+  { samples, inProcess = false }: PruneRequest,
+  features: TrainedFeatures | undefined,
+): Promise<Proof | undefined> {
+  if (samples === 0) return undefined;
+  const result = await cut.prove({ folder, samples, isolated: !inProcess });
+  if (features !== undefined) checkClickShape(features, result);
+  return result.proof;
 }
 
 function readFeatures(path: string): TrainedFeatures {

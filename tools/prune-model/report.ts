@@ -1,6 +1,6 @@
 /** What prune-model did: report.json, and the same as a small table for people. */
 import type { SlotSpec } from '../../lib/core/slots.ts';
-import type { CutModel } from './cut-model.ts';
+import { type CutModel, plainColumns } from './cut-model.ts';
 import type { Proof } from './proof.ts';
 
 const REPORT_FORMAT = 1;
@@ -14,7 +14,9 @@ export interface Report {
     readonly input: string;
     readonly table: string;
     readonly ids: string;
-    readonly columns: readonly number[];
+    /** Columns of the ids; null when the keys are computed from them (`keys` in slots.json). */
+    readonly columns: readonly number[] | null;
+    readonly pooling: 'none' | 'sum' | 'mean';
     /** A number, a symbol of the model, or null when the model does not say. */
     readonly shape: readonly (number | string | null)[];
     readonly slots: readonly string[];
@@ -33,7 +35,8 @@ export interface Report {
   readonly inputs: { readonly kept: readonly string[]; readonly removed: readonly string[] };
   readonly nodes: { readonly before: number; readonly after: number };
   readonly bytes: { readonly before: number; readonly after: number; readonly tables: number };
-  /** Absent after a dry run. */
+  readonly warnings: readonly string[];
+  /** Absent after a dry run, and when no proof was asked for. */
   readonly verify?: Proof;
 }
 
@@ -51,13 +54,14 @@ export function buildReport(cut: CutModel, spec: SlotSpec): Report {
   }));
   return {
     format: REPORT_FORMAT,
-    lookups: cut.lookups.map(({ node, input, table, ids, columns, shape }, i) => ({
-      node,
-      input,
-      table: names.get(table)!,
-      ids: ids.name,
-      columns,
-      shape: shape.map((dim) => dim ?? null),
+    lookups: cut.lookups.map((lookup, i) => ({
+      node: lookup.node,
+      input: lookup.input,
+      table: names.get(lookup.table)!,
+      ids: lookup.ids.map(({ name }) => name).join(', '),
+      columns: plainColumns(lookup) ?? null,
+      pooling: lookup.bags?.pooling ?? 'none',
+      shape: lookup.shape.map((dim) => dim ?? null),
       slots: spec.embeddings[i]!.slots,
     })),
     tables,
@@ -66,12 +70,13 @@ export function buildReport(cut: CutModel, spec: SlotSpec): Report {
       removed: cut.inputs.map(({ name }) => name).filter((name) => !kept.has(name)),
     },
     nodes: cut.nodes,
+    warnings: cut.warnings,
     bytes: { ...cut.bytes, tables: tables.reduce((sum, { bytes }) => sum + bytes, 0) },
   };
 }
 
 /** The report for a terminal. */
-export function formatReport(report: Report, title: string): string {
+export function formatReport(report: Report, title: string, isDry = false): string {
   const { bytes, nodes, verify } = report;
   const rows = report.tables.map((table) => [
     table.name,
@@ -88,13 +93,10 @@ export function formatReport(report: Report, title: string): string {
     `lookups  ${count(report.lookups.length)}`,
     `graph    ${size(bytes.before)} -> ${size(bytes.after)} (${saved} % less), ${count(nodes.before)} -> ${count(nodes.after)} nodes`,
     verify === undefined
-      ? 'proof    none: a dry run writes nothing'
+      ? `proof    none: ${isDry ? 'a dry run writes nothing' : 'none was asked for (--verify 0)'}`
       : `proof    ${count(verify.samples)} samples, largest difference ${verify.maxAbsDifference.toExponential(1)}`,
   ];
-  for (const { name, keptFor } of report.tables) {
-    if (keptFor.length === 0) continue;
-    lines.push(`note     table ${name} also stays in the graph: ${keptFor.join(', ')} reads it`);
-  }
+  for (const warning of report.warnings) lines.push(`note     ${warning}`);
   return `${lines.join('\n')}\n`;
 }
 

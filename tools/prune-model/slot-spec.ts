@@ -3,13 +3,15 @@
  * the training script said is first checked against the graph: a mismatch names both sides.
  */
 import { CubeError } from '../../lib/core/errors.ts';
+import type { KeyExpression } from '../../lib/core/key-expression.ts';
 import type {
   EmbeddingInput,
   FeatureSpec,
+  IdsSpec,
   SlotSpec,
   TrainedFeatures,
 } from '../../lib/core/slots.ts';
-import type { CutLookup, CutModel, Dim, Port } from './cut-model.ts';
+import { type CutLookup, type CutModel, type Dim, plainColumns, rowElements } from './cut-model.ts';
 
 /** @throws CubeError INVALID_ARGUMENT when features.json and the graph do not fit each other */
 export function buildSlotSpec(cut: CutModel, features: TrainedFeatures | undefined): SlotSpec {
@@ -21,6 +23,8 @@ export function buildSlotSpec(cut: CutModel, features: TrainedFeatures | undefin
   const tables = new Map(cut.tables.map((table) => [table.source, table]));
   const embeddings = cut.lookups.map((lookup): EmbeddingInput => {
     const table = tables.get(lookup.table)!;
+    const columns = plainColumns(lookup);
+    const { bags, paddingId } = lookup;
     return {
       input: lookup.input,
       table: table.name,
@@ -28,14 +32,30 @@ export function buildSlotSpec(cut: CutModel, features: TrainedFeatures | undefin
       dtype: 'f32',
       shape: lookup.shape.map((dim) => (typeof dim === 'number' ? dim : -1)),
       slots: slotsOf(lookup, features),
-      ids: lookup.ids.name,
+      ids: lookup.ids[0]!.name,
+      ...(columns === undefined ? { keys: lookup.keys } : { columns }),
+      ...(bags === undefined ? {} : { bags }),
+      ...(paddingId === undefined ? {} : { paddingId }),
     };
   });
   return {
     embeddings,
     tables: cut.tables.map(({ name, rows, dim }) => ({ name, rows, dim, dtype: 'f32' })),
+    ids: idsOf(cut, features),
+    ...(cut.maps.length === 0 ? {} : { maps: cut.maps }),
     features: features && toFeatureSpec(features),
   };
+}
+
+function idsOf(cut: CutModel, features: TrainedFeatures | undefined): IdsSpec[] {
+  const ports = new Map(cut.lookups.flatMap(({ ids }) => ids.map((port) => [port.name, port])));
+  return [...ports.values()].map((port) => ({
+    input: port.name,
+    dtype: port.dtype as IdsSpec['dtype'],
+    columns: rowElements(port),
+    slots: features?.ids.find(({ input }) => input === port.name)?.slots ?? [],
+    kept: cut.keptInputs.some(({ name }) => name === port.name),
+  }));
 }
 
 /** What of features.json travels on: the ids inputs are gone from the graph. */
@@ -43,11 +63,23 @@ function toFeatureSpec({ hash, slots, dense, click }: TrainedFeatures): FeatureS
   return { hash, slots, dense, click };
 }
 
+/** The slot of each key, or of each column that computed keys go back to. */
 function slotsOf(lookup: CutLookup, features: TrainedFeatures | undefined): readonly string[] {
   if (features === undefined) return [];
-  const { name } = lookup.ids;
-  const slots = features.ids.find(({ input }) => input === name)?.slots ?? [];
-  return lookup.columns.map((column) => slots[column] ?? '');
+  const slotOf = (input: string, column: number): string =>
+    features.ids.find((ids) => ids.input === input)?.slots[column] ?? '';
+  const columns = plainColumns(lookup);
+  if (columns !== undefined) return columns.map((column) => slotOf(lookup.ids[0]!.name, column));
+  const slots = new Set<string>();
+  const queue: KeyExpression[] = [...lookup.keys].reverse();
+  const seen = new Set<KeyExpression>();
+  for (let key = queue.pop(); key !== undefined; key = queue.pop()) {
+    if (seen.has(key)) continue;
+    seen.add(key);
+    if (key.op === 'column') slots.add(slotOf(key.input, key.column));
+    else if (key.op !== 'int') queue.push(...[...key.of].reverse());
+  }
+  return [...slots];
 }
 
 function mismatch(what: string): never {
@@ -62,7 +94,7 @@ function list(values: Iterable<string>): string {
 }
 
 function checkIds(features: TrainedFeatures, cut: CutModel): void {
-  const read = new Map(cut.lookups.map(({ ids }) => [ids.name, ids]));
+  const read = new Map(cut.lookups.flatMap(({ ids }) => ids.map((port) => [port.name, port])));
   const named = new Set<string>();
   for (const { input, slots } of features.ids) {
     const quoted = JSON.stringify(input);
@@ -76,7 +108,7 @@ function checkIds(features: TrainedFeatures, cut: CutModel): void {
     if (value === undefined) {
       mismatch(`its ids input ${quoted} feeds no lookup (those that do are ${list(read.keys())})`);
     }
-    const columns = columnCount(value);
+    const columns = rowElements(value);
     if (columns !== slots.length) {
       mismatch(
         `it gives ids input ${quoted} ${slots.length} slots, in the model it has ${columns}`,
@@ -98,11 +130,6 @@ function inputNames({ inputs }: CutModel): string[] {
   return inputs.map(({ name }) => name);
 }
 
-function columnCount({ shape }: Port): number {
-  const columns = shape?.[1];
-  return typeof columns === 'number' ? columns : 1;
-}
-
 /** Every slot belongs to exactly one column of one ids input. */
 function checkCover(features: TrainedFeatures): void {
   const owners = new Map<string, string>();
@@ -121,21 +148,23 @@ function checkCover(features: TrainedFeatures): void {
   if (missing.length > 0) mismatch(`no ids input carries ${list(missing)}`);
 }
 
-/** Serving feeds rows, not ids: a graph that also needs the ids themselves cannot be served from slots.json. */
+/** Serving makes ids of integers: a graph that also needs ids as floats cannot be served from slots.json. */
 function checkOtherReaders(cut: CutModel, ids: ReadonlySet<string>): void {
-  const kept = cut.keptInputs.find(({ name }) => ids.has(name));
+  const kept = cut.keptInputs.find(
+    ({ name, dtype }) => ids.has(name) && !/^int(32|64)$/.test(dtype),
+  );
   if (kept === undefined) return;
-  const ops = list(kept.readers);
   throw new CubeError(
     'UNSUPPORTED',
-    `cannot prune with features.json: the pruned model still needs the ids ${JSON.stringify(kept.name)} themselves (read by ${ops}), which cannot be served`,
+    `cannot prune with features.json: the pruned model still needs the ids ${JSON.stringify(kept.name)} themselves as ${kept.dtype} (read by ${list(kept.readers)}), which cannot be served`,
   );
 }
 
-/** Rows are found by position, so a hashed id must be below the number of rows. */
-function checkHash({ hash }: TrainedFeatures, { tables }: CutModel): void {
+/** Rows are found by position, so an id that is hashed and not computed with must be below the number of rows. */
+function checkHash({ hash }: TrainedFeatures, { tables, lookups }: CutModel): void {
   if (hash.scheme === 'raw' && hash.modulo === 0n) return;
-  for (const { source, rows } of tables) {
+  const direct = new Set(lookups.filter((l) => plainColumns(l)).map(({ table }) => table));
+  for (const { source, rows } of tables.filter((table) => direct.has(table.source))) {
     if (hash.modulo === 0n || hash.modulo > BigInt(rows)) {
       const keys = hash.modulo === 0n ? 'unbounded keys (modulo 0)' : `modulo ${hash.modulo}`;
       mismatch(`its hash has ${keys}, table ${JSON.stringify(source)} has ${rows} rows`);
@@ -147,7 +176,8 @@ function checkHash({ hash }: TrainedFeatures, { tables }: CutModel): void {
 function checkRest(features: TrainedFeatures, cut: CutModel): void {
   const { dense, click } = features;
   if (dense !== undefined) checkDense(dense.input, dense.features.length, cut);
-  const others = cut.keptInputs.map(({ name }) => name).filter((name) => name !== dense?.input);
+  const known = new Set([dense?.input, ...features.ids.map(({ input }) => input)]);
+  const others = cut.keptInputs.map(({ name }) => name).filter((name) => !known.has(name));
   if (others.length > 0) {
     mismatch(
       `the pruned model needs the inputs ${list(others)}, which features.json does not name`,

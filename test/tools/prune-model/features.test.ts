@@ -87,7 +87,7 @@ test('slots follow selected columns', async () => {
 
 test('every mismatch between features.json and graph names both sides', () => {
   const ids = (...list: object[]): object => ({ ...FEATURES, ids: list });
-  const slots = ['C1', 'C2', 'C3'];
+  const slots = FEATURES.ids[0]!.slots;
   const dense = (input: string, count: number): object => ({
     ...FEATURES,
     dense: { input, features: Array.from({ length: count }, (_, i) => ({ name: `I${i}` })) },
@@ -149,23 +149,25 @@ test('a click column that only a run can check is checked by the run', () => {
   assert.match(mismatch(features, open), /column 6 is outside the output "y" \[1, 6\]/);
 });
 
-test('a graph that also needs the ids themselves cannot be served: refused with features.json', () => {
+test('a graph that also needs the ids keeps them, and slots.json says which slots they are', async () => {
+  const nodes = [
+    node('Gather', ['t', 'ids'], ['e']),
+    node('Cast', ['ids'], ['f'], { attributes: { to: FLOAT } }),
+    node('Unsqueeze', ['f', 'end'], ['g']),
+    node('Mul', ['e', 'g'], ['h']),
+    node('ReduceSum', ['h', 'end'], ['prob'], { attributes: { keepdims: 0 } }),
+  ];
   const masked = model({
     inputs: [value('ids', INT64, ['n', 3])],
-    outputs: [value('prob', FLOAT, ['n', 3, 2])],
+    outputs: [value('prob', FLOAT, ['n', 3])],
     initializers: [floats('t', [7, 2], ramp(14)), ints('end', [1], [-1])],
-    nodes: [
-      node('Gather', ['t', 'ids'], ['e']),
-      node('Cast', ['ids'], ['f'], { attributes: { to: FLOAT } }),
-      node('Unsqueeze', ['f', 'end'], ['g']),
-      node('Mul', ['e', 'g'], ['prob']),
-    ],
+    nodes,
   });
-  const features = { ...FEATURES, dense: undefined };
-  assert.match(
-    mismatch(features, masked, 4),
-    /still needs the ids "ids" themselves \(read by "Cast"\)/,
-  );
+  const features = harness.write('masked.json', { ...FEATURES, dense: undefined });
+  const { inputs, spec } = await harness.prune(masked, '--features', features);
+  assert.deepEqual(inputs, ['ids', 'e']);
+  const slots = FEATURES.ids[0]!.slots;
+  assert.deepEqual(spec.ids, [{ input: 'ids', dtype: 'int64', columns: 3, slots, kept: true }]);
 });
 
 test('a features file that is absent, empty or no JSON is an error of one line', () => {

@@ -107,10 +107,10 @@ test('wrong usage exits 2, files that cannot be read or written exit 1, with one
   const harness = new Harness();
   const path = harness.write('ctr.onnx', smallModel());
   const cases: [string[], number, RegExp][] = [
-    [[], 2, /required option '--model <file>'/],
+    [[], 2, /required option '--model <path>'/],
     [['--model', path], 2, /required option '--output <folder>'/],
-    [['--model', path, '--output', 'x', '--verify', '0'], 2, /integer in 1..100000/],
-    [['--model', path, '--output', 'x', '--verify', '1e3'], 2, /integer in 1..100000/],
+    [['--model', path, '--output', 'x', '--verify', '-1'], 2, /integer in 0..100000/],
+    [['--model', path, '--output', 'x', '--verify', '1e3'], 2, /integer in 0..100000/],
     [['--model', path, '--output', 'x', '--what'], 2, /unknown option '--what'/],
     [['--model', path, '--output', 'x', 'more'], 2, /too many arguments/],
     [
@@ -118,7 +118,8 @@ test('wrong usage exits 2, files that cannot be read or written exit 1, with one
       1,
       /cannot read .*no.onnx: no such file/,
     ],
-    [['--model', harness.folder, '--output', harness.output], 1, /it is a folder, not a file/],
+    [['--model', join(harness.folder, '..'), '--output', harness.output], 1, /holds no model/],
+    [['--model', path, '--output', '/proc/x'], 1, /cannot make the folder/],
     [['--model', path, '--output', join(path, 'out')], 1, /ctr.onnx/],
   ];
   for (const [args, status, pattern] of cases) {

@@ -13,7 +13,34 @@ import {
 } from './onnx-model.ts';
 import { Scope } from './scope.ts';
 
-export class GraphIndex {
+/** One graph, or a body within it, as names are seen from inside. */
+export interface Frame {
+  readonly scope: Scope;
+  /** Undefined: the main graph. */
+  readonly outer: Frame | undefined;
+  defines(name: string): boolean;
+  producer(name: string): OnnxNode | undefined;
+  /** Undefined for what is no input, or one of a body. */
+  runtimeInput(name: string): OnnxValue | undefined;
+}
+
+/** The frame of a body. */
+export function bodyFrame(graph: OnnxGraph, outer: Frame): Frame {
+  const producers = new Map<string, OnnxNode>();
+  for (const node of graph.nodes) for (const name of node.outputs) producers.set(name, node);
+  const values = new Set([...graph.inputs, ...graph.initializers].map(({ name }) => name));
+  for (const name of graph.sparseInitializers) values.add(name);
+  return {
+    scope: new Scope(graph, outer.scope),
+    outer,
+    defines: (name) => producers.has(name) || values.has(name),
+    producer: (name) => producers.get(name),
+    runtimeInput: () => undefined,
+  };
+}
+
+export class GraphIndex implements Frame {
+  readonly outer = undefined;
   readonly graph: OnnxGraph;
   readonly scope: Scope;
   /** Inputs that a caller feeds: the graph's inputs without those that are initializers. */
@@ -23,9 +50,13 @@ export class GraphIndex {
   readonly #producers = new Map<string, OnnxNode>();
   readonly #readers = new Map<string, OnnxNode[]>();
   readonly #used = new Map<OnnxNode, readonly string[]>();
+  readonly #defined: ReadonlySet<string>;
+  /** Outputs that the pruned model keeps. */
+  readonly #outputs: readonly OnnxValue[];
 
   /** @throws CubeError CORRUPT naming what breaks the rules of a graph */
-  constructor({ graph }: OnnxModel) {
+  constructor({ graph }: OnnxModel, outputs: readonly OnnxValue[] = graph.outputs) {
+    this.#outputs = outputs;
     this.graph = graph;
     const initializers = new Set([
       ...graph.initializers.map(({ name }) => name),
@@ -37,9 +68,19 @@ export class GraphIndex {
         .map((value) => [value.name, value]),
     );
     checkDistinct(graph);
-    this.#link(new Set([...initializers, ...this.runtimeInputs.keys()]));
+    const defined = new Set([...initializers, ...this.runtimeInputs.keys()]);
+    this.#link(defined);
+    this.#defined = defined;
     this.names = collectNames(graph);
     this.scope = new Scope(graph);
+  }
+
+  defines(name: string): boolean {
+    return this.#defined.has(name);
+  }
+
+  runtimeInput(name: string): OnnxValue | undefined {
+    return this.runtimeInputs.get(name);
   }
 
   producer(name: string): OnnxNode | undefined {
@@ -51,22 +92,34 @@ export class GraphIndex {
     return this.#readers.get(name) ?? [];
   }
 
-  isOutput(name: string): boolean {
-    return this.graph.outputs.some((output) => output.name === name);
+  get outputs(): readonly OnnxValue[] {
+    return this.#outputs;
   }
 
-  /** What the graph's outputs need, when the values in `given` come from outside. */
-  needed(given: ReadonlySet<string>): { nodes: Set<OnnxNode>; names: Set<string> } {
+  isOutput(name: string): boolean {
+    return this.#outputs.some((output) => output.name === name);
+  }
+
+  /**
+   * What the graph's outputs need, when the values in `given` come from outside.
+   * @param uses what the bodies of a changed node still take; undefined for others
+   */
+  needed(
+    given: ReadonlySet<string>,
+    uses: (node: OnnxNode) => Iterable<string> | undefined = () => undefined,
+  ): { nodes: Set<OnnxNode>; names: Set<string> } {
     const nodes = new Set<OnnxNode>();
     const names = new Set<string>();
-    const queue = this.graph.outputs.map(({ name }) => name);
+    const queue = this.#outputs.map(({ name }) => name);
     for (let name = queue.pop(); name !== undefined; name = queue.pop()) {
       if (names.has(name)) continue;
       names.add(name);
       const node = this.#producers.get(name);
       if (given.has(name) || node === undefined || nodes.has(node)) continue;
       nodes.add(node);
-      for (const used of this.#used.get(node) ?? []) queue.push(used);
+      const inner = uses(node);
+      const used = inner === undefined ? this.#used.get(node) : [...node.inputs, ...inner];
+      for (const input of used ?? []) if (input !== '') queue.push(input);
     }
     return { nodes, names };
   }
@@ -117,7 +170,7 @@ function checkDistinct(graph: OnnxGraph): void {
   }
 }
 
-function collectNames(graph: OnnxGraph, names = new Set<string>()): Set<string> {
+export function collectNames(graph: OnnxGraph, names: Set<string> = new Set()): Set<string> {
   for (const name of graph.sparseInitializers) names.add(name);
   for (const list of [graph.initializers, graph.inputs, graph.outputs, graph.values]) {
     for (const { name } of list) names.add(name);

@@ -1,219 +1,238 @@
 /**
- * Follows the indices of a lookup back to the ids input they come from. Only operators that leave every id as it is are
- * followed, and only where it is certain which column of the input becomes which element: anything else is refused by
- * name. A new pattern is a new entry of TRANSFORMS.
+ * Follows the indices of a lookup back to the ids inputs they come from, and says for each of them how it is computed. Operators
+ * are in ids-layout.ts and ids-arithmetic.ts; a new one is a new entry there. Anything else is refused by name.
  */
-import { type IntegerList, integersOf } from './constants.ts';
-import type { GraphIndex } from './graph-index.ts';
+import type { KeyExpression } from '../../../lib/core/key-expression.ts';
+import { type IntegerTensor, integersOf } from './constants.ts';
+import type { Frame } from './graph-index.ts';
+import { ARITHMETIC_OPERATORS } from './ids-arithmetic.ts';
+import { LAYOUT_OPERATORS, type Operator, type Step } from './ids-layout.ts';
 import {
-  describeNode,
-  ELEM_INT32,
-  ELEM_INT64,
-  elemName,
-  type OnnxDim,
-  type OnnxNode,
-  type OnnxValue,
-} from './onnx-model.ts';
+  type Axis,
+  IdsBuilder,
+  type IdsDtype,
+  type IdsTensor,
+  inputAxes,
+  known,
+  NotUnderstood,
+} from './ids-tensor.ts';
+import { describeNode, elemName, type OnnxNode, type OnnxValue } from './onnx-model.ts';
 import { refuse } from './refusal.ts';
 
 /** Where a lookup's ids come from. */
 export interface IdsPath {
-  readonly input: OnnxValue;
-  /** Columns of the input, in the order of the lookup's rows; [0] for an input of one column. */
-  readonly columns: readonly number[];
-  /** Of the indices: the batch, then the columns, with ones between. */
-  readonly shape: readonly OnnxDim[];
+  /** Inputs of the graph, in the order in which the expressions name them first. */
+  readonly inputs: readonly OnnxValue[];
+  /** Of the indices: known sizes, and names of unknown ones. */
+  readonly axes: readonly Axis[];
+  /** Row-major over the axes of known size: how each index of a row is computed. */
+  readonly keys: readonly KeyExpression[];
 }
 
-/** Columns of one ids input; real ones have some tens. */
-const COLUMN_COUNT_MAX = 100_000;
+/** The lookup whose ids are followed, for messages. */
+export interface Traced {
+  readonly node: OnnxNode;
+  readonly table: string;
+}
+
+/** Elements of a constant that ids index; slots.json carries it. */
+const MAP_COUNT_MAX = 4 << 20;
 /** slots.json takes shapes of up to 16 dims, the last is the row's. */
 const INDEX_RANK_MAX = 15;
+const IDS_DTYPES = new Set(['int64', 'int32', 'float32', 'float64']);
 
-type Axis = 'batch' | 'columns' | 'one';
+export class IdsTracer {
+  /** Constants that ids index, by name. */
+  readonly maps: Map<string, IntegerTensor> = new Map();
+  readonly #builder = new IdsBuilder();
+  readonly #tensors = new Map<Frame, Map<string, IdsTensor>>();
+  readonly #inputs = new Map<string, OnnxValue>();
 
-/** The ids at one point of the path. Without an axis 'columns' there is exactly one column. */
-interface IdsView {
-  readonly axes: readonly Axis[];
-  readonly columns: readonly number[];
-}
+  /** @throws CubeError UNSUPPORTED naming the node and tensor that are not understood */
+  trace(traced: Traced, name: string, frame: Frame): IdsPath {
+    const tensor = this.tensor(traced, name, frame);
+    if (tensor.dtype !== 'int64' && tensor.dtype !== 'int32') {
+      refuse(traced.node, name, `its ids are ${tensor.dtype}`);
+    }
+    if (tensor.axes.length > INDEX_RANK_MAX) {
+      refuse(traced.node, name, `its ids have rank ${tensor.axes.length}`);
+    }
+    try {
+      return this.path(tensor, tensor.elements.map(known));
+    } catch (error) {
+      if (error instanceof NotUnderstood) refuse(traced.node, name, error.message);
+      throw error;
+    }
+  }
 
-/** The view after a node, or why it is not understood. `constant(i)` is the node's input i when it is integers. */
-type Transform = (
-  view: IdsView,
-  node: OnnxNode,
-  constant: (input: number) => IntegerList | undefined,
-) => IdsView | string;
+  /** The path of a tensor whose elements are these. */
+  path(tensor: IdsTensor, keys: readonly KeyExpression[]): IdsPath {
+    const names = new Set<string>();
+    const seen = new Set<KeyExpression>();
+    const queue = [...keys].reverse();
+    for (let key = queue.pop(); key !== undefined; key = queue.pop()) {
+      if (seen.has(key)) continue;
+      seen.add(key);
+      if (key.op === 'column') names.add(key.input);
+      else if (key.op !== 'int') queue.push(...[...key.of].reverse());
+    }
+    return { inputs: [...names].map((name) => this.#inputs.get(name)!), axes: tensor.axes, keys };
+  }
 
-/** @throws CubeError UNSUPPORTED naming the node and tensor that are not understood */
-export function traceIds(lookup: OnnxNode, table: string, index: GraphIndex): IdsPath {
-  const steps: OnnxNode[] = [];
-  let name = lookup.inputs[1] ?? '';
-  let input = index.runtimeInputs.get(name);
-  while (input === undefined) {
-    const node = index.producer(name);
-    if (node === undefined) refuse(lookup, table, `its ids ${JSON.stringify(name)} have no origin`);
-    if (node.domain !== '' || !TRANSFORMS.has(node.opType)) {
-      const op = node.opType;
+  /** What is known of any tensor of integers. @throws CubeError UNSUPPORTED */
+  tensor(traced: Traced, name: string, frame: Frame): IdsTensor {
+    const stack: [string, Frame][] = [[name, frame]];
+    const open = new Set<OnnxNode>();
+    for (let top = stack.at(-1); top !== undefined; top = stack.at(-1)) {
+      const home = homeOf(top[0], top[1]);
+      const [value] = top;
+      if (home === undefined || this.#known(value, home) !== undefined) {
+        if (home === undefined)
+          refuse(traced.node, value, `its ids ${JSON.stringify(value)} have no origin`);
+        stack.pop();
+        continue;
+      }
+      const node = home.producer(value);
+      const leaf = this.#leaf(traced, value, home, node);
+      if (leaf !== undefined) {
+        this.#remember(value, home, leaf);
+        continue;
+      }
+      const missing = node!.inputs.filter((input) => {
+        const at = input === '' ? undefined : homeOf(input, home);
+        return input !== '' && (at === undefined || this.#known(input, at) === undefined);
+      });
+      if (missing.length === 0) this.#apply(traced, node!, home);
+      else if (open.has(node!)) refuse(node!, value, 'its inputs depend on its own output');
+      else for (const input of missing) stack.push([input, home]);
+      open.add(node!);
+    }
+    return this.#known(name, homeOf(name, frame)!)!;
+  }
+
+  #known(name: string, home: Frame): IdsTensor | undefined {
+    return this.#tensors.get(home)?.get(name);
+  }
+
+  #remember(name: string, home: Frame, tensor: IdsTensor): void {
+    const tensors = this.#tensors.get(home);
+    if (tensors === undefined) this.#tensors.set(home, new Map([[name, tensor]]));
+    else tensors.set(name, tensor);
+  }
+
+  /** An input or a constant; undefined for what a node of known kind makes. */
+  #leaf(
+    traced: Traced,
+    name: string,
+    home: Frame,
+    node: OnnxNode | undefined,
+  ): IdsTensor | undefined {
+    const { source } = home.scope.fact(name);
+    const constant = source && integersOf(source, MAP_COUNT_MAX);
+    if (constant !== undefined) return this.#constant(constant);
+    if (source?.tensor !== undefined) {
+      const type = elemName(source.tensor.elemType);
       refuse(
-        node,
+        traced.node,
         name,
-        `ids of ${describeNode(lookup)} pass through ${op}, which is not supported`,
+        `its ids are computed with ${JSON.stringify(name)}, a constant of ${type}`,
       );
     }
-    steps.push(node);
-    name = node.inputs[0] ?? '';
-    input = index.runtimeInputs.get(name);
-  }
-  let view = viewOfInput(lookup, input);
-  for (const node of steps.reverse()) {
-    const constant = (i: number): IntegerList | undefined =>
-      integersOf(index.scope.fact(node.inputs[i] ?? '').source);
-    const next = TRANSFORMS.get(node.opType)!(view, node, constant);
-    if (typeof next === 'string') {
-      refuse(node, node.outputs[0] ?? '', `on the way of ids to ${describeNode(lookup)}, ${next}`);
+    if (node === undefined) {
+      const input = home.runtimeInput(name);
+      if (input === undefined) {
+        refuse(
+          traced.node,
+          name,
+          'its ids come from what a loop hands to its body, which is not supported',
+        );
+      }
+      return this.#input(traced, input);
     }
-    view = next;
+    if (node.domain === '' && operatorOf(node) !== undefined) return undefined;
+    const lookup = describeNode(traced.node);
+    const why = `ids of ${lookup} pass through ${node.opType}, which is not supported`;
+    refuse(node, name, why);
   }
-  return { input, columns: view.columns, shape: shapeOf(lookup, input, view) };
-}
 
-function viewOfInput(lookup: OnnxNode, input: OnnxValue): IdsView {
-  const { name, elemType, shape } = input;
-  if (elemType !== ELEM_INT32 && elemType !== ELEM_INT64) {
-    const type = elemName(elemType);
-    refuse(
-      lookup,
-      name,
-      `its ids come from an input of ${type}; only int32 and int64 are supported`,
-    );
+  /** Its elements are made when somebody needs them: a map is only named. */
+  #constant({ dtype, dims, values }: IntegerTensor): IdsTensor {
+    const builder = this.#builder;
+    let elements: IdsTensor['elements'] | undefined;
+    return {
+      dtype,
+      axes: dims,
+      get elements() {
+        elements ??= builder.tensor(dtype, dims, (i) => builder.int(values[i]!)).elements;
+        return elements;
+      },
+    };
   }
-  if (shape?.length === 1) return { axes: ['batch'], columns: [0] };
-  const [, count] = shape ?? [];
-  if (shape?.length === 2 && typeof count === 'number' && count <= COLUMN_COUNT_MAX) {
-    return { axes: ['batch', 'columns'], columns: Array.from({ length: count }, (_, i) => i) };
+
+  #input(traced: Traced, input: OnnxValue): IdsTensor {
+    const { name, shape } = input;
+    const dtype = elemName(input.elemType);
+    if (!IDS_DTYPES.has(dtype)) {
+      refuse(traced.node, name, `its ids come from an input of ${dtype}, which is not supported`);
+    }
+    if (shape === undefined || shape.length === 0) {
+      const text = shape === undefined ? 'unknown' : '[]';
+      refuse(traced.node, name, `the shape of its ids input is ${text}; the batch must come first`);
+    }
+    this.#inputs.set(name, input);
+    const axes = inputAxes(name, shape);
+    try {
+      return this.#builder.tensor(dtype as IdsDtype, axes, (i) => this.#builder.column(name, i));
+    } catch (error) {
+      if (!(error instanceof NotUnderstood)) throw error;
+      const text = shape.map((dim) => dim ?? '?').join(', ');
+      refuse(traced.node, name, `the shape of its ids input is [${text}]: ${error.message}`);
+    }
   }
-  const text = shape === undefined ? 'unknown' : `[${shape.map((dim) => dim ?? '?').join(', ')}]`;
-  refuse(
-    lookup,
-    name,
-    `the shape of its ids input is ${text}; supported are [batch] and [batch, n]`,
-  );
-}
 
-function shapeOf(lookup: OnnxNode, input: OnnxValue, view: IdsView): OnnxDim[] {
-  if (view.axes[0] !== 'batch') {
-    refuse(lookup, lookup.inputs[1] ?? '', 'the first axis of its ids is not the batch');
+  #apply(traced: Traced, node: OnnxNode, home: Frame): void {
+    const sources = node.inputs.map((name) => (name === '' ? undefined : homeOf(name, home)));
+    const step: Step = {
+      node,
+      builder: this.#builder,
+      inputs: node.inputs.map((name, i) => sources[i] && this.#known(name, sources[i]!)),
+      constantName: (i) => {
+        const { source } = home.scope.fact(node.inputs[i] ?? '');
+        const values = source && integersOf(source, MAP_COUNT_MAX);
+        if (values !== undefined) this.maps.set(source!.name, values);
+        return values && source!.name;
+      },
+    };
+    // The value of ConstantOfShape is an attribute.
+    const filling = node.opType === 'ConstantOfShape' ? fillingOf(node) : undefined;
+    const inputs = filling === undefined ? step.inputs : [step.inputs[0], this.#constant(filling)];
+    try {
+      const result = operatorOf(node)!({ ...step, inputs });
+      const outputs = Array.isArray(result) ? (result as IdsTensor[]) : [result as IdsTensor];
+      node.outputs.forEach((name, i) => {
+        if (name !== '' && outputs[i] !== undefined) this.#remember(name, home, outputs[i]!);
+      });
+    } catch (error) {
+      if (!(error instanceof NotUnderstood)) throw error;
+      const why = `on the way of ids to ${describeNode(traced.node)}, ${error.message}`;
+      refuse(node, node.outputs[0] ?? '', why);
+    }
   }
-  if (view.axes.length > INDEX_RANK_MAX) {
-    refuse(lookup, lookup.inputs[1] ?? '', `its ids have rank ${view.axes.length}`);
+}
+
+function operatorOf({ opType }: OnnxNode): Operator | undefined {
+  return LAYOUT_OPERATORS.get(opType) ?? ARITHMETIC_OPERATORS.get(opType);
+}
+
+function fillingOf(node: OnnxNode): IntegerTensor | undefined {
+  const tensor = node.attributes.get('value')?.tensor;
+  return tensor && integersOf({ name: '', tensor, ints: undefined }, 1);
+}
+
+/** The graph that defines a name as seen from a frame. */
+function homeOf(name: string, frame: Frame): Frame | undefined {
+  for (let at: Frame | undefined = frame; at !== undefined; at = at.outer) {
+    if (at.defines(name)) return at;
   }
-  return view.axes.map((axis) => {
-    if (axis === 'batch') return input.shape?.[0];
-    return axis === 'columns' ? view.columns.length : 1;
-  });
-}
-
-const TRANSFORMS: ReadonlyMap<string, Transform> = new Map<string, Transform>([
-  ['Identity', (view) => view],
-  ['Cast', cast],
-  ['Squeeze', squeeze],
-  ['Unsqueeze', unsqueeze],
-  ['Reshape', reshape],
-  ['Gather', selectColumns],
-  ['Slice', sliceColumns],
-]);
-
-function cast(view: IdsView, node: OnnxNode): IdsView | string {
-  const to = Number(node.attributes.get('to')?.int ?? 0n);
-  return to === ELEM_INT32 || to === ELEM_INT64 ? view : `they are cast to ${elemName(to)}`;
-}
-
-/** The attribute (older opsets), else the constant input. */
-function axesOf(node: OnnxNode, input: IntegerList | undefined): readonly number[] | undefined {
-  return node.attributes.get('axes')?.ints.map(Number) ?? input?.values;
-}
-
-/** Axes counted from the front, or undefined when one is out of range or there twice. */
-function normalize(axes: readonly number[] | undefined, rank: number): number[] | undefined {
-  const normal = axes?.map((axis) => (axis < 0 ? axis + rank : axis));
-  if (normal === undefined || new Set(normal).size !== normal.length) return undefined;
-  return normal.every((axis) => axis >= 0 && axis < rank) ? normal : undefined;
-}
-
-function squeeze(...[view, node, constant]: Parameters<Transform>): IdsView | string {
-  const axes = normalize(axesOf(node, constant(1)), view.axes.length);
-  if (axes === undefined) return 'Squeeze without constant axes may also drop the batch';
-  const drops = (axis: Axis | undefined): boolean =>
-    axis === 'one' || (axis === 'columns' && view.columns.length === 1);
-  if (!axes.every((axis) => drops(view.axes[axis]))) return 'Squeeze drops an axis that is not 1';
-  return { ...view, axes: view.axes.filter((_, i) => !axes.includes(i)) };
-}
-
-function unsqueeze(...[view, node, constant]: Parameters<Transform>): IdsView | string {
-  const given = axesOf(node, constant(1));
-  const rank = view.axes.length + (given?.length ?? 0);
-  const added = normalize(given, rank);
-  if (added === undefined) return 'the axes of Unsqueeze are not constant';
-  const rest = [...view.axes];
-  const axes = Array.from({ length: rank }, (_, i) => (added.includes(i) ? 'one' : rest.shift()!));
-  return { ...view, axes };
-}
-
-/** [batch, ...] to [-1 or 0, then ones and at most one axis of all columns]. */
-function reshape(...[view, node, constant]: Parameters<Transform>): IdsView | string {
-  const shape = constant(1)?.values;
-  if (shape === undefined) return 'the shape of Reshape is not constant';
-  const allowZero = node.attributes.get('allowzero')?.int === 1n;
-  const [first, ...rest] = shape;
-  const keepsBatch = first === -1 || (first === 0 && !allowZero);
-  if (view.axes[0] !== 'batch' || !keepsBatch) return 'Reshape does not keep the batch first';
-  const count = view.columns.length;
-  const columnAxes = rest.filter((dim) => dim !== 1).length;
-  const product = rest.reduce((total, dim) => total * dim, 1);
-  if (product !== count || columnAxes > 1) {
-    return `Reshape to [${shape.join(', ')}] mixes rows and columns`;
-  }
-  const axes = rest.map((dim): Axis => (dim === 1 ? 'one' : 'columns'));
-  return { ...view, axes: ['batch', ...axes] };
-}
-
-/** ids[:, i] and ids[:, [i, j]]. */
-function selectColumns(...[view, node, constant]: Parameters<Transform>): IdsView | string {
-  const axis = normalize([Number(node.attributes.get('axis')?.int ?? 0n)], view.axes.length)?.[0];
-  const selected = constant(1);
-  if (axis === undefined || view.axes[axis] !== 'columns') {
-    return 'Gather selects along another axis than the columns';
-  }
-  if (selected === undefined) return 'Gather selects columns that are not constant';
-  const columns: number[] = [];
-  for (const value of selected.values) {
-    const column = view.columns.at(value);
-    if (column === undefined) return `Gather selects column ${value} of ${view.columns.length}`;
-    columns.push(column);
-  }
-  if (columns.length === 0) return 'Gather selects no column';
-  const axes = selected.rank === 0 ? view.axes.filter((_, i) => i !== axis) : view.axes;
-  return { axes, columns };
-}
-
-/** ids[:, start:end:step]. */
-function sliceColumns(...[view, node, constant]: Parameters<Transform>): IdsView | string {
-  const given = (name: string, input: number): readonly number[] | undefined =>
-    node.attributes.get(name)?.ints.map(Number) ?? constant(input)?.values;
-  const starts = given('starts', 1);
-  const ends = given('ends', 2);
-  if (starts?.length !== 1 || ends?.length !== 1) return 'Slice is not of one axis and constant';
-  const hasSteps = (node.inputs[4] ?? '') !== '';
-  const steps = hasSteps ? constant(4)?.values : [1];
-  const hasAxes = node.attributes.has('axes') || (node.inputs[3] ?? '') !== '';
-  const axis = normalize(hasAxes ? given('axes', 3) : [0], view.axes.length);
-  const step = steps?.[0];
-  if (axis?.length !== 1 || view.axes[axis[0]!] !== 'columns') {
-    return 'Slice is along another axis than the columns';
-  }
-  if (step === undefined || step < 1) return 'the step of Slice is not a positive constant';
-  const sliced = view.columns.slice(starts[0], ends[0]);
-  const columns = sliced.filter((_, i) => i % step === 0);
-  return columns.length === 0 ? 'Slice selects no column' : { ...view, columns };
+  return undefined;
 }

@@ -1,90 +1,189 @@
 /**
- * Finds the embedding lookups of a model: Gather on a constant float32 matrix with indices that depend on the values of a
+ * Finds the embedding lookups of a model: operators that take rows of a constant table, with indices that depend on the values of a
  * runtime input. What looks like a lookup and is not understood is refused by name; what only looks like one (gathers on
  * activations, constant or positional indices, integer tables) is left alone. A new pattern is a new rule in RULES.
  */
 
 import { DIM_MAX } from '../table.ts';
 import { integersOf } from './constants.ts';
-import type { GraphIndex } from './graph-index.ts';
-import { type IdsPath, traceIds } from './ids-path.ts';
+import { type Bags, findBags } from './embedding-bag.ts';
+import { functionKey } from './function-inliner.ts';
+import { bodyFrame, type Frame, type GraphIndex } from './graph-index.ts';
+import { type IdsPath, IdsTracer } from './ids-path.ts';
 import {
   describeNode,
-  ELEM_FLOAT,
-  ELEM_FLOAT16,
+  ELEM_DOUBLE,
   ELEM_INT8,
   ELEM_UINT8,
   elemName,
   type OnnxFunction,
-  type OnnxGraph,
   type OnnxModel,
   type OnnxNode,
   type OnnxTensor,
 } from './onnx-model.ts';
 import { refuse, refuseModel } from './refusal.ts';
-import { Scope } from './scope.ts';
+import type { Scope } from './scope.ts';
+import { countOf, dequantised, type TableValues, tableValues, transposed } from './table-source.ts';
+import type { ExternalData } from './tensor-data.ts';
 
-/** A lookup that can be cut: its output becomes an input of the graph. */
+/** A lookup that can be cut: rows of its table become an input of the graph. */
 export interface Lookup {
+  /** The node whose output the rows are; it goes. */
   readonly node: OnnxNode;
-  /** The tensor that the lookup makes. */
+  readonly frame: Frame;
+  /** The tensor that the node makes. */
   readonly output: string;
-  readonly table: OnnxTensor;
-  /** The initializer, or the output of the Constant node, that is the table. */
+  readonly table: TableValues;
+  /** The initializer, or the value, that is the table. */
   readonly tableName: string;
   readonly ids: IdsPath;
+  /** The rows stand along the last axis of the indices; a Gather along axis 1 puts them first. */
+  readonly isTransposed: boolean;
+  /** Set when the node also pools the rows of each bag of ids. */
+  readonly bags: Bags | undefined;
+}
+
+export interface FoundLookups {
+  readonly lookups: readonly Lookup[];
+  readonly tracer: IdsTracer;
 }
 
 /** In graph order; lookups that no output needs are not among them. @throws CubeError UNSUPPORTED */
-export function findLookups(model: OnnxModel, index: GraphIndex): Lookup[] {
-  refuseWholeModels(model);
-  const lookups: Lookup[] = [];
-  const { nodes } = index.needed(new Set());
-  const functions = gatheringFunctions(model.functions);
-  for (const node of index.graph.nodes) {
-    if (!nodes.has(node)) continue;
-    const table = findTable(node, index.scope);
-    if (table !== undefined) lookups.push(toLookup(node, table, index));
-    checkMatrixProduct(node, index);
-    checkFunctionCall(node, index.scope, functions);
-    for (const body of node.bodies) checkBody(body, index.scope, functions);
-  }
-  return lookups;
-}
-
-function refuseWholeModels(model: OnnxModel): void {
-  if (model.external !== undefined) {
-    const name = JSON.stringify(model.external);
-    refuseModel(`tensor ${name} is in another file (external data); save the model as one file`);
-  }
+export function findLookups(
+  model: OnnxModel,
+  index: GraphIndex,
+  external: ExternalData,
+): FoundLookups {
   if (model.hasTraining) refuseModel('it holds training graphs; export it for inference');
+  const finder = new Finder(index, external, gatheringFunctions(model.functions));
+  const { nodes } = index.needed(new Set());
+  finder.search(
+    index.graph.nodes.filter((node) => nodes.has(node)),
+    index,
+  );
+  return finder;
 }
 
-interface FoundTable {
-  readonly name: string;
-  readonly tensor: OnnxTensor;
+class Finder implements FoundLookups {
+  readonly lookups: Lookup[] = [];
+  readonly tracer: IdsTracer = new IdsTracer();
+  readonly #index: GraphIndex;
+  readonly #external: ExternalData;
+  readonly #functions: ReadonlySet<string>;
+
+  constructor(index: GraphIndex, external: ExternalData, functions: ReadonlySet<string>) {
+    this.#index = index;
+    this.#external = external;
+    this.#functions = functions;
+  }
+
+  search(nodes: readonly OnnxNode[], frame: Frame): void {
+    for (const node of nodes) {
+      const bags = findBags(node, frame);
+      if (bags !== undefined) {
+        this.#addBags(node, frame, bags);
+        continue;
+      }
+      const found = RULES.get(
+        node.domain === 'com.microsoft' && node.opType === 'GatherND' ? 'GatherND' : ruleKey(node),
+      );
+      if (found === undefined) checkForeign(node, frame.scope);
+      else this.#add(node, frame, found(node, frame.scope));
+      checkMatrixProduct(node, frame);
+      checkFunctionCall(node, frame.scope, this.#functions);
+      for (const body of node.bodies) this.search(body.nodes, bodyFrame(body, frame));
+    }
+  }
+
+  #add(node: OnnxNode, frame: Frame, found: FoundLookup | undefined): void {
+    if (found === undefined) return;
+    const name = tableName(found.table, frame);
+    const values = tableValues(found.table, frame, this.#external);
+    if (typeof values === 'string') refuse(node, name, values);
+    const whole = found.isTransposed ? transposed(values) : values;
+    const cut = this.#afterQuantised(node, frame, whole, name);
+    checkSize(node, name, cut.table);
+    let ids = this.tracer.trace({ node, table: name }, found.ids, frame);
+    if (found.dropsLast) ids = dropLast(node, ids);
+    const tableKey = found.isTransposed ? `${name}^T` : name;
+    const { isTransposed } = found;
+    this.lookups.push({ ...cut, frame, tableName: tableKey, ids, isTransposed, bags: undefined });
+  }
+
+  #addBags(node: OnnxNode, frame: Frame, bags: Bags): void {
+    const name = tableName(bags.table, frame);
+    const table = tableValues(bags.table, frame, this.#external);
+    if (typeof table === 'string') refuse(node, name, table);
+    if (table.dims.length !== 2) refuse(node, name, `its table has rank ${table.dims.length}`);
+    checkSize(node, name, table);
+    const ids = this.tracer.trace({ node, table: name }, bags.ids, frame);
+    if (ids.axes.length !== 1 || typeof ids.axes[0] !== 'string') {
+      refuse(node, bags.ids, 'the ids of its bags are not one list');
+    }
+    const output = node.outputs[0] ?? '';
+    const lookup = { node, frame, output, table, tableName: name, ids, isTransposed: false, bags };
+    this.lookups.push(lookup);
+  }
+
+  /** Rows of a quantised table are numbers only behind the DequantizeLinear that follows: the cut is behind it. */
+  #afterQuantised(
+    node: OnnxNode,
+    frame: Frame,
+    table: TableValues,
+    name: string,
+  ): Pick<Lookup, 'node' | 'output' | 'table'> {
+    const [output = ''] = node.outputs;
+    const { elemType } = table;
+    if (elemType !== ELEM_INT8 && elemType !== ELEM_UINT8) return { node, output, table };
+    const readers = frame === this.#index ? this.#index.readers(output) : [];
+    const [next] = readers;
+    const isScaled = readers.length === 1 && next?.opType === 'DequantizeLinear';
+    const scale = isScaled ? frame.scope.fact(next.inputs[1] ?? '').source?.tensor : undefined;
+    if (next === undefined || !isScaled || scale === undefined || countOf(scale.dims) !== 1) {
+      refuse(node, name, `quantised tables (${elemName(elemType)}) of this form are not supported`);
+    }
+    const values = dequantised(next, [table], frame, this.#external);
+    if (typeof values === 'string') refuse(next, name, values);
+    return { node: next, output: next.outputs[0] ?? '', table: values };
+  }
 }
 
-/** The rule of an operator: the table of a lookup, undefined when the node is none, or a refusal. */
-type Rule = (node: OnnxNode, scope: Scope) => FoundTable | undefined;
+function ruleKey({ domain, opType }: OnnxNode): string {
+  return domain === '' ? opType : '';
+}
+
+/** Behind Identity, the initializer's own name. */
+function tableName(name: string, frame: Frame): string {
+  return frame.scope.fact(name).source?.name ?? name;
+}
+
+/** What a rule found: names of the table and of the indices. */
+interface FoundLookup {
+  readonly table: string;
+  readonly ids: string;
+  readonly isTransposed: boolean;
+  /** The last axis of the indices is one index into the rows, and not an axis of the result. */
+  readonly dropsLast: boolean;
+}
+
+/** The rule of an operator: undefined when the node is no lookup, or a refusal. */
+type Rule = (node: OnnxNode, scope: Scope) => FoundLookup | undefined;
 
 const RULES: ReadonlyMap<string, Rule> = new Map<string, Rule>([
   ['Gather', gatherRule],
-  ['GatherND', otherGatherRule],
-  ['GatherElements', otherGatherRule],
+  ['GatherND', gatherNdRule],
+  ['GatherElements', gatherElementsRule],
 ]);
 
 /** Operators of other domains that look rows up: PyTorch's ATen, onnxruntime's and Caffe2's own. */
 const FOREIGN_LOOKUP = /embed|gather|lookup|^ATen$|^SparseLengths/i;
 
-function findTable(node: OnnxNode, scope: Scope): FoundTable | undefined {
-  if (node.domain === '' && node.opType !== 'ATen') return RULES.get(node.opType)?.(node, scope);
-  if (!FOREIGN_LOOKUP.test(node.opType)) return undefined;
+function checkForeign(node: OnnxNode, scope: Scope): void {
+  if (node.domain === '' && node.opType !== 'ATen') return;
+  if (!FOREIGN_LOOKUP.test(node.opType)) return;
   const facts = node.inputs.map((name) => ({ name, fact: scope.fact(name) }));
   const table = facts.find(({ name, fact }) => name !== '' && isTableLike(fact.source?.tensor));
-  if (table === undefined || facts.every(({ fact }) => fact.dependence !== 'values')) {
-    return undefined;
-  }
+  if (table === undefined || facts.every(({ fact }) => fact.dependence !== 'values')) return;
   const operator = node.attributes.get('operator')?.text;
   const what = operator === undefined ? 'this operator' : `operator ${JSON.stringify(operator)}`;
   refuse(node, table.name, `lookups by ${what} are not supported`);
@@ -100,49 +199,66 @@ function isInteger(elemType: number): boolean {
   return /^(u?int(16|32|64)|bool|string)$/.test(name);
 }
 
-function gatherRule(node: OnnxNode, scope: Scope): FoundTable | undefined {
+/** Whether a constant is looked up with indices that are known only in a run. */
+function isLookup(node: OnnxNode, scope: Scope): boolean {
   const [data = '', indices = ''] = node.inputs;
   const { dependence, source } = scope.fact(data);
-  if (dependence !== 'constant' || scope.fact(indices).dependence !== 'values') return undefined;
-  if (integersOf(source) !== undefined) return undefined;
-  const tensor = source?.tensor;
-  if (source === undefined || tensor === undefined) {
-    refuse(
-      node,
-      data,
-      'its table is computed from constants by other nodes, which is not supported',
-    );
-  }
-  if (isInteger(tensor.elemType)) return undefined;
-  checkTable(node, source.name, tensor);
-  if (scope.isNested) {
-    refuse(node, source.name, 'lookups inside the body of If, Loop or Scan are not supported');
-  }
-  return { name: source.name, tensor };
+  if (dependence !== 'constant' || scope.fact(indices).dependence !== 'values') return false;
+  if (integersOf(source) !== undefined) return false;
+  return source?.tensor === undefined || !isInteger(source.tensor.elemType);
 }
 
-function checkTable(node: OnnxNode, name: string, tensor: OnnxTensor): void {
-  const { elemType, dims } = tensor;
-  if (elemType === ELEM_INT8 || elemType === ELEM_UINT8) {
-    refuse(node, name, `quantised tables (${elemName(elemType)}) are not supported`);
+function gatherRule(node: OnnxNode, scope: Scope): FoundLookup | undefined {
+  if (!isLookup(node, scope)) return undefined;
+  const [table = '', ids = ''] = node.inputs;
+  const { source } = scope.fact(table);
+  const rank = source?.tensor?.dims.length;
+  const given = Number(node.attributes.get('axis')?.int ?? 0n);
+  const axis = given < 0 && rank !== undefined ? given + rank : given;
+  if (axis === 0) return { table, ids, isTransposed: false, dropsLast: false };
+  if (axis === 1 && (rank ?? 2) === 2) {
+    return { table, ids, isTransposed: true, dropsLast: false };
   }
-  if (elemType !== ELEM_FLOAT) {
-    const hint = elemType === ELEM_FLOAT16 ? '; export the model in float32' : '';
-    refuse(node, name, `tables of ${elemName(elemType)} are not supported${hint}`);
+  refuse(
+    node,
+    source?.name ?? table,
+    `it gathers along axis ${given} of its table; only rows (axis 0), or columns of a matrix, are supported`,
+  );
+}
+
+function gatherNdRule(node: OnnxNode, scope: Scope): FoundLookup | undefined {
+  if (!isLookup(node, scope)) return undefined;
+  const [table = '', ids = ''] = node.inputs;
+  if ((node.attributes.get('batch_dims')?.int ?? 0n) !== 0n) {
+    refuse(node, table, 'lookups by GatherND with batch_dims are not supported');
   }
-  if (dims.length !== 2) {
-    refuse(node, name, `its table has rank ${dims.length}; only [rows, dim] is supported`);
-  }
-  const axis = Number(node.attributes.get('axis')?.int ?? 0n);
-  if (axis !== 0 && axis !== -2) {
+  return { table, ids, isTransposed: false, dropsLast: true };
+}
+
+function gatherElementsRule(node: OnnxNode, scope: Scope): undefined {
+  if (!isLookup(node, scope)) return;
+  refuse(node, node.inputs[0] ?? '', `lookups by ${node.opType} are not supported`);
+}
+
+function dropLast(node: OnnxNode, ids: IdsPath): IdsPath {
+  if (ids.axes.at(-1) !== 1) {
+    const last = ids.axes.at(-1) ?? 'none';
     refuse(
       node,
-      name,
-      `it gathers along axis ${axis} of its table; only rows (axis 0) are supported`,
+      node.inputs[1] ?? '',
+      `lookups by ${node.opType} with ${last} indices for each row are not supported`,
     );
   }
-  const [rows = 0, dim = 0] = dims;
-  if (rows < 1 || dim < 1 || dim > DIM_MAX) {
+  return { ...ids, axes: ids.axes.slice(0, -1) };
+}
+
+function checkSize(node: OnnxNode, name: string, { dims, elemType }: TableValues): void {
+  const [rows = 0, ...inner] = dims;
+  const dim = countOf(inner);
+  if (elemType === ELEM_DOUBLE || dims.length === 0) {
+    refuse(node, name, `tables of ${elemName(elemType)} are not supported`);
+  }
+  if (rows < 1 || dim < 1 || dim > DIM_MAX || rows > Number.MAX_SAFE_INTEGER / (4 * dim)) {
     refuse(
       node,
       name,
@@ -151,47 +267,23 @@ function checkTable(node: OnnxNode, name: string, tensor: OnnxTensor): void {
   }
 }
 
-function otherGatherRule(node: OnnxNode, scope: Scope): undefined {
-  const [data = '', indices = ''] = node.inputs;
-  const { dependence, source } = scope.fact(data);
-  if (dependence !== 'constant' || scope.fact(indices).dependence !== 'values') return;
-  if (source?.tensor !== undefined && isInteger(source.tensor.elemType)) return;
-  refuse(node, source?.name ?? data, `lookups by ${node.opType} are not supported`);
-}
-
-function toLookup(node: OnnxNode, table: FoundTable, index: GraphIndex): Lookup {
-  const [output = ''] = node.outputs;
-  const ids = traceIds(node, table.name, index);
-  return { node, output, table: table.tensor, tableName: table.name, ids };
-}
-
-/** A body that looks rows up is refused; one that does not stays as it is. */
-function checkBody(body: OnnxGraph, outer: Scope, functions: ReadonlySet<string>): void {
-  const scope = new Scope(body, outer);
-  for (const node of body.nodes) {
-    findTable(node, scope);
-    checkFunctionCall(node, scope, functions);
-    for (const inner of node.bodies) checkBody(inner, scope, functions);
-  }
-}
-
 const NEUTRAL_OPS = new Set(['Identity', 'Cast', 'Reshape', 'Squeeze', 'Unsqueeze', 'Flatten']);
 
 /** OneHot(ids) × table is a lookup written as algebra. */
-function checkMatrixProduct(node: OnnxNode, index: GraphIndex): void {
+function checkMatrixProduct(node: OnnxNode, frame: Frame): void {
   if (node.domain !== '' || (node.opType !== 'MatMul' && node.opType !== 'Gemm')) return;
   const [left = '', right = ''] = node.inputs;
   for (const [ids, table] of [
     [left, right],
     [right, left],
   ] as const) {
-    if (index.scope.fact(table).dependence !== 'constant') continue;
-    let origin = index.producer(ids);
+    if (frame.scope.fact(table).dependence !== 'constant') continue;
+    let origin = frame.producer(ids);
     while (origin?.domain === '' && NEUTRAL_OPS.has(origin.opType)) {
-      origin = index.producer(origin.inputs[0] ?? '');
+      origin = frame.producer(origin.inputs[0] ?? '');
     }
     if (origin?.opType !== 'OneHot') continue;
-    if (index.scope.fact(origin.inputs[0] ?? '').dependence !== 'values') continue;
+    if (frame.scope.fact(origin.inputs[0] ?? '').dependence !== 'values') continue;
     const from = describeNode(origin);
     refuse(
       node,
@@ -204,10 +296,8 @@ function checkMatrixProduct(node: OnnxNode, index: GraphIndex): void {
 /** Functions are searched again until nothing new is found, so their number is bounded. */
 const FUNCTION_COUNT_MAX = 1000;
 
-const functionKey = (domain: string, name: string): string => `${domain}\n${name}`;
-
 /** The model's own functions whose bodies gather, directly or through another of them. */
-function gatheringFunctions(functions: readonly OnnxFunction[]): Set<string> {
+export function gatheringFunctions(functions: readonly OnnxFunction[]): Set<string> {
   if (functions.length > FUNCTION_COUNT_MAX) {
     refuseModel(
       `it has ${functions.length} functions, at most ${FUNCTION_COUNT_MAX} are supported`,

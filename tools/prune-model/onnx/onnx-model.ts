@@ -9,7 +9,10 @@ export const ELEM_UINT8 = 2;
 export const ELEM_INT8 = 3;
 export const ELEM_INT32 = 6;
 export const ELEM_INT64 = 7;
+export const ELEM_BOOL = 9;
 export const ELEM_FLOAT16 = 10;
+export const ELEM_DOUBLE = 11;
+export const ELEM_BFLOAT16 = 16;
 
 const ELEM_NAMES: Readonly<Record<number, string>> = {
   1: 'float32',
@@ -51,8 +54,8 @@ export interface OnnxModel {
   readonly graph: OnnxGraph;
   readonly functions: readonly OnnxFunction[];
   readonly hasTraining: boolean;
-  /** The first tensor, at any depth, whose data is in another file. */
-  readonly external: string | undefined;
+  /** Versions of the standard operators that the model uses; 0 when it does not say. */
+  readonly opset: number;
 }
 
 export const MODEL_GRAPH = 7;
@@ -93,7 +96,11 @@ export interface OnnxNode {
 }
 
 export interface OnnxAttribute {
+  readonly raw: RawField;
+  /** Of a node in a function: the attribute of the call that stands here. */
+  readonly reference: string | undefined;
   readonly int: bigint | undefined;
+  readonly float: number | undefined;
   readonly ints: readonly bigint[];
   readonly text: string | undefined;
   readonly tensor: OnnxTensor | undefined;
@@ -106,6 +113,8 @@ export interface OnnxTensor {
   readonly dims: readonly number[];
   /** Bytes of raw_data, or of the field that holds this element type; undefined when there is neither. */
   readonly data: TensorData | undefined;
+  /** Set when the data is in another file; the entries as they stand in the model. */
+  readonly external: ReadonlyMap<string, string> | undefined;
 }
 
 /** `packed`: little-endian elements. `varints`: packed or repeated varints of int32_data or int64_data. */
@@ -129,7 +138,13 @@ export interface OnnxValue {
 export interface OnnxFunction {
   readonly domain: string;
   readonly name: string;
+  readonly inputs: readonly string[];
+  readonly outputs: readonly string[];
   readonly nodes: readonly OnnxNode[];
+  /** Attributes that a call may leave out. */
+  readonly defaults: ReadonlyMap<string, OnnxAttribute>;
+  /** Versions of the standard operators that its nodes use; 0 when it does not say. */
+  readonly opset: number;
 }
 
 /** A node as a message should name it. */

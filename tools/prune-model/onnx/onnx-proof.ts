@@ -6,8 +6,8 @@
 import { join } from 'node:path';
 import { CubeError } from '../../../lib/core/errors.ts';
 import { JsonReader } from '../../../lib/core/json.ts';
-import { type EmbeddingInput, readSlotSpec, type SlotSpec } from '../../../lib/core/slots.ts';
-import { readFile, readText } from '../../../lib/platform/files.ts';
+import { readSlotSpec, type SlotSpec } from '../../../lib/core/slots.ts';
+import { readText } from '../../../lib/platform/files.ts';
 import { OnnxModel, type OnnxTensor } from '../../../lib/platform/onnx.ts';
 import { MODEL_FILE, SLOTS_FILE } from '../output-folder.ts';
 import {
@@ -16,15 +16,17 @@ import {
   PROOF_SEED,
   type ProofRequest,
   type ProofResult,
+  RandomNumbers,
   type TableRows,
 } from '../proof.ts';
 import type { CutLookup } from './graph-cutter.ts';
 import type { OnnxValue } from './onnx-model.ts';
-import { InputSampler } from './sample-inputs.ts';
+import { InputSampler, type SampledInputs } from './sample-inputs.ts';
+import { rowsOfInput } from './sampled-rows.ts';
 
 export interface OnnxProof {
-  /** The full model. */
-  readonly model: Uint8Array;
+  /** Path of the full model, or its bytes when its outputs are not those of the file. */
+  readonly model: string | Uint8Array;
   readonly source: string;
   readonly inputs: readonly OnnxValue[];
   readonly lookups: readonly CutLookup[];
@@ -32,15 +34,16 @@ export interface OnnxProof {
 
 /**
  * @throws CubeError INVALID_ARGUMENT when the models disagree, INTERNAL when the pruned model does not run, CORRUPT when
- * the full one does not, UNSUPPORTED when there are no samples for its inputs
+ * the full one does not, UNSUPPORTED when it needs what onnxruntime does not have, or there are no samples for its inputs
  */
 export async function provePruned(full: OnnxProof, request: ProofRequest): Promise<ProofResult> {
   const { source, lookups } = full;
   const { folder } = request;
-  const sampler = new InputSampler(full.inputs, lookups, PROOF_SEED);
-  const batches = planBatches(request.samples, sampler.fixedBatch);
   const slotsPath = join(folder, SLOTS_FILE);
   const spec = readSlotSpec(JsonReader.parse(readText(slotsPath), SLOTS_FILE));
+  const random = new RandomNumbers(PROOF_SEED);
+  const sampler = new InputSampler(full.inputs, lookups, spec, random);
+  const batches = planBatches(request.samples, sampler.fixedBatch);
   const tables = openTables(folder, spec);
   const outputShapes = new Map<string, readonly number[]>();
   const comparison = new Comparison();
@@ -48,17 +51,16 @@ export async function provePruned(full: OnnxProof, request: ProofRequest): Promi
   let pruned: OnnxModel | undefined;
   try {
     whole = await blame('CORRUPT', () => OnnxModel.load(full.model, { source }));
-    const prunedBytes = readFile(join(folder, MODEL_FILE));
-    pruned = await blame('INTERNAL', () =>
-      OnnxModel.load(prunedBytes, { source: 'the pruned model' }),
-    );
+    const options = { source: 'the pruned model' };
+    pruned = await blame('INTERNAL', () => OnnxModel.load(join(folder, MODEL_FILE), options));
     for (const batch of batches) {
-      const inputs = sampler.draw(batch);
-      const expected = await blame('CORRUPT', () => whole!.run(Object.fromEntries(inputs)));
-      const actual = await pruned.run(
-        prunedFeeds({ inputs, pruned, lookups, spec, tables, batch }),
-      );
-      for (const [name, tensor] of Object.entries(expected)) {
+      const samples = sampler.draw(batch);
+      const feeds = Object.fromEntries(samples.tensors);
+      const expected = await blame('CORRUPT', () => whole!.run(feeds));
+      const actual = await pruned.run(prunedFeeds({ samples, pruned, lookups, spec, tables }));
+      for (const { name } of pruned.outputs) {
+        const tensor = expected[name];
+        if (tensor === undefined) continue;
         comparison.add(name, tensor, actual[name]);
         outputShapes.set(name, tensor.dims);
       }
@@ -81,66 +83,51 @@ function planBatches(samples: number, fixedBatch: number | undefined): number[] 
   return new Array<number>(Math.max(2, Math.ceil(samples / fixedBatch))).fill(fixedBatch);
 }
 
+/** What onnxruntime says of operators and types that it was not built with. */
+const NO_KERNEL =
+  /NOT_IMPLEMENTED|Could not find an implementation|not a registered function|No Op registered|No opset import|is under development|not supported|unsupported/i;
+
 /**
- * Failures of the full model mean that it is not a valid one (CORRUPT), those of the pruned one that we broke it
- * (INTERNAL). Values of a kind that is not supported stay what they are.
+ * Failures of the full model mean that it is not a valid one (CORRUPT), or that this build cannot run it (UNSUPPORTED); those of
+ * the pruned one that we broke it (INTERNAL).
  */
 async function blame<T>(code: 'CORRUPT' | 'INTERNAL', action: () => Promise<T>): Promise<T> {
   try {
     return await action();
   } catch (error) {
-    const failure = CubeError.from(error);
-    if (failure.code === 'UNSUPPORTED') throw failure;
-    throw new CubeError(code, failure.message, { cause: error });
+    const { code: kind, message } = CubeError.from(error);
+    if (code === 'CORRUPT' && (kind === 'UNSUPPORTED' || NO_KERNEL.test(message))) {
+      const hint = '--verify 0 accepts the model without proof';
+      throw new CubeError('UNSUPPORTED', `not proved: ${message}; ${hint}`, { cause: error });
+    }
+    throw new CubeError(code, message, { cause: error });
   }
 }
 
 interface Feeding {
-  readonly inputs: ReadonlyMap<string, OnnxTensor>;
+  readonly samples: SampledInputs;
   readonly pruned: OnnxModel;
   readonly lookups: readonly CutLookup[];
   readonly spec: SlotSpec;
   readonly tables: ReadonlyMap<string, TableRows>;
-  readonly batch: number;
 }
 
 /** The inputs that the pruned model still has, and rows where it has embeddings. */
-function prunedFeeds(feeding: Feeding): Record<string, OnnxTensor> {
-  const { inputs, pruned, lookups, spec, tables, batch } = feeding;
+function prunedFeeds({
+  samples,
+  pruned,
+  lookups,
+  spec,
+  tables,
+}: Feeding): Record<string, OnnxTensor> {
   const feeds: [string, OnnxTensor][] = [];
   for (const { name } of pruned.inputs) {
-    const tensor = inputs.get(name);
+    const tensor = samples.tensors.get(name);
     if (tensor !== undefined) feeds.push([name, tensor]);
   }
   spec.embeddings.forEach((embedding, i) => {
-    const { ids } = lookups[i]!;
-    const source = inputs.get(ids.input.name)!;
-    const rows = gatherRows(tables.get(embedding.table)!, source, ids.columns);
-    feeds.push([embedding.input, { dtype: 'float32', data: rows, dims: dimsOf(embedding, batch) }]);
+    const table = tables.get(embedding.table)!;
+    feeds.push([embedding.input, rowsOfInput(embedding, lookups[i]!, { spec, samples, table })]);
   });
   return Object.fromEntries(feeds);
-}
-
-function dimsOf({ shape }: EmbeddingInput, batch: number): number[] {
-  return shape.map((dim) => (dim === -1 ? batch : dim));
-}
-
-function gatherRows(table: TableRows, ids: OnnxTensor, columns: readonly number[]): Float32Array {
-  const [batch = 0, width = 1] = ids.dims;
-  const count = batch * columns.length * table.dim;
-  if (count > 2 ** 28) {
-    throw new CubeError(
-      'UNSUPPORTED',
-      `cannot prove the pruned model: ${count} elements in one embedding; use a smaller --verify`,
-    );
-  }
-  const rows = new Float32Array(count);
-  let at = 0;
-  for (let row = 0; row < batch; row++) {
-    for (const column of columns) {
-      table.copyRow(Number(ids.data[row * width + column]), rows, at);
-      at += table.dim;
-    }
-  }
-  return rows;
 }

@@ -23,8 +23,8 @@ import {
   type OnnxTensor,
   type OnnxValue,
   type RawField,
-  type TensorData,
 } from './onnx-model.ts';
+import { type ExternalData, TensorFields } from './tensor-data.ts';
 
 /** Bodies within bodies; real models have one or two. */
 export const GRAPH_DEPTH_MAX = 32;
@@ -33,13 +33,21 @@ const ITEM_COUNT_MAX = 10_000_000;
 
 const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
-/** @param source what to call the model in errors. @throws CubeError CORRUPT saying what is wrong with the bytes */
-export function readOnnxModel(bytes: Uint8Array, source: string): OnnxModel {
+/**
+ * @param source what to call the model in errors
+ * @param external the files beside the model; short integer constants are read from them at once
+ * @throws CubeError CORRUPT saying what is wrong with the bytes
+ */
+export function readOnnxModel(
+  bytes: Uint8Array,
+  source: string,
+  external?: ExternalData,
+): OnnxModel {
   if (bytes.length === 0) throw new CubeError('CORRUPT', `${source} is empty, not an ONNX model`);
   try {
-    return new ModelReader().model(bytes);
+    return new ModelReader(external).model(bytes);
   } catch (error) {
-    if (!(error instanceof CubeError)) throw error;
+    if (!(error instanceof CubeError) || error.code === 'UNSUPPORTED') throw error;
     throw new CubeError('CORRUPT', `${source} is not a valid ONNX model: ${error.message}`, {
       cause: error,
     });
@@ -47,9 +55,13 @@ export function readOnnxModel(bytes: Uint8Array, source: string): OnnxModel {
 }
 
 class ModelReader {
+  readonly #external: ExternalData | undefined;
   #items = 0;
   #depth = 0;
-  #external: string | undefined;
+
+  constructor(external: ExternalData | undefined) {
+    this.#external = external;
+  }
 
   model(bytes: Uint8Array): OnnxModel {
     const fields: RawField[] = [];
@@ -57,12 +69,14 @@ class ModelReader {
     let graph: OnnxGraph | undefined;
     let irVersion = 0;
     let hasTraining = false;
+    let opset = 0;
     this.#each(bytes, (reader, keep) => {
       if (reader.field === 1) irVersion = this.#int(reader);
       else if (reader.field === MODEL_GRAPH) {
         if (graph !== undefined) fail('it has two graphs');
         graph = this.#graph(view(reader));
-      } else if (reader.field === 25) functions.push(this.#function(view(reader)));
+      } else if (reader.field === 8) opset = this.#opset(view(reader)) ?? opset;
+      else if (reader.field === 25) functions.push(this.#function(view(reader)));
       else {
         if (reader.field === 20) hasTraining = true;
         reader.skip();
@@ -70,7 +84,7 @@ class ModelReader {
       fields.push(keep());
     });
     if (graph === undefined) fail('it has no graph');
-    return { irVersion, fields, graph, functions, hasTraining, external: this.#external };
+    return { irVersion, fields, graph, functions, hasTraining, opset };
   }
 
   #graph(bytes: Uint8Array): OnnxGraph {
@@ -121,14 +135,16 @@ class ModelReader {
     let name = '';
     let opType = '';
     let domain = '';
-    this.#each(bytes, (reader) => {
+    this.#each(bytes, (reader, keep) => {
       const { field } = reader;
       if (field === 1) inputs.push(text(reader));
       else if (field === 2) outputs.push(text(reader));
       else if (field === 3) name = text(reader);
       else if (field === 4) opType = text(reader);
-      else if (field === 5) this.#attribute(view(reader), attributes, bodies);
-      else if (field === 7) domain = text(reader);
+      else if (field === 5) {
+        const body = view(reader);
+        this.#attribute(body, keep(), attributes, bodies);
+      } else if (field === 7) domain = text(reader);
       else reader.skip();
     });
     if (opType === '') fail(`node ${JSON.stringify(name)} has no operator`);
@@ -136,54 +152,83 @@ class ModelReader {
     return { raw, name, opType, domain, inputs, outputs, attributes, bodies };
   }
 
-  #attribute(bytes: Uint8Array, attributes: Map<string, OnnxAttribute>, bodies: OnnxGraph[]): void {
+  #attribute(
+    bytes: Uint8Array,
+    raw: RawField,
+    attributes: Map<string, OnnxAttribute>,
+    bodies: OnnxGraph[],
+  ): void {
     const ints: bigint[] = [];
     let name = '';
     let int: bigint | undefined;
+    let float: number | undefined;
+    let reference: string | undefined;
     let words: string | undefined;
     let tensor: OnnxTensor | undefined;
     this.#each(bytes, (reader, keep) => {
       const { field } = reader;
       if (field === 1) name = text(reader);
-      else if (field === 3) int = varint(reader);
+      else if (field === 2) {
+        reader.expect(WIRE_FIXED32);
+        float = reader.float32();
+      } else if (field === 3) int = varint(reader);
       else if (field === 4) words = looseText(view(reader));
       else if (field === 5 || field === 10) {
         const body = view(reader);
         tensor = this.#tensor(body, keep());
       } else if (field === 6 || field === 11) bodies.push(this.#graph(view(reader)));
       else if (field === 8) this.#ints(reader, ints);
+      else if (field === 21) reference = text(reader);
       else reader.skip();
     });
-    attributes.set(name, { int, ints, text: words, tensor });
+    attributes.set(name, { raw, reference, int, float, ints, text: words, tensor });
   }
 
   #tensor(bytes: Uint8Array, raw: RawField): OnnxTensor {
-    const bigDims: bigint[] = [];
-    const chunks = new Map<number, Uint8Array[]>();
+    const dims: bigint[] = [];
+    const fields = new TensorFields();
+    const entries = new Map<string, string>();
     let name = '';
     let elemType = 0;
     let isExternal = false;
     this.#each(bytes, (reader) => {
-      const { field, wireType } = reader;
-      if (field === 1) this.#ints(reader, bigDims);
+      const { field } = reader;
+      if (field === 1) this.#ints(reader, dims);
       else if (field === 2) elemType = this.#int(reader);
       else if (field === 8) name = text(reader);
-      else if (field === 13) {
-        isExternal = true;
-        reader.skip();
-      } else if (field === 14) isExternal = this.#int(reader) === 1 || isExternal;
-      else if (field === 9 || ((field === 4 || field === 5 || field === 7) && wireType === 2)) {
-        append(chunks, field, view(reader));
-      } else if (field === 4 || field === 5 || field === 7) {
-        reader.expect(field === 4 ? WIRE_FIXED32 : WIRE_VARINT);
-        const start = reader.position;
-        reader.skip();
-        append(chunks, field, reader.bytes.subarray(start, reader.position));
-      } else reader.skip();
+      else if (field === 13) this.#entry(view(reader), entries);
+      else if (field === 14) isExternal = this.#int(reader) === 1;
+      else if (!fields.take(reader)) reader.skip();
     });
-    const dims = bigDims.map((dim) => checkDim(dim, name));
-    if (isExternal) this.#external ??= name;
-    return { raw, name, elemType, dims, data: tensorData(chunks) };
+    const external = isExternal ? entries : undefined;
+    const shape = dims.map((dim) => checkDim(dim, name));
+    const tensor = { raw, name, elemType, dims: shape, data: fields.data(), external };
+    const loaded = external && this.#external?.loadIntegers(tensor);
+    return loaded === undefined ? tensor : { ...tensor, data: loaded };
+  }
+
+  /** A key and its value, as metadata and external data have them. */
+  #entry(bytes: Uint8Array, into: Map<string, string>): void {
+    let key = '';
+    let value = '';
+    this.#each(bytes, (reader) => {
+      if (reader.field === 1) key = text(reader);
+      else if (reader.field === 2) value = text(reader);
+      else reader.skip();
+    });
+    into.set(key, value);
+  }
+
+  /** The version when it is of the standard operators. */
+  #opset(bytes: Uint8Array): number | undefined {
+    let domain = '';
+    let version = 0;
+    this.#each(bytes, (reader) => {
+      if (reader.field === 1) domain = text(reader);
+      else if (reader.field === 2) version = this.#int(reader);
+      else reader.skip();
+    });
+    return domain === '' || domain === 'ai.onnx' ? version : undefined;
   }
 
   #value(bytes: Uint8Array, raw: RawField): OnnxValue {
@@ -236,17 +281,29 @@ class ModelReader {
 
   #function(bytes: Uint8Array): OnnxFunction {
     const nodes: OnnxNode[] = [];
+    const inputs: string[] = [];
+    const outputs: string[] = [];
+    const defaults = new Map<string, OnnxAttribute>();
     let name = '';
     let domain = '';
+    let opset = 0;
     this.#each(bytes, (reader, keep) => {
-      if (reader.field === 1) name = text(reader);
-      else if (reader.field === 10) domain = text(reader);
-      else if (reader.field === 7) {
+      const { field } = reader;
+      if (field === 1) name = text(reader);
+      else if (field === 4) inputs.push(text(reader));
+      else if (field === 5) outputs.push(text(reader));
+      else if (field === 7) {
         const body = view(reader);
         nodes.push(this.#node(body, keep()));
+      } else if (field === 9) opset = this.#opset(view(reader)) ?? opset;
+      else if (field === 10) domain = text(reader);
+      else if (field === 11) {
+        const body = view(reader);
+        this.#attribute(body, keep(), defaults, []);
       } else reader.skip();
     });
-    return { domain: domain === 'ai.onnx' ? '' : domain, name, nodes };
+    if (domain === 'ai.onnx') domain = '';
+    return { domain, name, inputs, outputs, nodes, defaults, opset };
   }
 
   /** The name of a sparse tensor is the name of its values. */
@@ -342,23 +399,7 @@ function looseText(bytes: Uint8Array): string {
   return new TextDecoder().decode(bytes.subarray(0, 256));
 }
 
-function append(chunks: Map<number, Uint8Array[]>, field: number, bytes: Uint8Array): void {
-  const list = chunks.get(field);
-  if (list === undefined) chunks.set(field, [bytes]);
-  else list.push(bytes);
-}
-
 function checkDim(dim: bigint, name: string): number {
   if (dim >= 0n && dim <= BigInt(Number.MAX_SAFE_INTEGER)) return Number(dim);
   return fail(`tensor ${JSON.stringify(name)} has a dim of ${dim}`);
-}
-
-function tensorData(chunks: ReadonlyMap<number, Uint8Array[]>): TensorData | undefined {
-  // raw_data is a single value: the last one counts.
-  const raw = chunks.get(9)?.at(-1);
-  if (raw !== undefined) return { encoding: 'packed', pieces: [raw] };
-  const floats = chunks.get(4);
-  if (floats !== undefined) return { encoding: 'packed', pieces: floats };
-  const varints = chunks.get(7) ?? chunks.get(5);
-  return varints && { encoding: 'varints', pieces: varints };
 }

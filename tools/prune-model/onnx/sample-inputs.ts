@@ -1,54 +1,120 @@
-/** Sampled inputs of a model, the same for the same seed: ids over a table's whole range, normal dense values. */
+/** Sampled inputs of a model, the same for the same seed: ids that the lookups take, bags of them, normal dense values. */
 import { CubeError } from '../../../lib/core/errors.ts';
+import type { SlotSpec } from '../../../lib/core/slots.ts';
 import type { OnnxTensor } from '../../../lib/platform/onnx.ts';
-import { RandomNumbers } from '../proof.ts';
+import { KeySamples } from '../key-samples.ts';
+import type { RandomNumbers } from '../proof.ts';
 import type { CutLookup } from './graph-cutter.ts';
+import { UNNAMED_BATCH } from './ids-tensor.ts';
 import { elemName, type OnnxValue } from './onnx-model.ts';
+import { formulasOf } from './sampled-rows.ts';
 
 /** Elements of one tensor; a model that needs more for a handful of rows cannot be proved here. */
 const ELEMENT_COUNT_MAX = 2 ** 27;
+/** Of an axis of unknown size that is not the batch. */
+const OTHER_SIZE = 3;
+
+export interface SampledInputs {
+  readonly tensors: ReadonlyMap<string, OnnxTensor>;
+  /** Of an axis of unknown size. */
+  sizeOf(axis: string): number;
+}
 
 export class InputSampler {
   readonly #inputs: readonly OnnxValue[];
-  /** For each ids input and column, the rows of the smallest table that it looks up. */
-  readonly #rows = new Map<string, number[]>();
-  readonly #batchSymbols = new Set<string>();
+  readonly #spec: SlotSpec;
   readonly #random: RandomNumbers;
-  #rowsDrawn = 0;
+  readonly #samples: KeySamples;
+  /** Inputs that list the ids of bags, and those that say where bags begin. */
+  readonly #bagIds = new Set<string>();
+  readonly #offsets = new Map<string, { ids: string; includesLast: boolean }>();
   /** The batch that the model is fixed to, if it is. */
   readonly fixedBatch: number | undefined;
 
-  constructor(inputs: readonly OnnxValue[], lookups: readonly CutLookup[], seed: number) {
+  constructor(
+    inputs: readonly OnnxValue[],
+    lookups: readonly CutLookup[],
+    spec: SlotSpec,
+    random: RandomNumbers,
+  ) {
     this.#inputs = inputs;
-    this.#random = new RandomNumbers(seed);
-    for (const { ids, table } of lookups) {
-      const [batch] = ids.input.shape ?? [];
-      if (typeof batch === 'string') this.#batchSymbols.add(batch);
-      const rows = this.#rows.get(ids.input.name) ?? [];
-      for (const column of ids.columns) {
-        rows[column] = Math.min(rows[column] ?? Number.POSITIVE_INFINITY, table.dims[0] ?? 1);
-      }
-      this.#rows.set(ids.input.name, rows);
+    this.#spec = spec;
+    this.#random = random;
+    for (const { bags, ids } of lookups) {
+      if (bags === undefined) continue;
+      const [input] = ids.inputs;
+      this.#bagIds.add(input!.name);
+      this.#offsets.set(bags.offsets, { ids: input!.name, includesLast: bags.includesLast });
     }
-    const fixed = lookups.map(({ ids }) => ids.input.shape?.[0]);
+    const fixed = lookups.flatMap(({ ids }) => ids.inputs.map(({ shape }) => shape?.[0]));
     this.fixedBatch = fixed.find((dim) => typeof dim === 'number');
+    const { formulas, inputs: ids } = formulasOf(spec);
+    this.#samples = new KeySamples(ids, spec.maps ?? [], formulas, random);
   }
 
-  /** A tensor for each input; the very first row has the first id everywhere, the second the last. */
-  draw(batch: number): Map<string, OnnxTensor> {
-    const tensors = new Map<string, OnnxTensor>();
-    for (const input of this.#inputs) tensors.set(input.name, this.#tensor(input, batch));
-    this.#rowsDrawn += batch;
-    return tensors;
+  /** A tensor for each input. */
+  draw(batch: number): SampledInputs {
+    const length = 2 * batch + OTHER_SIZE;
+    const sizes = new Map<string, number>();
+    for (const { name, shape } of this.#inputs) {
+      const [first] = shape ?? [];
+      const size = this.#bagIds.has(name) ? length : batch;
+      if (typeof first === 'string' && !(sizes.get(first) === length)) sizes.set(first, size);
+    }
+    const sizeOf = (axis: string): number => {
+      if (axis === UNNAMED_BATCH) return this.#bagIds.size > 0 ? length : batch;
+      return Number(/^batch\0(\d+)$/.exec(axis)?.[1] ?? sizes.get(axis) ?? OTHER_SIZE);
+    };
+    const dims = new Map(
+      this.#inputs.map((input) => [input.name, this.#dims(input, batch, length, sizeOf)]),
+    );
+    const ids = this.#drawIds(dims);
+    const tensors = this.#inputs.map((input): [string, OnnxTensor] => {
+      const shape = dims.get(input.name)!;
+      return [input.name, this.#tensor(input, shape, ids.get(input.name), length)];
+    });
+    return { tensors: new Map(tensors), sizeOf };
   }
 
-  #tensor(input: OnnxValue, batch: number): OnnxTensor {
-    const dims = this.#dims(input, batch);
+  #dims(
+    { name, shape }: OnnxValue,
+    batch: number,
+    length: number,
+    sizeOf: (axis: string) => number,
+  ): number[] {
+    if (shape === undefined) throw unprovable(name, 'its shape is unknown');
+    const offsets = this.#offsets.get(name);
+    const dims = shape.map((dim, i) => {
+      if (typeof dim === 'number') return dim;
+      if (i === 0 && this.#bagIds.has(name)) return length;
+      if (i === 0 && offsets !== undefined) return batch + Number(offsets.includesLast);
+      if (i === 0) return batch;
+      return dim === undefined ? OTHER_SIZE : sizeOf(dim);
+    });
     const count = dims.reduce((product, dim) => product * dim, 1);
-    if (count > ELEMENT_COUNT_MAX) throw unprovable(input, `it takes ${count} elements`);
-    const rows = this.#rows.get(input.name);
-    const values = rows === undefined ? undefined : this.#ids(rows, count, batch);
-    const type = elemName(input.elemType);
+    if (count > ELEMENT_COUNT_MAX) throw unprovable(name, `it takes ${count} elements`);
+    return dims;
+  }
+
+  /** Ids of all inputs are drawn together, as many rows as the longest of them has. */
+  #drawIds(dims: ReadonlyMap<string, readonly number[]>): Map<string, Float64Array> {
+    const specs = this.#spec.ids ?? [];
+    const counts = specs.map(({ input, columns }) =>
+      Math.ceil(dims.get(input)!.reduce((product, dim) => product * dim, 1) / columns),
+    );
+    const drawn = this.#samples.draw(Math.max(0, ...counts));
+    return new Map(specs.map(({ input }, i) => [input, drawn[i]!]));
+  }
+
+  #tensor(
+    { name, elemType }: OnnxValue,
+    dims: readonly number[],
+    ids: Float64Array | undefined,
+    length: number,
+  ): OnnxTensor {
+    const count = dims.reduce((product, dim) => product * dim, 1);
+    const type = elemName(elemType);
+    const values = ids?.subarray(0, count) ?? this.#offsetsOf(name, count, length);
     if (type === 'int64') {
       const data =
         values === undefined ? new BigInt64Array(count) : BigInt64Array.from(values, BigInt);
@@ -58,41 +124,38 @@ export class InputSampler {
       return { dtype: type, data: Int32Array.from(values ?? new Array(count).fill(0)), dims };
     }
     if (type === 'float32' || type === 'float64') {
-      const normal = Float64Array.from({ length: count }, () => this.#random.normal());
-      return { dtype: type, data: type === 'float64' ? normal : Float32Array.from(normal), dims };
+      const normal = values ?? Float64Array.from({ length: count }, () => this.#random.normal());
+      return {
+        dtype: type,
+        data: type === 'float64' ? Float64Array.from(normal) : Float32Array.from(normal),
+        dims,
+      };
     }
     if (type === 'bool') {
       const coins = Uint8Array.from({ length: count }, () => Number(this.#random.next() < 0.5));
       return { dtype: type, data: coins, dims };
     }
-    throw unprovable(input, `its type is ${type}`);
+    throw unprovable(name, `its type is ${type}`);
   }
 
-  #ids(rows: readonly number[], count: number, batch: number): Float64Array {
-    const ids = new Float64Array(count);
-    const columns = count / batch;
-    for (let i = 0; i < count; i++) {
-      const limit = rows[i % columns] ?? 1;
-      const row = this.#rowsDrawn + Math.floor(i / columns);
-      if (row === 0) ids[i] = 0;
-      else if (row === 1) ids[i] = limit - 1;
-      else ids[i] = Math.floor(this.#random.next() * limit);
-    }
-    return ids;
-  }
-
-  #dims(input: OnnxValue, batch: number): number[] {
-    if (input.shape === undefined) throw unprovable(input, 'its shape is unknown');
-    return input.shape.map((dim, i) => {
-      if (typeof dim === 'number') return dim;
-      return i === 0 || this.#batchSymbols.has(dim ?? '') ? batch : 1;
-    });
+  /** Where bags begin: in order, the first at 0; about a third of them are empty. */
+  #offsetsOf(name: string, count: number, length: number): Float64Array | undefined {
+    const offsets = this.#offsets.get(name);
+    if (offsets === undefined) return undefined;
+    const begins = Float64Array.from({ length: count }, () =>
+      Math.floor(this.#random.next() * (length + 1)),
+    );
+    for (let i = 2; i < count; i += 3) begins[i] = begins[i - 1]!;
+    begins.sort();
+    begins[0] = 0;
+    if (offsets.includesLast) begins[count - 1] = length;
+    return begins;
   }
 }
 
-function unprovable({ name }: OnnxValue, why: string): CubeError {
+function unprovable(name: string, why: string): CubeError {
   return new CubeError(
     'UNSUPPORTED',
-    `cannot prove the pruned model: no samples for input ${JSON.stringify(name)}: ${why}`,
+    `not proved: no samples for input ${JSON.stringify(name)}: ${why}; --verify 0 accepts the model without proof`,
   );
 }

@@ -20,6 +20,7 @@ async function exitOf(harness: Harness, bytes: Uint8Array): Promise<number> {
     samples: 4,
     force: true,
     dryRun: false,
+    inProcess: true,
   };
   try {
     const report = await pruneModel(request);

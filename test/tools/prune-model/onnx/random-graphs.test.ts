@@ -129,7 +129,7 @@ function embeddings(
     const [batch = 0, width = 1] = dims;
     const rows: number[] = [];
     for (let row = 0; row < batch; row++) {
-      for (const column of lookup.columns) {
+      for (const column of lookup.columns!) {
         const id = Number(data[row * width + column]);
         for (let d = 0; d < dim; d++) rows.push(Number(table.data[id * dim + d]));
       }
@@ -157,6 +157,7 @@ test('full and pruned model agree on random graphs', async () => {
           samples: 8,
           force: true,
           dryRun: false,
+          inProcess: true,
         });
         assert.equal(report?.lookups.length, slots.length);
         const drawn = drawIds(ids, seed + 1);

@@ -1,0 +1,259 @@
+/**
+ * The elements of constant tensors, wherever they stand: raw bytes, typed fields, or a file beside the model. Files are read at
+ * positions, never whole.
+ */
+import { dirname, isAbsolute, join, sep } from 'node:path';
+import { CubeError } from '../../../lib/core/errors.ts';
+import { fileExists, isFolder, RandomReader, realPath } from '../../../lib/platform/files.ts';
+import { WIRE_BYTES, WIRE_FIXED32, WIRE_VARINT, WireReader } from '../../../proto/wire.ts';
+import {
+  ELEM_INT32,
+  ELEM_INT64,
+  elemName,
+  type OnnxTensor,
+  type TensorData,
+} from './onnx-model.ts';
+
+const RAW_DATA = 9;
+const FLOAT_DATA = 4;
+const INT32_DATA = 5;
+const INT64_DATA = 7;
+const DOUBLE_DATA = 10;
+const ELEM_BYTES: Readonly<Record<number, number>> = {
+  ...{ 1: 4, 2: 1, 3: 1, 4: 2, 5: 2, 6: 4, 7: 8, 9: 1, 10: 2, 11: 8, 12: 4, 13: 8, 16: 2 },
+};
+
+/** Bytes of an element; undefined for strings and packed types. */
+export function elemBytes(elemType: number): number | undefined {
+  return ELEM_BYTES[elemType];
+}
+
+/** Collects the fields of one tensor that hold elements. */
+export class TensorFields {
+  readonly #chunks = new Map<number, Uint8Array[]>();
+
+  /** @returns false when the reader's field holds no elements; it is then not passed over */
+  take(reader: WireReader): boolean {
+    const { field, wireType } = reader;
+    const isPacked = wireType === WIRE_BYTES;
+    if (field === RAW_DATA) reader.expect(WIRE_BYTES);
+    else if (field === FLOAT_DATA && !isPacked) reader.expect(WIRE_FIXED32);
+    else if ((field === INT32_DATA || field === INT64_DATA) && !isPacked) {
+      reader.expect(WIRE_VARINT);
+    } else if (![FLOAT_DATA, INT32_DATA, INT64_DATA, DOUBLE_DATA].includes(field)) return false;
+    const start = reader.position;
+    if (isPacked) this.#append(field, reader.view());
+    else {
+      reader.skip();
+      this.#append(field, reader.bytes.subarray(start, reader.position));
+    }
+    return true;
+  }
+
+  data(): TensorData | undefined {
+    // raw_data is a single value: the last one counts.
+    const raw = this.#chunks.get(RAW_DATA)?.at(-1);
+    if (raw !== undefined) return { encoding: 'packed', pieces: [raw] };
+    const packed = this.#chunks.get(FLOAT_DATA) ?? this.#chunks.get(DOUBLE_DATA);
+    if (packed !== undefined) return { encoding: 'packed', pieces: packed };
+    const varints = this.#chunks.get(INT64_DATA) ?? this.#chunks.get(INT32_DATA);
+    return varints && { encoding: 'varints', pieces: varints };
+  }
+
+  #append(field: number, bytes: Uint8Array): void {
+    const list = this.#chunks.get(field);
+    if (list === undefined) this.#chunks.set(field, [bytes]);
+    else list.push(bytes);
+  }
+}
+
+/** Little-endian elements that can be read at any position. */
+export interface TensorBytes {
+  readonly length: number;
+  readInto(target: Uint8Array, position: number): void;
+}
+
+/** Integers of one tensor in another file that are read at once: axes, offsets, remap tables. */
+const INTEGERS_BYTES_MAX = 32 << 20;
+const INTEGERS_TOTAL_BYTES_MAX = 256 << 20;
+
+/** The files beside a model that hold its external data; opened when needed. */
+export class ExternalData {
+  readonly #folder: string;
+  readonly #files = new Map<string, RandomReader>();
+  #integersBytes = 0;
+
+  /** @param model path of the model file */
+  constructor(model: string) {
+    this.#folder = dirname(model);
+  }
+
+  /** @throws CubeError UNSUPPORTED when the file is elsewhere, CORRUPT when it is missing or too short */
+  open(tensor: OnnxTensor): TensorBytes {
+    const { external, name } = tensor;
+    const itemBytes = elemBytes(tensor.elemType);
+    if (external === undefined || itemBytes === undefined) {
+      throw new CubeError(
+        'UNSUPPORTED',
+        `${quoted(name)} of ${elemName(tensor.elemType)} is in another file`,
+      );
+    }
+    const expected = byteLength(tensor);
+    const offset = entry(external, 'offset', name) ?? 0;
+    const length = entry(external, 'length', name) ?? expected;
+    if (length !== expected) throw wrongLength(tensor, `${expected} bytes`, length);
+    const file = this.#file(external.get('location') ?? '', name);
+    if (offset + length > file.bytes) {
+      throw invalid(
+        `${quoted(name)} is at bytes ${offset} to ${offset + length} of ${file.path}, which has ${file.bytes}`,
+      );
+    }
+    return {
+      length,
+      readInto: (target, position) => file.readInto(target, offset + position),
+    };
+  }
+
+  /** The elements of an integer tensor that is not too long to keep. */
+  loadIntegers(tensor: OnnxTensor): TensorData | undefined {
+    if (tensor.elemType !== ELEM_INT32 && tensor.elemType !== ELEM_INT64) return undefined;
+    const length = byteLength(tensor);
+    if (length > INTEGERS_BYTES_MAX) return undefined;
+    this.#integersBytes += length;
+    if (this.#integersBytes > INTEGERS_TOTAL_BYTES_MAX) return undefined;
+    const source = this.open(tensor);
+    const bytes = new Uint8Array(length);
+    source.readInto(bytes, 0);
+    return { encoding: 'packed', pieces: [bytes] };
+  }
+
+  /** How many bytes of other files were opened: what the model weighs beside its own file. */
+  get bytes(): number {
+    return [...this.#files.values()].reduce((sum, file) => sum + file.bytes, 0);
+  }
+
+  close(): void {
+    for (const file of this.#files.values()) file.close();
+    this.#files.clear();
+  }
+
+  #file(location: string, tensor: string): RandomReader {
+    const open = this.#files.get(location);
+    if (open !== undefined) return open;
+    const leaves = isAbsolute(location) || location.split(/[\\/]/).includes('..');
+    const path = join(this.#folder, location);
+    if (!leaves && (!fileExists(path) || isFolder(path) || location === '')) {
+      throw invalid(
+        `${quoted(tensor)} is in the file ${JSON.stringify(location)}, which is missing`,
+      );
+    }
+    if (leaves || !realPath(path).startsWith(`${realPath(this.#folder)}${sep}`)) {
+      throw new CubeError(
+        'UNSUPPORTED',
+        `cannot prune this model: ${quoted(tensor)} is in ${JSON.stringify(location)}, outside the model's folder`,
+      );
+    }
+    const file = new RandomReader(path);
+    this.#files.set(location, file);
+    return file;
+  }
+}
+
+function quoted(tensor: string): string {
+  return `tensor ${JSON.stringify(tensor)}`;
+}
+
+function invalid(what: string): CubeError {
+  return new CubeError('CORRUPT', `not a valid ONNX model: ${what}`);
+}
+
+function entry(
+  external: ReadonlyMap<string, string>,
+  key: string,
+  tensor: string,
+): number | undefined {
+  const value = external.get(key);
+  if (value === undefined) return undefined;
+  if (/^\d{1,15}$/.test(value)) return Number(value);
+  throw invalid(`the ${key} of ${quoted(tensor)} is ${JSON.stringify(value.slice(0, 40))}`);
+}
+
+export function elementCount({ dims }: OnnxTensor): number {
+  return dims.reduce((product, dim) => product * dim, 1);
+}
+
+function byteLength(tensor: OnnxTensor): number {
+  return elementCount(tensor) * (elemBytes(tensor.elemType) ?? 1);
+}
+
+/** @throws CubeError CORRUPT: a tensor whose data does not fill its dims */
+export function wrongLength(tensor: OnnxTensor, expected: string, found: number): CubeError {
+  const shape = `[${tensor.dims.join(', ')}]`;
+  return invalid(`${quoted(tensor.name)} of shape ${shape} needs ${expected}, it has ${found}`);
+}
+
+/** The elements of a tensor. @throws CubeError CORRUPT when they do not fill its dims */
+export function openTensor(tensor: OnnxTensor, external: ExternalData): TensorBytes {
+  if (tensor.external !== undefined) return external.open(tensor);
+  const expected = byteLength(tensor);
+  const bytes = inlineBytes(tensor, expected);
+  if (bytes.length !== expected) throw wrongLength(tensor, `${expected} bytes`, bytes.length);
+  return {
+    length: expected,
+    readInto: (target, position) => target.set(bytes.subarray(position, position + target.length)),
+  };
+}
+
+function inlineBytes({ data, elemType }: OnnxTensor, expected: number): Uint8Array {
+  const pieces = data?.pieces ?? [];
+  const itemBytes = elemBytes(elemType);
+  if (data?.encoding === 'varints' && itemBytes !== undefined) {
+    return bytesOfVarints(pieces, itemBytes, expected);
+  }
+  if (pieces.length === 1) return pieces[0]!;
+  const bytes = new Uint8Array(pieces.reduce((sum, piece) => sum + piece.length, 0));
+  let at = 0;
+  for (const piece of pieces) {
+    bytes.set(piece, at);
+    at += piece.length;
+  }
+  return bytes;
+}
+
+/** int32_data holds one element of up to 32 bits in each varint, int64_data one of 64. */
+function bytesOfVarints(
+  pieces: readonly Uint8Array[],
+  itemBytes: number,
+  expected: number,
+): Uint8Array {
+  const most = pieces.reduce((sum, piece) => sum + piece.length, 0) * itemBytes;
+  const bytes = new Uint8Array(Math.min(most, expected + itemBytes) + 8);
+  const view = new DataView(bytes.buffer);
+  let at = 0;
+  for (const piece of pieces) {
+    const reader = new WireReader(piece);
+    for (; reader.position < reader.end && at <= expected; at += itemBytes) {
+      if (itemBytes === 8) view.setBigInt64(at, reader.int64(), true);
+      else view.setUint32(at, reader.uint32(), true);
+    }
+  }
+  return bytes.subarray(0, at);
+}
+
+/** A constant integer tensor; undefined when it is none, or longer than `countMax`. */
+export function readIntegers(tensor: OnnxTensor, countMax: number): BigInt64Array | undefined {
+  const { elemType, data } = tensor;
+  if (elemType !== ELEM_INT32 && elemType !== ELEM_INT64) return undefined;
+  if (tensor.external !== undefined && data === undefined) return undefined;
+  const count = elementCount(tensor);
+  if (count > countMax) return undefined;
+  const itemBytes = elemBytes(elemType)!;
+  const bytes = inlineBytes(tensor, count * itemBytes);
+  if (bytes.length !== count * itemBytes) {
+    throw wrongLength(tensor, `${count} elements`, Math.floor(bytes.length / itemBytes));
+  }
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
+  return BigInt64Array.from({ length: count }, (_, i) =>
+    itemBytes === 4 ? BigInt(view.getInt32(4 * i, true)) : view.getBigInt64(8 * i, true),
+  );
+}
