@@ -30,6 +30,7 @@ export interface LayerRef {
 
 export interface TableRef {
   readonly name: string;
+  /** 0 for dtype bytes. */
   readonly dim: number;
   readonly dtype: TableDtype;
   /** Rows over all shards. */
@@ -78,7 +79,10 @@ function readLayer(json: JsonReader): LayerRef {
 }
 
 function readTable(json: JsonReader): TableRef {
-  const dim = json.field('dim').integer(1, 1 << 20);
+  const dtype = json.field('dtype').oneOf(TABLE_DTYPES);
+  // Values of any length have no dim.
+  const dim =
+    dtype === 'bytes' ? json.field('dim').integer(0, 0) : json.field('dim').integer(1, 1 << 20);
   const shardNum = json.field('shardNum').integer(1, 65_536);
   const shards = json
     .field('shards')
@@ -101,7 +105,7 @@ function readTable(json: JsonReader): TableRef {
   return {
     name: json.field('name').string(NAME_PATTERN, NAME_RULE),
     dim,
-    dtype: json.field('dtype').oneOf(TABLE_DTYPES),
+    dtype,
     rows: json.field('rows').integer(0),
     defaultRow: defaultRow ?? [],
     shardNum,

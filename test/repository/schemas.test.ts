@@ -38,11 +38,11 @@ const manifests: fc.Arbitrary<Manifest> = fc
       .tuple(layer('base'), fc.array(layer('delta'), { maxLength: 2 }))
       .map(([base, deltas]) => [base, ...deltas]);
     const table = (tableName: string) =>
-      fc.integer({ min: 1, max: 8 }).chain((dim) =>
+      fc.integer({ min: 0, max: 8 }).chain((dim) =>
         fc.record({
           name: fc.constant(tableName),
           dim: fc.constant(dim),
-          dtype: fc.constantFrom('f32', 'f16', 'bytes'),
+          dtype: dim === 0 ? fc.constant('bytes') : fc.constantFrom('f32', 'f16'),
           rows: count,
           defaultRow: fc.constantFrom(
             [],
