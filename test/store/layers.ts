@@ -43,7 +43,7 @@ export function layerPathIn(folder: string): (table: string, contentId: string) 
 export function writeTable(
   folder: string,
   table: TestTable,
-  options: { salt?: number; segmentBytesMax?: number } = {},
+  options: { salt?: number; segmentBytesMax?: number; parentContentId?: string } = {},
 ): WrittenLayer {
   const rows = new Float32Array(table.keys.length * table.dim);
   table.keys.forEach((key, i) => {
@@ -58,6 +58,7 @@ export function writeTable(
       shardNum: table.shardNum,
       keys: packKeys(table.keys),
       rows: new Uint8Array(rows.buffer),
+      ...(options.parentContentId && { parentContentId: options.parentContentId }),
     },
     (contentId) => layerPathIn(folder)(table.name, contentId),
     options.segmentBytesMax,

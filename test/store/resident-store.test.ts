@@ -262,3 +262,65 @@ test('arrays that are too short are refused, not overrun', async (context) => {
     assert.throws(call, { code: 'INVALID_ARGUMENT' });
   }
 });
+
+/** Adds a delta that writes every key of `changed` again, on the layer before it. */
+function withDelta(bench: Bench, ref: TableRef, changed: TestTable, salt: number): TableRef {
+  const parent = ref.shards[1]!.at(-1)!.contentId;
+  const written = writeTable(bench.folder, changed, { salt, parentContentId: parent });
+  const { contentId, bytes, sha256, rows } = written;
+  const layers = [...ref.shards[1]!, { contentId, kind: 'delta' as const, bytes, sha256, rows }];
+  return { ...ref, shards: [ref.shards[0]!, layers] };
+}
+
+test('a version that adds a delta costs the delta, and a delta on another parent is refused', async (context) => {
+  const bench = new Bench(context);
+  const base = bench.table(USERS);
+  const changed = { ...USERS, keys: USERS.keys.slice(0, 20) };
+  const first = withDelta(bench, base, changed, 5);
+  await bench.load(manifestOf('1', [base]));
+  const before = bench.store.memory().usedBytes;
+  const report = await bench.load(manifestOf('2', [first]));
+  assert.deepEqual([report.layersLoaded, report.layersShared], [1, 1]);
+  const layers = bench.store.version('test', '2')!.layers();
+  assert.deepEqual(
+    layers.map(({ kind, versions }) => [kind, versions]),
+    [
+      ['base', 2],
+      ['delta', 1],
+    ],
+  );
+  assert.equal(bench.store.memory().usedBytes, before + layers[1]!.bytes);
+  const table = bench.store.version('test', '2')!.table('users')!;
+  assert.deepEqual(lookup(table, changed.keys), expectedLookup(changed, [], changed.keys, 5));
+  const rest = USERS.keys.slice(20);
+  assert.deepEqual(lookup(table, rest), expectedLookup(USERS, [], rest));
+  const second = withDelta(bench, first, changed, 6);
+  const [one, , two] = second.shards[1]!;
+  const wrong = { ...second, shards: [second.shards[0]!, [one!, two!]] };
+  const error = await refusal(bench.load(manifestOf('3', [wrong])));
+  assert.equal(error.code, 'CORRUPT');
+  assert.ok(error.message.includes(one!.contentId), error.message);
+  assert.ok(error.message.includes(first.shards[1]![1]!.contentId), error.message);
+  bench.answers('1', USERS, 0);
+});
+
+test('a plan says what a load needs, and what giving up a version would free', async (context) => {
+  const bench = new Bench(context, 700_000);
+  const users = bench.table(USERS);
+  await bench.load(manifestOf('1', [users, bench.table(ITEMS)]));
+  await bench.load(manifestOf('2', [users]));
+  const large = { ...ITEMS, keys: keysOfShard(6000, 1, 2) };
+  const manifest = manifestOf('3', [users, bench.table(large)]);
+  const request = { manifest, shardIndex: 1, layerPath: layerPathIn(bench.folder) };
+  const plan = await bench.store.planLoad(request);
+  assert.ok(!plan.fits && plan.neededBytes > plan.unusedBytes);
+  const freed = plan.freedBy([{ bundle: 'test', version: '1' }]);
+  assert.ok(freed > 0 && plan.freedBy([{ bundle: 'test', version: '2' }]) === 0);
+  assert.equal((await refusal(bench.load(manifest))).code, 'OVERLOADED');
+  const { usedBytes } = bench.store.memory();
+  bench.store.unload('test', '1');
+  assert.equal(bench.store.memory().usedBytes, usedBytes - freed);
+  assert.ok((await bench.store.planLoad(request)).fits);
+  await bench.load(manifest);
+  bench.answers('3', large, 0);
+});
