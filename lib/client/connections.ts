@@ -28,6 +28,14 @@ const POOLED_MAX = 100;
 const OPEN_MAX = 1024;
 
 /** @throws CubeError INVALID_ARGUMENT for a type that does not exist */
+export function checkConnectionType(type: ConnectionType): void {
+  if (CONNECTION_TYPES.includes(type)) return;
+  throw new CubeError(
+    'INVALID_ARGUMENT',
+    `connectionType: expected one of ${CONNECTION_TYPES.join(', ')}, got ${JSON.stringify(type)}`,
+  );
+}
+
 export function openConnections(
   endpoint: string,
   type: ConnectionType,
@@ -35,12 +43,7 @@ export function openConnections(
 ): Connections {
   const open = (): Channel => new Channel(endpoint, { backoffMaxMs });
   if (type === 'single') return open();
-  if (type === 'pooled') return new OwnConnections(endpoint, open, POOLED_MAX);
-  if (type === 'short') return new OwnConnections(endpoint, open, 0);
-  throw new CubeError(
-    'INVALID_ARGUMENT',
-    `connectionType: expected one of ${CONNECTION_TYPES.join(', ')}, got ${JSON.stringify(type)}`,
-  );
+  return new OwnConnections(endpoint, open, type === 'pooled' ? POOLED_MAX : 0);
 }
 
 /** A connection for each call, of which up to `keptMax` are kept for later ones. */

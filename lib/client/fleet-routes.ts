@@ -5,7 +5,7 @@
 import { CubeError } from '../core/errors.ts';
 import { type Fleet, shardMapOf } from '../core/fleet.ts';
 import { type CallPolicy, checkPolicy } from './call-policy.ts';
-import type { ConnectionType } from './connections.ts';
+import { type ConnectionType, checkConnectionType } from './connections.ts';
 import { type ClientLogger, Replica, type ReplicaStats } from './replica.ts';
 import { ReplicaSet } from './replica-set.ts';
 
@@ -27,9 +27,10 @@ export class FleetRoutes {
   readonly #routes = new Map<string, Map<number, readonly ReplicaSet[]>>();
   #current: Fleet | undefined;
 
-  /** @throws CubeError INVALID_ARGUMENT for a policy that is none */
+  /** @throws CubeError INVALID_ARGUMENT for a policy or connection type that is none */
   constructor(options: RouteOptions) {
     this.#options = options;
+    checkConnectionType(options.connectionType ?? 'single');
     if (typeof options.policy === 'object') checkPolicy(options.policy);
   }
 

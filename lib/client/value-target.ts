@@ -33,7 +33,8 @@ export class ValueTarget {
       part,
       starts: starts.slice(0, count),
       ends: ends.slice(0, count),
-      bytes: bytes.slice(),
+      // Not `slice`: of a Buffer that is a view.
+      bytes: new Uint8Array(bytes),
     });
   }
 

@@ -1,0 +1,45 @@
+/**
+ * The package's entry: `import { CubeClient } from 'hypercube'`. Looks keys up in a fleet of cube-servers, or, with Cube's own seek, in
+ * C++ ones. Page: docs/client.md.
+ */
+
+export { CubeError, type ErrorCode } from '../core/errors.ts';
+export { type Fleet, formatFleet, parseFleet, type Replica, type ShardMap } from '../core/fleet.ts';
+export {
+  type LayerRef,
+  type Manifest,
+  parseManifest,
+  type TableDtype,
+  type TableRef,
+} from '../core/manifest.ts';
+export type { HashSpec, Slot } from '../core/slots.ts';
+export { openRepository, type Repository } from '../repository/repository.ts';
+export type { CallPolicy, LoadBalancer } from './call-policy.ts';
+export type { ClientCounters, ClientStats } from './client-stats.ts';
+export type { ConnectionType } from './connections.ts';
+export { CubeClient, type CubeClientOptions, type LookupOptions } from './cube-client.ts';
+export { CubeConf, type CubeConfOptions } from './cube-conf.ts';
+export {
+  CubeDictClient,
+  type CubeDictClientOptions,
+  type SeekAnswer,
+  type SeekOptions,
+  type SeekRows,
+} from './dict-client.ts';
+export { FleetFile, type FleetFileOptions } from './fleet-file.ts';
+export type { RouteOptions } from './fleet-routes.ts';
+export { keyWords } from './key-words.ts';
+export {
+  type LookupGroup,
+  type LookupSummary,
+  OUTCOME_HIT,
+  OUTCOME_UNAVAILABLE,
+  OUTCOME_UNSEEN,
+  type StoredGroup,
+  type StoredSummary,
+  type ValueGroup,
+  type Values,
+  type ValuesSummary,
+} from './lookup-group.ts';
+export type { ClientLogger, ReplicaStats } from './replica.ts';
+export type { SeekSummary } from './seek-call.ts';
