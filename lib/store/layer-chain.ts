@@ -59,8 +59,8 @@ export class LayerChain {
     found: Uint8Array,
     foundAt: number,
     asF32: boolean,
-    places: FoundPlaces | undefined,
-    firstKey: number,
+    places?: FoundPlaces,
+    firstKey = 0,
   ): number {
     this.#begin(keys, keysAt, count, rows.byteOffset + rowsAt);
     let hits = 0;

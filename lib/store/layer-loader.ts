@@ -8,6 +8,7 @@ import { CubeError } from '../core/errors.ts';
 import type {
   FillRequest,
   InspectRequest,
+  LayerFilling,
   LayerInspection,
   LoadAnswer,
   LoadMessage,
@@ -15,7 +16,7 @@ import type {
 
 interface Pending {
   readonly worker: Worker;
-  resolve(inspection: LayerInspection): void;
+  resolve(result: LayerInspection | LayerFilling): void;
   reject(error: CubeError): void;
 }
 
@@ -27,12 +28,12 @@ export class LayerLoader {
 
   /** @throws CubeError CORRUPT, UNSUPPORTED or NOT_FOUND */
   inspect(path: string, descriptor: number | undefined): Promise<LayerInspection> {
-    return this.#ask({ type: 'inspect', path, descriptor });
+    return this.#ask({ type: 'inspect', path, descriptor }) as Promise<LayerInspection>;
   }
 
   /** @throws CubeError CORRUPT when a block does not match its checksum; the memories then hold anything */
-  async fill(request: Omit<FillRequest, 'type' | 'id'>): Promise<void> {
-    await this.#ask({ type: 'fill', ...request });
+  fill(request: Omit<FillRequest, 'type' | 'id'>): Promise<LayerFilling> {
+    return this.#ask({ type: 'fill', ...request }) as Promise<LayerFilling>;
   }
 
   /** Ends the thread for good: what is under way, waiting or asked later fails with STOPPING. */
@@ -47,7 +48,9 @@ export class LayerLoader {
     await ended;
   }
 
-  #ask(request: Omit<InspectRequest, 'id'> | Omit<FillRequest, 'id'>): Promise<LayerInspection> {
+  #ask(
+    request: Omit<InspectRequest, 'id'> | Omit<FillRequest, 'id'>,
+  ): Promise<LayerInspection | LayerFilling> {
     if (this.#stopped) {
       return Promise.reject(
         new CubeError('STOPPING', `${request.path}: not loaded, the store is closed`),
@@ -79,7 +82,7 @@ export class LayerLoader {
     this.#pending.delete(answer.id);
     // A thread that is being stopped keeps the process alive until it has ended.
     if (this.#pending.size === 0 && worker === this.#worker) worker.unref();
-    if (answer.ok) pending?.resolve(answer);
+    if (answer.ok) pending?.resolve(answer.result);
     else pending?.reject(new CubeError(answer.code, answer.message));
   }
 

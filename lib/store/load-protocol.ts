@@ -42,6 +42,11 @@ export interface LayerInspection {
   readonly checksums: Uint32Array;
 }
 
+/** What filling makes: the filter of a delta. */
+export interface LayerFilling {
+  readonly filter: Uint32Array | undefined;
+}
+
 export type LoadAnswer =
-  | ({ readonly id: number; readonly ok: true } & LayerInspection)
+  | { readonly id: number; readonly ok: true; readonly result: LayerInspection | LayerFilling }
   | { readonly id: number; readonly ok: false; readonly code: ErrorCode; readonly message: string };

@@ -9,10 +9,12 @@ import { BLOCK_BYTES, HEADER_BYTES } from '../core/layer-format.ts';
 import { systemClock } from '../platform/clock.ts';
 import { RandomReader } from '../platform/files.ts';
 import { BlockHasher } from './block-hasher.ts';
+import { filterOf } from './key-filter.ts';
 import { blockMismatch, readChecksums, readHeader } from './layer-reader.ts';
 import type {
   FillRequest,
   InspectRequest,
+  LayerFilling,
   LayerInspection,
   LoadAnswer,
   LoadMessage,
@@ -23,7 +25,6 @@ import type { PlacedSection } from './section-placement.ts';
 const PAUSE_MS_MIN = 5;
 /** Blocks between two looks at what the store has to say: about ten milliseconds of reading. */
 const BLOCKS_BETWEEN_LOOKS = 16;
-const NO_CHECKSUMS = new Uint32Array(0);
 
 function inspect({ path, descriptor }: InspectRequest): LayerInspection {
   const reader = new RandomReader(path, descriptor);
@@ -114,7 +115,7 @@ class SectionFiller {
 const stopping = new AbortController();
 const underWay = new Set<Promise<void>>();
 
-async function fill(request: FillRequest): Promise<LayerInspection> {
+async function fill(request: FillRequest): Promise<LayerFilling> {
   const { header, path, descriptor, bytesPerSecond } = request;
   const reader = new RandomReader(path, descriptor);
   try {
@@ -129,7 +130,9 @@ async function fill(request: FillRequest): Promise<LayerInspection> {
       const aheadMs = (filled / bytesPerSecond) * 1000 - (systemClock.nowMs() - startMs);
       if (aheadMs >= PAUSE_MS_MIN) await systemClock.sleep(aheadMs, stopping.signal);
     }
-    return { header, checksums: NO_CHECKSUMS };
+    if (header.kind === 'base') return { filter: undefined };
+    const buffers = request.memories.map(({ buffer }) => buffer);
+    return { filter: filterOf(header, request.sections, buffers) };
   } finally {
     reader.close();
   }
@@ -138,8 +141,8 @@ async function fill(request: FillRequest): Promise<LayerInspection> {
 async function answer(message: InspectRequest | FillRequest): Promise<LoadAnswer> {
   const { id } = message;
   try {
-    const inspection = message.type === 'inspect' ? inspect(message) : await fill(message);
-    return { id, ok: true, ...inspection };
+    const result = message.type === 'inspect' ? inspect(message) : await fill(message);
+    return { id, ok: true, result };
   } catch (error) {
     const { code, message: text } = CubeError.from(error);
     return { id, ok: false, code, message: text };

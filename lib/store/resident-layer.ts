@@ -119,6 +119,8 @@ export class ResidentLayer {
   readonly keys: readonly ResidentSection[];
   readonly rows: readonly ResidentSection[];
   readonly deleted: ResidentSection | undefined;
+  /** Of a delta: which keys it may decide. */
+  readonly filter: Uint32Array | undefined;
   /** Of an index, and of rows on disk. */
   readonly finder: PlaceFinder;
   readonly dense: DenseRows;
@@ -128,10 +130,12 @@ export class ResidentLayer {
     header: LayerHeader,
     placement: LayerPlacement,
     memories: readonly PooledMemory[],
-    disk?: DiskRows,
+    filter: Uint32Array | undefined,
+    disk: DiskRows | undefined,
   ) {
     this.header = header;
     this.memories = memories;
+    this.filter = filter;
     this.disk = disk;
     const ofRole = (role: PlacedSection['role']): ResidentSection[] =>
       placement.sections

@@ -339,8 +339,9 @@ export class ResidentStore {
     { path, header, checksums, placement, file }: InspectedLayer,
     memories: readonly PooledMemory[],
   ): Promise<ResidentLayer> {
+    let filter: Uint32Array | undefined;
     if (placement.sections.length > 0) {
-      await this.#loader.fill({
+      const filling = await this.#loader.fill({
         ...{ path, header, descriptor: file?.descriptor },
         sections: placement.sections,
         memories: memories.map(({ memory }) => memory),
@@ -349,10 +350,11 @@ export class ResidentStore {
         bytesPerSecond:
           request.bytesPerSecond ?? this.#options.bytesPerSecond ?? DEFAULT_LOAD_BYTES_PER_SECOND,
       });
+      filter = filling.filter;
     }
     prepareMemories(header, placement, memories, path);
     const disk = file && new DiskRows(header, file, checksums, this.#disk);
-    return new ResidentLayer(header, placement, memories, disk);
+    return new ResidentLayer(header, placement, memories, filter, disk);
   }
 
   #addVersion(

@@ -3,6 +3,7 @@ import { CubeError } from '../core/errors.ts';
 import type { TableDtype, TableRef } from '../core/manifest.ts';
 import { encodeRows } from '../core/row-codec.ts';
 import { copyValues, fetchRows, fetchValues } from './fetch.ts';
+import { FilteredChain } from './filtered-chain.ts';
 import { FoundPlaces } from './found-places.ts';
 import { FoundValues } from './found-values.ts';
 import { type DefaultRows, LayerChain } from './layer-chain.ts';
@@ -79,6 +80,8 @@ export class ChainTable implements ResidentTable {
   readonly onDisk: boolean;
   readonly layers: readonly ResidentLayer[];
   readonly #chain: LayerChain;
+  /** Of deltas in memory: the quick way. */
+  readonly #filtered: FilteredChain | undefined;
 
   /** @param layers base first. @param thread whose area of the memories its lookups use */
   constructor(table: TableRef, layers: readonly ResidentLayer[], thread: number) {
@@ -88,7 +91,12 @@ export class ChainTable implements ResidentTable {
     this.rowBytes = layers[0]!.header.rowBytes;
     this.onDisk = layers.some((layer) => layer.disk !== undefined);
     this.layers = layers;
-    this.#chain = new LayerChain(layers, thread, defaultRowsOf(table));
+    const defaults = defaultRowsOf(table);
+    this.#chain = new LayerChain(layers, thread, defaults);
+    const fetched = this.onDisk || this.dtype === 'bytes';
+    if (layers.length > 1 && !fetched) {
+      this.#filtered = new FilteredChain(layers, thread, defaults);
+    }
   }
 
   lookup(
@@ -157,12 +165,12 @@ export class ChainTable implements ResidentTable {
     asF32: boolean,
     places: FoundPlaces | undefined,
   ): number {
-    const chain = this.#chain;
-    const { chunkKeys } = chain;
     const rowBytes = this.#answeredRowBytes(asF32);
+    const filtered = this.#filtered;
+    const { chunkKeys } = filtered ?? this.#chain;
     let hits = 0;
     for (let done = 0; done < count; done += chunkKeys) {
-      const inChunk = chain.lookupChunk(
+      const inChunk = this.#lookupChunk(
         keys,
         keysAt + 8 * done,
         Math.min(chunkKeys, count - done),
@@ -171,6 +179,7 @@ export class ChainTable implements ResidentTable {
         found,
         foundAt + (done >>> 3),
         asF32,
+        rowBytes,
         places,
         done,
       );
@@ -178,6 +187,36 @@ export class ChainTable implements ResidentTable {
       hits += inChunk;
     }
     return hits;
+  }
+
+  #lookupChunk(
+    keys: Uint8Array,
+    keysAt: number,
+    count: number,
+    rows: Uint8Array,
+    rowsAt: number,
+    found: Uint8Array,
+    foundAt: number,
+    asF32: boolean,
+    rowBytes: number,
+    places: FoundPlaces | undefined,
+    firstKey: number,
+  ): number {
+    const filtered = this.#filtered;
+    return filtered === undefined
+      ? this.#chain.lookupChunk(
+          keys,
+          keysAt,
+          count,
+          rows,
+          rowsAt,
+          found,
+          foundAt,
+          asF32,
+          places,
+          firstKey,
+        )
+      : filtered.lookupChunk(keys, keysAt, count, rows, rowsAt, found, foundAt, asF32, rowBytes);
   }
 
   #answeredRowBytes(asF32: boolean): number {

@@ -19,6 +19,7 @@ import { placeLayer } from './section-placement.ts';
 interface SharedLayer {
   readonly header: LayerHeader;
   readonly memories: readonly WebAssembly.Memory[];
+  readonly filter: Uint32Array | undefined;
   /** Of the file, when rows stay on disk. */
   readonly path: string | undefined;
 }
@@ -45,8 +46,8 @@ export function describeVersion(
 ): SharedVersion {
   const { manifest, shardIndex, tables } = version;
   const layers = tables.map(({ layers: own }) =>
-    own.map(({ header, memories, disk }) => ({
-      header,
+    own.map(({ header, memories, filter, disk }) => ({
+      ...{ header, filter },
       memories: memories.map(({ memory }) => memory),
       path: disk?.path,
     })),
@@ -80,11 +81,11 @@ export function attachShared(
       `thread ${thread}: the store was made for threads 0 … ${threads - 1}, of which 0 is its own`,
     );
   }
-  const attach = ({ header, memories, path }: SharedLayer): ResidentLayer => {
+  const attach = ({ header, memories, filter, path }: SharedLayer): ResidentLayer => {
     const placement = placeLayer(header, threads, path !== undefined);
     const pooled = memories.map((memory) => new PooledMemory(memory, kernelKind));
     const rows = path === undefined ? undefined : openRows(header, path, disk);
-    const layer = new ResidentLayer(header, placement, pooled, rows);
+    const layer = new ResidentLayer(header, placement, pooled, filter, rows);
     layer.references = 1;
     return layer;
   };
