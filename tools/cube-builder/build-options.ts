@@ -183,6 +183,10 @@ export function requestOf(options: BuildOptions, usage: Usage): BuildRequest {
   if (diff !== undefined && paths.length > 0) usage('--diff OLD NEW stands instead of --input');
   if (diff === undefined && paths.length === 0) usage('--input is missing: what to read');
   if (diff !== undefined && jobMode !== 'delta') usage('--diff makes a delta: --job-mode delta');
+  if (diff !== undefined && diff.length !== 2) usage('--diff takes two paths: OLD NEW');
+  if (options.deletes !== undefined && jobMode !== 'delta') {
+    usage('--deletes is of a delta: --job-mode delta');
+  }
   const parent = parentOf(options, usage);
   const all = diff ?? paths;
   const { bundle, table } = namesOf(options, all, usage);

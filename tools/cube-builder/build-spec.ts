@@ -32,7 +32,17 @@ const FIELDS = [
   ...['last-version', 'golden', 'memory', 'threads', 'chain-max', 'tables'],
 ];
 const TABLE_FIELDS = [
-  ...['table', 'input', 'old', 'deletes', 'format', 'key-column', 'value-columns', 'header'],
+  ...[
+    'table',
+    'input',
+    'old',
+    'deletes',
+    'format',
+    'key-column',
+    'sign-key',
+    'value-columns',
+    'header',
+  ],
   ...[
     'value-format',
     'arrays',
@@ -125,6 +135,7 @@ function readTable(node: SpecNode, folder: string, jobMode: 'base' | 'delta'): T
   const options = definedOf({
     format: optional(fields, 'format', (field) => field.oneOf(INPUT_FORMATS)),
     keyColumn: optional(fields, 'key-column', (field) => field.string()),
+    signKey: optional(fields, 'sign-key', (field) => field.integer(0, 0xffff_ffff)),
     valueColumns: optional(fields, 'value-columns', strings),
     header: optional(fields, 'header', (field) => field.boolean()),
     valueFormat: optional(fields, 'value-format', (field) => field.oneOf(VALUE_FORMATS)),

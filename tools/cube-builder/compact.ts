@@ -3,6 +3,7 @@
 import { CubeError } from '../../lib/core/errors.ts';
 import { layoutFor } from '../../lib/core/layer-sections.ts';
 import type { TableRef } from '../../lib/core/manifest.ts';
+import { rowBytesOf } from '../../lib/core/row-codec.ts';
 import { RandomReader } from '../../lib/platform/files.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
 import { readHeader } from '../../lib/store/layer-reader.ts';
@@ -52,13 +53,15 @@ function isChain({ shards }: TableRef): boolean {
 function layoutOf(
   repository: Repository,
   bundle: string,
-  { name, dtype, shards }: TableRef,
+  { name, dim, dtype, shards }: TableRef,
 ): 'indexed' | undefined {
   const base = shards[0]![0]!;
   const reader = new RandomReader(repository.layerTarget(bundle, name, base.contentId));
   try {
     const asked = readHeader(reader).layout === 'indexed';
-    return asked && layoutFor('base', dtype, false) !== 'indexed' ? 'indexed' : undefined;
+    return asked && layoutFor('base', dtype, rowBytesOf(dtype, dim), false) !== 'indexed'
+      ? 'indexed'
+      : undefined;
   } finally {
     reader.close();
   }

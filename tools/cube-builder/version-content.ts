@@ -10,6 +10,9 @@ import { isPrunedFolder, readGolden, readPrunedModel } from './pruned-model.ts';
 /** Keys, not feature strings: for a model pruned without features.json, and for tables without a model. */
 const RAW_KEYS: HashSpec = { scheme: 'raw', seed: 0n, modulo: 0n };
 
+/** How --sign-key makes keys of text. */
+const SIGNED_KEYS: HashSpec = { scheme: 'xxh64-concat', seed: 0n, modulo: 0n };
+
 export interface VersionContent {
   readonly hash: HashSpec;
   readonly slots: readonly Slot[];
@@ -33,7 +36,7 @@ export async function versionContent(
   }
   const content =
     folder === undefined
-      ? await carriedContent(target, parent)
+      ? await carriedContent(target, request, parent)
       : await prunedContent(folder, request, parent);
   if (request.golden !== undefined) content.files.set('golden.jsonl', readGolden(request.golden));
   return content;
@@ -41,6 +44,7 @@ export async function versionContent(
 
 async function carriedContent(
   target: string,
+  request: BuildRequest,
   parent: Manifest | undefined,
 ): Promise<VersionContent> {
   const files = new Map<string, Uint8Array>();
@@ -48,7 +52,12 @@ async function carriedContent(
     const { bundle, version } = parent!;
     files.set(path, await openRepository(target).readVersionFile(bundle, version, path));
   }
-  return { hash: parent?.hash ?? RAW_KEYS, slots: parent?.slots ?? [], files };
+  if (parent !== undefined) return { hash: parent.hash, slots: parent.slots, files };
+  const signed = request.tables.flatMap(({ input }) =>
+    'paths' in input && input.signKey !== undefined ? [input.signKey] : [],
+  );
+  const slots = [...new Set(signed)].map((index) => ({ name: `slot${index}`, index }));
+  return { hash: slots.length === 0 ? RAW_KEYS : SIGNED_KEYS, slots, files };
 }
 
 async function prunedContent(

@@ -7,6 +7,7 @@ import type { BatchBuilder } from './batch-builder.ts';
 import type { ByteReader } from './byte-reader.ts';
 import { BAD_QUOTE, INCOMPLETE, RecordScanner } from './delimited-text.ts';
 import { type InputFile, readerOf } from './input-file.ts';
+import { signKey } from './key-signer.ts';
 import type { RecordFile } from './record-source.ts';
 import type { InputSpec } from './row-source.ts';
 import { NOT_A_NUMBER, parseFloatBytes, parseFloatList, parseKey } from './text-numbers.ts';
@@ -118,7 +119,9 @@ class Parser {
       this.#fail(`${scanner.count} fields, where ${count} came before`);
     }
     const words = this.#key;
-    if (!parseKey(bytes, starts[key]!, ends[key]!, words)) this.#failKey(key);
+    const { signKey: slot } = this.#spec;
+    if (slot !== undefined) signKey(slot, this.#text(key), words);
+    else if (!parseKey(bytes, starts[key]!, ends[key]!, words)) this.#failKey(key);
     if (values.length === 1) {
       this.#addList(values[0]!, batch);
       return;
@@ -172,10 +175,16 @@ const NUMBER = /^\d+$/;
 const NAME = /^(?!(?:nan|inf|infinity)$)[\p{L}_#]/iu;
 
 /** Whether the first record has names: columns are asked for by name, or there is a name where the key would be. */
-function isHeader(fields: readonly string[], { keyColumn, valueColumns = [] }: InputSpec): boolean {
+function isHeader(
+  fields: readonly string[],
+  { keyColumn, valueColumns = [], signKey: slot }: InputSpec,
+): boolean {
   const asked = keyColumn === undefined ? valueColumns : [keyColumn, ...valueColumns];
   if (asked.some((column) => !NUMBER.test(column)) || fields.includes('key')) return true;
-  const key = fields[Number(keyColumn ?? 0)] ?? '';
+  const keyAt = Number(keyColumn ?? 0);
+  // Where keys are text, only the other fields tell.
+  if (slot !== undefined) return fields.some((field, i) => i !== keyAt && NAME.test(field));
+  const key = fields[keyAt] ?? '';
   // Tools that write a table's index leave its name out.
   return NAME.test(key) || (key === '' && fields.some((field) => NAME.test(field)));
 }

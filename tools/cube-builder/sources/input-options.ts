@@ -8,6 +8,7 @@ import { INPUT_FORMATS, type InputSpec, VALUE_FORMATS } from './row-source.ts';
 export interface InputOptions {
   readonly format?: NonNullable<InputSpec['format']>;
   readonly keyColumn?: string;
+  readonly signKey?: number;
   readonly valueColumns?: readonly string[];
   readonly header?: boolean;
   readonly valueFormat?: NonNullable<InputSpec['valueFormat']>;
@@ -25,6 +26,11 @@ export function addInputOptions(command: Command): Command {
       ).choices(INPUT_FORMATS),
     )
     .option('--key-column <name>', 'the column of the key: a name, or a number from 0')
+    .option(
+      '--sign-key <slot>',
+      'keys are text: hash them as features of the slot with this index',
+      integerBetween(0, 0xffff_ffff),
+    )
     .option('--value-columns <names>', 'the columns that make the row: a,b,c', names)
     .option('--header', 'CSV and TSV begin with a line of names')
     .option('--no-header', 'CSV and TSV begin with a row')
@@ -47,6 +53,17 @@ export function inputSpecOf(
   options: InputOptions,
   more: Pick<InputSpec, 'table' | 'delta'> = {},
 ): InputSpec {
-  const { format, keyColumn, valueColumns, header, valueFormat, arrays, dim } = options;
-  return { paths, format, keyColumn, valueColumns, header, valueFormat, arrays, dim, ...more };
+  const { format, keyColumn, signKey, valueColumns, header, valueFormat, arrays, dim } = options;
+  return {
+    paths,
+    format,
+    keyColumn,
+    signKey,
+    valueColumns,
+    header,
+    valueFormat,
+    arrays,
+    dim,
+    ...more,
+  };
 }

@@ -5,6 +5,7 @@
 import type { BatchBuilder } from './batch-builder.ts';
 import type { ByteReader } from './byte-reader.ts';
 import { type InputFile, readerOf } from './input-file.ts';
+import { signKey } from './key-signer.ts';
 import type { RecordFile } from './record-source.ts';
 import type { InputSpec } from './row-source.ts';
 import { parseKey } from './text-numbers.ts';
@@ -52,6 +53,7 @@ class Parser {
   readonly #reader: ByteReader;
   readonly #batch: BatchBuilder;
   readonly #keyField: string;
+  readonly #slot: number | undefined;
   readonly #rowFields: readonly string[];
   readonly #key = new Uint32Array(2);
   #line = 0;
@@ -60,6 +62,7 @@ class Parser {
     this.#reader = reader;
     this.#batch = batch;
     this.#keyField = spec.keyColumn ?? 'key';
+    this.#slot = spec.signKey;
     this.#rowFields = spec.valueColumns ?? ['row', 'value'];
   }
 
@@ -126,6 +129,10 @@ class Parser {
 
   #readKey(value: unknown): void {
     const words = this.#key;
+    if (this.#slot !== undefined && (typeof value === 'string' || Number.isSafeInteger(value))) {
+      signKey(this.#slot, String(value), words);
+      return;
+    }
     if (typeof value === 'number' && Number.isSafeInteger(value) && value >= 0) {
       words[0] = value % 0x1_0000_0000;
       words[1] = Math.floor(value / 0x1_0000_0000);

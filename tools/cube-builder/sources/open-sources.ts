@@ -45,6 +45,7 @@ export async function openSources(
   const files: InputFile[] = [];
   for (const { path, kind } of expandPaths(input.paths)) {
     checkKind(path, kind, input);
+    if (kind !== 'file') checkSignable(kind, path, input);
     if (kind === 'pruned') tables.push(...(await prunedTables(path)));
     else if (kind === 'cube-dict') {
       parts.push({ table: tableOf(path), records: cubeDict(path, input.delta ?? false) });
@@ -77,7 +78,8 @@ function checkKind(path: string, kind: InputPath['kind'], { format }: InputSpec)
   throw new CubeError('INVALID_ARGUMENT', `${path} is ${what}, not ${format} (--format)`);
 }
 
-async function formatOf(file: InputFile, { format }: InputSpec): Promise<FileFormat> {
+async function formatOf(file: InputFile, input: InputSpec): Promise<FileFormat> {
+  const { format } = input;
   const found = (format as FileFormat | undefined) ?? (await detectFormat(file));
   if (found === undefined) {
     throw new CubeError(
@@ -92,7 +94,18 @@ async function formatOf(file: InputFile, { format }: InputSpec): Promise<FileFor
       `${file.path}: ${found} is not a stream; unpack the ${file.compression} first`,
     );
   }
+  checkSignable(found, file.path, input);
   return found;
+}
+
+const TEXT_KEYS: readonly string[] = ['csv', 'tsv', 'jsonl', 'parquet'];
+
+function checkSignable(format: string, path: string, { signKey }: InputSpec): void {
+  if (signKey === undefined || TEXT_KEYS.includes(format)) return;
+  throw new CubeError(
+    'INVALID_ARGUMENT',
+    `${path}: ${format} has no text keys to sign (--sign-key is for ${TEXT_KEYS.join(', ')})`,
+  );
 }
 
 async function recordFile(
@@ -192,6 +205,7 @@ async function openStandardInput(
         (format === undefined ? '' : `; ${format} must be a file`),
     );
   }
+  checkSignable(format, 'standard input', input);
   const file = await standardInput(stdin);
   try {
     if (format === 'npy') {

@@ -18,6 +18,7 @@ import { CubeError } from '../../../lib/core/errors.ts';
 import { RandomReader } from '../../../lib/platform/files.ts';
 import type { BatchBuilder } from './batch-builder.ts';
 import type { InputFile } from './input-file.ts';
+import { signKey } from './key-signer.ts';
 import { checkPages } from './parquet-pages.ts';
 import { type ParquetColumns, parquetColumns } from './parquet-schema.ts';
 import type { RecordFile } from './record-source.ts';
@@ -173,7 +174,7 @@ async function decodeGroup(
     throw damaged(`column ${name}`, `${values.length} values for ${rows} rows`);
   };
   return {
-    keys: keysOf(column(columns.key), columns.key),
+    keys: keysOf(column(columns.key), columns.key, columns.slot),
     kind: columns.kind,
     columns: columns.values.map(column),
   };
@@ -200,7 +201,8 @@ function joined(parts: readonly DecodedArray[]): DecodedArray {
   return values;
 }
 
-function keysOf(values: DecodedArray, name: string): Uint32Array {
+function keysOf(values: DecodedArray, name: string, slot: number | undefined): Uint32Array {
+  if (slot !== undefined) return signedKeys(values, name, slot);
   if (values instanceof BigInt64Array || values instanceof BigUint64Array) {
     return new Uint32Array(values.slice().buffer);
   }
@@ -210,6 +212,17 @@ function keysOf(values: DecodedArray, name: string): Uint32Array {
     if (!setKey(keys.subarray(2 * i, 2 * i + 2), value)) {
       throw damaged(`column ${name}, row ${i}`, `${String(value)} is no key`);
     }
+  }
+  return keys;
+}
+
+function signedKeys(values: DecodedArray, name: string, slot: number): Uint32Array {
+  const keys = new Uint32Array(2 * values.length);
+  for (let i = 0; i < values.length; i++) {
+    const value: unknown = values[i];
+    if (value === null || value === undefined) throw damaged(`column ${name}, row ${i}`, 'no key');
+    const text = value instanceof Uint8Array ? Buffer.from(value).toString('utf8') : String(value);
+    signKey(slot, text, keys.subarray(2 * i, 2 * i + 2));
   }
   return keys;
 }

@@ -6,6 +6,8 @@ import type { InputSpec } from './row-source.ts';
 
 export interface ParquetColumns {
   readonly key: string;
+  /** Keys are text, features of the slot with this index. */
+  readonly slot: number | undefined;
   /** number: a column for each element; list: one column of lists; bytes: one column of binary values. */
   readonly kind: 'number' | 'list' | 'bytes';
   readonly values: readonly string[];
@@ -33,7 +35,12 @@ export function parquetColumns(schema: SchemaTree, spec: InputSpec, path: string
   if (kind !== 'bytes' && (spec.valueFormat ?? 'f32') !== 'f32') {
     fail(`columns of numbers have no value format ${spec.valueFormat}`);
   }
-  return { key: names[key] as string, kind, values: chosen.map(({ element }) => element.name) };
+  return {
+    key: names[key] as string,
+    slot: spec.signKey,
+    kind,
+    values: chosen.map(({ element }) => element.name),
+  };
 }
 
 const NUMBER_TYPES = ['FLOAT', 'DOUBLE', 'INT32', 'INT64'];

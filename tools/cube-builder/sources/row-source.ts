@@ -93,6 +93,8 @@ export interface InputSpec {
   readonly arrays?: readonly string[] | undefined;
   /** Name, or number from 0, of the column (the field of a JSON line) that holds the key. */
   readonly keyColumn?: string | undefined;
+  /** The keys are text, features of the slot with this index: their hash is the key. */
+  readonly signKey?: number | undefined;
   /** Columns that make the row; all but the key column when absent. */
   readonly valueColumns?: readonly string[] | undefined;
   /** Whether CSV and TSV begin with a line of names; seen from the first line when absent. */
