@@ -6,9 +6,14 @@ import type { CutLookup as Cut, CutModel, Port } from '../cut-model.ts';
 import { MODEL_FILE, type StagedOutput } from '../output-folder.ts';
 import { type Table, TableNames } from '../table.ts';
 import { inlineFunctions } from './function-inliner.ts';
-import { type CutLookup, cutLookups, type Cut as GraphCut } from './graph-cutter.ts';
+import { cutLookups, type Cut as GraphCut } from './graph-cutter.ts';
 import { collectNames, GraphIndex } from './graph-index.ts';
-import { type FoundLookups, findLookups, gatheringFunctions } from './lookup-finder.ts';
+import {
+  type CutLookup,
+  type FoundLookups,
+  findLookups,
+  gatheringFunctions,
+} from './lookup-finder.ts';
 import { describeNode, elemName, type OnnxModel, type OnnxValue } from './onnx-model.ts';
 import { readOnnxModel } from './onnx-reader.ts';
 import { type GraphEdit, keptExternal, type NewPlace, writeOnnxModel } from './onnx-writer.ts';

@@ -7,7 +7,7 @@ import { type BodyCut, cutBody } from './body-cutter.ts';
 import { freshName } from './function-inliner.ts';
 import type { GraphIndex } from './graph-index.ts';
 import type { Axis } from './ids-tensor.ts';
-import type { Lookup } from './lookup-finder.ts';
+import type { CutLookup, Lookup } from './lookup-finder.ts';
 import {
   describeNode,
   ELEM_FLOAT,
@@ -18,14 +18,6 @@ import {
 } from './onnx-model.ts';
 import type { GraphEdit, NewNode } from './onnx-writer.ts';
 import { replaceShapes } from './shape-nodes.ts';
-
-/** A lookup after the cut. */
-export interface CutLookup extends Lookup {
-  /** The new input: the lookup's output, or another name when that is not its own to take. */
-  readonly input: string;
-  /** Of the new input: the shape of the indices, then that of a row. */
-  readonly shape: readonly Dim[];
-}
 
 export interface Cut {
   readonly edit: GraphEdit;

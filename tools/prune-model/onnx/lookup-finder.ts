@@ -4,6 +4,7 @@
  * activations, constant or positional indices, integer tables) is left alone. A new pattern is a new rule in RULES.
  */
 
+import type { Dim } from '../cut-model.ts';
 import { DIM_MAX } from '../table.ts';
 import { integersOf } from './constants.ts';
 import { type Bags, findBags } from './embedding-bag.ts';
@@ -41,6 +42,14 @@ export interface Lookup {
   readonly isTransposed: boolean;
   /** Set when the node also pools the rows of each bag of ids. */
   readonly bags: Bags | undefined;
+}
+
+/** A lookup after the cut. */
+export interface CutLookup extends Lookup {
+  /** The new input: the lookup's output, or another name when that is not its own to take. */
+  readonly input: string;
+  /** Of the new input: the shape of the indices, then that of a row. */
+  readonly shape: readonly Dim[];
 }
 
 export interface FoundLookups {

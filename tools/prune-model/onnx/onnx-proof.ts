@@ -19,10 +19,10 @@ import {
   RandomNumbers,
   type TableRows,
 } from '../proof.ts';
-import type { CutLookup } from './graph-cutter.ts';
+import type { CutLookup } from './lookup-finder.ts';
 import type { OnnxValue } from './onnx-model.ts';
-import { InputSampler, type SampledInputs } from './sample-inputs.ts';
-import { rowsOfInput } from './sampled-rows.ts';
+import { InputSampler } from './sample-inputs.ts';
+import { rowsOfInput, type SampledInputs } from './sampled-rows.ts';
 
 export interface OnnxProof {
   /** Path of the full model, or its bytes when its outputs are not those of the file. */

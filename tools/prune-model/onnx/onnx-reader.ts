@@ -24,7 +24,7 @@ import {
   type OnnxValue,
   type RawField,
 } from './onnx-model.ts';
-import { type ExternalData, TensorFields } from './tensor-data.ts';
+import { type ExternalData, sizeOfDim, TensorFields } from './tensor-data.ts';
 
 /** Bodies within bodies; real models have one or two. */
 export const GRAPH_DEPTH_MAX = 32;
@@ -201,7 +201,7 @@ class ModelReader {
       else if (!fields.take(reader)) reader.skip();
     });
     const external = isExternal ? entries : undefined;
-    const shape = dims.map((dim) => checkDim(dim, name));
+    const shape = dims.map((dim) => sizeOfDim(dim, name));
     const tensor = { raw, name, elemType, dims: shape, data: fields.data(), external };
     const loaded = external && this.#external?.loadIntegers(tensor);
     return loaded === undefined ? tensor : { ...tensor, data: loaded };
@@ -397,9 +397,4 @@ function text(reader: WireReader): string {
 /** Attribute strings are bytes; we only compare them with ASCII words. */
 function looseText(bytes: Uint8Array): string {
   return new TextDecoder().decode(bytes.subarray(0, 256));
-}
-
-function checkDim(dim: bigint, name: string): number {
-  if (dim >= 0n && dim <= BigInt(Number.MAX_SAFE_INTEGER)) return Number(dim);
-  return fail(`tensor ${JSON.stringify(name)} has a dim of ${dim}`);
 }

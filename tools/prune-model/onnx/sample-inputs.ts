@@ -4,21 +4,15 @@ import type { SlotSpec } from '../../../lib/core/slots.ts';
 import type { OnnxTensor } from '../../../lib/platform/onnx.ts';
 import { KeySamples } from '../key-samples.ts';
 import type { RandomNumbers } from '../proof.ts';
-import type { CutLookup } from './graph-cutter.ts';
 import { UNNAMED_BATCH } from './ids-tensor.ts';
+import type { CutLookup } from './lookup-finder.ts';
 import { elemName, type OnnxValue } from './onnx-model.ts';
-import { formulasOf } from './sampled-rows.ts';
+import { formulasOf, type SampledInputs } from './sampled-rows.ts';
 
 /** Elements of one tensor; a model that needs more for a handful of rows cannot be proved here. */
 const ELEMENT_COUNT_MAX = 2 ** 27;
 /** Of an axis of unknown size that is not the batch. */
 const OTHER_SIZE = 3;
-
-export interface SampledInputs {
-  readonly tensors: ReadonlyMap<string, OnnxTensor>;
-  /** Of an axis of unknown size. */
-  sizeOf(axis: string): number;
-}
 
 export class InputSampler {
   readonly #inputs: readonly OnnxValue[];

@@ -5,12 +5,17 @@ import type { EmbeddingInput, SlotSpec } from '../../../lib/core/slots.ts';
 import type { OnnxTensor } from '../../../lib/platform/onnx.ts';
 import { toIds } from '../key-samples.ts';
 import type { TableRows } from '../proof.ts';
-import type { CutLookup } from './graph-cutter.ts';
 import { type Axis, inputAxes } from './ids-tensor.ts';
+import type { CutLookup } from './lookup-finder.ts';
 import type { OnnxValue } from './onnx-model.ts';
-import type { SampledInputs } from './sample-inputs.ts';
 
 const ELEMENT_COUNT_MAX = 2 ** 28;
+
+export interface SampledInputs {
+  readonly tensors: ReadonlyMap<string, OnnxTensor>;
+  /** Of an axis of unknown size. */
+  sizeOf(axis: string): number;
+}
 
 /** The keys of every embedding, one after another. */
 export function formulasOf(spec: SlotSpec): { formulas: KeyFormula[]; inputs: IdsInput[] } {

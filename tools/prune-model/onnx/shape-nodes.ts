@@ -3,8 +3,8 @@
  * one more axis, so it is taken from them, and the ids need not be fed.
  */
 import { freshName } from './function-inliner.ts';
-import type { CutLookup } from './graph-cutter.ts';
 import type { GraphIndex } from './graph-index.ts';
+import type { CutLookup } from './lookup-finder.ts';
 import type { OnnxNode } from './onnx-model.ts';
 import type { NewNode } from './onnx-writer.ts';
 

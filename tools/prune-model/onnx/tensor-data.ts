@@ -178,6 +178,12 @@ function entry(
   throw invalid(`the ${key} of ${quoted(tensor)} is ${JSON.stringify(value.slice(0, 40))}`);
 }
 
+/** @throws CubeError CORRUPT: a dim that is below zero, or beyond any size */
+export function sizeOfDim(dim: bigint, tensor: string): number {
+  if (dim >= 0n && dim <= BigInt(Number.MAX_SAFE_INTEGER)) return Number(dim);
+  throw new CubeError('CORRUPT', `${quoted(tensor)} has a dim of ${dim}`);
+}
+
 export function elementCount({ dims }: OnnxTensor): number {
   return dims.reduce((product, dim) => product * dim, 1);
 }
