@@ -90,8 +90,12 @@ export class SeekBatch {
     }
     const start = output.reserve(dictValuesBytesMax(count, this.#rowBytes));
     const source = {
-      ...{ count, found, rowBytes: this.#rowBytes, hitPrefix: this.table.hitPrefix },
-      ...{ rows: this.#bytes, rowWords: this.#words },
+      count,
+      rowBytes: this.#rowBytes,
+      hitPrefix: this.table.hitPrefix,
+      rows: this.#bytes,
+      rowWords: this.#words,
+      found,
     };
     output.truncate(writeDictValues(output.bytes, output.view, start, source));
   }

@@ -64,7 +64,7 @@ export interface ResidentTable {
 }
 
 /** @throws CubeError INVALID_ARGUMENT when the default row is none of the table's rows */
-export function defaultRowsOf(table: TableRef): DefaultRows {
+function defaultRowsOf(table: TableRef): DefaultRows {
   if (table.dtype === 'bytes') return { stored: new Uint8Array(0), wide: new Uint8Array(0) };
   const row = new Float32Array(table.dim);
   row.set(table.defaultRow);

@@ -8,7 +8,7 @@ import { attachShared } from '../../lib/store/shared-version.ts';
 import { anyChain, ask, expected, writeChain } from './chains.ts';
 import { layerPathIn, temporaryFolder } from './layers.ts';
 
-const WORKER = new URL('./shared-worker.js', import.meta.url);
+const WORKER = new URL('./shared-lookup-process.js', import.meta.url);
 const ROUNDS = 200;
 
 /** One thread: its first message says that it began, its last what it found. */
