@@ -123,9 +123,9 @@ async function attack(
       }
     }
     await sleep(random.below(4));
-    if (random.below(2) === 0) socket.resetAndDestroy();
-    else socket.end();
-    socket.destroySoon();
+    // Reset while it still connects, a socket of Node leaves its handle behind.
+    if (random.below(2) === 0 && !socket.connecting) socket.resetAndDestroy();
+    else socket.destroySoon();
   }
   return connections;
 }
