@@ -7,7 +7,11 @@
  *     node dist/bench/loopback-lookup.bench.js
  */
 import { pathToFileURL } from 'node:url';
-import { makeTemporaryFolder, removePath } from '../lib/platform/files.ts';
+import { CubeClient } from '../lib/client/cube-client.ts';
+import type { LookupGroup } from '../lib/client/lookup-group.ts';
+import { type Manifest, parseManifest } from '../lib/core/manifest.ts';
+import { makeTemporaryFolder, readText, removePath } from '../lib/platform/files.ts';
+import { manifestPath } from '../lib/repository/layout.ts';
 import { Channel } from '../lib/rpc/channel.ts';
 import { DICT_METHOD, DICT_SERVICE } from '../proto/dict.ts';
 import {
@@ -37,7 +41,8 @@ const MEASURE_MS = 3000;
 const NOTHING = new Uint8Array(0);
 
 interface Scenario {
-  readonly call: 'packed' | 'seek' | 'MGET';
+  /** `packed` is the channel alone, `client` the same through CubeClient, which scatters, checks and gathers. */
+  readonly call: 'packed' | 'client' | 'seek' | 'MGET';
   readonly keys: number;
   readonly hot: boolean;
 }
@@ -50,6 +55,11 @@ const SCENARIOS: readonly Scenario[] = [
   { call: 'seek', keys: 26, hot: false },
   { call: 'seek', keys: 260, hot: false },
   { call: 'seek', keys: 260, hot: true },
+];
+
+const CLIENT_SCENARIOS: readonly Scenario[] = [
+  { call: 'client', keys: 26, hot: false },
+  { call: 'client', keys: 260, hot: false },
 ];
 
 const REDIS_SCENARIOS: readonly Scenario[] = [
@@ -75,6 +85,24 @@ function packedCaller(channel: Channel, { keys, hot }: Scenario): Caller {
     if (at === 0 && decodeLookupResponse(answer.payload).groups[0]?.hits !== keys) {
       throw new Error('not all keys were found');
     }
+  };
+}
+
+function clientCaller(client: CubeClient, manifest: Manifest, { keys, hot }: Scenario): Caller {
+  const drawn = drawKeys(1 << 20, hot ? HOT_KEYS : ROWS);
+  const free: Pick<LookupGroup, 'rows' | 'outcomes'>[] = [];
+  let at = 0;
+  return async () => {
+    at = at + 4 * keys > drawn.length ? 0 : at + 2 * keys;
+    const { rows, outcomes } = free.pop() ?? {
+      rows: new Float32Array(keys * DIM),
+      outcomes: new Uint8Array(keys),
+    };
+    const words = drawn.subarray(at, at + 2 * keys);
+    const group = { table: TABLE, keys: words, count: keys, rows, outcomes };
+    const { unseen, unavailable } = await client.lookup(manifest, [group], 5000);
+    if (unseen + unavailable > 0) throw new Error('not all keys were found');
+    free.push(group);
   };
 }
 
@@ -127,7 +155,9 @@ async function measure(
 ): Promise<void> {
   await load(call, WARM_MS);
   const before = await cpuSeconds();
+  const ownBefore = process.cpuUsage();
   const { calls, seconds } = await load(call, MEASURE_MS);
+  const own = process.cpuUsage(ownBefore);
   const cpu = (await cpuSeconds()) - before;
   const keys = (calls * scenario.keys) / 1e6;
   const figures = [
@@ -140,11 +170,12 @@ async function measure(
     (keys / seconds).toFixed(1).padStart(10),
     (keys / cpu).toFixed(1).padStart(25),
     `${Math.round((100 * cpu) / seconds)} %`.padStart(12),
+    ((own.user + own.system) / calls).toFixed(1).padStart(24),
   ];
   process.stdout.write(`${figures.join(' ')}\n`);
 }
 
-async function runClient(address: string): Promise<void> {
+async function runClient(address: string, manifestFile: string): Promise<void> {
   const channel = new Channel(address);
   const cpuSeconds = async (): Promise<number> => {
     const text = await (await fetch(`http://${address}/metrics`)).text();
@@ -155,6 +186,14 @@ async function runClient(address: string): Promise<void> {
     await measure(scenario, make(channel, scenario), cpuSeconds);
   }
   channel.close();
+  const replica = { data: address, control: address, group: 'default' };
+  const fleet = { bundles: new Map([[BUNDLE, [{ shardNum: 1, shards: [[replica]] }]]]) };
+  const client = new CubeClient({ fleet: () => fleet });
+  const manifest = parseManifest(readText(manifestFile), manifestFile);
+  for (const scenario of CLIENT_SCENARIOS) {
+    await measure(scenario, clientCaller(client, manifest, scenario), cpuSeconds);
+  }
+  client.close();
 }
 
 async function runRedisClient(port: number): Promise<void> {
@@ -179,12 +218,12 @@ async function run(): Promise<void> {
   try {
     process.stdout.write(
       `loopback lookup: ${ROWS.toLocaleString('en')} rows × ${DIM * 4} B, ${IN_FLIGHT} in flight\n` +
-        'call    keys  temp   requests/s   M keys/s   M keys per server-CPU-s   server CPU\n',
+        'call    keys  temp   requests/s   M keys/s   M keys per server-CPU-s   server CPU   client-CPU µs/request\n',
     );
     writeVersion(folder, { version: '1', rows: ROWS, shardNum: 1 });
     const server = await startServer(folder, { shard: 0, shardNum: 1, core: 0 });
     await serveVersion(server, '1');
-    await runPinned('client', server.address);
+    await runPinned('client', server.address, `${folder}/${manifestPath(BUNDLE, '1')}`);
     await server.stop();
     const redis = await startRedis(folder);
     if (redis === undefined) {
@@ -199,8 +238,8 @@ async function run(): Promise<void> {
 }
 
 if (import.meta.url === pathToFileURL(process.argv[1] ?? '').href) {
-  const [mode, where = ''] = process.argv.slice(2);
-  if (mode === 'client') await runClient(where);
+  const [mode, where = '', manifestFile = ''] = process.argv.slice(2);
+  if (mode === 'client') await runClient(where, manifestFile);
   else if (mode === 'redis') await runRedisClient(Number(where));
   else await run();
 }
