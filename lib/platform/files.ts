@@ -8,7 +8,6 @@ import {
   closeSync,
   constants,
   copyFileSync,
-  createWriteStream,
   existsSync,
   fstatSync,
   fsyncSync,
@@ -25,7 +24,6 @@ import {
   type Stats,
   statSync,
   unlinkSync,
-  type WriteStream,
   writeSync,
 } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -146,7 +144,8 @@ export function readText(path: string, maxBytes: number = 64 << 20): string {
   return new TextDecoder().decode(readFile(path, maxBytes));
 }
 
-function temporaryBeside(path: string): string {
+/** Where a file is written before it is moved to its path. */
+export function temporaryBeside(path: string): string {
   return join(dirname(path), `.${basename(path)}.${randomBytes(6).toString('hex')}.tmp`);
 }
 
@@ -344,53 +343,6 @@ export class RandomWriter {
   #close(): void {
     if (this.#open) closeSync(this.#file);
     this.#open = false;
-  }
-}
-
-/** A stream of text or bytes to a file, moved into place by `finish`. */
-export class StreamWriter {
-  readonly #path: string;
-  readonly #temporary: string;
-  readonly #stream: WriteStream;
-  #failed: Error | undefined;
-
-  constructor(path: string) {
-    this.#path = path;
-    makeFolder(dirname(path));
-    this.#temporary = temporaryBeside(path);
-    this.#stream = createWriteStream(this.#temporary, { flags: 'wx' });
-    this.#stream.on('error', (error) => {
-      this.#failed = error;
-    });
-  }
-
-  async write(data: string | Uint8Array): Promise<void> {
-    if (this.#failed) throw fileError(this.#failed, 'write', this.#path);
-    if (this.#stream.write(data)) return;
-    await new Promise<void>((resolve) => {
-      const settle = (): void => {
-        this.#stream.off('drain', settle).off('error', settle);
-        resolve();
-      };
-      this.#stream.on('drain', settle).on('error', settle);
-    });
-  }
-
-  async finish(): Promise<void> {
-    await new Promise<void>((resolve) => {
-      this.#stream.once('error', () => resolve());
-      this.#stream.end(() => resolve());
-    });
-    if (this.#failed) {
-      rmSync(this.#temporary, { force: true });
-      throw fileError(this.#failed, 'write', this.#path);
-    }
-    guarded('write', this.#path, () => renameSync(this.#temporary, this.#path));
-  }
-
-  abort(): void {
-    this.#stream.destroy();
-    rmSync(this.#temporary, { force: true });
   }
 }
 

@@ -10,8 +10,8 @@ import {
   RandomWriter,
   readFile,
   replaceFile,
-  StreamWriter,
 } from '../../lib/platform/files.ts';
+import { StreamWriter } from '../../lib/platform/stream-writer.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'hypercube-files-'));
 after(() => rmSync(folder, { recursive: true, force: true }));

@@ -2,8 +2,9 @@
 import { InvalidArgumentError } from 'commander';
 import { auc, logloss } from '../../lib/core/model-metrics.ts';
 import { createCli, integerBetween, runCli } from '../../lib/platform/cli.ts';
-import { fileError, StreamWriter } from '../../lib/platform/files.ts';
+import { fileError } from '../../lib/platform/files.ts';
 import { startProgress } from '../../lib/platform/progress.ts';
+import { StreamWriter } from '../../lib/platform/stream-writer.ts';
 import { RowStream } from './row-stream.ts';
 
 const ROWS_MAX = 1_000_000_000;
