@@ -68,7 +68,7 @@ const commands: Rule = (page, text, { help }) => {
       complaints.push(`${page}: there is no node dist/${program}/main.js ${command ?? ''}`);
       continue;
     }
-    for (const [flag] of rest.matchAll(/--[a-z][a-z-]*/g)) {
+    for (const [flag] of rest.matchAll(/--[a-z][a-z\d-]*/g)) {
       if (new RegExp(`${flag}\\b(?!-)`).test(shown)) continue;
       complaints.push(`${page}: ${program} ${command ?? ''} has no ${flag}`);
     }
