@@ -40,7 +40,7 @@ export function startProgress(title: string, total: number, unit: string, unitBy
 }
 
 /** "1.2 M rows/s, 48.0 MB/s" */
-export function rateText(perSecond: number, unit: string, unitBytes: number): string {
+function rateText(perSecond: number, unit: string, unitBytes: number): string {
   const rate = `${withPrefix(perSecond)}${unit}/s`;
   return unitBytes === 0 ? rate : `${rate}, ${withPrefix(perSecond * unitBytes)}B/s`;
 }

@@ -142,7 +142,7 @@ export function parentOf(options: BuildOptions, usage: Usage): string | undefine
 }
 
 /** A name for the bundle, and one for the table. */
-export function namesOf(
+function namesOf(
   { bundle, dictName, table }: BuildOptions,
   paths: readonly string[],
   usage: Usage,

@@ -10,6 +10,7 @@ import {
 } from '../../lib/platform/cli.ts';
 import { openRepository } from '../../lib/repository/repository.ts';
 import { openTarget, runBuild } from './build.ts';
+import { makeJob } from './build-job.ts';
 import {
   addResourceOptions,
   addTableOptions,
@@ -19,7 +20,7 @@ import {
   requestOf,
   type Usage,
 } from './build-options.ts';
-import { type BuildRequest, makeJob } from './build-request.ts';
+import type { BuildRequest } from './build-request.ts';
 import { readBuildSpec } from './build-spec.ts';
 import { compactRequest } from './compact.ts';
 import { type BuildReport, formatReport, sealedReport } from './report.ts';
