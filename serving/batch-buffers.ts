@@ -10,7 +10,7 @@ import { BATCH_ROWS_MAX, type GraphPlan } from './graph-plan.ts';
 /** The rows of a request, ready for lookup. */
 export interface KeyedRows {
   readonly rowCount: number;
-  /** rowCount × slots, words (low, high). */
+  /** rowCount × slots (and computed keys behind them), words (low, high). */
   readonly keys: Uint32Array;
   /** rowCount × dense features, scaled. */
   readonly dense: Float32Array;
@@ -52,9 +52,12 @@ export class BatchBuffers {
 
   /** Writes dense values and index of rows [start, start + count); the groups' rows are the slab's. */
   fill(rows: KeyedRows, start: number, count: number): LookupGroup[] {
-    const { denseNum, slotNum } = this.#plan;
+    const { denseNum, keyNum, ids } = this.#plan;
     this.#views.dense.set(rows.dense.subarray(start * denseNum, (start + count) * denseNum));
-    const keyRows = { keys: rows.keys, rowStart: start, rowCount: count, rowKeys: slotNum };
+    ids.forEach(({ slots }, i) => {
+      fillIds(this.#views.ids[i]!, slots, rows.keys.subarray(2 * start * keyNum), count, keyNum);
+    });
+    const keyRows = { keys: rows.keys, rowStart: start, rowCount: count, rowKeys: keyNum };
     return this.#plan.tables.map((table, t) => {
       const { keys, outcomes, distinct } = this.#tables[t]!;
       const { index, rows: tableRows } = this.#views.tables[t]!;
@@ -90,6 +93,25 @@ export class BatchBuffers {
   /** The click output of the batch's rows. */
   output(rowCount: number): Float32Array {
     return this.#views.output.subarray(0, rowCount * this.#outputNum);
+  }
+}
+
+/** The ids that the graph itself takes: the keys of these slots. */
+function fillIds(
+  target: BigInt64Array,
+  slots: Int32Array,
+  keys: Uint32Array,
+  rowCount: number,
+  keyNum: number,
+): void {
+  const words = new Uint32Array(target.buffer, target.byteOffset, 2 * target.length);
+  let to = 0;
+  for (let row = 0; row < rowCount; row++) {
+    for (let column = 0; column < slots.length; column++) {
+      const from = 2 * (row * keyNum + slots[column]!);
+      words[to++] = keys[from]!;
+      words[to++] = keys[from + 1]!;
+    }
   }
 }
 

@@ -2,10 +2,10 @@
  * The one buffer of a batch, as it travels to a model worker and back: everything the graph needs in a single plain
  * ArrayBuffer, so that a hand-over moves a pointer and copies nothing.
  *
- *     ┌─────────────────┬───────────────────┬──────────────────┬─ per table ─┬──────────────────────┐
- *     │ dense           │ index             │ rows             │ …           │ output               │
- *     │ f32 batch·dense │ i32 batch·columns │ f32 unique · dim │             │ f32 batch·outputNum  │
- *     └─────────────────┴───────────────────┴──────────────────┴─────────────┴──────────────────────┘
+ *     ┌───────────┬─────────────────┬───────────────────┬──────────────────┬─ per table ─┬──────────────────────┐
+ *     │ ids       │ dense           │ index             │ rows             │ …           │ output               │
+ *     │ i64 batch │ f32 batch·dense │ i32 batch·columns │ f32 unique · dim │             │ f32 batch·outputNum  │
+ *     └───────────┴─────────────────┴───────────────────┴──────────────────┴─────────────┴──────────────────────┘
  *
  * `rows` holds each distinct row of the batch once; `index` says which one each (row, column) takes.
  */
@@ -17,6 +17,8 @@ export interface SlabTable {
 }
 
 export interface SlabViews {
+  /** Of each input that takes the ids themselves; most graphs have none. */
+  readonly ids: readonly BigInt64Array[];
   readonly dense: Float32Array;
   readonly tables: readonly SlabTable[];
   readonly output: Float32Array;
@@ -25,6 +27,7 @@ export interface SlabViews {
 /** @param outputNum values of the click output in a row */
 export function slabBytes(plan: GraphPlan, outputNum: number): number {
   let values = plan.denseNum + outputNum;
+  for (const { slots } of plan.ids) values += 2 * slots.length;
   for (const { columns, dim } of plan.tables) values += columns.length * (1 + dim);
   return 4 * BATCH_ROWS_MAX * values;
 }
@@ -37,11 +40,16 @@ export function viewSlab(plan: GraphPlan, outputNum: number, slab: ArrayBuffer):
     at += view.byteLength;
     return view;
   };
+  const ids = plan.ids.map(({ slots }) => {
+    const view = new BigInt64Array(slab, at, BATCH_ROWS_MAX * slots.length);
+    at += view.byteLength;
+    return view;
+  });
   const dense = floats(BATCH_ROWS_MAX * plan.denseNum);
   const tables = plan.tables.map(({ columns, dim }) => {
     const index = new Int32Array(slab, at, BATCH_ROWS_MAX * columns.length);
     at += index.byteLength;
     return { index, rows: floats(index.length * dim) };
   });
-  return { dense, tables, output: floats(BATCH_ROWS_MAX * outputNum) };
+  return { ids, dense, tables, output: floats(BATCH_ROWS_MAX * outputNum) };
 }

@@ -11,6 +11,7 @@ import { type FeatureSpec, readSlotSpec } from '../lib/core/slots.ts';
 import type { Logger } from '../lib/platform/logs.ts';
 import type { Repository } from '../lib/repository/repository.ts';
 import { BatchBufferPool } from './batch-buffers.ts';
+import { ComputedKeys } from './computed-keys.ts';
 import { type GraphPlan, planGraph } from './graph-plan.ts';
 import { ModelPool } from './model-pool.ts';
 import type { EmbeddingStore } from './stores/embedding-store.ts';
@@ -35,6 +36,7 @@ export class LoadedBundle {
   readonly manifest: Manifest;
   readonly features: FeatureSpec;
   readonly plan: GraphPlan;
+  readonly keys: ComputedKeys;
   readonly pool: ModelPool;
   readonly hasher: RowHasher;
   readonly buffers: BatchBufferPool;
@@ -45,12 +47,13 @@ export class LoadedBundle {
   #onDrained: (() => void) | undefined;
 
   private constructor(
-    parts: Pick<LoadedBundle, 'manifest' | 'features' | 'plan' | 'pool' | 'goldenRows'>,
+    parts: Pick<LoadedBundle, 'manifest' | 'features' | 'plan' | 'keys' | 'pool' | 'goldenRows'>,
     store: EmbeddingStore,
   ) {
     this.manifest = parts.manifest;
     this.features = parts.features;
     this.plan = parts.plan;
+    this.keys = parts.keys;
     this.pool = parts.pool;
     this.goldenRows = parts.goldenRows;
     this.hasher = new RowHasher(parts.features.hash, parts.features.slots);
@@ -63,7 +66,8 @@ export class LoadedBundle {
     const { repository, bundle, store, instances, logger } = source;
     const manifest = await repository.manifest(bundle, version);
     const spec = await readSpec(repository, manifest);
-    const plan = planGraph(spec, manifest);
+    const keys = new ComputedKeys(spec);
+    const plan = planGraph(spec, manifest, keys);
     const features = spec.features!;
     checkSameKeys(features, manifest);
     const goldenRows = await readGoldenRows(repository, manifest, features);
@@ -78,7 +82,7 @@ export class LoadedBundle {
         logger,
         ...(script === undefined ? {} : { script }),
       });
-      return new LoadedBundle({ manifest, features, plan, pool, goldenRows }, store);
+      return new LoadedBundle({ manifest, features, plan, keys, pool, goldenRows }, store);
     } catch (error) {
       await store.retire(manifest);
       throw error;

@@ -6,6 +6,7 @@ import { CubeError } from '../lib/core/errors.ts';
 import { type Manifest, tableOf } from '../lib/core/manifest.ts';
 import type { EmbeddingInput, FeatureSpec, SlotSpec } from '../lib/core/slots.ts';
 import type { OnnxPort } from '../lib/platform/onnx.ts';
+import type { ComputedKeys } from './computed-keys.ts';
 
 /** Rows of a request are looked up and run in batches of at most this many: the knee of the graph's throughput. */
 export const BATCH_ROWS_MAX = 64;
@@ -14,7 +15,7 @@ export const BATCH_ROWS_MAX = 64;
 interface TablePlan {
   readonly name: string;
   readonly dim: number;
-  /** Positions among a row's slots; each once, even when several inputs of the graph take it. */
+  /** Positions among a row's keys; each once, even when several inputs of the graph take it. */
   readonly columns: Int32Array;
 }
 
@@ -33,6 +34,10 @@ export interface GraphPlan {
   /** What to call the model in errors. */
   readonly source: string;
   readonly slotNum: number;
+  /** Keys in a row: the slots', then the computed ones. */
+  readonly keyNum: number;
+  /** Inputs of the graph that take the ids themselves: the slot of each column. */
+  readonly ids: readonly { readonly input: string; readonly slots: Int32Array }[];
   readonly tables: readonly TablePlan[];
   readonly embeddings: readonly EmbeddingPlan[];
   readonly denseInput: string | undefined;
@@ -42,7 +47,7 @@ export interface GraphPlan {
 }
 
 /** @throws CubeError INVALID_ARGUMENT or UNSUPPORTED when slot spec and manifest do not make a model that can answer */
-export function planGraph(spec: SlotSpec, manifest: Manifest): GraphPlan {
+export function planGraph(spec: SlotSpec, manifest: Manifest, keys: ComputedKeys): GraphPlan {
   const source = `${manifest.bundle} ${manifest.version}`;
   const features = requireFeatures(spec, source);
   const slotPositions = new Map(features.slots.map((slot, i) => [slot.name, i]));
@@ -50,8 +55,7 @@ export function planGraph(spec: SlotSpec, manifest: Manifest): GraphPlan {
   for (const embedding of spec.embeddings) {
     const columns = columnsOf.get(embedding.table) ?? [];
     columnsOf.set(embedding.table, columns);
-    for (const slot of embedding.slots) {
-      const position = slotPositions.get(slot)!;
+    for (const position of keys.positionsOf(embedding)) {
       if (!columns.includes(position)) columns.push(position);
     }
   }
@@ -59,14 +63,21 @@ export function planGraph(spec: SlotSpec, manifest: Manifest): GraphPlan {
   return {
     source,
     slotNum: features.slots.length,
+    keyNum: keys.keyNum,
+    ids: (spec.ids ?? [])
+      .filter(({ kept }) => kept)
+      .map(({ input, slots }) => ({
+        input,
+        slots: Int32Array.from(slots, (slot) => slotPositions.get(slot)!),
+      })),
     tables: names.map((name) => planTable(spec, manifest, name, columnsOf.get(name)!)),
     embeddings: spec.embeddings.map((embedding) => ({
       input: embedding.input,
       table: names.indexOf(embedding.table),
-      columns: Int32Array.from(embedding.slots, (slot) =>
-        columnsOf.get(embedding.table)!.indexOf(slotPositions.get(slot)!),
+      columns: Int32Array.from(keys.positionsOf(embedding), (position) =>
+        columnsOf.get(embedding.table)!.indexOf(position),
       ),
-      shape: checkShape(embedding, source),
+      shape: checkShape(embedding, keys.positionsOf(embedding).length, source),
     })),
     denseInput: features.dense?.input,
     denseNum: features.dense?.features.length ?? 0,
@@ -111,13 +122,20 @@ function planTable(
   }
 }
 
-function checkShape({ input, shape, slots, dim }: EmbeddingInput, source: string): number[] {
-  const [batch, ...rest] = shape;
-  const elements = rest.reduce((product, size) => product * size, 1);
-  if (batch !== -1 || elements !== slots.length * dim || slots.length === 0) {
+function checkShape(embedding: EmbeddingInput, keyNum: number, source: string): number[] {
+  const { input, shape, dim, bags } = embedding;
+  if (bags !== undefined) {
     throw new CubeError(
       'UNSUPPORTED',
-      `${source}: input ${input} of shape [${shape.join(', ')}] does not take the rows of ${slots.length} slots ` +
+      `${source}: input ${input} takes the ${bags.pooling} of bags of ids, which this build does not serve`,
+    );
+  }
+  const [batch, ...rest] = shape;
+  const elements = rest.reduce((product, size) => product * size, 1);
+  if (batch !== -1 || elements !== keyNum * dim || keyNum === 0) {
+    throw new CubeError(
+      'UNSUPPORTED',
+      `${source}: input ${input} of shape [${shape.join(', ')}] does not take the rows of ${keyNum} keys ` +
         `of dim ${dim}, batch (-1) first`,
     );
   }
@@ -132,14 +150,19 @@ export function checkGraph(
 ): void {
   const filled = new Set(plan.embeddings.map(({ input }) => input));
   if (plan.denseInput !== undefined) filled.add(plan.denseInput);
+  const ids = new Set(plan.ids.map(({ input }) => input));
   for (const { name, dtype } of inputs) {
+    if (ids.delete(name)) {
+      if (/^int(32|64)$/.test(dtype)) continue;
+      refuseGraph(plan, `the graph takes the ids ${name} as ${dtype}, not as integers`);
+    }
     if (!filled.delete(name)) {
       refuseGraph(plan, `the graph's input ${name} is not in slots.json: nothing would fill it`);
     }
     if (dtype !== 'float32')
       refuseGraph(plan, `the graph's input ${name} is ${dtype}, not float32`);
   }
-  for (const name of filled) {
+  for (const name of [...filled, ...ids]) {
     const known = inputs.map((port) => port.name).join(', ');
     refuseGraph(plan, `slots.json names the input ${name}, the graph has only: ${known}`);
   }

@@ -90,6 +90,13 @@ export class GraphRunner {
         dims: [rowCount, ...embedding.shape],
       };
     });
+    this.#plan.ids.forEach(({ input, slots }, i) => {
+      feeds[input] = this.#idsTensor(
+        input,
+        views.ids[i]!.subarray(0, rowCount * slots.length),
+        rowCount,
+      );
+    });
     const { denseInput, denseNum } = this.#plan;
     if (denseInput !== undefined) {
       const data = views.dense.subarray(0, rowCount * denseNum);
@@ -97,6 +104,19 @@ export class GraphRunner {
     }
     const outputs = await this.#model.run(feeds);
     return outputs[this.#plan.clickOutput]!.data as Float32Array;
+  }
+
+  /** As the graph declares it: [batch] or [batch, columns], of 32 or 64 bits. */
+  #idsTensor(input: string, ids: BigInt64Array, rowCount: number): OnnxTensor {
+    const { shape, dtype } = this.#model.inputs.find(({ name }) => name === input)!;
+    const dims = shape.length === 1 ? [rowCount] : [rowCount, ids.length / rowCount];
+    for (let axis = 2; axis < shape.length; axis++) dims.push(1);
+    if (dtype === 'int64') return { dtype, data: ids, dims };
+    return {
+      dtype: 'int32',
+      data: Int32Array.from(ids, (id) => Number(BigInt.asIntN(32, id))),
+      dims,
+    };
   }
 
   #refuseOutput(rowCount: number, values: number): never {

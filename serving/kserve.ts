@@ -2,8 +2,8 @@
  * The KServe v2 door's bodies (Open Inference Protocol, REST): what the model looks like from outside, tensors in, tensors
  * out. Drawn in docs/wire/serving.md.
  *
- * The model as presented takes raw features, not what its graph takes: `categorical` BYTES [-1, slots] (or `keys` UINT64 of
- * the same shape, hashed by the caller) and `dense` FP32 [-1, dense], unscaled. Errors name the field.
+ * The model as presented takes raw features, not what its graph takes: `categorical` BYTES [-1, slots] (or `keys` UINT64, or
+ * INT64, of the same shape: hashed by the caller, or the ids of a model that has no hash) and `dense` FP32 [-1, dense], unscaled. Errors name the field.
  */
 import { CubeError } from '../lib/core/errors.ts';
 import { LINE_CHARS_MAX, scaleDense } from '../lib/core/features.ts';
@@ -113,7 +113,7 @@ function checkOutputs(body: JsonReader, known: string): void {
 }
 
 function readTensor(json: JsonReader, name: string, columns: number, rowsMax: number): InputTensor {
-  json.field('datatype').oneOf([DATATYPES[name]!]);
+  json.field('datatype').oneOf(name === KEYS ? ['UINT64', 'INT64'] : [DATATYPES[name]!]);
   const shape = json.field('shape').items();
   const [rowsField, columnsField] = shape;
   if (shape.length !== 2 || columnsField?.value !== columns) {
@@ -150,10 +150,13 @@ function readFeatures({ json, values }: InputTensor): string[] {
   });
 }
 
-function readKeys({ values }: InputTensor): Uint32Array {
+/** Unsigned keys, or ids that may be below zero (which count from the end of a table that computes with them). */
+function readKeys({ json, values }: InputTensor): Uint32Array {
+  const isSigned = json.field('datatype').value === 'INT64';
   const keys = new Uint32Array(2 * values.length);
   values.forEach((value, i) => {
-    setKey(keys, i, JsonReader.of(value, `body: input ${KEYS}, value ${i}`).u64());
+    const field = JsonReader.of(value, `body: input ${KEYS}, value ${i}`);
+    setKey(keys, i, isSigned ? BigInt.asUintN(64, field.i64()) : field.u64());
   });
   return keys;
 }

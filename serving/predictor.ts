@@ -94,7 +94,8 @@ export class Predictor {
     request: FeatureRows | KeyedRows,
     deadlineMs: number,
   ): Promise<Prediction> {
-    const rows = 'keys' in request ? request : hashRows(bundle, request);
+    const own = 'keys' in request ? request : hashRows(bundle, request);
+    const rows = bundle.keys.extend(own);
     const outputNum = bundle.pool.outputNum;
     const output = new Float32Array(rows.rowCount * outputNum);
     const counts = { unseen: 0, unavailable: 0 };

@@ -123,6 +123,17 @@ export class JsonReader {
     this.fail('an unsigned 64-bit integer (a decimal string, or a number up to 2^53)');
   }
 
+  /** An i64 as a decimal string or a safe integer; never rounded. */
+  i64(): bigint {
+    const value = this.#value;
+    if (typeof value === 'number' && Number.isSafeInteger(value)) return BigInt(value);
+    if (typeof value === 'string' && /^-?\d{1,19}$/.test(value)) {
+      const parsed = BigInt(value);
+      if (BigInt.asIntN(64, parsed) === parsed) return parsed;
+    }
+    this.fail('a signed 64-bit integer (a decimal string, or a number up to 2^53)');
+  }
+
   #child(value: unknown, path: string): JsonReader {
     return new JsonReader(value, this.#source, path);
   }

@@ -74,7 +74,7 @@ export class KeyExpressionReader {
     if (depth > DEPTH_MAX) json.fail(`an expression at most ${DEPTH_MAX} deep`);
     const op = json.field('op').string();
     if (op === 'column') return this.#column(json);
-    if (op === 'int') return { op, value: readInt64(json.field('value')) };
+    if (op === 'int') return { op, value: json.field('value').i64() };
     const of = json
       .field('of')
       .items({ min: 1, max: 3 })
@@ -108,12 +108,6 @@ export function keyExpressionToJson(expression: KeyExpression): unknown {
   if (expression.op === 'map') return { op: 'map', map: expression.map, of };
   const { op, dtype } = expression;
   return dtype === 'int64' ? { op, of } : { op, dtype, of };
-}
-
-function readInt64(json: JsonReader): bigint {
-  const text = json.string(/^-?\d{1,19}$/, 'a signed 64-bit integer as a string');
-  const value = BigInt(text);
-  return BigInt.asIntN(64, value) === value ? value : json.fail('a signed 64-bit integer');
 }
 
 /** @returns the map's values: little-endian int64 in base64 */
