@@ -5,16 +5,8 @@
 import { type LookupGroup, OUTCOME_HIT, OUTCOME_UNSEEN } from '../lib/client/lookup-group.ts';
 import { UniqueKeys } from '../lib/core/unique-keys.ts';
 import { type SlabViews, slabBytes, viewSlab } from './batch-slab.ts';
+import type { KeyedRows } from './computed-keys.ts';
 import { BATCH_ROWS_MAX, type GraphPlan } from './graph-plan.ts';
-
-/** The rows of a request, ready for lookup. */
-export interface KeyedRows {
-  readonly rowCount: number;
-  /** rowCount × slots (and computed keys behind them), words (low, high). */
-  readonly keys: Uint32Array;
-  /** rowCount × dense features, scaled. */
-  readonly dense: Float32Array;
-}
 
 /** How the lookups of some rows went: one is one slot of one row in one table. */
 export interface OutcomeCounts {

@@ -6,7 +6,15 @@
 import { keyExpressionToJson } from '../lib/core/key-expression.ts';
 import { type KeyFormula, KeyTransform } from '../lib/core/key-transform.ts';
 import type { EmbeddingInput, SlotSpec } from '../lib/core/slots.ts';
-import type { KeyedRows } from './batch-buffers.ts';
+
+/** The rows of a request, ready for lookup. */
+export interface KeyedRows {
+  readonly rowCount: number;
+  /** rowCount × slots (and computed keys behind them), words (low, high). */
+  readonly keys: Uint32Array;
+  /** rowCount × dense features, scaled. */
+  readonly dense: Float32Array;
+}
 
 /** An ids input: which slot each of its columns is. */
 interface SlotColumns {

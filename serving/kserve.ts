@@ -9,8 +9,8 @@ import { CubeError } from '../lib/core/errors.ts';
 import { LINE_CHARS_MAX, scaleDense } from '../lib/core/features.ts';
 import { JsonReader } from '../lib/core/json.ts';
 import { setKey } from '../lib/core/keys.ts';
-import type { KeyedRows } from './batch-buffers.ts';
 import type { LoadedBundle } from './bundle.ts';
+import type { KeyedRows } from './computed-keys.ts';
 import type { FeatureRows, Prediction } from './predictor.ts';
 
 const CATEGORICAL = 'categorical';

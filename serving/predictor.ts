@@ -17,8 +17,9 @@ import { CubeError } from '../lib/core/errors.ts';
 import type { RowColumns } from '../lib/core/features.ts';
 import { keyToBigint } from '../lib/core/keys.ts';
 import { type Clock, systemClock } from '../lib/platform/clock.ts';
-import type { BatchBuffers, KeyedRows, OutcomeCounts } from './batch-buffers.ts';
+import type { BatchBuffers, OutcomeCounts } from './batch-buffers.ts';
 import type { LoadedBundle } from './bundle.ts';
+import type { KeyedRows } from './computed-keys.ts';
 import { BATCH_ROWS_MAX } from './graph-plan.ts';
 import type { EmbeddingStore } from './stores/embedding-store.ts';
 
