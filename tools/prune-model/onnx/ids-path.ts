@@ -58,6 +58,7 @@ export class IdsTracer {
       refuse(traced.node, name, `its ids have rank ${tensor.axes.length}`);
     }
     try {
+      this.#builder.write(tensor.elements);
       return this.path(tensor, tensor.elements.map(known));
     } catch (error) {
       if (error instanceof NotUnderstood) refuse(traced.node, name, error.message);

@@ -31,6 +31,11 @@ export class NotUnderstood extends Error {}
 /** Elements of one tensor, and of all tensors of a model together. */
 const ELEMENT_COUNT_MAX = 100_000;
 const ELEMENT_TOTAL_MAX = 10_000_000;
+/** Of one expression, written out: slots.json repeats what is shared. */
+const EXPRESSION_SIZE_MAX = 10_000;
+const EXPRESSION_DEPTH_MAX = 400;
+/** Of all expressions of a model. */
+const EXPRESSION_TOTAL_MAX = 500_000;
 
 /** Inputs whose first axis has neither size nor name have the same batch. */
 export const UNNAMED_BATCH = '\0batch';
@@ -66,7 +71,9 @@ export function describeAxes(axes: readonly Axis[]): string {
 export class IdsBuilder {
   readonly #known = new Map<string, Element>();
   readonly #numbers = new Map<Element, number>();
+  readonly #sizes = new Map<Element, { readonly size: number; readonly depth: number }>();
   #elements = 0;
+  #written = 0;
 
   tensor(dtype: IdsDtype, axes: readonly Axis[], at: (i: number) => Element): IdsTensor {
     const count = productOf(axes);
@@ -109,6 +116,24 @@ export class IdsBuilder {
     return this.#shared(`${op} ${dtype} ${numbers.join(' ')}`, { op, dtype, of });
   }
 
+  /** Counts the keys of a lookup that are more than columns. @throws NotUnderstood when a model has too many */
+  write(keys: readonly Element[]): void {
+    for (const key of keys) this.#written += (this.#sizes.get(key)?.size ?? 1) - 1;
+    if (this.#written > EXPRESSION_TOTAL_MAX) {
+      throw new NotUnderstood(`they take more than ${EXPRESSION_TOTAL_MAX} operations to compute`);
+    }
+  }
+
+  #measure(element: Element, of: readonly Element[]): void {
+    const parts = of.map((part) => this.#sizes.get(part) ?? { size: 1, depth: 0 });
+    const size = parts.reduce((sum, part) => sum + part.size, 1);
+    const depth = 1 + Math.max(...parts.map((part) => part.depth));
+    if (size > EXPRESSION_SIZE_MAX || depth > EXPRESSION_DEPTH_MAX) {
+      throw new NotUnderstood(`one of them takes ${size} operations, ${depth} after each other`);
+    }
+    this.#sizes.set(element, { size, depth });
+  }
+
   #number(element: Element): number {
     return this.#numbers.get(element)!;
   }
@@ -116,6 +141,7 @@ export class IdsBuilder {
   #shared(key: string, element: Element): Element {
     const same = this.#known.get(key);
     if (same !== undefined) return same;
+    if ('of' in element) this.#measure(element, element.of);
     this.#known.set(key, element);
     this.#numbers.set(element, this.#numbers.size);
     return element;

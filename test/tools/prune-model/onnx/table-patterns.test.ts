@@ -1,20 +1,9 @@
 /** Where tables stand and which operators look rows up: every pattern is cut and proved, or refused by name. */
 import assert from 'node:assert/strict';
-import { spawnSync } from 'node:child_process';
-import {
-  closeSync,
-  ftruncateSync,
-  openSync,
-  readdirSync,
-  readFileSync,
-  statSync,
-  writeFileSync,
-  writeSync,
-} from 'node:fs';
+import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { WireWriter } from '../../../../proto/wire.ts';
-import { readOnnxModel } from '../../../../tools/prune-model/onnx/onnx-reader.ts';
 import { pruneModel } from '../../../../tools/prune-model/prune.ts';
 import type { Report } from '../../../../tools/prune-model/report.ts';
 import {
@@ -109,6 +98,13 @@ test('tables of half precision, typed fields included, behind Cast, quantised, i
       [at('Gather', ['q', 'ids'], 'e'), at('DequantizeLinear', ['e', 'scale', 'zp'], 'y')],
       [quantised, scale, zero],
     ),
+  };
+  await pruneAll(cases);
+});
+
+test('tables in parts, turned, of other ranks, looked up along other axes', async () => {
+  const gather = at('Gather', ['t', 'ids'], 'y');
+  await pruneAll({
     'parts of one table': tableModel(
       [at('Concat', ['a', 'b', 'c'], 't', { axis: 0 }), gather],
       [
@@ -131,7 +127,11 @@ test('tables of half precision, typed fields included, behind Cast, quantised, i
       [at('Unsqueeze', ['ids', 'two'], 'k'), at('GatherND', ['t', 'k'], 'y')],
       [floats('t', [8, 3], ramp(24)), ints('two', [1], [2])],
     ),
-  };
+  });
+});
+
+/** Each has one lookup, is proved, and has nothing to prune afterwards. */
+async function pruneAll(cases: Readonly<Record<string, Uint8Array>>): Promise<void> {
   for (const [name, bytes] of Object.entries(cases)) {
     const report = await pruneHere(bytes);
     assert.equal(report?.lookups.length, 1, name);
@@ -139,7 +139,7 @@ test('tables of half precision, typed fields included, behind Cast, quantised, i
     const pruned = readFileSync(join(harness.output, 'model.onnx'));
     assert.equal(await pruneHere(pruned), undefined, name);
   }
-});
+}
 
 test('opsets from 9 to the newest', async () => {
   for (const opset of [9, 11, 13, 15, 18, 21, 24, 26]) {
@@ -294,120 +294,4 @@ test('--fetch keeps what the chosen outputs need: label and loss go', async () =
     harness.refuse(bytes, 1, '--fetch', 'nothing'),
     /--fetch nothing: the model makes no such value/,
   );
-});
-
-/** A tensor whose data is in another file. */
-function external(
-  name: string,
-  dims: readonly number[],
-  entries: Record<string, string>,
-  elemType = FLOAT,
-): Uint8Array {
-  const writer = new WireWriter();
-  for (const dim of dims) writer.uint(1, dim);
-  writer.uint(2, elemType).string(8, name);
-  for (const [key, text] of Object.entries(entries))
-    writer.message(13, (entry) => entry.string(1, key).string(2, text));
-  return writer.uint(14, 1).finish();
-}
-
-const inFile = (
-  offset: number,
-  length: number,
-  location = 'weights.bin',
-): Record<string, string> => ({
-  location,
-  offset: String(offset),
-  length: String(length),
-});
-
-function externalModel(table: Record<string, string>, rows = 8): Uint8Array {
-  return tableModel(
-    [at('Gather', ['t', 'k'], 'e'), at('MatMul', ['e', 'w'], 'y')].toSpliced(
-      0,
-      0,
-      at('Add', ['ids', 'off'], 'k'),
-    ),
-    [
-      external('t', [rows, 3], table),
-      external('w', [3, 5], inFile(4096, 60)),
-      external('off', [1, 2], inFile(5000, 16), INT64),
-    ],
-  );
-}
-
-test('external data: the table is read where it is, kept tensors get a file of their own', async () => {
-  const data = new Uint8Array(8192);
-  data.set(new Uint8Array(Float32Array.from(ramp(24)).buffer), 0);
-  data.set(new Uint8Array(Float32Array.from(ramp(15, 2)).buffer), 4096);
-  new DataView(data.buffer).setBigInt64(5008, 4n, true);
-  harness.write('weights.bin', data);
-  const path = harness.write('external.onnx', externalModel(inFile(0, 96)));
-  const outcome = harness.run('--model', path, '--output', harness.output, '--force');
-  assert.equal(outcome.status, 0, outcome.stderr);
-  assert.deepEqual(readdirSync(harness.output).sort(), [
-    'model.onnx',
-    'model.onnx.data',
-    'report.json',
-    'slots.json',
-    'tables',
-  ]);
-  assert.deepEqual(
-    new Uint8Array(readFileSync(join(harness.output, 'model.onnx.data'))),
-    data.subarray(4096, 4156),
-  );
-  const { initializers } = readOnnxModel(
-    readFileSync(join(harness.output, 'model.onnx')),
-    'pruned',
-  ).graph;
-  assert.deepEqual(
-    initializers.map(({ name }) => name),
-    ['w'],
-  );
-});
-
-test('external data that is missing, short, elsewhere or of another size', () => {
-  harness.write('weights.bin', new Uint8Array(8192));
-  const cases: [Record<string, string>, number, RegExp][] = [
-    [inFile(0, 96, 'lost.bin'), 5, /"lost.bin", which is missing/],
-    [inFile(8192, 96), 5, /at bytes 8192 to 8288 of .*which has 8192/],
-    [inFile(0, 92), 5, /needs 96 bytes, it has 92/],
-    [inFile(0, 96, '../weights.bin'), 4, /outside the model's folder/],
-    [inFile(0, 96, '/etc/passwd'), 4, /outside the model's folder/],
-    [{ location: 'weights.bin', offset: '-1' }, 5, /the offset of tensor "t" is "-1"/],
-    [{}, 5, /which is missing/],
-  ];
-  for (const [entries, status, message] of cases) {
-    assert.match(harness.refuse(externalModel(entries), status), message);
-  }
-});
-
-test('a table of external data never stands in memory whole', () => {
-  const rows = 4_000_000;
-  const file = openSync(harness.path('large.bin'), 'w');
-  ftruncateSync(file, rows * 4 * 16);
-  writeSync(file, new Uint8Array(Float32Array.from(ramp(16)).buffer), 0, 64, (rows - 1) * 64);
-  closeSync(file);
-  const bytes = tableModel(
-    [at('Gather', ['t', 'ids'], 'e'), at('Sigmoid', ['e'], 'y')],
-    [external('t', [rows, 16], { location: 'large.bin' })],
-  );
-  const path = harness.write('large.onnx', bytes);
-  const main = join(import.meta.dirname, '..', '..', '..', '..', 'tools', 'prune-model', 'main.js');
-  const probe = harness.write(
-    'probe.mjs',
-    `import { readFileSync } from 'node:fs';
-process.on('exit', () => console.error(readFileSync('/proc/self/status', 'utf8').match(/VmHWM:\\s+(\\d+)/)[1]));
-process.argv = [process.argv[0], 'prune-model', ...process.argv.slice(2)];
-await import(${JSON.stringify(main)});`,
-  );
-  writeFileSync(harness.path('empty'), '');
-  const { status, stderr } = spawnSync(
-    process.execPath,
-    [probe, '--model', path, '--output', harness.output, '--force'],
-    { encoding: 'utf8' },
-  );
-  assert.equal(status, 0, stderr);
-  assert.ok(Number(stderr) < 180_000, `${stderr.trim()} KiB for a table of 250,000`);
-  assert.equal(statSync(join(harness.output, 'tables', 't.npy')).size, rows * 64 + 128);
 });
