@@ -24,7 +24,7 @@ interface LookupRequestGroup {
 }
 
 /** How rows are answered: as the table stores them, or converted to f32 by the server. */
-const ROWS_STORED = 0;
+export const ROWS_STORED = 0;
 export const ROWS_F32 = 1;
 
 export interface LookupRequestHead {
