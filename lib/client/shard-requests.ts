@@ -6,7 +6,7 @@ import type { RequestPart, ShardRequest } from './scatter.ts';
 export function isTooLarge({ code, message }: CubeError): boolean {
   return (
     code === 'TOO_LARGE' ||
-    (code === 'INVALID_ARGUMENT' && /; (split it|seek fewer keys)/.test(message))
+    (code === 'INVALID_ARGUMENT' && /; (split (it|the lookup)|seek fewer keys)/.test(message))
   );
 }
 
