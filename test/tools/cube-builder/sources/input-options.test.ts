@@ -20,13 +20,24 @@ test('options as given reach the spec; without them the files decide', () => {
   const none = JSON.parse(JSON.stringify(parse()));
   assert.deepEqual(none, { paths: ['in'], table: 'users' });
   const all = parse(
-    ...['--format', 'csv', '--key-column', 'id', '--value-columns', 'a,b', '--no-header'],
+    ...[
+      '--format',
+      'csv',
+      '--key-column',
+      'id',
+      '--sign-key',
+      '14',
+      '--value-columns',
+      'a,b',
+      '--no-header',
+    ],
     ...['--value-format', 'f16', '--arrays', 'x,y', '--dim', '8'],
   );
   const { signKey, ...read } = all;
   assert.equal(signKey, undefined);
   assert.deepEqual(read, {
     ...{ paths: ['in'], table: 'users', format: 'csv', keyColumn: 'id', valueColumns: ['a', 'b'] },
+    signKey: 14,
     ...{ header: false, valueFormat: 'f16', arrays: ['x', 'y'], dim: 8 },
   });
   assert.equal(parse('--header').header, true);

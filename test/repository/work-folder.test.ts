@@ -1,0 +1,75 @@
+/** Where versions are built before they exist: kept while somebody may go on, gone a week after everybody stopped. */
+import assert from 'node:assert/strict';
+import { existsSync, mkdirSync, utimesSync, writeFileSync } from 'node:fs';
+import { hostname } from 'node:os';
+import { join } from 'node:path';
+import { test } from 'node:test';
+import { Claim, isClaimed } from '../../lib/platform/claim.ts';
+import { openRepository } from '../../lib/repository/repository.ts';
+import { temporaryFolder } from './fixtures.ts';
+
+const WEEK_MS = 7 * 24 * 3_600_000;
+const SPILL = 'a'.repeat(32);
+/** No process has a number this high. */
+const NOBODY = 2 ** 30;
+
+test('work that nobody touched for a week goes, unless a living process is in it', async (t) => {
+  const folder = temporaryFolder(t);
+  const repository = openRepository(folder);
+  const old = new Date(Date.now() - 2 * WEEK_MS);
+  const place = (version: string, pid: number | undefined, at: Date): string => {
+    const { path } = repository.workFolder('b', version);
+    const spill = join(path, `spill-${SPILL}`);
+    mkdirSync(spill, { recursive: true });
+    if (pid !== undefined) {
+      writeFileSync(join(spill, 'owner.json'), JSON.stringify({ host: hostname(), pid }));
+    }
+    utimesSync(path, at, at);
+    return path;
+  };
+  const dead = place('dead', NOBODY, old);
+  const nobodys = place('nobodys', undefined, old);
+  const living = place('living', process.ppid, old);
+  const recent = place('recent', NOBODY, new Date());
+  await repository.removeLeftovers('b');
+  assert.deepEqual(
+    [dead, nobodys, living, recent].map((path) => existsSync(path)),
+    [false, false, true, true],
+  );
+});
+
+test('a claimed folder is one process’s until it is gone', (t) => {
+  const folder = join(temporaryFolder(t), 'spill');
+  const owner = join(folder, 'owner.json');
+  mkdirSync(folder);
+  const write = (host: string, pid: number): void =>
+    writeFileSync(owner, JSON.stringify({ host, pid }));
+  write(hostname(), process.ppid);
+  assert.throws(() => new Claim(folder), /is being worked in by process \d+ of host/);
+  write('elsewhere', 1);
+  assert.throws(() => new Claim(folder), /process 1 of host elsewhere/);
+  const silent = new Date(Date.now() - 120_000);
+  utimesSync(owner, silent, silent);
+  assert.equal(isClaimed(folder), false);
+  new Claim(folder).release();
+  for (const left of [() => write(hostname(), NOBODY), () => writeFileSync(owner, 'not JSON')]) {
+    left();
+    const claim = new Claim(folder);
+    claim.release();
+    assert.equal(existsSync(owner), false);
+  }
+});
+
+test('plans and files are what their names say, or are refused', (t) => {
+  const work = openRepository(temporaryFolder(t)).workFolder('b', '1');
+  const digest = work.putPlan('{"a":1}');
+  assert.equal(work.plan(digest), '{"a":1}');
+  writeFileSync(join(work.path, 'plans', `${digest}.json`), '{"a":2}');
+  assert.throws(() => work.plan(digest), /is damaged; build the shards of this plan again/);
+  assert.throws(() => work.plan('../../x'), /is not a SHA-256/);
+  assert.equal(work.part('t', 3), undefined);
+  work.putPart('t', 3, 'text');
+  assert.deepEqual([work.tables(), work.shards('t'), work.part('t', 3)], [['t'], [3], 'text']);
+  work.remove();
+  assert.equal(existsSync(work.path), false);
+});
