@@ -10,14 +10,14 @@ import {
   decodeFrame,
   emptyFrame,
   FRAME_HEADER_BYTES,
+  FRAME_MAGIC,
   type FrameFields,
   readU32,
 } from './frame-fields.ts';
 import { NameCache } from './name-cache.ts';
-import type { OutputBuffer } from './output-buffer.ts';
+import { type OutputBuffer, varintBytes } from './output-buffer.ts';
 import { WireReader } from './wire.ts';
 
-const FRAME_MAGIC = 0x50525043; // "PRPC"
 const DEFAULT_MAX_FRAME_BYTES: number = 64 << 20;
 /** A larger buffer that once held a split frame is given back after use. */
 const KEPT_BUFFER_BYTES = 1 << 20;
@@ -193,55 +193,6 @@ export function requestIdOf(frame: Frame): string {
   return textDecoder.decode(frame.bytes.subarray(frame.requestIdStart, frame.requestIdEnd));
 }
 
-/** What every request to one method has in common: the encoded names, made once. */
-export class RequestTarget {
-  readonly service: string;
-  readonly method: string;
-  readonly #names: Uint8Array;
-
-  constructor(service: string, method: string) {
-    this.service = service;
-    this.method = method;
-    const encoder = new TextEncoder();
-    const serviceBytes = encoder.encode(service);
-    const methodBytes = encoder.encode(method);
-    if (serviceBytes.length > 127 || methodBytes.length > 127) {
-      throw new CubeError('INVALID_ARGUMENT', `service and method names are at most 127 bytes`);
-    }
-    this.#names = Uint8Array.from([
-      ...[0x0a, serviceBytes.length, ...serviceBytes],
-      ...[0x12, methodBytes.length, ...methodBytes],
-    ]);
-  }
-
-  /** Appends one whole request frame. `correlation` must be in 0 … 2^53, `timeoutMs` 0 when unbounded. */
-  write(
-    output: OutputBuffer,
-    call: { correlation: number; timeoutMs: number; payload: Uint8Array; attachment: Uint8Array },
-  ): void {
-    const frameStart = output.reserve(FRAME_HEADER_BYTES);
-    const timeoutMs = Math.ceil(Math.min(call.timeoutMs, 0x7fff_ffff));
-    const timeoutBytes = timeoutMs > 0 ? 1 + varintBytes(timeoutMs) : 0;
-    output.appendByte(0x0a);
-    output.appendVarint(this.#names.length + timeoutBytes);
-    output.append(this.#names);
-    if (timeoutMs > 0) {
-      output.appendByte(0x40);
-      output.appendVarint(timeoutMs);
-    }
-    output.appendByte(0x20);
-    output.appendVarint(call.correlation);
-    if (call.attachment.length > 0) {
-      output.appendByte(0x28);
-      output.appendVarint(call.attachment.length);
-    }
-    const metaEnd = output.length;
-    output.append(call.payload);
-    output.append(call.attachment);
-    finishFrame(output, frameStart, metaEnd);
-  }
-}
-
 /**
  * Begins a success response to `request` that will carry `attachmentBytes`: header and meta. Append the payload,
  * then exactly that many attachment bytes, then `finishFrame(output, frameStart, metaEnd)`, where frameStart is the output's
@@ -345,10 +296,4 @@ export function finishFrame(output: OutputBuffer, frameStart: number, metaEnd: n
   output.view.setUint32(frameStart, FRAME_MAGIC);
   output.view.setUint32(frameStart + 4, output.length - bodyStart);
   output.view.setUint32(frameStart + 8, metaEnd - bodyStart);
-}
-
-function varintBytes(value: number): number {
-  let count = 1;
-  for (let rest = value; rest > 0x7f; rest = Math.floor(rest / 0x80)) count++;
-  return count;
 }

@@ -4,6 +4,7 @@ import type { NameCache } from './name-cache.ts';
 import { WIRE_BYTES, WIRE_VARINT, WireReader } from './wire.ts';
 
 export const FRAME_HEADER_BYTES = 12;
+export const FRAME_MAGIC = 0x50525043; // "PRPC"
 /** By number: what `compress_type` and `content_type` may be. */
 export const COMPRESSION_NAMES: readonly string[] = ['none', 'snappy', 'gzip', 'zlib', 'lz4'];
 export const CONTENT_NAMES: readonly string[] = ['pb', 'json', 'proto-json', 'proto-text'];

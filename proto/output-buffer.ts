@@ -87,3 +87,10 @@ export class OutputBuffer {
 function viewOf(bytes: Uint8Array): DataView {
   return new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
 }
+
+/** Bytes of a number in 0 … 2^53 as a varint. */
+export function varintBytes(value: number): number {
+  let count = 1;
+  for (let rest = value; rest > 0x7f; rest = Math.floor(rest / 0x80)) count++;
+  return count;
+}

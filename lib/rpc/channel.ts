@@ -4,13 +4,15 @@
  * UNAVAILABLE; the next call connects again, at most once per backoff time. One timer serves all deadlines.
  */
 import { connect, type Socket } from 'node:net';
-import { correlationOf, type Frame, FrameDecoder, RequestTarget } from '../../proto/baidu-std.ts';
+import { correlationOf, type Frame, FrameDecoder } from '../../proto/baidu-std.ts';
 import type { OutputBuffer } from '../../proto/output-buffer.ts';
+import { RequestTarget } from '../../proto/request-target.ts';
 import { CubeError } from '../core/errors.ts';
 import { type ChannelLimits, DEFAULT_CHANNEL_LIMITS } from '../core/limits.ts';
 import { systemClock } from '../platform/clock.ts';
 import { BufferPool } from './buffer-pool.ts';
 import { type Endpoint, parseEndpoint } from './endpoint.ts';
+import { isCoded, openPayload, sealRequest } from './payload-coding.ts';
 
 /** Read from the socket into one buffer that is reused: what a call resolves with are views of it. */
 const READ_BUFFER_BYTES = 256 << 10;
@@ -22,9 +24,18 @@ const PLACES_MAX = 65_536;
 /** A longer timer would fire at once, and again and again. */
 const TIMER_MS_MAX = 0x7fff_ffff;
 
+const PLAIN: CallOptions = {};
+
 export interface CallResult {
   readonly payload: Uint8Array;
   readonly attachment: Uint8Array;
+}
+
+export interface CallOptions {
+  /** The payload travels compressed, and the answer's comes back so: 1 snappy, 2 gzip, 3 zlib, 4 LZ4. */
+  readonly compressType?: 1 | 2 | 3 | 4;
+  /** The payload travels with a crc32c, and the answer's comes back with one, which is verified. */
+  readonly checksum?: boolean;
 }
 
 interface PendingCall {
@@ -92,6 +103,7 @@ export class Channel {
     payload: Uint8Array,
     attachment: Uint8Array,
     timeoutMs: number,
+    options: CallOptions = PLAIN,
   ): Promise<CallResult> {
     const refusal = this.#refusal(payload.length + attachment.length);
     if (refusal !== undefined) return Promise.reject(refusal);
@@ -105,12 +117,13 @@ export class Channel {
     const correlation = this.#sequence * PLACES_MAX + place;
     this.#inFlight++;
     this.#output ??= this.#pool.take();
-    this.#target(service, method).write(this.#output, {
-      correlation,
-      timeoutMs,
-      payload,
-      attachment,
-    });
+    const target = this.#target(service, method);
+    if (options === PLAIN) {
+      target.write(this.#output, { correlation, timeoutMs, payload, attachment });
+    } else {
+      const sealed = sealRequest(payload, options);
+      target.write(this.#output, { correlation, timeoutMs, attachment, ...sealed });
+    }
     this.#scheduleFlush();
     if (this.#waitingSinceMs === 0) this.#waitingSinceMs = nowMs;
     const deadlineMs = nowMs + timeoutMs;
@@ -235,13 +248,24 @@ export class Channel {
       pending.reject(CubeError.fromBrpc(frame.errorCode, frame.errorText));
     } else if (frame.defect !== undefined) {
       pending.reject(frame.defect);
-    } else {
-      pending.resolve({
-        payload: frame.bytes.subarray(frame.payloadStart, frame.payloadEnd),
-        attachment: frame.bytes.subarray(frame.attachmentStart, frame.attachmentEnd),
-      });
-    }
+    } else this.#resolve(pending, frame);
     return true;
+  }
+
+  #resolve(pending: PendingCall, frame: Frame): void {
+    try {
+      const { bytes, payloadStart, payloadEnd, attachmentStart, attachmentEnd } = isCoded(frame)
+        ? openPayload(frame, this.#limits.maxFrameBytes)
+        : frame;
+      pending.resolve({
+        payload: bytes.subarray(payloadStart, payloadEnd),
+        attachment: bytes.subarray(attachmentStart, attachmentEnd),
+      });
+    } catch (error) {
+      pending.reject(
+        this.#unavailable(`its answer cannot be read: ${CubeError.from(error).message}`),
+      );
+    }
   }
 
   #free(place: number): void {

@@ -53,6 +53,18 @@ export function openPayload(frame: Frame, payloadBytesMax: number): Frame {
   };
 }
 
+/** A request's payload as it will travel, and what its meta says of it. */
+export function sealRequest(
+  payload: Uint8Array,
+  { compressType = 0, checksum = false }: { compressType?: number; checksum?: boolean },
+): { payload: Uint8Array; compressType: number; checksum: number | undefined } {
+  // brpc takes an LZ4 block of nothing for damage.
+  const type = compressType === COMPRESSION_LZ4 && payload.length === 0 ? 0 : compressType;
+  const sealed = type === 0 ? payload : compress(type, payload);
+  const sum = checksum ? maskCrc(crc32c(sealed, 0, sealed.length)) : undefined;
+  return { payload: sealed, compressType: type, checksum: sum };
+}
+
 /**
  * Compresses the payload of the message that began at `frameStart` and fills in its checksum, as its meta promises.
  * The attachment, the last `attachmentBytes`, stays as it is.

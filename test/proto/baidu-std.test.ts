@@ -9,11 +9,11 @@ import {
   FrameDecoder,
   finishFrame,
   logIdOf,
-  RequestTarget,
   requestIdOf,
   writeErrorResponse,
 } from '../../proto/baidu-std.ts';
 import { OutputBuffer } from '../../proto/output-buffer.ts';
+import { RequestTarget } from '../../proto/request-target.ts';
 
 const hex = (text: string): Uint8Array => Buffer.from(text.replaceAll(/\s/g, ''), 'hex');
 

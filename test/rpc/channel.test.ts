@@ -79,6 +79,50 @@ test('payload and attachment come back apart, large ones whole', async () => {
   await server.stop();
 });
 
+test('calls compressed and with checksums, both ways', async () => {
+  const { server, port } = await startEcho();
+  const channel = channelTo(port);
+  const attachment = Buffer.from('attached');
+  for (const compressType of [undefined, 1, 2, 3, 4] as const) {
+    for (const checksum of [false, true]) {
+      for (const text of ['', 'repeat '.repeat(300)]) {
+        const options = { checksum, ...(compressType === undefined ? {} : { compressType }) };
+        const call = channel.call(
+          'test.Echo',
+          'echo',
+          Buffer.from(text),
+          attachment,
+          5000,
+          options,
+        );
+        const result = await call;
+        assert.equal(Buffer.from(result.payload).toString(), text);
+        assert.equal(Buffer.from(result.attachment).toString(), 'attached');
+      }
+    }
+  }
+  channel.close();
+  await server.stop();
+});
+
+test('an answer that was damaged on the way is not given out', async () => {
+  const { port } = await listen((socket) => {
+    const decoder = new FrameDecoder();
+    socket.on('data', (chunk) => {
+      decoder.push(chunk);
+      while (decoder.next()) {
+        const output = new OutputBuffer();
+        const metaEnd = beginResponse(output, decoder.frame, 0);
+        output.append(Buffer.from('not what the checksum says'));
+        finishFrame(output, 0, metaEnd);
+        socket.write(output.written());
+      }
+    });
+  });
+  const call = channelTo(port).call('a', 'b', NO_BYTES, NO_BYTES, 5000, { checksum: true });
+  await assert.rejects(call, failsWith('UNAVAILABLE', /its answer cannot be read: .*crc32c/));
+});
+
 test('the server’s error comes with its code', async () => {
   const { server, port } = await startEcho();
   const channel = channelTo(port);

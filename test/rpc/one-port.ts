@@ -6,8 +6,9 @@ import { GrpcFront } from '../../lib/rpc/grpc-front.ts';
 import { HttpFront } from '../../lib/rpc/http-front.ts';
 import { OnePortServer } from '../../lib/rpc/one-port-server.ts';
 import { type RpcHandler, RpcRoutes } from '../../lib/rpc/rpc-routes.ts';
-import { correlationOf, FrameDecoder, RequestTarget } from '../../proto/baidu-std.ts';
+import { correlationOf, FrameDecoder } from '../../proto/baidu-std.ts';
 import { OutputBuffer } from '../../proto/output-buffer.ts';
+import { RequestTarget } from '../../proto/request-target.ts';
 
 /** Answers with the request's payload and attachment. */
 const echo: RpcHandler = (frame, response) => {
