@@ -55,7 +55,7 @@ export interface KeyMap {
 /** Expressions in one slots.json, leaves included. */
 const EXPRESSION_COUNT_MAX = 1_000_000;
 const DEPTH_MAX = 500;
-export const MAP_BYTES_MAX: number = 32 << 20;
+const MAP_BYTES_MAX = 32 << 20;
 
 /** Reads expressions; one instance for a document, so that their number is bounded. */
 export class KeyExpressionReader {

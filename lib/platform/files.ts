@@ -18,7 +18,6 @@ import {
   readdirSync,
   readFileSync,
   readSync,
-  realpathSync,
   renameSync,
   rmSync,
   type Stats,
@@ -91,31 +90,25 @@ export function isFolder(path: string): boolean {
   return existsSync(path) && statSync(path, { throwIfNoEntry: false })?.isDirectory() === true;
 }
 
-/** Where a path leads, symbolic links followed. */
-export function realPath(path: string): string {
-  return guarded('read', path, () => realpathSync(path));
-}
-
 /** mtime in milliseconds and size: equal means unchanged for our purposes; undefined when the file is absent. */
 export function fileStamp(path: string): string | undefined {
   const stat = statSync(path, { throwIfNoEntry: false });
   return stat && `${stat.mtimeMs}:${stat.size}:${stat.ino}`;
 }
 
-/** Makes a folder and those above it. Step by step: below /proc, Node's own recursion does not end. */
+/** Makes a folder and those above it, step by step: below /proc, Node's own recursion does not end. */
 export function makeFolder(path: string): void {
   guarded('make the folder', path, () => {
     const missing: string[] = [];
-    for (let at = resolve(path); !existsSync(at); at = dirname(at)) missing.push(at);
+    for (let at = resolve(path); !isFolder(at); at = dirname(at)) missing.push(at);
     for (const folder of missing.reverse()) {
       try {
         mkdirSync(folder);
       } catch (error) {
         // Somebody else may have made it meanwhile.
-        if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
+        if (!isFolder(folder)) throw error;
       }
     }
-    if (!statSync(path).isDirectory()) mkdirSync(path);
   });
 }
 

@@ -54,7 +54,7 @@ export function inputAxes(name: string, shape: readonly Dim[]): Axis[] {
   });
 }
 
-export function sizeOf(axis: Axis): number {
+function sizeOf(axis: Axis): number {
   return typeof axis === 'number' ? axis : 1;
 }
 

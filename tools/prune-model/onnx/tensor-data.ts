@@ -4,7 +4,8 @@
  */
 import { dirname, isAbsolute, join, sep } from 'node:path';
 import { CubeError } from '../../../lib/core/errors.ts';
-import { fileExists, isFolder, RandomReader, realPath } from '../../../lib/platform/files.ts';
+import { fileExists, isFolder, RandomReader } from '../../../lib/platform/files.ts';
+import { realPath } from '../../../lib/platform/real-path.ts';
 import { WIRE_BYTES, WIRE_FIXED32, WIRE_VARINT, WireReader } from '../../../proto/wire.ts';
 import {
   ELEM_INT32,
@@ -193,7 +194,7 @@ function byteLength(tensor: OnnxTensor): number {
 }
 
 /** @throws CubeError CORRUPT: a tensor whose data does not fill its dims */
-export function wrongLength(tensor: OnnxTensor, expected: string, found: number): CubeError {
+function wrongLength(tensor: OnnxTensor, expected: string, found: number): CubeError {
   const shape = `[${tensor.dims.join(', ')}]`;
   return invalid(`${quoted(tensor.name)} of shape ${shape} needs ${expected}, it has ${found}`);
 }
