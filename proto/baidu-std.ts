@@ -19,6 +19,8 @@ import { type OutputBuffer, varintBytes } from './output-buffer.ts';
 import { WireReader } from './wire.ts';
 
 const DEFAULT_MAX_FRAME_BYTES: number = 64 << 20;
+/** Its fields are read one by one: more would hold up everybody else. */
+const META_BYTES_MAX = 256 << 10;
 /** A larger buffer that once held a split frame is given back after use. */
 const KEPT_BUFFER_BYTES = 1 << 20;
 const textDecoder = new TextDecoder('utf-8');
@@ -165,6 +167,12 @@ export class FrameDecoder {
       throw new CubeError(
         'INVALID_ARGUMENT',
         `baidu_std: the meta (${metaSize} bytes) is longer than the body (${bodySize} bytes)`,
+      );
+    }
+    if (metaSize > META_BYTES_MAX) {
+      throw new CubeError(
+        'TOO_LARGE',
+        `baidu_std: a meta of ${metaSize} bytes, the limit is ${META_BYTES_MAX}; send data as payload or attachment`,
       );
     }
     return bodySize;

@@ -8,7 +8,7 @@ export const FRAME_MAGIC = 0x50525043; // "PRPC"
 /** By number: what `compress_type` and `content_type` may be. */
 export const COMPRESSION_NAMES: readonly string[] = ['none', 'snappy', 'gzip', 'zlib', 'lz4'];
 export const CONTENT_NAMES: readonly string[] = ['pb', 'json', 'proto-json', 'proto-text'];
-export const CHECKSUM_CRC32C = 1;
+const CHECKSUM_CRC32C = 1;
 const NO_BYTES = new Uint8Array(0);
 const textDecoder = new TextDecoder('utf-8');
 
@@ -152,7 +152,7 @@ function decodeMeta(
     else if (field === 2 && wireType === WIRE_BYTES) decodeResponseMeta(reader.message(), frame);
     else if (field === 4 && wireType === WIRE_VARINT) {
       frame.correlationStart = reader.position;
-      skipVarint(reader);
+      reader.skipVarint();
       frame.correlationEnd = reader.position;
     } else if (field === 5 && wireType === WIRE_VARINT) attachmentBytes = reader.int32();
     else if (field === 3 && wireType === WIRE_VARINT) frame.compressType = reader.int32();
@@ -221,7 +221,7 @@ function decodeRequestMeta(reader: WireReader, frame: FrameFields, names: NameCa
       frame.timeoutMs = Math.max(0, reader.int32());
     } else if (reader.field === 3 && reader.wireType === WIRE_VARINT) {
       frame.logIdStart = reader.position;
-      skipVarint(reader);
+      reader.skipVarint();
       frame.logIdEnd = reader.position;
     } else if (reader.field === 7 && reader.wireType === WIRE_BYTES) {
       const value = reader.message();
@@ -243,13 +243,4 @@ function decodeResponseMeta(reader: WireReader, frame: FrameFields): void {
 function name(reader: WireReader, names: NameCache): string {
   const view = reader.message();
   return names.name(view.bytes, view.position, view.end);
-}
-
-/** Passes over a varint without making a bigint of it. */
-function skipVarint(reader: WireReader): void {
-  const limit = Math.min(reader.end, reader.position + 10);
-  while (reader.position < limit) {
-    if (reader.bytes[reader.position++]! < 0x80) return;
-  }
-  throw new CubeError('INVALID_ARGUMENT', 'baidu_std: an id is not a varint');
 }

@@ -107,11 +107,20 @@ export class WireReader {
 
   /** Passes over the current field's value. */
   skip(): void {
-    if (this.wireType === WIRE_VARINT) this.uint64();
+    if (this.wireType === WIRE_VARINT) this.skipVarint();
     else if (this.wireType === WIRE_FIXED64) this.#take(8);
     else if (this.wireType === WIRE_BYTES) this.#take(this.uint32());
     else if (this.wireType === WIRE_FIXED32) this.#take(4);
     else this.#fail(`unsupported wire type ${this.wireType}`);
+  }
+
+  /** Passes over a varint without making a bigint of it: hostile messages are full of them. */
+  skipVarint(): void {
+    const limit = Math.min(this.end, this.position + 10);
+    while (this.position < limit) {
+      if (this.bytes[this.position++]! < 0x80) return;
+    }
+    this.#fail('a varint that runs past the end, or over ten bytes');
   }
 
   /** Throws unless the current field has this wire type. */

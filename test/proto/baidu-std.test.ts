@@ -155,6 +155,7 @@ test('hostile headers are refused before anything is buffered', () => {
   assert.equal(code(next(header('PRPC', 100_000_000, 10))), 'TOO_LARGE');
   assert.equal(code(next(header('PRPC', 0xffff_ffff, 10))), 'TOO_LARGE');
   assert.equal(code(next(header('PRPC', 10, 11))), 'INVALID_ARGUMENT');
+  assert.equal(code(next(header('PRPC', 50_000_000, 300_000))), 'TOO_LARGE');
   assert.equal(code(next(header('HULU', 10, 10))), 'INVALID_ARGUMENT');
   const decoder = new FrameDecoder();
   decoder.push(header('PRPC', 50_000_000, 10));

@@ -11,7 +11,7 @@ import { RawConnection, requestFrame } from './one-port.ts';
 const CONNECTIONS = 16;
 
 /** Mulberry32: the same seed, the same bytes. */
-export class Random {
+class Random {
   #state: number;
 
   constructor(seed: number) {
@@ -36,7 +36,7 @@ export class Random {
 }
 
 /** A frame around any meta and body. */
-export function rawFrame(meta: Uint8Array, body: Uint8Array): Buffer {
+function rawFrame(meta: Uint8Array, body: Uint8Array): Buffer {
   const head = Buffer.alloc(12);
   head.write('PRPC');
   head.writeUInt32BE(meta.length + body.length, 4);
