@@ -3,14 +3,14 @@
  * and HTTP 500 for what failed. Cube has a current and a background dictionary; here they are the active version of
  * one bundle and one more version that is resident.
  */
-import { CubeError } from '../lib/core/errors.ts';
+import { CubeError, type ErrorCode } from '../lib/core/errors.ts';
 import { JsonReader } from '../lib/core/json.ts';
 import { NAME_PATTERN } from '../lib/core/names.ts';
 import type { Logger } from '../lib/platform/logs.ts';
 import type { VersionControl } from './version-control.ts';
 
 /** The longest command is a name or two. */
-const BODY_CHARS_MAX = 64 << 10;
+export const BODY_CHARS_MAX: number = 64 << 10;
 const STATUS_RUNNING = 0;
 const STATUS_LOADING = 1;
 
@@ -18,8 +18,8 @@ export interface CmdAnswer {
   /** 200, 400 for a body that is no command, 500 for a command that failed. */
   readonly status: number;
   readonly text: string;
-  /** Why it failed, for people. */
-  readonly reason?: string;
+  /** Why it failed. */
+  readonly failure?: CubeError;
 }
 
 /** Where the versions of Cube's commands come from. */
@@ -75,22 +75,27 @@ export class CmdService {
       fields = readBody(body);
       name = fields.field('cmd').string();
     } catch (error) {
-      return { status: 400, text: '', reason: (error as Error).message };
+      return { status: 400, text: '', failure: CubeError.from(error) };
     }
     if (name === 'status') return { status: 200, text: this.#statusText() };
     const command = this.#commands.get(name);
-    if (command === undefined) return failed(`unknown cmd ${JSON.stringify(name.slice(0, 100))}`);
-    if (this.#busy) return failed('another command is running; ask for status, try again later');
+    if (command === undefined) {
+      return failed('UNSUPPORTED', `unknown cmd ${JSON.stringify(name.slice(0, 100))}`);
+    }
+    if (this.#busy) {
+      return failed('OVERLOADED', 'another command is running; ask for status, try again later');
+    }
     this.#busy = true;
     try {
       await command(fields);
       this.#logger.info({ cmd: name, ...this.#state() }, 'command done');
       return { status: 200, text: 'null' };
     } catch (error) {
-      const { code, message } = CubeError.from(error);
+      const failure = CubeError.from(error);
+      const { code, message } = failure;
       this.#logger.error({ cmd: name, code, reason: message }, 'command failed');
-      if (code === 'INVALID_ARGUMENT') return { status: 400, text: '', reason: message };
-      return failed(message);
+      if (code === 'INVALID_ARGUMENT') return { status: 400, text: '', failure };
+      return { status: 500, text: 'null', failure };
     } finally {
       this.#busy = false;
     }
@@ -174,8 +179,8 @@ export class CmdService {
   }
 }
 
-function failed(reason: string): CmdAnswer {
-  return { status: 500, text: 'null', reason };
+function failed(code: ErrorCode, reason: string): CmdAnswer {
+  return { status: 500, text: 'null', failure: new CubeError(code, reason) };
 }
 
 function readBody(body: string): JsonReader {

@@ -4,9 +4,10 @@
  */
 import { join } from 'node:path';
 import { loadSync, type ServiceDefinition } from '@grpc/proto-loader';
-import { CubeError, type ErrorCode } from '../lib/core/errors.ts';
+import { CubeError } from '../lib/core/errors.ts';
 import { JsonReader } from '../lib/core/json.ts';
 import type { GrpcFront } from '../lib/rpc/grpc-front.ts';
+import { callFailure } from './http-routes.ts';
 import type { HttpCall, HttpResult } from './thread-protocol.ts';
 
 export const CONTROL_PROTO = 'control.proto';
@@ -51,9 +52,7 @@ function jsonOf(decode: (bytes: Buffer) => object, request: Uint8Array): Uint8Ar
 }
 
 /** @throws CubeError what the call over HTTP failed with */
-function fieldsOf({ status, body }: HttpResult): object {
-  const json = JsonReader.parse(new TextDecoder().decode(body), 'answer');
-  if (status < 400) return json.value as object;
-  const code = json.field('code').string() as ErrorCode;
-  throw new CubeError(code, json.field('error').string());
+function fieldsOf(result: HttpResult): object {
+  if (result.status >= 400) throw callFailure(result);
+  return JsonReader.parse(new TextDecoder().decode(result.body), 'answer').value as object;
 }

@@ -18,6 +18,9 @@ import type { ControlService } from './control-service.ts';
 
 /** Why a command failed: Cube's answer to a failure has no room for it. */
 export const REASON_HEADER = 'x-hypercube-error';
+/** Which code it failed with: Cube knows 400 and 500 alone. */
+export const CODE_HEADER = 'x-hypercube-code';
+const REASON_CHARS_MAX = 1000;
 const CMD_PATHS = ['/ControlService/cmd', '/rec.mcube.ControlService/cmd'];
 
 export interface ControlRoutesOptions {
@@ -50,8 +53,12 @@ export function addControlRoutes(app: FastifyInstance, options: ControlRoutesOpt
   app.get(CONTROL_STATUS, guarded, async () => control.status());
   for (const path of CMD_PATHS) {
     app.post(path, guarded, async (request, reply) => {
-      const { status, text, reason } = await cmd.run(textOf(request));
-      if (reason !== undefined) reply.header(REASON_HEADER, encodeURI(reason.slice(0, 1000)));
+      const { status, text, failure } = await cmd.run(textOf(request));
+      if (failure !== undefined) {
+        // Cut, it may end with half a character, which no URI can have.
+        const reason = Buffer.from(failure.message.slice(0, REASON_CHARS_MAX)).toString();
+        reply.header(REASON_HEADER, encodeURI(reason)).header(CODE_HEADER, failure.code);
+      }
       // As bytes: of a string the framework would extend the content type by a charset.
       return reply.status(status).type('application/json').send(Buffer.from(text));
     });

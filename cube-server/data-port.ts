@@ -7,6 +7,7 @@ import { OnePortServer } from '../lib/rpc/one-port-server.ts';
 import { RpcRoutes } from '../lib/rpc/rpc-routes.ts';
 import { DICT_METHOD, DICT_SERVICE } from '../proto/dict.ts';
 import { LOOKUP_METHOD, LOOKUP_SERVICE, LOOKUP_STREAM_METHOD } from '../proto/lookup.ts';
+import { addCmdCall } from './control-baidu.ts';
 import { addControlCalls, CONTROL_PROTO } from './control-grpc.ts';
 import { type CubeTable, DictService } from './dict-service.ts';
 import type { HeldVersions } from './held-versions.ts';
@@ -51,9 +52,10 @@ export class DataPort {
     this.server = new OnePortServer({ routes, http: this.http, grpc, limits, logger });
   }
 
-  /** @param answer answers control calls that came over gRPC */
+  /** @param answer answers control calls that came over gRPC, and Cube's commands over baidu_std */
   answerControl(answer: (call: HttpCall) => Promise<HttpResult>): void {
     addControlCalls(this.grpc, answer);
+    addCmdCall(this.routes, answer);
   }
 
   /** What this thread does not answer itself goes to the main one. */

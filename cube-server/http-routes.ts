@@ -1,12 +1,14 @@
 /** The data calls over HTTP: packed lookup, Cube's seek in JSON and protobuf, and what operators ask of a process. */
 import type { FastifyError, FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
+import { CubeError, type ErrorCode } from '../lib/core/errors.ts';
+import { JsonReader } from '../lib/core/json.ts';
 import { ERROR_TEXT_CHARS_MAX } from '../lib/core/limits.ts';
 import type { MetricsRegistry } from '../lib/platform/metrics.ts';
 import { formatEndpoint } from '../lib/rpc/endpoint.ts';
 import { ERROR_CODE_HEADER, toCubeError } from '../lib/rpc/http-front.ts';
 import { DICT_METHOD, DICT_SERVICE } from '../proto/dict.ts';
 import { LOOKUP_METHOD, LOOKUP_SERVICE } from '../proto/lookup.ts';
-import { REASON_HEADER } from './control-routes.ts';
+import { CODE_HEADER, REASON_HEADER } from './control-routes.ts';
 import type { DictService } from './dict-service.ts';
 import type { LookupService } from './lookup-service.ts';
 import type { HttpCall, HttpResult } from './thread-protocol.ts';
@@ -66,11 +68,21 @@ export async function answerCall(app: FastifyInstance, call: HttpCall): Promise<
     ...(body === undefined ? {} : { payload: Buffer.from(body) }),
   });
   const answered: Record<string, string> = {};
-  for (const name of ['content-type', ERROR_CODE_HEADER, REASON_HEADER]) {
+  for (const name of ['content-type', ERROR_CODE_HEADER, CODE_HEADER, REASON_HEADER]) {
     const value = response.headers[name];
     if (value !== undefined) answered[name] = String(value);
   }
   return { status: response.statusCode, headers: answered, body: response.rawPayload };
+}
+
+/** Why a call failed that `answerCall` answered. */
+export function callFailure({ headers, body }: HttpResult): CubeError {
+  const code = headers[CODE_HEADER];
+  if (code !== undefined) {
+    return new CubeError(code as ErrorCode, decodeURI(headers[REASON_HEADER] ?? ''));
+  }
+  const json = JsonReader.parse(new TextDecoder().decode(body), 'answer');
+  return new CubeError(json.field('code').string() as ErrorCode, json.field('error').string());
 }
 
 function bodyOf(request: FastifyRequest): Uint8Array {

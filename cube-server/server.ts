@@ -11,6 +11,7 @@ import { RpcRoutes } from '../lib/rpc/rpc-routes.ts';
 import { ResidentStore } from '../lib/store/resident-store.ts';
 import { CmdService } from './cmd-service.ts';
 import { ControlAccess } from './control-access.ts';
+import { addCmdCall } from './control-baidu.ts';
 import { addControlCalls, CONTROL_PROTO } from './control-grpc.ts';
 import { addControlRoutes, refuseControlRoutes } from './control-routes.ts';
 import { ControlService } from './control-service.ts';
@@ -23,6 +24,7 @@ import { limitsOfThread } from './limit-option.ts';
 import { OwnVersions } from './own-versions.ts';
 import { addDataPortMetrics, addHttpMetrics, addVersionMetrics } from './server-metrics.ts';
 import { ServingThreadPool } from './serving-threads.ts';
+import type { HttpCall, HttpResult } from './thread-protocol.ts';
 import { VersionControl } from './version-control.ts';
 
 export interface CubeServerOptions {
@@ -99,17 +101,18 @@ export class CubeServer implements Stoppable {
   async listen({ host, port, adminPort }: ListenOptions): Promise<string> {
     const { limits, logger, shardIndex, shardNum, threads = 1 } = this.#options;
     const admin = adminPort === undefined ? this.#data.http : new HttpFront(limits, logger);
-    this.#addRoutes(admin);
     this.#data.answerControl((call) => answerCall(this.#data.http.app, call));
+    this.#addRoutes(admin);
     const address = await this.#data.server.listen(host, port, threads > 1);
     if (threads > 1) await this.#startThreads(host, Number(/\d+$/.exec(address)?.[0]));
     if (adminPort !== undefined) {
       const ready = (): boolean => this.#notReady() === undefined;
       const grpc = new GrpcFront({ limits, logger, protoFiles: [CONTROL_PROTO], ready });
-      addControlCalls(grpc, (call) => answerCall(admin.app, call));
-      this.#admin = new OnePortServer({
-        ...{ routes: new RpcRoutes(), http: admin, grpc, limits, logger },
-      });
+      const routes = new RpcRoutes();
+      const answer = (call: HttpCall): Promise<HttpResult> => answerCall(admin.app, call);
+      addControlCalls(grpc, answer);
+      addCmdCall(routes, answer);
+      this.#admin = new OnePortServer({ routes, http: admin, grpc, limits, logger });
       const adminAddress = await this.#admin.listen(host, adminPort);
       logger.info({ adminAddress }, 'admin port');
     }

@@ -23,7 +23,11 @@ import type { ServingThreads } from './version-control.ts';
 
 const RESTART_MS = 1000;
 /** What a thread hands on is not answered any more. */
-const STOPPING: HttpResult = { status: 503, headers: {}, body: new Uint8Array(0) };
+const STOPPING: HttpResult = {
+  status: 503,
+  headers: { 'content-type': 'application/json' },
+  body: new TextEncoder().encode('{"code":"STOPPING","error":"the server is stopping"}'),
+};
 
 export interface ServingThreadPoolOptions {
   /** Beside the main one. */

@@ -25,9 +25,6 @@ const logger = createLogger('cube-server', logLevel as (typeof LOG_LEVELS)[numbe
 const held = new HeldVersions({ shardIndex, shardNum, clock: systemClock });
 const ready = (): boolean => held.ready && !held.draining;
 const data = new DataPort({ held, limits, cubeTable, ready, logger });
-const metrics = new MetricsRegistry(false);
-addDataPortMetrics(metrics, data);
-addHttpMetrics(metrics, [data.http.app]);
 const attached = new Map<string, AttachedVersion>();
 /** bundle/version → lookups already told. */
 const told = new Map<string, number>();
@@ -90,6 +87,11 @@ data.handOn(async (call) => {
   handed.delete(id);
   return result;
 });
+
+// After the last route.
+const metrics = new MetricsRegistry(false);
+addDataPortMetrics(metrics, data);
+addHttpMetrics(metrics, [data.http.app]);
 
 port.on('message', async (message: ToThread) => {
   const { id } = message;

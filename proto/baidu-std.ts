@@ -201,6 +201,12 @@ export function requestIdOf(frame: Frame): string {
   return textDecoder.decode(frame.bytes.subarray(frame.requestIdStart, frame.requestIdEnd));
 }
 
+/** What the caller shows for itself; empty when it sent nothing. */
+export function authenticationOf(frame: Frame): string {
+  const { bytes, authenticationStart, authenticationEnd } = frame;
+  return textDecoder.decode(bytes.subarray(authenticationStart, authenticationEnd));
+}
+
 /**
  * Begins a success response to `request` that will carry `attachmentBytes`: header and meta. Append the payload,
  * then exactly that many attachment bytes, then `finishFrame(output, frameStart, metaEnd)`, where frameStart is the output's

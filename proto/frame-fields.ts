@@ -40,6 +40,9 @@ export interface FrameFields {
   checksumWithAttachment: boolean;
   checksumStart: number;
   checksumEnd: number;
+  /** What the caller shows for itself (`authentication_data`); start = end: nothing. */
+  authenticationStart: number;
+  authenticationEnd: number;
   /** The correlation id's raw varint bytes; start = end when the frame has none. */
   correlationStart: number;
   correlationEnd: number;
@@ -71,6 +74,8 @@ export function emptyFrame(): FrameFields {
     checksumWithAttachment: false,
     checksumStart: 0,
     checksumEnd: 0,
+    authenticationStart: 0,
+    authenticationEnd: 0,
     correlationStart: 0,
     correlationEnd: 0,
     payloadStart: 0,
@@ -116,6 +121,8 @@ export function decodeFrame(
   frame.checksumWithAttachment = false;
   frame.checksumStart = 0;
   frame.checksumEnd = 0;
+  frame.authenticationStart = 0;
+  frame.authenticationEnd = 0;
   frame.correlationStart = 0;
   frame.correlationEnd = 0;
   frame.defect = undefined;
@@ -164,7 +171,7 @@ function decodeMeta(
   return attachmentBytes;
 }
 
-/** What brpc 1.17 and streams add. */
+/** What brpc 1.17, authenticators and streams add. */
 function decodeRareMeta(reader: WireReader, frame: FrameFields): void {
   const { field, wireType } = reader;
   if (field === 10 && wireType === WIRE_VARINT) frame.contentType = reader.int32();
@@ -175,6 +182,10 @@ function decodeRareMeta(reader: WireReader, frame: FrameFields): void {
     frame.checksumEnd = value.end;
   } else if (field === 13 && wireType === WIRE_VARINT) {
     frame.checksumWithAttachment = reader.uint32() !== 0;
+  } else if (field === 7 && wireType === WIRE_BYTES) {
+    const value = reader.message();
+    frame.authenticationStart = value.position;
+    frame.authenticationEnd = value.end;
   } else {
     if (field === 8 && wireType === WIRE_BYTES) {
       frame.defect = new CubeError(

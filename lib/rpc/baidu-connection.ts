@@ -4,6 +4,7 @@
  */
 import type { Socket } from 'node:net';
 import {
+  authenticationOf,
   CONTENT_NAMES,
   copyReplyTo,
   type Frame,
@@ -20,7 +21,7 @@ import type { BaiduHost } from './baidu-host.ts';
 import { DeferredResponse } from './deferred-response.ts';
 import { formatEndpoint } from './endpoint.ts';
 import { isCoded, openPayload } from './payload-coding.ts';
-import { type DeferringCaller, type RpcResponse, type RpcRoute, RpcRoutes } from './rpc-routes.ts';
+import { type Caller, type RpcResponse, type RpcRoute, RpcRoutes } from './rpc-routes.ts';
 
 /** Written out before a burst has ended, so that one burst cannot fill the memory. */
 const FLUSH_BYTES = 256 << 10;
@@ -28,11 +29,12 @@ const FLUSH_BYTES = 256 << 10;
 const KEPT_TOTAL_BYTES = 64 << 20;
 /** After a fatal error the peer may still be sending: its bytes are thrown away so that it can read the error. */
 const LINGER_MS = 1000;
+const AUTHENTICATION_BYTES_MAX = 4096;
 const CONTENT_JSON = 1;
 const textDecoder = new TextDecoder('utf-8');
 const textEncoder = new TextEncoder();
 
-export class BaiduConnection implements DeferringCaller {
+export class BaiduConnection implements Caller {
   readonly socket: Socket;
   readonly #host: BaiduHost;
   readonly #decoder: FrameDecoder;
@@ -45,6 +47,7 @@ export class BaiduConnection implements DeferringCaller {
   #lastActiveMs = 0;
   #callsInFlight = 0;
   #corked = false;
+  authentication = '';
 
   constructor(socket: Socket, host: BaiduHost) {
     this.socket = socket;
@@ -61,6 +64,10 @@ export class BaiduConnection implements DeferringCaller {
   start(first: Uint8Array): void {
     this.socket.on('data', this.#onData);
     this.#onData(first);
+  }
+
+  get peerAddress(): string | undefined {
+    return this.socket.remoteAddress;
   }
 
   /** Called now and then: closes a connection that has been silent for too long. */
@@ -116,6 +123,7 @@ export class BaiduConnection implements DeferringCaller {
       return output;
     }
     route.requests++;
+    if (frame.authenticationEnd > frame.authenticationStart) this.#noteAuthentication(frame);
     const timed = --host.untilSample === 0;
     const startMs = timed ? systemClock.nowMs() : 0;
     this.#run(route, frame, output);
@@ -127,6 +135,12 @@ export class BaiduConnection implements DeferringCaller {
       }
     }
     return output;
+  }
+
+  /** More than anyone needs is not kept, and is not what anyone checks for. */
+  #noteAuthentication(frame: Frame): void {
+    const byteCount = frame.authenticationEnd - frame.authenticationStart;
+    this.authentication = byteCount > AUTHENTICATION_BYTES_MAX ? '' : authenticationOf(frame);
   }
 
   defer(route: RpcRoute, request: Frame): DeferredResponse {

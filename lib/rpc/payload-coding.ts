@@ -46,6 +46,8 @@ export function openPayload(frame: Frame, payloadBytesMax: number): Frame {
     logIdEnd: frame.logIdEnd - metaStart,
     requestIdStart: frame.requestIdStart - metaStart,
     requestIdEnd: frame.requestIdEnd - metaStart,
+    authenticationStart: frame.authenticationStart - metaStart,
+    authenticationEnd: frame.authenticationEnd - metaStart,
     payloadStart: start,
     payloadEnd: end,
     attachmentStart: end,

@@ -50,8 +50,12 @@ export class RpcRoute extends CallCounts {
   }
 }
 
-/** A connection, as the one who keeps what is answered later. */
-export interface DeferringCaller {
+/** A connection: who calls, and who keeps what is answered later. */
+export interface Caller {
+  /** Its IP address; undefined once it has gone. */
+  readonly peerAddress: string | undefined;
+  /** What it showed for itself with this call or, as brpc's clients do, with an earlier one; empty: nothing. */
+  readonly authentication: string;
   defer(route: RpcRoute, request: Frame): DeferredResponse;
 }
 
@@ -62,13 +66,13 @@ export class RpcResponse {
   deferred: DeferredResponse | undefined;
   #request!: Frame;
   #route!: RpcRoute;
-  #caller!: DeferringCaller;
+  #caller!: Caller;
   #frameStart = 0;
   #metaEnd = -1;
   #attachmentBytes = 0;
 
   /** For the server, before each call. */
-  open(output: OutputBuffer, request: Frame, route: RpcRoute, caller: DeferringCaller): void {
+  open(output: OutputBuffer, request: Frame, route: RpcRoute, caller: Caller): void {
     this.output = output;
     this.deferred = undefined;
     this.#request = request;
@@ -76,6 +80,10 @@ export class RpcResponse {
     this.#caller = caller;
     this.#frameStart = output.length;
     this.#metaEnd = -1;
+  }
+
+  get caller(): Caller {
+    return this.#caller;
   }
 
   /**
