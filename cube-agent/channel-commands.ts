@@ -3,6 +3,7 @@ import { CubeError } from '../lib/core/errors.ts';
 import { shardNumOf } from '../lib/core/manifest.ts';
 import { type Command, integerBetween, nameOption } from '../lib/platform/cli.ts';
 import { systemClock } from '../lib/platform/clock.ts';
+import { print, table } from '../lib/platform/text-table.ts';
 import {
   type ChannelEntry,
   openRepository,
@@ -18,7 +19,6 @@ import {
   requireReason,
   type TargetOptions,
 } from './options.ts';
-import { print, table } from './text-table.ts';
 
 interface MoveOptions extends TargetOptions {
   readonly reason: string;

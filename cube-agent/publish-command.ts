@@ -5,8 +5,8 @@ import type { Manifest } from '../lib/core/manifest.ts';
 import { type Command, nameOption } from '../lib/platform/cli.ts';
 import { removePath } from '../lib/platform/files.ts';
 import { type Progress, startProgress } from '../lib/platform/progress.ts';
+import { print } from '../lib/platform/text-table.ts';
 import { type LayerSource, openRepository, type Repository } from '../lib/repository/repository.ts';
-import { print } from './text-table.ts';
 
 interface PublishOptions {
   readonly from: string;

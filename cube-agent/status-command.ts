@@ -1,6 +1,7 @@
 /** `cube-agent status`: what the channel wants, what each server has, and what goes wrong on this host. */
 import { CubeError } from '../lib/core/errors.ts';
 import type { Command } from '../lib/platform/cli.ts';
+import { print, table } from '../lib/platform/text-table.ts';
 import { openRepository } from '../lib/repository/repository.ts';
 import { askServers, type ServerPlace, type ServerReport, serversOf } from './fleet-view.ts';
 import { HostData, type Problem } from './host-data.ts';
@@ -12,7 +13,6 @@ import {
   readToken,
   type TargetOptions,
 } from './options.ts';
-import { print, table } from './text-table.ts';
 
 interface StatusOptions extends TargetOptions {
   readonly fleet?: string;

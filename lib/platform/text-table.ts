@@ -4,6 +4,14 @@ export function print(text: string): void {
   process.stdout.write(`${text}\n`);
 }
 
+/** Prints of something long: waits until the reader has taken it. */
+export async function printPiece(text: string): Promise<void> {
+  if (process.stdout.write(`${text}\n`)) return;
+  await new Promise<void>((resolve) => {
+    process.stdout.once('drain', resolve);
+  });
+}
+
 /** Columns as wide as their widest cell; the last one is not padded. Control characters in cells are blanked. */
 export function table(head: readonly string[], rows: readonly (readonly string[])[]): string {
   // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what must not reach a terminal
