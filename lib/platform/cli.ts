@@ -44,6 +44,7 @@ export async function runCli(
   argv: readonly string[] = process.argv.slice(2),
   exitCode: (error: CubeError) => number = () => EXIT_FAILED,
 ): Promise<number> {
+  process.stdout.off('error', endOfReader).on('error', endOfReader);
   try {
     for (const command of program.commands) {
       const name = `${program.name()} ${command.name()}`;
@@ -60,6 +61,12 @@ export async function runCli(
     }
     return exitCode(failure);
   }
+}
+
+/** Whoever reads our output went away, as `| head` does: nobody is left to tell anything. */
+function endOfReader(error: NodeJS.ErrnoException): void {
+  if (error.code !== 'EPIPE') throw error;
+  process.exit(Number(process.exitCode ?? EXIT_OK));
 }
 
 /** Option parser: an integer within bounds. */
