@@ -1,11 +1,11 @@
 /**
- * The deep check of a layer file: what a load takes on trust because its bytes are what their author wrote. A search
+ * The check of a layer file, up to what a load takes on trust because its bytes are what their author wrote: a search
  * finds every key and no key twice, every key is in the right shard, every row is one that its dtype can hold and is named
  * by one key, no key is both there and deleted, and the content is what the file's name says.
  */
 import { createHash } from 'node:crypto';
-import { CubeError } from '../core/errors.ts';
-import { shardOf } from '../core/keys.ts';
+import { CubeError, type ErrorCode } from '../core/errors.ts';
+import { keyToBigint, shardOf } from '../core/keys.ts';
 import {
   BLOCK_BYTES,
   DELETED_STRIDE,
@@ -18,8 +18,9 @@ import { encodeUnsignedHeader } from '../core/layer-header.ts';
 import { EmptyKeyFinder } from '../core/layer-placement.ts';
 import { checkStoredRows } from '../core/row-codec.ts';
 import { RandomReader } from '../platform/files.ts';
+import { type BlockChecksums, scanBlocks } from './block-scan.ts';
 import { readDeletedKeys, readLayerRows } from './layer-file.ts';
-import { LayerReader } from './layer-reader.ts';
+import { blockMismatch, LayerReader, readChecksums, readHeader } from './layer-reader.ts';
 import { DeletedKeys, PlaceScan } from './place-scan.ts';
 
 const PIECE_BYTES = 8 << 20;
@@ -31,31 +32,125 @@ export interface LayerReport {
   readonly deleted: number;
 }
 
+/** What is wrong with a file, and with which of its blocks when it is one of them. */
+export interface LayerFault {
+  readonly error: CubeError;
+  readonly block?: number;
+  /** Of the block in the file, in bytes. */
+  readonly offset?: number;
+}
+
+export interface LayerFileReport {
+  /** Undefined when it cannot be read. */
+  readonly header: LayerHeader | undefined;
+  readonly bytes: number;
+  readonly sha256: string;
+  readonly faults: readonly LayerFault[];
+}
+
 /**
- * Checks a layer file: header, sizes and every block, and that its rows can be read; with `deep` also the content id, and
- * all that the top of this file names.
- * @throws CubeError saying what is wrong
+ * Checks a layer file: header, sizes and every block, that its rows can be read, and that its keys are of its shard; with
+ * `deep` also the content id, and all that the top of this file names.
+ * @throws CubeError saying what is wrong first
  */
 export function verifyLayerFile(path: string, options: { deep: boolean }): LayerReport {
-  let header: LayerHeader;
-  let deleted: DeletedKeys | undefined;
-  const reader = new LayerReader(path);
-  try {
-    header = reader.header;
-    if (options.deep) {
-      if (header.layout !== 'dense') checkPlaces(reader);
-      deleted = checkDeleted(reader);
+  let report: LayerReport | undefined;
+  const { header, steps } = contentChecks(path, options.deep ? 'all' : 'rows', (found) => {
+    report = found;
+  });
+  for (const step of steps) step();
+  return report ?? { header, rows: 0, deleted: 0 };
+}
+
+/**
+ * Checks a layer file and goes on after the first fault: all damaged blocks are found; and in a file whose blocks are whole,
+ * all kinds of faults, each with its first place. Also without `deep` every key must be found by a search.
+ * @param onBytes told the bytes read since the last call, once for all of the file
+ * @throws CubeError when the file cannot be read at all
+ */
+export function checkLayerFile(
+  path: string,
+  options: { readonly deep: boolean; readonly onBytes?: (bytes: number) => void },
+): LayerFileReport {
+  const faults: LayerFault[] = [];
+  const attempt = <T>(check: () => T): T | undefined => {
+    try {
+      return check();
+    } catch (thrown) {
+      const error = CubeError.from(thrown);
+      if (!FAULTS.has(error.code)) throw error;
+      faults.push({ error });
+      return undefined;
     }
+  };
+  const checksums = readBlockChecksums(path, attempt);
+  const scan = scanBlocks(path, checksums, options.onBytes ?? (() => undefined));
+  for (const block of scan.damaged) {
+    const offset = HEADER_BYTES + block * BLOCK_BYTES;
+    faults.push({ error: blockMismatch(path, block), block, offset });
+  }
+  if (faults.length === 0) {
+    for (const step of contentChecks(path, options.deep ? 'all' : 'keys').steps) attempt(step);
+  }
+  return { header: checksums?.header, bytes: scan.bytes, sha256: scan.sha256, faults };
+}
+
+/** Of the file; others are of the machine, and end the check. */
+const FAULTS: ReadonlySet<ErrorCode> = new Set(['CORRUPT', 'UNSUPPORTED', 'INVALID_ARGUMENT']);
+
+function readBlockChecksums(
+  path: string,
+  attempt: <T>(check: () => T) => T | undefined,
+): BlockChecksums | undefined {
+  const reader = new RandomReader(path);
+  try {
+    const header = attempt(() => readHeader(reader));
+    if (header === undefined) return undefined;
+    const words = attempt(() => readChecksums(reader, header));
+    return words === undefined ? undefined : { header, words };
   } finally {
     reader.close();
   }
-  const scan = new KeyScan(path, header, options.deep, deleted);
-  for (const { keys, rows, count } of readLayerRows(path)) scan.addRows(keys, rows, count);
-  for (const keys of readDeletedKeys(path)) scan.addDeleted(keys);
-  const counts = scan.finish();
+}
+
+/** rows: what a load relies on, read · keys: a search finds them · all: all that can be said of a file by itself */
+type Depth = 'rows' | 'keys' | 'all';
+
+/** The checks of what lies in the blocks, as steps that each throw the first fault of their kind. */
+function contentChecks(
+  path: string,
+  depth: Depth,
+  onScanned: (report: LayerReport) => void = () => undefined,
+): { header: LayerHeader; steps: (() => void)[] } {
+  const reader = new LayerReader(path);
+  const { header } = reader;
+  reader.close();
+  let deleted: DeletedKeys | undefined;
+  const searched = [
+    () => (header.layout === 'dense' ? undefined : withReader(path, checkPlaces)),
+    () => {
+      deleted = withReader(path, checkDeleted);
+    },
+  ];
+  const scanned = (): void => {
+    const scan = new KeyScan(path, header, depth === 'all', deleted);
+    for (const { keys, rows, count } of readLayerRows(path)) scan.addRows(keys, rows, count);
+    for (const keys of readDeletedKeys(path)) scan.addDeleted(keys);
+    onScanned({ header, ...scan.finish() });
+  };
+  const steps = [...(depth === 'rows' ? [] : searched), scanned];
   // Last: of what is wrong, the content id says least.
-  if (options.deep) checkContentId(path, header);
-  return { header, ...counts };
+  if (depth === 'all') steps.push(() => checkContentId(path, header));
+  return { header, steps };
+}
+
+function withReader<T>(path: string, action: (reader: LayerReader) => T): T {
+  const reader = new LayerReader(path);
+  try {
+    return action(reader);
+  } finally {
+    reader.close();
+  }
 }
 
 /** All keys of a layer, row by row. */
@@ -83,8 +178,8 @@ class KeyScan {
 
   addRows(keys: Uint32Array, rows: Uint8Array, count: number): void {
     this.#rows += count;
-    if (!this.#deep) return;
     this.#checkShard(keys);
+    if (!this.#deep) return;
     this.#empty.add(keys);
     const { dtype, dim } = this.#header;
     if (dtype !== 'bytes') {
@@ -99,9 +194,8 @@ class KeyScan {
 
   addDeleted(keys: Uint32Array): void {
     this.#deleted += keys.length / 2;
-    if (!this.#deep) return;
     this.#checkShard(keys);
-    this.#empty.add(keys);
+    if (this.#deep) this.#empty.add(keys);
   }
 
   finish(): { rows: number; deleted: number } {
@@ -120,7 +214,8 @@ class KeyScan {
     const { shardIndex, shardNum } = this.#header;
     for (let i = 0; i < keys.length; i += 2) {
       if (shardOf(keys[i]!, keys[i + 1]!, shardNum) === shardIndex) continue;
-      this.#fail(`a key does not belong to shard ${shardIndex} of ${shardNum}`);
+      const key = keyToBigint(keys, i / 2);
+      this.#fail(`key ${key} does not belong to shard ${shardIndex} of ${shardNum}`);
     }
   }
 
