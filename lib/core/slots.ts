@@ -90,6 +90,8 @@ export interface EmbeddingInput {
   readonly bags?: BagSpec;
   /** A key whose row does not count in a bag, or is zeros. */
   readonly paddingId?: number;
+  /** 1: the ids of a row are a sequence of any length, and the input takes a row for each of them. */
+  readonly lodLevel?: number;
 }
 
 export interface BagSpec {
@@ -117,6 +119,8 @@ export interface PrunedTable {
   readonly rows: number;
   readonly dim: number;
   readonly dtype: 'f32';
+  /** Its rows were not in the model: `rows` is 0, and there is no file. */
+  readonly external?: boolean;
 }
 
 export interface SlotSpec {
@@ -238,7 +242,8 @@ function readTables(json: JsonReader): PrunedTable[] {
       name: item.field('name').string(NAME_PATTERN, NAME_RULE),
       rows: item.field('rows').integer(0),
       dim: item.field('dim').integer(1, 1 << 20),
-      dtype: item.field('dtype').oneOf(['f32']),
+      dtype: item.field('dtype').oneOf(['f32'] as const),
+      ...(item.optional('external', (f) => f.boolean()) === true ? { external: true } : {}),
     }));
   requireDistinct(
     json,
@@ -289,6 +294,7 @@ function readEmbedding(item: JsonReader, known: Known): EmbeddingInput {
     includesLast: f.field('includesLast').boolean(),
   }));
   const paddingId = item.optional('paddingId', (f) => f.integer(0));
+  const lodLevel = item.optional('lodLevel', (f) => f.integer(0, 1));
   return {
     input: item.field('input').string(),
     table,
@@ -304,6 +310,7 @@ function readEmbedding(item: JsonReader, known: Known): EmbeddingInput {
     ...(keys === undefined ? {} : { keys }),
     ...(bags === undefined ? {} : { bags }),
     ...(paddingId === undefined ? {} : { paddingId }),
+    ...(lodLevel === undefined ? {} : { lodLevel }),
   };
 }
 

@@ -36,6 +36,7 @@ Examples:
   prune-model --model data/demo/model.onnx --features data/demo/features.json --output out/
   prune-model --model model.onnx --output out/ --verify 1000 --force
   prune-model --model model.onnx --output out/ --dry-run --json
+  prune-model --model ctr/__model__ --output out/ --to onnx
 `;
 
 interface Options {
@@ -49,6 +50,8 @@ interface Options {
   readonly force?: boolean;
   readonly dryRun?: boolean;
   readonly json?: boolean;
+  readonly to?: 'onnx';
+  readonly sequenceLength?: readonly string[];
 }
 
 /** @returns the exit code */
@@ -61,7 +64,7 @@ export async function run(argv?: readonly string[]): Promise<number> {
     .requiredOption('--model <path>', 'the trained model, or the folder that holds it')
     .requiredOption(
       '--output <folder>',
-      'where to write model.onnx, slots.json, tables/, report.json',
+      'where to write the model, slots.json, tables/, report.json',
     )
     .option('--params <file>', 'the parameters, where they are in a file of their own')
     .addOption(
@@ -75,6 +78,13 @@ export async function run(argv?: readonly string[]): Promise<number> {
       DEFAULT_SAMPLES,
     )
     .option('--fetch <name...>', 'keep only these outputs (or values), and what they need')
+    .addOption(
+      new Option('--to <format>', 'convert the pruned Paddle program to ONNX').choices(['onnx']),
+    )
+    .option(
+      '--sequence-length <[input=]n...>',
+      'with --to: ids of a row in inputs that take any number (default: 1)',
+    )
     .option('--force', 'replace an earlier output')
     .option('--dry-run', 'report what would be done, write nothing')
     .option('--json', 'print report.json instead of a table')
@@ -94,6 +104,8 @@ async function prune(options: Options): Promise<number> {
     ...(options.params === undefined ? {} : { params: options.params }),
     features: options.features,
     ...(options.fetch === undefined ? {} : { fetch: options.fetch }),
+    ...(options.to === undefined ? {} : { to: options.to }),
+    ...(options.sequenceLength === undefined ? {} : { sequenceLengths: options.sequenceLength }),
     samples: options.verify,
     force: options.force ?? false,
     dryRun: options.dryRun ?? false,

@@ -38,6 +38,8 @@ export interface CutLookup {
   readonly bags?: BagSpec;
   /** A key whose row is zeros, or does not count in a bag. */
   readonly paddingId?: number;
+  /** 1: the new input takes a row for each id of sequences of any length. */
+  readonly lodLevel?: number;
 }
 
 /** The columns of the one ids input that the keys are, when they are nothing but columns. */
@@ -74,6 +76,8 @@ export interface CutModel {
   readonly keptInputs: readonly KeptInput[];
   readonly nodes: { readonly before: number; readonly after: number };
   readonly bytes: { readonly before: number; readonly after: number };
+  /** Names of the files that the graph is written to, where they are not the same for every model. */
+  readonly files?: readonly string[];
   /** What a person should know about the cut. */
   readonly warnings: readonly string[];
   /** Writes the pruned graph and what belongs to it. */

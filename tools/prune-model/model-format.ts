@@ -7,8 +7,8 @@ export const MODEL_FORMATS = ['auto', 'onnx', 'paddle'] as const;
 export type FormatOption = (typeof MODEL_FORMATS)[number];
 export type ModelFormat = Exclude<FormatOption, 'auto'>;
 
-/** The first field of a Paddle program; an ONNX model begins with its version, 0x08. */
-const PADDLE_FIRST_BYTE = 0x0a;
+/** The first field of a Paddle program, or the brace of one in JSON; an ONNX model begins with its version, 0x08. */
+const PADDLE_FIRST_BYTES = [0x0a, 0x7b];
 
 /** @throws CubeError INVALID_ARGUMENT when a folder holds no model, or several */
 export function findModel(
@@ -20,7 +20,13 @@ export function findModel(
 }
 
 function modelIn(folder: string): string {
-  const names = listFolder(folder).filter((name) => /\.(onnx|pdmodel)$|^__model__$/.test(name));
+  const all = listFolder(folder);
+  // Paddle 3 saves a program as JSON beside its parameters.
+  const isNewProgram = (name: string): boolean =>
+    name.endsWith('.json') && all.includes(name.replace(/json$/, 'pdiparams'));
+  const names = all.filter(
+    (name) => /\.(onnx|pdmodel)$|^__model__$/.test(name) || isNewProgram(name),
+  );
   const [name] = names;
   if (name === undefined || names.length > 1) {
     const found =
@@ -40,22 +46,22 @@ function detect(path: string): ModelFormat {
   try {
     const first = new Uint8Array(Math.min(1, reader.bytes));
     reader.readInto(first, 0);
-    return first[0] === PADDLE_FIRST_BYTE ? 'paddle' : 'onnx';
+    return PADDLE_FIRST_BYTES.includes(first[0]!) ? 'paddle' : 'onnx';
   } finally {
     reader.close();
   }
-}
-
-export function refusePaddle(path: string): never {
-  throw new CubeError(
-    'UNSUPPORTED',
-    `cannot prune ${path}: this build does not read Paddle models`,
-  );
 }
 
 export function refuseParams(path: string): never {
   throw new CubeError(
     'INVALID_ARGUMENT',
     `--params: ${path} is an ONNX model, which names the files of its data itself`,
+  );
+}
+
+export function refusePaddleOnly(path: string, option: string): never {
+  throw new CubeError(
+    'INVALID_ARGUMENT',
+    `${option} is for Paddle programs; ${path} is an ONNX model`,
   );
 }

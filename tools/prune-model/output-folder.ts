@@ -4,6 +4,7 @@
  */
 import { basename, dirname, join, resolve, sep } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
+import { JsonReader } from '../../lib/core/json.ts';
 import { encodeNpyHeader } from '../../lib/core/npy.ts';
 import {
   fileExists,
@@ -12,6 +13,7 @@ import {
   makeFolder,
   movePath,
   RandomWriter,
+  readText,
   removePath,
   removeStaleFolders,
   replaceFile,
@@ -32,6 +34,10 @@ const OWN_NAMES = new Set([
   REPORT_FILE,
   TABLES_FOLDER,
 ]);
+
+function keysPath(folder: string, table: string): string {
+  return join(folder, TABLES_FOLDER, `${table}.keys.npy`);
+}
 
 export function tablePath(folder: string, table: string): string {
   return join(folder, TABLES_FOLDER, `${table}.npy`);
@@ -54,7 +60,8 @@ export function checkOutput(output: string, options: { force: boolean; model: st
   }
   const names = listFolder(path);
   if (names.length === 0) return;
-  const foreign = names.find((name) => !OWN_NAMES.has(name));
+  const written = filesOfReport(path);
+  const foreign = names.find((name) => !OWN_NAMES.has(name) && !written.has(name));
   if (foreign !== undefined) {
     throw new CubeError(
       'CONFLICT',
@@ -63,6 +70,21 @@ export function checkOutput(output: string, options: { force: boolean; model: st
   }
   if (!options.force) {
     throw new CubeError('CONFLICT', `${output} is not empty; --force replaces what is there`);
+  }
+}
+
+/** What the report of an earlier run says that it wrote beside what every run writes; folders by their first name. */
+function filesOfReport(folder: string): Set<string> {
+  const path = join(folder, REPORT_FILE);
+  if (!fileExists(path)) return new Set();
+  try {
+    const files = JsonReader.parse(readText(path), path).optional('files', (f) =>
+      f.items({ max: 1_000_000 }).map((name) => name.string()),
+    );
+    return new Set(files?.map((name) => name.split('/')[0]!));
+  } catch (error) {
+    if (error instanceof CubeError) return new Set();
+    throw error;
   }
 }
 
@@ -103,7 +125,8 @@ export class StagedOutput {
   writePieces(name: string, parts: readonly FilePart[]): void {
     const writer = new RandomWriter(join(this.folder, name));
     try {
-      const piece = new Uint8Array(Math.min(PIECE_BYTES, Math.max(...parts.map((p) => p.length))));
+      const longest = parts.reduce((most, { length }) => Math.max(most, length), 0);
+      const piece = new Uint8Array(Math.min(PIECE_BYTES, longest));
       for (const { length, position, readInto } of parts) {
         for (let at = 0; at < length; at += piece.length) {
           const bytes = piece.subarray(0, Math.min(piece.length, length - at));
@@ -122,8 +145,9 @@ export class StagedOutput {
     replaceFile(join(this.folder, name), `${JSON.stringify(value, null, 2)}\n`);
   }
 
-  /** Writes rows in pieces. @param onBytes told of each piece */
+  /** Writes rows in pieces, and their keys. @param onBytes told of each piece */
   writeTable({ name, rows, dim, ...table }: Table, onBytes: (count: number) => void): void {
+    if (table.readKeys !== undefined) this.#writeKeys(name, rows, table.readKeys);
     const header = encodeNpyHeader('f4', [rows, dim]);
     const writer = new RandomWriter(tablePath(this.folder, name));
     try {
@@ -136,6 +160,28 @@ export class StagedOutput {
         const bytes = new Uint8Array(target.buffer, 0, target.byteLength);
         writer.writeAt(bytes, header.length + row * dim * 4);
         onBytes(bytes.length);
+      }
+    } catch (error) {
+      writer.abort();
+      throw error;
+    }
+    writer.commit();
+  }
+
+  #writeKeys(name: string, rows: number, readKeys: NonNullable<Table['readKeys']>): void {
+    const header = encodeNpyHeader('u8', [rows]);
+    const pieceRows = PIECE_BYTES / 8;
+    const writer = new RandomWriter(keysPath(this.folder, name));
+    try {
+      writer.writeAt(header, 0);
+      const piece = new BigUint64Array(Math.min(rows, pieceRows));
+      for (let row = 0; row < rows; row += pieceRows) {
+        const target = piece.subarray(0, Math.min(pieceRows, rows - row));
+        readKeys(row, target);
+        writer.writeAt(
+          new Uint8Array(target.buffer, 0, target.byteLength),
+          header.length + 8 * row,
+        );
       }
     } catch (error) {
       writer.abort();

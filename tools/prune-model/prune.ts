@@ -7,9 +7,11 @@ import { readTrainedFeatures, slotSpecToJson, type TrainedFeatures } from '../..
 import { readText } from '../../lib/platform/files.ts';
 import { startProgress } from '../../lib/platform/progress.ts';
 import type { CutModel } from './cut-model.ts';
-import { type FormatOption, findModel, refusePaddle, refuseParams } from './model-format.ts';
+import { type FormatOption, findModel, refusePaddleOnly, refuseParams } from './model-format.ts';
 import { cutOnnxModel } from './onnx/cut-onnx.ts';
 import { checkOutput, REPORT_FILE, SLOTS_FILE, StagedOutput } from './output-folder.ts';
+import { cutPaddleModel } from './paddle/cut-paddle.ts';
+import { SequenceLengths } from './paddle/sequence-lengths.ts';
 import type { Proof, ProofResult } from './proof.ts';
 import { buildReport, type Report } from './report.ts';
 import { buildSlotSpec, checkClickColumn } from './slot-spec.ts';
@@ -21,6 +23,10 @@ export interface PruneRequest {
   readonly format?: FormatOption;
   /** Parameters in a file of their own. */
   readonly params?: string;
+  /** What a Paddle program is converted to. */
+  readonly to?: 'onnx';
+  /** `N`, or `INPUT=N`: ids of a row in sequences that are converted. */
+  readonly sequenceLengths?: readonly string[];
   /** Outputs to keep; all when there are none. */
   readonly fetch?: readonly string[];
   /** 0: no proof. */
@@ -36,15 +42,26 @@ export async function pruneModel(request: PruneRequest): Promise<Report | undefi
   const { path, format } = findModel(request.model, request.format ?? 'auto');
   checkOutput(request.output, { force: request.force, model: path });
   const features = request.features === undefined ? undefined : readFeatures(request.features);
-  if (format === 'paddle') refusePaddle(path);
-  if (request.params !== undefined) refuseParams(path);
-  const cut = cutOnnxModel(path, request.fetch);
+  const cut = format === 'paddle' ? cutPaddle(path, request) : cutOnnx(path, request);
   if (cut === undefined) return undefined;
   try {
     return await writeCut(cut, request, features);
   } finally {
     cut.close();
   }
+}
+
+function cutPaddle(path: string, request: PruneRequest): CutModel | undefined {
+  const lengths = SequenceLengths.parse(request.sequenceLengths ?? []);
+  const { params, fetch = [], to } = request;
+  return cutPaddleModel(path, { params, fetch, to, lengths });
+}
+
+function cutOnnx(path: string, request: PruneRequest): CutModel | undefined {
+  if (request.params !== undefined) refuseParams(path);
+  if (request.to !== undefined) refusePaddleOnly(path, '--to');
+  if (request.sequenceLengths !== undefined) refusePaddleOnly(path, '--sequence-length');
+  return cutOnnxModel(path, request.fetch);
 }
 
 async function writeCut(
@@ -93,6 +110,7 @@ function writeTables({ tables }: CutModel, staged: StagedOutput): void {
   let done = 0;
   try {
     for (const table of tables) {
+      if (table.isExternal === true) continue;
       staged.writeTable(table, (bytes) => {
         done += bytes;
         progress.update(Math.ceil(done / 1e6));

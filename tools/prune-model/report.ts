@@ -31,7 +31,11 @@ export interface Report {
     readonly lookups: number;
     /** Who still reads it in the pruned model; empty when it is gone from there. */
     readonly keptFor: readonly string[];
+    /** Its rows are not in the model. */
+    readonly external?: boolean;
   }[];
+  /** What the pruned graph was written to, where that is not model.onnx. */
+  readonly files?: readonly string[];
   readonly inputs: { readonly kept: readonly string[]; readonly removed: readonly string[] };
   readonly nodes: { readonly before: number; readonly after: number };
   readonly bytes: { readonly before: number; readonly after: number; readonly tables: number };
@@ -43,7 +47,7 @@ export interface Report {
 export function buildReport(cut: CutModel, spec: SlotSpec): Report {
   const names = new Map(cut.tables.map(({ name, source }) => [source, name]));
   const kept = new Set(cut.keptInputs.map(({ name }) => name));
-  const tables = cut.tables.map(({ name, source, rows, dim, keptFor }) => ({
+  const tables = cut.tables.map(({ name, source, rows, dim, keptFor, isExternal }) => ({
     name,
     source,
     rows,
@@ -51,6 +55,7 @@ export function buildReport(cut: CutModel, spec: SlotSpec): Report {
     bytes: rows * dim * 4,
     lookups: cut.lookups.filter(({ table }) => table === source).length,
     keptFor,
+    ...(isExternal === true ? { external: true } : {}),
   }));
   return {
     format: REPORT_FORMAT,
@@ -70,6 +75,7 @@ export function buildReport(cut: CutModel, spec: SlotSpec): Report {
       removed: cut.inputs.map(({ name }) => name).filter((name) => !kept.has(name)),
     },
     nodes: cut.nodes,
+    ...(cut.files === undefined ? {} : { files: cut.files }),
     warnings: cut.warnings,
     bytes: { ...cut.bytes, tables: tables.reduce((sum, { bytes }) => sum + bytes, 0) },
   };
@@ -80,7 +86,9 @@ export function formatReport(report: Report, title: string, isDry = false): stri
   const { bytes, nodes, verify } = report;
   const rows = report.tables.map((table) => [
     table.name,
-    `${count(table.rows)} x ${table.dim}`,
+    table.external === true
+      ? `held elsewhere x ${table.dim}`
+      : `${count(table.rows)} x ${table.dim}`,
     size(table.bytes),
     count(table.lookups),
   ]);

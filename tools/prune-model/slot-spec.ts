@@ -24,7 +24,7 @@ export function buildSlotSpec(cut: CutModel, features: TrainedFeatures | undefin
   const embeddings = cut.lookups.map((lookup): EmbeddingInput => {
     const table = tables.get(lookup.table)!;
     const columns = plainColumns(lookup);
-    const { bags, paddingId } = lookup;
+    const { bags, paddingId, lodLevel } = lookup;
     return {
       input: lookup.input,
       table: table.name,
@@ -36,11 +36,15 @@ export function buildSlotSpec(cut: CutModel, features: TrainedFeatures | undefin
       ...(columns === undefined ? { keys: lookup.keys } : { columns }),
       ...(bags === undefined ? {} : { bags }),
       ...(paddingId === undefined ? {} : { paddingId }),
+      ...(lodLevel === undefined ? {} : { lodLevel }),
     };
   });
   return {
     embeddings,
-    tables: cut.tables.map(({ name, rows, dim }) => ({ name, rows, dim, dtype: 'f32' })),
+    tables: cut.tables.map(({ name, rows, dim, isExternal }) => ({
+      ...{ name, rows, dim, dtype: 'f32' as const },
+      ...(isExternal === true ? { external: true } : {}),
+    })),
     ids: idsOf(cut, features),
     ...(cut.maps.length === 0 ? {} : { maps: cut.maps }),
     features: features && toFeatureSpec(features),

@@ -10,8 +10,10 @@ export interface Table {
   readonly dim: number;
   /** Who still reads it in the pruned graph; empty when it is gone from there. */
   readonly keptFor: readonly string[];
-  /** Keys of the rows, in their order; absent: row i has key i. */
-  readonly keys?: BigUint64Array;
+  /** Its rows are not in the model: somebody else holds them. */
+  readonly isExternal?: boolean;
+  /** Fills `target` with the keys of the rows from `first` on; absent: row i has key i. */
+  readKeys?(first: number, target: BigUint64Array): void;
   /** Fills `target` with the rows from `first` on; its length is a multiple of dim. */
   readRows(first: number, target: Float32Array): void;
 }

@@ -22,10 +22,6 @@ export function inputOf({ inputs }: Op, parameter: string): string | undefined {
   return inputs.get(parameter)?.[0];
 }
 
-export function outputOf({ outputs }: Op, parameter: string): string | undefined {
-  return outputs.get(parameter)?.[0];
-}
-
 /** Counted from the end when negative. */
 export function axisOf(axis: number, rank: number): number {
   return axis < 0 ? axis + rank : axis;

@@ -25,7 +25,7 @@ export interface Parameter extends ParameterStream {
 const encoder = new TextEncoder();
 
 /** The order of a combined file. */
-export function byBytes(a: string, b: string): number {
+function byBytes(a: string, b: string): number {
   const [x, y] = [encoder.encode(a), encoder.encode(b)];
   const length = Math.min(x.length, y.length);
   for (let i = 0; i < length; i++) if (x[i] !== y[i]) return x[i]! - y[i]!;
@@ -162,7 +162,7 @@ function checkDeclared({ variable, reader, elementType, dims, keysOffset }: Para
 }
 
 /** Each variable once, in the order of a combined file. */
-export function parametersOf({ blocks }: Program): Variable[] {
+function parametersOf({ blocks }: Program): Variable[] {
   const variables = new Map<string, Variable>();
   for (const { vars } of blocks) {
     for (const variable of vars) {

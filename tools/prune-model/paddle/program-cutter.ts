@@ -1,7 +1,7 @@
 /** Cuts the lookups out of a program: their outputs become feeds, and what only they needed goes. */
 
 import type { Lookup } from './lookups.ts';
-import { elementName, isParameter, type Op, type RawField, type Variable } from './program.ts';
+import { isParameter, type Op, type RawField, type Variable } from './program.ts';
 import {
   columnsOf,
   type ProgramGraph,
@@ -175,8 +175,4 @@ export function keptParameters(graph: ProgramGraph, { removedVars }: CutProgram)
     }
   }
   return names;
-}
-
-export function describeVariable({ elementType, dims }: Variable): string {
-  return `${elementName(elementType)} [${dims.join(', ')}]`;
 }

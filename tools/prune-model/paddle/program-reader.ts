@@ -20,6 +20,9 @@ import {
 const ITEM_COUNT_MAX = 10_000_000;
 const RANK_MAX = 16;
 const FIXED64 = 1;
+const JSON_FIRST_BYTE = 0x7b;
+/** Operators that run blocks: loops and branches. */
+const BLOCK_RUNNERS_MAX = 1000;
 
 const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
@@ -27,6 +30,12 @@ const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 export function readProgram(bytes: Uint8Array, source: string): Program {
   if (bytes.length === 0) {
     throw new CubeError('CORRUPT', `${source} is empty, not a Paddle program`);
+  }
+  if (bytes[0] === JSON_FIRST_BYTE) {
+    throw new CubeError(
+      'UNSUPPORTED',
+      `cannot prune ${source}: it is JSON, a PIR program of Paddle 3, and not a ProgramDesc; save the model with FLAGS_enable_pir_api=0`,
+    );
   }
   try {
     return new ProgramReader().program(bytes);
@@ -60,6 +69,8 @@ class ProgramReader {
       fields.push(raw());
     });
     if (blocks.length === 0) fail('it has no block');
+    const runners = blocks.flatMap(({ ops }) => ops.filter((op) => op.blocks.length > 0));
+    if (runners.length > BLOCK_RUNNERS_MAX) fail(`${runners.length} operators run blocks`);
     blocks.forEach(({ ops }, position) => {
       for (const { type, blocks: inner } of ops) {
         const wrong = inner.find((index) => index <= position || index >= blocks.length);

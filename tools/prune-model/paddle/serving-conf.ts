@@ -47,10 +47,10 @@ function find(
   kind: ConfVar['kind'],
   { name }: Variable,
 ): ConfVar | undefined {
-  return old.find((item) => item.kind === kind && valueOf(item, 'name') === name);
+  return old.find((item) => item.kind === kind && textOfField(item, 'name') === name);
 }
 
-function valueOf({ fields }: ConfVar, name: string): string | undefined {
+function textOfField({ fields }: ConfVar, name: string): string | undefined {
   const text = fields.find(([field]) => field === name)?.[1];
   return text === undefined ? undefined : unquote(text);
 }
