@@ -60,7 +60,7 @@ export function anyChain(deltasMax: number): fc.Arbitrary<AnyChain> {
 }
 
 /** What a Map holds after the layers were put into it in order: key → stored bytes. */
-function mapOf({ table, layers }: AnyChain): Map<bigint, Uint8Array> {
+export function mapOf({ table, layers }: AnyChain): Map<bigint, Uint8Array> {
   const map = new Map<bigint, Uint8Array>();
   for (const { keys, deleted, salt } of layers) {
     for (const key of deleted) map.delete(key);
