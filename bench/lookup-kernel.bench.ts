@@ -10,6 +10,7 @@ import { join } from 'node:path';
 import type { KernelKind } from '../lib/core/kernels/kernels.ts';
 import type { Manifest } from '../lib/core/manifest.ts';
 import { type WrittenLayer, writeLayer } from '../lib/store/layer-file.ts';
+import { LookupBatch } from '../lib/store/lookup-batch.ts';
 import { ResidentStore } from '../lib/store/resident-store.ts';
 import type { ResidentTable } from '../lib/store/resident-table.ts';
 
@@ -61,11 +62,14 @@ function measure(keyCount: number, batch: number, lookup: (first: number) => num
 function measureTable(table: ResidentTable, keys: Uint32Array): Figures {
   const bytes = new Uint8Array(keys.buffer);
   return BATCHES.map((batch) => {
-    const rows = new Uint8Array(batch * ROW_BYTES);
-    const found = new Uint8Array(Math.ceil(batch / 8));
-    return measure(keys.length / 2, batch, (first) =>
-      table.lookup(bytes, 8 * first, batch, rows, 0, found, 0),
-    );
+    const asked = new LookupBatch({
+      ...{ keys: bytes, count: batch, rows: new Uint8Array(batch * ROW_BYTES) },
+      found: new Uint8Array(Math.ceil(batch / 8)),
+    });
+    return measure(keys.length / 2, batch, (first) => {
+      asked.keysAt = 8 * first;
+      return table.lookup(asked);
+    });
   });
 }
 

@@ -4,6 +4,7 @@
  */
 import { CubeError } from '../lib/core/errors.ts';
 import type { FoundValues } from '../lib/store/found-values.ts';
+import { LookupBatch } from '../lib/store/lookup-batch.ts';
 import {
   bitmapBytes,
   groupBytesOf,
@@ -143,14 +144,13 @@ export class LookupJob {
     const { keys, asF32 } = this.#options;
     const rowBytes = group.table.answeredRowBytes(asF32);
     const rowsAt = at + bitmapBytes(group.count);
+    const batch = new LookupBatch({ keys, rows: bytes, found: bytes, asF32 });
     for (let done = 0; done < group.count; done += SLICE_KEYS) {
-      const count = Math.min(SLICE_KEYS, group.count - done);
-      const from = group.keysAt + done * KEY_BYTES;
-      const to = rowsAt + done * rowBytes;
-      const bits = at + done / 8;
-      const hits = resident.onDisk
-        ? yield resident.lookupLater(keys, from, count, bytes, to, bytes, bits, asF32)
-        : resident.lookup(keys, from, count, bytes, to, bytes, bits, asF32);
+      batch.count = Math.min(SLICE_KEYS, group.count - done);
+      batch.keysAt = group.keysAt + done * KEY_BYTES;
+      batch.rowsAt = rowsAt + done * rowBytes;
+      batch.foundAt = at + done / 8;
+      const hits = resident.onDisk ? yield resident.lookupLater(batch) : resident.lookup(batch);
       if (hits < 0) throw this.#misrouted(group, done - 1 - hits);
       group.hits += hits;
       if (!resident.onDisk) yield undefined;

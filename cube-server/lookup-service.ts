@@ -5,6 +5,7 @@
 import { CubeError } from '../lib/core/errors.ts';
 import type { ServerLimits } from '../lib/core/limits.ts';
 import type { RpcResponse } from '../lib/rpc/rpc-routes.ts';
+import { LookupBatch } from '../lib/store/lookup-batch.ts';
 import type { Frame } from '../proto/baidu-std.ts';
 import {
   bitmapBytes,
@@ -26,10 +27,16 @@ const TAG_ROWS = 0x1a;
 /** More keys than these are looked up in slices: they would hold up everybody for more than a few milliseconds. */
 const KEYS_AT_ONCE_MAX = 65_536;
 
+/** Padding, a few bytes: a loop beats `fill`. */
+function clear(bytes: Uint8Array, from: number, to: number): void {
+  for (let at = from; at < to; at++) bytes[at] = 0;
+}
+
 export class LookupService {
   readonly #held: HeldVersions;
   readonly #limits: ServerLimits;
   readonly #request = new LookupRequestDecoder();
+  readonly #batch = new LookupBatch();
   /** Of the groups of the call being answered. */
   readonly #tables: HeldTable[] = [];
   readonly #hitsAt: number[] = [];
@@ -154,26 +161,34 @@ export class LookupService {
 
   #writeRows(output: OutputBuffer, keys: Uint8Array, keysStart: number): void {
     const { groupCount, counts } = this.#request;
+    const batch = this.#batch;
     let at = output.reserve(this.#rowsBytes);
-    let keysAt = keysStart;
     const bytes = output.bytes;
+    batch.keys = keys;
+    batch.keysAt = keysStart;
+    batch.rows = bytes;
+    batch.found = bytes;
+    batch.asF32 = this.#asF32;
     for (let g = 0; g < groupCount; g++) {
       const table = this.#tables[g]!;
       const { resident, traffic } = table;
       const count = counts[g]!;
+      const rowBytes = table.answeredRowBytes(this.#asF32);
       const rowsAt = at + bitmapBytes(count);
-      const rowsEnd = rowsAt + count * table.answeredRowBytes(this.#asF32);
-      const end = at + groupBytes(count, table.answeredRowBytes(this.#asF32));
-      bytes.fill(0, at + Math.ceil(count / 8), rowsAt);
-      bytes.fill(0, rowsEnd, end);
-      const hits = resident.lookup(keys, keysAt, count, bytes, rowsAt, bytes, at, this.#asF32);
-      if (hits < 0) throw misrouted(this.#held, keys, keysAt, -1 - hits, resident.name);
+      const rowsEnd = rowsAt + count * rowBytes;
+      batch.count = count;
+      batch.foundAt = at;
+      batch.rowsAt = rowsAt;
+      const hits = resident.lookup(batch);
+      if (hits < 0) throw misrouted(this.#held, keys, batch.keysAt, -1 - hits, resident.name);
       setGroupHits(output, this.#hitsAt[g]!, hits);
       traffic.keys += count;
       traffic.hits += hits;
       traffic.bytes += rowsEnd - rowsAt;
-      at = end;
-      keysAt += count * KEY_BYTES;
+      clear(bytes, at + Math.ceil(count / 8), rowsAt);
+      at += groupBytes(count, rowBytes);
+      clear(bytes, rowsEnd, at);
+      batch.keysAt += count * KEY_BYTES;
     }
   }
 

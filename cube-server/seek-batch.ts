@@ -1,7 +1,9 @@
 /** A batch of keys of Cube's seek and their values, in buffers that the next batch overwrites. */
 import { CubeError } from '../lib/core/errors.ts';
 import type { FoundValues } from '../lib/store/found-values.ts';
+import { LookupBatch } from '../lib/store/lookup-batch.ts';
 import {
+  type DictRows,
   dictBlobsBytesMax,
   dictValuesBytesMax,
   writeDictBlobs,
@@ -14,7 +16,7 @@ import type { HeldTable } from './held-version.ts';
 const BATCH_KEYS = 256;
 const BATCH_BYTES = 256 << 10;
 
-export class SeekBatch {
+export class SeekBatch implements DictRows {
   readonly table: HeldTable;
   /** Keys of a batch, at most. */
   readonly keysMax: number;
@@ -23,10 +25,13 @@ export class SeekBatch {
   /** Bit i: key i was found. */
   found: Uint8Array;
   /** Of a row as answered, which is f32 whatever the table stores. */
-  readonly #rowBytes: number;
+  readonly rowBytes: number;
+  readonly hitPrefix: Uint8Array;
+  /** Of the batch's keys, or their values one after another. */
+  rows: Uint8Array;
+  readonly rowWords: Int32Array;
   readonly #responseBytes: number;
-  #bytes: Uint8Array;
-  #words: Int32Array;
+  readonly #batch: LookupBatch;
   #values: FoundValues | undefined;
 
   constructor(table: HeldTable, responseBytes: number) {
@@ -35,26 +40,27 @@ export class SeekBatch {
     this.table = table;
     this.keysMax = Math.max(1, Math.min(BATCH_KEYS, Math.floor(BATCH_BYTES / (rowBytes + 1))));
     this.found = new Uint8Array(BATCH_KEYS / 8);
-    this.#rowBytes = rowBytes;
-    this.#words = new Int32Array((this.keysMax * rowBytes) / 4);
-    this.#bytes = new Uint8Array(this.#words.buffer);
+    this.rowBytes = rowBytes;
+    this.hitPrefix = table.hitPrefix;
+    this.rowWords = new Int32Array((this.keysMax * rowBytes) / 4);
+    this.rows = new Uint8Array(this.rowWords.buffer);
+    this.#batch = new LookupBatch({ rows: this.rows, found: this.found, asF32: true });
   }
 
   /** Bytes of a seek of so many keys, at most; of values, which have any length, without themselves. */
   answerBytesMax(count: number): number {
-    return dictValuesBytesMax(count, this.#rowBytes);
+    return dictValuesBytesMax(count, this.rowBytes);
   }
 
   /** @returns hits, or -1 - i when missing key i belongs to another shard */
   lookup(keys: Uint8Array, keysAt: number, count: number): number {
     const { resident } = this.table;
-    this.count = count;
     this.hits =
       resident.dtype === 'bytes'
         ? this.#findValues(keys, keysAt, count)
-        : resident.lookup(keys, keysAt, count, this.#bytes, 0, this.found, 0, true);
+        : resident.lookup(this.#fill(keys, keysAt, count));
     if (this.hits > 0 && this.#values !== undefined) {
-      resident.copyValues(this.#values, this.#bytes, 0);
+      resident.copyValues(this.#values, this.rows, 0);
     }
     return this.hits;
   }
@@ -62,20 +68,19 @@ export class SeekBatch {
   /** The same for a table on disk. */
   async lookupLater(keys: Uint8Array, keysAt: number, count: number): Promise<number> {
     const { resident } = this.table;
-    this.count = count;
     this.hits =
       resident.dtype === 'bytes'
         ? this.#findValues(keys, keysAt, count)
-        : await resident.lookupLater(keys, keysAt, count, this.#bytes, 0, this.found, 0, true);
+        : await resident.lookupLater(this.#fill(keys, keysAt, count));
     if (this.hits > 0 && this.#values !== undefined) {
-      await resident.copyValuesLater(this.#values, this.#bytes, 0);
+      await resident.copyValuesLater(this.#values, this.rows, 0);
     }
     return this.hits;
   }
 
   /** Bytes of the values found, all together. */
   get valuesBytes(): number {
-    return this.#values?.bytes ?? this.hits * this.#rowBytes;
+    return this.#values?.bytes ?? this.hits * this.rowBytes;
   }
 
   /** Appends the batch as DictValues. */
@@ -84,20 +89,12 @@ export class SeekBatch {
     if (this.#values !== undefined) {
       const start = output.reserve(dictBlobsBytesMax(count, this.#values.bytes));
       const { lengths } = this.#values;
-      const source = { count, found, lengths, values: this.#bytes };
+      const source = { count, found, lengths, values: this.rows };
       output.truncate(writeDictBlobs(output.bytes, start, source));
       return;
     }
-    const start = output.reserve(dictValuesBytesMax(count, this.#rowBytes));
-    const source = {
-      count,
-      rowBytes: this.#rowBytes,
-      hitPrefix: this.table.hitPrefix,
-      rows: this.#bytes,
-      rowWords: this.#words,
-      found,
-    };
-    output.truncate(writeDictValues(output.bytes, output.view, start, source));
+    const start = output.reserve(dictValuesBytesMax(count, this.rowBytes));
+    output.truncate(writeDictValues(output.bytes, output.view, start, this));
   }
 
   /** The values in order, undefined for a missing key: views of the batch's buffer. */
@@ -106,13 +103,23 @@ export class SeekBatch {
     for (let i = 0; i < this.count; i++) {
       const hit = (this.found[i >> 3]! & (1 << (i & 7))) !== 0;
       const lengths = this.#values?.lengths;
-      const length = lengths === undefined ? this.#rowBytes : lengths[i]!;
-      yield hit ? this.#bytes.subarray(at, at + length) : undefined;
+      const length = lengths === undefined ? this.rowBytes : lengths[i]!;
+      yield hit ? this.rows.subarray(at, at + length) : undefined;
       at += length;
     }
   }
 
+  #fill(keys: Uint8Array, keysAt: number, count: number): LookupBatch {
+    const batch = this.#batch;
+    this.count = count;
+    batch.keys = keys;
+    batch.keysAt = keysAt;
+    batch.count = count;
+    return batch;
+  }
+
   #findValues(keys: Uint8Array, keysAt: number, count: number): number {
+    this.count = count;
     const values = this.table.resident.findValues(keys, keysAt, count);
     this.#values = values;
     this.found = values.found;
@@ -123,8 +130,8 @@ export class SeekBatch {
       );
     }
     // Values of a large batch are not kept.
-    if (values.bytes > this.#bytes.length || this.#bytes.length > BATCH_BYTES) {
-      this.#bytes = new Uint8Array(values.bytes);
+    if (values.bytes > this.rows.length || this.rows.length > BATCH_BYTES) {
+      this.rows = new Uint8Array(values.bytes);
     }
     return values.hits;
   }

@@ -7,6 +7,7 @@ import type { Pieces } from './disk-rows.ts';
 import type { FoundPlaces } from './found-places.ts';
 import type { FoundValues } from './found-values.ts';
 import type { LayerChain } from './layer-chain.ts';
+import type { LookupBatch } from './lookup-batch.ts';
 import type { ResidentLayer } from './resident-layer.ts';
 
 /** The keys whose places are in layer `number`. */
@@ -39,11 +40,10 @@ async function settleAll(reads: readonly Promise<void>[]): Promise<void> {
 /** Reads the rows on disk of all layers to where `lookup` would have put them. */
 export function fetchRows(
   chain: LayerChain,
+  batch: LookupBatch,
   places: FoundPlaces,
-  rows: Uint8Array,
-  rowsAt: number,
-  asF32: boolean,
 ): Promise<void> {
+  const { rows, rowsAt, asF32 } = batch;
   const reads = chain.layers.map(async (layer, number) => {
     if (layer.disk === undefined) return;
     const keys = keysOf(places, number);
@@ -60,7 +60,7 @@ export function fetchRows(
       pieces.targets[i] = convert ? i * rowBytes : rowsAt + keys[i]! * rowBytes;
     }
     await layer.disk.read(pieces);
-    if (convert) chain.expandRows(target, keys, rows, rowsAt);
+    if (convert) chain.expandRows(target, keys, batch);
   });
   return settleAll(reads);
 }

@@ -3,6 +3,7 @@
  * a word or two per key: about one in a hundred other keys is taken for one of them.
  */
 import { DELETED_STRIDE, type LayerHeader } from '../core/layer-format.ts';
+import type { LookupBatch } from './lookup-batch.ts';
 import type { PlacedSection } from './section-placement.ts';
 
 function hashOf(low: number, high: number): number {
@@ -50,20 +51,15 @@ export function filterOf(
   return filter;
 }
 
-/**
- * Numbers of the keys that one of the filters knows, to `candidates`. @returns how many
- * @param keys u64 little-endian, `count` of them from `keysAt`
- */
+/** Numbers in a batch's chunk of the keys that one of the filters knows, to `candidates`. @returns how many */
 export function findCandidates(
   filters: readonly Uint32Array[],
-  keys: Uint8Array,
-  keysAt: number,
-  count: number,
+  { keys, chunkKeysAt, length }: LookupBatch,
   candidates: Uint32Array,
 ): number {
-  const view = new DataView(keys.buffer, keys.byteOffset + keysAt, 8 * count);
+  const view = new DataView(keys.buffer, keys.byteOffset + chunkKeysAt, 8 * length);
   let found = 0;
-  for (let i = 0; i < count; i++) {
+  for (let i = 0; i < length; i++) {
     const hash = hashOf(view.getUint32(8 * i, true), view.getUint32(8 * i + 4, true));
     const bits = bitsOf(hash);
     for (let f = 0; f < filters.length; f++) {

@@ -4,7 +4,7 @@
  */
 import { CubeError } from '../core/errors.ts';
 import { DTYPE_NUMBERS } from '../core/kernels/contract.ts';
-import type { FoundPlaces } from './found-places.ts';
+import type { LookupBatch } from './lookup-batch.ts';
 import type { PooledMemory } from './memory-pool.ts';
 import type { ResidentLayer, ResidentSection } from './resident-layer.ts';
 import {
@@ -28,6 +28,8 @@ export class LayerChain {
   readonly #shape: RowShape;
   readonly #frame: Frame;
   readonly #overwrites: boolean;
+  /** All there is to ask: one layer, in memory, of one section. */
+  readonly #only: ResidentSection | undefined;
   readonly #defaults: DefaultRows;
   /** The memory whose frame has the keys and bitmaps, the one that has the rows, and the one that has places. */
   #head!: PooledMemory;
@@ -40,53 +42,58 @@ export class LayerChain {
     const { header } = this.layers[0]!;
     this.chunkKeys = layOutScratch(header).chunkKeys;
     this.#shape = header;
-    this.#overwrites = layers.length === 1 && layers[0]!.keys.length > 0;
+    const sections = layers.length === 1 ? layers[0]!.keys : [];
+    this.#overwrites = sections.length > 0;
+    this.#only = sections.length === 1 && header.layout !== 'indexed' ? sections[0] : undefined;
     this.#frame = new Frame(header, thread);
     this.#defaults = defaults;
   }
 
   /**
-   * Looks up at most `chunkKeys` keys; arguments as of `ResidentTable.lookup`, already checked.
-   * @param places where to note rows that no memory has, and values; `firstKey` is the number of keys[keysAt] there
-   * @returns hits, or -1 - i when missing key i belongs to another shard
+   * Looks up the chunk of a batch: at most `chunkKeys` keys, already checked.
+   * @returns hits, or -1 - i when the chunk's missing key i belongs to another shard
    */
-  lookupChunk(
-    keys: Uint8Array,
-    keysAt: number,
-    count: number,
-    rows: Uint8Array,
-    rowsAt: number,
-    found: Uint8Array,
-    foundAt: number,
-    asF32: boolean,
-    places?: FoundPlaces,
-    firstKey = 0,
-  ): number {
-    this.#begin(keys, keysAt, count, rows.byteOffset + rowsAt);
-    let hits = 0;
-    for (let i = 0; i < this.layers.length && hits < count; i++) {
-      const layer = this.layers[i]!;
-      if (layer.deleted !== undefined) this.#searchDeleted(layer.deleted);
-      if (layer.header.layout === 'indexed') hits += this.#searchIndex(i, places, firstKey);
-      else if (layer.disk !== undefined) hits += this.#searchDense(i, places!, firstKey);
-      else hits += this.#searchRows(layer);
-    }
-    return this.#end(hits, rows, rowsAt, found, foundAt, asF32);
+  lookupChunk(batch: LookupBatch): number {
+    this.#begin(batch);
+    const only = this.#only;
+    const hits = only === undefined ? this.#searchLayers(batch) : this.#searchOnly(only);
+    return this.#end(batch, hits);
   }
 
-  #begin(keys: Uint8Array, keysAt: number, count: number, rowsAddress: number): void {
+  #begin(batch: LookupBatch): void {
     const memory = this.layers[0]!.memories[0]!;
     const frame = this.#frame;
-    const keysFrom = keys.byteOffset + keysAt;
+    const { keys, length } = batch;
+    const keysFrom = keys.byteOffset + batch.chunkKeysAt;
     // The twin works on words, so it needs them aligned.
     const skewed = memory.kind === 'wasm' ? 7 : 0;
-    frame.pack(count, keysFrom & skewed, rowsAddress & skewed);
+    frame.pack(length, keysFrom & skewed, (batch.rows.byteOffset + batch.chunkRowsAt) & skewed);
     // The only layer overwrites the bits, unless it has none of its keys in memory.
     const { foundAt, bitsBytes } = frame;
     if (!this.#overwrites) memory.bytes.fill(0, foundAt, foundAt + 2 * bitsBytes);
-    memory.bytes.set(new Uint8Array(keys.buffer, keysFrom, 8 * count), frame.keysAt);
+    memory.bytes.set(new Uint8Array(keys.buffer, keysFrom, 8 * length), frame.keysAt);
     this.#head = memory;
     this.#rowsIn = undefined;
+  }
+
+  /** The straight way: nothing moves, nothing is decided before. */
+  #searchOnly(section: ResidentSection): number {
+    this.#rowsIn = section.memory;
+    const dense = this.layers[0]!.header.layout === 'dense';
+    return this.#searchSection(section, dense, this.#frame.rowsAt);
+  }
+
+  #searchLayers(batch: LookupBatch): number {
+    const { layers } = this;
+    let hits = 0;
+    for (let i = 0; i < layers.length && hits < batch.length; i++) {
+      const layer = layers[i]!;
+      if (layer.deleted !== undefined) this.#searchDeleted(layer.deleted);
+      if (layer.header.layout === 'indexed') hits += this.#searchIndex(i, batch);
+      else if (layer.disk !== undefined) hits += this.#searchDense(i, batch);
+      else hits += this.#searchRows(layer);
+    }
+    return hits;
   }
 
   #moveHead(to: PooledMemory): void {
@@ -145,7 +152,7 @@ export class LayerChain {
     return hits;
   }
 
-  #searchIndex(number: number, places: FoundPlaces | undefined, firstKey: number): number {
+  #searchIndex(number: number, batch: LookupBatch): number {
     const layer = this.layers[number]!;
     const { placesAt, placesEnd, count } = this.#frame;
     let hits = 0;
@@ -161,7 +168,7 @@ export class LayerChain {
     if (!layer.isFetched) this.#gatherRows(layer, hits);
     else {
       const words = new Uint32Array(this.#placesIn!.memory.buffer, placesAt, 2 * count);
-      places!.addAll(number, firstKey, words);
+      batch.places!.addAll(number, batch.first, words);
     }
     return hits;
   }
@@ -188,7 +195,7 @@ export class LayerChain {
   }
 
   /** Rows of a dense layer on disk: no memory holds it, so its row numbers are found here. */
-  #searchDense(number: number, places: FoundPlaces, firstKey: number): number {
+  #searchDense(number: number, { places, first }: LookupBatch): number {
     const { dense } = this.layers[number]!;
     const { foundAt, decidedAt, keysAt, count } = this.#frame;
     const bytes = this.#head.bytes;
@@ -199,7 +206,7 @@ export class LayerChain {
       if ((bytes[decidedAt + (i >> 3)]! & bit) !== 0) continue;
       const row = dense.rowOf(view.getUint32(8 * i, true), view.getUint32(8 * i + 4, true));
       if (row < 0) continue;
-      places.add(number, firstKey + i, row >>> 0, Math.floor(row / 0x1_0000_0000));
+      places!.add(number, first + i, row >>> 0, Math.floor(row / 0x1_0000_0000));
       bytes[foundAt + (i >> 3)]! |= bit;
       bytes[decidedAt + (i >> 3)]! |= bit;
       hits++;
@@ -208,10 +215,10 @@ export class LayerChain {
   }
 
   /**
-   * Converts stored rows that were fetched: row i of `stored` to the place of key `keys[i]` in rows[rowsAt..].
+   * Converts stored rows that were fetched: row i of `stored` to the place of the batch's key `keys[i]`.
    * @throws CubeError VERSION_ABSENT when the memories were given back meanwhile
    */
-  expandRows(stored: Uint8Array, keys: Uint32Array, rows: Uint8Array, rowsAt: number): void {
+  expandRows(stored: Uint8Array, keys: Uint32Array, { rows, rowsAt }: LookupBatch): void {
     const { memories, references, header } = this.layers[0]!;
     if (references === 0) {
       throw new CubeError('VERSION_ABSENT', `table ${header.table}: its version was unloaded`);
@@ -232,28 +239,21 @@ export class LayerChain {
   }
 
   /** Default rows, conversion, and out. */
-  #end(
-    hits: number,
-    rows: Uint8Array,
-    rowsAt: number,
-    found: Uint8Array,
-    foundAt: number,
-    asF32: boolean,
-  ): number {
+  #end(batch: LookupBatch, hits: number): number {
     const frame = this.#frame;
     const memory = this.#rowsIn ?? this.#head;
     this.#moveHead(memory);
-    const wide = asF32 && this.#shape.dtype !== 'f32';
+    const wide = batch.asF32 && this.#shape.dtype !== 'f32';
     if (wide) this.#expand(memory);
     if (hits < frame.count) {
       const stranger = this.#fillMissing(memory, wide);
       if (stranger >= 0) return -1 - stranger;
     }
+    const { bytes } = memory;
     const from = wide ? frame.wideAt : frame.rowsAt;
-    const length = (wide ? 4 * this.#shape.dim : this.#shape.rowBytes) * frame.count;
-    rows.set(memory.bytes.subarray(from, from + length), rowsAt);
+    batch.rows.set(bytes.subarray(from, from + batch.rowBytes * frame.count), batch.chunkRowsAt);
     const bits = (frame.count + 7) >>> 3;
-    found.set(memory.bytes.subarray(frame.foundAt, frame.foundAt + bits), foundAt);
+    batch.found.set(bytes.subarray(frame.foundAt, frame.foundAt + bits), batch.chunkFoundAt);
     return hits;
   }
 

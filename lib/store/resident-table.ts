@@ -7,15 +7,9 @@ import { FilteredChain } from './filtered-chain.ts';
 import { FoundPlaces } from './found-places.ts';
 import { FoundValues } from './found-values.ts';
 import { type DefaultRows, LayerChain } from './layer-chain.ts';
+import { LookupBatch } from './lookup-batch.ts';
 import type { ResidentLayer } from './resident-layer.ts';
 
-const NO_ROWS = new Uint8Array(0);
-
-/**
- * Keys are u64 little-endian at keys[keysAt..]; rows go to rows[rowsAt..], the default row for a missing key; bit i of
- * found[foundAt..] (least significant first, whole bytes) says whether key i was found. Rows have `rowBytes`, or 4 · dim
- * when asked as f32.
- */
 export interface ResidentTable {
   readonly name: string;
   /** 0 for dtype bytes. */
@@ -31,31 +25,13 @@ export interface ResidentTable {
    * @throws CubeError INVALID_ARGUMENT when an array is too short, VERSION_ABSENT when the version was unloaded,
    * UNSUPPORTED for rows on disk and values of any length
    */
-  lookup(
-    keys: Uint8Array,
-    keysAt: number,
-    count: number,
-    rows: Uint8Array,
-    rowsAt: number,
-    found: Uint8Array,
-    foundAt: number,
-    asF32?: boolean,
-  ): number;
+  lookup(batch: LookupBatch): number;
   /**
-   * The same where rows may be on disk; the arrays are the lookup's until it is done.
+   * The same where rows may be on disk; the batch and its arrays are the lookup's until it is done.
    * @throws CubeError CORRUPT when a block that it touches is damaged, and IO, besides those of `lookup`
    */
-  lookupLater(
-    keys: Uint8Array,
-    keysAt: number,
-    count: number,
-    rows: Uint8Array,
-    rowsAt: number,
-    found: Uint8Array,
-    foundAt: number,
-    asF32?: boolean,
-  ): Promise<number>;
-  /** dtype bytes: where the values of keys are, and how long; `hits` as of `lookup`. */
+  lookupLater(batch: LookupBatch): Promise<number>;
+  /** dtype bytes: where the values of u64 keys are, and how long; `hits` as of `lookup`. */
   findValues(keys: Uint8Array, keysAt: number, count: number): FoundValues;
   /** Copies the values, one after another, to target[at..]. @throws CubeError CORRUPT when one lies outside the layer */
   copyValues(values: FoundValues, target: Uint8Array, at: number): void;
@@ -80,8 +56,8 @@ export class ChainTable implements ResidentTable {
   readonly onDisk: boolean;
   readonly layers: readonly ResidentLayer[];
   readonly #chain: LayerChain;
-  /** Of deltas in memory: the quick way. */
-  readonly #filtered: FilteredChain | undefined;
+  /** The chain, or its quick way when it has deltas in memory. */
+  readonly #search: LayerChain | FilteredChain;
 
   /** @param layers base first. @param thread whose area of the memories its lookups use */
   constructor(table: TableRef, layers: readonly ResidentLayer[], thread: number) {
@@ -94,51 +70,34 @@ export class ChainTable implements ResidentTable {
     const defaults = defaultRowsOf(table);
     this.#chain = new LayerChain(layers, thread, defaults);
     const fetched = this.onDisk || this.dtype === 'bytes';
-    if (layers.length > 1 && !fetched) {
-      this.#filtered = new FilteredChain(layers, thread, defaults);
-    }
+    this.#search =
+      layers.length > 1 && !fetched ? new FilteredChain(layers, thread, defaults) : this.#chain;
   }
 
-  lookup(
-    keys: Uint8Array,
-    keysAt: number,
-    count: number,
-    rows: Uint8Array,
-    rowsAt: number,
-    found: Uint8Array,
-    foundAt: number,
-    asF32 = false,
-  ): number {
+  lookup(batch: LookupBatch): number {
     if (this.onDisk || this.dtype === 'bytes') this.#refuseFetched();
-    this.#check(keys, keysAt, count, rows, rowsAt, found, foundAt, asF32);
-    return this.#lookup(keys, keysAt, count, rows, rowsAt, found, foundAt, asF32, undefined);
+    this.#open(batch);
+    return this.#lookup(batch);
   }
 
-  async lookupLater(
-    keys: Uint8Array,
-    keysAt: number,
-    count: number,
-    rows: Uint8Array,
-    rowsAt: number,
-    found: Uint8Array,
-    foundAt: number,
-    asF32 = false,
-  ): Promise<number> {
+  async lookupLater(batch: LookupBatch): Promise<number> {
     if (this.dtype === 'bytes') this.#refuseFetched();
-    this.#check(keys, keysAt, count, rows, rowsAt, found, foundAt, asF32);
-    const places = new FoundPlaces(count);
-    const hits = this.#lookup(keys, keysAt, count, rows, rowsAt, found, foundAt, asF32, places);
+    this.#open(batch);
+    const places = new FoundPlaces(batch.count);
+    batch.places = places;
+    const hits = this.#lookup(batch);
     if (hits <= 0 || !this.onDisk) return hits;
-    await this.#whileLoaded(fetchRows(this.#chain, places, rows, rowsAt, asF32));
+    await this.#whileLoaded(fetchRows(this.#chain, batch, places));
     return hits;
   }
 
   findValues(keys: Uint8Array, keysAt: number, count: number): FoundValues {
     if (this.dtype !== 'bytes') this.#refuseRows();
     const values = new FoundValues(count);
-    const { found, places } = values;
-    this.#check(keys, keysAt, count, NO_ROWS, 0, found, 0, false);
-    values.hits = this.#lookup(keys, keysAt, count, NO_ROWS, 0, found, 0, false, places);
+    const batch = new LookupBatch({ keys, keysAt, count, found: values.found });
+    this.#open(batch);
+    batch.places = values.places;
+    values.hits = this.#lookup(batch);
     if (values.hits > 0) values.measure();
     return values;
   }
@@ -154,73 +113,20 @@ export class ChainTable implements ResidentTable {
     await this.#whileLoaded(fetchValues(this.#chain.layers, values, target, at));
   }
 
-  #lookup(
-    keys: Uint8Array,
-    keysAt: number,
-    count: number,
-    rows: Uint8Array,
-    rowsAt: number,
-    found: Uint8Array,
-    foundAt: number,
-    asF32: boolean,
-    places: FoundPlaces | undefined,
-  ): number {
-    const rowBytes = this.#answeredRowBytes(asF32);
-    const filtered = this.#filtered;
-    const { chunkKeys } = filtered ?? this.#chain;
+  /** Chunk after chunk. */
+  #lookup(batch: LookupBatch): number {
+    const search = this.#search;
+    const { chunkKeys } = search;
+    const { count } = batch;
     let hits = 0;
-    for (let done = 0; done < count; done += chunkKeys) {
-      const inChunk = this.#lookupChunk(
-        keys,
-        keysAt + 8 * done,
-        Math.min(chunkKeys, count - done),
-        rows,
-        rowsAt + rowBytes * done,
-        found,
-        foundAt + (done >>> 3),
-        asF32,
-        rowBytes,
-        places,
-        done,
-      );
-      if (inChunk < 0) return inChunk - done;
+    for (let first = 0; first < count; first += chunkKeys) {
+      batch.first = first;
+      batch.length = Math.min(chunkKeys, count - first);
+      const inChunk = search.lookupChunk(batch);
+      if (inChunk < 0) return inChunk - first;
       hits += inChunk;
     }
     return hits;
-  }
-
-  #lookupChunk(
-    keys: Uint8Array,
-    keysAt: number,
-    count: number,
-    rows: Uint8Array,
-    rowsAt: number,
-    found: Uint8Array,
-    foundAt: number,
-    asF32: boolean,
-    rowBytes: number,
-    places: FoundPlaces | undefined,
-    firstKey: number,
-  ): number {
-    const filtered = this.#filtered;
-    return filtered === undefined
-      ? this.#chain.lookupChunk(
-          keys,
-          keysAt,
-          count,
-          rows,
-          rowsAt,
-          found,
-          foundAt,
-          asF32,
-          places,
-          firstKey,
-        )
-      : filtered.lookupChunk(keys, keysAt, count, rows, rowsAt, found, foundAt, asF32, rowBytes);
-  }
-
-  #answeredRowBytes(asF32: boolean): number {
-    return asF32 ? 4 * this.dim : this.rowBytes;
   }
 
   /** Reads from a file that is closed meanwhile fail: then the version was unloaded. */
@@ -237,27 +143,19 @@ export class ChainTable implements ResidentTable {
     return this.layers[0]!.references > 0;
   }
 
-  #check(
-    keys: Uint8Array,
-    keysAt: number,
-    count: number,
-    rows: Uint8Array,
-    rowsAt: number,
-    found: Uint8Array,
-    foundAt: number,
-    asF32: boolean,
-  ): void {
+  /** Checks what the caller filled in, and sets what is the store's own. */
+  #open(batch: LookupBatch): void {
     if (!this.#isLoaded) this.#refuseUnloaded();
-    const rowBytes = this.#answeredRowBytes(asF32);
+    const { keys, keysAt, count, rows, rowsAt, found, foundAt } = batch;
+    const rowBytes = batch.asF32 ? 4 * this.dim : this.rowBytes;
+    batch.rowBytes = rowBytes;
+    batch.places = undefined;
     if (
       keys.length < keysAt + 8 * count ||
       rows.length < rowsAt + rowBytes * count ||
       found.length < foundAt + ((count + 7) >>> 3)
     ) {
-      throw new CubeError(
-        'INVALID_ARGUMENT',
-        `table ${this.name}: the arrays are too short for ${count} keys and rows of ${rowBytes} bytes`,
-      );
+      this.#refuseShort(batch);
     }
   }
 
@@ -267,6 +165,13 @@ export class ChainTable implements ResidentTable {
     throw new CubeError(
       'INVALID_ARGUMENT',
       `table ${this.name}: the array is too short for ${values.bytes} bytes of values`,
+    );
+  }
+
+  #refuseShort({ count, rowBytes }: LookupBatch): never {
+    throw new CubeError(
+      'INVALID_ARGUMENT',
+      `table ${this.name}: the arrays are too short for ${count} keys and rows of ${rowBytes} bytes`,
     );
   }
 

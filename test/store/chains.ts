@@ -4,6 +4,7 @@ import { shardOf } from '../../lib/core/keys.ts';
 import type { LayerRef, Manifest } from '../../lib/core/manifest.ts';
 import { decodeRows, encodeRows } from '../../lib/core/row-codec.ts';
 import { writeLayer } from '../../lib/store/layer-file.ts';
+import { LookupBatch } from '../../lib/store/lookup-batch.ts';
 import type { ResidentTable } from '../../lib/store/resident-table.ts';
 import {
   type AnyLayer,
@@ -140,9 +141,11 @@ export async function ask(
   const rows = new Uint8Array(count * rowBytes + 2 * offset).fill(0xee);
   const found = new Uint8Array(Math.ceil(count / 8) + 2 * offset).fill(0xee);
   const packed = keyBytes(keys, offset);
-  const hits = table.onDisk
-    ? await table.lookupLater(packed, offset, count, rows, offset, found, offset, asF32)
-    : table.lookup(packed, offset, count, rows, offset, found, offset, asF32);
+  const batch = new LookupBatch({
+    ...{ keys: packed, keysAt: offset, count, asF32 },
+    ...{ rows, rowsAt: offset, found, foundAt: offset },
+  });
+  const hits = table.onDisk ? await table.lookupLater(batch) : table.lookup(batch);
   for (const array of [rows, found]) {
     const outside = [...array.subarray(0, offset), ...array.subarray(array.length - offset)];
     if (offset > 0 && outside.some((byte) => byte !== 0xee)) {

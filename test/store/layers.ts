@@ -6,6 +6,7 @@ import type { TestContext } from 'node:test';
 import { setKey, shardOf } from '../../lib/core/keys.ts';
 import type { Manifest, TableRef } from '../../lib/core/manifest.ts';
 import { type WrittenLayer, writeLayer } from '../../lib/store/layer-file.ts';
+import { LookupBatch } from '../../lib/store/lookup-batch.ts';
 import type { ResidentTable } from '../../lib/store/resident-table.ts';
 
 export function temporaryFolder(context: TestContext): string {
@@ -105,7 +106,12 @@ export function lookup(table: ResidentTable, keys: readonly bigint[], offset = 0
   packed.set(new Uint8Array(packKeys(keys).buffer), offset);
   const rows = new Uint8Array(count * table.rowBytes + 2 * offset).fill(0xee);
   const found = new Uint8Array(Math.ceil(count / 8) + 2 * offset).fill(0xee);
-  const hits = table.lookup(packed, offset, count, rows, offset, found, offset);
+  const hits = table.lookup(
+    new LookupBatch({
+      ...{ keys: packed, keysAt: offset, count },
+      ...{ rows, rowsAt: offset, found, foundAt: offset },
+    }),
+  );
   const untouched = [...rows.subarray(0, offset), ...rows.subarray(rows.length - offset)];
   untouched.push(...found.subarray(0, offset), ...found.subarray(found.length - offset));
   if (offset > 0 && untouched.some((byte) => byte !== 0xee)) {

@@ -3,6 +3,7 @@ import { readFileSync, writeFileSync } from 'node:fs';
 import { type TestContext, test } from 'node:test';
 import { CubeError } from '../../lib/core/errors.ts';
 import type { Manifest, TableRef } from '../../lib/core/manifest.ts';
+import { LookupBatch } from '../../lib/store/lookup-batch.ts';
 import { type LoadReport, ResidentStore } from '../../lib/store/resident-store.ts';
 import {
   expectedLookup,
@@ -257,9 +258,11 @@ test('arrays that are too short are refused, not overrun', async (context) => {
     [16, 32, 0],
   ] as const;
   for (const [keys, rows, found] of sizes) {
-    const call = (): number =>
-      table.lookup(new Uint8Array(keys), 0, 2, new Uint8Array(rows), 0, new Uint8Array(found), 0);
-    assert.throws(call, { code: 'INVALID_ARGUMENT' });
+    const batch = new LookupBatch({
+      ...{ keys: new Uint8Array(keys), count: 2 },
+      ...{ rows: new Uint8Array(rows), found: new Uint8Array(found) },
+    });
+    assert.throws(() => table.lookup(batch), { code: 'INVALID_ARGUMENT' });
   }
 });
 
