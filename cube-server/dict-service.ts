@@ -37,6 +37,8 @@ interface Seek {
   readonly count: number;
   readonly versionRequired: boolean;
   readonly batch: SeekBatch;
+  /** Of the answer, at most; values are added as they are found. */
+  answerBytes: number;
 }
 
 function bufferOf({ buffer, byteOffset, byteLength }: Uint8Array): Buffer {
@@ -71,7 +73,7 @@ export class DictService {
       return;
     }
     response.begin(0);
-    runNow(this.#write(response.output, this.#seek(target)));
+    this.#writeNow(response.output, this.#seek(target));
   };
 
   /** Over HTTP with a protobuf body. */
@@ -83,7 +85,7 @@ export class DictService {
       const steps = this.#write(output, this.#ownSeek(target));
       return runLater(steps, () => false).then(() => output.written());
     }
-    runNow(this.#write(output, this.#seek(target)));
+    this.#writeNow(output, this.#seek(target));
     return output.written();
   }
 
@@ -148,28 +150,43 @@ export class DictService {
 
   /** The decoded request, answered before the next one is decoded. */
   #seek(target: Target): Seek {
-    const { count, keyBytes, versionRequired } = this.#request;
-    if (this.#batch?.table !== target.table)
+    if (this.#batch?.table !== target.table) {
       this.#batch = new SeekBatch(target.table, this.#limits.responseBytes);
-    return { target, keys: keyBytes, count, versionRequired, batch: this.#batch };
+    }
+    return this.#begin(target, this.#request.keyBytes, this.#batch);
   }
 
   /** The decoded request with all it needs of its own. */
   #ownSeek(target: Target): Seek {
-    const { count, keyBytes, versionRequired } = this.#request;
-    const keys = keyBytes.slice(0, 8 * count);
-    return {
-      target,
-      keys,
-      count,
-      versionRequired,
-      batch: new SeekBatch(target.table, this.#limits.responseBytes),
-    };
+    const { count, keyBytes } = this.#request;
+    const batch = new SeekBatch(target.table, this.#limits.responseBytes);
+    return this.#begin(target, keyBytes.slice(0, 8 * count), batch);
+  }
+
+  #begin(target: Target, keys: Uint8Array, batch: SeekBatch): Seek {
+    const { count, versionRequired } = this.#request;
+    const answerBytes = batch.answerBytesMax(count);
+    this.#checkSize(answerBytes);
+    target.held.lookups++;
+    return { target, keys, count, versionRequired, batch, answerBytes };
+  }
+
+  /** The usual way, without steps. */
+  #writeNow(output: OutputBuffer, seek: Seek): void {
+    const { keys, count, batch } = seek;
+    for (let at = 0; at < count; at += batch.keysMax) {
+      this.#account(seek, at, batch.lookup(keys, 8 * at, Math.min(batch.keysMax, count - at)));
+      batch.write(output);
+    }
+    this.#writeVersion(output, seek);
   }
 
   *#write(output: OutputBuffer, seek: Seek): Steps {
-    const { target, versionRequired, batch } = seek;
-    yield* this.#batches(seek, () => batch.write(output));
+    yield* this.#batches(seek, () => seek.batch.write(output));
+    this.#writeVersion(output, seek);
+  }
+
+  #writeVersion(output: OutputBuffer, { target, versionRequired }: Seek): void {
     if (versionRequired) output.appendString(TAG_VERSION, target.held.resident.version);
   }
 
@@ -189,27 +206,34 @@ export class DictService {
   }
 
   /** Looks up batch after batch, each taken by `take` before the next overwrites it. */
-  *#batches({ target, keys, count, batch }: Seek, take: () => void): Steps {
-    const { resident, traffic } = target.table;
-    let bytes = batch.answerBytesMax(count);
-    this.#checkSize(bytes);
-    target.held.lookups++;
+  *#batches(seek: Seek, take: () => void): Steps {
+    const { target, keys, count, batch } = seek;
+    const { onDisk } = target.table.resident;
     for (let at = 0, slice = SLICE_KEYS; at < count; at += batch.keysMax) {
       const inBatch = Math.min(batch.keysMax, count - at);
-      const hits = resident.onDisk
+      const hits = onDisk
         ? yield batch.lookupLater(keys, 8 * at, inBatch)
         : batch.lookup(keys, 8 * at, inBatch);
-      if (hits < 0) throw misrouted(this.#held, keys, 0, at - 1 - hits, resident.name);
-      if (resident.dtype === 'bytes') bytes += batch.valuesBytes;
-      this.#checkSize(bytes);
-      traffic.keys += inBatch;
-      traffic.hits += hits;
-      traffic.bytes += batch.valuesBytes;
+      this.#account(seek, at, hits);
       take();
       if (at < slice) continue;
       slice += SLICE_KEYS;
       yield undefined;
     }
+  }
+
+  /** Checks and counts what was found for the keys from `at`. */
+  #account(seek: Seek, at: number, hits: number): void {
+    const { batch, keys } = seek;
+    const { resident, traffic } = seek.target.table;
+    if (hits < 0) throw misrouted(this.#held, keys, 0, at - 1 - hits, resident.name);
+    if (resident.dtype === 'bytes') {
+      seek.answerBytes += batch.valuesBytes;
+      this.#checkSize(seek.answerBytes);
+    }
+    traffic.keys += batch.count;
+    traffic.hits += hits;
+    traffic.bytes += batch.valuesBytes;
   }
 
   #checkSize(byteCount: number): void {
