@@ -19,8 +19,8 @@ import { DEFAULT_LOAD_BYTES_PER_SECOND } from '../lib/store/resident-store.ts';
 import { collectLimits, limitsHelp, serverLimits } from './limit-option.ts';
 import { CubeServer } from './server.ts';
 import { parseShards } from './shard-option.ts';
-import { reportToSupervisor } from './supervised.ts';
-import { supervise } from './supervisor.ts';
+import { reportToSupervisor, supervisorLeft } from './supervised.ts';
+import { checkPorts, supervise } from './supervisor.ts';
 
 interface Flags {
   readonly shard: readonly number[];
@@ -159,6 +159,7 @@ async function serve(flags: Flags): Promise<void> {
       `--shard ${beyond} is not below --shard-num ${flags.shardNum} (shards count from 0)`,
     );
   }
+  checkPorts(flags);
   const limits = serverLimits(flags.limit);
   makeFolder(flags.dataDir);
   const logger = createLogger('cube-server', flags.logLevel);
@@ -182,6 +183,7 @@ async function serve(flags: Flags): Promise<void> {
     limits,
     logger,
   });
+  const asked = supervisorLeft();
   const drain = (): void => void server.drain();
   process.on('SIGHUP', drain);
   const start = async (): Promise<CubeServer> => {
@@ -194,7 +196,7 @@ async function serve(flags: Flags): Promise<void> {
     return server;
   };
   try {
-    await runService(start, logger);
+    await runService(start, logger, asked === undefined ? {} : { asked });
   } finally {
     process.off('SIGHUP', drain);
   }

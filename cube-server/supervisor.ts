@@ -10,7 +10,7 @@ import { CubeError } from '../lib/core/errors.ts';
 import { systemClock } from '../lib/platform/clock.ts';
 import { runService, type Stoppable } from '../lib/platform/lifecycle.ts';
 import type { Logger } from '../lib/platform/logs.ts';
-import type { ListeningReport } from './supervised.ts';
+import { type ListeningReport, STOP_REQUEST } from './supervised.ts';
 
 const BACKOFF_MIN_MS = 200;
 const BACKOFF_MAX_MS = 30_000;
@@ -59,7 +59,8 @@ class ShardProcess {
 
   async stop(): Promise<void> {
     this.#stop.abort();
-    this.#child?.kill('SIGTERM');
+    // To one that has ended nothing can be said, and nothing needs to be.
+    if (this.#child?.connected) this.#child.send(STOP_REQUEST, () => undefined);
     await this.#ended;
   }
 
@@ -140,15 +141,20 @@ function nth(port: number, i: number): number {
   return port === 0 ? 0 : port + i;
 }
 
+/** @throws CubeError INVALID_ARGUMENT when there are no such ports, or one would have two uses */
+export function checkPorts({ shard: shards, port, adminPort = 0 }: SupervisorOptions): void {
+  const count = shards.length;
+  const last = Math.max(port, adminPort) + count - 1;
+  if (last > 65_535) {
+    throw new CubeError('INVALID_ARGUMENT', `${count} ports up to ${last}: too high`);
+  }
+  if (port === 0 || adminPort === 0 || Math.abs(port - adminPort) >= count) return;
+  const what = count === 1 ? 'are the same port' : `overlap: each of ${count} shards has its own`;
+  throw new CubeError('INVALID_ARGUMENT', `--port ${port} and --admin-port ${adminPort} ${what}`);
+}
+
 /** Runs until told to stop. @throws CubeError UNAVAILABLE when a shard never starts; the others are stopped then */
 export async function supervise(options: SupervisorOptions, logger: Logger): Promise<void> {
-  const last = Math.max(options.port, options.adminPort ?? 0) + options.shard.length - 1;
-  if (last > 65_535) {
-    throw new CubeError(
-      'INVALID_ARGUMENT',
-      `${options.shard.length} ports up to ${last}: too high`,
-    );
-  }
   const supervisor = new Supervisor(options, logger);
   const drain = (): void => supervisor.signal('SIGHUP');
   process.on('SIGHUP', drain);
@@ -163,7 +169,7 @@ export async function supervise(options: SupervisorOptions, logger: Logger): Pro
     return supervisor;
   };
   try {
-    await runService(start, logger, STOP_GRACE_MS);
+    await runService(start, logger, { graceMs: STOP_GRACE_MS });
   } finally {
     process.off('SIGHUP', drain);
   }

@@ -6,6 +6,12 @@ export interface Stoppable {
   stop(): Promise<void>;
 }
 
+export interface RunOptions {
+  readonly graceMs?: number;
+  /** Resolves when the service shall stop for another reason than a signal. */
+  readonly asked?: Promise<string>;
+}
+
 const SIGNALS: readonly NodeJS.Signals[] = ['SIGTERM', 'SIGINT'];
 
 /**
@@ -16,13 +22,13 @@ const SIGNALS: readonly NodeJS.Signals[] = ['SIGTERM', 'SIGINT'];
 export async function runService(
   start: () => Promise<Stoppable>,
   logger: Logger,
-  graceMs = 30_000,
+  { graceMs = 30_000, asked }: RunOptions = {},
 ): Promise<void> {
   const signals = catchSignals();
   try {
     const service = await start();
-    const signal = await signals.first;
-    logger.info({ signal }, 'stopping');
+    const reason = await Promise.race([signals.first, ...(asked === undefined ? [] : [asked])]);
+    logger.info({ reason }, 'stopping');
     const timer = setTimeout(() => {
       logger.error({ graceMs }, 'did not stop in time');
       process.exit(1);

@@ -29,10 +29,14 @@ export class ServerProcess {
   readonly exited: Promise<Exit>;
   address = '';
   #stderr = '';
+  #ended = false;
 
-  /** @param node which Node runs it */
-  constructor(flags: readonly string[], node: string = process.execPath) {
-    this.child = spawn(node, [main, ...flags], { stdio: ['ignore', 'pipe', 'pipe'] });
+  /**
+   * @param node which Node runs it
+   * @param detached in a process group of its own, as a shell starts it
+   */
+  constructor(flags: readonly string[], node: string = process.execPath, detached = false) {
+    this.child = spawn(node, [main, ...flags], { stdio: ['ignore', 'pipe', 'pipe'], detached });
     running.add(this);
     let stdout = '';
     this.child.stdout?.on('data', (chunk) => {
@@ -45,6 +49,7 @@ export class ServerProcess {
     this.exited = new Promise((resolve) => {
       this.child.on('close', (code, signal) => {
         running.delete(this);
+        this.#ended = true;
         resolve({ code, signal, stdout, stderr: this.#stderr });
       });
     });
@@ -53,22 +58,23 @@ export class ServerProcess {
   /** A server on a free port, listening. */
   static async start(flags: readonly string[], node?: string): Promise<ServerProcess> {
     const server = new ServerProcess(['--port', '0', ...flags], node);
-    let ended = false;
-    server.exited.then(() => {
-      ended = true;
-    });
-    while (server.address === '') {
-      if (ended) throw new Error(`the server ended: ${(await server.exited).stderr}`);
-      await new Promise((resolve) => setTimeout(resolve, 10));
-    }
+    await server.until(() => server.address || undefined);
     return server;
   }
 
   /** Waits for a log line. @returns the pattern's first group */
   async logged(pattern: RegExp): Promise<string> {
+    const match = await this.until(() => pattern.exec(this.#stderr) ?? undefined);
+    return match[1] ?? match[0];
+  }
+
+  /** Asks until there is an answer. @throws Error with what the process logged when it ends before */
+  async until<T>(ask: () => T | undefined | Promise<T | undefined>): Promise<T> {
     for (;;) {
-      const match = pattern.exec(this.#stderr);
-      if (match !== null) return match[1] ?? match[0];
+      const ended = this.#ended;
+      const answer = await ask();
+      if (answer !== undefined) return answer;
+      if (ended) throw new Error(`the server ended: ${this.#stderr}`);
       await new Promise((resolve) => setTimeout(resolve, 10));
     }
   }
@@ -91,6 +97,9 @@ export class ServerProcess {
   }
 }
 
+/** Whoever takes a connection and then says nothing shall fail a test, not hold it up. */
+const CONTROL_TIMEOUT_MS = 60_000;
+
 /** A control call; without body a GET, as status is. */
 export async function control(
   address: string,
@@ -105,6 +114,6 @@ export async function control(
     body === undefined
       ? { headers }
       : { method: 'POST', headers: { ...type, ...headers }, body: text };
-  const response = await fetch(url, init);
+  const response = await fetch(url, { ...init, signal: AbortSignal.timeout(CONTROL_TIMEOUT_MS) });
   return { status: response.status, body: await response.json() };
 }

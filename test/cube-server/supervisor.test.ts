@@ -1,11 +1,15 @@
 import assert from 'node:assert/strict';
-import { createServer } from 'node:net';
+import { connect, createServer } from 'node:net';
 import { after, test } from 'node:test';
 import { DataFolder } from './data-folder.ts';
 import { control, killServers, ServerProcess } from './server-process.ts';
 
 const folder = new DataFolder();
-const flags = ['--shard-num', '4', '--data-dir', folder.path, '--memory', '16MiB'];
+/** Nobody else's: ports of 127.0.0.1 may be taken by others between being found free and being used. */
+const host = process.platform === 'linux' ? ownAddress() : '127.0.0.1';
+const flags = [
+  ...['--shard-num', '4', '--data-dir', folder.path, '--memory', '16MiB', '--host', host],
+];
 
 after(() => {
   killServers();
@@ -17,20 +21,25 @@ interface Shard {
   readonly shardIndex: number;
 }
 
+/** Linux has all of 127.0.0.0/8: one address for each process that runs. */
+function ownAddress(): string {
+  const { pid } = process;
+  return `127.${1 + ((pid >> 16) & 63)}.${(pid >> 8) & 255}.${pid & 255}`;
+}
+
 /** Waits until the shard's process answers, and is not the one that was killed. */
-async function shardAt(address: string, otherThan = 0): Promise<Shard> {
-  for (;;) {
+function shardAt(supervisor: ServerProcess, address: string, otherThan = 0): Promise<Shard> {
+  return supervisor.until(async () => {
     const reply = await control(address, 'status').catch(() => undefined);
-    if (reply !== undefined && reply.body.pid !== otherThan) return reply.body;
-    await new Promise((resolve) => setTimeout(resolve, 20));
-  }
+    return reply === undefined || reply.body.pid === otherThan ? undefined : reply.body;
+  });
 }
 
 function canListen(port: number): Promise<boolean> {
   return new Promise((resolve) => {
     const server = createServer();
     server.on('error', () => resolve(false));
-    server.listen(port, '127.0.0.1', () => server.close(() => resolve(true)));
+    server.listen(port, host, () => server.close(() => resolve(true)));
   });
 }
 
@@ -57,21 +66,25 @@ test('a process for each shard, restarted when killed, drained and stopped toget
   const run = ['--shard', '1-2,0', ...flags, '--port', String(port)];
   const supervisor = new ServerProcess(run);
   await supervisor.logged(/all shards listening/);
-  const addresses = [0, 1, 2].map((i) => `127.0.0.1:${port + i}`);
-  let shards = await Promise.all(addresses.map((address) => shardAt(address)));
+  const addresses = [0, 1, 2].map((i) => `${host}:${port + i}`);
+  let shards = await Promise.all(addresses.map((address) => shardAt(supervisor, address)));
   assert.deepEqual(
     shards.map(({ shardIndex }) => shardIndex),
     [0, 1, 2],
   );
   for (let kill = 0; kill < 3; kill++) {
     process.kill(shards[1]!.pid, 'SIGKILL');
-    shards = [shards[0]!, await shardAt(addresses[1]!, shards[1]!.pid), shards[2]!];
+    const restarted = await shardAt(supervisor, addresses[1]!, shards[1]!.pid);
+    shards = [shards[0]!, restarted, shards[2]!];
   }
-  const [first] = await Promise.all(addresses.map((address) => shardAt(address)));
-  assert.equal(first?.pid, shards[0]!.pid, 'the others were left alone');
+  const first = await shardAt(supervisor, addresses[0]!);
+  assert.equal(first.pid, shards[0]!.pid, 'the others were left alone');
   supervisor.child.kill('SIGHUP');
   for (const address of addresses) {
-    while ((await control(address, 'status')).body.draining !== true);
+    await supervisor.until(async () => {
+      const { body } = await control(address, 'status');
+      return body.draining || undefined;
+    });
   }
   const exit = await supervisor.stop();
   assert.equal(exit.code, 0, exit.stderr);
@@ -86,23 +99,53 @@ test('a process for each shard, restarted when killed, drained and stopped toget
 test('shards end when their supervisor is killed', async () => {
   const supervisor = new ServerProcess(['--shard', '0,1', ...flags, '--port', '0']);
   const address = await supervisor.logged(/"shard":1,"address":"([^"]+)"/);
-  const { pid } = await shardAt(address);
+  const { pid } = await shardAt(supervisor, address);
   supervisor.child.kill('SIGKILL');
   while (isAlive(pid)) await new Promise((resolve) => setTimeout(resolve, 20));
+});
+
+test('a signal to all processes at once, as a terminal sends it, stops them gracefully', async () => {
+  const run = ['--shard', '0,1', ...flags, '--port', '0'];
+  const supervisor = new ServerProcess(run, process.execPath, true);
+  await supervisor.logged(/all shards listening/);
+  const address = await supervisor.logged(/"shard":1,"address":"([^"]+)"/);
+  // Whoever has begun to speak is waited for.
+  const socket = connect(Number(address.split(':')[1]), host);
+  await new Promise((resolve) => socket.write('PRPC', resolve));
+  await shardAt(supervisor, address);
+  process.kill(-supervisor.child.pid!, 'SIGINT');
+  const exit = await supervisor.exited;
+  socket.destroy();
+  assert.equal(exit.code, 0, exit.stderr);
+  for (const shard of [0, 1]) {
+    assert.match(exit.stderr, new RegExp(`^\\{"shard":${shard},.*"msg":"stopped"`, 'm'));
+  }
 });
 
 test('a shard that cannot start ends all of them, exit 1', async () => {
   const blocker = createServer();
   const port = await freePort();
-  await new Promise<void>((resolve) => blocker.listen(port + 1, '127.0.0.1', resolve));
+  await new Promise<void>((resolve) => blocker.listen(port + 1, host, resolve));
   const supervisor = new ServerProcess(['--shard', '0-1', ...flags, '--port', String(port)]);
-  const { pid } = await shardAt(`127.0.0.1:${port}`);
+  const { pid } = await shardAt(supervisor, `${host}:${port}`);
   const exit = await supervisor.exited;
   blocker.close();
   assert.equal(exit.code, 1);
   assert.match(exit.stderr, /shard 1: cube-server: cannot listen on/);
   assert.match(exit.stderr, /^cube-server: shard 1 does not start \(exit 1\)$/m);
   assert.equal(isAlive(pid), false);
-  const usage = await new ServerProcess(['--shard', '0-1', ...flags, '--port', '65535']).exited;
-  assert.equal(usage.code, 2);
+});
+
+test('ports that there are not, or that two would share, are wrong usage', async () => {
+  for (const [shard, port, adminPort, reason] of [
+    ['0-1', 65_535, 0, /ports up to 65536/],
+    ['0-2', 8100, 8102, /overlap/],
+    ['0-2', 8102, 8100, /overlap/],
+    ['0', 8100, 8100, /same port/],
+  ] as const) {
+    const ports = ['--port', String(port), '--admin-port', String(adminPort)];
+    const exit = await new ServerProcess(['--shard', shard, ...flags, ...ports]).exited;
+    assert.equal(exit.code, 2, exit.stderr);
+    assert.match(exit.stderr, reason);
+  }
 });
