@@ -8,8 +8,9 @@ import type { HeldVersions } from './held-versions.ts';
 import type { VersionControl } from './version-control.ts';
 
 /** Those of one thread that answers lookups; the threads' values are added up. */
-export function addDataPortMetrics(metrics: MetricsRegistry, data: DataPort): void {
+export function addDataPortMetrics(metrics: MetricsRegistry, data: DataPort, thread: number): void {
   addCallMetrics(metrics, data);
+  addThreadMetrics(metrics, data, thread);
   addTableMetrics(metrics, data.held);
   addConnectionMetrics(metrics, data.server);
 }
@@ -79,6 +80,29 @@ export function addHttpMetrics(metrics: MetricsRegistry, apps: Iterable<FastifyI
       durations.observe({ route, status }, reply.elapsedTime / 1000);
     });
   }
+}
+
+/** Whether the system spreads connections well, and whether some thread has no work. */
+function addThreadMetrics(metrics: MetricsRegistry, data: DataPort, thread: number): void {
+  const own = { thread: String(thread) };
+  metrics.collectedCounter({
+    name: 'hypercube_thread_requests_total',
+    help: 'Calls over baidu_std and gRPC, by the thread that answered; from 0 again when a thread is replaced.',
+    labels: ['thread'],
+    collect: (set) => {
+      const routes = [...data.routes.routes, ...data.grpc.routes];
+      set(
+        own,
+        routes.reduce((sum, { requests }) => sum + requests, 0),
+      );
+    },
+  });
+  metrics.collectedGauge({
+    name: 'hypercube_thread_connections',
+    help: 'Open connections, by thread.',
+    labels: ['thread'],
+    collect: (set) => set(own, data.server.connections),
+  });
 }
 
 function addTableMetrics(metrics: MetricsRegistry, held: HeldVersions): void {

@@ -58,6 +58,7 @@ export interface ListenOptions {
 
 /** What a dictionary of Cube is called here, unless --cube-table says so. */
 const DEFAULT_CUBE_TABLE: CubeTable = { bundle: 'cube', table: 'dict' };
+const MAIN_THREAD = 0;
 /** How exactly idle times are known. */
 const OBSERVE_USE_MS = 1000;
 
@@ -145,7 +146,7 @@ export class CubeServer implements Stoppable {
     const notReady = (): string | undefined => this.#notReady();
     addControlRoutes(admin.app, { control: this.#control, cmd, access: this.#access });
     const metrics = new MetricsRegistry();
-    addDataPortMetrics(metrics, this.#data);
+    addDataPortMetrics(metrics, this.#data, MAIN_THREAD);
     addHttpMetrics(metrics, new Set([http.app, admin.app]));
     addVersionMetrics(metrics, versions, () => notReady() === undefined);
     addMetricsRoute(admin.app, metrics, async () => (await this.#threads?.metrics()) ?? []);

@@ -193,6 +193,7 @@ export class ServingThreadPool implements ServingThreads {
       if (this.#stopping) return;
       try {
         await this.#start(number);
+        logger.info({ thread: number }, 'serving thread started again');
         return;
       } catch (error) {
         logger.error({ err: error, thread: number }, 'a serving thread does not start');

@@ -4,6 +4,7 @@ import { CubeError } from '../lib/core/errors.ts';
 import { systemClock } from '../lib/platform/clock.ts';
 import { createLogger, type LOG_LEVELS } from '../lib/platform/logs.ts';
 import { MetricsRegistry } from '../lib/platform/metrics.ts';
+import { DiskIo } from '../lib/store/disk-io.ts';
 import { type AttachedVersion, attachShared } from '../lib/store/shared-version.ts';
 import { DataPort } from './data-port.ts';
 import { HeldVersions } from './held-versions.ts';
@@ -25,6 +26,7 @@ const logger = createLogger('cube-server', logLevel as (typeof LOG_LEVELS)[numbe
 const held = new HeldVersions({ shardIndex, shardNum, clock: systemClock });
 const ready = (): boolean => held.ready && !held.draining;
 const data = new DataPort({ held, limits, cubeTable, ready, logger });
+const disk = new DiskIo((error) => logger.error({ reason: error.message }, 'damaged rows on disk'));
 const attached = new Map<string, AttachedVersion>();
 /** bundle/version → lookups already told. */
 const told = new Map<string, number>();
@@ -39,7 +41,7 @@ function send(message: FromThread): void {
 async function obey(order: ThreadOrder): Promise<unknown> {
   switch (order.kind) {
     case 'hold': {
-      const version = attachShared(order.shared, thread);
+      const version = attachShared(order.shared, thread, disk);
       attached.set(`${version.bundle}/${version.version}`, version);
       held.hold(version);
       return undefined;
@@ -90,7 +92,7 @@ data.handOn(async (call) => {
 
 // After the last route.
 const metrics = new MetricsRegistry(false);
-addDataPortMetrics(metrics, data);
+addDataPortMetrics(metrics, data, thread);
 addHttpMetrics(metrics, [data.http.app]);
 
 port.on('message', async (message: ToThread) => {

@@ -16,11 +16,17 @@ export class OpenFile {
   #reading = 0;
   #closing = false;
 
-  /** @throws CubeError NOT_FOUND or IO */
-  constructor(path: string) {
+  /**
+   * @param descriptor of this process, under which the file is open already: it may have lost its name since
+   * @throws CubeError NOT_FOUND or IO
+   */
+  constructor(path: string, descriptor?: number) {
     this.path = path;
     try {
-      this.descriptor = openSync(path, 'r');
+      this.descriptor =
+        descriptor !== undefined && process.platform === 'linux'
+          ? openSync(`/proc/self/fd/${descriptor}`, 'r')
+          : openSync(path, 'r');
     } catch (error) {
       throw fileError(error, 'open', path);
     }

@@ -47,6 +47,11 @@ export class DiskRows {
     return this.#file.path;
   }
 
+  /** Good while this is open, within this process. */
+  get descriptor(): number {
+    return this.#file.descriptor;
+  }
+
   /** Of all rows or values. */
   get bytes(): number {
     const { layout } = this.header;

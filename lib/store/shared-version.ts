@@ -20,8 +20,8 @@ interface SharedLayer {
   readonly header: LayerHeader;
   readonly memories: readonly WebAssembly.Memory[];
   readonly filter: Uint32Array | undefined;
-  /** Of the file, when rows stay on disk. */
-  readonly path: string | undefined;
+  /** When rows stay on disk. Held open where it was loaded, for as long as the version is. */
+  readonly file: { readonly path: string; readonly descriptor: number } | undefined;
 }
 
 /** Structured-cloneable. */
@@ -49,7 +49,7 @@ export function describeVersion(
     own.map(({ header, memories, filter, disk }) => ({
       ...{ header, filter },
       memories: memories.map(({ memory }) => memory),
-      path: disk?.path,
+      file: disk === undefined ? undefined : { path: disk.path, descriptor: disk.descriptor },
     })),
   );
   return { manifest, shardIndex, threads, kernelKind, layers };
@@ -81,10 +81,10 @@ export function attachShared(
       `thread ${thread}: the store was made for threads 0 … ${threads - 1}, of which 0 is its own`,
     );
   }
-  const attach = ({ header, memories, filter, path }: SharedLayer): ResidentLayer => {
-    const placement = placeLayer(header, threads, path !== undefined);
+  const attach = ({ header, memories, filter, file }: SharedLayer): ResidentLayer => {
+    const placement = placeLayer(header, threads, file !== undefined);
     const pooled = memories.map((memory) => new PooledMemory(memory, kernelKind));
-    const rows = path === undefined ? undefined : openRows(header, path, disk);
+    const rows = file === undefined ? undefined : openRows(header, file, disk);
     const layer = new ResidentLayer(header, placement, pooled, filter, rows);
     layer.references = 1;
     return layer;
@@ -93,9 +93,13 @@ export function attachShared(
   return new Attached(manifest, shardIndex, tables, thread);
 }
 
-/** The file again: its name tells its content, but it is looked at. */
-function openRows(header: LayerHeader, path: string, disk: DiskIo): DiskRows {
-  const file = new OpenFile(path);
+/** The file again, which may have lost its name: that it is the one meant is looked at. */
+function openRows(
+  header: LayerHeader,
+  { path, descriptor }: NonNullable<SharedLayer['file']>,
+  disk: DiskIo,
+): DiskRows {
+  const file = new OpenFile(path, descriptor);
   try {
     const reader = new RandomReader(path, file.descriptor);
     const { contentId } = readHeader(reader);

@@ -17,6 +17,13 @@ export interface ControlReply {
   readonly body: any;
 }
 
+export interface ProcessOptions {
+  /** In a process group of its own, as a shell starts it. */
+  readonly detached?: boolean;
+  /** A module to be loaded before the server. */
+  readonly preload?: string;
+}
+
 const running = new Set<ServerProcess>();
 
 /** What a failed test left behind would keep the test process alive: call it in `after`. */
@@ -31,12 +38,16 @@ export class ServerProcess {
   #stderr = '';
   #ended = false;
 
-  /**
-   * @param node which Node runs it
-   * @param detached in a process group of its own, as a shell starts it
-   */
-  constructor(flags: readonly string[], node: string = process.execPath, detached = false) {
-    this.child = spawn(node, [main, ...flags], { stdio: ['ignore', 'pipe', 'pipe'], detached });
+  /** @param node which Node runs it */
+  constructor(
+    flags: readonly string[],
+    node: string = process.execPath,
+    { detached = false, preload }: ProcessOptions = {},
+  ) {
+    const preloaded = preload === undefined ? [] : ['--import', preload];
+    this.child = spawn(node, [...preloaded, main, ...flags], {
+      ...{ stdio: ['ignore', 'pipe', 'pipe'], detached },
+    });
     running.add(this);
     let stdout = '';
     this.child.stdout?.on('data', (chunk) => {
@@ -56,8 +67,12 @@ export class ServerProcess {
   }
 
   /** A server on a free port, listening. */
-  static async start(flags: readonly string[], node?: string): Promise<ServerProcess> {
-    const server = new ServerProcess(['--port', '0', ...flags], node);
+  static async start(
+    flags: readonly string[],
+    node?: string,
+    options?: ProcessOptions,
+  ): Promise<ServerProcess> {
+    const server = new ServerProcess(['--port', '0', ...flags], node, options);
     await server.until(() => server.address || undefined);
     return server;
   }

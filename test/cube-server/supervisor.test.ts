@@ -106,7 +106,7 @@ test('shards end when their supervisor is killed', async () => {
 
 test('a signal to all processes at once, as a terminal sends it, stops them gracefully', async () => {
   const run = ['--shard', '0,1', ...flags, '--port', '0'];
-  const supervisor = new ServerProcess(run, process.execPath, true);
+  const supervisor = new ServerProcess(run, process.execPath, { detached: true });
   await supervisor.logged(/all shards listening/);
   const address = await supervisor.logged(/"shard":1,"address":"([^"]+)"/);
   // Whoever has begun to speak is waited for.

@@ -1,4 +1,6 @@
 import assert from 'node:assert/strict';
+import { unlinkSync } from 'node:fs';
+import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import type { CubeError } from '../../lib/core/errors.ts';
 import { Channel } from '../../lib/rpc/channel.ts';
@@ -133,4 +135,58 @@ test('control, metrics, limits and draining are those of one server', { skip }, 
   for (const channel of channels) channel.close();
   const exit = await server.stop();
   assert.deepEqual([exit.code, exit.signal], [0, null], exit.stderr);
+});
+
+test('connections spread over threads; one that dies is replaced, with all versions', {
+  skip,
+}, async () => {
+  const tables = [{ name: 'wide', dim: 40, keys, value: (key: bigint) => Number(key % 1000n) }];
+  const wide = folder.write({ bundle: 'wide', version: '1', shardNum: 1, tables });
+  const preload = join(import.meta.dirname, 'mortal-threads.js');
+  const server = await ServerProcess.start([...flags, '--threads', '3', '--no-in-mem'], node, {
+    preload,
+  });
+  for (const [bundle, version] of [
+    ['ctr', '1'],
+    ['ctr', '2'],
+    ['wide', '1'],
+  ]) {
+    assert.equal((await server.control('load', { bundle, version })).status, 200);
+  }
+  await server.control('activate', { bundle: 'ctr', version: '2' });
+  await server.control('activate', { bundle: 'wide', version: '1' });
+  // What stays on disk is open: an agent may have removed it since.
+  unlinkSync(folder.layerFile('wide', 'wide', wide.tables[0]!.shards[0]![0]!.contentId));
+  const channels = Array.from({ length: 24 }, () => new Channel(server.address));
+  const wideRows = async (channel: Channel): Promise<void> => {
+    const groups = [{ table: 'wide', keys: keys.slice(0, 100) }];
+    const answer = await lookup(channel, { bundle: 'wide', groups });
+    answer.groups[0]!.rows.forEach((row, i) => {
+      assert.equal(row[39], Number(keys[i]! % 1000n));
+    });
+  };
+  await Promise.all(channels.map(wideRows));
+  const served = async (thread: number): Promise<number> => {
+    const text = await (await fetch(`http://${server.address}/metrics`)).text();
+    return metric(text, `hypercube_thread_requests_total\\{thread="${thread}"\\}`);
+  };
+  for (const thread of [0, 1, 2]) assert.ok((await served(thread)) > 0, `thread ${thread}`);
+  server.child.kill('SIGUSR2');
+  await server.logged(/a serving thread ended; starting it again/);
+  // The others answer for it; a call that it had may fail, and says so.
+  for (const channel of channels) {
+    assert.ok(['2', 'UNAVAILABLE'].includes(await checkedLookup(channel, '')));
+  }
+  const reply = await server.control('load', { bundle: 'ctr', version: '3' });
+  assert.equal(reply.status, 200, JSON.stringify(reply.body));
+  const back = Number(await server.logged(/"thread":(\d),"msg":"serving thread started again"/));
+  const again = Array.from({ length: 48 }, () => new Channel(server.address));
+  await Promise.all(again.map(wideRows));
+  assert.ok((await served(back)) > 0, 'the new thread serves');
+  for (const version of ['', '1', '2', '3']) {
+    const answers = await Promise.all(again.map((channel) => checkedLookup(channel, version)));
+    assert.deepEqual(new Set(answers), new Set([version || '2']));
+  }
+  for (const channel of [...channels, ...again]) channel.close();
+  assert.equal((await server.stop()).code, 0);
 });
