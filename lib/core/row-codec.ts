@@ -1,6 +1,6 @@
 /**
  * Rows of f32 values to the bytes that layers store, and back, by dtype (docs/formats/layer.md). f32 keeps every bit;
- * f16 and bf16 round to nearest, ties to even, and keep infinities and NaN; i8 takes finite values only.
+ * f16 and bf16 round to nearest, ties to even, and keep infinities and NaN, but make none; i8 takes finite values only.
  */
 import { CubeError } from './errors.ts';
 import { bf16ToF32Bits, f16ToF32Bits, f32BitsToBf16, f32BitsToF16 } from './half-floats.ts';
@@ -73,7 +73,7 @@ function bitsOf(rows: Float32Array): Uint32Array {
 
 /**
  * @param rows count · dim
- * @throws CubeError INVALID_ARGUMENT naming the key (or the row) that i8 cannot hold
+ * @throws CubeError INVALID_ARGUMENT naming the key (or the row) that the dtype cannot hold
  */
 export function encodeRows(
   dtype: RowDtype,
@@ -86,7 +86,7 @@ export function encodeRows(
   if (dtype === 'f32') new Uint32Array(bytes.buffer).set(bitsOf(rows));
   else if (dtype === 'i8') quantizeRows(rows, dim, bytes, options);
   else halveRows(dtype, bitsOf(rows), dim, new Uint16Array(bytes.buffer));
-  return { rows: bytes, errors: errorsOf(dtype, rows, dim, bytes) };
+  return { rows: bytes, errors: errorsOf(dtype, rows, dim, bytes, options.keys) };
 }
 
 function halveRows(
@@ -112,18 +112,28 @@ function quantizeRows(
   const rowBytes = rowBytesOf('i8', dim);
   for (let row = 0; row * dim < rows.length; row++) {
     if (quantizer.encode(rows, row * dim, dim, bytes, row * rowBytes)) continue;
-    const name = keys === undefined ? `row ${row}` : `the row of key ${keyToBigint(keys, row)}`;
     throw new CubeError(
       'INVALID_ARGUMENT',
-      `${name} has an element that is not finite or beyond ±65504, which dtype i8 cannot hold`,
+      `${nameOf(row, keys)} has an element that is not finite or beyond ±65504, which dtype i8 cannot hold`,
     );
   }
+}
+
+function nameOf(row: number, keys: Uint32Array | undefined): string {
+  return keys === undefined ? `row ${row}` : `the row of key ${keyToBigint(keys, row)}`;
 }
 
 /** Rows whose decoded values are compared at a time. */
 const CHECKED_ROWS = 1024;
 
-function errorsOf(dtype: RowDtype, rows: Float32Array, dim: number, bytes: Uint8Array): RowErrors {
+/** @throws CubeError INVALID_ARGUMENT when a finite element was stored as an infinity */
+function errorsOf(
+  dtype: RowDtype,
+  rows: Float32Array,
+  dim: number,
+  bytes: Uint8Array,
+  keys: Uint32Array | undefined,
+): RowErrors {
   if (dtype === 'f32') return { ...NO_ERRORS, elements: rows.length };
   const rowBytes = rowBytesOf(dtype, dim);
   let elements = 0;
@@ -138,6 +148,13 @@ function errorsOf(dtype: RowDtype, rows: Float32Array, dim: number, bytes: Uint8
       const value = rows[start + i]!;
       if (!Number.isFinite(value)) continue;
       const error = Math.abs(value - decoded[i]!);
+      if (error === Number.POSITIVE_INFINITY) {
+        const name = nameOf(Math.floor((start + i) / dim), keys);
+        throw new CubeError(
+          'INVALID_ARGUMENT',
+          `${name} has the element ${value}, which dtype ${dtype} would make infinite`,
+        );
+      }
       elements += 1;
       absolute += error;
       squared += error * error;

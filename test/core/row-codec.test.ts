@@ -193,6 +193,24 @@ test('i8 refuses what it cannot hold and names the key', () => {
   }
 });
 
+test('f16 and bf16 keep infinities but make none: a finite element too large is refused with its key', () => {
+  const keys = new Uint32Array(4);
+  setKey(keys, 1, 77n);
+  const infinite = Float32Array.of(1 / 0, -1 / 0, Number.NaN, 65_504);
+  const kept = decodeRows('f16', encodeRows('f16', infinite, 2).rows, 2, 2);
+  assert.deepEqual([...kept], [...infinite]);
+  for (const [dtype, bad] of [
+    ['f16', 65_520],
+    ['f16', -1e6],
+    ['bf16', 3.4e38],
+  ] as const) {
+    assert.throws(() => encodeRows(dtype, Float32Array.of(1, 2, 3, bad), 2, { keys }), {
+      code: 'INVALID_ARGUMENT',
+      message: new RegExp(`^the row of key 77 .* dtype ${dtype} would make infinite`),
+    });
+  }
+});
+
 test("Cube's own 8-bit values decode with its divisor of 256", () => {
   const value = new Uint8Array(8 + 3);
   const view = new DataView(value.buffer);
