@@ -7,8 +7,11 @@
  *     parts/<table>/<shard>.json   one finished shard
  *     spill-…/                     what one build has on disk for a while; a claimed folder
  *
+ * A folder that is done with is renamed to `.removed-…` first: killed half-way, the rest is no work of anybody.
+ *
  * A folder that nobody has touched for a week is of a build that nobody will finish.
  */
+import { randomBytes } from 'node:crypto';
 import { join } from 'node:path';
 import { CubeError } from '../core/errors.ts';
 import { CONTENT_ID_PATTERN, checkName, NAME_PATTERN, SHA256_PATTERN } from '../core/names.ts';
@@ -17,6 +20,7 @@ import {
   fileExists,
   isFolder,
   listFolder,
+  movePath,
   putFileIfAbsent,
   readFile,
   readText,
@@ -27,6 +31,7 @@ import {
 import { bytesSha256 } from './verified-copy.ts';
 
 const WORK_FOLDER = '.work';
+const REMOVED = /^\.removed-/;
 const IDLE_MS = 7 * 24 * 3_600_000;
 const PLAN_BYTES_MAX = 256 << 20;
 const PART_BYTES_MAX = 1 << 20;
@@ -104,8 +109,10 @@ export class WorkFolder {
 
   /** Removes all of it, unless another process works in it still. */
   remove(): void {
-    if (isBusy(this.path)) return;
-    removePath(this.path);
+    if (!isFolder(this.path) || isBusy(this.path)) return;
+    const removed = join(this.path, '..', `.removed-${randomBytes(6).toString('hex')}`);
+    movePath(this.path, removed);
+    removePath(removed);
     removeWhenEmpty(join(this.path, '..'));
   }
 
@@ -118,6 +125,9 @@ export class WorkFolder {
 export function removeDeadWork(bundleFolder: string): void {
   const folder = join(bundleFolder, WORK_FOLDER);
   if (!isFolder(folder)) return;
+  for (const name of listFolder(folder).filter((name) => REMOVED.test(name))) {
+    removePath(join(folder, name));
+  }
   for (const name of listFolder(folder).filter((name) => NAME_PATTERN.test(name))) {
     const exactly = new RegExp(`^${name.replaceAll('.', '\\.')}$`);
     if (!isBusy(join(folder, name))) removeStaleFolders(folder, exactly, IDLE_MS);

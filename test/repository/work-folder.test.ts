@@ -38,6 +38,19 @@ test('work that nobody touched for a week goes, unless a living process is in it
   );
 });
 
+test('work that is done with goes at once, also what a removal that was killed left', async (t) => {
+  const folder = temporaryFolder(t);
+  const repository = openRepository(folder);
+  const work = repository.workFolder('b', '1');
+  work.putPart('t', 0, '{}');
+  work.remove();
+  work.remove();
+  assert.equal(existsSync(join(folder, 'b', '.work')), false);
+  mkdirSync(join(folder, 'b', '.work', '.removed-0123', 'parts'), { recursive: true });
+  await repository.removeLeftovers('b');
+  assert.equal(existsSync(join(folder, 'b', '.work')), false);
+});
+
 test('a claimed folder is one process’s until it is gone', (t) => {
   const folder = join(temporaryFolder(t), 'spill');
   const owner = join(folder, 'owner.json');

@@ -1,7 +1,7 @@
 /** What a build did, for people and for programs. */
 import type { TableDtype } from '../../lib/core/manifest.ts';
 import { addErrors, NO_ERRORS, type RowErrors } from '../../lib/core/row-codec.ts';
-import type { BuildPlan, ShardPart } from './build-plan.ts';
+import type { BuildPlan, ShardPart, TablePlan } from './build-plan.ts';
 import { ranges, type Sealed } from './seal.ts';
 
 export interface TableReport {
@@ -42,19 +42,19 @@ export interface BuildReport {
 }
 
 export function sealedReport(repository: string, sealed: Sealed, seconds: number): BuildReport {
-  const { manifest, plan, parts, published } = sealed;
+  const { manifest, tables, parts, published } = sealed;
   const refs = manifest.tables.flatMap((table) => table.shards.flat());
   const layersNew = [...parts.values()].flat().filter(isNew).length;
   return {
-    ...{ repository, bundle: plan.bundle, version: plan.version, published, sealed: true },
+    ...{ repository, bundle: manifest.bundle, version: manifest.version, published, sealed: true },
     shards: 'all',
     tables: manifest.tables.length,
     rows: manifest.tables.reduce((sum, table) => sum + table.rows, 0),
-    shardNum: plan.shardNum,
+    shardNum: manifest.tables[0]?.shardNum ?? 0,
     bytes: refs.reduce((sum, layer) => sum + layer.bytes, 0),
     layersNew,
     layersShared: refs.length - layersNew,
-    perTable: tableReports(plan, parts),
+    perTable: tableReports(tables, parts),
     seconds,
   };
 }
@@ -67,7 +67,7 @@ export function partsReport(
   seconds: number,
 ): BuildReport {
   const all = [...parts.values()].flat();
-  const perTable = tableReports(plan, parts);
+  const perTable = tableReports(plan.tables, parts);
   const layersNew = all.filter(isNew).length;
   const layers = all.filter(({ layer }) => layer !== undefined).length;
   return {
@@ -86,10 +86,10 @@ function isNew({ layer, shared }: ShardPart): boolean {
 }
 
 function tableReports(
-  plan: BuildPlan,
+  tables: readonly TablePlan[],
   parts: ReadonlyMap<string, readonly ShardPart[]>,
 ): TableReport[] {
-  return plan.tables.map(({ name, kind, dtype, dim }) => {
+  return tables.map(({ name, kind, dtype, dim }) => {
     const own = parts.get(name) ?? [];
     const sum = (of: (part: ShardPart) => number): number =>
       own.reduce((total, part) => total + of(part), 0);

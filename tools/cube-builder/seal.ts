@@ -13,7 +13,8 @@ import {
 export interface Sealed {
   readonly published: boolean;
   readonly manifest: Manifest;
-  readonly plan: BuildPlan;
+  /** The tables that were built; the manifest has those carried over too. */
+  readonly tables: readonly TablePlan[];
   readonly parts: ReadonlyMap<string, readonly ShardPart[]>;
 }
 
@@ -22,6 +23,7 @@ const LISTED_MAX = 8;
 /**
  * Publishes a version whose parts are there, and removes what it was built with.
  * @param planDigest the plan to seal; when absent, the one that all parts share
+ * What an earlier seal published, and removed the parts of, is told again.
  * @throws CubeError NOT_FOUND listing the shards that are missing; CONFLICT when parts do not agree
  */
 export async function sealVersion(
@@ -31,6 +33,10 @@ export async function sealVersion(
   planDigest?: string,
 ): Promise<Sealed> {
   const work = repository.workFolder(bundle, version);
+  if (planDigest === undefined && work.tables().length === 0) {
+    const isThere = (await repository.versions(bundle)).includes(version);
+    if (isThere) return alreadySealed(await repository.manifest(bundle, version));
+  }
   const digest = planDigest ?? commonPlan(work);
   const plan = parsePlan(work.plan(digest), `plan ${digest} in ${work.path}`);
   const parts = new Map<string, readonly ShardPart[]>();
@@ -42,7 +48,11 @@ export async function sealVersion(
   const layers = layersOf(repository, plan, parts);
   const { published } = await repository.publish({ manifest, files, layers });
   work.remove();
-  return { published, manifest, plan, parts };
+  return { published, manifest, tables: plan.tables, parts };
+}
+
+function alreadySealed(manifest: Manifest): Sealed {
+  return { published: false, manifest, tables: [], parts: new Map() };
 }
 
 /** @throws CubeError when there are no parts, or parts of several plans */

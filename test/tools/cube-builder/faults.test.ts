@@ -61,7 +61,7 @@ test('killed while it partitions, builds, seals or merges, it completes with the
   };
   let kills = 0;
   for (const [i, args] of steps(killed).entries()) {
-    // A seal that ended well has nothing left to seal.
+    // A seal is done before it could be killed so late: it has a test of its own.
     if (i !== 1) kills += await killOften(args, 150, 3);
     await finish(args);
   }
@@ -89,11 +89,10 @@ test('a killed seal is finished by another', async (t) => {
   const child = startProcess(MAIN, ['seal', '--version', '1', ...target]);
   const exit = new Promise<number | null>((resolve) => child.once('exit', resolve));
   setTimeout(() => child.kill('SIGKILL'), 140);
-  const code = await exit;
-  const versions = await openRepository(join(folder, 'r')).versions('b');
-  if (code === null && versions.length === 0) {
-    await finish(['seal', '--version', '1', ...target]);
-  }
+  await exit;
+  // Whether it was killed before it published, while it removed the parts, or not at all.
+  await finish(['seal', '--version', '1', ...target]);
+  await finish(['seal', '--version', '1', ...target]);
   assert.deepEqual(await openRepository(join(folder, 'r')).versions('b'), ['1']);
 });
 
