@@ -27,3 +27,14 @@ export function table(head: readonly string[], rows: readonly (readonly string[]
     )
     .join('\n');
 }
+
+/** "480.0 MB" */
+export function bytesText(bytes: number): string {
+  const units = ['B', 'kB', 'MB', 'GB', 'TB', 'PB'];
+  let unit = 0;
+  while (bytes >= 1000 && unit < units.length - 1) {
+    bytes /= 1000;
+    unit += 1;
+  }
+  return `${unit === 0 ? bytes : bytes.toFixed(1)} ${units[unit]}`;
+}

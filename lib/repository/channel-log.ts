@@ -6,10 +6,13 @@ import { CubeError } from '../core/errors.ts';
 import { JsonReader } from '../core/json.ts';
 import { NAME_PATTERN, NAME_RULE } from '../core/names.ts';
 import type { Backend } from './backend.ts';
-import { channelEntryPath, channelFolder, seqOf } from './layout.ts';
+import { channelEntryPath, channelFolder, quarantinePath, seqOf } from './layout.ts';
 
 /** Bytes of a channel or quarantine entry: a longer reason is refused when written. */
 const ENTRY_BYTES_MAX = 65_536;
+
+/** What reading an entry needs of a store. */
+type EntryStore = Pick<Backend, 'location' | 'read'>;
 
 /** Who did something, when (for people: nothing is decided by it) and why. */
 export interface Deed {
@@ -107,15 +110,34 @@ export class ChannelLog {
     this.#entries.clear();
   }
 
-  async #read(seq: number): Promise<ChannelEntry> {
-    const path = channelEntryPath(this.#bundle, this.#channel, seq);
-    const json = await readEntry(this.#backend, path);
-    return corruptWhenUnreadable(() => ({
-      seq,
-      version: json.field('version').string(NAME_PATTERN, NAME_RULE),
-      ...readDeed(json),
-    }));
+  #read(seq: number): Promise<ChannelEntry> {
+    return readChannelEntry(this.#backend, this.#bundle, this.#channel, seq);
   }
+}
+
+/** @throws CubeError CORRUPT naming a damaged entry; NOT_FOUND */
+export async function readChannelEntry(
+  backend: EntryStore,
+  bundle: string,
+  channel: string,
+  seq: number,
+): Promise<ChannelEntry> {
+  const json = await readEntry(backend, channelEntryPath(bundle, channel, seq));
+  return corruptWhenUnreadable(() => ({
+    seq,
+    version: json.field('version').string(NAME_PATTERN, NAME_RULE),
+    ...readDeed(json),
+  }));
+}
+
+/** Who quarantined a version, and why. @throws CubeError CORRUPT naming a damaged entry; NOT_FOUND */
+export async function readQuarantineEntry(
+  backend: EntryStore,
+  bundle: string,
+  version: string,
+): Promise<Deed> {
+  const json = await readEntry(backend, quarantinePath(bundle, version));
+  return corruptWhenUnreadable(() => readDeed(json));
 }
 
 /** @throws CubeError TOO_LARGE */
@@ -125,7 +147,7 @@ export function entryBytes(entry: Deed & { readonly version?: string }): Uint8Ar
   throw new CubeError('TOO_LARGE', `the reason is too long: at most ${ENTRY_BYTES_MAX} bytes`);
 }
 
-async function readEntry(backend: Backend, path: string): Promise<JsonReader> {
+async function readEntry(backend: EntryStore, path: string): Promise<JsonReader> {
   const bytes = await backend.read(path, ENTRY_BYTES_MAX);
   const source = `${backend.location}/${path}`;
   return corruptWhenUnreadable(() => JsonReader.parse(new TextDecoder().decode(bytes), source));

@@ -5,7 +5,7 @@
  */
 import { resolve } from 'node:path';
 import { CubeError } from '../core/errors.ts';
-import { type LayerRef, type Manifest, parseManifest } from '../core/manifest.ts';
+import type { LayerRef, Manifest } from '../core/manifest.ts';
 import { checkName, NAME_PATTERN } from '../core/names.ts';
 import { type Clock, systemClock } from '../platform/clock.ts';
 import { makeFolder } from '../platform/files.ts';
@@ -15,7 +15,6 @@ import {
   ChannelLog,
   type ChannelState,
   channelState,
-  corruptWhenUnreadable,
   entryBytes,
 } from './channel-log.ts';
 import { FolderBackend, requireFolder } from './folder-backend.ts';
@@ -37,10 +36,10 @@ import {
   publishVersion,
   VERSION_FILE_BYTES_MAX,
 } from './publication.ts';
+import { MANIFEST_BYTES_MAX, readPublished } from './published-manifest.ts';
 import { bytesSha256, type CopyOptions, copyVerified } from './verified-copy.ts';
 import { removeDeadWork, WorkFolder } from './work-folder.ts';
 
-const MANIFEST_BYTES_MAX = 64 << 20;
 /** No writer pauses for so long between two pieces. */
 const LEFTOVER_IDLE_MS = 3_600_000;
 
@@ -109,7 +108,8 @@ export class Repository {
 
   /** @throws CubeError NOT_FOUND naming what is missing; CORRUPT when the manifest cannot be read */
   async manifest(bundle: string, version: string): Promise<Manifest> {
-    return this.#readManifest(bundle, version, await this.manifestText(bundle, version));
+    const text = await this.manifestText(bundle, version);
+    return readPublished(text, this.location, bundle, version);
   }
 
   /** The manifest as published, byte for byte, for a host's own copy. */
@@ -292,16 +292,6 @@ export class Repository {
 
   #list(folder: string): Promise<string[]> {
     return this.#backend.list(folder);
-  }
-
-  #readManifest(bundle: string, version: string, text: string): Manifest {
-    const source = `${this.location}/${manifestPath(bundle, version)}`;
-    const manifest = corruptWhenUnreadable(() => parseManifest(text, source));
-    if (manifest.bundle === bundle && manifest.version === version) return manifest;
-    throw new CubeError(
-      'CORRUPT',
-      `${source} is of ${manifest.bundle} ${manifest.version}: it was copied to a wrong place`,
-    );
   }
 
   async #versionAbsent(bundle: string, version: string): Promise<CubeError> {
