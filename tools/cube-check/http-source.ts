@@ -1,0 +1,84 @@
+/**
+ * A repository below a URL, read only, by any HTTP server of files. Nothing outside that URL is asked for: paths are made of
+ * checked names, and no redirect is followed. Layers are streamed to a temporary file, no byte further than they should go.
+ */
+import { join } from 'node:path';
+import { CubeError } from '../../lib/core/errors.ts';
+import { makeTemporaryFolder, removePath } from '../../lib/platform/files.ts';
+import { AppendWriter } from '../../lib/platform/spill-file.ts';
+import { BodyReader } from '../../lib/rpc/http-body.ts';
+import type { LocalFile, Source } from './source.ts';
+
+const IDLE_MS = 30_000;
+const BUFFER_BYTES = 1 << 20;
+/** Of an answer that is no success. */
+const ERROR_BYTES_MAX = 64 << 10;
+
+export class HttpSource implements Source {
+  readonly location: string;
+  readonly #body = new BodyReader({ idleMs: IDLE_MS });
+  #folder: string | undefined;
+  #files = 0;
+
+  /** @param root of the repository */
+  constructor(root: string) {
+    this.location = root.replace(/\/+$/, '');
+  }
+
+  async read(path: string, maxBytes: number): Promise<Uint8Array> {
+    const { status, bytes } = await this.#body.read(this.#url(path), maxBytes);
+    this.#require(path, status);
+    return bytes;
+  }
+
+  async exists(path: string): Promise<boolean> {
+    const { status } = await this.#body.stream(this.#url(path), Infinity, () => false);
+    if (status === 404 || status === 410) return false;
+    this.#require(path, status);
+    return true;
+  }
+
+  async list(): Promise<undefined> {
+    return undefined;
+  }
+
+  async open(path: string, bytes: number): Promise<LocalFile> {
+    this.#folder ??= makeTemporaryFolder('cube-check-');
+    const target = join(this.#folder, String(this.#files++));
+    const writer = new AppendWriter(target, BUFFER_BYTES);
+    try {
+      const limit = Math.max(bytes, ERROR_BYTES_MAX);
+      const got = await this.#body.stream(this.#url(path), limit, (piece, status) => {
+        if (status >= 400) return false;
+        writer.write(piece);
+        return true;
+      });
+      this.#require(path, got.status);
+      writer.flush();
+      writer.close();
+      return { path: target, bytes: got.bytes, release: () => removePath(target) };
+    } catch (error) {
+      writer.close();
+      removePath(target);
+      throw error;
+    }
+  }
+
+  close(): void {
+    if (this.#folder !== undefined) removePath(this.#folder);
+    this.#folder = undefined;
+  }
+
+  #url(path: string): string {
+    return `${this.location}/${path}`;
+  }
+
+  #require(path: string, status: number): void {
+    if (status === 200) return;
+    const missing = status === 404 || status === 410;
+    throw new CubeError(
+      missing ? 'NOT_FOUND' : 'UNAVAILABLE',
+      `${this.#url(path)}: ${missing ? 'there is no such file' : 'the server answers'} (HTTP ${status})`,
+    );
+  }
+}

@@ -1,0 +1,76 @@
+/** What the argument of cube-check means: a file, a version, a bundle, a repository, the same below a URL, or a server. */
+import { basename, dirname, resolve } from 'node:path';
+import { CubeError } from '../../lib/core/errors.ts';
+import { checkName } from '../../lib/core/names.ts';
+import { isFolder, statPath } from '../../lib/platform/files.ts';
+import { parseEndpoint } from '../../lib/rpc/endpoint.ts';
+
+export type Target =
+  | { readonly kind: 'layer'; readonly path: string }
+  | { readonly kind: 'server'; readonly address: string }
+  | {
+      readonly kind: 'folder' | 'url';
+      readonly root: string;
+      readonly bundle: string | undefined;
+      readonly version: string | undefined;
+    };
+
+/** @throws CubeError INVALID_ARGUMENT for what can be none of them; NOT_FOUND */
+export function findTarget(text: string): Target {
+  if (/^https?:\/\//i.test(text)) return urlTarget(text);
+  const stat = statPath(text);
+  if (stat === undefined) {
+    if (/^[^/\\]+:\d+$/.test(text)) {
+      parseEndpoint(text);
+      return { kind: 'server', address: text };
+    }
+    throw new CubeError('NOT_FOUND', `${text}: no such file or folder`);
+  }
+  if (stat.isFolder) return folderTarget(resolve(text));
+  const path = resolve(text);
+  const isManifest = basename(path) === 'manifest.json';
+  return isManifest ? versionTarget(dirname(path)) : { kind: 'layer', path };
+}
+
+function folderTarget(folder: string): Target {
+  if (basename(dirname(folder)) === 'versions') return versionTarget(folder);
+  const isBundle = ['versions', 'layers', 'channels'].some(
+    (name) => isFolder(`${folder}/${name}`) && !isFolder(`${folder}/${name}/versions`),
+  );
+  if (!isBundle) return { kind: 'folder', root: folder, bundle: undefined, version: undefined };
+  const bundle = checkName(basename(folder), 'bundle');
+  return { kind: 'folder', root: dirname(folder), bundle, version: undefined };
+}
+
+/** @param folder <repository>/<bundle>/versions/<version> */
+function versionTarget(folder: string): Target {
+  const versions = dirname(folder);
+  if (basename(versions) !== 'versions') {
+    throw new CubeError(
+      'INVALID_ARGUMENT',
+      `${folder} is not <repository>/<bundle>/versions/<version>: the layers of a version lie beside its folder`,
+    );
+  }
+  const bundle = checkName(basename(dirname(versions)), 'bundle');
+  const version = checkName(basename(folder), 'version');
+  return { kind: 'folder', root: dirname(dirname(versions)), bundle, version };
+}
+
+const MANIFEST_URL = /^(.+)\/([^/]+)\/versions\/([^/]+)\/(?:manifest\.json)?$/;
+
+function urlTarget(text: string): Target {
+  const url = URL.canParse(text) ? new URL(text) : undefined;
+  if (url === undefined || url.search !== '' || url.hash !== '' || url.username !== '') {
+    throw new CubeError(
+      'INVALID_ARGUMENT',
+      `${text}: expected http(s)://host/path without a query, a fragment or a user`,
+    );
+  }
+  const [, root, bundle, version] = MANIFEST_URL.exec(url.href) ?? [];
+  if (root === undefined || bundle === undefined || version === undefined) {
+    return { kind: 'url', root: url.href, bundle: undefined, version: undefined };
+  }
+  checkName(bundle, 'bundle');
+  checkName(version, 'version');
+  return { kind: 'url', root, bundle, version };
+}
