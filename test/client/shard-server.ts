@@ -25,6 +25,7 @@ import {
   writeResponseGroup,
 } from '../../proto/lookup.ts';
 import { OutputBuffer } from '../../proto/output-buffer.ts';
+import { reset } from '../rpc/reset.ts';
 import type { OracleTable, OracleVersion } from './oracle.ts';
 
 /** What to do with one request. An error code is answered as that error. */
@@ -194,12 +195,6 @@ export class ShardServer {
     output.truncate(output.length - missingBytes);
     finishFrame(output, frameStart, metaEnd);
   }
-}
-
-/** A socket that is ending already cannot be reset: Node would neither close it nor end the process. */
-function reset(socket: Socket): void {
-  if (socket.writableEnded) socket.destroy();
-  else socket.resetAndDestroy();
 }
 
 /** The answer to one group: bitmap and rows, or values. */

@@ -7,6 +7,7 @@ import { connect, type Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { compress } from '../../lib/rpc/compression.ts';
 import { RawConnection, requestFrame } from './one-port.ts';
+import { reset } from './reset.ts';
 
 const CONNECTIONS = 16;
 
@@ -123,8 +124,7 @@ async function attack(
       }
     }
     await sleep(random.below(4));
-    // Reset while it still connects, a socket of Node leaves its handle behind.
-    if (random.below(2) === 0 && !socket.connecting) socket.resetAndDestroy();
+    if (random.below(2) === 0) reset(socket);
     else socket.destroySoon();
   }
   return connections;
