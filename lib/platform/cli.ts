@@ -63,10 +63,9 @@ export async function runCli(
   }
 }
 
-/** Whoever reads our output went away, as `| head` does: nobody is left to tell anything. */
+/** Whoever reads our output went away, as `| head` does: the work goes on, and nobody is told. */
 function endOfReader(error: NodeJS.ErrnoException): void {
   if (error.code !== 'EPIPE') throw error;
-  process.exit(Number(process.exitCode ?? EXIT_OK));
 }
 
 /** Option parser: an integer within bounds. */
