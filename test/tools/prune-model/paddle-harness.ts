@@ -1,13 +1,15 @@
-/** Runs the built prune-model command on Paddle models of a test. */
+/** Prunes the Paddle models of a test. */
 import assert from 'node:assert/strict';
 import { existsSync, readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
+import { CubeError } from '../../../lib/core/errors.ts';
 import { JsonReader } from '../../../lib/core/json.ts';
 import { decodeNpy } from '../../../lib/core/npy.ts';
 import { readSlotSpec, type SlotSpec } from '../../../lib/core/slots.ts';
 import type { Program } from '../../../tools/prune-model/paddle/program.ts';
 import { columnsOf } from '../../../tools/prune-model/paddle/program-graph.ts';
 import { readProgram } from '../../../tools/prune-model/paddle/program-reader.ts';
+import { type PruneRequest, pruneModel } from '../../../tools/prune-model/prune.ts';
 import type { Report } from '../../../tools/prune-model/report.ts';
 import { type ModelFiles, writeModel } from './paddle-builder.ts';
 import { Harness } from './prune-harness.ts';
@@ -31,16 +33,16 @@ export class PaddleHarness extends Harness {
     return writeModel(this.path(`model${this.#models}`), files, layout);
   }
 
-  /** Prunes to the output folder, replacing an earlier one; it must succeed and be proved. */
-  pruneTo(model: string, ...args: string[]): Report {
+  /** Prunes to the output folder, replacing an earlier one; in this process, so that many can be tried. */
+  async pruneTo(model: string, options: Options = {}): Promise<Report> {
     rmSync(this.output, { recursive: true, force: true });
-    const outcome = this.run('--model', model, '--output', this.output, '--json', ...args);
-    assert.equal(outcome.status, 0, outcome.stderr);
-    return JSON.parse(outcome.stdout);
+    const report = await pruneModel(this.#request(model, options));
+    assert.ok(report !== undefined);
+    return report;
   }
 
-  pruneProgram(model: string, ...args: string[]): PrunedProgram {
-    const report = this.pruneTo(model, ...args);
+  async pruneProgram(model: string, options: Options = {}): Promise<PrunedProgram> {
+    const report = await this.pruneTo(model, options);
     const name = existsSync(join(this.output, '__model__')) ? '__model__' : 'ctr.pdmodel';
     const bytes = new Uint8Array(this.file(name));
     const program = readProgram(bytes, name);
@@ -69,13 +71,26 @@ export class PaddleHarness extends Harness {
     return { shape, values: Array.from(data, Number) };
   }
 
-  /** It must be refused in one line, and nothing may change on the disk. */
-  refuseModel(model: string, status: number, ...args: string[]): string {
+  /** It must be refused in one line, and nothing may change on the disk. @param status the command's exit code */
+  async refuseModel(model: string, status: number, options: Options = {}): Promise<string> {
     const before = this.snapshot();
-    const outcome = this.run('--model', model, '--output', this.output, '--force', ...args);
-    assert.equal(outcome.status, status, outcome.stderr + outcome.stdout);
-    assert.match(outcome.stderr, /^prune-model: [^\n]+\n$/);
+    const error = await pruneModel(this.#request(model, { force: true, ...options })).then(
+      () => assert.fail('it was pruned'),
+      (reason: unknown) => CubeError.from(reason),
+    );
+    assert.equal(STATUSES[error.code] ?? 1, status, error.message);
+    assert.doesNotMatch(error.message, /\n/);
     assert.deepEqual(this.snapshot(), before);
-    return outcome.stderr;
+    return error.message;
+  }
+
+  #request(model: string, options: Options): PruneRequest {
+    const { output } = this;
+    const usual = { features: undefined, samples: 64, force: false, dryRun: false };
+    return { model, output, inProcess: true, ...usual, ...options };
   }
 }
+
+type Options = Partial<PruneRequest>;
+
+const STATUSES: Readonly<Record<string, number>> = { CONFLICT: 2, UNSUPPORTED: 4, CORRUPT: 5 };

@@ -61,7 +61,10 @@ export async function provePaddle(full: PaddleProof, request: ProofRequest): Pro
       const expected = whole.run(feeds);
       const rows = full.lookups.map((lookup, i): [string, Tensor] => {
         const table = tables.get(spec.embeddings[i]!.table);
-        return [lookup.output.name, rowsOf(lookup, feeds, inputs.rows.get(lookup.table)!, table)];
+        const rows = rowsOf(lookup, feeds, inputs.rows.get(lookup.table)!, table);
+        // A converted graph sums the rows of a lookup that pools itself.
+        const isSummed = lookup.isPooled && !converted;
+        return [lookup.output.name, isSummed ? sumOfSequences(rows) : rows];
       });
       const kept = full.cut.keptInputs.map(({ name }): [string, Tensor] => [
         name,
@@ -83,7 +86,7 @@ export async function provePaddle(full: PaddleProof, request: ProofRequest): Pro
 
 /** The rows of one new input, from the table file; of a table that a server holds, the same made-up rows. */
 function rowsOf(
-  { ids, table, output, isPooled }: Lookup,
+  { ids, table, output }: Lookup,
   feeds: ReadonlyMap<string, Tensor>,
   sampled: SampledRows,
   file: TableRows | undefined,
@@ -106,7 +109,7 @@ function rowsOf(
       at += table.dim;
     }
   }
-  return isPooled ? sumOfSequences(rows) : rows;
+  return rows;
 }
 
 function sumOfSequences({ data, dims, lod = [] }: Tensor): Tensor {

@@ -90,7 +90,8 @@ class ProgramReader {
     });
     if (elementType < 0) fail('a tensor has no element type');
     if (dims.length > RANK_MAX) fail(`a tensor has ${dims.length} axes`);
-    for (const dim of dims) if (dim < -1) fail(`a tensor has an axis of ${dim}`);
+    const wrong = dims.find((dim) => dim < -1 || !Number.isSafeInteger(dim));
+    if (wrong !== undefined) fail(`a tensor has an axis of ${wrong}`);
     return { elementType, dims };
   }
 

@@ -22,10 +22,10 @@ import { PaddleHarness } from '../paddle-harness.ts';
 
 const official = { slots: 26, rows: 101, dim: 10, hidden: [40, 40], style: 1 } as const;
 
-test('the official CTR network is cut where Cube expects it: lookups out, pools left', () => {
+test('the official CTR network is cut where Cube expects it: lookups out, pools left', async () => {
   const harness = new PaddleHarness();
   const model = harness.writeModel(ctrDnn(official));
-  const { feeds, fetches, ops, report, spec, program: pruned } = harness.pruneProgram(model);
+  const { feeds, fetches, ops, report, spec, program: pruned } = await harness.pruneProgram(model);
   const cut = Array.from({ length: 26 }, (_, i) => `embedding_${i}.tmp_0`);
   assert.deepEqual(feeds, ['dense_input', ...cut]);
   assert.deepEqual(fetches, ['fc_2.tmp_2']);
@@ -53,24 +53,27 @@ test('the official CTR network is cut where Cube expects it: lookups out, pools 
     harness.file('fc_0.w_0'),
     Buffer.from(stream(ctrDnn(official).params['fc_0.w_0']!)),
   );
-  assert.match(harness.refuseModel(join(harness.output, '__model__'), 2), /inside the output/);
+  assert.match(
+    await harness.refuseModel(join(harness.output, '__model__'), 2),
+    /inside the output/,
+  );
 });
 
-test('a pruned program has nothing to prune', () => {
+test('a pruned program has nothing to prune', async () => {
   const harness = new PaddleHarness();
-  harness.pruneTo(harness.writeModel(ctrDnn({ ...official, slots: 2 })));
+  await harness.pruneTo(harness.writeModel(ctrDnn({ ...official, slots: 2 })));
   const again = harness.run('--model', harness.output, '--output', harness.path('again'));
   assert.equal(again.status, 3, again.stderr);
   assert.ok(!existsSync(harness.path('again')));
 });
 
-test('parameters in one file stay in one file, in the order of their names; other names by --params', () => {
+test('parameters in one file stay in one file, in the order of their names; other names by --params', async () => {
   const harness = new PaddleHarness();
   for (const style of [1, 2] as const) {
     const files = ctrDnn({ ...official, slots: 3, style });
     const layout = style === 1 ? 'combined' : 'pdmodel';
     const name = style === 1 ? '__params__' : 'ctr.pdiparams';
-    harness.pruneProgram(harness.writeModel(files, layout));
+    await harness.pruneProgram(harness.writeModel(files, layout));
     const kept = Object.entries(files.params).filter(([param]) => param !== 'SparseFeatFactors');
     kept.sort(([a], [b]) => Buffer.compare(Buffer.from(a), Buffer.from(b)));
     assert.deepEqual(harness.file(name), Buffer.concat(kept.map(([, wish]) => stream(wish))));
@@ -82,25 +85,28 @@ test('parameters in one file stay in one file, in the order of their names; othe
     Buffer.concat(all.map((n) => stream(files.params[n]!))),
   );
   const model = harness.write('renamed.bin', files.program);
-  const report = harness.pruneTo(model, '--params', params);
+  const report = await harness.pruneTo(model, { params });
   assert.deepEqual(report.files, ['renamed.bin', 'renamed.bin.prototxt', 'weights.bin']);
 });
 
-test('an earlier output is replaced with --force, files of others never', () => {
+test('an earlier output is replaced with --force, files of others never', async () => {
   const harness = new PaddleHarness();
   const model = harness.writeModel(ctrDnn({ ...official, slots: 2 }));
-  harness.pruneTo(model);
+  await harness.pruneTo(model);
   assert.equal(harness.run('--model', model, '--output', harness.output).status, 2);
   assert.equal(harness.run('--model', model, '--output', harness.output, '--force').status, 0);
   writeFileSync(join(harness.output, 'fc_9.w_0'), 'mine');
-  assert.match(harness.refuseModel(model, 2), /holds fc_9.w_0, which prune-model did not make/);
+  assert.match(
+    await harness.refuseModel(model, 2),
+    /holds fc_9.w_0, which prune-model did not make/,
+  );
 });
 
-test('bytes that nobody touches stay as they are: unknown fields, versions, odd variables', () => {
+test('bytes that nobody touches stay as they are: unknown fields, versions, odd variables', async () => {
   const odd = new WireWriter().uint(1000, 7).string(1001, 'kept').finish().slice();
   const files = smallProgram(odd);
   const harness = new PaddleHarness();
-  const { bytes } = harness.pruneProgram(harness.writeModel(files));
+  const { bytes } = await harness.pruneProgram(harness.writeModel(files));
   assert.ok(Buffer.from(bytes).includes(Buffer.from(odd)));
   const weight = variable({ name: 'w', dims: [4, 2], persistable: true, extra: odd });
   assert.ok(Buffer.from(bytes).includes(Buffer.from(weight)));
@@ -131,9 +137,9 @@ function smallProgram(extra?: Uint8Array): ModelFiles {
   return { program: program([{ vars, ops }], 0, extra), params };
 }
 
-test('the text of the program stands beside it', () => {
+test('the text of the program stands beside it', async () => {
   const harness = new PaddleHarness();
-  harness.pruneProgram(harness.writeModel(smallProgram()));
+  await harness.pruneProgram(harness.writeModel(smallProgram()));
   const text = String(harness.file('__model__.prototxt'));
   assert.match(text, /^blocks \{\n {2}idx: 0\n {2}parent_idx: -1\n {2}vars \{\n {4}name: "feed"\n/);
   assert.match(
@@ -149,7 +155,7 @@ test('the text of the program stands beside it', () => {
   assert.match(text, /\nversion \{\n {2}version: 0\n\}\n$/);
 });
 
-test('configurations of Paddle Serving are written anew when they are there', () => {
+test('configurations of Paddle Serving are written anew when they are there', async () => {
   const harness = new PaddleHarness();
   const model = harness.writeModel(ctrDnn({ ...official, slots: 2 }));
   const conf = `# by hand
@@ -166,7 +172,7 @@ fetch_var { name: "fc_2.tmp_2", alias_name: "prob"; is_lod_tensor: false fetch_t
   const folder = dirname(model);
   writeFileSync(join(folder, 'serving_server_conf.prototxt'), conf);
   writeFileSync(join(folder, 'serving_server_conf.stream.prototxt'), 'old');
-  harness.pruneProgram(model);
+  await harness.pruneProgram(model);
   const written = String(harness.file('serving_server_conf.prototxt'));
   const rows = (i: number): string =>
     `feed_var {\n  name: "embedding_${i}.tmp_0"\n  alias_name: "embedding_${i}.tmp_0"\n  is_lod_tensor: true\n  feed_type: 1\n  shape: -1\n}\n`;
@@ -184,23 +190,23 @@ fetch_var { name: "fc_2.tmp_2", alias_name: "prob"; is_lod_tensor: false fetch_t
   assert.ok(!readdirSync(harness.output).includes('serving_client_conf.prototxt'));
   writeFileSync(join(folder, 'serving_server_conf.prototxt'), 'feed_var { name: ');
   assert.match(
-    harness.refuseModel(model, 5),
+    await harness.refuseModel(model, 5),
     /serving_server_conf.prototxt is not a Paddle Serving/,
   );
 });
 
-test('a program of Paddle 3 in JSON is refused by name', () => {
+test('a program of Paddle 3 in JSON is refused by name', async () => {
   const harness = new PaddleHarness();
   harness.write('inference.pdiparams', 'x');
   const json = harness.write('inference.json', { base_code: { magic: 'pir' } });
   for (const model of [json, harness.folder]) {
-    assert.match(harness.refuseModel(model, 4), /JSON, a PIR program of Paddle 3/);
+    assert.match(await harness.refuseModel(model, 4), /JSON, a PIR program of Paddle 3/);
   }
   const named = harness.write('ctr.pdmodel', '{"base_code":{}}');
-  assert.match(harness.refuseModel(named, 4, '--format', 'paddle'), /PIR/);
+  assert.match(await harness.refuseModel(named, 4, { format: 'paddle' }), /PIR/);
 });
 
-test('--fetch goes backwards from a prediction: label, reader, loss and training forms go', () => {
+test('--fetch goes backwards from a prediction: label, reader, loss and training forms go', async () => {
   const values = { predict: [-1, 2], cost: [-1, 1], loss: [1], dropped: [-1, 4] };
   const vars = [
     ...holders,
@@ -235,9 +241,17 @@ test('--fetch goes backwards from a prediction: label, reader, loss and training
   const files = { program: program([{ vars, ops }]), params };
   const harness = new PaddleHarness();
   const model = harness.writeModel(files);
-  assert.match(harness.refuseModel(model, 4), /no fetch operator; name its outputs with --fetch/);
-  assert.match(harness.refuseModel(model, 1, '--fetch', 'nothing'), /no such variable/);
-  const { feeds, fetches, ops: left, report } = harness.pruneProgram(model, '--fetch', 'predict');
+  assert.match(
+    await harness.refuseModel(model, 4),
+    /no fetch operator; name its outputs with --fetch/,
+  );
+  assert.match(await harness.refuseModel(model, 1, { fetch: ['nothing'] }), /no such variable/);
+  const {
+    feeds,
+    fetches,
+    ops: left,
+    report,
+  } = await harness.pruneProgram(model, { fetch: ['predict'] });
   assert.deepEqual([feeds, fetches], [['e'], ['predict']]);
   assert.deepEqual(left, ['feed', 'dropout', 'mul', 'fetch']);
   assert.deepEqual(report.inputs, { kept: [], removed: ['ids'] });
