@@ -100,9 +100,10 @@ function programFiles({ path, graph, parameters, cut }: CutPieces): ProgramFiles
   const texts = [`${model}.prototxt`, ...confs.keys()];
   const names = [model, ...texts, ...data];
   checkNames(names);
+  const text = new TextEncoder().encode(programText(cut.bytes));
   const write = (output: StagedOutput): void => {
     output.writeFile(model, cut.bytes);
-    output.writeFile(`${model}.prototxt`, new TextEncoder().encode(programText(cut.bytes)));
+    output.writeFile(`${model}.prototxt`, text);
     for (const [name, bytes] of confs) output.writeFile(name, bytes);
     if (combined !== undefined) output.writePieces(combined, inOneFile(streams));
     else

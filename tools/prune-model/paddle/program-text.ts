@@ -1,4 +1,5 @@
 /** The text form of a program, field by field as protobuf's text format has it, for people and for tools that compare. */
+import { CubeError } from '../../../lib/core/errors.ts';
 import { WIRE_BYTES, WIRE_FIXED32, WIRE_VARINT, WireReader } from '../../../proto/wire.ts';
 import { TYPE_NAMES } from './program.ts';
 
@@ -82,10 +83,18 @@ const PROGRAM = message({
   5: ['op_version_map', message({ 1: ['pair', OP_VERSION] })],
 });
 
-/** @param bytes a program that was read before. Fields that we do not know appear by number. */
+/**
+ * @param bytes a program that was read before. Fields that we do not know appear by number.
+ * @throws CubeError CORRUPT when a message that nothing else looks into is damaged
+ */
 export function programText(bytes: Uint8Array): string {
   const lines: string[] = [];
-  printMessage(new WireReader(bytes), PROGRAM, '', lines);
+  try {
+    printMessage(new WireReader(bytes), PROGRAM, '', lines);
+  } catch (error) {
+    const { message: why } = CubeError.from(error);
+    throw new CubeError('CORRUPT', `not a valid Paddle program: ${why}`, { cause: error });
+  }
   return `${lines.join('\n')}\n`;
 }
 
