@@ -151,6 +151,10 @@ export class ChainMemory {
     return answers;
   }
 
+  get isIndexed(): boolean {
+    return this.#layers[0]!.header.layout === 'indexed';
+  }
+
   /** A chain of one layer, by the lookups that know of no other. */
   lookupAlone(keys: readonly bigint[]): Answers {
     const kernels = createKernels(this.#memory, this.#kind);

@@ -89,7 +89,8 @@ test('a chain answers what a Map answers after all upserts and deletes, by kerne
         assert.deepEqual(new ChainMemory(paths, kind).lookup(chain.probes), answers, kind);
       }
       const [base] = chain.layers;
-      if (base!.indexed || chain.table.dtype === 'bytes') return;
+      // A lookup that knows of no other layer answers places, not rows, where wide rows made an index.
+      if (new ChainMemory(paths.slice(0, 1), 'twin').isIndexed) return;
       const alone = expected({ ...chain, layers: [base!] });
       for (const kind of KINDS) {
         const memory = new ChainMemory(paths.slice(0, 1), kind);
