@@ -3,6 +3,7 @@ import { basename, dirname, resolve } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
 import { checkName } from '../../lib/core/names.ts';
 import { isFolder, statPath } from '../../lib/platform/files.ts';
+import { versionOfFolder } from '../../lib/repository/version-folder.ts';
 import { parseEndpoint } from '../../lib/rpc/endpoint.ts';
 
 export type Target =
@@ -42,18 +43,8 @@ function folderTarget(folder: string): Target {
   return { kind: 'folder', root: dirname(folder), bundle, version: undefined };
 }
 
-/** @param folder <repository>/<bundle>/versions/<version> */
 function versionTarget(folder: string): Target {
-  const versions = dirname(folder);
-  if (basename(versions) !== 'versions') {
-    throw new CubeError(
-      'INVALID_ARGUMENT',
-      `${folder} is not <repository>/<bundle>/versions/<version>: the layers of a version lie beside its folder`,
-    );
-  }
-  const bundle = checkName(basename(dirname(versions)), 'bundle');
-  const version = checkName(basename(folder), 'version');
-  return { kind: 'folder', root: dirname(dirname(versions)), bundle, version };
+  return { kind: 'folder', ...versionOfFolder(folder) };
 }
 
 const MANIFEST_URL = /^(.+)\/([^/]+)\/versions\/([^/]+)\/(?:manifest\.json)?$/;

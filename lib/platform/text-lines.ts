@@ -1,0 +1,41 @@
+/** The lines of a text file or of standard input, one after another, of bounded length. */
+import { createReadStream } from 'node:fs';
+import { CubeError } from '../core/errors.ts';
+import { fileError } from './files.ts';
+
+const LINE_BYTES_MAX = 64 << 10;
+const LF = 10;
+
+/**
+ * @param path "-" is standard input
+ * @throws CubeError when it cannot be read; TOO_LARGE naming a line that is longer than 64 KiB
+ */
+export async function* readLines(path: string): AsyncGenerator<string> {
+  const stream = path === '-' ? process.stdin : createReadStream(path);
+  const source = path === '-' ? 'standard input' : path;
+  let rest: Uint8Array = new Uint8Array(0);
+  let number = 1;
+  try {
+    for await (const piece of stream as AsyncIterable<Uint8Array>) {
+      const bytes = rest.length === 0 ? piece : Buffer.concat([rest, piece]);
+      let start = 0;
+      for (let end = bytes.indexOf(LF); end >= 0; end = bytes.indexOf(LF, start)) {
+        yield lineOf(bytes.subarray(start, end));
+        start = end + 1;
+        number += 1;
+      }
+      rest = bytes.slice(start);
+      if (rest.length > LINE_BYTES_MAX) {
+        const text = `${source}, line ${number}: more than ${LINE_BYTES_MAX} bytes`;
+        throw new CubeError('TOO_LARGE', text);
+      }
+    }
+  } catch (error) {
+    throw fileError(error, 'read', source);
+  }
+  if (rest.length > 0) yield lineOf(rest);
+}
+
+function lineOf(bytes: Uint8Array): string {
+  return new TextDecoder().decode(bytes).replace(/\r$/, '');
+}
