@@ -4,11 +4,22 @@ export function print(text: string): void {
   process.stdout.write(`${text}\n`);
 }
 
-/** Prints of something long: waits until the reader has taken it. */
-export async function printPiece(text: string): Promise<void> {
-  if (process.stdout.write(`${text}\n`)) return;
-  await new Promise<void>((resolve) => {
-    process.stdout.once('drain', resolve);
+/**
+ * Prints of something long: waits until the reader has taken it.
+ * @returns false when the reader went away, as `| head` does: no more needs to be printed
+ */
+export async function printPiece(text: string): Promise<boolean> {
+  const { stdout } = process;
+  if (stdout.destroyed) return false;
+  if (stdout.write(`${text}\n`)) return true;
+  return new Promise((resolve) => {
+    const settle = (taken: boolean) => (): void => {
+      stdout.off('drain', drained).off('error', gone).off('close', gone);
+      resolve(taken);
+    };
+    const drained = settle(true);
+    const gone = settle(false);
+    stdout.on('drain', drained).on('error', gone).on('close', gone);
   });
 }
 

@@ -39,7 +39,7 @@ export interface Wish {
 
 const RAW: HashSpec = { scheme: 'raw', seed: 0n, modulo: 0n };
 
-export function packed(keys: readonly bigint[]): Uint32Array {
+function packed(keys: readonly bigint[]): Uint32Array {
   const words = new Uint32Array(2 * keys.length);
   keys.forEach((key, i) => {
     setKey(words, i, key);

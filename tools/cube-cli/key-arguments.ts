@@ -10,7 +10,7 @@ const KEY_MAX = (1n << 64n) - 1n;
 const KEY_RULE = 'a key is an integer in 0 … 2^64 − 1, decimal or 0x hex';
 
 /** @returns undefined for what is no key */
-export function parseKey(text: string): bigint | undefined {
+function parseKey(text: string): bigint | undefined {
   if (!/^(\d{1,20}|0[xX][0-9a-fA-F]{1,16})$/.test(text)) return undefined;
   const key = BigInt(text);
   return key <= KEY_MAX ? key : undefined;

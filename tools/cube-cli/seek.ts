@@ -15,7 +15,7 @@ export interface SeekWish {
 
 const HEAD = ['key', 'table', 'outcome', 'shard', 'version', 'dtype', 'row'];
 
-/** @returns how many lookups ended without an answer */
+/** @returns how many lookups ended without an answer; it ends early when nobody reads its output any more */
 export async function seekKeys(
   source: RowSource,
   batches: AsyncIterable<Uint32Array> | Iterable<Uint32Array>,
@@ -28,11 +28,12 @@ export async function seekKeys(
   for await (const keys of batches) {
     for (const table of tables) {
       const found = await source.lookup(table, keys, wish.raw);
-      await printPiece(
-        wish.json ? jsonLines(table, keys, found, wish) : lines(table, keys, found, wish, head),
-      );
-      head = false;
       unavailable += found.keys.filter(({ outcome }) => outcome === 'unavailable').length;
+      const text = wish.json
+        ? jsonLines(table, keys, found, wish)
+        : lines(table, keys, found, wish, head);
+      if (!(await printPiece(text))) return unavailable;
+      head = false;
       const { trouble } = found;
       if (trouble === undefined || told.has(trouble)) continue;
       told.add(trouble);

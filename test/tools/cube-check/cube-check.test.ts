@@ -136,7 +136,8 @@ test('a flipped byte in each kind of file is found in that file', async (t) => {
   assert.equal(kinds.size, 7, [...kinds.keys()].join(' '));
   for (const name of kinds.values()) {
     const path = join(place.root, name);
-    const at = Math.floor(statSync(path).size / 2);
+    // The text of a JSON file's fields has no checksum: its form is broken.
+    const at = name.endsWith('.json') ? 0 : Math.floor(statSync(path).size / 2);
     flip(path, at);
     const { problems } = await report(1, place.root);
     const ours = problems.filter((problem) => problem.place === path);

@@ -2,10 +2,10 @@
 import assert from 'node:assert/strict';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { after, test } from 'node:test';
+import { after, type TestContext, test } from 'node:test';
 import { runCommand } from '../../cube-agent/processes.ts';
 import { killServers, ServerProcess } from '../../cube-server/server-process.ts';
-import { temporaryFolder } from '../../repository/fixtures.ts';
+import { atEnd, temporaryFolder } from '../../repository/fixtures.ts';
 import { activate, publish, rowsOf, spreadKeys, type TableWish } from '../published.ts';
 
 after(killServers);
@@ -20,111 +20,122 @@ const TEXTS: TableWish = {
   layers: [{ rows: new Map(KEYS.map((key, i) => [key, [...Buffer.from(`t${i}`)]])) }],
 };
 
-test('keys of a version that servers hold, a shard that is dead, and seeks', async (t) => {
+const [EVEN, ODD] = [0n, 1n].map((rest) => KEYS.find((key) => key % 2n === rest)!) as [
+  bigint,
+  bigint,
+];
+const ASKED = [String(EVEN), String(ODD), '5'];
+
+type Line = Record<string, unknown>;
+
+async function seek(code: number, ...args: string[]): Promise<Line[]> {
+  const done = await cli('seek', ...ASKED, '--json', ...args);
+  assert.equal(done.code, code, done.stdout + done.stderr);
+  const lines = done.stdout.trimEnd().split('\n');
+  return lines.map((line) => JSON.parse(line) as Line);
+}
+
+const brief = (found: Line[]): string[] => found.map(({ outcome, shard }) => `${outcome} ${shard}`);
+
+interface Cluster {
+  readonly folder: string;
+  readonly servers: readonly ServerProcess[];
+  /** Options that name the version, and the servers in three ways. */
+  readonly version: readonly string[];
+  readonly byFleet: readonly string[];
+  readonly byServers: readonly string[];
+  readonly byConf: readonly string[];
+}
+
+/** Two servers with version 1 active, a fleet.json and a cube.conf of them. */
+async function start(t: TestContext): Promise<Cluster> {
   const folder = temporaryFolder(t);
   const root = join(folder, 'repository');
   await publish(root, { version: '1', shardNum: 2, tables: [USERS, TEXTS] });
   await activate(root, '1');
   const servers = await Promise.all(
-    [0, 1].map((shard) =>
-      ServerProcess.start([
-        ...['--shard', String(shard), '--shard-num', '2', '--data-dir', root],
-        ...['--cube-table', 'b/users'],
-      ]),
-    ),
+    ['0', '1'].map((shard) => {
+      const flags = ['--shard', shard, '--shard-num', '2', '--data-dir', root];
+      return ServerProcess.start([...flags, '--cube-table', 'b/users']);
+    }),
   );
-  const version = { bundle: 'b', version: '1' };
   for (const server of servers) {
-    assert.equal((await server.control('load', version)).status, 200);
-    assert.equal((await server.control('activate', version)).status, 200);
+    atEnd(t, () => server.child.kill('SIGKILL'));
+    for (const call of ['load', 'activate']) {
+      assert.equal((await server.control(call, { bundle: 'b', version: '1' })).status, 200);
+    }
   }
   const addresses = servers.map(({ address }) => address);
-  const fleet = join(folder, 'fleet.json');
   const shards = addresses.map((data) => [{ data }]);
-  writeFileSync(fleet, JSON.stringify({ format: 1, bundles: { b: [{ shardNum: 2, shards }] } }));
-  const conf = join(folder, 'cube.conf');
+  const fleet = { format: 1, bundles: { b: [{ shardNum: 2, shards }] } };
+  writeFileSync(join(folder, 'fleet.json'), JSON.stringify(fleet));
   const nodes = addresses.map((address) => ({ ipport_list: `list://${address}` }));
-  const dict = {
-    dict_name: 'users',
-    shard: 2,
-    dup: 1,
-    timeout: 2000,
-    retry: 1,
-    backup_request: 100,
+  const limits = { shard: 2, dup: 1, timeout: 2000, retry: 1, backup_request: 100 };
+  const dict = { dict_name: 'users', type: 'ipport_list', load_balancer: 'rr', ...limits, nodes };
+  writeFileSync(join(folder, 'cube.conf'), JSON.stringify([dict]));
+  return {
+    ...{ folder, servers, version: ['--repository', root, '--bundle', 'b'] },
+    byFleet: ['--fleet', join(folder, 'fleet.json')],
+    byServers: addresses.flatMap((address) => ['--server', address]),
+    byConf: ['--cube-conf', join(folder, 'cube.conf'), '--dict', 'users'],
   };
-  const type = { type: 'ipport_list', load_balancer: 'rr' };
-  writeFileSync(conf, JSON.stringify([{ ...dict, ...type, nodes }]));
-  const repository = ['--repository', root, '--bundle', 'b'];
-  const [even, odd] = [0n, 1n].map((rest) => KEYS.find((key) => key % 2n === rest)!) as [
-    bigint,
-    bigint,
-  ];
-  const keys = [String(even), String(odd), '5'];
-  const byServers = addresses.flatMap((address) => ['--server', address]);
+}
 
-  type Line = Record<string, unknown>;
-  const seek = async (code: number, ...args: string[]): Promise<Line[]> => {
-    const done = await cli('seek', ...keys, '--json', ...args);
-    assert.equal(done.code, code, done.stdout + done.stderr);
-    return done.stdout
-      .trimEnd()
-      .split('\n')
-      .map((line) => JSON.parse(line) as Line);
-  };
-  const brief = (found: Line[]): string[] =>
-    found.map(({ outcome, shard }) => `${outcome} ${shard}`);
-
-  for (const where of [['--fleet', fleet], byServers]) {
-    const users = await seek(0, ...repository, ...where, '--table', 'users');
+test('keys of a version that servers hold, and by seek', async (t) => {
+  const { version, byFleet, byServers, byConf } = await start(t);
+  for (const where of [byFleet, byServers]) {
+    const users = await seek(0, ...version, ...where, '--table', 'users');
     assert.deepEqual(brief(users), ['hit 0', 'hit 1', 'unseen 1']);
-    assert.deepEqual(users[0]!['row'], ROWS.get(even));
+    assert.deepEqual(users[0]!['row'], ROWS.get(EVEN));
     assert.deepEqual([users[0]!['version'], users[0]!['dtype']], ['1', 'f16']);
-    const raw = await seek(0, ...repository, ...where, '--table', 'users', '--raw');
+    const raw = await seek(0, ...version, ...where, '--table', 'users', '--raw');
     assert.equal((raw[1]!['raw'] as string).length, 16);
-    const texts = await seek(0, ...repository, ...where, '--table', 'texts');
-    assert.equal(
-      Buffer.from(texts[0]!['value'] as string, 'base64').toString(),
-      `t${KEYS.indexOf(even)}`,
-    );
+    const texts = await seek(0, ...version, ...where, '--table', 'texts');
+    const value = Buffer.from(texts[0]!['value'] as string, 'base64').toString();
+    assert.equal(value, `t${KEYS.indexOf(EVEN)}`);
   }
-  for (const where of [
-    ['--cube-conf', conf],
-    ['--server', addresses[1]!, '--server', addresses[0]!],
-  ]) {
-    const sought = await seek(0, ...where, '--dict', 'users');
+  for (const where of [byConf, [...byServers, '--dict', 'users']]) {
+    const sought = await seek(0, ...where);
     assert.deepEqual(brief(sought), ['hit 0', 'hit 1', 'unseen 1']);
-    assert.deepEqual(sought[1]!['row'], ROWS.get(odd));
+    assert.deepEqual(sought[1]!['row'], ROWS.get(ODD));
   }
+});
 
-  const stat = await cli('stat', ...repository, '--fleet', fleet);
+test('servers with other rows under the version’s name are told, never asked', async (t) => {
+  const { folder, servers, version, byFleet, byServers } = await start(t);
+  const stat = await cli('stat', ...version, ...byFleet);
   assert.equal(stat.code, 0, stat.stderr);
-  assert.match(stat.stdout, new RegExp(`0 of 2 +${addresses[0]} +yes +1\\* `));
-  await publish(join(folder, 'other'), {
-    ...{ version: '1', shardNum: 2 },
-    tables: [{ ...USERS, layers: [{ rows: rowsOf(KEYS, 4, 3) }] }, TEXTS],
-  });
-  const foreign = ['--repository', join(folder, 'other'), '--bundle', 'b', '--version', '1'];
-  const other = await cli('stat', ...foreign, ...byServers);
-  assert.match(other.stdout, /1\* \(other rows than the manifest\)/);
-  const refused = await seek(1, ...foreign, '--fleet', fleet, '--table', 'users');
+  assert.match(stat.stdout, new RegExp(`0 of 2 +${servers[0]!.address} +yes +1\\* `));
+  const other = join(folder, 'other');
+  const salted = { ...USERS, layers: [{ rows: rowsOf(KEYS, 4, 3) }] };
+  await publish(other, { version: '1', shardNum: 2, tables: [salted, TEXTS] });
+  const foreign = ['--repository', other, '--bundle', 'b', '--version', '1'];
+  const told = await cli('stat', ...foreign, ...byServers);
+  assert.match(told.stdout, /1\* \(other rows than the manifest\)/);
+  const refused = await seek(1, ...foreign, ...byFleet, '--table', 'users');
   assert.deepEqual(brief(refused), ['unavailable 0', 'unavailable 1', 'unavailable 1']);
+});
 
+test('keys of a dead shard are unavailable, with the reason, and the exit code is 1', async (t) => {
+  const { servers, version, byFleet, byServers, byConf } = await start(t);
   servers[1]!.child.kill('SIGKILL');
   await servers[1]!.exited;
+  const users = ['--table', 'users'];
   for (const where of [
-    [...repository, '--fleet', fleet, '--table', 'users'],
-    [...repository, ...byServers, '--table', 'users'],
-    ['--cube-conf', conf, '--dict', 'users'],
+    [...version, ...byFleet, ...users],
+    [...version, ...byServers, ...users],
+    byConf,
   ]) {
     const found = await seek(1, ...where, '--timeout-ms', '1500');
     assert.deepEqual(brief(found), ['hit 0', 'unavailable 1', 'unavailable 1'], where.join(' '));
-    assert.deepEqual(found[0]!['row'], ROWS.get(even));
+    assert.deepEqual(found[0]!['row'], ROWS.get(EVEN));
     assert.equal(found[1]!['row'], undefined);
   }
-  const told = await cli('seek', keys[1]!, ...repository, '--fleet', fleet, '--table', 'users');
+  const told = await cli('seek', ASKED[1]!, ...version, ...byFleet, ...users);
+  assert.equal(told.code, 1);
   assert.match(told.stdout, /users +unavailable +1/);
   assert.match(told.stderr, /^cube-cli: shard 1 of 2: /);
-  const half = await cli('stat', '--bundle', 'b', '--fleet', fleet);
+  const half = await cli('stat', '--bundle', 'b', ...byFleet);
   assert.equal(half.code, 1);
   assert.match(half.stdout, /^1 +127.*no answer/m);
 });
