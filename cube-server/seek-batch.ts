@@ -13,7 +13,7 @@ import type { OutputBuffer } from '../proto/output-buffer.ts';
 import type { HeldTable } from './held-version.ts';
 
 /** Rows looked up at once stay in the cache until they are written out. */
-const BATCH_KEYS = 256;
+const BATCH_KEYS = 1024;
 const BATCH_BYTES = 256 << 10;
 
 export class SeekBatch implements DictRows {

@@ -249,12 +249,18 @@ export class LayerChain {
       const stranger = this.#fillMissing(memory, wide);
       if (stranger >= 0) return -1 - stranger;
     }
-    const { bytes } = memory;
-    const from = wide ? frame.wideAt : frame.rowsAt;
-    batch.rows.set(bytes.subarray(from, from + batch.rowBytes * frame.count), batch.chunkRowsAt);
-    const bits = (frame.count + 7) >>> 3;
-    batch.found.set(bytes.subarray(frame.foundAt, frame.foundAt + bits), batch.chunkFoundAt);
+    this.#answer(batch, memory, wide ? frame.wideAt : frame.rowsAt);
     return hits;
+  }
+
+  #answer(batch: LookupBatch, { bytes }: PooledMemory, rowsAt: number): void {
+    const { count, foundAt } = this.#frame;
+    const rows = new Uint8Array(bytes.buffer, rowsAt, batch.rowBytes * count);
+    batch.rows.set(rows, batch.chunkRowsAt);
+    const { found, chunkFoundAt } = batch;
+    const bitmapBytes = (count + 7) >>> 3;
+    // So few bytes that a loop beats a view and `set`.
+    for (let i = 0; i < bitmapBytes; i++) found[chunkFoundAt + i] = bytes[foundAt + i]!;
   }
 
   #expand({ kernels }: PooledMemory): void {
