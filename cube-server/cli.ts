@@ -1,6 +1,6 @@
 /** The command line of cube-server: options in, a running server out, until it is told to stop. */
 import { CubeError } from '../lib/core/errors.ts';
-import type { ServerLimits } from '../lib/core/limits.ts';
+import { DEFAULT_SERVER_LIMITS, type ServerLimits } from '../lib/core/limits.ts';
 import { checkName } from '../lib/core/names.ts';
 import {
   byteCount,
@@ -16,7 +16,7 @@ import { makeFolder } from '../lib/platform/files.ts';
 import { runService } from '../lib/platform/lifecycle.ts';
 import { createLogger, LOG_LEVELS, type Logger } from '../lib/platform/logs.ts';
 import { DEFAULT_LOAD_BYTES_PER_SECOND } from '../lib/store/resident-store.ts';
-import { collectLimits, limitsHelp, serverLimits } from './limit-option.ts';
+import { collectLimits, limitsHelp } from './limit-option.ts';
 import { CubeServer } from './server.ts';
 import { parseShards } from './shard-option.ts';
 import { reportToSupervisor, supervisorLeft } from './supervised.ts';
@@ -160,7 +160,7 @@ async function serve(flags: Flags): Promise<void> {
     );
   }
   checkPorts(flags);
-  const limits = serverLimits(flags.limit);
+  const limits = { ...DEFAULT_SERVER_LIMITS, ...flags.limit };
   makeFolder(flags.dataDir);
   const logger = createLogger('cube-server', flags.logLevel);
   const [shardIndex] = flags.shard;

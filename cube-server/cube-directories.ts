@@ -7,7 +7,7 @@ import { Worker } from 'node:worker_threads';
 import { CubeError } from '../lib/core/errors.ts';
 import type { LayerRef, Manifest } from '../lib/core/manifest.ts';
 import { checkName, NAME_PATTERN } from '../lib/core/names.ts';
-import { fileExists, readText, removePath } from '../lib/platform/files.ts';
+import { fileExists, readText, removePath, removePathLater } from '../lib/platform/files.ts';
 import type { Logger } from '../lib/platform/logs.ts';
 import { layerPath } from '../lib/repository/layout.ts';
 import type { CubeIndexFile } from '../lib/store/cube-dict.ts';
@@ -92,7 +92,8 @@ export class CubeDirectories implements CubeVersions {
       this.#indexFiles.set(version, converted.indexFiles);
       return version;
     } finally {
-      removePath(`${workFolder}/${layerPath(table.bundle, table.table, converted.contentId)}`);
+      const { contentId } = converted;
+      await removePathLater(`${workFolder}/${layerPath(table.bundle, table.table, contentId)}`);
     }
   }
 

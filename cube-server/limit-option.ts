@@ -1,5 +1,4 @@
 /** `--limit name=value`: every limit of a server, and the table of them that `--help` shows. */
-import { CubeError } from '../lib/core/errors.ts';
 import { DEFAULT_SERVER_LIMITS, type ServerLimits } from '../lib/core/limits.ts';
 import { byteCount, InvalidArgumentError } from '../lib/platform/cli.ts';
 
@@ -33,6 +32,11 @@ const MEANING: Record<LimitName, string> = {
   outputTotalBytes: 'unsent answers of all connections together',
 };
 
+/** HTTP/2 knows no larger number, and no message is larger. */
+const LIMIT_MAX = 2 ** 31 - 1;
+/** A week. Timers of more than 24 days would fire at once. */
+const MS_MAX = 604_800_000;
+
 const NAMES = Object.keys(DEFAULT_SERVER_LIMITS) as LimitName[];
 
 /** Option parser, may be given several times. */
@@ -46,18 +50,9 @@ export function collectLimits(text: string, before: Partial<ServerLimits>): Part
 
 function parseValue(name: string, text: string): number {
   const value = name.endsWith('Bytes') ? byteCount(text) : Number(text);
-  if (text !== '' && Number.isSafeInteger(value) && value >= 1) return value;
-  throw new InvalidArgumentError(`${name}: expected a whole number of at least 1.`);
-}
-
-/** @throws CubeError INVALID_ARGUMENT when limits contradict each other */
-export function serverLimits(changed: Partial<ServerLimits>): ServerLimits {
-  const limits = { ...DEFAULT_SERVER_LIMITS, ...changed };
-  if (limits.frameBytes <= 2 ** 31 && limits.responseBytes <= 2 ** 31) return limits;
-  throw new CubeError(
-    'INVALID_ARGUMENT',
-    '--limit: frameBytes and responseBytes are at most 2147483648',
-  );
+  const most = mostOf(name);
+  if (text !== '' && Number.isInteger(value) && value >= 1 && value <= most) return value;
+  throw new InvalidArgumentError(`${name}: expected a whole number in 1..${most}.`);
 }
 
 /** What one of several threads gets of the limits that are totals. */
@@ -73,6 +68,11 @@ export function limitsOfThread(limits: ServerLimits, threads: number): ServerLim
     inputTotalBytes: share(limits.inputTotalBytes),
     outputTotalBytes: share(limits.outputTotalBytes),
   };
+}
+
+function mostOf(name: string): number {
+  if (name.endsWith('TotalBytes')) return Number.MAX_SAFE_INTEGER;
+  return name.endsWith('Ms') ? MS_MAX : LIMIT_MAX;
 }
 
 export function limitsHelp(): string {

@@ -25,6 +25,7 @@ import {
   unlinkSync,
   writeSync,
 } from 'node:fs';
+import { rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { basename, dirname, join, resolve } from 'node:path';
 import { CubeError } from '../core/errors.ts';
@@ -120,6 +121,13 @@ export function listFolder(path: string): string[] {
 
 export function removePath(path: string): void {
   guarded('remove', path, () => rmSync(path, { recursive: true, force: true }));
+}
+
+/** The same without waiting for the file system, which takes a tenth of a second for a large file. */
+export async function removePathLater(path: string): Promise<void> {
+  await rm(path, { recursive: true, force: true }).catch((error: unknown) => {
+    throw fileError(error, 'remove', path);
+  });
 }
 
 /** @param maxBytes refuse larger files before reading them */

@@ -2,7 +2,7 @@
  * A file held open and read at positions without blocking the thread, so that it can be read while its name is given
  * to another file or removed.
  */
-import { closeSync, fstatSync, openSync, read } from 'node:fs';
+import { close, fstatSync, openSync, read } from 'node:fs';
 import { CubeError } from '../core/errors.ts';
 import { fileError } from './files.ts';
 
@@ -46,7 +46,12 @@ export class OpenFile {
   /** Reads under way end first: their descriptor may not become another file's. */
   close(): void {
     this.#closing = true;
-    if (this.#reading === 0) closeSync(this.descriptor);
+    if (this.#reading === 0) this.#release();
+  }
+
+  /** Not waited for: the last to close a large file that has no name frees all of it. */
+  #release(): void {
+    close(this.descriptor, () => undefined);
   }
 
   #readOn(target: Uint8Array, from: number, position: number, done: Done): void {
@@ -56,7 +61,7 @@ export class OpenFile {
         return;
       }
       this.#reading--;
-      if (this.#closing && this.#reading === 0) closeSync(this.descriptor);
+      if (this.#closing && this.#reading === 0) this.#release();
       if (error !== null) done(fileError(error, 'read', this.path));
       else if (from + got < target.length) done(this.#endsEarly(position + from + got));
       else done(undefined);

@@ -15,8 +15,8 @@ import { RandomReader } from '../platform/files.ts';
 const ENTRY_BYTES = 16;
 const LENGTH_BYTES = 4;
 const FILES_MAX = 65_536;
-/** A kernel's worth of 32-bit positions: more entries than any shard of Cube can be asked to hold. */
-const ENTRIES_MAX: number = 2 ** 29;
+/** As many as one buffer of Node 20 holds; no shard of Cube has more. */
+const ENTRIES_MAX: number = 2 ** 28;
 
 /** One of the files that an index consists of; a patch's directory begins with those of its base. */
 export interface CubeIndexFile {

@@ -159,7 +159,12 @@ test('wrong flags: what is wrong, exit 2', async () => {
     [[...flags, '--cube-table', 'a/../b'], /--cube-table/],
     [[...flags, '--limit', 'nonsense=1'], /the names are frameBytes, /],
     [[...flags, '--limit', 'idleMs=soon'], /idleMs: expected a whole number/],
-    [[...flags, '--limit', 'frameBytes=3GiB'], /at most 2147483648/],
+    [
+      [...flags, '--limit', 'frameBytes=3GiB'],
+      /frameBytes: expected a whole number in 1\.\.2147483647/,
+    ],
+    [[...flags, '--limit', 'drainMs=99999999999'], /drainMs: expected a whole number in 1\.\./],
+    [[...flags, '--limit', 'grpcStreams=99999999999'], /grpcStreams: expected a whole number/],
     [[...flags, '--shard', '3-1'], /Expected a shard such as 3, a range/],
     [[...flags, '--shard', '0-4'], /--shard 1 is not below --shard-num 1/],
     [[...flags, '--nonsense'], /unknown option '--nonsense'/],

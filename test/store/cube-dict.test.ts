@@ -107,3 +107,13 @@ function withByte(bytes: Buffer, at: number, value: number): Buffer {
   changed[at] = value;
   return changed;
 }
+
+test('an index of more entries than are read at once is refused before it is read', () => {
+  const folder = write([]);
+  const list = new DataView(new ArrayBuffer(20));
+  list.setUint32(4, 2 ** 28 + 1, true);
+  list.setUint32(8, 1, true);
+  list.setBigUint64(12, 16n * (2n ** 28n + 1n), true);
+  writeFileSync(join(folder, 'index.n'), new Uint8Array(list.buffer));
+  assert.throws(() => readCubeDict(folder), { code: 'TOO_LARGE' });
+});
