@@ -64,8 +64,9 @@ export function memoryOption(text: string): number {
 }
 
 function numbersOption(text: string): number[] {
-  const numbers = text.split(',').map(Number);
-  if (numbers.every((number) => Number.isFinite(number)) && text.trim() !== '') return numbers;
+  const items = text.split(',');
+  const numbers = items.map(Number);
+  if (items.every((item, i) => item.trim() !== '' && Number.isFinite(numbers[i]))) return numbers;
   throw new InvalidArgumentError('Expected numbers: 0.1,0.2,0.3, or one for the whole row.');
 }
 
@@ -162,7 +163,7 @@ export function originOf(
   more: { readonly table: string | undefined; readonly delta: boolean },
 ): TableOrigin {
   const version = paths.length === 1 ? STORED_VERSION.exec(paths[0]!)?.[1] : undefined;
-  if (version !== undefined) return { version };
+  if (version !== undefined) return { version, table: more.table };
   return inputSpecOf(paths, options, more);
 }
 

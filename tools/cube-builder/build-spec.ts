@@ -55,15 +55,19 @@ const TABLE_FIELDS = [
   ],
 ];
 /** Flags that say what a table is: with a spec, the spec says it. */
-const TABLE_FLAGS = [
-  'input',
-  'inputPath',
-  'diff',
-  'table',
-  'dictName',
-  'deletes',
-  'dtype',
-  'format',
+const TABLE_FLAGS: readonly (keyof BuildOptions)[] = [
+  ...([
+    'input',
+    'inputPath',
+    'diff',
+    'table',
+    'dictName',
+    'deletes',
+    'format',
+    'keyColumn',
+  ] as const),
+  ...(['signKey', 'valueColumns', 'header', 'valueFormat', 'arrays', 'dim', 'dtype'] as const),
+  ...(['i8Search', 'layout', 'defaultRow', 'onDuplicate'] as const),
 ];
 
 export type SpecRequest = BuildRequest & { readonly outputPath: string | undefined };
@@ -72,7 +76,7 @@ type Fields = ReadonlyMap<string, SpecNode>;
 
 /** @throws CubeError INVALID_ARGUMENT with file, line and column */
 export function readBuildSpec(path: string, flags: BuildOptions, usage: Usage): SpecRequest {
-  const given = TABLE_FLAGS.find((flag) => flags[flag as keyof BuildOptions] !== undefined);
+  const given = TABLE_FLAGS.find((flag) => flags[flag] !== undefined);
   if (given !== undefined) usage(`with --spec, tables and their options are in ${path}`);
   const root = parseSpec(readText(path, SPEC_BYTES_MAX), path);
   const fields = root.fields(FIELDS);
