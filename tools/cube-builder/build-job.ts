@@ -2,18 +2,20 @@
 import { createHash } from 'node:crypto';
 import { CubeError } from '../../lib/core/errors.ts';
 import type { LayerRef, Manifest, TableDtype, TableRef } from '../../lib/core/manifest.ts';
-import { rowBytesOf } from '../../lib/core/row-codec.ts';
+import { encodeRows, type RowDtype } from '../../lib/core/row-codec.ts';
 import { openRepository } from '../../lib/repository/repository.ts';
 import type { BuildJob, TableJob } from './build.ts';
 import { parseShards, type TablePlan } from './build-plan.ts';
 import type { BuildRequest, TableOrigin, TableRequest } from './build-request.ts';
-import { readKeys } from './sources/key-file.ts';
+import { openKeys } from './sources/key-file.ts';
 import { openSources } from './sources/open-sources.ts';
 import {
+  asFloats,
   fileSource,
   inputOfDeletes,
   inputOfLayers,
   inputOfSource,
+  storedAs,
   type TableInput,
 } from './table-input.ts';
 import { versionContent } from './version-content.ts';
@@ -82,23 +84,53 @@ async function openTable(table: TableRequest, opening: Opening): Promise<TableJo
   const old = table.old === undefined ? undefined : await openOrigin(table.old, opening);
   const jobs: TableJob[] = [];
   for (const input of inputs) {
-    const before =
-      old?.find(({ name }) => name === input.name) ?? (old?.length === 1 ? old[0] : undefined);
-    if (old !== undefined && before === undefined) {
-      invalid(`table ${input.name} is on the new side only; it has nothing to be compared with`);
-    }
+    const before = old && oldSideOf(input, inputs, old);
     if (before !== undefined) checkComparable(before, input);
     const plan = planOf(table, input, before !== undefined, opening);
-    const deletes = await Promise.all((table.deletes ?? []).map((path) => deletesOf(path, input)));
+    const rows = rowsFor(plan, input, before);
+    const deletes = await deletesOf(table, rows.input, inputs);
     const { search, onDuplicate } = plan;
     jobs.push({
       plan,
-      inputs: [input, ...deletes],
-      oldInputs: before === undefined ? [] : [before],
+      inputs: [rows.input, ...deletes],
+      oldInputs: rows.before === undefined ? [] : [rows.before],
       reading: JSON.stringify([table.input, table.old, table.deletes, search, onDuplicate]),
     });
   }
   return jobs;
+}
+
+/** The table of that name; or the only one, where either side has one. */
+function oldSideOf(
+  { name }: TableInput,
+  inputs: readonly TableInput[],
+  old: readonly TableInput[],
+): TableInput {
+  if (inputs.length === 1 && old.length === 1) return old[0]!;
+  const gone = old.find((one) => inputs.every((other) => other.name !== one.name));
+  if (gone !== undefined) {
+    invalid(
+      `table ${gone.name} is on the old side only; a delta takes no table away: ` +
+        'name the table to compare (--table), or build a base',
+    );
+  }
+  return (
+    old.find((one) => one.name === name) ??
+    invalid(`table ${name} is on the new side only; it has nothing to be compared with`)
+  );
+}
+
+/** Rows as they can be compared and built: f32, or as the table's dtype stores them. */
+function rowsFor(
+  { dtype, search }: TablePlan,
+  input: TableInput,
+  before: TableInput | undefined,
+): { input: TableInput; before: TableInput | undefined } {
+  if (dtype === 'bytes') return { input, before };
+  if (before === undefined)
+    return { input: input.dtype === dtype ? input : asFloats(input), before };
+  if (input.dtype === 'f32' && before.dtype === 'f32') return { input, before };
+  return { input: storedAs(input, dtype, search), before: storedAs(before, dtype, search) };
 }
 
 async function openOrigin(origin: TableOrigin, opening: Opening): Promise<TableInput[]> {
@@ -109,30 +141,39 @@ async function openOrigin(origin: TableOrigin, opening: Opening): Promise<TableI
   const repository = openRepository(folder);
   const { tables } = await repository.manifest(bundle, origin.version);
   const wanted = tables.filter(({ name }) => origin.table === undefined || name === origin.table);
+  if (wanted.length === 0) {
+    invalid(
+      `version ${origin.version} of ${bundle} has no table ${origin.table} ` +
+        `(it has: ${tables.map(({ name }) => name).join(', ')})`,
+    );
+  }
   return wanted.map((table) => inputOfLayers(repository, bundle, table));
 }
 
-async function deletesOf(path: string, like: TableInput): Promise<TableInput> {
-  return inputOfDeletes(like, await readKeys(path), [fileSource(path)]);
-}
-
-function checkComparable(before: TableInput, after: TableInput): void {
-  if (
-    before.dim === after.dim &&
-    before.rowsAre === after.rowsAre &&
-    before.rowWords === after.rowWords
-  ) {
-    return;
+async function deletesOf(
+  { deletes = [], input }: TableRequest,
+  like: TableInput,
+  tables: readonly TableInput[],
+): Promise<TableInput[]> {
+  if (deletes.length > 0 && tables.length > 1) {
+    const names = tables.map(({ name }) => name).join(', ');
+    invalid(`${deletes[0]} is for one table, and the input has several (${names}): use --spec`);
   }
-  invalid(
-    `table ${after.name}: rows of ${describe(before)} cannot be compared with rows of ${describe(after)}; ` +
-      'give two inputs of one shape, or two versions',
+  const slot = 'paths' in input ? input.signKey : undefined;
+  return Promise.all(
+    deletes.map(async (path) => inputOfDeletes(like, fileSource(path), await openKeys(path, slot))),
   );
 }
 
-function describe({ dim, rowsAre, rowWords }: TableInput): string {
-  if (dim === 0) return 'any length';
-  return rowsAre === 'f32' ? `${dim} numbers` : `${dim} numbers stored in ${4 * rowWords} bytes`;
+function checkComparable(before: TableInput, after: TableInput): void {
+  if (before.dim === after.dim) return;
+  invalid(
+    `table ${after.name}: rows of ${describe(before)} cannot be compared with rows of ${describe(after)}`,
+  );
+}
+
+function describe({ dim }: TableInput): string {
+  return dim === 0 ? 'any length' : `${dim} numbers`;
 }
 
 function planOf(
@@ -152,6 +193,10 @@ function planOf(
   const dtype = dtypeOf(table, input, below);
   if (below !== undefined && isDelta) checkBelow(below, input, dtype, parent!.version);
   const defaultRow = defaultRowOf(table.defaultRow, dim, name);
+  if (defaultRow !== undefined && dtype !== 'bytes') checkDefaultRow(defaultRow, dtype, name);
+  if (table.search !== undefined && dtype !== 'i8') {
+    invalid(`table ${name}: --i8-search is of dtype i8, and this table's is ${dtype}`);
+  }
   return {
     ...{ name, dim, dtype },
     defaultRow: defaultRow ?? (isDelta ? below.defaultRow : []),
@@ -164,22 +209,18 @@ function planOf(
 }
 
 function dtypeOf(
-  { dtype, input: origin }: TableRequest,
-  input: TableInput,
+  { dtype }: TableRequest,
+  { name, dim, dtype: stored }: TableInput,
   below: TableRef | undefined,
 ): TableDtype {
-  const { name, dim, rowWords, rowsAre } = input;
   if (dim === 0) {
     if (dtype !== undefined && dtype !== 'bytes') {
       invalid(`table ${name}: values of any length have dtype bytes, not ${dtype}`);
     }
     return 'bytes';
   }
-  const chosen = dtype ?? below?.dtype ?? 'f32';
+  const chosen = dtype ?? below?.dtype ?? stored;
   if (chosen === 'bytes') invalid(`table ${name}: rows of ${dim} numbers have no dtype bytes`);
-  if (rowsAre === 'stored' && 'version' in origin && rowBytesOf(chosen, dim) !== 4 * rowWords) {
-    invalid(`table ${name}: rows as version ${origin.version} stores them are not ${chosen}`);
-  }
   return chosen;
 }
 
@@ -206,6 +247,17 @@ function defaultRowOf(
   if (dim === 0) invalid(`table ${name}: values of any length have no default row`);
   if (given.length === 1) return new Array<number>(dim).fill(given[0]!);
   return invalid(`table ${name}: a default row of ${given.length} numbers for rows of ${dim}`);
+}
+
+/** It is answered as rows are: as stored, and as f32. */
+function checkDefaultRow(row: readonly number[], dtype: RowDtype, name: string): void {
+  const floats = Float32Array.from(row);
+  try {
+    if (!floats.every(Number.isFinite)) invalid('an element is beyond what an f32 holds');
+    encodeRows(dtype, floats, Math.max(1, row.length));
+  } catch (error) {
+    invalid(`table ${name}: --default-row: ${CubeError.from(error).message}`);
+  }
 }
 
 function checkNames(tables: readonly TableJob[]): void {

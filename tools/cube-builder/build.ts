@@ -219,7 +219,7 @@ class Build {
       subject: this.#subject(plan, shard),
       ...{ mode: plan.mode, layout: plan.layout, search: plan.search },
       distinct: plan.onDuplicate === 'error',
-      rowsAre: inputs[0]!.rowsAre,
+      rowsAre: inputs[0]!.dtype === plan.dtype ? 'stored' : 'f32',
       ranges: divided.shards.get(shard)!,
       rangeBits: divided.rangeBits,
       layersFolder: this.#layersFolder(plan.name),

@@ -1,9 +1,11 @@
 /** What a table is read from, whichever way: input files, or the layers of a version. One shape of batch for both. */
-import type { LayerRef, TableRef } from '../../lib/core/manifest.ts';
-import { rowBytesOf } from '../../lib/core/row-codec.ts';
+import type { LayerRef, TableDtype, TableRef } from '../../lib/core/manifest.ts';
+import type { QuantizationSearch } from '../../lib/core/quantized-rows.ts';
+import { decodeRows, encodeRows, type RowDtype, rowBytesOf } from '../../lib/core/row-codec.ts';
 import { statPath } from '../../lib/platform/files.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
 import { readDeletedKeys, readLayerRows } from '../../lib/store/layer-file.ts';
+import type { KeyBatches } from './sources/key-file.ts';
 import type { RowSource, SourceFile } from './sources/row-source.ts';
 
 /** Rows of one size as words, or values of any length; then deleted keys. */
@@ -20,8 +22,8 @@ export interface TableInput {
   readonly name: string;
   /** 0: values of any length. */
   readonly dim: number;
-  /** f32 rows, to be encoded; or rows as a layer stores them. */
-  readonly rowsAre: 'f32' | 'stored';
+  /** What its rows are: f32 from files, of a layer as it stores them. */
+  readonly dtype: TableDtype;
   /** Of `rows`; 0 for values. */
   readonly rowWords: number;
   readonly rows: number | undefined;
@@ -41,7 +43,7 @@ export function fileSource(path: string): SourceFile {
 export function inputOfSource(source: RowSource): TableInput {
   const { name, dim, rows, bytes, files } = source;
   return {
-    ...{ name, dim, rowsAre: 'f32', rowWords: dim, rows, bytes, files },
+    ...{ name, dim, dtype: dim === 0 ? 'bytes' : 'f32', rowWords: dim, rows, bytes, files },
     async *batches() {
       for await (const batch of source.batches()) {
         const { keys, deletedKeys } = batch;
@@ -57,25 +59,67 @@ export function inputOfSource(source: RowSource): TableInput {
 }
 
 /** Keys deleted after everything else. */
-export function inputOfDeletes(
-  like: TableInput,
-  keys: Uint32Array,
-  files: readonly SourceFile[],
-): TableInput {
-  const none = like.rowWords === 0 ? { values: new Uint8Array(0), ends: new Uint32Array(0) } : {};
+export function inputOfDeletes(like: TableInput, file: SourceFile, keys: KeyBatches): TableInput {
+  const nothing = new Uint32Array(0);
   return {
     ...like,
-    ...{ rows: 0, bytes: keys.byteLength, files },
+    ...{ rowWords: 0, rows: 0, bytes: file.bytes, files: [file] },
     async *batches() {
-      const nothing = new Uint32Array(0);
-      yield {
-        keys: nothing,
-        ...none,
-        ...(like.rowWords > 0 && { rows: nothing }),
-        deletedKeys: keys,
-      };
+      for await (const deletedKeys of keys()) yield { keys: nothing, deletedKeys };
     },
   };
+}
+
+/** The rows as a layer of a dtype stores them, so that they can be compared with those of one. */
+export function storedAs(
+  input: TableInput,
+  dtype: RowDtype,
+  search: QuantizationSearch,
+): TableInput {
+  if (input.dtype === dtype) return input;
+  const { dim } = input;
+  const floats = asFloats(input);
+  return {
+    ...{ ...floats, dtype, rowWords: rowBytesOf(dtype, dim) / 4 },
+    async *batches() {
+      for await (const batch of floats.batches()) {
+        const { keys, rows } = batch;
+        if (rows === undefined) yield batch;
+        else {
+          const encoded = encodeRows(dtype, floatsOf(rows), dim, { search, keys });
+          yield { ...batch, rows: wordsOf(encoded.rows) };
+        }
+      }
+    },
+  };
+}
+
+/** The rows as f32, whatever they are stored as. */
+export function asFloats(input: TableInput): TableInput {
+  const { dtype, dim } = input;
+  if (dtype === 'f32' || dtype === 'bytes') return input;
+  return {
+    ...{ ...input, dtype: 'f32', rowWords: input.rowWords === 0 ? 0 : dim },
+    async *batches() {
+      for await (const batch of input.batches()) {
+        const { keys, rows } = batch;
+        if (rows === undefined) yield batch;
+        else {
+          const bytes = new Uint8Array(rows.buffer, rows.byteOffset, rows.byteLength);
+          const decoded = decodeRows(dtype, bytes, dim, keys.length / 2);
+          yield { ...batch, rows: new Uint32Array(decoded.buffer) };
+        }
+      }
+    },
+  };
+}
+
+function floatsOf({ buffer, byteOffset, length }: Uint32Array): Float32Array {
+  return new Float32Array(buffer, byteOffset, length);
+}
+
+function wordsOf({ buffer, byteOffset, byteLength }: Uint8Array): Uint32Array {
+  return new Uint32Array(buffer, byteOffset, byteLength / 4);
 }
 
 /** The layers of a published table, each shard's from the base up: the last record of a key is what a lookup finds. */
@@ -90,7 +134,7 @@ export function inputOfLayers(
   const pathOf = ({ contentId }: LayerRef): string =>
     repository.layerTarget(bundle, name, contentId);
   return {
-    ...{ name, dim, rowsAre: 'stored', rowWords: rowBytes / 4, rows },
+    ...{ name, dim, dtype, rowWords: rowBytes / 4, rows },
     bytes: layers.reduce((sum, layer) => sum + layer.bytes, 0),
     // A layer is named by its content: neither place nor time tells more.
     files: layers.map(({ contentId, bytes }) => ({ path: contentId, bytes, mtimeMs: 0 })),

@@ -52,12 +52,21 @@ async function carriedContent(
     const { bundle, version } = parent!;
     files.set(path, await openRepository(target).readVersionFile(bundle, version, path));
   }
-  if (parent !== undefined) return { hash: parent.hash, slots: parent.slots, files };
   const signed = request.tables.flatMap(({ input }) =>
     'paths' in input && input.signKey !== undefined ? [input.signKey] : [],
   );
   const slots = [...new Set(signed)].map((index) => ({ name: `slot${index}`, index }));
-  return { hash: slots.length === 0 ? RAW_KEYS : SIGNED_KEYS, slots, files };
+  if (parent === undefined) {
+    return { hash: slots.length === 0 ? RAW_KEYS : SIGNED_KEYS, slots, files };
+  }
+  if (slots.length > 0) checkHash(SIGNED_KEYS, parent, '--sign-key');
+  // The slots of a model are its own; tables alone have those that signed them.
+  const added = slots.filter(({ index }) => parent.slots.every((slot) => slot.index !== index));
+  return {
+    hash: parent.hash,
+    slots: files.size > 0 ? parent.slots : [...parent.slots, ...added],
+    files,
+  };
 }
 
 async function prunedContent(
@@ -68,17 +77,17 @@ async function prunedContent(
   const { spec, graph, graphPath, files } = readPrunedModel(folder);
   await checkGraph(graph, spec, graphPath);
   const hash = spec.features?.hash ?? RAW_KEYS;
-  if (jobMode === 'delta' && parent !== undefined) checkHash(hash, parent);
+  if (jobMode === 'delta' && parent !== undefined) checkHash(hash, parent, 'the model');
   return { hash, slots: spec.features?.slots ?? [], files: new Map(files) };
 }
 
 /** Keys made otherwise are not found among those of the parent. */
-function checkHash(hash: HashSpec, { hash: before, version }: Manifest): void {
+function checkHash(hash: HashSpec, { hash: before, version }: Manifest, what: string): void {
   const same =
     hash.scheme === before.scheme && hash.seed === before.seed && hash.modulo === before.modulo;
   if (same) return;
   throw new CubeError(
     'INVALID_ARGUMENT',
-    `the model hashes its features otherwise than version ${version}; build a base`,
+    `${what} hashes features otherwise than version ${version}, whose keys are ${before.scheme}; build a base`,
   );
 }

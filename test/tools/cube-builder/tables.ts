@@ -1,7 +1,15 @@
 /** Tables for the builder's processes: .npy files, and what a repository then holds of them. */
 import { mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { keyToBigint } from '../../../lib/core/keys.ts';
 import { encodeNpyHeader } from '../../../lib/core/npy.ts';
+import { decodeRows, type RowDtype } from '../../../lib/core/row-codec.ts';
+import { openRepository } from '../../../lib/repository/repository.ts';
+import { readDeletedKeys, readLayerRows } from '../../../lib/store/layer-file.ts';
+import { openTarget, runBuild } from '../../../tools/cube-builder/build.ts';
+import { makeJob } from '../../../tools/cube-builder/build-job.ts';
+import { type BuildOptions, requestOf } from '../../../tools/cube-builder/build-options.ts';
+import type { BuildReport } from '../../../tools/cube-builder/report.ts';
 import { type Finished, runCommand } from '../../cube-agent/processes.ts';
 import { sha256 } from '../../repository/fixtures.ts';
 
@@ -50,6 +58,44 @@ export function spread(
 
 export function builder(...args: string[]): Promise<Finished> {
   return runCommand('tools/cube-builder/main.js', ...args);
+}
+
+/** The command's build in this process, for what needs no process of its own. @throws what it would end with */
+export async function buildHere(options: BuildOptions): Promise<BuildReport> {
+  const usage = (text: string): never => {
+    throw new Error(text);
+  };
+  const folder = options.outputPath ?? usage('outputPath');
+  const job = await makeJob(folder, requestOf(options, usage));
+  return runBuild(await openTarget(folder), job);
+}
+
+/** Key → row as f32, of a table of a version: what a lookup finds. */
+export async function tableRows(
+  folder: string,
+  version: string,
+  name: string,
+): Promise<Map<bigint, number[]>> {
+  const repository = openRepository(folder);
+  const { tables } = await repository.manifest('b', version);
+  const table = tables.find((candidate) => candidate.name === name);
+  const found = new Map<bigint, number[]>();
+  if (table === undefined) return found;
+  const { dim } = table;
+  for (const layer of table.shards.flat()) {
+    const path = repository.layerTarget('b', name, layer.contentId);
+    for (const { keys, rows, count } of readLayerRows(path)) {
+      const floats = decodeRows(table.dtype as RowDtype, rows, dim, count);
+      for (let i = 0; i < count; i++) {
+        found.set(keyToBigint(keys, i), [...floats.subarray(i * dim, (i + 1) * dim)]);
+      }
+    }
+    if (layer.kind === 'base') continue;
+    for (const keys of readDeletedKeys(path)) {
+      for (let i = 0; i < keys.length / 2; i++) found.delete(keyToBigint(keys, i));
+    }
+  }
+  return found;
 }
 
 /** Path → size and SHA-256 of every file. */

@@ -1,66 +1,86 @@
-/** A list of keys (of `--deletes`, for one): text with one decimal key a line, or an array of 64-bit integers. */
+/**
+ * A list of keys (of `--deletes`, for one): text with one key a line, or an array of 64-bit integers. Read in batches,
+ * as rows are. Where keys are signed, text is features; an array holds keys all the same.
+ */
 import { CubeError } from '../../../lib/core/errors.ts';
 import { type ArrayPart, isRowType } from './array-source.ts';
+import type { ByteReader } from './byte-reader.ts';
 import { detectFormat } from './format-detection.ts';
 import { type InputFile, openFile, readerOf } from './input-file.ts';
+import { signKey } from './key-signer.ts';
 import { npyFile } from './npy-file.ts';
 import { npzArrays } from './npz-file.ts';
 import { BATCH_ROWS_MAX } from './row-source.ts';
 import { parseKey } from './text-numbers.ts';
 
-/** 1 GiB of keys in memory. */
-const KEYS_MAX = 1 << 27;
 const LINE_BYTES_MAX = 64 << 10;
 const LF = 10;
+const CR = 13;
 
-/** @returns 2n words (low, high), in the file's order @throws CubeError naming the file and the place */
-export async function readKeys(path: string): Promise<Uint32Array> {
+/** 2n words (low, high) each, in the file's order; valid until the next is asked for. */
+export type KeyBatches = () => AsyncGenerator<Uint32Array>;
+
+/**
+ * @param slot keys are text: features of the slot with this index
+ * @throws CubeError naming the file and the place, as the batches do
+ */
+export async function openKeys(path: string, slot?: number): Promise<KeyBatches> {
   const file = openFile(path);
   const format = await detectFormat(file);
-  if (format === 'npy') return readArray(await npyFile(file));
+  if (format === 'npy') return arrayBatches(await npyFile(file));
   if (format === 'npz') {
     const arrays = await npzArrays(path);
     const keys = arrays.length === 1 ? arrays[0] : arrays.find(({ name }) => name === 'keys');
     if (keys === undefined) {
       throw new CubeError('INVALID_ARGUMENT', `${path}: several arrays, none of them named "keys"`);
     }
-    return readArray(keys.part);
+    return arrayBatches(keys.part);
   }
-  if (format === 'csv' || format === undefined) return readLines(file);
+  // Features are any text, also one that looks like columns.
+  const isText =
+    format === undefined || format === 'csv' || (slot !== undefined && format === 'tsv');
+  if (isText) return () => lineBatches(file, slot);
   throw new CubeError(
     'UNSUPPORTED',
     `${path}: a list of keys is text, .npy or .npz; this looks like ${format}`,
   );
 }
 
-async function readArray(part: ArrayPart): Promise<Uint32Array> {
-  const [count = 0, columns = 1] = part.shape;
+function arrayBatches(part: ArrayPart): KeyBatches {
+  const [, columns = 1] = part.shape;
   if (isRowType(part.type) || part.shape.length > 2 || columns !== 1) {
     throw new CubeError(
       'UNSUPPORTED',
       `${part.label}: ${part.type} of shape (${part.shape.join(', ')}); expected 64-bit integers`,
     );
   }
-  if (count > KEYS_MAX) throw tooMany(part.label);
+  return () => readArray(part);
+}
+
+async function* readArray(part: ArrayPart): AsyncGenerator<Uint32Array> {
+  const [count = 0] = part.shape;
   const reader = await part.open();
   try {
-    const list = new KeyList(part.label);
+    const words = new Uint32Array(2 * Math.min(BATCH_ROWS_MAX, count));
     for (let first = 0; first < count; first += BATCH_ROWS_MAX) {
-      const words = new Uint32Array(2 * Math.min(BATCH_ROWS_MAX, count - first));
-      await reader.readInto(new Uint8Array(words.buffer));
-      list.add(words);
+      const batch = words.subarray(0, 2 * Math.min(BATCH_ROWS_MAX, count - first));
+      await reader.readInto(new Uint8Array(batch.buffer, 0, batch.byteLength));
+      yield batch;
     }
     await reader.expectEnd();
-    return list.words();
   } finally {
     await reader.close();
   }
 }
 
-async function readLines(file: InputFile): Promise<Uint32Array> {
+async function* lineBatches(
+  file: InputFile,
+  slot: number | undefined,
+): AsyncGenerator<Uint32Array> {
   const reader = readerOf(file);
-  const list = new KeyList(file.path);
+  const words = new Uint32Array(2 * BATCH_ROWS_MAX);
   const key = new Uint32Array(2);
+  let length = 0;
   try {
     while (await reader.ensure(1)) {
       const found = reader.bytes.indexOf(LF, reader.start);
@@ -71,50 +91,38 @@ async function readLines(file: InputFile): Promise<Uint32Array> {
         continue;
       }
       const end = isWhole ? found : reader.end;
-      const text = reader.bytes
-        .toString('latin1', reader.start, Math.min(end, reader.start + 64))
-        .trim();
-      if (text !== '') {
-        if (!parseKey(reader.bytes, reader.start, end, key)) {
-          reader.fail(`${JSON.stringify(text)} is no key; expected a decimal of 0 … 2^64 − 1`);
-        }
-        list.add(key);
+      if (readLine(reader, end, slot, key)) {
+        words.set(key, length);
+        length += 2;
       }
       reader.start = isWhole ? end + 1 : end;
+      if (length < words.length) continue;
+      yield words;
+      length = 0;
     }
-    return list.words();
+    if (length > 0) yield words.subarray(0, length);
   } finally {
     await reader.close();
   }
 }
 
-/** Words that grow by doubling. */
-class KeyList {
-  readonly #path: string;
-  #words = new Uint32Array(1024);
-  #length = 0;
-
-  constructor(path: string) {
-    this.#path = path;
+/** The line from the reader's place to `end`. @returns false when it is empty */
+function readLine(
+  reader: ByteReader,
+  end: number,
+  slot: number | undefined,
+  key: Uint32Array,
+): boolean {
+  const { bytes, start } = reader;
+  if (slot !== undefined) {
+    const last = end > start && bytes[end - 1] === CR ? end - 1 : end;
+    if (last > start) signKey(slot, bytes.toString('utf8', start, last), key);
+    return last > start;
   }
-
-  add(words: Uint32Array): void {
-    const needed = this.#length + words.length;
-    if (needed > 2 * KEYS_MAX) throw tooMany(this.#path);
-    if (needed > this.#words.length) {
-      const grown = new Uint32Array(Math.max(2 * this.#words.length, needed));
-      grown.set(this.#words);
-      this.#words = grown;
-    }
-    this.#words.set(words, this.#length);
-    this.#length = needed;
+  const text = bytes.toString('latin1', start, Math.min(end, start + 64)).trim();
+  if (text === '') return false;
+  if (!parseKey(bytes, start, end, key)) {
+    reader.fail(`${JSON.stringify(text)} is no key; expected a decimal of 0 … 2^64 − 1`);
   }
-
-  words(): Uint32Array {
-    return this.#words.slice(0, this.#length);
-  }
-}
-
-function tooMany(path: string): CubeError {
-  return new CubeError('TOO_LARGE', `${path}: more than ${KEYS_MAX} keys`);
+  return true;
 }

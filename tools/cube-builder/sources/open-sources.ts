@@ -7,6 +7,7 @@ import { arraySource, type TableArrays } from './array-source.ts';
 import { cubeDict } from './cube-dict.ts';
 import { delimitedFile } from './delimited-file.ts';
 import { detectFormat, type FileFormat, splitName } from './format-detection.ts';
+import { checkFormatOptions } from './format-options.ts';
 import { type InputFile, openFile, standardInput } from './input-file.ts';
 import { expandPaths, type InputPath } from './input-paths.ts';
 import { jsonLines } from './json-lines.ts';
@@ -16,7 +17,7 @@ import { npzArrays } from './npz-file.ts';
 import { parquetFile } from './parquet-file.ts';
 import { prunedTables } from './pruned-tables.ts';
 import { openRecords, type RecordFile } from './record-source.ts';
-import { INPUT_FORMATS, type InputSpec, type RowSource } from './row-source.ts';
+import { INPUT_FORMATS, type InputFormat, type InputSpec, type RowSource } from './row-source.ts';
 import { safetensorsArrays } from './safetensors-file.ts';
 import { sequenceFile } from './sequence-file.ts';
 
@@ -43,9 +44,13 @@ export async function openSources(
   const parts: Part[] = [];
   const tables: TableArrays[] = [];
   const files: InputFile[] = [];
+  const formats = new Set<InputFormat>();
   for (const { path, kind } of expandPaths(input.paths)) {
     checkKind(path, kind, input);
-    if (kind !== 'file') checkSignable(kind, path, input);
+    if (kind !== 'file') {
+      checkSignable(kind, path, input);
+      formats.add(kind);
+    }
     if (kind === 'pruned') tables.push(...(await prunedTables(path)));
     else if (kind === 'cube-dict') {
       parts.push({ table: tableOf(path), records: cubeDict(path, input.delta ?? false) });
@@ -54,6 +59,7 @@ export async function openSources(
   const arrays: NamedFile[] = [];
   for (const file of files) {
     const format = await formatOf(file, input);
+    formats.add(format);
     if (format === 'npy') arrays.push({ file, format });
     else if (format === 'npz' || format === 'safetensors') {
       tables.push(...(await archiveTables(file, format, input)));
@@ -62,6 +68,7 @@ export async function openSources(
       parts.push({ table: tableOf(file.path), records });
     }
   }
+  checkFormatOptions(input, formats);
   tables.push(...(await npyTables(arrays.map(({ file }) => file))));
   return gather(parts, tables, input);
 }
@@ -206,6 +213,7 @@ async function openStandardInput(
     );
   }
   checkSignable(format, 'standard input', input);
+  checkFormatOptions(input, new Set([format]));
   const file = await standardInput(stdin);
   try {
     if (format === 'npy') {

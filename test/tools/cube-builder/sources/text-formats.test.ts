@@ -4,10 +4,11 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 import { gzipSync } from 'node:zlib';
 import fc from 'fast-check';
+import { xxh64 } from '../../../../lib/core/hash.ts';
 import { keyToBigint } from '../../../../lib/core/keys.ts';
 import { ByteReader } from '../../../../tools/cube-builder/sources/byte-reader.ts';
 import { RecordScanner } from '../../../../tools/cube-builder/sources/delimited-text.ts';
-import { readKeys } from '../../../../tools/cube-builder/sources/key-file.ts';
+import { openKeys } from '../../../../tools/cube-builder/sources/key-file.ts';
 import { openSources } from '../../../../tools/cube-builder/sources/open-sources.ts';
 import type { InputSpec } from '../../../../tools/cube-builder/sources/row-source.ts';
 import { parseFloatBytes, parseKey } from '../../../../tools/cube-builder/sources/text-numbers.ts';
@@ -218,6 +219,13 @@ test('deleted keys follow the rows before them, whatever the order in the file',
   );
 });
 
+async function readKeys(path: string, slot?: number): Promise<Uint32Array> {
+  const words: number[] = [];
+  for await (const batch of (await openKeys(path, slot))())
+    for (const word of batch) words.push(word);
+  return Uint32Array.from(words);
+}
+
 test('a list of keys: text, .npy, .npz', async () => {
   const keys = [0n, 5n, 2n ** 64n - 1n];
   const asText = (words: Uint32Array): bigint[] =>
@@ -229,6 +237,13 @@ test('a list of keys: text, .npy, .npz', async () => {
   assert.deepEqual(asText(await readKeys(file('empty.txt', ''))), []);
   const many = Array.from({ length: 200_000 }, (_, i) => BigInt(i) * 10n ** 13n);
   assert.deepEqual(asText(await readKeys(file('many.txt', many.join('\n')))), many);
+  const signed = ['7', 'a,b', ' c\td', 'é'];
+  const features = `${signed[0]}\n${signed[1]}\r\n\n${signed.slice(2).join('\n')}`;
+  assert.deepEqual(
+    asText(await readKeys(file('features.txt', features), 14)),
+    signed.map((feature) => xxh64(Buffer.from(`14${feature}`))),
+  );
+  assert.deepEqual(asText(await readKeys(file('k.npy', npy('u8', [3], keyBytes(keys))), 14)), keys);
   await assert.rejects(readKeys(file('bad.txt', '1\n-2\n')), /bad.txt: byte 2: "-2" is no key/);
   await assert.rejects(readKeys(file('bad.npy', npy('f4', [1], Buffer.alloc(4)))), /f4 of shape/);
 });
