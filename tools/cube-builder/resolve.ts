@@ -1,6 +1,7 @@
 /**
- * Records of one key range to what a layer holds: equal keys meet, the last one in input order is meant. Sorted by
- * (high half of the mixed key, key), or left in input order where the keys ascend already and nobody needs the sort.
+ * Records of one key range to what a layer holds: equal keys meet, the last one in input order is meant. In the order of
+ * (high half of the mixed key, key) where that is asked for, else in that of the input: what is gathered then lies one after
+ * another in memory.
  */
 import { CubeError } from '../../lib/core/errors.ts';
 import { mixKey } from '../../lib/core/keys.ts';
@@ -14,7 +15,7 @@ export interface ResolveOptions {
   readonly mode: ResolveMode;
   /** A key that comes twice is an error. */
   readonly distinct: boolean;
-  /** Always sort by the mixed key. */
+  /** In order of the mixed key. */
   readonly sorted: boolean;
   /** Leading bits of the mixed key that all records share. */
   readonly knownBits: number;
@@ -24,8 +25,6 @@ export interface ResolveOptions {
 export interface Resolved {
   readonly upserts: Uint32Array;
   readonly deleted: Uint32Array;
-  /** Bytes of all upserts' payloads. */
-  readonly payloadBytes: number;
 }
 
 /** Beyond this, a bin of equal mixed bits is sorted by the engine: insertion would be quadratic. */
@@ -33,12 +32,15 @@ const INSERTION_MAX = 32;
 
 interface Scan {
   readonly offsets: Uint32Array;
-  /** Keys ascend strictly, nothing is deleted, nothing is of an old side. */
+  /** Keys ascend strictly. */
+  readonly ascending: boolean;
+  /** Nothing is deleted, nothing is of an old side: a key that comes once is a row. */
   readonly plain: boolean;
 }
 
 function scan(words: Uint32Array, count: number, scratch: Scratch): Scan {
   const offsets = scratch.words('offsets', count);
+  let ascending = true;
   let plain = true;
   let lastLow = 0;
   let lastHigh = -1;
@@ -46,14 +48,14 @@ function scan(words: Uint32Array, count: number, scratch: Scratch): Scan {
     const low = words[at]!;
     const high = words[at + 1]!;
     const tag = words[at + 2]!;
-    if (high < lastHigh || (high === lastHigh && low <= lastLow)) plain = false;
+    if (high < lastHigh || (high === lastHigh && low <= lastLow)) ascending = false;
     if (tag >= OLD_SIDE) plain = false;
     lastLow = low;
     lastHigh = high;
     offsets[i] = at;
     at += recordWords(tag);
   }
-  return { offsets, plain };
+  return { offsets, ascending, plain };
 }
 
 /** @throws CubeError INVALID_ARGUMENT naming a key that comes twice, where that is an error */
@@ -63,19 +65,20 @@ export function resolveRecords(
   options: ResolveOptions,
   scratch: Scratch,
 ): Resolved {
-  const { offsets, plain } = scan(words, count, scratch);
-  if (plain && !options.sorted) {
-    const bytes = words.length === 0 ? 0 : sumPayloads(words, offsets, count);
-    return { upserts: offsets, deleted: new Uint32Array(0), payloadBytes: bytes };
+  const { offsets, ascending, plain } = scan(words, count, scratch);
+  if (ascending && plain && !options.sorted) {
+    return { upserts: offsets, deleted: new Uint32Array(0) };
   }
-  const order = sortByMix(words, offsets, options.knownBits, scratch);
-  return pick(words, order, options);
+  const sorted = sortByMix(words, offsets, options.knownBits, scratch);
+  const { upserts, deleted } = pick(words, sorted, plain, options);
+  if (options.sorted) return { upserts, deleted };
+  return { upserts: upserts.length === count ? offsets : upserts.sort(), deleted };
 }
 
-function sumPayloads(words: Uint32Array, offsets: Uint32Array, count: number): number {
-  let bytes = 0;
-  for (let i = 0; i < count; i++) bytes += payloadBytes(words[offsets[i]! + 2]!);
-  return bytes;
+/** Offsets of records, and the high half of each one's mixed key. */
+interface Sorted {
+  readonly order: Uint32Array;
+  readonly highs: Uint32Array;
 }
 
 /** Counting sort into about as many bins as records, then each bin by (mixed high half, key), stable. */
@@ -84,7 +87,7 @@ function sortByMix(
   offsets: Uint32Array,
   knownBits: number,
   scratch: Scratch,
-): Uint32Array {
+): Sorted {
   const count = offsets.length;
   const binBits = Math.max(1, Math.min(28, 31 - Math.clz32(Math.max(1, count)), 32 - knownBits));
   const shift = 32 - binBits;
@@ -111,7 +114,7 @@ function sortByMix(
   for (let bin = 0; bin < 1 << binBits; bin++) {
     sortBin(words, order, sortedHighs, starts[bin]!, starts[bin + 1]!);
   }
-  return order;
+  return { order, highs: sortedHighs };
 }
 
 function sortBin(
@@ -173,17 +176,30 @@ function sameKey(words: Uint32Array, one: number, other: number): boolean {
   return words[one] === words[other] && words[one + 1] === words[other + 1];
 }
 
-/** Of each run of equal keys the last record counts: of each side, when two are compared. */
-function pick(words: Uint32Array, order: Uint32Array, options: ResolveOptions): Resolved {
+/**
+ * Of each run of equal keys the last record counts: of each side, when two are compared. A plain record whose mixed key is
+ * alone is a row, and not looked at: that would be a miss of the cache for each.
+ */
+function pick(
+  words: Uint32Array,
+  { order, highs }: Sorted,
+  plain: boolean,
+  options: ResolveOptions,
+): Resolved {
   const { mode } = options;
   const deleted: number[] = [];
+  const count = order.length;
   let kept = 0;
-  let bytes = 0;
-  for (let i = 0; i < order.length; ) {
+  for (let i = 0; i < count; ) {
     const first = order[i]!;
+    if (plain && (i + 1 === count || highs[i] !== highs[i + 1])) {
+      order[kept++] = first;
+      i += 1;
+      continue;
+    }
     let oldLast = -1;
     let newLast = -1;
-    for (; i < order.length && sameKey(words, order[i]!, first); i++) {
+    for (; i < count && sameKey(words, order[i]!, first); i++) {
       const at = order[i]!;
       const isOld = mode === 'diff' && (words[at + 2]! & OLD_SIDE) !== 0;
       if (options.distinct && (isOld ? oldLast : newLast) >= 0) refuseTwice(words, at);
@@ -194,13 +210,11 @@ function pick(words: Uint32Array, order: Uint32Array, options: ResolveOptions): 
     if (outcome === 'upsert') {
       // Never ahead of what is read: `kept` counts groups, `i` records.
       order[kept++] = newLast;
-      bytes += payloadBytes(words[newLast + 2]!);
     } else if (outcome === 'delete') {
       deleted.push(first);
     }
   }
-  const upserts = order.subarray(0, kept);
-  return { upserts, deleted: Uint32Array.from(deleted), payloadBytes: bytes };
+  return { upserts: order.subarray(0, kept), deleted: Uint32Array.from(deleted) };
 }
 
 function decide(
@@ -263,8 +277,10 @@ export function rowsOf(
 /** Values one after another, and where each ends. */
 export function valuesOf(
   words: Uint32Array,
-  { upserts, payloadBytes: total }: Resolved,
+  upserts: Uint32Array,
 ): { values: Uint8Array; ends: Uint32Array } {
+  let total = 0;
+  for (let i = 0; i < upserts.length; i++) total += payloadBytes(words[upserts[i]! + 2]!);
   const values = new Uint8Array(total);
   const ends = new Uint32Array(upserts.length);
   const bytes = new Uint8Array(words.buffer, words.byteOffset, words.byteLength);

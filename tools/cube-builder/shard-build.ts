@@ -92,7 +92,7 @@ function encode(
   const { upserts } = resolved;
   const keys = keysOf(words, upserts, scratch.words('keys', 2 * upserts.length));
   if (dtype === 'bytes') {
-    return { part: { keys, ...valuesOf(words, resolved) }, errors: NO_ERRORS };
+    return { part: { keys, ...valuesOf(words, upserts) }, errors: NO_ERRORS };
   }
   const stored = task.rowsAre === 'stored';
   const rowWords = stored ? rowBytesOf(dtype, dim) / 4 : dim;
