@@ -168,7 +168,8 @@ function checkOtherReaders(cut: CutModel, ids: ReadonlySet<string>): void {
 function checkHash({ hash }: TrainedFeatures, { tables, lookups }: CutModel): void {
   if (hash.scheme === 'raw' && hash.modulo === 0n) return;
   const direct = new Set(lookups.filter((l) => plainColumns(l)).map(({ table }) => table));
-  for (const { source, rows } of tables.filter((table) => direct.has(table.source))) {
+  const byPosition = tables.filter((t) => t.readKeys === undefined && t.isExternal !== true);
+  for (const { source, rows } of byPosition.filter((table) => direct.has(table.source))) {
     if (hash.modulo === 0n || hash.modulo > BigInt(rows)) {
       const keys = hash.modulo === 0n ? 'unbounded keys (modulo 0)' : `modulo ${hash.modulo}`;
       mismatch(`its hash has ${keys}, table ${JSON.stringify(source)} has ${rows} rows`);

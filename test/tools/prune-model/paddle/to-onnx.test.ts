@@ -1,0 +1,68 @@
+/** Programs converted to ONNX: sequences of one length, and the CTR network of both styles. */
+import assert from 'node:assert/strict';
+import { join } from 'node:path';
+import { test } from 'node:test';
+import { OnnxModel } from '../../../../lib/platform/onnx.ts';
+import { ctrDnn } from '../ctr-programs.ts';
+import { INT64, type ModelFiles, modelOf, op } from '../paddle-builder.ts';
+import { PaddleHarness } from '../paddle-harness.ts';
+
+test('sequence_pool over one id and over several, each input with a length of its own', async () => {
+  const harness = new PaddleHarness();
+  for (const pooltype of ['SUM', 'AVERAGE', 'SQRT', 'MAX', 'LAST', 'FIRST']) {
+    const files = pools(pooltype);
+    for (const [a, b] of [
+      [1, 1],
+      [4, 2],
+    ] as const) {
+      const report = await harness.pruneTo(harness.writeModel(files), {
+        to: 'onnx',
+        sequenceLengths: [String(b), `a=${a}`],
+      });
+      assert.ok(report.verify!.maxAbsDifference <= 1e-5);
+      const loaded = await OnnxModel.load(join(harness.output, 'model.onnx'));
+      const shapes = loaded.inputs.map(({ name, shape }) => [name, ...shape]);
+      const rows = (name: string, length: number): unknown[] =>
+        length === 1 ? [name, 'batch', 3] : [name, 'batch', length, 3];
+      assert.deepEqual(shapes, [rows('e', a), rows('f', b), ['dense', 'batch', 3]]);
+      await loaded.release();
+    }
+  }
+});
+
+/** A lookup with a pool behind it, one that pools itself, and dense values. */
+function pools(pooltype: string): ModelFiles {
+  return modelOf({
+    vars: [
+      { name: 't', dims: [9, 3], persistable: true },
+      ...['a', 'b'].map((name) => ({ name, dims: [-1, 1], type: INT64, lodLevel: 1 })),
+      { name: 'dense', dims: [-1, 3] },
+      { name: 'e', dims: [-1, 3], lodLevel: 1 },
+      ...['f', 'p', 'y'].map((name) => ({ name, dims: [-1, 3] })),
+    ],
+    feeds: ['a', 'b', 'dense'],
+    fetches: ['y'],
+    ops: [
+      op('lookup_table', { W: 't', Ids: 'a' }, { Out: 'e' }),
+      op('fused_embedding_seq_pool', { W: 't', Ids: 'b' }, { Out: 'f' }, { combiner: 'sum' }),
+      op('sequence_pool', { X: 'e' }, { Out: 'p' }, { pooltype }),
+      op('sum', { X: ['p', 'f', 'dense'] }, { Out: 'y' }),
+    ],
+  });
+}
+
+test('both styles of the CTR network are converted with the same input names', async () => {
+  const harness = new PaddleHarness();
+  for (const style of [1, 2] as const) {
+    const files = ctrDnn({ slots: 26, rows: 101, dim: 10, hidden: [40, 40], style });
+    const report = await harness.pruneTo(harness.writeModel(files, 'combined'), { to: 'onnx' });
+    assert.ok(report.verify!.maxAbsDifference <= 1e-5);
+    const loaded = await OnnxModel.load(join(harness.output, 'model.onnx'));
+    const rows = Array.from({ length: 26 }, (_, i) => `embedding_${i}.tmp_0`);
+    assert.deepEqual(
+      loaded.inputs.map(({ name }) => name),
+      ['dense_input', ...rows],
+    );
+    await loaded.release();
+  }
+});
