@@ -78,7 +78,7 @@ function expectedScores(model: string, bytes: Uint8Array, lines: readonly string
   ]);
   const program = readProgram(bytes, model);
   const graph = new ProgramGraph(program, []);
-  const parameters = new Parameters(model, program, { given: undefined, mayMiss: new Set() });
+  const parameters = new Parameters(model, program, {});
   const lookups = findLookups(graph, parameters);
   const random = new RandomNumbers(1);
   const rows = new Map(lookups.map(({ table }) => [table, new SampledRows(table, random)]));

@@ -35,11 +35,12 @@ export function cutPaddleModel(path: string, options: PaddleOptions): CutModel |
   const bytes = readFile(path);
   const read = readProgram(bytes, path);
   const program = options.fetch.length > 0 ? inInferenceForm(read) : read;
+  const graph = new ProgramGraph(program, options.fetch);
   const parameters = new Parameters(path, program, {
     given: options.params,
     mayMiss: remoteTables(program),
+    needed: graph.neededNames(),
   });
-  const graph = new ProgramGraph(program, options.fetch);
   const found = findLookups(graph, parameters);
   if (found.length === 0) return undefined;
   const cut = cutProgram(graph, found);

@@ -134,12 +134,12 @@ interface Pruned {
 function runProgram(full: PaddleProof, folder: string): Pruned {
   const path = join(folder, basename(full.path));
   const program = readProgram(readFile(path), path);
+  const graph = new ProgramGraph(program, []);
   const { combined } = full.parameters;
   const parameters = new Parameters(path, program, {
     given: combined === undefined ? folder : join(folder, combined),
-    mayMiss: new Set(),
+    needed: graph.neededNames(),
   });
-  const graph = new ProgramGraph(program, []);
   const pieces = { path, graph, parameters, lookups: [] };
   const interpreter = new Interpreter(graph, new ParameterValues(pieces, new Map()));
   return { run: async (feeds) => interpreter.run(feeds), close: async () => undefined };

@@ -32,23 +32,32 @@ function byBytes(a: string, b: string): number {
   return x.length - y.length;
 }
 
+export interface ParameterOptions {
+  /** File or folder of --params. */
+  readonly given?: string | undefined;
+  /** Tables that a server may hold. */
+  readonly mayMiss?: ReadonlySet<string>;
+  /** What the outputs need: of the others a file of their own may be missing; all when it is not said. */
+  readonly needed?: ReadonlySet<string>;
+}
+
 export class Parameters {
   /** Name of the combined file; undefined when each variable has its own. */
   readonly combined: string | undefined;
   readonly #parameters = new Map<string, Parameter>();
   readonly #absent = new Set<string>();
 
-  /** @param given the file (or folder) of --params. @throws CubeError CORRUPT when data is missing or of the wrong size */
-  constructor(
-    model: string,
-    program: Program,
-    options: { given: string | undefined; mayMiss: ReadonlySet<string> },
-  ) {
+  /** @throws CubeError CORRUPT when data is missing or of the wrong size */
+  constructor(model: string, program: Program, options: ParameterOptions) {
     const place = findParameters(model, options.given);
     this.combined = place.file === undefined ? undefined : basename(place.file);
     const variables = parametersOf(program);
-    if (place.file !== undefined) this.#openCombined(place.file, variables, options.mayMiss);
-    else this.#openSeparate(place.folder, variables, options.mayMiss);
+    const { mayMiss = new Set(), needed } = options;
+    if (place.file !== undefined) this.#openCombined(place.file, variables, mayMiss);
+    else {
+      const idle = variables.map(({ name }) => name).filter((name) => needed?.has(name) === false);
+      this.#openSeparate(place.folder, variables, new Set([...mayMiss, ...idle]));
+    }
   }
 
   /** All that are there, in the order of a combined file. */

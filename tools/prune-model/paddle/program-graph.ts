@@ -53,6 +53,11 @@ export class ProgramGraph {
     throw invalid(`nothing declares the variable ${JSON.stringify(name)}`);
   }
 
+  /** Every variable that is read on the way to the outputs. */
+  neededNames(): Set<string> {
+    return new Set([...this.#readers.keys(), ...this.outputs.map(({ name }) => name)]);
+  }
+
   isParameter(name: string): boolean {
     return isParameter(this.variable(name)) && this.makers(name).length === 0;
   }

@@ -216,6 +216,8 @@ test('--fetch goes backwards from a prediction: label, reader, loss and training
     variable({ name: 'w', dims: [4, 2], persistable: true }),
     variable({ name: 'e', dims: [-1, 4] }),
     variable({ name: 'mask', dims: [-1, 4] }),
+    // Not saved with the others: only training needs it.
+    variable({ name: 'rate', dims: [1], persistable: true }),
     ...Object.entries(values).map(([name, dims]) => variable({ name, dims })),
   ];
   const ops = [
@@ -232,7 +234,7 @@ test('--fetch goes backwards from a prediction: label, reader, loss and training
     op('mul', { X: 'dropped', Y: 'w' }, { Out: 'predict' }),
     op('cross_entropy', { X: 'predict', Label: 'label' }, { Y: 'cost' }),
     op('mean', { X: 'cost' }, { Out: 'loss' }),
-    op('sgd', { Param: 'w', Grad: 'loss' }, { ParamOut: 'w' }),
+    op('sgd', { Param: 'w', Grad: 'loss', LearningRate: 'rate' }, { ParamOut: 'w' }),
   ];
   const params = {
     t: { dims: [5, 4], values: wave(20, 1) },
