@@ -1,4 +1,5 @@
 /** Attributes of operators, with the defaults of Paddle's operator definitions. */
+import { CubeError } from '../../../lib/core/errors.ts';
 import type { Op } from './program.ts';
 
 export function numberOf({ attrs }: Op, name: string, otherwise: number): number {
@@ -22,9 +23,14 @@ export function inputOf({ inputs }: Op, parameter: string): string | undefined {
   return inputs.get(parameter)?.[0];
 }
 
-/** Counted from the end when negative. */
+/** Counted from the end when negative. @throws CubeError CORRUPT when a tensor of so many axes has no such one */
 export function axisOf(axis: number, rank: number): number {
-  return axis < 0 ? axis + rank : axis;
+  const from = axis < 0 ? axis + rank : axis;
+  if (from >= 0 && from < rank) return from;
+  throw new CubeError(
+    'CORRUPT',
+    `the program cannot run: axis ${axis} of a tensor of ${rank} axes`,
+  );
 }
 
 /** Sizes of the parts of a split. @returns undefined when they do not fill the axis */

@@ -159,7 +159,9 @@ const slice: Kernel = (step) => {
   checkComputed(step);
   const { op } = step;
   let tensor = step.input('Input');
-  numbersOf(op, 'axes').forEach((named, i) => {
+  const axes = numbersOf(op, 'axes');
+  if (new Set(axes).size < axes.length) throw step.error('it slices an axis twice');
+  axes.forEach((named, i) => {
     const axis = axisOf(named, tensor.dims.length);
     const [outer, size, inner] = aroundAxis(tensor.dims, axis);
     const start = numbersOf(op, 'starts')[i] ?? 0;
@@ -173,6 +175,9 @@ const slice: Kernel = (step) => {
     tensor = target;
   });
   const gone = numbersOf(op, 'decrease_axis');
+  if (gone.some((axis) => tensor.dims[axis] !== 1)) {
+    throw step.error(`[${tensor.dims.join(', ')}] cannot lose its axes ${gone.join(', ')}`);
+  }
   const rest = tensor.dims.filter((_, i) => !gone.includes(i));
   const isNumber = rest.length === 0 && step.declaredRank('Out') === 1;
   step.set('Out', withDims(tensor, isNumber ? [1] : rest));
