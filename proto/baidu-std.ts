@@ -8,6 +8,7 @@
 import { CubeError } from '../lib/core/errors.ts';
 import {
   decodeFrame,
+  ERROR_NAME_KEY,
   emptyFrame,
   FRAME_HEADER_BYTES,
   FRAME_MAGIC,
@@ -276,12 +277,17 @@ export function setChecksum(
   output.view.setUint32(at, checksum);
 }
 
-/** Appends a whole error response; `request` undefined: an error of the connection, without correlation id. */
+/**
+ * Appends a whole error response.
+ * @param request undefined: an error of the connection, without correlation id
+ * @param errorName the exact code where several share the number
+ */
 export function writeErrorResponse(
   output: OutputBuffer,
   request: ReplyTo | undefined,
   errorCode: number,
   errorText: string,
+  errorName = '',
 ): void {
   const frameStart = output.reserve(FRAME_HEADER_BYTES);
   const text = new TextEncoder().encode(errorText);
@@ -300,8 +306,17 @@ export function writeErrorResponse(
     if (correlationStart === correlationEnd) output.appendByte(0);
     output.appendRange(bytes, correlationStart, correlationEnd);
   }
+  if (errorName !== '') appendErrorName(output, errorName);
   output.append(NO_CONTENT_TYPE_AND_CHECKSUM);
   finishFrame(output, frameStart, output.length);
+}
+
+/** One of the meta's user_fields. */
+function appendErrorName(output: OutputBuffer, name: string): void {
+  output.appendByte(0x4a);
+  output.appendVarint(4 + ERROR_NAME_KEY.length + name.length);
+  output.appendString(0x0a, ERROR_NAME_KEY);
+  output.appendString(0x12, name);
 }
 
 /** Writes the header of the frame that began at `frameStart` and ends where the output ends. */

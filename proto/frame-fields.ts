@@ -9,6 +9,10 @@ export const FRAME_MAGIC = 0x50525043; // "PRPC"
 export const COMPRESSION_NAMES: readonly string[] = ['none', 'snappy', 'gzip', 'zlib', 'lz4'];
 export const CONTENT_NAMES: readonly string[] = ['pb', 'json', 'proto-json', 'proto-text'];
 const CHECKSUM_CRC32C = 1;
+/** As in the trailers of gRPC errors. */
+export const ERROR_NAME_KEY = 'hypercube-code';
+/** Longer than any code. */
+const ERROR_NAME_BYTES_MAX = 64;
 const NO_BYTES = new Uint8Array(0);
 const textDecoder = new TextDecoder('utf-8');
 
@@ -31,6 +35,8 @@ export interface FrameFields {
   requestIdEnd: number;
   errorCode: number;
   errorText: string;
+  /** The exact code where several share `errorCode` (user_fields, key ERROR_NAME_KEY); empty: the number says it. */
+  errorName: string;
   /** Of the payload as it lies here: 0 none, 1 snappy, 2 gzip, 3 zlib, 4 LZ4. The attachment is never compressed. */
   compressType: number;
   /** Of the payload: 0 protobuf, 1 JSON. */
@@ -68,6 +74,7 @@ export function emptyFrame(): FrameFields {
     requestIdEnd: 0,
     errorCode: 0,
     errorText: '',
+    errorName: '',
     compressType: 0,
     contentType: 0,
     checksumType: 0,
@@ -115,6 +122,7 @@ export function decodeFrame(
   frame.requestIdEnd = 0;
   frame.errorCode = 0;
   frame.errorText = '';
+  frame.errorName = '';
   frame.compressType = 0;
   frame.contentType = 0;
   frame.checksumType = 0;
@@ -186,6 +194,8 @@ function decodeRareMeta(reader: WireReader, frame: FrameFields): void {
     const value = reader.message();
     frame.authenticationStart = value.position;
     frame.authenticationEnd = value.end;
+  } else if (field === 9 && wireType === WIRE_BYTES) {
+    decodeUserField(reader.message(), frame);
   } else {
     if (field === 8 && wireType === WIRE_BYTES) {
       frame.defect = new CubeError(
@@ -195,6 +205,24 @@ function decodeRareMeta(reader: WireReader, frame: FrameFields): void {
     }
     reader.skip();
   }
+}
+
+/** Of all user fields, which are a caller's own, only the code of an error is read. */
+function decodeUserField(reader: WireReader, frame: FrameFields): void {
+  let key = '';
+  let value = '';
+  while (reader.next()) {
+    const { field, wireType } = reader;
+    if (frame.isRequest || wireType !== WIRE_BYTES || field > 2) reader.skip();
+    else if (field === 1) key = shortText(reader);
+    else value = shortText(reader);
+  }
+  if (key === ERROR_NAME_KEY) frame.errorName = value;
+}
+
+function shortText(reader: WireReader): string {
+  const bytes = reader.view();
+  return bytes.length > ERROR_NAME_BYTES_MAX ? '' : textDecoder.decode(bytes);
 }
 
 function checkTypes(frame: FrameFields): void {

@@ -5,8 +5,8 @@ import { OutputBuffer, varintBytes } from './output-buffer.ts';
 
 const NO_BYTES = new Uint8Array(0);
 const CHECKSUM_BYTES = 4;
-/** checksum_type = 1, and tag and length of checksum_value. */
-const CRC32C_FIELDS: Uint8Array = Uint8Array.of(0x58, 1, 0x62, CHECKSUM_BYTES);
+/** checksum_with_attachment, checksum_type = 1, and tag and length of checksum_value. */
+const CRC32C_FIELDS: Uint8Array = Uint8Array.of(0x68, 1, 0x58, 1, 0x62, CHECKSUM_BYTES);
 
 export interface RequestCall {
   /** In 0 … 2^53. */
@@ -17,12 +17,12 @@ export interface RequestCall {
   readonly payload: Uint8Array;
   readonly attachment: Uint8Array;
   readonly compressType?: number;
-  /** Masked crc32c of the payload as it is here. */
+  /** Masked crc32c of the payload as it is here, and the attachment after it. */
   readonly checksum?: number | undefined;
 }
 
 /** Room for the fields of a request's meta that follow its prefix. */
-const META_REST_BYTES = 10 + 6 + 2 + 8;
+const META_REST_BYTES = 10 + 6 + 2 + 10;
 
 /**
  * Requests to one method. What they have in common is encoded once: frame header, names, timeout. A client calls with the same

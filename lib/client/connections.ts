@@ -4,7 +4,7 @@
  * new connection for every call, for peers that insist on it.
  */
 import { CubeError } from '../core/errors.ts';
-import { type CallResult, Channel } from '../rpc/channel.ts';
+import { type CallOptions, type CallResult, Channel } from '../rpc/channel.ts';
 
 export const CONNECTION_TYPES = ['single', 'pooled', 'short'] as const;
 export type ConnectionType = (typeof CONNECTION_TYPES)[number];
@@ -17,6 +17,7 @@ export interface Connections {
     payload: Uint8Array,
     attachment: Uint8Array,
     timeoutMs: number,
+    options?: CallOptions,
   ): Promise<CallResult>;
   /** Fails what is pending; later calls are refused. */
   close(): void;
@@ -67,6 +68,7 @@ class OwnConnections implements Connections {
     payload: Uint8Array,
     attachment: Uint8Array,
     timeoutMs: number,
+    options?: CallOptions,
   ): Promise<CallResult> {
     if (this.#closed) throw this.#refused('UNAVAILABLE', 'the connections were closed');
     if (this.#busy.size >= OPEN_MAX) {
@@ -76,7 +78,7 @@ class OwnConnections implements Connections {
     this.#busy.add(channel);
     let reusable = false;
     try {
-      const result = await channel.call(service, method, payload, attachment, timeoutMs);
+      const result = await channel.call(service, method, payload, attachment, timeoutMs, options);
       reusable = true;
       return result;
     } finally {

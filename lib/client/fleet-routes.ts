@@ -16,6 +16,11 @@ export interface RouteOptions {
   readonly policy?: CallPolicy | ((bundle: string) => CallPolicy);
   /** Default single. */
   readonly connectionType?: ConnectionType;
+  /**
+   * Every request and answer travels with a crc32c, so that what the network damages is asked again and never given out.
+   * Default false: TCP's own 16 bits. The servers must know checksums (ours and brpc of today do).
+   */
+  readonly checksum?: boolean;
   /** Told when a replica fails and when it is back; never a line a request. */
   readonly logger?: ClientLogger;
 }
@@ -109,8 +114,9 @@ export class FleetRoutes {
   #replica(endpoint: string): Replica {
     let replica = this.#replicas.get(endpoint);
     if (replica === undefined) {
-      const { connectionType = 'single', logger } = this.#options;
-      replica = new Replica(endpoint, connectionType, logger);
+      const { connectionType = 'single', logger, checksum = false } = this.#options;
+      const callOptions = checksum ? { checksum } : undefined;
+      replica = new Replica(endpoint, connectionType, logger, callOptions);
       this.#replicas.set(endpoint, replica);
     }
     return replica;

@@ -20,7 +20,7 @@ import {
 } from './scatter.ts';
 import { type Asked, takeRows, takeValues } from './shard-answer.ts';
 import { ShardCall, type ShardFailure, type ShardQuestion } from './shard-call.ts';
-import { halves, isTooLarge } from './shard-requests.ts';
+import { halves } from './shard-requests.ts';
 import type { ValueTarget } from './value-target.ts';
 
 /** Of rows that one answer may carry: far below the 64 MiB that servers allow. */
@@ -111,7 +111,7 @@ export class LookupCall {
     const failure = await new ShardCall(this.#context, set, question).run();
     if (failure === undefined) return;
     if (failure.fatal === undefined) this.#giveUp(request, failure);
-    else if (isTooLarge(failure.fatal) && this.#canHalve(request)) {
+    else if (failure.fatal.code === 'TOO_LARGE' && this.#canHalve(request)) {
       await Promise.all(halves(request).map((half) => this.#ask(half)));
     } else this.#fatal ??= this.#located(failure.fatal, request.shard, failure.endpoint);
   }

@@ -3,7 +3,7 @@
  * the same object for every bundle and shard count that the fleet lists the endpoint under.
  */
 import type { CubeError } from '../core/errors.ts';
-import type { CallResult } from '../rpc/channel.ts';
+import type { CallOptions, CallResult } from '../rpc/channel.ts';
 import { type Connections, type ConnectionType, openConnections } from './connections.ts';
 
 /** A replica that failed is avoided for this long, doubled with each further failure, … */
@@ -52,6 +52,7 @@ function jitter(ms: number): number {
 export class Replica {
   readonly endpoint: string;
   readonly #connections: Connections;
+  readonly #callOptions: CallOptions | undefined;
   readonly #logger: ClientLogger | undefined;
   #failures = 0;
   #retryAtMs = 0;
@@ -67,9 +68,15 @@ export class Replica {
   #failureCount = 0;
   #answered = false;
 
-  constructor(endpoint: string, connectionType: ConnectionType, logger: ClientLogger | undefined) {
+  constructor(
+    endpoint: string,
+    connectionType: ConnectionType,
+    logger: ClientLogger | undefined,
+    callOptions?: CallOptions,
+  ) {
     this.endpoint = endpoint;
     this.#connections = openConnections(endpoint, connectionType, BACKOFF_MAX_MS);
+    this.#callOptions = callOptions;
     this.#logger = logger;
   }
 
@@ -85,7 +92,8 @@ export class Replica {
     this.#inFlight++;
     this.#requestCount++;
     this.#startedSumMs += nowMs;
-    return this.#connections.call(service, method, payload, attachment, timeoutMs);
+    const options = this.#callOptions;
+    return this.#connections.call(service, method, payload, attachment, timeoutMs, options);
   }
 
   /**

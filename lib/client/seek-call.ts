@@ -10,7 +10,7 @@ import type { CallContext, ShardSubject } from './replica-probe.ts';
 import type { ReplicaSet } from './replica-set.ts';
 import type { RequestLimits, Scatter, ShardRequest } from './scatter.ts';
 import { ShardCall, type ShardQuestion } from './shard-call.ts';
-import { halves, isTooLarge } from './shard-requests.ts';
+import { halves } from './shard-requests.ts';
 import type { ValueTarget } from './value-target.ts';
 
 export interface SeekSummary {
@@ -168,7 +168,7 @@ export class SeekCall {
     if (failure === undefined) return;
     const { fatal, reason, endpoint } = failure;
     if (fatal === undefined) this.#giveUp(request, reason);
-    else if (isTooLarge(fatal) && request.end - request.start > 1) {
+    else if (fatal.code === 'TOO_LARGE' && request.end - request.start > 1) {
       await Promise.all(halves(request).map((half) => this.#ask(half)));
     } else {
       const text = `dict ${this.task.dict}, shard ${request.shard} at ${endpoint}: ${fatal.message}`;

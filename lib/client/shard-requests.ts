@@ -1,14 +1,5 @@
 /** Requests that a server found too large, cut again: what an answer weighs is known before only where rows have one size. */
-import type { CubeError } from '../core/errors.ts';
 import type { RequestPart, ShardRequest } from './scatter.ts';
-
-/** On the wire TOO_LARGE has the number of a bad request, as brpc has one for both: the text tells them apart. */
-export function isTooLarge({ code, message }: CubeError): boolean {
-  return (
-    code === 'TOO_LARGE' ||
-    (code === 'INVALID_ARGUMENT' && /; (split (it|the lookup)|seek fewer keys)/.test(message))
-  );
-}
 
 /** A request as two of half its keys. */
 export function halves({ shard, start, end, parts }: ShardRequest): ShardRequest[] {

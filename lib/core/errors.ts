@@ -27,6 +27,7 @@ export type ErrorCode =
   | 'STOPPING'
   | 'DEADLINE_EXCEEDED'
   | 'CORRUPT'
+  | 'DAMAGED'
   | 'IO'
   | 'INTERNAL';
 
@@ -58,6 +59,8 @@ export const ERROR_STATUS: Readonly<Record<ErrorCode, ErrorStatus>> = {
   DEADLINE_EXCEEDED: { http: 504, grpc: 4, brpc: 1008, retryable: false },
   /** A file's bytes are not what they must be. Stops the load. */
   CORRUPT: { http: 500, grpc: 15, brpc: 3006, retryable: false },
+  /** The caller's bytes are not what their checksum says: the way hurt them, and another try may come through whole. */
+  DAMAGED: { http: 400, grpc: 15, brpc: 1003, retryable: true },
   /** The operating system refused: disk full, permission, port in use. */
   IO: { http: 500, grpc: 13, brpc: 3007, retryable: false },
   INTERNAL: { http: 500, grpc: 13, brpc: 2001, retryable: false },
@@ -68,6 +71,14 @@ const codeOfBrpc = new Map<number, ErrorCode>(
     .reverse()
     .map(([code, status]) => [status.brpc, code]),
 );
+
+/**
+ * What a baidu_std error says beside its number where several codes share one: brpc has a single number for a bad request, a large
+ * one and a damaged one. Empty where the number alone says it.
+ */
+export function codeNameOf(code: ErrorCode): string {
+  return codeOfBrpc.get(ERROR_STATUS[code].brpc) === code ? '' : code;
+}
 
 /** A failure that a user can act on: what was wrong, where, and what to do, in one message. */
 export class CubeError extends Error {
@@ -83,8 +94,15 @@ export class CubeError extends Error {
     return ERROR_STATUS[this.code];
   }
 
-  /** The error that a peer sent as a brpc error code; unknown codes are INTERNAL. */
-  static fromBrpc(errorCode: number, text: string): CubeError {
+  /**
+   * The error that a peer sent as a brpc error code; unknown codes are INTERNAL.
+   * @param name what `codeNameOf` gave; empty, unknown or another number's: the number decides
+   */
+  static fromBrpc(errorCode: number, text: string, name = ''): CubeError {
+    const named = Object.hasOwn(ERROR_STATUS, name) ? (name as ErrorCode) : undefined;
+    if (named !== undefined && ERROR_STATUS[named].brpc === errorCode) {
+      return new CubeError(named, text);
+    }
     return new CubeError(codeOfBrpc.get(errorCode) ?? 'INTERNAL', text);
   }
 

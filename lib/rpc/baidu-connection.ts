@@ -14,7 +14,7 @@ import {
   writeErrorResponse,
 } from '../../proto/baidu-std.ts';
 import type { OutputBuffer } from '../../proto/output-buffer.ts';
-import { CubeError } from '../core/errors.ts';
+import { CubeError, codeNameOf } from '../core/errors.ts';
 import { ERROR_TEXT_CHARS_MAX } from '../core/limits.ts';
 import { systemClock } from '../platform/clock.ts';
 import type { BaiduHost } from './baidu-host.ts';
@@ -227,7 +227,7 @@ export class BaiduConnection implements Caller {
     const { brpc } = error.status;
     const message = error.message.slice(0, ERROR_TEXT_CHARS_MAX);
     const text = `[${formatEndpoint(localAddress, localPort)}][E${brpc}]${message}`;
-    writeErrorResponse(output, request, brpc, text);
+    writeErrorResponse(output, request, brpc, text, codeNameOf(error.code));
   }
 
   #flush(): void {

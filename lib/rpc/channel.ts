@@ -34,7 +34,10 @@ export interface CallResult {
 export interface CallOptions {
   /** The payload travels compressed, and the answer's comes back so: 1 snappy, 2 gzip, 3 zlib, 4 LZ4. */
   readonly compressType?: 1 | 2 | 3 | 4;
-  /** The payload travels with a crc32c, and the answer's comes back with one, which is verified. */
+  /**
+   * Payload and attachment travel with a crc32c, which the server verifies, and the answer must come back with one that is right.
+   * A server that knows no checksums fails every such call.
+   */
   readonly checksum?: boolean;
 }
 
@@ -42,6 +45,7 @@ interface PendingCall {
   readonly correlation: number;
   readonly deadlineMs: number;
   readonly timeoutMs: number;
+  readonly checksum: boolean;
   resolve(result: CallResult): void;
   reject(error: CubeError): void;
 }
@@ -121,15 +125,16 @@ export class Channel {
     if (options === PLAIN) {
       target.write(this.#output, { correlation, timeoutMs, payload, attachment });
     } else {
-      const sealed = sealRequest(payload, options);
+      const sealed = sealRequest(payload, attachment, options);
       target.write(this.#output, { correlation, timeoutMs, attachment, ...sealed });
     }
     this.#scheduleFlush();
     if (this.#waitingSinceMs === 0) this.#waitingSinceMs = nowMs;
     const deadlineMs = nowMs + timeoutMs;
     this.#armTimer(deadlineMs, nowMs);
+    const { checksum = false } = options;
     return new Promise((resolve, reject) => {
-      this.#places[place] = { correlation, deadlineMs, timeoutMs, resolve, reject };
+      this.#places[place] = { correlation, deadlineMs, timeoutMs, checksum, resolve, reject };
     });
   }
 
@@ -245,9 +250,13 @@ export class Channel {
     if (pending?.correlation !== correlation) return true; // its deadline passed before
     this.#free(place);
     if (frame.errorCode !== 0) {
-      pending.reject(CubeError.fromBrpc(frame.errorCode, frame.errorText));
+      pending.reject(CubeError.fromBrpc(frame.errorCode, frame.errorText, frame.errorName));
     } else if (frame.defect !== undefined) {
       pending.reject(frame.defect);
+    } else if (pending.checksum && !(frame.checksumType !== 0 && frame.checksumWithAttachment)) {
+      const text =
+        'its answer has no checksum: it was damaged on the way, or that server knows none';
+      pending.reject(this.#unavailable(text));
     } else this.#resolve(pending, frame);
     return true;
   }

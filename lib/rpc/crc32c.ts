@@ -18,10 +18,13 @@ function makeTables(): Int32Array {
   return words;
 }
 
-/** Of `bytes[start..end)`, as unsigned 32 bits. */
-export function crc32c(bytes: Uint8Array, start: number, end: number): number {
+/**
+ * Of `bytes[start..end)`, as unsigned 32 bits.
+ * @param before of the bytes that these follow
+ */
+export function crc32c(bytes: Uint8Array, start: number, end: number, before = 0): number {
   const t = tables;
-  let crc = -1;
+  let crc = ~before;
   let at = start;
   for (; at + 8 <= end; at += 8) {
     const low =

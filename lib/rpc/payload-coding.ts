@@ -55,15 +55,18 @@ export function openPayload(frame: Frame, payloadBytesMax: number): Frame {
   };
 }
 
-/** A request's payload as it will travel, and what its meta says of it. */
+/** A request's payload as it will travel, and what its meta says of it and of the attachment. */
 export function sealRequest(
   payload: Uint8Array,
+  attachment: Uint8Array,
   { compressType = 0, checksum = false }: { compressType?: number; checksum?: boolean },
 ): { payload: Uint8Array; compressType: number; checksum: number | undefined } {
   // brpc takes an LZ4 block of nothing for damage.
   const type = compressType === COMPRESSION_LZ4 && payload.length === 0 ? 0 : compressType;
   const sealed = type === 0 ? payload : compress(type, payload);
-  const sum = checksum ? maskCrc(crc32c(sealed, 0, sealed.length)) : undefined;
+  if (!checksum) return { payload: sealed, compressType: type, checksum: undefined };
+  const ofPayload = crc32c(sealed, 0, sealed.length);
+  const sum = maskCrc(crc32c(attachment, 0, attachment.length, ofPayload));
   return { payload: sealed, compressType: type, checksum: sum };
 }
 
@@ -117,7 +120,7 @@ function verifyChecksum(frame: Frame): void {
   const end = frame.checksumWithAttachment ? attachmentEnd : payloadEnd;
   if (maskCrc(crc32c(bytes, payloadStart, end)) === sent) return;
   throw new CubeError(
-    'INVALID_ARGUMENT',
-    `the payload (${end - payloadStart} bytes) is not what its crc32c says: it was damaged on the way; send it again`,
+    'DAMAGED',
+    `the message (${end - payloadStart} bytes) is not what its crc32c says: it was damaged on the way; send it again`,
   );
 }

@@ -3,7 +3,7 @@
  * are made here, byte by byte, so that no server of ours has to have them.
  */
 import { createServer, type Server, type Socket } from 'node:net';
-import { CubeError, ERROR_STATUS, type ErrorCode } from '../../lib/core/errors.ts';
+import { CubeError, codeNameOf, ERROR_STATUS, type ErrorCode } from '../../lib/core/errors.ts';
 import { keyToBigint } from '../../lib/core/keys.ts';
 import type { TableDtype } from '../../lib/core/manifest.ts';
 import { rowBytesOf } from '../../lib/core/row-codec.ts';
@@ -128,14 +128,15 @@ export class ShardServer {
     }
     if (behaviour in ERROR_STATUS) {
       const code = behaviour as ErrorCode;
-      writeErrorResponse(output, frame, ERROR_STATUS[code].brpc, `told to say ${code}`);
+      const text = `told to say ${code}`;
+      writeErrorResponse(output, frame, ERROR_STATUS[code].brpc, text, codeNameOf(code));
     } else {
       try {
         this.#answer(output, frame, head, behaviour);
       } catch (error) {
-        const { status, message } = CubeError.from(error);
+        const { status, message, code } = CubeError.from(error);
         output.truncate(0);
-        writeErrorResponse(output, frame, status.brpc, message);
+        writeErrorResponse(output, frame, status.brpc, message, codeNameOf(code));
       }
     }
     if (behaviour === 'answer late') setTimeout(() => socket.write(output.written()), LATE_MS);

@@ -1,59 +1,18 @@
 /** The client on our own server's lookups and seeks, over a real socket: tables of every dtype, against a Map. */
 import assert from 'node:assert/strict';
-import { type TestContext, test } from 'node:test';
+import { test } from 'node:test';
 import fc from 'fast-check';
-import { DictService } from '../../cube-server/dict-service.ts';
-import { HeldVersions } from '../../cube-server/held-versions.ts';
-import { LookupService } from '../../cube-server/lookup-service.ts';
 import { CubeClient } from '../../lib/client/cube-client.ts';
 import { CubeDictClient } from '../../lib/client/dict-client.ts';
 import { OUTCOME_HIT } from '../../lib/client/lookup-group.ts';
-import type { Fleet } from '../../lib/core/fleet.ts';
-import { DEFAULT_SERVER_LIMITS } from '../../lib/core/limits.ts';
-import type { Manifest, TableDtype } from '../../lib/core/manifest.ts';
-import { systemClock } from '../../lib/platform/clock.ts';
-import { createLogger } from '../../lib/platform/logs.ts';
-import { HttpFront } from '../../lib/rpc/http-front.ts';
-import { OnePortServer } from '../../lib/rpc/one-port-server.ts';
-import { RpcRoutes } from '../../lib/rpc/rpc-routes.ts';
-import { ResidentStore } from '../../lib/store/resident-store.ts';
-import { DICT_METHOD, DICT_SERVICE } from '../../proto/dict.ts';
-import { LOOKUP_METHOD, LOOKUP_SERVICE } from '../../proto/lookup.ts';
-import { type AnyChain, anyChain, expected, writeChain } from '../store/chains.ts';
-import { layerPathIn, packKeys, temporaryFolder } from '../store/layers.ts';
-import { replicaAt } from './test-fleet.ts';
+import type { TableDtype } from '../../lib/core/manifest.ts';
+import { anyChain, expected } from '../store/chains.ts';
+import { packKeys } from '../store/layers.ts';
+import { serveChain } from './chain-server.ts';
 
 const chains = fc
   .sample(anyChain(2), { numRuns: 400, seed: 11 })
   .filter(({ table, probes }) => table.shardNum === 1 && probes.length > 10);
-
-/** One server that holds the chain as version 1 of the bundle `test`, and answers little at once. */
-async function serve(
-  context: TestContext,
-  chain: AnyChain,
-): Promise<{ manifest: Manifest; fleet: Fleet }> {
-  const folder = temporaryFolder(context);
-  const store = new ResidentStore({ budgetBytes: 64 << 20 });
-  const manifest = writeChain(folder, chain);
-  await store.load({ manifest, shardIndex: 0, layerPath: layerPathIn(folder) });
-  const held = new HeldVersions({ shardIndex: 0, shardNum: 1, clock: systemClock });
-  held.hold(store.version('test', '1')!);
-  held.activate({ bundle: 'test', version: '1' });
-  const isBytes = chain.table.dtype === 'bytes';
-  const limits = { ...DEFAULT_SERVER_LIMITS, ...(isBytes ? { responseBytes: 4_096 } : {}) };
-  const logger = createLogger('test', 'silent');
-  const routes = new RpcRoutes();
-  routes.add(LOOKUP_SERVICE, LOOKUP_METHOD, new LookupService(held, limits).handle);
-  routes.add(DICT_SERVICE, DICT_METHOD, new DictService(held, limits, undefined).handle);
-  const http = new HttpFront(limits, logger);
-  const server = new OnePortServer({ routes, http, limits, logger });
-  const replica = replicaAt(await server.listen('127.0.0.1', 0));
-  context.after(() => Promise.all([server.stop(), store.close()]));
-  return {
-    manifest,
-    fleet: { bundles: new Map([['test', [{ shardNum: 1, shards: [[replica]] }]]]) },
-  };
-}
 
 function hex(bytes: Uint8Array): string {
   return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString('hex');
@@ -71,7 +30,7 @@ function rowsOf(rows: Float32Array | Uint8Array, outcomes: Uint8Array, elements:
 for (const dtype of ['f32', 'f16', 'bf16', 'i8'] satisfies TableDtype[]) {
   test(`${dtype}: rows as f32 and as stored`, async (context) => {
     const chain = chains.find(({ table }) => table.dtype === dtype)!;
-    const { manifest, fleet } = await serve(context, chain);
+    const { manifest, fleet } = await serveChain(context, chain);
     const client = new CubeClient({ fleet: () => fleet });
     context.after(() => client.close());
     const { dim } = chain.table;
@@ -92,7 +51,7 @@ for (const dtype of ['f32', 'f16', 'bf16', 'i8'] satisfies TableDtype[]) {
 
 test('bytes: values, asked for in pieces where they are too many for one answer; seeks alike', async (context) => {
   const chain = chains.find(({ table }) => table.dtype === 'bytes')!;
-  const { manifest, fleet } = await serve(context, chain);
+  const { manifest, fleet } = await serveChain(context, chain);
   const client = new CubeClient({ fleet: () => fleet });
   const dicts = new CubeDictClient({ fleet: () => fleet });
   context.after(() => {
@@ -119,7 +78,7 @@ test('bytes: values, asked for in pieces where they are too many for one answer;
 
 test('what a server says it holds is understood', async (context) => {
   const chain = chains.find(({ table }) => table.dtype === 'f32')!;
-  const { manifest, fleet } = await serve(context, chain);
+  const { manifest, fleet } = await serveChain(context, chain);
   const client = new CubeClient({ fleet: () => fleet });
   context.after(() => client.close());
   const { held, missing } = await client.holds({ ...manifest, version: '2' }, 5_000);

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
-import { createServer, type Server, type Socket } from 'node:net';
+import { connect, createServer, type Server, type Socket } from 'node:net';
 import { after, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { CubeError } from '../../lib/core/errors.ts';
+import { CubeError, ERROR_STATUS, type ErrorCode } from '../../lib/core/errors.ts';
 import type { ChannelLimits } from '../../lib/core/limits.ts';
 import { Channel } from '../../lib/rpc/channel.ts';
 import { beginResponse, FrameDecoder, finishFrame } from '../../proto/baidu-std.ts';
@@ -121,6 +121,59 @@ test('an answer that was damaged on the way is not given out', async () => {
   });
   const call = channelTo(port).call('a', 'b', NO_BYTES, NO_BYTES, 5000, { checksum: true });
   await assert.rejects(call, failsWith('UNAVAILABLE', /its answer cannot be read: .*crc32c/));
+});
+
+test('with checksums a damaged request is refused as such, attachment included; an answer without one is none', async () => {
+  const { server, port } = await startEcho();
+  let turn = 'attached';
+  let strip = false;
+  const between = await listen((near) => {
+    const far = connect({ port, host: '127.0.0.1' });
+    near.on('close', () => far.destroy());
+    near.on('data', (chunk) => {
+      const at = Buffer.from(chunk).indexOf(turn);
+      if (at >= 0) chunk[at] = chunk[at]! ^ 1;
+      // checksum_type = 1 becomes 0.
+      const summed = Buffer.from(chunk).indexOf(Buffer.of(0x58, 1, 0x62, 4));
+      if (strip) chunk[summed + 1] = 0;
+      far.write(chunk);
+    });
+    far.on('data', (chunk) => near.write(chunk));
+  });
+  const channel = channelTo(between.port);
+  const call = (): Promise<unknown> =>
+    channel.call('test.Echo', 'echo', Buffer.from('payload'), Buffer.from('attached'), 5000, {
+      checksum: true,
+    });
+  await assert.rejects(call(), failsWith('DAMAGED', /is not what its crc32c says/));
+  turn = 'payload';
+  await assert.rejects(call(), failsWith('DAMAGED', /is not what its crc32c says/));
+  turn = 'neither';
+  await call();
+  strip = true;
+  await assert.rejects(call(), failsWith('UNAVAILABLE', /its answer has no checksum/));
+  channel.close();
+  await server.stop();
+});
+
+test('codes that share a number with others come as themselves', async () => {
+  const codes = Object.keys(ERROR_STATUS) as ErrorCode[];
+  const handlers = codes.map((code) => [
+    code,
+    () => {
+      throw new CubeError(code, `told to say ${code}`);
+    },
+  ]);
+  const { server, port } = await startEcho({}, Object.fromEntries(handlers));
+  const channel = channelTo(port);
+  for (const code of codes) {
+    const call = channel.call('test.Echo', code, NO_BYTES, NO_BYTES, 5000);
+    await assert.rejects(call, failsWith(code, /told to say/));
+  }
+  assert.equal(CubeError.fromBrpc(1003, 'x', 'NOT_FOUND').code, 'INVALID_ARGUMENT');
+  assert.equal(CubeError.fromBrpc(1003, 'x', 'toString').code, 'INVALID_ARGUMENT');
+  channel.close();
+  await server.stop();
 });
 
 test('the server’s error comes with its code', async () => {

@@ -12,7 +12,7 @@ import { reset } from './reset.ts';
 const CONNECTIONS = 16;
 
 /** Mulberry32: the same seed, the same bytes. */
-class Random {
+export class Random {
   #state: number;
 
   constructor(seed: number) {

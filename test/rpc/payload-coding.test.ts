@@ -237,7 +237,7 @@ test('a checksum is over the payload as sent, with the attachment when it says s
       const damaged = Uint8Array.from(payload);
       damaged[5]! ^= 0x10;
       const refused = await exchange(coded({ ...sent, payload: damaged }));
-      assert.match(refused.text, /\[E1003\]the payload \(\d+ bytes\) is not what its crc32c says/);
+      assert.match(refused.text, /\[E1003\]the message \(\d+ bytes\) is not what its crc32c says/);
     }
   }
   const payload = bytes('x');
