@@ -254,7 +254,7 @@ function mapFast(map: Float64Array, index: Float64Array, count: number, out: Flo
 
 type Fast = (a: number, b: number, c: number) => number;
 
-/** On integers of at most 53 bits; + 0 turns −0 into 0. */
+/** On integers of at most 53 bits; + 0 turns −0 into 0. What has no value is NaN, and so is all that is computed from it. */
 const FAST: Readonly<Record<KeyOperator, Fast>> = {
   neg: (a) => 0 - a,
   abs: (a) => Math.abs(a),
@@ -271,12 +271,15 @@ const FAST: Readonly<Record<KeyOperator, Fast>> = {
   fmod: (a, b) => (a % b) + 0,
   min: (a, b) => Math.min(a, b),
   max: (a, b) => Math.max(a, b),
-  equal: (a, b) => Number(a === b),
-  less: (a, b) => Number(a < b),
-  and: (a, b) => a & b,
-  or: (a, b) => a | b,
-  xor: (a, b) => a ^ b,
-  where: (a, b, c) => (a === 0 ? c : b),
+  equal: (a, b) => (Number.isNaN(a - b) ? Number.NaN : Number(a === b)),
+  less: (a, b) => (Number.isNaN(a - b) ? Number.NaN : Number(a < b)),
+  and: (a, b) => a * b,
+  or: (a, b) => Math.max(a, b),
+  xor: (a, b) => Math.abs(a - b),
+  where: (a, b, c) => {
+    if (a === 0) return c;
+    return Number.isNaN(a) ? a : b;
+  },
 };
 
 function operateFast(

@@ -292,3 +292,34 @@ test('what is no expression is refused, naming the place', () => {
   assert.throws(() => reader.read(JsonReader.of(deep, 'slots.json')), /at most 500 deep/);
   assert.throws(() => new KeyTransform([], [], [{ expression: id, rows: 1 }]), CubeError);
 });
+
+test('what is computed from a value that is not there is not there either, in doubles as in BigInts', () => {
+  const id: KeyExpression = { op: 'column', input: 'ids', column: 0 };
+  const of: KeyExpression = { op: 'map', map: 'm', of: [id] };
+  const five: KeyExpression = { op: 'int', value: 5n };
+  const bool = (op: KeyOperator, ...operands: KeyExpression[]): KeyExpression => ({
+    op,
+    dtype: 'bool',
+    of: operands,
+  });
+  const less = bool('less', of, five);
+  const isSame = bool('equal', of, of);
+  const yes = bool('equal', five, five);
+  for (const test of [less, isSame, bool('not', less), bool('and', less, bool('not', yes))]) {
+    for (const test2 of [test, bool('or', test, yes), bool('xor', test, yes)]) {
+      const where: KeyExpression = { op: 'where', dtype: 'int64', of: [test2, five, id] };
+      for (const far of [100n, 2n ** 60n]) {
+        const transform = new KeyTransform(
+          [{ name: 'ids', dtype: 'int64', columns: 1 }],
+          [{ name: 'm', values: MAP }],
+          [{ expression: where, rows: ROWS }],
+        );
+        const ids = new Uint32Array(2);
+        setKey(ids, 0, far);
+        const keys = new Uint32Array(2);
+        transform.run([ids], 1, keys);
+        assert.deepEqual([...keys], [NO_KEY, NO_KEY]);
+      }
+    }
+  }
+});
