@@ -49,6 +49,11 @@ export class Harness {
     return this.path(name);
   }
 
+  /** A file of the output. */
+  readOutput(name: string): Uint8Array {
+    return new Uint8Array(readFileSync(join(this.output, name)));
+  }
+
   run(...args: string[]): Outcome {
     const result = spawnSync(process.execPath, [main, ...args], { encoding: 'utf8' });
     return { status: result.status, stdout: result.stdout, stderr: result.stderr };

@@ -6,7 +6,7 @@ import type { Dim } from '../cut-model.ts';
 import { type BodyCut, cutBody } from './body-cutter.ts';
 import { freshName } from './function-inliner.ts';
 import type { GraphIndex } from './graph-index.ts';
-import type { Axis } from './ids-tensor.ts';
+import { type Axis, fixedSize } from './ids-tensor.ts';
 import type { CutLookup, Lookup } from './lookup-finder.ts';
 import {
   describeNode,
@@ -88,8 +88,8 @@ function nameInput(lookup: Lookup, index: GraphIndex, taken: Set<string>): CutLo
 
 function toDim(axis: Axis): Dim {
   if (typeof axis === 'number') return axis;
-  const fixed = /^batch\0(\d+)$/.exec(axis)?.[1];
-  if (fixed !== undefined) return Number(fixed);
+  const fixed = fixedSize(axis);
+  if (fixed !== undefined) return fixed;
   return axis.includes('\0') ? undefined : axis;
 }
 

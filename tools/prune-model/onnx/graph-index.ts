@@ -18,6 +18,8 @@ export interface Frame {
   readonly scope: Scope;
   /** Undefined: the main graph. */
   readonly outer: Frame | undefined;
+  /** A name of its own that is one around it too: which of them is meant is not agreed upon. */
+  readonly shadowing: string | undefined;
   defines(name: string): boolean;
   producer(name: string): OnnxNode | undefined;
   /** Undefined for what is no input, or one of a body. */
@@ -30,9 +32,16 @@ export function bodyFrame(graph: OnnxGraph, outer: Frame): Frame {
   for (const node of graph.nodes) for (const name of node.outputs) producers.set(name, node);
   const values = new Set([...graph.inputs, ...graph.initializers].map(({ name }) => name));
   for (const name of graph.sparseInitializers) values.add(name);
+  const isOuter = (name: string): boolean => {
+    for (let at: Frame | undefined = outer; at !== undefined; at = at.outer) {
+      if (at.defines(name)) return true;
+    }
+    return false;
+  };
   return {
     scope: new Scope(graph, outer.scope),
     outer,
+    shadowing: outer.shadowing ?? [...producers.keys(), ...values].find(isOuter),
     defines: (name) => producers.has(name) || values.has(name),
     producer: (name) => producers.get(name),
     runtimeInput: () => undefined,
@@ -41,6 +50,7 @@ export function bodyFrame(graph: OnnxGraph, outer: Frame): Frame {
 
 export class GraphIndex implements Frame {
   readonly outer = undefined;
+  readonly shadowing = undefined;
   readonly graph: OnnxGraph;
   readonly scope: Scope;
   /** Inputs that a caller feeds: the graph's inputs without those that are initializers. */

@@ -4,6 +4,7 @@
  */
 import type { KeyExpression } from '../../../lib/core/key-expression.ts';
 import { type IntegerTensor, integersOf } from './constants.ts';
+import { DistinctNames } from './distinct-names.ts';
 import type { Frame } from './graph-index.ts';
 import { ARITHMETIC_OPERATORS } from './ids-arithmetic.ts';
 import { LAYOUT_OPERATORS, type Operator, type Step } from './ids-layout.ts';
@@ -44,6 +45,7 @@ const IDS_DTYPES = new Set(['int64', 'int32', 'float32', 'float64']);
 export class IdsTracer {
   /** Constants that ids index, by name. */
   readonly maps: Map<string, IntegerTensor> = new Map();
+  readonly #mapNames = new DistinctNames();
   readonly #builder = new IdsBuilder();
   readonly #tensors = new Map<Frame, Map<string, IdsTensor>>();
   readonly #inputs = new Map<string, OnnxValue>();
@@ -200,8 +202,10 @@ export class IdsTracer {
       constantName: (i) => {
         const { source } = home.scope.fact(node.inputs[i] ?? '');
         const values = source && integersOf(source, MAP_COUNT_MAX);
-        if (values !== undefined) this.maps.set(source!.name, values);
-        return values && source!.name;
+        if (values === undefined) return undefined;
+        const name = this.#mapNames.nameOf(source!.name, source!.tensor ?? source!.ints);
+        this.maps.set(name, values);
+        return name;
       },
     };
     // The value of ConstantOfShape is an attribute.

@@ -40,9 +40,9 @@ const EXPRESSION_TOTAL_MAX = 500_000;
 /** Inputs whose first axis has neither size nor name have the same batch. */
 export const UNNAMED_BATCH = '\0batch';
 
-/** The name of an axis that is a batch of fixed size. */
-export function fixedAxis(size: number): string {
-  return `batch\0${size}`;
+/** The name of an axis that is a batch of fixed size. No input is called like it. */
+export function fixedAxis(size: number | ''): string {
+  return `${UNNAMED_BATCH}\0${size}`;
 }
 
 /** The axes of an input: the first is the batch, also where the model fixes its size. */
@@ -52,6 +52,12 @@ export function inputAxes(name: string, shape: readonly Dim[]): Axis[] {
     const isOther = typeof dim === 'string' && shape.indexOf(dim) === i;
     return typeof dim === 'number' || isOther ? dim : `${name}\0${i}`;
   });
+}
+
+/** The size in the name of a fixed batch; undefined for other axes. */
+export function fixedSize(axis: string): number | undefined {
+  const size = axis.startsWith(fixedAxis('')) ? axis.slice(fixedAxis('').length) : undefined;
+  return size === undefined ? undefined : Number(size);
 }
 
 function sizeOf(axis: Axis): number {

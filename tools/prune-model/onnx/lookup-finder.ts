@@ -7,6 +7,7 @@
 import type { Dim } from '../cut-model.ts';
 import { DIM_MAX } from '../table.ts';
 import { integersOf } from './constants.ts';
+import { DistinctNames } from './distinct-names.ts';
 import { type Bags, findBags } from './embedding-bag.ts';
 import { functionKey } from './function-inliner.ts';
 import { bodyFrame, type Frame, type GraphIndex } from './graph-index.ts';
@@ -24,7 +25,14 @@ import {
 } from './onnx-model.ts';
 import { refuse, refuseModel } from './refusal.ts';
 import type { Scope } from './scope.ts';
-import { countOf, dequantised, type TableValues, tableValues, transposed } from './table-source.ts';
+import {
+  countOf,
+  dequantised,
+  producerOf,
+  type TableValues,
+  tableValues,
+  transposed,
+} from './table-source.ts';
 import type { ExternalData } from './tensor-data.ts';
 
 /** A lookup that can be cut: rows of its table become an input of the graph. */
@@ -79,6 +87,7 @@ class Finder implements FoundLookups {
   readonly #index: GraphIndex;
   readonly #external: ExternalData;
   readonly #functions: ReadonlySet<string>;
+  readonly #tableNames = new DistinctNames();
 
   constructor(index: GraphIndex, external: ExternalData, functions: ReadonlySet<string>) {
     this.#index = index;
@@ -107,20 +116,27 @@ class Finder implements FoundLookups {
   #add(node: OnnxNode, frame: Frame, found: FoundLookup | undefined): void {
     if (found === undefined) return;
     const name = tableName(found.table, frame);
+    checkShadows(node, frame);
     const values = tableValues(found.table, frame, this.#external);
     if (typeof values === 'string') refuse(node, name, values);
-    const whole = found.isTransposed ? transposed(values) : values;
+    const isTransposed = takesColumns(node, name, found.axis, values.dims.length);
+    const whole = isTransposed ? transposed(values) : values;
     const cut = this.#afterQuantised(node, frame, whole, name);
     checkSize(node, name, cut.table);
     let ids = this.tracer.trace({ node, table: name }, found.ids, frame);
     if (found.dropsLast) ids = dropLast(node, ids);
-    const tableKey = found.isTransposed ? `${name}^T` : name;
-    const { isTransposed } = found;
+    const [, scale = '', zero = ''] = cut.node === node ? [] : cut.node.inputs;
+    const tableKey = this.#tableNames.nameOf(
+      isTransposed ? `${name}^T` : name,
+      ...[originOf(found.table, frame), originOf(scale, frame), originOf(zero, frame)],
+      isTransposed,
+    );
     this.lookups.push({ ...cut, frame, tableName: tableKey, ids, isTransposed, bags: undefined });
   }
 
   #addBags(node: OnnxNode, frame: Frame, bags: Bags): void {
     const name = tableName(bags.table, frame);
+    checkShadows(node, frame);
     const table = tableValues(bags.table, frame, this.#external);
     if (typeof table === 'string') refuse(node, name, table);
     if (table.dims.length !== 2) refuse(node, name, `its table has rank ${table.dims.length}`);
@@ -130,8 +146,10 @@ class Finder implements FoundLookups {
       refuse(node, bags.ids, 'the ids of its bags are not one list');
     }
     const output = node.outputs[0] ?? '';
-    const lookup = { node, frame, output, table, tableName: name, ids, isTransposed: false, bags };
-    this.lookups.push(lookup);
+    const parts = [originOf(bags.table, frame), originOf('', frame), originOf('', frame), false];
+    const tableKey = this.#tableNames.nameOf(name, ...parts);
+    const lookup = { node, frame, output, table, ids, isTransposed: false, bags };
+    this.lookups.push({ ...lookup, tableName: tableKey });
   }
 
   /** Rows of a quantised table are numbers only behind the DequantizeLinear that follows: the cut is behind it. */
@@ -166,11 +184,22 @@ function tableName(name: string, frame: Frame): string {
   return frame.scope.fact(name).source?.name ?? name;
 }
 
+function checkShadows(node: OnnxNode, { shadowing }: Frame): void {
+  if (shadowing === undefined) return;
+  refuse(node, shadowing, 'a body around it has a name that is also one outside the body');
+}
+
+/** What makes a constant, wherever its name means it. */
+function originOf(name: string, frame: Frame): unknown {
+  return frame.scope.fact(name).source?.tensor ?? producerOf(name, frame);
+}
+
 /** What a rule found: names of the table and of the indices. */
 interface FoundLookup {
   readonly table: string;
   readonly ids: string;
-  readonly isTransposed: boolean;
+  /** Of the table, below zero from its last. */
+  readonly axis: number;
   /** The last axis of the indices is one index into the rows, and not an axis of the result. */
   readonly dropsLast: boolean;
 }
@@ -220,19 +249,17 @@ function isLookup(node: OnnxNode, scope: Scope): boolean {
 function gatherRule(node: OnnxNode, scope: Scope): FoundLookup | undefined {
   if (!isLookup(node, scope)) return undefined;
   const [table = '', ids = ''] = node.inputs;
-  const { source } = scope.fact(table);
-  const rank = source?.tensor?.dims.length;
-  const given = Number(node.attributes.get('axis')?.int ?? 0n);
-  const axis = given < 0 && rank !== undefined ? given + rank : given;
-  if (axis === 0) return { table, ids, isTransposed: false, dropsLast: false };
-  if (axis === 1 && (rank ?? 2) === 2) {
-    return { table, ids, isTransposed: true, dropsLast: false };
-  }
-  refuse(
-    node,
-    source?.name ?? table,
-    `it gathers along axis ${given} of its table; only rows (axis 0), or columns of a matrix, are supported`,
-  );
+  const axis = Number(node.attributes.get('axis')?.int ?? 0n);
+  return { table, ids, axis, dropsLast: false };
+}
+
+/** Whether an index selects a column of a matrix, and not a row. */
+function takesColumns(node: OnnxNode, table: string, axis: number, rank: number): boolean {
+  const at = axis < 0 ? axis + rank : axis;
+  if (at === 0) return false;
+  if (at === 1 && rank === 2) return true;
+  const what = `it gathers along axis ${axis} of its table; only rows (axis 0), or columns of a matrix, are supported`;
+  refuse(node, table, what);
 }
 
 function gatherNdRule(node: OnnxNode, scope: Scope): FoundLookup | undefined {
@@ -241,7 +268,7 @@ function gatherNdRule(node: OnnxNode, scope: Scope): FoundLookup | undefined {
   if ((node.attributes.get('batch_dims')?.int ?? 0n) !== 0n) {
     refuse(node, table, 'lookups by GatherND with batch_dims are not supported');
   }
-  return { table, ids, isTransposed: false, dropsLast: true };
+  return { table, ids, axis: 0, dropsLast: true };
 }
 
 function gatherElementsRule(node: OnnxNode, scope: Scope): undefined {

@@ -4,7 +4,7 @@ import type { SlotSpec } from '../../../lib/core/slots.ts';
 import type { OnnxTensor } from '../../../lib/platform/onnx.ts';
 import { KeySamples } from '../key-samples.ts';
 import type { RandomNumbers } from '../proof.ts';
-import { UNNAMED_BATCH } from './ids-tensor.ts';
+import { fixedSize, UNNAMED_BATCH } from './ids-tensor.ts';
 import type { CutLookup } from './lookup-finder.ts';
 import { elemName, type OnnxValue } from './onnx-model.ts';
 import { formulasOf, type SampledInputs } from './sampled-rows.ts';
@@ -22,6 +22,7 @@ export class InputSampler {
   /** Inputs that list the ids of bags, and those that say where bags begin. */
   readonly #bagIds = new Set<string>();
   readonly #offsets = new Map<string, { ids: string; includesLast: boolean }>();
+  readonly #coins = new Map<string, number>();
   /** The batch that the model is fixed to, if it is. */
   readonly fixedBatch: number | undefined;
 
@@ -55,13 +56,16 @@ export class InputSampler {
       const size = this.#bagIds.has(name) ? length : batch;
       if (typeof first === 'string' && !(sizes.get(first) === length)) sizes.set(first, size);
     }
+    const dims = new Map<string, readonly number[]>();
     const sizeOf = (axis: string): number => {
       if (axis === UNNAMED_BATCH) return this.#bagIds.size > 0 ? length : batch;
-      return Number(/^batch\0(\d+)$/.exec(axis)?.[1] ?? sizes.get(axis) ?? OTHER_SIZE);
+      // An axis without a name of its own is called after its input and its place there.
+      const [, input = '', place = ''] = /^(.*)\0(\d+)$/s.exec(axis) ?? [];
+      return fixedSize(axis) ?? sizes.get(axis) ?? dims.get(input)?.[Number(place)] ?? OTHER_SIZE;
     };
-    const dims = new Map(
-      this.#inputs.map((input) => [input.name, this.#dims(input, batch, length, sizeOf)]),
-    );
+    for (const input of this.#inputs) {
+      dims.set(input.name, this.#dims(input, batch, length, sizeOf));
+    }
     const ids = this.#drawIds(dims);
     const tensors = this.#inputs.map((input): [string, OnnxTensor] => {
       const shape = dims.get(input.name)!;
@@ -126,10 +130,19 @@ export class InputSampler {
       };
     }
     if (type === 'bool') {
+      // A condition is true in one run and false in the next, so that both branches are compared.
+      if (count === 1) return { dtype: type, data: Uint8Array.of(this.#flip(name)), dims };
       const coins = Uint8Array.from({ length: count }, () => Number(this.#random.next() < 0.5));
       return { dtype: type, data: coins, dims };
     }
     throw unprovable(name, `its type is ${type}`);
+  }
+
+  /** 0 and 1 in turn, beginning with either. */
+  #flip(name: string): number {
+    const coin = 1 - (this.#coins.get(name) ?? Number(this.#random.next() < 0.5));
+    this.#coins.set(name, coin);
+    return coin;
   }
 
   /** Where bags begin: in order, the first at 0; about a third of them are empty. */

@@ -4,8 +4,9 @@
  */
 import { freshName } from './function-inliner.ts';
 import type { GraphIndex } from './graph-index.ts';
+import { inputAxes } from './ids-tensor.ts';
 import type { CutLookup } from './lookup-finder.ts';
-import type { OnnxNode } from './onnx-model.ts';
+import type { OnnxNode, OnnxValue } from './onnx-model.ts';
 import type { NewNode } from './onnx-writer.ts';
 
 /** From this version on, Shape takes a range of axes. */
@@ -26,7 +27,7 @@ export function replaceShapes(sources: ShapeSources): Map<OnnxNode, readonly New
   if (opset < SHAPE_RANGE_OPSET && opset < 10) return replacements;
   for (const value of index.runtimeInputs.values()) {
     const readers = index.readers(value.name).filter((node) => needed.nodes.has(node));
-    const rows = lookups.find((lookup) => isOverInput(lookup, value.name, value.shape?.length));
+    const rows = lookups.find((lookup) => isOverInput(lookup, value));
     if (rows === undefined || readers.length === 0 || index.isOutput(value.name)) continue;
     if (!readers.every(({ opType, domain }) => opType === 'Shape' && domain === '')) continue;
     const rank = rows.ids.axes.length;
@@ -42,19 +43,19 @@ export function replaceShapes(sources: ShapeSources): Map<OnnxNode, readonly New
   return replacements;
 }
 
-/** Whether the lookup's indices have exactly the axes of the input. */
+/** Whether the lookup's indices are the input itself: its elements, under the same axes in the same order. */
 function isOverInput(
   { ids, bags, isTransposed, table }: CutLookup,
-  name: string,
-  rank = -1,
+  { name, shape = [] }: OnnxValue,
 ): boolean {
-  const [input] = ids.inputs;
   if (bags !== undefined || isTransposed || ids.inputs.length !== 1 || table.dims.length < 2)
     return false;
+  const axes = inputAxes(name, shape);
   const isWhole = ids.keys.every(
     (key, i) => key.op === 'column' && key.column === i && key.input === name,
   );
-  return input?.name === name && ids.axes.length === rank && isWhole;
+  const isSame = axes.length === ids.axes.length && axes.every((axis, i) => axis === ids.axes[i]);
+  return isSame && isWhole;
 }
 
 function rangeOf(node: OnnxNode, rows: string, rank: number): NewNode[] {

@@ -58,7 +58,8 @@ export function tableValues(
   return make(node, parts, frame, external);
 }
 
-function producerOf(name: string, frame: Frame): OnnxNode | undefined {
+/** The node that makes a value, in the body that reads it or around it. */
+export function producerOf(name: string, frame: Frame): OnnxNode | undefined {
   let at: Frame | undefined = frame;
   while (at !== undefined && !at.defines(name)) at = at.outer;
   return at?.producer(name);
@@ -179,7 +180,7 @@ export function transposed(table: TableValues): TableValues {
   return result;
 }
 
-/** x = (q − zero point) · scale, per tensor, per row or per column. */
+/** x = (q − zero point) · scale, per tensor, per row or per column; in the precision of the scale. */
 export function dequantised(
   node: OnnxNode,
   [table]: readonly TableValues[],
@@ -205,16 +206,21 @@ export function dequantised(
   ) {
     return `quantised tables (${elemName(elemType)}) of this form are not supported`;
   }
+  const scaleType = frame.scope.fact(node.inputs[1] ?? '').source!.tensor!.elemType;
+  if (scaleType !== ELEM_FLOAT && scaleType !== ELEM_FLOAT16) {
+    return `its quantised table has scales of ${elemName(scaleType)}, which is not supported`;
+  }
   const stride = countOf(dims.slice(axis + 1));
   const size = dims[axis] ?? 1;
   const read = (first: number, target: Float32Array): void => {
     table!.read(first, target);
     for (let i = 0; i < target.length; i++) {
       const at = isTensor ? 0 : Math.floor((first + i) / stride) % size;
-      target[i] = Math.fround(target[i]! - (zero?.[at] ?? 0)) * scale[at]!;
+      const value = Math.fround(target[i]! - (zero?.[at] ?? 0)) * scale[at]!;
+      target[i] = scaleType === ELEM_FLOAT16 ? roundToFloat16(value) : value;
     }
   };
-  return { ...table!, elemType: ELEM_FLOAT, read };
+  return { ...table!, elemType: scaleType, read };
 }
 
 /** Scales and zero points: one, or as many as rows. */
