@@ -14,6 +14,7 @@ import { CONTENT_ID_PATTERN, NAME_PATTERN, SHA256_PATTERN } from '../../lib/core
 import type { QuantizationSearch } from '../../lib/core/quantized-rows.ts';
 import { NO_ERRORS, type RowErrors } from '../../lib/core/row-codec.ts';
 import { HASH_SCHEMES, type HashSpec, type Slot } from '../../lib/core/slots.ts';
+import { type DtypeErrors, ROW_DTYPES } from './dtype-samples.ts';
 import type { ResolveMode } from './resolve.ts';
 
 const FORMAT = 1;
@@ -59,6 +60,8 @@ export interface ShardPart {
   readonly records: number;
   readonly deleted: number;
   readonly errors: RowErrors;
+  /** Of f32 rows: what each dtype makes of some of them. */
+  readonly samples: DtypeErrors | undefined;
 }
 
 export function formatPlan(plan: BuildPlan): string {
@@ -142,7 +145,14 @@ export function parsePart(text: string, source: string): ShardPart {
     records: json.field('records').integer(0),
     deleted: json.field('deleted').integer(0),
     errors: json.optional('errors', readErrors) ?? NO_ERRORS,
+    samples: json.optional('samples', readSamples),
   };
+}
+
+function readSamples(json: JsonReader): DtypeErrors {
+  return Object.fromEntries(
+    ROW_DTYPES.map((dtype) => [dtype, json.optional(dtype, readErrors)]),
+  ) as DtypeErrors;
 }
 
 function readLayer(json: JsonReader): LayerRef {

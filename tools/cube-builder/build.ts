@@ -261,7 +261,7 @@ class Build {
   }
 
   #partOf(
-    { layer, shared, records, errors }: BuiltShard,
+    { layer, shared, records, errors, samples }: BuiltShard,
     inputs: string,
     fingerprint: string,
   ): ShardPart {
@@ -279,6 +279,7 @@ class Build {
       records,
       deleted,
       errors,
+      samples,
     };
   }
 }

@@ -1,7 +1,14 @@
 /** What a build did, for people and for programs. */
 import type { TableDtype } from '../../lib/core/manifest.ts';
-import { addErrors, NO_ERRORS, type RowErrors } from '../../lib/core/row-codec.ts';
+import {
+  addErrors,
+  NO_ERRORS,
+  type RowDtype,
+  type RowErrors,
+  rowBytesOf,
+} from '../../lib/core/row-codec.ts';
 import type { BuildPlan, ShardPart, TablePlan } from './build-plan.ts';
+import { addSamples, type DtypeErrors, ROW_DTYPES } from './dtype-samples.ts';
 import { ranges, type Sealed } from './seal.ts';
 
 export interface TableReport {
@@ -18,6 +25,17 @@ export interface TableReport {
   /** How far stored values are from those read. */
   readonly meanError: number;
   readonly maxError: number;
+  /** What each dtype would make of the rows, by a sample of them; none of rows that were stored before. */
+  readonly dtypes: readonly DtypeReport[];
+}
+
+export interface DtypeReport {
+  readonly dtype: RowDtype;
+  /** Of all rows of the layers built, without keys and free slots. */
+  readonly rowBytes: number;
+  /** Undefined when a row of the sample has an element that the dtype cannot hold. */
+  readonly meanError: number | undefined;
+  readonly maxError: number | undefined;
 }
 
 export interface BuildReport {
@@ -102,8 +120,23 @@ function tableReports(
       bytes: sum(({ layer }) => layer?.bytes ?? 0),
       meanError: errors.meanAbsolute,
       maxError: errors.maxAbsolute,
+      dtypes: dtypeReports(rows, dim, own),
     };
   });
+}
+
+function dtypeReports(rows: number, dim: number, parts: readonly ShardPart[]): DtypeReport[] {
+  const samples = parts.reduce<DtypeErrors | undefined>(
+    (all, part) => addSamples(all, part.samples),
+    undefined,
+  );
+  if (samples === undefined) return [];
+  return ROW_DTYPES.map((dtype) => ({
+    dtype,
+    rowBytes: rows * rowBytesOf(dtype, dim),
+    meanError: samples[dtype]?.meanAbsolute,
+    maxError: samples[dtype]?.maxAbsolute,
+  }));
 }
 
 export function formatReport(report: BuildReport): string {
@@ -136,11 +169,20 @@ function tableLine(table: TableReport): string {
   const shape = dtype === 'bytes' ? 'bytes' : `${dtype} × ${dim}`;
   const counts = kind === 'base' ? `${rows} rows` : `${rows} upserts, ${deleted} deleted`;
   const errors =
-    dtype === 'f32' || dtype === 'bytes'
+    dtype === 'f32' || dtype === 'bytes' || table.dtypes.length === 0
       ? ''
       : `, error mean ${meanError.toPrecision(3)} max ${maxError.toPrecision(3)}`;
   const replaced = dropped > 0 ? `, ${dropped} replaced or unchanged` : '';
-  return `    ${name}: ${kind}, ${shape}, ${counts}${replaced}, ${megabytes(bytes)}${errors}`;
+  const line = `    ${name}: ${kind}, ${shape}, ${counts}${replaced}, ${megabytes(bytes)}${errors}`;
+  return [line, ...table.dtypes.map(dtypeLine)].join('\n');
+}
+
+function dtypeLine({ dtype, rowBytes, meanError, maxError }: DtypeReport): string {
+  const errors =
+    meanError === undefined || maxError === undefined
+      ? 'cannot hold these rows'
+      : `error mean ${meanError.toPrecision(3)} max ${maxError.toPrecision(3)}`;
+  return `      as ${dtype.padEnd(4)}  ${megabytes(rowBytes)} of rows, ${errors}`;
 }
 
 function megabytes(bytes: number): string {

@@ -17,6 +17,7 @@ import {
 import { fileExists, removePath } from '../../lib/platform/files.ts';
 import { writeLayer } from '../../lib/store/layer-file.ts';
 import type { WrittenLayer } from '../../lib/store/section-writer.ts';
+import { type DtypeErrors, sampleDtypes } from './dtype-samples.ts';
 import { type LoadOptions, loadRange, loadRun } from './range-loader.ts';
 import type { RecordRun } from './records.ts';
 import {
@@ -61,6 +62,8 @@ export interface BuiltShard {
   /** Records read; those beyond rows and deleted keys were replaced by later ones, or change nothing. */
   readonly records: number;
   readonly errors: RowErrors;
+  /** Of f32 rows: what each dtype makes of some of them. */
+  readonly samples: DtypeErrors | undefined;
 }
 
 /** Bytes that building in memory takes, per byte of records. */
@@ -80,6 +83,16 @@ export function buildShard(task: ShardTask): BuiltShard {
 interface Encoded {
   readonly part: RunPart;
   readonly errors: RowErrors;
+}
+
+/** None of rows that a layer stored before: what they were once is not known. */
+function samplesOf(
+  { rowsAre, search, subject: { dtype, dim } }: ShardTask,
+  words: Uint32Array,
+  { upserts }: Resolved,
+): DtypeErrors | undefined {
+  if (dtype === 'bytes' || (rowsAre === 'stored' && dtype !== 'f32')) return undefined;
+  return sampleDtypes(words, upserts, dim, search);
 }
 
 function encode(
@@ -132,11 +145,12 @@ function buildInMemory(task: ShardTask): BuiltShard {
   const { part, errors } = encode(task, words, resolved, scratch);
   const deleted = keysOf(words, resolved.deleted, new Uint32Array(2 * resolved.deleted.length));
   if (isEmptyDelta(task, part.keys.length, deleted.length)) {
-    return { layer: undefined, shared: false, records, errors };
+    return { layer: undefined, shared: false, records, errors, samples: undefined };
   }
+  const samples = samplesOf(task, words, resolved);
   const target = new LayerTarget(task);
   const layer = writeLayer(inputOf(task, part, deleted), target.path, task.segmentBytesMax);
-  return { layer, shared: target.wasThere, records, errors };
+  return { layer, shared: target.wasThere, records, errors, samples };
 }
 
 function inputOf(task: ShardTask, part: RunPart, deleted: Uint32Array): LayerInput {
@@ -156,11 +170,11 @@ function isEmptyDelta({ subject }: ShardTask, rows: number, deleted: number): bo
 
 function buildByRun(task: ShardTask): BuiltShard {
   const { subject, budgetBytes, layout, workFolder } = task;
-  const { run, errors } = sortToRun(task, join(workFolder, 'run'));
+  const { run, errors, samples } = sortToRun(task, join(workFolder, 'run'));
   const records = countOf(task.ranges);
   if (isEmptyDelta(task, run.count, run.deletedCount)) {
     removePath(workFolder);
-    return { layer: undefined, shared: false, records, errors };
+    return { layer: undefined, shared: false, records, errors, samples };
   }
   const target = new LayerTarget(task);
   const segments =
@@ -168,14 +182,17 @@ function buildByRun(task: ShardTask): BuiltShard {
   const options = { budgetBytes, layout, target: target.path, ...segments };
   const layer = writeStreamedLayer(subject, run, options);
   removePath(workFolder);
-  return { layer, shared: target.wasThere, records, errors };
+  return { layer, shared: target.wasThere, records, errors, samples };
 }
 
 /** Of this thread, for all shards that go by way of the disk. */
 const scratch = new Scratch();
 
 /** One range after the other, each in memory. */
-function sortToRun(task: ShardTask, folder: string): { run: SortedRun; errors: RowErrors } {
+function sortToRun(
+  task: ShardTask,
+  folder: string,
+): { run: SortedRun; errors: RowErrors; samples: DtypeErrors | undefined } {
   const { subject, mode, distinct, budgetBytes, rangeBits } = task;
   const writer = new RunWriter(folder, rowBytesOf(subject.dtype, subject.dim));
   const wordsMax = Math.max(1024, Math.floor(budgetBytes / MEMORY_FACTOR / 4));
@@ -186,6 +203,7 @@ function sortToRun(task: ShardTask, folder: string): { run: SortedRun; errors: R
     scratch,
   };
   let errors = NO_ERRORS;
+  let samples: DtypeErrors | undefined;
   try {
     for (const range of task.ranges) {
       for (const { words, count, knownBits } of loadRange(range, rangeBits, options)) {
@@ -197,12 +215,13 @@ function sortToRun(task: ShardTask, folder: string): { run: SortedRun; errors: R
         );
         const encoded = encode(task, words, resolved, scratch);
         errors = addErrors(errors, encoded.errors);
+        samples ??= samplesOf(task, words, resolved);
         const { deleted } = resolved;
         const keys = scratch.words('deleted', 2 * deleted.length);
         writer.write(encoded.part, keysOf(words, deleted, keys));
       }
     }
-    return { run: writer.finish(), errors };
+    return { run: writer.finish(), errors, samples };
   } catch (error) {
     writer.close();
     throw error;

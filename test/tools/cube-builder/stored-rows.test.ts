@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
+import { parquetWriteBuffer } from 'hyparquet-writer';
 import { xxh64 } from '../../../lib/core/hash.ts';
 import { openRepository } from '../../../lib/repository/repository.ts';
 import type { BuildOptions } from '../../../tools/cube-builder/build-options.ts';
@@ -146,6 +147,65 @@ test('with --sign-key, deletes are features too, and the parent hashes as they d
     slots.map(({ index }) => index),
     [14, 15],
   );
+});
+
+test('text keys are signed alike from every format that has them', async (t) => {
+  const place = new Place(t);
+  const features = ['abc', '123', 'é "q", x', ' '];
+  const rows = features.map((_, i) => [i, i / 2]);
+  const column = { name: 'key', data: features, type: 'STRING' as const };
+  const columns = [0, 1].map((j) => ({ name: `c${j}`, data: rows.map((row) => row[j] as number) }));
+  const parquet = parquetWriteBuffer({
+    columnData: [column, ...columns.map((c) => ({ ...c, type: 'FLOAT' as const }))],
+  });
+  const inputs = {
+    csv: features.map((f, i) => `"${f.replaceAll('"', '""')}",${rows[i]?.join()}`).join('\n'),
+    jsonl: features.map((key, i) => JSON.stringify({ key, row: rows[i] })).join('\n'),
+    parquet: new Uint8Array(parquet),
+  };
+  const expected = new Map(
+    features.map((feature, i) => [xxh64(Buffer.from(`3${feature}`)), rows[i]]),
+  );
+  for (const [format, bytes] of Object.entries(inputs)) {
+    const path = join(place.folder, `t.${format}`);
+    writeFileSync(path, bytes);
+    await place.base(format, { input: [path], table: 't', signKey: 3 });
+    assert.deepEqual(
+      new Map([...(await place.rows(format))].sort()),
+      new Map([...expected].sort()),
+    );
+    const { shards } = (await openRepository(place.repository).manifest('b', format)).tables[0]!;
+    const csv = (await openRepository(place.repository).manifest('b', 'csv')).tables[0]!;
+    assert.deepEqual(shards, csv.shards);
+  }
+});
+
+test('the report shows size and errors of every dtype side by side', async (t) => {
+  const place = new Place(t);
+  const text = Array.from({ length: 500 }, (_, i) => `${i * i},${i / 7},${-i / 3},0.1`).join('\n');
+  const input = [place.text('t.csv', text)];
+  const { perTable } = await place.base('1', { input, dtype: 'f16' });
+  const [table] = perTable;
+  const [f32, f16, bf16, i8] = table?.dtypes ?? [];
+  assert.deepEqual(
+    [f32, f16, bf16, i8].map((one) => [one?.dtype, one?.rowBytes]),
+    [
+      ['f32', 6000],
+      ['f16', 4000],
+      ['bf16', 4000],
+      ['i8', 4000],
+    ],
+  );
+  assert.deepEqual([f32?.meanError, f32?.maxError], [0, 0]);
+  // As many rows as the sample has: the dtype that was chosen is measured alike.
+  assert.deepEqual([f16?.meanError, f16?.maxError], [table?.meanError, table?.maxError]);
+  assert.ok((f16?.maxError ?? 0) > 0 && (f16?.meanError ?? 0) < (bf16?.meanError ?? 0));
+  const large = [place.text('t.csv', '1,1e6\n2,1\n')];
+  const [report] = (await place.base('2', { input: large })).perTable;
+  const errors = report?.dtypes.map(({ maxError }) => maxError);
+  assert.deepEqual([errors?.[0], errors?.[1], errors?.[3]], [0, undefined, undefined]);
+  const [stored] = (await place.base('3', { input: ['version:1'] })).perTable;
+  assert.deepEqual(stored?.dtypes, []);
 });
 
 test('an option that nothing takes is refused, and a default row that the dtype cannot hold', async (t) => {

@@ -120,7 +120,7 @@ class Parser {
     }
     const words = this.#key;
     const { signKey: slot } = this.#spec;
-    if (slot !== undefined) signKey(slot, this.#text(key), words);
+    if (slot !== undefined) signKey(slot, this.#wholeText(key), words);
     else if (!parseKey(bytes, starts[key]!, ends[key]!, words)) this.#failKey(key);
     if (values.length === 1) {
       this.#addList(values[0]!, batch);
@@ -150,9 +150,14 @@ class Parser {
   }
 
   #text(field: number): string {
+    return this.#wholeText(field).trim();
+  }
+
+  /** With the spaces at its ends, which are part of a feature. */
+  #wholeText(field: number): string {
     const { starts, ends, escaped } = this.#scanner;
     const text = this.#reader.bytes.toString('utf8', starts[field], ends[field]);
-    return (escaped[field] === 1 ? text.replaceAll('""', '"') : text).trim();
+    return escaped[field] === 1 ? text.replaceAll('""', '"') : text;
   }
 
   #shown(field: number): string {
