@@ -109,7 +109,9 @@ export class DictService {
   answerJsonLater(body: string): Promise<string> | string {
     this.#decodeJson(body);
     const target = this.#requireTarget();
-    if (!target.table.resident.onDisk) return runNow(this.#json(this.#seek(target)));
+    // Values as text cost several times what they cost as bytes.
+    const isLater = target.table.resident.onDisk || this.#request.count > SLICE_KEYS;
+    if (!isLater) return runNow(this.#json(this.#seek(target)));
     return runLater(this.#json(this.#ownSeek(target)), () => false);
   }
 
