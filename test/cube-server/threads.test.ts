@@ -142,7 +142,7 @@ test('connections spread over threads; one that dies is replaced, with all versi
 }, async () => {
   const tables = [{ name: 'wide', dim: 40, keys, value: (key: bigint) => Number(key % 1000n) }];
   const wide = folder.write({ bundle: 'wide', version: '1', shardNum: 1, tables });
-  const preload = join(import.meta.dirname, 'mortal-threads.js');
+  const preload = join(import.meta.dirname, 'mortal-threads-process.js');
   const server = await ServerProcess.start([...flags, '--threads', '3', '--no-in-mem'], node, {
     preload,
   });
