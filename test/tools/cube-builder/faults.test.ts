@@ -117,7 +117,7 @@ test('shards that are finished are not built again: the input is not even read',
 });
 
 /** Bytes that the runtime, its threads and the file reader take beside --memory. */
-const RUNTIME_BYTES = 208 << 20;
+const RUNTIME_BYTES = 176 << 20;
 
 test('--memory holds: the records are larger than the process ever is', async (t) => {
   const folder = temporaryFolder(t);

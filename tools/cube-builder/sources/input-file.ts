@@ -69,11 +69,15 @@ export function readerOf(file: InputFile): ByteReader {
   const { path, compression } = file;
   const raw = file.chunks();
   if (compression === undefined) return new ByteReader(path, raw);
-  const unpacked = compression === 'gzip' ? gunzip(raw, path) : unzstd(raw, path);
+  const own = ownChunks(raw);
+  const unpacked = compression === 'gzip' ? gunzip(own, path) : unzstd(own, path);
   return new ByteReader(`${path} (${compression})`, unpacked);
 }
 
-/** Bytes start … end - 1 of a file in pieces, none of them shared. */
+/**
+ * Bytes start … end - 1 of a file in pieces, each valid until the next is asked for: what is dropped stays in the process
+ * until the engine collects it, which it does late for memory outside its heap.
+ */
 export async function* fileChunks(
   path: string,
   start: number,
@@ -81,14 +85,20 @@ export async function* fileChunks(
 ): AsyncGenerator<Uint8Array> {
   const reader = new RandomReader(path);
   try {
+    const buffer = Buffer.allocUnsafeSlow(Math.max(0, Math.min(CHUNK_BYTES, end - start)));
     for (let at = start; at < end; at += CHUNK_BYTES) {
-      const chunk = Buffer.allocUnsafe(Math.min(CHUNK_BYTES, end - at));
+      const chunk = buffer.subarray(0, Math.min(CHUNK_BYTES, end - at));
       reader.readInto(chunk, at);
       yield chunk;
     }
   } finally {
     reader.close();
   }
+}
+
+/** Each piece for itself, for streams, which read ahead. */
+export async function* ownChunks(chunks: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
+  for await (const chunk of chunks) yield Uint8Array.from(chunk);
 }
 
 async function* gunzip(

@@ -6,7 +6,7 @@ import { pipeline, Readable } from 'node:stream';
 import { crc32, createInflateRaw } from 'node:zlib';
 import { CubeError } from '../../../lib/core/errors.ts';
 import { RandomReader } from '../../../lib/platform/files.ts';
-import { fileChunks } from './input-file.ts';
+import { fileChunks, ownChunks } from './input-file.ts';
 
 const END_SIGNATURE = 0x0605_4b50;
 const END_BYTES = 22;
@@ -163,7 +163,9 @@ export async function* zipEntryChunks(path: string, entry: ZipEntry): AsyncGener
   const packed = fileChunks(path, start, start + entry.packedBytes);
   let crc = 0;
   let bytes = 0;
-  for await (const chunk of entry.method === STORED ? packed : inflate(packed, path, entry)) {
+  for await (const chunk of entry.method === STORED
+    ? packed
+    : inflate(ownChunks(packed), path, entry)) {
     crc = crc32(chunk, crc);
     bytes += chunk.length;
     if (bytes > entry.bytes) break;
