@@ -9,6 +9,7 @@ import { readLayerRows } from '../../../lib/store/layer-file.ts';
 import { type Finished, runCommand, startProcess } from '../../cube-agent/processes.ts';
 import { temporaryFolder } from '../../repository/fixtures.ts';
 import { element, graphOf, type TableWish, writePruned } from './fixtures.ts';
+import { builderHere } from './tables.ts';
 
 const TABLES = [
   { name: 'a', rows: 1001, dim: 10 },
@@ -16,9 +17,22 @@ const TABLES = [
   { name: 'none', rows: 0, dim: 4 },
 ];
 
-function build(input: string, repository: string, ...more: string[]): Promise<Finished> {
+function argsOf(input: string, repository: string, more: readonly string[]): string[] {
   const options = ['--shard-num', '4', '--output-path', repository, '--cur-version', '1'];
-  return runCommand('tools/cube-builder/main.js', ...['--input', input], ...options, ...more);
+  return ['--input', input, ...options, ...more];
+}
+
+function build(input: string, repository: string, ...more: string[]): Promise<Finished> {
+  return runCommand('tools/cube-builder/main.js', ...argsOf(input, repository, more));
+}
+
+/** The same in this process, where it is refused. */
+function buildHere(
+  input: string,
+  repository: string,
+  ...more: string[]
+): ReturnType<typeof builderHere> {
+  return builderHere(...argsOf(input, repository, more));
 }
 
 function place(
@@ -200,9 +214,8 @@ for (const [name, [spoil, expected]] of Object.entries(WRONG_INPUTS)) {
   test(`refused in one line: ${name}`, async (t) => {
     const { input, target } = place(t);
     spoil(input);
-    const { code, stdout, stderr } = await build(input, target, '--bundle', 'ctr');
+    const { code, stderr } = await buildHere(input, target, '--bundle', 'ctr');
     assert.equal(code, 1);
-    assert.equal(stdout, '');
     assert.match(stderr, expected);
     assert.equal(stderr.trimEnd().split('\n').length, 1);
     assert.deepEqual(readdirSync(temporaryParent(target)).includes('repository'), false);
@@ -214,7 +227,7 @@ const temporaryParent = (target: string): string => join(target, '..');
 test('refused: folders that are none, are no repository or cannot be written', async (t) => {
   const { input, target } = place(t);
   const check = async (from: string, to: string, expected: RegExp): Promise<void> => {
-    const { code, stderr } = await build(from, to, '--bundle', 'ctr');
+    const { code, stderr } = await buildHere(from, to, '--bundle', 'ctr');
     assert.equal(code, 1);
     assert.match(stderr, expected);
     assert.equal(stderr.trimEnd().split('\n').length, 1);
@@ -244,7 +257,7 @@ test('wrong flags: exit 2 and what to do', async (t) => {
     [['--bundle', 'a', '--dict-name', 'b'], /name two models/],
     [[], /--bundle is missing/],
   ] as const) {
-    const { code, stderr } = await build(input, target, ...args);
+    const { code, stderr } = await buildHere(input, target, ...args);
     assert.equal(code, 2, stderr);
     assert.match(stderr, expected);
   }

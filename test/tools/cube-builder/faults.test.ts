@@ -121,7 +121,7 @@ const RUNTIME_BYTES = 176 << 20;
 
 test('--memory holds: the records are larger than the process ever is', async (t) => {
   const folder = temporaryFolder(t);
-  const [rows, dim] = [1_200_000, 64];
+  const [rows, dim] = [1_000_000, 64];
   const path = join(folder, 't.npy');
   const file = openSync(path, 'w');
   writeSync(file, encodeNpyHeader('f4', [rows, dim]));

@@ -10,7 +10,7 @@ import { readLayerRows } from '../../../lib/store/layer-file.ts';
 import type { BuildOptions } from '../../../tools/cube-builder/build-options.ts';
 import { readBuildSpec } from '../../../tools/cube-builder/build-spec.ts';
 import { temporaryFolder } from '../../repository/fixtures.ts';
-import { builder, spread, writeTable } from './tables.ts';
+import { builder, builderHere, spread, writeTable } from './tables.ts';
 
 const BASE = ['--output-path', 'r', '--bundle', 'b', '--cur-version', '2'];
 
@@ -42,13 +42,14 @@ test('wrong combinations of options: exit 2, and what to do', async () => {
     [['diff', 'a', ...BASE], /missing required argument 'new'/],
     [['diff', 'a', 'b', ...BASE], /needs --depend-version/],
   ];
-  const ends = await Promise.all(cases.map(([args]) => builder(...args)));
-  ends.forEach(({ code, stdout, stderr }, i) => {
-    const [args, expected] = cases[i] as [string[], RegExp];
+  for (const [args, expected] of cases) {
+    const { code, stderr } = await builderHere(...args);
     assert.equal(code, 2, `${args.join(' ')}: ${stderr}`);
-    assert.equal(stdout, '');
     assert.match(stderr, expected);
-  });
+  }
+  const { code, stdout, stderr } = await builder(...BASE);
+  assert.deepEqual([code, stdout], [2, '']);
+  assert.match(stderr, /--input is missing/);
 });
 
 const usage = (text: string): never => {

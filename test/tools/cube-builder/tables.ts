@@ -9,6 +9,7 @@ import { readDeletedKeys, readLayerRows } from '../../../lib/store/layer-file.ts
 import { openTarget, runBuild } from '../../../tools/cube-builder/build.ts';
 import { makeJob } from '../../../tools/cube-builder/build-job.ts';
 import { type BuildOptions, requestOf } from '../../../tools/cube-builder/build-options.ts';
+import { run } from '../../../tools/cube-builder/cli.ts';
 import type { BuildReport } from '../../../tools/cube-builder/report.ts';
 import { type Finished, runCommand } from '../../cube-agent/processes.ts';
 import { sha256 } from '../../repository/fixtures.ts';
@@ -58,6 +59,22 @@ export function spread(
 
 export function builder(...args: string[]): Promise<Finished> {
   return runCommand('tools/cube-builder/main.js', ...args);
+}
+
+/** The command in this process: for what ends before it prints, many times. */
+export async function builderHere(...args: string[]): Promise<{ code: number; stderr: string }> {
+  const { write } = process.stderr;
+  let stderr = '';
+  process.stderr.write = (text: string | Uint8Array): boolean => {
+    stderr += String(text);
+    return true;
+  };
+  try {
+    const code = await run(args);
+    return { code, stderr };
+  } finally {
+    process.stderr.write = write;
+  }
 }
 
 /** The command's build in this process, for what needs no process of its own. @throws what it would end with */
