@@ -27,6 +27,8 @@ export interface Connections {
 const POOLED_MAX = 100;
 /** Connections open at once to one replica; as many calls as one pipelined connection has. */
 const OPEN_MAX = 1024;
+/** One answer at a time, and many connections. */
+const OWN_READ_BUFFER_BYTES = 16 << 10;
 
 /** @throws CubeError INVALID_ARGUMENT for a type that does not exist */
 export function checkConnectionType(type: ConnectionType): void {
@@ -42,8 +44,9 @@ export function openConnections(
   type: ConnectionType,
   backoffMaxMs: number,
 ): Connections {
-  const open = (): Channel => new Channel(endpoint, { backoffMaxMs });
-  if (type === 'single') return open();
+  if (type === 'single') return new Channel(endpoint, { backoffMaxMs });
+  const limits = { backoffMaxMs, readBufferBytes: OWN_READ_BUFFER_BYTES };
+  const open = (): Channel => new Channel(endpoint, limits);
   return new OwnConnections(endpoint, open, type === 'pooled' ? POOLED_MAX : 0);
 }
 

@@ -112,6 +112,8 @@ export interface ChannelLimits {
   readonly connectTimeoutMs: number;
   /** Bytes of one response frame body, and of one request's. */
   readonly maxFrameBytes: number;
+  /** Bytes read at once: memory that the connection keeps. */
+  readonly readBufferBytes: number;
   /** Calls without an answer yet; more are refused with OVERLOADED. */
   readonly maxInFlight: number;
   /** Milliseconds without a byte back, while calls expire, after which the connection is taken for dead. */
@@ -125,6 +127,8 @@ export const DEFAULT_CHANNEL_LIMITS: ChannelLimits = {
   /** Within a data centre a connection takes a millisecond, or never. */
   connectTimeoutMs: 1000,
   maxFrameBytes: 64 << 20,
+  /** Some thirty answers of a common size, for one connection to a replica. */
+  readBufferBytes: 256 << 10,
   /** At 10 µs a call this is 10 ms of a server core: more only adds delay. */
   maxInFlight: 1024,
   /** A peer that lost its power never closes: without this, its connection would swallow calls for minutes. */

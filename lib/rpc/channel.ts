@@ -14,8 +14,6 @@ import { BufferPool } from './buffer-pool.ts';
 import { type Endpoint, parseEndpoint } from './endpoint.ts';
 import { isCoded, openPayload, sealRequest } from './payload-coding.ts';
 
-/** Read from the socket into one buffer that is reused: what a call resolves with are views of it. */
-const READ_BUFFER_BYTES = 256 << 10;
 /** More than any meta of ours. */
 const META_BYTES_MAX = 512;
 const TARGETS_MAX = 64;
@@ -25,6 +23,8 @@ const PLACES_MAX = 65_536;
 const TIMER_MS_MAX = 0x7fff_ffff;
 
 const PLAIN: CallOptions = {};
+/** Of all channels: with one each, a thousand connections would keep a thousand buffers. */
+const pool = new BufferPool();
 
 export interface CallResult {
   readonly payload: Uint8Array;
@@ -54,13 +54,13 @@ export class Channel {
   readonly endpoint: string;
   readonly #address: Endpoint;
   readonly #limits: ChannelLimits;
-  readonly #pool = new BufferPool();
   readonly #targets = new Map<string, RequestTarget>();
   /** The calls in flight, each at its place. (A Map with this much coming and going keeps dead calls alive for long.) */
   readonly #places: (PendingCall | undefined)[] = [];
   readonly #freePlaces: number[] = [];
   #inFlight = 0;
-  readonly #readBuffer: Buffer = Buffer.allocUnsafeSlow(READ_BUFFER_BYTES);
+  /** Every read goes into it: what a call resolves with are views of it. */
+  readonly #readBuffer: Buffer;
   #socket: Socket | undefined;
   #connected = false;
   #closed = false;
@@ -84,6 +84,7 @@ export class Channel {
     if (this.#limits.maxInFlight > PLACES_MAX) {
       throw new CubeError('INVALID_ARGUMENT', `maxInFlight: at most ${PLACES_MAX}`);
     }
+    this.#readBuffer = Buffer.allocUnsafeSlow(this.#limits.readBufferBytes);
     this.#decoder = new FrameDecoder(this.#limits.maxFrameBytes);
   }
 
@@ -120,7 +121,7 @@ export class Channel {
     const place = this.#freePlaces.pop() ?? this.#places.length;
     const correlation = this.#sequence * PLACES_MAX + place;
     this.#inFlight++;
-    this.#output ??= this.#pool.take();
+    this.#output ??= pool.take();
     const target = this.#target(service, method);
     if (options === PLAIN) {
       target.write(this.#output, { correlation, timeoutMs, payload, attachment });
@@ -189,9 +190,10 @@ export class Channel {
         },
       },
     });
-    const timer = setTimeout(() => {
+    const timer = setTimeout(afterReading, this.#limits.connectTimeoutMs, () => {
+      if (!socket.connecting) return;
       socket.destroy(new Error(`no connection within ${this.#limits.connectTimeoutMs} ms`));
-    }, this.#limits.connectTimeoutMs);
+    });
     this.#socket = socket;
     this.#decoder = new FrameDecoder(this.#limits.maxFrameBytes);
     let reason = 'the server closed the connection';
@@ -222,7 +224,7 @@ export class Channel {
     const output = this.#output;
     if (output === undefined || !this.#connected) return;
     this.#output = undefined;
-    this.#socket?.write(output.written(), () => this.#pool.give(output));
+    this.#socket?.write(output.written(), () => pool.give(output));
   };
 
   #read(byteCount: number): void {
@@ -313,7 +315,7 @@ export class Channel {
     clearTimeout(this.#timer);
     this.#timerAtMs = deadlineMs;
     const waitMs = Math.min(Math.max(1, Math.ceil(deadlineMs - nowMs)), TIMER_MS_MAX);
-    this.#timer = setTimeout(this.#expire, waitMs);
+    this.#timer = setTimeout(afterReading, waitMs, this.#expire);
   }
 
   readonly #expire = (): void => {
@@ -327,7 +329,7 @@ export class Channel {
         return;
       }
       this.#free(place);
-      const text = `${this.endpoint}: no answer within ${call.timeoutMs} ms`;
+      const text = `${this.endpoint}: no answer within ${Math.ceil(call.timeoutMs)} ms`;
       call.reject(new CubeError('DEADLINE_EXCEEDED', text));
     });
     if (earliestMs < Number.POSITIVE_INFINITY) this.#armTimer(earliestMs, nowMs);
@@ -336,4 +338,12 @@ export class Channel {
       this.#disconnect(`calls were sent and nothing came back for ${silenceMs} ms`);
     }
   };
+}
+
+/**
+ * Runs what a timer was set for once the sockets have been read: after this process itself stood still, its timers come first, and
+ * would give up calls and connections whose answers are there.
+ */
+function afterReading(action: () => void): void {
+  setImmediate(action);
 }

@@ -1,7 +1,9 @@
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import { connect, createServer, type Server, type Socket } from 'node:net';
 import { after, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { Worker } from 'node:worker_threads';
 import { CubeError, ERROR_STATUS, type ErrorCode } from '../../lib/core/errors.ts';
 import type { ChannelLimits } from '../../lib/core/limits.ts';
 import { Channel } from '../../lib/rpc/channel.ts';
@@ -261,6 +263,30 @@ test('a call without answer ends at its deadline; a late answer hurts nobody', a
   assert.equal(await fast, 'fast');
   assert.equal(await patient, 'slow but awaited');
   assert.equal(await echo(channel, 'after', 5000), 'after');
+});
+
+test('a process that stood still finds its connection and its answers, not their deadlines', async () => {
+  const answered = new Int32Array(new SharedArrayBuffer(4));
+  const file = new URL('./answering-thread.js', import.meta.url);
+  const thread = new Worker(file, { workerData: answered.buffer });
+  const [port] = (await once(thread, 'message')) as [number];
+  const channel = channelTo(port, { connectTimeoutMs: 100, silenceMs: 100 });
+  const call = (timeoutMs: number): Promise<unknown> =>
+    channel.call('test.Echo', 'counted', NO_BYTES, NO_BYTES, timeoutMs);
+  const standStill = (count: number): void => {
+    const sinceMs = performance.now();
+    const passedMs = (): number => performance.now() - sinceMs;
+    while (passedMs() < 150 || (Atomics.load(answered, 0) < count && passedMs() < 10_000)) {}
+  };
+  const first = call(20_000);
+  standStill(0);
+  await first;
+  const second = call(100);
+  await new Promise(process.nextTick);
+  standStill(2);
+  await second;
+  channel.close();
+  await thread.terminate();
 });
 
 test('no connection within its time', async () => {
