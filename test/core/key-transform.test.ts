@@ -137,6 +137,13 @@ function graphOf(expression: KeyExpression): Uint8Array {
       const inputs = e.of.map((operand, i) =>
         visit(operand, e.op === 'where' && i === 0 ? 'bool' : inner),
       );
+      if (e.op === 'min' || e.op === 'max') {
+        // onnxruntime 1.30 says that the lesser of the int64 0 and 2^31 is 2^31: it is asked by a comparison instead.
+        const [least, greatest] = e.op === 'min' ? inputs : inputs.toReversed();
+        nodes.push(node('Less', inputs, [`${output}_less`]));
+        nodes.push(node('Where', [`${output}_less`, least!, greatest!], [output]));
+        return output;
+      }
       const attributes = {
         ...(e.op === 'cast' ? { to: TYPES[e.dtype] } : {}),
         ...(e.op === 'fmod' ? { fmod: 1 } : {}),
