@@ -64,6 +64,23 @@ class Bags(nn.Module):
         return self.out(self.table(ids, offsets))
 
 
+class Interaction(nn.Module):
+    """Bags of two tables, whose offsets are the rows of one matrix, and products of what they give, as DLRM has them."""
+
+    def __init__(self):
+        super().__init__()
+        self.tables = nn.ModuleList([nn.EmbeddingBag(9 + i, 4, mode="sum") for i in range(2)])
+        self.bottom = nn.Linear(3, 4)
+        self.top = nn.Linear(7, 1)
+
+    def forward(self, dense, offsets, ids0, ids1):
+        bags = [table(ids, offsets[i]) for i, (table, ids) in enumerate(zip(self.tables, (ids0, ids1)))]
+        x = self.bottom(dense)
+        all = torch.stack([x] + bags, 1)
+        products = torch.bmm(all, all.transpose(1, 2))[:, [1, 2, 2], [0, 0, 1]]
+        return torch.sigmoid(self.top(torch.cat([x, products], 1)))
+
+
 class History(nn.Module):
     """A padded sequence of ids, pooled under a mask of the same ids."""
 
@@ -98,6 +115,9 @@ def main(folder):
         for opset in (11, 13):
             export(folder, f"bag-{mode}-{opset}", Bags(mode), bag, ["ids", "offsets"], bag_axes, opset_version=opset)
     export(folder, "history", History(), (ids,), ["ids"], {"ids": {0: "batch", 1: "length"}})
+    many = (torch.zeros(2, 3), torch.tensor([[0, 2], [0, 1]]), torch.tensor([1, 2, 3]), torch.tensor([4, 5, 6]))
+    many_axes = {"dense": {0: "batch"}, "offsets": {1: "batch"}, "ids0": {0: "length0"}, "ids1": {0: "length1"}}
+    export(folder, "interaction", Interaction(), many, ["dense", "offsets", "ids0", "ids1"], many_axes)
     functions = {"opset_version": 15, "export_modules_as_functions": {nn.Embedding}}
     export(folder, "functions", FloatMatrix(), (torch.zeros(2, 4),), ["x"], {"x": {0: "batch"}}, **functions)
 

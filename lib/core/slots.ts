@@ -98,6 +98,8 @@ export interface BagSpec {
   readonly pooling: 'sum' | 'mean';
   /** The input of the unpruned graph that says where each bag begins in the list of ids. */
   readonly offsets: string;
+  /** Which row of that input, when it holds the offsets of several lists. */
+  readonly offsetsRow?: number;
   /** The last offset is the end of the last bag. */
   readonly includesLast: boolean;
 }
@@ -114,6 +116,21 @@ export interface IdsSpec {
   readonly kept: boolean;
 }
 
+/** An input or output of the pruned graph. */
+export interface GraphPort {
+  readonly name: string;
+  readonly dtype: string;
+  /** -1: the batch, or a length that is open. Absent: not even the rank is known. */
+  readonly shape?: readonly number[];
+}
+
+/** What the pruned graph takes beside embeddings and whole ids, and what it gives. */
+export interface GraphSpec {
+  /** Inputs of floats among them that also hold ids. */
+  readonly inputs: readonly GraphPort[];
+  readonly outputs: readonly GraphPort[];
+}
+
 export interface PrunedTable {
   readonly name: string;
   readonly rows: number;
@@ -121,6 +138,8 @@ export interface PrunedTable {
   readonly dtype: 'f32';
   /** Its rows were not in the model: `rows` is 0, and there is no file. */
   readonly external?: boolean;
+  /** Its rows have keys of their own, which are not their numbers. */
+  readonly keyed?: boolean;
 }
 
 export interface SlotSpec {
@@ -130,6 +149,8 @@ export interface SlotSpec {
   readonly ids?: readonly IdsSpec[];
   /** Integer constants that keys go through. */
   readonly maps?: readonly KeyMap[];
+  /** Absent in files of earlier builds. */
+  readonly graph?: GraphSpec;
   /** Undefined when the model was pruned without features.json: it then takes keys, not feature strings. */
   readonly features: FeatureSpec | undefined;
 }
@@ -220,6 +241,10 @@ export function readSlotSpec(json: JsonReader): SlotSpec {
     new Map(ids?.map(({ input, columns }) => [input, columns])),
     new Set(maps?.map(({ name }) => name)),
   );
+  const graph = json.optional('graph', (f) => ({
+    inputs: readPorts(f.field('inputs')),
+    outputs: readPorts(f.field('outputs')),
+  }));
   const tableNames = new Set(tables.map((table) => table.name));
   const embeddings = json
     .field('embeddings')
@@ -230,6 +255,7 @@ export function readSlotSpec(json: JsonReader): SlotSpec {
     tables,
     ...(ids === undefined ? {} : { ids }),
     ...(maps === undefined ? {} : { maps }),
+    ...(graph === undefined ? {} : { graph }),
     features,
   };
 }
@@ -244,6 +270,7 @@ function readTables(json: JsonReader): PrunedTable[] {
       dim: item.field('dim').integer(1, 1 << 20),
       dtype: item.field('dtype').oneOf(['f32'] as const),
       ...(item.optional('external', (f) => f.boolean()) === true ? { external: true } : {}),
+      ...(item.optional('keyed', (f) => f.boolean()) === true ? { keyed: true } : {}),
     }));
   requireDistinct(
     json,
@@ -271,10 +298,31 @@ function readIds(json: JsonReader, slotNames: ReadonlySet<string>): IdsSpec[] {
   }));
 }
 
+function readPorts(json: JsonReader): GraphPort[] {
+  return json.items({ max: 10_000 }).map((item) => {
+    const shape = item.optional('shape', (f) => f.items({ max: 16 }).map((dim) => dim.integer(-1)));
+    return {
+      name: item.field('name').string(),
+      dtype: item.field('dtype').string(),
+      ...(shape === undefined ? {} : { shape }),
+    };
+  });
+}
+
 interface Known {
   readonly tableNames: ReadonlySet<string>;
   readonly slotNames: ReadonlySet<string>;
   readonly expressions: KeyExpressionReader;
+}
+
+function readBags(json: JsonReader): BagSpec {
+  const offsetsRow = json.optional('offsetsRow', (f) => f.integer(0));
+  return {
+    pooling: json.field('pooling').oneOf(['sum', 'mean'] as const),
+    offsets: json.field('offsets').string(),
+    ...(offsetsRow === undefined ? {} : { offsetsRow }),
+    includesLast: json.field('includesLast').boolean(),
+  };
 }
 
 function readEmbedding(item: JsonReader, known: Known): EmbeddingInput {
@@ -288,11 +336,7 @@ function readEmbedding(item: JsonReader, known: Known): EmbeddingInput {
   const keys = item.optional('keys', (f) =>
     f.items({ min: 1, max: 100_000 }).map((key) => known.expressions.read(key)),
   );
-  const bags = item.optional('bags', (f) => ({
-    pooling: f.field('pooling').oneOf(['sum', 'mean']),
-    offsets: f.field('offsets').string(),
-    includesLast: f.field('includesLast').boolean(),
-  }));
+  const bags = item.optional('bags', readBags);
   const paddingId = item.optional('paddingId', (f) => f.integer(0));
   const lodLevel = item.optional('lodLevel', (f) => f.integer(0, 1));
   return {
@@ -326,6 +370,7 @@ export function slotSpecToJson(spec: SlotSpec): unknown {
     tables: spec.tables,
     ...(spec.ids === undefined ? {} : { ids: spec.ids }),
     ...(spec.maps === undefined ? {} : { maps: spec.maps.map(keyMapToJson) }),
+    ...(spec.graph === undefined ? {} : { graph: spec.graph }),
     ...(spec.features === undefined ? {} : { features: featureSpecToJson(spec.features) }),
   };
 }

@@ -145,6 +145,7 @@ function toNeutral({ node, input, shape, tableName, ids, bags }: CutLookup): Cut
           bags: {
             pooling: bags.pooling,
             offsets: bags.offsets,
+            ...(bags.offsetsRow === undefined ? {} : { offsetsRow: bags.offsetsRow }),
             includesLast: bags.includesLast,
           },
         }),

@@ -13,6 +13,8 @@ export interface Bags {
   readonly ids: string;
   /** Where each bag begins in that list: an input of the graph. */
   readonly offsets: string;
+  /** Which row of that input, when it holds the offsets of several lists. */
+  readonly offsetsRow: number | undefined;
   /** The last offset is the end of the last bag, not the beginning of another. */
   readonly includesLast: boolean;
   readonly pooling: 'sum' | 'mean';
@@ -38,26 +40,39 @@ function atenBags(node: OnnxNode, frame: Frame): Bags | undefined {
     refuse(node, table, 'bags pooled by their maximum (mode 2) are not supported');
   }
   if (weights !== '') refuse(node, weights, 'bags with a weight for each id are not supported');
-  if (originOf(offsets, frame) === undefined) {
+  const origin = originOf(offsets, frame);
+  if (origin === undefined) {
     refuse(node, offsets, 'its offsets are not an input of the model');
   }
   const padding = int('padding_idx', -1);
   return {
     table,
     ids,
-    offsets: originOf(offsets, frame)!,
+    ...origin,
     includesLast: int('include_last_offset', 0) === 1,
     pooling: mode === 0 ? 'sum' : 'mean',
     paddingId: padding < 0 ? undefined : padding,
   };
 }
 
-/** The graph input that a value is. */
-function originOf(name: string, frame: Frame): string | undefined {
+type Offsets = Pick<Bags, 'offsets' | 'offsetsRow'>;
+
+/** The graph input that a value is, or is a row of. */
+function originOf(name: string, frame: Frame): Offsets | undefined {
   const node = frame.producer(name);
-  if (node?.opType === 'Identity' && node.domain === '')
-    return originOf(node.inputs[0] ?? '', frame);
-  return frame.runtimeInput(name)?.name;
+  const [source = '', index = ''] = node?.inputs ?? [];
+  if (node?.opType === 'Identity' && node.domain === '') return originOf(source, frame);
+  const input = frame.runtimeInput(node === undefined ? name : source);
+  if (node === undefined) {
+    return input?.shape?.length === 1 ? { offsets: name, offsetsRow: undefined } : undefined;
+  }
+  const [rows] = input?.shape ?? [];
+  const row = integersOf(frame.scope.fact(index).source, 1);
+  const isRow = node.opType === 'Gather' && node.domain === '' && axisOf(node) === 0;
+  if (!isRow || input?.shape?.length !== 2 || row?.dims.length !== 0) return undefined;
+  const given = Number(row.values[0]);
+  const at = given < 0 ? given + (typeof rows === 'number' ? rows : Number.NaN) : given;
+  return at >= 0 ? { offsets: source, offsetsRow: at } : undefined;
 }
 
 /** The Loop that PyTorch writes for an EmbeddingBag, opset 11 and later. */
@@ -141,7 +156,7 @@ class BagLoop {
     starts: string,
     ends: string,
     ids: string,
-  ): Pick<Bags, 'offsets' | 'includesLast'> | undefined {
+  ): (Offsets & Pick<Bags, 'includesLast'>) | undefined {
     const slice = this.#made(ends, 'Slice');
     const [source = '', from = '', to = '', axes = '', steps = ''] = slice?.inputs ?? [];
     const isTail = source === starts && this.#ints(from) === '1' && this.#ints(axes, '0') === '0';
@@ -151,12 +166,12 @@ class BagLoop {
     const concat = this.#made(starts, 'Concat');
     if (concat === undefined) {
       const offsets = originOf(starts, this.#outer);
-      return offsets === undefined ? undefined : { offsets, includesLast: true };
+      return offsets === undefined ? undefined : { ...offsets, includesLast: true };
     }
     const offsets = originOf(concat.inputs[0] ?? '', this.#outer);
     const length = this.#made(concat.inputs[1], 'Unsqueeze')?.inputs[0] ?? '';
     const isWhole = concat.inputs.length === 2 && this.#isLengthOf(length, ids);
-    return offsets !== undefined && isWhole ? { offsets, includesLast: false } : undefined;
+    return offsets !== undefined && isWhole ? { ...offsets, includesLast: false } : undefined;
   }
 
   #isLengthOf(name: string, list: string): boolean {

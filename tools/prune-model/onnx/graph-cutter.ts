@@ -94,7 +94,7 @@ function toDim(axis: Axis): Dim {
 }
 
 function batchOfBags(index: GraphIndex, offsets: string, includesLast: boolean): Dim {
-  return includesLast ? undefined : index.runtimeInput(offsets)?.shape?.[0];
+  return includesLast ? undefined : index.runtimeInput(offsets)?.shape?.at(-1);
 }
 
 /** The rows come as float32, one after another; where the graph had them otherwise, nodes make them so. */

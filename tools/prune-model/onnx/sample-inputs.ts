@@ -85,7 +85,9 @@ export class InputSampler {
     const dims = shape.map((dim, i) => {
       if (typeof dim === 'number') return dim;
       if (i === 0 && this.#bagIds.has(name)) return length;
-      if (i === 0 && offsets !== undefined) return batch + Number(offsets.includesLast);
+      if (i === shape.length - 1 && offsets !== undefined) {
+        return batch + Number(offsets.includesLast);
+      }
       if (i === 0) return batch;
       return dim === undefined ? OTHER_SIZE : sizeOf(dim);
     });
@@ -112,7 +114,7 @@ export class InputSampler {
   ): OnnxTensor {
     const count = dims.reduce((product, dim) => product * dim, 1);
     const type = elemName(elemType);
-    const values = ids?.subarray(0, count) ?? this.#offsetsOf(name, count, length);
+    const values = ids?.subarray(0, count) ?? this.#offsetsOf(name, dims, length);
     if (type === 'int64') {
       const data =
         values === undefined ? new BigInt64Array(count) : BigInt64Array.from(values, BigInt);
@@ -145,18 +147,21 @@ export class InputSampler {
     return coin;
   }
 
-  /** Where bags begin: in order, the first at 0; about a third of them are empty. */
-  #offsetsOf(name: string, count: number, length: number): Float64Array | undefined {
+  /** Where the bags of each list begin: in order, the first at 0; about a third of them are empty. */
+  #offsetsOf(name: string, dims: readonly number[], length: number): Float64Array | undefined {
     const offsets = this.#offsets.get(name);
     if (offsets === undefined) return undefined;
-    const begins = Float64Array.from({ length: count }, () =>
-      Math.floor(this.#random.next() * (length + 1)),
-    );
-    for (let i = 2; i < count; i += 3) begins[i] = begins[i - 1]!;
-    begins.sort();
-    begins[0] = 0;
-    if (offsets.includesLast) begins[count - 1] = length;
-    return begins;
+    const [lists, count] = dims.length === 1 ? [1, dims[0]!] : [dims[0]!, dims[1]!];
+    const all = new Float64Array(lists * count);
+    for (let list = 0; list < lists; list++) {
+      const begins = all.subarray(list * count, (list + 1) * count);
+      for (let i = 0; i < count; i++) begins[i] = Math.floor(this.#random.next() * (length + 1));
+      for (let i = 2; i < count; i += 3) begins[i] = begins[i - 1]!;
+      begins.sort();
+      begins[0] = 0;
+      if (offsets.includesLast) begins[count - 1] = length;
+    }
+    return all;
   }
 }
 

@@ -49,7 +49,10 @@ export function rowsOfInput(
   const values = gatherRows(table, keys);
   if (bags === undefined) return { dtype: 'float32', data: values, dims: [...sizes, ...inner] };
   const offsets = samples.tensors.get(embedding.bags!.offsets)!;
-  const pooled = pool(values, keys, Array.from(offsets.data, Number), embedding);
+  const count = offsets.dims.at(-1)!;
+  const start = count * (embedding.bags!.offsetsRow ?? 0);
+  const begins = Array.from(offsets.data.slice(start, start + count), Number);
+  const pooled = pool(values, keys, begins, embedding);
   return { dtype: 'float32', data: pooled, dims: [pooled.length / table.dim, ...inner] };
 }
 

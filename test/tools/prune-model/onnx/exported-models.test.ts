@@ -19,6 +19,7 @@ const EXPECTED: Readonly<Record<string, readonly [pooling: string, kept: string]
   'float-matrix': ['none none', 'x'],
   functions: ['none none', 'x'],
   history: ['none', 'ids'],
+  interaction: ['sum sum', 'dense'],
   'quotient-remainder': ['none none', ''],
 };
 
