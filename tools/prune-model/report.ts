@@ -1,5 +1,6 @@
 /** What prune-model did: report.json, and the same as a small table for people. */
 import type { SlotSpec } from '../../lib/core/slots.ts';
+import { table } from '../../lib/platform/text-table.ts';
 import { type CutModel, plainColumns } from './cut-model.ts';
 import type { Proof } from './proof.ts';
 
@@ -98,6 +99,8 @@ export function formatReport(report: Report, title: string, isDry = false): stri
     '',
     ...alignColumns([['table', 'rows x dim', 'size', 'lookups'], ...rows]),
     '',
+    lookupTable(report),
+    '',
     `lookups  ${count(report.lookups.length)}`,
     `graph    ${size(bytes.before)} -> ${size(bytes.after)} (${saved} % less), ${count(nodes.before)} -> ${count(nodes.after)} nodes`,
     verify === undefined
@@ -106,6 +109,22 @@ export function formatReport(report: Report, title: string, isDry = false): stri
   ];
   for (const warning of report.warnings) lines.push(`note     ${warning}`);
   return `${lines.join('\n')}\n`;
+}
+
+/** Lookups that are listed; report.json has them all. */
+const LISTED_MAX = 50;
+
+/** Which new input takes the rows of which ids. */
+function lookupTable({ lookups }: Report): string {
+  const rows = lookups.slice(0, LISTED_MAX).map((lookup) => {
+    const { input, ids, columns, pooling } = lookup;
+    const text = columns === null ? 'computed' : columns.join(', ');
+    const from = text.length > 40 ? `${columns!.length} columns` : text;
+    return [input, lookup.table, `${ids} [${from}]`, pooling];
+  });
+  const more = lookups.length - rows.length;
+  const text = table(['input', 'table', 'ids [columns]', 'pooling'], rows);
+  return more > 0 ? `${text}\nand ${count(more)} more, in report.json` : text;
 }
 
 function alignColumns(rows: readonly (readonly string[])[]): string[] {

@@ -28,6 +28,7 @@ test('the output has exactly its files, and the report is a small table', () => 
   assert.deepEqual(readdirSync(harness.folder).sort(), ['ctr.onnx', 'out']);
   assert.match(stdout, /^pruned .*ctr.onnx -> .*out$/m);
   assert.match(stdout, /^embedding.weight +7 x 4 +112 B +1$/m);
+  assert.match(stdout, /^rows +embedding.weight +ids \[0, 1, 2\] +none$/m);
   assert.match(stdout, /^graph {4}\d+ B -> \d+ B \(\d+ % less\), 5 -> 4 nodes$/m);
   assert.match(stdout, /^proof {4}64 samples, largest difference 0.0e\+0$/m);
 });
