@@ -54,6 +54,7 @@ export class BatchBuffers {
       const { keys, outcomes, distinct } = this.#tables[t]!;
       const { index, rows: tableRows } = this.#views.tables[t]!;
       const uniqueCount = distinct.find(keyRows, table.columns, keys, index);
+      if (table.wrapRows > 0) wrapKeys(keys, uniqueCount, table.wrapRows);
       return { table: table.name, keys, count: uniqueCount, rows: tableRows, outcomes };
     });
   }
@@ -85,6 +86,17 @@ export class BatchBuffers {
   /** The click output of the batch's rows. */
   output(rowCount: number): Float32Array {
     return this.#views.output.subarray(0, rowCount * this.#outputNum);
+  }
+}
+
+/** From below zero to the end of a table of `rows` rows; what is further below is left, and in no table. */
+function wrapKeys(keys: Uint32Array, count: number, rows: number): void {
+  for (let word = 0; word < 2 * count; word += 2) {
+    if (keys[word + 1]! < 0x8000_0000) continue;
+    const key = (keys[word + 1]! | 0) * 2 ** 32 + keys[word]! + rows;
+    if (key < 0) continue;
+    keys[word] = key % 2 ** 32;
+    keys[word + 1] = key / 2 ** 32;
   }
 }
 

@@ -7,12 +7,13 @@ import { parseJsonRows, type RowColumns } from '../lib/core/features.ts';
 import { RowHasher } from '../lib/core/hash.ts';
 import { JsonReader } from '../lib/core/json.ts';
 import type { Manifest } from '../lib/core/manifest.ts';
-import { type FeatureSpec, readSlotSpec } from '../lib/core/slots.ts';
+import { type FeatureSpec, type IdsSpec, readSlotSpec } from '../lib/core/slots.ts';
 import type { Logger } from '../lib/platform/logs.ts';
 import type { Repository } from '../lib/repository/repository.ts';
 import { BatchBufferPool } from './batch-buffers.ts';
 import { ComputedKeys } from './computed-keys.ts';
 import { type GraphPlan, planGraph } from './graph-plan.ts';
+import { withFeatures } from './implied-features.ts';
 import { ModelPool } from './model-pool.ts';
 import type { EmbeddingStore } from './stores/embedding-store.ts';
 
@@ -29,6 +30,8 @@ export interface BundleSource {
 
 const MODEL_FILE = 'model.onnx';
 const SLOTS_FILE = 'slots.json';
+/** Tensors of the graph that are not in its own bytes. */
+const DATA_FILE = 'model.onnx.data';
 const GOLDEN_FILE = 'golden.jsonl';
 const GOLDEN_ROWS_MAX = 1_000;
 
@@ -37,6 +40,8 @@ export class LoadedBundle {
   readonly features: FeatureSpec;
   readonly plan: GraphPlan;
   readonly keys: ComputedKeys;
+  /** Set when requests give ids by the names of the graph's ids inputs: it was pruned without features.json. */
+  readonly ids: readonly IdsSpec[] | undefined;
   readonly pool: ModelPool;
   readonly hasher: RowHasher;
   readonly buffers: BatchBufferPool;
@@ -47,13 +52,17 @@ export class LoadedBundle {
   #onDrained: (() => void) | undefined;
 
   private constructor(
-    parts: Pick<LoadedBundle, 'manifest' | 'features' | 'plan' | 'keys' | 'pool' | 'goldenRows'>,
+    parts: Pick<
+      LoadedBundle,
+      'manifest' | 'features' | 'plan' | 'keys' | 'ids' | 'pool' | 'goldenRows'
+    >,
     store: EmbeddingStore,
   ) {
     this.manifest = parts.manifest;
     this.features = parts.features;
     this.plan = parts.plan;
     this.keys = parts.keys;
+    this.ids = parts.ids;
     this.pool = parts.pool;
     this.goldenRows = parts.goldenRows;
     this.hasher = new RowHasher(parts.features.hash, parts.features.slots);
@@ -65,24 +74,28 @@ export class LoadedBundle {
   static async load(source: BundleSource, version: string): Promise<LoadedBundle> {
     const { repository, bundle, store, instances, logger } = source;
     const manifest = await repository.manifest(bundle, version);
-    const spec = await readSpec(repository, manifest);
+    const found = await readSpec(repository, manifest);
+    const spec = withFeatures(found, `${bundle} ${version}`);
     const keys = new ComputedKeys(spec);
     const plan = planGraph(spec, manifest, keys);
     const features = spec.features!;
-    checkSameKeys(features, manifest);
+    checkSameKeys(found.features ?? { ...features, slots: [] }, manifest);
+    const ids = found.features === undefined ? spec.ids! : undefined;
     const goldenRows = await readGoldenRows(repository, manifest, features);
     const model = await repository.readVersionFile(bundle, version, MODEL_FILE);
+    const data = await readData(repository, manifest);
     await store.prepare(manifest);
     try {
       const script = source.workerScript;
       const pool = await ModelPool.start({
         model,
+        data,
         plan,
         instances,
         logger,
         ...(script === undefined ? {} : { script }),
       });
-      return new LoadedBundle({ manifest, features, plan, keys, pool, goldenRows }, store);
+      return new LoadedBundle({ manifest, features, plan, keys, ids, pool, goldenRows }, store);
     } catch (error) {
       await store.retire(manifest);
       throw error;
@@ -123,6 +136,15 @@ export class LoadedBundle {
     await this.close();
     await this.#store.retire(this.manifest);
   }
+}
+
+/** The files that the graph's tensors are in beside its own. */
+async function readData(
+  repository: Repository,
+  { bundle, version, files }: Manifest,
+): Promise<ReadonlyMap<string, Uint8Array>> {
+  if (!files.some(({ path }) => path === DATA_FILE)) return new Map();
+  return new Map([[DATA_FILE, await repository.readVersionFile(bundle, version, DATA_FILE)]]);
 }
 
 async function readSpec(repository: Repository, manifest: Manifest) {

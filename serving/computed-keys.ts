@@ -3,7 +3,7 @@
  * says how, this evaluates it for a request. A row of keys is first the slots' own, then the computed ones.
  */
 
-import { keyExpressionToJson } from '../lib/core/key-expression.ts';
+import { type KeyExpression, keyExpressionToJson } from '../lib/core/key-expression.ts';
 import { type KeyFormula, KeyTransform } from '../lib/core/key-transform.ts';
 import type { EmbeddingInput, SlotSpec } from '../lib/core/slots.ts';
 
@@ -29,6 +29,8 @@ export class ComputedKeys {
   readonly #places = new Map<string, number>();
   readonly #positions = new Map<EmbeddingInput, readonly number[]>();
   readonly #transform: KeyTransform;
+  /** Tables that take ids as they come. */
+  readonly #plain = new Set<string>();
 
   constructor(spec: SlotSpec) {
     const slots = new Map(spec.features?.slots.map(({ name }, i) => [name, i]));
@@ -38,8 +40,12 @@ export class ComputedKeys {
       slots: Int32Array.from(names, (name) => slots.get(name)!),
     }));
     const rowsOf = new Map(spec.tables.map(({ name, rows }) => [name, rows]));
+    const hash = spec.features?.hash;
+    const isRaw = hash?.scheme === 'raw' && hash.modulo === 0n;
+    const computed = new Set(spec.embeddings.filter((e) => e.keys).map(({ table }) => table));
     for (const embedding of spec.embeddings) {
-      const keys = embedding.keys?.map((expression) =>
+      if (isRaw && !computed.has(embedding.table)) this.#plain.add(embedding.table);
+      const keys = keysOf(embedding, isRaw && computed.has(embedding.table))?.map((expression) =>
         this.#place({ expression, rows: rowsOf.get(embedding.table)! }),
       );
       const own = keys ?? embedding.slots.map((name) => slots.get(name)!);
@@ -57,6 +63,11 @@ export class ComputedKeys {
   /** Keys in a row: the slots' and the computed ones. */
   get keyNum(): number {
     return this.#slotNum + this.#formulas.length;
+  }
+
+  /** Whether the keys of a table are ids as the graph took them, which below zero count from its end. */
+  wrapsIds(table: string): boolean {
+    return this.#plain.has(table);
   }
 
   /** Where the keys of an embedding stand in a row. */
@@ -105,4 +116,13 @@ export class ComputedKeys {
     }
     return place;
   }
+}
+
+/** @param isComputed columns too are computed: another input of the same table has computed keys */
+function keysOf(
+  { keys, columns, ids }: EmbeddingInput,
+  isComputed: boolean,
+): readonly KeyExpression[] | undefined {
+  if (keys !== undefined || !isComputed) return keys;
+  return columns?.map((column) => ({ op: 'column', input: ids, column }));
 }

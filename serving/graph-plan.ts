@@ -17,6 +17,8 @@ interface TablePlan {
   readonly dim: number;
   /** Positions among a row's keys; each once, even when several inputs of the graph take it. */
   readonly columns: Int32Array;
+  /** Rows of the table in the graph, where ids below zero count from its end; 0: keys are taken as they are. */
+  readonly wrapRows: number;
 }
 
 /** One embedding input of the graph. */
@@ -65,12 +67,14 @@ export function planGraph(spec: SlotSpec, manifest: Manifest, keys: ComputedKeys
     slotNum: features.slots.length,
     keyNum: keys.keyNum,
     ids: (spec.ids ?? [])
-      .filter(({ kept }) => kept)
+      .filter(({ kept, input }) => kept && input !== features.dense?.input)
       .map(({ input, slots }) => ({
         input,
         slots: Int32Array.from(slots, (slot) => slotPositions.get(slot)!),
       })),
-    tables: names.map((name) => planTable(spec, manifest, name, columnsOf.get(name)!)),
+    tables: names.map((name) =>
+      planTable(spec, manifest, keys, { name, columns: columnsOf.get(name)! }),
+    ),
     embeddings: spec.embeddings.map((embedding) => ({
       input: embedding.input,
       table: names.indexOf(embedding.table),
@@ -97,8 +101,8 @@ function requireFeatures(spec: SlotSpec, source: string): FeatureSpec {
 function planTable(
   spec: SlotSpec,
   manifest: Manifest,
-  name: string,
-  columns: readonly number[],
+  keys: ComputedKeys,
+  { name, columns }: { name: string; columns: readonly number[] },
 ): TablePlan {
   const pruned = spec.tables.find((candidate) => candidate.name === name)!;
   const { dim, dtype } = tableOf(manifest, name);
@@ -112,7 +116,8 @@ function planTable(
     if (embedding.table === name && embedding.dim !== dim) refuseDim(embedding.dim);
   }
   if (pruned.dim !== dim) refuseDim(pruned.dim);
-  return { name, dim, columns: Int32Array.from(columns) };
+  const wrapRows = keys.wrapsIds(name) ? pruned.rows : 0;
+  return { name, dim, columns: Int32Array.from(columns), wrapRows };
 
   function refuseDim(other: number): never {
     throw new CubeError(

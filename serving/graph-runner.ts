@@ -32,8 +32,12 @@ export class GraphRunner {
   }
 
   /** Loads, checks the graph against the plan and runs it on zeros: one row, then a full batch. */
-  static async load(bytes: Uint8Array, plan: GraphPlan): Promise<GraphRunner> {
-    const model = await OnnxModel.load(bytes, { source: `${plan.source}: model.onnx` });
+  static async load(
+    graph: { model: Uint8Array; data: ReadonlyMap<string, Uint8Array> },
+    plan: GraphPlan,
+  ): Promise<GraphRunner> {
+    const source = `${plan.source}: model.onnx`;
+    const model = await OnnxModel.load(graph.model, { source, externalData: graph.data });
     try {
       checkGraph(plan, model.inputs, model.outputs);
       const runner = new GraphRunner(model, plan);

@@ -3,7 +3,8 @@
  * out. Drawn in docs/wire/serving.md.
  *
  * The model as presented takes raw features, not what its graph takes: `categorical` BYTES [-1, slots] (or `keys` UINT64, or
- * INT64, of the same shape: hashed by the caller, or the ids of a model that has no hash) and `dense` FP32 [-1, dense], unscaled. Errors name the field.
+ * INT64, of the same shape: hashed by the caller, or the ids of a model that has no hash) and `dense` FP32 [-1, dense], unscaled. A
+ * model that was pruned without features.json takes its graph's own inputs (named-inputs.ts). Errors name the field.
  */
 import { CubeError } from '../lib/core/errors.ts';
 import { LINE_CHARS_MAX, scaleDense } from '../lib/core/features.ts';
@@ -11,6 +12,7 @@ import { JsonReader } from '../lib/core/json.ts';
 import { setKey } from '../lib/core/keys.ts';
 import type { LoadedBundle } from './bundle.ts';
 import type { KeyedRows } from './computed-keys.ts';
+import { namedInputs, readNamedRows } from './named-inputs.ts';
 import type { FeatureRows, Prediction } from './predictor.ts';
 
 const CATEGORICAL = 'categorical';
@@ -34,9 +36,13 @@ interface InputTensor {
   readonly values: readonly unknown[];
 }
 
-export function modelMetadata({ manifest, plan, pool }: LoadedBundle): object {
-  const inputs = [tensorMetadata(CATEGORICAL, plan.slotNum)];
-  if (plan.denseNum > 0) inputs.push(tensorMetadata(DENSE, plan.denseNum));
+export function modelMetadata(bundle: LoadedBundle): object {
+  const { manifest, plan, pool } = bundle;
+  const inputs =
+    bundle.ids === undefined ? [tensorMetadata(CATEGORICAL, plan.slotNum)] : namedInputs(bundle);
+  if (bundle.ids === undefined && plan.denseNum > 0) {
+    inputs.push(tensorMetadata(DENSE, plan.denseNum));
+  }
   return {
     name: manifest.bundle,
     versions: [manifest.version],
@@ -60,6 +66,7 @@ export function readInferRequest(
   const body = JsonReader.parse(text, 'body');
   const id = body.optional('id', (field) => field.string());
   checkOutputs(body, plan.clickOutput);
+  if (bundle.ids !== undefined) return { id, rows: readNamedRows(body, bundle, rowsMax) };
   const tensors = new Map<string, InputTensor>();
   for (const json of body.field('inputs').items({ min: 1, max: 16 })) {
     const name = json.field('name').string();

@@ -156,10 +156,10 @@ export class ModelPool {
 }
 
 function startInstance(
-  { model, plan, script = WORKER_SCRIPT }: ModelPoolOptions,
+  { model, data, plan, script = WORKER_SCRIPT }: ModelPoolOptions,
   onDeath: (error: CubeError) => void,
 ): Promise<ModelInstance> {
-  return ModelInstance.start(script, { model, plan }, onDeath);
+  return ModelInstance.start(script, { model, data, plan }, onDeath);
 }
 
 function expiredError(): CubeError {

@@ -10,6 +10,8 @@ import { GraphRunner } from './graph-runner.ts';
 
 export interface WorkerStart {
   readonly model: Uint8Array;
+  /** Data of the graph in other files, by their names. */
+  readonly data: ReadonlyMap<string, Uint8Array>;
   readonly plan: GraphPlan;
 }
 
@@ -24,7 +26,7 @@ export type WorkerReply =
 
 if (parentPort === null) throw new Error('model-worker runs as a worker thread');
 const port = parentPort;
-const { model, plan } = workerData as WorkerStart;
+const { model, data, plan } = workerData as WorkerStart;
 
 function reply(message: WorkerReply, transfer: ArrayBuffer[] = []): void {
   port.postMessage(message, transfer);
@@ -35,7 +37,7 @@ function replyFailure(code: ErrorCode, error: unknown): void {
 }
 
 try {
-  const runner = await GraphRunner.load(model, plan);
+  const runner = await GraphRunner.load({ model, data }, plan);
   port.on('message', async (request: WorkerRequest) => {
     if (request.kind === 'stop') {
       await runner.release();

@@ -9,6 +9,8 @@ import './telemetry.ts';
 import { env, InferenceSession, Tensor } from 'onnxruntime-node';
 import { CubeError } from '../core/errors.ts';
 
+type SessionOptions = InferenceSession.SessionOptions;
+
 interface OnnxArrays {
   float32: Float32Array;
   float64: Float64Array;
@@ -61,7 +63,12 @@ export interface OnnxOptions {
   readonly intraOpThreads?: number;
   /** What to call the model in errors: a path or a name. */
   readonly source?: string;
+  /** Tensors of a model in memory that are not in its own bytes: the files that it names, and what is in them. */
+  readonly externalData?: ReadonlyMap<string, Uint8Array>;
 }
+
+/** Where a model in memory finds no files: it has the data that it was given, never a file that it happens to name. */
+const NO_FOLDER = '/dev/null/none';
 
 // Whatever goes wrong is thrown; onnxruntime would also print it.
 env.logLevel = 'fatal';
@@ -81,14 +88,14 @@ export class OnnxModel {
   }
 
   /**
-   * @param model the bytes of an ONNX file without external data, not kept after the call; or the path of one, read natively, whose
-   * external data is beside it
+   * @param model the bytes of an ONNX file, not kept after the call, with `externalData` when it has some; or the path of one, read
+   * natively, whose external data is beside it
    * @throws CubeError CORRUPT when the bytes are no ONNX model, INVALID_ARGUMENT when it is one that cannot run
    */
   static async load(model: Uint8Array | string, options: OnnxOptions = {}): Promise<OnnxModel> {
-    const { intraOpThreads = DEFAULT_INTRA_OP_THREADS, source = 'model' } = options;
+    const { intraOpThreads = DEFAULT_INTRA_OP_THREADS, source = 'model', externalData } = options;
     try {
-      const settings: InferenceSession.SessionOptions = {
+      const settings: SessionOptions = {
         executionMode: 'sequential',
         graphOptimizationLevel: 'all',
         intraOpNumThreads: intraOpThreads,
@@ -98,7 +105,7 @@ export class OnnxModel {
       const session =
         typeof model === 'string'
           ? await InferenceSession.create(model, settings)
-          : await InferenceSession.create(model, settings);
+          : await InferenceSession.create(model, { ...settings, ...inMemory(externalData) });
       return new OnnxModel(session, source);
     } catch (error) {
       const reason = reasonOf(error);
@@ -164,6 +171,13 @@ export class OnnxModel {
     }
     return { dtype: value.type as OnnxDtype, data: value.data as OnnxData, dims: value.dims };
   }
+}
+
+function inMemory(files: ReadonlyMap<string, Uint8Array> = new Map()): SessionOptions {
+  return {
+    extra: { session: { model_external_initializers_file_folder_path: NO_FOLDER } },
+    externalData: [...files].map(([path, data]) => ({ path, data })),
+  };
 }
 
 function toPort(metadata: InferenceSession.ValueMetadata): OnnxPort {

@@ -45,6 +45,7 @@ const LEFTOVER_IDLE_MS = 3_600_000;
 
 export type { ChannelEntry, ChannelState } from './channel-log.ts';
 export type { LayerSource, Publication, PublishReport } from './publication.ts';
+export { VERSION_FILE_BYTES_MAX } from './publication.ts';
 export type { WorkFolder } from './work-folder.ts';
 
 /**

@@ -6,9 +6,18 @@ import { CubeError } from '../../lib/core/errors.ts';
 import type { SlotSpec } from '../../lib/core/slots.ts';
 import { OnnxModel } from '../../lib/platform/onnx.ts';
 
+interface GraphFile {
+  readonly graph: Uint8Array;
+  /** Data of the graph in other files, by their names. */
+  readonly data: ReadonlyMap<string, Uint8Array> | undefined;
+  /** What to call it in errors. */
+  readonly source: string;
+}
+
 /** @throws CubeError naming the file `source`, and the first input or output that does not fit */
-export async function checkGraph(graph: Uint8Array, spec: SlotSpec, source: string): Promise<void> {
-  const model = await load(graph, source);
+export async function checkGraph(file: GraphFile, spec: SlotSpec): Promise<void> {
+  const { source } = file;
+  const model = await load(file);
   const has = { input: names(model.inputs), output: names(model.outputs) };
   await model.release();
   const wanted: ['input' | 'output', string][] = spec.embeddings.map(({ input }) => [
@@ -27,9 +36,9 @@ export async function checkGraph(graph: Uint8Array, spec: SlotSpec, source: stri
   }
 }
 
-async function load(graph: Uint8Array, source: string): Promise<OnnxModel> {
+async function load({ graph, data, source }: GraphFile): Promise<OnnxModel> {
   try {
-    return await OnnxModel.load(graph, { source });
+    return await OnnxModel.load(graph, { source, externalData: data ?? new Map() });
   } catch (error) {
     const { code, message } = CubeError.from(error);
     throw new CubeError(code, `${message.replace(/\.$/, '')}; prune the model again`, {

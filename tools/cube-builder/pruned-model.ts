@@ -7,7 +7,10 @@ import { CubeError } from '../../lib/core/errors.ts';
 import { JsonReader } from '../../lib/core/json.ts';
 import { readSlotSpec, type SlotSpec } from '../../lib/core/slots.ts';
 import { fileExists, isFolder, readFile } from '../../lib/platform/files.ts';
+import { VERSION_FILE_BYTES_MAX } from '../../lib/repository/repository.ts';
 
+/** Tensors of the graph that are not in its own bytes. */
+export const DATA_FILE = 'model.onnx.data';
 const GOLDEN_BYTES_MAX = 256 << 20;
 const SLOTS_BYTES_MAX = 64 << 20;
 
@@ -40,6 +43,8 @@ export function readPrunedModel(folder: string): PrunedModel {
     ['model.onnx', graph],
     ['slots.json', slots],
   ]);
+  const dataPath = join(folder, DATA_FILE);
+  if (fileExists(dataPath)) files.set(DATA_FILE, readFile(dataPath, VERSION_FILE_BYTES_MAX));
   return { spec, graph, graphPath, files };
 }
 

@@ -5,7 +5,7 @@ import type { HashSpec, Slot } from '../../lib/core/slots.ts';
 import { openRepository } from '../../lib/repository/repository.ts';
 import type { BuildRequest } from './build-request.ts';
 import { checkGraph } from './graph-check.ts';
-import { isPrunedFolder, readGolden, readPrunedModel } from './pruned-model.ts';
+import { DATA_FILE, isPrunedFolder, readGolden, readPrunedModel } from './pruned-model.ts';
 
 /** Keys, not feature strings: for a model pruned without features.json, and for tables without a model. */
 const RAW_KEYS: HashSpec = { scheme: 'raw', seed: 0n, modulo: 0n };
@@ -75,7 +75,8 @@ async function prunedContent(
   parent: Manifest | undefined,
 ): Promise<VersionContent> {
   const { spec, graph, graphPath, files } = readPrunedModel(folder);
-  await checkGraph(graph, spec, graphPath);
+  const data = files.get(DATA_FILE);
+  await checkGraph({ graph, data: data && new Map([[DATA_FILE, data]]), source: graphPath }, spec);
   const hash = spec.features?.hash ?? RAW_KEYS;
   if (jobMode === 'delta' && parent !== undefined) checkHash(hash, parent, 'the model');
   return { hash, slots: spec.features?.slots ?? [], files: new Map(files) };

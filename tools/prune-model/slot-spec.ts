@@ -7,11 +7,19 @@ import type { KeyExpression } from '../../lib/core/key-expression.ts';
 import type {
   EmbeddingInput,
   FeatureSpec,
+  GraphPort,
   IdsSpec,
   SlotSpec,
   TrainedFeatures,
 } from '../../lib/core/slots.ts';
-import { type CutLookup, type CutModel, type Dim, plainColumns, rowElements } from './cut-model.ts';
+import {
+  type CutLookup,
+  type CutModel,
+  type Dim,
+  type Port,
+  plainColumns,
+  rowElements,
+} from './cut-model.ts';
 
 /** @throws CubeError INVALID_ARGUMENT when features.json and the graph do not fit each other */
 export function buildSlotSpec(cut: CutModel, features: TrainedFeatures | undefined): SlotSpec {
@@ -41,14 +49,30 @@ export function buildSlotSpec(cut: CutModel, features: TrainedFeatures | undefin
   });
   return {
     embeddings,
-    tables: cut.tables.map(({ name, rows, dim, isExternal }) => ({
+    tables: cut.tables.map(({ name, rows, dim, isExternal, readKeys }) => ({
       ...{ name, rows, dim, dtype: 'f32' as const },
       ...(isExternal === true ? { external: true } : {}),
+      ...(readKeys === undefined ? {} : { keyed: true }),
     })),
     ids: idsOf(cut, features),
     ...(cut.maps.length === 0 ? {} : { maps: cut.maps }),
+    graph: {
+      inputs: cut.keptInputs
+        .filter(({ name, dtype }) => !isIds(cut, name) || !/^int(32|64)$/.test(dtype))
+        .map(toGraphPort),
+      outputs: cut.outputs.map(toGraphPort),
+    },
     features: features && toFeatureSpec(features),
   };
+}
+
+function isIds({ lookups }: CutModel, input: string): boolean {
+  return lookups.some(({ ids }) => ids.some(({ name }) => name === input));
+}
+
+function toGraphPort({ name, dtype, shape }: Port): GraphPort {
+  const dims = shape?.map((dim) => (typeof dim === 'number' ? dim : -1));
+  return { name, dtype, ...(dims === undefined || dims.length > 16 ? {} : { shape: dims }) };
 }
 
 function idsOf(cut: CutModel, features: TrainedFeatures | undefined): IdsSpec[] {

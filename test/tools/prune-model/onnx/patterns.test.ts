@@ -40,6 +40,10 @@ test('one ids matrix: the lookup becomes an input, the table a file', async () =
     ],
     tables: [{ name: 'embedding.weight', rows: 7, dim: 4, dtype: 'f32' }],
     ids: [{ input: 'ids', dtype: 'int64', columns: 3, slots: [], kept: false }],
+    graph: {
+      inputs: [{ name: 'dense', dtype: 'float32', shape: [-1, 2] }],
+      outputs: [{ name: 'prob', dtype: 'float32', shape: [-1, 1] }],
+    },
     features: undefined,
   });
   assert.deepEqual(pruned.table('embedding.weight'), { shape: [7, 4], values: f32(ramp(28)) });

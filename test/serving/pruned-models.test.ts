@@ -1,0 +1,237 @@
+/** Models pruned without features.json, built and served: requests name the inputs of the unpruned graph, scores are its own. */
+import assert from 'node:assert/strict';
+import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { type TestContext, test } from 'node:test';
+import { OnnxModel, type OnnxTensor } from '../../lib/platform/onnx.ts';
+import { openRepository } from '../../lib/repository/repository.ts';
+import { WireWriter } from '../../proto/wire.ts';
+import { runCommand } from '../cube-agent/processes.ts';
+import { temporaryFolder } from '../repository/fixtures.ts';
+import {
+  FLOAT,
+  floats,
+  INT32,
+  INT64,
+  ints,
+  model,
+  node,
+  ramp,
+  value,
+} from '../tools/prune-model/onnx-builder.ts';
+import { ServingProcess } from './serving-process.ts';
+
+/** A tensor whose data is in another file, as exporters of large models write it. */
+function elsewhere(name: string, dims: readonly number[], location: string): Uint8Array {
+  const writer = new WireWriter();
+  for (const dim of dims) writer.uint(1, dim);
+  writer.uint(2, FLOAT).string(8, name);
+  writer.message(13, (entry) => entry.string(1, 'location').string(2, location));
+  return writer.uint(14, 1).finish();
+}
+
+/** A history of three ids under a mask, one more id of 32 bits, dense features; a weight in another file. */
+function historyModel(location: string): Uint8Array {
+  return model({
+    inputs: [
+      value('history', INT64, ['n', 3]),
+      value('user', INT32, ['n']),
+      value('price', FLOAT, ['n', 2]),
+    ],
+    outputs: [value('prob', FLOAT, ['n', 1])],
+    initializers: [
+      ...[floats('item', [9, 4], ramp(36)), floats('users', [5, 4], ramp(20, 2))],
+      ...[ints('none', [], [0]), ints('two', [1], [2]), ints('flat', [2], [0, 12])],
+      elsewhere('w', [18, 1], location),
+    ],
+    nodes: [
+      node('Gather', ['item', 'history'], ['rows']),
+      node('Equal', ['history', 'none'], ['empty']),
+      node('Not', ['empty'], ['there']),
+      node('Cast', ['there'], ['mask'], { attributes: { to: FLOAT } }),
+      node('Unsqueeze', ['mask', 'two'], ['mask3']),
+      node('Mul', ['rows', 'mask3'], ['masked']),
+      node('Reshape', ['masked', 'flat'], ['wide']),
+      node('Gather', ['users', 'user'], ['who']),
+      node('Concat', ['wide', 'who', 'price'], ['x'], { attributes: { axis: 1 } }),
+      node('MatMul', ['x', 'w'], ['logit']),
+      node('Sigmoid', ['logit'], ['prob']),
+    ],
+  });
+}
+
+/** Ids and dense values in one matrix of floats. */
+const MATRIX = model({
+  inputs: [value('X', FLOAT, ['n', 4])],
+  outputs: [value('prob', FLOAT, ['n', 1])],
+  initializers: [
+    ...[floats('t', [8, 2], ramp(16)), floats('w', [6, 1], ramp(6))],
+    ...[ints('zero', [1], [0]), ints('two', [1], [2]), ints('four', [1], [4])],
+    ...[ints('one', [1], [1]), ints('flat', [2], [0, 4])],
+  ],
+  nodes: [
+    node('Slice', ['X', 'zero', 'two', 'one'], ['sparse']),
+    node('Slice', ['X', 'two', 'four', 'one'], ['dense']),
+    node('Cast', ['sparse'], ['ids'], { attributes: { to: INT64 } }),
+    node('Gather', ['t', 'ids'], ['rows']),
+    node('Reshape', ['rows', 'flat'], ['wide']),
+    node('Concat', ['wide', 'dense'], ['x'], { attributes: { axis: 1 } }),
+    node('MatMul', ['x', 'w'], ['logit']),
+    node('Sigmoid', ['logit'], ['prob']),
+  ],
+});
+
+interface Served {
+  readonly serving: ServingProcess;
+  readonly folder: string;
+}
+
+/** Prunes and builds `model.onnx` of a folder, and serves it from local tables. */
+async function serve(t: TestContext, folder: string): Promise<Served> {
+  const path = (name: string): string => join(folder, name);
+  await run('prune-model', '--model', path('model.onnx'), '--output', path('out'));
+  const target = ['--output-path', path('repo'), '--shard-num', '2', '--cur-version', '1'];
+  await run('cube-builder', '--input', path('out'), '--dict-name', 'ctr', ...target);
+  // What is served is what was published, and nothing of the folder that it was made in.
+  rmSync(path('out'), { recursive: true });
+  const repository = openRepository(path('repo'));
+  await repository.activate('ctr', 'stable', { version: '1', by: 'test', reason: 'test' });
+  const place = ['--repository', path('repo'), '--data-dir', path('data')];
+  const flags = ['--bundle', 'ctr', '--instances', '1', '--store', 'local'];
+  const serving = await ServingProcess.start(t, [...place, ...flags]);
+  await serving.untilReady();
+  return { serving, folder };
+}
+
+async function run(tool: string, ...args: string[]): Promise<void> {
+  const { code, stderr } = await runCommand(`tools/${tool}/main.js`, ...args);
+  assert.equal(code, 0, stderr);
+}
+
+async function infer(serving: ServingProcess, inputs: unknown) {
+  const type = { 'content-type': 'application/json' };
+  return await serving.post('/v2/models/ctr/infer', JSON.stringify({ inputs }), type);
+}
+
+function checkScores(actual: readonly number[], { data }: OnnxTensor): void {
+  assert.equal(actual.length, data.length);
+  actual.forEach((score, i) => {
+    assert.ok(Math.abs(score - Number(data[i])) < 1e-6, `row ${i}: ${score}, not ${data[i]}`);
+  });
+}
+
+test('ids by the names of their inputs, below zero too; weights in a file of their own', async (t) => {
+  const folder = temporaryFolder(t);
+  writeFileSync(join(folder, 'model.onnx'), historyModel('weights.bin'));
+  writeFileSync(join(folder, 'weights.bin'), Float32Array.from(ramp(18)));
+  const full = await OnnxModel.load(join(folder, 'model.onnx'));
+  const rows = 70;
+  const history = Array.from({ length: 3 * rows }, (_, i) => ((i * 7) % 18) - 9);
+  const user = Array.from({ length: rows }, (_, i) => (i % 10) - 5);
+  const price = Array.from({ length: 2 * rows }, (_, i) => Math.fround(Math.cos(i)));
+  const { prob } = await full.run({
+    history: { dtype: 'int64', data: BigInt64Array.from(history, BigInt), dims: [rows, 3] },
+    user: { dtype: 'int32', data: Int32Array.from(user), dims: [rows] },
+    price: { dtype: 'float32', data: Float32Array.from(price), dims: [rows, 2] },
+  });
+  await full.release();
+
+  const { serving } = await serve(t, folder);
+  assert.ok(existsSync(join(folder, 'repo', 'ctr', 'versions', '1', 'model.onnx.data')));
+  const { body: about } = await serving.get('/v2/models/ctr');
+  assert.deepEqual(about.inputs, [
+    { name: 'history', datatype: 'INT64', shape: [-1, 3] },
+    { name: 'user', datatype: 'INT64', shape: [-1, 1] },
+    { name: 'price', datatype: 'FP32', shape: [-1, 2] },
+  ]);
+  const inputs = [
+    { name: 'price', datatype: 'FP32', shape: [rows, 2], data: price },
+    { name: 'user', datatype: 'INT32', shape: [rows], data: user },
+    { name: 'history', datatype: 'INT64', shape: [rows, 3], data: history },
+  ];
+  const { status, body } = await infer(serving, inputs);
+  assert.equal(status, 200, JSON.stringify(body));
+  assert.equal(body.parameters.unseen, 0);
+  checkScores(body.outputs[0].data, prob!);
+
+  // Outside the table on either side there is no row, whatever the number.
+  const one = (id: string): unknown[] => [
+    { name: 'price', datatype: 'FP32', shape: [1, 2], data: [0, 0] },
+    { name: 'user', datatype: 'INT64', shape: [1, 1], data: [id] },
+    { name: 'history', datatype: 'INT64', shape: [1, 3], data: [1, 2, 3] },
+  ];
+  for (const id of ['5', '-6', '9223372036854775807', '-9223372036854775808']) {
+    const answer = await infer(serving, one(id));
+    assert.equal(answer.body.parameters.unseen, 1, id);
+  }
+  const wrong: readonly (readonly [unknown, RegExp])[] = [
+    [inputs.slice(1), /an input price too/],
+    [[...inputs, inputs[0]], /at most 3/],
+    [[inputs[0], inputs[0], inputs[1]], /each input once/],
+    [one('9223372036854775808'), /input user, value 0/],
+    [[{ ...inputs[0], shape: [rows, 3] }], /\[rows, 2\]/],
+    [[{ ...inputs[2], datatype: 'FP32' }], /INT64/],
+    [[inputs[0], inputs[1], one('1')[2]], /as many rows/],
+    [[{ name: 'keys', datatype: 'INT64', shape: [1, 4], data: [1, 2, 3, 4] }], /history/],
+  ];
+  for (const [bad, reason] of wrong) {
+    const answer = await infer(serving, bad);
+    assert.equal(answer.status, 400, JSON.stringify(answer.body));
+    assert.match(JSON.stringify(answer.body), reason);
+  }
+  assert.equal(await serving.stop(), 0);
+});
+
+test('one matrix of ids and dense values', async (t) => {
+  const folder = temporaryFolder(t);
+  writeFileSync(join(folder, 'model.onnx'), MATRIX);
+  const rows = 20;
+  const data = Array.from({ length: 4 * rows }, (_, i) =>
+    i % 4 < 2 ? (((i * 5) % 16) - 8) * 1 : Math.fround(Math.sin(i) * 3),
+  );
+  const full = await OnnxModel.load(MATRIX);
+  const dims = [rows, 4];
+  const { prob } = await full.run({
+    X: { dtype: 'float32', data: Float32Array.from(data), dims },
+  });
+  await full.release();
+  const { serving } = await serve(t, folder);
+  const { status, body } = await infer(serving, [
+    { name: 'X', datatype: 'FP32', shape: dims, data },
+  ]);
+  assert.equal(status, 200, JSON.stringify(body));
+  assert.equal(body.parameters.unseen, 0);
+  checkScores(body.outputs[0].data, prob!);
+  assert.equal(await serving.stop(), 0);
+});
+
+test('a graph that names files is refused, by the builder and by serving, and reads none', async (t) => {
+  const folder = temporaryFolder(t);
+  const secret = join(folder, 'secret.bin');
+  writeFileSync(secret, Float32Array.from(ramp(18)));
+  const before = process.cwd();
+  t.after(() => process.chdir(before));
+  process.chdir(folder);
+  for (const location of ['secret.bin', secret, '../secret.bin', 'model.onnx.data/../secret.bin']) {
+    await assert.rejects(OnnxModel.load(historyModel(location)), { code: 'INVALID_ARGUMENT' });
+    const data = new Map([['model.onnx.data', new Uint8Array(72)]]);
+    await assert.rejects(OnnxModel.load(historyModel(location), { externalData: data }), {
+      code: 'INVALID_ARGUMENT',
+    });
+  }
+  const short = new Map([['model.onnx.data', new Uint8Array(71)]]);
+  const load = OnnxModel.load(historyModel('model.onnx.data'), { externalData: short });
+  await assert.rejects(load, { code: 'INVALID_ARGUMENT' });
+
+  writeFileSync(join(folder, 'model.onnx'), historyModel('secret.bin'));
+  const paths = ['--model', join(folder, 'model.onnx'), '--output', join(folder, 'out')];
+  await run('prune-model', ...paths);
+  rmSync(join(folder, 'out', 'model.onnx.data'));
+  mkdirSync(join(folder, 'repo'));
+  const target = ['--output-path', join(folder, 'repo'), '--shard-num', '1', '--cur-version', '1'];
+  const input = ['--input', join(folder, 'out'), '--dict-name', 'ctr'];
+  const { code, stderr } = await runCommand('tools/cube-builder/main.js', ...input, ...target);
+  assert.equal(code, 1);
+  assert.match(stderr, /model\.onnx.*data.*prune the model again/);
+  assert.ok(readFileSync(secret).length > 0);
+});
