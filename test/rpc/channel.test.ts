@@ -267,7 +267,7 @@ test('a call without answer ends at its deadline; a late answer hurts nobody', a
 
 test('a process that stood still finds its connection and its answers, not their deadlines', async () => {
   const answered = new Int32Array(new SharedArrayBuffer(4));
-  const file = new URL('./answering-thread.js', import.meta.url);
+  const file = new URL('./answering-worker.js', import.meta.url);
   const thread = new Worker(file, { workerData: answered.buffer });
   const [port] = (await once(thread, 'message')) as [number];
   const channel = channelTo(port, { connectTimeoutMs: 100, silenceMs: 100 });
