@@ -95,6 +95,9 @@ export function noteFailure(
   if (error.code === 'VERSION_ABSENT') {
     counters.versionsAbsent++;
     replica.lacks(subject.versionKey, subject.heldVersions(error), clock.nowMs());
-  } else if (!FATAL.has(error.code)) replica.failed(error, clock.nowMs());
+  } else if (error.code !== 'OVERLOADED' && !FATAL.has(error.code)) {
+    // Too much at once is no fault of the replica: this client's own limit says so too.
+    replica.failed(error, clock.nowMs());
+  }
   return error;
 }

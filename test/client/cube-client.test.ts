@@ -218,3 +218,20 @@ test('during a rollout lookups go to the replicas that hold the version', async 
   for (let i = 0; i < 10; i++) await lookUp(client, one, [[table, [1n]]]);
   assert.ok(behind!.lookups.length > 0);
 });
+
+test('a burst beyond what one connection carries fails by itself: the replica is not taken for broken', async () => {
+  const table = tableWith('t', 4, range(10));
+  const version = versionOf('1', 1, [table]);
+  const fleet = await fleetOf([version]);
+  const client = fleet.client();
+  await lookUp(client, version, [[table, range(3)]]);
+  const calls = Array.from({ length: 3000 }, () =>
+    client.lookup(manifestOf(version), [groupOf(table, range(3))], 10_000),
+  );
+  const summaries = await Promise.all(calls);
+  const refused = summaries.filter(({ unavailable }) => unavailable > 0);
+  assert.ok(refused.length > 0 && refused.length < 3000);
+  for (const { reason } of refused) assert.match(reason ?? '', /in flight already/);
+  assert.equal(client.stats().replicas[0]!.state, 'answering');
+  await lookUp(client, version, [[table, range(10)]]);
+});
