@@ -7,6 +7,7 @@ export const INT32 = 2;
 export const INT64 = 3;
 export const FP16 = 4;
 export const FP32 = 5;
+export const FP64 = 6;
 const LOD_TENSOR = 7;
 const SELECTED_ROWS = 8;
 const FEED_MINIBATCH = 9;
@@ -173,12 +174,16 @@ function words(...values: readonly (readonly ['u32' | 'i64', number])[]): Bytes 
   return writer.finish().slice();
 }
 
+function elements(type: number, values: readonly number[]): Bytes {
+  if (type === INT64) return new Uint8Array(BigInt64Array.from(values, BigInt).buffer);
+  if (type === INT32) return new Uint8Array(Int32Array.from(values).buffer);
+  if (type === FP64) return new Uint8Array(Float64Array.from(values).buffer);
+  return new Uint8Array(Float32Array.from(values).buffer);
+}
+
 export function stream({ dims, values, type = FP32, keys, isNewer }: ParamWish): Bytes {
   const desc = tensorDesc(type, dims);
-  const data =
-    type === INT64
-      ? new Uint8Array(BigInt64Array.from(Array.from(values), BigInt).buffer)
-      : new Uint8Array(Float32Array.from(Array.from(values)).buffer);
+  const data = elements(type, Array.from(values));
   const writer = new WireWriter();
   if (keys === undefined) writer.raw(words(['u32', 0], ['i64', 0]));
   else {

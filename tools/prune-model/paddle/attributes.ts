@@ -23,6 +23,34 @@ export function inputOf({ inputs }: Op, parameter: string): string | undefined {
   return inputs.get(parameter)?.[0];
 }
 
+/** What the known operators read; of some it changes nothing when a model answers. */
+const READ_PARAMETERS = new Set([
+  ...['X', 'Y', 'Input', 'W', 'Bias', 'Scale', 'Mean', 'Variance'],
+  ...['Seed', 'MomentumTensor'],
+]);
+
+/** A parameter that stands in the place of an attribute (`ShapeTensor`, `ScaleTensor`, `Min`, ...): none of them is understood. */
+export function unreadParameter({ inputs }: Op): string | undefined {
+  return [...inputs].find(([name, { length }]) => length > 0 && !READ_PARAMETERS.has(name))?.[0];
+}
+
+/** Attributes that put a second operator into one, or another number of heads; what they say is not computed. */
+const CHANGING = new Set([
+  ...['fuse_with_relu', 'fuse_relu', 'with_relu', 'trainable_statistics', 'padding_weights'],
+  ...['fused_reshape_X', 'fused_reshape_Y', 'fused_reshape_Out', 'fused_transpose_X'],
+  ...['fused_transpose_Y', 'fused_transpose_Out', 'fuse_activation', 'fused_activation'],
+]);
+
+/** An attribute that makes more of an operator than its name says. */
+export function changingAttribute({ attrs }: Op): string | undefined {
+  for (const [name, { numbers, texts }] of attrs) {
+    const isSet = numbers.some((value) => value !== 0) || texts.some((text) => text !== '');
+    if (CHANGING.has(name) && isSet) return name;
+    if (name === 'head_number' && (numbers[0] ?? 1) > 1) return name;
+  }
+  return undefined;
+}
+
 /** Counted from the end when negative. @throws CubeError CORRUPT when a tensor of so many axes has no such one */
 export function axisOf(axis: number, rank: number): number {
   const from = axis < 0 ? axis + rank : axis;
@@ -36,8 +64,9 @@ export function axisOf(axis: number, rank: number): number {
 /** Sizes of the parts of a split. @returns undefined when they do not fill the axis */
 export function splitSizes(op: Op, size: number, parts: number): number[] | undefined {
   const sections = numbersOf(op, 'sections');
-  if (sections.length === 0) {
-    const num = numberOf(op, 'num', 0) || parts;
+  const given = numberOf(op, 'num', 0);
+  if (given > 0 || sections.length === 0) {
+    const num = given || parts;
     return num === parts && size % num === 0 ? new Array<number>(num).fill(size / num) : undefined;
   }
   const known = sections.reduce((sum, section) => sum + Math.max(section, 0), 0);

@@ -2,6 +2,7 @@
 import { isSet, numberOf, textOf } from './attributes.ts';
 import { type Conversion, type Converter, cannotConvert } from './conversion.ts';
 import { alignedDims } from './kernels-arithmetic.ts';
+import { ONNX_TYPES } from './onnx-graph.ts';
 import { countOf } from './tensor.ts';
 
 /** Both flattened to matrices; the result gets its axes back where they were more than two. */
@@ -46,7 +47,6 @@ function finish(c: Conversion, name: string, parameter = 'Out'): void {
 
 const fc: Converter = (c) => {
   const { graph, op } = c;
-  if (isSet(op, 'padding_weights')) throw cannotConvert(op, 'its weights are padded');
   let name = flatProduct(c, ['Input', 'W'], [numberOf(op, 'in_num_col_dims', 1), 1]);
   if (c.input('Bias') !== '') {
     const width = countOf(c.shape('Bias').dims);
@@ -138,13 +138,8 @@ const clip: Converter = (c) => {
   c.graph.node('Clip', [c.input('X'), ...limits], c.output('Out'));
 };
 
-/** Element types of ONNX. */
-export const ONNX_TYPES: Readonly<Record<string, number>> = {
-  ...{ float32: 1, int32: 6, int64: 7, bool: 9, float64: 11 },
-};
-
 const cast: Converter = (c) => {
-  const to = ONNX_TYPES[c.outputShape('Out').dtype]!;
+  const to = ONNX_TYPES[c.outputShape('Out').dtype];
   c.graph.node('Cast', [c.input('X')], c.output('Out'), { to });
 };
 

@@ -1,16 +1,10 @@
 /** Operators as nodes of ONNX: those that only move elements. */
 import { axisOf, numberOf, numbersOf, splitSizes } from './attributes.ts';
 import { type Conversion, type Converter, cannotConvert } from './conversion.ts';
-import { computedParameter, squeezedAxes, unsqueezedAxes } from './kernels-layout.ts';
-
-function checkComputed({ op }: Conversion): void {
-  const name = computedParameter(op);
-  if (name !== undefined) throw cannotConvert(op, `its ${name} is computed`);
-}
+import { squeezedAxes, unsqueezedAxes } from './kernels-layout.ts';
 
 /** A new shape: the dims that both runs had, and for the one that changes with the batch what is left. */
 const reshape: Converter = (c) => {
-  checkComputed(c);
   const { dims } = c.outputShape('Out');
   const from = c.shape('X').dims;
   // An open axis in its old place is copied; one that is new is what is left.
@@ -40,12 +34,10 @@ function withAxes(c: Conversion, type: 'Squeeze' | 'Unsqueeze', axes: readonly n
 }
 
 const squeeze: Converter = (c) => {
-  checkComputed(c);
   withAxes(c, 'Squeeze', squeezedAxes(c.op, c.shape('X').dims));
 };
 
 const unsqueeze: Converter = (c) => {
-  checkComputed(c);
   withAxes(c, 'Unsqueeze', unsqueezedAxes(c.op, c.shape('X').dims.length) ?? []);
 };
 
@@ -54,13 +46,11 @@ const flatten: Converter = (c) => {
 };
 
 const concat: Converter = (c) => {
-  checkComputed(c);
   const axis = axisOf(numberOf(c.op, 'axis', 0), c.shape('X').dims.length);
   c.graph.node('Concat', c.inputs('X'), c.output('Out'), { axis });
 };
 
 const split: Converter = (c) => {
-  checkComputed(c);
   const { dims } = c.shape('X');
   const axis = axisOf(numberOf(c.op, 'axis', 0), dims.length);
   const outputs = c.op.outputs.get('Out') ?? [];
@@ -76,7 +66,6 @@ const split: Converter = (c) => {
 };
 
 const slice: Converter = (c) => {
-  checkComputed(c);
   const { graph, op } = c;
   const rank = c.shape('Input').dims.length;
   const axes = numbersOf(op, 'axes').map((axis) => axisOf(axis, rank));

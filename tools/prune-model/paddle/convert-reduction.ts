@@ -2,6 +2,7 @@
 import { axisOf, isSet, numberOf } from './attributes.ts';
 import { type Conversion, type Converter, cannotConvert } from './conversion.ts';
 import { channelAxis, dropoutFactor, poolTypeOf, reducedAxes } from './kernels-reduction.ts';
+import { ONNX_TYPES } from './onnx-graph.ts';
 import { countOf } from './tensor.ts';
 
 type Reduction = 'ReduceSum' | 'ReduceMean' | 'ReduceMax';
@@ -23,12 +24,16 @@ function reduction(type: Reduction): Converter {
     const { graph, op } = c;
     const axes = reducedAxes(op, c.shape('X').dims.length);
     const keepdims = Number(isSet(op, 'keep_dim'));
+    const { dtype } = c.outputShape('Out');
+    const to = ONNX_TYPES[dtype];
+    const isCast = dtype !== c.shape('X').dtype;
+    const x = isCast ? graph.node('Cast', [c.input('X')], c.between('cast'), { to }) : c.input('X');
     if (axes.length === 0) {
-      graph.node('Identity', [c.input('X')], c.output('Out'));
+      graph.node('Identity', [x], c.output('Out'));
       return;
     }
     const output = c.between('reduced');
-    const reduced = reduceNode(c, type, c.input('X'), { axes, keepdims, output });
+    const reduced = reduceNode(c, type, x, { axes, keepdims, output });
     const isNumber = keepdims === 0 && axes.length === c.shape('X').dims.length;
     if (isNumber && c.outputShape('Out').dims.length === 1) {
       const shape = graph.integers(c.between('shape'), [1]);
@@ -44,7 +49,6 @@ const softmax: Converter = (c) => {
 
 const batchNorm: Converter = (c) => {
   const { graph, op } = c;
-  if (isSet(op, 'fuse_with_relu')) throw cannotConvert(op, 'it is fused with relu');
   const rank = c.shape('X').dims.length;
   const axis = channelAxis(op, rank);
   const factors = ['Scale', 'Bias', 'Mean', 'Variance'].map((parameter) => c.input(parameter));

@@ -3,6 +3,7 @@
  * compare a full program with what it was cut to. It is made to be right, not to be fast.
  */
 import { CubeError } from '../../../lib/core/errors.ts';
+import { changingAttribute, unreadParameter } from './attributes.ts';
 import type { Kernel, Step } from './kernel.ts';
 import { ARITHMETIC } from './kernels-arithmetic.ts';
 import { LAYOUT } from './kernels-layout.ts';
@@ -71,11 +72,13 @@ export class Interpreter {
     if (this.#lookUp(op, inputs('Ids'), set)) return;
     const kernel = Object.hasOwn(KERNELS, op.type) ? KERNELS[op.type] : undefined;
     if (kernel === undefined) throw unproved(`the operator ${op.type} is not known here`);
+    const unknown = (why: string): CubeError => unproved(`${describeOp(op)}: ${why}`);
+    const computed = unreadParameter(op);
+    if (computed !== undefined) throw unknown(`its ${computed} is computed`);
+    const changed = changingAttribute(op);
+    if (changed !== undefined) throw unknown(`its attribute ${changed} is set`);
     kernel({
-      op,
-      inputs,
-      set,
-      error,
+      ...{ op, inputs, set, error, unknown },
       optional: (parameter) => inputs(parameter)[0],
       input: (parameter) => {
         const [tensor] = inputs(parameter);

@@ -15,8 +15,10 @@ export interface Step {
   set(parameter: string, tensor: Tensor, position?: number): void;
   /** Counts multiplications, so that hostile sizes end. */
   spend(operations: number): void;
-  /** @param why continues "the X operator that makes Y: " */
+  /** What does not fit. @param why continues "the X operator that makes Y: " */
   error(why: string): CubeError;
+  /** What may be right but is not computed here. @param why as above */
+  unknown(why: string): CubeError;
 }
 
 export type Kernel = (step: Step) => void;

@@ -1,7 +1,15 @@
 /** Kernels of the reference interpreter: products of matrices, element by element, activations. */
 import { isSet, numberOf, textOf } from './attributes.ts';
 import type { Kernel, Step } from './kernel.ts';
-import { countOf, dtypeOf, makeTensor, stridesOf, type Tensor, withDims } from './tensor.ts';
+import {
+  countOf,
+  dtypeOf,
+  makeTensor,
+  stridesOf,
+  type Tensor,
+  type TensorDtype,
+  withDims,
+} from './tensor.ts';
 
 /** Rows × columns of each of `batch` matrices; strides say where the elements lie. */
 interface Matrices {
@@ -80,7 +88,7 @@ const fc: Kernel = (step) => {
   }
   const activation = textOf(step.op, 'activation_type', '');
   if (activation !== '' && activation !== 'relu')
-    throw step.error(`its activation is ${activation}`);
+    throw step.unknown(`its activation is ${activation}`);
   if (activation === 'relu') {
     product.data.forEach((value, i) => {
       product.data[i] = Math.max(value, 0);
@@ -96,7 +104,7 @@ function matrixProduct(step: Step, transposes: [boolean, boolean], alpha: number
   const yDims = y.dims.length === 1 ? [...y.dims, 1] : y.dims;
   if (x.dims.length === 0 || y.dims.length === 0) throw step.error('it multiplies a single number');
   if ((x.dims.length === 1 && transposes[0]) || (y.dims.length === 1 && transposes[1])) {
-    throw step.error('it transposes one axis');
+    throw step.unknown('it transposes one axis');
   }
   const batch = broadcastDims(step, xDims.slice(0, -2), yDims.slice(0, -2));
   const left = matricesOf(x, xDims, transposes[0], batch);
@@ -169,6 +177,8 @@ export function alignedDims(
   y: readonly number[],
   axis: number,
 ): number[] | undefined {
+  // Nothing is to be aligned, whatever the axis says.
+  if (x.join() === y.join()) return [...y];
   const at = axis === -1 ? x.length - y.length : axis;
   const dims = [...y];
   while (dims.length > 0 && at + dims.length > x.length && dims.at(-1) === 1) dims.pop();
@@ -179,8 +189,8 @@ export function alignedDims(
 function elementwise(compute: (a: number, b: number) => number): Kernel {
   return (step) => {
     const [x, y] = [step.input('X'), step.input('Y')];
-    if (x.dtype !== y.dtype) throw step.error(`it takes ${x.dtype} and ${y.dtype}`);
-    if (x.dtype === 'bool') throw step.error('it takes bools');
+    if (x.dtype !== y.dtype) throw step.unknown(`it takes ${x.dtype} and ${y.dtype}`);
+    if (x.dtype === 'bool') throw step.unknown('it takes bools');
     const axis = numberOf(step.op, 'axis', -1);
     const isSwapped = y.dims.length > x.dims.length;
     const [long, short] = isSwapped ? [y, x] : [x, y];
@@ -206,7 +216,7 @@ function elementwise(compute: (a: number, b: number) => number): Kernel {
 function unary(compute: (step: Step) => (value: number) => number, integers = false): Kernel {
   return (step) => {
     const x = step.input('X');
-    if (!integers && !x.dtype.startsWith('float')) throw step.error(`it takes ${x.dtype}`);
+    if (!integers && !x.dtype.startsWith('float')) throw step.unknown(`it takes ${x.dtype}`);
     const of = compute(step);
     const result = makeTensor(x.dtype, x.dims, x.lod);
     for (let i = 0; i < x.data.length; i++) result.data[i] = of(x.data[i]!);
@@ -227,9 +237,8 @@ const clip = unary(({ op }) => {
   return (value) => Math.min(Math.max(value, min), max);
 });
 
-const cast: Kernel = (step) => {
-  const x = step.input('X');
-  const dtype = dtypeOf(numberOf(step.op, 'out_dtype', 5));
+/** The same numbers as another type, as C++ turns them. */
+export function castTo(x: Tensor, dtype: TensorDtype): Tensor {
   const result = makeTensor(dtype, x.dims, x.lod);
   for (let i = 0; i < x.data.length; i++) {
     const value = x.data[i]!;
@@ -237,7 +246,11 @@ const cast: Kernel = (step) => {
     else if (dtype === 'int32') result.data[i] = Math.trunc(value) | 0;
     else result.data[i] = dtype === 'int64' ? Math.trunc(value) : value;
   }
-  step.set('Out', result);
+  return result;
+}
+
+const cast: Kernel = (step) => {
+  step.set('Out', castTo(step.input('X'), dtypeOf(numberOf(step.op, 'out_dtype', 5))));
 };
 
 const sum: Kernel = (step) => {
@@ -274,8 +287,12 @@ export const ARITHMETIC: Readonly<Record<string, Kernel>> = {
   relu: unary(() => (value) => Math.max(value, 0)),
   sigmoid: unary(() => (value) => 1 / (1 + Math.exp(-value))),
   tanh: unary(() => Math.tanh),
-  leaky_relu: unary(({ op }) => {
-    const alpha = numberOf(op, 'alpha', 0.02);
+  leaky_relu: unary((step) => {
+    const alpha = numberOf(step.op, 'alpha', 0.02);
+    // Before 2.0 it was the greater of x and alpha * x.
+    if (alpha < 0 || alpha > 1) {
+      throw step.unknown(`its alpha is ${alpha}, which versions of Paddle compute differently`);
+    }
     return (value) => (value >= 0 ? value : value * alpha);
   }),
   assign: unary(() => (value) => value, true),

@@ -1,8 +1,18 @@
 /** Kernels of the reference interpreter: what takes many elements to few, and what scales elements by their neighbours. */
 import { axisOf, isSet, numberOf, numbersOf, textOf } from './attributes.ts';
 import type { Kernel, Step } from './kernel.ts';
+import { castTo } from './kernels-arithmetic.ts';
 import type { Op } from './program.ts';
-import { aroundAxis, countOf, makeTensor, stridesOf, type Tensor, withDims } from './tensor.ts';
+import {
+  aroundAxis,
+  countOf,
+  dtypeOf,
+  makeTensor,
+  stridesOf,
+  type Tensor,
+  type TensorDtype,
+  withDims,
+} from './tensor.ts';
 
 /** Axes that a reduction goes over. */
 export function reducedAxes(op: Op, rank: number): number[] {
@@ -13,13 +23,20 @@ export function reducedAxes(op: Op, rank: number): number[] {
   return all.filter((axis) => axes.includes(axis));
 }
 
+/** The type that a reduction adds in. */
+function reducedDtype(op: Op, given: TensorDtype): TensorDtype {
+  const asked = numberOf(op, 'out_dtype', -1);
+  return asked < 0 ? given : dtypeOf(asked);
+}
+
 function reduction(
   start: number,
   add: (sum: number, value: number) => number,
   finish: (sum: number, count: number) => number = (total) => total,
 ): Kernel {
   return (step) => {
-    const x = step.input('X');
+    const given = step.input('X');
+    const x = castTo(given, reducedDtype(step.op, given.dtype));
     const axes = reducedAxes(step.op, x.dims.length);
     const kept = x.dims.map((dim, axis) => (axes.includes(axis) ? 1 : dim));
     const target = makeTensor(x.dtype, kept);
@@ -78,7 +95,7 @@ const batchNorm: Kernel = (step) => {
   const { op } = step;
   const x = step.input('X');
   if (!isSet(op, 'is_test') && !isSet(op, 'use_global_stats')) {
-    throw step.error('it is in training form; --fetch puts a program in the form that answers');
+    throw step.unknown('it is in training form; --fetch puts a program in the form that answers');
   }
   const [outer, size, inner] = aroundAxis(x.dims, channelAxis(op, x.dims.length));
   const of = (parameter: string): Tensor => {
@@ -105,7 +122,7 @@ const layerNorm: Kernel = (step) => {
   const { op } = step;
   const x = step.input('X');
   const begin = numberOf(op, 'begin_norm_axis', 1);
-  if (begin < 1 || begin >= x.dims.length) throw step.error(`it begins at axis ${begin}`);
+  if (begin < 1 || begin >= x.dims.length) throw step.unknown(`it begins at axis ${begin}`);
   const width = countOf(x.dims.slice(begin));
   const [scale, bias] = [step.optional('Scale'), step.optional('Bias')];
   for (const given of [scale, bias]) {
@@ -140,7 +157,7 @@ export function dropoutFactor(op: Op): number {
 const dropout: Kernel = (step) => {
   const x = step.input('X');
   if (!isSet(step.op, 'is_test')) {
-    throw step.error('it is in training form; --fetch puts a program in the form that answers');
+    throw step.unknown('it is in training form; --fetch puts a program in the form that answers');
   }
   const factor = dropoutFactor(step.op);
   const result = makeTensor(x.dtype, x.dims, x.lod);
@@ -166,7 +183,7 @@ const sequencePool: Kernel = (step) => {
   const x = step.input('X');
   const type = poolTypeOf(step.op);
   const pool = Object.hasOwn(POOLS, type) ? POOLS[type] : undefined;
-  if (pool === undefined) throw step.error(`its pooltype is ${type}`);
+  if (pool === undefined) throw step.unknown(`its pooltype is ${type}`);
   const { lod } = x;
   if (lod === undefined || lod.at(-1) !== x.dims[0])
     throw step.error('its rows are not in sequences');

@@ -214,8 +214,15 @@ class LookupReader {
   }
 }
 
+/** These give zeros for their PaddingId, 0 when they do not say it, and ask no server for it. */
+const PULL_PADS = new Set(['pull_sparse', 'pull_sparse_v2']);
+
 /** Paddle's own "none" is -1. */
 function paddingOf(op: Op): number | undefined {
+  if (PULL_PADS.has(op.type)) {
+    const padding = numberOf(op, 'PaddingId', 0);
+    return padding < 0 ? undefined : padding;
+  }
   const padding = numberOf(op, 'padding_idx', -1);
   if (padding < -1) refuse(op, `its padding_idx is ${padding}`);
   return padding === -1 ? undefined : padding;

@@ -1,12 +1,15 @@
 /** An ONNX model being built: nodes in order, constants, inputs and outputs, encoded at the end. */
 import { CubeError } from '../../../lib/core/errors.ts';
 import { WireWriter } from '../../../proto/wire.ts';
+import type { TensorDtype } from './tensor.ts';
 
 const IR_VERSION = 8;
 /** The first that has LayerNormalization. */
 const OPSET = 17;
-const ONNX_FLOAT = 1;
-const ONNX_INT64 = 7;
+/** Element types. */
+export const ONNX_TYPES: Readonly<Record<TensorDtype, number>> = {
+  ...{ float32: 1, int32: 6, int64: 7, bool: 9, float64: 11 },
+};
 const ATTRIBUTE_FLOAT = 1;
 const ATTRIBUTE_INT = 2;
 const ATTRIBUTE_INTS = 7;
@@ -72,8 +75,7 @@ export class OnnxGraph {
 
   /** @param name claimed before */
   floats(name: string, dims: readonly number[], values: ArrayLike<number>): string {
-    const data = Float32Array.from(Array.from(values));
-    return this.#constant(name, ONNX_FLOAT, dims, new Uint8Array(data.buffer));
+    return this.constant(name, 'float32', dims, values);
   }
 
   /** @param name claimed before */
@@ -82,8 +84,18 @@ export class OnnxGraph {
     values: readonly number[],
     dims: readonly number[] = [values.length],
   ): string {
-    const data = BigInt64Array.from(values, BigInt);
-    return this.#constant(name, ONNX_INT64, dims, new Uint8Array(data.buffer));
+    return this.constant(name, 'int64', dims, values);
+  }
+
+  /** @param name claimed before */
+  constant(
+    name: string,
+    dtype: TensorDtype,
+    dims: readonly number[],
+    values: ArrayLike<number>,
+  ): string {
+    const data = encodeElements(dtype, Array.from(values));
+    return this.#constant(name, ONNX_TYPES[dtype], dims, new Uint8Array(data.buffer));
   }
 
   encode(inputs: readonly OnnxValue[], outputs: readonly OnnxValue[]): Uint8Array {
@@ -114,6 +126,16 @@ export class OnnxGraph {
     this.#constants.set(name, writer.uint(2, elemType).string(8, name).bytes(9, data).finish());
     return name;
   }
+}
+
+function encodeElements(
+  dtype: TensorDtype,
+  values: readonly number[],
+): Float32Array | Float64Array | Int32Array | BigInt64Array | Uint8Array {
+  if (dtype === 'float32') return Float32Array.from(values);
+  if (dtype === 'float64') return Float64Array.from(values);
+  if (dtype === 'int64') return BigInt64Array.from(values, BigInt);
+  return dtype === 'int32' ? Int32Array.from(values) : Uint8Array.from(values);
 }
 
 function encodeAttribute(name: string, value: OnnxAttributes[string]): Uint8Array {

@@ -172,6 +172,7 @@ function toOnnx({ dtype, data, dims, lod }: Tensor, rank: number): OnnxTensor {
   if (dtype === 'int64') return { dtype, data: BigInt64Array.from(data, BigInt), dims: shape };
   if (dtype === 'int32') return { dtype, data: Int32Array.from(data), dims: shape };
   if (dtype === 'bool') return { dtype, data: Uint8Array.from(data), dims: shape };
+  if (dtype === 'float64') return { dtype, data: data as Float64Array, dims: shape };
   return { dtype, data: data as Float32Array, dims: shape };
 }
 

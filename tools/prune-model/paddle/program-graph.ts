@@ -58,8 +58,9 @@ export class ProgramGraph {
     return new Set([...this.#readers.keys(), ...this.outputs.map(({ name }) => name)]);
   }
 
+  /** Also of one that an operator writes back, as batch_norm in its inference form seems to write its mean. */
   isParameter(name: string): boolean {
-    return isParameter(this.variable(name)) && this.makers(name).length === 0;
+    return isParameter(this.variable(name));
   }
 
   makers(name: string): readonly Op[] {

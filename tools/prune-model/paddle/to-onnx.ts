@@ -3,13 +3,14 @@
  * interpreter with batches of different size: what differs is the batch, what does not is fixed.
  */
 import { RandomNumbers } from '../proof.ts';
+import { changingAttribute, unreadParameter } from './attributes.ts';
 import { type Conversion, type Converter, cannotConvert, type KnownShape } from './conversion.ts';
-import { ARITHMETIC, ONNX_TYPES } from './convert-arithmetic.ts';
+import { ARITHMETIC } from './convert-arithmetic.ts';
 import { LAYOUT } from './convert-layout.ts';
 import { REDUCTION } from './convert-reduction.ts';
 import type { CutPieces } from './cut-pieces.ts';
 import { Interpreter } from './interpreter.ts';
-import { OnnxGraph, type OnnxValue } from './onnx-graph.ts';
+import { ONNX_TYPES, OnnxGraph, type OnnxValue } from './onnx-graph.ts';
 import { ParameterValues } from './parameter-values.ts';
 import type { Op, Variable } from './program.ts';
 import { ProofInputs } from './proof-inputs.ts';
@@ -32,6 +33,10 @@ export function convertProgram(
 ): ConvertedProgram {
   for (const op of pieces.cut.ops) {
     if (!Object.hasOwn(CONVERTERS, op.type)) throw cannotConvert(op, 'this operator is not known');
+    const computed = unreadParameter(op);
+    if (computed !== undefined) throw cannotConvert(op, `its ${computed} is computed`);
+    const changed = changingAttribute(op);
+    if (changed !== undefined) throw cannotConvert(op, `its attribute ${changed} is set`);
   }
   return new ProgramConverter(pieces).convert();
 }
@@ -72,7 +77,7 @@ class ProgramConverter {
           `its output ${JSON.stringify(name)} is an input or is made twice; --to onnx cannot keep its name`,
         );
       }
-      return { name, elemType: ONNX_TYPES[dtype]!, dims };
+      return { name, elemType: ONNX_TYPES[dtype], dims };
     });
     return { bytes: this.#graph.encode(inputs, outputs) };
   }
@@ -92,7 +97,7 @@ class ProgramConverter {
     const [first, ...tail] = dims;
     const isScalarRow = !this.#isCut(name) && tail.length === 1 && tail[0] === 1;
     const shape = length > 1 ? [-1, length, ...(isScalarRow ? [] : tail)] : [first!, ...tail];
-    return { name, elemType: ONNX_TYPES[dtype]!, dims: shape };
+    return { name, elemType: ONNX_TYPES[dtype], dims: shape };
   }
 
   #isCut(name: string): boolean {
@@ -131,10 +136,7 @@ class ProgramConverter {
     const known = this.#names.get(variable);
     if (known !== undefined) return known;
     const { dims, dtype, data } = this.#values.parameter(variable);
-    const name =
-      dtype === 'float32'
-        ? this.#graph.floats(this.#graph.claimVariable(variable), dims, data)
-        : this.#graph.integers(this.#graph.claimVariable(variable), Array.from(data), dims);
+    const name = this.#graph.constant(this.#graph.claimVariable(variable), dtype, dims, data);
     this.#names.set(variable, name);
     return name;
   }

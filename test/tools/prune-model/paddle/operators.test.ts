@@ -62,6 +62,7 @@ function modelFor({
 const size = fc.integer({ min: 1, max: 5 });
 const axis3 = fc.integer({ min: -3, max: 2 });
 const float = fc.float({ min: -2, max: 2, noNaN: true }).map((value) => ({ float: value }));
+const fraction = fc.float({ min: 0, max: 1, noNaN: true }).map((value) => ({ float: value }));
 const positive = fc
   .float({ min: Math.fround(0.01), max: 2, noNaN: true })
   .map((v) => ({ float: v }));
@@ -133,7 +134,7 @@ const CASES: Readonly<Record<string, fc.Arbitrary<Case>>> = {
   relu: plain('relu'),
   sigmoid: plain('sigmoid'),
   tanh: plain('tanh'),
-  leaky_relu: plain('leaky_relu', fc.record({ alpha: float })),
+  leaky_relu: plain('leaky_relu', fc.record({ alpha: fraction })),
   softmax: plain('softmax', fc.record({ axis: axis3.filter((axis) => axis % 3 !== 0) })),
   scale: plain('scale', fc.record({ scale: float, bias: float, bias_after_scale: fc.boolean() })),
   clip: plain('clip', fc.record({ min: fc.constant({ float: -0.5 }), max: positive })),
