@@ -143,6 +143,13 @@ const cast: Converter = (c) => {
   c.graph.node('Cast', [c.input('X')], c.output('Out'), { to });
 };
 
+/** ONNX has Sum for floats alone. */
+const sum: Converter = (c) => {
+  const [first, ...others] = c.inputs('X');
+  const add = (x: string, y: string): string => c.graph.node('Add', [x, y], c.between('part'));
+  finish(c, others.reduce(add, first!));
+};
+
 export const ARITHMETIC: Readonly<Record<string, Converter>> = {
   mul,
   fc,
@@ -160,7 +167,5 @@ export const ARITHMETIC: Readonly<Record<string, Converter>> = {
   scale,
   clip,
   cast,
-  sum: (c) => {
-    c.graph.node('Sum', c.inputs('X'), c.output('Out'));
-  },
+  sum,
 };

@@ -1,5 +1,6 @@
 /** A Paddle program through the steps of this folder: read, index, find the lookups, cut them out, or convert what is left. */
 import { basename, dirname } from 'node:path';
+import { CubeError } from '../../../lib/core/errors.ts';
 import { readFile } from '../../../lib/platform/files.ts';
 import type { CutLookup, CutModel, Dim, Port } from '../cut-model.ts';
 import { MODEL_FILE, REPORT_FILE, SLOTS_FILE, type StagedOutput } from '../output-folder.ts';
@@ -36,6 +37,7 @@ export function cutPaddleModel(path: string, options: PaddleOptions): CutModel |
   const read = readProgram(bytes, path);
   const program = options.fetch.length > 0 ? inInferenceForm(read) : read;
   const graph = new ProgramGraph(program, options.fetch);
+  checkLengths(options.lengths, graph);
   const parameters = new Parameters(path, program, {
     given: options.params,
     mayMiss: remoteTables(program),
@@ -74,6 +76,19 @@ export function cutPaddleModel(path: string, options: PaddleOptions): CutModel |
       ),
     close: () => undefined,
   };
+}
+
+/** A length for an input that takes none would be passed over, and the model converted for another. */
+function checkLengths(lengths: SequenceLengths, { inputs }: ProgramGraph): void {
+  const sequences = inputs.filter(({ lodLevel }) => lodLevel > 0).map(({ name }) => name);
+  for (const name of lengths.names) {
+    if (sequences.includes(name)) continue;
+    const known = sequences.map((sequence) => JSON.stringify(sequence)).join(', ') || 'none';
+    throw new CubeError(
+      'INVALID_ARGUMENT',
+      `--sequence-length ${name}=${lengths.of(name)}: no input of that name takes sequences (those that do: ${known})`,
+    );
+  }
 }
 
 function computing({ blocks }: Program): number {

@@ -43,15 +43,17 @@ interface Form {
   /** The table is not (or need not be) in the program. */
   readonly isRemote?: boolean;
   readonly isPooled?: boolean;
+  /** The row is one more axis; otherwise it takes the place of the last axis of the ids, which is 1. */
+  readonly isAxisAdded?: boolean;
 }
 
 const FORMS: Readonly<Record<string, Form>> = {
   lookup_table: { outputs: 'Out' },
-  lookup_table_v2: { outputs: 'Out' },
+  lookup_table_v2: { outputs: 'Out', isAxisAdded: true },
   fused_embedding_seq_pool: { outputs: 'Out', isPooled: true },
   distributed_lookup_table: { outputs: 'Outputs', isRemote: true },
   pull_sparse: { outputs: 'Out', isRemote: true },
-  pull_sparse_v2: { outputs: 'Out', isRemote: true },
+  pull_sparse_v2: { outputs: 'Out', isRemote: true, isAxisAdded: true },
   pull_box_sparse: { outputs: 'Out', isRemote: true },
   pull_gpups_sparse: { outputs: 'Out', isRemote: true },
 };
@@ -148,6 +150,7 @@ class LookupReader {
       const table = this.#table(op, form, i, dim);
       const lookup = { op, output, idsName: ids[i]!, ids: path, table };
       checkShapes(lookup);
+      checkAxes(op, this.#graph.variable(ids[i]!).dims, output.dims);
       return { ...lookup, isPooled: form.isPooled ?? false };
     });
   }
@@ -226,6 +229,20 @@ function paddingOf(op: Op): number | undefined {
   const padding = numberOf(op, 'padding_idx', -1);
   if (padding < -1) refuse(op, `its padding_idx is ${padding}`);
   return padding === -1 ? undefined : padding;
+}
+
+/** What runs a program makes the shapes anew: a declared one that is another would be fed to what comes behind. */
+function checkAxes(op: Op, ids: readonly number[], made: readonly number[]): void {
+  const form = FORMS[op.type]!;
+  if (form.isPooled === true) return;
+  const version = textOf(op, 'lookup_table_version', 'lookup_table');
+  const isAdded = form.isAxisAdded ?? version === 'lookup_table_v2';
+  const kept = isAdded ? ids : ids.slice(0, -1);
+  const fits =
+    (isAdded || ids.at(-1) === 1) &&
+    made.length === kept.length + 1 &&
+    kept.every((dim, axis) => dim === made[axis] || dim === -1 || made[axis] === -1);
+  if (!fits) refuse(op, `it makes [${made.join(', ')}] of ids of [${ids.join(', ')}]`);
 }
 
 function checkShapes(lookup: Omit<Lookup, 'isPooled'>): void {

@@ -104,6 +104,43 @@ test('parameters of float64 and int32 become constants of their types', async ()
   }
 });
 
+test('integers are added too', async () => {
+  const ops = [
+    op('cast', { X: 'e' }, { Out: 'n' }, { in_dtype: 5, out_dtype: INT64 }),
+    op('sum', { X: ['n', 'n', 'n'] }, { Out: 'sum' }),
+    op('cast', { X: 'sum' }, { Out: 'y' }, { in_dtype: INT64, out_dtype: 5 }),
+  ];
+  await proveBoth(behindLookup(ops, [row('n', INT64), row('sum', INT64)]));
+});
+
+test('a lookup that declares another shape than it makes is refused', async () => {
+  const harness = new PaddleHarness();
+  const cases: [string, number[], number[]][] = [
+    ['lookup_table', [-1, 1], [-1, 1, 4]],
+    ['lookup_table', [-1, 2], [-1, 2, 4]],
+    ['lookup_table_v2', [-1, 1], [-1, 4]],
+  ];
+  for (const [type, ids, made] of cases) {
+    const files = modelOf({
+      vars: [
+        parameter('t', [7, 4]),
+        { name: 'ids', dims: ids, type: INT64 },
+        ...['e', 'y'].map((name) => ({ name, dims: made })),
+      ],
+      feeds: ['ids'],
+      fetches: ['y'],
+      ops: [
+        op(type, { W: 't', Ids: 'ids' }, { Out: 'e' }),
+        op('softmax', { X: 'e' }, { Out: 'y' }, { axis: 1 }),
+      ],
+    });
+    assert.match(
+      await harness.refuseModel(harness.writeModel(files), 4),
+      new RegExp(`the ${type} operator that makes "e": it makes \\[`),
+    );
+  }
+});
+
 test('num of a split goes before its sections', async () => {
   const parts = op('split', { X: 'e' }, { Out: ['y', 'z'] }, { axis: 1, num: 2, sections: [1, 3] });
   const both = op('elementwise_sub', { X: 'y', Y: 'z' }, { Out: 'd' });
@@ -124,7 +161,13 @@ test('the padding of pull_sparse is zeros, 0 when it is not said', async () => {
       [{ EmbeddingDim: 4, PaddingId: -1 }, undefined],
     ] as const) {
       const files = modelOf({
-        vars: [{ name: 'ids', dims: [-1, 1], type: INT64 }, row('e'), row('y')],
+        vars: [
+          { name: 'ids', dims: [-1, 1], type: INT64 },
+          ...['e', 'y'].map((name) => ({
+            name,
+            dims: type === 'pull_sparse' ? [-1, 4] : [-1, 1, 4],
+          })),
+        ],
         feeds: ['ids'],
         fetches: ['y'],
         ops: [

@@ -30,6 +30,17 @@ test('sequence_pool over one id and over several, each input with a length of it
   }
 });
 
+test('a length for an input that takes no sequences is refused', async () => {
+  const harness = new PaddleHarness();
+  const model = harness.writeModel(pools('SUM'));
+  for (const name of ['dense', 'nobody']) {
+    assert.match(
+      await harness.refuseModel(model, 1, { to: 'onnx', sequenceLengths: [`${name}=3`] }),
+      new RegExp(`--sequence-length ${name}=3: no input of that name takes sequences .*"a", "b"`),
+    );
+  }
+});
+
 /** A lookup with a pool behind it, one that pools itself, and dense values. */
 function pools(pooltype: string): ModelFiles {
   return modelOf({
