@@ -67,7 +67,8 @@ export type AttrWish =
   | readonly number[]
   | { readonly float: number }
   | { readonly long: number }
-  | { readonly block: number };
+  | { readonly block: number }
+  | { readonly variable: string };
 
 function attribute(name: string, value: AttrWish): Bytes {
   const writer = new WireWriter().string(1, name);
@@ -81,7 +82,8 @@ function attribute(name: string, value: AttrWish): Bytes {
   else if ('long' in value) {
     writer.uint(2, 9);
     signed(writer, 13, value.long);
-  } else if ('block' in value) writer.uint(2, 8).uint(12, value.block);
+  } else if ('variable' in value) writer.uint(2, 13).string(17, value.variable);
+  else if ('block' in value) writer.uint(2, 8).uint(12, value.block);
   else {
     writer.uint(2, 3);
     for (const item of value) signed(writer, 6, item);

@@ -1,21 +1,31 @@
 /** Attributes of operators, with the defaults of Paddle's operator definitions. */
 import { CubeError } from '../../../lib/core/errors.ts';
-import type { Op } from './program.ts';
+import { type Attribute, describeOp, type Op } from './program.ts';
 
-export function numberOf({ attrs }: Op, name: string, otherwise: number): number {
-  return attrs.get(name)?.numbers[0] ?? otherwise;
+/** @throws CubeError UNSUPPORTED when its value is a variable: the default would be taken for it */
+function attributeOf(op: Op, name: string): Attribute | undefined {
+  const attribute = op.attrs.get(name);
+  if (attribute?.isOther !== true) return attribute;
+  throw new CubeError(
+    'UNSUPPORTED',
+    `cannot prune ${describeOp(op)}: its attribute ${name} is not a plain value`,
+  );
 }
 
-export function numbersOf({ attrs }: Op, name: string): readonly number[] {
-  return attrs.get(name)?.numbers ?? [];
+export function numberOf(op: Op, name: string, otherwise: number): number {
+  return attributeOf(op, name)?.numbers[0] ?? otherwise;
+}
+
+export function numbersOf(op: Op, name: string): readonly number[] {
+  return attributeOf(op, name)?.numbers ?? [];
 }
 
 export function isSet(op: Op, name: string, otherwise = false): boolean {
   return numberOf(op, name, Number(otherwise)) !== 0;
 }
 
-export function textOf({ attrs }: Op, name: string, otherwise: string): string {
-  return attrs.get(name)?.texts[0] ?? otherwise;
+export function textOf(op: Op, name: string, otherwise: string): string {
+  return attributeOf(op, name)?.texts[0] ?? otherwise;
 }
 
 /** The one variable of a parameter; undefined when it is left out. */

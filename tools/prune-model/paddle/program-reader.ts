@@ -18,6 +18,9 @@ import {
 
 /** Fields, names, dims and numbers read in one program. */
 const ITEM_COUNT_MAX = 10_000_000;
+
+/** Values of attributes that are names of variables, or scalars of any type. */
+const OTHER_VALUES = new Set([17, 18, 20, 21]);
 const RANK_MAX = 16;
 const FIXED64 = 1;
 const JSON_FIRST_BYTE = 0x7b;
@@ -195,6 +198,7 @@ class ProgramReader {
     let name: string | undefined;
     const numbers: number[] = [];
     const texts: string[] = [];
+    let isOther = false;
     this.#each(bytes, (reader) => {
       const { field } = reader;
       if (field === 1) name = text(reader);
@@ -203,10 +207,13 @@ class ProgramReader {
       else if (field === 12 || field === 14) this.#integers(reader, blocks);
       else if ([3, 6, 10, 11, 13, 15].includes(field)) this.#integers(reader, numbers);
       else if (field === 16 || field === 19) this.#doubles(reader, numbers);
-      else reader.skip();
+      else {
+        isOther ||= OTHER_VALUES.has(field);
+        reader.skip();
+      }
     });
     if (name === undefined) fail('an attribute has no name');
-    return { name, attribute: { raw, numbers, texts } };
+    return { name, attribute: { raw, numbers, texts, ...(isOther ? { isOther } : {}) } };
   }
 
   /** A number, or a packed list of them. */

@@ -105,6 +105,8 @@ export interface Attribute {
   /** Numbers of i, f, l, b and their lists; a bool is 0 or 1. */
   readonly numbers: readonly number[];
   readonly texts: readonly string[];
+  /** A variable's name or a newer type: its value is none of these. */
+  readonly isOther?: boolean;
 }
 
 /** Whether the parameters hold the variable's value. */

@@ -190,6 +190,10 @@ test('what changes an operator without its name is named, not passed over; --ver
     [behindLookup([op('scale', { X: 'e', ScaleTensor: 'f' }, out)], [one]), /its ScaleTensor is/],
     [behindLookup([op('clip', { X: 'e', Min: 'f' }, out)], [one]), /its Min is computed/],
     [
+      behindLookup([op('reduce_sum', { X: 'e' }, out, { dim: { variable: 'f' } })], [one]),
+      /its attribute dim is not a plain value/,
+    ],
+    [
       behindLookup([op('leaky_relu', { X: 'e' }, out, { alpha: { float: -0.5 } })]),
       /its alpha is -0.5, which versions of Paddle compute differently/,
     ],
