@@ -168,32 +168,46 @@ export function percentile(sorted: Float64Array, share: number): number {
   return sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * share))] ?? Number.NaN;
 }
 
+export interface OpenLoopOptions {
+  readonly perSecond: number;
+  readonly forMs: number;
+  /** Between calls: `spin` sends to the microsecond and takes a core; `sleep` sends what is due each millisecond. */
+  readonly between: 'spin' | 'sleep';
+}
+
 /**
  * Open-loop load: calls start when they are due, whatever became of the earlier ones, and latency counts from then.
+ * Nothing is kept of a call but its latency, so that the client has little to collect.
  * @returns milliseconds, sorted
  */
 export async function openLoop(
   call: () => Promise<void>,
-  { perSecond, forMs }: { perSecond: number; forMs: number },
+  { perSecond, forMs, between }: OpenLoopOptions,
 ): Promise<Float64Array> {
   const total = Math.floor((perSecond * forMs) / 1000);
   const latencies = new Float64Array(total);
   const startMs = performance.now();
-  const pending: Promise<void>[] = [];
-  let sent = 0;
-  while (sent < total) {
-    const due = Math.min(total, Math.floor(((performance.now() - startMs) * perSecond) / 1000) + 1);
-    for (; sent < due; sent++) {
-      const at = sent;
-      const dueMs = startMs + (at * 1000) / perSecond;
-      pending.push(
-        call().then(() => {
-          latencies[at] = performance.now() - dueMs;
-        }),
-      );
+  let answered = 0;
+  let failure: unknown;
+  const send = async (at: number): Promise<void> => {
+    const exactMs = (at * 1000) / perSecond;
+    const dueMs = startMs + (between === 'spin' ? exactMs : Math.ceil(exactMs));
+    try {
+      await call();
+      latencies[at] = performance.now() - dueMs;
+    } catch (error) {
+      failure ??= error;
     }
-    await new Promise((resolve) => setImmediate(resolve));
+    answered++;
+  };
+  const rest = (): Promise<unknown> =>
+    new Promise((resolve) => (between === 'spin' ? setImmediate(resolve) : setTimeout(resolve, 1)));
+  for (let sent = 0; sent < total; await rest()) {
+    const elapsedMs = performance.now() - startMs;
+    const dueBy = between === 'spin' ? elapsedMs : Math.floor(elapsedMs);
+    for (; sent < total && (sent * 1000) / perSecond <= dueBy; sent++) void send(sent);
   }
-  await Promise.all(pending);
+  while (answered < total) await rest();
+  if (failure !== undefined) throw failure;
   return latencies.sort();
 }
