@@ -154,14 +154,21 @@ function printRow(name: string, figures: Figures, kernel: Figures): void {
 }
 
 async function openTable(layer: WrittenLayer, kind: KernelKind): Promise<ResidentTable> {
-  const store = new ResidentStore({ budgetBytes: 2 ** 32, kernelKind: kind });
+  const store = new ResidentStore({
+    bytesPerSecond: Number.POSITIVE_INFINITY,
+    budgetBytes: 2 ** 32,
+    kernelKind: kind,
+  });
   await load(store, layer);
   await store.close();
   return store.version('bench', '1')!.table('t')!;
 }
 
 async function benchLoad(layer: WrittenLayer): Promise<void> {
-  const store = new ResidentStore({ budgetBytes: 2 ** 32 });
+  const store = new ResidentStore({
+    bytesPerSecond: Number.POSITIVE_INFINITY,
+    budgetBytes: 2 ** 32,
+  });
   const fresh = await load(store, layer);
   let reused = '';
   for (let i = 0; i < 3; i++) {
