@@ -121,7 +121,7 @@ async function run(): Promise<void> {
     const shares = SHARES.map((share) => `p${100 * share}`.padStart(15)).join('');
     process.stdout.write(`${' '.repeat(34)}${shares}\n`);
     await measure(folder, 'loads at the default rate', []);
-    await measure(folder, 'loads at 256 MiB/s', ['--load-rate', '256MiB']);
+    await measure(folder, 'loads at 1 GiB/s', ['--load-rate', '1GiB']);
     await measure(folder, 'loads unthrottled', ['--load-rate', '0']);
   } finally {
     removePath(folder);

@@ -110,7 +110,7 @@ function addServingOptions(program: Command): Command {
         '--load-rate <bytes>',
         'bytes a second that a load reads while lookups are answered; 0: as fast as possible',
       )
-        .default(DEFAULT_LOAD_BYTES_PER_SECOND, '1GiB')
+        .default(DEFAULT_LOAD_BYTES_PER_SECOND, '256MiB')
         .argParser(byteCount),
     )
     .option(

@@ -35,8 +35,8 @@ export interface ResidentStoreOptions {
 
 /** The area of the memories that the store's own thread uses. */
 const MAIN_THREAD = 0;
-/** A load must leave lookups their share of the memory's bandwidth. */
-export const DEFAULT_LOAD_BYTES_PER_SECOND: number = 2 ** 30;
+/** A load must leave lookups their share of the cores and of the memory's bandwidth: measured in docs/performance.md. */
+export const DEFAULT_LOAD_BYTES_PER_SECOND: number = 2 ** 28;
 
 export interface LoadRequest {
   readonly manifest: Manifest;
