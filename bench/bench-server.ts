@@ -97,6 +97,11 @@ export function spawnPinned(core: number | undefined, command: readonly string[]
   return spawn(words[0]!, words.slice(1), { stdio: ['ignore', 'inherit', 'pipe'] });
 }
 
+/** Puts this process on a core, where there are several. */
+export function pinSelf(core: number): void {
+  if (availableParallelism() > 1) spawnSync('taskset', ['-acp', String(core), `${process.pid}`]);
+}
+
 export interface BenchServer {
   readonly address: string;
   /** User and system time of the process so far. */

@@ -1,9 +1,20 @@
 /** The command line of cube-agent: one command that runs on every host, and those with which people steer. */
 import { type Command, createCli, runCli } from '../lib/platform/cli.ts';
-import { addChannelCommands } from './channel-commands.ts';
-import { addPublishCommand } from './publish-command.ts';
-import { addRunCommand } from './run-command.ts';
-import { addStatusCommand } from './status-command.ts';
+import { addChannelCommands } from './commands/channel-commands.ts';
+import { addControllerCommand } from './commands/controller-command.ts';
+import { addDeployCubeCommand } from './commands/deploy-cube-command.ts';
+import { addDoctorCommand } from './commands/doctor-command.ts';
+import { addDonefilesCommand } from './commands/donefiles-command.ts';
+import { addFleetCommand } from './commands/fleet-command.ts';
+import { addGateCommand } from './commands/gate-command.ts';
+import { addGcCommand } from './commands/gc-command.ts';
+import { addKeyCommands } from './commands/keys.ts';
+import { addPinCommands } from './commands/pin-commands.ts';
+import { addPublishCommand } from './commands/publish-command.ts';
+import { addRolloutCommand } from './commands/rollout-command.ts';
+import { addRunCommand } from './commands/run-command.ts';
+import { addStatusCommand } from './commands/status-command.ts';
+import { addTransferCommand } from './commands/transfer-command.ts';
 
 const EXAMPLES = `
 Examples:
@@ -16,8 +27,12 @@ Examples:
       --reason "retrained" --fleet fleet.json --wait
     cube-agent rollback --repository /srv/models --bundle ctr-dnn --reason "AUC fell"
 
+  Is version 3 as good as the one that is active?
+    cube-agent gate --repository /srv/models --bundle ctr-dnn --version 3 --fleet fleet.json
+
   Look:
     cube-agent status  --repository /srv/models --bundle ctr-dnn --fleet fleet.json
+    cube-agent doctor  --repository /srv/models --bundle ctr-dnn --fleet fleet.json
     cube-agent history --repository /srv/models --bundle ctr-dnn
 
   Copy a version that another repository holds:
@@ -35,7 +50,18 @@ export function run(argv?: readonly string[]): Promise<number> {
     .enablePositionalOptions();
   addRunCommand(program);
   addStatusCommand(program);
+  addDoctorCommand(program);
   addChannelCommands(program);
   addPublishCommand(program);
+  addGateCommand(program);
+  addFleetCommand(program);
+  addPinCommands(program);
+  addRolloutCommand(program);
+  addControllerCommand(program);
+  addGcCommand(program);
+  addKeyCommands(program);
+  addTransferCommand(program);
+  addDonefilesCommand(program);
+  addDeployCubeCommand(program);
   return runCli(program, argv);
 }

@@ -13,13 +13,13 @@ import {
   runCli,
 } from '../lib/platform/cli.ts';
 import { makeFolder } from '../lib/platform/files.ts';
+import { ownerLeft, reportListening } from '../lib/platform/kept-process.ts';
 import { runService } from '../lib/platform/lifecycle.ts';
 import { createLogger, LOG_LEVELS, type Logger } from '../lib/platform/logs.ts';
 import { DEFAULT_LOAD_BYTES_PER_SECOND } from '../lib/store/resident-store.ts';
 import { collectLimits, limitsHelp } from './limit-option.ts';
 import { CubeServer } from './server.ts';
 import { parseShards } from './shard-option.ts';
-import { reportToSupervisor, supervisorLeft } from './supervised.ts';
 import { checkPorts, supervise } from './supervisor.ts';
 
 interface Flags {
@@ -183,12 +183,12 @@ async function serve(flags: Flags): Promise<void> {
     limits,
     logger,
   });
-  const asked = supervisorLeft();
+  const asked = ownerLeft();
   const drain = (): void => void server.drain();
   process.on('SIGHUP', drain);
   const start = async (): Promise<CubeServer> => {
     try {
-      reportToSupervisor(await server.listen(flags));
+      reportListening(await server.listen(flags));
     } catch (error) {
       await server.stop();
       throw error;

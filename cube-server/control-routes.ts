@@ -2,6 +2,7 @@
 import type { FastifyInstance, FastifyRequest } from 'fastify';
 import { CubeError } from '../lib/core/errors.ts';
 import { JsonReader } from '../lib/core/json.ts';
+import type { ControlAccess } from '../lib/rpc/control-access.ts';
 import {
   CONTROL_ACTIVATE,
   CONTROL_DRAIN,
@@ -13,7 +14,6 @@ import {
   readVersionRequest,
 } from '../proto/control.ts';
 import type { CmdService } from './cmd-service.ts';
-import type { ControlAccess } from './control-access.ts';
 import type { ControlService } from './control-service.ts';
 
 /** Why a command failed: Cube's answer to a failure has no room for it. */

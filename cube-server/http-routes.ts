@@ -109,7 +109,7 @@ function sendBrpcError(
   request: FastifyRequest,
   reply: FastifyReply,
 ): FastifyReply {
-  const failure = toCubeError(error);
+  const failure = toCubeError(error, request);
   const { http, brpc } = failure.status;
   const { localAddress = '', localPort = 0 } = request.socket;
   return reply

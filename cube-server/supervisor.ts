@@ -3,19 +3,12 @@
  * they end, stopped and drained together. A shard that never comes up ends the supervisor; one that has served is
  * tried again for ever.
  */
-import { type ChildProcess, spawn } from 'node:child_process';
-import { createInterface } from 'node:readline';
-import type { Readable } from 'node:stream';
 import { CubeError } from '../lib/core/errors.ts';
 import { systemClock } from '../lib/platform/clock.ts';
+import { KeptProcess, markedLine } from '../lib/platform/kept-process.ts';
 import { runService, type Stoppable } from '../lib/platform/lifecycle.ts';
 import type { Logger } from '../lib/platform/logs.ts';
-import { type ListeningReport, STOP_REQUEST } from './supervised.ts';
 
-const BACKOFF_MIN_MS = 200;
-const BACKOFF_MAX_MS = 30_000;
-/** Served for so long, it starts again without a pause that earlier failures earned. */
-const STEADY_MS = 60_000;
 /** A shard that has never served is given up after so many starts. */
 const STARTS_MAX = 5;
 const EXIT_USAGE = 2;
@@ -28,98 +21,34 @@ export interface SupervisorOptions {
   readonly adminPort?: number;
 }
 
-/** Keeps the process of one shard running. */
-class ShardProcess {
-  readonly #shard: number;
-  readonly #flags: readonly string[];
-  readonly #logger: Logger;
-  readonly #stop = new AbortController();
-  #child: ChildProcess | undefined;
-  #hasServed = false;
-  #backoffMs = BACKOFF_MIN_MS;
-  #ended: Promise<void> = Promise.resolve();
-
-  /** @param flags those of the supervisor, with the shard's own after them */
-  constructor(shard: number, flags: readonly string[], logger: Logger) {
-    this.#shard = shard;
-    this.#flags = flags;
-    this.#logger = logger;
-  }
-
-  /** Resolves when the shard listens. @throws CubeError when it will not start */
-  start(): Promise<void> {
-    return new Promise((resolve, reject) => {
-      this.#ended = this.#keepRunning(resolve).catch(reject);
-    });
-  }
-
-  signal(signal: NodeJS.Signals): void {
-    this.#child?.kill(signal);
-  }
-
-  async stop(): Promise<void> {
-    this.#stop.abort();
-    // To one that has ended nothing can be said, and nothing needs to be.
-    if (this.#child?.connected) this.#child.send(STOP_REQUEST, () => undefined);
-    await this.#ended;
-  }
-
-  async #keepRunning(onListening: () => void): Promise<void> {
-    for (let start = 1; !this.#stop.signal.aborted; start++) {
-      const startMs = systemClock.nowMs();
-      const { code, signal } = await this.#run(onListening);
-      if (this.#stop.signal.aborted) return;
-      const ranMs = systemClock.nowMs() - startMs;
-      if (!this.#hasServed && (code === EXIT_USAGE || start >= STARTS_MAX)) {
-        throw new CubeError('UNAVAILABLE', `shard ${this.#shard} does not start (exit ${code})`);
+/** @param flags those of the supervisor, with the shard's own after them */
+function shardProcess(shard: number, flags: readonly string[], logger: Logger): KeptProcess {
+  return new KeptProcess({
+    args: [process.argv[1]!, ...flags],
+    clock: systemClock,
+    onLine: (line) => {
+      process.stderr.write(markedLine(line, `"shard":${shard}`, `shard ${shard}`));
+    },
+    onListening: (address) => logger.info({ shard, address }, 'shard listening'),
+    onEnd: ({ code, signal, hasServed, shortRuns }, waitMs) => {
+      if (!hasServed && (code === EXIT_USAGE || shortRuns >= STARTS_MAX)) {
+        return `shard ${shard} does not start (exit ${code})`;
       }
-      if (ranMs >= STEADY_MS) this.#backoffMs = BACKOFF_MIN_MS;
-      const waitMs = this.#backoffMs;
-      this.#backoffMs = Math.min(2 * waitMs, BACKOFF_MAX_MS);
-      const shard = this.#shard;
-      this.#logger.warn({ shard, code, signal, waitMs }, 'shard process ended; starting it again');
-      await systemClock.sleep(waitMs, this.#stop.signal);
-    }
-  }
-
-  #run(onListening: () => void): Promise<{ code: number | null; signal: NodeJS.Signals | null }> {
-    const child = spawn(process.execPath, [...process.execArgv, process.argv[1]!, ...this.#flags], {
-      stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
-    });
-    this.#child = child;
-    for (const stream of [child.stdout, child.stderr]) this.#copyLines(stream!);
-    child.on('message', (message: ListeningReport) => {
-      this.#hasServed = true;
-      this.#logger.info({ shard: this.#shard, address: message.listening }, 'shard listening');
-      onListening();
-    });
-    return new Promise((resolve) => {
-      child.on('error', () => resolve({ code: null, signal: null }));
-      child.on('close', (code, signal) => resolve({ code, signal }));
-    });
-  }
-
-  /** Every line says its shard; JSON stays JSON. */
-  #copyLines(stream: Readable): void {
-    createInterface({ input: stream }).on('line', (line) => {
-      const shard = this.#shard;
-      const marked = line.startsWith('{"')
-        ? `{"shard":${shard},${line.slice(1)}`
-        : `shard ${shard}: ${line}`;
-      process.stderr.write(`${marked}\n`);
-    });
-  }
+      logger.warn({ shard, code, signal, waitMs }, 'shard process ended; starting it again');
+      return undefined;
+    },
+  });
 }
 
 class Supervisor implements Stoppable {
-  readonly #shards: readonly ShardProcess[];
+  readonly #shards: readonly KeptProcess[];
 
   constructor({ shard: shards, port, adminPort }: SupervisorOptions, logger: Logger) {
     this.#shards = shards.map((shard, i) => {
       const flags = [...process.argv.slice(2), '--shard', String(shard)];
       flags.push('--port', String(nth(port, i)));
       if (adminPort !== undefined) flags.push('--admin-port', String(nth(adminPort, i)));
-      return new ShardProcess(shard, flags, logger);
+      return shardProcess(shard, flags, logger);
     });
   }
 

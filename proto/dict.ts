@@ -4,7 +4,8 @@
  */
 import { CubeError } from '../lib/core/errors.ts';
 import { JsonReader } from '../lib/core/json.ts';
-import { WireReader } from './wire.ts';
+import { quoteLongIntegers } from '../lib/core/json-integers.ts';
+import { readVarintWords, WireReader } from './wire.ts';
 
 export const DICT_SERVICE = 'rec.mcube.DictService';
 export const DICT_METHOD = 'seek';
@@ -72,7 +73,7 @@ export class DictRequest {
     let at = start;
     while (at < end && bytes[at] === TAG_KEY) {
       if (count === room) this.#tooMany();
-      at = decodeVarint(bytes, at + 1, end, words, 2 * count);
+      at = readVarintWords(bytes, at + 1, end, words, 2 * count);
       if (at < 0) malformed();
       count++;
     }
@@ -91,7 +92,7 @@ export class DictRequest {
     let at = inner.position;
     while (at < inner.end) {
       if (count === room) this.#tooMany();
-      at = decodeVarint(bytes, at, inner.end, words, 2 * count);
+      at = readVarintWords(bytes, at, inner.end, words, 2 * count);
       if (at < 0) malformed();
       count++;
     }
@@ -125,40 +126,6 @@ export class DictRequest {
 function malformed(): never {
   throw new CubeError('INVALID_ARGUMENT', 'a key is not a varint');
 }
-/** Decodes a varint of up to ten bytes into words[to] (low) and words[to + 1] (high). @returns the end, or -1 */
-function decodeVarint(
-  bytes: Uint8Array,
-  at: number,
-  end: number,
-  words: Uint32Array,
-  to: number,
-): number {
-  let low = 0;
-  let high = 0;
-  for (let shift = 0; shift < 28; shift += 7) {
-    if (at >= end) return -1;
-    const byte = bytes[at++]!;
-    low |= (byte & 0x7f) << shift;
-    if (byte < 0x80) {
-      words[to] = low;
-      words[to + 1] = 0;
-      return at;
-    }
-  }
-  if (at >= end) return -1;
-  let byte = bytes[at++]!;
-  low |= byte << 28;
-  high = (byte & 0x7f) >>> 4;
-  for (let shift = 3; byte >= 0x80; shift += 7) {
-    if (at >= end || shift > 31) return -1;
-    byte = bytes[at++]!;
-    high |= (byte & 0x7f) << shift;
-  }
-  words[to] = low;
-  words[to + 1] = high;
-  return at;
-}
-
 /** Bytes of the values of `count` keys of which all are hits, at most. */
 export function dictValuesBytesMax(count: number, rowBytes: number): number {
   return count * (rowBytes + 16);
@@ -268,56 +235,4 @@ function copyWords(
   count: number,
 ): void {
   for (let i = 0; i < count; i++) view.setInt32(at + 4 * i, words[from + i]!, true);
-}
-
-const QUOTE = 0x22;
-const BACKSLASH = 0x5c;
-/** Digits of which every integer is exact as a double; longer ones become strings. */
-const EXACT_DIGITS = 15;
-
-/** Integers too long for a double become strings, so that JSON.parse cannot round them; all else is untouched. */
-function quoteLongIntegers(text: string): string {
-  let quoted = '';
-  let copied = 0;
-  let at = 0;
-  while (at < text.length) {
-    const code = text.charCodeAt(at);
-    if (code === QUOTE) at = endOfString(text, at);
-    else if (isDigit(code)) {
-      const end = endOfDigits(text, at);
-      if (end - at > EXACT_DIGITS && standsAlone(text, at, end)) {
-        quoted += `${text.slice(copied, at)}"${text.slice(at, end)}"`;
-        copied = end;
-      }
-      at = end;
-    } else at++;
-  }
-  return copied === 0 ? text : quoted + text.slice(copied);
-}
-
-function endOfString(text: string, start: number): number {
-  let at = start + 1;
-  while (at < text.length && text.charCodeAt(at) !== QUOTE) {
-    at += text.charCodeAt(at) === BACKSLASH ? 2 : 1;
-  }
-  return at + 1;
-}
-
-function endOfDigits(text: string, start: number): number {
-  let at = start;
-  while (at < text.length && isDigit(text.charCodeAt(at))) at++;
-  return at;
-}
-
-function isDigit(code: number): boolean {
-  return code >= 0x30 && code <= 0x39;
-}
-
-/** Digits that are a whole integer: no sign, fraction, exponent or leading zero. */
-function standsAlone(text: string, start: number, end: number): boolean {
-  const before = text.charAt(start - 1);
-  const after = text.charAt(end);
-  return (
-    text.charAt(start) !== '0' && !'-+.eE'.includes(before || ' ') && !'.eE'.includes(after || ' ')
-  );
 }

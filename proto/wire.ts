@@ -6,7 +6,7 @@
 import { CubeError } from '../lib/core/errors.ts';
 
 export const WIRE_VARINT = 0;
-const WIRE_FIXED64 = 1;
+export const WIRE_FIXED64 = 1;
 export const WIRE_BYTES = 2;
 export const WIRE_FIXED32 = 5;
 
@@ -142,6 +142,40 @@ export class WireReader {
   #fail(what: string): never {
     throw new CubeError('INVALID_ARGUMENT', `protobuf: ${what} (at byte ${this.position})`);
   }
+}
+
+/** Reads a varint of up to ten bytes, without its tag, into words[to] (low) and words[to + 1] (high). @returns the end, or -1 */
+export function readVarintWords(
+  bytes: Uint8Array,
+  at: number,
+  end: number,
+  words: Uint32Array,
+  to: number,
+): number {
+  let low = 0;
+  let high = 0;
+  for (let shift = 0; shift < 28; shift += 7) {
+    if (at >= end) return -1;
+    const byte = bytes[at++]!;
+    low |= (byte & 0x7f) << shift;
+    if (byte < 0x80) {
+      words[to] = low;
+      words[to + 1] = 0;
+      return at;
+    }
+  }
+  if (at >= end) return -1;
+  let byte = bytes[at++]!;
+  low |= byte << 28;
+  high = (byte & 0x7f) >>> 4;
+  for (let shift = 3; byte >= 0x80; shift += 7) {
+    if (at >= end || shift > 31) return -1;
+    byte = bytes[at++]!;
+    high |= (byte & 0x7f) << shift;
+  }
+  words[to] = low;
+  words[to + 1] = high;
+  return at;
 }
 
 /** Appends fields to a growing buffer. Default values are written: leave them out at the call where proto3 does. */

@@ -2,11 +2,13 @@
 import type { ErrorCode } from '../lib/core/errors.ts';
 import { type Counter, type Histogram, MetricsRegistry } from '../lib/platform/metrics.ts';
 import type { Admission } from './admission.ts';
-import type { BundleWatcher } from './bundle-watcher.ts';
-import type { Prediction } from './predictor.ts';
+import type { Prediction } from './engine/predictor.ts';
+import { observeEngines } from './engine-metrics.ts';
+import type { Models } from './models/models.ts';
+import type { EmbeddingStore } from './stores/embedding-store.ts';
 
 /** Where a request came in. */
-export type Door = 'ctr' | 'infer';
+export type Door = 'ctr' | 'kserve' | 'tfs' | 'paddle';
 
 export class ServingMetrics {
   readonly #registry = new MetricsRegistry();
@@ -14,8 +16,8 @@ export class ServingMetrics {
   readonly #latency: Histogram<'door'>;
   readonly #switches: Counter<'to'>;
   readonly #loadFailures: Counter<'code'>;
+  readonly #hotRows = new Map<string, EmbeddingStore>();
   #rows = 0;
-  #batches = 0;
   #unseen = 0;
   #unavailable = 0;
   #degraded = 0;
@@ -43,7 +45,6 @@ export class ServingMetrics {
       labels: ['code'],
     });
     this.#count('rows_total', 'Rows predicted.', () => this.#rows);
-    this.#count('batches_total', 'Batches run on the graph.', () => this.#batches);
     this.#count(
       'lookups_unseen_total',
       'Lookups (a slot of a row in a table) whose key is not in the table.',
@@ -66,7 +67,8 @@ export class ServingMetrics {
   }
 
   /** Metrics whose values others keep. */
-  observe(admission: Admission, watcher: BundleWatcher): void {
+  observe(admission: Admission, models: Models): void {
+    observeEngines(this.#registry, models);
     this.#registry.collectedGauge({
       name: 'hypercube_serving_requests_in_flight',
       help: 'Requests that are let in and not answered yet.',
@@ -74,31 +76,72 @@ export class ServingMetrics {
     });
     this.#registry.collectedGauge({
       name: 'hypercube_serving_version_active',
-      help: '1 for the version that is served.',
-      labels: ['model', 'version'],
+      help: '1 for the version that is served under a channel.',
+      labels: ['model', 'version', 'channel'],
       collect: (set) => {
-        const { bundle, active } = watcher.status;
-        if (active !== undefined) set({ model: bundle, version: active }, 1);
+        for (const { model, channels } of models.status()) {
+          for (const { channel, active } of channels) {
+            if (active !== undefined) set({ model, version: active, channel }, 1);
+          }
+        }
       },
     });
     this.#registry.collectedGauge({
       name: 'hypercube_serving_model_instances',
-      help: 'Model workers of the version that is served: alive, and those that died since it was loaded.',
+      help: 'Model workers of the versions that are held: alive, and those that died since they were loaded.',
       labels: ['state'],
       collect: (set) => {
-        if (watcher.status.active === undefined) return;
-        const { alive, deaths } = watcher.current.pool;
-        set({ state: 'alive' }, alive);
-        set({ state: 'died' }, deaths);
+        const pools = models.held().map(({ pool }) => pool);
+        set({ state: 'alive' }, sum(pools.map(({ alive }) => alive)));
+        set({ state: 'died' }, sum(pools.map(({ deaths }) => deaths)));
       },
     });
     this.#registry.collectedGauge({
       name: 'hypercube_serving_batches_queued',
       help: 'Batches that wait for a model worker.',
+      collect: (set) => set({}, sum(models.held().map(({ pool }) => pool.queued))),
+    });
+  }
+
+  /** Of the cache of rows in front of a model's store, when it has one; under the first model of those that share it. */
+  observeStore(model: string, store: EmbeddingStore): void {
+    if (store.hotRows === undefined || [...this.#hotRows.values()].includes(store)) return;
+    if (this.#hotRows.size === 0) this.#addHotRows();
+    this.#hotRows.set(model, store);
+  }
+
+  #addHotRows(): void {
+    this.#registry.collectedCounter({
+      name: 'hypercube_serving_hot_rows_lookups_total',
+      help: 'Keys asked of the cache of rows before a store, by outcome: hit (found, or known to be in no table) or miss.',
+      labels: ['model', 'outcome'],
       collect: (set) => {
-        if (watcher.status.active !== undefined) set({}, watcher.current.pool.queued);
+        for (const [model, { hotRows }] of this.#hotRows) {
+          set({ model, outcome: 'hit' }, hotRows!.hits);
+          set({ model, outcome: 'miss' }, hotRows!.misses);
+        }
       },
     });
+    this.#registry.collectedGauge({
+      name: 'hypercube_serving_hot_rows_bytes',
+      help: 'What the cache of rows before a store takes.',
+      labels: ['model'],
+      collect: (set) => {
+        for (const [model, { hotRows }] of this.#hotRows) set({ model }, hotRows!.bytes);
+      },
+    });
+  }
+
+  /** Rows of live requests that go into a file. */
+  observeRecording(recorders: { readonly stats: { rows: number; dropped: number } }): void {
+    this.#count('recorded_rows_total', 'Rows of requests written down (--record).', () => {
+      return recorders.stats.rows;
+    });
+    this.#count(
+      'recorded_rows_dropped_total',
+      'Rows that were to be written down, but the disk was too slow or refused.',
+      () => recorders.stats.dropped,
+    );
   }
 
   onPrediction(door: Door, { rowCount, unseen, unavailable, degraded }: Prediction): void {
@@ -117,10 +160,6 @@ export class ServingMetrics {
     this.#latency.observe({ door }, seconds);
   }
 
-  onBatch(): void {
-    this.#batches++;
-  }
-
   onSwitch(to: string): void {
     this.#switches.inc({ to });
   }
@@ -136,4 +175,8 @@ export class ServingMetrics {
       collect: (set) => set({}, value()),
     });
   }
+}
+
+function sum(values: readonly number[]): number {
+  return values.reduce((total, value) => total + value, 0);
 }

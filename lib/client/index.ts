@@ -17,6 +17,22 @@ export { openRepository, type Repository } from '../repository/repository.ts';
 export type { CallPolicy, LoadBalancer } from './call-policy.ts';
 export type { ClientCounters, ClientStats } from './client-stats.ts';
 export type { ConnectionType } from './connections.ts';
+export {
+  CtrClient,
+  type CtrClientOptions,
+  type CtrScore,
+  type ScoreOptions,
+} from './ctr-client.ts';
+export type {
+  CtrCall,
+  CtrFeature,
+  CtrKeyRow,
+  CtrNamedRow,
+  CtrPositionalRow,
+  CtrPrediction,
+  CtrRow,
+  CtrRows,
+} from './ctr-rows.ts';
 export { CubeClient, type CubeClientOptions, type LookupOptions } from './cube-client.ts';
 export { CubeConf, type CubeConfOptions } from './cube-conf.ts';
 export {

@@ -80,17 +80,17 @@ export function defaultRowOf(table: TableRef): Float32Array {
 }
 
 /**
- * The tables of the groups, in order, for a store that holds rows of f32 only.
+ * The tables of the groups, in order, for a store that gives rows of f32, whatever the tables' dtypes.
  * @throws CubeError NOT_FOUND for an unknown table, INVALID_ARGUMENT for arrays that are too short, UNSUPPORTED for
- * rows that are not f32
+ * values of any length
  */
 export function tablesOf(manifest: Manifest, groups: readonly LookupGroup[]): TableRef[] {
   return groups.map((group) => {
     const table = tableOf(manifest, group.table);
-    if (table.dtype !== 'f32') {
+    if (table.dtype === 'bytes') {
       throw new CubeError(
         'UNSUPPORTED',
-        `${manifest.bundle} ${manifest.version}: table ${table.name} has rows of ${table.dtype}; this store holds f32`,
+        `${manifest.bundle} ${manifest.version}: table ${table.name} has values of any length (dtype bytes), which are no embeddings`,
       );
     }
     checkColumn(group);

@@ -13,6 +13,8 @@ export interface Replica {
   readonly control: string;
   /** Replicas of one group are activated together (a rack, a zone); default "default". */
   readonly group: string;
+  /** host:port at which the agent of the replica's host answers; absent: nobody asks it. */
+  readonly agent?: string;
   /** Share of the load with the balancers wrr and wr; absent: 1. */
   readonly weight?: number;
 }
@@ -39,11 +41,13 @@ function readEndpoint(json: JsonReader): string {
 
 function readReplica(json: JsonReader): Replica {
   const data = readEndpoint(json.field('data'));
+  const agent = json.optional('agent', readEndpoint);
   const weight = json.optional('weight', (f) => f.integer(1, WEIGHT_MAX));
   return {
     data,
     control: json.optional('control', readEndpoint) ?? data,
     group: json.optional('group', (f) => f.string(NAME_PATTERN, NAME_RULE)) ?? 'default',
+    ...(agent === undefined ? {} : { agent }),
     ...(weight === undefined ? {} : { weight }),
   };
 }

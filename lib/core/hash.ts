@@ -3,8 +3,8 @@
  * their slots; `xxh64` is for headers, tests and any runtime.
  */
 import { CubeError } from './errors.ts';
-import type { Kernels } from './kernels/contract.ts';
-import { createKernels, createMemory, type KernelKind } from './kernels/kernels.ts';
+import { type HashScratch, scratchOf, TEXT_BYTES, TEXTS_MAX } from './hash-scratch.ts';
+import type { KernelKind } from './kernels/kernels.ts';
 import { xxh64Words } from './kernels/xxh64.ts';
 import type { HashSpec, Slot } from './slots.ts';
 
@@ -18,56 +18,29 @@ export function xxh64(bytes: Uint8Array, seed = 0n): bigint {
   return (BigInt(words[1]!) << 32n) | BigInt(words[0]!);
 }
 
-const PARAMS_AT = 0;
-const ENDS_AT = 64;
-const TEXTS_MAX = 4096;
-const KEYS_AT = ENDS_AT + 4 * TEXTS_MAX;
-const TEXT_AT = KEYS_AT + 8 * TEXTS_MAX;
-const TEXT_BYTES = 128 << 10;
-
-/** A thread's scratch memory for hashing: calls are synchronous, so all hashers of a thread share it. */
-class HashScratch {
-  readonly kernels: Kernels;
-  readonly ends: Uint32Array;
+/** Where keys go, and for bags: the slot of each feature, and where each bag ends. */
+interface HashTarget {
   readonly keys: Uint32Array;
-  readonly text: Uint8Array;
-  readonly #params: BigUint64Array;
-
-  constructor(kind: KernelKind | undefined) {
-    const memory = createMemory(TEXT_AT + TEXT_BYTES);
-    this.kernels = createKernels(memory, kind);
-    this.#params = new BigUint64Array(memory.buffer, PARAMS_AT, 2);
-    this.ends = new Uint32Array(memory.buffer, ENDS_AT, TEXTS_MAX);
-    this.keys = new Uint32Array(memory.buffer, KEYS_AT, 2 * TEXTS_MAX);
-    this.text = new Uint8Array(memory.buffer, TEXT_AT, TEXT_BYTES);
-  }
-
-  use(spec: HashSpec): void {
-    this.#params[0] = spec.seed;
-    this.#params[1] = spec.modulo;
-  }
-
-  hash(count: number): void {
-    this.kernels.hashTexts(PARAMS_AT, TEXT_AT, ENDS_AT, count, KEYS_AT);
-  }
+  readonly keysOffset: number;
+  readonly slotOf?: Uint16Array;
+  readonly ends?: Uint32Array;
 }
 
-const scratches = new Map<KernelKind | undefined, HashScratch>();
+function refuseEnds(bag: number): never {
+  throw new CubeError('INVALID_ARGUMENT', `bag ${bag + 1} ends before it begins`);
+}
 
-function scratchOf(kind: KernelKind | undefined): HashScratch {
-  let scratch = scratches.get(kind);
-  if (scratch === undefined) {
-    scratch = new HashScratch(kind);
-    scratches.set(kind, scratch);
-  }
-  return scratch;
+/** What each slot puts before its feature: its index in decimal, then the tag. */
+export function slotPrefixes({ scheme }: HashSpec, slots: readonly Slot[]): Uint8Array[] {
+  const tag = scheme === 'xxh64-tagged' ? '\0' : '';
+  const encoder = new TextEncoder();
+  return slots.map(({ index }) => encoder.encode(`${index}${tag}`));
 }
 
 /** Hashes rows of feature strings by one scheme. Holds no state between calls. */
 export class RowHasher {
   readonly #spec: HashSpec;
   readonly #slots: readonly Slot[];
-  /** What each slot puts before its feature: its index in decimal, then the tag. */
   readonly #prefixes: readonly Uint8Array[];
   readonly #scratch: HashScratch;
   readonly #encoder = new TextEncoder();
@@ -76,8 +49,7 @@ export class RowHasher {
   constructor(spec: HashSpec, slots: readonly Slot[], kind?: KernelKind) {
     this.#spec = spec;
     this.#slots = slots;
-    const tag = spec.scheme === 'xxh64-tagged' ? '\0' : '';
-    this.#prefixes = slots.map((slot) => this.#encoder.encode(`${slot.index}${tag}`));
+    this.#prefixes = slotPrefixes(spec, slots);
     this.#scratch = scratchOf(kind);
   }
 
@@ -87,44 +59,67 @@ export class RowHasher {
    * @throws CubeError INVALID_ARGUMENT when a feature is no key (scheme raw only)
    */
   hashRows(features: readonly string[], rowCount: number, keys: Uint32Array, keysOffset = 0): void {
-    const count = rowCount * this.#slots.length;
+    this.#hash(features, rowCount * this.#slots.length, { keys, keysOffset });
+  }
+
+  /**
+   * Hashes the values of bags: of (row, slot) i features[ends[i − 1] … ends[i]), row-major.
+   * @param keys receives one key a feature @throws CubeError INVALID_ARGUMENT when ends fall, or a feature is no key
+   */
+  hashBags(features: readonly string[], ends: Uint32Array, keys: Uint32Array): void {
+    const slotOf = new Uint16Array(features.length);
+    let start = 0;
+    for (let bag = 0, slot = 0; bag < ends.length; bag++) {
+      const end = ends[bag]!;
+      if (end < start) refuseEnds(bag);
+      slotOf.fill(slot, start, end);
+      start = end;
+      slot = slot + 1 === this.#slots.length ? 0 : slot + 1;
+    }
+    this.#hash(features, start, { keys, keysOffset: 0, slotOf, ends });
+  }
+
+  #hash(features: readonly string[], count: number, target: HashTarget): void {
+    const { keys, keysOffset } = target;
     if (features.length < count || keys.length < keysOffset + 2 * count) {
       throw new CubeError(
         'INVALID_ARGUMENT',
-        `${rowCount} rows of ${this.#slots.length} slots need ${count} features and ${2 * count} key words from ` +
+        `rows of ${this.#slots.length} slots need ${count} features and ${2 * count} key words from ` +
           `${keysOffset} on; there are ${features.length} and ${keys.length}`,
       );
     }
-    if (this.#spec.scheme === 'raw') this.#readKeys(features, count, keys, keysOffset);
-    else this.#hashTexts(features, count, keys, keysOffset);
+    if (this.#spec.scheme === 'raw') this.#readKeys(features, count, target);
+    else this.#hashTexts(features, count, target);
   }
 
-  #hashTexts(
-    features: readonly string[],
-    count: number,
-    keys: Uint32Array,
-    keysOffset: number,
-  ): void {
+  #hashTexts(features: readonly string[], count: number, target: HashTarget): void {
+    const { keys, keysOffset, slotOf } = target;
     const scratch = this.#scratch;
     scratch.use(this.#spec);
     let done = 0;
     while (done < count) {
-      const packed = this.#pack(features, done, count);
+      const packed = this.#pack(features, done, count, slotOf);
       if (packed === 0) {
-        this.#hashLong(features[done]!, done, keys, keysOffset + 2 * done);
+        const prefix = this.#prefixes[slotOf?.[done] ?? done % this.#prefixes.length]!;
+        this.#hashLong(prefix, features[done]!, keys, keysOffset + 2 * done);
         done += 1;
         continue;
       }
       scratch.hash(packed);
-      const target = keysOffset + 2 * done;
+      const to = keysOffset + 2 * done;
       const hashed = scratch.keys;
-      for (let i = 0; i < 2 * packed; i++) keys[target + i] = hashed[i]!;
+      for (let i = 0; i < 2 * packed; i++) keys[to + i] = hashed[i]!;
       done += packed;
     }
   }
 
   /** Copies prefixes and features into the scratch, as many as fit. @returns how many */
-  #pack(features: readonly string[], from: number, count: number): number {
+  #pack(
+    features: readonly string[],
+    from: number,
+    count: number,
+    slotOf: Uint16Array | undefined,
+  ): number {
     const { text, ends } = this.#scratch;
     const prefixes = this.#prefixes;
     const stop = Math.min(count - from, TEXTS_MAX);
@@ -132,6 +127,7 @@ export class RowHasher {
     let position = 0;
     for (let packed = 0; packed < stop; packed++) {
       const feature = features[from + packed]!;
+      if (slotOf !== undefined) slot = slotOf[from + packed]!;
       const prefix = prefixes[slot]!;
       const { length } = feature;
       // A UTF-16 unit becomes at most three bytes.
@@ -152,8 +148,7 @@ export class RowHasher {
   }
 
   /** A feature longer than the scratch. */
-  #hashLong(feature: string, at: number, keys: Uint32Array, keysAt: number): void {
-    const prefix = this.#prefixes[at % this.#prefixes.length]!;
+  #hashLong(prefix: Uint8Array, feature: string, keys: Uint32Array, keysAt: number): void {
     const encoded = this.#encoder.encode(feature);
     const bytes = new Uint8Array(prefix.length + encoded.length);
     bytes.set(prefix);
@@ -161,26 +156,24 @@ export class RowHasher {
     this.#store(xxh64(bytes, this.#spec.seed), keys, keysAt);
   }
 
-  #readKeys(
-    features: readonly string[],
-    count: number,
-    keys: Uint32Array,
-    keysOffset: number,
-  ): void {
+  #readKeys(features: readonly string[], count: number, target: HashTarget): void {
     for (let i = 0; i < count; i++) {
       const feature = features[i]!;
       const key = /^\d{1,20}$/.test(feature) ? BigInt(feature) : U64_MAX + 1n;
-      if (key > U64_MAX) {
-        const slot = this.#slots[i % this.#slots.length]!;
-        const row = Math.floor(i / this.#slots.length);
-        throw new CubeError(
-          'INVALID_ARGUMENT',
-          `row ${row}, slot ${slot.name}: with hash scheme raw a feature is a decimal integer up to 2^64 - 1, ` +
-            `got ${JSON.stringify(feature.slice(0, 40))}`,
-        );
-      }
-      this.#store(key, keys, keysOffset + 2 * i);
+      if (key > U64_MAX) this.#refuseKey(feature, i, target);
+      this.#store(key, target.keys, target.keysOffset + 2 * i);
     }
+  }
+
+  #refuseKey(feature: string, i: number, { ends }: HashTarget): never {
+    const bag = ends === undefined ? i : ends.findIndex((end) => end > i);
+    const slot = this.#slots[bag % this.#slots.length]!;
+    const row = Math.floor(bag / this.#slots.length) + 1;
+    throw new CubeError(
+      'INVALID_ARGUMENT',
+      `row ${row}, slot ${slot.name}: with hash scheme raw a feature is a decimal integer up to 2^64 - 1, ` +
+        `got ${JSON.stringify(feature.slice(0, 40))}`,
+    );
   }
 
   #store(hash: bigint, keys: Uint32Array, at: number): void {

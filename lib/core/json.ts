@@ -61,12 +61,17 @@ export class JsonReader {
   }
 
   items(limits: { min?: number; max?: number } = {}): JsonReader[] {
+    return this.list(limits).map((item, i) => this.#child(item, `${this.#path}[${i}]`));
+  }
+
+  /** An array's values as they are, for long ones: a reader for each is slow. */
+  list(limits: { min?: number; max?: number } = {}): readonly unknown[] {
     const { min = 0, max = 1_000_000 } = limits;
     const value = this.#value;
     if (!Array.isArray(value)) this.fail('an array');
     if (value.length < min) this.fail(`an array of at least ${min} items`);
     if (value.length > max) this.fail(`an array of at most ${max} items`);
-    return value.map((item, i) => this.#child(item, `${this.#path}[${i}]`));
+    return value;
   }
 
   entries(): [string, JsonReader][] {
@@ -141,6 +146,8 @@ export class JsonReader {
 
 /** The value as JSON, unless it is nested deeper than the stack: JSON.parse reads what JSON.stringify cannot write. */
 function describe(value: unknown): string {
+  // JSON has no word for it: 1e999 is read as infinity.
+  if (typeof value === 'number' && !Number.isFinite(value)) return String(value);
   try {
     return JSON.stringify(value) ?? 'nothing';
   } catch {

@@ -3,8 +3,9 @@
  * never makes a BigInt. Everything here is exact over the whole range, 0 and 2^64 − 1 included.
  */
 
-/** key mod shardNum, unsigned. Exact for every `shardNum` in 1..2^32. */
+/** key mod shardNum, unsigned. Exact for every `shardNum` in 1..2^32; of a power of two, it is the last bits. */
 export function shardOf(low: number, high: number, shardNum: number): number {
+  if ((shardNum & (shardNum - 1)) === 0) return (low & (shardNum - 1)) >>> 0;
   if (shardNum <= 65_536) {
     // Three 32-bit divisions: each remainder is below 2^16, so the next dividend fits in 32 bits.
     const step = (high >>> 0) % shardNum;

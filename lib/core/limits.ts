@@ -6,6 +6,14 @@
 /** Characters of an error's text on the wire: a name that a caller made up comes back in it, and may be megabytes. */
 export const ERROR_TEXT_CHARS_MAX = 4096;
 
+/** Values of one slot in one row: a history longer than this is cut by whoever keeps it. */
+export const BAG_VALUES_MAX = 1024;
+/** Values of all slots and rows of one request that has slots of several values: as many keys as a lookup may have. */
+export const REQUEST_VALUES_MAX: number = 1 << 20;
+
+/** Layers of one shard of a table, a base and its deltas: a lookup may have to look into each. */
+export const CHAIN_LAYERS_MAX = 64;
+
 export interface ServerLimits {
   /** Bytes of one baidu_std frame body. */
   readonly frameBytes: number;

@@ -5,6 +5,7 @@
  */
 import { CubeError } from './errors.ts';
 import { JsonReader } from './json.ts';
+import { CHAIN_LAYERS_MAX } from './limits.ts';
 import { CONTENT_ID_PATTERN, NAME_PATTERN, NAME_RULE, SHA256_PATTERN } from './names.ts';
 import { HASH_SCHEMES, type HashSpec, type Slot } from './slots.ts';
 
@@ -88,7 +89,7 @@ function readTable(json: JsonReader): TableRef {
     .field('shards')
     .items({ min: shardNum, max: shardNum })
     .map((layers) =>
-      layers.items({ min: 1, max: 64 }).map((item, depth) => {
+      layers.items({ min: 1, max: CHAIN_LAYERS_MAX }).map((item, depth) => {
         const layer = readLayer(item);
         if ((layer.kind === 'base') !== (depth === 0)) {
           item.field('kind').fail(depth === 0 ? '"base" first' : '"delta" after the base');

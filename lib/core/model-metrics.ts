@@ -68,6 +68,46 @@ export function calibration(labels: Uint8Array, probabilities: Scores): number {
   return predicted / countClicks(labels);
 }
 
+/** Rows of similar scores: what was predicted for them, and what came. */
+export interface CalibrationBucket {
+  readonly rows: number;
+  readonly meanPrediction: number;
+  /** Share of the rows that were clicked. */
+  readonly clickRate: number;
+}
+
+/**
+ * The rows in the order of their scores, in buckets of as many rows each (the first ones of one more where it does not divide).
+ * @param labels 0 or 1, [rows]
+ * @param probabilities of label 1, [rows]
+ * @param bucketMax fewer where there are fewer rows
+ * @throws CubeError INVALID_ARGUMENT for unequal lengths, another label or a NaN probability
+ */
+export function calibrationBuckets(
+  labels: Uint8Array,
+  probabilities: Scores,
+  bucketMax: number,
+): CalibrationBucket[] {
+  checkColumns(labels, probabilities);
+  const order = Uint32Array.from(labels.keys()).sort(
+    (a, b) => probabilities[a]! - probabilities[b]!,
+  );
+  const bucketNum = Math.min(bucketMax, order.length);
+  const buckets: CalibrationBucket[] = [];
+  for (let bucket = 0, at = 0; bucket < bucketNum; bucket++) {
+    const end = at + Math.ceil((order.length - at) / (bucketNum - bucket));
+    const rows = end - at;
+    let predicted = 0;
+    let clicks = 0;
+    for (; at < end; at++) {
+      predicted += probabilities[order[at]!]!;
+      clicks += labels[order[at]!]!;
+    }
+    buckets.push({ rows, meanPrediction: predicted / rows, clickRate: clicks / rows });
+  }
+  return buckets;
+}
+
 /** Twice the pairs that a click wins, ties counting one; both columns ascending. Whole numbers below 2^53. */
 function countHalfWins(clickScores: Float64Array, otherScores: Float64Array): number {
   let halves = 0;

@@ -176,21 +176,41 @@ export function decodeRows(
   count: number,
 ): Float32Array {
   const rows = new Float32Array(count * dim);
-  const bits = bitsOf(rows);
-  const view = new DataView(bytes.buffer, bytes.byteOffset, count * rowBytesOf(dtype, dim));
   const rowBytes = rowBytesOf(dtype, dim);
-  for (let row = 0; row < count; row++) {
-    const from = row * rowBytes;
+  const decoder = new RowDecoder(dtype, dim, rows);
+  const view = new DataView(bytes.buffer, bytes.byteOffset, count * rowBytes);
+  for (let row = 0; row < count; row++) decoder.decode(view, row * rowBytes, row);
+  return rows;
+}
+
+/** Stored rows of one dtype, one after the other, into one array. */
+export class RowDecoder {
+  readonly #dtype: RowDtype;
+  readonly #dim: number;
+  readonly #rows: Float32Array;
+  readonly #bits: Uint32Array;
+
+  /** @param rows out: n · dim */
+  constructor(dtype: RowDtype, dim: number, rows: Float32Array) {
+    this.#dtype = dtype;
+    this.#dim = dim;
+    this.#rows = rows;
+    this.#bits = bitsOf(rows);
+  }
+
+  /** The stored row at `from` becomes the row of that number. */
+  decode(view: DataView, from: number, row: number): void {
+    const dim = this.#dim;
     const to = row * dim;
-    if (dtype === 'i8') decodeLevels(view, from, rows, to, dim);
-    else if (dtype === 'f32') {
+    const bits = this.#bits;
+    if (this.#dtype === 'i8') decodeLevels(view, from, this.#rows, to, dim);
+    else if (this.#dtype === 'f32') {
       for (let i = 0; i < dim; i++) bits[to + i] = view.getUint32(from + 4 * i, true);
     } else {
-      const whole = dtype === 'f16' ? f16ToF32Bits : bf16ToF32Bits;
+      const whole = this.#dtype === 'f16' ? f16ToF32Bits : bf16ToF32Bits;
       for (let i = 0; i < dim; i++) bits[to + i] = whole(view.getUint16(from + 2 * i, true));
     }
   }
-  return rows;
 }
 
 const scaling = new Float32Array(2);

@@ -1,11 +1,14 @@
 /**
- * What a model expects of its features: the two documents that travel with a graph.
- *
- * `features.json` is written by the training script beside the model: it says which ids input carries which slot,
- * how a feature becomes a key, how the dense features are scaled, and which output is the click probability.
- * `slots.json` is written by prune-model beside the pruned graph: the same knowledge, plus which table each new
- * input takes its rows from. Both are drawn in docs/formats/slots.md.
+ * slots.json: what prune-model says, beside the pruned graph, about its inputs: which table each new one takes its rows from,
+ * how keys are made of ids, and what features.json said of the features (feature-spec.ts). Drawn in docs/formats/slots.md.
  */
+
+import {
+  type FeatureSpec,
+  featureSpecToJson,
+  readFeatureSpec,
+  requireDistinct,
+} from './feature-spec.ts';
 import type { JsonReader } from './json.ts';
 import {
   type KeyExpression,
@@ -17,59 +20,7 @@ import {
 } from './key-expression.ts';
 import { NAME_PATTERN, NAME_RULE } from './names.ts';
 
-export const HASH_SCHEMES = ['xxh64-concat', 'xxh64-tagged', 'raw'] as const;
-
-/** How a feature string of a slot becomes a key (docs/formats/keys.md). */
-export interface HashSpec {
-  readonly scheme: (typeof HASH_SCHEMES)[number];
-  readonly seed: bigint;
-  /** 0: the hash is the key; otherwise key = hash mod modulo. */
-  readonly modulo: bigint;
-}
-
-/** A categorical field; `index` enters the hash. */
-export interface Slot {
-  readonly name: string;
-  readonly index: number;
-}
-
-/** A dense feature: x = missing when empty; then ln(1 + max(x, 0)) when log; then (x − shift) · scale, to f32. */
-export interface DenseFeature {
-  readonly name: string;
-  readonly missing: number;
-  readonly log: boolean;
-  readonly shift: number;
-  readonly scale: number;
-}
-
-export interface DenseInput {
-  readonly input: string;
-  readonly features: readonly DenseFeature[];
-}
-
-/** Which output holds the click probability: element `column` of each row. */
-export interface ClickOutput {
-  readonly output: string;
-  readonly column: number;
-}
-
-export interface FeatureSpec {
-  readonly hash: HashSpec;
-  /** In the order of a row's categorical values. */
-  readonly slots: readonly Slot[];
-  readonly dense: DenseInput | undefined;
-  readonly click: ClickOutput;
-}
-
-/** An ids input of the full graph: shape [batch] or [batch, 1] for one slot, [batch, slots] for several. */
-export interface IdsInput {
-  readonly input: string;
-  readonly slots: readonly string[];
-}
-
-export interface TrainedFeatures extends FeatureSpec {
-  readonly ids: readonly IdsInput[];
-}
+export * from './feature-spec.ts';
 
 /** A new input of the pruned graph: rows of `table`, one for each slot, f32 of shape `shape` (-1 = batch). */
 export interface EmbeddingInput {
@@ -157,78 +108,6 @@ export interface SlotSpec {
 
 const SLOTS_FORMAT = 1;
 
-function readHash(json: JsonReader): HashSpec {
-  return {
-    scheme: json.field('scheme').oneOf(HASH_SCHEMES),
-    seed: json.optional('seed', (f) => f.u64()) ?? 0n,
-    modulo: json.optional('modulo', (f) => f.u64()) ?? 0n,
-  };
-}
-
-function readDense(json: JsonReader): DenseInput {
-  const features = json
-    .field('features')
-    .items({ min: 1, max: 10_000 })
-    .map((item) => ({
-      name: item.field('name').string(),
-      missing: item.optional('missing', (f) => f.number()) ?? 0,
-      log: item.optional('log', (f) => f.boolean()) ?? false,
-      shift: item.optional('shift', (f) => f.number()) ?? 0,
-      scale: item.optional('scale', (f) => f.number()) ?? 1,
-    }));
-  requireDistinct(
-    json,
-    'features',
-    features.map((feature) => feature.name),
-  );
-  return { input: json.field('input').string(), features };
-}
-
-function readFeatureSpec(json: JsonReader): FeatureSpec {
-  const slotItems = json.field('slots').items({ min: 1, max: 10_000 });
-  const slots = slotItems.map((item) => ({
-    name: item.field('name').string(NAME_PATTERN, NAME_RULE),
-    index: item.field('index').integer(0, 0xffff_ffff),
-  }));
-  requireDistinct(
-    json,
-    'slots',
-    slots.map((slot) => slot.name),
-  );
-  const click = json.field('click');
-  return {
-    hash: readHash(json.field('hash')),
-    slots,
-    dense: json.optional('dense', readDense),
-    click: {
-      output: click.field('output').string(),
-      column: click.field('column').integer(0, 1_000_000),
-    },
-  };
-}
-
-/** Reads features.json. @throws CubeError INVALID_ARGUMENT naming the field */
-export function readTrainedFeatures(json: JsonReader): TrainedFeatures {
-  json.field('format').integer(SLOTS_FORMAT, SLOTS_FORMAT);
-  const spec = readFeatureSpec(json);
-  const known = new Set(spec.slots.map((slot) => slot.name));
-  const ids = json
-    .field('ids')
-    .items({ min: 1, max: 10_000 })
-    .map((item) => ({
-      input: item.field('input').string(),
-      slots: item
-        .field('slots')
-        .items({ min: 1, max: 10_000 })
-        .map((slot) => {
-          const name = slot.string();
-          if (!known.has(name)) slot.fail('the name of a slot listed under "slots"');
-          return name;
-        }),
-    }));
-  return { ...spec, ids };
-}
-
 /** Reads slots.json. @throws CubeError INVALID_ARGUMENT naming the field */
 export function readSlotSpec(json: JsonReader): SlotSpec {
   json.field('format').integer(SLOTS_FORMAT, SLOTS_FORMAT);
@@ -248,7 +127,7 @@ export function readSlotSpec(json: JsonReader): SlotSpec {
   const tableNames = new Set(tables.map((table) => table.name));
   const embeddings = json
     .field('embeddings')
-    .items({ min: 1, max: 100_000 })
+    .items({ max: 100_000 })
     .map((item) => readEmbedding(item, { tableNames, slotNames, expressions }));
   return {
     embeddings,
@@ -263,7 +142,7 @@ export function readSlotSpec(json: JsonReader): SlotSpec {
 function readTables(json: JsonReader): PrunedTable[] {
   const tables = json
     .field('tables')
-    .items({ min: 1, max: 100_000 })
+    .items({ max: 100_000 })
     .map((item) => ({
       name: item.field('name').string(NAME_PATTERN, NAME_RULE),
       rows: item.field('rows').integer(0),
@@ -373,21 +252,4 @@ export function slotSpecToJson(spec: SlotSpec): unknown {
     ...(spec.graph === undefined ? {} : { graph: spec.graph }),
     ...(spec.features === undefined ? {} : { features: featureSpecToJson(spec.features) }),
   };
-}
-
-function featureSpecToJson(spec: FeatureSpec): unknown {
-  return {
-    hash: {
-      scheme: spec.hash.scheme,
-      seed: spec.hash.seed.toString(),
-      modulo: spec.hash.modulo.toString(),
-    },
-    slots: spec.slots,
-    ...(spec.dense === undefined ? {} : { dense: spec.dense }),
-    click: spec.click,
-  };
-}
-
-function requireDistinct(json: JsonReader, field: string, names: readonly string[]): void {
-  if (new Set(names).size !== names.length) json.field(field).fail('distinct names');
 }

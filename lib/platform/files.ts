@@ -19,6 +19,7 @@ import {
   readFileSync,
   readSync,
   renameSync,
+  rmdirSync,
   rmSync,
   type Stats,
   statSync,
@@ -105,6 +106,7 @@ export function makeFolder(path: string): void {
     for (const folder of missing.reverse()) {
       try {
         mkdirSync(folder);
+        syncFolder(dirname(folder));
       } catch (error) {
         // Somebody else may have made it meanwhile.
         if (!isFolder(folder)) throw error;
@@ -113,10 +115,39 @@ export function makeFolder(path: string): void {
   });
 }
 
+/** Flushes the names in a folder: a file in its place stays there when the power fails. Windows does so by itself. */
+export function syncFolder(path: string): void {
+  if (process.platform === 'win32') return;
+  const folder = openSync(path, 'r');
+  try {
+    fsyncSync(folder);
+  } catch (error) {
+    // Some network file systems cannot, and promise the order themselves.
+    if (!['EINVAL', 'ENOTSUP', 'EBADF'].includes((error as NodeJS.ErrnoException).code ?? '')) {
+      throw error;
+    }
+  } finally {
+    closeSync(folder);
+  }
+}
+
 /** Names in a folder, sorted; an absent folder is empty. */
 export function listFolder(path: string): string[] {
   if (!existsSync(path)) return [];
   return guarded('list', path, () => readdirSync(path).sort());
+}
+
+/** Removes a folder if nothing is in it. */
+export function removeEmptyFolder(path: string): void {
+  try {
+    rmdirSync(path);
+  } catch (error) {
+    const code = (error as NodeJS.ErrnoException).code ?? '';
+    // Windows says EPERM for one that is not empty; another may have removed it.
+    if (!['ENOTEMPTY', 'EEXIST', 'EPERM', 'ENOENT'].includes(code)) {
+      throw fileError(error, 'remove', path);
+    }
+  }
 }
 
 export function removePath(path: string): void {
@@ -183,10 +214,10 @@ export function removeStaleTemporaries(folder: string, idleMs: number): string[]
   return removeStale(folder, TEMPORARY, idleMs, (stat) => stat.isFile());
 }
 
-function writeTemporary(path: string, data: Uint8Array | string): string {
+function writeTemporary(path: string, data: Uint8Array | string, mode = 0o666): string {
   makeFolder(dirname(path));
   const temporary = temporaryBeside(path);
-  const file = openSync(temporary, 'wx');
+  const file = openSync(temporary, 'wx', mode);
   try {
     const bytes = typeof data === 'string' ? new TextEncoder().encode(data) : data;
     let written = 0;
@@ -203,15 +234,23 @@ function writeTemporary(path: string, data: Uint8Array | string): string {
 
 /** Replaces a file whole: a reader sees the old bytes or the new ones. */
 export function replaceFile(path: string, data: Uint8Array | string): void {
-  guarded('write', path, () => renameSync(writeTemporary(path, data), path));
+  guarded('write', path, () => {
+    renameSync(writeTemporary(path, data), path);
+    syncFolder(dirname(path));
+  });
 }
 
-/** Creates a file whole if it is absent. @returns false, with nothing changed, when it exists already */
-export function putFileIfAbsent(path: string, data: Uint8Array | string): boolean {
+/**
+ * Creates a file whole if it is absent.
+ * @param mode who may read it, before the umask
+ * @returns false, with nothing changed, when it exists already
+ */
+export function putFileIfAbsent(path: string, data: Uint8Array | string, mode?: number): boolean {
   return guarded('write', path, () => {
-    const temporary = writeTemporary(path, data);
+    const temporary = writeTemporary(path, data, mode);
     try {
       linkSync(temporary, path);
+      syncFolder(dirname(path));
       return true;
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code === 'EEXIST') return false;
@@ -234,6 +273,7 @@ export function copyFileIfAbsent(path: string, source: string): boolean {
       fsyncSync(file);
       closeSync(file);
       linkSync(temporary, path);
+      syncFolder(dirname(path));
       return true;
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code === 'EEXIST') return false;
@@ -332,6 +372,7 @@ export class RandomWriter {
       this.#close();
       mkdirSync(dirname(path), { recursive: true });
       renameSync(this.#temporary, path);
+      syncFolder(dirname(path));
     });
   }
 

@@ -57,3 +57,11 @@ function catchSignals(): { first: Promise<NodeJS.Signals>; release: () => void }
   };
   return { first, release };
 }
+
+/** Aborted by the first SIGTERM or SIGINT, for work that then says how far it came; a second one ends the process at once. */
+export function stopOnSignal(): { readonly signal: AbortSignal; readonly release: () => void } {
+  const { first, release } = catchSignals();
+  const stop = new AbortController();
+  first.then(() => stop.abort());
+  return { signal: stop.signal, release };
+}

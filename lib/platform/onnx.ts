@@ -12,6 +12,8 @@ import { CubeError } from '../core/errors.ts';
 type SessionOptions = InferenceSession.SessionOptions;
 
 interface OnnxArrays {
+  /** The bits of each (lib/core/half-floats.ts). */
+  float16: Uint16Array;
   float32: Float32Array;
   float64: Float64Array;
   int8: Int8Array;
@@ -25,11 +27,12 @@ interface OnnxArrays {
   bool: Uint8Array;
 }
 
-/** Element types that have a typed array; strings and 16-bit floats are not among them. */
+/** Element types that have a typed array; strings are not among them. */
 type OnnxDtype = keyof OnnxArrays;
 type OnnxData = OnnxArrays[OnnxDtype];
 
 const ARRAYS: { readonly [D in OnnxDtype]: new (length: number) => OnnxArrays[D] } = {
+  float16: Uint16Array,
   float32: Float32Array,
   float64: Float64Array,
   int8: Int8Array,
@@ -169,8 +172,15 @@ export class OnnxModel {
         `${this.#source}: output ${JSON.stringify(name)}: ${value?.type ?? 'optional'} values are not supported`,
       );
     }
-    return { dtype: value.type as OnnxDtype, data: value.data as OnnxData, dims: value.dims };
+    const dtype = value.type as OnnxDtype;
+    return { dtype, data: plainArray(dtype, value.data as OnnxData), dims: value.dims };
   }
+}
+
+/** Runtimes with a Float16Array give one; its bits are what callers know. */
+function plainArray(dtype: OnnxDtype, data: OnnxData): OnnxData {
+  if (dtype !== 'float16' || data instanceof Uint16Array) return data;
+  return new Uint16Array(data.buffer, data.byteOffset, data.length);
 }
 
 function inMemory(files: ReadonlyMap<string, Uint8Array> = new Map()): SessionOptions {

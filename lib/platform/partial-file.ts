@@ -15,7 +15,7 @@ import {
   writeSync,
 } from 'node:fs';
 import { dirname } from 'node:path';
-import { fileError } from './files.ts';
+import { fileError, syncFolder } from './files.ts';
 
 export class PartialFile {
   readonly #path: string;
@@ -70,6 +70,7 @@ export class PartialFile {
       fsyncSync(this.#file);
       closeSync(this.#file);
       renameSync(this.#partPath, this.#path);
+      syncFolder(dirname(this.#path));
     });
   }
 

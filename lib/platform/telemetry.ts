@@ -7,3 +7,6 @@
  * thread must have imported this.
  */
 process.env['ORT_DISABLE_TELEMETRY'] ??= '1';
+
+/** The S3 client's word about old versions of Node is for whoever updates this project, not for whoever runs it. */
+process.env['AWS_SDK_JS_NODE_VERSION_SUPPORT_WARNING_DISABLED'] ??= 'true';

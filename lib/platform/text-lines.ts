@@ -8,27 +8,33 @@ const LF = 10;
 
 /**
  * @param path "-" is standard input
- * @throws CubeError when it cannot be read; TOO_LARGE naming a line that is longer than 64 KiB
+ * @throws CubeError when it cannot be read; TOO_LARGE naming a line that is longer than `lineBytesMax`
  */
-export async function* readLines(path: string): AsyncGenerator<string> {
+export async function* readLines(
+  path: string,
+  lineBytesMax: number = LINE_BYTES_MAX,
+): AsyncGenerator<string> {
   const stream = path === '-' ? process.stdin : createReadStream(path);
   const source = path === '-' ? 'standard input' : path;
   let rest: Uint8Array = new Uint8Array(0);
   let number = 1;
+  const checkLength = (bytes: number): void => {
+    if (bytes <= lineBytesMax) return;
+    const text = `${source}, line ${number}: more than ${lineBytesMax} bytes`;
+    throw new CubeError('TOO_LARGE', text);
+  };
   try {
     for await (const piece of stream as AsyncIterable<Uint8Array>) {
       const bytes = rest.length === 0 ? piece : Buffer.concat([rest, piece]);
       let start = 0;
       for (let end = bytes.indexOf(LF); end >= 0; end = bytes.indexOf(LF, start)) {
+        checkLength(end - start);
         yield lineOf(bytes.subarray(start, end));
         start = end + 1;
         number += 1;
       }
       rest = bytes.slice(start);
-      if (rest.length > LINE_BYTES_MAX) {
-        const text = `${source}, line ${number}: more than ${LINE_BYTES_MAX} bytes`;
-        throw new CubeError('TOO_LARGE', text);
-      }
+      checkLength(rest.length);
     }
   } catch (error) {
     throw fileError(error, 'read', source);

@@ -1,18 +1,16 @@
 /**
- * A channel: an append-only log whose highest entry is the pointer. Entries are put if absent, so the log is
- * pointer, history and fence at once: of two writers one gets CONFLICT and reads again. No lock, no clock.
+ * A channel: an append-only log whose highest entry is the pointer. One entry is everything a move means: where to, whether
+ * it is pinned there, and which version it condemns; so a move happens whole or not at all, and of two writers one gets
+ * CONFLICT and decides again.
  */
 import { CubeError } from '../core/errors.ts';
-import { JsonReader } from '../core/json.ts';
+import type { JsonReader } from '../core/json.ts';
 import { NAME_PATTERN, NAME_RULE } from '../core/names.ts';
 import type { Backend } from './backend.ts';
-import { channelEntryPath, channelFolder, quarantinePath, seqOf } from './layout.ts';
-
-/** Bytes of a channel or quarantine entry: a longer reason is refused when written. */
-const ENTRY_BYTES_MAX = 65_536;
-
-/** What reading an entry needs of a store. */
-type EntryStore = Pick<Backend, 'location' | 'read'>;
+import { corruptWhenUnreadable, type Keys, readEntry } from './entries.ts';
+import { EntryLog } from './entry-log.ts';
+import { channelEntryPath, channelFolder, quarantinePath } from './layout.ts';
+import type { TrustedKeys } from './signatures.ts';
 
 /** Who did something, when (for people: nothing is decided by it) and why. */
 export interface Deed {
@@ -24,6 +22,10 @@ export interface Deed {
 export interface ChannelEntry extends Deed {
   readonly seq: number;
   readonly version: string;
+  /** Nobody but an unpin moves the channel on from here. */
+  readonly pinned?: boolean;
+  /** The version that this entry left for good: it is quarantined from here on. */
+  readonly quarantines?: string;
 }
 
 export interface ChannelState {
@@ -33,21 +35,74 @@ export interface ChannelState {
   readonly previous: ChannelEntry | undefined;
   /** Oldest first; the last is the pointer. */
   readonly history: readonly ChannelEntry[];
+  /** The quarantined versions: all of the bundle, or where the store cannot list, those newer than `previous`. */
+  readonly quarantined: ReadonlySet<string>;
 }
 
 /** The state that a history and a quarantine amount to. Pure. */
 export function channelState(
   history: readonly ChannelEntry[],
-  quarantined: ReadonlySet<string>,
+  quarantine: ReadonlySet<string>,
 ): ChannelState {
+  const quarantined = new Set([...quarantine, ...condemned(history)]);
   const pointer = history.at(-1);
   const previous = history.findLast(
     (entry) => entry.version !== pointer?.version && !quarantined.has(entry.version),
   );
-  return { pointer, previous, history };
+  return { pointer, previous, history, quarantined };
 }
 
-function readDeed(json: JsonReader): Deed {
+/** Versions that entries of a log quarantine, whether or not that has been written beside it yet. */
+export function condemned(history: readonly ChannelEntry[]): string[] {
+  return history.flatMap(({ quarantines }) => quarantines ?? []);
+}
+
+export class ChannelLog {
+  readonly #log: EntryLog<ChannelEntry>;
+  readonly #name: string;
+
+  constructor(backend: Backend, keys: Keys, bundle: string, channel: string) {
+    this.#name = `channel ${channel} of ${bundle}`;
+    this.#log = new EntryLog(backend, keys, {
+      folder: channelFolder(bundle, channel),
+      pathOf: (seq) => channelEntryPath(bundle, channel, seq),
+      read: toChannelEntry,
+    });
+  }
+
+  /** Oldest first. @throws CubeError CORRUPT or DENIED naming a bad entry */
+  history(): Promise<ChannelEntry[]> {
+    return this.#log.history();
+  }
+
+  /** @throws CubeError CONFLICT when another writer was first */
+  async append(entry: ChannelEntry): Promise<ChannelEntry> {
+    const { seq, ...fields } = entry;
+    if (await this.#log.append(seq, fields)) return entry;
+    const winner = await this.#log.read(seq);
+    throw new CubeError(
+      'CONFLICT',
+      `${this.#name}: ${winner.by} was first to write entry ${seq} ` +
+        `(version ${winner.version}, "${winner.reason}"); look at it and decide again`,
+    );
+  }
+}
+
+function toChannelEntry(json: JsonReader, seq: number): ChannelEntry {
+  const pinned = json.optional('pinned', (field) => field.boolean());
+  const quarantines = json.optional('quarantines', (field) =>
+    field.string(NAME_PATTERN, NAME_RULE),
+  );
+  return {
+    seq,
+    version: json.field('version').string(NAME_PATTERN, NAME_RULE),
+    ...toDeed(json),
+    ...(pinned === undefined ? {} : { pinned }),
+    ...(quarantines === undefined ? {} : { quarantines }),
+  };
+}
+
+function toDeed(json: JsonReader): Deed {
   return {
     at: json.field('at').string(),
     by: json.field('by').string(),
@@ -55,110 +110,24 @@ function readDeed(json: JsonReader): Deed {
   };
 }
 
-/**
- * Reads and extends the log of one channel. Entries never change, so each is read once; but the newest one known is
- * read again, because a repository may be made anew, and a damaged entry removed and written again.
- */
-export class ChannelLog {
-  readonly #backend: Backend;
-  readonly #bundle: string;
-  readonly #channel: string;
-  readonly #entries = new Map<number, ChannelEntry>();
-
-  constructor(backend: Backend, bundle: string, channel: string) {
-    this.#backend = backend;
-    this.#bundle = bundle;
-    this.#channel = channel;
-  }
-
-  /** Oldest first. @throws CubeError CORRUPT naming a damaged entry */
-  async history(): Promise<ChannelEntry[]> {
-    const names = await this.#backend.list(channelFolder(this.#bundle, this.#channel));
-    const seqs = names.map(seqOf).filter((seq) => seq !== undefined);
-    await this.#forgetOthers(seqs);
-    const history: ChannelEntry[] = [];
-    for (const seq of seqs.sort((a, b) => a - b)) {
-      const entry = this.#entries.get(seq) ?? (await this.#read(seq));
-      this.#entries.set(seq, entry);
-      history.push(entry);
-    }
-    return history;
-  }
-
-  /** @throws CubeError CONFLICT when another writer was first */
-  async append(entry: ChannelEntry): Promise<ChannelEntry> {
-    const { seq, version, at, by, reason } = entry;
-    const bytes = entryBytes({ version, at, by, reason });
-    const path = channelEntryPath(this.#bundle, this.#channel, seq);
-    if (await this.#backend.putIfAbsent(path, bytes)) return entry;
-    const winner = await this.#read(seq);
-    throw new CubeError(
-      'CONFLICT',
-      `channel ${this.#channel} of ${this.#bundle}: ${winner.by} was first to write entry ${seq} ` +
-        `(version ${winner.version}, "${winner.reason}"); look at it and decide again`,
-    );
-  }
-
-  /** Of a log that is not the one we knew, nothing known is true. @param seqs those there are */
-  async #forgetOthers(seqs: readonly number[]): Promise<void> {
-    if (this.#entries.size === 0) return;
-    let newest = 0;
-    for (const seq of this.#entries.keys()) newest = Math.max(newest, seq);
-    const known = JSON.stringify(this.#entries.get(newest));
-    const isThere = seqs.includes(newest);
-    if (isThere && JSON.stringify(await this.#read(newest)) === known) return;
-    this.#entries.clear();
-  }
-
-  #read(seq: number): Promise<ChannelEntry> {
-    return readChannelEntry(this.#backend, this.#bundle, this.#channel, seq);
-  }
-}
-
 /** @throws CubeError CORRUPT naming a damaged entry; NOT_FOUND */
 export async function readChannelEntry(
-  backend: EntryStore,
+  source: Pick<Backend, 'location' | 'read'>,
   bundle: string,
   channel: string,
   seq: number,
 ): Promise<ChannelEntry> {
-  const json = await readEntry(backend, channelEntryPath(bundle, channel, seq));
-  return corruptWhenUnreadable(() => ({
-    seq,
-    version: json.field('version').string(NAME_PATTERN, NAME_RULE),
-    ...readDeed(json),
-  }));
+  const json = await readEntry(source, channelEntryPath(bundle, channel, seq));
+  return corruptWhenUnreadable(() => toChannelEntry(json, seq));
 }
 
-/** Who quarantined a version, and why. @throws CubeError CORRUPT naming a damaged entry; NOT_FOUND */
+/** Who quarantined a version, and why. @throws CubeError CORRUPT, DENIED; NOT_FOUND */
 export async function readQuarantineEntry(
-  backend: EntryStore,
+  source: Pick<Backend, 'location' | 'read'>,
   bundle: string,
   version: string,
+  trusted?: TrustedKeys,
 ): Promise<Deed> {
-  const json = await readEntry(backend, quarantinePath(bundle, version));
-  return corruptWhenUnreadable(() => readDeed(json));
-}
-
-/** @throws CubeError TOO_LARGE */
-export function entryBytes(entry: Deed & { readonly version?: string }): Uint8Array {
-  const bytes = new TextEncoder().encode(`${JSON.stringify(entry)}\n`);
-  if (bytes.length <= ENTRY_BYTES_MAX) return bytes;
-  throw new CubeError('TOO_LARGE', `the reason is too long: at most ${ENTRY_BYTES_MAX} bytes`);
-}
-
-async function readEntry(backend: EntryStore, path: string): Promise<JsonReader> {
-  const bytes = await backend.read(path, ENTRY_BYTES_MAX);
-  const source = `${backend.location}/${path}`;
-  return corruptWhenUnreadable(() => JsonReader.parse(new TextDecoder().decode(bytes), source));
-}
-
-/** What a repository stores was checked when it was written: unreadable now means damaged. */
-export function corruptWhenUnreadable<T>(read: () => T): T {
-  try {
-    return read();
-  } catch (error) {
-    if (!(error instanceof CubeError) || error.code !== 'INVALID_ARGUMENT') throw error;
-    throw new CubeError('CORRUPT', error.message, { cause: error });
-  }
+  const json = await readEntry(source, quarantinePath(bundle, version), trusted);
+  return corruptWhenUnreadable(() => toDeed(json));
 }

@@ -1,6 +1,7 @@
 /** A repository in a folder of this machine (or of a network file system that has hard links). */
-import { join, resolve } from 'node:path';
+import { dirname, join, resolve } from 'node:path';
 import { CubeError } from '../core/errors.ts';
+import { wallClockMs } from '../platform/clock.ts';
 import {
   copyFileIfAbsent,
   fileBytes,
@@ -10,12 +11,20 @@ import {
   putFileIfAbsent,
   RandomReader,
   readFile,
+  removeEmptyFolder,
+  removePath,
   removeStaleTemporaries,
+  statPath,
 } from '../platform/files.ts';
-import type { Backend } from './backend.ts';
+import type { Backend, Eraser, StoredObject } from './backend.ts';
 
 export class FolderBackend implements Backend {
   readonly location: string;
+  readonly canList = true;
+  readonly eraser: Eraser = {
+    objects: async (folder) => this.#objects(folder),
+    remove: async (path) => this.#remove(path),
+  };
 
   constructor(folder: string) {
     this.location = resolve(folder);
@@ -51,16 +60,46 @@ export class FolderBackend implements Backend {
     return putFileIfAbsent(this.localPath(path), bytes);
   }
 
-  async putFileIfAbsent(path: string, source: string): Promise<boolean> {
-    return copyFileIfAbsent(this.localPath(path), source);
+  async putFileIfAbsent(
+    path: string,
+    source: string,
+    onBytes?: (bytes: number) => void,
+  ): Promise<boolean> {
+    const isNew = copyFileIfAbsent(this.localPath(path), source);
+    onBytes?.(fileBytes(source));
+    return isNew;
   }
 
   async removeUnfinished(folder: string, idleMs: number): Promise<void> {
-    removeStaleTemporaries(this.localPath(folder), idleMs);
+    const local = this.localPath(folder);
+    removeStaleTemporaries(local, idleMs);
+    for (const name of await this.list(folder)) {
+      if (isFolder(join(local, name))) await this.removeUnfinished(`${folder}/${name}`, idleMs);
+    }
   }
 
   localPath(path: string): string {
     return join(this.location, path);
+  }
+
+  #objects(folder: string): StoredObject[] {
+    const nowMs = wallClockMs();
+    const found: StoredObject[] = [];
+    for (const name of listFolder(this.localPath(folder))) {
+      const path = `${folder}/${name}`;
+      const stat = statPath(this.localPath(path));
+      if (stat === undefined || name.startsWith('.')) continue;
+      if (stat.isFolder) found.push(...this.#objects(path));
+      else if (stat.isFile) found.push({ path, bytes: stat.bytes, ageMs: nowMs - stat.mtimeMs });
+    }
+    return found;
+  }
+
+  /** With its folder, when that is empty then: a version that is gone leaves nothing. */
+  #remove(path: string): void {
+    const local = this.localPath(path);
+    removePath(local);
+    removeEmptyFolder(dirname(local));
   }
 }
 

@@ -9,7 +9,7 @@ import { CONTENT_ID_PATTERN, checkName } from '../core/names.ts';
 const MANIFEST_FILE = 'manifest.json';
 const SEQ_DIGITS = 10;
 const SEQ_FILE = /^(\d{10})\.json$/;
-const SEQ_MAX = 9_999_999_999;
+export const SEQ_MAX = 9_999_999_999;
 
 export function layersFolder(bundle: string): string {
   return `${checkName(bundle, 'bundle')}/layers`;
@@ -45,6 +45,57 @@ export function manifestPath(bundle: string, version: string): string {
   return versionFilePath(bundle, version, MANIFEST_FILE);
 }
 
+/** Of a manifest by one key; several keys may have signed it. */
+export function manifestSignaturePath(bundle: string, version: string, keyId: string): string {
+  return versionFilePath(bundle, version, `manifest.${keyId}.sig`);
+}
+
+/** @param fileName in a version's folder */
+export function isManifestSignature(fileName: string): boolean {
+  return /^manifest\.[0-9a-f]{16}\.sig$/.test(fileName);
+}
+
+/** The manifest that a publisher is about to put, told to garbage collection before it looks what is there. */
+export function intentPath(bundle: string, attempt: string): string {
+  return `${intentsFolder(bundle)}/${checkName(attempt, 'publication')}.json`;
+}
+
+export function intentsFolder(bundle: string): string {
+  return `${checkName(bundle, 'bundle')}/publishing`;
+}
+
+/** There while garbage collection removes. */
+export function collectingPath(bundle: string): string {
+  return `${checkName(bundle, 'bundle')}/gc/collecting.json`;
+}
+
+export function rolloutsFolder(bundle: string): string {
+  return `${checkName(bundle, 'bundle')}/rollouts`;
+}
+
+export function rolloutFolder(bundle: string, version: string): string {
+  return `${rolloutsFolder(bundle)}/${checkName(version, 'version')}`;
+}
+
+export function rolloutEntryPath(bundle: string, version: string, seq: number): string {
+  return `${rolloutFolder(bundle, version)}/${seqFile(seq)}`;
+}
+
+/** @param n of the gate's runs for this version, from 1 */
+export function gateReportPath(
+  bundle: string,
+  version: string,
+  n: number,
+  kind: 'json' | 'txt' | 'html',
+): string {
+  return `${rolloutFolder(bundle, version)}/${checkName(`gate-${n}.${kind}`, 'report')}`;
+}
+
+/** Limits of the gate for all versions of a bundle. */
+export function policyPath(bundle: string): string {
+  return `${checkName(bundle, 'bundle')}/policy.json`;
+}
+
 export function channelsFolder(bundle: string): string {
   return `${checkName(bundle, 'bundle')}/channels`;
 }
@@ -54,13 +105,17 @@ export function channelFolder(bundle: string, channel: string): string {
 }
 
 export function channelEntryPath(bundle: string, channel: string, seq: number): string {
+  return `${channelFolder(bundle, channel)}/${seqFile(seq)}`;
+}
+
+function seqFile(seq: number): string {
   if (!Number.isSafeInteger(seq) || seq < 1 || seq > SEQ_MAX) {
     throw new CubeError('INVALID_ARGUMENT', `seq: expected an integer in 1..${SEQ_MAX}`);
   }
-  return `${channelFolder(bundle, channel)}/${String(seq).padStart(SEQ_DIGITS, '0')}.json`;
+  return `${String(seq).padStart(SEQ_DIGITS, '0')}.json`;
 }
 
-/** The seq of a channel entry's file name; undefined for any other name. */
+/** The seq of a log entry's file name; undefined for any other name. */
 export function seqOf(fileName: string): number | undefined {
   const digits = SEQ_FILE.exec(fileName)?.[1];
   return digits === undefined || Number(digits) === 0 ? undefined : Number(digits);

@@ -3,84 +3,99 @@
  * versions; moves channels. What is published never changes; a version without a manifest does not exist; channels
  * and quarantine only grow.
  */
-import { resolve } from 'node:path';
 import { CubeError } from '../core/errors.ts';
 import type { LayerRef, Manifest } from '../core/manifest.ts';
 import { checkName, NAME_PATTERN } from '../core/names.ts';
 import { type Clock, systemClock } from '../platform/clock.ts';
-import { makeFolder } from '../platform/files.ts';
 import type { Backend } from './backend.ts';
+import type { ChannelEntry, ChannelState } from './channel-log.ts';
+import { type ActivateWish, Channels, type Mover } from './channels.ts';
+import type { Keys } from './entries.ts';
+import { collectGarbage, type GarbagePolicy, type GarbageReport } from './garbage.ts';
 import {
-  type ChannelEntry,
-  ChannelLog,
-  type ChannelState,
-  channelState,
-  entryBytes,
-} from './channel-log.ts';
-import { FolderBackend, requireFolder } from './folder-backend.ts';
-import {
-  channelFolder,
   channelsFolder,
   layerPath,
   layersFolder,
   manifestPath,
-  quarantineFolder,
-  quarantinePath,
+  policyPath,
+  rolloutsFolder,
   versionFilePath,
   versionFolder,
   versionsFolder,
 } from './layout.ts';
+import { openBackend } from './open-backend.ts';
 import {
   type Publication,
   type PublishReport,
   publishVersion,
   VERSION_FILE_BYTES_MAX,
 } from './publication.ts';
-import { MANIFEST_BYTES_MAX, readPublished } from './published-manifest.ts';
+import {
+  MANIFEST_BYTES_MAX,
+  readPublished,
+  requireSigned,
+  signManifest,
+} from './published-manifest.ts';
+import { RehearsalBackend } from './rehearsal-backend.ts';
+import { RolloutLog } from './rollout-log.ts';
 import { bytesSha256, type CopyOptions, copyVerified } from './verified-copy.ts';
 import { removeDeadWork, WorkFolder } from './work-folder.ts';
 
 /** No writer pauses for so long between two pieces. */
 const LEFTOVER_IDLE_MS = 3_600_000;
+const POLICY_BYTES_MAX = 1 << 20;
 
 export type { ChannelEntry, ChannelState } from './channel-log.ts';
+export type { GarbageReport } from './garbage.ts';
 export type { LayerSource, Publication, PublishReport } from './publication.ts';
 export { VERSION_FILE_BYTES_MAX } from './publication.ts';
 export type { WorkFolder } from './work-folder.ts';
 
 /**
- * @param location a folder
+ * @param location a folder, `http(s)://…` (read-only) or `s3://bucket/prefix?endpoint=…&region=…`
  * @param options.create makes the folder when it is absent
+ * @param options.keys signs what is written, takes only what is signed
+ * @param options.rehearse checks everything, writes nothing
  */
 export function openRepository(
   location: string,
-  options: { create?: boolean; clock?: Clock } = {},
+  options: { create?: boolean; clock?: Clock; keys?: Keys; rehearse?: boolean } = {},
 ): Repository {
-  const scheme = /^([a-z][a-z0-9+]+):\/\//.exec(location)?.[1];
-  if (scheme !== undefined) {
-    throw new CubeError(
-      'UNSUPPORTED',
-      `${location}: this build opens repositories in folders, not over ${scheme}; give a folder`,
-    );
-  }
-  const folder = resolve(location);
-  if (options.create) makeFolder(folder);
-  requireFolder(folder);
-  return new Repository(new FolderBackend(folder), options.clock ?? systemClock);
+  const store = openBackend(location, options.create ?? false);
+  const backend = options.rehearse ? new RehearsalBackend(store) : store;
+  return new Repository(backend, options.clock ?? systemClock, options.keys);
 }
 
 export class Repository {
   readonly #backend: Backend;
+  readonly #keys: Keys;
   readonly #clock: Clock;
-  readonly #logs = new Map<string, ChannelLog>();
+  readonly #channels: Channels;
 
-  constructor(backend: Backend, clock: Clock = systemClock) {
+  constructor(backend: Backend, clock: Clock = systemClock, keys: Keys = {}) {
     this.#backend = backend;
     this.#clock = clock;
+    this.#keys = keys;
+    const requireVersion = (bundle: string, version: string) => this.manifest(bundle, version);
+    this.#channels = new Channels({ backend, keys, clock, requireVersion });
+  }
+
+  get #context(): { backend: Backend; keys: Keys; clock: Clock } {
+    return { backend: this.#backend, keys: this.#keys, clock: this.#clock };
   }
 
   get location(): string {
     return this.#backend.location;
+  }
+
+  /** False over HTTP: bundles, versions and channels are known there only by their names. */
+  get canList(): boolean {
+    return this.#backend.canList;
+  }
+
+  /** On this machine's disk. */
+  get isLocal(): boolean {
+    return this.#backend.localPath('') !== undefined;
   }
 
   /** Bundles that have at least a layer, a version or a channel. */
@@ -113,13 +128,35 @@ export class Repository {
     return readPublished(text, this.location, bundle, version);
   }
 
-  /** The manifest as published, byte for byte, for a host's own copy. */
+  /**
+   * The manifest as published, byte for byte, for a host's own copy.
+   * @throws CubeError NOT_FOUND; DENIED when keys are trusted and none of them has signed it
+   */
   async manifestText(bundle: string, version: string): Promise<string> {
     const path = manifestPath(bundle, version);
     if ((await this.#backend.size(path)) === undefined) {
       throw await this.#versionAbsent(bundle, version);
     }
-    return new TextDecoder().decode(await this.#backend.read(path, MANIFEST_BYTES_MAX));
+    const bytes = await this.#backend.read(path, MANIFEST_BYTES_MAX);
+    const { trusted } = this.#keys;
+    if (trusted !== undefined) {
+      await requireSigned(this.#backend, { bundle, version }, bytes, trusted);
+    }
+    return new TextDecoder().decode(bytes);
+  }
+
+  /**
+   * Signs a version that is published.
+   * @returns false when this key has signed it already
+   * @throws CubeError INVALID_ARGUMENT without a signing key
+   */
+  async sign(bundle: string, version: string): Promise<boolean> {
+    const { signing } = this.#keys;
+    if (signing === undefined) throw new CubeError('INVALID_ARGUMENT', 'no key to sign with');
+    // Whoever trusts keys sees nothing of a version that none of them has signed yet.
+    await new Repository(this.#backend, this.#clock).manifest(bundle, version);
+    const bytes = await this.#backend.read(manifestPath(bundle, version), MANIFEST_BYTES_MAX);
+    return signManifest(this.#backend, { bundle, version }, bytes, signing);
   }
 
   /** A file of the version's folder, verified against the manifest's size and SHA-256. */
@@ -145,9 +182,16 @@ export class Repository {
     return bytes;
   }
 
+  /** Limits of the gate for all versions of a bundle, as they lie there; undefined when there are none. */
+  async bundlePolicy(bundle: string): Promise<string | undefined> {
+    const path = policyPath(bundle);
+    if ((await this.#backend.size(path)) === undefined) return undefined;
+    return new TextDecoder().decode(await this.#backend.read(path, POLICY_BYTES_MAX));
+  }
+
   /** Layers, files, manifest. The same content again is fine; other content under the same version is CONFLICT. */
-  async publish(publication: Publication): Promise<PublishReport> {
-    return publishVersion(this.#backend, publication);
+  publish(publication: Publication, onBytes?: (bytes: number) => void): Promise<PublishReport> {
+    return publishVersion({ ...this.#context, onBytes }, publication);
   }
 
   /**
@@ -158,6 +202,11 @@ export class Repository {
     const local = this.#backend.localPath(layerPath(bundle, table, contentId));
     if (local !== undefined) return local;
     throw new CubeError('UNSUPPORTED', `${this.location} is not on this machine's disk`);
+  }
+
+  /** The file of a layer that lies on this machine's disk already; undefined when it must be fetched. */
+  localLayer(bundle: string, table: string, { contentId }: LayerRef): string | undefined {
+    return this.#backend.localPath(layerPath(bundle, table, contentId));
   }
 
   /** Where a version of a bundle is built before it exists. */
@@ -172,12 +221,7 @@ export class Repository {
   async removeLeftovers(bundle: string): Promise<void> {
     const local = this.#backend.localPath(checkName(bundle, 'bundle'));
     if (local !== undefined) removeDeadWork(local);
-    for (const above of [layersFolder(bundle), versionsFolder(bundle), channelsFolder(bundle)]) {
-      for (const name of await this.#list(above)) {
-        await this.#backend.removeUnfinished(`${above}/${name}`, LEFTOVER_IDLE_MS);
-      }
-    }
-    await this.#backend.removeUnfinished(quarantineFolder(bundle), LEFTOVER_IDLE_MS);
+    await this.#backend.removeUnfinished(bundle, LEFTOVER_IDLE_MS);
   }
 
   async holdsLayer(bundle: string, table: string, layer: LayerRef): Promise<boolean> {
@@ -197,73 +241,83 @@ export class Repository {
     await copyVerified({ backend: this.#backend, path }, layer, target, { ...options, clock });
   }
 
-  async channels(bundle: string): Promise<string[]> {
-    return (await this.#list(channelsFolder(bundle))).filter((name) => NAME_PATTERN.test(name));
+  channels(bundle: string): Promise<string[]> {
+    return this.#channels.names(bundle);
   }
 
-  async channel(bundle: string, channel: string): Promise<ChannelState> {
-    const history = await this.#log(bundle, channel).history();
-    return channelState(history, await this.quarantined(bundle));
+  channel(bundle: string, channel: string): Promise<ChannelState> {
+    return this.#channels.state(bundle, channel);
   }
 
   /**
    * Points the channel to a published version. Pointing to where it points already adds nothing.
-   * @throws CubeError NOT_FOUND, CONFLICT for a quarantined version or a lost race
+   * @throws CubeError NOT_FOUND; CONFLICT for a quarantined version, a pinned channel or a lost race
    */
-  async activate(
-    bundle: string,
-    channel: string,
-    wish: { version: string; by: string; reason: string },
-  ): Promise<ChannelEntry> {
-    await this.manifest(bundle, wish.version);
-    // The log before the quarantine: a rollback quarantines and then writes, so whoever misses its quarantine here
-    // finds the next entry taken.
-    const pointer = (await this.#log(bundle, channel).history()).at(-1);
-    if ((await this.quarantined(bundle)).has(wish.version)) {
-      throw new CubeError(
-        'CONFLICT',
-        `version ${wish.version} of ${bundle} is quarantined ` +
-          `(${this.location}/${quarantinePath(bundle, wish.version)} says why); publish a new one`,
-      );
-    }
-    if (pointer?.version === wish.version) return pointer;
-    return this.#append(bundle, channel, pointer, wish);
+  activate(bundle: string, channel: string, wish: ActivateWish): Promise<ChannelEntry> {
+    return this.#channels.activate(bundle, channel, wish);
   }
 
   /**
-   * Quarantines the pointer's version, then points to the previous one. In this order: when it is interrupted in
-   * between, running it again finishes the same rollback instead of starting a second one.
-   * @throws CubeError CONFLICT without a previous version or for a lost race, NOT_FOUND when it was removed
+   * Points to the previous version and quarantines the pointer's, in one entry.
+   * @param from the version or the seq to leave, so that of several at once one moves
+   * @throws CubeError CONFLICT without a previous version, for a pinned channel or a lost race; NOT_FOUND when the previous
+   *   version was removed
    */
-  async rollback(
+  rollback(
     bundle: string,
     channel: string,
     by: string,
     reason: string,
+    from?: string | number,
   ): Promise<ChannelEntry> {
-    const { pointer, previous } = await this.channel(bundle, channel);
-    if (pointer === undefined || previous === undefined) {
-      const why =
-        pointer === undefined
-          ? 'it points nowhere yet'
-          : `no entry before the pointer (${pointer.version}) names another good version`;
-      throw new CubeError(
-        'CONFLICT',
-        `channel ${channel} of ${bundle} has no previous version to roll back to: ${why}`,
-      );
-    }
-    await this.manifest(bundle, previous.version);
-    const deed = { at: this.#clock.isoTime(), by, reason };
-    await this.#backend.putIfAbsent(quarantinePath(bundle, pointer.version), entryBytes(deed));
-    return this.#append(bundle, channel, pointer, { version: previous.version, by, reason });
+    const fence = from === undefined ? {} : { from };
+    return this.#channels.rollback(bundle, channel, { by, reason, ...fence });
   }
 
-  async quarantined(bundle: string): Promise<Set<string>> {
-    const names = await this.#list(quarantineFolder(bundle));
-    const versions = names
-      .filter((name) => name.endsWith('.json'))
-      .map((name) => name.slice(0, -'.json'.length));
-    return new Set(versions.filter((version) => NAME_PATTERN.test(version)));
+  /** Keeps everybody on the pointer's version: `activate` and `rollback` are CONFLICT until `unpin`. */
+  pin(bundle: string, channel: string, mover: Mover): Promise<ChannelEntry> {
+    return this.#channels.pin(bundle, channel, mover);
+  }
+
+  unpin(bundle: string, channel: string, mover: Mover): Promise<ChannelEntry> {
+    return this.#channels.unpin(bundle, channel, mover);
+  }
+
+  /**
+   * For good: a version that was found bad once never comes back under its name.
+   * @returns false when it was quarantined already
+   * @throws CubeError CONFLICT while a channel points there
+   */
+  quarantine(bundle: string, version: string, mover: Mover): Promise<boolean> {
+    return this.#channels.quarantine(bundle, version, mover);
+  }
+
+  /** @throws CubeError UNSUPPORTED where the store cannot list; a channel's state says its own */
+  quarantined(bundle: string): Promise<Set<string>> {
+    return this.#channels.quarantined(bundle);
+  }
+
+  /**
+   * Removes versions that nobody needs, and what no version left reaches.
+   * @throws CubeError UNSUPPORTED over HTTP; CONFLICT while another collection runs; CORRUPT when a manifest cannot be read
+   */
+  async collectGarbage(
+    bundle: string,
+    policy: GarbagePolicy,
+    wish: { by: string; dryRun: boolean },
+  ): Promise<GarbageReport> {
+    const report = await collectGarbage(this.#context, checkName(bundle, 'bundle'), policy, wish);
+    if (!wish.dryRun) await this.removeLeftovers(bundle);
+    return report;
+  }
+
+  rollout(bundle: string, version: string): RolloutLog {
+    return new RolloutLog({ ...this.#context, bundle, version });
+  }
+
+  /** Versions whose rollout has an entry. */
+  async rollouts(bundle: string): Promise<string[]> {
+    return (await this.#list(rolloutsFolder(bundle))).filter((name) => NAME_PATTERN.test(name));
   }
 
   #localFolder(bundle: string): string {
@@ -272,30 +326,15 @@ export class Repository {
     throw new CubeError('UNSUPPORTED', `${this.location} is not on this machine's disk`);
   }
 
-  #append(
-    bundle: string,
-    channel: string,
-    pointer: ChannelEntry | undefined,
-    wish: { version: string; by: string; reason: string },
-  ): Promise<ChannelEntry> {
-    const { version, by, reason } = wish;
-    const seq = (pointer?.seq ?? 0) + 1;
-    const at = this.#clock.isoTime();
-    return this.#log(bundle, channel).append({ seq, version, at, by, reason });
-  }
-
-  #log(bundle: string, channel: string): ChannelLog {
-    const key = channelFolder(bundle, channel);
-    const log = this.#logs.get(key) ?? new ChannelLog(this.#backend, bundle, channel);
-    this.#logs.set(key, log);
-    return log;
-  }
-
   #list(folder: string): Promise<string[]> {
     return this.#backend.list(folder);
   }
 
   async #versionAbsent(bundle: string, version: string): Promise<CubeError> {
+    if (!this.#backend.canList) {
+      const message = `${this.location} has no version ${version} of ${bundle}`;
+      return new CubeError('NOT_FOUND', message);
+    }
     const bundles = await this.bundles();
     if (!bundles.includes(checkName(bundle, 'bundle'))) {
       const known = bundles.length === 0 ? 'no bundle at all' : bundles.join(', ');

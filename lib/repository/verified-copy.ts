@@ -7,13 +7,14 @@ import { CubeError } from '../core/errors.ts';
 import type { Clock } from '../platform/clock.ts';
 import { fileBytes, fileExists, RandomReader } from '../platform/files.ts';
 import { PartialFile } from '../platform/partial-file.ts';
+import type { RateLimit } from '../platform/rate-limit.ts';
 import type { Backend } from './backend.ts';
 
 const PIECE_BYTES = 4 << 20;
 
 export interface CopyOptions {
-  /** At most this many bytes a second, averaged over the whole copy. */
-  readonly bytesPerSecond?: number;
+  /** Shared by all copies that it limits together. */
+  readonly rate?: RateLimit;
   /** Bytes that arrived since the last call; those of an earlier attempt are told at once. */
   readonly onBytes?: (bytes: number) => void;
   /** Stops between two pieces; what has arrived is kept for the next attempt. */
@@ -86,25 +87,21 @@ async function stream(
   hash: Hash,
   options: CopyOptions & { clock: Clock },
 ): Promise<void> {
-  const { bytesPerSecond, clock, signal } = options;
+  const { rate, clock, signal } = options;
   // A quarter of a second at a time, so that a slow copy is smooth and stops soon.
   const pieceBytes =
-    bytesPerSecond === undefined
+    rate === undefined
       ? PIECE_BYTES
-      : Math.max(1, Math.min(PIECE_BYTES, Math.floor(bytesPerSecond / 4)));
-  const startMs = clock.nowMs();
-  let arrived = 0;
+      : Math.max(1, Math.min(PIECE_BYTES, Math.floor(rate.bytesPerSecond / 4)));
   while (part.bytes < bytes) {
     if (signal?.aborted) throw new CubeError('STOPPING', `stopped while copying ${source.path}`);
     const want = Math.min(pieceBytes, bytes - part.bytes);
     const piece = await source.backend.readRange(source.path, part.bytes, want);
     part.append(piece);
     hash.update(piece);
-    arrived += piece.length;
     options.onBytes?.(piece.length);
-    const dueMs = bytesPerSecond === undefined ? 0 : (arrived / bytesPerSecond) * 1000;
     // Waiting even for nothing lets signals and timers in between two pieces.
-    await clock.sleep(Math.max(0, startMs + dueMs - clock.nowMs()), signal);
+    await (rate?.take(piece.length, signal) ?? clock.sleep(0, signal));
   }
 }
 

@@ -10,7 +10,7 @@ import { CubeError } from '../core/errors.ts';
 import { decodeLz4, decodeSnappy } from './block-decoding.ts';
 
 const SNAPPY = 1;
-const GZIP = 2;
+export const COMPRESSION_GZIP = 2;
 const ZLIB = 3;
 export const COMPRESSION_LZ4 = 4;
 /** Speed over size: what is compressed here are short-lived messages on a fast network. */
@@ -22,7 +22,7 @@ export function compress(type: number, bytes: Uint8Array): Uint8Array {
   switch (type) {
     case SNAPPY:
       return snappy.compress(bytes);
-    case GZIP:
+    case COMPRESSION_GZIP:
       return gzipSync(bytes, { level: LEVEL });
     case ZLIB:
       return deflateSync(bytes, { level: LEVEL });
@@ -39,7 +39,7 @@ export function decompress(type: number, bytes: Uint8Array, bytesMax: number): U
   switch (type) {
     case SNAPPY:
       return decodeSnappy(bytes, bytesMax);
-    case GZIP:
+    case COMPRESSION_GZIP:
       return inflate('gzip', gunzipSync, bytes, bytesMax);
     case ZLIB:
       return inflate('zlib', inflateSync, bytes, bytesMax);

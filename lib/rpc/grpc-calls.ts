@@ -32,6 +32,19 @@ export class GrpcCall {
     return this.#call.cancelled || Number(this.#call.getDeadline()) <= wallClockMs();
   }
 
+  /** Until the caller's deadline; infinite when it has none. */
+  get timeLeftMs(): number {
+    return Number(this.#call.getDeadline()) - wallClockMs();
+  }
+
+  /** Aborted when the caller has gone, or its deadline has passed. */
+  get signal(): AbortSignal {
+    const gone = new AbortController();
+    if (this.#call.cancelled) gone.abort();
+    else this.#call.once('cancelled', () => gone.abort());
+    return gone.signal;
+  }
+
   /** address:port, without brackets. */
   get peer(): string {
     return this.#call.getPeer();

@@ -30,6 +30,13 @@ export interface GrpcFrontOptions {
   /** Names in proto/, for reflection. */
   readonly protoFiles: readonly string[];
   readonly ready: () => boolean;
+  /** Names beside the services' whose health may be asked for: those of models. */
+  readonly health?: () => readonly NamedHealth[];
+}
+
+export interface NamedHealth {
+  readonly name: string;
+  readonly serving: boolean;
 }
 
 export class GrpcFront {
@@ -45,6 +52,7 @@ export class GrpcFront {
   readonly #health = new HealthImplementation({ '': 'NOT_SERVING' });
   readonly #sockets = new Map<string, Socket>();
   #serving = false;
+  readonly #named = new Map<string, boolean>();
   #stopping = false;
   #healthTimer: NodeJS.Timeout | undefined;
 
@@ -161,12 +169,22 @@ export class GrpcFront {
   }
 
   #updateHealth(): void {
+    for (const { name, serving } of this.#options.health?.() ?? []) {
+      const known = this.#named.get(name);
+      const now = serving && !this.#stopping;
+      if (known === now) continue;
+      this.#named.set(name, now);
+      this.#health.setStatus(name, statusOf(now));
+    }
     const serving = !this.#stopping && this.#options.ready();
     if (serving === this.#serving) return;
     this.#serving = serving;
-    const status = serving ? 'SERVING' : 'NOT_SERVING';
     for (const service of new Set(['', ...this.routes.map((route) => route.service)])) {
-      this.#health.setStatus(service, status);
+      this.#health.setStatus(service, statusOf(serving));
     }
   }
+}
+
+function statusOf(serving: boolean): 'SERVING' | 'NOT_SERVING' {
+  return serving ? 'SERVING' : 'NOT_SERVING';
 }

@@ -174,6 +174,8 @@ export class OnePortServer {
       socket.unshift(head);
       this.#grpc.serve(socket);
     } else {
+      // Of HTTP a caller may say all, close its half and wait; of the others one that closes has gone.
+      socket.allowHalfOpen = true;
       socket.unshift(head);
       this.#http.serve(socket);
     }
@@ -201,7 +203,7 @@ function isPrefix(head: Buffer): boolean {
 function listenError(error: NodeJS.ErrnoException, host: string, port: number): CubeError {
   const where = formatEndpoint(host, port);
   const reason: Record<string, string> = {
-    EADDRINUSE: 'another process listens there; stop it or choose another --port',
+    EADDRINUSE: 'it is in use by another process; stop that one or choose another --port',
     EACCES: 'not allowed; choose a port above 1023',
     EADDRNOTAVAIL: 'this machine has no such address; choose another --host',
     ENOTFOUND: 'no such host name; choose another --host',

@@ -18,9 +18,21 @@ function bitsOf(hash: number): number {
 }
 
 /** Words for so many keys: a power of two, shared between threads. */
-function newFilter(keyCount: number): Uint32Array {
+export function newFilter(keyCount: number): Uint32Array {
   const length = 2 ** Math.ceil(Math.log2(Math.max(1, keyCount)));
   return new Uint32Array(new SharedArrayBuffer(4 * length));
+}
+
+export function addToFilter(filter: Uint32Array, low: number, high: number): void {
+  const hash = hashOf(low, high);
+  filter[hash & (filter.length - 1)]! |= bitsOf(hash);
+}
+
+/** False: the key was not added. */
+export function mayHold(filter: Uint32Array, low: number, high: number): boolean {
+  const hash = hashOf(low, high);
+  const bits = bitsOf(hash);
+  return (filter[hash & (filter.length - 1)]! & bits) === bits;
 }
 
 /**
@@ -33,7 +45,6 @@ export function filterOf(
   memories: readonly ArrayBufferLike[],
 ): Uint32Array {
   const filter = newFilter(header.rowCount + header.deletedCount);
-  const mask = filter.length - 1;
   const emptyLow = Number(header.emptyKey & 0xffff_ffffn);
   const emptyHigh = Number(header.emptyKey >> 32n);
   for (const { role, memory, address, bytes } of sections) {
@@ -44,8 +55,7 @@ export function filterOf(
       const low = words[at]!;
       const high = words[at + 1]!;
       if (low === emptyLow && high === emptyHigh) continue;
-      const hash = hashOf(low, high);
-      filter[hash & mask]! |= bitsOf(hash);
+      addToFilter(filter, low, high);
     }
   }
   return filter;

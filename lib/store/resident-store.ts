@@ -31,6 +31,8 @@ export interface ResidentStoreOptions {
   readonly onDamage?: (error: CubeError) => void;
   /** For tests and benchmarks; otherwise the best there is. */
   readonly kernelKind?: KernelKind;
+  /** Another store, of another shard, with which this one shares memory budget and load thread: either's `close` is both's. */
+  readonly beside?: ResidentStore;
 }
 
 /** The area of the memories that the store's own thread uses. */
@@ -90,7 +92,7 @@ export class ResidentStore {
   readonly #threads: number;
   readonly #kernelKind: KernelKind;
   readonly #pool: MemoryPool;
-  readonly #loader = new LayerLoader();
+  readonly #loader: LayerLoader;
   readonly #disk: DiskIo;
   readonly #layers = new Map<string, ResidentLayer>();
   readonly #versions = new Map<string, LoadedVersion>();
@@ -101,7 +103,9 @@ export class ResidentStore {
     this.#options = options;
     this.#threads = options.threads ?? 1;
     this.#kernelKind = options.kernelKind ?? bestKernelKind();
-    this.#pool = new MemoryPool(options.budgetBytes, this.#kernelKind);
+    const { beside } = options;
+    this.#pool = beside ? beside.#pool : new MemoryPool(options.budgetBytes, this.#kernelKind);
+    this.#loader = beside ? beside.#loader : new LayerLoader();
     this.#disk = new DiskIo(options.onDamage);
   }
 

@@ -10,6 +10,7 @@ import { ClassicLevel } from 'classic-level';
 import { CubeError } from '../../lib/core/errors.ts';
 import { JsonReader } from '../../lib/core/json.ts';
 import { CONTENT_ID_PATTERN } from '../../lib/core/names.ts';
+import { addToFilter, newFilter } from '../../lib/store/key-filter.ts';
 import type { RowBatch } from '../../lib/store/layer-file.ts';
 import {
   CHECKSUM_BYTES,
@@ -33,12 +34,30 @@ const WRITE_ROWS = 2_048;
 /** Blocks kept uncompressed in memory, beside what the system's page cache holds. */
 const CACHE_BYTES = 128 << 20;
 const WRITE_BUFFER_BYTES = 16 << 20;
+const NO_ROWS = new Uint8Array(0);
 
 export interface StoredLayer {
   readonly contentId: string;
   readonly number: number;
   readonly rows: number;
+  /** Deleted keys of a delta. */
+  readonly deleted: number;
   readonly complete: boolean;
+}
+
+/** A layer as its reader knows it. */
+export interface LayerShape {
+  readonly contentId: string;
+  readonly rows: number;
+  /** Of a row as stored. */
+  readonly rowBytes: number;
+  readonly kind: 'base' | 'delta';
+}
+
+export interface LayerContent {
+  readonly rows: Iterable<RowBatch>;
+  /** Deleted keys as words. */
+  readonly deleted: Iterable<Uint32Array>;
 }
 
 type Database = ClassicLevel<Uint8Array, Uint8Array>;
@@ -47,8 +66,8 @@ export class LayerDatabase {
   readonly folder: string;
   readonly #database: Database;
   readonly #layers = new Map<string, StoredLayer>();
-  /** Layers that this process wrote, or has read through. */
-  readonly #verified = new Set<string>();
+  /** Layers that this process wrote, or has read through; of a delta the filter of its keys. */
+  readonly #verified = new Map<string, Uint32Array | undefined>();
 
   private constructor(folder: string, database: Database) {
     this.folder = folder;
@@ -90,37 +109,66 @@ export class LayerDatabase {
     return layer?.complete ? layer : undefined;
   }
 
+  /** Which keys a delta may say something about; undefined for a base. Known once it was filled or verified. */
+  filter(contentId: string): Uint32Array | undefined {
+    return this.#verified.get(contentId);
+  }
+
   /**
-   * Writes a layer's rows, then the mark that they are all there.
+   * Writes a layer's rows and deleted keys, then the mark that they are all there.
    * @param afterRows called with the rows written since its last call; what it throws stops the fill
    */
   async fill(
-    layer: { contentId: string; rows: number; dim: number },
-    batches: Iterable<RowBatch>,
+    layer: LayerShape,
+    content: LayerContent,
     afterRows: (rows: number) => void,
   ): Promise<void> {
-    const { contentId, dim } = layer;
+    const { contentId, kind } = layer;
     const number = this.#layers.get(contentId)?.number ?? this.#nextNumber();
-    await this.#record({ contentId, number, rows: layer.rows, complete: false });
+    const record = { contentId, number, rows: layer.rows, deleted: 0, complete: false };
+    await this.#record(record);
     let rows = 0;
-    for (const batch of batches) {
-      if (batch.rows.length !== batch.count * dim * 4) {
-        throw new CubeError('CORRUPT', `layer ${contentId}: its rows are not of ${dim} f32`);
-      }
-      for (let start = 0; start < batch.count; start += WRITE_ROWS) {
-        const count = Math.min(WRITE_ROWS, batch.count - start);
-        await this.#guard(this.#database.batch(rowWrites(batch, start, count, dim, number)));
-        rows += count;
-        afterRows(count);
-      }
+    let deleted = 0;
+    for await (const count of this.#writeRows(layer, number, content.rows)) {
+      rows += count;
+      afterRows(count);
+    }
+    for (const keys of content.deleted) {
+      await this.#write({ count: keys.length / 2, keys, rows: NO_ROWS }, 0, number);
+      deleted += keys.length / 2;
     }
     if (rows !== layer.rows) {
-      throw new CubeError('CORRUPT', `layer ${contentId}: ${rows} rows, expected ${layer.rows}`);
+      const text = `layer ${contentId}: ${rows} rows, expected ${layer.rows}`;
+      throw new CubeError('CORRUPT', text);
     }
     // Moves every row to flushed, sorted files: only then may the mark say that they are there, and reads are fastest.
     await this.#guard(this.#database.compactRange(layerStart(number), layerEnd(number)));
-    await this.#record({ contentId, number, rows, complete: true });
-    this.#verified.add(contentId);
+    await this.#record({ ...record, deleted, complete: true });
+    if (kind === 'base') this.#verified.set(contentId, undefined);
+    else await this.verify(layer, () => undefined);
+  }
+
+  async *#writeRows(
+    { contentId, rowBytes }: LayerShape,
+    number: number,
+    batches: Iterable<RowBatch>,
+  ): AsyncGenerator<number> {
+    for (const { count, keys, rows } of batches) {
+      if (rows.length !== count * rowBytes) {
+        throw new CubeError('CORRUPT', `layer ${contentId}: its rows are not of ${rowBytes} bytes`);
+      }
+      for (let start = 0; start < count; start += WRITE_ROWS) {
+        const end = Math.min(start + WRITE_ROWS, count);
+        const piece = { count: end - start, keys: keys.subarray(2 * start, 2 * end) };
+        const pieceRows = rows.subarray(start * rowBytes, end * rowBytes);
+        await this.#write({ ...piece, rows: pieceRows }, rowBytes / 4, number);
+        yield piece.count;
+      }
+    }
+  }
+
+  async #write(batch: RowBatch, rowWords: number, number: number): Promise<void> {
+    await this.#guard(this.#database.batch(rowWrites(batch, rowWords, number)));
   }
 
   /**
@@ -129,34 +177,37 @@ export class LayerDatabase {
    * a key that was never there. About two microseconds a row.
    * @throws CubeError CORRUPT
    */
-  async verify(
-    layer: { contentId: string; rows: number; dim: number },
-    afterRows: (rows: number) => void,
-  ): Promise<void> {
-    const stored = this.#layers.get(layer.contentId);
-    if (stored === undefined || this.#verified.has(layer.contentId)) return;
+  async verify(layer: LayerShape, afterRows: (rows: number) => void): Promise<void> {
+    const { contentId, kind, rowBytes } = layer;
+    const stored = this.#layers.get(contentId);
+    if (stored === undefined || this.#verified.has(contentId)) return;
     const { number } = stored;
+    const entries = layer.rows + stored.deleted;
+    const filter = kind === 'delta' ? newFilter(entries) : undefined;
     const iterator = this.#database.keys({ gte: layerStart(number), lt: layerEnd(number) });
-    const words = new Uint32Array(layer.dim);
-    let rows = 0;
+    const words = new Uint32Array(rowBytes / 4);
+    let found = 0;
     try {
       for (;;) {
         const keys = await this.#guard(iterator.nextv(WRITE_ROWS));
         if (keys.length === 0) break;
         const values = await this.getMany(keys);
         if (!keys.every((key, i) => isWhole(key, values[i], words, number))) {
-          throw damaged(this.folder, `a row of layer ${layer.contentId}`);
+          throw damaged(this.folder, `a row of layer ${contentId}`);
         }
-        rows += keys.length;
+        for (const key of filter === undefined ? [] : keys) {
+          addToFilter(filter!, readBigEndian(key, 8), readBigEndian(key, 4));
+        }
+        found += keys.length;
         afterRows(keys.length);
       }
     } finally {
       await iterator.close();
     }
-    if (rows !== layer.rows) {
-      throw damaged(this.folder, `layer ${layer.contentId} has ${rows} rows of ${layer.rows}`);
+    if (found !== entries) {
+      throw damaged(this.folder, `layer ${contentId} has ${found} keys of ${entries}`);
     }
-    this.#verified.add(layer.contentId);
+    this.#verified.set(contentId, filter);
   }
 
   /** Removes a layer: first the mark, then its rows and their disk space, then its record. */
@@ -212,6 +263,7 @@ export class LayerDatabase {
         contentId,
         number: json.field('number').integer(1, LAYER_NUMBER_MAX),
         rows: json.field('rows').integer(0),
+        deleted: json.optional('deleted', (field) => field.integer(0)) ?? 0,
         complete: json.field('complete').boolean(),
       };
     } catch (error) {
@@ -220,8 +272,8 @@ export class LayerDatabase {
   }
 
   async #record(layer: StoredLayer): Promise<void> {
-    const { contentId, number, rows, complete } = layer;
-    const value = JSON.stringify({ number, rows, complete });
+    const { contentId, number, rows, deleted, complete } = layer;
+    const value = JSON.stringify({ number, rows, deleted, complete });
     const options = { keyEncoding: 'utf8', valueEncoding: 'utf8', sync: true } as const;
     await this.#guard(
       this.#database.put<string, string>(RECORD_PREFIX + contentId, value, options),
@@ -248,7 +300,7 @@ export class LayerDatabase {
   }
 }
 
-/** @param words scratch of the table's dim */
+/** @param words scratch of a row */
 function isWhole(
   key: Uint8Array,
   value: Uint8Array | undefined,
@@ -257,7 +309,8 @@ function isWhole(
 ): boolean {
   if (value === undefined || key.length !== LOCAL_KEY_BYTES) return false;
   const [low, high] = [readBigEndian(key, 8), readBigEndian(key, 4)];
-  return readLocalRow(value, words, 0, words.length, layer, low, high);
+  const rowWords = value.length === CHECKSUM_BYTES ? 0 : words.length;
+  return readLocalRow(value, words, 0, rowWords, layer, low, high);
 }
 
 /** A layer's range of database keys: from its number to the next one. */
@@ -274,27 +327,24 @@ function layerEnd(number: number): Uint8Array {
 }
 
 function rowWrites(
-  batch: RowBatch,
-  start: number,
-  count: number,
-  dim: number,
+  { count, keys, rows }: RowBatch,
+  rowWords: number,
   layer: number,
 ): { type: 'put'; key: Uint8Array; value: Uint8Array }[] {
-  const valueBytes = 4 * dim + CHECKSUM_BYTES;
-  const keys = new Uint8Array(count * LOCAL_KEY_BYTES);
+  const valueBytes = 4 * rowWords + CHECKSUM_BYTES;
+  const keyBytes = new Uint8Array(count * LOCAL_KEY_BYTES);
   const values = new Uint8Array(count * valueBytes);
   const writes = new Array<{ type: 'put'; key: Uint8Array; value: Uint8Array }>(count);
   for (let i = 0; i < count; i++) {
-    const row = start + i;
-    const low = batch.keys[2 * row]!;
-    const high = batch.keys[2 * row + 1]!;
+    const low = keys[2 * i]!;
+    const high = keys[2 * i + 1]!;
     const keyAt = i * LOCAL_KEY_BYTES;
     const valueAt = i * valueBytes;
-    writeLocalKey(keys, keyAt, layer, low, high);
-    writeLocalRow(values, valueAt, batch.rows, row * dim * 4, dim, layer, low, high);
+    writeLocalKey(keyBytes, keyAt, layer, low, high);
+    writeLocalRow(values, valueAt, rows, i * 4 * rowWords, rowWords, layer, low, high);
     writes[i] = {
       type: 'put',
-      key: keys.subarray(keyAt, keyAt + LOCAL_KEY_BYTES),
+      key: keyBytes.subarray(keyAt, keyAt + LOCAL_KEY_BYTES),
       value: values.subarray(valueAt, valueAt + valueBytes),
     };
   }

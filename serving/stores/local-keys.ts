@@ -1,17 +1,29 @@
 /**
- * The distinct database keys of one lookup, and which of them each key of the batch is: the database is asked once
- * for a key however often the batch has it. Open addressing in typed arrays; reused between calls.
+ * The distinct database keys of one lookup, and which of them each key of the batch may be decided by: the database is
+ * asked once for a key in a layer however often the batch has it. Open addressing in typed arrays; reused between calls.
  */
 import { shardOf } from '../../lib/core/keys.ts';
+import { mayHold } from '../../lib/store/key-filter.ts';
 import { LOCAL_KEY_BYTES, writeLocalKey } from './local-row.ts';
 
+/** The layers of one shard of a table, newest first. */
+export interface StoredChain {
+  /** Layer numbers. */
+  readonly numbers: Uint32Array;
+  /** Of each delta which keys it may say something about; the base, which is last, has none. */
+  readonly filters: readonly Uint32Array[];
+}
+
 export class LocalKeys {
-  /** For each key of the batch, in order of the groups, the index of its database key. */
-  uniqueOf: Uint32Array = new Uint32Array(0);
+  /** Database keys, by index, that may decide the keys of the batch: those of key 0 newest layer first, then of key 1, … */
+  candidates: Uint32Array = new Uint32Array(0);
+  /** Where the candidates of each key of the batch end, in order of the groups. */
+  ends: Uint32Array = new Uint32Array(0);
   /** Layer, low and high word of each database key. */
   words: Uint32Array = new Uint32Array(0);
   #uniqueCount = 0;
   #keyCount = 0;
+  #candidateCount = 0;
   /** 1 + index of a database key; 0: free. A batch uses the first `#mask + 1`, at most half full. */
   #slots: Uint32Array = new Uint32Array(0);
   #mask = 0;
@@ -19,15 +31,17 @@ export class LocalKeys {
   /** Views of `#bytes`, made once. */
   readonly #views: Uint8Array[] = [];
 
-  /** Begins a batch of up to `keysMax` keys. */
-  reset(keysMax: number): void {
+  /** Begins a batch. @param candidatesMax its keys, each as often as its table has layers */
+  reset(candidatesMax: number): void {
     this.#uniqueCount = 0;
     this.#keyCount = 0;
+    this.#candidateCount = 0;
     let capacity = 64;
-    while (capacity < keysMax) capacity *= 2;
+    while (capacity < candidatesMax) capacity *= 2;
     this.#mask = 2 * capacity - 1;
-    if (this.uniqueOf.length < capacity) {
-      this.uniqueOf = new Uint32Array(capacity);
+    if (this.candidates.length < capacity) {
+      this.candidates = new Uint32Array(capacity);
+      this.ends = new Uint32Array(capacity);
       this.words = new Uint32Array(3 * capacity);
       this.#slots = new Uint32Array(2 * capacity);
       this.#bytes = new Uint8Array(LOCAL_KEY_BYTES * capacity);
@@ -37,14 +51,18 @@ export class LocalKeys {
     }
   }
 
-  /** Adds a group's keys. @param layers the layer number of each shard of the table */
-  add(keys: Uint32Array, count: number, layers: Uint32Array): void {
-    const shardNum = layers.length;
+  /** Adds a group's keys. @param chains of each shard of the table */
+  add(keys: Uint32Array, count: number, chains: readonly StoredChain[]): void {
+    const shardNum = chains.length;
     for (let i = 0; i < count; i++) {
       const low = keys[2 * i]!;
       const high = keys[2 * i + 1]!;
-      const layer = layers[shardOf(low, high, shardNum)]!;
-      this.uniqueOf[this.#keyCount++] = this.#find(layer, low, high);
+      const { numbers, filters } = chains[shardOf(low, high, shardNum)]!;
+      for (let l = 0; l < numbers.length; l++) {
+        if (l < filters.length && !mayHold(filters[l]!, low, high)) continue;
+        this.candidates[this.#candidateCount++] = this.#find(numbers[l]!, low, high);
+      }
+      this.ends[this.#keyCount++] = this.#candidateCount;
     }
   }
 

@@ -2,8 +2,9 @@
  * Keys and values of the LOCAL store's database as bytes: docs/formats/local-store.md draws them.
  *
  *     key    layer number u32 BE · key u64 BE          so that a layer is one range, in key order
- *     value  row, f32 LE · checksum u32 LE             MurmurHash3 (x86, 32) of key and row, seed = layer number
+ *     value  row as the layer stores it · checksum u32 LE     MurmurHash3 (x86, 32) of key and row, seed = layer number
  *
+ * A value without a row says that a delta deleted the key. Rows are of whole words, whatever their dtype.
  * The database does not verify its own blocks when it reads them; the checksum does, and since it covers the key, a
  * row can neither be damaged nor be another key's without being seen.
  */
@@ -35,19 +36,19 @@ export function readBigEndian(bytes: Uint8Array, at: number): number {
   return word >>> 0;
 }
 
-/** Writes the value of a row of `dim` words at `source[sourceAt]`. */
+/** Writes the value of a row of so many words at `source[sourceAt]`; of none for a deleted key. */
 export function writeLocalRow(
   bytes: Uint8Array,
   at: number,
   source: Uint8Array,
   sourceAt: number,
-  dim: number,
+  rowWords: number,
   layer: number,
   low: number,
   high: number,
 ): void {
   let hash = mixWord(mixWord(layer, low), high);
-  for (let i = 0; i < 4 * dim; i += 4) {
+  for (let i = 0; i < 4 * rowWords; i += 4) {
     const from = sourceAt + i;
     const word =
       source[from]! |
@@ -57,7 +58,7 @@ export function writeLocalRow(
     writeLittleEndian(bytes, at + i, word);
     hash = mixWord(hash, word);
   }
-  writeLittleEndian(bytes, at + 4 * dim, finish(hash, 4 * dim + 8));
+  writeLittleEndian(bytes, at + 4 * rowWords, finish(hash, 4 * rowWords + 8));
 }
 
 function writeLittleEndian(bytes: Uint8Array, at: number, word: number): void {
@@ -67,20 +68,20 @@ function writeLittleEndian(bytes: Uint8Array, at: number, word: number): void {
   bytes[at + 3] = word >>> 24;
 }
 
-/** Copies a value's row to `words[wordsAt]` (the bits of f32). @returns false when the value is damaged */
+/** Copies a value's row to `words[wordsAt]`. @returns false when the value is damaged, or no row of so many words */
 export function readLocalRow(
   value: Uint8Array,
   words: Uint32Array,
   wordsAt: number,
-  dim: number,
+  rowWords: number,
   layer: number,
   low: number,
   high: number,
 ): boolean {
-  if (value.length !== 4 * dim + CHECKSUM_BYTES) return false;
+  if (value.length !== 4 * rowWords + CHECKSUM_BYTES) return false;
   let hash = mixWord(mixWord(layer, low), high);
   let at = 0;
-  for (let d = 0; d < dim; d++, at += 4) {
+  for (let d = 0; d < rowWords; d++, at += 4) {
     const word =
       value[at]! | (value[at + 1]! << 8) | (value[at + 2]! << 16) | (value[at + 3]! << 24);
     words[wordsAt + d] = word;
@@ -88,7 +89,7 @@ export function readLocalRow(
   }
   const stored =
     value[at]! | (value[at + 1]! << 8) | (value[at + 2]! << 16) | (value[at + 3]! << 24);
-  return stored >>> 0 === finish(hash, 4 * dim + 8);
+  return stored >>> 0 === finish(hash, 4 * rowWords + 8);
 }
 
 /** One block of MurmurHash3_x86_32. */

@@ -5,33 +5,32 @@
  * Invariants: a version is answerable only when all of its layers are complete and, if they are of an earlier start, were
  * read through; equal layers (one contentId) are
  * stored once however many versions name them; a fill that was killed is done again by the next `prepare`; what is
- * removed at `retire` is what no version wanted by this process names. Fills and removals happen one after another.
+ * removed at `retire` is what neither a version wanted by this process names nor one that a channel wants: the next
+ * start, or the next attempt, finds it. Fills and removals happen one after another.
+ *
+ * A key is asked for in the base and in those deltas whose filter knows it, all at once; the newest answer counts.
  *
  * A local read is not abandoned half-way: the deadline only refuses work that has expired before it begins.
  */
 import { join } from 'node:path';
-import {
-  defaultRowOf,
-  type LookupGroup,
-  type LookupSummary,
-  OUTCOME_HIT,
-  OUTCOME_UNAVAILABLE,
-  OUTCOME_UNSEEN,
-  tablesOf,
-} from '../../lib/client/lookup-group.ts';
+import { type LookupGroup, type LookupSummary, tablesOf } from '../../lib/client/lookup-group.ts';
 import { CubeError } from '../../lib/core/errors.ts';
 import type { LayerRef, Manifest, TableRef } from '../../lib/core/manifest.ts';
+import { type RowDtype, rowBytesOf } from '../../lib/core/row-codec.ts';
 import { makeFolder, removePath } from '../../lib/platform/files.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
-import { readLayerRows } from '../../lib/store/layer-file.ts';
+import { readDeletedKeys, readLayerRows } from '../../lib/store/layer-file.ts';
 import type { EmbeddingStore } from './embedding-store.ts';
-import { damaged, LayerDatabase } from './layer-database.ts';
-import { LocalKeys } from './local-keys.ts';
-import { readLocalRow } from './local-row.ts';
+import { FillProgress } from './fill-progress.ts';
+import { damaged, LayerDatabase, type LayerShape } from './layer-database.ts';
+import { LocalKeys, type StoredChain } from './local-keys.ts';
+import { CHECKSUM_BYTES, readLocalRow } from './local-row.ts';
+import { RowOutput, setAllUnavailable } from './row-output.ts';
+import { addLayers, type WantedVersions, wantedLayers } from './wanted-layers.ts';
 
 export interface LocalStoreOptions {
-  readonly repository: Pick<Repository, 'fetchLayer'>;
+  readonly repository: Pick<Repository, 'fetchLayer' | 'bundles'> & WantedVersions;
   /** The store's own; kept between starts. */
   readonly folder: string;
   readonly logger?: Logger;
@@ -42,8 +41,8 @@ export interface LocalStoreOptions {
 /** A version that this process wants; its tables are known when all layers are there. */
 interface WantedVersion {
   readonly manifest: Manifest;
-  /** Table → layer number of each shard; undefined until prepared. */
-  layers: ReadonlyMap<string, Uint32Array> | undefined;
+  /** Table → layers of each shard; undefined until prepared. */
+  chains: ReadonlyMap<string, readonly StoredChain[]> | undefined;
   ready: Promise<void>;
 }
 
@@ -78,12 +77,12 @@ export class LocalStore implements EmbeddingStore {
 
   async prepare(manifest: Manifest): Promise<void> {
     this.#requireOpen();
-    requireReadable(manifest);
+    requireRows(manifest);
     const name = versionName(manifest);
     const known = this.#wanted.get(name);
     if (known !== undefined) return known.ready;
     // Wanted from here on, so that a retirement of another version waiting in line keeps what is shared.
-    const version: WantedVersion = { manifest, layers: undefined, ready: Promise.resolve() };
+    const version: WantedVersion = { manifest, chains: undefined, ready: Promise.resolve() };
     this.#wanted.set(name, version);
     version.ready = this.#enqueue(() => this.#fill(version)).catch((error: unknown) => {
       if (this.#wanted.get(name) === version) this.#wanted.delete(name);
@@ -99,8 +98,8 @@ export class LocalStore implements EmbeddingStore {
   ): Promise<LookupSummary> {
     this.#requireOpen();
     const version = this.#wanted.get(versionName(manifest));
-    const layers = version?.layers;
-    if (version === undefined || layers === undefined) {
+    const chains = version?.chains;
+    if (version === undefined || chains === undefined) {
       throw new CubeError(
         'VERSION_ABSENT',
         `${manifest.bundle} ${manifest.version} was not prepared in this store (it holds: ${this.#held()})`,
@@ -110,10 +109,10 @@ export class LocalStore implements EmbeddingStore {
     if (timeoutMs <= 0) return expired(manifest, groups, tables);
     const keys = this.#scratch.pop() ?? new LocalKeys();
     try {
-      let total = 0;
-      for (const group of groups) total += group.count;
-      keys.reset(total);
-      for (const group of groups) keys.add(group.keys, group.count, layers.get(group.table)!);
+      let candidatesMax = 0;
+      for (const { table, count } of groups) candidatesMax += count * depthOf(chains.get(table)!);
+      keys.reset(candidatesMax);
+      for (const group of groups) keys.add(group.keys, group.count, chains.get(group.table)!);
       const views = keys.views();
       const values = views.length === 0 ? [] : await this.#database.getMany(views);
       return {
@@ -147,7 +146,7 @@ export class LocalStore implements EmbeddingStore {
   }
 
   #held(): string {
-    const held = [...this.#wanted].filter(([, version]) => version.layers !== undefined);
+    const held = [...this.#wanted].filter(([, version]) => version.chains !== undefined);
     return held.map(([name]) => name).join(', ') || 'none';
   }
 
@@ -161,20 +160,28 @@ export class LocalStore implements EmbeddingStore {
     const { bundle, version } = wanted.manifest;
     const missing = this.#missing(wanted.manifest);
     const { logger, onProgress } = this.#options;
-    const rowsTotal = missing.reduce((sum, { layer }) => sum + layer.rows, 0);
-    if (missing.length > 0) {
-      logger?.info({ bundle, version, layers: missing.length, rows: rowsTotal }, 'filling');
+    const progress = new FillProgress({
+      subject: { bundle, version },
+      rowsTotal: missing.reduce((sum, { layer }) => sum + layer.rows, 0),
+      ...(logger && { logger }),
+      ...(onProgress && { onProgress }),
+    });
+    try {
+      const afterRows = (count: number): void => {
+        this.#requireOpen();
+        progress.add(count);
+      };
+      for (const { table, layer } of missing) {
+        await this.#fillLayer(bundle, table, layer, afterRows);
+      }
+      progress.finish();
+    } catch (error) {
+      progress.abandon();
+      throw error;
     }
-    let rows = 0;
-    const afterRows = (count: number): void => {
-      this.#requireOpen();
-      rows += count;
-      onProgress?.(rows, rowsTotal);
-    };
-    for (const { table, layer } of missing) await this.#fillLayer(bundle, table, layer, afterRows);
     removePath(this.#incoming());
     await this.#verify(wanted.manifest);
-    wanted.layers = this.#layerNumbers(wanted.manifest);
+    wanted.chains = this.#chains(wanted.manifest);
   }
 
   async #fillLayer(
@@ -184,21 +191,19 @@ export class LocalStore implements EmbeddingStore {
     afterRows: (rows: number) => void,
   ): Promise<void> {
     this.#requireOpen();
-    const { contentId, rows } = layer;
-    const file = join(this.#incoming(), `${contentId}.cube`);
+    const file = join(this.#incoming(), `${layer.contentId}.cube`);
     makeFolder(this.#incoming());
     await this.#options.repository.fetchLayer(bundle, table.name, layer, file);
-    const content = { contentId, rows, dim: table.dim };
-    await this.#database.fill(content, readLayerRows(file), afterRows);
+    const content = { rows: readLayerRows(file), deleted: readDeletedKeys(file) };
+    await this.#database.fill(shapeOf(table, layer), content, afterRows);
     removePath(file);
   }
 
   /** Layers of an earlier start are read through once before they answer: what is damaged must not look missing. */
   async #verify(manifest: Manifest): Promise<void> {
     for (const table of manifest.tables) {
-      for (const { contentId, rows } of table.shards.flat()) {
-        const layer = { contentId, rows, dim: table.dim };
-        await this.#database.verify(layer, () => this.#requireOpen());
+      for (const layer of table.shards.flat()) {
+        await this.#database.verify(shapeOf(table, layer), () => this.#requireOpen());
       }
     }
   }
@@ -217,29 +222,29 @@ export class LocalStore implements EmbeddingStore {
     return [...missing.values()];
   }
 
-  #layerNumbers(manifest: Manifest): Map<string, Uint32Array> {
-    return new Map(
-      manifest.tables.map((table) => [
-        table.name,
-        Uint32Array.from(
-          table.shards,
-          ([base]) => this.#database.complete(base!.contentId)!.number,
-        ),
-      ]),
-    );
+  #chains(manifest: Manifest): Map<string, readonly StoredChain[]> {
+    const ofTable = ({ shards }: TableRef): StoredChain[] =>
+      shards.map((layers) => {
+        const newestFirst = layers.map(({ contentId }) => contentId).reverse();
+        return {
+          numbers: Uint32Array.from(newestFirst, (id) => this.#database.complete(id)!.number),
+          filters: newestFirst.slice(0, -1).map((id) => this.#database.filter(id)!),
+        };
+      });
+    return new Map(manifest.tables.map((table) => [table.name, ofTable(table)]));
   }
 
   async #removeUnwanted(): Promise<void> {
-    const needed = new Set<string>();
-    for (const { manifest } of this.#wanted.values()) {
-      for (const table of manifest.tables) {
-        for (const layer of table.shards.flat()) needed.add(layer.contentId);
-      }
-    }
+    const { repository, logger } = this.#options;
+    const prepared = [...this.#wanted.values()].map(({ manifest }) => manifest);
+    // Models of other bundles may share the folder, and not have asked yet.
+    const needed = await wantedLayers(repository, await repository.bundles(), prepared);
+    // Asked for while the channels were read.
+    for (const { manifest } of this.#wanted.values()) addLayers(manifest, needed);
     for (const { contentId, rows } of this.#database.layers()) {
       if (needed.has(contentId)) continue;
       await this.#database.remove(contentId);
-      this.#options.logger?.info({ contentId, rows }, 'layer removed');
+      logger?.info({ contentId, rows }, 'layer removed');
     }
   }
 
@@ -252,29 +257,23 @@ export class LocalStore implements EmbeddingStore {
   ): number {
     let unseen = 0;
     let at = 0;
+    let candidate = 0;
     for (let g = 0; g < groups.length; g++) {
-      const { rows, outcomes, count } = groups[g]!;
       const table = tables[g]!;
-      const { dim } = table;
-      const absent = defaultRowOf(table);
-      const words = new Uint32Array(rows.buffer, rows.byteOffset, rows.length);
-      for (let i = 0; i < count; i++, at++) {
-        const unique = keys.uniqueOf[at]!;
-        const value = values[unique];
-        if (value === undefined) {
-          rows.set(absent, i * dim);
-          outcomes[i] = OUTCOME_UNSEEN;
-          unseen++;
-          continue;
+      const output = new RowOutput(groups[g]!, table);
+      for (let i = 0; i < groups[g]!.count; i++, at++) {
+        const end = keys.ends[at]!;
+        while (candidate < end && values[keys.candidates[candidate]!] === undefined) candidate++;
+        if (candidate === end) output.setUnseen(i);
+        else {
+          const unique = keys.candidates[candidate]!;
+          if (!readValue(values[unique]!, keys.words, 3 * unique, output, i)) {
+            throw damaged(this.#database.folder, `a row of table ${table.name}`);
+          }
         }
-        const layer = keys.words[3 * unique]!;
-        const low = keys.words[3 * unique + 1]!;
-        const high = keys.words[3 * unique + 2]!;
-        if (!readLocalRow(value, words, i * dim, dim, layer, low, high)) {
-          throw damaged(this.#database.folder, `a row of table ${table.name}`);
-        }
-        outcomes[i] = OUTCOME_HIT;
+        candidate = end;
       }
+      unseen += output.unseen;
     }
     return unseen;
   }
@@ -289,21 +288,49 @@ function versionName(manifest: Manifest): string {
   return `${manifest.bundle}/${manifest.version}`;
 }
 
-/** @throws CubeError UNSUPPORTED for content that this build cannot keep */
-function requireReadable(manifest: Manifest): void {
-  for (const { name, dtype, shards } of manifest.tables) {
-    const what =
-      dtype !== 'f32'
-        ? `rows of ${dtype}`
-        : shards.some((layers) => layers.length > 1)
-          ? 'delta layers'
-          : '';
-    if (what === '') continue;
-    throw new CubeError(
-      'UNSUPPORTED',
-      `${versionName(manifest)}: table ${name} has ${what}, which the local store of this build cannot keep`,
-    );
-  }
+/** @throws CubeError UNSUPPORTED for values that are no embeddings */
+function requireRows(manifest: Manifest): void {
+  const values = manifest.tables.find(({ dtype }) => dtype === 'bytes');
+  if (values === undefined) return;
+  throw new CubeError(
+    'UNSUPPORTED',
+    `${versionName(manifest)}: table ${values.name} has values of any length (dtype bytes), which are no embeddings`,
+  );
+}
+
+function shapeOf({ dtype, dim }: TableRef, { contentId, rows, kind }: LayerRef): LayerShape {
+  return { contentId, rows, kind, rowBytes: rowBytesOf(dtype as RowDtype, dim) };
+}
+
+/** Layers of the deepest shard. */
+function depthOf(chains: readonly StoredChain[]): number {
+  let depth = 1;
+  for (const { numbers } of chains) depth = Math.max(depth, numbers.length);
+  return depth;
+}
+
+/**
+ * The value that decides key i of a group: a row, or that it is deleted.
+ * @param words layer, low and high word of the key at `wordsAt`
+ * @returns false when the value is damaged
+ */
+function readValue(
+  value: Uint8Array,
+  words: Uint32Array,
+  wordsAt: number,
+  output: RowOutput,
+  i: number,
+): boolean {
+  const layer = words[wordsAt]!;
+  const low = words[wordsAt + 1]!;
+  const high = words[wordsAt + 2]!;
+  const isDeleted = value.length === CHECKSUM_BYTES;
+  const rowWords = isDeleted ? 0 : output.rowWords;
+  const place = output.placeOf(i);
+  if (!readLocalRow(value, output.words, place, rowWords, layer, low, high)) return false;
+  if (isDeleted) output.setUnseen(i);
+  else output.hit(i);
+  return true;
 }
 
 function expired(
@@ -311,14 +338,7 @@ function expired(
   groups: readonly LookupGroup[],
   tables: readonly TableRef[],
 ): LookupSummary {
-  let unavailable = 0;
-  for (let g = 0; g < groups.length; g++) {
-    const { rows, outcomes, count } = groups[g]!;
-    const row = defaultRowOf(tables[g]!);
-    for (let i = 0; i < count; i++) rows.set(row, i * row.length);
-    outcomes.fill(OUTCOME_UNAVAILABLE, 0, count);
-    unavailable += count;
-  }
+  const unavailable = setAllUnavailable(groups, tables);
   const reason = 'no time was left to ask';
   return { version: manifest.version, unseen: 0, unavailable, ...(unavailable > 0 && { reason }) };
 }

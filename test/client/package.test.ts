@@ -45,8 +45,8 @@ function install(): string {
 }
 
 const SCRIPT = `
-import { CubeClient, FleetFile, keyWords, OUTCOME_HIT, OUTCOME_UNSEEN, parseManifest } from 'hypercube';
-import type { LookupGroup } from 'hypercube';
+import { CtrClient, CubeClient, FleetFile, keyWords, OUTCOME_HIT, OUTCOME_UNSEEN, parseManifest } from 'hypercube';
+import type { CtrRow, LookupGroup } from 'hypercube';
 import { readFileSync } from 'node:fs';
 
 const file = new FleetFile('fleet.json', { onInvalid: (error) => console.error(error.message) });
@@ -61,6 +61,13 @@ if (group.outcomes[0] !== OUTCOME_HIT || group.outcomes[2] !== OUTCOME_UNSEEN) t
 const requests: number = client.stats().requests;
 console.log(JSON.stringify({ version, unseen, requests, rows: [...group.rows] }));
 client.close();
+const row: CtrRow = { dense: [5, null], categorical: ['a', ['b', 'c']] };
+for (const url of ['http://127.0.0.1:1', 'grpc://127.0.0.1:1']) {
+  const ctr = new CtrClient({ url, retryMax: 0 });
+  const code: string = await ctr.predict([row]).then(() => 'none', (error) => error.code);
+  if (code !== 'UNAVAILABLE') throw new Error(code);
+  ctr.close();
+}
 `;
 
 test('the packed package works in an empty folder, and its types too', async () => {

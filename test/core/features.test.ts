@@ -4,13 +4,16 @@ import { describe, it } from 'node:test';
 import fc from 'fast-check';
 import { CubeError, type ErrorCode } from '../../lib/core/errors.ts';
 import {
+  type KeyColumns,
   LINE_CHARS_MAX,
   parseJsonRows,
   parseTsvRows,
+  type RowColumns,
   type RowShape,
   scaleDense,
 } from '../../lib/core/features.ts';
 import { JsonReader } from '../../lib/core/json.ts';
+import { BAG_VALUES_MAX } from '../../lib/core/limits.ts';
 import type { DenseFeature } from '../../lib/core/slots.ts';
 
 const dense: DenseFeature[] = Array.from({ length: 13 }, (_, i) => ({
@@ -153,12 +156,11 @@ describe('TSV rows', () => {
 });
 
 describe('JSON rows', () => {
-  const parse = (rows: unknown): ReturnType<typeof parseTsvRows> =>
-    parseJsonRows(
-      JsonReader.of(JSON.parse(JSON.stringify(rows)), 'body').field('rows'),
-      criteo,
-      10,
-    );
+  const parse = (rows: unknown): RowColumns => {
+    const body = JsonReader.of(JSON.parse(JSON.stringify(rows)), 'body');
+    const columns = parseJsonRows(body.field('rows'), criteo, 10, body.field('shared'));
+    return 'keys' in columns ? assert.fail('rows of keys') : columns;
+  };
 
   it('by position and by name parse to the same columns as TSV', () => {
     const property = fc.property(fc.array(anyRow, { minLength: 1, maxLength: 4 }), (rows) => {
@@ -201,6 +203,123 @@ describe('JSON rows', () => {
     );
     assert.deepEqual(parse({ rows: [{ C1: 7 }] }).features[0], '7');
   });
+});
+
+/** A slot of one value, one of several, another of one. */
+const pooled: RowShape = {
+  slots: [
+    { name: 'user', index: 0 },
+    { name: 'tags', index: 1, pooling: 'mean' },
+    { name: 'item', index: 2 },
+  ],
+  dense: {
+    input: 'dense',
+    features: [
+      { name: 'age', missing: 9, log: false, shift: 0, scale: 1 },
+      { name: 'price', missing: 0, log: false, shift: 0, scale: 2 },
+    ],
+  },
+  separator: '|',
+};
+
+function parsePooled(body: unknown): RowColumns | KeyColumns {
+  const json = JsonReader.of(body, 'body');
+  return parseJsonRows(json.field('rows'), pooled, 10, json.field('shared'));
+}
+
+it('rows of several values are the same as TSV, by position and by name', () => {
+  const lines = ['1\t3\t4\tu\ta|b|\ti', '\t\t\t\t', '\t1\tu\tc\ti'].join('\n');
+  const expected = {
+    rowCount: 3,
+    dense: Float32Array.of(3, 8, 9, 0, 9, 2),
+    rawDense: Float64Array.of(3, 4, Number.NaN, Number.NaN, Number.NaN, 1),
+    features: ['u', 'a', 'b', '', 'i', '', '', 'u', 'c', 'i'],
+    ends: Uint32Array.of(1, 4, 5, 6, 6, 7, 8, 9, 10),
+    labels: Float32Array.of(1, Number.NaN, Number.NaN),
+  };
+  assert.deepEqual(parseTsvRows(lines, pooled, 10), expected);
+  const positional = [
+    { label: 1, dense: [3, 4], categorical: ['u', ['a', 'b', ''], 'i'] },
+    { dense: [null, null], categorical: [null, [], null] },
+    { dense: [null, 1], categorical: ['u', 'c', 'i'] },
+  ];
+  assert.deepEqual(parsePooled({ rows: positional }), expected);
+  const named = [
+    { label: 1, age: 3, price: 4, user: 'u', tags: ['a', 'b', ''], item: 'i' },
+    { tags: null },
+    { price: 1, user: 'u', tags: ['c'], item: 'i' },
+  ];
+  assert.deepEqual(parsePooled({ rows: named }), expected);
+});
+
+it('rows of several values may share what is said once', () => {
+  const rows = [{ price: 1, item: 'x' }, { price: 2 }];
+  const shared = { age: 30, user: 'u', tags: ['a', 'b'] };
+  const columns = parsePooled({ shared, rows });
+  assert.deepEqual(columns, {
+    rowCount: 2,
+    dense: Float32Array.of(30, 2, 30, 4),
+    rawDense: Float64Array.of(30, 1, 30, 2),
+    features: ['x', ''],
+    shared: {
+      slots: Int32Array.of(0, 1),
+      features: ['u', 'a', 'b'],
+      ends: Uint32Array.of(1, 3),
+    },
+    labels: Float32Array.of(Number.NaN, Number.NaN),
+  });
+  const positional = [
+    { dense: [1], categorical: ['x'] },
+    { dense: [2], categorical: [null] },
+  ];
+  assert.deepEqual(parsePooled({ shared, rows: positional }), columns);
+  refuses(
+    () => parsePooled({ shared, rows: [{ user: 'v' }] }),
+    /rows\[0\]\.user: .*or it is shared/,
+  );
+  refuses(
+    () => parsePooled({ shared: { colour: 1 }, rows }),
+    /shared\.colour: expected no such field/,
+  );
+  refuses(() => parsePooled({ shared: { user: ['u'] }, rows }), /shared\.user: expected a string/);
+  refuses(() => parsePooled({ shared: [], rows }), /shared: expected an object/);
+});
+
+it('rows of several values may be keys', () => {
+  const rows = [
+    { label: 0, scaled: [1.5, 2], keys: ['1', ['2', 3, '18446744073709551615'], '4'] },
+    { scaled: [0, 0], keys: ['5', [], '6'] },
+  ];
+  const columns = parsePooled({ rows });
+  assert.ok('keys' in columns);
+  assert.deepEqual(
+    new BigUint64Array(columns.keys.buffer),
+    BigUint64Array.of(...[1n, 2n, 3n, 2n ** 64n - 1n, 4n, 5n, 6n]),
+  );
+  assert.deepEqual(columns.ends, Uint32Array.of(1, 4, 5, 6, 6, 7));
+  assert.deepEqual(columns.dense, Float32Array.of(1.5, 2, 0, 0));
+  const of = (row: unknown) => () => parsePooled({ rows: [rows[1], row] });
+  refuses(of({ scaled: [0, 1e39], keys: ['1', [], '2'] }), /rows\[1\]\.scaled\[1\]: .*32-bit/);
+  refuses(of({ scaled: [0], keys: ['1', [], '2'] }), /rows\[1\]\.scaled: .*of 2 items/);
+  refuses(of({ scaled: [0, 0], keys: ['1', [], -2] }), /rows\[1\]\.keys\[2\]: .*unsigned/);
+  refuses(of({ scaled: [0, 0], keys: [['1'], [], '2'] }), /rows\[1\]\.keys\[0\]: .*unsigned/);
+  refuses(of({ scaled: [0, 0], keys: ['1', ['x'], '2'] }), /keys\[1\]\[0\]: .*unsigned/);
+  refuses(of({ user: 'u' }), /rows\[1\]\.scaled: expected an array of 2/);
+  refuses(() => parsePooled({ rows, shared: { user: 'u' } }), /nothing beside rows of keys/);
+});
+
+it('rows of several values have limits, and slots of one value take one', () => {
+  const tags = Array.from({ length: BAG_VALUES_MAX }, String);
+  assert.equal(parsePooled({ rows: [{ tags }] }).ends?.at(-1), BAG_VALUES_MAX + 2);
+  const many = { rows: [{}, { tags: [...tags, 'x'] }] };
+  refuses(() => parsePooled(many), /row 2 \(tags\): 1025 values in one slot/, 'TOO_LARGE');
+  const line = `\t\t\t${'|'.repeat(BAG_VALUES_MAX)}\t`;
+  refuses(() => parseTsvRows(line, pooled, 1), /row 1 \(tags\): 1025 values/, 'TOO_LARGE');
+  refuses(() => parsePooled({ rows: [{ user: ['u'] }] }), /rows\[0\]\.user: expected a string/);
+  refuses(
+    () => parsePooled({ rows: [{ tags: ['u', null] }] }),
+    /rows\[0\]\.tags: expected a string/,
+  );
 });
 
 describe('scaling', () => {

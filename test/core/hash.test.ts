@@ -83,9 +83,41 @@ test('scheme raw takes every u64 and refuses what is none, naming row and slot',
   for (const wrong of ['', '-1', '1.5', '0x10', '18446744073709551616', ' 1']) {
     assert.throws(() => hashAll(spec, ['1', '1', '1', '1', wrong, '1'], 'wasm'), {
       code: 'INVALID_ARGUMENT',
-      message: /^row 1, slot C26: .* decimal integer/,
+      message: /^row 2, slot C26: .* decimal integer/,
     });
   }
+});
+
+test('bags of any number of values hash as their slots do, by kernel and by twin', () => {
+  const bag = fc.array(fc.string({ unit: 'grapheme', maxLength: 8 }), { maxLength: 5 });
+  const rows = fc.array(fc.tuple(bag, bag, bag), { maxLength: 12 });
+  const spec: HashSpec = { scheme: 'xxh64-concat', seed: 3n, modulo: 0n };
+  const property = fc.property(rows, (bags) => {
+    const flat = bags.flat();
+    const features = flat.flat();
+    let end = 0;
+    const ends = Uint32Array.from(flat, ({ length }) => (end += length));
+    const expected = flat.flatMap((texts, i) =>
+      texts.map((text) => expectedKey(spec, slots[i % 3]!, text)),
+    );
+    for (const kind of KINDS) {
+      const keys = new Uint32Array(2 * features.length);
+      new RowHasher(spec, slots, kind).hashBags(features, ends, keys);
+      assert.deepEqual(
+        features.map((_, i) => keyToBigint(keys, i)),
+        expected,
+      );
+    }
+  });
+  fc.assert(property);
+  const raw = new RowHasher({ ...spec, scheme: 'raw' }, slots);
+  const ends = Uint32Array.of(1, 1, 3, 4, 5, 6);
+  assert.throws(() => raw.hashBags(['1', '2', '3', '4', 'x', '6'], ends, new Uint32Array(12)), {
+    message: /^row 2, slot C26: /,
+  });
+  assert.throws(() => raw.hashBags(['1'], Uint32Array.of(1, 0, 1), new Uint32Array(2)), {
+    code: 'INVALID_ARGUMENT',
+  });
 });
 
 test('arrays that are too short are refused, not overrun', () => {

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import fc from 'fast-check';
 import { CubeError } from '../../lib/core/errors.ts';
-import { auc, calibration, logloss } from '../../lib/core/model-metrics.ts';
+import { auc, calibration, calibrationBuckets, logloss } from '../../lib/core/model-metrics.ts';
 
 /** O(n²): every (click, other) pair, a tie counting half. */
 function naiveAuc(labels: Uint8Array, scores: ArrayLike<number>): number {
@@ -133,5 +133,40 @@ describe('calibration', () => {
     assert.equal(calibration(Uint8Array.of(1, 0), Float64Array.of(1, 1)), 2);
     assert.equal(calibration(Uint8Array.of(0), Float64Array.of(0.1)), Infinity);
     assert.ok(Number.isNaN(calibration(new Uint8Array(0), new Float64Array(0))));
+  });
+});
+
+describe('calibrationBuckets', () => {
+  it('are of as many rows each, in the order of the scores', () => {
+    const labels = Uint8Array.of(1, 0, 0, 1, 1);
+    const scores = Float64Array.of(0.9, 0.1, 0.2, 0.8, 0.4);
+    const [low, high, ...others] = calibrationBuckets(labels, scores, 2);
+    assert.deepEqual(others, []);
+    assert.deepEqual([low!.rows, high!.rows], [3, 2]);
+    assert.deepEqual([low!.clickRate, high!.clickRate], [1 / 3, 1]);
+    assert.ok(Math.abs(low!.meanPrediction - 0.7 / 3) < 1e-15);
+    assert.deepEqual(calibrationBuckets(new Uint8Array(0), new Float64Array(0), 10), []);
+  });
+
+  it('together are all rows, and ascend', () => {
+    const probability = fc.double({ min: 0, max: 1, noNaN: true });
+    const some = fc.array(fc.tuple(label, probability), { minLength: 1, maxLength: 60 });
+    fc.assert(
+      fc.property(some, fc.integer({ min: 1, max: 70 }), (list, bucketMax) => {
+        const labels = labelsOf(list);
+        const buckets = calibrationBuckets(labels, scoresOf(list), bucketMax);
+        const sizes = buckets.map(({ rows: size }) => size);
+        assert.equal(buckets.length, Math.min(bucketMax, list.length));
+        assert.ok(Math.max(...sizes) - Math.min(...sizes) <= 1);
+        const clicks = buckets.reduce(
+          (sum, { rows: size, clickRate }) => sum + size * clickRate,
+          0,
+        );
+        assert.ok(Math.abs(clicks - labels.reduce((sum, value) => sum + value, 0)) < 1e-9);
+        buckets.slice(1).forEach(({ meanPrediction }, i) => {
+          assert.ok(meanPrediction >= buckets[i]!.meanPrediction - 1e-12);
+        });
+      }),
+    );
   });
 });

@@ -155,8 +155,8 @@ test('a channel that is gone is reported, and nothing goes', async (t) => {
   await until('at 2', allAt('2', host.servers));
   await until('1 is held too', () => host.servers[0]?.held.join() === '1,2');
   renameSync(join(host.location, 'ctr/channels'), join(host.location, 'ctr/gone'));
-  await until('reported', () => running.messages().includes('cannot read the channel'));
-  const line = running.lines.find(({ msg }) => msg === 'cannot read the channel');
+  await until('reported', () => running.messages().includes('cannot read channel stable'));
+  const line = running.lines.find(({ msg }) => msg === 'cannot read channel stable');
   assert.match(String(line?.['error']), /channel stable of ctr is gone from .* pointed to 2/);
   assert.deepEqual(host.servers[0]?.held, ['1', '2']);
 });
@@ -208,8 +208,8 @@ test('a damaged channel entry is reported and changes nothing', async (t) => {
   const running = start(t, host);
   await until('at 1', allAt('1', host.servers));
   writeFileSync(join(host.location, 'ctr/channels/stable/0000000002.json'), '{"version":');
-  await until('reported', () => running.messages().includes('cannot read the channel'));
-  const line = running.lines.find(({ msg }) => msg === 'cannot read the channel');
+  await until('reported', () => running.messages().includes('cannot read channel stable'));
+  const line = running.lines.find(({ msg }) => msg === 'cannot read channel stable');
   assert.match(String(line?.['error']), /0000000002\.json: not JSON/);
   assert.deepEqual(host.servers[0]?.held, ['1']);
 });

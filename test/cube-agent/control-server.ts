@@ -29,6 +29,8 @@ export class ControlServer {
   readonly calls: string[] = [];
   /** Accepts connections, answers nothing. */
   hangs = false;
+  /** Ends connections without an answer, as if nobody were there. */
+  isAway = false;
 
   private constructor(shard: Shard) {
     this.#shard = shard;
@@ -66,6 +68,10 @@ export class ControlServer {
 
   async #answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
     if (this.hangs) return;
+    if (this.isAway) {
+      request.destroy();
+      return;
+    }
     let body = '';
     for await (const piece of request.setEncoding('utf8')) body += piece;
     const call = request.url?.split('/').at(-1) ?? '';

@@ -3,45 +3,12 @@ import assert from 'node:assert/strict';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
-import { ControlClient } from '../../cube-agent/control-client.ts';
+import { ControlClient } from '../../cube-agent/fleet/control-client.ts';
 import { layerPath } from '../../lib/repository/layout.ts';
 import { openRepository } from '../../lib/repository/repository.ts';
-import { layerOf, temporaryFolder } from '../repository/fixtures.ts';
-import { type TableWish, writePruned } from '../tools/cube-builder/fixtures.ts';
-import { agent, Running, runAgent, runCommand, until } from './processes.ts';
-
-const TABLES: readonly TableWish[] = [
-  { name: 't', rows: 5000, dim: 10 },
-  { name: 'few', rows: 1, dim: 3 },
-];
-
-interface Place {
-  readonly folder: string;
-  readonly repository: string;
-  readonly dataDir: string;
-}
-
-function makePlace(t: TestContext): Place {
-  const folder = temporaryFolder(t);
-  return { folder, repository: join(folder, 'repository'), dataDir: join(folder, 'data') };
-}
-
-/** Builds and publishes. Other rows give another table. */
-async function build(
-  { folder, repository }: Place,
-  version: string,
-  wish: { rows?: number; shardNum?: number } = {},
-): Promise<void> {
-  const { rows = 5000, shardNum = 2 } = wish;
-  const tables = TABLES.map((table) => (table.name === 't' ? { ...table, rows } : table));
-  const input = writePruned(join(folder, `out-${version}`), tables, `graph ${version}`);
-  const { code, stderr } = await runCommand(
-    'tools/cube-builder/main.js',
-    ...['--input', input, '--output-path', repository, '--bundle', 'ctr'],
-    ...['--shard-num', String(shardNum), '--cur-version', version],
-  );
-  assert.equal(code, 0, stderr);
-}
+import { layerOf } from '../repository/fixtures.ts';
+import { build, makePlace, type Place } from './place.ts';
+import { agent, Running, runAgent, until } from './processes.ts';
 
 /** A cube-server, which may be killed and started again on its port. */
 class Shard {

@@ -12,7 +12,7 @@ import {
   type ServerAction,
   type ServerState,
   type Wanted,
-} from '../../cube-agent/plan.ts';
+} from '../../cube-agent/host/plan.ts';
 import type { Manifest } from '../../lib/core/manifest.ts';
 
 const GRACE_MS = 1000;
@@ -93,9 +93,11 @@ const inputs: fc.Arbitrary<PlanInput> = fc
     servers: fc.array(server, { maxLength: 4 }),
     wanted: fc.option(
       fc.record({
-        pointer: version,
+        pointer: fc.option(version, { nil: undefined, freq: 10 }),
         previous: fc.option(version, { nil: undefined }),
         quarantined: fc.uniqueArray(version, { maxLength: 2 }),
+        others: fc.uniqueArray(version, { maxLength: 2 }),
+        past: fc.uniqueArray(version),
       }),
       { nil: undefined, freq: 10 },
     ),
@@ -104,8 +106,14 @@ const inputs: fc.Arbitrary<PlanInput> = fc
     complete: fc.uniqueArray(version),
     parts: fc.uniqueArray(version),
     allServersKnown: fc.boolean(),
+    allChannelsKnown: fc.boolean(),
+    keep: fc.record({
+      versions: fc.integer({ min: 0, max: 4 }),
+      bytes: fc.constantFrom(0, 4, 1e9),
+    }),
   })
-  .map(({ servers, wanted, unreadable, staged, complete, parts, allServersKnown }) => ({
+  .map(({ servers, wanted, unreadable, staged, complete, parts, ...more }) => ({
+    ...more,
     servers: servers.map((state, i) => ({ ...state, address: `host:${i}` })),
     wanted: wanted && goodWanted(wanted),
     manifests: new Map([...MANIFESTS].filter(([v]) => v !== unreadable)),
@@ -114,19 +122,17 @@ const inputs: fc.Arbitrary<PlanInput> = fc
       layers: new Set(complete.flatMap((v) => layersOf(v, [0, 1]))),
       parts: new Set(parts.flatMap((v) => layersOf(v, [0]))),
     },
-    allServersKnown,
     retireGraceMs: GRACE_MS,
   }));
 
 /** As channelState gives it: previous is another version, and a good one. */
-function goodWanted(w: {
-  pointer: string;
-  previous: string | undefined;
-  quarantined: string[];
-}): Wanted {
+function goodWanted(w: Omit<Wanted, 'quarantined'> & { quarantined: string[] }): Wanted {
   const quarantined = new Set(w.quarantined);
-  const bad = w.previous === w.pointer || (w.previous !== undefined && quarantined.has(w.previous));
-  return { pointer: w.pointer, previous: bad ? undefined : w.previous, quarantined };
+  const bad =
+    w.pointer === undefined ||
+    w.previous === w.pointer ||
+    (w.previous !== undefined && quarantined.has(w.previous));
+  return { ...w, previous: bad ? undefined : w.previous, quarantined };
 }
 
 function carryOut(input: PlanInput, { disk, servers }: Plan): PlanInput {
@@ -203,13 +209,16 @@ test('in the end every fitting server holds what is wanted and has the pointer a
     fc.property(inputs, (input) => {
       const { wanted, servers, manifests } = settle(calm(input));
       if (wanted === undefined) return;
-      const good = [wanted.pointer, wanted.previous].filter(
-        (v) => v !== undefined && !wanted.quarantined.has(v) && manifests.has(v),
-      );
+      const { pointer, previous, others, quarantined } = wanted;
+      const isGood = (v: string | undefined): boolean =>
+        v !== undefined && !quarantined.has(v) && manifests.has(v);
       for (const state of servers) {
-        const fitting = good.filter((v) => shardNumOfVersion(v ?? '') === state.shardNum);
-        for (const v of fitting) assert.ok(state.held.some((held) => held.version === v));
-        if (fitting[0] === wanted.pointer) assert.equal(state.active, wanted.pointer);
+        const fits = (v: string | undefined) => shardNumOfVersion(v ?? '') === state.shardNum;
+        const fitting = [pointer, previous].filter((v) => isGood(v) && fits(v));
+        for (const v of [...fitting, ...others.filter((v) => isGood(v) && fits(v))]) {
+          assert.ok(state.held.some((held) => held.version === v));
+        }
+        if (fitting.length > 0 && fitting[0] === pointer) assert.equal(state.active, pointer);
         else if (fitting.length > 0) assert.ok(state.active !== undefined);
       }
     }),
@@ -223,9 +232,10 @@ test('only what is held, wanted and not quarantined is activated; only what is s
       for (const action of plan(input).servers) {
         const state = input.servers.find(({ address }) => address === action.server);
         assert.ok(state?.answers && input.wanted !== undefined);
-        const { pointer, previous, quarantined } = input.wanted;
+        const { pointer, previous, others, quarantined } = input.wanted;
         if (action.kind === 'unload') continue;
-        assert.ok(action.version === pointer || action.version === previous);
+        const mayLoad = [pointer, previous, ...(action.kind === 'load' ? others : [])];
+        assert.ok(mayLoad.includes(action.version));
         assert.ok(!quarantined.has(action.version));
         assert.equal(shardNumOfVersion(action.version), state.shardNum);
         if (action.kind === 'activate') {
@@ -252,8 +262,10 @@ test('what is active, wanted or was looked up lately stays loaded', () => {
         const held = state?.held.find((h) => h.version === v);
         assert.ok(held !== undefined && held.idleMs >= GRACE_MS);
         assert.notEqual(v, state?.active);
+        assert.ok(input.allChannelsKnown);
         const { wanted } = input;
-        const isWanted = v === wanted?.pointer || v === wanted?.previous;
+        const isWanted =
+          v === wanted?.pointer || v === wanted?.previous || wanted?.others.includes(v);
         assert.ok(!isWanted || wanted?.quarantined.has(v));
       }
     }),
@@ -266,10 +278,12 @@ test('files that a server holds, loads or will need are not removed', () => {
     fc.property(inputs, (input) => {
       const removals = plan(input).disk.filter(({ kind }) => kind.startsWith('remove'));
       if (removals.length === 0) return;
-      assert.ok(input.allServersKnown && input.wanted !== undefined);
-      const { pointer, previous, quarantined } = input.wanted;
+      assert.ok(input.allServersKnown && input.allChannelsKnown && input.wanted !== undefined);
+      const { pointer, previous, others, quarantined } = input.wanted;
       const needed = new Set(
-        [pointer, previous].filter((v): v is string => v !== undefined && !quarantined.has(v)),
+        [pointer, previous, ...others].filter(
+          (v): v is string => v !== undefined && !quarantined.has(v),
+        ),
       );
       for (const { held, loading, active } of input.servers) {
         for (const v of [...held.map((h) => h.version), ...loading]) needed.add(v);
@@ -305,7 +319,9 @@ const idle = (state: Partial<ServerState>): ServerState => ({
 });
 
 const at = (pointer: string, previous: string | undefined, servers: ServerState[]): PlanInput => ({
-  wanted: { pointer, previous, quarantined: new Set() },
+  wanted: { pointer, previous, others: [], past: [], quarantined: new Set() },
+  allChannelsKnown: true,
+  keep: { versions: 2, bytes: 1e9 },
   manifests: MANIFESTS,
   disk: { versions: new Set(), layers: new Set(), parts: new Set() },
   servers,

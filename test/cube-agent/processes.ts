@@ -13,15 +13,24 @@ export interface Finished {
   readonly stderr: string;
 }
 
-export function startProcess(script: string, args: readonly string[]): ChildProcess {
+/** @param fault where the process shall be killed or fail (lib/platform/fault-point.ts) */
+export function startProcess(
+  script: string,
+  args: readonly string[],
+  fault?: string,
+): ChildProcess {
   return spawn(process.execPath, [join(DIST, script), ...args], {
     stdio: ['ignore', 'pipe', 'pipe'],
+    ...(fault === undefined ? {} : { env: { ...process.env, HYPERCUBE_FAULT: fault } }),
   });
 }
 
 /** A command, run to its end. */
 export function runCommand(script: string, ...args: string[]): Promise<Finished> {
-  const child = startProcess(script, args);
+  return finished(startProcess(script, args));
+}
+
+function finished(child: ChildProcess): Promise<Finished> {
   const texts = { stdout: '', stderr: '' };
   child.stdout?.setEncoding('utf8').on('data', (text: string) => {
     texts.stdout += text;
@@ -37,6 +46,10 @@ export function runCommand(script: string, ...args: string[]): Promise<Finished>
 export const agent = (...args: string[]): Promise<Finished> =>
   runCommand('cube-agent/main.js', ...args);
 
+/** The same, killed or failing at a fault point. */
+export const agentWithFault = (fault: string, ...args: string[]): Promise<Finished> =>
+  finished(startProcess('cube-agent/main.js', args, fault));
+
 /** A long-running process, its log lines, and its end with the test. */
 export class Running {
   readonly child: ChildProcess;
@@ -44,8 +57,8 @@ export class Running {
   readonly exit: Promise<number | null>;
   #pending = '';
 
-  constructor(t: TestContext, script: string, args: readonly string[]) {
-    this.child = startProcess(script, args);
+  constructor(t: TestContext, script: string, args: readonly string[], fault?: string) {
+    this.child = startProcess(script, args, fault);
     this.exit = new Promise((resolve) => this.child.once('exit', resolve));
     this.child.stderr?.setEncoding('utf8').on('data', (text: string) => this.#take(text));
     atEnd(t, () => this.kill());

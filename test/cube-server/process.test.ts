@@ -130,7 +130,7 @@ test('a port in use: one clear line, exit 1', async () => {
   assert.equal(second.stdout, '');
   assert.match(
     second.stderr,
-    /^cube-server: cannot listen on 127\.0\.0\.1:\d+: another process listens there; stop it or choose another --port\n$/,
+    /^cube-server: cannot listen on 127\.0\.0\.1:\d+: it is in use by another process; stop that one or choose another --port\n$/,
   );
   assert.equal((await first.stop()).code, 0);
 });

@@ -31,9 +31,12 @@ function help(program: string, command: string | undefined): string | undefined 
   const main = join(root, 'dist', program, 'main.js');
   const key = `${program} ${command ?? ''}`;
   if (!helps.has(key)) {
-    const args = [main, ...(command === undefined ? [] : [command]), '--help'];
+    const args = [main, ...(command === undefined ? [] : command.split(' ')), '--help'];
     const { status, stdout } = spawnSync(process.execPath, args, { encoding: 'utf8' });
-    helps.set(key, existsSync(main) && status === 0 ? stdout : undefined);
+    // For a word that is none of its commands a program shows its own help.
+    const isWord = command === undefined || !/\nCommands:\n/.test(stdout);
+    const isMeant = isWord || new RegExp(`^Usage: \\S+ ${command} `).test(stdout);
+    helps.set(key, existsSync(main) && status === 0 && isMeant ? stdout : undefined);
   }
   return helps.get(key);
 }
@@ -67,6 +70,11 @@ test('each rule bites, and passes what is right', () => {
       'node dist/tools/cube-builder/main.js \\\n  --shard 1',
       'node dist/cube-agent/main.js activate --poll-ms 1',
     ],
+    installed: [
+      '```sh\ncube-agent nothing --help\n```',
+      '```sh\ncube-agent fleet drain --poll-ms 1\n```',
+      '```sh\ncube-server --shard 0 \\\n  --no-such-flag\n```',
+    ],
   };
   assert.deepEqual(Object.keys(canaries).sort(), Object.keys(RULES).sort());
   for (const [name, texts] of Object.entries(canaries)) {
@@ -77,6 +85,7 @@ test('each rule bites, and passes what is right', () => {
   const right = [
     '[a](../README.md#the-tools) `lib/core/json.ts` `json.ts` `lib/core/` `out/tables/` [b](adr/)',
     'node dist/cube-agent/main.js activate --reason first',
+    '```sh\ncube-agent fleet drain --data h:1\nkubectl get pods --all\n```',
   ].join('\n');
   for (const rule of Object.values(RULES)) {
     assert.deepEqual(rule('docs/canary.md', right, world), []);

@@ -57,23 +57,51 @@ const namedPaths: Rule = (page, text, { paths }) => {
     .map((span) => `${page}: names ${span}, which is not there`);
 };
 
-/** Every `node dist/…/main.js` line: the program, its command and its flags exist. */
-const commands: Rule = (page, text, { help }) => {
-  const complaints: string[] = [];
-  const lines = text.replace(/\\\n/g, ' ').matchAll(/node dist\/([\w/-]+)\/main\.js([^`\n|&]*)/g);
-  for (const [, program = '', rest = ''] of lines) {
-    const command = /^ +([a-z]+)\b/.exec(rest)?.[1];
-    const shown = help(program, command);
-    if (shown === undefined) {
-      complaints.push(`${page}: there is no node dist/${program}/main.js ${command ?? ''}`);
-      continue;
-    }
-    for (const [flag] of rest.matchAll(/--[a-z][a-z\d-]*/g)) {
-      if (new RegExp(`${flag}\\b(?!-)`).test(shown)) continue;
-      complaints.push(`${page}: ${program} ${command ?? ''} has no ${flag}`);
-    }
-  }
-  return complaints;
+/** The program of each command that is installed (package.json's bin). */
+const INSTALLED: Readonly<Record<string, string>> = {
+  'cube-agent': 'cube-agent',
+  'cube-server': 'cube-server',
+  serving: 'serving',
+  ...{ 'cube-builder': 'tools/cube-builder', 'cube-check': 'tools/cube-check' },
+  ...{ 'cube-cli': 'tools/cube-cli', 'ctr-client': 'tools/ctr-client' },
 };
 
-export const RULES: Readonly<Record<string, Rule>> = { links, namedPaths, commands };
+/** The complaint about one command line, if any: the program, its command and its flags exist. */
+export function commandFaults(page: string, program: string, rest: string, world: World): string[] {
+  const words = /^ +([a-z][a-z-]*)\b(?: +([a-z][a-z-]*)\b)?/.exec(rest);
+  // The one command that has commands of its own.
+  const command = words?.[1] === 'fleet' && words[2] ? `fleet ${words[2]}` : words?.[1];
+  const shown = world.help(program, command);
+  if (shown === undefined) return [`${page}: there is no ${program} ${command ?? ''}`];
+  // What stands in quotes is a value.
+  const flags = [...rest.replace(/"[^"]*"/g, '').matchAll(/--[a-z][a-z\d-]*/g)];
+  return flags
+    .filter(([flag]) => !new RegExp(`${flag}\\b(?!-)`).test(shown))
+    .map(([flag]) => `${page}: ${program} ${command ?? ''} has no ${flag}`);
+}
+
+/** Every `node dist/…/main.js` line. */
+const commands: Rule = (page, text, world) => {
+  const lines = text.replace(/\\\n/g, ' ').matchAll(/node dist\/([\w/-]+)\/main\.js([^`\n|&]*)/g);
+  return [...lines].flatMap(([, program = '', rest = '']) =>
+    commandFaults(page, program, rest, world),
+  );
+};
+
+/** Every line of an example that begins with an installed command. */
+const installed: Rule = (page, text, world) => {
+  const blocks = [...text.matchAll(/^( *)```sh\n([\s\S]*?)^ *```$/gm)].map(([, , block]) => block!);
+  const lines = blocks.join('\n').replace(/\\\n/g, ' ').split('\n');
+  return lines.flatMap((line) => {
+    const [, name = '', rest = ''] = /^ *([a-z][a-z-]*)( [^|&;]*)?/.exec(line) ?? [];
+    const program = INSTALLED[name];
+    return program === undefined ? [] : commandFaults(page, program, rest, world);
+  });
+};
+
+export const RULES: Readonly<Record<string, Rule>> = {
+  links,
+  namedPaths,
+  commands,
+  installed,
+};

@@ -33,7 +33,7 @@ for (const args of [[], ['--local']]) {
 test('--dir keeps the files, and refuses a folder that has some', () => {
   const kept = join(folder, 'kept');
   assert.equal(demo('--once', '--local', '--dir', kept).status, 0);
-  assert.ok(existsSync(join(kept, 'predictions.csv')));
+  assert.ok(existsSync(join(kept, 'predictions.tsv')));
   const again = demo('--once', '--dir', kept);
   assert.equal(again.status, 1);
   assert.match(again.stderr, /is not empty/);

@@ -9,7 +9,9 @@ import { type TestContext, test } from 'node:test';
 import type { Backend } from '../../lib/repository/backend.ts';
 import { manifestPath, versionFilePath } from '../../lib/repository/layout.ts';
 import { Repository } from '../../lib/repository/repository.ts';
+import { channelConformance } from './channel-conformance.ts';
 import { bytesOf, layerOf, makeVersion, sha256, temporaryFolder } from './fixtures.ts';
+import { readerConformance } from './reader-conformance.ts';
 
 export type OpenBackend = (t: TestContext) => Promise<Backend>;
 
@@ -23,6 +25,11 @@ export function backendConformance(name: string, open: OpenBackend): void {
   refusalTests(name, open);
   channelTests(name, open);
   raceTests(name, open);
+  channelConformance(name, open);
+  readerConformance(name, async (t) => {
+    const backend = await open(t);
+    return { reader: backend, writer: backend };
+  });
 }
 
 function objectTests(name: string, open: OpenBackend): void {
@@ -37,13 +44,6 @@ function objectTests(name: string, open: OpenBackend): void {
     await assert.rejects(backend.readRange('b/x', 3, 3), { code: 'CORRUPT' });
     await assert.rejects(backend.read('b/x', 4), { code: 'TOO_LARGE' });
     await assert.rejects(backend.read('b/y', 4), { code: 'NOT_FOUND' });
-  });
-
-  test(`${name}: an empty object exists`, async (t) => {
-    const backend = await open(t);
-    assert.equal(await backend.putIfAbsent('b/empty', new Uint8Array(0)), true);
-    assert.equal(await backend.size('b/empty'), 0);
-    assert.equal((await backend.read('b/empty', 0)).length, 0);
   });
 
   test(`${name}: a local file is put once and stays where it is`, async (t) => {

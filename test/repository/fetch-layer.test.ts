@@ -5,6 +5,7 @@ import { dirname, join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import type { LayerRef } from '../../lib/core/manifest.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
+import { RateLimit } from '../../lib/platform/rate-limit.ts';
 import { layerPath } from '../../lib/repository/layout.ts';
 import { openRepository, type Repository } from '../../lib/repository/repository.ts';
 import { layerOf, makeVersion, sha256, temporaryFolder } from './fixtures.ts';
@@ -18,6 +19,9 @@ interface Source {
   readonly target: string;
   /** Every wait that was asked for, in milliseconds; no time passes but by them. */
   readonly waits: number[];
+  readonly nowMs: () => number;
+  /** 10,000 bytes a second. */
+  readonly rate: RateLimit;
 }
 
 async function makeSource(t: TestContext, layerBytes: number): Promise<Source> {
@@ -28,15 +32,27 @@ async function makeSource(t: TestContext, layerBytes: number): Promise<Source> {
     nowMs: () => nowMs,
     isoTime: () => '2026-01-31T12:00:00.000Z',
     sleep: async (ms) => {
-      nowMs += ms;
-      if (ms > 0) waits.push(ms);
+      if (ms <= 0) return;
+      waits.push(ms);
+      // Sleepers wake in the order of their times, as with a real clock.
+      const wakeMs = nowMs + ms;
+      await Promise.resolve();
+      nowMs = Math.max(nowMs, wakeMs);
     },
   };
   const repository = openRepository(join(folder, 'repository'), { create: true, clock });
   await repository.publish(makeVersion(join(folder, 'built'), { version: '1', layerBytes }));
   const layer = layerOf(await repository.manifest('ctr', '1'), 0);
   const path = join(repository.location, layerPath('ctr', 't', layer.contentId));
-  return { repository, layer, path, target: join(folder, 'data', 'layer.cube'), waits };
+  return {
+    repository,
+    layer,
+    path,
+    target: join(folder, 'data', 'layer.cube'),
+    waits,
+    nowMs: clock.nowMs,
+    rate: new RateLimit(10_000, clock),
+  };
 }
 
 const fetchLayer = ({ repository, layer, target }: Source, options = {}): Promise<void> =>
@@ -110,10 +126,20 @@ test('a damaged, cut or missing source leaves nothing behind', async (t) => {
 
 test('a rate limit is kept over the whole layer', async (t) => {
   const source = await makeSource(t, 100_000);
-  await fetchLayer(source, { bytesPerSecond: 10_000 });
+  await fetchLayer(source, { rate: source.rate });
   const waitedMs = source.waits.reduce((sum, ms) => sum + ms, 0);
   assert.equal(Math.round(waitedMs), 10_000);
   assert.ok(Math.max(...source.waits) <= 250);
+});
+
+test('two copies that share a rate limit are together no faster than one', async (t) => {
+  const source = await makeSource(t, 100_000);
+  const other = { ...source, target: `${source.target}.other` };
+  await Promise.all([
+    fetchLayer(source, { rate: source.rate }),
+    fetchLayer(other, { rate: source.rate }),
+  ]);
+  assert.ok(source.nowMs() >= 20_000);
 });
 
 test('a fetch that is stopped keeps what has come', async (t) => {
@@ -124,10 +150,9 @@ test('a fetch that is stopped keeps what has come', async (t) => {
     arrived += bytes;
     if (arrived >= 50_000) stop.abort();
   };
-  await assert.rejects(
-    fetchLayer(source, { bytesPerSecond: 10_000, onBytes, signal: stop.signal }),
-    { code: 'STOPPING' },
-  );
+  await assert.rejects(fetchLayer(source, { rate: source.rate, onBytes, signal: stop.signal }), {
+    code: 'STOPPING',
+  });
   assert.ok(!existsSync(source.target));
   assert.equal(statSync(`${source.target}.part`).size, arrived);
 });

@@ -3,7 +3,13 @@ import { mkdirSync, readdirSync, rmSync, utimesSync, writeFileSync } from 'node:
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { FolderBackend } from '../../lib/repository/folder-backend.ts';
-import { channelEntryPath, layerPath, seqOf } from '../../lib/repository/layout.ts';
+import {
+  channelEntryPath,
+  isManifestSignature,
+  layerPath,
+  manifestSignaturePath,
+  seqOf,
+} from '../../lib/repository/layout.ts';
 import { openRepository, Repository } from '../../lib/repository/repository.ts';
 import { backendConformance } from './conformance.ts';
 import { makeVersion, temporaryFolder } from './fixtures.ts';
@@ -48,7 +54,7 @@ test('what is no repository is refused in one sentence', (t) => {
   writeFileSync(join(folder, 'file'), '');
   assert.throws(() => openRepository(join(folder, 'file')), /is a file; a repository is a folder/);
   assert.throws(() => openRepository(join(folder, 'none')), { code: 'NOT_FOUND' });
-  assert.throws(() => openRepository('s3://bucket/models'), { code: 'UNSUPPORTED' });
+  assert.throws(() => openRepository('ftp://host/models'), { code: 'UNSUPPORTED' });
 });
 
 test('stray files and folders in a repository are not taken for its own', async (t) => {
@@ -135,6 +141,10 @@ test('no name leaves the repository', () => {
   }
   assert.equal(channelEntryPath('b', 'c', 42), 'b/channels/c/0000000042.json');
   assert.throws(() => channelEntryPath('b', 'c', 0), { code: 'INVALID_ARGUMENT' });
+  const signature = manifestSignaturePath('b', '1', '0123456789abcdef').slice(
+    'b/versions/1/'.length,
+  );
+  assert.ok(isManifestSignature(signature) && !isManifestSignature('manifest.json'));
   assert.equal(seqOf('0000000042.json'), 42);
   for (const name of ['42.json', '0000000000.json', '0000000042.json.tmp', 'x']) {
     assert.equal(seqOf(name), undefined);

@@ -81,10 +81,13 @@ const fleets: fc.Arbitrary<Fleet> = fc
         fc.record({
           shardNum: fc.constant(shardNum),
           shards: fc.array(
-            fc.array(fc.record({ data: endpoint, control: endpoint, group: name, weight }), {
-              minLength: 1,
-              maxLength: 2,
-            }),
+            fc.array(
+              fc.record(
+                { data: endpoint, control: endpoint, group: name, agent: endpoint, weight },
+                { requiredKeys: ['data', 'control', 'group', 'weight'] },
+              ),
+              { minLength: 1, maxLength: 2 },
+            ),
             { minLength: shardNum, maxLength: shardNum },
           ),
         }),

@@ -46,7 +46,7 @@ function rawFrame(meta: Uint8Array, body: Uint8Array): Buffer {
 }
 
 /** Some bytes changed, cut out, put in, or repeated. */
-function damage(random: Random, bytes: Buffer): Buffer {
+export function damage(random: Random, bytes: Buffer): Buffer {
   let damaged = Buffer.from(bytes);
   for (let i = random.below(4); i >= 0; i--) {
     const at = random.below(damaged.length + 1);

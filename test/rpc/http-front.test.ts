@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
 import { after, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -61,6 +62,18 @@ test('a body that drips in is refused in time', async () => {
   await until(() => http.inFlight === 0);
 });
 
+test('a body that streams may take longer than a request, but not be silent for so long', async () => {
+  const { port, http } = await start({ httpHeadersMs: 200, httpRequestMs: 800 });
+  const { socket, ended } = open(port);
+  socket.write(
+    'POST /lines HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-ndjson\r\ncontent-length: 5000\r\n\r\n',
+  );
+  await drip(socket, 'x'.repeat(60), 30);
+  assert.ok(socket.writable);
+  assert.match(await ended, /^HTTP\/1\.1 408 /);
+  await until(() => http.inFlight === 0);
+});
+
 test('a flood of headers is refused', async () => {
   const { port, address } = await start();
   const { socket, ended } = open(port);
@@ -76,6 +89,63 @@ test('an idle connection is closed, after a request as before', async () => {
   socket.write('GET /hello HTTP/1.1\r\nhost: x\r\n\r\n');
   assert.match(await ended, /^HTTP\/1\.1 200 [\s\S]*hello$/);
   await until(() => server.connections === 0);
+});
+
+test('who has said all and closes its half gets every answer, and no connection stays behind', async () => {
+  const { port, server, http } = await start();
+  const get = (path: string): string => `GET ${path} HTTP/1.1\r\nhost: x\r\n\r\n`;
+  const answersTo = async (bytes: string): Promise<string[]> => {
+    const { socket, ended } = open(port);
+    socket.end(bytes);
+    return (await ended).match(/HTTP\/1\.1 \d+/g)?.map((line) => line.slice(-3)) ?? [];
+  };
+  assert.deepEqual(await answersTo(get('/slow')), ['200']);
+  assert.deepEqual(await answersTo(get('/slow') + get('/hello') + get('/slow')), [
+    ...['200', '200', '200'],
+  ]);
+  const { socket, ended } = open(port);
+  socket.write(get('/slow'));
+  await until(() => http.inFlight === 1);
+  socket.end();
+  assert.match(await ended, /200 OK[\s\S]*slow$/);
+  // Half a head, half a body, a body that streams, and nothing at all.
+  const post = 'HTTP/1.1\r\nhost: x\r\ncontent-length: 50\r\n';
+  assert.deepEqual(await answersTo('GET /hello HT'), ['400']);
+  assert.deepEqual(await answersTo(`POST /echo ${post}\r\nhalf`), ['400']);
+  const type = 'content-type: application/x-ndjson\r\n';
+  assert.deepEqual(await answersTo(`POST /lines ${post}${type}\r\nhalf`), ['400']);
+  for (const nothing of ['', 'P', 'PRP', 'PRPC', 'PRI ', 'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n']) {
+    assert.deepEqual(await answersTo(nothing), []);
+  }
+  await until(() => server.connections === 0 && http.inFlight === 0 && server.unsentBytes === 0);
+});
+
+test('bytes that are no request are refused in words, but not in the middle of an answer', async () => {
+  const { port, server, http } = await start();
+  const answerTo = async (bytes: string): Promise<string> => {
+    const { socket, ended } = open(port);
+    socket.end(bytes);
+    return ended;
+  };
+  const post = 'POST /echo HTTP/1.1\r\nhost: x\r\n';
+  for (const [bytes, words] of [
+    ['\u0016\u0003\u0001 a TLS hello', /400 [\s\S]*"the request is not HTTP\/1.1 \(Invalid method/],
+    [`${post}content-length: 5\r\ncontent-length: 6\r\n\r\n`, /400 [\s\S]*INVALID_ARGUMENT/],
+    [`${post}content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n`, /400 [\s\S]*not HTTP/],
+    [`${post}content-length: 50\r\n\r\nhalf`, /400 [\s\S]*"the request ended half-way/],
+    [`${post}x: ${'y'.repeat(100_000)}\r\n\r\n`, /431 [\s\S]*"the request has too large a head/],
+  ] as const) {
+    const answer = await answerTo(bytes);
+    assert.match(answer, words, bytes.slice(0, 80));
+    assert.equal(typeof JSON.parse(answer.split('\r\n\r\n')[1]!).error, 'string');
+  }
+  const { socket, ended } = open(port);
+  socket.write('POST /endless HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-ndjson\r\n');
+  socket.write('transfer-encoding: chunked\r\n\r\n');
+  await once(socket, 'data');
+  socket.write('this is no chunk\r\n');
+  assert.equal((await ended).match(/HTTP\/1\.1/g)?.length, 1);
+  await until(() => server.connections === 0 && http.inFlight === 0);
 });
 
 test('a body may be gzip, within its limit', async () => {
@@ -96,4 +166,20 @@ test('a body may be gzip, within its limit', async () => {
   await refused(gzipSync(Buffer.alloc(10_001)), 'gzip', /over 10000 bytes when decompressed/);
   await refused(Buffer.from('not gzip'), 'gzip', /not gzip: incorrect header check/);
   await refused(Buffer.from('x'), 'br', /Content-Encoding br is not supported; send gzip/);
+});
+
+test('a request that comes whole only when the server has stopped is told to go elsewhere', async () => {
+  const { port, server } = await start();
+  const { socket, ended } = open(port);
+  socket.write('GET /hello HTTP/1.1\r\nhost: x\r\n');
+  await until(() => server.connections === 1);
+  await sleep(20);
+  const stopped = server.stop();
+  await sleep(20);
+  socket.write('\r\n');
+  const answer = await ended;
+  assert.match(answer, /^HTTP\/1\.1 503 /);
+  assert.match(answer, /"code":"STOPPING"/);
+  assert.match(answer, /retry-after: 1/i);
+  await stopped;
 });

@@ -332,7 +332,10 @@ test('a port in use is one clear error', async () => {
   const { port } = await start();
   await assert.rejects(startEcho({}, {}, port), (error: CubeError) => {
     assert.equal(error.code, 'IO');
-    assert.match(error.message, /cannot listen on 127\.0\.0\.1:\d+: another process listens there/);
+    assert.match(
+      error.message,
+      /cannot listen on 127\.0\.0\.1:\d+: it is in use by another process/,
+    );
     return true;
   });
 });

@@ -1,5 +1,7 @@
 /** What the network tests share: a server with an echo method, and a raw connection to it. */
 import { connect, type Socket } from 'node:net';
+import { Readable } from 'node:stream';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { DEFAULT_SERVER_LIMITS, type ServerLimits } from '../../lib/core/limits.ts';
 import { createLogger } from '../../lib/platform/logs.ts';
 import { GrpcFront } from '../../lib/rpc/grpc-front.ts';
@@ -17,6 +19,13 @@ const echo: RpcHandler = (frame, response) => {
   response.output.append(bytes.subarray(payloadStart, payloadEnd));
   response.output.append(bytes.subarray(attachmentStart, attachmentEnd));
 };
+
+async function* endless(): AsyncGenerator<string> {
+  for (;;) {
+    yield 'on and on ';
+    await sleep(5);
+  }
+}
 
 export interface EchoServer {
   readonly server: OnePortServer;
@@ -39,6 +48,12 @@ export async function startEcho(
   const http = new HttpFront(all, logger);
   http.app.get('/hello', async () => 'hello');
   http.app.post('/echo', async (request) => request.body);
+  http.app.post('/lines', { config: { streams: true } }, async (request) => {
+    return Buffer.concat(await (request.body as Readable).toArray());
+  });
+  http.app.post('/endless', { config: { streams: true } }, (_request, reply) => {
+    reply.type('text/plain').send(Readable.from(endless()));
+  });
   http.app.get('/large', async () => Buffer.alloc(64 << 20));
   http.app.get('/slow', async () => {
     await new Promise((resolve) => setTimeout(resolve, 300));

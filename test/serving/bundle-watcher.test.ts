@@ -5,8 +5,10 @@ import { join } from 'node:path';
 import { it, type TestContext } from 'node:test';
 import type { Clock } from '../../lib/platform/clock.ts';
 import { createLogger } from '../../lib/platform/logs.ts';
-import { LoadedBundle } from '../../serving/bundle.ts';
-import { BundleWatcher, type WatcherStatus } from '../../serving/bundle-watcher.ts';
+import { LoadedBundle } from '../../serving/models/bundle.ts';
+import { BundleWatcher } from '../../serving/models/bundle-watcher.ts';
+import { ChannelSource } from '../../serving/models/channel-source.ts';
+import type { WatcherStatus } from '../../serving/models/watcher-status.ts';
 import { MemoryStore } from './memory-store.ts';
 import { BUNDLE, ToyBundle } from './toy-bundle.ts';
 import { ToyRepository } from './toy-service.ts';
@@ -23,7 +25,7 @@ class Follower {
   #slept: () => void = () => undefined;
   #asleep: () => void = () => undefined;
 
-  constructor(t: TestContext) {
+  constructor(t: TestContext, channels: readonly [string, ...string[]] = ['stable']) {
     this.toys = new ToyRepository(t);
     const { store, toys } = this;
     const logger = createLogger('test', 'silent');
@@ -42,7 +44,8 @@ class Follower {
         }),
     };
     this.watcher = new BundleWatcher({
-      ...{ repository: toys.repository, bundle: BUNDLE, channel: 'stable', pollMs: POLL_MS },
+      ...{ model: BUNDLE, source: new ChannelSource(toys.repository, BUNDLE, channels) },
+      pollMs: POLL_MS,
       ...{ logger, clock, load: (version) => LoadedBundle.load(source, version) },
     });
     t.after(() => this.watcher.stop());
@@ -148,4 +151,48 @@ it('there and back and there again: each switch is whole, nothing is lost', asyn
   await follower.poll(2);
   assert.deepEqual([follower.status.active, [...follower.status.held].sort()], ['1', ['1', '2']]);
   assert.deepEqual(follower.store.retired, []);
+});
+
+it('unloaded by hand it stays so, whatever the channel says, until it is loaded', async (t) => {
+  const follower = new Follower(t);
+  const { store, toys, watcher } = follower;
+  await follower.begin('1');
+  await watcher.unload();
+  assert.deepEqual([follower.status.unloaded, follower.status.held], [true, []]);
+  assert.throws(() => watcher.current, /it was unloaded; load it again/);
+  await toys.activate('2');
+  await follower.poll(3);
+  assert.deepEqual([follower.status.active, store.retired], [undefined, ['1']]);
+  await watcher.load();
+  assert.deepEqual([follower.status.active, follower.status.unloaded], ['2', false]);
+  store.absent.add('3');
+  await toys.activate('3');
+  await assert.rejects(watcher.load(), /toy was not loaded: .*3/);
+  assert.equal(watcher.current.version, '2');
+});
+
+it('channels that want one version share it, and each answers by its name', async (t) => {
+  const follower = new Follower(t, ['stable', 'canary']);
+  const { store, toys, watcher } = follower;
+  await follower.begin('1', '2');
+  const label = (name: string): string => watcher.labelled(name).version;
+  assert.throws(() => label('canary'), /no version of toy \(channel canary\) is served/);
+  await toys.activate('2', 'canary');
+  await follower.poll();
+  assert.equal(watcher.labelled('canary'), watcher.current);
+  await toys.activate('3', 'canary');
+  await follower.poll();
+  assert.deepEqual([label('stable'), label('canary')], ['2', '3']);
+  assert.deepEqual(follower.status.held, ['2', '1', '3']);
+  assert.equal(watcher.versioned('1').version, '1');
+  await toys.activate('3');
+  await follower.poll();
+  assert.equal(watcher.current, watcher.labelled('canary'));
+  while (store.retired.length === 0) await new Promise((resolve) => setTimeout(resolve, 5));
+  assert.deepEqual(store.retired, ['1']);
+  assert.throws(
+    () => watcher.versioned('1'),
+    /version "1" of toy is not served here \(served: 2, 3\)/,
+  );
+  assert.throws(() => label('blue'), /label "blue" of toy is not followed here/);
 });

@@ -37,6 +37,14 @@ const badBodies: [string, string, number, RegExp][] = [
   ['/v1/ctr:predict', '{"rows":[{"I1":"5"}]}', 400, /rows\[0\]\.I1: expected a finite number/],
   ['/v1/ctr:predict', '{"rows":[{"C9":"5"}]}', 400, /rows\[0\]\.C9.*no feature of this name/],
   ['/v1/ctr:predict', '{"rows":[{"C1":9007199254740993}]}', 400, /rows\[0\]\.C1/],
+  ['/v1/ctr:predict', '{"rows":[{"I1":1e999}]}', 400, /rows\[0\]\.I1: .*got Infinity/],
+  [
+    '/v1/ctr:predict',
+    '{"rows":[{"dense":[1,2],"categorical":["a","b","c"],"C1":"d"}]}',
+    400,
+    /rows\[0\]\.C1: expected nothing: the row gives its features by position/,
+  ],
+  ['/v1/%ff', '{}', 400, /not a valid url/],
   ['/v2/models/other/infer', infer(categorical, dense), 404, /model "other" is not served/],
   [`/v2/models/${BUNDLE}/versions/9/infer`, infer(categorical), 404, /served: 1/],
   [inferPath, infer(), 400, /inputs: expected an array of at least 1/],
@@ -44,8 +52,44 @@ const badBodies: [string, string, number, RegExp][] = [
   [inferPath, infer(categorical), 400, /an input dense too/],
   [inferPath, infer(categorical, categorical), 400, /each input once/],
   [inferPath, infer(tensor('ids', 'INT64', [1], [1])), 400, /name: expected one of/],
-  [inferPath, infer(tensor('dense', 'FP64', [1, 2], [1, 2])), 400, /datatype/],
-  [inferPath, infer(tensor('dense', 'FP32', [1, 3], [1, 2, 3])), 400, /shape.*\[rows, 2\]/],
+  [
+    inferPath,
+    infer(categorical, dense, tensor('C2', 'BYTES', [1], ['x'])),
+    400,
+    /"C2": name: expected nothing beside the input categorical/,
+  ],
+  [
+    inferPath,
+    infer(categorical, dense, tensor('I2', 'FP32', [1], [1])),
+    400,
+    /"I2": name: expected nothing beside the input dense/,
+  ],
+  [inferPath, infer(tensor('dense', 'INT32', [1, 2], [1.5, 2])), 400, /dense, value 0.*1\.5/],
+  [inferPath, infer(tensor('dense', 'INT8', [1, 2], [1, 128])), 400, /value 1.*-128\.\.127/],
+  [
+    inferPath,
+    infer(categorical, dense).replace('}]}', '}],"parameters":{"detail":"true"}}'),
+    400,
+    /detail: expected true or false, got "true"/,
+  ],
+  [
+    inferPath,
+    infer(categorical, tensor('dense', 'BOOL', [1, 2], [1, 2])),
+    400,
+    /"dense": datatype/,
+  ],
+  [
+    inferPath,
+    infer(categorical, tensor('dense', 'FP33', [1, 2], [1, 2])),
+    400,
+    /"dense": datatype/,
+  ],
+  [
+    inferPath,
+    infer(categorical, tensor('dense', 'FP32', [1, 3], [1, 2, 3])),
+    400,
+    /shape.*\[rows, 2\]/,
+  ],
   [inferPath, infer(tensor('dense', 'FP32', [0, 2], [])), 400, /shape\[0\]/],
   [inferPath, infer(tensor('dense', 'FP32', [2, 2], [1, 2])), 400, /4 values/],
   [inferPath, infer(categorical, tensor('dense', 'FP32', [1, 2], [1, 'x'])), 400, /value 1/],
@@ -56,8 +100,13 @@ const badBodies: [string, string, number, RegExp][] = [
     400,
     /keys, value 1.*64-bit/,
   ],
-  [inferPath, `{"inputs":[],"outputs":[{"name":"x"}]}`, 400, /outputs\[0\]\.name.*prob/],
-  ['/v2/nothing', '{}', 404, /no such door/],
+  [
+    inferPath,
+    infer(categorical, dense).replace('}]}', '}],"outputs":[{"name":"x"}]}'),
+    400,
+    /outputs\[0\]\.name.*prob/,
+  ],
+  ['/v2/nothing', '{}', 404, /Fail to find method on POST .v2.nothing .try/],
 ];
 
 it('is refused with one clear error, and the next request is answered', async (t) => {
@@ -78,9 +127,9 @@ it('is refused with one clear error, and the next request is answered', async (t
     await serving.post(ctr, good, { 'content-type': 'text/plain' }),
     await serving.post(ctr, good, { ...headers, 'timeout-ms': 'soon' }),
     await serving.post(ctr, Uint8Array.of(0xff, 0xfe, 9), headers),
-    await serving.post(inferPath, '{}', { 'inference-header-content-length': '2' }),
+    await serving.post(inferPath, '{}', { 'inference-header-content-length': '3' }),
   ];
-  const errors = [/Content-Type "text\/plain"/, /timeout-ms/, /not UTF-8/, /binary tensor/];
+  const errors = [/Content-Type "text\/plain"/, /timeout-ms/, /not UTF-8/, /Inference-Header/];
   others.forEach(({ status, body }, i) => {
     assert.match(body.error, errors[i]!);
     assert.equal(status, 400);

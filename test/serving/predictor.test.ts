@@ -6,14 +6,14 @@ import { CubeError, type ErrorCode } from '../../lib/core/errors.ts';
 import { parseTsvRows } from '../../lib/core/features.ts';
 import { createLogger } from '../../lib/platform/logs.ts';
 import { openRepository } from '../../lib/repository/repository.ts';
-import { LoadedBundle } from '../../serving/bundle.ts';
-import { type DegradationPolicy, Predictor } from '../../serving/predictor.ts';
+import type { DegradationPolicy } from '../../serving/engine/batching.ts';
+import { Predictor } from '../../serving/engine/predictor.ts';
+import { LoadedBundle } from '../../serving/models/bundle.ts';
 import { temporaryFolder } from '../repository/fixtures.ts';
 import { FATAL_VALUE } from './dying-worker.ts';
 import { MemoryStore } from './memory-store.ts';
 import { BUNDLE, keyOf, ToyBundle, type ToyRow, toTsv, toyRows } from './toy-bundle.ts';
 
-const FAIL: DegradationPolicy = { onUnavailable: 'fail', maxUnavailableShare: 0 };
 const DEFAULT: DegradationPolicy = { onUnavailable: 'default', maxUnavailableShare: 0 };
 const logger = createLogger('test', 'silent');
 
@@ -21,16 +21,12 @@ interface Bench {
   readonly toy: ToyBundle;
   readonly store: MemoryStore;
   readonly bundle: LoadedBundle;
-  predict(
-    rows: readonly ToyRow[],
-    policy?: DegradationPolicy,
-    timeoutMs?: number,
-  ): ReturnType<Predictor['predict']>;
+  predict(rows: readonly ToyRow[], timeoutMs?: number): ReturnType<Predictor['predict']>;
 }
 
 async function makeBench(
   t: TestContext,
-  options: { instances?: number; workerScript?: URL } = {},
+  options: { instances?: number; workerScript?: URL; policy?: DegradationPolicy } = {},
 ): Promise<Bench> {
   const toy = new ToyBundle({ version: '1', seed: 5, wide: true });
   const folder = temporaryFolder(t);
@@ -45,10 +41,11 @@ async function makeBench(
     toy,
     store,
     bundle,
-    predict(rows, policy = FAIL, timeoutMs = 20_000) {
+    predict(rows, timeoutMs = 20_000) {
       const columns = parseTsvRows(toTsv(rows), bundle.features, 100_000);
-      const predictor = new Predictor({ store, policy });
-      return predictor.predict(bundle, columns, performance.now() + timeoutMs);
+      return new Predictor().predict(bundle, columns, {
+        deadlineMs: performance.now() + timeoutMs,
+      });
     },
   };
 }
@@ -102,13 +99,17 @@ it('fails when a shard is down, or answers degraded with counts: a score is neve
   await rejects(bench.predict(rows), 'UNAVAILABLE', message);
   const share = down / all.length;
   const under = { onUnavailable: 'fail', maxUnavailableShare: share - 0.001 } as const;
-  await rejects(bench.predict(rows, under), 'UNAVAILABLE', message);
+  const strict = await makeBench(t, { policy: under });
+  strict.store.isDown = bench.store.isDown;
+  await rejects(strict.predict(rows), 'UNAVAILABLE', message);
   for (const policy of [{ ...under, maxUnavailableShare: share }, DEFAULT]) {
-    const { degraded, unavailable } = await bench.predict(rows, policy);
+    const lenient = await makeBench(t, { policy });
+    lenient.store.isDown = bench.store.isDown;
+    const { degraded, unavailable } = await lenient.predict(rows);
     assert.deepEqual({ degraded, unavailable }, { degraded: true, unavailable: down });
   }
   bench.store.isDown = () => false;
-  const whole = await bench.predict(rows, DEFAULT);
+  const whole = await bench.predict(rows);
   assert.deepEqual([whole.degraded, whole.unavailable], [false, 0]);
 });
 
@@ -128,7 +129,7 @@ it('ends at the deadline, and answers the next request', async (t) => {
   const bench = await makeBench(t);
   const { promise, resolve } = withResolvers();
   bench.store.gate = promise;
-  await rejects(bench.predict(toyRows(3), FAIL, 20), 'DEADLINE_EXCEEDED', /deadline/);
+  await rejects(bench.predict(toyRows(3), 20), 'DEADLINE_EXCEEDED', /deadline/);
   resolve();
   await assertScores(bench, toyRows(3));
 });
@@ -138,11 +139,15 @@ it("a worker's death fails exactly its batch, retryably; it is replaced", async 
   const bench = await makeBench(t, { instances: 2, workerScript });
   const columns = parseTsvRows(toTsv(toyRows(1)), bench.bundle.features, 1);
   columns.dense[0] = FATAL_VALUE;
-  const predictor = new Predictor({ store: bench.store, policy: FAIL });
+  const predictor = new Predictor();
   for (let death = 1; death <= 3; death++) {
     const deadlineMs = performance.now() + 20_000;
+    const dying = predictor.predict(bench.bundle, columns, { deadlineMs });
+    dying.catch(() => undefined);
+    // In a batch of its own: what comes later is merged with it no more.
+    await new Promise((resolve) => setImmediate(() => setImmediate(resolve)));
     const [doomed, ...others] = await Promise.allSettled([
-      predictor.predict(bench.bundle, columns, deadlineMs),
+      dying,
       ...Array.from({ length: 8 }, (_, i) => assertScores(bench, toyRows(50, i))),
     ]);
     assert.equal(doomed!.status, 'rejected');

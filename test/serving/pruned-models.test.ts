@@ -166,11 +166,11 @@ test('ids by the names of their inputs, below zero too; weights in a file of the
   }
   const wrong: readonly (readonly [unknown, RegExp])[] = [
     [inputs.slice(1), /an input price too/],
-    [[...inputs, inputs[0]], /at most 3/],
+    [[...inputs, inputs[0]], /each input once/],
     [[inputs[0], inputs[0], inputs[1]], /each input once/],
     [one('9223372036854775808'), /input user, value 0/],
-    [[{ ...inputs[0], shape: [rows, 3] }], /\[rows, 2\]/],
-    [[{ ...inputs[2], datatype: 'FP32' }], /INT64/],
+    [[{ ...inputs[0], shape: [rows, 3] }], /price.*expected 210 values/],
+    [[inputs[0], inputs[1], { ...inputs[2], datatype: 'FP32' }], /INT64/],
     [[inputs[0], inputs[1], one('1')[2]], /as many rows/],
     [[{ name: 'keys', datatype: 'INT64', shape: [1, 4], data: [1, 2, 3, 4] }], /history/],
   ];
@@ -202,6 +202,59 @@ test('one matrix of ids and dense values', async (t) => {
   assert.equal(status, 200, JSON.stringify(body));
   assert.equal(body.parameters.unseen, 0);
   checkScores(body.outputs[0].data, prob!);
+  assert.equal(await serving.stop(), 0);
+});
+
+test('bags: a list of ids and the places where they begin, over KServe and TensorFlow Serving', async (t) => {
+  const folder = temporaryFolder(t);
+  const bytes = readFileSync(
+    new URL('../../../data/golden/models/bag-mean-13.onnx', import.meta.url),
+  );
+  writeFileSync(join(folder, 'model.onnx'), bytes);
+  const sizes = Array.from({ length: 70 }, (_, i) => (i * 5) % 7);
+  const ids = sizes.flatMap((size, i) => Array.from({ length: size }, (_, k) => (i * 3 + k) % 10));
+  const offsets = sizes.map((_, i) => sizes.slice(0, i).reduce((sum, size) => sum + size, 0));
+  const full = await OnnxModel.load(bytes);
+  const integers = (data: readonly number[]): OnnxTensor => {
+    return { dtype: 'int64', data: BigInt64Array.from(data, BigInt), dims: [data.length] };
+  };
+  const { y } = await full.run({ ids: integers(ids), offsets: integers(offsets) });
+  await full.release();
+  const { serving } = await serve(t, folder);
+  const { body: about } = await serving.get('/v2/models/ctr');
+  assert.deepEqual(about.inputs, [
+    { name: 'ids', datatype: 'INT64', shape: [-1] },
+    { name: 'offsets', datatype: 'INT64', shape: [-1] },
+  ]);
+  const list = (name: string, data: readonly unknown[], shape = [data.length]): object => {
+    return { name, datatype: 'INT64', shape, data };
+  };
+  const { status, body } = await infer(serving, [list('ids', ids), list('offsets', offsets)]);
+  assert.equal(status, 200, JSON.stringify(body));
+  checkScores(body.outputs[0].data, y!);
+  const tfs = await serving.post(
+    '/v1/models/ctr:predict',
+    JSON.stringify({ inputs: { ids, offsets } }),
+  );
+  assert.equal(tfs.status, 200, JSON.stringify(tfs.body));
+  checkScores((Object.values(tfs.body)[0] as number[][]).flat(), y!);
+  const empty = await infer(serving, [list('ids', []), list('offsets', [0, 0])]);
+  assert.equal(empty.status, 200, JSON.stringify(empty.body));
+  const wrong: readonly (readonly [readonly object[], RegExp])[] = [
+    [[list('ids', ids)], /an input offsets too/],
+    [[list('ids', ids), list('offsets', [])], /at least one row/],
+    [[list('ids', ids), list('offsets', [1, 2])], /offsets.*value 0: expected a place in 0..0/],
+    [[list('ids', [1, 2]), list('offsets', [0, 3])], /value 1: expected a place in 0..2/],
+    [[list('ids', [1, 2]), list('offsets', [0, 2, 1])], /value 2: expected a place in 2..2/],
+    [[list('ids', [1, 2]), list('offsets', ['0', '-1'])], /value 1: expected a place/],
+    [[list('ids', [1, 2], [2, 1]), list('offsets', [0, 1])], /ids.*expected \[ids\]/],
+    [[list('ids', [1]), list('offsets', new Array(10_001).fill(0))], /10001 rows in one request/],
+  ];
+  for (const [bad, reason] of wrong) {
+    const answer = await infer(serving, bad);
+    assert.ok(answer.status === 400 || answer.status === 413, JSON.stringify(answer.body));
+    assert.match(JSON.stringify(answer.body), reason);
+  }
   assert.equal(await serving.stop(), 0);
 });
 

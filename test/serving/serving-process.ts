@@ -24,7 +24,9 @@ export class ServingProcess {
 
   /** Starts and waits for the line that says where it listens. */
   static async start(t: TestContext, flags: readonly string[]): Promise<ServingProcess> {
-    const child = spawn(process.execPath, [MAIN, '--port', '0', '--poll-ms', '50', ...flags], {
+    // A file says it for each of its models.
+    const poll = flags.includes('--config') ? [] : ['--poll-ms', '50'];
+    const child = spawn(process.execPath, [MAIN, '--port', '0', ...poll, ...flags], {
       stdio: ['ignore', 'ignore', 'pipe'],
     });
     const serving = new ServingProcess(child);

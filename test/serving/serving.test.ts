@@ -135,8 +135,11 @@ it('says what it is', async (t) => {
     'hypercube_serving_requests_total{door="ctr",code="OK"} 1',
     'hypercube_serving_requests_total{door="ctr",code="INVALID_ARGUMENT"} 1',
     'hypercube_serving_rows_total 5',
-    'hypercube_serving_version_active{model="toy",version="7"} 1',
+    'hypercube_serving_version_active{model="toy",version="7",channel="stable"} 1',
     'hypercube_serving_model_instances{state="alive"} 2',
+    'hypercube_engine_batches_total{model="toy",version="7",rows="8"} 1',
+    'nv_inference_request_success{model="toy",version="7"} 1',
+    'nv_inference_exec_count{model="toy",version="7"} 1',
   ]) {
     assert.ok(metrics.includes(line), `${line}\n${metrics}`);
   }

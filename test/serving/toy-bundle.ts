@@ -4,9 +4,15 @@
  * the score.
  */
 import { createHash } from 'node:crypto';
+import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import xxhash from 'xxhash-wasm';
-import type { LayerRef, Manifest, TableRef } from '../../lib/core/manifest.ts';
+import {
+  formatManifest,
+  type LayerRef,
+  type Manifest,
+  type TableRef,
+} from '../../lib/core/manifest.ts';
 import {
   type DenseFeature,
   type Slot,
@@ -207,6 +213,14 @@ export class ToyBundle {
     };
     return { manifest, files: all, layers: written.flatMap(({ layers }) => layers) };
   }
+}
+
+/** Writes a version into a folder of its own, as an export is. @param layers the folder of its layers, seen from there */
+export function exportTo(toy: ToyBundle, folder: string, layers: string): void {
+  for (const made of [folder, join(folder, layers)]) mkdirSync(made, { recursive: true });
+  const { manifest, files } = toy.publication(join(folder, layers));
+  for (const [path, bytes] of files) writeFileSync(join(folder, path), bytes);
+  writeFileSync(join(folder, 'manifest.json'), formatManifest(manifest));
 }
 
 function writeTable(

@@ -24,8 +24,8 @@ export class ToyRepository {
     await this.repository.publish(toy.publication(join(this.folder, 'layers'), files));
   }
 
-  async activate(version: string): Promise<void> {
-    await this.repository.activate(BUNDLE, 'stable', { version, by: 'test', reason: 'test' });
+  async activate(version: string, channel = 'stable'): Promise<void> {
+    await this.repository.activate(BUNDLE, channel, { version, by: 'test', reason: 'test' });
   }
 
   async rollback(): Promise<void> {

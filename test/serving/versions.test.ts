@@ -25,7 +25,7 @@ it('switch and switch back without a failed or mixed answer', async (t) => {
   assert.match(metrics, /hypercube_serving_version_switches_total\{to="2"\} 1/);
   assert.equal(await serving.stop(), 0);
   const count = (text: string): number => serving.log.filter((line) => line.includes(text)).length;
-  assert.equal(count('"msg":"filling"'), 2, 'going back loads nothing');
+  assert.equal(count('"msg":"filled"'), 2, 'going back loads nothing');
   assert.equal(count('"msg":"version retired"'), 1, 'the quarantined version goes, no other');
 });
 

@@ -1,33 +1,36 @@
 /** The command line of ctr-client: rows in, traffic, report out. */
-import { dirname } from 'node:path';
-import { CubeError } from '../../lib/core/errors.ts';
 import { type Command, createCli, integerBetween, Option, runCli } from '../../lib/platform/cli.ts';
-import { isFolder, makeFolder, replaceFile } from '../../lib/platform/files.ts';
-import { startProgress } from '../../lib/platform/progress.ts';
-import { Endpoint } from './endpoint.ts';
-import { makeReport, predictionsCsv, type Report, reportText } from './report.ts';
-import { type RowsFile, readRowsFile } from './rows-file.ts';
-import { Traffic, type TrafficResult } from './traffic.ts';
-
-interface Flags {
-  readonly rows: string;
-  readonly endpoint: string;
-  readonly batch: number;
-  readonly concurrency: number;
-  readonly limit: number;
-  readonly output?: string;
-  readonly json?: boolean;
-}
+import { runComparison } from './comparison-run.ts';
+import {
+  BATCH_MAX,
+  CONCURRENCY_MAX,
+  type Flags,
+  parseAddress,
+  parseAxis,
+  parseChartPath,
+  parseDifference,
+  parseRate,
+  parseSeconds,
+} from './flags.ts';
+import { runMatrix } from './matrix-run.ts';
+import { PROTOCOLS } from './protocols/open-caller.ts';
+import { Session } from './session.ts';
+import { runOnce } from './single-run.ts';
 
 const ROWS_MAX = 2 ** 31;
+const TIMEOUT_MS_MAX = 600_000;
 
 const EXAMPLES = `
 Examples:
-  ctr-client --rows data/demo/rows.tsv --endpoint http://127.0.0.1:8080
-  ctr-client --rows rows.tsv --endpoint http://127.0.0.1:8080 --batch 1 --concurrency 16 --limit 1000
-  ctr-client --rows rows.tsv --endpoint http://127.0.0.1:8080 --output predictions.csv --json
+  ctr-client --rows data/demo/rows.tsv --endpoint 127.0.0.1:8080
+  zcat day_23.gz | ctr-client --rows - --endpoint 127.0.0.1:8080 --limit 1000000 --output scores.tsv
+  ctr-client --rows rows.tsv --endpoint 127.0.0.1:8080 --rps 500 --batch 40 --concurrency 64 --warm-up 5 --duration 60
+  ctr-client --rows rows.tsv --endpoint 127.0.0.1:8080 --matrix batch=1,8,64 concurrency=1,4,16 --duration 10 --chart matrix.html
+  ctr-client --rows golden.jsonl --endpoint 127.0.0.1:8080 --against 127.0.0.1:9292
+  ctr-client --rows rows.tsv --endpoint 127.0.0.1:9292 --protocol paddle --slots slots.json
 
-Exit code 1 when a request failed, or an answer mixed versions of graph and tables.`;
+Exit code 1 when more requests failed than --max-errors, scores differ by more than --max-diff, or an answer mixed versions of
+graph and tables; 2 for wrong usage; 130 when interrupted, with the figures up to then.`;
 
 /** @returns the exit code */
 export function run(argv?: readonly string[]): Promise<number> {
@@ -35,78 +38,68 @@ export function run(argv?: readonly string[]): Promise<number> {
 }
 
 function createProgram(): Command {
-  return createCli('ctr-client', 'Sends Criteo-format rows to serving; reports speed and quality.')
-    .requiredOption('--rows <file>', 'tab-separated rows: [label,] dense, categorical')
-    .requiredOption('--endpoint <url>', 'where serving listens, such as http://127.0.0.1:8080')
-    .option('--batch <rows>', 'rows in a request', integerBetween(1, 10_000), 64)
-    .option('--concurrency <number>', 'requests in flight', integerBetween(1, 1_000), 4)
+  const program = createCli(
+    'ctr-client',
+    'Sends rows to serving; measures speed and quality, draws them, and compares two endpoints.',
+  );
+  addWhat(program);
+  addPace(program);
+  addResults(program);
+  return program.addHelpText('after', EXAMPLES).action(predict);
+}
+
+function addWhat(program: Command): void {
+  program
+    .requiredOption('--rows <file>', 'tab-separated or JSON rows, one a line; - is standard input')
+    .requiredOption('--endpoint <address>', 'serving, as host:port or a URL', parseAddress)
+    .addOption(
+      new Option('--protocol <name>', 'how to ask').choices(PROTOCOLS).default(PROTOCOLS[0]),
+    )
+    .option('--model <name>', 'where several are served; the first one if left out')
+    .option('--slots <file>', 'slots.json of the model: names and scaling, which paddle needs')
     .addOption(
       new Option('--limit <rows>', 'take only the first rows')
         .argParser(integerBetween(1, ROWS_MAX))
         .default(ROWS_MAX, 'all'),
-    )
-    .option('--output <file>', 'write row,label,probability,version as CSV')
-    .option('--json', 'print the report as JSON')
-    .addHelpText('after', EXAMPLES)
-    .action(predictFile);
-}
-
-async function predictFile(flags: Flags): Promise<void> {
-  const endpoint = new Endpoint(flags.endpoint, flags.concurrency);
-  try {
-    const { columns } = await endpoint.modelShape();
-    if (flags.output !== undefined) checkOutput(flags.output);
-    const rows = readRowsFile(flags.rows, columns, flags.limit);
-    const result = await sendRows(endpoint, rows, flags);
-    const report = makeReport(rows, result);
-    process.stdout.write(flags.json === true ? `${JSON.stringify(report)}\n` : reportText(report));
-    checkAnswers(report, flags.output);
-    if (flags.output !== undefined) replaceFile(flags.output, predictionsCsv(rows, result));
-  } finally {
-    endpoint.close();
-  }
-}
-
-async function sendRows(
-  endpoint: Endpoint,
-  { lines }: RowsFile,
-  flags: Flags,
-): Promise<TrafficResult> {
-  const progress = startProgress('predicting', lines.length, 'rows');
-  try {
-    const traffic = new Traffic(endpoint, {
-      lines,
-      batchRows: flags.batch,
-      concurrency: flags.concurrency,
-      onRows: progress.update,
-    });
-    return await traffic.go();
-  } finally {
-    progress.stop();
-  }
-}
-
-/** Told before the rows are sent, not after. @throws CubeError when no file can be written there */
-function checkOutput(path: string): void {
-  if (isFolder(path)) {
-    throw new CubeError('CONFLICT', `--output ${path} is a folder; name a file in it`);
-  }
-  makeFolder(dirname(path));
-}
-
-/** @throws CubeError when the answers are not all there, or not all whole */
-function checkAnswers({ rows, rowsPredicted, mixedVersions, failures }: Report, output?: string) {
-  if (mixedVersions > 0) {
-    throw new CubeError(
-      'CONFLICT',
-      `${mixedVersions} answers mixed versions of graph and tables: this must never happen`,
     );
+}
+
+function addPace(program: Command): void {
+  program
+    .option('--batch <rows>', 'rows in a request', integerBetween(1, BATCH_MAX), 64)
+    .option('--concurrency <number>', 'requests in flight', integerBetween(1, CONCURRENCY_MAX), 4)
+    .option('--rps <number>', 'requests due a second, latency counted from then', parseRate)
+    .option('--duration <seconds>', 'send the rows again and again for so long', parseSeconds)
+    .option('--warm-up <seconds>', 'before the run, not counted', parseSeconds, 0)
+    .option('--timeout-ms <ms>', 'of a request', integerBetween(1, TIMEOUT_MS_MAX), 60_000)
+    .addOption(
+      new Option('--matrix <axes...>', 'a run for each of batch=1,8,64 concurrency=1,4,16')
+        .argParser(parseAxis)
+        .conflicts(['against', 'rps', 'output']),
+    )
+    .addOption(
+      new Option('--against <address>', 'ask this one too, and compare')
+        .argParser(parseAddress)
+        .conflicts(['rps', 'output']),
+    );
+}
+
+function addResults(program: Command): void {
+  program
+    .option('--max-errors <number>', 'requests that may fail', integerBetween(0, ROWS_MAX), 0)
+    .option('--max-diff <number>', "what a row's two scores may differ by", parseDifference, 1e-5)
+    .option('--output <file>', 'write row, label, probability and version as TSV')
+    .option('--chart <file>', 'draw the figures: .svg, or .html with the tables', parseChartPath)
+    .option('--json', 'print the report as JSON');
+}
+
+async function predict(flags: Flags): Promise<void> {
+  const session = await Session.open(flags);
+  try {
+    if (flags.matrix !== undefined) await runMatrix(session);
+    else if (flags.against !== undefined) await runComparison(session);
+    else await runOnce(session);
+  } finally {
+    session.close();
   }
-  if (rowsPredicted === rows) return;
-  const [code = 'INTERNAL', failure] = Object.entries(failures)[0] ?? [];
-  const unwritten = output === undefined ? '' : `; ${output} is not written`;
-  throw new CubeError(
-    'UNAVAILABLE',
-    `${rows - rowsPredicted} of ${rows} rows were not predicted (${code}: ${failure?.first})${unwritten}`,
-  );
 }

@@ -1,5 +1,7 @@
 /** The options of cube-builder that say what is built and how, and what they ask for together. */
+
 import { availableParallelism } from 'node:os';
+import { CHAIN_LAYERS_MAX } from '../../lib/core/limits.ts';
 import { TABLE_DTYPES, type TableDtype } from '../../lib/core/manifest.ts';
 import {
   byteCount,
@@ -14,7 +16,6 @@ import { isPrunedFolder } from './pruned-model.ts';
 import { addInputOptions, type InputOptions, inputSpecOf } from './sources/input-options.ts';
 
 const CHAIN_MAX_DEFAULT = 8;
-export const LAYERS_MAX = 64;
 const MEMORY_BYTES_MIN = 16 << 20;
 const MEMORY_BYTES_DEFAULT = 2 ** 31;
 export const THREADS_MAX = 256;
@@ -105,7 +106,7 @@ export function addResourceOptions(command: Command): Command {
     .option(
       '--chain-max <n>',
       `layers of a shard at most, a base and deltas (${CHAIN_MAX_DEFAULT})`,
-      integerBetween(1, LAYERS_MAX),
+      integerBetween(1, CHAIN_LAYERS_MAX),
     );
 }
 

@@ -2,15 +2,17 @@
  * A build in YAML (docs/builder.md): several tables, each with its input and options, under the names that the flags have.
  * Flags go before the file's own values, paths are relative to the file.
  */
+
 import { dirname, resolve } from 'node:path';
 import { DIM_MAX, SHARD_NUM_MAX } from '../../lib/core/layer-format.ts';
+import { CHAIN_LAYERS_MAX } from '../../lib/core/limits.ts';
 import { TABLE_DTYPES } from '../../lib/core/manifest.ts';
 import { checkName } from '../../lib/core/names.ts';
 import { readText } from '../../lib/platform/files.ts';
+import { parseYaml, type YamlNode } from '../../lib/platform/yaml-node.ts';
 import {
   type BuildOptions,
   checkedShards,
-  LAYERS_MAX,
   memoryOption,
   originOf,
   parentOf,
@@ -23,7 +25,6 @@ import {
 } from './build-options.ts';
 import type { BuildRequest, TableRequest } from './build-request.ts';
 import { INPUT_FORMATS, VALUE_FORMATS } from './sources/row-source.ts';
-import { parseSpec, type SpecNode } from './spec-node.ts';
 
 const SPEC_BYTES_MAX = 4 << 20;
 
@@ -72,13 +73,13 @@ const TABLE_FLAGS: readonly (keyof BuildOptions)[] = [
 
 export type SpecRequest = BuildRequest & { readonly outputPath: string | undefined };
 
-type Fields = ReadonlyMap<string, SpecNode>;
+type Fields = ReadonlyMap<string, YamlNode>;
 
 /** @throws CubeError INVALID_ARGUMENT with file, line and column */
 export function readBuildSpec(path: string, flags: BuildOptions, usage: Usage): SpecRequest {
   const given = TABLE_FLAGS.find((flag) => flags[flag] !== undefined);
   if (given !== undefined) usage(`with --spec, tables and their options are in ${path}`);
-  const root = parseSpec(readText(path, SPEC_BYTES_MAX), path);
+  const root = parseYaml(readText(path, SPEC_BYTES_MAX), path);
   const fields = root.fields(FIELDS);
   const options = { ...commonOf(fields, dirname(path)), ...definedOf(flags) };
   const need = (value: string | undefined, name: string): string =>
@@ -106,17 +107,17 @@ function definedOf(flags: BuildOptions): BuildOptions {
   return Object.fromEntries(Object.entries(flags).filter(([, value]) => value !== undefined));
 }
 
-function optional<T>(fields: Fields, name: string, read: (node: SpecNode) => T): T | undefined {
+function optional<T>(fields: Fields, name: string, read: (node: YamlNode) => T): T | undefined {
   const node = fields.get(name);
   return node === undefined ? undefined : read(node);
 }
 
-function named(what: string): (node: SpecNode) => string {
+function named(what: string): (node: YamlNode) => string {
   return (node) => node.parsed((text) => checkName(text, what));
 }
 
 function commonOf(fields: Fields, folder: string): BuildOptions {
-  const path = (node: SpecNode): string => resolve(folder, node.string());
+  const path = (node: YamlNode): string => resolve(folder, node.string());
   return definedOf({
     bundle: optional(fields, 'bundle', named('bundle')),
     curVersion: optional(fields, 'cur-version', named('version')),
@@ -128,14 +129,14 @@ function commonOf(fields: Fields, folder: string): BuildOptions {
     golden: optional(fields, 'golden', path),
     memory: optional(fields, 'memory', (node) => node.parsed(memoryOption)),
     threads: optional(fields, 'threads', (node) => node.integer(1, THREADS_MAX)),
-    chainMax: optional(fields, 'chain-max', (node) => node.integer(1, LAYERS_MAX)),
+    chainMax: optional(fields, 'chain-max', (node) => node.integer(1, CHAIN_LAYERS_MAX)),
   } as BuildOptions);
 }
 
-function readTable(node: SpecNode, folder: string, jobMode: 'base' | 'delta'): TableRequest {
+function readTable(node: YamlNode, folder: string, jobMode: 'base' | 'delta'): TableRequest {
   const fields = node.fields(TABLE_FIELDS);
-  const strings = (list: SpecNode): string[] => list.itemsOrOne().map((item) => item.string());
-  const paths = (list: SpecNode): string[] => strings(list).map((path) => place(path, folder));
+  const strings = (list: YamlNode): string[] => list.itemsOrOne().map((item) => item.string());
+  const paths = (list: YamlNode): string[] => strings(list).map((path) => place(path, folder));
   const options = definedOf({
     format: optional(fields, 'format', (field) => field.oneOf(INPUT_FORMATS)),
     keyColumn: optional(fields, 'key-column', (field) => field.string()),

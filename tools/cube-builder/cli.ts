@@ -25,6 +25,7 @@ import { readBuildSpec } from './build-spec.ts';
 import { compactRequest } from './compact.ts';
 import { type BuildReport, formatReport, sealedReport } from './report.ts';
 import { sealVersion } from './seal.ts';
+import { type WholeGraphOptions, wholeGraph } from './whole-graph.ts';
 
 const EXAMPLES = `
 Examples:
@@ -68,6 +69,18 @@ Example:
   cube-builder compact --version 9 --cur-version 10 --output-path /srv/models --bundle ads
 `;
 
+const GRAPH_EXAMPLES = `
+Example:
+  cube-builder graph --model model.onnx --features features.json --output-path repo --bundle small --cur-version 1
+  cube-agent activate --repository repo --bundle small --version 1
+  serving --repository repo --bundle small --store none
+`;
+
+interface GraphOptions extends Omit<WholeGraphOptions, 'bundle'> {
+  readonly outputPath?: string;
+  readonly bundle?: string;
+}
+
 interface SealOptions {
   readonly outputPath?: string;
   readonly bundle?: string;
@@ -105,6 +118,7 @@ export function run(argv?: readonly string[]): Promise<number> {
   addSeal(program);
   addDiff(program);
   addCompact(program);
+  addGraph(program);
   return runCli(program, argv);
 }
 
@@ -205,6 +219,28 @@ function addCompact(program: Command): void {
       const repository = openRepository(folder);
       const request = await compactRequest(repository, { ...options, bundle });
       await build(request, { ...options, outputPath: folder }, usage);
+    });
+}
+
+function addGraph(program: Command): void {
+  const command = program
+    .command('graph')
+    .description('Publishes a graph as it is, its embeddings inside: a version without tables.')
+    .requiredOption('--model <file>', 'the trained model in ONNX');
+  addTargetOptions(command)
+    .requiredOption('--cur-version <name>', 'the version', nameOption('version'))
+    .option(
+      '--features <file>',
+      'features.json of the training script; without it requests are of ids',
+    )
+    .option('--golden <file>', 'golden requests to publish with the version')
+    .addHelpText('after', GRAPH_EXAMPLES)
+    .action(async (options: GraphOptions) => {
+      const { folder, bundle } = targetOf(options, usageOf(command));
+      const version = await wholeGraph({ ...options, bundle });
+      const { published } = await (await openTarget(folder)).publish({ ...version, layers: [] });
+      const how = published ? 'is published' : 'was published already';
+      process.stdout.write(`${bundle} ${options.curVersion} ${how}: a graph without tables\n`);
     });
 }
 

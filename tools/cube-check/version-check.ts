@@ -3,6 +3,7 @@ import { CubeError } from '../../lib/core/errors.ts';
 import { type Manifest, shardNumOf, type TableRef } from '../../lib/core/manifest.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
 import {
+  isManifestSignature,
   layerPath,
   manifestPath,
   versionFilePath,
@@ -110,12 +111,12 @@ async function checkFiles(scope: VersionScope, manifest: Manifest): Promise<void
   await noteOthers(scope, manifest);
 }
 
-/** Files that the manifest does not list: nobody reads them. */
+/** Files that the manifest does not list, and that do not sign it: nobody reads them. */
 async function noteOthers({ source, bundle, findings }: VersionScope, m: Manifest): Promise<void> {
   const folder = versionFolder(bundle, m.version);
   const listed = new Set(['manifest.json', ...m.files.map(({ path }) => path)]);
   for (const name of (await source.list(folder)) ?? []) {
-    if (listed.has(name)) continue;
+    if (listed.has(name) || isManifestSignature(name)) continue;
     findings.note(placeOf(source, `${folder}/${name}`), 'the manifest does not list it');
   }
 }

@@ -34,7 +34,7 @@ interface ClientReport {
   readonly latencyMs: { readonly p50: number; readonly p99: number };
   readonly auc: number | null;
   readonly logloss: number | null;
-  readonly versions: Readonly<Record<string, number>>;
+  readonly versions: Readonly<Record<string, unknown>>;
 }
 
 /**
@@ -169,7 +169,7 @@ class MainJob {
 
   /** Sends every demo row and holds the answers against the unpruned model. */
   async predict(endpoint: string): Promise<void> {
-    const output = this.#path('predictions.csv');
+    const output = this.#path('predictions.tsv');
     await this.#steps.run(
       'Send the rows',
       async () => {

@@ -119,7 +119,7 @@ function gather(
 /** The probabilities of a predictions file as ctr-client writes it (a header names the columns). */
 export function readPredictions(text: string, source: string): Scores {
   const [header = '', ...lines] = text.trimEnd().split('\n');
-  const column = header.split(',').indexOf('probability');
+  const column = header.split('\t').indexOf('probability');
   if (column < 0) throw new CubeError('INVALID_ARGUMENT', `${source}: no column "probability"`);
-  return Float64Array.from(lines, (line) => Number(line.split(',')[column]));
+  return Float64Array.from(lines, (line) => Number(line.split('\t')[column]));
 }

@@ -2,6 +2,7 @@
  * Builds slots.json: which input of the pruned graph takes which slots' rows of which table. With features.json, what
  * the training script said is first checked against the graph: a mismatch names both sides.
  */
+import { withBagPooling } from '../../lib/core/bag-slots.ts';
 import { CubeError } from '../../lib/core/errors.ts';
 import type { KeyExpression } from '../../lib/core/key-expression.ts';
 import type {
@@ -62,7 +63,7 @@ export function buildSlotSpec(cut: CutModel, features: TrainedFeatures | undefin
         .map(toGraphPort),
       outputs: cut.outputs.map(toGraphPort),
     },
-    features: features && toFeatureSpec(features),
+    features: features && withBagPooling(toFeatureSpec(features), embeddings),
   };
 }
 
@@ -87,8 +88,8 @@ function idsOf(cut: CutModel, features: TrainedFeatures | undefined): IdsSpec[] 
 }
 
 /** What of features.json travels on: the ids inputs are gone from the graph. */
-function toFeatureSpec({ hash, slots, dense, click }: TrainedFeatures): FeatureSpec {
-  return { hash, slots, dense, click };
+function toFeatureSpec({ ids: _, ...features }: TrainedFeatures): FeatureSpec {
+  return features;
 }
 
 /** The slot of each key, or of each column that computed keys go back to. */
@@ -204,8 +205,12 @@ function checkHash({ hash }: TrainedFeatures, { tables, lookups }: CutModel): vo
 /** The dense input and the click output; the other inputs of the pruned graph must be fed by somebody. */
 function checkRest(features: TrainedFeatures, cut: CutModel): void {
   const { dense, click } = features;
-  if (dense !== undefined) checkDense(dense.input, dense.features.length, cut);
-  const known = new Set([dense?.input, ...features.ids.map(({ input }) => input)]);
+  const widths = new Map<string, number>();
+  for (const { input = dense!.input } of dense?.features ?? []) {
+    widths.set(input, (widths.get(input) ?? 0) + 1);
+  }
+  for (const [input, width] of widths) checkDense(input, width, cut);
+  const known = new Set([...widths.keys(), ...features.ids.map(({ input }) => input)]);
   const others = cut.keptInputs.map(({ name }) => name).filter((name) => !known.has(name));
   if (others.length > 0) {
     mismatch(
@@ -233,7 +238,7 @@ function checkDense(input: string, count: number, cut: CutModel): void {
     mismatch(`its dense input ${quoted} ${why} (its dense inputs are ${inputs})`);
   }
   const [, width] = value.shape ?? [];
-  if (value.dtype !== 'float32' || value.shape?.length !== 2) {
+  if (!/^float(32|16)$/.test(value.dtype) || value.shape?.length !== 2) {
     const found = `${value.dtype} ${describeShape(value.shape)}`;
     mismatch(
       `its dense input ${quoted} is ${found} in the model, expected float32 [batch, ${count}]`,

@@ -15,6 +15,7 @@ import {
   type OracleVersion,
   tableWith,
 } from '../../client/oracle.ts';
+import { chainedTable } from './chained-table.ts';
 
 /** A store, and the world it takes its versions from. */
 export interface StoreUnderTest {
@@ -57,8 +58,17 @@ export function storeConformance(name: string, open: () => Promise<StoreUnderTes
 
     keysAndTables(prepared, lookUp);
     batches(prepared, lookUp);
+    dtypesAndDeltas(() => world, prepared, lookUp);
     versions(() => world, prepared, lookUp);
     randomBatches(prepared, lookUp);
+
+    test('a closed store says so', async () => {
+      const version = await prepared(2, [tableWith('t', 2, range(0, 10))]);
+      await world.store.close();
+      await assert.rejects(lookUp(version, []), { code: 'STOPPING' });
+      await assert.rejects(world.store.prepare(version.manifest), { code: 'STOPPING' });
+      await world.store.close();
+    });
   });
 }
 
@@ -150,6 +160,57 @@ function batches(prepared: Prepare, lookUp: LookUp): void {
   });
 }
 
+const DTYPES = ['f32', 'f16', 'bf16', 'i8'] as const;
+
+function dtypesAndDeltas(world: () => StoreUnderTest, prepared: Prepare, lookUp: LookUp): void {
+  test('rows of every dtype, of odd and even dims', async () => {
+    const tables = DTYPES.flatMap((dtype) =>
+      [1, 3, 8, 33].map((dim) => {
+        const defaultRow = Array.from({ length: dim }, (_, d) => d + 0.1);
+        return chainedTable(`${dtype}-${dim}`, dim, [{ put: range(0, 90) }], { dtype, defaultRow });
+      }),
+    );
+    const keys = [...range(0, 120), KEY_MAX];
+    await lookUp(
+      await prepared(3, tables),
+      tables.map((table) => [table, keys]),
+    );
+  });
+
+  for (const dtype of DTYPES) {
+    test(`a chain of deltas in ${dtype}: the newest word on a key counts, also that it is deleted`, async () => {
+      const steps = [
+        { put: [0n, KEY_MAX, ...range(1, 400)] },
+        { put: range(100, 150), deleted: [0n, ...range(200, 250)] },
+        { put: [0n, ...range(240, 260), ...range(500, 520)], deleted: [KEY_MAX, 120n] },
+        { deleted: [0n, 510n, 9_999n] },
+      ];
+      const chains = [1, 2, 3, 4].map((depth) =>
+        chainedTable('t', 5, steps.slice(0, depth), { dtype, defaultRow: [1, 2, 3, 4, 5] }),
+      );
+      const versions: Prepared[] = [];
+      for (const table of chains) versions.push(await prepared(3, [table]));
+      const keys = [...range(0, 600), KEY_MAX, KEY_MAX - 1n, 9_999n];
+      const all = versions.map((version, i) => lookUp(version, [[chains[i]!, keys]]));
+      await Promise.all(all);
+      // What the base's own version needs stays, whoever else goes.
+      for (const { manifest } of versions.slice(1, 3)) await world().store.retire(manifest);
+      await lookUp(versions[0]!, [[chains[0]!, keys]]);
+      await lookUp(versions[3]!, [[chains[3]!, keys.toReversed()]]);
+    });
+  }
+
+  test('a delta that says nothing in some shards, and one that empties the table', async () => {
+    const one = chainedTable('t', 2, [{ put: range(0, 30) }, { put: [3n] }]);
+    const none = chainedTable('u', 2, [{ put: range(0, 30) }, { deleted: range(0, 30) }]);
+    const version = await prepared(4, [one, none]);
+    await lookUp(version, [
+      [one, range(0, 40)],
+      [none, range(0, 40)],
+    ]);
+  });
+}
+
 function versions(world: () => StoreUnderTest, prepared: Prepare, lookUp: LookUp): void {
   test('two versions side by side are never mixed', async () => {
     const old = tableWith('t', 6, range(0, 1_000), { salt: 1, defaultRow: Array(6).fill(1) });
@@ -228,9 +289,15 @@ function randomBatches(prepared: Prepare, lookUp: LookUp): void {
       { weight: 1, arbitrary: fc.bigInt({ min: KEY_MAX - 20n, max: KEY_MAX }) },
       { weight: 1, arbitrary: fc.bigInt({ min: 0n, max: KEY_MAX }) },
     );
+    const delta = fc.record({
+      put: fc.uniqueArray(key, { maxLength: 20 }),
+      deleted: fc.uniqueArray(key, { maxLength: 20 }),
+    });
     const table = fc.record({
       dim: fc.integer({ min: 1, max: 40 }),
+      dtype: fc.constantFrom(...DTYPES),
       keys: fc.uniqueArray(key, { maxLength: 60 }),
+      deltas: fc.array(delta, { maxLength: 3 }),
       salt: fc.integer({ min: 1, max: 50 }),
       withDefault: fc.boolean(),
     });
@@ -242,12 +309,15 @@ function randomBatches(prepared: Prepare, lookUp: LookUp): void {
     });
     await fc.assert(
       fc.asyncProperty(world, async ({ shardNum, tables, batches }) => {
-        const oracle = tables.map(({ dim, keys, salt, withDefault }, i) =>
-          tableWith(`t${i}`, dim, keys, {
-            salt,
+        const oracle = tables.map(({ dim, dtype, keys, deltas, salt, withDefault }, i) => {
+          const steps = deltas.map(({ put, deleted }) => {
+            return { put, deleted: deleted.filter((gone) => !put.includes(gone)) };
+          });
+          return chainedTable(`t${i}`, dim, [{ put: keys }, ...steps], {
+            ...{ dtype, salt },
             ...(withDefault && { defaultRow: Array.from({ length: dim }, (_, d) => d - 3) }),
-          }),
-        );
+          });
+        });
         const version = await prepared(shardNum, oracle);
         await Promise.all(
           batches.map((groups) =>
@@ -258,7 +328,7 @@ function randomBatches(prepared: Prepare, lookUp: LookUp): void {
           ),
         );
       }),
-      { numRuns: 25 },
+      { numRuns: 15 },
     );
   });
 }

@@ -4,9 +4,11 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setKey } from '../../../lib/core/keys.ts';
 import type { LayerRef, Manifest, TableRef } from '../../../lib/core/manifest.ts';
+import { encodeRows, type RowDtype } from '../../../lib/core/row-codec.ts';
 import { openRepository, type Repository } from '../../../lib/repository/repository.ts';
 import { writeLayer } from '../../../lib/store/layer-file.ts';
 import type { OracleTable, OracleVersion } from '../../client/oracle.ts';
+import { type ChainStep, isChained } from './chained-table.ts';
 
 export class TestRepository {
   /** Removed by `remove`; the repository is in `repo`, the rest is the test's. */
@@ -43,28 +45,54 @@ export class TestRepository {
 
   #table({ bundle, shardNum }: OracleVersion, table: OracleTable): TableRef {
     const { name, dim, rows, defaultRow } = table;
-    const shards = Array.from({ length: shardNum }, (_, shard) => [
-      this.#layer(bundle, table, shard, shardNum),
-    ]);
-    return { name, dim, dtype: 'f32', rows: rows.size, defaultRow, shardNum, shards };
+    const dtype = isChained(table) ? table.dtype : 'f32';
+    const chain = isChained(table) ? table.chain : [{ rows, deleted: [] }];
+    const shards = Array.from({ length: shardNum }, (_, shard) => {
+      const layers: LayerRef[] = [];
+      for (const step of chain) {
+        const parent = layers.at(-1)?.contentId;
+        const wish = { name, dim, dtype, shard, shardNum, step, ...(parent && { parent }) };
+        layers.push(this.#layer(bundle, wish));
+      }
+      return layers;
+    });
+    return { name, dim, dtype, rows: rows.size, defaultRow, shardNum, shards };
   }
 
-  #layer(bundle: string, table: OracleTable, shardIndex: number, shardNum: number): LayerRef {
-    const { name, dim } = table;
-    const mine = [...table.rows].filter(([key]) => Number(key % BigInt(shardNum)) === shardIndex);
-    const keys = new Uint32Array(2 * mine.length);
+  #layer(bundle: string, wish: LayerWish): LayerRef {
+    const { name, dim, dtype, shard, shardNum, step, parent } = wish;
+    const isMine = (key: bigint): boolean => Number(key % BigInt(shardNum)) === shard;
+    const mine = [...step.rows].filter(([key]) => isMine(key));
     const rows = new Float32Array(dim * mine.length);
-    mine.forEach(([key, row], i) => {
-      setKey(keys, i, key);
+    mine.forEach(([, row], i) => {
       rows.set(row, i * dim);
     });
-    const target = (contentId: string) => this.repository.layerTarget(bundle, name, contentId);
     const layer = {
-      ...{ table: name, dtype: 'f32' as const, dim, shardIndex, shardNum, keys },
-      rows: new Uint8Array(rows.buffer),
+      ...{ table: name, dtype, dim, shardIndex: shard, shardNum },
+      keys: wordsOf(mine.map(([key]) => key)),
+      rows: encodeRows(dtype, rows, dim).rows,
+      ...(parent && { parentContentId: parent, deleted: wordsOf(step.deleted.filter(isMine)) }),
     };
-    const written = writeLayer(layer, target);
-    const { contentId, bytes, sha256 } = written;
-    return { contentId, kind: 'base', bytes, sha256, rows: written.rows };
+    const target = (contentId: string) => this.repository.layerTarget(bundle, name, contentId);
+    const { contentId, bytes, sha256, rows: count } = writeLayer(layer, target);
+    return { contentId, kind: parent ? 'delta' : 'base', bytes, sha256, rows: count };
   }
+}
+
+interface LayerWish {
+  readonly name: string;
+  readonly dim: number;
+  readonly dtype: RowDtype;
+  readonly shard: number;
+  readonly shardNum: number;
+  readonly step: ChainStep;
+  readonly parent?: string;
+}
+
+function wordsOf(keys: readonly bigint[]): Uint32Array {
+  const words = new Uint32Array(2 * keys.length);
+  keys.forEach((key, i) => {
+    setKey(words, i, key);
+  });
+  return words;
 }

@@ -1,93 +1,72 @@
-/** The ctr-client process against a real serving process: report, CSV, and every way in which it can go wrong. */
+/** The ctr-client process against a real serving process: report, scores, and every way in which it can go wrong. */
 import assert from 'node:assert/strict';
-import { execFile } from 'node:child_process';
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
-import { createServer } from 'node:http';
-import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
-import { it, type TestContext } from 'node:test';
-import { fileURLToPath } from 'node:url';
+import { it } from 'node:test';
 import { auc, logloss } from '../../../lib/core/model-metrics.ts';
-import { percentile } from '../../../tools/ctr-client/report.ts';
 import { temporaryFolder } from '../../repository/fixtures.ts';
 import { ToyBundle, toTsv, toyRows } from '../../serving/toy-bundle.ts';
 import { startLocal } from '../../serving/toy-service.ts';
+import { ctrClient, startClient, startServer, startStandIn } from './client-process.ts';
+import { assertScores, readScores } from './scores.ts';
 
-const MAIN = fileURLToPath(new URL('../../../tools/ctr-client/main.js', import.meta.url));
-
-interface Run {
-  readonly exit: number;
-  readonly stdout: string;
-  readonly stderr: string;
-}
-
-function ctrClient(...flags: string[]): Promise<Run> {
-  return new Promise((resolve) => {
-    const child = execFile(process.execPath, [MAIN, ...flags], (_error, stdout, stderr) => {
-      resolve({ exit: child.exitCode ?? -1, stdout, stderr });
-    });
-  });
-}
-
-/** A server that says it is a model of one dense and one categorical feature, and answers predictions as told. */
-async function startStandIn(t: TestContext, predict: () => object): Promise<string> {
-  const server = createServer((request, response) => {
-    request.resume().on('end', () => {
-      const answers: Record<string, () => object> = {
-        '/v2/models': () => ({ models: ['m'] }),
-        '/v2/models/m': () => ({ inputs: [{ shape: [-1, 1] }, { shape: [-1, 1] }] }),
-        '/v1/ctr:predict': predict,
-      };
-      response.setHeader('content-type', 'application/json');
-      response.end(JSON.stringify(answers[request.url!]!()));
-    });
-  });
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-  t.after(() => server.close());
-  return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
-}
-
-it('reports what it measured and writes every prediction', async (t) => {
+it('reports what it measured and writes every score', async (t) => {
   const toy = new ToyBundle({ version: '3', seed: 9 });
   const { serving } = await startLocal(t, [toy]);
   const folder = temporaryFolder(t);
   const rows = toyRows(333);
   const labels = rows.map((_, i) => (i % 3 === 0 ? 1 : 0));
   const file = join(folder, 'rows.tsv');
-  const output = join(folder, 'out', 'predictions.csv');
+  const output = join(folder, 'out', 'scores.tsv');
   writeFileSync(file, toTsv(rows, labels));
   const common = ['--rows', file, '--endpoint', `${serving.url}/`];
-  const run = await ctrClient(...common, '--batch', '10', '--output', output, '--json');
+  const page = join(folder, 'page.html');
+  const more = ['--output', output, '--chart', page, '--json'];
+  const run = await ctrClient(...common, '--batch', '10', ...more);
   assert.equal(run.exit, 0, run.stderr);
   const report = JSON.parse(run.stdout);
   assert.deepEqual([report.rows, report.rowsPredicted, report.requests], [333, 333, 34]);
-  assert.deepEqual(report.versions, { 3: 34 });
+  assert.equal(report.versions[3].requests, 34);
   assert.deepEqual([report.mixedVersions, report.degraded, report.failures], [0, 0, {}]);
-  const [header, ...lines] = readFileSync(output, 'utf8').trimEnd().split('\n');
-  assert.equal(header, 'row,label,probability,version');
-  const probabilities = new Float64Array(333);
-  rows.forEach((row, i) => {
-    const [number, label, probability, version] = lines[i]!.split(',');
-    assert.deepEqual([number, label, version], [String(i + 1), String(labels[i]), '3']);
-    probabilities[i] = Number(probability);
-    assert.ok(Math.abs(probabilities[i]! - toy.score(row)[1]) < 1e-6);
-  });
+  assert.equal(
+    report.unseen,
+    rows.reduce((sum, row) => sum + toy.unseen(row), 0),
+  );
+  assertScores(output, toy, rows);
+  const scores = readScores(output);
+  assert.ok(scores.every(({ version }) => version === '3'));
+  assert.deepEqual(
+    scores.map(({ label }) => Number(label)),
+    labels,
+  );
+  const probabilities = Float64Array.from(scores, ({ probability }) => Number(probability));
   assert.equal(report.auc, auc(Uint8Array.from(labels), probabilities));
   assert.equal(report.logloss, logloss(Uint8Array.from(labels), probabilities));
+  const { avg, p50, p80, p90, p99, p999, max } = report.latencyMs;
+  const ascending = [p50, p80, p90, p99, p999, max];
+  assert.deepEqual(
+    ascending,
+    ascending.toSorted((a, b) => a - b),
+  );
+  assert.ok(avg > 0 && avg <= max);
+  const html = readFileSync(page, 'utf8');
+  assert.match(html, /<svg.*Calibration.*<\/svg>.*latency, ms/s);
+  assert.doesNotMatch(html, /src=|href=|NaN|Infinity/);
   const text = await ctrClient(...common, '--limit', '7', '--concurrency', '2');
   assert.match(text.stdout, /rows +7 of 7 predicted/);
   assert.match(text.stdout, /versions +3 \(1 requests\)/);
-  writeFileSync(file, toTsv(rows));
-  const unlabelled = await ctrClient(...common, '--json');
-  assert.equal(JSON.parse(unlabelled.stdout).auc, null);
+  assert.match(text.stdout, /latency, ms +avg +p50 +p80 +p90 +p99 +p99\.9 +max/);
+  const piped = await startClient(['--rows', '-', ...common.slice(2), '--json'], toTsv(rows)).done;
+  assert.deepEqual([JSON.parse(piped.stdout).auc, JSON.parse(piped.stdout).rows], [null, 333]);
 });
 
 it('says what is wrong with the rows, and writes nothing', async (t) => {
   const { serving } = await startLocal(t, [new ToyBundle({ version: '1', seed: 9 })]);
   const folder = temporaryFolder(t);
-  const output = join(folder, 'predictions.csv');
+  const output = join(folder, 'scores.tsv');
   const good = toTsv(toyRows(5), [0, 1, 0, 1, 0]);
-  const cases: [string | undefined, RegExp][] = [
+  const positions = '{"dense":[1,2],"categorical":["a","b","c"]}\n';
+  const cases: [string | undefined, RegExp, string?][] = [
     [undefined, /no such file/],
     ['', /no rows: the file is empty/],
     ['a\tb\n', /row 1: expected 6 tab-separated columns with label, or 5 without, got 2/],
@@ -95,32 +74,56 @@ it('says what is wrong with the rows, and writes nothing', async (t) => {
     [`${good}2\t1\t2\ta\tb\tc\n`, /row 6, column 1 \(label\): expected 0 or 1, got "2"/],
     [
       `${good}0\tx\t2\ta\tb\tc\n`,
-      /1 of 6 rows .*INVALID_ARGUMENT: request of rows 6 to 6: .*column 2 \(I1\)/,
+      /1 of 2 requests failed .*INVALID_ARGUMENT: request of rows 6 to 6: .*column 2 \(I1\)/,
+    ],
+    [`${good}0\tx\t2\ta\tb\tc\n`, /rows\.tsv: row 6, column 2 .*expected a number/, 'kserve'],
+    [`${positions}{"dense":`, /row 2: not JSON/],
+    [`${positions}{"I1":1}\n`, /row 2: is given by its names, the first row by its positions/],
+    [`${positions}{"label":1,"dense":[1,2],"categorical":["a","b","c"]}\n`, /1 of 2 rows have a/],
+    [
+      positions.replace('1,2', '1,2,3'),
+      /rows\.tsv: rows\[0\]\.dense: expected an array of 2 items/,
+      'tfs',
     ],
   ];
-  for (const [text, message] of cases) {
+  for (const [text, message, protocol = 'ctr'] of cases) {
     const file = join(folder, text === undefined ? 'absent.tsv' : 'rows.tsv');
     if (text !== undefined) writeFileSync(file, text);
     const flags = ['--rows', file, '--endpoint', serving.url, '--batch', '5'];
-    const { exit, stderr } = await ctrClient(...flags, '--output', output);
-    assert.match(stderr, message);
-    assert.equal(exit, 1);
+    const run = await ctrClient(...flags, '--protocol', protocol, '--output', output);
+    assert.match(run.stderr, message);
+    assert.equal(run.exit, 1);
     assert.ok(!existsSync(output));
   }
 });
 
-it('fails when nobody answers, when flags are wrong, and when an answer mixes versions', async (t) => {
+it('calls wrong usage by its name', async () => {
+  const good = ['--rows', 'rows.tsv', '--endpoint', '127.0.0.1:1'];
+  const cases: [string[], RegExp][] = [
+    [['--rows', 'rows.tsv'], /--endpoint/],
+    [['--rows', 'rows.tsv', '--endpoint', 'localhost'], /Expected host:port/],
+    [[...good, '--protocol', 'thrift'], /Allowed choices are ctr, ctr-grpc/],
+    [[...good, '--matrix', 'batch=0'], /Expected batch=1,8,64/],
+    [[...good, '--matrix', 'batch=1', '--rps', '5'], /cannot be used with/],
+    [[...good, '--rps', '0'], /Expected requests a second/],
+    [[...good, '--chart', 'chart.png'], /ends in \.svg or \.html/],
+  ];
+  for (const [flags, message] of cases) {
+    const { exit, stderr } = await ctrClient(...flags);
+    assert.match(stderr, message);
+    assert.equal(exit, 2, flags.join(' '));
+  }
+});
+
+it('fails when nobody answers, and when an answer mixes versions', async (t) => {
   const folder = temporaryFolder(t);
   const file = join(folder, 'rows.tsv');
   writeFileSync(file, '0\t5\ta\n1\t6\tb\n');
   const down = await ctrClient('--rows', file, '--endpoint', 'http://127.0.0.1:1');
   assert.match(down.stderr, /nobody listens there; is serving running/);
   assert.equal(down.exit, 1);
-  const wrong = await ctrClient('--rows', file, '--endpoint', 'localhost:8080');
-  assert.match(wrong.stderr, /--endpoint: expected a URL/);
-  assert.equal((await ctrClient('--rows', file)).exit, 2);
   let tables = '2';
-  const rest = { unseen: 0, unavailable: 0, degraded: false };
+  const rest = { model: 'm', unseen: 0, unavailable: 0, degraded: false };
   const url = await startStandIn(t, () => {
     return { version: '1', tables_version: tables, probabilities: [0.5, 0.25], ...rest };
   });
@@ -136,10 +139,9 @@ it('says in one line that another server listens there, and before it sends that
   const folder = temporaryFolder(t);
   const file = join(folder, 'rows.tsv');
   writeFileSync(file, '0\t5\ta\n');
-  const other = createServer((_, response) => response.writeHead(404).end('<html>\n<p>none</p>'));
-  await new Promise<void>((resolve) => other.listen(0, '127.0.0.1', resolve));
-  t.after(() => other.close());
-  const url = `http://127.0.0.1:${(other.address() as AddressInfo).port}`;
+  const url = await startServer(t, (_, response) =>
+    response.writeHead(404).end('<html>\n<p>none</p>'),
+  );
   const foreign = await ctrClient('--rows', file, '--endpoint', url);
   assert.equal(foreign.exit, 1);
   assert.match(foreign.stderr, /^.*HTTP 404: <html>; is it serving that listens there\?\n$/);
@@ -152,14 +154,4 @@ it('says in one line that another server listens there, and before it sends that
   assert.equal(spoiled.exit, 1);
   assert.match(spoiled.stderr, /^ctr-client: --output .* is a folder; name a file in it\n$/);
   assert.equal(asked, 0);
-});
-
-it('a percentile is the nearest rank', () => {
-  const values = Float64Array.from({ length: 100 }, (_, i) => i + 1);
-  assert.deepEqual(
-    [0.5, 0.95, 0.99, 1].map((share) => percentile(values, share)),
-    [50, 95, 99, 100],
-  );
-  assert.equal(percentile(Float64Array.of(7), 0.99), 7);
-  assert.equal(percentile(new Float64Array(0), 0.5), 0);
 });

@@ -1,0 +1,74 @@
+/** The control calls to one cube-server: JSON over HTTP, with a deadline (docs/wire/README.md). */
+import type { JsonReader } from '../../lib/core/json.ts';
+import {
+  type ActivateAnswer,
+  CONTROL_ACTIVATE,
+  CONTROL_DRAIN,
+  CONTROL_LOAD,
+  CONTROL_STATUS,
+  CONTROL_UNDRAIN,
+  CONTROL_UNLOAD,
+  type ControlStatus,
+  type LoadAnswer,
+  readControlStatus,
+  readLoadAnswer,
+  type UnloadAnswer,
+  type UnloadRequest,
+  type VersionRequest,
+} from '../../proto/control.ts';
+import { callJson } from './json-call.ts';
+
+const STATUS_TIMEOUT_MS = 5_000;
+const CALL_TIMEOUT_MS = 30_000;
+/** A load answers when it is done. The server goes on with it after a timeout, and its status says so. */
+const LOAD_TIMEOUT_MS = 240_000;
+
+export class ControlClient {
+  /** host:port */
+  readonly address: string;
+
+  readonly #token: string | undefined;
+
+  /** @param token for servers that ask for one (cube-server --control-token-file) */
+  constructor(address: string, token?: string) {
+    this.address = address;
+    this.#token = token;
+  }
+
+  async status(signal?: AbortSignal): Promise<ControlStatus> {
+    return readControlStatus(
+      await this.#call(CONTROL_STATUS, undefined, STATUS_TIMEOUT_MS, signal),
+    );
+  }
+
+  async load(request: VersionRequest, signal?: AbortSignal): Promise<LoadAnswer> {
+    return readLoadAnswer(await this.#call(CONTROL_LOAD, request, LOAD_TIMEOUT_MS, signal));
+  }
+
+  async activate(request: VersionRequest, signal?: AbortSignal): Promise<ActivateAnswer> {
+    const json = await this.#call(CONTROL_ACTIVATE, request, CALL_TIMEOUT_MS, signal);
+    return { active: json.field('active').string() };
+  }
+
+  async unload(request: UnloadRequest, signal?: AbortSignal): Promise<UnloadAnswer> {
+    const json = await this.#call(CONTROL_UNLOAD, request, CALL_TIMEOUT_MS, signal);
+    return { unloaded: json.field('unloaded').boolean() };
+  }
+
+  /** Lookups are refused from now on, or answered again. */
+  async drain(draining: boolean): Promise<void> {
+    const path = draining ? CONTROL_DRAIN : CONTROL_UNDRAIN;
+    await this.#call(path, {}, CALL_TIMEOUT_MS, undefined);
+  }
+
+  /** @throws CubeError as callJson */
+  #call(
+    path: string,
+    body: object | undefined,
+    timeoutMs: number,
+    signal: AbortSignal | undefined,
+  ): Promise<JsonReader> {
+    const peer = { address: this.address, token: this.#token, name: 'cube-server' };
+    return callJson(peer, path, { timeoutMs, signal, ...(body === undefined ? {} : { body }) });
+  }
+}

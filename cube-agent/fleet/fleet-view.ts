@@ -1,0 +1,157 @@
+/** What all servers of a fleet say of one bundle, and waiting until they all say one thing. */
+import { CubeError } from '../../lib/core/errors.ts';
+import { type Fleet, shardMapOf } from '../../lib/core/fleet.ts';
+import type { Clock } from '../../lib/platform/clock.ts';
+import type { BundleStatus, ControlStatus } from '../../proto/control.ts';
+import { ControlClient } from './control-client.ts';
+
+const ASK_AGAIN_MS = 50;
+
+export interface ServerPlace {
+  readonly address: string;
+  /** Where the fleet says it is; undefined when only the address was given. */
+  readonly shard: { readonly index: number; readonly shardNum: number } | undefined;
+}
+
+export interface ServerReport {
+  readonly address: string;
+  readonly shardIndex: number | undefined;
+  readonly shardNum: number | undefined;
+  readonly ready: boolean;
+  readonly draining: boolean;
+  /** Undefined when it did not answer. */
+  readonly memory: { readonly usedBytes: number; readonly budgetBytes: number } | undefined;
+  readonly active: string | undefined;
+  readonly held: readonly string[];
+  readonly loading: readonly string[];
+  /** Failed loads, no answer, or a server of another shard than the fleet says; empty when all is well. */
+  readonly trouble: readonly string[];
+}
+
+/** Every server of the bundle, or only those of one shard count. */
+export function serversOf(fleet: Fleet, bundle: string, shardNum?: number): ServerPlace[] {
+  const maps =
+    shardNum === undefined
+      ? (fleet.bundles.get(bundle) ?? [])
+      : [shardMapOf(fleet, bundle, shardNum)];
+  return maps.flatMap((map) =>
+    map.shards.flatMap((replicas, index) =>
+      replicas.map(({ control }) => ({
+        address: control,
+        shard: { index, shardNum: map.shardNum },
+      })),
+    ),
+  );
+}
+
+/** The agents of the bundle's hosts, each once. */
+export function agentsOf(fleet: Fleet, bundle: string): string[] {
+  const replicas = (fleet.bundles.get(bundle) ?? []).flatMap(({ shards }) => shards.flat());
+  return [...new Set(replicas.flatMap(({ agent }) => agent ?? []))];
+}
+
+export function askServers(
+  places: readonly ServerPlace[],
+  bundle: string,
+  token: string | undefined,
+): Promise<ServerReport[]> {
+  return Promise.all(
+    places.map(async (place) => {
+      try {
+        return report(place, await new ControlClient(place.address, token).status(), bundle);
+      } catch (error) {
+        return silent(place, CubeError.from(error).message);
+      }
+    }),
+  );
+}
+
+function silent({ address, shard }: ServerPlace, message: string): ServerReport {
+  return {
+    address,
+    shardIndex: shard?.index,
+    shardNum: shard?.shardNum,
+    ready: false,
+    draining: false,
+    memory: undefined,
+    active: undefined,
+    held: [],
+    loading: [],
+    trouble: [message],
+  };
+}
+
+function report(
+  { address, shard }: ServerPlace,
+  status: ControlStatus,
+  bundle: string,
+): ServerReport {
+  const { shardIndex, shardNum, ready, draining = false, memory } = status;
+  const entry: BundleStatus | undefined = status.bundles.find((b) => b.bundle === bundle);
+  const trouble = status.failed
+    .filter((failed) => failed.bundle === bundle)
+    .map(({ version, code, message }) => `loading ${version} failed: ${code} ${message}`);
+  if (shard !== undefined && (shard.index !== shardIndex || shard.shardNum !== shardNum)) {
+    trouble.unshift(`the fleet says it is shard ${shard.index}/${shard.shardNum}`);
+  }
+  return {
+    address,
+    shardIndex,
+    shardNum,
+    ready,
+    draining,
+    memory: { usedBytes: memory.usedBytes, budgetBytes: memory.budgetBytes },
+    active: entry === undefined || entry.active === '' ? undefined : entry.active,
+    held: (entry?.versions ?? []).map(({ version }) => version),
+    loading: status.loading.filter((load) => load.bundle === bundle).map((load) => load.version),
+    trouble,
+  };
+}
+
+export interface VersionWish {
+  readonly bundle: string;
+  readonly version: string;
+  /** `held` answers whoever names it; `active` whoever names none too. */
+  readonly until: 'active' | 'held';
+  readonly timeoutMs: number;
+  readonly token: string | undefined;
+}
+
+/** @throws CubeError DEADLINE_EXCEEDED naming each server that is not there, and why */
+export async function waitForVersion(
+  places: readonly ServerPlace[],
+  wish: VersionWish,
+  clock: Clock,
+): Promise<number> {
+  const { bundle, version, until, timeoutMs, token } = wish;
+  const startMs = clock.nowMs();
+  for (;;) {
+    const reports = await askServers(places, bundle, token);
+    const late = reports.filter(({ active, held }) =>
+      until === 'active' ? active !== version : !held.includes(version),
+    );
+    const elapsedMs = clock.nowMs() - startMs;
+    if (late.length === 0) return elapsedMs;
+    if (elapsedMs >= timeoutMs) {
+      throw new CubeError(
+        'DEADLINE_EXCEEDED',
+        `${late.length} of ${reports.length} servers ${until === 'active' ? 'are not at' : 'do not hold'} version ${version} of ${bundle} ` +
+          `after ${timeoutMs} ms:\n${late.map((server) => `  ${describe(server)}`).join('\n')}`,
+      );
+    }
+    await clock.sleep(ASK_AGAIN_MS);
+  }
+}
+
+function describe({
+  address,
+  shardIndex,
+  shardNum,
+  active,
+  loading,
+  trouble,
+}: ServerReport): string {
+  const doing = loading.length > 0 ? `, loading ${loading.join(', ')}` : '';
+  const why = trouble.length > 0 ? `: ${trouble.join('; ')}` : '';
+  return `shard ${shardIndex ?? '?'}/${shardNum ?? '?'} at ${address} has ${active ?? 'nothing'} active${doing}${why}`;
+}

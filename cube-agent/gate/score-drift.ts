@@ -1,0 +1,106 @@
+/** How two columns of scores differ: row by row, and as distributions. Pure. */
+
+export interface Drift {
+  /** Rows that both have scored. */
+  readonly rows: number;
+  /** Of |candidate − baseline|. */
+  readonly mean: number;
+  readonly p50: number;
+  readonly p99: number;
+  readonly largest: number;
+  /** Population stability index over the baseline's deciles. */
+  readonly psi: number;
+}
+
+/** Bars of equal width between `low` and `high`; the last one holds `high` itself. */
+export interface Histogram {
+  readonly low: number;
+  readonly high: number;
+  /** One column of counts for each column of values. */
+  readonly counts: readonly (readonly number[])[];
+}
+
+const DECILES = 10;
+/** Of a histogram: differences below it are those of rounding. */
+const RANGE_MIN = 1e-6;
+
+/** The value that a share of all do not exceed (nearest rank). @param sorted ascending; NaN when empty */
+export function quantile(sorted: Float64Array, share: number): number {
+  const rank = Math.ceil(share * sorted.length);
+  return sorted[Math.min(Math.max(rank - 1, 0), sorted.length - 1)] ?? Number.NaN;
+}
+
+/** @param candidate, baseline [rows], at least one; same rows */
+export function driftOf(candidate: Float64Array, baseline: Float64Array): Drift {
+  const distance = candidate.map((score, row) => Math.abs(score - baseline[row]!)).sort();
+  const rows = distance.length;
+  return {
+    rows,
+    mean: distance.reduce((sum, value) => sum + value, 0) / rows,
+    p50: quantile(distance, 0.5),
+    p99: quantile(distance, 0.99),
+    largest: distance[rows - 1] ?? Number.NaN,
+    psi: psiOf(candidate, baseline),
+  };
+}
+
+/**
+ * Σ (c − b) ln(c / b) over shares c and b of the columns in the baseline's deciles. An empty bin counts as half a row, so that
+ * the index stays finite. 0 for equal columns; from 0.1 a shift is visible, from 0.25 it is large.
+ */
+export function psiOf(candidate: Float64Array, baseline: Float64Array): number {
+  const sorted = baseline.slice().sort();
+  const inner = Array.from({ length: DECILES - 1 }, (_, i) => quantile(sorted, (i + 1) / DECILES));
+  const edges = [...new Set(inner)];
+  const counts = [candidate, baseline].map((values) => {
+    const bins = new Array<number>(edges.length + 1).fill(0);
+    for (const value of values) bins[binOf(edges, value)]! += 1;
+    return bins.map((count) => Math.max(count, 0.5) / values.length);
+  });
+  return counts[0]!.reduce((sum, c, bin) => {
+    const b = counts[1]![bin]!;
+    return sum + (c - b) * Math.log(c / b);
+  }, 0);
+}
+
+/** The first bin whose edge is not below the value. */
+function binOf(edges: readonly number[], value: number): number {
+  const bin = edges.findIndex((edge) => value <= edge);
+  return bin < 0 ? edges.length : bin;
+}
+
+/**
+ * @param columns not all empty
+ * @param isCentred the range has 0 in its middle, for differences
+ */
+export function histogramOf(
+  columns: readonly Float64Array[],
+  bars: number,
+  isCentred = false,
+): Histogram {
+  const [low, high] = rangeOf(columns, isCentred);
+  const counts = columns.map((column) => {
+    const bins = new Array<number>(bars).fill(0);
+    for (const value of column) {
+      const bar = Math.floor(((value - low) / (high - low)) * bars);
+      bins[Math.min(Math.max(bar, 0), bars - 1)]! += 1;
+    }
+    return bins;
+  });
+  return { low, high, counts };
+}
+
+/** From the least to the greatest value; around equal values a little room. */
+function rangeOf(columns: readonly Float64Array[], isCentred: boolean): [number, number] {
+  let low = Number.POSITIVE_INFINITY;
+  let high = Number.NEGATIVE_INFINITY;
+  for (const column of columns) {
+    for (const value of column) {
+      low = Math.min(low, value);
+      high = Math.max(high, value);
+    }
+  }
+  if (isCentred) high = Math.max(Math.abs(low), Math.abs(high));
+  if (isCentred) low = -high;
+  return high - low > RANGE_MIN ? [low, high] : [low - RANGE_MIN, high + RANGE_MIN];
+}

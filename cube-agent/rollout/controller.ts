@@ -1,0 +1,58 @@
+/** Drives the rollouts of several bundles until it is told to stop; a bundle that is slow holds up no other. */
+import type { Clock } from '../../lib/platform/clock.ts';
+import type { Stoppable } from '../../lib/platform/lifecycle.ts';
+import type { BundleController } from './bundle-controller.ts';
+
+/** Longer than any one look may take, the gate apart. */
+const STALLED_MS = 120_000;
+
+export class Controller implements Stoppable {
+  readonly bundles: readonly BundleController[];
+  readonly #clock: Clock;
+  readonly #pollMs: number;
+  readonly #stopping: AbortController;
+  #wake = new AbortController();
+  #lastLookMs: number;
+  #ended: Promise<unknown> = Promise.resolve();
+
+  /** @param stopping aborted by `stop()`: what bundles have under way, such as gates, ends with it */
+  constructor(
+    bundles: readonly BundleController[],
+    { clock, pollMs, stopping }: { clock: Clock; pollMs: number; stopping: AbortController },
+  ) {
+    this.bundles = bundles;
+    this.#clock = clock;
+    this.#pollMs = pollMs;
+    this.#stopping = stopping;
+    this.#lastLookMs = clock.nowMs();
+  }
+
+  /** Some bundle was looked at lately. */
+  get isHealthy(): boolean {
+    return this.#clock.nowMs() - this.#lastLookMs < STALLED_MS + this.#pollMs;
+  }
+
+  start(): void {
+    this.#ended = Promise.all(this.bundles.map((bundle) => this.#drive(bundle)));
+  }
+
+  /** Looks now. */
+  poke(): void {
+    this.#wake.abort();
+    this.#wake = new AbortController();
+  }
+
+  async stop(): Promise<void> {
+    this.#stopping.abort();
+    this.poke();
+    await this.#ended;
+  }
+
+  async #drive(bundle: BundleController): Promise<void> {
+    while (!this.#stopping.signal.aborted) {
+      const isMoving = await bundle.advance();
+      this.#lastLookMs = this.#clock.nowMs();
+      if (!isMoving) await this.#clock.sleep(this.#pollMs, this.#wake.signal);
+    }
+  }
+}

@@ -1,0 +1,174 @@
+/**
+ * What a controller is told: `controller.yaml` (JSON Schema in docs/schemas/controller.schema.json). Paths are relative to the
+ * file. The policy of one bundle is what the flags of `cube-agent rollout` say, too.
+ */
+import { dirname, isAbsolute, resolve } from 'node:path';
+import { checkName } from '../../lib/core/names.ts';
+import { readText } from '../../lib/platform/files.ts';
+import { parseYaml, type YamlNode } from '../../lib/platform/yaml-node.ts';
+import { formatEndpoint, parseEndpoint } from '../../lib/rpc/endpoint.ts';
+import type { ChannelStep, RolloutPolicy } from './next-step.ts';
+import type { HealthLimits } from './version-health.ts';
+
+const CONFIG_BYTES_MAX = 1 << 20;
+const DAY_MS = 86_400_000;
+const BUNDLES_MAX = 100;
+
+export interface BundleRollouts {
+  readonly name: string;
+  readonly policy: RolloutPolicy;
+  readonly health: HealthLimits;
+  /** Serving processes whose metrics are watched, host:port. */
+  readonly serving: readonly string[];
+  /** Further flags of `cube-agent gate`. */
+  readonly gateFlags: readonly string[];
+}
+
+export interface ControllerConfig {
+  readonly repository: string;
+  readonly trustedKeys: string | undefined;
+  readonly signingKey: string | undefined;
+  readonly fleetFile: string;
+  readonly bundles: readonly BundleRollouts[];
+  /** The newest version begins by itself once it is published. */
+  readonly automatic: boolean;
+  readonly listen: string | undefined;
+  readonly tokenFile: string | undefined;
+  readonly controlTokenFile: string | undefined;
+  readonly agentTokenFile: string | undefined;
+  readonly pollMs: number;
+}
+
+export const POLICY_DEFAULTS: RolloutPolicy = {
+  channels: [{ channel: 'stable', holdMs: 0 }],
+  replicas: 'all',
+  gate: true,
+  watchMs: 600_000,
+  stagingMs: 3_600_000,
+  gatingMs: 1_800_000,
+  activatingMs: 120_000,
+};
+
+export const HEALTH_DEFAULTS: HealthLimits = {
+  requestsMin: 200,
+  errorRateMax: 0.02,
+  unavailableMax: 0.01,
+  unseenRiseMax: 0.05,
+  scoreDriftMax: 0.25,
+  p99MsMax: 1024,
+};
+
+const FIELDS = [
+  ...['repository', 'trusted-keys', 'signing-key', 'fleet', 'bundles', 'automatic', 'listen'],
+  ...['token-file', 'control-token-file', 'agent-token-file', 'poll-ms'],
+];
+const BUNDLE_FIELDS = [
+  ...['name', 'channels', 'replicas', 'gate', 'gate-flags', 'serving', 'watch-ms', 'limits'],
+  ...['staging-ms', 'gating-ms', 'activating-ms'],
+];
+const LIMIT_FIELDS = {
+  'requests-min': 'requestsMin',
+  'error-rate': 'errorRateMax',
+  unavailable: 'unavailableMax',
+  'unseen-rise': 'unseenRiseMax',
+  'score-drift': 'scoreDriftMax',
+  'p99-ms': 'p99MsMax',
+} as const satisfies Readonly<Record<string, keyof HealthLimits>>;
+
+/** @throws CubeError INVALID_ARGUMENT with the place in the file; NOT_FOUND */
+export function readControllerConfig(path: string): ControllerConfig {
+  return parseControllerConfig(readText(path, CONFIG_BYTES_MAX), path);
+}
+
+/** @param path of the file, which relative paths start from */
+export function parseControllerConfig(text: string, path: string): ControllerConfig {
+  const root = parseYaml(text, path);
+  const fields = root.fields(FIELDS);
+  const need = (name: string): YamlNode => fields.get(name) ?? root.fail(`${name} is missing`);
+  const file = (name: string): string | undefined => {
+    const node = fields.get(name);
+    return node && resolve(dirname(path), node.string());
+  };
+  const repository = need('repository').string();
+  const isFolder = !isAbsolute(repository) && !/^[a-z][a-z0-9+.-]*:\/\//i.test(repository);
+  need('fleet');
+  return {
+    repository: isFolder ? resolve(dirname(path), repository) : repository,
+    trustedKeys: file('trusted-keys'),
+    signingKey: file('signing-key'),
+    fleetFile: file('fleet') ?? '',
+    bundles: readBundles(need('bundles')),
+    automatic: fields.get('automatic')?.boolean() ?? true,
+    listen: fields.get('listen')?.parsed(checkedEndpoint),
+    tokenFile: file('token-file'),
+    controlTokenFile: file('control-token-file'),
+    agentTokenFile: file('agent-token-file'),
+    pollMs: fields.get('poll-ms')?.integer(50, 3_600_000) ?? 1000,
+  };
+}
+
+function readBundles(node: YamlNode): BundleRollouts[] {
+  const items = node.items();
+  if (items.length < 1 || items.length > BUNDLES_MAX) node.fail(`expected 1..${BUNDLES_MAX} items`);
+  const bundles = items.map(readBundle);
+  if (new Set(bundles.map(({ name }) => name)).size < bundles.length) {
+    node.fail('a bundle comes twice');
+  }
+  return bundles;
+}
+
+function readBundle(item: YamlNode): BundleRollouts {
+  const fields = item.fields(BUNDLE_FIELDS);
+  const name = fields.get('name') ?? item.fail('name is missing');
+  const millis = (field: string, other: number): number =>
+    fields.get(field)?.integer(0, 30 * DAY_MS) ?? other;
+  const channels = fields.get('channels')?.items().map(readChannel);
+  if (channels?.length === 0) item.fail('channels: expected at least one');
+  const { stagingMs, gatingMs, activatingMs, watchMs } = POLICY_DEFAULTS;
+  return {
+    name: name.parsed((text) => checkName(text, 'bundle')),
+    policy: {
+      channels: channels ?? POLICY_DEFAULTS.channels,
+      replicas: fields.get('replicas')?.parsed(replicasOf) ?? POLICY_DEFAULTS.replicas,
+      gate: fields.get('gate')?.boolean() ?? POLICY_DEFAULTS.gate,
+      watchMs: millis('watch-ms', watchMs),
+      stagingMs: millis('staging-ms', stagingMs),
+      gatingMs: millis('gating-ms', gatingMs),
+      activatingMs: millis('activating-ms', activatingMs),
+    },
+    health: readLimits(fields.get('limits')),
+    serving: (fields.get('serving')?.itemsOrOne() ?? []).map((e) => e.parsed(checkedEndpoint)),
+    gateFlags: (fields.get('gate-flags')?.items() ?? []).map((flag) => flag.string()),
+  };
+}
+
+function readChannel(node: YamlNode): ChannelStep {
+  const fields = node.fields(['name', 'hold-ms']);
+  const name = fields.get('name') ?? node.fail('name is missing');
+  return {
+    channel: name.parsed((text) => checkName(text, 'channel')),
+    holdMs: fields.get('hold-ms')?.integer(0, 30 * DAY_MS) ?? 0,
+  };
+}
+
+/** "all", or how many of each shard. @throws Error for anything else */
+export function replicasOf(text: string): number | 'all' {
+  if (text === 'all') return 'all';
+  if (/^[1-9]\d{0,3}$/.test(text)) return Number(text);
+  throw new Error('expected "all" or a number from 1 to 9999');
+}
+
+function readLimits(node: YamlNode | undefined): HealthLimits {
+  const limits = { ...HEALTH_DEFAULTS };
+  for (const [name, field] of node?.fields(Object.keys(LIMIT_FIELDS)) ?? []) {
+    const value = field.number();
+    if (value < 0) field.fail('expected 0 or more');
+    limits[LIMIT_FIELDS[name as keyof typeof LIMIT_FIELDS]] = value;
+  }
+  return limits;
+}
+
+function checkedEndpoint(text: string): string {
+  const { host, port } = parseEndpoint(text);
+  return formatEndpoint(host, port);
+}

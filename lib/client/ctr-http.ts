@@ -1,0 +1,171 @@
+/** A serving process over HTTP: `POST /v1/ctr:predict` on connections that are kept. */
+import { type ClientRequest, Agent as HttpAgent, type IncomingMessage, request } from 'node:http';
+import { Agent as HttpsAgent, request as httpsRequest } from 'node:https';
+import { CubeError, ERROR_STATUS, type ErrorCode } from '../core/errors.ts';
+import { JsonReader } from '../core/json.ts';
+import type { CtrCall, CtrPrediction, CtrRows, CtrTransport } from './ctr-rows.ts';
+
+/** Far above the answer to the largest request. */
+const ANSWER_BYTES_MAX = 64 << 20;
+
+/** What a status means where no code of ours came with it: from a proxy in between. */
+const CODE_OF_STATUS: Readonly<Record<number, ErrorCode>> = {
+  400: 'INVALID_ARGUMENT',
+  403: 'DENIED',
+  404: 'NOT_FOUND',
+  408: 'DEADLINE_EXCEEDED',
+  413: 'TOO_LARGE',
+  429: 'OVERLOADED',
+  502: 'UNAVAILABLE',
+  503: 'UNAVAILABLE',
+  504: 'DEADLINE_EXCEEDED',
+};
+
+export class CtrHttp implements CtrTransport {
+  readonly #url: URL;
+  readonly #agent: HttpAgent | HttpsAgent;
+
+  constructor(url: URL, connectionsMax: number) {
+    this.#url = new URL('/v1/ctr:predict', url);
+    const options = { keepAlive: true, maxSockets: connectionsMax };
+    this.#agent = url.protocol === 'https:' ? new HttpsAgent(options) : new HttpAgent(options);
+  }
+
+  async predict(rows: CtrRows, call: CtrCall, timeoutMs: number): Promise<CtrPrediction> {
+    const isLines = typeof rows === 'string' || rows instanceof Uint8Array;
+    const body = isLines ? Buffer.from(rows as string) : Buffer.from(rowsJson(rows));
+    const type = isLines ? 'text/tab-separated-values' : 'application/json';
+    const { status, text } = await this.#post(call, body, type, timeoutMs);
+    if (status === 200) return readPrediction(text, this.#url.host);
+    throw failureOf(status, text, this.#url.host);
+  }
+
+  close(): void {
+    this.#agent.destroy();
+  }
+
+  #post(
+    call: CtrCall,
+    body: Uint8Array,
+    type: string,
+    timeoutMs: number,
+  ): Promise<{ status: number; text: string }> {
+    const url = new URL(this.#url);
+    for (const name of ['model', 'version', 'label', 'priority', 'detail', 'timings'] as const) {
+      if (call[name] !== undefined) url.searchParams.set(name, `${call[name]}`);
+    }
+    const headers = {
+      'content-type': type,
+      'content-length': body.length,
+      'timeout-ms': Math.max(1, Math.floor(timeoutMs)),
+    };
+    const send = url.protocol === 'https:' ? httpsRequest : request;
+    return new Promise((resolve, reject) => {
+      const sent = send(url, { method: 'POST', agent: this.#agent, headers }, (answer) => {
+        readAnswer(answer, url.host).then(resolve, reject);
+      });
+      const timer = setTimeout(() => expire(sent, url.host, timeoutMs), timeoutMs);
+      sent.once('close', () => clearTimeout(timer));
+      sent.once('error', (error) => reject(asCubeError(error, url.host)));
+      sent.end(body);
+    });
+  }
+}
+
+function rowsJson(rows: CtrRows): string {
+  return JSON.stringify({ rows }, (_, value) =>
+    typeof value === 'bigint' ? value.toString() : value,
+  );
+}
+
+function expire(sent: ClientRequest, host: string, timeoutMs: number): void {
+  sent.destroy(
+    new CubeError('DEADLINE_EXCEEDED', `${host}: no answer within ${Math.round(timeoutMs)} ms`),
+  );
+}
+
+function asCubeError(error: Error, host: string): CubeError {
+  if (error instanceof CubeError) return error;
+  return new CubeError('UNAVAILABLE', `${host}: ${error.message}`, { cause: error });
+}
+
+async function readAnswer(
+  answer: IncomingMessage,
+  host: string,
+): Promise<{ status: number; text: string }> {
+  const pieces: Buffer[] = [];
+  let bytes = 0;
+  try {
+    for await (const piece of answer as AsyncIterable<Buffer>) {
+      bytes += piece.length;
+      if (bytes > ANSWER_BYTES_MAX) {
+        throw new CubeError(
+          'TOO_LARGE',
+          `${host}: an answer of more than ${ANSWER_BYTES_MAX} bytes`,
+        );
+      }
+      pieces.push(piece);
+    }
+  } catch (error) {
+    throw asCubeError(error as Error, host);
+  }
+  return { status: answer.statusCode!, text: Buffer.concat(pieces).toString() };
+}
+
+function failureOf(status: number, text: string, host: string): CubeError {
+  const [code, message] = ownError(text) ?? [
+    CODE_OF_STATUS[status] ?? 'INTERNAL',
+    `HTTP ${status}: ${text.slice(0, 200)}`,
+  ];
+  return new CubeError(code, `${host}: ${message}`);
+}
+
+function ownError(text: string): [ErrorCode, string] | undefined {
+  try {
+    const { code, error } = JSON.parse(text);
+    const isOwn = typeof code === 'string' && Object.hasOwn(ERROR_STATUS, code);
+    return isOwn ? [code as ErrorCode, String(error)] : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+/** @throws CubeError INTERNAL: a server that says something else is no server of ours */
+function readPrediction(text: string, host: string): CtrPrediction {
+  try {
+    const json = JsonReader.parse(text, host);
+    const slots = json.optional('slots', (field) => field.items().map(readSlot));
+    const timings = json.optional('timings', (field) => ({
+      queueMicros: field.field('queue_micros').number(),
+      lookupMicros: field.field('lookup_micros').number(),
+      inferMicros: field.field('infer_micros').number(),
+    }));
+    const { value } = json.field('probabilities');
+    if (!Array.isArray(value) || !value.every(Number.isFinite)) {
+      json.field('probabilities').fail('an array of numbers');
+    }
+    return {
+      model: json.field('model').string(),
+      version: json.field('version').string(),
+      tablesVersion: json.field('tables_version').string(),
+      probabilities: Float32Array.from(value as number[]),
+      unseen: json.field('unseen').integer(0),
+      unavailable: json.field('unavailable').integer(0),
+      degraded: json.field('degraded').boolean(),
+      ...(slots === undefined ? {} : { slots }),
+      ...(timings === undefined ? {} : { timings }),
+    };
+  } catch (error) {
+    const { message } = error as Error;
+    throw new CubeError('INTERNAL', `not an answer of a serving process: ${message}`);
+  }
+}
+
+function readSlot(json: JsonReader) {
+  return {
+    slot: json.field('slot').string(),
+    hit: json.field('hit').integer(0),
+    unseen: json.field('unseen').integer(0),
+    unavailable: json.field('unavailable').integer(0),
+  };
+}

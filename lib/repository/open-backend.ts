@@ -1,0 +1,29 @@
+/** Which store a repository's location means. */
+import { resolve } from 'node:path';
+import { CubeError } from '../core/errors.ts';
+import { makeFolder } from '../platform/files.ts';
+import type { Backend } from './backend.ts';
+import { FolderBackend, requireFolder } from './folder-backend.ts';
+import { HttpBackend } from './http-backend.ts';
+import { S3Backend } from './s3-backend.ts';
+
+/**
+ * @param location a folder or a URL
+ * @param create makes a folder that is absent
+ * @throws CubeError NOT_FOUND, INVALID_ARGUMENT; UNSUPPORTED for another scheme
+ */
+export function openBackend(location: string, create: boolean): Backend {
+  const scheme = /^([a-z][a-z0-9+]+):\/\//i.exec(location)?.[1]?.toLowerCase();
+  if (scheme === 'http' || scheme === 'https') return new HttpBackend(location);
+  if (scheme === 's3') return new S3Backend(location);
+  if (scheme !== undefined) {
+    throw new CubeError(
+      'UNSUPPORTED',
+      `a repository is a folder, http(s)://… or s3://…, not ${scheme}://…`,
+    );
+  }
+  const folder = resolve(location);
+  if (create) makeFolder(folder);
+  requireFolder(folder);
+  return new FolderBackend(folder);
+}

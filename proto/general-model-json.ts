@@ -1,0 +1,168 @@
+/**
+ * The general model service as JSON, the protobuf mapping of it: read with names as in the .proto file or in camelCase, 64-bit
+ * integers as numbers (exact, whatever their size) or strings, bytes as base64; written as brpc writes it, with the names of the
+ * .proto file.
+ */
+import { CubeError } from '../lib/core/errors.ts';
+import { JsonReader } from '../lib/core/json.ts';
+import { quoteLongIntegers } from '../lib/core/json-integers.ts';
+import {
+  FETCH_NAMES_MAX,
+  type GeneralModelOutput,
+  type GeneralModelRequest,
+  type GeneralModelResponse,
+  tooManyNames,
+  tooManyTensors,
+} from './general-model.ts';
+import {
+  EMPTY_TENSOR,
+  elemTypeOf,
+  type GeneralModelLimits,
+  type GeneralTensor,
+  type ValueBudget,
+} from './general-tensor.ts';
+
+const INT32_MIN = -(2 ** 31);
+const INT32_MAX = 2 ** 31 - 1;
+const UINT32_MAX = 2 ** 32 - 1;
+const BASE64 = /^[A-Za-z0-9+/_-]*={0,2}$/;
+
+/** @throws CubeError INVALID_ARGUMENT naming the place, TOO_LARGE over a limit */
+export function parseGeneralRequest(
+  text: string,
+  source: string,
+  limits: GeneralModelLimits,
+): GeneralModelRequest {
+  const json = JsonReader.parse(quoteLongIntegers(text), source);
+  const budget = { values: limits.values };
+  const tensors = listOf(json, 'tensor', limits.tensors, () => tooManyTensors(limits));
+  const names = listOf(json, 'fetch_var_names', FETCH_NAMES_MAX, tooManyNames);
+  return {
+    tensors: tensors.map((tensor) => readTensor(tensor, budget)),
+    fetchNames: names.map((name) => name.string()),
+    profileServer: either(json, 'profile_server')?.boolean() ?? false,
+    logId: either(json, 'log_id')?.u64() ?? 0n,
+  };
+}
+
+function listOf(
+  json: JsonReader,
+  name: string,
+  max: number,
+  tooMany: () => CubeError,
+): JsonReader[] {
+  const list = either(json, name);
+  if (list === undefined) return [];
+  if (Array.isArray(list.value) && list.value.length > max) throw tooMany();
+  return list.items();
+}
+
+/** The field under its own name or its camelCase; undefined when it is absent or null. */
+function either(json: JsonReader, name: string): JsonReader | undefined {
+  const own = json.field(name);
+  if (!own.missing) return own;
+  const camel = json.field(name.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase()));
+  return camel.missing ? undefined : camel;
+}
+
+function readTensor(json: JsonReader, budget: ValueBudget): GeneralTensor {
+  const items = (name: string): JsonReader[] => readItems(either(json, name), budget);
+  const int32s = (name: string): Int32Array =>
+    Int32Array.from(items(name), (item) => whole(item, INT32_MIN, INT32_MAX));
+  return {
+    name: either(json, 'name')?.string() ?? '',
+    aliasName: either(json, 'alias_name')?.string() ?? '',
+    elemType: whole(either(json, 'elem_type') ?? JsonReader.of(0, ''), INT32_MIN, INT32_MAX),
+    shape: Array.from(int32s('shape')),
+    lod: int32s('lod'),
+    int64Words: int64Words(items('int64_data')),
+    float32: Float32Array.from(items('float_data'), float),
+    int32: int32s('int_data'),
+    float64: Float64Array.from(items('float64_data'), float),
+    uint32: Uint32Array.from(items('uint32_data'), (item) => whole(item, 0, UINT32_MAX)),
+    bool: Uint8Array.from(items('bool_data'), (item) => (item.boolean() ? 1 : 0)),
+    strings: items('data').map((item) => item.string()),
+    content: readContent(either(json, 'tensor_content')),
+  };
+}
+
+function readItems(json: JsonReader | undefined, budget: ValueBudget): JsonReader[] {
+  if (json === undefined) return [];
+  if (Array.isArray(json.value)) budget.values -= json.value.length;
+  if (budget.values < 0) {
+    throw new CubeError('TOO_LARGE', 'the tensors have too many values: send fewer rows a call');
+  }
+  return json.items();
+}
+
+function int64Words(items: readonly JsonReader[]): Uint32Array {
+  const words = new Uint32Array(2 * items.length);
+  items.forEach((item, i) => {
+    const value = BigInt.asUintN(64, item.i64());
+    words[2 * i] = Number(value & 0xffff_ffffn);
+    words[2 * i + 1] = Number(value >> 32n);
+  });
+  return words;
+}
+
+/** A number, or one as a string, as the mapping allows. */
+function whole(json: JsonReader, min: number, max: number): number {
+  const { value } = json;
+  const number = typeof value === 'string' && /^-?\d{1,11}$/.test(value) ? Number(value) : value;
+  if (!Number.isSafeInteger(number) || (number as number) < min || (number as number) > max) {
+    json.fail(`an integer in ${min}..${max}`);
+  }
+  return number as number;
+}
+
+function float(json: JsonReader): number {
+  const { value } = json;
+  if (typeof value === 'number') return value;
+  if (value === 'NaN' || value === 'Infinity' || value === '-Infinity') return Number(value);
+  if (typeof value === 'string' && /^-?\d+(\.\d+)?([eE][+-]?\d+)?$/.test(value)) {
+    return Number(value);
+  }
+  return json.fail('a number');
+}
+
+function readContent(json: JsonReader | undefined): Uint8Array {
+  if (json === undefined) return EMPTY_TENSOR.content;
+  const base64 = json.string(BASE64, 'bytes as base64').replaceAll('-', '+').replaceAll('_', '/');
+  try {
+    return Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+  } catch {
+    return json.fail('bytes as base64');
+  }
+}
+
+/** Fields that have their default are left out, but for err_no. */
+export function formatGeneralResponse(response: GeneralModelResponse): string {
+  const { outputs, profileTime, profileServer, logId, errNo, errMsg } = response;
+  return JSON.stringify({
+    ...(outputs.length === 0 ? {} : { outputs: outputs.map(formatOutput) }),
+    ...(profileTime.length === 0 ? {} : { profile_time: profileTime }),
+    ...(profileServer ? { profile_server: true } : {}),
+    ...(logId === 0n ? {} : { log_id: exactInteger(logId) }),
+    err_no: errNo,
+    ...(errMsg === '' ? {} : { err_msg: errMsg }),
+  });
+}
+
+function formatOutput({ tensors, engineName }: GeneralModelOutput): object {
+  return {
+    tensor: tensors.map((tensor) => ({
+      ...(tensor.float32 === undefined ? {} : { float_data: Array.from(tensor.float32) }),
+      ...(tensor.strings === undefined ? {} : { data: tensor.strings }),
+      elem_type: elemTypeOf(tensor),
+      shape: tensor.shape,
+      name: tensor.name,
+      alias_name: tensor.aliasName,
+    })),
+    engine_name: engineName,
+  };
+}
+
+/** A number where it is exact as one, else a string. */
+function exactInteger(value: bigint): number | string {
+  return value <= BigInt(Number.MAX_SAFE_INTEGER) ? Number(value) : value.toString();
+}

@@ -1,0 +1,294 @@
+/**
+ * A tensor of the general model service (general-model.proto): bytes to typed arrays and back. A message is walked twice: once
+ * to count, so that nothing grows and nothing is allocated that the limits forbid, once to fill.
+ */
+import { CubeError } from '../lib/core/errors.ts';
+import {
+  readVarintWords,
+  WIRE_BYTES,
+  WIRE_FIXED32,
+  WIRE_FIXED64,
+  WIRE_VARINT,
+  type WireReader,
+  WireWriter,
+} from './wire.ts';
+
+/** What a tensor's elements are, by the numbers of the original. */
+export const ELEM_TYPE = {
+  INT64: 0,
+  FP32: 1,
+  INT32: 2,
+  FP64: 3,
+  INT16: 4,
+  FP16: 5,
+  BF16: 6,
+  UINT8: 7,
+  INT8: 8,
+  BOOL: 9,
+  COMPLEX64: 10,
+  COMPLEX128: 11,
+  STRING: 20,
+} as const;
+
+export interface GeneralTensor {
+  readonly name: string;
+  readonly aliasName: string;
+  readonly elemType: number;
+  readonly shape: readonly number[];
+  readonly lod: Int32Array;
+  /** Of int64_data: words, low before high. */
+  readonly int64Words: Uint32Array;
+  readonly float32: Float32Array;
+  readonly int32: Int32Array;
+  readonly float64: Float64Array;
+  readonly uint32: Uint32Array;
+  readonly bool: Uint8Array;
+  readonly strings: readonly string[];
+  /** Of tensor_content: a view of the message. */
+  readonly content: Uint8Array;
+}
+
+/** What one message may hold: elements of all its tensors together, and tensors. */
+export interface GeneralModelLimits {
+  readonly tensors: number;
+  readonly values: number;
+}
+
+/** What is left of a message's limits. */
+export interface ValueBudget {
+  values: number;
+}
+
+export const EMPTY_TENSOR: GeneralTensor = {
+  name: '',
+  aliasName: '',
+  elemType: 0,
+  shape: [],
+  lod: new Int32Array(0),
+  int64Words: new Uint32Array(0),
+  float32: new Float32Array(0),
+  int32: new Int32Array(0),
+  float64: new Float64Array(0),
+  uint32: new Uint32Array(0),
+  bool: new Uint8Array(0),
+  strings: [],
+  content: new Uint8Array(0),
+};
+
+const INT64_DATA = 1;
+const FLOAT_DATA = 2;
+const INT_DATA = 3;
+const FLOAT64_DATA = 4;
+const UINT32_DATA = 5;
+const BOOL_DATA = 6;
+const STRING_DATA = 9;
+const FIELD_ELEM_TYPE = 10;
+const FIELD_SHAPE = 11;
+const FIELD_LOD = 12;
+const FIELD_NAME = 13;
+const FIELD_ALIAS_NAME = 14;
+const FIELD_CONTENT = 15;
+const FIELD_MAX = 15;
+
+/** Bytes of an element of a field that is not made of varints; 0: varints. */
+const FIXED_BYTES: readonly number[] = [0, 0, 4, 0, 8];
+const DIMS_MAX = 16;
+
+/** Reads the tensor that is the whole of `reader`. @throws CubeError INVALID_ARGUMENT, TOO_LARGE over the budget */
+export function decodeTensor(reader: WireReader, budget: ValueBudget): GeneralTensor {
+  const start = reader.position;
+  const counts = countElements(reader, budget);
+  reader.position = start;
+  return new TensorFill(counts).read(reader);
+}
+
+/** How often each repeated field has an element, by field number. */
+function countElements(reader: WireReader, budget: ValueBudget): Uint32Array {
+  const counts = new Uint32Array(FIELD_MAX + 1);
+  while (reader.next()) {
+    const { field } = reader;
+    let count = 0;
+    if (isRepeatedNumber(field) && reader.wireType === WIRE_BYTES) count = countPacked(reader);
+    else {
+      reader.skip();
+      if (isRepeatedNumber(field) || field === STRING_DATA) count = 1;
+    }
+    if (count === 0) continue;
+    counts[field]! += count;
+    budget.values -= count;
+    if (budget.values < 0) {
+      throw new CubeError('TOO_LARGE', 'the tensors have too many values: send fewer rows a call');
+    }
+  }
+  if (counts[FIELD_SHAPE]! > DIMS_MAX) {
+    const dims = counts[FIELD_SHAPE];
+    throw new CubeError('TOO_LARGE', `a shape of ${dims} dimensions, the limit is ${DIMS_MAX}`);
+  }
+  return counts;
+}
+
+function isRepeatedNumber(field: number): boolean {
+  return (
+    (field >= INT64_DATA && field <= BOOL_DATA) || field === FIELD_SHAPE || field === FIELD_LOD
+  );
+}
+
+function countPacked(reader: WireReader): number {
+  const { field, bytes } = reader;
+  const { position, end } = reader.message();
+  const width = FIXED_BYTES[field] ?? 0;
+  if (width > 0) {
+    if ((end - position) % width === 0) return (end - position) / width;
+    throw malformed(`${end - position} bytes of values of ${width} bytes each`);
+  }
+  let count = 0;
+  for (let at = position; at < end; at++) if (bytes[at]! < 0x80) count++;
+  return count;
+}
+
+function malformed(what: string): CubeError {
+  return new CubeError('INVALID_ARGUMENT', `protobuf: a tensor has ${what}`);
+}
+
+/** The second walk: arrays of the right sizes, and where each stands. */
+class TensorFill {
+  readonly #arrays: (Uint32Array | Float32Array | Int32Array | Float64Array | Uint8Array)[] = [];
+  readonly #filled = new Uint32Array(FIELD_MAX + 1);
+  readonly #strings: string[] = [];
+  readonly #words = new Uint32Array(2);
+
+  constructor(counts: Uint32Array) {
+    this.#arrays[INT64_DATA] = new Uint32Array(2 * counts[INT64_DATA]!);
+    this.#arrays[FLOAT_DATA] = new Float32Array(counts[FLOAT_DATA]!);
+    this.#arrays[INT_DATA] = new Int32Array(counts[INT_DATA]!);
+    this.#arrays[FLOAT64_DATA] = new Float64Array(counts[FLOAT64_DATA]!);
+    this.#arrays[UINT32_DATA] = new Uint32Array(counts[UINT32_DATA]!);
+    this.#arrays[BOOL_DATA] = new Uint8Array(counts[BOOL_DATA]!);
+    this.#arrays[FIELD_SHAPE] = new Int32Array(counts[FIELD_SHAPE]!);
+    this.#arrays[FIELD_LOD] = new Int32Array(counts[FIELD_LOD]!);
+  }
+
+  read(reader: WireReader): GeneralTensor {
+    let { name, aliasName, elemType, content } = EMPTY_TENSOR;
+    while (reader.next()) {
+      const { field } = reader;
+      if (isRepeatedNumber(field)) this.#fill(reader);
+      else if (field === STRING_DATA) this.#strings.push(text(reader));
+      else if (field === FIELD_ELEM_TYPE) elemType = reader.int32();
+      else if (field === FIELD_NAME) name = text(reader);
+      else if (field === FIELD_ALIAS_NAME) aliasName = text(reader);
+      else if (field === FIELD_CONTENT) {
+        reader.expect(WIRE_BYTES);
+        content = reader.view();
+      } else reader.skip();
+    }
+    return {
+      ...{ name, aliasName, elemType, content },
+      shape: Array.from(this.#arrays[FIELD_SHAPE] as Int32Array),
+      lod: this.#arrays[FIELD_LOD] as Int32Array,
+      int64Words: this.#arrays[INT64_DATA] as Uint32Array,
+      float32: this.#arrays[FLOAT_DATA] as Float32Array,
+      int32: this.#arrays[INT_DATA] as Int32Array,
+      float64: this.#arrays[FLOAT64_DATA] as Float64Array,
+      uint32: this.#arrays[UINT32_DATA] as Uint32Array,
+      bool: this.#arrays[BOOL_DATA] as Uint8Array,
+      strings: this.#strings,
+    };
+  }
+
+  /** One element with its own tag, or a run of them. */
+  #fill(reader: WireReader): void {
+    const { field, wireType, bytes } = reader;
+    const width = FIXED_BYTES[field] ?? 0;
+    let at = reader.position;
+    if (wireType === WIRE_BYTES) {
+      const run = reader.message();
+      at = run.position;
+    } else {
+      reader.expect(wireTypeOf(width));
+      reader.skip();
+    }
+    const end = reader.position;
+    if (width > 0) this.#fillFixed(bytes, { field, at, end, width });
+    else this.#fillVarints(bytes, { field, at, end });
+  }
+
+  #fillFixed(
+    bytes: Uint8Array,
+    { field, at, end, width }: { field: number; at: number; end: number; width: number },
+  ): void {
+    const array = this.#arrays[field]!;
+    const view = new DataView(bytes.buffer, bytes.byteOffset + at, end - at);
+    let filled = this.#filled[field]!;
+    for (let from = 0; from < end - at; from += width, filled++) {
+      array[filled] = width === 4 ? view.getFloat32(from, true) : view.getFloat64(from, true);
+    }
+    this.#filled[field] = filled;
+  }
+
+  #fillVarints(
+    bytes: Uint8Array,
+    { field, at, end }: { field: number; at: number; end: number },
+  ): void {
+    const array = this.#arrays[field]!;
+    const words = field === INT64_DATA ? (array as Uint32Array) : this.#words;
+    let filled = this.#filled[field]!;
+    while (at < end) {
+      at = readVarintWords(bytes, at, end, words, field === INT64_DATA ? 2 * filled : 0);
+      if (at < 0) throw malformed('a value that is not a varint');
+      if (field === BOOL_DATA) array[filled] = words[0]! | words[1]! ? 1 : 0;
+      else if (field !== INT64_DATA) array[filled] = words[0]!;
+      filled++;
+    }
+    this.#filled[field] = filled;
+  }
+}
+
+function wireTypeOf(width: number): number {
+  if (width === 0) return WIRE_VARINT;
+  return width === 4 ? WIRE_FIXED32 : WIRE_FIXED64;
+}
+
+function text(reader: WireReader): string {
+  reader.expect(WIRE_BYTES);
+  return reader.string();
+}
+
+/** What an answer consists of: floats, or strings. */
+export interface OutputTensor {
+  readonly name: string;
+  readonly aliasName: string;
+  readonly shape: readonly number[];
+  readonly float32?: Float32Array;
+  readonly strings?: readonly string[];
+}
+
+/** Appends the fields of an answer's tensor; defaults are left out, as proto3 does. */
+export function encodeTensor(writer: WireWriter, tensor: OutputTensor): void {
+  const { float32, strings, shape, name, aliasName } = tensor;
+  if (float32 !== undefined && float32.length > 0) writer.bytes(FLOAT_DATA, littleEndian(float32));
+  for (const value of strings ?? []) writer.string(STRING_DATA, value);
+  writer.uint(FIELD_ELEM_TYPE, elemTypeOf(tensor));
+  writePacked(writer, FIELD_SHAPE, shape);
+  if (name !== '') writer.string(FIELD_NAME, name);
+  if (aliasName !== '') writer.string(FIELD_ALIAS_NAME, aliasName);
+}
+
+export function elemTypeOf({ strings }: OutputTensor): number {
+  return strings === undefined ? ELEM_TYPE.FP32 : ELEM_TYPE.STRING;
+}
+
+/** @param values ≥ 0 */
+export function writePacked(writer: WireWriter, field: number, values: readonly number[]): void {
+  if (values.length === 0) return;
+  const run = new WireWriter(16 * values.length);
+  for (const value of values) run.varint(value);
+  writer.bytes(field, run.finish());
+}
+
+function littleEndian(values: Float32Array): Uint8Array {
+  const bytes = new Uint8Array(4 * values.length);
+  const view = new DataView(bytes.buffer);
+  for (let i = 0; i < values.length; i++) view.setFloat32(4 * i, values[i]!, true);
+  return bytes;
+}

@@ -1,0 +1,70 @@
+/**
+ * serving.yaml: the settings of the process, and a list of models. Errors name file, line and field. Paths are meant from the
+ * file's folder. JSON Schema: docs/schemas/serving.schema.json.
+ */
+import { dirname, resolve } from 'node:path';
+import { readText } from '../../lib/platform/files.ts';
+import { parseYaml, type YamlNode } from '../../lib/platform/yaml-node.ts';
+import type { ServiceConfig, ServingSettings } from './serving-config.ts';
+import * as kinds from './setting-kinds.ts';
+import {
+  kebabOf,
+  MODEL_SETTINGS,
+  type ModelSettings,
+  PROCESS_SETTINGS,
+  type ProcessSettings,
+  type Setting,
+} from './settings.ts';
+
+const FILE_BYTES_MAX = 4 << 20;
+const MODELS_MAX = 1_000;
+
+/** @throws CubeError with file, line and column; NOT_FOUND, TOO_LARGE */
+export function readSettingsFile(path: string): ServingSettings {
+  return parseSettings(readText(path, FILE_BYTES_MAX), path);
+}
+
+/** @param path what the file is called in errors, and where its paths are meant from */
+export function parseSettings(text: string, path: string): ServingSettings {
+  const root = parseYaml(text, path);
+  const process = Object.keys(PROCESS_SETTINGS).map(kebabOf);
+  const fields = root.fields([...process, 'models', 'services']);
+  const models = fields.get('models')?.items() ?? root.fail('models is missing: a list');
+  if (models.length === 0 || models.length > MODELS_MAX) {
+    fields.get('models')!.fail(`expected 1 to ${MODELS_MAX} models`);
+  }
+  const services = fields.get('services')?.items().map(readService);
+  return {
+    ...readTable<ProcessSettings>(fields, PROCESS_SETTINGS, path),
+    models: models.map((node) => readModel(node, path)),
+    ...(services !== undefined && { services }),
+  };
+}
+
+function readModel(node: YamlNode, path: string): ModelSettings {
+  const fields = node.fields(Object.keys(MODEL_SETTINGS).map(kebabOf));
+  if (!fields.has('name') && !fields.has('bundle')) node.fail('give the model a name, or a bundle');
+  return readTable<ModelSettings>(fields, MODEL_SETTINGS, path);
+}
+
+function readService(node: YamlNode): ServiceConfig {
+  const fields = node.fields(['name', 'model']);
+  const read = (field: string): string =>
+    kinds.name.fromYaml(fields.get(field) ?? node.fail(`${field} is missing`));
+  return { name: read('name'), model: read('model') };
+}
+
+function readTable<T>(
+  fields: ReadonlyMap<string, YamlNode>,
+  table: Readonly<Record<string, Setting<unknown>>>,
+  path: string,
+): T {
+  const values: Record<string, unknown> = {};
+  for (const [key, { kind, isPath }] of Object.entries(table)) {
+    const node = fields.get(kebabOf(key));
+    if (node === undefined) continue;
+    const value = kind.fromYaml(node);
+    values[key] = isPath ? resolve(dirname(path), value as string) : value;
+  }
+  return values as T;
+}

@@ -1,0 +1,197 @@
+/** CtrClient against a real serving process, and against servers that fail it on purpose. */
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { createServer, type RequestListener } from 'node:http';
+import { type AddressInfo, createServer as createTcp, type Socket } from 'node:net';
+import { type TestContext, test } from 'node:test';
+import { CtrClient, type CtrRow, type CtrRows, CubeError } from '../../lib/client/index.ts';
+import { keyOf, ToyBundle, type ToyRow, toTsv, toyRows } from '../serving/toy-bundle.ts';
+import { startLocal } from '../serving/toy-service.ts';
+
+const TOLERANCE = 1e-5;
+const toy = new ToyBundle({ version: '6', seed: 51 });
+const orNull = (value: number): number | null => (Number.isNaN(value) ? null : value);
+
+function positional(rows: readonly ToyRow[]): CtrRow[] {
+  return rows.map(({ dense, categorical }) => ({ dense: dense.map(orNull), categorical }));
+}
+
+function asKeys(rows: readonly ToyRow[]): CtrRow[] {
+  return rows.map(({ dense: [i1, i2], categorical }) => {
+    const log = Math.log1p(Math.max(Number.isNaN(i1!) ? 0 : i1!, 0));
+    return {
+      keys: categorical.map((text, slot) => keyOf(slot, text)),
+      scaled: [(log - 1.25) * 0.5, (Number.isNaN(i2!) ? -1 : i2!) * 0.125],
+    };
+  });
+}
+
+function byName(rows: readonly ToyRow[]): CtrRow[] {
+  return rows.map(({ dense: [i1, i2], categorical: [c1, c2, c3] }) => ({
+    ...(Number.isNaN(i1!) ? {} : { I1: i1! }),
+    ...(Number.isNaN(i2!) ? {} : { I2: i2! }),
+    ...{ C1: c1!, C2: c2!, C3: c3! },
+  }));
+}
+
+function clientOf(t: TestContext, url: string, options = {}): CtrClient {
+  const client = new CtrClient({ url, timeoutMs: 10_000, ...options });
+  t.after(() => client.close());
+  return client;
+}
+
+async function codeOf(promise: Promise<unknown>): Promise<string> {
+  try {
+    await promise;
+  } catch (error) {
+    assert.ok(error instanceof CubeError, String(error));
+    return error.code;
+  }
+  return 'none';
+}
+
+test('predicts and scores over HTTP and gRPC, rows in every form', async (t) => {
+  const { serving } = await startLocal(t, [toy]);
+  const rows = toyRows(70);
+  const check = (scores: ArrayLike<number>, of: readonly ToyRow[]): void => {
+    assert.equal(scores.length, of.length);
+    of.forEach((row, i) => {
+      assert.ok(Math.abs(scores[i]! - toy.score(row)[1]) < TOLERANCE, `row ${i}`);
+    });
+  };
+  const forms: CtrRows[] = [positional(rows), asKeys(rows), toTsv(rows), Buffer.from(toTsv(rows))];
+  for (const url of [serving.url, serving.url.replace('http:', 'grpc:')]) {
+    const client = clientOf(t, url);
+    const named = url.startsWith('http') ? [byName(rows)] : [];
+    for (const form of [...forms, ...named]) {
+      const { model, version, probabilities, slots, timings } = await client.predict(form);
+      check(probabilities, rows);
+      assert.deepEqual([model, version, slots, timings], ['toy', '6', undefined, undefined]);
+    }
+    const wish = { model: 'toy', version: '6', priority: 0, detail: true, timings: true };
+    const told = await client.predict(positional(rows), wish);
+    assert.deepEqual(
+      told.slots!.map(({ slot }) => slot),
+      ['C1', 'C2', 'C3'],
+    );
+    assert.ok(told.timings!.inferMicros > 0);
+    const many = toyRows(1000, 9);
+    const scores: number[] = [];
+    for await (const { probability, version } of client.score(positional(many))) {
+      assert.equal(version, '6');
+      scores.push(probability);
+    }
+    check(scores, many);
+    assert.equal(await codeOf(client.predict(positional(rows), { model: 'other' })), 'NOT_FOUND');
+    assert.equal(
+      await codeOf(client.predict([{ dense: [], categorical: [] }])),
+      'INVALID_ARGUMENT',
+    );
+    client.close();
+    assert.equal(await codeOf(client.predict(positional(rows))), 'STOPPING');
+  }
+  const grpc = clientOf(t, serving.url.replace('http:', 'grpc:'));
+  assert.equal(await codeOf(grpc.predict(byName(rows))), 'INVALID_ARGUMENT');
+});
+
+async function listen(t: TestContext, handler: RequestListener): Promise<string> {
+  const server = createServer(handler).listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  t.after(() => server.close().closeAllConnections());
+  return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+}
+
+const GOOD = JSON.stringify({
+  ...{ model: 'm', version: '1', tables_version: '1', probabilities: [0.5] },
+  ...{ unseen: 0, unavailable: 0, degraded: false },
+});
+const ROW: CtrRow[] = [{ dense: [1], categorical: ['a'] }];
+
+test('what another try may get is tried again, on the kept connection; what it may not, is not', async (t) => {
+  const answers: [number, string][] = [
+    [503, '{"code":"UNAVAILABLE","error":"a shard is down"}'],
+    [429, 'a proxy says no'],
+    [200, GOOD],
+    [400, '{"code":"INVALID_ARGUMENT","error":"no"}'],
+  ];
+  const ports = new Set<number | undefined>();
+  let calls = 0;
+  const url = await listen(t, (request, response) => {
+    ports.add(request.socket.remotePort);
+    const [status, body] = answers[calls++]!;
+    request.resume().once('end', () => response.writeHead(status).end(body));
+  });
+  const client = clientOf(t, url);
+  assert.deepEqual([...(await client.predict(ROW)).probabilities], [0.5]);
+  assert.equal(calls, 3);
+  assert.equal(ports.size, 1);
+  assert.equal(await codeOf(client.predict(ROW)), 'INVALID_ARGUMENT');
+  assert.equal(calls, 4);
+});
+
+test('a server that fails every call is not asked three times as often', async (t) => {
+  let calls = 0;
+  const url = await listen(t, (request, response) => {
+    calls++;
+    request.resume().once('end', () => response.writeHead(503).end());
+  });
+  const client = clientOf(t, url);
+  for (let i = 0; i < 50; i++) assert.equal(await codeOf(client.predict(ROW)), 'UNAVAILABLE');
+  assert.ok(calls <= 50 + 10 + 5, `${calls} calls`);
+  const single = clientOf(t, url, { retryMax: 0 });
+  calls = 0;
+  assert.equal(await codeOf(single.predict(ROW)), 'UNAVAILABLE');
+  assert.equal(calls, 1);
+});
+
+test('no answer, half an answer and answers that are none have their codes', async (t) => {
+  const sockets: Socket[] = [];
+  const silent = createTcp((socket) => sockets.push(socket.resume())).listen(0, '127.0.0.1');
+  await once(silent, 'listening');
+  t.after(() => {
+    silent.close();
+    for (const socket of sockets) socket.destroy();
+  });
+  const { port } = silent.address() as AddressInfo;
+  for (const scheme of ['http', 'grpc']) {
+    const client = clientOf(t, `${scheme}://127.0.0.1:${port}`, { timeoutMs: 200 });
+    assert.equal(await codeOf(client.predict(ROW)), 'DEADLINE_EXCEEDED');
+    client.close();
+    const nobody = clientOf(t, `${scheme}://127.0.0.1:1`, { timeoutMs: 2000 });
+    assert.equal(await codeOf(nobody.predict(ROW)), 'UNAVAILABLE');
+  }
+  const cut = await listen(t, (request, response) => {
+    request.resume().once('end', () => {
+      response.writeHead(200, { 'content-length': 100 }).write('{');
+      setImmediate(() => response.destroy());
+    });
+  });
+  assert.equal(await codeOf(clientOf(t, cut).predict(ROW)), 'UNAVAILABLE');
+  const strange = await listen(t, (request, response) => {
+    request.resume().once('end', () => response.end('{"probabilities": ["x"]}'));
+  });
+  assert.equal(await codeOf(clientOf(t, strange).predict(ROW)), 'INTERNAL');
+});
+
+test('closing the client fails calls in flight, over HTTP and gRPC', async (t) => {
+  const silent = createTcp((socket) => socket.on('error', () => undefined).resume());
+  await once(silent.listen(0, '127.0.0.1'), 'listening');
+  t.after(() => silent.close());
+  const { port } = silent.address() as AddressInfo;
+  for (const scheme of ['http', 'grpc']) {
+    const url = `${scheme}://127.0.0.1:${port}`;
+    const client = clientOf(t, url, { timeoutMs: 600_000, retryMax: 0 });
+    const connected = once(silent, 'connection');
+    const code = codeOf(client.predict('1\t2\ta\tb\tc\n'));
+    const [socket] = await connected;
+    client.close();
+    assert.equal(await code, 'UNAVAILABLE', scheme);
+    (socket as Socket).destroy();
+  }
+});
+
+test('an address that is none is refused at once', () => {
+  for (const url of ['', 'localhost:80', 'ftp://h:1', 'grpc://h']) {
+    assert.throws(() => new CtrClient({ url }), /url: expected http:/);
+  }
+});

@@ -1,0 +1,131 @@
+/** The two readers of lines: whatever the bytes, keys, dense values, labels and errors are the same. */
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import fc from 'fast-check';
+import { CubeError } from '../../lib/core/errors.ts';
+import { parseTsvKeys, parseTsvRows } from '../../lib/core/features.ts';
+import { RowHasher } from '../../lib/core/hash.ts';
+import type { FeatureSpec } from '../../lib/core/slots.ts';
+
+const ROWS_MAX = 300;
+
+const anySpec: fc.Arbitrary<FeatureSpec> = fc
+  .record({
+    scheme: fc.constantFrom('xxh64-concat', 'xxh64-tagged', 'raw'),
+    modulo: fc.constantFrom(0n, 1009n),
+    slotNum: fc.integer({ min: 1, max: 4 }),
+    denseNum: fc.integer({ min: 0, max: 3 }),
+    isPooled: fc.boolean(),
+  })
+  .map(({ scheme, modulo, slotNum, denseNum, isPooled }) => ({
+    hash: { scheme, seed: 5n, modulo },
+    slots: Array.from({ length: slotNum }, (_, i) => ({
+      name: `C${i}`,
+      index: 10 ** i,
+      ...(isPooled && i === 1 ? { pooling: 'sum' as const } : {}),
+    })),
+    dense:
+      denseNum === 0
+        ? undefined
+        : {
+            input: 'dense',
+            features: Array.from({ length: denseNum }, (_, i) => ({
+              ...{ name: `I${i}`, missing: 1, log: i === 1, shift: 0.5, scale: 2 },
+            })),
+          },
+    click: { output: 'prob', column: 0 },
+    separator: '|',
+  }));
+
+const anyColumn = fc.oneof(
+  fc.constantFrom('', '0', '1', '-7', '1.5e3', '123456789012345', '1234567890123456', '-', 'x'),
+  fc.stringMatching(/^[0-9a-f]{8}$/),
+  fc.constantFrom('é', '🙂x', 'a|b', '\ufeff', '\r', '1\r', '1e39', 'y'.repeat(60_000)),
+);
+
+/** Lines that mostly fit the spec, and bytes that are no UTF-8 among them. */
+function anyBytes({ slots, dense }: FeatureSpec): fc.Arbitrary<Uint8Array> {
+  const denseNum = dense?.features.length ?? 0;
+  const plain = (count: number, column: fc.Arbitrary<string>) =>
+    fc.array(column, { minLength: count, maxLength: count });
+  const good = fc
+    .tuple(plain(denseNum, fc.constantFrom('', '3', '-12', '0.25')), plain(slots.length, anyColumn))
+    .map((columns) => columns.flat().join('\t'));
+  const labelled = good.map((line) => `1\t${line}`);
+  const wild = fc.array(anyColumn, { maxLength: 8 }).map((columns) => columns.join('\t'));
+  const lines = (line: fc.Arbitrary<string>) => fc.array(line, { maxLength: 6 });
+  const damage = fc.option(fc.tuple(fc.nat(), fc.integer({ min: 0, max: 255 })), { freq: 3 });
+  return fc
+    .tuple(
+      fc.oneof(lines(good), lines(labelled), lines(fc.oneof(good, labelled, wild))),
+      fc.constantFrom('\n', '\r\n'),
+      fc.constantFrom('', '\n'),
+      damage,
+    )
+    .map(([texts, lineBreak, end, damaged]) => {
+      const bytes = new TextEncoder().encode(texts.join(lineBreak) + end);
+      if (damaged && bytes.length > 0) bytes[damaged[0] % bytes.length] = damaged[1];
+      return bytes;
+    });
+}
+
+type Parsed = ReturnType<typeof parseTsvKeys>;
+
+/** What a request comes to, or the error. */
+function outcome(spec: FeatureSpec, parse: () => Parsed): unknown {
+  try {
+    const rows = parse();
+    if ('keys' in rows) return { ...rows, ends: rows.ends };
+    const keys = new Uint32Array(2 * rows.features.length);
+    const hasher = new RowHasher(spec.hash, spec.slots);
+    if (rows.ends === undefined) hasher.hashRows(rows.features, rows.rowCount, keys);
+    else hasher.hashBags(rows.features, rows.ends, keys);
+    const { rowCount, dense, labels, ends } = rows;
+    return { rowCount, keys, dense, labels, ends };
+  } catch (error) {
+    assert.ok(error instanceof CubeError);
+    return { code: error.code, message: error.message };
+  }
+}
+
+test('lines of any bytes give the same keys, or the same error, by either way', () => {
+  let straight = 0;
+  const property = fc.property(
+    anySpec.chain((spec) => fc.tuple(fc.constant(spec), anyBytes(spec))),
+    ([spec, bytes]) => {
+      const text = new TextDecoder('utf-8', { ignoreBOM: true }).decode(bytes);
+      const expected = outcome(spec, () => parseTsvRows(text, spec, ROWS_MAX));
+      const actual = outcome(spec, () => {
+        const rows = parseTsvKeys(bytes, spec, ROWS_MAX);
+        if ('keys' in rows) straight++;
+        return rows;
+      });
+      assert.deepEqual(actual, expected);
+    },
+  );
+  fc.assert(property, { numRuns: 3000 });
+  assert.ok(straight > 200, `${straight} of 3000 were read straight to keys`);
+});
+
+test('more rows than one kernel call takes, and than the limit', () => {
+  const slots = Array.from({ length: 26 }, (_, i) => ({ name: `C${i}`, index: 14 + i }));
+  const spec: FeatureSpec = {
+    hash: { scheme: 'xxh64-concat', seed: 0n, modulo: 0n },
+    slots,
+    dense: undefined,
+    click: { output: 'prob', column: 0 },
+  };
+  const lines = Array.from({ length: ROWS_MAX }, (_, row) =>
+    slots.map((_slot, i) => (row * 7919 + i).toString(16)).join('\t'),
+  );
+  const text = lines.join('\n');
+  const bytes = new TextEncoder().encode(text);
+  const rows = parseTsvKeys(bytes, spec, ROWS_MAX);
+  assert.ok('keys' in rows);
+  const expected = outcome(spec, () => parseTsvRows(text, spec, ROWS_MAX));
+  assert.deepEqual(
+    outcome(spec, () => rows),
+    expected,
+  );
+  assert.throws(() => parseTsvKeys(bytes, spec, ROWS_MAX - 1), { code: 'TOO_LARGE' });
+});

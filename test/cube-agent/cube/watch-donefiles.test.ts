@@ -1,0 +1,189 @@
+/** Real trainers' files, the real builder, and what the repository then holds. */
+import assert from 'node:assert/strict';
+import { appendFileSync, mkdirSync, rmSync, writeFileSync } from 'node:fs';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { join } from 'node:path';
+import { type TestContext, test } from 'node:test';
+import { openRepository, type Repository } from '../../../lib/repository/repository.ts';
+import { atEnd, temporaryFolder } from '../../repository/fixtures.ts';
+import { f32Bytes, sequenceFile } from '../../tools/cube-builder/sources/writers.ts';
+import { agent, type Finished, Running, until } from '../processes.ts';
+import { conf } from './conf.ts';
+
+interface Trainer {
+  readonly folder: string;
+  readonly done: string;
+  /** Writes a model and its line. */
+  train(file: 'base' | 'patch', id: string, key: string, values: Record<number, number>): void;
+}
+
+function makeTrainer(t: TestContext): Trainer {
+  const folder = temporaryFolder(t);
+  const done = join(folder, 'done');
+  mkdirSync(done);
+  let models = 0;
+  return {
+    ...{ folder, done },
+    train: (file, id, key, values) => {
+      models += 1;
+      const input = join(folder, `model $(touch x) ${models}`);
+      mkdirSync(input);
+      const rows = Object.entries(values).map(([k, x]): [bigint, Uint8Array] => [
+        BigInt(k),
+        f32Bytes(Float32Array.of(x, x + 0.5)),
+      ]);
+      writeFileSync(join(input, 'part-0'), sequenceFile(rows));
+      appendFileSync(join(done, `${file}.txt`), `${JSON.stringify({ id, key, input })}\n`);
+    },
+  };
+}
+
+function repositoryOf({ folder }: Trainer): Repository {
+  return openRepository(join(folder, 'repository'), { create: true });
+}
+
+function once({ folder, done }: Trainer, ...more: string[]): Promise<Finished> {
+  const place = ['--donefiles', done, '--repository', join(folder, 'repository')];
+  const flags = ['--bundle', 'ads', '--shard-num', '2', '--once', '--by', 'trainer'];
+  return agent('watch-donefiles', ...place, ...flags, ...more, '--', '--value-format', 'f32');
+}
+
+const pointer = async (repository: Repository): Promise<string | undefined> =>
+  (await repository.channel('ads', 'stable')).pointer?.version;
+
+test('bases and patches become versions of a chain, once, and the channel follows', async (t) => {
+  const trainer = makeTrainer(t);
+  const repository = repositoryOf(trainer);
+  writeFileSync(join(trainer.done, 'base.txt'), '');
+  assert.equal((await once(trainer)).code, 0, 'an empty donefile asks for nothing');
+  trainer.train('base', '100', '100', { 1: 1, 2: 2 });
+  trainer.train('patch', '101', '100', { 2: 20, 3: 30 });
+  const first = await once(trainer);
+  assert.equal(first.code, 0, first.stderr);
+  assert.deepEqual(await repository.versions('ads'), ['100', '100_101']);
+  assert.equal(await pointer(repository), '100_101');
+  const [table] = (await repository.manifest('ads', '100_101')).tables;
+  assert.deepEqual(
+    table?.shards.map((layers) => layers.map(({ kind, rows }) => `${kind} ${rows}`)),
+    [
+      ['base 1', 'delta 1'],
+      ['base 1', 'delta 1'],
+    ],
+  );
+  const { history } = await repository.channel('ads', 'stable');
+  assert.deepEqual(
+    history.map(({ version, by, reason }) => [version, by, reason]),
+    [
+      ['100', 'trainer', 'line 1 of base.txt'],
+      ['100_101', 'trainer', 'line 1 of patch.txt'],
+    ],
+  );
+  assert.equal((await once(trainer)).code, 0);
+  assert.equal((await repository.channel('ads', 'stable')).history.length, 2);
+  // People went back: nobody is led there again, and its patches wait for a base.
+  await repository.rollback('ads', 'stable', 'me', 'worse');
+  trainer.train('patch', '102', '100', { 4: 4 });
+  const waiting = await once(trainer);
+  assert.equal(waiting.code, 1);
+  assert.match(waiting.stderr, /version 100_101 is quarantined: .*100_102.* wait for a new base/);
+  assert.equal(await pointer(repository), '100');
+  trainer.train('base', '200', '200', { 1: 9 });
+  assert.equal((await once(trainer)).code, 0);
+  assert.equal(await pointer(repository), '200');
+});
+
+test('a broken line and a broken model are told, and the next base heals', async (t) => {
+  const trainer = makeTrainer(t);
+  const repository = repositoryOf(trainer);
+  appendFileSync(join(trainer.done, 'base.txt'), '{"id":"1","key"\n');
+  trainer.train('base', '50', '50', { 1: 1 });
+  const first = await once(trainer);
+  assert.equal(first.code, 1);
+  assert.match(first.stderr, /base\.txt: line 1: not JSON/);
+  assert.equal(await pointer(repository), '50');
+  trainer.train('base', '60', '60', { 1: 2 });
+  writeFileSync(join(trainer.folder, 'model $(touch x) 2', 'part-0'), 'SEQ\x06nonsense');
+  const second = await once(trainer);
+  assert.equal(second.code, 1);
+  assert.match(second.stderr, /building version 60: .*part-0/);
+  assert.equal(await pointer(repository), '50');
+  trainer.train('base', '70', '70', { 1: 3 });
+  assert.equal((await once(trainer)).code, 1, 'line 1 is still broken');
+  assert.equal(await pointer(repository), '70');
+  assert.deepEqual(await repository.versions('ads'), ['50', '70']);
+});
+
+test('it watches over HTTP from a transfer.conf, opens a rollout, and may be killed and doubled', async (t) => {
+  const trainer = makeTrainer(t);
+  const repository = repositoryOf(trainer);
+  const files = new Map<string, string>([['/done/base.txt', '']]);
+  const server = createServer((request, response) => {
+    const url = request.url ?? '';
+    if (url.startsWith('/moved/')) {
+      response.writeHead(302, { location: url.replace('/moved/', '/done/') }).end();
+      return;
+    }
+    const text = files.get(url);
+    response.writeHead(text === undefined ? 404 : 200).end(text);
+  });
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  atEnd(t, () => {
+    server.closeAllConnections();
+    server.close();
+  });
+  const donefiles = `http://127.0.0.1:${(server.address() as AddressInfo).port}/moved`;
+  const path = join(trainer.folder, 'transfer.conf');
+  writeFileSync(path, conf({ donefiles }).replace('base_only', 'base_delta'));
+  const place = ['--config', path, '--repository', join(trainer.folder, 'repository')];
+  const flags = ['watch-donefiles', ...place, '--then', 'rollout', '--poll-ms', '100'];
+  const watchers = [1, 2].map(() => new Running(t, 'cube-agent/main.js', flags));
+  for (const watcher of watchers) {
+    await until('watching', () => watcher.messages().includes('watching'));
+  }
+  trainer.train('base', '8', '8', { 1: 1 });
+  const line = JSON.stringify({
+    id: '8',
+    key: '8',
+    input: join(trainer.folder, 'model $(touch x) 1'),
+  });
+  files.set('/done/base.txt', `${line}\n`);
+  const states = async (): Promise<string[]> =>
+    (await repository.rollout('test_dict', '8').history()).map(({ state }) => state);
+  await watchers[0]?.kill();
+  await until('rollout opened', async () => (await states()).length === 1);
+  assert.deepEqual(await states(), ['seen']);
+  assert.equal((await repository.channel('test_dict', 'stable')).pointer, undefined);
+  watchers[1]?.child.kill('SIGTERM');
+  assert.equal(await watchers[1]?.exit, 0);
+});
+
+test('a chain that is as long as it may be is merged, and goes on', async (t) => {
+  const trainer = makeTrainer(t);
+  const repository = repositoryOf(trainer);
+  trainer.train('base', '1', '1', { 0: 0 });
+  for (let id = 2; id <= 9; id++) trainer.train('patch', String(id), '1', { [2 * id]: id });
+  const { code, stderr } = await once(trainer);
+  assert.equal(code, 0, stderr);
+  assert.equal(await pointer(repository), '1_9');
+  const [table] = (await repository.manifest('ads', '1_9')).tables;
+  // Of shard 0: the base of key 0 and seven patches merged, and the eighth.
+  assert.deepEqual(
+    table?.shards[0]?.map(({ rows }) => rows),
+    [8, 1],
+  );
+});
+
+test('sources that cannot be are refused at once, those that are away are told', async (t) => {
+  const trainer = makeTrainer(t);
+  const ftp = await once({ ...trainer, done: 'ftp://host/done' });
+  assert.equal(ftp.code, 1);
+  assert.match(ftp.stderr, /donefiles over ftp:\/\/ are not read/);
+  rmSync(trainer.done, { recursive: true });
+  const away = await once(trainer);
+  assert.equal(away.code, 1);
+  assert.match(away.stderr, /base\.txt: no such file/);
+  const { code, stderr } = await agent('watch-donefiles', '--repository', trainer.folder, '--once');
+  assert.equal(code, 1);
+  assert.match(stderr, /--donefiles is missing/);
+});

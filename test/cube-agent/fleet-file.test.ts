@@ -1,0 +1,166 @@
+/** What the fleet commands make of a file, and what they refuse: a refused change leaves it byte for byte. */
+import assert from 'node:assert/strict';
+import { readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { test } from 'node:test';
+import { FleetDocument } from '../../cube-agent/fleet/fleet-document.ts';
+import {
+  addReplica,
+  drainReplica,
+  type MoveContext,
+  removeReplica,
+} from '../../cube-agent/fleet/fleet-moves.ts';
+import { reshard, retire } from '../../cube-agent/fleet/reshard.ts';
+import type { Clock } from '../../lib/platform/clock.ts';
+import { temporaryFolder } from '../repository/fixtures.ts';
+import { ControlServer } from './control-server.ts';
+import { allAt, by, makeHost, publish, start } from './host.ts';
+import { agent, until } from './processes.ts';
+
+const CUBE_CONF = [
+  {
+    ...{ dict_name: 'dict', shard: 2, dup: 1, timeout: 200, retry: 3, backup_request: 100 },
+    ...{ type: 'ipport_list', load_balancer: 'rr' },
+    nodes: [
+      { ipport_list: 'list://10.0.0.1:8000,10.0.0.2:8000' },
+      { ipport_list: 'list://10.0.0.3:8000' },
+    ],
+  },
+];
+
+test('cube.conf becomes a fleet, which is shown and found valid; nothing is overwritten', async (t) => {
+  const folder = temporaryFolder(t);
+  const conf = join(folder, 'cube.conf');
+  const out = join(folder, 'fleet.json');
+  writeFileSync(conf, JSON.stringify(CUBE_CONF));
+  const make = ['fleet', 'from-cube-conf', '--cube-conf', conf, '--out', out];
+  assert.match((await agent(...make)).stdout, /dict, 3 replicas/);
+  assert.match((await agent(...make)).stderr, /is there already; it is not overwritten/);
+  assert.match(
+    (await agent('fleet', 'validate', '--fleet', out)).stdout,
+    /is valid\n.*\ndict +2 +3/,
+  );
+  const shown = await agent('fleet', 'show', '--fleet', out, '--json');
+  const { replicas } = JSON.parse(shown.stdout);
+  assert.deepEqual(replicas[2], {
+    ...{ bundle: 'dict', shard: 1, shardNum: 2, data: '10.0.0.3:8000', control: '10.0.0.3:8000' },
+    ...{ group: 'default', weight: 1 },
+  });
+  const other = await agent('fleet', 'show', '--fleet', out, '--bundle', 'other');
+  assert.match(other.stderr, /has no bundle other \(it has: dict\)/);
+});
+
+test('an endpoint in two places is no valid fleet, a bundle beside another on one server is', (t) => {
+  const path = join(temporaryFolder(t), 'fleet.json');
+  const write = (bundles: object): void =>
+    writeFileSync(path, JSON.stringify({ format: 1, bundles }));
+  const [a, b] = [[{ data: 'h:1' }], [{ data: 'h:2' }]];
+  write({ x: [{ shardNum: 2, shards: [a, b] }], y: [{ shardNum: 2, shards: [a, b] }] });
+  assert.equal(FleetDocument.read(path).fleet.bundles.size, 2);
+  write({ x: [{ shardNum: 2, shards: [a, a] }] });
+  assert.throws(
+    () => FleetDocument.read(path),
+    /h:1 is named twice, as shard 0 of 2 and as shard 1 of 2/,
+  );
+  write({ x: [{ shardNum: 1, shards: [[a[0], a[0]]] }] });
+  assert.throws(() => FleetDocument.read(path), /named twice/);
+  const map = { shardNum: 1, shards: [a] };
+  write({ x: [map, { ...map, shards: [b] }] });
+  assert.throws(() => FleetDocument.read(path), /two maps of 1 shards/);
+});
+
+test('a change keeps fields that it does not know, and does not undo what somebody else changed meanwhile', (t) => {
+  const path = join(temporaryFolder(t), 'fleet.json');
+  const shards = [[{ data: 'h:1', rack: 'r7' }]];
+  const file = { format: 1, owner: 'ann', bundles: { x: [{ shardNum: 1, shards, note: 'n' }] } };
+  writeFileSync(path, JSON.stringify(file));
+  const [mine, theirs] = [FleetDocument.read(path), FleetDocument.read(path)];
+  mine.addReplica('x', { shardNum: 1, shard: 0 }, { data: 'h:2' });
+  mine.addReplica('x', { shardNum: 1, shard: 0 }, { data: 'h:3', weight: 2 });
+  const written = JSON.parse(readFileSync(path, 'utf8'));
+  assert.deepEqual([written.owner, written.bundles.x[0].note], ['ann', 'n']);
+  assert.deepEqual(
+    written.bundles.x[0].shards[0].map((r: object) => Object.keys(r)),
+    [['data', 'rack'], ['data'], ['data', 'weight']],
+  );
+  const late = () => theirs.addReplica('x', { shardNum: 1, shard: 0 }, { data: 'h:4' });
+  assert.throws(late, /changed by somebody else/);
+});
+
+/** As the system's, but a wait ends at once. */
+function impatient(): Clock {
+  let nowMs = 0;
+  const sleep = async (ms: number): Promise<void> => {
+    nowMs += ms;
+  };
+  return { nowMs: () => nowMs, isoTime: () => '', sleep };
+}
+
+test('what would leave a shard without answers, or a file that is none, is refused', async (t) => {
+  const host = await makeHost(t, 2);
+  await publish(host, { version: '1' });
+  await publish(host, { version: '3', shardNum: 3 });
+  await host.repository.activate('ctr', 'stable', { version: '1', ...by });
+  start(t, host);
+  await until('all at 1', allAt('1', host.servers));
+  const path = join(host.folder, 'fleet.json');
+  const [first, second] = host.servers.map(({ address }) => address);
+  const shards = [[{ data: first }], [{ data: second }]];
+  const text = JSON.stringify({ format: 1, bundles: { ctr: [{ shardNum: 2, shards }] } });
+  writeFileSync(path, text);
+  const context: MoveContext = {
+    ...{ path, bundle: 'ctr', token: undefined, timeoutMs: 600, clock: impatient() },
+    ...{ dryRun: false, say: () => undefined },
+  };
+  const { repository, dataDir } = host;
+  const other = await ControlServer.start(t, { shardIndex: 0, shardNum: 3, dataDir });
+  const empty = await ControlServer.start(t, { shardIndex: 0, shardNum: 2, dataDir });
+  const wish = { repository, channel: 'stable', version: '3', ...by };
+  const refusals: readonly (readonly [RegExp, () => Promise<void>])[] = [
+    [/is the last replica of shard 0 of 2: add another/, () => removeReplica(context, first!, 100)],
+    [/is the last replica of shard 1 of 2/, () => drainReplica(context, second!)],
+    [/has no replica h:9 of ctr \(it has: /, () => drainReplica(context, 'h:9')],
+    [
+      /serves shard 0 of 3; .* at these shard counts: 2/,
+      () => addReplica(context, { data: other.address }),
+    ],
+    [
+      /after 600 ms: .* does not hold version 1 yet/,
+      () => addReplica(context, { data: empty.address }),
+    ],
+    [
+      /no cube-server answers at 127\.0\.0\.1:9 /,
+      () => addReplica(context, { data: '127.0.0.1:9' }),
+    ],
+    [
+      /no server was given for shard 1, 2/,
+      () => reshard(context, { ...wish, replicas: [{ data: other.address }] }),
+    ],
+    [
+      /serves shard 0 of 2, version 3 has 3 shards/,
+      () => reshard(context, { ...wish, replicas: [{ data: first! }] }),
+    ],
+    [
+      /points to version 1, which has 2 shards: these servers answer/,
+      () => retire(context, { repository, shardNum: 2, idleMs: 100, noReturn: true }),
+    ],
+  ];
+  for (const [expected, refusal] of refusals) await assert.rejects(refusal(), expected);
+  assert.equal(readFileSync(path, 'utf8'), text);
+  const { pointer } = await repository.channel('ctr', 'stable');
+  assert.equal(pointer?.version, '1');
+
+  // Beside a replica that holds nothing nobody drains; a rehearsal changes nothing.
+  const replicas = [[{ data: first }, { data: empty.address }], [{ data: second }]];
+  writeFileSync(
+    path,
+    JSON.stringify({ format: 1, bundles: { ctr: [{ shardNum: 2, shards: replicas }] } }),
+  );
+  await assert.rejects(
+    drainReplica(context, first!),
+    /nobody would answer version 1 for shard 0 of 2/,
+  );
+  const before = readFileSync(path, 'utf8');
+  await removeReplica({ ...context, dryRun: true }, empty.address, 100);
+  assert.equal(readFileSync(path, 'utf8'), before);
+});

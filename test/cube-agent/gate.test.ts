@@ -1,0 +1,112 @@
+/** The gate's verdicts: versions that differ in one known way, real serving processes, what is stored of it. */
+import assert from 'node:assert/strict';
+import { readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { it, type TestContext } from 'node:test';
+import { formatFleet } from '../../lib/core/fleet.ts';
+import { CubeServers } from '../serving/stores/cube-servers.ts';
+import { BUNDLE } from '../serving/toy-bundle.ts';
+import { DelayingProxy } from './delaying-proxy.ts';
+import { failedLimits, Gated, ROWS, VERSIONS } from './gated.ts';
+import { agent } from './processes.ts';
+
+const ALL = ['first', 'equal', 'shifted', 'missing', 'reversed', 'broken'] as const;
+
+/** A process that holds all versions stands for both sides. */
+async function served(
+  t: TestContext,
+  versions: readonly string[],
+): Promise<{ gated: Gated; address: string; ends: string[] }> {
+  const gated = await Gated.make(t, versions);
+  const serving = await gated.serve(t, versions);
+  const address = serving.url.replace('http://', '');
+  return { gated, address, ends: ['--candidate', address, '--baseline', address] };
+}
+
+it('passes an equal version, and fails each of the others for what is wrong with it', async (t) => {
+  const { gated, ends } = await served(t, ALL);
+  const expected: Record<string, [exit: number, limits: RegExp]> = {
+    equal: [0, /^$/],
+    shifted: [1, /driftMeanMax/],
+    missing: [1, /unseenRiseMax,slotUnseenRiseMax/],
+    reversed: [1, /aucDropMax,loglossRiseMax/],
+    broken: [1, /answersBroken,errorsMax/],
+  };
+  for (const [version, [exit, limits]] of Object.entries(expected)) {
+    const { code, stderr } = await gated.gate(version, ...ends);
+    assert.equal(code, exit, `${version}: ${stderr}`);
+    const report = await gated.report(version);
+    assert.equal(report.verdict, exit === 0 ? 'pass' : 'fail');
+    assert.match(failedLimits(report).join(), limits, version);
+    assert.deepEqual([report.version, report.against], [version, 'first']);
+  }
+  const equal = await gated.report('equal');
+  assert.equal(equal.findings.drift.rows, ROWS);
+  assert.deepEqual([equal.findings.drift.largest, equal.findings.drift.psi], [0, 0]);
+  assert.equal(equal.findings.candidate.quality.rows, ROWS * 0.9);
+  assert.deepEqual(equal.findings.candidate.slots, equal.findings.baseline.slots);
+  // A row on which the graph fails takes no other with it, and is named.
+  const { candidate } = (await gated.report('broken')).findings;
+  assert.ok(candidate.rowsFailed < ROWS / 4, `${candidate.rowsFailed} rows`);
+  assert.match(candidate.failedLines[0].message, /holds values that are no numbers/);
+});
+
+it('fails a version that answers late; compares one with nobody when it is told so', async (t) => {
+  const { gated, address, ends } = await served(t, ['first', 'equal']);
+  // A first version has nobody to be compared with; what needs nobody is checked.
+  const alone = await gated.gate('equal', ...ends, '--no-against', '--no-store', '--json');
+  assert.equal(alone.code, 0, alone.stderr);
+  const report = JSON.parse(alone.stdout);
+  assert.equal(report.against, null);
+  const outcomes = new Map(report.checks.map((c: { limit: string }) => [c.limit, c]));
+  assert.equal((outcomes.get('driftMeanMax') as { outcome: string }).outcome, 'not checked');
+  assert.equal((outcomes.get('errorsMax') as { outcome: string }).outcome, 'pass');
+  assert.equal(await gated.reports('equal'), 0);
+  const proxy = await DelayingProxy.start(t, address, 400);
+  const flags = ['--candidate', proxy.address, '--baseline', address, '--requests', '20'];
+  const { code, stderr } = await gated.gate('equal', ...flags, '--limit', 'latencyP50RatioMax=1.2');
+  assert.equal(code, 1, stderr);
+  assert.deepEqual(failedLimits(await gated.report('equal')), ['latencyP50RatioMax']);
+});
+
+it('without a process given starts two, and shows what it stored', async (t) => {
+  const gated = await Gated.make(t, ['first', 'equal']);
+  const { code, stdout, stderr } = await gated.gate('equal');
+  assert.equal(code, 0, stderr);
+  assert.match(
+    stdout,
+    /^PASS {2}toy equal against first\n[\s\S]*stored as report 1 of version equal/,
+  );
+  const page = join(gated.toys.folder, 'report.html');
+  const of = ['gate', '--repository', gated.toys.location, '--bundle', BUNDLE];
+  const shown = await agent(...of, '--show', 'equal', '--html', page);
+  assert.equal(shown.code, 0);
+  assert.ok(stdout.startsWith(shown.stdout.trimEnd()));
+  assert.match(readFileSync(page, 'utf8'), /<svg[\s\S]*<\/html>/);
+  assert.equal((await agent(...of, '--show', 'first')).code, 2);
+});
+
+it('takes rows from the shard servers of a fleet, which hold the version before anybody points to it', async (t) => {
+  const gated = await Gated.make(t, ['first', 'shifted']);
+  const { repository, location, folder } = gated.toys;
+  const servers = new CubeServers(BUNDLE, location);
+  t.after(() => servers.stop());
+  for (const version of ['first', 'shifted']) {
+    await servers.load(await repository.manifest(BUNDLE, version));
+  }
+  const fleet = join(folder, 'fleet.json');
+  writeFileSync(fleet, formatFleet(servers.fleet));
+  const { code, stderr } = await gated.gate('shifted', '--fleet', fleet);
+  assert.equal(code, 1, stderr);
+  assert.match(failedLimits(await gated.report('shifted')).join(), /driftMeanMax/);
+});
+
+it('fails a version that cannot be served at all, and says why', async (t) => {
+  const gated = await Gated.make(t, ['first']);
+  const graph = VERSIONS['equal']!.graph.subarray(0, 400);
+  await gated.toys.publish(VERSIONS['equal']!, { 'model.onnx': graph });
+  const { code, stdout } = await gated.gate('equal');
+  assert.equal(code, 1);
+  assert.match(stdout, /FAIL +the version can be served.*model\.onnx: onnxruntime cannot/);
+  assert.deepEqual(failedLimits(await gated.report('equal')), ['served']);
+});

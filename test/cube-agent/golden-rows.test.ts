@@ -1,0 +1,102 @@
+/** Golden files of any origin: what is wrong is named by its line, what is large is sampled the same way every time. */
+import assert from 'node:assert/strict';
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { it } from 'node:test';
+import fc from 'fast-check';
+import { NO_LABEL, readGoldenFile, readGoldenText } from '../../cube-agent/gate/golden-rows.ts';
+import { CubeError } from '../../lib/core/errors.ts';
+import { temporaryFolder } from '../repository/fixtures.ts';
+
+const refusal = async (work: Promise<unknown>): Promise<CubeError> => {
+  try {
+    await work;
+  } catch (error) {
+    assert.ok(error instanceof CubeError, String(error));
+    return error;
+  }
+  throw new assert.AssertionError({ message: 'it was taken' });
+};
+
+it('rows of features, of keys and without labels are taken as they are, empty lines are none', async () => {
+  const text = [
+    '{"label":1,"dense":[1,null],"categorical":["a",null]}\r',
+    '',
+    '{"scaled":[0.5],"keys":["17"],"label":null}',
+    '{"C1":"x","label":0}',
+  ].join('\n');
+  const { rows, total } = await readGoldenText(text, 'golden.jsonl', 10);
+  assert.equal(total, 3);
+  assert.deepEqual(
+    rows.map(({ line, label, isKeyed }) => [line, label, isKeyed]),
+    [
+      [1, 1, false],
+      [3, NO_LABEL, true],
+      [4, 0, false],
+    ],
+  );
+});
+
+it('damaged lines are named, several in one error, and nothing of the file is used', async (t) => {
+  const path = join(temporaryFolder(t), 'golden.jsonl');
+  writeFileSync(path, '{"C1":"a"}\nnot JSON\n{"C1":"b"}\n[1]\n{"label":2}\n{"C1":"c"');
+  const { code, message } = await refusal(readGoldenFile(path, 10));
+  assert.equal(code, 'INVALID_ARGUMENT');
+  for (const line of [2, 4, 5, 6])
+    assert.match(message, new RegExp(`golden\\.jsonl, line ${line}: `));
+});
+
+it('a line without end, a file without rows and no file at all are refused', async (t) => {
+  const path = join(temporaryFolder(t), 'golden.jsonl');
+  writeFileSync(path, `{"C1":"a"}\n{"C1":"${'x'.repeat(300_000)}"}\n`);
+  const long = await refusal(readGoldenFile(path, 10));
+  assert.deepEqual(
+    [long.code, /line 2: more than 262144 bytes/.test(long.message)],
+    ['TOO_LARGE', true],
+  );
+  assert.match((await refusal(readGoldenText('\n \n', 'empty', 10))).message, /empty: no rows/);
+  assert.equal((await refusal(readGoldenFile(`${path}.none`, 10))).code, 'NOT_FOUND');
+});
+
+it('of a large file a sample is kept: so many, in its order, the same every time, from all parts of it', async () => {
+  const text = Array.from({ length: 5_000 }, (_, i) => `{"C1":"f${i}"}`).join('\n');
+  const { rows, total } = await readGoldenText(text, 'golden.jsonl', 500);
+  assert.deepEqual([rows.length, total], [500, 5_000]);
+  const lines = rows.map(({ line }) => line);
+  assert.deepEqual(
+    lines,
+    [...new Set(lines)].sort((a, b) => a - b),
+  );
+  for (let part = 0; part < 5; part++) {
+    const inPart = lines.filter((line) => Math.floor((line - 1) / 1_000) === part).length;
+    assert.ok(inPart > 60 && inPart < 140, `${inPart} of part ${part}`);
+  }
+  const again = await readGoldenText(text, 'golden.jsonl', 500);
+  assert.deepEqual(
+    again.rows.map(({ line }) => line),
+    lines,
+  );
+});
+
+it('any text is read, or refused with one error', async () => {
+  const hostile = fc.oneof(
+    fc.string({ maxLength: 200 }),
+    fc.constantFrom(
+      '['.repeat(20_000),
+      '{"a":'.repeat(20_000),
+      '{"__proto__":{"label":1}}',
+      '\u0000',
+      '{}',
+    ),
+  );
+  await fc.assert(
+    fc.asyncProperty(hostile, async (text) => {
+      try {
+        const { rows } = await readGoldenText(text, 'x', 5);
+        assert.ok(rows.length > 0 && rows.every(({ label }) => label <= NO_LABEL));
+      } catch (error) {
+        assert.ok(error instanceof CubeError, String(error));
+      }
+    }),
+  );
+});

@@ -1,0 +1,213 @@
+/** The driver on a real repository, with a fleet that says what a test wants it to. */
+import assert from 'node:assert/strict';
+import { join } from 'node:path';
+import { type TestContext, test } from 'node:test';
+import type { GateOutcome, ReplicaView } from '../../../cube-agent/rollout/next-step.ts';
+import { POLICY_DEFAULTS } from '../../../cube-agent/rollout/rollout-config.ts';
+import {
+  type Progress,
+  RolloutDriver,
+  type RolloutFleet,
+} from '../../../cube-agent/rollout/rollout-driver.ts';
+import { systemClock } from '../../../lib/platform/clock.ts';
+import { createLogger } from '../../../lib/platform/logs.ts';
+import { openRepository, type Repository } from '../../../lib/repository/repository.ts';
+import { makeVersion, temporaryFolder } from '../../repository/fixtures.ts';
+import { by } from '../host.ts';
+
+const STEPS_MAX = 100;
+
+/** Two shards of two replicas that have whatever they are to have, unless a test says otherwise. */
+class Fleet implements RolloutFleet {
+  verdicts: GateOutcome[] = [];
+  sick: string | undefined;
+  damaged = false;
+  gates: string[] = [];
+
+  async replicas(): Promise<ReplicaView[][]> {
+    const has = { holds: !this.damaged, isActive: !this.damaged, isDamaged: this.damaged };
+    const replica = (name: string) => ({ address: name, ...has, trouble: '' });
+    return [
+      [replica('a'), replica('b')],
+      [replica('c'), replica('d')],
+    ];
+  }
+
+  async gate(version: string, active: string | undefined): Promise<GateOutcome> {
+    this.gates.push(`${version} against ${active}`);
+    return this.verdicts.shift() ?? { verdict: 'pass', summary: 'fine' };
+  }
+
+  async sickness(version: string): Promise<string | undefined> {
+    return version === this.sick ? '40 % of the requests fail' : undefined;
+  }
+
+  async moved(): Promise<void> {
+    // Nobody to tell.
+  }
+}
+
+const policy = {
+  ...POLICY_DEFAULTS,
+  channels: [
+    { channel: 'canary', holdMs: 0 },
+    { channel: 'stable', holdMs: 0 },
+  ],
+  watchMs: 0,
+  stagingMs: 0,
+};
+
+interface World {
+  readonly repository: Repository;
+  readonly fleet: Fleet;
+  driver(version: string, more?: Partial<typeof policy>, holder?: string): RolloutDriver;
+  states(version: string): Promise<string>;
+  pointers(): Promise<string>;
+}
+
+async function makeWorld(t: TestContext, ...versions: string[]): Promise<World> {
+  const folder = temporaryFolder(t);
+  const repository = openRepository(join(folder, 'repository'), { create: true });
+  for (const version of versions) {
+    await repository.publish(makeVersion(join(folder, 'built'), { version, table: version }));
+  }
+  const fleet = new Fleet();
+  const clock = systemClock;
+  const logger = createLogger('test', 'silent');
+  return {
+    repository,
+    fleet,
+    driver: (version, more = {}, holder = 'me') =>
+      new RolloutDriver({
+        ...{ repository, bundle: 'ctr', version, fleet, holder, clock, logger },
+        policy: { ...policy, ...more },
+      }),
+    states: async (version) =>
+      (await repository.rollout('ctr', version).history()).map(({ state }) => state).join(' '),
+    pointers: async () => {
+      const pointers = await Promise.all(
+        ['candidate', 'canary', 'stable'].map(
+          async (channel) => (await repository.channel('ctr', channel)).pointer?.version ?? '-',
+        ),
+      );
+      return pointers.join(' ');
+    },
+  };
+}
+
+async function toEnd(driver: RolloutDriver): Promise<Progress> {
+  for (let i = 0; i < STEPS_MAX; i++) {
+    const progress = await driver.advance();
+    if (progress.step.kind === 'done' || progress.step.kind === 'wait') return progress;
+  }
+  throw new Error(`not at an end after ${STEPS_MAX} steps`);
+}
+
+test('a version that fails its gate is quarantined; no channel ever pointed to it', async (t) => {
+  const { repository, fleet, driver, states, pointers } = await makeWorld(t, '1', '2');
+  await toEnd(driver('1'));
+  fleet.verdicts = [
+    { verdict: 'error', summary: 'no port' },
+    { verdict: 'fail', summary: 'AUC fell by 0.2' },
+  ];
+  await toEnd(driver('2'));
+  assert.equal(await states('2'), 'seen staging staged gating failed quarantined');
+  assert.deepEqual(fleet.gates, ['1 against undefined', '2 against 1', '2 against 1']);
+  assert.equal(await pointers(), '1 1 1');
+  assert.ok((await repository.quarantined('ctr')).has('2'));
+  await assert.rejects(driver('2').restart(), /quarantined; publish a new one/);
+});
+
+test('a canary that does badly goes back, and stable never moved', async (t) => {
+  const { repository, fleet, driver, states, pointers } = await makeWorld(t, '1', '2');
+  await toEnd(driver('1'));
+  fleet.sick = '2';
+  const progress = await toEnd(driver('2'));
+  assert.equal(progress.state, 'quarantined');
+  const way = 'seen staging staged gating activating failed rolled-back quarantined';
+  assert.equal(await states('2'), way);
+  assert.equal(await pointers(), '1 1 1');
+  assert.equal((await repository.channel('ctr', 'stable')).history.length, 1);
+  const failed = (await repository.rollout('ctr', '2').history())[5];
+  assert.match(failed?.reason ?? '', /40 % of the requests fail/);
+});
+
+test('two versions in a row that do badly while they are watched lead back to the last good one', async (t) => {
+  const { repository, fleet, driver, states, pointers } = await makeWorld(t, '1', '2', '3');
+  await toEnd(driver('1'));
+  const watched = { watchMs: 60_000 };
+  assert.equal((await toEnd(driver('2'))).state, 'active');
+  const second = driver('2', watched);
+  assert.equal(await pointers(), '2 2 2');
+  // The third begins when nobody watches the second any more.
+  assert.match((await driver('3', watched).look()).step.kind, /wait/);
+  const third = driver('3');
+  await toEnd(third);
+  assert.equal(await pointers(), '3 3 3');
+  await repository.rollback('ctr', 'stable', 'ann', 'bad', '3');
+  await toEnd(third);
+  assert.equal(
+    await states('3').then((way) => way.split(' ').slice(-3).join(' ')),
+    'failed rolled-back quarantined',
+  );
+  assert.equal(await pointers(), '2 2 2');
+  fleet.sick = '2';
+  await toEnd(second);
+  assert.equal(await pointers(), '1 1 1');
+  assert.deepEqual([...(await repository.quarantined('ctr'))].sort(), ['2', '3']);
+});
+
+test('two controllers at once take every step once', async (t) => {
+  const { repository, fleet, driver, states } = await makeWorld(t, '1', '2');
+  await toEnd(driver('1'));
+  const pair = [driver('2', {}, 'me'), driver('2', { gatingMs: 0 }, 'you')];
+  for (let i = 0; i < STEPS_MAX; i++) {
+    const steps = await Promise.all(pair.map(async (one) => (await one.advance()).step.kind));
+    if (steps.every((kind) => kind === 'done')) break;
+  }
+  assert.equal(await states('2'), 'seen staging staged gating activating active');
+  for (const channel of ['candidate', 'canary', 'stable']) {
+    assert.equal((await repository.channel('ctr', channel)).history.length, 2, channel);
+  }
+  assert.ok(fleet.gates.length <= 3);
+});
+
+test('of two versions that begin at once one is staged, the other waits', async (t) => {
+  const { driver, states, pointers } = await makeWorld(t, '1', '2');
+  const pair = [driver('1', {}, 'me'), driver('2', {}, 'you')];
+  for (let i = 0; i < 3; i++) await Promise.all(pair.map((one) => one.advance()));
+  const begun = [await states('1'), await states('2')];
+  assert.equal(begun.filter((way) => way.startsWith('seen staging')).length, 1, begun.join());
+  for (const one of [...pair, ...pair]) await toEnd(one);
+  assert.match(await pointers(), /^(1 1 1|2 2 2)$/);
+  const ways = [await states('1'), await states('2')];
+  assert.ok(ways.some((way) => way.endsWith('active')));
+});
+
+test('a source that every replica of a shard finds damaged condemns the version', async (t) => {
+  const { repository, fleet, driver, states, pointers } = await makeWorld(t, '1', '2');
+  await toEnd(driver('1'));
+  fleet.damaged = true;
+  await toEnd(driver('2'));
+  assert.equal(await states('2'), 'seen staging failed quarantined');
+  assert.equal(await pointers(), '1 1 1');
+  assert.ok((await repository.quarantined('ctr')).has('2'));
+});
+
+test('a channel that somebody moved or pinned meanwhile is left alone, and the canary goes back', async (t) => {
+  for (const meddle of ['activate', 'pin'] as const) {
+    const { repository, driver, states, pointers } = await makeWorld(t, '1', '2', '3');
+    await toEnd(driver('1'));
+    const held = { channels: [{ channel: 'canary', holdMs: 60_000 }, policy.channels[1]!] };
+    await toEnd(driver('2', held));
+    assert.equal(await pointers(), '2 2 1');
+    if (meddle === 'pin') await repository.pin('ctr', 'stable', by);
+    else await repository.activate('ctr', 'stable', { version: '3', ...by });
+    const progress = await toEnd(driver('2'));
+    assert.equal(progress.state, 'rolled-back');
+    const now = meddle === 'pin' ? '1' : '3';
+    assert.equal(await pointers(), `${now} 1 ${now}`);
+    assert.equal((await repository.quarantined('ctr')).size, 0);
+    assert.equal(await states('2'), 'seen staging staged gating activating failed rolled-back');
+  }
+});

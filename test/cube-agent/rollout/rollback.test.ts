@@ -1,0 +1,107 @@
+/** Going back on a fleet of real servers, four shards with two replicas each: how long it takes is reported, not asserted. */
+import assert from 'node:assert/strict';
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { test } from 'node:test';
+import { formatFleet } from '../../../lib/core/fleet.ts';
+import { openRepository } from '../../../lib/repository/repository.ts';
+import { by } from '../host.ts';
+import { build, freePort, makePlace, type Place } from '../place.ts';
+import { agent, Running, until } from '../processes.ts';
+
+const SHARDS = 4;
+
+interface HostView {
+  readonly servers: readonly {
+    readonly pid: number;
+    readonly answers: boolean;
+    readonly bundles: readonly { readonly active?: string; readonly held: readonly string[] }[];
+  }[];
+}
+
+/** One host with all servers, which its agent starts. */
+async function writeHost(place: Place): Promise<{ config: string; fleet: string; listen: string }> {
+  const ports = await Promise.all(Array.from({ length: 2 * SHARDS + 1 }, freePort));
+  const listen = `127.0.0.1:${ports.pop()}`;
+  const config = join(place.folder, 'agent.yaml');
+  writeFileSync(
+    config,
+    [
+      `repository: ${place.repository}`,
+      `data-dir: ${place.dataDir}`,
+      'bundles: [{name: ctr}]',
+      `listen: ${listen}`,
+      'supervise: true',
+      'servers:',
+      ...ports.map((port, i) => `  - {shard: ${i % SHARDS}, shard-num: ${SHARDS}, port: ${port}}`),
+    ].join('\n'),
+  );
+  const fleet = join(place.folder, 'fleet.json');
+  const replica = (i: number) => {
+    const data = `127.0.0.1:${ports[i]}`;
+    return { data, control: data, group: 'default', agent: listen };
+  };
+  const shards = Array.from({ length: SHARDS }, (_, i) => [replica(i), replica(i + SHARDS)]);
+  writeFileSync(
+    fleet,
+    formatFleet({ bundles: new Map([['ctr', [{ shardNum: SHARDS, shards }]]]) }),
+  );
+  return { config, fleet, listen };
+}
+
+test('a rollback reaches every replica, also right after all servers were restarted', async (t) => {
+  const place = makePlace(t);
+  for (const version of ['1', '2']) {
+    await build(place, version, { rows: 5000 + Number(version), shardNum: SHARDS });
+  }
+  const { config, fleet, listen } = await writeHost(place);
+  // It looks every two seconds: whoever is faster was told.
+  const host = new Running(t, 'cube-agent/main.js', ['run', '--config', config]);
+  const look = (): Promise<HostView> =>
+    fetch(`http://${listen}/agent/v1/status`).then((answer) => answer.json() as Promise<HostView>);
+  const haveActive = (version: string, previous: string) => async () => {
+    const { servers } = await look();
+    return (
+      servers.every(({ answers, bundles: [bundle] }) => {
+        return answers && bundle?.active === version && bundle.held.includes(previous);
+      }) || servers.map(({ bundles: [bundle] }) => bundle)
+    );
+  };
+  const repository = openRepository(place.repository);
+  await until('the agent listens', () => host.messages().includes('listening'));
+  const target = ['--repository', place.repository, '--bundle', 'ctr', '--fleet', fleet];
+  for (const version of ['1', '2']) {
+    const wish = ['--version', version, '--no-gate', '--watch-ms', '0'];
+    const { code, stderr } = await agent('rollout', ...target, ...wish);
+    assert.equal(code, 0, stderr);
+  }
+  await until('all at 2', haveActive('2', '1'), 30_000);
+
+  const goBack = async (from: string): Promise<string> => {
+    const wish = ['--from', from, '--reason', 'bad', '--wait'];
+    const { code, stdout, stderr } = await agent('rollback', ...target, ...wish);
+    assert.equal(code, 0, stderr);
+    return /\((\d+) ms\)/.exec(stdout)?.[1] ?? '';
+  };
+  t.diagnostic(`rollback of 4 × 2 replicas: ${await goBack('2')} ms after the entry was written`);
+  assert.deepEqual((await repository.channel('ctr', 'stable')).pointer?.version, '1');
+
+  await build(place, '3', { rows: 5003, shardNum: SHARDS });
+  await repository.activate('ctr', 'stable', { version: '3', ...by });
+  await until('all at 3', haveActive('3', '1'), 30_000);
+  const killed = new Set((await look()).servers.map(({ pid }) => pid));
+  for (const pid of killed) process.kill(pid, 'SIGKILL');
+  const isBack = async () => {
+    const { servers } = await look();
+    return servers.every(({ pid, answers, bundles }) => {
+      const held = bundles[0]?.held ?? [];
+      return !killed.has(pid) && answers && held.includes('1') && held.includes('3');
+    });
+  };
+  await until('the servers are back with what they are to hold', isBack, 60_000);
+  t.diagnostic(`right after all servers were restarted: ${await goBack('3')} ms`);
+  await until('all at 1', haveActive('1', '1'));
+  const again = await agent('rollout', ...target, '--version', '3', '--no-gate');
+  assert.equal(again.code, 1);
+  assert.match(again.stderr, /version 3 of ctr is quarantined/);
+});

@@ -1,0 +1,227 @@
+/** Configuration of every origin: the file and its schema agree, flags go before variables before the file, errors say where. */
+import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
+import { readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { it } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { Ajv } from 'ajv';
+import fc from 'fast-check';
+import { parse, stringify } from 'yaml';
+import { CubeError } from '../../lib/core/errors.ts';
+import { completeConfig } from '../../serving/config/serving-config.ts';
+import { kebabOf, MODEL_SETTINGS, PROCESS_SETTINGS } from '../../serving/config/settings.ts';
+import { parseSettings } from '../../serving/config/settings-file.ts';
+import { temporaryFolder } from '../repository/fixtures.ts';
+
+const MAIN = fileURLToPath(new URL('../../serving/main.js', import.meta.url));
+
+/** For each kind, by how help texts show it: what it takes, and what it does not. */
+const VALUES: Readonly<Record<string, readonly [good: unknown[], bad: unknown[]]>> = {
+  number: [
+    [1, 16],
+    [-1, 1.5, 'many', true, [1], 1e12],
+  ],
+  ms: [
+    [10, 600_000],
+    [-1, 0.5, 'soon'],
+  ],
+  us: [
+    [0, 500],
+    [-1, 'x'],
+  ],
+  rows: [
+    [1, 64],
+    [0, -5, 'x'],
+  ],
+  share: [
+    [0, 0.5, 1],
+    [-0.1, 1.01, 'half'],
+  ],
+  bytes: [
+    [0, 4096, '64MiB', '1.5GB'],
+    ['a lot', -1, [], 1.5],
+  ],
+  text: [
+    ['a', 'x/y', 7],
+    ['', [], {}, true],
+  ],
+  name: [
+    ['ctr-dnn', '_', 5],
+    ['a/b', '', '-x', {}],
+  ],
+  'true|false': [
+    [true, false],
+    ['yes', 1],
+  ],
+  'ms|p95': [
+    [1, 50, 'p95'],
+    [0, 1.5, 'p99', [], true],
+  ],
+  'number|cpu*n': [
+    [1, 256, 'cpu', 'cpu*2', 'cpu * 0.5'],
+    [0, 257, 'gpu', 'cpu*', 1.5],
+  ],
+};
+
+function valuesOf(shown: string): readonly [unknown[], unknown[]] {
+  if (shown.endsWith(',…')) {
+    const [good, bad] = valuesOf(shown.slice(0, -2));
+    return [
+      [...good, good, [good[0]]],
+      [...bad.filter((value) => !Array.isArray(value)), [], bad],
+    ];
+  }
+  return (VALUES[shown] as [unknown[], unknown[]]) ?? [shown.split('|'), ['other', 3, []]];
+}
+
+function fieldsOf(table: object): Record<string, fc.Arbitrary<unknown>> {
+  const entries = Object.entries(table).map(([key, { kind }]) => {
+    const [good, bad] = valuesOf(kind.shown);
+    const value = fc.oneof(
+      { weight: 30, arbitrary: fc.constantFrom(...good) },
+      { weight: 1, arbitrary: fc.constantFrom(...bad) },
+    );
+    return [kebabOf(key), value] as const;
+  });
+  return Object.fromEntries(entries);
+}
+
+const model = fc.record(fieldsOf(MODEL_SETTINGS), { requiredKeys: ['name'] });
+const documents = fc.record(
+  {
+    ...fieldsOf(PROCESS_SETTINGS),
+    models: fc.array(model, { minLength: 0, maxLength: 2 }),
+    services: fc.array(fc.record({ name: fc.constant('S'), model: fc.constantFrom('m', 'a/b') })),
+    other: fc.constant(1),
+  },
+  { requiredKeys: [] },
+);
+
+function errorOf(action: () => unknown): CubeError | undefined {
+  try {
+    action();
+    return undefined;
+  } catch (error) {
+    assert.ok(error instanceof CubeError, String(error));
+    return error;
+  }
+}
+
+it('reader and JSON Schema take the same files, and errors name file, line and field', () => {
+  const schema = JSON.parse(readFileSync('docs/schemas/serving.schema.json', 'utf8'));
+  const validate = new Ajv({ allErrors: true, allowUnionTypes: true }).compile(schema);
+  fc.assert(
+    fc.property(documents, (document) => {
+      const text = stringify(document);
+      const error = errorOf(() => parseSettings(text, 'serving.yaml'));
+      assert.equal(validate(parse(text)), error === undefined, `${error?.message}\n${text}`);
+      if (error === undefined) return;
+      assert.match(error.message, /^serving\.yaml:\d+:\d+: /);
+      assert.equal(error.code, 'INVALID_ARGUMENT');
+    }),
+    { numRuns: 400 },
+  );
+});
+
+it('any text is read, or refused with one error', () => {
+  const hostile = fc.oneof(
+    fc.string({ maxLength: 200 }),
+    fc.constantFrom(
+      'models: &a [*a]',
+      `a: &a [x]\n${'b: [*a, *a]\n'.repeat(50)}`,
+      '['.repeat(50_000),
+      '{a: '.repeat(5_000),
+      '- 1',
+      'models: 3',
+      'models:\n  - 3',
+      'models: []',
+      '%YAML 9.9\n---\nmodels: [',
+      'port: 1\nport: 2\nmodels: [{name: a}]',
+      '__proto__: {}\nmodels: [{name: a}]',
+    ),
+  );
+  fc.assert(fc.property(hostile, (text) => void errorOf(() => parseSettings(text, 'x.yaml'))));
+});
+
+it('a configuration that means nothing is refused with what to do', () => {
+  const cases: [string, RegExp][] = [
+    ['models: [{name: a}]', /model a: give --repository with --bundle, or --bundle-dir/],
+    ['models: [{name: a, repository: r}]', /--repository needs --bundle/],
+    ['models: [{name: a, repository: r, bundle: b, bundle-dir: d}]', /exclude each other/],
+    [
+      'models: [{bundle: b, repository: r, channel: [c], pinned-version: 2}]',
+      /--channel: and --pinned-version exclude each other/,
+    ],
+    ['models: [{name: a, bundle-dir: d, pinned-version: 2}]', /--pinned-version: and --bundle-dir/],
+    ['models: [{bundle: b, repository: r, fleet: f}]', /model b: --fleet: not of store memory/],
+    ['models: [{name: a, bundle-dir: d}, {name: a, bundle-dir: e}]', /two models are called a/],
+    [
+      'models: [{name: a, bundle-dir: d, record: r}, {name: b, bundle-dir: e, record: ./r}]',
+      /two models record to \/etc\/r/,
+    ],
+    [
+      'models: [{name: a, bundle-dir: d}]\nservices: [{name: S, model: a}, {name: S, model: a}]',
+      /two services are called S/,
+    ],
+    ['models: [{name: a, bundle-dir: d, warm-up: file}]', /needs --warm-up-file/],
+    ['models: [{name: a, bundle-dir: d, record-share: 1}]', /--record-share: without --record/],
+    ['models: [{name: a, bundle-dir: d, preferred-batches: 65}]', /65 is more than --max-batch 64/],
+    [
+      'models: [{name: a, bundle-dir: d}]\nservices: [{name: S, model: b}]',
+      /service S: there is no model b \(models: a\)/,
+    ],
+  ];
+  for (const [text, message] of cases) {
+    const error = errorOf(() => completeConfig(parseSettings(text, '/etc/serving.yaml')));
+    assert.match(error?.message ?? 'no error', message);
+  }
+});
+
+it('--check-config: flags before variables before the file, whose paths are meant from its folder', (t) => {
+  const folder = temporaryFolder(t);
+  const path = join(folder, 'serving.yaml');
+  writeFileSync(
+    path,
+    'port: 1\ntimeout-ms: 1\nmax-in-flight: 1\nmodels:\n' +
+      '  - { bundle: ctr, repository: repo, store: redis, redis-url: "redis://u:secret@h:1" }\n',
+  );
+  const check = (flags: string[], env: Record<string, string> = {}) =>
+    spawnSync(process.execPath, [MAIN, '--check-config', '--config', path, ...flags], {
+      encoding: 'utf8',
+      env: { ...process.env, ...env },
+    });
+  const variables = { HYPERCUBE_PORT: '2', HYPERCUBE_TIMEOUT_MS: '2', HYPERCUBE_INSTANCES: '3' };
+  const { status, stdout } = check(['--port', '3'], variables);
+  assert.equal(status, 0);
+  const understood = parse(stdout);
+  assert.deepEqual(
+    [understood.port, understood.timeoutMs, understood.inFlightMax, understood.models[0].instances],
+    [3, 2, 1, 3],
+  );
+  assert.equal(understood.models[0].source.repository, join(folder, 'repo'));
+  assert.ok(!stdout.includes('secret'), stdout);
+  writeFileSync(path, 'models:\n  - { name: a, bundle-dir: d }\n  - { name: b, bundle-dir: e }\n');
+  for (const [flags, message] of [
+    [['--max-batch', '8'], /--max-batch: the configuration has 2 models/],
+    [['--max-batch', '0'], /expected an integer in 1\.\.4096, got "0"/],
+  ] as const) {
+    const refused = check([...flags]);
+    assert.match(refused.stderr, message);
+    assert.equal(refused.status, 2);
+  }
+});
+
+it('every setting is in docs/serving.md, as it is named and helped here, and its example is understood', () => {
+  const page = readFileSync('docs/serving.md', 'utf8');
+  for (const [key, { help }] of Object.entries({ ...PROCESS_SETTINGS, ...MODEL_SETTINGS })) {
+    const line = page.split('\n').find((text) => text.startsWith(`| \`${kebabOf(key)}\` |`));
+    assert.ok(line?.includes(help.replaceAll('|', '\\|')), key);
+  }
+  const example = /```yaml\n([\s\S]*?)```/.exec(page)![1]!;
+  const { models } = completeConfig(parseSettings(example, '/etc/serving.yaml'));
+  assert.deepEqual(
+    models.map(({ name }) => name),
+    ['ctr-dnn', 'small'],
+  );
+});

@@ -1,0 +1,110 @@
+/** A version in a folder: what counts as a change, and what is never taken. */
+import assert from 'node:assert/strict';
+import { rmSync, utimesSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { it } from 'node:test';
+import { formatManifest } from '../../lib/core/manifest.ts';
+import { Repository } from '../../lib/repository/repository.ts';
+import { ExportedFolder } from '../../serving/models/exported-folder.ts';
+import { FolderSource, type Reload } from '../../serving/models/folder-source.ts';
+import { temporaryFolder } from '../repository/fixtures.ts';
+import { BUNDLE, exportTo, ToyBundle } from './toy-bundle.ts';
+
+function writeVersion(folder: string, version: string, seconds: number, dim = 4): void {
+  const tables = dim === 4 ? [] : [{ ...TABLE, dim }];
+  const hash = { scheme: 'raw', seed: 0n, modulo: 0n } as const;
+  const manifest = { bundle: 'ads', version, files: [], hash, slots: [], tables };
+  const path = join(folder, 'manifest.json');
+  writeFileSync(path, formatManifest(manifest));
+  utimesSync(path, seconds, seconds);
+}
+
+const LAYER = {
+  contentId: 'a'.repeat(32),
+  kind: 'base',
+  bytes: 1,
+  sha256: 'b'.repeat(64),
+  rows: 1,
+};
+const TABLE = {
+  ...{ name: 't', dtype: 'f32' as const, dim: 4, rows: 1, defaultRow: [], shardNum: 1 },
+  shards: [[{ ...LAYER, kind: 'base' as const }]],
+};
+
+async function versionsSeen(folder: string, reload: Reload): Promise<(string | undefined)[]> {
+  const source = new FolderSource({ folder, reload });
+  const seen: (string | undefined)[] = [];
+  const look = async (): Promise<void> => {
+    seen.push((await source.read())?.target);
+  };
+  await look();
+  writeVersion(folder, '1', 1_000);
+  await look();
+  writeVersion(folder, '2', 2_000);
+  await look();
+  // An older time: another file was moved in, or a backup.
+  writeVersion(folder, '3', 1_500);
+  await look();
+  // The same time, another content.
+  writeVersion(folder, '4', 1_500);
+  await look();
+  rmSync(join(folder, 'manifest.json'));
+  await look();
+  return seen;
+}
+
+it('is taken again as its reload says', async (t) => {
+  const expected: Record<Reload, (string | undefined)[]> = {
+    timestamp_ne: [undefined, '1', '2', '3', '3', '3'],
+    timestamp_gt: [undefined, '1', '2', '2', '2', '2'],
+    md5sum: [undefined, '1', '2', '3', '4', '4'],
+    none: [undefined, '1', '1', '1', '1', '1'],
+  };
+  for (const [reload, versions] of Object.entries(expected)) {
+    assert.deepEqual(await versionsSeen(temporaryFolder(t), reload as Reload), versions, reload);
+  }
+});
+
+it('keeps what it has while the manifest cannot be read, and refuses other content of one version', async (t) => {
+  const folder = temporaryFolder(t);
+  const source = new FolderSource({ folder, reload: 'timestamp_ne' });
+  assert.match(await source.whyNothing(), /has no manifest\.json/);
+  assert.throws(() => source.bundle, /no manifest was read yet/);
+  writeVersion(folder, '1', 1_000);
+  assert.equal((await source.read())?.target, '1');
+  writeFileSync(join(folder, 'manifest.json'), '{"format": 1, "bun');
+  for (let poll = 0; poll < 2; poll++)
+    await assert.rejects(source.read(), /manifest\.json: not JSON/);
+  writeVersion(folder, '1', 3_000, 8);
+  const changed = await source.read();
+  assert.equal(changed?.target, '1');
+  assert.match(changed?.problem ?? '', /content changed, its version is still 1/);
+  writeVersion(folder, '2', 4_000);
+  assert.deepEqual([(await source.read())?.target, source.bundle], ['2', 'ads']);
+});
+
+it('is a repository of one version wherever its layers lie, and is only read', async (t) => {
+  const toy = new ToyBundle({ version: '1', seed: 3 });
+  for (const layers of ['layers/deep', 'deep', '.', '../../layers/deep']) {
+    const folder = join(temporaryFolder(t), 'versions', '1');
+    exportTo(toy, folder, layers);
+    const repository = new Repository(new ExportedFolder(folder));
+    const manifest = await repository.manifest(BUNDLE, '1');
+    assert.ok((await repository.readVersionFile(BUNDLE, '1', 'model.onnx')).length > 0);
+    for (const table of manifest.tables) {
+      for (const [layer] of table.shards) {
+        assert.ok(await repository.holdsLayer(BUNDLE, table.name, layer!), layers);
+      }
+    }
+    await assert.rejects(
+      repository.activate(BUNDLE, 'stable', { version: '1', by: 'test', reason: 'test' }),
+      /is one version's folder: it is only read/,
+    );
+    writeFileSync(join(folder, 'model.onnx'), 'cut');
+    await assert.rejects(
+      repository.readVersionFile(BUNDLE, '1', 'model.onnx'),
+      /not those of the manifest/,
+    );
+    await assert.rejects(repository.manifest(BUNDLE, '2'), { name: 'CubeError' });
+  }
+});

@@ -1,0 +1,156 @@
+/** Callers that read slowly, write slowly, close their half or leave, around a serving process that goes on at its memory. */
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { connect, type Socket } from 'node:net';
+import { test } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { GENERAL_MODEL_SERVICE } from '../../proto/general-model.ts';
+import { requestFrame } from '../rpc/one-port.ts';
+import { DOORS } from './door-callers.ts';
+import { encodeRequest } from './paddle-caller.ts';
+import type { ServingProcess } from './serving-process.ts';
+import { BUNDLE, ToyBundle, toTsv, toyRows } from './toy-bundle.ts';
+import { startLocal } from './toy-service.ts';
+
+const toy = new ToyBundle({ version: '5', seed: 51 });
+const ROWS = 10_000;
+const many = toyRows(ROWS);
+/** Growth beyond this is a leak: what a garbage collector leaves comes and goes. */
+const GROWTH_BYTES_MAX = 96 << 20;
+
+async function metric(serving: ServingProcess, line: string): Promise<number> {
+  const { body } = await serving.get('/metrics');
+  const found = body.split('\n').find((text: string) => text.startsWith(`${line} `));
+  return Number(found?.slice(line.length) ?? 0);
+}
+
+async function open({ url }: ServingProcess, bytes: string | Uint8Array): Promise<Socket> {
+  const { hostname, port } = new URL(url);
+  const socket = connect(Number(port), hostname);
+  socket.on('error', () => undefined);
+  await once(socket, 'connect');
+  socket.write(bytes);
+  return socket;
+}
+
+function httpRequest(path: string, type: string, body: string): string {
+  const head = `POST ${path} HTTP/1.1\r\nhost: x\r\ncontent-type: ${type}\r\n`;
+  return `${head}content-length: ${Buffer.byteLength(body)}\r\n\r\n${body}`;
+}
+
+const asTsv = httpRequest('/v1/ctr:predict', 'text/tab-separated-values', toTsv(many));
+
+function asFrame(correlation: number): Uint8Array {
+  const tensor = [
+    ...['C1', 'C2', 'C3'].map((name, slot) => ({
+      ...{ name, elem_type: 20, shape: [ROWS] },
+      data: many.map(({ categorical }) => categorical[slot]!),
+    })),
+    { name: 'dense_input', shape: [ROWS, 2], float_data: new Array<number>(2 * ROWS).fill(0.5) },
+  ];
+  const payload = encodeRequest({ tensor });
+  return requestFrame(correlation, payload, {
+    service: GENERAL_MODEL_SERVICE,
+    method: 'inference',
+  });
+}
+
+test('10,000 rows are answered through every door, again and again, at the same memory', async (t) => {
+  const { serving } = await startLocal(t, [toy]);
+  const round = async (): Promise<void> => {
+    for (const [name, ask] of DOORS) {
+      if (/[1-4] blanks|streamed row by row|client over HTTP/.test(name)) continue;
+      const clicks = await ask(serving, many);
+      assert.equal(clicks.length, ROWS, name);
+      for (const i of [0, 4_999, ROWS - 1]) {
+        assert.ok(Math.abs(clicks[i]! - toy.score(many[i]!)[1]) < 1e-5, `${name}, row ${i}`);
+      }
+    }
+  };
+  await round();
+  const before = await metric(serving, 'process_resident_memory_bytes');
+  await round();
+  const grown = (await metric(serving, 'process_resident_memory_bytes')) - before;
+  assert.ok(grown < GROWTH_BYTES_MAX, `${grown} bytes more`);
+  assert.equal(await serving.stop(), 0);
+});
+
+test('a caller of baidu_std that leaves is not worked for any more', async (t) => {
+  const { serving } = await startLocal(t, [toy], ['--instances', '1']);
+  const frames = Array.from({ length: 5 }, (_, i) => asFrame(i + 1));
+  const socket = await open(serving, Buffer.concat(frames));
+  await serving.until('/v1/status', ({ body }) => body.inFlight === frames.length);
+  socket.destroy();
+  await serving.until('/v1/status', ({ body }) => body.inFlight === 0);
+  const dropped = 'hypercube_serving_requests_total{door="paddle",code="DEADLINE_EXCEEDED"}';
+  assert.ok((await metric(serving, dropped)) > 0);
+  assert.equal((await serving.postTsv(toTsv(toyRows(1)))).status, 200);
+  assert.equal(await serving.stop(), 0);
+});
+
+test('callers that read nothing, write in drops, close their half or vanish hold up nobody', async (t) => {
+  const { serving } = await startLocal(t, [toy]);
+  const descriptors = await metric(serving, 'process_open_fds');
+  const json = JSON.stringify({ rows: many.map(({ categorical }) => ({ C1: categorical[0] })) });
+  const asJson = httpRequest('/v1/ctr:predict', 'application/json', json);
+  const idle: Socket[] = [];
+  for (let i = 0; i < 4; i++) {
+    for (const bytes of [asTsv, asJson, asFrame(1)]) {
+      // Reads nothing: answers wait in buffers of a bounded size.
+      const deaf = await open(serving, bytes);
+      deaf.pause();
+      // Stops in the middle of what it says.
+      idle.push(deaf, await open(serving, bytes.slice(0, bytes.length / 2)));
+      (await open(serving, bytes)).destroy();
+    }
+  }
+  // So many rows at once are more than may wait: some of these are refused.
+  await serving.until('/v1/status', ({ body }) => body.inFlight === 0);
+  const drops = (async () => {
+    const rows = toyRows(1);
+    const text = httpRequest('/v1/ctr:predict', 'text/tab-separated-values', toTsv(rows));
+    const socket = await open(serving, '');
+    socket.setNoDelay(true);
+    const answer = textOf(socket);
+    for (const byte of text) {
+      socket.write(byte);
+      await sleep(1);
+    }
+    socket.end();
+    assert.match(await answer, /200 OK[\s\S]*"probabilities":\[0\./);
+  })();
+  const half = await open(serving, asTsv);
+  const whole = textOf(half);
+  half.end();
+  assert.equal(JSON.parse((await whole).split('\r\n\r\n')[1]!).probabilities.length, ROWS);
+  for (let i = 0; i < 20; i++) {
+    const rows = toyRows(5, i + 1);
+    const { body } = await serving.postTsv(toTsv(rows));
+    assert.ok(Math.abs(body.probabilities[0] - toy.score(rows[0]!)[1]) < 1e-5);
+  }
+  await drops;
+  for (const socket of idle) socket.destroy();
+  for (let left = Number.POSITIVE_INFINITY; left > descriptors + 4; await sleep(20)) {
+    left = await metric(serving, 'process_open_fds');
+  }
+  await serving.until('/v1/status', ({ body }) => body.inFlight === 0);
+  assert.equal(await serving.stop(), 0);
+});
+
+test('a model is asked by its name and by nobody else’s', async (t) => {
+  const { serving } = await startLocal(t, [toy]);
+  for (const name of ['TOY', 'toy/', '..%2ftoy', 'toy%00', `${'x'.repeat(300)}`, '%F0%9F%98%80']) {
+    const { status, body } = await serving.get(`/v2/models/${name}/ready`);
+    assert.ok(status === 404 || status === 400 || status === 414, `${name}: ${status}`);
+    assert.equal(typeof body.error, 'string');
+  }
+  assert.equal((await serving.get(`/v2/models/${BUNDLE}/ready`)).status, 200);
+});
+
+function textOf(socket: Socket): Promise<string> {
+  let text = '';
+  socket.on('data', (chunk) => {
+    text += chunk;
+  });
+  return new Promise((resolve) => socket.once('close', () => resolve(text)));
+}

@@ -1,0 +1,178 @@
+/** A graph with its embeddings inside, published as it is and served without a store, through its ids and through features. */
+import assert from 'node:assert/strict';
+import { readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { type TestContext, test } from 'node:test';
+import { OnnxModel } from '../../lib/platform/onnx.ts';
+import { openRepository } from '../../lib/repository/repository.ts';
+import { runCommand } from '../cube-agent/processes.ts';
+import { temporaryFolder } from '../repository/fixtures.ts';
+import {
+  FLOAT,
+  floats,
+  INT32,
+  INT64,
+  ints,
+  model,
+  node,
+  ramp,
+  value,
+} from '../tools/prune-model/onnx-builder.ts';
+import { assertClose } from './served-model.ts';
+import { ServingProcess } from './serving-process.ts';
+
+function graph(batch: string | number): Uint8Array {
+  return model({
+    inputs: [
+      value('ids', INT64, [batch, 2]),
+      value('user', INT32, [batch, 1]),
+      value('price', FLOAT, [batch, 2]),
+    ],
+    outputs: [value('prob', FLOAT, [batch, 1])],
+    initializers: [
+      ...[floats('t', [8, 2], ramp(16)), floats('u', [5, 3], ramp(15, 2))],
+      ...[floats('w', [9, 1], ramp(9, 3)), ints('flat', [2], [-1, 4]), ints('one', [2], [-1, 3])],
+    ],
+    nodes: [
+      ...[node('Gather', ['t', 'ids'], ['rows']), node('Gather', ['u', 'user'], ['who'])],
+      ...[node('Reshape', ['rows', 'flat'], ['a']), node('Reshape', ['who', 'one'], ['b'])],
+      node('Concat', ['a', 'b', 'price'], ['x'], { attributes: { axis: 1 } }),
+      ...[node('MatMul', ['x', 'w'], ['logit']), node('Sigmoid', ['logit'], ['prob'])],
+    ],
+  });
+}
+
+const FEATURES = {
+  format: 1,
+  hash: { scheme: 'raw', seed: '0', modulo: '0' },
+  slots: ['a', 'b', 'user'].map((name, index) => ({ name, index })),
+  dense: {
+    input: 'price',
+    features: ['p', 'q'].map((name) => ({ name, missing: 0, log: false, shift: 0, scale: 1 })),
+  },
+  click: { output: 'prob', column: 0 },
+  ids: [
+    { input: 'ids', slots: ['a', 'b'] },
+    { input: 'user', slots: ['user'] },
+  ],
+};
+
+async function publish(
+  folder: string,
+  ...flags: string[]
+): Promise<{ code: number | null; stderr: string }> {
+  const target = ['--output-path', join(folder, 'repo'), '--bundle', 'small', '--cur-version', '1'];
+  const from = ['--model', join(folder, 'model.onnx'), ...flags];
+  return runCommand('tools/cube-builder/main.js', 'graph', ...from, ...target);
+}
+
+async function serve(t: TestContext, folder: string): Promise<ServingProcess> {
+  const repository = openRepository(join(folder, 'repo'));
+  await repository.activate('small', 'stable', { version: '1', by: 'test', reason: 'test' });
+  const from = ['--repository', join(folder, 'repo'), '--bundle', 'small', '--store', 'none'];
+  const serving = await ServingProcess.start(t, [...from, '--instances', '2']);
+  await serving.untilReady();
+  return serving;
+}
+
+const rows = Array.from({ length: 70 }, (_, i) => ({
+  ids: [(i * 3) % 8, (i * 5) % 8],
+  user: i % 5,
+  price: [Math.fround(Math.cos(i)), i % 3],
+}));
+
+async function scores(): Promise<Float32Array> {
+  const full = await OnnxModel.load(graph('n'));
+  const ids = BigInt64Array.from(rows.flatMap((row) => row.ids.map(BigInt)));
+  const { prob } = await full.run({
+    ids: { dtype: 'int64', data: ids, dims: [rows.length, 2] },
+    user: {
+      dtype: 'int32',
+      data: Int32Array.from(rows, ({ user }) => user),
+      dims: [rows.length, 1],
+    },
+    price: {
+      dtype: 'float32',
+      data: Float32Array.from(rows.flatMap(({ price }) => price)),
+      dims: [rows.length, 2],
+    },
+  });
+  await full.release();
+  return prob!.data as Float32Array;
+}
+
+test('by ids, as the graph names its inputs; an id beyond its table fails its own request', async (t) => {
+  const folder = temporaryFolder(t);
+  writeFileSync(join(folder, 'model.onnx'), graph('n'));
+  const { code, stderr } = await publish(folder);
+  assert.equal(code, 0, stderr);
+  const serving = await serve(t, folder);
+  const infer = (given: typeof rows): ReturnType<ServingProcess['post']> => {
+    const tensor = (name: string, datatype: string, width: number, data: unknown[]): object => {
+      return { name, datatype, shape: [given.length, width], data };
+    };
+    const inputs = [
+      tensor(
+        'ids',
+        'INT64',
+        2,
+        given.flatMap(({ ids }) => ids),
+      ),
+      tensor(
+        'user',
+        'INT32',
+        1,
+        given.map(({ user }) => user),
+      ),
+      tensor(
+        'price',
+        'FP32',
+        2,
+        given.flatMap(({ price }) => price),
+      ),
+    ];
+    return serving.post('/v2/models/small/infer', JSON.stringify({ inputs }));
+  };
+  const asked = [infer(rows), infer([{ ...rows[0]!, ids: [8, 0] }]), infer(rows.slice(0, 3))];
+  const [all, beyond, few] = await Promise.all(asked);
+  assert.equal(all!.status, 200, JSON.stringify(all!.body));
+  const expected = await scores();
+  assertClose(all!.body.outputs[0].data, expected, 'all');
+  assertClose(few!.body.outputs[0].data, expected.subarray(0, 3), 'few');
+  assert.equal(beyond!.status, 500);
+  assert.match(beyond!.body.error, /out of data bounds/);
+});
+
+test('by features, with features.json', async (t) => {
+  const folder = temporaryFolder(t);
+  writeFileSync(join(folder, 'model.onnx'), graph('n'));
+  writeFileSync(join(folder, 'features.json'), JSON.stringify(FEATURES));
+  const { code, stderr } = await publish(folder, '--features', join(folder, 'features.json'));
+  assert.equal(code, 0, stderr);
+  const serving = await serve(t, folder);
+  const asked = rows.map(({ ids, user, price }) => ({
+    dense: price,
+    categorical: [...ids, user].map(String),
+  }));
+  const { status, body } = await serving.post('/v1/ctr:predict', JSON.stringify({ rows: asked }));
+  assert.equal(status, 200, JSON.stringify(body));
+  assertClose(body.probabilities, await scores(), 'features');
+});
+
+test('what cannot be served whole is refused before it is published', async (t) => {
+  const folder = temporaryFolder(t);
+  const path = join(folder, 'features.json');
+  writeFileSync(join(folder, 'model.onnx'), graph(4));
+  const fixed = await publish(folder);
+  assert.deepEqual(
+    [fixed.code, /"ids" is int64 \[4, 2\].*batch open/.test(fixed.stderr)],
+    [1, true],
+  );
+  writeFileSync(join(folder, 'model.onnx'), graph('n'));
+  writeFileSync(path, JSON.stringify({ ...FEATURES, ids: [{ input: 'ids', slots: ['a'] }] }));
+  const short = await publish(folder, '--features', path);
+  assert.match(short.stderr, /1 slots for the input "ids", which has 2 columns/);
+  assert.throws(() =>
+    readFileSync(join(folder, 'repo', 'small', 'versions', '1', 'manifest.json')),
+  );
+});

@@ -1,0 +1,132 @@
+/** The objects of a repository in memory, as each process sees them: away at times, and cut off in the middle of what it does. */
+import { CubeError } from '../../lib/core/errors.ts';
+import type { Backend, Eraser, StoredObject } from '../../lib/repository/backend.ts';
+import type { SimProcess, World } from './world.ts';
+
+export interface StoredBytes {
+  bytes: Uint8Array;
+  readonly atMs: number;
+}
+
+/** What is told of every change, before it counts. */
+export interface StoreWatch {
+  put(path: string, bytes: Uint8Array, by: SimProcess): void;
+  removed(path: string, by: SimProcess): void;
+}
+
+export class MemoryStore {
+  readonly objects: Map<string, StoredBytes> = new Map();
+  readonly world: World;
+  readonly watch: StoreWatch;
+  readonly #folders = new Map<string, Set<string>>();
+
+  constructor(world: World, watch: StoreWatch) {
+    this.world = world;
+    this.watch = watch;
+  }
+
+  put(path: string, bytes: Uint8Array, by: SimProcess): boolean {
+    if (this.objects.has(path)) return false;
+    this.watch.put(path, bytes, by);
+    this.objects.set(path, { bytes, atMs: this.world.nowMs });
+    for (let at = path.lastIndexOf('/'), end = path.length; ; ) {
+      const folder = path.slice(0, Math.max(0, at));
+      const names = this.#folders.get(folder) ?? new Set();
+      this.#folders.set(folder, names.add(path.slice(at + 1, end)));
+      if (at < 0) return true;
+      end = at;
+      at = path.lastIndexOf('/', at - 1);
+    }
+  }
+
+  remove(path: string, by: SimProcess): void {
+    if (!this.objects.delete(path)) return;
+    this.watch.removed(path, by);
+    let end = path.length;
+    for (let at = path.lastIndexOf('/'); at >= 0; at = path.lastIndexOf('/', at - 1)) {
+      const names = this.#folders.get(path.slice(0, at));
+      names?.delete(path.slice(at + 1, end));
+      if (names === undefined || names.size > 0) return;
+      end = at;
+    }
+  }
+
+  list(folder: string): string[] {
+    return [...(this.#folders.get(folder) ?? [])].sort();
+  }
+
+  below(folder: string): StoredObject[] {
+    const found: StoredObject[] = [];
+    for (const [path, { bytes, atMs }] of this.objects) {
+      if (!path.startsWith(`${folder}/`)) continue;
+      found.push({ path, bytes: bytes.length, ageMs: this.world.nowMs - atMs });
+    }
+    return found;
+  }
+}
+
+/** @param isAway whether the process reaches the store now */
+export class ProcessStore implements Backend {
+  readonly location = 'memory';
+  readonly canList = true;
+  readonly eraser: Eraser = {
+    objects: (folder) => this.#call(() => this.#store.below(folder)),
+    remove: (path) => this.#call(() => this.#store.remove(path, this.#process)),
+  };
+  readonly #store: MemoryStore;
+  readonly #process: SimProcess;
+  readonly #isAway: () => boolean;
+
+  constructor(store: MemoryStore, process: SimProcess, isAway: () => boolean) {
+    this.#store = store;
+    this.#process = process;
+    this.#isAway = isAway;
+  }
+
+  read(path: string, maxBytes: number): Promise<Uint8Array> {
+    return this.#call(() => {
+      const bytes = this.#bytes(path);
+      if (bytes.length <= maxBytes) return bytes;
+      throw new CubeError('TOO_LARGE', `${path}: ${bytes.length} bytes`);
+    });
+  }
+
+  readRange(path: string, start: number, bytes: number): Promise<Uint8Array> {
+    return this.#call(() => this.#bytes(path).subarray(start, start + bytes));
+  }
+
+  size(path: string): Promise<number | undefined> {
+    return this.#call(() => this.#store.objects.get(path)?.bytes.length);
+  }
+
+  list(folder: string): Promise<string[]> {
+    return this.#call(() => this.#store.list(folder));
+  }
+
+  putIfAbsent(path: string, bytes: Uint8Array): Promise<boolean> {
+    return this.#call(() => this.#store.put(path, bytes, this.#process));
+  }
+
+  async putFileIfAbsent(): Promise<boolean> {
+    throw new CubeError('UNSUPPORTED', 'nothing lies on a disk here');
+  }
+
+  async removeUnfinished(): Promise<void> {}
+
+  localPath(): undefined {
+    return undefined;
+  }
+
+  #bytes(path: string): Uint8Array {
+    const object = this.#store.objects.get(path);
+    if (object !== undefined) return object.bytes;
+    throw new CubeError('NOT_FOUND', `memory/${path} is missing`);
+  }
+
+  #call<T>(effect: () => T): Promise<T> {
+    return this.#process.call(() => {
+      if (this.#isAway()) throw new CubeError('UNAVAILABLE', 'the repository is away');
+      return effect();
+    });
+  }
+}

@@ -1,0 +1,261 @@
+/** Load on a real serving process: schedules, stops and deaths in the middle, version switches, matrix and comparison. */
+import assert from 'node:assert/strict';
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { it, type TestContext } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
+import fc from 'fast-check';
+import { LatencyHistogram } from '../../../tools/ctr-client/load/latency-histogram.ts';
+import { LoadGenerator } from '../../../tools/ctr-client/load/load-generator.ts';
+import { temporaryFolder } from '../../repository/fixtures.ts';
+import type { ServingProcess } from '../../serving/serving-process.ts';
+import { ToyBundle, toTsv, toyRows } from '../../serving/toy-bundle.ts';
+import { startLocal, type ToyRepository } from '../../serving/toy-service.ts';
+import { ctrClient, startClient, startProxy } from './client-process.ts';
+
+// biome-ignore lint/suspicious/noExplicitAny: a report, looked at by the tests
+type Json = any;
+
+interface Service {
+  readonly toys: ToyRepository;
+  readonly serving: ServingProcess;
+  /** `--rows` and a file of 200 labelled rows. */
+  readonly rows: readonly string[];
+  readonly folder: string;
+}
+
+async function startService(t: TestContext, ...versions: ToyBundle[]): Promise<Service> {
+  const started = await startLocal(t, versions);
+  const folder = temporaryFolder(t);
+  const rows = toyRows(200);
+  const file = join(folder, 'rows.tsv');
+  writeFileSync(
+    file,
+    toTsv(
+      rows,
+      rows.map((_, i) => (i % 4 === 0 ? 1 : 0)),
+    ),
+  );
+  return { ...started, folder, rows: ['--rows', file] };
+}
+
+async function stalledServer(t: TestContext, { serving, rows }: Service): Promise<void> {
+  const stallMs = 700;
+  const run = async (...pace: string[]): Promise<Json> => {
+    const proxy = await startProxy(t, serving.url, async (prediction) => {
+      if (prediction === 10) await sleep(stallMs);
+    });
+    const flags = [...rows, '--endpoint', proxy, '--batch', '2', '--concurrency', '1', '--json'];
+    return JSON.parse((await ctrClient(...flags, ...pace)).stdout);
+  };
+  const closed = await run();
+  const open = await run('--rps', '100');
+  assert.deepEqual([closed.requests, open.requests], [100, 100]);
+  assert.equal(closed.generator.waited, 0);
+  assert.ok(open.generator.waited > 10);
+  // One request stalls in both. One after another, latencies add up to no more than the run took; due all the same, those of the
+  // seventy that wait add up to many stalls, however fast the machine is.
+  const sumMs = ({ latencyMs, requests }: Json): number => latencyMs.avg * requests;
+  assert.ok(sumMs(closed) <= closed.seconds * 1_000);
+  assert.ok(sumMs(open) > 10 * stallMs, JSON.stringify(open.latencyMs));
+}
+
+async function unsentRequests(t: TestContext, { serving, rows }: Service): Promise<void> {
+  const proxy = await startProxy(t, serving.url, () => sleep(100));
+  const pace = ['--batch', '1', '--concurrency', '2', '--rps', '200', '--duration', '1'];
+  const { stdout } = await ctrClient(...rows, '--endpoint', proxy, ...pace);
+  assert.match(stdout, /requests found all 2 lanes taken when they were due/);
+  assert.match(stdout, /more requests were due and not sent when the time was over/);
+}
+
+it('tells its own lateness from that of the server', async () => {
+  const work = async (): Promise<boolean> => {
+    const end = performance.now() + 10;
+    while (performance.now() < end);
+    await sleep(0);
+    return true;
+  };
+  const { signal } = new AbortController();
+  const busy = await new LoadGenerator({ concurrency: 50, rps: 1_000 }, 60, work, signal).run();
+  assert.ok(busy.late > 10);
+  assert.ok(busy.busyShare > 0.5);
+});
+
+it('sends batches in turn, each once, or again and again until the time is over', async () => {
+  const sent: number[] = [];
+  const work = async (batch: number): Promise<boolean> => {
+    sent.push(batch);
+    await sleep(1);
+    return true;
+  };
+  const { signal } = new AbortController();
+  await new LoadGenerator({ concurrency: 3 }, 7, work, signal).run();
+  assert.deepEqual(
+    sent.toSorted((a, b) => a - b),
+    [0, 1, 2, 3, 4, 5, 6],
+  );
+  sent.length = 0;
+  await new LoadGenerator({ concurrency: 2, durationMs: 200 }, 3, work, signal).run();
+  assert.ok(sent.length > 3);
+  assert.deepEqual(sent.slice(0, 7), [0, 1, 2, 0, 1, 2, 0]);
+});
+
+async function interruption(t: TestContext, service: Service): Promise<void> {
+  const { serving, rows, folder } = service;
+  let arrived = (): void => undefined;
+  const busy = new Promise<void>((resolve) => {
+    arrived = resolve;
+  });
+  // The last requests are never answered.
+  const proxy = await startProxy(t, serving.url, (prediction) => {
+    if (prediction < 20) return Promise.resolve();
+    arrived();
+    return new Promise(() => undefined);
+  });
+  const output = join(folder, 'scores.tsv');
+  const flags = [...rows, '--endpoint', proxy, '--batch', '5', '--concurrency', '1'];
+  const { child, done } = startClient([...flags, '--output', output]);
+  await busy;
+  child.kill('SIGINT');
+  const { exit, stdout, stderr } = await done;
+  assert.equal(exit, 130, stderr);
+  assert.match(stdout, /rows +100 of 200 predicted/);
+  assert.match(stdout, /interrupted: these are the figures up to then/);
+  assert.ok(!existsSync(output));
+}
+
+const ON_ONE_SERVICE: [string, (t: TestContext, service: Service) => Promise<void>][] = [
+  ['charges a server that stalls for all requests that were due meanwhile', stalledServer],
+  ['says which requests were due and never sent', unsentRequests],
+  ['prints what it has when it is interrupted, and writes no scores', interruption],
+  ['writes the scores there are when failures are allowed', allowedFailures],
+  ['measures a matrix of batch sizes and concurrencies, and draws it', matrix],
+];
+
+it('drives a serving process', async (t) => {
+  const service = await startService(t, new ToyBundle({ version: '1', seed: 9 }));
+  for (const [name, test] of ON_ONE_SERVICE) await t.test(name, (inner) => test(inner, service));
+});
+
+it('counts what a server that dies in the middle leaves unanswered', async (t) => {
+  const { serving, rows, folder } = await startService(t, new ToyBundle({ version: '1', seed: 9 }));
+  const proxy = await startProxy(t, serving.url, async (prediction) => {
+    if (prediction !== 20) return;
+    serving.child.kill('SIGKILL');
+    await new Promise((resolve) => serving.child.once('exit', resolve));
+  });
+  const output = join(folder, 'scores.tsv');
+  const flags = [...rows, '--endpoint', proxy, '--batch', '5', '--concurrency', '1'];
+  const { exit, stdout, stderr } = await ctrClient(...flags, '--output', output, '--json');
+  assert.equal(exit, 1);
+  const report = JSON.parse(stdout);
+  assert.deepEqual([report.rowsPredicted, report.requests, report.failed], [100, 40, 20]);
+  assert.equal(report.failures.UNAVAILABLE.count, 20);
+  assert.match(report.failures.UNAVAILABLE.first, /request of rows 101 to 105/);
+  assert.match(stderr, /20 of 40 requests failed .*scores\.tsv is not written/);
+  assert.ok(!existsSync(output));
+});
+
+async function allowedFailures(_t: TestContext, { serving, folder }: Service): Promise<void> {
+  const file = join(folder, 'one-bad.tsv');
+  writeFileSync(file, `${toTsv(toyRows(4))}bad\t2\ta\tb\tc\n`);
+  const output = join(folder, 'scores.tsv');
+  const flags = ['--rows', file, '--endpoint', serving.url, '--batch', '2', '--output', output];
+  const { exit } = await ctrClient(...flags, '--max-errors', '1');
+  assert.equal(exit, 0);
+  const lines = readFileSync(output, 'utf8').split('\n');
+  assert.equal(lines.length, 7);
+  assert.match(lines[4]!, /^4\t\t0\.\d+\t1$/);
+  assert.equal(lines[5], '5\t\t\t');
+}
+
+it('shows a switch of versions in the middle', async (t) => {
+  const versions = ['1', '2'].map((version) => new ToyBundle({ version, seed: Number(version) }));
+  const { serving, toys, rows } = await startService(t, ...versions);
+  let switched: Promise<unknown> | undefined;
+  const proxy = await startProxy(t, serving.url, async (prediction) => {
+    if (prediction !== 20) return;
+    switched = toys.activate('2').then(() => serving.untilActive('2'));
+    await switched;
+  });
+  const flags = [...rows, '--endpoint', proxy, '--batch', '5', '--concurrency', '1'];
+  const { exit, stdout } = await ctrClient(...flags);
+  assert.equal(exit, 0, stdout);
+  assert.match(
+    stdout,
+    /versions +1 \(20 requests, .* to .* s\), then 2 \(20 requests, .* to .* s\)/,
+  );
+});
+
+async function matrix(_t: TestContext, { serving, rows, folder }: Service): Promise<void> {
+  const chart = join(folder, 'chart.svg');
+  const axes = ['--matrix', 'batch=5,50', 'concurrency=1,2,4'];
+  const common = [...rows, '--endpoint', serving.url, ...axes, '--chart', chart];
+  const { exit, stdout, stderr } = await ctrClient(...common, '--json');
+  assert.equal(exit, 0, stderr);
+  const cells = JSON.parse(stdout).cells.map((cell: Record<string, unknown>) => [
+    cell['batch'],
+    cell['concurrency'],
+    cell['requests'],
+  ]);
+  const expected = [5, 50].flatMap((batch) =>
+    [1, 2, 4].map((lanes) => [batch, lanes, 200 / batch]),
+  );
+  assert.deepEqual(cells, expected);
+  const svg = readFileSync(chart, 'utf8');
+  assert.equal(svg.match(/<polyline/g)?.length, 4);
+  assert.match(svg, /^<svg xmlns=.*Throughput.*5 rows.*50 rows.*Latency, p99.*<\/svg>\n$/s);
+  assert.doesNotMatch(svg, /NaN|Infinity|undefined/);
+  const text = await ctrClient(...common.slice(0, -2));
+  assert.match(text.stdout, /^batch +concurrency +rows\/s .*\n5 +1 .*\n5 +2 /);
+}
+
+it('compares two endpoints and gives a verdict', async (t) => {
+  const { serving, rows, folder } = await startService(t, new ToyBundle({ version: '1', seed: 9 }));
+  const same = await startLocal(t, [new ToyBundle({ version: '7', seed: 9, inputs: 'many' })]);
+  const page = join(folder, 'page.html');
+  const common = [...rows, '--endpoint', serving.url, '--batch', '7', '--chart', page];
+  const equal = await ctrClient(...common, '--against', same.serving.url, '--json');
+  assert.equal(equal.exit, 0, equal.stderr);
+  const report = JSON.parse(equal.stdout);
+  assert.deepEqual([report.verdict, report.differences.rows], ['equal', 200]);
+  assert.ok(report.differences.max < 1e-5 && report.latencyRatio.p50 > 0);
+  assert.deepEqual(Object.keys(report.against.versions), ['7']);
+  assert.match(readFileSync(page, 'utf8'), /against<\/text>.*verdict +equal/s);
+  await same.toys.publish(new ToyBundle({ version: '8', seed: 10 }));
+  await same.toys.activate('8');
+  await same.serving.untilActive('8');
+  const other = await ctrClient(...common, '--against', same.serving.url);
+  assert.equal(other.exit, 1);
+  assert.match(other.stdout, /verdict +different: \d+ of 200 rows by more than 0\.00001/);
+  assert.match(other.stdout, /200 rows compared: mean .*, p99 .*, max .* \(row \d+\)/);
+  const allowed = await ctrClient(...common, '--against', same.serving.url, '--max-diff', '1');
+  assert.equal(allowed.exit, 0);
+});
+
+it('percentiles are at most a 128th above the nearest rank, never below', () => {
+  const latency = fc.oneof(
+    fc.double({ min: 0, max: 1, noNaN: true }),
+    fc.double({ min: 0, max: 1e6, noNaN: true }),
+    fc.integer({ min: 0, max: 1_000 }),
+  );
+  fc.assert(
+    fc.property(
+      fc.array(latency, { minLength: 1, maxLength: 200 }),
+      fc.double({ min: 0, max: 1, noNaN: true }),
+      (values, share) => {
+        const histogram = new LatencyHistogram();
+        for (const value of values) histogram.add(value);
+        const sorted = values.toSorted((a, b) => a - b);
+        const exact = sorted[Math.max(Math.ceil(share * values.length) - 1, 0)]!;
+        const got = histogram.percentile(share);
+        // A microsecond is the finest step.
+        assert.ok(got >= exact - 1e-9, `${got} < ${exact}`);
+        assert.ok(got <= exact * (1 + 1 / 128) + 0.001 + 1e-9, `${got} > ${exact}`);
+        assert.equal(histogram.percentile(1), sorted.at(-1));
+        assert.equal(histogram.summary().max, sorted.at(-1));
+      },
+    ),
+  );
+  assert.equal(new LatencyHistogram().percentile(0.5), 0);
+});

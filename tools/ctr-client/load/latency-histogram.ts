@@ -1,0 +1,85 @@
+/**
+ * Latencies counted in buckets, in memory that does not grow with their number. Buckets are 1 µs wide up to 256 µs, and from there on
+ * a 128th to a 256th of what they hold: a percentile is at most 1/128 above the true one, never below it. Average and maximum are exact.
+ */
+
+/** Buckets of one doubling are half of these. */
+const LINEAR_BUCKETS = 256;
+const HALF = LINEAR_BUCKETS / 2;
+const LINEAR_BITS = 8;
+/** 2^40 µs are twelve days. */
+const DOUBLINGS = 40 - LINEAR_BITS;
+const MICROS_MAX = 2 ** 40 - 1;
+const MICROS_PER_MS = 1_000;
+
+export interface LatencySummary {
+  readonly avg: number;
+  readonly p50: number;
+  readonly p80: number;
+  readonly p90: number;
+  readonly p99: number;
+  readonly p999: number;
+  readonly max: number;
+}
+
+export class LatencyHistogram {
+  readonly #counts = new Float64Array(LINEAR_BUCKETS + DOUBLINGS * HALF);
+  #count = 0;
+  #sumMs = 0;
+  #maxMs = 0;
+
+  get count(): number {
+    return this.#count;
+  }
+
+  get maxMs(): number {
+    return this.#maxMs;
+  }
+
+  add(ms: number): void {
+    const micros = Math.min(Math.max(Math.ceil(ms * MICROS_PER_MS), 0), MICROS_MAX);
+    this.#counts[bucketOf(micros)]!++;
+    this.#count++;
+    this.#sumMs += ms;
+    this.#maxMs = Math.max(this.#maxMs, ms);
+  }
+
+  /** The upper edge of the bucket in which the nearest-rank percentile lies, in ms; 0 without values. @param share 0..1 */
+  percentile(share: number): number {
+    const rank = Math.max(Math.ceil(share * this.#count), 1);
+    let seen = 0;
+    for (let bucket = 0; bucket < this.#counts.length; bucket++) {
+      seen += this.#counts[bucket]!;
+      if (seen >= rank) return Math.min(upperMicros(bucket) / MICROS_PER_MS, this.#maxMs);
+    }
+    return 0;
+  }
+
+  /** In ms; zeros without values. */
+  summary(): LatencySummary {
+    return {
+      avg: this.#count === 0 ? 0 : this.#sumMs / this.#count,
+      p50: this.percentile(0.5),
+      p80: this.percentile(0.8),
+      p90: this.percentile(0.9),
+      p99: this.percentile(0.99),
+      p999: this.percentile(0.999),
+      max: this.#maxMs,
+    };
+  }
+}
+
+function bucketOf(micros: number): number {
+  if (micros < LINEAR_BUCKETS) return micros;
+  const doublings = Math.floor(Math.log2(micros)) - LINEAR_BITS + 1;
+  const mantissa = Math.floor(micros / 2 ** doublings);
+  return LINEAR_BUCKETS + (doublings - 1) * HALF + (mantissa - HALF);
+}
+
+/** The largest whole number of microseconds that falls into the bucket. */
+function upperMicros(bucket: number): number {
+  if (bucket < LINEAR_BUCKETS) return bucket;
+  const doublings = Math.floor((bucket - LINEAR_BUCKETS) / HALF) + 1;
+  const mantissa = HALF + ((bucket - LINEAR_BUCKETS) % HALF);
+  return (mantissa + 1) * 2 ** doublings - 1;
+}
