@@ -1,5 +1,5 @@
 /** `cube-agent gate`: golden rows through the new version and the active one, compared, judged and reported. */
-import { CubeError } from '../../lib/core/errors.ts';
+import { CubeError, type ErrorCode } from '../../lib/core/errors.ts';
 import {
   type Command,
   EXIT_FAILED,
@@ -24,8 +24,12 @@ import {
   type TargetOptions,
 } from './options.ts';
 
-/** The gate could not run, which says nothing of the version. */
-const EXIT_NOT_RUN = EXIT_USAGE;
+/** The gate could not run, which says nothing of the version: it may another time. */
+const EXIT_NOT_RUN = 3;
+/** What is wrong with how it was asked for, so that it never will. */
+const WRONG_USE: ReadonlySet<ErrorCode> = new Set([
+  ...(['INVALID_ARGUMENT', 'NOT_FOUND', 'TOO_LARGE', 'UNSUPPORTED', 'CORRUPT', 'DENIED'] as const),
+]);
 
 interface GateFlags extends TargetOptions {
   readonly version?: string;
@@ -52,7 +56,7 @@ interface GateFlags extends TargetOptions {
 }
 
 const EXAMPLES = `
-Exit code: 0 passed, 1 failed, 2 the gate could not run. What is behind -- goes to the serving processes.
+Exit code: 0 passed, 1 failed, 2 it cannot run as it was asked for, 3 it could not run this time. What is behind -- goes to the serving processes.
 
 Examples:
   cube-agent gate --repository /srv/models --bundle ctr-dnn --version 2 --fleet fleet.json
@@ -128,13 +132,14 @@ function collect(text: string, before: readonly string[]): string[] {
   return [...before, text];
 }
 
-/** A failure to run is 2, so that 1 always means: the version failed. */
+/** 1 always means that the version failed. */
 async function orNotRun(work: () => Promise<number>): Promise<number> {
   try {
     return await work();
   } catch (error) {
-    process.stderr.write(`cube-agent: the gate could not run: ${CubeError.from(error).message}\n`);
-    return EXIT_NOT_RUN;
+    const { code, message } = CubeError.from(error);
+    process.stderr.write(`cube-agent: the gate could not run: ${message}\n`);
+    return WRONG_USE.has(code) ? EXIT_USAGE : EXIT_NOT_RUN;
   }
 }
 

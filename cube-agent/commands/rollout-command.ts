@@ -9,6 +9,7 @@ import {
 import { systemClock } from '../../lib/platform/clock.ts';
 import { createLogger } from '../../lib/platform/logs.ts';
 import { LiveText, print } from '../../lib/platform/text-table.ts';
+import { isPause } from '../rollout/next-step.ts';
 import {
   type BundleRollouts,
   HEALTH_DEFAULTS,
@@ -131,7 +132,7 @@ async function rollOut(options: RolloutOptions): Promise<number> {
     shown.show(progress);
     const code = exitCodeOf(progress, wait);
     if (code !== undefined) return code;
-    if (progress.step.kind === 'wait') await systemClock.sleep(ASK_AGAIN_MS, stopping.signal);
+    if (isPause(progress.step)) await systemClock.sleep(ASK_AGAIN_MS, stopping.signal);
     if (stopping.signal.aborted) {
       process.stderr.write('stopped: the rollout stays as it is, --resume goes on with it\n');
       return EXIT_UNFINISHED;

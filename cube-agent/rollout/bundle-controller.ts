@@ -4,7 +4,7 @@ import { CANDIDATE_CHANNEL } from '../../lib/core/rollout.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
-import type { RolloutPolicy } from './next-step.ts';
+import { isPause, type RolloutPolicy } from './next-step.ts';
 import { type Progress, RolloutDriver, type RolloutFleet } from './rollout-driver.ts';
 
 export interface BundleControllerOptions {
@@ -113,9 +113,9 @@ export class BundleController {
       this.#progress.set(version, progress);
       this.#problems.delete(version);
       const { kind } = progress.step;
-      const isStep = kind !== 'wait' && kind !== 'done';
-      if (isStep) this.steps.set(kind, (this.steps.get(kind) ?? 0) + 1);
-      return isStep;
+      if (kind === 'wait' || kind === 'done') return false;
+      this.steps.set(kind, (this.steps.get(kind) ?? 0) + 1);
+      return !isPause(progress.step);
     } catch (error) {
       this.#failed(version, error);
       return false;

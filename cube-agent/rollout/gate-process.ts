@@ -1,6 +1,7 @@
 /** The gate as a process of its own: `cube-agent gate`, whose exit code is the verdict and whose report is in the repository. */
 import { fileURLToPath } from 'node:url';
 import { runChildCommand } from '../../lib/platform/child-command.ts';
+import { EXIT_USAGE } from '../../lib/platform/cli.ts';
 import type { GateOutcome } from './next-step.ts';
 
 export interface GateProcessOptions {
@@ -17,6 +18,8 @@ export interface GateProcessOptions {
 
 const MAIN = fileURLToPath(new URL('../main.js', import.meta.url));
 const SUMMARY_MAX = 500;
+/** What the command says before the reason. */
+const NOT_RUN = /^cube-agent: the gate could not run: /;
 
 /** @param active what to compare with; undefined: nothing is active yet */
 export async function runGateProcess(
@@ -38,6 +41,7 @@ export async function runGateProcess(
     report === undefined ? '' : ` (report ${report}: cube-agent gate --show ${version})`;
   if (code === 0) return { verdict: 'pass', summary: `passed the gate${where}` };
   if (code === 1) return { verdict: 'fail', summary: `failed the gate${where}` };
-  const text = stderr.trim().slice(-SUMMARY_MAX);
-  return { verdict: 'error', summary: text || `ended with ${code ?? 'a signal'}` };
+  const text = stderr.trim().replace(NOT_RUN, '').slice(-SUMMARY_MAX);
+  const summary = text || `ended with ${code ?? 'a signal'}`;
+  return { verdict: 'error', summary, isFinal: code === EXIT_USAGE };
 }

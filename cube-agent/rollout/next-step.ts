@@ -70,7 +70,8 @@ export interface ReplicaView {
 
 export type GateOutcome =
   | { readonly verdict: 'pass' | 'fail'; readonly summary: string }
-  | { readonly verdict: 'error'; readonly summary: string };
+  /** It could not run; `isFinal`: nor will it as it was asked for. */
+  | { readonly verdict: 'error'; readonly summary: string; readonly isFinal: boolean };
 
 export interface FleetView {
   readonly isQuarantined: boolean;
@@ -107,11 +108,17 @@ export type Step =
   | { readonly kind: 'stage' }
   /** Points it to what the fleet has anyway, so that the version is held for it no more. */
   | { readonly kind: 'release'; readonly to: string }
-  | { readonly kind: 'gate' }
+  /** `again`: why the last run came to nothing. */
+  | { readonly kind: 'gate'; readonly again?: string }
   | { readonly kind: 'move'; readonly channel: string; readonly expected: number }
   /** Back from the version; `condemn`: and quarantines it. */
   | { readonly kind: 'back'; readonly channel: string; readonly condemn: boolean }
   | { readonly kind: 'quarantine' };
+
+/** Whether to look again only in a while: nothing is to be done now, or what was done came to nothing. */
+export function isPause(step: Step): boolean {
+  return step.kind === 'wait' || (step.kind === 'gate' && step.again !== undefined);
+}
 
 export interface Situation {
   readonly rollout: RolloutView;
@@ -206,12 +213,14 @@ function afterGating({ rollout, fleet, policy, elapsed }: Situation): Step {
     return { ...enter('activating', gate.summary), from: seqsOf(fleet) };
   if (gate?.verdict === 'fail') return fail('version', gate.summary);
   const isLate = elapsed.inStateMs >= policy.gatingMs;
-  if (gate !== undefined && isLate) return fail('fleet', `the gate could not run: ${gate.summary}`);
+  if (gate?.verdict === 'error' && (gate.isFinal || isLate)) {
+    return fail('fleet', `the gate could not run: ${gate.summary}`);
+  }
   // Who entered the state runs the gate; another only when that one seems to be gone.
   if (gate === undefined && !rollout.isOurs && elapsed.inStateMs < policy.gatingMs / 2) {
     return { kind: 'wait', why: `${rollout.holder} runs the gate` };
   }
-  return { kind: 'gate' };
+  return gate === undefined ? { kind: 'gate' } : { kind: 'gate', again: gate.summary };
 }
 
 function afterActivating(situation: Situation): Step {

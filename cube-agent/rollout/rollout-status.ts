@@ -40,7 +40,9 @@ export function whyOf(step: Step): string {
     case 'release':
       return `stage nothing but ${step.to} any more`;
     case 'gate':
-      return 'run the gate';
+      return step.again === undefined
+        ? 'run the gate'
+        : `run the gate again, it could not run: ${step.again}`;
     case 'move':
       return `point ${step.channel} to it`;
     case 'back':

@@ -107,7 +107,7 @@ test('a version that fails its gate is quarantined; no channel ever pointed to i
   const { repository, fleet, driver, states, pointers } = await makeWorld(t, '1', '2');
   await toEnd(driver('1'));
   fleet.verdicts = [
-    { verdict: 'error', summary: 'no port' },
+    { verdict: 'error', summary: 'no port', isFinal: false },
     { verdict: 'fail', summary: 'AUC fell by 0.2' },
   ];
   await toEnd(driver('2'));

@@ -47,7 +47,11 @@ const situations: fc.Arbitrary<Situation> = fc.record({
     }),
     gate: fc.constantFrom(
       undefined,
-      ...(['pass', 'fail', 'error'] as const).map((verdict) => ({ verdict, summary: '' })),
+      ...(['pass', 'fail', 'error'] as const).map((verdict) => ({
+        verdict,
+        summary: '',
+        isFinal: false,
+      })),
     ),
     sickness: fc.constantFrom(undefined, 'ill'),
   }),

@@ -123,12 +123,15 @@ test('a gate that cannot run ends the rollout, and condemns nothing', async (t) 
   const config = join(fleet.folder, 'controller.yaml');
   writeFileSync(
     config,
-    `repository: ${fleet.location}\nfleet: ${fleet.fleetFile}\nbundles: [{name: ctr, gating-ms: 0, watch-ms: 0}]\n`,
+    `repository: ${fleet.location}\nfleet: ${fleet.fleetFile}\nbundles: [{name: ctr, watch-ms: 0}]\n`,
   );
-  // These versions have no golden rows: a gate that cannot run is no verdict.
+  // These versions have no golden rows: a gate that cannot run is no verdict, and never will run.
   const unable = await fleet.rollOut('2', '--config', config);
   assert.equal(unable.code, 1, unable.stderr);
-  assert.match(unable.stdout, /the gate could not run/);
+  assert.match(
+    unable.stdout,
+    /the gate could not run: version 2 of ctr has no golden\.jsonl: give --golden/,
+  );
   assert.deepEqual((await statesOf(fleet, '2')).at(-1), 'failed');
   assert.equal((await fleet.repository.quarantined('ctr')).size, 0);
 });
