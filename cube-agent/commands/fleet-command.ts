@@ -12,6 +12,7 @@ const EXAMPLES = `
 Clients, serving, agents and controllers read fleet.json again when it changes. It changes whole, after it was checked.
 
 Examples:
+  cube-agent fleet init --fleet fleet.json --bundle ctr-dnn --data 10.0.0.1:8000 --data 10.0.0.1:8001 --agent 10.0.0.1:8100
   cube-agent fleet show --fleet fleet.json
   cube-agent fleet add-replica --fleet fleet.json --bundle ctr-dnn --data 10.0.0.5:8000 --agent 10.0.0.5:8100
   cube-agent fleet drain --fleet fleet.json --bundle ctr-dnn --data 10.0.0.5:8000

@@ -10,6 +10,7 @@ import {
   removeReplica,
   undrainReplica,
 } from '../fleet/fleet-moves.ts';
+import { initFleet } from '../fleet/init-fleet.ts';
 import { reshard, retire } from '../fleet/reshard.ts';
 import { addSigningKeyOption, addTrustedKeysOption, openWithKeys } from './keys.ts';
 import {
@@ -101,8 +102,23 @@ export function addFleetMoves(subcommand: (name: string) => Command): void {
     .action((options: ReplicaOptions) =>
       run(options, (context) => undrainReplica(context, options.data)),
     );
+  addInit(subcommand('init'));
   addReshard(subcommand('reshard'));
   addRetire(subcommand('retire'));
+}
+
+function addInit(command: Command): void {
+  addMoveOptions(command)
+    .description('begin the file: ask running servers which shards they serve, and write them down')
+    .requiredOption('--data <host:port>', 'a server; once for each', collectEndpoints)
+    .option(
+      '--agent <host:port>',
+      'the agent of one of their hosts; once for each',
+      collectEndpoints,
+    )
+    .action((options: MoveOptions & { data: string[]; agent?: string[] }) =>
+      run(options, (context) => initFleet(context, options.data, options.agent ?? [])),
+    );
 }
 
 function addReshard(command: Command): void {

@@ -41,8 +41,12 @@ export class FleetDocument {
     this.#fleet = checkedFleet(text, path);
   }
 
-  /** @throws CubeError INVALID_ARGUMENT naming the field, or the endpoint that is in two places */
+  /** @throws CubeError NOT_FOUND; INVALID_ARGUMENT naming the field, or the endpoint that is in two places */
   static read(path: string): FleetDocument {
+    if (!fileExists(path)) {
+      const message = `there is no file ${path}; "cube-agent fleet init" begins one`;
+      throw new CubeError('NOT_FOUND', message);
+    }
     return new FleetDocument(path, readText(path, FLEET_BYTES_MAX));
   }
 

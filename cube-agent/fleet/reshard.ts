@@ -7,10 +7,10 @@ import { CubeError } from '../../lib/core/errors.ts';
 import { shardNumOf } from '../../lib/core/manifest.ts';
 import { CANDIDATE_CHANNEL } from '../../lib/core/rollout.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
-import type { ControlStatus } from '../../proto/control.ts';
 import { FleetDocument, type ReplicaEntry } from './fleet-document.ts';
-import { controlOf, type MoveContext, statusOf, waitIdle } from './fleet-moves.ts';
+import { type MoveContext, waitIdle } from './fleet-moves.ts';
 import { serversOf, waitForVersion } from './fleet-view.ts';
+import { placeServers } from './init-fleet.ts';
 
 export interface ReshardWish {
   readonly repository: Repository;
@@ -45,7 +45,7 @@ export async function reshard(context: MoveContext, wish: ReshardWish): Promise<
 /** Puts the new servers into the fleet beside the others: nobody asks them before a version of their shard count is wanted. */
 async function addServers(
   context: MoveContext,
-  { replicas, version }: ReshardWish,
+  { replicas }: ReshardWish,
   shardNum: number,
 ): Promise<void> {
   const { path, bundle, dryRun, say } = context;
@@ -55,36 +55,9 @@ async function addServers(
     say(`${path} names servers of ${shardNum} shards already`);
     return;
   }
-  const shards: ReplicaEntry[][] = Array.from({ length: shardNum }, () => []);
-  for (const entry of replicas) {
-    const { shardIndex, ...status } = await statusOf(context, controlOf(entry));
-    if (status.shardNum !== shardNum)
-      throw otherCount(entry, { shardIndex, ...status }, version, shardNum);
-    shards[shardIndex]?.push(entry);
-  }
-  const missing = shards.flatMap((entries, shard) => (entries.length === 0 ? [shard] : []));
-  if (missing.length > 0) {
-    throw new CubeError(
-      'INVALID_ARGUMENT',
-      `version ${version} has ${shardNum} shards; no server was given for shard ${missing.join(', ')}: ` +
-        `start cube-server --shard <index> --shard-num ${shardNum}, and name each with --data`,
-    );
-  }
+  const shards = await placeServers(context, replicas, shardNum);
   if (!dryRun) document.addMap(bundle, shards);
   say(`${replicas.length} servers of ${shardNum} shards are in ${path}`);
-}
-
-function otherCount(
-  { data }: ReplicaEntry,
-  { shardIndex, shardNum }: Pick<ControlStatus, 'shardIndex' | 'shardNum'>,
-  version: string,
-  wanted: number,
-): CubeError {
-  return new CubeError(
-    'INVALID_ARGUMENT',
-    `${data} serves shard ${shardIndex} of ${shardNum}, version ${version} has ${wanted} shards: ` +
-      `build it with cube-builder --shard-num ${shardNum}, or start servers with --shard-num ${wanted}`,
-  );
 }
 
 /** Takes the servers of a shard count out; done when nobody asks them any more. */

@@ -1,6 +1,6 @@
 /** What the fleet commands make of a file, and what they refuse: a refused change leaves it byte for byte. */
 import assert from 'node:assert/strict';
-import { readFileSync, writeFileSync } from 'node:fs';
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { FleetDocument } from '../../cube-agent/fleet/fleet-document.ts';
@@ -10,6 +10,7 @@ import {
   type MoveContext,
   removeReplica,
 } from '../../cube-agent/fleet/fleet-moves.ts';
+import { initFleet } from '../../cube-agent/fleet/init-fleet.ts';
 import { reshard, retire } from '../../cube-agent/fleet/reshard.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
 import { temporaryFolder } from '../repository/fixtures.ts';
@@ -137,7 +138,7 @@ test('what would leave a shard without answers, or a file that is none, is refus
       () => reshard(context, { ...wish, replicas: [{ data: other.address }] }),
     ],
     [
-      /serves shard 0 of 2, version 3 has 3 shards/,
+      /serves shard 0 of 2, not one of 3: .*--shard-num 3, or build/,
       () => reshard(context, { ...wish, replicas: [{ data: first! }] }),
     ],
     [
@@ -163,4 +164,33 @@ test('what would leave a shard without answers, or a file that is none, is refus
   const before = readFileSync(path, 'utf8');
   await removeReplica({ ...context, dryRun: true }, empty.address, 100);
   assert.equal(readFileSync(path, 'utf8'), before);
+});
+
+test('a file that is not there yet begins with what servers say of themselves', async (t) => {
+  const host = await makeHost(t, 2);
+  const [first, second] = host.servers.map(({ address }) => address);
+  const path = join(host.folder, 'begun.json');
+  const context: MoveContext = {
+    ...{ path, bundle: 'ctr', token: undefined, timeoutMs: 600, clock: impatient() },
+    ...{ dryRun: false, say: () => undefined },
+  };
+  const both = [second!, first!];
+  await initFleet({ ...context, dryRun: true }, both, []);
+  await assert.rejects(
+    initFleet(context, [first!], []),
+    /no server was given for shard 1 of 2: start/,
+  );
+  const agents = ['10.0.0.1:1', '10.0.0.1:2'];
+  await assert.rejects(initFleet(context, both, agents), /:1 and 10\.0\.0\.1:2 are on one host/);
+  assert.ok(!existsSync(path));
+
+  const agent = '127.0.0.1:8100';
+  await initFleet(context, both, [agent]);
+  const shards = [[{ data: first, agent }], [{ data: second, agent }]];
+  const begun = { format: 1, bundles: { ctr: [{ shardNum: 2, shards }] } };
+  assert.deepEqual(JSON.parse(readFileSync(path, 'utf8')), begun);
+  await assert.rejects(
+    initFleet(context, both, []),
+    /names servers of ctr already: "fleet add-replica"/,
+  );
 });
