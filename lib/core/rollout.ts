@@ -33,8 +33,8 @@ const NEXT: Readonly<Record<RolloutState, readonly RolloutState[]>> = {
   gating: ['activating', 'failed'],
   activating: ['active', 'failed'],
   active: ['retired', 'failed'],
-  // A channel may go back to a version that it had left in good standing.
-  retired: ['staging', 'activating'],
+  // A channel may go back to a version that it had left in good standing: that is a rollout of its own, staged again first.
+  retired: ['staging'],
   // What never was active has nothing to go back from; and what failed for the fleet's sake may be tried again.
   failed: ['rolled-back', 'quarantined', 'seen'],
   // Rolled back for the fleet's sake (a pin, an abort) it may be tried again.

@@ -111,11 +111,11 @@ export class EngineStats {
   /** From zero again, as after a warm-up: what nobody asked for is not counted. Nothing may be pending. */
   reset(): void {
     this.requests = this.rows = this.executions = this.cacheHits = this.cacheMisses = 0;
+    this.scoredRows = this.scoreSum = this.lookups = this.unseen = this.unavailable = 0;
     this.queueMicros = this.lookupMicros = this.inferMicros = this.lastInferenceMs = 0;
     this.failures.clear();
-    for (const sums of [this.#executionsBySize, this.#lookupBySize, this.#inferBySize]) {
-      sums.fill(0);
-    }
+    const bySize = [this.#executionsBySize, this.#lookupBySize, this.#inferBySize];
+    for (const sums of [this.#byDuration, ...bySize]) sums.fill(0);
   }
 
   /** Of the sizes that occurred, ascending. */
