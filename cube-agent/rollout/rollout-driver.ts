@@ -181,7 +181,7 @@ export class RolloutDriver {
         gate: state === 'gating' ? this.#gate : undefined,
         sickness:
           SERVING.has(state) && isServed
-            ? await fleet.sickness(version, states.at(-1)?.previous?.version)
+            ? await fleet.sickness(version, versionBefore(channels, version))
             : undefined,
       },
     };
@@ -326,6 +326,12 @@ function channelView(
     isPinned: pointer?.pinned ?? false,
     previous: previous?.version,
   };
+}
+
+/** What most users have, or had until the last channel moved: while only the first ones have, that is its pointer. */
+function versionBefore(channels: readonly ChannelView[], version: string): string | undefined {
+  const last = channels.at(-1);
+  return last?.pointer === version ? last.previous : last?.pointer;
 }
 
 /** An entry that says it failed, but not why, is taken as the fleet's fault: nothing is condemned on a guess. */

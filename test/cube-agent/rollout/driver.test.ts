@@ -23,6 +23,8 @@ class Fleet implements RolloutFleet {
   sick: string | undefined;
   damaged = false;
   gates: string[] = [];
+  /** What live traffic was compared with. */
+  readonly compared: Set<string> = new Set();
 
   async replicas(): Promise<ReplicaView[][]> {
     const has = { holds: !this.damaged, isActive: !this.damaged, isDamaged: this.damaged };
@@ -38,7 +40,8 @@ class Fleet implements RolloutFleet {
     return this.verdicts.shift() ?? { verdict: 'pass', summary: 'fine' };
   }
 
-  async sickness(version: string): Promise<string | undefined> {
+  async sickness(version: string, before: string | undefined): Promise<string | undefined> {
+    this.compared.add(`${version} with ${before}`);
     return version === this.sick ? '40 % of the requests fail' : undefined;
   }
 
@@ -130,6 +133,18 @@ test('a canary that does badly goes back, and stable never moved', async (t) => 
   assert.equal((await repository.channel('ctr', 'stable')).history.length, 1);
   const failed = (await repository.rollout('ctr', '2').history())[5];
   assert.match(failed?.reason ?? '', /40 % of the requests fail/);
+});
+
+test('live traffic is compared with what most users have, on the canary as afterwards', async (t) => {
+  const { fleet, driver } = await makeWorld(t, '1', '2', '3');
+  await toEnd(driver('1'));
+  await toEnd(driver('2'));
+  fleet.compared.clear();
+  const held = { channels: [{ channel: 'canary', holdMs: 60_000 }, policy.channels[1]!] };
+  assert.match((await toEnd(driver('3', held))).step.kind, /wait/);
+  assert.deepEqual([...fleet.compared], ['3 with 2']);
+  await toEnd(driver('3', { watchMs: 60_000 }));
+  assert.deepEqual([...fleet.compared], ['3 with 2']);
 });
 
 test('two versions in a row that do badly while they are watched lead back to the last good one', async (t) => {
