@@ -170,10 +170,10 @@ async function waitFor(
   wish: MoveOptions & BundleOptions & { fleet: string; until: Move['until'] },
 ): Promise<Waited> {
   const { bundle, fleet, until, timeoutMs, controlTokenFile } = wish;
-  const shardNum = shardNumOf(await repository.manifest(bundle, version));
-  const places = serversOf(readFleet(fleet), bundle, shardNum);
+  const manifest = await repository.manifest(bundle, version);
+  const places = serversOf(readFleet(fleet), bundle, shardNumOf(manifest));
   const token = readToken(controlTokenFile);
-  const order = { bundle, version, until, timeoutMs, token };
+  const order = { manifest, until, timeoutMs, token };
   return { servers: places.length, tookMs: await waitForVersion(places, order, systemClock) };
 }
 

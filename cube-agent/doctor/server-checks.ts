@@ -4,7 +4,7 @@ import type { Fleet } from '../../lib/core/fleet.ts';
 import { type Manifest, shardNumOf } from '../../lib/core/manifest.ts';
 import { bytesText } from '../../lib/platform/text-table.ts';
 import type { ControlStatus } from '../../proto/control.ts';
-import type { ServerPlace } from '../fleet/fleet-view.ts';
+import { namesakeOf, type ServerPlace } from '../fleet/fleet-view.ts';
 import type { Patient, Report } from './findings.ts';
 
 /** A server of the fleet, and what it answered. */
@@ -136,6 +136,16 @@ function checkServer(server: Answering, wish: ServersWish, report: Report): void
       todo: 'its agent fetches what is damaged again and goes on trying; more --memory helps where room is missing',
     });
   }
+  const namesake = wish.manifest && namesakeOf(status, wish.manifest);
+  if (namesake !== undefined) {
+    report({
+      severity: 'error',
+      check: 'other-rows',
+      where,
+      what: namesake,
+      todo: 'restart it: its agent has it load what the repository has; publish other content under another name',
+    });
+  }
   checkMemory(server, wish, report);
 }
 
@@ -166,7 +176,7 @@ function checkShards(
   const { version } = manifest;
   for (let shard = 0; shard < shardNumOf(manifest); shard++) {
     const own = servers.filter(({ place }) => place.shard?.index === shard);
-    const answers = own.filter((server) => isAnswering(server, patient.bundle, version));
+    const answers = own.filter((server) => isAnswering(server, manifest));
     if (answers.length > 0) continue;
     report({
       severity: 'error',
@@ -178,8 +188,9 @@ function checkShards(
   }
 }
 
-function isAnswering(server: SeenServer, bundle: string, version: string): boolean {
-  if (!('status' in server)) return false;
+function isAnswering(server: SeenServer, manifest: Manifest): boolean {
+  if (!('status' in server) || namesakeOf(server.status, manifest) !== undefined) return false;
+  const { bundle, version } = manifest;
   const { place, status } = server;
   const { shardIndex, shardNum, draining } = status;
   if (draining || place.shard?.index !== shardIndex || place.shard.shardNum !== shardNum)

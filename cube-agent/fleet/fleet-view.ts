@@ -1,6 +1,8 @@
 /** What all servers of a fleet say of one bundle, and waiting until they all say one thing. */
 import { CubeError } from '../../lib/core/errors.ts';
 import { type Fleet, shardMapOf } from '../../lib/core/fleet.ts';
+import type { Manifest } from '../../lib/core/manifest.ts';
+import { tablesDigest } from '../../lib/core/tables-digest.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
 import type { BundleStatus, ControlStatus } from '../../proto/control.ts';
 import { ControlClient } from './control-client.ts';
@@ -50,15 +52,19 @@ export function agentsOf(fleet: Fleet, bundle: string): string[] {
   return [...new Set(replicas.flatMap(({ agent }) => agent ?? []))];
 }
 
+/** @param meant a version with its content: who holds other rows under its name does not hold it, and says so */
 export function askServers(
   places: readonly ServerPlace[],
   bundle: string,
   token: string | undefined,
+  meant?: Manifest,
 ): Promise<ServerReport[]> {
   return Promise.all(
     places.map(async (place) => {
       try {
-        return report(place, await new ControlClient(place.address, token).status(), bundle);
+        const status = await new ControlClient(place.address, token).status();
+        const said = report(place, status, bundle);
+        return meant === undefined ? said : withoutNamesake(said, status, meant);
       } catch (error) {
         return silent(place, CubeError.from(error).message);
       }
@@ -108,9 +114,30 @@ function report(
   };
 }
 
+function withoutNamesake(said: ServerReport, status: ControlStatus, meant: Manifest): ServerReport {
+  const { version } = meant;
+  const trouble = namesakeOf(status, meant);
+  if (trouble === undefined) return said;
+  return {
+    ...said,
+    active: said.active === version ? undefined : said.active,
+    held: said.held.filter((name) => name !== version),
+    trouble: [trouble, ...said.trouble],
+  };
+}
+
+/** In words, what a server holds under the version's name that is not the version: lookups that mean it are refused there. */
+export function namesakeOf({ bundles }: ControlStatus, meant: Manifest): string | undefined {
+  const { bundle, version } = meant;
+  const entry = bundles.find((candidate) => candidate.bundle === bundle);
+  const digest = entry?.versions.find((held) => held.version === version)?.tablesDigest ?? '';
+  if (digest === '' || digest === tablesDigest(meant)) return undefined;
+  return `holds other rows under the name ${version} (${digest}, published are ${tablesDigest(meant)})`;
+}
+
 export interface VersionWish {
-  readonly bundle: string;
-  readonly version: string;
+  /** Of the version waited for. */
+  readonly manifest: Manifest;
   /** `held` answers whoever names it; `active` whoever names none too. */
   readonly until: 'active' | 'held';
   readonly timeoutMs: number;
@@ -123,10 +150,11 @@ export async function waitForVersion(
   wish: VersionWish,
   clock: Clock,
 ): Promise<number> {
-  const { bundle, version, until, timeoutMs, token } = wish;
+  const { manifest, until, timeoutMs, token } = wish;
+  const { bundle, version } = manifest;
   const startMs = clock.nowMs();
   for (;;) {
-    const reports = await askServers(places, bundle, token);
+    const reports = await askServers(places, bundle, token, manifest);
     const late = reports.filter(({ active, held }) =>
       until === 'active' ? active !== version : !held.includes(version),
     );

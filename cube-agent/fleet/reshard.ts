@@ -25,14 +25,15 @@ export interface ReshardWish {
 export async function reshard(context: MoveContext, wish: ReshardWish): Promise<void> {
   const { path, bundle, timeoutMs, token, clock, dryRun, say } = context;
   const { repository, channel, version, by, reason } = wish;
-  const shardNum = shardNumOf(await repository.manifest(bundle, version));
+  const manifest = await repository.manifest(bundle, version);
+  const shardNum = shardNumOf(manifest);
   await addServers(context, wish, shardNum);
   if (dryRun) {
     say(`version ${version} would be staged there, and channel ${channel} point to it`);
     return;
   }
   const places = serversOf(FleetDocument.read(path).fleet, bundle, shardNum);
-  const order = { bundle, version, timeoutMs, token };
+  const order = { manifest, timeoutMs, token };
   await repository.activate(bundle, CANDIDATE_CHANNEL, { version, by, reason });
   say(`version ${version} is being staged on ${places.length} servers of ${shardNum} shards`);
   await waitForVersion(places, { ...order, until: 'held' }, clock);

@@ -33,9 +33,11 @@ export class LiveFleet implements RolloutFleet {
   /** @throws CubeError NOT_FOUND when the fleet has no servers for the version's number of shards */
   async replicas(version: string): Promise<ReplicaView[][]> {
     const { repository, bundle, controlToken, agentToken } = this.#options;
-    const shardNum = shardNumOf(await repository.manifest(bundle, version));
+    const manifest = await repository.manifest(bundle, version);
+    const shardNum = shardNumOf(manifest);
     const fleet = this.#options.fleet();
-    const reports = await askServers(serversOf(fleet, bundle, shardNum), bundle, controlToken);
+    const places = serversOf(fleet, bundle, shardNum);
+    const reports = await askServers(places, bundle, controlToken, manifest);
     const byAddress = new Map(reports.map((report) => [report.address, report]));
     const isStaged = reports.every(({ held }) => held.includes(version));
     const agents = isStaged ? [] : agentsOf(fleet, bundle);

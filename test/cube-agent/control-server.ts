@@ -9,6 +9,7 @@ import { join } from 'node:path';
 import type { TestContext } from 'node:test';
 import { CubeError } from '../../lib/core/errors.ts';
 import { type Manifest, parseManifest } from '../../lib/core/manifest.ts';
+import { tablesDigest } from '../../lib/core/tables-digest.ts';
 import { layerPath, manifestPath } from '../../lib/repository/layout.ts';
 import type { VersionRequest } from '../../proto/control.ts';
 import { atEnd, sha256 } from '../repository/fixtures.ts';
@@ -22,7 +23,8 @@ export interface Shard {
 export class ControlServer {
   readonly #shard: Shard;
   readonly #server: Server;
-  #held = new Set<string>();
+  /** With the digest of its tables. */
+  #held = new Map<string, string>();
   #active = '';
   #pid = 1;
   /** Calls that changed something, as "load 1". */
@@ -56,12 +58,17 @@ export class ControlServer {
   }
 
   get held(): string[] {
-    return [...this.#held].sort();
+    return [...this.#held.keys()].sort();
+  }
+
+  /** What it holds under a name it has from another repository. */
+  mistake(version: string): void {
+    this.#held.set(version, '0123456789abcdef');
   }
 
   /** As a new process on the same port: holds nothing. */
   restart(): void {
-    this.#held = new Set();
+    this.#held = new Map();
     this.#active = '';
     this.#pid += 1;
   }
@@ -87,7 +94,10 @@ export class ControlServer {
 
   #status(): unknown {
     const { shardIndex, shardNum } = this.#shard;
-    const versions = this.held.map((version) => ({ version, rows: 1, bytes: 1, idleMs: 60_000 }));
+    const versions = [...this.#held].map(([version, digest]) => ({
+      ...{ version, rows: 1, bytes: 1, idleMs: 60_000 },
+      tablesDigest: digest,
+    }));
     return {
       shardIndex,
       shardNum,
@@ -113,7 +123,6 @@ export class ControlServer {
       if (this.#active === version) throw new CubeError('CONFLICT', `${version} is active`);
       return { unloaded: this.#held.delete(version) };
     }
-    this.#held.add(version);
     return { layersLoaded: 1, layersShared: 0, bytes: 1, durationMs: 0.5 };
   }
 
@@ -121,13 +130,15 @@ export class ControlServer {
     const { dataDir, shardIndex } = this.#shard;
     const path = join(dataDir, manifestPath(bundle, version));
     if (!existsSync(path)) throw new CubeError('NOT_FOUND', `${path} is missing`);
-    for (const table of readStored(path).tables) {
+    const manifest = readStored(path);
+    for (const table of manifest.tables) {
       for (const layer of table.shards[shardIndex] ?? []) {
         const file = join(dataDir, layerPath(bundle, table.name, layer.contentId));
         if (sha256(readFileSync(file)) === layer.sha256) continue;
         throw new CubeError('CORRUPT', `${file} is damaged`);
       }
     }
+    if (!this.#held.has(version)) this.#held.set(version, tablesDigest(manifest));
   }
 }
 

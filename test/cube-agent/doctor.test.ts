@@ -330,6 +330,9 @@ test('a server short of memory, draining, with a failed load or beside one of an
   assert.deepEqual(seen({ draining: true, ready: false }, {}), ['draining']);
   const failed = [{ bundle: 'ctr', version: '2', code: 'CORRUPT', message: 'x' }];
   assert.deepEqual(seen({ failed }), ['load-failed']);
+  const namesake = { ...version('1'), tablesDigest: '0123456789abcdef' };
+  const others = [{ bundle: 'ctr', active: '1', versions: [namesake] }];
+  assert.deepEqual(seen({ bundles: others }, {}), ['other-rows']);
   const two = [{ bundle: 'ctr', active: '2', versions: [version('2'), version('1')] }];
   assert.deepEqual(seen({ bundles: two, memory: { ...memory, budgetBytes: 9000 } }, {}), [
     'versions-mixed',
