@@ -10,6 +10,7 @@ import {
   CONTROL_STATUS,
   CONTROL_UNDRAIN,
   CONTROL_UNLOAD,
+  readLoadRequest,
   readUnloadRequest,
   readVersionRequest,
 } from '../proto/control.ts';
@@ -34,7 +35,7 @@ export function addControlRoutes(app: FastifyInstance, options: ControlRoutesOpt
   const onRequest = async (request: FastifyRequest): Promise<void> => checkAccess(access, request);
   const guarded = { onRequest };
   app.post(CONTROL_LOAD, guarded, async (request) =>
-    control.load(readVersionRequest(readBody(request))),
+    control.load(readLoadRequest(readBody(request))),
   );
   app.post(CONTROL_ACTIVATE, guarded, async (request) =>
     control.activate(readVersionRequest(readBody(request))),

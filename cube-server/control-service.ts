@@ -6,6 +6,7 @@ import type {
   ControlStatus,
   DrainAnswer,
   LoadAnswer,
+  LoadRequest,
   UnloadAnswer,
   UnloadRequest,
   VersionRequest,
@@ -44,14 +45,15 @@ export class ControlService {
     };
   }
 
-  async load(request: VersionRequest): Promise<LoadAnswer> {
+  async load(request: LoadRequest): Promise<LoadAnswer> {
+    const { bundle, version } = request;
     try {
       const answer = await this.#versions.load(request);
-      this.#logger.info({ ...request, ...answer }, 'loaded');
+      this.#logger.info({ bundle, version, ...answer }, 'loaded');
       return answer;
     } catch (error) {
       const { code, message } = CubeError.from(error);
-      this.#logger.error({ ...request, code, reason: message }, 'load failed');
+      this.#logger.error({ bundle, version, code, reason: message }, 'load failed');
       throw error;
     }
   }

@@ -1,15 +1,26 @@
 /**
  * Changes what is held: load, activate, unload, drain. Loads run one at a time, beside lookups; a failed one leaves
- * everything as it was. A load without room gives up versions that nobody uses, or is refused before it starts.
+ * everything as it was. A load without room gives up versions that nobody uses and nobody asks to keep, or is refused
+ * before it starts.
  */
 import { CubeError, type ErrorCode } from '../lib/core/errors.ts';
 import { type Manifest, parseManifest, shardNumOf } from '../lib/core/manifest.ts';
 import type { Clock } from '../lib/platform/clock.ts';
 import { readText } from '../lib/platform/files.ts';
 import { layerPath, manifestPath } from '../lib/repository/layout.ts';
-import type { LoadReport, LoadRequest, ResidentStore } from '../lib/store/resident-store.ts';
+import type {
+  LoadReport,
+  ResidentStore,
+  LoadRequest as StoreLoad,
+} from '../lib/store/resident-store.ts';
 import type { ResidentVersion } from '../lib/store/resident-version.ts';
-import type { FailedLoad, LoadAnswer, UnloadRequest, VersionRequest } from '../proto/control.ts';
+import type {
+  FailedLoad,
+  LoadAnswer,
+  LoadRequest,
+  UnloadRequest,
+  VersionRequest,
+} from '../proto/control.ts';
 import type { HeldVersions } from './held-versions.ts';
 
 /** Failed loads that status remembers. */
@@ -70,13 +81,13 @@ export class VersionControl {
   }
 
   /** Reads a version from the data folder; one held or loading already costs nothing. */
-  load(request: VersionRequest): Promise<LoadAnswer> {
+  load(request: LoadRequest): Promise<LoadAnswer> {
     return this.loadFrom(request, () => this.#readManifest(request), this.#options.dataFolder);
   }
 
   /** The same with files from elsewhere. @param manifest called when it is this load's turn */
   loadFrom(
-    request: VersionRequest,
+    request: LoadRequest,
     manifest: () => Manifest | Promise<Manifest>,
     folder: string,
   ): Promise<LoadAnswer> {
@@ -150,7 +161,7 @@ export class VersionControl {
   }
 
   async #load(
-    request: VersionRequest,
+    request: LoadRequest,
     manifestOf: () => Manifest | Promise<Manifest>,
     folder: string,
   ): Promise<LoadAnswer> {
@@ -161,7 +172,7 @@ export class VersionControl {
       await this.#unloading.get(name);
       const manifest = await manifestOf();
       const gaveUp: string[] = [];
-      const report = await this.#loadFiles(manifest, folder, gaveUp);
+      const report = await this.#loadFiles(manifest, folder, request.keep, gaveUp);
       await this.#hold(request);
       const durationMs = Math.round(this.#clock.nowMs() - startMs);
       const { layersLoaded, layersShared, bytes, inMemory } = report;
@@ -180,7 +191,12 @@ export class VersionControl {
     }
   }
 
-  async #loadFiles(manifest: Manifest, folder: string, gaveUp: string[]): Promise<LoadReport> {
+  async #loadFiles(
+    manifest: Manifest,
+    folder: string,
+    keep: readonly string[] | undefined,
+    gaveUp: string[],
+  ): Promise<LoadReport> {
     const { bundle } = manifest;
     const request = {
       manifest,
@@ -190,17 +206,17 @@ export class VersionControl {
       // Before anything is active no lookup is disturbed, and being ready soon is what counts.
       bytesPerSecond: this.held.ready ? this.#options.loadBytesPerSecond : Number.POSITIVE_INFINITY,
     };
-    await this.#makeRoom(request, gaveUp);
+    await this.#makeRoom(request, new Set(keep), gaveUp);
     return this.#store.load(request);
   }
 
   /** Gives up what nobody uses, longest unused first, if that makes room at all; else the load says what is missing. */
-  async #makeRoom(request: LoadRequest, gaveUp: string[]): Promise<void> {
+  async #makeRoom(request: StoreLoad, keep: ReadonlySet<string>, gaveUp: string[]): Promise<void> {
     for (;;) {
       const plan = await this.#store.planLoad(request);
       if (plan.fits) return;
       await this.observeUse();
-      const spare = this.#spareVersions();
+      const spare = this.#spareVersions().filter((version) => !keep.has(nameOf(version)));
       const [first] = spare;
       if (first === undefined) return;
       if (plan.unusedBytes + plan.freedBy(spare) < plan.neededBytes) return;

@@ -13,10 +13,15 @@ export const CONTROL_DRAIN: string = `${CONTROL_PATH}/drain`;
 export const CONTROL_UNDRAIN: string = `${CONTROL_PATH}/undrain`;
 export const CONTROL_STATUS: string = `${CONTROL_PATH}/status`;
 
-/** The body of load and activate. */
+/** The body of activate. */
 export interface VersionRequest {
   readonly bundle: string;
   readonly version: string;
+}
+
+export interface LoadRequest extends VersionRequest {
+  /** Versions, as "bundle/version", that are not given up to make room for it, however idle they are. */
+  readonly keep?: readonly string[];
 }
 
 export interface UnloadRequest extends VersionRequest {
@@ -97,6 +102,12 @@ export function readVersionRequest(json: JsonReader): VersionRequest {
     bundle: json.field('bundle').string(NAME_PATTERN, NAME_RULE),
     version: json.field('version').string(NAME_PATTERN, NAME_RULE),
   };
+}
+
+/** @throws CubeError INVALID_ARGUMENT */
+export function readLoadRequest(json: JsonReader): LoadRequest {
+  const keep = json.optional('keep', (field) => field.items().map((item) => item.string()));
+  return { ...readVersionRequest(json), ...(keep === undefined ? {} : { keep }) };
 }
 
 /** @throws CubeError INVALID_ARGUMENT */

@@ -10,6 +10,7 @@ import {
   CONTROL_UNLOAD,
   type ControlStatus,
   type LoadAnswer,
+  type LoadRequest,
   readControlStatus,
   readLoadAnswer,
   type UnloadAnswer,
@@ -41,7 +42,7 @@ export class ControlClient {
     );
   }
 
-  async load(request: VersionRequest, signal?: AbortSignal): Promise<LoadAnswer> {
+  async load(request: LoadRequest, signal?: AbortSignal): Promise<LoadAnswer> {
     return readLoadAnswer(await this.#call(CONTROL_LOAD, request, LOAD_TIMEOUT_MS, signal));
   }
 

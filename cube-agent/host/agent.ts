@@ -80,6 +80,8 @@ export class Agent implements Stoppable {
           ...{ servers: this.servers, lanes: this.#lanes, fetcher: this.fetcher },
           firstBackoffMs: config.pollMs,
           hostProblems: this.problems,
+          beside: () =>
+            this.bundles.filter((other) => other.bundle !== bundle.name).map((b) => b.channels),
           stopping: this.#stopping.signal,
         }),
     );

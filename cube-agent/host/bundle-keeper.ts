@@ -38,6 +38,8 @@ export interface BundleKeeperOptions {
   readonly firstBackoffMs: number;
   /** What goes wrong on the host beside this bundle: noted with the bundle's own. */
   readonly hostProblems: Problems;
+  /** The channels of the other bundles here: their versions share the servers' memory. */
+  readonly beside: () => readonly ChannelWatch[];
   readonly clock: Clock;
   readonly logger: Logger;
   readonly stopping: AbortSignal;
@@ -245,7 +247,10 @@ export class BundleKeeper {
     const request = action.kind === 'unload' ? { ...version, ifIdleMs: retireGraceMs } : version;
     const what = nameOf(action);
     try {
-      const answer = await server?.[action.kind](request, stopping);
+      const answer =
+        action.kind === 'load'
+          ? await server?.load({ ...version, keep: this.#keepFor(action.version) }, stopping)
+          : await server?.[action.kind](request, stopping);
       faultPoint(DONE_ON_SERVER[action.kind]);
       this.#done(what, answer);
     } catch (error) {
@@ -253,6 +258,21 @@ export class BundleKeeper {
       this.#failed(what, error);
       if (action.kind === 'load') await this.#checkFiles(action, input, CubeError.from(error));
     }
+  }
+
+  /**
+   * What a load must not push out of a server's memory, or two versions would push each other out for ever: what this bundle
+   * needs more; of other bundles all that is wanted, for the pointer only their pointers.
+   */
+  #keepFor(version: string): string[] {
+    const own = this.channels.versionsByMemory;
+    const before = own.slice(0, own.indexOf(version));
+    const names = before.map((name) => `${this.bundle}/${name}`);
+    for (const { bundle, versionsByMemory } of this.#options.beside()) {
+      const kept = before.length === 0 ? versionsByMemory.slice(0, 1) : versionsByMemory;
+      names.push(...kept.map((name) => `${bundle}/${name}`));
+    }
+    return names;
   }
 
   /** A server that cannot read what we fetched: the disk may have damaged it since. */

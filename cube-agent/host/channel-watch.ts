@@ -4,7 +4,7 @@ import { CANDIDATE_CHANNEL } from '../../lib/core/rollout.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import type { ChannelState, Repository } from '../../lib/repository/repository.ts';
 import type { AgentMemory, HostData, PastVersion } from './host-data.ts';
-import { type Wanted, wantedVersions } from './plan.ts';
+import { versionsByMemory, type Wanted, wantedVersions } from './plan.ts';
 import type { Problems } from './problems.ts';
 
 /** How many earlier versions are known by name. */
@@ -48,6 +48,10 @@ export class ChannelWatch {
     }
   }
 
+  get bundle(): string {
+    return this.#options.bundle;
+  }
+
   get views(): ReadonlyMap<string, ChannelView> {
     return this.#views;
   }
@@ -60,11 +64,12 @@ export class ChannelWatch {
   get wanted(): Wanted | undefined {
     const [first = '', ...rest] = this.#options.channels;
     const view = this.#views.get(first);
-    const others = rest.flatMap((channel) => {
-      const other = this.#views.get(channel);
-      return [other?.pointer, other?.previous];
-    });
-    const held = [...others, this.candidate].filter((version) => version !== undefined);
+    const others = rest.map((channel) => this.#views.get(channel));
+    const held = [
+      ...others.map((other) => other?.pointer),
+      this.candidate,
+      ...others.map((other) => other?.previous),
+    ].filter((version) => version !== undefined);
     if (view?.pointer === undefined && held.length === 0) return undefined;
     const past = this.#options.channels.flatMap((name) => this.#views.get(name)?.past ?? []);
     return {
@@ -84,6 +89,12 @@ export class ChannelWatch {
   get versions(): string[] {
     const { wanted } = this;
     return wanted === undefined ? [] : wantedVersions(wanted);
+  }
+
+  /** The same, in the order in which they stay where memory is short. */
+  get versionsByMemory(): string[] {
+    const { wanted } = this;
+    return wanted === undefined ? [] : versionsByMemory(wanted);
   }
 
   /** One channel that cannot be read stays as last known, and does not hold up the others. */

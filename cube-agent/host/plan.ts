@@ -40,7 +40,10 @@ export interface Wanted {
   /** Of the first channel: what unpinned lookups shall get. Undefined while that channel points nowhere. */
   readonly pointer: string | undefined;
   readonly previous: string | undefined;
-  /** What further channels point to and may go back to, and what a rollout stages: held for pinned lookups, never activated. */
+  /**
+   * What further channels point to, what a rollout stages, and what those channels may go back to, in this order: held for
+   * pinned lookups, never activated.
+   */
   readonly others: readonly string[];
   readonly quarantined: ReadonlySet<string>;
   /** What channels pointed to before, newest first. */
@@ -117,6 +120,12 @@ export function wantedVersions({ pointer, previous, others, quarantined }: Wante
   return [...versions].filter(
     (version): version is string => version !== undefined && !quarantined.has(version),
   );
+}
+
+/** In a memory that has no room for all, a version of the front stays: what a rollout stages before what it would go back to. */
+export function versionsByMemory({ previous, ...wanted }: Wanted): string[] {
+  const others = previous === undefined ? wanted.others : [...wanted.others, previous];
+  return wantedVersions({ ...wanted, previous: undefined, others });
 }
 
 /** The layers that a server of this shard needs, as [table, layer]. */

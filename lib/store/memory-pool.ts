@@ -109,7 +109,9 @@ export class MemoryPool {
     throw new CubeError(
       alone ? 'TOO_LARGE' : 'OVERLOADED',
       `${what} needs ${needed} bytes of memory; ${this.#usedBytes} of the budget of ${budgetBytes} are used. ` +
-        (alone ? 'Raise the memory budget or use more shards' : 'Unload a version first'),
+        (alone
+          ? 'Raise the memory budget or use more shards'
+          : 'Unload a version first, or raise the memory budget'),
     );
   }
 

@@ -98,8 +98,8 @@ export function runAgent(
   ]);
 }
 
-/** Waits until `seen` says so. @throws with what was last seen, long before the test's own timeout */
-export async function until(what: string, seen: () => unknown, timeoutMs = 15_000): Promise<void> {
+/** Waits until `seen` says so, also on a busy machine. @throws with what was last seen, before the test's own timeout */
+export async function until(what: string, seen: () => unknown, timeoutMs = 60_000): Promise<void> {
   const endMs = performance.now() + timeoutMs;
   for (;;) {
     const value = await seen();

@@ -79,6 +79,11 @@ test('a load without room gives up what nobody uses and says so, or is refused b
   const channel = new Channel(server.address);
   for (const version of ['1', '2']) await call(server, 'load', 'ctr', version);
   await call(server, 'activate', 'ctr', '2');
+  const wish = { bundle: 'ctr', version: '3' };
+  assert.equal((await server.control('load', { ...wish, keep: 'ctr/1' })).status, 400);
+  const kept = await server.control('load', { ...wish, keep: ['ctr/1'] });
+  assert.deepEqual([kept.status, kept.body.code], [429, 'OVERLOADED']);
+  assert.equal(await outcome(channel, '1'), '1 hits 1');
   const third = await call(server, 'load', 'ctr', '3');
   assert.deepEqual(third.gaveUp, ['ctr/1']);
   assert.equal(await outcome(channel, '1'), 'VERSION_ABSENT');

@@ -114,6 +114,7 @@ export class SimHost {
     });
     const keeper = new BundleKeeper({
       ...{ bundle: BUNDLE, channels: ['stable', 'canary'], clock, logger, hostProblems, stopping },
+      beside: () => [],
       ...{ repository: () => repository, servers, retireGraceMs: RETIRE_GRACE_MS },
       host: new HostDisk(this.files, (layer) => this.#checkRemoval(layer)),
       clients: new Map([[control.address, control]]),
