@@ -22,9 +22,11 @@ export interface Backend {
 
   /**
    * Exactly `bytes` bytes from `start`.
-   * @throws CubeError NOT_FOUND; CORRUPT when the object ends before, or has changed since its size was asked
+   * @param signal ends waiting for a store that is slow
+   * @throws CubeError NOT_FOUND; CORRUPT when the object ends before, or has changed since its size was asked; UNAVAILABLE;
+   *   STOPPING by the signal
    */
-  readRange(path: string, start: number, bytes: number): Promise<Uint8Array>;
+  readRange(path: string, start: number, bytes: number, signal?: AbortSignal): Promise<Uint8Array>;
 
   /** Bytes of an object; undefined when it is absent. */
   size(path: string): Promise<number | undefined>;

@@ -1,8 +1,9 @@
 /** A range of a remote object, gone on with where a connection was cut. */
 import { CubeError } from '../core/errors.ts';
 
-/** How often in a row a range is asked for again of which nothing came. */
+/** How often in a row a range is asked for again of which next to nothing came. */
 const CUTS_MAX = 5;
+const PROGRESS_BYTES = 16 << 10;
 
 /**
  * @param name of the object, for errors
@@ -29,7 +30,7 @@ export async function gatherRange(
       if (done < bytes) throw new CubeError('UNAVAILABLE', `${name}: the connection was cut`);
     } catch (error) {
       const isCut = error instanceof CubeError && error.code === 'UNAVAILABLE';
-      cuts = done === had ? cuts + 1 : 0;
+      cuts = done - had < PROGRESS_BYTES ? cuts + 1 : 0;
       if (!isCut || cuts > CUTS_MAX) throw error;
     }
   }

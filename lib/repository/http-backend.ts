@@ -50,9 +50,9 @@ export class HttpBackend implements Backend {
     );
   }
 
-  readRange(path: string, start: number, bytes: number): Promise<Uint8Array> {
+  readRange(path: string, start: number, bytes: number, signal?: AbortSignal): Promise<Uint8Array> {
     return gatherRange(`${this.location}/${path}`, bytes, (done, missing) =>
-      this.#range(path, start + done, missing),
+      this.#range(path, start + done, missing, signal),
     );
   }
 
@@ -99,12 +99,18 @@ export class HttpBackend implements Backend {
   }
 
   /** The bytes asked for, as they come. @throws CubeError CORRUPT when the object has changed or ends before */
-  async *#range(path: string, start: number, bytes: number): AsyncGenerator<Uint8Array> {
+  async *#range(
+    path: string,
+    start: number,
+    bytes: number,
+    signal: AbortSignal | undefined,
+  ): AsyncGenerator<Uint8Array> {
     const etag = this.#etags.get(path);
-    const answer = await this.#client.request('GET', path, {
+    const headers = {
       range: `bytes=${start}-${start + bytes - 1}`,
       ...(etag === undefined ? {} : { 'if-range': etag }),
-    });
+    };
+    const answer = await this.#client.request('GET', path, headers, signal);
     if (isAbsent(answer)) throw this.#absent(path, answer);
     const got = answer.headers.get('etag');
     const isChanged = etag !== undefined && got !== null && got !== etag;

@@ -4,6 +4,7 @@
  */
 import { CubeError } from '../core/errors.ts';
 import type { Clock } from '../platform/clock.ts';
+import { PaceTimer } from './pace-timer.ts';
 
 const REDIRECTS_MAX = 5;
 const TRIES_MAX = 4;
@@ -13,14 +14,14 @@ const PASSING = new Set([408, 425, 429, 500, 502, 503, 504]);
 
 export interface HttpClientOptions {
   readonly clock: Clock;
-  /** Milliseconds without a byte after which a request is given up. */
+  /** A request is given up when in so many milliseconds nothing comes, or less than 1 KiB a second. */
   readonly idleMs: number;
 }
 
 export interface HttpAnswer {
   readonly status: number;
   readonly headers: Headers;
-  /** Pieces of the body as they come. @throws CubeError UNAVAILABLE when it is cut or stands still */
+  /** Pieces of the body as they come. @throws CubeError UNAVAILABLE when it is cut or stands still; STOPPING */
   body(): AsyncGenerator<Uint8Array>;
   /** Ends a body that nobody reads. */
   discard(): void;
@@ -56,14 +57,16 @@ export class HttpClient {
     this.#options = options;
   }
 
-  /** @returns an answer whose status is not a passing failure. @throws CubeError UNAVAILABLE, DENIED */
+  /** @returns an answer whose status is not a passing failure. @throws CubeError UNAVAILABLE, DENIED; STOPPING by the signal */
   async request(
     method: 'GET' | 'HEAD',
     path: string,
     headers: Readonly<Record<string, string>> = {},
+    signal?: AbortSignal,
   ): Promise<HttpAnswer> {
+    const wish = { method, headers, signal };
     for (let attempt = 1; ; attempt++) {
-      const outcome = await this.#once(method, path, headers).catch((error: unknown) => error);
+      const outcome = await this.#once(path, wish).catch((error: unknown) => error);
       const isFinal = attempt === TRIES_MAX;
       if (outcome instanceof CubeError) {
         if (isFinal || outcome.code !== 'UNAVAILABLE') throw outcome;
@@ -75,19 +78,15 @@ export class HttpClient {
           throw new CubeError('UNAVAILABLE', `${this.location}/${path}: answers ${answer.status}`);
         }
       }
-      await this.#options.clock.sleep(FIRST_PAUSE_MS * 2 ** (attempt - 1));
+      await this.#options.clock.sleep(FIRST_PAUSE_MS * 2 ** (attempt - 1), signal);
     }
   }
 
-  async #once(
-    method: string,
-    path: string,
-    headers: Readonly<Record<string, string>>,
-  ): Promise<HttpAnswer> {
+  async #once(path: string, wish: Wish): Promise<HttpAnswer> {
     const name = `${this.location}/${path}`;
     let url = new URL(path, this.#base);
     for (let redirects = 0; redirects <= REDIRECTS_MAX; redirects++) {
-      const answer = await this.#send(method, url, headers, name);
+      const answer = await this.#send(url, wish, name);
       if (answer.status < 300 || answer.status >= 400 || answer.status === 304) {
         refuseUnusable(answer, name);
         return answer;
@@ -98,19 +97,15 @@ export class HttpClient {
     throw new CubeError('UNSUPPORTED', `${name}: redirected more than ${REDIRECTS_MAX} times`);
   }
 
-  async #send(
-    method: string,
-    url: URL,
-    headers: Readonly<Record<string, string>>,
-    name: string,
-  ): Promise<HttpAnswer> {
+  async #send(url: URL, { method, headers, signal }: Wish, name: string): Promise<HttpAnswer> {
     const isOwn = url.origin === this.#base.origin && this.#authorization !== undefined;
-    const idle = new IdleTimer(this.#options.idleMs);
+    const pace = new PaceTimer(this.#options.idleMs);
+    const signals = [pace.signal, ...(signal === undefined ? [] : [signal])];
     try {
       const response = await fetch(url, {
         method,
         redirect: 'manual',
-        signal: idle.signal,
+        signal: AbortSignal.any(signals),
         headers: {
           // What is compressed on the way has other bytes than those that were asked for.
           'accept-encoding': 'identity',
@@ -118,56 +113,43 @@ export class HttpClient {
           ...(isOwn ? { authorization: this.#authorization ?? '' } : {}),
         },
       });
-      return toAnswer(response, idle, name);
+      return toAnswer(response, pace, (error) => failure(name, error, signal));
     } catch (error) {
-      idle.stop();
-      throw unavailable(name, error);
+      pace.stop();
+      throw failure(name, error, signal);
     }
   }
 }
 
-function toAnswer(response: Response, idle: IdleTimer, name: string): HttpAnswer {
+interface Wish {
+  readonly method: string;
+  readonly headers: Readonly<Record<string, string>>;
+  readonly signal: AbortSignal | undefined;
+}
+
+function toAnswer(
+  response: Response,
+  pace: PaceTimer,
+  failed: (error: unknown) => CubeError,
+): HttpAnswer {
   const body = async function* (): AsyncGenerator<Uint8Array> {
     try {
       for await (const piece of response.body ?? []) {
-        idle.touch();
+        pace.count((piece as Uint8Array).length);
         yield piece as Uint8Array;
       }
     } catch (error) {
-      throw unavailable(name, error);
+      throw failed(error);
     } finally {
-      idle.stop();
+      pace.stop();
     }
   };
   const discard = (): void => {
-    idle.stop();
+    pace.stop();
     // A body that was cut rejects here, and nobody wants it.
     response.body?.cancel().catch(() => undefined);
   };
   return { status: response.status, headers: response.headers, body, discard };
-}
-
-/** Gives a request up when nothing has come for so long, however large the whole is. */
-class IdleTimer {
-  readonly #controller = new AbortController();
-  readonly #timer: NodeJS.Timeout;
-
-  constructor(idleMs: number) {
-    const giveUp = (): void => this.#controller.abort(new Error(`nothing came for ${idleMs} ms`));
-    this.#timer = setTimeout(giveUp, idleMs);
-  }
-
-  get signal(): AbortSignal {
-    return this.#controller.signal;
-  }
-
-  touch(): void {
-    this.#timer.refresh();
-  }
-
-  stop(): void {
-    clearTimeout(this.#timer);
-  }
 }
 
 function parseUrl(text: string): URL {
@@ -216,8 +198,9 @@ function redirectTarget(from: URL, location: string | null, name: string): URL {
   return target;
 }
 
-function unavailable(name: string, error: unknown): CubeError {
+function failure(name: string, error: unknown, signal: AbortSignal | undefined): CubeError {
   if (error instanceof CubeError) return error;
+  if (signal?.aborted) return new CubeError('STOPPING', `stopped while reading ${name}`);
   const { message, cause } = error as Error;
   const why = cause instanceof Error ? cause.message || String(cause) : message;
   return new CubeError('UNAVAILABLE', `${name}: ${why}`, { cause: error });

@@ -27,8 +27,8 @@ export class RehearsalBackend implements Backend {
     return this.#real.read(path, maxBytes);
   }
 
-  readRange(path: string, start: number, bytes: number): Promise<Uint8Array> {
-    return this.#real.readRange(path, start, bytes);
+  readRange(path: string, start: number, bytes: number, signal?: AbortSignal): Promise<Uint8Array> {
+    return this.#real.readRange(path, start, bytes, signal);
   }
 
   size(path: string): Promise<number | undefined> {

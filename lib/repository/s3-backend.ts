@@ -7,8 +7,10 @@ import { CubeError } from '../core/errors.ts';
 import { type Clock, systemClock, wallClockMs } from '../platform/clock.ts';
 import type { Backend, Eraser, StoredObject } from './backend.ts';
 import { gatherRange } from './gather-range.ts';
+import { PaceTimer } from './pace-timer.ts';
 import {
   connectS3,
+  IDLE_MS,
   parseS3Url,
   type S3Connection,
   type S3Location,
@@ -55,9 +57,9 @@ export class S3Backend implements Backend {
     return this.readRange(path, 0, bytes);
   }
 
-  readRange(path: string, start: number, bytes: number): Promise<Uint8Array> {
+  readRange(path: string, start: number, bytes: number, signal?: AbortSignal): Promise<Uint8Array> {
     return gatherRange(this.#name(path), bytes, (done, missing) =>
-      this.#range(path, start + done, missing),
+      this.#range(path, start + done, missing, signal),
     );
   }
 
@@ -129,27 +131,41 @@ export class S3Backend implements Backend {
   }
 
   /** The bytes asked for, as they come. @throws CubeError CORRUPT when the object has changed or ends before */
-  async *#range(path: string, start: number, bytes: number): AsyncGenerator<Uint8Array> {
+  async *#range(
+    path: string,
+    start: number,
+    bytes: number,
+    signal: AbortSignal | undefined,
+  ): AsyncGenerator<Uint8Array> {
     const { sdk, client } = await this.#connect();
     const etag = this.#etags.get(path);
     const name = this.#name(path);
+    const pace = new PaceTimer(IDLE_MS);
+    const abortSignal = AbortSignal.any([pace.signal, ...(signal === undefined ? [] : [signal])]);
     try {
-      const answer = await client.send(
-        new sdk.GetObjectCommand({
-          ...this.#of(path),
-          Range: `bytes=${start}-${start + bytes - 1}`,
-          ...(etag === undefined ? {} : { IfMatch: etag }),
-        }),
-      );
+      const command = new sdk.GetObjectCommand({
+        ...this.#of(path),
+        Range: `bytes=${start}-${start + bytes - 1}`,
+        ...(etag === undefined ? {} : { IfMatch: etag }),
+      });
+      const answer = await client.send(command, { abortSignal });
       const body = answer.Body as unknown as AsyncIterable<Uint8Array> & { destroy(): void };
+      abortSignal.addEventListener('abort', () => body.destroy());
       if (!answer.ContentRange?.startsWith(`bytes ${start}-${start + bytes - 1}/`)) {
         body.destroy();
         throw new CubeError('CORRUPT', `${name}: it ends before, or the store sent another range`);
       }
-      yield* body;
+      for await (const piece of body) {
+        pace.count(piece.length);
+        yield piece;
+      }
     } catch (error) {
+      if (signal?.aborted) throw new CubeError('STOPPING', `stopped while reading ${name}`);
+      if (abortSignal.aborted) throw s3Error(abortSignal.reason, name);
       if (statusOf(error) !== 412) throw s3Error(error, name);
       throw new CubeError('CORRUPT', `${name}: it has changed since its size was asked`);
+    } finally {
+      pace.stop();
     }
   }
 

@@ -7,7 +7,7 @@ import { CubeError } from '../core/errors.ts';
 
 const CONNECT_MS = 5000;
 /** Milliseconds without a byte. */
-const IDLE_MS = 20_000;
+export const IDLE_MS = 20_000;
 const BUCKET = /^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$/;
 const OPTIONS = ['endpoint', 'region'];
 

@@ -11,6 +11,10 @@ import type { RateLimit } from '../platform/rate-limit.ts';
 import type { Backend } from './backend.ts';
 
 const PIECE_BYTES = 4 << 20;
+/** From a slow source pieces are small: what has come is seen, and kept when the copy stops. */
+const FIRST_PIECE_BYTES = 256 << 10;
+const SMALLEST_PIECE_BYTES = 16 << 10;
+const SLOW_PIECE_MS = 1000;
 
 export interface CopyOptions {
   /** Shared by all copies that it limits together. */
@@ -89,14 +93,19 @@ async function stream(
 ): Promise<void> {
   const { rate, clock, signal } = options;
   // A quarter of a second at a time, so that a slow copy is smooth and stops soon.
-  const pieceBytes =
+  const mostBytes =
     rate === undefined
       ? PIECE_BYTES
       : Math.max(1, Math.min(PIECE_BYTES, Math.floor(rate.bytesPerSecond / 4)));
+  let pieceBytes = Math.min(FIRST_PIECE_BYTES, mostBytes);
   while (part.bytes < bytes) {
     if (signal?.aborted) throw new CubeError('STOPPING', `stopped while copying ${source.path}`);
     const want = Math.min(pieceBytes, bytes - part.bytes);
-    const piece = await source.backend.readRange(source.path, part.bytes, want);
+    const startMs = clock.nowMs();
+    const piece = await source.backend.readRange(source.path, part.bytes, want, signal);
+    const isSlow = clock.nowMs() - startMs > SLOW_PIECE_MS;
+    const next = isSlow ? Math.max(SMALLEST_PIECE_BYTES, pieceBytes >> 1) : 2 * pieceBytes;
+    pieceBytes = Math.min(mostBytes, next);
     part.append(piece);
     hash.update(piece);
     options.onBytes?.(piece.length);

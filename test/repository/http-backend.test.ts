@@ -53,6 +53,20 @@ test('what is cut, stands still or fails for a while is gone on with', async (t)
   await assert.rejects(backend.readRange('b/x', 0, 10), { code: 'UNAVAILABLE' });
 });
 
+test('a source that drips is given up, whoever reads; whoever is told to stop does so at once', async (t) => {
+  const { server, backend } = await withObject(t, content);
+  await backend.size('b/x');
+  server.faults.drips = true;
+  const slow = { code: 'UNAVAILABLE', message: /no more than \d+ bytes came in 200 ms/ };
+  await assert.rejects(backend.readRange('b/x', 0, content.length), slow);
+  await assert.rejects(backend.read('b/x', 1 << 20), slow);
+  const patient = new HttpBackend(server.url, { idleMs: 3_600_000 });
+  const stop = new AbortController();
+  const reading = patient.readRange('b/x', 0, content.length, stop.signal);
+  setImmediate(() => stop.abort());
+  await assert.rejects(reading, { code: 'STOPPING' });
+});
+
 test('an object that changes between two pieces is noticed', async (t) => {
   const { server, backend, file } = await withObject(t, content);
   await backend.size('b/x');
@@ -62,7 +76,7 @@ test('an object that changes between two pieces is noticed', async (t) => {
     code: 'CORRUPT',
     message: /changed/,
   });
-  server.faults.etag = '"other"';
+  server.faults.etag = () => '"other"';
   await assert.rejects(backend.readRange('b/x', 0, 1000), { code: 'CORRUPT', message: /changed/ });
 });
 

@@ -1,5 +1,5 @@
 /** A server of static files over a folder, with Range, ETag and If-Range, and with faults that a test asks for. */
-import { createReadStream, statSync } from 'node:fs';
+import { createReadStream, readFileSync, statSync } from 'node:fs';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { join, normalize } from 'node:path';
@@ -13,7 +13,13 @@ export interface ServerFaults {
   fail: number;
   /** Nothing is sent after the head of the next so many bodies. */
   stall: number;
-  etag: string | undefined;
+  /** Bodies come byte by byte, with a pause after each. */
+  drips: boolean;
+  /** The next so many bodies have another bit in the middle. */
+  flip: number;
+  /** Another file whose bytes are sent. */
+  instead: ((path: string) => string) | undefined;
+  etag: (() => string) | undefined;
   ignoresRange: boolean;
   ignoresHead: boolean;
   /** Sent with every answer. */
@@ -27,6 +33,9 @@ export class StaticServer {
     cut: 0,
     fail: 0,
     stall: 0,
+    drips: false,
+    flip: 0,
+    instead: undefined,
     etag: undefined,
     ignoresRange: false,
     ignoresHead: false,
@@ -70,7 +79,8 @@ export class StaticServer {
     } else if (method === 'HEAD' && faults.ignoresHead) {
       response.writeHead(405).end();
     } else {
-      this.#sendFile(join(this.#folder, path), request, response);
+      const sent = faults.instead?.(path) ?? path;
+      this.#sendFile(join(this.#folder, sent), request, response);
     }
   }
 
@@ -80,7 +90,7 @@ export class StaticServer {
       response.writeHead(404).end('no such file');
       return;
     }
-    const etag = this.faults.etag ?? `"${stat.size}-${stat.mtimeMs}"`;
+    const etag = this.faults.etag?.() ?? `"${stat.size}-${stat.mtimeMs}"`;
     const range = /^bytes=(\d+)-(\d+)$/.exec(request.headers.range ?? '');
     const isWanted = (request.headers['if-range'] ?? etag) === etag && !this.faults.ignoresRange;
     const isRange = range !== null && isWanted;
@@ -107,6 +117,18 @@ export class StaticServer {
       response.flushHeaders();
       return;
     }
+    if (this.faults.drips) {
+      drip(readFileSync(file).subarray(start, end + 1), response);
+      return;
+    }
+    if (this.faults.flip > 0) {
+      this.faults.flip -= 1;
+      const bytes = readFileSync(file).subarray(start, end + 1);
+      const middle = bytes.length >> 1;
+      bytes[middle] = bytes[middle]! ^ 1;
+      response.end(bytes);
+      return;
+    }
     const isCut = this.faults.cut > 0;
     if (isCut) this.faults.cut -= 1;
     const last = isCut ? start + Math.floor((end - start) / 2) : end;
@@ -114,4 +136,13 @@ export class StaticServer {
     stream.pipe(response, { end: !isCut });
     if (isCut) stream.on('end', () => setImmediate(() => response.destroy()));
   }
+}
+
+/** For ever, as far as anybody waits. */
+function drip(bytes: Uint8Array, response: ServerResponse): void {
+  let at = 0;
+  const timer = setInterval(() => {
+    if (at === bytes.length || response.destroyed) clearInterval(timer);
+    else response.write(bytes.subarray(at, ++at));
+  }, 10);
 }
