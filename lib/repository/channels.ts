@@ -17,7 +17,13 @@ import {
   readQuarantineEntry,
 } from './channel-log.ts';
 import { type Keys, putEntry } from './entries.ts';
-import { channelFolder, channelsFolder, quarantineFolder, quarantinePath } from './layout.ts';
+import {
+  channelFolder,
+  channelsFolder,
+  manifestPath,
+  quarantineFolder,
+  quarantinePath,
+} from './layout.ts';
 
 /** Who moves a channel, and why. */
 export interface Mover {
@@ -80,7 +86,9 @@ export class Channels {
     await this.#requireGood(bundle, version, history);
     if (pointer?.version === version) return pointer;
     requireUnpinned(bundle, channel, pointer);
-    return this.#append(bundle, channel, pointer, { version, by, reason });
+    const entry = await this.#append(bundle, channel, pointer, { version, by, reason });
+    await this.#requireStillThere(bundle, channel, entry, pointer);
+    return entry;
   }
 
   /**
@@ -214,6 +222,26 @@ export class Channels {
     );
   }
 
+  /** A collection that looked before the entry was there may have removed the version since: then back to where it was. */
+  async #requireStillThere(
+    bundle: string,
+    channel: string,
+    { seq, version, by }: ChannelEntry,
+    before: ChannelEntry | undefined,
+  ): Promise<void> {
+    if ((await this.#backend.size(manifestPath(bundle, version))) !== undefined) return;
+    if (before !== undefined) {
+      const reason = `version ${version} was collected at the same moment`;
+      const back = { version: before.version, by, reason, expected: seq };
+      await this.activate(bundle, channel, back).catch(rethrowUnlessRefused);
+    }
+    throw new CubeError(
+      'NOT_FOUND',
+      `version ${version} of ${bundle} was removed by a garbage collection at the same moment; look where channel ` +
+        `${channel} is now, and activate another version, or publish this one again`,
+    );
+  }
+
   async #requirePointer(bundle: string, channel: string): Promise<ChannelEntry> {
     const pointer = (await this.#log(bundle, channel).history()).at(-1);
     if (pointer !== undefined) return pointer;
@@ -259,6 +287,11 @@ function requireUnpinned(bundle: string, channel: string, pointer: ChannelEntry 
     `channel ${channel} of ${bundle} is pinned to version ${pointer.version} by ${pointer.by} ` +
       `("${pointer.reason}", entry ${pointer.seq}); unpin it first`,
   );
+}
+
+/** Somebody has moved the channel meanwhile, or there is nothing to go back to. */
+function rethrowUnlessRefused(error: unknown): void {
+  if (!['CONFLICT', 'NOT_FOUND'].includes(CubeError.from(error).code)) throw error;
 }
 
 function said(pointer: ChannelEntry | undefined): string {

@@ -163,9 +163,7 @@ class Collection {
       await this.#requireOurs();
       // Somebody may have gone back to it while others were removed.
       if ((await this.#wanted()).has(version)) continue;
-      await this.#eraser.remove(manifestPath(this.#bundle, version));
-      gone.add(version);
-      faultPoint('gc.manifest');
+      if (await this.#removeManifest(version)) gone.add(version);
     }
     const unreached = await this.#unreached(await this.#look(), gone);
     for (const [n, { path }] of unreached.entries()) {
@@ -173,6 +171,17 @@ class Collection {
       await this.#eraser.remove(path);
       faultPoint('gc.object');
     }
+  }
+
+  /** What somebody pointed to at that moment is put back. @returns whether it is gone */
+  async #removeManifest(version: string): Promise<boolean> {
+    const path = manifestPath(this.#bundle, version);
+    const bytes = await this.#backend.read(path, MANIFEST_BYTES_MAX);
+    await this.#eraser.remove(path);
+    faultPoint('gc.manifest');
+    if (!(await this.#wanted()).has(version)) return true;
+    await this.#backend.putIfAbsent(path, bytes);
+    return false;
   }
 
   /**

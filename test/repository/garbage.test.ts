@@ -163,6 +163,46 @@ test('a collection killed at any removal leaves whole versions, and the next one
   }
 });
 
+test('what somebody points to while it is collected is put back, whole', async (t) => {
+  const backend = new FolderBackend(temporaryFolder(t));
+  const repository = new Repository(backend);
+  for (const version of ['1', '2', '3']) await publish(t, backend, version);
+  const { objects, remove } = backend.eraser;
+  const meanwhile = Object.assign(Object.create(backend) as FolderBackend, {
+    eraser: {
+      objects,
+      remove: async (path: string) => {
+        if (path === 'ctr/versions/1/manifest.json') {
+          await repository.activate('ctr', 'stable', { version: '1', ...by });
+        }
+        await remove(path);
+      },
+    },
+  });
+  await new Repository(meanwhile).collectGarbage('ctr', strict, run);
+  assert.equal((await repository.channel('ctr', 'stable')).pointer?.version, '1');
+  assert.deepEqual(await requireWhole(t, backend), ['1', '3']);
+});
+
+test('who points to what has just been collected is told so, and the channel stays where it was', async (t) => {
+  const backend = new FolderBackend(temporaryFolder(t));
+  const repository = new Repository(backend);
+  for (const version of ['1', '2', '3']) await publish(t, backend, version);
+  await repository.activate('ctr', 'stable', { version: '3', ...by });
+  let isCollected = false;
+  const slow = Object.assign(Object.create(backend) as FolderBackend, {
+    putIfAbsent: async (path: string, bytes: Uint8Array) => {
+      if (!isCollected) await repository.collectGarbage('ctr', strict, run);
+      isCollected = true;
+      return backend.putIfAbsent(path, bytes);
+    },
+  });
+  const late = new Repository(slow).activate('ctr', 'stable', { version: '1', ...by });
+  await assert.rejects(late, { code: 'NOT_FOUND', message: /at the same moment/ });
+  const { pointer, history } = await repository.channel('ctr', 'stable');
+  assert.deepEqual([pointer?.version, history.length], ['3', 3]);
+});
+
 test('nothing is collected where nothing can be removed', async () => {
   const repository = new Repository(new HttpBackend('http://127.0.0.1:1'));
   await assert.rejects(repository.collectGarbage('ctr', strict, run), { code: 'UNSUPPORTED' });
