@@ -105,6 +105,10 @@ export class RolloutDriver {
       await this.#take(step, look);
     } catch (error) {
       const { code, message } = CubeError.from(error);
+      // The channel's version is gone from the repository: the next rollout takes the candidate's place all the same.
+      if (step.kind === 'release' && code === 'NOT_FOUND') {
+        return { ...progress, step: { kind: 'done', why: message } };
+      }
       if (code !== 'CONFLICT') throw error;
       this.#options.logger.info({ version: this.version, why: message }, 'somebody was first');
     }
@@ -199,16 +203,18 @@ export class RolloutDriver {
     const { state, holder } = entry;
     const pointing = channels.filter(({ pointer }) => pointer === version);
     const isPointedTo = pointing.length > 0;
-    // The first version ever may fail where nothing is to go back to: then only a better one ends it.
-    const hasWayBack = pointing.some(
-      (view) => placeToGo(view, { channels }, version) !== undefined,
-    );
+    // The first version ever may fail where nothing is to go back to: then only a better one ends it. The channel with the most
+    // users goes back first, so as long as that one cannot, no other does.
+    const first = pointing.at(-1);
+    const hasWayBack = first !== undefined && placeToGo(first, { channels }, version) !== undefined;
     if (state === 'failed' && isPointedTo && !hasWayBack) return undefined;
     const watchedMs = Date.parse(clock.isoTime()) - Date.parse(entry.at);
+    // What is dated further ahead than a watch is long was written by a wrong clock, which nobody is to wait for.
+    const isWatched = Math.abs(watchedMs) < policy.watchMs;
     const isUnderWay =
       state === 'seen' ||
       BEFORE_ACTIVE.has(state) ||
-      (state === 'active' && isPointedTo && watchedMs < policy.watchMs) ||
+      (state === 'active' && isPointedTo && isWatched) ||
       (state === 'failed' && isPointedTo) ||
       (faultOf(entry) === 'version' && !quarantined.has(version));
     return isUnderWay ? `the rollout of ${version} is ${state}, by ${holder}` : undefined;

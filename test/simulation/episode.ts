@@ -38,6 +38,7 @@ export async function playEpisode({ seed, hosts, only, broken }: EpisodeOptions)
   const run = new FleetRun(seed, hosts, broken);
   for (const event of events) schedule(run, event);
   await run.world.run(LENGTH_MS);
+  if (run.broken === 'agents never come back') for (const { agent } of run.hosts) agent.kill();
   run.heal();
   await run.world.run(LENGTH_MS + SETTLE_MS);
   const startMs = run.world.nowMs;
@@ -91,6 +92,7 @@ async function collect(run: FleetRun): Promise<void> {
   const policy = { keepVersions: 1, keepMs: 0 };
   let isDone = false;
   run.once('collector', async (process: SimProcess, repository: Repository) => {
+    if (run.broken === 'collector dies') process.kill();
     await repository.collectGarbage(BUNDLE, policy, { by: process.name, dryRun: false });
     isDone = true;
   });

@@ -1,4 +1,5 @@
 /** Everything of one run: a repository, hosts, controllers and serving processes, and the seed that they share. */
+import type { BundleController } from '../../cube-agent/rollout/bundle-controller.ts';
 import type { RolloutPolicy } from '../../cube-agent/rollout/next-step.ts';
 import { createLogger } from '../../lib/platform/logs.ts';
 import { Repository } from '../../lib/repository/repository.ts';
@@ -7,6 +8,7 @@ import { Publisher } from './publisher.ts';
 import { Rules } from './rules.ts';
 import { type Health, POLICY, runController, type Surroundings } from './sim-controller.ts';
 import { type BrokenAgent, SimHost } from './sim-host.ts';
+import type { SimServer } from './sim-server.ts';
 import { SimServing } from './sim-serving.ts';
 import { SimProcess, World } from './world.ts';
 
@@ -15,7 +17,11 @@ const CHANNELS = [...POLICY.channels.map(({ channel }) => channel)];
 const logger = createLogger('simulation', 'silent');
 
 /** What is broken on purpose, to see that it is noticed. */
-export type Broken = BrokenAgent | 'client mixes' | 'goes back to what is quarantined';
+export type Broken =
+  | BrokenAgent
+  | 'client mixes'
+  | 'goes back to what is quarantined'
+  | 'collector dies';
 
 export class FleetRun implements Surroundings {
   readonly world: World;
@@ -23,12 +29,14 @@ export class FleetRun implements Surroundings {
   readonly store: MemoryStore;
   readonly hosts: readonly SimHost[];
   readonly servings: readonly SimServing[];
-  readonly shardNum: number;
+  /** Some fleets have two: versions of either come, to servers of their own. */
+  readonly shardNums: readonly number[];
   readonly publisher: Publisher;
   readonly policy: RolloutPolicy;
   /** Those that are killed and come back: controllers and serving processes. */
   readonly mortals: Map<string, SimProcess> = new Map();
   readonly broken: Broken | undefined;
+  readonly controllers: Map<string, BundleController> = new Map();
   gateBrokenMs = 0;
   repositoryAwayMs = 0;
   /** Nobody comes back any more. */
@@ -40,21 +48,27 @@ export class FleetRun implements Surroundings {
     this.broken = broken;
     // Some fleets do without a gate.
     this.policy = { ...POLICY, gate: seed % 4 !== 0 };
-    this.shardNum = Math.max(1, hosts >> 1);
+    const half = Math.max(1, hosts >> 1);
+    this.shardNums = seed % 3 === 0 && half > 1 ? [half, half - 1] : [half];
     const isStaged = (version: string): boolean =>
-      this.hosts.every(({ server }) => server.everHeld.has(version));
+      this.hosts.every((host) => this.#serverOf(host, version).everHeld.has(version));
     this.rules = new Rules(this.world, isStaged, () => this.store);
     this.store = new MemoryStore(this.world, this.rules);
     const { world, store } = this;
-    const brokenAgent =
-      broken?.startsWith('client') || broken?.startsWith('goes') ? undefined : broken;
-    const parts = { world, store, logger, broken: brokenAgent as BrokenAgent | undefined };
-    this.hosts = Array.from({ length: hosts }, (_, i) => new SimHost(parts, i, this.shardNum));
-    this.publisher = new Publisher(this.shardNum);
+    const parts = { world, store, logger, broken };
+    this.hosts = Array.from({ length: hosts }, (_, i) => new SimHost(parts, i, this.shardNums));
+    this.publisher = new Publisher(this.shardNums);
     this.servings = ['stable', 'stable', 'canary'].map((channel) => {
-      const { hosts, shardNum } = this;
+      const { hosts } = this;
+      const shardNumOf = (version: string) => this.shardNumOf(version);
       const tagOf = (version: string) => this.publisher.versions.get(version)?.tag;
-      return new SimServing({ channel, hosts, shardNum, tagOf, mixes: broken === 'client mixes' });
+      return new SimServing({
+        channel,
+        hosts,
+        shardNumOf,
+        tagOf,
+        mixes: broken === 'client mixes',
+      });
     });
     for (const [i, serving] of this.servings.entries()) {
       this.#keepUp(`serving-${i}`, (process, repository) => {
@@ -65,6 +79,10 @@ export class FleetRun implements Surroundings {
     for (const name of ['controller-a', 'controller-b']) {
       this.#keepUp(name, (process, repository) => runController(process, repository, this, logger));
     }
+  }
+
+  shardNumOf(version: string): number {
+    return this.publisher.shardNumOf(version);
   }
 
   health(version: string): Health {
@@ -99,10 +117,12 @@ export class FleetRun implements Surroundings {
       for (const name of Object.keys(host.troubles)) {
         host.troubles[name as keyof typeof host.troubles] = 0;
       }
-      host.server.isUp = true;
+      for (const server of host.servers) server.isUp = true;
     }
     for (const process of [...this.mortals.values(), ...this.hosts.map(({ agent }) => agent)]) {
       process.killIn = undefined;
+      process.slowMs = 0;
+      process.lossyMs = 0;
     }
     this.world.note('', 'faults are over');
   }
@@ -114,7 +134,7 @@ export class FleetRun implements Surroundings {
       rollouts.get(version)?.state === 'active' &&
       CHANNELS.every((channel) => pointers.get(channel)?.version === version) &&
       this.servings.every((serving) => serving.version === version) &&
-      this.hosts.every((host) => host.server.active === version && isTidy(host))
+      this.hosts.every((host) => this.#serverOf(host, version).active === version && isTidy(host))
     );
   }
 
@@ -123,18 +143,26 @@ export class FleetRun implements Surroundings {
     const { pointers, rollouts } = this.rules;
     const channels = [...pointers].map(([channel, { version }]) => `${channel} ${version}`);
     const states = [...rollouts].map(([version, { state }]) => `${version} ${state}`);
-    const servers = this.hosts.map(({ server }) => `${server.active}/${[...server.held.keys()]}`);
+    const servers = this.hosts
+      .flatMap((host) => host.servers)
+      .map(({ active, held }) => `${active}/${[...held.keys()]}`);
     const servings = this.servings.map(({ version }) => version);
     const problems = this.hosts.flatMap((host) =>
       host.problems.flatMap((some) =>
         some.list().map(({ what, message }) => `${what}: ${message}`),
       ),
     );
-    const tidy = this.hosts.filter((host) => !isTidy(host)).map(({ server }) => server.address);
+    const untidy = this.hosts.flatMap((host, i) => (isTidy(host) ? [] : [i]));
+    const waits = [...this.controllers].flatMap(([name, { problems, progress }]) => [
+      ...problems.map(({ message }) => `${name}: ${message}`),
+      ...[...progress].flatMap(([version, { step }]) =>
+        step.kind === 'done' ? [] : [`${name}: ${version} ${JSON.stringify(step)}`],
+      ),
+    ]);
     return (
       `channels ${channels.join(', ')}; rollouts ${states.slice(-4).join(', ')}; ` +
-      `servers ${servers.join(' ')}; serving ${servings.join(' ')}; untidy ${tidy.join(' ')}; ` +
-      `problems ${problems.join(', ')}`
+      `servers ${servers.join(' ')}; serving ${servings.join(' ')}; untidy ${untidy.join(' ')}; ` +
+      `controllers ${waits.join(', ')}; problems ${problems.join(', ')}`
     );
   }
 
@@ -142,6 +170,10 @@ export class FleetRun implements Surroundings {
     this.isClosing = true;
     for (const host of this.hosts) host.close();
     for (const process of this.mortals.values()) process.kill();
+  }
+
+  #serverOf(host: SimHost, version: string): SimServer {
+    return host.serverOf(this.shardNumOf(version));
   }
 
   #keepUp(name: string, act: (process: SimProcess, repository: Repository) => Promise<void>): void {
@@ -156,13 +188,15 @@ export class FleetRun implements Surroundings {
   }
 }
 
-/** Nothing on the disk but layers of versions that are there. */
-function isTidy({ files }: SimHost): boolean {
+/** Nothing on the disk but layers of versions that are there, and pieces of what is tried again and again. */
+function isTidy({ files, problems }: SimHost): boolean {
   const named = new Set<string>();
   for (const { tables } of files.manifests.values()) {
     for (const { name, shards } of tables) {
       for (const { contentId } of shards.flat()) named.add(`${name}/${contentId}`);
     }
   }
-  return files.parts.size === 0 && [...files.layers.keys()].every((layer) => named.has(layer));
+  const wanted = problems.flatMap((some) => some.list().map(({ what }) => what.split(' ').at(-1)));
+  const isLeftOver = [...files.parts].some((part) => !wanted.includes(part));
+  return !isLeftOver && [...files.layers.keys()].every((layer) => named.has(layer));
 }

@@ -10,9 +10,12 @@ export interface StoredBytes {
 
 /** What is told of every change, before it counts. */
 export interface StoreWatch {
-  put(path: string, bytes: Uint8Array, by: SimProcess): void;
-  removed(path: string, by: SimProcess): void;
+  put(path: string, bytes: Uint8Array, by: Writer): void;
+  removed(path: string, by: Writer): void;
 }
+
+/** Who writes, and from when it decided that. */
+export type Writer = Pick<SimProcess, 'name' | 'decidedFrom'>;
 
 export class MemoryStore {
   readonly objects: Map<string, StoredBytes> = new Map();
@@ -25,7 +28,7 @@ export class MemoryStore {
     this.watch = watch;
   }
 
-  put(path: string, bytes: Uint8Array, by: SimProcess): boolean {
+  put(path: string, bytes: Uint8Array, by: Writer): boolean {
     if (this.objects.has(path)) return false;
     this.watch.put(path, bytes, by);
     this.objects.set(path, { bytes, atMs: this.world.nowMs });
@@ -39,7 +42,7 @@ export class MemoryStore {
     }
   }
 
-  remove(path: string, by: SimProcess): void {
+  remove(path: string, by: Writer): void {
     if (!this.objects.delete(path)) return;
     this.watch.removed(path, by);
     let end = path.length;
@@ -104,7 +107,8 @@ export class ProcessStore implements Backend {
   }
 
   putIfAbsent(path: string, bytes: Uint8Array): Promise<boolean> {
-    return this.#call(() => this.#store.put(path, bytes, this.#process));
+    const { name, decidedFrom } = this.#process;
+    return this.#call(() => this.#store.put(path, bytes, { name, decidedFrom }), true);
   }
 
   async putFileIfAbsent(): Promise<boolean> {
@@ -123,10 +127,10 @@ export class ProcessStore implements Backend {
     throw new CubeError('NOT_FOUND', `memory/${path} is missing`);
   }
 
-  #call<T>(effect: () => T): Promise<T> {
-    return this.#process.call(() => {
+  #call<T>(effect: () => T, mayBeLate = false): Promise<T> {
+    return this.#process.ask(() => {
       if (this.#isAway()) throw new CubeError('UNAVAILABLE', 'the repository is away');
       return effect();
-    });
+    }, mayBeLate);
   }
 }

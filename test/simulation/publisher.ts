@@ -1,6 +1,6 @@
 /** Makes versions: whole ones, deltas on earlier ones, new graphs over old rows; good ones and bad ones; and what must be refused. */
 import { CubeError } from '../../lib/core/errors.ts';
-import type { LayerRef, Manifest } from '../../lib/core/manifest.ts';
+import { type LayerRef, type Manifest, shardNumOf } from '../../lib/core/manifest.ts';
 import { layerPath } from '../../lib/repository/layout.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
 import { BUNDLE, makeLayer } from './host-disk.ts';
@@ -25,11 +25,17 @@ export type Flavor = 'whole' | 'delta' | 'graph' | 'delta without its parent';
 export class Publisher {
   /** Made, whether or not publishing them came to its end. */
   readonly versions: Map<string, MadeVersion> = new Map();
-  readonly #shardNum: number;
+  readonly #shardNums: readonly number[];
   #made = 0;
 
-  constructor(shardNum: number) {
-    this.#shardNum = shardNum;
+  /** @param shardNums numbers of shards that whole versions have, one or another */
+  constructor(shardNums: readonly number[]) {
+    this.#shardNums = shardNums;
+  }
+
+  shardNumOf(version: string): number {
+    const made = this.versions.get(version);
+    return made === undefined ? this.#shardNums[0]! : (shardNumOf(made.manifest) ?? 0);
   }
 
   /** @returns the version, and its layers that are new */
@@ -42,7 +48,11 @@ export class Publisher {
     const parent = flavor === 'whole' || parents.length === 0 ? undefined : random.pick(parents);
     const layers: Uint8Array[] = [];
     const tag = flavor === 'graph' && parent !== undefined ? parent.tag : version;
-    const shards = Array.from({ length: this.#shardNum }, (_, shard): LayerRef[] => {
+    const shardNum =
+      parent === undefined
+        ? random.pick(this.#shardNums)
+        : this.shardNumOf(parent.manifest.version);
+    const shards = Array.from({ length: shardNum }, (_, shard): LayerRef[] => {
       let before = [...(parent?.manifest.tables[0]?.shards[shard] ?? [])];
       if (flavor === 'graph' && parent !== undefined) return before;
       if (flavor === 'delta without its parent') {
@@ -53,7 +63,7 @@ export class Publisher {
       return [...before, ref];
     });
     const sizes = { dim: 1, dtype: 'f32' as const, rows: shards.length, defaultRow: [] };
-    const tables = [{ name: TABLE, ...sizes, shardNum: this.#shardNum, shards }];
+    const tables = [{ name: TABLE, ...sizes, shardNum, shards }];
     const hash = { scheme: 'raw' as const, seed: 0n, modulo: 0n };
     const manifest = { bundle: BUNDLE, version, files: [], hash, slots: [], tables };
     const isDamaged = parent?.health === 'damaged' || health === 'damaged';

@@ -3,8 +3,8 @@ import { parseManifest } from '../../lib/core/manifest.ts';
 import { CANDIDATE_CHANNEL, mayFollow, type RolloutState } from '../../lib/core/rollout.ts';
 import { layerPath, seqOf } from '../../lib/repository/layout.ts';
 import { BUNDLE } from './host-disk.ts';
-import type { MemoryStore, StoreWatch } from './memory-store.ts';
-import type { SimProcess, World } from './world.ts';
+import type { MemoryStore, StoreWatch, Writer } from './memory-store.ts';
+import type { World } from './world.ts';
 
 interface Pointer {
   readonly seq: number;
@@ -38,7 +38,7 @@ export class Rules implements StoreWatch {
     this.#store = store;
   }
 
-  put(path: string, bytes: Uint8Array, by: SimProcess): void {
+  put(path: string, bytes: Uint8Array, by: Writer): void {
     const [, kind, name = '', file = ''] = path.split('/');
     const seq = seqOf(file) ?? 0;
     if (kind === 'quarantine') this.#quarantine(name.replace(/\.json$/, ''));
@@ -47,7 +47,7 @@ export class Rules implements StoreWatch {
     if (path.endsWith('/manifest.json')) this.#world.note(by.name, `published ${name}`);
   }
 
-  removed(path: string, by: SimProcess): void {
+  removed(path: string, by: Writer): void {
     const [, kind, version = ''] = path.split('/');
     if (kind === 'layers') {
       const owner = this.#manifests().find(({ layers }) => layers.includes(path));
@@ -92,7 +92,7 @@ export class Rules implements StoreWatch {
     if (!this.quarantined.has(version)) this.quarantined.set(version, this.#world.calls);
   }
 
-  #move(channel: string, entry: Omit<Pointer, 'atCall'>, by: SimProcess): void {
+  #move(channel: string, entry: Omit<Pointer, 'atCall'>, by: Writer): void {
     const world = this.#world;
     const { seq, version, pinned = false, quarantines, reason } = entry;
     const before = this.pointers.get(channel);
@@ -111,11 +111,11 @@ export class Rules implements StoreWatch {
   }
 
   /** Before whoever moves there began to decide. */
-  #wasBad(version: string, by: SimProcess): boolean {
+  #wasBad(version: string, by: Writer): boolean {
     return (this.quarantined.get(version) ?? Number.POSITIVE_INFINITY) < by.decidedFrom;
   }
 
-  #enter(version: string, entry: State, by: SimProcess): void {
+  #enter(version: string, entry: State, by: Writer): void {
     const world = this.#world;
     const before = this.rollouts.get(version);
     world.note(by.name, `rollout of ${version} ${entry.seq}: ${entry.state}`);

@@ -32,9 +32,18 @@ const KINDS: Readonly<Record<string, Apply>> = {
   'kill agent': (run, random) => arm(random.pick(run.hosts).agent, random),
   'kill controller': (run, random) => arm(mortal(run, random, 'controller'), random),
   'kill serving': (run, random) => mortal(run, random, 'serving').kill(),
-  'restart server': (run, random) => random.pick(run.hosts).server.restart(),
+  'process stands still': (run, random) => {
+    const still = random.chance(0.5) ? [someProcess(run, random)] : controllersOf(run);
+    for (const process of still) {
+      process.slowMs = run.world.nowMs + random.integer(1, TROUBLE_MS);
+    }
+  },
+  'answers lost': (run, random) => {
+    someProcess(run, random).lossyMs = run.world.nowMs + random.integer(1, TROUBLE_MS);
+  },
+  'restart server': (run, random) => random.pick(random.pick(run.hosts).servers).restart(),
   'server down': (run, random) => {
-    const { server } = random.pick(run.hosts);
+    const server = random.pick(random.pick(run.hosts).servers);
     server.isUp = false;
     run.world.at(run.world.nowMs + random.integer(1, TROUBLE_MS), () => {
       server.restart();
@@ -44,18 +53,29 @@ const KINDS: Readonly<Record<string, Apply>> = {
   'disk lost': (run, random) => {
     const host = random.pick(run.hosts);
     host.agent.kill();
-    host.server.restart();
+    host.restart();
     host.files.clear();
   },
+  'manifest lost on a host': (run, random) => {
+    const host = random.pick(run.hosts);
+    host.files.manifests.delete(random.pick([...host.files.manifests.keys(), '']));
+    host.restart();
+  },
+  'notes lost on a host': (run, random) => {
+    const { agent, files } = random.pick(run.hosts);
+    agent.kill();
+    files.notes.clear();
+  },
   'layer damaged on a host': (run, random) => {
-    const { files, server } = random.pick(run.hosts);
+    const host = random.pick(run.hosts);
+    const { files } = host;
     const [name, bytes] = random.pick([...files.layers, ['', new Uint8Array()] as const]);
     if (name !== '')
       files.layers.set(
         name,
         bytes.map((byte) => byte ^ 1),
       );
-    server.restart();
+    host.restart();
   },
   'host cut off': (run, random) => trouble(run, random, 'cutOffMs'),
   'repository away from a host': (run, random) => trouble(run, random, 'repositoryAwayMs'),
@@ -76,9 +96,18 @@ const KINDS: Readonly<Record<string, Apply>> = {
     for (const process of [host.agent, mortal(run, random, '')]) process.clockStepMs = stepMs;
   },
   'somebody activates': (run, random, name) =>
-    operate(run, name, (repository, by) => {
+    operate(run, name, async (repository, by) => {
       const version = random.pick([...run.publisher.versions.keys(), '0']);
-      return repository.activate(BUNDLE, channel(random), { version, by, reason: 'by hand' });
+      const target = channel(random);
+      const wish = { version, by, reason: 'by hand' };
+      // What somebody saw may be older than what is there by now.
+      const seen = run.rules.pointers.get(target)?.seq ?? 0;
+      const expected = random.pick([undefined, seen, Math.max(0, seen - 1)]);
+      return repository.activate(
+        BUNDLE,
+        target,
+        expected === undefined ? wish : { ...wish, expected },
+      );
     }),
   'somebody rolls back': rollBack,
   'somebody pins': (run, random, name) => {
@@ -94,7 +123,8 @@ const KINDS: Readonly<Record<string, Apply>> = {
   },
   'somebody quarantines': (run, random, name) =>
     operate(run, name, (repository, by) => {
-      const version = random.pick([...run.publisher.versions.keys(), '0']);
+      const versions = [...run.publisher.versions.keys(), '0'];
+      const version = random.pick(random.chance(0.5) ? versions : versions.slice(-3));
       return repository.quarantine(BUNDLE, version, { by, reason: 'looks odd' });
     }),
   'somebody aborts': (run, random, name) => drive(run, random, name, (d) => d.abort('no')),
@@ -176,6 +206,15 @@ function channel(random: Random): string {
 
 function arm(process: SimProcess, random: Random): void {
   process.killIn = { calls: random.integer(0, CALLS_BEFORE_KILL), isAfter: random.chance(0.5) };
+}
+
+function controllersOf(run: FleetRun): SimProcess[] {
+  const names = [...run.mortals.keys()].filter((name) => name.startsWith('controller'));
+  return names.map((name) => run.mortals.get(name)!);
+}
+
+function someProcess(run: FleetRun, random: Random): SimProcess {
+  return random.chance(0.5) ? random.pick(run.hosts).agent : mortal(run, random, '');
 }
 
 function mortal(run: FleetRun, random: Random, prefix: string): SimProcess {

@@ -11,6 +11,7 @@ import type { Logger } from '../../lib/platform/logs.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
 import { BUNDLE } from './host-disk.ts';
 import type { SimHost } from './sim-host.ts';
+import type { SimServer } from './sim-server.ts';
 import type { SimServing } from './sim-serving.ts';
 import type { SimProcess } from './world.ts';
 
@@ -36,8 +37,10 @@ export type Health = 'good' | 'fails the gate' | 'sick' | 'damaged';
 export interface Surroundings {
   readonly hosts: readonly SimHost[];
   readonly servings: readonly SimServing[];
-  readonly shardNum: number;
+  /** Made up here, so that what they cannot do can be told. */
+  readonly controllers: Map<string, BundleController>;
   readonly policy: RolloutPolicy;
+  shardNumOf(version: string): number;
   health(version: string): Health;
   gateIsBroken(): boolean;
 }
@@ -52,11 +55,13 @@ export class SimFleet implements RolloutFleet {
   }
 
   async replicas(version: string): Promise<ReplicaView[][]> {
-    const { hosts, shardNum } = this.#around;
+    const { hosts } = this.#around;
+    const shardNum = this.#around.shardNumOf(version);
     const shards: ReplicaView[][] = Array.from({ length: shardNum }, () => []);
     for (const host of hosts) {
-      const view = await this.#process.call(() => replicaView(host, version));
-      shards[host.server.shardIndex]!.push(view);
+      const server = host.serverOf(shardNum);
+      const view = await this.#process.call(() => replicaView(host, server, version));
+      shards[server.shardIndex]!.push(view);
     }
     return shards;
   }
@@ -84,8 +89,8 @@ export class SimFleet implements RolloutFleet {
   }
 }
 
-function replicaView(host: SimHost, version: string): ReplicaView {
-  const { address, held, active, isUp } = host.server;
+function replicaView(host: SimHost, server: SimServer, version: string): ReplicaView {
+  const { address, held, active, isUp } = server;
   if (host.isIn('cutOffMs') || !isUp) {
     return { address, holds: false, isActive: false, isDamaged: false, trouble: 'no answer' };
   }
@@ -110,6 +115,7 @@ export async function runController(
     ...{ bundle: BUNDLE, repository, policy: around.policy, holder: process.name, automatic: true },
     ...{ fleet: new SimFleet(process, around), clock: process.clock, logger },
   });
+  around.controllers.set(process.name, controller);
   for (;;) {
     process.decidedFrom = process.world.calls;
     const isBusy = await controller.advance();

@@ -32,11 +32,15 @@ export interface HostTroubles {
   diskFullMs: number;
 }
 
-export type BrokenAgent = 'activates what is not staged' | 'removes what is held';
+export type BrokenAgent =
+  | 'activates what is not staged'
+  | 'removes what is held'
+  | 'agents never come back';
 
 export class SimHost {
   readonly files: HostFiles = new HostFiles();
-  readonly server: SimServer;
+  /** One for each number of shards that the fleet has. */
+  readonly servers: readonly SimServer[];
   readonly troubles: HostTroubles = {
     ...{ cutOffMs: 0, repositoryAwayMs: 0, slowMs: 0 },
     ...{ fetchFailsMs: 0, fetchCorruptsMs: 0, diskFullMs: 0 },
@@ -48,23 +52,35 @@ export class SimHost {
   readonly #store: MemoryStore;
   readonly #logger: Logger;
   readonly #name: string;
-  readonly #broken: BrokenAgent | undefined;
+  readonly #broken: string | undefined;
   #lives = 0;
   #isClosed = false;
   #wake = new AbortController();
 
   constructor(
-    options: { world: World; store: MemoryStore; logger: Logger; broken?: BrokenAgent | undefined },
+    options: { world: World; store: MemoryStore; logger: Logger; broken?: string | undefined },
     host: number,
-    shardNum: number,
+    shardNums: readonly number[],
   ) {
     this.#world = options.world;
     this.#store = options.store;
     this.#logger = options.logger;
     this.#broken = options.broken;
     this.#name = `agent-${host}`;
-    this.server = new SimServer(this.#world, this.files, host, shardNum);
+    this.servers = shardNums.map((num) => new SimServer(this.#world, this.files, host, num));
     this.agent = this.#start();
+  }
+
+  /** @throws Error where no server has so many shards */
+  serverOf(shardNum: number): SimServer {
+    const server = this.servers.find((some) => some.shardNum === shardNum);
+    if (server === undefined) throw new Error(`no server of ${shardNum} shards`);
+    return server;
+  }
+
+  /** All of them begin anew, empty. */
+  restart(): void {
+    for (const server of this.servers) server.restart();
   }
 
   /** Looks at once. */
@@ -85,7 +101,7 @@ export class SimHost {
 
   #start(): SimProcess {
     const process = new SimProcess(this.#world, this.#name, this.#lives++, () => {
-      if (this.#isClosed) return;
+      if (this.#isClosed || this.#broken === 'agents never come back') return;
       const atMs = this.#world.nowMs + RESTART_MS;
       this.#world.at(atMs, () => {
         this.agent = this.#start();
@@ -101,7 +117,7 @@ export class SimHost {
     const logger = this.#logger;
     const stopping = new AbortController().signal;
     const hostProblems = new Problems(clock, POLL_MS);
-    const control = new SimControl(this.server, process);
+    const controls = this.servers.map((server) => new SimControl(server, process));
     const away = (): boolean => this.isIn('repositoryAwayMs');
     const repository = new HostRepository(
       this,
@@ -109,7 +125,7 @@ export class SimHost {
       new ProcessStore(this.#store, process, away),
     );
     const servers = new ServerWatch({
-      ...{ servers: [control], problems: hostProblems, clock, logger },
+      ...{ servers: controls, problems: hostProblems, clock, logger },
       onBack: (address) => keeper.forgetFailuresOf(address),
     });
     const keeper = new BundleKeeper({
@@ -117,7 +133,7 @@ export class SimHost {
       beside: () => [],
       ...{ repository: () => repository, servers, retireGraceMs: RETIRE_GRACE_MS },
       host: new HostDisk(this.files, (layer) => this.#checkRemoval(layer)),
-      clients: new Map([[control.address, control]]),
+      clients: new Map(controls.map((control) => [control.address, control])),
       lanes: new Lanes(clock, logger, (lane) => {
         servers.changed(lane);
         this.#wake.abort('');
@@ -158,7 +174,7 @@ export class SimHost {
   async #break(process: SimProcess, keeper: BundleKeeper): Promise<void> {
     const { candidate } = keeper.channels;
     if (this.#broken === 'activates what is not staged' && candidate !== undefined) {
-      const control = new SimControl(this.server, process);
+      const control = new SimControl(this.servers[0]!, process);
       await control.activate({ bundle: BUNDLE, version: candidate }).catch(() => undefined);
     }
     if (this.#broken === 'removes what is held') {
@@ -169,15 +185,16 @@ export class SimHost {
 
   /** What a server holds or loads must be there for its restart. */
   #checkRemoval(layer: string): void {
-    const { held, loading, shardIndex } = this.server;
-    for (const version of [...held.keys(), ...loading.keys()]) {
-      const tables = this.files.manifests.get(version)?.tables ?? [];
-      const isNeeded = tables.some(({ name, shards }) =>
-        (shards[shardIndex] ?? []).some(({ contentId }) => `${name}/${contentId}` === layer),
-      );
-      this.#world.require(!isNeeded, 'no file that a server needs is removed', () => {
-        return `${this.#name} removes ${layer} of ${version}, which its server holds or loads`;
-      });
+    for (const { held, loading, shardIndex } of this.servers) {
+      for (const version of [...held.keys(), ...loading.keys()]) {
+        const tables = this.files.manifests.get(version)?.tables ?? [];
+        const isNeeded = tables.some(({ name, shards }) =>
+          (shards[shardIndex] ?? []).some(({ contentId }) => `${name}/${contentId}` === layer),
+        );
+        this.#world.require(!isNeeded, 'no file that a server needs is removed', () => {
+          return `${this.#name} removes ${layer} of ${version}, which its server holds or loads`;
+        });
+      }
     }
   }
 }

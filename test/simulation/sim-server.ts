@@ -46,7 +46,7 @@ export class SimServer {
   constructor(world: World, files: HostFiles, host: number, shardNum: number) {
     this.#world = world;
     this.#files = files;
-    this.address = `host-${host}:8000`;
+    this.address = `host-${host}:${8000 + shardNum}`;
     this.shardIndex = host % shardNum;
     this.shardNum = shardNum;
   }
@@ -173,9 +173,9 @@ export class SimControl extends ControlClient {
   }
 
   #call<T>(effect: () => T): Promise<T> {
-    return this.#process.call(() => {
+    return this.#process.ask(() => {
       if (!this.#server.isUp) throw new CubeError('UNAVAILABLE', `${this.address}: refused`);
       return effect();
-    });
+    }, true);
   }
 }

@@ -3,6 +3,7 @@ import { CubeError } from '../../lib/core/errors.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
 import { BUNDLE } from './host-disk.ts';
 import type { SimHost } from './sim-host.ts';
+import type { SimServer } from './sim-server.ts';
 import type { SimProcess } from './world.ts';
 
 const POLL_MS = 1500;
@@ -10,7 +11,7 @@ const POLL_MS = 1500;
 export interface ServingOptions {
   readonly channel: string;
   readonly hosts: readonly SimHost[];
-  readonly shardNum: number;
+  readonly shardNumOf: (version: string) => number;
   /** Whose rows a version answers with. */
   readonly tagOf: (version: string) => string | undefined;
   /** What must be noticed: lookups that name no version. */
@@ -59,20 +60,26 @@ export class SimServing {
   }
 
   async #isHeld(process: SimProcess, version: string): Promise<boolean> {
+    const shardNum = this.options.shardNumOf(version);
     const held = new Set<number>();
-    for (const { server } of this.#reachable()) {
+    for (const host of this.#reachable()) {
+      const server = host.serverOf(shardNum);
       const holds = await process.call(() => server.isUp && server.held.has(version));
       if (holds) held.add(server.shardIndex);
     }
-    return held.size === this.options.shardNum;
+    return held.size === shardNum;
   }
 
   /** One batch: every shard is asked, another replica where one has no answer. */
   async #predict(process: SimProcess, version: string): Promise<void> {
-    const { shardNum, tagOf, mixes } = this.options;
+    const { shardNumOf, tagOf, mixes } = this.options;
+    const shardNum = shardNumOf(version);
     const tags = new Set<string>();
     for (let shard = 0; shard < shardNum; shard++) {
-      const tag = await this.#lookup(process, shard, mixes ? undefined : version);
+      const replicas = this.#reachable()
+        .map((host) => host.serverOf(shardNum))
+        .filter(({ shardIndex }) => shardIndex === shard);
+      const tag = await this.#lookup(process, replicas, mixes ? undefined : version);
       if (tag === undefined) {
         this.failures += 1;
         return;
@@ -90,13 +97,12 @@ export class SimServing {
   /** Undefined: nobody answers. */
   async #lookup(
     process: SimProcess,
-    shard: number,
+    replicas: readonly SimServer[],
     version: string | undefined,
   ): Promise<string | undefined> {
-    const replicas = this.#reachable().filter(({ server }) => server.shardIndex === shard);
     const first = process.random.integer(0, Math.max(1, replicas.length));
     for (let i = 0; i < replicas.length; i++) {
-      const { server } = replicas[(first + i) % replicas.length]!;
+      const server = replicas[(first + i) % replicas.length]!;
       const tag = await process.call(() => {
         try {
           return server.isUp ? server.lookup(version ?? server.active) : undefined;

@@ -3,6 +3,7 @@
  * which goes on next is decided by virtual times that a seed draws. So a run is repeated exactly by its seed, and hours take
  * milliseconds.
  */
+import { CubeError } from '../../lib/core/errors.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
 import { Random } from './random.ts';
 
@@ -26,6 +27,10 @@ const EPOCH_MS = Date.parse('2026-01-01T00:00:00Z');
 /** Of the calls that a process makes, the share that lets others go first. */
 const YIELDS = 0.3;
 const LATENCY_MS = 20;
+/** A call of a process that stands still takes up to so long. */
+const STILL_MS = 3000;
+/** Of the questions over a bad network, the share that is lost; with the answer, or before or after it was taken for lost. */
+const LOST = 0.3;
 
 export class World {
   readonly seed: number;
@@ -84,6 +89,10 @@ export class SimProcess {
   isAlive = true;
   /** Added to the times of its clock on the wall. */
   clockStepMs = 0;
+  /** Until then it stands still for moments: what it has seen is old when it acts. */
+  slowMs = 0;
+  /** Until then questions and answers of it are lost. */
+  lossyMs = 0;
   /** Calls that it may yet make; then it is killed, before or after the call has had its effect. */
   killIn: { calls: number; isAfter: boolean } | undefined;
   /** When it began what it is deciding now, in calls of the world. */
@@ -120,7 +129,8 @@ export class SimProcess {
   async call<T>(effect: () => T): Promise<T> {
     const { world } = this;
     world.calls += 1;
-    if (this.random.chance(YIELDS)) await this.#sleep(this.random.next() * LATENCY_MS);
+    if (world.nowMs < this.slowMs) await this.#sleep(this.random.next() * STILL_MS);
+    else if (this.random.chance(YIELDS)) await this.#sleep(this.random.next() * LATENCY_MS);
     if (!this.isAlive) return NEVER;
     const armed = this.killIn;
     const isLast = armed !== undefined && armed.calls-- <= 0;
@@ -132,6 +142,28 @@ export class SimProcess {
     if (!isLast) return result;
     this.kill();
     return NEVER;
+  }
+
+  /**
+   * A call over the network. @param mayBeLate what was taken for lost may have its effect yet
+   * @throws CubeError UNAVAILABLE when the question or its answer is lost
+   */
+  async ask<T>(effect: () => T, mayBeLate: boolean): Promise<T> {
+    const { world, random } = this;
+    if (world.nowMs >= this.lossyMs || !random.chance(LOST)) return this.call(effect);
+    const fate = random.pick(['question', 'answer', 'late']);
+    if (fate === 'answer') await this.call(effect);
+    else await this.call(() => undefined);
+    if (fate === 'late' && mayBeLate) {
+      world.at(world.nowMs + random.next() * STILL_MS, () => {
+        try {
+          effect();
+        } catch {
+          // Nobody hears of it.
+        }
+      });
+    }
+    throw new CubeError('UNAVAILABLE', 'no answer came');
   }
 
   #sleep(ms: number, signal?: AbortSignal): Promise<void> {
