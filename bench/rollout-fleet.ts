@@ -1,0 +1,153 @@
+/**
+ * A fleet as an operator has it: hosts with a cube-agent each, which runs the host's servers; each host has a replica of every
+ * shard. One serving process asks them. Commands are those of the operator's terminal, against the repository.
+ */
+import { createServer } from 'node:net';
+import { join } from 'node:path';
+import { formatFleet, type Replica } from '../lib/core/fleet.ts';
+import { makeFolder, replaceFile } from '../lib/platform/files.ts';
+import { Processes } from '../tools/demo/processes.ts';
+import { BUNDLE } from './serving-model.ts';
+
+const SERVER_MEMORY = '1GiB';
+/** Versions come and go within seconds here: what nobody wants is let go of soon. */
+const RETIRE_GRACE_MS = 1_000;
+const SERVING_POLL_MS = 100;
+
+export interface FleetShape {
+  readonly hosts: number;
+  readonly shardNum: number;
+}
+
+export class RolloutFleet {
+  readonly #folder: string;
+  readonly #processes: Processes;
+  /** `http://host:port` of serving. */
+  url = '';
+
+  private constructor(folder: string) {
+    this.#folder = folder;
+    this.#processes = new Processes(join(folder, 'logs'));
+    makeFolder(join(folder, 'logs'));
+  }
+
+  /** Of `<folder>/repository`, once something can be served from it. */
+  static async start(folder: string, { hosts, shardNum }: FleetShape): Promise<RolloutFleet> {
+    const fleet = new RolloutFleet(folder);
+    try {
+      const ports = await freePorts(hosts * (shardNum + 1));
+      const shards: Replica[][] = Array.from({ length: shardNum }, () => []);
+      for (let host = 0; host < hosts; host++) {
+        const [agentPort = 0, ...serverPorts] = ports.splice(0, shardNum + 1);
+        const agent = `127.0.0.1:${agentPort}`;
+        serverPorts.forEach((port, shard) => {
+          const data = `127.0.0.1:${port}`;
+          shards[shard]!.push({ data, control: data, group: `host-${host}`, agent });
+        });
+        const config = fleet.#writeConfig(host, agent, serverPorts);
+        await fleet.#processes.start(`host-${host}`, 'cube-agent/main.js', [
+          'run',
+          '--config',
+          config,
+        ]);
+      }
+      replaceFile(
+        fleet.path,
+        formatFleet({ bundles: new Map([[BUNDLE, [{ shardNum, shards }]]]) }),
+      );
+      return fleet;
+    } catch (error) {
+      await fleet.stop();
+      throw error;
+    }
+  }
+
+  /** fleet.json */
+  get path(): string {
+    return join(this.#folder, 'fleet.json');
+  }
+
+  /** When it is ready. */
+  async startServing(): Promise<void> {
+    const { address } = await this.#processes.start('serving', 'serving/main.js', [
+      ...['--repository', this.#repository, '--bundle', BUNDLE, '--port', '0', '--instances', '1'],
+      ...['--store', 'remote', '--fleet', this.path, '--poll-ms', String(SERVING_POLL_MS)],
+    ]);
+    this.url = `http://${address}`;
+    while (!(await fetch(`${this.url}/readyz`)).ok) {
+      await new Promise((resolve) => setTimeout(resolve, 50));
+    }
+  }
+
+  /** `cube-agent activate`, from one version to the next or for the first; ends when every server has it. */
+  async activate(version: number): Promise<void> {
+    await this.#steer('activate', '--version', String(version), '--reason', 'bench');
+  }
+
+  /** Staged on every replica first. */
+  async rollOut(version: number): Promise<void> {
+    const policy = ['--no-gate', '--watch-ms', '0', '--wait'];
+    await this.#command('rollout', '--version', String(version), ...policy);
+  }
+
+  /** To the version before, which every server still holds. */
+  async rollBack(): Promise<void> {
+    await this.#steer('rollback', '--reason', 'bench');
+  }
+
+  async stop(): Promise<void> {
+    await this.#processes.stopAll();
+  }
+
+  get #repository(): string {
+    return join(this.#folder, 'repository');
+  }
+
+  async #steer(command: string, ...args: string[]): Promise<void> {
+    await this.#command(command, ...args, '--wait', '--timeout-ms', '60000');
+  }
+
+  async #command(command: string, ...args: string[]): Promise<void> {
+    const target = ['--repository', this.#repository, '--bundle', BUNDLE, '--fleet', this.path];
+    await this.#processes.run('cube-agent/main.js', [command, ...target, ...args]);
+  }
+
+  #writeConfig(host: number, agent: string, ports: readonly number[]): string {
+    const path = join(this.#folder, `host-${host}.yaml`);
+    const flags = `[--memory, ${SERVER_MEMORY}]`;
+    const servers = ports.map(
+      (port, shard) =>
+        `  - { shard: ${shard}, shard-num: ${ports.length}, port: ${port}, flags: ${flags} }`,
+    );
+    const lines = [
+      `repository: ${this.#repository}`,
+      `data-dir: ${join(this.#folder, `host-${host}`)}`,
+      `bundles: [{ name: ${BUNDLE}, channels: [stable] }]`,
+      `listen: ${agent}`,
+      `retire-grace-ms: ${RETIRE_GRACE_MS}`,
+      'supervise: true',
+      'servers:',
+      ...servers,
+    ];
+    replaceFile(path, `${lines.join('\n')}\n`);
+    return path;
+  }
+}
+
+/** Nobody listens on them now. */
+async function freePorts(count: number): Promise<number[]> {
+  const servers = Array.from({ length: count }, () => createServer());
+  const ports = await Promise.all(
+    servers.map(
+      (server) =>
+        new Promise<number>((resolve) => {
+          server.listen(0, '127.0.0.1', () => {
+            const address = server.address();
+            resolve(typeof address === 'object' ? (address?.port ?? 0) : 0);
+          });
+        }),
+    ),
+  );
+  await Promise.all(servers.map((server) => new Promise((resolve) => server.close(resolve))));
+  return ports;
+}
