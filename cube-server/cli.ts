@@ -18,7 +18,7 @@ import { runService } from '../lib/platform/lifecycle.ts';
 import { createLogger, LOG_LEVELS, type Logger } from '../lib/platform/logs.ts';
 import { DEFAULT_LOAD_BYTES_PER_SECOND } from '../lib/store/resident-store.ts';
 import { collectLimits, limitsHelp } from './limit-option.ts';
-import { CubeServer } from './server.ts';
+import type { CubeServer } from './server.ts';
 import { parseShards } from './shard-option.ts';
 import { checkPorts, supervise } from './supervisor.ts';
 
@@ -168,6 +168,7 @@ async function serve(flags: Flags): Promise<void> {
     await supervise(flags, logger);
     return;
   }
+  const { CubeServer } = await import('./server.ts');
   const server = new CubeServer({
     shardIndex: shardIndex!,
     shardNum: flags.shardNum,

@@ -2,10 +2,10 @@
 import type { Command } from '../../lib/platform/cli.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
 import { runService, type Stoppable } from '../../lib/platform/lifecycle.ts';
-import { createLogger } from '../../lib/platform/logs.ts';
+import { createLogger, type Logger } from '../../lib/platform/logs.ts';
 import { BundleController } from '../rollout/bundle-controller.ts';
 import { Controller } from '../rollout/controller.ts';
-import { ControllerEndpoint } from '../rollout/controller-endpoint.ts';
+import type { ControllerEndpoint } from '../rollout/controller-endpoint.ts';
 import { readControllerConfig } from '../rollout/rollout-config.ts';
 import { openWithKeys } from './keys.ts';
 import { defaultAuthor } from './options.ts';
@@ -26,6 +26,16 @@ export function addControllerCommand(program: Command): void {
     .action(runController);
 }
 
+/** What listens is loaded by those who listen. */
+async function endpointOf(
+  controller: Controller,
+  tokenFile: string | undefined,
+  logger: Logger,
+): Promise<ControllerEndpoint> {
+  const { ControllerEndpoint } = await import('../rollout/controller-endpoint.ts');
+  return new ControllerEndpoint(controller, tokenFile, logger);
+}
+
 async function runController({ config: path, by }: { config: string; by: string }): Promise<void> {
   const config = readControllerConfig(path);
   const { automatic, pollMs, listen } = config;
@@ -41,7 +51,7 @@ async function runController({ config: path, by }: { config: string; by: string 
   });
   const controller = new Controller(bundles, { clock: systemClock, pollMs, stopping });
   const endpoint =
-    listen === undefined ? undefined : new ControllerEndpoint(controller, config.tokenFile, logger);
+    listen === undefined ? undefined : await endpointOf(controller, config.tokenFile, logger);
   const start = async (): Promise<Stoppable> => {
     if (listen !== undefined) await endpoint?.listen(listen);
     controller.start();

@@ -6,9 +6,7 @@ import { type Command, integerBetween, nameOption } from '../../lib/platform/cli
 import { systemClock } from '../../lib/platform/clock.ts';
 import { print } from '../../lib/platform/text-table.ts';
 import { parseEndpoint } from '../../lib/rpc/endpoint.ts';
-import { type CubeTarget, deployCube } from '../cube/cube-deploy.ts';
-import { CubeServerClient } from '../cube/cube-server-client.ts';
-import { exportedTable } from '../cube/shard-export.ts';
+import type { CubeTarget } from '../cube/cube-deploy.ts';
 import { type CubeInstance, readTransferConf, type TransferConf } from '../cube/transfer-conf.ts';
 import { addTrustedKeysOption, openWithKeys } from './keys.ts';
 import { addTokenOption, collectEndpoints, readToken } from './options.ts';
@@ -63,6 +61,7 @@ async function deploy(options: DeployOptions): Promise<void> {
       `version ${version} has ${shardNumOf(manifest)} shards, ${options.config} says ${conf.shardNum}: build it again`,
     );
   }
+  const { exportedTable } = await import('../cube/shard-export.ts');
   const table = exportedTable(manifest, options.table);
   const instances = chosen(conf, options);
   if (options.dryRun) {
@@ -73,7 +72,8 @@ async function deploy(options: DeployOptions): Promise<void> {
     }
     return;
   }
-  const targets = instances.map((instance) => targetOf(instance, conf, options));
+  const { deployCube } = await import('../cube/cube-deploy.ts');
+  const targets = await Promise.all(instances.map((one) => targetOf(one, conf, options)));
   try {
     const tell = (text: string): void => print(text);
     await deployCube(targets, { repository, manifest, table, samples, loadTimeoutMs, tell });
@@ -101,11 +101,12 @@ function chosen(
   );
 }
 
-function targetOf(
+async function targetOf(
   { server, shard, deployPath }: CubeInstance,
   { shardNum }: TransferConf,
   { controlTokenFile }: DeployOptions,
-): CubeTarget {
+): Promise<CubeTarget> {
+  const { CubeServerClient } = await import('../cube/cube-server-client.ts');
   const token = readToken(controlTokenFile);
   const client = new CubeServerClient({
     ...{ address: server, shard, shardNum, token },

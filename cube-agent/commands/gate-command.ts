@@ -12,7 +12,7 @@ import { replaceFile } from '../../lib/platform/files.ts';
 import { print } from '../../lib/platform/text-table.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
 import type { GateReport as StoredReport } from '../../lib/repository/rollout-log.ts';
-import { type GateOptions, runGate } from '../gate/gate.ts';
+import type { GateOptions } from '../gate/gate.ts';
 import { LIMIT_NAMES, LIMIT_RULES } from '../gate/gate-limits.ts';
 import { reportPage } from '../gate/report-page.ts';
 import { reportText } from '../gate/report-text.ts';
@@ -151,6 +151,7 @@ async function gate(flags: GateFlags, servingFlags: readonly string[]): Promise<
   const told = new AbortController();
   const stop = (): void => told.abort();
   for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, stop);
+  const { runGate } = await import('../gate/gate.ts');
   const report = await runGate({
     ...optionsOf(flags, servingFlags),
     ...{ repository, version, against, signal: told.signal },

@@ -4,7 +4,7 @@ import { byteCount, type Command, integerBetween, nameOption } from '../../lib/p
 import { systemClock } from '../../lib/platform/clock.ts';
 import { makeFolder } from '../../lib/platform/files.ts';
 import { runService, type Stoppable } from '../../lib/platform/lifecycle.ts';
-import { createLogger } from '../../lib/platform/logs.ts';
+import { createLogger, type Logger } from '../../lib/platform/logs.ts';
 import { Agent } from '../host/agent.ts';
 import {
   type AgentConfig,
@@ -13,7 +13,7 @@ import {
   readAgentConfig,
 } from '../host/agent-config.ts';
 import { HostData } from '../host/host-data.ts';
-import { HostEndpoint } from '../host/host-endpoint.ts';
+import type { HostEndpoint } from '../host/host-endpoint.ts';
 import { addTrustedKeysOption, openWithKeys } from './keys.ts';
 import { addTokenOption, collectEndpoints, readToken } from './options.ts';
 
@@ -136,6 +136,16 @@ function configOfFlags(flags: RunOptions): AgentConfig {
   };
 }
 
+/** What listens is loaded by those who listen. */
+async function endpointOf(
+  agent: Agent,
+  tokenFile: string | undefined,
+  logger: Logger,
+): Promise<HostEndpoint> {
+  const { HostEndpoint } = await import('../host/host-endpoint.ts');
+  return new HostEndpoint(agent, tokenFile, logger);
+}
+
 async function runAgent(config: AgentConfig): Promise<void> {
   const { repository, bundles, dataFolder, servers } = config;
   requireSource(config);
@@ -150,7 +160,7 @@ async function runAgent(config: AgentConfig): Promise<void> {
   });
   const { listen } = config;
   const endpoint =
-    listen === undefined ? undefined : new HostEndpoint(agent, config.tokenFile, logger);
+    listen === undefined ? undefined : await endpointOf(agent, config.tokenFile, logger);
   const stop = async (): Promise<void> => {
     await Promise.all([endpoint?.stop(), agent.stop()]);
   };

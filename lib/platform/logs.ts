@@ -1,5 +1,7 @@
 /** Structured logs, one JSON object a line on stderr. Never a line per request, never a secret. */
-import { destination, type Logger, pino } from 'pino';
+import { createRequire } from 'node:module';
+import type * as Pino from 'pino';
+import type { Logger } from 'pino';
 
 export type { Logger } from 'pino';
 
@@ -7,6 +9,8 @@ export const LOG_LEVELS = ['trace', 'debug', 'info', 'warn', 'error', 'silent'] 
 
 /** @param name the process, as it appears in every line */
 export function createLogger(name: string, level: (typeof LOG_LEVELS)[number] = 'info'): Logger {
+  // Loaded for the first logger: commands that are done in no time have none.
+  const { destination, pino } = createRequire(import.meta.url)('pino') as typeof Pino;
   return pino(
     {
       name,

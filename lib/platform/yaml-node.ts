@@ -1,6 +1,7 @@
 /** One value of a YAML document, read with errors that say file, line, column and path of what is wrong. */
-import { type Document, isAlias, isMap, isScalar, isSeq, LineCounter, parseDocument } from 'yaml';
+import type { Document, LineCounter } from 'yaml';
 import { CubeError } from '../core/errors.ts';
+import { yaml } from './yaml.ts';
 
 const ITEMS_MAX = 10_000;
 
@@ -12,8 +13,8 @@ interface Source {
 
 /** @throws CubeError INVALID_ARGUMENT when it is not YAML */
 export function parseYaml(text: string, name: string): YamlNode {
-  const lines = new LineCounter();
-  const document = parseDocument(text, { lineCounter: lines, prettyErrors: false });
+  const lines = new (yaml().LineCounter)();
+  const document = yaml().parseDocument(text, { lineCounter: lines, prettyErrors: false });
   const [error] = [...document.errors, ...document.warnings];
   const source = { name, lines, document };
   if (error !== undefined) fail(source, error.pos[0], '', error.message);
@@ -35,7 +36,7 @@ export class YamlNode {
   /** @param offset of what the node is in, for nodes that have no place of their own */
   constructor(node: unknown, path: string, source: Source, offset: number) {
     const { document } = source;
-    const resolved = isAlias(node) ? node.resolve(document) : node;
+    const resolved = yaml().isAlias(node) ? node.resolve(document) : node;
     const range = (node as { range?: readonly number[] } | null)?.range;
     this.#node = resolved;
     this.#path = path;
@@ -50,10 +51,10 @@ export class YamlNode {
   /** @throws CubeError naming a key that is unknown or comes twice */
   fields(known: readonly string[]): ReadonlyMap<string, YamlNode> {
     const node = this.#node;
-    if (!isMap(node)) this.#expected('a map of names and values');
+    if (!yaml().isMap(node)) this.#expected('a map of names and values');
     const fields = new Map<string, YamlNode>();
     for (const { key, value } of node.items) {
-      const name = isScalar(key) ? String(key.value) : '?';
+      const name = yaml().isScalar(key) ? String(key.value) : '?';
       const at = (key as { range?: readonly number[] } | null)?.range?.[0] ?? this.#offset;
       if (!known.includes(name)) {
         const hint = `known here: ${known.join(', ')}`;
@@ -67,7 +68,7 @@ export class YamlNode {
 
   items(): YamlNode[] {
     const node = this.#node;
-    if (!isSeq(node)) this.#expected('a list');
+    if (!yaml().isSeq(node)) this.#expected('a list');
     if (node.items.length > ITEMS_MAX) this.#expected(`at most ${ITEMS_MAX} items`);
     return node.items.map(
       (item, i) => new YamlNode(item, `${this.#path}[${i}]`, this.#source, this.#offset),
@@ -76,7 +77,7 @@ export class YamlNode {
 
   /** A list, or one item instead of a list of one. */
   itemsOrOne(): YamlNode[] {
-    return isSeq(this.#node) ? this.items() : [this];
+    return yaml().isSeq(this.#node) ? this.items() : [this];
   }
 
   /** A number counts as a string: versions and columns often are. */
@@ -124,12 +125,16 @@ export class YamlNode {
   }
 
   #scalar(): unknown {
-    return isScalar(this.#node) ? this.#node.value : undefined;
+    return yaml().isScalar(this.#node) ? this.#node.value : undefined;
   }
 
   #expected(what: string): never {
     const node = this.#node;
-    const got = isMap(node) ? 'a map' : isSeq(node) ? 'a list' : JSON.stringify(this.#scalar());
+    const got = yaml().isMap(node)
+      ? 'a map'
+      : yaml().isSeq(node)
+        ? 'a list'
+        : JSON.stringify(this.#scalar());
     return this.fail(`expected ${what}, got ${(got ?? 'nothing').slice(0, 60)}`);
   }
 }

@@ -1,6 +1,6 @@
 /** What `--check-config` prints: the whole configuration as it was understood, and what of it is ignored, and why. */
-import { stringify } from 'yaml';
 import { processors } from '../../lib/platform/machine.ts';
+import { yaml } from '../../lib/platform/yaml.ts';
 import type { ModelConfig, ServingConfig } from './serving-config.ts';
 import type { Instances } from './setting-kinds.ts';
 
@@ -28,7 +28,7 @@ export function configReport(config: ServingConfig, ignored: readonly Ignored[])
     ...(services.length > 0 && { services }),
   };
   const lines = ignored.map(({ setting, why }) => `ignored: ${setting} (${why})\n`);
-  return `${stringify(understood, { lineWidth: 0 })}${lines.join('')}`;
+  return `${yaml().stringify(understood, { lineWidth: 0 })}${lines.join('')}`;
 }
 
 function shownModel({ store, instances, ...model }: ModelConfig): object {

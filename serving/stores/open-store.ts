@@ -9,9 +9,8 @@ import { LocalStore } from './local-store.ts';
 import { MemoryOrDiskStore } from './memory-or-disk-store.ts';
 import { MemoryStore } from './memory-store.ts';
 import { NoneStore } from './none-store.ts';
-import { RedisStore } from './redis-store.ts';
 import { RemoteStore } from './remote-store.ts';
-import type { HotRowsChoice, MemoryChoice, StoreChoice } from './store-choice.ts';
+import type { HotRowsChoice, MemoryChoice, RedisChoice, StoreChoice } from './store-choice.ts';
 
 /** In a store's data folder. */
 export const MEMORY_FOLDER = 'memory-store';
@@ -31,7 +30,7 @@ export async function openStore(
   choice: StoreChoice,
   around: StoreSurroundings,
 ): Promise<EmbeddingStore> {
-  const { repository, logger } = around;
+  const { logger } = around;
   switch (choice.kind) {
     case 'none':
       return new NoneStore();
@@ -42,8 +41,17 @@ export async function openStore(
     case 'memory':
       return openMemory(choice, around);
     case 'redis':
-      return withHotRows(new RedisStore(choice, { repository, logger }), choice.hotRows);
+      return withHotRows(await openRedis(choice, around), choice.hotRows);
   }
+}
+
+/** The client of Redis is half of what a serving process would load: only for those that ask one. */
+async function openRedis(
+  choice: RedisChoice,
+  { repository, logger }: StoreSurroundings,
+): Promise<EmbeddingStore> {
+  const { RedisStore } = await import('./redis-store.ts');
+  return new RedisStore(choice, { repository, logger });
 }
 
 /** Of the machine's memory, for the tables of all versions held: the one that answers, the one before it, one that loads. */
