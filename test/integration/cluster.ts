@@ -160,7 +160,7 @@ export async function eventually(
   what: string,
 ): Promise<void> {
   let last: unknown;
-  for (let attempt = 0; attempt < 600; attempt++) {
+  for (let attempt = 0; attempt < 1_200; attempt++) {
     try {
       if (await condition()) return;
     } catch (error) {
@@ -168,5 +168,5 @@ export async function eventually(
     }
     await new Promise((resolve) => setTimeout(resolve, 50));
   }
-  throw new Error(`not within 30 s: ${what}${last === undefined ? '' : ` (${String(last)})`}`);
+  throw new Error(`not within a minute: ${what}${last === undefined ? '' : ` (${String(last)})`}`);
 }

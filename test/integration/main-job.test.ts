@@ -1,6 +1,7 @@
 /** The main job as a newcomer runs it: REMOTE and LOCAL, to the end, with nothing left behind. */
 import assert from 'node:assert/strict';
-import { spawnSync } from 'node:child_process';
+import { spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
 import { existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
@@ -30,9 +31,14 @@ for (const args of [[], ['--local']]) {
   });
 }
 
-test('--dir keeps the files, and refuses a folder that has some', () => {
+test('--dir keeps the files, though whoever reads goes away, and refuses a folder that has some', async () => {
   const kept = join(folder, 'kept');
-  assert.equal(demo('--once', '--local', '--dir', kept).status, 0);
+  const env = { ...process.env, TMPDIR: folder };
+  const child = spawn(process.execPath, [main, '--once', '--local', '--dir', kept], { env });
+  child.stdout.once('data', () => child.stdout.destroy());
+  const errors = child.stderr.toArray();
+  const [code] = (await once(child, 'exit')) as [number | null];
+  assert.equal(code, 0, String(Buffer.concat(await errors)));
   assert.ok(existsSync(join(kept, 'predictions.tsv')));
   const again = demo('--once', '--dir', kept);
   assert.equal(again.status, 1);

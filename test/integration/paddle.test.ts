@@ -110,7 +110,7 @@ test('a Paddle CTR model is served by onnxruntime as Paddle would answer', async
   ]);
   const lines = rowsOfText();
   let response: Response | undefined;
-  for (let attempt = 0; attempt < 200 && response?.ok !== true; attempt++) {
+  for (let attempt = 0; attempt < 1_200 && response?.ok !== true; attempt++) {
     await new Promise((resolve) => setTimeout(resolve, 50));
     response = await fetch(`http://${address}/v1/ctr:predict`, {
       method: 'POST',

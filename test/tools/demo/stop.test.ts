@@ -36,12 +36,11 @@ async function interrupted(
 
 const cases: readonly (readonly [string, string, readonly NodeJS.Signals[]])[] = [
   ['while versions are built', '[2/8]', ['SIGINT']],
-  ['while the agent starts', '[4/8]', ['SIGTERM']],
+  ['while the agent starts', '[4/8]', ['SIGTERM', 'SIGINT']],
   ['under traffic', '[7/8]', ['SIGINT']],
-  ['under traffic, twice', '[7/8]', ['SIGINT', 'SIGTERM']],
 ];
 for (const [name, step, signals] of cases) {
-  test(`${signals.join(', ')} ${name}`, { timeout: 60_000 }, async () => {
+  test(`${signals.join(', ')} ${name}`, async () => {
     const { code, stdout, stderr } = await interrupted(step, signals);
     assert.equal(code, 1, stdout + stderr);
     assert.match(stderr, /^npm start --: stopped before the report\n$/);
@@ -49,7 +48,7 @@ for (const [name, step, signals] of cases) {
   });
 }
 
-test('when the process that started it is gone, it stops', { timeout: 60_000 }, async () => {
+test('when the process that started it is gone, it stops', async () => {
   const env = { ...process.env, TMPDIR: folder };
   // A parent as npm's: it starts the demo and dies of a SIGTERM without handing it on.
   const start = `require('node:child_process').spawn(process.execPath, [${JSON.stringify(main)}, '--once'], { stdio: 'inherit' });`;
@@ -66,18 +65,5 @@ test('when the process that started it is gone, it stops', { timeout: 60_000 }, 
   // Closed when the demo too has closed its ends of the pipes.
   await once(parent, 'close');
   assert.equal(stderr, 'npm start --: stopped before the report\n');
-  assert.deepEqual(readdirSync(folder), []);
-});
-
-test('a reader that goes away is no reason to stop half-way', { timeout: 60_000 }, async () => {
-  const env = { ...process.env, TMPDIR: folder };
-  const child = spawn(process.execPath, [main, '--once', '--local'], { env });
-  child.stdout.once('data', () => child.stdout.destroy());
-  let stderr = '';
-  child.stderr.setEncoding('utf8').on('data', (text: string) => {
-    stderr += text;
-  });
-  const [code] = (await once(child, 'exit')) as [number | null];
-  assert.equal(code, 0, stderr);
   assert.deepEqual(readdirSync(folder), []);
 });

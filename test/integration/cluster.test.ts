@@ -1,21 +1,68 @@
-/** Kill -9 of a shard server during traffic, and its return. */
+/**
+ * One cluster of real processes: versions switch under traffic without a failed request or an answer that mixes two of
+ * them; then shard servers are killed with kill -9, and return.
+ */
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import type { Server } from '../../tools/demo/processes.ts';
+import { Traffic } from '../../tools/demo/traffic.ts';
 import { type Answer, Cluster, eventually } from './cluster.ts';
 
 const SHARD_NUM = 4;
 let cluster: Cluster;
+/** Of version 1. */
 let servers: Server[];
+let serving: Server;
 
 before(async () => {
   cluster = await Cluster.create();
   await cluster.publish('1', SHARD_NUM, 0);
-  await cluster.agent('activate', '--version', '1', '--reason', 'test');
+  await cluster.publish('2', SHARD_NUM, 2);
+  await cluster.publish('3', 3, 3);
+  await cluster.agent('activate', '--version', '1', '--reason', 'first');
   servers = await cluster.startShards(SHARD_NUM);
+  await cluster.startShards(3);
   await cluster.startAgent();
+  serving = await cluster.startServing('--store', 'remote', '--fleet', cluster.path('fleet.json'));
 });
 after(() => cluster.destroy());
+
+async function underTraffic(work: (traffic: Traffic) => Promise<void>): Promise<void> {
+  const rows = cluster.lines.join('\n');
+  const traffic = new Traffic(cluster.endpoint, rows, cluster.reference);
+  traffic.start();
+  await traffic.untilAnswered('1', 20);
+  await work(traffic);
+  const report = await traffic.stop();
+  assert.equal(report.failed, 0);
+  assert.equal(report.mixed, 0);
+  assert.ok(report.requests > 100);
+}
+
+test('version 2 goes out and back', async () => {
+  await underTraffic(async (traffic) => {
+    await cluster.agent('activate', '--version', '2', '--reason', 'retrained');
+    await traffic.untilAnswered('2', 50);
+    await cluster.agent('rollback', '--reason', 'enough');
+    await traffic.untilAnswered('1', 50);
+  });
+});
+
+test('a version with another number of shards goes out and back', async () => {
+  await underTraffic(async (traffic) => {
+    await cluster.agent('activate', '--version', '3', '--reason', 'resharded');
+    await traffic.untilAnswered('3', 50);
+    await cluster.agent('rollback', '--reason', 'enough');
+    await traffic.untilAnswered('1', 50);
+  });
+});
+
+test('a quarantined version is not activated again', async () => {
+  await assert.rejects(
+    cluster.agent('activate', '--version', '2', '--reason', 'again'),
+    /quarantin/,
+  );
+});
 
 async function kill(shard: number): Promise<void> {
   const { process } = servers[shard] as Server;
@@ -42,12 +89,6 @@ function assertRight(answer: Answer, from: number): void {
 }
 
 test('policy fail: a dead shard is an error that says so, and its return makes traffic whole', async () => {
-  const serving = await cluster.startServing(
-    '--store',
-    'remote',
-    '--fleet',
-    cluster.path('fleet.json'),
-  );
   assertRight(await cluster.predict(0, 32), 0);
   for (const shard of [1, 3]) {
     await kill(shard);
