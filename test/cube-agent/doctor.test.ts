@@ -14,10 +14,10 @@ import { layerPath, manifestPath, versionFilePath } from '../../lib/repository/l
 import { openRepository } from '../../lib/repository/repository.ts';
 import { makeKeyPair, SigningKey, TrustedKeys } from '../../lib/repository/signatures.ts';
 import type { ControlStatus } from '../../proto/control.ts';
+import { freePort } from '../platform/free-port.ts';
 import { atEnd, layerOf } from '../repository/fixtures.ts';
 import { ControlServer } from './control-server.ts';
 import { by, type Host, makeHost, publish, start } from './host.ts';
-import { freePort } from './place.ts';
 import { agent, until } from './processes.ts';
 
 /** Version 1, which the channel points to, and 2; no servers. */

@@ -6,9 +6,9 @@ import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { ControlClient } from '../../cube-agent/fleet/control-client.ts';
+import { freePort } from '../platform/free-port.ts';
 import { atEnd } from '../repository/fixtures.ts';
 import { allAt, by, makeHost, publish, start } from './host.ts';
-import { freePort } from './place.ts';
 import { agent, until } from './processes.ts';
 
 const TOKEN = 'a token of some length';

@@ -1,6 +1,5 @@
 /** A repository and a host's data folder, and versions that cube-builder made: what real servers can load. */
 import assert from 'node:assert/strict';
-import { createServer } from 'node:net';
 import { join } from 'node:path';
 import type { TestContext } from 'node:test';
 import { temporaryFolder } from '../repository/fixtures.ts';
@@ -38,15 +37,4 @@ export async function build(
     ...['--shard-num', String(shardNum), '--cur-version', version],
   );
   assert.equal(code, 0, stderr);
-}
-
-/** A port that nobody listens on now. */
-export function freePort(): Promise<number> {
-  return new Promise((resolve) => {
-    const server = createServer();
-    server.listen(0, '127.0.0.1', () => {
-      const address = server.address();
-      server.close(() => resolve(typeof address === 'object' ? (address?.port ?? 0) : 0));
-    });
-  });
 }

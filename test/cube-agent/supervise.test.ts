@@ -4,7 +4,8 @@ import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { openRepository } from '../../lib/repository/repository.ts';
-import { build, freePort, makePlace, type Place } from './place.ts';
+import { freePort } from '../platform/free-port.ts';
+import { build, makePlace, type Place } from './place.ts';
 import { Running, until } from './processes.ts';
 
 const by = { by: 'test', reason: 'test' };
@@ -15,7 +16,8 @@ interface Supervised {
 }
 
 async function configure(place: Place, more: readonly string[] = []): Promise<Supervised> {
-  const [listen, first, second] = await Promise.all([freePort(), freePort(), freePort()]);
+  const listen = await freePort(3);
+  const [first, second] = [listen + 1, listen + 2];
   const config = join(place.folder, 'agent.yaml');
   const lines = [
     'repository: repository',

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { connect, createServer } from 'node:net';
 import { after, test } from 'node:test';
+import { freePort } from '../platform/free-port.ts';
 import { DataFolder } from './data-folder.ts';
 import { control, killServers, ServerProcess } from './server-process.ts';
 
@@ -35,23 +36,6 @@ function shardAt(supervisor: ServerProcess, address: string, otherThan = 0): Pro
   });
 }
 
-function canListen(port: number): Promise<boolean> {
-  return new Promise((resolve) => {
-    const server = createServer();
-    server.on('error', () => resolve(false));
-    server.listen(port, host, () => server.close(() => resolve(true)));
-  });
-}
-
-/** The first of three free ports, below those that the system gives away itself. */
-async function freePort(): Promise<number> {
-  for (;;) {
-    const port = 20_000 + Math.floor(Math.random() * 9000);
-    const free = await Promise.all([port, port + 1, port + 2].map(canListen));
-    if (free.every((one) => one)) return port;
-  }
-}
-
 function isAlive(pid: number): boolean {
   try {
     process.kill(pid, 0);
@@ -62,7 +46,7 @@ function isAlive(pid: number): boolean {
 }
 
 test('a process for each shard, restarted when killed, drained and stopped together', async () => {
-  const port = await freePort();
+  const port = await freePort(3, host);
   const run = ['--shard', '1-2,0', ...flags, '--port', String(port)];
   const supervisor = new ServerProcess(run);
   await supervisor.logged(/all shards listening/);
@@ -124,7 +108,7 @@ test('a signal to all processes at once, as a terminal sends it, stops them grac
 
 test('a shard that cannot start ends all of them, exit 1', async () => {
   const blocker = createServer();
-  const port = await freePort();
+  const port = await freePort(3, host);
   await new Promise<void>((resolve) => blocker.listen(port + 1, host, resolve));
   const supervisor = new ServerProcess(['--shard', '0-1', ...flags, '--port', String(port)]);
   const { pid } = await shardAt(supervisor, `${host}:${port}`);

@@ -3,8 +3,8 @@ import assert from 'node:assert/strict';
 import { existsSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
+import { freePort } from '../../platform/free-port.ts';
 import { allAt, by, makeHost, publish, start } from '../host.ts';
-import { freePort } from '../place.ts';
 import { until } from '../processes.ts';
 
 interface Reply {

@@ -4,8 +4,8 @@ import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { isUnderWay, mayFollow, type RolloutState } from '../../../lib/core/rollout.ts';
+import { freePort } from '../../platform/free-port.ts';
 import { allAt, by, publish } from '../host.ts';
-import { freePort } from '../place.ts';
 import { agent, Running, until } from '../processes.ts';
 import { makeFleet, type RolloutFleet, statesOf } from './fleet.ts';
 

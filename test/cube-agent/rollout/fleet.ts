@@ -1,12 +1,13 @@
 /** A small fleet for rollouts: stand-in servers, one real agent for them, fleet.json, and the commands on it. */
+
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { TestContext } from 'node:test';
 import { formatFleet } from '../../../lib/core/fleet.ts';
 import type { RolloutState } from '../../../lib/core/rollout.ts';
+import { freePort } from '../../platform/free-port.ts';
 import { startServers } from '../control-server.ts';
 import { type Host, makeHost, start } from '../host.ts';
-import { freePort } from '../place.ts';
 import { agent, agentWithFault, type Finished, type Running, until } from '../processes.ts';
 
 export interface RolloutFleet extends Host {

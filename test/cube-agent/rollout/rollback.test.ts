@@ -5,8 +5,9 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 import { formatFleet } from '../../../lib/core/fleet.ts';
 import { openRepository } from '../../../lib/repository/repository.ts';
+import { freePort } from '../../platform/free-port.ts';
 import { by } from '../host.ts';
-import { build, freePort, makePlace, type Place } from '../place.ts';
+import { build, makePlace, type Place } from '../place.ts';
 import { agent, Running, until } from '../processes.ts';
 
 const SHARDS = 4;
@@ -21,7 +22,8 @@ interface HostView {
 
 /** One host with all servers, which its agent starts. */
 async function writeHost(place: Place): Promise<{ config: string; fleet: string; listen: string }> {
-  const ports = await Promise.all(Array.from({ length: 2 * SHARDS + 1 }, freePort));
+  const first = await freePort(2 * SHARDS + 1);
+  const ports = Array.from({ length: 2 * SHARDS + 1 }, (_, i) => first + i);
   const listen = `127.0.0.1:${ports.pop()}`;
   const config = join(place.folder, 'agent.yaml');
   writeFileSync(

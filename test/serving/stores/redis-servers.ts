@@ -2,11 +2,11 @@
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdir, mkdtemp, rm } from 'node:fs/promises';
-import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { createClient } from 'redis';
+import { freePort } from '../../platform/free-port.ts';
 
 const SLOTS = 16_384;
 
@@ -15,17 +15,6 @@ export const redisMissing: string | undefined =
   spawnSync('redis-server', ['--version']).status === 0
     ? undefined
     : 'redis-server is not on the PATH';
-
-async function freePort(): Promise<number> {
-  const probe = createServer();
-  probe.listen(0, '127.0.0.1');
-  await once(probe, 'listening');
-  const { port } = probe.address() as { port: number };
-  probe.close();
-  await once(probe, 'close');
-  // A Cluster's nodes talk on port + 10,000.
-  return port > 55_000 ? freePort() : port;
-}
 
 async function command(port: number, args: string[], password?: string): Promise<unknown> {
   const client = createClient({
@@ -63,7 +52,8 @@ export class RedisServers {
   /** Three nodes without replicas; a node that is down leaves the others answering. */
   static async cluster(): Promise<RedisServers> {
     const folder = await mkdtemp(join(tmpdir(), 'hypercube-redis-'));
-    const ports = [await freePort(), await freePort(), await freePort()];
+    const first = await freePort(3);
+    const ports = [first, first + 1, first + 2];
     const flags = ['--cluster-enabled', 'yes', '--cluster-require-full-coverage', 'no'];
     const servers = new RedisServers(folder, ports, [...flags, '--cluster-node-timeout', '1000']);
     await Promise.all(ports.map((_, node) => servers.start(node)));
