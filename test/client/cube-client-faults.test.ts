@@ -172,10 +172,10 @@ test('the deadline ends a lookup; the time left travels with each request', asyn
   const client = fleet.client();
   await lookUp(client, version);
   fleet.shard(2, 0)[0]!.behave = () => 'stay silent';
-  const { reason } = await lookUp(client, version, { down: [0], timeoutMs: 60 });
+  const { reason } = await lookUp(client, version, { down: [0], timeoutMs: 1_000 });
   assert.match(reason!, /shard 0 of 2: .*DEADLINE_EXCEEDED/);
   const sent = fleet.servers.flatMap(({ timeoutsMs }) => timeoutsMs.slice(-1));
-  assert.ok(sent.every((timeoutMs) => timeoutMs > 0 && timeoutMs <= 60));
+  assert.ok(sent.every((timeoutMs) => timeoutMs > 0 && timeoutMs <= 1_000));
   await lookUp(client, version, { down: [0, 1], timeoutMs: 0 });
 });
 

@@ -92,7 +92,7 @@ function writeFleet({ folder }: Place, ...maps: (readonly Shard[])[]): string {
 async function steer(place: Place, fleet: string, ...args: string[]): Promise<string> {
   const { code, stdout, stderr } = await agent(
     ...[...args, '--repository', place.repository, '--bundle', 'ctr', '--reason', 'test'],
-    ...['--fleet', fleet, '--wait', '--timeout-ms', '15000'],
+    ...['--fleet', fleet, '--wait', '--timeout-ms', '60000'],
   );
   assert.equal(code, 0, stderr);
   return stdout;
@@ -191,7 +191,10 @@ test('a layer damaged at the source: the old version goes on, and --wait says wh
     stderr,
     /2 of 2 servers are not at version 2 of ctr after 1000 ms:\n {2}shard 0\/2 at .* has 1 active/,
   );
-  assert.match(await statusOf(place, fleet), /fetch 2 t\/.* CORRUPT .*SHA-256/);
+  await until('the reason is in the status', async () => {
+    const status = await statusOf(place, fleet);
+    return /fetch 2 t\/.* CORRUPT .*SHA-256/.test(status) || status;
+  });
   assert.equal(await shards[1]?.active(), '1');
   writeFileSync(path, whole);
   await until('at 2', async () => (await shards[1]?.active()) === '2');

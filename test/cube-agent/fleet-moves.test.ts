@@ -40,7 +40,7 @@ test('replicas are added, drained and removed, and two shards become three, whil
   const two = new DeltaSource(place.folder, 2);
   await two.publish(1, 1);
   const fleet = join(place.folder, 'fleet.json');
-  const of = ['--fleet', fleet, '--bundle', 'ctr', '--timeout-ms', '20000'];
+  const of = ['--fleet', fleet, '--bundle', 'ctr', '--timeout-ms', '60000'];
   const withRepository = [...of, '--repository', place.repository];
   const run = async (command: string, ...args: string[]): Promise<string> => {
     const { code, stdout, stderr } = await agent('fleet', command, ...args);

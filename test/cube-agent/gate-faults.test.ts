@@ -2,7 +2,14 @@
 import assert from 'node:assert/strict';
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { appendFileSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import {
+  appendFileSync,
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  writeFileSync,
+} from 'node:fs';
 import { join } from 'node:path';
 import { it, type TestContext } from 'node:test';
 import { ServingProcess } from '../serving/serving-process.ts';
@@ -56,7 +63,8 @@ function lives(pid: number): boolean {
   }
 }
 
-const skip = process.platform === 'linux' ? false : 'needs /proc';
+const children = `/proc/${process.pid}/task/${process.pid}/children`;
+const skip = existsSync(children) ? false : `needs ${children}`;
 
 it('a serving process that dies ends the gate with 3, the other one with it, and nothing stored', {
   skip,

@@ -1,15 +1,9 @@
 /** Peers that are many, idle or slow, around a server that must go on answering. */
 import assert from 'node:assert/strict';
 import { connect, type Socket } from 'node:net';
-import { setTimeout as sleep } from 'node:timers/promises';
-import { RawConnection, requestFrame, startEcho } from './one-port.ts';
+import { RawConnection, requestFrame, startEcho, until } from './one-port.ts';
 
 const NO_BYTES = new Uint8Array(0);
-
-export async function until(condition: () => boolean): Promise<void> {
-  for (let i = 0; i < 6000 && !condition(); i++) await sleep(10);
-  assert.ok(condition(), 'did not happen within a minute');
-}
 
 /** A connection that sends this and then takes so many bytes every so often. */
 export function reader(

@@ -4,16 +4,11 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { CubeError } from '../../lib/core/errors.ts';
 import type { DeferredResponse } from '../../lib/rpc/deferred-response.ts';
 import type { RpcHandler } from '../../lib/rpc/rpc-routes.ts';
-import { type EchoServer, RawConnection, requestFrame, startEcho } from './one-port.ts';
+import { type EchoServer, RawConnection, requestFrame, startEcho, until } from './one-port.ts';
 
 const bytes = (text: string): Uint8Array => Buffer.from(text, 'latin1');
 const servers: EchoServer[] = [];
 after(() => Promise.all(servers.map(({ server }) => server.stop())));
-
-async function until(condition: () => boolean): Promise<void> {
-  for (let i = 0; i < 500 && !condition(); i++) await sleep(10);
-  assert.ok(condition(), 'did not happen within five seconds');
-}
 
 interface Later extends EchoServer {
   /** Calls whose answers are ours to give, by the text they sent. */

@@ -3,7 +3,7 @@ import { connect, type Socket } from 'node:net';
 import { after, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { CubeError } from '../../lib/core/errors.ts';
-import { type EchoServer, RawConnection, requestFrame, startEcho } from './one-port.ts';
+import { type EchoServer, RawConnection, requestFrame, startEcho, until } from './one-port.ts';
 
 const servers: EchoServer[] = [];
 const sockets: Socket[] = [];
@@ -16,14 +16,6 @@ async function start(...options: Parameters<typeof startEcho>): Promise<EchoServ
   const server = await startEcho(...options);
   servers.push(server);
   return server;
-}
-
-async function until(condition: () => boolean | Promise<boolean>): Promise<void> {
-  for (let i = 0; i < 500; i++) {
-    if (await condition()) return;
-    await sleep(10);
-  }
-  assert.fail('did not happen within five seconds');
 }
 
 /** A connection that sends this text and reads nothing. */

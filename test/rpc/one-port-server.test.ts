@@ -4,7 +4,7 @@ import { after, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { CubeError } from '../../lib/core/errors.ts';
 import type { RpcHandler } from '../../lib/rpc/rpc-routes.ts';
-import { type EchoServer, RawConnection, requestFrame, startEcho } from './one-port.ts';
+import { type EchoServer, RawConnection, requestFrame, startEcho, until } from './one-port.ts';
 
 const bytes = (text: string): Uint8Array => Buffer.from(text, 'latin1');
 const servers: EchoServer[] = [];
@@ -14,11 +14,6 @@ async function start(...options: Parameters<typeof startEcho>): Promise<EchoServ
   const server = await startEcho(...options);
   servers.push(server);
   return server;
-}
-
-async function until(condition: () => boolean): Promise<void> {
-  for (let i = 0; i < 500 && !condition(); i++) await sleep(10);
-  assert.ok(condition(), 'did not happen within five seconds');
 }
 
 test('pipelined calls of one write are answered in one stream', async () => {
@@ -175,7 +170,7 @@ test('a connection that says nothing, or only half a magic, is closed', async ()
 });
 
 test('an idle connection is closed, one in use is not', async () => {
-  const { port } = await start({ idleMs: 400 });
+  const { port } = await start({ idleMs: 1000 });
   const idle = new RawConnection(port);
   const used = new RawConnection(port);
   idle.send(requestFrame(1, bytes('once')));
@@ -308,21 +303,21 @@ test('unfinished frames of all connections together are bounded', async () => {
 });
 
 test('stopping: no new connection, what is in flight is answered, then all ends', async () => {
-  const { server, port, address } = await startEcho();
+  const { server, http, port, address, release } = await startEcho();
   const connection = new RawConnection(port);
   connection.send(requestFrame(1, bytes('before')));
   await connection.receive(1);
-  const slow = fetch(`http://${address}/slow`);
-  await until(() => server.connections === 2);
-  await sleep(50);
+  const held = fetch(`http://${address}/held`);
+  await until(() => http.inFlight === 1);
   connection.send(requestFrame(2, bytes('in flight')));
   const stopped = server.stop();
   assert.equal((await connection.receive(2))[1]?.payload, 'in flight');
   await assert.rejects(fetch(`http://${address}/hello`));
-  await sleep(150);
+  await until(() => server.host.stopping);
   connection.send(requestFrame(3, bytes('late')));
   assert.equal((await connection.receive(3))[2]?.errorCode, 2003);
-  assert.equal(await (await slow).text(), 'slow');
+  release();
+  assert.equal(await (await held).text(), 'held');
   await stopped;
   await connection.closed;
   await until(() => server.connections === 0);
@@ -341,12 +336,16 @@ test('a port in use is one clear error', async () => {
 });
 
 test('HTTP bodies and requests in flight are bounded', async () => {
-  const { address } = await start({ httpBodyBytes: 1000, httpInFlight: 2 });
+  const { address, http, release } = await start({ httpBodyBytes: 1000, httpInFlight: 2 });
   const body = 'x'.repeat(1001);
   const refused = await fetch(`http://${address}/echo`, { method: 'POST', body });
   assert.equal(refused.status, 413);
   assert.equal(((await refused.json()) as { code: string }).code, 'TOO_LARGE');
-  const all = await Promise.all([1, 2, 3, 4].map(() => fetch(`http://${address}/slow`)));
-  assert.deepEqual(all.map(({ status }) => status).sort(), [200, 200, 429, 429]);
+  const ask = (): Promise<number> => fetch(`http://${address}/held`).then(({ status }) => status);
+  const held = [ask(), ask()];
+  await until(() => http.inFlight === 2);
+  assert.deepEqual(await Promise.all([ask(), ask()]), [429, 429]);
+  release();
+  assert.deepEqual(await Promise.all(held), [200, 200]);
   assert.equal((await fetch(`http://${address}/hello`)).status, 200);
 });

@@ -1,4 +1,5 @@
-/** What the network tests share: a server with an echo method, and a raw connection to it. */
+/** What the network tests share: a server with an echo method, a raw connection to it, and patience. */
+import assert from 'node:assert/strict';
 import { connect, type Socket } from 'node:net';
 import { Readable } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -11,6 +12,17 @@ import { type RpcHandler, RpcRoutes } from '../../lib/rpc/rpc-routes.ts';
 import { correlationOf, FrameDecoder } from '../../proto/baidu-std.ts';
 import { OutputBuffer } from '../../proto/output-buffer.ts';
 import { RequestTarget } from '../../proto/request-target.ts';
+
+const PATIENCE_MS = 60_000;
+
+/** Waits until it is so; a minute is far longer than anything takes on a machine that does other work as well. */
+export async function until(condition: () => boolean | Promise<boolean>): Promise<void> {
+  const endMs = performance.now() + PATIENCE_MS;
+  while (!(await condition())) {
+    assert.ok(performance.now() < endMs, 'did not happen within a minute');
+    await sleep(10);
+  }
+}
 
 /** Answers with the request's payload and attachment. */
 const echo: RpcHandler = (frame, response) => {
@@ -34,6 +46,8 @@ export interface EchoServer {
   readonly grpc: GrpcFront | undefined;
   readonly address: string;
   readonly port: number;
+  /** Answers all requests of /held that have come. */
+  release(): void;
 }
 
 export async function startEcho(
@@ -59,6 +73,11 @@ export async function startEcho(
     await new Promise((resolve) => setTimeout(resolve, 300));
     return 'slow';
   });
+  let held: (() => void)[] = [];
+  http.app.get('/held', async () => {
+    await new Promise<void>((resolve) => held.push(resolve));
+    return 'held';
+  });
   const routes = new RpcRoutes();
   routes.add('test.Echo', 'echo', echo);
   for (const [method, handler] of Object.entries(handlers))
@@ -75,6 +94,10 @@ export async function startEcho(
     grpc,
     address,
     port: Number(address.slice(address.lastIndexOf(':') + 1)),
+    release: () => {
+      for (const answer of held) answer();
+      held = [];
+    },
   };
 }
 

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
 import type { RpcHandler } from '../../lib/rpc/rpc-routes.ts';
-import { crowd, reader, until } from './crowd.ts';
-import { type EchoServer, requestFrame, startEcho } from './one-port.ts';
+import { crowd, reader } from './crowd.ts';
+import { type EchoServer, requestFrame, startEcho, until } from './one-port.ts';
 
 const servers: EchoServer[] = [];
 after(() => Promise.all(servers.map(({ server }) => server.stop())));
@@ -33,8 +33,8 @@ test('a peer that takes a byte now and then is closed, over either protocol', as
 });
 
 test('a peer that takes enough, though slowly, gets all of it', async () => {
-  const { port, server } = await start({ slowReaderMs: 300, slowReaderBytes: 1 << 20 });
-  const socket = reader(port, hugeCall, { bytes: 1 << 20, everyMs: 40 });
+  const { port, server } = await start({ slowReaderMs: 1_000, slowReaderBytes: 1 << 20 });
+  const socket = reader(port, hugeCall, { bytes: 1 << 20, everyMs: 50 });
   await until(() => server.unsentBytes > 0);
   await until(() => server.unsentBytes === 0);
   assert.equal(server.slowReaders, 0);

@@ -16,6 +16,8 @@ import { ToyBundle, toyRows } from './toy-bundle.ts';
 import { startLocal } from './toy-service.ts';
 
 const LANES = 6;
+/** However slow the machine: fewer would show nothing. */
+const LANE_REQUESTS_MIN = 20;
 const TOLERANCE = 1e-5;
 /** UNKNOWN, INTERNAL, DATA_LOSS. */
 const GRPC_FAULTS = [2, 13, 15];
@@ -62,7 +64,7 @@ async function sendBytes({ serving, random }: Attack): Promise<void> {
 
 async function attack(lane: Attack, untilMs: number): Promise<number> {
   let count = 0;
-  for (; performance.now() < untilMs; count++) {
+  for (; performance.now() < untilMs || count < LANE_REQUESTS_MIN; count++) {
     const kind = lane.random.below(5);
     if (kind < 2) await sendHttp(lane);
     else if (kind < 4) await sendGrpc(lane);

@@ -1,8 +1,8 @@
 /** What every gRPC tool asks first: who is healthy, by service and by model, and what may be called. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { until } from '../rpc/crowd.ts';
 import { healthOf, reflect } from '../rpc/grpc-client.ts';
+import { until } from '../rpc/one-port.ts';
 import { BUNDLE, ToyBundle } from './toy-bundle.ts';
 import { startLocal } from './toy-service.ts';
 

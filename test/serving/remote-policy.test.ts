@@ -67,7 +67,7 @@ async function startBefore(
   return { serving, ways };
 }
 
-/** Answers to requests after one way to each shard fell silent. */
+/** Answers to six requests, or to the first refused, after one way to each shard fell silent. */
 async function askSilent(t: TestContext, flags: readonly string[]): Promise<readonly Answer[]> {
   const { serving, ways } = await startBefore(t, flags);
   const traffic = new Traffic(serving, [toy], 2);
@@ -76,15 +76,17 @@ async function askSilent(t: TestContext, flags: readonly string[]): Promise<read
   assert.deepEqual(traffic.refused, []);
   for (const way of ways) way.silent = true;
   const answers: Answer[] = [];
-  for (let i = 0; i < 6; i++) answers.push(await serving.postTsv(toTsv(toyRows(30, i + 1))));
+  while (answers.length < 6 && (answers.at(-1)?.status ?? 200) === 200) {
+    answers.push(await serving.postTsv(toTsv(toyRows(30, answers.length + 1))));
+  }
   return answers;
 }
 
 test('a cube.conf is served from as it is; a way that falls silent costs who waits for it', async (t) => {
-  const answers = await askSilent(t, ['--timeout-ms', '500']);
-  const refused = answers.filter(({ status }) => status !== 200);
-  assert.ok(refused.length > 0);
-  for (const { body } of refused) assert.match(body.code, /DEADLINE_EXCEEDED|UNAVAILABLE/);
+  const answers = await askSilent(t, ['--timeout-ms', '2000']);
+  const { status, body } = answers.at(-1)!;
+  assert.notEqual(status, 200);
+  assert.match(body.code, /DEADLINE_EXCEEDED|UNAVAILABLE/);
 });
 
 test('with a backup request the other way answers', async (t) => {

@@ -25,7 +25,7 @@ const reporter = process.stdout.isTTY ? 'spec' : 'tap';
 const args = [
   '--test',
   `--test-concurrency=${soak ? 1 : 2}`,
-  '--test-timeout=300000',
+  '--test-timeout=900000',
   `--test-reporter=${reporter}`,
 ];
 const result = spawnSync(process.execPath, [...args, ...files], { cwd: root, stdio: 'inherit' });

@@ -102,7 +102,7 @@ it('takes higher priorities first, and the same in their order', async (t) => {
 });
 
 it('starves nobody: a low priority is answered while higher ones never cease', async (t) => {
-  const batching = { maxBatch: 4, preferredSizes: [], queueTimeoutMs: 400 };
+  const batching = { maxBatch: 4, preferredSizes: [], queueTimeoutMs: 1_000 };
   const bench = await EngineBench.inMemory(t, { batching });
   const until = { done: false };
   const lane = async (seed: number): Promise<void> => {

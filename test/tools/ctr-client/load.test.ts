@@ -97,7 +97,7 @@ it('sends batches in turn, each once, or again and again until the time is over'
   sent.length = 0;
   await new LoadGenerator({ concurrency: 2, durationMs: 200 }, 3, work, signal).run();
   assert.ok(sent.length > 3);
-  assert.deepEqual(sent.slice(0, 7), [0, 1, 2, 0, 1, 2, 0]);
+  assert.ok(sent.every((batch, i) => batch === i % 3));
 });
 
 async function interruption(t: TestContext, service: Service): Promise<void> {

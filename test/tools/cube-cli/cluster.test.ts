@@ -126,7 +126,7 @@ test('keys of a dead shard are unavailable, with the reason, and the exit code i
     [...version, ...byServers, ...users],
     byConf,
   ]) {
-    const found = await seek(1, ...where, '--timeout-ms', '1500');
+    const found = await seek(1, ...where, '--timeout-ms', '60000');
     assert.deepEqual(brief(found), ['hit 0', 'unavailable 1', 'unavailable 1'], where.join(' '));
     assert.deepEqual(found[0]!['row'], ROWS.get(EVEN));
     assert.equal(found[1]!['row'], undefined);
