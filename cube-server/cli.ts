@@ -16,13 +16,14 @@ import { makeFolder } from '../lib/platform/files.ts';
 import { ownerLeft, reportListening } from '../lib/platform/kept-process.ts';
 import { runService } from '../lib/platform/lifecycle.ts';
 import { createLogger, LOG_LEVELS, type Logger } from '../lib/platform/logs.ts';
+import { addTlsOptions, type TlsFlags, tlsFilesOf } from '../lib/rpc/credential-options.ts';
 import { DEFAULT_LOAD_BYTES_PER_SECOND } from '../lib/store/resident-store.ts';
 import { collectLimits, limitsHelp } from './limit-option.ts';
 import type { CubeServer } from './server.ts';
 import { parseShards } from './shard-option.ts';
 import { checkPorts, supervise } from './supervisor.ts';
 
-interface Flags {
+interface Flags extends TlsFlags {
   readonly shard: readonly number[];
   readonly shardNum: number;
   readonly port: number;
@@ -71,11 +72,7 @@ function createProgram(): Command {
       'a port of their own for control calls and metrics; the data port then refuses them',
       port,
     );
-  return addServingOptions(program)
-    .option(
-      '--control-token-file <file>',
-      'control calls need "Authorization: Bearer" with its content, reread when it changes; without it only this host may make them',
-    )
+  return addControlOptions(addServingOptions(program))
     .option<Partial<ServerLimits>>(
       '--limit <name=value>',
       'another limit, once for each (below)',
@@ -89,6 +86,15 @@ function createProgram(): Command {
     )
     .addHelpText('after', limitsHelp())
     .addHelpText('after', EXAMPLES);
+}
+
+/** Without any only this host may make control calls. */
+function addControlOptions(program: Command): Command {
+  const command = program.option(
+    '--control-token-file <file>',
+    'control calls need "Authorization: Bearer" with its content, or a certificate; reread when it changes',
+  );
+  return addTlsOptions(command, 'whoever shows a certificate of theirs may make control calls');
 }
 
 function addServingOptions(program: Command): Command {
@@ -181,6 +187,7 @@ async function serve(flags: Flags): Promise<void> {
     cubeTable: flags.cubeTable,
     cubeFolder: flags.cubeData,
     controlTokenFile: flags.controlTokenFile,
+    tls: tlsFilesOf(flags),
     limits,
     logger,
   });

@@ -21,7 +21,7 @@ export function addCmdCall(routes: RpcRoutes, answer: Answer): void {
     if (attachmentEnd - attachmentStart > BODY_CHARS_MAX) {
       throw new CubeError('TOO_LARGE', `a command has at most ${BODY_CHARS_MAX} bytes`);
     }
-    const { peerAddress = '', authentication } = response.caller;
+    const { peerAddress = '', authentication, certificate } = response.caller;
     const call: HttpCall = {
       method: 'POST',
       url: `/ControlService/${METHOD}`,
@@ -32,6 +32,7 @@ export function addCmdCall(routes: RpcRoutes, answer: Answer): void {
       },
       body: Uint8Array.prototype.slice.call(bytes, attachmentStart, attachmentEnd),
       remoteAddress: peerAddress,
+      certificate,
     };
     const deferred = response.defer();
     void answerCommand(answer, call, deferred);

@@ -37,6 +37,7 @@ export function addControlCalls(
         },
         body: isStatus ? undefined : jsonOf(method.requestDeserialize, request),
         remoteAddress: call.peer.replace(/:\d+$/, ''),
+        certificate: call.certificate,
       });
       return method.responseSerialize(fieldsOf(result));
     });

@@ -3,6 +3,7 @@ import type { FastifyInstance, FastifyRequest } from 'fastify';
 import { CubeError } from '../lib/core/errors.ts';
 import { JsonReader } from '../lib/core/json.ts';
 import type { ControlAccess } from '../lib/rpc/control-access.ts';
+import { callerOf } from '../lib/rpc/control-caller.ts';
 import {
   CONTROL_ACTIVATE,
   CONTROL_DRAIN,
@@ -32,7 +33,8 @@ export interface ControlRoutesOptions {
 
 export function addControlRoutes(app: FastifyInstance, options: ControlRoutesOptions): void {
   const { control, cmd, access } = options;
-  const onRequest = async (request: FastifyRequest): Promise<void> => checkAccess(access, request);
+  const onRequest = async (request: FastifyRequest): Promise<void> =>
+    access.check(callerOf(request));
   const guarded = { onRequest };
   app.post(CONTROL_LOAD, guarded, async (request) =>
     control.load(readLoadRequest(readBody(request))),
@@ -74,11 +76,6 @@ export function refuseControlRoutes(app: FastifyInstance): void {
   for (const path of ['/hypercube.ControlService/*', '/metrics', ...CMD_PATHS]) {
     app.all(path, refuse);
   }
-}
-
-function checkAccess(access: ControlAccess, { headers, socket }: FastifyRequest): void {
-  const { host, origin, authorization } = headers;
-  access.check({ remoteAddress: socket.remoteAddress, host, origin, authorization });
 }
 
 /** The content type is required: a web page cannot send it to this host without being asked first. */

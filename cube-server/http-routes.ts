@@ -4,6 +4,7 @@ import { CubeError, type ErrorCode } from '../lib/core/errors.ts';
 import { JsonReader } from '../lib/core/json.ts';
 import { ERROR_TEXT_CHARS_MAX } from '../lib/core/limits.ts';
 import type { MetricsRegistry } from '../lib/platform/metrics.ts';
+import { innerHeaders } from '../lib/rpc/control-caller.ts';
 import { formatEndpoint } from '../lib/rpc/endpoint.ts';
 import { ERROR_CODE_HEADER, toCubeError } from '../lib/rpc/http-front.ts';
 import { DICT_METHOD, DICT_SERVICE } from '../proto/dict.ts';
@@ -62,7 +63,8 @@ export function addMetricsRoute(
 
 /** Answers a request that came in on another thread. */
 export async function answerCall(app: FastifyInstance, call: HttpCall): Promise<HttpResult> {
-  const { method, url, headers, body, remoteAddress } = call;
+  const { method, url, body, remoteAddress, certificate } = call;
+  const headers = innerHeaders(call.headers, certificate);
   const response = await app.inject({
     ...{ method: method as 'GET', url, headers, remoteAddress },
     ...(body === undefined ? {} : { payload: Buffer.from(body) }),

@@ -241,9 +241,10 @@ function addConnectionMetrics(metrics: MetricsRegistry, server: OnePortServer): 
     help: 'Connections that were closed, by reason.',
     labels: ['reason'],
     collect: (set) => {
-      const { connectionsRefused, http2Refused, slowReaders, host } = server;
+      const { connectionsRefused, http2Refused, tlsRefused, slowReaders, host } = server;
       set({ reason: 'limit' }, connectionsRefused);
       set({ reason: 'http2' }, http2Refused);
+      set({ reason: 'tls' }, tlsRefused);
       set({ reason: 'malformed' }, host.brokenConnections);
       set({ reason: 'slow_reader' }, slowReaders);
     },

@@ -9,6 +9,7 @@ import { GrpcFront } from '../lib/rpc/grpc-front.ts';
 import { HttpFront } from '../lib/rpc/http-front.ts';
 import { OnePortServer } from '../lib/rpc/one-port-server.ts';
 import { RpcRoutes } from '../lib/rpc/rpc-routes.ts';
+import { type TlsFiles, TlsIdentity } from '../lib/rpc/tls-identity.ts';
 import { ResidentStore } from '../lib/store/resident-store.ts';
 import { CmdService } from './cmd-service.ts';
 import { addCmdCall } from './control-baidu.ts';
@@ -45,6 +46,8 @@ export interface CubeServerOptions {
   readonly cubeFolder?: string | undefined;
   /** Undefined: control calls only from this host. */
   readonly controlTokenFile: string | undefined;
+  /** Whose certificates, too, allow control calls; absent: TLS is not spoken. */
+  readonly tls?: TlsFiles | undefined;
   readonly limits: ServerLimits;
   readonly logger: Logger;
 }
@@ -69,6 +72,7 @@ export class CubeServer implements Stoppable {
   readonly #versions: VersionControl;
   readonly #control: ControlService;
   readonly #access: ControlAccess;
+  readonly #tls: TlsIdentity | undefined;
   readonly #cubeDirectories: CubeDirectories | undefined;
   readonly #data: DataPort;
   #threads: ServingThreadPool | undefined;
@@ -92,10 +96,22 @@ export class CubeServer implements Stoppable {
     });
     const ready = (): boolean => this.#notReady() === undefined;
     this.#control = new ControlService({ versions: this.#versions, logger, ready });
-    this.#access = new ControlAccess(options.controlTokenFile, logger);
+    const { controlTokenFile: tokenFile, tls } = options;
+    this.#access = new ControlAccess({
+      ...{ tokenFile, certificates: tls !== undefined, logger },
+      flags: '--control-token-file or --tls-ca',
+    });
+    this.#tls = tls && new TlsIdentity(tls, logger);
     this.#cubeDirectories = this.#openCubeFolder();
     const limits = limitsOfThread(options.limits, threads);
-    this.#data = new DataPort({ held: this.#held, limits, cubeTable, ready, logger });
+    this.#data = new DataPort({
+      held: this.#held,
+      tls: this.#tls,
+      limits,
+      cubeTable,
+      ready,
+      logger,
+    });
   }
 
   /** @returns the address, which is also logged. @throws CubeError IO when a port is taken; call `stop` then, too */
@@ -113,7 +129,9 @@ export class CubeServer implements Stoppable {
       const answer = (call: HttpCall): Promise<HttpResult> => answerCall(admin.app, call);
       addControlCalls(grpc, answer);
       addCmdCall(routes, answer);
-      this.#admin = new OnePortServer({ routes, http: admin, grpc, limits, logger });
+      this.#admin = new OnePortServer({
+        ...{ routes, http: admin, grpc, tls: this.#tls, limits, logger },
+      });
       const adminAddress = await this.#admin.listen(host, adminPort);
       logger.info({ adminAddress }, 'admin port');
     }
@@ -157,12 +175,12 @@ export class CubeServer implements Stoppable {
   }
 
   async #startThreads(host: string, port: number): Promise<void> {
-    const { limits, cubeTable, shardIndex, shardNum, threads = 1, logger } = this.#options;
+    const { limits, tls, cubeTable, shardIndex, shardNum, threads = 1, logger } = this.#options;
     const { app } = this.#data.http;
     this.#threads = new ServingThreadPool({
       count: threads - 1,
       each: {
-        ...{ shardIndex, shardNum, host, port, cubeTable },
+        ...{ shardIndex, shardNum, host, port, cubeTable, tls },
         ...{ limits: limitsOfThread(limits, threads), logLevel: logger.level },
       },
       ...{ store: this.#store, held: this.#held, logger },

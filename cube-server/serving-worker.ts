@@ -4,6 +4,7 @@ import { CubeError } from '../lib/core/errors.ts';
 import { systemClock } from '../lib/platform/clock.ts';
 import { createLogger, type LOG_LEVELS } from '../lib/platform/logs.ts';
 import { MetricsRegistry } from '../lib/platform/metrics.ts';
+import { TlsIdentity } from '../lib/rpc/tls-identity.ts';
 import { DiskIo } from '../lib/store/disk-io.ts';
 import { type AttachedVersion, attachShared } from '../lib/store/shared-version.ts';
 import { DataPort } from './data-port.ts';
@@ -25,7 +26,8 @@ if (port === null) throw new Error('serving-worker.ts runs as a worker thread');
 const logger = createLogger('cube-server', logLevel as (typeof LOG_LEVELS)[number]);
 const held = new HeldVersions({ shardIndex, shardNum, clock: systemClock });
 const ready = (): boolean => held.ready && !held.draining;
-const data = new DataPort({ held, limits, cubeTable, ready, logger });
+const tls = options.tls && new TlsIdentity(options.tls);
+const data = new DataPort({ held, tls, limits, cubeTable, ready, logger });
 const disk = new DiskIo((error) => logger.error({ reason: error.message }, 'damaged rows on disk'));
 const attached = new Map<string, AttachedVersion>();
 /** bundle/version → lookups already told. */

@@ -4,6 +4,8 @@
  * answer itself (control, metrics, health) it hands to the main thread.
  */
 import type { ServerLimits } from '../lib/core/limits.ts';
+import type { ClientCertificate } from '../lib/rpc/control-caller.ts';
+import type { TlsFiles } from '../lib/rpc/tls-identity.ts';
 import type { SharedVersion } from '../lib/store/shared-version.ts';
 import type { VersionRequest } from '../proto/control.ts';
 import type { CubeTable } from './dict-service.ts';
@@ -16,6 +18,8 @@ export interface ThreadOptions {
   readonly host: string;
   readonly port: number;
   readonly cubeTable: CubeTable | undefined;
+  /** Absent: TLS is not spoken. */
+  readonly tls: TlsFiles | undefined;
   readonly limits: ServerLimits;
   readonly logLevel: string;
 }
@@ -43,6 +47,7 @@ export interface HttpCall {
   readonly headers: Record<string, string | string[] | undefined>;
   readonly body: Uint8Array | undefined;
   readonly remoteAddress: string;
+  readonly certificate: ClientCertificate | undefined;
 }
 
 export interface HttpResult {

@@ -45,7 +45,7 @@ export async function startServing({ config, logger }: ServingOptions): Promise<
     ...{ models: models.registry, predictor: models.predictor, admission, metrics, logger },
     timeoutMs: config.timeoutMs,
     clock: systemClock,
-    access: new ControlAccess(config.controlTokenFile, logger),
+    access: new ControlAccess({ tokenFile: config.controlTokenFile, logger }),
     onAnswered: ({ bundle, rows }) => models.recorders.offer(bundle, rows),
   };
   const port = openPort(context, config.services);

@@ -1,4 +1,5 @@
 /** `activate`, `stage`, `rollback` and `history`: entries of a channel's log. Agents see them and act. */
+
 import { CubeError } from '../../lib/core/errors.ts';
 import { shardNumOf } from '../../lib/core/manifest.ts';
 import { CANDIDATE_CHANNEL } from '../../lib/core/rollout.ts';
@@ -6,6 +7,11 @@ import { type Command, integerBetween, nameOption } from '../../lib/platform/cli
 import { systemClock } from '../../lib/platform/clock.ts';
 import { print, table } from '../../lib/platform/text-table.ts';
 import type { ChannelEntry, Repository } from '../../lib/repository/repository.ts';
+import {
+  agentCredentials,
+  type CallerFlags,
+  serverCredentials,
+} from '../../lib/rpc/credential-options.ts';
 import { pokeAgents } from '../fleet/agent-client.ts';
 import { agentsOf, serversOf, waitForVersion } from '../fleet/fleet-view.ts';
 import { openWithKeys } from './keys.ts';
@@ -18,18 +24,15 @@ import {
   type BundleOptions,
   type DeedOptions,
   readFleet,
-  readToken,
   requireReason,
   said,
   type TargetOptions,
 } from './options.ts';
 
-interface WaitOptions {
+interface WaitOptions extends CallerFlags {
   readonly fleet?: string;
   readonly wait?: boolean;
   readonly timeoutMs: number;
-  readonly controlTokenFile?: string;
-  readonly agentTokenFile?: string;
 }
 
 type MoveOptions = DeedOptions & WaitOptions;
@@ -145,7 +148,7 @@ async function finish(
 ): Promise<void> {
   const { bundle, wait, fleet, json, dryRun = false } = options;
   if (fleet !== undefined && !dryRun) {
-    await pokeAgents(agentsOf(readFleet(fleet), bundle), readToken(options.agentTokenFile));
+    await pokeAgents(agentsOf(readFleet(fleet), bundle), agentCredentials(options));
   }
   if (!json) print(said(text, options));
   let waited: Waited | undefined;
@@ -169,11 +172,11 @@ async function waitFor(
   version: string,
   wish: MoveOptions & BundleOptions & { fleet: string; until: Move['until'] },
 ): Promise<Waited> {
-  const { bundle, fleet, until, timeoutMs, controlTokenFile } = wish;
+  const { bundle, fleet, until, timeoutMs } = wish;
   const manifest = await repository.manifest(bundle, version);
   const places = serversOf(readFleet(fleet), bundle, shardNumOf(manifest));
-  const token = readToken(controlTokenFile);
-  const order = { manifest, until, timeoutMs, token };
+  const credentials = serverCredentials(wish);
+  const order = { manifest, until, timeoutMs, credentials };
   return { servers: places.length, tookMs: await waitForVersion(places, order, systemClock) };
 }
 

@@ -3,6 +3,7 @@ import type { Command } from '../../lib/platform/cli.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
 import { runService, type Stoppable } from '../../lib/platform/lifecycle.ts';
 import { createLogger, type Logger } from '../../lib/platform/logs.ts';
+import type { EndpointFiles } from '../fleet/endpoint-access.ts';
 import { BundleController } from '../rollout/bundle-controller.ts';
 import { Controller } from '../rollout/controller.ts';
 import type { ControllerEndpoint } from '../rollout/controller-endpoint.ts';
@@ -29,11 +30,11 @@ export function addControllerCommand(program: Command): void {
 /** What listens is loaded by those who listen. */
 async function endpointOf(
   controller: Controller,
-  tokenFile: string | undefined,
+  config: EndpointFiles,
   logger: Logger,
 ): Promise<ControllerEndpoint> {
   const { ControllerEndpoint } = await import('../rollout/controller-endpoint.ts');
-  return new ControllerEndpoint(controller, tokenFile, logger);
+  return new ControllerEndpoint(controller, config, logger);
 }
 
 async function runController({ config: path, by }: { config: string; by: string }): Promise<void> {
@@ -50,8 +51,7 @@ async function runController({ config: path, by }: { config: string; by: string 
     return new BundleController({ ...parts, bundle: name, holder: by });
   });
   const controller = new Controller(bundles, { clock: systemClock, pollMs, stopping });
-  const endpoint =
-    listen === undefined ? undefined : await endpointOf(controller, config.tokenFile, logger);
+  const endpoint = listen === undefined ? undefined : await endpointOf(controller, config, logger);
   const start = async (): Promise<Stoppable> => {
     if (listen !== undefined) await endpoint?.listen(listen);
     controller.start();

@@ -1,17 +1,19 @@
 /** `cube-agent deploy-cube`: a version onto C++ cube-servers, verified by asking them. */
+
 import { join } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
 import { shardNumOf } from '../../lib/core/manifest.ts';
 import { type Command, integerBetween, nameOption } from '../../lib/platform/cli.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
 import { print } from '../../lib/platform/text-table.ts';
+import { type CallerFlags, serverCredentials } from '../../lib/rpc/credential-options.ts';
 import { parseEndpoint } from '../../lib/rpc/endpoint.ts';
 import type { CubeTarget } from '../cube/cube-deploy.ts';
 import { type CubeInstance, readTransferConf, type TransferConf } from '../cube/transfer-conf.ts';
 import { addTrustedKeysOption, openWithKeys } from './keys.ts';
-import { addTokenOption, collectEndpoints, readToken } from './options.ts';
+import { addTokenOption, collectEndpoints } from './options.ts';
 
-interface DeployOptions {
+interface DeployOptions extends CallerFlags {
   readonly config: string;
   readonly repository: string;
   readonly version: string;
@@ -23,7 +25,6 @@ interface DeployOptions {
   readonly loadTimeoutMs: number;
   readonly dryRun?: boolean;
   readonly trustedKeys?: string;
-  readonly controlTokenFile?: string;
 }
 
 const EXAMPLES = `
@@ -104,12 +105,12 @@ function chosen(
 async function targetOf(
   { server, shard, deployPath }: CubeInstance,
   { shardNum }: TransferConf,
-  { controlTokenFile }: DeployOptions,
+  options: DeployOptions,
 ): Promise<CubeTarget> {
   const { CubeServerClient } = await import('../cube/cube-server-client.ts');
-  const token = readToken(controlTokenFile);
+  const credentials = serverCredentials(options);
   const client = new CubeServerClient({
-    ...{ address: server, shard, shardNum, token },
+    ...{ address: server, shard, shardNum, credentials },
     clock: systemClock,
   });
   return { client, shard, dataFolder: join(deployPath, 'data') };

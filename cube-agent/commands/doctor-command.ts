@@ -1,7 +1,13 @@
 /** `cube-agent doctor`: finds what is wrong with a bundle, and says what to do about it. */
+
 import { type Command, EXIT_FAILED, integerBetween } from '../../lib/platform/cli.ts';
 import { startProgress } from '../../lib/platform/progress.ts';
 import { print, table } from '../../lib/platform/text-table.ts';
+import {
+  agentCredentials,
+  type CallerFlags,
+  serverCredentials,
+} from '../../lib/rpc/credential-options.ts';
 import { examine } from '../doctor/doctor.ts';
 import type { Finding } from '../doctor/findings.ts';
 import { openWithKeys } from './keys.ts';
@@ -11,18 +17,15 @@ import {
   addTokenOption,
   collectEndpoints,
   readFleet,
-  readToken,
   type TargetOptions,
 } from './options.ts';
 
-interface DoctorOptions extends TargetOptions {
+interface DoctorOptions extends TargetOptions, CallerFlags {
   readonly fleet?: string;
   readonly serving?: readonly string[];
   readonly deep?: boolean;
   readonly maxAgeMinutes?: number;
   readonly json?: boolean;
-  readonly controlTokenFile?: string;
-  readonly agentTokenFile?: string;
 }
 
 const EXAMPLES = `
@@ -52,7 +55,7 @@ export function addDoctorCommand(program: Command): void {
 
 async function doctor(options: DoctorOptions): Promise<void> {
   const { repository, bundle, channel, fleet, serving = [], deep = false } = options;
-  const { maxAgeMinutes, controlTokenFile, agentTokenFile } = options;
+  const { maxAgeMinutes } = options;
   const progress = deep ? startProgress(`reading ${bundle}`, 0, 'bytes') : undefined;
   let readBytes = 0;
   const findings = await examine({
@@ -62,8 +65,8 @@ async function doctor(options: DoctorOptions): Promise<void> {
     staleMs: maxAgeMinutes === undefined ? undefined : maxAgeMinutes * 60_000,
     fleet: fleet === undefined ? undefined : { path: fleet, read: () => readFleet(fleet) },
     servings: serving,
-    controlToken: readToken(controlTokenFile),
-    agentToken: readToken(agentTokenFile),
+    toServers: serverCredentials(options),
+    toAgents: agentCredentials(options),
     onBytes: (bytes) => {
       readBytes += bytes;
       progress?.update(readBytes);

@@ -1,7 +1,9 @@
 /** The commands of `cube-agent fleet` that change the file: replicas come and go, and so does a number of shards. */
+
 import { type Command, integerBetween, nameOption } from '../../lib/platform/cli.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
 import { print } from '../../lib/platform/text-table.ts';
+import { type CallerFlags, serverCredentials } from '../../lib/rpc/credential-options.ts';
 import type { ReplicaEntry } from '../fleet/fleet-document.ts';
 import {
   addReplica,
@@ -18,18 +20,16 @@ import {
   collectEndpoints,
   defaultAuthor,
   parseEndpoint,
-  readToken,
   requireReason,
   said,
 } from './options.ts';
 
-interface MoveOptions {
+interface MoveOptions extends CallerFlags {
   readonly fleet: string;
   readonly bundle: string;
   readonly timeoutMs: number;
   readonly dryRun?: boolean;
   readonly json?: boolean;
-  readonly controlTokenFile?: string;
 }
 
 interface ReplicaOptions extends MoveOptions {
@@ -180,16 +180,17 @@ function addIdleOption(command: Command): Command {
 }
 
 async function run(
-  { fleet: path, bundle, timeoutMs, dryRun = false, json, controlTokenFile }: MoveOptions,
+  options: MoveOptions,
   move: (context: MoveContext) => Promise<void>,
 ): Promise<void> {
+  const { fleet: path, bundle, timeoutMs, dryRun = false, json } = options;
   const did: string[] = [];
   const say = (text: string): void => {
     did.push(text);
     if (!json) print(said(text, { dryRun }));
   };
-  const token = readToken(controlTokenFile);
-  await move({ path, bundle, token, timeoutMs, clock: systemClock, dryRun, say });
+  const credentials = serverCredentials(options);
+  await move({ path, bundle, credentials, timeoutMs, clock: systemClock, dryRun, say });
   if (json) print(JSON.stringify({ bundle, dryRun, did }));
 }
 

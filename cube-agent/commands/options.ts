@@ -9,11 +9,11 @@ import {
   optionWithEnv,
 } from '../../lib/platform/cli.ts';
 import { readText } from '../../lib/platform/files.ts';
+import { addCallerTlsOptions } from '../../lib/rpc/credential-options.ts';
 import { addSigningKeyOption, addTrustedKeysOption, type KeyOptions } from './keys.ts';
 
 const ENDPOINT = /^(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):(\d{1,5})$/;
 const FLEET_BYTES_MAX = 64 << 20;
-const TOKEN_BYTES_MAX = 4096;
 
 export interface BundleOptions extends KeyOptions {
   readonly bundle: string;
@@ -79,11 +79,13 @@ export function collectEndpoints(text: string, before: readonly string[] = []): 
 
 /** For the commands that talk to servers. */
 export function addTokenOption(command: Command): Command {
-  return command.addOption(
-    optionWithEnv(
-      '--control-token-file <file>',
-      'the token of the servers, where they ask for one',
-      'CUBE_CONTROL_TOKEN_FILE',
+  return addCallerTlsOptions(
+    command.addOption(
+      optionWithEnv(
+        '--control-token-file <file>',
+        'the token of the servers, where they ask for one',
+        'CUBE_CONTROL_TOKEN_FILE',
+      ),
     ),
   );
 }
@@ -97,10 +99,6 @@ export function addAgentTokenOption(command: Command): Command {
       'CUBE_AGENT_TOKEN_FILE',
     ),
   );
-}
-
-export function readToken(path: string | undefined): string | undefined {
-  return path === undefined ? undefined : readText(path, TOKEN_BYTES_MAX).trim();
 }
 
 export function readFleet(path: string): Fleet {

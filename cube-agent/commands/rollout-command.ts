@@ -1,4 +1,5 @@
 /** `cube-agent rollout`: what a controller does, for one version and from a terminal. */
+
 import { CubeError } from '../../lib/core/errors.ts';
 import {
   type Command,
@@ -9,6 +10,7 @@ import {
 import { systemClock } from '../../lib/platform/clock.ts';
 import { createLogger } from '../../lib/platform/logs.ts';
 import { LiveText, print } from '../../lib/platform/text-table.ts';
+import type { CallerFlags } from '../../lib/rpc/credential-options.ts';
 import { isPause } from '../rollout/next-step.ts';
 import {
   type BundleRollouts,
@@ -21,6 +23,7 @@ import { type Progress, RolloutDriver } from '../rollout/rollout-driver.ts';
 import { rolloutStatus, statusLine, statusTable, whyOf } from '../rollout/rollout-status.ts';
 import { addSigningKeyOption, openWithKeys } from './keys.ts';
 import {
+  addAgentTokenOption,
   addTargetOptions,
   addTokenOption,
   collectEndpoints,
@@ -34,7 +37,7 @@ const DAY_MS = 86_400_000;
 /** Stopped before the end: somebody may go on. */
 const EXIT_UNFINISHED = 3;
 
-interface RolloutOptions extends TargetOptions {
+interface RolloutOptions extends TargetOptions, CallerFlags {
   readonly version: string;
   readonly fleet: string;
   readonly config?: string;
@@ -53,8 +56,6 @@ interface RolloutOptions extends TargetOptions {
   readonly wait?: boolean;
   readonly dryRun?: boolean;
   readonly json?: boolean;
-  readonly controlTokenFile?: string;
-  readonly agentTokenFile?: string;
 }
 
 const EXAMPLES = `
@@ -71,7 +72,9 @@ Examples:
 export function addRolloutCommand(program: Command): void {
   const { watchMs, stagingMs } = POLICY_DEFAULTS;
   const millis = integerBetween(0, 30 * DAY_MS);
-  addSigningKeyOption(addTokenOption(addTargetOptions(program.command('rollout'))))
+  addSigningKeyOption(
+    addAgentTokenOption(addTokenOption(addTargetOptions(program.command('rollout')))),
+  )
     .description('stage a version on the fleet, run the gate, point the channels, watch')
     .requiredOption('--version <name>', 'the version', nameOption('version'))
     .requiredOption('--fleet <file>', 'fleet.json: who is to hold it')
@@ -84,7 +87,6 @@ export function addRolloutCommand(program: Command): void {
     .option('--serving <host:port>', 'whose metrics are watched; once for each', collectEndpoints)
     .option('--watch-ms <n>', 'after activation: roll back by itself', millis, watchMs)
     .option('--staging-ms <n>', 'how long staging may take', millis, stagingMs)
-    .option('--agent-token-file <file>', 'the token of the agents that the fleet names')
     .option('--reason <text>', 'of --abort: why', 'aborted')
     .option('--by <who>', 'who; kept in the history', defaultAuthor())
     .option(
@@ -167,21 +169,13 @@ async function begin(
 }
 
 function openDriver(options: RolloutOptions, stopping: AbortSignal): RolloutDriver {
-  const {
-    bundle,
-    version,
-    fleet: fleetFile,
-    by: holder,
-    controlTokenFile,
-    agentTokenFile,
-  } = options;
+  const { bundle, version, fleet: fleetFile, by: holder } = options;
   const logger = createLogger('cube-agent rollout', 'warn');
   const repository = openWithKeys(options);
   const place = { repository: options.repository, trustedKeys: options.trustedKeys };
-  const tokens = { controlTokenFile, agentTokenFile };
   const rollouts = rolloutsOf(options);
   const fleet = openLiveFleet(
-    { repository, place, fleetFile, ...tokens, holder, stopping, logger },
+    { ...options, repository, place, fleetFile, holder, stopping, logger },
     rollouts,
   );
   const { policy } = rollouts;

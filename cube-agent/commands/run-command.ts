@@ -5,6 +5,8 @@ import { systemClock } from '../../lib/platform/clock.ts';
 import { makeFolder } from '../../lib/platform/files.ts';
 import { runService, type Stoppable } from '../../lib/platform/lifecycle.ts';
 import { createLogger, type Logger } from '../../lib/platform/logs.ts';
+import { type CallerFlags, serverCredentials } from '../../lib/rpc/credential-options.ts';
+import type { EndpointFiles } from '../fleet/endpoint-access.ts';
 import { Agent } from '../host/agent.ts';
 import {
   type AgentConfig,
@@ -15,12 +17,12 @@ import {
 import { HostData } from '../host/host-data.ts';
 import type { HostEndpoint } from '../host/host-endpoint.ts';
 import { addTrustedKeysOption, openWithKeys } from './keys.ts';
-import { addTokenOption, collectEndpoints, readToken } from './options.ts';
+import { addTokenOption, collectEndpoints } from './options.ts';
 
 /** Above what a server of ours allows itself. */
 const STOP_GRACE_MS = 35_000;
 
-interface RunOptions {
+interface RunOptions extends CallerFlags {
   readonly config?: string;
   readonly repository?: string;
   readonly trustedKeys?: string;
@@ -37,7 +39,6 @@ interface RunOptions {
   readonly keepFree?: number;
   readonly keepVersions?: number;
   readonly keepBytes?: number;
-  readonly controlTokenFile?: string;
 }
 
 export function addRunCommand(program: Command): void {
@@ -55,7 +56,10 @@ export function addRunCommand(program: Command): void {
       collectEndpoints,
     )
     .option('--listen <host:port>', 'answer status, poke and metrics there', collectEndpoints)
-    .option('--token-file <file>', 'what callers of --listen need; without it only this host');
+    .option(
+      '--token-file <file>',
+      'what callers of --listen need, or a certificate; without both only this host',
+    );
   addFetchOptions(addTrustedKeysOption(addTokenOption(command)))
     .addHelpText('after', EXAMPLES)
     .action((options: RunOptions) => runAgent(configOf(options)));
@@ -124,6 +128,8 @@ function configOfFlags(flags: RunOptions): AgentConfig {
     controlTokenFile: flags.controlTokenFile,
     listen: flags.listen?.at(-1),
     tokenFile: flags.tokenFile,
+    ...{ tlsCert: flags.tlsCert, tlsKey: flags.tlsKey, tlsCa: flags.tlsCa },
+    tlsServerName: flags.tlsServerName,
     pollMs: flags.pollMs ?? BOUNDS.pollMs.default,
     retireGraceMs: flags.retireGraceMs ?? BOUNDS.retireGraceMs.default,
     parallel: flags.parallel ?? BOUNDS.parallel.default,
@@ -139,11 +145,11 @@ function configOfFlags(flags: RunOptions): AgentConfig {
 /** What listens is loaded by those who listen. */
 async function endpointOf(
   agent: Agent,
-  tokenFile: string | undefined,
+  config: EndpointFiles,
   logger: Logger,
 ): Promise<HostEndpoint> {
   const { HostEndpoint } = await import('../host/host-endpoint.ts');
-  return new HostEndpoint(agent, tokenFile, logger);
+  return new HostEndpoint(agent, config, logger);
 }
 
 async function runAgent(config: AgentConfig): Promise<void> {
@@ -154,13 +160,12 @@ async function runAgent(config: AgentConfig): Promise<void> {
   const agent = new Agent({
     config,
     openRepository: () => openWithKeys(config),
-    controlToken: readToken(config.controlTokenFile),
+    credentials: serverCredentials(config),
     clock: systemClock,
     logger,
   });
   const { listen } = config;
-  const endpoint =
-    listen === undefined ? undefined : await endpointOf(agent, config.tokenFile, logger);
+  const endpoint = listen === undefined ? undefined : await endpointOf(agent, config, logger);
   const stop = async (): Promise<void> => {
     await Promise.all([endpoint?.stop(), agent.stop()]);
   };

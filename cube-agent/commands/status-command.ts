@@ -1,7 +1,13 @@
 /** `cube-agent status`: what the channel wants, what each server has, and what goes wrong on this host. */
+
 import { CubeError } from '../../lib/core/errors.ts';
 import type { Command } from '../../lib/platform/cli.ts';
 import { bytesText, print, table } from '../../lib/platform/text-table.ts';
+import {
+  agentCredentials,
+  type CallerFlags,
+  serverCredentials,
+} from '../../lib/rpc/credential-options.ts';
 import { askAgent, type HostProblem, type HostReport } from '../fleet/agent-client.ts';
 import {
   agentsOf,
@@ -18,17 +24,14 @@ import {
   addTokenOption,
   collectEndpoints,
   readFleet,
-  readToken,
   type TargetOptions,
 } from './options.ts';
 
-interface StatusOptions extends TargetOptions {
+interface StatusOptions extends TargetOptions, CallerFlags {
   readonly fleet?: string;
   readonly server?: readonly string[];
   readonly dataDir?: string;
   readonly json?: boolean;
-  readonly controlTokenFile?: string;
-  readonly agentTokenFile?: string;
 }
 
 interface Status {
@@ -93,16 +96,17 @@ async function readStatus(options: StatusOptions): Promise<Status> {
     pinned: pointer?.pinned ?? false,
     versions,
     quarantined: [...quarantined],
-    servers: await askServers(placesOf(options), bundle, readToken(options.controlTokenFile)),
+    servers: await askServers(placesOf(options), bundle, serverCredentials(options)),
     hosts,
     problems: [...notedProblems(options), ...hosts.flatMap(({ problems }) => problems)],
   };
 }
 
-async function askHosts({ bundle, fleet, agentTokenFile }: StatusOptions): Promise<HostReport[]> {
-  const token = readToken(agentTokenFile);
+async function askHosts(options: StatusOptions): Promise<HostReport[]> {
+  const { bundle, fleet } = options;
+  const credentials = agentCredentials(options);
   const agents = fleet === undefined ? [] : agentsOf(readFleet(fleet), bundle);
-  return Promise.all(agents.map((agent) => askAgent(agent, bundle, token)));
+  return Promise.all(agents.map((agent) => askAgent(agent, bundle, credentials)));
 }
 
 /** What this host's agent has written down, also while it does not run. */

@@ -9,7 +9,8 @@ import { CubeError } from '../../lib/core/errors.ts';
 import type { Fleet } from '../../lib/core/fleet.ts';
 import { keyToBigint } from '../../lib/core/keys.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
-import { callText, type TextAnswer } from '../fleet/json-call.ts';
+import type { Credentials } from '../../lib/rpc/credentials.ts';
+import { callText, type TextAnswer } from '../../lib/rpc/json-call.ts';
 import type { SeekSample } from './seek-sample.ts';
 
 const CMD_PATH = '/ControlService/cmd';
@@ -25,8 +26,8 @@ export interface CubeServerOptions {
   readonly address: string;
   readonly shard: number;
   readonly shardNum: number;
-  /** Of servers of ours that ask for one. */
-  readonly token: string | undefined;
+  /** For servers of ours that ask for some. */
+  readonly credentials: Credentials;
   readonly clock: Clock;
 }
 
@@ -80,8 +81,8 @@ export class CubeServerClient {
   async command(body: object, timeoutMs: number = COMMAND_TIMEOUT_MS): Promise<void> {
     const { status, headers } = await this.#cmd(body, timeoutMs);
     if (status === 200) return;
-    const told = headers.get('x-hypercube-error');
-    const reason = told === null ? 'its log says why' : decoded(told);
+    const told = headers['x-hypercube-error'];
+    const reason = told === undefined ? 'its log says why' : decoded(String(told));
     const what = JSON.stringify(body);
     throw new CubeError(
       'CONFLICT',
@@ -133,8 +134,8 @@ export class CubeServerClient {
   }
 
   #cmd(body: object, timeoutMs: number): Promise<TextAnswer> {
-    const { address, token } = this.#options;
-    const peer = { address, token, name: 'cube-server' };
+    const { address, credentials } = this.#options;
+    const peer = { address, credentials, name: 'cube-server' };
     return callText(peer, CMD_PATH, { body, timeoutMs });
   }
 }

@@ -2,6 +2,7 @@
 import { CubeError } from '../../lib/core/errors.ts';
 import type { Fleet } from '../../lib/core/fleet.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
+import type { Credentials } from '../../lib/rpc/credentials.ts';
 import { ControlClient } from '../fleet/control-client.ts';
 import { agentsOf, type ServerPlace, serversOf } from '../fleet/fleet-view.ts';
 import { type Finding, type Patient, type Report, sortFindings } from './findings.ts';
@@ -18,8 +19,9 @@ export interface DoctorWish {
   /** Where the fleet lies, and how to read it; undefined: no servers are looked at. */
   readonly fleet: { readonly path: string; readonly read: () => Fleet } | undefined;
   readonly servings: readonly string[];
-  readonly controlToken: string | undefined;
-  readonly agentToken: string | undefined;
+  /** For servers, and for agents. */
+  readonly toServers: Credentials;
+  readonly toAgents: Credentials;
   readonly onBytes: (bytes: number) => void;
 }
 
@@ -33,12 +35,15 @@ export async function examine(wish: DoctorWish): Promise<Finding[]> {
   if (fleet !== undefined && wish.fleet !== undefined) {
     const fleetFile = wish.fleet.path;
     checkFleet(fleet, { patient, fleetFile, manifest }, report);
-    const servers = await ask(serversOf(fleet, patient.bundle), wish.controlToken);
+    const servers = await ask(serversOf(fleet, patient.bundle), wish.toServers);
     checkServers({ patient, fleetFile, servers, manifest }, report);
     const layers = manifest?.tables.flatMap(({ shards }) => shards.flat()) ?? [];
     const versionBytes = layers.reduce((sum, { bytes }) => sum + bytes, 0);
     const agents = agentsOf(fleet, patient.bundle);
-    await checkAgents({ patient, agents, token: wish.agentToken, staleMs, versionBytes }, report);
+    await checkAgents(
+      { patient, agents, credentials: wish.toAgents, staleMs, versionBytes },
+      report,
+    );
   }
   await checkServings({ patient, servings, version: state?.pointer?.version }, report);
   return sortFindings(findings);
@@ -60,11 +65,11 @@ function readFleet({ fleet }: DoctorWish, report: Report): Fleet | undefined {
   }
 }
 
-function ask(places: readonly ServerPlace[], token: string | undefined): Promise<SeenServer[]> {
+function ask(places: readonly ServerPlace[], credentials: Credentials): Promise<SeenServer[]> {
   return Promise.all(
     places.map(async (place) => {
       try {
-        return { place, status: await new ControlClient(place.address, token).status() };
+        return { place, status: await new ControlClient(place.address, credentials).status() };
       } catch (error) {
         return { place, error: CubeError.from(error) };
       }

@@ -3,8 +3,9 @@ import { CubeError } from '../../lib/core/errors.ts';
 import type { JsonReader } from '../../lib/core/json.ts';
 import { wallClockMs } from '../../lib/platform/clock.ts';
 import { bytesText } from '../../lib/platform/text-table.ts';
+import { type Credentials, NO_CREDENTIALS } from '../../lib/rpc/credentials.ts';
+import { callJson } from '../../lib/rpc/json-call.ts';
 import { AGENT_STATUS } from '../fleet/agent-client.ts';
-import { callJson } from '../fleet/json-call.ts';
 import type { Patient, Report } from './findings.ts';
 
 const TIMEOUT = { timeoutMs: 5_000 };
@@ -15,7 +16,7 @@ const SKEW_MAX_MS = 60_000;
 export interface AgentsWish {
   readonly patient: Patient;
   readonly agents: readonly string[];
-  readonly token: string | undefined;
+  readonly credentials: Credentials;
   /** Rows older than this are stale; undefined: never. */
   readonly staleMs: number | undefined;
   /** Of the version that the channel points to, all shards. */
@@ -25,7 +26,7 @@ export interface AgentsWish {
 export async function checkAgents(wish: AgentsWish, report: Report): Promise<void> {
   await Promise.all(
     wish.agents.map(async (address) => {
-      const peer = { address, token: wish.token, name: 'cube-agent' };
+      const peer = { address, credentials: wish.credentials, name: 'cube-agent' };
       const sentMs = wallClockMs();
       let status: JsonReader;
       try {
@@ -41,7 +42,7 @@ export async function checkAgents(wish: AgentsWish, report: Report): Promise<voi
           where: address,
           what: message,
           todo: denied
-            ? 'give it a token (token-file in its agent.yaml), and doctor the same by --agent-token-file'
+            ? 'give it a token (token-file in its agent.yaml) and doctor the same by --agent-token-file, or certificates to both (tls-cert, tls-key, tls-ca)'
             : 'start it again: systemctl restart cube-agent; its servers go on with what they have until then',
         });
       }
@@ -121,7 +122,7 @@ export interface ServingsWish {
 export async function checkServings(wish: ServingsWish, report: Report): Promise<void> {
   await Promise.all(
     wish.servings.map(async (address) => {
-      const peer = { address, token: undefined, name: 'serving' };
+      const peer = { address, credentials: NO_CREDENTIALS, name: 'serving' };
       try {
         const status = await callJson(peer, SERVING_STATUS, TIMEOUT);
         for (const model of status.field('models').items()) {

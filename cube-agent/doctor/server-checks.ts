@@ -90,7 +90,7 @@ function reportSilent(
     where: address,
     what: message,
     todo: denied
-      ? 'give it and its agent a token (cube-server --control-token-file), and doctor the same by --control-token-file'
+      ? 'give it and its agent a token (cube-server --control-token-file) and doctor the same by --control-token-file, or certificates to all (--tls-cert, --tls-key, --tls-ca)'
       : `start it again, or take it out: cube-agent fleet remove-replica --fleet ${fleetFile} --bundle ${patient.bundle} --data <its data endpoint>`,
   });
 }

@@ -1,7 +1,8 @@
 /** The calls to the agent of a host (docs/wire/README.md). */
 import { CubeError, type ErrorCode } from '../../lib/core/errors.ts';
 import type { JsonReader } from '../../lib/core/json.ts';
-import { callJson } from './json-call.ts';
+import type { Credentials } from '../../lib/rpc/credentials.ts';
+import { callJson } from '../../lib/rpc/json-call.ts';
 
 export const AGENT_STATUS = '/agent/v1/status';
 export const AGENT_POKE = '/agent/v1/poke';
@@ -44,9 +45,9 @@ interface HostChannel {
 export async function askAgent(
   address: string,
   bundle: string,
-  token: string | undefined,
+  credentials: Credentials,
 ): Promise<HostReport> {
-  const peer = { address, token, name: 'cube-agent' };
+  const peer = { address, credentials, name: 'cube-agent' };
   try {
     return readReport(address, bundle, await callJson(peer, AGENT_STATUS, TIMEOUT));
   } catch (error) {
@@ -61,9 +62,9 @@ export async function askAgent(
 export async function agentProblems(
   address: string,
   bundle: string,
-  token: string | undefined,
+  credentials: Credentials,
 ): Promise<HostProblem[]> {
-  return [...(await askAgent(address, bundle, token)).problems];
+  return [...(await askAgent(address, bundle, credentials)).problems];
 }
 
 function readReport(host: string, bundle: string, json: JsonReader): HostReport {
@@ -115,12 +116,12 @@ function readProblem(host: string, json: JsonReader): HostProblem {
 /** Tells agents to look now. Who does not answer looks by itself a little later. */
 export async function pokeAgents(
   addresses: readonly string[],
-  token: string | undefined,
+  credentials: Credentials,
 ): Promise<void> {
   const options = { body: {}, timeoutMs: POKE_TIMEOUT_MS };
   await Promise.allSettled(
     addresses.map((address) =>
-      callJson({ address, token, name: 'cube-agent' }, AGENT_POKE, options),
+      callJson({ address, credentials, name: 'cube-agent' }, AGENT_POKE, options),
     ),
   );
 }

@@ -1,5 +1,7 @@
 /** The control calls to one cube-server: JSON over HTTP, with a deadline (docs/wire/README.md). */
 import type { JsonReader } from '../../lib/core/json.ts';
+import { type Credentials, NO_CREDENTIALS } from '../../lib/rpc/credentials.ts';
+import { callJson } from '../../lib/rpc/json-call.ts';
 import {
   type ActivateAnswer,
   CONTROL_ACTIVATE,
@@ -17,7 +19,6 @@ import {
   type UnloadRequest,
   type VersionRequest,
 } from '../../proto/control.ts';
-import { callJson } from './json-call.ts';
 
 const STATUS_TIMEOUT_MS = 5_000;
 const CALL_TIMEOUT_MS = 30_000;
@@ -28,12 +29,12 @@ export class ControlClient {
   /** host:port */
   readonly address: string;
 
-  readonly #token: string | undefined;
+  readonly #credentials: Credentials;
 
-  /** @param token for servers that ask for one (cube-server --control-token-file) */
-  constructor(address: string, token?: string) {
+  /** @param credentials for servers that ask for some (cube-server --control-token-file, --tls-ca) */
+  constructor(address: string, credentials: Credentials = NO_CREDENTIALS) {
     this.address = address;
-    this.#token = token;
+    this.#credentials = credentials;
   }
 
   async status(signal?: AbortSignal): Promise<ControlStatus> {
@@ -69,7 +70,7 @@ export class ControlClient {
     timeoutMs: number,
     signal: AbortSignal | undefined,
   ): Promise<JsonReader> {
-    const peer = { address: this.address, token: this.#token, name: 'cube-server' };
+    const peer = { address: this.address, credentials: this.#credentials, name: 'cube-server' };
     return callJson(peer, path, { timeoutMs, signal, ...(body === undefined ? {} : { body }) });
   }
 }

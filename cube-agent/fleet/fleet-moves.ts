@@ -4,6 +4,7 @@
  */
 import { CubeError } from '../../lib/core/errors.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
+import type { Credentials } from '../../lib/rpc/credentials.ts';
 import type { ControlStatus } from '../../proto/control.ts';
 import { ControlClient } from './control-client.ts';
 import { FleetDocument, type ReplicaEntry } from './fleet-document.ts';
@@ -14,7 +15,7 @@ export interface MoveContext {
   /** fleet.json */
   readonly path: string;
   readonly bundle: string;
-  readonly token: string | undefined;
+  readonly credentials: Credentials;
   readonly timeoutMs: number;
   readonly clock: Clock;
   readonly dryRun: boolean;
@@ -78,22 +79,22 @@ export async function removeReplica(
 
 /** For a while, the fleet file stays as it is: the server refuses, clients turn to another replica. */
 export async function drainReplica(context: MoveContext, data: string): Promise<void> {
-  const { path, bundle, token, dryRun, say } = context;
+  const { path, bundle, credentials, dryRun, say } = context;
   const { replica } = FleetDocument.read(path).find(bundle, data);
   await requireCover(context, data);
   if (dryRun) {
     say(`${data} can drain: others hold what it has active`);
     return;
   }
-  await new ControlClient(replica.control, token).drain(true);
+  await new ControlClient(replica.control, credentials).drain(true);
   await waitIdle(context, [replica.control], 2 * ASK_AGAIN_MS);
   say(`${data} is drained: it answers no lookup until "fleet undrain" or a restart`);
 }
 
 export async function undrainReplica(context: MoveContext, data: string): Promise<void> {
-  const { path, bundle, token, dryRun, say } = context;
+  const { path, bundle, credentials, dryRun, say } = context;
   const { replica } = FleetDocument.read(path).find(bundle, data);
-  if (!dryRun) await new ControlClient(replica.control, token).drain(false);
+  if (!dryRun) await new ControlClient(replica.control, credentials).drain(false);
   say(`${data} answers lookups again`);
 }
 
@@ -191,8 +192,8 @@ async function waitUntil(
   }
 }
 
-export function statusOf({ token }: MoveContext, control: string): Promise<ControlStatus> {
-  return new ControlClient(control, token).status();
+export function statusOf({ credentials }: MoveContext, control: string): Promise<ControlStatus> {
+  return new ControlClient(control, credentials).status();
 }
 
 function versionsOf(status: ControlStatus, bundle: string): string[] {

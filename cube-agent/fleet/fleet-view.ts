@@ -4,6 +4,7 @@ import { type Fleet, shardMapOf } from '../../lib/core/fleet.ts';
 import type { Manifest } from '../../lib/core/manifest.ts';
 import { tablesDigest } from '../../lib/core/tables-digest.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
+import type { Credentials } from '../../lib/rpc/credentials.ts';
 import type { BundleStatus, ControlStatus } from '../../proto/control.ts';
 import { ControlClient } from './control-client.ts';
 
@@ -56,13 +57,13 @@ export function agentsOf(fleet: Fleet, bundle: string): string[] {
 export function askServers(
   places: readonly ServerPlace[],
   bundle: string,
-  token: string | undefined,
+  credentials: Credentials,
   meant?: Manifest,
 ): Promise<ServerReport[]> {
   return Promise.all(
     places.map(async (place) => {
       try {
-        const status = await new ControlClient(place.address, token).status();
+        const status = await new ControlClient(place.address, credentials).status();
         const said = report(place, status, bundle);
         return meant === undefined ? said : withoutNamesake(said, status, meant);
       } catch (error) {
@@ -141,7 +142,7 @@ export interface VersionWish {
   /** `held` answers whoever names it; `active` whoever names none too. */
   readonly until: 'active' | 'held';
   readonly timeoutMs: number;
-  readonly token: string | undefined;
+  readonly credentials: Credentials;
 }
 
 /** @throws CubeError DEADLINE_EXCEEDED naming each server that is not there, and why */
@@ -150,11 +151,11 @@ export async function waitForVersion(
   wish: VersionWish,
   clock: Clock,
 ): Promise<number> {
-  const { manifest, until, timeoutMs, token } = wish;
+  const { manifest, until, timeoutMs, credentials } = wish;
   const { bundle, version } = manifest;
   const startMs = clock.nowMs();
   for (;;) {
-    const reports = await askServers(places, bundle, token, manifest);
+    const reports = await askServers(places, bundle, credentials, manifest);
     const late = reports.filter(({ active, held }) =>
       until === 'active' ? active !== version : !held.includes(version),
     );

@@ -23,7 +23,7 @@ export interface ReshardWish {
 }
 
 export async function reshard(context: MoveContext, wish: ReshardWish): Promise<void> {
-  const { path, bundle, timeoutMs, token, clock, dryRun, say } = context;
+  const { path, bundle, timeoutMs, credentials, clock, dryRun, say } = context;
   const { repository, channel, version, by, reason } = wish;
   const manifest = await repository.manifest(bundle, version);
   const shardNum = shardNumOf(manifest);
@@ -33,7 +33,7 @@ export async function reshard(context: MoveContext, wish: ReshardWish): Promise<
     return;
   }
   const places = serversOf(FleetDocument.read(path).fleet, bundle, shardNum);
-  const order = { manifest, timeoutMs, token };
+  const order = { manifest, timeoutMs, credentials };
   await repository.activate(bundle, CANDIDATE_CHANNEL, { version, by, reason });
   say(`version ${version} is being staged on ${places.length} servers of ${shardNum} shards`);
   await waitForVersion(places, { ...order, until: 'held' }, clock);

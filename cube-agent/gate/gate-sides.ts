@@ -3,7 +3,8 @@ import { dirname, join } from 'node:path';
 import { CtrClient } from '../../lib/client/ctr-client.ts';
 import { CubeError } from '../../lib/core/errors.ts';
 import { makeTemporaryFolder, removePath, removeStaleFolders } from '../../lib/platform/files.ts';
-import { callJson } from '../fleet/json-call.ts';
+import { NO_CREDENTIALS } from '../../lib/rpc/credentials.ts';
+import { callJson } from '../../lib/rpc/json-call.ts';
 import { PinnedServing } from './pinned-serving.ts';
 import type { Side } from './replay.ts';
 
@@ -100,7 +101,7 @@ function sideOf(
   client: CtrClient,
 ): Side {
   const address = serving?.address ?? endpoint!;
-  const peer = { address, token: undefined, name: 'serving' };
+  const peer = { address, credentials: NO_CREDENTIALS, name: 'serving' };
   const requireAlive = async (): Promise<void> => {
     try {
       await callJson(peer, '/healthz', { timeoutMs: ALIVE_TIMEOUT_MS });

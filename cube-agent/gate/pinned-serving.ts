@@ -6,7 +6,8 @@ import { join } from 'node:path';
 import { CubeError, type ErrorCode } from '../../lib/core/errors.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
 import { KeptProcess } from '../../lib/platform/kept-process.ts';
-import { callJson } from '../fleet/json-call.ts';
+import { NO_CREDENTIALS } from '../../lib/rpc/credentials.ts';
+import { callJson } from '../../lib/rpc/json-call.ts';
 
 /** dist/serving/main.js, seen from dist/cube-agent/gate. */
 const SERVING_SCRIPT = join(import.meta.dirname, '..', '..', 'serving', 'main.js');
@@ -119,7 +120,7 @@ export class PinnedServing {
   /** @throws UnfitVersion */
   async #status(): Promise<{ ready: boolean; why: string | undefined }> {
     const { bundle, version } = this.#options;
-    const peer = { address: this.#address, token: undefined, name: 'serving' };
+    const peer = { address: this.#address, credentials: NO_CREDENTIALS, name: 'serving' };
     const json = await callJson(peer, '/v1/status', { timeoutMs: STATUS_TIMEOUT_MS });
     const ready = json.field('ready').boolean();
     const [failure] = json.field('failed').items();

@@ -10,6 +10,7 @@ import { byteCount } from '../../lib/platform/cli.ts';
 import { readText } from '../../lib/platform/files.ts';
 import { parseYaml, type YamlNode } from '../../lib/platform/yaml-node.ts';
 import { formatEndpoint, parseEndpoint } from '../../lib/rpc/endpoint.ts';
+import { readTlsFields, TLS_FIELDS, type TlsFields } from '../fleet/tls-fields.ts';
 import type { KeepPolicy } from './plan.ts';
 
 const CONFIG_BYTES_MAX = 1 << 20;
@@ -35,7 +36,8 @@ export interface SupervisedServer {
   readonly flags: readonly string[];
 }
 
-export interface AgentConfig {
+/** With a certificate: what servers are shown, what callers of the agent are, and what the servers have that the agent starts. */
+export interface AgentConfig extends TlsFields {
   readonly repository: string;
   /** A file, or a folder of files, with the public keys of publishers: what they did not sign is not taken. */
   readonly trustedKeys: string | undefined;
@@ -49,7 +51,7 @@ export interface AgentConfig {
   readonly controlTokenFile: string | undefined;
   /** Where the agent itself answers; undefined: nowhere. */
   readonly listen: string | undefined;
-  /** What callers of the agent need; without it only this host is answered. */
+  /** What callers of the agent need; without it, and without certificates, only this host is answered. */
   readonly tokenFile: string | undefined;
   readonly pollMs: number;
   readonly retireGraceMs: number;
@@ -80,13 +82,15 @@ const FIELDS = [
     'supervise',
     'control-token-file',
   ],
+  ...TLS_FIELDS,
   ...['listen', 'token-file', 'poll-ms', 'retire-grace-ms', 'parallel', 'rate-limit'],
   ...['keep-free', 'keep-versions', 'keep-bytes'],
 ];
 const SERVER_FIELDS = ['shard', 'shard-num', 'host', 'port', 'admin-port', 'flags'];
 const ANY_ADDRESS: Readonly<Record<string, string>> = { '0.0.0.0': '127.0.0.1', '::': '::1' };
 /** Of a flag that the agent gives itself. */
-const OWN_FLAG = /^--(shard|shard-num|port|host|admin-port|data-dir|control-token-file)(=|$)/;
+const OWN_FLAG =
+  /^--(shard|shard-num|port|host|admin-port|data-dir|control-token-file|tls-(cert|key|ca))(=|$)/;
 
 /** @throws CubeError INVALID_ARGUMENT with the place in the file; NOT_FOUND */
 export function readAgentConfig(path: string): AgentConfig {
@@ -120,6 +124,7 @@ export function parseAgentConfig(text: string, path: string): AgentConfig {
     controlTokenFile: file(fields.get('control-token-file')),
     listen: fields.get('listen')?.parsed(checkedEndpoint),
     tokenFile: file(fields.get('token-file')),
+    ...readTlsFields(root, fields, file),
     pollMs: number('poll-ms', BOUNDS.pollMs),
     retireGraceMs: number('retire-grace-ms', BOUNDS.retireGraceMs),
     parallel: number('parallel', BOUNDS.parallel),

@@ -2,11 +2,13 @@
  * The agent of one host: looks at the repository and at the servers, lets every bundle act, again. A repository or a server
  * that does not answer holds up nothing: after a moment the rest goes on with what was last known.
  */
+
 import { CubeError } from '../../lib/core/errors.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
 import type { Stoppable } from '../../lib/platform/lifecycle.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
+import type { Credentials } from '../../lib/rpc/credentials.ts';
 import { ControlClient } from '../fleet/control-client.ts';
 import type { AgentConfig } from './agent-config.ts';
 import { BundleKeeper } from './bundle-keeper.ts';
@@ -21,7 +23,8 @@ export interface AgentOptions {
   readonly config: AgentConfig;
   /** Called until it succeeds: the repository may be away when the agent starts. */
   readonly openRepository: () => Repository;
-  readonly controlToken: string | undefined;
+  /** For the servers. */
+  readonly credentials: Credentials;
   readonly clock: Clock;
   readonly logger: Logger;
 }
@@ -51,7 +54,7 @@ export class Agent implements Stoppable {
   #ended: Promise<void> = Promise.resolve();
 
   constructor(options: AgentOptions) {
-    const { config, controlToken, clock, logger } = options;
+    const { config, credentials, clock, logger } = options;
     this.#options = options;
     this.#lastTickMs = clock.nowMs();
     this.problems = new Problems(clock, config.pollMs);
@@ -62,7 +65,7 @@ export class Agent implements Stoppable {
     });
     this.processes = new ServerProcesses(config, this.problems, clock, logger);
     this.fetcher = new Fetcher({ ...config, clock });
-    const clients = config.servers.map((address) => new ControlClient(address, controlToken));
+    const clients = config.servers.map((address) => new ControlClient(address, credentials));
     this.servers = new ServerWatch({
       ...{ servers: clients, problems: this.problems, clock, logger },
       onBack: (address) => {

@@ -1,12 +1,12 @@
 /**
- * Where an agent answers: status, poke, metrics and health over HTTP. Without a token only this host is answered, and no
- * web page; with one, whoever bears it.
+ * Where an agent answers: status, poke, metrics and health over HTTP. Without a token and certificates only this host is answered,
+ * and no web page; with them whoever bears the one or shows one of the others.
  */
 import type { FastifyRequest } from 'fastify';
 import { DEFAULT_SERVER_LIMITS, type ServerLimits } from '../../lib/core/limits.ts';
 import type { Stoppable } from '../../lib/platform/lifecycle.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
-import { ControlAccess } from '../../lib/rpc/control-access.ts';
+import { callerOf } from '../../lib/rpc/control-caller.ts';
 import { parseEndpoint } from '../../lib/rpc/endpoint.ts';
 import { HttpFront } from '../../lib/rpc/http-front.ts';
 import { OnePortServer } from '../../lib/rpc/one-port-server.ts';
@@ -18,6 +18,7 @@ import {
   CUBE_AGENT_PATH,
 } from '../cube/agent-commands.ts';
 import { AGENT_POKE, AGENT_STATUS } from '../fleet/agent-client.ts';
+import { type EndpointFiles, openAccess } from '../fleet/endpoint-access.ts';
 import type { Agent } from './agent.ts';
 import { agentMetrics } from './agent-metrics.ts';
 import { hostStatus } from './host-status.ts';
@@ -35,14 +36,12 @@ export class HostEndpoint implements Stoppable {
   readonly #server: OnePortServer;
   readonly #logger: Logger;
 
-  /** @throws CubeError when the token file is unreadable or too short */
-  constructor(agent: Agent, tokenFile: string | undefined, logger: Logger) {
+  /** @throws CubeError when a file of token or certificates is unreadable, or is not what it should be */
+  constructor(agent: Agent, config: EndpointFiles, logger: Logger) {
     const http = new HttpFront(LIMITS, logger);
-    const access = new ControlAccess(tokenFile, logger, '--token-file');
-    const onRequest = async ({ headers, socket }: FastifyRequest): Promise<void> => {
-      const { host, origin, authorization } = headers;
-      access.check({ remoteAddress: socket.remoteAddress, host, origin, authorization });
-    };
+    const { access, tls } = openAccess(config, logger);
+    const onRequest = async (request: FastifyRequest): Promise<void> =>
+      access.check(callerOf(request));
     const metrics = agentMetrics(agent);
     const cubeHost: CommandHost = {
       get healthy() {
@@ -73,7 +72,13 @@ export class HostEndpoint implements Stoppable {
       agent.isHealthy ? reply.send('OK\n') : reply.status(503).send('the agent does not look\n'),
     );
     this.#logger = logger;
-    this.#server = new OnePortServer({ routes: new RpcRoutes(), http, limits: LIMITS, logger });
+    this.#server = new OnePortServer({
+      routes: new RpcRoutes(),
+      http,
+      tls,
+      limits: LIMITS,
+      logger,
+    });
   }
 
   /** @throws CubeError IO when the port is taken */

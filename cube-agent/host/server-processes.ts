@@ -9,6 +9,7 @@ import type { Clock } from '../../lib/platform/clock.ts';
 import { KeptProcess, markedLine, type ProcessState } from '../../lib/platform/kept-process.ts';
 import type { Stoppable } from '../../lib/platform/lifecycle.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
+import { tlsFilesOf } from '../../lib/rpc/credential-options.ts';
 import type { AgentConfig, SupervisedServer } from './agent-config.ts';
 import type { Problems } from './problems.ts';
 
@@ -98,12 +99,16 @@ function serverProcess(
 function flagsOf(server: SupervisedServer, config: AgentConfig): string[] {
   const { shard, shardNum, host, port, adminPort, flags } = server;
   const { dataFolder, retireGraceMs, controlTokenFile } = config;
+  const tls = tlsFilesOf(config);
   return [
     ...['--shard', String(shard), '--shard-num', String(shardNum)],
     ...['--host', host, '--port', String(port), '--data-dir', dataFolder],
     ...['--retire-grace-ms', String(retireGraceMs)],
     ...(adminPort === undefined ? [] : ['--admin-port', String(adminPort)]),
     ...(controlTokenFile === undefined ? [] : ['--control-token-file', controlTokenFile]),
+    ...(tls === undefined
+      ? []
+      : ['--tls-cert', tls.cert, '--tls-key', tls.key, '--tls-ca', tls.ca]),
     ...flags,
   ];
 }

@@ -5,11 +5,12 @@ import { ROLLOUT_STATES } from '../../lib/core/rollout.ts';
 import type { Stoppable } from '../../lib/platform/lifecycle.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import { MetricsRegistry } from '../../lib/platform/metrics.ts';
-import { ControlAccess } from '../../lib/rpc/control-access.ts';
+import { callerOf } from '../../lib/rpc/control-caller.ts';
 import { parseEndpoint } from '../../lib/rpc/endpoint.ts';
 import { HttpFront } from '../../lib/rpc/http-front.ts';
 import { OnePortServer } from '../../lib/rpc/one-port-server.ts';
 import { RpcRoutes } from '../../lib/rpc/rpc-routes.ts';
+import { type EndpointFiles, openAccess } from '../fleet/endpoint-access.ts';
 import type { BundleController } from './bundle-controller.ts';
 import type { Controller } from './controller.ts';
 import { rolloutStatus } from './rollout-status.ts';
@@ -26,14 +27,12 @@ export class ControllerEndpoint implements Stoppable {
   readonly #server: OnePortServer;
   readonly #logger: Logger;
 
-  /** @throws CubeError when the token file is unreadable or too short */
-  constructor(controller: Controller, tokenFile: string | undefined, logger: Logger) {
+  /** @throws CubeError when a file of token or certificates is unreadable, or is not what it should be */
+  constructor(controller: Controller, config: EndpointFiles, logger: Logger) {
     const http = new HttpFront(LIMITS, logger);
-    const access = new ControlAccess(tokenFile, logger, '--token-file');
-    const onRequest = async ({ headers, socket }: FastifyRequest): Promise<void> => {
-      const { host, origin, authorization } = headers;
-      access.check({ remoteAddress: socket.remoteAddress, host, origin, authorization });
-    };
+    const { access, tls } = openAccess(config, logger);
+    const onRequest = async (request: FastifyRequest): Promise<void> =>
+      access.check(callerOf(request));
     const metrics = controllerMetrics(controller.bundles);
     http.app.get('/controller/v1/status', { onRequest }, async () => ({
       format: 1,
@@ -52,7 +51,13 @@ export class ControllerEndpoint implements Stoppable {
         : reply.status(503).send('the controller does not look\n'),
     );
     this.#logger = logger;
-    this.#server = new OnePortServer({ routes: new RpcRoutes(), http, limits: LIMITS, logger });
+    this.#server = new OnePortServer({
+      routes: new RpcRoutes(),
+      http,
+      tls,
+      limits: LIMITS,
+      logger,
+    });
   }
 
   /** @throws CubeError IO when the port is taken */

@@ -4,6 +4,7 @@ import { shardMapOf } from '../../lib/core/fleet.ts';
 import { shardNumOf } from '../../lib/core/manifest.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
+import type { Credentials } from '../../lib/rpc/credentials.ts';
 import { agentProblems, type HostProblem, pokeAgents } from '../fleet/agent-client.ts';
 import { agentsOf, askServers, type ServerReport, serversOf } from '../fleet/fleet-view.ts';
 import type { GateOutcome, ReplicaView } from './next-step.ts';
@@ -18,8 +19,8 @@ export interface LiveFleetOptions {
   readonly serving: readonly string[];
   readonly health: HealthLimits;
   readonly gate: (version: string, active: string | undefined) => Promise<GateOutcome>;
-  readonly controlToken: string | undefined;
-  readonly agentToken: string | undefined;
+  readonly toServers: Credentials;
+  readonly toAgents: Credentials;
   readonly logger: Logger;
 }
 
@@ -32,17 +33,17 @@ export class LiveFleet implements RolloutFleet {
 
   /** @throws CubeError NOT_FOUND when the fleet has no servers for the version's number of shards */
   async replicas(version: string): Promise<ReplicaView[][]> {
-    const { repository, bundle, controlToken, agentToken } = this.#options;
+    const { repository, bundle, toServers, toAgents } = this.#options;
     const manifest = await repository.manifest(bundle, version);
     const shardNum = shardNumOf(manifest);
     const fleet = this.#options.fleet();
     const places = serversOf(fleet, bundle, shardNum);
-    const reports = await askServers(places, bundle, controlToken, manifest);
+    const reports = await askServers(places, bundle, toServers, manifest);
     const byAddress = new Map(reports.map((report) => [report.address, report]));
     const isStaged = reports.every(({ held }) => held.includes(version));
     const agents = isStaged ? [] : agentsOf(fleet, bundle);
     const told = await Promise.all(
-      agents.map(async (agent) => [agent, await agentProblems(agent, bundle, agentToken)] as const),
+      agents.map(async (agent) => [agent, await agentProblems(agent, bundle, toAgents)] as const),
     );
     const problems = new Map(told);
     return shardMapOf(fleet, bundle, shardNum).shards.map((replicas) =>
@@ -65,8 +66,8 @@ export class LiveFleet implements RolloutFleet {
   }
 
   moved(): Promise<void> {
-    const { bundle, agentToken } = this.#options;
-    return pokeAgents(agentsOf(this.#options.fleet(), bundle), agentToken);
+    const { bundle, toAgents } = this.#options;
+    return pokeAgents(agentsOf(this.#options.fleet(), bundle), toAgents);
   }
 }
 

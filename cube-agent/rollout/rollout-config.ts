@@ -7,6 +7,7 @@ import { checkName } from '../../lib/core/names.ts';
 import { readText } from '../../lib/platform/files.ts';
 import { parseYaml, type YamlNode } from '../../lib/platform/yaml-node.ts';
 import { formatEndpoint, parseEndpoint } from '../../lib/rpc/endpoint.ts';
+import { readTlsFields, TLS_FIELDS, type TlsFields } from '../fleet/tls-fields.ts';
 import type { ChannelStep, RolloutPolicy } from './next-step.ts';
 import type { HealthLimits } from './version-health.ts';
 
@@ -24,7 +25,8 @@ export interface BundleRollouts {
   readonly gateFlags: readonly string[];
 }
 
-export interface ControllerConfig {
+/** With a certificate: what servers and agents are shown, and callers of the controller. */
+export interface ControllerConfig extends TlsFields {
   readonly repository: string;
   readonly trustedKeys: string | undefined;
   readonly signingKey: string | undefined;
@@ -61,6 +63,7 @@ export const HEALTH_DEFAULTS: HealthLimits = {
 const FIELDS = [
   ...['repository', 'trusted-keys', 'signing-key', 'fleet', 'bundles', 'automatic', 'listen'],
   ...['token-file', 'control-token-file', 'agent-token-file', 'poll-ms'],
+  ...TLS_FIELDS,
 ];
 const BUNDLE_FIELDS = [
   ...['name', 'channels', 'replicas', 'gate', 'gate-flags', 'serving', 'watch-ms', 'limits'],
@@ -85,24 +88,23 @@ export function parseControllerConfig(text: string, path: string): ControllerCon
   const root = parseYaml(text, path);
   const fields = root.fields(FIELDS);
   const need = (name: string): YamlNode => fields.get(name) ?? root.fail(`${name} is missing`);
-  const file = (name: string): string | undefined => {
-    const node = fields.get(name);
-    return node && resolve(dirname(path), node.string());
-  };
+  const file = (node: YamlNode | undefined): string | undefined =>
+    node && resolve(dirname(path), node.string());
   const repository = need('repository').string();
   const isFolder = !isAbsolute(repository) && !/^[a-z][a-z0-9+.-]*:\/\//i.test(repository);
   need('fleet');
   return {
     repository: isFolder ? resolve(dirname(path), repository) : repository,
-    trustedKeys: file('trusted-keys'),
-    signingKey: file('signing-key'),
-    fleetFile: file('fleet') ?? '',
+    trustedKeys: file(fields.get('trusted-keys')),
+    signingKey: file(fields.get('signing-key')),
+    fleetFile: file(fields.get('fleet')) ?? '',
     bundles: readBundles(need('bundles')),
     automatic: fields.get('automatic')?.boolean() ?? true,
     listen: fields.get('listen')?.parsed(checkedEndpoint),
-    tokenFile: file('token-file'),
-    controlTokenFile: file('control-token-file'),
-    agentTokenFile: file('agent-token-file'),
+    tokenFile: file(fields.get('token-file')),
+    controlTokenFile: file(fields.get('control-token-file')),
+    agentTokenFile: file(fields.get('agent-token-file')),
+    ...readTlsFields(root, fields, file),
     pollMs: fields.get('poll-ms')?.integer(50, 3_600_000) ?? 1000,
   };
 }

@@ -18,6 +18,7 @@ import { CubeError, codeNameOf } from '../core/errors.ts';
 import { ERROR_TEXT_CHARS_MAX } from '../core/limits.ts';
 import { systemClock } from '../platform/clock.ts';
 import type { BaiduHost } from './baidu-host.ts';
+import { type ClientCertificate, certificateOf } from './control-caller.ts';
 import { DeferredResponse } from './deferred-response.ts';
 import { formatEndpoint } from './endpoint.ts';
 import { isCoded, openPayload } from './payload-coding.ts';
@@ -68,6 +69,10 @@ export class BaiduConnection implements Caller {
 
   get peerAddress(): string | undefined {
     return this.socket.remoteAddress;
+  }
+
+  get certificate(): ClientCertificate | undefined {
+    return certificateOf(this.socket);
   }
 
   /** Called now and then: closes a connection that has been silent for too long. */

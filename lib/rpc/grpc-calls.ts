@@ -10,6 +10,7 @@ import { CubeError } from '../core/errors.ts';
 import type { ServerLimits } from '../core/limits.ts';
 import { systemClock, wallClockMs } from '../platform/clock.ts';
 import type { Logger } from '../platform/logs.ts';
+import type { ClientCertificate } from './control-caller.ts';
 import { CallCounts } from './rpc-routes.ts';
 
 /** Percent-encoded in a trailer: more would pass the limits that clients set for headers. */
@@ -48,6 +49,14 @@ export class GrpcCall {
   /** address:port, without brackets. */
   get peer(): string {
     return this.#call.getPeer();
+  }
+
+  /** Shown in TLS, and believed; undefined otherwise. */
+  get certificate(): ClientCertificate | undefined {
+    const shown = this.#call.getAuthContext().sslPeerCertificate;
+    if (shown === undefined) return undefined;
+    const { subject, valid_to: validTo } = shown;
+    return { subject: `CN=${subject.CN}`, validUntilMs: Date.parse(validTo) };
   }
 
   /** The first value that the caller sent under this (lower-case) name. */

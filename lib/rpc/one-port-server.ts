@@ -1,12 +1,14 @@
 /**
  * One port for every protocol: the first bytes of a connection decide who gets it. "PRPC" → baidu_std; an HTTP/2
- * preface → gRPC, or closed and counted where none is served; anything else → HTTP/1.1.
+ * preface → gRPC, or closed and counted where none is served; a TLS handshake → TLS, where the server has a certificate, and what it
+ * says inside decides again; anything else → HTTP/1.1.
  *
  * Stopping: the port closes at once; calls that arrive in the first moment are still answered (they were on their way),
  * later ones are refused with STOPPING so that callers turn to another replica; deferred answers are waited for; then
  * the connections end.
  */
 import { createServer, type ListenOptions, type Server, type Socket } from 'node:net';
+import { TLSSocket } from 'node:tls';
 import { CubeError } from '../core/errors.ts';
 import type { ServerLimits } from '../core/limits.ts';
 import { systemClock } from '../platform/clock.ts';
@@ -18,10 +20,14 @@ import { formatEndpoint } from './endpoint.ts';
 import type { GrpcFront } from './grpc-front.ts';
 import type { HttpFront } from './http-front.ts';
 import type { RpcRoutes } from './rpc-routes.ts';
+import { TlsFront } from './tls-front.ts';
+import type { TlsIdentity } from './tls-identity.ts';
 
 const SNIFF_BYTES = 4;
 const BAIDU_STD = 'PRPC';
 const HTTP2_PREFACE = 'PRI ';
+/** The type of a handshake record: no other protocol here begins with it. */
+const TLS_HANDSHAKE = 0x16;
 /** Calls that were on their way when stopping began are answered. */
 const STOP_ANSWER_MS = 100;
 /** Then, for as long, they are refused with STOPPING. */
@@ -33,6 +39,8 @@ export interface OnePortServerOptions {
   readonly routes: RpcRoutes;
   readonly http: HttpFront;
   readonly grpc?: GrpcFront | undefined;
+  /** Absent: TLS is not spoken. */
+  readonly tls?: TlsIdentity | undefined;
   readonly limits: ServerLimits;
   readonly logger: Logger;
 }
@@ -46,6 +54,7 @@ export class OnePortServer {
   readonly #server: Server;
   readonly #http: HttpFront;
   readonly #grpc: GrpcFront | undefined;
+  readonly #tls: TlsFront | undefined;
   readonly #limits: ServerLimits;
   readonly #logger: Logger;
   readonly #sockets = new Map<Socket, DrainWatch>();
@@ -54,10 +63,20 @@ export class OnePortServer {
   #sweeper: NodeJS.Timeout | undefined;
 
   constructor(options: OnePortServerOptions) {
-    const { routes, http, grpc, limits, logger } = options;
+    const { routes, http, grpc, tls, limits, logger } = options;
     this.host = new BaiduHost(routes, limits, logger);
     this.#http = http;
     this.#grpc = grpc;
+    if (tls !== undefined) {
+      const onSecure = (socket: Socket): void => this.#acceptSecure(socket);
+      this.#tls = new TlsFront({
+        identity: tls,
+        limits,
+        logger,
+        http2: grpc !== undefined,
+        onSecure,
+      });
+    }
     this.#limits = limits;
     this.#logger = logger;
     this.#server = createServer({ noDelay: true }, (socket) => this.#accept(socket));
@@ -65,6 +84,11 @@ export class OnePortServer {
     this.#server.on('drop', () => {
       this.connectionsRefused++;
     });
+  }
+
+  /** TLS handshakes that came to nothing. */
+  get tlsRefused(): number {
+    return this.#tls?.refused ?? 0;
   }
 
   get connections(): number {
@@ -136,6 +160,12 @@ export class OnePortServer {
     this.#sniff(socket);
   }
 
+  /** What is inside TLS: its connection is counted already, and ends with it. */
+  #acceptSecure(socket: Socket): void {
+    socket.on('error', () => socket.destroy());
+    this.#sniff(socket);
+  }
+
   /** Waits for the bytes that tell the protocols apart, and no longer than `sniffMs`. */
   #sniff(socket: Socket): void {
     const onTimeout = (): void => {
@@ -159,7 +189,10 @@ export class OnePortServer {
 
   #dispatch(socket: Socket, head: Buffer): void {
     const magic = head.toString('latin1', 0, SNIFF_BYTES);
-    if (magic === BAIDU_STD) {
+    if (head[0] === TLS_HANDSHAKE && this.#tls !== undefined && !(socket instanceof TLSSocket)) {
+      socket.unshift(head);
+      this.#tls.serve(socket);
+    } else if (magic === BAIDU_STD) {
       const connection = new BaiduConnection(socket, this.host);
       this.#calls.add(connection);
       socket.on('close', () => this.#calls.delete(connection));

@@ -7,6 +7,7 @@
 import { beginResponse, type Frame, finishFrame } from '../../proto/baidu-std.ts';
 import type { OutputBuffer } from '../../proto/output-buffer.ts';
 import type { ErrorCode } from '../core/errors.ts';
+import type { ClientCertificate } from './control-caller.ts';
 import type { DeferredResponse } from './deferred-response.ts';
 import { isCoded, sealPayload } from './payload-coding.ts';
 
@@ -54,6 +55,8 @@ export class RpcRoute extends CallCounts {
 export interface Caller {
   /** Its IP address; undefined once it has gone. */
   readonly peerAddress: string | undefined;
+  /** Shown in TLS; undefined over a plain connection, and where none was shown. */
+  readonly certificate: ClientCertificate | undefined;
   /** What it showed for itself with this call or, as brpc's clients do, with an earlier one; empty: nothing. */
   readonly authentication: string;
   defer(route: RpcRoute, request: Frame): DeferredResponse;

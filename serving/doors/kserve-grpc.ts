@@ -5,7 +5,7 @@
 import { join } from 'node:path';
 import { loadSync, type MethodDefinition, type ServiceDefinition } from '@grpc/proto-loader';
 import { CubeError } from '../../lib/core/errors.ts';
-import type { ControlCaller } from '../../lib/rpc/control-access.ts';
+import type { ControlCaller } from '../../lib/rpc/control-caller.ts';
 import type { GrpcCall } from '../../lib/rpc/grpc-calls.ts';
 import {
   type OipInput,

@@ -2,7 +2,7 @@
 import type { FastifyRequest } from 'fastify';
 import { CubeError } from '../../lib/core/errors.ts';
 import { JsonReader } from '../../lib/core/json.ts';
-import type { ControlCaller } from '../../lib/rpc/control-access.ts';
+import { callerOf } from '../../lib/rpc/control-caller.ts';
 import { textOf } from './answer.ts';
 import type { DoorContext, Fronts } from './fronts.ts';
 import { MODEL_PATHS, type ModelRoute, requireModel } from './kserve-rest.ts';
@@ -46,11 +46,6 @@ export function addTritonRest({ http: { app } }: Fronts, context: DoorContext): 
   for (const path of SHARED_MEMORY_PATHS) {
     app.all(path, async () => refuse('shared memory is not supported: send tensors themselves'));
   }
-}
-
-function callerOf({ headers, socket }: FastifyRequest<ModelRoute>): ControlCaller {
-  const { host, origin, authorization } = headers;
-  return { remoteAddress: socket.remoteAddress, host, origin, authorization };
 }
 
 /** The body is optional, and so is everything in it. */

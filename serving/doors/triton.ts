@@ -2,7 +2,8 @@
  * What Triton's clients and perf_analyzer ask beside OIP: a model's configuration and statistics, and the repository's index, loading
  * and unloading. Shapes as protobuf's JSON has them: the HTTP routes send them as they are, gRPC by proto/oip.proto.
  */
-import type { ControlAccess, ControlCaller } from '../../lib/rpc/control-access.ts';
+import type { ControlAccess } from '../../lib/rpc/control-access.ts';
+import type { ControlCaller } from '../../lib/rpc/control-caller.ts';
 import type { BatchSizeStats } from '../engine/engine-stats.ts';
 import type { LoadedBundle } from '../models/bundle.ts';
 import type { Models } from '../models/models.ts';

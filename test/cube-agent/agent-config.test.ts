@@ -29,6 +29,10 @@ servers:
 control-token-file: token
 listen: "[::]:8100"
 token-file: agent-token
+tls-cert: tls/cert.pem
+tls-key: tls/key.pem
+tls-ca: tls/ca.pem
+tls-server-name: cube.example
 poll-ms: 500
 retire-grace-ms: 0
 parallel: 8
@@ -62,6 +66,10 @@ test('every field is read, and paths start from the file', () => {
     controlTokenFile: '/etc/hypercube/token',
     listen: '[::]:8100',
     tokenFile: '/etc/hypercube/agent-token',
+    tlsCert: '/etc/hypercube/tls/cert.pem',
+    tlsKey: '/etc/hypercube/tls/key.pem',
+    tlsCa: '/etc/hypercube/tls/ca.pem',
+    tlsServerName: 'cube.example',
     ...{ pollMs: 500, retireGraceMs: 0, parallel: 8 },
     bytesPerSecond: 200 * 2 ** 20,
     keepFreeBytes: 10 * 2 ** 30,
@@ -85,6 +93,7 @@ test('what the reader takes the schema takes, and what is wrong both refuse', ()
     [SMALL.replace('ctr-dnn', '../x'), /bundles\[0\]\.name: bundle/],
     [SMALL.replace('repository: ../models\n', ''), /repository is missing/],
     [SMALL.replace('bundles: [{ name: ctr-dnn }]', 'bundles: []'), /expected 1\.\.100 items/],
+    [FULL.replace('tls-key: tls/key.pem\n', ''), /TLS needs .*: tls-key missing/],
     [FULL.replace('shard: 1, ', ''), /servers\[1\]: shard is missing/],
     [FULL.replace('port: 8001', 'port: 0'), /servers\[1\]\.port: expected an integer/],
   ];
@@ -97,6 +106,7 @@ test('what the reader takes the schema takes, and what is wrong both refuse', ()
     [FULL.replace('shard: 1,', 'shard: 4,'), /shard: expected an integer in 0\.\.3/],
     [FULL.replace('name: other', 'name: ctr-dnn'), /a bundle comes twice/],
     [FULL.replace('--threads', '--data-dir=/'), /--data-dir=\/ is the agent's own/],
+    [FULL.replace('--threads', '--tls-key=/'), /--tls-key=\/ is the agent's own/],
   ];
   for (const [text, message] of beyondTheSchema) {
     assert.throws(() => parseAgentConfig(text, 'agent.yaml'), { message });

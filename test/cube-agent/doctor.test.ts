@@ -13,6 +13,7 @@ import { parseFleet } from '../../lib/core/fleet.ts';
 import { layerPath, manifestPath, versionFilePath } from '../../lib/repository/layout.ts';
 import { openRepository } from '../../lib/repository/repository.ts';
 import { makeKeyPair, SigningKey, TrustedKeys } from '../../lib/repository/signatures.ts';
+import { NO_CREDENTIALS } from '../../lib/rpc/credentials.ts';
 import type { ControlStatus } from '../../proto/control.ts';
 import { freePort } from '../platform/free-port.ts';
 import { atEnd, layerOf } from '../repository/fixtures.ts';
@@ -37,8 +38,8 @@ const look = (host: Host, wish: Partial<DoctorWish> = {}): Promise<Finding[]> =>
     staleMs: undefined,
     fleet: undefined,
     servings: [],
-    controlToken: undefined,
-    agentToken: undefined,
+    toServers: NO_CREDENTIALS,
+    toAgents: NO_CREDENTIALS,
     onBytes: () => undefined,
     ...wish,
   });

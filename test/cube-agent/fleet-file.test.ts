@@ -13,6 +13,7 @@ import {
 import { initFleet } from '../../cube-agent/fleet/init-fleet.ts';
 import { reshard, retire } from '../../cube-agent/fleet/reshard.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
+import { NO_CREDENTIALS } from '../../lib/rpc/credentials.ts';
 import { temporaryFolder } from '../repository/fixtures.ts';
 import { ControlServer } from './control-server.ts';
 import { allAt, by, makeHost, publish, start } from './host.ts';
@@ -110,7 +111,7 @@ test('what would leave a shard without answers, or a file that is none, is refus
   const text = JSON.stringify({ format: 1, bundles: { ctr: [{ shardNum: 2, shards }] } });
   writeFileSync(path, text);
   const context: MoveContext = {
-    ...{ path, bundle: 'ctr', token: undefined, timeoutMs: 600, clock: impatient() },
+    ...{ path, bundle: 'ctr', credentials: NO_CREDENTIALS, timeoutMs: 600, clock: impatient() },
     ...{ dryRun: false, say: () => undefined },
   };
   const { repository, dataDir } = host;
@@ -171,7 +172,7 @@ test('a file that is not there yet begins with what servers say of themselves', 
   const [first, second] = host.servers.map(({ address }) => address);
   const path = join(host.folder, 'begun.json');
   const context: MoveContext = {
-    ...{ path, bundle: 'ctr', token: undefined, timeoutMs: 600, clock: impatient() },
+    ...{ path, bundle: 'ctr', credentials: NO_CREDENTIALS, timeoutMs: 600, clock: impatient() },
     ...{ dryRun: false, say: () => undefined },
   };
   const both = [second!, first!];

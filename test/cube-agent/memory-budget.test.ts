@@ -4,9 +4,10 @@ import { type TestContext, test } from 'node:test';
 import { ControlClient } from '../../cube-agent/fleet/control-client.ts';
 import { HostData } from '../../cube-agent/host/host-data.ts';
 import { CANDIDATE_CHANNEL } from '../../lib/core/rollout.ts';
+import { freePort } from '../platform/free-port.ts';
 import { DeltaSource } from './deltas.ts';
 import { by } from './host.ts';
-import { freePort, makePlace } from './place.ts';
+import { makePlace } from './place.ts';
 import { agent, Running, runAgent, until } from './processes.ts';
 
 /** A version of the source takes 128 KiB. */

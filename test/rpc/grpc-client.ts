@@ -1,5 +1,6 @@
 /** gRPC from the outside: raw bytes to any method, and clients of health and reflection made from their own .proto. */
 import {
+  type ChannelCredentials,
   Client,
   type ClientDuplexStream,
   credentials,
@@ -24,8 +25,8 @@ export interface GrpcAnswer {
 export class RawGrpc {
   readonly client: Client;
 
-  constructor(port: number) {
-    this.client = new Client(`127.0.0.1:${port}`, credentials.createInsecure(), {
+  constructor(port: number, channel: ChannelCredentials = credentials.createInsecure()) {
+    this.client = new Client(`127.0.0.1:${port}`, channel, {
       'grpc.use_local_subchannel_pool': 1,
       'grpc.max_receive_message_length': -1,
       'grpc.max_send_message_length': -1,

@@ -5,10 +5,12 @@ import { Readable } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { DEFAULT_SERVER_LIMITS, type ServerLimits } from '../../lib/core/limits.ts';
 import { createLogger } from '../../lib/platform/logs.ts';
+import { callerOf } from '../../lib/rpc/control-caller.ts';
 import { GrpcFront } from '../../lib/rpc/grpc-front.ts';
 import { HttpFront } from '../../lib/rpc/http-front.ts';
 import { OnePortServer } from '../../lib/rpc/one-port-server.ts';
 import { type RpcHandler, RpcRoutes } from '../../lib/rpc/rpc-routes.ts';
+import type { TlsIdentity } from '../../lib/rpc/tls-identity.ts';
 import { correlationOf, FrameDecoder } from '../../proto/baidu-std.ts';
 import { OutputBuffer } from '../../proto/output-buffer.ts';
 import { RequestTarget } from '../../proto/request-target.ts';
@@ -56,11 +58,13 @@ export async function startEcho(
   port = 0,
   addGrpc?: (grpc: GrpcFront) => void,
   ready = () => true,
+  tls?: TlsIdentity,
 ): Promise<EchoServer> {
   const all = { ...DEFAULT_SERVER_LIMITS, ...limits };
   const logger = createLogger('test', 'silent');
   const http = new HttpFront(all, logger);
   http.app.get('/hello', async () => 'hello');
+  http.app.get('/who', async (request) => ({ certificate: callerOf(request).certificate }));
   http.app.post('/echo', async (request) => request.body);
   http.app.post('/lines', { config: { streams: true } }, async (request) => {
     return Buffer.concat(await (request.body as Readable).toArray());
@@ -85,7 +89,7 @@ export async function startEcho(
   const protoFiles = ['lookup.proto', 'dict.proto'];
   const grpc = addGrpc && new GrpcFront({ limits: all, logger, protoFiles, ready });
   if (grpc !== undefined) addGrpc?.(grpc);
-  const server = new OnePortServer({ routes, http, grpc, limits: all, logger });
+  const server = new OnePortServer({ routes, http, grpc, tls, limits: all, logger });
   const address = await server.listen('127.0.0.1', port);
   return {
     server,
@@ -117,8 +121,8 @@ export class RawConnection {
   readonly #decoder = new FrameDecoder();
   #waiting: (() => void)[] = [];
 
-  constructor(port: number) {
-    this.socket = connect({ port, host: '127.0.0.1', noDelay: true });
+  constructor(port: number, socket: Socket = connect({ port, host: '127.0.0.1', noDelay: true })) {
+    this.socket = socket;
     this.socket.on('error', () => undefined);
     this.socket.on('data', (chunk) => this.#receive(chunk));
     this.closed = new Promise((resolve) => {

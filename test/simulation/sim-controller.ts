@@ -68,7 +68,8 @@ export class SimFleet implements RolloutFleet {
 
   async gate(version: string): Promise<GateOutcome> {
     await this.#process.clock.sleep(GATE_MS);
-    if (this.#around.gateIsBroken()) return { verdict: 'error', summary: 'no port', isFinal: false };
+    if (this.#around.gateIsBroken())
+      return { verdict: 'error', summary: 'no port', isFinal: false };
     return this.#around.health(version) === 'fails the gate'
       ? { verdict: 'fail', summary: 'AUC fell' }
       : { verdict: 'pass', summary: 'fine' };

@@ -9,10 +9,15 @@ import {
   optionWithEnv,
   runCli,
 } from '../../lib/platform/cli.ts';
-import { fileBytes, readText } from '../../lib/platform/files.ts';
+import { fileBytes } from '../../lib/platform/files.ts';
 import { type Progress, startProgress } from '../../lib/platform/progress.ts';
 import { print } from '../../lib/platform/text-table.ts';
 import { openRepository } from '../../lib/repository/repository.ts';
+import {
+  addCallerTlsOptions,
+  type CallerFlags,
+  serverCredentials,
+} from '../../lib/rpc/credential-options.ts';
 import { Findings, findingsJson, findingsText } from './findings.ts';
 import { HttpSource } from './http-source.ts';
 import { checkNamedFile } from './layer-checks.ts';
@@ -21,7 +26,7 @@ import { checkServer } from './server-check.ts';
 import { FolderSource, type Source } from './source.ts';
 import { findTarget, type Target } from './target.ts';
 
-interface Flags {
+interface Flags extends CallerFlags {
   readonly deep?: boolean;
   readonly json?: boolean;
   readonly bundle?: string;
@@ -29,10 +34,8 @@ interface Flags {
   readonly dataFolder?: boolean;
   readonly shards?: readonly number[];
   readonly repository?: string;
-  readonly controlTokenFile?: string;
 }
 
-const TOKEN_BYTES_MAX = 4096;
 const MEGABYTE = 1e6;
 
 const EXAMPLES = `
@@ -77,7 +80,8 @@ export function run(argv?: readonly string[]): Promise<number> {
         'of a server: the token that its control calls ask for',
         'CUBE_CONTROL_TOKEN_FILE',
       ),
-    )
+    );
+  addCallerTlsOptions(program)
     .addHelpText('after', EXAMPLES)
     .action(async (text: string, flags: Flags) => {
       process.exitCode = await check(text, flags);
@@ -128,10 +132,10 @@ async function checkTarget(
     return;
   }
   if (target.kind === 'server') {
-    const { repository, controlTokenFile: file } = flags;
-    const token = file === undefined ? undefined : readText(file, TOKEN_BYTES_MAX).trim();
+    const { repository } = flags;
+    const credentials = serverCredentials(flags);
     const opened = repository === undefined ? undefined : openRepository(repository);
-    await checkServer({ address: target.address, token, repository: opened }, findings);
+    await checkServer({ address: target.address, credentials, repository: opened }, findings);
     return;
   }
   const { kind, root } = target;

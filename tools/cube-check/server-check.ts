@@ -4,22 +4,23 @@ import { readServerStatus } from '../../lib/client/server-status.ts';
 import { CubeError } from '../../lib/core/errors.ts';
 import { tablesDigest } from '../../lib/core/tables-digest.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
+import type { Credentials } from '../../lib/rpc/credentials.ts';
 import type { BundleStatus, ControlStatus } from '../../proto/control.ts';
 import type { Findings } from './findings.ts';
 
 export interface ServerWish {
   /** host:port */
   readonly address: string;
-  readonly token: string | undefined;
+  readonly credentials: Credentials;
   /** Undefined: versions are named, not compared. */
   readonly repository: Repository | undefined;
 }
 
 export async function checkServer(wish: ServerWish, findings: Findings): Promise<void> {
-  const { address, token, repository } = wish;
+  const { address, credentials, repository } = wish;
   let status: ControlStatus;
   try {
-    status = await readServerStatus(address, { token });
+    status = await readServerStatus(address, { credentials });
   } catch (error) {
     findings.failed(address, error);
     return;

@@ -1,4 +1,5 @@
 /** The command line of cube-cli. */
+
 import { FleetFile } from '../../lib/client/fleet-file.ts';
 import {
   type Command,
@@ -11,6 +12,7 @@ import {
 import { startProgress } from '../../lib/platform/progress.ts';
 import { print } from '../../lib/platform/text-table.ts';
 import { versionOfFolder } from '../../lib/repository/version-folder.ts';
+import { serverCredentials } from '../../lib/rpc/credential-options.ts';
 import { bytesToRead, diffVersions, type TableDiff } from './diff.ts';
 import { diffJson, diffText } from './diff-report.ts';
 import { FileSource, headerOf, tableOfLayer } from './file-source.ts';
@@ -25,7 +27,6 @@ import {
   type LocatedVersion,
   locateVersion,
   openSource,
-  readToken,
   type SourceFlags,
   type Usage,
 } from './source-options.ts';
@@ -208,7 +209,7 @@ async function stat(flags: SourceFlags & RowFlags, usage: Usage): Promise<void> 
       ? (server ?? []).map((address) => ({ address, shard: undefined }))
       : replicasOf(new FleetFile(fleet, { onInvalid: () => undefined }).current(), bundle!);
   const { timeoutMs } = flags;
-  const stats = await askReplicas(replicas, { token: readToken(flags), timeoutMs });
+  const stats = await askReplicas(replicas, { credentials: serverCredentials(flags), timeoutMs });
   if (stats.some(({ status }) => status === undefined)) process.exitCode = EXIT_FAILED;
   if (json === true) {
     const version = manifest === undefined ? undefined : versionJson(manifest);

@@ -14,15 +14,19 @@ import {
   nameOption,
   optionWithEnv,
 } from '../../lib/platform/cli.ts';
-import { fileExists, isFolder, readText } from '../../lib/platform/files.ts';
+import { fileExists, isFolder } from '../../lib/platform/files.ts';
 import { openRepository } from '../../lib/repository/repository.ts';
 import { versionOfFolder } from '../../lib/repository/version-folder.ts';
+import {
+  addCallerTlsOptions,
+  type CallerFlags,
+  serverCredentials,
+} from '../../lib/rpc/credential-options.ts';
+import type { Credentials } from '../../lib/rpc/credentials.ts';
 import { parseEndpoint } from '../../lib/rpc/endpoint.ts';
 import { ClusterSource, DictSource } from './cluster-source.ts';
 import { FileSource, tableOfLayer } from './file-source.ts';
 import type { RowSource } from './row-source.ts';
-
-const TOKEN_BYTES_MAX = 4096;
 
 /** Tells of wrong usage and ends. */
 export type Usage = (text: string) => never;
@@ -35,13 +39,12 @@ export interface FileFlags {
   readonly channel: string;
 }
 
-export interface SourceFlags extends FileFlags {
+export interface SourceFlags extends FileFlags, CallerFlags {
   readonly fleet?: string;
   readonly server?: readonly string[];
   readonly cubeConf?: string;
   readonly dict?: string;
   readonly timeoutMs: number;
-  readonly controlTokenFile?: string;
 }
 
 export function addFileOptions(command: Command): Command {
@@ -54,7 +57,7 @@ export function addFileOptions(command: Command): Command {
 }
 
 export function addSourceOptions(command: Command): Command {
-  return addFileOptions(command)
+  const options = addFileOptions(command)
     .option('--fleet <file>', 'ask the servers that fleet.json names for the version')
     .option(
       '--server <host:port>',
@@ -71,6 +74,7 @@ export function addSourceOptions(command: Command): Command {
         'CUBE_CONTROL_TOKEN_FILE',
       ),
     );
+  return addCallerTlsOptions(options);
 }
 
 function endpoints(text: string, before: readonly string[] = []): string[] {
@@ -80,10 +84,6 @@ function endpoints(text: string, before: readonly string[] = []): string[] {
     throw new InvalidArgumentError((error as Error).message);
   }
   return [...before, text];
-}
-
-export function readToken({ controlTokenFile: file }: SourceFlags): string | undefined {
-  return file === undefined ? undefined : readText(file, TOKEN_BYTES_MAX).trim();
 }
 
 /** A version in a repository's folder. */
@@ -181,7 +181,12 @@ async function routesOf(
     const file = new FleetFile(path, { onInvalid: () => undefined });
     return { fleet: () => file.current() };
   }
-  const fleet = await fleetOf(server, bundle, manifest && shardNumOf(manifest), readToken(flags));
+  const fleet = await fleetOf(
+    server,
+    bundle,
+    manifest && shardNumOf(manifest),
+    serverCredentials(flags),
+  );
   return { fleet: () => fleet };
 }
 
@@ -194,7 +199,7 @@ async function fleetOf(
   addresses: readonly string[],
   bundle: string,
   shardNum: number | undefined,
-  token: string | undefined,
+  credentials: Credentials,
 ): Promise<Fleet> {
   const silent: Replica[] = [];
   const known = new Map<number, Replica[]>();
@@ -203,7 +208,7 @@ async function fleetOf(
   for (const address of addresses) {
     const replica = { data: address, control: address, group: 'default' };
     try {
-      const status = await readServerStatus(address, { token });
+      const status = await readServerStatus(address, { credentials });
       count ??= status.shardNum;
       if (status.shardNum !== count) {
         throw new CubeError(

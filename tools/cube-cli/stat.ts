@@ -6,6 +6,7 @@ import type { LayerHeader } from '../../lib/core/layer-format.ts';
 import { type Manifest, shardNumOf, type TableRef } from '../../lib/core/manifest.ts';
 import { tablesDigest } from '../../lib/core/tables-digest.ts';
 import { bytesText, table as textTable } from '../../lib/platform/text-table.ts';
+import type { Credentials } from '../../lib/rpc/credentials.ts';
 import type { ControlStatus } from '../../proto/control.ts';
 
 /** Of more shards, people are told the sum. */
@@ -94,7 +95,7 @@ export interface ReplicaStat {
 /** Asks the control endpoints of a fleet, or of addresses whose shards nobody says. */
 export async function askReplicas(
   replicas: readonly { readonly address: string; readonly shard: number | undefined }[],
-  options: { readonly token: string | undefined; readonly timeoutMs: number },
+  options: { readonly credentials: Credentials; readonly timeoutMs: number },
 ): Promise<ReplicaStat[]> {
   return Promise.all(
     replicas.map(async ({ address, shard }): Promise<ReplicaStat> => {

@@ -5,6 +5,7 @@ import { readFleet } from '../../../cube-agent/commands/options.ts';
 import { LiveFleet } from '../../../cube-agent/rollout/live-fleet.ts';
 import { HEALTH_DEFAULTS } from '../../../cube-agent/rollout/rollout-config.ts';
 import { createLogger } from '../../../lib/platform/logs.ts';
+import { NO_CREDENTIALS } from '../../../lib/rpc/credentials.ts';
 import { allAt, by, publish } from '../host.ts';
 import { agent, until } from '../processes.ts';
 import { makeFleet } from './fleet.ts';
@@ -17,7 +18,7 @@ test('a server that holds other rows under the name of a version does not hold t
   await until('all at 1', allAt('1', servers));
   const live = new LiveFleet({
     ...{ repository, bundle: 'ctr', fleet: () => readFleet(fleetFile), health: HEALTH_DEFAULTS },
-    ...{ serving: [], controlToken: undefined, agentToken: undefined },
+    ...{ serving: [], toServers: NO_CREDENTIALS, toAgents: NO_CREDENTIALS },
     gate: () => assert.fail('nothing is gated'),
     logger: createLogger('test', 'silent'),
   });

@@ -37,6 +37,10 @@ listen: 127.0.0.1:8200
 token-file: token
 control-token-file: control
 agent-token-file: agent
+tls-cert: cert.pem
+tls-key: key.pem
+tls-ca: ca.pem
+tls-server-name: cube.example
 poll-ms: 50
 `;
 
@@ -71,6 +75,10 @@ test('every field is read, and paths start from the file', () => {
     tokenFile: '/etc/hc/token',
     controlTokenFile: '/etc/hc/control',
     agentTokenFile: '/etc/hc/agent',
+    tlsCert: '/etc/hc/cert.pem',
+    tlsKey: '/etc/hc/key.pem',
+    tlsCa: '/etc/hc/ca.pem',
+    tlsServerName: 'cube.example',
     pollMs: 50,
   });
   const small = parseControllerConfig(SMALL, '/etc/hc/controller.yaml');
@@ -83,6 +91,7 @@ test('every field is read, and paths start from the file', () => {
 const BAD: readonly [string, string, RegExp][] = [
   ['fleet: fleet.json', '', /fleet is missing/],
   ['bundles: [{ name: ctr }]', 'bundles: []', /1\.\.100 items/],
+  ['bundles:', 'tls-ca: ca.pem\nbundles:', /tls-cert and tls-key missing/],
   ['{ name: ctr }', '{ name: ctr, channels: [] }', /at least one/],
   ['{ name: ctr }', '{ name: ctr, replicas: some }', /"all" or a number/],
   ['{ name: ctr }', '{ name: ctr, watch-ms: -1 }', /watch-ms/],

@@ -1,0 +1,324 @@
+/** TLS on the one port: every protocol inside it, whose certificates are believed, handshakes that lead nowhere, and renewal. */
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { copyFileSync, readFileSync, writeFileSync } from 'node:fs';
+import { request } from 'node:https';
+import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
+import { join } from 'node:path';
+import { type TestContext, test } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { type ConnectionOptions, connect as connectTls, type TLSSocket } from 'node:tls';
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
+import { type ChannelCredentials, credentials } from '@grpc/grpc-js';
+import type { ServerLimits } from '../../lib/core/limits.ts';
+import { Credentials, NO_CREDENTIALS } from '../../lib/rpc/credentials.ts';
+import { callJson } from '../../lib/rpc/json-call.ts';
+import { TlsIdentity } from '../../lib/rpc/tls-identity.ts';
+import { atEnd, temporaryFolder } from '../repository/fixtures.ts';
+import { Authority, type Identity } from './certificates.ts';
+import { RawGrpc } from './grpc-client.ts';
+import { type EchoServer, RawConnection, requestFrame, startEcho } from './one-port.ts';
+
+const TIMEOUT = { timeoutMs: 30_000 };
+
+interface Place {
+  readonly folder: string;
+  readonly authority: Authority;
+  /** The server's own. */
+  readonly identity: Identity;
+  readonly echo: EchoServer;
+  readonly port: number;
+}
+
+async function start(t: TestContext, limits: Partial<ServerLimits> = {}): Promise<Place> {
+  const folder = temporaryFolder(t);
+  const authority = new Authority(folder, 'authority');
+  const identity = authority.issue({ name: 'server' });
+  const tls = new TlsIdentity(identity);
+  const addGrpc = (grpc: Parameters<NonNullable<Parameters<typeof startEcho>[3]>>[0]): void => {
+    grpc.addUnary('test.Who', 'who', (_request, call) =>
+      Buffer.from(JSON.stringify(call.certificate ?? null)),
+    );
+  };
+  const echo = await startEcho(limits, {}, 0, addGrpc, () => true, tls);
+  atEnd(t, () => echo.server.stop());
+  return { folder, authority, identity, echo, port: echo.port };
+}
+
+function tlsOptions({ cert, key, ca }: Identity): ConnectionOptions & { ca: Buffer } {
+  return { cert: readFileSync(cert), key: readFileSync(key), ca: readFileSync(ca) };
+}
+
+/** What the server makes of a caller's certificate, or the code of the failure to call it. */
+function who(port: number, options: ConnectionOptions): Promise<string> {
+  const url = { host: '127.0.0.1', port, path: '/who', agent: false };
+  return new Promise((resolve) => {
+    request({ ...url, ...options }, (response) => {
+      let text = '';
+      response.on('data', (piece) => {
+        text += piece;
+      });
+      response.on('end', () => {
+        const { certificate } = JSON.parse(text);
+        resolve(certificate === undefined ? 'nobody' : (certificate.fault ?? certificate.subject));
+      });
+    })
+      .on('error', (error: NodeJS.ErrnoException) => resolve(error.code ?? error.message))
+      .end();
+  });
+}
+
+async function until(what: string, condition: () => unknown): Promise<void> {
+  const endMs = performance.now() + 30_000;
+  while (!(await condition())) {
+    if (performance.now() > endMs) assert.fail(`not seen in time: ${what}`);
+    await sleep(20);
+  }
+}
+
+test('every protocol is answered inside TLS as outside, on the same port', async (t) => {
+  const { authority, port } = await start(t);
+  const caller = tlsOptions(authority.issue({ name: 'caller' }));
+  const { ca, cert, key } = caller as { ca: Buffer; cert: Buffer; key: Buffer };
+  assert.equal(await who(port, caller), 'CN=caller');
+  assert.equal(await who(port, { ca }), 'nobody');
+  // As curl, which offers both.
+  assert.equal(await who(port, { ...caller, ALPNProtocols: ['h2', 'http/1.1'] }), 'CN=caller');
+  assert.equal(await (await fetch(`http://127.0.0.1:${port}/hello`)).text(), 'hello');
+
+  const byGrpc = async (channel: ChannelCredentials): Promise<string> => {
+    const grpc = new RawGrpc(port, channel);
+    const { bytes, details } = await grpc.call('/test.Who/who', new Uint8Array(0), 30_000);
+    grpc.close();
+    return bytes.toString() || details;
+  };
+  assert.match(await byGrpc(credentials.createSsl(ca, key, cert)), /"subject":"CN=caller"/);
+  assert.equal(await byGrpc(credentials.createSsl(ca)), 'null');
+
+  const socket = connectTls({ port, host: '127.0.0.1', ...caller });
+  const calls = new RawConnection(port, socket);
+  calls.send(requestFrame(7, Buffer.from('hi'), { attachment: Buffer.alloc(300_000, 'x') }));
+  const [answer] = await calls.receive(1);
+  assert.deepEqual([answer?.payload, answer?.attachment.length], ['hi', 300_000]);
+  socket.destroy();
+});
+
+test('only what the authority has signed, for callers, and for now, is believed', async (t) => {
+  const { folder, authority, port } = await start(t);
+  const { path: ca } = authority;
+  const hourMs = 3_600_000;
+  const others: readonly (readonly [string, Identity])[] = [
+    ['UNABLE_TO_VERIFY_LEAF_SIGNATURE', new Authority(folder, 'other').issue({ name: 'stranger' })],
+    ['CERT_HAS_EXPIRED', authority.issue({ name: 'late', toMs: Date.now() - hourMs })],
+    ['CERT_NOT_YET_VALID', authority.issue({ name: 'early', fromMs: Date.now() + hourMs })],
+    ['INVALID_PURPOSE', authority.issue({ name: 'only a server', use: ['serverAuth'] })],
+  ];
+  for (const [fault, identity] of others) {
+    assert.equal(await who(port, tlsOptions({ ...identity, ca })), fault);
+  }
+  const caller = tlsOptions(authority.issue({ name: 'caller' }));
+  assert.equal(await who(port, { ...caller, maxVersion: 'TLSv1.2' }), 'CN=caller');
+  assert.equal(
+    await who(port, { ...caller, minVersion: 'TLSv1', maxVersion: 'TLSv1.1' }),
+    'EPROTO',
+  );
+});
+
+test('no connection goes on with what another one showed', async (t) => {
+  const { authority, port } = await start(t);
+  const caller = tlsOptions(authority.issue({ name: 'caller' }));
+  for (const maxVersion of ['TLSv1.2', 'TLSv1.3'] as const) {
+    const options = { port, host: '127.0.0.1', ...caller, maxVersion };
+    const first = connectTls(options);
+    await once(first, 'secureConnect');
+    first.write('GET /hello HTTP/1.1\r\nhost: x\r\n\r\n');
+    await once(first, 'data');
+    const session = first.getSession();
+    first.destroy();
+    const second = connectTls({ ...options, ...(session === undefined ? {} : { session }) });
+    await once(second, 'secureConnect');
+    assert.equal(second.isSessionReused(), false, maxVersion);
+    second.destroy();
+  }
+  const restless = connectTls({ port, host: '127.0.0.1', ...caller, maxVersion: 'TLSv1.2' });
+  await once(restless, 'secureConnect');
+  const refused = once(restless, 'error');
+  restless.renegotiate({}, () => undefined);
+  const [error] = await refused;
+  assert.equal(error.code, 'ERR_SSL_NO_RENEGOTIATION');
+  restless.destroy();
+});
+
+/** The first message of a TLS client. */
+async function clientHello(): Promise<Buffer> {
+  const listener = createServer();
+  await once(listener.listen(0, '127.0.0.1'), 'listening');
+  const { port } = listener.address() as AddressInfo;
+  const client: TLSSocket = connectTls({ port, host: '127.0.0.1' });
+  client.on('error', () => undefined);
+  const [accepted] = (await once(listener, 'connection')) as [Socket];
+  const [hello] = (await once(accepted, 'data')) as [Buffer];
+  client.destroy();
+  accepted.destroy();
+  listener.close();
+  return hello;
+}
+
+function rawSocket(port: number): Socket {
+  const socket = connect(port, '127.0.0.1');
+  socket.on('error', () => undefined);
+  socket.resume();
+  return socket;
+}
+
+test('half and slow handshakes are ended, damaged ones refused, and callers beside them answered', async (t) => {
+  const { authority, echo, port } = await start(t, { sniffMs: 1000 });
+  const caller = tlsOptions(authority.issue({ name: 'caller' }));
+  const hello = await clientHello();
+  const beginnings = [hello, hello.subarray(0, 60), Buffer.of(0x16), Buffer.of(0x16, 3, 1)];
+  const ended = beginnings.map((bytes) => {
+    const socket = rawSocket(port);
+    socket.write(bytes);
+    return once(socket, 'close');
+  });
+  // Byte by byte it never ends: what counts is the time since it began.
+  const slow = rawSocket(port);
+  let sent = 0;
+  const drip = setInterval(() => slow.write(hello.subarray(sent, ++sent)), 100);
+  atEnd(t, () => clearInterval(drip));
+  const slowEnded = once(slow, 'close');
+  await until('a caller is answered', async () => (await who(port, caller)) === 'CN=caller');
+  await Promise.all([...ended, slowEnded]);
+  clearInterval(drip);
+
+  const damaged = Buffer.from(hello);
+  damaged.fill(0xff, 5, 40);
+  for (const bytes of [damaged, Buffer.from('160301ffffdeadbeef', 'hex'), Buffer.alloc(99, 0x16)]) {
+    const socket = rawSocket(port);
+    const refused = once(socket, 'close');
+    socket.write(bytes);
+    await refused;
+  }
+  assert.ok(echo.server.tlsRefused >= 5, String(echo.server.tlsRefused));
+  await until('no connection is left', () => echo.server.connections === 0);
+  assert.equal(await who(port, caller), 'CN=caller');
+});
+
+test('a thousand handshakes that break off leave nothing behind', async (t) => {
+  const { authority, echo, port } = await start(t);
+  const hello = await clientHello();
+  setFlagsFromString('--expose-gc');
+  const collect = runInNewContext('gc') as () => void;
+  const breakOff = async (): Promise<void> => {
+    const socket = rawSocket(port);
+    const ended = once(socket, 'close');
+    socket.write(hello);
+    // The server has answered: its part of the handshake is done.
+    await Promise.race([once(socket, 'data'), ended]);
+    socket.destroy();
+    await ended;
+  };
+  const flood = async (rounds: number): Promise<number> => {
+    for (let i = 0; i < rounds; i++) await Promise.all(Array.from({ length: 50 }, breakOff));
+    await until('no connection is left', () => echo.server.connections === 0);
+    await sleep(0);
+    collect();
+    const { heapUsed, external } = process.memoryUsage();
+    return heapUsed + external;
+  };
+  const before = await flood(3);
+  const grown = (await flood(20)) - before;
+  // One that stayed would be some 50 KB.
+  assert.ok(grown < 4 << 20, `${grown} bytes more`);
+  const caller = tlsOptions(authority.issue({ name: 'caller' }));
+  assert.equal(await who(port, caller), 'CN=caller');
+});
+
+test('certificates are renewed on both sides without a restart; unusable files change nothing', async (t) => {
+  const { folder, authority, identity, port } = await start(t);
+  const mine = authority.issue({ name: 'caller' });
+  const caller = new Credentials({ tls: mine });
+  const peer = { address: `127.0.0.1:${port}`, credentials: caller, name: 'server' };
+  const seen = async (): Promise<string> => {
+    const json = await callJson(peer, '/who', TIMEOUT);
+    return json.field('certificate').field('subject').string();
+  };
+  assert.equal(await seen(), 'CN=caller');
+
+  writeFileSync(identity.key, 'no key at all');
+  const next = authority.issue({ name: 'renewed caller' });
+  copyFileSync(next.key, mine.key);
+  copyFileSync(next.cert, mine.cert);
+  await until('renewed', async () => (await seen()) === 'CN=renewed caller');
+
+  // Another authority takes over: who is still of the old one does not believe the server any more, and is not believed.
+  const other = new Authority(folder, 'other');
+  const renewed = other.issue({ name: 'renewed server' });
+  for (const part of ['key', 'cert', 'ca'] as const) copyFileSync(renewed[part], identity[part]);
+  const trusting = tlsOptions({ ...next, ca: renewed.ca });
+  await until(
+    'the server is of the other authority',
+    async () => (await who(port, trusting)) === 'UNABLE_TO_VERIFY_LEAF_SIGNATURE',
+  );
+});
+
+test('callers believe servers by authority and name, and say what is wrong', async (t) => {
+  const { folder, authority, port } = await start(t);
+  const mine = authority.issue({ name: 'caller' });
+  const address = `127.0.0.1:${port}`;
+  const call = (credentials: Credentials, at = address): Promise<unknown> =>
+    callJson({ address: at, credentials, name: 'cube-server' }, '/who', TIMEOUT);
+  await call(new Credentials({ tls: mine }));
+  const other = new Authority(folder, 'other');
+  await assert.rejects(call(new Credentials({ tls: { ...mine, ca: other.path } })), {
+    code: 'DENIED',
+    message: /the certificate of cube-server at 127\.0\.0\.1:\d+ is not believed \([A-Z_]+: /,
+  });
+  const named = new Credentials({ tls: mine, tlsServerName: 'shard-0.example' });
+  await assert.rejects(call(named), { code: 'DENIED', message: /ERR_TLS_CERT_ALTNAME_INVALID/ });
+  await assert.rejects(call(new Credentials({ tls: mine }), `localhost:${port}`), {
+    code: 'DENIED',
+    message: /ERR_TLS_CERT_ALTNAME_INVALID/,
+  });
+  const byName = authority.issue({ name: 'by name', hosts: ['shard-0.example'] });
+  const second = await startEcho({}, {}, 0, undefined, () => true, new TlsIdentity(byName));
+  atEnd(t, () => second.server.stop());
+  await call(named, second.address);
+  const plain = await startEcho();
+  atEnd(t, () => plain.server.stop());
+  await assert.rejects(call(new Credentials({ tls: mine }), plain.address), {
+    code: 'UNAVAILABLE',
+    message: /it does not speak TLS/,
+  });
+  await call(NO_CREDENTIALS, plain.address);
+});
+
+test('files that are no identity are refused by name', (t) => {
+  const folder = temporaryFolder(t);
+  const authority = new Authority(folder, 'authority');
+  const good = authority.issue({ name: 'good' });
+  const { key } = authority.issue({ name: 'another' });
+  const empty = join(folder, 'empty.pem');
+  const broken = join(folder, 'broken.pem');
+  writeFileSync(empty, '');
+  writeFileSync(broken, readFileSync(good.cert, 'utf8').replace(/\n.{64}\n/, '\n'));
+  const faults: readonly (readonly [Partial<Identity>, RegExp])[] = [
+    [{ key }, /another\.key is not the key.*good\.pem \(key values mismatch\)/],
+    [{ key: good.cert }, /good\.pem is not the key/],
+    [{ ca: empty }, /empty\.pem has no certificate in PEM/],
+    [{ cert: broken }, /broken\.pem: a certificate is damaged/],
+    [{ ca: join(folder, 'absent') }, /absent: no such file/],
+  ];
+  for (const [part, message] of faults) {
+    assert.throws(() => new TlsIdentity({ ...good, ...part }), { message });
+  }
+  // A token that a header cannot carry is not said aloud.
+  const token = join(folder, 'token');
+  writeFileSync(token, 'secret of two\nlines, and long enough');
+  assert.throws(
+    () => new Credentials({ tokenFile: token }),
+    ({ message }: Error) =>
+      /printable ASCII on one line/.test(message) && !message.includes('secret'),
+  );
+});
