@@ -3,12 +3,7 @@
  * sockets. Bodies arrive as raw bytes, decompressed; a CubeError thrown by a handler becomes its HTTP status and
  * `{"code", "error"}`. Bounded: requests in flight, the bytes of their bodies, and the bytes of answers not yet sent.
  */
-import {
-  createServer,
-  type IncomingHttpHeaders,
-  type Server,
-  type ServerResponse,
-} from 'node:http';
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 import type { Readable } from 'node:stream';
 import {
@@ -19,22 +14,26 @@ import {
   fastify,
 } from 'fastify';
 import { CubeError } from '../core/errors.ts';
-import { ERROR_TEXT_CHARS_MAX, type ServerLimits } from '../core/limits.ts';
+import type { ServerLimits } from '../core/limits.ts';
 import type { Logger } from '../platform/logs.ts';
 import { COMPRESSION_GZIP, decompress } from './compression.ts';
+import { HttpAdmission } from './http-admission.ts';
+import {
+  DirectRoutes,
+  ERROR_CODE_HEADER,
+  errorAnswer,
+  type HttpAnswer,
+  type HttpHandler,
+  PATH_PARAMETER_CHARS_MAX,
+} from './http-direct.ts';
 
-/** What brpc calls its error codes over HTTP. */
-export const ERROR_CODE_HEADER = 'x-bd-error-code';
 const NO_SUCH_METHOD = 1002;
-const TOO_SLOW = 'HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\r\n';
 /** Of the parser's errors, those with a status of their own. */
 const BAD_BYTES: Readonly<Record<string, readonly [status: string, words: string]>> = {
   ERR_HTTP_REQUEST_TIMEOUT: ['408 Request Timeout', 'came too slowly'],
   HPE_HEADER_OVERFLOW: ['431 Request Header Fields Too Large', 'has too large a head'],
   HPE_INVALID_EOF_STATE: ['400 Bad Request', 'ended half-way'],
 };
-/** A name, and what hangs on it (`name:predict`). */
-const PATH_PARAMETER_CHARS_MAX = 200;
 
 interface ParserError extends Error {
   readonly code?: string;
@@ -54,18 +53,12 @@ export const STREAMED_TYPE = 'application/x-ndjson';
 
 export class HttpFront {
   readonly app: FastifyInstance;
+  /** Routes whose plain requests are answered past the framework. */
+  readonly direct: DirectRoutes;
   readonly #server: Server;
   readonly #limits: ServerLimits;
-  /** Of each connection: what to release when a request ends, or with the connection. */
-  readonly #releases = new WeakMap<Socket, Set<() => void>>();
-  #inFlight = 0;
-  /** Of request bodies, as announced, until their requests end. */
-  #bodyBytes = 0;
-  /** Of answers, until they are out. */
-  #unsentBytes = 0;
-  #idle: (() => void) | undefined;
+  readonly #admission: HttpAdmission;
   #stopping = false;
-  #stopped = false;
 
   /** @param paths what there is, for who asks for what is not */
   constructor(limits: ServerLimits, logger: Logger, paths = '') {
@@ -83,10 +76,26 @@ export class HttpFront {
     Object.assign(server, { httpAllowHalfOpen: true });
     this.#server = server;
     this.#limits = limits;
+    this.#admission = new HttpAdmission(limits);
+    const failureOf = (error: unknown, { headers, url }: IncomingMessage): CubeError => {
+      const failure = CubeError.from(error);
+      if (failure.code === 'INTERNAL') {
+        logger.error({ err: error, url, logId: headers['log-id'] }, 'call failed');
+      }
+      return failure;
+    };
+    this.direct = new DirectRoutes({
+      ...{ admission: this.#admission, bodyBytesMax: limits.httpBodyBytes },
+      onFailure: failureOf,
+      isStopping: () => this.#stopping,
+    });
     this.app = fastify({
       bodyLimit: limits.httpBodyBytes,
       routerOptions: { ignoreTrailingSlash: true, maxParamLength: PATH_PARAMETER_CHARS_MAX },
-      serverFactory: (handler) => server.on('request', handler),
+      serverFactory: (handler) =>
+        server.on('request', (request, response) => {
+          if (!this.direct.answer(request, response)) handler(request, response);
+        }),
       clientErrorHandler: refuseBytes,
       // Said in our own words, below: an error without a code tells no caller to turn to another replica.
       return503OnClosing: false,
@@ -106,23 +115,16 @@ export class HttpFront {
         throw new CubeError('INVALID_ARGUMENT', `${STREAMED_TYPE} is not understood here`);
       },
     );
-    this.app.setErrorHandler((error: FastifyError | CubeError, request, reply) => {
-      const failure = toCubeError(error, request);
-      if (failure.code === 'INTERNAL') {
-        const logId = request.headers['log-id'];
-        logger.error({ err: error, url: request.url, logId }, 'call failed');
-      }
-      return sendError(reply, failure);
-    });
+    this.app.setErrorHandler((error: FastifyError | CubeError, request, reply) =>
+      sendError(reply, failureOf(toCubeError(error, request), request.raw)),
+    );
     this.app.setNotFoundHandler((request, reply) => {
       reply.header(ERROR_CODE_HEADER, NO_SUCH_METHOD);
       const hint = paths === '' ? '' : ` (try ${paths})`;
       const error = `Fail to find method on ${request.method} ${request.url.slice(0, 200)}${hint}`;
       return reply.status(404).send({ code: 'NOT_FOUND', error });
     });
-    this.#limitRequests();
-    this.#limitTime();
-    this.#limitAnswers();
+    this.#addLimits();
     // Closing on a caller that still sends would reset the connection under our answer: the rest is read and dropped,
     // for as long as a request may take.
     this.app.addHook('onSend', async (_request, reply) => {
@@ -131,11 +133,11 @@ export class HttpFront {
   }
 
   get inFlight(): number {
-    return this.#inFlight;
+    return this.#admission.inFlight;
   }
 
   get unsentBytes(): number {
-    return this.#unsentBytes;
+    return this.#admission.unsentBytes;
   }
 
   /** Call once all routes are there. */
@@ -146,11 +148,7 @@ export class HttpFront {
   }
 
   serve(socket: Socket): void {
-    const releases = new Set<() => void>();
-    this.#releases.set(socket, releases);
-    socket.once('close', () => {
-      for (const release of releases) release();
-    });
+    this.#admission.connect(socket);
     this.#server.emit('connection', socket);
   }
 
@@ -161,99 +159,47 @@ export class HttpFront {
   async stop(): Promise<void> {
     this.#stopping = true;
     this.#server.closeIdleConnections();
-    if (this.#inFlight > 0) {
-      const { drainMs } = this.#limits;
-      const timer = setTimeout(() => this.#server.closeAllConnections(), drainMs);
-      await new Promise<void>((resolve) => {
-        this.#idle = resolve;
-      });
-      clearTimeout(timer);
-    }
-    this.#stopped = true;
+    const { drainMs } = this.#limits;
+    const timer = setTimeout(() => this.#server.closeAllConnections(), drainMs);
+    await this.#admission.idle();
+    clearTimeout(timer);
+    this.#admission.close();
     this.#server.closeIdleConnections();
     await this.app.close();
   }
 
-  #limitAnswers(): void {
-    const { outputTotalBytes } = this.#limits;
-    this.app.addHook('preHandler', async () => {
-      if (this.#unsentBytes <= outputTotalBytes) return;
-      throw new CubeError('OVERLOADED', 'too many answers wait to be read by their callers');
+  /** The framework's requests are admitted as those past it are. */
+  #addLimits(): void {
+    const admission = this.#admission;
+    this.app.addHook('onRequest', async (request, reply) => {
+      if (this.#stopping) reply.header('connection', 'close');
+      admission.enter(request.raw, reply.raw);
+      admission.limitTime(request.raw, reply.raw, isStreamed(request));
     });
+    this.app.addHook('preHandler', async () => admission.checkAnswers());
     this.app.addHook('onSend', async (_request, reply, payload) => {
       const byteCount = (payload as string | Uint8Array | null)?.length ?? 0;
-      this.#unsentBytes += byteCount;
-      this.#atEnd(reply, () => {
-        this.#unsentBytes -= byteCount;
-      });
+      admission.countAnswer(reply.raw, byteCount);
     });
   }
+}
 
-  /**
-   * Calls `release` once: when the answer is out, or when the connection has ended. The answer alone does not tell:
-   * one that waits behind another of the same connection never hears that the connection ended.
-   */
-  #atEnd({ request, raw }: FastifyReply, release: () => void): void {
-    const { socket } = request.raw;
-    const releases = this.#releases.get(socket);
-    if (releases === undefined || socket.destroyed) {
-      release();
-      return;
-    }
-    const end = (): void => {
-      if (releases.delete(end)) release();
-    };
-    releases.add(end);
-    raw.once('close', end);
-  }
+/** Answers a request of the framework by a handler of those past it. */
+export async function answerBy(
+  handler: HttpHandler,
+  { headers, params, query, body }: FastifyRequest,
+  reply: FastifyReply,
+): Promise<FastifyReply> {
+  const { raw } = reply;
+  const own = params as Readonly<Record<string, string>>;
+  return sendAnswer(reply, await handler({ headers, params: own, query, body, raw }));
+}
 
-  /** A body must be there in time; one that streams may take any time, but not be silent for so long. */
-  #limitTime(): void {
-    const { httpRequestMs, httpBodyBytes } = this.#limits;
-    this.app.addHook('onRequest', async (request, reply) => {
-      const { raw, headers } = request;
-      if (announcedBytes(headers, httpBodyBytes) === 0) return;
-      const { socket } = raw;
-      let bytesRead = socket.bytesRead;
-      const timer = setTimeout(() => {
-        // What came and was not taken is not the caller's silence.
-        if (isStreamed(request) && (socket.bytesRead > bytesRead || raw.readableLength > 0)) {
-          bytesRead = socket.bytesRead;
-          timer.refresh();
-        } else {
-          if (!reply.raw.headersSent) socket.write(TOO_SLOW);
-          socket.destroySoon();
-        }
-      }, httpRequestMs);
-      // Of a body that is refused unread no end is heard: it must not keep a process that has stopped.
-      timer.unref();
-      raw.once('close', () => clearTimeout(timer));
-    });
-  }
-
-  #limitRequests(): void {
-    const { httpInFlight, httpBodyBytes, inputTotalBytes } = this.#limits;
-    this.app.addHook('onRequest', async ({ headers }, reply) => {
-      const bodyBytes = announcedBytes(headers, httpBodyBytes);
-      this.#inFlight++;
-      this.#bodyBytes += bodyBytes;
-      this.#atEnd(reply, () => {
-        this.#bodyBytes -= bodyBytes;
-        this.#inFlight--;
-        if (this.#inFlight === 0) this.#idle?.();
-      });
-      if (this.#stopping) reply.header('connection', 'close');
-      if (this.#stopped) {
-        throw new CubeError('STOPPING', 'the server is stopping; call another replica');
-      }
-      if (this.#inFlight > httpInFlight || this.#bodyBytes > inputTotalBytes) {
-        throw new CubeError(
-          'OVERLOADED',
-          `${this.#inFlight} HTTP requests with bodies of ${this.#bodyBytes} bytes are being answered; try again later`,
-        );
-      }
-    });
-  }
+function sendAnswer(
+  reply: FastifyReply,
+  { status = 200, type, headers = {}, body }: HttpAnswer,
+): FastifyReply {
+  return reply.status(status).headers(headers).type(type).send(body);
 }
 
 /** As brpc: a request's body may be gzip. @throws CubeError INVALID_ARGUMENT, TOO_LARGE */
@@ -287,20 +233,8 @@ function refuseBytes(error: ParserError, socket: Socket & { _httpMessage?: Serve
   socket.destroySoon();
 }
 
-/** What a request's body may take: none is read beyond the limit. */
-function announcedBytes(headers: IncomingHttpHeaders, httpBodyBytes: number): number {
-  if (headers['transfer-encoding'] !== undefined) return httpBodyBytes;
-  return Math.min(Number(headers['content-length'] ?? 0), httpBodyBytes);
-}
-
-/** An error answer: the status of its code, brpc's number, and the words. */
 function sendError(reply: FastifyReply, error: CubeError): FastifyReply {
-  const { http, brpc, retryable } = error.status;
-  if (retryable) reply.header('retry-after', '1');
-  return reply
-    .status(http)
-    .header(ERROR_CODE_HEADER, brpc)
-    .send({ code: error.code, error: error.message.slice(0, ERROR_TEXT_CHARS_MAX) });
+  return sendAnswer(reply, errorAnswer(error));
 }
 
 /** fastify's own refusals keep their meaning: a body over the limit, a bad request. */

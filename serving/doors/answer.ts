@@ -3,7 +3,7 @@
  * request may not do is a CubeError with one line that says what was wrong and what to do; the fronts turn it into their
  * protocol's words.
  */
-import type { FastifyReply, FastifyRequest } from 'fastify';
+import type { IncomingHttpHeaders, ServerResponse } from 'node:http';
 import { CubeError } from '../../lib/core/errors.ts';
 import type { GrpcCall } from '../../lib/rpc/grpc-calls.ts';
 import type { CallerSignal } from '../engine/engine-request.ts';
@@ -71,7 +71,7 @@ async function ask<T>(
 }
 
 /** Of HTTP: the header `timeout-ms`; the caller has gone when its connection closes before the answer is out. */
-export function httpCall({ headers }: FastifyRequest, { raw }: FastifyReply): DoorCall {
+export function httpCall(headers: IncomingHttpHeaders, raw: ServerResponse): DoorCall {
   // Looked at, not told: a controller and a listener for each request cost more than all the looks.
   const signal = {
     get aborted(): boolean {

@@ -13,7 +13,12 @@ import {
   parseTsvKeys,
 } from '../../lib/core/features.ts';
 import { JsonReader } from '../../lib/core/json.ts';
-import { STREAMED_TYPE } from '../../lib/rpc/http-front.ts';
+import {
+  type HttpAnswer,
+  type HttpCall,
+  JSON_TYPE as JSON_ANSWER,
+} from '../../lib/rpc/http-direct.ts';
+import { answerBy, STREAMED_TYPE } from '../../lib/rpc/http-front.ts';
 import type { LoadedBundle } from '../models/bundle.ts';
 import { ROWS_PER_REQUEST_MAX } from '../serving-limits.ts';
 import { answer, httpCall, textOf } from './answer.ts';
@@ -23,30 +28,35 @@ import { LineScorer } from './ctr-lines.ts';
 import { bundleOf, readOptions } from './ctr-options.ts';
 import type { DoorContext, Fronts } from './fronts.ts';
 
+const PATH = '/v1/ctr::predict';
 const TSV = 'text/tab-separated-values';
 const JSON_TYPE = 'application/json';
 
 export function addCtrDoor(fronts: Fronts, context: DoorContext): void {
   addCtrGrpc(fronts, context);
-  fronts.http.app.post(
-    '/v1/ctr::predict',
-    { config: { streams: true } },
-    async (request, reply) => {
-      const type = request.headers['content-type']?.split(';')[0]?.trim().toLowerCase() ?? '';
-      if (type === STREAMED_TYPE) return sendLines(context, request, reply);
-      const options = readOptions(request.query);
-      return answer(context, 'ctr', httpCall(request, reply), () => {
-        const bundle = bundleOf(context.models, options);
-        const rows = readCtrRows(request.body, type, bundle);
-        const { priority, detail } = options;
-        return {
-          ...{ bundle, rows, detail },
-          ...(priority === undefined ? {} : { priority }),
-          answer: (prediction) => ctrJson(ctrAnswer(prediction, bundle, options)),
-        };
-      });
-    },
-  );
+  const handler = async (call: HttpCall): Promise<HttpAnswer> => {
+    const options = readOptions(call.query);
+    const answered = await answer(context, 'ctr', httpCall(call.headers, call.raw), () => {
+      const bundle = bundleOf(context.models, options);
+      const rows = readCtrRows(call.body, typeOf(call), bundle);
+      const { priority, detail } = options;
+      return {
+        ...{ bundle, rows, detail },
+        ...(priority === undefined ? {} : { priority }),
+        answer: (prediction) => ctrJson(ctrAnswer(prediction, bundle, options)),
+      };
+    });
+    return { type: JSON_ANSWER, body: JSON.stringify(answered) };
+  };
+  fronts.http.direct.add({ path: PATH, types: [TSV, JSON_TYPE], handler });
+  fronts.http.app.post(PATH, { config: { streams: true } }, async (request, reply) => {
+    if (typeOf(request) === STREAMED_TYPE) return sendLines(context, request, reply);
+    return answerBy(handler, request, reply);
+  });
+}
+
+function typeOf({ headers }: Pick<HttpCall, 'headers'>): string {
+  return headers['content-type']?.split(';')[0]?.trim().toLowerCase() ?? '';
 }
 
 /** Answers lines while they come. */
@@ -59,7 +69,7 @@ function sendLines(
   if (encoding !== 'identity') {
     throw new CubeError('INVALID_ARGUMENT', `${STREAMED_TYPE} is taken as it is, not packed`);
   }
-  const call = httpCall(request, reply);
+  const call = httpCall(request.headers, reply.raw);
   call.timeoutMs();
   const scorer = new LineScorer(context, readOptions(request.query), call);
   const answers = scorer.answers(request.body as Readable);

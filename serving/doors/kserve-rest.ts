@@ -1,6 +1,8 @@
 /** The KServe v2 door over HTTP: health, metadata and inference (docs/wire/serving.md). */
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { CubeError } from '../../lib/core/errors.ts';
+import type { HttpAnswer, HttpCall } from '../../lib/rpc/http-direct.ts';
+import { answerBy } from '../../lib/rpc/http-front.ts';
 import type { LoadedBundle } from '../models/bundle.ts';
 import type { Models } from '../models/models.ts';
 import { answer, httpCall, type Question } from './answer.ts';
@@ -34,18 +36,20 @@ export const SERVER_METADATA: ServerMetadata = {
   ],
 };
 const JSON_LENGTH_HEADER = 'inference-header-content-length';
+/** Of what clients send: Triton's none at all. */
+const INFER_TYPES = ['', 'application/json', 'application/octet-stream'];
 const NO_BODY = new Uint8Array(0);
 
 export const MODEL_PATHS = ['/v2/models/:model', '/v2/models/:model/versions/:version'] as const;
 
-export function addKserveRest({ http: { app } }: Fronts, context: DoorContext): void {
+export function addKserveRest({ http: { app, direct } }: Fronts, context: DoorContext): void {
   const { models, admission } = context;
-  const infer = async (request: ModelRequest, reply: ModelReply): Promise<Buffer> => {
-    const written = await answer(context, 'kserve', httpCall(request, reply), () =>
-      askedOf(request, models),
+  const infer = async (call: HttpCall): Promise<HttpAnswer> =>
+    sent(
+      await answer(context, 'kserve', httpCall(call.headers, call.raw), () =>
+        askedOf(call, models),
+      ),
     );
-    return sent(reply, written);
-  };
   const ready = async (request: ModelRequest, reply: ModelReply): Promise<object> => {
     const { model } = request.params;
     try {
@@ -63,7 +67,8 @@ export function addKserveRest({ http: { app } }: Fronts, context: DoorContext): 
       modelMetadata(request.params.model, requireModel(models, request)),
     );
     app.get<ModelRoute>(`${path}/ready`, ready);
-    app.post<ModelRoute>(`${path}/infer`, infer);
+    app.post(`${path}/infer`, (request, reply) => answerBy(infer, request, reply));
+    direct.add({ path: `${path}/infer`, types: INFER_TYPES, handler: infer });
   }
   app.get('/v2', async () => SERVER_METADATA);
   app.get('/v2/models', async () => ({ models: models.status().map(({ model }) => model) }));
@@ -72,23 +77,23 @@ export function addKserveRest({ http: { app } }: Fronts, context: DoorContext): 
 /** @throws CubeError NOT_FOUND for another model or version, NOT_READY while none is loaded */
 export function requireModel(
   models: Models,
-  { params: { model, version } }: { readonly params: ModelRoute['Params'] },
+  { params: { model = '', version } }: { readonly params: Partial<ModelRoute['Params']> },
 ): LoadedBundle {
   return models.find(model, version === undefined ? {} : { version });
 }
 
-function askedOf(request: ModelRequest, models: Models): Question<JsonAnswer> {
-  const { model } = request.params;
-  const bundle = requireModel(models, request);
-  const body = request.body instanceof Uint8Array ? request.body : NO_BODY;
-  const header = request.headers[JSON_LENGTH_HEADER];
+function askedOf(call: HttpCall, models: Models): Question<JsonAnswer> {
+  const { model = '' } = call.params;
+  const bundle = requireModel(models, call);
+  const body = call.body instanceof Uint8Array ? call.body : NO_BODY;
+  const header = call.headers[JSON_LENGTH_HEADER];
   const length = Array.isArray(header) ? header.join() : header;
   const asked = readJsonInfer(body, length, () => modelMetadata(model, bundle));
   return questionOf(asked, { model, bundle }, (written) => writeJsonInfer(written, asked.outputs));
 }
 
-function sent(reply: ModelReply, { body, headerLength }: JsonAnswer): Buffer {
-  if (headerLength === undefined) reply.type('application/json');
-  else reply.type('application/octet-stream').header(JSON_LENGTH_HEADER, headerLength);
-  return body;
+function sent({ body, headerLength }: JsonAnswer): HttpAnswer {
+  if (headerLength === undefined) return { type: 'application/json', body };
+  const headers = { [JSON_LENGTH_HEADER]: headerLength };
+  return { type: 'application/octet-stream', headers, body };
 }

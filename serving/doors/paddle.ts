@@ -10,7 +10,7 @@ import { ERROR_TEXT_CHARS_MAX } from '../../lib/core/limits.ts';
 import { wallClockMs } from '../../lib/platform/clock.ts';
 import { COMPRESSION_GZIP, compress } from '../../lib/rpc/compression.ts';
 import type { GrpcHandler } from '../../lib/rpc/grpc-calls.ts';
-import { ERROR_CODE_HEADER } from '../../lib/rpc/http-front.ts';
+import { ERROR_CODE_HEADER } from '../../lib/rpc/http-direct.ts';
 import type { RpcHandler } from '../../lib/rpc/rpc-routes.ts';
 import {
   decodeGeneralRequest,
@@ -116,7 +116,7 @@ class PaddleDoor {
         : parseGeneralRequest(textOf(request.body), 'body', LIMITS);
       let answered: GeneralModelResponse;
       try {
-        answered = await this.#answer(method, question, httpCall(request, reply));
+        answered = await this.#answer(method, question, httpCall(request.headers, reply.raw));
       } catch (error) {
         const { http, brpc, retryable } = CubeError.from(error).status;
         reply.status(http).header(ERROR_CODE_HEADER, brpc);

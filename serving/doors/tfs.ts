@@ -41,7 +41,7 @@ export function addTfsDoor({ http: { app } }: Fronts, context: DoorContext): voi
     app.get<TfsRoute>(`${path}/metadata`, async ({ params }) => signature(models, params));
     app.post<TfsRoute>(path, async (request, reply) => {
       const target = predictTarget(request.params);
-      return answer(context, 'tfs', httpCall(request, reply), () =>
+      return answer(context, 'tfs', httpCall(request.headers, reply.raw), () =>
         askedOf(textOf(request.body), target, models),
       );
     });

@@ -59,6 +59,7 @@ export async function startEcho(
   addGrpc?: (grpc: GrpcFront) => void,
   ready = () => true,
   tls?: TlsIdentity,
+  addHttp?: (http: HttpFront) => void,
 ): Promise<EchoServer> {
   const all = { ...DEFAULT_SERVER_LIMITS, ...limits };
   const logger = createLogger('test', 'silent');
@@ -82,6 +83,7 @@ export async function startEcho(
     await new Promise<void>((resolve) => held.push(resolve));
     return 'held';
   });
+  addHttp?.(http);
   const routes = new RpcRoutes();
   routes.add('test.Echo', 'echo', echo);
   for (const [method, handler] of Object.entries(handlers))
