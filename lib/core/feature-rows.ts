@@ -82,8 +82,16 @@ export function scaleDense(
 /** One dense value as the model was trained on it, in double precision. @param raw NaN = missing */
 function scaleValue(raw: number, feature: DenseFeature): number {
   let value = Number.isNaN(raw) ? feature.missing : raw;
-  if (feature.log) value = Math.log1p(Math.max(value, 0));
+  if (feature.log) value = log1p(value > 0 ? value : 0);
   return (value - feature.shift) * feature.scale;
+}
+
+/** Most values are small counts. */
+const LOG1P: Float64Array = Float64Array.from({ length: 4096 }, (_, count) => Math.log1p(count));
+
+function log1p(value: number): number {
+  const count = value | 0;
+  return count === value && count < LOG1P.length ? LOG1P[count]! : Math.log1p(value);
 }
 
 function failScaled(row: number, name: string, raw: number): never {
