@@ -1,10 +1,8 @@
 /** What can be wrong with a bundle in its repository: channels, versions, layers, rollouts, garbage. */
-import { join } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
 import type { LayerRef, Manifest } from '../../lib/core/manifest.ts';
 import { isUnderWay } from '../../lib/core/rollout.ts';
 import { wallClockMs } from '../../lib/platform/clock.ts';
-import { makeTemporaryFolder, removePath } from '../../lib/platform/files.ts';
 import type { ChannelState, Repository } from '../../lib/repository/repository.ts';
 import { channelCommand, type Patient, type Report } from './findings.ts';
 
@@ -257,14 +255,11 @@ async function layerFault(
   const isThere = await repository.holdsLayer(bundle, table, layer).catch(() => false);
   if (!isThere) return `layer ${layer.contentId} is missing, or does not have ${layer.bytes} bytes`;
   if (!deep) return undefined;
-  const folder = makeTemporaryFolder('hypercube-doctor-');
   try {
-    await repository.fetchLayer(bundle, table, layer, join(folder, 'layer'), { onBytes });
+    await repository.verifyLayer(bundle, table, layer, { onBytes });
     return undefined;
   } catch (error) {
     return CubeError.from(error).message;
-  } finally {
-    removePath(folder);
   }
 }
 

@@ -29,6 +29,8 @@ export interface RolloutProblem {
 export class BundleController {
   readonly options: BundleControllerOptions;
   readonly #drivers = new Map<string, RolloutDriver>();
+  /** The version that waits to begin: its driver knows since when it waits for which other one. */
+  #waiting: string | undefined;
   readonly #progress = new Map<string, Progress>();
   readonly #problems = new Map<string, RolloutProblem>();
   /** Steps taken, by kind. */
@@ -61,6 +63,7 @@ export class BundleController {
       this.#problems.delete('');
       if (isBusy || !this.#isFree()) return isBusy;
       const next = this.options.automatic ? await this.#newVersion(begun) : undefined;
+      this.#waiting = next;
       return next === undefined ? false : await this.#drive(next);
     } catch (error) {
       this.#failed(undefined, error);
@@ -72,7 +75,8 @@ export class BundleController {
   #forgetAllBut(begun: readonly string[]): void {
     for (const known of [this.#drivers, this.#progress, this.#problems]) {
       for (const version of known.keys()) {
-        if (version !== '' && !begun.includes(version)) known.delete(version);
+        const isKept = known === this.#drivers && version === this.#waiting;
+        if (version !== '' && !begun.includes(version) && !isKept) known.delete(version);
       }
     }
   }

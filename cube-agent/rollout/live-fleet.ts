@@ -83,7 +83,15 @@ function replicaView(
     address,
     holds: held.includes(version),
     isActive: active === version,
-    isDamaged: concerning.some(({ what, code }) => what.startsWith('fetch ') && code === 'CORRUPT'),
+    damaged: damagedLayers(concerning),
     trouble: texts.join('; '),
   };
+}
+
+/** Of an agent's problems, which it calls "fetch <version> <table>/<contentId>". */
+export function damagedLayers(problems: readonly Pick<HostProblem, 'what' | 'code'>[]): string[] {
+  return problems.flatMap(({ what, code }) => {
+    const [doing, , layer] = what.split(' ');
+    return doing === 'fetch' && code === 'CORRUPT' && layer !== undefined ? [layer] : [];
+  });
 }

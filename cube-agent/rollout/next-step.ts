@@ -62,10 +62,23 @@ export interface ReplicaView {
   readonly address: string;
   readonly holds: boolean;
   readonly isActive: boolean;
-  /** Its host finds the version damaged at its source. */
-  readonly isDamaged: boolean;
+  /** Layers of the version, as table/contentId, that come to its host damaged. */
+  readonly damaged: readonly string[];
   /** Why it does not hold the version, as far as it is known. */
   readonly trouble: string;
+}
+
+/** Why the version's manifest cannot be read, and whose fault that is. */
+export interface Unreadable {
+  readonly fault: Fault;
+  readonly why: string;
+}
+
+export interface SourceFinding {
+  /** Those that were read. */
+  readonly layers: readonly string[];
+  /** What is wrong with one of them; undefined: they are whole where they lie. */
+  readonly damage: string | undefined;
 }
 
 export type GateOutcome =
@@ -75,12 +88,15 @@ export type GateOutcome =
 
 export interface FleetView {
   readonly isQuarantined: boolean;
+  readonly unreadable: Unreadable | undefined;
   readonly candidate: string | undefined;
   /** Why the candidate channel belongs to another rollout; undefined when it may be taken. */
   readonly candidateBusy: string | undefined;
   /** As the policy has them. */
   readonly channels: readonly ChannelView[];
   readonly shards: readonly (readonly ReplicaView[])[];
+  /** What we found when we read layers that hosts find damaged; undefined until we have. */
+  readonly source: SourceFinding | undefined;
   /** Undefined until the gate has run here. */
   readonly gate: GateOutcome | undefined;
   /** What is wrong with the version's answers since it was activated. */
@@ -108,6 +124,8 @@ export type Step =
   | { readonly kind: 'stage' }
   /** Points it to what the fleet has anyway, so that the version is held for it no more. */
   | { readonly kind: 'release'; readonly to: string }
+  /** Reads layers where they lie: whether it is the version that is damaged. */
+  | { readonly kind: 'verify'; readonly layers: readonly string[] }
   /** `again`: why the last run came to nothing. */
   | { readonly kind: 'gate'; readonly again?: string }
   | { readonly kind: 'move'; readonly channel: string; readonly expected: number }
@@ -126,6 +144,9 @@ export interface Situation {
   readonly policy: RolloutPolicy;
   readonly elapsed: Elapsed;
 }
+
+/** A store that is unwell for a moment condemns nothing. */
+const MANIFEST_PATIENCE_MS = 60_000;
 
 export function nextStep(situation: Situation): Step {
   const { rollout } = situation;
@@ -157,16 +178,29 @@ export function nextStep(situation: Situation): Step {
 
 function beforeSeen({ rollout, fleet }: Situation): Step {
   if (fleet.isQuarantined) return done('the version is quarantined');
+  const { unreadable } = fleet;
+  if (unreadable?.fault === 'fleet') return { kind: 'wait', why: unreadable.why, isBlocked: true };
   return pinned(fleet) ?? busy(fleet) ?? enter('seen', `version ${rollout.version} is published`);
 }
 
-function afterSeen({ rollout, fleet }: Situation): Step {
+function afterSeen(situation: Situation): Step {
+  const { rollout, fleet } = situation;
   if (fleet.isQuarantined) return fail('version', 'the version is quarantined');
-  const waits = pinned(fleet);
+  const waits = unreadable(situation) ?? pinned(fleet);
   if (waits !== undefined) return waits;
   if (fleet.candidate === rollout.version)
     return enter('staging', 'the fleet fetches and loads it');
   return busy(fleet) ?? { kind: 'stage' };
+}
+
+/** Its manifest lies in one place: who reads it a second time reads the same, unless the store was unwell. */
+function unreadable({ fleet, policy, elapsed }: Situation): Step | undefined {
+  if (fleet.unreadable === undefined) return undefined;
+  const { fault, why } = fleet.unreadable;
+  const patienceMs =
+    fault === 'version' ? Math.min(policy.stagingMs, MANIFEST_PATIENCE_MS) : policy.stagingMs;
+  if (elapsed.inStateMs >= patienceMs) return fail(fault, why);
+  return { kind: 'wait', why, isBlocked: true };
 }
 
 /** For people to end: automation does not touch a pin. */
@@ -183,9 +217,10 @@ function busy({ candidateBusy: why }: FleetView): Step | undefined {
 }
 
 /** What ends a rollout in whatever state before it is active. */
-function obstacle({ rollout, fleet }: Situation): Step | undefined {
+function obstacle(situation: Situation): Step | undefined {
+  const { rollout, fleet } = situation;
   if (fleet.isQuarantined) return fail('version', 'the version was quarantined');
-  if (fleet.candidate === rollout.version) return undefined;
+  if (fleet.candidate === rollout.version) return unreadable(situation);
   return fail('fleet', `version ${fleet.candidate ?? 'none'} took its place as the candidate`);
 }
 
@@ -193,12 +228,22 @@ function afterStaging({ fleet, policy, elapsed }: Situation): Step {
   const missing = lacking(fleet, policy, ({ holds }) => holds);
   if (missing.length === 0) return enter('staged', `${heldText(fleet)} hold it`);
   const why = `${heldText(fleet)} hold it; ${missing.join('; ')}`;
+  const layers = damagedForAll(fleet);
+  const { source } = fleet;
+  if (!layers.every((layer) => source?.layers.includes(layer))) return { kind: 'verify', layers };
+  if (layers.length > 0 && source?.damage !== undefined) {
+    return fail('version', `its source is damaged: ${source.damage}`);
+  }
   if (elapsed.inStateMs < policy.stagingMs) return { kind: 'wait', why };
-  const isBad = fleet.shards.some(
-    (replicas) => replicas.length > 0 && replicas.every(({ isDamaged }) => isDamaged),
+  return fail('fleet', `not staged within ${policy.stagingMs} ms: ${why}`);
+}
+
+/** Of a shard of which no host can fetch the version whole: where one can, it is the others that have a fault. */
+function damagedForAll({ shards }: FleetView): string[] {
+  const bad = shards.filter(
+    (replicas) => replicas.length > 0 && replicas.every(({ damaged }) => damaged.length > 0),
   );
-  const text = `not staged within ${policy.stagingMs} ms: ${why}`;
-  return isBad ? fail('version', `its source is damaged: ${text}`) : fail('fleet', text);
+  return [...new Set(bad.flat().flatMap(({ damaged }) => damaged))].sort();
 }
 
 function afterStaged({ fleet, policy }: Situation): Step {

@@ -19,8 +19,10 @@ import {
   type ReplicaView,
   type RolloutPolicy,
   type RolloutView,
+  type SourceFinding,
   type Step,
 } from './next-step.ts';
+import { manifestFault, sourceDamage } from './source-check.ts';
 
 /** What a rollout sees and moves beside the repository. */
 export interface RolloutFleet {
@@ -72,6 +74,9 @@ export class RolloutDriver {
   readonly #options: RolloutDriverOptions;
   readonly #log: RolloutLog;
   #gate: GateOutcome | undefined;
+  #source: SourceFinding | undefined;
+  /** The entry whose age was asked last, and when it was written by the monotonic clock. */
+  #timed: { readonly name: string; readonly writtenMs: number } | undefined;
   #seenSeq = -1;
   #seenMs = 0;
   #seenChannels = '';
@@ -166,6 +171,10 @@ export class RolloutDriver {
     const candidate = states.pop()!.pointer;
     const channels = states.map((channel, i) => channelView(names[i]!, channel));
     const bad = new Set(states.flatMap(({ quarantined }) => [...quarantined]));
+    const isEarly = state === undefined || state === 'seen' || BEFORE_ACTIVE.has(state);
+    const unreadable = isEarly ? await manifestFault(repository, bundle, version) : undefined;
+    const areMatter = BEFORE_ACTIVE.has(state) && unreadable === undefined;
+    const shards = areMatter ? await fleet.replicas(version) : [];
     const isServed = channels.some(({ pointer }) => pointer === version);
     const isTakable = candidate === undefined || candidate.version === version;
     return {
@@ -178,10 +187,12 @@ export class RolloutDriver {
       candidateSeq: candidate?.seq ?? 0,
       fleet: {
         isQuarantined: bad.has(version),
+        unreadable,
         candidate: candidate?.version,
         candidateBusy: isTakable ? undefined : await this.#busy(candidate.version, channels, bad),
         channels,
-        shards: BEFORE_ACTIVE.has(state) ? await fleet.replicas(version) : [],
+        shards,
+        source: this.#source,
         gate: state === 'gating' ? this.#gate : undefined,
         sickness:
           SERVING.has(state) && isServed
@@ -197,7 +208,7 @@ export class RolloutDriver {
     channels: readonly ChannelView[],
     quarantined: ReadonlySet<string>,
   ): Promise<string | undefined> {
-    const { repository, bundle, policy, clock } = this.#options;
+    const { repository, bundle, policy } = this.#options;
     const entry = (await repository.rollout(bundle, version).history()).at(-1);
     if (entry === undefined) return undefined;
     const { state, holder } = entry;
@@ -208,9 +219,7 @@ export class RolloutDriver {
     const first = pointing.at(-1);
     const hasWayBack = first !== undefined && placeToGo(first, { channels }, version) !== undefined;
     if (state === 'failed' && isPointedTo && !hasWayBack) return undefined;
-    const watchedMs = Date.parse(clock.isoTime()) - Date.parse(entry.at);
-    // What is dated further ahead than a watch is long was written by a wrong clock, which nobody is to wait for.
-    const isWatched = Math.abs(watchedMs) < policy.watchMs;
+    const isWatched = this.#sinceMs(version, entry) < policy.watchMs;
     const isUnderWay =
       state === 'seen' ||
       BEFORE_ACTIVE.has(state) ||
@@ -220,15 +229,30 @@ export class RolloutDriver {
     return isUnderWay ? `the rollout of ${version} is ${state}, by ${holder}` : undefined;
   }
 
+  /**
+   * Since an entry was written: what the clocks on the wall said when it was first seen here, and what has gone by since then.
+   * So a clock that jumps changes nothing, and one that is behind the writer's makes nobody wait longer than anew.
+   */
+  #sinceMs(version: string, { seq, at }: RolloutEntry): number {
+    const { clock } = this.#options;
+    const name = `${version} ${seq}`;
+    const nowMs = clock.nowMs();
+    if (this.#timed?.name !== name) {
+      const wallMs = Date.parse(clock.isoTime()) - Date.parse(at);
+      this.#timed = { name, writtenMs: nowMs - Math.max(0, wallMs || 0) };
+    }
+    return nowMs - this.#timed.writtenMs;
+  }
+
   #decide({ entry, rollout, fleet }: Look): Step {
     const { policy, clock } = this.#options;
     const nowMs = clock.nowMs();
     if (this.#seenSeq !== (entry?.seq ?? 0)) {
       // Only the watch goes on where another began it: what has been active for a week is not watched again.
-      const sinceMs = entry && Date.parse(clock.isoTime()) - Date.parse(entry.at);
-      this.#seenMs = nowMs - (entry?.state === 'active' ? Math.max(0, sinceMs ?? 0) : 0);
+      this.#seenMs = nowMs - (entry?.state === 'active' ? this.#sinceMs(this.version, entry) : 0);
       this.#seenSeq = entry?.seq ?? 0;
       if (entry?.state !== 'gating') this.#gate = undefined;
+      if (entry?.state !== 'staging') this.#source = undefined;
     }
     const seqs = JSON.stringify(fleet.channels.map(({ seq }) => seq));
     if (this.#seenChannels !== seqs) {
@@ -254,6 +278,12 @@ export class RolloutDriver {
       case 'release':
         await this.#point(candidateSeq, step.to, `the rollout of ${version} is over`);
         return;
+      case 'verify': {
+        const { layers } = step;
+        const damage = await sourceDamage(repository, { bundle, version }, layers);
+        this.#source = { layers, damage };
+        return;
+      }
       case 'gate':
         this.#gate = await this.#options.fleet.gate(version, fleet.channels.at(-1)?.pointer);
         return;

@@ -39,6 +39,8 @@ export function whyOf(step: Step): string {
       return 'have the fleet fetch and load it';
     case 'release':
       return `stage nothing but ${step.to} any more`;
+    case 'verify':
+      return 'read at their source the layers that hosts find damaged';
     case 'gate':
       return step.again === undefined
         ? 'run the gate'

@@ -2,7 +2,7 @@
  * The moves of a bundle's channels: activate, roll back, pin, unpin, quarantine. Each reads the log, decides, and appends one
  * entry; whoever loses the race for that entry has changed nothing.
  */
-import { CubeError } from '../core/errors.ts';
+import { CubeError, type ErrorCode } from '../core/errors.ts';
 import { NAME_PATTERN } from '../core/names.ts';
 import { CANDIDATE_CHANNEL } from '../core/rollout.ts';
 import type { Clock } from '../platform/clock.ts';
@@ -24,6 +24,14 @@ import {
   quarantineFolder,
   quarantinePath,
 } from './layout.ts';
+
+/** What a manifest says that is there and that nobody can use. */
+const UNREADABLE: ReadonlySet<ErrorCode> = new Set([
+  'CORRUPT',
+  'DENIED',
+  'TOO_LARGE',
+  'UNSUPPORTED',
+]);
 
 /** Who moves a channel, and why. */
 export interface Mover {
@@ -152,7 +160,7 @@ export class Channels {
 
   /** @returns false when it was quarantined already. @throws CubeError CONFLICT while a channel points there */
   async quarantine(bundle: string, version: string, mover: Mover): Promise<boolean> {
-    await this.#options.requireVersion(bundle, version);
+    await this.#requireThere(bundle, version);
     for (const channel of await this.names(bundle)) {
       // A candidate serves nobody: once it is quarantined no agent holds it for that channel.
       if (channel === CANDIDATE_CHANNEL) continue;
@@ -164,6 +172,15 @@ export class Channels {
     }
     const deed: Deed = { at: this.#options.clock.isoTime(), ...only(mover) };
     return this.#putQuarantine(bundle, version, deed);
+  }
+
+  /** A version that cannot be read is all the more to be kept from coming back. */
+  async #requireThere(bundle: string, version: string): Promise<void> {
+    try {
+      await this.#options.requireVersion(bundle, version);
+    } catch (error) {
+      if (!UNREADABLE.has(CubeError.from(error).code)) throw error;
+    }
   }
 
   /** Of the whole bundle. @throws CubeError UNSUPPORTED where the store cannot list */

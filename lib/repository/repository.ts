@@ -38,7 +38,7 @@ import {
 } from './published-manifest.ts';
 import { RehearsalBackend } from './rehearsal-backend.ts';
 import { RolloutLog } from './rollout-log.ts';
-import { bytesSha256, type CopyOptions, copyVerified } from './verified-copy.ts';
+import { bytesSha256, type CopyOptions, copyVerified, verifyContent } from './verified-copy.ts';
 import { removeDeadWork, WorkFolder } from './work-folder.ts';
 
 /** No writer pauses for so long between two pieces. */
@@ -239,6 +239,18 @@ export class Repository {
     const path = layerPath(bundle, table, layer.contentId);
     const clock = this.#clock;
     await copyVerified({ backend: this.#backend, path }, layer, target, { ...options, clock });
+  }
+
+  /** Reads a layer through and keeps nothing of it. @throws CubeError CORRUPT when it is not what the manifest says; NOT_FOUND */
+  async verifyLayer(
+    bundle: string,
+    table: string,
+    layer: LayerRef,
+    options: Pick<CopyOptions, 'signal' | 'onBytes'> = {},
+  ): Promise<void> {
+    const path = layerPath(bundle, table, layer.contentId);
+    const clock = this.#clock;
+    await verifyContent({ backend: this.#backend, path }, layer, { ...options, clock });
   }
 
   channels(bundle: string): Promise<string[]> {

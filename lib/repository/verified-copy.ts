@@ -32,22 +32,19 @@ export interface ExpectedContent {
   readonly sha256: string;
 }
 
+interface Source {
+  readonly backend: Backend;
+  readonly path: string;
+}
+
 /** Where the file is already in place nothing is read: only whole files get there. */
 export async function copyVerified(
-  source: { backend: Backend; path: string },
+  source: Source,
   expected: ExpectedContent,
   target: string,
   options: CopyOptions & { clock: Clock },
 ): Promise<void> {
-  const name = `${source.backend.location}/${source.path}`;
-  const size = await source.backend.size(source.path);
-  if (size === undefined) throw new CubeError('NOT_FOUND', `${name} is missing`);
-  if (size !== expected.bytes) {
-    throw new CubeError(
-      'CORRUPT',
-      `${name}: ${size} bytes, the manifest says ${expected.bytes}; publish the version again`,
-    );
-  }
+  await requireSize(source, expected.bytes);
   if (fileExists(target) && fileBytes(target) === expected.bytes) return;
   const part = new PartialFile(target, options.partPath);
   let sha256: string;
@@ -61,13 +58,47 @@ export async function copyVerified(
   }
   if (sha256 !== expected.sha256) {
     part.discard();
-    throw new CubeError(
-      'CORRUPT',
-      `${name}: SHA-256 ${sha256}, the manifest says ${expected.sha256}; ` +
-        'the source is damaged or was cut on its way: nothing of it was kept',
-    );
+    throw otherContent(source, sha256, expected);
   }
   part.commit();
+}
+
+/** Reads an object through and keeps nothing of it. @throws CubeError CORRUPT when it is not what is expected; NOT_FOUND */
+export async function verifyContent(
+  source: Source,
+  expected: ExpectedContent,
+  options: Pick<CopyOptions, 'signal' | 'onBytes'> & { clock: Clock },
+): Promise<void> {
+  await requireSize(source, expected.bytes);
+  const hash = createHash('sha256');
+  const nowhere = { bytes: 0, append: ({ length }: Uint8Array) => (nowhere.bytes += length) };
+  await stream(source, expected.bytes, nowhere, hash, options);
+  const sha256 = hash.digest('hex');
+  if (sha256 !== expected.sha256) throw otherContent(source, sha256, expected);
+}
+
+async function requireSize({ backend, path }: Source, bytes: number): Promise<void> {
+  const size = await backend.size(path);
+  if (size === bytes) return;
+  const name = `${backend.location}/${path}`;
+  throw size === undefined
+    ? new CubeError('NOT_FOUND', `${name} is missing`)
+    : new CubeError(
+        'CORRUPT',
+        `${name}: ${size} bytes, the manifest says ${bytes}; publish the version again`,
+      );
+}
+
+function otherContent(
+  { backend, path }: Source,
+  sha256: string,
+  expected: ExpectedContent,
+): CubeError {
+  return new CubeError(
+    'CORRUPT',
+    `${backend.location}/${path}: SHA-256 ${sha256}, the manifest says ${expected.sha256}; ` +
+      'the source is damaged or was cut on its way: nothing of it was kept',
+  );
 }
 
 /** Hashes what an earlier attempt left; more than the whole is nothing of use. */
@@ -85,9 +116,9 @@ function resume(part: PartialFile, bytes: number, options: CopyOptions): Hash {
 }
 
 async function stream(
-  source: { backend: Backend; path: string },
+  source: Source,
   bytes: number,
-  part: PartialFile,
+  part: Pick<PartialFile, 'bytes' | 'append'>,
   hash: Hash,
   options: CopyOptions & { clock: Clock },
 ): Promise<void> {

@@ -52,7 +52,8 @@ export class FleetRun implements Surroundings {
     this.shardNums = seed % 3 === 0 && half > 1 ? [half, half - 1] : [half];
     const isStaged = (version: string): boolean =>
       this.hosts.every((host) => this.#serverOf(host, version).everHeld.has(version));
-    this.rules = new Rules(this.world, isStaged, () => this.store);
+    const isDamaged = (version: string): boolean => this.publisher.isDamaged(version);
+    this.rules = new Rules(this.world, isStaged, isDamaged, () => this.store);
     this.store = new MemoryStore(this.world, this.rules);
     const { world, store } = this;
     const parts = { world, store, logger, broken };

@@ -26,6 +26,7 @@ export class Publisher {
   /** Made, whether or not publishing them came to its end. */
   readonly versions: Map<string, MadeVersion> = new Map();
   readonly #shardNums: readonly number[];
+  readonly #damaged = new Set<string>();
   #made = 0;
 
   /** @param shardNums numbers of shards that whole versions have, one or another */
@@ -101,6 +102,15 @@ export class Publisher {
   damage(version: string, store: MemoryStore): void {
     const layer = this.versions.get(version)?.manifest.tables[0]?.shards[0]?.at(-1);
     const object = layer && store.objects.get(layerPath(BUNDLE, TABLE, layer.contentId));
-    if (object !== undefined) object.bytes = object.bytes.map((byte) => byte ^ 1);
+    if (layer === undefined || object === undefined) return;
+    object.bytes = object.bytes.map((byte) => byte ^ 1);
+    this.#damaged.add(layer.contentId);
+  }
+
+  /** Where it lies, itself or with a version that has the same layer. */
+  isDamaged(version: string): boolean {
+    const { tables = [] } = this.versions.get(version)?.manifest ?? {};
+    const layers = tables.flatMap(({ shards }) => shards.flat());
+    return layers.some(({ contentId }) => this.#damaged.has(contentId));
   }
 }

@@ -18,6 +18,7 @@ interface Pointer {
 interface State {
   readonly seq: number;
   readonly state: RolloutState;
+  readonly reason: string;
 }
 
 export class Rules implements StoreWatch {
@@ -30,10 +31,20 @@ export class Rules implements StoreWatch {
   readonly #world: World;
   readonly #isStaged: (version: string) => boolean;
   readonly #store: () => MemoryStore;
+  readonly #isDamaged: (version: string) => boolean;
 
-  /** @param isStaged whether every replica has ever held it */
-  constructor(world: World, isStaged: (version: string) => boolean, store: () => MemoryStore) {
+  /**
+   * @param isStaged whether every replica has ever held it
+   * @param isDamaged where it lies
+   */
+  constructor(
+    world: World,
+    isStaged: (version: string) => boolean,
+    isDamaged: (version: string) => boolean,
+    store: () => MemoryStore,
+  ) {
     this.#world = world;
+    this.#isDamaged = isDamaged;
     this.#isStaged = isStaged;
     this.#store = store;
   }
@@ -122,6 +133,9 @@ export class Rules implements StoreWatch {
     const text = (): string => `${by.name}: ${version} from ${before?.state} to ${entry.state}`;
     world.require(entry.seq === (before?.seq ?? 0) + 1, 'a rollout log has no gaps', text);
     world.require(mayFollow(before?.state, entry.state), 'states follow each other', text);
+    const isFound = entry.reason.startsWith('its source is damaged');
+    const isGuess = isFound && !this.#isDamaged(version);
+    world.require(!isGuess, 'faults of hosts condemn no version', text);
     const transition = `${before?.state ?? ''}>${entry.state}`;
     this.transitions.set(transition, (this.transitions.get(transition) ?? 0) + 1);
     this.rollouts.set(version, entry);

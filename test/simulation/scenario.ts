@@ -17,7 +17,7 @@ const PUBLISH_EVERY_MS = 6_000;
 const FAULTS_PER_MINUTE = 14;
 const CALLS_BEFORE_KILL = 200;
 const TROUBLE_MS = 6_000;
-const CLOCK_STEP_MS = 4 * 3_600_000;
+const CLOCK_STEP_MS = 26 * 3_600_000;
 
 export interface ScenarioEvent {
   readonly index: number;

@@ -1,5 +1,6 @@
 /** A controller: the real one, with what it sees of the fleet and hears of the gate made up. */
 import { BundleController } from '../../cube-agent/rollout/bundle-controller.ts';
+import { damagedLayers } from '../../cube-agent/rollout/live-fleet.ts';
 import type {
   GateOutcome,
   ReplicaView,
@@ -93,7 +94,7 @@ export class SimFleet implements RolloutFleet {
 function replicaView(host: SimHost, server: SimServer, version: string): ReplicaView {
   const { address, held, active, isUp } = server;
   if (host.isIn('cutOffMs') || !isUp) {
-    return { address, holds: false, isActive: false, isDamaged: false, trouble: 'no answer' };
+    return { address, holds: false, isActive: false, damaged: [], trouble: 'no answer' };
   }
   const problems = host.problems.flatMap((some) => some.list());
   const concerning = problems.filter(({ what }) => what.split(' ').includes(version));
@@ -101,7 +102,7 @@ function replicaView(host: SimHost, server: SimServer, version: string): Replica
     address,
     holds: held.has(version),
     isActive: active === version,
-    isDamaged: concerning.some(({ what, code }) => what.startsWith('fetch ') && code === 'CORRUPT'),
+    damaged: damagedLayers(concerning),
     trouble: concerning.map(({ what }) => what).join('; '),
   };
 }

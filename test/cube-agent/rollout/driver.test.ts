@@ -1,5 +1,6 @@
 /** The driver on a real repository, with a fleet that says what a test wants it to. */
 import assert from 'node:assert/strict';
+import { readFileSync, truncateSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import type { GateOutcome, ReplicaView } from '../../../cube-agent/rollout/next-step.ts';
@@ -9,25 +10,34 @@ import {
   RolloutDriver,
   type RolloutFleet,
 } from '../../../cube-agent/rollout/rollout-driver.ts';
+import { whyOf } from '../../../cube-agent/rollout/rollout-status.ts';
+import { manifestFault } from '../../../cube-agent/rollout/source-check.ts';
 import { systemClock } from '../../../lib/platform/clock.ts';
 import { createLogger } from '../../../lib/platform/logs.ts';
-import { openRepository, type Repository } from '../../../lib/repository/repository.ts';
-import { makeVersion, temporaryFolder } from '../../repository/fixtures.ts';
+import { FolderBackend } from '../../../lib/repository/folder-backend.ts';
+import { layerPath, manifestPath } from '../../../lib/repository/layout.ts';
+import { openRepository, Repository } from '../../../lib/repository/repository.ts';
+import { makeKeyPair, TrustedKeys } from '../../../lib/repository/signatures.ts';
+import { layerOf, makeVersion, temporaryFolder } from '../../repository/fixtures.ts';
 import { by } from '../host.ts';
 
 const STEPS_MAX = 100;
+const DAY_MS = 86_400_000;
 
 /** Two shards of two replicas that have whatever they are to have, unless a test says otherwise. */
 class Fleet implements RolloutFleet {
   verdicts: GateOutcome[] = [];
   sick: string | undefined;
-  damaged = false;
+  /** Layers that no host gets whole. */
+  damaged: string[] = [];
   gates: string[] = [];
   /** What live traffic was compared with. */
   readonly compared: Set<string> = new Set();
 
   async replicas(): Promise<ReplicaView[][]> {
-    const has = { holds: !this.damaged, isActive: !this.damaged, isDamaged: this.damaged };
+    const { damaged } = this;
+    const isWhole = damaged.length === 0;
+    const has = { holds: isWhole, isActive: isWhole, damaged };
     const replica = (name: string) => ({ address: name, ...has, trouble: '' });
     return [
       [replica('a'), replica('b')],
@@ -199,14 +209,70 @@ test('of two versions that begin at once one is staged, the other waits', async 
   assert.ok(ways.some((way) => way.endsWith('active')));
 });
 
-test('a source that every replica of a shard finds damaged condemns the version', async (t) => {
-  const { repository, fleet, driver, states, pointers } = await makeWorld(t, '1', '2');
+test('a version damaged at its source is quarantined at once; one that is whole there stays in good standing', async (t) => {
+  const { repository, fleet, driver, states, pointers } = await makeWorld(t, '1', '2', '3');
   await toEnd(driver('1'));
-  fleet.damaged = true;
-  await toEnd(driver('2'));
-  assert.equal(await states('2'), 'seen staging failed quarantined');
-  assert.equal(await pointers(), '1 1 1');
-  assert.ok((await repository.quarantined('ctr')).has('2'));
+  for (const version of ['2', '3']) {
+    const { contentId } = layerOf(await repository.manifest('ctr', version), 1);
+    fleet.damaged = [`t/${contentId}`];
+    const isBad = version === '2';
+    if (isBad) truncateSync(join(repository.location, layerPath('ctr', 't', contentId)), 10);
+    const progress = await toEnd(driver(version, isBad ? { stagingMs: 3_600_000 } : {}));
+    const end = isBad ? 'quarantined' : '';
+    assert.equal(await states(version), `seen staging failed ${end}`.trim(), progress.state);
+    assert.equal(await pointers(), '1 1 1');
+  }
+  assert.deepEqual([...(await repository.quarantined('ctr'))], ['2']);
+  const [, , failed] = await repository.rollout('ctr', '2').history();
+  assert.match(failed?.reason ?? '', /its source is damaged: .*: 10 bytes, the manifest says 1000/);
+});
+
+test('a version whose manifest cannot be read is condemned, and waits while it may yet be signed', async (t) => {
+  const { repository, driver, states, pointers } = await makeWorld(t, '1', '2', '3', '4');
+  await toEnd(driver('1'));
+  const path = (version: string): string => join(repository.location, manifestPath('ctr', version));
+  const [two, three] = ['2', '3'].map((version) => readFileSync(path(version), 'utf8'));
+  const wrong = [two?.slice(0, 300), three?.replace('"ctr"', '"other"')];
+  for (const [i, version] of ['2', '3'].entries()) {
+    writeFileSync(path(version), wrong[i] ?? '');
+    await toEnd(driver(version));
+    assert.equal(await states(version), 'seen failed quarantined');
+  }
+  assert.deepEqual([...(await repository.quarantined('ctr'))], ['2', '3']);
+  const trusted = new TrustedKeys([makeKeyPair().publicPem], 'key');
+  const strict = new Repository(new FolderBackend(repository.location), systemClock, { trusted });
+  const fault = await manifestFault(strict, 'ctr', '4');
+  assert.equal(fault?.fault, 'fleet');
+  assert.match(fault?.why ?? '', /is not signed/);
+  await toEnd(driver('4'));
+  assert.equal(await pointers(), '4 4 4');
+});
+
+test('a clock that jumps neither holds up the next rollout nor cuts a watch short', async (t) => {
+  const { repository, fleet } = await makeWorld(t, '1', '2');
+  const time = { nowMs: 0, wallMs: Date.parse('2026-03-01T12:00:00Z') };
+  const clock = {
+    nowMs: () => time.nowMs,
+    isoTime: () => new Date(time.wallMs).toISOString(),
+    sleep: async () => undefined,
+  };
+  const logger = createLogger('test', 'silent');
+  const driver = (version: string): RolloutDriver => {
+    const watched = { ...policy, watchMs: 1000 };
+    const parts = { repository, bundle: 'ctr', version, policy: watched, fleet, holder: 'me' };
+    return new RolloutDriver({ ...parts, clock, logger });
+  };
+  const first = driver('1');
+  assert.match(whyOf((await toEnd(first)).step), /watched for 1000 ms/);
+  time.wallMs += DAY_MS;
+  assert.match(whyOf((await toEnd(first)).step), /watched for 1000 ms/);
+  time.wallMs -= 2 * DAY_MS;
+  const second = driver('2');
+  assert.match(whyOf((await toEnd(second)).step), /the rollout of 1 is active/);
+  time.nowMs += 1001;
+  assert.equal((await toEnd(first)).step.kind, 'done');
+  await toEnd(second);
+  assert.equal((await repository.channel('ctr', 'stable')).pointer?.version, '2');
 });
 
 test('a channel that somebody moved or pinned meanwhile is left alone, and the canary goes back', async (t) => {

@@ -23,7 +23,7 @@ const replica = fc.record({
   address: fc.constant('a'),
   holds: fc.boolean(),
   isActive: fc.boolean(),
-  isDamaged: fc.boolean(),
+  damaged: fc.constantFrom([], ['t/1'], ['t/2']),
   trouble: fc.constant(''),
 });
 
@@ -38,6 +38,14 @@ const situations: fc.Arbitrary<Situation> = fc.record({
   }),
   fleet: fc.record({
     isQuarantined: fc.boolean(),
+    unreadable: fc.constantFrom(
+      undefined,
+      ...(['version', 'fleet'] as const).map((fault) => ({ fault, why: '' })),
+    ),
+    source: fc.constantFrom(
+      undefined,
+      ...[undefined, 'flipped'].map((damage) => ({ layers: ['t/1'], damage })),
+    ),
     candidate: maybe,
     candidateBusy: fc.constantFrom(undefined, 'busy'),
     channels: fc.tuple(channel('canary'), channel('stable')),
