@@ -7,6 +7,8 @@ import type { TestContext } from 'node:test';
 import { atEnd } from './fixtures.ts';
 
 export interface ServerFaults {
+  /** Bodies of other paths are as they should be. */
+  paths: RegExp;
   /** The next so many bodies end after half of their bytes. */
   cut: number;
   /** The next so many requests are answered 500. */
@@ -28,20 +30,23 @@ export interface ServerFaults {
   redirect: ((path: string) => string) | undefined;
 }
 
+const NO_FAULTS: ServerFaults = {
+  paths: /./,
+  cut: 0,
+  fail: 0,
+  stall: 0,
+  drips: false,
+  flip: 0,
+  instead: undefined,
+  etag: undefined,
+  ignoresRange: false,
+  ignoresHead: false,
+  headers: {},
+  redirect: undefined,
+};
+
 export class StaticServer {
-  readonly faults: ServerFaults = {
-    cut: 0,
-    fail: 0,
-    stall: 0,
-    drips: false,
-    flip: 0,
-    instead: undefined,
-    etag: undefined,
-    ignoresRange: false,
-    ignoresHead: false,
-    headers: {},
-    redirect: undefined,
-  };
+  readonly faults: ServerFaults = { ...NO_FAULTS };
   readonly requests: { method: string; path: string; authorization: string | undefined }[] = [];
   readonly #folder: string;
   readonly #server: Server;
@@ -59,6 +64,11 @@ export class StaticServer {
       server.#server.close();
     });
     return server;
+  }
+
+  /** Everything is as it should be. */
+  heal(): void {
+    Object.assign(this.faults, NO_FAULTS);
   }
 
   get url(): string {
@@ -79,20 +89,26 @@ export class StaticServer {
     } else if (method === 'HEAD' && faults.ignoresHead) {
       response.writeHead(405).end();
     } else {
-      const sent = faults.instead?.(path) ?? path;
-      this.#sendFile(join(this.#folder, sent), request, response);
+      const active = faults.paths.test(path) ? faults : NO_FAULTS;
+      const sent = active.instead?.(path) ?? path;
+      this.#sendFile(join(this.#folder, sent), active, request, response);
     }
   }
 
-  #sendFile(file: string, request: IncomingMessage, response: ServerResponse): void {
+  #sendFile(
+    file: string,
+    faults: ServerFaults,
+    request: IncomingMessage,
+    response: ServerResponse,
+  ): void {
     const stat = statSync(file, { throwIfNoEntry: false });
     if (!stat?.isFile()) {
       response.writeHead(404).end('no such file');
       return;
     }
-    const etag = this.faults.etag?.() ?? `"${stat.size}-${stat.mtimeMs}"`;
+    const etag = faults.etag?.() ?? `"${stat.size}-${stat.mtimeMs}"`;
     const range = /^bytes=(\d+)-(\d+)$/.exec(request.headers.range ?? '');
-    const isWanted = (request.headers['if-range'] ?? etag) === etag && !this.faults.ignoresRange;
+    const isWanted = (request.headers['if-range'] ?? etag) === etag && !faults.ignoresRange;
     const isRange = range !== null && isWanted;
     const start = isRange ? Number(range[1]) : 0;
     const end = isRange ? Math.min(Number(range[2]), stat.size - 1) : stat.size - 1;
@@ -108,34 +124,40 @@ export class StaticServer {
       ...(isRange ? contentRange : {}),
     });
     if (request.method === 'HEAD' || length === 0) response.end();
-    else this.#sendBody(file, start, end, response);
+    else sendBody(file, faults, start, end, response);
   }
+}
 
-  #sendBody(file: string, start: number, end: number, response: ServerResponse): void {
-    if (this.faults.stall > 0) {
-      this.faults.stall -= 1;
-      response.flushHeaders();
-      return;
-    }
-    if (this.faults.drips) {
-      drip(readFileSync(file).subarray(start, end + 1), response);
-      return;
-    }
-    if (this.faults.flip > 0) {
-      this.faults.flip -= 1;
-      const bytes = readFileSync(file).subarray(start, end + 1);
-      const middle = bytes.length >> 1;
-      bytes[middle] = bytes[middle]! ^ 1;
-      response.end(bytes);
-      return;
-    }
-    const isCut = this.faults.cut > 0;
-    if (isCut) this.faults.cut -= 1;
-    const last = isCut ? start + Math.floor((end - start) / 2) : end;
-    const stream = createReadStream(file, { start, end: last });
-    stream.pipe(response, { end: !isCut });
-    if (isCut) stream.on('end', () => setImmediate(() => response.destroy()));
+function sendBody(
+  file: string,
+  faults: ServerFaults,
+  start: number,
+  end: number,
+  response: ServerResponse,
+): void {
+  if (faults.stall > 0) {
+    faults.stall -= 1;
+    response.flushHeaders();
+    return;
   }
+  if (faults.drips) {
+    drip(readFileSync(file).subarray(start, end + 1), response);
+    return;
+  }
+  if (faults.flip > 0) {
+    faults.flip -= 1;
+    const bytes = readFileSync(file).subarray(start, end + 1);
+    const middle = bytes.length >> 1;
+    bytes[middle] = bytes[middle]! ^ 1;
+    response.end(bytes);
+    return;
+  }
+  const isCut = faults.cut > 0;
+  if (isCut) faults.cut -= 1;
+  const last = isCut ? start + Math.floor((end - start) / 2) : end;
+  const stream = createReadStream(file, { start, end: last });
+  stream.pipe(response, { end: !isCut });
+  if (isCut) stream.on('end', () => setImmediate(() => response.destroy()));
 }
 
 /** For ever, as far as anybody waits. */

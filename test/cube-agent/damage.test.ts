@@ -1,0 +1,247 @@
+/**
+ * Damage on its way to one host, at the source of all, and on a disk: real agents before stand-in servers, one that reads the
+ * repository's folder, one that reads it over HTTP through whatever a test does to it. Each time the old version still answers, the
+ * reason is in the status, it is tried again, and nothing is condemned.
+ */
+import assert from 'node:assert/strict';
+import { copyFileSync, readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { type TestContext, test } from 'node:test';
+import { askAgent, type HostProblem, pokeAgents } from '../../cube-agent/fleet/agent-client.ts';
+import { formatFleet } from '../../lib/core/fleet.ts';
+import { layerPath, manifestPath } from '../../lib/repository/layout.ts';
+import { layerOf } from '../repository/fixtures.ts';
+import { type ServerFaults, StaticServer } from '../repository/static-server.ts';
+import { type ControlServer, startServers } from './control-server.ts';
+import { by, type Host, makeHost, publish, start } from './host.ts';
+import { freePort } from './place.ts';
+import { agent, type Running, until } from './processes.ts';
+
+const HUGE_BYTES = (64 << 20) + 1;
+
+/** A host with one server and one agent. */
+class Reader {
+  readonly server: ControlServer;
+  readonly agent: string;
+  readonly running: Running;
+
+  constructor(server: ControlServer, agent: string, running: Running) {
+    this.server = server;
+    this.agent = agent;
+    this.running = running;
+  }
+
+  static async start(t: TestContext, host: Host, repository: string): Promise<Reader> {
+    const address = `127.0.0.1:${await freePort()}`;
+    const from = { ...host, location: repository };
+    const running = start(t, from, host.servers, '--listen', address);
+    return new Reader(host.servers[0]!, address, running);
+  }
+
+  async problems(): Promise<readonly HostProblem[]> {
+    return (await askAgent(this.agent, 'ctr', undefined)).problems;
+  }
+
+  /** What has failed is tried at once. */
+  async reaches(version: string): Promise<void> {
+    await pokeAgents([this.agent], undefined);
+    await until(`${this.agent} is at ${version}`, () => this.server.active === version);
+  }
+
+  /** It has tried more than once, and has the version before. */
+  async isStuckBefore(version: string, why: RegExp): Promise<void> {
+    await until(`${this.agent} says ${why}`, async () => {
+      const problems = await this.problems();
+      const told = problems.filter(({ attempts }) => attempts > 1);
+      return told.some((p) => why.test(`${p.what}: ${p.code} ${p.message}`)) || problems;
+    });
+    assert.equal(this.server.active, String(Number(version) - 1));
+  }
+}
+
+/** Two hosts of one repository: the far one reads it through a web server. */
+class Pair {
+  readonly host: Host;
+  readonly web: StaticServer;
+  readonly near: Reader;
+  readonly far: Reader;
+  #versions = 0;
+
+  constructor(host: Host, web: StaticServer, near: Reader, far: Reader) {
+    this.host = host;
+    this.web = web;
+    this.near = near;
+    this.far = far;
+  }
+
+  static async start(t: TestContext): Promise<Pair> {
+    const host = await makeHost(t, 1);
+    const web = await StaticServer.start(t, host.location);
+    const dataDir = join(host.folder, 'far');
+    const elsewhere = { ...host, dataDir, servers: await startServers(t, 1, dataDir) };
+    const near = await Reader.start(t, host, host.location);
+    const pair = new Pair(host, web, near, await Reader.start(t, elsewhere, web.url));
+    await pair.point(await pair.publish());
+    for (const reader of [pair.near, pair.far]) await reader.reaches('1');
+    return pair;
+  }
+
+  async publish(): Promise<string> {
+    const version = String(++this.#versions);
+    await publish(this.host, { version, table: version, shardNum: 1 });
+    return version;
+  }
+
+  /** By hand: nobody points to what is damaged knowingly. */
+  async point(version: string): Promise<void> {
+    const { location, repository } = this.host;
+    if (version === '1') await repository.activate('ctr', 'stable', { version, ...by });
+    const path = `ctr/channels/stable/${version.padStart(10, '0')}.json`;
+    const entry = { version, at: '', ...by };
+    if (version !== '1') writeFileSync(join(location, path), JSON.stringify(entry));
+  }
+
+  async layer(version: string): Promise<string> {
+    const { contentId } = layerOf(await this.host.repository.manifest('ctr', version), 0);
+    return layerPath('ctr', 't', contentId);
+  }
+
+  file(path: string): string {
+    return join(this.host.location, path);
+  }
+}
+
+test('damage before the disk: the old version goes on, status says why, and whole files are taken', async (t) => {
+  const pair = await Pair.start(t);
+  await t.test('on its way to one host it stops that host alone', () => onItsWay(pair));
+  await t.test('a source that drips is left as soon as another version is wanted', () =>
+    dripping(pair),
+  );
+  await t.test('at the source it is taken by nobody', () => atItsSource(pair));
+  assert.equal((await pair.host.repository.quarantined('ctr')).size, 0);
+});
+
+async function onItsWay(pair: Pair): Promise<void> {
+  const { near, far, web } = pair;
+  const first = await pair.layer('1');
+  let etags = 0;
+  const always = Number.POSITIVE_INFINITY;
+  const layers: [Partial<ServerFaults>, RegExp][] = [
+    [{ flip: always }, /^fetch .*: CORRUPT .*SHA-256/],
+    [{ cut: always }, /^fetch .*: UNAVAILABLE /],
+    [{ instead: () => first }, /^fetch .*: CORRUPT .*SHA-256/],
+    [{ ignoresRange: true }, /^fetch .*: UNSUPPORTED .*does not honour Range/],
+    [{ etag: () => `"${++etags}"` }, /^fetch .*: CORRUPT .*has changed/],
+  ];
+  const manifests: typeof layers = [
+    [{ instead: () => manifestPath('ctr', '1') }, /^read the manifest .*: CORRUPT .*of ctr 1/],
+    [{ cut: always }, /^read the manifest .*: UNAVAILABLE /],
+  ];
+  for (const [faults, why] of [...layers, ...manifests]) {
+    const version = await pair.publish();
+    const path = why.source.startsWith('^fetch')
+      ? await pair.layer(version)
+      : manifestPath('ctr', version);
+    Object.assign(web.faults, { paths: new RegExp(path), ...faults });
+    await pair.point(version);
+    await near.reaches(version);
+    await far.isStuckBefore(version, why);
+    web.heal();
+    await far.reaches(version);
+  }
+}
+
+async function dripping(pair: Pair): Promise<void> {
+  const { near, far, web } = pair;
+  const slow = await pair.publish();
+  Object.assign(web.faults, { paths: new RegExp(await pair.layer(slow)), drips: true });
+  await pair.point(slow);
+  await near.reaches(slow);
+  await until('fetching', async () => {
+    const { fetching } = await askAgent(far.agent, 'ctr', undefined);
+    return fetching.bytes === 1000 || fetching;
+  });
+  assert.equal(far.server.active, String(Number(slow) - 1));
+  const next = await pair.publish();
+  await pair.point(next);
+  for (const reader of [near, far]) await reader.reaches(next);
+  web.heal();
+}
+
+async function atItsSource(pair: Pair): Promise<void> {
+  const { near, far } = pair;
+  const flip = (path: string): void => {
+    const bytes = readFileSync(path);
+    bytes[500] = bytes[500]! ^ 1;
+    writeFileSync(path, bytes);
+  };
+  const first = pair.file(await pair.layer('1'));
+  const layers: [(path: string) => void, RegExp][] = [
+    [(path) => truncateSync(path, 10), /^fetch .*: CORRUPT .*10 bytes, the manifest says 1000/],
+    [flip, /^fetch .*: CORRUPT .*SHA-256/],
+    [(path) => copyFileSync(first, path), /^fetch .*: CORRUPT .*SHA-256/],
+    [(path) => rmSync(path), /^fetch .*: NOT_FOUND /],
+  ];
+  const one = pair.file(manifestPath('ctr', '1'));
+  const manifests: typeof layers = [
+    [(path) => copyFileSync(one, path), /^read the manifest .*: CORRUPT .*of ctr 1/],
+    [(path) => truncateSync(path, 100), /^read the manifest .*not JSON/],
+    [(path) => truncateSync(path, HUGE_BYTES), /^read the manifest .*: TOO_LARGE /],
+    [(path) => writeFileSync(path, '{"format": 99}'), /^read the manifest .*format/],
+  ];
+  for (const [damage, why] of [...layers, ...manifests]) {
+    const version = await pair.publish();
+    const isLayer = why.source.startsWith('^fetch');
+    const path = pair.file(isLayer ? await pair.layer(version) : manifestPath('ctr', version));
+    const whole = readFileSync(path);
+    // A layer may lie in two places at once; only the repository's is damaged.
+    rmSync(path);
+    writeFileSync(path, whole);
+    damage(path);
+    await pair.point(version);
+    for (const reader of [near, far]) await reader.isStuckBefore(version, why);
+    if (damage === flip) await assertStatus(pair, new RegExp(`fetch ${version} .*SHA-256`));
+    writeFileSync(path, whole);
+    for (const reader of [near, far]) await reader.reaches(version);
+  }
+}
+
+/** The command shows people and programs both hosts' reasons, how often it was tried, and that the servers answer. */
+async function assertStatus({ host, near, far }: Pair, why: RegExp): Promise<void> {
+  const replicas = [near, far].map(({ server: { address }, agent }) => {
+    return { data: address, control: address, group: 'default', agent };
+  });
+  const file = join(host.folder, 'fleet.json');
+  const bundles = new Map([['ctr', [{ shardNum: 1, shards: [replicas] }]]]);
+  writeFileSync(file, formatFleet({ bundles }));
+  const args = ['status', '--repository', host.location, '--bundle', 'ctr', '--fleet', file];
+  const [text, json] = await Promise.all([agent(...args), agent(...args, '--json')]);
+  const lines = text.stdout.split('\n').filter((line) => why.test(line));
+  assert.equal(lines.length, 2, text.stdout);
+  const { problems, servers } = JSON.parse(json.stdout) as Record<string, HostProblem[]>;
+  assert.deepEqual(
+    problems?.map(({ host: of, code, attempts }) => [of, code, attempts > 1]),
+    [near, far].map((reader) => [reader.agent, 'CORRUPT', true]),
+  );
+  assert.equal(servers?.length, 2);
+}
+
+test('what the disk damages between its arrival and its load is fetched again', async (t) => {
+  const host = await makeHost(t, 1);
+  const [server] = host.servers;
+  for (const version of ['1', '2']) await publish(host, { version, table: version, shardNum: 1 });
+  await host.repository.activate('ctr', 'stable', { version: '1', ...by });
+  const running = start(t, host);
+  await until('at 1', () => server!.active === '1');
+  server!.isAway = true;
+  await until('the server is away', () =>
+    running.messages().some((message) => message.startsWith('cannot ask server')),
+  );
+  await host.repository.activate('ctr', 'stable', { version: '2', ...by });
+  await until('2 is staged', () => running.messages().includes('stage 2'));
+  const { contentId } = layerOf(await host.repository.manifest('ctr', '2'), 0);
+  writeFileSync(join(host.dataDir, layerPath('ctr', 't', contentId)), new Uint8Array(1000));
+  server!.isAway = false;
+  await until('at 2', () => server!.active === '2' || running.messages());
+  assert.ok(running.messages().some((message) => message.startsWith('removed damaged layers')));
+});
