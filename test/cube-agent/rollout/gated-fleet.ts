@@ -19,7 +19,7 @@ const SEED = 101;
 const ROWS = 20;
 export const REQUESTS = 25;
 /** Generous: the machine is shared, and a gate starts two processes. */
-const LIMIT_MS = 60_000;
+const LIMIT_MS = 120_000;
 
 /** Rows over features f<first> … f<first + 19>. */
 function rowsFrom(first: number, seed: number): ToyRow[] {
@@ -69,6 +69,7 @@ export const poisonLive: Change = ({ tables }) => {
 export interface ControllerWish {
   readonly holdMs?: number;
   readonly watchMs?: number;
+  readonly gate?: boolean;
   /** Lines of `limits:`. */
   readonly limits?: readonly string[];
 }
@@ -134,13 +135,13 @@ export class GatedFleet {
   }
 
   /** A controller that rolls out over canary and stable, and watches both. */
-  control({ holdMs = 0, watchMs = 0, limits = [] }: ControllerWish): Running {
+  control({ holdMs = 0, watchMs = 0, gate = true, limits = [] }: ControllerWish): Running {
     const { location, folder } = this.toys;
     const serving = [this.canary, this.stable].map(({ url }) => url.replace('http://', ''));
     const config = join(folder, 'controller.yaml');
     const lines = [
       ...[`repository: ${location}`, `fleet: ${this.fleetFile}`, 'poll-ms: 50', 'bundles:'],
-      ...[`  - name: ${BUNDLE}`, `    watch-ms: ${watchMs}`],
+      ...[`  - name: ${BUNDLE}`, `    gate: ${gate}`, `    watch-ms: ${watchMs}`],
       `    channels: [{name: canary, hold-ms: ${holdMs}}, {name: stable}]`,
       '    gate-flags: [--rate, "400", --requests, "1", --timeout-ms, "20000"]',
       `    serving: [${serving.map((address) => `"${address}"`).join(', ')}]`,
