@@ -10,6 +10,7 @@ import { addGateCommand } from './commands/gate-command.ts';
 import { addGcCommand } from './commands/gc-command.ts';
 import { addKeyCommands } from './commands/keys.ts';
 import { addPinCommands } from './commands/pin-commands.ts';
+import { addPolicyCommand } from './commands/policy-command.ts';
 import { addPublishCommand } from './commands/publish-command.ts';
 import { addRolloutCommand } from './commands/rollout-command.ts';
 import { addRunCommand } from './commands/run-command.ts';
@@ -54,6 +55,7 @@ export function run(argv?: readonly string[]): Promise<number> {
   addChannelCommands(program);
   addPublishCommand(program);
   addGateCommand(program);
+  addPolicyCommand(program);
   addFleetCommand(program);
   addPinCommands(program);
   addRolloutCommand(program);

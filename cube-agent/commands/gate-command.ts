@@ -13,7 +13,7 @@ import { print } from '../../lib/platform/text-table.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
 import type { GateReport as StoredReport } from '../../lib/repository/rollout-log.ts';
 import type { GateOptions } from '../gate/gate.ts';
-import { LIMIT_NAMES, LIMIT_RULES } from '../gate/gate-limits.ts';
+import { LIMIT_HELP } from '../gate/gate-limits.ts';
 import { reportPage } from '../gate/report-page.ts';
 import { reportText } from '../gate/report-text.ts';
 import { openWithKeys } from './keys.ts';
@@ -65,11 +65,8 @@ Examples:
   cube-agent gate --repository /srv/models --bundle ctr-dnn --version 2 -- --store redis --redis-url redis://cache:6379
   cube-agent gate --repository /srv/models --bundle ctr-dnn --show 2 --html report.html
 
-Limits (policy.json and --limit; default):
-${LIMIT_NAMES.map((name) => {
-  const { byDefault, meaning } = LIMIT_RULES[name];
-  return `  ${name.padEnd(20)} ${String(byDefault ?? 'none').padStart(5)}  ${meaning}`;
-}).join('\n')}`;
+Limits (policy.json, cube-agent policy and --limit; default):
+${LIMIT_HELP}`;
 
 export function addGateCommand(program: Command): void {
   const command = addTargetOptions(program.command('gate'))
@@ -86,7 +83,10 @@ export function addGateCommand(program: Command): void {
       '--golden <file>',
       "golden rows (default: the version's golden.jsonl); - is standard input",
     )
-    .option('--policy <file>', "limits (default: policy.json of the version, else the bundle's)")
+    .option(
+      '--policy <file>',
+      "limits (default: policy.json of the version, else the bundle's policy)",
+    )
     .option('--limit <name=value>', 'a limit laid over them, or =none; once for each', collect, [])
     .option(
       '--fleet <file>',

@@ -1,6 +1,6 @@
 /**
- * How far a version may be from the one it replaces: policy.json of the version or of the bundle, laid over by flags. Every limit has
- * a default; null switches one off. JSON Schema: docs/schemas/gate-policy.schema.json.
+ * How far a version may be from the one it replaces: policy.json of the version, or the bundle's policy, laid over by flags. Every
+ * limit has a default; null switches one off. JSON Schema: docs/schemas/gate-policy.schema.json.
  */
 import { CubeError } from '../../lib/core/errors.ts';
 import { JsonReader } from '../../lib/core/json.ts';
@@ -77,7 +77,16 @@ export const LIMIT_RULES: Readonly<Record<LimitName, LimitRule>> = {
 
 export type GateLimits = Readonly<Record<LimitName, number | null>>;
 
+/** What a policy says; the limits that it leaves out have their defaults. */
+export type LimitChanges = Readonly<Partial<GateLimits>>;
+
 export const LIMIT_NAMES: readonly LimitName[] = Object.keys(LIMIT_RULES) as LimitName[];
+
+/** A line for each, with its default, for help texts. */
+export const LIMIT_HELP: string = LIMIT_NAMES.map((name) => {
+  const { byDefault, meaning } = LIMIT_RULES[name];
+  return `  ${name.padEnd(20)} ${String(byDefault ?? 'none').padStart(5)}  ${meaning}`;
+}).join('\n');
 
 const NAMED_VALUE = /^(\w+)=(\d+(?:\.\d+)?(?:e-?\d+)?|none)$/;
 
@@ -85,13 +94,15 @@ export const DEFAULT_LIMITS: GateLimits = Object.fromEntries(
   LIMIT_NAMES.map((name) => [name, LIMIT_RULES[name].byDefault]),
 ) as GateLimits;
 
-/**
- * Reads policy.json: an object of limits; those left out have their defaults.
- * @throws CubeError INVALID_ARGUMENT naming the field
- */
+/** Reads policy.json: an object of limits. @throws CubeError INVALID_ARGUMENT naming the field */
 export function parsePolicy(text: string, source: string): GateLimits {
-  const limits: Record<LimitName, number | null> = { ...DEFAULT_LIMITS };
-  for (const [name, field] of JsonReader.parse(text, source).entries()) {
+  return { ...DEFAULT_LIMITS, ...readChanges(JsonReader.parse(text, source)) };
+}
+
+/** @throws CubeError INVALID_ARGUMENT naming the field */
+export function readChanges(json: JsonReader): LimitChanges {
+  const limits: Partial<Record<LimitName, number | null>> = {};
+  for (const [name, field] of json.entries()) {
     if (name === '$schema') continue;
     if (!isLimitName(name))
       return field.fail(`no such limit (there are: ${LIMIT_NAMES.join(', ')})`);
@@ -108,8 +119,8 @@ export function parsePolicy(text: string, source: string): GateLimits {
 }
 
 /** Lays `name=value` over limits, `name=none` switches one off. @throws CubeError INVALID_ARGUMENT */
-export function layLimitsOver(limits: GateLimits, given: readonly string[]): GateLimits {
-  const changed: Record<LimitName, number | null> = { ...limits };
+export function layLimitsOver<T extends LimitChanges>(limits: T, given: readonly string[]): T {
+  const changed: Partial<Record<LimitName, number | null>> = {};
   for (const text of given) {
     const [, name = '', value = ''] = NAMED_VALUE.exec(text) ?? [];
     if (!isLimitName(name)) {
@@ -119,9 +130,12 @@ export function layLimitsOver(limits: GateLimits, given: readonly string[]): Gat
       );
     }
     const json = value === 'none' ? 'null' : value;
-    changed[name] = parsePolicy(`{"${name}": ${json}}`, `--limit ${text}`)[name];
+    Object.assign(
+      changed,
+      readChanges(JsonReader.parse(`{"${name}": ${json}}`, `--limit ${text}`)),
+    );
   }
-  return changed;
+  return { ...limits, ...changed };
 }
 
 function isLimitName(name: string): name is LimitName {

@@ -3,13 +3,20 @@
  * against the limits, and a report. It decides nothing and moves nothing: its verdict is for people and for a rollout.
  */
 import { CubeError } from '../../lib/core/errors.ts';
+import { JsonReader } from '../../lib/core/json.ts';
 import type { Manifest } from '../../lib/core/manifest.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
 import { readText } from '../../lib/platform/files.ts';
 import { startProgress } from '../../lib/platform/progress.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
 import { type Findings, findingsOf } from './findings.ts';
-import { DEFAULT_LIMITS, type GateLimits, layLimitsOver, parsePolicy } from './gate-limits.ts';
+import {
+  DEFAULT_LIMITS,
+  type GateLimits,
+  layLimitsOver,
+  parsePolicy,
+  readChanges,
+} from './gate-limits.ts';
 import { type GateReport, REPORT_FORMAT } from './gate-report.ts';
 import { type SideStore, type SideWish, withSides } from './gate-sides.ts';
 import {
@@ -38,7 +45,7 @@ export interface GateOptions {
   readonly against: string | undefined;
   /** A file of golden rows; undefined: the version's own. */
   readonly golden: string | undefined;
-  /** A file of limits; undefined: the version's, else the bundle's, else the defaults. */
+  /** A file of limits; undefined: the version's, else the bundle's policy, else the defaults. */
   readonly policy: string | undefined;
   /** `name=value`, laid over them. */
   readonly limits: readonly string[];
@@ -90,19 +97,21 @@ async function readLimits(
   { repository, bundle, policy: path, limits: given }: GateOptions,
   { files, version }: Manifest,
 ): Promise<{ limits: GateLimits; policy: string }> {
-  const found = async (): Promise<[string, string] | undefined> => {
-    if (path !== undefined) return [path, readText(path, POLICY_BYTES_MAX)];
+  const found = async (): Promise<[string, GateLimits]> => {
+    if (path !== undefined) return [path, parsePolicy(readText(path, POLICY_BYTES_MAX), path)];
     if (files.some((file) => file.path === POLICY_FILE)) {
       const bytes = await repository.readVersionFile(bundle, version, POLICY_FILE);
-      return [`${POLICY_FILE} of version ${version}`, new TextDecoder().decode(bytes)];
+      const source = `${POLICY_FILE} of version ${version}`;
+      return [source, parsePolicy(new TextDecoder().decode(bytes), source)];
     }
-    const text = await repository.bundlePolicy(bundle);
-    return text === undefined ? undefined : [`${POLICY_FILE} of ${bundle}`, text];
+    const entry = (await repository.policy(bundle).history()).at(-1);
+    if (entry === undefined) return ['defaults', DEFAULT_LIMITS];
+    const source = `entry ${entry.seq} of the policy of ${bundle}`;
+    const changes = readChanges(JsonReader.of(entry.limits, source));
+    return [source, { ...DEFAULT_LIMITS, ...changes }];
   };
-  const [source, text] = (await found()) ?? ['defaults'];
-  const limits = text === undefined ? DEFAULT_LIMITS : parsePolicy(text, source);
-  const policy = [source, ...given].join(', ');
-  return { limits: layLimitsOver(limits, given), policy };
+  const [source, limits] = await found();
+  return { limits: layLimitsOver(limits, given), policy: [source, ...given].join(', ') };
 }
 
 async function readGolden(

@@ -92,8 +92,12 @@ export function gateReportPath(
 }
 
 /** Limits of the gate for all versions of a bundle. */
-export function policyPath(bundle: string): string {
-  return `${checkName(bundle, 'bundle')}/policy.json`;
+export function policyFolder(bundle: string): string {
+  return `${checkName(bundle, 'bundle')}/policy`;
+}
+
+export function policyEntryPath(bundle: string, seq: number): string {
+  return `${policyFolder(bundle)}/${seqFile(seq)}`;
 }
 
 export function channelsFolder(bundle: string): string {

@@ -17,13 +17,13 @@ import {
   layerPath,
   layersFolder,
   manifestPath,
-  policyPath,
   rolloutsFolder,
   versionFilePath,
   versionFolder,
   versionsFolder,
 } from './layout.ts';
 import { openBackend } from './open-backend.ts';
+import { PolicyLog } from './policy-log.ts';
 import {
   type Publication,
   type PublishReport,
@@ -43,7 +43,6 @@ import { removeDeadWork, WorkFolder } from './work-folder.ts';
 
 /** No writer pauses for so long between two pieces. */
 const LEFTOVER_IDLE_MS = 3_600_000;
-const POLICY_BYTES_MAX = 1 << 20;
 
 export type { ChannelEntry, ChannelState } from './channel-log.ts';
 export type { GarbageReport } from './garbage.ts';
@@ -182,11 +181,9 @@ export class Repository {
     return bytes;
   }
 
-  /** Limits of the gate for all versions of a bundle, as they lie there; undefined when there are none. */
-  async bundlePolicy(bundle: string): Promise<string | undefined> {
-    const path = policyPath(bundle);
-    if ((await this.#backend.size(path)) === undefined) return undefined;
-    return new TextDecoder().decode(await this.#backend.read(path, POLICY_BYTES_MAX));
+  /** Limits of the gate for all versions of a bundle. */
+  policy(bundle: string): PolicyLog {
+    return new PolicyLog({ ...this.#context, bundle });
   }
 
   /** Layers, files, manifest. The same content again is fine; other content under the same version is CONFLICT. */

@@ -141,16 +141,20 @@ it('what is wrong with the golden rows, the policy or the versions is said, and 
   assert.equal(await gated.reports('equal'), 0);
 });
 
-it('limits lie beside the bundle; a file and flags go before them', async (t) => {
+it("a bundle's policy holds for its versions; a file and flags go before it", async (t) => {
   const gated = await Gated.make(t, ['first', 'shifted']);
   const serving = await gated.serve(t, ['first', 'shifted']);
   const address = serving.url.replace('http://', '');
   const ends = ['--candidate', address, '--baseline', address];
   const generous = { driftMeanMax: 1, driftP99Max: 1, psiMax: null, aucDropMax: 1 };
-  const policy = JSON.stringify({ ...generous, loglossRiseMax: 100, calibrationShiftMax: 100 });
-  writeFileSync(join(gated.toys.location, BUNDLE, 'policy.json'), policy);
+  const limits = { ...generous, loglossRiseMax: 100, calibrationShiftMax: 100 };
+  const log = gated.toys.repository.policy(BUNDLE);
+  await log.append(undefined, { limits, by: 'ann', reason: 'trained otherwise' });
   assert.equal((await gated.gate('shifted', ...ends)).code, 0);
-  assert.equal((await gated.report('shifted')).policy.split(',')[0], 'policy.json of toy');
+  assert.equal(
+    (await gated.report('shifted')).policy.split(',')[0],
+    'entry 1 of the policy of toy',
+  );
   assert.equal((await gated.gate('shifted', ...ends, '--limit', 'driftMeanMax=0.001')).code, 1);
   const strict = join(gated.toys.folder, 'strict.json');
   writeFileSync(strict, '{}');
