@@ -34,8 +34,6 @@ test('the gate and the watch decide what goes live, over one fleet', async (t) =
     assert.match(show.stdout, /^FAIL {2}toy 2 against 1\n[\s\S]*FAIL +drift of scores, mean/);
     assert.match(readFileSync(page, 'utf8'), /<svg/);
     assert.match(failedLimits(await reportOf('2')).join(), /driftMeanMax/);
-    const status = await agent('status', ...of, '--json');
-    assert.deepEqual(JSON.parse(status.stdout).quarantined, ['2'], status.stderr);
   });
 
   await t.test(
@@ -57,7 +55,9 @@ test('the gate and the watch decide what goes live, over one fleet', async (t) =
   );
 
   await t.test('one that forgets what others know goes back from the canary alone', async () => {
-    const careful = fleet.control({ holdMs: 3_600_000, gate: false });
+    // How long answers take on a shared machine is no part of it.
+    const limits = ['p99-ms: 600000'];
+    const careful = fleet.control({ holdMs: 3_600_000, gate: false, limits });
     assert.equal(await ask(stable), REQUESTS);
     await fleet.publish('4', forgetLive);
     await canary.untilActive('4');
