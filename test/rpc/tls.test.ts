@@ -235,6 +235,18 @@ test('a thousand handshakes that break off leave nothing behind', async (t) => {
   assert.equal(await who(port, caller), 'CN=caller');
 });
 
+test('who does not read what was asked for over TLS is closed as over a plain connection', async (t) => {
+  const { echo, port, authority } = await start(t, { slowReaderMs: 300 });
+  const socket = connectTls({ port, host: '127.0.0.1', ca: readFileSync(authority.path) });
+  socket.on('error', () => undefined);
+  atEnd(t, () => socket.destroy());
+  await once(socket, 'secureConnect');
+  socket.pause();
+  socket.write('GET /large HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n');
+  await until('it is closed', () => echo.server.slowReaders === 1);
+  await until('nothing waits for it', () => echo.server.unsentBytes === 0);
+});
+
 test('certificates are renewed on both sides without a restart; unusable files change nothing', async (t) => {
   const { folder, authority, identity, port } = await start(t);
   const mine = authority.issue({ name: 'caller' });
