@@ -27,7 +27,7 @@ const CARRIAGE_RETURN = 13;
 /** A plain decimal number; what Number() also takes (hex, blanks, "Infinity") is refused. */
 const DECIMAL = /^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$/;
 /** Digits that a double holds exactly whatever they are. */
-export const FAST_DIGITS_MAX = 15;
+const FAST_DIGITS_MAX = 15;
 
 /**
  * Parses lines: [label,] dense features, categorical features; the last line may end in a line break.

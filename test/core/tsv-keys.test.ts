@@ -21,7 +21,7 @@ const anySpec: fc.Arbitrary<FeatureSpec> = fc
     hash: { scheme, seed: 5n, modulo },
     slots: Array.from({ length: slotNum }, (_, i) => ({
       name: `C${i}`,
-      index: 10 ** i,
+      index: 10 ** (3 * i),
       ...(isPooled && i === 1 ? { pooling: 'sum' as const } : {}),
     })),
     dense:
@@ -43,13 +43,21 @@ const anyColumn = fc.oneof(
   fc.constantFrom('é', '🙂x', 'a|b', '\ufeff', '\r', '1\r', '1e39', 'y'.repeat(60_000)),
 );
 
+/** Of as many characters as are read at once, of one more, and what only looks like one. */
+const anyNumber = fc.oneof(
+  { weight: 9, arbitrary: fc.constantFrom('', '3', '-12', '0.25', '-0', '+5', '1e3') },
+  { weight: 9, arbitrary: fc.constantFrom('1234567', '-123456', '12345678', '-1234567') },
+  { weight: 3, arbitrary: fc.constantFrom('123456789012345', '9999999999999999') },
+  { weight: 1, arbitrary: fc.constantFrom('-', '1:', '/5', '--1', '1-', '\r', '1234567x') },
+);
+
 /** Lines that mostly fit the spec, and bytes that are no UTF-8 among them. */
 function anyBytes({ slots, dense }: FeatureSpec): fc.Arbitrary<Uint8Array> {
   const denseNum = dense?.features.length ?? 0;
   const plain = (count: number, column: fc.Arbitrary<string>) =>
     fc.array(column, { minLength: count, maxLength: count });
   const good = fc
-    .tuple(plain(denseNum, fc.constantFrom('', '3', '-12', '0.25')), plain(slots.length, anyColumn))
+    .tuple(plain(denseNum, anyNumber), plain(slots.length, anyColumn))
     .map((columns) => columns.flat().join('\t'));
   const labelled = good.map((line) => `1\t${line}`);
   const wild = fc.array(anyColumn, { maxLength: 8 }).map((columns) => columns.join('\t'));
@@ -92,11 +100,12 @@ test('lines of any bytes give the same keys, or the same error, by either way', 
   let straight = 0;
   const property = fc.property(
     anySpec.chain((spec) => fc.tuple(fc.constant(spec), anyBytes(spec))),
-    ([spec, bytes]) => {
+    fc.constantFrom('wasm', 'twin'),
+    ([spec, bytes], kind) => {
       const text = new TextDecoder('utf-8', { ignoreBOM: true }).decode(bytes);
       const expected = outcome(spec, () => parseTsvRows(text, spec, ROWS_MAX));
       const actual = outcome(spec, () => {
-        const rows = parseTsvKeys(bytes, spec, ROWS_MAX);
+        const rows = parseTsvKeys(bytes, spec, ROWS_MAX, kind);
         if ('keys' in rows) straight++;
         return rows;
       });
@@ -107,7 +116,7 @@ test('lines of any bytes give the same keys, or the same error, by either way', 
   assert.ok(straight > 200, `${straight} of 3000 were read straight to keys`);
 });
 
-test('more rows than one kernel call takes, and than the limit', () => {
+test('more rows than one kernel call takes, more bytes than are read at once, and the limit', () => {
   const slots = Array.from({ length: 26 }, (_, i) => ({ name: `C${i}`, index: 14 + i }));
   const spec: FeatureSpec = {
     hash: { scheme: 'xxh64-concat', seed: 0n, modulo: 0n },
@@ -115,17 +124,20 @@ test('more rows than one kernel call takes, and than the limit', () => {
     dense: undefined,
     click: { output: 'prob', column: 0 },
   };
-  const lines = Array.from({ length: ROWS_MAX }, (_, row) =>
-    slots.map((_slot, i) => (row * 7919 + i).toString(16)).join('\t'),
+  const rowNum = 2_500;
+  const lines = Array.from({ length: rowNum }, (_, row) =>
+    slots.map((_slot, i) => (row * 7919 + i).toString(16).repeat((row + i) % 6)).join('\t'),
   );
   const text = lines.join('\n');
   const bytes = new TextEncoder().encode(text);
-  const rows = parseTsvKeys(bytes, spec, ROWS_MAX);
-  assert.ok('keys' in rows);
-  const expected = outcome(spec, () => parseTsvRows(text, spec, ROWS_MAX));
-  assert.deepEqual(
-    outcome(spec, () => rows),
-    expected,
-  );
-  assert.throws(() => parseTsvKeys(bytes, spec, ROWS_MAX - 1), { code: 'TOO_LARGE' });
+  const expected = outcome(spec, () => parseTsvRows(text, spec, rowNum));
+  for (const kind of ['wasm', 'twin'] as const) {
+    const rows = parseTsvKeys(bytes, spec, rowNum, kind);
+    assert.ok('keys' in rows);
+    assert.deepEqual(
+      outcome(spec, () => rows),
+      expected,
+    );
+    assert.throws(() => parseTsvKeys(bytes, spec, rowNum - 1, kind), { code: 'TOO_LARGE' });
+  }
 });

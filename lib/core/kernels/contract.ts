@@ -21,6 +21,17 @@
  *
  * An index (layout indexed) is inline segments of rowBytes 8, whose rows are places. Rows of one size lie in segments
  * that answer places as dense ones answer keys: firstKey 0, keyStep 1; a place of 2^64 − 1 is a miss.
+ *
+ * The parameter block of readTsv (u32 but for the first two; what it writes itself stands last):
+ *
+ *      0 u64 seed                               36 bytes of the longest line
+ *      8 u64 modulo (0: none)                   40 keys      44 dense values      48 labels (all addresses)
+ *     16 dense features     20 slots            52 address of odd numbers: where it goes, start, end; for others to read
+ *     24 address of prefixes: 16 bytes each     56 odd numbers found
+ *        slot, the last of which is a length    60 not zero: features hold bytes beyond ASCII
+ *     28 address of a stage to hash in, a       64 where the next line begins
+ *        longest line and 32 bytes long
+ *     32 not zero: lines have labels
  */
 
 export const PARAMS_BYTES = 128;
@@ -36,6 +47,14 @@ export interface Kernels {
   xxh64(at: number, length: number, seedLow: number, seedHigh: number, hash: number): void;
   /** Keys of `count` texts that end at the u32 offsets `ends`; params: u64 seed, u64 modulo (0: none). */
   hashTexts(params: number, texts: number, ends: number, count: number, keys: number): void;
+  /** Line breaks in a range. */
+  countLines(at: number, end: number): number;
+  /**
+   * Reads up to `rowsMax` lines of [label,] dense features and categorical features, which go to f64 (NaN: none), f32 labels and
+   * keys. Every line ends in a line break, and 16 bytes behind the last one may be read. @returns how many lines it read, or
+   * -1 for what is no plain line
+   */
+  readTsv(params: number, at: number, end: number, rowsMax: number): number;
   /** Rows of the keys that are in this segment, at their place in `rows`. @returns hits */
   lookupInline: SegmentLookup;
   lookupDense: SegmentLookup;

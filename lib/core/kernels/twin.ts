@@ -5,6 +5,7 @@
 import { bf16ToF32Bits, f16ToF32Bits, f16ToNumber } from '../half-floats.ts';
 import { mixKey, multiplyHigh, shardOf } from '../keys.ts';
 import { DTYPE_NUMBERS, type Kernels } from './contract.ts';
+import { TsvTwin } from './tsv-twin.ts';
 import { xxh64Words } from './xxh64.ts';
 
 /** x / y of unsigned 64-bit numbers is needed only for dense steps that are no power of two: exact, by BigInt words. */
@@ -26,11 +27,13 @@ class Twin implements Kernels {
   readonly #words: Uint32Array;
   readonly #floats: Float32Array;
   readonly #mixed = new Uint32Array(2);
+  readonly #tsv: TsvTwin;
 
   constructor(buffer: SharedArrayBuffer) {
     this.#bytes = new Uint8Array(buffer);
     this.#words = new Uint32Array(buffer);
     this.#floats = new Float32Array(buffer);
+    this.#tsv = new TsvTwin(buffer);
   }
 
   xxh64(at: number, length: number, seedLow: number, seedHigh: number, hash: number): void {
@@ -50,6 +53,14 @@ class Twin implements Kernels {
       if (modulo !== 0n) this.#reduce(at, modulo);
       start = end;
     }
+  }
+
+  countLines(at: number, end: number): number {
+    return this.#tsv.countLines(at, end);
+  }
+
+  readTsv(params: number, at: number, end: number, rowsMax: number): number {
+    return this.#tsv.readTsv(params, at, end, rowsMax);
   }
 
   lookupInline(

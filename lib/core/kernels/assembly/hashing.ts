@@ -20,7 +20,15 @@ function merge(hash: u64, lane: u64): u64 {
 
 // @ts-ignore: decorator
 @inline
-function hashBytes(at: usize, length: usize, seed: u64): u64 {
+function avalanche(hash: u64): u64 {
+  hash = (hash ^ (hash >> 33)) * P2;
+  hash = (hash ^ (hash >> 29)) * P3;
+  return hash ^ (hash >> 32);
+}
+
+// @ts-ignore: decorator
+@inline
+export function hashBytes(at: usize, length: usize, seed: u64): u64 {
   const end = at + length;
   let hash: u64;
   if (length >= 32) {
@@ -54,9 +62,32 @@ function hashBytes(at: usize, length: usize, seed: u64): u64 {
     hash = rotl<u64>(hash ^ (<u64>load<u8>(at) * P5), 11) * P1;
     at += 1;
   }
-  hash = (hash ^ (hash >> 33)) * P2;
-  hash = (hash ^ (hash >> 29)) * P3;
-  return hash ^ (hash >> 32);
+  return avalanche(hash);
+}
+
+/** Of up to 16 bytes in two words, whose bytes behind the length are zero or not looked at. */
+// @ts-ignore: decorator
+@inline
+export function hashWords(first: u64, second: u64, length: u32, seed: u64): u64 {
+  let hash = seed + P5 + <u64>length;
+  let rest = first;
+  let left = length;
+  if (left >= 8) {
+    hash = rotl<u64>(hash ^ round(0, first), 27) * P1 + P4;
+    rest = second;
+    left -= 8;
+  }
+  if (left == 8) return avalanche(rotl<u64>(hash ^ round(0, second), 27) * P1 + P4);
+  if (left >= 4) {
+    hash = rotl<u64>(hash ^ ((rest & 0xffffffff) * P1), 23) * P2 + P3;
+    rest >>= 32;
+    left -= 4;
+  }
+  for (; left > 0; left--) {
+    hash = rotl<u64>(hash ^ ((rest & 0xff) * P5), 11) * P1;
+    rest >>= 8;
+  }
+  return avalanche(hash);
 }
 
 export function xxh64(at: usize, length: usize, seedLow: u32, seedHigh: u32, hash: usize): void {

@@ -8,6 +8,7 @@ import { copyRow } from './row-copy';
 
 export { expandRows } from './expansion';
 export { hashTexts, xxh64 } from './hashing';
+export { countLines, readTsv } from './tsv';
 
 // @ts-ignore: decorator
 @inline
