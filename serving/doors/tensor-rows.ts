@@ -65,11 +65,14 @@ export function rowsOf(tensors: Tensors, bundle: LoadedBundle): FeatureRows | Ke
 }
 
 function refuseUnknown(tensors: Tensors, { features, plan }: LoadedBundle): void {
-  const denseNames = features.dense?.features.map(({ name }) => name) ?? [];
   const forms = [CATEGORICAL, KEYS, ...(plan.denseNum > 0 ? [DENSE] : [])];
-  const known = new Set([...forms, ...features.slots.map(({ name }) => name), ...denseNames]);
+  let own: ReadonlySet<string> | undefined;
   for (const [name, tensor] of tensors) {
-    if (known.has(name)) continue;
+    if (forms.includes(name)) continue;
+    own ??= new Set(
+      [...features.slots, ...(features.dense?.features ?? [])].map(({ name }) => name),
+    );
+    if (own.has(name)) continue;
     tensor.fail(`name: expected one of ${forms.join(', ')}, or a slot or dense feature by name`);
   }
 }

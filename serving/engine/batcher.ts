@@ -12,6 +12,7 @@
 import { type LookupGroup, OUTCOME_UNAVAILABLE } from '../../lib/client/lookup-group.ts';
 import { CubeError } from '../../lib/core/errors.ts';
 import type { KeyedRows } from '../../lib/core/features.ts';
+import { notFiniteAt } from '../../lib/core/finite-values.ts';
 import { keyToBigint } from '../../lib/core/keys.ts';
 import type { Manifest } from '../../lib/core/manifest.ts';
 import { type Clock, systemClock } from '../../lib/platform/clock.ts';
@@ -335,7 +336,7 @@ export class Batcher {
     for (let o = 0; o < outputs.length; o++) {
       const { width } = shape.outputs[o]!;
       const values = outputs[o]!.subarray(at * width, (at + count) * width);
-      const bad = o === 0 ? values.findIndex((value) => !Number.isFinite(value)) : -1;
+      const bad = o === 0 ? notFiniteAt(values) : -1;
       if (bad >= 0) {
         const row = start + Math.floor(bad / width) + 1;
         const message = `the graph of version ${manifest.version} gave ${values[bad]} for row ${row}: a table or the graph holds values that are no numbers`;

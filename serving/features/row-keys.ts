@@ -4,6 +4,7 @@
  */
 import { CubeError } from '../../lib/core/errors.ts';
 import type { FeatureRows, KeyedRows, SharedFeatures } from '../../lib/core/features.ts';
+import { notFiniteAt } from '../../lib/core/finite-values.ts';
 import { RowHasher } from '../../lib/core/hash.ts';
 import { BAG_VALUES_MAX, REQUEST_VALUES_MAX } from '../../lib/core/limits.ts';
 import type { FeatureSpec, Slot } from '../../lib/core/slots.ts';
@@ -63,7 +64,7 @@ export class RowKeys {
     if (dense.length !== rowCount * width) {
       refuse(`${dense.length} dense values for ${rowCount} rows of ${width}`);
     }
-    const at = dense.findIndex((value) => !Number.isFinite(value));
+    const at = notFiniteAt(dense);
     if (at < 0) return;
     const { name } = this.#spec.dense!.features[at % width]!;
     refuse(`row ${Math.floor(at / width) + 1} (${name}): ${dense[at]} is no finite number`);
