@@ -34,7 +34,7 @@ async function underTraffic(work: (traffic: Traffic) => Promise<void>): Promise<
   await traffic.untilAnswered('1', 20);
   await work(traffic);
   const report = await traffic.stop();
-  assert.equal(report.failed, 0);
+  assert.equal(report.failed, 0, report.firstFailure);
   assert.equal(report.mixed, 0);
   assert.ok(report.requests > 100);
 }

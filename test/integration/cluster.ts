@@ -120,7 +120,7 @@ export class Cluster {
   async startServing(...args: string[]): Promise<Server> {
     const server = await this.processes.start('serving', 'serving/main.js', [
       ...['--repository', this.path('repository'), '--bundle', BUNDLE, '--channel', 'stable'],
-      ...['--port', '0', '--poll-ms', '100', ...args],
+      ...['--port', '0', '--poll-ms', '100', '--timeout-ms', '30000', ...args],
     ]);
     this.endpoint = `http://${server.address}`;
     await eventually(

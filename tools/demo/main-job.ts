@@ -123,6 +123,8 @@ class MainJob {
         const started = await this.#processes.start('serving', 'serving/main.js', [
           ...['--repository', this.#repository, '--bundle', BUNDLE, '--channel', 'stable'],
           ...[...store, '--port', String(this.#options.port), '--poll-ms', '200'],
+          // On a machine that is busy a request that waits has not failed.
+          ...['--timeout-ms', '30000'],
         ]);
         await untilReady(`http://${started.address}/v2/health/ready`, 'serving', this.#stop);
         return started;
@@ -212,7 +214,8 @@ class MainJob {
           report = await traffic.stop();
         }
         if (report.failed + report.mixed > 0) {
-          throw new CubeError('INTERNAL', `the rollout was not clean: ${describeTraffic(report)}`);
+          const text = `the rollout was not clean: ${describeTraffic(report)} ${report.firstFailure}`;
+          throw new CubeError('INTERNAL', text.trimEnd());
         }
         return report;
       },

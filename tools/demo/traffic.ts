@@ -8,11 +8,15 @@ import type { Scores } from './reference.ts';
 const ROWS_PER_REQUEST = 16;
 const CONCURRENCY = 4;
 const TOLERANCE = 1e-5;
-const PATIENCE_MS = 30_000;
+const PATIENCE_MS = 120_000;
+/** Between an answer and the next request: callers that never pause take the processor from the rollout they watch. */
+const PAUSE_MS = 10;
 
 export interface TrafficReport {
   readonly requests: number;
   readonly failed: number;
+  /** What the first of them came to; empty without one. */
+  readonly firstFailure: string;
   /** Answers whose scores are not those of the version they name. */
   readonly mixed: number;
   readonly versions: Readonly<Record<string, number>>;
@@ -34,6 +38,7 @@ export class Traffic {
   #running = true;
   #requests = 0;
   #failed = 0;
+  #firstFailure = '';
   #mixed = 0;
   #latest = '';
   #latestCount = 0;
@@ -79,6 +84,7 @@ export class Traffic {
     return {
       requests: this.#requests,
       failed: this.#failed,
+      firstFailure: this.#firstFailure,
       mixed: this.#mixed,
       versions: this.#versions,
     };
@@ -96,11 +102,17 @@ export class Traffic {
           body: this.#lines.slice(from, from + ROWS_PER_REQUEST).join('\n'),
         });
         if (response.ok) this.#check((await response.json()) as Answer, from);
-        else this.#failed += 1;
-      } catch {
-        this.#failed += 1;
+        else this.#fail(`${response.status} ${await response.text()}`);
+      } catch (error) {
+        this.#fail(String(error));
       }
+      await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
     }
+  }
+
+  #fail(text: string): void {
+    this.#failed += 1;
+    this.#firstFailure ||= text;
   }
 
   #check(answer: Answer, from: number): void {
