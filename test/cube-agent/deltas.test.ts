@@ -85,7 +85,7 @@ class Lookups {
     while (!this.#stopped) {
       const { manifest } = this;
       if (manifest !== undefined) await this.#lookUp(manifest, keys);
-      await new Promise((resolve) => setTimeout(resolve, 2));
+      await new Promise((resolve) => setTimeout(resolve, 5));
     }
   }
 

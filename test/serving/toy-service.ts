@@ -8,6 +8,8 @@ import { type Answer, ServingProcess } from './serving-process.ts';
 import { BUNDLE, type ToyBundle, toTsv, toyRows } from './toy-bundle.ts';
 
 const TOLERANCE = 1e-6;
+/** Callers that never pause take the processor from what they watch. */
+const PAUSE_MS = 10;
 
 export class ToyRepository {
   readonly folder: string;
@@ -90,6 +92,7 @@ export class Traffic {
 
   async #runLane(lane: number): Promise<void> {
     for (let i = 0; !this.#stopped; i++) {
+      await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
       const rows = toyRows(1 + ((i * 7 + lane) % 90), i * 64 + lane + 1);
       const answer = await this.#serving.postTsv(toTsv(rows));
       if (answer.status !== 200) {
