@@ -10,11 +10,12 @@ import { type TestContext, test } from 'node:test';
 import { askAgent, type HostProblem, pokeAgents } from '../../cube-agent/fleet/agent-client.ts';
 import { formatFleet } from '../../lib/core/fleet.ts';
 import { layerPath, manifestPath } from '../../lib/repository/layout.ts';
+import { NO_CREDENTIALS } from '../../lib/rpc/credentials.ts';
+import { freePort } from '../platform/free-port.ts';
 import { layerOf } from '../repository/fixtures.ts';
 import { type ServerFaults, StaticServer } from '../repository/static-server.ts';
 import { type ControlServer, startServers } from './control-server.ts';
 import { by, type Host, makeHost, publish, start } from './host.ts';
-import { freePort } from './place.ts';
 import { agent, type Running, until } from './processes.ts';
 
 const HUGE_BYTES = (64 << 20) + 1;
@@ -39,12 +40,12 @@ class Reader {
   }
 
   async problems(): Promise<readonly HostProblem[]> {
-    return (await askAgent(this.agent, 'ctr', undefined)).problems;
+    return (await askAgent(this.agent, 'ctr', NO_CREDENTIALS)).problems;
   }
 
   /** What has failed is tried at once. */
   async reaches(version: string): Promise<void> {
-    await pokeAgents([this.agent], undefined);
+    await pokeAgents([this.agent], NO_CREDENTIALS);
     await until(`${this.agent} is at ${version}`, () => this.server.active === version);
   }
 
@@ -158,7 +159,7 @@ async function dripping(pair: Pair): Promise<void> {
   await pair.point(slow);
   await near.reaches(slow);
   await until('fetching', async () => {
-    const { fetching } = await askAgent(far.agent, 'ctr', undefined);
+    const { fetching } = await askAgent(far.agent, 'ctr', NO_CREDENTIALS);
     return fetching.bytes === 1000 || fetching;
   });
   assert.equal(far.server.active, String(Number(slow) - 1));

@@ -43,7 +43,7 @@ class RunningGate {
 
   /** Its two serving processes, once both replay. */
   async servings(): Promise<number[]> {
-    await until('two serving processes', () => childrenOf(this.child.pid!).length === 2, 30_000);
+    await until('two serving processes', () => childrenOf(this.child.pid!).length === 2);
     return childrenOf(this.child.pid!);
   }
 }

@@ -6,6 +6,8 @@ import { temporaryFolder } from '../repository/fixtures.ts';
 import { type TableWish, writePruned } from '../tools/cube-builder/fixtures.ts';
 import { runCommand } from './processes.ts';
 
+export { freePort } from '../platform/free-port.ts';
+
 const TABLES: readonly TableWish[] = [
   { name: 't', rows: 5000, dim: 10 },
   { name: 'few', rows: 1, dim: 3 },

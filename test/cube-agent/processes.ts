@@ -99,7 +99,7 @@ export function runAgent(
 }
 
 /** Waits until `seen` says so, also on a busy machine. @throws with what was last seen, before the test's own timeout */
-export async function until(what: string, seen: () => unknown, timeoutMs = 60_000): Promise<void> {
+export async function until(what: string, seen: () => unknown, timeoutMs = 120_000): Promise<void> {
   const endMs = performance.now() + timeoutMs;
   for (;;) {
     const value = await seen();

@@ -12,7 +12,7 @@ import { Authority, type Identity, tlsFlags } from '../rpc/certificates.ts';
 import { build, makePlace, type Place } from './place.ts';
 import { agent, Running, until } from './processes.ts';
 
-const WAIT_MS = 60_000;
+const WAIT_MS = 180_000;
 
 interface TlsFleet {
   readonly fleetFile: string;

@@ -67,7 +67,7 @@ test('keys come from the variable that every program knows; without a key nothin
     spawnSync(process.execPath, [MAIN, ...args, '--repository', toys.location, '--bundle', 'toy'], {
       encoding: 'utf8',
       env: { ...process.env, CUBE_TRUSTED_KEYS: empty },
-      timeout: 60_000,
+      timeout: 240_000,
     }).stderr;
   assert.match(run('--port', '0'), /empty\.pub: no public key in it/);
   assert.match(run('load-redis', '--redis-url', 'redis://127.0.0.1:1'), /no public key in it/);

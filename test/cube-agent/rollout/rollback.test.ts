@@ -77,7 +77,7 @@ test('a rollback reaches every replica, also right after all servers were restar
     const { code, stderr } = await agent('rollout', ...target, ...wish);
     assert.equal(code, 0, stderr);
   }
-  await until('all at 2', haveActive('2', '1'), 30_000);
+  await until('all at 2', haveActive('2', '1'));
 
   const goBack = async (from: string): Promise<string> => {
     const wish = ['--from', from, '--reason', 'bad', '--wait'];
@@ -90,7 +90,7 @@ test('a rollback reaches every replica, also right after all servers were restar
 
   await build(place, '3', { rows: 5003, shardNum: SHARDS });
   await repository.activate('ctr', 'stable', { version: '3', ...by });
-  await until('all at 3', haveActive('3', '1'), 30_000);
+  await until('all at 3', haveActive('3', '1'));
   const killed = new Set((await look()).servers.map(({ pid }) => pid));
   for (const pid of killed) process.kill(pid, 'SIGKILL');
   const isBack = async () => {
@@ -100,7 +100,7 @@ test('a rollback reaches every replica, also right after all servers were restar
       return !killed.has(pid) && answers && held.includes('1') && held.includes('3');
     });
   };
-  await until('the servers are back with what they are to hold', isBack, 60_000);
+  await until('the servers are back with what they are to hold', isBack);
   t.diagnostic(`right after all servers were restarted: ${await goBack('3')} ms`);
   await until('all at 1', haveActive('1', '1'));
   const again = await agent('rollout', ...target, '--version', '3', '--no-gate');

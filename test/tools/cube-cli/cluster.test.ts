@@ -70,7 +70,7 @@ async function start(t: TestContext): Promise<Cluster> {
   const fleet = { format: 1, bundles: { b: [{ shardNum: 2, shards }] } };
   writeFileSync(join(folder, 'fleet.json'), JSON.stringify(fleet));
   const nodes = addresses.map((address) => ({ ipport_list: `list://${address}` }));
-  const limits = { shard: 2, dup: 1, timeout: 2000, retry: 1, backup_request: 100 };
+  const limits = { shard: 2, dup: 1, timeout: 20_000, retry: 1, backup_request: 100 };
   const dict = { dict_name: 'users', type: 'ipport_list', load_balancer: 'rr', ...limits, nodes };
   writeFileSync(join(folder, 'cube.conf'), JSON.stringify([dict]));
   return {
