@@ -2,6 +2,7 @@
 
 import { RolloutDriver } from '../../cube-agent/rollout/rollout-driver.ts';
 import { CubeError } from '../../lib/core/errors.ts';
+import { isUnderWay, ROLLOUT_STATES } from '../../lib/core/rollout.ts';
 import { createLogger } from '../../lib/platform/logs.ts';
 import { ChannelLog } from '../../lib/repository/channel-log.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
@@ -18,6 +19,8 @@ const FAULTS_PER_MINUTE = 14;
 const CALLS_BEFORE_KILL = 200;
 const TROUBLE_MS = 6_000;
 const CLOCK_STEP_MS = 26 * 3_600_000;
+const STATE_LOOK_MS = 20;
+const STATE_LOOKS = 500;
 
 export interface ScenarioEvent {
   readonly index: number;
@@ -127,8 +130,8 @@ const KINDS: Readonly<Record<string, Apply>> = {
       const version = random.pick(random.chance(0.5) ? versions : versions.slice(-3));
       return repository.quarantine(BUNDLE, version, { by, reason: 'looks odd' });
     }),
-  'somebody aborts': (run, random, name) => drive(run, random, name, (d) => d.abort('no')),
-  'somebody resumes': (run, random, name) => drive(run, random, name, (d) => d.restart()),
+  'somebody aborts': abort,
+  'somebody resumes': resume,
   'garbage collected': (run, _random, name) =>
     operate(run, name, (repository, by) =>
       repository.collectGarbage(BUNDLE, { keepVersions: 2, keepMs: 20_000 }, { by, dryRun: false }),
@@ -244,19 +247,32 @@ export function operate(
   if (person.random.chance(0.1)) arm(person, person.random);
 }
 
-function drive(
-  run: FleetRun,
-  random: Random,
-  name: string,
-  act: (driver: RolloutDriver) => Promise<void>,
-): void {
+/** In a state that somebody waits for: some are over in no time. */
+function abort(run: FleetRun, random: Random, name: string): void {
+  const wanted = random.pick(ROLLOUT_STATES.filter(isUnderWay));
   operate(run, name, async (repository, holder, process) => {
-    // Mostly of what was begun last: people look at what is going on.
-    const version = random.pick([...[...run.rules.rollouts.keys()].slice(-3), '0']);
-    const { clock } = process;
-    const logger = createLogger('simulation', 'silent');
-    const fleet = new SimFleet(process, run);
-    const driver = { repository, bundle: BUNDLE, version, policy: run.policy, fleet, holder };
-    await act(new RolloutDriver({ ...driver, clock, logger }));
+    const isIt = (): boolean => [...run.rules.rollouts.values()].at(-1)?.state === wanted;
+    for (let i = 0; i < STATE_LOOKS && !isIt(); i++) await process.clock.sleep(STATE_LOOK_MS);
+    const [version = '0'] = [...run.rules.rollouts.keys()].slice(-1);
+    await driverOf(run, process, { repository, holder, version }).abort('no');
   });
+}
+
+/** Mostly what was begun last: people look at what is going on. */
+function resume(run: FleetRun, random: Random, name: string): void {
+  const version = random.pick([...[...run.rules.rollouts.keys()].slice(-3), '0']);
+  operate(run, name, (repository, holder, process) =>
+    driverOf(run, process, { repository, holder, version }).restart(),
+  );
+}
+
+function driverOf(
+  run: FleetRun,
+  process: SimProcess,
+  of: { repository: Repository; holder: string; version: string },
+): RolloutDriver {
+  const logger = createLogger('simulation', 'silent');
+  const fleet = new SimFleet(process, run);
+  const { policy } = run;
+  return new RolloutDriver({ ...of, bundle: BUNDLE, policy, fleet, clock: process.clock, logger });
 }
