@@ -14,8 +14,8 @@ export class ServingMetrics {
   readonly #registry = new MetricsRegistry();
   readonly #requests: Counter<'door' | 'code'>;
   readonly #latency: Histogram<'door'>;
-  readonly #switches: Counter<'to'>;
-  readonly #loadFailures: Counter<'code'>;
+  readonly #switches: Counter<'model' | 'to'>;
+  readonly #loadFailures: Counter<'model' | 'code'>;
   readonly #hotRows = new Map<string, EmbeddingStore>();
   #rows = 0;
   #unseen = 0;
@@ -37,12 +37,12 @@ export class ServingMetrics {
     this.#switches = registry.counter({
       name: 'hypercube_serving_version_switches_total',
       help: 'Versions that began to be served.',
-      labels: ['to'],
+      labels: ['model', 'to'],
     });
     this.#loadFailures = registry.counter({
       name: 'hypercube_serving_load_failures_total',
       help: 'Attempts to load a version that failed, by error code.',
-      labels: ['code'],
+      labels: ['model', 'code'],
     });
     this.#count('rows_total', 'Rows predicted.', () => this.#rows);
     this.#count(
@@ -160,12 +160,12 @@ export class ServingMetrics {
     this.#latency.observe({ door }, seconds);
   }
 
-  onSwitch(to: string): void {
-    this.#switches.inc({ to });
+  onSwitch(model: string, to: string): void {
+    this.#switches.inc({ model, to });
   }
 
-  onLoadFailed(code: ErrorCode): void {
-    this.#loadFailures.inc({ code });
+  onLoadFailed(model: string, code: ErrorCode): void {
+    this.#loadFailures.inc({ model, code });
   }
 
   #count(name: string, help: string, value: () => number): void {

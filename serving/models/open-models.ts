@@ -27,9 +27,9 @@ import type { WishSource } from './wish-source.ts';
 
 /** Told what happens to versions. */
 export interface ModelEvents {
-  onSwitch(to: string): void;
+  onSwitch(model: string, to: string): void;
   observeStore(model: string, store: EmbeddingStore): void;
-  onLoadFailed(code: CubeError['code']): void;
+  onLoadFailed(model: string, code: CubeError['code']): void;
 }
 
 export interface OpenModelsOptions {
@@ -106,8 +106,8 @@ async function openModel(
   return new BundleWatcher({
     ...{ model: model.name, source, pollMs: model.pollMs, logger, load },
     events: {
-      onSwitch: (_from, to) => events.onSwitch(to),
-      onLoadFailed: (_version, error) => events.onLoadFailed(error.code),
+      onSwitch: (_from, to) => events.onSwitch(model.name, to),
+      onLoadFailed: (_version, error) => events.onLoadFailed(model.name, error.code),
     },
   });
 }

@@ -21,8 +21,8 @@ it('switch and switch back without a failed or mixed answer', async (t) => {
   const { body } = await serving.get('/v1/status');
   assert.deepEqual([body.active, body.target, body.failed], ['1', '1', []]);
   const metrics = (await serving.get('/metrics')).body;
-  assert.match(metrics, /hypercube_serving_version_switches_total\{to="1"\} 2/);
-  assert.match(metrics, /hypercube_serving_version_switches_total\{to="2"\} 1/);
+  assert.match(metrics, /hypercube_serving_version_switches_total\{model="toy",to="1"\} 2/);
+  assert.match(metrics, /hypercube_serving_version_switches_total\{model="toy",to="2"\} 1/);
   assert.equal(await serving.stop(), 0);
   const count = (text: string): number => serving.log.filter((line) => line.includes(text)).length;
   assert.equal(count('"msg":"filled"'), 2, 'going back loads nothing');
@@ -56,7 +56,10 @@ it('that cannot be served leave the old one serving, and say why', async (t) => 
   await traffic.stop();
   assert.deepEqual(traffic.refused, []);
   const metrics = (await serving.get('/metrics')).body;
-  assert.match(metrics, /hypercube_serving_load_failures_total\{code="CORRUPT"\} [1-9]/);
+  assert.match(
+    metrics,
+    /hypercube_serving_load_failures_total\{model="toy",code="CORRUPT"\} [1-9]/,
+  );
   assert.equal(await serving.stop(), 0);
 });
 
