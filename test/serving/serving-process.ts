@@ -65,8 +65,10 @@ export class ServingProcess {
     );
   }
 
-  postTsv(text: string): Promise<Answer> {
-    return this.post('/v1/ctr:predict', text, { 'content-type': 'text/tab-separated-values' });
+  /** @param model absent: the only one, or the first */
+  postTsv(text: string, model?: string): Promise<Answer> {
+    const path = `/v1/ctr:predict${model === undefined ? '' : `?model=${model}`}`;
+    return this.post(path, text, { 'content-type': 'text/tab-separated-values' });
   }
 
   /** Waits until `path` answers what `accept` takes. */

@@ -22,12 +22,18 @@ export class ToyRepository {
     this.repository = openRepository(this.location, { create: true });
   }
 
-  async publish(toy: ToyBundle, files: Readonly<Record<string, Uint8Array>> = {}): Promise<void> {
-    await this.repository.publish(toy.publication(join(this.folder, 'layers'), files));
+  async publish(
+    toy: ToyBundle,
+    files: Readonly<Record<string, Uint8Array>> = {},
+    bundle: string = BUNDLE,
+  ): Promise<void> {
+    const publication = toy.publication(join(this.folder, 'layers'), files);
+    const manifest = { ...publication.manifest, bundle };
+    await this.repository.publish({ ...publication, manifest });
   }
 
-  async activate(version: string, channel = 'stable'): Promise<void> {
-    await this.repository.activate(BUNDLE, channel, { version, by: 'test', reason: 'test' });
+  async activate(version: string, channel = 'stable', bundle: string = BUNDLE): Promise<void> {
+    await this.repository.activate(bundle, channel, { version, by: 'test', reason: 'test' });
   }
 
   async rollback(): Promise<void> {
@@ -62,6 +68,7 @@ export async function startLocal(
 export class Traffic {
   readonly #serving: ServingProcess;
   readonly #bundles: readonly ToyBundle[];
+  readonly #model: string | undefined;
   readonly #lanes: Promise<void>[];
   /** Answers that were no 200, in order. */
   readonly refused: Answer[] = [];
@@ -70,9 +77,11 @@ export class Traffic {
   degraded: number = 0;
   #stopped = false;
 
-  constructor(serving: ServingProcess, bundles: readonly ToyBundle[], lanes = 6) {
+  /** @param model absent: the only one */
+  constructor(serving: ServingProcess, bundles: readonly ToyBundle[], lanes = 6, model?: string) {
     this.#serving = serving;
     this.#bundles = bundles;
+    this.#model = model;
     this.#lanes = Array.from({ length: lanes }, (_, lane) => this.#runLane(lane));
   }
 
@@ -94,7 +103,7 @@ export class Traffic {
     for (let i = 0; !this.#stopped; i++) {
       await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
       const rows = toyRows(1 + ((i * 7 + lane) % 90), i * 64 + lane + 1);
-      const answer = await this.#serving.postTsv(toTsv(rows));
+      const answer = await this.#serving.postTsv(toTsv(rows), this.#model);
       if (answer.status !== 200) {
         this.refused.push(answer);
         continue;

@@ -16,6 +16,14 @@ export const redisMissing: string | undefined =
     ? undefined
     : 'redis-server is not on the PATH';
 
+/** Why tests of its TLS cannot run here: a build without it takes the option for a mistake. */
+export function redisTlsMissing(): string | undefined {
+  if (redisMissing !== undefined) return redisMissing;
+  if (spawnSync('openssl', ['version']).status !== 0) return 'openssl is not on the PATH';
+  const { stdout, stderr } = spawnSync('redis-server', ['--tls-port', '0', '--port', 'none']);
+  return /tls-port/.test(`${stdout}${stderr}`) ? 'redis-server is built without TLS' : undefined;
+}
+
 async function command(port: number, args: string[], password?: string): Promise<unknown> {
   const client = createClient({
     socket: { host: '127.0.0.1', port, reconnectStrategy: false },
