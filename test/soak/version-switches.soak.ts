@@ -18,6 +18,8 @@ const SAMPLES = 20;
 const SOON_MS = 120_000;
 /** Pages that the allocator keeps come and go. */
 const GROWTH_MAX = 1.15;
+/** Its two write buffers (serving/stores/layer-database.ts) are filled by many small versions before one is given back. */
+const LEVELDB_BYTES = 2 * (16 << 20);
 
 function residentBytes(pid: number | undefined): number {
   const [, kib] = /VmRSS:\s+(\d+) kB/.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))!;
@@ -34,11 +36,15 @@ class Growth {
     if (version > VERSIONS - SAMPLES) this.#late.push(bytes);
   }
 
-  requireFlat(t: TestContext, what: string): void {
+  /** @param buffersBytes what is filled once and then kept */
+  requireFlat(t: TestContext, what: string, buffersBytes = 0): void {
     const [early, late] = [Math.min(...this.#early), Math.min(...this.#late)];
     const mib = (bytes: number): string => `${(bytes / 2 ** 20).toFixed(0)} MiB`;
     t.diagnostic(`${what}: ${mib(early)} after ${WARM} versions, ${mib(late)} after ${VERSIONS}`);
-    assert.ok(late < GROWTH_MAX * early, `${what}: ${mib(early)} became ${mib(late)}`);
+    assert.ok(
+      late < GROWTH_MAX * early + buffersBytes,
+      `${what}: ${mib(early)} became ${mib(late)}`,
+    );
   }
 }
 
@@ -66,7 +72,7 @@ for (const store of ['memory', 'local']) {
     }
     await traffic.stop();
     assert.deepEqual([traffic.refused, traffic.degraded], [[], 0]);
-    growth.requireFlat(t, `serving with ${store}`);
+    growth.requireFlat(t, `serving with ${store}`, store === 'local' ? LEVELDB_BYTES : 0);
     assert.equal(await serving.stop(), 0);
   });
 }
