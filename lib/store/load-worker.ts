@@ -8,6 +8,7 @@ import { createKernels } from '../core/kernels/kernels.ts';
 import { BLOCK_BYTES, HEADER_BYTES } from '../core/layer-format.ts';
 import { systemClock } from '../platform/clock.ts';
 import { RandomReader } from '../platform/files.ts';
+import { runInBackground } from '../platform/thread-priority.ts';
 import { BlockHasher } from './block-hasher.ts';
 import { filterOf } from './key-filter.ts';
 import { blockMismatch, readChecksums, readHeader } from './layer-reader.ts';
@@ -151,6 +152,7 @@ async function answer(message: InspectRequest | FillRequest): Promise<LoadAnswer
 
 const port = parentPort;
 if (port === null) throw new Error('load-worker.ts runs as a worker thread');
+runInBackground();
 port.on('message', async (message: LoadMessage) => {
   if (message.type === 'stop') {
     stopping.abort();
