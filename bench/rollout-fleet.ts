@@ -2,10 +2,10 @@
  * A fleet as an operator has it: hosts with a cube-agent each, which runs the host's servers; each host has a replica of every
  * shard. One serving process asks them. Commands are those of the operator's terminal, against the repository.
  */
-import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { formatFleet, type Replica } from '../lib/core/fleet.ts';
 import { makeFolder, replaceFile } from '../lib/platform/files.ts';
+import { freePort } from '../test/platform/free-port.ts';
 import { Processes } from '../tools/demo/processes.ts';
 import { BUNDLE } from './serving-model.ts';
 
@@ -35,10 +35,11 @@ export class RolloutFleet {
   static async start(folder: string, { hosts, shardNum }: FleetShape): Promise<RolloutFleet> {
     const fleet = new RolloutFleet(folder);
     try {
-      const ports = await freePorts(hosts * (shardNum + 1));
+      const first = await freePort(hosts * (shardNum + 1));
       const shards: Replica[][] = Array.from({ length: shardNum }, () => []);
       for (let host = 0; host < hosts; host++) {
-        const [agentPort = 0, ...serverPorts] = ports.splice(0, shardNum + 1);
+        const agentPort = first + host * (shardNum + 1);
+        const serverPorts = Array.from({ length: shardNum }, (_, shard) => agentPort + 1 + shard);
         const agent = `127.0.0.1:${agentPort}`;
         serverPorts.forEach((port, shard) => {
           const data = `127.0.0.1:${port}`;
@@ -132,22 +133,4 @@ export class RolloutFleet {
     replaceFile(path, `${lines.join('\n')}\n`);
     return path;
   }
-}
-
-/** Nobody listens on them now. */
-async function freePorts(count: number): Promise<number[]> {
-  const servers = Array.from({ length: count }, () => createServer());
-  const ports = await Promise.all(
-    servers.map(
-      (server) =>
-        new Promise<number>((resolve) => {
-          server.listen(0, '127.0.0.1', () => {
-            const address = server.address();
-            resolve(typeof address === 'object' ? (address?.port ?? 0) : 0);
-          });
-        }),
-    ),
-  );
-  await Promise.all(servers.map((server) => new Promise((resolve) => server.close(resolve))));
-  return ports;
 }

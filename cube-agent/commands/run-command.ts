@@ -14,6 +14,7 @@ import {
   KEEP_FREE_BYTES_DEFAULT,
   readAgentConfig,
 } from '../host/agent-config.ts';
+import { CopyThread } from '../host/copy-thread.ts';
 import { HostData } from '../host/host-data.ts';
 import type { HostEndpoint } from '../host/host-endpoint.ts';
 import { addTrustedKeysOption, openWithKeys } from './keys.ts';
@@ -157,10 +158,12 @@ async function runAgent(config: AgentConfig): Promise<void> {
   requireSource(config);
   makeFolder(dataFolder);
   const logger = createLogger('cube-agent');
+  const copies = new CopyThread(repository);
   const agent = new Agent({
     config,
     openRepository: () => openWithKeys(config),
     credentials: serverCredentials(config),
+    copyLayer: (copy, options) => copies.copy(copy, options),
     clock: systemClock,
     logger,
   });

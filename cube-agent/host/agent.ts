@@ -11,7 +11,7 @@ import type { Repository } from '../../lib/repository/repository.ts';
 import type { Credentials } from '../../lib/rpc/credentials.ts';
 import { ControlClient } from '../fleet/control-client.ts';
 import type { AgentConfig } from './agent-config.ts';
-import { BundleKeeper } from './bundle-keeper.ts';
+import { BundleKeeper, type CopyLayer } from './bundle-keeper.ts';
 import { Fetcher } from './fetcher.ts';
 import { HostData } from './host-data.ts';
 import { Lanes } from './lanes.ts';
@@ -25,6 +25,8 @@ export interface AgentOptions {
   readonly openRepository: () => Repository;
   /** For the servers. */
   readonly credentials: Credentials;
+  /** Brings a layer from the repository to this host. */
+  readonly copyLayer: CopyLayer;
   readonly clock: Clock;
   readonly logger: Logger;
 }
@@ -54,7 +56,7 @@ export class Agent implements Stoppable {
   #ended: Promise<void> = Promise.resolve();
 
   constructor(options: AgentOptions) {
-    const { config, credentials, clock, logger } = options;
+    const { config, credentials, copyLayer, clock, logger } = options;
     this.#options = options;
     this.#lastTickMs = clock.nowMs();
     this.problems = new Problems(clock, config.pollMs);
@@ -78,6 +80,7 @@ export class Agent implements Stoppable {
           ...config,
           ...{ bundle: bundle.name, channels: bundle.channels, clock, logger },
           repository: () => this.#openRepository(),
+          copyLayer,
           host: new HostData(config.dataFolder, bundle.name),
           clients: new Map(clients.map((client) => [client.address, client])),
           ...{ servers: this.servers, lanes: this.#lanes, fetcher: this.fetcher },

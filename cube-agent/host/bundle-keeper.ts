@@ -7,9 +7,11 @@ import type { Clock } from '../../lib/platform/clock.ts';
 import { faultPoint } from '../../lib/platform/fault-point.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
+import type { CopyOptions } from '../../lib/repository/verified-copy.ts';
 import type { ControlClient } from '../fleet/control-client.ts';
 import { BundleObserver } from './bundle-observer.ts';
 import { ChannelWatch } from './channel-watch.ts';
+import type { LayerCopy } from './copy-protocol.ts';
 import type { Fetcher } from './fetcher.ts';
 import type { HostData } from './host-data.ts';
 import type { Lanes } from './lanes.ts';
@@ -24,10 +26,13 @@ import {
 import { Problems } from './problems.ts';
 import type { ServerWatch } from './server-watch.ts';
 
+export type CopyLayer = (copy: LayerCopy, options: CopyOptions) => Promise<void>;
+
 export interface BundleKeeperOptions {
   readonly bundle: string;
   readonly channels: readonly string[];
   readonly repository: () => Repository;
+  readonly copyLayer: CopyLayer;
   readonly host: HostData;
   readonly clients: ReadonlyMap<string, ControlClient>;
   readonly servers: ServerWatch;
@@ -203,7 +208,7 @@ export class BundleKeeper {
 
   /** @returns whether it is here */
   async #fetch(action: FetchAction, signal: AbortSignal): Promise<boolean> {
-    const { clock, fetcher, repository } = this.#options;
+    const { clock, copyLayer, fetcher } = this.#options;
     const { bundle } = this;
     const { table, layer, version } = action;
     const { contentId, bytes } = layer;
@@ -214,7 +219,7 @@ export class BundleKeeper {
       const wish = { bundle, version, table, contentId, bytes, resumedBytes };
       await fetcher.run(wish, signal, (options) => {
         const target = this.host.layerPath(table, contentId);
-        return repository().fetchLayer(bundle, table, layer, target, options);
+        return copyLayer({ bundle, table, layer, target }, options);
       });
       faultPoint('agent.fetched');
       this.#done(what, { bytes, durationMs: Math.round(clock.nowMs() - startMs) });

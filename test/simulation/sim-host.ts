@@ -132,6 +132,8 @@ export class SimHost {
       ...{ bundle: BUNDLE, channels: ['stable', 'canary'], clock, logger, hostProblems, stopping },
       beside: () => [],
       ...{ repository: () => repository, servers, retireGraceMs: RETIRE_GRACE_MS },
+      copyLayer: ({ bundle, table, layer, target }) =>
+        repository.fetchLayer(bundle, table, layer, target),
       host: new HostDisk(this.files, (layer) => this.#checkRemoval(layer)),
       clients: new Map(controls.map((control) => [control.address, control])),
       lanes: new Lanes(clock, logger, (lane) => {
