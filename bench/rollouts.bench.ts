@@ -20,6 +20,7 @@ import {
   type Readings,
   TrafficProcess,
 } from './rollout-readings.ts';
+import type { Counts } from './rollout-traffic.ts';
 import { VersionSource } from './rollout-versions.ts';
 import { BUNDLE } from './serving-model.ts';
 
@@ -31,7 +32,7 @@ const OPEN_MS = 10_000;
 const OPEN_SHARE = 0.25;
 /** More than a round can use. */
 const ROLLOUTS_A_ROUND = 12;
-const CANARY_MS = 1_000;
+const CANARY_S_MAX = 60;
 const by = { by: 'bench', reason: 'bench' };
 
 const wait = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms));
@@ -58,16 +59,20 @@ class Scenario {
     await this.#traffic.prepare([1, version]);
     await this.#fleet.rollOut(version);
     this.#rolledOut = version;
-    await this.#traffic.during(() => wait(CANARY_MS), CALLERS);
-    const counts = await this.#traffic.counts();
+    const noticed = await this.#callUntil((counts) => counts.mixed > 0);
     await this.#fleet.rollBack();
-    await this.#traffic.during(() => wait(CANARY_MS), CALLERS);
-    await this.#traffic.counts();
-    const noticed = CALLERS.map(
-      (name) => `${counts[name].mixed} of ${counts[name].requests} ${name}`,
-    );
-    print('a version mixed on purpose, noticed in', noticed.join(', '));
-    return CALLERS.every((name) => counts[name].mixed > 0);
+    const isOver = ({ versions }: Counts): boolean => versions.join() === '1';
+    return noticed && (await this.#callUntil(isOver));
+  }
+
+  /** Second by second, until one in which the counts of both callers are so; false when none came. */
+  async #callUntil(isSo: (counts: Counts) => boolean): Promise<boolean> {
+    for (let second = 0; second < CANARY_S_MAX; second++) {
+      await this.#traffic.during(() => wait(1_000), CALLERS);
+      const counts = await this.#traffic.counts();
+      if (CALLERS.every((name) => isSo(counts[name]))) return true;
+    }
+    return false;
   }
 
   /** Callers of one kind alone, then reads how fast they are. */
@@ -137,7 +142,7 @@ class Scenario {
 }
 
 function print(name: string, text: string): void {
-  process.stdout.write(`${name.padEnd(42)}${text}\n`);
+  process.stdout.write(`${name.padEnd(46)}${text}\n`);
 }
 
 function figures(readings: Readings, name: CallerName, quiet?: Readings): string {
@@ -183,6 +188,7 @@ function printCounts({ rollouts, rollbacks }: Scenario['done'], counts: AllCount
 
 async function measure(scenario: Scenario, traffic: TrafficProcess): Promise<boolean> {
   const noticed = await scenario.canary();
+  print('a version mixed on purpose', noticed ? 'noticed by both callers' : 'NOT noticed');
   print('machine', `load ${loadavg()[0]!.toFixed(1)} before it begins`);
   process.stdout.write('\nfull speed\n');
   const full = await scenario.fullSpeed(options.rollouts);
