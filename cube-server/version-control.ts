@@ -6,6 +6,7 @@
 import { CubeError, type ErrorCode } from '../lib/core/errors.ts';
 import { type Manifest, parseManifest, shardNumOf } from '../lib/core/manifest.ts';
 import type { Clock } from '../lib/platform/clock.ts';
+import { faultPoint } from '../lib/platform/fault-point.ts';
 import { readText } from '../lib/platform/files.ts';
 import { layerPath, manifestPath } from '../lib/repository/layout.ts';
 import type {
@@ -111,6 +112,7 @@ export class VersionControl {
   async activate(request: VersionRequest): Promise<string> {
     this.held.activate(request);
     await this.threads?.activate(request);
+    faultPoint('server.activated');
     return request.version;
   }
 
@@ -137,6 +139,7 @@ export class VersionControl {
       );
     }
     await this.#drop(request, 'asked');
+    faultPoint('server.unloaded');
     return true;
   }
 
@@ -182,6 +185,7 @@ export class VersionControl {
         ...(inMemory.length > 0 ? { inMemory } : {}),
       };
       this.onLoaded(answer);
+      faultPoint('server.loaded');
       return answer;
     } catch (error) {
       this.#noteFailure(request, CubeError.from(error));

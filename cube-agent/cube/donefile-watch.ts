@@ -5,6 +5,7 @@
 import { join } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
+import { faultPoint } from '../../lib/platform/fault-point.ts';
 import { runToEnd } from '../../lib/platform/finite-process.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import type { ChannelState, Repository } from '../../lib/repository/repository.ts';
@@ -151,6 +152,7 @@ export class DonefileWatch {
       signal,
     );
     logger.info({ version }, 'published');
+    faultPoint('donefile.published');
   }
 
   #throwIfFailed(version: string): void {
@@ -219,11 +221,13 @@ export class DonefileWatch {
       if ((await log.history()).length > 0) return;
       await log.append(0, { state: 'seen', holder: by, reason });
       logger.info({ version }, 'rollout opened');
+      faultPoint('donefile.moved');
       return;
     }
     const expected = state.pointer?.seq ?? 0;
     const { seq } = await repository.activate(bundle, channel, { version, by, reason, expected });
     logger.info({ version, channel, seq }, 'channel moved');
+    faultPoint('donefile.moved');
   }
 }
 

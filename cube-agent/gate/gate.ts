@@ -6,6 +6,7 @@ import { CubeError } from '../../lib/core/errors.ts';
 import { JsonReader } from '../../lib/core/json.ts';
 import type { Manifest } from '../../lib/core/manifest.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
+import { faultPoint } from '../../lib/platform/fault-point.ts';
 import { readText } from '../../lib/platform/files.ts';
 import { startProgress } from '../../lib/platform/progress.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
@@ -77,6 +78,7 @@ export async function runGate(options: GateOptions): Promise<GateReport> {
   const { limits, policy } = await readLimits(options, manifest);
   const golden = await readGolden(options, manifest);
   const compared = await compare(options, golden);
+  faultPoint('gate.compared');
   if (!('unfit' in compared)) requireFitMachine(compared.findings, limits);
   const checks: readonly Check[] =
     'unfit' in compared ? [unfitCheck(compared.unfit)] : checksOf(compared.findings, limits);

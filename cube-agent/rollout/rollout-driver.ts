@@ -5,7 +5,7 @@
 import { CubeError } from '../../lib/core/errors.ts';
 import { CANDIDATE_CHANNEL, type RolloutState } from '../../lib/core/rollout.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
-import { faultPoint } from '../../lib/platform/fault-point.ts';
+import { type FaultPoint, faultPoint } from '../../lib/platform/fault-point.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import type { ChannelState, Repository } from '../../lib/repository/repository.ts';
 import type { RolloutEntry, RolloutLog } from '../../lib/repository/rollout-log.ts';
@@ -341,7 +341,7 @@ export class RolloutDriver {
     await this.#moved('rollout.back', channel);
   }
 
-  async #moved(point: string, channel: string): Promise<void> {
+  async #moved(point: FaultPoint, channel: string): Promise<void> {
     const { bundle, fleet, logger } = this.#options;
     logger.info({ bundle, version: this.version, channel }, 'channel moved');
     faultPoint(point);

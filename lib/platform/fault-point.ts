@@ -1,42 +1,100 @@
 /**
  * Named places at which a test ends a real process or makes it fail, to show that being cut off there does no harm:
- * `HYPERCUBE_FAULT=agent.staged:kill`, or `…:error:3` for the third time the process comes by. Read once at start; without
- * the variable a fault point is one comparison.
- *
- * Names are `<part>.<what has just been done>`: agent.fetched, agent.staged, agent.loaded, agent.activated, agent.unloaded, agent.removed;
- * publish.layers, publish.files, publish.manifest; gc.manifest, gc.object; rollout.<state entered>,
- * rollout.pointed (the candidate channel), rollout.moved, rollout.back.
+ * `HYPERCUBE_FAULT=agent.staged:kill`, or `…:error:3` for the third time the process comes by. Of processes that share the
+ * variable, such as a server that is started again, all fail there; with `…@<file>` at its end only the one that makes that file.
+ * Read once at start; without the variable a fault point is one comparison.
  */
+import { closeSync, openSync } from 'node:fs';
 import { CubeError } from '../core/errors.ts';
+
+/** All there are, as `<part>.<what has just been done>`. What each stands for: docs/operations.md, "Killed anywhere". */
+export const FAULT_POINTS = [
+  'agent.fetched',
+  'agent.staged',
+  'agent.loaded',
+  'agent.activated',
+  'agent.unloaded',
+  'agent.removed',
+  'server.layer',
+  'server.loaded',
+  'server.activated',
+  'server.unloaded',
+  'build.partitioned',
+  'build.shard',
+  'build.published',
+  'publish.part',
+  'publish.layers',
+  'publish.files',
+  'publish.manifest',
+  'channel.entry',
+  'gc.begun',
+  'gc.manifest',
+  'gc.object',
+  'rollout.seen',
+  'rollout.pointed',
+  'rollout.staging',
+  'rollout.staged',
+  'rollout.gating',
+  'rollout.activating',
+  'rollout.moved',
+  'rollout.active',
+  'rollout.retired',
+  'rollout.failed',
+  'rollout.back',
+  'rollout.rolled-back',
+  'rollout.quarantined',
+  'gate.compared',
+  'gate.reported',
+  'donefile.published',
+  'donefile.moved',
+] as const;
+
+export type FaultPoint = (typeof FAULT_POINTS)[number];
 
 interface Fault {
   readonly name: string;
   readonly effect: 'kill' | 'error';
   /** Times the process has yet to come by. */
   remaining: number;
+  /** Of all that name this file, the first. */
+  readonly onceFile: string | undefined;
 }
 
-const FAULT = /^([a-z]+\.[a-z-]+):(kill|error)(?::([1-9]\d{0,5}))?$/;
+const FAULT = /^([a-z]+\.[a-z-]+):(kill|error)(?::([1-9]\d{0,5}))?(?:@(.+))?$/;
 
 const armed: Fault | undefined = readFault(process.env['HYPERCUBE_FAULT']);
 
 /** @throws CubeError INTERNAL where the variable asks for an error */
-export function faultPoint(name: string): void {
+export function faultPoint(name: FaultPoint): void {
   if (armed === undefined) return;
   if (armed.name !== name) return;
   armed.remaining -= 1;
-  if (armed.remaining !== 0) return;
+  if (armed.remaining !== 0 || !isFirst(armed.onceFile)) return;
   if (armed.effect === 'kill') process.kill(process.pid, 'SIGKILL');
   throw new CubeError('INTERNAL', `HYPERCUBE_FAULT: failed at ${name} as asked`);
+}
+
+function isFirst(path: string | undefined): boolean {
+  if (path === undefined) return true;
+  try {
+    closeSync(openSync(path, 'wx'));
+    return true;
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'EEXIST') return false;
+    throw error;
+  }
 }
 
 /** A mistyped fault must not pass for a test that was survived. */
 function readFault(text: string | undefined): Fault | undefined {
   if (text === undefined || text === '') return undefined;
-  const [, name = '', effect = '', times = '1'] = FAULT.exec(text) ?? [];
-  if (effect === 'kill' || effect === 'error') return { name, effect, remaining: Number(times) };
-  throw new CubeError(
-    'INVALID_ARGUMENT',
-    `HYPERCUBE_FAULT: expected <point>:<kill|error>[:<nth time>], got ${JSON.stringify(text)}`,
-  );
+  const [, name = '', effect, times = '1', onceFile] = FAULT.exec(text) ?? [];
+  if (!(FAULT_POINTS as readonly string[]).includes(name)) {
+    throw new CubeError(
+      'INVALID_ARGUMENT',
+      `HYPERCUBE_FAULT: expected <point>:<kill|error>[:<nth time>][@<file>], got ${JSON.stringify(text)}; ` +
+        `the points are ${FAULT_POINTS.join(', ')}`,
+    );
+  }
+  return { name, effect: effect as Fault['effect'], remaining: Number(times), onceFile };
 }

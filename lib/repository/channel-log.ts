@@ -6,6 +6,7 @@
 import { CubeError } from '../core/errors.ts';
 import type { JsonReader } from '../core/json.ts';
 import { NAME_PATTERN, NAME_RULE } from '../core/names.ts';
+import { faultPoint } from '../platform/fault-point.ts';
 import type { Backend } from './backend.ts';
 import { corruptWhenUnreadable, type Keys, readEntry } from './entries.ts';
 import { EntryLog } from './entry-log.ts';
@@ -78,7 +79,10 @@ export class ChannelLog {
   /** @throws CubeError CONFLICT when another writer was first */
   async append(entry: ChannelEntry): Promise<ChannelEntry> {
     const { seq, ...fields } = entry;
-    if (await this.#log.append(seq, fields)) return entry;
+    if (await this.#log.append(seq, fields)) {
+      faultPoint('channel.entry');
+      return entry;
+    }
     const winner = await this.#log.read(seq);
     throw new CubeError(
       'CONFLICT',

@@ -6,6 +6,7 @@ import { CubeError } from '../core/errors.ts';
 import type { JsonReader } from '../core/json.ts';
 import { mayFollow, ROLLOUT_STATES, type RolloutState, statesAfter } from '../core/rollout.ts';
 import type { Clock } from '../platform/clock.ts';
+import { faultPoint } from '../platform/fault-point.ts';
 import type { Backend } from './backend.ts';
 import type { Keys } from './entries.ts';
 import { EntryLog } from './entry-log.ts';
@@ -100,6 +101,7 @@ export class RolloutLog {
       // The one for programs takes the number; the others are the same for people.
       const path = (kind: keyof GateReport): string => gateReportPath(bundle, version, n, kind);
       if (!(await backend.putIfAbsent(path('json'), encode(report.json)))) continue;
+      faultPoint('gate.reported');
       await backend.putIfAbsent(path('txt'), encode(report.txt));
       await backend.putIfAbsent(path('html'), encode(report.html));
       return n;

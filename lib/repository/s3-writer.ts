@@ -6,6 +6,7 @@ import { randomUUID } from 'node:crypto';
 import type { CompletedPart } from '@aws-sdk/client-s3';
 import { CubeError } from '../core/errors.ts';
 import type { Clock } from '../platform/clock.ts';
+import { faultPoint } from '../platform/fault-point.ts';
 import { fileBytes, RandomReader, readFile } from '../platform/files.ts';
 import { forEachAtOnce } from './parallel.ts';
 import { type S3Connection, s3Error, statusOf } from './s3-client.ts';
@@ -185,6 +186,7 @@ export class S3Writer {
         });
         part.ETag = (await client.send(command)).ETag;
         onBytes(body.length);
+        faultPoint('publish.part');
       });
     } finally {
       reader.close();

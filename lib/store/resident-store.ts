@@ -7,6 +7,7 @@ import { CubeError } from '../core/errors.ts';
 import { bestKernelKind, type KernelKind } from '../core/kernels/kernels.ts';
 import type { LayerRef, Manifest } from '../core/manifest.ts';
 import { systemClock } from '../platform/clock.ts';
+import { faultPoint } from '../platform/fault-point.ts';
 import { DiskIo } from './disk-io.ts';
 import { DiskRows } from './disk-rows.ts';
 import { type InspectedLayer, LayerFiles } from './layer-files.ts';
@@ -324,6 +325,7 @@ export class ResidentStore {
         const own = memories.slice(at, at + one.placement.memories.length);
         at += own.length;
         layers.push(await this.#loadLayer(request, one, own));
+        faultPoint('server.layer');
       }
       for (const [i, layer] of layers.entries()) {
         const { file } = inspected[i]!;

@@ -27,10 +27,14 @@ function isTidy(host: Host, versions: string): true | readonly string[] {
   return (isWhole && pieces.length === 0) || files;
 }
 
-const POINTS = ['fetched', 'staged', 'loaded', 'activated', 'unloaded', 'removed'];
+const KILLS = [
+  ...['agent.fetched:kill', 'agent.staged:kill', 'agent.loaded:kill'],
+  ...['agent.activated:kill', 'agent.unloaded:kill', 'agent.removed:kill'],
+];
 
-for (const point of POINTS) {
-  test(`killed once ${point}, then failing there`, async (t) => {
+for (const kill of KILLS) {
+  const [point] = kill.split(':');
+  test(`killed once at ${point}, then failing there`, async (t) => {
     const host = await makeHost(t, 2);
     for (const version of ['1', '2', '3']) await want(host, version);
     const first = startWithFault(t, host);
@@ -39,14 +43,14 @@ for (const point of POINTS) {
     await until('2 is held too', () => host.servers.every(({ held }) => held.join() === '2,3'));
     await first.kill();
 
-    const killed = startWithFault(t, host, `agent.${point}:kill`);
+    const killed = startWithFault(t, host, kill);
     await want(host, '4');
     await until('killed', () => killed.child.signalCode === 'SIGKILL' || killed.messages());
     const active = host.servers.map((server) => server.active);
     assert.ok(active.every((version) => version === '3' || version === '4'));
 
     // The failure is the second time round, so that it also meets what the kill had left undone.
-    startWithFault(t, host, `agent.${point}:error:2`);
+    startWithFault(t, host, `${point}:error:2`);
     await until('all at 4', allAt('4', host.servers));
     await want(host, '5');
     await until('all at 5', allAt('5', host.servers));

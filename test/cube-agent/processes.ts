@@ -47,8 +47,14 @@ export const agent = (...args: string[]): Promise<Finished> =>
   runCommand('cube-agent/main.js', ...args);
 
 /** The same, killed or failing at a fault point. */
+export const runCommandWithFault = (
+  fault: string,
+  script: string,
+  ...args: string[]
+): Promise<Finished> => finished(startProcess(script, args, fault));
+
 export const agentWithFault = (fault: string, ...args: string[]): Promise<Finished> =>
-  finished(startProcess('cube-agent/main.js', args, fault));
+  runCommandWithFault(fault, 'cube-agent/main.js', ...args);
 
 /** A long-running process, its log lines, and its end with the test. */
 export class Running {
@@ -99,7 +105,12 @@ export function runAgent(
 }
 
 /** Waits until `seen` says so, also on a busy machine. @throws with what was last seen, before the test's own timeout */
-export async function until(what: string, seen: () => unknown, timeoutMs = 120_000): Promise<void> {
+export async function until(
+  what: string,
+  seen: () => unknown,
+  timeoutMs = 120_000,
+  everyMs = 20,
+): Promise<void> {
   const endMs = performance.now() + timeoutMs;
   for (;;) {
     const value = await seen();
@@ -107,6 +118,6 @@ export async function until(what: string, seen: () => unknown, timeoutMs = 120_0
     if (performance.now() > endMs) {
       throw new Error(`not seen in time: ${what}; last: ${JSON.stringify(value)}`);
     }
-    await new Promise((resolve) => setTimeout(resolve, 20));
+    await new Promise((resolve) => setTimeout(resolve, everyMs));
   }
 }

@@ -6,31 +6,37 @@ import { openRepository } from '../../lib/repository/repository.ts';
 import { makeVersion, temporaryFolder } from '../repository/fixtures.ts';
 import { agent, agentWithFault } from './processes.ts';
 
-for (const point of ['publish.layers', 'publish.files', 'publish.manifest']) {
-  for (const effect of ['kill', 'error']) {
-    test(`${effect} at ${point}`, async (t) => {
-      const folder = temporaryFolder(t);
-      const from = join(folder, 'from');
-      const source = openRepository(from, { create: true });
-      await source.publish(makeVersion(join(folder, 'built'), { version: '1' }));
-      const to = join(folder, 'to');
-      const args = ['publish', '--from', from, '--repository', to, '--bundle', 'ctr'];
-      const first = await agentWithFault(`${point}:${effect}`, ...args, '--version', '1');
-      assert.equal(first.code, effect === 'kill' ? null : 1);
-      const versions = await openRepository(to).versions('ctr');
-      assert.deepEqual(versions, point === 'publish.manifest' ? ['1'] : []);
-      const second = await agent(...args, '--version', '1');
-      assert.equal(second.code, 0, second.stderr);
-      assert.deepEqual(
-        await openRepository(to).manifest('ctr', '1'),
-        await source.manifest('ctr', '1'),
-      );
-    });
-  }
+const FAULTS = [
+  ...['publish.layers:kill', 'publish.files:kill', 'publish.manifest:kill'],
+  ...['publish.layers:error', 'publish.files:error', 'publish.manifest:error'],
+];
+
+for (const fault of FAULTS) {
+  const [point, effect] = fault.split(':');
+  test(`${effect} at ${point}`, async (t) => {
+    const folder = temporaryFolder(t);
+    const from = join(folder, 'from');
+    const source = openRepository(from, { create: true });
+    await source.publish(makeVersion(join(folder, 'built'), { version: '1' }));
+    const to = join(folder, 'to');
+    const args = ['publish', '--from', from, '--repository', to, '--bundle', 'ctr'];
+    const first = await agentWithFault(fault, ...args, '--version', '1');
+    assert.equal(first.code, effect === 'kill' ? null : 1);
+    const versions = await openRepository(to).versions('ctr');
+    assert.deepEqual(versions, point === 'publish.manifest' ? ['1'] : []);
+    const second = await agent(...args, '--version', '1');
+    assert.equal(second.code, 0, second.stderr);
+    assert.deepEqual(
+      await openRepository(to).manifest('ctr', '1'),
+      await source.manifest('ctr', '1'),
+    );
+  });
 }
 
 test('a fault that nobody can mean is refused', async () => {
-  const { code, stderr } = await agentWithFault('agent.staged', '--help');
-  assert.notEqual(code, 0);
-  assert.match(stderr, /HYPERCUBE_FAULT: expected <point>:<kill\|error>/);
+  for (const fault of ['agent.staged', 'agent.stagged:kill', 'agent.staged:die']) {
+    const { code, stderr } = await agentWithFault(fault, '--help');
+    assert.notEqual(code, 0);
+    assert.match(stderr, /HYPERCUBE_FAULT: expected <point>:<kill\|error>.*agent\.staged, /);
+  }
 });

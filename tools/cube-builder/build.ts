@@ -9,6 +9,7 @@ import { CubeError } from '../../lib/core/errors.ts';
 import type { LayerRef } from '../../lib/core/manifest.ts';
 import { Claim } from '../../lib/platform/claim.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
+import { faultPoint } from '../../lib/platform/fault-point.ts';
 import {
   fileBytes,
   fileExists,
@@ -146,9 +147,11 @@ class Build {
       removePath(folder);
       throw error;
     }
+    faultPoint('build.partitioned');
     await this.#buildShards(table, divided, folder, (shard, built) => {
       const part = this.#partOf(built, divided.inputs, fingerprint);
       this.#work.putPart(name, shard, formatPart(part));
+      faultPoint('build.shard');
       parts.push(part);
       forgetShard(divided.shards.get(shard)!);
     });

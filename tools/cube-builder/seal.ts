@@ -1,6 +1,7 @@
 /** Puts finished parts together: when every shard of every table is there and all were built to one plan from one input. */
 import { CubeError } from '../../lib/core/errors.ts';
 import type { LayerRef, Manifest, TableRef } from '../../lib/core/manifest.ts';
+import { faultPoint } from '../../lib/platform/fault-point.ts';
 import type { LayerSource, Repository, WorkFolder } from '../../lib/repository/repository.ts';
 import {
   type BuildPlan,
@@ -47,6 +48,7 @@ export async function sealVersion(
   const files = new Map(plan.files.map(({ path, sha256 }) => [path, work.file(sha256)]));
   const layers = layersOf(repository, plan, parts);
   const { published } = await repository.publish({ manifest, files, layers });
+  faultPoint('build.published');
   work.remove();
   return { published, manifest, tables: plan.tables, parts };
 }

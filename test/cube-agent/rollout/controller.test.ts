@@ -9,9 +9,15 @@ import { allAt, by, publish } from '../host.ts';
 import { agent, Running, until } from '../processes.ts';
 import { makeFleet, type RolloutFleet, statesOf } from './fleet.ts';
 
-const POINTS = [
-  ...['seen', 'pointed', 'staging', 'staged', 'activating', 'moved', 'active'],
-  ...['failed', 'back', 'rolled-back', 'quarantined'],
+/** `retired` is the state of the version before. */
+const GOING = [
+  ...['rollout.seen:kill', 'rollout.pointed:kill', 'rollout.staging:kill', 'rollout.staged:kill'],
+  ...['rollout.activating:kill', 'rollout.moved:kill', 'rollout.active:kill'],
+  'rollout.retired:kill',
+];
+const COMING_BACK = [
+  ...['rollout.failed:kill', 'rollout.back:kill', 'rollout.rolled-back:kill'],
+  'rollout.quarantined:kill',
 ];
 
 function startController(
@@ -71,11 +77,11 @@ test('killed at every step, the next controller goes on', async (t) => {
   const fleet = await makeFleet(t);
   await publish(fleet, { version: '100', table: 'first' });
   await fleet.rollOut('100');
-  for (const [i, point] of POINTS.entries()) {
+  for (const [i, fault] of [...GOING, ...COMING_BACK].entries()) {
     const version = String(101 + i);
-    const isBad = POINTS.indexOf(point) >= POINTS.indexOf('failed');
+    const isBad = COMING_BACK.includes(fault);
     await publish(fleet, { version, table: version });
-    const killed = startController(t, fleet, { fault: `rollout.${point}:kill` });
+    const killed = startController(t, fleet, { fault });
     if (isBad) {
       await until(`${version} is active`, async () =>
         (await statesOf(fleet, version)).includes('active'),
@@ -84,18 +90,40 @@ test('killed at every step, the next controller goes on', async (t) => {
       assert.equal(pointer?.version, version);
       await fleet.repository.rollback('ctr', 'stable', by.by, by.reason, version);
     }
-    assert.equal(await killed.exit, null, point);
+    assert.equal(await killed.exit, null, fault);
     const next = startController(t, fleet);
     const end = isBad ? 'quarantined' : 'active';
-    await until(`${version} is ${end} after a kill at ${point}`, async () => {
+    await until(`${version} is ${end} after ${fault}`, async () => {
       const states = await statesOf(fleet, version);
       return states.at(-1) === end || states;
     });
     const { pointer } = await fleet.repository.channel('ctr', 'stable');
-    await until(`servers follow after ${point}`, allAt(pointer?.version ?? '', fleet.servers));
+    await until(`servers follow after ${fault}`, allAt(pointer?.version ?? '', fleet.servers));
     await next.kill();
     checkWay(await statesOf(fleet, version));
   }
+});
+
+test('killed as it begins the gate, which then cannot run: the fleet stays as it was', async (t) => {
+  const fleet = await makeFleet(t);
+  for (const version of ['1', '2']) await publish(fleet, { version, table: version });
+  await fleet.rollOut('1');
+  const config = join(fleet.folder, 'gated.yaml');
+  const bundle = '{name: ctr, gating-ms: 0, watch-ms: 0}';
+  const lines = [`repository: ${fleet.location}`, `fleet: ${fleet.fleetFile}`, 'poll-ms: 50'];
+  writeFileSync(config, [...lines, `bundles: [${bundle}]`].join('\n'));
+  const start = (fault?: string): Running =>
+    new Running(t, 'cube-agent/main.js', ['controller', '--config', config], fault);
+  assert.equal(await start('rollout.gating:kill').exit, null);
+  start();
+  await until('given up', async () => {
+    const states = await statesOf(fleet, '2');
+    return states.at(-1) === 'failed' || states;
+  });
+  const candidate = async () => (await fleet.repository.channel('ctr', 'candidate')).pointer;
+  await until('staged no more', async () => (await candidate())?.version === '1');
+  assert.ok(allAt('1', fleet.servers)());
+  assert.equal((await fleet.repository.quarantined('ctr')).size, 0);
 });
 
 function checkWay(states: readonly RolloutState[]): void {

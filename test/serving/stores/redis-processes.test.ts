@@ -11,7 +11,8 @@ import { runCommand, startProcess } from '../../cube-agent/processes.ts';
 import { ServingProcess } from '../serving-process.ts';
 import { BUNDLE, ToyBundle, toTsv, toyRows } from '../toy-bundle.ts';
 import { ToyRepository } from '../toy-service.ts';
-import { freePort, RedisServers, redisMissing, redisTlsMissing } from './redis-servers.ts';
+import { freePort } from '../../platform/free-port.ts';
+import { RedisServers, redisMissing, redisTlsMissing } from './redis-servers.ts';
 import { TestRepository } from './test-repository.ts';
 
 const ROWS = 60_000;
