@@ -1,13 +1,13 @@
 /**
- * A folder that one process works in at a time, and another takes over when that one is gone. The owner is written down as
- * host and process; on this host it is asked whether it lives, of another one only what it touched lately is known.
+ * A folder that one process works in at a time, and another takes over when that one is gone. The owner is written down; where
+ * its processes can be seen it is asked whether it lives, elsewhere only what it touched lately is known.
  */
 import { mkdirSync, rmSync, statSync, utimesSync } from 'node:fs';
-import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { CubeError } from '../core/errors.ts';
 import { JsonReader } from '../core/json.ts';
 import { fileError, fileExists, putFileIfAbsent, readText, replaceFile } from './files.ts';
+import { fateOf, type ProcessMark, processMark, readProcessMark } from './process-mark.ts';
 
 const BEAT_MS = 10_000;
 /** A host that has not touched its claim for so long is taken for gone. */
@@ -27,7 +27,7 @@ export class Claim {
       throw fileError(error, 'make the folder', folder);
     }
     const path = join(folder, OWNER_FILE);
-    const mine = JSON.stringify({ host: hostname(), pid: process.pid });
+    const mine = JSON.stringify(processMark());
     if (!putFileIfAbsent(path, mine)) {
       const owner = livingOwner(path);
       if (owner !== undefined) {
@@ -54,31 +54,29 @@ export function isClaimed(folder: string): boolean {
   return fileExists(path) && livingOwner(path) !== undefined;
 }
 
-/** "process 12 of host a"; undefined when it is gone, or was an earlier process of this very number. */
-function livingOwner(path: string): string | undefined {
-  let host: string;
-  let pid: number;
-  try {
-    const owner = JsonReader.parse(readText(path), path);
-    host = owner.field('host').string();
-    pid = owner.field('pid').integer(1);
-  } catch {
-    return undefined;
-  }
-  const name = `process ${pid} of host ${host}`;
-  if (host !== hostname()) {
-    const stat = statSync(path, { throwIfNoEntry: false });
-    return stat !== undefined && Date.now() - stat.mtimeMs < SILENCE_MS ? name : undefined;
-  }
-  return pid !== process.pid && lives(pid) ? name : undefined;
+/** Whether a process worked in the folder that is gone. This process's own number says nothing: it may be this very one. */
+export function isAbandoned(folder: string): boolean {
+  const path = join(folder, OWNER_FILE);
+  const owner = ownerOf(path);
+  return owner !== undefined && fateOf(owner) !== 'self' && livingOwner(path) === undefined;
 }
 
-function lives(pid: number): boolean {
+/** "process 12 of host a"; undefined when it is gone, or was an earlier process of this very number. */
+function livingOwner(path: string): string | undefined {
+  const owner = ownerOf(path);
+  if (owner === undefined) return undefined;
+  const name = `process ${owner.pid} of host ${owner.host}`;
+  const fate = fateOf(owner);
+  if (fate !== 'unknown') return fate === 'lives' ? name : undefined;
+  const stat = statSync(path, { throwIfNoEntry: false });
+  return stat !== undefined && Date.now() - stat.mtimeMs < SILENCE_MS ? name : undefined;
+}
+
+function ownerOf(path: string): ProcessMark | undefined {
   try {
-    process.kill(pid, 0);
-    return true;
-  } catch (error) {
-    return (error as NodeJS.ErrnoException).code === 'EPERM';
+    return readProcessMark(JsonReader.parse(readText(path), path));
+  } catch {
+    return undefined;
   }
 }
 

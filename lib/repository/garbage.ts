@@ -6,10 +6,12 @@
  */
 import { randomUUID } from 'node:crypto';
 import { CubeError } from '../core/errors.ts';
+import { JsonReader } from '../core/json.ts';
 import { type Manifest, parseManifest } from '../core/manifest.ts';
 import { isUnderWay } from '../core/rollout.ts';
 import type { Clock } from '../platform/clock.ts';
 import { faultPoint } from '../platform/fault-point.ts';
+import { fateOf, processMark, readProcessMark } from '../platform/process-mark.ts';
 import type { Backend, Eraser, StoredObject } from './backend.ts';
 import { Channels } from './channels.ts';
 import { corruptWhenUnreadable } from './entries.ts';
@@ -32,6 +34,7 @@ const INTENT_MS = 7 * 24 * 3_600_000;
 const COLLECTION_MS = 3_600_000;
 /** Removals between two looks whether the collection is still ours. */
 const LOOK_EVERY = 100;
+const MARK_BYTES_MAX = 64 << 10;
 
 export interface GarbagePolicy {
   /** The newest versions that are not quarantined, at least 1. */
@@ -69,6 +72,7 @@ export async function collectGarbage(
   if (dryRun) return (await collection.plan()).report;
   await collection.begin(by);
   try {
+    faultPoint('gc.begun');
     const plan = await collection.plan();
     await collection.remove(plan);
     return plan.report;
@@ -113,22 +117,34 @@ class Collection {
     this.#channels = new Channels({ backend, keys: {}, clock, requireVersion });
   }
 
-  /** Says that a collection runs. One that was killed an hour ago is taken over. */
+  /** Says that a collection runs. One whose process is gone is taken over: at once where that can be known, else after an hour. */
   async begin(by: string): Promise<void> {
     const path = collectingPath(this.#bundle);
     const at = this.#clock.isoTime();
-    const bytes = new TextEncoder().encode(`${JSON.stringify({ id: this.#id, at, by })}\n`);
+    const mark = { id: this.#id, at, by, process: processMark() };
+    const bytes = new TextEncoder().encode(`${JSON.stringify(mark)}\n`);
     if (await this.#backend.putIfAbsent(path, bytes)) return;
     const [other] = await this.#eraser.objects(`${this.#bundle}/gc`);
-    if (other !== undefined && other.ageMs > COLLECTION_MS) {
+    if (other !== undefined && (other.ageMs > COLLECTION_MS || (await this.#isGone(other)))) {
       await this.#eraser.remove(path);
       if (await this.#backend.putIfAbsent(path, bytes)) return;
     }
     throw new CubeError(
       'CONFLICT',
       `another garbage collection of ${this.#bundle} runs (${this.#backend.location}/${path} says whose); ` +
-        'one that was killed is taken over after an hour, or remove that file when you know that it was',
+        'one that was killed on another host is taken over after an hour, or remove that file when you know that it was',
     );
+  }
+
+  /** What was written by something else, or is half read, says nothing. */
+  async #isGone({ path }: StoredObject): Promise<boolean> {
+    try {
+      const text = new TextDecoder().decode(await this.#backend.read(path, MARK_BYTES_MAX));
+      const mark = readProcessMark(JsonReader.parse(text, path).field('process'));
+      return fateOf(mark) === 'gone';
+    } catch {
+      return false;
+    }
   }
 
   async end(): Promise<void> {

@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import type { TestContext } from 'node:test';
 import type { LayerRef, Manifest, TableRef } from '../../lib/core/manifest.ts';
-import type { Publication } from '../../lib/repository/repository.ts';
+import type { Publication, Repository } from '../../lib/repository/repository.ts';
 
 const endings = new WeakMap<TestContext, (() => unknown)[]>();
 
@@ -106,6 +106,23 @@ function tableOf(layers: readonly LayerRef[]): TableRef {
       { contentId, kind, bytes, sha256, rows },
     ]),
   };
+}
+
+/** Every file and layer of every version of "ctr" that is there can be read. @returns the versions */
+export async function requireWholeVersions(
+  t: TestContext,
+  repository: Repository,
+): Promise<string[]> {
+  const versions = await repository.versions('ctr');
+  for (const version of versions) {
+    const manifest = await repository.manifest('ctr', version);
+    for (const { path } of manifest.files) await repository.readVersionFile('ctr', version, path);
+    for (const layer of manifest.tables.flatMap((table) => table.shards.flat())) {
+      const target = join(temporaryFolder(t), layer.contentId);
+      await repository.fetchLayer('ctr', 't', layer, target);
+    }
+  }
+  return versions;
 }
 
 /** The first layer of a shard of table "t". */

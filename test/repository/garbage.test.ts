@@ -1,6 +1,5 @@
 /** What garbage collection removes, what it never removes, and publishers that run beside it. */
 import assert from 'node:assert/strict';
-import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import fc from 'fast-check';
 import type { Backend } from '../../lib/repository/backend.ts';
@@ -10,7 +9,7 @@ import { collectingPath, intentPath } from '../../lib/repository/layout.ts';
 import { Repository } from '../../lib/repository/repository.ts';
 import { retainVersions } from '../../lib/repository/retention.ts';
 import { S3Backend } from '../../lib/repository/s3-backend.ts';
-import { makeVersion, temporaryFolder } from './fixtures.ts';
+import { makeVersion, requireWholeVersions, temporaryFolder } from './fixtures.ts';
 import { S3StandIn } from './s3-stand-in.ts';
 
 process.env['AWS_ACCESS_KEY_ID'] = 'test';
@@ -27,20 +26,8 @@ async function publish(t: TestContext, backend: Backend, version: string, table 
   return publication;
 }
 
-/** Every layer of every version that is there can be fetched. */
-async function requireWhole(t: TestContext, backend: Backend): Promise<string[]> {
-  const repository = new Repository(backend);
-  const versions = await repository.versions('ctr');
-  for (const version of versions) {
-    const manifest = await repository.manifest('ctr', version);
-    for (const { path } of manifest.files) await repository.readVersionFile('ctr', version, path);
-    for (const layer of manifest.tables.flatMap((table) => table.shards.flat())) {
-      const target = join(temporaryFolder(t), layer.contentId);
-      await repository.fetchLayer('ctr', 't', layer, target);
-    }
-  }
-  return versions;
-}
+const requireWhole = (t: TestContext, backend: Backend): Promise<string[]> =>
+  requireWholeVersions(t, new Repository(backend));
 
 const stores: Record<string, (t: TestContext) => Promise<Backend>> = {
   folder: async (t) => new FolderBackend(temporaryFolder(t)),

@@ -18,7 +18,7 @@ interface StoredFile {
 interface Upload {
   readonly key: string;
   readonly writer: string | undefined;
-  readonly startedMs: number;
+  startedMs: number;
   readonly parts: Map<number, Buffer>;
 }
 
@@ -80,6 +80,7 @@ export class S3StandIn {
   /** Makes everything older, as the store sees it. */
   age(ms: number): void {
     for (const object of this.objects.values()) object.modifiedMs -= ms;
+    for (const upload of this.uploads.values()) upload.startedMs -= ms;
   }
 
   async #answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
