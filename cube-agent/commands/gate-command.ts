@@ -1,5 +1,6 @@
 /** `cube-agent gate`: golden rows through the new version and the active one, compared, judged and reported. */
 import { CubeError, type ErrorCode } from '../../lib/core/errors.ts';
+import { JsonReader } from '../../lib/core/json.ts';
 import {
   type Command,
   EXIT_FAILED,
@@ -9,11 +10,13 @@ import {
   nameOption,
 } from '../../lib/platform/cli.ts';
 import { replaceFile } from '../../lib/platform/files.ts';
+import { ownerLeft } from '../../lib/platform/kept-process.ts';
 import { print } from '../../lib/platform/text-table.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
 import type { GateReport as StoredReport } from '../../lib/repository/rollout-log.ts';
 import type { GateOptions } from '../gate/gate.ts';
 import { LIMIT_HELP } from '../gate/gate-limits.ts';
+import type { GateReport } from '../gate/gate-report.ts';
 import { reportPage } from '../gate/report-page.ts';
 import { reportText } from '../gate/report-text.ts';
 import { openWithKeys } from './keys.ts';
@@ -150,6 +153,8 @@ async function gate(flags: GateFlags, servingFlags: readonly string[]): Promise<
   const against = await versionAgainst(repository, flags, version);
   const told = new AbortController();
   const stop = (): void => told.abort();
+  // A rollout that is killed while it runs the gate.
+  void ownerLeft()?.then(stop);
   for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, stop);
   const { runGate } = await import('../gate/gate.ts');
   const report = await runGate({
@@ -203,11 +208,10 @@ async function show(flags: GateFlags, version: string): Promise<number> {
     const text = `version ${version} of ${flags.bundle} has no report of a gate`;
     throw new CubeError('NOT_FOUND', text);
   }
-  const kinds = ['json', 'txt', 'html'] as const;
-  const [json = '', txt = '', html = ''] = await Promise.all(
-    kinds.map((kind) => log.gateReport(run, kind)),
-  );
-  await hand({ json, txt, html }, flags);
+  const json = await log.gateReport(run, 'json');
+  // A gate that was killed may have stored no more than this.
+  const report = JsonReader.parse(json, `report ${run}`).value as GateReport;
+  await hand({ json, txt: reportText(report), html: reportPage(report) }, flags);
   return EXIT_OK;
 }
 

@@ -1,5 +1,6 @@
 /** `cube-agent gc`: removes versions that nobody needs, and what no version left reaches. */
 import { type Command, integerBetween, nameOption } from '../../lib/platform/cli.ts';
+import { removeAbandonedFolders } from '../../lib/platform/temporary-folder.ts';
 import { print, table } from '../../lib/platform/text-table.ts';
 import { type GarbageReport, openRepository } from '../../lib/repository/repository.ts';
 import { defaultAuthor } from './options.ts';
@@ -42,6 +43,8 @@ async function gc(options: GcOptions): Promise<void> {
   const { bundle, keepVersions, keepDays, by, dryRun = false } = options;
   const policy = { keepVersions, keepMs: keepDays * DAY_MS };
   const repository = openRepository(options.repository);
+  // What killed commands left on this machine is nobody's either.
+  if (!dryRun) removeAbandonedFolders();
   const report = await repository.collectGarbage(bundle, policy, { by, dryRun });
   print(options.json ? JSON.stringify({ bundle, dryRun, ...report }) : format(report, dryRun));
 }

@@ -4,8 +4,9 @@ import { join } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
 import type { Manifest } from '../../lib/core/manifest.ts';
 import { type Command, nameOption } from '../../lib/platform/cli.ts';
-import { makeTemporaryFolder, removePath } from '../../lib/platform/files.ts';
+import { removePath } from '../../lib/platform/files.ts';
 import { startProgress } from '../../lib/platform/progress.ts';
+import { TemporaryFolder } from '../../lib/platform/temporary-folder.ts';
 import { print } from '../../lib/platform/text-table.ts';
 import type { LayerSource, Repository } from '../../lib/repository/repository.ts';
 import { addSigningKeyOption, addTrustedKeysOption, openWithKeys } from './keys.ts';
@@ -124,11 +125,9 @@ async function localLayers(
 ): Promise<LocalLayers> {
   const { bundle } = manifest;
   const isThrough = !target.isLocal && !source.isLocal;
-  const between = isThrough ? makeTemporaryFolder('hypercube-publish-') : undefined;
+  const between = isThrough ? new TemporaryFolder('publish') : undefined;
   const layers: LayerSource[] = [];
-  const remove = (): void => {
-    if (between !== undefined) removePath(between);
-  };
+  const remove = (): void => between?.remove();
   try {
     for (const table of manifest.tables) {
       for (const layer of table.shards.flat()) {
@@ -139,7 +138,7 @@ async function localLayers(
           own ??
           (between === undefined
             ? target.layerTarget(bundle, table.name, contentId)
-            : join(between, contentId));
+            : join(between.path, contentId));
         if (own === undefined)
           await fetchTo(path, (options) =>
             source.fetchLayer(bundle, table.name, layer, path, {

@@ -8,13 +8,13 @@ import { CubeError } from '../../lib/core/errors.ts';
 import type { Manifest, TableRef } from '../../lib/core/manifest.ts';
 import {
   isFolder,
-  makeTemporaryFolder,
   movePath,
   removePath,
   removeStaleFolders,
   replaceFile,
   temporaryBeside,
 } from '../../lib/platform/files.ts';
+import { TemporaryFolder } from '../../lib/platform/temporary-folder.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
 import type { CubeServerClient } from './cube-server-client.ts';
 import type { SeekSample } from './seek-sample.ts';
@@ -143,18 +143,18 @@ async function writeShard(
 ): Promise<SeekSample> {
   removeStaleFolders(dataFolder, TEMPORARY, LEFTOVER_IDLE_MS);
   const layers = table.shards[shard]!;
-  const between = repository.isLocal ? undefined : makeTemporaryFolder('hypercube-deploy-');
+  const between = repository.isLocal ? undefined : new TemporaryFolder('deploy');
   try {
     const paths: string[] = [];
     for (const layer of layers) {
       const local = repository.localLayer(manifest.bundle, table.name, layer);
-      const path = local ?? join(between ?? '', layer.contentId);
+      const path = local ?? join(between?.path ?? '', layer.contentId);
       if (local === undefined)
         await repository.fetchLayer(manifest.bundle, table.name, layer, path);
       paths.push(path);
     }
     return exportShard(table, shard, paths, folder, samples);
   } finally {
-    if (between !== undefined) removePath(between);
+    between?.remove();
   }
 }

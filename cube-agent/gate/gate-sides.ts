@@ -1,17 +1,14 @@
 /** The one or two serving processes that a gate compares: started for it, or given by their addresses. */
-import { dirname, join } from 'node:path';
+import { join } from 'node:path';
 import { CtrClient } from '../../lib/client/ctr-client.ts';
 import { CubeError } from '../../lib/core/errors.ts';
-import { makeTemporaryFolder, removePath, removeStaleFolders } from '../../lib/platform/files.ts';
+import { TemporaryFolder } from '../../lib/platform/temporary-folder.ts';
 import { NO_CREDENTIALS } from '../../lib/rpc/credentials.ts';
 import { callJson } from '../../lib/rpc/json-call.ts';
 import { PinnedServing } from './pinned-serving.ts';
 import type { Side } from './replay.ts';
 
 const ALIVE_TIMEOUT_MS = 5_000;
-const FOLDER_PREFIX = 'hypercube-gate-';
-/** Left by a gate that was killed: none runs for so long. */
-const STALE_MS = 24 * 3_600_000;
 
 /** Where the rows of the two versions come from. */
 export interface SideStore {
@@ -47,15 +44,15 @@ export async function withSides<T>(
   options: SidesOptions,
   use: (sides: readonly Side[]) => Promise<T>,
 ): Promise<T> {
-  const folder = makeTemporaryFolder(FOLDER_PREFIX);
-  removeStaleFolders(dirname(folder), new RegExp(`^${FOLDER_PREFIX}`), STALE_MS);
+  const folder = new TemporaryFolder('gate');
   const stops: (() => Promise<void> | void)[] = [];
   try {
     const sides: Side[] = [];
     // One after the other: what is wrong with the candidate is said before the other is loaded.
     for (const wish of options.wishes) {
       const { endpoint } = wish;
-      const serving = endpoint === undefined ? await startOne(wish, options, folder) : undefined;
+      const serving =
+        endpoint === undefined ? await startOne(wish, options, folder.path) : undefined;
       if (serving !== undefined) stops.push(() => serving.stop());
       const client = clientOf(serving?.address ?? endpoint!);
       stops.push(() => client.close());
@@ -64,7 +61,7 @@ export async function withSides<T>(
     return await use(sides);
   } finally {
     await Promise.all(stops.map((stop) => stop()));
-    removePath(folder);
+    folder.remove();
   }
 }
 

@@ -1,4 +1,7 @@
-/** A command of ours as a child process, run to its end: what it does wrong, or how long it hangs, is its own affair. */
+/**
+ * A command of ours as a child process, run to its end: what it does wrong, or how long it hangs, is its own affair. One that asks
+ * `ownerLeft` (kept-process.ts) learns when this process was killed.
+ */
 import { spawn } from 'node:child_process';
 
 /** Of each stream the end is kept. */
@@ -20,12 +23,12 @@ export function runChildCommand(
   signal?: AbortSignal,
 ): Promise<CommandEnd> {
   const child = spawn(process.execPath, [...process.execArgv, ...args], {
-    stdio: ['ignore', 'pipe', 'pipe'],
+    stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
     ...(signal === undefined ? {} : { signal, killSignal: 'SIGTERM' as const }),
   });
   const texts = { stdout: '', stderr: '' };
   for (const name of ['stdout', 'stderr'] as const) {
-    child[name].setEncoding('utf8').on('data', (text: string) => {
+    child[name]!.setEncoding('utf8').on('data', (text: string) => {
       texts[name] = (texts[name] + text).slice(-TEXT_MAX);
     });
   }

@@ -9,8 +9,9 @@ import { join } from 'node:path';
 import { type LookupGroup, type LookupSummary, tablesOf } from '../../lib/client/lookup-group.ts';
 import { CubeError } from '../../lib/core/errors.ts';
 import type { Manifest } from '../../lib/core/manifest.ts';
-import { makeTemporaryFolder, removePath } from '../../lib/platform/files.ts';
+import { removePath } from '../../lib/platform/files.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
+import { TemporaryFolder } from '../../lib/platform/temporary-folder.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
 import type { EmbeddingStore } from './embedding-store.ts';
 import { FillProgress } from './fill-progress.ts';
@@ -143,11 +144,11 @@ export class RedisStore implements EmbeddingStore {
       onRows: (rows: number) => progress.add(rows),
       onSkipped: (rows: number) => progress.skip(rows),
     };
-    const folder = makeTemporaryFolder('hypercube-redis-');
+    const folder = new TemporaryFolder('redis');
     try {
       for (const name of missing) {
         this.#requireOpen();
-        const path = join(folder, `${name.layer.contentId}.cube`);
+        const path = join(folder.path, `${name.layer.contentId}.cube`);
         await repository.fetchLayer(bundle, name.table.name, name.layer, path);
         await this.#layers.load(name, path, watcher);
         removePath(path);
@@ -157,7 +158,7 @@ export class RedisStore implements EmbeddingStore {
       progress.abandon();
       throw error;
     } finally {
-      removePath(folder);
+      folder.remove();
     }
   }
 }

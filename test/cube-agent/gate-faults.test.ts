@@ -93,10 +93,35 @@ it('a gate that is killed leaves no serving process; one that is told to stop le
     gate.child.kill(signal);
     assert.equal(await gate.exit, signal === 'SIGKILL' ? null : 3);
     await until(`no serving process after ${signal}`, () => !servings.some(lives));
-    if (signal === 'SIGTERM')
-      assert.equal(readdirSync(gate.temporary).length, 1, 'of the killed one');
+    // What the killed one left, the next one removed before it began.
+    assert.equal(readdirSync(gate.temporary).length, signal === 'SIGKILL' ? 1 : 0);
   }
   assert.equal(await gated.reports('equal'), 0);
+});
+
+it('killed once it has compared, or stored a part of its report, the next one tells all', async (t) => {
+  const gated = await Gated.make(t, ['first', 'equal']);
+  const serving = await gated.serve(t, ['first', 'equal']);
+  const address = serving.url.replace('http://', '');
+  const ends = ['--candidate', address, '--baseline', address];
+  for (const fault of ['gate.compared:kill', 'gate.reported:kill']) {
+    assert.equal((await gated.gateWithFault(fault, 'equal', ...ends)).code, null);
+    assert.equal(await gated.reports('equal'), fault === 'gate.reported:kill' ? 1 : 0);
+  }
+  const shown = await agent('gate', ...gated.flags('equal'), '--show', 'equal');
+  assert.equal(shown.code, 0, shown.stderr);
+  assert.match(shown.stdout, /pass/);
+  assert.equal((await gated.gate('equal', ...ends)).code, 0);
+  assert.equal(await gated.reports('equal'), 2);
+
+  // One that a rollout started ends with it.
+  const long = [...gated.flags('equal'), '--golden', gated.golden, '--requests', '100000'];
+  const child = spawn(process.execPath, [MAIN, 'gate', ...long, ...ends], {
+    stdio: ['ignore', 'ignore', 'ignore', 'ipc'],
+  });
+  t.after(() => child.kill('SIGKILL'));
+  child.disconnect();
+  assert.deepEqual(await once(child, 'exit'), [2, null]);
 });
 
 it('what is wrong with the golden rows, the policy or the versions is said, and is 2', async (t) => {

@@ -6,7 +6,7 @@ import { slotSpecToJson } from '../../lib/core/slots.ts';
 import { ServingProcess } from '../serving/serving-process.ts';
 import { BUNDLE, keyOf, ToyBundle, toyRows } from '../serving/toy-bundle.ts';
 import { ToyRepository } from '../serving/toy-service.ts';
-import { agent, type Finished } from './processes.ts';
+import { agent, agentWithFault, type Finished } from './processes.ts';
 
 const SEED = 101;
 export const ROWS = 400;
@@ -84,13 +84,21 @@ export class Gated {
 
   /** A short run; latency is not judged unless the test says so: the machine is shared. */
   gate(version: string, ...more: string[]): Promise<Finished> {
+    return agent(...this.#shortRun(version, more));
+  }
+
+  /** The same, killed or failing at a fault point. */
+  gateWithFault(fault: string, version: string, ...more: string[]): Promise<Finished> {
+    return agentWithFault(fault, ...this.#shortRun(version, more));
+  }
+
+  #shortRun(version: string, more: readonly string[]): string[] {
     const latency = ['P50RatioMax', 'P99RatioMax'].flatMap((name) => [
       ...['--limit', `latency${name}=none`],
     ]);
     const pace = ['--rate', '400', '--requests', '1', '--timeout-ms', '20000'];
-    return agent(
-      ...['gate', ...this.flags(version), '--golden', this.golden, ...pace, ...latency, ...more],
-    );
+    const what = [...this.flags(version), '--golden', this.golden];
+    return ['gate', ...what, ...pace, ...latency, ...more];
   }
 
   /** The newest report. */

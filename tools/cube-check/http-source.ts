@@ -4,8 +4,9 @@
  */
 import { join } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
-import { makeTemporaryFolder, removePath } from '../../lib/platform/files.ts';
+import { removePath } from '../../lib/platform/files.ts';
 import { AppendWriter } from '../../lib/platform/spill-file.ts';
+import { TemporaryFolder } from '../../lib/platform/temporary-folder.ts';
 import { BodyReader } from '../../lib/rpc/http-body.ts';
 import type { LocalFile, Source } from './source.ts';
 
@@ -17,7 +18,7 @@ const ERROR_BYTES_MAX = 64 << 10;
 export class HttpSource implements Source {
   readonly location: string;
   readonly #body = new BodyReader({ idleMs: IDLE_MS });
-  #folder: string | undefined;
+  #folder: TemporaryFolder | undefined;
   #files = 0;
 
   /** @param root of the repository */
@@ -43,8 +44,8 @@ export class HttpSource implements Source {
   }
 
   async open(path: string, bytes: number): Promise<LocalFile> {
-    this.#folder ??= makeTemporaryFolder('cube-check-');
-    const target = join(this.#folder, String(this.#files++));
+    this.#folder ??= new TemporaryFolder('check');
+    const target = join(this.#folder.path, String(this.#files++));
     const writer = new AppendWriter(target, BUFFER_BYTES);
     try {
       const limit = Math.max(bytes, ERROR_BYTES_MAX);
@@ -65,7 +66,7 @@ export class HttpSource implements Source {
   }
 
   close(): void {
-    if (this.#folder !== undefined) removePath(this.#folder);
+    this.#folder?.remove();
     this.#folder = undefined;
   }
 

@@ -1,6 +1,6 @@
 /** Real trainers' files, the real builder, and what the repository then holds. */
 import assert from 'node:assert/strict';
-import { appendFileSync, mkdirSync, rmSync, writeFileSync } from 'node:fs';
+import { appendFileSync, mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
@@ -8,7 +8,7 @@ import { type TestContext, test } from 'node:test';
 import { openRepository, type Repository } from '../../../lib/repository/repository.ts';
 import { atEnd, temporaryFolder } from '../../repository/fixtures.ts';
 import { f32Bytes, sequenceFile } from '../../tools/cube-builder/sources/writers.ts';
-import { agent, type Finished, Running, until } from '../processes.ts';
+import { agent, agentWithFault, type Finished, Running, until } from '../processes.ts';
 import { conf } from './conf.ts';
 
 interface Trainer {
@@ -43,10 +43,14 @@ function repositoryOf({ folder }: Trainer): Repository {
   return openRepository(join(folder, 'repository'), { create: true });
 }
 
-function once({ folder, done }: Trainer, ...more: string[]): Promise<Finished> {
+function onceFlags({ folder, done }: Trainer): string[] {
   const place = ['--donefiles', done, '--repository', join(folder, 'repository')];
   const flags = ['--bundle', 'ads', '--shard-num', '2', '--once', '--by', 'trainer'];
-  return agent('watch-donefiles', ...place, ...flags, ...more, '--', '--value-format', 'f32');
+  return ['watch-donefiles', ...place, ...flags];
+}
+
+function once(trainer: Trainer, ...more: string[]): Promise<Finished> {
+  return agent(...onceFlags(trainer), ...more, '--', '--value-format', 'f32');
 }
 
 const pointer = async (repository: Repository): Promise<string | undefined> =>
@@ -156,6 +160,31 @@ test('it watches over HTTP from a transfer.conf, opens a rollout, and may be kil
   assert.equal((await repository.channel('test_dict', 'stable')).pointer, undefined);
   watchers[1]?.child.kill('SIGTERM');
   assert.equal(await watchers[1]?.exit, 0);
+});
+
+test('killed in every step, builder or watch, the next run goes on: published once, pointed to once', async (t) => {
+  const trainer = makeTrainer(t);
+  const repository = repositoryOf(trainer);
+  trainer.train('base', '1', '1', { 1: 1, 2: 2 });
+  const run = (fault: string): Promise<Finished> =>
+    agentWithFault(fault, ...onceFlags(trainer), '--', '--value-format', 'f32');
+  const builderKilled = await run('build.shard:kill');
+  assert.equal(builderKilled.code, 1);
+  assert.match(builderKilled.stderr, /building version 1: ended with a signal/);
+  assert.deepEqual(await repository.versions('ads'), []);
+  assert.equal((await run('donefile.published:kill')).code, null);
+  assert.deepEqual(await repository.versions('ads'), ['1']);
+  assert.equal(await pointer(repository), undefined);
+  assert.equal((await run('donefile.moved:kill')).code, null);
+  const last = await once(trainer);
+  assert.equal(last.code, 0, last.stderr);
+  assert.equal(await pointer(repository), '1');
+  assert.equal((await repository.channel('ads', 'stable')).history.length, 1);
+  const files = readdirSync(join(trainer.folder, 'repository'), { recursive: true }).map(String);
+  assert.deepEqual(
+    files.filter((path) => /\.tmp$|\.work|publishing\/./.test(path)),
+    [],
+  );
 });
 
 test('a chain that is as long as it may be is merged, and goes on', async (t) => {
