@@ -20,17 +20,28 @@ export class FleetTraffic {
   readonly #client: CubeClient;
   readonly #keys: readonly bigint[];
   readonly #repository: Repository;
+  readonly #pauseMs: number;
   readonly #ended: Promise<unknown>;
   #manifest: Manifest | undefined;
   #stopped = false;
 
-  constructor(t: TestContext, fleet: string, repository: Repository, keys: readonly bigint[]) {
+  constructor(
+    t: TestContext,
+    fleet: string,
+    repository: Repository,
+    keys: readonly bigint[],
+    pauseMs = PAUSE_MS,
+  ) {
     const onInvalid = (error: Error): void => assert.fail(error);
     const file = new FleetFile(fleet, { onInvalid });
     this.#client = new CubeClient({ fleet: () => file.current() });
     this.#keys = keys;
     this.#repository = repository;
-    atEnd(t, () => this.#client.close());
+    this.#pauseMs = pauseMs;
+    atEnd(t, () => {
+      this.#stopped = true;
+      this.#client.close();
+    });
     this.#ended = Promise.all([
       this.#follow(),
       ...Array.from({ length: WORKERS }, () => this.#run()),
@@ -75,7 +86,7 @@ export class FleetTraffic {
       assert.equal(summary.unavailable, 0, summary.reason);
       assert.deepEqual(rows, rowsOf(Number(manifest.version), this.#keys));
       this.answered.set(manifest.version, this.count(manifest.version) + 1);
-      await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
+      await new Promise((resolve) => setTimeout(resolve, this.#pauseMs));
     }
   }
 }
