@@ -1,0 +1,104 @@
+/** The connection to the repository is cut at every step of a rollout and of the way back: servers go on, and it finishes. */
+import assert from 'node:assert/strict';
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { test } from 'node:test';
+import { formatFleet } from '../../../lib/core/fleet.ts';
+import { openRepository } from '../../../lib/repository/repository.ts';
+import { makeVersion, temporaryFolder } from '../../repository/fixtures.ts';
+import { S3StandIn } from '../../repository/s3-stand-in.ts';
+import { startServers } from '../control-server.ts';
+import { CuttingProxy } from '../cutting-proxy.ts';
+import { allAt } from '../host.ts';
+import { freePort } from '../place.ts';
+import { Running, runAgent, until } from '../processes.ts';
+
+process.env['AWS_ACCESS_KEY_ID'] = 'test';
+process.env['AWS_SECRET_ACCESS_KEY'] = 'test';
+
+const PATIENCE_MS = 90_000;
+const STATES = [
+  ...['seen', 'staging', 'staged', 'activating', 'active', 'failed', 'rolled-back'],
+  'quarantined',
+];
+
+/** Entries that are written, by what they say, and what a host fetches. */
+function about(method: string, path: string, body: string): string | undefined {
+  const [, entry] = /"state":\s*"([a-z-]+)"/.exec(body) ?? [];
+  if (method === 'PUT' && path.includes('/rollouts/2/')) return entry;
+  const [, channel] = /\/channels\/([a-z]+)\//.exec(path) ?? [];
+  const [, version] = /"version":\s*"([^"]+)"/.exec(body) ?? [];
+  if (method === 'PUT' && channel !== undefined) return `${channel} to ${version}`;
+  if (method === 'PUT' && path.includes('/quarantine/')) return 'quarantine';
+  if (method !== 'GET') return undefined;
+  if (path.includes('/layers/')) return path;
+  return path.includes('/versions/2/') ? 'manifest' : undefined;
+}
+
+test('cut off at every step, the fleet reaches the version, and comes back', async (t) => {
+  const store = await S3StandIn.start(t);
+  const proxy = await CuttingProxy.start(t, store.endpoint);
+  const folder = temporaryFolder(t);
+  const repository = openRepository(store.url);
+  const through = store.url.replace(store.endpoint, proxy.endpoint);
+  const publish = (version: string) =>
+    repository.publish(makeVersion(join(folder, 'built'), { version, table: version }));
+  const dataDir = join(folder, 'data');
+  const servers = await startServers(t, 2, dataDir);
+  const agent = `127.0.0.1:${await freePort()}`;
+  const shards = servers.map(({ address }) => [
+    { data: address, control: address, group: 'default', agent },
+  ]);
+  const fleet = join(folder, 'fleet.json');
+  writeFileSync(fleet, formatFleet({ bundles: new Map([['ctr', [{ shardNum: 2, shards }]]]) }));
+  const config = join(folder, 'controller.yaml');
+  const channels = '[{name: canary}, {name: stable}]';
+  const bundle = `{name: ctr, channels: ${channels}, gate: false, watch-ms: 0}`;
+  const lines = [
+    `repository: ${through}`,
+    `fleet: ${fleet}`,
+    'poll-ms: 100',
+    `bundles: [${bundle}]`,
+  ];
+  writeFileSync(config, lines.join('\n'));
+
+  await publish('1');
+  const addresses = servers.map(({ address }) => address);
+  runAgent(t, { repository: through, dataDir, servers: addresses }, '--listen', agent);
+  new Running(t, 'cube-agent/main.js', ['controller', '--config', config]);
+  const newest = async (version: string) =>
+    (await repository.rollout('ctr', version).history()).at(-1)?.state;
+  await until('1 is out', async () => (await newest('1')) === 'active', PATIENCE_MS);
+
+  proxy.about = about;
+  await publish('2');
+  const serving = (): boolean => servers.every(({ active }) => active === '1' || active === '2');
+  await until(
+    '2 is out',
+    async () => {
+      assert.ok(serving());
+      return (await newest('2')) === 'active' || proxy.cuts;
+    },
+    PATIENCE_MS,
+  );
+  await until('all at 2', allAt('2', servers), PATIENCE_MS);
+  await repository.rollback('ctr', 'stable', 'ann', 'AUC fell', '2');
+  await until(
+    '2 is back',
+    async () => {
+      assert.ok(serving());
+      return (await newest('2')) === 'quarantined' || proxy.cuts;
+    },
+    PATIENCE_MS,
+  );
+  await until('all at 1', allAt('1', servers), PATIENCE_MS);
+  const candidate = async () => (await repository.channel('ctr', 'candidate')).pointer;
+  await until('staged no more', async () => (await candidate())?.version === '1', PATIENCE_MS);
+  const layers = proxy.cuts.filter((cut) => cut.includes('/layers/'));
+  assert.equal(layers.length, 2, 'every layer was cut off once');
+  const moves = ['candidate to 2', 'canary to 2', 'stable to 2', 'canary to 1', 'candidate to 1'];
+  assert.deepEqual(
+    [...STATES, 'manifest', ...moves].filter((step) => !proxy.cuts.includes(step)),
+    [],
+  );
+});
