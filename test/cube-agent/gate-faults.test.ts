@@ -121,7 +121,7 @@ it('killed once it has compared, or stored a part of its report, the next one te
   });
   t.after(() => child.kill('SIGKILL'));
   child.disconnect();
-  assert.deepEqual(await once(child, 'exit'), [2, null]);
+  assert.deepEqual(await once(child, 'exit'), [3, null]);
 });
 
 it('what is wrong with the golden rows, the policy or the versions is said, and is 2', async (t) => {

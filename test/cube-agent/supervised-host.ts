@@ -4,7 +4,8 @@ import { join } from 'node:path';
 import type { TestContext } from 'node:test';
 import { ControlClient } from '../../cube-agent/fleet/control-client.ts';
 import type { ControlStatus } from '../../proto/control.ts';
-import { freePort, type Place } from './place.ts';
+import { freePort } from '../platform/free-port.ts';
+import type { Place } from './place.ts';
 import { Running, until } from './processes.ts';
 
 const PATIENCE_MS = 60_000;

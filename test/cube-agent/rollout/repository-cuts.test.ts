@@ -5,12 +5,12 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 import { formatFleet } from '../../../lib/core/fleet.ts';
 import { openRepository } from '../../../lib/repository/repository.ts';
+import { freePort } from '../../platform/free-port.ts';
 import { makeVersion, temporaryFolder } from '../../repository/fixtures.ts';
 import { S3StandIn } from '../../repository/s3-stand-in.ts';
 import { startServers } from '../control-server.ts';
 import { CuttingProxy } from '../cutting-proxy.ts';
 import { allAt } from '../host.ts';
-import { freePort } from '../place.ts';
 import { Running, runAgent, until } from '../processes.ts';
 
 process.env['AWS_ACCESS_KEY_ID'] = 'test';
