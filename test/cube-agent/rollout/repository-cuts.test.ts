@@ -16,7 +16,7 @@ import { Running, runAgent, until } from '../processes.ts';
 process.env['AWS_ACCESS_KEY_ID'] = 'test';
 process.env['AWS_SECRET_ACCESS_KEY'] = 'test';
 
-const PATIENCE_MS = 90_000;
+const PATIENCE_MS = 150_000;
 const STATES = [
   ...['seen', 'staging', 'staged', 'activating', 'active', 'failed', 'rolled-back'],
   'quarantined',
