@@ -11,7 +11,7 @@ import { NAME_PATTERN, NAME_RULE } from './names.ts';
 export interface Replica {
   readonly data: string;
   readonly control: string;
-  /** Replicas of one group are activated together (a rack, a zone); default "default". */
+  /** Its rack or zone, for people: nothing is decided by it (users are staggered by channels). Default "default". */
   readonly group: string;
   /** host:port at which the agent of the replica's host answers; absent: nobody asks it. */
   readonly agent?: string;
