@@ -3,9 +3,10 @@
  * as last known and listed as a problem, so that one failure never looks like a change of plan.
  */
 import { CubeError } from '../../lib/core/errors.ts';
-import { formatManifest, type Manifest, parseManifest } from '../../lib/core/manifest.ts';
+import { formatManifest, type Manifest } from '../../lib/core/manifest.ts';
 import { tablesDigest } from '../../lib/core/tables-digest.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
+import { readPublished } from '../../lib/repository/published-manifest.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
 import type { ChannelWatch } from './channel-watch.ts';
 import type { HostData } from './host-data.ts';
@@ -92,14 +93,7 @@ export class BundleObserver {
     try {
       const { location } = repository();
       const text = await repository().manifestText(bundle, version);
-      const manifest = parseManifest(text, `${location}: ${bundle} ${version}`);
-      if (manifest.bundle !== bundle || manifest.version !== version) {
-        throw new CubeError(
-          'CORRUPT',
-          `${location}: the manifest of ${bundle} ${version} is that of ` +
-            `${manifest.bundle} ${manifest.version}; publish the version again`,
-        );
-      }
+      const manifest = readPublished(text, location, bundle, version);
       const own = host.manifest(version);
       if (own !== undefined && !sameContent(own, manifest) && this.#mayBeHeld(version)) {
         throw new CubeError(

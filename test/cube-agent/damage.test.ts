@@ -4,7 +4,16 @@
  * reason is in the status, it is tried again, and nothing is condemned.
  */
 import assert from 'node:assert/strict';
-import { copyFileSync, readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
+import { spawnSync } from 'node:child_process';
+import {
+  appendFileSync,
+  copyFileSync,
+  mkdirSync,
+  readFileSync,
+  rmSync,
+  truncateSync,
+  writeFileSync,
+} from 'node:fs';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { askAgent, type HostProblem, pokeAgents } from '../../cube-agent/fleet/agent-client.ts';
@@ -12,7 +21,7 @@ import { formatFleet } from '../../lib/core/fleet.ts';
 import { layerPath, manifestPath } from '../../lib/repository/layout.ts';
 import { NO_CREDENTIALS } from '../../lib/rpc/credentials.ts';
 import { freePort } from '../platform/free-port.ts';
-import { layerOf } from '../repository/fixtures.ts';
+import { atEnd, layerOf } from '../repository/fixtures.ts';
 import { type ServerFaults, StaticServer } from '../repository/static-server.ts';
 import { type ControlServer, startServers } from './control-server.ts';
 import { by, type Host, makeHost, publish, start } from './host.ts';
@@ -186,9 +195,9 @@ async function atItsSource(pair: Pair): Promise<void> {
   const one = pair.file(manifestPath('ctr', '1'));
   const manifests: typeof layers = [
     [(path) => copyFileSync(one, path), /^read the manifest .*: CORRUPT .*of ctr 1/],
-    [(path) => truncateSync(path, 100), /^read the manifest .*not JSON/],
+    [(path) => truncateSync(path, 100), /^read the manifest .*: CORRUPT .*not JSON/],
     [(path) => truncateSync(path, HUGE_BYTES), /^read the manifest .*: TOO_LARGE /],
-    [(path) => writeFileSync(path, '{"format": 99}'), /^read the manifest .*format/],
+    [(path) => writeFileSync(path, '{"format": 99}'), /^read the manifest .*: CORRUPT .*format/],
   ];
   for (const [damage, why] of [...layers, ...manifests]) {
     const version = await pair.publish();
@@ -245,4 +254,42 @@ test('what the disk damages between its arrival and its load is fetched again', 
   server!.isAway = false;
   await until('at 2', () => server!.active === '2' || running.messages());
   assert.ok(running.messages().some((message) => message.startsWith('removed damaged layers')));
+});
+
+test('a disk that fills up while a version comes: the old one goes on, and the rest comes when there is room', async (t) => {
+  const host = await makeHost(t, 1);
+  mkdirSync(host.dataDir);
+  const mount = ['-t', 'tmpfs', '-o', 'size=1m', 'tmpfs', host.dataDir];
+  if (spawnSync('mount', mount).status !== 0) {
+    t.skip('a small disk needs the right to mount one');
+    return;
+  }
+  atEnd(t, () => spawnSync('umount', ['-l', host.dataDir]));
+  await publish(host, { version: '1', shardNum: 1 });
+  await publish(host, { version: '2', table: '2', shardNum: 1, layerBytes: 600_000 });
+  await host.repository.activate('ctr', 'stable', { version: '1', ...by });
+  const address = `127.0.0.1:${await freePort()}`;
+  const slow = ['--rate-limit', '200KB', '--keep-free', '0', '--listen', address];
+  const reader = new Reader(host.servers[0]!, address, start(t, host, host.servers, ...slow));
+  await reader.reaches('1');
+  await host.repository.activate('ctr', 'stable', { version: '2', ...by });
+  await until('a part is here', async () => {
+    const { fetching } = await askAgent(address, 'ctr', NO_CREDENTIALS);
+    return fetching.arrivedBytes > 0;
+  });
+  const ballast = join(host.dataDir, 'ballast');
+  assert.throws(
+    () => {
+      for (;;) appendFileSync(ballast, new Uint8Array(4096));
+    },
+    { code: 'ENOSPC' },
+  );
+  await until('told', async () => {
+    const problems = await reader.problems();
+    const told = problems.filter(({ what, code }) => what.startsWith('fetch 2') && code === 'IO');
+    return told.some(({ message }) => /ENOSPC|no space/i.test(message)) || problems;
+  });
+  assert.equal(reader.server.active, '1');
+  rmSync(ballast);
+  await reader.reaches('2');
 });
