@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
-import { test } from 'node:test';
+import { type TestContext, test } from 'node:test';
 import fc from 'fast-check';
 import type { KernelKind } from '../../lib/core/kernels/kernels.ts';
 import { verifyLayerFile } from '../../lib/store/layer-check.ts';
@@ -81,51 +81,66 @@ const scenario: fc.Arbitrary<Scenario> = fc
     };
   });
 
-async function loadTable(
-  folder: string,
-  { table, defaultRow, segmentBytesMax }: Scenario,
-  kernelKind: KernelKind,
-): Promise<ResidentTable> {
-  const written = writeTable(
-    folder,
-    table,
-    segmentBytesMax === undefined ? {} : { segmentBytesMax },
-  );
-  const store = new ResidentStore({ budgetBytes: 64 << 20, kernelKind });
-  const manifest = manifestOf('1', [tableRef(table, written, [...defaultRow])]);
-  await store.load({ manifest, shardIndex: table.shardIndex, layerPath: layerPathIn(folder) });
-  await store.close();
-  return store.version('test', '1')!.table('t')!;
+/** One store of each kind for all tables of a test: every store starts a thread. */
+class Stores {
+  readonly #folder: string;
+  readonly #stores: ReadonlyMap<KernelKind, ResidentStore>;
+
+  constructor(context: TestContext) {
+    this.#folder = temporaryFolder(context);
+    const open = (kernelKind: KernelKind): ResidentStore =>
+      new ResidentStore({ budgetBytes: 64 << 20, kernelKind });
+    this.#stores = new Map(KINDS.map((kind) => [kind, open(kind)]));
+    context.after(() => Promise.all([...this.#stores.values()].map((store) => store.close())));
+  }
+
+  /** Hands the table over as each kind has it. */
+  async each(
+    { table, defaultRow, segmentBytesMax }: Scenario,
+    look: (resident: ResidentTable) => void,
+  ): Promise<void> {
+    const options = segmentBytesMax === undefined ? {} : { segmentBytesMax };
+    const written = writeTable(this.#folder, table, options);
+    const manifest = manifestOf('1', [tableRef(table, written, [...defaultRow])]);
+    for (const store of this.#stores.values()) {
+      const layerPath = layerPathIn(this.#folder);
+      await store.load({ manifest, shardIndex: table.shardIndex, layerPath });
+      try {
+        look(store.version('test', '1')!.table('t')!);
+      } finally {
+        store.unload('test', '1');
+      }
+    }
+  }
 }
 
 test('every lookup answers what a Map answers, by kernel and by twin, in both layouts', async (context) => {
-  const folder = temporaryFolder(context);
+  const stores = new Stores(context);
   await fc.assert(
     fc.asyncProperty(scenario, async (chosen) => {
       const { table, defaultRow, probes, offset } = chosen;
       const full = defaultRow.length > 0 ? defaultRow : new Array(table.dim).fill(0);
-      for (const kind of KINDS) {
-        const resident = await loadTable(folder, chosen, kind);
-        assert.deepEqual(lookup(resident, probes, offset), expectedLookup(table, full, probes));
-      }
+      const right = expectedLookup(table, full, probes);
+      await stores.each(chosen, (resident) => {
+        assert.deepEqual(lookup(resident, probes, offset), right);
+      });
     }),
     { numRuns: 120 },
   );
 });
 
 test('a missing key of another shard stops the lookup and is named by its place', async (context) => {
-  const folder = temporaryFolder(context);
-  for (const kind of KINDS) {
-    for (const keys of [[7n, 23n, 107n], [3n, 7n, 11n], []]) {
-      const table = { name: 't', dim: 3, shardIndex: 3, shardNum: 4, keys };
-      const chosen: Scenario = {
-        table,
-        probes: [],
-        defaultRow: [],
-        segmentBytesMax: undefined,
-        offset: 0,
-      };
-      const resident = await loadTable(folder, chosen, kind);
+  const stores = new Stores(context);
+  for (const keys of [[7n, 23n, 107n], [3n, 7n, 11n], []]) {
+    const table = { name: 't', dim: 3, shardIndex: 3, shardNum: 4, keys };
+    const chosen: Scenario = {
+      table,
+      probes: [],
+      defaultRow: [],
+      segmentBytesMax: undefined,
+      offset: 0,
+    };
+    await stores.each(chosen, (resident) => {
       const own = Array.from({ length: 5000 }, (_, i) => BigInt(4 * i + 3));
       const hits = own.filter((key) => keys.includes(key)).length;
       assert.equal(lookup(resident, own).hits, hits);
@@ -133,12 +148,12 @@ test('a missing key of another shard stops the lookup and is named by its place'
       assert.equal(lookup(resident, own).hits, -1 - 4321);
       own[0] = U64 - 2n;
       assert.equal(lookup(resident, own).hits, -1);
-    }
+    });
   }
 });
 
 test('batches larger than the scratch, rows larger than a page', async (context) => {
-  const folder = temporaryFolder(context);
+  const stores = new Stores(context);
   for (const dim of [10, 700, 20_000]) {
     const keys = Array.from({ length: 30 }, (_, i) => BigInt(i * i + 5));
     const chosen: Scenario = {
@@ -148,12 +163,11 @@ test('batches larger than the scratch, rows larger than a page', async (context)
       segmentBytesMax: undefined,
       offset: 3,
     };
-    for (const kind of KINDS) {
-      const resident = await loadTable(folder, chosen, kind);
-      const probes = Array.from({ length: dim === 10 ? 5000 : 101 }, (_, i) => BigInt(i));
-      const expected = expectedLookup(chosen.table, chosen.defaultRow, probes);
+    const probes = Array.from({ length: dim === 10 ? 5000 : 101 }, (_, i) => BigInt(i));
+    const expected = expectedLookup(chosen.table, chosen.defaultRow, probes);
+    await stores.each(chosen, (resident) => {
       assert.deepEqual(lookup(resident, probes, chosen.offset), expected);
-    }
+    });
   }
 });
 
