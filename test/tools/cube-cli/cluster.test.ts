@@ -137,5 +137,5 @@ test('keys of a dead shard are unavailable, with the reason, and the exit code i
   assert.match(told.stderr, /^cube-cli: shard 1 of 2: /);
   const half = await cli('stat', '--bundle', 'b', ...byFleet);
   assert.equal(half.code, 1);
-  assert.match(half.stdout, /^1 +127.*no answer/m);
+  assert.match(half.stdout, /^1 +127.*no cube-server answers at/m);
 });
