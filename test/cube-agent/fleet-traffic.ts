@@ -30,7 +30,7 @@ export class FleetTraffic {
     fleet: string,
     repository: Repository,
     keys: readonly bigint[],
-    pauseMs = PAUSE_MS,
+    pauseMs: number = PAUSE_MS,
   ) {
     const onInvalid = (error: Error): void => assert.fail(error);
     const file = new FleetFile(fleet, { onInvalid });

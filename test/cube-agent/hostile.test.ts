@@ -43,7 +43,7 @@ function ask(port: number, { host = '127.0.0.1', body, ...options }: Call): Prom
 }
 
 async function startDoors(t: TestContext, host: Host, tokenFile: string): Promise<Door[]> {
-  const ports = await Promise.all([1, 2, 3, 4].map(freePort));
+  const ports = await Promise.all([1, 2, 3, 4].map(() => freePort()));
   const [agentPort = 0, openPort = 0, guardedPort = 0, serverPort = 0] = ports;
   const controller = (port: number, more: readonly string[]): Running => {
     const config = join(host.folder, `controller-${port}.yaml`);

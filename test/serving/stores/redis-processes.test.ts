@@ -8,10 +8,10 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { RedisStore } from '../../../serving/stores/redis-store.ts';
 import { assertAnswered, groupOf, tableWith } from '../../client/oracle.ts';
 import { runCommand, startProcess } from '../../cube-agent/processes.ts';
+import { freePort } from '../../platform/free-port.ts';
 import { ServingProcess } from '../serving-process.ts';
 import { BUNDLE, ToyBundle, toTsv, toyRows } from '../toy-bundle.ts';
 import { ToyRepository } from '../toy-service.ts';
-import { freePort } from '../../platform/free-port.ts';
 import { RedisServers, redisMissing, redisTlsMissing } from './redis-servers.ts';
 import { TestRepository } from './test-repository.ts';
 
