@@ -4,8 +4,9 @@ import { CANDIDATE_CHANNEL } from '../../lib/core/rollout.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
-import { isPause, type RolloutPolicy } from './next-step.ts';
+import { isPause } from './next-step.ts';
 import { type Progress, RolloutDriver, type RolloutFleet } from './rollout-driver.ts';
+import type { RolloutPolicy } from './rollout-view.ts';
 
 export interface BundleControllerOptions {
   readonly bundle: string;

@@ -2,7 +2,7 @@
 import { fileURLToPath } from 'node:url';
 import { runChildCommand } from '../../lib/platform/child-command.ts';
 import { EXIT_USAGE } from '../../lib/platform/cli.ts';
-import type { GateOutcome } from './next-step.ts';
+import type { GateOutcome } from './rollout-view.ts';
 
 export interface GateProcessOptions {
   readonly repository: string;

@@ -7,8 +7,8 @@ import type { Repository } from '../../lib/repository/repository.ts';
 import type { Credentials } from '../../lib/rpc/credentials.ts';
 import { agentProblems, type HostProblem, pokeAgents } from '../fleet/agent-client.ts';
 import { agentsOf, askServers, type ServerReport, serversOf } from '../fleet/fleet-view.ts';
-import type { GateOutcome, ReplicaView } from './next-step.ts';
 import type { RolloutFleet } from './rollout-driver.ts';
+import type { GateOutcome, ReplicaView, Sickness } from './rollout-view.ts';
 import { type HealthLimits, liveCounts, sicknessOf } from './version-health.ts';
 
 export interface LiveFleetOptions {
@@ -57,7 +57,7 @@ export class LiveFleet implements RolloutFleet {
     return this.#options.gate(version, active);
   }
 
-  async sickness(version: string, before: string | undefined): Promise<string | undefined> {
+  async sickness(version: string, before: string | undefined): Promise<Sickness | undefined> {
     const { serving, bundle, health, logger } = this.#options;
     if (serving.length === 0) return undefined;
     const counts = await liveCounts(serving, bundle, logger);

@@ -8,7 +8,7 @@ import { readText } from '../../lib/platform/files.ts';
 import { parseYaml, type YamlNode } from '../../lib/platform/yaml-node.ts';
 import { formatEndpoint, parseEndpoint } from '../../lib/rpc/endpoint.ts';
 import { readTlsFields, TLS_FIELDS, type TlsFields } from '../fleet/tls-fields.ts';
-import type { ChannelStep, RolloutPolicy } from './next-step.ts';
+import type { ChannelStep, RolloutPolicy } from './rollout-view.ts';
 import type { HealthLimits } from './version-health.ts';
 
 const CONFIG_BYTES_MAX = 1 << 20;

@@ -9,19 +9,18 @@ import { type FaultPoint, faultPoint } from '../../lib/platform/fault-point.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import type { ChannelState, Repository } from '../../lib/repository/repository.ts';
 import type { RolloutEntry, RolloutLog } from '../../lib/repository/rollout-log.ts';
-import {
-  type ChannelView,
-  type Fault,
-  type FleetView,
-  type GateOutcome,
-  nextStep,
-  placeToGo,
-  type ReplicaView,
-  type RolloutPolicy,
-  type RolloutView,
-  type SourceFinding,
-  type Step,
-} from './next-step.ts';
+import { nextStep, placeToGo, type Step } from './next-step.ts';
+import type {
+  ChannelView,
+  Fault,
+  FleetView,
+  GateOutcome,
+  ReplicaView,
+  RolloutPolicy,
+  RolloutView,
+  Sickness,
+  SourceFinding,
+} from './rollout-view.ts';
 import { manifestFault, sourceDamage } from './source-check.ts';
 
 /** What a rollout sees and moves beside the repository. */
@@ -31,7 +30,7 @@ export interface RolloutFleet {
   /** Compares the staged version with the one that is active; undefined: none is. */
   gate(version: string, active: string | undefined): Promise<GateOutcome>;
   /** What is wrong with the answers that a version gives; undefined: nothing, or nobody knows. */
-  sickness(version: string, before: string | undefined): Promise<string | undefined>;
+  sickness(version: string, before: string | undefined): Promise<Sickness | undefined>;
   /** A channel has moved: whoever follows it had better look now. */
   moved(): Promise<void>;
 }

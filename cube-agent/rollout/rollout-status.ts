@@ -1,7 +1,8 @@
 /** A rollout for people and programs: one line, a table of shards and replicas, or JSON. */
 import { printable, table } from '../../lib/platform/text-table.ts';
-import type { ReplicaView, Step } from './next-step.ts';
+import type { Step } from './next-step.ts';
 import type { Progress } from './rollout-driver.ts';
+import type { ReplicaView } from './rollout-view.ts';
 
 export interface RolloutStatus {
   readonly version: string;

@@ -1,7 +1,7 @@
 /** What is wrong with a version where it lies, as this process itself reads it: hosts say the same of what was damaged on its way. */
 import { CubeError, type ErrorCode } from '../../lib/core/errors.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
-import type { Unreadable } from './next-step.ts';
+import type { Unreadable } from './rollout-view.ts';
 
 /** No later look finds another manifest. What is not signed yet, or gone, may come; a format of the future may be read by others. */
 const BAD: ReadonlySet<ErrorCode> = new Set(['CORRUPT', 'TOO_LARGE']);

@@ -4,6 +4,7 @@
  */
 import { CubeError } from '../../lib/core/errors.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
+import type { Sickness } from './rollout-view.ts';
 
 export interface HealthLimits {
   /** Requests below which nothing is judged. */
@@ -23,6 +24,8 @@ export interface HealthLimits {
 export interface VersionCounts {
   requests: number;
   failures: number;
+  /** Of the failures those for which nobody answered. */
+  unanswered: number;
   scoredRows: number;
   scoreSum: number;
   lookups: number;
@@ -49,7 +52,7 @@ const FIELDS: Readonly<Record<string, Exclude<keyof VersionCounts, 'durations'>>
 
 export function noCounts(): VersionCounts {
   return {
-    ...{ requests: 0, failures: 0, scoredRows: 0, scoreSum: 0 },
+    ...{ requests: 0, failures: 0, unanswered: 0, scoredRows: 0, scoreSum: 0 },
     ...{ lookups: 0, unseen: 0, unavailable: 0, durations: new Map() },
   };
 }
@@ -67,6 +70,7 @@ export function addCounts(text: string, model: string, counts: Map<string, Versi
       continue;
     const entry = counts.get(version) ?? noCounts();
     counts.set(version, entry);
+    if (field === 'failures' && labels.get('code') === 'UNAVAILABLE') entry.unanswered += number;
     if (field !== undefined) entry[field] += number;
     else {
       const millis = Number(labels.get('millis'));
@@ -75,22 +79,29 @@ export function addCounts(text: string, model: string, counts: Map<string, Versi
   }
 }
 
-/** What is wrong, in words; undefined while nothing is, or too little is known. Pure. */
+/**
+ * What is wrong; undefined while nothing is, or too little is known. Where lookups go unanswered servers are away, which fails requests
+ * and slows them down whatever the version. Pure.
+ */
 export function sicknessOf(
   counts: VersionCounts | undefined,
   before: VersionCounts | undefined,
   limits: HealthLimits,
-): string | undefined {
+): Sickness | undefined {
   if (counts === undefined) return undefined;
   const all = counts.requests + counts.failures;
   if (all < limits.requestsMin) return undefined;
-  const found = [
-    ...over('of the requests fail', counts.failures / all, limits.errorRateMax),
+  const away = [
     ...over(
       'of the lookups have no answer',
       share(counts.unavailable, counts.lookups),
       limits.unavailableMax,
     ),
+    ...over('of the requests find nobody', counts.unanswered / all, limits.unavailableMax),
+  ];
+  const found = [
+    ...away,
+    ...over('of the requests fail', counts.failures / all, limits.errorRateMax),
   ];
   const p99Ms = percentile(counts.durations, 0.99);
   if (p99Ms > limits.p99MsMax) found.push(`p99 is ${p99Ms} ms (limit ${limits.p99MsMax})`);
@@ -108,7 +119,9 @@ export function sicknessOf(
       ),
     );
   }
-  return found.length === 0 ? undefined : `${found.join('; ')}, over ${all} requests`;
+  if (found.length === 0) return undefined;
+  const fault = away.length > 0 ? 'fleet' : 'version';
+  return { fault, why: `${found.join('; ')}, over ${all} requests` };
 }
 
 /** Asks every serving process; those that do not answer are left out, which is logged. */

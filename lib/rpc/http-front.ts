@@ -109,20 +109,7 @@ export class HttpFront {
       },
       frameworkErrors: (error, request, reply) => sendError(reply, toCubeError(error, request)),
     });
-    this.app.removeAllContentTypeParsers();
-    this.app.addContentTypeParser(
-      '*',
-      { parseAs: 'buffer' },
-      async ({ headers }: FastifyRequest, body: Buffer) =>
-        plainBody(headers['content-encoding'], body, limits.inflatedBytes),
-    );
-    this.app.addContentTypeParser(
-      STREAMED_TYPE,
-      async (request: FastifyRequest, body: Readable) => {
-        if (isStreamed(request)) return body;
-        throw new CubeError('INVALID_ARGUMENT', `${STREAMED_TYPE} is not understood here`);
-      },
-    );
+    this.#addParsers();
     this.app.setErrorHandler((error: FastifyError | CubeError, request, reply) =>
       sendError(reply, failureOf(toCubeError(error, request), request.raw)),
     );
@@ -174,6 +161,23 @@ export class HttpFront {
     this.#admission.close();
     this.#server.closeIdleConnections();
     await this.app.close();
+  }
+
+  #addParsers(): void {
+    this.app.removeAllContentTypeParsers();
+    this.app.addContentTypeParser(
+      '*',
+      { parseAs: 'buffer' },
+      async ({ headers }: FastifyRequest, body: Buffer) =>
+        plainBody(headers['content-encoding'], body, this.#limits.inflatedBytes),
+    );
+    this.app.addContentTypeParser(
+      STREAMED_TYPE,
+      async (request: FastifyRequest, body: Readable) => {
+        if (isStreamed(request)) return body;
+        throw new CubeError('INVALID_ARGUMENT', `${STREAMED_TYPE} is not understood here`);
+      },
+    );
   }
 
   /** The framework's requests are admitted as those past it are. */

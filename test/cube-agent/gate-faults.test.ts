@@ -12,6 +12,7 @@ import {
 } from 'node:fs';
 import { join } from 'node:path';
 import { it, type TestContext } from 'node:test';
+import { killAtEnd } from '../repository/fixtures.ts';
 import { ServingProcess } from '../serving/serving-process.ts';
 import { BUNDLE } from '../serving/toy-bundle.ts';
 import { Gated } from './gated.ts';
@@ -38,7 +39,7 @@ class RunningGate {
       this.stderr += text;
     });
     this.exit = once(this.child, 'exit').then(([code]) => code as number | null);
-    t.after(() => this.child.kill('SIGKILL'));
+    killAtEnd(t, this.child);
   }
 
   /** Its two serving processes, once both replay. */
@@ -119,7 +120,7 @@ it('killed once it has compared, or stored a part of its report, the next one te
   const child = spawn(process.execPath, [MAIN, 'gate', ...long, ...ends], {
     stdio: ['ignore', 'ignore', 'ignore', 'ipc'],
   });
-  t.after(() => child.kill('SIGKILL'));
+  killAtEnd(t, child);
   child.disconnect();
   assert.deepEqual(await once(child, 'exit'), [3, null]);
 });

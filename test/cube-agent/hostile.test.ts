@@ -93,86 +93,90 @@ function outerAddress(): string | undefined {
   return all.find(({ internal, family }) => !internal && family === 'IPv4')?.address;
 }
 
+async function fromElsewhere(t: TestContext, doors: readonly Door[]): Promise<void> {
+  const outer = outerAddress();
+  if (outer === undefined) {
+    t.skip('this machine has no address but loopback');
+    return;
+  }
+  for (const { name, port, status, act } of doors) {
+    const call: Omit<Call, 'path'> = { host: outer, headers: JSON_TYPE };
+    assert.equal(await ask(port, { ...call, path: status }), 403, name);
+    assert.equal(await ask(port, { ...call, path: act, method: 'POST', body: '{}' }), 403, name);
+    assert.equal(await ask(port, { ...call, path: '/healthz' }), 200, name);
+  }
+  const { port, status } = doors[2]!;
+  const bearing = (authorization: string): Promise<number> =>
+    ask(port, { host: outer, path: status, headers: { authorization } });
+  assert.equal(await bearing(`Bearer ${TOKEN}`), 200);
+  for (const wrong of [`Bearer ${TOKEN} `.repeat(500), `Bearer ${TOKEN}x`, `Basic ${TOKEN}`]) {
+    assert.equal(await bearing(wrong), 403);
+  }
+}
+
+async function pathsAndBodies(doors: readonly Door[]): Promise<void> {
+  for (const { name, port, status, act } of doors) {
+    const folder = status.slice(0, status.lastIndexOf('/'));
+    for (const path of [
+      ...[`${folder}/../../../../etc/passwd`, '/../../../etc/passwd', `${folder}/%2e%2e/%2e%2e`],
+      ...[
+        '/..%2f..%2fetc%2fpasswd',
+        `${folder}/%00`,
+        `${folder}/$(reboot)`,
+        `/${'x'.repeat(9000)}`,
+      ],
+    ]) {
+      const answer = await ask(port, { path });
+      assert.ok(answer >= 400 && answer < 500, `${name} ${path.slice(0, 40)}: ${answer}`);
+    }
+    const headers = { ...JSON_TYPE, authorization: `Bearer ${TOKEN}` };
+    const call = { path: act, method: 'POST', headers };
+    const huge = await ask(port, {
+      ...call,
+      body: Buffer.alloc(name === 'server' ? 80 << 20 : 1 << 20, ' '),
+    });
+    assert.ok([0, 413].includes(huge), `${name}: ${huge}`);
+    assert.equal(await ask(port, { path: '/healthz' }), 200, name);
+  }
+}
+
+async function namesThatAreCommands(folder: string, doors: readonly Door[]): Promise<void> {
+  const { port, act } = doors[3]!;
+  const mark = join(folder, 'run');
+  for (const version of [`1; touch ${mark}`, `$(touch ${mark})`, '../../etc', '.', 'a/b', '']) {
+    for (const body of [
+      { bundle: 'ctr', version },
+      { bundle: version, version: '1' },
+    ]) {
+      const call = {
+        path: act,
+        method: 'POST',
+        headers: JSON_TYPE,
+        body: JSON.stringify(body),
+      };
+      assert.equal(await ask(port, call), 400, version);
+    }
+  }
+  const cmd = { method: 'POST', headers: JSON_TYPE, path: '/ControlService/cmd' };
+  const body = JSON.stringify({
+    cmd: `bg_load_base $(touch ${mark})`,
+    version_path: `;touch ${mark}`,
+  });
+  await ask(port, { ...cmd, body });
+  assert.equal(existsSync(mark), false);
+  assert.equal(await ask(port, { path: '/healthz' }), 200);
+}
+
 test('strangers are refused, whatever they send, and every process goes on', async (t) => {
   const host = await makeHost(t, 1);
   const tokenFile = join(host.folder, 'token');
   writeFileSync(tokenFile, TOKEN);
   const doors = await startDoors(t, host, tokenFile);
 
-  await t.test('from elsewhere only who bears a token is answered', async (t) => {
-    const outer = outerAddress();
-    if (outer === undefined) {
-      t.skip('this machine has no address but loopback');
-      return;
-    }
-    for (const { name, port, status, act } of doors) {
-      const call: Omit<Call, 'path'> = { host: outer, headers: JSON_TYPE };
-      assert.equal(await ask(port, { ...call, path: status }), 403, name);
-      assert.equal(await ask(port, { ...call, path: act, method: 'POST', body: '{}' }), 403, name);
-      assert.equal(await ask(port, { ...call, path: '/healthz' }), 200, name);
-    }
-    const { port, status } = doors[2]!;
-    const bearing = (authorization: string): Promise<number> =>
-      ask(port, { host: outer, path: status, headers: { authorization } });
-    assert.equal(await bearing(`Bearer ${TOKEN}`), 200);
-    for (const wrong of [`Bearer ${TOKEN} `.repeat(500), `Bearer ${TOKEN}x`, `Basic ${TOKEN}`]) {
-      assert.equal(await bearing(wrong), 403);
-    }
-  });
-
-  await t.test('paths lead nowhere else, and bodies have an end', async () => {
-    for (const { name, port, status, act } of doors) {
-      const folder = status.slice(0, status.lastIndexOf('/'));
-      for (const path of [
-        ...[`${folder}/../../../../etc/passwd`, '/../../../etc/passwd', `${folder}/%2e%2e/%2e%2e`],
-        ...[
-          '/..%2f..%2fetc%2fpasswd',
-          `${folder}/%00`,
-          `${folder}/$(reboot)`,
-          `/${'x'.repeat(9000)}`,
-        ],
-      ]) {
-        const answer = await ask(port, { path });
-        assert.ok(answer >= 400 && answer < 500, `${name} ${path.slice(0, 40)}: ${answer}`);
-      }
-      const headers = { ...JSON_TYPE, authorization: `Bearer ${TOKEN}` };
-      const call = { path: act, method: 'POST', headers };
-      const huge = await ask(port, {
-        ...call,
-        body: Buffer.alloc(name === 'server' ? 80 << 20 : 1 << 20, ' '),
-      });
-      assert.ok([0, 413].includes(huge), `${name}: ${huge}`);
-      assert.equal(await ask(port, { path: '/healthz' }), 200, name);
-    }
-  });
-
+  await t.test('from elsewhere only who bears a token is answered', (t) => fromElsewhere(t, doors));
+  await t.test('paths lead nowhere else, and bodies have an end', () => pathsAndBodies(doors));
   await t.test(
     'names that are commands or paths are refused by the server, and nothing is run',
-    async () => {
-      const { port, act } = doors[3]!;
-      const mark = join(host.folder, 'run');
-      for (const version of [`1; touch ${mark}`, `$(touch ${mark})`, '../../etc', '.', 'a/b', '']) {
-        for (const body of [
-          { bundle: 'ctr', version },
-          { bundle: version, version: '1' },
-        ]) {
-          const call = {
-            path: act,
-            method: 'POST',
-            headers: JSON_TYPE,
-            body: JSON.stringify(body),
-          };
-          assert.equal(await ask(port, call), 400, version);
-        }
-      }
-      const cmd = { method: 'POST', headers: JSON_TYPE, path: '/ControlService/cmd' };
-      const body = JSON.stringify({
-        cmd: `bg_load_base $(touch ${mark})`,
-        version_path: `;touch ${mark}`,
-      });
-      await ask(port, { ...cmd, body });
-      assert.equal(existsSync(mark), false);
-      assert.equal(await ask(port, { path: '/healthz' }), 200);
-    },
+    () => namesThatAreCommands(host.folder, doors),
   );
 });

@@ -1,5 +1,7 @@
 /** Temporary folders and made-up versions. A repository never looks inside a layer, so any bytes do here. */
+import type { ChildProcess } from 'node:child_process';
 import { createHash } from 'node:crypto';
+import { once } from 'node:events';
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
@@ -9,7 +11,7 @@ import type { Publication, Repository } from '../../lib/repository/repository.ts
 
 const endings = new WeakMap<TestContext, (() => unknown)[]>();
 
-/** Runs at the end of the test, last come first: a process ends before the folder it writes to is removed. */
+/** Runs at the end of the test, last come first: a process ends before the folder it writes to is removed. One that fails stops no other. */
 export function atEnd(t: TestContext, action: () => unknown): void {
   const known = endings.get(t);
   if (known !== undefined) {
@@ -19,13 +21,31 @@ export function atEnd(t: TestContext, action: () => unknown): void {
   const actions = [action];
   endings.set(t, actions);
   t.after(async () => {
-    for (const end of actions.reverse()) await end();
+    const failures: unknown[] = [];
+    for (const end of actions.reverse()) {
+      try {
+        await end();
+      } catch (error) {
+        failures.push(error);
+      }
+    }
+    if (failures.length > 0) throw failures[0];
+  });
+}
+
+/** Ends a process with the test, whatever has become of both. */
+export function killAtEnd(t: TestContext, child: ChildProcess): void {
+  atEnd(t, async () => {
+    if (child.exitCode !== null || child.signalCode !== null) return;
+    const exited = once(child, 'exit');
+    child.kill('SIGKILL');
+    await exited;
   });
 }
 
 export function temporaryFolder(t: TestContext): string {
   const folder = mkdtempSync(join(tmpdir(), 'hypercube-test-'));
-  atEnd(t, () => rmSync(folder, { recursive: true, force: true }));
+  atEnd(t, () => rmSync(folder, { recursive: true, force: true, maxRetries: 10 }));
   return folder;
 }
 

@@ -4,6 +4,7 @@ import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { it } from 'node:test';
 import { fileURLToPath } from 'node:url';
+import { killAtEnd } from '../repository/fixtures.ts';
 import { ServingProcess } from './serving-process.ts';
 import { BUNDLE, ToyBundle, toTsv, toyRows } from './toy-bundle.ts';
 import { ToyRepository } from './toy-service.ts';
@@ -55,7 +56,7 @@ it('ends with the process that keeps it', async (t) => {
   const child = spawn(process.execPath, [MAIN, '--port', '0', ...flagsOf(toys, '1')], {
     stdio: ['ignore', 'ignore', 'ignore', 'ipc'],
   });
-  t.after(() => child.kill('SIGKILL'));
+  killAtEnd(t, child);
   const [{ listening }] = (await once(child, 'message')) as [{ listening: string }];
   assert.equal((await fetch(`http://${listening}/healthz`)).status, 200);
   child.disconnect();

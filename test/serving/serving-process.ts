@@ -5,6 +5,7 @@ import { createInterface } from 'node:readline';
 import type { TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
+import { killAtEnd } from '../repository/fixtures.ts';
 
 const MAIN = fileURLToPath(new URL('../../serving/main.js', import.meta.url));
 
@@ -36,9 +37,7 @@ export class ServingProcess {
       stdio: ['ignore', 'ignore', 'pipe'],
     });
     const serving = new ServingProcess(child);
-    t.after(() => {
-      if (child.exitCode === null) child.kill('SIGKILL');
-    });
+    killAtEnd(t, child);
     await new Promise<void>((resolve, reject) => {
       createInterface({ input: child.stderr! }).on('line', (line) => {
         serving.log.push(line);

@@ -32,7 +32,7 @@ function expectedOf(toy: ToyBundle, requests: number): Omit<VersionCounts, 'dura
   const sum = (of: (row: (typeof ROWS)[number]) => number): number =>
     ROWS.reduce((total, row) => total + of(row), 0) * requests;
   return {
-    ...{ requests, failures: 0, unavailable: 0 },
+    ...{ requests, failures: 0, unanswered: 0, unavailable: 0 },
     ...{ scoredRows: ROWS.length * requests, lookups: ROWS.length * SLOTS * requests },
     scoreSum: sum((row) => toy.score(row)[1]),
     unseen: sum((row) => toy.unseen(row)),

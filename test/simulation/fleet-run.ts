@@ -1,6 +1,6 @@
 /** Everything of one run: a repository, hosts, controllers and serving processes, and the seed that they share. */
 import type { BundleController } from '../../cube-agent/rollout/bundle-controller.ts';
-import type { RolloutPolicy } from '../../cube-agent/rollout/next-step.ts';
+import type { RolloutPolicy } from '../../cube-agent/rollout/rollout-view.ts';
 import { createLogger } from '../../lib/platform/logs.ts';
 import { Repository } from '../../lib/repository/repository.ts';
 import { MemoryStore, ProcessStore } from './memory-store.ts';

@@ -1,13 +1,14 @@
 /** A controller: the real one, with what it sees of the fleet and hears of the gate made up. */
 import { BundleController } from '../../cube-agent/rollout/bundle-controller.ts';
 import { damagedLayers } from '../../cube-agent/rollout/live-fleet.ts';
+import { POLICY_DEFAULTS } from '../../cube-agent/rollout/rollout-config.ts';
+import type { RolloutFleet } from '../../cube-agent/rollout/rollout-driver.ts';
 import type {
   GateOutcome,
   ReplicaView,
   RolloutPolicy,
-} from '../../cube-agent/rollout/next-step.ts';
-import { POLICY_DEFAULTS } from '../../cube-agent/rollout/rollout-config.ts';
-import type { RolloutFleet } from '../../cube-agent/rollout/rollout-driver.ts';
+  Sickness,
+} from '../../cube-agent/rollout/rollout-view.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
 import { BUNDLE } from './host-disk.ts';
@@ -76,10 +77,10 @@ export class SimFleet implements RolloutFleet {
       : { verdict: 'pass', summary: 'fine' };
   }
 
-  async sickness(version: string): Promise<string | undefined> {
+  async sickness(version: string): Promise<Sickness | undefined> {
     if (this.#around.health(version) !== 'sick') return undefined;
     const isServed = this.#around.servings.some((serving) => serving.version === version);
-    return isServed ? '40 % of the requests fail' : undefined;
+    return isServed ? { fault: 'version', why: '40 % of the requests fail' } : undefined;
   }
 
   async moved(): Promise<void> {

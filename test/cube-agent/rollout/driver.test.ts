@@ -3,7 +3,6 @@ import assert from 'node:assert/strict';
 import { readFileSync, truncateSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
-import type { GateOutcome, ReplicaView } from '../../../cube-agent/rollout/next-step.ts';
 import { POLICY_DEFAULTS } from '../../../cube-agent/rollout/rollout-config.ts';
 import {
   type Progress,
@@ -11,6 +10,11 @@ import {
   type RolloutFleet,
 } from '../../../cube-agent/rollout/rollout-driver.ts';
 import { whyOf } from '../../../cube-agent/rollout/rollout-status.ts';
+import type {
+  GateOutcome,
+  ReplicaView,
+  Sickness,
+} from '../../../cube-agent/rollout/rollout-view.ts';
 import { manifestFault } from '../../../cube-agent/rollout/source-check.ts';
 import { systemClock } from '../../../lib/platform/clock.ts';
 import { createLogger } from '../../../lib/platform/logs.ts';
@@ -28,6 +32,8 @@ const DAY_MS = 86_400_000;
 class Fleet implements RolloutFleet {
   verdicts: GateOutcome[] = [];
   sick: string | undefined;
+  /** Active while servers are away. */
+  unlucky: string | undefined;
   /** Layers that no host gets whole. */
   damaged: string[] = [];
   gates: string[] = [];
@@ -50,9 +56,10 @@ class Fleet implements RolloutFleet {
     return this.verdicts.shift() ?? { verdict: 'pass', summary: 'fine' };
   }
 
-  async sickness(version: string, before: string | undefined): Promise<string | undefined> {
+  async sickness(version: string, before: string | undefined): Promise<Sickness | undefined> {
     this.compared.add(`${version} with ${before}`);
-    return version === this.sick ? '40 % of the requests fail' : undefined;
+    if (version === this.sick) return { fault: 'version', why: '40 % of the requests fail' };
+    return version === this.unlucky ? { fault: 'fleet', why: 'a shard is away' } : undefined;
   }
 
   async moved(): Promise<void> {
@@ -143,6 +150,20 @@ test('a canary that does badly goes back, and stable never moved', async (t) => 
   assert.equal((await repository.channel('ctr', 'stable')).history.length, 1);
   const failed = (await repository.rollout('ctr', '2').history())[5];
   assert.match(failed?.reason ?? '', /40 % of the requests fail/);
+});
+
+test('a version under which servers go away goes back, and stays in good standing', async (t) => {
+  const { repository, fleet, driver, states, pointers } = await makeWorld(t, '1', '2');
+  await toEnd(driver('1'));
+  fleet.unlucky = '2';
+  assert.equal((await toEnd(driver('2'))).state, 'rolled-back');
+  assert.equal(await pointers(), '1 1 1');
+  assert.equal((await repository.quarantined('ctr')).size, 0);
+  fleet.unlucky = undefined;
+  await driver('2').restart();
+  await toEnd(driver('2'));
+  assert.equal(await pointers(), '2 2 2');
+  assert.match(await states('2'), / rolled-back seen .* active$/);
 });
 
 test('live traffic is compared with what most users have, on the canary as afterwards', async (t) => {

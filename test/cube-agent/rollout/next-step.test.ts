@@ -61,7 +61,10 @@ const situations: fc.Arbitrary<Situation> = fc.record({
         isFinal: false,
       })),
     ),
-    sickness: fc.constantFrom(undefined, 'ill'),
+    sickness: fc.constantFrom(
+      undefined,
+      ...(['version', 'fleet'] as const).map((fault) => ({ fault, why: 'ill' })),
+    ),
   }),
   policy: fc.record({
     channels: fc.tuple(

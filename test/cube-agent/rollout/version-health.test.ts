@@ -20,7 +20,7 @@ const counts = (more: Partial<VersionCounts>): VersionCounts => ({
 });
 
 const judge = (more: Partial<VersionCounts>): string =>
-  sicknessOf(counts(more), counts({}), HEALTH_DEFAULTS) ?? 'well';
+  sicknessOf(counts(more), counts({}), HEALTH_DEFAULTS)?.why ?? 'well';
 
 test('a version is judged by errors, unavailable and unseen keys, drift and latency', () => {
   assert.equal(judge({}), 'well');
@@ -38,6 +38,11 @@ test('a version is judged by errors, unavailable and unseen keys, drift and late
     }),
     /p99 is 4096 ms/,
   );
+  const faultOf = (more: Partial<VersionCounts>): string | undefined =>
+    sicknessOf(counts(more), counts({}), HEALTH_DEFAULTS)?.fault;
+  assert.equal(faultOf({ failures: 100 }), 'version');
+  assert.equal(faultOf({ failures: 100, unanswered: 90 }), 'fleet', 'a shard was away');
+  assert.equal(faultOf({ unavailable: 2600, scoreSum: 100 }), 'fleet');
   assert.equal(judge({ requests: 100, failures: 90 }), 'well', 'too few to say');
   assert.equal(sicknessOf(undefined, undefined, HEALTH_DEFAULTS), undefined);
   assert.equal(sicknessOf(counts({ scoreSum: 900 }), undefined, HEALTH_DEFAULTS), undefined);
@@ -61,6 +66,6 @@ test('the counts of several processes are summed, of this model only, and nonsen
   assert.deepEqual([...found.keys()], ['2']);
   assert.deepEqual(found.get('2'), {
     ...noCounts(),
-    ...{ requests: 20, failures: 6, durations: new Map([[4, 20]]) },
+    ...{ requests: 20, failures: 6, unanswered: 2, durations: new Map([[4, 20]]) },
   });
 });
