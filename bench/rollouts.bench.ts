@@ -107,6 +107,8 @@ class Scenario {
       const quiet = await this.#traffic.openLoops(rates, OPEN_MS);
       const until = { done: false };
       const rolling = this.#rollOutPublished(until);
+      // Its failure is thrown below: unhandled it would end this process and leave the fleet running.
+      rolling.catch(() => undefined);
       const busy = await this.#traffic.openLoops(rates, OPEN_MS);
       until.done = true;
       await rolling;
