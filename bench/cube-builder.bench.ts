@@ -1,13 +1,14 @@
 /**
- * Building a version from a .npy file on two threads: in memory, and by way of the disk; consecutive ids (dense) and spread keys
- * (inline). The file is in the page cache. Run by `npm run bench`, or alone:
+ * How fast cube-builder builds a version from a .npy file on two threads: in memory and by sorting
+ * on disk, for consecutive ids (dense layers) and for spread keys (inline layers). The file is in
+ * the page cache.
  *
  *     node dist/bench/cube-builder.bench.js
  */
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import { encodeNpyHeader } from '../lib/core/npy.ts';
-import { fileBytes, makeTemporaryFolder, removePath } from '../lib/platform/files.ts';
+import { getFileBytes, makeTemporaryFolder, removePath } from '../lib/platform/files.ts';
 import { AppendWriter } from '../lib/platform/spill-file.ts';
 
 const ROWS = 10_000_000;
@@ -40,8 +41,8 @@ function writeKeys(path: string): void {
 function measure(folder: string, inputs: readonly string[], memory: string, name: string): void {
   const repository = join(folder, 'repository');
   const target = ['--output-path', repository, '--bundle', 'b', '--cur-version', '1'];
-  const how = ['--shard-num', String(SHARDS), '--memory', memory, '--threads', '2', '--json'];
-  const args = [BUILDER, '--input', ...inputs, ...target, ...how];
+  const flags = ['--shard-num', String(SHARDS), '--memory', memory, '--threads', '2', '--json'];
+  const args = [BUILDER, '--input', ...inputs, ...target, ...flags];
   const { stdout, stderr, status } = spawnSync(process.execPath, args, { encoding: 'utf8' });
   if (status !== 0) throw new Error(stderr);
   const { seconds, bytes } = JSON.parse(stdout) as { seconds: number; bytes: number };
@@ -58,12 +59,16 @@ try {
   const rows = join(folder, 't.npy');
   const keys = join(folder, 't.keys.npy');
   writeRows(rows);
-  process.stdout.write(`${ROWS} rows × ${4 * DIM} bytes (${fileBytes(rows)}), ${SHARDS} shards\n`);
+  process.stdout.write(
+    'How fast cube-builder builds a version: in memory against sorting on disk, ' +
+      `for consecutive and spread keys.\n` +
+      `${ROWS} rows × ${4 * DIM} bytes (${getFileBytes(rows)}), ${SHARDS} shards\n`,
+  );
   measure(folder, [rows], '2GiB', 'consecutive ids, in memory');
-  measure(folder, [rows], '256MiB', 'consecutive ids, by way of the disk');
+  measure(folder, [rows], '256MiB', 'consecutive ids, sorted on disk');
   writeKeys(keys);
   measure(folder, [rows, keys], '2GiB', 'spread keys, in memory');
-  measure(folder, [rows, keys], '256MiB', 'spread keys, by way of the disk');
+  measure(folder, [rows, keys], '256MiB', 'spread keys, sorted on disk');
 } finally {
   removePath(folder);
 }

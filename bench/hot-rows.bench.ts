@@ -1,6 +1,7 @@
 /**
- * How many keys a cache of rows answers: W-TinyLFU (serving/stores/row-cache.ts) against LRU of the same number of entries, on Zipf
- * distributions and with a scan in between (a bulk scoring of rows that are asked for once). And what a key costs.
+ * The hit rate of the row cache (W-TinyLFU, serving/stores/row-cache.ts) against an LRU cache with
+ * the same number of entries, on Zipf distributions of keys, with and without scans (bulk scoring
+ * of rows that are requested once). Then the time and memory of a hit.
  */
 import { RowCache } from '../serving/stores/row-cache.ts';
 
@@ -9,7 +10,7 @@ const LOOKUPS = 1_500_000;
 const WIDTH = 10;
 const row = new Float32Array(WIDTH);
 
-/** xorshift in [0, 1). */
+/** Pseudo-random numbers in [0, 1): xorshift. */
 function randomFractions(): () => number {
   let state = 123_456_789;
   return () => {
@@ -20,7 +21,10 @@ function randomFractions(): () => number {
   };
 }
 
-/** Keys of a Zipf distribution, most popular first, by the inverse of its cumulative shares. */
+/**
+ * Draws keys of a Zipf distribution, in which 0 is the most popular key, from its inverse
+ * cumulative shares.
+ */
 function zipfKeys(exponent: number): Uint32Array {
   const shares = new Float64Array(KEYS);
   let total = 0;
@@ -30,23 +34,24 @@ function zipfKeys(exponent: number): Uint32Array {
   }
   const random = randomFractions();
   return Uint32Array.from({ length: LOOKUPS }, () => {
-    const wanted = random() * total;
+    const target = random() * total;
     let [low, high] = [0, KEYS - 1];
     while (low < high) {
       const middle = (low + high) >> 1;
-      if (shares[middle]! < wanted) low = middle + 1;
+      if (shares[middle]! < target) low = middle + 1;
       else high = middle;
     }
     return low;
   });
 }
 
-/** Every tenth block of 20,000 lookups is of keys that come once. */
+/** Replaces every tenth block of 20,000 lookups by keys that are requested only once. */
 function withScans(keys: Uint32Array): Uint32Array {
   return keys.map((key, i) => (Math.floor(i / 20_000) % 10 === 9 ? KEYS + i : key));
 }
 
 interface Cache {
+  /** Adds a missing key. @returns whether the key was in the cache */
   get(key: number): boolean;
 }
 
@@ -56,7 +61,8 @@ function lru(capacity: number): Cache {
     get(key) {
       const hit = order.delete(key);
       order.set(key, true);
-      if (order.size > capacity) order.delete(order.keys().next().value!);
+      const [oldest] = order.keys();
+      if (order.size > capacity && oldest !== undefined) order.delete(oldest);
       return hit;
     },
   };
@@ -73,7 +79,7 @@ function tinyLfu(capacity: number): Cache {
   };
 }
 
-/** The second two thirds count: the first fill the cache. */
+/** The hit rate of the last two thirds of the lookups: the first third fills the cache. */
 function hitRate(cache: Cache, keys: Uint32Array): number {
   const warm = Math.floor(keys.length / 3);
   let hits = 0;
@@ -83,7 +89,10 @@ function hitRate(cache: Cache, keys: Uint32Array): number {
 
 const percent = (share: number): string => `${(100 * share).toFixed(1)} %`.padStart(8);
 
-process.stdout.write('keys asked of 1 M, cache of      LRU  W-TinyLFU\n');
+process.stdout.write(
+  'The hit rate of the row cache (W-TinyLFU) against an LRU cache of the same size.\n' +
+    'keys, of 1 M         entries       LRU  W-TinyLFU\n',
+);
 for (const exponent of [0.9, 1, 1.1]) {
   const plain = zipfKeys(exponent);
   for (const [name, keys] of [
@@ -101,15 +110,16 @@ for (const exponent of [0.9, 1, 1.1]) {
 
 const cache = new RowCache(100_000, WIDTH);
 for (let key = 0; key < 100_000; key++) cache.add(1, key, 0, row, 0);
-const asked = zipfKeys(1).map((key) => key % 100_000);
+const lookups = zipfKeys(1).map((key) => key % 100_000);
 const out = new Float32Array(WIDTH);
 const startMs = performance.now();
-for (const key of asked) {
+for (const key of lookups) {
   const entry = cache.find(1, key, 0);
   if (entry >= 0) cache.copyRow(entry, out, 0);
 }
-const nanoseconds = ((performance.now() - startMs) / asked.length) * 1e6;
+const nanoseconds = ((performance.now() - startMs) / lookups.length) * 1e6;
 const entryBytes = cache.bytes / cache.capacity;
 process.stdout.write(
-  `a hit: ${nanoseconds.toFixed(0)} ns a key of ${WIDTH} × f32; ${entryBytes.toFixed(0)} bytes an entry, ${4 * WIDTH} of them the row\n`,
+  `a hit takes ${nanoseconds.toFixed(0)} ns for a row of ${WIDTH} × f32; an entry takes ` +
+    `${entryBytes.toFixed(0)} bytes, of which the row is ${4 * WIDTH}\n`,
 );

@@ -1,7 +1,9 @@
 /**
- * Lookups in a resident table of 40-byte rows, ns per key: the kernel, its TypeScript twin, a plain Map, and C with
- * prefetch where gcc is there. Cold: keys drawn uniformly from the whole table. Hot: the same 10,000 keys again and
- * again. All keys are hits, one thread. Then the load of the layer, checked, into fresh and into reused memory.
+ * Nanoseconds per key of a lookup in a resident table of 40-byte rows: the wasm kernel against the
+ * portable kernel, a plain Map, and C with prefetch (where gcc is installed). Cold keys are drawn
+ * uniformly from the whole table; hot keys are the same 10,000 again and again. All keys are hits,
+ * on one thread. Then the speed of loading and checking the layer, into fresh and into reused
+ * memory.
  */
 import { execFileSync, spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
@@ -21,8 +23,8 @@ const COLD_KEYS = 2_000_000;
 const HOT_KEYS = 10_000;
 const PASSES = 5;
 
-/** ns per key for each batch size. */
-type Figures = readonly number[];
+/** Nanoseconds per key for each batch size. */
+type Timings = readonly number[];
 
 function print(line: string): void {
   process.stdout.write(`${line}\n`);
@@ -34,8 +36,8 @@ function randomKeys(count: number): Uint32Array {
   return keys;
 }
 
-/** `count` keys drawn uniformly from the first `from` of `keys`. */
-function draw(keys: Uint32Array, from: number, count: number): Uint32Array {
+/** Draws `count` keys uniformly from the first `from` of `keys`. */
+function drawKeys(keys: Uint32Array, from: number, count: number): Uint32Array {
   const drawn = new Uint32Array(2 * count);
   for (let i = 0; i < count; i++) {
     const pick = Math.floor(Math.random() * from);
@@ -45,7 +47,7 @@ function draw(keys: Uint32Array, from: number, count: number): Uint32Array {
   return drawn;
 }
 
-/** The best of several passes over all keys. */
+/** Times several passes over all keys. @returns the best, in nanoseconds per key */
 function measure(keyCount: number, batch: number, lookup: (first: number) => number): number {
   let best = Number.POSITIVE_INFINITY;
   const counted = keyCount - (keyCount % batch);
@@ -59,22 +61,24 @@ function measure(keyCount: number, batch: number, lookup: (first: number) => num
   return best;
 }
 
-function measureTable(table: ResidentTable, keys: Uint32Array): Figures {
+function measureTable(table: ResidentTable, keys: Uint32Array): Timings {
   const bytes = new Uint8Array(keys.buffer);
   return BATCHES.map((batch) => {
-    const asked = new LookupBatch({
-      ...{ keys: bytes, count: batch, rows: new Uint8Array(batch * ROW_BYTES) },
+    const lookupBatch = new LookupBatch({
+      keys: bytes,
+      count: batch,
+      rows: new Uint8Array(batch * ROW_BYTES),
       found: new Uint8Array(Math.ceil(batch / 8)),
     });
     return measure(keys.length / 2, batch, (first) => {
-      asked.keysAt = 8 * first;
-      return table.lookup(asked);
+      lookupBatch.keysAt = 8 * first;
+      return table.lookup(lookupBatch);
     });
   });
 }
 
-/** What one would write first: a Map from key to row number, and a row copied by subarray. */
-function measureMap(tableKeys: Uint32Array, keys: Uint32Array): Figures {
+/** The simplest lookup: a Map from key to row number, and rows copied with subarray. */
+function measureMap(tableKeys: Uint32Array, keys: Uint32Array): Timings {
   const bigints = new BigUint64Array(tableKeys.buffer);
   const rowOfKey = new Map<bigint, number>();
   bigints.forEach((key, i) => {
@@ -102,7 +106,7 @@ function compileBaseline(folder: string): string | undefined {
   const program = join(folder, 'lookup');
   const gcc = spawnSync('gcc', ['-O3', '-march=native', '-o', program, source]);
   if (gcc.status === 0) return program;
-  print('C with prefetch: skipped, gcc is not there or fails\n');
+  print('C with prefetch: skipped, because gcc is missing or fails\n');
   return undefined;
 }
 
@@ -111,7 +115,7 @@ function measureC(
   layer: WrittenLayer,
   keys: Uint32Array,
   folder: string,
-): Figures {
+): Timings {
   const file = join(folder, 'keys.bin');
   writeFileSync(file, keys);
   const output = execFileSync(program, [layer.path, file, ...BATCHES.map(String)], {
@@ -123,7 +127,7 @@ function measureC(
     .map((line) => Number(line.split(' ')[1]));
 }
 
-function manifestOf(layer: WrittenLayer): Manifest {
+function makeManifest(layer: WrittenLayer): Manifest {
   const { contentId, bytes, sha256, rows } = layer;
   const shards = [[{ contentId, kind: 'base', bytes, sha256, rows }]] as const;
   const table = {
@@ -139,13 +143,13 @@ function manifestOf(layer: WrittenLayer): Manifest {
   return { bundle: 'bench', version: '1', files: [], hash, slots: [], tables: [table] };
 }
 
-async function load(store: ResidentStore, layer: WrittenLayer): Promise<string> {
-  const manifest = manifestOf(layer);
+async function measureLoad(store: ResidentStore, layer: WrittenLayer): Promise<string> {
+  const manifest = makeManifest(layer);
   const report = await store.load({ manifest, shardIndex: 0, layerPath: () => layer.path });
   return `${(report.bytes / report.durationMs / 1e6).toFixed(1)} GB/s`;
 }
 
-function printRow(name: string, figures: Figures, kernel: Figures): void {
+function printRow(name: string, figures: Timings, kernel: Timings): void {
   const cells = figures.map((ns, i) => {
     const ratio = `× ${(ns / kernel[i]!).toFixed(2)}`;
     return `${ns.toFixed(1).padStart(7)} ${ratio.padStart(8)}`;
@@ -159,9 +163,11 @@ async function openTable(layer: WrittenLayer, kind: KernelKind): Promise<Residen
     budgetBytes: 2 ** 32,
     kernelKind: kind,
   });
-  await load(store, layer);
+  await measureLoad(store, layer);
   await store.close();
-  return store.version('bench', '1')!.table('t')!;
+  const table = store.version('bench', '1')?.table('t');
+  if (table === undefined) throw new Error('the table was not loaded');
+  return table;
 }
 
 async function benchLoad(layer: WrittenLayer): Promise<void> {
@@ -169,15 +175,16 @@ async function benchLoad(layer: WrittenLayer): Promise<void> {
     bytesPerSecond: Number.POSITIVE_INFINITY,
     budgetBytes: 2 ** 32,
   });
-  const fresh = await load(store, layer);
+  const fresh = await measureLoad(store, layer);
   let reused = '';
   for (let i = 0; i < 3; i++) {
     store.unload('bench', '1');
-    reused = await load(store, layer);
+    reused = await measureLoad(store, layer);
   }
   await store.close();
   print(
-    `  load from page cache, checked: ${fresh} into fresh memory, ${reused} into reused memory\n`,
+    `  load with checksums, file in the page cache: ` +
+      `${fresh} into fresh memory, ${reused} into reused memory\n`,
   );
 }
 
@@ -190,38 +197,47 @@ async function benchTable(
   const rows = new Float32Array(rowCount * DIM).map(Math.random);
   const started = performance.now();
   const input = {
-    ...{ table: 't', dtype: 'f32' as const, dim: DIM, shardIndex: 0, shardNum: 1, keys },
+    table: 't',
+    dtype: 'f32' as const,
+    dim: DIM,
+    shardIndex: 0,
+    shardNum: 1,
+    keys,
     rows: new Uint8Array(rows.buffer),
   };
   const layer = writeLayer(input, (contentId) => join(folder, `${contentId}.cube`));
   const seconds = ((performance.now() - started) / 1000).toFixed(1);
   print(`${rowCount / 1e6} M rows × ${ROW_BYTES} B (built and written in ${seconds} s)`);
   print(
-    `  ${'ns/key (ratio to the kernel)'.padEnd(34)}${BATCHES.map((b) => `batch ${b}`.padStart(16)).join('  ')}`,
+    `  ${'ns/key (ratio to the wasm kernel)'.padEnd(34)}` +
+      BATCHES.map((batch) => `batch ${batch}`.padStart(16)).join('  '),
   );
-  const cold = draw(keys, rowCount, COLD_KEYS);
-  const hot = draw(draw(keys, rowCount, HOT_KEYS), HOT_KEYS, COLD_KEYS);
+  const cold = drawKeys(keys, rowCount, COLD_KEYS);
+  const hot = drawKeys(drawKeys(keys, rowCount, HOT_KEYS), HOT_KEYS, COLD_KEYS);
   const kernel = await openTable(layer, 'wasm');
   const coldKernel = measureTable(kernel, cold);
   const hotKernel = measureTable(kernel, hot);
-  printRow('kernel, cold', coldKernel, coldKernel);
+  printRow('wasm kernel, cold', coldKernel, coldKernel);
   if (program !== undefined) {
     printRow('C with prefetch, cold', measureC(program, layer, cold, folder), coldKernel);
   }
-  const twin = await openTable(layer, 'twin');
-  printRow('TypeScript twin, cold', measureTable(twin, cold), coldKernel);
+  const portable = await openTable(layer, 'portable');
+  printRow('portable kernel, cold', measureTable(portable, cold), coldKernel);
   if (rowCount <= 1_000_000) printRow('Map<bigint>, cold', measureMap(keys, cold), coldKernel);
-  printRow('kernel, hot', hotKernel, hotKernel);
+  printRow('wasm kernel, hot', hotKernel, hotKernel);
   if (program !== undefined) {
     printRow('C with prefetch, hot', measureC(program, layer, hot, folder), hotKernel);
   }
-  printRow('TypeScript twin, hot', measureTable(twin, hot), hotKernel);
+  printRow('portable kernel, hot', measureTable(portable, hot), hotKernel);
   await benchLoad(layer);
   rmSync(layer.path);
 }
 
 const folder = mkdtempSync(join(tmpdir(), 'hypercube-bench-'));
 try {
+  print(
+    'Time per key of a lookup in a resident table: the wasm kernel against other implementations.',
+  );
   const program = compileBaseline(folder);
   await benchTable(1_000_000, folder, program);
   await benchTable(10_000_000, folder, program);

@@ -1,14 +1,16 @@
 /**
- * Lookups over loopback: a real server process on one core, a client process on another, one pipelined connection.
- * Reports requests per second and keys per second of server CPU, cold keys (uniform over a table larger than the
- * last-level cache) and hot ones (a thousand keys). The baseline is Redis MGET over the same rows, where redis-server is
- * on the PATH. Run by `npm run bench`, or alone:
+ * Lookups over loopback: cube-server against Redis MGET with the same rows (where redis-server is
+ * on the PATH). The server is on one core, the client on another, with one pipelined connection.
+ * Cold keys are uniform over a table larger than the last-level cache, hot keys are drawn from a
+ * thousand.
  *
  *     node dist/bench/loopback-lookup.bench.js
  */
+
 import { pathToFileURL } from 'node:url';
 import { CubeClient } from '../lib/client/cube-client.ts';
-import type { LookupGroup } from '../lib/client/lookup-group.ts';
+import { requireDefined } from '../lib/core/errors.ts';
+import type { LookupGroup } from '../lib/core/lookup-group.ts';
 import { type Manifest, parseManifest } from '../lib/core/manifest.ts';
 import { makeTemporaryFolder, readText, removePath } from '../lib/platform/files.ts';
 import { manifestPath } from '../lib/repository/layout.ts';
@@ -25,13 +27,13 @@ import {
   BUNDLE,
   DIM,
   drawKeys,
-  serveVersion,
+  loadAndActivate,
   spawnPinned,
   startServer,
   TABLE,
   writeVersion,
-} from './bench-server.ts';
-import { fillRedis, type MgetClient, openMget, startRedis } from './redis-baseline.ts';
+} from './support/cube-server-process.ts';
+import { fillRedis, type MgetClient, openMget, startRedis } from './support/redis-baseline.ts';
 
 const ROWS = 1_000_000;
 const IN_FLIGHT = 64;
@@ -41,16 +43,22 @@ const MEASURE_MS = 3000;
 const NOTHING = new Uint8Array(0);
 
 interface Scenario {
-  /** `packed` is the channel alone, `client` the same through CubeClient, which scatters, checks and gathers. */
+  /**
+   * `packed` uses a channel directly; `client` uses CubeClient, which scatters, checks and gathers.
+   */
   readonly call: 'packed' | 'client' | 'seek' | 'MGET';
   readonly keys: number;
   readonly hot: boolean;
+  /** Requests and responses carry a checksum. */
+  readonly checksum?: boolean;
 }
 
 const SCENARIOS: readonly Scenario[] = [
   { call: 'packed', keys: 26, hot: false },
+  { call: 'packed', keys: 26, hot: false, checksum: true },
   { call: 'packed', keys: 26, hot: true },
   { call: 'packed', keys: 260, hot: false },
+  { call: 'packed', keys: 260, hot: false, checksum: true },
   { call: 'packed', keys: 260, hot: true },
   { call: 'seek', keys: 26, hot: false },
   { call: 'seek', keys: 260, hot: false },
@@ -59,7 +67,9 @@ const SCENARIOS: readonly Scenario[] = [
 
 const CLIENT_SCENARIOS: readonly Scenario[] = [
   { call: 'client', keys: 26, hot: false },
+  { call: 'client', keys: 26, hot: false, checksum: true },
   { call: 'client', keys: 260, hot: false },
+  { call: 'client', keys: 260, hot: false, checksum: true },
 ];
 
 const REDIS_SCENARIOS: readonly Scenario[] = [
@@ -67,21 +77,33 @@ const REDIS_SCENARIOS: readonly Scenario[] = [
   { call: 'MGET', keys: 260, hot: false },
 ];
 
-/** Makes one call after another, each with other keys. */
+/** Makes one call, with other keys than the last one. */
 type Caller = () => Promise<void>;
 
-function packedCaller(channel: Channel, { keys, hot }: Scenario): Caller {
+function packedCaller(channel: Channel, { keys, hot, checksum }: Scenario): Caller {
+  const options = checksum === true ? ({ checksum: 'xxh64' } as const) : undefined;
   const drawn = new Uint8Array(drawKeys(1 << 20, hot ? HOT_KEYS : ROWS).buffer);
   const groups = [{ table: TABLE, count: keys }];
   const head = encodeLookupRequest({
-    ...{ bundle: BUNDLE, version: '1', shardIndex: 0, shardNum: 1, groups },
+    bundle: BUNDLE,
+    version: '1',
+    shardIndex: 0,
+    shardNum: 1,
+    groups,
   });
   let at = 0;
   return async () => {
     at = at + keys * 16 > drawn.length ? 0 : at + keys * 8;
     const attachment = drawn.subarray(at, at + keys * 8);
-    const answer = await channel.call(LOOKUP_SERVICE, LOOKUP_METHOD, head, attachment, 5000);
-    if (answer.attachment.length < keys * DIM * 4) throw new Error('a short answer');
+    const answer = await channel.call(
+      LOOKUP_SERVICE,
+      LOOKUP_METHOD,
+      head,
+      attachment,
+      5000,
+      options,
+    );
+    if (answer.attachment.length < keys * DIM * 4) throw new Error('the answer is too short');
     if (at === 0 && decodeLookupResponse(answer.payload).groups[0]?.hits !== keys) {
       throw new Error('not all keys were found');
     }
@@ -116,7 +138,13 @@ function seekCaller(channel: Channel, { keys, hot }: Scenario): Caller {
   let next = 0;
   return async () => {
     next = (next + 1) % payloads.length;
-    const answer = await channel.call(DICT_SERVICE, DICT_METHOD, payloads[next]!, NOTHING, 5000);
+    const answer = await channel.call(
+      DICT_SERVICE,
+      DICT_METHOD,
+      requireDefined(payloads[next], 'a payload'),
+      NOTHING,
+      5000,
+    );
     if (answer.payload.length !== keys * (6 + DIM * 4)) throw new Error('not all keys were found');
   };
 }
@@ -129,13 +157,16 @@ function mgetCaller(redis: MgetClient, { keys, hot }: Scenario): Caller {
   let next = 0;
   return async () => {
     next = (next + 1) % batches.length;
-    const values = await redis.mget(batches[next]!);
+    const values = await redis.mget(requireDefined(batches[next], 'a batch'));
     if (values.at(-1)?.length !== DIM * 4) throw new Error('not all keys were found');
   };
 }
 
-/** Keeps IN_FLIGHT calls under way for some time. @returns calls answered and seconds taken */
-async function load(call: Caller, forMs: number): Promise<{ calls: number; seconds: number }> {
+/**
+ * Keeps IN_FLIGHT calls in progress for some time. @returns the number of answered calls and the
+ * time taken
+ */
+async function runCalls(call: Caller, forMs: number): Promise<{ calls: number; seconds: number }> {
   let calls = 0;
   const startMs = performance.now();
   const worker = async (): Promise<void> => {
@@ -153,10 +184,10 @@ async function measure(
   call: Caller,
   cpuSeconds: () => Promise<number>,
 ): Promise<void> {
-  await load(call, WARM_MS);
+  await runCalls(call, WARM_MS);
   const before = await cpuSeconds();
   const ownBefore = process.cpuUsage();
-  const { calls, seconds } = await load(call, MEASURE_MS);
+  const { calls, seconds } = await runCalls(call, MEASURE_MS);
   const own = process.cpuUsage(ownBefore);
   const cpu = (await cpuSeconds()) - before;
   const keys = (calls * scenario.keys) / 1e6;
@@ -164,6 +195,7 @@ async function measure(
     scenario.call.padEnd(7),
     String(scenario.keys).padStart(4),
     scenario.hot ? ' hot ' : ' cold',
+    scenario.checksum === true ? 'yes     ' : 'no      ',
     Math.round(calls / seconds)
       .toLocaleString('en')
       .padStart(12),
@@ -188,12 +220,12 @@ async function runClient(address: string, manifestFile: string): Promise<void> {
   channel.close();
   const replica = { data: address, control: address, group: 'default' };
   const fleet = { bundles: new Map([[BUNDLE, [{ shardNum: 1, shards: [[replica]] }]]]) };
-  const client = new CubeClient({ fleet: () => fleet });
   const manifest = parseManifest(readText(manifestFile), manifestFile);
   for (const scenario of CLIENT_SCENARIOS) {
+    const client = new CubeClient({ fleet: () => fleet, checksum: scenario.checksum === true });
     await measure(scenario, clientCaller(client, manifest, scenario), cpuSeconds);
+    client.close();
   }
-  client.close();
 }
 
 async function runRedisClient(port: number): Promise<void> {
@@ -205,7 +237,7 @@ async function runRedisClient(port: number): Promise<void> {
   redis.close();
 }
 
-/** This file again, as the client, on the second core. */
+/** Runs this file as the client on the second core. */
 async function runPinned(...args: string[]): Promise<void> {
   const client = spawnPinned(1, [process.execPath, import.meta.filename, ...args]);
   client.stderr?.pipe(process.stderr);
@@ -217,17 +249,19 @@ async function run(): Promise<void> {
   const folder = makeTemporaryFolder('hypercube-bench-');
   try {
     process.stdout.write(
-      `loopback lookup: ${ROWS.toLocaleString('en')} rows × ${DIM * 4} B, ${IN_FLIGHT} in flight\n` +
-        'call    keys  temp   requests/s   M keys/s   M keys per server-CPU-s   server CPU   client-CPU µs/request\n',
+      'Lookups over loopback: cube-server (packed lookup, client, seek) against Redis MGET.\n' +
+        `${ROWS.toLocaleString('en')} rows × ${DIM * 4} B, ${IN_FLIGHT} requests in flight\n` +
+        'call    keys  temp checksum   requests/s   M keys/s   M keys per server-CPU-s   ' +
+        'server CPU   client-CPU µs/request\n',
     );
     writeVersion(folder, { version: '1', rows: ROWS, shardNum: 1 });
     const server = await startServer(folder, { shard: 0, shardNum: 1, core: 0 });
-    await serveVersion(server, '1');
+    await loadAndActivate(server, '1');
     await runPinned('client', server.address, `${folder}/${manifestPath(BUNDLE, '1')}`);
     await server.stop();
     const redis = await startRedis(folder);
     if (redis === undefined) {
-      process.stdout.write('no redis-server on the PATH: its baseline is left out\n');
+      process.stdout.write('Redis MGET: skipped, because redis-server is not on the PATH\n');
       return;
     }
     await runPinned('redis', String(redis.port));

@@ -1,26 +1,97 @@
 /**
- * Runs the benchmarks, each in a process of its own: all of them, or those whose name contains one of the arguments.
- * `npm run bench -- lookup-kernel`; flags are the benchmark's own: `npm run bench -- rollouts --rounds 3`. They print ratios and never judge: a number from another machine is another number.
+ * `npm run bench`: runs the benchmarks, each in its own process. Benchmarks print ratios and do not
+ * judge them: numbers of different machines cannot be compared.
  */
-import { spawnSync } from 'node:child_process';
-import { readdirSync } from 'node:fs';
-import { join } from 'node:path';
+import { parseIntegerBetween } from '../lib/platform/cli.ts';
+import { runLongPrograms } from './support/long-programs.ts';
 
-const words = process.argv.slice(2);
-const firstFlag = words.findIndex((word) => word.startsWith('-'));
-const parts = firstFlag < 0 ? words : words.slice(0, firstFlag);
-const flags = words.slice(parts.length);
-const files = readdirSync(import.meta.dirname)
-  .filter((name) => name.endsWith('.bench.js'))
-  .filter((name) => parts.length === 0 || parts.some((part) => name.includes(part)))
-  .sort();
-if (files.length === 0) {
-  process.stderr.write(`no benchmark matches: ${parts.join(' ')}\n`);
-  process.exitCode = 1;
-}
-for (const file of files) {
-  process.stdout.write(`\n# ${file.replace('.bench.js', '')}\n\n`);
-  const path = join(import.meta.dirname, file);
-  const { status } = spawnSync(process.execPath, [path, ...flags], { stdio: 'inherit' });
-  if (status !== 0) process.exitCode = 1;
-}
+const COUNT_MAX = 100_000;
+const ROWS_MAX = 100_000_000;
+
+const ROLLOUT_OPTIONS = [
+  {
+    flags: '--rollouts <n>',
+    description: 'Rollouts and rollbacks at full speed (default: 50)',
+    parse: parseIntegerBetween(1, COUNT_MAX),
+  },
+  {
+    flags: '--rounds <n>',
+    description: 'Rounds of open loops without and with rollouts (default: 5)',
+    parse: parseIntegerBetween(1, COUNT_MAX),
+  },
+  {
+    flags: '--rows <n>',
+    description: 'Rows of the table (default: 1000000)',
+    parse: parseIntegerBetween(1, ROWS_MAX),
+  },
+];
+
+process.exitCode = await runLongPrograms({
+  name: 'bench',
+  description:
+    'Runs benchmarks and prints their results. An interrupted run leaves no process and no folder.',
+  folder: import.meta.dirname,
+  programs: {
+    codecs: {
+      script: 'codecs.bench.js',
+      summary: 'Own codecs and hashes against packages',
+    },
+    'cube-builder': {
+      script: 'cube-builder.bench.js',
+      summary: 'Builds in memory and by sorting on disk',
+    },
+    'hot-rows': {
+      script: 'hot-rows.bench.js',
+      summary: 'Hit rate of the row cache against LRU, time and memory of a hit',
+    },
+    'lookup-kernel': {
+      script: 'lookup-kernel.bench.js',
+      summary: 'Time per key in a resident table against Map and C',
+    },
+    'loopback-lookup': {
+      script: 'loopback-lookup.bench.js',
+      summary: 'Lookups of cube-server over loopback against Redis MGET',
+    },
+    overload: {
+      script: 'overload.bench.js',
+      summary: 'Serving above its capacity: answers in time and the cost of refusals',
+    },
+    'plain-model': {
+      script: 'plain-model.bench.js',
+      summary: 'A plain model in the engine against bare onnxruntime',
+    },
+    precision: {
+      script: 'precision.bench.js',
+      summary: "The demo's graph with weights of 32, 16 and 8 bits",
+    },
+    'replica-failures': {
+      script: 'replica-failures.bench.js',
+      summary: 'Failed lookups and latency while replicas hang or are killed',
+    },
+    rollouts: {
+      script: 'rollouts.bench.js',
+      summary: 'Failed and mixed answers and latency during rollouts under load',
+      options: ROLLOUT_OPTIONS,
+    },
+    'serving-protocols': {
+      script: 'serving-protocols.bench.js',
+      summary: 'Each protocol of serving against the graph alone',
+    },
+    serving: {
+      script: 'serving.bench.js',
+      summary: 'The engine of serving against the graph alone',
+    },
+    stores: {
+      script: 'stores.bench.js',
+      summary: 'The stores of serving against each other',
+    },
+    'ten-shards': {
+      script: 'ten-shards.bench.js',
+      summary: "Ten shards at a hundred batches per second, as on Cube's performance page",
+    },
+    'version-switch': {
+      script: 'version-switch.bench.js',
+      summary: 'Latency of lookups while versions are loaded',
+    },
+  },
+});

@@ -1,28 +1,30 @@
 /**
- * Serving against the bare run of its own graph, which has the demo's shape: 26 slots of dim 10 and 13 dense values into 400, 400, 400
- * and 2. Each scenario is a process of its own, pinned to the cores that it says, and starts with the bare run on the same core:
- * figures are ratios to that. Tables are in memory unless a line says otherwise.
+ * The engine of serving against the graph alone (onnxruntime without lookups and batching). The
+ * graph is the demo's: 26 slots of dim 10 and 13 dense values into layers of 400, 400, 400 and 2.
+ * Each scenario is a process pinned to the cores that it prints, and starts with the graph alone on
+ * the same core. Tables are in memory.
  */
+
 import { spawnSync } from 'node:child_process';
 import { loadavg } from 'node:os';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { CubeError } from '../lib/core/errors.ts';
+import { CubeError, requireDefined } from '../lib/core/errors.ts';
 import { parseTsvKeys } from '../lib/core/tsv-keys.ts';
 import { makeTemporaryFolder, removePath } from '../lib/platform/files.ts';
 import { createLogger } from '../lib/platform/logs.ts';
 import { openRepository, type Repository } from '../lib/repository/repository.ts';
+import { LoadedBundle } from '../serving/engine/loaded-bundle.ts';
 import { Predictor } from '../serving/engine/predictor.ts';
-import { LoadedBundle } from '../serving/models/bundle.ts';
 import { MemoryStore } from '../serving/stores/memory-store.ts';
-import { openLoop, percentile } from './bench-server.ts';
-import { BUNDLE, bodies, keyedBodies, publishModel } from './serving-model.ts';
-import { bareRun, closedLoop, type Measured } from './serving-runs.ts';
+import { type LoopResult, runClosedLoop, runGraphAlone } from './support/closed-loop.ts';
+import { openLoop, percentile } from './support/cube-server-process.ts';
+import { BUNDLE, publishModel, readBodies, readKeyedRows } from './support/demo-model.ts';
 
 const SHARD_NUM = 2;
 const BATCH = 64;
 const SINGLES_IN_FLIGHT = 64;
-const logger = createLogger('bench', 'silent');
+const logger = createLogger('bench', { level: 'silent' });
 
 interface Engine {
   readonly repository: Repository;
@@ -47,9 +49,9 @@ function rate(value: number): string {
   return Math.round(value).toLocaleString('en').padStart(9);
 }
 
-/** Of batches. */
-function rows({ perSecond, perCpuSecond }: Measured): string {
-  return `${rate(BATCH * perSecond)} rows/s, ${rate(BATCH * perCpuSecond)} for each CPU second`;
+/** Formats the rates of batches. */
+function rows({ perSecond, perCpuSecond }: LoopResult): string {
+  return `${rate(BATCH * perSecond)} rows/s, ${rate(BATCH * perCpuSecond)} per CPU second`;
 }
 
 function ms(value: number): string {
@@ -60,31 +62,37 @@ function deadline(): { deadlineMs: number } {
   return { deadlineMs: performance.now() + 30_000 };
 }
 
+/** Repeats the requests of a list. */
+function pickRequest<T>(requests: readonly T[], i: number): T {
+  return requireDefined(requests[i % requests.length], 'a request');
+}
+
 /** Requests of 64 rows, two in flight. */
 async function batches(folder: string): Promise<void> {
-  const bare = await bareRun(folder, BATCH);
-  print('bare run, 64 rows', rows(bare));
+  const alone = await runGraphAlone(folder, BATCH);
+  print('graph alone, 64 rows', rows(alone));
   const { bundle } = await openEngine(folder);
   const predictor = new Predictor();
-  const keyed = keyedBodies(folder, BATCH, bundle.features);
-  const texts = bodies(folder, BATCH);
+  const keyed = readKeyedRows(folder, BATCH, bundle.features);
+  const texts = readBodies(folder, BATCH);
   const scenarios: [string, (i: number) => Promise<unknown>][] = [
-    ['keys', (i) => predictor.predict(bundle, keyed[i % keyed.length]!, deadline())],
+    ['keys', (i) => predictor.predict(bundle, pickRequest(keyed, i), deadline())],
     [
       'TSV',
       (i) => {
-        const parsed = parseTsvKeys(texts[i % texts.length]!, bundle.features, BATCH);
+        const parsed = parseTsvKeys(pickRequest(texts, i), bundle.features, BATCH);
         return predictor.predict(bundle, parsed, deadline());
       },
     ],
   ];
   for (const [name, call] of scenarios) {
-    const measured = await closedLoop(call, 2);
-    const share = (100 * measured.perCpuSecond) / bare.perCpuSecond;
-    const inTime = (100 * measured.perSecond) / bare.perSecond;
+    const measured = await runClosedLoop(call, 2);
+    const cpuShare = (100 * measured.perCpuSecond) / alone.perCpuSecond;
+    const timeShare = (100 * measured.perSecond) / alone.perSecond;
     print(
       `engine, 64 rows as ${name}`,
-      `${rows(measured)}: ${share.toFixed(0)} % of bare by CPU time, ${inTime.toFixed(0)} % by the clock`,
+      `${rows(measured)}: ${cpuShare.toFixed(0)} % of the graph alone by CPU time, ` +
+        `${timeShare.toFixed(0)} % by wall-clock time`,
     );
   }
   await bundle.close();
@@ -92,35 +100,39 @@ async function batches(folder: string): Promise<void> {
 
 /** Requests of one row: many at a time, and one at a time. */
 async function singles(folder: string): Promise<void> {
-  const bareMs = percentile((await bareRun(folder, 1)).latencies, 0.5);
-  print('bare run, 1 row', `p50 ${ms(bareMs)}`);
+  const aloneMs = percentile((await runGraphAlone(folder, 1)).latencies, 0.5);
+  print('graph alone, 1 row', `p50 ${ms(aloneMs)}`);
   const { bundle } = await openEngine(folder);
   const predictor = new Predictor();
-  const keyed = keyedBodies(folder, 1, bundle.features);
+  const keyed = readKeyedRows(folder, 1, bundle.features);
   const call = (i: number): Promise<unknown> =>
-    predictor.predict(bundle, keyed[i % keyed.length]!, deadline());
-  const many = await closedLoop(call, SINGLES_IN_FLIGHT);
+    predictor.predict(bundle, pickRequest(keyed, i), deadline());
+  const many = await runClosedLoop(call, SINGLES_IN_FLIGHT);
   print(
     `engine, 1 row, ${SINGLES_IN_FLIGHT} in flight`,
-    `${rate(many.perSecond)} requests/s, ${rate(many.perCpuSecond)} for each CPU second, p50 ${ms(percentile(many.latencies, 0.5))}, p99 ${ms(percentile(many.latencies, 0.99))}, ` +
-      `${(bundle.stats.rows / bundle.stats.executions).toFixed(1)} rows a batch`,
+    `${rate(many.perSecond)} requests/s, ${rate(many.perCpuSecond)} per CPU second, ` +
+      `p50 ${ms(percentile(many.latencies, 0.5))}, p99 ${ms(percentile(many.latencies, 0.99))}, ` +
+      `${(bundle.stats.rows / bundle.stats.executions).toFixed(1)} rows per batch`,
   );
-  const one = await closedLoop(call, 1);
+  const one = await runClosedLoop(call, 1);
   const p50 = percentile(one.latencies, 0.5);
-  print('engine, 1 row, one at a time', `p50 ${ms(p50)}, ${ms(p50 - bareMs)} over the bare run`);
+  print(
+    'engine, 1 row, one at a time',
+    `p50 ${ms(p50)}, ${ms(p50 - aloneMs)} more than the graph alone`,
+  );
   await bundle.close();
 }
 
-/** Two model instances beside one, on both cores. */
+/** Two model instances against one, on both cores. */
 async function instances(folder: string): Promise<void> {
   const perSecond: number[] = [];
   for (const count of [1, 2]) {
     const { bundle } = await openEngine(folder, count);
     const predictor = new Predictor();
-    const keyed = keyedBodies(folder, BATCH, bundle.features);
+    const keyed = readKeyedRows(folder, BATCH, bundle.features);
     const call = (i: number): Promise<unknown> =>
-      predictor.predict(bundle, keyed[i % keyed.length]!, deadline());
-    const measured = await closedLoop(call, 4 * count);
+      predictor.predict(bundle, pickRequest(keyed, i), deadline());
+    const measured = await runClosedLoop(call, 4 * count);
     perSecond.push(measured.perSecond);
     print(
       `engine, ${count} instance(s), 64 rows as keys`,
@@ -128,31 +140,35 @@ async function instances(folder: string): Promise<void> {
     );
     await bundle.close();
   }
-  print('two instances against one', `${(perSecond[1]! / perSecond[0]!).toFixed(2)} (budget 1.7)`);
+  const [one = 0, two = 0] = perSecond;
+  print('two instances against one', `${(two / one).toFixed(2)} times the rows/s (budget 1.7)`);
 }
 
-/** Open loop at a quarter of what the engine can, quiet and while versions come and go. */
+/**
+ * Open loop at a quarter of the engine's capacity, first quiet, then while versions are loaded and
+ * retired.
+ */
 async function versionSwitch(folder: string): Promise<void> {
   const engine = await openEngine(folder);
   const predictor = new Predictor();
-  const rows = keyedBodies(folder, 1, engine.bundle.features);
+  const rows = readKeyedRows(folder, 1, engine.bundle.features);
   let active = engine.bundle;
   let next = 0;
   let failures = new Map<string, number>();
   const call = async (): Promise<void> => {
     try {
-      await predictor.predict(active, rows[next++ % rows.length]!, deadline());
+      await predictor.predict(active, pickRequest(rows, next++), deadline());
     } catch (error) {
       const { code } = CubeError.from(error);
       failures.set(code, (failures.get(code) ?? 0) + 1);
     }
   };
-  const capacity = await closedLoop(call, SINGLES_IN_FLIGHT);
+  const capacity = await runClosedLoop(call, SINGLES_IN_FLIGHT);
   const ratios: number[] = [];
   const load = {
     perSecond: Math.floor(capacity.perSecond / 4),
     forMs: 4_000,
-    between: 'sleep',
+    waitBy: 'sleep',
   } as const;
   for (let round = 1; round <= 3; round++) {
     const quiet = await openLoop(call, load);
@@ -167,17 +183,24 @@ async function versionSwitch(folder: string): Promise<void> {
     ratios.push(during / before);
     const failed = [...failures].map(([code, times]) => `${times} ${code}`).join(', ') || 'none';
     print(
-      `p99, ${load.perSecond} requests/s, ${switches} switches`,
-      `quiet ${ms(before)}, during ${ms(during)}: ${(during / before).toFixed(2)}; failed: ${failed}`,
+      `p99 at ${load.perSecond} requests/s, ${switches} switches`,
+      `quiet ${ms(before)}, during ${ms(during)}: ` +
+        `${(during / before).toFixed(2)}; failed: ${failed}`,
     );
     failures = new Map();
   }
-  ratios.sort((a, b) => a - b);
-  print('p99 during switches against quiet, median', `${ratios[1]!.toFixed(2)} (budget 1.2)`);
+  print('p99 during switches against quiet, median', `${median(ratios).toFixed(2)} (budget 1.2)`);
   await active.close();
 }
 
-/** Loads the other version, sends requests to it, retires the one before, again and again. @returns how often */
+function median(values: readonly number[]): number {
+  return [...values].sort((a, b) => a - b)[values.length >> 1] ?? Number.NaN;
+}
+
+/**
+ * Loads the other version, activates it and retires the previous one, again and again. @returns the
+ * number of switches
+ */
 async function keepSwitching(
   engine: Engine,
   first: LoadedBundle,
@@ -209,12 +232,16 @@ const SCENARIOS: Readonly<
 async function main(): Promise<void> {
   const folder = makeTemporaryFolder('hypercube-bench-');
   try {
+    process.stdout.write(
+      'The engine of serving (lookups, batching, graph) against running its graph alone.\n',
+    );
     await publishModel(folder, SHARD_NUM);
     for (const [name, { cores }] of Object.entries(SCENARIOS)) {
-      process.stdout.write(`\n${name}, on core ${cores}, load ${loadavg()[0]!.toFixed(1)}\n`);
-      const command = [process.execPath, import.meta.filename, name, folder];
-      const pinned = ['taskset', '-c', cores, ...command];
-      const { status } = spawnSync(pinned[0]!, pinned.slice(1), { stdio: 'inherit' });
+      process.stdout.write(
+        `\n${name}, on core ${cores}, machine load ${loadavg()[0]?.toFixed(1)}\n`,
+      );
+      const args = ['-c', cores, process.execPath, import.meta.filename, name, folder];
+      const { status } = spawnSync('taskset', args, { stdio: 'inherit' });
       if (status !== 0) process.exitCode = 1;
     }
   } finally {
@@ -225,5 +252,5 @@ async function main(): Promise<void> {
 if (import.meta.url === pathToFileURL(process.argv[1] ?? '').href) {
   const [scenario, folder = ''] = process.argv.slice(2);
   if (scenario === undefined) await main();
-  else await SCENARIOS[scenario]!.run(folder);
+  else await SCENARIOS[scenario]?.run(folder);
 }

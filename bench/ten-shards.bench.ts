@@ -1,7 +1,8 @@
 /**
- * Ten shards, batches of a thousand keys, a hundred batches a second: the row that Cube's own performance page
- * publishes (average 675 µs, p99 2.1 ms over a network of 0.06 ms ping, ten machines). Here ten cube-server processes share
- * this machine's first core, the client has the second. Cold keys: uniform over the whole table.
+ * Ten shards, batches of a thousand keys, a hundred batches per second: the measurement of Cube's
+ * own performance page (average 675 µs, p99 2.1 ms, on ten machines with a ping of 0.06 ms). Here
+ * ten cube-server processes share this machine's first core, and the client has the second. Keys
+ * are cold: uniform over the whole table.
  */
 import { pathToFileURL } from 'node:url';
 import { CubeClient } from '../lib/client/cube-client.ts';
@@ -14,40 +15,42 @@ import {
   BUNDLE,
   DIM,
   drawKeys,
+  loadAndActivate,
   openLoop,
   percentile,
-  serveVersion,
   spawnPinned,
   startServer,
   TABLE,
   writeVersion,
-} from './bench-server.ts';
+} from './support/cube-server-process.ts';
 
 const SHARDS = 10;
 const ROWS = 1_000_000;
 const PER_SECOND = 100;
 const WARM_MS = 4000;
 const MEASURE_MS = 10_000;
-/** Cube's page, of 10 shards at 100 batches a second: average and p99 in microseconds. */
+/** Cube's page, for 10 shards at 100 batches per second: average and p99 in microseconds. */
 const PUBLISHED: ReadonlyMap<number, readonly [number, number]> = new Map([
   [100, [324, 1190]],
   [500, [466, 1492]],
   [1000, [675, 2101]],
 ]);
 
-function fleetOf(addresses: readonly string[]): Fleet {
+function makeFleet(addresses: readonly string[]): Fleet {
   const shards = addresses.map((data) => [{ data, control: data, group: 'default' }]);
   return { bundles: new Map([[BUNDLE, [{ shardNum: SHARDS, shards }]]]) };
 }
 
-/** A call of a thousand keys, other ones each time, that checks that all were found. */
-function caller(client: CubeClient, manifest: Manifest, count: number): () => Promise<void> {
+/** Makes a call that looks up other keys each time, and fails unless all are found. */
+function makeCaller(client: CubeClient, manifest: Manifest, count: number): () => Promise<void> {
   const drawn = drawKeys(1 << 18, ROWS);
   let at = 0;
   return async () => {
     at = at + 4 * count > drawn.length ? 0 : at + 2 * count;
     const group = {
-      ...{ table: TABLE, count, keys: drawn.subarray(at, at + 2 * count) },
+      table: TABLE,
+      count,
+      keys: drawn.subarray(at, at + 2 * count),
       rows: new Float32Array(count * DIM),
       outcomes: new Uint8Array(count),
     };
@@ -56,8 +59,11 @@ function caller(client: CubeClient, manifest: Manifest, count: number): () => Pr
   };
 }
 
-/** A hundred calls a second do not bring ten processes to their compiled code: sends one after another for a while. */
-async function warm(call: () => Promise<void>): Promise<void> {
+/**
+ * Calls at full speed for a while, so that V8 compiles the code of ten processes: 100 calls per
+ * second would not.
+ */
+async function warmUp(call: () => Promise<void>): Promise<void> {
   const startMs = performance.now();
   while (performance.now() - startMs < WARM_MS) await Promise.all(Array.from({ length: 8 }, call));
 }
@@ -65,18 +71,20 @@ async function warm(call: () => Promise<void>): Promise<void> {
 async function runClient(folder: string, addresses: readonly string[]): Promise<void> {
   const path = `${folder}/${manifestPath(BUNDLE, '1')}`;
   const manifest = parseManifest(readText(path), path);
-  const fleet = fleetOf(addresses);
+  const fleet = makeFleet(addresses);
   const client = new CubeClient({ fleet: () => fleet });
   process.stdout.write(
-    'keys a batch   avg µs   p50   p80   p99   p99.9   Cube published avg, p99\n',
+    'Lookups in ten shards on one core, ' +
+      'against the figures that Cube publishes for ten machines.\n' +
+      'keys a batch   avg µs   p50   p80   p99   p99.9   Cube published avg, p99\n',
   );
   for (const [count, [avgPublished, p99Published]] of PUBLISHED) {
-    const call = caller(client, manifest, count);
-    await warm(call);
+    const call = makeCaller(client, manifest, count);
+    await warmUp(call);
     const sorted = await openLoop(call, {
       perSecond: PER_SECOND,
       forMs: MEASURE_MS,
-      between: 'spin',
+      waitBy: 'spin',
     });
     const average = sorted.reduce((sum, ms) => sum + ms, 0) / sorted.length;
     const figures = [average, ...[0.5, 0.8, 0.99, 0.999].map((share) => percentile(sorted, share))];
@@ -97,7 +105,7 @@ async function run(): Promise<void> {
         startServer(folder, { shard, shardNum: SHARDS, core: 0 }),
       ),
     );
-    for (const server of servers) await serveVersion(server, '1');
+    for (const server of servers) await loadAndActivate(server, '1');
     const addresses = servers.map(({ address }) => address);
     const command = [process.execPath, import.meta.filename, 'client', folder, ...addresses];
     const client = spawnPinned(1, command);

@@ -1,7 +1,8 @@
 /**
- * What a load costs the lookups beside it: latency of an open-loop load at a quarter of what the server can do,
- * first quiet, then while versions of the same size are loaded, activated and unloaded one after another. The server is not
- * pinned; keys are cold. Percentiles of both and their ratio, with Cube's way beside it: the same load at the disk's full speed.
+ * How much loading a version slows lookups of a cube-server: latency of an open loop at a quarter
+ * of the server's capacity, first quiet, then while versions of the same size are loaded, activated
+ * and unloaded one after another. The server is not pinned; keys are cold. Prints percentiles and
+ * their ratio, for several load rates; Cube loads at the disk's full speed.
  */
 import { pathToFileURL } from 'node:url';
 import { makeTemporaryFolder, removePath } from '../lib/platform/files.ts';
@@ -13,18 +14,18 @@ import {
   BUNDLE,
   DIM,
   drawKeys,
+  loadAndActivate,
   openLoop,
   percentile,
-  serveVersion,
   startServer,
   TABLE,
   writeVersion,
-} from './bench-server.ts';
+} from './support/cube-server-process.ts';
 
 const ROWS = 4_000_000;
 const KEYS = 260;
 const IN_FLIGHT = 64;
-/** Of the open loop: what has to wait is to be measured, not refused. */
+/** For the open loop: calls that wait must be measured, not refused. */
 const IN_FLIGHT_MAX = 16_384;
 const CAPACITY_MS = 2000;
 const PHASE_MS = 8000;
@@ -36,7 +37,10 @@ type Call = () => Promise<void>;
 function lookupCall(channel: Channel): Call {
   const drawn = new Uint8Array(drawKeys(1 << 20, ROWS).buffer);
   const head = encodeLookupRequest({
-    ...{ bundle: BUNDLE, version: '', shardIndex: 0, shardNum: 1 },
+    bundle: BUNDLE,
+    version: '',
+    shardIndex: 0,
+    shardNum: 1,
     groups: [{ table: TABLE, count: KEYS }],
   });
   let at = 0;
@@ -44,12 +48,12 @@ function lookupCall(channel: Channel): Call {
     at = at + 16 * KEYS > drawn.length ? 0 : at + 8 * KEYS;
     const keys = drawn.subarray(at, at + 8 * KEYS);
     const answer = await channel.call(LOOKUP_SERVICE, LOOKUP_METHOD, head, keys, 5000);
-    if (answer.attachment.length < KEYS * DIM * 4) throw new Error('a short answer');
+    if (answer.attachment.length < KEYS * DIM * 4) throw new Error('the answer is too short');
   };
 }
 
-/** Calls a second with IN_FLIGHT under way all the time. */
-async function capacity(call: Call): Promise<number> {
+/** Measures calls per second with IN_FLIGHT calls in flight. */
+async function measureCapacity(call: Call): Promise<number> {
   let calls = 0;
   const startMs = performance.now();
   const one = async (): Promise<void> => {
@@ -62,13 +66,13 @@ async function capacity(call: Call): Promise<number> {
   return (1000 * calls) / (performance.now() - startMs);
 }
 
-/** Versions in and out until told to stop. @returns how many */
+/** Loads, activates and unloads versions until told to stop. @returns the number of switches */
 async function keepSwitching(server: BenchServer, until: { done: boolean }): Promise<number> {
   let switches = 0;
   let active = '1';
   while (!until.done) {
     const next = active === '1' ? '2' : '1';
-    await serveVersion(server, next);
+    await loadAndActivate(server, next);
     await server.control(CONTROL_UNLOAD, active, { force: true });
     active = next;
     switches++;
@@ -89,18 +93,18 @@ async function measure(folder: string, name: string, flags: readonly string[]): 
   const server = await startServer(folder, { shard: 0, shardNum: 1, flags });
   const channel = new Channel(server.address, { maxInFlight: IN_FLIGHT_MAX });
   try {
-    await serveVersion(server, '1');
+    await loadAndActivate(server, '1');
     const call = lookupCall(channel);
-    await capacity(call);
-    const perSecond = Math.floor((await capacity(call)) / 4);
+    await measureCapacity(call);
+    const perSecond = Math.floor((await measureCapacity(call)) / 4);
     process.stdout.write(
       `\n${name}: ${perSecond.toLocaleString('en')} requests/s of ${KEYS} keys\n`,
     );
     for (let round = 1; round <= ROUNDS; round++) {
-      const quiet = await openLoop(call, { perSecond, forMs: PHASE_MS, between: 'sleep' });
+      const quiet = await openLoop(call, { perSecond, forMs: PHASE_MS, waitBy: 'sleep' });
       const until = { done: false };
       const switching = keepSwitching(server, until);
-      const busy = await openLoop(call, { perSecond, forMs: PHASE_MS, between: 'sleep' });
+      const busy = await openLoop(call, { perSecond, forMs: PHASE_MS, waitBy: 'sleep' });
       until.done = true;
       const switches = await switching;
       print('quiet, ms', quiet);
@@ -118,6 +122,7 @@ async function run(): Promise<void> {
     for (const version of ['1', '2']) {
       writeVersion(folder, { version, rows: ROWS, shardNum: 1, salt: Number(version) });
     }
+    process.stdout.write('Latency of lookups while versions are loaded, against quiet periods.\n');
     const shares = SHARES.map((share) => `p${100 * share}`.padStart(15)).join('');
     process.stdout.write(`${' '.repeat(34)}${shares}\n`);
     await measure(folder, 'loads at the default rate', []);

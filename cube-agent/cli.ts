@@ -1,69 +1,124 @@
-/** The command line of cube-agent: one command that runs on every host, and those with which people steer. */
+/** The command line of cube-agent: agent, controller, and commands for operators. */
 import { type Command, createCli, runCli } from '../lib/platform/cli.ts';
-import { addChannelCommands } from './commands/channel-commands.ts';
-import { addControllerCommand } from './commands/controller-command.ts';
-import { addDeployCubeCommand } from './commands/deploy-cube-command.ts';
-import { addDoctorCommand } from './commands/doctor-command.ts';
-import { addDonefilesCommand } from './commands/donefiles-command.ts';
-import { addFleetCommand } from './commands/fleet-command.ts';
-import { addGateCommand } from './commands/gate-command.ts';
-import { addGcCommand } from './commands/gc-command.ts';
-import { addKeyCommands } from './commands/keys.ts';
-import { addPinCommands } from './commands/pin-commands.ts';
-import { addPolicyCommand } from './commands/policy-command.ts';
-import { addPublishCommand } from './commands/publish-command.ts';
-import { addRolloutCommand } from './commands/rollout-command.ts';
-import { addRunCommand } from './commands/run-command.ts';
-import { addStatusCommand } from './commands/status-command.ts';
-import { addTransferCommand } from './commands/transfer-command.ts';
 
 const EXAMPLES = `
 Examples:
-  On every host, one agent for its servers:
+  Run one agent on every host:
     cube-agent run --repository /srv/models --bundle ctr-dnn --channel stable \\
-      --data-dir /var/lib/cube --server 127.0.0.1:8000 --server 127.0.0.1:8001
+      --data-dir /var/lib/hypercube --server 127.0.0.1:8000 --server 127.0.0.1:8001
 
-  Move every host to version 2, wait until all servers answer with it, and back:
+  Activate version 2 on all hosts and wait for all servers; roll back later:
     cube-agent activate --repository /srv/models --bundle ctr-dnn --version 2 \\
       --reason "retrained" --fleet fleet.json --wait
     cube-agent rollback --repository /srv/models --bundle ctr-dnn --reason "AUC fell"
 
-  Is version 3 as good as the one that is active?
+  Compare version 3 with the active version:
     cube-agent gate --repository /srv/models --bundle ctr-dnn --version 3 --fleet fleet.json
 
-  Look:
+  Print the state:
     cube-agent status  --repository /srv/models --bundle ctr-dnn --fleet fleet.json
     cube-agent doctor  --repository /srv/models --bundle ctr-dnn --fleet fleet.json
     cube-agent history --repository /srv/models --bundle ctr-dnn
 
-  Copy a version that another repository holds:
+  Copy a version from another repository:
     cube-agent publish --from /mnt/training/models --repository /srv/models \\
       --bundle ctr-dnn --version 2
 `;
 
-export function run(argv?: readonly string[]): Promise<number> {
+interface CommandModule {
+  /** The commands that the loaded function adds. */
+  readonly names: readonly string[];
+  readonly load: () => Promise<(program: Command) => void>;
+}
+
+/** In the order of the help. */
+const COMMANDS: readonly CommandModule[] = [
+  {
+    names: ['run'],
+    load: async () => (await import('./commands/run-command.ts')).addRunCommand,
+  },
+  {
+    names: ['status'],
+    load: async () => (await import('./commands/status-command.ts')).addStatusCommand,
+  },
+  {
+    names: ['doctor'],
+    load: async () => (await import('./commands/doctor-command.ts')).addDoctorCommand,
+  },
+  {
+    names: ['activate', 'stage', 'rollback', 'history'],
+    load: async () => (await import('./commands/channel-commands.ts')).addChannelCommands,
+  },
+  {
+    names: ['publish'],
+    load: async () => (await import('./commands/publish-command.ts')).addPublishCommand,
+  },
+  {
+    names: ['gate'],
+    load: async () => (await import('./commands/gate-command.ts')).addGateCommand,
+  },
+  {
+    names: ['policy'],
+    load: async () => (await import('./commands/policy-command.ts')).addPolicyCommand,
+  },
+  {
+    names: ['fleet'],
+    load: async () => (await import('./commands/fleet-command.ts')).addFleetCommand,
+  },
+  {
+    names: ['pin', 'unpin', 'quarantine'],
+    load: async () => (await import('./commands/pin-commands.ts')).addPinCommands,
+  },
+  {
+    names: ['rollout'],
+    load: async () => (await import('./commands/rollout-command.ts')).addRolloutCommand,
+  },
+  {
+    names: ['controller'],
+    load: async () => (await import('./commands/controller-command.ts')).addControllerCommand,
+  },
+  {
+    names: ['gc'],
+    load: async () => (await import('./commands/gc-command.ts')).addGcCommand,
+  },
+  {
+    names: ['keygen', 'sign'],
+    load: async () => (await import('./commands/key-commands.ts')).addKeyCommands,
+  },
+  {
+    names: ['transfer'],
+    load: async () => (await import('./commands/transfer-command.ts')).addTransferCommand,
+  },
+  {
+    names: ['watch-donefiles'],
+    load: async () => (await import('./commands/donefiles-command.ts')).addDonefilesCommand,
+  },
+  {
+    names: ['deploy-cube'],
+    load: async () => (await import('./commands/deploy-cube-command.ts')).addDeployCubeCommand,
+  },
+];
+
+export async function run(argv: readonly string[] = process.argv.slice(2)): Promise<number> {
+  return runCli(await createProgram(argv[0]), argv);
+}
+
+/**
+ * @param name of a command: only its module is loaded, which halves the time to load modules. All
+ *   commands are added if it is undefined or not the name of a command, as for `--help`.
+ */
+export async function createProgram(name?: string): Promise<Command> {
   const program: Command = createCli(
     'cube-agent',
-    'Brings versions from a repository to the cube-servers of a host, and moves channels.',
+    'Loads versions of a bundle from a repository into the cube-servers of a host, and changes ' +
+      'which version a channel points to.',
   )
     .addHelpText('after', EXAMPLES)
-    // `--version` after a command is that command's own: a version of the model.
+    // `--version` after a command belongs to the command: a version of the bundle.
     .enablePositionalOptions();
-  addRunCommand(program);
-  addStatusCommand(program);
-  addDoctorCommand(program);
-  addChannelCommands(program);
-  addPublishCommand(program);
-  addGateCommand(program);
-  addPolicyCommand(program);
-  addFleetCommand(program);
-  addPinCommands(program);
-  addRolloutCommand(program);
-  addControllerCommand(program);
-  addGcCommand(program);
-  addKeyCommands(program);
-  addTransferCommand(program);
-  addDonefilesCommand(program);
-  addDeployCubeCommand(program);
-  return runCli(program, argv);
+  const named = COMMANDS.filter(({ names }) => names.some((one) => one === name));
+  const needed = named.length > 0 ? named : COMMANDS;
+  const adders = await Promise.all(needed.map(({ load }) => load()));
+  for (const add of adders) add(program);
+  return program;
 }

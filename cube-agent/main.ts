@@ -1,5 +1,7 @@
 #!/usr/bin/env node
 /** The cube-agent command. */
-import { run } from './cli.ts';
+import { keepCompiledCode } from '../lib/platform/compile-cache.ts';
 
+keepCompiledCode();
+const { run } = await import('./cli.ts');
 process.exitCode = await run();

@@ -1,29 +1,35 @@
-/** The command line of cube-server: options in, a running server out, until it is told to stop. */
-import { CubeError } from '../lib/core/errors.ts';
+/** The command line of cube-server: parses options and runs the server until it is stopped. */
+import { CubeError, requireDefined } from '../lib/core/errors.ts';
 import { DEFAULT_SERVER_LIMITS, type ServerLimits } from '../lib/core/limits.ts';
 import { checkName } from '../lib/core/names.ts';
 import {
-  byteCount,
   type Command,
   createCli,
   InvalidArgumentError,
-  integerBetween,
   Option,
   optionWithEnv,
+  parseByteCount,
+  parseIntegerBetween,
   runCli,
 } from '../lib/platform/cli.ts';
 import { makeFolder } from '../lib/platform/files.ts';
-import { ownerLeft, reportListening } from '../lib/platform/kept-process.ts';
 import { runService } from '../lib/platform/lifecycle.ts';
-import { createLogger, LOG_LEVELS, type Logger } from '../lib/platform/logs.ts';
-import { addTlsOptions, type TlsFlags, tlsFilesOf } from '../lib/rpc/credential-options.ts';
+import {
+  addLogFormatOption,
+  createLogger,
+  LOG_LEVELS,
+  type LogFormat,
+  type Logger,
+  type LogLevel,
+} from '../lib/platform/logs.ts';
+import { reportListening, waitForParentStop } from '../lib/platform/supervised-process.ts';
+import { addTlsOptions, type TlsOptions, toTlsFiles } from '../lib/rpc/credential-options.ts';
 import { DEFAULT_LOAD_BYTES_PER_SECOND } from '../lib/store/resident-store.ts';
-import { collectLimits, limitsHelp } from './limit-option.ts';
+import { collectLimits, formatLimitsHelp, parseShards } from './option-parsers.ts';
 import type { CubeServer } from './server.ts';
-import { parseShards } from './shard-option.ts';
 import { checkPorts, supervise } from './supervisor.ts';
 
-interface Flags extends TlsFlags {
+interface Flags extends TlsOptions {
   readonly shard: readonly number[];
   readonly shardNum: number;
   readonly port: number;
@@ -39,7 +45,8 @@ interface Flags extends TlsFlags {
   readonly cubeData?: string;
   readonly limit: Partial<ServerLimits>;
   readonly controlTokenFile?: string;
-  readonly logLevel: (typeof LOG_LEVELS)[number];
+  readonly logLevel: LogLevel;
+  readonly logFormat?: LogFormat;
 }
 
 const EXAMPLES = `
@@ -48,91 +55,125 @@ Examples:
   cube-server --shard 0-3 --shard-num 4 --port 8000 --data-dir data --memory 4GiB
   cube-server --shard 0 --shard-num 1 --port 8000 --data-dir data --cube-table ctr-dnn/embedding
 
-It starts empty and not ready; cube-agent, or a control call, loads and activates versions:
+The server starts empty and not ready. cube-agent or control calls load and activate versions:
   curl -H 'content-type: application/json' -d '{"bundle":"ctr-dnn","version":"1"}' \\
        http://127.0.0.1:8000/hypercube.ControlService/load
   curl http://127.0.0.1:8000/hypercube.ControlService/status
-Signals: SIGTERM finishes what is in flight and ends, SIGHUP drains (docs/server.md).`;
+Signals: SIGTERM finishes requests in flight and stops. SIGHUP drains: the server refuses new
+lookups and is not ready, until it is stopped or a control call ends the drain.`;
 
-const port = integerBetween(0, 65_535);
+const port = parseIntegerBetween(0, 65_535);
 
-function createProgram(): Command {
-  const program = createCli('cube-server', 'Serves one shard of sharded embedding tables.')
+export function createProgram(): Command {
+  const program = createCli(
+    'cube-server',
+    'Answers lookups for shards of embedding tables, with one process per shard.',
+  )
+    .optionsGroup('Shard and addresses:')
     .requiredOption(
       '--shard <index>',
-      'the shard this replica serves; 0-3 or 0,2,5 runs a process for each, on ports counted up',
+      'Shard to serve. A range (0-3) or a list (0,2,5) runs one process per shard on ' +
+        'consecutive ports',
       parseShards,
     )
-    .requiredOption('--shard-num <count>', 'the number of shards', integerBetween(1, 65_536))
-    .requiredOption('--data-dir <folder>', 'where the agent puts layers and manifests')
-    .option('--port <port>', 'port; 0 takes a free one', port, 8000)
-    .option('--host <address>', 'address to listen on', '127.0.0.1')
+    .requiredOption('--shard-num <count>', 'Total number of shards', parseIntegerBetween(1, 65_536))
+    .option('--host <address>', 'Address to listen on', '127.0.0.1')
+    .option('--port <port>', 'Port for lookups; 0 chooses a free port', port, 8000)
     .option(
       '--admin-port <port>',
-      'a port of their own for control calls and metrics; the data port then refuses them',
+      'Separate port for control calls and metrics; --port then refuses them. With several ' +
+        'shards, the first of consecutive ports (default: --port answers them)',
       port,
     );
-  return addControlOptions(addServingOptions(program))
-    .option<Partial<ServerLimits>>(
-      '--limit <name=value>',
-      'another limit, once for each (below)',
-      collectLimits,
-      {},
+  addStorageOptions(program);
+  addControlOptions(program);
+  addCubeOptions(program);
+  program
+    .optionsGroup('Limits and logs:')
+    .addOption(
+      new Option('--limit <name=value>', 'Override one of the limits below; repeatable')
+        .default({}, 'none')
+        .argParser(collectLimits),
     )
     .addOption(
-      new Option('--log-level <level>', 'least level of log lines')
+      new Option('--log-level <level>', 'Minimum level of log messages')
         .choices(LOG_LEVELS)
         .default('info'),
-    )
-    .addHelpText('after', limitsHelp())
+    );
+  return addLogFormatOption(program)
+    .addHelpText('after', formatLimitsHelp())
     .addHelpText('after', EXAMPLES);
 }
 
-/** Without any only this host may make control calls. */
-function addControlOptions(program: Command): Command {
-  const command = program.option(
-    '--control-token-file <file>',
-    'control calls need "Authorization: Bearer" with its content, or a certificate; reread when it changes',
-  );
-  return addTlsOptions(command, 'whoever shows a certificate of theirs may make control calls');
+/** Without these options only this host may make control calls. */
+function addControlOptions(program: Command): void {
+  program
+    .optionsGroup('Control access and TLS:')
+    .option(
+      '--control-token-file <file>',
+      'File with the token that control calls must send as "Authorization: Bearer <token>"; ' +
+        'reread when it changes (default: only this host may make control calls)',
+    );
+  addTlsOptions(program, 'whose clients may make control calls');
 }
 
-function addServingOptions(program: Command): Command {
-  return program
+function addStorageOptions(program: Command): void {
+  program
+    .optionsGroup('Tables and memory:')
+    .requiredOption(
+      '--data-dir <folder>',
+      'Data folder with layers and manifests, which cube-agent fills',
+    )
     .addOption(
-      optionWithEnv('--memory <bytes>', 'memory for tables, such as 16GiB', 'CUBE_SERVER_MEMORY')
+      optionWithEnv(
+        '--memory <bytes>',
+        'Memory budget for the tables of each shard, for example 16GiB',
+        'CUBE_SERVER_MEMORY',
+      )
         .default(4 * 2 ** 30, '4GiB')
-        .argParser(byteCount),
+        .argParser(parseByteCount),
+    )
+    .option(
+      '--no-in-mem',
+      'Keep rows in their files and only indexes in memory, for tables larger than memory',
     )
     .option(
       '--threads <count>',
-      'threads that answer lookups, on Node 22.12 or newer',
-      integerBetween(1, 256),
+      'Threads that answer lookups; more than 1 needs Node 22.12 or newer',
+      parseIntegerBetween(1, 256),
       1,
     )
-    .option('--no-in-mem', 'keep rows in their files: for tables larger than memory')
     .addOption(
       new Option(
         '--load-rate <bytes>',
-        'bytes a second that a load reads while lookups are answered; 0: as fast as possible',
+        'Maximum rate at which versions are read from disk while lookups are answered, in bytes ' +
+          'per second; 0: unlimited',
       )
         .default(DEFAULT_LOAD_BYTES_PER_SECOND, '256MiB')
-        .argParser(byteCount),
+        .argParser(parseByteCount),
     )
     .option(
-      '--retire-grace-ms <n>',
-      'a version looked up within this time is in use: not unloaded unless forced',
-      integerBetween(0, 86_400_000),
+      '--retire-grace-ms <ms>',
+      'Time since its last lookup within which the server refuses to unload an inactive version, ' +
+        'in milliseconds; unload calls of cube-agent set their own',
+      parseIntegerBetween(0, 86_400_000),
       60_000,
-    )
+    );
+}
+
+function addCubeOptions(program: Command): void {
+  program
+    .optionsGroup('Clients and files of PaddlePaddle Cube:')
     .option(
       '--cube-table <bundle/table>',
-      'what Cube clients read by seek (default: the only table there is)',
+      'Table that clients of PaddlePaddle Cube read (required for them with several tables)',
       parseCubeTable,
     )
     .option(
       '--cube-data <folder>',
-      "Cube's own data folder, with VERSION and dict directories; {shard} becomes the shard",
+      "Serve the dictionaries in this data folder of PaddlePaddle Cube (the folder's VERSION " +
+        'file names the first one, loaded before the server listens on --port); {shard} is ' +
+        'replaced by the shard index (default: none)',
     );
 }
 
@@ -147,13 +188,13 @@ function parseCubeTable(text: string): { bundle: string; table: string } {
   };
 }
 
-/** Threads need listeners that share a port. */
+/** Several threads need listeners that share a port. */
 function usableThreads(threads: number, logger: Logger): number {
   const [major = 0, minor = 0] = process.versions.node.split('.').map(Number);
   const canSharePort = major > 22 || (major === 22 && minor >= 12);
   if (threads === 1 || canSharePort) return threads;
   const { version } = process;
-  logger.warn({ threads, node: version }, '--threads needs Node 22.12 or newer: one thread serves');
+  logger.warn({ threads, node: version }, '--threads needs Node 22.12 or newer; using one thread');
   return 1;
 }
 
@@ -162,21 +203,23 @@ async function serve(flags: Flags): Promise<void> {
   if (beyond !== undefined) {
     throw new CubeError(
       'INVALID_ARGUMENT',
-      `--shard ${beyond} is not below --shard-num ${flags.shardNum} (shards count from 0)`,
+      `--shard ${beyond} must be less than --shard-num ${flags.shardNum}; shards count from 0`,
     );
   }
   checkPorts(flags);
   const limits = { ...DEFAULT_SERVER_LIMITS, ...flags.limit };
   makeFolder(flags.dataDir);
-  const logger = createLogger('cube-server', flags.logLevel);
-  const [shardIndex] = flags.shard;
+  const logger = createLogger('cube-server', {
+    level: flags.logLevel,
+    format: flags.logFormat,
+  });
   if (flags.shard.length > 1) {
     await supervise(flags, logger);
     return;
   }
   const { CubeServer } = await import('./server.ts');
   const server = new CubeServer({
-    shardIndex: shardIndex!,
+    shardIndex: requireDefined(flags.shard[0], '--shard'),
     shardNum: flags.shardNum,
     dataFolder: flags.dataDir,
     memoryBytes: flags.memory,
@@ -187,14 +230,16 @@ async function serve(flags: Flags): Promise<void> {
     cubeTable: flags.cubeTable,
     cubeFolder: flags.cubeData,
     controlTokenFile: flags.controlTokenFile,
-    tls: tlsFilesOf(flags),
+    tls: toTlsFiles(flags),
     limits,
     logger,
   });
-  const asked = ownerLeft();
+  const stopRequest = waitForParentStop();
   const drain = (): void => void server.drain();
   process.on('SIGHUP', drain);
-  const start = async (): Promise<CubeServer> => {
+  const start = async (stopping: AbortSignal): Promise<CubeServer> => {
+    // A load that is due at start may take minutes.
+    stopping.addEventListener('abort', () => server.cancelStart());
     try {
       reportListening(await server.listen(flags));
     } catch (error) {
@@ -204,13 +249,13 @@ async function serve(flags: Flags): Promise<void> {
     return server;
   };
   try {
-    await runService(start, logger, asked === undefined ? {} : { asked });
+    await runService(start, logger, stopRequest === undefined ? {} : { stopRequest });
   } finally {
     process.off('SIGHUP', drain);
   }
 }
 
-/** @returns the exit code: 0 stopped as asked, 1 failed, 2 wrong usage */
+/** @returns the exit code: 0 stopped on request, 1 failed, 2 wrong usage */
 export function run(): Promise<number> {
   const program = createProgram().action(serve);
   return runCli(program, undefined, (error) => (error.code === 'INVALID_ARGUMENT' ? 2 : 1));

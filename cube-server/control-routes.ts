@@ -1,9 +1,9 @@
-/** The control calls as JSON over HTTP (docs/wire/README.md), and Cube's own. */
-import type { FastifyInstance, FastifyRequest } from 'fastify';
+/** Control calls as JSON over HTTP (docs/wire/README.md), and Cube's commands. */
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import { CubeError } from '../lib/core/errors.ts';
 import { JsonReader } from '../lib/core/json.ts';
 import type { ControlAccess } from '../lib/rpc/control-access.ts';
-import { callerOf } from '../lib/rpc/control-caller.ts';
+import { getControlCaller } from '../lib/rpc/control-caller.ts';
 import {
   CONTROL_ACTIVATE,
   CONTROL_DRAIN,
@@ -15,26 +15,26 @@ import {
   readUnloadRequest,
   readVersionRequest,
 } from '../proto/control.ts';
-import type { CmdService } from './cmd-service.ts';
 import type { ControlService } from './control-service.ts';
+import type { CubeCommandService } from './cube-command-service.ts';
 
-/** Why a command failed: Cube's answer to a failure has no room for it. */
+/** Why a command failed: Cube's response body has no field for it. */
 export const REASON_HEADER = 'x-hypercube-error';
-/** Which code it failed with: Cube knows 400 and 500 alone. */
+/** Error code of a failed command: Cube's only statuses are 400 and 500. */
 export const CODE_HEADER = 'x-hypercube-code';
 const REASON_CHARS_MAX = 1000;
 const CMD_PATHS = ['/ControlService/cmd', '/rec.mcube.ControlService/cmd'];
 
 export interface ControlRoutesOptions {
   readonly control: ControlService;
-  readonly cmd: CmdService;
+  readonly cubeCommands: CubeCommandService;
   readonly access: ControlAccess;
 }
 
 export function addControlRoutes(app: FastifyInstance, options: ControlRoutesOptions): void {
-  const { control, cmd, access } = options;
+  const { control, cubeCommands, access } = options;
   const onRequest = async (request: FastifyRequest): Promise<void> =>
-    access.check(callerOf(request));
+    access.check(getControlCaller(request));
   const guarded = { onRequest };
   app.post(CONTROL_LOAD, guarded, async (request) =>
     control.load(readLoadRequest(readBody(request))),
@@ -54,21 +54,25 @@ export function addControlRoutes(app: FastifyInstance, options: ControlRoutesOpt
     return control.drain(false);
   });
   app.get(CONTROL_STATUS, guarded, async () => control.status());
-  for (const path of CMD_PATHS) {
-    app.post(path, guarded, async (request, reply) => {
-      const { status, text, failure } = await cmd.run(textOf(request));
-      if (failure !== undefined) {
-        // Cut, it may end with half a character, which no URI can have.
-        const reason = Buffer.from(failure.message.slice(0, REASON_CHARS_MAX)).toString();
-        reply.header(REASON_HEADER, encodeURI(reason)).header(CODE_HEADER, failure.code);
-      }
-      // As bytes: of a string the framework would extend the content type by a charset.
-      return reply.status(status).type('application/json').send(Buffer.from(text));
-    });
+  const runCommand = async (
+    request: FastifyRequest,
+    reply: FastifyReply,
+  ): Promise<FastifyReply> => {
+    const { status, text, failure } = await cubeCommands.run(decodeBody(request));
+    if (failure !== undefined) {
+      // A cut may split a surrogate pair, which no URI can contain.
+      const reason = Buffer.from(failure.message.slice(0, REASON_CHARS_MAX)).toString();
+      reply.header(REASON_HEADER, encodeURI(reason)).header(CODE_HEADER, failure.code);
+    }
+    // Sent as bytes: for a string the framework would add a charset to the content type.
+    return reply.status(status).type('application/json').send(Buffer.from(text));
+  };
+  for (const url of CMD_PATHS) {
+    app.route({ method: ['POST', 'PUT'], url, ...guarded, handler: runCommand });
   }
 }
 
-/** Where control has a port of its own, the data port says so. */
+/** Refuses control calls on the data port when control has a port of its own. */
 export function refuseControlRoutes(app: FastifyInstance): void {
   const refuse = (): never => {
     throw new CubeError('DENIED', 'control calls are answered on the admin port (--admin-port)');
@@ -78,7 +82,10 @@ export function refuseControlRoutes(app: FastifyInstance): void {
   }
 }
 
-/** The content type is required: a web page cannot send it to this host without being asked first. */
+/**
+ * Requires the JSON content type, which a web page cannot send to this host without a preflight
+ * request.
+ */
 function readBody(request: FastifyRequest): JsonReader {
   const contentType = request.headers['content-type'] ?? '';
   if (!contentType.startsWith('application/json')) {
@@ -87,9 +94,9 @@ function readBody(request: FastifyRequest): JsonReader {
       `control calls need "Content-Type: application/json", got ${JSON.stringify(contentType)}`,
     );
   }
-  return JsonReader.parse(textOf(request), 'request body');
+  return JsonReader.parse(decodeBody(request), 'request body');
 }
 
-function textOf({ body }: FastifyRequest): string {
+function decodeBody({ body }: FastifyRequest): string {
   return body instanceof Uint8Array ? new TextDecoder().decode(body) : '';
 }

@@ -1,4 +1,4 @@
-/** The control calls: what they do and what is logged of them, whatever protocol they came over. */
+/** The control calls, independent of their protocol: what they do and what they log. */
 import { CubeError } from '../lib/core/errors.ts';
 import type { Logger } from '../lib/platform/logs.ts';
 import type {
@@ -31,16 +31,16 @@ export class ControlService {
   }
 
   status(): ControlStatus {
-    const { held, memory } = this.#versions;
+    const { loaded, memory } = this.#versions;
     return {
-      shardIndex: held.shardIndex,
-      shardNum: held.shardNum,
+      shardIndex: loaded.shardIndex,
+      shardNum: loaded.shardNum,
       ready: this.#ready(),
-      draining: held.draining,
+      draining: loaded.draining,
       pid: process.pid,
-      bundles: held.bundleStatus(),
-      loading: this.#versions.loadingStatus(),
-      failed: this.#versions.failedStatus(),
+      bundles: loaded.getBundleStatus(),
+      loading: this.#versions.getLoadingVersions(),
+      failed: this.#versions.getFailedLoads(),
       memory,
     };
   }

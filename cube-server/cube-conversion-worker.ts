@@ -1,22 +1,58 @@
-/** The thread that turns a directory of Cube into a layer file: lookups go on beside it, and its memory goes with it. */
-import { parentPort, workerData } from 'node:worker_threads';
-import { CubeError } from '../lib/core/errors.ts';
-import type { RowsInput, ValuesInput } from '../lib/core/layer-input.ts';
-import { layerPath } from '../lib/repository/layout.ts';
-import { type CubeDict, readCubeDict } from '../lib/store/cube-dict.ts';
-import { writeLayer } from '../lib/store/layer-file.ts';
-import type { ConversionAnswer, ConversionJob, ConvertedDict } from './cube-conversion.ts';
+/**
+ * The thread that converts a dictionary directory of Cube to a layer file. Lookups continue
+ * meanwhile, and its memory is freed when it ends. It handles one job and sends one result.
+ */
 
-/** What `ends` of the layer writer can count to. */
+import { parentPort, workerData } from 'node:worker_threads';
+
+import { CubeError, type ErrorCode } from '../lib/core/errors.ts';
+import type { RowsInput, ValuesInput } from '../lib/core/layer-input.ts';
+import type { TableDtype } from '../lib/core/manifest.ts';
+import { layerPath } from '../lib/repository/layout.ts';
+import { type CubeDict, type CubeIndexFile, readCubeDict } from '../lib/store/cube-dict.ts';
+import { writeLayer } from '../lib/store/layer-file.ts';
+
+/** Converts one dictionary directory to a layer file. */
+export interface ConversionJob {
+  readonly source: string;
+  /** Target folder, with the layout of a data folder. */
+  readonly target: string;
+  readonly bundle: string;
+  readonly table: string;
+  readonly shardIndex: number;
+  readonly shardNum: number;
+  /** Use the indexed layout, so that rows can stay on disk. */
+  readonly indexed: boolean;
+}
+
+export interface ConvertedDict {
+  readonly contentId: string;
+  readonly bytes: number;
+  readonly sha256: string;
+  readonly rows: number;
+  readonly dim: number;
+  readonly dtype: TableDtype;
+  readonly indexFiles: readonly CubeIndexFile[];
+}
+
+export type ConversionResult =
+  | { readonly ok: true; readonly converted: ConvertedDict }
+  | { readonly ok: false; readonly code: ErrorCode; readonly message: string };
+
+/** Limit of the layer writer's 32-bit `ends`. */
 const VALUES_BYTES_MAX = 2 ** 32 - 1;
 
 function convert(job: ConversionJob): ConvertedDict {
   const { source, target, bundle, table, shardIndex, shardNum, indexed } = job;
   const dict = readCubeDict(source);
-  const content = contentOf(dict, source);
+  const content = toTableContent(dict, source);
   const { contentId, bytes, sha256 } = writeLayer(
     {
-      ...{ table, shardIndex, shardNum, keys: dict.keys, ...content },
+      table,
+      shardIndex,
+      shardNum,
+      keys: dict.keys,
+      ...content,
       ...(indexed ? { layout: 'indexed' } : {}),
     },
     (id) => `${target}/${layerPath(bundle, table, id)}`,
@@ -27,8 +63,11 @@ function convert(job: ConversionJob): ConvertedDict {
   return { contentId, bytes, sha256, rows: dict.ends.length, dim, dtype, indexFiles };
 }
 
-/** Values of one length that floats fill are rows of floats; the bytes are the same either way. */
-function contentOf(
+/**
+ * Values of equal length that is a multiple of 4 become f32 rows; the bytes are the same either
+ * way.
+ */
+function toTableContent(
   { values, ends, valueBytes }: CubeDict,
   source: string,
 ): Pick<RowsInput, 'dtype' | 'dim' | 'rows'> | Pick<ValuesInput, 'dtype' | 'values' | 'ends'> {
@@ -39,14 +78,15 @@ function contentOf(
   if (values.length > VALUES_BYTES_MAX) {
     throw new CubeError(
       'TOO_LARGE',
-      `${source}: ${values.length} bytes of values of several lengths, at most ${VALUES_BYTES_MAX}; use more shards`,
+      `${source}: ${values.length} bytes of variable-length values exceed the limit of ` +
+        `${VALUES_BYTES_MAX}; use more shards`,
     );
   }
   return { dtype: 'bytes', values, ends: Uint32Array.from(ends) };
 }
 
-/** What a directory has wrong is no argument of the caller's. */
-function answer(job: ConversionJob): ConversionAnswer {
+/** Defects of a directory are not invalid arguments of the caller, so they become CORRUPT. */
+function runJob(job: ConversionJob): ConversionResult {
   try {
     return { ok: true, converted: convert(job) };
   } catch (error) {
@@ -60,4 +100,4 @@ function answer(job: ConversionJob): ConversionAnswer {
   }
 }
 
-parentPort?.postMessage(answer(workerData as ConversionJob));
+parentPort?.postMessage(runJob(workerData as ConversionJob));

@@ -1,5 +1,7 @@
 #!/usr/bin/env node
 /** cube-server: one replica of one shard. */
-import { run } from './cli.ts';
+import { keepCompiledCode } from '../lib/platform/compile-cache.ts';
 
+keepCompiledCode();
+const { run } = await import('./cli.ts');
 process.exitCode = await run();

@@ -1,41 +1,41 @@
 /** A batch of keys of Cube's seek and their values, in buffers that the next batch overwrites. */
 import { CubeError } from '../lib/core/errors.ts';
-import type { FoundValues } from '../lib/store/found-values.ts';
 import { LookupBatch } from '../lib/store/lookup-batch.ts';
+import type { FoundValues } from '../lib/store/row-locations.ts';
 import {
   type DictRows,
   dictBlobsBytesMax,
-  dictValuesBytesMax,
+  dictRowsBytesMax,
   writeDictBlobs,
-  writeDictValues,
+  writeDictRows,
 } from '../proto/dict.ts';
 import type { OutputBuffer } from '../proto/output-buffer.ts';
-import type { HeldTable } from './held-version.ts';
+import type { LoadedTable } from './loaded-version.ts';
 
-/** Rows looked up at once stay in the cache until they are written out. */
+/** Rows of this many keys stay in the cache until they are written out. */
 const BATCH_KEYS = 1024;
 const BATCH_BYTES = 256 << 10;
 
 export class SeekBatch implements DictRows {
-  readonly table: HeldTable;
-  /** Keys of a batch, at most. */
+  readonly table: LoadedTable;
+  /** Maximum number of keys in a batch. */
   readonly keysMax: number;
   count = 0;
   hits = 0;
   /** Bit i: key i was found. */
   found: Uint8Array;
-  /** Of a row as answered, which is f32 whatever the table stores. */
+  /** Size of a returned row, always f32. */
   readonly rowBytes: number;
   readonly hitPrefix: Uint8Array;
-  /** Of the batch's keys, or their values one after another. */
+  /** Rows of the batch's keys, or their concatenated values. */
   rows: Uint8Array;
   readonly rowWords: Int32Array;
   readonly #responseBytes: number;
   readonly #batch: LookupBatch;
   #values: FoundValues | undefined;
 
-  constructor(table: HeldTable, responseBytes: number) {
-    const rowBytes = table.answeredRowBytes(true);
+  constructor(table: LoadedTable, responseBytes: number) {
+    const rowBytes = table.getResponseRowBytes(true);
     this.#responseBytes = responseBytes;
     this.table = table;
     this.keysMax = Math.max(1, Math.min(BATCH_KEYS, Math.floor(BATCH_BYTES / (rowBytes + 1))));
@@ -47,9 +47,9 @@ export class SeekBatch implements DictRows {
     this.#batch = new LookupBatch({ rows: this.rows, found: this.found, asF32: true });
   }
 
-  /** Bytes of a seek of so many keys, at most; of values, which have any length, without themselves. */
-  answerBytesMax(count: number): number {
-    return dictValuesBytesMax(count, this.rowBytes);
+  /** Maximum response size for `count` keys; variable-length values are not included. */
+  getResponseBytesMax(count: number): number {
+    return dictRowsBytesMax(count, this.rowBytes);
   }
 
   /** @returns hits, or -1 - i when missing key i belongs to another shard */
@@ -65,20 +65,20 @@ export class SeekBatch implements DictRows {
     return this.hits;
   }
 
-  /** The same for a table on disk. */
-  async lookupLater(keys: Uint8Array, keysAt: number, count: number): Promise<number> {
+  /** Like `lookup`, for a table on disk. */
+  async lookupAsync(keys: Uint8Array, keysAt: number, count: number): Promise<number> {
     const { resident } = this.table;
     this.hits =
       resident.dtype === 'bytes'
         ? this.#findValues(keys, keysAt, count)
-        : await resident.lookupLater(this.#fill(keys, keysAt, count));
+        : await resident.lookupAsync(this.#fill(keys, keysAt, count));
     if (this.hits > 0 && this.#values !== undefined) {
-      await resident.copyValuesLater(this.#values, this.rows, 0);
+      await resident.copyValuesAsync(this.#values, this.rows, 0);
     }
     return this.hits;
   }
 
-  /** Bytes of the values found, all together. */
+  /** Total size of the values found. */
   get valuesBytes(): number {
     return this.#values?.bytes ?? this.hits * this.rowBytes;
   }
@@ -93,11 +93,11 @@ export class SeekBatch implements DictRows {
       output.truncate(writeDictBlobs(output.bytes, start, source));
       return;
     }
-    const start = output.reserve(dictValuesBytesMax(count, this.rowBytes));
-    output.truncate(writeDictValues(output.bytes, output.view, start, this));
+    const start = output.reserve(dictRowsBytesMax(count, this.rowBytes));
+    output.truncate(writeDictRows(output.bytes, output.view, start, this));
   }
 
-  /** The values in order, undefined for a missing key: views of the batch's buffer. */
+  /** Values in order, undefined for a missing key: views of the batch's buffer. */
   *values(): Generator<Uint8Array | undefined> {
     let at = 0;
     for (let i = 0; i < this.count; i++) {
@@ -126,10 +126,11 @@ export class SeekBatch implements DictRows {
     if (values.bytes > this.#responseBytes) {
       throw new CubeError(
         'TOO_LARGE',
-        `the values of ${count} keys have ${values.bytes} bytes, over the limit of ${this.#responseBytes}; seek fewer keys at once`,
+        `the values of ${count} keys have ${values.bytes} bytes, over the limit of ` +
+          `${this.#responseBytes}; seek fewer keys at once`,
       );
     }
-    // Values of a large batch are not kept.
+    // Buffers of large batches are not kept.
     if (values.bytes > this.rows.length || this.rows.length > BATCH_BYTES) {
       this.rows = new Uint8Array(values.bytes);
     }

@@ -1,34 +1,34 @@
-/** What Prometheus sees of a cube-server. Everything is read from plain counters when it is scraped. */
+/** Prometheus metrics of a cube-server, read from plain counters at each scrape. */
 import type { FastifyInstance } from 'fastify';
 import type { MetricsRegistry } from '../lib/platform/metrics.ts';
 import type { OnePortServer } from '../lib/rpc/one-port-server.ts';
-import { type CallCounts, RpcRoutes } from '../lib/rpc/rpc-routes.ts';
-import { type DataPort, HANDED_ON } from './data-port.ts';
-import type { HeldVersions } from './held-versions.ts';
+import { type MethodStats, RpcRoutes } from '../lib/rpc/rpc-routes.ts';
+import { type DataPort, FORWARDED_ROUTE } from './data-port.ts';
+import type { LoadedVersions } from './loaded-versions.ts';
 import type { VersionControl } from './version-control.ts';
 
-/** Those of one thread that answers lookups; the threads' values are added up. */
+/** Metrics of one lookup thread; values of all threads are added up. */
 export function addDataPortMetrics(metrics: MetricsRegistry, data: DataPort, thread: number): void {
   addCallMetrics(metrics, data);
   addThreadMetrics(metrics, data, thread);
-  addTableMetrics(metrics, data.held);
+  addTableMetrics(metrics, data.versions);
   addConnectionMetrics(metrics, data.server);
 }
 
-/** Those of the process: what is resident, loads, memory. */
+/** Metrics of the process: loaded versions, loads, memory. */
 export function addVersionMetrics(
   metrics: MetricsRegistry,
   versions: VersionControl,
   ready: () => boolean,
 ): void {
-  addResidentMetrics(metrics, versions, ready);
+  addLoadedVersionMetrics(metrics, versions, ready);
   addLoadMetrics(metrics, versions);
 }
 
 const CALL_LABELS = ['protocol', 'service', 'method'] as const;
 
 function addCallMetrics(metrics: MetricsRegistry, data: DataPort): void {
-  const calls = (): [Record<'protocol' | 'service' | 'method', string>, CallCounts][] =>
+  const calls = (): [Record<'protocol' | 'service' | 'method', string>, MethodStats][] =>
     [
       ...data.routes.routes.map((counts) => ['baidu_std', counts] as const),
       ...data.grpc.routes.map((counts) => ['grpc', counts] as const),
@@ -46,7 +46,7 @@ function addCallMetrics(metrics: MetricsRegistry, data: DataPort): void {
   });
   metrics.collectedCounter({
     name: 'hypercube_request_errors_total',
-    help: 'Calls over baidu_std and gRPC that were answered with an error, by code.',
+    help: 'Calls over baidu_std and gRPC that failed, by code.',
     labels: [...CALL_LABELS, 'code'],
     collect: (set) => {
       for (const [labels, { errors }] of calls()) {
@@ -56,7 +56,9 @@ function addCallMetrics(metrics: MetricsRegistry, data: DataPort): void {
   });
   const durations = metrics.histogram({
     name: 'hypercube_request_duration_seconds',
-    help: `Time to answer a call; over baidu_std one call in ${RpcRoutes.sampleEvery} is measured.`,
+    help:
+      'Time to answer a call, in seconds; ' +
+      `over baidu_std one call in ${RpcRoutes.sampleInterval} is measured.`,
     labels: CALL_LABELS,
   });
   for (const [labels, counts] of calls()) {
@@ -64,30 +66,30 @@ function addCallMetrics(metrics: MetricsRegistry, data: DataPort): void {
   }
 }
 
-/** @param apps those whose requests count */
+/** @param apps whose requests are counted */
 export function addHttpMetrics(metrics: MetricsRegistry, apps: Iterable<FastifyInstance>): void {
   const durations = metrics.histogram({
     name: 'hypercube_http_request_duration_seconds',
-    help: 'Time to answer a request over HTTP, by route and status.',
+    help: 'Time to answer an HTTP request, in seconds, by route and status.',
     labels: ['route', 'status'],
   });
   for (const app of apps) {
     app.addHook('onResponse', async (request, reply) => {
       const route = request.routeOptions.url ?? 'unknown';
-      // Counted where it is answered.
-      if (route === HANDED_ON) return;
+      // Counted by the thread that answers it.
+      if (route === FORWARDED_ROUTE) return;
       const status = String(reply.statusCode);
       durations.observe({ route, status }, reply.elapsedTime / 1000);
     });
   }
 }
 
-/** Whether the system spreads connections well, and whether some thread has no work. */
+/** Shows whether the system spreads connections evenly, and whether a thread is idle. */
 function addThreadMetrics(metrics: MetricsRegistry, data: DataPort, thread: number): void {
   const own = { thread: String(thread) };
   metrics.collectedCounter({
     name: 'hypercube_thread_requests_total',
-    help: 'Calls over baidu_std and gRPC, by the thread that answered; from 0 again when a thread is replaced.',
+    help: 'Calls over baidu_std and gRPC, by thread; ' + 'restarts at 0 when a thread is replaced.',
     labels: ['thread'],
     collect: (set) => {
       const routes = [...data.routes.routes, ...data.grpc.routes];
@@ -105,12 +107,12 @@ function addThreadMetrics(metrics: MetricsRegistry, data: DataPort, thread: numb
   });
 }
 
-function addTableMetrics(metrics: MetricsRegistry, held: HeldVersions): void {
+function addTableMetrics(metrics: MetricsRegistry, loaded: LoadedVersions): void {
   const labels = ['bundle', 'table'] as const;
   const counters = [
     ['hypercube_keys_total', 'Keys looked up.', 'keys'],
-    ['hypercube_hits_total', 'Keys that were found.', 'hits'],
-    ['hypercube_row_bytes_total', 'Bytes of rows answered.', 'bytes'],
+    ['hypercube_hits_total', 'Keys found.', 'hits'],
+    ['hypercube_row_bytes_total', 'Bytes of rows returned.', 'bytes'],
   ] as const;
   for (const [name, help, field] of counters) {
     metrics.collectedCounter({
@@ -118,39 +120,40 @@ function addTableMetrics(metrics: MetricsRegistry, held: HeldVersions): void {
       help,
       labels,
       collect: (set) => {
-        for (const traffic of held.traffic) {
-          set({ bundle: traffic.bundle, table: traffic.table }, traffic[field]);
+        for (const counters of loaded.tableCounters) {
+          set({ bundle: counters.bundle, table: counters.table }, counters[field]);
         }
       },
     });
   }
   metrics.collectedCounter({
     name: 'hypercube_misses_total',
-    help: 'Keys that are not in the table.',
+    help: 'Keys not found in the table.',
     labels,
     collect: (set) => {
-      for (const { bundle, table, keys, hits } of held.traffic) set({ bundle, table }, keys - hits);
+      for (const { bundle, table, keys, hits } of loaded.tableCounters)
+        set({ bundle, table }, keys - hits);
     },
   });
 }
 
-function addResidentMetrics(
+function addLoadedVersionMetrics(
   metrics: MetricsRegistry,
   versions: VersionControl,
   ready: () => boolean,
 ): void {
-  const { held } = versions;
+  const { loaded } = versions;
   const labels = ['bundle', 'version'] as const;
   for (const [name, help, field] of [
-    ['hypercube_resident_bytes', 'Memory of a resident version, shared layers included.', 'bytes'],
-    ['hypercube_resident_rows', 'Rows of a resident version.', 'rows'],
+    ['hypercube_resident_bytes', 'Memory of a loaded version, including shared layers.', 'bytes'],
+    ['hypercube_resident_rows', 'Rows of a loaded version.', 'rows'],
   ] as const) {
     metrics.collectedGauge({
       name,
       help,
       labels,
       collect: (set) => {
-        for (const { bundle, versions } of held.bundleStatus()) {
+        for (const { bundle, versions } of loaded.getBundleStatus()) {
           for (const status of versions) set({ bundle, version: status.version }, status[field]);
         }
       },
@@ -158,17 +161,17 @@ function addResidentMetrics(
   }
   metrics.collectedGauge({
     name: 'hypercube_version_active',
-    help: '1 for the version that unpinned calls get, 0 for the other resident ones.',
+    help: '1 for the active version of a bundle, 0 for other loaded versions.',
     labels,
     collect: (set) => {
-      for (const { bundle, active, versions } of held.bundleStatus()) {
+      for (const { bundle, active, versions } of loaded.getBundleStatus()) {
         for (const { version } of versions) set({ bundle, version }, version === active ? 1 : 0);
       }
     },
   });
   metrics.collectedGauge({
     name: 'hypercube_memory_bytes',
-    help: 'Memory for tables: the budget, what versions use, and what is kept for the next load.',
+    help: 'Memory for tables: budget, used by versions, and pooled for the next load.',
     labels: ['kind'],
     collect: (set) => {
       const { budgetBytes, usedBytes, pooledBytes } = versions.memory;
@@ -179,12 +182,12 @@ function addResidentMetrics(
   });
   metrics.collectedGauge({
     name: 'hypercube_draining',
-    help: '1 when every lookup is refused until control says otherwise.',
-    collect: (set) => set({}, held.draining ? 1 : 0),
+    help: '1 while the server is draining and refuses every lookup.',
+    collect: (set) => set({}, loaded.draining ? 1 : 0),
   });
   metrics.collectedGauge({
     name: 'hypercube_ready',
-    help: '1 when this replica answers unpinned calls.',
+    help: '1 when this replica is ready: some version is active.',
     collect: (set) => set({}, ready() ? 1 : 0),
   });
 }
@@ -192,7 +195,7 @@ function addResidentMetrics(
 function addLoadMetrics(metrics: MetricsRegistry, versions: VersionControl): void {
   const durations = metrics.histogram({
     name: 'hypercube_load_duration_seconds',
-    help: 'Time that loads of versions took, those that failed not counted.',
+    help: 'Duration of successful loads, in seconds.',
   });
   const bytes = metrics.counter({
     name: 'hypercube_load_bytes_total',
@@ -212,7 +215,7 @@ function addLoadMetrics(metrics: MetricsRegistry, versions: VersionControl): voi
   });
   metrics.collectedCounter({
     name: 'hypercube_unloads_total',
-    help: 'Versions unloaded: asked for, or given up so that another had room.',
+    help: 'Versions unloaded, by reason: asked (on request) or room (to make room for a load).',
     labels: ['reason'],
     collect: (set) => {
       for (const [reason, count] of Object.entries(versions.unloads)) set({ reason }, count);
@@ -220,8 +223,8 @@ function addLoadMetrics(metrics: MetricsRegistry, versions: VersionControl): voi
   });
   metrics.collectedGauge({
     name: 'hypercube_loads_waiting',
-    help: 'Loads under way or waiting for their turn.',
-    collect: (set) => set({}, versions.loadingStatus().length),
+    help: 'Loads in progress or waiting.',
+    collect: (set) => set({}, versions.getLoadingVersions().length),
   });
 }
 
@@ -233,25 +236,26 @@ function addConnectionMetrics(metrics: MetricsRegistry, server: OnePortServer): 
   });
   metrics.collectedGauge({
     name: 'hypercube_unsent_bytes',
-    help: 'Answers that their callers have not read yet.',
+    help: 'Bytes of responses that clients have not read yet.',
     collect: (set) => set({}, server.unsentBytes),
   });
   metrics.collectedCounter({
     name: 'hypercube_connections_refused_total',
-    help: 'Connections that were closed, by reason.',
+    help: 'Connections refused or closed by the server, by reason.',
     labels: ['reason'],
     collect: (set) => {
-      const { connectionsRefused, http2Refused, tlsRefused, slowReaders, host } = server;
+      const { connectionsRefused, http2Refused, tlsRefused, slowReaders, baidu } = server;
       set({ reason: 'limit' }, connectionsRefused);
+      set({ reason: 'evicted' }, server.connectionsEvicted);
       set({ reason: 'http2' }, http2Refused);
       set({ reason: 'tls' }, tlsRefused);
-      set({ reason: 'malformed' }, host.brokenConnections);
+      set({ reason: 'malformed' }, baidu.brokenConnections);
       set({ reason: 'slow_reader' }, slowReaders);
     },
   });
   metrics.collectedCounter({
     name: 'hypercube_unknown_calls_total',
-    help: 'Calls over baidu_std to methods that are not served.',
-    collect: (set) => set({}, server.host.unknownCalls),
+    help: 'Calls over baidu_std to unknown methods.',
+    collect: (set) => set({}, server.baidu.unknownMethodCalls),
   });
 }

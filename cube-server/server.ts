@@ -1,28 +1,29 @@
-/** The assembly of a cube-server: store → held versions → services → one port, or two. Owns nothing but the order of things. */
+/** Assembles a cube-server: store → loaded versions → services → one port or two. */
+import { CubeError } from '../lib/core/errors.ts';
 import type { ServerLimits } from '../lib/core/limits.ts';
 import { systemClock } from '../lib/platform/clock.ts';
 import type { Stoppable } from '../lib/platform/lifecycle.ts';
-import type { Logger } from '../lib/platform/logs.ts';
+import { getLogFormat, type Logger, type LogLevel } from '../lib/platform/logs.ts';
 import { MetricsRegistry } from '../lib/platform/metrics.ts';
 import { ControlAccess } from '../lib/rpc/control-access.ts';
-import { GrpcFront } from '../lib/rpc/grpc-front.ts';
-import { HttpFront } from '../lib/rpc/http-front.ts';
+import { GrpcServer } from '../lib/rpc/grpc-server.ts';
+import { HttpServer } from '../lib/rpc/http-server.ts';
 import { OnePortServer } from '../lib/rpc/one-port-server.ts';
 import { RpcRoutes } from '../lib/rpc/rpc-routes.ts';
 import { type TlsFiles, TlsIdentity } from '../lib/rpc/tls-identity.ts';
 import { ResidentStore } from '../lib/store/resident-store.ts';
-import { CmdService } from './cmd-service.ts';
-import { addCmdCall } from './control-baidu.ts';
-import { addControlCalls, CONTROL_PROTO } from './control-grpc.ts';
+import { addGrpcControlCalls, CONTROL_PROTO } from './control-grpc.ts';
 import { addControlRoutes, refuseControlRoutes } from './control-routes.ts';
 import { ControlService } from './control-service.ts';
-import { CubeDirectories } from './cube-directories.ts';
+import { CubeCommandService } from './cube-command-service.ts';
+import { addCubeCommandCall } from './cube-commands-baidu.ts';
+import { CubeDirectoryLoader } from './cube-directory-loader.ts';
+import { DataFolderLoader } from './data-folder-loader.ts';
 import { DataPort } from './data-port.ts';
 import type { CubeTable } from './dict-service.ts';
-import { HeldVersions } from './held-versions.ts';
-import { addHealthRoutes, addMetricsRoute, answerCall } from './http-routes.ts';
-import { limitsOfThread } from './limit-option.ts';
-import { OwnVersions } from './own-versions.ts';
+import { addHealthRoutes, addMetricsRoute, handleForwardedCall } from './http-routes.ts';
+import { LoadedVersions } from './loaded-versions.ts';
+import { divideLimits } from './option-parsers.ts';
 import { addDataPortMetrics, addHttpMetrics, addVersionMetrics } from './server-metrics.ts';
 import { ServingThreadPool } from './serving-threads.ts';
 import type { HttpCall, HttpResult } from './thread-protocol.ts';
@@ -33,20 +34,20 @@ export interface CubeServerOptions {
   readonly shardNum: number;
   readonly dataFolder: string;
   readonly memoryBytes: number;
-  /** That answer lookups; more than one where listeners can share a port. */
+  /** Threads that answer lookups; more than one needs listeners that can share a port. */
   readonly threads?: number;
-  /** Rows stay in their files where the layout lets them. */
+  /** Keep rows in their files where the layout allows it. */
   readonly rowsOnDisk?: boolean;
-  /** While lookups are answered; absent: as fast as possible. */
+  /** Maximum read rate of loads while lookups are answered; absent: unlimited. */
   readonly loadBytesPerSecond?: number;
   readonly retireGraceMs: number;
-  /** What Cube clients read by seek; undefined: the only table there is. */
+  /** Table that Cube clients read by seek; undefined: the only table. */
   readonly cubeTable: CubeTable | undefined;
-  /** The folder that an agent of Cube deploys to; undefined: Cube's commands read the data folder. */
+  /** Folder that an agent of Cube deploys to; undefined: Cube's commands read the data folder. */
   readonly cubeFolder?: string | undefined;
   /** Undefined: control calls only from this host. */
   readonly controlTokenFile: string | undefined;
-  /** Whose certificates, too, allow control calls; absent: TLS is not spoken. */
+  /** A certificate of these authorities also allows control calls; absent: no TLS. */
   readonly tls?: TlsFiles | undefined;
   readonly limits: ServerLimits;
   readonly logger: Logger;
@@ -55,42 +56,48 @@ export interface CubeServerOptions {
 export interface ListenOptions {
   readonly host: string;
   readonly port: number;
-  /** Control and metrics have this port, and the data port refuses them. */
+  /** Port of control calls and metrics, which the data port then refuses. */
   readonly adminPort?: number;
 }
 
-/** What a dictionary of Cube is called here, unless --cube-table says so. */
+/** Bundle and table of Cube's dictionary, unless --cube-table is given. */
 const DEFAULT_CUBE_TABLE: CubeTable = { bundle: 'cube', table: 'dict' };
 const MAIN_THREAD = 0;
-/** How exactly idle times are known. */
-const OBSERVE_USE_MS = 1000;
+/** Resolution of idle times. */
+const UPDATE_LAST_USED_MS = 1000;
 
 export class CubeServer implements Stoppable {
   readonly #options: CubeServerOptions;
   readonly #store: ResidentStore;
-  readonly #held: HeldVersions;
+  readonly #loaded: LoadedVersions;
   readonly #versions: VersionControl;
   readonly #control: ControlService;
   readonly #access: ControlAccess;
   readonly #tls: TlsIdentity | undefined;
-  readonly #cubeDirectories: CubeDirectories | undefined;
+  readonly #cubeDirectories: CubeDirectoryLoader | undefined;
   readonly #data: DataPort;
   #threads: ServingThreadPool | undefined;
   #admin: OnePortServer | undefined;
-  #observer: NodeJS.Timeout | undefined;
+  #useTimer: NodeJS.Timeout | undefined;
   #stopping = false;
+  #isLoadingAtStart = false;
 
   constructor(options: CubeServerOptions) {
     const { shardIndex, shardNum, dataFolder, cubeTable, threads = 1, logger } = options;
     this.#options = options;
     this.#store = new ResidentStore({
-      ...{ budgetBytes: options.memoryBytes, threads },
+      budgetBytes: options.memoryBytes,
+      threads,
       rowsOnDisk: options.rowsOnDisk ?? false,
-      onDamage: (error) => logger.error({ reason: error.message }, 'damaged rows on disk'),
+      onDamage: (error) =>
+        logger.error({ reason: error.message }, 'damaged block on disk; reads of its rows fail'),
     });
-    this.#held = new HeldVersions({ shardIndex, shardNum, clock: systemClock });
+    this.#loaded = new LoadedVersions({ shardIndex, shardNum, clock: systemClock });
     this.#versions = new VersionControl({
-      ...{ held: this.#held, store: this.#store, dataFolder, clock: systemClock },
+      loaded: this.#loaded,
+      store: this.#store,
+      dataFolder,
+      clock: systemClock,
       retireGraceMs: options.retireGraceMs,
       loadBytesPerSecond: options.loadBytesPerSecond ?? Number.POSITIVE_INFINITY,
     });
@@ -98,14 +105,16 @@ export class CubeServer implements Stoppable {
     this.#control = new ControlService({ versions: this.#versions, logger, ready });
     const { controlTokenFile: tokenFile, tls } = options;
     this.#access = new ControlAccess({
-      ...{ tokenFile, certificates: tls !== undefined, logger },
-      flags: '--control-token-file or --tls-ca',
+      tokenFile,
+      acceptCertificates: tls !== undefined,
+      logger,
+      authFlags: '--control-token-file or --tls-ca',
     });
     this.#tls = tls && new TlsIdentity(tls, logger);
     this.#cubeDirectories = this.#openCubeFolder();
-    const limits = limitsOfThread(options.limits, threads);
+    const limits = divideLimits(options.limits, threads);
     this.#data = new DataPort({
-      held: this.#held,
+      versions: this.#loaded,
       tls: this.#tls,
       limits,
       cubeTable,
@@ -114,55 +123,88 @@ export class CubeServer implements Stoppable {
     });
   }
 
-  /** @returns the address, which is also logged. @throws CubeError IO when a port is taken; call `stop` then, too */
+  /**
+   * Listens on the admin port, does the load that is due at start, and then, whether it succeeded
+   * or not, listens on the data port: callers that connect to the port find the server as ready as
+   * it gets by itself.
+   * @returns the address, which is also logged
+   * @throws CubeError IO when a port is taken, STOPPING after `cancelStart`; call `stop` in both
+   *   cases too
+   */
   async listen({ host, port, adminPort }: ListenOptions): Promise<string> {
     const { limits, logger, shardIndex, shardNum, threads = 1 } = this.#options;
-    const admin = adminPort === undefined ? this.#data.http : new HttpFront(limits, logger);
-    this.#data.answerControl((call) => answerCall(this.#data.http.app, call));
+    const admin = adminPort === undefined ? this.#data.http : new HttpServer(limits, logger);
+    this.#data.addControlCalls((call) => handleForwardedCall(this.#data.http.app, call));
     this.#addRoutes(admin);
+    if (adminPort !== undefined) await this.#listenForControl(admin, host, adminPort);
+    await this.#loadAtStart();
     const address = await this.#data.server.listen(host, port, threads > 1);
     if (threads > 1) await this.#startThreads(host, Number(/\d+$/.exec(address)?.[0]));
-    if (adminPort !== undefined) {
-      const ready = (): boolean => this.#notReady() === undefined;
-      const grpc = new GrpcFront({ limits, logger, protoFiles: [CONTROL_PROTO], ready });
-      const routes = new RpcRoutes();
-      const answer = (call: HttpCall): Promise<HttpResult> => answerCall(admin.app, call);
-      addControlCalls(grpc, answer);
-      addCmdCall(routes, answer);
-      this.#admin = new OnePortServer({
-        ...{ routes, http: admin, grpc, tls: this.#tls, limits, logger },
-      });
-      const adminAddress = await this.#admin.listen(host, adminPort);
-      logger.info({ adminAddress }, 'admin port');
-    }
     logger.info({ address, shardIndex, shardNum, threads }, 'listening');
-    this.#observer = setInterval(() => void this.#versions.observeUse(), OBSERVE_USE_MS);
-    this.#observer.unref();
-    void this.#cubeDirectories?.loadFirst();
+    this.#useTimer = setInterval(() => void this.#versions.updateLastUsed(), UPDATE_LAST_USED_MS);
+    this.#useTimer.unref();
     return address;
   }
 
-  /** Not ready and refusing lookups, until control says `undrain`. */
+  /** Makes `listen` fail soon where it still loads; has no effect once it listens. */
+  cancelStart(): void {
+    if (!this.#isLoadingAtStart) return;
+    this.#stopping = true;
+    this.#cubeDirectories?.close();
+    void this.#store.close();
+  }
+
+  /** Becomes not ready and refuses lookups until the control call `undrain`. */
   async drain(): Promise<void> {
     await this.#control.drain(true);
   }
 
   async stop(): Promise<void> {
     this.#stopping = true;
-    clearInterval(this.#observer);
-    // A load under way fails now, so that its caller is not what we wait for; what is resident goes on answering.
+    clearInterval(this.#useTimer);
+    // Loads in progress fail now, so that stopping does not wait for their callers; loaded versions
+    // keep answering.
+    this.#cubeDirectories?.close();
     const servers = [this.#threads?.stop(), this.#data.server.stop(), this.#admin?.stop()];
     await Promise.all([this.#store.close(), ...servers]);
   }
 
-  #addRoutes(admin: HttpFront): void {
+  async #listenForControl(http: HttpServer, host: string, port: number): Promise<void> {
+    const { limits, logger } = this.#options;
+    const isReady = (): boolean => this.#notReady() === undefined;
+    const grpc = new GrpcServer({ limits, logger, protoFiles: [CONTROL_PROTO], isReady });
+    const routes = new RpcRoutes();
+    const answer = (call: HttpCall): Promise<HttpResult> => handleForwardedCall(http.app, call);
+    addGrpcControlCalls(grpc, answer);
+    addCubeCommandCall(routes, answer);
+    this.#admin = new OnePortServer({ routes, http, grpc, tls: this.#tls, limits, logger });
+    const adminAddress = await this.#admin.listen(host, port);
+    logger.info({ adminAddress }, 'listening on the admin port');
+  }
+
+  /** @throws CubeError STOPPING when the server was stopped meanwhile */
+  async #loadAtStart(): Promise<void> {
+    if (this.#cubeDirectories === undefined) return;
+    this.#isLoadingAtStart = true;
+    this.#loaded.startFailure = await this.#cubeDirectories.loadFirst();
+    this.#isLoadingAtStart = false;
+    if (this.#stopping)
+      throw new CubeError('STOPPING', 'stopped before the load at start was done');
+  }
+
+  #addRoutes(admin: HttpServer): void {
     const { cubeTable, dataFolder, logger } = this.#options;
     const { http } = this.#data;
     const versions = this.#versions;
-    const cube = this.#cubeDirectories ?? new OwnVersions(versions, dataFolder, cubeTable?.bundle);
-    const cmd = new CmdService({ versions, cube, logger });
+    const cube =
+      this.#cubeDirectories ?? new DataFolderLoader(versions, dataFolder, cubeTable?.bundle);
+    const cmd = new CubeCommandService({ versions, loader: cube, logger });
     const notReady = (): string | undefined => this.#notReady();
-    addControlRoutes(admin.app, { control: this.#control, cmd, access: this.#access });
+    addControlRoutes(admin.app, {
+      control: this.#control,
+      cubeCommands: cmd,
+      access: this.#access,
+    });
     const metrics = new MetricsRegistry();
     addDataPortMetrics(metrics, this.#data, MAIN_THREAD);
     addHttpMetrics(metrics, new Set([http.app, admin.app]));
@@ -179,21 +221,31 @@ export class CubeServer implements Stoppable {
     const { app } = this.#data.http;
     this.#threads = new ServingThreadPool({
       count: threads - 1,
-      each: {
-        ...{ shardIndex, shardNum, host, port, cubeTable, tls },
-        ...{ limits: limitsOfThread(limits, threads), logLevel: logger.level },
+      threadOptions: {
+        shardIndex,
+        shardNum,
+        host,
+        port,
+        cubeTable,
+        startFailure: this.#loaded.startFailure,
+        tls,
+        limits: divideLimits(limits, threads),
+        logLevel: logger.level as LogLevel,
+        logFormat: getLogFormat(),
       },
-      ...{ store: this.#store, held: this.#held, logger },
-      answer: (call) => answerCall(app, call),
+      store: this.#store,
+      versions: this.#loaded,
+      logger,
+      handleCall: (call) => handleForwardedCall(app, call),
     });
     this.#versions.threads = this.#threads;
     await this.#threads.start();
   }
 
-  #openCubeFolder(): CubeDirectories | undefined {
+  #openCubeFolder(): CubeDirectoryLoader | undefined {
     const { cubeFolder, cubeTable, dataFolder, shardIndex, shardNum, logger } = this.#options;
     if (cubeFolder === undefined) return undefined;
-    return new CubeDirectories({
+    return new CubeDirectoryLoader({
       versions: this.#versions,
       folder: cubeFolder.replaceAll('{shard}', String(shardIndex)),
       // Several servers may share a data folder.
@@ -206,8 +258,9 @@ export class CubeServer implements Stoppable {
 
   #notReady(): string | undefined {
     if (this.#stopping) return 'stopping';
-    if (this.#held.draining) return 'draining; control call "undrain" ends it';
-    if (!this.#held.ready) return 'no version is active; load and activate one';
+    if (this.#loaded.draining) return 'draining; end it with the control call "undrain"';
+    if (this.#isLoadingAtStart) return `loading ${this.#cubeDirectories?.folder}`;
+    if (!this.#loaded.ready) return this.#loaded.explainNotReady();
     return undefined;
   }
 }

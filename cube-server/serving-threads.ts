@@ -1,28 +1,31 @@
 /**
- * The threads that serve beside the main one. What they shall hold is kept here, so that one that died is started
- * again with all of it. An order is done when every living thread has done it: a dead one reads no memory any more.
+ * The additional serving threads. Their desired state is kept here, so that a replacement for a
+ * dead thread gets all of it. A command is done when every live thread has done it: a dead one no
+ * longer reads memory.
  */
+
 import { Worker } from 'node:worker_threads';
 import { CubeError, type ErrorCode } from '../lib/core/errors.ts';
+import { versionKey } from '../lib/core/names.ts';
 import { systemClock } from '../lib/platform/clock.ts';
 import type { Logger } from '../lib/platform/logs.ts';
 import type { ResidentStore } from '../lib/store/resident-store.ts';
 import type { SharedVersion } from '../lib/store/shared-version.ts';
 import type { VersionRequest } from '../proto/control.ts';
-import type { HeldVersions } from './held-versions.ts';
+import type { LoadedVersions } from './loaded-versions.ts';
 import type {
-  FromThread,
   HttpCall,
   HttpResult,
+  MessageFromThread,
+  MessageToThread,
+  ThreadCommand,
+  ThreadLookupCount,
   ThreadOptions,
-  ThreadOrder,
-  ThreadUse,
-  ToThread,
 } from './thread-protocol.ts';
 import type { ServingThreads } from './version-control.ts';
 
 const RESTART_MS = 1000;
-/** What a thread hands on is not answered any more. */
+/** Response to forwarded calls while stopping. */
 const STOPPING: HttpResult = {
   status: 503,
   headers: { 'content-type': 'application/json' },
@@ -30,36 +33,41 @@ const STOPPING: HttpResult = {
 };
 
 export interface ServingThreadPoolOptions {
-  /** Beside the main one. */
+  /** Number of threads besides the main one. */
   readonly count: number;
-  readonly each: Omit<ThreadOptions, 'thread'>;
+  readonly threadOptions: Omit<ThreadOptions, 'thread'>;
   readonly store: ResidentStore;
-  readonly held: HeldVersions;
-  /** Answers what a thread hands on. */
-  readonly answer: (call: HttpCall) => Promise<HttpResult>;
+  readonly versions: LoadedVersions;
+  /** Handles calls that a thread forwards. */
+  readonly handleCall: (call: HttpCall) => Promise<HttpResult>;
   readonly logger: Logger;
 }
 
-interface Waiting {
+interface PendingCommand {
   readonly resolve: (answer: unknown) => void;
   readonly reject: (error: CubeError) => void;
 }
 
-/** One thread and what it was asked. */
+/** One thread and its pending commands. */
 class ServingThread {
   readonly #worker: Worker;
-  readonly #waiting = new Map<number, Waiting>();
+  readonly #pending = new Map<number, PendingCommand>();
   readonly ended: Promise<void>;
   #lastId = 0;
   #alive = true;
 
-  constructor(options: ThreadOptions, answer: ServingThreadPoolOptions['answer'], logger: Logger) {
+  constructor(
+    options: ThreadOptions,
+    answer: ServingThreadPoolOptions['handleCall'],
+    logger: Logger,
+  ) {
     const { thread } = options;
     const worker = new Worker(new URL('./serving-worker.js', import.meta.url), {
-      ...{ name: `serving-${thread}`, workerData: options },
+      name: `serving-${thread}`,
+      workerData: options,
     });
     this.#worker = worker;
-    worker.on('message', (message: FromThread) => {
+    worker.on('message', (message: MessageFromThread) => {
       if (message.type !== 'call') this.#settle(message);
       else {
         void answer(message.call)
@@ -71,33 +79,34 @@ class ServingThread {
     this.ended = new Promise((resolve) => {
       worker.on('exit', () => {
         this.#alive = false;
-        // Whatever it was told to stop using, it has stopped using.
-        for (const { resolve: done } of this.#waiting.values()) done(undefined);
-        this.#waiting.clear();
+        // A thread that has ended no longer uses anything it was told to remove.
+        for (const { resolve: done } of this.#pending.values()) done(undefined);
+        this.#pending.clear();
         resolve();
       });
     });
   }
 
   /** @returns undefined from a thread that has ended */
-  order(order: ThreadOrder): Promise<unknown> {
+  send(command: ThreadCommand): Promise<unknown> {
     if (!this.#alive) return Promise.resolve(undefined);
     const id = ++this.#lastId;
     return new Promise((resolve, reject) => {
-      this.#waiting.set(id, { resolve, reject });
-      this.#worker.postMessage({ type: 'order', id, order } satisfies ToThread);
+      this.#pending.set(id, { resolve, reject });
+      this.#worker.postMessage({ type: 'command', id, command } satisfies MessageToThread);
     });
   }
 
   #post(id: number, result: HttpResult): void {
-    if (this.#alive) this.#worker.postMessage({ type: 'result', id, result } satisfies ToThread);
+    if (this.#alive)
+      this.#worker.postMessage({ type: 'result', id, result } satisfies MessageToThread);
   }
 
-  #settle(message: Exclude<FromThread, { type: 'call' }>): void {
-    const waiting = this.#waiting.get(message.id);
-    this.#waiting.delete(message.id);
-    if (message.type === 'done') waiting?.resolve(message.answer);
-    else waiting?.reject(new CubeError(message.code as ErrorCode, message.message));
+  #settle(message: Exclude<MessageFromThread, { type: 'call' }>): void {
+    const pending = this.#pending.get(message.id);
+    this.#pending.delete(message.id);
+    if (message.type === 'done') pending?.resolve(message.answer);
+    else pending?.reject(new CubeError(message.code as ErrorCode, message.message));
   }
 }
 
@@ -119,67 +128,73 @@ export class ServingThreadPool implements ServingThreads {
     await Promise.all(numbers.map((thread) => this.#start(thread)));
   }
 
-  async hold(request: VersionRequest): Promise<void> {
+  async addVersion(request: VersionRequest): Promise<void> {
     const shared = this.#options.store.share(request.bundle, request.version);
-    this.#versions.set(nameOf(request), shared);
+    this.#versions.set(versionKey(request), shared);
     try {
-      await this.#orderAll({ kind: 'hold', shared });
+      await this.#sendToAll({ kind: 'add', shared });
     } catch (error) {
-      await this.drop(request);
+      await this.removeVersion(request);
       throw error;
     }
   }
 
   async activate(request: VersionRequest): Promise<void> {
     this.#active.set(request.bundle, request);
-    await this.#orderAll({ kind: 'activate', request });
+    await this.#sendToAll({ kind: 'activate', request });
   }
 
-  async drop(request: VersionRequest): Promise<void> {
-    this.#versions.delete(nameOf(request));
-    await this.#orderAll({ kind: 'drop', request });
+  async removeVersion(request: VersionRequest): Promise<void> {
+    this.#versions.delete(versionKey(request));
+    await this.#sendToAll({ kind: 'remove', request });
   }
 
   async drain(draining: boolean): Promise<void> {
     this.#draining = draining;
-    await this.#orderAll({ kind: 'drain', draining });
+    await this.#sendToAll({ kind: 'drain', draining });
   }
 
-  async observeUse(): Promise<void> {
-    const answers = (await this.#orderAll({ kind: 'observe' })) as (ThreadUse[] | undefined)[];
+  async updateLastUsed(): Promise<void> {
+    const answers = (await this.#sendToAll({ kind: 'count-lookups' })) as (
+      | ThreadLookupCount[]
+      | undefined
+    )[];
     for (const use of answers.flatMap((uses) => uses ?? [])) {
-      const version = this.#options.held.find(use);
+      const version = this.#options.versions.find(use);
       if (version !== undefined) version.lookups += use.lookups;
     }
   }
 
   /** Metric values of each thread. */
   async metrics(): Promise<object[]> {
-    const answers = await this.#orderAll({ kind: 'metrics' });
+    const answers = await this.#sendToAll({ kind: 'metrics' });
     return answers.filter((values): values is object => typeof values === 'object');
   }
 
   async stop(): Promise<void> {
     this.#stopping = true;
-    await this.#orderAll({ kind: 'stop' });
+    await this.#sendToAll({ kind: 'stop' });
     await Promise.all(this.#threads.map(({ ended }) => ended));
   }
 
-  /** With everything that it shall hold, before it listens. */
+  /** Brings a thread to the desired state before it listens. */
   async #start(number: number): Promise<void> {
-    const { each, answer, logger } = this.#options;
-    const thread = new ServingThread({ ...each, thread: number }, answer, logger);
+    const { threadOptions, handleCall, logger } = this.#options;
+    const thread = new ServingThread({ ...threadOptions, thread: number }, handleCall, logger);
     this.#threads[number - 1] = thread;
-    const orders: ThreadOrder[] = [
-      ...[...this.#versions.values()].map((shared): ThreadOrder => ({ kind: 'hold', shared })),
-      ...[...this.#active.values()].map((request): ThreadOrder => ({ kind: 'activate', request })),
-      ...[{ kind: 'drain', draining: this.#draining } as const, { kind: 'listen' } as const],
+    const commands: ThreadCommand[] = [
+      ...[...this.#versions.values()].map((shared): ThreadCommand => ({ kind: 'add', shared })),
+      ...[...this.#active.values()].map(
+        (request): ThreadCommand => ({ kind: 'activate', request }),
+      ),
+      { kind: 'drain', draining: this.#draining } as const,
+      { kind: 'listen' } as const,
     ];
     try {
-      // Posted in one go: what is ordered from now on comes after.
-      await Promise.all(orders.map((order) => thread.order(order)));
+      // Posted together, so that later commands are processed after these.
+      await Promise.all(commands.map((command) => thread.send(command)));
     } catch (error) {
-      void thread.order({ kind: 'stop' });
+      void thread.send({ kind: 'stop' });
       throw error;
     }
     void thread.ended.then(() => this.#restart(number));
@@ -188,24 +203,20 @@ export class ServingThreadPool implements ServingThreads {
   async #restart(number: number): Promise<void> {
     const { logger } = this.#options;
     while (!this.#stopping) {
-      logger.error({ thread: number }, 'a serving thread ended; starting it again');
+      logger.error({ thread: number }, 'serving thread ended; restarting it');
       await systemClock.sleep(RESTART_MS);
       if (this.#stopping) return;
       try {
         await this.#start(number);
-        logger.info({ thread: number }, 'serving thread started again');
+        logger.info({ thread: number }, 'serving thread restarted');
         return;
       } catch (error) {
-        logger.error({ err: error, thread: number }, 'a serving thread does not start');
+        logger.error({ err: error, thread: number }, 'serving thread did not start; retrying');
       }
     }
   }
 
-  #orderAll(order: ThreadOrder): Promise<unknown[]> {
-    return Promise.all(this.#threads.map((thread) => thread.order(order)));
+  #sendToAll(command: ThreadCommand): Promise<unknown[]> {
+    return Promise.all(this.#threads.map((thread) => thread.send(command)));
   }
-}
-
-function nameOf({ bundle, version }: VersionRequest): string {
-  return `${bundle}/${version}`;
 }

@@ -1,18 +1,18 @@
 /**
- * One cube-server process for each of several shards: started on ports counted up, restarted with growing pauses when
- * they end, stopped and drained together. A shard that never comes up ends the supervisor; one that has served is
- * tried again for ever.
+ * Runs one cube-server process for each of several shards, on consecutive ports. Processes are
+ * restarted with exponential backoff, and stopped and drained together. A shard that never starts
+ * ends the supervisor; one that has served is restarted without limit.
  */
-import { CubeError } from '../lib/core/errors.ts';
+import { CubeError, requireDefined } from '../lib/core/errors.ts';
 import { systemClock } from '../lib/platform/clock.ts';
-import { KeptProcess, markedLine } from '../lib/platform/kept-process.ts';
 import { runService, type Stoppable } from '../lib/platform/lifecycle.ts';
-import type { Logger } from '../lib/platform/logs.ts';
+import { getLogFormat, type Logger } from '../lib/platform/logs.ts';
+import { formatChildLine, SupervisedProcess } from '../lib/platform/supervised-process.ts';
 
-/** A shard that has never served is given up after so many starts. */
+/** A shard that has never served is given up after this many starts. */
 const STARTS_MAX = 5;
 const EXIT_USAGE = 2;
-/** Above what a shard process allows itself. */
+/** Longer than the shard processes' own grace period. */
 const STOP_GRACE_MS = 35_000;
 
 export interface SupervisorOptions {
@@ -21,34 +21,39 @@ export interface SupervisorOptions {
   readonly adminPort?: number;
 }
 
-/** @param flags those of the supervisor, with the shard's own after them */
-function shardProcess(shard: number, flags: readonly string[], logger: Logger): KeptProcess {
-  return new KeptProcess({
-    args: [process.argv[1]!, ...flags],
+/** @param flags of the supervisor, followed by the shard's own */
+function createShardProcess(
+  shard: number,
+  flags: readonly string[],
+  logger: Logger,
+): SupervisedProcess {
+  return new SupervisedProcess({
+    args: [requireDefined(process.argv[1], 'the path of the program'), ...flags],
     clock: systemClock,
     onLine: (line) => {
-      process.stderr.write(markedLine(line, `"shard":${shard}`, `shard ${shard}`));
+      process.stderr.write(formatChildLine(line, `"shard":${shard}`, `shard ${shard}`));
     },
     onListening: (address) => logger.info({ shard, address }, 'shard listening'),
-    onEnd: ({ code, signal, hasServed, shortRuns }, waitMs) => {
-      if (!hasServed && (code === EXIT_USAGE || shortRuns >= STARTS_MAX)) {
-        return `shard ${shard} does not start (exit ${code})`;
+    onExit: ({ code, signal, hasListened, consecutiveShortRuns }, waitMs) => {
+      if (!hasListened && (code === EXIT_USAGE || consecutiveShortRuns >= STARTS_MAX)) {
+        return `shard ${shard} did not start (exit code ${code}); see its log above`;
       }
-      logger.warn({ shard, code, signal, waitMs }, 'shard process ended; starting it again');
+      logger.warn({ shard, code, signal, waitMs }, 'shard process ended; restarting it');
       return undefined;
     },
   });
 }
 
 class Supervisor implements Stoppable {
-  readonly #shards: readonly KeptProcess[];
+  readonly #shards: readonly SupervisedProcess[];
 
   constructor({ shard: shards, port, adminPort }: SupervisorOptions, logger: Logger) {
     this.#shards = shards.map((shard, i) => {
       const flags = [...process.argv.slice(2), '--shard', String(shard)];
-      flags.push('--port', String(nth(port, i)));
-      if (adminPort !== undefined) flags.push('--admin-port', String(nth(adminPort, i)));
-      return shardProcess(shard, flags, logger);
+      flags.push('--log-format', getLogFormat());
+      flags.push('--port', String(getShardPort(port, i)));
+      if (adminPort !== undefined) flags.push('--admin-port', String(getShardPort(adminPort, i)));
+      return createShardProcess(shard, flags, logger);
     });
   }
 
@@ -65,24 +70,30 @@ class Supervisor implements Stoppable {
   }
 }
 
-/** Port 0 stays "any free one". */
-function nth(port: number, i: number): number {
+/** Port 0 selects any free port. */
+function getShardPort(port: number, i: number): number {
   return port === 0 ? 0 : port + i;
 }
 
-/** @throws CubeError INVALID_ARGUMENT when there are no such ports, or one would have two uses */
+/** @throws CubeError INVALID_ARGUMENT when ports are out of range or would be used twice */
 export function checkPorts({ shard: shards, port, adminPort = 0 }: SupervisorOptions): void {
   const count = shards.length;
   const last = Math.max(port, adminPort) + count - 1;
   if (last > 65_535) {
-    throw new CubeError('INVALID_ARGUMENT', `${count} ports up to ${last}: too high`);
+    throw new CubeError(
+      'INVALID_ARGUMENT',
+      `${count} shards need ports up to ${last}; the highest port is 65535`,
+    );
   }
   if (port === 0 || adminPort === 0 || Math.abs(port - adminPort) >= count) return;
-  const what = count === 1 ? 'are the same port' : `overlap: each of ${count} shards has its own`;
+  const what = count === 1 ? 'are the same port' : `overlap: each of ${count} shards needs its own`;
   throw new CubeError('INVALID_ARGUMENT', `--port ${port} and --admin-port ${adminPort} ${what}`);
 }
 
-/** Runs until told to stop. @throws CubeError UNAVAILABLE when a shard never starts; the others are stopped then */
+/**
+ * Runs until stopped. @throws CubeError UNAVAILABLE when a shard never starts; the others are then
+ * stopped
+ */
 export async function supervise(options: SupervisorOptions, logger: Logger): Promise<void> {
   const supervisor = new Supervisor(options, logger);
   const drain = (): void => supervisor.signal('SIGHUP');

@@ -1,9 +1,11 @@
 /**
- * What the main thread and the threads that serve beside it say to each other: cloneable objects. The main thread
- * decides; a serving thread does as told and says when it is done. HTTP requests that a serving thread does not
- * answer itself (control, metrics, health) it hands to the main thread.
+ * Messages between the main thread and serving threads, as cloneable objects. The main thread
+ * decides; a serving thread executes commands and reports completion. It forwards HTTP requests
+ * that it does not answer itself (control, metrics, health) to the main thread.
  */
+
 import type { ServerLimits } from '../lib/core/limits.ts';
+import type { LogFormat, LogLevel } from '../lib/platform/logs.ts';
 import type { ClientCertificate } from '../lib/rpc/control-caller.ts';
 import type { TlsFiles } from '../lib/rpc/tls-identity.ts';
 import type { SharedVersion } from '../lib/store/shared-version.ts';
@@ -11,33 +13,36 @@ import type { VersionRequest } from '../proto/control.ts';
 import type { CubeTable } from './dict-service.ts';
 
 export interface ThreadOptions {
-  /** 1 and up; 0 is the main thread. */
+  /** Starts at 1; 0 is the main thread. */
   readonly thread: number;
   readonly shardIndex: number;
   readonly shardNum: number;
   readonly host: string;
   readonly port: number;
   readonly cubeTable: CubeTable | undefined;
-  /** Absent: TLS is not spoken. */
+  /** Why the load that was due at start failed; empty when it has not. */
+  readonly startFailure: string;
+  /** Absent: no TLS. */
   readonly tls: TlsFiles | undefined;
   readonly limits: ServerLimits;
-  readonly logLevel: string;
+  readonly logLevel: LogLevel;
+  readonly logFormat: LogFormat;
 }
 
-export type ThreadOrder =
-  | { readonly kind: 'hold'; readonly shared: SharedVersion }
+export type ThreadCommand =
+  | { readonly kind: 'add'; readonly shared: SharedVersion }
   | { readonly kind: 'activate'; readonly request: VersionRequest }
-  | { readonly kind: 'drop'; readonly request: VersionRequest }
+  | { readonly kind: 'remove'; readonly request: VersionRequest }
   | { readonly kind: 'drain'; readonly draining: boolean }
   | { readonly kind: 'listen' }
-  /** Answered by `ThreadUse[]`. */
-  | { readonly kind: 'observe' }
-  /** Answered by the thread's metric values. */
+  /** Result: `ThreadLookupCount[]`. */
+  | { readonly kind: 'count-lookups' }
+  /** Result: the thread's metric values. */
   | { readonly kind: 'metrics' }
   | { readonly kind: 'stop' };
 
-/** Lookups of a version since it was last asked. */
-export interface ThreadUse extends VersionRequest {
+/** Lookups of a version since the last report. */
+export interface ThreadLookupCount extends VersionRequest {
   readonly lookups: number;
 }
 
@@ -57,12 +62,12 @@ export interface HttpResult {
 }
 
 /** To a serving thread. */
-export type ToThread =
-  | { readonly type: 'order'; readonly id: number; readonly order: ThreadOrder }
+export type MessageToThread =
+  | { readonly type: 'command'; readonly id: number; readonly command: ThreadCommand }
   | { readonly type: 'result'; readonly id: number; readonly result: HttpResult };
 
 /** From a serving thread. */
-export type FromThread =
+export type MessageFromThread =
   | { readonly type: 'done'; readonly id: number; readonly answer: unknown }
   | {
       readonly type: 'failed';

@@ -1,10 +1,12 @@
 /**
- * Changes what is held: load, activate, unload, drain. Loads run one at a time, beside lookups; a failed one leaves
- * everything as it was. A load without room gives up versions that nobody uses and nobody asks to keep, or is refused
- * before it starts.
+ * Loads, activates, unloads and drains. Loads run one at a time, concurrently with lookups; a
+ * failed load changes nothing. A load without enough memory first unloads unused versions that the
+ * caller does not want to keep, or is refused before it starts.
  */
+
 import { CubeError, type ErrorCode } from '../lib/core/errors.ts';
-import { type Manifest, parseManifest, shardNumOf } from '../lib/core/manifest.ts';
+import { getShardNum, type Manifest, parseManifest } from '../lib/core/manifest.ts';
+import { versionKey } from '../lib/core/names.ts';
 import type { Clock } from '../lib/platform/clock.ts';
 import { faultPoint } from '../lib/platform/fault-point.ts';
 import { readText } from '../lib/platform/files.ts';
@@ -22,85 +24,82 @@ import type {
   UnloadRequest,
   VersionRequest,
 } from '../proto/control.ts';
-import type { HeldVersions } from './held-versions.ts';
+import { FailedLoads } from './failed-loads.ts';
+import type { LoadedVersions } from './loaded-versions.ts';
 
-/** Failed loads that status remembers. */
-const FAILED_MAX = 32;
-/** Loads that may wait for one another. */
+/** Maximum number of waiting loads. */
 const LOADING_MAX = 64;
-const NOTHING_LOADED: LoadAnswer = { layersLoaded: 0, layersShared: 0, bytes: 0, durationMs: 0 };
+const EMPTY_LOAD_RESULT: LoadAnswer = { layersLoaded: 0, layersShared: 0, bytes: 0, durationMs: 0 };
 
-/** The other threads that answer lookups; each call resolves when all of them have done so. */
+/** The other serving threads; each call resolves when all of them are done. */
 export interface ServingThreads {
-  hold(request: VersionRequest): Promise<void>;
+  addVersion(request: VersionRequest): Promise<void>;
   activate(request: VersionRequest): Promise<void>;
-  drop(request: VersionRequest): Promise<void>;
+  removeVersion(request: VersionRequest): Promise<void>;
   drain(draining: boolean): Promise<void>;
-  /** Adds their lookups since the last call to those of the held versions. */
-  observeUse(): Promise<void>;
+  /** Adds their lookups since the last call to the loaded versions. */
+  updateLastUsed(): Promise<void>;
 }
 
 export interface VersionControlOptions {
-  readonly held: HeldVersions;
+  readonly loaded: LoadedVersions;
   readonly store: ResidentStore;
   readonly dataFolder: string;
   readonly clock: Clock;
-  /** A version that was looked up within this time is in use. */
+  /** A version that was looked up within this time counts as in use. */
   readonly retireGraceMs: number;
-  /** While lookups are answered, loads read no faster than this; may be infinite. */
+  /** Maximum read rate of loads while lookups are answered; may be infinite. */
   readonly loadBytesPerSecond: number;
 }
 
-/** Why a version was unloaded: someone asked, or a load needed its memory. */
+/** Why a version was unloaded: on request, or to make room for a load. */
 export type UnloadReason = 'asked' | 'room';
 
 export class VersionControl {
-  readonly held: HeldVersions;
+  readonly loaded: LoadedVersions;
   readonly #options: VersionControlOptions;
   readonly #store: ResidentStore;
   readonly #clock: Clock;
   readonly #loading = new Map<string, { request: VersionRequest; done: Promise<LoadAnswer> }>();
   readonly #unloading = new Map<string, Promise<void>>();
-  readonly #failed = new Map<string, FailedLoad>();
+  readonly #failed: FailedLoads;
   #lastLoad: Promise<unknown> = Promise.resolve();
-  /** Set by the assembly when there are any. */
+  /** Set by the server when there are several threads. */
   threads: ServingThreads | undefined;
   readonly unloads: Record<UnloadReason, number> = { asked: 0, room: 0 };
   readonly failures: Map<ErrorCode, number> = new Map<ErrorCode, number>();
-  /** Called after each load that read something, or found all of it resident. */
+  /** Called after each successful load, also when everything was already in memory. */
   onLoaded: (answer: LoadAnswer) => void = () => undefined;
 
   constructor(options: VersionControlOptions) {
-    this.held = options.held;
+    this.loaded = options.loaded;
     this.#options = options;
     this.#store = options.store;
     this.#clock = options.clock;
+    this.#failed = new FailedLoads(options.clock);
   }
 
   get memory(): { budgetBytes: number; usedBytes: number; pooledBytes: number } {
-    return this.#store.memory();
+    return this.#store.getMemoryUsage();
   }
 
-  /** Reads a version from the data folder; one held or loading already costs nothing. */
+  /** Loads a version from the data folder; one that is loaded or loading costs nothing. */
   load(request: LoadRequest): Promise<LoadAnswer> {
     return this.loadFrom(request, () => this.#readManifest(request), this.#options.dataFolder);
   }
 
-  /** The same with files from elsewhere. @param manifest called when it is this load's turn */
+  /** Loads a version whose files are elsewhere. @param manifest called when the load starts */
   loadFrom(
     request: LoadRequest,
     manifest: () => Manifest | Promise<Manifest>,
     folder: string,
   ): Promise<LoadAnswer> {
-    if (this.held.find(request) !== undefined) return Promise.resolve(NOTHING_LOADED);
-    const name = nameOf(request);
+    if (this.loaded.find(request) !== undefined) return Promise.resolve(EMPTY_LOAD_RESULT);
+    const name = versionKey(request);
     const loading = this.#loading.get(name);
     if (loading !== undefined) return loading.done;
     if (this.#loading.size >= LOADING_MAX) {
-      throw new CubeError(
-        'OVERLOADED',
-        `${LOADING_MAX} loads are waiting already; try again later`,
-      );
+      throw new CubeError('OVERLOADED', `${LOADING_MAX} loads are already waiting; retry later`);
     }
     const done = this.#lastLoad.then(() => this.#load(request, manifest, folder));
     this.#lastLoad = done.catch(() => undefined);
@@ -108,87 +107,93 @@ export class VersionControl {
     return done;
   }
 
-  /** @throws CubeError VERSION_ABSENT when it is not held */
+  /** @throws CubeError VERSION_ABSENT when the version is not loaded */
   async activate(request: VersionRequest): Promise<string> {
-    this.held.activate(request);
+    this.loaded.activate(request);
     await this.threads?.activate(request);
     faultPoint('server.activated');
     return request.version;
   }
 
   /**
-   * @returns false when it was not held
+   * Also ends the failure of a load of this version.
+   * @returns false when the version was not loaded
    * @throws CubeError CONFLICT for the active version, and for one in use unless forced
    */
   async unload(request: UnloadRequest): Promise<boolean> {
     const { bundle, version, force = false, ifIdleMs = this.#options.retireGraceMs } = request;
-    await this.observeUse();
-    const held = this.held.find(request);
-    if (held === undefined) return false;
-    if (this.held.activeName(bundle) === version) {
+    this.#failed.clear(request);
+    await this.updateLastUsed();
+    const loadedVersion = this.loaded.find(request);
+    if (loadedVersion === undefined) return false;
+    if (this.loaded.getActiveVersionName(bundle) === version) {
       throw new CubeError(
         'CONFLICT',
         `${bundle} ${version} is active; activate another version before unloading it`,
       );
     }
-    const idleMs = Math.round(this.#clock.nowMs() - held.lastUsedMs);
-    if (!force && held.lookups > 0 && idleMs < ifIdleMs) {
+    const idleMs = Math.round(this.#clock.nowMs() - loadedVersion.lastUsedMs);
+    if (!force && loadedVersion.lookups > 0 && idleMs < ifIdleMs) {
       throw new CubeError(
         'CONFLICT',
-        `${bundle} ${version} was looked up ${idleMs} ms ago, within the ${ifIdleMs} ms asked for; wait, or send "force": true`,
+        `${bundle} ${version} was looked up ${idleMs} ms ago, within the idle time of ` +
+          `${ifIdleMs} ms; wait, or send "force": true`,
       );
     }
-    await this.#drop(request, 'asked');
+    await this.#remove(request, 'asked');
     faultPoint('server.unloaded');
     return true;
   }
 
-  /** Not ready, and every lookup refused with STOPPING, until told otherwise. */
+  /** While draining the server is not ready and refuses every lookup with STOPPING. */
   async drain(draining: boolean): Promise<void> {
-    this.held.draining = draining;
+    this.loaded.draining = draining;
     await this.threads?.drain(draining);
   }
 
-  /** Notes which versions were used since the last call, by any thread. */
-  async observeUse(): Promise<void> {
-    await this.threads?.observeUse();
-    this.held.observeUse();
+  /** Records which versions were used since the last call, by any thread. */
+  async updateLastUsed(): Promise<void> {
+    await this.threads?.updateLastUsed();
+    this.loaded.updateLastUsed();
   }
 
-  loadingStatus(): VersionRequest[] {
+  getLoadingVersions(): VersionRequest[] {
     return [...this.#loading.values()].map(({ request }) => request);
   }
 
-  failedStatus(): FailedLoad[] {
-    return [...this.#failed.values()];
+  getFailedLoads(): FailedLoad[] {
+    return this.#failed.list();
   }
 
   async #load(
     request: LoadRequest,
-    manifestOf: () => Manifest | Promise<Manifest>,
+    getManifest: () => Manifest | Promise<Manifest>,
     folder: string,
   ): Promise<LoadAnswer> {
-    const name = nameOf(request);
+    const name = versionKey(request);
     const startMs = this.#clock.nowMs();
-    this.#failed.delete(name);
+    this.#failed.clear(request);
     try {
       await this.#unloading.get(name);
-      const manifest = await manifestOf();
-      const gaveUp: string[] = [];
-      const report = await this.#loadFiles(manifest, folder, request.keep, gaveUp);
-      await this.#hold(request);
+      const manifest = await getManifest();
+      const unloaded: string[] = [];
+      const report = await this.#loadFiles(manifest, folder, request.keep, unloaded);
+      await this.#addVersion(request);
       const durationMs = Math.round(this.#clock.nowMs() - startMs);
       const { layersLoaded, layersShared, bytes, inMemory } = report;
       const answer = {
-        ...{ layersLoaded, layersShared, bytes, durationMs },
-        ...(gaveUp.length > 0 ? { gaveUp } : {}),
+        layersLoaded,
+        layersShared,
+        bytes,
+        durationMs,
+        ...(unloaded.length > 0 ? { gaveUp: unloaded } : {}),
         ...(inMemory.length > 0 ? { inMemory } : {}),
       };
       this.onLoaded(answer);
       faultPoint('server.loaded');
       return answer;
     } catch (error) {
-      this.#noteFailure(request, CubeError.from(error));
+      this.#recordFailure(request, CubeError.from(error));
       throw error;
     } finally {
       this.#loading.delete(name);
@@ -199,66 +204,77 @@ export class VersionControl {
     manifest: Manifest,
     folder: string,
     keep: readonly string[] | undefined,
-    gaveUp: string[],
+    unloaded: string[],
   ): Promise<LoadReport> {
     const { bundle } = manifest;
     const request = {
       manifest,
-      shardIndex: this.held.shardIndex,
+      shardIndex: this.loaded.shardIndex,
       layerPath: (table: string, contentId: string) =>
         `${folder}/${layerPath(bundle, table, contentId)}`,
-      // Before anything is active no lookup is disturbed, and being ready soon is what counts.
-      bytesPerSecond: this.held.ready ? this.#options.loadBytesPerSecond : Number.POSITIVE_INFINITY,
+      // While nothing is active, no lookup is disturbed and being ready soon matters most.
+      bytesPerSecond: this.loaded.ready
+        ? this.#options.loadBytesPerSecond
+        : Number.POSITIVE_INFINITY,
     };
-    await this.#makeRoom(request, new Set(keep), gaveUp);
+    await this.#makeRoom(request, new Set(keep), unloaded);
     return this.#store.load(request);
   }
 
-  /** Gives up what nobody uses, longest unused first, if that makes room at all; else the load says what is missing. */
-  async #makeRoom(request: StoreLoad, keep: ReadonlySet<string>, gaveUp: string[]): Promise<void> {
+  /**
+   * Unloads unused versions, longest idle first, if that makes enough room; otherwise the load
+   * reports what it lacks.
+   */
+  async #makeRoom(
+    request: StoreLoad,
+    keep: ReadonlySet<string>,
+    unloaded: string[],
+  ): Promise<void> {
     for (;;) {
       const plan = await this.#store.planLoad(request);
       if (plan.fits) return;
-      await this.observeUse();
-      const spare = this.#spareVersions().filter((version) => !keep.has(nameOf(version)));
+      await this.updateLastUsed();
+      const spare = this.#listUnusedVersions().filter((version) => !keep.has(versionKey(version)));
       const [first] = spare;
       if (first === undefined) return;
-      if (plan.unusedBytes + plan.freedBy(spare) < plan.neededBytes) return;
-      await this.#drop(first, 'room');
-      gaveUp.push(nameOf(first));
+      if (plan.unusedBytes + plan.computeFreedBytes(spare) < plan.neededBytes) return;
+      await this.#remove(first, 'room');
+      unloaded.push(versionKey(first));
     }
   }
 
-  #spareVersions(): ResidentVersion[] {
+  #listUnusedVersions(): ResidentVersion[] {
     const nowMs = this.#clock.nowMs();
-    return this.held
+    return this.loaded
       .all()
-      .filter(({ resident: { bundle, version } }) => this.held.activeName(bundle) !== version)
+      .filter(
+        ({ resident: { bundle, version } }) => this.loaded.getActiveVersionName(bundle) !== version,
+      )
       .filter(({ lastUsedMs }) => nowMs - lastUsedMs >= this.#options.retireGraceMs)
       .sort((a, b) => a.lastUsedMs - b.lastUsedMs)
       .map(({ resident }) => resident);
   }
 
-  async #hold(request: VersionRequest): Promise<void> {
+  async #addVersion(request: VersionRequest): Promise<void> {
     const { bundle, version } = request;
     const resident = this.#store.version(bundle, version);
-    if (resident === undefined) throw new Error(`${bundle} ${version} vanished while loading`);
+    if (resident === undefined) throw new Error(`${bundle} ${version} was unloaded while loading`);
     try {
-      await this.threads?.hold(request);
+      await this.threads?.addVersion(request);
     } catch (error) {
       this.#store.unload(bundle, version);
       throw error;
     }
-    this.held.hold(resident);
+    this.loaded.add(resident);
   }
 
-  /** Its memory is given back once no thread can be reading it. */
-  #drop(request: VersionRequest, reason: UnloadReason): Promise<void> {
+  /** The memory is released when no thread can read it any more. */
+  #remove(request: VersionRequest, reason: UnloadReason): Promise<void> {
     const { bundle, version } = request;
-    const name = nameOf(request);
-    this.held.drop(request);
+    const name = versionKey(request);
+    this.loaded.remove(request);
     this.unloads[reason]++;
-    const dropped = (this.threads?.drop(request) ?? Promise.resolve()).then(() => {
+    const dropped = (this.threads?.removeVersion(request) ?? Promise.resolve()).then(() => {
       this.#store.unload(bundle, version);
       this.#unloading.delete(name);
     });
@@ -266,14 +282,10 @@ export class VersionControl {
     return dropped;
   }
 
-  #noteFailure(request: VersionRequest, { code, message }: CubeError): void {
+  #recordFailure(request: VersionRequest, error: CubeError): void {
+    const { code } = error;
     this.failures.set(code, (this.failures.get(code) ?? 0) + 1);
-    for (const oldest of this.#failed.keys()) {
-      if (this.#failed.size < FAILED_MAX) break;
-      this.#failed.delete(oldest);
-    }
-    const { bundle, version } = request;
-    this.#failed.set(nameOf(request), { bundle, version, code, message });
+    this.#failed.record(request, error);
   }
 
   #readManifest({ bundle, version }: VersionRequest): Manifest {
@@ -282,25 +294,25 @@ export class VersionControl {
     if (manifest.bundle !== bundle || manifest.version !== version) {
       throw new CubeError(
         'CORRUPT',
-        `${path}: is the manifest of ${manifest.bundle} ${manifest.version}; fetch it again`,
+        `${path}: contains the manifest of ${manifest.bundle} ${manifest.version}; fetch it again`,
       );
     }
-    const shardNum = shardNumOf(manifest);
-    if (manifest.tables.length > 0 && shardNum !== this.held.shardNum) {
+    const shardNum = getShardNum(manifest);
+    if (manifest.tables.length > 0 && shardNum !== this.loaded.shardNum) {
       throw new CubeError(
         'WRONG_SHARD',
-        `${bundle} ${version} has ${shardNum} shards; this server serves shard ${this.held.shardIndex} of ${this.held.shardNum}`,
+        `${bundle} ${version} has ${shardNum} shards; ` +
+          `this server serves shard ${this.loaded.shardIndex} of ${this.loaded.shardNum}`,
       );
     }
     return manifest;
   }
 }
 
-function nameOf({ bundle, version }: VersionRequest): string {
-  return `${bundle}/${version}`;
-}
-
-/** A manifest in the data folder was written by us: one that does not parse is damaged, not an argument. */
+/**
+ * Manifests in the data folder were written by this project: an invalid one is damaged, not a wrong
+ * argument.
+ */
 function parseStoredManifest(text: string, path: string): Manifest {
   try {
     return parseManifest(text, path);

@@ -1,10 +1,12 @@
 /**
- * baidu_std, the framing of brpc: frames in as views, frames out into a caller's buffer. Knows bytes only: no
- * socket, no service. Drawn in docs/wire/README.md; the meta is rpc-meta.proto.
+ * baidu_std, the framing of brpc: decodes frames to views and encodes frames into a caller's
+ * buffer. Knows bytes only: no socket, no service. Drawn in docs/wire/README.md; the meta is
+ * rpc-meta.proto.
  *
- * The decoder never buffers a frame over its limit (the header alone refuses it), and copies nothing when one
- * read holds whole frames.
+ * The decoder never buffers a frame over its limit (the header alone is enough to refuse it), and
+ * copies nothing when one read contains whole frames.
  */
+import { ERROR_DETAILS_KEY } from '../lib/core/error-details.ts';
 import { CubeError } from '../lib/core/errors.ts';
 import {
   decodeFrame,
@@ -13,30 +15,31 @@ import {
   FRAME_HEADER_BYTES,
   FRAME_MAGIC,
   type FrameFields,
+  getChecksumBytes,
   readU32,
 } from './frame-fields.ts';
-import { NameCache } from './name-cache.ts';
 import { type OutputBuffer, varintBytes } from './output-buffer.ts';
-import { WireReader } from './wire.ts';
+import { NameCache, WireReader } from './wire.ts';
 
 const DEFAULT_MAX_FRAME_BYTES: number = 64 << 20;
-/** Its fields are read one by one: more would hold up everybody else. */
+/**
+ * Maximum bytes of the meta. Its fields are read one by one: more would delay other connections.
+ */
 const META_BYTES_MAX = 256 << 10;
-/** A larger buffer that once held a split frame is given back after use. */
+/** A larger buffer is released after the split frame that needed it. */
 const KEPT_BUFFER_BYTES = 1 << 20;
 const textDecoder = new TextDecoder('utf-8');
 const NO_BYTES = new Uint8Array(0);
-const CHECKSUM_BYTES = 4;
 /** content_type, checksum_type = 0, checksum_value = "". */
 const NO_CONTENT_TYPE_AND_CHECKSUM: Uint8Array = Uint8Array.of(0x50, 0, 0x58, 0, 0x62, 0);
 
 export { COMPRESSION_NAMES, CONTENT_NAMES } from './frame-fields.ts';
 
-/** One frame, as its reader sees it; see FrameFields for how long it is valid. */
+/** One frame; FrameFields says how long it is valid. */
 export type Frame = Readonly<FrameFields>;
 
-/** What an answer needs of its request. */
-export type ReplyTo = Pick<
+/** The fields of a request that its response needs. */
+export type ResponseContext = Pick<
   Frame,
   | 'bytes'
   | 'correlationStart'
@@ -47,18 +50,26 @@ export type ReplyTo = Pick<
   | 'checksumWithAttachment'
 >;
 
-/** The same without the request's bytes, for an answer that outlives them. */
-export function copyReplyTo(request: ReplyTo): ReplyTo {
+/** A copy that does not keep the request's bytes, for a response that is sent later. */
+export function copyResponseContext(request: ResponseContext): ResponseContext {
   const { compressType, contentType, checksumType, checksumWithAttachment } = request;
   const { slice } = Uint8Array.prototype;
   const bytes = slice.call(request.bytes, request.correlationStart, request.correlationEnd);
   return {
-    ...{ bytes, correlationStart: 0, correlationEnd: bytes.length },
-    ...{ compressType, contentType, checksumType, checksumWithAttachment },
+    bytes,
+    correlationStart: 0,
+    correlationEnd: bytes.length,
+    compressType,
+    contentType,
+    checksumType,
+    checksumWithAttachment,
   };
 }
 
-/** Push parser: `push` bytes as they come, then call `next` until it is false. After a throw it is unusable. */
+/**
+ * Push parser: `push` bytes as they arrive, then call `next` until it returns false. It is unusable
+ * after a throw.
+ */
 export class FrameDecoder {
   readonly frame: Frame;
   readonly #frame: FrameFields = emptyFrame();
@@ -66,7 +77,10 @@ export class FrameDecoder {
   readonly #names = new NameCache();
   #chunk: Uint8Array = NO_BYTES;
   #at = 0;
-  /** Two buffers for split frames: one may still be read by the caller while the next split frame gathers. */
+  /**
+   * Two buffers for split frames: the caller may still read one while the next split frame is
+   * collected.
+   */
   #gathering: Uint8Array = NO_BYTES;
   #delivered: Uint8Array = NO_BYTES;
   #gathered = 0;
@@ -76,13 +90,16 @@ export class FrameDecoder {
     this.frame = this.#frame;
   }
 
-  /** Gives the decoder bytes; everything pushed before must have been taken out by `next`. */
+  /** Passes bytes to the decoder. `next` must have returned false for the bytes before. */
   push(chunk: Uint8Array): void {
     this.#chunk = chunk;
     this.#at = 0;
   }
 
-  /** True when `frame` is the next whole frame. @throws CubeError when the bytes are not baidu_std, or over the limit */
+  /**
+   * @returns true when `frame` is the next whole frame
+   * @throws CubeError when the bytes are not baidu_std, or exceed the limit
+   */
   next(): boolean {
     if (this.#gathered > 0) return this.#nextGathered();
     const left = this.#chunk.length - this.#at;
@@ -94,18 +111,21 @@ export class FrameDecoder {
     return true;
   }
 
-  /** Bytes of an unfinished frame that are held. */
+  /** Bytes of an unfinished frame in the buffer. */
   get bufferedBytes(): number {
     return this.#gathered;
   }
 
-  /** Memory of the buffers for split frames, kept also while there is none. */
-  get heldBytes(): number {
+  /** Size of the buffers for split frames, also while there is none. */
+  get capacityBytes(): number {
     return this.#gathering.length + this.#delivered.length;
   }
 
-  /** Gives back the buffers that hold no unfinished frame; the last frame's bytes must not be read any more. */
-  release(): void {
+  /**
+   * Releases the buffers that hold no unfinished frame. The last frame's bytes must not be read
+   * afterwards.
+   */
+  releaseBuffers(): void {
     this.#delivered = NO_BYTES;
     if (this.#gathered === 0) this.#gathering = NO_BYTES;
   }
@@ -138,7 +158,7 @@ export class FrameDecoder {
     return false;
   }
 
-  /** Memory grows with the bytes that arrived, not with the size that a header claims. */
+  /** Memory grows with the bytes received, not with the size that a header claims. */
   #gather(count: number): void {
     const needed = this.#gathered + count;
     if (needed > this.#gathering.length) {
@@ -161,7 +181,8 @@ export class FrameDecoder {
     if (bodySize > this.#maxFrameBytes) {
       throw new CubeError(
         'TOO_LARGE',
-        `baidu_std: a frame body of ${bodySize} bytes is over the limit of ${this.#maxFrameBytes}; send smaller batches`,
+        `baidu_std: a frame body of ${bodySize} bytes is over the limit of ` +
+          `${this.#maxFrameBytes}; send smaller batches`,
       );
     }
     if (metaSize > bodySize) {
@@ -173,15 +194,16 @@ export class FrameDecoder {
     if (metaSize > META_BYTES_MAX) {
       throw new CubeError(
         'TOO_LARGE',
-        `baidu_std: a meta of ${metaSize} bytes, the limit is ${META_BYTES_MAX}; send data as payload or attachment`,
+        `baidu_std: a meta of ${metaSize} bytes, the limit is ${META_BYTES_MAX}; ` +
+          'send data as payload or attachment',
       );
     }
     return bodySize;
   }
 }
 
-/** The frame's correlation id as a number; exact up to 2^53, 0 when there is none. */
-export function correlationOf(frame: Frame): number {
+/** The frame's correlation id as a number; exact up to 2^53, 0 without one. */
+export function readCorrelationId(frame: Frame): number {
   let value = 0;
   let scale = 1;
   for (let at = frame.correlationStart; at < frame.correlationEnd; at++) {
@@ -191,32 +213,33 @@ export function correlationOf(frame: Frame): number {
   return value;
 }
 
-/** The caller's log id; 0 when it sent none. */
-export function logIdOf(frame: Frame): bigint {
+/** The caller's log id; 0 without one. */
+export function readLogId(frame: Frame): bigint {
   const { bytes, logIdStart, logIdEnd } = frame;
   return logIdStart === logIdEnd ? 0n : new WireReader(bytes, logIdStart, logIdEnd).int64();
 }
 
-/** The caller's request id; empty when it sent none. */
-export function requestIdOf(frame: Frame): string {
+/** The caller's request id; empty without one. */
+export function readRequestId(frame: Frame): string {
   return textDecoder.decode(frame.bytes.subarray(frame.requestIdStart, frame.requestIdEnd));
 }
 
-/** What the caller shows for itself; empty when it sent nothing. */
-export function authenticationOf(frame: Frame): string {
+/** The caller's credential (`authentication_data`); empty without one. */
+export function readAuthentication(frame: Frame): string {
   const { bytes, authenticationStart, authenticationEnd } = frame;
   return textDecoder.decode(bytes.subarray(authenticationStart, authenticationEnd));
 }
 
 /**
- * Begins a success response to `request` that will carry `attachmentBytes`: header and meta. Append the payload,
- * then exactly that many attachment bytes, then `finishFrame(output, frameStart, metaEnd)`, where frameStart is the output's
- * length before and metaEnd the value returned. The meta is what brpc 1.17 sends, byte for byte. It promises the
- * request's own compression, content type and checksum: where there are any, seal the payload before finishing.
+ * Begins a success response to `request` that will carry `attachmentBytes`: header and meta. Then
+ * append the payload and exactly that many attachment bytes, and call `finishFrame(output,
+ * frameStart, metaEnd)`, where frameStart is the output's length before this call and metaEnd its
+ * result. The meta is equal to that of brpc 1.17. It declares the compression, content type and
+ * checksum of the request: where there are any, seal the payload before finishing.
  */
 export function beginResponse(
   output: OutputBuffer,
-  request: ReplyTo,
+  request: ResponseContext,
   attachmentBytes: number,
 ): number {
   let at = output.reserve(FRAME_HEADER_BYTES + 48);
@@ -250,8 +273,9 @@ export function beginResponse(
   bytes[at++] = 0x62;
   if (request.checksumType === 0) bytes[at++] = 0;
   else {
-    bytes[at++] = CHECKSUM_BYTES;
-    at += CHECKSUM_BYTES;
+    const checksumBytes = getChecksumBytes(request.checksumType);
+    bytes[at++] = checksumBytes;
+    at += checksumBytes;
   }
   if (request.checksumWithAttachment) {
     bytes[at++] = 0x68;
@@ -261,33 +285,30 @@ export function beginResponse(
   return at;
 }
 
-/** Takes back the compression that `beginResponse` promised. */
+/** Resets the compression that `beginResponse` declared. */
 export function setUncompressed(output: OutputBuffer, frameStart: number): void {
   output.bytes[frameStart + FRAME_HEADER_BYTES + 5] = 0;
 }
 
-/** Fills in the checksum of a response to a request that had one. */
-export function setChecksum(
-  output: OutputBuffer,
-  metaEnd: number,
-  request: ReplyTo,
-  checksum: number,
-): void {
-  const at = metaEnd - CHECKSUM_BYTES - (request.checksumWithAttachment ? 2 : 0);
-  output.view.setUint32(at, checksum);
+/** Where the checksum of a response to a request that had one must be written. */
+export function findChecksum(metaEnd: number, request: ResponseContext): number {
+  const bytesAfter = request.checksumWithAttachment ? 2 : 0;
+  return metaEnd - bytesAfter - getChecksumBytes(request.checksumType);
 }
 
 /**
  * Appends a whole error response.
  * @param request undefined: an error of the connection, without correlation id
  * @param errorName the exact code where several share the number
+ * @param errorDetails what `encodeErrorDetails` returned
  */
 export function writeErrorResponse(
   output: OutputBuffer,
-  request: ReplyTo | undefined,
+  request: ResponseContext | undefined,
   errorCode: number,
   errorText: string,
   errorName = '',
+  errorDetails = '',
 ): void {
   const frameStart = output.reserve(FRAME_HEADER_BYTES);
   const text = new TextEncoder().encode(errorText);
@@ -306,20 +327,22 @@ export function writeErrorResponse(
     if (correlationStart === correlationEnd) output.appendByte(0);
     output.appendRange(bytes, correlationStart, correlationEnd);
   }
-  if (errorName !== '') appendErrorName(output, errorName);
+  if (errorName !== '') appendUserField(output, ERROR_NAME_KEY, errorName);
+  if (errorDetails !== '') appendUserField(output, ERROR_DETAILS_KEY, errorDetails);
   output.append(NO_CONTENT_TYPE_AND_CHECKSUM);
   finishFrame(output, frameStart, output.length);
 }
 
-/** One of the meta's user_fields. */
-function appendErrorName(output: OutputBuffer, name: string): void {
+/** Appends one of the meta's user_fields; both texts are ASCII. */
+function appendUserField(output: OutputBuffer, key: string, value: string): void {
+  const keyBytes = 1 + varintBytes(key.length) + key.length;
   output.appendByte(0x4a);
-  output.appendVarint(4 + ERROR_NAME_KEY.length + name.length);
-  output.appendString(0x0a, ERROR_NAME_KEY);
-  output.appendString(0x12, name);
+  output.appendVarint(keyBytes + 1 + varintBytes(value.length) + value.length);
+  output.appendString(0x0a, key);
+  output.appendString(0x12, value);
 }
 
-/** Writes the header of the frame that began at `frameStart` and ends where the output ends. */
+/** Writes the header of the frame from `frameStart` to the end of the output. */
 export function finishFrame(output: OutputBuffer, frameStart: number, metaEnd: number): void {
   const bodyStart = frameStart + FRAME_HEADER_BYTES;
   output.view.setUint32(frameStart, FRAME_MAGIC);

@@ -1,6 +1,6 @@
 /**
- * The control calls: JSON over HTTP, as agent and server both know them (docs/wire/README.md). Types, paths, and
- * readers that check what a peer sent.
+ * The control calls, JSON over HTTP between agent and server (docs/wire/README.md): paths, types,
+ * and readers that check what a peer sent.
  */
 import type { JsonReader } from '../lib/core/json.ts';
 import { NAME_PATTERN, NAME_RULE } from '../lib/core/names.ts';
@@ -20,26 +20,34 @@ export interface VersionRequest {
 }
 
 export interface LoadRequest extends VersionRequest {
-  /** Versions, as "bundle/version", that are not given up to make room for it, however idle they are. */
+  /**
+   * Versions, as "bundle/version", that must not be unloaded to make room, however idle they are.
+   */
   readonly keep?: readonly string[];
 }
 
 export interface UnloadRequest extends VersionRequest {
-  /** Only if it was not looked up for so long; absent: the server's own --retire-grace-ms. */
+  /**
+   * Unload only if the version was not looked up for this long; absent: the server's
+   * --retire-grace-ms.
+   */
   readonly ifIdleMs?: number;
-  /** Whoever uses it. */
+  /** Unload even while clients use the version. */
   readonly force?: boolean;
 }
 
 export interface LoadAnswer {
   readonly layersLoaded: number;
-  /** Layers that another resident version had already. */
+  /** Layers that another loaded version already had. */
   readonly layersShared: number;
   readonly bytes: number;
   readonly durationMs: number;
-  /** Versions unloaded to make room, as "bundle/version": going back to them takes a load. */
+  /** Versions unloaded to make room, as "bundle/version". Activating them again takes a load. */
   readonly gaveUp?: readonly string[];
-  /** Layers whose rows were to stay on disk and are in memory: their layout has them beside their keys. */
+  /**
+   * Layers whose rows should stay on disk but are in memory, because their layout stores rows with
+   * keys.
+   */
   readonly inMemory?: readonly string[];
 }
 
@@ -59,15 +67,18 @@ interface VersionStatus {
   readonly version: string;
   readonly rows: number;
   readonly bytes: number;
-  /** Since it last answered a lookup, or was loaded. */
+  /** Milliseconds since its last lookup, or since it was loaded. */
   readonly idleMs: number;
-  /** What the rows are, whatever the version is called; of a server that says it. */
+  /**
+   * Identifies the rows by content, independent of the version's name; absent in answers of older
+   * servers.
+   */
   readonly tablesDigest?: string;
 }
 
 export interface BundleStatus {
   readonly bundle: string;
-  /** Empty: none. */
+  /** Empty without an active version. */
   readonly active: string;
   readonly versions: readonly VersionStatus[];
 }
@@ -87,7 +98,7 @@ export interface ControlStatus {
   readonly shardIndex: number;
   readonly shardNum: number;
   readonly ready: boolean;
-  /** Every lookup is refused; of a server that can drain. */
+  /** True while every lookup is refused; absent in answers of servers that cannot drain. */
   readonly draining?: boolean;
   readonly pid: number;
   readonly bundles: readonly BundleStatus[];
@@ -96,7 +107,7 @@ export interface ControlStatus {
   readonly memory: MemoryStatus;
 }
 
-/** @throws CubeError INVALID_ARGUMENT: the names become parts of paths, so they are checked here */
+/** @throws CubeError INVALID_ARGUMENT. Names become parts of paths, so they are checked here */
 export function readVersionRequest(json: JsonReader): VersionRequest {
   return {
     bundle: json.field('bundle').string(NAME_PATTERN, NAME_RULE),

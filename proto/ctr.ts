@@ -1,4 +1,4 @@
-/** Requests and responses of hypercube.CtrService (ctr.proto), both ways. */
+/** Codec of hypercube.CtrService (ctr.proto): requests and responses, both directions. */
 import { CubeError } from '../lib/core/errors.ts';
 import {
   WIRE_BYTES,
@@ -9,17 +9,22 @@ import {
   WireWriter,
 } from './wire.ts';
 
+/**
+ * The HTTP header and gRPC trailer of degraded responses, with the value true, in every protocol.
+ */
+export const DEGRADED_KEY = 'hypercube-degraded';
+
 export const CTR_SERVICE = 'hypercube.CtrService';
 export const CTR_PREDICT = 'Predict';
 export const CTR_PREDICT_STREAM = 'PredictStream';
 
-export interface CtrShared {
+export interface CtrSharedFeatures {
   readonly slots: Uint32Array;
   readonly features: readonly string[];
   readonly ends: Uint32Array;
 }
 
-/** As in the .proto; what is not there is empty. */
+/** Fields as in the .proto; missing ones are empty. */
 export interface CtrRequest {
   readonly model: string;
   readonly version: string;
@@ -31,7 +36,7 @@ export interface CtrRequest {
   readonly keys: Uint32Array;
   readonly scaled: Float32Array;
   readonly ends: Uint32Array;
-  readonly shared: CtrShared | undefined;
+  readonly shared: CtrSharedFeatures | undefined;
   readonly tsv: Uint8Array;
   readonly priority: number | undefined;
   readonly detail: boolean;
@@ -59,12 +64,15 @@ export interface CtrResponse {
   readonly unseen: number;
   readonly unavailable: number;
   readonly degraded: boolean;
-  /** When asked for. */
+  /** Present when requested. */
   readonly slots?: readonly CtrSlotOutcome[];
   readonly timings?: CtrTimings;
 }
 
-/** Runs of a repeated field of fixed-width values, joined at the end; bounded by the message that they are views of. */
+/**
+ * Runs of a repeated field of fixed-width values, joined at the end. The runs are views of the
+ * message, whose size bounds them.
+ */
 class FixedRuns {
   readonly #width: number;
   readonly #wireType: number;
@@ -76,22 +84,24 @@ class FixedRuns {
     this.#wireType = width === 4 ? WIRE_FIXED32 : WIRE_FIXED64;
   }
 
-  /** A packed run, or one value with its own tag. */
+  /** Adds a packed run, or one value with its own tag. */
   add(reader: WireReader): void {
     const { bytes, position, field } = reader;
-    if (reader.wireType === WIRE_BYTES) this.#runs.push(reader.view());
+    let run: Uint8Array;
+    if (reader.wireType === WIRE_BYTES) run = reader.view();
     else {
       reader.expect(this.#wireType);
       reader.skip();
-      this.#runs.push(bytes.subarray(position, reader.position));
+      run = bytes.subarray(position, reader.position);
     }
-    this.#bytes += this.#runs.at(-1)!.length;
+    this.#runs.push(run);
+    this.#bytes += run.length;
     if (this.#bytes % this.#width !== 0) {
-      throw new CubeError('INVALID_ARGUMENT', `protobuf: field ${field} has half a value`);
+      throw new CubeError('INVALID_ARGUMENT', `protobuf: field ${field} ends inside a value`);
     }
   }
 
-  /** The values' bytes, aligned as any array wants them. */
+  /** The values' bytes in a new buffer, aligned for any typed array. */
   joined(): ArrayBuffer {
     const joined = new Uint8Array(new ArrayBuffer(this.#bytes));
     let at = 0;
@@ -103,12 +113,12 @@ class FixedRuns {
   }
 }
 
-/** Repeated values of which there may be so many in a message. */
-class Values {
-  #left: number;
+/** Reads repeated values and limits their number in a message. */
+class ValueLimiter {
+  #remaining: number;
 
   constructor(max: number) {
-    this.#left = max;
+    this.#remaining = max;
   }
 
   text(reader: WireReader, into: string[]): void {
@@ -132,34 +142,35 @@ class Values {
   }
 
   #take(): void {
-    if (this.#left === 0) {
-      throw new CubeError('TOO_LARGE', 'the rows have too many values: send fewer rows a call');
+    if (this.#remaining === 0) {
+      throw new CubeError('TOO_LARGE', 'the rows have too many values: send fewer rows per call');
     }
-    this.#left--;
+    this.#remaining--;
   }
 }
 
 /**
- * @param valuesMax features, shared ones and ends together; the rest is bounded by the message's size
- * @throws CubeError INVALID_ARGUMENT when the bytes are no PredictRequest, TOO_LARGE
+ * @param valuesMax limit of features, shared features and ends together; the message's size bounds
+ * the rest
+ * @throws CubeError INVALID_ARGUMENT when the bytes are not a PredictRequest, TOO_LARGE
  */
 export function decodeCtrRequest(bytes: Uint8Array, valuesMax: number): CtrRequest {
   const reader = new WireReader(bytes);
-  const values = new Values(valuesMax);
+  const values = new ValueLimiter(valuesMax);
   const names = ['', '', '', ''];
   const dense = new FixedRuns(8);
   const keys = new FixedRuns(8);
   const scaled = new FixedRuns(4);
   const features: string[] = [];
   const ends: number[] = [];
-  let [rowCount, tsv, shared] = [0, new Uint8Array(0), undefined as CtrShared | undefined];
+  let [rowCount, tsv, shared] = [0, new Uint8Array(0), undefined as CtrSharedFeatures | undefined];
   let [priority, detail, timings] = [undefined as number | undefined, false, false];
   while (reader.next()) {
     const { field } = reader;
     if (field <= 3) {
       reader.expect(WIRE_BYTES);
       names[field] = reader.string();
-    } else if (field === 4) rowCount = varint(reader);
+    } else if (field === 4) rowCount = readVarint(reader);
     else if (field === 5) dense.add(reader);
     else if (field === 6) values.text(reader, features);
     else if (field === 7) keys.add(reader);
@@ -171,27 +182,36 @@ export function decodeCtrRequest(bytes: Uint8Array, valuesMax: number): CtrReque
     } else if (field === 11) {
       reader.expect(WIRE_BYTES);
       tsv = Uint8Array.from(reader.view());
-    } else if (field === 12) priority = varint(reader);
-    else if (field === 13) detail = varint(reader) !== 0;
-    else if (field === 14) timings = varint(reader) !== 0;
+    } else if (field === 12) priority = readVarint(reader);
+    else if (field === 13) detail = readVarint(reader) !== 0;
+    else if (field === 14) timings = readVarint(reader) !== 0;
     else reader.skip();
   }
+  const [, model = '', version = '', label = ''] = names;
   return {
-    ...{ model: names[1]!, version: names[2]!, label: names[3]! },
+    model,
+    version,
+    label,
     dense: new Float64Array(dense.joined()),
     keys: new Uint32Array(keys.joined()),
     scaled: new Float32Array(scaled.joined()),
     ends: Uint32Array.from(ends),
-    ...{ rowCount, features, shared, tsv, priority, detail, timings },
+    rowCount,
+    features,
+    shared,
+    tsv,
+    priority,
+    detail,
+    timings,
   };
 }
 
-function varint(reader: WireReader): number {
+function readVarint(reader: WireReader): number {
   reader.expect(WIRE_VARINT);
   return reader.uint32();
 }
 
-function decodeShared(reader: WireReader, values: Values): CtrShared {
+function decodeShared(reader: WireReader, values: ValueLimiter): CtrSharedFeatures {
   const slots: number[] = [];
   const features: string[] = [];
   const ends: number[] = [];
@@ -258,7 +278,7 @@ export function encodeCtrResponse(response: CtrResponse): Uint8Array {
   return writer.finish();
 }
 
-/** @throws CubeError INVALID_ARGUMENT when the bytes are no PredictResponse */
+/** @throws CubeError INVALID_ARGUMENT when the bytes are not a PredictResponse */
 export function decodeCtrResponse(bytes: Uint8Array): CtrResponse {
   const reader = new WireReader(bytes);
   const names = ['', '', '', ''];
@@ -270,17 +290,23 @@ export function decodeCtrResponse(bytes: Uint8Array): CtrResponse {
     const { field } = reader;
     if (field <= 3) names[field] = reader.string();
     else if (field === 4) probabilities.add(reader);
-    else if (field <= 7) counts[field - 5] = varint(reader);
+    else if (field <= 7) counts[field - 5] = readVarint(reader);
     else if (field === 8) slots.push(decodeSlot(reader.message()));
     else if (field === 9) {
       const [, queueMicros = 0, lookupMicros = 0, inferMicros = 0] = decodeCounts(reader.message());
       timings = { queueMicros, lookupMicros, inferMicros };
     } else reader.skip();
   }
+  const [, model = '', version = '', tablesVersion = ''] = names;
+  const [unseen = 0, unavailable = 0, degraded = 0] = counts;
   return {
-    ...{ model: names[1]!, version: names[2]!, tablesVersion: names[3]! },
+    model,
+    version,
+    tablesVersion,
     probabilities: new Float32Array(probabilities.joined()),
-    ...{ unseen: counts[0]!, unavailable: counts[1]!, degraded: counts[2] !== 0 },
+    unseen,
+    unavailable,
+    degraded: degraded !== 0,
     ...(slots.length === 0 ? {} : { slots }),
     ...(timings === undefined ? {} : { timings }),
   };
@@ -299,7 +325,7 @@ function decodeSlot(reader: WireReader): CtrSlotOutcome {
   return { slot, hit, unseen, unavailable };
 }
 
-/** The message's numbers, by field. */
+/** The numbers of the message; index = field. */
 function decodeCounts(reader: WireReader): number[] {
   const counts: number[] = [];
   while (reader.next()) {
@@ -318,7 +344,7 @@ function writeCount(writer: WireWriter, field: number, count: number): void {
   if (count !== 0) writer.uint(field, count);
 }
 
-/** Every machine that this runs on is little-endian, as the wire is. */
+/** All supported machines are little-endian, as the wire is. */
 function writeFixed(
   writer: WireWriter,
   field: number,

@@ -1,6 +1,6 @@
 /**
- * Cube's `seek` (dict.proto), client side: keys from u64 words into the request as brpc writes it (unpacked), values out of the
- * response as positions. No object per key.
+ * Cube's `seek` (dict.proto), client side: encodes u64 words as brpc does (unpacked), and decodes
+ * the values of a response as positions. No object per key.
  */
 import { CubeError } from '../lib/core/errors.ts';
 import { STATUS_MISS } from './dict.ts';
@@ -15,7 +15,9 @@ const TAG_BYTES = 0x12;
 /** A tag and a varint of ten bytes. */
 const KEY_BYTES_MAX = 11;
 
-/** Appends a DictRequest for the keys words[2·start] … words[2·end], which asks for the version too. */
+/**
+ * Appends a DictRequest for the keys words[2·start] … words[2·end) that also requests the version.
+ */
 export function writeDictRequest(
   output: OutputBuffer,
   words: Uint32Array,
@@ -40,22 +42,22 @@ export function writeDictRequest(
   output.truncate(at);
 }
 
-/** A response as positions into its bytes, which the next `decode` overwrites. */
-export class DictAnswer {
-  /** What is positioned. */
+/** A response as positions in its bytes; the next `decode` overwrites them. */
+export class DictResponse {
+  /** The bytes that the positions refer to. */
   bytes: Uint8Array = new Uint8Array(0);
   count = 0;
   /** Value i is bytes[starts[i] … ends[i]). */
   starts: Uint32Array = new Uint32Array(0);
   ends: Uint32Array = new Uint32Array(0);
-  /** 1: the key is there; 0: it is not, and its value is empty. */
+  /** 1: the table has the key. 0: it has not, and the value is empty. */
   hits: Uint8Array = new Uint8Array(0);
-  /** Empty when the server does not say. */
+  /** Empty when the server does not state it. */
   version = '';
 
   /**
-   * @param count of the keys asked for
-   * @throws CubeError INVALID_ARGUMENT when the bytes are no DictResponse to so many keys
+   * @param count number of requested keys
+   * @throws CubeError INVALID_ARGUMENT when the bytes are not a DictResponse for that many keys
    */
   decode(bytes: Uint8Array, count: number): this {
     this.#reserve(count);
@@ -69,8 +71,8 @@ export class DictAnswer {
         reader.position++;
         const length = reader.uint32();
         const end = reader.position + length;
-        if (end > bytes.length) refuse('a value runs past the end');
-        if (found === count) refuse(`more than ${count} values`);
+        if (end > bytes.length) failResponse('a value runs past the end');
+        if (found === count) failResponse(`more than ${count} values`);
         this.#value(reader, end, found++);
         continue;
       }
@@ -78,11 +80,11 @@ export class DictAnswer {
       if (reader.field === 2 && reader.wireType === WIRE_BYTES) this.version = reader.string();
       else reader.skip();
     }
-    if (found !== count) refuse(`${found} values for ${count} keys`);
+    if (found !== count) failResponse(`${found} values for ${count} keys`);
     return this;
   }
 
-  /** One DictValue, of which both fields are required. */
+  /** Reads one DictValue. Both fields are required. */
   #value(reader: WireReader, end: number, index: number): void {
     const { bytes } = this;
     let status = -1;
@@ -98,16 +100,16 @@ export class DictAnswer {
         const length = reader.uint32();
         valueStart = reader.position;
         valueEnd = valueStart + length;
-        if (valueEnd > end) refuse('a value runs past its end');
+        if (valueEnd > end) failResponse('a value runs past its end');
         reader.position = valueEnd;
       } else {
         reader.next();
         reader.skip();
       }
     }
-    if (reader.position !== end || status < 0 || valueStart < 0) refuse('a value is damaged');
+    if (reader.position !== end || status < 0 || valueStart < 0) failResponse('a value is damaged');
     if (status !== 0 && (status !== STATUS_MISS || valueStart !== valueEnd)) {
-      refuse(`status ${status} with ${valueEnd - valueStart} bytes`);
+      failResponse(`status ${status} with ${valueEnd - valueStart} bytes`);
     }
     this.starts[index] = valueStart;
     this.ends[index] = valueEnd;
@@ -123,6 +125,6 @@ export class DictAnswer {
   }
 }
 
-function refuse(what: string): never {
+function failResponse(what: string): never {
   throw new CubeError('INVALID_ARGUMENT', `dict response: ${what}`);
 }

@@ -1,10 +1,11 @@
 /**
- * Cube's `seek` (dict.proto), server side: keys from protobuf or JSON straight into u64 words, rows straight into
- * the response. No object, string or bigint per key on the protobuf path. Bytes are those of brpc, field for field.
+ * Cube's `seek` (dict.proto), server side: decodes keys from protobuf or JSON straight to u64
+ * words, and encodes rows straight to the response. No object, string or BigInt per key on the
+ * protobuf path. The bytes are equal to those of brpc, field for field.
  */
 import { CubeError } from '../lib/core/errors.ts';
-import { JsonReader } from '../lib/core/json.ts';
-import { quoteLongIntegers } from '../lib/core/json-integers.ts';
+import { scanSeekJson } from './dict-json.ts';
+import type { OutputBuffer } from './output-buffer.ts';
 import { readVarintWords, WireReader } from './wire.ts';
 
 export const DICT_SERVICE = 'rec.mcube.DictService';
@@ -14,16 +15,17 @@ export const STATUS_MISS = 0xffff_ffff;
 const TAG_KEY = 0x08;
 const TAG_PACKED_KEYS = 0x0a;
 const TAG_VERSION_REQUIRED = 0x10;
+const TAG_VERSION = 0x12;
 /** A missing key: {status: 4294967295, value: ""}. */
 const MISS_VALUE: Uint8Array = Uint8Array.of(0x0a, 8, 0x08, 0xff, 0xff, 0xff, 0xff, 0x0f, 0x12, 0);
-/** Rows up to this size are copied word by word, which beats `set(subarray)`. */
+/** Rows up to this size are copied word by word, which is faster than `set(subarray)`. */
 const WORD_COPY_BYTES_MAX = 256;
 
 /** A request decoded into buffers that the next `decode` overwrites. */
 export class DictRequest {
   /** 2 · count words: low, high. */
   keys: Uint32Array;
-  /** The same memory as bytes: u64 little-endian. */
+  /** The memory of `keys` as bytes: u64 little-endian. */
   keyBytes: Uint8Array;
   count = 0;
   versionRequired = false;
@@ -35,7 +37,10 @@ export class DictRequest {
     this.keyBytes = new Uint8Array(this.keys.buffer);
   }
 
-  /** @throws CubeError INVALID_ARGUMENT when the bytes are not a DictRequest, TOO_LARGE over the number of keys */
+  /**
+   * @throws CubeError INVALID_ARGUMENT when the bytes are not a DictRequest, TOO_LARGE for too many
+   * keys
+   */
   decode(bytes: Uint8Array, start: number, end: number): this {
     this.count = 0;
     this.versionRequired = false;
@@ -49,22 +54,33 @@ export class DictRequest {
     return this;
   }
 
-  /** Reads `{"keys": [1, "2"], "version_required": true}`; keys beyond 2^53 are exact in both forms. */
-  decodeJson(text: string, source: string): this {
-    const json = JsonReader.parse(quoteLongIntegers(text), source);
-    const keys = json.optional('keys', (field) => field.items({ max: this.#keysMax })) ?? [];
-    this.versionRequired = json.optional('version_required', (field) => field.boolean()) ?? false;
-    this.#reserve(keys.length);
-    this.count = keys.length;
-    for (let i = 0; i < keys.length; i++) {
-      const key = keys[i]!.u64();
-      this.keys[2 * i] = Number(key & 0xffff_ffffn);
-      this.keys[2 * i + 1] = Number(key >> 32n);
-    }
+  /**
+   * Decodes `{"keys": [1, "2"], "version_required": true}`, with pauses; keys of up to 2^64 - 1 are
+   * exact in both forms.
+   * @param source name of the document in errors
+   */
+  *decodeJson(bytes: Uint8Array, source: string): Generator<undefined, this> {
+    this.count = 0;
+    const sink = {
+      clear: (): void => {
+        this.count = 0;
+      },
+      add: (low: number, high: number): void => this.#add(low, high),
+    };
+    const { versionRequired } = yield* scanSeekJson(bytes, source, sink);
+    this.versionRequired = versionRequired;
     return this;
   }
 
-  /** A run of keys, each with its own tag: what brpc sends. */
+  #add(low: number, high: number): void {
+    if (2 * this.count === this.keys.length) this.#reserve(2 * this.count);
+    if (2 * this.count === this.keys.length) this.#tooMany();
+    this.keys[2 * this.count] = low;
+    this.keys[2 * this.count + 1] = high;
+    this.count++;
+  }
+
+  /** Decodes a run of keys, each with its own tag, as brpc sends them. */
   #decodeUnpacked(bytes: Uint8Array, start: number, end: number): number {
     this.#reserve(this.count + ((end - start) >> 1));
     const words = this.keys;
@@ -74,7 +90,7 @@ export class DictRequest {
     while (at < end && bytes[at] === TAG_KEY) {
       if (count === room) this.#tooMany();
       at = readVarintWords(bytes, at + 1, end, words, 2 * count);
-      if (at < 0) malformed();
+      if (at < 0) failMalformedKey();
       count++;
     }
     this.count = count;
@@ -93,7 +109,7 @@ export class DictRequest {
     while (at < inner.end) {
       if (count === room) this.#tooMany();
       at = readVarintWords(bytes, at, inner.end, words, 2 * count);
-      if (at < 0) malformed();
+      if (at < 0) failMalformedKey();
       count++;
     }
     this.count = count;
@@ -108,11 +124,11 @@ export class DictRequest {
     return reader.position;
   }
 
-  /** Room for `count` keys, but for no more than the limit: who fills it all has too many. */
+  /** Makes room for `count` keys, up to the limit; a request that fills it has too many. */
   #reserve(count: number): void {
-    const wanted = Math.min(count, this.#keysMax);
-    if (2 * wanted <= this.keys.length) return;
-    const grown = new Uint32Array(2 * Math.min(this.#keysMax, Math.max(wanted, this.keys.length)));
+    const needed = Math.min(count, this.#keysMax);
+    if (2 * needed <= this.keys.length) return;
+    const grown = new Uint32Array(2 * Math.min(this.#keysMax, Math.max(needed, this.keys.length)));
     grown.set(this.keys);
     this.keys = grown;
     this.keyBytes = new Uint8Array(grown.buffer);
@@ -123,16 +139,22 @@ export class DictRequest {
   }
 }
 
-function malformed(): never {
+function failMalformedKey(): never {
   throw new CubeError('INVALID_ARGUMENT', 'a key is not a varint');
 }
-/** Bytes of the values of `count` keys of which all are hits, at most. */
-export function dictValuesBytesMax(count: number, rowBytes: number): number {
+
+/** Appends the version of a response, after its values. */
+export function appendDictVersion(output: OutputBuffer, version: string): void {
+  output.appendString(TAG_VERSION, version);
+}
+
+/** Maximum bytes of the values of `count` keys that are all hits. */
+export function dictRowsBytesMax(count: number, rowBytes: number): number {
   return count * (rowBytes + 16);
 }
 
-/** What stands before the row of every hit of a table: tag, length, status 0, tag, length. */
-export function dictHitPrefix(rowBytes: number): Uint8Array {
+/** The bytes before the row of every hit of a table: tag, length, status 0, tag, length. */
+export function encodeDictHitPrefix(rowBytes: number): Uint8Array {
   const value = [0x08, 0, 0x12, ...varint(rowBytes)];
   return Uint8Array.from([0x0a, ...varint(value.length + rowBytes), ...value]);
 }
@@ -146,17 +168,17 @@ function varint(value: number): number[] {
 export interface DictRows {
   readonly count: number;
   readonly rowBytes: number;
-  /** Of this rowBytes, made once per table. */
+  /** By `encodeDictHitPrefix(rowBytes)`, made once per table. */
   readonly hitPrefix: Uint8Array;
-  /** count · rowBytes bytes from its start; 4-byte aligned. */
+  /** count · rowBytes bytes; 4-byte aligned. */
   readonly rows: Uint8Array;
   readonly rowWords: Int32Array;
-  /** Bit i = key i was found. */
+  /** Bit i: key i was found. */
   readonly found: Uint8Array;
 }
 
-/** Writes the values of `source` at `at`, where dictValuesBytesMax bytes are free. @returns the end */
-export function writeDictValues(
+/** Writes the rows of `source` at `at`, where dictRowsBytesMax bytes are free. @returns the end */
+export function writeDictRows(
   target: Uint8Array,
   view: DataView,
   at: number,
@@ -180,13 +202,13 @@ export function writeDictValues(
 
 export interface DictBlobs {
   readonly count: number;
-  /** The values one after another; a missing key has none. */
+  /** The values one after another; a missing key has no bytes. */
   readonly values: Uint8Array;
   readonly lengths: Uint32Array;
   readonly found: Uint8Array;
 }
 
-/** Bytes of values of any length, at most. @param valuesBytes of all together */
+/** Maximum bytes of values of any length. @param valuesBytes sum of their lengths */
 export function dictBlobsBytesMax(count: number, valuesBytes: number): number {
   return valuesBytes + 16 * count;
 }

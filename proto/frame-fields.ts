@@ -1,15 +1,27 @@
-/** What one baidu_std frame says: its meta (rpc-meta.proto) read where it lies, and where payload and attachment are. */
+/**
+ * The fields of one baidu_std frame: its meta (rpc-meta.proto), read without a copy, and the
+ * positions of payload and attachment.
+ */
+import { ERROR_DETAILS_CHARS_MAX, ERROR_DETAILS_KEY } from '../lib/core/error-details.ts';
 import { CubeError } from '../lib/core/errors.ts';
-import type { NameCache } from './name-cache.ts';
+import type { NameCache } from './wire.ts';
 import { WIRE_BYTES, WIRE_VARINT, WireReader } from './wire.ts';
 
 export const FRAME_HEADER_BYTES = 12;
 export const FRAME_MAGIC = 0x50525043; // "PRPC"
-/** By number: what `compress_type` and `content_type` may be. */
+/** Names by number of `compress_type` and `content_type`. */
 export const COMPRESSION_NAMES: readonly string[] = ['none', 'snappy', 'gzip', 'zlib', 'lz4'];
 export const CONTENT_NAMES: readonly string[] = ['pb', 'json', 'proto-json', 'proto-text'];
-const CHECKSUM_CRC32C = 1;
-/** As in the trailers of gRPC errors. */
+export const CHECKSUM_CRC32C = 1;
+/** Not in brpc: xxh64 with seed 0. */
+export const CHECKSUM_XXH64 = 100;
+
+/** Bytes of a checksum's value. */
+export function getChecksumBytes(type: number): number {
+  return type === CHECKSUM_XXH64 ? 8 : 4;
+}
+
+/** The same key as in the trailers of gRPC errors. */
 export const ERROR_NAME_KEY = 'hypercube-code';
 /** Longer than any code. */
 const ERROR_NAME_BYTES_MAX = 64;
@@ -17,8 +29,8 @@ const NO_BYTES = new Uint8Array(0);
 const textDecoder = new TextDecoder('utf-8');
 
 /**
- * One frame: positions into `bytes`. The decoder (baidu-std.ts) reuses this object and, for split frames, the bytes: both are
- * valid until the decoder is asked for the next frame (the bytes: until the next `push`).
+ * One frame: positions in `bytes`. The decoder (baidu-std.ts) reuses this object and, for split
+ * frames, the bytes: the object is valid until the next frame, the bytes until the next `push`.
  */
 export interface FrameFields {
   bytes: Uint8Array;
@@ -26,38 +38,52 @@ export interface FrameFields {
   isRequest: boolean;
   service: string;
   method: string;
-  /** Milliseconds the caller waits; 0: it did not say. */
+  /** Milliseconds that the caller waits; 0: unknown. */
   timeoutMs: number;
-  /** Positions of the log id (a varint) and of the request id (UTF-8), both the caller's own; start = end: none. */
+  /** Positions of the caller's log id (a varint) and request id (UTF-8); start = end: none. */
   logIdStart: number;
   logIdEnd: number;
   requestIdStart: number;
   requestIdEnd: number;
   errorCode: number;
   errorText: string;
-  /** The exact code where several share `errorCode` (user_fields, key ERROR_NAME_KEY); empty: the number says it. */
+  /**
+   * Name of the code when several share `errorCode` (user_fields, key ERROR_NAME_KEY); empty: the
+   * number identifies it.
+   */
   errorName: string;
-  /** Of the payload as it lies here: 0 none, 1 snappy, 2 gzip, 3 zlib, 4 LZ4. The attachment is never compressed. */
+  /** JSON of the error's details (user_fields, key ERROR_DETAILS_KEY); empty: none. */
+  errorDetails: string;
+  /**
+   * Compression of the payload: 0 none, 1 snappy, 2 gzip, 3 zlib, 4 LZ4. The attachment is never
+   * compressed.
+   */
   compressType: number;
-  /** Of the payload: 0 protobuf, 1 JSON. */
+  /** Content of the payload: 0 protobuf, 1 JSON. */
   contentType: number;
-  /** 0 none, 1 CRC-32C of the payload as it lies here, followed by the attachment when `checksumWithAttachment`. */
+  /**
+   * 0 none, 1 CRC-32C of the payload as sent, followed by the attachment when
+   * `checksumWithAttachment`.
+   */
   checksumType: number;
   checksumWithAttachment: boolean;
   checksumStart: number;
   checksumEnd: number;
-  /** What the caller shows for itself (`authentication_data`); start = end: nothing. */
+  /** The caller's credential (`authentication_data`); start = end: none. */
   authenticationStart: number;
   authenticationEnd: number;
-  /** The correlation id's raw varint bytes; start = end when the frame has none. */
+  /** Raw varint bytes of the correlation id; start = end: none. */
   correlationStart: number;
   correlationEnd: number;
   payloadStart: number;
   payloadEnd: number;
   attachmentStart: number;
   attachmentEnd: number;
-  /** The frame is well delimited but cannot be used (an unknown compression, an impossible size): answer with this. */
-  defect: CubeError | undefined;
+  /**
+   * The response to a frame that is well delimited but unusable (an unknown compression, an
+   * impossible size).
+   */
+  error: CubeError | undefined;
 }
 
 export function emptyFrame(): FrameFields {
@@ -75,6 +101,7 @@ export function emptyFrame(): FrameFields {
     errorCode: 0,
     errorText: '',
     errorName: '',
+    errorDetails: '',
     compressType: 0,
     contentType: 0,
     checksumType: 0,
@@ -89,7 +116,7 @@ export function emptyFrame(): FrameFields {
     payloadEnd: 0,
     attachmentStart: 0,
     attachmentEnd: 0,
-    defect: undefined,
+    error: undefined,
   };
 }
 
@@ -99,7 +126,7 @@ export function readU32(bytes: Uint8Array, at: number): number {
   );
 }
 
-/** Reads the meta of the frame at `at` and where payload and attachment lie. */
+/** Reads the meta of the frame at `at` and the positions of payload and attachment. */
 export function decodeFrame(
   bytes: Uint8Array,
   at: number,
@@ -123,6 +150,7 @@ export function decodeFrame(
   frame.errorCode = 0;
   frame.errorText = '';
   frame.errorName = '';
+  frame.errorDetails = '';
   frame.compressType = 0;
   frame.contentType = 0;
   frame.checksumType = 0;
@@ -133,13 +161,13 @@ export function decodeFrame(
   frame.authenticationEnd = 0;
   frame.correlationStart = 0;
   frame.correlationEnd = 0;
-  frame.defect = undefined;
+  frame.error = undefined;
   const attachmentBytes = decodeMeta(bytes, metaStart, metaEnd, frame, names);
   frame.payloadStart = metaEnd;
   frame.attachmentEnd = bodyEnd;
   if (attachmentBytes < 0 || attachmentBytes > bodyEnd - metaEnd) {
     const what = attachmentBytes < 0 ? 'negative' : `larger than request_size=${bodyEnd - metaEnd}`;
-    frame.defect ??= new CubeError(
+    frame.error ??= new CubeError(
       'INVALID_ARGUMENT',
       `attachment_size=${attachmentBytes} is ${what}`,
     );
@@ -171,7 +199,7 @@ function decodeMeta(
       frame.correlationEnd = reader.position;
     } else if (field === 5 && wireType === WIRE_VARINT) attachmentBytes = reader.int32();
     else if (field === 3 && wireType === WIRE_VARINT) frame.compressType = reader.int32();
-    else decodeRareMeta(reader, frame);
+    else decodeOptionalMeta(reader, frame);
   }
   if (frame.compressType !== 0 || frame.contentType !== 0 || frame.checksumType !== 0) {
     checkTypes(frame);
@@ -179,8 +207,8 @@ function decodeMeta(
   return attachmentBytes;
 }
 
-/** What brpc 1.17, authenticators and streams add. */
-function decodeRareMeta(reader: WireReader, frame: FrameFields): void {
+/** Decodes the fields that brpc 1.17, authenticators and streams add. */
+function decodeOptionalMeta(reader: WireReader, frame: FrameFields): void {
   const { field, wireType } = reader;
   if (field === 10 && wireType === WIRE_VARINT) frame.contentType = reader.int32();
   else if (field === 11 && wireType === WIRE_VARINT) frame.checksumType = reader.int32();
@@ -198,7 +226,7 @@ function decodeRareMeta(reader: WireReader, frame: FrameFields): void {
     decodeUserField(reader.message(), frame);
   } else {
     if (field === 8 && wireType === WIRE_BYTES) {
-      frame.defect = new CubeError(
+      frame.error = new CubeError(
         'UNSUPPORTED',
         'streams (stream_settings) are not supported here; make plain calls',
       );
@@ -207,44 +235,46 @@ function decodeRareMeta(reader: WireReader, frame: FrameFields): void {
   }
 }
 
-/** Of all user fields, which are a caller's own, only the code of an error is read. */
+/** Reads the code and the details of an error; other user fields are the peer's own. */
 function decodeUserField(reader: WireReader, frame: FrameFields): void {
   let key = '';
   let value = '';
   while (reader.next()) {
     const { field, wireType } = reader;
     if (frame.isRequest || wireType !== WIRE_BYTES || field > 2) reader.skip();
-    else if (field === 1) key = shortText(reader);
-    else value = shortText(reader);
+    else if (field === 1) key = readShortText(reader, ERROR_NAME_BYTES_MAX);
+    else value = readShortText(reader, ERROR_DETAILS_CHARS_MAX);
   }
-  if (key === ERROR_NAME_KEY) frame.errorName = value;
+  if (key === ERROR_NAME_KEY && value.length <= ERROR_NAME_BYTES_MAX) frame.errorName = value;
+  if (key === ERROR_DETAILS_KEY) frame.errorDetails = value;
 }
 
-function shortText(reader: WireReader): string {
+function readShortText(reader: WireReader, bytesMax: number): string {
   const bytes = reader.view();
-  return bytes.length > ERROR_NAME_BYTES_MAX ? '' : textDecoder.decode(bytes);
+  return bytes.length > bytesMax ? '' : textDecoder.decode(bytes);
 }
 
 function checkTypes(frame: FrameFields): void {
   const { compressType, contentType, checksumType } = frame;
   if (COMPRESSION_NAMES[compressType] === undefined) {
-    frame.defect ??= new CubeError(
+    frame.error ??= new CubeError(
       'INVALID_ARGUMENT',
-      `compress_type ${compressType} is not known here; send 0 to 4 (${COMPRESSION_NAMES.join(', ')})`,
+      `compress_type ${compressType} is unknown; send 0 to 4 (${COMPRESSION_NAMES.join(', ')})`,
     );
     frame.compressType = 0;
   }
   if (CONTENT_NAMES[contentType] === undefined) {
-    frame.defect ??= new CubeError(
+    frame.error ??= new CubeError(
       'INVALID_ARGUMENT',
-      `content_type ${contentType} is not known here; send protobuf (0)`,
+      `content_type ${contentType} is unknown; send protobuf (0)`,
     );
     frame.contentType = 0;
   }
-  if (checksumType !== 0 && checksumType !== CHECKSUM_CRC32C) {
-    frame.defect ??= new CubeError(
+  if (![0, CHECKSUM_CRC32C, CHECKSUM_XXH64].includes(checksumType)) {
+    frame.error ??= new CubeError(
       'INVALID_ARGUMENT',
-      `checksum_type ${checksumType} is not known here; send none (0) or crc32c (1)`,
+      `checksum_type ${checksumType} is unknown; ` +
+        `send none (0), crc32c (${CHECKSUM_CRC32C}) or xxh64 (${CHECKSUM_XXH64})`,
     );
     frame.checksumType = 0;
   }
@@ -253,9 +283,10 @@ function checkTypes(frame: FrameFields): void {
 function decodeRequestMeta(reader: WireReader, frame: FrameFields, names: NameCache): void {
   frame.isRequest = true;
   while (reader.next()) {
-    if (reader.field === 1 && reader.wireType === WIRE_BYTES) frame.service = name(reader, names);
+    if (reader.field === 1 && reader.wireType === WIRE_BYTES)
+      frame.service = readName(reader, names);
     else if (reader.field === 2 && reader.wireType === WIRE_BYTES) {
-      frame.method = name(reader, names);
+      frame.method = readName(reader, names);
     } else if (reader.field === 8 && reader.wireType === WIRE_VARINT) {
       frame.timeoutMs = Math.max(0, reader.int32());
     } else if (reader.field === 3 && reader.wireType === WIRE_VARINT) {
@@ -279,7 +310,7 @@ function decodeResponseMeta(reader: WireReader, frame: FrameFields): void {
   }
 }
 
-function name(reader: WireReader, names: NameCache): string {
+function readName(reader: WireReader, names: NameCache): string {
   const view = reader.message();
-  return names.name(view.bytes, view.position, view.end);
+  return names.getName(view.bytes, view.position, view.end);
 }

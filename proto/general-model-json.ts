@@ -1,24 +1,25 @@
 /**
- * The general model service as JSON, the protobuf mapping of it: read with names as in the .proto file or in camelCase, 64-bit
- * integers as numbers (exact, whatever their size) or strings, bytes as base64; written as brpc writes it, with the names of the
- * .proto file.
+ * The general model service as JSON, in the mapping of Protocol Buffers. Reads names as in the
+ * .proto file or in camelCase, 64-bit integers as numbers (exact at any size) or strings, and bytes
+ * as base64. Writes as brpc does, with the names of the .proto file.
  */
 import { CubeError } from '../lib/core/errors.ts';
-import { JsonReader } from '../lib/core/json.ts';
-import { quoteLongIntegers } from '../lib/core/json-integers.ts';
+import { JsonReader, quoteLongIntegers } from '../lib/core/json.ts';
+import type { SlicedWork } from '../lib/core/json-slices.ts';
+import { parseNonFiniteJson } from '../lib/core/non-finite-json.ts';
 import {
   FETCH_NAMES_MAX,
   type GeneralModelOutput,
   type GeneralModelRequest,
   type GeneralModelResponse,
-  tooManyNames,
-  tooManyTensors,
+  tooManyFetchNamesError,
+  tooManyTensorsError,
 } from './general-model.ts';
 import {
   EMPTY_TENSOR,
-  elemTypeOf,
   type GeneralModelLimits,
   type GeneralTensor,
+  getElemType,
   type ValueBudget,
 } from './general-tensor.ts';
 
@@ -27,62 +28,78 @@ const INT32_MAX = 2 ** 31 - 1;
 const UINT32_MAX = 2 ** 32 - 1;
 const BASE64 = /^[A-Za-z0-9+/_-]*={0,2}$/;
 
-/** @throws CubeError INVALID_ARGUMENT naming the place, TOO_LARGE over a limit */
-export function parseGeneralRequest(
+/**
+ * Parses a request in slices. @throws CubeError INVALID_ARGUMENT naming the place, TOO_LARGE over a
+ * limit
+ */
+export function* parseGeneralRequest(
   text: string,
   source: string,
   limits: GeneralModelLimits,
-): GeneralModelRequest {
-  const json = JsonReader.parse(quoteLongIntegers(text), source);
+): SlicedWork<GeneralModelRequest> {
+  const json = yield* JsonReader.parseInSlices(text, source, parseExactIntegers);
   const budget = { values: limits.values };
-  const tensors = listOf(json, 'tensor', limits.tensors, () => tooManyTensors(limits));
-  const names = listOf(json, 'fetch_var_names', FETCH_NAMES_MAX, tooManyNames);
+  const tensors = readList(json, 'tensor', limits.tensors, () => tooManyTensorsError(limits));
+  const names = readList(json, 'fetch_var_names', FETCH_NAMES_MAX, tooManyFetchNamesError);
+  const read: GeneralTensor[] = [];
+  for (const tensor of tensors) {
+    read.push(readTensor(tensor, budget));
+    yield;
+  }
   return {
-    tensors: tensors.map((tensor) => readTensor(tensor, budget)),
+    tensors: read,
     fetchNames: names.map((name) => name.string()),
-    profileServer: either(json, 'profile_server')?.boolean() ?? false,
-    logId: either(json, 'log_id')?.u64() ?? 0n,
+    profileServer: getField(json, 'profile_server')?.boolean() ?? false,
+    logId: getField(json, 'log_id')?.u64() ?? 0n,
   };
 }
 
-function listOf(
+function parseExactIntegers(text: string): unknown {
+  return parseNonFiniteJson(quoteLongIntegers(text));
+}
+
+function readList(
   json: JsonReader,
   name: string,
   max: number,
   tooMany: () => CubeError,
 ): JsonReader[] {
-  const list = either(json, name);
+  const list = getField(json, name);
   if (list === undefined) return [];
   if (Array.isArray(list.value) && list.value.length > max) throw tooMany();
   return list.items();
 }
 
-/** The field under its own name or its camelCase; undefined when it is absent or null. */
-function either(json: JsonReader, name: string): JsonReader | undefined {
+/** The field under its own name or in camelCase; undefined when it is absent or null. */
+function getField(json: JsonReader, name: string): JsonReader | undefined {
   const own = json.field(name);
-  if (!own.missing) return own;
+  if (!own.isMissing) return own;
   const camel = json.field(name.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase()));
-  return camel.missing ? undefined : camel;
+  return camel.isMissing ? undefined : camel;
 }
 
 function readTensor(json: JsonReader, budget: ValueBudget): GeneralTensor {
-  const items = (name: string): JsonReader[] => readItems(either(json, name), budget);
+  const items = (name: string): JsonReader[] => readItems(getField(json, name), budget);
   const int32s = (name: string): Int32Array =>
-    Int32Array.from(items(name), (item) => whole(item, INT32_MIN, INT32_MAX));
+    Int32Array.from(items(name), (item) => readInteger(item, INT32_MIN, INT32_MAX));
   return {
-    name: either(json, 'name')?.string() ?? '',
-    aliasName: either(json, 'alias_name')?.string() ?? '',
-    elemType: whole(either(json, 'elem_type') ?? JsonReader.of(0, ''), INT32_MIN, INT32_MAX),
+    name: getField(json, 'name')?.string() ?? '',
+    aliasName: getField(json, 'alias_name')?.string() ?? '',
+    elemType: readInteger(
+      getField(json, 'elem_type') ?? JsonReader.of(0, ''),
+      INT32_MIN,
+      INT32_MAX,
+    ),
     shape: Array.from(int32s('shape')),
     lod: int32s('lod'),
-    int64Words: int64Words(items('int64_data')),
-    float32: Float32Array.from(items('float_data'), float),
+    int64Words: toInt64Words(items('int64_data')),
+    float32: Float32Array.from(items('float_data'), readFloat),
     int32: int32s('int_data'),
-    float64: Float64Array.from(items('float64_data'), float),
-    uint32: Uint32Array.from(items('uint32_data'), (item) => whole(item, 0, UINT32_MAX)),
+    float64: Float64Array.from(items('float64_data'), readFloat),
+    uint32: Uint32Array.from(items('uint32_data'), (item) => readInteger(item, 0, UINT32_MAX)),
     bool: Uint8Array.from(items('bool_data'), (item) => (item.boolean() ? 1 : 0)),
     strings: items('data').map((item) => item.string()),
-    content: readContent(either(json, 'tensor_content')),
+    content: readContent(getField(json, 'tensor_content')),
   };
 }
 
@@ -90,12 +107,12 @@ function readItems(json: JsonReader | undefined, budget: ValueBudget): JsonReade
   if (json === undefined) return [];
   if (Array.isArray(json.value)) budget.values -= json.value.length;
   if (budget.values < 0) {
-    throw new CubeError('TOO_LARGE', 'the tensors have too many values: send fewer rows a call');
+    throw new CubeError('TOO_LARGE', 'too many tensor values: send fewer rows per call');
   }
   return json.items();
 }
 
-function int64Words(items: readonly JsonReader[]): Uint32Array {
+function toInt64Words(items: readonly JsonReader[]): Uint32Array {
   const words = new Uint32Array(2 * items.length);
   items.forEach((item, i) => {
     const value = BigInt.asUintN(64, item.i64());
@@ -105,8 +122,8 @@ function int64Words(items: readonly JsonReader[]): Uint32Array {
   return words;
 }
 
-/** A number, or one as a string, as the mapping allows. */
-function whole(json: JsonReader, min: number, max: number): number {
+/** Reads a number, or a number as a string, as the mapping allows. */
+function readInteger(json: JsonReader, min: number, max: number): number {
   const { value } = json;
   const number = typeof value === 'string' && /^-?\d{1,11}$/.test(value) ? Number(value) : value;
   if (!Number.isSafeInteger(number) || (number as number) < min || (number as number) > max) {
@@ -115,7 +132,7 @@ function whole(json: JsonReader, min: number, max: number): number {
   return number as number;
 }
 
-function float(json: JsonReader): number {
+function readFloat(json: JsonReader): number {
   const { value } = json;
   if (typeof value === 'number') return value;
   if (value === 'NaN' || value === 'Infinity' || value === '-Infinity') return Number(value);
@@ -135,14 +152,14 @@ function readContent(json: JsonReader | undefined): Uint8Array {
   }
 }
 
-/** Fields that have their default are left out, but for err_no. */
+/** Formats a response. Fields with default values are omitted, except err_no. */
 export function formatGeneralResponse(response: GeneralModelResponse): string {
   const { outputs, profileTime, profileServer, logId, errNo, errMsg } = response;
   return JSON.stringify({
     ...(outputs.length === 0 ? {} : { outputs: outputs.map(formatOutput) }),
     ...(profileTime.length === 0 ? {} : { profile_time: profileTime }),
     ...(profileServer ? { profile_server: true } : {}),
-    ...(logId === 0n ? {} : { log_id: exactInteger(logId) }),
+    ...(logId === 0n ? {} : { log_id: toJsonInteger(logId) }),
     err_no: errNo,
     ...(errMsg === '' ? {} : { err_msg: errMsg }),
   });
@@ -153,7 +170,7 @@ function formatOutput({ tensors, engineName }: GeneralModelOutput): object {
     tensor: tensors.map((tensor) => ({
       ...(tensor.float32 === undefined ? {} : { float_data: Array.from(tensor.float32) }),
       ...(tensor.strings === undefined ? {} : { data: tensor.strings }),
-      elem_type: elemTypeOf(tensor),
+      elem_type: getElemType(tensor),
       shape: tensor.shape,
       name: tensor.name,
       alias_name: tensor.aliasName,
@@ -162,7 +179,7 @@ function formatOutput({ tensors, engineName }: GeneralModelOutput): object {
   };
 }
 
-/** A number where it is exact as one, else a string. */
-function exactInteger(value: bigint): number | string {
+/** A number where that is exact, otherwise a string. */
+function toJsonInteger(value: bigint): number | string {
   return value <= BigInt(Number.MAX_SAFE_INTEGER) ? Number(value) : value.toString();
 }

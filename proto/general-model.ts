@@ -1,6 +1,6 @@
 /**
- * Requests and responses of the general model service (general-model.proto), server side. Also as JSON in
- * general-model-json.ts.
+ * Codec of the general model service (general-model.proto), server side: decodes requests, encodes
+ * responses. general-model-json.ts does the same in JSON.
  */
 import { CubeError } from '../lib/core/errors.ts';
 import {
@@ -42,7 +42,7 @@ export interface GeneralModelResponse {
   readonly errMsg: string;
 }
 
-/** @throws CubeError INVALID_ARGUMENT when the bytes are no Request, TOO_LARGE over a limit */
+/** @throws CubeError INVALID_ARGUMENT when the bytes are not a Request, TOO_LARGE over a limit */
 export function decodeGeneralRequest(
   bytes: Uint8Array,
   limits: GeneralModelLimits,
@@ -57,12 +57,12 @@ export function decodeGeneralRequest(
     switch (reader.field) {
       case 1:
         reader.expect(WIRE_BYTES);
-        if (tensors.length === limits.tensors) throw tooManyTensors(limits);
+        if (tensors.length === limits.tensors) throw tooManyTensorsError(limits);
         tensors.push(decodeTensor(reader.message(), budget));
         break;
       case 2:
         reader.expect(WIRE_BYTES);
-        if (fetchNames.length === FETCH_NAMES_MAX) throw tooManyNames();
+        if (fetchNames.length === FETCH_NAMES_MAX) throw tooManyFetchNamesError();
         fetchNames.push(reader.string());
         break;
       case 3:
@@ -80,11 +80,11 @@ export function decodeGeneralRequest(
   return { tensors, fetchNames, profileServer, logId };
 }
 
-export function tooManyTensors({ tensors }: GeneralModelLimits): CubeError {
+export function tooManyTensorsError({ tensors }: GeneralModelLimits): CubeError {
   return new CubeError('TOO_LARGE', `a call has at most ${tensors} tensors`);
 }
 
-export function tooManyNames(): CubeError {
+export function tooManyFetchNamesError(): CubeError {
   return new CubeError('TOO_LARGE', `fetch_var_names has at most ${FETCH_NAMES_MAX} names`);
 }
 

@@ -1,6 +1,7 @@
 /**
- * A tensor of the general model service (general-model.proto): bytes to typed arrays and back. A message is walked twice: once
- * to count, so that nothing grows and nothing is allocated that the limits forbid, once to fill.
+ * Codec of a tensor of the general model service (general-model.proto): bytes to typed arrays and
+ * back. A message is walked twice: once to count, so that no array grows and no memory is allocated
+ * beyond the limits, and once to fill.
  */
 import { CubeError } from '../lib/core/errors.ts';
 import {
@@ -13,7 +14,7 @@ import {
   WireWriter,
 } from './wire.ts';
 
-/** What a tensor's elements are, by the numbers of the original. */
+/** Element types of tensors, by the numbers of the original protocol. */
 export const ELEM_TYPE = {
   INT64: 0,
   FP32: 1,
@@ -36,7 +37,7 @@ export interface GeneralTensor {
   readonly elemType: number;
   readonly shape: readonly number[];
   readonly lod: Int32Array;
-  /** Of int64_data: words, low before high. */
+  /** int64_data as words, low before high. */
   readonly int64Words: Uint32Array;
   readonly float32: Float32Array;
   readonly int32: Int32Array;
@@ -44,17 +45,17 @@ export interface GeneralTensor {
   readonly uint32: Uint32Array;
   readonly bool: Uint8Array;
   readonly strings: readonly string[];
-  /** Of tensor_content: a view of the message. */
+  /** tensor_content: a view of the message. */
   readonly content: Uint8Array;
 }
 
-/** What one message may hold: elements of all its tensors together, and tensors. */
+/** Limits of one message: number of tensors, and of elements of all its tensors together. */
 export interface GeneralModelLimits {
   readonly tensors: number;
   readonly values: number;
 }
 
-/** What is left of a message's limits. */
+/** The remaining number of elements of a message. */
 export interface ValueBudget {
   values: number;
 }
@@ -90,19 +91,22 @@ const FIELD_ALIAS_NAME = 14;
 const FIELD_CONTENT = 15;
 const FIELD_MAX = 15;
 
-/** Bytes of an element of a field that is not made of varints; 0: varints. */
+/** Bytes per element of a field of fixed-width values; 0: varints. Index = field. */
 const FIXED_BYTES: readonly number[] = [0, 0, 4, 0, 8];
 const DIMS_MAX = 16;
 
-/** Reads the tensor that is the whole of `reader`. @throws CubeError INVALID_ARGUMENT, TOO_LARGE over the budget */
+/**
+ * Reads the tensor that fills `reader`. @throws CubeError INVALID_ARGUMENT, TOO_LARGE over the
+ * budget
+ */
 export function decodeTensor(reader: WireReader, budget: ValueBudget): GeneralTensor {
   const start = reader.position;
   const counts = countElements(reader, budget);
   reader.position = start;
-  return new TensorFill(counts).read(reader);
+  return new TensorReader(counts).read(reader);
 }
 
-/** How often each repeated field has an element, by field number. */
+/** Counts the elements of each repeated field; index = field number. */
 function countElements(reader: WireReader, budget: ValueBudget): Uint32Array {
   const counts = new Uint32Array(FIELD_MAX + 1);
   while (reader.next()) {
@@ -117,7 +121,7 @@ function countElements(reader: WireReader, budget: ValueBudget): Uint32Array {
     counts[field]! += count;
     budget.values -= count;
     if (budget.values < 0) {
-      throw new CubeError('TOO_LARGE', 'the tensors have too many values: send fewer rows a call');
+      throw new CubeError('TOO_LARGE', 'too many tensor values: send fewer rows per call');
     }
   }
   if (counts[FIELD_SHAPE]! > DIMS_MAX) {
@@ -139,19 +143,19 @@ function countPacked(reader: WireReader): number {
   const width = FIXED_BYTES[field] ?? 0;
   if (width > 0) {
     if ((end - position) % width === 0) return (end - position) / width;
-    throw malformed(`${end - position} bytes of values of ${width} bytes each`);
+    throw malformedTensorError(`${end - position} bytes of values of ${width} bytes each`);
   }
   let count = 0;
   for (let at = position; at < end; at++) if (bytes[at]! < 0x80) count++;
   return count;
 }
 
-function malformed(what: string): CubeError {
+function malformedTensorError(what: string): CubeError {
   return new CubeError('INVALID_ARGUMENT', `protobuf: a tensor has ${what}`);
 }
 
-/** The second walk: arrays of the right sizes, and where each stands. */
-class TensorFill {
+/** The second walk: fills arrays of the counted sizes. */
+class TensorReader {
   readonly #arrays: (Uint32Array | Float32Array | Int32Array | Float64Array | Uint8Array)[] = [];
   readonly #filled = new Uint32Array(FIELD_MAX + 1);
   readonly #strings: string[] = [];
@@ -173,17 +177,20 @@ class TensorFill {
     while (reader.next()) {
       const { field } = reader;
       if (isRepeatedNumber(field)) this.#fill(reader);
-      else if (field === STRING_DATA) this.#strings.push(text(reader));
+      else if (field === STRING_DATA) this.#strings.push(readText(reader));
       else if (field === FIELD_ELEM_TYPE) elemType = reader.int32();
-      else if (field === FIELD_NAME) name = text(reader);
-      else if (field === FIELD_ALIAS_NAME) aliasName = text(reader);
+      else if (field === FIELD_NAME) name = readText(reader);
+      else if (field === FIELD_ALIAS_NAME) aliasName = readText(reader);
       else if (field === FIELD_CONTENT) {
         reader.expect(WIRE_BYTES);
         content = reader.view();
       } else reader.skip();
     }
     return {
-      ...{ name, aliasName, elemType, content },
+      name,
+      aliasName,
+      elemType,
+      content,
       shape: Array.from(this.#arrays[FIELD_SHAPE] as Int32Array),
       lod: this.#arrays[FIELD_LOD] as Int32Array,
       int64Words: this.#arrays[INT64_DATA] as Uint32Array,
@@ -196,7 +203,7 @@ class TensorFill {
     };
   }
 
-  /** One element with its own tag, or a run of them. */
+  /** Reads one element with its own tag, or a packed run of them. */
   #fill(reader: WireReader): void {
     const { field, wireType, bytes } = reader;
     const width = FIXED_BYTES[field] ?? 0;
@@ -205,7 +212,7 @@ class TensorFill {
       const run = reader.message();
       at = run.position;
     } else {
-      reader.expect(wireTypeOf(width));
+      reader.expect(getWireType(width));
       reader.skip();
     }
     const end = reader.position;
@@ -235,7 +242,7 @@ class TensorFill {
     let filled = this.#filled[field]!;
     while (at < end) {
       at = readVarintWords(bytes, at, end, words, field === INT64_DATA ? 2 * filled : 0);
-      if (at < 0) throw malformed('a value that is not a varint');
+      if (at < 0) throw malformedTensorError('a value that is not a varint');
       if (field === BOOL_DATA) array[filled] = words[0]! | words[1]! ? 1 : 0;
       else if (field !== INT64_DATA) array[filled] = words[0]!;
       filled++;
@@ -244,17 +251,17 @@ class TensorFill {
   }
 }
 
-function wireTypeOf(width: number): number {
+function getWireType(width: number): number {
   if (width === 0) return WIRE_VARINT;
   return width === 4 ? WIRE_FIXED32 : WIRE_FIXED64;
 }
 
-function text(reader: WireReader): string {
+function readText(reader: WireReader): string {
   reader.expect(WIRE_BYTES);
   return reader.string();
 }
 
-/** What an answer consists of: floats, or strings. */
+/** A tensor of a response: floats, or strings. */
 export interface OutputTensor {
   readonly name: string;
   readonly aliasName: string;
@@ -263,18 +270,19 @@ export interface OutputTensor {
   readonly strings?: readonly string[];
 }
 
-/** Appends the fields of an answer's tensor; defaults are left out, as proto3 does. */
+/** Appends the fields of a response's tensor; default values are omitted, as in proto3. */
 export function encodeTensor(writer: WireWriter, tensor: OutputTensor): void {
   const { float32, strings, shape, name, aliasName } = tensor;
-  if (float32 !== undefined && float32.length > 0) writer.bytes(FLOAT_DATA, littleEndian(float32));
+  if (float32 !== undefined && float32.length > 0)
+    writer.bytes(FLOAT_DATA, toLittleEndian(float32));
   for (const value of strings ?? []) writer.string(STRING_DATA, value);
-  writer.uint(FIELD_ELEM_TYPE, elemTypeOf(tensor));
+  writer.uint(FIELD_ELEM_TYPE, getElemType(tensor));
   writePacked(writer, FIELD_SHAPE, shape);
   if (name !== '') writer.string(FIELD_NAME, name);
   if (aliasName !== '') writer.string(FIELD_ALIAS_NAME, aliasName);
 }
 
-export function elemTypeOf({ strings }: OutputTensor): number {
+export function getElemType({ strings }: OutputTensor): number {
   return strings === undefined ? ELEM_TYPE.FP32 : ELEM_TYPE.STRING;
 }
 
@@ -286,7 +294,7 @@ export function writePacked(writer: WireWriter, field: number, values: readonly 
   writer.bytes(field, run.finish());
 }
 
-function littleEndian(values: Float32Array): Uint8Array {
+function toLittleEndian(values: Float32Array): Uint8Array {
   const bytes = new Uint8Array(4 * values.length);
   const view = new DataView(bytes.buffer);
   for (let i = 0; i < values.length; i++) view.setFloat32(4 * i, values[i]!, true);

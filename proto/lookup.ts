@@ -1,29 +1,64 @@
 /**
- * The packed lookup's messages (lookup.proto), both directions. Over baidu_std the messages are only heads: keys
- * and rows travel as the attachment, so nothing here runs per key.
+ * Codec of the packed lookup (lookup.proto), both directions. Over baidu_std the messages are only
+ * heads: keys and rows travel as the attachment, so no code here runs per key.
  */
 import { CubeError } from '../lib/core/errors.ts';
 import { TABLE_DTYPES, type TableDtype } from '../lib/core/manifest.ts';
-import { NameCache } from './name-cache.ts';
-import type { OutputBuffer } from './output-buffer.ts';
-import { WIRE_BYTES, WIRE_VARINT, WireReader, WireWriter } from './wire.ts';
+import { OutputBuffer, varintBytes } from './output-buffer.ts';
+import { NameCache, WIRE_BYTES, WIRE_VARINT, WireReader, WireWriter } from './wire.ts';
 
 export const LOOKUP_SERVICE = 'hypercube.LookupService';
 export const LOOKUP_METHOD = 'lookup';
-/** The same as a stream of requests and answers, over gRPC. */
+/** The same as a stream of requests and responses, over gRPC. */
 export const LOOKUP_STREAM_METHOD = 'lookupStream';
 export const KEY_BYTES = 8;
-/** A u32 per key before the values of dtype bytes; 0 for a missing key. */
+/** Values of dtype bytes follow one u32 length per key; 0 for a missing key. */
 export const VALUE_LENGTH_BYTES = 4;
-/** A request names at most this many tables: bounds what one head may allocate. */
+/** Maximum tables in a request; limits what one head may allocate. */
 export const LOOKUP_GROUPS_MAX = 4096;
+
+// Field numbers of lookup.proto. Nothing outside this file states them.
+const REQUEST_BUNDLE = 1;
+const REQUEST_VERSION = 2;
+const REQUEST_SHARD_INDEX = 3;
+const REQUEST_SHARD_NUM = 4;
+const REQUEST_GROUPS = 5;
+const REQUEST_KEYS = 6;
+const REQUEST_TABLES_DIGEST = 7;
+const REQUEST_ROWS_AS = 8;
+const REQUEST_GROUP_TABLE = 1;
+const REQUEST_GROUP_COUNT = 2;
+const RESPONSE_VERSION = 1;
+const RESPONSE_GROUPS = 2;
+const RESPONSE_ROWS = 3;
+const RESPONSE_GROUP_DTYPE = 1;
+const RESPONSE_GROUP_ROW_BYTES = 2;
+const RESPONSE_GROUP_COUNT = 3;
+const RESPONSE_GROUP_HITS = 4;
+const RESPONSE_GROUP_BYTES = 5;
+
+/** The tag byte of a field below 16. */
+function tagByte(field: number, wireType: number): number {
+  return (field << 3) | wireType;
+}
+
+const TAG_REQUEST_GROUP: number = tagByte(REQUEST_GROUPS, WIRE_BYTES);
+const TAG_REQUEST_GROUP_TABLE: number = tagByte(REQUEST_GROUP_TABLE, WIRE_BYTES);
+const TAG_REQUEST_GROUP_COUNT: number = tagByte(REQUEST_GROUP_COUNT, WIRE_VARINT);
+const TAG_RESPONSE_GROUP: number = tagByte(RESPONSE_GROUPS, WIRE_BYTES);
+const TAG_RESPONSE_ROWS: number = tagByte(RESPONSE_ROWS, WIRE_BYTES);
+const TAG_RESPONSE_GROUP_DTYPE: number = tagByte(RESPONSE_GROUP_DTYPE, WIRE_VARINT);
+const TAG_RESPONSE_GROUP_ROW_BYTES: number = tagByte(RESPONSE_GROUP_ROW_BYTES, WIRE_VARINT);
+const TAG_RESPONSE_GROUP_COUNT: number = tagByte(RESPONSE_GROUP_COUNT, WIRE_VARINT);
+const TAG_RESPONSE_GROUP_HITS: number = tagByte(RESPONSE_GROUP_HITS, WIRE_VARINT);
+const TAG_RESPONSE_GROUP_BYTES: number = tagByte(RESPONSE_GROUP_BYTES, WIRE_VARINT);
 
 interface LookupRequestGroup {
   readonly table: string;
   readonly count: number;
 }
 
-/** How rows are answered: as the table stores them, or converted to f32 by the server. */
+/** Row format of a response: as the table stores rows, or converted to f32 by the server. */
 export const ROWS_STORED = 0;
 export const ROWS_F32 = 1;
 
@@ -34,20 +69,26 @@ export interface LookupRequestHead {
   readonly shardIndex: number;
   readonly shardNum: number;
   readonly groups: readonly LookupRequestGroup[];
-  /** Of the rows meant by the version; absent or empty: not checked. */
+  /** Digest of the rows that the version name stands for; absent or empty: not checked. */
   readonly tablesDigest?: string;
-  /** ROWS_STORED (also when absent) or ROWS_F32; values of dtype bytes are answered as they are in any case. */
+  /**
+   * ROWS_STORED (default) or ROWS_F32. Values of dtype bytes are returned as they are in both
+   * formats.
+   */
   readonly rowsAs?: number;
 }
 
 export interface LookupResponseGroup {
-  /** Of the rows as answered. */
+  /** Dtype of the returned rows. */
   readonly dtype: TableDtype;
   /** 0 for dtype bytes. */
   readonly rowBytes: number;
   readonly count: number;
   readonly hits: number;
-  /** Of the rows part before its padding: count · rowBytes, or the lengths and values of dtype bytes. */
+  /**
+   * Bytes of the rows part before its padding: count · rowBytes, or lengths and values of dtype
+   * bytes.
+   */
   readonly bytes: number;
 }
 
@@ -56,39 +97,67 @@ export interface LookupResponseHead {
   readonly groups: readonly LookupResponseGroup[];
 }
 
-/** Bytes of a group's found bitmap: whole u64 words. */
+/** Bytes of a group's bitmap of found keys: whole u64 words. */
 export function bitmapBytes(count: number): number {
   return Math.ceil(count / 64) * 8;
 }
 
-/** Bytes of a group's answer: bitmap, then rows of one size padded to a multiple of 8. */
-export function groupBytes(count: number, rowBytes: number): number {
-  return groupBytesOf(count, count * rowBytes);
-}
-
-/** The same of any rows part: for dtype bytes it has `VALUE_LENGTH_BYTES` · count of lengths before the values. */
-export function groupBytesOf(count: number, rowsBytes: number): number {
-  return bitmapBytes(count) + Math.ceil(rowsBytes / 8) * 8;
-}
-
-/** @param keys put inside the message (HTTP, gRPC); over baidu_std they are the attachment: leave it out */
-export function encodeLookupRequest(head: LookupRequestHead, keys?: Uint8Array): Uint8Array {
-  const writer = new WireWriter();
-  writer.string(1, head.bundle);
-  if (head.version !== '') writer.string(2, head.version);
-  writer.uint(3, head.shardIndex).uint(4, head.shardNum);
-  for (const group of head.groups) {
-    writer.message(5, (inner) => inner.string(1, group.table).uint(2, group.count));
-  }
-  if (keys !== undefined) writer.bytes(6, keys);
-  if (head.tablesDigest) writer.string(7, head.tablesDigest);
-  if (head.rowsAs) writer.uint(8, head.rowsAs);
-  return writer.finish();
+/** Bytes of a group in a response: bitmap, then rows of one size padded to a multiple of 8. */
+export function fixedRowsResponseBytes(count: number, rowBytes: number): number {
+  return groupResponseBytes(count, count * rowBytes);
 }
 
 /**
- * A request head decoded into fields that the next `decode` overwrites: a server keeps one and allocates nothing
- * for the names it has seen before.
+ * The same for any rows part. For dtype bytes it has `VALUE_LENGTH_BYTES` · count bytes of lengths
+ * before the values.
+ */
+export function groupResponseBytes(count: number, rowsBytes: number): number {
+  return bitmapBytes(count) + Math.ceil(rowsBytes / 8) * 8;
+}
+
+/**
+ * @param keys stored in the message (HTTP, gRPC); omit over baidu_std, where they are the
+ * attachment
+ */
+export function encodeLookupRequest(head: LookupRequestHead, keys?: Uint8Array): Uint8Array {
+  const writer = new WireWriter();
+  writer.string(REQUEST_BUNDLE, head.bundle);
+  if (head.version !== '') writer.string(REQUEST_VERSION, head.version);
+  writer.uint(REQUEST_SHARD_INDEX, head.shardIndex).uint(REQUEST_SHARD_NUM, head.shardNum);
+  for (const { table, count } of head.groups) {
+    writer.message(REQUEST_GROUPS, (group) =>
+      group.string(REQUEST_GROUP_TABLE, table).uint(REQUEST_GROUP_COUNT, count),
+    );
+  }
+  if (keys !== undefined) writer.bytes(REQUEST_KEYS, keys);
+  if (head.tablesDigest) writer.string(REQUEST_TABLES_DIGEST, head.tablesDigest);
+  if (head.rowsAs) writer.uint(REQUEST_ROWS_AS, head.rowsAs);
+  return writer.finish();
+}
+
+/** The bytes of a group of a request before its count, which a client makes once per table. */
+export function encodeRequestGroupHead(table: string): Uint8Array {
+  const head = new OutputBuffer(table.length + 16);
+  head.appendString(TAG_REQUEST_GROUP_TABLE, table);
+  head.appendByte(TAG_REQUEST_GROUP_COUNT);
+  return head.writtenBytes().slice();
+}
+
+/** Appends a group to a request head. @param groupHead of its table, by `encodeRequestGroupHead` */
+export function appendRequestGroup(
+  output: OutputBuffer,
+  groupHead: Uint8Array,
+  count: number,
+): void {
+  output.appendByte(TAG_REQUEST_GROUP);
+  output.appendVarint(groupHead.length + varintBytes(count));
+  output.appendRange(groupHead, 0, groupHead.length);
+  output.appendVarint(count);
+}
+
+/**
+ * A request head decoded into fields that the next `decode` overwrites. A server reuses one decoder
+ * and allocates nothing for names that it has seen before.
  */
 export class LookupRequestDecoder implements Omit<LookupRequestHead, 'groups'> {
   bundle = '';
@@ -100,7 +169,7 @@ export class LookupRequestDecoder implements Omit<LookupRequestHead, 'groups'> {
   groupCount = 0;
   readonly tables: string[] = [];
   readonly counts: number[] = [];
-  /** The keys inside the message: positions in the decoded bytes, -1 when it has none. */
+  /** Position of the keys in the decoded bytes; -1 when they are not in the message. */
   keysStart = -1;
   keysEnd = -1;
   readonly #names = new NameCache();
@@ -123,26 +192,30 @@ export class LookupRequestDecoder implements Omit<LookupRequestHead, 'groups'> {
 
   #field(reader: WireReader): void {
     const { field, wireType } = reader;
-    if (field === 1 && wireType === WIRE_BYTES) this.bundle = this.#name(reader);
-    else if (field === 2 && wireType === WIRE_BYTES) this.version = this.#name(reader);
-    else if (field === 3 && wireType === WIRE_VARINT) this.shardIndex = reader.uint32();
-    else if (field === 4 && wireType === WIRE_VARINT) this.shardNum = reader.uint32();
-    else if (field === 5 && wireType === WIRE_BYTES) this.#group(reader.message());
-    else if (field === 6 && wireType === WIRE_BYTES) {
-      const keys = reader.message();
-      this.keysStart = keys.position;
-      this.keysEnd = keys.end;
-    } else if (field === 7 && wireType === WIRE_BYTES) this.tablesDigest = this.#name(reader);
-    else if (field === 8 && wireType === WIRE_VARINT) this.#rowsAs(reader.uint32());
-    else reader.skip();
+    if (wireType === WIRE_BYTES) {
+      if (field === REQUEST_BUNDLE) this.bundle = this.#name(reader);
+      else if (field === REQUEST_VERSION) this.version = this.#name(reader);
+      else if (field === REQUEST_GROUPS) this.#group(reader.message());
+      else if (field === REQUEST_TABLES_DIGEST) this.tablesDigest = this.#name(reader);
+      else if (field === REQUEST_KEYS) {
+        const keys = reader.message();
+        this.keysStart = keys.position;
+        this.keysEnd = keys.end;
+      } else reader.skip();
+    } else if (wireType === WIRE_VARINT) {
+      if (field === REQUEST_SHARD_INDEX) this.shardIndex = reader.uint32();
+      else if (field === REQUEST_SHARD_NUM) this.shardNum = reader.uint32();
+      else if (field === REQUEST_ROWS_AS) this.#rowsAs(reader.uint32());
+      else reader.skip();
+    } else reader.skip();
   }
 
-  /** An unknown wish is refused: rows of another kind than asked for would be read as numbers all the same. */
+  /** Refuses an unknown format: the client would read its rows as other numbers. */
   #rowsAs(value: number): void {
     if (value !== ROWS_STORED && value !== ROWS_F32) {
       throw new CubeError(
         'INVALID_ARGUMENT',
-        `rows_as ${value} is not known here (0: as stored, 1: f32); update this server`,
+        `rows_as ${value} is unknown (0: as stored, 1: f32); update this server`,
       );
     }
     this.rowsAs = value;
@@ -158,8 +231,9 @@ export class LookupRequestDecoder implements Omit<LookupRequestHead, 'groups'> {
     let table = '';
     let count = 0;
     while (reader.next()) {
-      if (reader.field === 1 && reader.wireType === WIRE_BYTES) table = this.#name(reader);
-      else if (reader.field === 2 && reader.wireType === WIRE_VARINT) count = reader.uint32();
+      const { field, wireType } = reader;
+      if (field === REQUEST_GROUP_TABLE && wireType === WIRE_BYTES) table = this.#name(reader);
+      else if (field === REQUEST_GROUP_COUNT && wireType === WIRE_VARINT) count = reader.uint32();
       else reader.skip();
     }
     this.tables[this.groupCount] = table;
@@ -169,11 +243,11 @@ export class LookupRequestDecoder implements Omit<LookupRequestHead, 'groups'> {
 
   #name(reader: WireReader): string {
     const view = reader.message();
-    return this.#names.name(view.bytes, view.position, view.end);
+    return this.#names.getName(view.bytes, view.position, view.end);
   }
 }
 
-/** The head as an object of its own, and the keys when they are inside the message. */
+/** Decodes a head to an object of its own, with the keys when they are in the message. */
 export function decodeLookupRequest(
   bytes: Uint8Array,
 ): LookupRequestHead & { keys: Uint8Array | undefined } {
@@ -191,19 +265,19 @@ export function decodeLookupRequest(
   };
 }
 
-/** The encoded version field, which a server makes once per resident version. */
+/** The encoded version field, which a server makes once per loaded version. */
 export function encodeVersionField(version: string): Uint8Array {
-  return new WireWriter().string(1, version).finish().slice();
+  return new WireWriter().string(RESPONSE_VERSION, version).finish().slice();
 }
 
-/** Bytes of a group in a response head as `writeResponseGroup` writes it, at most. */
+/** Maximum bytes of a group in a response head as `writeResponseGroup` writes it. */
 const GROUP_BYTES_MAX = 2 + 2 + 6 + 6 + 6 + 6;
 
 /**
- * Appends one group of a response head before its hits are known. The hits are a varint of fixed length (five
- * bytes, legal though not shortest), so that they can be set when the lookup is done: `setGroupHits`.
- * @param rowsBytes of the rows part before its padding
- * @returns where the hits are
+ * Appends one group of a response head before its hits are known. The hits are a varint of five
+ * bytes (legal though not shortest), so that `setGroupHits` can set them after the lookup.
+ * @param rowsBytes bytes of the rows part before its padding
+ * @returns position of the hits
  */
 export function writeResponseGroup(
   output: OutputBuffer,
@@ -214,20 +288,26 @@ export function writeResponseGroup(
 ): number {
   const lengthAt = output.reserve(GROUP_BYTES_MAX) + 1;
   output.truncate(lengthAt + 1);
-  output.bytes[lengthAt - 1] = 0x12;
-  output.appendByte(0x08);
+  output.bytes[lengthAt - 1] = TAG_RESPONSE_GROUP;
+  output.appendByte(TAG_RESPONSE_GROUP_DTYPE);
   output.appendByte(TABLE_DTYPES.indexOf(dtype));
-  output.appendByte(0x10);
+  output.appendByte(TAG_RESPONSE_GROUP_ROW_BYTES);
   output.appendVarint(rowBytes);
-  output.appendByte(0x18);
+  output.appendByte(TAG_RESPONSE_GROUP_COUNT);
   output.appendVarint(count);
-  output.appendByte(0x20);
+  output.appendByte(TAG_RESPONSE_GROUP_HITS);
   const hitsAt = output.reserve(5);
-  output.appendByte(0x28);
+  output.appendByte(TAG_RESPONSE_GROUP_BYTES);
   output.appendVarint(rowsBytes);
   output.bytes[lengthAt] = output.length - lengthAt - 1;
   setGroupHits(output, hitsAt, 0);
   return hitsAt;
+}
+
+/** Begins the rows inside a response (HTTP, gRPC): `rowsBytes` bytes of rows follow. */
+export function beginResponseRows(output: OutputBuffer, rowsBytes: number): void {
+  output.appendByte(TAG_RESPONSE_ROWS);
+  output.appendVarint(rowsBytes);
 }
 
 export function setGroupHits(output: OutputBuffer, hitsAt: number, hits: number): void {
@@ -239,7 +319,7 @@ export function setGroupHits(output: OutputBuffer, hitsAt: number, hits: number)
   bytes[hitsAt + 4] = hits >>> 28;
 }
 
-/** A response head, and the rows when they are inside the message (HTTP, gRPC): a view. */
+/** Decodes a response head, and the rows when they are in the message (HTTP, gRPC) as a view. */
 export function decodeLookupResponse(
   bytes: Uint8Array,
 ): LookupResponseHead & { rows: Uint8Array | undefined } {
@@ -249,15 +329,16 @@ export function decodeLookupResponse(
   let rows: Uint8Array | undefined;
   while (reader.next()) {
     const { field, wireType } = reader;
-    if (field === 1 && wireType === WIRE_BYTES) version = reader.string();
-    else if (field === 2 && wireType === WIRE_BYTES) groups.push(decodeGroup(reader.message()));
-    else if (field === 3 && wireType === WIRE_BYTES) rows = reader.view();
+    if (wireType !== WIRE_BYTES) reader.skip();
+    else if (field === RESPONSE_VERSION) version = reader.string();
+    else if (field === RESPONSE_GROUPS) groups.push(decodeGroup(reader.message()));
+    else if (field === RESPONSE_ROWS) rows = reader.view();
     else reader.skip();
   }
   return { version, groups, rows };
 }
 
-/** Reads one group; its numbers agree with each other afterwards, so that a reader can act on them. */
+/** Reads one group and checks that its numbers agree, so that a reader can rely on them. */
 function decodeGroup(reader: WireReader): LookupResponseGroup {
   let dtypeNumber = 0;
   let rowBytes = 0;
@@ -267,18 +348,18 @@ function decodeGroup(reader: WireReader): LookupResponseGroup {
   while (reader.next()) {
     const { field, wireType } = reader;
     if (wireType !== WIRE_VARINT) reader.skip();
-    else if (field === 1) dtypeNumber = reader.uint32();
-    else if (field === 2) rowBytes = reader.uint32();
-    else if (field === 3) count = reader.uint32();
-    else if (field === 4) hits = reader.uint32();
-    else if (field === 5) bytes = reader.uint32();
+    else if (field === RESPONSE_GROUP_DTYPE) dtypeNumber = reader.uint32();
+    else if (field === RESPONSE_GROUP_ROW_BYTES) rowBytes = reader.uint32();
+    else if (field === RESPONSE_GROUP_COUNT) count = reader.uint32();
+    else if (field === RESPONSE_GROUP_HITS) hits = reader.uint32();
+    else if (field === RESPONSE_GROUP_BYTES) bytes = reader.uint32();
     else reader.skip();
   }
   const dtype = TABLE_DTYPES[dtypeNumber];
   if (dtype === undefined) {
     throw new CubeError(
       'INVALID_ARGUMENT',
-      `lookup response: dtype ${dtypeNumber} is not known here; update this client`,
+      `lookup response: dtype ${dtypeNumber} is unknown; update this client`,
     );
   }
   if (bytes < 0) bytes = count * rowBytes;
@@ -290,16 +371,18 @@ function decodeGroup(reader: WireReader): LookupResponseGroup {
   if (!agree) {
     throw new CubeError(
       'INVALID_ARGUMENT',
-      `lookup response: ${hits} hits of ${count} keys, rows of ${rowBytes} bytes ${dtype} in ${bytes} bytes cannot be`,
+      `lookup response: ${hits} hits of ${count} keys do not agree with ` +
+        `${dtype} rows of ${rowBytes} bytes in ${bytes} bytes`,
     );
   }
   return { dtype, rowBytes, count, hits, bytes };
 }
 
 /**
- * The values of dtype bytes of a group: value i is values[ends[i − 1] … ends[i]) (from 0 for the first).
+ * Decodes the values of dtype bytes of a group: value i is values[ends[i − 1] … ends[i]), from 0
+ * for the first.
  * @param rowsPart the group's rows without bitmap and padding
- * @throws CubeError INVALID_ARGUMENT when the lengths do not make up the bytes
+ * @throws CubeError INVALID_ARGUMENT when the lengths do not match the number of bytes
  */
 export function decodeValues(
   rowsPart: Uint8Array,
@@ -317,7 +400,7 @@ export function decodeValues(
   if (rowsPart.length !== valuesAt + end) {
     throw new CubeError(
       'INVALID_ARGUMENT',
-      `lookup response: ${count} values in ${rowsPart.length} bytes do not have the lengths they say`,
+      `lookup response: the lengths of ${count} values do not add up to ${rowsPart.length} bytes`,
     );
   }
   return { ends, values: rowsPart.subarray(valuesAt) };

@@ -1,29 +1,28 @@
 /**
- * Codec of the Open Inference Protocol's ModelInfer over gRPC (oip.proto): a request becomes tensors whose elements are raw bytes,
- * whichever of the two forms they came in, and a response is written from raw bytes. Views where the wire has the elements as they
- * are (raw contents, packed floats), so that a large tensor is not touched here.
+ * Codec of ModelInfer of the Open Inference Protocol over gRPC (oip.proto). A request becomes
+ * tensors of raw element bytes, whichever of the two forms it has; a response is written from raw
+ * bytes. Raw contents and packed floats stay views, so that a large tensor is not copied.
  */
+
 import { CubeError } from '../lib/core/errors.ts';
+import { TENSOR_TYPE_BYTES, type TensorType } from '../lib/core/graph-signature.ts';
+import { quoteInput } from '../lib/core/shown-input.ts';
+import type { NamedTensor } from '../lib/core/tensor.ts';
 import { WIRE_BYTES, WIRE_FIXED32, WIRE_VARINT, WireReader, WireWriter } from './wire.ts';
-
-/** Bytes of an element; 0: BYTES, each with a u32 length before it. */
-export const DATATYPE_BYTES: Readonly<Record<Datatype, number>> = {
-  ...{ BOOL: 1, UINT8: 1, UINT16: 2, UINT32: 4, UINT64: 8, INT8: 1, INT16: 2, INT32: 4, INT64: 8 },
-  ...{ FP16: 2, FP32: 4, FP64: 8, BYTES: 0 },
-};
-
-export type Datatype = `${'' | 'U'}INT${8 | 16 | 32 | 64}` | `FP${16 | 32 | 64}` | 'BOOL' | 'BYTES';
 
 export type OipParameter = string | number | bigint | boolean;
 export type OipParameters = ReadonlyMap<string, OipParameter>;
 
 export interface OipInput {
   readonly name: string;
-  /** Any string: the caller's. */
+  /** As sent: any string. */
   readonly datatype: string;
   readonly shape: readonly number[];
   readonly parameters: OipParameters;
-  /** Elements, little-endian and row-major, of BYTES each with its length before it; undefined: none were sent. */
+  /**
+   * Elements, little-endian and row-major; BYTES elements with their lengths; undefined when none
+   * were sent.
+   */
   readonly contents: Uint8Array | undefined;
 }
 
@@ -34,15 +33,16 @@ export interface OipRequest {
   readonly parameters: OipParameters;
   readonly inputs: readonly OipInput[];
   readonly outputs: readonly { readonly name: string; readonly parameters: OipParameters }[];
-  /** Whether the inputs came as raw_input_contents: the answer then goes raw too. */
-  readonly isRaw: boolean;
 }
 
-export interface OipOutput {
+/** An output of floats. */
+export interface OipScores {
   readonly name: string;
   readonly shape: readonly number[];
   readonly data: Float32Array;
 }
+
+export type OipOutput = OipScores | NamedTensor;
 
 export interface OipResponse {
   readonly modelName: string;
@@ -50,22 +50,36 @@ export interface OipResponse {
   readonly id: string;
   readonly parameters: Readonly<Record<string, OipParameter>>;
   readonly outputs: readonly OipOutput[];
-  /** raw_output_contents rather than fp32_contents. */
+  /** True for raw_output_contents, false for the contents of each output. */
   readonly isRaw: boolean;
 }
 
-/** Tensors, outputs, parameters and dims that one message may have: more is no request for a model. */
+/** Maximum number of tensors, outputs, parameters and dims in one message. */
 const ITEMS_MAX = 20_000;
 const WIRE_FIXED64 = 1;
+const textEncoder = new TextEncoder();
 
-/** The field of InferTensorContents that has a datatype's elements. */
+/** The field of InferTensorContents for each datatype. */
 const CONTENTS_FIELD: Readonly<Record<string, number>> = {
-  ...{ BOOL: 1, INT8: 2, INT16: 2, INT32: 2, INT64: 3, UINT8: 4, UINT16: 4, UINT32: 4, UINT64: 5 },
-  ...{ FP32: 6, FP64: 7, BYTES: 8 },
+  BOOL: 1,
+  INT8: 2,
+  INT16: 2,
+  INT32: 2,
+  INT64: 3,
+  UINT8: 4,
+  UINT16: 4,
+  UINT32: 4,
+  UINT64: 5,
+  FP32: 6,
+  FP64: 7,
+  BYTES: 8,
 };
 
-/** @param bytes stay in use: tensors are views on them @throws CubeError INVALID_ARGUMENT */
-export function readOipRequest(bytes: Uint8Array): OipRequest {
+/**
+ * @param bytes must not change afterwards: tensors are views of them @throws CubeError
+ * INVALID_ARGUMENT
+ */
+export function decodeOipRequest(bytes: Uint8Array): OipRequest {
   const reader = new WireReader(bytes);
   const names = ['', '', ''];
   const parameters = new Map<string, OipParameter>();
@@ -84,24 +98,27 @@ export function readOipRequest(bytes: Uint8Array): OipRequest {
     else if (field === 5) inputs.push(readInput(reader.message()));
     else if (field === 6) outputs.push(readOutput(reader.message()));
     else raw.push(reader.view());
-    if (Math.max(inputs.length, outputs.length, raw.length) > ITEMS_MAX) tooMany('tensors');
+    if (Math.max(inputs.length, outputs.length, raw.length) > ITEMS_MAX) failTooMany('tensors');
   }
   const [modelName = '', modelVersion = '', id = ''] = names;
-  const isRaw = raw.length > 0;
   return {
-    ...{ modelName, modelVersion, id, parameters, outputs, isRaw },
-    inputs: isRaw ? withRaw(inputs, raw) : inputs,
+    modelName,
+    modelVersion,
+    id,
+    parameters,
+    outputs,
+    inputs: raw.length > 0 ? attachRawContents(inputs, raw) : inputs,
   };
 }
 
-function withRaw(inputs: readonly OipInput[], raw: readonly Uint8Array[]): OipInput[] {
+function attachRawContents(inputs: readonly OipInput[], raw: readonly Uint8Array[]): OipInput[] {
   if (raw.length !== inputs.length) {
     const counts = `${raw.length} for ${inputs.length} inputs`;
     fail(`raw_input_contents: expected one for each input, got ${counts}`);
   }
   return inputs.map((input, i) => {
     if (input.contents !== undefined) {
-      fail(`input ${shown(input.name)}: either contents or raw_input_contents, not both`);
+      fail(`input ${quoteShortened(input.name)}: either contents or raw_input_contents, not both`);
     }
     return { ...input, contents: raw[i] };
   });
@@ -121,7 +138,7 @@ function readInput(reader: WireReader): OipInput {
     else if (reader.field === 5) contents = reader.view();
     else reader.skip();
   }
-  const elements = contents && contentsOf(contents, datatype, name);
+  const elements = contents && readContents(contents, datatype, name);
   return { name, datatype, shape, parameters, contents: elements };
 }
 
@@ -136,14 +153,14 @@ function readOutput(reader: WireReader): { name: string; parameters: OipParamete
   return { name, parameters };
 }
 
-/** Packed or not, as every repeated number may come. */
+/** Reads packed or unpacked numbers, both of which protobuf allows. */
 function readDims(reader: WireReader, shape: number[]): void {
   const packed = reader.wireType === WIRE_BYTES ? reader.message() : undefined;
   const source = packed ?? reader;
   do {
     if (packed !== undefined && packed.position >= packed.end) return;
     shape.push(Number(source.int64()));
-    if (shape.length > ITEMS_MAX) tooMany('dims');
+    if (shape.length > ITEMS_MAX) failTooMany('dims');
   } while (packed !== undefined);
 }
 
@@ -156,23 +173,23 @@ function readParameter(entry: WireReader, parameters: Map<string, OipParameter>)
     else entry.skip();
   }
   if (value !== undefined) parameters.set(key, value);
-  if (parameters.size > ITEMS_MAX) tooMany('parameters');
+  if (parameters.size > ITEMS_MAX) failTooMany('parameters');
 }
 
 function readChoice(reader: WireReader): OipParameter | undefined {
   let value: OipParameter | undefined;
   while (reader.next()) {
     if (reader.field === 1) value = reader.bool();
-    else if (reader.field === 2) value = plain(reader.int64());
+    else if (reader.field === 2) value = toSafeNumber(reader.int64());
     else if (reader.field === 3) value = reader.string();
     else if (reader.field === 4) value = readDouble(reader);
-    else if (reader.field === 5) value = plain(reader.uint64());
+    else if (reader.field === 5) value = toSafeNumber(reader.uint64());
     else reader.skip();
   }
   return value;
 }
 
-function plain(value: bigint): number | bigint {
+function toSafeNumber(value: bigint): number | bigint {
   const number = Number(value);
   return Number.isSafeInteger(number) ? number : value;
 }
@@ -184,32 +201,45 @@ function readDouble(reader: WireReader): number {
   return new DataView(reader.bytes.buffer, reader.bytes.byteOffset + at, 8).getFloat64(0, true);
 }
 
-/** InferTensorContents as raw elements. */
-function contentsOf(message: Uint8Array, datatype: string, input: string): Uint8Array {
+/** Converts InferTensorContents to raw elements. */
+function readContents(message: Uint8Array, datatype: string, input: string): Uint8Array {
   const wanted = CONTENTS_FIELD[datatype];
   const reader = new WireReader(message);
   const pieces: Uint8Array[] = [];
   while (reader.next()) {
     if (reader.field !== wanted) {
-      fail(`input ${shown(input)}: contents of field ${reader.field} do not go with ${datatype}`);
+      fail(
+        `input ${quoteShortened(input)}: contents of field ${reader.field} do not fit ${datatype}`,
+      );
     }
-    pieces.push(reader.wireType === WIRE_BYTES ? reader.view() : lonely(reader));
+    pieces.push(readElements(reader));
   }
-  if (datatype === 'BYTES') return withLengths(pieces);
-  const packed = pieces.length === 1 ? pieces[0]! : joined(pieces);
-  if (datatype.startsWith('FP')) return packed;
-  return fixedWidth(packed, DATATYPE_BYTES[datatype as Datatype]);
+  return toRawElements(pieces, datatype as TensorType);
 }
 
-/** The bytes of an element that is not packed with others. */
-function lonely(reader: WireReader): Uint8Array {
+/**
+ * The values of protobuf fields as elements of a tensor. @param pieces as `readElements` returns
+ * them
+ */
+export function toRawElements(pieces: readonly Uint8Array[], datatype: TensorType): Uint8Array {
+  if (datatype === 'BYTES') return prefixLengths(pieces);
+  const [first, second] = pieces;
+  const isWhole = first !== undefined && second === undefined;
+  const packed = isWhole ? first : concatenate(pieces);
+  if (datatype === 'FP32' || datatype === 'FP64') return packed;
+  return toFixedWidth(packed, TENSOR_TYPE_BYTES[datatype]);
+}
+
+/** The bytes of a repeated field's elements: all of them when they are packed, else of one. */
+export function readElements(reader: WireReader): Uint8Array {
   const { wireType, position } = reader;
+  if (wireType === WIRE_BYTES) return reader.view();
   if (![WIRE_VARINT, WIRE_FIXED32, WIRE_FIXED64].includes(wireType)) reader.expect(WIRE_BYTES);
   reader.skip();
   return reader.bytes.subarray(position, reader.position);
 }
 
-function joined(pieces: readonly Uint8Array[]): Uint8Array {
+function concatenate(pieces: readonly Uint8Array[]): Uint8Array {
   const whole = new Uint8Array(pieces.reduce((sum, { length }) => sum + length, 0));
   let at = 0;
   for (const piece of pieces) {
@@ -219,7 +249,7 @@ function joined(pieces: readonly Uint8Array[]): Uint8Array {
   return whole;
 }
 
-function withLengths(elements: readonly Uint8Array[]): Uint8Array {
+function prefixLengths(elements: readonly Uint8Array[]): Uint8Array {
   const whole = new Uint8Array(elements.reduce((sum, { length }) => sum + 4 + length, 0));
   const view = new DataView(whole.buffer);
   let at = 0;
@@ -231,8 +261,11 @@ function withLengths(elements: readonly Uint8Array[]): Uint8Array {
   return whole;
 }
 
-/** Varints as little-endian integers of `width` bytes; what is beyond them is cut, as every protobuf reader does. */
-function fixedWidth(packed: Uint8Array, width: number): Uint8Array {
+/**
+ * Converts varints to little-endian integers of `width` bytes; higher bytes are cut, as every
+ * protobuf reader does.
+ */
+function toFixedWidth(packed: Uint8Array, width: number): Uint8Array {
   let count = 0;
   for (const byte of packed) if (byte < 0x80) count++;
   const words = new Uint8Array(count * width);
@@ -256,10 +289,11 @@ function fixedWidth(packed: Uint8Array, width: number): Uint8Array {
   return words;
 }
 
-export function writeOipResponse(response: OipResponse): Uint8Array {
+export function encodeOipResponse(response: OipResponse): Uint8Array {
   const { modelName, modelVersion, id, parameters, outputs, isRaw } = response;
-  const dataBytes = outputs.reduce((sum, { data }) => sum + data.byteLength, 0);
-  const writer = new WireWriter(512 + dataBytes);
+  const tensors = outputs.map(toNamedTensor);
+  const raws = isRaw ? tensors.map(encodeElements) : [];
+  const writer = new WireWriter(512 + raws.reduce((sum, { length }) => sum + length, 0));
   writer.string(1, modelName).string(2, modelVersion);
   if (id !== '') writer.string(3, id);
   for (const [name, value] of Object.entries(parameters)) {
@@ -267,23 +301,87 @@ export function writeOipResponse(response: OipResponse): Uint8Array {
       entry.string(1, name).message(2, (choice) => writeParameter(choice, value)),
     );
   }
-  for (const { name, shape, data } of outputs) {
+  for (const tensor of tensors) {
     writer.message(5, (output) => {
-      output.string(1, name).string(2, 'FP32');
+      output.string(1, tensor.name).string(2, tensor.dataType);
       output.message(3, (dims) => {
-        for (const dim of shape) dims.varint(dim);
+        for (const dim of tensor.shape) dims.varint(dim);
       });
-      if (!isRaw) output.message(5, (contents) => contents.bytes(6, bytesOf(data)));
+      if (!isRaw) output.message(5, (contents) => writeContents(contents, tensor));
     });
   }
-  if (isRaw) for (const { data } of outputs) writer.bytes(6, bytesOf(data));
+  for (const raw of raws) writer.bytes(6, raw);
   return writer.finish();
 }
 
-/** An answer of ModelStreamInfer. */
-export function writeOipStreamResponse(answer: Uint8Array | string): Uint8Array {
-  const writer = new WireWriter(16 + answer.length);
-  return (typeof answer === 'string' ? writer.string(1, answer) : writer.bytes(2, answer)).finish();
+export function toNamedTensor(output: OipOutput): NamedTensor {
+  if ('dataType' in output) return output;
+  const { name, shape, data } = output;
+  return { name, shape, dataType: 'FP32', data: viewBytes(data) };
+}
+
+/** Elements as raw contents: little-endian; strings with their lengths before them. */
+export function encodeElements({ data }: NamedTensor): Uint8Array {
+  if (data instanceof Uint8Array) return data;
+  return prefixLengths(data.map((text) => textEncoder.encode(text)));
+}
+
+/** @throws CubeError INVALID_ARGUMENT for 16-bit floats, which the message has no field for */
+function writeContents(writer: WireWriter, { name, dataType, data }: NamedTensor): void {
+  const field = CONTENTS_FIELD[dataType];
+  if (field === undefined) {
+    fail(`output ${quoteShortened(name)}: ${dataType} needs raw contents (binary_data_output)`);
+  }
+  if (!(data instanceof Uint8Array)) {
+    for (const text of data) writer.string(field, text);
+  } else if (dataType === 'FP32' || dataType === 'FP64') writer.bytes(field, data);
+  else {
+    writer.message(field, (packed) => {
+      for (const value of readIntegers(data, dataType)) packed.varint(value);
+    });
+  }
+}
+
+/** Negative integers as 64-bit two's complement, as protobuf writes them. */
+function* readIntegers(data: Uint8Array, dataType: TensorType): Generator<number | bigint> {
+  const width = TENSOR_TYPE_BYTES[dataType];
+  const isSigned = dataType.startsWith('INT');
+  const view = new DataView(data.buffer, data.byteOffset, data.byteLength);
+  for (let at = 0; at < data.length; at += width) {
+    if (width === 8) yield view.getBigUint64(at, true);
+    else if (width === 4)
+      yield toVarint(isSigned, view.getInt32(at, true), view.getUint32(at, true));
+    else if (width === 2)
+      yield toVarint(isSigned, view.getInt16(at, true), view.getUint16(at, true));
+    else yield toVarint(isSigned, view.getInt8(at), view.getUint8(at));
+  }
+}
+
+function toVarint(isSigned: boolean, signed: number, unsigned: number): number | bigint {
+  return isSigned && signed < 0 ? BigInt(signed) : unsigned;
+}
+
+/**
+ * Encodes a response of ModelStreamInfer. @param error empty when the request succeeded
+ */
+export function encodeOipStreamResponse(response: Uint8Array, error = ''): Uint8Array {
+  const writer = new WireWriter(16 + response.length + error.length);
+  if (error !== '') writer.string(1, error);
+  return writer.bytes(2, response).finish();
+}
+
+/** The id of an encoded request, as far as it can be read; empty without one. */
+export function readOipRequestId(bytes: Uint8Array): string {
+  try {
+    const reader = new WireReader(bytes);
+    while (reader.next()) {
+      if (reader.field === 3) return reader.string();
+      reader.skip();
+    }
+  } catch {
+    // The error of the request itself says what is wrong with it.
+  }
+  return '';
 }
 
 function writeParameter(writer: WireWriter, value: OipParameter): void {
@@ -293,15 +391,15 @@ function writeParameter(writer: WireWriter, value: OipParameter): void {
   else writer.tag(4, WIRE_FIXED64).raw(new Uint8Array(Float64Array.of(value).buffer));
 }
 
-function bytesOf(data: Float32Array): Uint8Array {
+function viewBytes(data: Float32Array): Uint8Array {
   return new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
 }
 
-function shown(name: string): string {
-  return JSON.stringify(name.slice(0, 128));
+function quoteShortened(name: string): string {
+  return quoteInput(name);
 }
 
-function tooMany(what: string): never {
+function failTooMany(what: string): never {
   fail(`more than ${ITEMS_MAX} ${what} in one message`);
 }
 

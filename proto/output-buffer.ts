@@ -1,7 +1,7 @@
 /**
- * A growing byte buffer that responses and requests are written into one after another and that leaves with one
- * write to the socket. Callers reserve space, then write at absolute positions: `bytes` and `view` change identity
- * when the buffer grows, so read them again after every `reserve`.
+ * A growing byte buffer that collects responses or requests for one write to a socket. Callers
+ * reserve space, then write at absolute positions. `bytes` and `view` change identity when the
+ * buffer grows: read them again after every `reserve`.
  */
 
 const textEncoder = new TextEncoder();
@@ -12,17 +12,20 @@ export class OutputBuffer {
   length = 0;
   readonly #allocate: (byteCount: number) => Uint8Array;
 
-  /** @param allocate makes uninitialised memory where the runtime has a faster way than `new Uint8Array` */
+  /**
+   * @param allocate allocates uninitialised memory where the runtime has a faster way than `new
+   * Uint8Array`
+   */
   constructor(
     capacity = 4096,
     allocate: (byteCount: number) => Uint8Array = (byteCount) => new Uint8Array(byteCount),
   ) {
     this.#allocate = allocate;
     this.bytes = allocate(capacity);
-    this.view = viewOf(this.bytes);
+    this.view = createView(this.bytes);
   }
 
-  /** Makes room for `byteCount` more bytes and returns where they begin; the bytes themselves are unset. */
+  /** Reserves `byteCount` bytes, which are not initialised. @returns their position */
   reserve(byteCount: number): number {
     const at = this.length;
     this.length = at + byteCount;
@@ -30,7 +33,7 @@ export class OutputBuffer {
     return at;
   }
 
-  /** Gives back what `reserve` took beyond `length`, or forgets a message that failed half-way. */
+  /** Drops all bytes after `length`: unused reserved bytes, or a message that failed half-way. */
   truncate(length: number): void {
     this.length = length;
   }
@@ -45,14 +48,17 @@ export class OutputBuffer {
     this.bytes[at] = byte;
   }
 
-  /** A short run of `source`: a loop beats `set(subarray)` at the sizes of tags, ids and names. */
+  /**
+   * Appends a short range of `source`: a loop is faster than `set(subarray)` for tags, ids and
+   * names.
+   */
   appendRange(source: Uint8Array, start: number, end: number): void {
     let at = this.reserve(end - start);
     const bytes = this.bytes;
     for (let i = start; i < end; i++) bytes[at++] = source[i]!;
   }
 
-  /** A number in 0 … 2^53 as a protobuf varint. */
+  /** Appends a number in 0 … 2^53 as a protobuf varint. */
   appendVarint(value: number): void {
     let at = this.reserve(8);
     const bytes = this.bytes;
@@ -64,7 +70,7 @@ export class OutputBuffer {
     this.length = at;
   }
 
-  /** A protobuf tag byte (fields 1 … 15), the UTF-8 length, the text. */
+  /** Appends a protobuf tag byte (fields 1 … 15), the length in UTF-8, and the text. */
   appendString(tag: number, text: string): void {
     this.appendByte(tag);
     const bytes = textEncoder.encode(text);
@@ -72,7 +78,7 @@ export class OutputBuffer {
     this.append(bytes);
   }
 
-  written(): Uint8Array {
+  writtenBytes(): Uint8Array {
     return this.bytes.subarray(0, this.length);
   }
 
@@ -80,11 +86,11 @@ export class OutputBuffer {
     const grown = this.#allocate(Math.max(this.length, this.bytes.length * 2));
     grown.set(this.bytes.subarray(0, used));
     this.bytes = grown;
-    this.view = viewOf(grown);
+    this.view = createView(grown);
   }
 }
 
-function viewOf(bytes: Uint8Array): DataView {
+function createView(bytes: Uint8Array): DataView {
   return new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
 }
 

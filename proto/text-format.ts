@@ -1,7 +1,9 @@
 /**
- * Protobuf's text format, read without its schema: `name: value`, `name { … }`, repetition by repetition or `[a, b]`, adjacent
- * strings joined, `,` and `;` optional, `#` comments. The result is a tree of named values, each with its place; what they
- * may be, the reader of each file decides (`TextMessage`). Hostile text is bounded: size, depth, number of values.
+ * Reads protobuf's text format without a schema: `name: value`, `name { … }`, repeated fields or
+ * `[a, b]`, adjacent strings joined, `,` and `;` optional, `#` comments. Strings may lack their
+ * quotes where they look like a name or a path, as in Paddle Serving's examples. The result is a
+ * tree of named values with their locations; the reader of each file defines their types
+ * (`TextMessage`). Size, depth and number of values are limited.
  */
 import { CubeError } from '../lib/core/errors.ts';
 
@@ -9,15 +11,18 @@ const TEXT_CHARS_MAX = 4 << 20;
 const DEPTH_MAX = 64;
 const VALUES_MAX = 100_000;
 
-type Scalar = { readonly kind: 'string' | 'word'; readonly text: string };
+type TextScalar = { readonly kind: 'string' | 'word'; readonly text: string };
 
-interface Entry {
+interface TextField {
   readonly name: string;
-  readonly value: Scalar | TextMessage;
+  readonly value: TextScalar | TextMessage;
   readonly offset: number;
 }
 
-/** @param source what to call it in errors: a file name @throws CubeError INVALID_ARGUMENT `source:line:column: …` */
+/**
+ * @param source name of the text in errors: a file name
+ * @throws CubeError INVALID_ARGUMENT `source:line:column: …`
+ */
 export function parseTextFormat(text: string, source: string): TextMessage {
   if (text.length > TEXT_CHARS_MAX) {
     throw new CubeError('TOO_LARGE', `${source}: more than ${TEXT_CHARS_MAX} characters`);
@@ -37,21 +42,21 @@ function failAt({ text, name }: Source, offset: number, message: string): never 
   throw new CubeError('INVALID_ARGUMENT', `${name}:${line}:${column}: ${message}`);
 }
 
-/** One message: its fields in order. Every accessor names the place of what is wrong. */
+/** One message: its fields in order. Errors of the accessors name the location. */
 export class TextMessage {
   readonly #source: Source;
-  readonly #entries: readonly Entry[];
+  readonly #entries: readonly TextField[];
   readonly #offset: number;
 
-  constructor(source: Source, entries: readonly Entry[], offset: number) {
+  constructor(source: Source, entries: readonly TextField[], offset: number) {
     this.#source = source;
     this.#entries = entries;
     this.#offset = offset;
   }
 
-  /** file:line, for people. */
-  get place(): string {
-    return this.placeOf(this.#offset);
+  /** file:line, for messages. */
+  get location(): string {
+    return this.getLocation(this.#offset);
   }
 
   /** The names of its fields, each once, in order. */
@@ -63,9 +68,23 @@ export class TextMessage {
     return failAt(this.#source, this.#offset, message);
   }
 
-  /** The place of a field, or of the message when it is not there. */
-  placeOfField(name: string): string {
-    return this.placeOf(this.#last(name)?.offset ?? this.#offset);
+  /** Fails with the location of a field, or of the message when it has no such field. */
+  failField(name: string, message: string): never {
+    return failAt(this.#source, this.#last(name)?.offset ?? this.#offset, message);
+  }
+
+  has(name: string): boolean {
+    return this.#last(name) !== undefined;
+  }
+
+  /** The number of values of a field. */
+  count(name: string): number {
+    return this.#all(name).length;
+  }
+
+  /** The location of a field, or of the message when it has no such field. */
+  getFieldLocation(name: string): string {
+    return this.getLocation(this.#last(name)?.offset ?? this.#offset);
   }
 
   messages(name: string): TextMessage[] {
@@ -79,69 +98,110 @@ export class TextMessage {
     return this.#all(name).map((entry) => this.#string(entry));
   }
 
-  /** Of a field that comes several times, the last: as protobuf has it. */
+  /** The value of a field; the last one when it is repeated, as in protobuf. */
   string(name: string): string | undefined {
     const entry = this.#last(name);
     return entry === undefined ? undefined : this.#string(entry);
   }
 
   integer(name: string, min: number, max: number): number | undefined {
-    return this.#word(name, `an integer in ${min}..${max}`, (word) => {
-      const value = Number(word);
-      const isInteger = /^-?(\d{1,16}|0[xX][0-9a-fA-F]{1,12})$/.test(word);
-      return isInteger && value >= min && value <= max ? value : undefined;
-    });
+    const entry = this.#last(name);
+    return entry && this.#integer(entry, min, max);
+  }
+
+  /** Every value of a repeated field. */
+  integers(name: string, min: number, max: number): number[] {
+    return this.#all(name).map((entry) => this.#integer(entry, min, max));
   }
 
   boolean(name: string): boolean | undefined {
-    return this.#word(name, 'true or false', (word) => {
-      if (['true', 't', 'True', '1'].includes(word)) return true;
-      return ['false', 'f', 'False', '0'].includes(word) ? false : undefined;
+    const entry = this.#last(name);
+    return entry && this.#boolean(entry);
+  }
+
+  booleans(name: string): boolean[] {
+    return this.#all(name).map((entry) => this.#boolean(entry));
+  }
+
+  /** The name or number of an enum value. */
+  enumValue(name: string): string | undefined {
+    const entry = this.#last(name);
+    return entry && readWord(this.#source, entry, 'a name', (word) => word);
+  }
+
+  /** Every name or number of a repeated field. */
+  words(name: string): string[] {
+    return this.#all(name).map((entry) => {
+      return readWord(this.#source, entry, 'a name or a number', (word) => word);
     });
   }
 
-  /** An enum's name, or its number. */
-  word(name: string): string | undefined {
-    return this.#word(name, 'a name', (word) => word);
-  }
-
-  private placeOf(offset: number): string {
+  private getLocation(offset: number): string {
     const line = this.#source.text.slice(0, offset).split('\n').length;
     return `${this.#source.name}:${line}`;
   }
 
-  #all(name: string): readonly Entry[] {
+  #all(name: string): readonly TextField[] {
     return this.#entries.filter((entry) => entry.name === name);
   }
 
-  #last(name: string): Entry | undefined {
+  #last(name: string): TextField | undefined {
     return this.#entries.findLast((entry) => entry.name === name);
   }
 
-  #string({ name, value, offset }: Entry): string {
-    if (!(value instanceof TextMessage) && value.kind === 'string') return value.text;
+  #string({ name, value, offset }: TextField): string {
+    if (!(value instanceof TextMessage) && (value.kind === 'string' || UNQUOTED.test(value.text)))
+      return value.text;
     return failAt(this.#source, offset, `${name}: expected a string in quotes`);
   }
 
-  #word<T>(name: string, expected: string, read: (word: string) => T | undefined): T | undefined {
-    const entry = this.#last(name);
-    if (entry === undefined) return undefined;
-    const { value, offset } = entry;
-    const isWord = !(value instanceof TextMessage) && value.kind === 'word';
-    const result = isWord ? read(value.text) : undefined;
-    const got =
-      value instanceof TextMessage ? 'a message' : JSON.stringify(value.text.slice(0, 60));
-    return result ?? failAt(this.#source, offset, `${name}: expected ${expected}, got ${got}`);
+  #integer(entry: TextField, min: number, max: number): number {
+    return readWord(this.#source, entry, `an integer in ${min}..${max}`, (word) => {
+      const [, sign, digits = ''] = /^(-?)(\d{1,16}|0[xX][0-9a-fA-F]{1,12})$/.exec(word) ?? [];
+      const value = sign === '-' ? -Number(digits) : Number(digits);
+      return digits !== '' && value >= min && value <= max ? value : undefined;
+    });
   }
+
+  #boolean(entry: TextField): boolean {
+    return readWord(this.#source, entry, 'true or false', (word) => {
+      if (['true', 't', 'True', '1'].includes(word)) return true;
+      return ['false', 'f', 'False', '0'].includes(word) ? false : undefined;
+    });
+  }
+}
+
+function readWord<T>(
+  source: Source,
+  { name, value, offset }: TextField,
+  expected: string,
+  read: (word: string) => T | undefined,
+): T {
+  const isWord = !(value instanceof TextMessage) && value.kind === 'word';
+  const result = isWord ? read(value.text) : undefined;
+  if (result !== undefined) return result;
+  const got = value instanceof TextMessage ? 'a message' : JSON.stringify(value.text.slice(0, 60));
+  return failAt(source, offset, `${name}: expected ${expected}, got ${got}`);
 }
 
 const BLANK = /(?:[ \t\r\n\f\v]|#[^\n]*)*/y;
 const NAME = /[A-Za-z_][A-Za-z0-9_]*|\[[A-Za-z0-9_./-]{1,200}\]/y;
-const WORD = /[-+]?[A-Za-z0-9_.]+(?:[eE][-+]\d+)?/y;
+const WORD = /[-+]?[A-Za-z0-9_./][A-Za-z0-9_./+-]*/y;
+/** A value that is a string without quotes: a name or a path, not a number. */
+const UNQUOTED = /^[A-Za-z_./]/;
 const STRING = /"((?:[^"\\\n]|\\[^\n])*)"|'((?:[^'\\\n]|\\[^\n])*)'/y;
-const ESCAPE = /\\(x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{4}|[0-7]{1,3}|.)/g;
+/** One escape, or successive ones of bytes: together they are UTF-8. */
+const ESCAPE =
+  /((?:\\(?:[xX][0-9a-fA-F]{1,2}|[0-7]{1,3}))+)|\\(u[0-9a-fA-F]{4}|U00[01][0-9a-fA-F]{5}|.)/g;
+const BYTE_ESCAPE = /\\(?:[xX]([0-9a-fA-F]{1,2})|([0-7]{1,3}))/g;
 const ESCAPED: Readonly<Record<string, string>> = {
-  ...{ n: '\n', t: '\t', r: '\r', a: '\x07', b: '\b', f: '\f', v: '\v' },
+  n: '\n',
+  t: '\t',
+  r: '\r',
+  a: '\x07',
+  b: '\b',
+  f: '\f',
+  v: '\v',
 };
 
 class Parser {
@@ -158,10 +218,10 @@ class Parser {
     return new TextMessage(this.#source, entries, 0);
   }
 
-  /** @param close what ends the message; undefined: the text's end */
-  #fields(close: string | undefined, depth: number): Entry[] {
-    if (depth > DEPTH_MAX) this.#fail(`messages in messages, more than ${DEPTH_MAX} deep`);
-    const entries: Entry[] = [];
+  /** @param close the closing bracket of the message; undefined: the end of the text */
+  #fields(close: string | undefined, depth: number): TextField[] {
+    if (depth > DEPTH_MAX) this.#fail(`messages are nested more than ${DEPTH_MAX} deep`);
+    const entries: TextField[] = [];
     const opened = this.#at;
     for (;;) {
       this.#take(BLANK);
@@ -175,16 +235,16 @@ class Parser {
       this.#take(BLANK);
       const hasColon = this.#skip(':');
       this.#take(BLANK);
-      for (const value of this.#valuesOf(name, hasColon, depth))
+      for (const value of this.#readValues(name, hasColon, depth))
         entries.push({ name, value, offset });
       this.#take(BLANK);
       if (!this.#skip(',')) this.#skip(';');
     }
   }
 
-  #valuesOf(name: string, hasColon: boolean, depth: number): (Scalar | TextMessage)[] {
+  #readValues(name: string, hasColon: boolean, depth: number): (TextScalar | TextMessage)[] {
     if (!this.#skip('[')) return [this.#value(name, hasColon, depth)];
-    const values: (Scalar | TextMessage)[] = [];
+    const values: (TextScalar | TextMessage)[] = [];
     this.#take(BLANK);
     while (!this.#skip(']')) {
       if (values.length > 0) {
@@ -197,7 +257,7 @@ class Parser {
     return values;
   }
 
-  #value(name: string, hasColon: boolean, depth: number): Scalar | TextMessage {
+  #value(name: string, hasColon: boolean, depth: number): TextScalar | TextMessage {
     if (++this.#values > VALUES_MAX) this.#fail(`more than ${VALUES_MAX} values`);
     const offset = this.#at;
     const close = this.#skip('{') ? '}' : this.#skip('<') ? '>' : undefined;
@@ -233,7 +293,7 @@ class Parser {
   }
 
   #seen(): string {
-    const rest = this.#source.text.slice(this.#at, this.#at + 20).split('\n', 1)[0]!;
+    const [rest = ''] = this.#source.text.slice(this.#at, this.#at + 20).split('\n', 1);
     return rest === '' ? ', got the end' : `, got ${JSON.stringify(rest)}`;
   }
 
@@ -243,9 +303,20 @@ class Parser {
 }
 
 function unquote(quoted: string): string {
-  return quoted.slice(1, -1).replaceAll(ESCAPE, (_, code: string) => {
-    if (/^[xu]./.test(code)) return String.fromCharCode(Number.parseInt(code.slice(1), 16));
-    if (/^[0-7]/.test(code)) return String.fromCharCode(Number.parseInt(code, 8) & 255);
+  return quoted.slice(1, -1).replaceAll(ESCAPE, (_, bytes?: string, code = '') => {
+    if (bytes !== undefined) return decodeBytes(bytes);
+    if (/^[uU]./.test(code)) return fromCodePoint(Number.parseInt(code.slice(1), 16));
     return ESCAPED[code] ?? code;
   });
+}
+
+function decodeBytes(escapes: string): string {
+  const bytes = [...escapes.matchAll(BYTE_ESCAPE)].map(([, hex, octal]) =>
+    hex === undefined ? Number.parseInt(octal ?? '', 8) & 255 : Number.parseInt(hex, 16),
+  );
+  return new TextDecoder().decode(Uint8Array.from(bytes));
+}
+
+function fromCodePoint(code: number): string {
+  return code <= 0x10_ffff ? String.fromCodePoint(code) : '\ufffd';
 }

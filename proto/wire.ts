@@ -1,7 +1,7 @@
 /**
- * Protocol Buffers wire format: the few primitives that every hand-written codec here needs. Bytes in, fields out;
- * nothing is copied, every length is checked against what remains before it is used.
- * Source of the format: the Protocol Buffers encoding guide (varint, 64-bit, length-delimited, 32-bit).
+ * Protocol Buffers wire format: the primitives of every hand-written codec here. A reader copies
+ * nothing and checks every length against the remaining bytes before it uses it. Source of the
+ * format: the Protocol Buffers encoding guide.
  */
 import { CubeError } from '../lib/core/errors.ts';
 
@@ -12,9 +12,12 @@ export const WIRE_FIXED32 = 5;
 
 const textDecoder = new TextDecoder('utf-8');
 const textEncoder = new TextEncoder();
+/** Up to this many characters a loop writes ASCII text faster than an encoder. */
+const SHORT_TEXT_CHARS = 64;
 
 /**
- * A cursor over one message. Read a field with `next()`, then its value with the method of its wire type:
+ * A cursor over one message. Read a field with `next()`, then its value with the method of its wire
+ * type:
  *
  *     while (reader.next()) {
  *       if (reader.field === 1) name = reader.string();
@@ -27,7 +30,10 @@ export class WireReader {
   readonly end: number;
   field = 0;
   wireType = 0;
-  /** Where the current field's tag begins: with `position` after skip(), the field's exact bytes. */
+  /**
+   * Position of the current field's tag. After skip(), fieldStart … position are the field's exact
+   * bytes.
+   */
   fieldStart = 0;
 
   constructor(bytes: Uint8Array, start = 0, end: number = bytes.length) {
@@ -47,7 +53,7 @@ export class WireReader {
     return true;
   }
 
-  /** A varint whose value must fit 32 bits unsigned; negative int32 (ten bytes) gives its low 32 bits. */
+  /** Reads a varint as unsigned 32 bits; a negative int32 (ten bytes) gives its low 32 bits. */
   uint32(): number {
     let value = 0;
     for (let shift = 0; shift < 70; shift += 7) {
@@ -87,14 +93,14 @@ export class WireReader {
     return new DataView(this.bytes.buffer, this.bytes.byteOffset + at, 4).getFloat32(0, true);
   }
 
-  /** A view (not a copy) of a length-delimited value. */
+  /** Reads a length-delimited value as a view. */
   view(): Uint8Array {
     const length = this.uint32();
     const at = this.#take(length);
     return this.bytes.subarray(at, at + length);
   }
 
-  /** A reader over a nested message; this reader moves past it. */
+  /** Returns a reader over a nested message and moves past it. */
   message(): WireReader {
     const length = this.uint32();
     const at = this.#take(length);
@@ -105,7 +111,7 @@ export class WireReader {
     return textDecoder.decode(this.view());
   }
 
-  /** Passes over the current field's value. */
+  /** Skips the value of the current field. */
   skip(): void {
     if (this.wireType === WIRE_VARINT) this.skipVarint();
     else if (this.wireType === WIRE_FIXED64) this.#take(8);
@@ -114,7 +120,7 @@ export class WireReader {
     else this.#fail(`unsupported wire type ${this.wireType}`);
   }
 
-  /** Passes over a varint without making a bigint of it: hostile messages are full of them. */
+  /** Skips a varint without making a BigInt: hostile messages are full of them. */
   skipVarint(): void {
     const limit = Math.min(this.end, this.position + 10);
     while (this.position < limit) {
@@ -123,7 +129,7 @@ export class WireReader {
     this.#fail('a varint that runs past the end, or over ten bytes');
   }
 
-  /** Throws unless the current field has this wire type. */
+  /** @throws CubeError unless the current field has this wire type */
   expect(wireType: number): void {
     if (this.wireType !== wireType) {
       this.#fail(`field ${this.field} has wire type ${this.wireType}, expected ${wireType}`);
@@ -144,7 +150,10 @@ export class WireReader {
   }
 }
 
-/** Reads a varint of up to ten bytes, without its tag, into words[to] (low) and words[to + 1] (high). @returns the end, or -1 */
+/**
+ * Reads a varint of up to ten bytes, without its tag, to words[to] (low) and words[to + 1] (high).
+ * @returns the end, or -1 when it is malformed
+ */
 export function readVarintWords(
   bytes: Uint8Array,
   at: number,
@@ -178,7 +187,10 @@ export function readVarintWords(
   return at;
 }
 
-/** Appends fields to a growing buffer. Default values are written: leave them out at the call where proto3 does. */
+/**
+ * Appends fields to a growing buffer. It writes default values too: callers omit them where proto3
+ * does.
+ */
 export class WireWriter {
   #bytes: Uint8Array;
   #length = 0;
@@ -191,7 +203,7 @@ export class WireWriter {
     return this.varint((field << 3) | wireType);
   }
 
-  /** A number ≥ 0 (up to 2^53) or a bigint (as unsigned 64 bits), as a varint without tag. */
+  /** Appends a number in 0 … 2^53, or a bigint (as unsigned 64 bits), as a varint without tag. */
   varint(value: number | bigint): this {
     this.#reserve(10);
     if (typeof value === 'number') {
@@ -220,7 +232,25 @@ export class WireWriter {
   }
 
   string(field: number, value: string): this {
+    if (value.length <= SHORT_TEXT_CHARS && this.#shortText(field, value)) return this;
     return this.bytes(field, textEncoder.encode(value));
+  }
+
+  /** Names and features are mostly ASCII. @returns false, with nothing written, for other text */
+  #shortText(field: number, value: string): boolean {
+    const start = this.#length;
+    const { length } = value;
+    this.tag(field, WIRE_BYTES).varint(length).#reserve(length);
+    const bytes = this.#bytes;
+    let at = this.#length;
+    let seen = 0;
+    for (let i = 0; i < length; i++) {
+      const unit = value.charCodeAt(i);
+      seen |= unit;
+      bytes[at++] = unit;
+    }
+    this.#length = seen < 0x80 ? at : start;
+    return seen < 0x80;
   }
 
   message(field: number, write: (writer: WireWriter) => void): this {
@@ -240,7 +270,7 @@ export class WireWriter {
     return this.#length;
   }
 
-  /** The bytes written so far: a view that the next write may move away from. */
+  /** The bytes written so far: a view that becomes stale with the next write. */
   finish(): Uint8Array {
     return this.#bytes.subarray(0, this.#length);
   }
@@ -252,4 +282,42 @@ export class WireWriter {
     grown.set(this.#bytes.subarray(0, this.#length));
     this.#bytes = grown;
   }
+}
+
+const ENTRIES = 64;
+const NAME_BYTES_MAX = 256;
+
+/**
+ * Strings of names that repeat in every request (service, method, bundle, version, table), without
+ * decoding the same bytes again. Bounded: a fixed number of entries, each with the last name that
+ * fell into it.
+ */
+export class NameCache {
+  readonly #bytes: (Uint8Array | undefined)[] = new Array(ENTRIES).fill(undefined);
+  readonly #names: string[] = new Array(ENTRIES).fill('');
+
+  /** The text of `bytes[start..end)`. */
+  getName(bytes: Uint8Array, start: number, end: number): string {
+    const length = end - start;
+    if (length === 0) return '';
+    if (length > NAME_BYTES_MAX) return textDecoder.decode(bytes.subarray(start, end));
+    const middle = bytes[start + (length >> 1)]!;
+    const entry = (bytes[end - 1]! + 7 * bytes[start]! + 13 * middle + 31 * length) & (ENTRIES - 1);
+    const cached = this.#bytes[entry];
+    if (cached !== undefined && equals(cached, bytes, start, length)) return this.#names[entry]!;
+    // slice() of a Buffer would be a view that keeps the whole read buffer alive.
+    const copy = Uint8Array.prototype.slice.call(bytes, start, end);
+    const name = textDecoder.decode(copy);
+    this.#bytes[entry] = copy;
+    this.#names[entry] = name;
+    return name;
+  }
+}
+
+function equals(cached: Uint8Array, bytes: Uint8Array, start: number, length: number): boolean {
+  if (cached.length !== length) return false;
+  for (let i = 0; i < length; i++) {
+    if (cached[i] !== bytes[start + i]) return false;
+  }
+  return true;
 }

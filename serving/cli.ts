@@ -1,84 +1,131 @@
-/** The command line of serving: settings of every origin to one configuration, one process from start to graceful end. */
+/**
+ * The command line of serving: merges settings from flags, environment and files, and runs the
+ * process until it is stopped.
+ */
 import { CubeError } from '../lib/core/errors.ts';
-import { type Command, createCli, runCli } from '../lib/platform/cli.ts';
-import { ownerLeft, reportListening } from '../lib/platform/kept-process.ts';
+import { advanced, type Command, createCli, Option, runCli } from '../lib/platform/cli.ts';
 import { runService, type Stoppable } from '../lib/platform/lifecycle.ts';
 import { createLogger } from '../lib/platform/logs.ts';
-import { configReport, type Ignored } from './config/config-report.ts';
-import { readPaddleConf } from './config/paddle-conf.ts';
+import { reportListening, waitForParentStop } from '../lib/platform/supervised-process.ts';
+import {
+  formatConfigReport,
+  type IgnoredSetting,
+  listIgnoredCubeFields,
+} from './config/config-report.ts';
+import { locateConfFolder, locateFlagFile, readPaddleConf } from './config/paddle-conf.ts';
 import {
   completeConfig,
   type ServingConfig,
   type ServingSettings,
 } from './config/serving-config.ts';
 import { readSettingsFile } from './config/settings-file.ts';
-import { addSettingOptions, layOver, type SettingFlags } from './config/settings-flags.ts';
-import { startServing } from './server.ts';
+import { addSettingOptions, mergeSettings, type SettingFlags } from './config/settings-flags.ts';
+import { checkModelConfigs } from './config/triton-repository.ts';
 
 interface Flags extends SettingFlags {
   readonly config?: string;
   readonly confDir?: string;
+  readonly flagfile?: string;
   readonly checkConfig?: boolean;
 }
 
 const EXAMPLES = `
-Every option may also be set as a variable (HYPERCUBE_TIMEOUT_MS for --timeout-ms); a flag goes before it.
-
 Examples:
   serving --repository repo --bundle ctr-dnn
   serving --repository repo --bundle ctr-dnn --store remote --fleet fleet.json --port 8080
-  serving --repository repo --bundle ctr-dnn --channel stable,canary --store local --data-dir serving-data
-  serving --repository repo --bundle ctr-dnn --pinned-version 2 --store remote --fleet fleet.json
+  serving --repository repo --bundle ctr-dnn --channel stable,canary --data-dir serving-data
   serving --bundle-dir exported/ctr-dnn --bundle ctr-dnn
+  serving --model encoder.onnx
+  serving --model-repository models --model-control-mode poll
   serving --config serving.yaml --check-config
   serving --conf-dir conf --check-config
-  serving load-redis --help            loads a version's rows into Redis before anybody serves it
-  head -3 rows.tsv | curl -s -H 'content-type: text/tab-separated-values' --data-binary @- localhost:8080/v1/ctr:predict`;
+  serving --flagfile conf/gflags.conf
+  serving load-redis --help            load the rows of a version into Redis before it is served
+
+A prediction:
+  head -3 data/demo/rows.tsv | curl -s -H 'content-type: text/tab-separated-values' \\
+    --data-binary @- localhost:8080/v1/ctr:predict
+In this path, ctr is the protocol. With several models, name one: ctr:predict?model=ctr-dnn`;
 
 /** @returns the exit code */
 export function run(argv?: readonly string[]): Promise<number> {
   return runCli(createProgram(), argv);
 }
 
-function createProgram(): Command {
-  const program = createCli('serving', 'Answers predictions of models, following their channels.')
-    .option('--config <file>', 'serving.yaml: all of the settings below, and several models')
-    .option('--conf-dir <folder>', "Paddle Serving's conf folder, read as it is")
-    .option('--check-config', 'say what was understood and what is ignored, and end');
+export function createProgram(): Command {
+  const program = createCli(
+    'serving',
+    'Serves predictions. A bundle is a named model, and each publication of it is a version. A ' +
+      'channel such as stable points to the version to serve; serving follows it.',
+  )
+    .optionsGroup('Configuration:')
+    .option(
+      '--config <file>',
+      'YAML file with the settings of the process and of one or several models',
+    )
+    .option(
+      '--conf-dir <folder>',
+      "Paddle Serving's conf folder (service.prototxt, gflags.conf, …), instead of --config; " +
+        'paths in its files start from the folder above',
+    )
+    .option(
+      '--flagfile <file>',
+      "Paddle Serving's flag file, instead of --conf-dir; paths in it start from the current " +
+        'folder',
+    )
+    .addOption(
+      advanced(
+        new Option('--g [true|false]', "Paddle Serving's flag beside --flagfile; it has no effect"),
+      ),
+    )
+    .option(
+      '--check-config',
+      'Print the effective settings, and the ignored ones with reasons, then exit without using ' +
+        'the network; exit code 2: a setting is invalid',
+    );
   return addSettingOptions(program)
     .addHelpText('after', EXAMPLES)
-    .action((flags: Flags) => serve(flags, program));
+    .action((flags: Flags) => runServing(flags, program));
 }
 
-async function serve(flags: Flags, program: Command): Promise<void> {
+async function runServing(flags: Flags, program: Command): Promise<void> {
   const { config, ignored } = readConfig(flags, program);
   if (flags.checkConfig === true) {
-    process.stdout.write(configReport(config, ignored));
+    process.stdout.write(formatConfigReport(config, ignored));
     return;
   }
-  const logger = createLogger('serving', config.logLevel);
-  for (const { setting, why } of ignored) logger.warn({ setting, why }, 'setting is ignored');
-  // Supervisors send it to have files read again: what may change is followed without.
-  process.on('SIGHUP', () => logger.info('SIGHUP: nothing to do'));
-  const asked = ownerLeft();
+  const { logLevel: level, logFormat: format, logFile: file } = config;
+  const logger = createLogger('serving', { level, format, file });
+  for (const { setting, reason } of ignored) logger.warn({ setting, reason }, 'setting is ignored');
+  // Supervisors send SIGHUP to reload files. Channels, folders and token files are already polled.
+  process.on('SIGHUP', () => logger.info('SIGHUP ignored: changes are detected without it'));
+  const stopRequest = waitForParentStop();
   const start = async (): Promise<Stoppable> => {
+    // Help and --check-config need none of the server's packages.
+    const { startServing } = await import('./server.ts');
     const serving = await startServing({ config, logger });
     reportListening(serving.address);
     return serving;
   };
-  await runService(start, logger, asked === undefined ? {} : { asked });
+  await runService(start, logger, stopRequest === undefined ? {} : { stopRequest });
 }
 
-interface Understood {
+interface ParsedConfig {
   readonly config: ServingConfig;
-  readonly ignored: readonly Ignored[];
+  readonly ignored: readonly IgnoredSetting[];
 }
 
-/** What is wrong in a configuration is wrong usage, wherever it is written. */
-function readConfig(flags: Flags, program: Command): Understood {
+/** Reports an invalid configuration as a usage error, wherever it was written. */
+function readConfig(flags: Flags, program: Command): ParsedConfig {
   try {
     const { settings, ignored } = readFiles(flags);
-    return { config: completeConfig(layOver(settings, flags)), ignored };
+    const config = completeConfig(mergeSettings(settings, flags));
+    const { models, modelRepository } = config;
+    const known = [...ignored, ...listIgnoredCubeFields(models)];
+    if (flags.checkConfig !== true || modelRepository === undefined) {
+      return { config, ignored: known };
+    }
+    return { config, ignored: [...known, ...checkModelConfigs(modelRepository.folder)] };
   } catch (error) {
     const { code, message } = CubeError.from(error);
     if (code !== 'INVALID_ARGUMENT') throw error;
@@ -86,13 +133,14 @@ function readConfig(flags: Flags, program: Command): Understood {
   }
 }
 
-function readFiles({ config, confDir }: Flags): {
+function readFiles({ config, confDir, flagfile }: Flags): {
   settings?: ServingSettings;
-  ignored: readonly Ignored[];
+  ignored: readonly IgnoredSetting[];
 } {
-  if (config !== undefined && confDir !== undefined) {
-    throw new CubeError('INVALID_ARGUMENT', 'give --config or --conf-dir, not both');
+  if ([config, confDir, flagfile].filter((given) => given !== undefined).length > 1) {
+    throw new CubeError('INVALID_ARGUMENT', 'give one of --config, --conf-dir and --flagfile');
   }
-  if (confDir !== undefined) return readPaddleConf(confDir);
+  if (confDir !== undefined) return readPaddleConf(locateConfFolder(confDir));
+  if (flagfile !== undefined) return readPaddleConf(locateFlagFile(flagfile));
   return { ignored: [], ...(config !== undefined && { settings: readSettingsFile(config) }) };
 }

@@ -1,11 +1,20 @@
 #!/usr/bin/env node
-/** serving: answers predictions; `serving load-redis` loads rows for those that answer from Redis. */
-import { runCli } from '../lib/platform/cli.ts';
-import { run } from './cli.ts';
+/**
+ * serving: serves predictions; `serving load-redis` loads rows into Redis for processes with
+ * --store redis.
+ */
+import { keepCompiledCode } from '../lib/platform/compile-cache.ts';
 
 async function loadRedis(): Promise<number> {
-  const { createLoadRedis } = await import('./load-redis.ts');
-  return runCli(createLoadRedis());
+  const { runCli } = await import('../lib/platform/cli.ts');
+  const { createLoadRedisCli } = await import('./load-redis.ts');
+  return runCli(createLoadRedisCli());
 }
 
-process.exitCode = await (process.argv[2] === 'load-redis' ? loadRedis() : run());
+async function serve(): Promise<number> {
+  const { run } = await import('./cli.ts');
+  return run();
+}
+
+keepCompiledCode();
+process.exitCode = await (process.argv[2] === 'load-redis' ? loadRedis() : serve());

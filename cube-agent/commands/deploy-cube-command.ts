@@ -1,19 +1,27 @@
-/** `cube-agent deploy-cube`: a version onto C++ cube-servers, verified by asking them. */
+/** `cube-agent deploy-cube`: deploys a version to C++ cube-servers and verifies it by lookups. */
 
 import { join } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
-import { shardNumOf } from '../../lib/core/manifest.ts';
-import { type Command, integerBetween, nameOption } from '../../lib/platform/cli.ts';
+import { getShardNum } from '../../lib/core/manifest.ts';
+import { type Command, parseIntegerBetween, parseNameOption } from '../../lib/platform/cli.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
-import { print } from '../../lib/platform/text-table.ts';
-import { type CallerFlags, serverCredentials } from '../../lib/rpc/credential-options.ts';
+import { printLine } from '../../lib/platform/terminal-output.ts';
+import { type CallerOptions, createServerCredentials } from '../../lib/rpc/credential-options.ts';
 import { parseEndpoint } from '../../lib/rpc/endpoint.ts';
-import type { CubeTarget } from '../cube/cube-deploy.ts';
+import type { DeployTarget } from '../cube/cube-deploy.ts';
 import { type CubeInstance, readTransferConf, type TransferConf } from '../cube/transfer-conf.ts';
-import { addTrustedKeysOption, openWithKeys } from './keys.ts';
-import { addTokenOption, collectEndpoints } from './options.ts';
+import {
+  addDryRunOption,
+  addJsonOption,
+  addRepositoryOption,
+  addServerCredentialOptions,
+  addTrustedKeysOption,
+  addVersionOption,
+  collectEndpoints,
+  openRepositoryWithKeys,
+} from './options.ts';
 
-interface DeployOptions extends CallerFlags {
+interface DeployOptions extends CallerOptions {
   readonly config: string;
   readonly repository: string;
   readonly version: string;
@@ -24,6 +32,7 @@ interface DeployOptions extends CallerFlags {
   readonly samples: number;
   readonly loadTimeoutMs: number;
   readonly dryRun?: boolean;
+  readonly json?: boolean;
   readonly trustedKeys?: string;
 }
 
@@ -31,59 +40,103 @@ const EXAMPLES = `
 Example, on host 10.0.0.1:
   cube-agent deploy-cube --config /home/cube/conf/transfer.conf --host 10.0.0.1 \\
     --repository /srv/models --version 1628131462_1628131999
-One server after another. A server that answers a sampled key otherwise goes back to the version it had, and the command
-stops. Back: deploy the version before.`;
+
+Servers are deployed one after another. A server that returns a wrong value for a sampled key is
+switched back to its previous version, and the command stops. To go back, deploy the earlier
+version.`;
 
 export function addDeployCubeCommand(program: Command): void {
-  addTrustedKeysOption(addTokenOption(program.command('deploy-cube')))
-    .description('bring a version to C++ cube-servers: write, load, switch, verify')
-    .requiredOption('--config <file>', 'transfer.conf: which servers, and where they run')
-    .requiredOption('--repository <place>', 'where versions live')
-    .requiredOption('--version <name>', 'the version', nameOption('version'))
-    .option('--bundle <name>', 'the model (default: dict_name)', nameOption('bundle'))
-    .option('--table <name>', 'of several', nameOption('table'))
-    .option('--host <host>', 'only servers of this host: their deploy paths are here')
-    .option('--server <host:port>', 'only this one; once for each', collectEndpoints)
-    .option('--samples <n>', 'keys to verify with', integerBetween(4, 100_000), 10_000)
-    .option('--load-timeout-ms <n>', 'of a load', integerBetween(1, 86_400_000), 3_600_000)
-    .option('--dry-run', 'say which servers, and whether they can take the version')
+  const command = addTrustedKeysOption(
+    addServerCredentialOptions(program.command('deploy-cube')),
+  ).requiredOption('--config <file>', 'transfer.conf with the servers and their deploy paths');
+  addJsonOption(
+    addDryRunOption(addVersionOption(addRepositoryOption(command), 'Version to deploy')),
+  )
+    .description(
+      'Deploy a version to original PaddlePaddle Cube servers: write, load, switch, verify',
+    )
+    .option(
+      '--bundle <name>',
+      'Bundle name (default: dict_name of --config)',
+      parseNameOption('bundle'),
+    )
+    .option(
+      '--table <name>',
+      'Table to deploy (default: the only table of the version)',
+      parseNameOption('table'),
+    )
+    .option(
+      '--host <host>',
+      'Deploy only to the servers on this host. Run the command there: it writes to their deploy ' +
+        'paths as local folders (default: all servers)',
+    )
+    .option(
+      '--server <host:port>',
+      'Deploy only this server; repeatable (default: all servers)',
+      collectEndpoints,
+    )
+    .option(
+      '--samples <n>',
+      'Number of keys to verify on each server',
+      parseIntegerBetween(4, 100_000),
+      10_000,
+    )
+    .option(
+      '--load-timeout-ms <n>',
+      'Timeout of loading the version on one server, in milliseconds',
+      parseIntegerBetween(1, 86_400_000),
+      3_600_000,
+    )
     .addHelpText('after', EXAMPLES)
     .action(deploy);
 }
 
 async function deploy(options: DeployOptions): Promise<void> {
-  const { version, samples, loadTimeoutMs } = options;
+  const { version, samples, loadTimeoutMs, dryRun = false, json } = options;
   const conf = readTransferConf(options.config);
-  const repository = openWithKeys(options);
-  const manifest = await repository.manifest(options.bundle ?? conf.dictName, version);
-  if (shardNumOf(manifest) !== conf.shardNum) {
+  const repository = openRepositoryWithKeys(options);
+  const manifest = await repository.readManifest(options.bundle ?? conf.dictName, version);
+  if (getShardNum(manifest) !== conf.shardNum) {
     throw new CubeError(
       'INVALID_ARGUMENT',
-      `version ${version} has ${shardNumOf(manifest)} shards, ${options.config} says ${conf.shardNum}: build it again`,
+      `version ${version} has ${getShardNum(manifest)} shards, but ${options.config} has ` +
+        `shard_num ${conf.shardNum}; build the version with that number`,
     );
   }
-  const { exportedTable } = await import('../cube/shard-export.ts');
-  const table = exportedTable(manifest, options.table);
-  const instances = chosen(conf, options);
-  if (options.dryRun) {
-    for (const { server, shard, deployPath } of instances) {
-      print(
-        `${server}: would get shard ${shard} of ${version} in ${join(deployPath, 'data', version)}`,
-      );
+  const { selectExportedTable } = await import('../cube/shard-export.ts');
+  const table = selectExportedTable(manifest, options.table);
+  const instances = selectInstances(conf, options);
+  const servers = instances.map(({ server, shard, deployPath }) => {
+    return { server, shard, folder: join(deployPath, 'data', version) };
+  });
+  if (dryRun) {
+    if (json) printLine(JSON.stringify({ version, servers, dryRun }));
+    for (const { server, shard, folder } of json ? [] : servers) {
+      printLine(`${server}: would get shard ${shard} of ${version} in ${folder}`);
     }
     return;
   }
   const { deployCube } = await import('../cube/cube-deploy.ts');
-  const targets = await Promise.all(instances.map((one) => targetOf(one, conf, options)));
+  const targets = await Promise.all(instances.map((one) => openTarget(one, conf, options)));
   try {
-    const tell = (text: string): void => print(text);
-    await deployCube(targets, { repository, manifest, table, samples, loadTimeoutMs, tell });
+    const tell = (text: string): void => {
+      if (!json) printLine(text);
+    };
+    await deployCube(targets, {
+      repository,
+      manifest,
+      table,
+      samples,
+      loadTimeoutMs,
+      onProgress: tell,
+    });
+    if (json) printLine(JSON.stringify({ version, servers, dryRun }));
   } finally {
     for (const { client } of targets) client.close();
   }
 }
 
-function chosen(
+function selectInstances(
   { instances }: TransferConf,
   { host, server, config }: DeployOptions,
 ): CubeInstance[] {
@@ -102,15 +155,18 @@ function chosen(
   );
 }
 
-async function targetOf(
+async function openTarget(
   { server, shard, deployPath }: CubeInstance,
   { shardNum }: TransferConf,
   options: DeployOptions,
-): Promise<CubeTarget> {
+): Promise<DeployTarget> {
   const { CubeServerClient } = await import('../cube/cube-server-client.ts');
-  const credentials = serverCredentials(options);
+  const credentials = createServerCredentials(options);
   const client = new CubeServerClient({
-    ...{ address: server, shard, shardNum, credentials },
+    address: server,
+    shard,
+    shardNum,
+    credentials,
     clock: systemClock,
   });
   return { client, shard, dataFolder: join(deployPath, 'data') };

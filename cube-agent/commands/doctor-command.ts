@@ -1,26 +1,26 @@
-/** `cube-agent doctor`: finds what is wrong with a bundle, and says what to do about it. */
-
-import { type Command, EXIT_FAILED, integerBetween } from '../../lib/platform/cli.ts';
+/** `cube-agent doctor`: reports what is wrong with a bundle and what to do about it. */
+import { areOnlyNotes, type Finding } from '../../lib/core/findings.ts';
+import { type Command, EXIT_FAILED, parseIntegerBetween } from '../../lib/platform/cli.ts';
 import { startProgress } from '../../lib/platform/progress.ts';
-import { print, table } from '../../lib/platform/text-table.ts';
+import { formatTable, printLine } from '../../lib/platform/terminal-output.ts';
 import {
-  agentCredentials,
-  type CallerFlags,
-  serverCredentials,
+  type CallerOptions,
+  createAgentCredentials,
+  createServerCredentials,
 } from '../../lib/rpc/credential-options.ts';
-import { examine } from '../doctor/doctor.ts';
-import type { Finding } from '../doctor/findings.ts';
-import { openWithKeys } from './keys.ts';
+import { diagnose } from '../doctor/doctor.ts';
 import {
-  addAgentTokenOption,
-  addTargetOptions,
-  addTokenOption,
+  addAgentCredentialOption,
+  addChannelOptions,
+  addJsonOption,
+  addServerCredentialOptions,
+  type ChannelOptions,
   collectEndpoints,
+  openRepositoryWithKeys,
   readFleet,
-  type TargetOptions,
 } from './options.ts';
 
-interface DoctorOptions extends TargetOptions, CallerFlags {
+interface DoctorOptions extends ChannelOptions, CallerOptions {
   readonly fleet?: string;
   readonly serving?: readonly string[];
   readonly deep?: boolean;
@@ -29,7 +29,9 @@ interface DoctorOptions extends TargetOptions, CallerFlags {
 }
 
 const EXAMPLES = `
-Nothing is changed. The exit code is 1 when there is an error or a warning; notes are good to know.
+Nothing is changed. cube-agent status prints the state without checks; cube-check checks files.
+
+Exit code: 0 no problem, or only notes; 1 an error or a warning; 2 wrong usage.
 
 Examples:
   cube-agent doctor --repository /srv/models --bundle ctr-dnn --fleet fleet.json
@@ -38,17 +40,22 @@ Examples:
   cube-agent doctor --repository s3://bucket/models --bundle ctr-dnn --deep --json`;
 
 export function addDoctorCommand(program: Command): void {
-  addAgentTokenOption(addTokenOption(addTargetOptions(program.command('doctor'))))
-    .description('find what is wrong, and say what to do about it')
-    .option('--fleet <file>', 'fleet.json: look at all servers and agents that it names')
-    .option('--serving <host:port>', 'a serving process; once for each', collectEndpoints)
-    .option('--deep', 'read every wanted layer and check its SHA-256, not only its size')
+  const command = addChannelOptions(program.command('doctor'));
+  addJsonOption(addAgentCredentialOption(addServerCredentialOptions(command)))
+    .description('Report what is wrong with a bundle and what to do about it')
+    .option('--fleet <file>', 'fleet.json; check its servers and agents (default: none)')
+    .option(
+      '--serving <host:port>',
+      'Serving process to check; repeatable (default: none)',
+      collectEndpoints,
+    )
+    .option('--deep', 'Read every layer in use and check its SHA-256 (default: only its size)')
     .option(
       '--max-age-minutes <n>',
-      'rows older than this are stale (default: never)',
-      integerBetween(1, 1_000_000),
+      'Report channels and hosts whose version was activated more than this many minutes ago ' +
+        '(default: no limit)',
+      parseIntegerBetween(1, 1_000_000),
     )
-    .option('--json', 'for programs')
     .addHelpText('after', EXAMPLES)
     .action(doctor);
 }
@@ -58,34 +65,52 @@ async function doctor(options: DoctorOptions): Promise<void> {
   const { maxAgeMinutes } = options;
   const progress = deep ? startProgress(`reading ${bundle}`, 0, 'bytes') : undefined;
   let readBytes = 0;
-  const findings = await examine({
-    repository: openWithKeys(options),
-    patient: { repository, bundle, channel },
+  const findings = await diagnose({
+    repository: openRepositoryWithKeys(options),
+    target: { repository, bundle, channel },
     deep,
     staleMs: maxAgeMinutes === undefined ? undefined : maxAgeMinutes * 60_000,
     fleet: fleet === undefined ? undefined : { path: fleet, read: () => readFleet(fleet) },
     servings: serving,
-    toServers: serverCredentials(options),
-    toAgents: agentCredentials(options),
+    serverCredentials: createServerCredentials(options),
+    agentCredentials: createAgentCredentials(options),
     onBytes: (bytes) => {
       readBytes += bytes;
       progress?.update(readBytes);
     },
   }).finally(() => progress?.stop());
-  const isWell = findings.every(({ severity }) => severity === 'note');
-  print(options.json ? JSON.stringify({ bundle, channel, isWell, findings }) : format(findings));
-  if (!isWell) process.exitCode = EXIT_FAILED;
+  const isHealthy = areOnlyNotes(findings);
+  printLine(options.json ? formatJson(findings, options) : formatReport(findings));
+  if (!isHealthy) process.exitCode = EXIT_FAILED;
 }
 
-function format(findings: readonly Finding[]): string {
-  if (findings.length === 0) return 'nothing is wrong';
-  const rows = findings.map(({ severity, check, where, what }) => [severity, check, where, what]);
-  const lines = findings.map(({ todo }, i) => `  ${i + 1}. ${todo}`);
-  const numbered = rows.map((row, i) => [String(i + 1), ...row]);
+/** The shape is docs/schemas/doctor.schema.json. */
+function formatJson(findings: readonly Finding[], { bundle, channel }: DoctorOptions): string {
+  const isWell = areOnlyNotes(findings);
+  const published = findings.map(({ severity, check, where, what, todo }) => ({
+    severity,
+    check,
+    where,
+    what,
+    todo,
+  }));
+  return JSON.stringify({ bundle, channel, isWell, findings: published });
+}
+
+function formatReport(findings: readonly Finding[]): string {
+  if (findings.length === 0) return 'no problems found';
+  const rows = findings.map(({ severity, check, where, what }, i) => [
+    String(i + 1),
+    severity,
+    check,
+    where,
+    what,
+  ]);
+  const remedies = findings.map(({ todo }, i) => `  ${i + 1}. ${todo}`);
   return [
-    table(['', 'SEVERITY', 'CHECK', 'WHERE', 'WHAT'], numbered),
+    formatTable(['', 'SEVERITY', 'CHECK', 'WHERE', 'WHAT'], rows),
     '',
     'What to do:',
-    ...lines,
+    ...remedies,
   ].join('\n');
 }

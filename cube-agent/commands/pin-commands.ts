@@ -1,76 +1,92 @@
 /** `pin`, `unpin` and `quarantine`: what people say once and automation keeps to. */
-import { type Command, nameOption } from '../../lib/platform/cli.ts';
-import { print } from '../../lib/platform/text-table.ts';
+import type { Command } from '../../lib/platform/cli.ts';
+import { printLine } from '../../lib/platform/terminal-output.ts';
 import type { ChannelEntry } from '../../lib/repository/repository.ts';
-import { openWithKeys } from './keys.ts';
 import {
-  addBundleOptions,
-  addDeedOptions,
-  addTargetOptions,
-  type BundleOptions,
-  type DeedOptions,
+  type AuditOptions,
+  addAuditOptions,
+  addVersionOption,
+  addWritableChannelOptions,
+  type ChannelOptions,
+  openRepositoryWithKeys,
   requireReason,
-  said,
-  type TargetOptions,
+  withDryRunNote,
 } from './options.ts';
 
-type PinOptions = DeedOptions & TargetOptions;
+type PinOptions = AuditOptions & ChannelOptions;
 
 export function addPinCommands(program: Command): void {
-  addDeedOptions(addTargetOptions(program.command('pin')))
-    .description('keep everybody on the version that the channel points to')
+  addAuditOptions(addWritableChannelOptions(program.command('pin')))
+    .description('Keep a channel at its current version until the channel is unpinned')
     .addHelpText('after', PIN_EXAMPLES)
     .action(pin);
-  addDeedOptions(addTargetOptions(program.command('unpin')))
-    .description('let the channel move again')
+  addAuditOptions(addWritableChannelOptions(program.command('unpin')))
+    .description('Allow a pinned channel to move again')
     .addHelpText('after', PIN_EXAMPLES)
     .action(unpin);
-  addDeedOptions(addBundleOptions(program.command('quarantine')))
-    .description('condemn a version for good that no channel points to')
-    .requiredOption('--version <name>', 'the version', nameOption('version'))
+  addVersionOption(
+    addAuditOptions(addWritableChannelOptions(program.command('quarantine'))),
+    'Version to quarantine',
+  )
+    .description('Forbid a version; no channel may point to it')
+    .option('--lift', 'Allow the version again; the history of --channel records it')
     .addHelpText('after', QUARANTINE_EXAMPLES)
     .action(quarantine);
 }
 
 const PIN_EXAMPLES = `
-A pinned channel refuses activate, rollback and every rollout, and says who pinned it and why.
+A pinned channel refuses activate, rollback and rollouts; the error says who pinned it and why.
 
 Examples:
   cube-agent pin   --repository /srv/models --bundle ctr-dnn --reason "holidays"
   cube-agent unpin --repository /srv/models --bundle ctr-dnn --reason "holidays are over"`;
 
 const QUARANTINE_EXAMPLES = `
-A quarantine is never lifted: publish the content again under another name.
+A lifted quarantine allows to activate the version again; it activates nothing.
 
 Examples:
-  cube-agent quarantine --repository /srv/models --bundle ctr-dnn --version 3 --reason "trained on bad labels"`;
+  cube-agent quarantine --repository /srv/models --bundle ctr-dnn --version 3 \\
+    --reason "trained on bad labels"
+  cube-agent quarantine --repository /srv/models --bundle ctr-dnn --version 3 --lift \\
+    --reason "the labels were right"`;
 
 async function pin(options: PinOptions): Promise<void> {
   const { bundle, channel, by } = options;
   const reason = requireReason(options.reason);
-  const entry = await openWithKeys(options).pin(bundle, channel, { by, reason });
-  tell(entry, `pinned to version ${entry.version} (entry ${entry.seq})`, options);
+  const entry = await openRepositoryWithKeys(options).pin(bundle, channel, { by, reason });
+  printResult(entry, `pinned to version ${entry.version} (entry ${entry.seq})`, options);
 }
 
 async function unpin(options: PinOptions): Promise<void> {
   const { bundle, channel, by } = options;
   const reason = requireReason(options.reason);
-  const entry = await openWithKeys(options).unpin(bundle, channel, { by, reason });
-  tell(entry, `not pinned, points to version ${entry.version} (entry ${entry.seq})`, options);
+  const entry = await openRepositoryWithKeys(options).unpin(bundle, channel, { by, reason });
+  printResult(entry, `unpinned, points to version ${entry.version} (entry ${entry.seq})`, options);
 }
 
-function tell(entry: ChannelEntry, text: string, options: PinOptions): void {
+function printResult(entry: ChannelEntry, text: string, options: PinOptions): void {
   const { bundle, channel, dryRun = false, json } = options;
-  const line = said(`${bundle} ${channel}: ${text}`, options);
-  print(json ? JSON.stringify({ bundle, channel, entry, dryRun }) : line);
+  const line = withDryRunNote(`${bundle} ${channel}: ${text}`, options);
+  printLine(json ? JSON.stringify({ bundle, channel, entry, dryRun }) : line);
 }
 
 async function quarantine(
-  options: DeedOptions & BundleOptions & { version: string },
+  options: AuditOptions & ChannelOptions & { version: string; lift?: boolean },
 ): Promise<void> {
-  const { bundle, version, by, dryRun = false, json } = options;
+  const { bundle, channel, version, by, lift = false, dryRun = false, json } = options;
   const reason = requireReason(options.reason);
-  const isNew = await openWithKeys(options).quarantine(bundle, version, { by, reason });
-  const line = said(`${bundle} ${version} ${isNew ? 'is' : 'was already'} quarantined`, options);
-  print(json ? JSON.stringify({ bundle, version, isNew, dryRun }) : line);
+  if (lift) {
+    const repository = openRepositoryWithKeys(options);
+    const lifted = await repository.liftQuarantine(bundle, version, { by, reason, channel });
+    const state = lifted ? 'is no longer quarantined' : 'was not quarantined';
+    const text = withDryRunNote(`${bundle} ${version} ${state}`, options);
+    printLine(json ? JSON.stringify({ bundle, version, lifted, dryRun }) : text);
+    return;
+  }
+  const isNew = await openRepositoryWithKeys(options).quarantine(bundle, version, { by, reason });
+  const line = withDryRunNote(
+    `${bundle} ${version} ${isNew ? 'is' : 'was already'} quarantined`,
+    options,
+  );
+  printLine(json ? JSON.stringify({ bundle, version, isNew, dryRun }) : line);
 }

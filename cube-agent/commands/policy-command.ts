@@ -1,116 +1,127 @@
-/** `cube-agent policy show` and `policy set`: the gate's limits for all versions of a bundle, and who changed them when and why. */
+/** `cube-agent policy show` and `policy set`: the gate's limits for all versions of a bundle. */
 import { CubeError } from '../../lib/core/errors.ts';
 import { JsonReader } from '../../lib/core/json.ts';
-import type { Command } from '../../lib/platform/cli.ts';
+import { type Command, UsageError } from '../../lib/platform/cli.ts';
 import { readText } from '../../lib/platform/files.ts';
-import { print, table } from '../../lib/platform/text-table.ts';
+import { formatTable, printLine } from '../../lib/platform/terminal-output.ts';
 import type { PolicyEntry } from '../../lib/repository/policy-log.ts';
 import {
+  applyLimitFlags,
   LIMIT_HELP,
   LIMIT_NAMES,
   LIMIT_RULES,
-  type LimitChanges,
-  layLimitsOver,
-  readChanges,
+  type LimitOverrides,
+  parseLimits,
 } from '../gate/gate-limits.ts';
-import { openWithKeys } from './keys.ts';
 import {
+  type AuditOptions,
+  addAuditOptions,
   addBundleOptions,
-  addDeedOptions,
+  addJsonOption,
+  addWritableBundleOptions,
   type BundleOptions,
-  type DeedOptions,
+  collectValues,
+  openRepositoryWithKeys,
   requireReason,
-  said,
+  withDryRunNote,
 } from './options.ts';
 
 const FILE_BYTES_MAX = 1 << 20;
 
 type SetOptions = BundleOptions &
-  DeedOptions & { readonly file?: string; readonly limit: readonly string[] };
+  AuditOptions & { readonly file?: string; readonly limit: readonly string[] };
 
 export function addPolicyCommand(program: Command): void {
   const policy = program
     .command('policy')
-    .description("the gate's limits for all versions of a bundle")
+    .description("Print or change the gate's limits for all versions of a bundle")
     .addHelpText('after', EXAMPLES);
-  addBundleOptions(policy.command('show'))
-    .description('which limits hold, and who changed them when and why')
-    .option('--json', 'for programs')
+  addJsonOption(addBundleOptions(policy.command('show')))
+    .description('Print the limits, and who changed them when and why')
     .addHelpText('after', EXAMPLES)
     .action(show);
-  addDeedOptions(addBundleOptions(policy.command('set')))
-    .description('change limits, from the next run of the gate on')
-    .option('--limit <name=value>', 'one that changes, or =none; once for each', collect, [])
-    .option('--file <file>', 'a policy.json that takes the place of all limits set before')
+  addAuditOptions(addWritableBundleOptions(policy.command('set')))
+    .description('Change limits; they apply from the next run of the gate')
+    .option(
+      '--limit <name=value>',
+      'Limit to change: aucMin=0.75, or aucMin=none to switch it off; repeatable',
+      collectValues,
+      [],
+    )
+    .option('--file <file>', 'policy.json that replaces all limits set before (default: none)')
     .addHelpText('after', EXAMPLES)
     .action(set);
 }
 
 const EXAMPLES = `
-A version that has a policy.json of its own is held to that one; cube-agent gate --policy and --limit go before both.
+If a version has a policy.json, the limits of the bundle are not used for it; limits that the file
+does not name have their defaults. cube-agent gate --policy replaces both, and --limit overrides
+single limits.
 
 Examples:
   cube-agent policy show --repository /srv/models --bundle ctr-dnn
-  cube-agent policy set --repository /srv/models --bundle ctr-dnn --limit aucMin=0.75 --limit latencyP99RatioMax=none \\
-    --reason "the machines of the gate are shared"
-  cube-agent policy set --repository /srv/models --bundle ctr-dnn --file policy.json --reason "reviewed"
+  cube-agent policy set --repository /srv/models --bundle ctr-dnn --limit aucMin=0.75 \\
+    --limit latencyP99RatioMax=none --reason "the gate runs on shared machines"
+  cube-agent policy set --repository /srv/models --bundle ctr-dnn --file policy.json \\
+    --reason "reviewed"
 
-Limits (default):
+Limits with their defaults:
 ${LIMIT_HELP}`;
-
-function collect(text: string, before: readonly string[]): string[] {
-  return [...before, text];
-}
 
 async function show(options: BundleOptions & { json?: boolean }): Promise<void> {
   const { bundle } = options;
-  const history = await openWithKeys(options).policy(bundle).history();
-  const limits = changesOf(history.at(-1), bundle);
+  const history = await openRepositoryWithKeys(options).policyLog(bundle).readHistory();
+  const limits = readLimitChanges(history.at(-1), bundle);
   if (options.json) {
-    print(JSON.stringify({ bundle, limits, history }));
+    printLine(JSON.stringify({ bundle, limits, history }));
     return;
   }
   const rows = LIMIT_NAMES.map((name) => {
-    const { byDefault, meaning } = LIMIT_RULES[name];
+    const { defaultValue, meaning } = LIMIT_RULES[name];
     const isSet = limits[name] !== undefined;
-    const value = isSet ? limits[name] : byDefault;
+    const value = isSet ? limits[name] : defaultValue;
     return [name, String(value ?? 'none'), isSet ? 'set' : 'default', meaning];
   });
-  print(table(['LIMIT', 'VALUE', '', 'BOUNDS'], rows));
+  printLine(formatTable(['LIMIT', 'VALUE', 'SOURCE', 'MEANING'], rows));
   if (history.length === 0) return;
   const entries = history.map(({ seq, at, by, reason, limits: set }) => [
-    ...[String(seq), at, by, reason],
+    String(seq),
+    at,
+    by,
+    reason,
     Object.entries(set)
       .map(([name, value]) => `${name}=${value ?? 'none'}`)
       .join(' '),
   ]);
-  print(`\n${table(['SEQ', 'AT', 'BY', 'REASON', 'LIMITS'], entries)}`);
+  printLine(`\n${formatTable(['SEQ', 'AT', 'BY', 'REASON', 'LIMITS'], entries)}`);
 }
 
 async function set(options: SetOptions): Promise<void> {
   const { bundle, by, file, limit, dryRun = false, json } = options;
   if (file === undefined && limit.length === 0) {
-    throw new CubeError('INVALID_ARGUMENT', 'nothing to set: give --limit or --file');
+    throw new UsageError('nothing to set; pass --limit or --file');
   }
   const reason = requireReason(options.reason);
-  const repository = openWithKeys(options);
-  if (repository.canList && !(await repository.bundles()).includes(bundle)) {
+  const repository = openRepositoryWithKeys(options);
+  if (repository.canList && !(await repository.listBundles()).includes(bundle)) {
     throw new CubeError('NOT_FOUND', `${repository.location} has no bundle ${bundle}`);
   }
-  const log = repository.policy(bundle);
-  const before = (await log.history()).at(-1);
-  const from = file === undefined ? changesOf(before, bundle) : readFile(file);
-  const limits = layLimitsOver(from, limit);
+  const log = repository.policyLog(bundle);
+  const before = (await log.readHistory()).at(-1);
+  const from = file === undefined ? readLimitChanges(before, bundle) : readFile(file);
+  const limits = applyLimitFlags(from, limit);
   const entry = await log.append(before, { limits, by, reason });
-  const text = `${bundle}: entry ${entry.seq} of the policy ${entry === before ? 'says so already' : 'holds from the next gate on'}`;
-  print(json ? JSON.stringify({ bundle, entry, dryRun }) : said(text, options));
+  const text =
+    `${bundle}: entry ${entry.seq} of the policy ` +
+    (entry === before ? 'has these limits already' : 'applies from the next run of the gate');
+  printLine(json ? JSON.stringify({ bundle, entry, dryRun }) : withDryRunNote(text, options));
 }
 
-function readFile(file: string): LimitChanges {
-  return readChanges(JsonReader.parse(readText(file, FILE_BYTES_MAX), file));
+function readFile(file: string): LimitOverrides {
+  return parseLimits(JsonReader.parseFile(readText(file, FILE_BYTES_MAX), file));
 }
 
-function changesOf(entry: PolicyEntry | undefined, bundle: string): LimitChanges {
+function readLimitChanges(entry: PolicyEntry | undefined, bundle: string): LimitOverrides {
   if (entry === undefined) return {};
-  return readChanges(JsonReader.of(entry.limits, `entry ${entry.seq} of the policy of ${bundle}`));
+  return parseLimits(JsonReader.of(entry.limits, `entry ${entry.seq} of the policy of ${bundle}`));
 }

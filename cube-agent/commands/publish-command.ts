@@ -1,16 +1,24 @@
-/** `cube-agent publish`: copies a whole version from one repository into another, verified on the way. */
+/** `cube-agent publish`: copies a version from one repository to another and verifies it. */
 import { randomUUID } from 'node:crypto';
 import { join } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
 import type { Manifest } from '../../lib/core/manifest.ts';
-import { type Command, nameOption } from '../../lib/platform/cli.ts';
+import type { Command } from '../../lib/platform/cli.ts';
 import { removePath } from '../../lib/platform/files.ts';
 import { startProgress } from '../../lib/platform/progress.ts';
 import { TemporaryFolder } from '../../lib/platform/temporary-folder.ts';
-import { print } from '../../lib/platform/text-table.ts';
+import { printLine } from '../../lib/platform/terminal-output.ts';
 import type { LayerSource, Repository } from '../../lib/repository/repository.ts';
-import { addSigningKeyOption, addTrustedKeysOption, openWithKeys } from './keys.ts';
-import { said } from './options.ts';
+import {
+  addBundleOption,
+  addDryRunOption,
+  addJsonOption,
+  addSigningKeyOption,
+  addTrustedKeysOption,
+  addVersionOption,
+  openRepositoryWithKeys,
+  withDryRunNote,
+} from './options.ts';
 
 interface PublishOptions {
   readonly from: string;
@@ -24,56 +32,64 @@ interface PublishOptions {
 }
 
 export function addPublishCommand(program: Command): void {
-  addSigningKeyOption(addTrustedKeysOption(program.command('publish')))
-    .description('copy a built version from another repository')
-    .requiredOption('--from <place>', 'the repository that holds the version')
-    .requiredOption('--repository <place>', 'where to publish it: a folder or s3://bucket/prefix')
-    .requiredOption('--bundle <name>', 'the model', nameOption('bundle'))
-    .requiredOption('--version <name>', 'the version', nameOption('version'))
-    .option('--dry-run', 'say what would be copied, and copy nothing')
-    .option('--json', 'for programs')
+  const command = addSigningKeyOption(addTrustedKeysOption(program.command('publish')))
+    .description('Copy a version from another repository')
+    .requiredOption('--from <location>', 'Repository that has the version')
+    .requiredOption(
+      '--repository <location>',
+      'Repository to copy to: a folder or s3://bucket/prefix',
+    );
+  addJsonOption(addDryRunOption(addVersionOption(addBundleOption(command), 'Version to copy')))
     .addHelpText('after', EXAMPLES)
     .action(publish);
 }
 
 const EXAMPLES = `
-Layers that are there already are not copied again; the version is visible when all of it is there.
+Layers that the target repository has are not copied again. The version becomes visible when it is
+complete.
 
 Examples:
-  cube-agent publish --from /mnt/training/models --repository /srv/models --bundle ctr-dnn --version 2
-  cube-agent publish --from /srv/models --repository s3://bucket/models --bundle ctr-dnn --version 2 --dry-run`;
+  cube-agent publish --from /mnt/training/models --repository /srv/models \\
+    --bundle ctr-dnn --version 2
+  cube-agent publish --from /srv/models --repository s3://bucket/models \\
+    --bundle ctr-dnn --version 2 --dry-run`;
 
 async function publish(options: PublishOptions): Promise<void> {
   const { from, repository, bundle, version, signingKey, trustedKeys, dryRun = false } = options;
-  const source = openWithKeys({ repository: from, trustedKeys });
-  const manifest = await source.manifest(bundle, version);
-  const target = openWithKeys({ repository, signingKey, dryRun }, { create: !dryRun });
+  const source = openRepositoryWithKeys({ repository: from, trustedKeys });
+  const manifest = await source.readManifest(bundle, version);
+  const target = openRepositoryWithKeys({ repository, signingKey, dryRun }, { create: !dryRun });
   if (source.location === target.location) {
-    throw new CubeError('INVALID_ARGUMENT', '--from and --repository are the same repository');
+    throw new CubeError(
+      'INVALID_ARGUMENT',
+      '--from and --repository are the same repository; pass two different ones',
+    );
   }
-  const missing = await missingLayers(target, manifest);
+  const missing = await countMissingLayers(target, manifest);
   const report = { bundle, version, repository: target.location, dryRun, ...missing };
   const tell = (text: string, published: boolean): void =>
-    print(options.json ? JSON.stringify({ ...report, published }) : said(text, options));
+    printLine(
+      options.json ? JSON.stringify({ ...report, published }) : withDryRunNote(text, options),
+    );
   if (dryRun) {
     tell(`${bundle} ${version}: ${missing.layers} layers (${missing.bytes} bytes) to copy`, false);
     return;
   }
-  const published = await copy(source, target, manifest);
+  const published = await copyVersion(source, target, manifest);
   const layers = manifest.tables.flatMap(({ shards }) => shards.flat()).length;
-  const how = published ? 'published' : 'was there already:';
+  const how = published ? 'published' : 'was already published';
   tell(`${bundle} ${version} ${how} in ${target.location} (${layers} layers)`, published);
 }
 
-/** What the target does not have yet. */
-async function missingLayers(
+/** The layers that the target does not have. */
+async function countMissingLayers(
   target: Repository,
   { bundle, tables }: Manifest,
 ): Promise<{ layers: number; bytes: number }> {
   const missing = { layers: 0, bytes: 0 };
   for (const { name, shards } of tables) {
     for (const layer of shards.flat()) {
-      if (await target.holdsLayer(bundle, name, layer)) continue;
+      if (await target.hasLayer(bundle, name, layer)) continue;
       missing.layers += 1;
       missing.bytes += layer.bytes;
     }
@@ -81,8 +97,12 @@ async function missingLayers(
   return missing;
 }
 
-/** @returns false when it was there already */
-async function copy(source: Repository, target: Repository, manifest: Manifest): Promise<boolean> {
+/** @returns false if the target already had the version */
+async function copyVersion(
+  source: Repository,
+  target: Repository,
+  manifest: Manifest,
+): Promise<boolean> {
   const { bundle, version } = manifest;
   await target.removeLeftovers(bundle);
   const files = new Map<string, Uint8Array>();
@@ -97,9 +117,11 @@ async function copy(source: Repository, target: Repository, manifest: Manifest):
     progress.update(done);
   };
   try {
-    const { layers, remove } = await localLayers(source, target, manifest, onBytes);
-    const toTell = target.isLocal ? undefined : onBytes;
-    const { published } = await target.publish({ manifest, files, layers }, toTell).finally(remove);
+    const { layers, remove } = await provideLocalLayers(source, target, manifest, onBytes);
+    const onPublished = target.isLocal ? undefined : onBytes;
+    const { published } = await target
+      .publish({ manifest, files, layers }, onPublished)
+      .finally(remove);
     return published;
   } finally {
     progress.stop();
@@ -108,39 +130,40 @@ async function copy(source: Repository, target: Repository, manifest: Manifest):
 
 interface LocalLayers {
   readonly layers: readonly LayerSource[];
-  /** Of what was made for this publication only. */
+  /** Removes temporary copies. */
   remove(): void;
 }
 
 /**
- * The layers as files of this machine. Into a folder they go straight to their place, harmless before the manifest names
- * them; from a folder into a bucket they are sent from where they lie; from one remote place into another they are fetched
- * in between, those that the target holds already are not.
+ * Provides the layers as files of this machine. For a target folder they are fetched to their final
+ * paths, unused until the manifest references them. From a folder to a bucket they are sent from
+ * their paths. Between two remote repositories they are fetched to a temporary folder, except for
+ * those that the target has.
  */
-async function localLayers(
+async function provideLocalLayers(
   source: Repository,
   target: Repository,
   manifest: Manifest,
   onBytes: (bytes: number) => void,
 ): Promise<LocalLayers> {
   const { bundle } = manifest;
-  const isThrough = !target.isLocal && !source.isLocal;
-  const between = isThrough ? new TemporaryFolder('publish') : undefined;
+  const isBothRemote = !target.isLocal && !source.isLocal;
+  const temporary = isBothRemote ? new TemporaryFolder('publish') : undefined;
   const layers: LayerSource[] = [];
-  const remove = (): void => between?.remove();
+  const remove = (): void => temporary?.remove();
   try {
     for (const table of manifest.tables) {
       for (const layer of table.shards.flat()) {
         const { contentId } = layer;
-        const own = target.isLocal ? undefined : source.localLayer(bundle, table.name, layer);
-        if (isThrough && (await target.holdsLayer(bundle, table.name, layer))) continue;
+        const own = target.isLocal ? undefined : source.localLayerPath(bundle, table.name, layer);
+        if (isBothRemote && (await target.hasLayer(bundle, table.name, layer))) continue;
         const path =
           own ??
-          (between === undefined
-            ? target.layerTarget(bundle, table.name, contentId)
-            : join(between.path, contentId));
+          (temporary === undefined
+            ? target.layerWritePath(bundle, table.name, contentId)
+            : join(temporary.path, contentId));
         if (own === undefined)
-          await fetchTo(path, (options) =>
+          await fetchToOwnPart(path, (options) =>
             source.fetchLayer(bundle, table.name, layer, path, {
               ...options,
               ...(target.isLocal ? { onBytes } : {}),
@@ -156,8 +179,8 @@ async function localLayers(
   return { layers, remove };
 }
 
-/** Into a part file of its own, hidden as unfinished: two publishers must not write into one. */
-async function fetchTo(
+/** Fetches to a hidden part file of its own: two publishers must not write to one file. */
+async function fetchToOwnPart(
   path: string,
   fetch: (options: { partPath: string }) => Promise<void>,
 ): Promise<void> {

@@ -1,43 +1,51 @@
-/** `cube-agent rollout`: what a controller does, for one version and from a terminal. */
+/** `cube-agent rollout`: does what a controller does, for one version, from a terminal. */
 
 import { CubeError } from '../../lib/core/errors.ts';
 import {
   type Command,
   InvalidArgumentError,
-  integerBetween,
-  nameOption,
+  parseIntegerBetween,
+  parseNameOption,
 } from '../../lib/platform/cli.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
 import { createLogger } from '../../lib/platform/logs.ts';
-import { LiveText, print } from '../../lib/platform/text-table.ts';
-import type { CallerFlags } from '../../lib/rpc/credential-options.ts';
-import { isPause } from '../rollout/next-step.ts';
+import { LiveText, printLine } from '../../lib/platform/terminal-output.ts';
+import type { CallerOptions } from '../../lib/rpc/credential-options.ts';
+import { shouldPause } from '../rollout/next-step.ts';
 import {
-  type BundleRollouts,
+  type BundleRolloutConfig,
   HEALTH_DEFAULTS,
   POLICY_DEFAULTS,
+  parseReplicas,
   readControllerConfig,
-  replicasOf,
 } from '../rollout/rollout-config.ts';
-import { type Progress, RolloutDriver } from '../rollout/rollout-driver.ts';
-import { rolloutStatus, statusLine, statusTable, whyOf } from '../rollout/rollout-status.ts';
-import { addSigningKeyOption, openWithKeys } from './keys.ts';
+import { RolloutDriver, type RolloutProgress } from '../rollout/rollout-driver.ts';
 import {
-  addAgentTokenOption,
-  addTargetOptions,
-  addTokenOption,
+  describeStep,
+  formatStatusLine,
+  formatStatusTable,
+  toRolloutStatus,
+} from '../rollout/rollout-status.ts';
+import {
+  addAgentCredentialOption,
+  addAuthorOption,
+  addServerCredentialOptions,
+  addSigningKeyOption,
+  addVersionOption,
+  addWritableChannelOptions,
+  type ChannelOptions,
   collectEndpoints,
-  defaultAuthor,
-  type TargetOptions,
+  collectValues,
+  openRepositoryWithKeys,
 } from './options.ts';
 import { openLiveFleet } from './rollout-setup.ts';
 
-const ASK_AGAIN_MS = 250;
+const POLL_MS = 250;
 const DAY_MS = 86_400_000;
-/** Stopped before the end: somebody may go on. */
+/** Interrupted; the rollout can be continued. */
 const EXIT_UNFINISHED = 3;
 
-interface RolloutOptions extends TargetOptions, CallerFlags {
+interface RolloutOptions extends ChannelOptions, CallerOptions {
   readonly version: string;
   readonly fleet: string;
   readonly config?: string;
@@ -59,138 +67,186 @@ interface RolloutOptions extends TargetOptions, CallerFlags {
 }
 
 const EXAMPLES = `
-Exit code: 0 active, 1 failed, 2 wrong usage, 3 stopped before the end (Ctrl-C): --resume goes on.
+Exit code: 0 active; 1 failed; 2 wrong usage; 3 interrupted (Ctrl-C), continue with --resume.
 
 Examples:
   cube-agent rollout --repository /srv/models --bundle ctr-dnn --version 2 --fleet fleet.json
   cube-agent rollout --repository /srv/models --bundle ctr-dnn --version 2 --fleet fleet.json \\
     --canary canary --canary-ms 600000 --serving 10.0.0.5:9000 --watch-ms 900000 --wait
-  cube-agent rollout --repository /srv/models --bundle ctr-dnn --version 2 --fleet fleet.json --resume
+  cube-agent rollout --repository /srv/models --bundle ctr-dnn --version 2 --fleet fleet.json \\
+    --resume
   cube-agent rollout --repository /srv/models --bundle ctr-dnn --version 2 --fleet fleet.json \\
     --abort --reason "wrong training data"`;
 
 export function addRolloutCommand(program: Command): void {
-  const { watchMs, stagingMs } = POLICY_DEFAULTS;
-  const millis = integerBetween(0, 30 * DAY_MS);
-  addSigningKeyOption(
-    addAgentTokenOption(addTokenOption(addTargetOptions(program.command('rollout')))),
-  )
-    .description('stage a version on the fleet, run the gate, point the channels, watch')
-    .requiredOption('--version <name>', 'the version', nameOption('version'))
-    .requiredOption('--fleet <file>', 'fleet.json: who is to hold it')
-    .option('--config <file>', "controller.yaml: the bundle's policy, instead of the flags below")
-    .option('--canary <name>', 'a channel that moves first', nameOption('channel'))
-    .option('--canary-ms <n>', 'how long the version is watched there', millis, 0)
-    .option('--replicas <n>', 'of each shard, before the gate: all, or a number', replicas, 'all')
-    .option('--no-gate', 'compare nothing')
-    .option('--gate-flag <flag>', 'a further flag of cube-agent gate; once for each', collect, [])
-    .option('--serving <host:port>', 'whose metrics are watched; once for each', collectEndpoints)
-    .option('--watch-ms <n>', 'after activation: roll back by itself', millis, watchMs)
-    .option('--staging-ms <n>', 'how long staging may take', millis, stagingMs)
-    .option('--reason <text>', 'of --abort: why', 'aborted')
-    .option('--by <who>', 'who; kept in the history', defaultAuthor())
+  const command = addSigningKeyOption(
+    addAgentCredentialOption(
+      addServerCredentialOptions(addWritableChannelOptions(program.command('rollout'))),
+    ),
+  );
+  addPolicyOptions(addVersionOption(command, 'Version to roll out'))
+    .description('Roll out one version: stage, gate, activate, watch')
+    .option(
+      '--reason <text>',
+      'Reason of --abort to record in the history; other steps record their own',
+      'aborted',
+    )
     .option(
       '--resume',
-      'go on with a rollout that was left, or that failed for no fault of its own',
+      'Continue an interrupted rollout, or retry one that failed for a reason other than the ' +
+        'version',
     )
-    .option('--abort', 'end it; what it moved goes back')
-    .option('--wait', 'also while the version is watched')
-    .option('--dry-run', 'say what would be done next, and do nothing')
-    .option('--json', 'for programs: a line for each change')
+    .option('--abort', 'End the rollout; channels that it moved go back')
+    .option('--wait', 'Also wait while the version is watched (default: return once active)')
+    .option('--dry-run', 'Print the next step and do nothing')
+    .option('--json', 'Print each change as a line of JSON')
     .addHelpText('after', EXAMPLES)
     .action(async (options: RolloutOptions) => {
-      process.exitCode = await rollOut(options);
+      process.exitCode = await runRollout(options);
     });
 }
 
-function replicas(text: string): number | 'all' {
+function addPolicyOptions(command: Command): Command {
+  const { watchMs, stagingMs } = POLICY_DEFAULTS;
+  const parseMs = parseIntegerBetween(0, 30 * DAY_MS);
+  return addAuthorOption(command)
+    .requiredOption('--fleet <file>', 'fleet.json with the servers to roll out to')
+    .option(
+      '--config <file>',
+      'controller.yaml; use the settings of the bundle in it instead of --channel, --canary, ' +
+        '--canary-ms, --replicas, --no-gate, --gate-flag, --serving, --watch-ms and --staging-ms ' +
+        '(default: none)',
+    )
+    .option(
+      '--canary <name>',
+      'Channel to activate the version on before --channel (default: none)',
+      parseNameOption('channel'),
+    )
+    .option(
+      '--canary-ms <n>',
+      'Time to watch the version on the canary channel before --channel moves, in milliseconds ' +
+        '(hold-ms in controller.yaml)',
+      parseMs,
+      0,
+    )
+    .option(
+      '--replicas <n>',
+      'Replicas of each shard that must load the version before the gate, or all',
+      parseReplicasOption,
+      'all',
+    )
+    .option('--no-gate', 'Skip the gate (default: the version must pass it)')
+    .option(
+      '--gate-flag <flag>',
+      'Further option of cube-agent gate, such as --gate-flag=--rows=1000; repeatable',
+      collectValues,
+      [],
+    )
+    .option(
+      '--serving <host:port>',
+      'Serving process whose metrics are watched; repeatable (default: none)',
+      collectEndpoints,
+    )
+    .option(
+      '--watch-ms <n>',
+      'Time after activation in which worse metrics of --serving cause a rollback, in milliseconds',
+      parseMs,
+      watchMs,
+    )
+    .option('--staging-ms <n>', 'Timeout of staging in milliseconds', parseMs, stagingMs);
+}
+
+function parseReplicasOption(text: string): number | 'all' {
   try {
-    return replicasOf(text);
+    return parseReplicas(text);
   } catch (error) {
     throw new InvalidArgumentError((error as Error).message);
   }
 }
 
-function collect(text: string, before: readonly string[]): string[] {
-  return [...before, text];
-}
-
-async function rollOut(options: RolloutOptions): Promise<number> {
+async function runRollout(options: RolloutOptions): Promise<number> {
   const { version, abort, dryRun, reason, wait = false } = options;
   const stopping = new AbortController();
   for (const signal of ['SIGINT', 'SIGTERM'] as const) {
     process.once(signal, () => stopping.abort());
   }
   const driver = openDriver(options, stopping.signal);
-  const shown = new Shown(version, options.json ?? false);
+  const shown = new ProgressPrinter(version, options.json ?? false);
   if (dryRun) {
-    shown.show(await driver.look());
+    shown.show(await driver.inspect());
     return 0;
   }
   if (abort) await driver.abort(reason);
-  else await begin(driver, options);
+  else await startOrResume(driver, options);
   for (;;) {
     const progress = await driver.advance();
     shown.show(progress);
-    const code = exitCodeOf(progress, wait);
+    const code = computeExitCode(progress, wait);
     if (code !== undefined) return code;
-    if (isPause(progress.step)) await systemClock.sleep(ASK_AGAIN_MS, stopping.signal);
+    if (shouldPause(progress.step)) await systemClock.sleep(POLL_MS, stopping.signal);
     if (stopping.signal.aborted) {
-      process.stderr.write('stopped: the rollout stays as it is, --resume goes on with it\n');
+      process.stderr.write('interrupted; continue the rollout with --resume\n');
       return EXIT_UNFINISHED;
     }
   }
 }
 
-/** Undefined: it goes on. @throws CubeError CONFLICT when people have to decide */
-function exitCodeOf({ state, step }: Progress, wait: boolean): number | undefined {
-  if (step.kind === 'wait' && step.isBlocked) throw new CubeError('CONFLICT', whyOf(step));
+/** Undefined while the rollout continues. @throws CubeError CONFLICT if people have to decide */
+function computeExitCode({ state, step }: RolloutProgress, wait: boolean): number | undefined {
+  if (step.kind === 'wait' && step.isBlocked) throw new CubeError('CONFLICT', describeStep(step));
   if (state === 'active' && !wait && step.kind === 'wait') return 0;
   if (step.kind !== 'done') return undefined;
   return state === 'active' || state === 'retired' ? 0 : 1;
 }
 
-/** @throws CubeError CONFLICT for a rollout that nobody asked to go on with, or a version that was found bad */
-async function begin(
+/** @throws CubeError CONFLICT if the rollout has ended and --resume is missing */
+async function startOrResume(
   driver: RolloutDriver,
   { version, bundle, resume }: RolloutOptions,
 ): Promise<void> {
-  const { state, step } = await driver.look();
+  const { state } = await driver.inspect();
   if (resume && state === undefined) {
-    const text = `there is no rollout of ${bundle} ${version} to go on with`;
-    throw new CubeError('NOT_FOUND', `${text}; leave --resume out to begin one`);
+    const text = `there is no rollout of ${bundle} ${version} to resume`;
+    throw new CubeError('NOT_FOUND', `${text}; start one without --resume`);
   }
   const hasEnded = state === 'failed' || state === 'rolled-back';
   if (hasEnded && !resume) {
-    const text = `the rollout of ${bundle} ${version} is ${state}: ${whyOf(step)}`;
-    throw new CubeError('CONFLICT', `${text}; --resume tries it again`);
+    const text = `the rollout of ${bundle} ${version} has ended as ${state}`;
+    throw new CubeError('CONFLICT', `${text}; retry it with --resume`);
   }
   await driver.restart();
 }
 
 function openDriver(options: RolloutOptions, stopping: AbortSignal): RolloutDriver {
   const { bundle, version, fleet: fleetFile, by: holder } = options;
-  const logger = createLogger('cube-agent rollout', 'warn');
-  const repository = openWithKeys(options);
+  const logger = createLogger('cube-agent rollout', { level: 'warn' });
+  const repository = openRepositoryWithKeys(options);
   const place = { repository: options.repository, trustedKeys: options.trustedKeys };
-  const rollouts = rolloutsOf(options);
+  const rollouts = readBundleRollouts(options);
   const fleet = openLiveFleet(
-    { ...options, repository, place, fleetFile, holder, stopping, logger },
+    { ...options, repository, source: place, fleetFile, holder, stopping, logger },
     rollouts,
   );
   const { policy } = rollouts;
   return new RolloutDriver({
-    ...{ repository, bundle, version, policy, fleet, holder, logger, clock: systemClock },
+    repository,
+    bundle,
+    version,
+    policy,
+    fleet,
+    holder,
+    logger,
+    clock: systemClock,
   });
 }
 
-/** @throws CubeError NOT_FOUND when the file says nothing of the bundle */
-function rolloutsOf(options: RolloutOptions): BundleRollouts {
+/** @throws CubeError NOT_FOUND if the file does not have the bundle */
+function readBundleRollouts(options: RolloutOptions): BundleRolloutConfig {
   const { config, bundle, channel, canary, canaryMs, watchMs, stagingMs } = options;
   if (config !== undefined) {
     const found = readControllerConfig(config).bundles.find(({ name }) => name === bundle);
     if (found !== undefined) return found;
-    throw new CubeError('NOT_FOUND', `${config} says nothing of bundle ${bundle}`);
+    throw new CubeError('NOT_FOUND', `${config} does not have bundle ${bundle}`);
   }
   const first = canary === undefined ? [] : [{ channel: canary, holdMs: canaryMs }];
   return {
@@ -200,7 +256,8 @@ function rolloutsOf(options: RolloutOptions): BundleRollouts {
       channels: [...first, { channel, holdMs: 0 }],
       replicas: options.replicas,
       gate: options.gate,
-      ...{ watchMs, stagingMs },
+      watchMs,
+      stagingMs,
     },
     health: HEALTH_DEFAULTS,
     serving: options.serving ?? [],
@@ -208,8 +265,8 @@ function rolloutsOf(options: RolloutOptions): BundleRollouts {
   };
 }
 
-/** A table that is drawn over itself on a terminal, lines of what changes elsewhere. */
-class Shown {
+/** Prints a table that is updated in place on a terminal, and lines of changes elsewhere. */
+class ProgressPrinter {
   readonly #version: string;
   readonly #isJson: boolean;
   readonly #live = new LiveText();
@@ -220,14 +277,14 @@ class Shown {
     this.#isJson = isJson;
   }
 
-  show(progress: Progress): void {
-    const status = rolloutStatus(this.#version, progress);
+  show(progress: RolloutProgress): void {
+    const status = toRolloutStatus(this.#version, progress);
     if (!this.#isJson && process.stdout.isTTY) {
-      this.#live.draw(statusTable(status));
+      this.#live.draw(formatStatusTable(status));
       return;
     }
-    const line = this.#isJson ? JSON.stringify(status) : statusLine(status);
-    if (line !== this.#last) print(line);
+    const line = this.#isJson ? JSON.stringify(status) : formatStatusLine(status);
+    if (line !== this.#last) printLine(line);
     this.#last = line;
   }
 }

@@ -1,32 +1,32 @@
-/** What controller and `rollout` make of a bundle's policy: a fleet to look at, a gate to run. */
+/** Opens the live fleet and the gate of a bundle, for `controller` and `rollout`. */
 import type { Logger } from '../../lib/platform/logs.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
 import {
-  agentCredentials,
-  type CallerFlags,
-  serverCredentials,
+  type CallerOptions,
+  createAgentCredentials,
+  createServerCredentials,
 } from '../../lib/rpc/credential-options.ts';
 import { runGateProcess } from '../rollout/gate-process.ts';
 import { LiveFleet } from '../rollout/live-fleet.ts';
-import type { BundleRollouts } from '../rollout/rollout-config.ts';
+import type { BundleRolloutConfig } from '../rollout/rollout-config.ts';
 import { readFleet } from './options.ts';
 
-export interface FleetSetup extends CallerFlags {
+export interface LiveFleetOptions extends CallerOptions {
   readonly repository: Repository;
-  /** As given, for the gate. */
-  readonly place: { readonly repository: string; readonly trustedKeys: string | undefined };
+  /** The options of the repository, passed on to the gate. */
+  readonly source: { readonly repository: string; readonly trustedKeys: string | undefined };
   readonly fleetFile: string;
   readonly holder: string;
   readonly stopping: AbortSignal;
   readonly logger: Logger;
 }
 
-/** @throws CubeError when a file is unreadable */
-export function openLiveFleet(setup: FleetSetup, bundle: BundleRollouts): LiveFleet {
-  const { repository, place, fleetFile, holder, stopping: signal, logger } = setup;
+/** @throws CubeError if a file is unreadable */
+export function openLiveFleet(setup: LiveFleetOptions, bundle: BundleRolloutConfig): LiveFleet {
+  const { repository, source, fleetFile, holder, stopping: signal, logger } = setup;
   readFleet(fleetFile);
   const gate = {
-    ...place,
+    ...source,
     bundle: bundle.name,
     fleetFile,
     flags: bundle.gateFlags,
@@ -34,10 +34,14 @@ export function openLiveFleet(setup: FleetSetup, bundle: BundleRollouts): LiveFl
     signal,
   };
   return new LiveFleet({
-    ...{ repository, bundle: bundle.name, serving: bundle.serving, health: bundle.health, logger },
+    repository,
+    bundle: bundle.name,
+    serving: bundle.serving,
+    health: bundle.health,
+    logger,
     fleet: () => readFleet(fleetFile),
     gate: (version, active) => runGateProcess(gate, version, active),
-    toServers: serverCredentials(setup),
-    toAgents: agentCredentials(setup),
+    serverCredentials: createServerCredentials(setup),
+    agentCredentials: createAgentCredentials(setup),
   });
 }

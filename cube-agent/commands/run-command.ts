@@ -1,29 +1,39 @@
-/** `cube-agent run`: the agent of one host, until it is told to stop. */
+/** `cube-agent run`: runs the agent of one host until it is stopped. */
+
 import { CubeError } from '../../lib/core/errors.ts';
-import { byteCount, type Command, integerBetween, nameOption } from '../../lib/platform/cli.ts';
+import { toFlag } from '../../lib/platform/arguments.ts';
+import {
+  type Command,
+  parseByteCount,
+  parseIntegerBetween,
+  parseNameOption,
+  UsageError,
+} from '../../lib/platform/cli.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
 import { makeFolder } from '../../lib/platform/files.ts';
 import { runService, type Stoppable } from '../../lib/platform/lifecycle.ts';
-import { createLogger, type Logger } from '../../lib/platform/logs.ts';
-import { type CallerFlags, serverCredentials } from '../../lib/rpc/credential-options.ts';
-import type { EndpointFiles } from '../fleet/endpoint-access.ts';
+import { addLogFormatOption, createLogger, type LogFormat } from '../../lib/platform/logs.ts';
+import { type CallerOptions, createServerCredentials } from '../../lib/rpc/credential-options.ts';
 import { Agent } from '../host/agent.ts';
 import {
   type AgentConfig,
-  BOUNDS,
   KEEP_FREE_BYTES_DEFAULT,
+  NUMBER_RANGES,
   readAgentConfig,
 } from '../host/agent-config.ts';
 import { CopyThread } from '../host/copy-thread.ts';
 import { HostData } from '../host/host-data.ts';
-import type { HostEndpoint } from '../host/host-endpoint.ts';
-import { addTrustedKeysOption, openWithKeys } from './keys.ts';
-import { addTokenOption, collectEndpoints } from './options.ts';
+import {
+  addServerCredentialOptions,
+  addTrustedKeysOption,
+  collectEndpoints,
+  openRepositoryWithKeys,
+} from './options.ts';
 
-/** Above what a server of ours allows itself. */
+/** Longer than the stop grace of supervised servers. */
 const STOP_GRACE_MS = 35_000;
 
-interface RunOptions extends CallerFlags {
+interface RunOptions extends CallerOptions {
   readonly config?: string;
   readonly repository?: string;
   readonly trustedKeys?: string;
@@ -40,135 +50,186 @@ interface RunOptions extends CallerFlags {
   readonly keepFree?: number;
   readonly keepVersions?: number;
   readonly keepBytes?: number;
+  readonly logFormat?: LogFormat;
 }
 
 export function addRunCommand(program: Command): void {
   const command = program
     .command('run')
-    .description('run on a host: fetch, load, activate and retire what the channels want')
-    .option('--config <file>', 'agent.yaml, for several bundles and for supervised servers')
-    .option('--repository <place>', 'where versions live')
-    .option('--bundle <name>', 'the model', nameOption('bundle'))
-    .option('--channel <name>', 'the named pointer; once for each (default: stable)', collectNames)
-    .option('--data-dir <folder>', "the host's own copy, shared with its servers")
+    .description('Run the agent of a host: fetch, load, activate and unload versions')
+    .option(
+      '--config <file>',
+      'agent.yaml, which can also describe several bundles and supervised servers',
+    )
+    .option(
+      '--repository <location>',
+      'Repository: a folder, s3://bucket/prefix or http(s) URL (required without --config)',
+    )
+    .option('--bundle <name>', 'Bundle name (required without --config)', parseNameOption('bundle'))
+    .option(
+      '--channel <name>',
+      'Channel whose version is loaded; repeatable. Servers activate the version of the first ' +
+        'channel (default: stable)',
+      collectNames,
+    )
+    .option(
+      '--data-dir <folder>',
+      'Folder for downloaded layers and manifests; the cube-servers of this host read it too ' +
+        '(required without --config)',
+    )
     .option(
       '--server <host:port>',
-      'control address of a local cube-server; once for each',
+      'Control address of a cube-server of this host; repeatable (required without --config)',
       collectEndpoints,
     )
-    .option('--listen <host:port>', 'answer status, poke and metrics there', collectEndpoints)
+    .option(
+      '--listen <host:port>',
+      'Address that serves status, metrics and requests to poll at once (default: none)',
+      collectEndpoints,
+    )
     .option(
       '--token-file <file>',
-      'what callers of --listen need, or a certificate; without both only this host',
+      'File with the token that callers of --listen must send, with --agent-token-file ' +
+        '(default: none; without token and certificates only this host may call)',
     );
-  addFetchOptions(addTrustedKeysOption(addTokenOption(command)))
+  addFetchOptions(addTrustedKeysOption(addServerCredentialOptions(command)));
+  addLogFormatOption(command)
     .addHelpText('after', EXAMPLES)
-    .action((options: RunOptions) => runAgent(configOf(options)));
+    .action(({ logFormat, ...options }: RunOptions) => runAgent(readConfig(options), logFormat));
 }
 
 const EXAMPLES = `
 Examples:
   cube-agent run --repository /srv/models --bundle ctr-dnn --channel stable --channel canary \\
-    --data-dir /var/lib/cube --server 127.0.0.1:8000 --listen 127.0.0.1:8100
+    --data-dir /var/lib/hypercube --server 127.0.0.1:8000 --listen 127.0.0.1:8100
   cube-agent run --config /etc/hypercube/agent.yaml
-Servers activate the version of the first channel; the others are held for those who ask for them by name.`;
+
+Servers activate the version of the first channel. Versions of the other channels are loaded
+too, for lookups that name such a version. With --config, only --log-format may be given.`;
 
 function addFetchOptions(command: Command): Command {
-  const { pollMs, retireGraceMs, parallel, keepVersions } = BOUNDS;
+  const { pollMs, retireGraceMs, parallel, keepVersions } = NUMBER_RANGES;
   return command
-    .option(`--poll-ms <n>`, `how often to look (default: ${pollMs.default})`, number(pollMs))
+    .option(
+      '--poll-ms <n>',
+      `Poll interval for channel changes in milliseconds (default: ${pollMs.default})`,
+      integerIn(pollMs),
+    )
     .option(
       '--retire-grace-ms <n>',
-      `unload an unwanted version not looked up for so long (default: ${retireGraceMs.default})`,
-      number(retireGraceMs),
+      'Time without lookups after which the agent makes servers unload a version that no channel ' +
+        `needs, in milliseconds (default: ${retireGraceMs.default})`,
+      integerIn(retireGraceMs),
     )
-    .option('--parallel <n>', `layers at once (default: ${parallel.default})`, number(parallel))
-    .option('--rate-limit <bytes>', 'fetch at most so much a second, such as 100MiB', byteCount)
-    .option('--keep-free <bytes>', 'what fetching leaves free on disk (default: 1GiB)', byteCount)
+    .option(
+      '--parallel <n>',
+      `Number of layers fetched concurrently (default: ${parallel.default})`,
+      integerIn(parallel),
+    )
+    .option(
+      '--rate-limit <bytes>',
+      'Maximum fetch rate per second, such as 100MiB (default: unlimited)',
+      parseByteCount,
+    )
+    .option(
+      '--keep-free <bytes>',
+      'Disk space that fetching leaves free (default: 1GiB)',
+      parseByteCount,
+    )
     .option(
       '--keep-versions <n>',
-      `versions on disk, wanted ones included (default: ${keepVersions.default})`,
-      number(keepVersions),
+      'Number of versions to keep on disk, including those that channels need ' +
+        `(default: ${keepVersions.default})`,
+      integerIn(keepVersions),
     )
-    .option('--keep-bytes <bytes>', 'beyond which only wanted versions stay on disk', byteCount);
+    .option(
+      '--keep-bytes <bytes>',
+      'If the versions on disk exceed this size, delete those that no channel points to or would ' +
+        'roll back to (default: unlimited)',
+      parseByteCount,
+    );
 }
 
-function number({ min, max }: { min: number; max: number }): (text: string) => number {
-  return integerBetween(min, max);
+function integerIn({ min, max }: { min: number; max: number }): (text: string) => number {
+  return parseIntegerBetween(min, max);
 }
 
 function collectNames(text: string, before: readonly string[] = []): string[] {
-  return [...before, nameOption('channel')(text)];
+  return [...before, parseNameOption('channel')(text)];
 }
 
-/** A file says it all, or flags do. */
-function configOf(options: RunOptions): AgentConfig {
+/** The configuration comes from a file or from options, not from both. */
+function readConfig(options: RunOptions): AgentConfig {
   const { config, ...flags } = options;
-  if (config === undefined) return configOfFlags(flags);
+  if (config === undefined) return toConfig(flags);
   const [other] = Object.keys(flags);
   if (other === undefined) return readAgentConfig(config);
-  const flag = other.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
-  throw new CubeError(
-    'INVALID_ARGUMENT',
-    `--config and --${flag}: put "${flag}" into ${config}, a host has one place that says what runs on it`,
+  const flag = toFlag(other);
+  throw new UsageError(
+    `--config and ${flag} cannot be combined; put "${flag.slice(2)}" into ${config}`,
   );
 }
 
-function configOfFlags(flags: RunOptions): AgentConfig {
-  const need = <T>(value: T | undefined, flag: string): T => {
-    if (value !== undefined) return value;
-    throw new CubeError('INVALID_ARGUMENT', `${flag} is missing (or give --config)`);
-  };
+function toConfig(flags: RunOptions): AgentConfig {
+  const { repository, dataDir, bundle, server } = flags;
+  if (
+    repository === undefined ||
+    bundle === undefined ||
+    dataDir === undefined ||
+    server === undefined
+  ) {
+    const required = { repository, bundle, 'data-dir': dataDir, server };
+    const missing = Object.entries(required).filter(([, value]) => value === undefined);
+    const names = missing.map(([name]) => `--${name}`).join(', ');
+    throw new UsageError(
+      `${names} ${missing.length === 1 ? 'is' : 'are'} missing; or pass --config`,
+    );
+  }
   return {
-    repository: need(flags.repository, '--repository'),
+    repository,
     trustedKeys: flags.trustedKeys,
-    dataFolder: need(flags.dataDir, '--data-dir'),
-    bundles: [{ name: need(flags.bundle, '--bundle'), channels: flags.channel ?? ['stable'] }],
-    servers: need(flags.server, '--server'),
+    dataFolder: dataDir,
+    bundles: [{ name: bundle, channels: flags.channel ?? ['stable'] }],
+    servers: server,
     supervised: [],
     controlTokenFile: flags.controlTokenFile,
     listen: flags.listen?.at(-1),
     tokenFile: flags.tokenFile,
-    ...{ tlsCert: flags.tlsCert, tlsKey: flags.tlsKey, tlsCa: flags.tlsCa },
+    tlsCert: flags.tlsCert,
+    tlsKey: flags.tlsKey,
+    tlsCa: flags.tlsCa,
     tlsServerName: flags.tlsServerName,
-    pollMs: flags.pollMs ?? BOUNDS.pollMs.default,
-    retireGraceMs: flags.retireGraceMs ?? BOUNDS.retireGraceMs.default,
-    parallel: flags.parallel ?? BOUNDS.parallel.default,
+    pollMs: flags.pollMs ?? NUMBER_RANGES.pollMs.default,
+    retireGraceMs: flags.retireGraceMs ?? NUMBER_RANGES.retireGraceMs.default,
+    parallel: flags.parallel ?? NUMBER_RANGES.parallel.default,
     bytesPerSecond: flags.rateLimit,
     keepFreeBytes: flags.keepFree ?? KEEP_FREE_BYTES_DEFAULT,
-    keep: {
-      versions: flags.keepVersions ?? BOUNDS.keepVersions.default,
-      bytes: flags.keepBytes ?? Number.MAX_SAFE_INTEGER,
+    retention: {
+      maxVersions: flags.keepVersions ?? NUMBER_RANGES.keepVersions.default,
+      maxBytes: flags.keepBytes ?? Number.MAX_SAFE_INTEGER,
     },
   };
 }
 
-/** What listens is loaded by those who listen. */
-async function endpointOf(
-  agent: Agent,
-  config: EndpointFiles,
-  logger: Logger,
-): Promise<HostEndpoint> {
-  const { HostEndpoint } = await import('../host/host-endpoint.ts');
-  return new HostEndpoint(agent, config, logger);
-}
-
-async function runAgent(config: AgentConfig): Promise<void> {
+async function runAgent(config: AgentConfig, format: LogFormat | undefined): Promise<void> {
   const { repository, bundles, dataFolder, servers } = config;
-  requireSource(config);
+  requireRepository(config);
   makeFolder(dataFolder);
-  const logger = createLogger('cube-agent');
+  const logger = createLogger('cube-agent', { format });
   const copies = new CopyThread(repository);
   const agent = new Agent({
     config,
-    openRepository: () => openWithKeys(config),
-    credentials: serverCredentials(config),
+    openRepository: () => openRepositoryWithKeys(config),
+    credentials: createServerCredentials(config),
     copyLayer: (copy, options) => copies.copy(copy, options),
     clock: systemClock,
     logger,
   });
   const { listen } = config;
-  const endpoint = listen === undefined ? undefined : await endpointOf(agent, config, logger);
+  const endpoint =
+    listen === undefined
+      ? undefined
+      : (await import('./endpoints.ts')).createAgentEndpoint(agent, config, logger);
   const stop = async (): Promise<void> => {
     await Promise.all([endpoint?.stop(), agent.stop()]);
   };
@@ -186,15 +247,17 @@ async function runAgent(config: AgentConfig): Promise<void> {
   await runService(start, logger, { graceMs: STOP_GRACE_MS });
 }
 
-/** A repository that is away is waited for on a host that has run before; a first start with a wrong path ends. */
-function requireSource(config: AgentConfig): void {
+/** An unreachable repository is tolerated if the agent ran before; a first start fails. */
+function requireRepository(config: AgentConfig): void {
   const { bundles, dataFolder } = config;
   try {
-    openWithKeys(config);
+    openRepositoryWithKeys(config);
   } catch (error) {
     const { code } = CubeError.from(error);
     const ranBefore = bundles.some(({ name, channels }) =>
-      channels.some((channel) => new HostData(dataFolder, name).recall(channel) !== undefined),
+      channels.some(
+        (channel) => new HostData(dataFolder, name).readSavedState(channel) !== undefined,
+      ),
     );
     if (code !== 'NOT_FOUND' || !ranBefore) throw error;
   }

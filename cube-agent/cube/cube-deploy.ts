@@ -1,18 +1,19 @@
 /**
- * A version onto cube-servers that follow no channel, C++ ones above all: written beside the old version, loaded, switched to,
- * and believed only when sampled keys are answered with the version's own values. One server after another; the first that
- * does otherwise goes back to what it had, and the rest are left alone.
+ * Deploys a version to cube-servers that have no agent, above all C++ ones: writes it beside the
+ * old version, loads it, switches to it, and verifies the values of sampled keys. Servers are
+ * deployed one after another. The first one that returns wrong values is switched back, and the
+ * rest are not touched.
  */
 import { join } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
 import type { Manifest, TableRef } from '../../lib/core/manifest.ts';
 import {
+  getTemporarySiblingPath,
   isFolder,
   movePath,
   removePath,
   removeStaleFolders,
   replaceFile,
-  temporaryBeside,
 } from '../../lib/platform/files.ts';
 import { TemporaryFolder } from '../../lib/platform/temporary-folder.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
@@ -20,75 +21,75 @@ import type { CubeServerClient } from './cube-server-client.ts';
 import type { SeekSample } from './seek-sample.ts';
 import { exportShard } from './shard-export.ts';
 
-const TEMPORARY = /^\..+\.tmp$/;
+const STAGED_FOLDER_PATTERN = /^\..+\.tmp$/;
 const LEFTOVER_IDLE_MS = 3_600_000;
 
-export interface CubeTarget {
+export interface DeployTarget {
   readonly client: CubeServerClient;
   readonly shard: number;
-  /** Where its dictionaries are: `data` in the folder that it runs in. */
+  /** Folder of its dictionaries: `data` in the folder that it runs in. */
   readonly dataFolder: string;
 }
 
-export interface CubeDeployOptions {
+export interface DeployOptions {
   readonly repository: Repository;
   readonly manifest: Manifest;
   readonly table: TableRef;
-  /** Keys to verify with, about. */
+  /** Approximate number of keys to verify. */
   readonly samples: number;
   readonly loadTimeoutMs: number;
-  /** What is being done, for people. */
-  readonly tell: (text: string) => void;
+  /** Called with the step in progress, for people. */
+  readonly onProgress: (text: string) => void;
 }
 
-/** @throws CubeError of the first target that does not serve the version; the targets before it do */
+/** @throws CubeError of the first target that failed; those before it serve the version */
 export async function deployCube(
-  targets: readonly CubeTarget[],
-  options: CubeDeployOptions,
+  targets: readonly DeployTarget[],
+  options: DeployOptions,
 ): Promise<void> {
   for (const { dataFolder } of targets) {
     if (isFolder(dataFolder)) continue;
-    const text = `${dataFolder}: no such folder here; run this on the server's host, with --host`;
+    const text = `${dataFolder}: no such folder; run this on the server's host, with --host`;
     throw new CubeError('NOT_FOUND', text);
   }
   for (const [i, target] of targets.entries()) {
     try {
-      await deployOne(target, options);
+      await deployToServer(target, options);
     } catch (error) {
       const { code, message } = CubeError.from(error);
       const rest = targets.length - i - 1;
-      const left = rest === 0 ? '' : `; ${rest} servers after it were left alone`;
-      throw new CubeError(code, `${message}${left}`, { cause: error });
+      const unchanged = rest === 0 ? '' : `; the ${rest} servers after it were not changed`;
+      throw new CubeError(code, `${message}${unchanged}`, { cause: error });
     }
   }
 }
 
-async function deployOne(target: CubeTarget, options: CubeDeployOptions): Promise<void> {
+async function deployToServer(target: DeployTarget, options: DeployOptions): Promise<void> {
   const { client, shard, dataFolder } = target;
   const { version } = options.manifest;
-  const { tell, loadTimeoutMs } = options;
-  const before = await client.version();
-  const staged = temporaryBeside(join(dataFolder, version));
+  const { onProgress, loadTimeoutMs } = options;
+  const before = await client.readVersion();
+  const staged = getTemporarySiblingPath(join(dataFolder, version));
   try {
-    tell(`${client.address}: writing shard ${shard}`);
+    onProgress(`${client.address}: writing shard ${shard}`);
     const sample = await writeShard(target, options, staged);
     if (before === version) {
-      await verifyServed(client, version, sample);
+      await verifyAlreadyServed(client, version, sample);
     } else {
-      placeFolder(staged, join(dataFolder, version));
-      tell(`${client.address}: loading ${version}`);
+      replaceFolder(staged, join(dataFolder, version));
+      onProgress(`${client.address}: loading ${version}`);
       await client.load(version, loadTimeoutMs);
       await switchAndVerify(client, { version, before }, sample);
     }
     replaceFile(join(dataFolder, 'VERSION'), `${version}\n`);
-    tell(`${client.address}: serves ${version}, ${sample.expectations.length} keys verified`);
+    onProgress(`${client.address}: serves ${version}, ${sample.expectations.length} keys verified`);
   } finally {
     removePath(staged);
   }
 }
 
-/** Whoever brought it there, the values decide; what it served before is not known, so it is left to people. */
-async function verifyServed(
+/** The version was active before this deployment, so there is no previous version to restore. */
+async function verifyAlreadyServed(
   client: CubeServerClient,
   version: string,
   sample: SeekSample,
@@ -97,13 +98,13 @@ async function verifyServed(
     await client.verify(version, sample);
   } catch (error) {
     const { code, message } = CubeError.from(error);
-    const text = `${message}; it served ${version} already, so deploy another version over it`;
+    const text = `${message}; ${version} was already active there, so deploy another version`;
     throw new CubeError(code, text, { cause: error });
   }
 }
 
-/** Nothing of the name is being served: what stands there is left of an earlier try. */
-function placeFolder(staged: string, folder: string): void {
+/** The server does not use a folder of this name: it is left over from an earlier attempt. */
+function replaceFolder(staged: string, folder: string): void {
   removePath(folder);
   movePath(staged, folder);
 }
@@ -118,43 +119,46 @@ async function switchAndVerify(
     await client.verify(version, sample);
   } catch (error) {
     const { code, message } = CubeError.from(error);
-    throw new CubeError(code, `${message}; ${await goBack(client, before)}`, { cause: error });
+    throw new CubeError(code, `${message}; ${await restorePrevious(client, before)}`, {
+      cause: error,
+    });
   }
 }
 
-/** What came of going back, in words; the reason for it must not be lost over it. */
-async function goBack(client: CubeServerClient, before: string): Promise<string> {
+/** Returns the outcome as text, so that the error that caused it is reported too. */
+async function restorePrevious(client: CubeServerClient, before: string): Promise<string> {
   try {
-    if ((await client.version()) !== before) await client.command({ cmd: 'bg_switch' });
-    const now = await client.version();
+    if ((await client.readVersion()) !== before) await client.command({ cmd: 'bg_switch' });
+    const now = await client.readVersion();
     if (now === before)
-      return before === '' ? 'it serves what it had' : `it serves ${before} as before`;
-    return `it did not go back to ${before || 'what it had'} and serves ${now}: restart it`;
+      return before === '' ? 'it serves its previous data' : `it serves ${before} again`;
+    return `it did not switch back to ${before || 'previous data'} and serves ${now}; restart it`;
   } catch (error) {
-    return `and it did not go back to ${before || 'what it had'}: ${CubeError.from(error).message}`;
+    const { message } = CubeError.from(error);
+    return `it did not switch back to ${before || 'previous data'}: ${message}`;
   }
 }
 
-/** @param folder absent; whole afterwards */
+/** @param folder must not exist; complete when this returns */
 async function writeShard(
-  { shard, dataFolder }: CubeTarget,
-  { repository, manifest, table, samples }: CubeDeployOptions,
+  { shard, dataFolder }: DeployTarget,
+  { repository, manifest, table, samples }: DeployOptions,
   folder: string,
 ): Promise<SeekSample> {
-  removeStaleFolders(dataFolder, TEMPORARY, LEFTOVER_IDLE_MS);
-  const layers = table.shards[shard]!;
-  const between = repository.isLocal ? undefined : new TemporaryFolder('deploy');
+  removeStaleFolders(dataFolder, STAGED_FOLDER_PATTERN, LEFTOVER_IDLE_MS);
+  const layers = table.shards[shard] ?? [];
+  const temporary = repository.isLocal ? undefined : new TemporaryFolder('deploy');
   try {
     const paths: string[] = [];
     for (const layer of layers) {
-      const local = repository.localLayer(manifest.bundle, table.name, layer);
-      const path = local ?? join(between?.path ?? '', layer.contentId);
+      const local = repository.localLayerPath(manifest.bundle, table.name, layer);
+      const path = local ?? join(temporary?.path ?? '', layer.contentId);
       if (local === undefined)
         await repository.fetchLayer(manifest.bundle, table.name, layer, path);
       paths.push(path);
     }
     return exportShard(table, shard, paths, folder, samples);
   } finally {
-    between?.remove();
+    temporary?.remove();
   }
 }

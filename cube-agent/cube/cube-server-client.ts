@@ -1,32 +1,35 @@
 /**
- * A cube-server that knows Cube's commands: the original C++ one, or ours with `--cube-data`. The original's answers are not
- * believed: it says 200 for loads that failed or lost files, and its status names random bytes. What counts is what it answers
- * for keys.
+ * A cube-server with Cube's commands: the original C++ one, or ours with `--cube-data`. The
+ * original's responses are not reliable: it sends 200 for loads that failed or lost files, and its
+ * status has random bytes. So only the values that it returns for keys are trusted.
  */
 import { CubeDictClient } from '../../lib/client/dict-client.ts';
-import { OUTCOME_HIT, OUTCOME_UNAVAILABLE } from '../../lib/client/lookup-group.ts';
 import { CubeError } from '../../lib/core/errors.ts';
 import type { Fleet } from '../../lib/core/fleet.ts';
 import { keyToBigint } from '../../lib/core/keys.ts';
+import { OUTCOME_HIT, OUTCOME_UNAVAILABLE } from '../../lib/core/lookup-group.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
 import type { Credentials } from '../../lib/rpc/credentials.ts';
-import { callText, type TextAnswer } from '../../lib/rpc/json-call.ts';
+import { callText, type TextResponse } from '../../lib/rpc/json-call.ts';
 import type { SeekSample } from './seek-sample.ts';
 
 const CMD_PATH = '/ControlService/cmd';
 const COMMAND_TIMEOUT_MS = 30_000;
-/** A load answers when it is done. An HTTP client waits five minutes for an answer to begin, so a long one is polled for. */
+/**
+ * A load responds when it is done. HTTP clients give up after five minutes, so long ones are
+ * polled.
+ */
 const LOAD_CALL_MS = 240_000;
 const LOAD_POLL_MS = 500;
 const SEEK_TIMEOUT_MS = 10_000;
 const DICT = 'dict';
 
 export interface CubeServerOptions {
-  /** host:port of lookups and commands alike. */
+  /** host:port of both lookups and commands. */
   readonly address: string;
   readonly shard: number;
   readonly shardNum: number;
-  /** For servers of ours that ask for some. */
+  /** For our servers, which may require some. */
   readonly credentials: Credentials;
   readonly clock: Clock;
 }
@@ -38,7 +41,7 @@ export class CubeServerClient {
   constructor(options: CubeServerOptions) {
     const { address, shardNum } = options;
     this.#options = options;
-    // Keys of other shards are never asked for, so that one address may stand for all.
+    // Keys of other shards are never looked up, so all shards can have this address.
     const replica = { data: address, control: address, group: 'default' };
     const shards = Array.from({ length: shardNum }, () => [replica]);
     const fleet: Fleet = { bundles: new Map([[DICT, [{ shardNum, shards }]]]) };
@@ -49,19 +52,21 @@ export class CubeServerClient {
     return this.#options.address;
   }
 
-  /** The version that lookups are answered from; empty: none, or one without a name. @throws CubeError UNAVAILABLE */
-  async version(): Promise<string> {
+  /**
+   * The version that lookups use; empty if none, or without a name. @throws CubeError UNAVAILABLE
+   */
+  async readVersion(): Promise<string> {
     const { shard } = this.#options;
     const key = Uint32Array.of(shard, 0);
     const { versions, unavailable, reason } = await this.#seek(key);
     if (unavailable === 0) return versions[0] ?? '';
-    // Ours refuses to answer before it has a version, and says so in its status.
+    // Our servers refuse lookups without a version, and report that in their status.
     const { text } = await this.#cmd({ cmd: 'status' }, COMMAND_TIMEOUT_MS);
     if (/"cur_version"\s*:\s*""/.test(text)) return '';
     throw new CubeError('UNAVAILABLE', `${this.address}: ${reason}`);
   }
 
-  /** Loads a directory in the background, however long it takes. @throws CubeError what the server says */
+  /** Loads a directory and waits for the end. @throws CubeError with the server's error */
   async load(version: string, timeoutMs: number): Promise<void> {
     const { clock } = this.#options;
     const endMs = clock.nowMs() + timeoutMs;
@@ -77,12 +82,13 @@ export class CubeServerClient {
     }
   }
 
-  /** @throws CubeError CONFLICT with the server's reason, where it gives one */
+  /** @throws CubeError CONFLICT with the server's reason, if it gives one */
   async command(body: object, timeoutMs: number = COMMAND_TIMEOUT_MS): Promise<void> {
     const { status, headers } = await this.#cmd(body, timeoutMs);
     if (status === 200) return;
-    const told = headers['x-hypercube-error'];
-    const reason = told === undefined ? 'its log says why' : decoded(String(told));
+    const encodedReason = headers['x-hypercube-error'];
+    const reason =
+      encodedReason === undefined ? 'see its log' : decodeHeader(String(encodedReason));
     const what = JSON.stringify(body);
     throw new CubeError(
       'CONFLICT',
@@ -91,11 +97,11 @@ export class CubeServerClient {
   }
 
   /**
-   * Asks for the keys of a sample and compares every byte.
-   * @throws CubeError CORRUPT naming the first key that is answered otherwise, CONFLICT for another version, UNAVAILABLE
+   * Looks up the keys of a sample and compares every byte.
+   * @throws CubeError CORRUPT naming the first wrong key; CONFLICT for another version; UNAVAILABLE
    */
   async verify(version: string, sample: SeekSample): Promise<void> {
-    const keys = sample.keys();
+    const keys = sample.toKeys();
     const answer = await this.#seek(keys);
     const { versions, values, ends, outcomes } = answer;
     if (answer.unavailable > 0) {
@@ -103,7 +109,7 @@ export class CubeServerClient {
     }
     if (versions.length !== 1 || versions[0] !== version) {
       const served = versions.map((name) => name || 'no version').join(' and ');
-      const text = `${this.address} answers from ${served}, not from ${version}`;
+      const text = `${this.address} serves ${served}, not ${version}`;
       throw new CubeError('CONFLICT', text);
     }
     for (const [i, { value }] of sample.expectations.entries()) {
@@ -114,7 +120,7 @@ export class CubeServerClient {
       const wrong = isHit ? (value === undefined ? 'a deleted value' : 'another value') : 'nothing';
       throw new CubeError(
         'CORRUPT',
-        `${this.address}: key ${keyToBigint(keys, i)} of version ${version} is answered with ${wrong}`,
+        `${this.address} returned ${wrong} for key ${keyToBigint(keys, i)} of version ${version}`,
       );
     }
   }
@@ -127,20 +133,22 @@ export class CubeServerClient {
     return this.#client.seek(DICT, keys, { timeoutMs: SEEK_TIMEOUT_MS });
   }
 
-  /** The original's text is no JSON when its random bytes are none; the number is right all the same. */
+  /**
+   * The original's text is not always valid JSON because of its random bytes; the number is right.
+   */
   async #isLoading(): Promise<boolean> {
     const { text } = await this.#cmd({ cmd: 'status' }, COMMAND_TIMEOUT_MS);
     return /"status"\s*:\s*1\b/.test(text);
   }
 
-  #cmd(body: object, timeoutMs: number): Promise<TextAnswer> {
+  #cmd(body: object, timeoutMs: number): Promise<TextResponse> {
     const { address, credentials } = this.#options;
-    const peer = { address, credentials, name: 'cube-server' };
+    const peer = { address, credentials, role: 'cube-server' };
     return callText(peer, CMD_PATH, { body, timeoutMs });
   }
 }
 
-function decoded(text: string): string {
+function decodeHeader(text: string): string {
   try {
     return decodeURI(text);
   } catch {

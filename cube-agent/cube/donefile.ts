@@ -1,7 +1,8 @@
 /**
- * Donefiles, with which trainers tell Cube's cube-transfer what to publish: a line of JSON for each model, appended.
- * `{"id":"1628131462","key":"1628131462","input":"/a/folder/of/sequence/files"}`; a base has its own id as its key, a patch
- * the id of its base. Pure: from texts to what is to be built next.
+ * Donefiles, in which trainers list for Cube's cube-transfer what to publish: one line of JSON for
+ * each model, appended.
+ * `{"id":"1628131462","key":"1628131462","input":"/a/folder/of/sequence/files"}`. The key of a base
+ * is its own id, the key of a patch is the id of its base. Pure: turns texts into steps.
  */
 import { CubeError } from '../../lib/core/errors.ts';
 import { JsonReader } from '../../lib/core/json.ts';
@@ -16,16 +17,16 @@ export interface DonefileEntry {
   readonly id: string;
   /** The id of the base that it belongs to. */
   readonly key: string;
-  /** Where its sequence files are: an absolute path. */
+  /** Absolute path of its sequence files. */
   readonly input: string;
-  /** The how manyth model of this id and key it is, from 1: two trainers may finish in one second. */
+  /** Number of this model among those of one id and key, from 1: two may finish in one second. */
   readonly ordinal: number;
 }
 
-/** A line, or an order of lines, that means nothing. */
+/** A line, or an order of lines, that is invalid. */
 export interface DonefileProblem {
   readonly line: number;
-  readonly why: string;
+  readonly reason: string;
 }
 
 export interface Donefile {
@@ -33,7 +34,9 @@ export interface Donefile {
   readonly problems: readonly DonefileProblem[];
 }
 
-/** What is broken is a problem with its number, and the other lines count. Never throws for a line. */
+/**
+ * An invalid line is a problem with its number; the other lines are used. Never throws for a line.
+ */
 export function parseDonefile(text: string, source: string): Donefile {
   const entries: DonefileEntry[] = [];
   const problems: DonefileProblem[] = [];
@@ -48,12 +51,12 @@ export function parseDonefile(text: string, source: string): Donefile {
     try {
       const entry = readEntry(raw, `${source}: line ${line}`);
       const known = inputs.get(`${entry.key}_${entry.id}`) ?? [];
-      // The same line again says nothing new.
+      // A repeated line is ignored.
       if (known.includes(entry.input)) continue;
       inputs.set(`${entry.key}_${entry.id}`, [...known, entry.input]);
       entries.push({ line, ...entry, ordinal: known.length + 1 });
     } catch (error) {
-      problems.push({ line, why: CubeError.from(error).message });
+      problems.push({ line, reason: CubeError.from(error).message });
     }
   }
   return { entries, problems };
@@ -70,41 +73,41 @@ function readEntry(text: string, place: string): Omit<DonefileEntry, 'line' | 'o
     return ID.test(id) ? id : field.fail('a number of up to 20 digits');
   };
   const input = json.field('input').string();
-  // It becomes an argument: neither a flag, nor a place that depends on where we run.
+  // It becomes an argument, so it must not be a flag or depend on the working directory.
   if (!input.startsWith('/') || input.includes('\0')) json.field('input').fail('an absolute path');
   return { id: number('id'), key: number('key'), input };
 }
 
-/** The name of the version that an entry becomes: from the entry alone, so that it is built once. */
-function baseVersion({ id, ordinal }: DonefileEntry): string {
+/** The version's name depends only on the entry, so that it is built once. */
+function toBaseVersion({ id, ordinal }: DonefileEntry): string {
   return ordinal === 1 ? id : `${id}.${ordinal}`;
 }
 
-function patchVersion(base: string, patch: DonefileEntry): string {
-  return `${base}_${baseVersion(patch)}`;
+function toPatchVersion(base: string, patch: DonefileEntry): string {
+  return `${base}_${toBaseVersion(patch)}`;
 }
 
-/** A version that the donefiles ask for. */
+/** A version to publish. */
 export interface DonefileStep {
   readonly version: string;
   readonly kind: 'base' | 'delta';
   readonly input: string;
-  /** Of a delta: the version it goes on. */
+  /** Parent version of a delta. */
   readonly parent: string | undefined;
   readonly line: number;
 }
 
-/** Newest base and its patches, in order. */
+/** The newest base and its patches, in order. */
 export interface DonefileChain {
   readonly steps: readonly DonefileStep[];
   readonly problems: readonly DonefileProblem[];
 }
 
-/** The base that counts is the last one; a patch of another base is none any more. */
-export function chainOf(bases: Donefile, patches: Donefile | undefined): DonefileChain {
+/** Uses the last base; patches of other bases are ignored. */
+export function buildChain(bases: Donefile, patches: Donefile | undefined): DonefileChain {
   const base = bases.entries.at(-1);
   if (base === undefined) return { steps: [], problems: [] };
-  const first = baseVersion(base);
+  const first = toBaseVersion(base);
   const steps: DonefileStep[] = [
     { version: first, kind: 'base', input: base.input, parent: undefined, line: base.line },
   ];
@@ -114,24 +117,24 @@ export function chainOf(bases: Donefile, patches: Donefile | undefined): Donefil
     if (patch.key !== base.id) continue;
     const id = BigInt(patch.id);
     if (id < newest) {
-      const why = `line ${patch.line}: id ${patch.id} comes after ${newest}: it is never taken, as in Cube`;
-      problems.push({ line: patch.line, why });
+      const problem = `id ${patch.id} is lower than the earlier id ${newest}`;
+      const reason = `line ${patch.line}: ${problem}; it is ignored, as in Cube`;
+      problems.push({ line: patch.line, reason });
       continue;
     }
     newest = id;
     const parent = steps.at(-1)?.version;
-    const version = patchVersion(first, patch);
+    const version = toPatchVersion(first, patch);
     steps.push({ version, kind: 'delta', input: patch.input, parent, line: patch.line });
   }
   return { steps, problems };
 }
 
 /**
- * How far a chain has come: the last step that was ever published. Earlier ones may have been collected since; they are not
- * built again.
- * @returns the number of steps that are done
+ * The number of steps up to the last one that was ever published. Earlier ones may have been
+ * garbage-collected since; they are not built again.
  */
-export function stepsDone(
+export function countPublishedSteps(
   chain: DonefileChain,
   wasPublished: (version: string) => boolean,
 ): number {

@@ -12,12 +12,12 @@ export class KeySet {
   }
 
   has(low: number, high: number): boolean {
-    return this.#used[this.#slotOf(low, high)] === 1;
+    return this.#used[this.#findSlot(low, high)] === 1;
   }
 
-  /** @returns false when it was there */
+  /** @returns false if the key was in the set */
   add(low: number, high: number): boolean {
-    const slot = this.#slotOf(low, high);
+    const slot = this.#findSlot(low, high);
     if (this.#used[slot] === 1) return false;
     this.#used[slot] = 1;
     this.#words[2 * slot] = low;
@@ -27,8 +27,8 @@ export class KeySet {
     return true;
   }
 
-  /** Where the key is, or would be. */
-  #slotOf(low: number, high: number): number {
+  /** The slot of the key, or the free slot for it. */
+  #findSlot(low: number, high: number): number {
     const mask = this.#used.length - 1;
     let mix = Math.imul(low ^ Math.imul(high, 0x85ebca6b), 0x9e3779b1);
     mix ^= mix >>> 15;
@@ -49,7 +49,7 @@ export class KeySet {
     this.#used = new Uint8Array(2 * used.length);
     for (let i = 0; i < used.length; i++) {
       if (used[i] === 0) continue;
-      const slot = this.#slotOf(words[2 * i]!, words[2 * i + 1]!);
+      const slot = this.#findSlot(words[2 * i]!, words[2 * i + 1]!);
       this.#used[slot] = 1;
       this.#words[2 * slot] = words[2 * i]!;
       this.#words[2 * slot + 1] = words[2 * i + 1]!;

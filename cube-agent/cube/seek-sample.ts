@@ -1,12 +1,11 @@
 /**
- * Keys of a shard with what a server must answer for them: values from all over the base and, as many, from the newest
- * layer, where a server that took a patch for nothing or put it at the wrong place goes wrong; and keys that were deleted.
+ * Keys of a shard with the values that a server must return: from the whole base, as many from the
+ * newest layer, where a server that lost or misplaced a patch is wrong, and deleted keys.
  */
-
 interface Expectation {
   readonly low: number;
   readonly high: number;
-  /** Undefined: the key is not there. */
+  /** Undefined: the key must be missing. */
   readonly value: Uint8Array | undefined;
 }
 
@@ -17,19 +16,19 @@ export class SeekSample {
   #offered = 0;
   #absent = 0;
 
-  /** @param size about how many keys of each layer */
+  /** @param size approximate number of keys */
   constructor(size: number) {
     this.#size = size;
   }
 
-  /** @param isNewest as many keys as of all others: half of the sample */
+  /** @param isNewest the newest layer gets half of the sample */
   beginLayer(rows: number, isNewest: boolean): void {
-    const wanted = isNewest ? this.#size / 2 : this.#size / 4;
-    this.#every = Math.max(1, Math.ceil(rows / Math.max(1, wanted)));
+    const keys = isNewest ? this.#size / 2 : this.#size / 4;
+    this.#every = Math.max(1, Math.ceil(rows / Math.max(1, keys)));
     this.#offered = 0;
   }
 
-  offer(low: number, high: number, value: Uint8Array): void {
+  offerPresent(low: number, high: number, value: Uint8Array): void {
     if (this.#offered++ % this.#every === 0) {
       this.expectations.push({ low, high, value: value.slice() });
     }
@@ -39,8 +38,8 @@ export class SeekSample {
     if (this.#absent++ < this.#size / 4) this.expectations.push({ low, high, value: undefined });
   }
 
-  /** 2 words a key. */
-  keys(): Uint32Array {
+  /** Two words per key: low, high. */
+  toKeys(): Uint32Array {
     return Uint32Array.from(this.expectations.flatMap(({ low, high }) => [low, high]));
   }
 }

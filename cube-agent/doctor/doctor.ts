@@ -1,55 +1,59 @@
-/** Looks at a bundle from every side: its repository, its fleet, the servers, the agents, serving. Changes nothing. */
+/** Checks a bundle in its repository, its fleet, its servers and agents, and serving. Read-only. */
 import { CubeError } from '../../lib/core/errors.ts';
+import { type Finding, type ReportFinding, sortFindings } from '../../lib/core/findings.ts';
 import type { Fleet } from '../../lib/core/fleet.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
 import type { Credentials } from '../../lib/rpc/credentials.ts';
 import { ControlClient } from '../fleet/control-client.ts';
-import { agentsOf, type ServerPlace, serversOf } from '../fleet/fleet-view.ts';
-import { type Finding, type Patient, type Report, sortFindings } from './findings.ts';
+import { listAgents, listServers, type ServerLocation } from '../fleet/fleet-view.ts';
+import type { CheckTarget } from './check-target.ts';
+import { checkFleet, checkServers, type ProbedServer } from './fleet-checks.ts';
 import { checkAgents, checkServings } from './host-checks.ts';
 import { checkRepository } from './repository-checks.ts';
-import { checkFleet, checkServers, type SeenServer } from './server-checks.ts';
 
-export interface DoctorWish {
+export interface DiagnoseOptions {
   readonly repository: Repository;
-  readonly patient: Patient;
-  /** Reads every layer that is wanted. */
+  readonly target: CheckTarget;
+  /** Read every layer of the versions in use, not only its size. */
   readonly deep: boolean;
+  /** Rows older than this are stale; undefined: never. */
   readonly staleMs: number | undefined;
-  /** Where the fleet lies, and how to read it; undefined: no servers are looked at. */
+  /** The path of fleet.json and how to read it; undefined: no servers and agents are checked. */
   readonly fleet: { readonly path: string; readonly read: () => Fleet } | undefined;
+  /** Addresses of serving processes. */
   readonly servings: readonly string[];
-  /** For servers, and for agents. */
-  readonly toServers: Credentials;
-  readonly toAgents: Credentials;
+  readonly serverCredentials: Credentials;
+  readonly agentCredentials: Credentials;
+  /** Called with the size of each layer that was read. */
   readonly onBytes: (bytes: number) => void;
 }
 
-/** @throws CubeError NOT_FOUND for a bundle that the repository does not have */
-export async function examine(wish: DoctorWish): Promise<Finding[]> {
+/** @throws CubeError NOT_FOUND if the repository does not have the bundle */
+export async function diagnose(options: DiagnoseOptions): Promise<Finding[]> {
   const findings: Finding[] = [];
-  const report: Report = (finding) => findings.push(finding);
-  const { patient, staleMs, servings } = wish;
-  const { state, manifest } = await checkRepository(wish, report);
-  const fleet = readFleet(wish, report);
-  if (fleet !== undefined && wish.fleet !== undefined) {
-    const fleetFile = wish.fleet.path;
-    checkFleet(fleet, { patient, fleetFile, manifest }, report);
-    const servers = await ask(serversOf(fleet, patient.bundle), wish.toServers);
-    checkServers({ patient, fleetFile, servers, manifest }, report);
+  const report: ReportFinding = (finding) => findings.push(finding);
+  const { target, staleMs, servings } = options;
+  const { state, manifest } = await checkRepository(options, report);
+  const fleet = readFleet(options, report);
+  if (fleet !== undefined && options.fleet !== undefined) {
+    const fleetFile = options.fleet.path;
+    checkFleet(fleet, { target, fleetFile, manifest }, report);
+    const servers = await readServerStatuses(
+      listServers(fleet, target.bundle),
+      options.serverCredentials,
+    );
+    checkServers({ target, fleetFile, servers, manifest }, report);
     const layers = manifest?.tables.flatMap(({ shards }) => shards.flat()) ?? [];
     const versionBytes = layers.reduce((sum, { bytes }) => sum + bytes, 0);
-    const agents = agentsOf(fleet, patient.bundle);
-    await checkAgents(
-      { patient, agents, credentials: wish.toAgents, staleMs, versionBytes },
-      report,
-    );
+    const agents = listAgents(fleet, target.bundle);
+    const credentials = options.agentCredentials;
+    await checkAgents({ target, agents, credentials, staleMs, versionBytes }, report);
   }
-  await checkServings({ patient, servings, version: state?.pointer?.version }, report);
+  await checkServings({ target, servings, version: state?.pointer?.version }, report);
   return sortFindings(findings);
 }
 
-function readFleet({ fleet }: DoctorWish, report: Report): Fleet | undefined {
+function readFleet({ fleet }: DiagnoseOptions, report: ReportFinding): Fleet | undefined {
   if (fleet === undefined) return undefined;
   try {
     return fleet.read();
@@ -59,19 +63,25 @@ function readFleet({ fleet }: DoctorWish, report: Report): Fleet | undefined {
       check: 'fleet-invalid',
       where: fleet.path,
       what: CubeError.from(error).message,
-      todo: `mend it, then cube-agent fleet validate --fleet ${fleet.path}; clients go on with what they read before`,
+      todo:
+        `correct the file and check it with cube-agent fleet validate --fleet ${fleet.path}; ` +
+        'until then clients keep the last valid fleet',
     });
     return undefined;
   }
 }
 
-function ask(places: readonly ServerPlace[], credentials: Credentials): Promise<SeenServer[]> {
+function readServerStatuses(
+  locations: readonly ServerLocation[],
+  credentials: Credentials,
+): Promise<ProbedServer[]> {
   return Promise.all(
-    places.map(async (place) => {
+    locations.map(async (location) => {
       try {
-        return { place, status: await new ControlClient(place.address, credentials).status() };
+        const status = await new ControlClient(location.address, credentials).status();
+        return { location, status };
       } catch (error) {
-        return { place, error: CubeError.from(error) };
+        return { location, error: CubeError.from(error) };
       }
     }),
   );

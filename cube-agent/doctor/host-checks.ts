@@ -1,132 +1,173 @@
-/** What agents and serving say of themselves, held against what the channel wants. */
+/** Checks the status of agents and of serving against what the channel points to. */
 import { CubeError } from '../../lib/core/errors.ts';
+import type { ReportFinding } from '../../lib/core/findings.ts';
 import type { JsonReader } from '../../lib/core/json.ts';
 import { wallClockMs } from '../../lib/platform/clock.ts';
-import { bytesText } from '../../lib/platform/text-table.ts';
+import { formatBytes } from '../../lib/platform/terminal-output.ts';
 import { type Credentials, NO_CREDENTIALS } from '../../lib/rpc/credentials.ts';
 import { callJson } from '../../lib/rpc/json-call.ts';
-import { AGENT_STATUS } from '../fleet/agent-client.ts';
-import type { Patient, Report } from './findings.ts';
+import { AGENT_POKE, AGENT_STATUS } from '../fleet/agent-client.ts';
+import type { CheckTarget } from './check-target.ts';
 
-const TIMEOUT = { timeoutMs: 5_000 };
+const CALL_OPTIONS = { timeoutMs: 5_000 };
 const SERVING_STATUS = '/v1/status';
-/** Nothing depends on clocks, but people read times of several hosts beside each other. */
-const SKEW_MAX_MS = 60_000;
+/** No decision depends on clocks, but people compare the times of several hosts. */
+const CLOCK_SKEW_MAX_MS = 60_000;
 
-export interface AgentsWish {
-  readonly patient: Patient;
+export interface AgentCheckOptions {
+  readonly target: CheckTarget;
+  /** Addresses of the agents. */
   readonly agents: readonly string[];
   readonly credentials: Credentials;
   /** Rows older than this are stale; undefined: never. */
   readonly staleMs: number | undefined;
-  /** Of the version that the channel points to, all shards. */
+  /** Size of the channel's version, all shards. */
   readonly versionBytes: number;
 }
 
-export async function checkAgents(wish: AgentsWish, report: Report): Promise<void> {
+export async function checkAgents(
+  options: AgentCheckOptions,
+  report: ReportFinding,
+): Promise<void> {
   await Promise.all(
-    wish.agents.map(async (address) => {
-      const peer = { address, credentials: wish.credentials, name: 'cube-agent' };
+    options.agents.map(async (address) => {
+      const peer = { address, credentials: options.credentials, role: 'cube-agent' };
       const sentMs = wallClockMs();
-      let status: JsonReader;
       try {
-        status = await callJson(peer, AGENT_STATUS, TIMEOUT);
-        checkSkew(status, address, sentMs, report);
-        checkAgent(status, address, wish, report);
+        const status = await callJson(peer, AGENT_STATUS, CALL_OPTIONS);
+        checkClockSkew(status, address, sentMs, report);
+        checkAgent(status, address, options, report);
       } catch (error) {
-        const { code, message } = CubeError.from(error);
-        const denied = code === 'DENIED';
-        report({
-          severity: 'error',
-          check: denied ? 'agent-denied' : 'agent-down',
-          where: address,
-          what: message,
-          todo: denied
-            ? 'give it a token (token-file in its agent.yaml) and doctor the same by --agent-token-file, or certificates to both (tls-cert, tls-key, tls-ca)'
-            : 'start it again: systemctl restart cube-agent; its servers go on with what they have until then',
-        });
+        reportAgentError(address, error, report);
       }
     }),
   );
 }
 
-function checkSkew(status: JsonReader, where: string, sentMs: number, report: Report): void {
+function reportAgentError(where: string, thrown: unknown, report: ReportFinding): void {
+  const { code, message } = CubeError.from(thrown);
+  const isDenied = code === 'DENIED';
+  report({
+    severity: 'error',
+    check: isDenied ? 'agent-denied' : 'agent-down',
+    where,
+    what: message,
+    todo: isDenied
+      ? 'give the agent a token (token-file in its agent.yaml) and pass it to doctor with ' +
+        '--agent-token-file, or give both certificates (tls-cert, tls-key, tls-ca)'
+      : 'restart it (systemctl restart cube-agent); until then its servers keep their versions',
+  });
+}
+
+function checkClockSkew(
+  status: JsonReader,
+  where: string,
+  sentMs: number,
+  report: ReportFinding,
+): void {
   const theirsMs = Date.parse(status.field('at').string());
   const aheadMs = theirsMs < sentMs ? theirsMs - sentMs : Math.max(0, theirsMs - wallClockMs());
-  if (Math.abs(aheadMs) <= SKEW_MAX_MS) return;
+  if (Math.abs(aheadMs) <= CLOCK_SKEW_MAX_MS) return;
+  const seconds = Math.round(Math.abs(aheadMs) / 1000);
   report({
     severity: 'note',
     check: 'clock-skew',
     where,
-    what: `its clock is ${Math.round(Math.abs(aheadMs) / 1000)} s ${aheadMs > 0 ? 'ahead' : 'behind'}: nothing depends on it, but times in logs and histories mislead`,
-    todo: 'let the host follow a time server (timedatectl set-ntp true)',
+    what:
+      `its clock is ${seconds} s ${aheadMs > 0 ? 'ahead' : 'behind'}; nothing fails because of ` +
+      'it, but times in logs and histories are wrong',
+    todo: 'synchronize the host with a time server (timedatectl set-ntp true)',
   });
 }
 
-function checkAgent(status: JsonReader, where: string, wish: AgentsWish, report: Report): void {
-  const { patient, staleMs } = wish;
-  const disk = status.field('disk');
-  const keepFree = disk.field('keepFreeBytes').number();
-  const free = disk.optional('freeBytes', (field) => field.number());
-  if (free !== undefined && free - keepFree < wish.versionBytes) {
-    report({
-      severity: 'warning',
-      check: 'disk-short',
-      where,
-      what: `${bytesText(Math.max(0, free))} are free, of which ${bytesText(keepFree)} stay free: another version may not fit (${bytesText(wish.versionBytes)})`,
-      todo: 'lower keep-versions or keep-bytes in its agent.yaml, or give data-dir a larger disk',
-    });
-  }
+function checkAgent(
+  status: JsonReader,
+  where: string,
+  options: AgentCheckOptions,
+  report: ReportFinding,
+): void {
+  const { bundle } = options.target;
+  checkDisk(status.field('disk'), where, options.versionBytes, report);
   const bundles = status.field('bundles').items();
-  const own = bundles.find((item) => item.field('bundle').string() === patient.bundle);
+  const own = bundles.find((item) => item.field('bundle').string() === bundle);
   if (own === undefined) {
     report({
       severity: 'error',
       check: 'agent-without-bundle',
       where,
-      what: `does not keep ${patient.bundle}, whose servers the fleet places on its host`,
-      todo: `name ${patient.bundle} under bundles in its agent.yaml, and restart it`,
+      what: `does not keep bundle ${bundle}, although the fleet has servers of it on this host`,
+      todo: `add ${bundle} to bundles in its agent.yaml and restart it`,
     });
   }
-  for (const problem of [status, ...(own ? [own] : [])].flatMap((item) =>
-    item.field('problems').items(),
-  )) {
+  const sources = own === undefined ? [status] : [status, own];
+  for (const problem of sources.flatMap((source) => source.field('problems').items())) {
+    const code = problem.field('code').string();
+    const message = problem.field('message').string();
     report({
       severity: 'error',
       check: 'agent-problem',
       where,
-      what: `${problem.field('what').string()}: ${problem.field('code').string()} ${problem.field('message').string()}`,
-      todo: `it tries again by itself; once mended, at once with curl -X POST http://${where}/agent/v1/poke`,
+      what: `${problem.field('what').string()}: ${code} ${message}`,
+      todo:
+        'solve what the message names; the agent retries by itself, ' +
+        `and at once after curl -X POST http://${where}${AGENT_POKE}`,
     });
   }
   const [first] = own?.field('channels').items() ?? [];
   const freshness = first?.optional('freshnessSeconds', (field) => field.number());
+  const { staleMs } = options;
   if (staleMs !== undefined && freshness !== undefined && freshness * 1000 > staleMs) {
     report({
       severity: 'warning',
       check: 'stale',
       where,
-      what: `the rows that its servers answer with are ${Math.round(freshness)} s old`,
-      todo: 'see whether versions are published (cube-agent history) or do not arrive (cube-agent status)',
+      what: `its servers answer with rows that are ${Math.round(freshness)} s old`,
+      todo:
+        'check with cube-agent history whether versions are published, ' +
+        'and with cube-agent status whether they arrive',
     });
   }
 }
 
-export interface ServingsWish {
-  readonly patient: Patient;
+function checkDisk(
+  disk: JsonReader,
+  where: string,
+  versionBytes: number,
+  report: ReportFinding,
+): void {
+  const keepFree = disk.field('keepFreeBytes').number();
+  const free = disk.optional('freeBytes', (field) => field.number());
+  if (free === undefined || free - keepFree >= versionBytes) return;
+  report({
+    severity: 'warning',
+    check: 'disk-short',
+    where,
+    what:
+      `has ${formatBytes(Math.max(0, free))} of free disk, of which it keeps ` +
+      `${formatBytes(keepFree)} free: another version of ${formatBytes(versionBytes)} may not fit`,
+    todo: 'lower keep-versions or keep-bytes in its agent.yaml, or move data-dir to a larger disk',
+  });
+}
+
+export interface ServingCheckOptions {
+  readonly target: CheckTarget;
+  /** Addresses of serving processes. */
   readonly servings: readonly string[];
-  /** What the channel points to. */
+  /** The version that the channel points to. */
   readonly version: string | undefined;
 }
 
-export async function checkServings(wish: ServingsWish, report: Report): Promise<void> {
+export async function checkServings(
+  options: ServingCheckOptions,
+  report: ReportFinding,
+): Promise<void> {
   await Promise.all(
-    wish.servings.map(async (address) => {
-      const peer = { address, credentials: NO_CREDENTIALS, name: 'serving' };
+    options.servings.map(async (address) => {
+      const peer = { address, credentials: NO_CREDENTIALS, role: 'serving' };
       try {
-        const status = await callJson(peer, SERVING_STATUS, TIMEOUT);
+        const status = await callJson(peer, SERVING_STATUS, CALL_OPTIONS);
         for (const model of status.field('models').items()) {
-          checkServing(model, address, wish, report);
+          checkServing(model, address, options, report);
         }
       } catch (error) {
         report({
@@ -134,21 +175,21 @@ export async function checkServings(wish: ServingsWish, report: Report): Promise
           check: 'serving-down',
           where: address,
           what: CubeError.from(error).message,
-          todo: 'start it again; its log says why it ended',
+          todo: 'restart it; its log says why it stopped',
         });
       }
     }),
   );
 }
 
-/** One model that follows the channel. */
+/** Checks one model; models that serve another channel are skipped. */
 function checkServing(
   model: JsonReader,
   address: string,
-  { patient, version }: ServingsWish,
-  report: Report,
+  { target, version }: ServingCheckOptions,
+  report: ReportFinding,
 ): void {
-  if (version === undefined || model.field('channel').string() !== patient.channel) return;
+  if (version === undefined || model.field('channel').string() !== target.channel) return;
   const active = model.optional('active', (field) => field.string());
   if (active === version) return;
   const problem = model.optional('problem', (field) => field.string());
@@ -156,12 +197,16 @@ function checkServing(
     .field('failed')
     .items()
     .map((item) => `${item.field('version').string()}: ${item.field('message').string()}`);
-  const why = [problem, ...failed].filter((text) => text !== undefined).join('; ');
+  const reasons = [problem, ...failed].filter((text) => text !== undefined).join('; ');
   report({
     severity: 'error',
     check: 'serving-behind',
     where: `${address}, model ${model.field('model').string()}`,
-    what: `answers with version ${active ?? 'none'}, channel ${patient.channel} wants ${version}${why === '' ? '' : ` (${why})`}`,
-    todo: 'it moves when every shard has a replica that holds the version and the warm-up passes: mend what it names',
+    what:
+      `answers with version ${active ?? 'none'}, but channel ${target.channel} points to ` +
+      `version ${version}${reasons === '' ? '' : ` (${reasons})`}`,
+    todo:
+      'solve what the message names; serving switches once every shard has a replica with the ' +
+      'version and the warm-up passes',
   });
 }

@@ -1,72 +1,90 @@
-/** What can be wrong with a bundle in its repository: channels, versions, layers, rollouts, garbage. */
+/** Checks a bundle in its repository: channels, versions, layers, rollouts, garbage. */
 import { CubeError } from '../../lib/core/errors.ts';
+import type { ReportFinding } from '../../lib/core/findings.ts';
 import type { LayerRef, Manifest } from '../../lib/core/manifest.ts';
-import { isUnderWay } from '../../lib/core/rollout.ts';
+import { isInProgress } from '../../lib/core/rollout.ts';
 import { wallClockMs } from '../../lib/platform/clock.ts';
-import type { ChannelState, Repository } from '../../lib/repository/repository.ts';
-import { channelCommand, type Patient, type Report } from './findings.ts';
+import type {
+  ChannelState,
+  GarbageReport,
+  Repository,
+  UnreadableManifest,
+} from '../../lib/repository/repository.ts';
+import { RepositoryChecks } from '../../lib/repository/repository-checks.ts';
+import {
+  type CheckTarget,
+  createRemedies,
+  formatChannelCommand,
+  RESTORE_ACCESS,
+} from './check-target.ts';
 
 const DAY_MS = 24 * 3_600_000;
-/** As `cube-agent gc` keeps them unless told otherwise. */
-const GARBAGE_POLICY = { keepVersions: 5, keepMs: 7 * DAY_MS };
-/** A controller writes a step, or says that it still works on one, within a few minutes. */
+/** The defaults of `cube-agent gc`. */
+const RETENTION_POLICY = { keepVersions: 5, keepMs: 7 * DAY_MS };
+/** Loading the largest versions takes less. */
+const OUTCOME_LATE_MS = 60 * 60_000;
+/** A controller writes a step, or that it still works on one, at least every few minutes. */
 const ROLLOUT_IDLE_MS = 15 * 60_000;
 
-const MEND_THE_WAY = 'mend the way to it; agents and serving go on with what they have until then';
-
-export interface RepositoryWish {
+export interface RepositoryCheckOptions {
   readonly repository: Repository;
-  readonly patient: Patient;
-  /** Reads every layer, not only its size. */
+  readonly target: CheckTarget;
+  /** Read every layer, not only its size. */
   readonly deep: boolean;
   /** A pointer that moved longer ago is stale; undefined: never. */
   readonly staleMs: number | undefined;
-  /** Told of each layer that was read. */
+  /** Called with the size of each layer that was read. */
   readonly onBytes: (bytes: number) => void;
 }
 
-/** What the channel wants; undefined where it cannot be read. */
-export interface Wanted {
+/** What the channel points to; undefined where it cannot be read. */
+export interface DesiredContent {
   readonly state: ChannelState | undefined;
   readonly manifest: Manifest | undefined;
 }
 
-export async function checkRepository(wish: RepositoryWish, report: Report): Promise<Wanted> {
-  const { repository, patient } = wish;
-  const channels = await readChannels(wish, report);
+export async function checkRepository(
+  options: RepositoryCheckOptions,
+  report: ReportFinding,
+): Promise<DesiredContent> {
+  const { repository, target } = options;
+  const checks = new RepositoryChecks(createRemedies(target), report);
+  const channels = await listChannels(options, report);
   const states = new Map<string, ChannelState>();
   for (const channel of channels) {
-    const state = await checkChannel({ ...wish, patient: { ...patient, channel } }, report);
+    const ownTarget = { ...target, channel };
+    const state = await checkChannel({ ...options, target: ownTarget }, checks, report);
     if (state !== undefined) states.set(channel, state);
   }
-  const manifests = await checkVersions(wish, [...states.values()], report);
+  const manifests = await checkVersions(options, [...states.values()], checks);
   if (!repository.canList) {
     report({
       severity: 'note',
       check: 'repository-read-only',
       where: repository.location,
-      what: 'nothing can be written or listed here: rollouts and garbage were not looked at',
-      todo: 'look again with --repository set to the folder or bucket behind it',
+      what: 'cannot be listed or written, so rollouts and garbage were not checked',
+      todo: 'run doctor with --repository set to the folder or bucket behind this URL',
     });
   } else if (channels.length > 0) {
-    await checkRollouts(wish, report);
-    await checkGarbage(wish, report);
+    await checkRollouts(options, report);
+    await checkGarbage(options, report);
   }
-  const state = states.get(patient.channel);
+  const state = states.get(target.channel);
   const pointer = state?.pointer?.version;
   return { state, manifest: pointer === undefined ? undefined : manifests.get(pointer) };
 }
 
-/** The bundle's channels, the wanted one first. @throws CubeError NOT_FOUND naming the bundles there are */
-async function readChannels(
-  { repository, patient: { bundle, channel } }: RepositoryWish,
-  report: Report,
+/** The bundle's channels, the target's first. @throws CubeError NOT_FOUND listing the bundles */
+async function listChannels(
+  { repository, target: { bundle, channel } }: RepositoryCheckOptions,
+  report: ReportFinding,
 ): Promise<string[]> {
   if (!repository.canList) return [channel];
   try {
-    const bundles = await repository.bundles();
+    const bundles = await repository.listBundles();
     if (bundles.includes(bundle)) {
-      return [channel, ...(await repository.channels(bundle)).filter((name) => name !== channel)];
+      const names = await repository.listChannels(bundle);
+      return [channel, ...names.filter((name) => name !== channel)];
     }
     const known = bundles.join(', ') || 'none';
     const message = `${repository.location} has no bundle ${bundle} (it has: ${known})`;
@@ -79,70 +97,46 @@ async function readChannels(
       check: 'repository-unreachable',
       where: repository.location,
       what: message,
-      todo: MEND_THE_WAY,
+      todo: RESTORE_ACCESS,
     });
     return [];
   }
 }
 
 async function checkChannel(
-  wish: RepositoryWish,
-  report: Report,
+  options: RepositoryCheckOptions,
+  checks: RepositoryChecks,
+  report: ReportFinding,
 ): Promise<ChannelState | undefined> {
-  const { repository, patient } = wish;
+  const { repository, target } = options;
+  const where = `channel ${target.channel}`;
   try {
-    const state = await repository.channel(patient.bundle, patient.channel);
-    checkPointer(state, wish, report);
+    const state = await repository.readChannel(target.bundle, target.channel);
+    checks.checkPointer(target.channel, state, where);
+    checkPinAndAge(state, options, report);
+    checkOutcomes(state, options, report);
     return state;
   } catch (error) {
-    const { code, message } = CubeError.from(error);
-    const unreachable = code !== 'CORRUPT' && code !== 'DENIED';
-    report({
-      severity: 'error',
-      check: unreachable ? 'repository-unreachable' : 'channel-damaged',
-      where: `channel ${patient.channel}`,
-      what: message,
-      todo: unreachable
-        ? MEND_THE_WAY
-        : 'put the entry back from a copy, or remove it: the one before it then holds (docs/operations.md)',
-    });
+    checks.reportEntryError(where, error);
     return undefined;
   }
 }
 
-function checkPointer(
-  { pointer, quarantined }: ChannelState,
-  { patient, staleMs }: RepositoryWish,
-  report: Report,
+function checkPinAndAge(
+  { pointer }: ChannelState,
+  { target, staleMs }: RepositoryCheckOptions,
+  report: ReportFinding,
 ): void {
-  const where = `channel ${patient.channel}`;
-  if (pointer === undefined) {
-    report({
-      severity: 'warning',
-      check: 'channel-empty',
-      where,
-      what: 'points to no version yet',
-      todo: channelCommand(patient, 'activate', '--version <version> --reason <why>'),
-    });
-    return;
-  }
+  if (pointer === undefined) return;
+  const where = `channel ${target.channel}`;
   const { version, at, by, reason } = pointer;
-  if (quarantined.has(version)) {
-    report({
-      severity: 'error',
-      check: 'pointer-quarantined',
-      where,
-      what: `points to version ${version}, which is quarantined`,
-      todo: channelCommand(patient, 'rollback', `--from ${version} --reason <why>`),
-    });
-  }
   if (pointer.pinned) {
     report({
       severity: 'note',
       check: 'channel-pinned',
       where,
-      what: `pinned to version ${version} by ${by}: ${reason}`,
-      todo: channelCommand(patient, 'unpin', '--reason <why>'),
+      what: `is pinned to version ${version} by ${by}: ${reason}`,
+      todo: formatChannelCommand(target, 'unpin', '--reason <why>'),
     });
   }
   if (staleMs !== undefined && wallClockMs() - Date.parse(at) > staleMs) {
@@ -150,137 +144,135 @@ function checkPointer(
       severity: 'warning',
       check: 'stale',
       where,
-      what: `nothing newer than version ${version} since ${at}`,
-      todo: 'see why training or publishing stopped: cube-agent history says what came last',
+      what: `has had no newer version than ${version} since ${at}`,
+      todo: 'find out why training or publishing stopped; cube-agent history lists the last moves',
     });
   }
 }
 
-/** Versions that channels point to or would go back to. */
+/** Reports that processes no longer record which versions have served, as they once did. */
+function checkOutcomes(
+  { pointer, previous, outcomes: { served, failed } }: ChannelState,
+  { target }: RepositoryCheckOptions,
+  report: ReportFinding,
+): void {
+  if (pointer === undefined || served.size === 0) return;
+  const { version, at } = pointer;
+  if (served.has(version) || failed.has(version)) return;
+  if (wallClockMs() - Date.parse(at) < OUTCOME_LATE_MS) return;
+  report({
+    severity: 'warning',
+    check: 'outcome-missing',
+    where: `channel ${target.channel}`,
+    what:
+      `no process has recorded that version ${version} serves, so a rollback may pass over ` +
+      `versions that did: it would go to ${previous?.version ?? 'none'}`,
+    todo: 'let serving write to outcomes/ in the repository; its log names the error',
+  });
+}
+
+/** Checks the versions that channels point to or would roll back to. @returns their manifests */
 async function checkVersions(
-  wish: RepositoryWish,
+  options: RepositoryCheckOptions,
   states: readonly ChannelState[],
-  report: Report,
+  checks: RepositoryChecks,
 ): Promise<Map<string, Manifest>> {
+  const { repository, target } = options;
   const pointers = states.flatMap(({ pointer }) => pointer?.version ?? []);
   const others = states.flatMap(({ previous }) => previous?.version ?? []);
   const manifests = new Map<string, Manifest>();
-  const seen = new Set<string>();
+  const checkedLayers = new Set<string>();
   for (const version of new Set([...pointers, ...others])) {
-    const manifest = await checkManifest(wish, version, pointers.includes(version), report);
+    try {
+      manifests.set(version, await repository.readManifest(target.bundle, version));
+    } catch (error) {
+      const severity = pointers.includes(version) ? 'error' : 'warning';
+      checks.reportManifestError(version, `version ${version}`, error, severity);
+    }
+    const manifest = manifests.get(version);
     if (manifest === undefined) continue;
-    manifests.set(version, manifest);
-    await checkFiles(wish, manifest, report);
-    await checkLayers(wish, manifest, seen, report);
+    await checkFiles(repository, manifest, checks);
+    await checkLayers(options, manifest, checkedLayers, checks);
   }
   return manifests;
 }
 
-async function checkManifest(
-  { repository, patient }: RepositoryWish,
-  version: string,
-  isPointer: boolean,
-  report: Report,
-): Promise<Manifest | undefined> {
-  const { bundle } = patient;
-  try {
-    return await repository.manifest(bundle, version);
-  } catch (error) {
-    const { code, message } = CubeError.from(error);
-    const target = `--repository ${patient.repository} --bundle ${bundle} --version ${version}`;
-    const again = `cube-agent publish --from <a copy> ${target}`;
-    const [check, todo] =
-      code === 'NOT_FOUND'
-        ? ['version-absent', again]
-        : code === 'DENIED'
-          ? ['unsigned', `cube-agent sign ${target} --signing-key <file>`]
-          : ['manifest-damaged', `remove its manifest.json, then ${again}`];
-    const severity = isPointer ? 'error' : 'warning';
-    report({ severity, check, where: `version ${version}`, what: message, todo });
-    return undefined;
-  }
-}
-
 async function checkFiles(
-  { repository, patient }: RepositoryWish,
+  repository: Repository,
   { bundle, version, files }: Manifest,
-  report: Report,
+  checks: RepositoryChecks,
 ): Promise<void> {
   for (const { path } of files) {
     try {
       await repository.readVersionFile(bundle, version, path);
     } catch (error) {
-      report({
-        severity: 'error',
-        check: 'file-damaged',
-        where: `version ${version}`,
-        what: CubeError.from(error).message,
-        todo: `remove the file, then cube-agent publish --from <a copy> --repository ${patient.repository} --bundle ${bundle} --version ${version}`,
-      });
+      checks.reportFileError(version, `version ${version}`, error);
     }
   }
 }
 
+/** @param checked layers checked before, for an earlier version; this version's are added */
 async function checkLayers(
-  wish: RepositoryWish,
-  { bundle, version, tables }: Manifest,
-  seen: Set<string>,
-  report: Report,
+  options: RepositoryCheckOptions,
+  { version, tables }: Manifest,
+  checked: Set<string>,
+  checks: RepositoryChecks,
 ): Promise<void> {
-  const { repository } = wish.patient;
-  for (const table of tables) {
-    for (const [shard, layer] of table.shards.flatMap((chain, i) =>
-      chain.map((l) => [i, l] as const),
-    )) {
-      if (seen.has(`${table.name}/${layer.contentId}`)) continue;
-      seen.add(`${table.name}/${layer.contentId}`);
-      const what = await layerFault(wish, table.name, layer);
-      if (what === undefined) continue;
-      report({
-        severity: 'error',
-        check: 'layer-damaged',
-        where: `version ${version}, table ${table.name}, shard ${shard}`,
-        what,
-        todo: `remove the layer, then cube-agent publish --from <a copy> --repository ${repository} --bundle ${bundle} --version ${version}`,
-      });
+  for (const { name, shards } of tables) {
+    for (const [shard, chain] of shards.entries()) {
+      for (const layer of chain) {
+        const key = `${name}/${layer.contentId}`;
+        if (checked.has(key)) continue;
+        checked.add(key);
+        const where = `version ${version}, table ${name}, shard ${shard}`;
+        await checkLayer(options, name, layer).catch((error: unknown) =>
+          checks.reportLayerError(version, where, error),
+        );
+      }
     }
   }
 }
 
-async function layerFault(
-  { repository, patient: { bundle }, deep, onBytes }: RepositoryWish,
+/** @throws CubeError if the layer is missing or has other content than the manifest says */
+async function checkLayer(
+  { repository, target: { bundle }, deep, onBytes }: RepositoryCheckOptions,
   table: string,
   layer: LayerRef,
-): Promise<string | undefined> {
-  const isThere = await repository.holdsLayer(bundle, table, layer).catch(() => false);
-  if (!isThere) return `layer ${layer.contentId} is missing, or does not have ${layer.bytes} bytes`;
-  if (!deep) return undefined;
-  try {
-    await repository.verifyLayer(bundle, table, layer, { onBytes });
-    return undefined;
-  } catch (error) {
-    return CubeError.from(error).message;
+): Promise<void> {
+  const isComplete = await repository.hasLayer(bundle, table, layer).catch(() => false);
+  if (!isComplete) {
+    const { contentId, bytes } = layer;
+    const message = `layer ${contentId} is missing or does not have its ${bytes} bytes`;
+    throw new CubeError('CORRUPT', message);
   }
+  if (deep) await repository.verifyLayer(bundle, table, layer, { onBytes });
 }
 
-/** Rollouts that began and that nobody goes on with. The wall clock only serves people here. */
+/** Reports rollouts that started and that no controller continues. Ages are only for people. */
 async function checkRollouts(
-  { repository, patient }: RepositoryWish,
-  report: Report,
+  { repository, target }: RepositoryCheckOptions,
+  report: ReportFinding,
 ): Promise<void> {
-  const { bundle } = patient;
-  for (const version of await repository.rollouts(bundle)) {
+  const { bundle } = target;
+  for (const version of await repository.listRollouts(bundle)) {
     const where = `version ${version}`;
     try {
-      const newest = (await repository.rollout(bundle, version).history()).at(-1);
-      if (newest === undefined || !isUnderWay(newest.state)) continue;
+      const newest = (await repository.rolloutLog(bundle, version).readHistory()).at(-1);
+      if (newest === undefined || !isInProgress(newest.state)) continue;
       if (wallClockMs() - Date.parse(newest.at) < ROLLOUT_IDLE_MS) continue;
+      const command = formatChannelCommand(
+        target,
+        'rollout',
+        `--version ${version} --fleet <file>`,
+      );
       report({
         severity: 'warning',
         check: 'rollout-idle',
         where,
-        what: `its rollout is ${newest.state} since ${newest.at}, and ${newest.holder} does not go on with it`,
-        todo: `${channelCommand(patient, 'rollout', `--version ${version} --fleet <file>`)} --resume, or --abort; or start the controller again`,
+        what:
+          `its rollout is ${newest.state} since ${newest.at}, ` +
+          `and ${newest.holder} does not continue it`,
+        todo: `restart the controller, or run ${command} with --resume or --abort`,
       });
     } catch (error) {
       report({
@@ -288,34 +280,61 @@ async function checkRollouts(
         check: 'rollout-damaged',
         where,
         what: CubeError.from(error).message,
-        todo: 'put the entry back from a copy, or remove it: the one before it then holds',
+        todo: 'restore the entry from a copy, or remove it so that the previous entry applies',
       });
     }
   }
 }
 
 async function checkGarbage(
-  { repository, patient }: RepositoryWish,
-  report: Report,
+  { repository, target }: RepositoryCheckOptions,
+  report: ReportFinding,
 ): Promise<void> {
-  const wish = { by: 'doctor', dryRun: true };
+  const where = repository.location;
   try {
-    const garbage = await repository.collectGarbage(patient.bundle, GARBAGE_POLICY, wish);
+    const options = { by: 'doctor', dryRun: true };
+    const garbage = await repository.collectGarbage(target.bundle, RETENTION_POLICY, options);
+    for (const manifest of garbage.unreadable) reportUnreadable(manifest, garbage, target, report);
     if (garbage.objects === 0) return;
+    const { versions, objects, bytes } = garbage;
     report({
       severity: 'note',
       check: 'garbage',
-      where: repository.location,
-      what: `${garbage.versions.length} versions and ${garbage.objects} objects (${garbage.bytes} bytes) that nobody needs`,
-      todo: `cube-agent gc --repository ${patient.repository} --bundle ${patient.bundle}`,
+      where,
+      what:
+        `has ${versions.length} unneeded versions and ` +
+        `${objects} unneeded objects (${bytes} bytes)`,
+      todo: `cube-agent gc --repository ${target.repository} --bundle ${target.bundle}`,
     });
   } catch (error) {
     report({
       severity: 'warning',
       check: 'garbage',
-      where: repository.location,
+      where,
       what: `garbage cannot be collected: ${CubeError.from(error).message}`,
-      todo: 'mend what it names; nothing is removed until then',
+      todo: 'repair what the message names; until then nothing is removed',
     });
   }
+}
+
+/** A manifest that holds garbage back; a channel's own version is reported by its own check too. */
+function reportUnreadable(
+  { version, path, message }: UnreadableManifest,
+  { keptForUnreadable: { layers, bytes } }: GarbageReport,
+  target: CheckTarget,
+  report: ReportFinding,
+): void {
+  const { repository, bundle } = target;
+  const of = `--repository ${repository} --bundle ${bundle}`;
+  report({
+    severity: 'warning',
+    check: 'garbage',
+    where: version === undefined ? path : `version ${version}`,
+    what: `${message}; garbage collection keeps ${layers} layers (${bytes} bytes) that it may name`,
+    todo:
+      version === undefined
+        ? `remove ${path} if no publisher uses it`
+        : `restore the manifest from a copy, or give the version up: cube-agent quarantine ${of} ` +
+          `--version ${version} --reason unreadable, then cube-agent gc ${of}`,
+  });
 }

@@ -1,70 +1,74 @@
-/** The calls to the agent of a host (docs/wire/README.md). */
-import { CubeError, type ErrorCode } from '../../lib/core/errors.ts';
+/** Client of a host's agent (docs/wire/README.md). */
+import { CubeError } from '../../lib/core/errors.ts';
 import type { JsonReader } from '../../lib/core/json.ts';
 import type { Credentials } from '../../lib/rpc/credentials.ts';
 import { callJson } from '../../lib/rpc/json-call.ts';
+import { describeOperation, type Operation, type Problem, parseProblem } from './problem.ts';
 
 export const AGENT_STATUS = '/agent/v1/status';
 export const AGENT_POKE = '/agent/v1/poke';
 
 const TIMEOUT = { timeoutMs: 5_000 };
-/** A command waits for it. */
+/** Short, since commands wait for it. */
 const POKE_TIMEOUT_MS = 1_000;
 
-/** What goes wrong on a host. */
-export interface HostProblem {
+export interface HostProblem extends Problem {
+  /** Address of the agent, or the data folder that the problem was read from. */
   readonly host: string;
-  readonly what: string;
-  readonly code: ErrorCode;
-  readonly message: string;
-  readonly since: string;
-  readonly attempts: number;
 }
 
-/** What the agent of a host says of one bundle. */
+/** The status of one bundle on a host, as its agent reports it. */
 export interface HostReport {
   readonly host: string;
   readonly answers: boolean;
   readonly freeBytes: number | undefined;
   readonly channels: readonly HostChannel[];
-  /** Bytes of the bundle that are on their way, and how many of them are here. */
+  /** Total bytes of the layers that are being fetched, and the bytes that have arrived. */
   readonly fetching: { readonly bytes: number; readonly arrivedBytes: number };
   readonly problems: readonly HostProblem[];
 }
 
 interface HostChannel {
   readonly channel: string;
-  /** What all servers of the host have of it. */
+  /** The version that all servers of the host have. */
   readonly applied: string | undefined;
   readonly upToDate: boolean;
-  /** The age that its rows have at least. */
+  /** Minimum age of the applied version's rows. */
   readonly freshnessSeconds: number | undefined;
 }
 
-/** An agent that does not answer is a problem itself. */
-export async function askAgent(
+/** Never throws: an agent that does not answer is reported as a problem. */
+export async function fetchHostReport(
   address: string,
   bundle: string,
   credentials: Credentials,
 ): Promise<HostReport> {
-  const peer = { address, credentials, name: 'cube-agent' };
+  const peer = { address, credentials, role: 'cube-agent' };
   try {
     return readReport(address, bundle, await callJson(peer, AGENT_STATUS, TIMEOUT));
   } catch (error) {
     const { code, message } = CubeError.from(error);
-    const problem = { host: address, what: 'ask the agent', code, message, since: '', attempts: 1 };
-    const nothing = { freeBytes: undefined, channels: [], fetching: { bytes: 0, arrivedBytes: 0 } };
-    return { host: address, answers: false, ...nothing, problems: [problem] };
+    const operation: Operation = { action: 'contact-agent' };
+    const what = describeOperation(operation);
+    const attempt = { since: '', attempts: 1 };
+    return {
+      host: address,
+      answers: false,
+      freeBytes: undefined,
+      channels: [],
+      fetching: { bytes: 0, arrivedBytes: 0 },
+      problems: [{ host: address, ...operation, what, code, message, ...attempt }],
+    };
   }
 }
 
-/** Problems of a host, and of one bundle there. */
-export async function agentProblems(
+/** The problems of a host as a whole and those of one bundle on it. */
+export async function fetchHostProblems(
   address: string,
   bundle: string,
   credentials: Credentials,
 ): Promise<HostProblem[]> {
-  return [...(await askAgent(address, bundle, credentials)).problems];
+  return [...(await fetchHostReport(address, bundle, credentials)).problems];
 }
 
 function readReport(host: string, bundle: string, json: JsonReader): HostReport {
@@ -99,21 +103,10 @@ function readProblems(address: string, bundle: string, json: JsonReader): HostPr
   const own = bundles.filter((item) => item.field('bundle').string() === bundle);
   return [json, ...own]
     .flatMap((item) => item.field('problems').items())
-    .map((item) => readProblem(address, item));
+    .map((item) => ({ host: address, ...parseProblem(item) }));
 }
 
-function readProblem(host: string, json: JsonReader): HostProblem {
-  return {
-    host,
-    what: json.field('what').string(),
-    code: json.field('code').string() as ErrorCode,
-    message: json.field('message').string(),
-    since: json.field('since').string(),
-    attempts: json.field('attempts').integer(1),
-  };
-}
-
-/** Tells agents to look now. Who does not answer looks by itself a little later. */
+/** Makes agents poll now. An agent that does not answer polls by itself a little later. */
 export async function pokeAgents(
   addresses: readonly string[],
   credentials: Credentials,
@@ -121,7 +114,7 @@ export async function pokeAgents(
   const options = { body: {}, timeoutMs: POKE_TIMEOUT_MS };
   await Promise.allSettled(
     addresses.map((address) =>
-      callJson({ address, credentials, name: 'cube-agent' }, AGENT_POKE, options),
+      callJson({ address, credentials, role: 'cube-agent' }, AGENT_POKE, options),
     ),
   );
 }

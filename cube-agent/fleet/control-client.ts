@@ -1,4 +1,4 @@
-/** The control calls to one cube-server: JSON over HTTP, with a deadline (docs/wire/README.md). */
+/** Client of a cube-server's control calls: JSON over HTTP with timeouts (docs/wire/README.md). */
 import type { JsonReader } from '../../lib/core/json.ts';
 import { type Credentials, NO_CREDENTIALS } from '../../lib/rpc/credentials.ts';
 import { callJson } from '../../lib/rpc/json-call.ts';
@@ -22,7 +22,9 @@ import {
 
 const STATUS_TIMEOUT_MS = 5_000;
 const CALL_TIMEOUT_MS = 30_000;
-/** A load answers when it is done. The server goes on with it after a timeout, and its status says so. */
+/**
+ * A load answers when it is done. After a timeout the server continues it and reports its state.
+ */
 const LOAD_TIMEOUT_MS = 240_000;
 
 export class ControlClient {
@@ -31,7 +33,7 @@ export class ControlClient {
 
   readonly #credentials: Credentials;
 
-  /** @param credentials for servers that ask for some (cube-server --control-token-file, --tls-ca) */
+  /** @param credentials for servers with --control-token-file or --tls-ca */
   constructor(address: string, credentials: Credentials = NO_CREDENTIALS) {
     this.address = address;
     this.#credentials = credentials;
@@ -57,20 +59,20 @@ export class ControlClient {
     return { unloaded: json.field('unloaded').boolean() };
   }
 
-  /** Lookups are refused from now on, or answered again. */
+  /** Makes the server refuse lookups, or answer them again. */
   async drain(draining: boolean): Promise<void> {
     const path = draining ? CONTROL_DRAIN : CONTROL_UNDRAIN;
     await this.#call(path, {}, CALL_TIMEOUT_MS, undefined);
   }
 
-  /** @throws CubeError as callJson */
+  /** @throws CubeError like callJson */
   #call(
     path: string,
     body: object | undefined,
     timeoutMs: number,
     signal: AbortSignal | undefined,
   ): Promise<JsonReader> {
-    const peer = { address: this.address, credentials: this.#credentials, name: 'cube-server' };
+    const peer = { address: this.address, credentials: this.#credentials, role: 'cube-server' };
     return callJson(peer, path, { timeoutMs, signal, ...(body === undefined ? {} : { body }) });
   }
 }

@@ -1,6 +1,6 @@
 /**
- * fleet.json as a file that is changed: every change is checked as its readers would, then takes the place of the old file whole.
- * Fields that we do not know stay as they are.
+ * Edits fleet.json. Every change is checked like a reader would check it and replaces the file
+ * atomically. Unknown fields are preserved.
  */
 import { CubeError } from '../../lib/core/errors.ts';
 import { type Fleet, parseFleet, type Replica } from '../../lib/core/fleet.ts';
@@ -9,24 +9,24 @@ import { fileExists, readText, replaceFile } from '../../lib/platform/files.ts';
 
 const FLEET_BYTES_MAX = 16 << 20;
 
-/** A replica as it is written down. */
+/** A replica as written in the file. */
 export type ReplicaEntry = Partial<Replica> & { readonly data: string };
 
-interface MapEntry {
+interface ShardMapEntry {
   readonly shardNum: number;
   readonly shards: ReplicaEntry[][];
 }
 
-interface Entries {
-  readonly bundles: Record<string, MapEntry[]>;
+interface FleetEntries {
+  readonly bundles: Record<string, ShardMapEntry[]>;
 }
 
-/** Where a replica stands in the fleet. */
-export interface Placed {
+/** A replica and its position in the fleet. */
+export interface ReplicaLocation {
   readonly replica: Replica;
   readonly shardNum: number;
   readonly shard: number;
-  /** Of the same shard. */
+  /** The other replicas of the same shard. */
   readonly others: readonly Replica[];
 }
 
@@ -38,29 +38,29 @@ export class FleetDocument {
   private constructor(path: string, text: string) {
     this.path = path;
     this.#text = text;
-    this.#fleet = checkedFleet(text, path);
+    this.#fleet = parseCheckedFleet(text, path);
   }
 
-  /** @throws CubeError NOT_FOUND; INVALID_ARGUMENT naming the field, or the endpoint that is in two places */
+  /** @throws CubeError NOT_FOUND; INVALID_ARGUMENT naming the field or the duplicate endpoint */
   static read(path: string): FleetDocument {
     if (!fileExists(path)) {
-      const message = `there is no file ${path}; "cube-agent fleet init" begins one`;
+      const message = `${path} does not exist; create it with "cube-agent fleet init"`;
       throw new CubeError('NOT_FOUND', message);
     }
     return new FleetDocument(path, readText(path, FLEET_BYTES_MAX));
   }
 
-  /** The same, or a fleet of nobody where the file is absent. */
-  static readOrBegin(path: string): FleetDocument {
-    return fileExists(path) ? FleetDocument.read(path) : new FleetDocument(path, NOBODY);
+  /** Like `read`, but a missing file gives an empty fleet. */
+  static readOrCreate(path: string): FleetDocument {
+    return fileExists(path) ? FleetDocument.read(path) : new FleetDocument(path, EMPTY_FLEET);
   }
 
   get fleet(): Fleet {
     return this.#fleet;
   }
 
-  /** @throws CubeError NOT_FOUND naming what there is */
-  find(bundle: string, data: string): Placed {
+  /** @throws CubeError NOT_FOUND listing the bundles or replicas of the file */
+  findReplica(bundle: string, data: string): ReplicaLocation {
     const maps = this.#fleet.bundles.get(bundle);
     if (maps === undefined) {
       const known = [...this.#fleet.bundles.keys()].join(', ') || 'none';
@@ -75,18 +75,19 @@ export class FleetDocument {
       }
     }
     const known = maps.flatMap(({ shards }) => shards.flat().map((replica) => replica.data));
-    const message = `${this.path} has no replica ${data} of ${bundle} (it has: ${known.join(', ')})`;
+    const replicas = known.join(', ');
+    const message = `${this.path} has no replica ${data} of ${bundle} (it has: ${replicas})`;
     throw new CubeError('NOT_FOUND', message);
   }
 
   addReplica(
     bundle: string,
-    place: { shardNum: number; shard: number },
+    target: { shardNum: number; shard: number },
     entry: ReplicaEntry,
   ): void {
     this.#change(({ bundles }) => {
-      const map = bundles[bundle]?.find(({ shardNum }) => shardNum === place.shardNum);
-      map?.shards[place.shard]?.push(entry);
+      const map = bundles[bundle]?.find(({ shardNum }) => shardNum === target.shardNum);
+      map?.shards[target.shard]?.push(entry);
     });
   }
 
@@ -101,17 +102,20 @@ export class FleetDocument {
     });
   }
 
-  /** Beside the maps of other shard counts. */
-  addMap(bundle: string, shards: ReplicaEntry[][]): void {
+  /** Adds a shard map; maps of other shard counts stay. */
+  addShardMap(bundle: string, shards: ReplicaEntry[][]): void {
     if (!NAME_PATTERN.test(bundle) || bundle === '__proto__') {
-      throw new CubeError('INVALID_ARGUMENT', `${JSON.stringify(bundle)} is no name of a bundle`);
+      throw new CubeError(
+        'INVALID_ARGUMENT',
+        `${JSON.stringify(bundle)} is not a valid bundle name`,
+      );
     }
     this.#change(({ bundles }) => {
       bundles[bundle] = [...(bundles[bundle] ?? []), { shardNum: shards.length, shards }];
     });
   }
 
-  removeMap(bundle: string, shardNum: number): void {
+  removeShardMap(bundle: string, shardNum: number): void {
     this.#change(({ bundles }) => {
       const others = (bundles[bundle] ?? []).filter((map) => map.shardNum !== shardNum);
       if (others.length > 0) bundles[bundle] = others;
@@ -119,14 +123,14 @@ export class FleetDocument {
     });
   }
 
-  #change(edit: (entries: Entries) => void): void {
-    const entries = JSON.parse(this.#text) as Entries;
+  #change(edit: (entries: FleetEntries) => void): void {
+    const entries = JSON.parse(this.#text) as FleetEntries;
     edit(entries);
     const text = `${JSON.stringify(entries, null, 2)}\n`;
-    const fleet = checkedFleet(text, this.path);
-    const now = fileExists(this.path) ? readText(this.path, FLEET_BYTES_MAX) : NOBODY;
+    const fleet = parseCheckedFleet(text, this.path);
+    const now = fileExists(this.path) ? readText(this.path, FLEET_BYTES_MAX) : EMPTY_FLEET;
     if (now !== this.#text) {
-      const message = `${this.path} was changed by somebody else meanwhile; run this again`;
+      const message = `${this.path} was changed by another process; run the command again`;
       throw new CubeError('CONFLICT', message);
     }
     replaceFile(this.path, text);
@@ -135,32 +139,35 @@ export class FleetDocument {
   }
 }
 
-const NOBODY = '{"format":1,"bundles":{}}';
+const EMPTY_FLEET = '{"format":1,"bundles":{}}';
 
-/** What its schema says, and that a process serves one shard: a data endpoint has one place in a bundle, one shard in all. */
-function checkedFleet(text: string, source: string): Fleet {
+/**
+ * Parses the file and checks that a process serves one shard: a data endpoint occurs once per
+ * bundle and as the same shard in all bundles.
+ */
+function parseCheckedFleet(text: string, source: string): Fleet {
   const fleet = parseFleet(text, source);
-  const places = new Map<string, string>();
+  const shardByEndpoint = new Map<string, string>();
   for (const [bundle, maps] of fleet.bundles) {
     const counts = maps.map(({ shardNum }) => shardNum);
     const twice = counts.find((count, i) => counts.indexOf(count) !== i);
     if (twice !== undefined) {
       throw new CubeError(
         'INVALID_ARGUMENT',
-        `${source}: ${bundle} has two maps of ${twice} shards`,
+        `${source}: bundle ${bundle} has two shard maps of ${twice} shards`,
       );
     }
     const own = new Set<string>();
     for (const { shardNum, shards } of maps) {
       for (const [shard, { data }] of shards.flatMap((r, i) => r.map((one) => [i, one] as const))) {
-        const place = `shard ${shard} of ${shardNum}`;
-        const other = places.get(data) ?? place;
-        if (own.has(data) || other !== place) {
-          const message = `${source}: ${data} is named twice, as ${other} and as ${place} of ${bundle}`;
-          throw new CubeError('INVALID_ARGUMENT', message);
+        const current = `shard ${shard} of ${shardNum}`;
+        const other = shardByEndpoint.get(data) ?? current;
+        if (own.has(data) || other !== current) {
+          const message = `${data} is listed twice, as ${other} and as ${current} of ${bundle}`;
+          throw new CubeError('INVALID_ARGUMENT', `${source}: ${message}`);
         }
         own.add(data);
-        places.set(data, place);
+        shardByEndpoint.set(data, current);
       }
     }
   }

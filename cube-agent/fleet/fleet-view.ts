@@ -1,18 +1,19 @@
-/** What all servers of a fleet say of one bundle, and waiting until they all say one thing. */
-import { CubeError } from '../../lib/core/errors.ts';
-import { type Fleet, shardMapOf } from '../../lib/core/fleet.ts';
+/** The state of a fleet's servers for one bundle, and waiting until all of them have a version. */
+import { describeTablesMismatch } from '../../lib/client/server-checks.ts';
+import { CubeError, type ErrorCode } from '../../lib/core/errors.ts';
+import { type Fleet, findShardMap } from '../../lib/core/fleet.ts';
 import type { Manifest } from '../../lib/core/manifest.ts';
-import { tablesDigest } from '../../lib/core/tables-digest.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
 import type { Credentials } from '../../lib/rpc/credentials.ts';
 import type { BundleStatus, ControlStatus } from '../../proto/control.ts';
 import { ControlClient } from './control-client.ts';
+import type { ProblemFields } from './problem.ts';
 
-const ASK_AGAIN_MS = 50;
+const POLL_MS = 50;
 
-export interface ServerPlace {
+export interface ServerLocation {
   readonly address: string;
-  /** Where the fleet says it is; undefined when only the address was given. */
+  /** The shard according to fleet.json; undefined when only the address was given. */
   readonly shard: { readonly index: number; readonly shardNum: number } | undefined;
 }
 
@@ -22,21 +23,23 @@ export interface ServerReport {
   readonly shardNum: number | undefined;
   readonly ready: boolean;
   readonly draining: boolean;
-  /** Undefined when it did not answer. */
+  /** Undefined when the server did not answer. */
   readonly memory: { readonly usedBytes: number; readonly budgetBytes: number } | undefined;
   readonly active: string | undefined;
   readonly held: readonly string[];
   readonly loading: readonly string[];
-  /** Failed loads, no answer, or a server of another shard than the fleet says; empty when all is well. */
+  /** Failed loads, a missing answer, a wrong shard or wrong tables. */
+  readonly problems: readonly ProblemFields[];
+  /** The same problems as text. */
   readonly trouble: readonly string[];
 }
 
-/** Every server of the bundle, or only those of one shard count. */
-export function serversOf(fleet: Fleet, bundle: string, shardNum?: number): ServerPlace[] {
+/** The servers of a bundle, or only those of one shard count. */
+export function listServers(fleet: Fleet, bundle: string, shardNum?: number): ServerLocation[] {
   const maps =
     shardNum === undefined
       ? (fleet.bundles.get(bundle) ?? [])
-      : [shardMapOf(fleet, bundle, shardNum)];
+      : [findShardMap(fleet, bundle, shardNum)];
   return maps.flatMap((map) =>
     map.shards.flatMap((replicas, index) =>
       replicas.map(({ control }) => ({
@@ -47,33 +50,39 @@ export function serversOf(fleet: Fleet, bundle: string, shardNum?: number): Serv
   );
 }
 
-/** The agents of the bundle's hosts, each once. */
-export function agentsOf(fleet: Fleet, bundle: string): string[] {
+/** The distinct agents of the bundle's hosts. */
+export function listAgents(fleet: Fleet, bundle: string): string[] {
   const replicas = (fleet.bundles.get(bundle) ?? []).flatMap(({ shards }) => shards.flat());
   return [...new Set(replicas.flatMap(({ agent }) => agent ?? []))];
 }
 
-/** @param meant a version with its content: who holds other rows under its name does not hold it, and says so */
-export function askServers(
-  places: readonly ServerPlace[],
+/**
+ * Reads the status of every server.
+ * @param manifest a version to verify: a server whose tables differ from it counts as not having it
+ */
+export function fetchServerReports(
+  servers: readonly ServerLocation[],
   bundle: string,
   credentials: Credentials,
-  meant?: Manifest,
+  manifest?: Manifest,
 ): Promise<ServerReport[]> {
   return Promise.all(
-    places.map(async (place) => {
+    servers.map(async (server) => {
       try {
-        const status = await new ControlClient(place.address, credentials).status();
-        const said = report(place, status, bundle);
-        return meant === undefined ? said : withoutNamesake(said, status, meant);
+        const status = await new ControlClient(server.address, credentials).status();
+        const report = toServerReport(server, status, bundle);
+        return manifest === undefined ? report : verifyTables(report, status, manifest);
       } catch (error) {
-        return silent(place, CubeError.from(error).message);
+        return unreachableReport(server, CubeError.from(error));
       }
     }),
   );
 }
 
-function silent({ address, shard }: ServerPlace, message: string): ServerReport {
+function unreachableReport(
+  { address, shard }: ServerLocation,
+  { code, message }: CubeError,
+): ServerReport {
   return {
     address,
     shardIndex: shard?.index,
@@ -84,22 +93,29 @@ function silent({ address, shard }: ServerPlace, message: string): ServerReport 
     active: undefined,
     held: [],
     loading: [],
+    problems: [{ action: 'contact-server', server: address, code, message }],
     trouble: [message],
   };
 }
 
-function report(
-  { address, shard }: ServerPlace,
+function toServerReport(
+  { address, shard }: ServerLocation,
   status: ControlStatus,
   bundle: string,
 ): ServerReport {
   const { shardIndex, shardNum, ready, draining = false, memory } = status;
   const entry: BundleStatus | undefined = status.bundles.find((b) => b.bundle === bundle);
-  const trouble = status.failed
-    .filter((failed) => failed.bundle === bundle)
-    .map(({ version, code, message }) => `loading ${version} failed: ${code} ${message}`);
+  const failed = status.failed.filter((failure) => failure.bundle === bundle);
+  const problems = failed.map(({ version, code, message }): ProblemFields => {
+    return { action: 'load', version, server: address, code: code as ErrorCode, message };
+  });
+  const trouble = failed.map(
+    ({ version, code, message }) => `loading ${version} failed: ${code} ${message}`,
+  );
   if (shard !== undefined && (shard.index !== shardIndex || shard.shardNum !== shardNum)) {
-    trouble.unshift(`the fleet says it is shard ${shard.index}/${shard.shardNum}`);
+    const message = `fleet.json lists this server as shard ${shard.index}/${shard.shardNum}`;
+    problems.unshift({ action: 'check-shard', server: address, code: 'CONFLICT', message });
+    trouble.unshift(message);
   }
   return {
     address,
@@ -111,76 +127,83 @@ function report(
     active: entry === undefined || entry.active === '' ? undefined : entry.active,
     held: (entry?.versions ?? []).map(({ version }) => version),
     loading: status.loading.filter((load) => load.bundle === bundle).map((load) => load.version),
+    problems,
     trouble,
   };
 }
 
-function withoutNamesake(said: ServerReport, status: ControlStatus, meant: Manifest): ServerReport {
-  const { version } = meant;
-  const trouble = namesakeOf(status, meant);
-  if (trouble === undefined) return said;
+/** Removes the version from a report when the server has other tables under its name. */
+function verifyTables(
+  report: ServerReport,
+  status: ControlStatus,
+  manifest: Manifest,
+): ServerReport {
+  const { version } = manifest;
+  const { address } = report;
+  const message = describeTablesMismatch(status, manifest);
+  if (message === undefined) return report;
+  const problem: ProblemFields = {
+    action: 'check-tables',
+    version,
+    server: address,
+    code: 'CONFLICT',
+    message,
+  };
   return {
-    ...said,
-    active: said.active === version ? undefined : said.active,
-    held: said.held.filter((name) => name !== version),
-    trouble: [trouble, ...said.trouble],
+    ...report,
+    active: report.active === version ? undefined : report.active,
+    held: report.held.filter((name) => name !== version),
+    problems: [problem, ...report.problems],
+    trouble: [message, ...report.trouble],
   };
 }
 
-/** In words, what a server holds under the version's name that is not the version: lookups that mean it are refused there. */
-export function namesakeOf({ bundles }: ControlStatus, meant: Manifest): string | undefined {
-  const { bundle, version } = meant;
-  const entry = bundles.find((candidate) => candidate.bundle === bundle);
-  const digest = entry?.versions.find((held) => held.version === version)?.tablesDigest ?? '';
-  if (digest === '' || digest === tablesDigest(meant)) return undefined;
-  return `holds other rows under the name ${version} (${digest}, published are ${tablesDigest(meant)})`;
-}
-
-export interface VersionWish {
-  /** Of the version waited for. */
+export interface VersionWaitOptions {
   readonly manifest: Manifest;
-  /** `held` answers whoever names it; `active` whoever names none too. */
+  /** `held`: lookups by version are answered; `active`: also lookups without a version. */
   readonly until: 'active' | 'held';
   readonly timeoutMs: number;
   readonly credentials: Credentials;
 }
 
-/** @throws CubeError DEADLINE_EXCEEDED naming each server that is not there, and why */
+/**
+ * Waits until every server has the version.
+ * @returns elapsed milliseconds
+ * @throws CubeError DEADLINE_EXCEEDED naming each server without it and the reason
+ */
 export async function waitForVersion(
-  places: readonly ServerPlace[],
-  wish: VersionWish,
+  servers: readonly ServerLocation[],
+  options: VersionWaitOptions,
   clock: Clock,
 ): Promise<number> {
-  const { manifest, until, timeoutMs, credentials } = wish;
+  const { manifest, until, timeoutMs, credentials } = options;
   const { bundle, version } = manifest;
   const startMs = clock.nowMs();
   for (;;) {
-    const reports = await askServers(places, bundle, credentials, manifest);
+    const reports = await fetchServerReports(servers, bundle, credentials, manifest);
     const late = reports.filter(({ active, held }) =>
       until === 'active' ? active !== version : !held.includes(version),
     );
     const elapsedMs = clock.nowMs() - startMs;
     if (late.length === 0) return elapsedMs;
     if (elapsedMs >= timeoutMs) {
+      const state = until === 'active' ? 'active' : 'loaded';
+      const lines = late.map((server) => `  ${describeServer(server)}`);
       throw new CubeError(
         'DEADLINE_EXCEEDED',
-        `${late.length} of ${reports.length} servers ${until === 'active' ? 'are not at' : 'do not hold'} version ${version} of ${bundle} ` +
-          `after ${timeoutMs} ms:\n${late.map((server) => `  ${describe(server)}`).join('\n')}`,
+        `${late.length} of ${reports.length} servers do not have version ${version} of ${bundle} ` +
+          `${state} after ${timeoutMs} ms; the channel has moved, and agents keep trying. ` +
+          `Check cube-agent status, or roll back:\n${lines.join('\n')}`,
       );
     }
-    await clock.sleep(ASK_AGAIN_MS);
+    await clock.sleep(POLL_MS);
   }
 }
 
-function describe({
-  address,
-  shardIndex,
-  shardNum,
-  active,
-  loading,
-  trouble,
-}: ServerReport): string {
-  const doing = loading.length > 0 ? `, loading ${loading.join(', ')}` : '';
-  const why = trouble.length > 0 ? `: ${trouble.join('; ')}` : '';
-  return `shard ${shardIndex ?? '?'}/${shardNum ?? '?'} at ${address} has ${active ?? 'nothing'} active${doing}${why}`;
+function describeServer(report: ServerReport): string {
+  const { address, shardIndex, shardNum, active, loading, trouble } = report;
+  const loads = loading.length > 0 ? `, is loading ${loading.join(', ')}` : '';
+  const reason = trouble.length > 0 ? `: ${trouble.join('; ')}` : '';
+  const server = `shard ${shardIndex ?? '?'}/${shardNum ?? '?'} at ${address}`;
+  return `${server} has ${active ?? 'no version'} active${loads}${reason}`;
 }

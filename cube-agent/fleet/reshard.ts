@@ -1,111 +1,115 @@
 /**
- * Another number of shards under traffic: new servers come up beside the old ones, a version built for them is staged there, the
- * channel moves, the old ones go when nothing leads back to them. Lookups name their version, and the version its shard count, so
- * both kinds of servers are asked by whoever means them, and nobody in between.
+ * Changes the number of shards under traffic. New servers are started beside the old ones, a
+ * version built for them is staged there, and the channel moves. The old servers are retired once
+ * no channel can roll back to them. A lookup names its version, and the version its shard count, so
+ * a lookup never mixes old and new servers.
  */
 import { CubeError } from '../../lib/core/errors.ts';
-import { shardNumOf } from '../../lib/core/manifest.ts';
+import { getShardNum } from '../../lib/core/manifest.ts';
 import { CANDIDATE_CHANNEL } from '../../lib/core/rollout.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
+import { type FleetChangeContext, waitUntilIdle } from './fleet-changes.ts';
 import { FleetDocument, type ReplicaEntry } from './fleet-document.ts';
-import { type MoveContext, waitIdle } from './fleet-moves.ts';
-import { serversOf, waitForVersion } from './fleet-view.ts';
-import { placeServers } from './init-fleet.ts';
+import { listServers, waitForVersion } from './fleet-view.ts';
+import { assignServersToShards } from './init-fleet.ts';
 
-export interface ReshardWish {
+export interface ReshardRequest {
   readonly repository: Repository;
   readonly channel: string;
   readonly version: string;
   readonly by: string;
   readonly reason: string;
-  /** The new servers: together all shards of the version's count. Empty when the fleet names them already. */
+  /** The new servers, at least one per shard. Empty when fleet.json already lists them. */
   readonly replicas: readonly ReplicaEntry[];
 }
 
-export async function reshard(context: MoveContext, wish: ReshardWish): Promise<void> {
-  const { path, bundle, timeoutMs, credentials, clock, dryRun, say } = context;
-  const { repository, channel, version, by, reason } = wish;
-  const manifest = await repository.manifest(bundle, version);
-  const shardNum = shardNumOf(manifest);
-  await addServers(context, wish, shardNum);
+export async function reshard(context: FleetChangeContext, request: ReshardRequest): Promise<void> {
+  const { path, bundle, timeoutMs, credentials, clock, dryRun, report } = context;
+  const { repository, channel, version, by, reason } = request;
+  const manifest = await repository.readManifest(bundle, version);
+  const shardNum = getShardNum(manifest);
+  await addServers(context, request, shardNum);
   if (dryRun) {
-    say(`version ${version} would be staged there, and channel ${channel} point to it`);
+    report(`would stage version ${version} there and point channel ${channel} to it`);
     return;
   }
-  const places = serversOf(FleetDocument.read(path).fleet, bundle, shardNum);
-  const order = { manifest, timeoutMs, credentials };
+  const servers = listServers(FleetDocument.read(path).fleet, bundle, shardNum);
+  const wait = { manifest, timeoutMs, credentials };
   await repository.activate(bundle, CANDIDATE_CHANNEL, { version, by, reason });
-  say(`version ${version} is being staged on ${places.length} servers of ${shardNum} shards`);
-  await waitForVersion(places, { ...order, until: 'held' }, clock);
+  report(`version ${version} is being staged on ${servers.length} servers of ${shardNum} shards`);
+  await waitForVersion(servers, { ...wait, until: 'held' }, clock);
   const entry = await repository.activate(bundle, channel, { version, by, reason });
-  say(`channel ${channel} points to version ${version} (entry ${entry.seq})`);
-  await waitForVersion(places, { ...order, until: 'active' }, clock);
-  say(`all ${places.length} servers of ${shardNum} shards have version ${version} active`);
+  report(`channel ${channel} points to version ${version} (entry ${entry.seq})`);
+  await waitForVersion(servers, { ...wait, until: 'active' }, clock);
+  report(`all ${servers.length} servers of ${shardNum} shards have version ${version} active`);
 }
 
-/** Puts the new servers into the fleet beside the others: nobody asks them before a version of their shard count is wanted. */
+/** Adds the new servers. They get no lookups before a version of their shard count is active. */
 async function addServers(
-  context: MoveContext,
-  { replicas }: ReshardWish,
+  context: FleetChangeContext,
+  { replicas }: ReshardRequest,
   shardNum: number,
 ): Promise<void> {
-  const { path, bundle, dryRun, say } = context;
-  const document = FleetDocument.readOrBegin(path);
+  const { path, bundle, dryRun, report } = context;
+  const document = FleetDocument.readOrCreate(path);
   const known = document.fleet.bundles.get(bundle)?.some((map) => map.shardNum === shardNum);
   if (known) {
-    say(`${path} names servers of ${shardNum} shards already`);
+    report(`${path} already lists servers of ${shardNum} shards`);
     return;
   }
-  const shards = await placeServers(context, replicas, shardNum);
-  if (!dryRun) document.addMap(bundle, shards);
-  say(`${replicas.length} servers of ${shardNum} shards are in ${path}`);
+  const shards = await assignServersToShards(context, replicas, shardNum);
+  if (!dryRun) document.addShardMap(bundle, shards);
+  report(`added ${replicas.length} servers of ${shardNum} shards to ${path}`);
 }
 
-/** Takes the servers of a shard count out; done when nobody asks them any more. */
+/** Removes the servers of a shard count and waits until they get no more lookups. */
 export async function retire(
-  context: MoveContext,
-  wish: { repository: Repository; shardNum: number; idleMs: number; noReturn: boolean },
+  context: FleetChangeContext,
+  request: { repository: Repository; shardNum: number; idleMs: number; noReturn: boolean },
 ): Promise<void> {
-  const { path, bundle, dryRun, say } = context;
-  const { repository, shardNum, idleMs, noReturn } = wish;
+  const { path, bundle, dryRun, report } = context;
+  const { repository, shardNum, idleMs, noReturn } = request;
   const document = FleetDocument.read(path);
-  const places = serversOf(document.fleet, bundle, shardNum);
-  await requireUnwanted(repository, bundle, shardNum, noReturn);
+  const servers = listServers(document.fleet, bundle, shardNum);
+  await requireUnused(repository, bundle, shardNum, noReturn);
   if (dryRun) {
-    say(`${places.length} servers of ${shardNum} shards can go`);
+    report(`${servers.length} servers of ${shardNum} shards can be removed`);
     return;
   }
-  document.removeMap(bundle, shardNum);
-  say(
-    `${places.length} servers of ${shardNum} shards are out of ${path}; waiting until nobody asks them`,
+  document.removeShardMap(bundle, shardNum);
+  report(
+    `removed ${servers.length} servers of ${shardNum} shards from ${path}; ` +
+      'waiting until they get no more lookups',
   );
-  const controls = places.map(({ address }) => address);
-  await waitIdle(context, controls, idleMs);
-  say(`nobody asks them any more: they may be stopped (${controls.join(', ')})`);
+  const controls = servers.map(({ address }) => address);
+  await waitUntilIdle(context, controls, idleMs);
+  report(`they get no more lookups and may be stopped (${controls.join(', ')})`);
 }
 
-/** @throws CubeError CONFLICT while a channel points to a version of that shard count, or would go back to one */
-async function requireUnwanted(
+/** @throws CubeError CONFLICT while a channel points, or could roll back, to that shard count */
+async function requireUnused(
   repository: Repository,
   bundle: string,
   shardNum: number,
   noReturn: boolean,
 ): Promise<void> {
   const hasCount = async (version: string | undefined): Promise<boolean> =>
-    version !== undefined && shardNumOf(await repository.manifest(bundle, version)) === shardNum;
-  for (const channel of await repository.channels(bundle)) {
-    const { pointer, previous } = await repository.channel(bundle, channel);
+    version !== undefined &&
+    getShardNum(await repository.readManifest(bundle, version)) === shardNum;
+  for (const channel of await repository.listChannels(bundle)) {
+    const { pointer, previous } = await repository.readChannel(bundle, channel);
     if (await hasCount(pointer?.version)) {
       throw new CubeError(
         'CONFLICT',
-        `channel ${channel} points to version ${pointer?.version}, which has ${shardNum} shards: these servers answer for it`,
+        `channel ${channel} points to version ${pointer?.version}, which has ${shardNum} shards ` +
+          'and needs these servers',
       );
     }
     if (noReturn || channel === CANDIDATE_CHANNEL || !(await hasCount(previous?.version))) continue;
     throw new CubeError(
       'CONFLICT',
-      `channel ${channel} would go back to version ${previous?.version}, which has ${shardNum} shards: ` +
-        'activate another version of the new count first, or say --no-return',
+      `channel ${channel} would roll back to version ${previous?.version}, which has ${shardNum} ` +
+        'shards: activate another version of the new shard count first, or use --no-return',
     );
   }
 }

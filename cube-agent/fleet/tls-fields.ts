@@ -1,17 +1,20 @@
-/** The fields of agent.yaml and controller.yaml that say who the process is in TLS. */
+/** The TLS fields of agent.yaml and controller.yaml. */
 import { CubeError } from '../../lib/core/errors.ts';
-import type { YamlNode } from '../../lib/platform/yaml-node.ts';
-import { type TlsFlags, tlsFilesOf } from '../../lib/rpc/credential-options.ts';
+import type { YamlNode } from '../../lib/platform/yaml.ts';
+import { type TlsOptions, toTlsFiles } from '../../lib/rpc/credential-options.ts';
 
 export const TLS_FIELDS: readonly string[] = ['tls-cert', 'tls-key', 'tls-ca', 'tls-server-name'];
 
-/** Paths are absolute. */
-export interface TlsFields extends TlsFlags {
-  /** The name in the certificates of those who are called, where it is not their address. */
+/** With absolute paths. */
+export interface TlsFields extends TlsOptions {
+  /** Name in the certificates of called processes, if it is not their address. */
   readonly tlsServerName: string | undefined;
 }
 
-/** @param file makes the path of a field absolute. @throws CubeError INVALID_ARGUMENT when one of the files is missing */
+/**
+ * @param file makes the path of a field absolute
+ * @throws CubeError INVALID_ARGUMENT when only some of the files are given
+ */
 export function readTlsFields(
   root: YamlNode,
   fields: ReadonlyMap<string, YamlNode>,
@@ -24,7 +27,7 @@ export function readTlsFields(
     tlsServerName: fields.get('tls-server-name')?.string(),
   };
   try {
-    tlsFilesOf(tls);
+    toTlsFiles(tls);
   } catch (error) {
     root.fail(CubeError.from(error).message);
   }

@@ -1,16 +1,22 @@
-/** What a replay found out, as plain data: what the report shows and what limits are held against. Pure. */
+/** The results of a replay as plain data: shown in the report and checked against limits. Pure. */
 import { CubeError, type ErrorCode } from '../../lib/core/errors.ts';
 import { auc, calibration, logloss } from '../../lib/core/model-metrics.ts';
 import { type GoldenRow, NO_LABEL } from './golden-rows.ts';
-import { type Drift, driftOf, type Histogram, histogramOf, quantile } from './score-drift.ts';
-import type { FailedLine, SideRecord, SlotLookups } from './side-record.ts';
+import type { FailedLine, ReplayRecord, SlotLookups } from './replay-record.ts';
+import {
+  computeDrift,
+  computeHistogram,
+  type Drift,
+  type Histogram,
+  quantile,
+} from './score-drift.ts';
 
-/** Odd, so that differences of nothing have a bar of their own in the middle. */
-const BARS = 41;
-const FAILED_LINES_SHOWN = 20;
-const FURTHEST_ROWS_SHOWN = 10;
+/** Odd, so that a difference of zero has its own bar in the middle. */
+const HISTOGRAM_BARS = 41;
+const FAILED_LINES_MAX = 20;
+const FURTHEST_ROWS_MAX = 10;
 
-/** Of the rows that have a label and a score of every side. */
+/** Model quality over the rows that have a label and were scored by all versions. */
 export interface Quality {
   readonly rows: number;
   readonly clicks: number;
@@ -20,7 +26,7 @@ export interface Quality {
   readonly calibration: number;
 }
 
-export interface SideFindings {
+export interface VersionFindings {
   readonly version: string;
   readonly rowsSent: number;
   readonly rowsFailed: number;
@@ -41,68 +47,108 @@ export interface FurthestRow {
   readonly baseline: number;
 }
 
+/** How far the candidate's scores are from those that the golden rows carry. */
+export interface ExpectedFindings {
+  readonly rows: number;
+  readonly maxAbsDifference: number;
+  /** Line of the row that is furthest from its expected score, and both scores. */
+  readonly line: number;
+  readonly score: number;
+  readonly expectedScore: number;
+}
+
 export interface Findings {
-  readonly candidate: SideFindings;
-  readonly baseline: SideFindings | undefined;
-  /** Of rows that both have scored. */
+  readonly candidate: VersionFindings;
+  readonly baseline: VersionFindings | undefined;
+  /** Over rows with an expected score; absent without such rows. */
+  readonly expected?: ExpectedFindings;
+  /** Over rows that both versions have scored. */
   readonly drift: Drift | undefined;
   readonly furthest: readonly FurthestRow[];
-  /** Of the candidate's scores, then the baseline's. */
+  /** Scores of the candidate, then of the baseline. */
   readonly scores: Histogram | undefined;
-  /** Of candidate − baseline. */
+  /** Candidate score − baseline score. */
   readonly differences: Histogram | undefined;
 }
 
-export interface ReplayedSide {
+export interface ReplayedVersion {
   readonly version: string;
-  readonly record: SideRecord;
+  readonly record: ReplayRecord;
 }
 
-/** @throws CubeError INTERNAL when the baseline answered nothing: there is nothing to compare with */
-export function findingsOf(
+/** @throws CubeError INTERNAL when the baseline scored no row */
+export function computeFindings(
   rows: readonly GoldenRow[],
-  candidate: ReplayedSide,
-  baseline?: ReplayedSide,
+  candidate: ReplayedVersion,
+  baseline?: ReplayedVersion,
 ): Findings {
-  const sides = baseline === undefined ? [candidate] : [candidate, baseline];
+  const versions = baseline === undefined ? [candidate] : [candidate, baseline];
   const isScored = (i: number): boolean =>
-    sides.every(({ record }) => !Number.isNaN(record.scores[i]!));
+    versions.every(({ record }) => !Number.isNaN(record.scores[i]!));
   const scored = [...rows.keys()].filter(isScored);
-  requireAnswers(baseline);
+  requireBaselineScores(baseline);
   const labelled = scored.filter((i) => rows[i]!.label !== NO_LABEL);
   const labels = Uint8Array.from(labelled, (i) => rows[i]!.label);
-  const columns = sides.map(({ record }) => pick(record.scores, scored));
-  const side = ({ version, record }: ReplayedSide): SideFindings =>
-    sideFindings(version, record, qualityOf(labels, pick(record.scores, labelled)));
-  const [ours, theirs] = columns;
-  const isCompared = theirs !== undefined && scored.length > 0;
+  const columns = versions.map(({ record }) => selectRows(record.scores, scored));
+  const toFindings = ({ version, record }: ReplayedVersion): VersionFindings =>
+    computeVersionFindings(
+      version,
+      record,
+      computeQuality(labels, selectRows(record.scores, labelled)),
+    );
+  const [candidateScores = new Float64Array(0), baselineScores] = columns;
+  const isCompared = baselineScores !== undefined && scored.length > 0;
+  const expected = compareExpected(rows, candidate.record.scores);
   return {
-    candidate: side(candidate),
-    baseline: baseline && side(baseline),
-    drift: isCompared ? driftOf(ours!, theirs) : undefined,
-    furthest: isCompared ? furthestRows(rows, scored, ours!, theirs) : [],
-    scores: scored.length > 0 ? histogramOf(columns, BARS) : undefined,
+    ...(expected === undefined ? {} : { expected }),
+    candidate: toFindings(candidate),
+    baseline: baseline && toFindings(baseline),
+    drift: isCompared ? computeDrift(candidateScores, baselineScores) : undefined,
+    furthest: isCompared ? findFurthestRows(rows, scored, candidateScores, baselineScores) : [],
+    scores: scored.length > 0 ? computeHistogram(columns, HISTOGRAM_BARS) : undefined,
     differences: isCompared
-      ? histogramOf([ours!.map((score, i) => score - theirs[i]!)], BARS, true)
+      ? computeHistogram(
+          [candidateScores.map((score, i) => score - baselineScores[i]!)],
+          HISTOGRAM_BARS,
+          true,
+        )
       : undefined,
   };
 }
 
-function requireAnswers(baseline: ReplayedSide | undefined): void {
+/** Rows that failed have no score; the check of errors reports them. */
+function compareExpected(
+  rows: readonly GoldenRow[],
+  scores: Float64Array,
+): ExpectedFindings | undefined {
+  let count = 0;
+  let worst: ExpectedFindings | undefined;
+  for (const [i, { line, score: expectedScore }] of rows.entries()) {
+    const score = scores[i] ?? Number.NaN;
+    if (Number.isNaN(expectedScore) || Number.isNaN(score)) continue;
+    count++;
+    const maxAbsDifference = Math.abs(score - expectedScore);
+    if (worst !== undefined && maxAbsDifference <= worst.maxAbsDifference) continue;
+    worst = { rows: 0, maxAbsDifference, line, score, expectedScore };
+  }
+  return worst && { ...worst, rows: count };
+}
+
+function requireBaselineScores(baseline: ReplayedVersion | undefined): void {
   if (baseline === undefined || baseline.record.scores.some((score) => !Number.isNaN(score)))
     return;
-  const why = baseline.record.failedLines[0]?.message ?? 'no reason was given';
+  const reason = baseline.record.failedLines[0]?.message ?? 'unknown reason';
   throw new CubeError(
     'INTERNAL',
-    `the baseline, version ${baseline.version}, answered no row: there is nothing to compare with (${why})`,
+    `the baseline, version ${baseline.version}, scored no row to compare with: ${reason}`,
   );
 }
 
-function pick(values: Float64Array, places: readonly number[]): Float64Array {
-  return Float64Array.from(places, (i) => values[i]!);
+function selectRows(values: Float64Array, rows: readonly number[]): Float64Array {
+  return Float64Array.from(rows, (i) => values[i]!);
 }
 
-function qualityOf(labels: Uint8Array, scores: Float64Array): Quality | undefined {
+function computeQuality(labels: Uint8Array, scores: Float64Array): Quality | undefined {
   if (labels.length === 0) return undefined;
   return {
     rows: labels.length,
@@ -113,11 +159,11 @@ function qualityOf(labels: Uint8Array, scores: Float64Array): Quality | undefine
   };
 }
 
-function sideFindings(
+function computeVersionFindings(
   version: string,
-  record: SideRecord,
+  record: ReplayRecord,
   quality: Quality | undefined,
-): SideFindings {
+): VersionFindings {
   const slots = [...record.slots.values()];
   const sum = (of: (slot: SlotLookups) => number): number =>
     slots.reduce((total, slot) => total + of(slot), 0);
@@ -128,7 +174,7 @@ function sideFindings(
     rowsSent: record.rowsSent,
     rowsFailed: [...record.failedRows.values()].reduce((total, rows) => total + rows, 0),
     failures: Object.fromEntries(record.failedRows),
-    failedLines: record.failedLines.slice(0, FAILED_LINES_SHOWN),
+    failedLines: record.failedLines.slice(0, FAILED_LINES_MAX),
     lookups: sum(({ hit, unseen, unavailable }) => hit + unseen + unavailable),
     unseen: sum(({ unseen }) => unseen),
     unavailable: sum(({ unavailable }) => unavailable),
@@ -143,7 +189,7 @@ function sideFindings(
   };
 }
 
-function furthestRows(
+function findFurthestRows(
   rows: readonly GoldenRow[],
   scored: readonly number[],
   candidate: Float64Array,
@@ -152,7 +198,7 @@ function furthestRows(
   const distance = (i: number): number => Math.abs(candidate[i]! - baseline[i]!);
   return [...scored.keys()]
     .sort((a, b) => distance(b) - distance(a))
-    .slice(0, FURTHEST_ROWS_SHOWN)
+    .slice(0, FURTHEST_ROWS_MAX)
     .filter((i) => distance(i) > 0)
     .map((i) => {
       const { line } = rows[scored[i]!]!;

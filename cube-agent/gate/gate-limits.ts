@@ -1,20 +1,20 @@
 /**
- * How far a version may be from the one it replaces: policy.json of the version, or the bundle's policy, laid over by flags. Every
- * limit has a default; null switches one off. JSON Schema: docs/schemas/gate-policy.schema.json.
+ * The limits of the gate: policy.json of the version, or the bundle's policy, overridden by flags.
+ * Every limit has a default; null disables it. JSON Schema: docs/schemas/gate-policy.schema.json.
  */
-import { CubeError } from '../../lib/core/errors.ts';
 import { JsonReader } from '../../lib/core/json.ts';
+import { UsageError } from '../../lib/platform/cli.ts';
 
 interface LimitRule {
-  /** Null: not checked unless somebody sets it. */
-  readonly byDefault: number | null;
-  /** Of what may be set; the least is 0. */
+  /** Null: disabled by default. */
+  readonly defaultValue: number | null;
+  /** Maximum value that may be set; the minimum is 0. */
   readonly max: number;
   readonly meaning: string;
 }
 
 const limit = (byDefault: number | null, max: number, meaning: string): LimitRule => ({
-  byDefault,
+  defaultValue: byDefault,
   max,
   meaning,
 });
@@ -22,6 +22,7 @@ const limit = (byDefault: number | null, max: number, meaning: string): LimitRul
 export type LimitName =
   | 'errorsMax'
   | 'unavailableMax'
+  | 'expectedDifferenceMax'
   | 'driftMeanMax'
   | 'driftP50Max'
   | 'driftP99Max'
@@ -40,72 +41,95 @@ export type LimitName =
   | 'latencyP99MsMax'
   | 'qualityRowsMin';
 
-/** Every limit, in the order of the report. Names end in what they bound: the most, or the least. */
+/** All limits in the order of the report. A name ends in Max or Min, the kind of its bound. */
 export const LIMIT_RULES: Readonly<Record<LimitName, LimitRule>> = {
-  errorsMax: limit(0, 1, 'share of the rows sent that were not answered'),
-  unavailableMax: limit(0, 1, 'share of the lookups that no replica answered'),
-  driftMeanMax: limit(0.02, 1, 'mean of |difference of the two scores of a row|'),
-  driftP50Max: limit(null, 1, 'its median'),
-  driftP99Max: limit(0.2, 1, 'its 99th percentile'),
-  driftLargestMax: limit(null, 1, 'the largest of all rows'),
-  psiMax: limit(
+  errorsMax: limit(0, 1, 'maximum share of rows that were not answered'),
+  unavailableMax: limit(0, 1, 'maximum share of keys that are unavailable (no replica answered)'),
+  expectedDifferenceMax: limit(
+    1e-5,
+    1,
+    'maximum difference of a score from the one that its golden row carries',
+  ),
+  driftMeanMax: limit(0.02, 1, 'maximum mean, over all rows, of the absolute score difference'),
+  driftP50Max: limit(null, 1, 'maximum median, over all rows, of the absolute score difference'),
+  driftP99Max: limit(
     0.2,
+    1,
+    'maximum 99th percentile, over all rows, of the absolute score difference',
+  ),
+  driftLargestMax: limit(null, 1, 'maximum absolute score difference of a single row'),
+  psiMax: limit(0.2, 100, 'maximum population stability index of the scores'),
+  aucDropMax: limit(0.01, 1, 'maximum drop of AUC'),
+  aucMin: limit(null, 1, 'minimum AUC'),
+  loglossRiseMax: limit(0.05, 100, 'maximum relative rise of logloss'),
+  calibrationShiftMax: limit(
+    0.1,
     100,
-    "population stability index of the scores, over the active version's deciles",
+    'maximum relative change of calibration (mean score / click rate)',
   ),
-  aucDropMax: limit(0.01, 1, 'by how much AUC may fall'),
-  aucMin: limit(null, 1, 'the least AUC'),
-  loglossRiseMax: limit(0.05, 100, 'by which share of itself logloss may rise'),
-  calibrationShiftMax: limit(0.1, 100, 'by which share of itself calibration may move'),
-  unseenRiseMax: limit(0.02, 1, 'by how much the share of lookups without a row may rise'),
-  slotUnseenRiseMax: limit(0.1, 1, 'the same in any one slot'),
-  unseenMax: limit(null, 1, 'the largest share of lookups without a row'),
-  latencyP50RatioMax: limit(2, 1000, 'median latency over that of the active version'),
-  latencyP99RatioMax: limit(3, 1000, '99th percentile over that of the active version'),
-  latencySlackMs: limit(
-    5,
+  unseenRiseMax: limit(
+    0.02,
+    1,
+    'maximum rise of the share of unseen keys (keys that are not in the table)',
+  ),
+  slotUnseenRiseMax: limit(0.1, 1, 'maximum rise of the share of unseen keys in any one slot'),
+  unseenMax: limit(null, 1, 'maximum share of unseen keys'),
+  latencyP50RatioMax: limit(
+    2,
+    1000,
+    "maximum ratio of the candidate's median latency to the baseline's",
+  ),
+  latencyP99RatioMax: limit(
+    3,
+    1000,
+    "maximum ratio of the candidate's 99th percentile latency to the baseline's",
+  ),
+  latencySlackMs: limit(5, 600_000, 'latency difference in milliseconds that counts as equal'),
+  latencyP99MsMax: limit(
+    null,
     600_000,
-    'milliseconds more than the active version that are no difference',
+    'maximum 99th percentile latency of the candidate in milliseconds',
   ),
-  latencyP99MsMax: limit(null, 600_000, 'milliseconds of the 99th percentile'),
   qualityRowsMin: limit(
     100,
     1e9,
-    'labelled rows below which AUC, logloss and calibration are not checked',
+    'minimum number of labelled rows for checks of AUC, logloss and calibration',
   ),
 };
 
 export type GateLimits = Readonly<Record<LimitName, number | null>>;
 
-/** What a policy says; the limits that it leaves out have their defaults. */
-export type LimitChanges = Readonly<Partial<GateLimits>>;
+/** The limits that a policy sets. Others keep their defaults. */
+export type LimitOverrides = Readonly<Partial<GateLimits>>;
 
 export const LIMIT_NAMES: readonly LimitName[] = Object.keys(LIMIT_RULES) as LimitName[];
 
-/** A line for each, with its default, for help texts. */
+/** One line per limit with its default, for help texts. */
 export const LIMIT_HELP: string = LIMIT_NAMES.map((name) => {
-  const { byDefault, meaning } = LIMIT_RULES[name];
-  return `  ${name.padEnd(20)} ${String(byDefault ?? 'none').padStart(5)}  ${meaning}`;
+  const { defaultValue, meaning } = LIMIT_RULES[name];
+  return `  ${name.padEnd(20)} ${String(defaultValue ?? 'none').padStart(5)}  ${meaning}`;
 }).join('\n');
 
-const NAMED_VALUE = /^(\w+)=(\d+(?:\.\d+)?(?:e-?\d+)?|none)$/;
+const LIMIT_FLAG = /^(\w+)=(\d+(?:\.\d+)?(?:e-?\d+)?|none)$/;
 
 export const DEFAULT_LIMITS: GateLimits = Object.fromEntries(
-  LIMIT_NAMES.map((name) => [name, LIMIT_RULES[name].byDefault]),
+  LIMIT_NAMES.map((name) => [name, LIMIT_RULES[name].defaultValue]),
 ) as GateLimits;
 
-/** Reads policy.json: an object of limits. @throws CubeError INVALID_ARGUMENT naming the field */
+/**
+ * Parses policy.json: an object of limits.
+ * @throws CubeError INVALID_ARGUMENT naming the field
+ */
 export function parsePolicy(text: string, source: string): GateLimits {
-  return { ...DEFAULT_LIMITS, ...readChanges(JsonReader.parse(text, source)) };
+  return { ...DEFAULT_LIMITS, ...parseLimits(JsonReader.parseFile(text, source)) };
 }
 
 /** @throws CubeError INVALID_ARGUMENT naming the field */
-export function readChanges(json: JsonReader): LimitChanges {
+export function parseLimits(json: JsonReader): LimitOverrides {
+  json.rejectUnknownFields(['$schema', ...LIMIT_NAMES]);
   const limits: Partial<Record<LimitName, number | null>> = {};
   for (const [name, field] of json.entries()) {
-    if (name === '$schema') continue;
-    if (!isLimitName(name))
-      return field.fail(`no such limit (there are: ${LIMIT_NAMES.join(', ')})`);
+    if (!isLimitName(name)) continue;
     if (field.value === null) {
       limits[name] = null;
       continue;
@@ -118,21 +142,26 @@ export function readChanges(json: JsonReader): LimitChanges {
   return limits;
 }
 
-/** Lays `name=value` over limits, `name=none` switches one off. @throws CubeError INVALID_ARGUMENT */
-export function layLimitsOver<T extends LimitChanges>(limits: T, given: readonly string[]): T {
+/**
+ * Overrides limits with `name=value`; `name=none` disables one.
+ * @throws UsageError; CubeError INVALID_ARGUMENT for a number out of range
+ */
+export function applyLimitFlags<T extends LimitOverrides>(limits: T, flags: readonly string[]): T {
   const changed: Partial<Record<LimitName, number | null>> = {};
-  for (const text of given) {
-    const [, name = '', value = ''] = NAMED_VALUE.exec(text) ?? [];
+  for (const text of flags) {
+    const [name = '', value = ''] = text.split('=', 2);
     if (!isLimitName(name)) {
-      throw new CubeError(
-        'INVALID_ARGUMENT',
-        `--limit ${text.slice(0, 100)}: expected <limit>=<number>, or =none (limits: ${LIMIT_NAMES.join(', ')})`,
+      throw new UsageError(
+        `--limit ${text.slice(0, 100)}: unknown limit; known are ${LIMIT_NAMES.join(', ')}`,
       );
+    }
+    if (!LIMIT_FLAG.test(text)) {
+      throw new UsageError(`--limit ${text.slice(0, 100)}: expected a number or none`);
     }
     const json = value === 'none' ? 'null' : value;
     Object.assign(
       changed,
-      readChanges(JsonReader.parse(`{"${name}": ${json}}`, `--limit ${text}`)),
+      parseLimits(JsonReader.parse(`{"${name}": ${json}}`, `--limit ${text}`)),
     );
   }
   return { ...limits, ...changed };

@@ -1,64 +1,78 @@
 /**
- * The gate: golden rows through serving processes of the new version and of the one that it is to replace, what came of it held
- * against the limits, and a report. It decides nothing and moves nothing: its verdict is for people and for a rollout.
+ * The gate: replays golden rows on serving processes of the candidate and of the baseline version,
+ * checks the results against limits and writes a report. It changes nothing: its verdict is for
+ * operators and rollouts.
  */
 import { CubeError } from '../../lib/core/errors.ts';
+import { hasScoreFeature } from '../../lib/core/golden-row.ts';
 import { JsonReader } from '../../lib/core/json.ts';
 import type { Manifest } from '../../lib/core/manifest.ts';
+import { readSlotSpec } from '../../lib/core/slots.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
 import { faultPoint } from '../../lib/platform/fault-point.ts';
 import { readText } from '../../lib/platform/files.ts';
 import { startProgress } from '../../lib/platform/progress.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
-import { type Findings, findingsOf } from './findings.ts';
+import { computeFindings, type Findings } from './findings.ts';
 import {
+  applyLimitFlags,
   DEFAULT_LIMITS,
   type GateLimits,
-  layLimitsOver,
+  parseLimits,
   parsePolicy,
-  readChanges,
 } from './gate-limits.ts';
 import { type GateReport, REPORT_FORMAT } from './gate-report.ts';
-import { type SideStore, type SideWish, withSides } from './gate-sides.ts';
 import {
-  damagedError,
   type GoldenRows,
+  invalidRowsError,
   NO_LABEL,
   readGoldenFile,
   readGoldenText,
 } from './golden-rows.ts';
-import { UnfitVersion } from './pinned-serving.ts';
+import { UnservableVersionError } from './pinned-serving.ts';
 import { replay } from './replay.ts';
-import type { SideRecord } from './side-record.ts';
-import { type Check, checksOf, requireFitMachine, unfitCheck, verdictOf } from './verdict.ts';
+import type { ReplayRecord } from './replay-record.ts';
+import {
+  type ReplayTargetRequest,
+  type ServingStore,
+  withReplayTargets,
+} from './replay-targets.ts';
+import {
+  type Check,
+  checkFindings,
+  createUnservableCheck,
+  decideVerdict,
+  requireHealthyBaseline,
+} from './verdict.ts';
 
+const SLOTS_FILE = 'slots.json';
 const GOLDEN_FILE = 'golden.jsonl';
 const POLICY_FILE = 'policy.json';
 const POLICY_BYTES_MAX = 1 << 20;
 
 export interface GateOptions {
   readonly repository: Repository;
-  /** The same as serving processes are to open it. */
+  /** Its location, for serving processes. */
   readonly location: string;
   readonly bundle: string;
   readonly version: string;
-  /** The version to compare with; undefined: there is none yet. */
+  /** The baseline version; undefined: there is none yet. */
   readonly against: string | undefined;
-  /** A file of golden rows; undefined: the version's own. */
+  /** File with golden rows; undefined: the file of the version. */
   readonly golden: string | undefined;
-  /** A file of limits; undefined: the version's, else the bundle's policy, else the defaults. */
+  /** File with limits; undefined: that of the version, else the bundle's policy, else defaults. */
   readonly policy: string | undefined;
-  /** `name=value`, laid over them. */
+  /** `name=value`; they override the file. */
   readonly limits: readonly string[];
   readonly rowsMax: number;
   readonly rowsPerRequest: number;
-  /** To each version. */
+  /** For each version. */
   readonly requestsPerSecond: number;
   readonly requestsMin: number;
   readonly timeoutMs: number;
   readonly readyTimeoutMs: number;
-  readonly store: SideStore;
-  /** Processes that hold the versions already, as host:port. */
+  readonly store: ServingStore;
+  /** Running serving processes that have loaded the versions, host:port. */
   readonly endpoints: {
     readonly candidate?: string | undefined;
     readonly baseline?: string | undefined;
@@ -67,30 +81,55 @@ export interface GateOptions {
   readonly signal: AbortSignal;
 }
 
+/** What a gate compares, and by which limits. */
+export interface GateInputs {
+  readonly limits: GateLimits;
+  /** Sources of the limits. */
+  readonly policy: string;
+  readonly golden: GoldenRows;
+}
+
 /**
- * @returns the report, whose verdict is about the version
- * @throws CubeError when the gate could not run, which says nothing about it
+ * Reads and checks everything that a gate needs before it starts processes.
+ * @throws CubeError when the gate could not run
+ */
+export async function readGateInputs(options: GateOptions): Promise<GateInputs> {
+  const { repository, bundle, version, against } = options;
+  const manifest = await repository.readManifest(bundle, version);
+  if (against !== undefined) await repository.readManifest(bundle, against);
+  const { limits, policy } = await readLimits(options, manifest);
+  return { limits, policy, golden: await readGolden(options, manifest) };
+}
+
+/**
+ * @returns the report with the verdict on the version
+ * @throws CubeError when the gate could not run, so that there is no verdict
  */
 export async function runGate(options: GateOptions): Promise<GateReport> {
-  const { repository, bundle, version, against } = options;
-  const manifest = await repository.manifest(bundle, version);
-  if (against !== undefined) await repository.manifest(bundle, against);
-  const { limits, policy } = await readLimits(options, manifest);
-  const golden = await readGolden(options, manifest);
-  const compared = await compare(options, golden);
+  const { bundle, version, against } = options;
+  const { limits, policy, golden } = await readGateInputs(options);
+  const compared = await compareVersions(options, golden);
   faultPoint('gate.compared');
-  if (!('unfit' in compared)) requireFitMachine(compared.findings, limits);
+  if (!('unfit' in compared)) requireHealthyBaseline(compared.findings, limits);
   const checks: readonly Check[] =
-    'unfit' in compared ? [unfitCheck(compared.unfit)] : checksOf(compared.findings, limits);
+    'unfit' in compared
+      ? [createUnservableCheck(compared.unfit)]
+      : checkFindings(compared.findings, limits);
   const { rowsPerRequest, requestsPerSecond, by } = options;
   const labelled = golden.rows.filter(({ label }) => label !== NO_LABEL).length;
   return {
     format: REPORT_FORMAT,
-    ...{ bundle, version, against: against ?? null },
-    ...{ at: systemClock.isoTime(), by, verdict: verdictOf(checks) },
+    bundle,
+    version,
+    against: against ?? null,
+    at: systemClock.isoTime(),
+    by,
+    verdict: decideVerdict(checks),
     golden: { source: golden.source, rows: golden.rows.length, total: golden.total, labelled },
     replay: { rowsPerRequest, requestsPerSecond },
-    ...{ policy, limits, checks },
+    policy,
+    limits,
+    checks,
     ...('unfit' in compared ? {} : { findings: compared.findings }),
   };
 }
@@ -106,65 +145,80 @@ async function readLimits(
       const source = `${POLICY_FILE} of version ${version}`;
       return [source, parsePolicy(new TextDecoder().decode(bytes), source)];
     }
-    const entry = (await repository.policy(bundle).history()).at(-1);
+    const entry = (await repository.policyLog(bundle).readHistory()).at(-1);
     if (entry === undefined) return ['defaults', DEFAULT_LIMITS];
     const source = `entry ${entry.seq} of the policy of ${bundle}`;
-    const changes = readChanges(JsonReader.of(entry.limits, source));
+    const changes = parseLimits(JsonReader.of(entry.limits, source));
     return [source, { ...DEFAULT_LIMITS, ...changes }];
   };
   const [source, limits] = await found();
-  return { limits: layLimitsOver(limits, given), policy: [source, ...given].join(', ') };
+  return { limits: applyLimitFlags(limits, given), policy: [source, ...given].join(', ') };
 }
 
 async function readGolden(
   { repository, bundle, golden: path, rowsMax }: GateOptions,
   { files, version }: Manifest,
 ): Promise<GoldenRows> {
-  if (path !== undefined) return readGoldenFile(path, rowsMax);
+  const hasSlots = files.some((file) => file.path === SLOTS_FILE);
+  const slots = hasSlots
+    ? await repository.readVersionFile(bundle, version, SLOTS_FILE)
+    : undefined;
+  const spec = slots && readSlotSpec(JsonReader.parse(new TextDecoder().decode(slots), SLOTS_FILE));
+  const isFeature = spec?.features !== undefined && hasScoreFeature(spec.features);
+  const sample = { rowsMax, hasScoreFeature: isFeature };
+  if (path !== undefined) return readGoldenFile(path, sample);
   if (!files.some((file) => file.path === GOLDEN_FILE)) {
     throw new CubeError(
       'NOT_FOUND',
-      `version ${version} of ${bundle} has no ${GOLDEN_FILE}: give --golden, a file that serving --record wrote for example`,
+      `version ${version} of ${bundle} has no ${GOLDEN_FILE}: use --golden with a file, for ` +
+        'example one that serving --record wrote',
     );
   }
   const bytes = await repository.readVersionFile(bundle, version, GOLDEN_FILE);
   const source = `${GOLDEN_FILE} of version ${version}`;
-  return readGoldenText(new TextDecoder().decode(bytes), source, rowsMax);
+  return readGoldenText(new TextDecoder().decode(bytes), source, sample);
 }
 
-/** @returns what was found, or why the new version can never be served */
-async function compare(
+/** @returns the findings, or the reason why the candidate can never be served */
+async function compareVersions(
   options: GateOptions,
   golden: GoldenRows,
 ): Promise<{ findings: Findings } | { unfit: string }> {
   const { location, bundle, version, against, endpoints, store, readyTimeoutMs, signal } = options;
-  const candidate: SideWish = { role: 'candidate', version, endpoint: endpoints.candidate };
-  const baseline: readonly SideWish[] =
+  const candidate: ReplayTargetRequest = {
+    role: 'candidate',
+    version,
+    endpoint: endpoints.candidate,
+  };
+  const baseline: readonly ReplayTargetRequest[] =
     against === undefined
       ? []
       : [{ role: 'baseline', version: against, endpoint: endpoints.baseline }];
-  const wishes = [candidate, ...baseline];
-  const sides = { repository: location, bundle, wishes, store, readyTimeoutMs, signal };
+  const requests = [candidate, ...baseline];
+  const targets = { repository: location, bundle, requests, store, readyTimeoutMs, signal };
   try {
-    const [ours, theirs] = await withSides(sides, (both) => replayOn(both, options, golden));
-    requireRowsTaken(golden, [ours!, ...(theirs === undefined ? [] : [theirs])]);
-    const before =
-      against === undefined || theirs === undefined
-        ? undefined
-        : { version: against, record: theirs };
-    return { findings: findingsOf(golden.rows, { version, record: ours! }, before) };
+    const records = await withReplayTargets(targets, (started) =>
+      runReplay(started, options, golden),
+    );
+    requireValidRows(golden, records);
+    const [candidateResult, baselineResult] = records.map((record, i) => {
+      return { version: requests[i]?.version ?? version, record };
+    });
+    if (candidateResult === undefined) throw new CubeError('INTERNAL', 'the replay has no results');
+    return { findings: computeFindings(golden.rows, candidateResult, baselineResult) };
   } catch (error) {
-    // An active version that does not come up is no fault of the new one.
-    if (error instanceof UnfitVersion && error.version === version) return { unfit: error.message };
+    // A baseline that cannot be served is no fault of the candidate.
+    if (error instanceof UnservableVersionError && error.version === version)
+      return { unfit: error.message };
     throw error;
   }
 }
 
-async function replayOn(
-  sides: Parameters<typeof replay>[0],
+async function runReplay(
+  targets: Parameters<typeof replay>[0],
   options: GateOptions,
   { rows }: GoldenRows,
-): Promise<readonly SideRecord[]> {
+): Promise<readonly ReplayRecord[]> {
   const { bundle, rowsPerRequest, requestsPerSecond, requestsMin, timeoutMs, signal } = options;
   const progress = startProgress(
     'replaying',
@@ -172,8 +226,14 @@ async function replayOn(
     'requests',
   );
   try {
-    return await replay(sides, {
-      ...{ bundle, rows, rowsPerRequest, requestsPerSecond, requestsMin, timeoutMs, signal },
+    return await replay(targets, {
+      bundle,
+      rows,
+      rowsPerRequest,
+      requestsPerSecond,
+      requestsMin,
+      timeoutMs,
+      signal,
       onRequest: (done) => progress.update(done),
     });
   } finally {
@@ -181,8 +241,11 @@ async function replayOn(
   }
 }
 
-/** A row that every version refuses is a damaged line, and no fault of a version. @throws CubeError naming the lines */
-function requireRowsTaken({ source }: GoldenRows, records: readonly SideRecord[]): void {
+/**
+ * A row that every version refuses is an invalid line, not a fault of a version.
+ * @throws CubeError naming the lines
+ */
+function requireValidRows({ source }: GoldenRows, records: readonly ReplayRecord[]): void {
   const [first, ...others] = records.map(
     ({ failedLines }) =>
       new Map(
@@ -191,8 +254,8 @@ function requireRowsTaken({ source }: GoldenRows, records: readonly SideRecord[]
           .map(({ line, message }) => [line, message]),
       ),
   );
-  const damaged = [...first!].filter(([line]) => others.every((other) => other.has(line)));
+  const damaged = [...(first ?? [])].filter(([line]) => others.every((other) => other.has(line)));
   if (damaged.length > 0) {
-    throw damagedError(damaged.map(([line, message]) => `${source}, line ${line}: ${message}`));
+    throw invalidRowsError(damaged.map(([line, message]) => `${source}, line ${line}: ${message}`));
   }
 }

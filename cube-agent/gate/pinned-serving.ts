@@ -1,11 +1,12 @@
 /**
- * One serving process that answers with one version, started for a gate and ended with it: also a gate that is killed leaves none
- * behind, since serving ends with the process that keeps it. On loopback, at a free port.
+ * A serving process for one version, started by a gate on a free loopback port. It ends with the
+ * gate, even when the gate is killed.
  */
 import { join } from 'node:path';
 import { CubeError, type ErrorCode } from '../../lib/core/errors.ts';
+import { toArguments } from '../../lib/platform/arguments.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
-import { KeptProcess } from '../../lib/platform/kept-process.ts';
+import { SupervisedProcess } from '../../lib/platform/supervised-process.ts';
 import { NO_CREDENTIALS } from '../../lib/rpc/credentials.ts';
 import { callJson } from '../../lib/rpc/json-call.ts';
 
@@ -13,10 +14,10 @@ import { callJson } from '../../lib/rpc/json-call.ts';
 const SERVING_SCRIPT = join(import.meta.dirname, '..', '..', 'serving', 'main.js');
 const POLL_MS = 50;
 const STATUS_TIMEOUT_MS = 5_000;
-/** What is kept of its log, to say why it ended. */
-const WORDS_KEPT = 5;
-/** A version that fails so is no better on another host, or later. */
-const UNFIT_CODES: readonly ErrorCode[] = [
+/** Last log lines that are kept to explain why the process ended. */
+const LOG_LINES_MAX = 5;
+/** Codes of failures that would repeat on any host at any time. */
+const UNSERVABLE_CODES: readonly ErrorCode[] = [
   'INVALID_ARGUMENT',
   'CORRUPT',
   'UNSUPPORTED',
@@ -29,14 +30,14 @@ export interface PinnedServingOptions {
   readonly repository: string;
   readonly bundle: string;
   readonly version: string;
-  /** Flags of serving: where rows come from, and whatever else. */
+  /** Additional flags of serving, for example the store. */
   readonly flags: readonly string[];
   readonly readyTimeoutMs: number;
   readonly signal: AbortSignal;
 }
 
-/** The version cannot be served at all, here or anywhere. */
-export class UnfitVersion extends CubeError {
+/** The version can never be served, on any host. */
+export class UnservableVersionError extends CubeError {
   readonly version: string;
 
   constructor(version: string, code: ErrorCode, message: string) {
@@ -47,31 +48,32 @@ export class UnfitVersion extends CubeError {
 
 export class PinnedServing {
   readonly #options: PinnedServingOptions;
-  readonly #process: KeptProcess;
-  readonly #words: string[] = [];
+  readonly #process: SupervisedProcess;
+  readonly #logLines: string[] = [];
   #address = '';
   #end: CubeError | undefined;
 
   private constructor(options: PinnedServingOptions) {
     this.#options = options;
-    this.#process = new KeptProcess({
-      args: [SERVING_SCRIPT, ...flagsOf(options)],
+    this.#process = new SupervisedProcess({
+      args: [SERVING_SCRIPT, ...buildFlags(options)],
       clock: systemClock,
       onLine: (line) => {
-        this.#words.push(line);
-        if (this.#words.length > WORDS_KEPT) this.#words.shift();
+        this.#logLines.push(line);
+        if (this.#logLines.length > LOG_LINES_MAX) this.#logLines.shift();
       },
       onListening: (address) => {
         this.#address = address;
       },
-      // Never started again: half of an answer to a gate is none.
-      onEnd: ({ code, signal }) => this.#noteEnd(signal ?? `exit ${code}`),
+      // Never restarted: a gate needs the results of one process.
+      onExit: ({ code, signal }) => this.#recordExit(signal ?? `exit ${code}`),
     });
   }
 
   /**
-   * Resolves when the version answers; nothing is left running when it does not.
-   * @throws UnfitVersion saying why it never will; CubeError UNAVAILABLE, DEADLINE_EXCEEDED, STOPPING
+   * Resolves when the version is ready. On an error the process is stopped.
+   * @throws UnservableVersionError with the reason; CubeError UNAVAILABLE, DEADLINE_EXCEEDED,
+   *   STOPPING
    */
   static async start(options: PinnedServingOptions): Promise<PinnedServing> {
     const serving = new PinnedServing(options);
@@ -90,8 +92,8 @@ export class PinnedServing {
     return this.#address;
   }
 
-  /** Why it has ended by itself. */
-  get end(): CubeError | undefined {
+  /** Why the process has ended by itself; undefined while it runs. */
+  get exitError(): CubeError | undefined {
     return this.#end;
   }
 
@@ -104,7 +106,7 @@ export class PinnedServing {
     const endMs = systemClock.nowMs() + readyTimeoutMs;
     let why = 'it is loading';
     while (systemClock.nowMs() < endMs) {
-      if (signal.aborted) throw new CubeError('STOPPING', 'the gate was told to stop');
+      if (signal.aborted) throw new CubeError('STOPPING', 'the gate was stopped');
       if (this.#end !== undefined) throw this.#end;
       const status = await this.#status();
       if (status.ready) return;
@@ -113,40 +115,55 @@ export class PinnedServing {
     }
     throw new CubeError(
       'DEADLINE_EXCEEDED',
-      `the ${role}'s serving process was not ready with version ${version} after ${readyTimeoutMs} ms: ${why}`,
+      `the serving process of the ${role}, version ${version}, was not ready after ` +
+        `${readyTimeoutMs} ms: ${why}`,
     );
   }
 
-  /** @throws UnfitVersion */
+  /** @throws UnservableVersionError */
   async #status(): Promise<{ ready: boolean; why: string | undefined }> {
     const { bundle, version } = this.#options;
-    const peer = { address: this.#address, credentials: NO_CREDENTIALS, name: 'serving' };
+    const peer = { address: this.#address, credentials: NO_CREDENTIALS, role: 'serving' };
     const json = await callJson(peer, '/v1/status', { timeoutMs: STATUS_TIMEOUT_MS });
     const ready = json.field('ready').boolean();
     const [failure] = json.field('failed').items();
     const why = failure?.field('message').string();
     const code = failure?.field('code').string() as ErrorCode | undefined;
-    if (!ready && code !== undefined && UNFIT_CODES.includes(code)) {
-      throw new UnfitVersion(version, code, `${bundle} ${version} cannot be served: ${why}`);
+    if (!ready && code !== undefined && UNSERVABLE_CODES.includes(code)) {
+      throw new UnservableVersionError(
+        version,
+        code,
+        `${bundle} ${version} cannot be served: ${why}`,
+      );
     }
     return { ready, why };
   }
 
-  #noteEnd(how: string): string {
+  #recordExit(how: string): string {
     const { role, version } = this.#options;
-    const words = this.#words.length === 0 ? '' : `; its last words: ${this.#words.join(' | ')}`;
-    const why = `the ${role}'s serving process, of version ${version}, ended (${how})${words}`;
+    const log = this.#logLines.join(' | ');
+    const detail = log === '' ? '' : `; its last log lines: ${log}`;
+    const why = `the serving process of the ${role}, version ${version}, ended (${how})${detail}`;
     this.#end = new CubeError('UNAVAILABLE', why);
     return why;
   }
 }
 
-function flagsOf({ repository, bundle, version, flags }: PinnedServingOptions): string[] {
+function buildFlags({ repository, bundle, version, flags }: PinnedServingOptions): string[] {
   return [
-    ...['--host', '127.0.0.1', '--port', '0', '--log-level', 'warn'],
-    ...['--repository', repository, '--bundle', bundle, '--pinned-version', version],
-    // What golden rows do to the version belongs into the report: the gate sends them itself.
-    ...['--warm-up', 'synthetic', '--instances', '1'],
+    ...toArguments({
+      host: '127.0.0.1',
+      port: 0,
+      logLevel: 'warn',
+      repository,
+      bundle,
+      pinnedVersion: version,
+      // The gate itself sends the golden rows, so that their failures are in the report. Random
+      // rows could fail in one run and not in the next.
+      warmUp: 'synthetic',
+      warmUpEntries: 'zeros:1',
+      instances: 1,
+    }),
     ...flags,
   ];
 }

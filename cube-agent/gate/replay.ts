@@ -1,26 +1,31 @@
 /**
- * Golden rows sent to one or two serving processes: each request at its time whether or not earlier ones were answered (open loop),
- * the two in turn, so that both see the same machine. First every row once, whose scores are kept; then the same requests again
- * until there are enough for a percentile of latency.
+ * Sends golden rows to one or two serving processes. Every request is sent at its scheduled time,
+ * whether or not earlier ones were answered (open loop). Candidate and baseline take turns, so that
+ * both see the same machine load. The first round sends every row once and keeps the scores; then
+ * requests are repeated until there are enough for latency percentiles.
  */
 import type { CtrClient } from '../../lib/client/ctr-client.ts';
 import type { CtrPrediction, CtrRow } from '../../lib/client/ctr-rows.ts';
 import { CubeError } from '../../lib/core/errors.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
 import type { GoldenRow } from './golden-rows.ts';
-import { SideRecord } from './side-record.ts';
+import { ReplayRecord } from './replay-record.ts';
 
-/** Beyond that many unanswered requests the loop waits: a process that hangs must not fill our memory. */
+/** Limit of requests in flight, so that a process that hangs does not fill the gate's memory. */
 const IN_FLIGHT_MAX = 512;
-/** First requests of each side, answered by cold caches: their latency is not counted. */
+/** First requests to each version, whose latency is not counted because caches are cold. */
 const COLD_REQUESTS = 20;
+/** The wait before a request that was refused for overload is sent again. */
+const OVERLOADED_PAUSE_MS = 50;
 
-export interface Side {
+export interface ReplayTarget {
   /** "candidate" or "baseline". */
   readonly role: string;
   readonly version: string;
   readonly client: CtrClient;
-  /** @throws CubeError when the process behind it is gone: nothing it failed to answer says anything of the version */
+  /**
+   * @throws CubeError when the process has ended: its failures are no evidence against the version
+   */
   requireAlive(): Promise<void>;
 }
 
@@ -28,9 +33,9 @@ export interface ReplayOptions {
   readonly bundle: string;
   readonly rows: readonly GoldenRow[];
   readonly rowsPerRequest: number;
-  /** Of each side. */
+  /** For each version. */
   readonly requestsPerSecond: number;
-  /** At least so many of each side. */
+  /** Minimum number of requests to each version. */
   readonly requestsMin: number;
   readonly timeoutMs: number;
   readonly signal: AbortSignal;
@@ -38,41 +43,50 @@ export interface ReplayOptions {
 }
 
 interface Batch {
-  /** Where its first row stands among all. */
+  /** Index of its first row. */
   readonly start: number;
   readonly rows: readonly GoldenRow[];
 }
 
-/** @returns what each side did, in their order. @throws CubeError when a side is gone, or answers from another version */
+/**
+ * @returns the results of each target, in their order
+ * @throws CubeError when a target does not answer, or answers with another version
+ */
 export async function replay(
-  sides: readonly Side[],
+  targets: readonly ReplayTarget[],
   options: ReplayOptions,
-): Promise<readonly SideRecord[]> {
-  const records = sides.map(() => new SideRecord(options.rows.length));
-  const run = new Replay(sides, records, options);
-  await run.send(batchesOf(options.rows, options.rowsPerRequest));
-  return records;
+): Promise<readonly ReplayRecord[]> {
+  const participants = targets.map((target) => {
+    return { target, record: new ReplayRecord(options.rows.length) };
+  });
+  const run = new Replay(participants, options);
+  await run.send(createBatches(options.rows, options.rowsPerRequest));
+  return participants.map(({ record }) => record);
 }
 
-interface Sending {
+/** One version in the replay, and its results. */
+interface Participant {
+  readonly target: ReplayTarget;
+  readonly record: ReplayRecord;
+}
+
+interface ReplayRequest {
   readonly request: number;
   readonly dueMs: number;
-  /** The scores of the first time are those that are kept. */
+  /** Scores are kept from the first round only. */
   readonly isFirst: boolean;
 }
 
 class Replay {
-  readonly #sides: readonly Side[];
-  readonly #records: readonly SideRecord[];
+  readonly #participants: readonly Participant[];
   readonly #options: ReplayOptions;
   readonly #inFlight = new Set<Promise<void>>();
-  /** Where batches begin of which a side has refused a row. */
+  /** Starts of batches in which a version has refused a row. */
   readonly #refused = new Set<number>();
   #failure: CubeError | undefined;
 
-  constructor(sides: readonly Side[], records: readonly SideRecord[], options: ReplayOptions) {
-    this.#sides = sides;
-    this.#records = records;
+  constructor(participants: readonly Participant[], options: ReplayOptions) {
+    this.#participants = participants;
     this.#options = options;
   }
 
@@ -80,23 +94,24 @@ class Replay {
     const { requestsMin } = this.#options;
     const total = Math.max(batches.length, requestsMin + COLD_REQUESTS);
     await this.#round(batches, 0, batches.length, total);
-    // What was refused once says nothing new when it is refused again.
+    // A refused batch is not sent again: it would be refused again.
     const taken = batches.filter(({ start }) => !this.#refused.has(start));
     if (taken.length > 0) await this.#round(taken, batches.length, total, total);
   }
 
-  /** Requests `from` until before `to` of each side. */
+  /** Sends requests `from` to `to` (exclusive) to each target. */
   async #round(batches: readonly Batch[], from: number, to: number, total: number): Promise<void> {
     const { requestsPerSecond, onRequest } = this.#options;
-    const spacingMs = 1_000 / requestsPerSecond / this.#sides.length;
+    const spacingMs = 1_000 / requestsPerSecond / this.#participants.length;
     let dueMs = systemClock.nowMs();
     for (let request = from; request < to; request++) {
       const batch = batches[request % batches.length]!;
-      for (let turn = 0; turn < this.#sides.length; turn++) {
+      // Targets alternate, so that neither always finds warm caches.
+      const isReversed = request % this.#participants.length === 1;
+      const ordered = isReversed ? [...this.#participants].reverse() : this.#participants;
+      for (const participant of ordered) {
         await this.#waitUntil(dueMs);
-        // Whoever is second in one round is first in the next: neither always finds the caches warm.
-        const at = (request + turn) % this.#sides.length;
-        this.#start(this.#ask(at, batch, { request, dueMs, isFirst: from === 0 }));
+        this.#start(this.#ask(participant, batch, { request, dueMs, isFirst: from === 0 }));
         dueMs += spacingMs;
       }
       onRequest(request + 1, total);
@@ -114,7 +129,7 @@ class Replay {
 
   #check(): void {
     if (this.#failure !== undefined) throw this.#failure;
-    if (this.#options.signal.aborted) throw new CubeError('STOPPING', 'the gate was told to stop');
+    if (this.#options.signal.aborted) throw new CubeError('STOPPING', 'the gate was stopped');
   }
 
   #start(work: Promise<void>): void {
@@ -126,75 +141,97 @@ class Replay {
     this.#inFlight.add(sent);
   }
 
-  /** @throws CubeError only for what ends the whole replay */
-  async #ask(at: number, batch: Batch, { request, dueMs, isFirst }: Sending): Promise<void> {
-    const side = this.#sides[at]!;
-    const record = this.#records[at]!;
-    record.noteSent(batch.rows.length);
+  /** @throws CubeError only for errors that end the whole replay */
+  async #ask(
+    participant: Participant,
+    batch: Batch,
+    { request, dueMs, isFirst }: ReplayRequest,
+  ): Promise<void> {
+    const { target, record } = participant;
+    record.addSent(batch.rows.length);
     try {
-      const answer = await this.#predict(side, batch.rows);
-      if (request >= COLD_REQUESTS) record.noteLatency(systemClock.nowMs() - dueMs);
-      if (isFirst) record.noteAnswer(batch.start, answer);
+      const answer = await this.#predict(target, batch.rows);
+      if (request >= COLD_REQUESTS) record.addLatency(systemClock.nowMs() - dueMs);
+      if (isFirst) record.addPrediction(batch.start, answer);
     } catch (error) {
-      const failure = await this.#realFailure(side, error);
-      if (isFirst && mayBeOneRow(failure)) await this.#askOneByOne(at, batch);
-      else record.noteFailure(batch.rows, failure);
+      const failure = await this.#toVersionFailure(target, error);
+      if (isFirst && canBeOneRow(failure)) await this.#askOneByOne(participant, batch);
+      else record.addFailure(batch.rows, failure);
     }
   }
 
-  /** A request that was refused because of a row: the others have their scores, and the report names the line. */
-  async #askOneByOne(at: number, { start, rows }: Batch): Promise<void> {
-    const side = this.#sides[at]!;
-    const record = this.#records[at]!;
+  /** Sends the rows of a refused request one by one: only the invalid row fails, with its line. */
+  async #askOneByOne({ target, record }: Participant, { start, rows }: Batch): Promise<void> {
     this.#refused.add(start);
     for (const [i, row] of rows.entries()) {
       try {
-        record.noteAnswer(start + i, await this.#predict(side, [row]));
+        record.addPrediction(start + i, await this.#predict(target, [row]));
       } catch (error) {
-        record.noteFailure([row], await this.#realFailure(side, error));
+        record.addFailure([row], await this.#toVersionFailure(target, error));
       }
     }
   }
 
-  async #predict(side: Side, rows: readonly GoldenRow[]): Promise<CtrPrediction> {
-    const { bundle, timeoutMs } = this.#options;
+  async #predict(target: ReplayTarget, rows: readonly GoldenRow[]): Promise<CtrPrediction> {
+    const { bundle } = this.#options;
     const values = rows.map(({ value }) => value as CtrRow);
-    const call = { model: bundle, version: side.version, detail: true, timeoutMs };
-    const answer = await side.client.predict(values, call);
-    if (answer.version === side.version && answer.probabilities.length === rows.length) {
+    const answer = await this.#sendUntilAdmitted((timeoutMs) => {
+      const call = { model: bundle, version: target.version, detail: true, timeoutMs };
+      return target.client.predict(values, call);
+    });
+    if (answer.version === target.version && answer.probabilities.length === rows.length) {
       return answer;
     }
-    throw new WrongAnswer(side, answer, rows.length);
+    throw new WrongPredictionError(target, answer, rows.length);
   }
 
-  /** @throws CubeError when it is none of the version's */
-  async #realFailure(side: Side, error: unknown): Promise<CubeError> {
-    if (error instanceof WrongAnswer) throw error;
+  /**
+   * Sends a request again while the process refuses it for overload: a busy machine is no evidence
+   * against a version. The wait counts in the request's latency and in its timeout.
+   */
+  async #sendUntilAdmitted<T>(send: (timeoutMs: number) => Promise<T>): Promise<T> {
+    const { timeoutMs, signal } = this.#options;
+    const deadlineMs = systemClock.nowMs() + timeoutMs;
+    for (;;) {
+      try {
+        return await send(Math.max(1, Math.ceil(deadlineMs - systemClock.nowMs())));
+      } catch (error) {
+        const isOverloaded = CubeError.from(error).code === 'OVERLOADED';
+        const canWait = systemClock.nowMs() + OVERLOADED_PAUSE_MS < deadlineMs;
+        if (!isOverloaded || !canWait || signal.aborted) throw error;
+        await systemClock.sleep(OVERLOADED_PAUSE_MS, signal);
+      }
+    }
+  }
+
+  /** @throws CubeError when the failure is not caused by the version */
+  async #toVersionFailure(target: ReplayTarget, error: unknown): Promise<CubeError> {
+    if (error instanceof WrongPredictionError) throw error;
     const failure = CubeError.from(error);
     if (failure.code === 'NOT_FOUND' || failure.code === 'NOT_READY') {
-      throw new CubeError(failure.code, `the ${side.role} does not answer: ${failure.message}`);
+      throw new CubeError(failure.code, `the ${target.role} does not answer: ${failure.message}`);
     }
-    await side.requireAlive();
+    await target.requireAlive();
     return failure;
   }
 }
 
-class WrongAnswer extends CubeError {
-  constructor({ role, version }: Side, answer: CtrPrediction, rows: number) {
+class WrongPredictionError extends CubeError {
+  constructor({ role, version }: ReplayTarget, answer: CtrPrediction, rows: number) {
     super(
       'INTERNAL',
-      `the ${role} was asked for ${rows} scores of version ${version} and gave ` +
-        `${answer.probabilities.length} of version ${answer.version}`,
+      `the ${role} was asked for ${rows} scores of version ${version} and returned ` +
+        `${answer.probabilities.length} scores of version ${answer.version}`,
     );
   }
 }
 
-function mayBeOneRow({ code }: CubeError): boolean {
+function canBeOneRow({ code }: CubeError): boolean {
   return code === 'INVALID_ARGUMENT' || code === 'TOO_LARGE' || code === 'INTERNAL';
 }
 
-/** Rows of features and rows of keys do not go together in one request. */
-function batchesOf(rows: readonly GoldenRow[], rowsPerRequest: number): Batch[] {
+/** Rows with features and rows with keys cannot be mixed in one request. */
+function createBatches(rows: readonly GoldenRow[], rowsPerRequest: number): Batch[] {
   const batches: Batch[] = [];
   for (let start = 0; start < rows.length; ) {
     let end = start + 1;

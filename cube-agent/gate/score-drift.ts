@@ -1,9 +1,9 @@
-/** How two columns of scores differ: row by row, and as distributions. Pure. */
+/** The difference between two columns of scores, by row and as distributions. Pure. */
 
 export interface Drift {
-  /** Rows that both have scored. */
+  /** Rows that both versions have scored. */
   readonly rows: number;
-  /** Of |candidate − baseline|. */
+  /** Mean of |candidate − baseline|. */
   readonly mean: number;
   readonly p50: number;
   readonly p99: number;
@@ -21,17 +21,20 @@ export interface Histogram {
 }
 
 const DECILES = 10;
-/** Of a histogram: differences below it are those of rounding. */
-const RANGE_MIN = 1e-6;
+/** Minimum width of a histogram: smaller differences are rounding errors. */
+const MIN_RANGE = 1e-6;
 
-/** The value that a share of all do not exceed (nearest rank). @param sorted ascending; NaN when empty */
+/**
+ * Quantile by nearest rank: the smallest value that at least `share` of the values do not exceed.
+ * @param sorted ascending; an empty array gives NaN
+ */
 export function quantile(sorted: Float64Array, share: number): number {
   const rank = Math.ceil(share * sorted.length);
   return sorted[Math.min(Math.max(rank - 1, 0), sorted.length - 1)] ?? Number.NaN;
 }
 
-/** @param candidate, baseline [rows], at least one; same rows */
-export function driftOf(candidate: Float64Array, baseline: Float64Array): Drift {
+/** @param candidate scores of the same rows as `baseline`, at least one */
+export function computeDrift(candidate: Float64Array, baseline: Float64Array): Drift {
   const distance = candidate.map((score, row) => Math.abs(score - baseline[row]!)).sort();
   const rows = distance.length;
   return {
@@ -40,45 +43,47 @@ export function driftOf(candidate: Float64Array, baseline: Float64Array): Drift 
     p50: quantile(distance, 0.5),
     p99: quantile(distance, 0.99),
     largest: distance[rows - 1] ?? Number.NaN,
-    psi: psiOf(candidate, baseline),
+    psi: computePsi(candidate, baseline),
   };
 }
 
 /**
- * Σ (c − b) ln(c / b) over shares c and b of the columns in the baseline's deciles. An empty bin counts as half a row, so that
- * the index stays finite. 0 for equal columns; from 0.1 a shift is visible, from 0.25 it is large.
+ * Population stability index: Σ (c − b) ln(c / b) over the shares c and b of the columns in the
+ * baseline's deciles. An empty bin counts as half a row, so that the index stays finite. The index
+ * of equal columns is 0; a shift is visible from 0.1 and large from 0.25.
  */
-export function psiOf(candidate: Float64Array, baseline: Float64Array): number {
+export function computePsi(candidate: Float64Array, baseline: Float64Array): number {
   const sorted = baseline.slice().sort();
   const inner = Array.from({ length: DECILES - 1 }, (_, i) => quantile(sorted, (i + 1) / DECILES));
   const edges = [...new Set(inner)];
-  const counts = [candidate, baseline].map((values) => {
+  const computeShares = (values: Float64Array): number[] => {
     const bins = new Array<number>(edges.length + 1).fill(0);
-    for (const value of values) bins[binOf(edges, value)]! += 1;
+    for (const value of values) bins[findBin(edges, value)]! += 1;
     return bins.map((count) => Math.max(count, 0.5) / values.length);
-  });
-  return counts[0]!.reduce((sum, c, bin) => {
-    const b = counts[1]![bin]!;
+  };
+  const baselineShares = computeShares(baseline);
+  return computeShares(candidate).reduce((sum, c, bin) => {
+    const b = baselineShares[bin]!;
     return sum + (c - b) * Math.log(c / b);
   }, 0);
 }
 
-/** The first bin whose edge is not below the value. */
-function binOf(edges: readonly number[], value: number): number {
+/** The first bin whose upper edge is not below the value. */
+function findBin(edges: readonly number[], value: number): number {
   const bin = edges.findIndex((edge) => value <= edge);
   return bin < 0 ? edges.length : bin;
 }
 
 /**
  * @param columns not all empty
- * @param isCentred the range has 0 in its middle, for differences
+ * @param isCentred centres the range on 0, for differences
  */
-export function histogramOf(
+export function computeHistogram(
   columns: readonly Float64Array[],
   bars: number,
   isCentred = false,
 ): Histogram {
-  const [low, high] = rangeOf(columns, isCentred);
+  const [low, high] = computeRange(columns, isCentred);
   const counts = columns.map((column) => {
     const bins = new Array<number>(bars).fill(0);
     for (const value of column) {
@@ -90,8 +95,8 @@ export function histogramOf(
   return { low, high, counts };
 }
 
-/** From the least to the greatest value; around equal values a little room. */
-function rangeOf(columns: readonly Float64Array[], isCentred: boolean): [number, number] {
+/** From the smallest to the largest value, widened if they are equal. */
+function computeRange(columns: readonly Float64Array[], isCentred: boolean): [number, number] {
   let low = Number.POSITIVE_INFINITY;
   let high = Number.NEGATIVE_INFINITY;
   for (const column of columns) {
@@ -102,5 +107,5 @@ function rangeOf(columns: readonly Float64Array[], isCentred: boolean): [number,
   }
   if (isCentred) high = Math.max(Math.abs(low), Math.abs(high));
   if (isCentred) low = -high;
-  return high - low > RANGE_MIN ? [low, high] : [low - RANGE_MIN, high + RANGE_MIN];
+  return high - low > MIN_RANGE ? [low, high] : [low - MIN_RANGE, high + MIN_RANGE];
 }

@@ -1,48 +1,56 @@
-/** Findings held against limits: one check for each, and the verdict. What cannot be checked is said, and fails nothing. Pure. */
+/**
+ * Checks findings against limits: one check per limit, and the verdict. A limit that cannot be
+ * checked is reported and does not fail the version. Pure.
+ */
 import { CubeError, type ErrorCode } from '../../lib/core/errors.ts';
-import type { Findings, SideFindings } from './findings.ts';
+import type { Findings, VersionFindings } from './findings.ts';
 import type { GateLimits, LimitName } from './gate-limits.ts';
 
 export interface Check {
-  /** The limit's name; "served" and "answersBroken", which no policy can move, beside. */
+  /** Name of the limit, or "served" or "answersBroken", which no policy can change. */
   readonly limit: LimitName | 'served' | 'answersBroken';
-  /** In a few words. */
+  /** A short description. */
   readonly what: string;
   readonly value: number | undefined;
-  /** What the value may be; undefined for what was not checked. */
+  /** The bound on the value; undefined if it was not checked. */
   readonly threshold: number | undefined;
   readonly outcome: 'pass' | 'fail' | 'not checked';
-  /** Why it was not checked, or what the value comes from. */
+  /** Why it was not checked, or details of the value. */
   readonly note?: string | undefined;
 }
 
 export type Verdict = 'pass' | 'fail';
 
-export function verdictOf(checks: readonly Check[]): Verdict {
+export function decideVerdict(checks: readonly Check[]): Verdict {
   return checks.some(({ outcome }) => outcome === 'fail') ? 'fail' : 'pass';
 }
 
-/** The check of a version that does not come up at all. */
-export function unfitCheck(why: string): Check {
+/** The failed check of a version that cannot be served. */
+export function createUnservableCheck(why: string): Check {
   return {
-    ...{ limit: 'served', what: 'the version can be served', value: 0, threshold: 1 },
-    ...{ outcome: 'fail', note: why },
+    limit: 'served',
+    what: 'the version can be served',
+    value: 0,
+    threshold: 1,
+    outcome: 'fail',
+    note: why,
   };
 }
 
-export function checksOf(findings: Findings, limits: GateLimits): Check[] {
+export function checkFindings(findings: Findings, limits: GateLimits): Check[] {
   const checker = new Checker(limits);
   return [
-    ...answerChecks(checker, findings),
-    ...driftChecks(checker, findings),
-    ...qualityChecks(checker, findings),
-    ...unseenChecks(checker, findings),
-    ...latencyChecks(checker, findings),
+    ...checkAnswers(checker, findings),
+    ...checkExpected(checker, findings),
+    ...checkDrift(checker, findings),
+    ...checkQuality(checker, findings),
+    ...checkUnseen(checker, findings),
+    ...checkLatency(checker, findings),
   ];
 }
 
-/** Failures that say something of the machine, or of the shards, before they say anything of a version. */
-const MACHINE_CODES: readonly ErrorCode[] = [
+/** Codes of failures caused by the machine or the shards rather than by a version. */
+const ENVIRONMENT_CODES: readonly ErrorCode[] = [
   'DEADLINE_EXCEEDED',
   'OVERLOADED',
   'UNAVAILABLE',
@@ -50,22 +58,24 @@ const MACHINE_CODES: readonly ErrorCode[] = [
 ];
 
 /**
- * The version that is active went unanswered too: what the new one did in such conditions is no evidence.
- * @throws CubeError UNAVAILABLE saying what to do
+ * Refuses to judge when the baseline, too, left rows unanswered: then the failures of the candidate
+ * are no evidence.
+ * @throws CubeError UNAVAILABLE with what to do
  */
-export function requireFitMachine({ baseline }: Findings, { errorsMax }: GateLimits): void {
+export function requireHealthyBaseline({ baseline }: Findings, { errorsMax }: GateLimits): void {
   if (baseline === undefined || errorsMax === null) return;
   const { failures, rowsSent, version, failedLines } = baseline;
-  const lost = MACHINE_CODES.reduce((sum, code) => sum + (failures[code] ?? 0), 0);
+  const lost = ENVIRONMENT_CODES.reduce((sum, code) => sum + (failures[code] ?? 0), 0);
   if (lost / rowsSent <= errorsMax) return;
   throw new CubeError(
     'UNAVAILABLE',
-    `the active version ${version} left ${lost} of ${rowsSent} rows unanswered too (${failedLines[0]?.message}): ` +
-      'the machine is too busy, or shards are away; try later, with a lower --rate or a longer --timeout-ms',
+    `the baseline, version ${version}, left ${lost} of ${rowsSent} rows unanswered too ` +
+      `(${failedLines[0]?.message}): the machine is overloaded or shards are unavailable; ` +
+      'retry later, with a lower --rate or a longer --timeout-ms',
   );
 }
 
-const NO_BASELINE = 'there is no version to compare with';
+const NO_BASELINE = 'there is no baseline';
 
 class Checker {
   readonly limits: GateLimits;
@@ -74,7 +84,7 @@ class Checker {
     this.limits = limits;
   }
 
-  /** @param value undefined or NaN: it could not be measured, and `note` says why */
+  /** @param value undefined or NaN: not measured; `note` gives the reason */
   atMost(limit: LimitName, what: string, value: number | undefined, note?: string): Check[] {
     return this.#check(limit, what, value, note, (measured, bound) => measured <= bound);
   }
@@ -83,7 +93,7 @@ class Checker {
     return this.#check(limit, what, value, note, (measured, bound) => measured >= bound);
   }
 
-  /** Nothing for a limit that is switched off. */
+  /** @returns no check for a limit that is disabled */
   #check(
     limit: LimitName,
     what: string,
@@ -102,18 +112,18 @@ class Checker {
   }
 }
 
-function answerChecks(checker: Checker, { candidate }: Findings): Check[] {
+function checkAnswers(checker: Checker, { candidate }: Findings): Check[] {
   const { rowsSent, rowsFailed, failures, lookups, unavailable, failedLines } = candidate;
   const broken = failures.INTERNAL ?? 0;
   const [first] = failedLines;
   const note = first && `line ${first.line}: ${first.code} ${first.message}`;
   return [
     {
-      ...{
-        limit: 'answersBroken',
-        what: 'rows on which the graph failed',
-      },
-      ...{ value: broken, threshold: 0, outcome: broken === 0 ? 'pass' : 'fail' },
+      limit: 'answersBroken',
+      what: 'rows on which the graph failed',
+      value: broken,
+      threshold: 0,
+      outcome: broken === 0 ? 'pass' : 'fail',
       note: broken === 0 ? undefined : note,
     },
     ...checker.atMost('errorsMax', 'rows not answered', rowsFailed / rowsSent, note),
@@ -121,8 +131,18 @@ function answerChecks(checker: Checker, { candidate }: Findings): Check[] {
   ];
 }
 
-function driftChecks(checker: Checker, { drift, baseline }: Findings): Check[] {
-  const note = drift ? undefined : baseline ? 'no row was answered by both' : NO_BASELINE;
+/** No check for golden rows without scores. */
+function checkExpected(checker: Checker, { expected }: Findings): Check[] {
+  if (expected === undefined) return [];
+  const { maxAbsDifference, line, score, expectedScore } = expected;
+  const note =
+    maxAbsDifference === 0 ? undefined : `line ${line}: ${score} instead of ${expectedScore}`;
+  const what = 'difference from expected scores';
+  return checker.atMost('expectedDifferenceMax', what, maxAbsDifference, note);
+}
+
+function checkDrift(checker: Checker, { drift, baseline }: Findings): Check[] {
+  const note = drift ? undefined : baseline ? 'no row was scored by both versions' : NO_BASELINE;
   return [
     ...checker.atMost('driftMeanMax', 'drift of scores, mean', drift?.mean, note),
     ...checker.atMost('driftP50Max', 'drift of scores, median', drift?.p50, note),
@@ -132,84 +152,88 @@ function driftChecks(checker: Checker, { drift, baseline }: Findings): Check[] {
   ];
 }
 
-function qualityChecks(checker: Checker, { candidate, baseline }: Findings): Check[] {
+function checkQuality(checker: Checker, { candidate, baseline }: Findings): Check[] {
   const labelled = candidate.quality?.rows ?? 0;
   const enough = labelled > 0 && labelled >= (checker.limits.qualityRowsMin ?? 0);
-  const ours = enough ? candidate.quality : undefined;
-  const theirs = enough ? baseline?.quality : undefined;
-  const few = enough ? undefined : `${labelled} labelled rows, too few (qualityRowsMin)`;
-  const equal = Number.isNaN(ours?.auc) ? 'all labels are equal' : undefined;
+  const candidateValue = enough ? candidate.quality : undefined;
+  const baselineValue = enough ? baseline?.quality : undefined;
+  const few = enough ? undefined : `too few labelled rows: ${labelled} (qualityRowsMin)`;
+  const equal = Number.isNaN(candidateValue?.auc) ? 'all labels are equal' : undefined;
   const alone = few ?? (baseline === undefined ? NO_BASELINE : undefined);
   const rise = (of: 'logloss' | 'calibration'): number | undefined =>
-    ours && theirs && ours[of] / theirs[of] - 1;
+    candidateValue && baselineValue && candidateValue[of] / baselineValue[of] - 1;
   const shift = rise('calibration');
   return [
-    ...checker.atLeast('aucMin', 'AUC', ours?.auc, few ?? equal),
+    ...checker.atLeast('aucMin', 'AUC', candidateValue?.auc, few ?? equal),
     ...checker.atMost(
       'aucDropMax',
-      'AUC lost',
-      ours && theirs && theirs.auc - ours.auc,
+      'AUC drop',
+      candidateValue && baselineValue && baselineValue.auc - candidateValue.auc,
       alone ?? equal,
     ),
-    ...checker.atMost('loglossRiseMax', 'logloss risen by', rise('logloss'), alone),
+    ...checker.atMost('loglossRiseMax', 'relative rise of logloss', rise('logloss'), alone),
     ...checker.atMost(
       'calibrationShiftMax',
-      'calibration moved by',
+      'relative change of calibration',
       shift === undefined ? undefined : Math.abs(shift),
       alone ?? equal,
     ),
   ];
 }
 
-function unseenChecks(checker: Checker, { candidate, baseline }: Findings): Check[] {
-  const ours = share(candidate.unseen, candidate.lookups);
-  const worst = baseline && worstSlot(candidate, baseline);
+function checkUnseen(checker: Checker, { candidate, baseline }: Findings): Check[] {
+  const candidateValue = share(candidate.unseen, candidate.lookups);
+  const worst = baseline && findWorstSlot(candidate, baseline);
   const note = baseline === undefined ? NO_BASELINE : undefined;
   return [
-    ...checker.atMost('unseenMax', 'lookups without a row', ours),
+    ...checker.atMost('unseenMax', 'lookups without a row', candidateValue),
     ...checker.atMost(
       'unseenRiseMax',
-      'lookups without a row, more by',
-      baseline && ours - share(baseline.unseen, baseline.lookups),
+      'rise of lookups without a row',
+      baseline && candidateValue - share(baseline.unseen, baseline.lookups),
       note,
     ),
     ...checker.atMost(
       'slotUnseenRiseMax',
-      'the same in the worst slot',
+      'rise of lookups without a row, worst slot',
       worst?.rise,
-      note ?? (worst === undefined ? 'no slot is in both' : `slot ${worst.slot}`),
+      note ?? (worst === undefined ? 'the versions have no slot in common' : `slot ${worst.slot}`),
     ),
   ];
 }
 
-function worstSlot(
-  candidate: SideFindings,
-  baseline: SideFindings,
+function findWorstSlot(
+  candidate: VersionFindings,
+  baseline: VersionFindings,
 ): { slot: string; rise: number } | undefined {
   const before = new Map(baseline.slots.map((slot) => [slot.slot, slot]));
   const rises = candidate.slots.flatMap((now) => {
     const then = before.get(now.slot);
     return then === undefined
       ? []
-      : [{ slot: now.slot, rise: unseenShare(now) - unseenShare(then) }];
+      : [{ slot: now.slot, rise: computeUnseenShare(now) - computeUnseenShare(then) }];
   });
   return rises.sort((a, b) => b.rise - a.rise)[0];
 }
 
-/** Of one slot's lookups, those that found no row. */
-export function unseenShare(slot: SideFindings['slots'][number]): number {
+/** Share of a slot's lookups without a row. */
+export function computeUnseenShare(slot: VersionFindings['slots'][number]): number {
   return share(slot.unseen, slot.hit + slot.unseen + slot.unavailable);
 }
 
-function latencyChecks(checker: Checker, { candidate, baseline }: Findings): Check[] {
+function checkLatency(checker: Checker, { candidate, baseline }: Findings): Check[] {
   const slackMs = checker.limits.latencySlackMs ?? 0;
   const { p50Ms, p99Ms } = candidate.latency;
-  /** A difference below the slack is none. */
-  const ratio = (ours: number, theirs: number | undefined): number | undefined => {
-    if (theirs === undefined || Number.isNaN(ours) || Number.isNaN(theirs)) return undefined;
-    return ours - theirs <= slackMs ? Math.min(ours / theirs, 1) : ours / theirs;
+  /** Differences up to the slack count as equal. */
+  const ratio = (candidateValue: number, baselineValue: number | undefined): number | undefined => {
+    if (baselineValue === undefined || Number.isNaN(candidateValue) || Number.isNaN(baselineValue))
+      return undefined;
+    return candidateValue - baselineValue <= slackMs
+      ? Math.min(candidateValue / baselineValue, 1)
+      : candidateValue / baselineValue;
   };
-  const note = baseline === undefined ? NO_BASELINE : `up to ${slackMs} ms more counts as equal`;
+  const note =
+    baseline === undefined ? NO_BASELINE : `a difference up to ${slackMs} ms counts as equal`;
   return [
     ...checker.atMost(
       'latencyP50RatioMax',

@@ -1,16 +1,16 @@
-/** What a scraper learns of an agent; deploy/prometheus/alerts.yaml has rules for it. */
+/** The metrics of an agent. deploy/prometheus/alerts.yaml has alerts on them. */
 import { MetricsRegistry } from '../../lib/platform/metrics.ts';
 import type { Agent } from './agent.ts';
-import { chainOf, channelStatuses } from './host-status.ts';
+import { getChainStatus, listChannelStatuses } from './host-status.ts';
 
-export function agentMetrics(agent: Agent): MetricsRegistry {
+export function createAgentMetrics(agent: Agent): MetricsRegistry {
   const metrics = new MetricsRegistry();
   addChannelMetrics(metrics, agent);
   addChainMetrics(metrics, agent);
   addDiskMetrics(metrics, agent);
   metrics.collectedGauge({
     name: 'hypercube_agent_problems',
-    help: 'Things that fail and have not gone right since; bundle "" is the host itself.',
+    help: 'Operations that fail and have not succeeded since; bundle "" is the host itself.',
     labels: ['bundle'],
     collect: (set) => {
       set({ bundle: '' }, agent.problems.list().length);
@@ -19,21 +19,21 @@ export function agentMetrics(agent: Agent): MetricsRegistry {
   });
   metrics.collectedGauge({
     name: 'hypercube_agent_server_up',
-    help: '1 when the server answers its agent.',
+    help: '1 if the server answers its agent.',
     labels: ['server'],
     collect: (set) => {
       for (const server of agent.config.servers) {
-        const known = agent.servers.known.find(({ address }) => address === server);
+        const known = agent.servers.snapshots.find(({ address }) => address === server);
         set({ server }, known?.answers ? 1 : 0);
       }
     },
   });
   metrics.collectedGauge({
     name: 'hypercube_agent_server_version',
-    help: '1 for each version that a server holds; state "active" or "held".',
+    help: '1 for each loaded version of a server; state "active" or "held" (loaded, not active).',
     labels: ['server', 'bundle', 'version', 'state'],
     collect: (set) => {
-      for (const { address: server, status } of agent.servers.known) {
+      for (const { address: server, status } of agent.servers.snapshots) {
         for (const { bundle, active, versions } of status.bundles) {
           for (const { version } of versions) {
             set({ server, bundle, version, state: version === active ? 'active' : 'held' }, 1);
@@ -44,7 +44,7 @@ export function agentMetrics(agent: Agent): MetricsRegistry {
   });
   metrics.collectedCounter({
     name: 'hypercube_agent_server_starts_total',
-    help: 'Starts of the servers that the agent runs itself.',
+    help: 'Starts of servers that the agent runs itself.',
     labels: ['server'],
     collect: (set) => {
       for (const server of agent.config.servers) {
@@ -60,11 +60,11 @@ function addChannelMetrics(metrics: MetricsRegistry, agent: Agent): void {
   const labels = ['bundle', 'channel'] as const;
   metrics.collectedGauge({
     name: 'hypercube_agent_freshness_seconds',
-    help: "Since the version that all servers of the host have was first pointed to: its rows' age at least.",
+    help: 'Seconds since the version that all servers of the host have was first activated.',
     labels,
     collect: (set) => {
       for (const keeper of agent.bundles) {
-        for (const { channel, freshnessSeconds } of channelStatuses(agent, keeper)) {
+        for (const { channel, freshnessSeconds } of listChannelStatuses(agent, keeper)) {
           if (freshnessSeconds === undefined) continue;
           set({ bundle: keeper.bundle, channel }, freshnessSeconds);
         }
@@ -73,11 +73,11 @@ function addChannelMetrics(metrics: MetricsRegistry, agent: Agent): void {
   });
   metrics.collectedGauge({
     name: 'hypercube_agent_up_to_date',
-    help: '1 when all servers of the host have what the channel points to.',
+    help: '1 if all servers of the host have the version of the channel.',
     labels,
     collect: (set) => {
       for (const keeper of agent.bundles) {
-        for (const { channel, upToDate } of channelStatuses(agent, keeper)) {
+        for (const { channel, upToDate } of listChannelStatuses(agent, keeper)) {
           set({ bundle: keeper.bundle, channel }, upToDate ? 1 : 0);
         }
       }
@@ -88,22 +88,22 @@ function addChannelMetrics(metrics: MetricsRegistry, agent: Agent): void {
 function addChainMetrics(metrics: MetricsRegistry, agent: Agent): void {
   metrics.collectedGauge({
     name: 'hypercube_agent_chain_layers',
-    help: "Layers of the deepest shard of the first channel's version: a base and its deltas.",
+    help: "Layers (base and deltas) in the longest chain of the first channel's version.",
     labels: ['bundle'],
     collect: (set) => {
       for (const keeper of agent.bundles) {
-        const chain = chainOf(keeper);
+        const chain = getChainStatus(keeper);
         if (chain !== undefined) set({ bundle: keeper.bundle }, chain.layers);
       }
     },
   });
   metrics.collectedGauge({
     name: 'hypercube_agent_chain_age_seconds',
-    help: 'Since this host fetched the oldest base that the version builds on.',
+    help: "Seconds since this host fetched the oldest base layer of the first channel's version.",
     labels: ['bundle'],
     collect: (set) => {
       for (const keeper of agent.bundles) {
-        const ageSeconds = chainOf(keeper)?.ageSeconds;
+        const ageSeconds = getChainStatus(keeper)?.ageSeconds;
         if (ageSeconds !== undefined) set({ bundle: keeper.bundle }, ageSeconds);
       }
     },
@@ -118,12 +118,12 @@ function addDiskMetrics(metrics: MetricsRegistry, { fetcher }: Agent): void {
   });
   metrics.collectedGauge({
     name: 'hypercube_agent_disk_free_bytes',
-    help: "Free on the data folder's disk.",
+    help: 'Free bytes on the disk of the data folder.',
     collect: (set) => {
       try {
         set({}, fetcher.freeBytes());
       } catch {
-        // A disk that cannot be asked has no value; the problems say why.
+        // An unreadable disk has no value; the reason is listed as a problem.
       }
     },
   });

@@ -1,6 +1,7 @@
 /**
- * The agent of one host: looks at the repository and at the servers, lets every bundle act, again. A repository or a server
- * that does not answer holds up nothing: after a moment the rest goes on with what was last known.
+ * The agent of one host: poll the repository and the servers, reconcile every bundle, repeat. A
+ * repository or server that does not answer delays nothing: after a short wait the agent continues
+ * with the last known state.
  */
 
 import { CubeError } from '../../lib/core/errors.ts';
@@ -11,82 +12,96 @@ import type { Repository } from '../../lib/repository/repository.ts';
 import type { Credentials } from '../../lib/rpc/credentials.ts';
 import { ControlClient } from '../fleet/control-client.ts';
 import type { AgentConfig } from './agent-config.ts';
-import { BundleKeeper, type CopyLayer } from './bundle-keeper.ts';
-import { Fetcher } from './fetcher.ts';
+import { BundleReconciler, type CopyLayer } from './bundle-reconciler.ts';
 import { HostData } from './host-data.ts';
-import { Lanes } from './lanes.ts';
-import { Problems } from './problems.ts';
+import { LayerFetcher } from './layer-fetcher.ts';
+import { ProblemTracker } from './problem-tracker.ts';
+import { ServerMonitor } from './server-monitor.ts';
 import { ServerProcesses } from './server-processes.ts';
-import { ServerWatch } from './server-watch.ts';
+import { TaskQueue } from './task-queue.ts';
 
 export interface AgentOptions {
   readonly config: AgentConfig;
-  /** Called until it succeeds: the repository may be away when the agent starts. */
+  /** Called until it succeeds: the repository may be unavailable when the agent starts. */
   readonly openRepository: () => Repository;
-  /** For the servers. */
+  /** For calls to the servers. */
   readonly credentials: Credentials;
-  /** Brings a layer from the repository to this host. */
+  /** Copies a layer from the repository to this host. */
   readonly copyLayer: CopyLayer;
   readonly clock: Clock;
   readonly logger: Logger;
 }
 
-/** How long one look waits for answers; a later one counts in the next look. */
-const PATIENCE_MS = 500;
-/** Looks come at least so often, or the agent is not healthy: each waits no longer than its patience. */
-const STALLED_MS = 60_000;
+/** How long one poll waits for answers. A later answer starts the next poll. */
+const POLL_WAIT_MS = 500;
+/** Without a poll for this long, and two poll intervals, the agent counts as unhealthy. */
+const STALL_TIMEOUT_MS = 60_000;
 
 export class Agent implements Stoppable {
-  readonly servers: ServerWatch;
-  readonly fetcher: Fetcher;
-  /** Of the host: servers that do not answer. */
-  readonly problems: Problems;
-  readonly bundles: readonly BundleKeeper[];
-  /** The servers that it runs itself. */
+  readonly servers: ServerMonitor;
+  readonly fetcher: LayerFetcher;
+  /** Problems of the host as a whole, such as servers that do not answer. */
+  readonly problems: ProblemTracker;
+  readonly bundles: readonly BundleReconciler[];
+  /** The servers that this agent runs itself. */
   readonly processes: ServerProcesses;
   readonly #options: AgentOptions;
-  readonly #lanes: Lanes;
+  readonly #tasks: TaskQueue;
   readonly #stopping = new AbortController();
-  readonly #claims: { release: () => void }[] = [];
+  readonly #locks: { release: () => void }[] = [];
   #repository: Repository | undefined;
   #wake = new AbortController();
-  /** The look at the repository that is under way. */
-  #looking: Promise<void> | undefined;
-  #lastTickMs: number;
+  /** The refresh from the repository that is in progress. */
+  #refreshing: Promise<void> | undefined;
+  #lastPollMs: number;
   #ended: Promise<void> = Promise.resolve();
 
   constructor(options: AgentOptions) {
     const { config, credentials, copyLayer, clock, logger } = options;
     this.#options = options;
-    this.#lastTickMs = clock.nowMs();
-    this.problems = new Problems(clock, config.pollMs);
-    this.#lanes = new Lanes(clock, logger, (lane) => {
-      // A plan from what it said before would do the same once more.
-      this.servers.changed(lane);
+    this.#lastPollMs = clock.nowMs();
+    this.problems = new ProblemTracker(clock, config.pollMs);
+    this.#tasks = new TaskQueue(clock, logger, (resource) => {
+      // A plan from the server's earlier state would repeat the action.
+      this.servers.markChanged(resource);
       this.#wake.abort();
     });
-    this.processes = new ServerProcesses(config, this.problems, clock, logger);
-    this.fetcher = new Fetcher({ ...config, clock });
+    this.processes = new ServerProcesses(config, {
+      problems: this.problems,
+      // A server that has just started has no version: it is asked and loaded at once.
+      onListening: () => this.#wake.abort(),
+      clock,
+      logger,
+    });
+    this.fetcher = new LayerFetcher({ ...config, clock });
     const clients = config.servers.map((address) => new ControlClient(address, credentials));
-    this.servers = new ServerWatch({
-      ...{ servers: clients, problems: this.problems, clock, logger },
-      onBack: (address) => {
-        for (const keeper of this.bundles) keeper.forgetFailuresOf(address);
+    this.servers = new ServerMonitor({
+      servers: clients,
+      problems: this.problems,
+      clock,
+      logger,
+      onReturn: (address) => {
+        for (const keeper of this.bundles) keeper.clearServerProblems(address);
       },
     });
     this.bundles = config.bundles.map(
       (bundle) =>
-        new BundleKeeper({
+        new BundleReconciler({
           ...config,
-          ...{ bundle: bundle.name, channels: bundle.channels, clock, logger },
+          bundle: bundle.name,
+          channels: bundle.channels,
+          clock,
+          logger,
           repository: () => this.#openRepository(),
           copyLayer,
-          host: new HostData(config.dataFolder, bundle.name),
+          data: new HostData(config.dataFolder, bundle.name),
           clients: new Map(clients.map((client) => [client.address, client])),
-          ...{ servers: this.servers, lanes: this.#lanes, fetcher: this.fetcher },
+          servers: this.servers,
+          tasks: this.#tasks,
+          fetcher: this.fetcher,
           firstBackoffMs: config.pollMs,
           hostProblems: this.problems,
-          beside: () =>
+          otherBundles: () =>
             this.bundles.filter((other) => other.bundle !== bundle.name).map((b) => b.channels),
           stopping: this.#stopping.signal,
         }),
@@ -101,23 +116,26 @@ export class Agent implements Stoppable {
     return this.#options.clock.nowMs();
   }
 
-  /** It still looks. */
+  /** The agent still polls. */
   get isHealthy(): boolean {
     const { config, clock } = this.#options;
-    return clock.nowMs() - this.#lastTickMs < STALLED_MS + 2 * config.pollMs;
+    return clock.nowMs() - this.#lastPollMs < STALL_TIMEOUT_MS + 2 * config.pollMs;
   }
 
-  /** Runs until `stop()`. @throws CubeError CONFLICT when another agent keeps one of the bundles on this host */
+  /**
+   * Runs until `stop()`.
+   * @throws CubeError CONFLICT when another agent manages one of the bundles on this host
+   */
   start(): void {
-    for (const { host } of this.bundles) {
-      const claim = host.claim();
-      if (claim !== undefined) this.#claims.push(claim);
+    for (const { data } of this.bundles) {
+      const lock = data.lock();
+      if (lock !== undefined) this.#locks.push(lock);
     }
     this.processes.start();
     this.#ended = this.#loop();
   }
 
-  /** Looks now, and tries again at once what it would have waited with. */
+  /** Polls now and ends every backoff. */
   poke(): void {
     this.problems.retryNow();
     for (const { problems } of this.bundles) problems.retryNow();
@@ -126,8 +144,8 @@ export class Agent implements Stoppable {
   }
 
   /**
-   * Stops between two pieces of a fetch; a load that a server has begun goes on in the server. Servers of our own are stopped
-   * last, and finish what is in flight.
+   * Stops between two blocks of a fetch. A load that a server has started continues there. Servers
+   * that this agent runs are stopped last and finish their requests in flight.
    */
   async stop(): Promise<void> {
     this.#stopping.abort();
@@ -135,7 +153,7 @@ export class Agent implements Stoppable {
     this.#wake.abort();
     await this.#ended;
     await this.processes.stop();
-    for (const claim of this.#claims) claim.release();
+    for (const lock of this.#locks) lock.release();
   }
 
   async #loop(): Promise<void> {
@@ -143,41 +161,44 @@ export class Agent implements Stoppable {
     while (!this.#stopping.signal.aborted) {
       this.#wake = new AbortController();
       try {
-        await this.#tick();
+        await this.#poll();
       } catch (error) {
-        logger.error({ err: error }, 'tick failed');
+        logger.error({ err: error }, 'poll failed');
       }
-      this.#lastTickMs = clock.nowMs();
-      // Jitter: the agents of a fleet must not ask the repository in step.
+      this.#lastPollMs = clock.nowMs();
+      // Jitter: the agents of a fleet must not poll the repository at the same moment.
       await clock.sleep(config.pollMs * (0.8 + 0.4 * Math.random()), this.#wake.signal);
     }
-    await this.#lanes.idle();
+    await this.#tasks.waitUntilIdle();
   }
 
-  async #tick(): Promise<void> {
+  async #poll(): Promise<void> {
     const { signal } = this.#stopping;
     const { clock } = this.#options;
-    this.#looking ??= this.#look();
-    const patience = new AbortController();
+    this.#refreshing ??= this.#refresh();
+    const pollWait = new AbortController();
     let isSlow = true;
-    const answers = Promise.all([this.servers.ask(signal), this.#looking]).then(() => {
+    const answers = Promise.all([this.servers.poll(signal), this.#refreshing]).then(() => {
       isSlow = false;
     });
-    await Promise.race([answers, clock.sleep(PATIENCE_MS, patience.signal)]);
-    patience.abort();
+    await Promise.race([answers, clock.sleep(POLL_WAIT_MS, pollWait.signal)]);
+    pollWait.abort();
     if (signal.aborted) return;
-    // What comes later is not left until the next look.
+    // Late answers start the next poll at once.
     if (isSlow) void answers.then(() => this.#wake.abort());
-    for (const keeper of this.bundles) keeper.act();
+    for (const keeper of this.bundles) keeper.reconcile();
   }
 
-  async #look(): Promise<void> {
+  async #refresh(): Promise<void> {
     try {
-      await Promise.all(this.bundles.map(({ observer }) => observer.look()));
+      await Promise.all(this.bundles.map(({ observer }) => observer.refresh()));
     } catch (error) {
-      this.#options.logger.error({ err: CubeError.from(error) }, 'look failed');
+      this.#options.logger.error(
+        { err: CubeError.from(error) },
+        'cannot refresh from the repository',
+      );
     } finally {
-      this.#looking = undefined;
+      this.#refreshing = undefined;
     }
   }
 

@@ -1,166 +1,177 @@
 /**
- * What an agent sees of one bundle: channels, manifests, the host's disk, the servers. What cannot be read now is taken
- * as last known and listed as a problem, so that one failure never looks like a change of plan.
+ * Observes one bundle of a host: channels, manifests, the disk and the servers. What cannot be read
+ * now keeps its last known value and becomes a problem, so that a failed read never looks like a
+ * change.
  */
 import { CubeError } from '../../lib/core/errors.ts';
-import { formatManifest, type Manifest } from '../../lib/core/manifest.ts';
-import { tablesDigest } from '../../lib/core/tables-digest.ts';
+import { formatManifest, getTablesDigest, type Manifest } from '../../lib/core/manifest.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
-import { readPublished } from '../../lib/repository/published-manifest.ts';
+import { parsePublishedManifest } from '../../lib/repository/published-manifest.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
-import type { ChannelWatch } from './channel-watch.ts';
+import { describeOperation, type Operation } from '../fleet/problem.ts';
+import type { ChannelMonitor } from './channel-monitor.ts';
 import type { HostData } from './host-data.ts';
-import type { KeepPolicy, PlanInput, ServerState } from './plan.ts';
-import type { Problems } from './problems.ts';
-import { type KnownServer, type ServerWatch, serverState } from './server-watch.ts';
+import type { PlanInput, RetentionPolicy, ServerState } from './plan.ts';
+import type { ProblemTracker } from './problem-tracker.ts';
+import { type ServerMonitor, type ServerSnapshot, toServerState } from './server-monitor.ts';
 
 export interface BundleObserverOptions {
   readonly repository: () => Repository;
   readonly bundle: string;
-  readonly channels: ChannelWatch;
-  readonly servers: ServerWatch;
-  readonly host: HostData;
+  readonly channels: ChannelMonitor;
+  readonly servers: ServerMonitor;
+  readonly data: HostData;
   readonly retireGraceMs: number;
-  readonly problems: Problems;
+  readonly problems: ProblemTracker;
   readonly logger: Logger;
 }
 
 export class BundleObserver {
   readonly #options: BundleObserverOptions;
+  /** Manifests of desired versions, as published. */
   readonly #published = new Map<string, { text: string; manifest: Manifest }>();
 
   constructor(options: BundleObserverOptions) {
     this.#options = options;
   }
 
-  /** The manifest as published, of a wanted version whose manifest was seen. */
+  /** The published manifest of a desired version; undefined when it was not read yet. */
   manifestText(version: string): string | undefined {
     return this.#published.get(version)?.text;
   }
 
-  /** As published, or, where that cannot be read, the host's copy. */
+  /** The published manifest, or the host's copy when it cannot be read. */
   manifest(version: string): Manifest | undefined {
-    return this.#published.get(version)?.manifest ?? this.#options.host.manifest(version);
+    return this.#published.get(version)?.manifest ?? this.#options.data.manifest(version);
   }
 
-  /** Asks the repository; may take as long as it takes to answer. */
-  async look(): Promise<void> {
+  /** Reads channels and manifests from the repository, which may take any time. */
+  async refresh(): Promise<void> {
     const { channels } = this.#options;
-    await channels.read();
-    const { versions } = channels;
+    await channels.refresh();
+    const { desiredVersions } = channels;
     for (const version of this.#published.keys()) {
-      if (!versions.includes(version)) this.#published.delete(version);
+      if (!desiredVersions.includes(version)) this.#published.delete(version);
     }
-    for (const version of versions) await this.#readManifest(version);
+    for (const version of desiredVersions) await this.#readManifest(version);
   }
 
-  /** @param loadingOn a load of this bundle that this agent itself has under way on a server */
-  input(keep: KeepPolicy, loadingOn: (server: string) => string | undefined): PlanInput {
-    const { channels, servers, host, retireGraceMs } = this.#options;
-    const scanned = host.scan();
-    // A copy that is not what was published counts as absent: it is written again.
-    const onDisk = [...scanned.versions].filter((version) => this.#isCopy(version));
+  /** @param findLoad the version of this bundle that this agent is loading on a server */
+  buildPlanInput(
+    retention: RetentionPolicy,
+    findLoad: (server: string) => string | undefined,
+  ): PlanInput {
+    const { channels, servers, data, retireGraceMs } = this.#options;
+    const scanned = data.scan();
+    // A copy that differs from what was published counts as missing, so it is written again.
+    const onDisk = [...scanned.versions].filter((version) => this.#isPublishedCopy(version));
     const disk = { ...scanned, versions: new Set(onDisk) };
     const manifests = new Map<string, Manifest>();
     for (const version of [...this.#published.keys(), ...disk.versions]) {
-      const manifest = disk.versions.has(version) ? host.manifest(version) : undefined;
-      const known = manifest ?? this.#published.get(version)?.manifest;
-      if (known !== undefined) manifests.set(version, known);
+      const copy = disk.versions.has(version) ? data.manifest(version) : undefined;
+      const manifest = copy ?? this.#published.get(version)?.manifest;
+      if (manifest !== undefined) manifests.set(version, manifest);
     }
-    for (const server of servers.known) this.#checkRows(server);
+    for (const server of servers.snapshots) this.#checkTables(server);
     return {
-      wanted: channels.wanted,
-      allChannelsKnown: channels.allKnown,
+      desired: channels.desired,
+      allChannelsRead: channels.isComplete,
       manifests,
       disk,
-      servers: this.#states(loadingOn),
-      allServersKnown: servers.allKnown,
+      servers: this.#listServerStates(findLoad),
+      allServersSeen: servers.hasSeenAll,
       retireGraceMs,
-      keep,
+      retention,
     };
   }
 
-  #states(loadingOn: (server: string) => string | undefined): ServerState[] {
+  #listServerStates(findLoad: (server: string) => string | undefined): ServerState[] {
     const { servers, bundle } = this.#options;
-    return servers.known.map((server) => serverState(server, bundle, loadingOn(server.address)));
-  }
-
-  /** Asks the repository once for each version, and does without it where the host has its copy. */
-  async #readManifest(version: string): Promise<void> {
-    const { bundle, host, problems, repository } = this.#options;
-    const what = `read the manifest of ${version}`;
-    if (this.#published.has(version) || !problems.mayTry(what)) return;
-    try {
-      const { location } = repository();
-      const text = await repository().manifestText(bundle, version);
-      const manifest = readPublished(text, location, bundle, version);
-      const own = host.manifest(version);
-      if (own !== undefined && !sameContent(own, manifest) && this.#mayBeHeld(version)) {
-        throw new CubeError(
-          'CONFLICT',
-          `version ${version} of ${bundle} is not what this host holds under that name: the ` +
-            'repository was made anew; stop the servers, remove the data folder, start again',
-        );
-      }
-      this.#published.set(version, { text, manifest });
-      problems.clear(what);
-    } catch (error) {
-      if (host.manifest(version) !== undefined && CubeError.from(error).code !== 'CONFLICT') return;
-      this.#report(what, error);
-    }
-  }
-
-  /** The host's manifest is the published one, as far as that is known. */
-  #isCopy(version: string): boolean {
-    const published = this.#published.get(version)?.manifest;
-    const own = this.#options.host.manifest(version);
-    return published === undefined || (own !== undefined && sameContent(own, published));
-  }
-
-  /** Some server holds the version or loads it, or has not said yet. */
-  #mayBeHeld(version: string): boolean {
-    if (!this.#options.servers.allKnown) return true;
-    return this.#states(() => undefined).some(
-      ({ loading, held }) =>
-        loading.includes(version) || held.some((candidate) => candidate.version === version),
+    return servers.snapshots.map((server) =>
+      toServerState(server, bundle, findLoad(server.address)),
     );
   }
 
-  /** Of one name, but not the rows that were published: its lookups fail, and only a restart makes the server forget them. */
-  #checkRows({ address, status }: KnownServer): void {
+  /** Reads each manifest once. A failure is no problem while the host has a copy. */
+  async #readManifest(version: string): Promise<void> {
+    const { bundle, data, problems, repository } = this.#options;
+    const operation: Operation = { action: 'read-manifest', version };
+    if (this.#published.has(version) || !problems.canTry(operation)) return;
+    try {
+      const { location } = repository();
+      const text = await repository().readManifestText(bundle, version);
+      const manifest = parsePublishedManifest(text, location, bundle, version);
+      const copy = data.manifest(version);
+      if (copy !== undefined && !isSameManifest(copy, manifest) && this.#canBeLoaded(version)) {
+        throw new CubeError(
+          'CONFLICT',
+          `version ${version} of ${bundle} differs from the version of that name on this host: ` +
+            'the repository was created anew; stop the servers, remove the data folder, restart',
+        );
+      }
+      this.#published.set(version, { text, manifest });
+      problems.resolve(operation);
+    } catch (error) {
+      if (data.manifest(version) !== undefined && CubeError.from(error).code !== 'CONFLICT') return;
+      this.#report(operation, error);
+    }
+  }
+
+  /** The host's manifest equals the published one, as far as that is known. */
+  #isPublishedCopy(version: string): boolean {
+    const published = this.#published.get(version)?.manifest;
+    const copy = this.#options.data.manifest(version);
+    return published === undefined || (copy !== undefined && isSameManifest(copy, published));
+  }
+
+  /** Some server has loaded the version or is loading it, or has not answered yet. */
+  #canBeLoaded(version: string): boolean {
+    if (!this.#options.servers.hasSeenAll) return true;
+    return this.#listServerStates(() => undefined).some(
+      ({ loading, loaded }) =>
+        loading.includes(version) || loaded.some((candidate) => candidate.version === version),
+    );
+  }
+
+  /**
+   * Reports loaded versions whose tables are not those that were published under this name. Their
+   * lookups fail, and only a restart makes the server drop them.
+   */
+  #checkTables({ address, status }: ServerSnapshot): void {
     const { bundle, problems, repository } = this.#options;
     const entry = status.bundles.find((candidate) => candidate.bundle === bundle);
-    for (const { version, tablesDigest: held = '' } of entry?.versions ?? []) {
+    for (const { version, tablesDigest = '' } of entry?.versions ?? []) {
       const manifest = this.#published.get(version)?.manifest;
-      if (manifest === undefined || held === '') continue;
-      const what = `use version ${version} on ${address}`;
-      if (held === tablesDigest(manifest)) problems.clear(what);
+      if (manifest === undefined || tablesDigest === '') continue;
+      const operation: Operation = { action: 'check-tables', version, server: address };
+      if (tablesDigest === getTablesDigest(manifest)) problems.resolve(operation);
       else {
         const message =
-          `cube-server at ${address} holds other rows under the name ${version} than ${bundle} ${version} has ` +
-          `in ${repository().location}: the repository was made anew; restart this server`;
-        this.#report(what, new CubeError('CONFLICT', message));
+          `cube-server at ${address} has loaded other tables as version ${version} of ${bundle} ` +
+          `than ${repository().location} has: the repository was created anew; restart this server`;
+        this.#report(operation, new CubeError('CONFLICT', message));
       }
     }
   }
 
-  #report(what: string, error: unknown): void {
+  #report(operation: Operation, error: unknown): void {
     const { problems, logger } = this.#options;
     const { code, message } = CubeError.from(error);
-    if (problems.add(what, error)) logger.warn({ code, error: message }, `cannot ${what}`);
+    if (!problems.record(operation, error)) return;
+    logger.warn({ code, error: message, ...operation }, `cannot ${describeOperation(operation)}`);
   }
 }
 
-/** Equal whatever spaces their texts have. */
-function sameContent(a: Manifest, b: Manifest): boolean {
-  return a === b || textOf(a) === textOf(b);
+/** Whether two manifests have the same content, whatever their whitespace. */
+function isSameManifest(a: Manifest, b: Manifest): boolean {
+  return a === b || toCachedText(a) === toCachedText(b);
 }
 
-/** Asked in every look, of manifests that do not change. */
-function textOf(manifest: Manifest): string {
-  const text = texts.get(manifest) ?? formatManifest(manifest);
-  texts.set(manifest, text);
+/** Cached, since every poll compares the same immutable manifests. */
+function toCachedText(manifest: Manifest): string {
+  const text = textCache.get(manifest) ?? formatManifest(manifest);
+  textCache.set(manifest, text);
   return text;
 }
 
-const texts = new WeakMap<Manifest, string>();
+const textCache = new WeakMap<Manifest, string>();

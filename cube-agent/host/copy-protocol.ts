@@ -1,4 +1,4 @@
-/** What an agent and its copying thread say to each other. */
+/** The messages between an agent and its copy thread. */
 import type { ErrorCode } from '../../lib/core/errors.ts';
 import type { LayerRef } from '../../lib/core/manifest.ts';
 
@@ -6,18 +6,18 @@ export interface LayerCopy {
   readonly bundle: string;
   readonly table: string;
   readonly layer: LayerRef;
-  /** The path that it shall have here. */
+  /** Path of the copy on this host. */
   readonly target: string;
 }
 
 export interface CopyRequest extends LayerCopy {
   readonly type: 'copy';
   readonly id: number;
-  /** All copies that are given the same share it. */
+  /** Rate limit, shared by all copies with the same value. */
   readonly bytesPerSecond: number | undefined;
 }
 
-/** Stops a copy between two pieces; it is answered like any other. */
+/** Stops a copy between two blocks. The copy still ends with a report. */
 interface AbortRequest {
   readonly type: 'abort';
   readonly id: number;

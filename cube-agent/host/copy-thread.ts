@@ -1,6 +1,6 @@
 /**
- * The agent's side of the thread that copies layers: started when first needed, it keeps the process alive only while it copies. One
- * that dies fails what it was copying, and the next copy starts another.
+ * Runs layer copies on a worker thread. The thread starts with the first copy and keeps the process
+ * alive only while it copies. If it dies, its copies fail and the next copy starts a new thread.
  */
 import { Worker } from 'node:worker_threads';
 import { CubeError } from '../../lib/core/errors.ts';
@@ -25,17 +25,17 @@ export class CopyThread {
     this.#location = location;
   }
 
-  /** As `Repository.fetchLayer`. Copies with a rate share it with all others of the same. */
-  async copy(wish: LayerCopy, { rate, onBytes, signal }: CopyOptions): Promise<void> {
+  /** Like `Repository.fetchLayer`. Copies with equal rate limits share one limit. */
+  async copy(request: LayerCopy, { rate, onBytes, signal }: CopyOptions): Promise<void> {
     const worker = this.#start();
     const id = ++this.#lastId;
-    const tell = (message: CopyMessage): void => worker.postMessage(message);
-    const abort = (): void => tell({ type: 'abort', id });
+    const send = (message: CopyMessage): void => worker.postMessage(message);
+    const abort = (): void => send({ type: 'abort', id });
     const copied = new Promise<void>((resolve, reject) => {
       this.#pending.set(id, { worker, resolve, reject, onBytes: onBytes ?? (() => undefined) });
     });
     worker.ref();
-    tell({ ...wish, type: 'copy', id, bytesPerSecond: rate?.bytesPerSecond });
+    send({ ...request, type: 'copy', id, bytesPerSecond: rate?.bytesPerSecond });
     if (signal?.aborted) abort();
     signal?.addEventListener('abort', abort);
     try {
@@ -75,7 +75,7 @@ export class CopyThread {
     for (const [id, pending] of this.#pending) {
       if (pending.worker !== worker) continue;
       this.#pending.delete(id);
-      const text = `the copying thread ended (${reason}); the copy is tried again`;
+      const text = `the copy thread ended (${reason}); the copy is retried`;
       pending.reject(new CubeError('INTERNAL', text));
     }
   }

@@ -1,12 +1,13 @@
 /**
- * The thread that brings layers to this host: reads, hashes, writes and flushes them behind everything else that runs here, so
- * that a fetch takes no time from the lookups of the host's servers, and an agent answers while its disk does not.
+ * The worker thread that copies layers to this host. It reads, hashes, writes and flushes at low
+ * priority, so that a fetch does not slow down lookups and the agent answers while its disk is
+ * slow.
  */
 import { parentPort, workerData } from 'node:worker_threads';
 import { CubeError } from '../../lib/core/errors.ts';
+import { ByteRateLimiter } from '../../lib/platform/byte-rate-limiter.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
-import { RateLimit } from '../../lib/platform/rate-limit.ts';
-import { runInBackground } from '../../lib/platform/thread-priority.ts';
+import { lowerThreadPriority } from '../../lib/platform/machine.ts';
 import type { Backend } from '../../lib/repository/backend.ts';
 import { layerPath } from '../../lib/repository/layout.ts';
 import { openBackend } from '../../lib/repository/open-backend.ts';
@@ -15,18 +16,18 @@ import type { CopyMessage, CopyReport, CopyRequest } from './copy-protocol.ts';
 
 const port = parentPort;
 if (port === null) throw new Error('copy-worker.ts runs as a worker thread');
-runInBackground();
+lowerThreadPriority();
 
 const location = workerData as string;
-const underWay = new Map<number, AbortController>();
+const inProgress = new Map<number, AbortController>();
 let backend: Backend | undefined;
-let shared: RateLimit | undefined;
+let sharedRate: ByteRateLimiter | undefined;
 
-function rateOf(bytesPerSecond: number | undefined): { rate?: RateLimit } {
+function getSharedRate(bytesPerSecond: number | undefined): { rate?: ByteRateLimiter } {
   if (bytesPerSecond === undefined) return {};
-  if (shared?.bytesPerSecond !== bytesPerSecond)
-    shared = new RateLimit(bytesPerSecond, systemClock);
-  return { rate: shared };
+  if (sharedRate?.bytesPerSecond !== bytesPerSecond)
+    sharedRate = new ByteRateLimiter(bytesPerSecond, systemClock);
+  return { rate: sharedRate };
 }
 
 async function copy({
@@ -39,12 +40,13 @@ async function copy({
 }: CopyRequest): Promise<void> {
   const report = (answer: CopyReport): void => port?.postMessage(answer);
   const stopping = new AbortController();
-  underWay.set(id, stopping);
+  inProgress.set(id, stopping);
   try {
     backend ??= openBackend(location, false);
     const source = { backend, path: layerPath(bundle, table, layer.contentId) };
     await copyVerified(source, layer, target, {
-      ...{ ...rateOf(bytesPerSecond), clock: systemClock },
+      ...getSharedRate(bytesPerSecond),
+      clock: systemClock,
       signal: stopping.signal,
       onBytes: (bytes) => report({ id, type: 'bytes', bytes }),
     });
@@ -53,11 +55,11 @@ async function copy({
     const { code, message } = CubeError.from(error);
     report({ id, type: 'failed', code, message });
   } finally {
-    underWay.delete(id);
+    inProgress.delete(id);
   }
 }
 
 port.on('message', (message: CopyMessage) => {
-  if (message.type === 'abort') underWay.get(message.id)?.abort();
+  if (message.type === 'abort') inProgress.get(message.id)?.abort();
   else void copy(message);
 });

@@ -1,18 +1,18 @@
 /**
- * The host's own copy: `layers/` and `versions/` of one bundle in the shape of the repository, with only the layers
- * of this host's shards, manifest last. Beside them the agent keeps what it last knew, so that a host comes up
- * again while its repository is away, and so that `cube-agent status` can say what goes wrong.
+ * The host's copy of one bundle: `layers/` and `versions/` in the layout of the repository, with
+ * only the layers of this host's shards. A manifest is written after its layers. The agent also
+ * saves its state here, so that a host can start while the repository is unavailable and
+ * `cube-agent status` can report problems.
  */
 import { join } from 'node:path';
-import { CubeError, type ErrorCode } from '../../lib/core/errors.ts';
+import { CubeError } from '../../lib/core/errors.ts';
 import { JsonReader } from '../../lib/core/json.ts';
 import { type LayerRef, type Manifest, parseManifest } from '../../lib/core/manifest.ts';
 import { checkName, NAME_PATTERN, NAME_RULE } from '../../lib/core/names.ts';
-import { Claim } from '../../lib/platform/claim.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
 import {
-  fileBytes,
   fileExists,
+  getFileBytes,
   listFolder,
   readText,
   removePath,
@@ -20,6 +20,7 @@ import {
   replaceFile,
   statPath,
 } from '../../lib/platform/files.ts';
+import { FolderLock } from '../../lib/platform/folder-lock.ts';
 import {
   layerPath,
   layersFolder,
@@ -28,34 +29,26 @@ import {
   versionFolder,
   versionsFolder,
 } from '../../lib/repository/layout.ts';
-import { fileSha256 } from '../../lib/repository/verified-copy.ts';
-import { type DiskState, layerName } from './plan.ts';
+import { computeFileSha256 } from '../../lib/repository/verified-copy.ts';
+import { type Problem, parseProblem } from '../fleet/problem.ts';
+import { type DiskState, parseLayerName, toLayerName } from './plan.ts';
 
 const LAYER_FILE = /^([0-9a-f]{32})\.cube(\.part)?$/;
 
-/** A manifest or notes are written in one go: what is older is nobody's. */
+/** Manifests and saved state are written at once: an older temporary file has no writer. */
 const LEFTOVER_IDLE_MS = 10_000;
 
-const CLAIM_FOLDER = '.claim';
+const LOCK_FOLDER = '.claim';
 
-/** Something that went wrong and has not gone right since. */
-export interface Problem {
-  /** What was being done: "fetch 2 t/0123…", "server 127.0.0.1:8000". */
-  readonly what: string;
-  readonly code: ErrorCode;
-  readonly message: string;
-  readonly since: string;
-  readonly attempts: number;
-}
-
-/** A version that a channel points to, or did, and when it first did: the newest age that its rows can have. */
+/** A version of a channel's history. Its rows are at least as old as its first pointer. */
 export interface PastVersion {
   readonly version: string;
+  /** Time of the first pointer, ISO 8601. */
   readonly at: string;
 }
 
-export interface AgentMemory {
-  /** The channel as last read. */
+/** What an agent knows of one channel, as saved on disk. */
+export interface SavedState {
   readonly pointer: string | undefined;
   readonly previous: string | undefined;
   readonly past: readonly PastVersion[];
@@ -77,31 +70,31 @@ export class HostData {
     return join(this.#folder, layerPath(this.#bundle, table, contentId));
   }
 
-  /** Bytes of a layer that an interrupted fetch left. */
+  /** Bytes of a partial layer; 0 when there is none. */
   partBytes(table: string, contentId: string): number {
     return statPath(`${this.layerPath(table, contentId)}.part`)?.bytes ?? 0;
   }
 
-  /** When a layer came to this host; undefined when it is not here. */
+  /** When a layer arrived on this host; undefined when it is missing. */
   layerArrivedMs(table: string, contentId: string): number | undefined {
     return statPath(this.layerPath(table, contentId))?.mtimeMs;
   }
 
   /**
-   * Makes this process the only agent of the bundle on this host; nothing when the disk does not let anybody write, since
-   * a full disk must not keep an agent from starting.
-   * @throws CubeError CONFLICT when another living agent works here
+   * Makes this process the only agent of the bundle on this host. Does nothing when the disk cannot
+   * be written, since a full disk must not keep an agent from starting.
+   * @throws CubeError CONFLICT when another live agent manages the bundle here
    */
-  claim(): Claim | undefined {
+  lock(): FolderLock | undefined {
     try {
-      return new Claim(join(this.#folder, this.#bundle, 'agent', CLAIM_FOLDER));
+      return new FolderLock(join(this.#folder, this.#bundle, 'agent', LOCK_FOLDER));
     } catch (error) {
       if (CubeError.from(error).code === 'CONFLICT') throw error;
       return undefined;
     }
   }
 
-  /** What earlier agents left when they were killed: unfinished writes, and versions without a readable manifest. */
+  /** Removes unfinished writes of killed agents, and versions without a readable manifest. */
   removeLeftovers(): void {
     for (const version of this.#list(versionsFolder(this.#bundle))) {
       if (this.manifest(version) === undefined) this.removeVersion(version);
@@ -117,21 +110,21 @@ export class HostData {
       for (const file of listFolder(join(this.#folder, tableFolder(this.#bundle, table)))) {
         const [, contentId, part] = LAYER_FILE.exec(file) ?? [];
         if (contentId === undefined) continue;
-        (part === undefined ? layers : parts).add(layerName(table, contentId));
+        (part === undefined ? layers : parts).add(toLayerName(table, contentId));
       }
     }
     const versions = this.#list(versionsFolder(this.#bundle)).filter(
       (version) => this.manifest(version) !== undefined,
     );
-    return { versions: new Set(versions), layers, parts };
+    return { versions: new Set(versions), layers, partialLayers: parts };
   }
 
-  /** Reads the version's manifest from the disk again when it is next asked for. */
-  forgetManifest(version: string): void {
+  /** Makes the next `manifest()` read the file again. */
+  dropCachedManifest(version: string): void {
     this.#manifests.delete(version);
   }
 
-  /** Undefined when it is absent or unreadable: it is then written again. */
+  /** Undefined when the copy is missing or unreadable: it is then written again. */
   manifest(version: string): Manifest | undefined {
     const path = join(this.#folder, manifestPath(this.#bundle, version));
     if (!fileExists(path)) {
@@ -163,23 +156,24 @@ export class HostData {
 
   /** @param layer "table/contentId" */
   removeLayer(layer: string): void {
-    const [table = '', contentId = ''] = layer.split('/');
+    const { table, contentId } = parseLayerName(layer);
     const path = this.layerPath(table, contentId);
     removePath(path);
     removePath(`${path}.part`);
   }
 
   /**
-   * Reads a shard's layers back after a server found one unreadable, and removes those that are damaged, so that
-   * they are fetched again. @returns what was removed
+   * Checks the layers of a shard after a server could not read one, and removes the damaged ones so
+   * that they are fetched again.
+   * @returns the names of the removed layers
    */
   async removeDamaged(manifest: Manifest, shardIndex: number, clock: Clock): Promise<string[]> {
     const removed: string[] = [];
     for (const table of manifest.tables) {
       for (const layer of table.shards[shardIndex] ?? []) {
-        const name = layerName(table.name, layer.contentId);
+        const name = toLayerName(table.name, layer.contentId);
         const path = this.layerPath(table.name, layer.contentId);
-        if (!fileExists(path) || (await isWhole(path, layer, clock))) continue;
+        if (!fileExists(path) || (await isIntact(path, layer, clock))) continue;
         this.removeLayer(name);
         removed.push(name);
       }
@@ -187,22 +181,22 @@ export class HostData {
     return removed;
   }
 
-  /** What an agent of this channel last knew here; undefined when none has run, or its notes are unreadable. */
-  recall(channel: string): AgentMemory | undefined {
-    const path = this.#memoryPath(channel);
+  /** Undefined when no agent has saved state for the channel, or it is unreadable. */
+  readSavedState(channel: string): SavedState | undefined {
+    const path = this.#statePath(channel);
     if (!fileExists(path)) return undefined;
     try {
-      return readMemory(JsonReader.parse(readText(path), path));
+      return parseSavedState(JsonReader.parse(readText(path), path));
     } catch {
       return undefined;
     }
   }
 
-  remember(channel: string, memory: AgentMemory): void {
-    replaceFile(this.#memoryPath(channel), `${JSON.stringify(memory, null, 2)}\n`);
+  saveState(channel: string, state: SavedState): void {
+    replaceFile(this.#statePath(channel), `${JSON.stringify(state, null, 2)}\n`);
   }
 
-  #memoryPath(channel: string): string {
+  #statePath(channel: string): string {
     return join(this.#folder, this.#bundle, 'agent', `${checkName(channel, 'channel')}.json`);
   }
 
@@ -215,16 +209,18 @@ export class HostData {
   }
 }
 
-/** A file that the disk cannot read is not whole. */
-async function isWhole(path: string, layer: LayerRef, clock: Clock): Promise<boolean> {
+/** False also for a file that cannot be read. */
+async function isIntact(path: string, layer: LayerRef, clock: Clock): Promise<boolean> {
   try {
-    return fileBytes(path) === layer.bytes && (await fileSha256(path, clock)) === layer.sha256;
+    return (
+      getFileBytes(path) === layer.bytes && (await computeFileSha256(path, clock)) === layer.sha256
+    );
   } catch {
     return false;
   }
 }
 
-function readMemory(json: JsonReader): AgentMemory {
+function parseSavedState(json: JsonReader): SavedState {
   const version = (field: JsonReader): string => field.string(NAME_PATTERN, NAME_RULE);
   return {
     pointer: json.optional('pointer', version),
@@ -237,15 +233,6 @@ function readMemory(json: JsonReader): AgentMemory {
         })),
       ) ?? [],
     quarantined: json.field('quarantined').items().map(version),
-    problems: json
-      .field('problems')
-      .items()
-      .map((item) => ({
-        what: item.field('what').string(),
-        code: item.field('code').string() as ErrorCode,
-        message: item.field('message').string(),
-        since: item.field('since').string(),
-        attempts: item.field('attempts').integer(1),
-      })),
+    problems: json.field('problems').items().map(parseProblem),
   };
 }

@@ -1,25 +1,25 @@
-/** What an agent knows of its host, for people, for a controller and for metrics: GET /agent/v1/status. */
-import { shardNumOf } from '../../lib/core/manifest.ts';
+/** The status of a host, as JSON (GET /agent/v1/status) and for metrics. */
+import { getShardNum } from '../../lib/core/manifest.ts';
 import { wallClockMs } from '../../lib/platform/clock.ts';
+import type { Problem } from '../fleet/problem.ts';
 import type { Agent } from './agent.ts';
-import type { BundleKeeper } from './bundle-keeper.ts';
-import type { ChannelView } from './channel-watch.ts';
-import type { Problem } from './host-data.ts';
+import type { BundleReconciler } from './bundle-reconciler.ts';
+import type { ChannelSnapshot } from './channel-monitor.ts';
 import type { ServerState } from './plan.ts';
+import { toServerState } from './server-monitor.ts';
 import type { ProcessReport } from './server-processes.ts';
-import { serverState } from './server-watch.ts';
 
 interface ChannelStatus {
   readonly channel: string;
   readonly pointer: string | undefined;
   readonly previous: string | undefined;
   /**
-   * What every server of this host has of the channel: active for the first channel, held for others. Undefined while one
-   * has nothing.
+   * The oldest version of the channel among the servers: active for the first channel, loaded for
+   * others. Undefined while a server has none.
    */
   readonly applied: string | undefined;
   readonly upToDate: boolean;
-  /** Since the applied version was first pointed to: the age that its rows have at least. */
+  /** Since the channel first pointed to the applied version: the minimum age of its rows. */
   readonly freshnessSeconds: number | undefined;
 }
 
@@ -29,21 +29,23 @@ interface FetchStatus {
   readonly contentId: string;
   readonly bytes: number;
   readonly arrivedBytes: number;
-  /** Undefined while it waits for its turn, or nothing has come. */
+  /** Undefined while the transfer waits, or no byte has arrived. */
   readonly etaSeconds: number | undefined;
 }
 
 interface BundleStatus {
   readonly bundle: string;
   readonly channels: readonly ChannelStatus[];
-  /** What a rollout stages. */
+  /** The version that a rollout stages. */
   readonly candidate: string | undefined;
   readonly quarantined: readonly string[];
-  /** Versions in order of need. */
+  /** Desired versions, most important first. */
   readonly wanted: readonly string[];
   readonly onDisk: readonly string[];
   readonly fetching: readonly FetchStatus[];
-  /** Of the first channel's pointer: layers of its deepest shard, and since when this host has the oldest base. */
+  /**
+   * The first channel's version: its longest chain, and the age of its oldest base on this host.
+   */
   readonly chain: { readonly layers: number; readonly ageSeconds: number | undefined } | undefined;
   readonly problems: readonly ProblemStatus[];
 }
@@ -65,7 +67,7 @@ interface ServerStatus {
     readonly held: readonly string[];
     readonly loading: readonly string[];
   }[];
-  /** Of a server that the agent started. */
+  /** Only for a server that the agent runs itself. */
   readonly process: ProcessReport | undefined;
 }
 
@@ -78,11 +80,11 @@ export interface HostStatus {
   readonly disk: { readonly freeBytes: number | undefined; readonly keepFreeBytes: number };
   readonly bundles: readonly BundleStatus[];
   readonly servers: readonly ServerStatus[];
-  /** Of the host, beside those of each bundle. */
+  /** Problems of the host as a whole. */
   readonly problems: readonly ProblemStatus[];
 }
 
-export function hostStatus(agent: Agent): HostStatus {
+export function buildHostStatus(agent: Agent): HostStatus {
   const { config } = agent;
   return {
     format: 1,
@@ -90,15 +92,15 @@ export function hostStatus(agent: Agent): HostStatus {
     pid: process.pid,
     repository: config.repository,
     dataFolder: config.dataFolder,
-    disk: { freeBytes: freeBytes(agent), keepFreeBytes: config.keepFreeBytes },
-    bundles: agent.bundles.map((keeper) => bundleStatus(agent, keeper)),
-    servers: config.servers.map((address) => serverStatus(agent, address)),
-    problems: agent.problems.report(),
+    disk: { freeBytes: readFreeBytes(agent), keepFreeBytes: config.keepFreeBytes },
+    bundles: agent.bundles.map((keeper) => buildBundleStatus(agent, keeper)),
+    servers: config.servers.map((address) => buildServerStatus(agent, address)),
+    problems: agent.problems.toStatus(),
   };
 }
 
-/** Undefined when the disk cannot be asked: status answers all the same. */
-function freeBytes({ fetcher }: Agent): number | undefined {
+/** Undefined when the disk cannot be read: the status is reported anyway. */
+function readFreeBytes({ fetcher }: Agent): number | undefined {
   try {
     return fetcher.freeBytes();
   } catch {
@@ -106,31 +108,36 @@ function freeBytes({ fetcher }: Agent): number | undefined {
   }
 }
 
-function bundleStatus(agent: Agent, keeper: BundleKeeper): BundleStatus {
-  const { bundle, channels, host, problems } = keeper;
+function buildBundleStatus(agent: Agent, keeper: BundleReconciler): BundleStatus {
+  const { bundle, channels, data, problems } = keeper;
   const transfers = agent.fetcher.transfers.filter((transfer) => transfer.bundle === bundle);
   return {
     bundle,
-    channels: channelStatuses(agent, keeper),
+    channels: listChannelStatuses(agent, keeper),
     candidate: channels.candidate,
-    quarantined: [...(channels.wanted?.quarantined ?? [])],
-    wanted: channels.versions,
-    onDisk: [...host.scan().versions],
+    quarantined: [...(channels.desired?.quarantined ?? [])],
+    wanted: channels.desiredVersions,
+    onDisk: [...data.scan().versions],
     fetching: transfers.map(({ version, table, contentId, bytes, arrivedBytes, ...rest }) => ({
-      ...{ version, table, contentId, bytes, arrivedBytes },
-      etaSeconds: etaSeconds(agent, { bytes, arrivedBytes, ...rest }),
+      version,
+      table,
+      contentId,
+      bytes,
+      arrivedBytes,
+      etaSeconds: estimateSecondsLeft(agent, { bytes, arrivedBytes, ...rest }),
     })),
-    chain: chainOf(keeper),
-    problems: problems.report(),
+    chain: getChainStatus(keeper),
+    problems: problems.toStatus(),
   };
 }
 
-export function channelStatuses(agent: Agent, keeper: BundleKeeper): ChannelStatus[] {
+export function listChannelStatuses(agent: Agent, keeper: BundleReconciler): ChannelStatus[] {
   const { bundle, channels } = keeper;
-  const states = agent.servers.known.map((server) => serverState(server, bundle, undefined));
+  const states = agent.servers.snapshots.map((server) => toServerState(server, bundle, undefined));
   return keeper.channelNames.map((channel, i) => {
-    const view = channels.views.get(channel);
-    const applied = view && appliedVersion(view, fitting(keeper, view, states), i === 0);
+    const view = channels.snapshots.get(channel);
+    const applied =
+      view && findAppliedVersion(view, filterCapableServers(keeper, view, states), i === 0);
     const at = Date.parse(view?.past.find(({ version }) => version === applied)?.at ?? '');
     return {
       channel,
@@ -143,27 +150,27 @@ export function channelStatuses(agent: Agent, keeper: BundleKeeper): ChannelStat
   });
 }
 
-/** The servers that are places for the channel's version. */
-function fitting(
-  { observer }: BundleKeeper,
-  { pointer }: ChannelView,
+/** The servers of the shard count of the channel's version. */
+function filterCapableServers(
+  { observer }: BundleReconciler,
+  { pointer }: ChannelSnapshot,
   states: readonly ServerState[],
 ): readonly ServerState[] {
   const manifest = pointer === undefined ? undefined : observer.manifest(pointer);
   if (manifest === undefined) return states;
-  return states.filter(({ shardNum }) => shardNum === shardNumOf(manifest));
+  return states.filter(({ shardNum }) => shardNum === getShardNum(manifest));
 }
 
-/** The oldest of what the servers have. */
-function appliedVersion(
-  { past }: ChannelView,
+/** The oldest version among those that the servers have. */
+function findAppliedVersion(
+  { past }: ChannelSnapshot,
   servers: readonly ServerState[],
   isFirst: boolean,
 ): string | undefined {
   let oldest = -1;
-  for (const { active, held } of servers) {
+  for (const { active, loaded } of servers) {
     const has = (version: string): boolean =>
-      isFirst ? version === active : held.some((candidate) => candidate.version === version);
+      isFirst ? version === active : loaded.some((candidate) => candidate.version === version);
     const age = past.findIndex(({ version }) => has(version));
     if (age < 0) return undefined;
     oldest = Math.max(oldest, age);
@@ -171,8 +178,12 @@ function appliedVersion(
   return past[oldest]?.version;
 }
 
-export function chainOf({ channels, observer, host }: BundleKeeper): BundleStatus['chain'] {
-  const pointer = channels.wanted?.pointer;
+export function getChainStatus({
+  channels,
+  observer,
+  data,
+}: BundleReconciler): BundleStatus['chain'] {
+  const pointer = channels.desired?.pointer;
   const manifest = pointer === undefined ? undefined : observer.manifest(pointer);
   if (manifest === undefined) return undefined;
   let layers = 0;
@@ -180,7 +191,7 @@ export function chainOf({ channels, observer, host }: BundleKeeper): BundleStatu
   for (const table of manifest.tables) {
     for (const chain of table.shards) {
       layers = Math.max(layers, chain.length);
-      const arrivedMs = chain[0] && host.layerArrivedMs(table.name, chain[0].contentId);
+      const arrivedMs = chain[0] && data.layerArrivedMs(table.name, chain[0].contentId);
       oldestMs = Math.min(oldestMs, arrivedMs ?? oldestMs);
     }
   }
@@ -191,7 +202,7 @@ export function chainOf({ channels, observer, host }: BundleKeeper): BundleStatu
   };
 }
 
-function etaSeconds(
+function estimateSecondsLeft(
   agent: Agent,
   transfer: {
     bytes: number;
@@ -206,8 +217,8 @@ function etaSeconds(
   return (((bytes - arrivedBytes) / fresh) * (agent.nowMs() - startMs)) / 1000;
 }
 
-function serverStatus(agent: Agent, address: string): ServerStatus {
-  const known = agent.servers.known.find((server) => server.address === address);
+function buildServerStatus(agent: Agent, address: string): ServerStatus {
+  const known = agent.servers.snapshots.find((server) => server.address === address);
   const { status } = known ?? {};
   return {
     address,

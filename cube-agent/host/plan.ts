@@ -1,15 +1,20 @@
 /**
- * What an agent does next: a pure function of what is wanted and what is there. An action is planned only when its
- * precondition is seen to hold, never because an earlier action should have made it hold; so a plan may be carried
- * out in part, twice, or by an agent that was just restarted, and planning again goes on from wherever things are.
+ * What an agent does next: a pure function of the desired and the observed state. An action is
+ * planned only when its precondition is observed, never because an earlier action should have
+ * established it. So a plan may be carried out in part, twice, or by an agent that has just
+ * restarted; planning again continues from the actual state.
  *
- * Safety: only a held, wanted, not quarantined version is activated; an active, wanted or lately used version is not
- * unloaded; files that a server may need are not removed. A server whose shardNum is not that of a version is no
- * place for it: it keeps what it has (two shard counts coexist during a reshard).
+ * Safety rules:
+ * - Only a loaded, desired version that is not quarantined is activated.
+ * - A server leaves a quarantined version as soon as it has loaded another desired one.
+ * - A version that is active, desired or recently looked up is not unloaded.
+ * - Files that a server may need are not removed.
+ * - A server loads only versions of its own shard count. Others leave it unchanged, so that two
+ *   shard counts can coexist during a reshard.
  */
-import { type LayerRef, type Manifest, shardNumOf } from '../../lib/core/manifest.ts';
+import { getShardNum, type LayerRef, type Manifest } from '../../lib/core/manifest.ts';
 
-interface HeldVersion {
+interface LoadedVersion {
   readonly version: string;
   /** Since its last lookup, or since it was loaded. */
   readonly idleMs: number;
@@ -19,56 +24,64 @@ export interface ServerState {
   readonly address: string;
   readonly shardIndex: number;
   readonly shardNum: number;
-  /** One of those held. */
+  /** One of the loaded versions. */
   readonly active: string | undefined;
-  readonly held: readonly HeldVersion[];
+  readonly loaded: readonly LoadedVersion[];
+  /** Versions that are being loaded. */
   readonly loading: readonly string[];
-  /** False: this is what it last said. It is left alone, and what it held counts as held. */
-  readonly answers: boolean;
+  /**
+   * False: this is the last known state of a server that does not answer or has changed since. No
+   * action is planned for it, and its versions still count as loaded.
+   */
+  readonly isCurrent: boolean;
 }
 
-/** The host's own copy. A layer is named "table/contentId". */
+/** The host's own copy of the repository. A layer is named "table/contentId". */
 export interface DiskState {
-  /** Versions whose manifest is there: written after their layers. */
+  /** Versions whose manifest is on disk. It is written after all their layers. */
   readonly versions: ReadonlySet<string>;
   readonly layers: ReadonlySet<string>;
-  /** Layers of which a part has arrived. */
-  readonly parts: ReadonlySet<string>;
+  readonly partialLayers: ReadonlySet<string>;
 }
 
-export interface Wanted {
-  /** Of the first channel: what unpinned lookups shall get. Undefined while that channel points nowhere. */
+/** The versions that the channels of a bundle ask for. */
+export interface DesiredVersions {
+  /** Version of the first channel, for lookups without a version. Undefined: it has none yet. */
   readonly pointer: string | undefined;
+  /** The version that the first channel would roll back to. */
   readonly previous: string | undefined;
   /**
-   * What further channels point to, what a rollout stages, and what those channels may go back to, in this order: held for
-   * pinned lookups, never activated.
+   * Versions that are loaded for lookups by name and never activated, in order of priority: those
+   * of further channels, the rollout candidate, and what the further channels would roll back to.
    */
-  readonly others: readonly string[];
+  readonly loadOnly: readonly string[];
   readonly quarantined: ReadonlySet<string>;
-  /** What channels pointed to before, newest first. */
-  readonly past: readonly string[];
+  /** All versions that the channels have pointed to, newest first. */
+  readonly history: readonly string[];
 }
 
-/** Versions in all that a host keeps on disk, and what their layers may take, beyond which only wanted ones stay. */
-export interface KeepPolicy {
-  readonly versions: number;
-  readonly bytes: number;
+/** Limits up to which a host keeps versions on disk that are no longer desired. */
+export interface RetentionPolicy {
+  /** Versions on disk, desired ones included. */
+  readonly maxVersions: number;
+  /** Bytes of their layers. */
+  readonly maxBytes: number;
 }
 
 export interface PlanInput {
-  /** Undefined while nobody has pointed a channel anywhere, or none can be read: nothing is done then. */
-  readonly wanted: Wanted | undefined;
-  /** Every channel was read at least once: else one may want what we do not know of, and nothing goes. */
-  readonly allChannelsKnown: boolean;
-  /** Of the wanted versions and of those on disk, as far as they can be read. */
+  /** Undefined while no channel points to a version or none can be read: nothing is planned. */
+  readonly desired: DesiredVersions | undefined;
+  /** Every channel was read at least once. Until then nothing is removed or unloaded. */
+  readonly allChannelsRead: boolean;
+  /** Readable manifests of desired versions and of versions on disk. */
   readonly manifests: ReadonlyMap<string, Manifest>;
   readonly disk: DiskState;
   readonly servers: readonly ServerState[];
-  /** Every configured server has answered at least once: else one may hold what we do not know of. */
-  readonly allServersKnown: boolean;
+  /** Every configured server has answered at least once. Until then no file is removed. */
+  readonly allServersSeen: boolean;
+  /** How long a version stays loaded after its last lookup. */
   readonly retireGraceMs: number;
-  readonly keep: KeepPolicy;
+  readonly retention: RetentionPolicy;
 }
 
 export type DiskAction =
@@ -78,7 +91,7 @@ export type DiskAction =
       readonly table: string;
       readonly layer: LayerRef;
     }
-  /** Writes the host's copy of the manifest: the version's layers are here. */
+  /** Writes the host's copy of the manifest once all layers of the version are on disk. */
   | { readonly kind: 'stage'; readonly version: string }
   | { readonly kind: 'remove-version'; readonly version: string }
   | { readonly kind: 'remove-layer'; readonly layer: string };
@@ -90,68 +103,78 @@ export interface ServerAction {
 }
 
 export interface Plan {
-  /** In order: one after another. */
+  /** To be carried out in this order. */
   readonly disk: readonly DiskAction[];
-  /** Of each server in order; servers do not wait for each other. */
+  /** In order for each server; servers do not wait for each other. */
   readonly servers: readonly ServerAction[];
 }
 
-export const NOTHING: Plan = { disk: [], servers: [] };
+export const EMPTY_PLAN: Plan = { disk: [], servers: [] };
 
-export function layerName(table: string, contentId: string): string {
+export function toLayerName(table: string, contentId: string): string {
   return `${table}/${contentId}`;
 }
 
+export function parseLayerName(name: string): { table: string; contentId: string } {
+  const [table = '', contentId = ''] = name.split('/');
+  return { table, contentId };
+}
+
 export function plan(input: PlanInput): Plan {
-  const { wanted } = input;
-  if (wanted === undefined) return NOTHING;
-  const versions = wantedVersions(wanted);
+  const { desired } = input;
+  if (desired === undefined) return EMPTY_PLAN;
+  const versions = listDesiredVersions(desired);
   return {
-    disk: [...fetches(input, versions), ...removals(input, versions)],
+    disk: [...planFetches(input, versions), ...planRemovals(input, versions)],
     servers: input.servers
-      .filter((server) => server.answers)
-      .flatMap((server) => serverActions(input, wanted, versions, server)),
+      .filter((server) => server.isCurrent)
+      .flatMap((server) => planServerActions(input, desired, versions, server)),
   };
 }
 
-/** Pointer first: what is wanted most is fetched and loaded first. */
-export function wantedVersions({ pointer, previous, others, quarantined }: Wanted): string[] {
-  const versions = new Set([pointer, previous, ...others]);
+/** Versions to fetch and load, most important first. */
+export function listDesiredVersions(desired: DesiredVersions): string[] {
+  const { pointer, previous, loadOnly, quarantined } = desired;
+  const versions = new Set([pointer, previous, ...loadOnly]);
   return [...versions].filter(
     (version): version is string => version !== undefined && !quarantined.has(version),
   );
 }
 
-/** In a memory that has no room for all, a version of the front stays: what a rollout stages before what it would go back to. */
-export function versionsByMemory({ previous, ...wanted }: Wanted): string[] {
-  const others = previous === undefined ? wanted.others : [...wanted.others, previous];
-  return wantedVersions({ ...wanted, previous: undefined, others });
+/**
+ * The same versions in the order in which they stay in a memory that has no room for all: here the
+ * rollback target comes last, after the rollout candidate.
+ */
+export function orderByMemoryPriority({ previous, ...desired }: DesiredVersions): string[] {
+  const loadOnly = previous === undefined ? desired.loadOnly : [...desired.loadOnly, previous];
+  return listDesiredVersions({ ...desired, previous: undefined, loadOnly });
 }
 
 /** The layers that a server of this shard needs, as [table, layer]. */
-function layersOf(manifest: Manifest, shardIndex: number): [string, LayerRef][] {
+function listShardLayers(manifest: Manifest, shardIndex: number): [string, LayerRef][] {
   return manifest.tables.flatMap((table) =>
     (table.shards[shardIndex] ?? []).map((layer): [string, LayerRef] => [table.name, layer]),
   );
 }
 
-function fits(server: ServerState, manifest: Manifest | undefined): manifest is Manifest {
-  return manifest !== undefined && shardNumOf(manifest) === server.shardNum;
+/** A server can load only versions of its own shard count. */
+function canLoad(server: ServerState, manifest: Manifest | undefined): manifest is Manifest {
+  return manifest !== undefined && getShardNum(manifest) === server.shardNum;
 }
 
-function fetches(input: PlanInput, versions: readonly string[]): DiskAction[] {
+function planFetches(input: PlanInput, versions: readonly string[]): DiskAction[] {
   const actions: DiskAction[] = [];
-  const planned = new Set<string>(input.disk.layers);
+  const present = new Set<string>(input.disk.layers);
   for (const version of versions) {
     const manifest = input.manifests.get(version);
-    const servers = input.servers.filter((server) => fits(server, manifest));
+    const servers = input.servers.filter((server) => canLoad(server, manifest));
     if (manifest === undefined || servers.length === 0) continue;
     const shards = new Set(servers.map((server) => server.shardIndex));
     for (const shard of [...shards].sort((a, b) => a - b)) {
-      for (const [table, layer] of layersOf(manifest, shard)) {
-        const name = layerName(table, layer.contentId);
-        if (planned.has(name)) continue;
-        planned.add(name);
+      for (const [table, layer] of listShardLayers(manifest, shard)) {
+        const name = toLayerName(table, layer.contentId);
+        if (present.has(name)) continue;
+        present.add(name);
         actions.push({ kind: 'fetch', version, table, layer });
       }
     }
@@ -160,111 +183,118 @@ function fetches(input: PlanInput, versions: readonly string[]): DiskAction[] {
   return actions;
 }
 
-function removals(input: PlanInput, versions: readonly string[]): DiskAction[] {
+function planRemovals(input: PlanInput, desired: readonly string[]): DiskAction[] {
   const { disk, servers, manifests } = input;
-  if (!input.allServersKnown || !input.allChannelsKnown) return [];
-  const needed = new Set(versions);
-  for (const { held, loading } of servers) {
-    for (const { version } of held) needed.add(version);
+  if (!input.allServersSeen || !input.allChannelsRead) return [];
+  const needed = new Set(desired);
+  for (const { loaded, loading } of servers) {
+    for (const { version } of loaded) needed.add(version);
     for (const version of loading) needed.add(version);
   }
-  for (const version of keptVersions(input, needed)) needed.add(version);
+  for (const version of selectRetainedVersions(input, needed)) needed.add(version);
   const actions: DiskAction[] = [];
   for (const version of disk.versions) {
     if (!needed.has(version)) actions.push({ kind: 'remove-version', version });
   }
-  // A layer goes once no manifest on disk, and none that is still to arrive, names it.
-  const unreadable = [...disk.versions, ...needed].some((version) => !manifests.has(version));
-  if (unreadable) return actions;
-  const named = new Set<string>();
-  for (const version of [...disk.versions, ...needed]) {
+  // A layer is removed only when no manifest on disk, and none that is yet to arrive, refers to it.
+  const versions = [...disk.versions, ...needed];
+  if (versions.some((version) => !manifests.has(version))) return actions;
+  const referenced = new Set<string>();
+  for (const version of versions) {
     for (const table of manifests.get(version)?.tables ?? []) {
-      for (const layer of table.shards.flat()) named.add(layerName(table.name, layer.contentId));
+      for (const { contentId } of table.shards.flat()) {
+        referenced.add(toLayerName(table.name, contentId));
+      }
     }
   }
-  for (const layer of new Set([...disk.layers, ...disk.parts])) {
-    if (!named.has(layer)) actions.push({ kind: 'remove-layer', layer });
+  for (const layer of new Set([...disk.layers, ...disk.partialLayers])) {
+    if (!referenced.has(layer)) actions.push({ kind: 'remove-layer', layer });
   }
   return actions;
 }
 
-/** Of the versions on disk that nobody needs now, the newest that the policy has room for: going back to one takes no fetch. */
-function keptVersions({ wanted, disk, manifests, keep }: PlanInput, needed: Set<string>): string[] {
-  const layers = new Map<string, number>();
+/**
+ * The newest versions on disk that are not needed but fit the retention policy: a rollback to one
+ * of them needs no fetch.
+ */
+function selectRetainedVersions(input: PlanInput, needed: ReadonlySet<string>): string[] {
+  const { desired, disk, manifests, retention } = input;
+  const layerBytes = new Map<string, number>();
   const addLayers = (version: string): void => {
     for (const table of manifests.get(version)?.tables ?? []) {
       for (const { contentId, bytes } of table.shards.flat()) {
-        const name = layerName(table.name, contentId);
-        if (disk.layers.has(name)) layers.set(name, bytes);
+        const name = toLayerName(table.name, contentId);
+        if (disk.layers.has(name)) layerBytes.set(name, bytes);
       }
     }
   };
   for (const version of needed) addLayers(version);
-  const kept: string[] = [];
-  for (const version of wanted?.past ?? []) {
+  const retained: string[] = [];
+  for (const version of desired?.history ?? []) {
     if (needed.has(version) || !disk.versions.has(version)) continue;
-    if (wanted?.quarantined.has(version) || !manifests.has(version)) continue;
+    if (desired?.quarantined.has(version) || !manifests.has(version)) continue;
     addLayers(version);
-    const bytes = [...layers.values()].reduce((sum, layerBytes) => sum + layerBytes, 0);
-    if (needed.size + kept.length >= keep.versions || bytes > keep.bytes) break;
-    kept.push(version);
+    const totalBytes = [...layerBytes.values()].reduce((sum, bytes) => sum + bytes, 0);
+    const isFull = needed.size + retained.length >= retention.maxVersions;
+    if (isFull || totalBytes > retention.maxBytes) break;
+    retained.push(version);
   }
-  return kept;
+  return retained;
 }
 
-function serverActions(
+function planServerActions(
   input: PlanInput,
-  wanted: Wanted,
+  desired: DesiredVersions,
   versions: readonly string[],
   server: ServerState,
 ): ServerAction[] {
-  const act = (kind: ServerAction['kind'], version: string): ServerAction => ({
+  const toAction = (kind: ServerAction['kind'], version: string): ServerAction => ({
     kind,
     server: server.address,
     version,
   });
-  const held = new Set(server.held.map(({ version }) => version));
-  const activate = versionToActivate(input, wanted, server);
-  // What nobody uses goes first: a version to load may need its memory.
-  const unload = (input.allChannelsKnown ? server.held : [])
+  const activate = chooseVersionToActivate(input, desired, server);
+  // Unload before loading: the next version may need the memory.
+  const unload = (input.allChannelsRead ? server.loaded : [])
     .filter(({ version, idleMs }) => {
-      const used = version === server.active || version === activate || versions.includes(version);
-      return !used && idleMs >= input.retireGraceMs;
+      const isActive = version === server.active || version === activate;
+      return !isActive && !versions.includes(version) && idleMs >= input.retireGraceMs;
     })
-    .map(({ version }) => act('unload', version));
+    .map(({ version }) => toAction('unload', version));
+  const present = new Set([...server.loaded.map(({ version }) => version), ...server.loading]);
   const load = versions
-    .filter((version) => !held.has(version) && !server.loading.includes(version))
-    .filter((version) => isStaged(input, version, server))
-    .map((version) => act('load', version));
-  return [...(activate === undefined ? [] : [act('activate', activate)]), ...unload, ...load];
+    .filter((version) => !present.has(version) && isStaged(input, version, server))
+    .map((version) => toAction('load', version));
+  return [...(activate === undefined ? [] : [toAction('activate', activate)]), ...unload, ...load];
 }
 
 /**
- * The first channel's pointer as soon as it is held; before that a server that answers nothing yet gets the previous
- * version. What only other channels want is for those who ask for it by name.
+ * The first channel's version as soon as it is loaded. Until then a server without an active
+ * version, or with a quarantined one, gets the previous one. Versions of further channels are for
+ * lookups by name only.
  */
-function versionToActivate(
+function chooseVersionToActivate(
   input: PlanInput,
-  { pointer, previous, quarantined }: Wanted,
+  { pointer, previous, quarantined }: DesiredVersions,
   server: ServerState,
 ): string | undefined {
-  const usable = [pointer, previous].filter(
-    (version): version is string =>
+  const best = [pointer, previous].find(
+    (version) =>
       version !== undefined &&
       !quarantined.has(version) &&
-      fits(server, input.manifests.get(version)) &&
-      server.held.some((held) => held.version === version),
+      canLoad(server, input.manifests.get(version)) &&
+      server.loaded.some((loaded) => loaded.version === version),
   );
-  const best = usable[0];
   if (best === undefined || best === server.active) return undefined;
-  return best === pointer || server.active === undefined ? best : undefined;
+  const canStay = server.active !== undefined && !quarantined.has(server.active);
+  return best === pointer || !canStay ? best : undefined;
 }
 
-/** Manifest and all layers of this server's shard are on disk. */
+/** The manifest and all layers of this server's shard are on disk. */
 function isStaged({ manifests, disk }: PlanInput, version: string, server: ServerState): boolean {
   const manifest = manifests.get(version);
-  if (!fits(server, manifest) || !disk.versions.has(version)) return false;
-  return layersOf(manifest, server.shardIndex).every(([table, layer]) =>
-    disk.layers.has(layerName(table, layer.contentId)),
+  if (!canLoad(server, manifest) || !disk.versions.has(version)) return false;
+  return listShardLayers(manifest, server.shardIndex).every(([table, layer]) =>
+    disk.layers.has(toLayerName(table, layer.contentId)),
   );
 }

@@ -1,23 +1,41 @@
 /**
- * The cube-servers that an agent starts itself: one process for each, restarted when it ends, given up when it flaps. They
- * end with their agent, also one that was killed; the next agent starts them again, and those that still finish what is
- * in flight keep their port until then.
+ * The cube-servers that an agent runs itself. A process that ends is restarted; one that keeps
+ * ending soon after its start is given up. The servers end with their agent, even when it is
+ * killed. The next agent starts them again; an earlier server that still finishes its requests
+ * keeps its port until then.
  */
+
 import { join } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
+import { toArguments } from '../../lib/platform/arguments.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
-import { KeptProcess, markedLine, type ProcessState } from '../../lib/platform/kept-process.ts';
 import type { Stoppable } from '../../lib/platform/lifecycle.ts';
-import type { Logger } from '../../lib/platform/logs.ts';
-import { tlsFilesOf } from '../../lib/rpc/credential-options.ts';
+import { getLogFormat, type Logger } from '../../lib/platform/logs.ts';
+import {
+  formatChildLine,
+  type ProcessState,
+  SupervisedProcess,
+} from '../../lib/platform/supervised-process.ts';
+import { toTlsFiles } from '../../lib/rpc/credential-options.ts';
+import type { Operation } from '../fleet/problem.ts';
 import type { AgentConfig, SupervisedServer } from './agent-config.ts';
-import type { Problems } from './problems.ts';
+import type { ProblemTracker } from './problem-tracker.ts';
 
 /** dist/cube-server/main.js, seen from dist/cube-agent/host. */
 const SERVER_SCRIPT = join(import.meta.dirname, '..', '..', 'cube-server', 'main.js');
-/** With pauses from 0.2 s up to 30 s this is two minutes: longer than an earlier process may keep the port. */
+/**
+ * Pauses grow from 0.2 s to 30 s: two minutes in all, longer than an earlier process keeps a port.
+ */
 const SHORT_RUNS_MAX = 10;
 const EXIT_USAGE = 2;
+
+interface ProcessContext {
+  readonly problems: ProblemTracker;
+  /** Called when a server listens, after each of its starts. */
+  readonly onListening: () => void;
+  readonly clock: Clock;
+  readonly logger: Logger;
+}
 
 export interface ProcessReport {
   readonly state: ProcessState;
@@ -27,25 +45,25 @@ export interface ProcessReport {
 
 export class ServerProcesses implements Stoppable {
   /** Control address → process. */
-  readonly #processes: ReadonlyMap<string, KeptProcess>;
+  readonly #processes: ReadonlyMap<string, SupervisedProcess>;
 
-  constructor(config: AgentConfig, problems: Problems, clock: Clock, logger: Logger) {
+  constructor(config: AgentConfig, context: ProcessContext) {
     this.#processes = new Map(
       config.supervised.map((server) => [
         server.control,
-        serverProcess(server, { config, problems, clock, logger }),
+        createServerProcess(server, config, context),
       ]),
     );
   }
 
   start(): void {
-    for (const process of this.#processes.values()) startOne(process);
+    for (const process of this.#processes.values()) startProcess(process);
   }
 
-  /** Starts again what was given up. */
+  /** Starts the servers again that were given up. */
   retry(): void {
     for (const process of this.#processes.values()) {
-      if (process.state === 'given up') startOne(process);
+      if (process.state === 'given up') startProcess(process);
     }
   }
 
@@ -54,61 +72,69 @@ export class ServerProcesses implements Stoppable {
     return process && { state: process.state, pid: process.pid, starts: process.starts };
   }
 
-  /** Each finishes what is in flight. */
+  /** Every server finishes its requests in flight first. */
   async stop(): Promise<void> {
     await Promise.all([...this.#processes.values()].map((process) => process.stop()));
   }
 }
 
-function startOne(process: KeptProcess): void {
-  // Why one was given up is among the problems, and in the log.
+function startProcess(process: SupervisedProcess): void {
+  // The reason of a failure is logged and listed as a problem.
   process.start().catch(() => undefined);
 }
 
-function serverProcess(
+function createServerProcess(
   server: SupervisedServer,
-  more: { config: AgentConfig; problems: Problems; clock: Clock; logger: Logger },
-): KeptProcess {
-  const { config, problems, clock, logger } = more;
+  config: AgentConfig,
+  { problems, onListening, clock, logger }: ProcessContext,
+): SupervisedProcess {
   const { shard, control } = server;
-  const what = `run the server at ${control}`;
-  return new KeptProcess({
-    args: [SERVER_SCRIPT, ...flagsOf(server, config)],
+  const operation: Operation = { action: 'run-server', server: control };
+  return new SupervisedProcess({
+    args: [SERVER_SCRIPT, ...buildFlags(server, config)],
     clock,
     onLine: (line) => {
-      process.stderr.write(markedLine(line, `"server":"${control}"`, `server ${control}`));
+      process.stderr.write(formatChildLine(line, `"server":"${control}"`, `server ${control}`));
     },
     onListening: (address) => {
-      problems.clear(what);
+      problems.resolve(operation);
       logger.info({ shard, server: control, address }, 'server listening');
+      onListening();
     },
-    onEnd: ({ code, signal, shortRuns }, waitMs) => {
+    onExit: ({ code, signal, consecutiveShortRuns }, waitMs) => {
       const ended = `cube-server of shard ${shard} ended (${signal ?? `exit ${code}`})`;
-      const isGivenUp = code === EXIT_USAGE || shortRuns >= SHORT_RUNS_MAX;
-      const why = isGivenUp
-        ? `${ended}, ${shortRuns} times soon after it started: given up; its log lines say why, ` +
-          'POST /agent/v1/poke starts it again'
-        : `${ended}; starting it again`;
-      problems.add(what, new CubeError('UNAVAILABLE', why));
-      logger.warn({ server: control, code, signal, shortRuns, waitMs }, why);
-      return isGivenUp ? why : undefined;
+      const isGivenUp = code === EXIT_USAGE || consecutiveShortRuns >= SHORT_RUNS_MAX;
+      const message = isGivenUp
+        ? `${ended} ${consecutiveShortRuns} times soon after its start and was given up: ` +
+          'see its log lines for the cause, then start it with POST /agent/v1/poke'
+        : `${ended}; restarting it`;
+      problems.record(operation, new CubeError('UNAVAILABLE', message));
+      const run = { server: control, code, signal, shortRuns: consecutiveShortRuns, waitMs };
+      logger.warn(run, message);
+      return isGivenUp ? message : undefined;
     },
   });
 }
 
-function flagsOf(server: SupervisedServer, config: AgentConfig): string[] {
+function buildFlags(server: SupervisedServer, config: AgentConfig): string[] {
   const { shard, shardNum, host, port, adminPort, flags } = server;
   const { dataFolder, retireGraceMs, controlTokenFile } = config;
-  const tls = tlsFilesOf(config);
+  const tls = toTlsFiles(config);
   return [
-    ...['--shard', String(shard), '--shard-num', String(shardNum)],
-    ...['--host', host, '--port', String(port), '--data-dir', dataFolder],
-    ...['--retire-grace-ms', String(retireGraceMs)],
-    ...(adminPort === undefined ? [] : ['--admin-port', String(adminPort)]),
-    ...(controlTokenFile === undefined ? [] : ['--control-token-file', controlTokenFile]),
-    ...(tls === undefined
-      ? []
-      : ['--tls-cert', tls.cert, '--tls-key', tls.key, '--tls-ca', tls.ca]),
+    ...toArguments({
+      shard,
+      shardNum,
+      host,
+      port,
+      dataDir: dataFolder,
+      retireGraceMs,
+      adminPort,
+      controlTokenFile,
+      tlsCert: tls?.cert,
+      tlsKey: tls?.key,
+      tlsCa: tls?.ca,
+      logFormat: getLogFormat(),
+    }),
     ...flags,
   ];
 }

@@ -1,11 +1,14 @@
-/** The rollouts of one bundle: goes on with those that are under way, begins the newest version when none is. */
+/**
+ * The rollouts of one bundle: continues those in progress, and starts the newest version when none
+ * is.
+ */
 import { CubeError } from '../../lib/core/errors.ts';
 import { CANDIDATE_CHANNEL } from '../../lib/core/rollout.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
-import { isPause } from './next-step.ts';
-import { type Progress, RolloutDriver, type RolloutFleet } from './rollout-driver.ts';
+import { shouldPause } from './next-step.ts';
+import { RolloutDriver, type RolloutFleet, type RolloutProgress } from './rollout-driver.ts';
 import type { RolloutPolicy } from './rollout-view.ts';
 
 export interface BundleControllerOptions {
@@ -14,13 +17,13 @@ export interface BundleControllerOptions {
   readonly policy: RolloutPolicy;
   readonly fleet: RolloutFleet;
   readonly holder: string;
-  /** Versions begin by themselves. */
+  /** Roll out new versions as soon as they are published. */
   readonly automatic: boolean;
   readonly clock: Clock;
   readonly logger: Logger;
 }
 
-/** What does not work now: of a version, or of the bundle as a whole. */
+/** A problem of one version's rollout, or of the bundle as a whole. */
 export interface RolloutProblem {
   readonly version: string | undefined;
   readonly code: string;
@@ -30,18 +33,18 @@ export interface RolloutProblem {
 export class BundleController {
   readonly options: BundleControllerOptions;
   readonly #drivers = new Map<string, RolloutDriver>();
-  /** The version that waits to begin: its driver knows since when it waits for which other one. */
+  /** The version whose rollout waits to start. Its driver measures how long it has been waiting. */
   #waiting: string | undefined;
-  readonly #progress = new Map<string, Progress>();
+  readonly #progress = new Map<string, RolloutProgress>();
   readonly #problems = new Map<string, RolloutProblem>();
-  /** Steps taken, by kind. */
+  /** Number of steps taken, by kind. */
   readonly steps: Map<string, number> = new Map();
 
   constructor(options: BundleControllerOptions) {
     this.options = options;
   }
 
-  get progress(): ReadonlyMap<string, Progress> {
+  get progress(): ReadonlyMap<string, RolloutProgress> {
     return this.#progress;
   }
 
@@ -49,13 +52,13 @@ export class BundleController {
     return [...this.#problems.values()];
   }
 
-  /** @returns whether something was done: there may be more to do at once */
+  /** @returns whether a step was taken: the next one may be due at once */
   async advance(): Promise<boolean> {
     const { bundle, repository } = this.options;
     try {
-      const begun = await repository.rollouts(bundle);
+      const begun = await repository.listRollouts(bundle);
       this.#forgetAllBut(begun);
-      const candidate = (await repository.channel(bundle, CANDIDATE_CHANNEL)).pointer?.version;
+      const candidate = (await repository.readChannel(bundle, CANDIDATE_CHANNEL)).pointer?.version;
       let isBusy = false;
       for (const version of begun) {
         if (this.#isSettled(version) && version !== candidate) continue;
@@ -72,7 +75,7 @@ export class BundleController {
     }
   }
 
-  /** A version that waited to begin until a newer one overtook it, or that is collected, holds up nobody. */
+  /** Drops versions that were overtaken before their rollout started, or deleted. */
   #forgetAllBut(begun: readonly string[]): void {
     for (const known of [this.#drivers, this.#progress, this.#problems]) {
       for (const version of known.keys()) {
@@ -82,28 +85,31 @@ export class BundleController {
     }
   }
 
-  /** Nothing of it is under way or unknown. */
+  /** No rollout is in progress, and the state of all is known. */
   #isFree(): boolean {
     if (this.#problems.size > 0) return false;
     return [...this.#progress.values()].every(({ step }) => step.kind === 'done');
   }
 
-  /** Nothing that happens to others changes anything for it. */
+  /** The rollout is over, whatever happens to other versions. */
   #isSettled(version: string): boolean {
     const progress = this.#progress.get(version);
     if (progress?.step.kind !== 'done' || progress.state === 'active') return false;
-    // It failed, and there was nothing to go back to yet.
+    // A failed rollout may still wait for a version to roll back to.
     const isPointedTo = progress.fleet.channels.some(({ pointer }) => pointer === version);
     return !(progress.state === 'failed' && isPointedTo);
   }
 
-  /** The newest published one, unless somebody has had to do with it. Those that it overtook are left out. */
+  /**
+   * The newest published version, unless it was already rolled out, activated or quarantined.
+   * Versions that it overtook are skipped.
+   */
   async #newVersion(begun: readonly string[]): Promise<string | undefined> {
     const { bundle, repository, policy } = this.options;
-    const newest = (await repository.versions(bundle)).at(-1);
+    const newest = (await repository.listVersions(bundle)).at(-1);
     if (newest === undefined || begun.includes(newest)) return undefined;
     for (const { channel } of policy.channels) {
-      const { history, quarantined, pointer } = await repository.channel(bundle, channel);
+      const { history, quarantined, pointer } = await repository.readChannel(bundle, channel);
       if (pointer?.pinned || quarantined.has(newest)) return undefined;
       if (history.some(({ version }) => version === newest)) return undefined;
     }
@@ -120,7 +126,7 @@ export class BundleController {
       const { kind } = progress.step;
       if (kind === 'wait' || kind === 'done') return false;
       this.steps.set(kind, (this.steps.get(kind) ?? 0) + 1);
-      return !isPause(progress.step);
+      return !shouldPause(progress.step);
     } catch (error) {
       this.#failed(version, error);
       return false;
@@ -133,6 +139,6 @@ export class BundleController {
     this.#problems.set(version ?? '', { version, code, message });
     if (known?.message === message) return;
     const { bundle, logger } = this.options;
-    logger.warn({ bundle, version, code, error: message }, 'cannot go on with the rollout');
+    logger.warn({ bundle, version, code, error: message }, 'cannot advance the rollout');
   }
 }

@@ -1,10 +1,12 @@
-/** Drives the rollouts of several bundles until it is told to stop; a bundle that is slow holds up no other. */
+/**
+ * Drives the rollouts of several bundles until it is stopped. Bundles do not wait for each other.
+ */
 import type { Clock } from '../../lib/platform/clock.ts';
 import type { Stoppable } from '../../lib/platform/lifecycle.ts';
 import type { BundleController } from './bundle-controller.ts';
 
-/** Longer than any one look may take, the gate apart. */
-const STALLED_MS = 120_000;
+/** Longer than one inspection may take, without the gate. */
+const STALL_TIMEOUT_MS = 120_000;
 
 export class Controller implements Stoppable {
   readonly bundles: readonly BundleController[];
@@ -15,7 +17,7 @@ export class Controller implements Stoppable {
   #lastLookMs: number;
   #ended: Promise<unknown> = Promise.resolve();
 
-  /** @param stopping aborted by `stop()`: what bundles have under way, such as gates, ends with it */
+  /** @param stopping aborted by `stop()`, which also ends gates in progress */
   constructor(
     bundles: readonly BundleController[],
     { clock, pollMs, stopping }: { clock: Clock; pollMs: number; stopping: AbortController },
@@ -27,16 +29,16 @@ export class Controller implements Stoppable {
     this.#lastLookMs = clock.nowMs();
   }
 
-  /** Some bundle was looked at lately. */
+  /** Some bundle was inspected recently. */
   get isHealthy(): boolean {
-    return this.#clock.nowMs() - this.#lastLookMs < STALLED_MS + this.#pollMs;
+    return this.#clock.nowMs() - this.#lastLookMs < STALL_TIMEOUT_MS + this.#pollMs;
   }
 
   start(): void {
     this.#ended = Promise.all(this.bundles.map((bundle) => this.#drive(bundle)));
   }
 
-  /** Looks now. */
+  /** Inspects all bundles now. */
   poke(): void {
     this.#wake.abort();
     this.#wake = new AbortController();

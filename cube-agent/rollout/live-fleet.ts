@@ -1,26 +1,34 @@
-/** The fleet as a rollout sees it: servers and agents by fleet.json, serving processes by their metrics, the gate by its command. */
-import type { Fleet } from '../../lib/core/fleet.ts';
-import { shardMapOf } from '../../lib/core/fleet.ts';
-import { shardNumOf } from '../../lib/core/manifest.ts';
+/**
+ * The fleet of a rollout: servers and agents from fleet.json, serving processes by their metrics,
+ * the gate as a child process.
+ */
+import { type Fleet, findShardMap } from '../../lib/core/fleet.ts';
+import { getShardNum } from '../../lib/core/manifest.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
 import type { Credentials } from '../../lib/rpc/credentials.ts';
-import { agentProblems, type HostProblem, pokeAgents } from '../fleet/agent-client.ts';
-import { agentsOf, askServers, type ServerReport, serversOf } from '../fleet/fleet-view.ts';
+import { fetchHostProblems, type HostProblem, pokeAgents } from '../fleet/agent-client.ts';
+import {
+  fetchServerReports,
+  listAgents,
+  listServers,
+  type ServerReport,
+} from '../fleet/fleet-view.ts';
+import type { ProblemFields } from '../fleet/problem.ts';
 import type { RolloutFleet } from './rollout-driver.ts';
-import type { GateOutcome, ReplicaView, Sickness } from './rollout-view.ts';
-import { type HealthLimits, liveCounts, sicknessOf } from './version-health.ts';
+import type { GateOutcome, HealthFailure, ReplicaView } from './rollout-view.ts';
+import { checkHealth, collectCounts, type HealthLimits } from './version-health.ts';
 
 export interface LiveFleetOptions {
   readonly repository: Repository;
   readonly bundle: string;
-  /** Read again for every look: replicas come and go. */
+  /** Called for every inspection, since replicas are added and removed. */
   readonly fleet: () => Fleet;
   readonly serving: readonly string[];
   readonly health: HealthLimits;
   readonly gate: (version: string, active: string | undefined) => Promise<GateOutcome>;
-  readonly toServers: Credentials;
-  readonly toAgents: Credentials;
+  readonly serverCredentials: Credentials;
+  readonly agentCredentials: Credentials;
   readonly logger: Logger;
 }
 
@@ -31,25 +39,29 @@ export class LiveFleet implements RolloutFleet {
     this.#options = options;
   }
 
-  /** @throws CubeError NOT_FOUND when the fleet has no servers for the version's number of shards */
+  /** @throws CubeError NOT_FOUND when the fleet has no servers of the version's shard count */
   async replicas(version: string): Promise<ReplicaView[][]> {
-    const { repository, bundle, toServers, toAgents } = this.#options;
-    const manifest = await repository.manifest(bundle, version);
-    const shardNum = shardNumOf(manifest);
+    const { repository, bundle, serverCredentials, agentCredentials } = this.#options;
+    const manifest = await repository.readManifest(bundle, version);
+    const shardNum = getShardNum(manifest);
     const fleet = this.#options.fleet();
-    const places = serversOf(fleet, bundle, shardNum);
-    const reports = await askServers(places, bundle, toServers, manifest);
+    const servers = listServers(fleet, bundle, shardNum);
+    const reports = await fetchServerReports(servers, bundle, serverCredentials, manifest);
     const byAddress = new Map(reports.map((report) => [report.address, report]));
     const isStaged = reports.every(({ held }) => held.includes(version));
-    const agents = isStaged ? [] : agentsOf(fleet, bundle);
-    const told = await Promise.all(
-      agents.map(async (agent) => [agent, await agentProblems(agent, bundle, toAgents)] as const),
-    );
-    const problems = new Map(told);
-    return shardMapOf(fleet, bundle, shardNum).shards.map((replicas) =>
-      replicas.map(({ control, agent }) =>
-        replicaView(byAddress.get(control)!, version, problems.get(agent ?? '') ?? []),
+    const agents = isStaged ? [] : listAgents(fleet, bundle);
+    const problems = new Map(
+      await Promise.all(
+        agents.map(async (agent) => {
+          return [agent, await fetchHostProblems(agent, bundle, agentCredentials)] as const;
+        }),
       ),
+    );
+    return findShardMap(fleet, bundle, shardNum).shards.map((replicas) =>
+      replicas.flatMap(({ control, agent }) => {
+        const report = byAddress.get(control);
+        return report ? [toReplicaView(report, version, problems.get(agent ?? '') ?? [])] : [];
+      }),
     );
   }
 
@@ -57,41 +69,56 @@ export class LiveFleet implements RolloutFleet {
     return this.#options.gate(version, active);
   }
 
-  async sickness(version: string, before: string | undefined): Promise<Sickness | undefined> {
+  async checkHealth(
+    version: string,
+    before: string | undefined,
+  ): Promise<HealthFailure | undefined> {
     const { serving, bundle, health, logger } = this.#options;
     if (serving.length === 0) return undefined;
-    const counts = await liveCounts(serving, bundle, logger);
-    const other = before === undefined ? undefined : counts.get(before);
-    return sicknessOf(counts.get(version), other, health);
+    const counts = await collectCounts(serving, bundle, logger);
+    const baseline = before === undefined ? undefined : counts.get(before);
+    return checkHealth(counts.get(version), baseline, health);
   }
 
-  moved(): Promise<void> {
-    const { bundle, toAgents } = this.#options;
-    return pokeAgents(agentsOf(this.#options.fleet(), bundle), toAgents);
+  notifyChannelMoved(): Promise<void> {
+    const { bundle, agentCredentials } = this.#options;
+    return pokeAgents(listAgents(this.#options.fleet(), bundle), agentCredentials);
   }
 }
 
-function replicaView(
-  { address, held, active, loading, trouble }: ServerReport,
+/** @param hostProblems problems of the replica's host, for all versions of the bundle */
+export function toReplicaView(
+  report: ServerReport,
   version: string,
-  problems: readonly HostProblem[],
+  hostProblems: readonly HostProblem[],
 ): ReplicaView {
-  const concerning = problems.filter(({ what }) => what.split(' ').includes(version));
-  const texts = [...trouble, ...concerning.map(({ what, message }) => `${what}: ${message}`)];
-  if (loading.includes(version)) texts.push('loads it');
+  const { address, held, active, loading, trouble } = report;
+  // A problem of an older agent has no fields: it may concern this version, so its text is shown.
+  const related = hostProblems.filter(
+    (problem) => problem.action === undefined || problem.version === version,
+  );
+  const texts = [...trouble, ...related.map(({ what, message }) => `${what}: ${message}`)];
+  if (loading.includes(version)) texts.push('loading it');
   return {
     address,
     holds: held.includes(version),
     isActive: active === version,
-    damaged: damagedLayers(concerning),
+    damaged: listDamagedLayers(related),
+    problems: [...report.problems, ...related.map(toProblemFields)],
     trouble: texts.join('; '),
   };
 }
 
-/** Of an agent's problems, which it calls "fetch <version> <table>/<contentId>". */
-export function damagedLayers(problems: readonly Pick<HostProblem, 'what' | 'code'>[]): string[] {
-  return problems.flatMap(({ what, code }) => {
-    const [doing, , layer] = what.split(' ');
-    return doing === 'fetch' && code === 'CORRUPT' && layer !== undefined ? [layer] : [];
-  });
+function toProblemFields(problem: HostProblem): ProblemFields {
+  const { action, version, table, contentId, server, code, message } = problem;
+  return { action, version, table, contentId, server, code, message };
+}
+
+/** Layers, as table/contentId, that failed their checksum when a host fetched them. */
+export function listDamagedLayers(problems: readonly ProblemFields[]): string[] {
+  return problems.flatMap(({ action, code, table, contentId }) =>
+    action === 'fetch' && code === 'CORRUPT' && table !== undefined
+      ? [`${table}/${contentId}`]
+      : [],
+  );
 }

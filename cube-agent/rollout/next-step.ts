@@ -1,10 +1,12 @@
 /**
- * What a rollout does next: a pure function of its log's newest entry, of what is seen of the fleet, of the policy and of the time
- * that has gone by. A step is planned only when what it needs is seen to hold, so it may be taken twice, by two controllers, or
- * by one that was just started; whoever writes an entry second is told so and looks again.
+ * What a rollout does next: a pure function of its log, the observed fleet, the policy and the
+ * elapsed times. A step is planned only when its precondition is observed. So a step may be taken
+ * twice, by two controllers, or by one that has just started: the second writer of a log entry gets
+ * a conflict and observes again.
  *
- * Safety does not depend on the times: they only end waiting. A channel moves to a version that enough replicas of every shard
- * hold, and only from the entry at which the rollout found it; never over a pin, never to a quarantined version.
+ * Safety does not depend on times; they only limit waiting. A channel moves only to a version that
+ * enough replicas of every shard have loaded, and only from the entry at which the rollout found
+ * the channel. It never moves while pinned, and never to a quarantined version.
  */
 import type { RolloutState } from '../../lib/core/rollout.ts';
 import type {
@@ -16,7 +18,7 @@ import type {
   RolloutView,
 } from './rollout-view.ts';
 
-export interface Elapsed {
+export interface ElapsedTimes {
   /** Since the newest entry of the log was seen. */
   readonly inStateMs: number;
   /** Since a channel of the policy was last seen to move. */
@@ -24,247 +26,272 @@ export interface Elapsed {
 }
 
 export type Step =
-  | { readonly kind: 'wait'; readonly why: string; readonly isBlocked?: boolean }
-  | { readonly kind: 'done'; readonly why: string }
+  /** Nothing to do now. Blocked: an operator or another rollout must act first. */
+  | { readonly kind: 'wait'; readonly reason: string; readonly isBlocked?: boolean }
+  /** The rollout is over. */
+  | { readonly kind: 'done'; readonly reason: string }
+  /** Appends an entry to the log. */
   | {
       readonly kind: 'enter';
       readonly state: RolloutState;
       readonly reason: string;
       readonly fault?: Fault;
+      /** With state `activating`: the sequence number of each channel's newest entry. */
       readonly from?: Readonly<Record<string, number>>;
     }
   /** Points the candidate channel to the version. */
   | { readonly kind: 'stage' }
-  /** Points it to what the fleet has anyway, so that the version is held for it no more. */
+  /** Points the candidate channel to the deployed version `to`, so that hosts drop this one. */
   | { readonly kind: 'release'; readonly to: string }
-  /** Reads layers where they lie: whether it is the version that is damaged. */
+  /** Reads layers from the repository to find out whether the version itself is damaged. */
   | { readonly kind: 'verify'; readonly layers: readonly string[] }
-  /** `again`: why the last run came to nothing. */
-  | { readonly kind: 'gate'; readonly again?: string }
+  /** Runs the gate. `lastError` tells why the previous run gave no verdict. */
+  | { readonly kind: 'gate'; readonly lastError?: string }
+  /** Points a channel to the version, if its newest entry is still `expected`. */
   | { readonly kind: 'move'; readonly channel: string; readonly expected: number }
-  /** Back from the version; `condemn`: and quarantines it. */
-  | { readonly kind: 'back'; readonly channel: string; readonly condemn: boolean }
+  /** Points a channel back from the version, and quarantines it if `quarantines`. */
+  | { readonly kind: 'back'; readonly channel: string; readonly quarantines: boolean }
   | { readonly kind: 'quarantine' };
 
-/** Whether to look again only in a while: nothing is to be done now, or what was done came to nothing. */
-export function isPause(step: Step): boolean {
-  return step.kind === 'wait' || (step.kind === 'gate' && step.again !== undefined);
+/** Whether the next inspection should wait a while: nothing to do, or the gate gave no verdict. */
+export function shouldPause(step: Step): boolean {
+  return step.kind === 'wait' || (step.kind === 'gate' && step.lastError !== undefined);
 }
 
-export interface Situation {
+export interface StepInput {
   readonly rollout: RolloutView;
   readonly fleet: FleetView;
   readonly policy: RolloutPolicy;
-  readonly elapsed: Elapsed;
+  readonly elapsed: ElapsedTimes;
 }
 
-/** A store that is unwell for a moment condemns nothing. */
-const MANIFEST_PATIENCE_MS = 60_000;
+/** How long a damaged manifest is read again: a transient repository error never quarantines. */
+const MANIFEST_RETRY_MAX_MS = 60_000;
 
-export function nextStep(situation: Situation): Step {
-  const { rollout } = situation;
+export function nextStep(input: StepInput): Step {
+  const { rollout } = input;
   switch (rollout.state) {
     case undefined:
-      return beforeSeen(situation);
+      return stepBeforeSeen(input);
     case 'seen':
-      return afterSeen(situation);
+      return stepFromSeen(input);
     case 'staging':
-      return obstacle(situation) ?? afterStaging(situation);
+      return failIfBlocked(input) ?? stepFromStaging(input);
     case 'staged':
-      return obstacle(situation) ?? afterStaged(situation);
+      return failIfBlocked(input) ?? stepFromStaged(input);
     case 'gating':
-      return obstacle(situation) ?? afterGating(situation);
+      return failIfBlocked(input) ?? stepFromGating(input);
     case 'activating':
-      return obstacle(situation) ?? afterActivating(situation);
+      return failIfBlocked(input) ?? stepFromActivating(input);
     case 'active':
-      return afterActive(situation);
+      return stepFromActive(input);
     case 'failed':
-      return afterFailed(situation);
+      return stepFromFailed(input);
     case 'rolled-back':
-      return afterRolledBack(situation);
+      return stepFromRolledBack(input);
     case 'quarantined':
-      return release(situation) ?? done('the version is quarantined');
+      return releaseCandidate(input) ?? done('the version is quarantined');
     case 'retired':
-      return done('the channels have moved on');
+      return done('the channels point to another version');
   }
 }
 
-function beforeSeen({ rollout, fleet }: Situation): Step {
+function stepBeforeSeen({ rollout, fleet }: StepInput): Step {
   if (fleet.isQuarantined) return done('the version is quarantined');
-  const { unreadable } = fleet;
-  if (unreadable?.fault === 'fleet') return { kind: 'wait', why: unreadable.why, isBlocked: true };
-  return pinned(fleet) ?? busy(fleet) ?? enter('seen', `version ${rollout.version} is published`);
+  const { manifestFailure } = fleet;
+  if (manifestFailure?.fault === 'fleet') {
+    return { kind: 'wait', reason: manifestFailure.reason, isBlocked: true };
+  }
+  return (
+    waitForPin(fleet) ??
+    waitForCandidateChannel(fleet) ??
+    enter('seen', `version ${rollout.version} is published`)
+  );
 }
 
-function afterSeen(situation: Situation): Step {
-  const { rollout, fleet } = situation;
+function stepFromSeen(input: StepInput): Step {
+  const { rollout, fleet } = input;
   if (fleet.isQuarantined) return fail('version', 'the version is quarantined');
-  const waits = unreadable(situation) ?? pinned(fleet);
-  if (waits !== undefined) return waits;
-  if (fleet.candidate === rollout.version)
-    return enter('staging', 'the fleet fetches and loads it');
-  return busy(fleet) ?? { kind: 'stage' };
+  const wait = stepForUnreadableManifest(input) ?? waitForPin(fleet);
+  if (wait !== undefined) return wait;
+  if (fleet.candidate === rollout.version) {
+    return enter('staging', 'hosts fetch and load the version');
+  }
+  return waitForCandidateChannel(fleet) ?? { kind: 'stage' };
 }
 
-/** Its manifest lies in one place: who reads it a second time reads the same, unless the store was unwell. */
-function unreadable({ fleet, policy, elapsed }: Situation): Step | undefined {
-  if (fleet.unreadable === undefined) return undefined;
-  const { fault, why } = fleet.unreadable;
-  const patienceMs =
-    fault === 'version' ? Math.min(policy.stagingMs, MANIFEST_PATIENCE_MS) : policy.stagingMs;
-  if (elapsed.inStateMs >= patienceMs) return fail(fault, why);
-  return { kind: 'wait', why, isBlocked: true };
+/** A damaged manifest stays damaged; reading it again only rules out a repository error. */
+function stepForUnreadableManifest({ fleet, policy, elapsed }: StepInput): Step | undefined {
+  if (fleet.manifestFailure === undefined) return undefined;
+  const { fault, reason } = fleet.manifestFailure;
+  const retryMs =
+    fault === 'version' ? Math.min(policy.stagingMs, MANIFEST_RETRY_MAX_MS) : policy.stagingMs;
+  if (elapsed.inStateMs >= retryMs) return fail(fault, reason);
+  return { kind: 'wait', reason, isBlocked: true };
 }
 
-/** For people to end: automation does not touch a pin. */
-function pinned({ channels }: FleetView): Step | undefined {
+/** Only an operator removes a pin. */
+function waitForPin({ channels }: FleetView): Step | undefined {
   const view = channels.find(({ isPinned }) => isPinned);
   if (view === undefined) return undefined;
-  const why = `channel ${view.channel} is pinned to ${view.pointer} by ${view.said}`;
-  return { kind: 'wait', why, isBlocked: true };
+  const reason = `channel ${view.channel} is pinned to ${view.pointer} by ${view.changedBy}`;
+  return { kind: 'wait', reason, isBlocked: true };
 }
 
 /** A bundle has one rollout at a time. */
-function busy({ candidateBusy: why }: FleetView): Step | undefined {
-  return why === undefined ? undefined : { kind: 'wait', why, isBlocked: true };
+function waitForCandidateChannel({ candidateConflict: reason }: FleetView): Step | undefined {
+  return reason === undefined ? undefined : { kind: 'wait', reason, isBlocked: true };
 }
 
-/** What ends a rollout in whatever state before it is active. */
-function obstacle(situation: Situation): Step | undefined {
-  const { rollout, fleet } = situation;
+/** Conditions that end a rollout in any state from `staging` to `activating`. */
+function failIfBlocked(input: StepInput): Step | undefined {
+  const { rollout, fleet } = input;
   if (fleet.isQuarantined) return fail('version', 'the version was quarantined');
-  if (fleet.candidate === rollout.version) return unreadable(situation);
-  return fail('fleet', `version ${fleet.candidate ?? 'none'} took its place as the candidate`);
+  if (fleet.candidate === rollout.version) return stepForUnreadableManifest(input);
+  return fail('fleet', `version ${fleet.candidate ?? 'none'} replaced it as the candidate`);
 }
 
-function afterStaging({ fleet, policy, elapsed }: Situation): Step {
-  const missing = lacking(fleet, policy, ({ holds }) => holds);
-  if (missing.length === 0) return enter('staged', `${heldText(fleet)} hold it`);
-  const why = `${heldText(fleet)} hold it; ${missing.join('; ')}`;
-  const layers = damagedForAll(fleet);
-  const { source } = fleet;
-  if (!layers.every((layer) => source?.layers.includes(layer))) return { kind: 'verify', layers };
-  if (layers.length > 0 && source?.damage !== undefined) {
-    return fail('version', `its source is damaged: ${source.damage}`);
+function stepFromStaging({ fleet, policy, elapsed }: StepInput): Step {
+  const shortfalls = describeShortfalls(fleet, policy, ({ holds }) => holds);
+  const summary = `${formatLoadedCount(fleet)} have loaded the version`;
+  if (shortfalls.length === 0) return enter('staged', summary);
+  const reason = `${summary}; ${shortfalls.join('; ')}`;
+  const layers = listLayersDamagedEverywhere(fleet);
+  const { sourceCheck } = fleet;
+  if (!layers.every((layer) => sourceCheck?.layers.includes(layer))) {
+    return { kind: 'verify', layers };
   }
-  if (elapsed.inStateMs < policy.stagingMs) return { kind: 'wait', why };
-  return fail('fleet', `not staged within ${policy.stagingMs} ms: ${why}`);
+  if (layers.length > 0 && sourceCheck?.damage !== undefined) {
+    return fail('version', `its source is damaged: ${sourceCheck.damage}`);
+  }
+  if (elapsed.inStateMs < policy.stagingMs) return { kind: 'wait', reason };
+  return fail('fleet', `not staged within ${policy.stagingMs} ms: ${reason}`);
 }
 
-/** Of a shard of which no host can fetch the version whole: where one can, it is the others that have a fault. */
-function damagedForAll({ shards }: FleetView): string[] {
-  const bad = shards.filter(
+/**
+ * Damaged layers of shards that no host can fetch intact. Where one host can, the fault is with the
+ * other hosts.
+ */
+function listLayersDamagedEverywhere({ shards }: FleetView): string[] {
+  const damagedShards = shards.filter(
     (replicas) => replicas.length > 0 && replicas.every(({ damaged }) => damaged.length > 0),
   );
-  return [...new Set(bad.flat().flatMap(({ damaged }) => damaged))].sort();
+  return [...new Set(damagedShards.flat().flatMap(({ damaged }) => damaged))].sort();
 }
 
-function afterStaged({ fleet, policy }: Situation): Step {
+function stepFromStaged({ fleet, policy }: StepInput): Step {
   return policy.gate
-    ? enter('gating', 'golden requests are replayed')
-    : { ...enter('activating', 'no gate is asked for'), from: seqsOf(fleet) };
+    ? enter('gating', 'replay golden rows')
+    : { ...enter('activating', 'the policy has no gate'), from: getChannelSeqs(fleet) };
 }
 
-function afterGating({ rollout, fleet, policy, elapsed }: Situation): Step {
+function stepFromGating({ rollout, fleet, policy, elapsed }: StepInput): Step {
   const { gate } = fleet;
-  if (gate?.verdict === 'pass')
-    return { ...enter('activating', gate.summary), from: seqsOf(fleet) };
+  if (gate?.verdict === 'pass') {
+    return { ...enter('activating', gate.summary), from: getChannelSeqs(fleet) };
+  }
   if (gate?.verdict === 'fail') return fail('version', gate.summary);
   const isLate = elapsed.inStateMs >= policy.gatingMs;
   if (gate?.verdict === 'error' && (gate.isFinal || isLate)) {
     return fail('fleet', `the gate could not run: ${gate.summary}`);
   }
-  // Who entered the state runs the gate; another only when that one seems to be gone.
+  // The controller that entered the state runs the gate. Another one takes over after a while.
   if (gate === undefined && !rollout.isOurs && elapsed.inStateMs < policy.gatingMs / 2) {
-    return { kind: 'wait', why: `${rollout.holder} runs the gate` };
+    return { kind: 'wait', reason: `${rollout.holder} runs the gate` };
   }
-  return gate === undefined ? { kind: 'gate' } : { kind: 'gate', again: gate.summary };
+  return gate === undefined ? { kind: 'gate' } : { kind: 'gate', lastError: gate.summary };
 }
 
-function afterActivating(situation: Situation): Step {
-  const { rollout, fleet, policy, elapsed } = situation;
+function stepFromActivating(input: StepInput): Step {
+  const { rollout, fleet, policy, elapsed } = input;
   const { from = {} } = rollout;
-  for (const [i, view] of fleet.channels.entries()) {
+  const { channels, healthFailure } = fleet;
+  for (const [i, view] of channels.entries()) {
     const hasMoved = view.pointer === rollout.version;
-    if (hasMoved && fleet.sickness !== undefined)
-      return fail(fleet.sickness.fault, fleet.sickness.why);
-    if (!hasMoved) return moveOrFail(situation, view, from[view.channel] ?? 0);
-    const isNextWaiting = fleet.channels[i + 1] !== undefined;
-    const isNextMoved = fleet.channels[i + 1]?.pointer === rollout.version;
+    if (!hasMoved) return moveOrFail(input, view, from[view.channel] ?? 0);
+    if (healthFailure !== undefined) return fail(healthFailure.fault, healthFailure.reason);
+    const next = channels[i + 1];
     const holdMs = policy.channels[i]?.holdMs ?? 0;
-    if (isNextWaiting && !isNextMoved && elapsed.sinceMoveMs < holdMs) {
-      return { kind: 'wait', why: `watched on ${view.channel} for ${holdMs} ms` };
+    const isNextWaiting = next !== undefined && next.pointer !== rollout.version;
+    if (isNextWaiting && elapsed.sinceMoveMs < holdMs) {
+      return { kind: 'wait', reason: `watched on ${view.channel} for ${holdMs} ms` };
     }
   }
-  const missing = lacking(fleet, policy, ({ isActive }) => isActive);
-  if (missing.length === 0) return enter('active', 'every shard answers with it');
-  const why = `waiting until it is active: ${missing.join('; ')}`;
-  if (elapsed.sinceMoveMs < policy.activatingMs) return { kind: 'wait', why };
-  // It is held everywhere, so every lookup that names it is answered: who lags behind is no reason to go back.
+  const shortfalls = describeShortfalls(fleet, policy, ({ isActive }) => isActive);
+  if (shortfalls.length === 0) return enter('active', 'active on every shard');
+  const behind = shortfalls.join('; ');
+  if (elapsed.sinceMoveMs < policy.activatingMs) {
+    return { kind: 'wait', reason: `waiting until it is active: ${behind}` };
+  }
+  // Every shard has loaded it, so every lookup of the version is answered: no reason to roll back.
   return enter(
     'active',
-    `every channel points to it; not active within ${policy.activatingMs} ms: ${missing.join('; ')}`,
+    `all channels point to it; not active within ${policy.activatingMs} ms: ${behind}`,
   );
 }
 
-/** Never over an entry that somebody else wrote, and never to what is not held. */
-function moveOrFail({ fleet, policy, elapsed }: Situation, view: ChannelView, from: number): Step {
-  const { channel, seq, pointer, said, isPinned } = view;
-  if (isPinned) return fail('fleet', `channel ${channel} is pinned to ${pointer} by ${said}`);
+/** Never replaces another author's entry, and never moves to a version that is not loaded. */
+function moveOrFail({ fleet, policy, elapsed }: StepInput, view: ChannelView, from: number): Step {
+  const { channel, seq, pointer, changedBy, isPinned } = view;
+  if (isPinned) return fail('fleet', `channel ${channel} is pinned to ${pointer} by ${changedBy}`);
   if (seq !== from) {
-    return fail('fleet', `channel ${channel} was moved to ${pointer} meanwhile, by ${said}`);
+    return fail('fleet', `channel ${channel} was moved to ${pointer} meanwhile by ${changedBy}`);
   }
-  const missing = lacking(fleet, policy, ({ holds }) => holds);
-  if (missing.length === 0) return { kind: 'move', channel, expected: seq };
-  const why = `not held any more: ${missing.join('; ')}`;
-  if (elapsed.inStateMs < policy.activatingMs) return { kind: 'wait', why };
-  return fail('fleet', why);
+  const shortfalls = describeShortfalls(fleet, policy, ({ holds }) => holds);
+  if (shortfalls.length === 0) return { kind: 'move', channel, expected: seq };
+  const reason = `no longer loaded: ${shortfalls.join('; ')}`;
+  if (elapsed.inStateMs < policy.activatingMs) return { kind: 'wait', reason };
+  return fail('fleet', reason);
 }
 
-function afterActive({ rollout, fleet, policy, elapsed }: Situation): Step {
+function stepFromActive({ rollout, fleet, policy, elapsed }: StepInput): Step {
   const { version } = rollout;
   if (fleet.isQuarantined) return fail('version', 'the version was rolled back');
   const last = fleet.channels.at(-1);
   if (last !== undefined && last.pointer !== version) {
-    return enter('retired', `channel ${last.channel} points to ${last.pointer}: ${last.said}`);
+    const { channel, pointer, changedBy } = last;
+    return enter('retired', `channel ${channel} points to ${pointer}: ${changedBy}`);
   }
   if (elapsed.inStateMs >= policy.watchMs) return done('the version is active');
-  if (fleet.sickness !== undefined) return fail(fleet.sickness.fault, fleet.sickness.why);
-  return { kind: 'wait', why: `active, watched for ${policy.watchMs} ms` };
+  const { healthFailure } = fleet;
+  if (healthFailure !== undefined) return fail(healthFailure.fault, healthFailure.reason);
+  return { kind: 'wait', reason: `active, watched for ${policy.watchMs} ms` };
 }
 
-/** The channel with the most users goes back first. */
-function afterFailed(situation: Situation): Step {
-  const { rollout, fleet } = situation;
-  const condemn = rollout.fault === 'version';
-  for (const view of [...fleet.channels].reverse()) {
-    if (view.pointer !== rollout.version) continue;
-    if (view.isPinned) {
-      const why = `channel ${view.channel} is pinned to ${view.pointer} by ${view.said}; unpin it`;
-      return { kind: 'wait', why, isBlocked: true };
+/** The last channel, which has the most users, is rolled back first. */
+function stepFromFailed(input: StepInput): Step {
+  const { rollout, fleet } = input;
+  const quarantines = rollout.fault === 'version';
+  const view = fleet.channels.findLast(({ pointer }) => pointer === rollout.version);
+  if (view !== undefined) {
+    const { channel, pointer, isPinned, changedBy } = view;
+    if (isPinned) {
+      const reason = `channel ${channel} is pinned to ${pointer} by ${changedBy}; unpin it`;
+      return { kind: 'wait', reason, isBlocked: true };
     }
-    if (placeToGo(view, fleet, rollout.version) !== undefined) {
-      return { kind: 'back', channel: view.channel, condemn };
-    }
-    return done(`channel ${view.channel} has no other version to go back to`);
+    return findRollbackTarget(view, fleet, rollout.version) === undefined
+      ? done(`channel ${channel} has no other version to roll back to`)
+      : { kind: 'back', channel, quarantines };
   }
-  if (condemn && !fleet.isQuarantined) return { kind: 'quarantine' };
-  if (rollout.from !== undefined) return enter('rolled-back', 'no channel points to it any more');
-  if (condemn) return enter('quarantined', 'found bad before any channel pointed to it');
-  return release(situation) ?? done('it failed, and may be tried again');
+  if (quarantines && !fleet.isQuarantined) return { kind: 'quarantine' };
+  if (rollout.from !== undefined) {
+    return enter('rolled-back', 'no channel points to the version any more');
+  }
+  if (quarantines) return enter('quarantined', 'found bad before any channel pointed to it');
+  return releaseCandidate(input) ?? done('failed');
 }
 
-function afterRolledBack(situation: Situation): Step {
-  const { rollout, fleet } = situation;
+function stepFromRolledBack(input: StepInput): Step {
+  const { rollout, fleet } = input;
   if (rollout.fault !== 'version') {
-    return release(situation) ?? done('rolled back; it may be tried again');
+    return releaseCandidate(input) ?? done('rolled back');
   }
   if (!fleet.isQuarantined) return { kind: 'quarantine' };
-  return enter('quarantined', 'no automation returns to it');
+  return enter('quarantined', 'controllers never roll it out again');
 }
 
-/** The channel's own previous version; where it has none, what the deciding channel has. */
-export function placeToGo(
+/** The channel's own previous version; without one, the version of the last channel. */
+export function findRollbackTarget(
   view: ChannelView,
   { channels }: Pick<FleetView, 'channels'>,
   version: string,
@@ -273,10 +300,10 @@ export function placeToGo(
   return view.previous ?? (last === version ? undefined : last);
 }
 
-function release({ rollout, fleet }: Situation): Step | undefined {
+function releaseCandidate({ rollout, fleet }: StepInput): Step | undefined {
   if (fleet.candidate !== rollout.version) return undefined;
-  const { pointer: to, isBad } = fleet.channels.at(-1) ?? {};
-  if (to === undefined || to === rollout.version || isBad) return undefined;
+  const { pointer: to, isQuarantined } = fleet.channels.at(-1) ?? {};
+  if (to === undefined || to === rollout.version || isQuarantined) return undefined;
   return { kind: 'release', to };
 }
 
@@ -288,31 +315,33 @@ function fail(fault: Fault, reason: string): Step {
   return { kind: 'enter', state: 'failed', reason, fault };
 }
 
-function done(why: string): Step {
-  return { kind: 'done', why };
+function done(reason: string): Step {
+  return { kind: 'done', reason };
 }
 
-function seqsOf({ channels }: FleetView): Record<string, number> {
+function getChannelSeqs({ channels }: FleetView): Record<string, number> {
   return Object.fromEntries(channels.map(({ channel, seq }) => [channel, seq]));
 }
 
-/** Shard by shard what is too little, with the reasons of those that are behind. */
-function lacking(
+/** For each shard with too few replicas: the counts, and the problems of the missing ones. */
+function describeShortfalls(
   { shards }: FleetView,
-  { replicas: wanted }: RolloutPolicy,
-  has: (replica: ReplicaView) => boolean,
+  policy: RolloutPolicy,
+  isReady: (replica: ReplicaView) => boolean,
 ): string[] {
   return shards.flatMap((replicas, shard) => {
-    const need = wanted === 'all' ? replicas.length : Math.min(wanted, replicas.length);
-    const count = replicas.filter(has).length;
-    if (count >= Math.max(1, need)) return [];
-    const behind = replicas.filter((replica) => !has(replica));
-    const reasons = behind.map(({ address, trouble }) => `${address}${trouble && `: ${trouble}`}`);
-    return [`shard ${shard}: ${count} of ${need} (${reasons.join(', ')})`];
+    const { length } = replicas;
+    const required = policy.replicas === 'all' ? length : Math.min(policy.replicas, length);
+    const count = replicas.filter(isReady).length;
+    if (count >= Math.max(1, required)) return [];
+    const missing = replicas
+      .filter((replica) => !isReady(replica))
+      .map(({ address, trouble }) => `${address}${trouble && `: ${trouble}`}`);
+    return [`shard ${shard}: ${count} of ${required} (${missing.join(', ')})`];
   });
 }
 
-function heldText({ shards }: FleetView): string {
+function formatLoadedCount({ shards }: FleetView): string {
   const replicas = shards.flat();
   return `${replicas.filter(({ holds }) => holds).length} of ${replicas.length} replicas`;
 }

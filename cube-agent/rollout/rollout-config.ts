@@ -1,11 +1,11 @@
 /**
- * What a controller is told: `controller.yaml` (JSON Schema in docs/schemas/controller.schema.json). Paths are relative to the
- * file. The policy of one bundle is what the flags of `cube-agent rollout` say, too.
+ * Reads `controller.yaml` (JSON Schema in docs/schemas/controller.schema.json). Paths are relative
+ * to the file. `cube-agent rollout` takes the policy of one bundle from flags instead.
  */
 import { dirname, isAbsolute, resolve } from 'node:path';
 import { checkName } from '../../lib/core/names.ts';
 import { readText } from '../../lib/platform/files.ts';
-import { parseYaml, type YamlNode } from '../../lib/platform/yaml-node.ts';
+import { parseYaml, type YamlNode } from '../../lib/platform/yaml.ts';
 import { formatEndpoint, parseEndpoint } from '../../lib/rpc/endpoint.ts';
 import { readTlsFields, TLS_FIELDS, type TlsFields } from '../fleet/tls-fields.ts';
 import type { ChannelStep, RolloutPolicy } from './rollout-view.ts';
@@ -15,24 +15,26 @@ const CONFIG_BYTES_MAX = 1 << 20;
 const DAY_MS = 86_400_000;
 const BUNDLES_MAX = 100;
 
-export interface BundleRollouts {
+export interface BundleRolloutConfig {
   readonly name: string;
   readonly policy: RolloutPolicy;
   readonly health: HealthLimits;
-  /** Serving processes whose metrics are watched, host:port. */
+  /** Serving processes whose metrics decide the health of a version, host:port. */
   readonly serving: readonly string[];
-  /** Further flags of `cube-agent gate`. */
+  /** Additional flags of `cube-agent gate`. */
   readonly gateFlags: readonly string[];
 }
 
-/** With a certificate: what servers and agents are shown, and callers of the controller. */
+/**
+ * The TLS certificate is used for calls to servers and agents, and for the controller's endpoint.
+ */
 export interface ControllerConfig extends TlsFields {
   readonly repository: string;
   readonly trustedKeys: string | undefined;
   readonly signingKey: string | undefined;
   readonly fleetFile: string;
-  readonly bundles: readonly BundleRollouts[];
-  /** The newest version begins by itself once it is published. */
+  readonly bundles: readonly BundleRolloutConfig[];
+  /** Roll out the newest version as soon as it is published. */
   readonly automatic: boolean;
   readonly listen: string | undefined;
   readonly tokenFile: string | undefined;
@@ -61,13 +63,31 @@ export const HEALTH_DEFAULTS: HealthLimits = {
 };
 
 const FIELDS = [
-  ...['repository', 'trusted-keys', 'signing-key', 'fleet', 'bundles', 'automatic', 'listen'],
-  ...['token-file', 'control-token-file', 'agent-token-file', 'poll-ms'],
+  'repository',
+  'trusted-keys',
+  'signing-key',
+  'fleet',
+  'bundles',
+  'automatic',
+  'listen',
+  'token-file',
+  'control-token-file',
+  'agent-token-file',
+  'poll-ms',
   ...TLS_FIELDS,
 ];
 const BUNDLE_FIELDS = [
-  ...['name', 'channels', 'replicas', 'gate', 'gate-flags', 'serving', 'watch-ms', 'limits'],
-  ...['staging-ms', 'gating-ms', 'activating-ms'],
+  'name',
+  'channels',
+  'replicas',
+  'gate',
+  'gate-flags',
+  'serving',
+  'watch-ms',
+  'limits',
+  'staging-ms',
+  'gating-ms',
+  'activating-ms',
 ];
 const LIMIT_FIELDS = {
   'requests-min': 'requestsMin',
@@ -77,13 +97,22 @@ const LIMIT_FIELDS = {
   'score-drift': 'scoreDriftMax',
   'p99-ms': 'p99MsMax',
 } as const satisfies Readonly<Record<string, keyof HealthLimits>>;
+/** Largest values: a share of 2 is a percentage by mistake. */
+const LIMIT_MAXIMA: HealthLimits = {
+  requestsMin: 1e9,
+  errorRateMax: 1,
+  unavailableMax: 1,
+  unseenRiseMax: 1,
+  scoreDriftMax: 1000,
+  p99MsMax: 600_000,
+};
 
-/** @throws CubeError INVALID_ARGUMENT with the place in the file; NOT_FOUND */
+/** @throws CubeError INVALID_ARGUMENT with the position in the file; NOT_FOUND */
 export function readControllerConfig(path: string): ControllerConfig {
   return parseControllerConfig(readText(path, CONFIG_BYTES_MAX), path);
 }
 
-/** @param path of the file, which relative paths start from */
+/** @param path of the file; relative paths start from its folder */
 export function parseControllerConfig(text: string, path: string): ControllerConfig {
   const root = parseYaml(text, path);
   const fields = root.fields(FIELDS);
@@ -100,7 +129,7 @@ export function parseControllerConfig(text: string, path: string): ControllerCon
     fleetFile: file(fields.get('fleet')) ?? '',
     bundles: readBundles(need('bundles')),
     automatic: fields.get('automatic')?.boolean() ?? true,
-    listen: fields.get('listen')?.parsed(checkedEndpoint),
+    listen: fields.get('listen')?.parse(normalizeEndpoint),
     tokenFile: file(fields.get('token-file')),
     controlTokenFile: file(fields.get('control-token-file')),
     agentTokenFile: file(fields.get('agent-token-file')),
@@ -109,17 +138,17 @@ export function parseControllerConfig(text: string, path: string): ControllerCon
   };
 }
 
-function readBundles(node: YamlNode): BundleRollouts[] {
+function readBundles(node: YamlNode): BundleRolloutConfig[] {
   const items = node.items();
   if (items.length < 1 || items.length > BUNDLES_MAX) node.fail(`expected 1..${BUNDLES_MAX} items`);
   const bundles = items.map(readBundle);
   if (new Set(bundles.map(({ name }) => name)).size < bundles.length) {
-    node.fail('a bundle comes twice');
+    node.fail('a bundle is listed twice');
   }
   return bundles;
 }
 
-function readBundle(item: YamlNode): BundleRollouts {
+function readBundle(item: YamlNode): BundleRolloutConfig {
   const fields = item.fields(BUNDLE_FIELDS);
   const name = fields.get('name') ?? item.fail('name is missing');
   const millis = (field: string, other: number): number =>
@@ -128,10 +157,10 @@ function readBundle(item: YamlNode): BundleRollouts {
   if (channels?.length === 0) item.fail('channels: expected at least one');
   const { stagingMs, gatingMs, activatingMs, watchMs } = POLICY_DEFAULTS;
   return {
-    name: name.parsed((text) => checkName(text, 'bundle')),
+    name: name.parse((text) => checkName(text, 'bundle')),
     policy: {
       channels: channels ?? POLICY_DEFAULTS.channels,
-      replicas: fields.get('replicas')?.parsed(replicasOf) ?? POLICY_DEFAULTS.replicas,
+      replicas: fields.get('replicas')?.parse(parseReplicas) ?? POLICY_DEFAULTS.replicas,
       gate: fields.get('gate')?.boolean() ?? POLICY_DEFAULTS.gate,
       watchMs: millis('watch-ms', watchMs),
       stagingMs: millis('staging-ms', stagingMs),
@@ -139,7 +168,7 @@ function readBundle(item: YamlNode): BundleRollouts {
       activatingMs: millis('activating-ms', activatingMs),
     },
     health: readLimits(fields.get('limits')),
-    serving: (fields.get('serving')?.itemsOrOne() ?? []).map((e) => e.parsed(checkedEndpoint)),
+    serving: (fields.get('serving')?.itemsOrOne() ?? []).map((e) => e.parse(normalizeEndpoint)),
     gateFlags: (fields.get('gate-flags')?.items() ?? []).map((flag) => flag.string()),
   };
 }
@@ -148,13 +177,16 @@ function readChannel(node: YamlNode): ChannelStep {
   const fields = node.fields(['name', 'hold-ms']);
   const name = fields.get('name') ?? node.fail('name is missing');
   return {
-    channel: name.parsed((text) => checkName(text, 'channel')),
+    channel: name.parse((text) => checkName(text, 'channel')),
     holdMs: fields.get('hold-ms')?.integer(0, 30 * DAY_MS) ?? 0,
   };
 }
 
-/** "all", or how many of each shard. @throws Error for anything else */
-export function replicasOf(text: string): number | 'all' {
+/**
+ * Parses the number of replicas per shard, or "all".
+ * @throws Error for any other text
+ */
+export function parseReplicas(text: string): number | 'all' {
   if (text === 'all') return 'all';
   if (/^[1-9]\d{0,3}$/.test(text)) return Number(text);
   throw new Error('expected "all" or a number from 1 to 9999');
@@ -163,14 +195,16 @@ export function replicasOf(text: string): number | 'all' {
 function readLimits(node: YamlNode | undefined): HealthLimits {
   const limits = { ...HEALTH_DEFAULTS };
   for (const [name, field] of node?.fields(Object.keys(LIMIT_FIELDS)) ?? []) {
+    const limit = LIMIT_FIELDS[name as keyof typeof LIMIT_FIELDS];
     const value = field.number();
-    if (value < 0) field.fail('expected 0 or more');
-    limits[LIMIT_FIELDS[name as keyof typeof LIMIT_FIELDS]] = value;
+    const max = LIMIT_MAXIMA[limit];
+    if (value < 0 || value > max) field.fail(`expected a number in 0..${max}, got ${value}`);
+    limits[limit] = value;
   }
   return limits;
 }
 
-function checkedEndpoint(text: string): string {
+function normalizeEndpoint(text: string): string {
   const { host, port } = parseEndpoint(text);
   return formatEndpoint(host, port);
 }

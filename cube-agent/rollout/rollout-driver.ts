@@ -1,6 +1,7 @@
 /**
- * Takes one version through a fleet: looks, asks nextStep, takes that one step, again. It remembers nothing that matters: what a
- * rollout has come to is in the repository, so a driver may be killed anywhere and another goes on, at the same time too.
+ * Takes one version through a fleet: inspect, ask nextStep, take that step, repeat. The state of
+ * the rollout is in the repository, so a driver may be killed at any point, and several drivers may
+ * work on the same rollout at the same time.
  */
 import { CubeError } from '../../lib/core/errors.ts';
 import { CANDIDATE_CHANNEL, type RolloutState } from '../../lib/core/rollout.ts';
@@ -9,30 +10,33 @@ import { type FaultPoint, faultPoint } from '../../lib/platform/fault-point.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import type { ChannelState, Repository } from '../../lib/repository/repository.ts';
 import type { RolloutEntry, RolloutLog } from '../../lib/repository/rollout-log.ts';
-import { nextStep, placeToGo, type Step } from './next-step.ts';
+import { findRollbackTarget, nextStep, type Step } from './next-step.ts';
 import type {
   ChannelView,
   Fault,
   FleetView,
   GateOutcome,
+  HealthFailure,
   ReplicaView,
   RolloutPolicy,
   RolloutView,
-  Sickness,
-  SourceFinding,
+  SourceCheck,
 } from './rollout-view.ts';
-import { manifestFault, sourceDamage } from './source-check.ts';
+import { checkManifest, findSourceDamage } from './source-check.ts';
 
-/** What a rollout sees and moves beside the repository. */
+/** The fleet and the gate, as a rollout uses them. */
 export interface RolloutFleet {
-  /** Shard by shard those that are to hold the version. */
+  /** By shard: the replicas that are to load the version. */
   replicas(version: string): Promise<readonly (readonly ReplicaView[])[]>;
-  /** Compares the staged version with the one that is active; undefined: none is. */
+  /** Compares the staged version with the active one; undefined: no version is active. */
   gate(version: string, active: string | undefined): Promise<GateOutcome>;
-  /** What is wrong with the answers that a version gives; undefined: nothing, or nobody knows. */
-  sickness(version: string, before: string | undefined): Promise<Sickness | undefined>;
-  /** A channel has moved: whoever follows it had better look now. */
-  moved(): Promise<void>;
+  /**
+   * Checks the predictions of a version against those of `baseline`.
+   * @returns undefined when they are healthy, or too few are known
+   */
+  checkHealth(version: string, baseline: string | undefined): Promise<HealthFailure | undefined>;
+  /** Tells subscribers that a channel has moved. */
+  notifyChannelMoved(): Promise<void>;
 }
 
 export interface RolloutDriverOptions {
@@ -41,40 +45,43 @@ export interface RolloutDriverOptions {
   readonly version: string;
   readonly policy: RolloutPolicy;
   readonly fleet: RolloutFleet;
-  /** Kept in every entry. */
+  /** Author of the log entries. */
   readonly holder: string;
   readonly clock: Clock;
   readonly logger: Logger;
 }
 
-/** What one look saw and what came of it. */
-export interface Progress {
+/** The result of one inspection, and the step that follows from it. */
+export interface RolloutProgress {
   readonly state: RolloutState | undefined;
   readonly fleet: FleetView;
   readonly step: Step;
 }
 
-interface Look {
+interface Inspection {
   readonly entry: RolloutEntry | undefined;
   readonly rollout: RolloutView;
   readonly fleet: FleetView;
   readonly candidateSeq: number;
 }
 
-/** States in which servers and gate matter. */
-const BEFORE_ACTIVE: ReadonlySet<RolloutState | undefined> = new Set<RolloutState | undefined>([
-  ...(['staging', 'staged', 'gating', 'activating'] as const),
-]);
-const SERVING: ReadonlySet<RolloutState | undefined> = new Set<RolloutState | undefined>([
-  ...(['activating', 'active'] as const),
-]);
+type States = ReadonlySet<RolloutState | undefined>;
+/** States in which replicas are observed. */
+const STATES_BEFORE_ACTIVE: States = new Set([
+  'staging',
+  'staged',
+  'gating',
+  'activating',
+] as const);
+/** States in which live predictions are observed. */
+const SERVING_STATES: States = new Set(['activating', 'active'] as const);
 
 export class RolloutDriver {
   readonly #options: RolloutDriverOptions;
   readonly #log: RolloutLog;
   #gate: GateOutcome | undefined;
-  #source: SourceFinding | undefined;
-  /** The entry whose age was asked last, and when it was written by the monotonic clock. */
+  #sourceCheck: SourceCheck | undefined;
+  /** The entry whose age was computed last, with its time on the monotonic clock. */
   #timed: { readonly name: string; readonly writtenMs: number } | undefined;
   #seenSeq = -1;
   #seenMs = 0;
@@ -83,7 +90,7 @@ export class RolloutDriver {
 
   constructor(options: RolloutDriverOptions) {
     this.#options = options;
-    this.#log = options.repository.rollout(options.bundle, options.version);
+    this.#log = options.repository.rolloutLog(options.bundle, options.version);
   }
 
   get version(): string {
@@ -91,57 +98,63 @@ export class RolloutDriver {
   }
 
   /**
-   * Looks without touching anything. @returns what is to be done next
-   * @throws CubeError CORRUPT, DENIED or IO when the repository does not say
+   * Reads the state and decides the next step without taking it.
+   * @throws CubeError CORRUPT, DENIED or IO when the repository cannot be read
    */
-  async look(): Promise<Progress> {
-    const look = await this.#look();
-    return { state: look.rollout.state, fleet: look.fleet, step: this.#decide(look) };
+  async inspect(): Promise<RolloutProgress> {
+    const inspection = await this.#inspect();
+    const { rollout, fleet } = inspection;
+    return { state: rollout.state, fleet, step: this.#decide(inspection) };
   }
 
-  /** One step. Whoever was slower than another does nothing, and sees on the next look what the other did. */
-  async advance(): Promise<Progress> {
-    const look = await this.#look();
-    const step = this.#decide(look);
-    const progress = { state: look.rollout.state, fleet: look.fleet, step };
+  /** Takes one step. A driver that another one has overtaken changes nothing. */
+  async advance(): Promise<RolloutProgress> {
+    const inspection = await this.#inspect();
+    const step = this.#decide(inspection);
+    const progress = { state: inspection.rollout.state, fleet: inspection.fleet, step };
     if (step.kind === 'wait' || step.kind === 'done') return progress;
     try {
-      await this.#take(step, look);
+      await this.#take(step, inspection);
     } catch (error) {
       const { code, message } = CubeError.from(error);
-      // The channel's version is gone from the repository: the next rollout takes the candidate's place all the same.
+      // The version to release to was deleted. The next rollout can use the candidate channel
+      // anyway.
       if (step.kind === 'release' && code === 'NOT_FOUND') {
-        return { ...progress, step: { kind: 'done', why: message } };
+        return { ...progress, step: { kind: 'done', reason: message } };
       }
       if (code !== 'CONFLICT') throw error;
-      this.#options.logger.info({ version: this.version, why: message }, 'somebody was first');
+      const text = 'another controller was faster';
+      this.#options.logger.info({ version: this.version, reason: message }, text);
     }
     return progress;
   }
 
   /**
-   * Ends it before it is done: what it moved goes back. The version stays in good standing.
-   * @throws CubeError CONFLICT when there is nothing to end
+   * Ends the rollout early and rolls its channels back. The version is not quarantined.
+   * @throws CubeError CONFLICT when no rollout is in progress
    */
   async abort(reason: string): Promise<void> {
     const { bundle } = this.#options;
-    const { entry, rollout } = await this.#look();
-    if (entry === undefined || !(rollout.state === 'seen' || BEFORE_ACTIVE.has(rollout.state))) {
-      const is = rollout.state ?? 'not begun';
+    const { entry, rollout } = await this.#inspect();
+    if (
+      entry === undefined ||
+      !(rollout.state === 'seen' || STATES_BEFORE_ACTIVE.has(rollout.state))
+    ) {
+      const state = rollout.state ?? 'not started';
       throw new CubeError(
         'CONFLICT',
-        `the rollout of ${bundle} ${this.version} is ${is}: there is nothing to abort`,
+        `the rollout of ${bundle} ${this.version} is ${state}: there is nothing to abort`,
       );
     }
     await this.#enter(entry.seq, 'failed', reason, { fault: 'fleet' });
   }
 
   /**
-   * Begins it anew where it came to an end for the fleet's sake, or where the channels have left the version in good standing.
-   * @throws CubeError CONFLICT for a version that was found bad
+   * Starts the rollout again after a failure of the fleet, or after the channels have moved on.
+   * @throws CubeError CONFLICT when the version is quarantined
    */
   async restart(): Promise<void> {
-    const { entry, rollout, candidateSeq, fleet } = await this.#look();
+    const { entry, rollout, candidateSeq, fleet } = await this.#inspect();
     const { state } = rollout;
     if (fleet.isQuarantined) {
       throw new CubeError(
@@ -152,87 +165,95 @@ export class RolloutDriver {
     if (entry === undefined) return;
     const isOver = (state === 'failed' || state === 'rolled-back') && rollout.fault !== 'version';
     if (isOver && this.#decide({ entry, rollout, fleet, candidateSeq }).kind === 'done') {
-      await this.#enter(entry.seq, 'seen', 'tried again');
+      await this.#enter(entry.seq, 'seen', 'retried');
     }
     if (state !== 'retired') return;
-    if (fleet.candidateBusy !== undefined) throw new CubeError('CONFLICT', fleet.candidateBusy);
+    if (fleet.candidateConflict !== undefined)
+      throw new CubeError('CONFLICT', fleet.candidateConflict);
     await this.#point(candidateSeq, this.version, 'staged again');
-    await this.#enter(entry.seq, 'staging', 'wanted again');
+    await this.#enter(entry.seq, 'staging', 'rolled out again');
   }
 
-  async #look(): Promise<Look> {
+  async #inspect(): Promise<Inspection> {
     const { repository, bundle, policy, version, holder, fleet } = this.#options;
-    const history = await this.#log.history();
+    const history = await this.#log.readHistory();
     const entry = history.at(-1);
     const state = entry?.state;
     const names = [...policy.channels.map(({ channel }) => channel), CANDIDATE_CHANNEL];
-    const states = await Promise.all(names.map((name) => repository.channel(bundle, name)));
-    const candidate = states.pop()!.pointer;
-    const channels = states.map((channel, i) => channelView(names[i]!, channel));
-    const bad = new Set(states.flatMap(({ quarantined }) => [...quarantined]));
-    const isEarly = state === undefined || state === 'seen' || BEFORE_ACTIVE.has(state);
-    const unreadable = isEarly ? await manifestFault(repository, bundle, version) : undefined;
-    const areMatter = BEFORE_ACTIVE.has(state) && unreadable === undefined;
-    const shards = areMatter ? await fleet.replicas(version) : [];
+    const states = await Promise.all(names.map((name) => repository.readChannel(bundle, name)));
+    const candidate = states.pop()?.pointer;
+    const channels = states.map((channel, i) => toChannelView(names[i] ?? '', channel));
+    const quarantined = new Set(states.flatMap((channel) => [...channel.quarantined]));
+    const isEarly = state === undefined || state === 'seen' || STATES_BEFORE_ACTIVE.has(state);
+    const manifestFailure = isEarly ? await checkManifest(repository, bundle, version) : undefined;
+    const needsReplicas = STATES_BEFORE_ACTIVE.has(state) && manifestFailure === undefined;
+    const shards = needsReplicas ? await fleet.replicas(version) : [];
     const isServed = channels.some(({ pointer }) => pointer === version);
-    const isTakable = candidate === undefined || candidate.version === version;
+    const isCandidateFree = candidate === undefined || candidate.version === version;
     return {
       entry,
       rollout: {
-        ...{ version, state, holder: entry?.holder ?? '', isOurs: entry?.holder === holder },
-        fault: faultOf(entry),
-        from: fromOf(history),
+        version,
+        state,
+        holder: entry?.holder ?? '',
+        isOurs: entry?.holder === holder,
+        fault: readFault(entry),
+        from: readStartSeqs(history),
       },
       candidateSeq: candidate?.seq ?? 0,
       fleet: {
-        isQuarantined: bad.has(version),
-        unreadable,
+        isQuarantined: quarantined.has(version),
+        manifestFailure,
         candidate: candidate?.version,
-        candidateBusy: isTakable ? undefined : await this.#busy(candidate.version, channels, bad),
+        candidateConflict: isCandidateFree
+          ? undefined
+          : await this.#findConflict(candidate.version, channels, quarantined),
         channels,
         shards,
-        source: this.#source,
+        sourceCheck: this.#sourceCheck,
         gate: state === 'gating' ? this.#gate : undefined,
-        sickness:
-          SERVING.has(state) && isServed
-            ? await fleet.sickness(version, versionBefore(channels, version))
+        healthFailure:
+          SERVING_STATES.has(state) && isServed
+            ? await fleet.checkHealth(version, findPreviousVersion(channels, version))
             : undefined,
       },
     };
   }
 
-  /** Whether the rollout that holds the candidate channel is not over yet. */
-  async #busy(
+  /** @returns text when the rollout that uses the candidate channel is not over yet */
+  async #findConflict(
     version: string,
     channels: readonly ChannelView[],
     quarantined: ReadonlySet<string>,
   ): Promise<string | undefined> {
     const { repository, bundle, policy } = this.#options;
-    const entry = (await repository.rollout(bundle, version).history()).at(-1);
+    const entry = (await repository.rolloutLog(bundle, version).readHistory()).at(-1);
     if (entry === undefined) return undefined;
     const { state, holder } = entry;
     const pointing = channels.filter(({ pointer }) => pointer === version);
     const isPointedTo = pointing.length > 0;
-    // The first version ever may fail where nothing is to go back to: then only a better one ends it. The channel with the most
-    // users goes back first, so as long as that one cannot, no other does.
-    const first = pointing.at(-1);
-    const hasWayBack = first !== undefined && placeToGo(first, { channels }, version) !== undefined;
-    if (state === 'failed' && isPointedTo && !hasWayBack) return undefined;
-    const isWatched = this.#sinceMs(version, entry) < policy.watchMs;
-    const isUnderWay =
+    // A failed first version has no rollback target: only the rollout of a better version ends it.
+    // The last channel is rolled back first; while it cannot be, no other channel is.
+    const last = pointing.at(-1);
+    const hasTarget =
+      last !== undefined && findRollbackTarget(last, { channels }, version) !== undefined;
+    if (state === 'failed' && isPointedTo && !hasTarget) return undefined;
+    const isWatched = this.#getAgeMs(version, entry) < policy.watchMs;
+    const isInProgress =
       state === 'seen' ||
-      BEFORE_ACTIVE.has(state) ||
+      STATES_BEFORE_ACTIVE.has(state) ||
       (state === 'active' && isPointedTo && isWatched) ||
       (state === 'failed' && isPointedTo) ||
-      (faultOf(entry) === 'version' && !quarantined.has(version));
-    return isUnderWay ? `the rollout of ${version} is ${state}, by ${holder}` : undefined;
+      (readFault(entry) === 'version' && !quarantined.has(version));
+    return isInProgress ? `the rollout of ${version} is ${state}, by ${holder}` : undefined;
   }
 
   /**
-   * Since an entry was written: what the clocks on the wall said when it was first seen here, and what has gone by since then.
-   * So a clock that jumps changes nothing, and one that is behind the writer's makes nobody wait longer than anew.
+   * Age of an entry: its age by wall clock when it was first seen here, plus the monotonic time
+   * since then. A clock that jumps changes nothing; a clock behind the writer's gives age 0 at
+   * first.
    */
-  #sinceMs(version: string, { seq, at }: RolloutEntry): number {
+  #getAgeMs(version: string, { seq, at }: RolloutEntry): number {
     const { clock } = this.#options;
     const name = `${version} ${seq}`;
     const nowMs = clock.nowMs();
@@ -243,15 +264,15 @@ export class RolloutDriver {
     return nowMs - this.#timed.writtenMs;
   }
 
-  #decide({ entry, rollout, fleet }: Look): Step {
+  #decide({ entry, rollout, fleet }: Inspection): Step {
     const { policy, clock } = this.#options;
     const nowMs = clock.nowMs();
     if (this.#seenSeq !== (entry?.seq ?? 0)) {
-      // Only the watch goes on where another began it: what has been active for a week is not watched again.
-      this.#seenMs = nowMs - (entry?.state === 'active' ? this.#sinceMs(this.version, entry) : 0);
+      // Only the watch counts from the entry's own time: a version active for a week was watched.
+      this.#seenMs = nowMs - (entry?.state === 'active' ? this.#getAgeMs(this.version, entry) : 0);
       this.#seenSeq = entry?.seq ?? 0;
       if (entry?.state !== 'gating') this.#gate = undefined;
-      if (entry?.state !== 'staging') this.#source = undefined;
+      if (entry?.state !== 'staging') this.#sourceCheck = undefined;
     }
     const seqs = JSON.stringify(fleet.channels.map(({ seq }) => seq));
     if (this.#seenChannels !== seqs) {
@@ -262,7 +283,7 @@ export class RolloutDriver {
     return nextStep({ rollout, fleet, policy, elapsed });
   }
 
-  async #take(step: Step, { entry, rollout, fleet, candidateSeq }: Look): Promise<void> {
+  async #take(step: Step, { entry, rollout, fleet, candidateSeq }: Inspection): Promise<void> {
     const { repository, bundle, version, holder: by } = this.#options;
     const mover = { by, reason: entry?.reason ?? 'rollout' };
     switch (step.kind) {
@@ -279,8 +300,8 @@ export class RolloutDriver {
         return;
       case 'verify': {
         const { layers } = step;
-        const damage = await sourceDamage(repository, { bundle, version }, layers);
-        this.#source = { layers, damage };
+        const damage = await findSourceDamage(repository, { bundle, version }, layers);
+        this.#sourceCheck = { layers, damage };
         return;
       }
       case 'gate':
@@ -324,18 +345,21 @@ export class RolloutDriver {
   }
 
   async #back(
-    { channel, condemn }: Extract<Step, { kind: 'back' }>,
+    { channel, quarantines }: Extract<Step, { kind: 'back' }>,
     fleet: FleetView,
     reason: string,
   ): Promise<void> {
     const { repository, bundle, version, holder: by } = this.#options;
-    const view = fleet.channels.find((candidate) => candidate.channel === channel)!;
-    if (condemn && view.previous !== undefined) {
+    const view = fleet.channels.find((candidate) => candidate.channel === channel);
+    const target = view && findRollbackTarget(view, fleet, version);
+    if (view === undefined || target === undefined) {
+      throw new CubeError('INTERNAL', `channel ${channel} of ${bundle} has no rollback target`);
+    }
+    if (quarantines && view.previous !== undefined) {
       await repository.rollback(bundle, channel, by, reason, version);
     } else {
-      const place = placeToGo(view, fleet, version)!;
-      const wish = { version: place, by, reason, expected: view.seq };
-      await repository.activate(bundle, channel, wish);
+      const request = { version: target, by, reason, expected: view.seq };
+      await repository.activate(bundle, channel, request);
     }
     await this.#moved('rollout.back', channel);
   }
@@ -344,11 +368,11 @@ export class RolloutDriver {
     const { bundle, fleet, logger } = this.#options;
     logger.info({ bundle, version: this.version, channel }, 'channel moved');
     faultPoint(point);
-    await fleet.moved();
+    await fleet.notifyChannelMoved();
   }
 }
 
-function channelView(
+function toChannelView(
   channel: string,
   { pointer, previous, quarantined }: ChannelState,
 ): ChannelView {
@@ -356,29 +380,39 @@ function channelView(
     channel,
     seq: pointer?.seq ?? 0,
     pointer: pointer?.version,
-    isBad: pointer !== undefined && quarantined.has(pointer.version),
-    said: pointer === undefined ? '' : `${pointer.by} ("${pointer.reason}")`,
+    isQuarantined: pointer !== undefined && quarantined.has(pointer.version),
+    changedBy: pointer === undefined ? '' : `${pointer.by} ("${pointer.reason}")`,
     isPinned: pointer?.pinned ?? false,
     previous: previous?.version,
   };
 }
 
-/** What most users have, or had until the last channel moved: while only the first ones have, that is its pointer. */
-function versionBefore(channels: readonly ChannelView[], version: string): string | undefined {
+/** The version of most users before this one: of the last channel, before or until it moves. */
+function findPreviousVersion(
+  channels: readonly ChannelView[],
+  version: string,
+): string | undefined {
   const last = channels.at(-1);
   return last?.pointer === version ? last.previous : last?.pointer;
 }
 
-/** An entry that says it failed, but not why, is taken as the fleet's fault: nothing is condemned on a guess. */
-function faultOf(entry: RolloutEntry | undefined): Fault | undefined {
+/**
+ * A failure without a recorded fault counts as a fault of the fleet: no version is quarantined by
+ * default.
+ */
+function readFault(entry: RolloutEntry | undefined): Fault | undefined {
   if (entry === undefined) return undefined;
   const { fault } = (entry.detail ?? {}) as { fault?: unknown };
   if (fault === 'version' || entry.state === 'quarantined') return 'version';
   return ['failed', 'rolled-back'].includes(entry.state) ? 'fleet' : undefined;
 }
 
-/** Of this try: entries before the newest beginning belong to earlier ones. */
-function fromOf(history: readonly RolloutEntry[]): Readonly<Record<string, number>> | undefined {
+/**
+ * Entries of this attempt only: those before its `seen` or `staging` belong to earlier attempts.
+ */
+function readStartSeqs(
+  history: readonly RolloutEntry[],
+): Readonly<Record<string, number>> | undefined {
   const start = history.findLastIndex(({ state }) => state === 'seen' || state === 'staging');
   const entry = history.slice(Math.max(0, start)).find(({ state }) => state === 'activating');
   const { from } = (entry?.detail ?? {}) as { from?: unknown };

@@ -1,80 +1,83 @@
-/** A rollout for people and programs: one line, a table of shards and replicas, or JSON. */
-import { printable, table } from '../../lib/platform/text-table.ts';
+/** The status of a rollout: as JSON, as one line, or with a table of shards and replicas. */
+import { formatTable, replaceControlCharacters } from '../../lib/platform/terminal-output.ts';
 import type { Step } from './next-step.ts';
-import type { Progress } from './rollout-driver.ts';
+import type { RolloutProgress } from './rollout-driver.ts';
 import type { ReplicaView } from './rollout-view.ts';
 
 export interface RolloutStatus {
   readonly version: string;
   readonly state: string;
-  /** What is done or waited for next. */
   readonly step: Step['kind'];
+  /** The step as text. */
   readonly why: string;
   readonly candidate: string | undefined;
   readonly channels: readonly { readonly channel: string; readonly version: string | undefined }[];
-  /** While servers matter: shard by shard. */
+  /** Replicas by shard; empty in states that do not depend on them. */
   readonly shards: readonly (readonly ReplicaView[])[];
 }
 
-export function rolloutStatus(version: string, { state, fleet, step }: Progress): RolloutStatus {
+export function toRolloutStatus(
+  version: string,
+  { state, fleet, step }: RolloutProgress,
+): RolloutStatus {
   return {
     version,
-    state: state ?? 'not begun',
+    state: state ?? 'not started',
     step: step.kind,
-    why: whyOf(step),
+    why: describeStep(step),
     candidate: fleet.candidate,
     channels: fleet.channels.map(({ channel, pointer }) => ({ channel, version: pointer })),
     shards: fleet.shards,
   };
 }
 
-/** In words. */
-export function whyOf(step: Step): string {
+export function describeStep(step: Step): string {
   switch (step.kind) {
     case 'wait':
     case 'done':
-      return step.why;
+      return step.reason;
     case 'enter':
       return `${step.state}: ${step.reason}`;
     case 'stage':
-      return 'have the fleet fetch and load it';
+      return 'stage the version on all hosts';
     case 'release':
-      return `stage nothing but ${step.to} any more`;
+      return `point the candidate channel to ${step.to}`;
     case 'verify':
-      return 'read at their source the layers that hosts find damaged';
+      return 'read the damaged layers in the repository';
     case 'gate':
-      return step.again === undefined
+      return step.lastError === undefined
         ? 'run the gate'
-        : `run the gate again, it could not run: ${step.again}`;
+        : `run the gate again; the last run failed: ${step.lastError}`;
     case 'move':
-      return `point ${step.channel} to it`;
+      return `point channel ${step.channel} to the version`;
     case 'back':
-      return `point ${step.channel} back${step.condemn ? ', and quarantine it' : ''}`;
+      return step.quarantines
+        ? `roll back channel ${step.channel} and quarantine the version`
+        : `roll back channel ${step.channel}`;
     case 'quarantine':
-      return 'quarantine it';
+      return 'quarantine the version';
   }
 }
 
-/** One line. */
-export function statusLine({ version, state, why }: RolloutStatus): string {
-  return printable(`version ${version} is ${state}: ${why}`);
+export function formatStatusLine({ version, state, why }: RolloutStatus): string {
+  return replaceControlCharacters(`version ${version} is ${state}: ${why}`);
 }
 
-/** With a table of shards × replicas while they matter. */
-export function statusTable(status: RolloutStatus): string {
+/** The status line, the channels, and a table of replicas if there are any. */
+export function formatStatusTable(status: RolloutStatus): string {
   const { channels, shards } = status;
   const pointers = channels.map(({ channel, version }) => `${channel} ${version ?? '-'}`);
-  const lines = [statusLine(status), `channels: ${pointers.join(', ')}`];
+  const lines = [formatStatusLine(status), `channels: ${pointers.join(', ')}`];
   if (shards.length > 0) {
     const rows = shards.flatMap((replicas, shard) =>
       replicas.map(({ address, holds, isActive, trouble }) => [
         `${shard}/${shards.length}`,
         address,
-        isActive ? 'active' : holds ? 'held' : 'missing',
+        isActive ? 'active' : holds ? 'loaded' : 'missing',
         trouble,
       ]),
     );
-    lines.push('', table(['SHARD', 'REPLICA', 'VERSION', 'TROUBLE'], rows));
+    lines.push('', formatTable(['SHARD', 'REPLICA', 'VERSION', 'PROBLEMS'], rows));
   }
   return lines.join('\n');
 }

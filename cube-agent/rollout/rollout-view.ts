@@ -1,37 +1,40 @@
-/** What a rollout sees: its own log, the fleet, the gate; and the policy by which it goes. */
+/** What a rollout decides from: its own log, the observed fleet, and the policy. */
 import type { RolloutState } from '../../lib/core/rollout.ts';
+import type { ProblemFields } from '../fleet/problem.ts';
 
-/** Whose fault it is that a rollout failed: the version's, which is condemned, or the fleet's, which may try it again. */
+/** The cause of a failed rollout: a bad version is quarantined, a fleet fault may be retried. */
 export type Fault = 'version' | 'fleet';
 
 export interface ChannelStep {
   readonly channel: string;
-  /** How long the version is watched there before the next channel follows. */
+  /** How long the version is watched on this channel before the next channel moves. */
   readonly holdMs: number;
 }
 
 export interface RolloutPolicy {
-  /** In the order in which they move: a canary, groups, and last the one that decides. At least one. */
+  /** At least one, in the order in which they move: canary, groups, and the main channel last. */
   readonly channels: readonly ChannelStep[];
-  /** Of each shard, that must hold the version before the gate; all there are when they are fewer. */
+  /** Replicas of each shard that must have loaded the version before the gate runs. */
   readonly replicas: number | 'all';
   readonly gate: boolean;
-  /** After the last channel moved: how long a version that does badly is rolled back by itself. */
+  /** How long the version is watched after the last channel moved, to roll it back if unhealthy. */
   readonly watchMs: number;
-  /** How long a state may take. */
+  /** Time limits of the states. */
   readonly stagingMs: number;
   readonly gatingMs: number;
   readonly activatingMs: number;
 }
 
+/** The log of the rollout. */
 export interface RolloutView {
   readonly version: string;
-  /** Of the newest entry; undefined before the first. */
+  /** State of the newest entry; undefined before the first. */
   readonly state: RolloutState | undefined;
-  /** Who wrote it; and whether that is us. */
+  /** Author of the newest entry. */
   readonly holder: string;
+  /** This controller is the holder. */
   readonly isOurs: boolean;
-  /** Of a rollout that failed. */
+  /** Set for a failed rollout. */
   readonly fault: Fault | undefined;
   /** Newest entry of each channel when activating began; undefined before. */
   readonly from: Readonly<Record<string, number>> | undefined;
@@ -39,65 +42,72 @@ export interface RolloutView {
 
 export interface ChannelView {
   readonly channel: string;
-  /** Of the newest entry; 0: there is none. */
+  /** Sequence number of the newest entry; 0: none. */
   readonly seq: number;
   readonly pointer: string | undefined;
-  /** The pointer's version is quarantined: nothing may point there that does not yet. */
-  readonly isBad?: boolean;
-  /** Who wrote the newest entry, and why. */
-  readonly said: string;
+  /** The pointer's version is quarantined: no further channel may point to it. */
+  readonly isQuarantined?: boolean;
+  /** Author and reason of the newest entry. */
+  readonly changedBy: string;
   readonly isPinned: boolean;
-  /** Where it would go back to. */
+  /** The version that the channel would roll back to. */
   readonly previous: string | undefined;
 }
 
+/** A replica in the status of a rollout; its field names are part of the JSON format. */
 export interface ReplicaView {
   readonly address: string;
+  /** The version is loaded. */
   readonly holds: boolean;
   readonly isActive: boolean;
-  /** Layers of the version, as table/contentId, that come to its host damaged. */
+  /** Layers of the version, as table/contentId, that arrive damaged on the replica's host. */
   readonly damaged: readonly string[];
-  /** Why it does not hold the version, as far as it is known. */
+  /** Why the replica has not loaded the version. */
+  readonly problems: readonly ProblemFields[];
+  /** The same problems as text. */
   readonly trouble: string;
 }
 
-/** Why the version's manifest cannot be read, and whose fault that is. */
-export interface Unreadable {
+/** Why the version's manifest cannot be read. */
+export interface ManifestFailure {
   readonly fault: Fault;
-  readonly why: string;
+  readonly reason: string;
 }
 
-/** What is wrong with a version's answers, and whose fault that is. */
-export interface Sickness {
+/** Why the version's predictions are unhealthy. */
+export interface HealthFailure {
   readonly fault: Fault;
-  readonly why: string;
+  readonly reason: string;
 }
 
-export interface SourceFinding {
-  /** Those that were read. */
+/** The result of reading layers in the repository. */
+export interface SourceCheck {
+  /** The layers that were read, as table/contentId. */
   readonly layers: readonly string[];
-  /** What is wrong with one of them; undefined: they are whole where they lie. */
+  /** What is wrong with one of them; undefined: all are intact. */
   readonly damage: string | undefined;
 }
 
 export type GateOutcome =
   | { readonly verdict: 'pass' | 'fail'; readonly summary: string }
-  /** It could not run; `isFinal`: nor will it as it was asked for. */
+  /** The gate could not run. Final: another run would fail the same way. */
   | { readonly verdict: 'error'; readonly summary: string; readonly isFinal: boolean };
 
 export interface FleetView {
   readonly isQuarantined: boolean;
-  readonly unreadable: Unreadable | undefined;
+  readonly manifestFailure: ManifestFailure | undefined;
+  /** Version of the candidate channel. */
   readonly candidate: string | undefined;
-  /** Why the candidate channel belongs to another rollout; undefined when it may be taken. */
-  readonly candidateBusy: string | undefined;
-  /** As the policy has them. */
+  /** The other rollout that uses the candidate channel; undefined: the channel is free. */
+  readonly candidateConflict: string | undefined;
+  /** In the order of the policy. */
   readonly channels: readonly ChannelView[];
+  /** Replicas by shard; empty while they are not needed. */
   readonly shards: readonly (readonly ReplicaView[])[];
-  /** What we found when we read layers that hosts find damaged; undefined until we have. */
-  readonly source: SourceFinding | undefined;
-  /** Undefined until the gate has run here. */
+  /** Undefined until damaged layers were checked in the repository. */
+  readonly sourceCheck: SourceCheck | undefined;
+  /** Undefined until the gate has run in this process. */
   readonly gate: GateOutcome | undefined;
-  /** What is wrong with the version's answers since it was activated. */
-  readonly sickness: Sickness | undefined;
+  /** Undefined while the version is healthy or not yet served. */
+  readonly healthFailure: HealthFailure | undefined;
 }

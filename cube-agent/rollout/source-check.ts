@@ -1,44 +1,52 @@
-/** What is wrong with a version where it lies, as this process itself reads it: hosts say the same of what was damaged on its way. */
+/**
+ * Checks a version in the repository. Hosts report the same errors for data that is damaged only
+ * in transit, so a rollout reads the source itself before it blames the version.
+ */
 import { CubeError, type ErrorCode } from '../../lib/core/errors.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
-import type { Unreadable } from './rollout-view.ts';
+import type { ManifestFailure } from './rollout-view.ts';
 
-/** No later look finds another manifest. What is not signed yet, or gone, may come; a format of the future may be read by others. */
-const BAD: ReadonlySet<ErrorCode> = new Set(['CORRUPT', 'TOO_LARGE']);
-const PENDING: ReadonlySet<ErrorCode> = new Set(['DENIED', 'NOT_FOUND', 'UNSUPPORTED']);
+/** Codes of a manifest that is damaged for ever. */
+const DAMAGED_CODES: ReadonlySet<ErrorCode> = new Set(['CORRUPT', 'TOO_LARGE']);
+/** Codes of a manifest that may still be signed or restored, or that a newer release can read. */
+const RETRYABLE_CODES: ReadonlySet<ErrorCode> = new Set(['DENIED', 'NOT_FOUND', 'UNSUPPORTED']);
 
-/** Undefined: the manifest can be read. @throws CubeError when the repository does not say */
-export async function manifestFault(
+/**
+ * @returns undefined when the manifest can be read
+ * @throws CubeError when the repository cannot be read
+ */
+export async function checkManifest(
   repository: Repository,
   bundle: string,
   version: string,
-): Promise<Unreadable | undefined> {
+): Promise<ManifestFailure | undefined> {
   try {
-    await repository.manifest(bundle, version);
+    await repository.readManifest(bundle, version);
     return undefined;
   } catch (error) {
     const { code, message } = CubeError.from(error);
-    if (BAD.has(code)) return { fault: 'version', why: message };
-    if (PENDING.has(code)) return { fault: 'fleet', why: message };
+    if (DAMAGED_CODES.has(code)) return { fault: 'version', reason: message };
+    if (RETRYABLE_CODES.has(code)) return { fault: 'fleet', reason: message };
     throw error;
   }
 }
 
 /**
- * Reads layers through, up to the first that is not what the manifest says. @param layers as table/contentId
- * @returns what is wrong with it; undefined: they are whole here
+ * Reads layers up to the first one that does not match the manifest.
+ * @param layers names as table/contentId
+ * @returns the error of the damaged layer; undefined when all are intact
  */
-export async function sourceDamage(
+export async function findSourceDamage(
   repository: Repository,
-  place: { readonly bundle: string; readonly version: string },
+  source: { readonly bundle: string; readonly version: string },
   layers: readonly string[],
 ): Promise<string | undefined> {
-  const { bundle, version } = place;
-  const wanted = new Set(layers);
-  const { tables } = await repository.manifest(bundle, version);
+  const { bundle, version } = source;
+  const remaining = new Set(layers);
+  const { tables } = await repository.readManifest(bundle, version);
   for (const { name, shards } of tables) {
     for (const layer of shards.flat()) {
-      if (!wanted.delete(`${name}/${layer.contentId}`)) continue;
+      if (!remaining.delete(`${name}/${layer.contentId}`)) continue;
       try {
         await repository.verifyLayer(bundle, name, layer);
       } catch (error) {

@@ -1,41 +1,42 @@
 /**
- * How a version does in live traffic: what serving processes count for it and for the version before it, over all of them, held to
- * limits. The counts are the processes' own since they loaded a version, so a controller that was just started knows as much.
+ * The health of a version in live traffic: the metrics of all serving processes for it and for the
+ * previous version, checked against limits. The processes count from the load of a version, so a
+ * controller that has just started sees the same numbers.
  */
 import { CubeError } from '../../lib/core/errors.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
-import type { Sickness } from './rollout-view.ts';
+import type { HealthFailure } from './rollout-view.ts';
 
 export interface HealthLimits {
-  /** Requests below which nothing is judged. */
+  /** Minimum number of requests; with fewer the version is not judged. */
   readonly requestsMin: number;
-  /** Share of the requests that fail. */
+  /** Maximum share of failed requests. */
   readonly errorRateMax: number;
-  /** Share of lookups that no replica answered. */
+  /** Maximum share of lookups that no replica answered. */
   readonly unavailableMax: number;
-  /** By how much the share of unseen keys may be above that of the version before. */
+  /** Maximum rise of the share of unseen keys over the previous version. */
   readonly unseenRiseMax: number;
-  /** By which share of itself the mean score may differ from that of the version before. */
+  /** Maximum relative difference of the mean score from the previous version. */
   readonly scoreDriftMax: number;
-  /** 99th percentile, in steps of powers of two. */
+  /** Maximum 99th percentile of latency, measured in powers of two. */
   readonly p99MsMax: number;
 }
 
 export interface VersionCounts {
   requests: number;
   failures: number;
-  /** Of the failures those for which nobody answered. */
+  /** Failures with code UNAVAILABLE. */
   unanswered: number;
   scoredRows: number;
   scoreSum: number;
   lookups: number;
   unseen: number;
   unavailable: number;
-  /** Requests by the milliseconds that they took at most. */
+  /** Number of requests by upper bound of their latency in milliseconds. */
   readonly durations: Map<number, number>;
 }
 
-const ANSWER_BYTES_MAX = 16 << 20;
+const RESPONSE_BYTES_MAX = 16 << 20;
 const TIMEOUT_MS = 5_000;
 const SERIES = /^hypercube_engine_([a-z_]+)\{([^}]*)\} (\S+)$/;
 const LABEL = /([a-z]+)="((?:[^"\\]|\\.)*)"/g;
@@ -44,21 +45,31 @@ const FIELDS: Readonly<Record<string, Exclude<keyof VersionCounts, 'durations'>>
   requests_total: 'requests',
   failures_total: 'failures',
   scored_rows_total: 'scoredRows',
-  score_sum: 'scoreSum',
+  scores_total: 'scoreSum',
   lookups_total: 'lookups',
   lookups_unseen_total: 'unseen',
   lookups_unavailable_total: 'unavailable',
 };
 
-export function noCounts(): VersionCounts {
+export function emptyCounts(): VersionCounts {
   return {
-    ...{ requests: 0, failures: 0, unanswered: 0, scoredRows: 0, scoreSum: 0 },
-    ...{ lookups: 0, unseen: 0, unavailable: 0, durations: new Map() },
+    requests: 0,
+    failures: 0,
+    unanswered: 0,
+    scoredRows: 0,
+    scoreSum: 0,
+    lookups: 0,
+    unseen: 0,
+    unavailable: 0,
+    durations: new Map(),
   };
 }
 
-/** Adds what one process says, in the text format of Prometheus. @param counts by version; others of the model are added */
-export function addCounts(text: string, model: string, counts: Map<string, VersionCounts>): void {
+/**
+ * Adds the metrics of one process, in the text format of Prometheus.
+ * @param counts by version; missing versions are added
+ */
+export function addMetrics(text: string, model: string, counts: Map<string, VersionCounts>): void {
   for (const line of text.split('\n')) {
     const [, name = '', labelText = '', value = ''] = SERIES.exec(line) ?? [];
     const field = FIELDS[name];
@@ -68,7 +79,7 @@ export function addCounts(text: string, model: string, counts: Map<string, Versi
     const number = Number(value);
     if (labels.get('model') !== model || version === undefined || !Number.isFinite(number))
       continue;
-    const entry = counts.get(version) ?? noCounts();
+    const entry = counts.get(version) ?? emptyCounts();
     counts.set(version, entry);
     if (field === 'failures' && labels.get('code') === 'UNAVAILABLE') entry.unanswered += number;
     if (field !== undefined) entry[field] += number;
@@ -80,39 +91,44 @@ export function addCounts(text: string, model: string, counts: Map<string, Versi
 }
 
 /**
- * What is wrong; undefined while nothing is, or too little is known. Where lookups go unanswered servers are away, which fails requests
- * and slows them down whatever the version. Pure.
+ * Checks a version against the limits. Pure. Unanswered lookups are a fault of the fleet: without
+ * servers requests fail and slow down whatever the version.
+ * @returns undefined when the version is healthy or has too few requests
  */
-export function sicknessOf(
+export function checkHealth(
   counts: VersionCounts | undefined,
   before: VersionCounts | undefined,
   limits: HealthLimits,
-): Sickness | undefined {
+): HealthFailure | undefined {
   if (counts === undefined) return undefined;
   const all = counts.requests + counts.failures;
   if (all < limits.requestsMin) return undefined;
-  const away = [
-    ...over(
-      'of the lookups have no answer',
+  const unavailable = [
+    ...describeExcess(
+      'of the lookups are unavailable',
       share(counts.unavailable, counts.lookups),
       limits.unavailableMax,
     ),
-    ...over('of the requests find nobody', counts.unanswered / all, limits.unavailableMax),
+    ...describeExcess(
+      'of the requests are unanswered',
+      counts.unanswered / all,
+      limits.unavailableMax,
+    ),
   ];
   const found = [
-    ...away,
-    ...over('of the requests fail', counts.failures / all, limits.errorRateMax),
+    ...unavailable,
+    ...describeExcess('of the requests fail', counts.failures / all, limits.errorRateMax),
   ];
   const p99Ms = percentile(counts.durations, 0.99);
   if (p99Ms > limits.p99MsMax) found.push(`p99 is ${p99Ms} ms (limit ${limits.p99MsMax})`);
   if (before !== undefined && before.requests >= limits.requestsMin) {
     const rise = share(counts.unseen, counts.lookups) - share(before.unseen, before.lookups);
-    found.push(...over('more of the keys are unseen', rise, limits.unseenRiseMax));
+    found.push(...describeExcess('more of the keys are unseen', rise, limits.unseenRiseMax));
     const mean = share(counts.scoreSum, counts.scoredRows);
     const meanBefore = share(before.scoreSum, before.scoredRows);
     const drift = meanBefore === 0 ? 0 : Math.abs(mean / meanBefore - 1);
     found.push(
-      ...over(
+      ...describeExcess(
         `between mean scores ${round(mean)} and ${round(meanBefore)}`,
         drift,
         limits.scoreDriftMax,
@@ -120,12 +136,15 @@ export function sicknessOf(
     );
   }
   if (found.length === 0) return undefined;
-  const fault = away.length > 0 ? 'fleet' : 'version';
-  return { fault, why: `${found.join('; ')}, over ${all} requests` };
+  const fault = unavailable.length > 0 ? 'fleet' : 'version';
+  return { fault, reason: `${found.join('; ')}, over ${all} requests` };
 }
 
-/** Asks every serving process; those that do not answer are left out, which is logged. */
-export async function liveCounts(
+/**
+ * Collects the counts of all serving processes. A process that does not answer is logged and
+ * skipped.
+ */
+export async function collectCounts(
   endpoints: readonly string[],
   model: string,
   logger: Logger,
@@ -134,24 +153,24 @@ export async function liveCounts(
   await Promise.all(
     endpoints.map(async (address) => {
       try {
-        addCounts(await metricsOf(address), model, counts);
+        addMetrics(await fetchMetrics(address), model, counts);
       } catch (error) {
-        logger.warn({ address, error: CubeError.from(error).message }, 'no metrics');
+        logger.warn({ address, error: CubeError.from(error).message }, 'cannot read metrics');
       }
     }),
   );
   return counts;
 }
 
-async function metricsOf(address: string): Promise<string> {
+async function fetchMetrics(address: string): Promise<string> {
   const signal = AbortSignal.timeout(TIMEOUT_MS);
   const response = await fetch(`http://${address}/metrics`, { redirect: 'error', signal });
   const pieces: Uint8Array[] = [];
   let bytes = 0;
   for await (const piece of response.body ?? []) {
     bytes += piece.length;
-    if (bytes > ANSWER_BYTES_MAX) {
-      throw new CubeError('TOO_LARGE', `${address} answers more than ${ANSWER_BYTES_MAX} bytes`);
+    if (bytes > RESPONSE_BYTES_MAX) {
+      throw new CubeError('TOO_LARGE', `${address} answers more than ${RESPONSE_BYTES_MAX} bytes`);
     }
     pieces.push(piece);
   }
@@ -159,7 +178,7 @@ async function metricsOf(address: string): Promise<string> {
   throw new CubeError('UNAVAILABLE', `${address}/metrics: HTTP status ${response.status}`);
 }
 
-function over(what: string, value: number, max: number): string[] {
+function describeExcess(what: string, value: number, max: number): string[] {
   return value > max ? [`${round(100 * value)} % ${what} (limit ${round(100 * max)} %)`] : [];
 }
 
@@ -171,7 +190,7 @@ function round(value: number): number {
   return Number(value.toPrecision(3));
 }
 
-/** @param durations requests by the most that they took */
+/** @param durations number of requests by upper bound in milliseconds */
 function percentile(durations: ReadonlyMap<number, number>, q: number): number {
   const steps = [...durations].sort(([a], [b]) => a - b);
   const all = steps.reduce((sum, [, requests]) => sum + requests, 0);

@@ -1,4 +1,4 @@
-"""Exports the small PyTorch models of data/golden/models: each holds one way in which real CTR models look rows up.
+"""Exports the small PyTorch models of data/golden/models: each contains one lookup pattern of real CTR models.
 
     python3 export.py ../../data/golden/models
 """
@@ -29,6 +29,8 @@ class Fields(nn.Module):
 
 
 class QuotientRemainder(nn.Module):
+    """Two small tables instead of a large one: one for id // 7, one for id % 7."""
+
     def __init__(self):
         super().__init__()
         self.quotient = nn.Embedding(15, 4)
@@ -41,7 +43,7 @@ class QuotientRemainder(nn.Module):
 
 
 class FloatMatrix(nn.Module):
-    """Ids and dense features in one float matrix, as DeepCTR-Torch has them."""
+    """Ids and dense features in one float matrix, as in DeepCTR-Torch."""
 
     def __init__(self):
         super().__init__()
@@ -55,6 +57,8 @@ class FloatMatrix(nn.Module):
 
 
 class Bags(nn.Module):
+    """An EmbeddingBag: each bag of ids is pooled to one row."""
+
     def __init__(self, mode):
         super().__init__()
         self.table = nn.EmbeddingBag(20, 4, mode=mode)
@@ -65,7 +69,7 @@ class Bags(nn.Module):
 
 
 class Interaction(nn.Module):
-    """Bags of two tables, whose offsets are the rows of one matrix, and products of what they give, as DLRM has them."""
+    """Bags of two tables with offsets in the rows of one matrix, and products of the pooled rows, as in DLRM."""
 
     def __init__(self):
         super().__init__()
@@ -82,7 +86,7 @@ class Interaction(nn.Module):
 
 
 class History(nn.Module):
-    """A padded sequence of ids, pooled under a mask of the same ids."""
+    """A padded sequence of ids, pooled with a mask computed from the ids."""
 
     def __init__(self):
         super().__init__()

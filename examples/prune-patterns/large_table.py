@@ -1,4 +1,4 @@
-"""Writes model.onnx and its external data, a sparse file of so many GiB: `large_table.py FOLDER GIB`."""
+"""Writes model.onnx and its external data, a sparse file: `large_table.py FOLDER GIB`."""
 import os
 import sys
 

@@ -2,8 +2,8 @@
 """Trains the CTR-DNN of Paddle's examples on Criteo-format rows and exports it as one ONNX file.
 
 26 slots share one embedding table of 100001 x 10; the embeddings and 13 dense features go through fc 400-400-400-2
-(relu) and a softmax. Beside the model it writes features.json, which says how features become ids and dense inputs,
-and training.json, which says what was reached. Same rows, seed and torch version give the same model.
+(relu) and a softmax. It also writes features.json, which describes how features become ids and dense inputs, and
+training.json with the reached metrics. The same rows, seed and torch version give the same model.
 """
 import argparse
 import json
@@ -36,7 +36,7 @@ class Hasher:
         self._known = [{} for _ in SLOT_NAMES]
 
     def ids(self, features):
-        """Ids of one row's 26 feature strings; a missing one is the empty string and hashed like any other."""
+        """The ids of a row's 26 feature strings; a missing feature is the empty string and is hashed like any other."""
         row = []
         for slot, feature in enumerate(features):
             known = self._known[slot]
@@ -49,7 +49,7 @@ class Hasher:
 
 
 def read_rows(path, hasher):
-    """(labels [n] i64, dense [n, 13] f64 with NaN where missing, ids [n, 26] i64)"""
+    """Returns labels [n] i64, dense [n, 13] f64 with NaN where missing, and ids [n, 26] i64."""
     labels, dense, ids = [], [], []
     with open(path, encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
@@ -66,14 +66,14 @@ def read_rows(path, hasher):
 
 
 def significant(value):
-    """Six significant digits: short in JSON, and exactly what training used."""
+    """Rounds to six significant digits: short in JSON, and exactly what training uses."""
     return float(f"{value:.6g}")
 
 
 def fit_dense(dense):
-    """The DenseFeature of each column: logarithm, then mean 0 and spread 1 over the training rows.
+    """Returns the DenseFeature of each column: logarithm, then mean 0 and standard deviation 1 over the training rows.
 
-    A missing value becomes the mean, which says nothing either way; no integer is equal to it by chance.
+    A missing value becomes the mean, which is neutral and equals no integer by chance.
     """
     features = []
     for column, name in zip(dense.T, DENSE_NAMES):
@@ -89,7 +89,7 @@ def fit_dense(dense):
 
 
 def scale_dense(dense, features):
-    """[n, 13] f32: computed in double and rounded once, so that every reader of features.json gets the same floats."""
+    """Returns [n, 13] f32, computed in double and rounded once, so that every reader of features.json gets the same floats."""
     columns = []
     for column, feature in zip(dense.T, features):
         x = np.where(np.isnan(column), feature["missing"], column)
@@ -123,7 +123,7 @@ class CtrDnn(nn.Module):
 
 
 class Probabilities(nn.Module):
-    """What is served: column 1 is the click probability."""
+    """The exported model: column 1 of its output is the click probability."""
 
     def __init__(self, model):
         super().__init__()
@@ -135,7 +135,7 @@ class Probabilities(nn.Module):
 
 
 def train(model, labels, dense, ids, options):
-    """Adam with a learning rate falling to zero; lazy on the table, so that an absent id's row does not move."""
+    """Adam with a learning rate that falls to zero; sparse on the table, so that rows of absent ids do not change."""
     tower = [p for name, p in model.named_parameters() if not name.startswith("embedding")]
     optimizers = [
         torch.optim.SparseAdam(model.embedding.parameters(), lr=options.table_rate),
@@ -175,7 +175,7 @@ def predict(served, dense, ids):
 
 
 def auc(labels, scores):
-    """Rank statistic; ties count half."""
+    """Area under the ROC curve, from ranks; ties count half."""
     _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = np.cumsum(counts) - (counts - 1) / 2
     clicks = labels.sum()
@@ -195,7 +195,7 @@ def metrics(labels, probabilities):
 
 
 def export(served, path):
-    """Inputs ids and dense, output prob, any batch size; the table is read by exactly one Gather."""
+    """Exports inputs ids and dense and output prob for any batch size; exactly one Gather reads the table."""
     example = (torch.zeros(2, len(SLOT_NAMES), dtype=torch.int64), torch.zeros(2, len(DENSE_NAMES)))
     names = ["ids", "dense", "prob"]
     torch.onnx.export(served, example, path, opset_version=13, input_names=names[:2], output_names=names[2:],
@@ -219,7 +219,7 @@ def write_json(path, document):
 
 
 def evaluate(served, dense_features, hasher, options):
-    """Metrics on rows that training never saw, and the best reachable ones when the truth is given."""
+    """Metrics on test rows, and the best reachable ones when the true probabilities are given."""
     labels, dense, ids = read_rows(options.test, hasher)
     probabilities = predict(served, torch.from_numpy(scale_dense(dense, dense_features)), torch.from_numpy(ids))
     result = {"rows": len(labels), "reached": metrics(labels, probabilities)}
@@ -230,23 +230,23 @@ def evaluate(served, dense_features, hasher, options):
 
 def parse_options():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--train", required=True, metavar="TSV", help="rows to learn from")
-    parser.add_argument("--test", required=True, metavar="TSV", help="rows to judge with, none of them in --train")
-    parser.add_argument("--test-truth", metavar="FILE", help="true probabilities of --test (generate-rows --truth)")
-    parser.add_argument("--output", required=True, metavar="FOLDER", help="gets model.onnx, features.json, training.json")
-    parser.add_argument("--seed", type=int, default=1, help="another seed gives another, equally good version")
-    parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--batch", type=int, default=512, help="rows in a step")
-    parser.add_argument("--rate", type=float, default=1e-3, help="learning rate of the dense layers")
-    parser.add_argument("--table-rate", type=float, default=2e-3, help="learning rate of the table")
-    parser.add_argument("--weight-decay", type=float, default=0.01, help="of the dense layers")
+    parser.add_argument("--train", required=True, metavar="TSV", help="training rows")
+    parser.add_argument("--test", required=True, metavar="TSV", help="test rows, none of them in --train")
+    parser.add_argument("--test-truth", metavar="FILE", help="true click probabilities of --test, from generate-rows --truth")
+    parser.add_argument("--output", required=True, metavar="FOLDER", help="folder for model.onnx, features.json and training.json")
+    parser.add_argument("--seed", type=int, default=1, help="seed of weights and row order (default: %(default)s)")
+    parser.add_argument("--epochs", type=int, default=1, help="passes over the training rows (default: %(default)s)")
+    parser.add_argument("--batch", type=int, default=512, help="rows per step (default: %(default)s)")
+    parser.add_argument("--rate", type=float, default=1e-3, help="learning rate of the dense layers (default: %(default)s)")
+    parser.add_argument("--table-rate", type=float, default=2e-3, help="learning rate of the table (default: %(default)s)")
+    parser.add_argument("--weight-decay", type=float, default=0.01, help="weight decay of the dense layers (default: %(default)s)")
     return parser.parse_args()
 
 
 def main():
     options = parse_options()
     torch.manual_seed(options.seed)
-    # One thread and deterministic kernels: sums are then always added in the same order.
+    # One thread and deterministic kernels add sums always in the same order.
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
 

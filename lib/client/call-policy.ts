@@ -1,24 +1,32 @@
-/** How the requests of one bundle are made: which replica is chosen, how often another is tried, and when a second is asked beside the first. */
+/**
+ * The call policy of a bundle: load balancing, retries, backup requests and the default timeout.
+ */
 import { CubeError } from '../core/errors.ts';
 
 /**
- * brpc's names: round robin, weighted round robin, random, weighted random, locality aware (less to the slower), and
- * consistent hashing (equal hashes go to one replica).
+ * brpc's names: round robin, weighted round robin, random, weighted random, locality aware (slower
+ * replicas get less), and consistent hashing (equal hashes go to one replica).
  */
 export const LOAD_BALANCERS = ['rr', 'wrr', 'random', 'wr', 'la', 'c_murmurhash'] as const;
 export type LoadBalancer = (typeof LOAD_BALANCERS)[number];
 
+export type BackupRequest = number | 'p95' | 'never';
+
 export interface CallPolicy {
   /** Default rr. */
   readonly loadBalancer?: LoadBalancer;
-  /** Further replicas tried for one request after a failure; default: every replica of the shard, each once. */
+  /**
+   * Maximum retries of one request, each on another replica. Default: every replica of the shard
+   * once.
+   */
   readonly retryMax?: number;
   /**
-   * Milliseconds without an answer after which another replica is asked too, or `p95`: the 95th percentile of the shard's
-   * recent latencies. The first answer wins. Default: never.
+   * Milliseconds without a response after which the request is also sent to another replica, or
+   * `p95`: the 95th percentile of the shard's recent latencies. The first response wins. Default
+   * p95.
    */
-  readonly backupRequest?: number | 'p95';
-  /** Milliseconds for a whole call that does not say. */
+  readonly backupRequest?: BackupRequest;
+  /** Default timeout of a whole call in milliseconds. Default 1000. Only seeks use it. */
   readonly timeoutMs?: number;
 }
 
@@ -26,17 +34,18 @@ export interface CallPolicy {
 export function checkPolicy(policy: CallPolicy): CallPolicy {
   const { loadBalancer = 'rr', retryMax = 0, backupRequest = 'p95', timeoutMs = 1 } = policy;
   if (!LOAD_BALANCERS.includes(loadBalancer)) {
-    refuse('loadBalancer', `one of ${LOAD_BALANCERS.join(', ')}`, loadBalancer);
+    rejectField('loadBalancer', `one of ${LOAD_BALANCERS.join(', ')}`, loadBalancer);
   }
-  if (!Number.isInteger(retryMax) || retryMax < 0) refuse('retryMax', 'an integer ≥ 0', retryMax);
-  if (backupRequest !== 'p95' && !(backupRequest > 0)) {
-    refuse('backupRequest', 'milliseconds > 0, or p95', backupRequest);
+  if (!Number.isInteger(retryMax) || retryMax < 0)
+    rejectField('retryMax', 'an integer ≥ 0', retryMax);
+  if (backupRequest !== 'p95' && backupRequest !== 'never' && !(backupRequest > 0)) {
+    rejectField('backupRequest', 'milliseconds > 0, p95 or never', backupRequest);
   }
-  if (!(timeoutMs > 0)) refuse('timeoutMs', 'milliseconds > 0', timeoutMs);
+  if (!(timeoutMs > 0)) rejectField('timeoutMs', 'milliseconds > 0', timeoutMs);
   return policy;
 }
 
-function refuse(field: string, expected: string, got: unknown): never {
+function rejectField(field: string, expected: string, got: unknown): never {
   throw new CubeError(
     'INVALID_ARGUMENT',
     `${field}: expected ${expected}, got ${JSON.stringify(got)}`,

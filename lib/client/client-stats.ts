@@ -1,27 +1,29 @@
-/** What a client did since it was made: a plain object, for whatever collects metrics. */
+/** The statistics of a client since its creation: a plain object, for metrics collectors. */
 import type { ReplicaStats } from './replica.ts';
 
-/** Only ever counts up. */
+/** Counters that only increase. */
 export interface ClientCounters {
-  /** Lookups or seeks asked of the client. */
+  /** Calls of lookup or seek. */
   calls: number;
   keys: number;
   unseenKeys: number;
-  /** Keys that no replica answered for. */
+  /** Keys that no replica answered. */
   unavailableKeys: number;
-  /** Sent to replicas, retries and backups included, probes not. */
+  /** Requests sent to replicas, with retries and backups, without probes. */
   requests: number;
   retries: number;
   backups: number;
-  /** Backups that answered first. */
+  /** Backup requests that were answered first. */
   backupsWon: number;
-  /** Requests that failed, late ones included. */
+  /** Failed requests and probes, late failures included. */
   failures: number;
-  /** Answers that a replica does not hold the version. */
-  versionsAbsent: number;
-  /** Retries and backups that were not made because the budget was spent. */
-  budgetRefusals: number;
-  /** Empty lookups that ask whether a replica is back. */
+  /** VERSION_ABSENT errors: the replica has not loaded the version. */
+  versionAbsentErrors: number;
+  /** Retries not sent because the retry budget was spent. */
+  retryBudgetRefusals: number;
+  /** Backups not sent because the backup budget was spent. */
+  backupBudgetRefusals: number;
+  /** Lookups without keys that check whether a replica is usable. */
   probes: number;
 }
 
@@ -29,7 +31,7 @@ export interface ClientStats extends Readonly<ClientCounters> {
   readonly replicas: readonly ReplicaStats[];
 }
 
-export function newCounters(): ClientCounters {
+export function createCounters(): ClientCounters {
   return {
     calls: 0,
     keys: 0,
@@ -40,8 +42,9 @@ export function newCounters(): ClientCounters {
     backups: 0,
     backupsWon: 0,
     failures: 0,
-    versionsAbsent: 0,
-    budgetRefusals: 0,
+    versionAbsentErrors: 0,
+    retryBudgetRefusals: 0,
+    backupBudgetRefusals: 0,
     probes: 0,
   };
 }

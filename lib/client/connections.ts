@@ -1,7 +1,8 @@
 /**
- * How calls share connections to one replica. `single`: all calls on one pipelined connection (the default, and the fastest).
- * `pooled`: each call has a connection to itself, which later calls use again: no call waits behind another's answer. `short`: a
- * new connection for every call, for peers that insist on it.
+ * How calls share connections to one replica. `single`: all calls share one pipelined connection
+ * (the default, and the fastest). `pooled`: each call has a connection of its own, which later
+ * calls reuse; no call waits behind another's response. `short`: a new connection for every call,
+ * for servers that require it.
  */
 import { CubeError } from '../core/errors.ts';
 import { type CallOptions, type CallResult, Channel } from '../rpc/channel.ts';
@@ -19,18 +20,21 @@ export interface Connections {
     timeoutMs: number,
     options?: CallOptions,
   ): Promise<CallResult>;
-  /** Fails what is pending; later calls are refused. */
+  /** Fails pending calls; later calls are rejected. */
   close(): void;
 }
 
-/** Idle connections kept for one replica; a burst's surplus is closed. */
-const POOLED_MAX = 100;
-/** Connections open at once to one replica; as many calls as one pipelined connection has. */
-const OPEN_MAX = 1024;
-/** One answer at a time, and many connections. */
-const OWN_READ_BUFFER_BYTES = 16 << 10;
+/** Maximum idle connections kept for one replica; a burst's surplus is closed. */
+const IDLE_CONNECTIONS_MAX = 100;
+/**
+ * Maximum open connections to one replica: the same as the calls in flight of one pipelined
+ * connection.
+ */
+const OPEN_CONNECTIONS_MAX = 1024;
+/** Small: such a connection receives one response at a time, and there are many of them. */
+const DEDICATED_READ_BUFFER_BYTES = 16 << 10;
 
-/** @throws CubeError INVALID_ARGUMENT for a type that does not exist */
+/** @throws CubeError INVALID_ARGUMENT for an unknown type */
 export function checkConnectionType(type: ConnectionType): void {
   if (CONNECTION_TYPES.includes(type)) return;
   throw new CubeError(
@@ -45,24 +49,24 @@ export function openConnections(
   backoffMaxMs: number,
 ): Connections {
   if (type === 'single') return new Channel(endpoint, { backoffMaxMs });
-  const limits = { backoffMaxMs, readBufferBytes: OWN_READ_BUFFER_BYTES };
+  const limits = { backoffMaxMs, readBufferBytes: DEDICATED_READ_BUFFER_BYTES };
   const open = (): Channel => new Channel(endpoint, limits);
-  return new OwnConnections(endpoint, open, type === 'pooled' ? POOLED_MAX : 0);
+  return new DedicatedConnections(endpoint, open, type === 'pooled' ? IDLE_CONNECTIONS_MAX : 0);
 }
 
-/** A connection for each call, of which up to `keptMax` are kept for later ones. */
-class OwnConnections implements Connections {
+/** A connection for each call; up to `idleMax` idle ones are kept for later calls. */
+class DedicatedConnections implements Connections {
   readonly #endpoint: string;
   readonly #open: () => Channel;
-  readonly #keptMax: number;
+  readonly #idleMax: number;
   readonly #idle: Channel[] = [];
   readonly #busy = new Set<Channel>();
   #closed = false;
 
-  constructor(endpoint: string, open: () => Channel, keptMax: number) {
+  constructor(endpoint: string, open: () => Channel, idleMax: number) {
     this.#endpoint = endpoint;
     this.#open = open;
-    this.#keptMax = keptMax;
+    this.#idleMax = idleMax;
   }
 
   async call(
@@ -73,11 +77,14 @@ class OwnConnections implements Connections {
     timeoutMs: number,
     options?: CallOptions,
   ): Promise<CallResult> {
-    if (this.#closed) throw this.#refused('UNAVAILABLE', 'the connections were closed');
-    if (this.#busy.size >= OPEN_MAX) {
-      throw this.#refused('OVERLOADED', `${OPEN_MAX} connections are in use; send fewer at once`);
+    if (this.#closed) throw this.#createError('UNAVAILABLE', 'the connections were closed');
+    if (this.#busy.size >= OPEN_CONNECTIONS_MAX) {
+      throw this.#createError(
+        'OVERLOADED',
+        `${OPEN_CONNECTIONS_MAX} connections are in use; send fewer calls at once`,
+      );
     }
-    const channel = this.#idleOne() ?? this.#open();
+    const channel = this.#takeIdle() ?? this.#open();
     this.#busy.add(channel);
     let reusable = false;
     try {
@@ -86,8 +93,8 @@ class OwnConnections implements Connections {
       return result;
     } finally {
       this.#busy.delete(channel);
-      // One that failed may still get an answer that nobody waits for: the next call does not wait behind it.
-      if (reusable && !this.#closed && this.#idle.length < this.#keptMax) this.#idle.push(channel);
+      // A failed connection may still receive a late response, so it is not reused.
+      if (reusable && !this.#closed && this.#idle.length < this.#idleMax) this.#idle.push(channel);
       else channel.close();
     }
   }
@@ -98,16 +105,17 @@ class OwnConnections implements Connections {
     this.#idle.length = 0;
   }
 
-  /** An idle connection that still is one: peers close what rests for long. */
-  #idleOne(): Channel | undefined {
+  /** Returns an idle connection that is still open; peers close long-idle ones. */
+  #takeIdle(): Channel | undefined {
     for (let channel = this.#idle.pop(); channel !== undefined; channel = this.#idle.pop()) {
-      if (channel.connected) return channel;
+      if (channel.isConnected) return channel;
       channel.close();
     }
     return undefined;
   }
 
-  #refused(code: 'UNAVAILABLE' | 'OVERLOADED', text: string): CubeError {
-    return new CubeError(code, `${this.#endpoint}: ${text}`);
+  #createError(code: 'UNAVAILABLE' | 'OVERLOADED', text: string): CubeError {
+    const details = { server: this.#endpoint };
+    return new CubeError(code, `${this.#endpoint}: ${text}`, { details });
   }
 }

@@ -1,38 +1,39 @@
 /**
- * Asks a serving process for click probabilities, over HTTP or gRPC. Connections are kept; a call has one deadline, retries
- * included; only what another try may get is tried again, and only while the budget lasts: a server that fails every call gets a
- * tenth more of them, not three times as many.
+ * A client of a serving process, which predicts click probabilities over HTTP or gRPC. Connections
+ * are kept open. A call has one deadline, retries included. Only retryable errors are retried, and
+ * only within the retry budget: a server that fails every call receives a tenth more calls, not
+ * three times as many.
  */
 import { CubeError } from '../core/errors.ts';
-import { inOrder } from '../core/in-order.ts';
+import { mapInOrder } from '../core/map-in-order.ts';
 import { systemClock } from '../platform/clock.ts';
 import { CtrGrpc } from './ctr-grpc.ts';
 import { CtrHttp } from './ctr-http.ts';
-import type { CtrCall, CtrPrediction, CtrRow, CtrRows, CtrTransport } from './ctr-rows.ts';
+import type { CtrCallOptions, CtrPrediction, CtrRow, CtrRows, CtrTransport } from './ctr-rows.ts';
 
 export interface CtrClientOptions {
   /** `http://host:port`, `https://…`, or `grpc://host:port`. */
   readonly url: string;
-  /** Of a call that names none; default 1000. */
+  /** Default timeout of a call in milliseconds. Default 1000. */
   readonly timeoutMs?: number;
-  /** Further tries of one call; default 2, 0 for none. */
+  /** Maximum retries of one call. Default 2; 0 disables retries. */
   readonly retryMax?: number;
-  /** Of HTTP, kept open; default 64. */
+  /** Maximum HTTP connections. Default 64. */
   readonly connectionsMax?: number;
 }
 
-export interface ScoreOptions extends CtrCall {
-  /** Rows of one call; default 256. */
+export interface ScoreOptions extends CtrCallOptions {
+  /** Rows per call. Default 256. */
   readonly batchRows?: number;
-  /** Calls at once; default 4. */
-  readonly inFlight?: number;
+  /** Concurrent calls. Default 4. */
+  readonly concurrency?: number;
 }
 
-/** A row's answer. */
+/** The prediction of one row. */
 export interface CtrScore {
   readonly probability: number;
   readonly version: string;
-  /** Some rows of its call had lookups that nobody answered. */
+  /** Some rows of the same call used default rows, because their keys were unavailable. */
   readonly degraded: boolean;
 }
 
@@ -41,20 +42,20 @@ const RETRY_MAX = 2;
 const CONNECTIONS_MAX = 64;
 const BATCH_ROWS = 256;
 const CALLS_IN_FLIGHT = 4;
-/** Before the first retry; doubled for each further one, and scattered so that callers do not come back together. */
+/** The wait before the first retry; doubled for each further one, with jitter. */
 const BACKOFF_MS = 10;
-/** Each call puts so much of a retry into the budget, which holds so many at most. */
+/** Each call adds this share of a retry to the budget, up to RETRY_BUDGET_MAX retries. */
 const RETRY_SHARE = 0.1;
-const RETRIES_HELD_MAX = 10;
+const RETRY_BUDGET_MAX = 10;
 
 export class CtrClient {
   readonly #transport: CtrTransport;
   readonly #timeoutMs: number;
   readonly #retryMax: number;
-  #budget: number = RETRIES_HELD_MAX;
-  #closed = false;
+  #budget: number = RETRY_BUDGET_MAX;
+  #isClosed = false;
 
-  /** Connects at the first call. @throws CubeError INVALID_ARGUMENT for an address that is none */
+  /** Connects at the first call. @throws CubeError INVALID_ARGUMENT for an invalid URL */
   constructor(options: CtrClientOptions) {
     const { url, timeoutMs = TIMEOUT_MS, retryMax = RETRY_MAX } = options;
     this.#transport = openTransport(url, options.connectionsMax ?? CONNECTIONS_MAX);
@@ -63,21 +64,24 @@ export class CtrClient {
   }
 
   /**
-   * @param rows by position, by name or as keys, all in one way; or lines of tab-separated columns, as text or bytes
-   * @throws CubeError the server's own code; UNAVAILABLE when it cannot be reached, DEADLINE_EXCEEDED
+   * Predicts the click probability of each row.
+   * @param rows all by position, all by name or all as keys; or lines of tab-separated columns, as
+   *   text or bytes
+   * @throws CubeError with the server's own code; UNAVAILABLE when it cannot be reached, or
+   *   DEADLINE_EXCEEDED
    */
-  async predict(rows: CtrRows, call: CtrCall = {}): Promise<CtrPrediction> {
-    if (this.#closed) throw new CubeError('STOPPING', 'the client is closed');
+  async predict(rows: CtrRows, call: CtrCallOptions = {}): Promise<CtrPrediction> {
+    if (this.#isClosed) throw new CubeError('STOPPING', 'the client is closed');
     const timeoutMs = call.timeoutMs ?? this.#timeoutMs;
     const deadlineMs = systemClock.nowMs() + timeoutMs;
-    this.#budget = Math.min(RETRIES_HELD_MAX, this.#budget + RETRY_SHARE);
+    this.#budget = Math.min(RETRY_BUDGET_MAX, this.#budget + RETRY_SHARE);
     for (let retry = 0; ; retry++) {
       try {
         return await this.#transport.predict(rows, call, deadlineMs - systemClock.nowMs());
       } catch (error) {
         const failure = CubeError.from(error);
         const waitMs = BACKOFF_MS * 2 ** retry * (0.5 + Math.random());
-        if (!this.#mayRetry(failure, retry) || systemClock.nowMs() + waitMs >= deadlineMs) {
+        if (!this.#canRetry(failure, retry) || systemClock.nowMs() + waitMs >= deadlineMs) {
           throw failure;
         }
         await systemClock.sleep(waitMs);
@@ -86,32 +90,32 @@ export class CtrClient {
   }
 
   /**
-   * Scores rows as they come, a score for each in their order; no more are taken than the answers in flight allow, however many
-   * there are. The first call that fails ends it.
+   * Predicts a stream of rows, in batches, and yields one score per row in the same order. Reads
+   * only as many rows as the concurrent calls need. The first failed call ends the stream.
    */
   async *score(
     rows: Iterable<CtrRow> | AsyncIterable<CtrRow>,
     options: ScoreOptions = {},
   ): AsyncGenerator<CtrScore, void, undefined> {
-    const { batchRows = BATCH_ROWS, inFlight = CALLS_IN_FLIGHT, ...call } = options;
-    const answers = inOrder(
-      batchesOf(rows, batchRows),
+    const { batchRows = BATCH_ROWS, concurrency = CALLS_IN_FLIGHT, ...call } = options;
+    const predictions = mapInOrder(
+      toBatches(rows, batchRows),
       (batch) => this.predict(batch, { priority: 2, ...call }),
-      inFlight,
+      concurrency,
     );
-    for await (const { probabilities, version, degraded } of answers) {
+    for await (const { probabilities, version, degraded } of predictions) {
       for (const probability of probabilities) yield { probability, version, degraded };
     }
   }
 
-  /** Calls in flight fail. */
+  /** Fails the calls in flight. */
   close(): void {
-    this.#closed = true;
+    this.#isClosed = true;
     this.#transport.close();
   }
 
-  #mayRetry({ status }: CubeError, retry: number): boolean {
-    if (!status.retryable || retry >= this.#retryMax || this.#budget < 1 || this.#closed) {
+  #canRetry({ status }: CubeError, retry: number): boolean {
+    if (!status.retryable || retry >= this.#retryMax || this.#budget < 1 || this.#isClosed) {
       return false;
     }
     this.#budget--;
@@ -127,11 +131,12 @@ function openTransport(address: string, connectionsMax: number): CtrTransport {
   if (url?.protocol === 'grpc:' && url.port !== '') return new CtrGrpc(url.host);
   throw new CubeError(
     'INVALID_ARGUMENT',
-    `url: expected http://host:port, https://host:port or grpc://host:port, got ${JSON.stringify(address)}`,
+    'url: expected http://host:port, https://host:port or grpc://host:port, ' +
+      `got ${JSON.stringify(address)}`,
   );
 }
 
-async function* batchesOf(
+async function* toBatches(
   rows: Iterable<CtrRow> | AsyncIterable<CtrRow>,
   batchRows: number,
 ): AsyncGenerator<CtrRow[], void, undefined> {

@@ -1,4 +1,4 @@
-/** A serving process over gRPC: hypercube.CtrService. */
+/** Calls a serving process over gRPC (hypercube.CtrService). */
 import {
   Client,
   type ClientUnaryCall,
@@ -7,23 +7,25 @@ import {
   status,
 } from '@grpc/grpc-js';
 import { CTR_PREDICT, CTR_SERVICE, decodeCtrResponse, encodeCtrRequest } from '../../proto/ctr.ts';
+import { decodeErrorDetails, ERROR_DETAILS_KEY } from '../core/error-details.ts';
 import { CubeError, ERROR_STATUS, type ErrorCode } from '../core/errors.ts';
 import { wallClockMs } from '../platform/clock.ts';
 import {
-  type CtrCall,
+  type CtrCallOptions,
   type CtrPrediction,
   type CtrRows,
   type CtrTransport,
-  ctrRequestOf,
+  createCtrRequest,
 } from './ctr-rows.ts';
 
 const PATH = `/${CTR_SERVICE}/${CTR_PREDICT}`;
-const ANSWER_BYTES_MAX = 64 << 20;
-/** More exact than gRPC's own, in the trailers of an error. */
+const NO_BYTES = Buffer.alloc(0);
+const RESPONSE_BYTES_MAX = 64 << 20;
+/** The trailer with the error's own code, which is more exact than gRPC's status. */
 const CODE_KEY = 'hypercube-code';
 
-/** What a status means where no code of ours came with it. */
-const CODE_OF_STATUS: Readonly<Record<number, ErrorCode>> = {
+/** The error code for a gRPC status without that trailer. */
+const CODE_BY_STATUS: Readonly<Record<number, ErrorCode>> = {
   [status.INVALID_ARGUMENT]: 'INVALID_ARGUMENT',
   [status.NOT_FOUND]: 'NOT_FOUND',
   [status.DEADLINE_EXCEEDED]: 'DEADLINE_EXCEEDED',
@@ -41,48 +43,48 @@ export class CtrGrpc implements CtrTransport {
   constructor(host: string) {
     this.#host = host;
     this.#client = new Client(host, credentials.createInsecure(), {
-      'grpc.max_receive_message_length': ANSWER_BYTES_MAX,
+      'grpc.max_receive_message_length': RESPONSE_BYTES_MAX,
     });
   }
 
-  async predict(rows: CtrRows, call: CtrCall, timeoutMs: number): Promise<CtrPrediction> {
-    const request = Buffer.from(encodeCtrRequest(ctrRequestOf(rows, call)));
+  async predict(rows: CtrRows, call: CtrCallOptions, timeoutMs: number): Promise<CtrPrediction> {
+    const request = Buffer.from(encodeCtrRequest(createCtrRequest(rows, call)));
     const deadline = wallClockMs() + timeoutMs;
-    let sent: ClientUnaryCall | undefined;
-    const answer = new Promise<Buffer>((resolve, reject) => {
-      sent = this.#client.makeUnaryRequest(
+    const bytes = await new Promise<Buffer>((resolve, reject) => {
+      const unaryCall = this.#client.makeUnaryRequest(
         PATH,
-        same,
-        same,
+        identity,
+        identity,
         request,
         { deadline },
-        (error, bytes) => (error === null ? resolve(bytes!) : reject(this.#failure(error))),
+        (error, response = NO_BYTES) => {
+          this.#calls.delete(unaryCall);
+          if (error === null) resolve(response);
+          else reject(this.#toCubeError(error));
+        },
       );
+      this.#calls.add(unaryCall);
     });
-    this.#calls.add(sent!);
-    try {
-      return decodeCtrResponse(await answer);
-    } finally {
-      this.#calls.delete(sent!);
-    }
+    return decodeCtrResponse(bytes);
   }
 
   close(): void {
-    // gRPC's own close lets calls go on until their deadlines.
+    // Client.close() alone lets calls run until their deadlines.
     for (const call of this.#calls) call.cancel();
     this.#client.close();
   }
 
-  #failure(error: ServiceError): CubeError {
+  #toCubeError(error: ServiceError): CubeError {
     const own = String(error.metadata?.get(CODE_KEY)[0] ?? '');
     const code = Object.hasOwn(ERROR_STATUS, own)
       ? (own as ErrorCode)
-      : (CODE_OF_STATUS[error.code] ?? 'INTERNAL');
-    return new CubeError(code, `${this.#host}: ${error.details}`, { cause: error });
+      : (CODE_BY_STATUS[error.code] ?? 'INTERNAL');
+    const details = decodeErrorDetails(String(error.metadata?.get(ERROR_DETAILS_KEY)[0] ?? ''));
+    return new CubeError(code, `${this.#host}: ${error.details}`, { cause: error, details });
   }
 }
 
-/** What is sent and received is bytes already. */
-function same(bytes: Buffer): Buffer {
+/** The serializer of messages that are bytes already. */
+function identity(bytes: Buffer): Buffer {
   return bytes;
 }

@@ -1,15 +1,16 @@
-/** A serving process over HTTP: `POST /v1/ctr:predict` on connections that are kept. */
+/** Calls a serving process over HTTP, `POST /v1/ctr:predict`, on keep-alive connections. */
 import { type ClientRequest, Agent as HttpAgent, type IncomingMessage, request } from 'node:http';
 import { Agent as HttpsAgent, request as httpsRequest } from 'node:https';
+import { toErrorDetails } from '../core/error-details.ts';
 import { CubeError, ERROR_STATUS, type ErrorCode } from '../core/errors.ts';
 import { JsonReader } from '../core/json.ts';
-import type { CtrCall, CtrPrediction, CtrRows, CtrTransport } from './ctr-rows.ts';
+import type { CtrCallOptions, CtrPrediction, CtrRows, CtrTransport } from './ctr-rows.ts';
 
-/** Far above the answer to the largest request. */
-const ANSWER_BYTES_MAX = 64 << 20;
+/** Far above the response to the largest request. */
+const RESPONSE_BYTES_MAX = 64 << 20;
 
-/** What a status means where no code of ours came with it: from a proxy in between. */
-const CODE_OF_STATUS: Readonly<Record<number, ErrorCode>> = {
+/** The error code for an HTTP status without one, for example from a proxy. */
+const CODE_BY_STATUS: Readonly<Record<number, ErrorCode>> = {
   400: 'INVALID_ARGUMENT',
   403: 'DENIED',
   404: 'NOT_FOUND',
@@ -31,13 +32,13 @@ export class CtrHttp implements CtrTransport {
     this.#agent = url.protocol === 'https:' ? new HttpsAgent(options) : new HttpAgent(options);
   }
 
-  async predict(rows: CtrRows, call: CtrCall, timeoutMs: number): Promise<CtrPrediction> {
+  async predict(rows: CtrRows, call: CtrCallOptions, timeoutMs: number): Promise<CtrPrediction> {
     const isLines = typeof rows === 'string' || rows instanceof Uint8Array;
-    const body = isLines ? Buffer.from(rows as string) : Buffer.from(rowsJson(rows));
+    const body = isLines ? Buffer.from(rows as string) : Buffer.from(encodeRows(rows));
     const type = isLines ? 'text/tab-separated-values' : 'application/json';
     const { status, text } = await this.#post(call, body, type, timeoutMs);
     if (status === 200) return readPrediction(text, this.#url.host);
-    throw failureOf(status, text, this.#url.host);
+    throw toPredictError(status, text, this.#url.host);
   }
 
   close(): void {
@@ -45,7 +46,7 @@ export class CtrHttp implements CtrTransport {
   }
 
   #post(
-    call: CtrCall,
+    call: CtrCallOptions,
     body: Uint8Array,
     type: string,
     timeoutMs: number,
@@ -61,76 +62,82 @@ export class CtrHttp implements CtrTransport {
     };
     const send = url.protocol === 'https:' ? httpsRequest : request;
     return new Promise((resolve, reject) => {
-      const sent = send(url, { method: 'POST', agent: this.#agent, headers }, (answer) => {
-        readAnswer(answer, url.host).then(resolve, reject);
-      });
-      const timer = setTimeout(() => expire(sent, url.host, timeoutMs), timeoutMs);
-      sent.once('close', () => clearTimeout(timer));
-      sent.once('error', (error) => reject(asCubeError(error, url.host)));
-      sent.end(body);
+      const clientRequest = send(
+        url,
+        { method: 'POST', agent: this.#agent, headers },
+        (response) => {
+          readResponse(response, url.host).then(resolve, reject);
+        },
+      );
+      const timer = setTimeout(() => expire(clientRequest, url.host, timeoutMs), timeoutMs);
+      clientRequest.once('close', () => clearTimeout(timer));
+      clientRequest.once('error', (error) => reject(toCubeError(error, url.host)));
+      clientRequest.end(body);
     });
   }
 }
 
-function rowsJson(rows: CtrRows): string {
+function encodeRows(rows: CtrRows): string {
   return JSON.stringify({ rows }, (_, value) =>
     typeof value === 'bigint' ? value.toString() : value,
   );
 }
 
-function expire(sent: ClientRequest, host: string, timeoutMs: number): void {
-  sent.destroy(
-    new CubeError('DEADLINE_EXCEEDED', `${host}: no answer within ${Math.round(timeoutMs)} ms`),
+function expire(clientRequest: ClientRequest, host: string, timeoutMs: number): void {
+  clientRequest.destroy(
+    new CubeError('DEADLINE_EXCEEDED', `${host}: no response within ${Math.round(timeoutMs)} ms`),
   );
 }
 
-function asCubeError(error: Error, host: string): CubeError {
+function toCubeError(error: Error, host: string): CubeError {
   if (error instanceof CubeError) return error;
   return new CubeError('UNAVAILABLE', `${host}: ${error.message}`, { cause: error });
 }
 
-async function readAnswer(
-  answer: IncomingMessage,
+async function readResponse(
+  response: IncomingMessage,
   host: string,
 ): Promise<{ status: number; text: string }> {
   const pieces: Buffer[] = [];
   let bytes = 0;
   try {
-    for await (const piece of answer as AsyncIterable<Buffer>) {
+    for await (const piece of response as AsyncIterable<Buffer>) {
       bytes += piece.length;
-      if (bytes > ANSWER_BYTES_MAX) {
+      if (bytes > RESPONSE_BYTES_MAX) {
         throw new CubeError(
           'TOO_LARGE',
-          `${host}: an answer of more than ${ANSWER_BYTES_MAX} bytes`,
+          `${host}: the response exceeds ${RESPONSE_BYTES_MAX} bytes`,
         );
       }
       pieces.push(piece);
     }
   } catch (error) {
-    throw asCubeError(error as Error, host);
+    throw toCubeError(error as Error, host);
   }
-  return { status: answer.statusCode!, text: Buffer.concat(pieces).toString() };
+  return { status: response.statusCode ?? 0, text: Buffer.concat(pieces).toString() };
 }
 
-function failureOf(status: number, text: string, host: string): CubeError {
-  const [code, message] = ownError(text) ?? [
-    CODE_OF_STATUS[status] ?? 'INTERNAL',
-    `HTTP ${status}: ${text.slice(0, 200)}`,
-  ];
-  return new CubeError(code, `${host}: ${message}`);
+function toPredictError(status: number, text: string, host: string): CubeError {
+  const own = parseServerError(text, host);
+  if (own !== undefined) return own;
+  const code = CODE_BY_STATUS[status] ?? 'INTERNAL';
+  return new CubeError(code, `${host}: HTTP ${status}: ${text.slice(0, 200)}`);
 }
 
-function ownError(text: string): [ErrorCode, string] | undefined {
+function parseServerError(text: string, host: string): CubeError | undefined {
   try {
-    const { code, error } = JSON.parse(text);
-    const isOwn = typeof code === 'string' && Object.hasOwn(ERROR_STATUS, code);
-    return isOwn ? [code as ErrorCode, String(error)] : undefined;
+    const { code, error, details } = JSON.parse(text);
+    if (typeof code !== 'string' || !Object.hasOwn(ERROR_STATUS, code)) return undefined;
+    const message = `${host}: ${String(error)}`;
+    return new CubeError(code as ErrorCode, message, { details: toErrorDetails(details) });
   } catch {
     return undefined;
   }
 }
 
-/** @throws CubeError INTERNAL: a server that says something else is no server of ours */
+/**
+ * @throws CubeError INTERNAL when the response is not a prediction: this is not a serving process
+ */
 function readPrediction(text: string, host: string): CtrPrediction {
   try {
     const json = JsonReader.parse(text, host);
@@ -157,7 +164,10 @@ function readPrediction(text: string, host: string): CtrPrediction {
     };
   } catch (error) {
     const { message } = error as Error;
-    throw new CubeError('INTERNAL', `not an answer of a serving process: ${message}`);
+    throw new CubeError(
+      'INTERNAL',
+      `${host}: the response is not one of a serving process: ${message}`,
+    );
   }
 }
 

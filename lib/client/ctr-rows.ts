@@ -1,63 +1,71 @@
-/** Rows as callers of CtrClient have them, and what a call asks for beside them. */
-
+/** The rows, options and results of CtrClient's calls. */
 import type { CtrRequest, CtrResponse } from '../../proto/ctr.ts';
 import { CubeError } from '../core/errors.ts';
 
-/** The features of a slot: null is missing; several for a slot that pools. */
+/** The feature of a slot; null is missing. An array holds the features of a pooling slot. */
 export type CtrFeature = string | null | readonly string[];
 
-/** By position, in the order of the model's features. */
+/** A row by position, in the order of the model's features. */
 export interface CtrPositionalRow {
   readonly dense: readonly (number | null)[];
   readonly categorical: readonly CtrFeature[];
 }
 
-/** Hashed and scaled already. */
+/** A row whose features are already hashed and scaled. */
 export interface CtrKeyRow {
   readonly keys: readonly (bigint | readonly bigint[])[];
   readonly scaled: readonly number[];
 }
 
-/** By the names of the model's features; a name left out is missing. */
+/** A row by the names of the model's features; an absent name is a missing feature. */
 export interface CtrNamedRow {
   readonly [feature: string]: number | CtrFeature;
 }
 
 export type CtrRow = CtrPositionalRow | CtrKeyRow | CtrNamedRow;
 
-/** Rows of one kind, or lines of tab-separated columns. */
+/** Rows, all of one kind, or lines of tab-separated columns. */
 export type CtrRows = readonly CtrRow[] | string | Uint8Array;
 
-export interface CtrCall {
-  /** A model, a version of it, or a channel's name for one; left out: what is served. */
+export interface CtrCallOptions {
+  /**
+   * The model, and its version or label (a channel's name). Default: the model and version that are
+   * served.
+   */
   readonly model?: string;
   readonly version?: string;
   readonly label?: string;
-  /** 0 goes first, 2 last; usually 1. */
+  /** 0 is the most urgent, 2 the least. Default 1. */
   readonly priority?: number;
-  /** Asks for outcomes slot by slot. */
+  /** Return outcome counts per slot. Default false. */
   readonly detail?: boolean;
-  /** Asks for how long the steps took. */
+  /** Return the durations of the steps. Default false. */
   readonly timings?: boolean;
-  /** For all of the call, retries included. */
+  /** For the whole call, retries included. Default: the client's. */
   readonly timeoutMs?: number;
 }
 
 export type CtrPrediction = CtrResponse;
 
-/** One way to a serving process. */
+/** A connection to a serving process. */
 export interface CtrTransport {
-  /** @throws CubeError: the server's, UNAVAILABLE, DEADLINE_EXCEEDED */
-  predict(rows: CtrRows, call: CtrCall, timeoutMs: number): Promise<CtrPrediction>;
+  /** @throws CubeError with the server's own code, UNAVAILABLE or DEADLINE_EXCEEDED */
+  predict(rows: CtrRows, call: CtrCallOptions, timeoutMs: number): Promise<CtrPrediction>;
   close(): void;
 }
 
-/** The same rows as hypercube.CtrService takes them. @throws CubeError INVALID_ARGUMENT for rows by name */
-export function ctrRequestOf(rows: CtrRows, call: CtrCall): CtrRequest {
+/** Encodes rows for hypercube.CtrService. @throws CubeError INVALID_ARGUMENT for rows by name */
+export function createCtrRequest(rows: CtrRows, call: CtrCallOptions): CtrRequest {
   const { model = '', version = '', label = '', priority, detail = false, timings = false } = call;
-  const asked = { model, version, label, priority, detail, timings, shared: undefined };
-  const none = {
-    rowCount: rows.length,
+  const empty = {
+    model,
+    version,
+    label,
+    priority,
+    detail,
+    timings,
+    shared: undefined,
+    rowCount: 0,
     dense: new Float64Array(0),
     features: [],
     keys: new Uint32Array(0),
@@ -65,29 +73,30 @@ export function ctrRequestOf(rows: CtrRows, call: CtrCall): CtrRequest {
     ends: new Uint32Array(0),
     tsv: new Uint8Array(0),
   };
-  if (typeof rows === 'string') return { ...asked, ...none, rowCount: 0, tsv: Buffer.from(rows) };
-  if (rows instanceof Uint8Array) return { ...asked, ...none, rowCount: 0, tsv: rows };
+  if (typeof rows === 'string') return { ...empty, tsv: Buffer.from(rows) };
+  if (rows instanceof Uint8Array) return { ...empty, tsv: rows };
   const list = rows as readonly CtrRow[];
+  const rowCount = list.length;
   if (list.every(isPositional)) {
     const { values: features, ends } = flatten(
       list.map(({ categorical }) => categorical),
       (value) => value ?? '',
     );
     const dense = Float64Array.from(list.flatMap((row) => row.dense.map((x) => x ?? Number.NaN)));
-    return { ...asked, ...none, features, ends, dense };
+    return { ...empty, rowCount, features, ends, dense };
   }
   if (list.every(isKeys)) {
-    const { values, ends } = flatten(
+    const { values, ends } = flatten<bigint>(
       list.map((row) => row.keys),
-      (key) => key!,
+      (key) => key ?? 0n,
     );
-    const keys = new Uint32Array(BigUint64Array.from(values as bigint[]).buffer);
+    const keys = new Uint32Array(BigUint64Array.from(values).buffer);
     const scaled = Float32Array.from(list.flatMap((row) => row.scaled));
-    return { ...asked, ...none, keys, ends, scaled };
+    return { ...empty, rowCount, keys, ends, scaled };
   }
   throw new CubeError(
     'INVALID_ARGUMENT',
-    'over gRPC rows are given by position, or all as keys; rows by name need an http:// address',
+    'over gRPC, give all rows by position or all as keys; rows by name need an http:// URL',
   );
 }
 
@@ -99,15 +108,15 @@ function isKeys(row: CtrRow): row is CtrKeyRow {
   return Array.isArray(row['keys' as never]) && Array.isArray(row['scaled' as never]);
 }
 
-/** All values side by side; `ends` stays empty where every slot has exactly one. */
+/** Concatenates all values. `ends` stays empty when every slot has exactly one value. */
 function flatten<T extends string | bigint>(
   rows: readonly (readonly (T | null | readonly T[])[])[],
   single: (value: T | null) => T,
 ): { values: T[]; ends: Uint32Array } {
-  const pools = new Set<number>();
+  const poolingSlots = new Set<number>();
   for (const row of rows) {
     row.forEach((value, slot) => {
-      if (Array.isArray(value)) pools.add(slot);
+      if (Array.isArray(value)) poolingSlots.add(slot);
     });
   }
   const values: T[] = [];
@@ -115,10 +124,10 @@ function flatten<T extends string | bigint>(
   for (const row of rows) {
     row.forEach((value, slot) => {
       if (!Array.isArray(value)) {
-        if (value !== null || !pools.has(slot)) values.push(single(value as T | null));
-      } else for (const one of value as readonly T[]) values.push(one);
+        if (value !== null || !poolingSlots.has(slot)) values.push(single(value as T | null));
+      } else for (const item of value as readonly T[]) values.push(item);
       ends.push(values.length);
     });
   }
-  return { values, ends: Uint32Array.from(pools.size === 0 ? [] : ends) };
+  return { values, ends: Uint32Array.from(poolingSlots.size === 0 ? [] : ends) };
 }

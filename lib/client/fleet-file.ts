@@ -1,17 +1,18 @@
 /**
- * fleet.json, reread when it changes. The file's stamp is looked at when the fleet is asked for, at most once a
- * second: there is no timer that keeps a process alive. A new file that cannot be read keeps the fleet of before.
+ * fleet.json, read again when it changes. The file is checked when the fleet is requested, at most
+ * once per second; no timer keeps the process alive. While a changed file is invalid, the previous
+ * fleet stays.
  */
 import { CubeError } from '../core/errors.ts';
 import { type Fleet, parseFleet } from '../core/fleet.ts';
 import { type Clock, systemClock } from '../platform/clock.ts';
-import { fileStamp, readText } from '../platform/files.ts';
+import { getFileStamp, readText } from '../platform/files.ts';
 
 const CHECK_INTERVAL_MS = 1_000;
 const FLEET_BYTES_MAX = 16 << 20;
 
 export interface FleetFileOptions {
-  /** Told once for each changed file that cannot be used; the fleet of before stays. */
+  /** Called once for each change to an invalid file; the previous fleet stays. */
   readonly onInvalid: (error: CubeError) => void;
   readonly clock?: Clock;
 }
@@ -24,23 +25,23 @@ export class FleetFile {
   #stamp: string | undefined;
   #checkAtMs: number;
 
-  /** @throws CubeError when the file cannot be read now */
+  /** @throws CubeError when the file cannot be read or is invalid */
   constructor(path: string, options: FleetFileOptions) {
     this.path = path;
     this.#onInvalid = options.onInvalid;
     this.#clock = options.clock ?? systemClock;
-    this.#stamp = fileStamp(path);
+    this.#stamp = getFileStamp(path);
     this.#fleet = this.#read();
     this.#checkAtMs = this.#clock.nowMs() + CHECK_INTERVAL_MS;
   }
 
-  /** The fleet as of at most a second ago: the same object while the file is unchanged. */
+  /** Returns the fleet, at most a second old: the same object while the file is unchanged. */
   current(): Fleet {
     const nowMs = this.#clock.nowMs();
     if (nowMs < this.#checkAtMs) return this.#fleet;
     this.#checkAtMs = nowMs + CHECK_INTERVAL_MS;
-    // The stamp is taken before the read: a change in between is seen the next time.
-    const stamp = fileStamp(this.path);
+    // The stamp is taken before the read, so that a change in between is noticed at the next check.
+    const stamp = getFileStamp(this.path);
     if (stamp === this.#stamp) return this.#fleet;
     this.#stamp = stamp;
     try {

@@ -1,86 +1,105 @@
 /**
- * From the fleet to connections: the replica sets of a bundle at a shard count. Replicas are kept by endpoint, so a
- * changed fleet keeps the connections and the knowledge of all endpoints that stay; those that left are closed after use.
+ * Turns the fleet into connections: the replica sets of a bundle at a shard count. Replicas are
+ * kept by endpoint, so that a changed fleet keeps the connections and the state of all endpoints
+ * that remain. Replicas that left are closed after their last call.
  */
 import { CubeError } from '../core/errors.ts';
-import { type Fleet, shardMapOf } from '../core/fleet.ts';
+import { type Fleet, findShardMap } from '../core/fleet.ts';
+import type { Clock } from '../platform/clock.ts';
+import type { CallOptions } from '../rpc/channel.ts';
 import { type CallPolicy, checkPolicy } from './call-policy.ts';
 import { type ConnectionType, checkConnectionType } from './connections.ts';
 import { type ClientLogger, Replica, type ReplicaStats } from './replica.ts';
 import { ReplicaSet } from './replica-set.ts';
 
 export interface RouteOptions {
-  /** The fleet of now; a new object is taken over at the next call (`FleetFile` rereads fleet.json, `CubeConf` its names). */
+  /**
+   * Returns the current fleet; a new object takes effect at the next call. See `FleetFile` and
+   * `CubeConf`.
+   */
   readonly fleet: () => Fleet;
-  /** For all bundles, or for each. */
+  /** One policy for all bundles, or a function of the bundle. */
   readonly policy?: CallPolicy | ((bundle: string) => CallPolicy);
   /** Default single. */
   readonly connectionType?: ConnectionType;
   /**
-   * Every request and answer travels with a crc32c, so that what the network damages is asked again and never given out.
-   * Default false: TCP's own 16 bits. The servers must know checksums (ours and brpc of today do).
+   * Send every request and response with a checksum: corrupted ones are retried and never returned.
+   * False leaves only TCP's 16-bit checksum. Default true; `CubeDictClient` then accepts responses
+   * without one, as brpc's servers send them.
    */
   readonly checksum?: boolean;
-  /** Told when a replica fails and when it is back; never a line a request. */
+  /** Logs when a replica fails and when it recovers; never one line per request. */
   readonly logger?: ClientLogger;
 }
 
 export class FleetRoutes {
   readonly #options: RouteOptions;
+  readonly #callOptions: CallOptions | undefined;
+  readonly #clock: Clock;
   readonly #replicas = new Map<string, Replica>();
-  /** By bundle, by shard count. */
+  /** Bundle → shard count → replica sets; index = shard. */
   readonly #routes = new Map<string, Map<number, readonly ReplicaSet[]>>();
   #current: Fleet | undefined;
 
-  /** @throws CubeError INVALID_ARGUMENT for a policy or connection type that is none */
-  constructor(options: RouteOptions) {
+  /**
+   * @param callOptions of all calls, unless `checksum` is false
+   * @throws CubeError INVALID_ARGUMENT for an invalid policy or connection type
+   */
+  constructor(options: RouteOptions, callOptions: CallOptions, clock: Clock) {
     this.#options = options;
+    this.#callOptions = options.checksum === false ? undefined : callOptions;
+    this.#clock = clock;
     checkConnectionType(options.connectionType ?? 'single');
     if (typeof options.policy === 'object') checkPolicy(options.policy);
   }
 
   /**
-   * One replica set for each shard, of the fleet of now.
+   * Returns one replica set per shard of the current fleet.
    * @throws CubeError NOT_FOUND when the fleet has no servers for this bundle and shard count
    */
-  route(bundle: string, shardNum: number): readonly ReplicaSet[] {
+  getReplicaSets(bundle: string, shardNum: number): readonly ReplicaSet[] {
     const fleet = this.#fleet();
     const known = this.#routes.get(bundle)?.get(shardNum);
     if (known !== undefined) return known;
-    const policy = this.policyOf(bundle);
-    const sets = shardMapOf(fleet, bundle, shardNum).shards.map((replicas, shard) => {
+    const policy = this.getPolicy(bundle);
+    const sets = findShardMap(fleet, bundle, shardNum).shards.map((replicas, shard) => {
       const weights = replicas.map(({ weight }) => weight ?? 1);
       const connected = replicas.map(({ data }) => this.#replica(data));
-      return new ReplicaSet(shard, connected, weights, policy);
+      return new ReplicaSet(shard, connected, weights, policy, this.#clock);
     });
     const ofBundle = this.#routes.get(bundle) ?? new Map<number, readonly ReplicaSet[]>();
     this.#routes.set(bundle, ofBundle.set(shardNum, sets));
     return sets;
   }
 
-  /** @throws CubeError NOT_FOUND for an unknown bundle, INVALID_ARGUMENT when the fleet has it at several shard counts */
-  shardNumOf(bundle: string): number {
+  /**
+   * @throws CubeError NOT_FOUND for an unknown bundle, INVALID_ARGUMENT for a bundle at several
+   *   shard counts
+   */
+  getShardNum(bundle: string): number {
     const counts = (this.#fleet().bundles.get(bundle) ?? []).map(({ shardNum }) => shardNum);
-    if (counts.length === 1) return counts[0]!;
-    if (counts.length === 0) {
+    const [shardNum] = counts;
+    if (shardNum === undefined) {
       const known = [...this.#fleet().bundles.keys()].join(', ');
       throw new CubeError(
         'NOT_FOUND',
         `the fleet has no ${JSON.stringify(bundle)} (it has: ${known})`,
+        { details: { bundle } },
       );
     }
+    if (counts.length === 1) return shardNum;
     throw new CubeError(
       'INVALID_ARGUMENT',
-      `the fleet has ${bundle} at several shard counts (${counts.join(', ')}): say shardNum`,
+      `the fleet has ${bundle} at several shard counts (${counts.join(', ')}): pass shardNum`,
+      { details: { bundle } },
     );
   }
 
-  policyOf(bundle: string): CallPolicy {
+  getPolicy(bundle: string): CallPolicy {
     const { policy } = this.#options;
     return typeof policy === 'function' ? checkPolicy(policy(bundle)) : (policy ?? {});
   }
 
-  /** Of every replica in use. */
   stats(): ReplicaStats[] {
     return [...this.#replicas.values()].map((replica) => replica.stats());
   }
@@ -107,16 +126,15 @@ export class FleetRoutes {
     for (const [endpoint, replica] of this.#replicas) {
       if (named.has(endpoint)) continue;
       this.#replicas.delete(endpoint);
-      replica.leave();
+      replica.closeWhenIdle();
     }
   }
 
   #replica(endpoint: string): Replica {
     let replica = this.#replicas.get(endpoint);
     if (replica === undefined) {
-      const { connectionType = 'single', logger, checksum = false } = this.#options;
-      const callOptions = checksum ? { checksum } : undefined;
-      replica = new Replica(endpoint, connectionType, logger, callOptions);
+      const { connectionType = 'single', logger } = this.#options;
+      replica = new Replica(endpoint, connectionType, logger, this.#callOptions, this.#clock);
       this.#replicas.set(endpoint, replica);
     }
     return replica;

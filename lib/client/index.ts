@@ -1,10 +1,24 @@
 /**
- * The package's entry: `import { CubeClient } from 'hypercube'`. Looks keys up in a fleet of cube-servers, or, with Cube's own seek, in
- * C++ ones. Page: docs/client.md.
+ * The entry of the npm packages `hypercube` and `hypercube-client`. Its clients look up keys in a
+ * fleet of cube-servers, seek in C++ cube-servers, and call serving processes. Documentation:
+ * docs/client.md.
  */
 
+export type { ErrorDetails } from '../core/error-details.ts';
 export { CubeError, type ErrorCode } from '../core/errors.ts';
 export { type Fleet, formatFleet, parseFleet, type Replica, type ShardMap } from '../core/fleet.ts';
+export {
+  type LookupGroup,
+  type LookupSummary,
+  OUTCOME_HIT,
+  OUTCOME_UNAVAILABLE,
+  OUTCOME_UNSEEN,
+  type StoredGroup,
+  type StoredSummary,
+  type ValueGroup,
+  type Values,
+  type ValuesSummary,
+} from '../core/lookup-group.ts';
 export {
   type LayerRef,
   type Manifest,
@@ -24,7 +38,7 @@ export {
   type ScoreOptions,
 } from './ctr-client.ts';
 export type {
-  CtrCall,
+  CtrCallOptions,
   CtrFeature,
   CtrKeyRow,
   CtrNamedRow,
@@ -33,29 +47,22 @@ export type {
   CtrRow,
   CtrRows,
 } from './ctr-rows.ts';
-export { CubeClient, type CubeClientOptions, type LookupOptions } from './cube-client.ts';
+export {
+  CubeClient,
+  type CubeClientOptions,
+  type LoadedCheck,
+  type LookupOptions,
+} from './cube-client.ts';
 export { CubeConf, type CubeConfOptions } from './cube-conf.ts';
 export {
   CubeDictClient,
   type CubeDictClientOptions,
-  type SeekAnswer,
   type SeekOptions,
+  type SeekResult,
   type SeekRows,
 } from './dict-client.ts';
 export { FleetFile, type FleetFileOptions } from './fleet-file.ts';
 export type { RouteOptions } from './fleet-routes.ts';
-export { keyWords } from './key-words.ts';
-export {
-  type LookupGroup,
-  type LookupSummary,
-  OUTCOME_HIT,
-  OUTCOME_UNAVAILABLE,
-  OUTCOME_UNSEEN,
-  type StoredGroup,
-  type StoredSummary,
-  type ValueGroup,
-  type Values,
-  type ValuesSummary,
-} from './lookup-group.ts';
+export { packKeys } from './pack-keys.ts';
 export type { ClientLogger, ReplicaStats } from './replica.ts';
 export type { SeekSummary } from './seek-call.ts';

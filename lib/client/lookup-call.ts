@@ -1,182 +1,102 @@
-/**
- * One lookup in flight: its keys scattered by shard, a question to each shard that has some, and what came of it. Unanswered keys
- * are unavailable; their rows are filled, so that the caller's buffers are defined.
- */
+/** A lookup of rows or values, pinned to one version. */
 import { LOOKUP_GROUPS_MAX } from '../../proto/lookup.ts';
-import { CubeError } from '../core/errors.ts';
-import { type LookupSummary, OUTCOME_UNAVAILABLE } from './lookup-group.ts';
+import { type LookupSummary, OUTCOME_UNAVAILABLE } from '../core/lookup-group.ts';
 import type { LookupPlan } from './lookup-plan.ts';
-import { murmur32OfKey } from './murmur32.ts';
-import type { PlannedTable } from './planned-table.ts';
-import type { CallContext } from './replica-probe.ts';
-import type { ReplicaSet } from './replica-set.ts';
 import {
-  fillPart,
+  fillRows,
   type KeyGroup,
   type RequestLimits,
-  type RowTarget,
-  type Scatter,
+  type RowOutput,
   type ShardRequest,
-} from './scatter.ts';
-import { type Asked, takeRows, takeValues } from './shard-answer.ts';
-import { ShardCall, type ShardFailure, type ShardQuestion } from './shard-call.ts';
-import { halves } from './shard-requests.ts';
-import type { ValueTarget } from './value-target.ts';
+} from './scatter-gather.ts';
+import { type PlannedTable, readRows, readValues } from './shard-response.ts';
+import { type CallResources, ShardedCall, type ShardedTask } from './sharded-call.ts';
+import type { ValueOutput } from './value-output.ts';
 
-/** Of rows that one answer may carry: far below the 64 MiB that servers allow. */
-const ANSWER_BYTES_MAX = 8 << 20;
+/** Maximum bytes of rows in one response: far below the 64 MiB that servers allow. */
+const RESPONSE_BYTES_MAX = 8 << 20;
 
-/** Where the answers go, by group. */
-export type Targets =
-  | { readonly kind: 'rows'; readonly groups: readonly RowTarget[] }
-  | { readonly kind: 'values'; readonly groups: readonly ValueTarget[] };
+/** The buffers that a lookup fills; index = group. */
+export type LookupOutputs =
+  | { readonly kind: 'rows'; readonly groups: readonly RowOutput[] }
+  | { readonly kind: 'values'; readonly groups: readonly ValueOutput[] };
 
-export interface LookupTask {
+export interface LookupTask extends ShardedTask {
   readonly plan: LookupPlan;
+  /** Index = group. */
   readonly tables: readonly PlannedTable[];
   readonly groups: readonly KeyGroup[];
-  readonly targets: Targets;
-  readonly deadlineMs: number;
-  readonly keysPerRequestMax: number;
-  /** u32; undefined: that of each request's first key. */
-  readonly requestHash: number | undefined;
+  readonly outputs: LookupOutputs;
 }
 
-export class LookupCall {
-  readonly task: LookupTask;
-  readonly scatter: Scatter;
-  readonly #context: CallContext;
-  readonly #sets: readonly ReplicaSet[];
-  #unseen = 0;
-  #unavailable = 0;
-  #reason = '';
-  #fatal: CubeError | undefined;
-
-  /** @param scratch this call's own until `run` has settled */
-  constructor(
-    task: LookupTask,
-    sets: readonly ReplicaSet[],
-    scratch: Scatter,
-    context: CallContext,
-  ) {
-    this.task = task;
-    this.scatter = scratch;
-    this.#context = context;
-    this.#sets = sets;
+export class LookupCall extends ShardedCall<LookupTask> {
+  constructor(task: LookupTask, resources: CallResources) {
+    super(task.plan, task, resources);
   }
 
-  /** @throws CubeError of a mistake in the groups, or in the fleet file */
+  /** @throws CubeError for a mistake in the groups or in the fleet file */
   async run(): Promise<LookupSummary> {
     const { plan, tables, groups, keysPerRequestMax } = this.task;
     const limits: RequestLimits = {
       keys: keysPerRequestMax,
       groups: LOOKUP_GROUPS_MAX,
-      answerBytes: ANSWER_BYTES_MAX,
+      responseBytes: RESPONSE_BYTES_MAX,
     };
-    this.scatter.scatter(groups, plan.shardNum);
+    this.keys.assign(groups, plan.shardNum);
     const rowBytes = tables.map((table) => table.rowBytes);
-    const requests = this.scatter.requests(limits, rowBytes);
-    if (requests.length === 1) await this.#ask(requests[0]!);
-    else await Promise.all(requests.map((request) => this.#ask(request)));
-    if (this.#fatal !== undefined) throw this.#fatal;
-    const unseen = this.#unseen;
-    const unavailable = this.#unavailable;
-    const { counters } = this.#context;
-    counters.unseenKeys += unseen;
-    counters.unavailableKeys += unavailable;
+    await this.sendAll(this.keys.createRequests(limits, rowBytes));
+    const { unseen, unavailable, reason, deadlineExceeded } = this;
     const { version } = plan.manifest;
-    if (this.#reason === '') return { version, unseen, unavailable };
-    return { version, unseen, unavailable, reason: this.#reason };
+    if (reason === '') return { version, unseen, unavailable };
+    return { version, unseen, unavailable, reason, deadlineExceeded };
   }
 
-  /** Writes the answer of one request. @returns nothing; throws when it is not one to what was asked */
-  take(request: ShardRequest, payload: Uint8Array, attachment: Uint8Array): void {
-    const { plan, tables, targets } = this.task;
-    const asked: Asked = {
-      version: plan.manifest.version,
-      parts: request.parts,
-      tables,
-      order: this.scatter.order,
-    };
-    this.#unseen +=
-      targets.kind === 'rows'
-        ? takeRows(asked, targets.groups, payload, attachment)
-        : takeValues(asked, targets.groups, payload, attachment);
+  encodePayload({ shard, parts }: ShardRequest): Uint8Array {
+    return this.task.plan.requestPayload(shard, parts, this.task.tables);
   }
 
-  /** Settles one request: answered, or its keys marked unavailable, or the call marked fatal. Never rejects. */
-  async #ask(request: ShardRequest): Promise<void> {
-    const set = this.#sets[request.shard]!;
-    const question = new LookupQuestion(this, request);
-    const failure = await new ShardCall(this.#context, set, question).run();
-    if (failure === undefined) return;
-    if (failure.fatal === undefined) this.#giveUp(request, failure);
-    else if (failure.fatal.code === 'TOO_LARGE' && this.#canHalve(request)) {
-      await Promise.all(halves(request).map((half) => this.#ask(half)));
-    } else this.#fatal ??= this.#located(failure.fatal, request.shard, failure.endpoint);
+  encodeAttachment(request: ShardRequest): Uint8Array {
+    return this.keys.keyBytes(request);
   }
 
-  /** How long values are is known only to the servers: where they are too many bytes for one answer, fewer are asked for. */
-  #canHalve({ start, end }: ShardRequest): boolean {
-    return this.task.targets.kind === 'values' && end - start > 1;
+  readResponse({ parts }: ShardRequest, payload: Uint8Array, attachment: Uint8Array): void {
+    const { plan, tables, outputs } = this.task;
+    const { version } = plan.manifest;
+    const expected = { version, parts, tables, order: this.keys.order };
+    this.unseen +=
+      outputs.kind === 'rows'
+        ? readRows(expected, outputs.groups, payload, attachment)
+        : readValues(expected, outputs.groups, payload, attachment);
   }
 
-  #giveUp(request: ShardRequest, { reason }: ShardFailure): void {
-    const { plan, tables, targets } = this.task;
-    const { order } = this.scatter;
-    this.#unavailable += request.end - request.start;
-    if (this.#reason === '') {
-      this.#reason = `shard ${request.shard} of ${plan.shardNum}: ${reason}`;
-    }
-    for (const part of request.parts) {
-      if (targets.kind === 'values') {
-        const { outcomes } = targets.groups[part.group]!;
-        for (let i = 0; i < part.count; i++) outcomes[order[part.start + i]!] = OUTCOME_UNAVAILABLE;
+  protected fillUnavailable({ parts }: ShardRequest): void {
+    const { tables, outputs } = this.task;
+    const { order } = this.keys;
+    for (const part of parts) {
+      const { group, start, count } = part;
+      if (outputs.kind === 'values') {
+        const { outcomes } = outputs.groups[group]!;
+        for (let i = 0; i < count; i++) outcomes[order[start + i]!] = OUTCOME_UNAVAILABLE;
       } else {
-        const { fillRow } = tables[part.group]!;
-        fillPart(part, order, fillRow, OUTCOME_UNAVAILABLE, targets.groups[part.group]!);
+        fillRows(part, order, tables[group]!.fillRow, OUTCOME_UNAVAILABLE, outputs.groups[group]!);
       }
     }
   }
 
-  /** A mistake's message with the place: which replica of which shard said so. */
-  #located(error: CubeError, shard: number, endpoint: string): CubeError {
+  /**
+   * Only the servers know how long values are. A request for rows is cut to fit before it is sent.
+   */
+  protected canSplit(): boolean {
+    return this.task.outputs.kind === 'values';
+  }
+
+  protected describe(): string {
+    const { bundle, version } = this.subject;
+    return `${bundle} ${version}`;
+  }
+
+  protected get subject(): { bundle: string; version: string } {
     const { bundle, version } = this.task.plan.manifest;
-    const where = `${bundle} ${version}, shard ${shard} at ${endpoint}`;
-    return new CubeError(error.code, `${where}: ${error.message}`, { cause: error });
-  }
-}
-
-/** What one request of a lookup asks. */
-class LookupQuestion implements ShardQuestion {
-  readonly subject: LookupPlan;
-  readonly deadlineMs: number;
-  readonly #call: LookupCall;
-  readonly #request: ShardRequest;
-
-  constructor(call: LookupCall, request: ShardRequest) {
-    this.subject = call.task.plan;
-    this.deadlineMs = call.task.deadlineMs;
-    this.#call = call;
-    this.#request = request;
-  }
-
-  get hash(): number {
-    const { words } = this.#call.scatter;
-    const at = 2 * this.#request.start;
-    return this.#call.task.requestHash ?? murmur32OfKey(words[at]!, words[at + 1]!);
-  }
-
-  payload(): Uint8Array {
-    const { plan, tables } = this.#call.task;
-    return plan.head(this.#request.shard, this.#request.parts, tables);
-  }
-
-  attachment(): Uint8Array {
-    return this.#call.scatter.keyBytes(this.#request);
-  }
-
-  take(payload: Uint8Array, attachment: Uint8Array): void {
-    this.#call.take(this.#request, payload, attachment);
+    return { bundle, version };
   }
 }

@@ -1,4 +1,4 @@
-/** MurmurHash3, the 32-bit one (x86_32), seed 0: what brpc's c_murmurhash hashes with. */
+/** MurmurHash3 x86_32 with seed 0, the hash of brpc's c_murmurhash. */
 
 const C1 = 0xcc9e_2d51;
 const C2 = 0x1b87_3593;
@@ -36,7 +36,7 @@ export function murmur32(bytes: Uint8Array): number {
   return finish(hash ^ bytes.length);
 }
 
-/** Of a key's eight little-endian bytes. */
+/** Hashes a key's eight little-endian bytes. */
 export function murmur32OfKey(low: number, high: number): number {
   return finish(step(step(0, low), high) ^ 8);
 }

@@ -1,22 +1,23 @@
 /**
- * Naming, as brpc writes it: where the replicas of a shard are. `list://a:1,b:2`, `file://path` (one server a line) and
- * `dns://host:port` (every address of the host). A file is reread and a host resolved again when the servers are asked for and the
- * last look is old: there is no timer that keeps a process alive.
+ * Naming services in brpc's notation, which list the replicas of a shard: `list://a:1,b:2`,
+ * `file://path` (one server per line) and `dns://host:port` (every address of the host). A file or
+ * host is read again when the servers are requested and the last check is old enough; no timer
+ * keeps the process alive.
  */
 import { lookup } from 'node:dns/promises';
 import { CubeError } from '../core/errors.ts';
 import { type Clock, systemClock } from '../platform/clock.ts';
-import { fileStamp, readText } from '../platform/files.ts';
+import { getFileStamp, readText } from '../platform/files.ts';
 import { formatEndpoint, parseEndpoint } from '../rpc/endpoint.ts';
 
 const FILE_INTERVAL_MS = 1_000;
-/** brpc's own interval for names that must be asked for. */
+/** brpc's interval for names that must be resolved. */
 const DNS_INTERVAL_MS = 5_000;
 const FILE_BYTES_MAX = 16 << 20;
 const SERVERS_MAX = 1_000;
 const WEIGHT_MAX = 10_000;
 
-/** A server and what its tag says. */
+/** A server and its tag. */
 export interface NamedServer {
   /** host:port */
   readonly endpoint: string;
@@ -24,35 +25,42 @@ export interface NamedServer {
   readonly weight: number;
 }
 
-export interface Naming {
-  /** The servers as of the last look: the same array while they are unchanged. */
+export interface NamingService {
+  /** Returns the servers as of the last check: the same array while they are unchanged. */
   servers(): readonly NamedServer[];
 }
 
 export interface NamingOptions {
   readonly clock?: Clock;
-  /** Told when a file or a host that was read before cannot be; the servers of before stay. */
+  /** Called when a file or host can no longer be read; the previous servers stay. */
   readonly onInvalid: (error: CubeError) => void;
-  /** The addresses of a host; default: the system's resolver. */
+  /** Returns the addresses of a host; default: the system's resolver. */
   readonly resolve?: (host: string) => Promise<readonly string[]>;
-  /** Refuse tags that are no weights: the load balancer shares by weight. */
-  readonly weighted?: boolean;
+  /** Reject tags that are not weights, because the load balancer needs them. */
+  readonly requireWeights?: boolean;
 }
 
-/** @throws CubeError INVALID_ARGUMENT for a name that is none, NOT_FOUND or UNAVAILABLE when it cannot be read now */
-export async function openNaming(name: string, options: NamingOptions): Promise<Naming> {
+/**
+ * @throws CubeError INVALID_ARGUMENT for an invalid name, NOT_FOUND or UNAVAILABLE when it cannot
+ *   be read
+ */
+export async function openNamingService(
+  name: string,
+  options: NamingOptions,
+): Promise<NamingService> {
   const [, scheme = '', rest = ''] = /^(\w+):\/\/(.*)$/s.exec(name.trim()) ?? [];
   if (scheme === 'list') return new ListNaming(parseServers(rest.split(','), name, options));
   if (scheme === 'file') return new FileNaming(rest, options);
-  // brpc's older name for the same.
+  // http is brpc's older name for dns.
   if (scheme === 'dns' || scheme === 'http') return DnsNaming.open(rest, options);
   throw new CubeError(
     'INVALID_ARGUMENT',
-    `naming: expected list://host:port,…, file://path or dns://host:port, got ${JSON.stringify(name)}`,
+    'naming: expected list://host:port,…, file://path or dns://host:port, ' +
+      `got ${JSON.stringify(name)}`,
   );
 }
 
-class ListNaming implements Naming {
+class ListNaming implements NamingService {
   readonly #servers: readonly NamedServer[];
 
   constructor(servers: readonly NamedServer[]) {
@@ -64,8 +72,11 @@ class ListNaming implements Naming {
   }
 }
 
-/** One `host:port [weight]` a line; `#` begins a comment. A relative path is one from the current folder, as with brpc. */
-class FileNaming implements Naming {
+/**
+ * One `host:port [weight]` per line; `#` begins a comment. Relative paths start at the current
+ * folder, as in brpc.
+ */
+class FileNaming implements NamingService {
   readonly #path: string;
   readonly #options: NamingOptions;
   readonly #clock: Clock;
@@ -77,7 +88,7 @@ class FileNaming implements Naming {
     this.#path = path;
     this.#options = options;
     this.#clock = options.clock ?? systemClock;
-    this.#stamp = fileStamp(path);
+    this.#stamp = getFileStamp(path);
     this.#servers = this.#read();
     this.#checkAtMs = this.#clock.nowMs() + FILE_INTERVAL_MS;
   }
@@ -86,8 +97,8 @@ class FileNaming implements Naming {
     const nowMs = this.#clock.nowMs();
     if (nowMs < this.#checkAtMs) return this.#servers;
     this.#checkAtMs = nowMs + FILE_INTERVAL_MS;
-    // The stamp is taken before the read: a change in between is seen the next time.
-    const stamp = fileStamp(this.#path);
+    // The stamp is taken before the read, so that a change in between is noticed at the next check.
+    const stamp = getFileStamp(this.#path);
     if (stamp === this.#stamp) return this.#servers;
     this.#stamp = stamp;
     try {
@@ -104,7 +115,7 @@ class FileNaming implements Naming {
   }
 }
 
-class DnsNaming implements Naming {
+class DnsNaming implements NamingService {
   readonly #host: string;
   readonly #port: number;
   readonly #options: NamingOptions;
@@ -167,11 +178,11 @@ async function resolveHost(host: string): Promise<string[]> {
   return addresses.map(({ address }) => address);
 }
 
-/** @throws CubeError INVALID_ARGUMENT naming the line */
+/** @throws CubeError INVALID_ARGUMENT naming the entry */
 function parseServers(
   lines: readonly string[],
   source: string,
-  { weighted = false }: Pick<NamingOptions, 'weighted'>,
+  { requireWeights = false }: Pick<NamingOptions, 'requireWeights'>,
 ): readonly NamedServer[] {
   const servers = new Map<string, NamedServer>();
   lines.forEach((line, i) => {
@@ -184,10 +195,11 @@ function parseServers(
       throw new CubeError('INVALID_ARGUMENT', text);
     }
     const weight = /^[1-9]\d{0,4}$/.test(tag ?? '1') ? Math.min(Number(tag ?? 1), WEIGHT_MAX) : 0;
-    if (weight === 0 && weighted) {
+    if (weight === 0 && requireWeights) {
       throw new CubeError(
         'INVALID_ARGUMENT',
-        `${source}: server ${i + 1}: expected a weight in 1 … ${WEIGHT_MAX}, got ${JSON.stringify(tag)}`,
+        `${source}: server ${i + 1}: expected a weight in 1 … ${WEIGHT_MAX}, ` +
+          `got ${JSON.stringify(tag)}`,
       );
     }
     if (!servers.has(endpoint)) servers.set(endpoint, { endpoint, weight: Math.max(weight, 1) });

@@ -1,6 +1,6 @@
 /**
- * Asking a replica apart from any lookup whether it is usable: an empty question about what lookups ask, which costs it next to
- * nothing (docs/adr/0003-empty-lookup-probes-a-version.md).
+ * Probes: requests without keys that ask a replica, apart from any lookup, whether it is usable.
+ * They cost the replica next to nothing (docs/adr/0003-empty-lookup-probes-a-version.md).
  */
 import { CubeError, type ErrorCode } from '../core/errors.ts';
 import type { Clock } from '../platform/clock.ts';
@@ -8,28 +8,34 @@ import type { ClientCounters } from './client-stats.ts';
 import type { Replica } from './replica.ts';
 import type { ReplicaSet } from './replica-set.ts';
 
-/** What questions are about: a version of a bundle, or a dict. */
-export interface ShardSubject {
+/** The method that requests call, and the version of a bundle (or the dict) that they are about. */
+export interface CallTarget {
   readonly service: string;
   readonly method: string;
-  /** Replicas are ranked and remembered by it. */
+  /** The key by which replicas are ranked, and by which loaded versions are remembered. */
   readonly versionKey: string;
-  /** A question without keys. */
-  emptyPayload(shard: number): Uint8Array;
-  /** @throws CubeError when this is no answer to it */
-  checkEmpty(payload: Uint8Array, attachment: Uint8Array): void;
-  /** The version keys that an error says a replica holds; empty when it does not say. */
-  heldVersions(error: CubeError): readonly string[];
+  /** Returns a request without keys. */
+  probePayload(shard: number): Uint8Array;
+  /** @throws CubeError when this is not a valid response to a probe */
+  checkProbeResponse(payload: Uint8Array, attachment: Uint8Array): void;
+  /**
+   * Returns the keys of the versions that the replica has loaded, according to its error; empty
+   * when it does not say.
+   */
+  getLoadedVersions(error: CubeError): readonly string[];
 }
 
-/** What all calls of one client share. */
+/** The state that all calls of one client share. */
 export interface CallContext {
   readonly clock: Clock;
   readonly counters: ClientCounters;
 }
 
-/** The caller, the fleet file or the server's build is wrong: every replica would say the same. */
-export const FATAL: ReadonlySet<ErrorCode> = new Set([
+/**
+ * Errors that every replica would return alike: the caller, the fleet file or the server's build is
+ * wrong.
+ */
+export const PERMANENT_ERRORS: ReadonlySet<ErrorCode> = new Set([
   'INVALID_ARGUMENT',
   'NOT_FOUND',
   'TOO_LARGE',
@@ -40,64 +46,79 @@ export const FATAL: ReadonlySet<ErrorCode> = new Set([
 const PROBE_TIMEOUT_MS = 1_000;
 const NO_BYTES = new Uint8Array(0);
 
-/** Lets a replica that failed, or is new, prove itself on an empty question instead of on a user's. */
-export function probeAnother(
+/**
+ * Probes a replica that has failed, is slow or is new, so that no lookup has to find out whether it
+ * is usable. A probe that a silent replica does not answer opens its circuit.
+ */
+export function probeInBackground(
   context: CallContext,
-  set: ReplicaSet,
-  subject: ShardSubject,
+  replicaSet: ReplicaSet,
+  target: CallTarget,
   chosen: Replica,
   nowMs: number,
 ): void {
-  if (set.replicas.length === 1) return;
-  const replica = set.pickProbe(subject.versionKey, chosen, nowMs);
+  const replica = replicaSet.pickProbe(chosen, nowMs);
   if (replica !== undefined) {
-    void probeReplica(context, set.shard, replica, subject, PROBE_TIMEOUT_MS);
+    void probeReplica(context, replicaSet.shard, replica, target, PROBE_TIMEOUT_MS);
   }
 }
 
-/** @returns '' when the replica answers, and holds the version, else the reason. Never rejects. */
+/**
+ * Returns '' when the replica answers and has loaded the version, else the reason. Never rejects.
+ */
 export async function probeReplica(
   context: CallContext,
   shard: number,
   replica: Replica,
-  subject: ShardSubject,
+  target: CallTarget,
   timeoutMs: number,
 ): Promise<string> {
   const { clock, counters } = context;
-  const { service, method, versionKey } = subject;
+  const { service, method, versionKey } = target;
   const startedMs = clock.nowMs();
   counters.probes++;
   try {
-    const question = subject.emptyPayload(shard);
+    const probe = target.probePayload(shard);
     const { payload, attachment } = await replica.call(
-      ...([service, method, question, NO_BYTES, timeoutMs, startedMs] as const),
+      service,
+      method,
+      probe,
+      NO_BYTES,
+      timeoutMs,
+      startedMs,
     );
-    subject.checkEmpty(payload, attachment);
-    replica.exit(startedMs, clock.nowMs(), false);
-    replica.answered(versionKey);
+    target.checkProbeResponse(payload, attachment);
+    replica.endProbe(startedMs, clock.nowMs());
+    replica.recordAnswer(versionKey);
     return '';
   } catch (thrown) {
-    replica.exit(startedMs, clock.nowMs(), true);
-    const { code, message } = noteFailure(context, replica, subject, thrown);
+    const { code, message } = endFailedCall(context, shard, replica, target, startedMs, thrown);
     return `${replica.endpoint} ${code} (${message})`;
   }
 }
 
-/** Remembers what a failure says of a replica. */
-export function noteFailure(
-  { clock, counters }: CallContext,
+/** Ends a call that failed: counts the failure, and updates the state of the replica by it. */
+export function endFailedCall(
+  context: CallContext,
+  shard: number,
   replica: Replica,
-  subject: ShardSubject,
+  target: CallTarget,
+  startedMs: number,
   thrown: unknown,
 ): CubeError {
+  const { clock, counters } = context;
   const error = CubeError.from(thrown);
+  const nowMs = clock.nowMs();
+  replica.endCall(startedMs, nowMs, error);
   counters.failures++;
   if (error.code === 'VERSION_ABSENT') {
-    counters.versionsAbsent++;
-    replica.lacks(subject.versionKey, subject.heldVersions(error), clock.nowMs());
-  } else if (error.code !== 'OVERLOADED' && !FATAL.has(error.code)) {
-    // Too much at once is no fault of the replica: this client's own limit says so too.
-    replica.failed(error, clock.nowMs());
+    counters.versionAbsentErrors++;
+    const loaded = target.getLoadedVersions(error);
+    replica.recordVersionAbsent(target.versionKey, loaded, nowMs);
+  } else if (error.code !== 'OVERLOADED' && !PERMANENT_ERRORS.has(error.code)) {
+    // OVERLOADED does not make a replica unhealthy: this client's own limits give it too.
+    const probe = () => probeReplica(context, shard, replica, target, PROBE_TIMEOUT_MS);
+    replica.recordFailure(error, nowMs, probe);
   }
   return error;
 }

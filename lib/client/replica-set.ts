@@ -1,125 +1,249 @@
 /**
- * The replicas of one shard: which one a request goes to, and whether a failed one may be tried again elsewhere.
+ * The replicas of one shard: which one a request goes to, when it is sent to another one too, and
+ * whether a failed request may be retried.
  *
- * Choice: the load balancer shares requests among the healthy replicas known to hold the version; then come healthy ones of which
- * that is not known; then those that failed, longest ago first in effect, because a backoff that has passed ranks higher; last
- * those that said they lack the version. So a dead replica costs nothing while another lives, and is still tried when none does.
+ * Choice: the load balancer shares requests among the healthy replicas known to have loaded the
+ * version. After them come healthy replicas of which that is unknown, then those that are slower
+ * than the others, then failed replicas whose backoff has passed, then other failed replicas, and
+ * last those that reported the version absent. A replica whose circuit is open is never chosen.
  *
- * Retry budget: a token bucket. Each request puts in a tenth of a token, each retry and each backup takes one: a shard whose
- * replicas are all dying sees at most a tenth more requests than were asked, after a burst of RETRY_BURST.
+ * Slow: a replica is expected to take its average latency, or the time for which it has answered
+ * nothing while calls wait, if that is longer. It is slow when that is SLOW_FACTOR times as long as
+ * that of the fastest replica, and SLOW_MS more. So a replica that hangs loses its traffic after
+ * some milliseconds, and gets it back with its next answer.
+ *
+ * Budgets: retries and backups have one each (request-budget.ts). Half of the burst of backups is
+ * kept for calls to slow replicas, so that quiet traffic never leaves none for a replica that
+ * hangs.
  */
-import type { Balancer, Candidates } from './balancer.ts';
-import { balancerOf } from './balancers.ts';
-import type { CallPolicy } from './call-policy.ts';
-import { RecentLatencies } from './recent-latencies.ts';
-import { RANK_HOLDS, RANK_UNKNOWN, type Replica } from './replica.ts';
+import type { Clock } from '../platform/clock.ts';
+import { systemClock } from '../platform/clock.ts';
+import { type BackupCaller, BackupTimer } from './backup-timer.ts';
+import type { BackupRequest, CallPolicy } from './call-policy.ts';
+import { type Balancer, type Candidates, createBalancer } from './load-balancer.ts';
+import {
+  RANK_CIRCUIT_OPEN,
+  RANK_FAILED,
+  RANK_LOADED,
+  RANK_SLOW,
+  RANK_UNKNOWN,
+  type Replica,
+} from './replica.ts';
+import { RequestBudget } from './request-budget.ts';
 
-const RETRY_SHARE = 0.1;
-/** Enough for all that is in flight on one connection when a healthy fleet loses a replica. */
-const RETRY_BURST = 100;
 const RANK_TRIED = 255;
+const SLOW_FACTOR = 4;
+/** Less is noise of timers and schedulers. */
+const SLOW_MS = 5;
 /** Timers count whole milliseconds. */
-const BACKUP_MS_MIN = 1;
+const BACKUP_DELAY_MS_MIN = 1;
+/**
+ * How often a call that still has no answer is considered for a further backup: a replica may have
+ * recovered, or the budget.
+ */
+const BACKUP_RECHECK_MS = 20;
+/** The delay until enough latencies are known for their percentile. */
+const BACKUP_DELAY_MS_INITIAL = 20;
+const LATENCY_SAMPLES = 256;
+const P95_INTERVAL_SAMPLES = 32;
 
 export class ReplicaSet {
   readonly shard: number;
   readonly replicas: readonly Replica[];
   readonly retryMax: number;
-  readonly #backup: CallPolicy['backupRequest'];
-  readonly #latencies: RecentLatencies = new RecentLatencies();
+  readonly retryBudget: RequestBudget = new RequestBudget();
+  readonly #backupTimer: BackupTimer;
+  readonly #recheckTimer: BackupTimer;
+  readonly #backupPolicy: BackupRequest;
+  readonly #backupBudget = new RequestBudget();
+  readonly #latencies: LatencyWindow = new LatencyWindow();
   readonly #balancer: Balancer;
   readonly #candidates: Candidates;
-  #retryTokens = RETRY_BURST;
+  /** Scratch: how long a call to each replica is expected to take, in milliseconds. */
+  readonly #expectedMs: Float64Array;
 
-  /** @param weights for wrr and wr: one a replica */
+  /** @param weights for wrr and wr; index = replica */
   constructor(
     shard: number,
     replicas: readonly Replica[],
     weights: readonly number[],
     policy: CallPolicy = {},
+    clock: Clock = systemClock,
   ) {
     this.shard = shard;
     this.replicas = replicas;
     this.retryMax = policy.retryMax ?? Number.POSITIVE_INFINITY;
-    this.#backup = replicas.length > 1 ? policy.backupRequest : undefined;
-    this.#balancer = balancerOf(policy.loadBalancer ?? 'rr', replicas);
+    this.#backupPolicy = replicas.length > 1 ? (policy.backupRequest ?? 'p95') : 'never';
+    this.#backupTimer = new BackupTimer(clock);
+    this.#recheckTimer = new BackupTimer(clock);
+    this.#balancer = createBalancer(policy.loadBalancer ?? 'rr', replicas);
     this.#candidates = {
       replicas,
       weights: Float64Array.from(weights),
       ranks: new Uint8Array(replicas.length),
     };
+    this.#expectedMs = new Float64Array(replicas.length);
   }
 
   /**
-   * The replica to ask, none of those tried.
-   * @param hash of the request, for consistent hashing
+   * Returns the replica to call, none of those already tried; undefined when there is none, or the
+   * circuits of all are open.
+   * @param hash u32 of the request, for consistent hashing
    */
   pick(
-    version: string,
+    versionKey: string,
     tried: readonly Replica[],
     nowMs: number,
     hash: number,
   ): Replica | undefined {
-    const { replicas } = this;
-    if (replicas.length === 1) return tried.length === 0 ? replicas[0] : undefined;
-    const rank = this.#rankAll(version, tried, nowMs);
-    if (rank === RANK_TRIED) return undefined;
-    return replicas[this.#balancer.choose(this.#candidates, rank, hash, nowMs)];
+    const [first] = this.replicas;
+    if (this.replicas.length === 1) {
+      return tried.length === 0 && first?.isCircuitOpen === false ? first : undefined;
+    }
+    const rank = this.#rankAll(versionKey, tried, nowMs);
+    if (rank >= RANK_CIRCUIT_OPEN) return undefined;
+    return this.replicas[this.#balancer.choose(this.#candidates, rank, hash, nowMs)];
   }
 
-  /** As `pick`, but only a replica that is healthy as far as is known: a backup is no use to others. */
+  /**
+   * As `pick`, but only a replica that is not known to be unhealthy: a backup sent to another one
+   * gains nothing.
+   */
   pickBackup(
-    version: string,
+    versionKey: string,
     tried: readonly Replica[],
     nowMs: number,
     hash: number,
   ): Replica | undefined {
-    const rank = this.#rankAll(version, tried, nowMs);
+    const rank = this.#rankAll(versionKey, tried, nowMs);
     if (rank > RANK_UNKNOWN) return undefined;
     return this.replicas[this.#balancer.choose(this.#candidates, rank, hash, nowMs)];
   }
 
-  /** A replica other than the chosen one that should be asked, in the background, whether it is usable again. */
-  pickProbe(version: string, chosen: Replica, nowMs: number): Replica | undefined {
-    if (chosen.rank(version, nowMs) !== RANK_HOLDS) return undefined;
-    return this.replicas.find((replica) => replica !== chosen && replica.takeProbe(version, nowMs));
-  }
-
-  /** Counts a request that is neither retry nor backup. */
-  countRequest(): void {
-    this.#retryTokens = Math.min(this.#retryTokens + RETRY_SHARE, RETRY_BURST);
-  }
-
-  /** Takes one retry or backup from the budget; false when it is spent. */
-  takeRetry(): boolean {
-    if (this.#retryTokens < 1) return false;
-    this.#retryTokens--;
-    return true;
-  }
-
-  /** Milliseconds after which a request should be asked of a second replica too; infinite: never. */
-  backupDelayMs(): number {
-    const backup = this.#backup;
-    if (backup === undefined) return Number.POSITIVE_INFINITY;
-    return Math.max(BACKUP_MS_MIN, Math.ceil(backup === 'p95' ? this.#latencies.p95Ms : backup));
-  }
-
-  /** Counts the latency of an answer. */
-  observe(latencyMs: number): void {
-    if (this.#backup === 'p95') this.#latencies.add(latencyMs);
-  }
-
-  /** @returns the best rank there is */
-  #rankAll(version: string, tried: readonly Replica[], nowMs: number): number {
-    const { ranks } = this.#candidates;
+  /**
+   * Returns a replica that is due for a background probe: one that may hang, or, while the chosen
+   * replica is healthy, another one that is new, slow or failed. Call it right after `pick`.
+   */
+  pickProbe(chosen: Replica, nowMs: number): Replica | undefined {
     const { replicas } = this;
-    let best = RANK_TRIED;
+    const { ranks } = this.#candidates;
+    const isChosenHealthy = ranks[replicas.indexOf(chosen)] === RANK_LOADED;
     for (let i = 0; i < replicas.length; i++) {
       const replica = replicas[i]!;
-      const rank = tried.includes(replica) ? RANK_TRIED : replica.rank(version, nowMs);
+      const rank = ranks[i]!;
+      const isNotLoaded = rank === RANK_UNKNOWN || rank === RANK_SLOW || rank === RANK_FAILED;
+      const isCandidate = isChosenHealthy && isNotLoaded && replica !== chosen;
+      if ((isCandidate || replica.isSilent(nowMs)) && replica.tryStartProbe(nowMs)) return replica;
+    }
+    return undefined;
+  }
+
+  /** Counts a request that is neither a retry nor a backup. */
+  countRequest(): void {
+    this.retryBudget.countRequest();
+    this.#backupBudget.countRequest();
+  }
+
+  /**
+   * Takes one backup from the budget; returns false when the budget is spent. Call it right after
+   * `pickBackup`.
+   * @param tried the replicas that have not answered
+   * @param backup the replica to ask too
+   */
+  tryTakeBackup(tried: readonly Replica[], backup: Replica, nowMs: number): boolean {
+    const isUrgent = tried.every((replica) =>
+      isSlower(computeExpectedMs(replica, nowMs), backup.latencyMs),
+    );
+    return this.#backupBudget.tryTake(isUrgent);
+  }
+
+  /** Has the call told when it is due for its first backup, if that is before its deadline. */
+  awaitBackup(call: BackupCaller, nowMs: number, deadlineMs: number): void {
+    const delayMs = this.backupDelayMs();
+    if (nowMs + delayMs < deadlineMs) this.#backupTimer.add(call, nowMs, delayMs);
+  }
+
+  /** As `awaitBackup`, for a call that was told before and still has no answer. */
+  awaitFurtherBackup(call: BackupCaller, nowMs: number, deadlineMs: number): void {
+    if (nowMs + BACKUP_RECHECK_MS >= deadlineMs) return;
+    this.#recheckTimer.add(call, nowMs, BACKUP_RECHECK_MS);
+  }
+
+  /** Milliseconds after which a request is sent to another replica too; infinite: never. */
+  backupDelayMs(): number {
+    const policy = this.#backupPolicy;
+    if (policy === 'never') return Number.POSITIVE_INFINITY;
+    const delayMs = policy === 'p95' ? this.#latencies.p95Ms : policy;
+    return Math.max(BACKUP_DELAY_MS_MIN, Math.ceil(delayMs));
+  }
+
+  /** Records how long a successful request took. */
+  recordLatency(latencyMs: number): void {
+    if (this.#backupPolicy === 'p95') this.#latencies.add(latencyMs);
+  }
+
+  /** Ranks all replicas for this pick, and returns the best rank. */
+  #rankAll(versionKey: string, tried: readonly Replica[], nowMs: number): number {
+    const { ranks } = this.#candidates;
+    const { replicas } = this;
+    const expectedMs = this.#expectedMs;
+    let best = RANK_TRIED;
+    let fastestMs = Number.POSITIVE_INFINITY;
+    let slowestMs = 0;
+    for (let i = 0; i < replicas.length; i++) {
+      const replica = replicas[i]!;
+      const rank = tried.includes(replica) ? RANK_TRIED : replica.rank(versionKey, nowMs);
       ranks[i] = rank;
       if (rank < best) best = rank;
+      if (rank > RANK_UNKNOWN) continue;
+      const expected = computeExpectedMs(replica, nowMs);
+      expectedMs[i] = expected;
+      if (expected > slowestMs) slowestMs = expected;
+      if (expected < fastestMs && replica.latencyMs > 0) fastestMs = expected;
+    }
+    return isSlower(slowestMs, fastestMs) ? this.#demoteSlow(fastestMs) : best;
+  }
+
+  /** Lowers the rank of slow replicas; returns the best rank. */
+  #demoteSlow(fastestMs: number): number {
+    const { ranks } = this.#candidates;
+    let best = RANK_TRIED;
+    for (let i = 0; i < ranks.length; i++) {
+      if (ranks[i]! <= RANK_UNKNOWN && isSlower(this.#expectedMs[i]!, fastestMs)) {
+        ranks[i] = RANK_SLOW;
+      }
+      best = Math.min(best, ranks[i]!);
     }
     return best;
+  }
+}
+
+/** How long a call is expected to take; 0 when nothing is known. */
+function computeExpectedMs(replica: Replica, nowMs: number): number {
+  return Math.max(replica.latencyMs, replica.silentMs(nowMs));
+}
+
+function isSlower(expectedMs: number, fastestMs: number): boolean {
+  return expectedMs > SLOW_FACTOR * fastestMs + SLOW_MS;
+}
+
+/**
+ * The 95th percentile of a shard's most recent latencies, recomputed every P95_INTERVAL_SAMPLES
+ * samples.
+ */
+class LatencyWindow {
+  readonly #samples = new Float64Array(LATENCY_SAMPLES);
+  readonly #sorted = new Float64Array(LATENCY_SAMPLES);
+  #count = 0;
+  p95Ms: number = BACKUP_DELAY_MS_INITIAL;
+
+  add(latencyMs: number): void {
+    this.#samples[this.#count++ % LATENCY_SAMPLES] = latencyMs;
+    if (this.#count % P95_INTERVAL_SAMPLES !== 0) return;
+    const filled = Math.min(this.#count, LATENCY_SAMPLES);
+    const sorted = this.#sorted.subarray(0, filled);
+    sorted.set(this.#samples.subarray(0, filled));
+    sorted.sort();
+    this.p95Ms = sorted[Math.ceil(0.95 * filled) - 1]!;
   }
 }

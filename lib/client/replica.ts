@@ -1,51 +1,74 @@
 /**
- * One replica as this client knows it: its connections, its health, its speed, and which versions it was seen to hold. It is
- * the same object for every bundle and shard count that the fleet lists the endpoint under.
+ * One replica as this client knows it: its connections, health, latency and loaded versions. Every
+ * bundle and shard count that the fleet lists for an endpoint shares one Replica.
  */
-import type { CubeError } from '../core/errors.ts';
+import type { CubeError, ErrorCode } from '../core/errors.ts';
+import type { Clock } from '../platform/clock.ts';
 import type { CallOptions, CallResult } from '../rpc/channel.ts';
+import { CircuitBreaker, type Probe, SILENCE_MS_MIN } from './circuit-breaker.ts';
 import { type Connections, type ConnectionType, openConnections } from './connections.ts';
 
-/** A replica that failed is avoided for this long, doubled with each further failure, … */
+/** How long a failed replica is avoided; doubled with each further failure. */
 const BACKOFF_MIN_MS = 50;
-/** … up to this: a restarted server is used again within about a second. */
+/** Upper limit of the backoff: a restarted server is used again within about a second. */
 const BACKOFF_MAX_MS = 1_000;
-/** VERSION_ABSENT is believed for this long: a rollout is loading it right now. */
+/** How long a VERSION_ABSENT counts: a rollout may be loading the version. */
 const ABSENT_MS = 1_000;
-/** Versions remembered: the ones in use and a rollout's; older knowledge is dropped. */
+/** Maximum number of versions remembered; the oldest entry is dropped. */
 const VERSIONS_MAX = 16;
-/** Share of the newest latency in the average: the last dozen calls count. */
+/** Weight of the newest latency in the moving average, which covers about a dozen calls. */
 const LATENCY_SHARE = 1 / 8;
+/**
+ * Limits the effect of one latency on the average: a pause of the server or of this process slows
+ * one call, or a few, and says nothing about the next ones.
+ */
+const OUTLIER_FACTOR = 4;
+const OUTLIER_MS = 5;
+/** The average starts as the minimum of this many calls: the first ones include connecting. */
+const FIRST_CALLS = 8;
 
-/** How good a replica is for a version; lower is better. */
-export const RANK_HOLDS = 0;
+/** Ranks of a replica for a version; lower is better. */
+export const RANK_LOADED = 0;
 export const RANK_UNKNOWN = 1;
-const RANK_FAILED = 2;
-const RANK_FAILED_JUST_NOW = 3;
-const RANK_ABSENT = 4;
+/** Healthy, but slower than the other replicas of its shard: only its ReplicaSet knows. */
+export const RANK_SLOW = 2;
+export const RANK_FAILED = 3;
+const RANK_BACKING_OFF = 4;
+const RANK_ABSENT = 5;
+/** Never called, only probed. */
+export const RANK_CIRCUIT_OPEN = 6;
 
-/** Where changes of state are told; every pino logger is one. */
+/** Errors that may come from this client itself: they show nothing about the replica's process. */
+const NO_ANSWER: ReadonlySet<ErrorCode> = new Set([
+  'DEADLINE_EXCEEDED',
+  'UNAVAILABLE',
+  'OVERLOADED',
+]);
+
+/** Receives changes of state. Every pino logger fits. */
 export interface ClientLogger {
   info(fields: object, text: string): void;
   warn(fields: object, text: string): void;
 }
 
-/** What a replica did so far, for `CubeClient.stats`. */
+/** Counters and state of one replica, for `CubeClient.stats`. */
 export interface ReplicaStats {
   readonly endpoint: string;
-  /** `unknown`: not asked yet. `failed`: its last answer was a failure; it is asked again after a while. */
+  /** `unknown`: not called yet. `failed`: the last call failed, or the circuit is open. */
   readonly state: 'unknown' | 'answering' | 'failed';
+  /** It answers nothing: no calls are sent to it, only probes (circuit-breaker.ts). */
+  readonly circuitOpen: boolean;
   readonly requests: number;
   readonly failures: number;
   readonly inFlight: number;
-  /** Of the last dozen calls; 0 when there was none. */
+  /** Moving average over about a dozen calls; 0 without calls. */
   readonly latencyMs: number;
-  /** bundle/version it was seen to hold. */
+  /** The bundle/version keys that it is known to have loaded. */
   readonly versions: readonly string[];
 }
 
-/** Between half and all of a time, so that many clients do not come back at once. */
-function jitter(ms: number): number {
+/** Returns between half and all of a duration, so that clients do not return at the same moment. */
+function addJitter(ms: number): number {
   return ms * (0.5 + Math.random() / 2);
 }
 
@@ -54,33 +77,40 @@ export class Replica {
   readonly #connections: Connections;
   readonly #callOptions: CallOptions | undefined;
   readonly #logger: ClientLogger | undefined;
+  readonly #breaker: CircuitBreaker;
   #failures = 0;
   #retryAtMs = 0;
-  /** Version → until when it is known to be absent; 0: it is held. */
+  /** Version key → until when the version counts as absent; 0: it is loaded. */
   readonly #absentUntilMs = new Map<string, number>();
   #probeAtMs = 0;
   #inFlight = 0;
-  /** Sum of the times at which the calls in flight began. */
+  /** Sum of the start times of the calls in flight. */
   #startedSumMs = 0;
   #latencyMs = 0;
-  #left = false;
+  #latencyCount = 0;
+  #hasLeftFleet = false;
   #requestCount = 0;
   #failureCount = 0;
-  #answered = false;
+  #hasAnswered = false;
 
   constructor(
     endpoint: string,
     connectionType: ConnectionType,
     logger: ClientLogger | undefined,
     callOptions?: CallOptions,
+    clock?: Clock,
   ) {
     this.endpoint = endpoint;
+    this.#breaker = new CircuitBreaker(clock);
     this.#connections = openConnections(endpoint, connectionType, BACKOFF_MAX_MS);
     this.#callOptions = callOptions;
     this.#logger = logger;
   }
 
-  /** Bracketed by `exit`: a replica that left the fleet is closed when its last call ends. As `Channel.call`. */
+  /**
+   * As `Channel.call`. Each call must be followed by `endCall`, which closes a replica that has
+   * left the fleet.
+   */
   call(
     service: string,
     method: string,
@@ -92,35 +122,47 @@ export class Replica {
     this.#inFlight++;
     this.#requestCount++;
     this.#startedSumMs += nowMs;
+    this.#breaker.recordCall(nowMs);
     const options = this.#callOptions;
     return this.#connections.call(service, method, payload, attachment, timeoutMs, options);
   }
 
   /**
-   * @param startedMs what was given to `call`
-   * @param failed a failure is no proof of speed: it counts only when it was slow
-   * @returns how long the call took, in milliseconds
+   * Records the end of a call, and returns its duration in milliseconds.
+   * @param startedMs the `nowMs` given to `call`
+   * @param error a failed call counts for the latency only when it was slow
    */
-  exit(startedMs: number, nowMs: number, failed: boolean): number {
+  endCall(startedMs: number, nowMs: number, error?: CubeError): number {
     const latencyMs = nowMs - startedMs;
+    const hasFailed = error !== undefined;
     this.#inFlight--;
     this.#startedSumMs = this.#inFlight === 0 ? 0 : this.#startedSumMs - startedMs;
-    if (this.#latencyMs === 0) this.#latencyMs = failed ? 0 : latencyMs;
-    else if (!failed || latencyMs > this.#latencyMs) {
-      this.#latencyMs += LATENCY_SHARE * (latencyMs - this.#latencyMs);
-    }
-    if (this.#left && this.#inFlight === 0) this.close();
+    if (!hasFailed || latencyMs > this.#latencyMs) this.#addLatency(latencyMs);
+    if (!hasFailed || !NO_ANSWER.has(error.code)) this.#breaker.recordAnswer();
+    if (this.#hasLeftFleet && this.#inFlight === 0) this.close();
     return latencyMs;
   }
 
-  rank(version: string, nowMs: number): number {
-    const absentUntilMs = this.#absentUntilMs.get(version);
-    if (absentUntilMs !== undefined && nowMs < absentUntilMs) return RANK_ABSENT;
-    if (this.#failures > 0) return nowMs < this.#retryAtMs ? RANK_FAILED_JUST_NOW : RANK_FAILED;
-    return absentUntilMs === 0 ? RANK_HOLDS : RANK_UNKNOWN;
+  /**
+   * As `endCall`, for a probe that was answered: its latency replaces the average, which may be of
+   * the time before the replica failed or became slow.
+   */
+  endProbe(startedMs: number, nowMs: number): void {
+    this.#latencyMs = this.endCall(startedMs, nowMs);
+    this.#latencyCount = FIRST_CALLS;
   }
 
-  /** 1 / latency, less while the calls in flight have waited longer than it usually takes; 0: nothing is known. */
+  rank(versionKey: string, nowMs: number): number {
+    if (this.#breaker.isOpen) return RANK_CIRCUIT_OPEN;
+    const absentUntilMs = this.#absentUntilMs.get(versionKey);
+    if (absentUntilMs !== undefined && nowMs < absentUntilMs) return RANK_ABSENT;
+    if (this.#failures > 0) return nowMs < this.#retryAtMs ? RANK_BACKING_OFF : RANK_FAILED;
+    return absentUntilMs === 0 ? RANK_LOADED : RANK_UNKNOWN;
+  }
+
+  /**
+   * 1 / latency, or less while the calls in flight wait longer than usual; 0 when nothing is known.
+   */
   speed(nowMs: number): number {
     const latencyMs = this.#latencyMs;
     if (latencyMs === 0) return 0;
@@ -128,83 +170,122 @@ export class Replica {
     return waitedMs > latencyMs ? 1 / waitedMs : 1 / latencyMs;
   }
 
-  /** True when it is time to ask this replica, apart from any lookup, whether it is back; then not again for a while. */
-  takeProbe(version: string, nowMs: number): boolean {
-    const rank = this.rank(version, nowMs);
-    if (rank !== RANK_UNKNOWN && rank !== RANK_FAILED) return false;
+  /** It is not called, only probed. */
+  get isCircuitOpen(): boolean {
+    return this.#breaker.isOpen;
+  }
+
+  /** Average latency of its calls; 0 when nothing is known. */
+  get latencyMs(): number {
+    return this.#latencyMs;
+  }
+
+  /** Milliseconds since the first call that no answer has followed; 0 without such a call. */
+  silentMs(nowMs: number): number {
+    return this.#breaker.silentMs(nowMs);
+  }
+
+  /** Whether calls have waited so long without any answer that the replica may hang. */
+  isSilent(nowMs: number): boolean {
+    return !this.#breaker.isOpen && this.#breaker.silentMs(nowMs) >= SILENCE_MS_MIN;
+  }
+
+  /** Returns true when a background probe is due, and then not again for about a second. */
+  tryStartProbe(nowMs: number): boolean {
     if (nowMs < this.#probeAtMs) return false;
-    this.#probeAtMs = nowMs + jitter(BACKOFF_MAX_MS);
+    this.#probeAtMs = nowMs + addJitter(BACKOFF_MAX_MS);
     return true;
   }
 
-  /** It answered from this version. */
-  answered(version: string): void {
-    if (this.#absentUntilMs.get(version) !== 0) this.#remember(version, 0);
-    this.#recovered();
+  /** Records a response from this version. */
+  recordAnswer(versionKey: string): void {
+    if (this.#absentUntilMs.get(versionKey) !== 0) this.#remember(versionKey, 0);
+    this.#recordRecovery();
   }
 
   /**
-   * It answered, but does not hold this version.
-   * @param held the versions that it said it holds, when it said so
+   * Records that the replica answers, but has not loaded this version.
+   * @param loaded keys of the versions that it reported as loaded
    */
-  lacks(version: string, held: readonly string[], nowMs: number): void {
-    for (const other of held) if (other !== version) this.#remember(other, 0);
-    this.#remember(version, nowMs + jitter(ABSENT_MS));
-    this.#recovered();
+  recordVersionAbsent(versionKey: string, loaded: readonly string[], nowMs: number): void {
+    for (const other of loaded) if (other !== versionKey) this.#remember(other, 0);
+    this.#remember(versionKey, nowMs + addJitter(ABSENT_MS));
+    this.#recordRecovery();
   }
 
-  failed(error: CubeError, nowMs: number): void {
+  /** @param probe asks whether the replica answers again, if it answers nothing now */
+  recordFailure(error: CubeError, nowMs: number, probe: Probe): void {
     this.#failureCount++;
-    // Everything in flight fails together when a connection is lost: that is one failure.
+    const opened = NO_ANSWER.has(error.code) && this.#breaker.recordNoAnswer(nowMs, probe);
+    // The deadline of a call that a healthy replica did not answer may have been short.
+    if (error.code === 'DEADLINE_EXCEEDED' && !opened) return;
+    // A lost connection fails all calls in flight; they count as one failure.
     if (this.#failures > 0 && nowMs < this.#retryAtMs) return;
     if (this.#failures === 0) {
       const { code, message } = error;
       this.#logger?.warn({ endpoint: this.endpoint, code, error: message }, 'replica failed');
     }
     this.#retryAtMs =
-      nowMs + jitter(Math.min(BACKOFF_MIN_MS * 2 ** this.#failures, BACKOFF_MAX_MS));
+      nowMs + addJitter(Math.min(BACKOFF_MIN_MS * 2 ** this.#failures, BACKOFF_MAX_MS));
     this.#failures++;
-    // It may come back as a new process that holds other versions.
+    // It may return as a new process with other versions loaded.
     this.#absentUntilMs.clear();
   }
 
-  /** It is not in the fleet any more. */
-  leave(): void {
-    this.#left = true;
+  /** Call when the replica has left the fleet: closes it once its last call has ended. */
+  closeWhenIdle(): void {
+    this.#hasLeftFleet = true;
     if (this.#inFlight === 0) this.close();
   }
 
   close(): void {
+    this.#breaker.stop();
     this.#connections.close();
   }
 
   stats(): ReplicaStats {
     const known = [...this.#absentUntilMs].filter(([, until]) => until === 0);
-    let state: ReplicaStats['state'] = this.#answered ? 'answering' : 'unknown';
-    if (this.#failures > 0) state = 'failed';
+    let state: ReplicaStats['state'] = this.#hasAnswered ? 'answering' : 'unknown';
+    const circuitOpen = this.#breaker.isOpen;
+    if (this.#failures > 0 || circuitOpen) state = 'failed';
     return {
       endpoint: this.endpoint,
       state,
+      circuitOpen,
       requests: this.#requestCount,
       failures: this.#failureCount,
       inFlight: this.#inFlight,
       latencyMs: this.#latencyMs,
-      versions: known.map(([version]) => version),
+      versions: known.map(([versionKey]) => versionKey),
     };
   }
 
-  #recovered(): void {
-    this.#answered = true;
-    if (this.#failures === 0) return;
-    this.#failures = 0;
-    this.#logger?.info({ endpoint: this.endpoint }, 'replica answers again');
+  #addLatency(latencyMs: number): void {
+    const averageMs = this.#latencyMs;
+    if (averageMs === 0) this.#latencyMs = latencyMs;
+    else if (this.#latencyCount < FIRST_CALLS) this.#latencyMs = Math.min(averageMs, latencyMs);
+    else {
+      const limitMs = OUTLIER_FACTOR * averageMs + OUTLIER_MS;
+      this.#latencyMs += LATENCY_SHARE * (Math.min(latencyMs, limitMs) - averageMs);
+    }
+    this.#latencyCount++;
   }
 
-  #remember(version: string, absentUntilMs: number): void {
+  #recordRecovery(): void {
+    this.#hasAnswered = true;
+    if (this.#failures === 0) return;
+    this.#failures = 0;
+    this.#logger?.info({ endpoint: this.endpoint }, 'replica recovered');
+  }
+
+  #remember(versionKey: string, absentUntilMs: number): void {
     const known = this.#absentUntilMs;
-    if (!known.has(version) && known.size >= VERSIONS_MAX) {
-      known.delete(known.keys().next().value!);
+    if (!known.has(versionKey) && known.size >= VERSIONS_MAX) {
+      for (const oldest of known.keys()) {
+        known.delete(oldest);
+        break;
+      }
     }
-    known.set(version, absentUntilMs);
+    known.set(versionKey, absentUntilMs);
   }
 }

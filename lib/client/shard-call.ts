@@ -1,167 +1,201 @@
 /**
- * One request to one shard, until some replica has answered it or none can: the first replica, further ones after failures
- * (each at most once, within the retry budget), and a backup beside one that is slow.
+ * One request to one shard, until a replica has answered it or none can: the first replica, further
+ * replicas after failures (each at most once, within the retry budget), and backup requests while
+ * no replica answers (each on another replica, within the backup budget).
  *
  * Invariants
- * - `take` runs at most once to its end, and never after the call has settled: a late answer is dropped unread.
- * - A failure that every replica would repeat (FATAL) ends the call at once.
+ * - `readResponse` completes at most once, and never starts after the call has settled: a late
+ *   response is dropped unread.
+ * - A failure that every replica would repeat (PERMANENT_ERRORS) ends the call at once.
  */
 import type { CubeError } from '../core/errors.ts';
 import type { CallResult } from '../rpc/channel.ts';
+import { BackupCaller } from './backup-timer.ts';
 import type { Replica } from './replica.ts';
 import {
   type CallContext,
-  FATAL,
-  noteFailure,
-  probeAnother,
-  type ShardSubject,
+  type CallTarget,
+  endFailedCall,
+  PERMANENT_ERRORS,
+  probeInBackground,
 } from './replica-probe.ts';
 import type { ReplicaSet } from './replica-set.ts';
+import type { ShardRequest } from './scatter-gather.ts';
 
-/** One request of a call. */
-export interface ShardQuestion {
-  readonly subject: ShardSubject;
-  /** u32, for consistent hashing. */
-  readonly hash: number;
+/** The bytes of a call's requests, and the reader of their responses. */
+export interface ShardRequestHandler {
+  readonly target: CallTarget;
   readonly deadlineMs: number;
-  /** The request's bytes, which are sent before this question is asked again: views of scratch will do. */
-  payload(): Uint8Array;
-  attachment(): Uint8Array;
-  /** Checks an answer and takes what is in it, without waiting. @throws CubeError when it is none to this question */
-  take(payload: Uint8Array, attachment: Uint8Array): void;
+  /** Returns a u32 for consistent hashing. */
+  getHash(request: ShardRequest): number;
+  /** May return a view of scratch memory: it is sent before the next request is encoded. */
+  encodePayload(request: ShardRequest): Uint8Array;
+  /** May return a view of scratch memory, as `encodePayload`. */
+  encodeAttachment(request: ShardRequest): Uint8Array;
+  /**
+   * Checks a response, then copies its content. Synchronous: the bytes are valid only during the
+   * call.
+   * @throws CubeError when it is not a valid response to the request
+   */
+  readResponse(request: ShardRequest, payload: Uint8Array, attachment: Uint8Array): void;
 }
 
 /** Why a request was not answered. */
 export interface ShardFailure {
-  /** The last failure, and where. */
+  /** The last failure, with the address of the replica. */
   readonly reason: string;
-  /** Set when every replica would say the same: the caller's or the fleet's mistake, not an outage. */
-  readonly fatal: CubeError | undefined;
-  /** Who said so. */
+  /** The request was waited for until its deadline. */
+  readonly deadlineExceeded: boolean;
+  /**
+   * Set when every replica would fail alike: a mistake of the caller or the fleet file, not an
+   * outage.
+   */
+  readonly permanentError: CubeError | undefined;
+  /** The replica that returned `permanentError`; empty without one. */
   readonly endpoint: string;
 }
 
-export class ShardCall {
+export class ShardCall extends BackupCaller {
   readonly #context: CallContext;
-  readonly #set: ReplicaSet;
-  readonly #question: ShardQuestion;
-  readonly #tried: Replica[] = [];
+  readonly #replicaSet: ReplicaSet;
+  readonly #handler: ShardRequestHandler;
+  readonly #request: ShardRequest;
+  readonly #triedReplicas: Replica[] = [];
   #inFlight = 0;
-  #settled = false;
-  #reason = 'no time was left to ask';
-  #backupTimer: NodeJS.Timeout | undefined;
+  #isSettled = false;
+  #reason = 'the deadline passed before a replica was called';
   #resolve: (failure: ShardFailure | undefined) => void = () => undefined;
 
-  constructor(context: CallContext, set: ReplicaSet, question: ShardQuestion) {
+  constructor(
+    context: CallContext,
+    replicaSet: ReplicaSet,
+    handler: ShardRequestHandler,
+    request: ShardRequest,
+  ) {
+    super();
     this.#context = context;
-    this.#set = set;
-    this.#question = question;
+    this.#replicaSet = replicaSet;
+    this.#handler = handler;
+    this.#request = request;
   }
 
-  /** @returns undefined once the answer is taken, else why there is none. Never rejects. Call it once. */
+  get isSettled(): boolean {
+    return this.#isSettled;
+  }
+
+  /**
+   * Resolves with undefined once a response was read, else with the failure. Never rejects. Call it
+   * once.
+   */
   run(): Promise<ShardFailure | undefined> {
     return new Promise((resolve) => {
       this.#resolve = resolve;
-      this.#set.countRequest();
-      this.#askNext();
+      this.#replicaSet.countRequest();
+      this.#callNextReplica();
     });
   }
 
-  /** Asks the next replica, or ends when there is none and nobody asked can still answer. */
-  #askNext(): void {
-    const { subject, hash, deadlineMs } = this.#question;
-    const { versionKey } = subject;
+  /** Calls the next replica, or settles when none is left and no request is in flight. */
+  #callNextReplica(): void {
+    const { target, deadlineMs } = this.#handler;
     const nowMs = this.#context.clock.nowMs();
-    const asked = this.#tried.length;
-    if (nowMs < deadlineMs && asked <= this.#set.retryMax) {
-      const replica = this.#set.pick(versionKey, this.#tried, nowMs, hash);
-      if (replica !== undefined && (asked === 0 || this.#takeRetry())) {
-        if (asked > 0) this.#context.counters.retries++;
-        this.#ask(replica, nowMs, false);
-        if (asked === 0) this.#armBackup(nowMs);
+    const triedCount = this.#triedReplicas.length;
+    if (nowMs < deadlineMs && triedCount <= this.#replicaSet.retryMax) {
+      const hash = this.#handler.getHash(this.#request);
+      const replica = this.#replicaSet.pick(target.versionKey, this.#triedReplicas, nowMs, hash);
+      if (replica === undefined && triedCount === 0) this.#reason = this.#describeOpenCircuits();
+      if (replica !== undefined && (triedCount === 0 || this.#tryTakeRetry())) {
+        if (triedCount > 0) this.#context.counters.retries++;
+        this.#send(replica, nowMs, false);
+        if (triedCount === 0) this.#replicaSet.awaitBackup(this, nowMs, deadlineMs);
         return;
       }
     }
-    if (this.#inFlight === 0)
-      this.#settle({ reason: this.#reason, fatal: undefined, endpoint: '' });
+    if (this.#inFlight > 0) return;
+    const deadlineExceeded = nowMs >= deadlineMs;
+    const reason = this.#reason;
+    this.#settle({ reason, deadlineExceeded, permanentError: undefined, endpoint: '' });
   }
 
-  #takeRetry(): boolean {
-    if (this.#set.takeRetry()) return true;
-    this.#context.counters.budgetRefusals++;
+  #tryTakeRetry(): boolean {
+    if (this.#replicaSet.retryBudget.tryTake(true)) return true;
+    this.#context.counters.retryBudgetRefusals++;
     this.#reason = `${this.#reason}; the retry budget is spent`;
     return false;
   }
 
-  #ask(replica: Replica, nowMs: number, isBackup: boolean): void {
-    const question = this.#question;
-    this.#tried.push(replica);
+  #describeOpenCircuits(): string {
+    const endpoints = this.#replicaSet.replicas.map(({ endpoint }) => endpoint).join(' and ');
+    return `${endpoints}: no answers; nothing is sent until a probe is answered`;
+  }
+
+  #send(replica: Replica, nowMs: number, isBackup: boolean): void {
+    const handler = this.#handler;
+    const { target } = handler;
+    this.#triedReplicas.push(replica);
     this.#inFlight++;
     this.#context.counters.requests++;
-    probeAnother(this.#context, this.#set, question.subject, replica, nowMs);
-    const { service, method } = question.subject;
-    const leftMs = question.deadlineMs - nowMs;
-    replica.call(service, method, question.payload(), question.attachment(), leftMs, nowMs).then(
-      (answer) => this.#receive(replica, nowMs, answer, isBackup),
+    probeInBackground(this.#context, this.#replicaSet, target, replica, nowMs);
+    const payload = handler.encodePayload(this.#request);
+    const attachment = handler.encodeAttachment(this.#request);
+    const remainingMs = handler.deadlineMs - nowMs;
+    replica.call(target.service, target.method, payload, attachment, remainingMs, nowMs).then(
+      (response) => this.#receive(replica, nowMs, response, isBackup),
       (error: unknown) => this.#fail(replica, nowMs, error),
     );
   }
 
-  /** Runs as the continuation of the answer, of which the bytes are valid only now. */
-  #receive(replica: Replica, startedMs: number, answer: CallResult, isBackup: boolean): void {
-    if (this.#settled) {
+  /** The response's bytes are valid only during this call. */
+  #receive(replica: Replica, startedMs: number, response: CallResult, isBackup: boolean): void {
+    if (this.#isSettled) {
       this.#inFlight--;
-      replica.exit(startedMs, this.#context.clock.nowMs(), false);
+      replica.endCall(startedMs, this.#context.clock.nowMs());
       return;
     }
     try {
-      this.#question.take(answer.payload, answer.attachment);
+      this.#handler.readResponse(this.#request, response.payload, response.attachment);
     } catch (error) {
       this.#fail(replica, startedMs, error);
       return;
     }
     this.#inFlight--;
-    this.#set.observe(replica.exit(startedMs, this.#context.clock.nowMs(), false));
-    replica.answered(this.#question.subject.versionKey);
+    this.#replicaSet.recordLatency(replica.endCall(startedMs, this.#context.clock.nowMs()));
+    replica.recordAnswer(this.#handler.target.versionKey);
     if (isBackup) this.#context.counters.backupsWon++;
     this.#settle(undefined);
   }
 
   #fail(replica: Replica, startedMs: number, thrown: unknown): void {
-    const { clock } = this.#context;
     const { endpoint } = replica;
+    const { target } = this.#handler;
+    const { shard } = this.#replicaSet;
     this.#inFlight--;
-    replica.exit(startedMs, clock.nowMs(), true);
-    const error = noteFailure(this.#context, replica, this.#question.subject, thrown);
-    if (this.#settled) return;
+    const error = endFailedCall(this.#context, shard, replica, target, startedMs, thrown);
+    if (this.#isSettled) return;
     this.#reason = `${endpoint}: ${error.code} ${error.message}`;
-    if (FATAL.has(error.code)) this.#settle({ reason: this.#reason, fatal: error, endpoint });
-    else this.#askNext();
+    if (PERMANENT_ERRORS.has(error.code)) {
+      const reason = this.#reason;
+      this.#settle({ reason, deadlineExceeded: false, permanentError: error, endpoint });
+    } else this.#callNextReplica();
   }
 
-  #armBackup(nowMs: number): void {
-    const delayMs = this.#set.backupDelayMs();
-    if (delayMs >= this.#question.deadlineMs - nowMs || this.#settled) return;
-    this.#backupTimer = setTimeout(this.#askBackup, delayMs);
+  sendBackup(nowMs: number): void {
+    const { target, deadlineMs } = this.#handler;
+    const set = this.#replicaSet;
+    const tried = this.#triedReplicas;
+    if (nowMs >= deadlineMs || tried.length > set.retryMax) return;
+    if (tried.length === set.replicas.length) return;
+    const hash = this.#handler.getHash(this.#request);
+    const replica = set.pickBackup(target.versionKey, tried, nowMs, hash);
+    if (replica !== undefined && set.tryTakeBackup(tried, replica, nowMs)) {
+      this.#context.counters.backups++;
+      this.#send(replica, nowMs, true);
+    } else if (replica !== undefined) this.#context.counters.backupBudgetRefusals++;
+    set.awaitFurtherBackup(this, nowMs, deadlineMs);
   }
-
-  readonly #askBackup = (): void => {
-    const { subject, hash } = this.#question;
-    if (this.#settled || this.#tried.length > this.#set.retryMax) return;
-    const nowMs = this.#context.clock.nowMs();
-    const replica = this.#set.pickBackup(subject.versionKey, this.#tried, nowMs, hash);
-    if (replica === undefined) return;
-    if (!this.#set.takeRetry()) {
-      this.#context.counters.budgetRefusals++;
-      return;
-    }
-    this.#context.counters.backups++;
-    this.#ask(replica, nowMs, true);
-  };
 
   #settle(failure: ShardFailure | undefined): void {
-    this.#settled = true;
-    clearTimeout(this.#backupTimer);
+    this.#isSettled = true;
     this.#resolve(failure);
   }
 }

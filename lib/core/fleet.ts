@@ -1,21 +1,21 @@
 /**
- * The fleet: per bundle and number of shards, which replicas serve which shard. Client, agent and rollout read the
- * same file; routing uses the shardNum of the pinned manifest, so two shard counts coexist during a reshard.
- * JSON Schema in docs/schemas/fleet.schema.json.
+ * The fleet: for each bundle and shard count, which replicas serve which shard. Clients, agents and
+ * rollouts read the same file. Routing uses the shard count of the pinned manifest, so that two
+ * shard counts can coexist while a table is resharded. JSON Schema: docs/schemas/fleet.schema.json.
  */
 import { CubeError } from './errors.ts';
 import { JsonReader } from './json.ts';
 import { NAME_PATTERN, NAME_RULE } from './names.ts';
 
-/** host:port of one cube-server process. `control` may equal `data` (one port serves both). */
+/** One cube-server process. `data` and `control` are host:port and may be equal (one port). */
 export interface Replica {
   readonly data: string;
   readonly control: string;
-  /** Its rack or zone, for people: nothing is decided by it (users are staggered by channels). Default "default". */
+  /** Rack or zone, for display only: no decision depends on it. Default "default". */
   readonly group: string;
-  /** host:port at which the agent of the replica's host answers; absent: nobody asks it. */
+  /** host:port of the agent on the replica's host; absent: no agent is asked. */
   readonly agent?: string;
-  /** Share of the load with the balancers wrr and wr; absent: 1. */
+  /** Share of the load under the balancers wrr and wr. Default 1. */
   readonly weight?: number;
 }
 
@@ -40,6 +40,7 @@ function readEndpoint(json: JsonReader): string {
 }
 
 function readReplica(json: JsonReader): Replica {
+  json.rejectUnknownFields(['data', 'control', 'group', 'agent', 'weight']);
   const data = readEndpoint(json.field('data'));
   const agent = json.optional('agent', readEndpoint);
   const weight = json.optional('weight', (f) => f.integer(1, WEIGHT_MAX));
@@ -53,6 +54,7 @@ function readReplica(json: JsonReader): Replica {
 }
 
 function readShardMap(json: JsonReader): ShardMap {
+  json.rejectUnknownFields(['shardNum', 'shards']);
   const shardNum = json.field('shardNum').integer(1, 65_536);
   return {
     shardNum,
@@ -65,8 +67,9 @@ function readShardMap(json: JsonReader): ShardMap {
 
 /** Reads fleet.json. @throws CubeError INVALID_ARGUMENT naming the field */
 export function parseFleet(text: string, source: string): Fleet {
-  const json = JsonReader.parse(text, source);
+  const json = JsonReader.parseFile(text, source);
   json.field('format').integer(1, 1);
+  json.rejectUnknownFields(['$schema', 'format', 'bundles']);
   const bundles = new Map<string, ShardMap[]>();
   for (const [bundle, maps] of json.field('bundles').entries()) {
     if (!NAME_PATTERN.test(bundle)) maps.fail(NAME_RULE);
@@ -81,13 +84,14 @@ export function formatFleet(fleet: Fleet): string {
 }
 
 /** @throws CubeError NOT_FOUND when the fleet has no servers for this bundle and shard count */
-export function shardMapOf(fleet: Fleet, bundle: string, shardNum: number): ShardMap {
+export function findShardMap(fleet: Fleet, bundle: string, shardNum: number): ShardMap {
   const maps = fleet.bundles.get(bundle);
   const map = maps?.find((candidate) => candidate.shardNum === shardNum);
   if (map !== undefined) return map;
   const known = maps?.map((candidate) => candidate.shardNum).join(', ') ?? 'none';
   throw new CubeError(
     'NOT_FOUND',
-    `the fleet has no ${shardNum}-shard servers for bundle ${bundle} (shard counts known: ${known})`,
+    `the fleet has no ${shardNum}-shard servers for bundle ${bundle} ` +
+      `(known shard counts: ${known})`,
   );
 }

@@ -1,9 +1,10 @@
 /**
- * 16-bit floats as their bits: IEEE binary16 (f16) and bfloat16 (bf16). Conversions work on the bits of an f32, so that
- * nothing depends on how the machine treats a NaN: to nearest, ties to even; infinities and NaN stay what they are.
+ * 16-bit floats as bits: IEEE binary16 (f16) and bfloat16 (bf16). Conversions work on the bits of
+ * an f32, so that the result does not depend on how the machine treats a NaN. They round to
+ * nearest, ties to even, and keep infinities and NaN.
  */
 
-/** Greatest finite f16. */
+/** Largest finite f16. */
 export const F16_MAX = 65_504;
 
 /** @param bits of an f32, unsigned @returns bits of the nearest f16 */
@@ -11,7 +12,7 @@ export function f32BitsToF16(bits: number): number {
   const sign = (bits >>> 16) & 0x8000;
   const magnitude = bits & 0x7fff_ffff;
   if (magnitude > 0x7f80_0000) return sign | 0x7e00 | ((magnitude >>> 13) & 0x3ff);
-  // 2^16 and above, infinity included; what lies between 65,520 and 2^16 is carried up to it below.
+  // 2^16 and above, infinity included. Values from 65,520 to 2^16 are carried up to it below.
   if (magnitude >= 0x4780_0000) return sign | 0x7c00;
   if (magnitude >= 0x3880_0000) {
     const rebased = magnitude - 0x3800_0000;
@@ -58,21 +59,28 @@ export function f16ToNumber(half: number): number {
   return float[0]!;
 }
 
-function nearestF16(value: number): number {
+function roundToF16(value: number): number {
   float[0] = value;
   return f32BitsToF16(floatBits[0]!);
 }
 
-/** @returns bits of the greatest f16 that is not above `value` (at least −65,504); never −0 */
-export function f16Below(value: number): number {
-  const half = nearestF16(value);
+/** The f16 nearest to `value`, ties to even, as a number. */
+export function nearestF16Value(value: number): number {
+  return f16ToNumber(roundToF16(value));
+}
+
+/**
+ * @returns bits of the largest f16 that is at most `value` (which is at least −65,504); never −0
+ */
+export function roundDownToF16(value: number): number {
+  const half = roundToF16(value);
   const below = f16ToNumber(half) <= value ? half : stepDown(half);
   return below === 0x8000 ? 0 : below;
 }
 
-/** @returns bits of the least f16 that is not below `value`, which is 0 or more */
-export function f16Above(value: number): number {
-  const half = nearestF16(value);
+/** @returns bits of the smallest f16 that is at least `value`, which is not negative */
+export function roundUpToF16(value: number): number {
+  const half = roundToF16(value);
   return f16ToNumber(half) >= value ? half : half + 1;
 }
 

@@ -1,53 +1,69 @@
 /**
- * JSON rows to columns of a request. A row gives its features by position, `{"label"?, "dense": [...], "categorical": [...]}` with
- * null for a missing value; or by name, `{"label"?, "I1": 5, "C1": "68fd1e64"}`, where a name left out is missing; or the keys
- * that its features hash to, `{"label"?, "scaled": [...], "keys": [...]}`. A slot that pools takes an array of values.
+ * Parses JSON rows to the columns of a request. A row has one of three forms:
+ * - by position, `{"label"?, "dense": [...], "categorical": [...]}`, with null for a missing value;
+ * - by name, `{"label"?, "I1": 5, "C1": "68fd1e64"}`, where an omitted name is missing;
+ * - keys, `{"label"?, "scaled": [...], "keys": [...]}`.
+ * A slot with pooling takes an array of values. Features that all rows share (of the user, for many
+ * candidates) may be given once, by name; the rows then contain the others.
  *
- * What all rows share (a user's features beside many candidates) may stand apart, by name; rows then have the rest.
- *
- * Invariants
- * - Every error names the place in the document. A number that JSON has rounded is refused.
- * - Plain values are read as they are: a reader of one is made only when there is something to complain about.
+ * Invariants:
+ * - Every error names the location in the document. A number that JSON has rounded is refused.
+ * - Plain values are read without a JsonReader; one is created only for an error message.
  */
-import { FeatureBags } from './feature-bags.ts';
 import {
   checkRowCount,
-  type KeyColumns,
+  FeatureBagBuilder,
+  type LabelledFeatureRows,
+  type LabelledKeyedRows,
   LINE_CHARS_MAX,
-  NO_DENSE,
-  type RowColumns,
+  NO_DENSE_FEATURES,
   type RowShape,
   type SharedFeatures,
   scaleDense,
 } from './feature-rows.ts';
 import type { JsonReader } from './json.ts';
+import { runAtOnce, type SlicedWork } from './json-slices.ts';
 import type { DenseFeature, Slot } from './slots.ts';
 
 type JsonObject = Readonly<Record<string, unknown>>;
 
+/** Rows of a slice: some 0.5 ms. */
+const SLICE_ROWS = 256;
 const POSITIONAL: ReadonlySet<string> = new Set(['label', 'dense', 'categorical']);
+const KEYED: ReadonlySet<string> = new Set(['label', 'scaled', 'keys']);
 
 /**
- * @param rows the array of rows
- * @param shared an object of the features, by name, that all rows have and none repeats
- * @throws CubeError INVALID_ARGUMENT naming the place, TOO_LARGE over `rowsMax`
+ * @param rows array of rows
+ * @param shared object of the features, by name, that all rows share and none repeats
+ * @throws CubeError INVALID_ARGUMENT naming the location, TOO_LARGE over `rowsMax`
  */
 export function parseJsonRows(
   rows: JsonReader,
   shape: RowShape,
   rowsMax: number,
   shared?: JsonReader,
-): RowColumns | KeyColumns {
+): LabelledFeatureRows | LabelledKeyedRows {
+  return runAtOnce(parseJsonRowsInSlices(rows, shape, rowsMax, shared));
+}
+
+/** As `parseJsonRows`, in slices of rows. */
+export function* parseJsonRowsInSlices(
+  rows: JsonReader,
+  shape: RowShape,
+  rowsMax: number,
+  shared?: JsonReader,
+): SlicedWork<LabelledFeatureRows | LabelledKeyedRows> {
   if (Array.isArray(rows.value)) checkRowCount(rows.value.length, rowsMax);
   const values = rows.list({ min: 1 });
   const hasKeys = isObject(values[0]) && Object.hasOwn(values[0], 'keys');
   if (hasKeys && !shape.slots.some(({ name }) => name === 'keys')) {
-    if (shared !== undefined && !shared.missing) shared.fail('nothing beside rows of keys');
-    return new KeyRowReader(rows, shape, values.length).read(values);
+    if (shared !== undefined && !shared.isMissing)
+      shared.fail('no shared features with rows of keys');
+    return yield* new KeyRowReader(rows, shape, values.length).read(values);
   }
   const reader = new JsonRowReader(rows, shape, values.length);
-  if (shared !== undefined && !shared.missing) reader.readShared(shared);
-  return reader.read(values);
+  if (shared !== undefined && !shared.isMissing) reader.readShared(shared);
+  return yield* reader.read(values);
 }
 
 /** Reads rows of features. */
@@ -59,7 +75,7 @@ class JsonRowReader {
   readonly #allNames: ReadonlySet<string>;
   readonly #raw: Float64Array;
   readonly #labels: Float32Array;
-  /** What each row has of its own: positions among the dense features, and slots. */
+  /** The fields of each row, without the shared ones: indexes of dense features, and slots. */
   #dense: readonly number[];
   #slots: readonly Slot[];
   #names: ReadonlySet<string>;
@@ -68,7 +84,7 @@ class JsonRowReader {
   constructor(rows: JsonReader, { slots, dense }: RowShape, rowCount: number) {
     this.#rows = rows;
     this.#rowCount = rowCount;
-    this.#features = dense?.features ?? NO_DENSE;
+    this.#features = dense?.features ?? NO_DENSE_FEATURES;
     this.#allSlots = slots;
     this.#raw = new Float64Array(rowCount * this.#features.length);
     this.#labels = new Float32Array(rowCount).fill(Number.NaN);
@@ -78,20 +94,20 @@ class JsonRowReader {
     this.#allNames = this.#names;
   }
 
-  /** Takes the features that the object names out of what the rows have. */
+  /** Reads the shared features and removes them from the fields that rows must have. */
   readShared(shared: JsonReader): void {
     const given = new Set(shared.entries().map(([name]) => name));
-    refuseUnknownNames(shared, this.#names);
+    shared.rejectUnknownFields(this.#names);
     if (given.has('label')) shared.field('label').fail('a label in each row');
     const width = this.#features.length;
     for (const i of this.#dense.filter((at) => given.has(this.#features[at]!.name))) {
       const field = shared.field(this.#features[i]!.name);
-      const value = denseValue(field.value) ?? field.number();
+      const value = toDenseValue(field.value) ?? field.number();
       for (let row = 0; row < this.#rowCount; row++) this.#raw[row * width + i] = value;
     }
     const positions = this.#slots.flatMap(({ name }, i) => (given.has(name) ? [i] : []));
     const slots = positions.map((position) => this.#slots[position]!);
-    const bags = new FeatureBags<string>(slots, 1);
+    const bags = new FeatureBagBuilder<string>(slots, 1);
     for (const slot of slots) {
       const field = shared.field(slot.name);
       if (!addFeatures(bags, slot, field.value)) failFeatures(slot, field);
@@ -110,13 +126,14 @@ class JsonRowReader {
     this.#names = this.#ownNames();
   }
 
-  read(values: readonly unknown[]): RowColumns {
-    const bags = new FeatureBags<string>(this.#slots, this.#rowCount);
+  *read(values: readonly unknown[]): SlicedWork<LabelledFeatureRows> {
+    const bags = new FeatureBagBuilder<string>(this.#slots, this.#rowCount);
     for (const [row, value] of values.entries()) {
       if (!isObject(value)) return this.#place(row).fail('an object');
       this.#labels[row] = readLabel(value) ?? this.#place(row).field('label').integer(0, 1);
-      if (isByName(value)) this.#readNamed(value, row, bags);
+      if (isNamedRow(value)) this.#readNamed(value, row, bags);
       else this.#readPositional(value, row, bags);
+      if (row % SLICE_ROWS === SLICE_ROWS - 1) yield;
     }
     const { values: features, ends } = bags;
     return {
@@ -130,46 +147,48 @@ class JsonRowReader {
     };
   }
 
-  #readNamed(value: JsonObject, row: number, bags: FeatureBags<string>): void {
+  #readNamed(value: JsonObject, row: number, bags: FeatureBagBuilder<string>): void {
     for (const name in value) {
-      if (!this.#names.has(name)) refuseUnknownNames(this.#place(row), this.#names);
+      if (this.#names.has(name)) continue;
+      failUnknownNames(this.#place(row), this.#names, this.#allNames);
     }
     const at = row * this.#features.length;
     for (const i of this.#dense) {
       const { name } = this.#features[i]!;
       this.#raw[at + i] =
-        denseValue(ownValue(value, name)) ?? this.#place(row).field(name).number();
+        toDenseValue(getOwnValue(value, name)) ?? this.#place(row).field(name).number();
     }
     for (const slot of this.#slots) {
-      if (!addFeatures(bags, slot, ownValue(value, slot.name))) {
+      if (!addFeatures(bags, slot, getOwnValue(value, slot.name))) {
         failFeatures(slot, this.#place(row).field(slot.name));
       }
       bags.endBag();
     }
   }
 
-  #readPositional(value: JsonObject, row: number, bags: FeatureBags<string>): void {
+  #readPositional(value: JsonObject, row: number, bags: FeatureBagBuilder<string>): void {
     for (const name in value) {
-      if (POSITIONAL.has(name) || !this.#allNames.has(name)) continue;
-      this.#place(row).field(name).fail('nothing: the row gives its features by position');
+      if (!POSITIONAL.has(name)) failPositional(this.#place(row), name, this.#allNames);
     }
     const dense = this.#array(value, row, 'dense', this.#dense.length);
     const at = row * this.#features.length;
     this.#dense.forEach((feature, i) => {
       this.#raw[at + feature] =
-        denseValue(dense[i]) ?? this.#place(row).field('dense').items()[i]!.number();
+        toDenseValue(dense[i]) ?? this.#place(row).field('dense').item(i).number();
     });
     const categorical = this.#array(value, row, 'categorical', this.#slots.length);
     this.#slots.forEach((slot, i) => {
       if (!addFeatures(bags, slot, categorical[i])) {
-        failFeatures(slot, this.#place(row).field('categorical').items()[i]!);
+        failFeatures(slot, this.#place(row).field('categorical').item(i));
       }
       bags.endBag();
     });
   }
 
   #array(value: JsonObject, row: number, name: string, length: number): readonly unknown[] {
-    return arrayField(value[name], length) ?? this.#place(row).field(name).fail(arrayOf(length));
+    return (
+      arrayField(value[name], length) ?? this.#place(row).field(name).fail(describeArray(length))
+    );
   }
 
   #ownNames(): ReadonlySet<string> {
@@ -178,18 +197,18 @@ class JsonRowReader {
   }
 
   #place(row: number): JsonReader {
-    return this.#rows.items()[row]!;
+    return this.#rows.item(row);
   }
 }
 
-/** Reads rows that the caller has hashed and scaled. */
+/** Reads rows that the caller hashed and scaled. */
 class KeyRowReader {
   readonly #rows: JsonReader;
   readonly #slots: readonly Slot[];
   readonly #denseNum: number;
   readonly #dense: Float32Array;
   readonly #labels: Float32Array;
-  readonly #bags: FeatureBags<bigint>;
+  readonly #bags: FeatureBagBuilder<bigint>;
 
   constructor(rows: JsonReader, { slots, dense }: RowShape, rowCount: number) {
     this.#rows = rows;
@@ -197,15 +216,19 @@ class KeyRowReader {
     this.#denseNum = dense?.features.length ?? 0;
     this.#dense = new Float32Array(rowCount * this.#denseNum);
     this.#labels = new Float32Array(rowCount).fill(Number.NaN);
-    this.#bags = new FeatureBags(slots, rowCount);
+    this.#bags = new FeatureBagBuilder(slots, rowCount);
   }
 
-  read(values: readonly unknown[]): KeyColumns {
+  *read(values: readonly unknown[]): SlicedWork<LabelledKeyedRows> {
     for (const [row, value] of values.entries()) {
       if (!isObject(value)) return this.#place(row).fail('an object');
+      for (const name in value) {
+        if (!KEYED.has(name)) this.#place(row).rejectUnknownFields(KEYED);
+      }
       this.#labels[row] = readLabel(value) ?? this.#place(row).field('label').integer(0, 1);
       this.#readScaled(value, row);
       this.#readKeys(value, row);
+      if (row % SLICE_ROWS === SLICE_ROWS - 1) yield;
     }
     const { values: keys, ends } = this.#bags;
     return {
@@ -220,13 +243,13 @@ class KeyRowReader {
   #readScaled(value: JsonObject, row: number): void {
     const scaled =
       arrayField(value['scaled'], this.#denseNum) ??
-      this.#place(row).field('scaled').fail(arrayOf(this.#denseNum));
+      this.#place(row).field('scaled').fail(describeArray(this.#denseNum));
     for (let i = 0; i < this.#denseNum; i++) {
       const x = scaled[i];
       const at = row * this.#denseNum + i;
       if (typeof x === 'number') this.#dense[at] = x;
       if (typeof x !== 'number' || !Number.isFinite(this.#dense[at])) {
-        this.#place(row).field('scaled').items()[i]!.fail('a number that a 32-bit float holds');
+        this.#place(row).field('scaled').item(i).fail('a number that a 32-bit float holds');
       }
     }
   }
@@ -234,22 +257,23 @@ class KeyRowReader {
   #readKeys(value: JsonObject, row: number): void {
     const field = (): JsonReader => this.#place(row).field('keys');
     const keys =
-      arrayField(value['keys'], this.#slots.length) ?? field().fail(arrayOf(this.#slots.length));
+      arrayField(value['keys'], this.#slots.length) ??
+      field().fail(describeArray(this.#slots.length));
     this.#slots.forEach(({ pooling }, i) => {
-      const one = keys[i];
-      if (pooling !== undefined && Array.isArray(one)) {
-        one.forEach((key, k) => {
-          this.#bags.add(u64(key) ?? field().items()[i]!.items()[k]!.u64());
+      const item = keys[i];
+      if (pooling !== undefined && Array.isArray(item)) {
+        item.forEach((key, k) => {
+          this.#bags.add(parseU64(key) ?? field().item(i).item(k).u64());
         });
       } else {
-        this.#bags.add(u64(one) ?? field().items()[i]!.u64());
+        this.#bags.add(parseU64(item) ?? field().item(i).u64());
       }
       this.#bags.endBag();
     });
   }
 
   #place(row: number): JsonReader {
-    return this.#rows.items()[row]!;
+    return this.#rows.item(row);
   }
 }
 
@@ -257,46 +281,60 @@ function isObject(value: unknown): value is JsonObject {
   return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
-function isByName({ dense, categorical }: JsonObject): boolean {
+function isNamedRow({ dense, categorical }: JsonObject): boolean {
   return (dense ?? categorical ?? null) === null;
 }
 
-function ownValue(row: JsonObject, name: string): unknown {
+function getOwnValue(row: JsonObject, name: string): unknown {
   return Object.hasOwn(row, name) ? row[name] : undefined;
 }
 
-/** NaN for none, undefined for what is no label. */
+/** @returns NaN without a label, undefined for an invalid one */
 function readLabel({ label }: JsonObject): number | undefined {
   if (label === undefined || label === null) return Number.NaN;
   return label === 0 || label === 1 ? label : undefined;
 }
 
-/** No field at all stands for an empty array. */
+/** A missing field counts as an empty array. */
 function arrayField(value: unknown, length: number): readonly unknown[] | undefined {
   if ((value === undefined || value === null) && length === 0) return [];
   return Array.isArray(value) && value.length === length ? value : undefined;
 }
 
-function arrayOf(length: number): string {
+function describeArray(length: number): string {
   return `an array of ${length} items`;
 }
 
-function refuseUnknownNames(row: JsonReader, names: ReadonlySet<string>): void {
-  for (const [name, field] of row.entries()) {
-    if (!names.has(name)) {
-      field.fail('no such field: the model has no feature of this name, or it is shared');
-    }
+/** A row by position may be meant by name, or have a misspelled field. */
+function failPositional(row: JsonReader, name: string, features: ReadonlySet<string>): void {
+  if (features.has(name)) {
+    row.field(name).fail('no named feature: the row gives its features by position');
   }
+  row.rejectUnknownFields(POSITIONAL);
 }
 
-/** NaN when missing, undefined for what is no number. */
-function denseValue(value: unknown): number | undefined {
+/** @param names of the fields that a row may have; `all` includes those that all rows share */
+function failUnknownNames(
+  row: JsonReader,
+  names: ReadonlySet<string>,
+  all: ReadonlySet<string>,
+): void {
+  for (const [name, field] of row.entries()) {
+    if (all.has(name) && !names.has(name)) field.fail('no feature that "shared" has too');
+  }
+  row.rejectUnknownFields(names);
+}
+
+/** @returns NaN when missing (absent, null or NaN), undefined for an invalid number */
+function toDenseValue(value: unknown): number | undefined {
   if (value === undefined || value === null) return Number.NaN;
-  return typeof value === 'number' && Number.isFinite(value) ? value : undefined;
+  return typeof value === 'number' && Math.abs(value) !== Number.POSITIVE_INFINITY
+    ? value
+    : undefined;
 }
 
-/** Adds the values of one slot. @returns false when they are none */
-function addFeatures(bags: FeatureBags<string>, { pooling }: Slot, value: unknown): boolean {
+/** Adds the values of one slot. @returns false when one of them is invalid */
+function addFeatures(bags: FeatureBagBuilder<string>, { pooling }: Slot, value: unknown): boolean {
   if (pooling === undefined) {
     const feature = readFeature(value ?? '');
     if (feature !== undefined) bags.add(feature);
@@ -310,7 +348,7 @@ function addFeatures(bags: FeatureBags<string>, { pooling }: Slot, value: unknow
   return true;
 }
 
-/** A feature as a string; ids may come as integers, but not as ones that JSON has rounded already. */
+/** A feature as a string. Ids may be integers, unless JSON has rounded them already. */
 function readFeature(value: unknown): string | undefined {
   if (typeof value === 'string') return value.length <= LINE_CHARS_MAX ? value : undefined;
   return Number.isSafeInteger(value) ? String(value) : undefined;
@@ -321,7 +359,7 @@ function failFeatures({ pooling }: Slot, field: JsonReader): never {
   field.fail(pooling === undefined ? one : `${one}, or an array of such strings and integers`);
 }
 
-function u64(value: unknown): bigint | undefined {
+function parseU64(value: unknown): bigint | undefined {
   if (typeof value !== 'string' || !/^\d{1,20}$/.test(value)) return undefined;
   const key = BigInt(value);
   return key < 1n << 64n ? key : undefined;

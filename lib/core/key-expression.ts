@@ -1,15 +1,18 @@
 /**
- * How a graph turned ids into row numbers before it looked rows up: an integer expression over the ids of a row, as ONNX
- * defines its operators. It travels in slots.json (docs/formats/slots.md); `key-transform.ts` evaluates it.
+ * How a graph computed row numbers from ids before its lookup: an integer expression over the ids
+ * of a row, with the operators of ONNX. Stored in slots.json (docs/formats/slots.md) and evaluated
+ * by `key-transform.ts`.
  */
+import { requireDefined } from './errors.ts';
 import type { JsonReader } from './json.ts';
 
-/** What an expression's value wraps to; a bool is 0 or 1. */
+/** The type that an expression's value wraps to; a bool is 0 or 1. */
 export type KeyDtype = 'int64' | 'int32' | 'bool';
 
 /**
- * Operators by number of operands. `div` truncates; `mod` takes the sign of its divisor, `fmod` that of its dividend;
- * `cast`: to int32 the low 32 bits, to bool whether it is not zero, from a float the integer towards zero.
+ * Operators. `div` truncates; `mod` takes the sign of its divisor, `fmod` that of its dividend;
+ * `cast` takes the low 32 bits for int32, "not zero" for bool, and from a float the integer towards
+ * zero.
  */
 export type KeyOperator =
   | 'neg'
@@ -31,10 +34,24 @@ export type KeyOperator =
   | 'xor'
   | 'where';
 
-export const KEY_OPERANDS: Readonly<Record<KeyOperator, number>> = {
-  ...{ neg: 1, abs: 1, not: 1, cast: 1 },
-  ...{ add: 2, sub: 2, mul: 2, div: 2, mod: 2, fmod: 2, min: 2, max: 2 },
-  ...{ equal: 2, less: 2, and: 2, or: 2, xor: 2 },
+export const KEY_OPERAND_COUNTS: Readonly<Record<KeyOperator, number>> = {
+  neg: 1,
+  abs: 1,
+  not: 1,
+  cast: 1,
+  add: 2,
+  sub: 2,
+  mul: 2,
+  div: 2,
+  mod: 2,
+  fmod: 2,
+  min: 2,
+  max: 2,
+  equal: 2,
+  less: 2,
+  and: 2,
+  or: 2,
+  xor: 2,
   where: 3,
 };
 
@@ -42,28 +59,36 @@ export type KeyExpression =
   /** An element of a row of an ids input, row-major. */
   | { readonly op: 'column'; readonly input: string; readonly column: number }
   | { readonly op: 'int'; readonly value: bigint }
-  /** An element of an integer map; an index below zero counts from its end. */
+  /** An element of an integer map; a negative index counts from its end. */
   | { readonly op: 'map'; readonly map: string; readonly of: readonly [KeyExpression] }
   | { readonly op: KeyOperator; readonly dtype: KeyDtype; readonly of: readonly KeyExpression[] };
 
-/** A constant integer tensor of the graph that ids go through. */
+/** A constant integer tensor of the graph that ids are mapped through. */
 export interface KeyMap {
   readonly name: string;
   readonly values: BigInt64Array;
 }
 
-/** Expressions in one slots.json, leaves included. */
+/** Maximum number of expressions in one slots.json, leaves included. */
 const EXPRESSION_COUNT_MAX = 1_000_000;
 const DEPTH_MAX = 500;
 const MAP_BYTES_MAX = 32 << 20;
 
-/** Reads expressions; one instance for a document, so that their number is bounded. */
+/** The fields of each operation. */
+const OPERATION_FIELDS: ReadonlyMap<string, ReadonlySet<string>> = new Map([
+  ['column', new Set(['op', 'input', 'column'])],
+  ['int', new Set(['op', 'value'])],
+  ['map', new Set(['op', 'map', 'of'])],
+]);
+const OTHER_FIELDS: ReadonlySet<string> = new Set(['op', 'dtype', 'of']);
+
+/** Reads expressions. Use one instance per document: it limits their number. */
 export class KeyExpressionReader {
   readonly #inputs: ReadonlyMap<string, number>;
   readonly #maps: ReadonlySet<string>;
   #count = 0;
 
-  /** @param inputs elements in a row of each ids input. @param maps names of the document's maps */
+  /** @param inputs elements per row of each ids input @param maps names of the document's maps */
   constructor(inputs: ReadonlyMap<string, number>, maps: ReadonlySet<string>) {
     this.#inputs = inputs;
     this.#maps = maps;
@@ -73,6 +98,7 @@ export class KeyExpressionReader {
     if (++this.#count > EXPRESSION_COUNT_MAX) json.fail('fewer key expressions');
     if (depth > DEPTH_MAX) json.fail(`an expression at most ${DEPTH_MAX} deep`);
     const op = json.field('op').string();
+    json.rejectUnknownFields(OPERATION_FIELDS.get(op) ?? OTHER_FIELDS);
     if (op === 'column') return this.#column(json);
     if (op === 'int') return { op, value: json.field('value').i64() };
     const of = json
@@ -82,14 +108,14 @@ export class KeyExpressionReader {
     if (op === 'map') {
       const map = json.field('map').string();
       if (!this.#maps.has(map)) json.field('map').fail('the name of a map listed under "maps"');
-      return { op, map, of: [of[0]!] };
+      return { op, map, of: [requireDefined(of[0], 'the operand of a map')] };
     }
-    if (!Object.hasOwn(KEY_OPERANDS, op)) json.field('op').fail('a known operator');
+    if (!Object.hasOwn(KEY_OPERAND_COUNTS, op)) json.field('op').fail('a known operator');
     const operator = op as KeyOperator;
-    if (of.length !== KEY_OPERANDS[operator]) {
-      json.field('of').fail(`${KEY_OPERANDS[operator]} operands of ${op}`);
+    if (of.length !== KEY_OPERAND_COUNTS[operator]) {
+      json.field('of').fail(`${KEY_OPERAND_COUNTS[operator]} operands of ${op}`);
     }
-    const dtype = json.optional('dtype', (f) => f.oneOf(['int64', 'int32', 'bool'] as const));
+    const dtype = json.optional('dtype', (f) => f.choice(['int64', 'int32', 'bool'] as const));
     return { op: operator, dtype: dtype ?? 'int64', of };
   }
 
@@ -112,6 +138,7 @@ export function keyExpressionToJson(expression: KeyExpression): unknown {
 
 /** @returns the map's values: little-endian int64 in base64 */
 export function readKeyMap(json: JsonReader): KeyMap {
+  json.rejectUnknownFields(['name', 'int64']);
   const text = json.field('int64').string(/^[A-Za-z0-9+/]*={0,2}$/, 'base64');
   if (text.length > (MAP_BYTES_MAX / 3) * 4 + 4) json.field('int64').fail('a smaller map');
   const binary = decodeBase64(text);

@@ -1,43 +1,47 @@
 /**
- * Evaluates key expressions for a batch: compiled once to a list of instructions, one register of doubles each, run over
- * blocks of rows. While every value of a block is an integer of at most 53 bits, doubles are exact; a block where one is not
- * runs again on BigInts. So the usual path makes no BigInt, and no value is ever rounded.
+ * Evaluates key expressions for a batch. They are compiled once to a list of instructions, each
+ * with a register of doubles, which run over blocks of rows. Doubles are exact while every value of
+ * a block is an integer of at most 53 bits; a block with a larger value runs again with BigInts. So
+ * the common case makes no BigInt, and no value is ever rounded.
  *
- * What the graph itself would have failed on (an index outside a map, a division by zero, a float that is no integer of 64
- * bits) makes a key that no table has: `NO_KEY`.
+ * Where the graph would have failed (an index outside a map, a division by zero, a float that is
+ * not a 64-bit integer) the key is `NO_KEY`, which no table contains.
  */
 import { CubeError } from './errors.ts';
 import {
-  KEY_OPERANDS,
+  KEY_OPERAND_COUNTS,
   type KeyDtype,
   type KeyExpression,
   type KeyMap,
   type KeyOperator,
 } from './key-expression.ts';
 
-/** Ids of one input: its elements row by row. int64 as words (low, high). */
+/** Ids of one input, row by row; int64 as words (low, high). */
 export type IdsData = Uint32Array | Int32Array | Float32Array | Float64Array;
 
-export interface IdsInput {
+export interface IdsTensorInput {
   readonly name: string;
   readonly dtype: 'int64' | 'int32' | 'float32' | 'float64';
   /** Elements in a row. */
   readonly columns: number;
 }
 
-/** A key to compute: rows of a table of `rows` rows, where an index below zero counts from the end. */
-export interface KeyFormula {
+/**
+ * A key to compute: the number of a row in a table of `rows` rows. A negative number counts from
+ * the end.
+ */
+export interface KeyComputation {
   readonly expression: KeyExpression;
   readonly rows: number;
 }
 
-/** Both words of a key that is in no table of row numbers. */
+/** Both words of the key that no table of row numbers contains. */
 export const NO_KEY = 0xffff_ffff;
 
 const BLOCK_ROWS_MAX = 256;
-/** Of all registers of a block together. */
+/** Maximum number of values in all registers of a block. */
 const BLOCK_VALUES_MAX = 1 << 20;
-const SAFE = Number.MAX_SAFE_INTEGER;
+const SAFE_INTEGER_MAX = Number.MAX_SAFE_INTEGER;
 
 interface Instruction {
   readonly op: KeyOperator | 'column' | 'int' | 'map';
@@ -56,7 +60,7 @@ interface LoadedMap {
 }
 
 export class KeyTransform {
-  readonly #inputs: readonly IdsInput[];
+  readonly #inputs: readonly IdsTensorInput[];
   readonly #code: Instruction[] = [];
   readonly #registers: readonly Float64Array[];
   readonly #outputs: { register: number; rows: number }[];
@@ -66,11 +70,11 @@ export class KeyTransform {
   readonly #known = new Map<string, number>();
   readonly #seen = new Map<KeyExpression, number>();
 
-  /** @throws CubeError INVALID_ARGUMENT when an expression names an input or a map that is not there */
+  /** @throws CubeError INVALID_ARGUMENT when an expression names an unknown input or map */
   constructor(
-    inputs: readonly IdsInput[],
+    inputs: readonly IdsTensorInput[],
     maps: readonly KeyMap[],
-    formulas: readonly KeyFormula[],
+    formulas: readonly KeyComputation[],
   ) {
     this.#inputs = inputs;
     this.#mapNames = maps.map(({ name }) => name);
@@ -130,14 +134,14 @@ export class KeyTransform {
       const a = this.#inputs.findIndex(({ name }) => name === expression.input);
       const known = this.#inputs[a];
       if (known === undefined || expression.column >= known.columns) {
-        unknown(`column ${expression.column} of input ${JSON.stringify(expression.input)}`);
+        failUnknownName(`column ${expression.column} of input ${JSON.stringify(expression.input)}`);
       }
       return { ...blank, op, a, b: expression.column };
     }
     const [a = 0, b = 0, c = 0] = expression.of.map((operand) => this.#compile(operand));
     if (op !== 'map') return { ...blank, op, dtype: expression.dtype, a, b, c };
     const map = this.#mapNames.indexOf(expression.map);
-    if (map < 0) unknown(`map ${JSON.stringify(expression.map)}`);
+    if (map < 0) failUnknownName(`map ${JSON.stringify(expression.map)}`);
     return { ...blank, op, a, map };
   }
 
@@ -149,11 +153,11 @@ export class KeyTransform {
       if (instruction.op === 'column') this.#loadFast(instruction, ids, start, count, target);
       else if (instruction.op === 'map') {
         const source = this.#registers[instruction.a]!;
-        mapFast(this.#maps[instruction.map]!.fast, source, count, target);
+        lookUpMapFast(this.#maps[instruction.map]!.fast, source, count, target);
       } else if (instruction.op !== 'int') operateFast(instruction, this.#registers, count, target);
       for (let row = 0; row < count; row++) {
         const value = target[row]!;
-        if (value > SAFE || value < -SAFE) return false;
+        if (value > SAFE_INTEGER_MAX || value < -SAFE_INTEGER_MAX) return false;
       }
     }
     return true;
@@ -200,10 +204,10 @@ export class KeyTransform {
       this.#outputs.forEach(({ register, rows }, k) => {
         let key = values[register];
         if (key !== undefined && key < 0n) key += BigInt(rows);
-        const isKey = key !== undefined && key >= 0n && key < BigInt(rows);
+        if (key !== undefined && (key < 0n || key >= BigInt(rows))) key = undefined;
         const word = 2 * (row * keyNum + k);
-        keys[word] = isKey ? Number(key! & 0xffff_ffffn) : NO_KEY;
-        keys[word + 1] = isKey ? Number(key! >> 32n) : NO_KEY;
+        keys[word] = key === undefined ? NO_KEY : Number(key & 0xffff_ffffn);
+        keys[word + 1] = key === undefined ? NO_KEY : Number(key >> 32n);
       });
     }
   }
@@ -220,7 +224,7 @@ export class KeyTransform {
       const { columns, dtype } = this.#inputs[a]!;
       const data = ids[a]!;
       const at = row * columns + b;
-      if (dtype !== 'int64') return fromFloat(data[at]!);
+      if (dtype !== 'int64') return truncateToInt64(data[at]!);
       return BigInt.asIntN(64, (BigInt(data[2 * at + 1]!) << 32n) | BigInt(data[2 * at]!));
     }
     if (op === 'map') {
@@ -234,28 +238,36 @@ export class KeyTransform {
   }
 }
 
-function unknown(what: string): never {
-  throw new CubeError('INVALID_ARGUMENT', `a key expression names ${what}, which is not there`);
+function failUnknownName(what: string): never {
+  throw new CubeError('INVALID_ARGUMENT', `a key expression names ${what}, which does not exist`);
 }
 
-/** Towards zero; undefined when it does not fit 64 bits. */
-function fromFloat(value: number): bigint | undefined {
+/** Truncates towards zero. @returns undefined when the result does not fit 64 bits */
+function truncateToInt64(value: number): bigint | undefined {
   const isInt64 = value >= -(2 ** 63) && value < 2 ** 63;
   return isInt64 ? BigInt(Math.trunc(value)) : undefined;
 }
 
-function mapFast(map: Float64Array, index: Float64Array, count: number, out: Float64Array): void {
+function lookUpMapFast(
+  map: Float64Array,
+  index: Float64Array,
+  count: number,
+  out: Float64Array,
+): void {
   for (let row = 0; row < count; row++) {
     const at = index[row]!;
-    // Outside, and for NaN, there is no element: NaN.
+    // Outside the map, and for NaN, there is no element: NaN.
     out[row] = map[at < 0 ? at + map.length : at] ?? Number.NaN;
   }
 }
 
-type Fast = (a: number, b: number, c: number) => number;
+type FastOperator = (a: number, b: number, c: number) => number;
 
-/** On integers of at most 53 bits; + 0 turns −0 into 0. What has no value is NaN, and so is all that is computed from it. */
-const FAST: Readonly<Record<KeyOperator, Fast>> = {
+/**
+ * Operators on integers of at most 53 bits; + 0 turns −0 into 0. An undefined result is NaN, and so
+ * is everything computed from it.
+ */
+const FAST_OPERATORS: Readonly<Record<KeyOperator, FastOperator>> = {
   neg: (a) => 0 - a,
   abs: (a) => Math.abs(a),
   not: (a) => 1 - a,
@@ -291,7 +303,7 @@ function operateFast(
   const left = registers[a]!;
   const right = registers[b]!;
   const last = registers[c]!;
-  const operate = FAST[op as KeyOperator];
+  const operate = FAST_OPERATORS[op as KeyOperator];
   for (let row = 0; row < count; row++) {
     out[row] = operate(left[row]!, right[row]!, last[row]!);
   }
@@ -300,19 +312,19 @@ function operateFast(
     const value = out[row]!;
     if (Number.isNaN(value)) continue;
     if (dtype === 'bool') out[row] = Number(value !== 0);
-    // A product of two int32 may need 62 bits: its low 32 come from imul.
+    // A product of two int32 may need 62 bits: imul gives its low 32.
     else out[row] = op === 'mul' ? Math.imul(left[row]!, right[row]!) : value | 0;
   }
 }
 
-/** Their dtype says nothing about their value: it is a bool. */
+/** The dtype of a comparison is that of its operands: the result is a bool. */
 function isComparison(op: KeyOperator): boolean {
   return op === 'equal' || op === 'less';
 }
 
-type Exact = (a: bigint, b: bigint) => bigint | undefined;
+type ExactOperator = (a: bigint, b: bigint) => bigint | undefined;
 
-const EXACT: Readonly<Partial<Record<KeyOperator, Exact>>> = {
+const EXACT_OPERATORS: Readonly<Record<Exclude<KeyOperator, 'where'>, ExactOperator>> = {
   neg: (a) => -a,
   abs: (a) => (a < 0n ? -a : a),
   not: (a) => 1n - a,
@@ -344,7 +356,7 @@ function operateExact(
   return evaluateOperator(op as KeyOperator, dtype, [values[a], values[b], last]);
 }
 
-/** One operator on exact values. @returns undefined where it has no result */
+/** Evaluates one operator on exact values. @returns undefined where it has no result */
 export function evaluateOperator(
   op: KeyOperator,
   dtype: KeyDtype,
@@ -352,15 +364,15 @@ export function evaluateOperator(
 ): bigint | undefined {
   if (left === undefined) return undefined;
   if (op === 'where') return left === 0n ? last : right;
-  if (right === undefined && KEY_OPERANDS[op] > 1) return undefined;
-  const value = EXACT[op]!(left, right ?? 0n);
+  if (right === undefined && KEY_OPERAND_COUNTS[op] > 1) return undefined;
+  const value = EXACT_OPERATORS[op](left, right ?? 0n);
   if (value === undefined || isComparison(op)) return value;
   if (dtype === 'bool') return value === 0n ? 0n : 1n;
   return BigInt.asIntN(dtype === 'int32' ? 32 : 64, value);
 }
 
 /** The columns that an expression reads, as `input\ncolumn`. */
-export function columnsOf(
+export function collectColumns(
   expression: KeyExpression,
   seen: Map<KeyExpression, ReadonlySet<string>> = new Map(),
 ): ReadonlySet<string> {
@@ -370,7 +382,7 @@ export function columnsOf(
   if (expression.op === 'column') columns.add(`${expression.input}\n${expression.column}`);
   else if (expression.op !== 'int') {
     for (const operand of expression.of) {
-      for (const column of columnsOf(operand, seen)) columns.add(column);
+      for (const column of collectColumns(operand, seen)) columns.add(column);
     }
   }
   seen.set(expression, columns);

@@ -1,10 +1,14 @@
 /**
- * Keys are unsigned 64-bit numbers held as pairs of 32-bit words (low, high) in a `Uint32Array`, so that the hot path
- * never makes a BigInt. Everything here is exact over the whole range, 0 and 2^64 − 1 included.
+ * Keys are unsigned 64-bit numbers stored as pairs of 32-bit words (low, high) in a `Uint32Array`,
+ * so that the hot path makes no BigInt. All functions are exact over the whole range, 0 and 2^64 −
+ * 1 included.
  */
 
-/** key mod shardNum, unsigned. Exact for every `shardNum` in 1..2^32; of a power of two, it is the last bits. */
-export function shardOf(low: number, high: number, shardNum: number): number {
+/**
+ * key mod shardNum, unsigned. Exact for every `shardNum` in 1..2^32; a power of two takes the last
+ * bits.
+ */
+export function computeShard(low: number, high: number, shardNum: number): number {
   if ((shardNum & (shardNum - 1)) === 0) return (low & (shardNum - 1)) >>> 0;
   if (shardNum <= 65_536) {
     // Three 32-bit divisions: each remainder is below 2^16, so the next dividend fits in 32 bits.
@@ -17,7 +21,7 @@ export function shardOf(low: number, high: number, shardNum: number): number {
   return (middle * 65_536 + (low & 0xffff)) % shardNum;
 }
 
-/** The i-th key of a batch; for messages and tests, never for the hot path. */
+/** The i-th key of a batch as a BigInt; for messages and tests, not for the hot path. */
 export function keyToBigint(keys: Uint32Array, i: number): bigint {
   return (BigInt(keys[2 * i + 1]!) << 32n) | BigInt(keys[2 * i]!);
 }
@@ -39,8 +43,8 @@ export function multiplyHigh(a: number, b: number): number {
 }
 
 /**
- * The mix of format version 1 (docs/formats/layer.md) as two words at `mixed[at]`: the low word picks the segment,
- * the high word the home slot.
+ * The key mix of layer format version 1 (docs/formats/layer.md) as two words at `mixed[at]`: the
+ * low word selects the segment, the high word the home slot.
  */
 export function mixKey(low: number, high: number, mixed: Uint32Array, at: number): void {
   let x = (low ^ high) >>> 0;

@@ -1,69 +1,77 @@
 /**
- * Keys and rows of one shard to the sections of a layer file: pure, and a function of the content alone, so that the
- * order of the input does not show. Dense when the keys are a progression, inline while rows are small, else indexed. One
- * section's bytes are made at a time; no object, string or BigInt per row.
+ * Builds the sections of a layer file from the keys and rows of one shard. Pure, and a function of
+ * the content alone: the order of the input does not show. The layout is dense when the keys are a
+ * progression, inline while rows are small, otherwise indexed. The bytes of one section are made at
+ * a time, without an object, string or BigInt per row.
  */
+import { requireDefined } from './errors.ts';
 import { mixKey } from './keys.ts';
 import {
+  computeHomeSlots,
+  computeRowStride,
+  computeStride,
   DELETED_STRIDE,
-  homeSlotsOf,
   INDEX_STRIDE,
   type LayerHeader,
-  rowStrideOf,
+  paddedValueBytes,
   SEGMENT_BYTES_MAX,
   SEGMENT_COUNT_MAX,
   type SegmentSize,
-  strideOf,
   VALUE_ALIGNMENT,
-  valueSpace,
 } from './layer-format.ts';
-import { checkInput, type LayerInput, type RowsInput, type ValuesInput } from './layer-input.ts';
 import {
+  checkLayerInput,
+  type LayerInput,
+  type RowsInput,
+  type ValuesInput,
+} from './layer-input.ts';
+import {
+  computeHomeSlot,
   EmptyKeyFinder,
-  homeOf,
   keyDistance,
-  leastSegmentCount,
+  minSegmentCount,
   orderKeys,
   type Progression,
   ProgressionFinder,
   type SegmentOrder,
 } from './layer-placement.ts';
 import {
-  type LayerContent,
-  type LayerSubject,
-  layOut,
-  layoutFor,
-  rowSegmentSizes,
-  rowsPerSegmentOf,
-  tooManySegments,
+  buildLayerHeader,
+  chooseLayout,
+  computeRowSegmentSizes,
+  computeRowsPerSegment,
+  failTooManySegments,
+  type LayerIdentity,
+  type LayerShape,
 } from './layer-sections.ts';
-import { rowBytesOf } from './row-codec.ts';
-import { setPlace, ValuePacker } from './value-places.ts';
+import { computeRowBytes } from './row-codec.ts';
+import { setValueLocation, ValuePacker } from './value-locations.ts';
 
-/** A layer before its bytes are hashed: the header but for its checksums and content id. */
+/** A layer before its bytes are hashed: the header without checksums and content id. */
 export interface LayerPlan {
   readonly header: LayerHeader;
-  /** The segments, and the deleted keys when there are any. */
+  /** Number of sections: the segments, and the deleted keys when there are any. */
   readonly sectionCount: number;
-  /** The bytes of one section, in file order; call them one at a time. */
+  /** The bytes of one section, numbered in file order. Call it for one section at a time. */
   sectionBytes(section: number): Uint8Array;
 }
 
 /**
  * Plans a layer.
  * @param segmentBytesMax smaller segments than the format allows, for tests
- * @throws CubeError INVALID_ARGUMENT naming a key that comes twice, is deleted too, or belongs to another shard
+ * @throws CubeError INVALID_ARGUMENT naming a key that is duplicate, also deleted, or of another
+ * shard
  */
 export function planLayer(
   input: LayerInput,
   segmentBytesMax: number = SEGMENT_BYTES_MAX,
 ): LayerPlan {
-  return new LayerPlanner(input, checkInput(input), segmentBytesMax).plan();
+  return new LayerPlanner(input, checkLayerInput(input), segmentBytesMax).plan();
 }
 
 const NO_KEYS = new Uint32Array(0);
 
-/** Row words by number of the input: copied to slots and row segments. */
+/** Words of rows in the order of the input, to be copied to slots and row segments. */
 interface RowWords {
   readonly words: Uint32Array;
   readonly perRow: number;
@@ -71,13 +79,13 @@ interface RowWords {
 
 class LayerPlanner {
   readonly #input: LayerInput;
-  readonly #subject: LayerSubject;
+  readonly #subject: LayerIdentity;
   readonly #keys: Uint32Array;
   readonly #deleted: Uint32Array;
   readonly #count: number;
   readonly #segmentBytesMax: number;
 
-  constructor(input: LayerInput, subject: LayerSubject, segmentBytesMax: number) {
+  constructor(input: LayerInput, subject: LayerIdentity, segmentBytesMax: number) {
     this.#input = input;
     this.#subject = subject;
     this.#keys = input.keys;
@@ -92,8 +100,8 @@ class LayerPlanner {
     const progression = kind === 'base' ? findProgression(this.#keys) : undefined;
     const layout =
       this.#input.layout ??
-      layoutFor(kind, dtype, rowBytesOf(dtype, dim), progression !== undefined);
-    if (layout === 'dense') return this.#planDense(progression!);
+      chooseLayout(kind, dtype, computeRowBytes(dtype, dim), progression !== undefined);
+    if (layout === 'dense') return this.#planDense(requireDefined(progression, 'the progression'));
     if (layout === 'inline') return this.#planInline();
     return this.#planIndexed();
   }
@@ -101,16 +109,20 @@ class LayerPlanner {
   #planDense(progression: Progression): LayerPlan {
     const { firstLow, firstHigh, step } = progression;
     const rows = this.#rowWords();
-    const stride = strideOf('dense', 4 * rows.perRow);
-    const rowsPerSegment = rowsPerSegmentOf(stride, this.#segmentBytesMax);
-    const content: LayerContent = {
+    const stride = computeStride('dense', 4 * rows.perRow);
+    const rowsPerSegment = computeRowsPerSegment(stride, this.#segmentBytesMax);
+    const content: LayerShape = {
       ...this.#content('dense'),
       firstKey: (BigInt(firstHigh) << 32n) | BigInt(firstLow),
       keyStep: BigInt(step),
       rowsPerSegment,
     };
-    const sizes = rowSegmentSizes(this.#count, rowsPerSegment);
-    const header = layOut(this.#subject, content, { keys: sizes, rows: [], deletedSlots: 0 });
+    const sizes = computeRowSegmentSizes(this.#count, rowsPerSegment);
+    const header = buildLayerHeader(this.#subject, content, {
+      keys: sizes,
+      rows: [],
+      deletedSlots: 0,
+    });
     const order = new Uint32Array(this.#count);
     for (let i = 0; i < this.#count; i++) {
       const distance = keyDistance(this.#keys[2 * i]!, this.#keys[2 * i + 1]!, firstLow, firstHigh);
@@ -125,11 +137,11 @@ class LayerPlanner {
 
   #planInline(): LayerPlan {
     const rows = this.#rowWords();
-    const placed = this.#placeKeys(strideOf('inline', 4 * rows.perRow));
+    const placed = this.#placeKeys(computeStride('inline', 4 * rows.perRow));
     const deleted = this.#placeDeleted();
     const content = this.#searchedContent('inline', placed, deleted);
     const sizes = { keys: placed.sizes, rows: [], deletedSlots: deleted.slots };
-    const header = layOut(this.#subject, content, sizes);
+    const header = buildLayerHeader(this.#subject, content, sizes);
     return this.#searchedPlan(header, placed.orders, rows, deleted, undefined);
   }
 
@@ -143,8 +155,8 @@ class LayerPlanner {
     const content = this.#searchedContent('indexed', placed, deleted);
     const sizes = { keys: placed.sizes, rows: stored.sizes, deletedSlots: deleted.slots };
     const { rowsPerSegment } = stored;
-    const header = layOut(this.#subject, { ...content, rowsPerSegment }, sizes);
-    const places = { words: stored.places, perRow: 2 };
+    const header = buildLayerHeader(this.#subject, { ...content, rowsPerSegment }, sizes);
+    const places = { words: stored.locations, perRow: 2 };
     return this.#searchedPlan(header, placed.orders, places, deleted, stored);
   }
 
@@ -152,7 +164,7 @@ class LayerPlanner {
     header: LayerHeader,
     orders: readonly SegmentOrder[],
     rows: RowWords,
-    deleted: PlacedDeleted,
+    deleted: PlacedDeletedKeys,
     stored: StoredRows | undefined,
   ): LayerPlan {
     const { segments, emptyKey, homeSlots, deletedHomeSlots, deletedCount } = header;
@@ -161,15 +173,18 @@ class LayerPlanner {
       if (placed !== undefined) {
         return fillSlots(this.#keys, placed, rows, homeSlots, header.stride, emptyKey);
       }
-      if (section < segments.length) return stored!.segmentBytes(section - orders.length);
+      if (section < segments.length) {
+        const { segmentBytes } = requireDefined(stored, 'the stored rows');
+        return segmentBytes(section - orders.length);
+      }
       const none = { words: NO_KEYS, perRow: 0 };
-      const order = deleted.order!;
+      const order = requireDefined(deleted.order, 'the order of the deleted keys');
       return fillSlots(this.#deleted, order, none, deletedHomeSlots, DELETED_STRIDE, emptyKey);
     };
     return { header, sectionCount: segments.length + (deletedCount > 0 ? 1 : 0), sectionBytes };
   }
 
-  #content(layout: LayerContent['layout']): LayerContent {
+  #content(layout: LayerShape['layout']): LayerShape {
     return {
       layout,
       rowCount: this.#count,
@@ -184,10 +199,10 @@ class LayerPlanner {
   }
 
   #searchedContent(
-    layout: LayerContent['layout'],
+    layout: LayerShape['layout'],
     placed: PlacedKeys,
-    deleted: PlacedDeleted,
-  ): LayerContent {
+    deleted: PlacedDeletedKeys,
+  ): LayerShape {
     return {
       ...this.#content(layout),
       emptyKey: this.#emptyKey(),
@@ -200,7 +215,7 @@ class LayerPlanner {
     const { rows, dtype, dim } = this.#input as RowsInput;
     const aligned = rows.byteOffset % 4 === 0 ? rows : rows.slice();
     const words = new Uint32Array(aligned.buffer, aligned.byteOffset, aligned.length / 4);
-    return { words, perRow: rowBytesOf(dtype, dim) / 4 };
+    return { words, perRow: computeRowBytes(dtype, dim) / 4 };
   }
 
   #emptyKey(): bigint {
@@ -210,44 +225,45 @@ class LayerPlanner {
     return finder.emptyKey();
   }
 
-  /** The least number of segments with which each fits. */
+  /** Uses the smallest number of segments with which each one fits. */
   #placeKeys(stride: number): PlacedKeys {
     const count = this.#count;
     if (count === 0) return { orders: [], sizes: [], homeSlots: 0 };
     const slotsMax = Math.floor(this.#segmentBytesMax / stride);
-    let segmentCount = leastSegmentCount(count, slotsMax);
+    let segmentCount = minSegmentCount(count, slotsMax);
     for (; segmentCount <= SEGMENT_COUNT_MAX; segmentCount++) {
-      const homeSlots = homeSlotsOf(count, segmentCount);
+      const homeSlots = computeHomeSlots(count, segmentCount);
       const orders = orderKeys(this.#keys, segmentCount, homeSlots);
       if (orders.some(({ slots }) => slots > slotsMax)) continue;
       const sizes = orders.map(({ order, slots }) => ({ rows: order.length, slots }));
       return { orders, sizes, homeSlots };
     }
-    return tooManySegments(this.#subject.table, count);
+    return failTooManySegments(this.#subject.table, count);
   }
 
-  #placeDeleted(): PlacedDeleted {
+  #placeDeleted(): PlacedDeletedKeys {
     const count = this.#deleted.length / 2;
     if (count === 0) return { order: undefined, slots: 0, homeSlots: 0 };
-    const homeSlots = homeSlotsOf(count, 1);
-    const [order] = orderKeys(this.#deleted, 1, homeSlots, 'is deleted twice');
+    const homeSlots = computeHomeSlots(count, 1);
+    const [first] = orderKeys(this.#deleted, 1, homeSlots, 'is deleted twice');
+    const order = requireDefined(first, 'the order of the deleted keys');
     const both = new Uint32Array(this.#keys.length + this.#deleted.length);
     both.set(this.#keys);
     both.set(this.#deleted, this.#keys.length);
-    orderKeys(both, 1, homeSlotsOf(both.length / 2, 1), 'is deleted, and has a row');
-    return { order, slots: order!.slots, homeSlots };
+    orderKeys(both, 1, computeHomeSlots(both.length / 2, 1), 'is deleted and also has a row');
+    return { order, slots: order.slots, homeSlots };
   }
 
   #storeRows(order: Uint32Array): StoredRows {
     const rows = this.#rowWords();
-    const stride = rowStrideOf({ dtype: this.#subject.dtype, rowBytes: 4 * rows.perRow });
-    const rowsPerSegment = rowsPerSegmentOf(stride, this.#segmentBytesMax);
-    const sizes = rowSegmentSizes(this.#count, rowsPerSegment);
+    const stride = computeRowStride({ dtype: this.#subject.dtype, rowBytes: 4 * rows.perRow });
+    const rowsPerSegment = computeRowsPerSegment(stride, this.#segmentBytesMax);
+    const sizes = computeRowSegmentSizes(this.#count, rowsPerSegment);
     const places = new Uint32Array(2 * this.#count);
     for (let place = 0; place < order.length; place++) places[2 * order[place]!] = place;
     const segmentBytes = (segment: number): Uint8Array =>
       gatherRows(order, segment * rowsPerSegment, sizes[segment]!, rows);
-    return { sizes, places, rowsPerSegment, segmentBytes };
+    return { sizes, locations: places, rowsPerSegment, segmentBytes };
   }
 
   #storeValues({ values, ends }: ValuesInput, order: Uint32Array): StoredRows {
@@ -256,7 +272,7 @@ class LayerPlanner {
     for (const i of order) {
       const start = i === 0 ? 0 : ends[i - 1]!;
       const length = ends[i]! - start;
-      setPlace(places, i, length, packer.take(length));
+      setValueLocation(places, i, length, packer.reserve(length));
     }
     const sizes = packer.sizes();
     const segmentBytes = (segment: number): Uint8Array => {
@@ -267,11 +283,11 @@ class LayerPlanner {
       for (const i of order.subarray(first, first + rows)) {
         const value = values.subarray(i === 0 ? 0 : ends[i - 1]!, ends[i]!);
         target.set(value, at);
-        at += valueSpace(value.length);
+        at += paddedValueBytes(value.length);
       }
       return target;
     };
-    return { sizes, places, rowsPerSegment: 0, segmentBytes };
+    return { sizes, locations: places, rowsPerSegment: 0, segmentBytes };
   }
 }
 
@@ -281,7 +297,7 @@ interface PlacedKeys {
   readonly homeSlots: number;
 }
 
-interface PlacedDeleted {
+interface PlacedDeletedKeys {
   readonly order: SegmentOrder | undefined;
   readonly slots: number;
   readonly homeSlots: number;
@@ -289,13 +305,13 @@ interface PlacedDeleted {
 
 interface StoredRows {
   readonly sizes: readonly SegmentSize[];
-  /** Words of the place of each row of the input. */
-  readonly places: Uint32Array;
+  /** Words of the location of each row of the input. */
+  readonly locations: Uint32Array;
   readonly rowsPerSegment: number;
   segmentBytes(segment: number): Uint8Array;
 }
 
-/** Undefined also when a key comes twice: ordering the keys will name it. */
+/** @returns undefined also for a duplicate key: ordering the keys will report it */
 function findProgression(keys: Uint32Array): Progression | undefined {
   const finder = new ProgressionFinder();
   finder.add(keys);
@@ -331,7 +347,7 @@ function copyWords(
   for (let i = 0; i < length; i++) target[at + i] = words[from + i]!;
 }
 
-/** Rows order[first ..] one after the other. */
+/** Copies rows order[first …] one after another. */
 function gatherRows(
   order: Uint32Array,
   first: number,
@@ -345,7 +361,10 @@ function gatherRows(
   return new Uint8Array(target.buffer);
 }
 
-/** Slots of a searched segment: each key at its home or the next free slot, with its row; the rest empty. */
+/**
+ * Fills the slots of a searched segment: each key at its home slot or the next free one, with its
+ * row; the others empty.
+ */
 function fillSlots(
   keys: Uint32Array,
   { order, slots }: SegmentOrder,
@@ -369,7 +388,7 @@ function fillSlots(
   for (let i = 0; i < order.length; i++) {
     const key = order[i]!;
     mixKey(keys[2 * key]!, keys[2 * key + 1]!, mixed, 0);
-    fillEmpty(homeOf(mixed, 0, homeSlots));
+    fillEmpty(computeHomeSlot(mixed, 0, homeSlots));
     const at = slot * strideWords;
     target[at] = keys[2 * key]!;
     target[at + 1] = keys[2 * key + 1]!;

@@ -1,71 +1,74 @@
-/** What a layer is built from: keys with rows or values of one shard, and the deleted keys of a delta; and its checks. */
+/**
+ * The input of a layer build (keys of one shard with rows or values, and the deleted keys of a
+ * delta), and its checks.
+ */
 import { CubeError } from './errors.ts';
-import { keyToBigint, shardOf } from './keys.ts';
+import { computeShard, keyToBigint } from './keys.ts';
 import { DIM_MAX, NO_CONTENT_ID, SHARD_NUM_MAX, VALUE_BYTES_MAX } from './layer-format.ts';
-import type { LayerSubject } from './layer-sections.ts';
+import type { LayerIdentity } from './layer-sections.ts';
 import { CONTENT_ID_PATTERN, checkName } from './names.ts';
-import { type RowDtype, rowBytesOf } from './row-codec.ts';
+import { computeRowBytes, type RowDtype } from './row-codec.ts';
 
-interface LayerInputCommon {
+interface LayerInputBase {
   readonly table: string;
   readonly shardIndex: number;
   readonly shardNum: number;
   /** 2n words (low, high), distinct, in any order. */
   readonly keys: Uint32Array;
-  /** Of a delta: 2m words, distinct, none of them in `keys`. */
+  /** Delta: 2m words, distinct, none of them in `keys`. */
   readonly deleted?: Uint32Array;
-  /** Makes the layer a delta on that one. */
+  /** Content id of the parent; makes the layer a delta. */
   readonly parentContentId?: string;
-  /** Asks for an index where another layout would be chosen: its rows can stay on disk. */
+  /** Requests an index instead of the default layout, so that rows can stay on disk. */
   readonly layout?: 'indexed';
 }
 
-export interface RowsInput extends LayerInputCommon {
+export interface RowsInput extends LayerInputBase {
   readonly dtype: RowDtype;
   readonly dim: number;
-  /** n · rowBytes as `encodeRows` makes them, in the order of the keys. */
+  /** n · rowBytes bytes as `encodeRows` makes them, in the order of the keys. */
   readonly rows: Uint8Array;
 }
 
-export interface ValuesInput extends LayerInputCommon {
+export interface ValuesInput extends LayerInputBase {
   readonly dtype: 'bytes';
   /** The values one after the other, in the order of the keys. */
   readonly values: Uint8Array;
-  /** Where each value ends in `values`. */
+  /** End offset of each value in `values`. */
   readonly ends: Uint32Array;
 }
 
 export type LayerInput = RowsInput | ValuesInput;
 
-function refuse(table: string, text: string): never {
+function failTable(table: string, text: string): never {
   throw new CubeError('INVALID_ARGUMENT', `table ${table}: ${text}`);
 }
 
 function checkKeys(input: LayerInput, keys: Uint32Array): void {
   const { table, shardIndex, shardNum } = input;
   for (let i = 0; i < keys.length / 2; i++) {
-    if (shardOf(keys[2 * i]!, keys[2 * i + 1]!, shardNum) === shardIndex) continue;
+    if (computeShard(keys[2 * i]!, keys[2 * i + 1]!, shardNum) === shardIndex) continue;
     const key = keyToBigint(keys, i);
-    refuse(table, `key ${key} does not belong to shard ${shardIndex} of ${shardNum}`);
+    failTable(table, `key ${key} does not belong to shard ${shardIndex} of ${shardNum}`);
   }
 }
 
-/** @throws CubeError INVALID_ARGUMENT saying what is wrong, and with which key */
-export function checkInput(input: LayerInput): LayerSubject {
+/** @throws CubeError INVALID_ARGUMENT naming the table, the problem and the key */
+export function checkLayerInput(input: LayerInput): LayerIdentity {
   const { table, dtype, shardIndex, shardNum, keys, deleted, parentContentId = '' } = input;
   checkName(table, 'table');
   if (!Number.isInteger(shardNum) || shardNum < 1 || shardNum > SHARD_NUM_MAX) {
-    refuse(table, `shardNum ${shardNum}`);
+    failTable(table, `shardNum is ${shardNum}, expected 1 to ${SHARD_NUM_MAX}`);
   }
   if (!Number.isInteger(shardIndex) || shardIndex < 0 || shardIndex >= shardNum) {
-    refuse(table, `shard ${shardIndex} of ${shardNum}`);
+    failTable(table, `shardIndex is ${shardIndex}, expected 0 to ${shardNum - 1}`);
   }
   const isParent = CONTENT_ID_PATTERN.test(parentContentId) && parentContentId !== NO_CONTENT_ID;
   if (parentContentId !== '' && !isParent) {
-    refuse(table, `parentContentId ${JSON.stringify(parentContentId)} is not a contentId`);
+    failTable(table, `parentContentId ${JSON.stringify(parentContentId)} is not a contentId`);
   }
   if (parentContentId === '' && deleted !== undefined && deleted.length > 0) {
-    refuse(table, 'a base has no deleted keys; give the parentContentId of a delta');
+    failTable(table, 'a base has no deleted keys; give the parentContentId of a delta');
   }
   checkKeys(input, keys);
   if (deleted !== undefined) checkKeys(input, deleted);
@@ -76,9 +79,9 @@ export function checkInput(input: LayerInput): LayerSubject {
 }
 
 function checkRows({ table, dtype, dim, keys, rows }: RowsInput): void {
-  if (!Number.isInteger(dim) || dim < 1 || dim > DIM_MAX) refuse(table, `dim ${dim}`);
-  if (rows.length === (keys.length / 2) * rowBytesOf(dtype, dim)) return;
-  refuse(
+  if (!Number.isInteger(dim) || dim < 1 || dim > DIM_MAX) failTable(table, `dim ${dim}`);
+  if (rows.length === (keys.length / 2) * computeRowBytes(dtype, dim)) return;
+  failTable(
     table,
     `${keys.length} key words and ${rows.length} bytes are not keys with rows of ${dim}`,
   );
@@ -86,13 +89,13 @@ function checkRows({ table, dtype, dim, keys, rows }: RowsInput): void {
 
 function checkValues({ table, keys, values, ends }: ValuesInput): void {
   if (ends.length !== keys.length / 2) {
-    refuse(table, `${keys.length} key words with ${ends.length} ends of values`);
+    failTable(table, `${keys.length} key words with ${ends.length} ends of values`);
   }
   let start = 0;
   for (let i = 0; i < ends.length; i++) {
     const length = ends[i]! - start;
     if (length < 0 || length > VALUE_BYTES_MAX) {
-      refuse(
+      failTable(
         table,
         `the value of key ${keyToBigint(keys, i)} has ${length} bytes, at most ${VALUE_BYTES_MAX}`,
       );
@@ -100,5 +103,5 @@ function checkValues({ table, keys, values, ends }: ValuesInput): void {
     start = ends[i]!;
   }
   if (start !== values.length)
-    refuse(table, `${values.length} bytes of values, of which ${start} are used`);
+    failTable(table, `${values.length} bytes of values, of which ${start} are used`);
 }

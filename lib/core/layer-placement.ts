@@ -1,51 +1,55 @@
 /**
- * Where keys belong in a searched table (layout inline, the index of layout indexed, the deleted keys of a delta): which
- * segment, which home slot, in which order; and what a whole shard's keys decide: the empty key, and whether they are a
- * progression. A function of the set of keys alone. Made so that a writer that never holds all keys can use it too.
+ * Where keys belong in a searched table (layout inline, the index of layout indexed, the deleted
+ * keys of a delta): segment, home slot and order; and what all keys of a shard determine: the empty
+ * key, and whether they are a progression. A function of the set of keys alone. A writer that never
+ * holds all keys in memory can use it too.
  */
 import { CubeError } from './errors.ts';
 import { keyToBigint, mixKey, multiplyHigh } from './keys.ts';
 
-/** The least number of segments worth trying: with fewer, no table of `count` keys fits. */
-export function leastSegmentCount(count: number, slotsMax: number): number {
+/** The smallest number of segments worth trying: with fewer, no table of `count` keys fits. */
+export function minSegmentCount(count: number, slotsMax: number): number {
   return Math.ceil((1.25 * count) / Math.max(1, slotsMax - 1));
 }
 
 /** @param mixed of the key, by `mixKey`, at `mixed[at]` */
-export function segmentOf(mixed: Uint32Array, at: number, segmentCount: number): number {
+export function computeSegment(mixed: Uint32Array, at: number, segmentCount: number): number {
   return multiplyHigh(mixed[at]!, segmentCount);
 }
 
 /** @param mixed of the key, by `mixKey`, at `mixed[at]` */
-export function homeOf(mixed: Uint32Array, at: number, homeSlots: number): number {
+export function computeHomeSlot(mixed: Uint32Array, at: number, homeSlots: number): number {
   return multiplyHigh(mixed[at + 1]!, homeSlots);
 }
 
-/** Slots of a segment whose keys come in (home, key) order, each at its home or the next free slot after it. */
+/**
+ * Assigns slots of a segment to keys in (home, key) order: each at its home slot or the next free
+ * slot.
+ */
 export class SlotCursor {
-  /** One more than the last slot taken. */
+  /** Index after the last slot taken. */
   used = 0;
 
-  /** @returns the slot that the next key takes */
-  take(home: number): number {
+  /** @returns the slot of the next key */
+  takeSlot(home: number): number {
     const slot = Math.max(home, this.used);
     this.used = slot + 1;
     return slot;
   }
 
-  /** All slots of the segment: its last one is always empty. */
-  slots(homeSlots: number): number {
+  /** Number of slots of the segment. The last one is always empty. */
+  slotCount(homeSlots: number): number {
     return Math.max(this.used, homeSlots) + 1;
   }
 }
 
-/** Finds the greatest u64 that is not among the keys it is shown. */
+/** Finds the largest u64 that is not among the keys added. */
 export class EmptyKeyFinder {
   readonly #window: number;
-  /** Bit i: 2^64 − 1 − i is a key. Among n keys the empty key is one of the last n + 1. */
+  /** Bit i: 2^64 − 1 − i is a key. Among n keys the empty key is one of the last n + 1 numbers. */
   #taken: Uint8Array | undefined;
 
-  /** @param keyCount how many keys it will be shown, at most */
+  /** @param keyCount maximum number of keys to be added */
   constructor(keyCount: number) {
     this.#window = Math.min(keyCount + 1, 2 ** 32);
   }
@@ -87,12 +91,15 @@ export function keyDistance(
   return (high - firstHigh) * 0x1_0000_0000 + (low - firstLow);
 }
 
-/** Finds out whether distinct keys, shown in any order, are a progression that spans less than 2^53. */
+/**
+ * Determines whether distinct keys, added in any order, are a progression that spans less than
+ * 2^53.
+ */
 export class ProgressionFinder {
   #count = 0;
   #firstLow = 0;
   #firstHigh = 0;
-  /** Distances of the least and the greatest key from the first one shown. */
+  /** Distances of the smallest and the largest key from the first one added. */
   #least = 0;
   #greatest = 0;
   /** Greatest common divisor of all distances. */
@@ -113,10 +120,10 @@ export class ProgressionFinder {
     if (distance < this.#least) this.#least = distance;
     if (distance > this.#greatest) this.#greatest = distance;
     if (this.#greatest - this.#least > Number.MAX_SAFE_INTEGER) this.#possible = false;
-    else this.#divisor = greatestDivisor(Math.abs(distance), this.#divisor);
+    else this.#divisor = greatestCommonDivisor(Math.abs(distance), this.#divisor);
   }
 
-  /** Undefined also when there are no keys. */
+  /** @returns undefined when the keys are no progression, or when there are none */
   progression(): Progression | undefined {
     const count = this.#count;
     if (count === 0 || !this.#possible) return undefined;
@@ -131,7 +138,7 @@ export class ProgressionFinder {
   }
 }
 
-function greatestDivisor(a: number, b: number): number {
+function greatestCommonDivisor(a: number, b: number): number {
   while (a !== 0) {
     const rest = b % a;
     b = a;
@@ -140,16 +147,16 @@ function greatestDivisor(a: number, b: number): number {
   return b;
 }
 
-/** The keys of one segment, as numbers of the input, in (home, key) order. */
+/** The keys of one segment, as indexes into the input, in (home, key) order. */
 export interface SegmentOrder {
   readonly order: Uint32Array;
   readonly slots: number;
 }
 
 /**
- * Splits keys that are all in memory into segments and orders each by (home, key).
- * @param repeated what to say of a key that comes twice
- * @throws CubeError INVALID_ARGUMENT naming a key that comes twice
+ * Splits keys that are all in memory into segments and orders each segment by (home, key).
+ * @param repeated verb phrase for a duplicate key in the error
+ * @throws CubeError INVALID_ARGUMENT naming a duplicate key
  */
 export function orderKeys(
   keys: Uint32Array,
@@ -164,8 +171,8 @@ export function orderKeys(
   const mixed = new Uint32Array(2);
   for (let i = 0; i < count; i++) {
     mixKey(keys[2 * i]!, keys[2 * i + 1]!, mixed, 0);
-    homes[i] = homeOf(mixed, 0, homeSlots);
-    const segment = segmentCount > 1 ? segmentOf(mixed, 0, segmentCount) : 0;
+    homes[i] = computeHomeSlot(mixed, 0, homeSlots);
+    const segment = segmentCount > 1 ? computeSegment(mixed, 0, segmentCount) : 0;
     if (segmentCount > 1) segmentOfKey[i] = segment;
     inSegment[segment]! += 1;
   }
@@ -174,8 +181,8 @@ export function orderKeys(
     sortByHome(segmentOfKey, segment, homes, homeSlots, order);
     sortRuns(keys, homes, order, repeated);
     const cursor = new SlotCursor();
-    for (let i = 0; i < order.length; i++) cursor.take(homes[order[i]!]!);
-    return { order, slots: cursor.slots(homeSlots) };
+    for (let i = 0; i < order.length; i++) cursor.takeSlot(homes[order[i]!]!);
+    return { order, slots: cursor.slotCount(homeSlots) };
   });
 }
 
@@ -201,7 +208,7 @@ function sortByHome(
   }
 }
 
-/** Insertion sort by key among keys of one home: they are few. Equal keys meet here. */
+/** Insertion sort by key among keys with the same home slot: they are few. Detects duplicates. */
 function sortRuns(
   keys: Uint32Array,
   homes: Uint32Array,

@@ -1,11 +1,13 @@
 /**
- * From the sizes of a layer's sections to its header: which layout a shard gets, and where each section lies. What a
- * writer knows before any byte is hashed.
+ * Chooses the layout of a shard and computes the header from the sizes of its sections: what a
+ * writer knows before it hashes any byte.
  */
 import { CubeError } from './errors.ts';
 import {
   alignUp,
-  blockCountOf,
+  computeBlockCount,
+  computeRowStride,
+  computeStride,
   DELETED_STRIDE,
   HEADER_BYTES,
   INLINE_ROW_BYTES_MAX,
@@ -14,54 +16,52 @@ import {
   type LayerLayout,
   type LayerSegment,
   NO_CONTENT_ID,
-  rowStrideOf,
   SECTION_ALIGNMENT,
   SEGMENT_BYTES_MAX,
   SEGMENT_COUNT_MAX,
   type SegmentSize,
-  strideOf,
 } from './layer-format.ts';
 import type { TableDtype } from './manifest.ts';
-import { rowBytesOf } from './row-codec.ts';
+import { computeRowBytes } from './row-codec.ts';
 
-/** What a layer is of. */
-export interface LayerSubject {
+/** Table and shard of a layer, and its parent. */
+export interface LayerIdentity {
   readonly table: string;
   readonly dtype: TableDtype;
   /** 0 for dtype bytes. */
   readonly dim: number;
   readonly shardIndex: number;
   readonly shardNum: number;
-  /** Of a delta: the contentId that it goes on top of; '' for a base. */
+  /** Delta: contentId of the parent; base: ''. */
   readonly parentContentId: string;
 }
 
-/** What was decided from the keys. */
-export interface LayerContent {
+/** Properties that follow from the keys. */
+export interface LayerShape {
   readonly layout: LayerLayout;
   readonly rowCount: number;
   readonly deletedCount: number;
-  /** 0 for dense, as are the home slots. */
+  /** 0 for dense, as are the numbers of home slots. */
   readonly emptyKey: bigint;
   readonly homeSlots: number;
   readonly deletedHomeSlots: number;
-  /** 0 but for dense, as is the step. */
+  /** 0 unless dense, as is the step. */
   readonly firstKey: bigint;
   readonly keyStep: bigint;
-  /** Of dense and of indexed rows of one size; else 0. */
+  /** Dense, and indexed rows of one size; otherwise 0. */
   readonly rowsPerSegment: number;
 }
 
 export interface SectionSizes {
   /** Searched or dense segments. */
   readonly keys: readonly SegmentSize[];
-  /** Of an index's rows or values. */
+  /** Segments of an index's rows or values. */
   readonly rows: readonly SegmentSize[];
   readonly deletedSlots: number;
 }
 
-/** The layout of a shard that nobody asked for another of. */
-export function layoutFor(
+/** The default layout of a shard. */
+export function chooseLayout(
   kind: LayerKind,
   dtype: TableDtype,
   rowBytes: number,
@@ -72,43 +72,45 @@ export function layoutFor(
   return rowBytes <= INLINE_ROW_BYTES_MAX ? 'inline' : 'indexed';
 }
 
-export function rowsPerSegmentOf(stride: number, segmentBytesMax: number): number {
+export function computeRowsPerSegment(stride: number, segmentBytesMax: number): number {
   return Math.max(1, Math.floor(segmentBytesMax / stride));
 }
 
-/** Segments of `count` rows one after the other. */
-export function rowSegmentSizes(count: number, rowsPerSegment: number): SegmentSize[] {
+/** The sizes of segments of `count` rows, one after another. */
+export function computeRowSegmentSizes(count: number, rowsPerSegment: number): SegmentSize[] {
   return Array.from({ length: Math.ceil(count / rowsPerSegment) }, (_, i) => {
     const rows = Math.min(rowsPerSegment, count - i * rowsPerSegment);
     return { rows, slots: rows };
   });
 }
 
-export function tooManySegments(table: string, count: number): never {
+export function failTooManySegments(table: string, count: number): never {
   throw new CubeError(
     'TOO_LARGE',
-    `table ${table}: a shard of ${count} rows needs more than ${SEGMENT_COUNT_MAX} segments; use more shards`,
+    `table ${table}: a shard of ${count} rows needs more than ${SEGMENT_COUNT_MAX} segments; ` +
+      'use more shards',
   );
 }
 
 /**
- * The header, its checksums and content id still zero.
- * @throws CubeError TOO_LARGE when there are more segments, or more deleted keys, than a layer can have
+ * Computes the header; checksums and content id are still zero.
+ * @throws CubeError TOO_LARGE when there are more segments or deleted keys than a layer can have
  */
-export function layOut(
-  subject: LayerSubject,
-  content: LayerContent,
+export function buildLayerHeader(
+  subject: LayerIdentity,
+  content: LayerShape,
   sizes: SectionSizes,
 ): LayerHeader {
   const { table, dtype, dim, parentContentId } = subject;
-  const rowBytes = rowBytesOf(dtype, dim);
-  const stride = strideOf(content.layout, rowBytes);
+  const rowBytes = computeRowBytes(dtype, dim);
+  const stride = computeStride(content.layout, rowBytes);
   const all = [...sizes.keys, ...sizes.rows];
-  if (all.length > SEGMENT_COUNT_MAX) tooManySegments(table, content.rowCount);
+  if (all.length > SEGMENT_COUNT_MAX) failTooManySegments(table, content.rowCount);
   let end = HEADER_BYTES;
   const segments = all.map((size, i): LayerSegment => {
     const offset = alignUp(end, SECTION_ALIGNMENT);
-    const bytes = size.slots * (i < sizes.keys.length ? stride : rowStrideOf({ dtype, rowBytes }));
+    const bytes =
+      size.slots * (i < sizes.keys.length ? stride : computeRowStride({ dtype, rowBytes }));
     end = offset + bytes;
     return { ...size, offset, bytes };
   });
@@ -122,7 +124,7 @@ export function layOut(
   }
   if (deletedSlots > 0) end = deletedOffset + deletedSlots * DELETED_STRIDE;
   const checksumsOffset = alignUp(end, SECTION_ALIGNMENT);
-  const blockCount = blockCountOf(checksumsOffset);
+  const blockCount = computeBlockCount(checksumsOffset);
   return {
     ...subject,
     ...content,

@@ -1,19 +1,27 @@
 /**
- * The manifest: a version's table of contents, written last. A version without one does not exist. Immutable: a
- * version is a list of contents, so a new graph over old tables, or a delta, names what is already there.
- * Drawn in docs/formats/repository.md; JSON Schema in docs/schemas/manifest.schema.json.
+ * The manifest: a version's table of contents, written last. A version without a manifest does not
+ * exist. A version is an immutable list of contents, so a new graph with old tables, or a delta,
+ * names files that exist already. Drawn in docs/formats/repository.md; JSON Schema:
+ * docs/schemas/manifest.schema.json.
  */
 import { CubeError } from './errors.ts';
+import { xxh64 } from './hash.ts';
 import { JsonReader } from './json.ts';
 import { CHAIN_LAYERS_MAX } from './limits.ts';
 import { CONTENT_ID_PATTERN, NAME_PATTERN, NAME_RULE, SHA256_PATTERN } from './names.ts';
-import { HASH_SCHEMES, type HashSpec, type Slot } from './slots.ts';
+import {
+  HASH_SCHEMES,
+  type HashSpec,
+  readSlotKeyRule,
+  type SlotKeyRule,
+  slotKeyRuleToJson,
+} from './slots.ts';
 
 const MANIFEST_FORMAT = 1;
 export const TABLE_DTYPES = ['f32', 'f16', 'bf16', 'i8', 'bytes'] as const;
 export type TableDtype = (typeof TABLE_DTYPES)[number];
 
-/** A file of the version's own folder. */
+/** A file in the version's own folder. */
 export interface VersionFile {
   readonly path: string;
   readonly bytes: number;
@@ -48,22 +56,23 @@ export interface Manifest {
   readonly version: string;
   readonly files: readonly VersionFile[];
   readonly hash: HashSpec;
-  readonly slots: readonly Slot[];
+  readonly slots: readonly SlotKeyRule[];
   readonly tables: readonly TableRef[];
 }
 
-/** The number of shards that a lookup of this version addresses (equal for all its tables). */
-export function shardNumOf(manifest: Manifest): number {
+/** The number of shards of a lookup of this version: equal for all its tables. */
+export function getShardNum(manifest: Manifest): number {
   return manifest.tables[0]?.shardNum ?? 1;
 }
 
-export function tableOf(manifest: Manifest, name: string): TableRef {
+export function getTable(manifest: Manifest, name: string): TableRef {
   const table = manifest.tables.find((candidate) => candidate.name === name);
   if (table === undefined) {
     const known = manifest.tables.map((candidate) => candidate.name).join(', ');
     throw new CubeError(
       'NOT_FOUND',
-      `${manifest.bundle} ${manifest.version} has no table ${JSON.stringify(name)} (it has: ${known})`,
+      `${manifest.bundle} ${manifest.version} has no table ${JSON.stringify(name)} ` +
+        `(it has: ${known})`,
     );
   }
   return table;
@@ -72,7 +81,7 @@ export function tableOf(manifest: Manifest, name: string): TableRef {
 function readLayer(json: JsonReader): LayerRef {
   return {
     contentId: json.field('contentId').string(CONTENT_ID_PATTERN, '32 hex digits'),
-    kind: json.field('kind').oneOf(['base', 'delta']),
+    kind: json.field('kind').choice(['base', 'delta']),
     bytes: json.field('bytes').integer(0),
     sha256: json.field('sha256').string(SHA256_PATTERN, '64 hex digits'),
     rows: json.field('rows').integer(0),
@@ -80,7 +89,7 @@ function readLayer(json: JsonReader): LayerRef {
 }
 
 function readTable(json: JsonReader): TableRef {
-  const dtype = json.field('dtype').oneOf(TABLE_DTYPES);
+  const dtype = json.field('dtype').choice(TABLE_DTYPES);
   // Values of any length have no dim.
   const dim =
     dtype === 'bytes' ? json.field('dim').integer(0, 0) : json.field('dim').integer(1, 1 << 20);
@@ -124,7 +133,12 @@ function readManifest(json: JsonReader): Manifest {
   if (new Set(tables.map((table) => table.name)).size !== tables.length) {
     json.field('tables').fail('distinct table names');
   }
-  const hash = json.field('hash');
+  const hashField = json.field('hash');
+  const hash: HashSpec = {
+    scheme: hashField.field('scheme').choice(HASH_SCHEMES),
+    seed: hashField.optional('seed', (f) => f.u64()) ?? 0n,
+    modulo: hashField.optional('modulo', (f) => f.u64()) ?? 0n,
+  };
   return {
     bundle: json.field('bundle').string(NAME_PATTERN, NAME_RULE),
     version: json.field('version').string(NAME_PATTERN, NAME_RULE),
@@ -136,18 +150,11 @@ function readManifest(json: JsonReader): Manifest {
         bytes: item.field('bytes').integer(0),
         sha256: item.field('sha256').string(SHA256_PATTERN, '64 hex digits'),
       })),
-    hash: {
-      scheme: hash.field('scheme').oneOf(HASH_SCHEMES),
-      seed: hash.optional('seed', (f) => f.u64()) ?? 0n,
-      modulo: hash.optional('modulo', (f) => f.u64()) ?? 0n,
-    },
+    hash,
     slots: json
       .field('slots')
       .items({ max: 10_000 })
-      .map((item) => ({
-        name: item.field('name').string(NAME_PATTERN, NAME_RULE),
-        index: item.field('index').integer(0, 0xffff_ffff),
-      })),
+      .map((item) => readSlotKeyRule(item, hash)),
     tables,
   };
 }
@@ -156,7 +163,10 @@ export function parseManifest(text: string, source: string): Manifest {
   return readManifest(JsonReader.parse(text, source));
 }
 
-/** The manifest's text: two-space JSON, fields in a fixed order, 64-bit numbers as decimal strings. */
+/**
+ * The text of a manifest: JSON with two spaces, fields in a fixed order, 64-bit numbers as decimal
+ * strings.
+ */
 export function formatManifest(manifest: Manifest): string {
   const { bundle, version, files, hash, slots, tables } = manifest;
   const document = {
@@ -165,7 +175,7 @@ export function formatManifest(manifest: Manifest): string {
     version,
     files: files.map(({ path, bytes, sha256 }) => ({ path, bytes, sha256 })),
     hash: { scheme: hash.scheme, seed: hash.seed.toString(), modulo: hash.modulo.toString() },
-    slots: slots.map(({ name, index }) => ({ name, index })),
+    slots: slots.map(slotKeyRuleToJson),
     tables: tables.map((table) => ({
       name: table.name,
       dim: table.dim,
@@ -185,4 +195,30 @@ export function formatManifest(manifest: Manifest): string {
     })),
   };
   return `${JSON.stringify(document, null, 2)}\n`;
+}
+
+const digests = new WeakMap<Manifest, string>();
+
+/**
+ * Identifies the rows of a version by content: 16 hex digits over its tables, their shapes, default
+ * rows and layers. People choose version names, and two repositories may give one name to two
+ * contents; a lookup that carries the digest is never answered from other rows. Equal for a version
+ * with a new graph and the same tables.
+ */
+export function getTablesDigest(manifest: Manifest): string {
+  let digest = digests.get(manifest);
+  if (digest === undefined) {
+    const tables = manifest.tables.map(({ name, dim, dtype, defaultRow, shardNum, shards }) => [
+      name,
+      dim,
+      dtype,
+      defaultRow,
+      shardNum,
+      shards.map((layers) => layers.map(({ contentId }) => contentId)),
+    ]);
+    const bytes = new TextEncoder().encode(JSON.stringify(tables));
+    digest = xxh64(bytes).toString(16).padStart(16, '0');
+    digests.set(manifest, digest);
+  }
+  return digest;
 }

@@ -1,22 +1,26 @@
 /**
- * How good a model's probabilities are: AUC (does it rank clicks first?), logloss (are the probabilities right?) and
- * calibration (are they right on average?). Columns in, one number out; nothing is kept and no input is changed.
+ * Quality metrics of a model's probabilities: AUC (does it rank clicks first?), logloss (are the
+ * probabilities right?) and calibration (are they right on average?). Columns in, one number out;
+ * no state is kept and no input is changed.
  *
- * Labels are 0 (no click) or 1 (click). Probabilities may be f32 or f64; sums run in f64.
+ * Labels are 0 (no click) or 1 (click). Probabilities may be f32 or f64; sums use f64.
  */
 import { CubeError } from './errors.ts';
 
 type Scores = Float64Array | Float32Array;
 
-/** Probabilities are kept this far from 0 and 1 before the logarithm, as scikit-learn's log_loss does for f64. */
+/**
+ * Probabilities are clipped to this distance from 0 and 1 before the logarithm, as scikit-learn's
+ * log_loss does for f64.
+ */
 const PROBABILITY_MIN = 1e-15;
 
 /**
- * Area under the ROC curve: the chance that a click scores higher than a non-click, a tie counting half. Exact: it
- * counts pairs (O(n log n)) and divides once. Any monotone score will do; it needs no probability.
+ * Area under the ROC curve: the probability that a click scores higher than a non-click; a tie
+ * counts half. Exact: it counts pairs (O(n log n)) and divides once. Works for any monotone score.
  * @param labels 0 or 1, [rows]
  * @param scores [rows]
- * @returns 0..1, or NaN when the labels are all equal: without both kinds there is no pair to rank
+ * @returns 0..1, or NaN when all labels are equal
  * @throws CubeError INVALID_ARGUMENT for unequal lengths, another label or a NaN score
  */
 export function auc(labels: Uint8Array, scores: Scores): number {
@@ -32,13 +36,13 @@ export function auc(labels: Uint8Array, scores: Scores): number {
     if (labels[row] === 1) clickScores[click++] = scores[row]!;
     else otherScores[other++] = scores[row]!;
   }
-  const halves = countHalfWins(clickScores.sort(), otherScores.sort());
+  const halves = countHalfPairs(clickScores.sort(), otherScores.sort());
   return halves / 2 / (clicks * others);
 }
 
 /**
- * Mean negative log-likelihood (natural logarithm) of the labels. Probabilities are first clipped to
- * [1e-15, 1 − 1e-15], so one certain mistake costs 34.5 and not infinity.
+ * Mean negative log-likelihood (natural logarithm) of the labels. Probabilities are clipped to
+ * [1e-15, 1 − 1e-15], so that one certain mistake costs 34.5 instead of infinity.
  * @param labels 0 or 1, [rows]
  * @param probabilities of label 1, [rows]
  * @returns ≥ 0, or NaN without rows
@@ -55,10 +59,11 @@ export function logloss(labels: Uint8Array, probabilities: Scores): number {
 }
 
 /**
- * Mean predicted probability over the mean label: 1 is calibrated, 1.1 promises a tenth too many clicks.
+ * Mean predicted probability divided by the mean label: 1 is calibrated, 1.1 predicts 10% too many
+ * clicks.
  * @param labels 0 or 1, [rows]
  * @param probabilities of label 1, [rows]
- * @returns the ratio; Infinity when nothing was clicked, NaN without rows
+ * @returns the ratio; Infinity without clicks, NaN without rows
  * @throws CubeError INVALID_ARGUMENT for unequal lengths, another label or a NaN probability
  */
 export function calibration(labels: Uint8Array, probabilities: Scores): number {
@@ -68,7 +73,7 @@ export function calibration(labels: Uint8Array, probabilities: Scores): number {
   return predicted / countClicks(labels);
 }
 
-/** Rows of similar scores: what was predicted for them, and what came. */
+/** Rows of similar scores: mean prediction and observed click rate. */
 export interface CalibrationBucket {
   readonly rows: number;
   readonly meanPrediction: number;
@@ -77,10 +82,11 @@ export interface CalibrationBucket {
 }
 
 /**
- * The rows in the order of their scores, in buckets of as many rows each (the first ones of one more where it does not divide).
+ * Splits the rows, in the order of their scores, into buckets of equal size (the first ones have
+ * one row more where the number does not divide).
  * @param labels 0 or 1, [rows]
  * @param probabilities of label 1, [rows]
- * @param bucketMax fewer where there are fewer rows
+ * @param bucketMax maximum number of buckets; fewer when there are fewer rows
  * @throws CubeError INVALID_ARGUMENT for unequal lengths, another label or a NaN probability
  */
 export function calibrationBuckets(
@@ -108,8 +114,11 @@ export function calibrationBuckets(
   return buckets;
 }
 
-/** Twice the pairs that a click wins, ties counting one; both columns ascending. Whole numbers below 2^53. */
-function countHalfWins(clickScores: Float64Array, otherScores: Float64Array): number {
+/**
+ * Twice the number of pairs in which the click scores higher, plus the number of ties. Both columns
+ * ascend. Integers below 2^53.
+ */
+function countHalfPairs(clickScores: Float64Array, otherScores: Float64Array): number {
   let halves = 0;
   let below = 0;
   let notAbove = 0;

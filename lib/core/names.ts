@@ -1,6 +1,6 @@
 /**
- * The names that appear in paths and on wires. They are checked where they enter, so that a name can be joined
- * to a path without a second thought: no separator, no leading dot, bounded length.
+ * Names that appear in paths and on the wire. They are checked where they enter, so that code can
+ * join a name to a path: no separator, no leading dot, bounded length.
  */
 import { CubeError } from './errors.ts';
 
@@ -9,6 +9,20 @@ export const NAME_PATTERN: RegExp = /^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$/;
 export const NAME_RULE = 'a name of 1 to 128 letters, digits, "_", "-", "." (not first)';
 export const CONTENT_ID_PATTERN: RegExp = /^[0-9a-f]{32}$/;
 export const SHA256_PATTERN: RegExp = /^[0-9a-f]{64}$/;
+
+/**
+ * The text that names a version of a bundle in maps, status reports and messages: `bundle/version`.
+ * Names have no slash, so different versions have different keys.
+ */
+export function versionKey({
+  bundle,
+  version,
+}: {
+  readonly bundle: string;
+  readonly version: string;
+}): string {
+  return `${bundle}/${version}`;
+}
 
 /** @throws CubeError INVALID_ARGUMENT naming `what` */
 export function checkName(name: string, what: string): string {
@@ -21,8 +35,8 @@ export function checkName(name: string, what: string): string {
   return name;
 }
 
-/** A string of any origin as a legal name: other characters become "_". */
-export function toName(text: string): string {
+/** Converts any string to a valid name: other characters become "_". */
+export function toValidName(text: string): string {
   const name = text.replaceAll(/[^A-Za-z0-9._-]/g, '_').replace(/^[.-]+/, '_');
   return name === '' ? '_' : name.slice(0, 128);
 }

@@ -1,13 +1,13 @@
 /**
- * NumPy's `.npy` files, format versions 1 and 2: a header that says element type and shape, then the elements.
- * Read and written here: little-endian `f2`, `f4`, `f8` (float16, 32, 64), `i8` (int64) and `u8` (uint64) in C order;
- * everything else is refused by name. The file must be exactly as long as its header says.
- * Source of the format: numpy.lib.format.
+ * NumPy's `.npy` files, format versions 1 and 2: a header with element type and shape, then the
+ * elements. Supported are little-endian `f2`, `f4`, `f8` (float16, 32, 64), `i8` (int64) and `u8`
+ * (uint64) in C order; others are refused by name. A file must have exactly the length that its
+ * header implies. Source of the format: numpy.lib.format.
  */
 import { CubeError } from './errors.ts';
 
 interface NpyArrays {
-  /** The bits: there is no Float16Array. */
+  /** Bits of the numbers: Node 20 has no Float16Array. */
   f2: Uint16Array;
   f4: Float32Array;
   f8: Float64Array;
@@ -19,16 +19,16 @@ export type NpyDtype = keyof NpyArrays;
 
 const ITEM_BYTES: Readonly<Record<NpyDtype, number>> = { f2: 2, f4: 4, f8: 8, i8: 8, u8: 8 };
 const MAGIC = [0x93, 0x4e, 0x55, 0x4d, 0x50, 0x59];
-/** The data begins at a multiple of this, so that a reader may map it. */
+/** Alignment of the data, so that a reader may map it. */
 const ALIGNMENT = 64;
-/** NumPy's own limit on headers that it parses, and a bound on what we read before knowing the shape. */
+/** NumPy's own limit on headers; bounds what is read before the shape is known. */
 export const NPY_HEADER_BYTES_MAX = 10_000;
 const RANK_MAX = 32;
 
 export interface NpyHeader {
   readonly dtype: NpyDtype;
   readonly shape: readonly number[];
-  /** Where the elements begin. */
+  /** Offset of the elements. */
   readonly dataOffset: number;
   readonly dataBytes: number;
 }
@@ -41,7 +41,7 @@ export type NpyArray = {
   };
 }[NpyDtype];
 
-/** The bytes before the elements of an array; the elements follow little-endian, row-major. */
+/** Encodes the header of an array. The elements follow, little-endian and row-major. */
 export function encodeNpyHeader(dtype: NpyDtype, shape: readonly number[]): Uint8Array {
   const dims = shape.length === 1 ? `${shape[0]},` : shape.join(', ');
   const text = `{'descr': '<${dtype}', 'fortran_order': False, 'shape': (${dims}), }`;
@@ -56,8 +56,8 @@ export function encodeNpyHeader(dtype: NpyDtype, shape: readonly number[]): Uint
 
 /**
  * @param bytes the file, or its first NPY_HEADER_BYTES_MAX bytes
- * @param fileBytes the length of the whole file; undefined for a stream, whose reader finds its end
- * @param source what to call the file in errors
+ * @param fileBytes length of the whole file; undefined for a stream, whose reader finds its end
+ * @param source name of the file in errors
  * @throws CubeError CORRUPT for damaged bytes, UNSUPPORTED for arrays of another kind
  */
 export function decodeNpyHeader(
@@ -81,13 +81,16 @@ export function decodeNpyHeader(
     const what = found < dataBytes ? 'is truncated' : 'has bytes after its end';
     throw new CubeError(
       'CORRUPT',
-      `${source} ${what}: shape ${shape} of ${dtype} is ${dataBytes} bytes, ${found} follow the header`,
+      `${source} ${what}: shape ${shape} of ${dtype} needs ${dataBytes} bytes, ` +
+        `${found} follow the header`,
     );
   }
   return { dtype, shape: fields.shape, dataOffset, dataBytes };
 }
 
-/** A whole file. The data is a view of `bytes` where its alignment allows, else a copy. */
+/**
+ * Decodes a whole file. The data is a view of `bytes` where its alignment allows, otherwise a copy.
+ */
 export function decodeNpy(bytes: Uint8Array, source: string): NpyArray {
   const { dtype, shape, dataOffset, dataBytes } = decodeNpyHeader(bytes, bytes.length, source);
   const itemBytes = ITEM_BYTES[dtype];
@@ -125,7 +128,7 @@ function headerText(bytes: Uint8Array, source: string): { text: string; dataOffs
   if (dataOffset > NPY_HEADER_BYTES_MAX) {
     throw new CubeError(
       'CORRUPT',
-      `${source}: a header of ${dataOffset} bytes, at most ${NPY_HEADER_BYTES_MAX} are sensible`,
+      `${source}: a header of ${dataOffset} bytes, at most ${NPY_HEADER_BYTES_MAX} are supported`,
     );
   }
   if (bytes.length < dataOffset) throw truncatedHeader(source, bytes.length);
@@ -146,8 +149,12 @@ interface HeaderFields {
   readonly shape: readonly number[];
 }
 
-const ENTRY =
-  /\s*(['"])(\w+)\1\s*:\s*(?:(['"])([^'"]*)\3|(True|False)|\(([\d,\sL]*)\)|(\[[^{}]*\]))\s*(?:,|(?=\}))/y;
+/** An entry of the dict: a name, then a string, a bool, a tuple of integers or a list. */
+const ENTRY = new RegExp(
+  String.raw`\s*(['"])(\w+)\1\s*:\s*` +
+    String.raw`(?:(['"])([^'"]*)\3|(True|False)|\(([\d,\sL]*)\)|(\[[^{}]*\]))\s*(?:,|(?=\}))`,
+  'y',
+);
 
 /** Reads the Python dict literal of a header: three entries, in any order. */
 function parseHeaderText(text: string, source: string): HeaderFields {
@@ -168,13 +175,15 @@ function parseHeaderText(text: string, source: string): HeaderFields {
   const descr = entries.get('descr');
   const order = entries.get('fortran_order')?.[5];
   const shapeText = entries.get('shape')?.[6];
-  if (descr === undefined || order === undefined || shapeText === undefined) damaged();
+  if (descr === undefined || order === undefined || shapeText === undefined) {
+    return damaged();
+  }
   if (entries.size !== 3) damaged();
-  const dims = shapeText!.split(',').map((dim) => dim.trim());
+  const dims = shapeText.split(',').map((dim) => dim.trim());
   if (dims.at(-1) === '') dims.pop();
   const shape = dims.map((dim) => (/^\d+L?$/.test(dim) ? Number.parseInt(dim, 10) : damaged()));
   if (shape.length > RANK_MAX || !shape.every(Number.isSafeInteger)) damaged();
-  return { descr: descr![4] ?? descr![7] ?? '', fortranOrder: order === 'True', shape };
+  return { descr: descr[4] ?? descr[7] ?? '', fortranOrder: order === 'True', shape };
 }
 
 function checkDtype(descr: string, source: string): NpyDtype {

@@ -1,19 +1,21 @@
 /**
- * Rows of 8 bits an element. Our dtype i8 stores f16 scale, f16 offset and u8 q for each element, which mean
- * offset + q · scale: a row that is encoded keeps its range, so that no element is clipped. Cube's own 8-bit values
- * (`min f32, max f32, u8 q`) mean min + q · (max − min) / 256 and are only read.
+ * Rows with 8 bits per element. Our dtype i8 stores f16 scale, f16 offset and one u8 q per element,
+ * which means offset + q · scale. Encoding keeps the range of a row, so that no element is clipped.
+ * Cube's own 8-bit values (`min f32, max f32, u8 q`) mean min + q · (max − min) / 256 and are only
+ * read.
  */
 import { CubeError } from './errors.ts';
-import { F16_MAX, f16Above, f16Below, f16ToNumber } from './half-floats.ts';
+import { F16_MAX, f16ToNumber, roundDownToF16, roundUpToF16 } from './half-floats.ts';
 
 /**
- * How scale and offset are chosen: `range` from the row's least and greatest element; `greedy` by narrowing that range
- * step by step as long as the squared error falls (arXiv 1911.02079), slower and never worse.
+ * How scale and offset are chosen. `range`: from the row's smallest and largest element. `greedy`:
+ * that range is narrowed step by step while the squared error falls (arXiv 1911.02079), slower and
+ * never worse.
  */
 export type QuantizationSearch = 'range' | 'greedy';
 
 const LEVELS = 255;
-/** Steps that the range is divided into, and the part of it that the greedy search may give up. */
+/** Number of steps of the range, and the share of it that the greedy search may give up. */
 const GREEDY_STEPS = 200;
 const GREEDY_SHARE = 0.16;
 
@@ -23,7 +25,7 @@ interface Scaling {
   offset: number;
 }
 
-/** One row of f32, encoded again and again. */
+/** Encodes rows of f32, one at a time. */
 export class RowQuantizer {
   readonly #search: QuantizationSearch;
   #row: Float32Array = new Float32Array(0);
@@ -36,7 +38,8 @@ export class RowQuantizer {
 
   /**
    * Encodes rows[start .. start + dim) to bytes[at ..]: 4 + dim bytes.
-   * @returns false, with nothing written, when an element is not finite or too large for an f16 offset and scale
+   * @returns false, with nothing written, when an element is not finite, or too large for an f16
+   * offset and scale
    */
   encode(rows: Float32Array, start: number, dim: number, bytes: Uint8Array, at: number): boolean {
     let least = Number.POSITIVE_INFINITY;
@@ -51,7 +54,7 @@ export class RowQuantizer {
     this.#row = rows;
     this.#start = start;
     this.#end = start + dim;
-    let scaling = scalingOf(least, greatest);
+    let scaling = computeScaling(least, greatest);
     if (this.#search === 'greedy') scaling = this.#narrow(least, greatest, scaling);
     this.#write(scaling, bytes, at);
     return true;
@@ -64,8 +67,8 @@ export class RowQuantizer {
     let best = widest;
     let bestLoss = this.#loss(widest);
     while (low + GREEDY_STEPS * (1 - GREEDY_SHARE) * step < high) {
-      const fromLeft = scalingOf(low + step, high);
-      const fromRight = scalingOf(low, high - step);
+      const fromLeft = computeScaling(low + step, high);
+      const fromRight = computeScaling(low, high - step);
       const leftLoss = this.#loss(fromLeft);
       const rightLoss = this.#loss(fromRight);
       const left = leftLoss < rightLoss;
@@ -84,7 +87,7 @@ export class RowQuantizer {
     let loss = 0;
     for (let i = this.#start; i < this.#end; i++) {
       const value = this.#row[i]!;
-      const error = value - (offset + levelOf(value, scale, offset) * scale);
+      const error = value - (offset + computeLevel(value, scale, offset) * scale);
       loss += error * error;
     }
     return loss;
@@ -99,19 +102,19 @@ export class RowQuantizer {
     const offset = f16ToNumber(scaling.offset);
     const target = at + 4 - this.#start;
     for (let i = this.#start; i < this.#end; i++) {
-      bytes[target + i] = levelOf(this.#row[i]!, scale, offset);
+      bytes[target + i] = computeLevel(this.#row[i]!, scale, offset);
     }
   }
 }
 
 /** Rounded outwards, so that every element of [low, high] lies within the levels. */
-function scalingOf(low: number, high: number): Scaling {
-  const offset = f16Below(low);
-  const scale = f16Above((high - f16ToNumber(offset)) / LEVELS);
+function computeScaling(low: number, high: number): Scaling {
+  const offset = roundDownToF16(low);
+  const scale = roundUpToF16((high - f16ToNumber(offset)) / LEVELS);
   return { scale, offset };
 }
 
-function levelOf(value: number, scale: number, offset: number): number {
+function computeLevel(value: number, scale: number, offset: number): number {
   if (scale === 0) return 0;
   return Math.max(0, Math.min(LEVELS, Math.round((value - offset) / scale)));
 }

@@ -1,11 +1,12 @@
 /**
- * The states of a rollout and the moves between them. A rollout is one version on its way through a fleet; its log is in the
- * repository, and this table alone says what may follow what. Pure.
+ * The states of a rollout and the transitions between them. A rollout moves one version through a
+ * fleet; its log is in the repository. This table alone defines which state may follow which. Pure.
  */
 
 /**
- * The channel whose pointer is the version that a fleet is to hold before any other channel moves to it. Every agent follows it,
- * nothing is ever activated for it, and who points it somewhere has the bundle's one rollout: its log is the fence.
+ * The channel that points to the version which the fleet loads before any other channel moves to
+ * it. Every agent subscribes to it, and no version is ever activated for it. The channel's log is
+ * the fence: the writer that moves it owns the bundle's one rollout.
  */
 export const CANDIDATE_CHANNEL = 'candidate';
 
@@ -24,35 +25,37 @@ export const ROLLOUT_STATES = [
 
 export type RolloutState = (typeof ROLLOUT_STATES)[number];
 
-/** From each state those that may follow. A rollout begins with `seen`. */
-const NEXT: Readonly<Record<RolloutState, readonly RolloutState[]>> = {
+/** The states that may follow each state. A rollout begins with `seen`. */
+const NEXT_STATES: Readonly<Record<RolloutState, readonly RolloutState[]>> = {
   seen: ['staging', 'failed'],
   staging: ['staged', 'failed'],
-  // A version may be wanted without a gate.
+  // A rollout may skip the gate.
   staged: ['gating', 'activating', 'failed'],
   gating: ['activating', 'failed'],
   activating: ['active', 'failed'],
   active: ['retired', 'failed'],
-  // A channel may go back to a version that it had left in good standing: that is a rollout of its own, staged again first.
+  // A channel may return to a version that was retired without a failure: a rollout of its own,
+  // which stages it again.
   retired: ['staging'],
-  // What never was active has nothing to go back from; and what failed for the fleet's sake may be tried again.
+  // A version that was never active cannot be rolled back. A failure caused by the fleet may be
+  // retried.
   failed: ['rolled-back', 'quarantined', 'seen'],
-  // Rolled back for the fleet's sake (a pin, an abort) it may be tried again.
+  // Rolled back for a reason other than the version (a pin, an abort): it may be tried again.
   'rolled-back': ['quarantined', 'seen'],
   quarantined: [],
 };
 
-/** @param from undefined: nothing is known of the version yet */
-export function mayFollow(from: RolloutState | undefined, to: RolloutState): boolean {
-  return from === undefined ? to === 'seen' : NEXT[from].includes(to);
+/** @param from undefined: no state of the version is known yet */
+export function canTransition(from: RolloutState | undefined, to: RolloutState): boolean {
+  return from === undefined ? to === 'seen' : NEXT_STATES[from].includes(to);
 }
 
-/** What may follow, for messages. */
-export function statesAfter(from: RolloutState | undefined): readonly RolloutState[] {
-  return from === undefined ? ['seen'] : NEXT[from];
+/** The states that may follow, for messages. */
+export function nextStates(from: RolloutState | undefined): readonly RolloutState[] {
+  return from === undefined ? ['seen'] : NEXT_STATES[from];
 }
 
-/** Somebody works on it, or should: the others wait for people. */
-export function isUnderWay(state: RolloutState): boolean {
+/** True while a controller must act; the other states wait for people. */
+export function isInProgress(state: RolloutState): boolean {
   return ['seen', 'staging', 'staged', 'gating', 'activating', 'failed'].includes(state);
 }

@@ -1,6 +1,8 @@
 /**
- * Rows of f32 values to the bytes that layers store, and back, by dtype (docs/formats/layer.md). f32 keeps every bit;
- * f16 and bf16 round to nearest, ties to even, and keep infinities and NaN, but make none; i8 takes finite values only.
+ * Encodes rows of f32 to the bytes that layers store, and decodes them, by dtype
+ * (docs/formats/layer.md). f32 keeps every bit. f16 and bf16 round to nearest, ties to even, keep
+ * infinities and NaN, and refuse finite values that would become infinite. i8 takes finite values
+ * only.
  */
 import { CubeError } from './errors.ts';
 import { bf16ToF32Bits, f16ToF32Bits, f32BitsToBf16, f32BitsToF16 } from './half-floats.ts';
@@ -11,7 +13,7 @@ import { type QuantizationSearch, RowQuantizer } from './quantized-rows.ts';
 /** A dtype of rows that have elements. */
 export type RowDtype = Exclude<TableDtype, 'bytes'>;
 
-/** How far the stored rows are from the given ones, over all finite elements. */
+/** Difference between stored and given rows, over all finite elements. */
 export interface RowErrors {
   readonly elements: number;
   readonly meanAbsolute: number;
@@ -26,23 +28,23 @@ export interface EncodedRows {
 }
 
 export interface EncodeOptions {
-  /** For i8: `range` unless given. */
+  /** For i8. Default: `range`. */
   readonly search?: QuantizationSearch;
-  /** 2n words, for errors: a row is named by its key. */
+  /** 2n words; errors then name a row by its key. */
   readonly keys?: Uint32Array;
 }
 
-export const NO_ERRORS: RowErrors = {
+export const NO_ROW_ERRORS: RowErrors = {
   elements: 0,
   meanAbsolute: 0,
   maxAbsolute: 0,
   meanSquared: 0,
 };
 
-/** The errors of two batches together. */
-export function addErrors(a: RowErrors, b: RowErrors): RowErrors {
+/** Combines the errors of two batches. */
+export function mergeRowErrors(a: RowErrors, b: RowErrors): RowErrors {
   const elements = a.elements + b.elements;
-  if (elements === 0) return NO_ERRORS;
+  if (elements === 0) return NO_ROW_ERRORS;
   const mean = (x: number, y: number): number => (x * a.elements + y * b.elements) / elements;
   return {
     elements,
@@ -53,7 +55,7 @@ export function addErrors(a: RowErrors, b: RowErrors): RowErrors {
 }
 
 /** Bytes of a stored row: a multiple of 4; 0 for dtype bytes, whose values have any length. */
-export function rowBytesOf(dtype: TableDtype, dim: number): number {
+export function computeRowBytes(dtype: TableDtype, dim: number): number {
   switch (dtype) {
     case 'f32':
       return 4 * dim;
@@ -67,13 +69,13 @@ export function rowBytesOf(dtype: TableDtype, dim: number): number {
   }
 }
 
-function bitsOf(rows: Float32Array): Uint32Array {
+function viewBits(rows: Float32Array): Uint32Array {
   return new Uint32Array(rows.buffer, rows.byteOffset, rows.length);
 }
 
 /**
  * @param rows count · dim
- * @throws CubeError INVALID_ARGUMENT naming the key (or the row) that the dtype cannot hold
+ * @throws CubeError INVALID_ARGUMENT naming the key (or the row) that the dtype cannot store
  */
 export function encodeRows(
   dtype: RowDtype,
@@ -82,20 +84,20 @@ export function encodeRows(
   options: EncodeOptions = {},
 ): EncodedRows {
   const count = rows.length / dim;
-  const bytes = new Uint8Array(count * rowBytesOf(dtype, dim));
-  if (dtype === 'f32') new Uint32Array(bytes.buffer).set(bitsOf(rows));
+  const bytes = new Uint8Array(count * computeRowBytes(dtype, dim));
+  if (dtype === 'f32') new Uint32Array(bytes.buffer).set(viewBits(rows));
   else if (dtype === 'i8') quantizeRows(rows, dim, bytes, options);
-  else halveRows(dtype, bitsOf(rows), dim, new Uint16Array(bytes.buffer));
-  return { rows: bytes, errors: errorsOf(dtype, rows, dim, bytes, options.keys) };
+  else encodeHalfRows(dtype, viewBits(rows), dim, new Uint16Array(bytes.buffer));
+  return { rows: bytes, errors: measureErrors(dtype, rows, dim, bytes, options.keys) };
 }
 
-function halveRows(
+function encodeHalfRows(
   dtype: 'f16' | 'bf16',
   bits: Uint32Array,
   dim: number,
   halves: Uint16Array,
 ): void {
-  const stride = rowBytesOf(dtype, dim) / 2;
+  const stride = computeRowBytes(dtype, dim) / 2;
   const half = dtype === 'f16' ? f32BitsToF16 : f32BitsToBf16;
   for (let from = 0, to = 0; from < bits.length; from += dim, to += stride) {
     for (let i = 0; i < dim; i++) halves[to + i] = half(bits[from + i]!);
@@ -109,33 +111,34 @@ function quantizeRows(
   { search = 'range', keys }: EncodeOptions,
 ): void {
   const quantizer = new RowQuantizer(search);
-  const rowBytes = rowBytesOf('i8', dim);
+  const rowBytes = computeRowBytes('i8', dim);
   for (let row = 0; row * dim < rows.length; row++) {
     if (quantizer.encode(rows, row * dim, dim, bytes, row * rowBytes)) continue;
     throw new CubeError(
       'INVALID_ARGUMENT',
-      `${nameOf(row, keys)} has an element that is not finite or beyond ±65504, which dtype i8 cannot hold`,
+      `${describeRow(row, keys)} has an element that is not finite or beyond ±65504, ` +
+        'which dtype i8 cannot hold',
     );
   }
 }
 
-function nameOf(row: number, keys: Uint32Array | undefined): string {
+function describeRow(row: number, keys: Uint32Array | undefined): string {
   return keys === undefined ? `row ${row}` : `the row of key ${keyToBigint(keys, row)}`;
 }
 
-/** Rows whose decoded values are compared at a time. */
+/** Number of rows that are decoded and compared at a time. */
 const CHECKED_ROWS = 1024;
 
 /** @throws CubeError INVALID_ARGUMENT when a finite element was stored as an infinity */
-function errorsOf(
+function measureErrors(
   dtype: RowDtype,
   rows: Float32Array,
   dim: number,
   bytes: Uint8Array,
   keys: Uint32Array | undefined,
 ): RowErrors {
-  if (dtype === 'f32') return { ...NO_ERRORS, elements: rows.length };
-  const rowBytes = rowBytesOf(dtype, dim);
+  if (dtype === 'f32') return { ...NO_ROW_ERRORS, elements: rows.length };
+  const rowBytes = computeRowBytes(dtype, dim);
   let elements = 0;
   let absolute = 0;
   let squared = 0;
@@ -149,7 +152,7 @@ function errorsOf(
       if (!Number.isFinite(value)) continue;
       const error = Math.abs(value - decoded[i]!);
       if (error === Number.POSITIVE_INFINITY) {
-        const name = nameOf(Math.floor((start + i) / dim), keys);
+        const name = describeRow(Math.floor((start + i) / dim), keys);
         throw new CubeError(
           'INVALID_ARGUMENT',
           `${name} has the element ${value}, which dtype ${dtype} would make infinite`,
@@ -176,14 +179,14 @@ export function decodeRows(
   count: number,
 ): Float32Array {
   const rows = new Float32Array(count * dim);
-  const rowBytes = rowBytesOf(dtype, dim);
+  const rowBytes = computeRowBytes(dtype, dim);
   const decoder = new RowDecoder(dtype, dim, rows);
   const view = new DataView(bytes.buffer, bytes.byteOffset, count * rowBytes);
   for (let row = 0; row < count; row++) decoder.decode(view, row * rowBytes, row);
   return rows;
 }
 
-/** Stored rows of one dtype, one after the other, into one array. */
+/** Decodes stored rows of one dtype into one array. */
 export class RowDecoder {
   readonly #dtype: RowDtype;
   readonly #dim: number;
@@ -195,10 +198,10 @@ export class RowDecoder {
     this.#dtype = dtype;
     this.#dim = dim;
     this.#rows = rows;
-    this.#bits = bitsOf(rows);
+    this.#bits = viewBits(rows);
   }
 
-  /** The stored row at `from` becomes the row of that number. */
+  /** Decodes the stored row at byte `from` to row number `row`. */
   decode(view: DataView, from: number, row: number): void {
     const dim = this.#dim;
     const to = row * dim;
@@ -214,7 +217,7 @@ export class RowDecoder {
 }
 
 const scaling = new Float32Array(2);
-const scalingBits = bitsOf(scaling);
+const scalingBits = viewBits(scaling);
 
 function decodeLevels(
   view: DataView,
@@ -230,15 +233,18 @@ function decodeLevels(
   for (let i = 0; i < dim; i++) rows[to + i] = offset + view.getUint8(from + 4 + i) * scale;
 }
 
-/** What is wrong with stored rows that no encoder makes (set padding, an i8 row without a range), or undefined. */
-export function checkStoredRows(
+/**
+ * Finds what no encoder writes: padding that is not zero, an i8 row without a finite range.
+ * @returns a description, or undefined
+ */
+export function findStoredRowDefect(
   dtype: RowDtype,
   bytes: Uint8Array,
   dim: number,
   count: number,
 ): string | undefined {
   if (dtype === 'f32') return undefined;
-  const rowBytes = rowBytesOf(dtype, dim);
+  const rowBytes = computeRowBytes(dtype, dim);
   const used = dtype === 'i8' ? 4 + dim : 2 * dim;
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   for (let at = 0; at < count * rowBytes; at += rowBytes) {

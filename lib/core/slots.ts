@@ -1,8 +1,10 @@
 /**
- * slots.json: what prune-model says, beside the pruned graph, about its inputs: which table each new one takes its rows from,
- * how keys are made of ids, and what features.json said of the features (feature-spec.ts). Drawn in docs/formats/slots.md.
+ * slots.json: what prune-model writes beside the pruned graph about its inputs: from which table
+ * each new input takes its rows, how keys are computed from ids, and the feature spec of
+ * features.json (feature-spec.ts). Drawn in docs/formats/slots.md.
  */
 
+import { CubeError } from './errors.ts';
 import {
   type FeatureSpec,
   featureSpecToJson,
@@ -22,7 +24,10 @@ import { NAME_PATTERN, NAME_RULE } from './names.ts';
 
 export * from './feature-spec.ts';
 
-/** A new input of the pruned graph: rows of `table`, one for each slot, f32 of shape `shape` (-1 = batch). */
+/**
+ * A new input of the pruned graph: rows of `table`, one per slot, f32 of shape `shape` (-1 =
+ * batch).
+ */
 export interface EmbeddingInput {
   readonly input: string;
   readonly table: string;
@@ -31,27 +36,27 @@ export interface EmbeddingInput {
   readonly shape: readonly number[];
   /** Slot names in column order; empty when the model was pruned without features.json. */
   readonly slots: readonly string[];
-  /** The ids input of the unpruned graph that this lookup read; the first of several. */
+  /** The ids input of the unpruned graph that this lookup read; the first one of several. */
   readonly ids: string;
   /** The columns of that input that are the keys of a row; absent when the keys are computed. */
   readonly columns?: readonly number[];
-  /** How each key of a row is computed from ids; absent when they are plain columns. */
+  /** How each key of a row is computed from ids; absent when the keys are plain columns. */
   readonly keys?: readonly KeyExpression[];
-  /** Set when the input takes one row for each bag of ids: their sum or mean, zeros for an empty bag. */
+  /** Set when the input takes one row per bag of ids: their sum or mean, zeros for an empty bag. */
   readonly bags?: BagSpec;
   /** A key whose row does not count in a bag, or is zeros. */
   readonly paddingId?: number;
-  /** 1: the ids of a row are a sequence of any length, and the input takes a row for each of them. */
+  /** 1: the ids of a row are a sequence of any length, and the input takes one row for each. */
   readonly lodLevel?: number;
 }
 
 export interface BagSpec {
   readonly pooling: 'sum' | 'mean';
-  /** The input of the unpruned graph that says where each bag begins in the list of ids. */
+  /** The input of the unpruned graph with the start of each bag in the list of ids. */
   readonly offsets: string;
-  /** Which row of that input, when it holds the offsets of several lists. */
+  /** The row of that input, when it holds the offsets of several lists. */
   readonly offsetsRow?: number;
-  /** The last offset is the end of the last bag. */
+  /** True when the last offset is the end of the last bag. */
   readonly includesLast: boolean;
 }
 
@@ -63,7 +68,7 @@ export interface IdsSpec {
   readonly columns: number;
   /** The slot of each element; empty when the model was pruned without features.json. */
   readonly slots: readonly string[];
-  /** The pruned graph still takes it. */
+  /** True when the pruned graph still has this input. */
   readonly kept: boolean;
 }
 
@@ -71,13 +76,13 @@ export interface IdsSpec {
 export interface GraphPort {
   readonly name: string;
   readonly dtype: string;
-  /** -1: the batch, or a length that is open. Absent: not even the rank is known. */
+  /** -1: the batch, or an open length. Absent: the rank is unknown too. */
   readonly shape?: readonly number[];
 }
 
-/** What the pruned graph takes beside embeddings and whole ids, and what it gives. */
+/** Inputs of the pruned graph other than embeddings and whole ids, and its outputs. */
 export interface GraphSpec {
-  /** Inputs of floats among them that also hold ids. */
+  /** Includes float inputs that also hold ids. */
   readonly inputs: readonly GraphPort[];
   readonly outputs: readonly GraphPort[];
 }
@@ -87,9 +92,9 @@ export interface PrunedTable {
   readonly rows: number;
   readonly dim: number;
   readonly dtype: 'f32';
-  /** Its rows were not in the model: `rows` is 0, and there is no file. */
+  /** True when the model did not contain its rows: `rows` is 0, and there is no file. */
   readonly external?: boolean;
-  /** Its rows have keys of their own, which are not their numbers. */
+  /** True when rows have keys of their own instead of their numbers. */
   readonly keyed?: boolean;
 }
 
@@ -102,17 +107,36 @@ export interface SlotSpec {
   readonly maps?: readonly KeyMap[];
   /** Absent in files of earlier builds. */
   readonly graph?: GraphSpec;
-  /** Undefined when the model was pruned without features.json: it then takes keys, not feature strings. */
+  /** Undefined when the model was pruned without features.json: it takes keys, not features. */
   readonly features: FeatureSpec | undefined;
 }
 
 const SLOTS_FORMAT = 1;
+const SPEC_FIELDS = ['format', 'embeddings', 'tables', 'ids', 'maps', 'graph', 'features'];
+const TABLE_FIELDS = ['name', 'rows', 'dim', 'dtype', 'external', 'keyed'];
+const IDS_FIELDS = ['input', 'dtype', 'columns', 'slots', 'kept'];
+const BAG_FIELDS = ['pooling', 'offsets', 'offsetsRow', 'includesLast'];
+const EMBEDDING_FIELDS = [
+  'input',
+  'table',
+  'dim',
+  'dtype',
+  'shape',
+  'slots',
+  'ids',
+  'columns',
+  'keys',
+  'bags',
+  'paddingId',
+  'lodLevel',
+];
 
 /** Reads slots.json. @throws CubeError INVALID_ARGUMENT naming the field */
 export function readSlotSpec(json: JsonReader): SlotSpec {
   json.field('format').integer(SLOTS_FORMAT, SLOTS_FORMAT);
+  json.rejectUnknownFields(SPEC_FIELDS);
   const tables = readTables(json);
-  const features = json.optional('features', readFeatureSpec);
+  const features = json.optional('features', (f) => readFeatureSpec(f));
   const slotNames = new Set(features?.slots.map((slot) => slot.name));
   const ids = json.optional('ids', (f) => readIds(f, slotNames));
   const maps = json.optional('maps', (f) => f.items({ max: 1000 }).map(readKeyMap));
@@ -120,10 +144,10 @@ export function readSlotSpec(json: JsonReader): SlotSpec {
     new Map(ids?.map(({ input, columns }) => [input, columns])),
     new Set(maps?.map(({ name }) => name)),
   );
-  const graph = json.optional('graph', (f) => ({
-    inputs: readPorts(f.field('inputs')),
-    outputs: readPorts(f.field('outputs')),
-  }));
+  const graph = json.optional('graph', (f) => {
+    f.rejectUnknownFields(['inputs', 'outputs']);
+    return { inputs: readPorts(f.field('inputs')), outputs: readPorts(f.field('outputs')) };
+  });
   const tableNames = new Set(tables.map((table) => table.name));
   const embeddings = json
     .field('embeddings')
@@ -140,23 +164,25 @@ export function readSlotSpec(json: JsonReader): SlotSpec {
 }
 
 function readTables(json: JsonReader): PrunedTable[] {
-  const tables = json
-    .field('tables')
-    .items({ max: 100_000 })
-    .map((item) => ({
-      name: item.field('name').string(NAME_PATTERN, NAME_RULE),
-      rows: item.field('rows').integer(0),
-      dim: item.field('dim').integer(1, 1 << 20),
-      dtype: item.field('dtype').oneOf(['f32'] as const),
-      ...(item.optional('external', (f) => f.boolean()) === true ? { external: true } : {}),
-      ...(item.optional('keyed', (f) => f.boolean()) === true ? { keyed: true } : {}),
-    }));
+  const tables = json.field('tables').items({ max: 100_000 }).map(readTable);
   requireDistinct(
     json,
     'tables',
     tables.map((table) => table.name),
   );
   return tables;
+}
+
+function readTable(item: JsonReader): PrunedTable {
+  item.rejectUnknownFields(TABLE_FIELDS);
+  return {
+    name: item.field('name').string(NAME_PATTERN, NAME_RULE),
+    rows: item.field('rows').integer(0),
+    dim: item.field('dim').integer(1, 1 << 20),
+    dtype: item.field('dtype').choice(['f32'] as const),
+    ...(item.optional('external', (f) => f.boolean()) === true ? { external: true } : {}),
+    ...(item.optional('keyed', (f) => f.boolean()) === true ? { keyed: true } : {}),
+  };
 }
 
 function readSlotNames(json: JsonReader, known: ReadonlySet<string>): string[] {
@@ -168,17 +194,21 @@ function readSlotNames(json: JsonReader, known: ReadonlySet<string>): string[] {
 }
 
 function readIds(json: JsonReader, slotNames: ReadonlySet<string>): IdsSpec[] {
-  return json.items({ max: 10_000 }).map((item) => ({
-    input: item.field('input').string(),
-    dtype: item.field('dtype').oneOf(['int64', 'int32', 'float32', 'float64']),
-    columns: item.field('columns').integer(1, 100_000),
-    slots: readSlotNames(item.field('slots'), slotNames),
-    kept: item.field('kept').boolean(),
-  }));
+  return json.items({ max: 10_000 }).map((item) => {
+    item.rejectUnknownFields(IDS_FIELDS);
+    return {
+      input: item.field('input').string(),
+      dtype: item.field('dtype').choice(['int64', 'int32', 'float32', 'float64']),
+      columns: item.field('columns').integer(1, 100_000),
+      slots: readSlotNames(item.field('slots'), slotNames),
+      kept: item.field('kept').boolean(),
+    };
+  });
 }
 
 function readPorts(json: JsonReader): GraphPort[] {
   return json.items({ max: 10_000 }).map((item) => {
+    item.rejectUnknownFields(['name', 'dtype', 'shape']);
     const shape = item.optional('shape', (f) => f.items({ max: 16 }).map((dim) => dim.integer(-1)));
     return {
       name: item.field('name').string(),
@@ -188,23 +218,25 @@ function readPorts(json: JsonReader): GraphPort[] {
   });
 }
 
-interface Known {
+interface EmbeddingNames {
   readonly tableNames: ReadonlySet<string>;
   readonly slotNames: ReadonlySet<string>;
   readonly expressions: KeyExpressionReader;
 }
 
 function readBags(json: JsonReader): BagSpec {
+  json.rejectUnknownFields(BAG_FIELDS);
   const offsetsRow = json.optional('offsetsRow', (f) => f.integer(0));
   return {
-    pooling: json.field('pooling').oneOf(['sum', 'mean'] as const),
+    pooling: json.field('pooling').choice(['sum', 'mean'] as const),
     offsets: json.field('offsets').string(),
     ...(offsetsRow === undefined ? {} : { offsetsRow }),
     includesLast: json.field('includesLast').boolean(),
   };
 }
 
-function readEmbedding(item: JsonReader, known: Known): EmbeddingInput {
+function readEmbedding(item: JsonReader, known: EmbeddingNames): EmbeddingInput {
+  item.rejectUnknownFields(EMBEDDING_FIELDS);
   const table = item.field('table').string();
   if (!known.tableNames.has(table)) {
     item.field('table').fail('the name of a table listed under "tables"');
@@ -222,7 +254,7 @@ function readEmbedding(item: JsonReader, known: Known): EmbeddingInput {
     input: item.field('input').string(),
     table,
     dim: item.field('dim').integer(1, 1 << 20),
-    dtype: item.field('dtype').oneOf(['f32']),
+    dtype: item.field('dtype').choice(['f32']),
     shape: item
       .field('shape')
       .items({ min: 1, max: 16 })
@@ -237,7 +269,7 @@ function readEmbedding(item: JsonReader, known: Known): EmbeddingInput {
   };
 }
 
-/** The JSON form of a slot spec: 64-bit numbers as decimal strings, stable field order. */
+/** The JSON form of a slot spec: 64-bit numbers as decimal strings, fields in a fixed order. */
 export function slotSpecToJson(spec: SlotSpec): unknown {
   return {
     format: SLOTS_FORMAT,
@@ -252,4 +284,44 @@ export function slotSpecToJson(spec: SlotSpec): unknown {
     ...(spec.graph === undefined ? {} : { graph: spec.graph }),
     ...(spec.features === undefined ? {} : { features: featureSpecToJson(spec.features) }),
   };
+}
+
+type BagInput = Pick<EmbeddingInput, 'input' | 'slots' | 'bags'>;
+
+/**
+ * Adds to each slot the pooling of the graph input that takes its values as bags.
+ * @throws CubeError INVALID_ARGUMENT when a slot has another pooling, from features.json or another
+ * input
+ */
+export function withBagPooling(spec: FeatureSpec, inputs: readonly BagInput[]): FeatureSpec {
+  const poolings = new Map(spec.slots.map(({ name, pooling }) => [name, pooling]));
+  for (const { input, slots, bags } of inputs) {
+    if (bags === undefined) continue;
+    for (const slot of slots) {
+      const known = poolings.get(slot);
+      if (known !== undefined && known !== bags.pooling) {
+        throw new CubeError(
+          'INVALID_ARGUMENT',
+          `slot ${slot}: its pooling is ${known}, but the graph's input ${JSON.stringify(input)} ` +
+            `takes the ${bags.pooling} of its bags`,
+        );
+      }
+      poolings.set(slot, bags.pooling);
+    }
+  }
+  const filled = spec.slots.find(
+    ({ name, missing }) => missing !== undefined && poolings.get(name),
+  );
+  if (filled !== undefined) {
+    throw new CubeError(
+      'INVALID_ARGUMENT',
+      `slot ${filled.name}: it has a value for missing ones, but the graph takes bags of its ` +
+        'values, which may be empty; remove "missing"',
+    );
+  }
+  const slots = spec.slots.map((slot) => {
+    const pooling = poolings.get(slot.name);
+    return pooling === undefined ? slot : { ...slot, pooling };
+  });
+  return { ...spec, slots };
 }

@@ -1,38 +1,39 @@
 /**
- * Lines of tab-separated columns straight to keys, by a kernel over a body's bytes, without a string a feature. For
- * what is plain: slots of one value, a hash scheme, well-formed lines. Everything else, mistakes included, is read again
- * by tsv-rows.ts, so both paths give the same keys and the same errors.
+ * Parses lines of tab-separated columns straight to keys, with a kernel over the body's bytes and
+ * without a string per feature. It handles the plain case: slots of one value, a hash scheme, one
+ * modulo, well-formed lines. All other input, mistakes included, goes to tsv-rows.ts, so that both
+ * paths give the same keys and the same errors.
  */
 import {
   checkRowCount,
-  type KeyColumns,
-  NO_DENSE,
-  type RowColumns,
+  type LabelledFeatureRows,
+  type LabelledKeyedRows,
+  NO_DENSE_FEATURES,
   scaleDense,
 } from './feature-rows.ts';
-import { slotPrefixes } from './hash.ts';
+import { encodeSlotPrefixes, hasPlainSlots } from './hash.ts';
 import type { KernelKind } from './kernels/kernels.ts';
 import type { FeatureSpec } from './slots.ts';
 import { parseTsvRows, readDecimal } from './tsv-rows.ts';
 import {
   CHUNK_BYTES,
-  type TsvLines,
+  getTsvScratch,
+  type TsvLineFormat,
   type TsvScratch,
-  tsvScratchOf,
   VALUES_MAX,
 } from './tsv-scratch.ts';
 
 const TAB = 9;
 const NEWLINE = 10;
 
-/** A byte order mark is a character like any other, as everywhere else. */
+/** A byte order mark is a character like any other, as in the other parsers. */
 const decoder = new TextDecoder('utf-8', { ignoreBOM: true });
 const strictDecoder = new TextDecoder('utf-8', { fatal: true });
 const parsers = new WeakMap<FeatureSpec, TsvKeyParser>();
 
 /**
  * @param bytes UTF-8 lines: [label,] dense features, categorical features
- * @param kind for tests and benchmarks; otherwise the best there is
+ * @param kind for tests and benchmarks; default: the fastest that the runtime supports
  * @throws CubeError INVALID_ARGUMENT naming row and column, TOO_LARGE over `rowsMax`
  */
 export function parseTsvKeys(
@@ -40,13 +41,15 @@ export function parseTsvKeys(
   spec: FeatureSpec,
   rowsMax: number,
   kind?: KernelKind,
-): KeyColumns | RowColumns {
-  const isPlain = spec.hash.scheme !== 'raw' && spec.slots.every((slot) => !slot.pooling);
-  const columns = isPlain ? parserOf(spec, kind).parse(bytes, rowsMax) : undefined;
+): LabelledKeyedRows | LabelledFeatureRows {
+  const { hash, slots } = spec;
+  const isPlain =
+    hash.scheme !== 'raw' && slots.every((slot) => !slot.pooling) && hasPlainSlots(hash, slots);
+  const columns = isPlain ? getParser(spec, kind).parse(bytes, rowsMax) : undefined;
   return columns ?? parseTsvRows(decoder.decode(bytes), spec, rowsMax);
 }
 
-function parserOf(spec: FeatureSpec, kind: KernelKind | undefined): TsvKeyParser {
+function getParser(spec: FeatureSpec, kind: KernelKind | undefined): TsvKeyParser {
   let parser = kind === undefined ? parsers.get(spec) : undefined;
   if (parser === undefined) {
     parser = new TsvKeyParser(spec, kind);
@@ -57,22 +60,22 @@ function parserOf(spec: FeatureSpec, kind: KernelKind | undefined): TsvKeyParser
 
 class TsvKeyParser {
   readonly #spec: FeatureSpec;
-  readonly #lines: TsvLines;
+  readonly #lines: TsvLineFormat;
   readonly #scratch: TsvScratch;
 
   constructor(spec: FeatureSpec, kind?: KernelKind) {
-    const prefixes = slotPrefixes(spec.hash, spec.slots);
+    const prefixes = encodeSlotPrefixes(spec.hash, spec.slots);
     this.#spec = spec;
     this.#lines = { hash: spec.hash, denseNum: spec.dense?.features.length ?? 0, prefixes };
-    this.#scratch = tsvScratchOf(kind);
+    this.#scratch = getTsvScratch(kind);
   }
 
-  /** @returns undefined for what is better read as text */
-  parse(bytes: Uint8Array, rowsMax: number): KeyColumns | undefined {
+  /** @returns undefined for input that must be parsed as text */
+  parse(bytes: Uint8Array, rowsMax: number): LabelledKeyedRows | undefined {
     const { denseNum, prefixes } = this.#lines;
     const slotNum = prefixes.length;
     if (denseNum > VALUES_MAX || slotNum > VALUES_MAX) return undefined;
-    const chunks = chunksOf(bytes);
+    const chunks = splitLines(bytes);
     if (chunks === undefined) return undefined;
     const scratch = this.#scratch;
     const rowCounts = chunks.map((chunk) => scratch.load(chunk));
@@ -94,16 +97,16 @@ class TsvKeyParser {
       const readOdd = (from: number, to: number): number | undefined =>
         readDecimal(decoder.decode(chunk.subarray(from, to)), 0, to - from);
       if (!scratch.read(this.#lines, isLabelled, columns, readOdd)) return undefined;
-      if (scratch.isWide && !isUtf8(chunk)) return undefined;
+      if (scratch.hasNonAscii && !isUtf8(chunk)) return undefined;
       row += rowCounts[i]!;
     }
-    const scaled = scaleDense(dense, rowCount, this.#spec.dense?.features ?? NO_DENSE);
+    const scaled = scaleDense(dense, rowCount, this.#spec.dense?.features ?? NO_DENSE_FEATURES);
     return { rowCount, keys, dense: scaled, labels };
   }
 }
 
-/** Whole lines, as many together as are read at once. @returns undefined when a line is too long for it */
-function chunksOf(bytes: Uint8Array): Uint8Array[] | undefined {
+/** Splits into chunks of whole lines. @returns undefined when a line exceeds a chunk */
+function splitLines(bytes: Uint8Array): Uint8Array[] | undefined {
   const chunks: Uint8Array[] = [];
   let start = 0;
   while (bytes.length - start > CHUNK_BYTES) {
@@ -116,7 +119,7 @@ function chunksOf(bytes: Uint8Array): Uint8Array[] | undefined {
   return chunks;
 }
 
-/** Bytes that are none become replacement characters where they are read as text. */
+/** False when text decoding would insert replacement characters. */
 function isUtf8(bytes: Uint8Array): boolean {
   try {
     strictDecoder.decode(bytes);
@@ -126,7 +129,7 @@ function isUtf8(bytes: Uint8Array): boolean {
   }
 }
 
-/** Of the first line. */
+/** Tabs of the first line. */
 function countTabs(bytes: Uint8Array): number {
   let tabs = 0;
   for (let i = 0; i < bytes.length && bytes[i] !== NEWLINE; i++) if (bytes[i] === TAB) tabs++;

@@ -1,20 +1,22 @@
 /**
- * Lines of tab-separated columns, as Criteo writes them, to columns of a request.
+ * Parses lines of tab-separated columns, in the form of Criteo's data sets, to the columns of a
+ * request.
  *
- * Invariants
- * - Every error names row and column, as people count: from 1.
- * - A missing dense value (an empty column) takes the feature's `missing` value. A result that f32 cannot hold is refused, so no
- *   infinity or NaN enters a graph from here.
- * - A missing categorical value (an empty column) is the empty string, a feature like any other; in a slot that pools, no value.
- * - It makes no object a value but the feature strings themselves.
+ * Invariants:
+ * - Every error names row and column, counted from 1.
+ * - A missing dense value (an empty column) takes the feature's `missing` value. A result that f32
+ *   cannot hold is refused, so that no infinity or NaN reaches a graph.
+ * - A missing categorical value (an empty column) is the empty string, a feature like any other; in
+ *   a slot with pooling, no value.
+ * - The feature strings are the only objects made per value.
  */
 import { CubeError } from './errors.ts';
-import { FeatureBags } from './feature-bags.ts';
 import {
   checkRowCount,
+  FeatureBagBuilder,
+  type LabelledFeatureRows,
   LINE_CHARS_MAX,
-  NO_DENSE,
-  type RowColumns,
+  NO_DENSE_FEATURES,
   type RowShape,
   scaleDense,
 } from './feature-rows.ts';
@@ -24,16 +26,18 @@ const TAB = 9;
 const NEWLINE = 10;
 const CARRIAGE_RETURN = 13;
 
-/** A plain decimal number; what Number() also takes (hex, blanks, "Infinity") is refused. */
+/**
+ * A plain decimal number. Other forms that Number() accepts (hex, blanks, "Infinity") are refused.
+ */
 const DECIMAL = /^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$/;
-/** Digits that a double holds exactly whatever they are. */
+/** Any integer of this many digits is exact as a double. */
 const FAST_DIGITS_MAX = 15;
 
 /**
- * Parses lines: [label,] dense features, categorical features; the last line may end in a line break.
+ * Parses lines: [label,] dense features, categorical features. The last line break is optional.
  * @throws CubeError INVALID_ARGUMENT naming row and column, TOO_LARGE over `rowsMax`
  */
-export function parseTsvRows(text: string, shape: RowShape, rowsMax: number): RowColumns {
+export function parseTsvRows(text: string, shape: RowShape, rowsMax: number): LabelledFeatureRows {
   const rowCount = countLines(text);
   if (rowCount === 0) throw new CubeError('INVALID_ARGUMENT', 'no rows: the text is empty');
   checkRowCount(rowCount, rowsMax);
@@ -50,20 +54,20 @@ class TsvParser {
   readonly #denseFeatures: readonly DenseFeature[];
   readonly #rawDense: Float64Array;
   readonly #labels: Float32Array;
-  readonly #bags: FeatureBags<string>;
+  readonly #bags: FeatureBagBuilder<string>;
   #position = 0;
 
   constructor(text: string, shape: RowShape, rowCount: number) {
     this.#text = text;
     this.#shape = shape;
     this.#rowCount = rowCount;
-    this.#denseFeatures = shape.dense?.features ?? NO_DENSE;
+    this.#denseFeatures = shape.dense?.features ?? NO_DENSE_FEATURES;
     this.#rawDense = new Float64Array(rowCount * this.#denseFeatures.length);
     this.#labels = new Float32Array(rowCount).fill(Number.NaN);
-    this.#bags = new FeatureBags(shape.slots, rowCount);
+    this.#bags = new FeatureBagBuilder(shape.slots, rowCount);
   }
 
-  columns(): RowColumns {
+  columns(): LabelledFeatureRows {
     const { values: features, ends } = this.#bags;
     return {
       rowCount: this.#rowCount,
@@ -91,13 +95,13 @@ class TsvParser {
     if (columns !== unlabelled && columns !== unlabelled + 1) this.#failColumns(row, columns);
     let at = start;
     if (columns > unlabelled) {
-      const stop = columnEnd(text, at, end);
+      const stop = findColumnEnd(text, at, end);
       this.#labels[row] = readLabel(text, at, stop, row);
       at = stop + 1;
     }
     at = this.#parseDense(row, at, end, columns - unlabelled);
     for (const { pooling } of this.#shape.slots) {
-      const stop = columnEnd(text, at, end);
+      const stop = findColumnEnd(text, at, end);
       if (pooling === undefined) this.#bags.add(text.slice(at, stop));
       else if (stop > at) this.#addValues(text.slice(at, stop));
       this.#bags.endBag();
@@ -116,11 +120,15 @@ class TsvParser {
     const features = this.#denseFeatures;
     let at = from;
     for (let i = 0; i < features.length; i++) {
-      const stop = columnEnd(text, at, end);
+      const stop = findColumnEnd(text, at, end);
       const raw = readDecimal(text, at, stop);
       if (raw === undefined) {
         const column = `column ${columnsBefore + i + 1} (${features[i]!.name})`;
-        fail(row, `expected a number or nothing, got ${shown(text.slice(at, stop))}`, column);
+        fail(
+          row,
+          `expected a number or nothing, got ${quoteShortened(text.slice(at, stop))}`,
+          column,
+        );
       }
       this.#rawDense[row * features.length + i] = raw;
       at = stop + 1;
@@ -134,8 +142,8 @@ class TsvParser {
     const total = dense + categorical;
     fail(
       row,
-      `expected ${total + 1} tab-separated columns (label, ${dense} dense, ${categorical} categorical) ` +
-        `or ${total} without label, got ${columns}`,
+      `expected ${total + 1} tab-separated columns (label, ${dense} dense, ` +
+        `${categorical} categorical) or ${total} without label, got ${columns}`,
     );
   }
 }
@@ -157,7 +165,7 @@ function countTabs(text: string, start: number, end: number): number {
   return tabs;
 }
 
-function columnEnd(text: string, from: number, lineEnd: number): number {
+function findColumnEnd(text: string, from: number, lineEnd: number): number {
   let at = from;
   while (at < lineEnd && text.charCodeAt(at) !== TAB) at++;
   return at;
@@ -166,10 +174,13 @@ function columnEnd(text: string, from: number, lineEnd: number): number {
 function readLabel(text: string, from: number, to: number, row: number): number {
   const code = text.charCodeAt(from) - 48;
   if (to - from === 1 && (code === 0 || code === 1)) return code;
-  fail(row, `expected 0 or 1, got ${shown(text.slice(from, to))}`, 'column 1 (label)');
+  fail(row, `expected 0 or 1, got ${quoteShortened(text.slice(from, to))}`, 'column 1 (label)');
 }
 
-/** A decimal number, NaN for an empty column, undefined for anything else. Short integers never become a string. */
+/**
+ * Reads a decimal number. @returns NaN for an empty column, undefined for an invalid number. Short
+ * integers are read without a string.
+ */
 export function readDecimal(text: string, from: number, to: number): number | undefined {
   if (from === to) return Number.NaN;
   const negative = text.charCodeAt(from) === 45;
@@ -187,7 +198,7 @@ export function readDecimal(text: string, from: number, to: number): number | un
   return DECIMAL.test(column) ? Number(column) : undefined;
 }
 
-function shown(value: string): string {
+function quoteShortened(value: string): string {
   return JSON.stringify(value.length > 40 ? `${value.slice(0, 37)}...` : value);
 }
 

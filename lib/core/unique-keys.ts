@@ -1,22 +1,23 @@
 /**
- * The distinct keys of a batch: embedding features follow a power law, so a batch names the same few keys again and again;
- * each is looked up once. Open addressing on typed arrays, cleared by an epoch instead of by writing.
+ * Finds the distinct keys of a batch. Embedding features follow a power law, so a batch repeats the
+ * same few keys; each is looked up once. Open addressing on typed arrays; an epoch replaces
+ * clearing.
  *
- * Invariants: unique keys stand in order of first appearance, so equal batches give equal lookups;
- * `unique[index[i]]` is the key of position i.
+ * Invariants: unique keys are in order of first appearance, so that equal batches give equal
+ * lookups; `unique[index[i]]` is the key at position i.
  */
 
-/** Rows of keys, a part of a larger batch. */
-export interface KeyRows {
+/** A range of rows of a larger batch of keys. */
+export interface KeyRowRange {
   /** Words (low, high), row-major. */
   readonly keys: Uint32Array;
   readonly rowStart: number;
   readonly rowCount: number;
-  /** Keys in a row of `keys`. */
+  /** Number of keys per row of `keys`. */
   readonly rowKeys: number;
 }
 
-/** Finds the distinct keys among up to `capacity`; one instance is reused for batch after batch. */
+/** Finds the distinct keys among up to `capacity` keys. One instance is reused for every batch. */
 export class UniqueKeys {
   readonly #entries: Int32Array;
   readonly #epochs: Int32Array;
@@ -32,12 +33,12 @@ export class UniqueKeys {
   }
 
   /**
-   * Takes `columns` of each row.
+   * Processes `columns` of each row.
    * @param unique out: words of the distinct keys
    * @param index out: rowCount × columns, position in `unique`
    * @returns the number of distinct keys
    */
-  find(rows: KeyRows, columns: Int32Array, unique: Uint32Array, index: Int32Array): number {
+  find(rows: KeyRowRange, columns: Int32Array, unique: Uint32Array, index: Int32Array): number {
     const { keys, rowStart, rowCount, rowKeys } = rows;
     const entries = this.#entries;
     const epochs = this.#epochs;
@@ -51,7 +52,7 @@ export class UniqueKeys {
         const word = 2 * (row * rowKeys + columns[c]!);
         const low = keys[word]!;
         const high = keys[word + 1]!;
-        let slot = homeOf(low, high) & mask;
+        let slot = computeHomeSlot(low, high) & mask;
         while (epochs[slot] === epoch) {
           const entry = 2 * entries[slot]!;
           if (unique[entry] === low && unique[entry + 1] === high) break;
@@ -80,7 +81,7 @@ export class UniqueKeys {
   }
 }
 
-function homeOf(low: number, high: number): number {
+function computeHomeSlot(low: number, high: number): number {
   let mix = Math.imul(low ^ Math.imul(high, 0x85ebca6b), 0x9e3779b1);
   mix ^= mix >>> 15;
   mix = Math.imul(mix, 0x2c1b3c6d);

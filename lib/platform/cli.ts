@@ -1,50 +1,58 @@
 /**
- * What every command line shares: usage errors exit 2, failures print one line that says what to do and exit 1,
- * nothing prints a stack unless HYPERCUBE_DEBUG=1. The only reader of the environment.
+ * The base of every command line. Usage errors exit with 2. Failures print one line that says what
+ * to do and exit with 1; a stack trace is printed only with HYPERCUBE_DEBUG=1. The only reader of
+ * environment variables.
  */
-import './telemetry.ts';
-import { Command, CommanderError, Help, InvalidArgumentError, Option } from 'commander';
+import './disable-telemetry.ts';
+import { type Command, CommanderError, InvalidArgumentError, Option } from 'commander';
 import { CubeError } from '../core/errors.ts';
 import { checkName } from '../core/names.ts';
+import { CliCommand } from './help.ts';
+import { PRODUCT_VERSION } from './version.ts';
 
 export { Command, InvalidArgumentError, Option } from 'commander';
+export { advanced, setEnvironmentRule } from './help.ts';
+
+/** Wrong usage that only the command itself can detect. Exits with 2. */
+export class UsageError extends CubeError {
+  constructor(message: string) {
+    super('INVALID_ARGUMENT', message);
+  }
+}
 
 export const EXIT_OK = 0;
 export const EXIT_FAILED = 1;
 export const EXIT_USAGE = 2;
 
-/** A command with the project's manners; add options and an action, then `runCli`. */
+/** A program with the shared help and error handling: add options and an action, call `runCli`. */
 export function createCli(name: string, description: string): Command {
-  return new Command(name)
+  return new CliCommand(name)
     .description(description)
-    .version('0.1.0')
+    .version(PRODUCT_VERSION, '-V, --version', 'Print the version')
+    .helpOption('-h, --help', 'Show help')
     .showHelpAfterError(`(${name} --help shows the options)`)
-    .configureHelp({ sortOptions: false, optionDescription: describeOption })
     .exitOverride();
 }
 
-/** Commander says which options have a default, not which must be given. */
-function describeOption(option: Option): string {
-  const text = new Help().optionDescription(option);
-  return option.mandatory && option.defaultValue === undefined ? `${text} (required)` : text;
-}
-
 /** Environment variable, or undefined when unset or empty. */
-function environment(name: string): string | undefined {
+function readEnvironment(name: string): string | undefined {
   const value = process.env[name];
   return value === undefined || value === '' ? undefined : value;
 }
 
 /**
- * Parses and runs. @param argv without the two leading entries of process.argv
- * @returns the exit code: 0, 1 for a failure, 2 for wrong usage, or what `exitCode(error)` says for an error
+ * Parses the command line and runs the command.
+ * @param argv without the first two entries of process.argv
+ * @returns the exit code: 0, 1 for a failure, 2 for wrong usage, or `exitCode(error)` for an error
  */
 export async function runCli(
   program: Command,
   argv: readonly string[] = process.argv.slice(2),
   exitCode: (error: CubeError) => number = () => EXIT_FAILED,
 ): Promise<number> {
-  process.stdout.off('error', endOfReader).on('error', endOfReader);
+  for (const stream of [process.stdout, process.stderr]) {
+    stream.off('error', ignoreClosedOutput).on('error', ignoreClosedOutput);
+  }
   try {
     for (const command of program.commands) {
       const name = `${program.name()} ${command.name()}`;
@@ -56,40 +64,62 @@ export async function runCli(
     if (error instanceof CommanderError) return error.exitCode === 0 ? EXIT_OK : EXIT_USAGE;
     const failure = CubeError.from(error);
     process.stderr.write(`${program.name()}: ${failure.message}\n`);
-    if (environment('HYPERCUBE_DEBUG') !== undefined || failure.code === 'INTERNAL') {
+    if (readEnvironment('HYPERCUBE_DEBUG') !== undefined || failure.code === 'INTERNAL') {
       process.stderr.write(`${(error as Error).stack ?? ''}\n`);
     }
-    return exitCode(failure);
+    return failure instanceof UsageError ? EXIT_USAGE : exitCode(failure);
   }
 }
 
-/** Whoever reads our output went away, as `| head` does: the work goes on, and nobody is told. */
-function endOfReader(error: NodeJS.ErrnoException): void {
-  if (error.code !== 'EPIPE') throw error;
+/**
+ * The reader closed the pipe, as `| head` does, or the terminal: the command continues without
+ * output, so that it stops the processes that it started.
+ */
+function ignoreClosedOutput(error: NodeJS.ErrnoException): void {
+  if (error.code !== 'EPIPE' && error.code !== 'EIO') throw error;
+}
+
+/** For commands that write. */
+export function addDryRunOption(command: Command): Command {
+  return command.option(
+    '--dry-run',
+    'Check the request and print what would be done; write nothing',
+  );
+}
+
+/** For every command that ends. */
+export function addJsonOption(command: Command): Command {
+  return command.option('--json', 'Print the result as JSON');
+}
+
+/** What a command did, or would do in a dry run. */
+export function withDryRunNote(text: string, { dryRun }: { dryRun?: boolean | undefined }): string {
+  return dryRun ? `${text} (dry run: nothing was written)` : text;
 }
 
 /** Option parser: an integer within bounds. */
-export function integerBetween(min: number, max: number): (text: string) => number {
+export function parseIntegerBetween(min: number, max: number): (text: string) => number {
   return (text) => {
     const value = Number(text);
     if (!/^-?\d+$/.test(text) || value < min || value > max) {
-      throw new InvalidArgumentError(`Expected an integer in ${min}..${max}.`);
+      throw new InvalidArgumentError(`Expected an integer from ${min} to ${max}.`);
     }
     return value;
   };
 }
 
 /** Option parser: bytes such as 512MiB, 2GiB, 100MB or plain 1048576. */
-export function byteCount(text: string): number {
+export function parseByteCount(text: string): number {
   const match = /^(\d+(?:\.\d+)?)\s*([KMGT]i?)?B?$/i.exec(text.trim());
-  if (match === null) throw new InvalidArgumentError('Expected bytes such as 512MiB or 2GiB.');
+  if (match === null)
+    throw new InvalidArgumentError('Expected bytes, such as 1048576, 512MiB or 2GB.');
   const prefix = (match[2] ?? '').toLowerCase();
   const power = ['', 'k', 'm', 'g', 't'].indexOf(prefix.charAt(0));
   return Math.floor(Number(match[1]) * (prefix.endsWith('i') ? 1024 : 1000) ** power);
 }
 
 /** Option parser: a bundle, table, version or channel name. */
-export function nameOption(what: string): (text: string) => string {
+export function parseNameOption(what: string): (text: string) => string {
   return (text) => {
     try {
       return checkName(text, what);
@@ -99,7 +129,10 @@ export function nameOption(what: string): (text: string) => string {
   };
 }
 
-/** An option that may also come from the environment: flag over environment over default. */
+/**
+ * An option with an environment variable. A flag overrides the variable, which overrides the
+ * default.
+ */
 export function optionWithEnv(flags: string, description: string, variable: string): Option {
   return new Option(flags, description).env(variable);
 }

@@ -1,9 +1,11 @@
-/** Time as a parameter: production passes `systemClock`, tests and simulations their own. */
+/**
+ * Time as a parameter: production passes `systemClock`, tests and simulations pass their own clock.
+ */
 
 export interface Clock {
   /** Monotonic milliseconds, with fractions. */
   nowMs(): number;
-  /** Wall-clock time for people and logs: ISO 8601, UTC. */
+  /** Wall-clock time for logs and users: ISO 8601, UTC. */
   isoTime(): string;
   sleep(ms: number, signal?: AbortSignal): Promise<void>;
 }
@@ -24,7 +26,10 @@ export const systemClock: Clock = {
     }),
 };
 
-/** Milliseconds since 1970, for deadlines that other libraries give as such; durations are measured with `nowMs`. */
+/**
+ * Milliseconds since 1970, for absolute deadlines of other libraries. Measure durations with
+ * `nowMs`.
+ */
 export function wallClockMs(): number {
   return Date.now();
 }

@@ -1,13 +1,17 @@
 /**
- * Named places at which a test ends a real process or makes it fail, to show that being cut off there does no harm:
- * `HYPERCUBE_FAULT=agent.staged:kill`, or `…:error:3` for the third time the process comes by. Of processes that share the
- * variable, such as a server that is started again, all fail there; with `…@<file>` at its end only the one that makes that file.
- * Read once at start; without the variable a fault point is one comparison.
+ * Named points where a test kills a real process or makes it fail, to show that an interruption
+ * there does no harm: `HYPERCUBE_FAULT=agent.staged:kill`, or `…:error:3` for the third time the
+ * process reaches the point. All processes that share the variable fail there, for example a
+ * restarted server. With `…@<file>` at the end, only the process that creates the file fails. The
+ * variable is read once at start; without it a fault point costs one comparison.
  */
 import { closeSync, openSync } from 'node:fs';
 import { CubeError } from '../core/errors.ts';
 
-/** All there are, as `<part>.<what has just been done>`. What each stands for: docs/operations.md, "Killed anywhere". */
+/**
+ * All fault points, as `<part>.<step just completed>`. docs/operations.md, "Effects of killed
+ * processes", explains each.
+ */
 export const FAULT_POINTS = [
   'agent.fetched',
   'agent.staged',
@@ -19,7 +23,9 @@ export const FAULT_POINTS = [
   'server.loaded',
   'server.activated',
   'server.unloaded',
+  'build.spilled',
   'build.partitioned',
+  'build.sorted',
   'build.shard',
   'build.published',
   'publish.part',
@@ -54,9 +60,9 @@ export type FaultPoint = (typeof FAULT_POINTS)[number];
 interface Fault {
   readonly name: string;
   readonly effect: 'kill' | 'error';
-  /** Times the process has yet to come by. */
+  /** The fault happens when this reaches 0; each visit decrements it. */
   remaining: number;
-  /** Of all that name this file, the first. */
+  /** Only the first process to create this file fails. */
   readonly onceFile: string | undefined;
 }
 
@@ -71,7 +77,7 @@ export function faultPoint(name: FaultPoint): void {
   armed.remaining -= 1;
   if (armed.remaining !== 0 || !isFirst(armed.onceFile)) return;
   if (armed.effect === 'kill') process.kill(process.pid, 'SIGKILL');
-  throw new CubeError('INTERNAL', `HYPERCUBE_FAULT: failed at ${name} as asked`);
+  throw new CubeError('INTERNAL', `HYPERCUBE_FAULT: failed at ${name} as requested`);
 }
 
 function isFirst(path: string | undefined): boolean {
@@ -85,14 +91,15 @@ function isFirst(path: string | undefined): boolean {
   }
 }
 
-/** A mistyped fault must not pass for a test that was survived. */
+/** A mistyped fault must fail loudly: a test would otherwise pass without any fault. */
 function readFault(text: string | undefined): Fault | undefined {
   if (text === undefined || text === '') return undefined;
   const [, name = '', effect, times = '1', onceFile] = FAULT.exec(text) ?? [];
   if (!(FAULT_POINTS as readonly string[]).includes(name)) {
     throw new CubeError(
       'INVALID_ARGUMENT',
-      `HYPERCUBE_FAULT: expected <point>:<kill|error>[:<nth time>][@<file>], got ${JSON.stringify(text)}; ` +
+      'HYPERCUBE_FAULT: expected <point>:<kill|error>[:<nth time>][@<file>], ' +
+        `got ${JSON.stringify(text)}; ` +
         `the points are ${FAULT_POINTS.join(', ')}`,
     );
   }

@@ -1,7 +1,8 @@
 /**
- * The one reader and writer of the disk. What is written appears whole or not at all: written beside, flushed,
- * then renamed or linked into place.
+ * Reads and writes files. Every write is atomic: data is written to a temporary sibling path,
+ * flushed, then renamed or linked into place.
  */
+
 import { randomBytes } from 'node:crypto';
 import {
   appendFileSync,
@@ -18,10 +19,12 @@ import {
   readdirSync,
   readFileSync,
   readSync,
+  realpathSync,
   renameSync,
   rmdirSync,
   rmSync,
   type Stats,
+  statfsSync,
   statSync,
   unlinkSync,
   writeSync,
@@ -31,22 +34,25 @@ import { tmpdir } from 'node:os';
 import { basename, dirname, join, resolve } from 'node:path';
 import { CubeError } from '../core/errors.ts';
 
-/** Larger single reads fail in Node or stall; also what a checksum kernel should be given between yields. */
-const READ_PIECE_BYTES = 256 << 20;
+/**
+ * Larger single reads fail or stall in Node. Also a good interval between two yields of a checksum
+ * loop.
+ */
+const READ_CHUNK_BYTES = 256 << 20;
 
-/** A failed file operation as a CubeError that says which file and what to do. */
+/** Converts a failed file operation to a CubeError that names the file and the reason. */
 export function fileError(error: unknown, doing: string, path: string): CubeError {
   if (error instanceof CubeError) return error;
   const code = (error as NodeJS.ErrnoException).code ?? '';
   const reason: Record<string, string> = {
     ENOENT: 'no such file or folder',
     EACCES: 'permission denied',
-    EEXIST: 'a file of that name is in the way',
+    EEXIST: 'a file of that name exists',
     EISDIR: 'it is a folder, not a file',
     ENOTDIR: 'a part of the path is not a folder',
     ENOSPC: 'no space left on the disk',
     EDQUOT: 'the disk quota is used up',
-    EFBIG: 'larger than the file system or the process may have a file',
+    EFBIG: 'larger than the file size limit of the file system or the process',
     EROFS: 'the file system is read-only',
     EMFILE: 'too many open files (raise the limit with ulimit -n)',
   };
@@ -56,7 +62,7 @@ export function fileError(error: unknown, doing: string, path: string): CubeErro
   });
 }
 
-function guarded<T>(doing: string, path: string, action: () => T): T {
+function withFileError<T>(doing: string, path: string, action: () => T): T {
   try {
     return action();
   } catch (error) {
@@ -68,8 +74,8 @@ export function fileExists(path: string): boolean {
   return existsSync(path);
 }
 
-export function fileBytes(path: string): number {
-  return guarded('read', path, () => statSync(path).size);
+export function getFileBytes(path: string): number {
+  return withFileError('read', path, () => statSync(path).size);
 }
 
 export interface FileStat {
@@ -79,28 +85,34 @@ export interface FileStat {
   readonly isFolder: boolean;
 }
 
-/** What is at a path, links followed; undefined when nothing is. */
+/** Describes the file or folder at a path, following links; undefined when there is none. */
 export function statPath(path: string): FileStat | undefined {
   if (!existsSync(path)) return undefined;
-  const stat = guarded('read', path, () => statSync(path));
+  const stat = withFileError('read', path, () => statSync(path));
   const { size, mtimeMs } = stat;
   return { bytes: size, mtimeMs, isFile: stat.isFile(), isFolder: stat.isDirectory() };
 }
 
 export function isFolder(path: string): boolean {
-  // existsSync first: below a file, statSync throws even when told not to.
+  // existsSync comes first: for a path below a file, statSync throws even with throwIfNoEntry.
   return existsSync(path) && statSync(path, { throwIfNoEntry: false })?.isDirectory() === true;
 }
 
-/** mtime in milliseconds and size: equal means unchanged for our purposes; undefined when the file is absent. */
-export function fileStamp(path: string): string | undefined {
+/**
+ * Modification time, size and inode: equal stamps mean an unchanged file. Undefined when it is
+ * absent.
+ */
+export function getFileStamp(path: string): string | undefined {
   const stat = statSync(path, { throwIfNoEntry: false });
   return stat && `${stat.mtimeMs}:${stat.size}:${stat.ino}`;
 }
 
-/** Makes a folder and those above it, step by step: below /proc, Node's own recursion does not end. */
+/**
+ * Creates a folder and its missing parents one by one: below /proc, Node's own recursion does not
+ * end.
+ */
 export function makeFolder(path: string): void {
-  guarded('make the folder', path, () => {
+  withFileError('make the folder', path, () => {
     const missing: string[] = [];
     for (let at = resolve(path); !isFolder(at); at = dirname(at)) missing.push(at);
     for (const folder of missing.reverse()) {
@@ -108,21 +120,23 @@ export function makeFolder(path: string): void {
         mkdirSync(folder);
         syncFolder(dirname(folder));
       } catch (error) {
-        // Somebody else may have made it meanwhile.
+        // Another process may have created it meanwhile.
         if (!isFolder(folder)) throw error;
       }
     }
   });
 }
 
-/** Flushes the names in a folder: a file in its place stays there when the power fails. Windows does so by itself. */
+/**
+ * Flushes a folder, so that a renamed file survives a power failure. Windows needs no such call.
+ */
 export function syncFolder(path: string): void {
   if (process.platform === 'win32') return;
   const folder = openSync(path, 'r');
   try {
     fsyncSync(folder);
   } catch (error) {
-    // Some network file systems cannot, and promise the order themselves.
+    // Some network file systems do not support this and guarantee the order themselves.
     if (!['EINVAL', 'ENOTSUP', 'EBADF'].includes((error as NodeJS.ErrnoException).code ?? '')) {
       throw error;
     }
@@ -131,19 +145,20 @@ export function syncFolder(path: string): void {
   }
 }
 
-/** Names in a folder, sorted; an absent folder is empty. */
+/** Sorted names in a folder; none when the folder is absent. */
 export function listFolder(path: string): string[] {
   if (!existsSync(path)) return [];
-  return guarded('list', path, () => readdirSync(path).sort());
+  return withFileError('list', path, () => readdirSync(path).sort());
 }
 
-/** Removes a folder if nothing is in it. */
+/** Removes a folder if it is empty. */
 export function removeEmptyFolder(path: string): void {
   try {
     rmdirSync(path);
   } catch (error) {
     const code = (error as NodeJS.ErrnoException).code ?? '';
-    // Windows says EPERM for one that is not empty; another may have removed it.
+    // Windows reports EPERM for a folder that is not empty; another process may have removed it
+    // already.
     if (!['ENOTEMPTY', 'EEXIST', 'EPERM', 'ENOENT'].includes(code)) {
       throw fileError(error, 'remove', path);
     }
@@ -151,22 +166,22 @@ export function removeEmptyFolder(path: string): void {
 }
 
 export function removePath(path: string): void {
-  guarded('remove', path, () => rmSync(path, { recursive: true, force: true }));
+  withFileError('remove', path, () => rmSync(path, { recursive: true, force: true }));
 }
 
-/** The same without waiting for the file system, which takes a tenth of a second for a large file. */
-export async function removePathLater(path: string): Promise<void> {
+/** Like `removePath`, without blocking: removing a large file takes a tenth of a second. */
+export async function removePathAsync(path: string): Promise<void> {
   await rm(path, { recursive: true, force: true }).catch((error: unknown) => {
     throw fileError(error, 'remove', path);
   });
 }
 
-/** @param maxBytes refuse larger files before reading them */
+/** @param maxBytes larger files are refused before they are read */
 export function readFile(path: string, maxBytes: number = 2 ** 31): Uint8Array {
-  return guarded('read', path, () => {
+  return withFileError('read', path, () => {
     const { size } = statSync(path);
     if (size > maxBytes) {
-      throw new CubeError('TOO_LARGE', `${path}: ${size} bytes, the limit here is ${maxBytes}`);
+      throw new CubeError('TOO_LARGE', `${path}: ${size} bytes exceed the limit of ${maxBytes}`);
     }
     return readFileSync(path);
   });
@@ -176,12 +191,15 @@ export function readText(path: string, maxBytes: number = 64 << 20): string {
   return new TextDecoder().decode(readFile(path, maxBytes));
 }
 
-/** Where a file is written before it is moved to its path. */
-export function temporaryBeside(path: string): string {
+/** A temporary path in the same folder, from which a finished file is renamed to its path. */
+export function getTemporarySiblingPath(path: string): string {
   return join(dirname(path), `.${basename(path)}.${randomBytes(6).toString('hex')}.tmp`);
 }
 
-/** Removes entries of one kind whose name matches and that nobody has touched for so long. @returns the names removed */
+/**
+ * Removes entries of one kind that match a pattern and have not changed for `idleMs`.
+ * @returns the names removed
+ */
 function removeStale(
   folder: string,
   pattern: RegExp,
@@ -199,24 +217,28 @@ function removeStale(
   });
 }
 
-/** Removes the folders of this pattern that killed runs left in a folder. @returns the names removed */
+/**
+ * Removes folders of killed runs by name pattern and age.
+ * @returns the names removed
+ */
 export function removeStaleFolders(folder: string, pattern: RegExp, idleMs: number): string[] {
   return removeStale(folder, pattern, idleMs, (stat) => stat.isDirectory());
 }
 
-const TEMPORARY = /^\..+\.tmp$/;
+const TEMPORARY_NAME = /^\..+\.tmp$/;
 
 /**
- * Removes what killed writers left in a folder. A writer that was only slow fails when it moves its file into place, with
- * nothing half-written. @returns the names removed
+ * Removes temporary files of killed writers. A slow writer whose file is removed fails when it
+ * renames it, and leaves nothing half-written.
+ * @returns the names removed
  */
 export function removeStaleTemporaries(folder: string, idleMs: number): string[] {
-  return removeStale(folder, TEMPORARY, idleMs, (stat) => stat.isFile());
+  return removeStale(folder, TEMPORARY_NAME, idleMs, (stat) => stat.isFile());
 }
 
-function writeTemporary(path: string, data: Uint8Array | string, mode = 0o666): string {
+function writeTemporaryFile(path: string, data: Uint8Array | string, mode = 0o666): string {
   makeFolder(dirname(path));
-  const temporary = temporaryBeside(path);
+  const temporary = getTemporarySiblingPath(path);
   const file = openSync(temporary, 'wx', mode);
   try {
     const bytes = typeof data === 'string' ? new TextEncoder().encode(data) : data;
@@ -232,52 +254,57 @@ function writeTemporary(path: string, data: Uint8Array | string, mode = 0o666): 
   return temporary;
 }
 
-/** Replaces a file whole: a reader sees the old bytes or the new ones. */
+/** Replaces a file atomically: a reader sees the old bytes or the new ones. */
 export function replaceFile(path: string, data: Uint8Array | string): void {
-  guarded('write', path, () => {
-    renameSync(writeTemporary(path, data), path);
+  withFileError('write', path, () => {
+    renameSync(writeTemporaryFile(path, data), path);
     syncFolder(dirname(path));
   });
 }
 
+/** @returns false when `path` exists */
+function linkIfAbsent(temporary: string, path: string): boolean {
+  try {
+    linkSync(temporary, path);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'EEXIST') return false;
+    throw error;
+  }
+  syncFolder(dirname(path));
+  return true;
+}
+
 /**
- * Creates a file whole if it is absent.
- * @param mode who may read it, before the umask
- * @returns false, with nothing changed, when it exists already
+ * Creates a file atomically if it is absent.
+ * @param mode file permissions, before the umask
+ * @returns false, with nothing changed, when the file exists
  */
 export function putFileIfAbsent(path: string, data: Uint8Array | string, mode?: number): boolean {
-  return guarded('write', path, () => {
-    const temporary = writeTemporary(path, data, mode);
+  return withFileError('write', path, () => {
+    const temporary = writeTemporaryFile(path, data, mode);
     try {
-      linkSync(temporary, path);
-      syncFolder(dirname(path));
-      return true;
-    } catch (error) {
-      if ((error as NodeJS.ErrnoException).code === 'EEXIST') return false;
-      throw error;
+      return linkIfAbsent(temporary, path);
     } finally {
       unlinkSync(temporary);
     }
   });
 }
 
-/** Copies a file whole to `path` if nothing is there. @returns false, with nothing changed, when it exists already */
+/**
+ * Copies a file atomically if the target is absent.
+ * @returns false, with nothing changed, when it exists
+ */
 export function copyFileIfAbsent(path: string, source: string): boolean {
   if (existsSync(path)) return false;
-  const temporary = temporaryBeside(path);
-  return guarded('copy to', path, () => {
+  const temporary = getTemporarySiblingPath(path);
+  return withFileError('copy to', path, () => {
     makeFolder(dirname(path));
     try {
       copyFileSync(source, temporary, constants.COPYFILE_FICLONE);
       const file = openSync(temporary, 'r');
       fsyncSync(file);
       closeSync(file);
-      linkSync(temporary, path);
-      syncFolder(dirname(path));
-      return true;
-    } catch (error) {
-      if ((error as NodeJS.ErrnoException).code === 'EEXIST') return false;
-      throw error;
+      return linkIfAbsent(temporary, path);
     } finally {
       rmSync(temporary, { force: true });
     }
@@ -286,37 +313,40 @@ export function copyFileIfAbsent(path: string, source: string): boolean {
 
 /** Moves a finished file or folder into place. */
 export function movePath(from: string, to: string): void {
-  guarded('move to', to, () => {
+  withFileError('move to', to, () => {
     mkdirSync(dirname(to), { recursive: true });
     renameSync(from, to);
   });
 }
 
 /** An open file read at positions; the caller closes it. */
-export class RandomReader {
+export class RandomAccessReader {
   readonly path: string;
   readonly bytes: number;
   readonly #file: number;
   readonly #borrowed: boolean;
 
-  /** @param open a descriptor of the file that somebody else opened and closes */
+  /** @param open a descriptor that the caller opened and closes */
   constructor(path: string, open?: number) {
     this.path = path;
     this.#borrowed = open !== undefined;
-    this.#file = open ?? guarded('open', path, () => openSync(path, 'r'));
+    this.#file = open ?? withFileError('open', path, () => openSync(path, 'r'));
     this.bytes = fstatSync(this.#file).size;
   }
 
-  /** Fills `target` from `position`, in pieces. @throws CubeError CORRUPT when the file ends before */
+  /** Fills `target` from `position`. @throws CubeError CORRUPT when the file is too short */
   readInto(target: Uint8Array, position: number): void {
     let done = 0;
     while (done < target.length) {
-      const want = Math.min(target.length - done, READ_PIECE_BYTES);
-      const got = guarded('read', this.path, () =>
+      const want = Math.min(target.length - done, READ_CHUNK_BYTES);
+      const got = withFileError('read', this.path, () =>
         readSync(this.#file, target, done, want, position + done),
       );
       if (got === 0) {
-        throw new CubeError('CORRUPT', `${this.path}: ends at byte ${position + done}, too early`);
+        throw new CubeError(
+          'CORRUPT',
+          `${this.path}: ends at byte ${position + done}, before the expected end`,
+        );
       }
       done += got;
     }
@@ -328,10 +358,10 @@ export class RandomReader {
 }
 
 /**
- * Writes a file beside its place and moves it there at the end: `commit()` or nothing. Positions may be written
- * in any order, so that a header can follow the sections it describes.
+ * Writes a temporary sibling file and renames it on `commit()`. Positions may be written in any
+ * order, so that a header can follow the sections it describes.
  */
-export class RandomWriter {
+export class RandomAccessWriter {
   readonly path: string;
   readonly #temporary: string;
   readonly #file: number;
@@ -340,15 +370,15 @@ export class RandomWriter {
   constructor(path: string) {
     this.path = path;
     makeFolder(dirname(path));
-    this.#temporary = temporaryBeside(path);
-    this.#file = guarded('create', path, () => openSync(this.#temporary, 'wx+'));
+    this.#temporary = getTemporarySiblingPath(path);
+    this.#file = withFileError('create', path, () => openSync(this.#temporary, 'wx+'));
   }
 
   writeAt(bytes: Uint8Array, position: number): void {
     let done = 0;
     while (done < bytes.length) {
-      const length = Math.min(bytes.length - done, READ_PIECE_BYTES);
-      done += guarded('write', this.path, () =>
+      const length = Math.min(bytes.length - done, READ_CHUNK_BYTES);
+      done += withFileError('write', this.path, () =>
         writeSync(this.#file, bytes, done, length, position + done),
       );
     }
@@ -357,7 +387,7 @@ export class RandomWriter {
   readInto(target: Uint8Array, position: number): void {
     let done = 0;
     while (done < target.length) {
-      const got = guarded('read', this.path, () =>
+      const got = withFileError('read', this.path, () =>
         readSync(this.#file, target, done, target.length - done, position + done),
       );
       if (got === 0) throw new CubeError('INTERNAL', `${this.path}: read past what was written`);
@@ -365,9 +395,9 @@ export class RandomWriter {
     }
   }
 
-  /** Flushes and moves the file to `path` (or to another name, known only now). */
+  /** Flushes the file and renames it to `path`, which may differ from the constructor's. */
   commit(path: string = this.path): void {
-    guarded('write', path, () => {
+    withFileError('write', path, () => {
       fsyncSync(this.#file);
       this.#close();
       mkdirSync(dirname(path), { recursive: true });
@@ -376,7 +406,7 @@ export class RandomWriter {
     });
   }
 
-  /** Forgets everything written, also after a commit that failed. */
+  /** Discards everything written, also after a failed commit. */
   abort(): void {
     this.#close();
     rmSync(this.#temporary, { force: true });
@@ -388,13 +418,35 @@ export class RandomWriter {
   }
 }
 
-/** Appends to a log file at once. */
+/** Appends to a log file, without buffering. */
 export function appendLog(path: string, text: string): void {
-  guarded('write', path, () => appendFileSync(path, text));
+  withFileError('write', path, () => appendFileSync(path, text));
 }
 
-/** A new folder under the system's folder for temporary files. */
+/** Creates a folder in the system's temporary folder. */
 export function makeTemporaryFolder(prefix: string): string {
   const path = join(tmpdir(), prefix);
-  return guarded('make a folder like', path, () => mkdtempSync(path));
+  return withFileError('make a folder like', path, () => mkdtempSync(path));
+}
+
+/** Bytes that this process may still write to the file system of a folder. @throws CubeError */
+export function freeDiskBytes(folder: string): number {
+  try {
+    const { bavail, bsize } = statfsSync(folder);
+    return bavail * bsize;
+  } catch (error) {
+    throw fileError(error, 'ask for the free space of', folder);
+  }
+}
+
+/**
+ * Resolves symbolic links, which decide whether a file is inside a folder.
+ * @throws CubeError NOT_FOUND when the target does not exist
+ */
+export function realPath(path: string): string {
+  try {
+    return realpathSync(path);
+  } catch (error) {
+    throw fileError(error, 'read', path);
+  }
 }

@@ -1,16 +1,66 @@
-/** Structured logs, one JSON object a line on stderr. Never a line per request, never a secret. */
+/**
+ * Logs on stderr or in a rotated file, without secrets: one JSON object per line, or short readable
+ * lines on a terminal.
+ */
+
 import { createRequire } from 'node:module';
+import { isatty } from 'node:tty';
+import { type Command, Option } from 'commander';
 import type * as Pino from 'pino';
 import type { Logger } from 'pino';
+import type * as PinoPretty from 'pino-pretty';
+import { systemClock } from './clock.ts';
+import { recordWarning } from './recent-warnings.ts';
+import { RotatingFile, type RotatingFileOptions } from './rotating-file.ts';
 
 export type { Logger } from 'pino';
 
 export const LOG_LEVELS = ['trace', 'debug', 'info', 'warn', 'error', 'silent'] as const;
+export const LOG_FORMATS = ['text', 'json'] as const;
+export const LOG_FORMAT_HELP =
+  'Format of log messages (default: text on a terminal, else one JSON object per line)';
 
-/** @param name the process, as it appears in every line */
-export function createLogger(name: string, level: (typeof LOG_LEVELS)[number] = 'info'): Logger {
-  // Loaded for the first logger: commands that are done in no time have none.
-  const { destination, pino } = createRequire(import.meta.url)('pino') as typeof Pino;
+export type LogLevel = (typeof LOG_LEVELS)[number];
+export type LogFormat = (typeof LOG_FORMATS)[number];
+
+export interface LoggerOptions {
+  /** Lowest level to write (default: info). */
+  readonly level?: LogLevel | undefined;
+  readonly format?: LogFormat | undefined;
+  /** Written instead of stderr. */
+  readonly file?: RotatingFileOptions | undefined;
+}
+
+const STDERR = 2;
+/** pino's number. */
+const WARN_LEVEL = 40;
+/** What a reader closes: the pipe, or the terminal. */
+const CLOSED_CODES: readonly (string | undefined)[] = ['EPIPE', 'EIO'];
+
+export function addLogFormatOption(command: Command): Command {
+  return command.addOption(
+    new Option('--log-format <format>', LOG_FORMAT_HELP).choices(LOG_FORMATS),
+  );
+}
+
+/** One for the whole process, because it has one stderr. */
+let processFormat: LogFormat | undefined;
+
+/** The format of this process's log, for its threads and child processes. */
+export function getLogFormat(): LogFormat {
+  return processFormat ?? (isatty(STDERR) ? 'text' : 'json');
+}
+
+/**
+ * @param name process name, which appears in every line of JSON
+ * @throws CubeError when the log file cannot be opened
+ */
+export function createLogger(name: string, options: LoggerOptions = {}): Logger {
+  const { level = 'info', format, file } = options;
+  processFormat = format ?? processFormat;
+  // Loaded with the first logger: short commands need none.
+  const load = createRequire(import.meta.url);
+  const { pino } = load('pino') as typeof Pino;
   return pino(
     {
       name,
@@ -18,8 +68,85 @@ export function createLogger(name: string, level: (typeof LOG_LEVELS)[number] = 
       base: { name, pid: process.pid },
       timestamp: () => `,"time":"${new Date().toISOString()}"`,
       formatters: { level: (label) => ({ level: label }) },
+      hooks: {
+        logMethod(args, method, levelNumber) {
+          if (levelNumber >= WARN_LEVEL) recordWarning(args, levelNumber);
+          method.apply(this, args);
+        },
+      },
       redact: ['token', 'password', 'authorization', '*.token', '*.password', '*.authorization'],
     },
-    destination({ dest: 2, sync: true }),
+    file === undefined ? openStderr(load) : openLogFile(load, file, format),
   );
+}
+
+function openStderr(load: NodeJS.Require): Pino.DestinationStream {
+  const { destination } = load('pino') as typeof Pino;
+  const stderr = destination({ dest: STDERR, sync: true });
+  // A process whose terminal was closed goes on, or stops its children, without logs.
+  stderr.on('error', (error: NodeJS.ErrnoException) => {
+    if (!CLOSED_CODES.includes(error.code)) throw error;
+  });
+  if (getLogFormat() === 'json') return stderr;
+  return createTextStream(load, stderr, isatty(STDERR));
+}
+
+/** Lines that cannot be written, for example to a full disk, go to stderr. */
+function openLogFile(
+  load: NodeJS.Require,
+  options: RotatingFileOptions,
+  format: LogFormat = 'json',
+): Pino.DestinationStream {
+  const file = new RotatingFile(options);
+  const stream: Pino.DestinationStream = {
+    write(line) {
+      try {
+        file.appendNow(Buffer.from(line));
+      } catch {
+        process.stderr.write(line);
+      }
+    },
+  };
+  return format === 'json' ? stream : createTextStream(load, stream, false);
+}
+
+function createTextStream(
+  load: NodeJS.Require,
+  stream: Pino.DestinationStream,
+  isTerminal: boolean,
+): Pino.DestinationStream {
+  const { prettyFactory } = load('pino-pretty') as typeof PinoPretty;
+  const format = prettyFactory({
+    colorize: isTerminal,
+    ignore: 'name,pid',
+    singleLine: true,
+    translateTime: 'SYS:HH:MM:ss',
+  });
+  // Clears the line, which may have a progress bar; the bar is drawn again below.
+  const clear = isTerminal ? '\r\u001b[K' : '';
+  return { write: (line) => stream.write(clear + format(line)) };
+}
+
+const INTERVAL_MS = 1000;
+
+export class RateLimitedLog {
+  readonly #logger: Logger;
+  #nextMs = Number.NEGATIVE_INFINITY;
+  #suppressed = 0;
+
+  constructor(logger: Logger) {
+    this.#logger = logger;
+  }
+
+  warn(fields: object, message: string): void {
+    const nowMs = systemClock.nowMs();
+    if (nowMs < this.#nextMs) {
+      this.#suppressed++;
+      return;
+    }
+    this.#nextMs = nowMs + INTERVAL_MS;
+    const suppressed = this.#suppressed;
+    this.#suppressed = 0;
+    this.#logger.warn(suppressed === 0 ? fields : { ...fields, suppressed }, message);
+  }
 }

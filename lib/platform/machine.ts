@@ -1,19 +1,42 @@
-/** What the process may use of its machine. */
-import { availableParallelism, totalmem } from 'node:os';
+/** Resources of the machine that this process may use. */
+import { availableParallelism, setPriority, totalmem } from 'node:os';
 
-/** Memory of the machine, or of the container that the process is in. */
-export function memoryBytes(): number {
-  // 0, or more than there is, without a limit.
+/** Memory of the machine, or of the container that the process runs in. */
+export function getMemoryLimitBytes(): number {
+  // Without a limit this is 0 or more than the machine has.
   const limit = process.constrainedMemory() || Number.POSITIVE_INFINITY;
   return Math.min(totalmem(), limit);
 }
 
-export function processors(): number {
+export function getProcessorCount(): number {
   return availableParallelism();
 }
 
-/** @returns says how much of the time since then this thread was busy, 0..1 */
-export function startBusyMeter(): () => number {
+/**
+ * @returns a function that computes the share of time (0..1) this thread has been busy since the
+ *   call
+ */
+export function startUtilizationMeter(): () => number {
   const start = performance.eventLoopUtilization();
   return () => performance.eventLoopUtilization(start).utilization;
+}
+
+/**
+ * Chosen so that background threads get about a quarter of a core beside a busy thread, and all of
+ * an idle one: they yield to threads that answer requests, and still progress on an overloaded
+ * machine.
+ */
+const BACKGROUND_NICE = 5;
+
+/**
+ * Lowers the priority of the calling thread and of those it starts. Only Linux has priorities per
+ * thread; elsewhere this does nothing, because it would affect the whole process.
+ */
+export function lowerThreadPriority(): void {
+  if (process.platform !== 'linux') return;
+  try {
+    setPriority(BACKGROUND_NICE);
+  } catch {
+    // A sandbox may forbid it; the thread then keeps its priority.
+  }
 }

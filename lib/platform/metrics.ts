@@ -1,6 +1,6 @@
 /**
- * Prometheus metrics of a process: the one import of prom-client. Hot paths count in plain fields; a metric with a
- * `collect` function reads them when it is scraped.
+ * Prometheus metrics of a process; the only import of prom-client. Hot paths count in plain fields,
+ * which a metric with a `collect` function reads at each scrape.
  */
 import {
   AggregatorRegistry,
@@ -21,11 +21,11 @@ export interface MetricDefinition<Label extends string> {
 }
 
 export interface CollectedMetric<Label extends string> extends MetricDefinition<Label> {
-  /** Called at each scrape with a function that sets the value for a combination of labels. */
+  /** Called at each scrape with a function that sets the value of a label combination. */
   readonly collect: (set: (labels: Partial<Record<Label, string>>, value: number) => void) => void;
 }
 
-/** From ten microseconds, a small lookup, to ten seconds, a load. */
+/** From a small lookup (10 µs) to a load (10 s). */
 const DURATION_BUCKETS_SECONDS: readonly number[] = [
   0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
   0.25, 0.5, 1, 2.5, 5, 10,
@@ -34,7 +34,10 @@ const DURATION_BUCKETS_SECONDS: readonly number[] = [
 export class MetricsRegistry {
   readonly #registry: Registry = new Registry();
 
-  /** @param ofProcess with the metrics of the process itself: CPU, memory, event loop lag, garbage collection */
+  /**
+   * @param ofProcess includes metrics of the process itself: CPU, memory, event loop lag, garbage
+   *   collection
+   */
   constructor(ofProcess = true) {
     if (ofProcess) collectDefaultMetrics({ register: this.#registry });
   }
@@ -49,7 +52,7 @@ export class MetricsRegistry {
     return new Gauge({ name, help, labelNames: labels, registers: [this.#registry] });
   }
 
-  /** Of durations in seconds. */
+  /** A histogram of durations in seconds. */
   histogram<Label extends string = never>(definition: MetricDefinition<Label>): Histogram<Label> {
     const { name, help, labels = [] } = definition;
     return new Histogram({
@@ -61,7 +64,7 @@ export class MetricsRegistry {
     });
   }
 
-  /** A counter whose value is kept elsewhere and only ever grows. */
+  /** A counter whose value is kept elsewhere and never decreases. */
   collectedCounter<Label extends string = never>(definition: CollectedMetric<Label>): void {
     const { name, help, labels = [], collect } = definition;
     const counter: Counter<Label> = new Counter({
@@ -99,12 +102,12 @@ export class MetricsRegistry {
     return this.#registry.metrics();
   }
 
-  /** The values now, as something to post to another thread. */
+  /** Current values, in a form that can be posted to another thread. */
   async values(): Promise<object> {
     return this.#registry.getMetricsAsJSON();
   }
 
-  /** With the values of other threads added to those of the same name and labels. */
+  /** Metrics text with the values of other threads added by name and labels. */
   async mergedText(others: readonly object[]): Promise<string> {
     const own = await this.values();
     return AggregatorRegistry.aggregate([own, ...others]).metrics();

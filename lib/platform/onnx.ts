@@ -1,18 +1,20 @@
 /**
- * The one import of onnxruntime-node: a model in memory that answers runs. Tensors are plain typed arrays with dims.
+ * A loaded ONNX model; the only import of onnxruntime-node. Tensors are plain typed arrays with
+ * dimensions.
  *
- * `run()` is synchronous inside a `setImmediate`: it blocks the event loop of its thread for as long as it takes, so
- * servers keep a model in a worker thread, and a worker is stopped by message, never terminated while it runs.
- * Tensors on SharedArrayBuffers are refused: gather into a plain buffer first.
+ * `run()` blocks the event loop of its thread until it ends (it is synchronous inside a
+ * `setImmediate`). Servers therefore keep models in worker threads, which are stopped by a message
+ * and never terminated during a run. Tensors on SharedArrayBuffers are refused: copy them to a
+ * plain buffer.
  */
-import './telemetry.ts';
+import './disable-telemetry.ts';
 import { env, InferenceSession, Tensor } from 'onnxruntime-node';
 import { CubeError } from '../core/errors.ts';
 
 type SessionOptions = InferenceSession.SessionOptions;
 
 interface OnnxArrays {
-  /** The bits of each (lib/core/half-floats.ts). */
+  /** Bits of each element (lib/core/half-floats.ts). */
   float16: Uint16Array;
   float32: Float32Array;
   float64: Float64Array;
@@ -27,11 +29,17 @@ interface OnnxArrays {
   bool: Uint8Array;
 }
 
-/** Element types that have a typed array; strings are not among them. */
-type OnnxDtype = keyof OnnxArrays;
+/** Element types that have a typed array. */
+export type OnnxDtype = keyof OnnxArrays;
 type OnnxData = OnnxArrays[OnnxDtype];
 
-const ARRAYS: { readonly [D in OnnxDtype]: new (length: number) => OnnxArrays[D] } = {
+interface ArrayType<A> {
+  readonly BYTES_PER_ELEMENT: number;
+  new (length: number): A;
+  new (buffer: ArrayBuffer, byteOffset: number, length: number): A;
+}
+
+export const ARRAY_TYPES: { readonly [D in OnnxDtype]: ArrayType<OnnxArrays[D]> } = {
   float16: Uint16Array,
   float32: Float32Array,
   float64: Float64Array,
@@ -46,15 +54,27 @@ const ARRAYS: { readonly [D in OnnxDtype]: new (length: number) => OnnxArrays[D]
   bool: Uint8Array,
 };
 
-/** A dense tensor, row-major; `data` has exactly the product of `dims` elements and is not shared memory. */
+/**
+ * A dense row-major tensor. `data` has exactly the product of `dims` elements, outside shared
+ * memory.
+ */
 export interface OnnxTensor {
   readonly dtype: OnnxDtype;
   readonly data: OnnxData;
   readonly dims: readonly number[];
 }
 
-/** An input or output as the model declares it: a dim is a number, or the name of a dynamic one. */
-export interface OnnxPort {
+/** A tensor of any type that onnxruntime exchanges; strings have no typed array. */
+export type AnyOnnxTensor =
+  | OnnxTensor
+  | {
+      readonly dtype: 'string';
+      readonly data: readonly string[];
+      readonly dims: readonly number[];
+    };
+
+/** A declared input or output. A dimension is a number, or the name of a dynamic one. */
+export interface OnnxValueInfo {
   readonly name: string;
   readonly dtype: string;
   readonly shape: readonly (number | string)[];
@@ -62,56 +82,76 @@ export interface OnnxPort {
 
 const DEFAULT_INTRA_OP_THREADS = 1;
 
-export interface OnnxOptions {
+/** How onnxruntime runs a graph; results differ by rounding at most. */
+export interface SessionTuning {
+  /** Threads for one operator; default 1. */
   readonly intraOpThreads?: number;
-  /** What to call the model in errors: a path or a name. */
+  /** Threads for several operators at once in parallel execution; default 1. */
+  readonly interOpThreads?: number;
+  readonly executionMode?: 'sequential' | 'parallel';
+  readonly optimizationLevel?: 'disabled' | 'basic' | 'extended' | 'all';
+  readonly useMemoryArena?: boolean;
+  readonly useMemoryPattern?: boolean;
+}
+
+export interface OnnxOptions extends SessionTuning {
+  /** Path or name of the model, for errors. */
   readonly source?: string;
-  /** Tensors of a model in memory that are not in its own bytes: the files that it names, and what is in them. */
+  /** External tensor data of a model in memory: file name to content. */
   readonly externalData?: ReadonlyMap<string, Uint8Array>;
 }
 
-/** Where a model in memory finds no files: it has the data that it was given, never a file that it happens to name. */
-const NO_FOLDER = '/dev/null/none';
+/**
+ * A folder without files: a model in memory may only use the data passed with it, never files it
+ * names.
+ */
+const NO_EXTERNAL_DATA_FOLDER = '/dev/null/none';
 
-// Whatever goes wrong is thrown; onnxruntime would also print it.
+// Errors are thrown; onnxruntime must not also print them.
 env.logLevel = 'fatal';
 
-/** A loaded model. Runs must not overlap on one thread: the second waits for the first anyway. */
+/** Runs must not overlap on one thread. */
 export class OnnxModel {
-  readonly inputs: readonly OnnxPort[];
-  readonly outputs: readonly OnnxPort[];
+  readonly inputs: readonly OnnxValueInfo[];
+  readonly outputs: readonly OnnxValueInfo[];
   readonly #source: string;
   readonly #session: InferenceSession;
 
   private constructor(session: InferenceSession, source: string) {
     this.#session = session;
     this.#source = source;
-    this.inputs = session.inputMetadata.map(toPort);
-    this.outputs = session.outputMetadata.map(toPort);
+    this.inputs = session.inputMetadata.map(toValueInfo);
+    this.outputs = session.outputMetadata.map(toValueInfo);
   }
 
   /**
-   * @param model the bytes of an ONNX file, not kept after the call, with `externalData` when it has some; or the path of one, read
-   * natively, whose external data is beside it
-   * @throws CubeError CORRUPT when the bytes are no ONNX model, INVALID_ARGUMENT when it is one that cannot run
+   * @param model the bytes of an ONNX file, which are not kept, with `externalData` if it has any;
+   *   or the path of a file, read natively with the external data beside it
+   * @throws CubeError CORRUPT when the bytes are not an ONNX model, INVALID_ARGUMENT when it cannot
+   *   run
    */
   static async load(model: Uint8Array | string, options: OnnxOptions = {}): Promise<OnnxModel> {
     const { intraOpThreads = DEFAULT_INTRA_OP_THREADS, source = 'model', externalData } = options;
     try {
       const settings: SessionOptions = {
-        executionMode: 'sequential',
-        graphOptimizationLevel: 'all',
+        executionMode: options.executionMode ?? 'sequential',
+        graphOptimizationLevel: options.optimizationLevel ?? 'all',
         intraOpNumThreads: intraOpThreads,
-        interOpNumThreads: 1,
+        interOpNumThreads: options.interOpThreads ?? 1,
+        enableCpuMemArena: options.useMemoryArena ?? true,
+        enableMemPattern: options.useMemoryPattern ?? true,
         logSeverityLevel: 4,
       };
       const session =
         typeof model === 'string'
           ? await InferenceSession.create(model, settings)
-          : await InferenceSession.create(model, { ...settings, ...inMemory(externalData) });
+          : await InferenceSession.create(model, {
+              ...settings,
+              ...toInMemoryOptions(externalData),
+            });
       return new OnnxModel(session, source);
     } catch (error) {
-      const reason = reasonOf(error);
+      const reason = getReason(error);
       const code = model.length === 0 || /protobuf/i.test(reason) ? 'CORRUPT' : 'INVALID_ARGUMENT';
       throw new CubeError(code, `${source}: onnxruntime cannot load it: ${reason}`, {
         cause: error,
@@ -120,37 +160,53 @@ export class OnnxModel {
   }
 
   /**
-   * @param feeds one tensor for every input
-   * @returns every output; the arrays are the caller's
+   * @param feeds one tensor for each input
+   * @returns every output; the caller owns the arrays
    * @throws CubeError INVALID_ARGUMENT naming the tensor, or with onnxruntime's reason
    */
   async run(feeds: Readonly<Record<string, OnnxTensor>>): Promise<Record<string, OnnxTensor>> {
+    const results = await this.runTensors(feeds);
+    const outputs: Record<string, OnnxTensor> = {};
+    for (const [name, tensor] of Object.entries(results)) {
+      if (tensor.dtype === 'string') this.#failOutput(name, 'string');
+      outputs[name] = tensor;
+    }
+    return outputs;
+  }
+
+  /**
+   * As `run`, with strings.
+   * @param outputs names of the outputs to compute; default: all
+   */
+  async runTensors(
+    feeds: Readonly<Record<string, AnyOnnxTensor>>,
+    outputs: readonly string[] = this.outputs.map(({ name }) => name),
+  ): Promise<Record<string, AnyOnnxTensor>> {
     const tensors: Record<string, Tensor> = {};
     for (const [name, feed] of Object.entries(feeds)) tensors[name] = this.#toTensor(name, feed);
     let results: InferenceSession.OnnxValueMapType;
     try {
-      results = await this.#session.run(tensors);
+      results = await this.#session.run(tensors, outputs);
     } catch (error) {
-      const reason = reasonOf(error);
+      const reason = getReason(error);
       throw new CubeError('INVALID_ARGUMENT', `${this.#source}: the run failed: ${reason}`, {
         cause: error,
       });
     }
-    const outputs: Record<string, OnnxTensor> = {};
-    for (const { name } of this.outputs) outputs[name] = this.#fromTensor(name, results[name]);
-    return outputs;
+    return Object.fromEntries(outputs.map((name) => [name, this.#fromTensor(name, results[name])]));
   }
 
   async release(): Promise<void> {
     await this.#session.release();
   }
 
-  #toTensor(name: string, { dtype, data, dims }: OnnxTensor): Tensor {
+  #toTensor(name: string, { dtype, data, dims }: AnyOnnxTensor): Tensor {
     const where = `${this.#source}: input ${JSON.stringify(name)}`;
-    if (data.buffer instanceof SharedArrayBuffer) {
+    if (dtype !== 'string' && data.buffer instanceof SharedArrayBuffer) {
       throw new CubeError(
         'INVALID_ARGUMENT',
-        `${where}: its data is on shared memory, which onnxruntime refuses; copy it to a plain buffer`,
+        `${where}: its data is in shared memory, which onnxruntime refuses; ` +
+          'copy it to a plain buffer',
       );
     }
     if (dims.reduce((product, dim) => product * dim, 1) !== data.length) {
@@ -159,45 +215,76 @@ export class OnnxModel {
         `${where}: ${data.length} elements do not fill the shape [${dims.join(', ')}]`,
       );
     }
-    if (!(data instanceof ARRAYS[dtype])) {
+    if (dtype === 'string') return new Tensor(dtype, hideNulCharacters(data, where), dims);
+    if (!(data instanceof ARRAY_TYPES[dtype])) {
       throw new CubeError('INVALID_ARGUMENT', `${where}: its array is not one of ${dtype}`);
     }
     return new Tensor(dtype as 'float32', data as Float32Array, dims);
   }
 
-  #fromTensor(name: string, value: Tensor | undefined): OnnxTensor {
-    if (value === undefined || !Object.hasOwn(ARRAYS, value.type)) {
-      throw new CubeError(
-        'UNSUPPORTED',
-        `${this.#source}: output ${JSON.stringify(name)}: ${value?.type ?? 'optional'} values are not supported`,
-      );
+  #fromTensor(name: string, value: Tensor | undefined): AnyOnnxTensor {
+    if (value?.type === 'string') {
+      return { dtype: 'string', data: showNulCharacters(value.data as string[]), dims: value.dims };
+    }
+    if (value === undefined || !Object.hasOwn(ARRAY_TYPES, value.type)) {
+      this.#failOutput(name, value?.type ?? 'optional');
     }
     const dtype = value.type as OnnxDtype;
-    return { dtype, data: plainArray(dtype, value.data as OnnxData), dims: value.dims };
+    return { dtype, data: toPlainArray(dtype, value.data as OnnxData), dims: value.dims };
+  }
+
+  #failOutput(name: string, type: string): never {
+    throw new CubeError(
+      'UNSUPPORTED',
+      `${this.#source}: output ${JSON.stringify(name)}: ${type} values are not supported`,
+    );
   }
 }
 
-/** Runtimes with a Float16Array give one; its bits are what callers know. */
-function plainArray(dtype: OnnxDtype, data: OnnxData): OnnxData {
+/**
+ * The runtime's interface for Node cuts texts at NUL. In graphs this code point, which Unicode
+ * never assigns, stands for it.
+ */
+const NUL_IN_GRAPHS = '\u{10ffff}';
+
+function hideNulCharacters(texts: readonly string[], where: string): string[] {
+  return texts.map((text) => {
+    if (text.includes(NUL_IN_GRAPHS)) {
+      throw new CubeError(
+        'INVALID_ARGUMENT',
+        `${where}: a text has the code point U+10FFFF, which stands for NUL in graphs`,
+      );
+    }
+    return text.includes('\0') ? text.replaceAll('\0', NUL_IN_GRAPHS) : text;
+  });
+}
+
+function showNulCharacters(texts: readonly string[]): readonly string[] {
+  if (!texts.some((text) => text.includes(NUL_IN_GRAPHS))) return texts;
+  return texts.map((text) => text.replaceAll(NUL_IN_GRAPHS, '\0'));
+}
+
+/** Newer runtimes return a Float16Array; callers expect its bits. */
+function toPlainArray(dtype: OnnxDtype, data: OnnxData): OnnxData {
   if (dtype !== 'float16' || data instanceof Uint16Array) return data;
   return new Uint16Array(data.buffer, data.byteOffset, data.length);
 }
 
-function inMemory(files: ReadonlyMap<string, Uint8Array> = new Map()): SessionOptions {
+function toInMemoryOptions(files: ReadonlyMap<string, Uint8Array> = new Map()): SessionOptions {
   return {
-    extra: { session: { model_external_initializers_file_folder_path: NO_FOLDER } },
+    extra: { session: { model_external_initializers_file_folder_path: NO_EXTERNAL_DATA_FOLDER } },
     externalData: [...files].map(([path, data]) => ({ path, data })),
   };
 }
 
-function toPort(metadata: InferenceSession.ValueMetadata): OnnxPort {
+function toValueInfo(metadata: InferenceSession.ValueMetadata): OnnxValueInfo {
   return metadata.isTensor
     ? { name: metadata.name, dtype: metadata.type, shape: metadata.shape }
     : { name: metadata.name, dtype: 'not a tensor', shape: [] };
 }
 
-/** What onnxruntime said, without the words it puts before every reason. */
-function reasonOf(error: unknown): string {
+/** onnxruntime's reason without its constant prefix. */
+function getReason(error: unknown): string {
   const message = error instanceof Error ? error.message : String(error);
   return message.replace(/^Can't create a session\.\s*/, '').replaceAll(/\s+/g, ' ');
 }

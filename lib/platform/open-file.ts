@@ -1,23 +1,23 @@
 /**
- * A file held open and read at positions without blocking the thread, so that it can be read while its name is given
- * to another file or removed.
+ * An open file with asynchronous reads at positions. It stays readable when its path is replaced or
+ * removed.
  */
 import { close, fstatSync, openSync, read } from 'node:fs';
 import { CubeError } from '../core/errors.ts';
 import { fileError } from './files.ts';
 
-type Done = (error: CubeError | undefined) => void;
+type ReadCallback = (error: CubeError | undefined) => void;
 
 export class OpenFile {
   readonly path: string;
   readonly bytes: number;
-  /** For a reader of another thread that ends before this is closed. */
+  /** For readers in other threads that finish before this file is closed. */
   readonly descriptor: number;
   #reading = 0;
   #closing = false;
 
   /**
-   * @param descriptor of this process, under which the file is open already: it may have lost its name since
+   * @param descriptor an open descriptor of the file in this process; the path may no longer exist
    * @throws CubeError NOT_FOUND or IO
    */
   constructor(path: string, descriptor?: number) {
@@ -33,8 +33,8 @@ export class OpenFile {
     this.bytes = fstatSync(this.descriptor).size;
   }
 
-  /** Fills `target` from `position`, then calls `done`, never before it returns. */
-  read(target: Uint8Array, position: number, done: Done): void {
+  /** Fills `target` from `position`, then calls `done`, always after this call has returned. */
+  read(target: Uint8Array, position: number, done: ReadCallback): void {
     if (this.#closing) {
       process.nextTick(done, new CubeError('IO', `${this.path}: read after it was closed`));
       return;
@@ -43,18 +43,18 @@ export class OpenFile {
     this.#readOn(target, 0, position, done);
   }
 
-  /** Reads under way end first: their descriptor may not become another file's. */
+  /** Waits for reads in progress: the system may reuse a closed descriptor for another file. */
   close(): void {
     this.#closing = true;
     if (this.#reading === 0) this.#release();
   }
 
-  /** Not waited for: the last to close a large file that has no name frees all of it. */
+  /** Not awaited: closing the last descriptor of a large deleted file frees all of it. */
   #release(): void {
     close(this.descriptor, () => undefined);
   }
 
-  #readOn(target: Uint8Array, from: number, position: number, done: Done): void {
+  #readOn(target: Uint8Array, from: number, position: number, done: ReadCallback): void {
     read(this.descriptor, target, from, target.length - from, position + from, (error, got) => {
       if (error === null && got > 0 && from + got < target.length) {
         this.#readOn(target, from + got, position, done);
@@ -69,6 +69,9 @@ export class OpenFile {
   }
 
   #endsEarly(position: number): CubeError {
-    return new CubeError('CORRUPT', `${this.path}: ends at byte ${position}, too early`);
+    return new CubeError(
+      'CORRUPT',
+      `${this.path}: ends at byte ${position}, before the expected end`,
+    );
   }
 }

@@ -1,6 +1,7 @@
 /**
- * A file that arrives in pieces and may be interrupted: the pieces gather in `<path>.part`, which a later attempt
- * continues, and `commit()` moves the whole file into place. What lies at `path` is therefore always whole.
+ * A file that is received in pieces and may be interrupted. Pieces are collected in `<path>.part`,
+ * which a later attempt continues; `commit()` renames it. The file at `path` is therefore always
+ * complete.
  */
 import {
   closeSync,
@@ -23,7 +24,9 @@ export class PartialFile {
   readonly #file: number;
   #bytes: number;
 
-  /** @param partPath where the pieces gather; another one keeps two writers of one file apart */
+  /**
+   * @param partPath where pieces are collected; a different path separates two writers of one file
+   */
   constructor(path: string, partPath: string = `${path}.part`) {
     this.#path = path;
     this.#partPath = partPath;
@@ -36,12 +39,12 @@ export class PartialFile {
     }
   }
 
-  /** Bytes gathered so far, those of an earlier attempt included. */
+  /** Bytes collected so far, earlier attempts included. */
   get bytes(): number {
     return this.#bytes;
   }
 
-  /** Reads back what an earlier attempt left. @returns bytes read: less than asked only at the end */
+  /** Reads back collected bytes. @returns the count, less than requested only at the end */
   read(target: Uint8Array, position: number): number {
     return this.#guarded('read', () => readSync(this.#file, target, 0, target.length, position));
   }
@@ -64,7 +67,7 @@ export class PartialFile {
     this.#bytes = 0;
   }
 
-  /** Flushes and moves the file into place; it replaces whatever was there. */
+  /** Flushes the file and renames it into place, replacing an existing file. */
   commit(): void {
     this.#guarded('write', () => {
       fsyncSync(this.#file);
@@ -74,7 +77,7 @@ export class PartialFile {
     });
   }
 
-  /** Leaves the pieces for a later attempt. */
+  /** Keeps the pieces for a later attempt. */
   close(): void {
     closeSync(this.#file);
   }

@@ -1,19 +1,19 @@
 /**
- * A file of lines that grows at its end and is moved aside when it is full: `path`, then `path.1` (the newest before it) and so on.
- * Whole lines are written at once, and a line that a killed process left half is cut off at the next opening, so that every
- * file is readable at any time.
+ * A log file that is rotated when full: `path`, then `path.1` (the newest rotated file) and so on.
+ * Each write has whole lines, and a partial line that a killed process left is removed when the
+ * file is opened again, so that every file is readable at any time.
  */
 
-import { existsSync, renameSync, rmSync, statSync, truncateSync } from 'node:fs';
+import { appendFileSync, existsSync, renameSync, rmSync, statSync, truncateSync } from 'node:fs';
 import { appendFile } from 'node:fs/promises';
 import { dirname } from 'node:path';
-import { fileError, makeFolder, RandomReader } from './files.ts';
+import { fileError, makeFolder, RandomAccessReader } from './files.ts';
 
 export interface RotatingFileOptions {
   readonly path: string;
-  /** A file that would grow beyond is moved aside first. */
+  /** Size limit in bytes; the file is rotated before a write would exceed it. */
   readonly bytesMax: number;
-  /** The one that grows among them. */
+  /** Number of files to keep, the current one included. */
   readonly filesMax: number;
 }
 
@@ -24,23 +24,39 @@ export class RotatingFile {
   readonly #options: RotatingFileOptions;
   #bytes: number;
 
-  /** @throws CubeError when the folder cannot be made or the file not be read */
+  /** @throws CubeError when the folder cannot be created or the file cannot be read */
   constructor(options: RotatingFileOptions) {
     this.#options = options;
     makeFolder(dirname(options.path));
-    this.#bytes = cutHalfLine(options.path);
+    this.#bytes = truncatePartialLine(options.path);
   }
 
-  /** Never called before the last one settled. @param lines whole ones @throws CubeError */
+  /** Calls must not overlap. @param lines whole lines @throws CubeError */
   async append(lines: Uint8Array): Promise<void> {
-    const { path, bytesMax } = this.#options;
+    const { path } = this.#options;
     try {
-      if (this.#bytes > 0 && this.#bytes + lines.length > bytesMax) this.#rotate();
+      this.#makeRoom(lines.length);
       await appendFile(path, lines);
       this.#bytes += lines.length;
     } catch (error) {
       throw fileError(error, 'write', path);
     }
+  }
+
+  /** The same, done when it returns. @throws CubeError */
+  appendNow(lines: Uint8Array): void {
+    const { path } = this.#options;
+    try {
+      this.#makeRoom(lines.length);
+      appendFileSync(path, lines);
+      this.#bytes += lines.length;
+    } catch (error) {
+      throw fileError(error, 'write', path);
+    }
+  }
+
+  #makeRoom(byteCount: number): void {
+    if (this.#bytes > 0 && this.#bytes + byteCount > this.#options.bytesMax) this.#rotate();
   }
 
   #rotate(): void {
@@ -54,12 +70,12 @@ export class RotatingFile {
   }
 }
 
-/** @returns the file's bytes, without a last line that does not end */
-function cutHalfLine(path: string): number {
+/** @returns the size of the file without a partial last line */
+function truncatePartialLine(path: string): number {
   if (!existsSync(path)) return 0;
   const { size } = statSync(path);
   const tail = new Uint8Array(Math.min(size, TAIL_BYTES));
-  const reader = new RandomReader(path);
+  const reader = new RandomAccessReader(path);
   try {
     reader.readInto(tail, size - tail.length);
   } finally {

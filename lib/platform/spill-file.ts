@@ -1,13 +1,13 @@
 /**
- * Files that hold for a while what does not fit in memory: appended to, then read from front to back. They are not flushed
- * to the disk: what a killed run left of them counts only when it wrote down, afterwards, that they are whole.
+ * Temporary files for data that does not fit in memory: appended, then read from start to end. They
+ * are not flushed; after a kill they are valid only if the run recorded their completion.
  */
 import { closeSync, mkdirSync, openSync, writeSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { fileError } from './files.ts';
 
-/** Appends to a file, which need not exist, in a folder that does. */
-export function appendPieces(path: string, pieces: readonly Uint8Array[]): void {
+/** Appends to a file in an existing folder; creates the file if needed. */
+export function appendChunks(path: string, pieces: readonly Uint8Array[]): void {
   const writer = new AppendWriter(path, 0);
   try {
     for (const piece of pieces) writer.write(piece);
@@ -16,14 +16,14 @@ export function appendPieces(path: string, pieces: readonly Uint8Array[]): void 
   }
 }
 
-/** An open file that grows at its end; small writes gather in a buffer. */
+/** An open file with buffered appends. */
 export class AppendWriter {
   readonly path: string;
   readonly #file: number;
   readonly #buffer: Uint8Array;
   #used = 0;
 
-  /** @param bufferBytes 0 writes everything at once */
+  /** @param bufferBytes size of the buffer; 0 disables it */
   constructor(path: string, bufferBytes: number) {
     this.path = path;
     this.#buffer = new Uint8Array(bufferBytes);
@@ -51,7 +51,7 @@ export class AppendWriter {
     this.#append(this.#buffer.subarray(0, used));
   }
 
-  /** What is in the buffer is lost: flush() first. */
+  /** Call flush() first: buffered bytes are lost. */
   close(): void {
     closeSync(this.#file);
   }

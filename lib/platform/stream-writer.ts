@@ -1,7 +1,7 @@
-/** A stream of text or bytes to a file, moved into place by `finish`. */
+/** Streams text or bytes to a temporary sibling file, which `finish` renames into place. */
 import { createWriteStream, rmSync, type WriteStream } from 'node:fs';
 import { dirname } from 'node:path';
-import { fileError, makeFolder, movePath, temporaryBeside } from './files.ts';
+import { fileError, getTemporarySiblingPath, makeFolder, movePath } from './files.ts';
 
 export class StreamWriter {
   readonly #path: string;
@@ -12,7 +12,7 @@ export class StreamWriter {
   constructor(path: string) {
     this.#path = path;
     makeFolder(dirname(path));
-    this.#temporary = temporaryBeside(path);
+    this.#temporary = getTemporarySiblingPath(path);
     this.#stream = createWriteStream(this.#temporary, { flags: 'wx' });
     this.#stream.on('error', (error) => {
       this.#failed = error;

@@ -1,24 +1,24 @@
 /**
- * A folder for a while, under the system's folder for temporary files: `hypercube-<name>-…`, claimed by its process. A process that is
- * killed leaves it; whoever makes the next one, or collects garbage, removes it.
+ * A locked folder in the system's temporary folder, `hypercube-<name>-…`. A killed process leaves
+ * its folder behind; the next process that creates one, or collects garbage, removes it.
  */
 import { lstatSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { Claim, isAbandoned } from './claim.ts';
 import { listFolder, makeTemporaryFolder, removePath } from './files.ts';
+import { FolderLock, isFolderAbandoned } from './folder-lock.ts';
 
-const OURS = /^hypercube-[a-z]+-[A-Za-z0-9]{6}$/;
+const FOLDER_NAME = /^hypercube-[a-z]+-[A-Za-z0-9]{6}$/;
 
 export class TemporaryFolder {
   readonly path: string;
-  readonly #claim: Claim;
+  readonly #claim: FolderLock;
 
-  /** @param name what it is for, in small letters */
+  /** @param name purpose, in lower-case letters */
   constructor(name: string) {
     removeAbandonedFolders();
     this.path = makeTemporaryFolder(`hypercube-${name}-`);
-    this.#claim = new Claim(this.path);
+    this.#claim = new FolderLock(this.path);
   }
 
   remove(): void {
@@ -27,14 +27,17 @@ export class TemporaryFolder {
   }
 }
 
-/** Those of processes that are gone. What cannot be removed is left to others: it is somebody else's, or still written to. */
+/**
+ * Removes folders of processes that have ended. Folders that cannot be removed are skipped: they
+ * belong to another user, or are still being written.
+ */
 export function removeAbandonedFolders(): void {
-  for (const name of listFolder(tmpdir()).filter((name) => OURS.test(name))) {
+  for (const name of listFolder(tmpdir()).filter((name) => FOLDER_NAME.test(name))) {
     const path = join(tmpdir(), name);
     try {
-      if (lstatSync(path).isDirectory() && isAbandoned(path)) removePath(path);
+      if (lstatSync(path).isDirectory() && isFolderAbandoned(path)) removePath(path);
     } catch {
-      // As said above.
+      // Skipped, see above.
     }
   }
 }

@@ -1,4 +1,4 @@
-/** The lines of a text file or of standard input, one after another, of bounded length. */
+/** Reads lines of bounded length from a text file or standard input. */
 import { createReadStream } from 'node:fs';
 import { CubeError } from '../core/errors.ts';
 import { fileError } from './files.ts';
@@ -8,7 +8,7 @@ const LF = 10;
 
 /**
  * @param path "-" is standard input
- * @throws CubeError when it cannot be read; TOO_LARGE naming a line that is longer than `lineBytesMax`
+ * @throws CubeError when the input cannot be read, TOO_LARGE for a line longer than `lineBytesMax`
  */
 export async function* readLines(
   path: string,
@@ -29,7 +29,7 @@ export async function* readLines(
       let start = 0;
       for (let end = bytes.indexOf(LF); end >= 0; end = bytes.indexOf(LF, start)) {
         checkLength(end - start);
-        yield lineOf(bytes.subarray(start, end));
+        yield decodeLine(bytes.subarray(start, end));
         start = end + 1;
         number += 1;
       }
@@ -39,9 +39,9 @@ export async function* readLines(
   } catch (error) {
     throw fileError(error, 'read', source);
   }
-  if (rest.length > 0) yield lineOf(rest);
+  if (rest.length > 0) yield decodeLine(rest);
 }
 
-function lineOf(bytes: Uint8Array): string {
+function decodeLine(bytes: Uint8Array): string {
   return new TextDecoder().decode(bytes).replace(/\r$/, '');
 }

@@ -1,6 +1,6 @@
 /**
- * The moves of a bundle's channels: activate, roll back, pin, unpin, quarantine. Each reads the log, decides, and appends one
- * entry; whoever loses the race for that entry has changed nothing.
+ * Moves the channels of a bundle: activate, roll back, pin, unpin, quarantine. Each move reads the
+ * log, decides, and appends one entry. A writer that loses the race for the entry changes nothing.
  */
 import { CubeError, type ErrorCode } from '../core/errors.ts';
 import { NAME_PATTERN } from '../core/names.ts';
@@ -8,15 +8,14 @@ import { CANDIDATE_CHANNEL } from '../core/rollout.ts';
 import type { Clock } from '../platform/clock.ts';
 import type { Backend } from './backend.ts';
 import {
+  type AuditedAction,
   type ChannelEntry,
   ChannelLog,
   type ChannelState,
-  channelState,
-  condemned,
-  type Deed,
+  computeChannelState,
+  listQuarantinedByEntries,
   readQuarantineEntry,
 } from './channel-log.ts';
-import { type Keys, putEntry } from './entries.ts';
 import {
   channelFolder,
   channelsFolder,
@@ -24,9 +23,11 @@ import {
   quarantineFolder,
   quarantinePath,
 } from './layout.ts';
+import { OutcomeReader } from './outcomes.ts';
+import { putEntry, type RepositoryKeys } from './signed-entry.ts';
 
-/** What a manifest says that is there and that nobody can use. */
-const UNREADABLE: ReadonlySet<ErrorCode> = new Set([
+/** Codes of a manifest that exists and cannot be used. */
+const UNREADABLE_CODES: ReadonlySet<ErrorCode> = new Set([
   'CORRUPT',
   'DENIED',
   'TOO_LARGE',
@@ -34,20 +35,20 @@ const UNREADABLE: ReadonlySet<ErrorCode> = new Set([
 ]);
 
 /** Who moves a channel, and why. */
-export interface Mover {
+export interface Attribution {
   readonly by: string;
   readonly reason: string;
 }
 
-export interface ActivateWish extends Mover {
+export interface ActivateRequest extends Attribution {
   readonly version: string;
-  /** Moves only a channel whose newest entry has this seq; 0: one that points nowhere yet. */
+  /** Fails unless the newest entry has this seq; 0: unless the channel has no entry. */
   readonly expected?: number;
 }
 
 export interface ChannelsOptions {
   readonly backend: Backend;
-  readonly keys: Keys;
+  readonly keys: RepositoryKeys;
   readonly clock: Clock;
   /** @throws CubeError NOT_FOUND */
   requireVersion(bundle: string, version: string): Promise<unknown>;
@@ -57,134 +58,188 @@ export class Channels {
   readonly #options: ChannelsOptions;
   readonly #backend: Backend;
   readonly #logs = new Map<string, ChannelLog>();
-  /** Paths of quarantine entries whose signature was seen to be good. */
+  /** Paths of quarantine entries whose signature was verified. */
   readonly #trusted = new Set<string>();
+  readonly #outcomes: OutcomeReader;
 
   constructor(options: ChannelsOptions) {
     this.#options = options;
     this.#backend = options.backend;
+    this.#outcomes = new OutcomeReader(options.backend);
   }
 
-  async names(bundle: string): Promise<string[]> {
+  async list(bundle: string): Promise<string[]> {
     const names = await this.#backend.list(channelsFolder(bundle));
     return names.filter((name) => NAME_PATTERN.test(name));
   }
 
-  async state(bundle: string, channel: string): Promise<ChannelState> {
-    const history = await this.#log(bundle, channel).history();
+  async readState(bundle: string, channel: string): Promise<ChannelState> {
+    const history = await this.#log(bundle, channel).readHistory();
     const quarantine = this.#backend.canList
-      ? await this.quarantined(bundle)
-      : await this.#quarantinedOnTheWay(bundle, history);
-    return channelState(history, quarantine);
+      ? await this.listQuarantined(bundle)
+      : await this.#probeQuarantined(bundle, history);
+    const versions = [...new Set(history.map(({ version }) => version).reverse())];
+    const outcomes = await this.#outcomes.read(bundle, channel, versions);
+    return computeChannelState(history, quarantine, outcomes);
   }
 
-  async activate(bundle: string, channel: string, wish: ActivateWish): Promise<ChannelEntry> {
-    const { version, by, reason, expected } = wish;
+  async activate(bundle: string, channel: string, request: ActivateRequest): Promise<ChannelEntry> {
+    const { version, by, reason, expected } = request;
     await this.#options.requireVersion(bundle, version);
-    const history = await this.#log(bundle, channel).history();
+    const history = await this.#log(bundle, channel).readHistory();
     const pointer = history.at(-1);
     if (expected !== undefined && expected !== (pointer?.seq ?? 0)) {
       throw new CubeError(
         'CONFLICT',
-        `channel ${channel} of ${bundle} is at entry ${pointer?.seq ?? 0}` +
-          `${pointer === undefined ? '' : ` (version ${pointer.version}, by ${pointer.by}, "${pointer.reason}")`}, ` +
-          `not at ${expected}; look at it and decide again`,
+        `channel ${channel} of ${bundle} is not at entry ${expected}: ` +
+          `${describePointer(pointer)}; check its history and retry with the newest entry`,
       );
     }
-    await this.#requireGood(bundle, version, history);
+    await this.#requireNotQuarantined(bundle, version, history);
     if (pointer?.version === version) return pointer;
     requireUnpinned(bundle, channel, pointer);
     const entry = await this.#append(bundle, channel, pointer, { version, by, reason });
-    await this.#requireStillThere(bundle, channel, entry, pointer);
+    await this.#requireNotCollected(bundle, channel, entry, pointer);
     return entry;
   }
 
   /**
-   * One entry that points to the previous version and quarantines the pointer's. The quarantine's own file follows; where a
-   * killed rollback left it out, the next one writes it and is done.
-   * @param from the version, or the seq of the entry, to leave: of parallel rollbacks one moves, the others are CONFLICT
+   * Appends one entry that points to the previous version, the newest that has served, and
+   * quarantines the pointer's. The quarantine's own file follows. If a killed rollback did not
+   * write it, the next rollback only writes that file.
+   * @param attribution.from the version, or the seq of the entry, to leave: of concurrent rollbacks
+   *   one moves the channel and the others get CONFLICT
+   * @param attribution.quarantine false: the version that is left may serve again
    */
   async rollback(
     bundle: string,
     channel: string,
-    mover: Mover & { readonly from?: string | number },
+    attribution: Attribution & { readonly from?: string | number; readonly quarantine?: boolean },
   ): Promise<ChannelEntry> {
-    const { by, reason, from } = mover;
-    const { pointer, previous } = await this.state(bundle, channel);
+    const { by, reason, from, quarantine = true } = attribution;
+    const state = await this.readState(bundle, channel);
+    const { pointer, previous } = state;
     if (pointer !== undefined && (await this.#finish(bundle, pointer))) {
-      const isMeant = [undefined, pointer.quarantines, pointer.seq - 1].includes(from);
-      if (isMeant) return pointer;
+      const isSameRollback = [undefined, pointer.quarantines, pointer.seq - 1].includes(from);
+      if (isSameRollback) return pointer;
     }
     if (from !== undefined && from !== pointer?.version && from !== pointer?.seq) {
       throw new CubeError(
         'CONFLICT',
-        `channel ${channel} of ${bundle} is not at ${from} any more: ${said(pointer)}; nothing was rolled back`,
+        `channel ${channel} of ${bundle} does not point to ${from}: ${describePointer(pointer)}; ` +
+          'nothing was rolled back',
       );
     }
     requireUnpinned(bundle, channel, pointer);
     if (pointer === undefined || previous === undefined) {
-      const why =
-        pointer === undefined
-          ? 'it points nowhere yet'
-          : `no entry before the pointer (${pointer.version}) names another good version`;
       throw new CubeError(
         'CONFLICT',
-        `channel ${channel} of ${bundle} has no previous version to roll back to: ${why}`,
+        `channel ${channel} of ${bundle} has no previous version to roll back to: ` +
+          explainNoPrevious(state),
       );
     }
     const { version } = previous;
     await this.#options.requireVersion(bundle, version);
-    const quarantines = pointer.version;
-    const move = { version, by, reason, quarantines };
+    const quarantines = quarantine ? { quarantines: pointer.version } : {};
+    const move = { version, by, reason, ...quarantines };
     const entry = await this.#append(bundle, channel, pointer, move);
     await this.#finish(bundle, entry);
     return entry;
   }
 
-  /** Keeps everybody on the pointer's version until `unpin`. Pinning again adds nothing. */
-  async pin(bundle: string, channel: string, mover: Mover): Promise<ChannelEntry> {
+  /** Keeps the channel at its version until `unpin`. Pinning a pinned channel adds nothing. */
+  async pin(bundle: string, channel: string, attribution: Attribution): Promise<ChannelEntry> {
     const pointer = await this.#requirePointer(bundle, channel);
     if (pointer.pinned) return pointer;
     return this.#append(bundle, channel, pointer, {
       version: pointer.version,
-      ...only(mover),
+      ...pickAttribution(attribution),
       pinned: true,
     });
   }
 
-  async unpin(bundle: string, channel: string, mover: Mover): Promise<ChannelEntry> {
+  async unpin(bundle: string, channel: string, attribution: Attribution): Promise<ChannelEntry> {
     const pointer = await this.#requirePointer(bundle, channel);
     if (!pointer.pinned) return pointer;
-    return this.#append(bundle, channel, pointer, { version: pointer.version, ...only(mover) });
+    return this.#append(bundle, channel, pointer, {
+      version: pointer.version,
+      ...pickAttribution(attribution),
+    });
   }
 
-  /** @returns false when it was quarantined already. @throws CubeError CONFLICT while a channel points there */
-  async quarantine(bundle: string, version: string, mover: Mover): Promise<boolean> {
-    await this.#requireThere(bundle, version);
-    for (const channel of await this.names(bundle)) {
-      // A candidate serves nobody: once it is quarantined no agent holds it for that channel.
+  /**
+   * @returns false if it was quarantined already
+   * @throws CubeError CONFLICT while a channel points to it
+   */
+  async quarantine(bundle: string, version: string, attribution: Attribution): Promise<boolean> {
+    await this.#requireExists(bundle, version);
+    for (const channel of await this.list(bundle)) {
+      // No traffic uses the candidate channel; agents unload a quarantined candidate.
       if (channel === CANDIDATE_CHANNEL) continue;
-      if ((await this.#log(bundle, channel).history()).at(-1)?.version !== version) continue;
+      if ((await this.#log(bundle, channel).readHistory()).at(-1)?.version !== version) continue;
       throw new CubeError(
         'CONFLICT',
-        `channel ${channel} of ${bundle} points to version ${version}: roll it back, that quarantines it too`,
+        `channel ${channel} of ${bundle} points to version ${version}; ` +
+          'roll the channel back, which quarantines the version too',
       );
     }
-    const deed: Deed = { at: this.#options.clock.isoTime(), ...only(mover) };
-    return this.#putQuarantine(bundle, version, deed);
+    const action: AuditedAction = {
+      at: this.#options.clock.isoTime(),
+      ...pickAttribution(attribution),
+    };
+    return this.#putQuarantine(bundle, version, action);
   }
 
-  /** A version that cannot be read is all the more to be kept from coming back. */
-  async #requireThere(bundle: string, version: string): Promise<void> {
+  /**
+   * Lifts a quarantine: an entry in each channel whose history quarantines the version, or in
+   * `channel`, then the quarantine's own file goes. After a kill, lifting again completes it.
+   * @returns false if the version was not quarantined
+   * @throws CubeError UNSUPPORTED if the repository cannot remove files
+   */
+  async lift(
+    bundle: string,
+    version: string,
+    { channel, ...attribution }: Attribution & { readonly channel: string },
+  ): Promise<boolean> {
+    const { deleter } = this.#backend;
+    if (deleter === undefined) {
+      throw new CubeError('UNSUPPORTED', `${this.#backend.location} is read-only`);
+    }
+    await this.#options.requireVersion(bundle, version);
+    const path = quarantinePath(bundle, version);
+    const hasFile = (await this.#backend.size(path)) !== undefined;
+    let lifted = 0;
+    const lift = async (name: string, history: readonly ChannelEntry[]): Promise<void> => {
+      const pointer = history.at(-1);
+      if (pointer === undefined) return;
+      const pinned = pointer.pinned ? { pinned: true } : {};
+      const { by, reason } = attribution;
+      const move = { version: pointer.version, by, reason, ...pinned, lifts: version };
+      await this.#append(bundle, name, pointer, move);
+      lifted++;
+    };
+    for (const name of await this.list(bundle)) {
+      const history = await this.#log(bundle, name).readHistory();
+      if (listQuarantinedByEntries(history).includes(version)) await lift(name, history);
+    }
+    if (!hasFile) return lifted > 0;
+    if (lifted === 0) await lift(channel, await this.#log(bundle, channel).readHistory());
+    await deleter.remove(path);
+    this.#trusted.delete(path);
+    return true;
+  }
+
+  /** A version that exists and cannot be read may be quarantined. */
+  async #requireExists(bundle: string, version: string): Promise<void> {
     try {
       await this.#options.requireVersion(bundle, version);
     } catch (error) {
-      if (!UNREADABLE.has(CubeError.from(error).code)) throw error;
+      if (!UNREADABLE_CODES.has(CubeError.from(error).code)) throw error;
     }
   }
 
-  /** Of the whole bundle. @throws CubeError UNSUPPORTED where the store cannot list */
-  async quarantined(bundle: string): Promise<Set<string>> {
+  /** All of the bundle. @throws CubeError UNSUPPORTED if the store cannot list */
+  async listQuarantined(bundle: string): Promise<Set<string>> {
     const names = await this.#backend.list(quarantineFolder(bundle));
     const versions = names
       .filter((name) => name.endsWith('.json'))
@@ -194,12 +249,9 @@ export class Channels {
     return new Set(versions);
   }
 
-  /** Where nobody can list: of the pointer, and of earlier versions back to the first good one. */
-  async #quarantinedOnTheWay(
-    bundle: string,
-    history: readonly ChannelEntry[],
-  ): Promise<Set<string>> {
-    const bad = new Set(condemned(history));
+  /** For stores that cannot list: probes versions from the pointer back to the first good one. */
+  async #probeQuarantined(bundle: string, history: readonly ChannelEntry[]): Promise<Set<string>> {
+    const bad = new Set(listQuarantinedByEntries(history));
     const pointer = history.at(-1)?.version;
     for (const version of new Set(history.map((entry) => entry.version).reverse())) {
       if (bad.has(version)) continue;
@@ -211,7 +263,7 @@ export class Channels {
     return bad;
   }
 
-  /** Where nobody's signature is asked for, that an entry is there is enough. */
+  /** Without trusted keys the existence of an entry is enough. */
   async #requireTrusted(bundle: string, version: string): Promise<void> {
     const { trusted } = this.#options.keys;
     const path = quarantinePath(bundle, version);
@@ -220,27 +272,32 @@ export class Channels {
     this.#trusted.add(path);
   }
 
-  /** Also by what rollbacks of other channels have only begun. */
-  async #requireGood(
+  /** Includes versions that unfinished rollbacks of other channels quarantine. */
+  async #requireNotQuarantined(
     bundle: string,
     version: string,
     history: readonly ChannelEntry[],
   ): Promise<void> {
-    const bad = await this.quarantined(bundle);
-    for (const channel of await this.names(bundle)) {
-      for (const left of condemned(await this.#log(bundle, channel).history())) bad.add(left);
+    const bad = await this.listQuarantined(bundle);
+    for (const channel of await this.list(bundle)) {
+      const entries = await this.#log(bundle, channel).readHistory();
+      for (const name of listQuarantinedByEntries(entries)) bad.add(name);
     }
-    for (const left of condemned(history)) bad.add(left);
+    for (const name of listQuarantinedByEntries(history)) bad.add(name);
     if (!bad.has(version)) return;
     throw new CubeError(
       'CONFLICT',
       `version ${version} of ${bundle} is quarantined ` +
-        `(${this.#backend.location}/${quarantinePath(bundle, version)} says why); publish a new one`,
+        `(reason: ${this.#backend.location}/${quarantinePath(bundle, version)}); ` +
+        'publish a new version',
     );
   }
 
-  /** A collection that looked before the entry was there may have removed the version since: then back to where it was. */
-  async #requireStillThere(
+  /**
+   * A garbage collection that read the channel before the entry was written may have removed the
+   * version since. Then the channel goes back to where it was.
+   */
+  async #requireNotCollected(
     bundle: string,
     channel: string,
     { seq, version, by }: ChannelEntry,
@@ -248,30 +305,37 @@ export class Channels {
   ): Promise<void> {
     if ((await this.#backend.size(manifestPath(bundle, version))) !== undefined) return;
     if (before !== undefined) {
-      const reason = `version ${version} was collected at the same moment`;
+      const reason = `version ${version} was garbage-collected at the same time`;
       const back = { version: before.version, by, reason, expected: seq };
-      await this.activate(bundle, channel, back).catch(rethrowUnlessRefused);
+      await this.activate(bundle, channel, back).catch(rethrowUnlessConflictOrNotFound);
     }
     throw new CubeError(
       'NOT_FOUND',
-      `version ${version} of ${bundle} was removed by a garbage collection at the same moment; look where channel ` +
-        `${channel} is now, and activate another version, or publish this one again`,
+      `version ${version} of ${bundle} was garbage-collected at the same time; check channel ` +
+        `${channel}, then activate another version or publish this one again`,
     );
   }
 
   async #requirePointer(bundle: string, channel: string): Promise<ChannelEntry> {
-    const pointer = (await this.#log(bundle, channel).history()).at(-1);
+    const pointer = (await this.#log(bundle, channel).readHistory()).at(-1);
     if (pointer !== undefined) return pointer;
-    throw new CubeError('CONFLICT', `channel ${channel} of ${bundle} points nowhere yet`);
+    throw new CubeError(
+      'CONFLICT',
+      `channel ${channel} of ${bundle} does not point to a version yet; activate one first`,
+    );
   }
 
-  /** @returns whether the quarantine that this entry means was missing, and is written now */
+  /** Writes the quarantine of an entry. @returns true if it was missing until now */
   async #finish(bundle: string, { quarantines, at, by, reason }: ChannelEntry): Promise<boolean> {
     if (quarantines === undefined) return false;
     return this.#putQuarantine(bundle, quarantines, { at, by, reason });
   }
 
-  #putQuarantine(bundle: string, version: string, { at, by, reason }: Deed): Promise<boolean> {
+  #putQuarantine(
+    bundle: string,
+    version: string,
+    { at, by, reason }: AuditedAction,
+  ): Promise<boolean> {
     const path = quarantinePath(bundle, version);
     return putEntry(this.#backend, path, { at, by, reason }, this.#options.keys.signing);
   }
@@ -306,17 +370,42 @@ function requireUnpinned(bundle: string, channel: string, pointer: ChannelEntry 
   );
 }
 
-/** Somebody has moved the channel meanwhile, or there is nothing to go back to. */
-function rethrowUnlessRefused(error: unknown): void {
+/**
+ * Ignores that another writer moved the channel meanwhile, or that there is nothing to go back to.
+ */
+function rethrowUnlessConflictOrNotFound(error: unknown): void {
   if (!['CONFLICT', 'NOT_FOUND'].includes(CubeError.from(error).code)) throw error;
 }
 
-function said(pointer: ChannelEntry | undefined): string {
-  if (pointer === undefined) return 'it points nowhere yet';
-  return `entry ${pointer.seq} by ${pointer.by} ("${pointer.reason}") points to version ${pointer.version}`;
+function explainNoPrevious({ pointer, history, quarantined, outcomes }: ChannelState): string {
+  if (pointer === undefined) return 'it does not point to a version yet';
+  const failed = new Set(
+    history
+      .map(({ version }) => version)
+      .filter(
+        (version) =>
+          version !== pointer.version && !quarantined.has(version) && outcomes.failed.has(version),
+      ),
+  );
+  if (failed.size === 0) {
+    return (
+      `all versions before ${pointer.version} are quarantined or deleted, or there are none; ` +
+      'activate another version'
+    );
+  }
+  return (
+    `of the versions before ${pointer.version}, ${[...failed].join(', ')} failed to load and ` +
+    'never served, and all others are quarantined; activate another version'
+  );
 }
 
-/** A caller's object may hold more. */
-function only({ by, reason }: Mover): Mover {
+function describePointer(pointer: ChannelEntry | undefined): string {
+  if (pointer === undefined) return 'it does not point to a version yet';
+  const { seq, by, reason, version } = pointer;
+  return `entry ${seq} by ${by} ("${reason}") points to version ${version}`;
+}
+
+/** Drops other properties of the caller's object. */
+function pickAttribution({ by, reason }: Attribution): Attribution {
   return { by, reason };
 }

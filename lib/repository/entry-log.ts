@@ -1,109 +1,112 @@
 /**
- * An append-only log: `<folder>/<seq>.json`, each entry put if absent. Of two writers of one seq one wins and the other reads
- * again, so the log is history and fence at once. No lock, no clock.
+ * An append-only log of objects `<folder>/<seq>.json`, each put if absent. Of two concurrent
+ * writers of one seq one wins and the other reads again, so the log needs no lock and no clock.
  */
 import { CubeError } from '../core/errors.ts';
 import type { JsonReader } from '../core/json.ts';
 import type { Backend } from './backend.ts';
+import { parseSeq, SEQ_MAX } from './layout.ts';
 import {
-  corruptWhenUnreadable,
   type EntryFields,
-  type Keys,
   putEntry,
+  type RepositoryKeys,
   readEntry,
-} from './entries.ts';
-import { SEQ_MAX, seqOf } from './layout.ts';
+  rethrowAsCorrupt,
+} from './signed-entry.ts';
 
-/** Entries read at once. */
-const READS_AT_ONCE = 16;
-/** A log longer than this is a server that answers to every name. */
+/** Entries read concurrently. */
+const CONCURRENT_READS = 16;
+/** A longer log means that the server responds to every name. */
 const ENTRIES_MAX = 1_000_000;
 
-export interface LogPlace<T> {
+export interface EntryLogSpec<T> {
   readonly folder: string;
-  pathOf(seq: number): string;
+  entryPath(seq: number): string;
   /** @throws CubeError INVALID_ARGUMENT naming the field */
-  read(json: JsonReader, seq: number): T;
+  parse(json: JsonReader, seq: number): T;
 }
 
 /**
- * Reads and extends one log. Entries never change, so each is read once; but the newest one known is read again, because a
- * repository may be made anew, and a damaged entry removed and written again.
+ * Reads and extends one log. Entries never change, so each is read once. Only the newest known
+ * entry is read again, because a repository may be recreated, and a damaged entry replaced.
  */
 export class EntryLog<T> {
   readonly #backend: Backend;
-  readonly #keys: Keys;
-  readonly #place: LogPlace<T>;
+  readonly #keys: RepositoryKeys;
+  readonly #place: EntryLogSpec<T>;
   readonly #entries = new Map<number, T>();
 
-  constructor(backend: Backend, keys: Keys, place: LogPlace<T>) {
+  constructor(backend: Backend, keys: RepositoryKeys, place: EntryLogSpec<T>) {
     this.#backend = backend;
     this.#keys = keys;
     this.#place = place;
   }
 
   /** Oldest first. @throws CubeError CORRUPT or DENIED naming a bad entry */
-  async history(): Promise<T[]> {
+  async readHistory(): Promise<T[]> {
     const seqs = await this.#seqs();
-    await this.#forgetOthers(seqs);
-    for (let at = 0; at < seqs.length; at += READS_AT_ONCE) {
-      await Promise.all(seqs.slice(at, at + READS_AT_ONCE).map((seq) => this.#remember(seq)));
+    await this.#forgetReplaced(seqs);
+    for (let at = 0; at < seqs.length; at += CONCURRENT_READS) {
+      await Promise.all(seqs.slice(at, at + CONCURRENT_READS).map((seq) => this.#remember(seq)));
     }
     return seqs.map((seq) => this.#entries.get(seq) as T);
   }
 
-  /** @returns false when another writer was first */
+  /** @returns false if another writer was first */
   append(seq: number, fields: EntryFields): Promise<boolean> {
-    return putEntry(this.#backend, this.#place.pathOf(seq), fields, this.#keys.signing);
+    return putEntry(this.#backend, this.#place.entryPath(seq), fields, this.#keys.signing);
   }
 
-  async read(seq: number): Promise<T> {
-    const json = await readEntry(this.#backend, this.#place.pathOf(seq), this.#keys.trusted);
-    return corruptWhenUnreadable(() => this.#place.read(json, seq));
+  async readEntry(seq: number): Promise<T> {
+    const json = await readEntry(this.#backend, this.#place.entryPath(seq), this.#keys.trusted);
+    return rethrowAsCorrupt(() => this.#place.parse(json, seq));
   }
 
   async #remember(seq: number): Promise<void> {
-    if (!this.#entries.has(seq)) this.#entries.set(seq, await this.read(seq));
+    if (!this.#entries.has(seq)) this.#entries.set(seq, await this.readEntry(seq));
   }
 
-  /** Those there are, ascending. */
+  /** The seqs of all entries, ascending. */
   async #seqs(): Promise<number[]> {
     if (!this.#backend.canList) {
       return Array.from({ length: await this.#findNewest() }, (_, i) => i + 1);
     }
     const names = await this.#backend.list(this.#place.folder);
     return names
-      .map(seqOf)
+      .map(parseSeq)
       .filter((seq) => seq !== undefined)
       .sort((a, b) => a - b);
   }
 
-  /** Where nobody can list: from the newest entry known, in steps that double, then halve. 0 for an empty log. */
+  /**
+   * For stores that cannot list: probes from the newest known entry in steps that double, then
+   * halve. @returns 0 for an empty log
+   */
   async #findNewest(): Promise<number> {
     const known = this.#newestKnown();
-    let there = known > 0 && (await this.#exists(known)) ? known : 0;
+    let found = known > 0 && (await this.#exists(known)) ? known : 0;
     let step = 1;
-    while (await this.#exists(there + step)) {
-      there += step;
+    while (await this.#exists(found + step)) {
+      found += step;
       step *= 2;
     }
-    let absent = there + step;
-    while (absent - there > 1) {
-      const middle = Math.floor((there + absent) / 2);
-      if (await this.#exists(middle)) there = middle;
+    let absent = found + step;
+    while (absent - found > 1) {
+      const middle = Math.floor((found + absent) / 2);
+      if (await this.#exists(middle)) found = middle;
       else absent = middle;
     }
-    return there;
+    return found;
   }
 
   async #exists(seq: number): Promise<boolean> {
     if (seq > SEQ_MAX) return false;
-    if ((await this.#backend.size(this.#place.pathOf(seq))) === undefined) return false;
+    if ((await this.#backend.size(this.#place.entryPath(seq))) === undefined) return false;
     if (seq <= ENTRIES_MAX) return true;
     throw new CubeError(
       'CORRUPT',
       `${this.#backend.location}/${this.#place.folder}: more than ${ENTRIES_MAX} entries; ` +
-        'a server that answers to every name is no repository',
+        'the server seems to respond to every name, which a repository must not do',
     );
   }
 
@@ -113,13 +116,13 @@ export class EntryLog<T> {
     return newest;
   }
 
-  /** Of a log that is not the one we knew, nothing known is true. @param seqs those there are */
-  async #forgetOthers(seqs: readonly number[]): Promise<void> {
+  /** Forgets all entries if the log was replaced. @param seqs those of all entries */
+  async #forgetReplaced(seqs: readonly number[]): Promise<void> {
     const newest = this.#newestKnown();
     if (newest === 0) return;
     const known = JSON.stringify(this.#entries.get(newest));
-    const isThere = seqs.includes(newest);
-    if (isThere && JSON.stringify(await this.read(newest)) === known) return;
+    const isPresent = seqs.includes(newest);
+    if (isPresent && JSON.stringify(await this.readEntry(newest)) === known) return;
     this.#entries.clear();
   }
 }

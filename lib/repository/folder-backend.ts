@@ -1,28 +1,28 @@
-/** A repository in a folder of this machine (or of a network file system that has hard links). */
+/** A repository in a folder, also of a network file system that has hard links. */
 import { dirname, join, resolve } from 'node:path';
 import { CubeError } from '../core/errors.ts';
 import { wallClockMs } from '../platform/clock.ts';
 import {
   copyFileIfAbsent,
-  fileBytes,
   fileExists,
+  getFileBytes,
   isFolder,
   listFolder,
   putFileIfAbsent,
-  RandomReader,
+  RandomAccessReader,
   readFile,
   removeEmptyFolder,
   removePath,
   removeStaleTemporaries,
   statPath,
 } from '../platform/files.ts';
-import type { Backend, Eraser, StoredObject } from './backend.ts';
+import type { Backend, ObjectDeleter, StoredObject } from './backend.ts';
 
 export class FolderBackend implements Backend {
   readonly location: string;
   readonly canList = true;
-  readonly eraser: Eraser = {
-    objects: async (folder) => this.#objects(folder),
+  readonly deleter: ObjectDeleter = {
+    listObjects: async (folder) => this.#objects(folder),
     remove: async (path) => this.#remove(path),
   };
 
@@ -36,7 +36,7 @@ export class FolderBackend implements Backend {
 
   async readRange(path: string, start: number, bytes: number): Promise<Uint8Array> {
     const target = new Uint8Array(bytes);
-    const reader = new RandomReader(this.localPath(path));
+    const reader = new RandomAccessReader(this.localPath(path));
     try {
       reader.readInto(target, start);
     } finally {
@@ -48,10 +48,10 @@ export class FolderBackend implements Backend {
   async size(path: string): Promise<number | undefined> {
     const local = this.localPath(path);
     if (!fileExists(local)) return undefined;
-    return fileBytes(local);
+    return getFileBytes(local);
   }
 
-  /** A leading dot marks what is not in place yet (lib/platform/files.ts writes beside, then moves). */
+  /** Names with a leading dot are unfinished writes (see lib/platform/files.ts). */
   async list(folder: string): Promise<string[]> {
     return listFolder(this.localPath(folder)).filter((name) => !name.startsWith('.'));
   }
@@ -66,15 +66,16 @@ export class FolderBackend implements Backend {
     onBytes?: (bytes: number) => void,
   ): Promise<boolean> {
     const isNew = copyFileIfAbsent(this.localPath(path), source);
-    onBytes?.(fileBytes(source));
+    onBytes?.(getFileBytes(source));
     return isNew;
   }
 
-  async removeUnfinished(folder: string, idleMs: number): Promise<void> {
+  async removeUnfinishedWrites(folder: string, idleMs: number): Promise<void> {
     const local = this.localPath(folder);
     removeStaleTemporaries(local, idleMs);
     for (const name of await this.list(folder)) {
-      if (isFolder(join(local, name))) await this.removeUnfinished(`${folder}/${name}`, idleMs);
+      if (isFolder(join(local, name)))
+        await this.removeUnfinishedWrites(`${folder}/${name}`, idleMs);
     }
   }
 
@@ -95,7 +96,7 @@ export class FolderBackend implements Backend {
     return found;
   }
 
-  /** With its folder, when that is empty then: a version that is gone leaves nothing. */
+  /** Removes the folder too if it is empty then. */
   #remove(path: string): void {
     const local = this.localPath(path);
     removePath(local);
@@ -103,7 +104,7 @@ export class FolderBackend implements Backend {
   }
 }
 
-/** @throws CubeError NOT_FOUND or INVALID_ARGUMENT when there is no such folder */
+/** @throws CubeError NOT_FOUND; INVALID_ARGUMENT for a file */
 export function requireFolder(folder: string): void {
   if (isFolder(folder)) return;
   if (fileExists(folder)) {
@@ -111,6 +112,6 @@ export function requireFolder(folder: string): void {
   }
   throw new CubeError(
     'NOT_FOUND',
-    `no repository at ${folder}: no such folder (cube-builder --output-path makes one)`,
+    `no repository at ${folder}: no such folder (cube-builder --output-path creates one)`,
   );
 }

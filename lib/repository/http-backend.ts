@@ -1,16 +1,17 @@
 /**
- * A repository below a URL, on any server of static files: read-only. Nobody can list over HTTP, so versions are named, logs
- * are probed entry by entry and quarantines version by version. The server must honour Range, for layers are fetched in
- * pieces and resumed; where it gives ETags, an object that changes between two pieces is noticed at once.
+ * A repository below a URL, on any server of static files: read-only. HTTP cannot list, so versions
+ * are named by the caller, logs are probed entry by entry and quarantines version by version. The
+ * server must support Range, because layers are fetched in chunks and resumed. If it sends ETags,
+ * an object that changes between two chunks is detected at once.
  */
 import { CubeError } from '../core/errors.ts';
 import { type Clock, systemClock } from '../platform/clock.ts';
 import type { Backend } from './backend.ts';
-import { gatherRange } from './gather-range.ts';
-import { type HttpAnswer, HttpClient } from './http-client.ts';
+import { HttpClient, type HttpResponse } from './http-client.ts';
+import { readResumableRange } from './remote-reads.ts';
 
 const IDLE_MS = 20_000;
-/** Objects whose ETags are remembered. */
+/** At most this many ETags are remembered. */
 const ETAGS_MAX = 10_000;
 const CONTENT_RANGE = /^bytes (\d{1,15})-(\d{1,15})\/(\d{1,15}|\*)$/;
 
@@ -18,7 +19,7 @@ export class HttpBackend implements Backend {
   readonly location: string;
   readonly canList = false;
   readonly #client: HttpClient;
-  /** As of when an object's size was asked. */
+  /** ETags by path, from the time `size` was called. */
   readonly #etags = new Map<string, string>();
 
   constructor(url: string, options: { clock?: Clock; idleMs?: number } = {}) {
@@ -28,57 +29,57 @@ export class HttpBackend implements Backend {
   }
 
   async read(path: string, maxBytes: number): Promise<Uint8Array> {
-    const answer = await this.#client.request('GET', path);
-    if (isAbsent(answer)) throw this.#absent(path, answer);
-    if (answer.status !== 200) throw this.#unexpected(path, answer);
-    const announced = contentLength(answer);
+    const response = await this.#client.request('GET', path);
+    if (isMissing(response)) throw this.#missing(path, response);
+    if (response.status !== 200) throw this.#unexpected(path, response);
+    const announced = contentLength(response);
     if (announced !== undefined && announced > maxBytes) {
-      answer.discard();
+      response.discard();
       throw this.#tooLarge(path, announced, maxBytes);
     }
-    const pieces: Uint8Array[] = [];
+    const chunks: Uint8Array[] = [];
     let bytes = 0;
-    for await (const piece of answer.body()) {
-      bytes += piece.length;
+    for await (const chunk of response.body()) {
+      bytes += chunk.length;
       if (bytes > maxBytes) throw this.#tooLarge(path, bytes, maxBytes);
-      pieces.push(piece);
+      chunks.push(chunk);
     }
-    if (announced === undefined || announced === bytes) return Buffer.concat(pieces);
+    if (announced === undefined || announced === bytes) return Buffer.concat(chunks);
     throw new CubeError(
       'UNAVAILABLE',
-      `${this.location}/${path}: ${bytes} bytes came, the server announced ${announced}`,
+      `${this.location}/${path}: received ${bytes} bytes, the server announced ${announced}; retry`,
     );
   }
 
   readRange(path: string, start: number, bytes: number, signal?: AbortSignal): Promise<Uint8Array> {
-    return gatherRange(`${this.location}/${path}`, bytes, (done, missing) =>
+    return readResumableRange(`${this.location}/${path}`, bytes, (done, missing) =>
       this.#range(path, start + done, missing, signal),
     );
   }
 
   async size(path: string): Promise<number | undefined> {
-    let answer = await this.#client.request('HEAD', path);
-    answer.discard();
-    let bytes = answer.status === 200 ? contentLength(answer) : undefined;
-    if (isAbsent(answer)) return undefined;
+    let response = await this.#client.request('HEAD', path);
+    response.discard();
+    let bytes = response.status === 200 ? contentLength(response) : undefined;
+    if (isMissing(response)) return undefined;
     if (bytes === undefined) {
-      // Some servers know HEAD not at all, or without the length.
-      answer = await this.#client.request('GET', path, { range: 'bytes=0-0' });
-      answer.discard();
-      if (isAbsent(answer)) return undefined;
-      if (answer.status === 416) return 0;
-      const total = CONTENT_RANGE.exec(answer.headers.get('content-range') ?? '')?.[3];
-      bytes = total === undefined || total === '*' ? contentLength(answer) : Number(total);
-      if (bytes === undefined || answer.status > 206) throw this.#unexpected(path, answer);
+      // Some servers do not support HEAD, or omit the length.
+      response = await this.#client.request('GET', path, { range: 'bytes=0-0' });
+      response.discard();
+      if (isMissing(response)) return undefined;
+      if (response.status === 416) return 0;
+      const total = CONTENT_RANGE.exec(response.headers.get('content-range') ?? '')?.[3];
+      bytes = total === undefined || total === '*' ? contentLength(response) : Number(total);
+      if (bytes === undefined || response.status > 206) throw this.#unexpected(path, response);
     }
-    this.#remember(path, answer);
+    this.#remember(path, response);
     return bytes;
   }
 
   async list(_folder: string): Promise<string[]> {
     throw new CubeError(
       'UNSUPPORTED',
-      `${this.location}: nobody can list over HTTP; name the version or the channel`,
+      `${this.location} cannot be listed over HTTP; name the version or the channel`,
     );
   }
 
@@ -90,7 +91,7 @@ export class HttpBackend implements Backend {
     throw this.#readOnly();
   }
 
-  async removeUnfinished(): Promise<void> {
+  async removeUnfinishedWrites(): Promise<void> {
     throw this.#readOnly();
   }
 
@@ -98,7 +99,7 @@ export class HttpBackend implements Backend {
     return undefined;
   }
 
-  /** The bytes asked for, as they come. @throws CubeError CORRUPT when the object has changed or ends before */
+  /** Streams the bytes. @throws CubeError CORRUPT if the object has changed or is shorter */
   async *#range(
     path: string,
     start: number,
@@ -110,48 +111,50 @@ export class HttpBackend implements Backend {
       range: `bytes=${start}-${start + bytes - 1}`,
       ...(etag === undefined ? {} : { 'if-range': etag }),
     };
-    const answer = await this.#client.request('GET', path, headers, signal);
-    if (isAbsent(answer)) throw this.#absent(path, answer);
-    const got = answer.headers.get('etag');
-    const isChanged = etag !== undefined && got !== null && got !== etag;
-    const place = CONTENT_RANGE.exec(answer.headers.get('content-range') ?? '');
+    const response = await this.#client.request('GET', path, headers, signal);
+    if (isMissing(response)) throw this.#missing(path, response);
+    const newEtag = response.headers.get('etag');
+    const isChanged = etag !== undefined && newEtag !== null && newEtag !== etag;
+    const contentRange = CONTENT_RANGE.exec(response.headers.get('content-range') ?? '');
     const isRight =
-      answer.status === 206 &&
+      response.status === 206 &&
       !isChanged &&
-      Number(place?.[1]) === start &&
-      Number(place?.[2]) === start + bytes - 1;
+      Number(contentRange?.[1]) === start &&
+      Number(contentRange?.[2]) === start + bytes - 1;
     if (isRight) {
-      yield* answer.body();
+      yield* response.body();
       return;
     }
-    answer.discard();
-    if (isChanged) throw this.#wrongRange(path, 'it has changed since its size was asked');
-    if (answer.status === 416 || place !== null) throw this.#wrongRange(path, 'it ends before');
-    if (answer.status !== 200) throw this.#unexpected(path, answer);
+    response.discard();
+    if (isChanged) throw this.#wrongRange(path, 'the object has changed since its size was read');
+    if (response.status === 416 || contentRange !== null)
+      throw this.#wrongRange(path, 'the object is shorter than expected');
+    if (response.status !== 200) throw this.#unexpected(path, response);
     throw new CubeError(
       'UNSUPPORTED',
-      `${this.location}/${path}: the server does not honour Range, so no layer can be fetched in pieces`,
+      `${this.location}/${path}: the server does not honour Range, ` +
+        'which fetching layers in chunks needs',
     );
   }
 
-  /** Only strong ones: a weak one does not promise equal bytes. */
-  #remember(path: string, answer: HttpAnswer): void {
-    const etag = answer.headers.get('etag');
+  /** Only strong ETags: a weak one does not guarantee equal bytes. */
+  #remember(path: string, response: HttpResponse): void {
+    const etag = response.headers.get('etag');
     if (this.#etags.size >= ETAGS_MAX) this.#etags.clear();
     if (etag?.startsWith('"')) this.#etags.set(path, etag);
     else this.#etags.delete(path);
   }
 
-  #absent(path: string, answer: HttpAnswer): CubeError {
-    answer.discard();
+  #missing(path: string, response: HttpResponse): CubeError {
+    response.discard();
     return new CubeError('NOT_FOUND', `${this.location}/${path}: no such object`);
   }
 
-  #unexpected(path: string, answer: HttpAnswer): CubeError {
-    answer.discard();
+  #unexpected(path: string, response: HttpResponse): CubeError {
+    response.discard();
     return new CubeError(
       'UNSUPPORTED',
-      `${this.location}/${path}: the server answers ${answer.status}`,
+      `${this.location}/${path}: the server responded with HTTP ${response.status}`,
     );
   }
 
@@ -162,23 +165,23 @@ export class HttpBackend implements Backend {
   #tooLarge(path: string, bytes: number, maxBytes: number): CubeError {
     return new CubeError(
       'TOO_LARGE',
-      `${this.location}/${path}: ${bytes} bytes, the limit here is ${maxBytes}`,
+      `${this.location}/${path} has ${bytes} bytes, the limit is ${maxBytes}`,
     );
   }
 
   #readOnly(): CubeError {
     return new CubeError(
       'UNSUPPORTED',
-      `${this.location}: a repository is read-only over HTTP; publish and activate in its folder or bucket`,
+      `${this.location} is read-only over HTTP; publish and activate in its folder or bucket`,
     );
   }
 }
 
-function isAbsent({ status }: HttpAnswer): boolean {
+function isMissing({ status }: HttpResponse): boolean {
   return status === 404 || status === 410;
 }
 
-function contentLength({ headers }: HttpAnswer): number | undefined {
+function contentLength({ headers }: HttpResponse): number | undefined {
   const text = headers.get('content-length') ?? '';
   return /^\d{1,15}$/.test(text) ? Number(text) : undefined;
 }

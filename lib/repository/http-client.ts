@@ -1,34 +1,34 @@
 /**
- * Requests to a server of static files: bounded redirects, times and retries. Credentials in the URL go to its own origin
- * only, and are in no message.
+ * Requests to a server of static files, with limited redirects, time and retries. Credentials of
+ * the URL are sent only to its own origin and appear in no message.
  */
 import { CubeError } from '../core/errors.ts';
 import type { Clock } from '../platform/clock.ts';
-import { PaceTimer } from './pace-timer.ts';
+import { StallDetector } from './remote-reads.ts';
 
 const REDIRECTS_MAX = 5;
-const TRIES_MAX = 4;
-const FIRST_PAUSE_MS = 100;
-/** Answers that a later try may improve. */
-const PASSING = new Set([408, 425, 429, 500, 502, 503, 504]);
+const ATTEMPTS_MAX = 4;
+const FIRST_BACKOFF_MS = 100;
+/** Statuses that a retry may change. */
+const TRANSIENT_STATUSES = new Set([408, 425, 429, 500, 502, 503, 504]);
 
 export interface HttpClientOptions {
   readonly clock: Clock;
-  /** A request is given up when in so many milliseconds nothing comes, or less than 1 KiB a second. */
+  /** A request fails if in this time (ms) nothing arrives, or less than 1 KiB per second. */
   readonly idleMs: number;
 }
 
-export interface HttpAnswer {
+export interface HttpResponse {
   readonly status: number;
   readonly headers: Headers;
-  /** Pieces of the body as they come. @throws CubeError UNAVAILABLE when it is cut or stands still; STOPPING */
+  /** Streams the body. @throws CubeError UNAVAILABLE if it is cut off or stalls; STOPPING */
   body(): AsyncGenerator<Uint8Array>;
-  /** Ends a body that nobody reads. */
+  /** Drops an unread body. */
   discard(): void;
 }
 
 export class HttpClient {
-  /** Of the base, without credentials and slash at its end. */
+  /** The base URL without credentials and trailing slash. */
   readonly location: string;
   readonly #base: URL;
   readonly #authorization: string | undefined;
@@ -40,7 +40,7 @@ export class HttpClient {
     if (url.search !== '' || url.hash !== '') {
       throw new CubeError(
         'INVALID_ARGUMENT',
-        `${url.origin}${url.pathname}: a repository's URL has no query and no fragment`,
+        `${url.origin}${url.pathname}: the URL of a repository must not have a query or a fragment`,
       );
     }
     const user = decodeURIComponent(url.username);
@@ -57,96 +57,107 @@ export class HttpClient {
     this.#options = options;
   }
 
-  /** @returns an answer whose status is not a passing failure. @throws CubeError UNAVAILABLE, DENIED; STOPPING by the signal */
+  /**
+   * Retries transient failures.
+   * @returns a response of any other status
+   * @throws CubeError UNAVAILABLE, DENIED, UNSUPPORTED; STOPPING by the signal
+   */
   async request(
     method: 'GET' | 'HEAD',
     path: string,
     headers: Readonly<Record<string, string>> = {},
     signal?: AbortSignal,
-  ): Promise<HttpAnswer> {
-    const wish = { method, headers, signal };
+  ): Promise<HttpResponse> {
+    const request = { method, headers, signal };
     for (let attempt = 1; ; attempt++) {
-      const outcome = await this.#once(path, wish).catch((error: unknown) => error);
-      const isFinal = attempt === TRIES_MAX;
+      const outcome = await this.#once(path, request).catch((error: unknown) => error);
+      const isFinal = attempt === ATTEMPTS_MAX;
       if (outcome instanceof CubeError) {
         if (isFinal || outcome.code !== 'UNAVAILABLE') throw outcome;
       } else {
-        const answer = outcome as HttpAnswer;
-        if (!PASSING.has(answer.status)) return answer;
-        answer.discard();
+        const response = outcome as HttpResponse;
+        if (!TRANSIENT_STATUSES.has(response.status)) return response;
+        response.discard();
         if (isFinal) {
-          throw new CubeError('UNAVAILABLE', `${this.location}/${path}: answers ${answer.status}`);
+          throw new CubeError(
+            'UNAVAILABLE',
+            `${this.location}/${path}: the server responded with HTTP ${response.status}`,
+          );
         }
       }
-      await this.#options.clock.sleep(FIRST_PAUSE_MS * 2 ** (attempt - 1), signal);
+      await this.#options.clock.sleep(FIRST_BACKOFF_MS * 2 ** (attempt - 1), signal);
     }
   }
 
-  async #once(path: string, wish: Wish): Promise<HttpAnswer> {
+  async #once(path: string, request: HttpRequest): Promise<HttpResponse> {
     const name = `${this.location}/${path}`;
     let url = new URL(path, this.#base);
     for (let redirects = 0; redirects <= REDIRECTS_MAX; redirects++) {
-      const answer = await this.#send(url, wish, name);
-      if (answer.status < 300 || answer.status >= 400 || answer.status === 304) {
-        refuseUnusable(answer, name);
-        return answer;
+      const response = await this.#send(url, request, name);
+      if (response.status < 300 || response.status >= 400 || response.status === 304) {
+        requireUsableResponse(response, name);
+        return response;
       }
-      answer.discard();
-      url = redirectTarget(url, answer.headers.get('location'), name);
+      response.discard();
+      url = redirectTarget(url, response.headers.get('location'), name);
     }
     throw new CubeError('UNSUPPORTED', `${name}: redirected more than ${REDIRECTS_MAX} times`);
   }
 
-  async #send(url: URL, { method, headers, signal }: Wish, name: string): Promise<HttpAnswer> {
+  async #send(
+    url: URL,
+    { method, headers, signal }: HttpRequest,
+    name: string,
+  ): Promise<HttpResponse> {
     const isOwn = url.origin === this.#base.origin && this.#authorization !== undefined;
-    const pace = new PaceTimer(this.#options.idleMs);
-    const signals = [pace.signal, ...(signal === undefined ? [] : [signal])];
+    const stall = new StallDetector(this.#options.idleMs);
+    const signals = [stall.signal, ...(signal === undefined ? [] : [signal])];
     try {
       const response = await fetch(url, {
         method,
         redirect: 'manual',
         signal: AbortSignal.any(signals),
         headers: {
-          // What is compressed on the way has other bytes than those that were asked for.
+          // A compressed body would have other bytes than the requested range.
           'accept-encoding': 'identity',
           ...headers,
           ...(isOwn ? { authorization: this.#authorization ?? '' } : {}),
         },
       });
-      return toAnswer(response, pace, (error) => failure(name, error, signal));
+      return toHttpResponse(response, stall, (error) => toCubeError(name, error, signal));
     } catch (error) {
-      pace.stop();
-      throw failure(name, error, signal);
+      stall.stop();
+      throw toCubeError(name, error, signal);
     }
   }
 }
 
-interface Wish {
+interface HttpRequest {
   readonly method: string;
   readonly headers: Readonly<Record<string, string>>;
   readonly signal: AbortSignal | undefined;
 }
 
-function toAnswer(
+function toHttpResponse(
   response: Response,
-  pace: PaceTimer,
+  stall: StallDetector,
   failed: (error: unknown) => CubeError,
-): HttpAnswer {
+): HttpResponse {
   const body = async function* (): AsyncGenerator<Uint8Array> {
     try {
-      for await (const piece of response.body ?? []) {
-        pace.count((piece as Uint8Array).length);
-        yield piece as Uint8Array;
+      for await (const chunk of response.body ?? []) {
+        stall.count((chunk as Uint8Array).length);
+        yield chunk as Uint8Array;
       }
     } catch (error) {
       throw failed(error);
     } finally {
-      pace.stop();
+      stall.stop();
     }
   };
   const discard = (): void => {
-    pace.stop();
-    // A body that was cut rejects here, and nobody wants it.
+    stall.stop();
+    // A body that was cut off rejects here; it is dropped anyway.
     response.body?.cancel().catch(() => undefined);
   };
   return { status: response.status, headers: response.headers, body, discard };
@@ -156,41 +167,44 @@ function parseUrl(text: string): URL {
   try {
     return new URL(text);
   } catch (error) {
-    throw new CubeError('INVALID_ARGUMENT', 'the repository is not a URL', { cause: error });
+    throw new CubeError('INVALID_ARGUMENT', 'the location of the repository is not a valid URL', {
+      cause: error,
+    });
   }
 }
 
-function refuseUnusable(answer: HttpAnswer, name: string): void {
-  const coding = answer.headers.get('content-encoding') ?? 'identity';
-  if (answer.status === 401 || answer.status === 403) {
-    answer.discard();
+function requireUsableResponse(response: HttpResponse, name: string): void {
+  const coding = response.headers.get('content-encoding') ?? 'identity';
+  if (response.status === 401 || response.status === 403) {
+    response.discard();
     throw new CubeError(
       'DENIED',
-      `${name}: the server answers ${answer.status}; give credentials as https://user:password@host/…, ` +
-        'or let it say 404 for what is absent',
+      `${name}: the server responded with HTTP ${response.status}; put credentials into the URL ` +
+        '(https://user:password@host/…), or have the server respond with 404 for missing files',
     );
   }
   if (coding === 'identity') return;
-  answer.discard();
+  response.discard();
   throw new CubeError(
     'UNSUPPORTED',
-    `${name}: the server sends it as ${coding} although identity was asked for; switch that off for the repository`,
+    `${name}: the server sent content-encoding ${coding} although identity was requested; ` +
+      'switch compression off for the repository',
   );
 }
 
-/** @throws CubeError UNSUPPORTED for a redirect to where a repository must not lead */
+/** @throws CubeError UNSUPPORTED for a redirect to a less secure or unknown scheme */
 function redirectTarget(from: URL, location: string | null, name: string): URL {
   const target = URL.canParse(location ?? '', from.href)
     ? new URL(location ?? '', from)
     : undefined;
   if (location === null || target === undefined) {
-    throw new CubeError('UNSUPPORTED', `${name}: a redirect to nowhere`);
+    throw new CubeError('UNSUPPORTED', `${name}: the redirect has no valid location`);
   }
   const isSafer = target.protocol === 'https:' || target.protocol === from.protocol;
   if (!isSafer || !/^https?:$/.test(target.protocol)) {
     throw new CubeError(
       'UNSUPPORTED',
-      `${name}: a redirect from ${from.protocol}// to ${target.protocol}// is not followed`,
+      `${name}: redirects from ${from.protocol}// to ${target.protocol}// are not allowed`,
     );
   }
   target.username = '';
@@ -198,10 +212,10 @@ function redirectTarget(from: URL, location: string | null, name: string): URL {
   return target;
 }
 
-function failure(name: string, error: unknown, signal: AbortSignal | undefined): CubeError {
+function toCubeError(name: string, error: unknown, signal: AbortSignal | undefined): CubeError {
   if (error instanceof CubeError) return error;
   if (signal?.aborted) return new CubeError('STOPPING', `stopped while reading ${name}`);
   const { message, cause } = error as Error;
-  const why = cause instanceof Error ? cause.message || String(cause) : message;
-  return new CubeError('UNAVAILABLE', `${name}: ${why}`, { cause: error });
+  const reason = cause instanceof Error ? cause.message || String(cause) : message;
+  return new CubeError('UNAVAILABLE', `${name}: ${reason}`, { cause: error });
 }

@@ -1,12 +1,12 @@
 /**
- * Where everything lies, as paths relative to a repository's root or to a host's data folder (they have one shape):
- * docs/formats/repository.md. Pure; "/" separates on every system. Every name is checked here, so a path made here
- * cannot leave its root.
+ * The paths of a repository and of a host's data folder, relative to their root: they have one
+ * layout (docs/formats/repository.md). Pure; "/" separates on every system. Every name is checked
+ * here, so a path cannot leave its root.
  */
 import { CubeError } from '../core/errors.ts';
 import { CONTENT_ID_PATTERN, checkName } from '../core/names.ts';
 
-const MANIFEST_FILE = 'manifest.json';
+export const MANIFEST_FILE = 'manifest.json';
 const SEQ_DIGITS = 10;
 const SEQ_FILE = /^(\d{10})\.json$/;
 export const SEQ_MAX = 9_999_999_999;
@@ -45,7 +45,7 @@ export function manifestPath(bundle: string, version: string): string {
   return versionFilePath(bundle, version, MANIFEST_FILE);
 }
 
-/** Of a manifest by one key; several keys may have signed it. */
+/** The signature of a manifest by one key; several keys may sign it. */
 export function manifestSignaturePath(bundle: string, version: string, keyId: string): string {
   return versionFilePath(bundle, version, `manifest.${keyId}.sig`);
 }
@@ -55,7 +55,7 @@ export function isManifestSignature(fileName: string): boolean {
   return /^manifest\.[0-9a-f]{16}\.sig$/.test(fileName);
 }
 
-/** The manifest that a publisher is about to put, told to garbage collection before it looks what is there. */
+/** The manifest that a publisher is about to put: garbage collection keeps what it references. */
 export function intentPath(bundle: string, attempt: string): string {
   return `${intentsFolder(bundle)}/${checkName(attempt, 'publication')}.json`;
 }
@@ -64,8 +64,8 @@ export function intentsFolder(bundle: string): string {
   return `${checkName(bundle, 'bundle')}/publishing`;
 }
 
-/** There while garbage collection removes. */
-export function collectingPath(bundle: string): string {
+/** Exists while a garbage collection runs. */
+export function collectionMarkPath(bundle: string): string {
   return `${checkName(bundle, 'bundle')}/gc/collecting.json`;
 }
 
@@ -78,10 +78,10 @@ export function rolloutFolder(bundle: string, version: string): string {
 }
 
 export function rolloutEntryPath(bundle: string, version: string, seq: number): string {
-  return `${rolloutFolder(bundle, version)}/${seqFile(seq)}`;
+  return `${rolloutFolder(bundle, version)}/${seqFileName(seq)}`;
 }
 
-/** @param n of the gate's runs for this version, from 1 */
+/** @param n number of the gate's run for this version, from 1 */
 export function gateReportPath(
   bundle: string,
   version: string,
@@ -97,7 +97,7 @@ export function policyFolder(bundle: string): string {
 }
 
 export function policyEntryPath(bundle: string, seq: number): string {
-  return `${policyFolder(bundle)}/${seqFile(seq)}`;
+  return `${policyFolder(bundle)}/${seqFileName(seq)}`;
 }
 
 export function channelsFolder(bundle: string): string {
@@ -109,10 +109,10 @@ export function channelFolder(bundle: string, channel: string): string {
 }
 
 export function channelEntryPath(bundle: string, channel: string, seq: number): string {
-  return `${channelFolder(bundle, channel)}/${seqFile(seq)}`;
+  return `${channelFolder(bundle, channel)}/${seqFileName(seq)}`;
 }
 
-function seqFile(seq: number): string {
+function seqFileName(seq: number): string {
   if (!Number.isSafeInteger(seq) || seq < 1 || seq > SEQ_MAX) {
     throw new CubeError('INVALID_ARGUMENT', `seq: expected an integer in 1..${SEQ_MAX}`);
   }
@@ -120,7 +120,7 @@ function seqFile(seq: number): string {
 }
 
 /** The seq of a log entry's file name; undefined for any other name. */
-export function seqOf(fileName: string): number | undefined {
+export function parseSeq(fileName: string): number | undefined {
   const digits = SEQ_FILE.exec(fileName)?.[1];
   return digits === undefined || Number(digits) === 0 ? undefined : Number(digits);
 }
@@ -131,4 +131,13 @@ export function quarantineFolder(bundle: string): string {
 
 export function quarantinePath(bundle: string, version: string): string {
   return `${quarantineFolder(bundle)}/${checkName(version, 'version')}.json`;
+}
+
+export function outcomesFolder(bundle: string): string {
+  return `${checkName(bundle, 'bundle')}/outcomes`;
+}
+
+/** Exists once a version has served, or failed to load, in some process. */
+export function outcomePath(bundle: string, version: string, outcome: 'served' | 'failed'): string {
+  return `${outcomesFolder(bundle)}/${checkName(version, 'version')}.${outcome}.json`;
 }

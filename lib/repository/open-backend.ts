@@ -1,4 +1,4 @@
-/** Which store a repository's location means. */
+/** Opens the backend for the location of a repository. */
 import { resolve } from 'node:path';
 import { CubeError } from '../core/errors.ts';
 import { makeFolder } from '../platform/files.ts';
@@ -9,7 +9,7 @@ import { S3Backend } from './s3-backend.ts';
 
 /**
  * @param location a folder or a URL
- * @param create makes a folder that is absent
+ * @param create creates a missing folder
  * @throws CubeError NOT_FOUND, INVALID_ARGUMENT; UNSUPPORTED for another scheme
  */
 export function openBackend(location: string, create: boolean): Backend {
@@ -19,7 +19,7 @@ export function openBackend(location: string, create: boolean): Backend {
   if (scheme !== undefined) {
     throw new CubeError(
       'UNSUPPORTED',
-      `a repository is a folder, http(s)://… or s3://…, not ${scheme}://…`,
+      `unknown scheme ${scheme}://; a repository is a folder, http(s)://… or s3://…`,
     );
   }
   const folder = resolve(location);

@@ -1,75 +1,79 @@
-/** The policy of a bundle: an append-only log whose newest entry holds the limits for all its versions, `policy/<seq>.json`. */
+/**
+ * The policy of a bundle: an append-only log, `policy/<seq>.json`. Its newest entry holds the
+ * gate's limits for all versions of the bundle.
+ */
 import { CubeError } from '../core/errors.ts';
 import type { JsonReader } from '../core/json.ts';
 import type { Clock } from '../platform/clock.ts';
 import type { Backend } from './backend.ts';
-import type { Deed } from './channel-log.ts';
-import type { Keys } from './entries.ts';
+import type { AuditedAction } from './channel-log.ts';
 import { EntryLog } from './entry-log.ts';
 import { policyEntryPath, policyFolder } from './layout.ts';
+import type { RepositoryKeys } from './signed-entry.ts';
 
-/** By the limit's name; null: switched off. Those left out have their defaults. */
+/** Values by limit name; null: switched off. Missing limits have their defaults. */
 export type PolicyLimits = Readonly<Record<string, number | null>>;
 
-export interface PolicyEntry extends Deed {
+export interface PolicyEntry extends AuditedAction {
   readonly seq: number;
   readonly limits: PolicyLimits;
 }
 
-export interface PolicyPlace {
+export interface PolicyLogOptions {
   readonly backend: Backend;
-  readonly keys: Keys;
+  readonly keys: RepositoryKeys;
   readonly clock: Clock;
   readonly bundle: string;
 }
 
 export class PolicyLog {
-  readonly #place: PolicyPlace;
+  readonly #options: PolicyLogOptions;
   readonly #log: EntryLog<PolicyEntry>;
 
-  constructor(place: PolicyPlace) {
-    const { backend, keys, bundle } = place;
-    this.#place = place;
+  constructor(options: PolicyLogOptions) {
+    const { backend, keys, bundle } = options;
+    this.#options = options;
     this.#log = new EntryLog(backend, keys, {
       folder: policyFolder(bundle),
-      pathOf: (seq) => policyEntryPath(bundle, seq),
-      read: toPolicyEntry,
+      entryPath: (seq) => policyEntryPath(bundle, seq),
+      parse: parsePolicyEntry,
     });
   }
 
-  /** Oldest first; the last one holds. @throws CubeError CORRUPT or DENIED naming a bad entry */
-  history(): Promise<PolicyEntry[]> {
-    return this.#log.history();
+  /** Oldest first; the last one applies. @throws CubeError CORRUPT or DENIED naming a bad entry */
+  readHistory(): Promise<PolicyEntry[]> {
+    return this.#log.readHistory();
   }
 
   /**
-   * The limits from now on. Those that hold already add nothing.
-   * @param before the entry that the change was decided on; undefined for none
-   * @throws CubeError CONFLICT when somebody changed them since then
+   * Sets the limits. Limits equal to the current ones add no entry.
+   * @param before the entry that the change is based on; undefined for none
+   * @throws CubeError CONFLICT if they were changed since then
    */
   async append(
     before: PolicyEntry | undefined,
-    wish: Omit<PolicyEntry, 'seq' | 'at'>,
+    change: Omit<PolicyEntry, 'seq' | 'at'>,
   ): Promise<PolicyEntry> {
-    const { limits, by, reason } = wish;
-    if (before !== undefined && textOf(before.limits) === textOf(limits)) return before;
+    const { limits, by, reason } = change;
+    if (before !== undefined && toComparableText(before.limits) === toComparableText(limits))
+      return before;
     const seq = (before?.seq ?? 0) + 1;
-    const fields = { limits, at: this.#place.clock.isoTime(), by, reason };
+    const fields = { limits, at: this.#options.clock.isoTime(), by, reason };
     if (await this.#log.append(seq, fields)) return { seq, ...fields };
-    const winner = await this.#log.read(seq);
+    const winner = await this.#log.readEntry(seq);
     throw new CubeError(
       'CONFLICT',
-      `policy of ${this.#place.bundle}: ${winner.by} was first to write entry ${seq} ("${winner.reason}"); ` +
-        'look at it and decide again',
+      `policy of ${this.#options.bundle}: ${winner.by} wrote entry ${seq} first ` +
+        `("${winner.reason}"); check the policy and retry`,
     );
   }
 }
 
-function textOf(limits: PolicyLimits): string {
+function toComparableText(limits: PolicyLimits): string {
   return JSON.stringify(Object.entries(limits).sort(([a], [b]) => (a < b ? -1 : 1)));
 }
 
-function toPolicyEntry(json: JsonReader, seq: number): PolicyEntry {
+function parsePolicyEntry(json: JsonReader, seq: number): PolicyEntry {
   const limits = json
     .field('limits')
     .entries()

@@ -1,9 +1,11 @@
 /**
- * Publishing a version: layers, then the version's files, its signature, then the manifest. The manifest makes the version
- * exist, so a publisher killed at any point leaves nothing visible, and running it again completes it. Everything is put if
- * absent in one fixed order: of two publishers of different contents under one name exactly one gets through.
+ * Publishes a version: layers, then the version's files, its signature, then the manifest. The
+ * version exists once the manifest does, so a killed publisher leaves nothing visible, and running
+ * it again completes the publication. Everything is put if absent in a fixed order: of two
+ * publishers of different content under one name exactly one succeeds.
  *
- * Before it looks which layers are there, a publisher tells garbage collection what it will name (docs/adr/0019).
+ * Before it checks which layers exist, a publisher writes an intent: the manifest that it is going
+ * to put. Garbage collection keeps what intents reference (docs/adr/0019).
  */
 import { randomUUID } from 'node:crypto';
 import { CubeError } from '../core/errors.ts';
@@ -17,9 +19,9 @@ import {
 import type { Clock } from '../platform/clock.ts';
 import { faultPoint } from '../platform/fault-point.ts';
 import type { Backend } from './backend.ts';
-import type { Keys } from './entries.ts';
+import { forEachConcurrent } from './for-each-concurrent.ts';
 import {
-  collectingPath,
+  collectionMarkPath,
   intentPath,
   intentsFolder,
   layerPath,
@@ -27,48 +29,48 @@ import {
   versionFilePath,
   versionFolder,
 } from './layout.ts';
-import { forEachAtOnce } from './parallel.ts';
 import { signManifest } from './published-manifest.ts';
-import { bytesSha256, fileSha256 } from './verified-copy.ts';
+import type { RepositoryKeys } from './signed-entry.ts';
+import { computeFileSha256, computeSha256 } from './verified-copy.ts';
 
-/** A manifest or a file of a version's folder (not a layer): read whole into memory. */
+/** Limit of a manifest or a file in a version's folder: they are read into memory as a whole. */
 export const VERSION_FILE_BYTES_MAX: number = 2 ** 31;
-/** Layers uploaded at once: enough to fill a network, few enough to share it. */
-const LAYERS_AT_ONCE = 4;
-/** A collection looks at its bundle for seconds; one that takes longer was killed. */
+/** Layers uploaded concurrently: enough to use the network, few enough to share it. */
+const CONCURRENT_LAYERS = 4;
+/** A collection takes seconds; one that takes longer was probably killed. */
 const COLLECTION_WAIT_MS = 60_000;
 const COLLECTION_POLL_MS = 200;
 
 export interface LayerSource {
   readonly table: string;
   readonly contentId: string;
-  /** A local file; it may already lie in its place in the repository. */
+  /** A local file, which may already be at its path in the repository. */
   readonly path: string;
 }
 
 export interface Publication {
   readonly manifest: Manifest;
   readonly files: ReadonlyMap<string, Uint8Array>;
-  /** Layers that the repository holds already need not be given. */
+  /** Layers that the repository already has may be left out. */
   readonly layers: readonly LayerSource[];
 }
 
 export interface PublishReport {
-  /** False: the very same version was there already. */
+  /** False if the same version was already published. */
   readonly published: boolean;
 }
 
 export interface PublishContext {
   readonly backend: Backend;
-  readonly keys: Keys;
+  readonly keys: RepositoryKeys;
   readonly clock: Clock;
-  /** Bytes of layers that are in place since the last call. */
+  /** Called with the bytes of layers that were stored since the last call. */
   readonly onBytes?: ((bytes: number) => void) | undefined;
 }
 
 /**
- * @throws CubeError CONFLICT when the version exists with other content; INVALID_ARGUMENT or NOT_FOUND when the
- *   manifest names what was not given
+ * @throws CubeError CONFLICT if the version exists with other content; INVALID_ARGUMENT or
+ *   NOT_FOUND if a file or layer of the manifest is missing
  */
 export async function publishVersion(
   context: PublishContext,
@@ -83,12 +85,12 @@ export async function publishVersion(
   const sign = async (): Promise<void> => {
     if (keys.signing !== undefined) await signManifest(backend, manifest, bytes, keys.signing);
   };
-  if (await holdsManifest(backend, manifest, bytes)) {
+  if (await isSameManifestPublished(backend, manifest, bytes)) {
     await sign();
-    await forgetIntents(backend, manifest.bundle, bytes);
+    await removeIntents(backend, manifest.bundle, bytes);
     return { published: false };
   }
-  await announce(context, manifest, bytes);
+  await announceIntent(context, manifest, bytes);
   await putLayers(context, publication);
   faultPoint('publish.layers');
   for (const file of manifest.files) await putVersionFile(backend, manifest, file, files);
@@ -99,30 +101,31 @@ export async function publishVersion(
     bytes,
   );
   if (published) faultPoint('publish.manifest');
-  else await holdsManifest(backend, manifest, bytes);
-  await forgetIntents(backend, manifest.bundle, bytes);
+  else await isSameManifestPublished(backend, manifest, bytes);
+  await removeIntents(backend, manifest.bundle, bytes);
   return { published };
 }
 
 /**
- * Tells what will be named, then waits for a garbage collection that began before and may not have heard: so one of the two
- * always knows of the other.
+ * Writes the intent, then waits for a garbage collection that started earlier and may not have read
+ * it. So one of the two always knows of the other.
  */
-async function announce(
+async function announceIntent(
   { backend, clock }: PublishContext,
   { bundle }: Manifest,
   bytes: Uint8Array,
 ): Promise<void> {
   const intent = intentPath(bundle, randomUUID());
   await backend.putIfAbsent(intent, bytes);
-  const collecting = collectingPath(bundle);
+  const collecting = collectionMarkPath(bundle);
   const startMs = clock.nowMs();
   while ((await backend.size(collecting)) !== undefined) {
     if (clock.nowMs() - startMs > COLLECTION_WAIT_MS) {
       throw new CubeError(
         'CONFLICT',
-        `a garbage collection of ${bundle} has not ended for a minute (${backend.location}/${collecting} ` +
-          'says whose it is); when it was killed, run cube-agent gc again, then publish again',
+        `a garbage collection of ${bundle} has been running for more than a minute ` +
+          `(its owner: ${backend.location}/${collecting}); if it was killed, run cube-agent gc ` +
+          'again, then publish again',
       );
     }
     await clock.sleep(COLLECTION_POLL_MS);
@@ -130,58 +133,58 @@ async function announce(
 }
 
 /**
- * Removes what publishers of this very manifest have told, killed ones too: it is published now. Where nothing may be removed,
- * garbage collection does it.
+ * Removes the intents of this manifest, also those of killed publishers: it is published now. If
+ * the backend cannot remove objects, garbage collection does it.
  */
-async function forgetIntents(
+async function removeIntents(
   backend: Backend,
   bundle: string,
   manifest: Uint8Array,
 ): Promise<void> {
-  const { eraser } = backend;
-  if (eraser === undefined) return;
+  const { deleter } = backend;
+  if (deleter === undefined) return;
   const folder = intentsFolder(bundle);
   for (const name of await backend.list(folder)) {
     const path = `${folder}/${name}`;
-    const told = await backend.read(path, manifest.length).catch(() => undefined);
-    if (told === undefined || bytesSha256(told) !== bytesSha256(manifest)) continue;
-    await eraser.remove(path).catch(() => undefined);
+    const intent = await backend.read(path, manifest.length).catch(() => undefined);
+    if (intent === undefined || computeSha256(intent) !== computeSha256(manifest)) continue;
+    await deleter.remove(path).catch(() => undefined);
   }
 }
 
-/** @returns whether this very manifest is published. @throws CubeError CONFLICT when another one is */
-async function holdsManifest(
+/** @throws CubeError CONFLICT if the version is published with another manifest */
+async function isSameManifestPublished(
   backend: Backend,
   { bundle, version }: Manifest,
   bytes: Uint8Array,
 ): Promise<boolean> {
   const path = manifestPath(bundle, version);
   if ((await backend.size(path)) === undefined) return false;
-  if (bytesSha256(await backend.read(path, VERSION_FILE_BYTES_MAX)) === bytesSha256(bytes)) {
+  if (computeSha256(await backend.read(path, VERSION_FILE_BYTES_MAX)) === computeSha256(bytes)) {
     return true;
   }
   throw new CubeError(
     'CONFLICT',
     `version ${version} of ${bundle} is published in ${backend.location} with other content; ` +
-      'a version never changes: publish under a new one',
+      'versions never change, so publish under a new name',
   );
 }
 
 function checkFiles(manifest: Manifest, files: ReadonlyMap<string, Uint8Array>): void {
   for (const { path, bytes, sha256 } of manifest.files) {
     const content = files.get(path);
-    if (content?.length !== bytes || bytesSha256(content) !== sha256) {
+    if (content?.length !== bytes || computeSha256(content) !== sha256) {
       throw new CubeError(
         'INVALID_ARGUMENT',
-        `the manifest lists ${path} (${bytes} bytes, SHA-256 ${sha256}); ` +
-          (content === undefined ? 'it was not given' : 'what was given is something else'),
+        `the manifest lists ${path} (${bytes} bytes, SHA-256 ${sha256}), but ` +
+          (content === undefined ? 'the file is missing' : 'the file has other content'),
       );
     }
   }
   const listed = new Set(manifest.files.map((file) => file.path));
   for (const path of files.keys()) {
     if (!listed.has(path)) {
-      throw new CubeError('INVALID_ARGUMENT', `${path} was given, the manifest does not list it`);
+      throw new CubeError('INVALID_ARGUMENT', `the manifest does not list the file ${path}`);
     }
   }
 }
@@ -189,16 +192,18 @@ function checkFiles(manifest: Manifest, files: ReadonlyMap<string, Uint8Array>):
 async function putLayers(context: PublishContext, publication: Publication): Promise<void> {
   const { manifest, layers } = publication;
   const sources = new Map(layers.map((layer) => [`${layer.table}/${layer.contentId}`, layer.path]));
-  const wanted = manifest.tables.flatMap((table) =>
+  const required = manifest.tables.flatMap((table) =>
     table.shards.flat().map((layer) => ({ table: table.name, layer })),
   );
-  await forEachAtOnce(wanted, LAYERS_AT_ONCE, async ({ table, layer }) => {
+  await forEachConcurrent(required, CONCURRENT_LAYERS, async ({ table, layer }) => {
     const source = sources.get(`${table}/${layer.contentId}`);
     await putLayer(context, manifest.bundle, table, layer, source);
   });
 }
 
-/** A layer that another store holds whole is not sent again: an interrupted publication goes on where it stopped. */
+/**
+ * Skips a layer that a remote store has, so an interrupted publication continues where it stopped.
+ */
 async function putLayer(
   { backend, clock, onBytes }: PublishContext,
   bundle: string,
@@ -209,7 +214,7 @@ async function putLayer(
   const path = layerPath(bundle, table, layer.contentId);
   const isLocal = backend.localPath(path) !== undefined;
   if (source !== undefined && (isLocal || (await backend.size(path)) === undefined)) {
-    await requireContent(source, layer, clock);
+    await requireLayerContent(source, layer, clock);
     await backend.putFileIfAbsent(path, source, onBytes);
   } else {
     onBytes?.(layer.bytes);
@@ -219,24 +224,24 @@ async function putLayer(
   if (size === undefined) {
     throw new CubeError(
       'NOT_FOUND',
-      `the manifest names layer ${layer.contentId} of table ${table}; it was not given, ` +
-        `and ${backend.location} does not hold it`,
+      `layer ${layer.contentId} of table ${table} is in the manifest, but it was not provided ` +
+        `and ${backend.location} does not have it; build it again`,
     );
   }
   throw new CubeError(
     'CORRUPT',
-    `${backend.location}/${path}: ${size} bytes, its content has ${layer.bytes}; ` +
+    `${backend.location}/${path} has ${size} bytes instead of ${layer.bytes}; ` +
       'remove this damaged file and publish again',
   );
 }
 
-/** A builder keeps a layer that it finds in place, so what is about to be published is read once more. */
-async function requireContent(source: string, layer: LayerRef, clock: Clock): Promise<void> {
-  const sha256 = await fileSha256(source, clock);
+/** Builders reuse existing layer files, so each file is verified before it is published. */
+async function requireLayerContent(source: string, layer: LayerRef, clock: Clock): Promise<void> {
+  const sha256 = await computeFileSha256(source, clock);
   if (sha256 === layer.sha256) return;
   throw new CubeError(
     'CORRUPT',
-    `${source}: SHA-256 ${sha256}, its content has ${layer.sha256}; ` +
+    `${source} has SHA-256 ${sha256} instead of ${layer.sha256}; ` +
       'remove this damaged file and build again',
   );
 }
@@ -252,12 +257,12 @@ async function putVersionFile(
   if (await backend.putIfAbsent(path, content)) return;
   if ((await backend.size(path)) === file.bytes) {
     const present = await backend.read(path, VERSION_FILE_BYTES_MAX);
-    if (bytesSha256(present) === file.sha256) return;
+    if (computeSha256(present) === file.sha256) return;
   }
   throw new CubeError(
     'CONFLICT',
-    `${backend.location}/${path} is there with other content, from a publication that did not ` +
-      'finish or is under way; publish under a new version, or, if nobody is publishing, remove ' +
-      `${backend.location}/${versionFolder(bundle, version)} and try again`,
+    `${backend.location}/${path} exists with other content, from an unfinished or concurrent ` +
+      'publication; publish under a new version name, or, if no publication is running, remove ' +
+      `${backend.location}/${versionFolder(bundle, version)} and retry`,
   );
 }

@@ -1,41 +1,41 @@
 /**
- * A manifest as it lies in a repository or a host's data folder: readable, of the place where it lies, and signed where
- * signatures are asked for. Everything else of a version is reached from it by SHA-256, so its signature is that of all.
+ * Reads and signs manifests in a repository or a host's data folder. Everything else of a version
+ * is referenced by SHA-256 from its manifest, so the manifest's signature covers the whole version.
  */
 import { CubeError } from '../core/errors.ts';
 import { type Manifest, parseManifest } from '../core/manifest.ts';
 import { SHA256_PATTERN } from '../core/names.ts';
 import type { Backend } from './backend.ts';
-import { corruptWhenUnreadable, putEntry, readEntry, whoIsTrusted } from './entries.ts';
 import { manifestPath, manifestSignaturePath } from './layout.ts';
 import type { SigningKey, TrustedKeys } from './signatures.ts';
-import { bytesSha256 } from './verified-copy.ts';
+import { describeTrustedKeys, putEntry, readEntry, rethrowAsCorrupt } from './signed-entry.ts';
+import { computeSha256 } from './verified-copy.ts';
 
 export const MANIFEST_BYTES_MAX: number = 64 << 20;
 
 /**
  * @param location of the repository, for errors
- * @throws CubeError CORRUPT when it cannot be read, or is of another bundle or version
+ * @throws CubeError CORRUPT if it cannot be parsed, or is of another bundle or version
  */
-export function readPublished(
+export function parsePublishedManifest(
   text: string,
   location: string,
   bundle: string,
   version: string,
 ): Manifest {
   const source = `${location}/${manifestPath(bundle, version)}`;
-  const manifest = corruptWhenUnreadable(() => parseManifest(text, source));
+  const manifest = rethrowAsCorrupt(() => parseManifest(text, source));
   if (manifest.bundle === bundle && manifest.version === version) return manifest;
   throw new CubeError(
     'CORRUPT',
-    `${source} is of ${manifest.bundle} ${manifest.version}: it was copied to a wrong place`,
+    `${source} is the manifest of ${manifest.bundle} ${manifest.version}, copied to a wrong path`,
   );
 }
 
 /**
- * Puts a signature beside a manifest that is published, or is about to be.
- * @returns false when this key has signed it already
- * @throws CubeError CONFLICT when this key has signed other content under this version
+ * Writes a signature of a manifest that is published, or about to be.
+ * @returns false if this key has already signed it
+ * @throws CubeError CONFLICT if this key has signed other content of this version
  */
 export async function signManifest(
   backend: Backend,
@@ -44,49 +44,48 @@ export async function signManifest(
   signing: SigningKey,
 ): Promise<boolean> {
   const path = manifestSignaturePath(bundle, version, signing.keyId);
-  const sha256 = bytesSha256(bytes);
+  const sha256 = computeSha256(bytes);
   if (await putEntry(backend, path, { manifest: sha256 }, signing)) return true;
-  if ((await signedSha256(backend, path)) === sha256) return false;
+  if ((await readSignedSha256(backend, path)) === sha256) return false;
   throw new CubeError(
     'CONFLICT',
-    `${backend.location}/${path} signs other content, of a publication that did not finish; ` +
-      'publish under a new version, or remove it and try again',
+    `${backend.location}/${path} signs other content, of an unfinished publication; ` +
+      'publish under a new version name, or remove it and retry',
   );
 }
 
-/** @throws CubeError DENIED unless a trusted key has signed exactly these bytes for this place */
-export async function requireSigned(
+/** @throws CubeError DENIED unless a trusted key signed exactly these bytes for this version */
+export async function requireSignedManifest(
   backend: Backend,
   { bundle, version }: Pick<Manifest, 'bundle' | 'version'>,
   bytes: Uint8Array,
   trusted: TrustedKeys,
 ): Promise<void> {
-  const sha256 = bytesSha256(bytes);
-  let why = 'is not signed';
+  const sha256 = computeSha256(bytes);
+  let reason = 'is not signed';
   for (const keyId of trusted.keyIds) {
     const path = manifestSignaturePath(bundle, version, keyId);
     if ((await backend.size(path)) === undefined) continue;
     try {
-      if ((await signedSha256(backend, path, trusted)) === sha256) return;
-      why = `is not what key ${keyId} has signed`;
+      if ((await readSignedSha256(backend, path, trusted)) === sha256) return;
+      reason = `has other content than key ${keyId} signed`;
     } catch (error) {
-      // Another key may have signed as well.
-      why = `has no good signature (${CubeError.from(error).message})`;
+      // Another key may have signed it too.
+      reason = `has no valid signature (${CubeError.from(error).message})`;
     }
   }
   throw new CubeError(
     'DENIED',
-    `the manifest of version ${version} of ${bundle} in ${backend.location} ${why}; ${whoIsTrusted(trusted)}`,
+    `the manifest of version ${version} of ${bundle} in ${backend.location} ${reason}; ` +
+      describeTrustedKeys(trusted),
   );
 }
 
-async function signedSha256(
+async function readSignedSha256(
   backend: Backend,
   path: string,
   trusted?: TrustedKeys,
 ): Promise<string> {
   const json = await readEntry(backend, path, trusted);
-  return corruptWhenUnreadable(() =>
-    json.field('manifest').string(SHA256_PATTERN, '64 hex digits'),
-  );
+  return rethrowAsCorrupt(() => json.field('manifest').string(SHA256_PATTERN, '64 hex digits'));
 }

@@ -1,7 +1,7 @@
 /**
- * A repository: where versions of bundles live (docs/formats/repository.md). Publishes, lists, fetches and verifies
- * versions; moves channels. What is published never changes; a version without a manifest does not exist; channels
- * and quarantine only grow.
+ * A repository of versions of bundles (docs/formats/repository.md): publishes, lists, fetches and
+ * verifies versions, and moves channels. Published versions never change; a version without a
+ * manifest does not exist; channels and the quarantine are append-only.
  */
 import { CubeError } from '../core/errors.ts';
 import type { LayerRef, Manifest } from '../core/manifest.ts';
@@ -9,9 +9,9 @@ import { checkName, NAME_PATTERN } from '../core/names.ts';
 import { type Clock, systemClock } from '../platform/clock.ts';
 import type { Backend } from './backend.ts';
 import type { ChannelEntry, ChannelState } from './channel-log.ts';
-import { type ActivateWish, Channels, type Mover } from './channels.ts';
-import type { Keys } from './entries.ts';
-import { collectGarbage, type GarbagePolicy, type GarbageReport } from './garbage.ts';
+import { type ActivateRequest, type Attribution, Channels } from './channels.ts';
+import { DryRunBackend } from './dry-run-backend.ts';
+import { collectGarbage, type GarbageReport, type RetentionPolicy } from './garbage-collection.ts';
 import {
   channelsFolder,
   layerPath,
@@ -23,6 +23,7 @@ import {
   versionsFolder,
 } from './layout.ts';
 import { openBackend } from './open-backend.ts';
+import { type Outcome, recordOutcome } from './outcomes.ts';
 import { PolicyLog } from './policy-log.ts';
 import {
   type Publication,
@@ -32,54 +33,77 @@ import {
 } from './publication.ts';
 import {
   MANIFEST_BYTES_MAX,
-  readPublished,
-  requireSigned,
+  parsePublishedManifest,
+  requireSignedManifest,
   signManifest,
 } from './published-manifest.ts';
-import { RehearsalBackend } from './rehearsal-backend.ts';
 import { RolloutLog } from './rollout-log.ts';
-import { bytesSha256, type CopyOptions, copyVerified, verifyContent } from './verified-copy.ts';
-import { removeDeadWork, WorkFolder } from './work-folder.ts';
+import type { RepositoryKeys } from './signed-entry.ts';
+import {
+  type CopyOptions,
+  computeSha256,
+  copyVerified,
+  requireContent,
+  verifyContent,
+} from './verified-copy.ts';
+import { removeAbandonedBuilds, WorkFolder } from './work-folder.ts';
 
-/** No writer pauses for so long between two pieces. */
+/** Longer than any writer pauses between two chunks. */
 const LEFTOVER_IDLE_MS = 3_600_000;
 
 export type { ChannelEntry, ChannelState } from './channel-log.ts';
-export type { GarbageReport } from './garbage.ts';
+export type { GarbageReport, UnreadableManifest } from './garbage-collection.ts';
 export type { LayerSource, Publication, PublishReport } from './publication.ts';
 export { VERSION_FILE_BYTES_MAX } from './publication.ts';
 export type { WorkFolder } from './work-folder.ts';
 
 /**
  * @param location a folder, `http(s)://…` (read-only) or `s3://bucket/prefix?endpoint=…&region=…`
- * @param options.create makes the folder when it is absent
- * @param options.keys signs what is written, takes only what is signed
- * @param options.rehearse checks everything, writes nothing
+ * @param options.create creates a missing folder
+ * @param options.keys sign what is written, and restrict what is read to what trusted keys signed
+ * @param options.dryRun checks everything and writes nothing
  */
 export function openRepository(
   location: string,
-  options: { create?: boolean; clock?: Clock; keys?: Keys; rehearse?: boolean } = {},
+  options: { create?: boolean; clock?: Clock; keys?: RepositoryKeys; dryRun?: boolean } = {},
 ): Repository {
   const store = openBackend(location, options.create ?? false);
-  const backend = options.rehearse ? new RehearsalBackend(store) : store;
+  const backend = options.dryRun ? new DryRunBackend(store) : store;
   return new Repository(backend, options.clock ?? systemClock, options.keys);
+}
+
+/**
+ * The bundles that have at least a version, a layer or a channel.
+ * @param list returns the names in a folder of the repository, none for a missing folder
+ */
+export async function listBundles(list: (folder: string) => Promise<string[]>): Promise<string[]> {
+  const bundles: string[] = [];
+  for (const name of await list('')) {
+    if (!NAME_PATTERN.test(name)) continue;
+    for (const folder of [versionsFolder(name), layersFolder(name), channelsFolder(name)]) {
+      if ((await list(folder)).length === 0) continue;
+      bundles.push(name);
+      break;
+    }
+  }
+  return bundles;
 }
 
 export class Repository {
   readonly #backend: Backend;
-  readonly #keys: Keys;
+  readonly #keys: RepositoryKeys;
   readonly #clock: Clock;
   readonly #channels: Channels;
 
-  constructor(backend: Backend, clock: Clock = systemClock, keys: Keys = {}) {
+  constructor(backend: Backend, clock: Clock = systemClock, keys: RepositoryKeys = {}) {
     this.#backend = backend;
     this.#clock = clock;
     this.#keys = keys;
-    const requireVersion = (bundle: string, version: string) => this.manifest(bundle, version);
+    const requireVersion = (bundle: string, version: string) => this.readManifest(bundle, version);
     this.#channels = new Channels({ backend, keys, clock, requireVersion });
   }
 
-  get #context(): { backend: Backend; keys: Keys; clock: Clock } {
+  get #context(): { backend: Backend; keys: RepositoryKeys; clock: Clock } {
     return { backend: this.#backend, keys: this.#keys, clock: this.#clock };
   }
 
@@ -87,32 +111,22 @@ export class Repository {
     return this.#backend.location;
   }
 
-  /** False over HTTP: bundles, versions and channels are known there only by their names. */
+  /** False over HTTP, where bundles, versions and channels must be named. */
   get canList(): boolean {
     return this.#backend.canList;
   }
 
-  /** On this machine's disk. */
+  /** Whether it is on this machine's disk. */
   get isLocal(): boolean {
     return this.#backend.localPath('') !== undefined;
   }
 
-  /** Bundles that have at least a layer, a version or a channel. */
-  async bundles(): Promise<string[]> {
-    const found: string[] = [];
-    for (const name of await this.#backend.list('')) {
-      if (!NAME_PATTERN.test(name)) continue;
-      for (const folder of [versionsFolder(name), layersFolder(name), channelsFolder(name)]) {
-        if ((await this.#list(folder)).length === 0) continue;
-        found.push(name);
-        break;
-      }
-    }
-    return found;
+  listBundles(): Promise<string[]> {
+    return listBundles((folder) => this.#list(folder));
   }
 
-  /** Published versions, those with a manifest; sorted as numbers where they are numbers. */
-  async versions(bundle: string): Promise<string[]> {
+  /** Published versions, which have a manifest; numbers are sorted as numbers. */
+  async listVersions(bundle: string): Promise<string[]> {
     const found: string[] = [];
     for (const name of await this.#list(versionsFolder(bundle))) {
       if (!NAME_PATTERN.test(name)) continue;
@@ -121,17 +135,17 @@ export class Repository {
     return found.sort((a, b) => a.localeCompare(b, 'en', { numeric: true }));
   }
 
-  /** @throws CubeError NOT_FOUND naming what is missing; CORRUPT when the manifest cannot be read */
-  async manifest(bundle: string, version: string): Promise<Manifest> {
-    const text = await this.manifestText(bundle, version);
-    return readPublished(text, this.location, bundle, version);
+  /** @throws CubeError NOT_FOUND naming what is missing; CORRUPT; DENIED */
+  async readManifest(bundle: string, version: string): Promise<Manifest> {
+    const text = await this.readManifestText(bundle, version);
+    return parsePublishedManifest(text, this.location, bundle, version);
   }
 
   /**
-   * The manifest as published, byte for byte, for a host's own copy.
-   * @throws CubeError NOT_FOUND; DENIED when keys are trusted and none of them has signed it
+   * The manifest byte for byte as published, for a host's own copy.
+   * @throws CubeError NOT_FOUND; DENIED if no trusted key has signed it
    */
-  async manifestText(bundle: string, version: string): Promise<string> {
+  async readManifestText(bundle: string, version: string): Promise<string> {
     const path = manifestPath(bundle, version);
     if ((await this.#backend.size(path)) === undefined) {
       throw await this.#versionAbsent(bundle, version);
@@ -139,28 +153,29 @@ export class Repository {
     const bytes = await this.#backend.read(path, MANIFEST_BYTES_MAX);
     const { trusted } = this.#keys;
     if (trusted !== undefined) {
-      await requireSigned(this.#backend, { bundle, version }, bytes, trusted);
+      await requireSignedManifest(this.#backend, { bundle, version }, bytes, trusted);
     }
     return new TextDecoder().decode(bytes);
   }
 
   /**
-   * Signs a version that is published.
-   * @returns false when this key has signed it already
+   * Signs a published version.
+   * @returns false if this key has already signed it
    * @throws CubeError INVALID_ARGUMENT without a signing key
    */
   async sign(bundle: string, version: string): Promise<boolean> {
     const { signing } = this.#keys;
-    if (signing === undefined) throw new CubeError('INVALID_ARGUMENT', 'no key to sign with');
-    // Whoever trusts keys sees nothing of a version that none of them has signed yet.
-    await new Repository(this.#backend, this.#clock).manifest(bundle, version);
+    if (signing === undefined)
+      throw new CubeError('INVALID_ARGUMENT', 'there is no signing key; pass --signing-key');
+    // Read without trusted keys, which would hide a version that none of them has signed yet.
+    await new Repository(this.#backend, this.#clock).readManifest(bundle, version);
     const bytes = await this.#backend.read(manifestPath(bundle, version), MANIFEST_BYTES_MAX);
     return signManifest(this.#backend, { bundle, version }, bytes, signing);
   }
 
-  /** A file of the version's folder, verified against the manifest's size and SHA-256. */
+  /** A file of the version's folder, verified against the size and SHA-256 in the manifest. */
   async readVersionFile(bundle: string, version: string, file: string): Promise<Uint8Array> {
-    const manifest = await this.manifest(bundle, version);
+    const manifest = await this.readManifest(bundle, version);
     const expected = manifest.files.find((candidate) => candidate.path === file);
     if (expected === undefined) {
       const known = manifest.files.map((candidate) => candidate.path).join(', ');
@@ -171,61 +186,59 @@ export class Repository {
     }
     const path = versionFilePath(bundle, version, file);
     const bytes = await this.#backend.read(path, VERSION_FILE_BYTES_MAX);
-    if (bytes.length !== expected.bytes || bytesSha256(bytes) !== expected.sha256) {
-      throw new CubeError(
-        'CORRUPT',
-        `${this.location}/${path}: ${bytes.length} bytes that are not those of the manifest ` +
-          `(${expected.bytes} bytes, SHA-256 ${expected.sha256}); publish the version again`,
-      );
-    }
+    const found = { bytes: bytes.length, sha256: computeSha256(bytes) };
+    requireContent(`${this.location}/${path}`, found, expected, '; publish the version again');
     return bytes;
   }
 
-  /** Limits of the gate for all versions of a bundle. */
-  policy(bundle: string): PolicyLog {
+  /** The gate's limits for all versions of a bundle. */
+  policyLog(bundle: string): PolicyLog {
     return new PolicyLog({ ...this.#context, bundle });
   }
 
-  /** Layers, files, manifest. The same content again is fine; other content under the same version is CONFLICT. */
+  /**
+   * Publishes layers, files and the manifest. Publishing the same content again changes nothing.
+   * @throws CubeError CONFLICT if the version exists with other content
+   */
   publish(publication: Publication, onBytes?: (bytes: number) => void): Promise<PublishReport> {
     return publishVersion({ ...this.#context, onBytes }, publication);
   }
 
   /**
-   * Where a builder writes a layer so that publishing it copies nothing: its final place, harmless before the
-   * manifest names it.
+   * The final path of a layer, where a builder writes it so that publishing copies nothing. It is
+   * unused until a manifest references it.
    */
-  layerTarget(bundle: string, table: string, contentId: string): string {
+  layerWritePath(bundle: string, table: string, contentId: string): string {
     const local = this.#backend.localPath(layerPath(bundle, table, contentId));
     if (local !== undefined) return local;
-    throw new CubeError('UNSUPPORTED', `${this.location} is not on this machine's disk`);
+    throw this.#notLocalError();
   }
 
-  /** The file of a layer that lies on this machine's disk already; undefined when it must be fetched. */
-  localLayer(bundle: string, table: string, { contentId }: LayerRef): string | undefined {
+  /** The path of a layer on this machine's disk; undefined if it must be fetched. */
+  localLayerPath(bundle: string, table: string, { contentId }: LayerRef): string | undefined {
     return this.#backend.localPath(layerPath(bundle, table, contentId));
   }
 
-  /** Where a version of a bundle is built before it exists. */
+  /** The folder in which a version is built before it is published. */
   workFolder(bundle: string, version: string): WorkFolder {
     return new WorkFolder(this.#localFolder(bundle), version);
   }
 
   /**
-   * Removes what killed publishers left of a bundle: unfinished writes that nobody has gone on with for an hour, builds that
-   * nobody has gone on with for a week.
+   * Removes what killed publishers and builders left of a bundle: unfinished writes without
+   * progress for an hour, and builds without progress for a week.
    */
   async removeLeftovers(bundle: string): Promise<void> {
     const local = this.#backend.localPath(checkName(bundle, 'bundle'));
-    if (local !== undefined) removeDeadWork(local);
-    await this.#backend.removeUnfinished(bundle, LEFTOVER_IDLE_MS);
+    if (local !== undefined) removeAbandonedBuilds(local);
+    await this.#backend.removeUnfinishedWrites(bundle, LEFTOVER_IDLE_MS);
   }
 
-  async holdsLayer(bundle: string, table: string, layer: LayerRef): Promise<boolean> {
+  async hasLayer(bundle: string, table: string, layer: LayerRef): Promise<boolean> {
     return (await this.#backend.size(layerPath(bundle, table, layer.contentId))) === layer.bytes;
   }
 
-  /** Copies one layer to a local file: resumed, rate limited, verified; whole or not at all. */
+  /** Copies a layer to a local file; see copyVerified. */
   async fetchLayer(
     bundle: string,
     table: string,
@@ -238,7 +251,7 @@ export class Repository {
     await copyVerified({ backend: this.#backend, path }, layer, target, { ...options, clock });
   }
 
-  /** Reads a layer through and keeps nothing of it. @throws CubeError CORRUPT when it is not what the manifest says; NOT_FOUND */
+  /** Reads a whole layer and keeps nothing. @throws CubeError NOT_FOUND; CORRUPT */
   async verifyLayer(
     bundle: string,
     table: string,
@@ -250,27 +263,29 @@ export class Repository {
     await verifyContent({ backend: this.#backend, path }, layer, { ...options, clock });
   }
 
-  channels(bundle: string): Promise<string[]> {
-    return this.#channels.names(bundle);
+  listChannels(bundle: string): Promise<string[]> {
+    return this.#channels.list(bundle);
   }
 
-  channel(bundle: string, channel: string): Promise<ChannelState> {
-    return this.#channels.state(bundle, channel);
+  readChannel(bundle: string, channel: string): Promise<ChannelState> {
+    return this.#channels.readState(bundle, channel);
   }
 
   /**
-   * Points the channel to a published version. Pointing to where it points already adds nothing.
-   * @throws CubeError NOT_FOUND; CONFLICT for a quarantined version, a pinned channel or a lost race
+   * Points a channel to a published version. Adds no entry if it points there already.
+   * @throws CubeError NOT_FOUND; CONFLICT for a quarantined version, a pinned channel or a lost
+   *   race
    */
-  activate(bundle: string, channel: string, wish: ActivateWish): Promise<ChannelEntry> {
-    return this.#channels.activate(bundle, channel, wish);
+  activate(bundle: string, channel: string, request: ActivateRequest): Promise<ChannelEntry> {
+    return this.#channels.activate(bundle, channel, request);
   }
 
   /**
-   * Points to the previous version and quarantines the pointer's, in one entry.
-   * @param from the version or the seq to leave, so that of several at once one moves
-   * @throws CubeError CONFLICT without a previous version, for a pinned channel or a lost race; NOT_FOUND when the previous
-   *   version was removed
+   * Points a channel to its previous version and quarantines the current one, in one entry.
+   * @param from the version or the seq to leave: of concurrent rollbacks only one moves the channel
+   * @param quarantine false: the version that is left may serve again
+   * @throws CubeError CONFLICT without a previous version, for a pinned channel or a lost race;
+   *   NOT_FOUND if the previous version was removed
    */
   rollback(
     bundle: string,
@@ -278,61 +293,103 @@ export class Repository {
     by: string,
     reason: string,
     from?: string | number,
+    quarantine = true,
   ): Promise<ChannelEntry> {
-    const fence = from === undefined ? {} : { from };
-    return this.#channels.rollback(bundle, channel, { by, reason, ...fence });
+    const expected = from === undefined ? {} : { from };
+    return this.#channels.rollback(bundle, channel, { by, reason, quarantine, ...expected });
   }
 
-  /** Keeps everybody on the pointer's version: `activate` and `rollback` are CONFLICT until `unpin`. */
-  pin(bundle: string, channel: string, mover: Mover): Promise<ChannelEntry> {
-    return this.#channels.pin(bundle, channel, mover);
+  /** Keeps a channel at its version: `activate` and `rollback` throw CONFLICT until `unpin`. */
+  pin(bundle: string, channel: string, attribution: Attribution): Promise<ChannelEntry> {
+    return this.#channels.pin(bundle, channel, attribution);
   }
 
-  unpin(bundle: string, channel: string, mover: Mover): Promise<ChannelEntry> {
-    return this.#channels.unpin(bundle, channel, mover);
+  unpin(bundle: string, channel: string, attribution: Attribution): Promise<ChannelEntry> {
+    return this.#channels.unpin(bundle, channel, attribution);
   }
 
   /**
-   * For good: a version that was found bad once never comes back under its name.
-   * @returns false when it was quarantined already
+   * Forbids a version until its quarantine is lifted.
+   * @returns false if it was already quarantined
    * @throws CubeError CONFLICT while a channel points there
    */
-  quarantine(bundle: string, version: string, mover: Mover): Promise<boolean> {
-    return this.#channels.quarantine(bundle, version, mover);
-  }
-
-  /** @throws CubeError UNSUPPORTED where the store cannot list; a channel's state says its own */
-  quarantined(bundle: string): Promise<Set<string>> {
-    return this.#channels.quarantined(bundle);
+  quarantine(bundle: string, version: string, attribution: Attribution): Promise<boolean> {
+    return this.#channels.quarantine(bundle, version, attribution);
   }
 
   /**
-   * Removes versions that nobody needs, and what no version left reaches.
-   * @throws CubeError UNSUPPORTED over HTTP; CONFLICT while another collection runs; CORRUPT when a manifest cannot be read
+   * Allows a quarantined version again, with an entry in the history of a channel.
+   * @param attribution.channel has the entry, unless other channels quarantined the version
+   * @returns false if it was not quarantined
+   */
+  liftQuarantine(
+    bundle: string,
+    version: string,
+    attribution: Attribution & { readonly channel: string },
+  ): Promise<boolean> {
+    return this.#channels.lift(bundle, version, attribution);
+  }
+
+  /**
+   * Records that a version has served or failed to load, for rollbacks.
+   * @returns false if that was recorded before
+   * @throws CubeError UNSUPPORTED if the repository is read-only
+   */
+  recordOutcome(
+    bundle: string,
+    version: string,
+    outcome: Outcome,
+    attribution: Attribution,
+  ): Promise<boolean> {
+    return recordOutcome(this.#context, { bundle, version }, outcome, attribution);
+  }
+
+  /** @throws CubeError UNSUPPORTED if the store cannot list; `readChannel` works there */
+  listQuarantined(bundle: string): Promise<Set<string>> {
+    return this.#channels.listQuarantined(bundle);
+  }
+
+  /**
+   * Removes unneeded versions and unreferenced objects.
+   * @throws CubeError UNSUPPORTED over HTTP; CONFLICT while another collection runs; CORRUPT if a
+   *   channel cannot be read
    */
   async collectGarbage(
     bundle: string,
-    policy: GarbagePolicy,
-    wish: { by: string; dryRun: boolean },
+    policy: RetentionPolicy,
+    options: { by: string; dryRun: boolean },
   ): Promise<GarbageReport> {
-    const report = await collectGarbage(this.#context, checkName(bundle, 'bundle'), policy, wish);
-    if (!wish.dryRun) await this.removeLeftovers(bundle);
+    const report = await collectGarbage(
+      this.#context,
+      checkName(bundle, 'bundle'),
+      policy,
+      options,
+    );
+    if (!options.dryRun) await this.removeLeftovers(bundle);
     return report;
   }
 
-  rollout(bundle: string, version: string): RolloutLog {
+  rolloutLog(bundle: string, version: string): RolloutLog {
     return new RolloutLog({ ...this.#context, bundle, version });
   }
 
-  /** Versions whose rollout has an entry. */
-  async rollouts(bundle: string): Promise<string[]> {
+  /** Versions that have a rollout log. */
+  async listRollouts(bundle: string): Promise<string[]> {
     return (await this.#list(rolloutsFolder(bundle))).filter((name) => NAME_PATTERN.test(name));
   }
 
   #localFolder(bundle: string): string {
     const local = this.#backend.localPath(checkName(bundle, 'bundle'));
     if (local !== undefined) return local;
-    throw new CubeError('UNSUPPORTED', `${this.location} is not on this machine's disk`);
+    throw this.#notLocalError();
+  }
+
+  #notLocalError(): CubeError {
+    return new CubeError(
+      'UNSUPPORTED',
+      `${this.location} is not a folder on this machine; copy the version to a folder with ` +
+        `cube-agent publish --from ${this.location}`,
+    );
   }
 
   #list(folder: string): Promise<string[]> {
@@ -344,9 +401,9 @@ export class Repository {
       const message = `${this.location} has no version ${version} of ${bundle}`;
       return new CubeError('NOT_FOUND', message);
     }
-    const bundles = await this.bundles();
+    const bundles = await this.listBundles();
     if (!bundles.includes(checkName(bundle, 'bundle'))) {
-      const known = bundles.length === 0 ? 'no bundle at all' : bundles.join(', ');
+      const known = bundles.length === 0 ? 'no bundles' : bundles.join(', ');
       return new CubeError(
         'NOT_FOUND',
         `${this.location} has no bundle ${bundle} (it has: ${known})`,
@@ -357,10 +414,10 @@ export class Repository {
       return new CubeError(
         'NOT_FOUND',
         `version ${version} of ${bundle} has no manifest in ${this.location}: ` +
-          'its publishing did not finish, so it does not exist; publish it again',
+          'its publication did not finish; publish it again',
       );
     }
-    const versions = await this.versions(bundle);
+    const versions = await this.listVersions(bundle);
     const known = versions.length === 0 ? 'none' : versions.join(', ');
     return new CubeError(
       'NOT_FOUND',

@@ -1,44 +1,44 @@
-/** Which versions stay, and why. Pure. */
+/** Selects the versions that garbage collection keeps. Pure. */
 
 export interface PublishedVersion {
   readonly version: string;
-  /** Since its manifest was put. */
+  /** Time since its manifest was written. */
   readonly ageMs: number;
 }
 
-export interface RetentionRules {
-  /** Versions that channels point to or would go back to, with the reason. */
-  readonly wanted: ReadonlyMap<string, string>;
-  readonly underWay: ReadonlySet<string>;
-  /** They are good for nothing but looking at, so they count not among the newest. */
+export interface RetentionInput {
+  /** Versions that channels point to or would roll back to, with the reason. */
+  readonly referenced: ReadonlyMap<string, string>;
+  readonly inProgress: ReadonlySet<string>;
+  /** Not counted among the newest. */
   readonly quarantined: ReadonlySet<string>;
   readonly keepVersions: number;
   readonly keepMs: number;
 }
 
-/** @returns the versions that stay, with the reason */
-export function retainVersions(
+/** @returns the versions to keep, with the reason */
+export function selectRetainedVersions(
   published: readonly PublishedVersion[],
-  rules: RetentionRules,
+  rules: RetentionInput,
 ): Map<string, string> {
-  const { wanted, underWay, quarantined, keepVersions, keepMs } = rules;
+  const { referenced, inProgress, quarantined, keepVersions, keepMs } = rules;
   const newest = published
     .filter(({ version }) => !quarantined.has(version))
-    .sort((a, b) => a.ageMs - b.ageMs || byName(b, a))
+    .sort((a, b) => a.ageMs - b.ageMs || compareVersionNames(b, a))
     .slice(0, keepVersions);
   const retained = new Map<string, string>();
   for (const { version, ageMs } of published) {
-    const why =
-      wanted.get(version) ??
-      (underWay.has(version) ? 'its rollout is under way' : undefined) ??
-      (ageMs <= keepMs ? 'it is young' : undefined) ??
+    const reason =
+      referenced.get(version) ??
+      (inProgress.has(version) ? 'its rollout is in progress' : undefined) ??
+      (ageMs <= keepMs ? 'it is recent' : undefined) ??
       (newest.some((kept) => kept.version === version) ? 'it is among the newest' : undefined);
-    if (why !== undefined) retained.set(version, why);
+    if (reason !== undefined) retained.set(version, reason);
   }
   return retained;
 }
 
-/** Two that a store's clock does not tell apart: the higher number is the newer one. */
-function byName(a: PublishedVersion, b: PublishedVersion): number {
+/** For versions of equal age: the higher number is the newer one. */
+function compareVersionNames(a: PublishedVersion, b: PublishedVersion): number {
   return a.version.localeCompare(b.version, 'en', { numeric: true });
 }

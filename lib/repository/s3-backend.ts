@@ -1,47 +1,46 @@
 /**
- * A repository in a bucket of S3, or of a store that speaks its protocol. What a store answers is checked like anything from
- * outside: names that are no names are left out, ranges must be those asked for.
+ * A repository in a bucket of S3, or of a store with the same protocol. Responses of the store are
+ * checked like all input: invalid names are skipped, and ranges must be those requested.
  */
 import type { ListObjectsV2CommandOutput } from '@aws-sdk/client-s3';
 import { CubeError } from '../core/errors.ts';
 import { type Clock, systemClock, wallClockMs } from '../platform/clock.ts';
-import type { Backend, Eraser, StoredObject } from './backend.ts';
-import { gatherRange } from './gather-range.ts';
-import { PaceTimer } from './pace-timer.ts';
+import type { Backend, ObjectDeleter, StoredObject } from './backend.ts';
+import { readResumableRange, StallDetector } from './remote-reads.ts';
 import {
   connectS3,
-  IDLE_MS,
+  convertS3Error,
+  getHttpStatus,
   parseS3Url,
+  S3_IDLE_MS,
   type S3Connection,
   type S3Location,
-  s3Error,
-  statusOf,
 } from './s3-client.ts';
 import { S3Writer } from './s3-writer.ts';
 
-/** Of 1000 names: a store that never ends its list is given up. */
+/** Pages of 1000 names; a listing with more pages is treated as endless. */
 const PAGES_MAX = 10_000;
 const ETAGS_MAX = 10_000;
-const PROBE = '.conditional-writes';
+const PROBE_OBJECT = '.conditional-writes';
 
 export class S3Backend implements Backend {
   readonly location: string;
   readonly canList = true;
-  readonly eraser: Eraser = {
-    objects: (folder) => this.#objects(folder),
+  readonly deleter: ObjectDeleter = {
+    listObjects: (folder) => this.#objects(folder),
     remove: (path) => this.#remove(path),
   };
-  readonly #place: S3Location;
+  readonly #s3: S3Location;
   readonly #writer: S3Writer;
-  /** As of when an object's size was asked. */
+  /** ETags by path, from the time `size` was called. */
   readonly #etags = new Map<string, string>();
   #connection: Promise<S3Connection> | undefined;
 
   /** @throws CubeError INVALID_ARGUMENT */
   constructor(url: string, clock: Clock = systemClock) {
-    this.#place = parseS3Url(url);
-    const { bucket, prefix, endpoint } = this.#place;
-    // One name in two stores is two buckets.
+    this.#s3 = parseS3Url(url);
+    const { bucket, prefix, endpoint } = this.#s3;
+    // Buckets of one name in two stores are different.
     const host = endpoint === undefined ? '' : `${new URL(endpoint).host}/`;
     this.location = `s3://${host}${bucket}/${prefix}`.slice(0, -1);
     this.#writer = new S3Writer(() => this.#connect(), bucket, clock);
@@ -50,7 +49,7 @@ export class S3Backend implements Backend {
   async read(path: string, maxBytes: number): Promise<Uint8Array> {
     const name = this.#name(path);
     const tooLarge = (bytes: number): CubeError =>
-      new CubeError('TOO_LARGE', `${name}: ${bytes} bytes, the limit here is ${maxBytes}`);
+      new CubeError('TOO_LARGE', `${name} has ${bytes} bytes, the limit is ${maxBytes}`);
     const bytes = await this.size(path);
     if (bytes === undefined) throw new CubeError('NOT_FOUND', `${name}: no such object`);
     if (bytes > maxBytes) throw tooLarge(bytes);
@@ -58,7 +57,7 @@ export class S3Backend implements Backend {
   }
 
   readRange(path: string, start: number, bytes: number, signal?: AbortSignal): Promise<Uint8Array> {
-    return gatherRange(this.#name(path), bytes, (done, missing) =>
+    return readResumableRange(this.#name(path), bytes, (done, missing) =>
       this.#range(path, start + done, missing, signal),
     );
   }
@@ -66,19 +65,20 @@ export class S3Backend implements Backend {
   async size(path: string): Promise<number | undefined> {
     const { sdk, client } = await this.#connect();
     try {
-      const head = await client.send(new sdk.HeadObjectCommand(this.#of(path)));
+      const head = await client.send(new sdk.HeadObjectCommand(this.#toObject(path)));
       if (this.#etags.size >= ETAGS_MAX) this.#etags.clear();
       if (head.ETag?.startsWith('"')) this.#etags.set(path, head.ETag);
       return head.ContentLength;
     } catch (error) {
-      if (statusOf(error) === 404 && (error as Error).name !== 'NoSuchBucket') return undefined;
-      throw s3Error(error, this.#name(path));
+      if (getHttpStatus(error) === 404 && (error as Error).name !== 'NoSuchBucket')
+        return undefined;
+      throw convertS3Error(error, this.#name(path));
     }
   }
 
   async list(folder: string): Promise<string[]> {
     const names = new Set<string>();
-    const prefix = this.#keyOf(folder);
+    const prefix = this.#toKeyPrefix(folder);
     for await (const page of this.#pages(folder, '/')) {
       const keys = [
         ...(page.Contents ?? []).map(({ Key }) => Key),
@@ -94,7 +94,7 @@ export class S3Backend implements Backend {
 
   async putIfAbsent(path: string, bytes: Uint8Array): Promise<boolean> {
     await this.#requireWritable();
-    return this.#writer.put(this.#of(path).Key, bytes, this.#name(path));
+    return this.#writer.put(this.#toObject(path).Key, bytes, this.#name(path));
   }
 
   async putFileIfAbsent(
@@ -104,25 +104,26 @@ export class S3Backend implements Backend {
   ): Promise<boolean> {
     if ((await this.size(path)) !== undefined) return false;
     await this.#requireWritable();
-    return this.#writer.putFile(this.#of(path).Key, source, this.#name(path), onBytes);
+    return this.#writer.putFile(this.#toObject(path).Key, source, this.#name(path), onBytes);
   }
 
-  /** Uploads in parts that nobody completed: they are paid for, and no list shows them. */
-  async removeUnfinished(folder: string, idleMs: number): Promise<void> {
+  /** Aborts unfinished multipart uploads: they cost money, and no listing shows them. */
+  async removeUnfinishedWrites(folder: string, idleMs: number): Promise<void> {
     const { sdk, client } = await this.#connect();
     const before = wallClockMs() - idleMs;
-    const place = { Bucket: this.#place.bucket };
+    const target = { Bucket: this.#s3.bucket };
     try {
       const command = new sdk.ListMultipartUploadsCommand({
-        ...place,
-        Prefix: this.#keyOf(folder),
+        ...target,
+        Prefix: this.#toKeyPrefix(folder),
       });
       for (const { Key, UploadId, Initiated } of (await client.send(command)).Uploads ?? []) {
-        if (!Key?.startsWith(this.#keyOf(folder)) || (Initiated?.getTime() ?? 0) > before) continue;
-        await client.send(new sdk.AbortMultipartUploadCommand({ ...place, Key, UploadId }));
+        if (!Key?.startsWith(this.#toKeyPrefix(folder)) || (Initiated?.getTime() ?? 0) > before)
+          continue;
+        await client.send(new sdk.AbortMultipartUploadCommand({ ...target, Key, UploadId }));
       }
     } catch (error) {
-      throw s3Error(error, this.#name(folder));
+      throw convertS3Error(error, this.#name(folder));
     }
   }
 
@@ -130,7 +131,7 @@ export class S3Backend implements Backend {
     return undefined;
   }
 
-  /** The bytes asked for, as they come. @throws CubeError CORRUPT when the object has changed or ends before */
+  /** Streams the bytes. @throws CubeError CORRUPT if the object has changed or is shorter */
   async *#range(
     path: string,
     start: number,
@@ -140,42 +141,45 @@ export class S3Backend implements Backend {
     const { sdk, client } = await this.#connect();
     const etag = this.#etags.get(path);
     const name = this.#name(path);
-    const pace = new PaceTimer(IDLE_MS);
-    const abortSignal = AbortSignal.any([pace.signal, ...(signal === undefined ? [] : [signal])]);
+    const stall = new StallDetector(S3_IDLE_MS);
+    const abortSignal = AbortSignal.any([stall.signal, ...(signal === undefined ? [] : [signal])]);
     try {
       const command = new sdk.GetObjectCommand({
-        ...this.#of(path),
+        ...this.#toObject(path),
         Range: `bytes=${start}-${start + bytes - 1}`,
         ...(etag === undefined ? {} : { IfMatch: etag }),
       });
-      const answer = await client.send(command, { abortSignal });
-      const body = answer.Body as unknown as AsyncIterable<Uint8Array> & { destroy(): void };
+      const response = await client.send(command, { abortSignal });
+      const body = response.Body as unknown as AsyncIterable<Uint8Array> & { destroy(): void };
       abortSignal.addEventListener('abort', () => body.destroy());
-      if (!answer.ContentRange?.startsWith(`bytes ${start}-${start + bytes - 1}/`)) {
+      if (!response.ContentRange?.startsWith(`bytes ${start}-${start + bytes - 1}/`)) {
         body.destroy();
-        throw new CubeError('CORRUPT', `${name}: it ends before, or the store sent another range`);
+        throw new CubeError(
+          'CORRUPT',
+          `${name}: the object is shorter than expected, or the store sent another range`,
+        );
       }
-      for await (const piece of body) {
-        pace.count(piece.length);
-        yield piece;
+      for await (const chunk of body) {
+        stall.count(chunk.length);
+        yield chunk;
       }
     } catch (error) {
       if (signal?.aborted) throw new CubeError('STOPPING', `stopped while reading ${name}`);
-      if (abortSignal.aborted) throw s3Error(abortSignal.reason, name);
-      if (statusOf(error) !== 412) throw s3Error(error, name);
-      throw new CubeError('CORRUPT', `${name}: it has changed since its size was asked`);
+      if (abortSignal.aborted) throw convertS3Error(abortSignal.reason, name);
+      if (getHttpStatus(error) !== 412) throw convertS3Error(error, name);
+      throw new CubeError('CORRUPT', `${name}: the object has changed since its size was read`);
     } finally {
-      pace.stop();
+      stall.stop();
     }
   }
 
   async #objects(folder: string): Promise<StoredObject[]> {
     const nowMs = wallClockMs();
     const found: StoredObject[] = [];
-    const root = this.#place.prefix;
+    const root = this.#s3.prefix;
     for await (const page of this.#pages(folder, undefined)) {
       for (const { Key, Size, LastModified } of page.Contents ?? []) {
-        if (!Key?.startsWith(this.#keyOf(folder)) || LastModified === undefined) continue;
+        if (!Key?.startsWith(this.#toKeyPrefix(folder)) || LastModified === undefined) continue;
         const ageMs = nowMs - LastModified.getTime();
         found.push({ path: Key.slice(root.length), bytes: Size ?? 0, ageMs });
       }
@@ -186,9 +190,9 @@ export class S3Backend implements Backend {
   async #remove(path: string): Promise<void> {
     const { sdk, client } = await this.#connect();
     try {
-      await client.send(new sdk.DeleteObjectCommand(this.#of(path)));
+      await client.send(new sdk.DeleteObjectCommand(this.#toObject(path)));
     } catch (error) {
-      throw s3Error(error, this.#name(path));
+      throw convertS3Error(error, this.#name(path));
     }
   }
 
@@ -200,37 +204,37 @@ export class S3Backend implements Backend {
     let token: string | undefined;
     for (let n = 0; n < PAGES_MAX; n++) {
       const command = new sdk.ListObjectsV2Command({
-        Bucket: this.#place.bucket,
-        Prefix: this.#keyOf(folder),
+        Bucket: this.#s3.bucket,
+        Prefix: this.#toKeyPrefix(folder),
         ...(delimiter === undefined ? {} : { Delimiter: delimiter }),
         ...(token === undefined ? {} : { ContinuationToken: token }),
       });
       const page = await client.send(command).catch((error: unknown) => {
-        throw s3Error(error, this.#name(folder));
+        throw convertS3Error(error, this.#name(folder));
       });
       yield page;
       token = page.IsTruncated ? page.NextContinuationToken : undefined;
       if (token === undefined) return;
     }
-    throw new CubeError('CORRUPT', `${this.#name(folder)}: the store's list does not end`);
+    throw new CubeError('CORRUPT', `${this.#name(folder)}: the listing of the store does not end`);
   }
 
   #requireWritable(): Promise<void> {
-    return this.#writer.requireConditional(`${this.#place.prefix}${PROBE}`);
+    return this.#writer.requireConditionalWrites(`${this.#s3.prefix}${PROBE_OBJECT}`);
   }
 
   #connect(): Promise<S3Connection> {
-    this.#connection ??= connectS3(this.#place);
+    this.#connection ??= connectS3(this.#s3);
     return this.#connection;
   }
 
-  #of(path: string): { Bucket: string; Key: string } {
-    return { Bucket: this.#place.bucket, Key: `${this.#place.prefix}${path}` };
+  #toObject(path: string): { Bucket: string; Key: string } {
+    return { Bucket: this.#s3.bucket, Key: `${this.#s3.prefix}${path}` };
   }
 
-  /** What every key below a folder begins with. */
-  #keyOf(folder: string): string {
-    return folder === '' ? this.#place.prefix : `${this.#place.prefix}${folder}/`;
+  /** The prefix of all keys below a folder. */
+  #toKeyPrefix(folder: string): string {
+    return folder === '' ? this.#s3.prefix : `${this.#s3.prefix}${folder}/`;
   }
 
   #name(path: string): string {

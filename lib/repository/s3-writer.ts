@@ -1,31 +1,32 @@
 /**
- * Objects of a bucket that are put once: `If-None-Match: *` on every write. An answer may be lost and the write tried again,
- * which then finds its own object; so each write carries an id, and whoever is told that the object exists looks whose it is.
+ * Writes objects of a bucket once: every write has `If-None-Match: *`. A response may be lost and
+ * the retried write then finds its own object. So each write stores an id in the object, and a
+ * writer that is told the object exists checks whose id it has.
  */
 import { randomUUID } from 'node:crypto';
 import type { CompletedPart } from '@aws-sdk/client-s3';
 import { CubeError } from '../core/errors.ts';
 import type { Clock } from '../platform/clock.ts';
 import { faultPoint } from '../platform/fault-point.ts';
-import { fileBytes, RandomReader, readFile } from '../platform/files.ts';
-import { forEachAtOnce } from './parallel.ts';
-import { type S3Connection, s3Error, statusOf } from './s3-client.ts';
+import { getFileBytes, RandomAccessReader, readFile } from '../platform/files.ts';
+import { forEachConcurrent } from './for-each-concurrent.ts';
+import { convertS3Error, getHttpStatus, type S3Connection } from './s3-client.ts';
 
-/** Smaller files go in one request. */
+/** Smaller files are sent in one request. */
 const PART_BYTES_MIN = 8 << 20;
 const PARTS_MAX = 10_000;
-const PARTS_AT_ONCE = 4;
-const TRIES_MAX = 8;
-const FIRST_PAUSE_MS = 20;
+const CONCURRENT_PARTS = 4;
+const ATTEMPTS_MAX = 8;
+const FIRST_BACKOFF_MS = 20;
 
-/** Somebody writes the same object at this moment, or has. */
-type Refusal = 'exists' | 'conflict';
+/** Another writer has written the object, or is writing it now. */
+type WriteRefusal = 'exists' | 'conflict';
 
 export class S3Writer {
   readonly #connect: () => Promise<S3Connection>;
   readonly #bucket: string;
   readonly #clock: Clock;
-  #honours: Promise<void> | undefined;
+  #conditionalWrites: Promise<void> | undefined;
 
   constructor(connect: () => Promise<S3Connection>, bucket: string, clock: Clock) {
     this.#connect = connect;
@@ -34,31 +35,32 @@ export class S3Writer {
   }
 
   /**
-   * Asks the store once whether it honours If-None-Match: one key is put twice, and the second must be refused.
-   * @throws CubeError UNSUPPORTED: the store is read-only to us
+   * Checks once whether the store honours If-None-Match: the second of two writes of a probe object
+   * must be refused.
+   * @throws CubeError UNSUPPORTED if it does not, so that nothing may be written
    */
-  requireConditional(probeKey: string): Promise<void> {
-    this.#honours ??= this.#probe(probeKey).catch((error: unknown) => {
-      // Only what the store itself said is remembered.
-      this.#honours = undefined;
+  requireConditionalWrites(probeKey: string): Promise<void> {
+    this.#conditionalWrites ??= this.#probe(probeKey).catch((error: unknown) => {
+      // Failures are not remembered, only what the store supports.
+      this.#conditionalWrites = undefined;
       throw error;
     });
-    return this.#honours;
+    return this.#conditionalWrites;
   }
 
-  /** @returns false when the object exists already */
+  /** @returns false if the object exists */
   put(key: string, bytes: Uint8Array, name: string): Promise<boolean> {
     return this.#untilDecided(key, name, (writer) => this.#putOnce(key, bytes, writer, name));
   }
 
-  /** The same from a file of any size, in parts where it is large. */
+  /** Like `put`, from a file of any size; large files are sent in parts. */
   putFile(
     key: string,
     source: string,
     name: string,
     onBytes: (bytes: number) => void = () => undefined,
   ): Promise<boolean> {
-    const bytes = fileBytes(source);
+    const bytes = getFileBytes(source);
     return this.#untilDecided(key, name, async (writer) => {
       if (bytes > PART_BYTES_MIN) return this.#putParts(key, source, writer, name, onBytes);
       const refusal = await this.#putOnce(key, readFile(source), writer, name);
@@ -69,33 +71,34 @@ export class S3Writer {
 
   async #probe(key: string): Promise<void> {
     const bytes = new TextEncoder().encode(
-      'Whoever writes here asks whether If-None-Match is honoured.\n',
+      'This object tests whether If-None-Match is honoured.\n',
     );
-    // Whoever asks first makes it, whoever asks later finds it: both are refused the second time.
+    // The first writer creates the object and later ones find it: each is refused at its second
+    // try.
     for (let attempt = 1; attempt <= 2; attempt++) {
       if ((await this.#putOnce(key, bytes, 'probe', key)) !== undefined) return;
     }
     throw new CubeError(
       'UNSUPPORTED',
-      `the store of bucket ${this.#bucket} does not honour If-None-Match, so two writers could overwrite each other: ` +
-        'it is read-only to us; publish to a folder or to a store with conditional writes',
+      `the store of bucket ${this.#bucket} does not honour If-None-Match, so concurrent writers ` +
+        'could overwrite each other; publish to a folder or to a store with conditional writes',
     );
   }
 
-  /** @param write tells why it was refused; undefined when the object is in place */
+  /** @param write returns why it was refused; undefined once the object is stored */
   async #untilDecided(
     key: string,
     name: string,
-    write: (writer: string) => Promise<Refusal | undefined>,
+    write: (writer: string) => Promise<WriteRefusal | undefined>,
   ): Promise<boolean> {
     const writer = randomUUID();
-    for (let attempt = 1; attempt <= TRIES_MAX; attempt++) {
+    for (let attempt = 1; attempt <= ATTEMPTS_MAX; attempt++) {
       const refusal = await write(writer);
       if (refusal === undefined) return true;
       if (refusal === 'exists') return this.#isWrittenBy(key, writer, name);
-      await this.#clock.sleep(FIRST_PAUSE_MS * 2 ** (attempt - 1));
+      await this.#clock.sleep(FIRST_BACKOFF_MS * 2 ** (attempt - 1));
     }
-    throw new CubeError('UNAVAILABLE', `${name}: others write it all the time; try again`);
+    throw new CubeError('UNAVAILABLE', `${name}: other writers keep writing it; retry`);
   }
 
   async #isWrittenBy(key: string, writer: string, name: string): Promise<boolean> {
@@ -104,7 +107,7 @@ export class S3Writer {
       const head = await client.send(new sdk.HeadObjectCommand({ Bucket: this.#bucket, Key: key }));
       return head.Metadata?.['writer'] === writer;
     } catch (error) {
-      throw s3Error(error, name);
+      throw convertS3Error(error, name);
     }
   }
 
@@ -113,7 +116,7 @@ export class S3Writer {
     bytes: Uint8Array,
     writer: string,
     name: string,
-  ): Promise<Refusal | undefined> {
+  ): Promise<WriteRefusal | undefined> {
     const { sdk, client } = await this.#connect();
     const command = new sdk.PutObjectCommand({
       Bucket: this.#bucket,
@@ -124,7 +127,7 @@ export class S3Writer {
     });
     return client.send(command).then(
       () => undefined,
-      (error: unknown) => refusalOf(error, name),
+      (error: unknown) => toWriteRefusal(error, name),
     );
   }
 
@@ -134,7 +137,7 @@ export class S3Writer {
     writer: string,
     name: string,
     onBytes: (bytes: number) => void,
-  ): Promise<Refusal | undefined> {
+  ): Promise<WriteRefusal | undefined> {
     const { sdk, client } = await this.#connect();
     const place = { Bucket: this.#bucket, Key: key };
     let uploadId: string | undefined;
@@ -153,12 +156,12 @@ export class S3Writer {
     } catch (error) {
       if (uploadId !== undefined) {
         const abort = new sdk.AbortMultipartUploadCommand({ ...place, UploadId: uploadId });
-        // What cannot be given up now is given up by garbage collection.
+        // An upload that cannot be aborted now is aborted by garbage collection.
         await client.send(abort).catch(() => undefined);
       }
-      // Completed, but the answer was lost: the upload is no more, the object is there.
+      // Completed, but the response was lost: the upload has ended and the object exists.
       if ((error as Error).name === 'NoSuchUpload') return 'exists';
-      return refusalOf(error, name);
+      return toWriteRefusal(error, name);
     }
   }
 
@@ -168,14 +171,14 @@ export class S3Writer {
     onBytes: (bytes: number) => void,
   ): Promise<CompletedPart[]> {
     const { sdk, client } = await this.#connect();
-    const reader = new RandomReader(source);
+    const reader = new RandomAccessReader(source);
     const partBytes = Math.max(PART_BYTES_MIN, Math.ceil(reader.bytes / PARTS_MAX));
     const parts: CompletedPart[] = Array.from(
       { length: Math.ceil(reader.bytes / partBytes) },
       (_, i) => ({ PartNumber: i + 1 }),
     );
     try {
-      await forEachAtOnce(parts, PARTS_AT_ONCE, async (part) => {
+      await forEachConcurrent(parts, CONCURRENT_PARTS, async (part) => {
         const start = ((part.PartNumber ?? 1) - 1) * partBytes;
         const body = new Uint8Array(Math.min(partBytes, reader.bytes - start));
         reader.readInto(body, start);
@@ -196,9 +199,9 @@ export class S3Writer {
 }
 
 /** @throws CubeError for any other failure */
-function refusalOf(error: unknown, name: string): Refusal {
-  const status = statusOf(error);
+function toWriteRefusal(error: unknown, name: string): WriteRefusal {
+  const status = getHttpStatus(error);
   if (status === 412) return 'exists';
   if (status === 409) return 'conflict';
-  throw s3Error(error, name);
+  throw convertS3Error(error, name);
 }

@@ -1,29 +1,32 @@
 /**
- * Brings one object of a repository to this machine: resumed where an earlier attempt stopped, not faster than
- * asked, its SHA-256 computed while it streams. It arrives whole and right, or not at all.
+ * Copies an object of a repository to this machine: resumes an interrupted copy, limits the rate
+ * and computes the SHA-256 while it streams. The file appears complete and correct, or not at all.
  */
 import { createHash, type Hash } from 'node:crypto';
 import { CubeError } from '../core/errors.ts';
+import type { ByteRateLimiter } from '../platform/byte-rate-limiter.ts';
 import type { Clock } from '../platform/clock.ts';
-import { fileBytes, fileExists, RandomReader } from '../platform/files.ts';
+import { fileExists, getFileBytes, RandomAccessReader } from '../platform/files.ts';
 import { PartialFile } from '../platform/partial-file.ts';
-import type { RateLimit } from '../platform/rate-limit.ts';
 import type { Backend } from './backend.ts';
 
-const PIECE_BYTES = 4 << 20;
-/** From a slow source pieces are small: what has come is seen, and kept when the copy stops. */
-const FIRST_PIECE_BYTES = 256 << 10;
-const SMALLEST_PIECE_BYTES = 16 << 10;
-const SLOW_PIECE_MS = 1000;
+const PUBLISH_AGAIN = "; the repository's copy is damaged, publish the version again";
+const CHUNK_BYTES_MAX = 4 << 20;
+/** Chunks of a slow source are small, so that progress is visible and kept when the copy stops. */
+const CHUNK_BYTES_FIRST = 256 << 10;
+const CHUNK_BYTES_MIN = 16 << 10;
+const SLOW_CHUNK_MS = 1000;
 
 export interface CopyOptions {
   /** Shared by all copies that it limits together. */
-  readonly rate?: RateLimit;
-  /** Bytes that arrived since the last call; those of an earlier attempt are told at once. */
+  readonly rate?: ByteRateLimiter;
+  /**
+   * Called with the bytes that arrived since the last call, first with those of an earlier attempt.
+   */
   readonly onBytes?: (bytes: number) => void;
-  /** Stops between two pieces; what has arrived is kept for the next attempt. */
+  /** Stops the copy between two chunks; what has arrived is kept for the next attempt. */
   readonly signal?: AbortSignal;
-  /** Where the pieces gather; default: `<target>.part`, which the next attempt resumes. */
+  /** The file of an incomplete copy, which the next attempt resumes; default `<target>.part`. */
   readonly partPath?: string;
 }
 
@@ -32,129 +35,150 @@ export interface ExpectedContent {
   readonly sha256: string;
 }
 
-interface Source {
+/** What was found where content is expected. */
+export interface FoundContent {
+  /** Undefined: there is no such object. */
+  readonly bytes: number | undefined;
+  /** Undefined: not computed. */
+  readonly sha256?: string | undefined;
+}
+
+interface ObjectSource {
   readonly backend: Backend;
   readonly path: string;
 }
 
-/** Where the file is already in place nothing is read: only whole files get there. */
+/**
+ * Reads nothing if the file exists with the expected size: only verified files get that name.
+ * @throws CubeError NOT_FOUND; CORRUPT for other content than expected; STOPPING
+ */
 export async function copyVerified(
-  source: Source,
+  source: ObjectSource,
   expected: ExpectedContent,
   target: string,
   options: CopyOptions & { clock: Clock },
 ): Promise<void> {
-  await requireSize(source, expected.bytes);
-  if (fileExists(target) && fileBytes(target) === expected.bytes) return;
+  await requireSize(source, expected, PUBLISH_AGAIN);
+  if (fileExists(target) && getFileBytes(target) === expected.bytes) return;
   const part = new PartialFile(target, options.partPath);
   let sha256: string;
   try {
-    const hash = resume(part, expected.bytes, options);
-    await stream(source, expected.bytes, part, hash, options);
+    const hash = hashPartialFile(part, expected.bytes, options);
+    await streamChunks(source, expected.bytes, part, hash, options);
     sha256 = hash.digest('hex');
   } catch (error) {
     part.close();
     throw error;
   }
-  if (sha256 !== expected.sha256) {
-    part.discard();
-    throw otherContent(source, sha256, expected);
-  }
+  if (sha256 !== expected.sha256) part.discard();
+  requireContent(getName(source), { bytes: expected.bytes, sha256 }, expected, PUBLISH_AGAIN);
   part.commit();
 }
 
-/** Reads an object through and keeps nothing of it. @throws CubeError CORRUPT when it is not what is expected; NOT_FOUND */
+/** Reads an object and keeps nothing. @throws CubeError NOT_FOUND; CORRUPT for other content */
 export async function verifyContent(
-  source: Source,
+  source: ObjectSource,
   expected: ExpectedContent,
   options: Pick<CopyOptions, 'signal' | 'onBytes'> & { clock: Clock },
 ): Promise<void> {
-  await requireSize(source, expected.bytes);
+  await requireSize(source, expected);
   const hash = createHash('sha256');
-  const nowhere = { bytes: 0, append: ({ length }: Uint8Array) => (nowhere.bytes += length) };
-  await stream(source, expected.bytes, nowhere, hash, options);
-  const sha256 = hash.digest('hex');
-  if (sha256 !== expected.sha256) throw otherContent(source, sha256, expected);
+  const counter = { bytes: 0, append: ({ length }: Uint8Array) => (counter.bytes += length) };
+  await streamChunks(source, expected.bytes, counter, hash, options);
+  const found = { bytes: expected.bytes, sha256: hash.digest('hex') };
+  requireContent(getName(source), found, expected);
 }
 
-async function requireSize({ backend, path }: Source, bytes: number): Promise<void> {
-  const size = await backend.size(path);
-  if (size === bytes) return;
-  const name = `${backend.location}/${path}`;
-  throw size === undefined
-    ? new CubeError('NOT_FOUND', `${name} is missing`)
-    : new CubeError(
-        'CORRUPT',
-        `${name}: ${size} bytes, the manifest says ${bytes}; publish the version again`,
-      );
-}
-
-function otherContent(
-  { backend, path }: Source,
-  sha256: string,
+/**
+ * @param name of the object, for errors
+ * @param remedy what to do, appended to the message of CORRUPT
+ * @throws CubeError NOT_FOUND if it is missing; CORRUPT if its size or SHA-256 differs
+ */
+export function requireContent(
+  name: string,
+  found: FoundContent,
   expected: ExpectedContent,
-): CubeError {
-  return new CubeError(
-    'CORRUPT',
-    `${backend.location}/${path}: SHA-256 ${sha256}, the manifest says ${expected.sha256}; ` +
-      'the source is damaged or was cut on its way: nothing of it was kept',
-  );
+  remedy = '',
+): void {
+  const { bytes, sha256 } = found;
+  if (bytes === undefined) throw new CubeError('NOT_FOUND', `${name} is missing`);
+  if (bytes !== expected.bytes) {
+    const text = `${name} has ${bytes} bytes, but the manifest says ${expected.bytes}`;
+    throw new CubeError('CORRUPT', text + remedy);
+  }
+  if (sha256 !== undefined && sha256 !== expected.sha256) {
+    const text = `${name} has SHA-256 ${sha256}, but the manifest says ${expected.sha256}`;
+    throw new CubeError('CORRUPT', text + remedy);
+  }
 }
 
-/** Hashes what an earlier attempt left; more than the whole is nothing of use. */
-function resume(part: PartialFile, bytes: number, options: CopyOptions): Hash {
+async function requireSize(
+  source: ObjectSource,
+  expected: ExpectedContent,
+  remedy = '',
+): Promise<void> {
+  const bytes = await source.backend.size(source.path);
+  requireContent(getName(source), { bytes }, expected, remedy);
+}
+
+function getName({ backend, path }: ObjectSource): string {
+  return `${backend.location}/${path}`;
+}
+
+/** Hashes what an earlier attempt left; a file longer than expected is dropped. */
+function hashPartialFile(part: PartialFile, bytes: number, options: CopyOptions): Hash {
   const hash = createHash('sha256');
   if (part.bytes > bytes) part.clear();
-  const buffer = new Uint8Array(Math.min(PIECE_BYTES, Math.max(part.bytes, 1)));
-  for (let at = 0; at < part.bytes; ) {
-    const got = part.read(buffer, at);
-    hash.update(buffer.subarray(0, got));
-    at += got;
+  const buffer = new Uint8Array(Math.min(CHUNK_BYTES_MAX, Math.max(part.bytes, 1)));
+  for (let offset = 0; offset < part.bytes; ) {
+    const length = part.read(buffer, offset);
+    hash.update(buffer.subarray(0, length));
+    offset += length;
   }
   if (part.bytes > 0) options.onBytes?.(part.bytes);
   return hash;
 }
 
-async function stream(
-  source: Source,
+async function streamChunks(
+  source: ObjectSource,
   bytes: number,
   part: Pick<PartialFile, 'bytes' | 'append'>,
   hash: Hash,
   options: CopyOptions & { clock: Clock },
 ): Promise<void> {
   const { rate, clock, signal } = options;
-  // A quarter of a second at a time, so that a slow copy is smooth and stops soon.
-  const mostBytes =
+  // At most a quarter of a second's bytes, so that a limited copy is smooth and stops soon.
+  const chunkBytesMax =
     rate === undefined
-      ? PIECE_BYTES
-      : Math.max(1, Math.min(PIECE_BYTES, Math.floor(rate.bytesPerSecond / 4)));
-  let pieceBytes = Math.min(FIRST_PIECE_BYTES, mostBytes);
+      ? CHUNK_BYTES_MAX
+      : Math.max(1, Math.min(CHUNK_BYTES_MAX, Math.floor(rate.bytesPerSecond / 4)));
+  let chunkBytes = Math.min(CHUNK_BYTES_FIRST, chunkBytesMax);
   while (part.bytes < bytes) {
     if (signal?.aborted) throw new CubeError('STOPPING', `stopped while copying ${source.path}`);
-    const want = Math.min(pieceBytes, bytes - part.bytes);
+    const length = Math.min(chunkBytes, bytes - part.bytes);
     const startMs = clock.nowMs();
-    const piece = await source.backend.readRange(source.path, part.bytes, want, signal);
-    const isSlow = clock.nowMs() - startMs > SLOW_PIECE_MS;
-    const next = isSlow ? Math.max(SMALLEST_PIECE_BYTES, pieceBytes >> 1) : 2 * pieceBytes;
-    pieceBytes = Math.min(mostBytes, next);
-    part.append(piece);
-    hash.update(piece);
-    options.onBytes?.(piece.length);
-    // Waiting even for nothing lets signals and timers in between two pieces.
-    await (rate?.take(piece.length, signal) ?? clock.sleep(0, signal));
+    const chunk = await source.backend.readRange(source.path, part.bytes, length, signal);
+    const isSlow = clock.nowMs() - startMs > SLOW_CHUNK_MS;
+    const next = isSlow ? Math.max(CHUNK_BYTES_MIN, chunkBytes >> 1) : 2 * chunkBytes;
+    chunkBytes = Math.min(chunkBytesMax, next);
+    part.append(chunk);
+    hash.update(chunk);
+    options.onBytes?.(chunk.length);
+    // Even a wait of 0 ms lets signals and timers run between two chunks.
+    await (rate?.acquire(chunk.length, signal) ?? clock.sleep(0, signal));
   }
 }
 
-/** The SHA-256 of a local file, read in pieces. */
-export async function fileSha256(path: string, clock: Clock): Promise<string> {
-  const reader = new RandomReader(path);
+/** The SHA-256 of a local file, read in chunks. */
+export async function computeFileSha256(path: string, clock: Clock): Promise<string> {
+  const reader = new RandomAccessReader(path);
   try {
     const hash = createHash('sha256');
-    const buffer = new Uint8Array(Math.min(PIECE_BYTES, Math.max(reader.bytes, 1)));
-    for (let at = 0; at < reader.bytes; at += buffer.length) {
-      const piece = buffer.subarray(0, Math.min(buffer.length, reader.bytes - at));
-      reader.readInto(piece, at);
-      hash.update(piece);
+    const buffer = new Uint8Array(Math.min(CHUNK_BYTES_MAX, Math.max(reader.bytes, 1)));
+    for (let offset = 0; offset < reader.bytes; offset += buffer.length) {
+      const chunk = buffer.subarray(0, Math.min(buffer.length, reader.bytes - offset));
+      reader.readInto(chunk, offset);
+      hash.update(chunk);
       await clock.sleep(0);
     }
     return hash.digest('hex');
@@ -163,6 +187,6 @@ export async function fileSha256(path: string, clock: Clock): Promise<string> {
   }
 }
 
-export function bytesSha256(bytes: Uint8Array): string {
+export function computeSha256(bytes: Uint8Array): string {
   return createHash('sha256').update(bytes).digest('hex');
 }

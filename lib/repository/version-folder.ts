@@ -1,9 +1,9 @@
-/** A version given by its folder, as people and shells complete it. */
+/** Parses the path of a version's folder, which a shell can complete. */
 import { basename, dirname, resolve } from 'node:path';
 import { CubeError } from '../core/errors.ts';
 import { checkName } from '../core/names.ts';
 
-export interface VersionPlace {
+export interface VersionLocation {
   /** The repository's folder. */
   readonly root: string;
   readonly bundle: string;
@@ -12,15 +12,16 @@ export interface VersionPlace {
 
 /**
  * @param folder `<repository>/<bundle>/versions/<version>`
- * @throws CubeError INVALID_ARGUMENT for another one: a version's layers lie beside its folder
+ * @throws CubeError INVALID_ARGUMENT for any other path: a version's layers are in <bundle>/layers
  */
-export function versionOfFolder(folder: string): VersionPlace {
+export function parseVersionFolder(folder: string): VersionLocation {
   const path = resolve(folder);
   const versions = dirname(path);
   if (basename(versions) !== 'versions') {
     throw new CubeError(
       'INVALID_ARGUMENT',
-      `${path} is not <repository>/<bundle>/versions/<version>: the layers of a version lie beside its folder`,
+      `${path} is not <repository>/<bundle>/versions/<version>, ` +
+        'so the layers of the version cannot be found',
     );
   }
   return {

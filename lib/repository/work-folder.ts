@@ -1,21 +1,19 @@
 /**
- * Where a version is built before it exists: `<bundle>/.work/<version>/`, hidden from readers by its dot. Builders leave what
- * they finished as parts, which a later run, or whoever seals the version, picks up:
+ * The folder in which a version is built: `<bundle>/.work/<version>/`, hidden from readers by its
+ * dot. Builders leave finished parts, which a later run, or the process that publishes, picks up:
  *
  *     plans/<digest>.json          what is built, named by its SHA-256
  *     files/<sha256>               files of the version
  *     parts/<table>/<shard>.json   one finished shard
- *     spill-…/                     what one build has on disk for a while; a claimed folder
+ *     spill-…/                     temporary files of one build; a claimed folder
  *
- * A folder that is done with is renamed to `.removed-…` first: killed half-way, the rest is no work of anybody.
- *
- * A folder that nobody has touched for a week is of a build that nobody will finish.
+ * A finished folder is first renamed to `.removed-…`, so that an interrupted removal leaves no
+ * partial build. A folder without changes for a week belongs to an abandoned build.
  */
 import { randomBytes } from 'node:crypto';
 import { join } from 'node:path';
 import { CubeError } from '../core/errors.ts';
 import { CONTENT_ID_PATTERN, checkName, NAME_PATTERN, SHA256_PATTERN } from '../core/names.ts';
-import { isClaimed, touch } from '../platform/claim.ts';
 import {
   fileExists,
   isFolder,
@@ -28,10 +26,11 @@ import {
   removeStaleFolders,
   replaceFile,
 } from '../platform/files.ts';
-import { bytesSha256 } from './verified-copy.ts';
+import { isFolderLocked, touchFile } from '../platform/folder-lock.ts';
+import { computeSha256 } from './verified-copy.ts';
 
 const WORK_FOLDER = '.work';
-const REMOVED = /^\.removed-/;
+const REMOVED_PATTERN = /^\.removed-/;
 const IDLE_MS = 7 * 24 * 3_600_000;
 const PLAN_BYTES_MAX = 256 << 20;
 const PART_BYTES_MAX = 1 << 20;
@@ -44,39 +43,39 @@ export class WorkFolder {
     this.path = join(bundleFolder, WORK_FOLDER, checkName(version, 'version'));
   }
 
-  /** Keeps a plan under its digest. @returns the digest */
+  /** Stores a plan. @returns its digest, which names it */
   putPlan(text: string): string {
-    const digest = bytesSha256(new TextEncoder().encode(text));
+    const digest = computeSha256(new TextEncoder().encode(text));
     putFileIfAbsent(join(this.path, 'plans', `${digest}.json`), text);
-    touch(this.path);
+    touchFile(this.path);
     return digest;
   }
 
-  /** @throws CubeError NOT_FOUND, or CORRUPT when it is not what its name says */
-  plan(digest: string): string {
+  /** @throws CubeError NOT_FOUND; CORRUPT if its content does not match its digest */
+  readPlan(digest: string): string {
     const path = join(this.path, 'plans', `${checkDigest(digest)}.json`);
     const text = readText(path, PLAN_BYTES_MAX);
-    if (bytesSha256(new TextEncoder().encode(text)) === digest) return text;
+    if (computeSha256(new TextEncoder().encode(text)) === digest) return text;
     throw new CubeError('CORRUPT', `${path} is damaged; build the shards of this plan again`);
   }
 
   putFile(bytes: Uint8Array): string {
-    const digest = bytesSha256(bytes);
+    const digest = computeSha256(bytes);
     putFileIfAbsent(join(this.path, 'files', digest), bytes);
     return digest;
   }
 
-  file(sha256: string): Uint8Array {
+  readFile(sha256: string): Uint8Array {
     return readFile(join(this.path, 'files', checkDigest(sha256)));
   }
 
   putPart(table: string, shard: number, text: string): void {
     replaceFile(this.#partPath(table, shard), text);
-    touch(this.path);
+    touchFile(this.path);
   }
 
-  /** Undefined when that shard is not finished. */
-  part(table: string, shard: number): string | undefined {
+  /** Undefined if the shard is not finished. */
+  readPart(table: string, shard: number): string | undefined {
     const path = this.#partPath(table, shard);
     return fileExists(path) ? readText(path, PART_BYTES_MAX) : undefined;
   }
@@ -86,20 +85,20 @@ export class WorkFolder {
     return this.#partPath(table, shard);
   }
 
-  /** The tables of which there are parts. */
-  tables(): string[] {
+  /** The tables with finished shards. */
+  listTables(): string[] {
     return listFolder(join(this.path, 'parts')).filter((name) => !name.startsWith('.'));
   }
 
-  /** The shards of a table of which there are parts, ascending. */
-  shards(table: string): number[] {
+  /** The finished shards of a table, ascending. */
+  listShards(table: string): number[] {
     return listFolder(join(this.path, 'parts', checkName(table, 'table')))
       .flatMap((name) => /^(\d+)\.json$/.exec(name)?.[1] ?? [])
       .map(Number)
       .sort((a, b) => a - b);
   }
 
-  /** Where a build keeps for a while what its `name` stands for. */
+  /** The folder for temporary files of one build. */
   spillFolder(name: string): string {
     if (!CONTENT_ID_PATTERN.test(name)) {
       throw new CubeError('INVALID_ARGUMENT', `spill folder ${name}: expected 32 hex digits`);
@@ -107,7 +106,7 @@ export class WorkFolder {
     return join(this.path, `spill-${name}`);
   }
 
-  /** Removes all of it, unless another process works in it still. */
+  /** Removes the folder, unless another process still works in it. */
   remove(): void {
     if (!isFolder(this.path) || isBusy(this.path)) return;
     const removed = join(this.path, '..', `.removed-${randomBytes(6).toString('hex')}`);
@@ -121,11 +120,11 @@ export class WorkFolder {
   }
 }
 
-/** Removes the work folders of a bundle that nobody has touched for a week. */
-export function removeDeadWork(bundleFolder: string): void {
+/** Removes the work folders of a bundle that have not changed for a week. */
+export function removeAbandonedBuilds(bundleFolder: string): void {
   const folder = join(bundleFolder, WORK_FOLDER);
   if (!isFolder(folder)) return;
-  for (const name of listFolder(folder).filter((name) => REMOVED.test(name))) {
+  for (const name of listFolder(folder).filter((name) => REMOVED_PATTERN.test(name))) {
     removePath(join(folder, name));
   }
   for (const name of listFolder(folder).filter((name) => NAME_PATTERN.test(name))) {
@@ -136,7 +135,7 @@ export function removeDeadWork(bundleFolder: string): void {
 }
 
 function isBusy(folder: string): boolean {
-  return listFolder(folder).some((name) => isClaimed(join(folder, name)));
+  return listFolder(folder).some((name) => isFolderLocked(join(folder, name)));
 }
 
 function removeWhenEmpty(folder: string): void {

@@ -1,67 +1,78 @@
 /**
- * The server's side of one baidu_std connection: bytes → frames → handlers → one write per read. Nothing more is
- * read while the peer leaves its answers unread, so a slow reader costs a bounded amount of memory.
+ * The server side of one baidu_std connection: bytes → frames → handlers → one write per read.
+ * Reading pauses while the peer does not read its responses, so that a slow reader costs a bounded
+ * amount of memory.
  */
 import type { Socket } from 'node:net';
 import {
-  authenticationOf,
   CONTENT_NAMES,
-  copyReplyTo,
+  copyResponseContext,
   type Frame,
   FrameDecoder,
-  logIdOf,
-  type ReplyTo,
+  type ResponseContext,
+  readAuthentication,
+  readLogId,
   writeErrorResponse,
 } from '../../proto/baidu-std.ts';
 import type { OutputBuffer } from '../../proto/output-buffer.ts';
-import { CubeError, codeNameOf } from '../core/errors.ts';
+import { encodeErrorDetails } from '../core/error-details.ts';
+import { CubeError, getWireErrorName } from '../core/errors.ts';
 import { ERROR_TEXT_CHARS_MAX } from '../core/limits.ts';
+import { shortenInput } from '../core/shown-input.ts';
 import { systemClock } from '../platform/clock.ts';
-import type { BaiduHost } from './baidu-host.ts';
-import { type ClientCertificate, certificateOf } from './control-caller.ts';
+import type { BaiduServerState } from './baidu-server-state.ts';
+import { type ClientCertificate, getPeerCertificate } from './control-caller.ts';
 import { DeferredResponse } from './deferred-response.ts';
 import { formatEndpoint } from './endpoint.ts';
-import { isCoded, openPayload } from './payload-coding.ts';
-import { type Caller, type RpcResponse, type RpcRoute, RpcRoutes } from './rpc-routes.ts';
+import { decodePayload, isEncoded } from './payload-encoding.ts';
+import { type RpcCaller, type RpcResponse, type RpcRoute, RpcRoutes } from './rpc-routes.ts';
 
-/** Written out before a burst has ended, so that one burst cannot fill the memory. */
+/**
+ * Responses are flushed at this size even within a burst, so that one burst cannot fill the memory.
+ */
 const FLUSH_BYTES = 256 << 10;
-/** All connections together keep this much for the next split frames; beyond it they give their buffers back. */
-const KEPT_TOTAL_BYTES = 64 << 20;
-/** After a fatal error the peer may still be sending: its bytes are thrown away so that it can read the error. */
+/**
+ * Input buffers that all connections together may keep; beyond it each connection releases its
+ * buffer after use.
+ */
+const INPUT_BUFFERS_TOTAL_BYTES = 64 << 20;
+/**
+ * How long the peer's bytes are discarded after a protocol error, so that it can read the error.
+ */
 const LINGER_MS = 1000;
 const AUTHENTICATION_BYTES_MAX = 4096;
 const CONTENT_JSON = 1;
-const textDecoder = new TextDecoder('utf-8');
 const textEncoder = new TextEncoder();
 
-export class BaiduConnection implements Caller {
+export class BaiduConnection implements RpcCaller {
   readonly socket: Socket;
-  readonly #host: BaiduHost;
+  readonly #server: BaiduServerState;
   readonly #decoder: FrameDecoder;
   #output: OutputBuffer | undefined;
-  #gatheredBytes = 0;
-  #heldBytes = 0;
-  #blocked = false;
-  #ended = false;
-  #active = true;
+  #unfinishedFrameBytes = 0;
+  #inputBufferBytes = 0;
+  #isBlocked = false;
+  #isEnded = false;
+  #wasActive = true;
   #lastActiveMs = 0;
   #callsInFlight = 0;
-  #corked = false;
+  #isCorked = false;
   authentication = '';
+  /** A call was refused with STOPPING. */
+  hasRefusedStopping = false;
 
-  constructor(socket: Socket, host: BaiduHost) {
+  constructor(socket: Socket, server: BaiduServerState) {
     this.socket = socket;
-    this.#host = host;
-    this.#decoder = new FrameDecoder(host.limits.frameBytes);
+    this.#server = server;
+    this.#decoder = new FrameDecoder(server.limits.frameBytes);
     socket.setNoDelay(true);
     socket.on('close', () => {
-      this.#accountHeld(0);
-      this.#accountInput(0);
+      this.#updateInputBufferBytes(0);
+      this.#updateUnfinishedFrameBytes(0);
     });
   }
 
-  /** @param first what was read while finding out the protocol */
+  /** @param first the bytes read while detecting the protocol */
   start(first: Uint8Array): void {
     this.socket.on('data', this.#onData);
     this.#onData(first);
@@ -72,27 +83,33 @@ export class BaiduConnection implements Caller {
   }
 
   get certificate(): ClientCertificate | undefined {
-    return certificateOf(this.socket);
+    return getPeerCertificate(this.socket);
   }
 
-  /** Called now and then: closes a connection that has been silent for too long. */
+  /** A call is in flight. */
+  get isBusy(): boolean {
+    return this.#callsInFlight > 0;
+  }
+
+  /** Closes a connection that has been idle for too long. Call it periodically. */
   sweep(nowMs: number): void {
-    if (this.#active || this.#callsInFlight > 0) {
-      this.#active = false;
+    const { idleMs } = this.#server.limits;
+    if (this.#wasActive || this.isBusy) {
+      this.#wasActive = false;
       this.#lastActiveMs = nowMs;
-    } else if (nowMs - this.#lastActiveMs > this.#host.limits.idleMs) this.socket.destroy();
+    } else if (idleMs > 0 && nowMs - this.#lastActiveMs > idleMs) this.socket.destroy();
   }
 
-  /** Sends what is written and closes. */
+  /** Flushes the output and closes the connection. */
   end(): void {
-    this.#ended = true;
+    this.#isEnded = true;
     this.#flush();
     this.socket.destroySoon();
   }
 
   readonly #onData = (chunk: Uint8Array): void => {
-    if (this.#ended) return;
-    this.#active = true;
+    if (this.#isEnded) return;
+    this.#wasActive = true;
     this.#decoder.push(chunk);
     this.#process();
   };
@@ -100,93 +117,97 @@ export class BaiduConnection implements Caller {
   #process(): void {
     const decoder = this.#decoder;
     try {
-      while (!this.#blocked && decoder.next()) {
-        const output = this.#answer(decoder.frame);
+      while (!this.#isBlocked && decoder.next()) {
+        const output = this.#handle(decoder.frame);
         if (output.length >= FLUSH_BYTES) this.#flush();
       }
-      this.#accountHeld(decoder.heldBytes);
-      if (this.#host.heldBytes > KEPT_TOTAL_BYTES) {
-        decoder.release();
-        this.#accountHeld(decoder.heldBytes);
+      this.#updateInputBufferBytes(decoder.capacityBytes);
+      if (this.#server.inputBufferBytes > INPUT_BUFFERS_TOTAL_BYTES) {
+        decoder.releaseBuffers();
+        this.#updateInputBufferBytes(decoder.capacityBytes);
       }
-      this.#accountInput(decoder.bufferedBytes);
+      this.#updateUnfinishedFrameBytes(decoder.bufferedBytes);
     } catch (error) {
-      this.#breakOff(CubeError.from(error));
+      this.#closeWithError(CubeError.from(error));
       return;
     }
     this.#flush();
   }
 
-  #answer(frame: Frame): OutputBuffer {
-    const host = this.#host;
-    this.#output ??= host.pool.take();
+  #handle(frame: Frame): OutputBuffer {
+    const server = this.#server;
+    this.#output ??= server.bufferPool.acquire();
     const output = this.#output;
-    const route = host.routes.find(frame.service, frame.method);
+    const route = server.routes.findRoute(frame.service, frame.method);
     if (route === undefined) {
-      host.unknownCalls++;
-      this.#refuse(output, frame, unknown(frame, host.routes.hasService(frame.service)));
+      server.unknownMethodCalls++;
+      this.#writeError(
+        output,
+        frame,
+        createUnknownMethodError(frame, server.routes.hasService(frame.service)),
+      );
       return output;
     }
     route.requests++;
-    if (frame.authenticationEnd > frame.authenticationStart) this.#noteAuthentication(frame);
-    const timed = --host.untilSample === 0;
-    const startMs = timed ? systemClock.nowMs() : 0;
+    if (frame.authenticationEnd > frame.authenticationStart) this.#storeAuthentication(frame);
+    const isTimed = --server.callsUntilSample === 0;
+    const startMs = isTimed ? systemClock.nowMs() : 0;
     this.#run(route, frame, output);
-    if (timed) {
-      host.untilSample = RpcRoutes.sampleEvery;
-      // A deferred call is timed when it ends.
-      if (host.response.deferred === undefined) {
+    if (isTimed) {
+      server.callsUntilSample = RpcRoutes.sampleInterval;
+      // A deferred call is isTimed when it settles.
+      if (server.response.deferred === undefined) {
         route.onSample((systemClock.nowMs() - startMs) / 1000);
       }
     }
     return output;
   }
 
-  /** More than anyone needs is not kept, and is not what anyone checks for. */
-  #noteAuthentication(frame: Frame): void {
+  /** An oversized credential is dropped; no valid one is that long. */
+  #storeAuthentication(frame: Frame): void {
     const byteCount = frame.authenticationEnd - frame.authenticationStart;
-    this.authentication = byteCount > AUTHENTICATION_BYTES_MAX ? '' : authenticationOf(frame);
+    this.authentication = byteCount > AUTHENTICATION_BYTES_MAX ? '' : readAuthentication(frame);
   }
 
   defer(route: RpcRoute, request: Frame): DeferredResponse {
-    const host = this.#host;
-    host.beginDeferred();
+    const server = this.#server;
+    server.beginDeferredCall();
     this.#callsInFlight++;
     const startMs = systemClock.nowMs();
-    const timed = host.untilSample === 0;
-    const replyTo = copyReplyTo(request);
-    const logId = logIdOf(request);
+    const isTimed = server.callsUntilSample === 0;
+    const responseContext = copyResponseContext(request);
+    const logId = readLogId(request);
     let reservedBytes = 0;
-    return new DeferredResponse(host.pool.take(), {
-      replyTo,
+    return new DeferredResponse(server.bufferPool.acquire(), {
+      responseContext,
       timeoutMs: request.timeoutMs,
-      reachable: () => !this.#ended && this.socket.writable,
-      reserve: (byteCount) => {
+      isConnected: () => !this.#isEnded && this.socket.writable,
+      reserveBytes: (byteCount) => {
         reservedBytes += byteCount;
-        host.unsentBytes += byteCount;
+        server.unsentBytes += byteCount;
       },
       settle: (output, failure) => {
-        host.unsentBytes -= reservedBytes;
+        server.unsentBytes -= reservedBytes;
         if (failure !== undefined) {
           this.#countFailure(route, failure, logId);
-          this.#refuse(output, replyTo, failure);
+          this.#writeError(output, responseContext, failure);
         }
-        if (timed) route.onSample((systemClock.nowMs() - startMs) / 1000);
+        if (isTimed) route.onSample((systemClock.nowMs() - startMs) / 1000);
         this.#callsInFlight--;
-        this.#active = true;
-        this.#writeWithOthers(output);
-        host.endDeferred();
+        this.#wasActive = true;
+        this.#writeCorked(output);
+        server.endDeferredCall();
       },
     });
   }
 
-  /** The deferred answers of one tick leave in one write. */
-  #writeWithOthers(output: OutputBuffer): void {
-    if (!this.#corked && this.socket.writable) {
-      this.#corked = true;
+  /** Sends the deferred responses of one tick in one write. */
+  #writeCorked(output: OutputBuffer): void {
+    if (!this.#isCorked && this.socket.writable) {
+      this.#isCorked = true;
       this.socket.cork();
       process.nextTick(() => {
-        this.#corked = false;
+        this.#isCorked = false;
         this.socket.uncork();
       });
     }
@@ -194,17 +215,21 @@ export class BaiduConnection implements Caller {
   }
 
   #run(route: RpcRoute, frame: Frame, output: OutputBuffer): void {
-    const { response, unsentBytes, limits, stopping } = this.#host;
-    response.open(output, frame, route, this);
+    const { response, unsentBytes, limits, isStopping } = this.#server;
+    response.start(output, frame, route, this);
     try {
-      if (frame.defect !== undefined) throw frame.defect;
-      if (stopping) throw new CubeError('STOPPING', 'the server is stopping; call another replica');
+      if (frame.error !== undefined) throw frame.error;
+      if (isStopping)
+        throw new CubeError('STOPPING', 'the server is stopping; call another replica');
       if (unsentBytes > limits.outputTotalBytes) {
-        throw new CubeError('OVERLOADED', 'too many answers wait to be read by their callers');
+        throw new CubeError(
+          'OVERLOADED',
+          'too many responses wait to be read by their callers; try again later',
+        );
       }
-      const request = isCoded(frame) ? openPayload(frame, limits.inflatedBytes) : frame;
+      const request = isEncoded(frame) ? decodePayload(frame, limits.inflatedBytes) : frame;
       if (frame.contentType === 0) route.handler(request, response);
-      else answerJson(route, request, response);
+      else handleJsonCall(route, request, response);
       if (response.deferred === undefined) response.finish();
     } catch (error) {
       response.discard();
@@ -213,8 +238,8 @@ export class BaiduConnection implements Caller {
         return;
       }
       const failure = CubeError.from(error);
-      this.#countFailure(route, failure, logIdOf(frame));
-      this.#refuse(output, frame, failure);
+      this.#countFailure(route, failure, readLogId(frame));
+      this.#writeError(output, frame, failure);
     }
   }
 
@@ -222,17 +247,19 @@ export class BaiduConnection implements Caller {
     route.countError(failure.code);
     if (failure.code !== 'INTERNAL') return;
     const { service, method } = route;
-    const what = { err: failure.cause ?? failure, service, method, logId: String(logId) };
-    this.#host.logger.error(what, 'call failed');
+    const fields = { err: failure.cause ?? failure, service, method, logId: String(logId) };
+    this.#server.logger.error(fields, 'call failed');
   }
 
-  /** An error response with the prefix that brpc puts before its texts. */
-  #refuse(output: OutputBuffer, request: ReplyTo | undefined, error: CubeError): void {
+  /** Writes an error response, with the prefix that brpc puts before its texts. */
+  #writeError(output: OutputBuffer, request: ResponseContext | undefined, error: CubeError): void {
+    if (error.code === 'STOPPING') this.hasRefusedStopping = true;
     const { localAddress = '', localPort = 0 } = this.socket;
     const { brpc } = error.status;
     const message = error.message.slice(0, ERROR_TEXT_CHARS_MAX);
     const text = `[${formatEndpoint(localAddress, localPort)}][E${brpc}]${message}`;
-    writeErrorResponse(output, request, brpc, text, codeNameOf(error.code));
+    const details = encodeErrorDetails(error.details);
+    writeErrorResponse(output, request, brpc, text, getWireErrorName(error.code), details);
   }
 
   #flush(): void {
@@ -243,58 +270,59 @@ export class BaiduConnection implements Caller {
   }
 
   #write(output: OutputBuffer): void {
-    const host = this.#host;
+    const server = this.#server;
     const byteCount = output.length;
     if (byteCount === 0 || !this.socket.writable) {
-      host.pool.give(output);
+      server.bufferPool.release(output);
       return;
     }
-    host.unsentBytes += byteCount;
-    const taken = this.socket.write(output.written(), () => {
-      host.unsentBytes -= byteCount;
-      host.pool.give(output);
+    server.unsentBytes += byteCount;
+    const taken = this.socket.write(output.writtenBytes(), () => {
+      server.unsentBytes -= byteCount;
+      server.bufferPool.release(output);
     });
-    if (!taken && this.socket.writableLength > host.limits.outputHighWaterBytes) this.#block();
+    if (!taken && this.socket.writableLength > server.limits.outputHighWaterBytes) this.#block();
   }
 
   #block(): void {
-    if (this.#blocked || this.#ended) return;
-    this.#blocked = true;
+    if (this.#isBlocked || this.#isEnded) return;
+    this.#isBlocked = true;
     this.socket.pause();
     this.socket.once('drain', () => {
-      this.#blocked = false;
-      this.#active = true;
-      if (this.#ended) return;
+      this.#isBlocked = false;
+      this.#wasActive = true;
+      if (this.#isEnded) return;
       this.#process();
-      if (!this.#blocked) this.socket.resume();
+      if (!this.#isBlocked) this.socket.resume();
     });
   }
 
-  #accountHeld(heldBytes: number): void {
-    this.#host.heldBytes += heldBytes - this.#heldBytes;
-    this.#heldBytes = heldBytes;
+  #updateInputBufferBytes(heldBytes: number): void {
+    this.#server.inputBufferBytes += heldBytes - this.#inputBufferBytes;
+    this.#inputBufferBytes = heldBytes;
   }
 
-  #accountInput(gatheredBytes: number): void {
-    const host = this.#host;
-    host.gatheredBytes += gatheredBytes - this.#gatheredBytes;
-    this.#gatheredBytes = gatheredBytes;
-    if (gatheredBytes > 0 && host.gatheredBytes > host.limits.inputTotalBytes) {
+  #updateUnfinishedFrameBytes(unfinishedBytes: number): void {
+    const server = this.#server;
+    server.unfinishedFrameBytes += unfinishedBytes - this.#unfinishedFrameBytes;
+    this.#unfinishedFrameBytes = unfinishedBytes;
+    if (unfinishedBytes > 0 && server.unfinishedFrameBytes > server.limits.inputTotalBytes) {
       throw new CubeError(
         'OVERLOADED',
-        `${host.gatheredBytes} bytes of unfinished requests are held already; send smaller batches`,
+        `${server.unfinishedFrameBytes} bytes of unfinished requests are buffered already; ` +
+          'send smaller batches',
       );
     }
   }
 
-  /** The bytes that follow cannot be understood: says so and closes. */
-  #breakOff(error: CubeError): void {
-    this.#host.brokenConnections++;
-    this.#output ??= this.#host.pool.take();
-    this.#refuse(this.#output, undefined, error);
-    this.#ended = true;
+  /** Reports a protocol error, after which no frame can be found, and closes the connection. */
+  #closeWithError(error: CubeError): void {
+    this.#server.brokenConnections++;
+    this.#output ??= this.#server.bufferPool.acquire();
+    this.#writeError(this.#output, undefined, error);
+    this.#isEnded = true;
     this.#flush();
-    this.#accountInput(0);
+    this.#updateUnfinishedFrameBytes(0);
     this.socket.end();
     this.socket.resume();
     const timer = setTimeout(() => this.socket.destroy(), LINGER_MS);
@@ -302,23 +330,47 @@ export class BaiduConnection implements Caller {
   }
 }
 
-/** As brpc: a name without package is looked for among the services, any other is a method that is not there. */
-function unknown({ service, method }: Frame, hasService: boolean): CubeError {
+/**
+ * As in brpc: an unknown name without a package is an unknown service, any other name an unknown
+ * method.
+ */
+function createUnknownMethodError({ service, method }: Frame, hasService: boolean): CubeError {
+  const shown = shortenInput(service);
   if (hasService || service.includes('.')) {
-    return new CubeError('UNSUPPORTED', `Fail to find method=${service}/${method}`);
+    const text = `Fail to find method=${shown}/${shortenInput(method)}`;
+    return new CubeError('UNSUPPORTED', text);
   }
-  return new CubeError('NOT_FOUND', `Fail to find service=${service}`);
+  return new CubeError('NOT_FOUND', `Fail to find service=${shown}`);
 }
 
-function answerJson(route: RpcRoute, request: Frame, response: RpcResponse): void {
+function handleJsonCall(route: RpcRoute, request: Frame, response: RpcResponse): void {
   const { bytes, payloadStart, payloadEnd, contentType } = request;
   if (route.jsonHandler === undefined || contentType !== CONTENT_JSON) {
     throw new CubeError(
       'INVALID_ARGUMENT',
-      `content_type ${contentType} (${CONTENT_NAMES[contentType]}) is not supported by ${route.service}/${route.method}; send protobuf (0)`,
+      `content_type ${contentType} (${CONTENT_NAMES[contentType]}) is not supported by ` +
+        `${route.service}/${route.method}; send protobuf (0)`,
     );
   }
-  const answer = route.jsonHandler(textDecoder.decode(bytes.subarray(payloadStart, payloadEnd)));
-  response.begin(0);
-  response.output.append(textEncoder.encode(answer));
+  const answer = route.jsonHandler(bytes.subarray(payloadStart, payloadEnd));
+  if (typeof answer === 'string') {
+    response.begin(0);
+    response.output.append(textEncoder.encode(answer));
+    return;
+  }
+  let deferred: DeferredResponse;
+  try {
+    deferred = response.defer();
+  } catch (error) {
+    answer.catch(() => undefined);
+    throw error;
+  }
+  answer.then(
+    (text) => {
+      deferred.begin(0);
+      deferred.output.append(textEncoder.encode(text));
+      deferred.finish();
+    },
+    (error: unknown) => deferred.fail(error),
+  );
 }

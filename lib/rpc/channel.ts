@@ -1,29 +1,36 @@
 /**
- * One pipelined baidu_std connection to one endpoint. Calls share the connection, are written once per tick and
- * matched by correlation id, so answers may come in any order. A lost connection fails every pending call with
- * UNAVAILABLE; the next call connects again, at most once per backoff time. One timer serves all deadlines.
+ * One pipelined baidu_std connection to one endpoint. Calls share the connection, are written once
+ * per tick and matched by correlation id, so responses may arrive in any order. A lost connection
+ * fails every pending call with UNAVAILABLE; the next call reconnects, at most once per backoff
+ * period. One timer serves all deadlines.
  */
 import { connect, type Socket } from 'node:net';
-import { correlationOf, type Frame, FrameDecoder } from '../../proto/baidu-std.ts';
+import { type Frame, FrameDecoder, readCorrelationId } from '../../proto/baidu-std.ts';
+import { CHECKSUM_CRC32C, CHECKSUM_XXH64, getChecksumBytes } from '../../proto/frame-fields.ts';
 import type { OutputBuffer } from '../../proto/output-buffer.ts';
-import { RequestTarget } from '../../proto/request-target.ts';
+import { type RequestCall, RequestEncoder } from '../../proto/request-encoder.ts';
+import { decodeErrorDetails } from '../core/error-details.ts';
 import { CubeError } from '../core/errors.ts';
 import { type ChannelLimits, DEFAULT_CHANNEL_LIMITS } from '../core/limits.ts';
 import { systemClock } from '../platform/clock.ts';
 import { BufferPool } from './buffer-pool.ts';
+import { writeChecksum } from './checksums.ts';
 import { type Endpoint, parseEndpoint } from './endpoint.ts';
-import { isCoded, openPayload, sealRequest } from './payload-coding.ts';
+import { compressRequestPayload, decodePayload, isEncoded } from './payload-encoding.ts';
 
-/** More than any meta of ours. */
+/** Upper bound of an encoded request meta. */
 const META_BYTES_MAX = 512;
-const TARGETS_MAX = 64;
-/** A correlation id is a sequence number times this plus the place of its call: found without a table. */
-const PLACES_MAX = 65_536;
-/** A longer timer would fire at once, and again and again. */
+const ENCODERS_MAX = 64;
+/**
+ * A correlation id is a sequence number times this plus the slot of its call, so no lookup table is
+ * needed.
+ */
+const SLOTS_MAX = 65_536;
+/** The maximum delay of Node's timers; a longer one would fire at once. */
 const TIMER_MS_MAX = 0x7fff_ffff;
 
-const PLAIN: CallOptions = {};
-/** Of all channels: with one each, a thousand connections would keep a thousand buffers. */
+const NO_OPTIONS: CallOptions = {};
+/** Shared by all channels: otherwise a thousand connections would keep a thousand buffers. */
 const pool = new BufferPool();
 
 export interface CallResult {
@@ -32,20 +39,29 @@ export interface CallResult {
 }
 
 export interface CallOptions {
-  /** The payload travels compressed, and the answer's comes back so: 1 snappy, 2 gzip, 3 zlib, 4 LZ4. */
+  /**
+   * Compression of the payloads of request and response: 1 snappy, 2 gzip, 3 zlib, 4 LZ4. Default:
+   * none.
+   */
   readonly compressType?: 1 | 2 | 3 | 4;
   /**
-   * Payload and attachment travel with a crc32c, which the server verifies, and the answer must come back with one that is right.
-   * A server that knows no checksums fails every such call.
+   * Send payload and attachment with this checksum, which the server verifies, and require a valid
+   * one on the response. Only our servers know xxh64, which costs less. Default: none.
    */
-  readonly checksum?: boolean;
+  readonly checksum?: 'xxh64' | 'crc32c';
+  /**
+   * With `checksum`: accept responses without one, which brpc's servers send. Default false.
+   */
+  readonly isChecksumOptional?: boolean;
 }
+
+const CHECKSUM_TYPES = { xxh64: CHECKSUM_XXH64, crc32c: CHECKSUM_CRC32C } as const;
 
 interface PendingCall {
   readonly correlation: number;
   readonly deadlineMs: number;
   readonly timeoutMs: number;
-  readonly checksum: boolean;
+  readonly needsChecksum: boolean;
   resolve(result: CallResult): void;
   reject(error: CubeError): void;
 }
@@ -54,24 +70,27 @@ export class Channel {
   readonly endpoint: string;
   readonly #address: Endpoint;
   readonly #limits: ChannelLimits;
-  readonly #targets = new Map<string, RequestTarget>();
-  /** The calls in flight, each at its place. (A Map with this much coming and going keeps dead calls alive for long.) */
-  readonly #places: (PendingCall | undefined)[] = [];
-  readonly #freePlaces: number[] = [];
-  #inFlight = 0;
-  /** Every read goes into it: what a call resolves with are views of it. */
+  readonly #encoders = new Map<string, RequestEncoder>();
+  /**
+   * The calls in flight, each in its slot. (A Map with this many insertions and deletions keeps
+   * dead calls alive for long.)
+   */
+  readonly #slots: (PendingCall | undefined)[] = [];
+  readonly #freeSlots: number[] = [];
+  #callsInFlight = 0;
+  /** Receives every read; results are views of it. */
   readonly #readBuffer: Buffer;
   #socket: Socket | undefined;
-  #connected = false;
-  #closed = false;
+  #isConnected = false;
+  #isClosed = false;
   #decoder: FrameDecoder;
   #output: OutputBuffer | undefined;
-  #flushing = false;
+  #isFlushScheduled = false;
   #sequence = 0;
   #timer: NodeJS.Timeout | undefined;
   #timerAtMs = Number.POSITIVE_INFINITY;
-  /** When the oldest call was made since the peer last said anything; 0: none. */
-  #waitingSinceMs = 0;
+  /** Start of the oldest call since the peer last sent any bytes; 0: none. */
+  #silentSinceMs = 0;
   #backoffMs = 0;
   #retryAtMs = 0;
   #lastFailure = '';
@@ -81,25 +100,25 @@ export class Channel {
     this.endpoint = endpoint;
     this.#address = parseEndpoint(endpoint);
     this.#limits = { ...DEFAULT_CHANNEL_LIMITS, ...limits };
-    if (this.#limits.maxInFlight > PLACES_MAX) {
-      throw new CubeError('INVALID_ARGUMENT', `maxInFlight: at most ${PLACES_MAX}`);
+    if (this.#limits.maxInFlight > SLOTS_MAX) {
+      throw new CubeError('INVALID_ARGUMENT', `maxInFlight: at most ${SLOTS_MAX}`);
     }
     this.#readBuffer = Buffer.allocUnsafeSlow(this.#limits.readBufferBytes);
     this.#decoder = new FrameDecoder(this.#limits.maxFrameBytes);
   }
 
-  get connected(): boolean {
-    return this.#connected;
+  get isConnected(): boolean {
+    return this.#isConnected;
   }
 
-  get inFlight(): number {
-    return this.#inFlight;
+  get callsInFlight(): number {
+    return this.#callsInFlight;
   }
 
   /**
-   * Resolves with views that are valid until the continuation of this promise ends: copy what outlives it.
-   * Rejects with a CubeError: UNAVAILABLE when the connection is refused or lost, DEADLINE_EXCEEDED, OVERLOADED
-   * over maxInFlight, else the server's own code.
+   * Resolves with views that are valid until the continuation of this promise ends: copy bytes that
+   * must live longer. Rejects with a CubeError: UNAVAILABLE when the connection is refused or lost,
+   * DEADLINE_EXCEEDED, OVERLOADED above maxInFlight, else the server's own code.
    * @param timeoutMs > 0; it also travels in the request
    */
   call(
@@ -108,69 +127,97 @@ export class Channel {
     payload: Uint8Array,
     attachment: Uint8Array,
     timeoutMs: number,
-    options: CallOptions = PLAIN,
+    options: CallOptions = NO_OPTIONS,
   ): Promise<CallResult> {
-    const refusal = this.#refusal(payload.length + attachment.length);
+    const refusal = this.#findRefusal(payload.length + attachment.length);
     if (refusal !== undefined) return Promise.reject(refusal);
     const nowMs = systemClock.nowMs();
     if (this.#socket === undefined) {
-      if (nowMs < this.#retryAtMs) return Promise.reject(this.#unavailable(this.#lastFailure));
+      if (nowMs < this.#retryAtMs)
+        return Promise.reject(this.#createUnavailableError(this.#lastFailure));
       this.#connect();
     }
     this.#sequence = this.#sequence === 0x7fff_ffff ? 1 : this.#sequence + 1;
-    const place = this.#freePlaces.pop() ?? this.#places.length;
-    const correlation = this.#sequence * PLACES_MAX + place;
-    this.#inFlight++;
-    this.#output ??= pool.take();
-    const target = this.#target(service, method);
-    if (options === PLAIN) {
+    const slot = this.#freeSlots.pop() ?? this.#slots.length;
+    const correlation = this.#sequence * SLOTS_MAX + slot;
+    this.#callsInFlight++;
+    this.#output ??= pool.acquire();
+    const target = this.#getEncoder(service, method);
+    if (options === NO_OPTIONS) {
       target.write(this.#output, { correlation, timeoutMs, payload, attachment });
     } else {
-      const sealed = sealRequest(payload, attachment, options);
-      target.write(this.#output, { correlation, timeoutMs, attachment, ...sealed });
+      this.#writeEncoded(
+        this.#output,
+        target,
+        { correlation, timeoutMs, payload, attachment },
+        options,
+      );
     }
     this.#scheduleFlush();
-    if (this.#waitingSinceMs === 0) this.#waitingSinceMs = nowMs;
+    if (this.#silentSinceMs === 0) this.#silentSinceMs = nowMs;
     const deadlineMs = nowMs + timeoutMs;
     this.#armTimer(deadlineMs, nowMs);
-    const { checksum = false } = options;
+    const needsChecksum = options.checksum !== undefined && options.isChecksumOptional !== true;
     return new Promise((resolve, reject) => {
-      this.#places[place] = { correlation, deadlineMs, timeoutMs, checksum, resolve, reject };
+      this.#slots[slot] = { correlation, deadlineMs, timeoutMs, needsChecksum, resolve, reject };
     });
   }
 
-  /** Fails what is pending and lets the connection go; later calls are refused. */
+  /** Fails pending calls and closes the connection; later calls are rejected. */
   close(): void {
-    this.#closed = true;
+    this.#isClosed = true;
     this.#disconnect('the channel was closed');
   }
 
-  #refusal(bodyBytes: number): CubeError | undefined {
-    if (this.#closed) return this.#unavailable('the channel was closed');
+  #findRefusal(bodyBytes: number): CubeError | undefined {
+    if (this.#isClosed) return this.#createUnavailableError('the channel was closed');
     const { maxFrameBytes, maxInFlight } = this.#limits;
     if (bodyBytes + META_BYTES_MAX > maxFrameBytes) {
       return new CubeError(
         'TOO_LARGE',
-        `a request of ${bodyBytes} bytes to ${this.endpoint} is over the limit of ${maxFrameBytes}; split it`,
+        `a request of ${bodyBytes} bytes to ${this.endpoint} ` +
+          `exceeds the limit of ${maxFrameBytes}; split it`,
       );
     }
     const unsentBytes = (this.#socket?.writableLength ?? 0) + (this.#output?.length ?? 0);
-    if (this.#inFlight >= maxInFlight || unsentBytes > maxFrameBytes) {
+    if (this.#callsInFlight >= maxInFlight || unsentBytes > maxFrameBytes) {
       return new CubeError(
         'OVERLOADED',
-        `${this.endpoint}: ${this.#inFlight} calls and ${unsentBytes} unsent bytes are in flight already; send fewer at once`,
+        `${this.endpoint}: ${this.#callsInFlight} calls and ${unsentBytes} unsent bytes ` +
+          'are in flight already; send fewer calls at once',
       );
     }
     return undefined;
   }
 
-  #target(service: string, method: string): RequestTarget {
+  #writeEncoded(
+    output: OutputBuffer,
+    encoder: RequestEncoder,
+    { correlation, timeoutMs, payload, attachment }: RequestCall,
+    { compressType, checksum }: CallOptions,
+  ): void {
+    const checksumType = checksum === undefined ? 0 : CHECKSUM_TYPES[checksum];
+    const packed = compressRequestPayload(payload, compressType ?? 0);
+    const start = encoder.write(output, {
+      correlation,
+      timeoutMs,
+      payload: packed.payload,
+      attachment,
+      compressType: packed.compressType,
+      checksumType,
+    });
+    if (checksumType === 0) return;
+    const at = start - getChecksumBytes(checksumType);
+    writeChecksum(output.bytes, checksumType, { at, start, end: output.length });
+  }
+
+  #getEncoder(service: string, method: string): RequestEncoder {
     const name = `${service}/${method}`;
-    let target = this.#targets.get(name);
+    let target = this.#encoders.get(name);
     if (target === undefined) {
-      target = new RequestTarget(service, method);
-      if (this.#targets.size >= TARGETS_MAX) this.#targets.clear();
-      this.#targets.set(name, target);
+      target = new RequestEncoder(service, method);
+      if (this.#encoders.size >= ENCODERS_MAX) this.#encoders.clear();
+      this.#encoders.set(name, target);
     }
     return target;
   }
@@ -190,7 +237,7 @@ export class Channel {
         },
       },
     });
-    const timer = setTimeout(afterReading, this.#limits.connectTimeoutMs, () => {
+    const timer = setTimeout(runAfterSocketReads, this.#limits.connectTimeoutMs, () => {
       if (!socket.connecting) return;
       socket.destroy(new Error(`no connection within ${this.#limits.connectTimeoutMs} ms`));
     });
@@ -199,7 +246,7 @@ export class Channel {
     let reason = 'the server closed the connection';
     socket.on('connect', () => {
       clearTimeout(timer);
-      this.#connected = true;
+      this.#isConnected = true;
       this.#backoffMs = 0;
       this.#scheduleFlush();
     });
@@ -214,22 +261,22 @@ export class Channel {
   }
 
   #scheduleFlush(): void {
-    if (this.#flushing || !this.#connected) return;
-    this.#flushing = true;
+    if (this.#isFlushScheduled || !this.#isConnected) return;
+    this.#isFlushScheduled = true;
     process.nextTick(this.#flush);
   }
 
   readonly #flush = (): void => {
-    this.#flushing = false;
+    this.#isFlushScheduled = false;
     const output = this.#output;
-    if (output === undefined || !this.#connected) return;
+    if (output === undefined || !this.#isConnected) return;
     this.#output = undefined;
-    this.#socket?.write(output.written(), () => pool.give(output));
+    this.#socket?.write(output.writtenBytes(), () => pool.release(output));
   };
 
   #read(byteCount: number): void {
     const decoder = this.#decoder;
-    this.#waitingSinceMs = 0;
+    this.#silentSinceMs = 0;
     try {
       decoder.push(this.#readBuffer.subarray(0, byteCount));
       while (decoder.next()) {
@@ -240,53 +287,65 @@ export class Channel {
     }
   }
 
-  /** @returns false when the frame ended the connection */
+  /** Returns false when the frame ended the connection. */
   #receive(frame: Frame): boolean {
     if (frame.correlationStart === frame.correlationEnd) {
-      this.#disconnect(frame.errorText === '' ? 'a response without call' : frame.errorText);
+      this.#disconnect(
+        frame.errorText === '' ? 'a response without a correlation id' : frame.errorText,
+      );
       return false;
     }
-    const correlation = correlationOf(frame);
-    const place = correlation % PLACES_MAX;
-    const pending = this.#places[place];
-    if (pending?.correlation !== correlation) return true; // its deadline passed before
-    this.#free(place);
+    const correlation = readCorrelationId(frame);
+    const slot = correlation % SLOTS_MAX;
+    const pending = this.#slots[slot];
+    if (pending?.correlation !== correlation) return true; // Its deadline has passed.
+    this.#free(slot);
     if (frame.errorCode !== 0) {
-      pending.reject(CubeError.fromBrpc(frame.errorCode, frame.errorText, frame.errorName));
-    } else if (frame.defect !== undefined) {
-      pending.reject(frame.defect);
-    } else if (pending.checksum && !(frame.checksumType !== 0 && frame.checksumWithAttachment)) {
+      const { errorCode, errorText, errorName, errorDetails } = frame;
+      const details = decodeErrorDetails(errorDetails);
+      pending.reject(CubeError.fromBrpc(errorCode, errorText, errorName, details));
+    } else if (frame.error !== undefined) {
+      pending.reject(this.#createDecodingError(frame.error));
+    } else if (
+      pending.needsChecksum &&
+      !(frame.checksumType !== 0 && frame.checksumWithAttachment)
+    ) {
       const text =
-        'its answer has no checksum: it was damaged on the way, or that server knows none';
-      pending.reject(this.#unavailable(text));
+        'the response has no checksum: it was corrupted in transit, or the server supports none';
+      pending.reject(this.#createUnavailableError(text));
     } else this.#resolve(pending, frame);
     return true;
   }
 
   #resolve(pending: PendingCall, frame: Frame): void {
     try {
-      const { bytes, payloadStart, payloadEnd, attachmentStart, attachmentEnd } = isCoded(frame)
-        ? openPayload(frame, this.#limits.maxFrameBytes)
+      const { bytes, payloadStart, payloadEnd, attachmentStart, attachmentEnd } = isEncoded(frame)
+        ? decodePayload(frame, this.#limits.maxFrameBytes)
         : frame;
       pending.resolve({
         payload: bytes.subarray(payloadStart, payloadEnd),
         attachment: bytes.subarray(attachmentStart, attachmentEnd),
       });
     } catch (error) {
-      pending.reject(
-        this.#unavailable(`its answer cannot be read: ${CubeError.from(error).message}`),
-      );
+      pending.reject(this.#createDecodingError(error));
     }
   }
 
-  #free(place: number): void {
-    this.#places[place] = undefined;
-    this.#freePlaces.push(place);
-    this.#inFlight--;
+  /** Another replica, or the same one later, may give a valid response. */
+  #createDecodingError(error: unknown): CubeError {
+    const { message } = CubeError.from(error);
+    return this.#createUnavailableError(`the response cannot be decoded: ${message}`);
   }
 
-  #unavailable(reason: string): CubeError {
-    return new CubeError('UNAVAILABLE', `${this.endpoint}: ${reason}`);
+  #free(slot: number): void {
+    this.#slots[slot] = undefined;
+    this.#freeSlots.push(slot);
+    this.#callsInFlight--;
+  }
+
+  #createUnavailableError(reason: string): CubeError {
+    const details = { server: this.endpoint };
+    return new CubeError('UNAVAILABLE', `${this.endpoint}: ${reason}`, { details });
   }
 
   #disconnect(reason: string): void {
@@ -296,54 +355,58 @@ export class Channel {
     this.#lastFailure = reason;
     const socket = this.#socket;
     this.#socket = undefined;
-    this.#connected = false;
-    this.#waitingSinceMs = 0;
+    this.#isConnected = false;
+    this.#silentSinceMs = 0;
     this.#output = undefined;
     socket?.destroy();
     clearTimeout(this.#timer);
     this.#timerAtMs = Number.POSITIVE_INFINITY;
-    this.#places.forEach((call, place) => {
+    this.#slots.forEach((call, slot) => {
       if (call === undefined) return;
-      this.#free(place);
-      call.reject(this.#unavailable(reason));
+      this.#free(slot);
+      call.reject(this.#createUnavailableError(reason));
     });
   }
 
-  /** The timer fires at the earliest deadline known; answered calls leave it standing, which costs one look. */
+  /**
+   * The timer fires at the earliest known deadline. Answered calls do not reset it, which costs one
+   * needless scan.
+   */
   #armTimer(deadlineMs: number, nowMs: number): void {
     if (deadlineMs >= this.#timerAtMs) return;
     clearTimeout(this.#timer);
     this.#timerAtMs = deadlineMs;
     const waitMs = Math.min(Math.max(1, Math.ceil(deadlineMs - nowMs)), TIMER_MS_MAX);
-    this.#timer = setTimeout(afterReading, waitMs, this.#expire);
+    this.#timer = setTimeout(runAfterSocketReads, waitMs, this.#expire);
   }
 
   readonly #expire = (): void => {
     const nowMs = systemClock.nowMs();
     this.#timerAtMs = Number.POSITIVE_INFINITY;
     let earliestMs = Number.POSITIVE_INFINITY;
-    this.#places.forEach((call, place) => {
+    this.#slots.forEach((call, slot) => {
       if (call === undefined) return;
       if (call.deadlineMs > nowMs) {
         earliestMs = Math.min(earliestMs, call.deadlineMs);
         return;
       }
-      this.#free(place);
-      const text = `${this.endpoint}: no answer within ${Math.ceil(call.timeoutMs)} ms`;
-      call.reject(new CubeError('DEADLINE_EXCEEDED', text));
+      this.#free(slot);
+      const text = `${this.endpoint}: no response within ${Math.ceil(call.timeoutMs)} ms`;
+      const details = { server: this.endpoint };
+      call.reject(new CubeError('DEADLINE_EXCEEDED', text, { details }));
     });
     if (earliestMs < Number.POSITIVE_INFINITY) this.#armTimer(earliestMs, nowMs);
     const { silenceMs } = this.#limits;
-    if (this.#waitingSinceMs > 0 && nowMs - this.#waitingSinceMs > silenceMs) {
-      this.#disconnect(`calls were sent and nothing came back for ${silenceMs} ms`);
+    if (this.#silentSinceMs > 0 && nowMs - this.#silentSinceMs > silenceMs) {
+      this.#disconnect(`the server sent nothing for ${silenceMs} ms while calls were pending`);
     }
   };
 }
 
 /**
- * Runs what a timer was set for once the sockets have been read: after this process itself stood still, its timers come first, and
- * would give up calls and connections whose answers are there.
+ * Runs a timer's action after the sockets have been read. After this process itself was suspended,
+ * its timers run first, and would otherwise fail calls whose responses have already arrived.
  */
-function afterReading(action: () => void): void {
+function runAfterSocketReads(action: () => void): void {
   setImmediate(action);
 }

@@ -1,6 +1,7 @@
 /**
- * The compressions of brpc's frames, by their number there: 1 snappy (a block), 2 gzip, 3 zlib, 4 LZ4 (the size as a
- * varint, then one block). Decompressing is bounded by a size that is known before memory is taken or while it grows.
+ * The compression types of brpc's frames, by number: 1 snappy (a block), 2 gzip, 3 zlib, 4 LZ4 (the
+ * size as a varint, then one block). Decompression stops at a maximum size before the output can
+ * grow beyond it.
  */
 import { deflateSync, gunzipSync, gzipSync, inflateSync } from 'node:zlib';
 import lz4 from 'lz4js';
@@ -11,20 +12,20 @@ import { decodeLz4, decodeSnappy } from './block-decoding.ts';
 
 const SNAPPY = 1;
 export const COMPRESSION_GZIP = 2;
-const ZLIB = 3;
+export const COMPRESSION_ZLIB = 3;
 export const COMPRESSION_LZ4 = 4;
-/** Speed over size: what is compressed here are short-lived messages on a fast network. */
+/** Favors speed over size, for short-lived messages on a fast network. */
 const LEVEL = 1;
-const lz4Places = new Uint32Array(1 << 16);
+const lz4HashTable = new Uint32Array(1 << 16);
 
-/** @param type one of the four */
+/** @param type 1 … 4 */
 export function compress(type: number, bytes: Uint8Array): Uint8Array {
   switch (type) {
     case SNAPPY:
       return snappy.compress(bytes);
     case COMPRESSION_GZIP:
       return gzipSync(bytes, { level: LEVEL });
-    case ZLIB:
+    case COMPRESSION_ZLIB:
       return deflateSync(bytes, { level: LEVEL });
     default:
       return compressLz4(bytes);
@@ -32,8 +33,9 @@ export function compress(type: number, bytes: Uint8Array): Uint8Array {
 }
 
 /**
- * @param type one of the four
- * @throws CubeError INVALID_ARGUMENT when the bytes are not of this type, TOO_LARGE when they would become more than `bytesMax`
+ * @param type 1 … 4
+ * @throws CubeError INVALID_ARGUMENT when the bytes are not of this type, TOO_LARGE when the output
+ *   would exceed `bytesMax`
  */
 export function decompress(type: number, bytes: Uint8Array, bytesMax: number): Uint8Array {
   switch (type) {
@@ -41,7 +43,7 @@ export function decompress(type: number, bytes: Uint8Array, bytesMax: number): U
       return decodeSnappy(bytes, bytesMax);
     case COMPRESSION_GZIP:
       return inflate('gzip', gunzipSync, bytes, bytesMax);
-    case ZLIB:
+    case COMPRESSION_ZLIB:
       return inflate('zlib', inflateSync, bytes, bytesMax);
     default:
       return decodeLz4(bytes, bytesMax);
@@ -55,14 +57,14 @@ function inflate(
   bytesMax: number,
 ): Uint8Array {
   try {
-    // A limit of zero bytes would mean none.
+    // A limit of zero would mean no limit.
     return run(bytes, { maxOutputLength: Math.max(1, bytesMax) });
   } catch (error) {
     const { code, message } = error as NodeJS.ErrnoException;
     if (code === 'ERR_BUFFER_TOO_LARGE') {
       throw new CubeError(
         'TOO_LARGE',
-        `${name}: over ${bytesMax} bytes when decompressed; send less at once`,
+        `${name}: more than ${bytesMax} bytes when decompressed; send smaller batches`,
       );
     }
     throw new CubeError('INVALID_ARGUMENT', `not ${name}: ${message}`, { cause: error });
@@ -72,15 +74,15 @@ function inflate(
 function compressLz4(bytes: Uint8Array): Uint8Array {
   const output = new OutputBuffer(bytes.length + Math.ceil(bytes.length / 255) + 32);
   output.appendVarint(bytes.length);
-  lz4Places.fill(0);
+  lz4HashTable.fill(0);
   const block = new Uint8Array(output.bytes.length);
-  const length = lz4.compressBlock(bytes, block, 0, bytes.length, lz4Places);
+  const length = lz4.compressBlock(bytes, block, 0, bytes.length, lz4HashTable);
   if (length > 0) output.append(block.subarray(0, length));
   else appendLiterals(output, bytes);
-  return output.written();
+  return output.writtenBytes();
 }
 
-/** A block that compresses nothing: one sequence of literals. */
+/** Appends an uncompressed block: one sequence of literals. */
 function appendLiterals(output: OutputBuffer, bytes: Uint8Array): void {
   output.appendByte(Math.min(15, bytes.length) << 4);
   if (bytes.length >= 15) {

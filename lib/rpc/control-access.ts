@@ -1,57 +1,65 @@
 /**
- * Who may make control calls: whoever bears the token, or shows a certificate that is believed; where neither is asked for, only
- * this host. Lookups need none of it: the two authorities are separate.
+ * Authorizes control calls: a caller needs the token or a trusted client certificate. Where neither
+ * is configured, only callers on this host are allowed. Lookups need no authorization.
  */
+
 import { createHash, timingSafeEqual } from 'node:crypto';
 import { isIP } from 'node:net';
 import { CubeError } from '../core/errors.ts';
+import { quoteInput } from '../core/shown-input.ts';
 import { wallClockMs } from '../platform/clock.ts';
-import { fileStamp } from '../platform/files.ts';
+import { getFileStamp } from '../platform/files.ts';
 import type { Logger } from '../platform/logs.ts';
-import { SparseLog } from '../platform/sparse-log.ts';
+import { RateLimitedLog } from '../platform/logs.ts';
 import type { ControlCaller } from './control-caller.ts';
-import { readTokenFile } from './control-token.ts';
+import { readTokenFile } from './credentials.ts';
 
 const LOOPBACK = /^(::ffff:)?127\.|^::1$/;
-/** What the caller makes up, in our words. */
-const NAME_CHARS_MAX = 100;
 
 export interface ControlAccessOptions {
-  /** Undefined: no token is asked for. */
+  /** Undefined: tokens are not accepted. */
   readonly tokenFile: string | undefined;
-  /** Believed certificates are let in. */
-  readonly certificates?: boolean;
+  /** Accept trusted client certificates. Default false. */
+  readonly acceptCertificates?: boolean;
   readonly logger: Logger;
-  /** The flags with which others are let in. */
-  readonly flags?: string;
+  /** The options that allow callers from other hosts, for error messages. */
+  readonly authFlags?: string;
 }
 
 export class ControlAccess {
   readonly #tokenFile: string | undefined;
-  readonly #certificates: boolean;
+  readonly #acceptCertificates: boolean;
   readonly #logger: Logger;
-  readonly #log: SparseLog;
-  readonly #flags: string;
-  /** Digests are compared: they have one length, so neither time nor length tells about the token. */
+  readonly #log: RateLimitedLog;
+  readonly #authFlags: string;
+  /**
+   * Tokens are compared by digest: of equal length and in constant time, so that timing reveals
+   * nothing.
+   */
   #tokenDigest: Buffer | undefined;
   #stamp: string | undefined;
 
-  /** @throws CubeError when the token file is unreadable, or no token */
+  /** @throws CubeError when the token file is unreadable or invalid */
   constructor(options: ControlAccessOptions) {
-    const { tokenFile, certificates = false, logger, flags = '--control-token-file' } = options;
+    const {
+      tokenFile,
+      acceptCertificates = false,
+      logger,
+      authFlags = '--control-token-file',
+    } = options;
     this.#tokenFile = tokenFile;
-    this.#certificates = certificates;
+    this.#acceptCertificates = acceptCertificates;
     this.#logger = logger;
-    this.#log = new SparseLog(logger);
-    this.#flags = flags;
+    this.#log = new RateLimitedLog(logger);
+    this.#authFlags = authFlags;
     if (tokenFile === undefined) return;
-    this.#stamp = fileStamp(tokenFile);
-    this.#tokenDigest = digest(readTokenFile(tokenFile));
+    this.#stamp = getFileStamp(tokenFile);
+    this.#tokenDigest = hashToken(readTokenFile(tokenFile));
   }
 
   /** @throws CubeError DENIED, which is also logged */
   check(caller: ControlCaller): void {
-    const refusal = this.#refusal(caller);
+    const refusal = this.#findRefusal(caller);
     if (refusal === undefined) return;
     const { remoteAddress, certificate } = caller;
     const shown = certificate === undefined ? {} : { certificate: certificate.subject };
@@ -59,65 +67,86 @@ export class ControlAccess {
     throw new CubeError('DENIED', refusal);
   }
 
-  /** @returns undefined when the call is allowed */
-  #refusal(caller: ControlCaller): string | undefined {
+  /** Returns why the call is denied; undefined when it is allowed. */
+  #findRefusal(caller: ControlCaller): string | undefined {
     const tokenFile = this.#tokenFile;
-    if (tokenFile === undefined && !this.#certificates) return localRefusal(caller, this.#flags);
-    if (tokenFile !== undefined && this.#bearsToken(tokenFile, caller)) return undefined;
-    const wanted = tokenFile === undefined ? [] : ['"Authorization: Bearer" with the token'];
-    if (!this.#certificates) return `control calls need ${wanted[0]}`;
-    const fault = certificateFault(caller);
-    if (fault === '') return undefined;
-    return `control calls need ${[...wanted, 'a client certificate'].join(', or ')}: ${fault}`;
+    if (tokenFile === undefined && !this.#acceptCertificates)
+      return findLocalAccessProblem(caller, this.#authFlags);
+    if (tokenFile !== undefined && this.#hasToken(tokenFile, caller)) return undefined;
+    const token = '"Authorization: Bearer" with the token';
+    if (!this.#acceptCertificates) return `control calls need ${token}`;
+    const problem = findCertificateProblem(caller);
+    if (problem === undefined) return undefined;
+    const accepted = tokenFile === undefined ? [] : [token];
+    return `control calls need ${[...accepted, 'a client certificate'].join(', or ')}: ${problem}`;
   }
 
-  #bearsToken(tokenFile: string, { authorization = '' }: ControlCaller): boolean {
+  #hasToken(tokenFile: string, { authorization = '' }: ControlCaller): boolean {
     this.#rereadToken(tokenFile);
     const bearer = /^Bearer (.+)$/.exec(authorization)?.[1] ?? '';
-    return this.#tokenDigest !== undefined && timingSafeEqual(digest(bearer), this.#tokenDigest);
+    return this.#tokenDigest !== undefined && timingSafeEqual(hashToken(bearer), this.#tokenDigest);
   }
 
-  /** Tokens are changed by replacing the file; while it cannot be read the last one stays good. */
+  /** Reads a replaced token file. While it cannot be read, the previous token stays valid. */
   #rereadToken(tokenFile: string): void {
-    const stamp = fileStamp(tokenFile);
+    const stamp = getFileStamp(tokenFile);
     if (stamp === this.#stamp) return;
     this.#stamp = stamp;
     try {
-      this.#tokenDigest = digest(readTokenFile(tokenFile));
+      this.#tokenDigest = hashToken(readTokenFile(tokenFile));
       this.#logger.info({ tokenFile }, 'control token changed');
     } catch (error) {
       const { message } = error as Error;
-      this.#logger.warn({ error: message }, 'control token unreadable; the last one stays good');
+      this.#logger.warn(
+        { error: message },
+        'control token unreadable; the previous one stays valid',
+      );
     }
   }
 }
 
-/** Why a caller is not let in by its certificate; empty: it is. */
-function certificateFault({ certificate, origin }: ControlCaller): string {
-  if (certificate === undefined) return 'none that is believed was shown; call over TLS with one';
+/** Returns why a caller's certificate does not authorize it; undefined when it does. */
+function findCertificateProblem({ certificate, origin }: ControlCaller): string | undefined {
+  if (certificate === undefined) return 'the caller presented none; call over TLS with one';
   const { subject, fault, validUntilMs } = certificate;
-  const name = JSON.stringify(subject.slice(0, NAME_CHARS_MAX));
-  if (fault !== undefined) return `that of ${name} is not believed (${fault})`;
-  // A connection may outlive what it was begun with.
-  if (validUntilMs < wallClockMs()) return `that of ${name} has expired since; connect again`;
-  // A browser shows the certificate for any page.
-  return origin === undefined ? '' : 'web pages are not answered by it';
+  const name = quoteInput(subject);
+  if (fault !== undefined) return `the one of ${name} is not trusted (${fault})`;
+  // A connection may outlive its certificate.
+  if (validUntilMs < wallClockMs()) return `the one of ${name} has expired; connect again`;
+  // A browser presents its certificate on behalf of any page.
+  return origin === undefined ? undefined : 'it does not authorize web pages';
 }
 
-/** This host, and no web page: one in a browser here sends an Origin, or comes under a name that was rebound to us. */
-function localRefusal(
+/**
+ * Allows this host, but no web page of another site in a browser on it: such a page sends another
+ * Origin, or a Host name that was rebound to our address. Returns why the call is denied;
+ * undefined when it is allowed.
+ */
+function findLocalAccessProblem(
   { remoteAddress, host, origin }: ControlCaller,
   flags: string,
 ): string | undefined {
   if (!LOOPBACK.test(remoteAddress ?? '')) {
-    return `control calls are only answered on this host; start the server with ${flags} to allow others`;
+    return (
+      'control calls are only accepted from this host; ' +
+      `start the server with ${flags} to allow others`
+    );
   }
-  if (origin !== undefined) return 'control calls are not answered to web pages';
+  if (origin !== undefined && !isSameOrigin(origin, host)) {
+    return 'control calls from web pages of other sites are not accepted';
+  }
   const name = (host ?? 'localhost').replace(/:\d+$/, '').replace(/^\[|\]$/g, '');
   if (name === 'localhost' || isIP(name) > 0) return undefined;
-  return `control calls name this host by its address or localhost, not ${JSON.stringify(name.slice(0, NAME_CHARS_MAX))}; or use ${flags}`;
+  const shown = quoteInput(name);
+  const rule = 'control calls must name this host by its address or localhost';
+  return `${rule}, not ${shown}; or use ${flags}`;
 }
 
-function digest(token: string): Buffer {
+/** Whether a page was served under the name and port that it calls: by this server itself. */
+function isSameOrigin(origin: string, host: string | undefined): boolean {
+  return host !== undefined && (origin === `http://${host}` || origin === `https://${host}`);
+}
+
+function hashToken(token: string): Buffer {
   return createHash('sha256').update(token).digest();
 }

@@ -1,19 +1,19 @@
-/** Who calls, as far as it shows: what control calls are allowed by. */
+/** The caller of a control call, as far as a protocol shows it; the input of ControlAccess. */
 import { Socket } from 'node:net';
 import { TLSSocket } from 'node:tls';
 import type { FastifyRequest } from 'fastify';
 
 /** A client certificate. */
 export interface ClientCertificate {
-  /** For people. */
+  /** For messages and logs. */
   readonly subject: string;
-  /** Why it is not believed; absent: it is. */
+  /** Why it is not trusted; absent: it is trusted. */
   readonly fault?: string;
-  /** Since 1970. */
+  /** Milliseconds since 1970. */
   readonly validUntilMs: number;
 }
 
-/** What is known of a caller, over any protocol; undefined: not sent. */
+/** A caller over any protocol; undefined: not sent. */
 export interface ControlCaller {
   readonly remoteAddress: string | undefined;
   /** HTTP's Host, gRPC's :authority. */
@@ -23,33 +23,49 @@ export interface ControlCaller {
   readonly certificate?: ClientCertificate | undefined;
 }
 
-/** In a call that this process makes to itself: the certificate shown to where the call came in. */
-const INNER_CERTIFICATE = 'x-hypercube-inner-certificate';
+/**
+ * The header of a process-internal call with the certificate that the external caller presented.
+ */
+const INTERNAL_CERTIFICATE_HEADER = 'x-hypercube-inner-certificate';
 
-/** The caller of a request over HTTP, or of one that came over another protocol or thread and was made one here. */
-export function callerOf({ headers, socket }: FastifyRequest): ControlCaller {
+/**
+ * Returns the caller of an HTTP request, or of an internal request made for a call over another
+ * protocol or thread.
+ */
+export function getControlCaller({ headers, socket }: FastifyRequest): ControlCaller {
   const { host, origin, authorization } = headers;
-  // Whoever calls from outside has a socket: its headers say nothing of certificates.
-  const inner = socket instanceof Socket ? undefined : headers[INNER_CERTIFICATE];
+  // External requests have a socket; their headers must not claim a certificate.
+  const inner = socket instanceof Socket ? undefined : headers[INTERNAL_CERTIFICATE_HEADER];
   const certificate =
     typeof inner === 'string'
       ? (JSON.parse(inner) as ClientCertificate)
-      : certificateOf(socket as Socket | undefined);
+      : getPeerCertificate(socket as Socket | undefined);
   return { remoteAddress: socket.remoteAddress, host, origin, authorization, certificate };
 }
 
-/** The headers of a call to ourselves, with the certificate that was shown outside, and no other. */
-export function innerHeaders<T>(
+/**
+ * Returns the headers of an internal call, with the certificate of the external caller and no
+ * forged one.
+ */
+export function toInternalHeaders<T>(
   headers: Readonly<Record<string, T>>,
   certificate: ClientCertificate | undefined,
 ): Record<string, T | string> {
-  const { [INNER_CERTIFICATE]: _forged, ...others } = headers;
-  if (certificate === undefined) return others;
-  return { ...others, [INNER_CERTIFICATE]: JSON.stringify(certificate) };
+  const inner: Record<string, T | string> = { ...headers };
+  removeInternalHeaders(inner);
+  // The request line of HTTP/2.
+  for (const name in headers) if (name.startsWith(':')) delete inner[name];
+  if (certificate !== undefined) inner[INTERNAL_CERTIFICATE_HEADER] = JSON.stringify(certificate);
+  return inner;
 }
 
-/** @returns undefined over a plain connection, and where none was shown */
-export function certificateOf(socket: Socket | undefined): ClientCertificate | undefined {
+/** Removes what only internal calls may send from the headers of an external one. */
+export function removeInternalHeaders(headers: Record<string, unknown>): void {
+  delete headers[INTERNAL_CERTIFICATE_HEADER];
+}
+
+/** Returns undefined over a plain connection, and when the peer presented no certificate. */
+export function getPeerCertificate(socket: Socket | undefined): ClientCertificate | undefined {
   if (!(socket instanceof TLSSocket)) return undefined;
   const certificate = socket.getPeerX509Certificate();
   if (certificate === undefined) return undefined;

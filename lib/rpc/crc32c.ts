@@ -1,7 +1,7 @@
-/** CRC-32C (Castagnoli, reflected), eight bytes a step, and the masked form that brpc puts into its frames. */
+/** CRC-32C (Castagnoli, reflected), eight bytes per step, and the masked form in brpc's frames. */
 
 const POLYNOMIAL = 0x82f6_3b78;
-/** Eight tables of 256: table k gives what a byte does to the remainder k bytes later. */
+/** Eight tables of 256 entries: table k is the effect of a byte on the remainder k bytes later. */
 const tables: Int32Array = makeTables();
 
 function makeTables(): Int32Array {
@@ -19,12 +19,12 @@ function makeTables(): Int32Array {
 }
 
 /**
- * Of `bytes[start..end)`, as unsigned 32 bits.
- * @param before of the bytes that these follow
+ * Computes the checksum of `bytes[start..end)` as unsigned 32 bits.
+ * @param initial the checksum of the preceding bytes
  */
-export function crc32c(bytes: Uint8Array, start: number, end: number, before = 0): number {
+export function crc32c(bytes: Uint8Array, start: number, end: number, initial = 0): number {
   const t = tables;
-  let crc = ~before;
+  let crc = ~initial;
   let at = start;
   for (; at + 8 <= end; at += 8) {
     const low =
@@ -43,7 +43,10 @@ export function crc32c(bytes: Uint8Array, start: number, end: number, before = 0
   return ~crc >>> 0;
 }
 
-/** Rotated and shifted by a constant, as brpc stores it: a checksum of bytes that hold checksums stays a good one. */
+/**
+ * Masks a checksum as brpc stores it (rotated, plus a constant), so that checksums of data with
+ * checksums stay strong.
+ */
 export function maskCrc(crc: number): number {
   return (((crc >>> 15) | (crc << 17)) + 0xa282_ead8) >>> 0;
 }

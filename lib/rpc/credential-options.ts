@@ -1,51 +1,58 @@
-/** The options with which a process says who it is in TLS, the same for servers and for those who call them. */
+/** The TLS and token options that servers and their callers share. */
 import { CubeError } from '../core/errors.ts';
 import { type Command, optionWithEnv } from '../platform/cli.ts';
 import { Credentials } from './credentials.ts';
 import type { TlsFiles } from './tls-identity.ts';
 
-export interface TlsFlags {
+export interface TlsOptions {
   readonly tlsCert?: string | undefined;
   readonly tlsKey?: string | undefined;
   readonly tlsCa?: string | undefined;
 }
 
-/** Of those who call. */
-export interface CallerFlags extends TlsFlags {
+/** The options of callers. */
+export interface CallerOptions extends TlsOptions {
   readonly tlsServerName?: string | undefined;
-  /** Of cube-servers. */
+  /** The token file for cube-servers. */
   readonly controlTokenFile?: string | undefined;
-  /** Of agents. */
+  /** The token file for agents. */
   readonly agentTokenFile?: string | undefined;
 }
 
-/** @param trust whose certificates `--tls-ca` is about */
+/** @param trust what the authorities are trusted for; ends the help text of `--tls-ca` */
 export function addTlsOptions(command: Command, trust: string): Command {
   return command
     .addOption(
       optionWithEnv(
         '--tls-cert <file>',
-        'the own certificate, and its chain (PEM)',
+        'TLS certificate of this process, with its chain (PEM)',
         'CUBE_TLS_CERT',
       ),
     )
-    .addOption(optionWithEnv('--tls-key <file>', 'its key (PEM)', 'CUBE_TLS_KEY'))
-    .addOption(optionWithEnv('--tls-ca <file>', `authorities: ${trust} (PEM)`, 'CUBE_TLS_CA'));
+    .addOption(
+      optionWithEnv('--tls-key <file>', 'Private key of the TLS certificate (PEM)', 'CUBE_TLS_KEY'),
+    )
+    .addOption(
+      optionWithEnv('--tls-ca <file>', `Certificate authorities (PEM) ${trust}`, 'CUBE_TLS_CA'),
+    );
 }
 
-/** For those who call servers and agents. */
+/** Adds the options of callers of servers and agents. */
 export function addCallerTlsOptions(command: Command): Command {
-  return addTlsOptions(command, 'certificates of theirs are believed').addOption(
+  return addTlsOptions(command, 'that issued the certificates of servers and agents').addOption(
     optionWithEnv(
       '--tls-server-name <name>',
-      'the name in the certificates of those who are called, where it is not their address',
+      'Name in the certificates of servers and agents (default: the address called)',
       'CUBE_TLS_SERVER_NAME',
     ),
   );
 }
 
-/** @returns undefined where TLS is not wanted. @throws CubeError INVALID_ARGUMENT when a part is missing */
-export function tlsFilesOf({ tlsCert, tlsKey, tlsCa }: TlsFlags): TlsFiles | undefined {
+/**
+ * Returns undefined without TLS. @throws CubeError INVALID_ARGUMENT when only some of the three
+ * files are given
+ */
+export function toTlsFiles({ tlsCert, tlsKey, tlsCa }: TlsOptions): TlsFiles | undefined {
   if (tlsCert !== undefined && tlsKey !== undefined && tlsCa !== undefined) {
     return { cert: tlsCert, key: tlsKey, ca: tlsCa };
   }
@@ -58,17 +65,17 @@ export function tlsFilesOf({ tlsCert, tlsKey, tlsCa }: TlsFlags): TlsFiles | und
   );
 }
 
-/** What to show to cube-servers. @throws CubeError when a file is unreadable, or is not what it should be */
-export function serverCredentials(flags: CallerFlags): Credentials {
-  return credentials(flags, flags.controlTokenFile);
+/** Credentials for calls to cube-servers. @throws CubeError when a file is unreadable or invalid */
+export function createServerCredentials(flags: CallerOptions): Credentials {
+  return createCredentials(flags, flags.controlTokenFile);
 }
 
-/** What to show to agents. @throws CubeError as `serverCredentials` */
-export function agentCredentials(flags: CallerFlags): Credentials {
-  return credentials(flags, flags.agentTokenFile);
+/** Credentials for calls to agents. @throws CubeError as `createServerCredentials` */
+export function createAgentCredentials(flags: CallerOptions): Credentials {
+  return createCredentials(flags, flags.agentTokenFile);
 }
 
-function credentials(flags: CallerFlags, tokenFile: string | undefined): Credentials {
+function createCredentials(flags: CallerOptions, tokenFile: string | undefined): Credentials {
   const { tlsServerName } = flags;
-  return new Credentials({ tokenFile, tls: tlsFilesOf(flags), tlsServerName });
+  return new Credentials({ tokenFile, tls: toTlsFiles(flags), tlsServerName });
 }

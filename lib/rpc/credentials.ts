@@ -1,21 +1,31 @@
-/** What a caller of control calls shows for itself: a token, a certificate, both or nothing. */
+/**
+ * The credentials of a caller of control calls: a token, a certificate, both or none. A token is
+ * one line in a file; it never appears on a command line, in a log or in a message.
+ */
 import { Agent } from 'node:https';
-import { fileStamp } from '../platform/files.ts';
-import { readTokenFile } from './control-token.ts';
+import { CubeError } from '../core/errors.ts';
+import { getFileStamp, readText } from '../platform/files.ts';
 import { type TlsFiles, TlsIdentity } from './tls-identity.ts';
 
-/** Idle connections are kept for so long, by less than any server of ours. */
+/** How long idle connections are kept: less than the idle timeout of our servers. */
 const KEEP_ALIVE_MS = 4000;
+const TOKEN_BYTES_MAX = 4096;
+const TOKEN_CHARS_MIN = 16;
+/** The characters that an HTTP header can carry. */
+const TOKEN = /^[\x20-\x7e]+$/;
 
 export interface CredentialFiles {
   readonly tokenFile?: string | undefined;
-  /** With it every call is made over TLS. */
+  /** When set, every call uses TLS. */
   readonly tls?: TlsFiles | undefined;
-  /** The name that certificates must have; undefined: what is called, by name or address. */
+  /** The name that server certificates must have; undefined: the name or address called. */
   readonly tlsServerName?: string | undefined;
 }
 
-/** Read again when the files change; while they cannot be read, what was read last stays good. */
+/**
+ * Files are read again when they change. While they cannot be read, their previous content stays
+ * valid.
+ */
 export class Credentials {
   readonly #tokenFile: string | undefined;
   readonly #serverName: string | undefined;
@@ -25,40 +35,42 @@ export class Credentials {
   #agent: Agent | undefined;
   #agentOptions: object | undefined;
 
-  /** @throws CubeError when a file is unreadable, or is not what it should be */
+  /** @throws CubeError when a file is unreadable or invalid */
   constructor({ tokenFile, tls, tlsServerName }: CredentialFiles = {}) {
     this.#tokenFile = tokenFile;
     this.#serverName = tlsServerName;
     this.#identity = tls && new TlsIdentity(tls);
     if (tokenFile === undefined) return;
-    this.#stamp = fileStamp(tokenFile);
+    this.#stamp = getFileStamp(tokenFile);
     this.#token = readTokenFile(tokenFile);
   }
 
   get token(): string | undefined {
-    const stamp = this.#tokenFile && fileStamp(this.#tokenFile);
+    const stamp = this.#tokenFile && getFileStamp(this.#tokenFile);
     if (this.#tokenFile === undefined || stamp === this.#stamp) return this.#token;
     this.#stamp = stamp;
     try {
       this.#token = readTokenFile(this.#tokenFile);
     } catch {
-      // Whoever is called says when the last one is not good any more.
+      // The server rejects the previous token once it is no longer valid.
     }
     return this.#token;
   }
 
-  /** The connections of https calls; undefined: calls are plain. */
+  /** The agent for https calls; undefined: calls use plain HTTP. */
   get tlsAgent(): Agent | undefined {
     if (this.#identity === undefined) return undefined;
     const { options } = this.#identity;
     if (options !== this.#agentOptions) {
       this.#agentOptions = options;
-      // Connections of the old one end with their calls, or soon when they are idle.
+      // Connections of the previous agent close after their calls, or soon when idle.
       this.#agent = new Agent({
         ...options,
         ...(this.#serverName === undefined ? {} : { servername: this.#serverName }),
-        ...{ rejectUnauthorized: true, maxCachedSessions: 0 },
-        ...{ keepAlive: true, timeout: KEEP_ALIVE_MS },
+        rejectUnauthorized: true,
+        maxCachedSessions: 0,
+        keepAlive: true,
+        timeout: KEEP_ALIVE_MS,
       });
     }
     return this.#agent;
@@ -66,3 +78,14 @@ export class Credentials {
 }
 
 export const NO_CREDENTIALS: Credentials = new Credentials();
+
+/** @throws CubeError INVALID_ARGUMENT when the content is not a valid token, and as `readText` */
+export function readTokenFile(path: string): string {
+  const token = readText(path, TOKEN_BYTES_MAX).trim();
+  if (token.length >= TOKEN_CHARS_MIN && TOKEN.test(token)) return token;
+  throw new CubeError(
+    'INVALID_ARGUMENT',
+    `${path}: a control token has at least ${TOKEN_CHARS_MIN} characters, ` +
+      'printable ASCII on one line (openssl rand -hex 32 makes one)',
+  );
+}

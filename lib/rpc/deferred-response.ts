@@ -1,35 +1,39 @@
 /**
- * An answer that is given later than its request was read: from disk, from another thread, or in slices. It has an
- * output buffer of its own, so answers of one connection may overtake each other; a whole frame leaves at once.
+ * A response that is written later than its handler returns: from disk, from another thread, or in
+ * slices. It has its own output buffer, so responses of one connection may overtake each other; a
+ * frame is always sent whole.
  */
-import { beginResponse, finishFrame, type ReplyTo } from '../../proto/baidu-std.ts';
+import { beginResponse, finishFrame, type ResponseContext } from '../../proto/baidu-std.ts';
 import { OutputBuffer } from '../../proto/output-buffer.ts';
 import { CubeError } from '../core/errors.ts';
 import { systemClock } from '../platform/clock.ts';
-import { isCoded, sealPayload } from './payload-coding.ts';
+import { encodeResponsePayload, isEncoded } from './payload-encoding.ts';
 
-/** One call as its connection keeps it until the answer is there. */
+/** A call that its connection keeps until the response is complete. */
 export interface DeferredCall {
-  /** A copy: the request's own bytes are gone by the time of the answer. */
-  readonly replyTo: ReplyTo;
-  /** 0: the caller did not say how long it waits. */
+  /** A copy: the request's bytes are invalid by the time of the response. */
+  readonly responseContext: ResponseContext;
+  /** 0: the caller sent no timeout. */
   readonly timeoutMs: number;
-  /** False once nobody reads answers there any more. */
-  reachable(): boolean;
-  /** The answer will have at least so many bytes, which count from now on as not yet sent. */
-  reserve(byteCount: number): void;
-  /** Takes the output back: with a whole answer in it or, when the call failed, with nothing. Once. */
+  /** Returns false once the connection has ended. */
+  isConnected(): boolean;
+  /** Counts bytes of the coming response as unsent from now on. */
+  reserveBytes(byteCount: number): void;
+  /**
+   * Returns the output to the connection: with a complete response or, when the call failed, empty.
+   * Call once.
+   */
   settle(output: OutputBuffer, failure: CubeError | undefined): void;
 }
 
 export class DeferredResponse {
-  /** Payload and attachment go here, after `begin` and before `finish`. */
+  /** Append payload and attachment here, after `begin` and before `finish`. */
   output: OutputBuffer;
   readonly #call: DeferredCall;
   readonly #deadlineMs: number;
   #metaEnd = -1;
   #attachmentBytes = 0;
-  #settled = false;
+  #isSettled = false;
 
   constructor(output: OutputBuffer, call: DeferredCall) {
     this.output = output;
@@ -39,46 +43,49 @@ export class DeferredResponse {
   }
 
   /**
-   * Nobody waits for the answer: the connection has ended, or the caller's time is over. Ask before each piece of work,
-   * and `finish` or `fail` all the same.
+   * The response is no longer needed: the connection has ended, or the caller's deadline has
+   * passed. Check it before each piece of work, and call `finish` or `fail` all the same.
    */
-  get abandoned(): boolean {
-    return this.#settled || !this.#call.reachable() || systemClock.nowMs() > this.#deadlineMs;
+  get isAbandoned(): boolean {
+    return this.#isSettled || !this.#call.isConnected() || systemClock.nowMs() > this.#deadlineMs;
   }
 
-  /** Writes header and meta; the payload and `attachmentBytes` of attachment must follow. Once per call. */
+  /**
+   * Writes header and meta; the payload and `attachmentBytes` of attachment must follow. Once per
+   * call.
+   */
   begin(attachmentBytes: number): void {
-    this.#call.reserve(attachmentBytes);
+    this.#call.reserveBytes(attachmentBytes);
     this.#attachmentBytes = attachmentBytes;
-    this.#metaEnd = beginResponse(this.output, this.#call.replyTo, attachmentBytes);
+    this.#metaEnd = beginResponse(this.output, this.#call.responseContext, attachmentBytes);
   }
 
-  /** Sends the answer. Of all calls of `finish` and `fail` the first counts, the others do nothing. */
+  /** Sends the response. Only the first call of `finish` or `fail` has an effect. */
   finish(): void {
-    if (this.#settled) return;
+    if (this.#isSettled) return;
     if (this.#metaEnd < 0) this.begin(0);
-    const { replyTo } = this.#call;
-    if (isCoded(replyTo)) {
+    const { responseContext } = this.#call;
+    if (isEncoded(responseContext)) {
       const at = {
         frameStart: 0,
         metaEnd: this.#metaEnd,
         attachmentBytes: this.#attachmentBytes,
       };
-      sealPayload(this.output, at, replyTo);
+      encodeResponsePayload(this.output, at, responseContext);
     }
     finishFrame(this.output, 0, this.#metaEnd);
     this.#settle(undefined);
   }
 
-  /** Answers with an error, whatever was written before. */
+  /** Sends an error response instead of the output written so far. */
   fail(error: unknown): void {
-    if (!this.#settled) this.#settle(CubeError.from(error));
+    if (!this.#isSettled) this.#settle(CubeError.from(error));
   }
 
   #settle(failure: CubeError | undefined): void {
-    this.#settled = true;
+    this.#isSettled = true;
     const output = this.output;
-    // The buffer will serve others: who writes on does so into nothing.
+    // The buffer is reused for other calls; a handler that still writes gets an empty one.
     this.output = new OutputBuffer(0);
     if (failure !== undefined) output.truncate(0);
     this.#call.settle(output, failure);

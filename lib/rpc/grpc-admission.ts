@@ -1,23 +1,24 @@
 /**
- * What gRPC calls may take of this process, counted from their headers to their end: calls in flight, and the bytes of
- * messages that are not answered yet. Over a limit a call ends with RESOURCE_EXHAUSTED before its messages are read.
+ * Limits of gRPC calls, counted from their headers to their end: calls in flight, and the bytes of
+ * unanswered messages. Above a limit, a call ends with RESOURCE_EXHAUSTED before its messages are
+ * read.
  */
-import {
-  Metadata,
-  ServerInterceptingCall,
-  type ServerInterceptor,
-  ServerListenerBuilder,
-  status as Status,
-} from '@grpc/grpc-js';
+import type { ServerInterceptor } from '@grpc/grpc-js';
+import { CubeError } from '../core/errors.ts';
 import type { ServerLimits } from '../core/limits.ts';
+import { wallClockMs } from '../platform/clock.ts';
+import { type GrpcRoute, toGrpcStatus } from './grpc-calls.ts';
+import { loadGrpcLibrary } from './grpc-libraries.ts';
 
 type InterceptedCall = Parameters<ServerInterceptor>[1];
 
 export class GrpcAdmission {
   readonly #limits: ServerLimits;
   readonly #onCall: () => void;
+  /** Methods whose calls are checked before their messages are read, by path. */
+  readonly #routes = new Map<string, GrpcRoute>();
   #callsInFlight = 0;
-  #unansweredBytes = 0;
+  #pendingRequestBytes = 0;
   #onIdle: (() => void) | undefined;
 
   /** @param onCall called before each call */
@@ -26,13 +27,17 @@ export class GrpcAdmission {
     this.#onCall = onCall;
   }
 
+  addRoute(path: string, route: GrpcRoute): void {
+    this.#routes.set(path, route);
+  }
+
   get callsInFlight(): number {
     return this.#callsInFlight;
   }
 
-  /** Of messages received whole, until they are answered. */
-  get unansweredBytes(): number {
-    return this.#unansweredBytes;
+  /** Bytes of messages received and not yet answered. */
+  get pendingRequestBytes(): number {
+    return this.#pendingRequestBytes;
   }
 
   /** Resolves when no call is in flight, or after `waitMs`. */
@@ -47,27 +52,37 @@ export class GrpcAdmission {
     });
   }
 
-  readonly interceptor: ServerInterceptor = (_method, call) => {
+  readonly interceptor: ServerInterceptor = ({ path }, call) => {
+    const { ServerInterceptingCall, ServerListenerBuilder } = loadGrpcLibrary('@grpc/grpc-js');
     this.#onCall();
     this.#callsInFlight++;
-    const refused = this.#callsInFlight > this.#limits.grpcInFlight;
+    const isRefused = this.#callsInFlight > this.#limits.grpcInFlight;
     const sizes: number[] = [];
     const listener = new ServerListenerBuilder()
       .withOnReceiveMetadata((metadata, next) => {
-        if (refused) exhausted(call, `${this.#callsInFlight} gRPC calls are in flight`);
-        else next(metadata);
+        if (isRefused) {
+          rejectExhausted(call, `${this.#callsInFlight} gRPC calls are in flight`);
+          return;
+        }
+        const remainingMs = Number(call.getDeadline()) - wallClockMs();
+        const refusal = this.#routes.get(path)?.refuse(remainingMs);
+        if (refusal === undefined) next(metadata);
+        else call.sendStatus(refusal);
       })
       .withOnReceiveMessage((message, next) => {
         const byteCount = message instanceof Uint8Array ? message.length : 0;
         sizes.push(byteCount);
-        this.#unansweredBytes += byteCount;
-        if (this.#unansweredBytes > this.#limits.inputTotalBytes) {
-          exhausted(call, `${this.#unansweredBytes} bytes of gRPC messages wait for an answer`);
+        this.#pendingRequestBytes += byteCount;
+        if (this.#pendingRequestBytes > this.#limits.inputTotalBytes) {
+          rejectExhausted(
+            call,
+            `${this.#pendingRequestBytes} bytes of gRPC messages wait for an answer`,
+          );
         } else next(message);
       })
-      // Called at the end of every call, however it ended.
+      // Called at the end of every call, successful or not.
       .withOnCancel(() => {
-        for (const byteCount of sizes) this.#unansweredBytes -= byteCount;
+        for (const byteCount of sizes) this.#pendingRequestBytes -= byteCount;
         sizes.length = 0;
         this.#callsInFlight--;
         if (this.#callsInFlight === 0) this.#onIdle?.();
@@ -76,19 +91,14 @@ export class GrpcAdmission {
     return new ServerInterceptingCall(call, {
       start: (next) => next(listener),
       sendMessage: (message, next) => {
-        this.#unansweredBytes -= sizes.shift() ?? 0;
+        this.#pendingRequestBytes -= sizes.shift() ?? 0;
         next(message);
       },
     });
   };
 }
 
-function exhausted(call: InterceptedCall, what: string): void {
-  const metadata = new Metadata();
-  metadata.set('hypercube-code', 'OVERLOADED');
-  call.sendStatus({
-    code: Status.RESOURCE_EXHAUSTED,
-    details: `${what}; try again later or another replica`,
-    metadata,
-  });
+function rejectExhausted(call: InterceptedCall, reason: string): void {
+  const text = `${reason}; try again later or call another replica`;
+  call.sendStatus(toGrpcStatus(new CubeError('OVERLOADED', text)));
 }

@@ -1,49 +1,65 @@
-/** How one gRPC method is answered: bytes to a handler, bytes back, errors as gRPC statuses. */
-import {
+/**
+ * Runs gRPC methods: passes the request bytes to a handler, sends its bytes back, and errors as
+ * gRPC statuses.
+ */
+import type {
   Metadata,
-  type ServerDuplexStream,
-  type ServerUnaryCall,
-  type StatusObject,
-  type sendUnaryData,
+  ServerDuplexStream,
+  ServerUnaryCall,
+  StatusObject,
+  sendUnaryData,
 } from '@grpc/grpc-js';
+import { ERROR_DETAILS_KEY, encodeErrorDetails } from '../core/error-details.ts';
 import { CubeError } from '../core/errors.ts';
 import type { ServerLimits } from '../core/limits.ts';
 import { systemClock, wallClockMs } from '../platform/clock.ts';
 import type { Logger } from '../platform/logs.ts';
 import type { ClientCertificate } from './control-caller.ts';
-import { CallCounts } from './rpc-routes.ts';
+import { loadGrpcLibrary } from './grpc-libraries.ts';
+import { MethodStats } from './rpc-routes.ts';
 
-/** Percent-encoded in a trailer: more would pass the limits that clients set for headers. */
+/** Maximum message length: it travels percent-encoded in a trailer, and clients limit headers. */
 const DETAILS_CHARS_MAX = 1024;
-/** Our own code, more exact than gRPC's, in the trailers of an error. */
+/** The trailer with our own error code, which is more exact than gRPC's status. */
 const GRPC_CODE_KEY = 'hypercube-code';
+/** The trailer with which a server tells gRPC's own retries how long to wait. */
+const RETRY_PUSHBACK_KEY = 'grpc-retry-pushback-ms';
+const RETRY_AFTER_MS = '1000';
 
 type AnyCall = ServerUnaryCall<Buffer, Buffer> | ServerDuplexStream<Buffer, Buffer>;
 
-/** What a handler may ask about its call. */
+/** A handler's view of its call. */
 export class GrpcCall {
   readonly #call: AnyCall;
+  #trailers: Metadata | undefined;
+  #abort: AbortController | undefined;
 
   constructor(call: AnyCall) {
     this.#call = call;
   }
 
-  /** Nobody waits for the answer: the caller has gone, or its deadline has passed. */
-  get abandoned(): boolean {
+  /** The response is no longer needed: the caller cancelled, or its deadline has passed. */
+  get isAbandoned(): boolean {
     return this.#call.cancelled || Number(this.#call.getDeadline()) <= wallClockMs();
   }
 
-  /** Until the caller's deadline; infinite when it has none. */
-  get timeLeftMs(): number {
+  /** Milliseconds until the caller's deadline; infinite without one. */
+  get remainingMs(): number {
     return Number(this.#call.getDeadline()) - wallClockMs();
   }
 
-  /** Aborted when the caller has gone, or its deadline has passed. */
-  get signal(): AbortSignal {
-    const gone = new AbortController();
-    if (this.#call.cancelled) gone.abort();
-    else this.#call.once('cancelled', () => gone.abort());
-    return gone.signal;
+  /**
+   * Aborts when the caller cancels or its deadline passes. One signal for all messages of a stream,
+   * because each listens to the call until its end.
+   */
+  get abortSignal(): AbortSignal {
+    if (this.#abort === undefined) {
+      const abort = new AbortController();
+      if (this.#call.cancelled) abort.abort();
+      else this.#call.once('cancelled', () => abort.abort());
+      this.#abort = abort;
+    }
+    return this.#abort.signal;
   }
 
   /** address:port, without brackets. */
@@ -51,129 +67,170 @@ export class GrpcCall {
     return this.#call.getPeer();
   }
 
-  /** Shown in TLS, and believed; undefined otherwise. */
+  /** The trusted TLS client certificate, if any. */
   get certificate(): ClientCertificate | undefined {
-    const shown = this.#call.getAuthContext().sslPeerCertificate;
-    if (shown === undefined) return undefined;
-    const { subject, valid_to: validTo } = shown;
+    const certificate = this.#call.getAuthContext().sslPeerCertificate;
+    if (certificate === undefined) return undefined;
+    const { subject, valid_to: validTo } = certificate;
     return { subject: `CN=${subject.CN}`, validUntilMs: Date.parse(validTo) };
   }
 
-  /** The first value that the caller sent under this (lower-case) name. */
-  metadata(name: string): string | undefined {
+  /** Trailers of a successful response; undefined: none. */
+  get trailers(): Metadata | undefined {
+    return this.#trailers;
+  }
+
+  /** Sets a trailer (lower case) to send after the last response, unless the call fails. */
+  setTrailer(name: string, value: string): void {
+    this.#trailers ??= createMetadata();
+    this.#trailers.set(name, value);
+  }
+
+  /** Returns the first value of a metadata key (lower case). */
+  getMetadata(name: string): string | undefined {
     return this.#call.metadata.get(name)[0]?.toString();
   }
 }
 
-/** Answers one message; the request's bytes stay its own. A thrown CubeError becomes the call's status. */
+/** Handles one message, and owns its bytes. A thrown CubeError becomes the call's status. */
 export type GrpcHandler = (request: Uint8Array, call: GrpcCall) => Uint8Array | Promise<Uint8Array>;
 
-/** An answer that its caller has not taken yet. */
-export interface UnsentAnswer {
+/**
+ * Checks a call before its message is read. @throws CubeError, which becomes the call's status
+ * @param remainingMs until the caller's deadline; infinite without one
+ */
+export type GrpcAdmit = (remainingMs: number) => void;
+
+/** A response that its caller has not received yet. */
+export interface UnsentResponse {
   readonly peer: string;
   readonly byteCount: number;
   readonly sinceMs: number;
 }
 
-/** The answers of all methods that are not sent yet, and whether new ones may be added. */
-export class GrpcOutbox {
-  readonly answers: Set<UnsentAnswer> = new Set<UnsentAnswer>();
-  /** Streams that wait for their next message. */
+/** The unsent responses of all methods, and whether new calls are accepted. */
+export class UnsentResponses {
+  readonly pending: Set<UnsentResponse> = new Set<UnsentResponse>();
+  /** Streams that wait for the next message of their caller. */
   readonly idleStreams: Set<ServerDuplexStream<Buffer, Buffer>> = new Set();
   readonly #limits: ServerLimits;
   unsentBytes = 0;
-  stopping = false;
+  isStopping = false;
 
   constructor(limits: ServerLimits) {
     this.#limits = limits;
   }
 
   /** @throws CubeError STOPPING, OVERLOADED */
-  checkOpen(): void {
-    if (this.stopping) {
+  checkAccepting(): void {
+    if (this.isStopping) {
       throw new CubeError('STOPPING', 'the server is stopping; call another replica');
     }
     if (this.unsentBytes > this.#limits.outputTotalBytes) {
-      throw new CubeError('OVERLOADED', 'too many answers wait to be read by their callers');
+      throw new CubeError(
+        'OVERLOADED',
+        'too many responses wait to be read by their callers; try again later',
+      );
     }
   }
 
-  /** @returns what to call when the answer has left, or never will; more than once does no harm */
+  /**
+   * Returns a function to call once the response is sent or can no longer be sent; it may be called
+   * repeatedly.
+   */
   add(peer: string, byteCount: number): () => void {
-    const answer = { peer, byteCount, sinceMs: systemClock.nowMs() };
-    this.answers.add(answer);
+    const response = { peer, byteCount, sinceMs: systemClock.nowMs() };
+    this.pending.add(response);
     this.unsentBytes += byteCount;
     return () => {
-      if (this.answers.delete(answer)) this.unsentBytes -= byteCount;
+      if (this.pending.delete(response)) this.unsentBytes -= byteCount;
     };
   }
 }
 
-export class GrpcRoute extends CallCounts {
+export class GrpcRoute extends MethodStats {
   readonly #handler: GrpcHandler;
-  readonly #outbox: GrpcOutbox;
+  readonly #admit: GrpcAdmit | undefined;
+  readonly #unsent: UnsentResponses;
   readonly #highWaterBytes: number;
   readonly #logger: Logger;
 
   constructor(
     name: { service: string; method: string },
     handler: GrpcHandler,
-    shared: { outbox: GrpcOutbox; limits: ServerLimits; logger: Logger },
+    shared: { unsent: UnsentResponses; limits: ServerLimits; logger: Logger },
+    admit?: GrpcAdmit,
   ) {
     super(name.service, name.method);
     this.#handler = handler;
-    this.#outbox = shared.outbox;
+    this.#admit = admit;
+    this.#unsent = shared.unsent;
     this.#highWaterBytes = shared.limits.outputHighWaterBytes;
     this.#logger = shared.logger;
+  }
+
+  /** Checks a call by its metadata. @returns the status of a call that is refused */
+  refuse(remainingMs: number): StatusObject | undefined {
+    try {
+      this.#admit?.(remainingMs);
+      return undefined;
+    } catch (error) {
+      this.requests++;
+      return this.#toStatus(error);
+    }
   }
 
   readonly unary = (
     call: ServerUnaryCall<Buffer, Buffer>,
     respond: sendUnaryData<Buffer>,
   ): void => {
-    const send = (answer: Uint8Array): void => {
+    const grpcCall = new GrpcCall(call);
+    const send = (response: Uint8Array): void => {
       if (call.cancelled) return;
-      call.once('cancelled', this.#outbox.add(call.getPeer(), answer.length));
-      respond(null, asBuffer(answer));
+      call.once('cancelled', this.#unsent.add(call.getPeer(), response.length));
+      respond(null, toBuffer(response), grpcCall.trailers);
     };
-    const fail = (error: unknown): void => respond(this.#failure(error));
+    const fail = (error: unknown): void => respond(this.#toStatus(error));
     try {
-      const answer = this.#answer(call.request, new GrpcCall(call));
-      if (answer instanceof Promise) answer.then(send, fail);
-      else send(answer);
+      const response = this.#handle(call.request, grpcCall);
+      if (response instanceof Promise) response.then(send, fail);
+      else send(response);
     } catch (error) {
       fail(error);
     }
   };
 
-  /** One answer per message, in order. No message is read while more than so many bytes of answers are not taken. */
+  /**
+   * Sends one response per message, in order. Pauses reading while more than `outputHighWaterBytes`
+   * are unsent.
+   */
   readonly bidi = (call: ServerDuplexStream<Buffer, Buffer>): void => {
     this.#serve(call).catch((error) => {
-      if (!call.cancelled) call.emit('error', this.#failure(error));
+      if (!call.cancelled) call.emit('error', this.#toStatus(error));
     });
   };
 
   async #serve(call: ServerDuplexStream<Buffer, Buffer>): Promise<void> {
     const peer = call.getPeer();
-    const about = new GrpcCall(call);
+    const grpcCall = new GrpcCall(call);
     let unsentBytes = 0;
     let wake: (() => void) | undefined;
     call.once('cancelled', () => wake?.());
-    const { idleStreams } = this.#outbox;
+    const { idleStreams } = this.#unsent;
     call.once('close', () => idleStreams.delete(call));
     idleStreams.add(call);
-    // Destroyed by an error, it could not send the error's status any more.
+    // A stream destroyed by the error could not send the error's status.
     for await (const request of call.iterator({ destroyOnReturn: false })) {
       idleStreams.delete(call);
-      const answer = await this.#answer(request, about);
+      const response = await this.#handle(request, grpcCall);
       if (call.cancelled) return;
-      const release = this.#outbox.add(peer, answer.length);
+      const release = this.#unsent.add(peer, response.length);
       call.once('close', release);
-      unsentBytes += answer.length;
-      call.write(asBuffer(answer), () => {
+      unsentBytes += response.length;
+      call.write(toBuffer(response), () => {
         release();
         call.off('close', release);
-        unsentBytes -= answer.length;
+        unsentBytes -= response.length;
         wake?.();
       });
       while (unsentBytes > this.#highWaterBytes && !call.cancelled) {
@@ -183,42 +240,50 @@ export class GrpcRoute extends CallCounts {
       }
       idleStreams.add(call);
     }
-    call.end();
+    call.end(grpcCall.trailers);
   }
 
-  #answer(request: Buffer, call: GrpcCall): Uint8Array | Promise<Uint8Array> {
+  #handle(request: Buffer, call: GrpcCall): Uint8Array | Promise<Uint8Array> {
     this.requests++;
     const startMs = systemClock.nowMs();
-    this.#outbox.checkOpen();
-    if (call.abandoned) {
-      throw new CubeError('DEADLINE_EXCEEDED', 'the caller’s time was over before the call began');
+    this.#unsent.checkAccepting();
+    if (call.isAbandoned) {
+      throw new CubeError('DEADLINE_EXCEEDED', 'the deadline passed before the call began');
     }
-    const answer = this.#handler(request, call);
-    const timed = (): void => this.onSample((systemClock.nowMs() - startMs) / 1000);
-    if (answer instanceof Promise) answer.then(timed, timed);
-    else timed();
-    return answer;
+    const response = this.#handler(request, call);
+    const recordDuration = (): void => this.onSample((systemClock.nowMs() - startMs) / 1000);
+    if (response instanceof Promise) response.then(recordDuration, recordDuration);
+    else recordDuration();
+    return response;
   }
 
-  #failure(error: unknown): Partial<StatusObject> {
+  #toStatus(error: unknown): StatusObject {
     const failure = CubeError.from(error);
     const { service, method } = this;
     this.countError(failure.code);
     if (failure.code === 'INTERNAL') {
       this.#logger.error({ err: error, service, method }, 'gRPC call failed');
     }
-    return grpcStatus(failure);
+    return toGrpcStatus(failure);
   }
 }
 
-export function grpcStatus(error: CubeError): Partial<StatusObject> {
-  const metadata = new Metadata();
+export function toGrpcStatus(error: CubeError): StatusObject {
+  const metadata = createMetadata();
   metadata.set(GRPC_CODE_KEY, error.code);
-  // The way over bytes mends what the cut may have broken: half a surrogate pair cannot be sent.
+  if (error.code === 'OVERLOADED') metadata.set(RETRY_PUSHBACK_KEY, RETRY_AFTER_MS);
+  const fields = encodeErrorDetails(error.details);
+  if (fields !== '') metadata.set(ERROR_DETAILS_KEY, fields);
+  // slice() may cut a surrogate pair in half, which cannot be sent; encoding to bytes repairs it.
   const details = Buffer.from(error.message.slice(0, DETAILS_CHARS_MAX)).toString();
   return { code: error.status.grpc, details, metadata };
 }
 
-function asBuffer(bytes: Uint8Array): Buffer {
+function toBuffer(bytes: Uint8Array): Buffer {
   return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+}
+
+function createMetadata(): Metadata {
+  const { Metadata: Fields } = loadGrpcLibrary('@grpc/grpc-js');
+  return new Fields();
 }

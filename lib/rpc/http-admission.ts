@@ -1,22 +1,28 @@
 /**
- * What HTTP requests may take of a process, whichever way they are answered: how many are answered at a time, the bytes of
- * their bodies and of the answers not yet sent, and how long a body may be on its way.
+ * Limits of HTTP requests, with or without fastify: requests in flight, the bytes of their bodies
+ * and of unsent responses, and the time for receiving a body.
  */
 import type { IncomingHttpHeaders, IncomingMessage, ServerResponse } from 'node:http';
-import type { Socket } from 'node:net';
+import { constants, type ServerHttp2Stream } from 'node:http2';
+import type { Duplex } from 'node:stream';
 import { CubeError } from '../core/errors.ts';
 import type { ServerLimits } from '../core/limits.ts';
 
-const TOO_SLOW = 'HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\r\n';
+/** What a body of unknown length counts as: far above most, below the largest limits. */
+const CHUNKED_BYTES = 16 << 20;
+const REQUEST_TIMEOUT_RESPONSE = 'HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\r\n';
 
 export class HttpAdmission {
   readonly #limits: ServerLimits;
-  /** Of each connection: what to release when a request ends, or with the connection. */
-  readonly #releases = new WeakMap<Socket, Set<() => void>>();
+  /**
+   * For each connection, and each stream of HTTP/2: the callbacks that release the counts of its
+   * requests.
+   */
+  readonly #releases = new WeakMap<Duplex, Set<() => void>>();
   #inFlight = 0;
-  /** Of request bodies, as announced, until their requests end. */
+  /** Declared bytes of request bodies, until their requests end. */
   #bodyBytes = 0;
-  /** Of answers, until they are out. */
+  /** Bytes of responses until they are sent. */
   #unsentBytes = 0;
   #isClosed = false;
   #onIdle: (() => void) | undefined;
@@ -25,7 +31,7 @@ export class HttpAdmission {
     this.#limits = limits;
   }
 
-  get inFlight(): number {
+  get requestsInFlight(): number {
     return this.#inFlight;
   }
 
@@ -33,22 +39,35 @@ export class HttpAdmission {
     return this.#unsentBytes;
   }
 
-  /** Call before the first request of a connection. */
-  connect(socket: Socket): void {
+  /** Call before the first request of a connection, or the only one of a stream of HTTP/2. */
+  trackConnection(connection: Duplex): void {
     const releases = new Set<() => void>();
-    this.#releases.set(socket, releases);
-    socket.once('close', () => {
+    this.#releases.set(connection, releases);
+    connection.once('close', () => {
       for (const release of releases) release();
     });
   }
 
-  /** Counts a request until it ends. @throws CubeError STOPPING, OVERLOADED; it counts all the same */
-  enter(request: IncomingMessage, response: ServerResponse): void {
-    const { httpInFlight, httpBodyBytes, inputTotalBytes } = this.#limits;
-    const bodyBytes = announcedBytes(request.headers, httpBodyBytes);
+  /** Whether a request or response of the connection is in flight. */
+  hasRequests(connection: Duplex): boolean {
+    return (this.#releases.get(connection)?.size ?? 0) > 0;
+  }
+
+  /**
+   * Counts a request until it ends.
+   * @param bodyBytesMax of the route
+   * @throws CubeError STOPPING, OVERLOADED; a rejected request counts too
+   */
+  admit(
+    request: IncomingMessage,
+    response: ServerResponse,
+    bodyBytesMax: number = this.#limits.httpBodyBytes,
+  ): void {
+    const { httpInFlight, inputTotalBytes } = this.#limits;
+    const bodyBytes = getDeclaredBodyBytes(request.headers, bodyBytesMax);
     this.#inFlight++;
     this.#bodyBytes += bodyBytes;
-    this.#atEnd(response, () => {
+    this.#releaseAtEnd(response, () => {
       this.#bodyBytes -= bodyBytes;
       this.#inFlight--;
       if (this.#inFlight === 0) this.#onIdle?.();
@@ -59,67 +78,102 @@ export class HttpAdmission {
     if (this.#inFlight > httpInFlight || this.#bodyBytes > inputTotalBytes) {
       throw new CubeError(
         'OVERLOADED',
-        `${this.#inFlight} HTTP requests with bodies of ${this.#bodyBytes} bytes are being answered; try again later`,
+        `${this.#inFlight} HTTP requests with bodies of ${this.#bodyBytes} bytes ` +
+          'are in flight already; try again later',
       );
     }
   }
 
-  /** A body must be there in time; one that streams may take any time, but not be silent for so long. */
-  limitTime(request: IncomingMessage, response: ServerResponse, isStreamed: boolean): void {
+  /** @throws CubeError TOO_LARGE when the declared body exceeds the limit */
+  checkBodyLength(
+    headers: IncomingHttpHeaders,
+    bodyBytesMax: number = this.#limits.httpBodyBytes,
+  ): void {
+    if (Number(headers['content-length'] ?? 0) > bodyBytesMax) {
+      throw createBodyTooLargeError(bodyBytesMax);
+    }
+  }
+
+  /** Limits the time for receiving a body; for a streamed body, the time without any bytes. */
+  limitBodyTime(request: IncomingMessage, response: ServerResponse, isStreamed: boolean): void {
     const { httpRequestMs, httpBodyBytes } = this.#limits;
     const { headers, socket } = request;
-    if (announcedBytes(headers, httpBodyBytes) === 0) return;
+    if (getDeclaredBodyBytes(headers, httpBodyBytes) === 0) return;
     let bytesRead = socket.bytesRead;
     const timer = setTimeout(() => {
-      // What came and was not taken is not the caller's silence.
+      // Bytes that are received but not yet consumed also count as activity.
       if (isStreamed && (socket.bytesRead > bytesRead || request.readableLength > 0)) {
         bytesRead = socket.bytesRead;
         timer.refresh();
+      } else if (isHttp2(request)) {
+        getStream(response).close(constants.NGHTTP2_CANCEL);
       } else {
-        if (!response.headersSent) socket.write(TOO_SLOW);
+        if (!response.headersSent) socket.write(REQUEST_TIMEOUT_RESPONSE);
         socket.destroySoon();
       }
     }, httpRequestMs);
-    // Of a body that is refused unread no end is heard: it must not keep a process that has stopped.
+    // A body that is rejected unread emits no end; its timer must not keep the process alive.
     timer.unref();
     request.once('close', () => clearTimeout(timer));
   }
 
-  /** Call before a request is worked on. @throws CubeError OVERLOADED */
-  checkAnswers(): void {
-    if (this.#unsentBytes <= this.#limits.outputTotalBytes) return;
-    throw new CubeError('OVERLOADED', 'too many answers wait to be read by their callers');
+  /**
+   * Calls `listener` once: when the body has arrived, or never will. A body that is answered before
+   * its end, and then breaks off, has no event of its own.
+   */
+  onBodyEnd(request: IncomingMessage, response: ServerResponse, listener: () => void): void {
+    let isCalled = false;
+    const end = (): void => {
+      if (!isCalled) listener();
+      isCalled = true;
+    };
+    request.once('close', end);
+    this.#releaseAtEnd(response, end);
   }
 
-  /** Counts an answer until it is out. */
-  countAnswer(response: ServerResponse, byteCount: number): void {
+  /** Call before a request is handled. @throws CubeError OVERLOADED */
+  checkUnsentBytes(): void {
+    if (this.#unsentBytes <= this.#limits.outputTotalBytes) return;
+    throw new CubeError(
+      'OVERLOADED',
+      'too many responses wait to be read by their callers; try again later',
+    );
+  }
+
+  /** Counts a response until it is sent. */
+  countResponse(response: ServerResponse, byteCount: number): void {
     this.#unsentBytes += byteCount;
-    this.#atEnd(response, () => {
+    this.#releaseAtEnd(response, () => {
       this.#unsentBytes -= byteCount;
     });
+    if (byteCount === 0 || !isHttp2(response.req)) return;
+    // A caller that does not widen its flow-control window does not show as a slow reader.
+    const stream = getStream(response);
+    stream.setTimeout(this.#limits.slowReaderMs, () => stream.close(constants.NGHTTP2_CANCEL));
   }
 
   /** Resolves when no request is in flight. */
-  async idle(): Promise<void> {
+  async waitUntilIdle(): Promise<void> {
     if (this.#inFlight === 0) return;
     await new Promise<void>((resolve) => {
       this.#onIdle = resolve;
     });
   }
 
-  /** Requests from now on are refused. */
+  /** Rejects all further requests. */
   close(): void {
     this.#isClosed = true;
   }
 
   /**
-   * Calls `release` once: when the answer is out, or when the connection has ended. The answer alone does not tell:
-   * one that waits behind another of the same connection never hears that the connection ended.
+   * Calls `release` once: when the response is sent, or when the connection has ended. The
+   * response's own events are not enough: one that waits behind another on the same connection is
+   * not notified when the connection ends.
    */
-  #atEnd(response: ServerResponse, release: () => void): void {
-    const { socket } = response.req;
-    const releases = this.#releases.get(socket);
-    if (releases === undefined || socket.destroyed) {
+  #releaseAtEnd(response: ServerResponse, release: () => void): void {
+    const connection = isHttp2(response.req) ? getStream(response) : response.req.socket;
+    const releases = this.#releases.get(connection);
+    if (releases === undefined || connection.destroyed) {
       release();
       return;
     }
@@ -131,8 +185,26 @@ export class HttpAdmission {
   }
 }
 
-/** What a request's body may take: none is read beyond the limit. */
-function announcedBytes(headers: IncomingHttpHeaders, httpBodyBytes: number): number {
-  if (headers['transfer-encoding'] !== undefined) return httpBodyBytes;
+export function createBodyTooLargeError(bytesMax: number): CubeError {
+  const limit = `the limit is ${bytesMax} bytes`;
+  return new CubeError('TOO_LARGE', `the body is too large (${limit}); send smaller batches`);
+}
+
+/**
+ * Returns the declared body size, capped at the limit beyond which no body is read, or an estimate
+ * of a chunked one.
+ */
+function getDeclaredBodyBytes(headers: IncomingHttpHeaders, httpBodyBytes: number): number {
+  if (headers['transfer-encoding'] !== undefined) return Math.min(CHUNKED_BYTES, httpBodyBytes);
   return Math.min(Number(headers['content-length'] ?? 0), httpBodyBytes);
+}
+
+/** Whether a request came over HTTP/2, where Node's objects have the same interface. */
+export function isHttp2({ httpVersionMajor }: IncomingMessage): boolean {
+  return httpVersionMajor === 2;
+}
+
+/** The stream of a response over HTTP/2. */
+function getStream(response: ServerResponse): ServerHttp2Stream {
+  return (response as unknown as { stream: ServerHttp2Stream }).stream;
 }

@@ -1,38 +1,41 @@
-/** Bodies over HTTP as bounded streams: no redirect is followed, no byte beyond a limit is kept, and silence ends the call. */
+/**
+ * Reads HTTP responses as bounded streams: redirects are not followed, the size is limited, and an
+ * idle timeout ends the request.
+ */
 import { CubeError } from '../core/errors.ts';
 
-export interface BodyOptions {
-  /** So long without a byte ends the call. */
+export interface HttpBodyOptions {
+  /** Maximum milliseconds without receiving a byte. */
   readonly idleMs: number;
   readonly headers?: Readonly<Record<string, string>>;
 }
 
-export interface Body {
+export interface HttpBody {
   readonly status: number;
   readonly bytes: Uint8Array;
 }
 
-export class BodyReader {
-  readonly #options: BodyOptions;
+export class HttpBodyReader {
+  readonly #options: HttpBodyOptions;
 
-  constructor(options: BodyOptions) {
+  constructor(options: HttpBodyOptions) {
     this.#options = options;
   }
 
   /**
-   * A whole body.
+   * Reads a whole body.
    * @throws CubeError TOO_LARGE beyond `bytesMax`; UNAVAILABLE, DEADLINE_EXCEEDED
    */
-  async read(url: string, bytesMax: number): Promise<Body> {
+  async read(url: string, bytesMax: number): Promise<HttpBody> {
     const pieces: Uint8Array[] = [];
     const { status } = await this.stream(url, bytesMax, (piece) => pieces.push(piece));
     return { status, bytes: Buffer.concat(pieces) };
   }
 
   /**
-   * The same in pieces. Of an answer that is no success the body is passed on too.
-   * @param take returns false to stop
-   * @returns the status, and the bytes passed on
+   * Reads a body in pieces. The body of an error response is passed on too.
+   * @param take receives each piece; returns false to stop
+   * @returns the status, and the number of bytes passed on
    */
   async stream(
     url: string,
@@ -50,12 +53,16 @@ export class BodyReader {
         signal: abort.signal,
       });
       const { status, body } = response;
-      if (status >= 300 && status < 400) throw refusal(url, `leads elsewhere (HTTP ${status})`);
+      if (status >= 300 && status < 400)
+        throw createRedirectError(url, `redirects elsewhere (HTTP ${status})`);
       for await (const piece of body ?? []) {
         timer.refresh();
         bytes += piece.length;
         if (bytes > bytesMax) {
-          throw new CubeError('TOO_LARGE', `${url}: more than the ${bytesMax} bytes expected`);
+          throw new CubeError(
+            'TOO_LARGE',
+            `${url}: the response exceeds the expected ${bytesMax} bytes`,
+          );
         }
         if (take(piece, status) === false) break;
       }
@@ -68,19 +75,19 @@ export class BodyReader {
     }
   }
 
-  #failure(url: string, error: unknown, silent: boolean, bytes: number): CubeError {
+  #failure(url: string, error: unknown, isIdle: boolean, bytes: number): CubeError {
     if (error instanceof CubeError) return error;
     const { idleMs } = this.#options;
-    if (silent) {
-      return new CubeError('DEADLINE_EXCEEDED', `${url}: nothing came for ${idleMs} ms`);
+    if (isIdle) {
+      return new CubeError('DEADLINE_EXCEEDED', `${url}: no bytes received for ${idleMs} ms`);
     }
     const { cause } = error as { cause?: { code?: string; message?: string } };
-    const told = cause?.code ?? cause?.message ?? (error as Error).message;
-    const when = bytes === 0 ? 'no answer' : `it broke off after ${bytes} bytes`;
-    return new CubeError('UNAVAILABLE', `${url}: ${when} (${told}); try again`, { cause: error });
+    const reason = cause?.code ?? cause?.message ?? (error as Error).message;
+    const when = bytes === 0 ? 'no response' : `the response broke off after ${bytes} bytes`;
+    return new CubeError('UNAVAILABLE', `${url}: ${when} (${reason}); try again`, { cause: error });
   }
 }
 
-function refusal(url: string, what: string): CubeError {
-  return new CubeError('UNSUPPORTED', `${url} ${what}; give the address that it leads to`);
+function createRedirectError(url: string, problem: string): CubeError {
+  return new CubeError('UNSUPPORTED', `${url} ${problem}; give the final address instead`);
 }

@@ -1,80 +1,120 @@
-/** A call to a process of the fleet: JSON over HTTP or HTTPS, with a deadline and a bound on the answer. */
+/**
+ * Calls a process of the fleet: JSON over HTTP or HTTPS, with a deadline and a limit on the
+ * response.
+ */
 import { type IncomingHttpHeaders, type IncomingMessage, request as requestPlain } from 'node:http';
 import { request as requestSecure } from 'node:https';
+import { toErrorDetails } from '../core/error-details.ts';
 import { CubeError, ERROR_STATUS, type ErrorCode } from '../core/errors.ts';
 import { JsonReader } from '../core/json.ts';
 import type { Credentials } from './credentials.ts';
 import { parseEndpoint } from './endpoint.ts';
 
-/** A status of a thousand versions has some 200 KB. */
-const ANSWER_BYTES_MAX = 16 << 20;
-/** Of the codes of connections that fail, those about the certificate that the other side shows. */
-const NOT_BELIEVED =
+/** Far above the status of a thousand versions, about 200 KB. */
+const RESPONSE_BYTES_MAX = 16 << 20;
+/** The codes of failed connections that concern the peer's certificate. */
+const CERTIFICATE_ERROR_CODES =
   /^(ERR_TLS_CERT|CERT_|CRL_|UNABLE_TO_|SELF_SIGNED_|DEPTH_ZERO_|INVALID_|PATH_LENGTH_|HOSTNAME_)/;
+
+/** The codes of responses by servers of another kind. */
+const STATUS_CODES: Readonly<Record<number, ErrorCode>> = {
+  401: 'DENIED',
+  403: 'DENIED',
+  404: 'NOT_FOUND',
+  503: 'UNAVAILABLE',
+};
+const SHOWN_CHARS_MAX = 200;
 
 export interface Peer {
   /** host:port */
   readonly address: string;
   readonly credentials: Credentials;
-  /** For messages: "cube-server". */
-  readonly name: string;
+  /** The kind of process, for messages: "cube-server". */
+  readonly role: string;
 }
 
-export interface CallOptions {
-  /** Sent as JSON by POST; without one it is a GET. */
+export interface JsonCallOptions {
+  /** Sent as JSON with POST; without a body the call is a GET. */
   readonly body?: object;
   readonly timeoutMs: number;
   readonly signal?: AbortSignal | undefined;
+  /** Precedes the messages of the peer's own errors. */
+  readonly errorPrefix?: string;
 }
 
-/** What a peer said, whatever it means. */
-export interface TextAnswer {
+/** A peer's response, successful or not. */
+export interface TextResponse {
   readonly status: number;
   readonly headers: IncomingHttpHeaders;
   readonly text: string;
 }
 
 /**
- * @throws CubeError the peer's own code and text; UNAVAILABLE or DEADLINE_EXCEEDED when there is no answer, DENIED when its
- *   certificate is not believed, TOO_LARGE when there is no end of the answer
+ * Returns the JSON of a successful response.
+ * @throws CubeError with the peer's own code and message; UNAVAILABLE or DEADLINE_EXCEEDED without
+ *   a response, DENIED when the peer's certificate is not trusted, TOO_LARGE when the response
+ *   exceeds its limit
  */
 export async function callJson(
   peer: Peer,
   path: string,
-  options: CallOptions,
+  options: JsonCallOptions,
 ): Promise<JsonReader> {
-  const { status, text } = await callText(peer, path, options);
-  const json = JsonReader.parse(text, `the answer of ${peer.address} to ${path}`);
+  return readJson(peer, path, await callText(peer, path, options), options.errorPrefix ?? '');
+}
+
+/** Returns the JSON of a response. @throws CubeError as `callJson` */
+export function readJson(
+  peer: Peer,
+  path: string,
+  { status, text }: TextResponse,
+  errorPrefix: string,
+): JsonReader {
+  if (status >= 400 && !text.startsWith('{')) {
+    const shown = text.slice(0, SHOWN_CHARS_MAX);
+    throw new CubeError(
+      STATUS_CODES[status] ?? 'INTERNAL',
+      `${peer.address} answered ${path} with HTTP status ${status}: ${shown}; ` +
+        `check that it is a ${peer.role}`,
+      { details: { server: peer.address } },
+    );
+  }
+  const json = JsonReader.parse(text, `the response of ${peer.address} to ${path}`);
   if (status < 400) return json;
   const code = json.optional('code', (field) => field.string()) ?? '';
   const message = json.optional('error', (field) => field.string()) ?? `HTTP status ${status}`;
+  const details = json.optional('details', (field) => toErrorDetails(field.value));
   throw new CubeError(
     Object.hasOwn(ERROR_STATUS, code) ? (code as ErrorCode) : 'INTERNAL',
-    message,
+    `${errorPrefix}${message}`,
+    { details: { server: peer.address, ...details } },
   );
 }
 
-/** @throws CubeError UNAVAILABLE, DEADLINE_EXCEEDED, DENIED or TOO_LARGE, as callJson */
+/**
+ * Returns any response. @throws CubeError UNAVAILABLE, DEADLINE_EXCEEDED, DENIED or TOO_LARGE, as
+ * callJson
+ */
 export async function callText(
   peer: Peer,
   path: string,
-  options: CallOptions,
-): Promise<TextAnswer> {
+  options: JsonCallOptions,
+): Promise<TextResponse> {
   const { timeoutMs, signal } = options;
   const timeout = AbortSignal.timeout(timeoutMs);
   const ended = signal === undefined ? timeout : AbortSignal.any([signal, timeout]);
   try {
-    const response = await send(peer, path, options.body, ended);
+    const response = await sendRequest(peer, path, options.body, ended);
     const { statusCode: status = 0, headers } = response;
-    // An answer that sends us elsewhere, with our token, is none of ours.
-    if (status >= 300 && status < 400) throw new Error(`it leads elsewhere, HTTP ${status}`);
-    return { status, headers, text: await boundedText(response, peer) };
+    // Our servers never redirect, and the token must not be sent elsewhere.
+    if (status >= 300 && status < 400) throw new Error(`it redirects elsewhere, HTTP ${status}`);
+    return { status, headers, text: await readBoundedText(response, peer) };
   } catch (error) {
-    throw noAnswer(error, peer, { ...options, timeout });
+    throw toCallError(error, peer, { ...options, timeout });
   }
 }
 
-function send(
+function sendRequest(
   { address, credentials }: Peer,
   path: string,
   body: object | undefined,
@@ -97,16 +137,21 @@ function send(
   });
 }
 
-/** Leaving the loop ends the connection, and with it the rest of the answer. */
-async function boundedText(response: IncomingMessage, { name, address }: Peer): Promise<string> {
+/** Leaving the loop early closes the connection. */
+async function readBoundedText(
+  response: IncomingMessage,
+  { role, address }: Peer,
+): Promise<string> {
   const pieces: Uint8Array[] = [];
   let bytes = 0;
   for await (const piece of response as AsyncIterable<Uint8Array>) {
     bytes += piece.length;
-    if (bytes > ANSWER_BYTES_MAX) {
+    if (bytes > RESPONSE_BYTES_MAX) {
       throw new CubeError(
         'TOO_LARGE',
-        `${name} at ${address} answers more than ${ANSWER_BYTES_MAX} bytes; is it one?`,
+        `${role} at ${address} sent more than ${RESPONSE_BYTES_MAX} bytes; ` +
+          `check that it is a ${role}`,
+        { details: { server: address } },
       );
     }
     pieces.push(piece);
@@ -114,25 +159,24 @@ async function boundedText(response: IncomingMessage, { name, address }: Peer): 
   return Buffer.concat(pieces).toString();
 }
 
-function noAnswer(
+function toCallError(
   error: unknown,
-  { name, address }: Peer,
-  { timeout, timeoutMs, signal }: CallOptions & { timeout: AbortSignal },
+  { role, address }: Peer,
+  { timeout, timeoutMs, signal }: JsonCallOptions & { timeout: AbortSignal },
 ): CubeError {
   if (error instanceof CubeError) return error;
-  if (signal?.aborted) return new CubeError('STOPPING', 'stopped', { cause: error });
+  const options = { cause: error, details: { server: address } };
+  if (signal?.aborted) return new CubeError('STOPPING', 'the call was cancelled', options);
   if (timeout.aborted) {
-    const text = `${name} at ${address} did not answer within ${timeoutMs} ms`;
-    return new CubeError('DEADLINE_EXCEEDED', text, { cause: error });
+    const text = `${role} at ${address} did not answer within ${timeoutMs} ms`;
+    return new CubeError('DEADLINE_EXCEEDED', text, options);
   }
   const { code = '', message } = error as NodeJS.ErrnoException;
-  if (NOT_BELIEVED.test(code)) {
-    const text = `the certificate of ${name} at ${address} is not believed (${code}: ${message})`;
-    return new CubeError('DENIED', text, { cause: error });
+  if (CERTIFICATE_ERROR_CODES.test(code)) {
+    const text = `the certificate of ${role} at ${address} is not trusted (${code}: ${message})`;
+    return new CubeError('DENIED', text, options);
   }
   const isPlain = code === 'EPROTO' && message.includes('wrong version number');
-  const why = isPlain ? 'it does not speak TLS: give it a certificate' : code || message;
-  return new CubeError('UNAVAILABLE', `no ${name} answers at ${address} (${why})`, {
-    cause: error,
-  });
+  const reason = isPlain ? 'it does not use TLS: give it a certificate' : code || message;
+  return new CubeError('UNAVAILABLE', `no ${role} answers at ${address} (${reason})`, options);
 }

@@ -1,6 +1,6 @@
-/** What is used here of lz4js, which comes without types. */
+/** Types of the functions used from lz4js, which has none. */
 declare module 'lz4js' {
-  /** @returns bytes written to `target`; 0 when nothing could be compressed */
+  /** Returns the bytes written to `target`; 0 when the input is incompressible. */
   function compressBlock(
     source: Uint8Array,
     target: Uint8Array,

@@ -1,11 +1,15 @@
 /**
- * One port for every protocol: the first bytes of a connection decide who gets it. "PRPC" → baidu_std; an HTTP/2
- * preface → gRPC, or closed and counted where none is served; a TLS handshake → TLS, where the server has a certificate, and what it
- * says inside decides again; anything else → HTTP/1.1.
+ * One port for every protocol. The first bytes of a connection select its protocol: "PRPC" is
+ * baidu_std; an HTTP/2 preface is gRPC; a TLS handshake is TLS when the server has a certificate,
+ * and the first decrypted bytes select again; everything else is HTTP/1.1. A connection of a
+ * protocol that the server does not have is closed.
  *
- * Stopping: the port closes at once; calls that arrive in the first moment are still answered (they were on their way),
- * later ones are refused with STOPPING so that callers turn to another replica; deferred answers are waited for; then
- * the connections end.
+ * Connections stay open while their peers live, which TCP's keep-alive probes check. At the limit
+ * on connections the longest idle one makes room for the next.
+ *
+ * Stopping: the port closes at once. Calls that arrive in the first moments are still answered,
+ * because they were sent before. Later calls are rejected with STOPPING, so that callers try
+ * another replica. Deferred responses are waited for; then the connections end.
  */
 import { createServer, type ListenOptions, type Server, type Socket } from 'node:net';
 import { TLSSocket } from 'node:tls';
@@ -14,115 +18,129 @@ import type { ServerLimits } from '../core/limits.ts';
 import { systemClock } from '../platform/clock.ts';
 import type { Logger } from '../platform/logs.ts';
 import { BaiduConnection } from './baidu-connection.ts';
-import { BaiduHost } from './baidu-host.ts';
-import { DrainWatch } from './drain-watch.ts';
+import { BaiduServerState } from './baidu-server-state.ts';
+import { type Connection, ConnectionTable } from './connection-table.ts';
 import { formatEndpoint } from './endpoint.ts';
-import type { GrpcFront } from './grpc-front.ts';
-import type { HttpFront } from './http-front.ts';
-import type { RpcRoutes } from './rpc-routes.ts';
-import { TlsFront } from './tls-front.ts';
+import type { GrpcServer } from './grpc-server.ts';
+import type { HttpServer } from './http-server.ts';
+import { RpcRoutes } from './rpc-routes.ts';
 import type { TlsIdentity } from './tls-identity.ts';
+import { TlsServer } from './tls-server.ts';
 
 const SNIFF_BYTES = 4;
 const BAIDU_STD = 'PRPC';
 const HTTP2_PREFACE = 'PRI ';
-/** The type of a handshake record: no other protocol here begins with it. */
+/** The type of a TLS handshake record; no other protocol here begins with it. */
 const TLS_HANDSHAKE = 0x16;
-/** Calls that were on their way when stopping began are answered. */
+/** How long calls are still answered after stopping began. */
 const STOP_ANSWER_MS = 100;
-/** Then, for as long, they are refused with STOPPING. */
+/** How long calls are then rejected with STOPPING. */
 const STOP_REFUSE_MS = 300;
-/** What a peer gets to read the rest of its answers. */
+/** Idle time after which TCP asks whether the peer lives: once a second, ten times. */
+const KEEP_ALIVE_MS = 60_000;
+/** The time for peers to read the rest of their responses. */
 const STOP_CLOSE_MS = 2000;
 
 export interface OnePortServerOptions {
-  readonly routes: RpcRoutes;
-  readonly http: HttpFront;
-  readonly grpc?: GrpcFront | undefined;
-  /** Absent: TLS is not spoken. */
+  /** Absent: the server has no baidu_std. */
+  readonly routes?: RpcRoutes | undefined;
+  readonly http: HttpServer;
+  /** Absent: the server has no gRPC. */
+  readonly grpc?: GrpcServer | undefined;
+  /** Absent: the server has no TLS. */
   readonly tls?: TlsIdentity | undefined;
   readonly limits: ServerLimits;
   readonly logger: Logger;
 }
 
 export class OnePortServer {
-  readonly host: BaiduHost;
-  /** Connections closed because they spoke HTTP/2. */
+  readonly baidu: BaiduServerState;
+  /** Connections closed because they used HTTP/2 and the server has no gRPC. */
   http2Refused = 0;
-  /** Connections refused over the limit. */
+  /** Connections rejected above the limit, where no other connection was idle. */
   connectionsRefused = 0;
+  readonly #hasBaidu: boolean;
   readonly #server: Server;
-  readonly #http: HttpFront;
-  readonly #grpc: GrpcFront | undefined;
-  readonly #tls: TlsFront | undefined;
+  readonly #http: HttpServer;
+  readonly #grpc: GrpcServer | undefined;
+  readonly #tls: TlsServer | undefined;
   readonly #limits: ServerLimits;
   readonly #logger: Logger;
-  readonly #sockets = new Map<Socket, DrainWatch>();
+  readonly #connections: ConnectionTable;
   #slowReaders = 0;
-  readonly #calls = new Set<BaiduConnection>();
+  readonly #baiduConnections = new Set<BaiduConnection>();
   #sweeper: NodeJS.Timeout | undefined;
 
   constructor(options: OnePortServerOptions) {
     const { routes, http, grpc, tls, limits, logger } = options;
-    this.host = new BaiduHost(routes, limits, logger);
+    this.baidu = new BaiduServerState(routes ?? new RpcRoutes(), limits, logger);
+    this.#hasBaidu = routes !== undefined;
     this.#http = http;
     this.#grpc = grpc;
     if (tls !== undefined) {
-      const onSecure = (socket: Socket): void => this.#acceptSecure(socket);
-      this.#tls = new TlsFront({
+      this.#tls = new TlsServer({
         identity: tls,
         limits,
         logger,
         http2: grpc !== undefined,
-        onSecure,
       });
     }
     this.#limits = limits;
     this.#logger = logger;
-    this.#server = createServer({ noDelay: true }, (socket) => this.#accept(socket));
-    this.#server.maxConnections = limits.connections;
-    this.#server.on('drop', () => {
-      this.connectionsRefused++;
-    });
+    this.#connections = new ConnectionTable(limits.connections);
+    grpc?.handlePlainRequests((request, response) => http.serveHttp2(request, response));
+    this.#server = createServer(
+      { noDelay: true, keepAlive: true, keepAliveInitialDelay: KEEP_ALIVE_MS },
+      (socket) => this.#accept(socket),
+    );
   }
 
-  /** TLS handshakes that came to nothing. */
+  /** Failed TLS handshakes. */
   get tlsRefused(): number {
-    return this.#tls?.refused ?? 0;
+    return this.#tls?.failedHandshakes ?? 0;
   }
 
   get connections(): number {
-    return this.#sockets.size;
+    return this.#connections.size;
   }
 
-  /** Connections closed because their peers took too little of what waited for them. */
+  /** Idle connections closed to make room for others. */
+  get connectionsEvicted(): number {
+    return this.#connections.evicted;
+  }
+
+  /** Connections closed because their peers read too slowly. */
   get slowReaders(): number {
     return this.#slowReaders + (this.#grpc?.slowReaders ?? 0);
   }
 
-  /** Of answers over any protocol that their callers have not taken yet. */
+  /** Bytes of responses over all protocols that their callers have not received yet. */
   get unsentBytes(): number {
-    return this.host.unsentBytes + this.#http.unsentBytes + (this.#grpc?.unsentBytes ?? 0);
+    return this.baidu.unsentBytes + this.#http.unsentBytes + (this.#grpc?.unsentBytes ?? 0);
   }
 
   /**
-   * @param reusePort other threads of this process listen there too
-   * @returns the address it listens on
+   * Starts listening, and returns the address.
+   * @param reusePort other threads of this process listen on the same port
    * @throws CubeError IO when the port is taken or not allowed
    */
   async listen(host: string, port: number, reusePort = false): Promise<string> {
     await this.#http.start();
     this.#grpc?.start();
     await new Promise<void>((resolve, reject) => {
-      this.#server.once('error', (error) => reject(listenError(error, host, port)));
+      this.#server.once('error', (error) => reject(toListenError(error, host, port)));
       const options: ListenOptions & { reusePort: boolean } = {
-        ...{ host, port, backlog: 1024, reusePort },
+        host,
+        port,
+        backlog: 1024,
+        reusePort,
       };
       this.#server.listen(options, resolve);
     });
     this.#server.on('error', (error) => this.#logger.error({ err: error }, 'accept failed'));
     const { idleMs, slowReaderMs } = this.#limits;
-    const sweepMs = Math.max(50, Math.min(5000, idleMs / 4, slowReaderMs / 4));
+    const shortestMs = Math.min(idleMs || slowReaderMs, slowReaderMs);
+    const sweepMs = Math.max(50, Math.min(5000, shortestMs / 4));
     this.#sweeper = setInterval(() => this.#sweep(), sweepMs);
     this.#sweeper.unref();
     const address = this.#server.address();
@@ -130,44 +148,59 @@ export class OnePortServer {
     return formatEndpoint(address.address, address.port);
   }
 
-  /** Resolves when every connection has ended; none is left waiting for long. */
+  /** Resolves when every connection has ended, at the latest when the time limits have passed. */
   async stop(): Promise<void> {
     const closed = new Promise<void>((resolve) => {
       this.#server.close(() => resolve());
     });
-    const othersStopped = Promise.all([this.#http.stop(), this.#grpc?.stop(STOP_ANSWER_MS)]);
-    if (this.#calls.size > 0) {
+    const httpStopped = this.#http.stop();
+    const grpcStopped = this.#grpc?.stop(STOP_ANSWER_MS, httpStopped);
+    if (this.#baiduConnections.size > 0) {
       await systemClock.sleep(STOP_ANSWER_MS);
-      this.host.stopping = true;
+      this.baidu.isStopping = true;
       await systemClock.sleep(STOP_REFUSE_MS);
-      await this.host.drain(this.#limits.drainMs);
-      for (const connection of this.#calls) connection.end();
+      await this.baidu.drain(this.#limits.drainMs);
+      for (const connection of this.#baiduConnections) connection.end();
     }
-    await othersStopped;
+    await Promise.all([httpStopped, grpcStopped]);
     const timer = setTimeout(() => {
-      for (const socket of this.#sockets.keys()) socket.destroy();
+      for (const { socket } of this.#connections) socket.destroy();
     }, STOP_CLOSE_MS);
     await closed;
     clearTimeout(timer);
     clearInterval(this.#sweeper);
   }
 
+  /**
+   * Closes the baidu_std connections on which a call was refused with STOPPING. brpc's clients send
+   * nothing more on such a connection, but a new one shows them that the server answers again.
+   */
+  closeRefusedConnections(): void {
+    for (const connection of this.#baiduConnections) {
+      if (connection.hasRefusedStopping) connection.end();
+    }
+  }
+
   #accept(socket: Socket): void {
-    this.#sockets.set(socket, new DrainWatch(socket));
-    socket.on('close', () => this.#sockets.delete(socket));
-    // A peer that resets its connection is its own business; 'close' follows.
+    const connection = this.#connections.add(socket, systemClock.nowMs());
+    if (connection === undefined) {
+      this.connectionsRefused++;
+      socket.destroy();
+      return;
+    }
+    // A connection reset by its peer needs no handling; 'close' follows.
     socket.on('error', () => socket.destroy());
-    this.#sniff(socket);
+    this.#sniff(socket, connection);
   }
 
-  /** What is inside TLS: its connection is counted already, and ends with it. */
-  #acceptSecure(socket: Socket): void {
+  /** Accepts the decrypted stream of a TLS connection, which ends with it. */
+  readonly #acceptSecure = (socket: Socket, connection: Connection): void => {
     socket.on('error', () => socket.destroy());
-    this.#sniff(socket);
-  }
+    this.#sniff(socket, connection);
+  };
 
-  /** Waits for the bytes that tell the protocols apart, and no longer than `sniffMs`. */
-  #sniff(socket: Socket): void {
+  /** Waits for the bytes that identify the protocol, at most `sniffMs`. */
+  #sniff(socket: Socket, connection: Connection): void {
     const onTimeout = (): void => {
       socket.destroy();
     };
@@ -176,28 +209,34 @@ export class OnePortServer {
       const chunk: Buffer | null = socket.read();
       if (chunk === null) return;
       head = head.length === 0 ? chunk : Buffer.concat([head, chunk]);
-      if (head.length < SNIFF_BYTES && isPrefix(head)) return;
+      if (head.length < SNIFF_BYTES && isProtocolPrefix(head)) return;
       socket.off('readable', onReadable);
       socket.off('timeout', onTimeout);
       socket.setTimeout(0);
-      this.#dispatch(socket, head);
+      this.#dispatch(socket, head, connection);
     };
     socket.setTimeout(this.#limits.sniffMs);
     socket.on('timeout', onTimeout);
     socket.on('readable', onReadable);
   }
 
-  #dispatch(socket: Socket, head: Buffer): void {
+  #dispatch(socket: Socket, head: Buffer, connection: Connection): void {
     const magic = head.toString('latin1', 0, SNIFF_BYTES);
     if (head[0] === TLS_HANDSHAKE && this.#tls !== undefined && !(socket instanceof TLSSocket)) {
       socket.unshift(head);
-      this.#tls.serve(socket);
+      this.#tls.serve(socket, (secure) => this.#acceptSecure(secure, connection));
     } else if (magic === BAIDU_STD) {
-      const connection = new BaiduConnection(socket, this.host);
-      this.#calls.add(connection);
-      socket.on('close', () => this.#calls.delete(connection));
-      // Removing the listener resumes the stream at the next tick; started before, a pause would be undone.
-      process.nextTick(() => connection.start(head));
+      if (!this.#hasBaidu) {
+        socket.destroy();
+        return;
+      }
+      const calls = new BaiduConnection(socket, this.baidu);
+      connection.isBusy = () => calls.isBusy;
+      this.#baiduConnections.add(calls);
+      socket.on('close', () => this.#baiduConnections.delete(calls));
+      // Removing the listener resumes the stream at the next tick. Started earlier, a pause would
+      // be undone by it.
+      process.nextTick(() => calls.start(head));
     } else if (magic === HTTP2_PREFACE) {
       if (this.#grpc === undefined) {
         this.http2Refused++;
@@ -205,36 +244,38 @@ export class OnePortServer {
         return;
       }
       socket.unshift(head);
-      this.#grpc.serve(socket);
+      connection.isBusy = this.#grpc.serve(socket);
     } else {
-      // Of HTTP a caller may say all, close its half and wait; of the others one that closes has gone.
+      // An HTTP caller may half-close its connection and wait for the response. With the other
+      // protocols, closing ends the call.
       socket.allowHalfOpen = true;
       socket.unshift(head);
-      this.#http.serve(socket);
+      connection.isBusy = this.#http.serve(socket);
     }
   }
 
   #sweep(): void {
     const nowMs = systemClock.nowMs();
     const crowded = this.unsentBytes > this.#limits.outputTotalBytes / 2;
-    for (const connection of this.#calls) connection.sweep(nowMs);
-    for (const [socket, watch] of this.#sockets) {
-      if (!watch.isSlow(nowMs, this.#limits, crowded)) continue;
+    for (const connection of this.#baiduConnections) connection.sweep(nowMs);
+    for (const connection of this.#connections) {
+      connection.update(nowMs);
+      if (!connection.isSlowReader(nowMs, this.#limits, crowded)) continue;
       this.#slowReaders++;
-      socket.destroy();
+      connection.socket.destroy();
     }
     this.#grpc?.sweep(nowMs);
   }
 }
 
-/** Whether fewer than four bytes may still become one of the two magics. */
-function isPrefix(head: Buffer): boolean {
+/** Whether fewer than four bytes are a prefix of "PRPC" or of the HTTP/2 preface. */
+function isProtocolPrefix(head: Buffer): boolean {
   const text = head.toString('latin1');
   return BAIDU_STD.startsWith(text) || HTTP2_PREFACE.startsWith(text);
 }
 
-function listenError(error: NodeJS.ErrnoException, host: string, port: number): CubeError {
-  const where = formatEndpoint(host, port);
+function toListenError(error: NodeJS.ErrnoException, host: string, port: number): CubeError {
+  const address = formatEndpoint(host, port);
   const reason: Record<string, string> = {
     EADDRINUSE: 'it is in use by another process; stop that one or choose another --port',
     EACCES: 'not allowed; choose a port above 1023',
@@ -242,5 +283,5 @@ function listenError(error: NodeJS.ErrnoException, host: string, port: number): 
     ENOTFOUND: 'no such host name; choose another --host',
   };
   const text = reason[error.code ?? ''] ?? error.message;
-  return new CubeError('IO', `cannot listen on ${where}: ${text}`, { cause: error });
+  return new CubeError('IO', `cannot listen on ${address}: ${text}`, { cause: error });
 }

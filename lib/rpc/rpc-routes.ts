@@ -1,33 +1,39 @@
 /**
- * Which handler answers which baidu_std method, and how often it did. Handlers are synchronous: they read the
- * request where it lies and write the answer into the connection's output buffer, so a call costs no promise, no
- * copy and no queue. What cannot be answered at once is deferred.
+ * The handlers of baidu_std methods, and their statistics. Handlers are synchronous: they read the
+ * request in place and write the response into the connection's output buffer, so a call costs no
+ * promise, no copy and no queue. Longer work is deferred.
  */
-
 import { beginResponse, type Frame, finishFrame } from '../../proto/baidu-std.ts';
 import type { OutputBuffer } from '../../proto/output-buffer.ts';
 import type { ErrorCode } from '../core/errors.ts';
 import type { ClientCertificate } from './control-caller.ts';
 import type { DeferredResponse } from './deferred-response.ts';
-import { isCoded, sealPayload } from './payload-coding.ts';
+import { encodeResponsePayload, isEncoded } from './payload-encoding.ts';
 
 /**
- * Answers one call: `response.begin(attachmentBytes)`, then the payload and the attachment into `response.output`;
- * or, before anything is written, `response.defer()`, and the same on what that returns at any later time.
- * A thrown CubeError becomes the error response, whatever was written before.
+ * Handles one call: calls `response.begin(attachmentBytes)`, then appends payload and attachment to
+ * `response.output`. Alternatively it calls `response.defer()` before writing anything, and later
+ * writes to the returned response in the same way. A thrown CubeError becomes the error response
+ * and discards the output.
  */
 export type RpcHandler = (request: Frame, response: RpcResponse) => void;
 
-/** The same call with its messages as JSON texts, for callers that ask for `content_type` 1. */
-export type JsonHandler = (request: string) => string;
+/**
+ * Handles the same call with JSON messages, for callers that send `content_type` 1. The request's
+ * bytes are valid only during the call: a handler that returns a promise copies them.
+ */
+export type JsonHandler = (request: Uint8Array) => string | Promise<string>;
 
-/** One method's name, and how often it was called, failed, and how long it took. */
-export class CallCounts {
+/** The calls, errors and durations of one method. */
+export class MethodStats {
   readonly service: string;
   readonly method: string;
   requests = 0;
   readonly errors: Map<ErrorCode, number> = new Map<ErrorCode, number>();
-  /** Called with durations: over baidu_std of one call out of every `RpcRoutes.sampleEvery`, over gRPC of each. */
+  /**
+   * Receives durations: over baidu_std of one call in `RpcRoutes.sampleInterval`, over gRPC of
+   * every call.
+   */
   onSample: (seconds: number) => void = () => undefined;
 
   constructor(service: string, method: string) {
@@ -40,7 +46,7 @@ export class CallCounts {
   }
 }
 
-export class RpcRoute extends CallCounts {
+export class RpcRoute extends MethodStats {
   readonly handler: RpcHandler;
   readonly jsonHandler: JsonHandler | undefined;
 
@@ -51,31 +57,37 @@ export class RpcRoute extends CallCounts {
   }
 }
 
-/** A connection: who calls, and who keeps what is answered later. */
-export interface Caller {
-  /** Its IP address; undefined once it has gone. */
+/** The connection of a call: its peer, and the keeper of deferred calls. */
+export interface RpcCaller {
+  /** The peer's IP address; undefined once it has disconnected. */
   readonly peerAddress: string | undefined;
-  /** Shown in TLS; undefined over a plain connection, and where none was shown. */
+  /** The TLS client certificate; undefined over a plain connection or without one. */
   readonly certificate: ClientCertificate | undefined;
-  /** What it showed for itself with this call or, as brpc's clients do, with an earlier one; empty: nothing. */
+  /**
+   * The credential of this call or, as brpc's clients send it, of an earlier one; empty without
+   * one.
+   */
   readonly authentication: string;
   defer(route: RpcRoute, request: Frame): DeferredResponse;
 }
 
-/** The answer to one call, while it is written. One object serves all calls: they run one after another. */
+/**
+ * The response to one call, while its handler runs. One object serves all calls, which run one
+ * after another.
+ */
 export class RpcResponse {
   output!: OutputBuffer;
-  /** For the server: the answer that the handler chose to give later. */
+  /** For the server: set when the handler has deferred the response. */
   deferred: DeferredResponse | undefined;
   #request!: Frame;
   #route!: RpcRoute;
-  #caller!: Caller;
+  #caller!: RpcCaller;
   #frameStart = 0;
   #metaEnd = -1;
   #attachmentBytes = 0;
 
-  /** For the server, before each call. */
-  open(output: OutputBuffer, request: Frame, route: RpcRoute, caller: Caller): void {
+  /** For the server: call before each call. */
+  start(output: OutputBuffer, request: Frame, route: RpcRoute, caller: RpcCaller): void {
     this.output = output;
     this.deferred = undefined;
     this.#request = request;
@@ -85,31 +97,36 @@ export class RpcResponse {
     this.#metaEnd = -1;
   }
 
-  get caller(): Caller {
+  get caller(): RpcCaller {
     return this.#caller;
   }
 
   /**
-   * The call will be answered later: copy what is needed of the request's bytes before the handler returns, then use
-   * the answer returned here instead of this one. Once per call.
-   * @throws CubeError OVERLOADED when too many answers are outstanding already
+   * Defers the response. Before the handler returns, copy the needed bytes of the request; then
+   * write to the returned response instead of this one. At most once per call.
+   * @throws CubeError OVERLOADED when too many calls are deferred already
    */
   defer(): DeferredResponse {
     this.deferred = this.#caller.defer(this.#route, this.#request);
     return this.deferred;
   }
 
-  /** Writes header and meta; the payload and `attachmentBytes` of attachment must follow. Once per call. */
+  /**
+   * Writes header and meta; the payload and `attachmentBytes` of attachment must follow. Once per
+   * call.
+   */
   begin(attachmentBytes: number): void {
     this.#attachmentBytes = attachmentBytes;
     this.#metaEnd = beginResponse(this.output, this.#request, attachmentBytes);
   }
 
-  /** For the server, after each call: completes the frame. A handler that wrote nothing answers empty. */
+  /**
+   * For the server: completes the frame after the handler. Without output the response is empty.
+   */
   finish(): void {
     if (this.#metaEnd < 0) this.begin(0);
-    if (isCoded(this.#request)) {
-      sealPayload(
+    if (isEncoded(this.#request)) {
+      encodeResponsePayload(
         this.output,
         {
           frameStart: this.#frameStart,
@@ -122,19 +139,24 @@ export class RpcResponse {
     finishFrame(this.output, this.#frameStart, this.#metaEnd);
   }
 
-  /** For the server: forgets what was written. */
+  /** For the server: discards the output of this call. */
   discard(): void {
     this.output.truncate(this.#frameStart);
   }
 }
 
 export class RpcRoutes {
-  /** One call in so many is timed: two clock readings a call would be a visible share of a small one. */
-  static readonly sampleEvery: number = 32;
+  /**
+   * One call in this many is timed, because reading the clock twice is a measurable share of a
+   * small call.
+   */
+  static readonly sampleInterval: number = 32;
   readonly #services = new Map<string, Map<string, RpcRoute>>();
   readonly #routes: RpcRoute[] = [];
 
-  /** The method answers under the service's full name and, as brpc servers do, under its last part. */
+  /**
+   * Registers a method under the service's full name and, as brpc servers do, under its last part.
+   */
   add(service: string, method: string, handler: RpcHandler, jsonHandler?: JsonHandler): RpcRoute {
     const route = new RpcRoute(service, method, handler, jsonHandler);
     this.#routes.push(route);
@@ -150,7 +172,7 @@ export class RpcRoutes {
     return this.#services.has(service);
   }
 
-  find(service: string, method: string): RpcRoute | undefined {
+  findRoute(service: string, method: string): RpcRoute | undefined {
     return this.#services.get(service)?.get(method);
   }
 

@@ -1,6 +1,6 @@
 /**
- * xxh64 of blocks of a file: a small memory of its own whose `block` is filled by the caller (a file can be read
- * straight into it) and hashed by the kernel.
+ * Computes xxh64 of file blocks. The caller fills `block`, which lies in a small WebAssembly memory
+ * (a file can be read straight into it), and the kernel hashes it.
  */
 import type { Kernels } from '../core/kernels/contract.ts';
 import { createKernels, createMemory } from '../core/kernels/kernels.ts';
@@ -9,16 +9,18 @@ import { BLOCK_BYTES } from '../core/layer-format.ts';
 const HASH_AT = 0;
 const BLOCK_AT = 64;
 
-/** Not in use now: a memory that is dropped stays in RSS, so every reader takes one that another gave back. */
-const idle: BlockHasher[] = [];
+/**
+ * Unused hashers. They are reused because a dropped WebAssembly memory stays in the process's RSS.
+ */
+const idleHashers: BlockHasher[] = [];
 
 export class BlockHasher {
   readonly block: Uint8Array;
   readonly #kernels: Kernels;
   readonly #hash: Uint32Array;
 
-  static borrow(): BlockHasher {
-    return idle.pop() ?? new BlockHasher();
+  static acquire(): BlockHasher {
+    return idleHashers.pop() ?? new BlockHasher();
   }
 
   constructor() {
@@ -28,9 +30,9 @@ export class BlockHasher {
     this.#hash = new Uint32Array(memory.buffer, HASH_AT, 2);
   }
 
-  /** For the next one to borrow; whoever calls this does not use it again. */
-  giveBack(): void {
-    idle.push(this);
+  /** Returns the hasher to the pool; do not use it afterwards. */
+  release(): void {
+    idleHashers.push(this);
   }
 
   /** The hash of block[0..length) as words (low, high): a view that the next call overwrites. */

@@ -1,44 +1,47 @@
-/** A layer file read once from front to back: the SHA-256 of all of it, and every block whose checksum does not match. */
+/**
+ * Reads a layer file once from start to end: its SHA-256, and every block whose checksum does not
+ * match.
+ */
 import { createHash, type Hash } from 'node:crypto';
 import { BLOCK_BYTES, HEADER_BYTES, type LayerHeader } from '../core/layer-format.ts';
-import { RandomReader } from '../platform/files.ts';
+import { RandomAccessReader } from '../platform/files.ts';
 import { BlockHasher } from './block-hasher.ts';
 
-/** What the blocks of a file must be. */
+/** Expected checksums of a file's blocks. */
 export interface BlockChecksums {
   readonly header: LayerHeader;
-  /** 2 words a block: low, high. */
+  /** Two words per block: low, high. */
   readonly words: Uint32Array;
 }
 
 export interface BlockScan {
   readonly bytes: number;
   readonly sha256: string;
-  /** Numbers of damaged blocks, ascending; none when there are no checksums to compare with. */
+  /** Numbers of damaged blocks, ascending; empty when there are no checksums to compare with. */
   readonly damaged: readonly number[];
 }
 
 /**
- * @param checksums undefined when header or checksums cannot be used: then only the SHA-256 is computed
- * @param onBytes told the bytes read since the last call
+ * @param checksums undefined when header or checksums are unusable: only the SHA-256 is computed
+ * @param onBytes called with the bytes read since the last call
  */
 export function scanBlocks(
   path: string,
   checksums: BlockChecksums | undefined,
   onBytes: (bytes: number) => void,
 ): BlockScan {
-  const reader = new RandomReader(path);
-  const hasher = BlockHasher.borrow();
+  const reader = new RandomAccessReader(path);
+  const hasher = BlockHasher.acquire();
   const sha = createHash('sha256');
   const damaged: number[] = [];
   try {
     const end = checksums?.header.checksumsOffset ?? 0;
     let position = Math.min(HEADER_BYTES, reader.bytes);
-    readPiece(reader, 0, hasher.block.subarray(0, position), sha);
+    readAndHash(reader, 0, hasher.block.subarray(0, position), sha);
     while (position < reader.bytes) {
       const limit = position < end ? end : reader.bytes;
       const length = Math.min(BLOCK_BYTES, limit - position);
-      readPiece(reader, position, hasher.block.subarray(0, length), sha);
+      readAndHash(reader, position, hasher.block.subarray(0, length), sha);
       if (checksums !== undefined && position < end) {
         const block = (position - HEADER_BYTES) / BLOCK_BYTES;
         const hash = hasher.hash(length);
@@ -52,11 +55,16 @@ export function scanBlocks(
     return { bytes: reader.bytes, sha256: sha.digest('hex'), damaged };
   } finally {
     reader.close();
-    hasher.giveBack();
+    hasher.release();
   }
 }
 
-function readPiece(reader: RandomReader, position: number, target: Uint8Array, sha: Hash): void {
+function readAndHash(
+  reader: RandomAccessReader,
+  position: number,
+  target: Uint8Array,
+  sha: Hash,
+): void {
   reader.readInto(target, position);
   sha.update(target);
 }

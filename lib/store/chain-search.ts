@@ -1,18 +1,26 @@
-/** Keys looked up in the layer files of one shard, newest first: a row of a newer layer hides older ones, a deletion all of them. */
+/**
+ * Looks keys up in the layer files of one shard, newest first: a row of a newer layer hides older
+ * ones, and a deletion hides all of them.
+ */
 import type { LayerHeader } from '../core/layer-format.ts';
-import { LayerSearch, SearchedKeys } from './layer-search.ts';
+import { KeySearch, LayerSearch } from './layer-search.ts';
 
-/** Values one after another: value i is bytes[ends[i − 1] … ends[i]), from 0 for the first; none where there is no row. */
+/**
+ * Concatenated values: value i is bytes[ends[i − 1] … ends[i]), starting at 0 for the first. A key
+ * without a row has an empty value.
+ */
 export interface FoundRows {
   readonly bytes: Uint8Array;
-  /** Rows of one size too: a key without a row has no bytes. */
+  /** Needed for fixed-size rows too, because a key without a row has no bytes. */
   readonly ends: Float64Array;
 }
 
 export class ChainSearch {
   readonly #layers: LayerSearch[] = [];
 
-  /** @param paths of the base, then of the deltas in order; at most 64. @throws CubeError naming the file */
+  /**
+   * @param paths the base, then the deltas in order; at most 64. @throws CubeError naming the file
+   */
   constructor(paths: readonly string[]) {
     try {
       for (const path of paths) this.#layers.push(new LayerSearch(path));
@@ -27,17 +35,17 @@ export class ChainSearch {
     return this.#layers.map(({ header }) => header);
   }
 
-  /** @param from the oldest layer that is asked: 0 for all of them, the base included */
-  find(keys: Uint32Array, from = 0): SearchedKeys {
-    const searched = new SearchedKeys(keys);
+  /** @param from the oldest layer to search; 0 includes the base */
+  find(keys: Uint32Array, from = 0): KeySearch {
+    const searched = new KeySearch(keys);
     for (let number = this.#layers.length - 1; number >= from; number--) {
       this.#layers[number]!.find(searched, number);
     }
     return searched;
   }
 
-  /** The rows or values, as stored, of all keys that `find` found here. */
-  read(searched: SearchedKeys): FoundRows {
+  /** The stored rows or values of all keys that `find` found. */
+  read(searched: KeySearch): FoundRows {
     const { count, layers, lengths } = searched;
     const ends = new Float64Array(count);
     let end = 0;
@@ -57,6 +65,6 @@ export class ChainSearch {
   }
 }
 
-export function foundRow({ bytes, ends }: FoundRows, i: number): Uint8Array {
+export function getFoundRow({ bytes, ends }: FoundRows, i: number): Uint8Array {
   return bytes.subarray(i === 0 ? 0 : ends[i - 1], ends[i]);
 }

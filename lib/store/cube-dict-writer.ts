@@ -1,11 +1,12 @@
 /**
- * Writes a dictionary directory of PaddlePaddle's Cube (drawn in cube-dict.ts) as its own builder does for a base: one index
- * file, data files of up to a GiB. Files appear whole; the directory does with `index.n`, which is written last.
+ * Writes a dictionary directory of PaddlePaddle's Cube (described in cube-dict.ts) as Cube's own
+ * builder does for a base: one index file, and data files of up to 1 GiB. Each file is written
+ * atomically; `index.n` is written last and completes the directory.
  */
 import { CubeError } from '../core/errors.ts';
-import { RandomWriter } from '../platform/files.ts';
+import { RandomAccessWriter } from '../platform/files.ts';
 
-/** Cube's own limit of a block. */
+/** Cube's own limit for a data file. */
 const DATA_BYTES_MAX = 2 ** 30;
 const BUFFER_BYTES = 1 << 20;
 const LENGTH_BYTES = 4;
@@ -21,7 +22,7 @@ export class CubeDictWriter {
   readonly #entry = new DataView(new ArrayBuffer(16));
   readonly #length = new DataView(new ArrayBuffer(LENGTH_BYTES));
 
-  /** @param dataBytesMax smaller files than Cube's, for tests */
+  /** @param dataBytesMax a smaller file size than Cube's, for tests */
   constructor(folder: string, dataBytesMax: number = DATA_BYTES_MAX) {
     this.#folder = folder;
     this.#dataBytesMax = dataBytesMax;
@@ -33,7 +34,7 @@ export class CubeDictWriter {
     return this.#entries;
   }
 
-  /** A key comes once. @throws CubeError TOO_LARGE */
+  /** Keys must be unique. @throws CubeError TOO_LARGE */
   add(keyLow: number, keyHigh: number, value: Uint8Array): void {
     const bytes = LENGTH_BYTES + value.length;
     if (this.#entries === ENTRIES_MAX) {
@@ -55,7 +56,7 @@ export class CubeDictWriter {
     this.#entries += 1;
   }
 
-  /** Flushes all files and writes the lists of them. */
+  /** Flushes all files and writes their lists. */
   finish(): void {
     this.#dataBytes.push(this.#data.commit());
     const indexBytes = this.#index.commit();
@@ -70,7 +71,7 @@ export class CubeDictWriter {
     this.#writeList('index.n', index);
   }
 
-  /** Files that are finished stay: remove the folder. */
+  /** Finished files stay: the caller removes the folder. */
   abort(): void {
     this.#data.abort();
     this.#index.abort();
@@ -83,15 +84,15 @@ export class CubeDictWriter {
   }
 }
 
-/** Small pieces, one after the other. */
+/** Buffers small sequential writes. */
 class BufferedFile {
-  readonly #writer: RandomWriter;
+  readonly #writer: RandomAccessWriter;
   readonly #buffer = new Uint8Array(BUFFER_BYTES);
   #filled = 0;
   #written = 0;
 
   constructor(path: string) {
-    this.#writer = new RandomWriter(path);
+    this.#writer = new RandomAccessWriter(path);
   }
 
   get bytes(): number {
@@ -109,7 +110,7 @@ class BufferedFile {
     this.#filled += piece.length;
   }
 
-  /** @returns its length */
+  /** @returns the length of the file */
   commit(): number {
     this.#flush();
     this.#writer.commit();

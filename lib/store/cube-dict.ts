@@ -1,37 +1,41 @@
 /**
- * A dictionary directory of PaddlePaddle's Cube, read strictly (docs/cube-migration.md). Cube's files have no magic and
- * no checksums, so what can be checked is: that every file listed is there with its size, that the records tile each
- * data file, and that every address is the start of one. What fails is CORRUPT, never a missing key.
+ * Reads a dictionary directory of PaddlePaddle's Cube strictly (docs/cube-migration.md). Cube's
+ * files have no magic number and no checksums. The reader checks that every listed file exists with
+ * its size, that records fill each data file, and that every address is the start of a record. A
+ * failed check is CORRUPT, never a missing key.
  *
- *     index.n   u32 type 0 · u32 entries · u32 files · u64 bytes of each      index.<i>   {u64 key, u64 address}
- *     data.n    u32 files · u32 bytes of each                                 data.<j>    {u32 4 + length, value}
- *     address   j · 2^32 + offset in data.<j>; of a key that comes twice the last one counts
+ *     index.n    u32 type 0 · u32 entries · u32 files · u64 bytes of each file
+ *     index.<i>  {u64 key, u64 address}
+ *     data.n     u32 files · u32 bytes of each file
+ *     data.<j>   {u32 4 + length, value}
+ *
+ * An address is j · 2^32 + offset in data.<j>. The last entry of a duplicate key counts.
  */
 import { createHash } from 'node:crypto';
 import { CubeError } from '../core/errors.ts';
 import { UniqueKeys } from '../core/unique-keys.ts';
-import { RandomReader } from '../platform/files.ts';
+import { RandomAccessReader } from '../platform/files.ts';
 
 const ENTRY_BYTES = 16;
 const LENGTH_BYTES = 4;
 const FILES_MAX = 65_536;
-/** As many as one buffer of Node 20 holds; no shard of Cube has more. */
+/** The largest count that fits one buffer of Node 20; no shard of Cube has more. */
 const ENTRIES_MAX: number = 2 ** 28;
 
-/** One of the files that an index consists of; a patch's directory begins with those of its base. */
+/** One of the files of an index; a patch's directory begins with those of its base. */
 export interface CubeIndexFile {
   readonly bytes: number;
   readonly sha256: string;
 }
 
 export interface CubeDict {
-  /** 2n words, distinct, in the order of their first entries. */
+  /** 2n words, distinct, in order of first occurrence. */
   readonly keys: Uint32Array;
-  /** The values in the order of the keys, one after another. */
+  /** Concatenated values in the order of the keys. */
   readonly values: Uint8Array;
-  /** n: where each value ends in `values`. */
+  /** n ends of the values in `values`. */
   readonly ends: Float64Array;
-  /** What all values have; undefined when they differ, or there are none. */
+  /** Common size of all values; undefined when they differ or there are none. */
   readonly valueBytes: number | undefined;
   readonly indexFiles: readonly CubeIndexFile[];
 }
@@ -46,18 +50,18 @@ export function readCubeDict(folder: string): CubeDict {
   const index = readIndex(folder, list);
   const sizes = readDataList(`${folder}/data.n`);
   const blocks = sizes.map((bytes, j) => new DataBlock(`${folder}/data.${j}`, bytes));
-  const { keys, addresses } = distinctEntries(index.entries);
+  const { keys, addresses } = findDistinctEntries(index.entries);
   const count = keys.length / 2;
   const ends = new Float64Array(count);
   let end = 0;
   for (let i = 0; i < count; i++) {
-    end += blockOf(blocks, addresses, i, folder).valueBytes(addresses[2 * i]!);
+    end += findBlock(blocks, addresses, i, folder).valueBytes(addresses[2 * i]!);
     ends[i] = end;
   }
   const values = new Uint8Array(end);
   let valueBytes: number | undefined = count === 0 ? undefined : ends[0];
   for (let i = 0, at = 0; i < count; i++) {
-    values.set(blockOf(blocks, addresses, i, folder).value(addresses[2 * i]!), at);
+    values.set(findBlock(blocks, addresses, i, folder).value(addresses[2 * i]!), at);
     if (ends[i]! - at !== valueBytes) valueBytes = undefined;
     at = ends[i]!;
   }
@@ -68,9 +72,9 @@ function corrupt(path: string, text: string): CubeError {
   return new CubeError('CORRUPT', `${path}: ${text}; deploy it again`);
 }
 
-/** A whole file whose size is known beforehand. */
-function readWhole(path: string, bytes: number | undefined, bytesMax: number): Uint8Array {
-  const reader = new RandomReader(path);
+/** Reads a whole file whose expected size is known. */
+function readWholeFile(path: string, bytes: number | undefined, bytesMax: number): Uint8Array {
+  const reader = new RandomAccessReader(path);
   try {
     if (bytes !== undefined && reader.bytes !== bytes) {
       throw corrupt(path, `has ${reader.bytes} bytes, ${bytes} are listed`);
@@ -87,7 +91,7 @@ function readWhole(path: string, bytes: number | undefined, bytesMax: number): U
 }
 
 function readList(path: string, headBytes: number, itemBytes: number): DataView {
-  const { buffer, length } = readWhole(path, undefined, headBytes + itemBytes * FILES_MAX);
+  const { buffer, length } = readWholeFile(path, undefined, headBytes + itemBytes * FILES_MAX);
   if (length < headBytes) throw corrupt(path, `has ${length} bytes, too few`);
   const view = new DataView(buffer);
   const files = view.getUint32(headBytes - 4, true);
@@ -117,18 +121,18 @@ export function readIndexList(path: string): CubeIndexList {
   return { entries, sizes };
 }
 
-/** Reads data.n. @returns bytes of each data file @throws CubeError CORRUPT */
+/** Reads data.n. @returns the size of each data file in bytes @throws CubeError CORRUPT */
 export function readDataList(path: string): number[] {
   const view = readList(path, 4, 4);
   return Array.from({ length: view.getUint32(0, true) }, (_, j) => view.getUint32(4 + 4 * j, true));
 }
 
-/** @returns four words an entry: key low, key high, offset, block */
+/** @returns four words per entry: key low, key high, offset, block */
 function readIndex(
   folder: string,
   list: CubeIndexList,
 ): { entries: Uint32Array; files: CubeIndexFile[] } {
-  const parts = list.sizes.map((bytes, i) => readWhole(`${folder}/index.${i}`, bytes, bytes));
+  const parts = list.sizes.map((bytes, i) => readWholeFile(`${folder}/index.${i}`, bytes, bytes));
   const files = parts.map((part) => ({
     bytes: part.length,
     sha256: createHash('sha256').update(part).digest('hex'),
@@ -142,12 +146,12 @@ function readIndex(
   return { entries: new Uint32Array(all.buffer), files };
 }
 
-/** @returns the addresses as two words a key: offset, block */
-function distinctEntries(entries: Uint32Array): { keys: Uint32Array; addresses: Uint32Array } {
+/** @returns addresses as two words per key: offset, block */
+function findDistinctEntries(entries: Uint32Array): { keys: Uint32Array; addresses: Uint32Array } {
   const count = entries.length / 4;
   const keys = new Uint32Array(2 * count);
   const index = new Int32Array(count);
-  // An entry is two keys wide: the first is the key, the second the address.
+  // An entry is two keys wide: the key, then the address.
   const rows = { keys: entries, rowStart: 0, rowCount: count, rowKeys: 2 };
   const distinct = new UniqueKeys(count).find(rows, Int32Array.of(0), keys, index);
   const addresses = new Uint32Array(2 * distinct);
@@ -158,7 +162,7 @@ function distinctEntries(entries: Uint32Array): { keys: Uint32Array; addresses: 
   return { keys: keys.slice(0, 2 * distinct), addresses };
 }
 
-function blockOf(
+function findBlock(
   blocks: readonly DataBlock[],
   addresses: Uint32Array,
   i: number,
@@ -169,17 +173,17 @@ function blockOf(
   throw corrupt(folder, `its index names data.${addresses[2 * i + 1]}, of ${blocks.length} files`);
 }
 
-/** A data file in memory, and where its records start. */
+/** A data file in memory with the starts of its records. */
 class DataBlock {
   readonly #path: string;
   readonly #bytes: Uint8Array;
   readonly #view: DataView;
-  /** A bit for each byte. */
+  /** One bit per byte of the file, set where a record starts. */
   readonly #starts: Uint8Array;
 
   constructor(path: string, bytes: number) {
     this.#path = path;
-    this.#bytes = readWhole(path, bytes, bytes);
+    this.#bytes = readWholeFile(path, bytes, bytes);
     this.#view = new DataView(this.#bytes.buffer);
     this.#starts = new Uint8Array((bytes + 7) >>> 3);
     for (let at = 0; at < bytes; ) {
@@ -192,7 +196,7 @@ class DataBlock {
     }
   }
 
-  /** @param offset where a record starts */
+  /** @param offset must be the start of a record */
   valueBytes(offset: number): number {
     const isStart = ((this.#starts[offset >>> 3] ?? 0) >> (offset & 7)) & 1;
     if (isStart === 1) return this.#view.getUint32(offset, true) - LENGTH_BYTES;

@@ -1,17 +1,17 @@
 /**
- * What all reads of rows on disk share in one thread: how many may be under way, the memories in which blocks are
- * verified, and what was found damaged.
+ * Shared state of all row reads from disk in one thread: the limit of parallel reads, the memories
+ * in which blocks are verified, and the count of damaged blocks.
  */
 import type { CubeError } from '../core/errors.ts';
 import { BlockHasher } from './block-hasher.ts';
 
-/** Reads under way at once: enough to keep a disk's queue full. */
+/** Parallel reads: enough to keep a disk's queue full. */
 const READS_MAX = 128;
-/** Blocks being verified at once: each has a memory of 1 MiB, which is kept. */
+/** Blocks verified in parallel; each needs a memory of 1 MiB, which is kept. */
 const HASHERS_MAX = 4;
 
 export class DiskIo {
-  /** Blocks whose bytes did not match their checksum. */
+  /** Blocks whose checksum did not match. */
   damagedBlocks = 0;
   readonly #onDamage: (error: CubeError) => void;
   readonly #waiting: (() => void)[] = [];
@@ -25,8 +25,11 @@ export class DiskIo {
     this.#onDamage = onDamage;
   }
 
-  /** Takes a place for one read. @returns false when all are taken: `whenFree` is then called once */
-  tryBegin(whenFree: () => void): boolean {
+  /**
+   * Reserves one read.
+   * @returns false when none is free: `whenFree` is then called once when one may be
+   */
+  tryStartRead(whenFree: () => void): boolean {
     if (this.#reads >= READS_MAX) {
       this.#waiting.push(whenFree);
       return false;
@@ -35,10 +38,14 @@ export class DiskIo {
     return true;
   }
 
-  end(): void {
+  endRead(): void {
     this.#reads--;
-    // Who waited may want no place any more.
-    while (this.#reads < READS_MAX && this.#waiting.length > 0) this.#waiting.shift()!();
+    // A waiting reader may not need the slot any more.
+    while (this.#reads < READS_MAX) {
+      const whenFree = this.#waiting.shift();
+      if (whenFree === undefined) return;
+      whenFree();
+    }
   }
 
   async withHasher<T>(use: (hasher: BlockHasher) => Promise<T>): Promise<T> {
@@ -52,7 +59,7 @@ export class DiskIo {
     }
   }
 
-  noteDamage(error: CubeError): void {
+  reportDamage(error: CubeError): void {
     this.damagedBlocks++;
     this.#onDamage(error);
   }

@@ -1,27 +1,35 @@
 /**
- * Rows of a layer that stay in its file. A block of 1 MiB is verified when something of it is first read; from then on
- * its rows are read alone. A damaged block fails what touches it and nothing else. The file is kept open, so that it
- * may be replaced or removed meanwhile.
+ * Rows of a layer that stay in its file. A block of 1 MiB is verified when first used; later reads
+ * fetch only the rows needed. A damaged block fails only the reads that touch it. The file stays
+ * open, so that its path may be replaced or removed.
  */
 import { CubeError } from '../core/errors.ts';
-import { BLOCK_BYTES, HEADER_BYTES, type LayerHeader, rowSegments } from '../core/layer-format.ts';
+import {
+  BLOCK_BYTES,
+  getRowSegments,
+  HEADER_BYTES,
+  type LayerHeader,
+} from '../core/layer-format.ts';
 import type { OpenFile } from '../platform/open-file.ts';
 import type { DiskIo } from './disk-io.ts';
-import { blockMismatch } from './layer-reader.ts';
+import { createBlockMismatchError } from './layer-reader.ts';
 
-/** Pieces no further apart are read at once: a page more costs less than a read more. */
+/** Ranges with a smaller gap are read together: an extra page is cheaper than an extra read. */
 const GAP_BYTES = 4096;
 const RUN_BYTES_MAX = 65_536;
-/** Reads of one lookup under way at once. */
-const LANES = 32;
+/** Parallel reads of one lookup. */
+const PARALLEL_READS_MAX = 32;
 
-/** Pieces of the file, and where they go: piece i is `lengths[i]` bytes at `positions[i]`, to target[targets[i]…]. */
-export interface Pieces {
+/**
+ * Ranges of the file and their targets: `lengths[i]` bytes at `positions[i]` go to
+ * target[targetOffsets[i]…].
+ */
+export interface ReadRanges {
   readonly count: number;
   readonly positions: Float64Array;
   readonly lengths: Uint32Array;
   readonly target: Uint8Array;
-  readonly targets: Float64Array;
+  readonly targetOffsets: Float64Array;
 }
 
 export class DiskRows {
@@ -29,12 +37,12 @@ export class DiskRows {
   readonly #file: OpenFile;
   readonly #checksums: Uint32Array;
   readonly #io: DiskIo;
-  /** 1 for a block that was right when it was first read. */
+  /** 1 for each block that has been verified. */
   readonly #verified: Uint8Array;
   readonly #verifying = new Map<number, Promise<void>>();
   readonly #damaged = new Map<number, CubeError>();
 
-  /** @param checksums of the blocks, words (low, high), checked themselves */
+  /** @param checksums block checksums as words (low, high), already verified themselves */
   constructor(header: LayerHeader, file: OpenFile, checksums: Uint32Array, io: DiskIo) {
     this.header = header;
     this.#file = file;
@@ -47,23 +55,24 @@ export class DiskRows {
     return this.#file.path;
   }
 
-  /** Good while this is open, within this process. */
+  /** Valid in this process until `close`. */
   get descriptor(): number {
     return this.#file.descriptor;
   }
 
-  /** Of all rows or values. */
+  /** Size of all rows or values. */
   get bytes(): number {
     const { layout } = this.header;
-    const segments = layout === 'dense' ? this.header.segments : rowSegments(this.header);
+    const segments = layout === 'dense' ? this.header.segments : getRowSegments(this.header);
     return segments.reduce((sum, { bytes }) => sum + bytes, 0);
   }
 
   /**
-   * Reads pieces, each from verified blocks.
-   * @throws CubeError CORRUPT when a block is damaged, IO when the disk fails; the target then holds anything
+   * Reads ranges, all from verified blocks.
+   * @throws CubeError CORRUPT when a block is damaged, IO when the disk fails; the target's content
+   *   is then undefined
    */
-  read(pieces: Pieces): Promise<void> {
+  read(pieces: ReadRanges): Promise<void> {
     return new Promise((resolve, reject) => {
       new RunReader(this, this.#file, this.#io, pieces, (error) =>
         error === undefined ? resolve() : reject(error),
@@ -71,8 +80,8 @@ export class DiskRows {
     });
   }
 
-  /** The first block of a range that was not verified yet, or -1. */
-  unverified(from: number, to: number): number {
+  /** The first unverified block of a range, or -1. */
+  findUnverifiedBlock(from: number, to: number): number {
     const last = Math.floor((to - 1 - HEADER_BYTES) / BLOCK_BYTES);
     for (let block = Math.floor((from - HEADER_BYTES) / BLOCK_BYTES); block <= last; block++) {
       if (this.#verified[block] !== 1) return block;
@@ -80,8 +89,8 @@ export class DiskRows {
     return -1;
   }
 
-  /** Reads and checks a block, once, however many wait for it. */
-  verify(block: number): Promise<void> {
+  /** Reads and verifies a block once for all concurrent callers. */
+  verifyBlock(block: number): Promise<void> {
     const damage = this.#damaged.get(block);
     if (damage !== undefined) return Promise.reject(damage);
     let verifying = this.#verifying.get(block);
@@ -111,15 +120,15 @@ export class DiskRows {
         this.#verified[block] = 1;
         return;
       }
-      const damage = blockMismatch(this.#file.path, block);
+      const damage = createBlockMismatchError(this.#file.path, block);
       this.#damaged.set(block, damage);
-      this.#io.noteDamage(damage);
+      this.#io.reportDamage(damage);
       throw damage;
     });
   }
 }
 
-/** Pieces in file order that are read at once: order[first … end), bytes from … to. */
+/** Ranges in file order that one read covers: order[first … end), bytes from … to. */
 interface Run {
   readonly first: number;
   readonly end: number;
@@ -127,15 +136,18 @@ interface Run {
   readonly to: number;
 }
 
-/** The reads of one request: callbacks and no promise, because there may be one for each row. */
+/**
+ * The reads of one request. Uses callbacks instead of promises, because there may be one read per
+ * row.
+ */
 class RunReader {
   readonly #rows: DiskRows;
   readonly #file: OpenFile;
   readonly #io: DiskIo;
-  readonly #pieces: Pieces;
+  readonly #pieces: ReadRanges;
   readonly #done: (error: CubeError | undefined) => void;
   readonly #order: Uint32Array;
-  /** The first piece of the next run. */
+  /** Index in `#order` of the next run's first range. */
   #next = 0;
   #underWay = 0;
   #waiting = false;
@@ -146,7 +158,7 @@ class RunReader {
     rows: DiskRows,
     file: OpenFile,
     io: DiskIo,
-    pieces: Pieces,
+    pieces: ReadRanges,
     done: (error: CubeError | undefined) => void,
   ) {
     this.#rows = rows;
@@ -169,9 +181,9 @@ class RunReader {
   };
 
   #pump(): void {
-    while (this.#next < this.#order.length && this.#underWay < LANES && !this.#error) {
+    while (this.#next < this.#order.length && this.#underWay < PARALLEL_READS_MAX && !this.#error) {
       if (this.#waiting) return;
-      this.#waiting = !this.#io.tryBegin(this.#wake);
+      this.#waiting = !this.#io.tryStartRead(this.#wake);
       if (this.#waiting) return;
       this.#underWay++;
       this.#readRun(this.#takeRun());
@@ -199,18 +211,18 @@ class RunReader {
   }
 
   #readRun(run: Run): void {
-    const block = this.#rows.unverified(run.from, run.to);
+    const block = this.#rows.findUnverifiedBlock(run.from, run.to);
     if (block >= 0) {
-      this.#rows.verify(block).then(
+      this.#rows.verifyBlock(block).then(
         () => this.#readRun(run),
         (error: unknown) => this.#settle(CubeError.from(error)),
       );
       return;
     }
-    const { target, targets } = this.#pieces;
+    const { target, targetOffsets } = this.#pieces;
     const length = run.to - run.from;
     const alone = run.end === run.first + 1;
-    const at = targets[this.#order[run.first]!]!;
+    const at = targetOffsets[this.#order[run.first]!]!;
     const bytes = alone ? target.subarray(at, at + length) : new Uint8Array(length);
     this.#file.read(bytes, run.from, (error) => {
       if (error === undefined && !alone) this.#deal(run, bytes);
@@ -219,18 +231,18 @@ class RunReader {
   }
 
   #deal(run: Run, bytes: Uint8Array): void {
-    const { positions, lengths, target, targets } = this.#pieces;
+    const { positions, lengths, target, targetOffsets } = this.#pieces;
     for (let i = run.first; i < run.end; i++) {
       const piece = this.#order[i]!;
       const from = positions[piece]! - run.from;
-      target.set(bytes.subarray(from, from + lengths[piece]!), targets[piece]!);
+      target.set(bytes.subarray(from, from + lengths[piece]!), targetOffsets[piece]!);
     }
   }
 
   #settle(error: CubeError | undefined): void {
     this.#error ??= error;
     this.#underWay--;
-    this.#io.end();
+    this.#io.endRead();
     this.#pump();
   }
 }

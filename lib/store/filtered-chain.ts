@@ -1,6 +1,6 @@
 /**
- * A chain in memory whose deltas have filters: keys that none of them knows, most of them, are looked up in the base
- * alone; the others are looked up again in all of the chain.
+ * A chain in memory whose deltas have key filters. Keys that no filter contains, which are most of
+ * them, are looked up in the base only; the others are looked up again in the whole chain.
  */
 import { findCandidates } from './key-filter.ts';
 import { type DefaultRows, LayerChain } from './layer-chain.ts';
@@ -14,7 +14,7 @@ export class FilteredChain {
   readonly #chain: LayerChain;
   readonly #base: LayerChain;
   readonly #filters: readonly Uint32Array[];
-  /** Numbers in the chunk of keys that a delta may know, and their lookup in all of the chain. */
+  /** Chunk indices of keys that a delta may contain, and the buffers of their second lookup. */
   readonly #candidates: Uint32Array;
   readonly #again: LookupBatch;
 
@@ -31,10 +31,10 @@ export class FilteredChain {
     });
   }
 
-  /** As of `LayerChain`. */
+  /** See `LayerChain.lookupChunk`. */
   lookupChunk(batch: LookupBatch): number {
     const candidates = findCandidates(this.#filters, batch, this.#candidates);
-    const chain = candidates > batch.length / 2 ? this.#chain : this.#base;
+    const chain = candidates > batch.chunkLength / 2 ? this.#chain : this.#base;
     const hits = chain.lookupChunk(batch);
     if (hits < 0 || candidates === 0 || chain === this.#chain) return hits;
     const again = this.#lookAgain(batch, candidates);
@@ -42,7 +42,7 @@ export class FilteredChain {
     return hits + this.#replace(batch, candidates);
   }
 
-  /** Looks the candidates up in all of the chain, into arrays of its own. */
+  /** Looks the candidates up in the whole chain, into separate arrays. */
   #lookAgain({ keys, chunkKeysAt, asF32, rowBytes }: LookupBatch, candidates: number): number {
     const again = this.#again;
     if (again.rows.length < candidates * rowBytes) {
@@ -54,11 +54,11 @@ export class FilteredChain {
     }
     again.asF32 = asF32;
     again.rowBytes = rowBytes;
-    again.length = candidates;
+    again.chunkLength = candidates;
     return this.#chain.lookupChunk(again);
   }
 
-  /** Replaces what the base answered for the candidates. @returns how many more are hits than were */
+  /** Replaces the base's results for the candidates. @returns the change in the number of hits */
   #replace(
     { rows, chunkRowsAt, found, chunkFoundAt, rowBytes }: LookupBatch,
     candidates: number,

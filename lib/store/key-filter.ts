@@ -1,50 +1,51 @@
 /**
- * Whether a delta may say anything about a key: no for most keys, in a few nanoseconds. Two bits of a word for each key,
- * a word or two per key: about one in a hundred other keys is taken for one of them.
+ * A Bloom filter over the keys of a delta: rules most keys out in a few nanoseconds. It has one or
+ * two 32-bit words per key and sets two bits of one word for each key; the false positive rate is
+ * about 1 %.
  */
 import { DELETED_STRIDE, type LayerHeader } from '../core/layer-format.ts';
 import type { LookupBatch } from './lookup-batch.ts';
 import type { PlacedSection } from './section-placement.ts';
 
-function hashOf(low: number, high: number): number {
+function hashKey(low: number, high: number): number {
   let hash = Math.imul(low ^ Math.imul(high, 0x85eb_ca6b), 0x9e37_79b1);
   hash = Math.imul(hash ^ (hash >>> 16), 0xc2b2_ae35);
   return hash ^ (hash >>> 13);
 }
 
-function bitsOf(hash: number): number {
+function toBitMask(hash: number): number {
   const bits = Math.imul(hash, 0x27d4_eb2f);
   return (1 << (bits >>> 27)) | (1 << ((bits >>> 22) & 31));
 }
 
-/** Words for so many keys: a power of two, shared between threads. */
-export function newFilter(keyCount: number): Uint32Array {
+/** An empty filter for `keyCount` keys: a power of two words, shared between threads. */
+export function createFilter(keyCount: number): Uint32Array {
   const length = 2 ** Math.ceil(Math.log2(Math.max(1, keyCount)));
   return new Uint32Array(new SharedArrayBuffer(4 * length));
 }
 
 export function addToFilter(filter: Uint32Array, low: number, high: number): void {
-  const hash = hashOf(low, high);
-  filter[hash & (filter.length - 1)]! |= bitsOf(hash);
+  const hash = hashKey(low, high);
+  filter[hash & (filter.length - 1)]! |= toBitMask(hash);
 }
 
-/** False: the key was not added. */
-export function mayHold(filter: Uint32Array, low: number, high: number): boolean {
-  const hash = hashOf(low, high);
-  const bits = bitsOf(hash);
+/** False means that the key was not added. */
+export function mayContain(filter: Uint32Array, low: number, high: number): boolean {
+  const hash = hashKey(low, high);
+  const bits = toBitMask(hash);
   return (filter[hash & (filter.length - 1)]! & bits) === bits;
 }
 
 /**
- * The filter of a delta whose sections are in memory.
- * @param memories by the number of the section's memory
+ * Builds the filter of a delta whose sections are in memory.
+ * @param memories indexed by a section's `memory`
  */
-export function filterOf(
+export function buildFilter(
   header: LayerHeader,
   sections: readonly PlacedSection[],
   memories: readonly ArrayBufferLike[],
 ): Uint32Array {
-  const filter = newFilter(header.rowCount + header.deletedCount);
+  const filter = createFilter(header.rowCount + header.deletedCount);
   const emptyLow = Number(header.emptyKey & 0xffff_ffffn);
   const emptyHigh = Number(header.emptyKey >> 32n);
   for (const { role, memory, address, bytes } of sections) {
@@ -61,17 +62,20 @@ export function filterOf(
   return filter;
 }
 
-/** Numbers in a batch's chunk of the keys that one of the filters knows, to `candidates`. @returns how many */
+/**
+ * Writes the chunk indices of keys that one of the filters may contain to `candidates`.
+ * @returns their count
+ */
 export function findCandidates(
   filters: readonly Uint32Array[],
-  { keys, chunkKeysAt, length }: LookupBatch,
+  { keys, chunkKeysAt, chunkLength }: LookupBatch,
   candidates: Uint32Array,
 ): number {
-  const view = new DataView(keys.buffer, keys.byteOffset + chunkKeysAt, 8 * length);
+  const view = new DataView(keys.buffer, keys.byteOffset + chunkKeysAt, 8 * chunkLength);
   let found = 0;
-  for (let i = 0; i < length; i++) {
-    const hash = hashOf(view.getUint32(8 * i, true), view.getUint32(8 * i + 4, true));
-    const bits = bitsOf(hash);
+  for (let i = 0; i < chunkLength; i++) {
+    const hash = hashKey(view.getUint32(8 * i, true), view.getUint32(8 * i + 4, true));
+    const bits = toBitMask(hash);
     for (let f = 0; f < filters.length; f++) {
       const filter = filters[f]!;
       if ((filter[hash & (filter.length - 1)]! & bits) !== bits) continue;

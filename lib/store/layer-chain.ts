@@ -1,57 +1,65 @@
 /**
- * A table's layers as one: looked up newest first, a key being decided by the first layer that has it as a row or as
- * deleted. A chunk of keys moves from memory to memory in a frame (scratch.ts), and the rows found so far move with it.
+ * Looks keys up in the layers of a table, newest first: the first layer that has a key as a row or
+ * as deleted decides it. A chunk of keys is copied from memory to memory in a frame
+ * (scratch-layout.ts), together with the rows found so far.
  */
-import { CubeError } from '../core/errors.ts';
+import { CubeError, requireDefined } from '../core/errors.ts';
 import { DTYPE_NUMBERS } from '../core/kernels/contract.ts';
 import type { LookupBatch } from './lookup-batch.ts';
 import type { PooledMemory } from './memory-pool.ts';
 import type { ResidentLayer, ResidentSection } from './resident-layer.ts';
 import {
-  Frame,
-  layOutScratch,
+  computeScratchLayout,
+  F32_PARAMS_AT,
+  LookupFrame,
   type RowShape,
   STORED_PARAMS_AT,
-  WIDE_PARAMS_AT,
-} from './scratch.ts';
+} from './scratch-layout.ts';
 
-/** The row of a missing key, as stored and as f32. */
+/** Row returned for a missing key, as stored and as f32. */
 export interface DefaultRows {
   readonly stored: Uint8Array;
-  readonly wide: Uint8Array;
+  readonly f32: Uint8Array;
 }
 
 export class LayerChain {
   /** Newest first. */
   readonly layers: readonly ResidentLayer[];
+  readonly #newest: ResidentLayer;
   readonly chunkKeys: number;
   readonly #shape: RowShape;
-  readonly #frame: Frame;
+  readonly #frame: LookupFrame;
   readonly #overwrites: boolean;
-  /** All there is to ask: one layer, in memory, of one section. */
+  /** Set when the chain is one layer with one section in memory: the fast path. */
   readonly #only: ResidentSection | undefined;
   readonly #defaults: DefaultRows;
-  /** The memory whose frame has the keys and bitmaps, the one that has the rows, and the one that has places. */
+  /**
+   * Which memories have the current keys and bitmaps, the current rows, and the current locations.
+   */
   #head!: PooledMemory;
   #rowsIn: PooledMemory | undefined;
   #placesIn: PooledMemory | undefined;
 
-  /** @param layers base first, as a manifest has them. @param thread whose area of the memories is used */
+  /**
+   * @param layers base first, as in a manifest
+   * @param thread index of the thread area to use in each memory
+   */
   constructor(layers: readonly ResidentLayer[], thread: number, defaults: DefaultRows) {
     this.layers = [...layers].reverse();
-    const { header } = this.layers[0]!;
-    this.chunkKeys = layOutScratch(header).chunkKeys;
+    this.#newest = requireDefined(this.layers[0], 'the newest layer');
+    const { header } = this.#newest;
+    this.chunkKeys = computeScratchLayout(header).chunkKeys;
     this.#shape = header;
-    const sections = layers.length === 1 ? layers[0]!.keys : [];
+    const sections = layers.length === 1 ? this.#newest.keys : [];
     this.#overwrites = sections.length > 0;
     this.#only = sections.length === 1 && header.layout !== 'indexed' ? sections[0] : undefined;
-    this.#frame = new Frame(header, thread);
+    this.#frame = new LookupFrame(header, thread);
     this.#defaults = defaults;
   }
 
   /**
-   * Looks up the chunk of a batch: at most `chunkKeys` keys, already checked.
-   * @returns hits, or -1 - i when the chunk's missing key i belongs to another shard
+   * Looks up one chunk of a batch: at most `chunkKeys` keys, already checked.
+   * @returns hits, or -1 - i when missing key i of the chunk belongs to another shard
    */
   lookupChunk(batch: LookupBatch): number {
     this.#begin(batch);
@@ -61,32 +69,36 @@ export class LayerChain {
   }
 
   #begin(batch: LookupBatch): void {
-    const memory = this.layers[0]!.memories[0]!;
+    const memory = requireDefined(this.#newest.memories[0], 'the memory of the newest layer');
     const frame = this.#frame;
-    const { keys, length } = batch;
+    const { keys, chunkLength } = batch;
     const keysFrom = keys.byteOffset + batch.chunkKeysAt;
-    // The twin works on words, so it needs them aligned.
+    // The portable kernel works on words and needs them aligned.
     const skewed = memory.kind === 'wasm' ? 7 : 0;
-    frame.pack(length, keysFrom & skewed, (batch.rows.byteOffset + batch.chunkRowsAt) & skewed);
-    // The only layer overwrites the bits, unless it has none of its keys in memory.
+    frame.pack(
+      chunkLength,
+      keysFrom & skewed,
+      (batch.rows.byteOffset + batch.chunkRowsAt) & skewed,
+    );
+    // A single layer overwrites the bits, unless it has none of its keys in memory.
     const { foundAt, bitsBytes } = frame;
     if (!this.#overwrites) memory.bytes.fill(0, foundAt, foundAt + 2 * bitsBytes);
-    memory.bytes.set(new Uint8Array(keys.buffer, keysFrom, 8 * length), frame.keysAt);
+    memory.bytes.set(new Uint8Array(keys.buffer, keysFrom, 8 * chunkLength), frame.keysAt);
     this.#head = memory;
     this.#rowsIn = undefined;
   }
 
-  /** The straight way: nothing moves, nothing is decided before. */
+  /** Fast path: nothing is moved, and no key is decided in advance. */
   #searchOnly(section: ResidentSection): number {
     this.#rowsIn = section.memory;
-    const dense = this.layers[0]!.header.layout === 'dense';
+    const dense = this.#newest.header.layout === 'dense';
     return this.#searchSection(section, dense, this.#frame.rowsAt);
   }
 
   #searchLayers(batch: LookupBatch): number {
     const { layers } = this;
     let hits = 0;
-    for (let i = 0; i < layers.length && hits < batch.length; i++) {
+    for (let i = 0; i < layers.length && hits < batch.chunkLength; i++) {
       const layer = layers[i]!;
       if (layer.deleted !== undefined) this.#searchDeleted(layer.deleted);
       if (layer.header.layout === 'indexed') hits += this.#searchIndex(i, batch);
@@ -115,8 +127,8 @@ export class LayerChain {
   #movePlaces(to: PooledMemory): void {
     const from = this.#placesIn;
     if (from !== undefined && from !== to) {
-      const { placesAt, placesEnd } = this.#frame;
-      to.bytes.set(from.bytes.subarray(placesAt, placesEnd), placesAt);
+      const { locationsAt, locationsEnd } = this.#frame;
+      to.bytes.set(from.bytes.subarray(locationsAt, locationsEnd), locationsAt);
     }
     this.#placesIn = to;
   }
@@ -127,7 +139,7 @@ export class LayerChain {
     memory.kernels.chainDeleted(paramsAt, workAt, keysAt, count, decidedAt);
   }
 
-  /** Rows, or places when the section is an index, to `rowsAt`. */
+  /** Writes rows, or locations when the section is an index, to `rowsAt`. */
   #searchSection({ memory, paramsAt }: ResidentSection, dense: boolean, rowsAt: number): number {
     const { workAt, keysAt, foundAt, count, decidedAt } = this.#frame;
     const { kernels } = memory;
@@ -154,28 +166,34 @@ export class LayerChain {
 
   #searchIndex(number: number, batch: LookupBatch): number {
     const layer = this.layers[number]!;
-    const { placesAt, placesEnd, count } = this.#frame;
+    const { locationsAt, locationBitsAt, count } = this.#frame;
     let hits = 0;
+    let locationsIn: PooledMemory | undefined;
     this.#placesIn = undefined;
     for (const section of layer.keys) {
       const { memory } = section;
       this.#moveHead(memory);
-      if (this.#placesIn === undefined) memory.bytes.fill(0xff, placesAt, placesEnd);
+      if (locationsIn === undefined) memory.bytes.fill(0xff, locationsAt, locationBitsAt);
       this.#movePlaces(memory);
-      hits += this.#searchSection(section, false, placesAt);
+      locationsIn = memory;
+      hits += this.#searchSection(section, false, locationsAt);
     }
-    if (hits === 0) return 0;
-    if (!layer.isFetched) this.#gatherRows(layer, hits);
+    if (hits === 0 || locationsIn === undefined) return 0;
+    if (!layer.needsFetch) this.#gatherRows(layer, hits);
     else {
-      const words = new Uint32Array(this.#placesIn!.memory.buffer, placesAt, 2 * count);
-      batch.places!.addAll(number, batch.first, words);
+      const words = new Uint32Array(locationsIn.memory.buffer, locationsAt, 2 * count);
+      const locations = requireDefined(batch.locations, 'the locations of the batch');
+      locations.addAll(number, batch.chunkStart, words);
     }
     return hits;
   }
 
-  /** The rows that the places of a frame point to: dense ones whose keys are the places. */
+  /**
+   * Gathers the rows that the frame's locations refer to, as dense rows whose keys are their
+   * numbers.
+   */
   #gatherRows(layer: ResidentLayer, hits: number): void {
-    const { workAt, placesAt, placeBitsAt, rowsAt, count } = this.#frame;
+    const { workAt, locationsAt, locationBitsAt, rowsAt, count } = this.#frame;
     let gathered = 0;
     for (const { memory, paramsAt } of layer.rows) {
       if (gathered === hits) break;
@@ -183,7 +201,7 @@ export class LayerChain {
       this.#moveRows(memory);
       this.#movePlaces(memory);
       const { kernels } = memory;
-      gathered += kernels.lookupDense(paramsAt, workAt, placesAt, placeBitsAt, rowsAt, count);
+      gathered += kernels.lookupDense(paramsAt, workAt, locationsAt, locationBitsAt, rowsAt, count);
     }
     if (gathered !== hits) {
       const { table, contentId } = layer.header;
@@ -194,9 +212,11 @@ export class LayerChain {
     }
   }
 
-  /** Rows of a dense layer on disk: no memory holds it, so its row numbers are found here. */
-  #searchDense(number: number, { places, first }: LookupBatch): number {
-    const { dense } = this.layers[number]!;
+  /** Finds row numbers of a dense layer on disk, which no memory contains. */
+  #searchDense(number: number, batch: LookupBatch): number {
+    const { chunkStart } = batch;
+    const locations = requireDefined(batch.locations, 'the locations of the batch');
+    const { denseRows } = this.layers[number]!;
     const { foundAt, decidedAt, keysAt, count } = this.#frame;
     const bytes = this.#head.bytes;
     const view = new DataView(this.#head.memory.buffer, keysAt, 8 * count);
@@ -204,9 +224,9 @@ export class LayerChain {
     for (let i = 0; i < count; i++) {
       const bit = 1 << (i & 7);
       if ((bytes[decidedAt + (i >> 3)]! & bit) !== 0) continue;
-      const row = dense.rowOf(view.getUint32(8 * i, true), view.getUint32(8 * i + 4, true));
+      const row = denseRows.findRow(view.getUint32(8 * i, true), view.getUint32(8 * i + 4, true));
       if (row < 0) continue;
-      places!.add(number, first + i, row >>> 0, Math.floor(row / 0x1_0000_0000));
+      locations.add(number, chunkStart + i, row >>> 0, Math.floor(row / 0x1_0000_0000));
       bytes[foundAt + (i >> 3)]! |= bit;
       bytes[decidedAt + (i >> 3)]! |= bit;
       hits++;
@@ -215,30 +235,31 @@ export class LayerChain {
   }
 
   /**
-   * Converts stored rows that were fetched: row i of `stored` to the place of the batch's key `keys[i]`.
-   * @throws CubeError VERSION_ABSENT when the memories were given back meanwhile
+   * Converts fetched rows to f32 and writes row i of `stored` to the row of key `keys[i]`.
+   * @throws CubeError VERSION_ABSENT when the memories were released meanwhile
    */
   expandRows(stored: Uint8Array, keys: Uint32Array, { rows, rowsAt }: LookupBatch): void {
-    const { memories, references, header } = this.layers[0]!;
+    const { memories, references, header } = this.#newest;
     if (references === 0) {
       throw new CubeError('VERSION_ABSENT', `table ${header.table}: its version was unloaded`);
     }
-    const { bytes } = memories[0]!;
+    const memory = requireDefined(memories[0], 'the memory of the newest layer');
+    const { bytes } = memory;
     const { rowBytes, dim } = header;
     const frame = this.#frame;
     for (let done = 0; done < keys.length; done += this.chunkKeys) {
       const count = Math.min(this.chunkKeys, keys.length - done);
       frame.pack(count, 0, 0);
       bytes.set(stored.subarray(done * rowBytes, (done + count) * rowBytes), frame.rowsAt);
-      this.#expand(memories[0]!);
+      this.#expand(memory);
       for (let i = 0; i < count; i++) {
-        const from = frame.wideAt + i * 4 * dim;
+        const from = frame.f32At + i * 4 * dim;
         rows.set(bytes.subarray(from, from + 4 * dim), rowsAt + keys[done + i]! * 4 * dim);
       }
     }
   }
 
-  /** Default rows, conversion, and out. */
+  /** Converts the rows, fills in default rows and copies the results out. */
   #end(batch: LookupBatch, hits: number): number {
     const frame = this.#frame;
     const memory = this.#rowsIn ?? this.#head;
@@ -249,7 +270,7 @@ export class LayerChain {
       const stranger = this.#fillMissing(memory, wide);
       if (stranger >= 0) return -1 - stranger;
     }
-    this.#answer(batch, memory, wide ? frame.wideAt : frame.rowsAt);
+    this.#answer(batch, memory, wide ? frame.f32At : frame.rowsAt);
     return hits;
   }
 
@@ -259,22 +280,22 @@ export class LayerChain {
     batch.rows.set(rows, batch.chunkRowsAt);
     const { found, chunkFoundAt } = batch;
     const bitmapBytes = (count + 7) >>> 3;
-    // So few bytes that a loop beats a view and `set`.
+    // For so few bytes a loop is faster than a view and `set`.
     for (let i = 0; i < bitmapBytes; i++) found[chunkFoundAt + i] = bytes[foundAt + i]!;
   }
 
   #expand({ kernels }: PooledMemory): void {
     const { dtype, dim, rowBytes } = this.#shape;
-    const { rowsAt, wideAt, count } = this.#frame;
+    const { rowsAt, f32At, count } = this.#frame;
     if (dtype === 'bytes') return;
-    kernels.expandRows(DTYPE_NUMBERS[dtype], dim, rowBytes, rowsAt, wideAt, count);
+    kernels.expandRows(DTYPE_NUMBERS[dtype], dim, rowBytes, rowsAt, f32At, count);
   }
 
   #fillMissing({ bytes, kernels }: PooledMemory, wide: boolean): number {
-    const { keysAt, foundAt, rowsAt, wideAt, count, defaultRowAt, wideDefaultRowAt } = this.#frame;
+    const { keysAt, foundAt, rowsAt, f32At, count, defaultRowAt, f32DefaultRowAt } = this.#frame;
     if (wide) {
-      bytes.set(this.#defaults.wide, wideDefaultRowAt);
-      return kernels.fillMissing(WIDE_PARAMS_AT, keysAt, foundAt, wideAt, count, wideDefaultRowAt);
+      bytes.set(this.#defaults.f32, f32DefaultRowAt);
+      return kernels.fillMissing(F32_PARAMS_AT, keysAt, foundAt, f32At, count, f32DefaultRowAt);
     }
     bytes.set(this.#defaults.stored, defaultRowAt);
     return kernels.fillMissing(STORED_PARAMS_AT, keysAt, foundAt, rowsAt, count, defaultRowAt);

@@ -1,27 +1,32 @@
 /**
- * The check of a layer file, up to what a load takes on trust because its bytes are what their author wrote: a search
- * finds every key and no key twice, every key is in the right shard, every row is one that its dtype can hold and is named
- * by one key, no key is both there and deleted, and the content is what the file's name says.
+ * Checks a layer file, including properties that a load does not check: a search finds every key,
+ * no key occurs twice, every key belongs to the shard, every row is valid for its dtype and has
+ * exactly one key, no key is both present and deleted, and the content id matches.
  */
 import { createHash } from 'node:crypto';
 import { CubeError, type ErrorCode } from '../core/errors.ts';
-import { keyToBigint, shardOf } from '../core/keys.ts';
+import { computeShard, keyToBigint } from '../core/keys.ts';
 import {
   BLOCK_BYTES,
   DELETED_STRIDE,
-  deletedSegment,
+  getDeletedSegment,
+  getKeySegments,
   HEADER_BYTES,
-  keySegments,
   type LayerHeader,
 } from '../core/layer-format.ts';
 import { encodeUnsignedHeader } from '../core/layer-header.ts';
 import { EmptyKeyFinder } from '../core/layer-placement.ts';
-import { checkStoredRows } from '../core/row-codec.ts';
-import { RandomReader } from '../platform/files.ts';
+import { findStoredRowDefect } from '../core/row-codec.ts';
+import { RandomAccessReader } from '../platform/files.ts';
 import { type BlockChecksums, scanBlocks } from './block-scan.ts';
 import { readDeletedKeys, readLayerRows } from './layer-file.ts';
-import { blockMismatch, LayerReader, readChecksums, readHeader } from './layer-reader.ts';
-import { DeletedKeys, PlaceScan } from './place-scan.ts';
+import {
+  createBlockMismatchError,
+  LayerReader,
+  readChecksums,
+  readHeader,
+} from './layer-reader.ts';
+import { DeletedKeySet, SlotOrderCheck } from './slot-check.ts';
 
 const PIECE_BYTES = 8 << 20;
 
@@ -32,11 +37,11 @@ export interface LayerReport {
   readonly deleted: number;
 }
 
-/** What is wrong with a file, and with which of its blocks when it is one of them. */
+/** A problem of a file, with the damaged block if it is about one. */
 export interface LayerFault {
   readonly error: CubeError;
   readonly block?: number;
-  /** Of the block in the file, in bytes. */
+  /** Offset of the block in the file, in bytes. */
   readonly offset?: number;
 }
 
@@ -49,13 +54,14 @@ export interface LayerFileReport {
 }
 
 /**
- * Checks a layer file: header, sizes and every block, that its rows can be read, and that its keys are of its shard; with
- * `deep` also the content id, and all that the top of this file names.
- * @throws CubeError saying what is wrong first
+ * Checks header, sizes and blocks of a layer file, that its rows can be read, and that its keys
+ * belong to its shard. With `deep` it also checks the content id and everything listed at the top
+ * of this file.
+ * @throws CubeError for the first problem
  */
 export function verifyLayerFile(path: string, options: { deep: boolean }): LayerReport {
   let report: LayerReport | undefined;
-  const { header, steps } = contentChecks(path, options.deep ? 'all' : 'rows', (found) => {
+  const { header, steps } = createContentChecks(path, options.deep ? 'all' : 'rows', (found) => {
     report = found;
   });
   for (const step of steps) step();
@@ -63,9 +69,9 @@ export function verifyLayerFile(path: string, options: { deep: boolean }): Layer
 }
 
 /**
- * Checks a layer file and goes on after the first fault: all damaged blocks are found; and in a file whose blocks are whole,
- * all kinds of faults, each with its first place. Also without `deep` every key must be found by a search.
- * @param onBytes told the bytes read since the last call, once for all of the file
+ * Checks a layer file and continues after a problem: it finds all damaged blocks and, if all blocks
+ * are valid, the first problem of each kind. Even without `deep`, a search must find every key.
+ * @param onBytes called with the bytes read since the last call, once over the whole file
  * @throws CubeError when the file cannot be read at all
  */
 export function checkLayerFile(
@@ -87,22 +93,23 @@ export function checkLayerFile(
   const scan = scanBlocks(path, checksums, options.onBytes ?? (() => undefined));
   for (const block of scan.damaged) {
     const offset = HEADER_BYTES + block * BLOCK_BYTES;
-    faults.push({ error: blockMismatch(path, block), block, offset });
+    faults.push({ error: createBlockMismatchError(path, block), block, offset });
   }
   if (faults.length === 0) {
-    for (const step of contentChecks(path, options.deep ? 'all' : 'keys').steps) attempt(step);
+    for (const step of createContentChecks(path, options.deep ? 'all' : 'keys').steps)
+      attempt(step);
   }
   return { header: checksums?.header, bytes: scan.bytes, sha256: scan.sha256, faults };
 }
 
-/** Of the file; others are of the machine, and end the check. */
+/** Codes that are about the file. Other codes are about the machine and end the check. */
 const FAULTS: ReadonlySet<ErrorCode> = new Set(['CORRUPT', 'UNSUPPORTED', 'INVALID_ARGUMENT']);
 
 function readBlockChecksums(
   path: string,
   attempt: <T>(check: () => T) => T | undefined,
 ): BlockChecksums | undefined {
-  const reader = new RandomReader(path);
+  const reader = new RandomAccessReader(path);
   try {
     const header = attempt(() => readHeader(reader));
     if (header === undefined) return undefined;
@@ -113,33 +120,36 @@ function readBlockChecksums(
   }
 }
 
-/** rows: what a load relies on, read · keys: a search finds them · all: all that can be said of a file by itself */
-type Depth = 'rows' | 'keys' | 'all';
+/**
+ * rows: what a load relies on · keys: a search also finds every key · all: every check of a single
+ * file
+ */
+type CheckDepth = 'rows' | 'keys' | 'all';
 
-/** The checks of what lies in the blocks, as steps that each throw the first fault of their kind. */
-function contentChecks(
+/** Checks of the content of blocks, as steps that each throw the first problem of one kind. */
+function createContentChecks(
   path: string,
-  depth: Depth,
+  depth: CheckDepth,
   onScanned: (report: LayerReport) => void = () => undefined,
 ): { header: LayerHeader; steps: (() => void)[] } {
   const reader = new LayerReader(path);
   const { header } = reader;
   reader.close();
-  let deleted: DeletedKeys | undefined;
+  let deleted: DeletedKeySet | undefined;
   const searched = [
-    () => (header.layout === 'dense' ? undefined : withReader(path, checkPlaces)),
+    () => (header.layout === 'dense' ? undefined : withReader(path, checkKeySlots)),
     () => {
       deleted = withReader(path, checkDeleted);
     },
   ];
   const scanned = (): void => {
-    const scan = new KeyScan(path, header, depth === 'all', deleted);
+    const scan = new KeyCheck(path, header, depth === 'all', deleted);
     for (const { keys, rows, count } of readLayerRows(path)) scan.addRows(keys, rows, count);
     for (const keys of readDeletedKeys(path)) scan.addDeleted(keys);
     onScanned({ header, ...scan.finish() });
   };
   const steps = [...(depth === 'rows' ? [] : searched), scanned];
-  // Last: of what is wrong, the content id says least.
+  // Last, because a wrong content id is the least specific problem.
   if (depth === 'all') steps.push(() => checkContentId(path, header));
   return { header, steps };
 }
@@ -153,12 +163,12 @@ function withReader<T>(path: string, action: (reader: LayerReader) => T): T {
   }
 }
 
-/** All keys of a layer, row by row. */
-class KeyScan {
+/** Checks all keys of a layer, row by row. */
+class KeyCheck {
   readonly #path: string;
   readonly #header: LayerHeader;
   readonly #deep: boolean;
-  readonly #deletedKeys: DeletedKeys | undefined;
+  readonly #deletedKeys: DeletedKeySet | undefined;
   readonly #empty: EmptyKeyFinder;
   #rows = 0;
   #deleted = 0;
@@ -167,7 +177,7 @@ class KeyScan {
     path: string,
     header: LayerHeader,
     deep: boolean,
-    deletedKeys: DeletedKeys | undefined,
+    deletedKeys: DeletedKeySet | undefined,
   ) {
     this.#path = path;
     this.#header = header;
@@ -183,7 +193,7 @@ class KeyScan {
     this.#empty.add(keys);
     const { dtype, dim } = this.#header;
     if (dtype !== 'bytes') {
-      const wrong = checkStoredRows(dtype, rows, dim, count);
+      const wrong = findStoredRowDefect(dtype, rows, dim, count);
       if (wrong !== undefined) this.#fail(wrong);
     }
     for (let i = 0; this.#deletedKeys !== undefined && i < count; i++) {
@@ -213,7 +223,7 @@ class KeyScan {
   #checkShard(keys: Uint32Array): void {
     const { shardIndex, shardNum } = this.#header;
     for (let i = 0; i < keys.length; i += 2) {
-      if (shardOf(keys[i]!, keys[i + 1]!, shardNum) === shardIndex) continue;
+      if (computeShard(keys[i]!, keys[i + 1]!, shardNum) === shardIndex) continue;
       const key = keyToBigint(keys, i / 2);
       this.#fail(`key ${key} does not belong to shard ${shardIndex} of ${shardNum}`);
     }
@@ -225,7 +235,7 @@ class KeyScan {
 }
 
 function checkContentId(path: string, header: LayerHeader): void {
-  const reader = new RandomReader(path);
+  const reader = new RandomAccessReader(path);
   try {
     const sha = createHash('sha256');
     const piece = new Uint8Array(BLOCK_BYTES);
@@ -246,29 +256,29 @@ function checkContentId(path: string, header: LayerHeader): void {
   }
 }
 
-function checkPlaces(reader: LayerReader): void {
+function checkKeySlots(reader: LayerReader): void {
   const { stride, homeSlots, emptyKey } = reader.header;
-  const segments = keySegments(reader.header);
+  const segments = getKeySegments(reader.header);
   const perPiece = Math.max(1, Math.floor(PIECE_BYTES / stride));
   for (const [number, segment] of segments.entries()) {
     const table = { stride, homeSlots, emptyKey, segment: number, segmentCount: segments.length };
-    const scan = new PlaceScan(table, `${reader.path}: segment ${number}`);
+    const scan = new SlotOrderCheck(table, `${reader.path}: segment ${number}`);
     for (const piece of reader.slots(segment, perPiece)) scan.check(new Uint32Array(piece.buffer));
     scan.finish(segment.rows);
   }
 }
 
-/** @returns the deleted keys, all of them found by a search */
-function checkDeleted(reader: LayerReader): DeletedKeys | undefined {
+/** @returns the deleted keys, each of which a search finds */
+function checkDeleted(reader: LayerReader): DeletedKeySet | undefined {
   const { deletedHomeSlots: homeSlots, emptyKey } = reader.header;
-  const segment = deletedSegment(reader.header);
+  const segment = getDeletedSegment(reader.header);
   if (segment === undefined) return undefined;
   const table = { stride: DELETED_STRIDE, homeSlots, emptyKey, segment: 0, segmentCount: 1 };
   const slots = new Uint8Array(segment.bytes);
   reader.read(slots, segment.offset);
   const words = new Uint32Array(slots.buffer);
-  const scan = new PlaceScan(table, `${reader.path}: deleted keys`);
+  const scan = new SlotOrderCheck(table, `${reader.path}: deleted keys`);
   scan.check(words);
   scan.finish(segment.rows);
-  return new DeletedKeys(words, homeSlots, emptyKey);
+  return new DeletedKeySet(words, homeSlots, emptyKey);
 }

@@ -1,28 +1,28 @@
 /**
- * The store's side of the load worker: one thread, started when first needed, that keeps the process alive only while
- * it has something to do. A thread that dies fails what was asked of it, and the next request starts another; after
- * `stop` there is no next request.
+ * The store's side of the load worker: one thread, started on demand, that keeps the process alive
+ * only while requests are pending. When the thread dies, its pending requests fail and the next
+ * request starts another thread. After `stop` all requests fail.
  */
 import { Worker } from 'node:worker_threads';
 import { CubeError } from '../core/errors.ts';
 import type {
   FillRequest,
+  FillResult,
   InspectRequest,
-  LayerFilling,
   LayerInspection,
-  LoadAnswer,
-  LoadMessage,
-} from './load-protocol.ts';
+  LoadWorkerMessage,
+  LoadWorkerResponse,
+} from './load-worker-protocol.ts';
 
-interface Pending {
+interface PendingRequest {
   readonly worker: Worker;
-  resolve(result: LayerInspection | LayerFilling): void;
+  resolve(result: LayerInspection | FillResult): void;
   reject(error: CubeError): void;
 }
 
 export class LayerLoader {
   #worker: Worker | undefined;
-  readonly #pending = new Map<number, Pending>();
+  readonly #pending = new Map<number, PendingRequest>();
   #lastId = 0;
   #stopped = false;
 
@@ -31,12 +31,15 @@ export class LayerLoader {
     return this.#ask({ type: 'inspect', path, descriptor }) as Promise<LayerInspection>;
   }
 
-  /** @throws CubeError CORRUPT when a block does not match its checksum; the memories then hold anything */
-  fill(request: Omit<FillRequest, 'type' | 'id'>): Promise<LayerFilling> {
-    return this.#ask({ type: 'fill', ...request }) as Promise<LayerFilling>;
+  /**
+   * @throws CubeError CORRUPT when a checksum does not match; the content of the memories is then
+   *   undefined
+   */
+  fill(request: Omit<FillRequest, 'type' | 'id'>): Promise<FillResult> {
+    return this.#ask({ type: 'fill', ...request }) as Promise<FillResult>;
   }
 
-  /** Ends the thread for good: what is under way, waiting or asked later fails with STOPPING. */
+  /** Ends the thread for good: requests in progress, waiting and later ones fail with STOPPING. */
   async stop(): Promise<void> {
     this.#stopped = true;
     const worker = this.#worker;
@@ -44,13 +47,13 @@ export class LayerLoader {
     this.#worker = undefined;
     const ended = new Promise<void>((resolve) => worker.once('exit', () => resolve()));
     worker.ref();
-    worker.postMessage({ type: 'stop' } satisfies LoadMessage);
+    worker.postMessage({ type: 'stop' } satisfies LoadWorkerMessage);
     await ended;
   }
 
   #ask(
     request: Omit<InspectRequest, 'id'> | Omit<FillRequest, 'id'>,
-  ): Promise<LayerInspection | LayerFilling> {
+  ): Promise<LayerInspection | FillResult> {
     if (this.#stopped) {
       return Promise.reject(
         new CubeError('STOPPING', `${request.path}: not loaded, the store is closed`),
@@ -61,7 +64,7 @@ export class LayerLoader {
       const worker = this.#start();
       this.#pending.set(id, { worker, resolve, reject });
       worker.ref();
-      worker.postMessage({ ...request, id } satisfies LoadMessage);
+      worker.postMessage({ ...request, id } satisfies LoadWorkerMessage);
     });
   }
 
@@ -70,17 +73,17 @@ export class LayerLoader {
     const worker = new Worker(new URL('./load-worker.js', import.meta.url), {
       name: 'load-worker',
     });
-    worker.on('message', (answer: LoadAnswer) => this.#settle(worker, answer));
+    worker.on('message', (answer: LoadWorkerResponse) => this.#settle(worker, answer));
     worker.on('error', (error) => this.#failAll(worker, error.message));
     worker.on('exit', (status) => this.#failAll(worker, `exit ${status}`));
     this.#worker = worker;
     return worker;
   }
 
-  #settle(worker: Worker, answer: LoadAnswer): void {
+  #settle(worker: Worker, answer: LoadWorkerResponse): void {
     const pending = this.#pending.get(answer.id);
     this.#pending.delete(answer.id);
-    // A thread that is being stopped keeps the process alive until it has ended.
+    // A stopping thread keeps the process alive until it has ended.
     if (this.#pending.size === 0 && worker === this.#worker) worker.unref();
     if (answer.ok) pending?.resolve(answer.result);
     else pending?.reject(new CubeError(answer.code, answer.message));

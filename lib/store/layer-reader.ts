@@ -1,6 +1,6 @@
 /**
- * A layer file read from front to back, block by block: nothing leaves here whose checksum did not match. For filling
- * other stores and for checking; the resident store reads through its worker.
+ * Reads a layer file from start to end, block by block, and returns only verified bytes. For
+ * filling other stores and for checks; the resident store reads through its worker.
  */
 import { CubeError } from '../core/errors.ts';
 import { xxh64 } from '../core/hash.ts';
@@ -11,11 +11,14 @@ import {
   type LayerSegment,
 } from '../core/layer-format.ts';
 import { decodeHeader } from '../core/layer-header.ts';
-import { RandomReader } from '../platform/files.ts';
+import { RandomAccessReader } from '../platform/files.ts';
 import { BlockHasher } from './block-hasher.ts';
 
-/** Reads and checks a header page. @throws CubeError CORRUPT when the file is shorter or longer than it says */
-export function readHeader(reader: RandomReader): LayerHeader {
+/**
+ * Reads and checks a header page. @throws CubeError CORRUPT when the file size differs from the
+ * header
+ */
+export function readHeader(reader: RandomAccessReader): LayerHeader {
   const page = new Uint8Array(Math.min(HEADER_BYTES, reader.bytes));
   reader.readInto(page, 0);
   const header = decodeHeader(page, reader.path);
@@ -28,8 +31,8 @@ export function readHeader(reader: RandomReader): LayerHeader {
   return header;
 }
 
-/** The checksums of the blocks as words (low, high), checked themselves. */
-export function readChecksums(reader: RandomReader, header: LayerHeader): Uint32Array {
+/** The block checksums as words (low, high), verified themselves. */
+export function readChecksums(reader: RandomAccessReader, header: LayerHeader): Uint32Array {
   const bytes = new Uint8Array(8 * header.blockCount);
   reader.readInto(bytes, header.checksumsOffset);
   if (xxh64(bytes) !== header.checksumsChecksum) {
@@ -41,7 +44,7 @@ export function readChecksums(reader: RandomReader, header: LayerHeader): Uint32
   return new Uint32Array(bytes.buffer);
 }
 
-export function blockMismatch(path: string, block: number): CubeError {
+export function createBlockMismatchError(path: string, block: number): CubeError {
   const from = HEADER_BYTES + block * BLOCK_BYTES;
   return new CubeError(
     'CORRUPT',
@@ -52,14 +55,14 @@ export function blockMismatch(path: string, block: number): CubeError {
 /** The verified bytes of a layer file's sections, in file order. */
 export class LayerReader {
   readonly header: LayerHeader;
-  readonly #reader: RandomReader;
+  readonly #reader: RandomAccessReader;
   readonly #checksums: Uint32Array;
   readonly #hasher: BlockHasher;
   #block = -1;
   #closed = false;
 
   constructor(path: string) {
-    this.#reader = new RandomReader(path);
+    this.#reader = new RandomAccessReader(path);
     try {
       this.header = readHeader(this.#reader);
       this.#checksums = readChecksums(this.#reader, this.header);
@@ -67,7 +70,7 @@ export class LayerReader {
       this.#reader.close();
       throw error;
     }
-    this.#hasher = BlockHasher.borrow();
+    this.#hasher = BlockHasher.acquire();
   }
 
   /** Fills `target` from a position between the header and the checksums. */
@@ -83,7 +86,7 @@ export class LayerReader {
     }
   }
 
-  /** The whole bytes of one segment in pieces of whole slots or rows. */
+  /** The bytes of one segment in pieces of whole slots or rows. */
   *slots(
     segment: LayerSegment,
     slotsPerPiece: number,
@@ -104,7 +107,7 @@ export class LayerReader {
     if (this.#closed) return;
     this.#closed = true;
     this.#reader.close();
-    this.#hasher.giveBack();
+    this.#hasher.release();
   }
 
   #verifiedBlock(block: number): Uint8Array {
@@ -117,7 +120,7 @@ export class LayerReader {
     const hash = this.#hasher.hash(length);
     const checksums = this.#checksums;
     if (hash[0] !== checksums[2 * block] || hash[1] !== checksums[2 * block + 1]) {
-      throw blockMismatch(this.#reader.path, block);
+      throw createBlockMismatchError(this.#reader.path, block);
     }
     this.#block = block;
     return buffer;

@@ -1,34 +1,33 @@
 /**
- * Keys looked up in a layer file as it lies on disk, with nothing loaded: a batch is searched in file order, so that each
- * block is read and verified at most once for it. For tools; servers load what they answer from.
+ * Looks keys up in a layer file on disk without loading it. A batch is searched in file order, so
+ * that each block is read and verified at most once. For tools; servers use the resident store.
  */
 import { CubeError } from '../core/errors.ts';
 import { mixKey } from '../core/keys.ts';
 import {
   BLOCK_BYTES,
   DELETED_STRIDE,
-  deletedSegment,
-  keySegments,
+  getDeletedSegment,
+  getKeySegments,
+  getRowSegments,
   type LayerHeader,
   type LayerSegment,
-  rowSegments,
 } from '../core/layer-format.ts';
-import { homeOf, segmentOf } from '../core/layer-placement.ts';
-import { placeLength, placeOffset } from '../core/value-places.ts';
-import { DenseRows } from './dense-rows.ts';
-import { PlaceFinder } from './found-places.ts';
+import { computeHomeSlot, computeSegment } from '../core/layer-placement.ts';
+import { getLocationLength, getLocationOffset } from '../core/value-locations.ts';
 import { LayerReader } from './layer-reader.ts';
+import { DenseRowFinder, RowLocator } from './row-locations.ts';
 
-/** What searches of one or several layers found for a batch of keys. */
-export class SearchedKeys {
+/** Results of searching one or several layers for a batch of keys. */
+export class KeySearch {
   /** 2n words (low, high). */
   readonly keys: Uint32Array;
   readonly count: number;
-  /** 0: no layer has a row of the key; else one more than the number of the layer. */
+  /** 0: no layer has a row of the key; else the layer's number plus one. */
   readonly layers: Uint8Array;
-  /** 0: no layer deletes the key; else one more than the number of the layer, and `layers` is 0. */
+  /** 0: no layer deletes the key; else the layer's number plus one, and `layers` is 0. */
   readonly deletedBy: Uint8Array;
-  /** Of a key that has one: where its row or value begins in the file, and its bytes. */
+  /** For found keys: position of the row or value in the file, and its length in bytes. */
   readonly positions: Float64Array;
   readonly lengths: Uint32Array;
 
@@ -48,8 +47,11 @@ export class SearchedKeys {
 
 const ORDER_UNIT = 0x1_0000_0000;
 
-/** Indices of a batch in the order of their places' blocks. */
-function inFileOrder(indices: readonly number[], placeOf: (i: number) => number): Float64Array {
+/** Indices of a batch, ordered by the blocks of their positions. */
+function sortByFilePosition(
+  indices: readonly number[],
+  placeOf: (i: number) => number,
+): Float64Array {
   const order = new Float64Array(indices.length);
   indices.forEach((index, at) => {
     order[at] = Math.floor(placeOf(index) / BLOCK_BYTES) * ORDER_UNIT + index;
@@ -57,8 +59,8 @@ function inFileOrder(indices: readonly number[], placeOf: (i: number) => number)
   return order.sort().map((packed) => packed % ORDER_UNIT);
 }
 
-/** A table of slots that is searched: a segment of rows or of an index, or the deleted keys. */
-interface Slots {
+/** A table of slots to search: row or index segments, or the deleted keys. */
+interface SlotTable {
   readonly segments: readonly LayerSegment[];
   readonly stride: number;
   readonly homeSlots: number;
@@ -67,11 +69,11 @@ interface Slots {
 export class LayerSearch {
   readonly header: LayerHeader;
   readonly #reader: LayerReader;
-  readonly #finder: PlaceFinder;
-  readonly #dense: DenseRows;
+  readonly #finder: RowLocator;
+  readonly #dense: DenseRowFinder;
   readonly #rowSegments: readonly LayerSegment[];
-  readonly #rows: Slots;
-  readonly #deleted: Slots | undefined;
+  readonly #rows: SlotTable;
+  readonly #deleted: SlotTable | undefined;
   readonly #emptyLow: number;
   readonly #emptyHigh: number;
   readonly #mixed = new Uint32Array(2);
@@ -83,27 +85,29 @@ export class LayerSearch {
     this.#reader = new LayerReader(path);
     const { header } = this.#reader;
     this.header = header;
-    this.#finder = new PlaceFinder(header);
-    this.#dense = new DenseRows(header);
-    this.#rowSegments = header.layout === 'dense' ? header.segments : rowSegments(header);
+    this.#finder = new RowLocator(header);
+    this.#dense = new DenseRowFinder(header);
+    this.#rowSegments = header.layout === 'dense' ? header.segments : getRowSegments(header);
     const { stride, homeSlots, deletedHomeSlots, emptyKey } = header;
-    this.#rows = { segments: keySegments(header), stride, homeSlots };
-    const deleted = deletedSegment(header);
+    this.#rows = { segments: getKeySegments(header), stride, homeSlots };
+    const deleted = getDeletedSegment(header);
     this.#deleted = deleted && {
-      ...{ segments: [deleted], stride: DELETED_STRIDE, homeSlots: deletedHomeSlots },
+      segments: [deleted],
+      stride: DELETED_STRIDE,
+      homeSlots: deletedHomeSlots,
     };
     this.#emptyLow = Number(emptyKey & 0xffff_ffffn);
     this.#emptyHigh = Number(emptyKey >> 32n);
-    // Of a key, and of the place after it in an index.
+    // A key, followed in an index by its location.
     this.#slotBytes = new Uint8Array(this.#slot.buffer, 0, header.layout === 'indexed' ? 16 : 8);
   }
 
   /**
-   * Decides keys that are not decided yet: a row here, or deleted here.
-   * @param number of this layer, for the answers
+   * Decides keys that no newer layer decided: present here, or deleted here.
+   * @param number of this layer, for the results
    * @throws CubeError CORRUPT naming the damaged block
    */
-  find(searched: SearchedKeys, number: number): void {
+  find(searched: KeySearch, number: number): void {
     const open: number[] = [];
     for (let i = 0; i < searched.count; i++) if (!searched.isDecided(i)) open.push(i);
     if (open.length === 0) return;
@@ -118,15 +122,15 @@ export class LayerSearch {
   }
 
   /**
-   * Reads the rows or values that a search of this layer found, in file order.
-   * @param take is called with a view that the next call overwrites
+   * Reads the rows or values found in this layer, in file order.
+   * @param take called with a view that the next call overwrites
    */
-  read(searched: SearchedKeys, number: number, take: (i: number, bytes: Uint8Array) => void): void {
+  read(searched: KeySearch, number: number, take: (i: number, bytes: Uint8Array) => void): void {
     const { layers, positions, lengths } = searched;
     const own: number[] = [];
     for (let i = 0; i < searched.count; i++) if (layers[i] === number + 1) own.push(i);
     let buffer = new Uint8Array(this.header.rowBytes);
-    for (const i of inFileOrder(own, (index) => positions[index]!)) {
+    for (const i of sortByFilePosition(own, (index) => positions[index]!)) {
       if (lengths[i]! > buffer.length) buffer = new Uint8Array(lengths[i]!);
       const bytes = buffer.subarray(0, lengths[i]!);
       this.#reader.read(bytes, positions[i]!);
@@ -138,15 +142,15 @@ export class LayerSearch {
     this.#reader.close();
   }
 
-  #findDense(searched: SearchedKeys, number: number, open: readonly number[]): void {
+  #findDense(searched: KeySearch, number: number, open: readonly number[]): void {
     const { keys } = searched;
     for (const i of open) {
-      const row = this.#dense.rowOf(keys[2 * i]!, keys[2 * i + 1]!);
+      const row = this.#dense.findRow(keys[2 * i]!, keys[2 * i + 1]!);
       if (row >= 0) this.#foundRow(searched, number, i, row);
     }
   }
 
-  #findRows(searched: SearchedKeys, number: number, open: readonly number[]): void {
+  #findRows(searched: KeySearch, number: number, open: readonly number[]): void {
     const { layout, dtype, rowBytes } = this.header;
     for (const i of this.#ordered(searched, open, this.#rows)) {
       const position = this.#probe(searched, i, this.#rows);
@@ -161,36 +165,36 @@ export class LayerSearch {
     }
   }
 
-  #foundRow(searched: SearchedKeys, number: number, i: number, row: number): void {
-    const { section, offset } = this.#finder.findRow(row);
+  #foundRow(searched: KeySearch, number: number, i: number, row: number): void {
+    const { section, offset } = this.#finder.locateRow(row);
     searched.layers[i] = number + 1;
     searched.positions[i] = this.#rowSegments[section]!.offset + offset;
     searched.lengths[i] = this.header.rowBytes;
   }
 
-  #foundValue(searched: SearchedKeys, number: number, i: number, low: number, high: number): void {
-    const length = placeLength(high);
-    const { section, offset } = this.#finder.findValue(placeOffset(low, high), length);
+  #foundValue(searched: KeySearch, number: number, i: number, low: number, high: number): void {
+    const length = getLocationLength(high);
+    const { section, offset } = this.#finder.locateValue(getLocationOffset(low, high), length);
     searched.layers[i] = number + 1;
     searched.positions[i] = this.#rowSegments[section]!.offset + offset;
     searched.lengths[i] = length;
   }
 
-  #ordered({ keys }: SearchedKeys, indices: readonly number[], slots: Slots): Float64Array {
-    return inFileOrder(indices, (i) => this.#home(keys, i, slots));
+  #ordered({ keys }: KeySearch, indices: readonly number[], slots: SlotTable): Float64Array {
+    return sortByFilePosition(indices, (i) => this.#home(keys, i, slots));
   }
 
-  /** The position of a key's home slot; the segment is left in `#segment`. */
-  #home(keys: Uint32Array, i: number, { segments, stride, homeSlots }: Slots): number {
+  /** Position of a key's home slot; also sets `#segment`. */
+  #home(keys: Uint32Array, i: number, { segments, stride, homeSlots }: SlotTable): number {
     mixKey(keys[2 * i]!, keys[2 * i + 1]!, this.#mixed, 0);
-    this.#segment = segments[segmentOf(this.#mixed, 0, segments.length)]!;
-    return this.#segment.offset + homeOf(this.#mixed, 0, homeSlots) * stride;
+    this.#segment = segments[computeSegment(this.#mixed, 0, segments.length)]!;
+    return this.#segment.offset + computeHomeSlot(this.#mixed, 0, homeSlots) * stride;
   }
 
   #segment!: LayerSegment;
 
-  /** @returns the position of the key's slot, its bytes in `#slot`; -1 when there is none */
-  #probe({ keys }: SearchedKeys, i: number, slots: Slots): number {
+  /** @returns the position of the key's slot, with its bytes in `#slot`; -1 when there is none */
+  #probe({ keys }: KeySearch, i: number, slots: SlotTable): number {
     const low = keys[2 * i]!;
     const high = keys[2 * i + 1]!;
     if (low === this.#emptyLow && high === this.#emptyHigh) return -1;
@@ -203,7 +207,9 @@ export class LayerSearch {
       if (foundLow === low && foundHigh === high) return position;
       if (foundLow === this.#emptyLow && foundHigh === this.#emptyHigh) return -1;
     }
-    const text = `${this.#reader.path}: a searched segment has no empty slot at its end; build it again`;
-    throw new CubeError('CORRUPT', text);
+    throw new CubeError(
+      'CORRUPT',
+      `${this.#reader.path}: a slot segment has no empty slot at its end; build the layer again`,
+    );
   }
 }

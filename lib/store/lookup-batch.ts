@@ -1,56 +1,61 @@
-/** A lookup as its caller fills it in, and how far the table has come with it. */
-import type { FoundPlaces } from './found-places.ts';
+/** The arguments of a lookup, and the table's progress with it. */
+import type { RowLocations } from './row-locations.ts';
 
-const NOTHING = new Uint8Array(0);
+const EMPTY = new Uint8Array(0);
 
-/** What the caller says: arrays, and where in them keys and answers begin. */
+/** Set by the caller: arrays, and offsets of keys and results in them. */
 export interface LookupFields {
-  /** u64 little-endian, `count` of them from `keysAt`. */
+  /** `count` keys as u64 little-endian from `keysAt`. */
   keys: Uint8Array;
   keysAt: number;
   count: number;
-  /** Rows go here from `rowsAt`, the default row for a missing key: as stored, or 4 · dim bytes each when `asF32`. */
+  /**
+   * Rows are written from `rowsAt`, default rows for missing keys: as stored, or 4 · dim bytes when
+   * `asF32`.
+   */
   rows: Uint8Array;
   rowsAt: number;
-  /** Bit i of found[foundAt..] (least significant first, whole bytes) will say whether key i was found. */
+  /**
+   * Bit i of found[foundAt..] (least significant first, whole bytes) tells whether key i was found.
+   */
   found: Uint8Array;
   foundAt: number;
   asF32: boolean;
 }
 
-/** One object serves any number of lookups, one after another: the fields above stay as the caller set them. */
+/** One object serves any number of consecutive lookups; the caller's fields are never changed. */
 export class LookupBatch implements LookupFields {
-  keys: Uint8Array = NOTHING;
+  keys: Uint8Array = EMPTY;
   keysAt = 0;
   count = 0;
-  rows: Uint8Array = NOTHING;
+  rows: Uint8Array = EMPTY;
   rowsAt = 0;
-  found: Uint8Array = NOTHING;
+  found: Uint8Array = EMPTY;
   foundAt = 0;
   asF32 = false;
 
-  /** For the store. Of a row as answered. */
+  /** Set by the store: size of a returned row. */
   rowBytes = 0;
-  /** For the store. Where to note rows that no memory has, and values. */
-  places: FoundPlaces | undefined;
-  /** For the store. The chunk being looked up: its first key, a multiple of 8, and how many. */
-  first = 0;
-  length = 0;
+  /** Set by the store: collects locations of values, and of rows that are not in memory. */
+  locations: RowLocations | undefined;
+  /** Set by the store: first key and length of the current chunk; the first is a multiple of 8. */
+  chunkStart = 0;
+  chunkLength = 0;
 
   constructor(fields: Partial<LookupFields> = {}) {
     Object.assign(this, fields);
   }
 
-  /** Where the chunk's keys begin; the same of its rows and bits. */
+  /** Where the chunk's keys begin; likewise for its rows and bits below. */
   get chunkKeysAt(): number {
-    return this.keysAt + 8 * this.first;
+    return this.keysAt + 8 * this.chunkStart;
   }
 
   get chunkRowsAt(): number {
-    return this.rowsAt + this.rowBytes * this.first;
+    return this.rowsAt + this.rowBytes * this.chunkStart;
   }
 
   get chunkFoundAt(): number {
-    return this.foundAt + (this.first >>> 3);
+    return this.foundAt + (this.chunkStart >>> 3);
   }
 }

@@ -1,7 +1,8 @@
 /**
- * WebAssembly memories, reused and never dropped while they can be: a dropped shared memory stays in the process's RSS
- * until a forced collection, and pages touched before are read into ten times faster. Every memory may grow to 4 GiB
- * (address space is reserved for that in any case), so that any free one can serve any need.
+ * A pool of WebAssembly memories, which are reused and dropped only when necessary: a dropped
+ * shared memory stays in the process's RSS until a forced collection, and reading into touched
+ * pages is ten times faster. Every memory may grow to 4 GiB (the address space is reserved anyway),
+ * so that any free memory can serve any request.
  *
  * Invariant: used + pooled bytes never exceed the budget.
  */
@@ -16,11 +17,11 @@ import {
 } from '../core/kernels/kernels.ts';
 import { alignUp } from '../core/layer-format.ts';
 
-/** A free memory this much larger than needed is left for a larger layer. */
+/** A free memory with more unused space than this is left for a larger layer. */
 const WASTE_RATIO = 0.25;
 const WASTE_BYTES: number = 1 << 20;
 
-/** A memory and the views on all of it, which are made again when it grows. */
+/** A memory with views of all of it, which are recreated when it grows. */
 export class PooledMemory {
   readonly memory: WebAssembly.Memory;
   readonly kind: KernelKind;
@@ -41,7 +42,7 @@ export class PooledMemory {
   growTo(bytes: number): void {
     this.memory.grow((bytes - this.length) / PAGE_BYTES);
     this.bytes = new Uint8Array(this.memory.buffer);
-    if (this.kind === 'twin') this.kernels = createKernels(this.memory, this.kind);
+    if (this.kind === 'portable') this.kernels = createKernels(this.memory, this.kind);
   }
 }
 
@@ -58,7 +59,7 @@ export class MemoryPool {
     this.#kind = kind;
   }
 
-  /** What memories of these sizes take of the budget, at least. */
+  /** Minimum budget needed for memories of these sizes. */
   static bytesFor(sizes: readonly number[]): number {
     return sizes.reduce((sum, bytes) => sum + alignUp(bytes, PAGE_BYTES), 0);
   }
@@ -72,9 +73,9 @@ export class MemoryPool {
   }
 
   /**
-   * One memory for each size, or none at all.
-   * @param what for errors: what needs the memory
-   * @throws CubeError TOO_LARGE when it could never fit, OVERLOADED when it does not fit beside what is used now
+   * Acquires one memory for each size, or none at all.
+   * @param what purpose, for errors
+   * @throws CubeError TOO_LARGE when it can never fit, OVERLOADED when it does not fit now
    */
   acquireAll(sizes: readonly number[], what: string): PooledMemory[] {
     const needs = sizes.map((bytes) => alignUp(bytes, PAGE_BYTES));
@@ -108,20 +109,24 @@ export class MemoryPool {
     const alone = needed > budgetBytes;
     throw new CubeError(
       alone ? 'TOO_LARGE' : 'OVERLOADED',
-      `${what} needs ${needed} bytes of memory; ${this.#usedBytes} of the budget of ${budgetBytes} are used. ` +
+      `${what} needs ${needed} bytes of memory; ` +
+        `${this.#usedBytes} of the budget of ${budgetBytes} are used. ` +
         (alone
           ? 'Raise the memory budget or use more shards'
           : 'Unload a version first, or raise the memory budget'),
     );
   }
 
-  /** @param rest what the sizes to come still need: a memory too large must leave the budget room for them */
+  /**
+   * @param rest bytes still needed for the remaining sizes: a larger memory must leave room for
+   *   them
+   */
   #acquire(needed: number, rest: number, what: string): PooledMemory {
     const longest = this.#unusedBytes - rest;
     const memory =
       this.#takeFitting(needed, Math.min(longest, needed * (1 + WASTE_RATIO) + WASTE_BYTES)) ??
       this.#growFree(needed, what) ??
-      // No room for another one: a wasteful fit is better than dropping memory.
+      // No room for another memory: a wasteful fit is better than dropping one.
       (this.#hasRoom(needed) ? undefined : this.#takeFitting(needed, longest)) ??
       this.#allocate(needed, what);
     this.#usedBytes += memory.length;
@@ -132,17 +137,17 @@ export class MemoryPool {
   #takeFitting(needed: number, longest: number): PooledMemory | undefined {
     const at = this.#free.findIndex((memory) => memory.length >= needed);
     const found = this.#free[at];
-    return found !== undefined && found.length <= longest ? this.#takeFree(at) : undefined;
+    return found !== undefined && found.length <= longest ? this.#takeFree(found) : undefined;
   }
 
-  /** The largest free memory below `needed`, grown, when the budget has room for the growth. */
+  /** Grows the largest free memory below `needed`, if the budget allows. */
   #growFree(needed: number, what: string): PooledMemory | undefined {
     const at = this.#free.findLastIndex((memory) => memory.length < needed);
     const found = this.#free[at];
     if (found === undefined) return undefined;
     if (!this.#hasRoom(needed - found.length)) return undefined;
     if (needed / PAGE_BYTES > MEMORY_PAGES_MAX) return undefined;
-    this.#takeFree(at);
+    this.#takeFree(found);
     try {
       guardAllocation(what, needed, () => found.growTo(needed));
     } catch (error) {
@@ -153,8 +158,12 @@ export class MemoryPool {
   }
 
   #allocate(needed: number, what: string): PooledMemory {
-    // Too many free memories of the wrong size: the collector gets them, smallest first.
-    while (!this.#hasRoom(needed) && this.#free.length > 0) this.#takeFree(0);
+    // The free memories have unsuitable sizes: drop them, smallest first.
+    while (!this.#hasRoom(needed)) {
+      const [smallest] = this.#free;
+      if (smallest === undefined) break;
+      this.#takeFree(smallest);
+    }
     if (!this.#hasRoom(needed)) this.#requireRoom(needed, what);
     return guardAllocation(what, needed, () => {
       return new PooledMemory(createMemory(needed), this.#kind);
@@ -169,10 +178,10 @@ export class MemoryPool {
     return this.#usedBytes + this.#pooledBytes + bytes <= this.budgetBytes;
   }
 
-  #takeFree(at: number): PooledMemory {
-    const [memory] = this.#free.splice(at, 1);
-    this.#pooledBytes -= memory!.length;
-    return memory!;
+  #takeFree(memory: PooledMemory): PooledMemory {
+    this.#free.splice(this.#free.indexOf(memory), 1);
+    this.#pooledBytes -= memory.length;
+    return memory;
   }
 
   #addFree(memory: PooledMemory): void {
@@ -182,14 +191,15 @@ export class MemoryPool {
   }
 }
 
-/** The operating system may refuse what the budget allows. */
+/** The operating system may refuse an allocation within the budget. */
 function guardAllocation<T>(what: string, bytes: number, allocate: () => T): T {
   try {
     return allocate();
   } catch (error) {
     throw new CubeError(
       'OVERLOADED',
-      `${what}: the operating system refuses a memory of ${bytes} bytes; lower the memory budget or free memory`,
+      `${what}: the operating system refused a memory of ${bytes} bytes; ` +
+        'lower the memory budget or free memory',
       { cause: error },
     );
   }

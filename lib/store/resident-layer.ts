@@ -1,27 +1,42 @@
 /**
- * One layer that lookups can use: its parts in memories that are laid out as scratch.ts draws, and its rows on disk
- * when they stay there. Immutable once made; shared by all versions that name it.
+ * A layer ready for lookups: sections in memories laid out as in scratch-layout.ts, and rows on
+ * disk if they stay there. Immutable, and shared by all versions that name it.
  */
 import { CubeError } from '../core/errors.ts';
-import { PARAMS_BYTES } from '../core/kernels/contract.ts';
+import {
+  BASE_ADDRESS,
+  EMPTY_KEY,
+  FIRST_KEY,
+  FIRST_ROW,
+  HOME_SLOTS,
+  KEY_STEP,
+  KEY_STEP_SHIFT,
+  PARAMS_BYTES,
+  ROW_BYTES,
+  ROW_COUNT,
+  SEGMENT_COUNT,
+  SEGMENT_INDEX,
+  SHARD_INDEX,
+  SHARD_NUM,
+  STRIDE,
+} from '../core/kernels/params.ts';
 import { keyToBigint } from '../core/keys.ts';
 import {
+  computeRowStride,
   DELETED_STRIDE,
   INDEX_STRIDE,
   type LayerHeader,
-  rowStrideOf,
 } from '../core/layer-format.ts';
-import { DenseRows } from './dense-rows.ts';
 import type { DiskRows } from './disk-rows.ts';
-import { PlaceFinder } from './found-places.ts';
 import type { PooledMemory } from './memory-pool.ts';
-import { STORED_PARAMS_AT, WIDE_PARAMS_AT } from './scratch.ts';
+import { DenseRowFinder, RowLocator } from './row-locations.ts';
+import { F32_PARAMS_AT, STORED_PARAMS_AT } from './scratch-layout.ts';
 import type { LayerPlacement, PlacedSection } from './section-placement.ts';
 
-/** Bytes of a place, which an index has where an inline table has rows. */
-const PLACE_BYTES = 8;
+/** Size of a location, which an index stores where an inline table stores rows. */
+const LOCATION_BYTES = 8;
 
-/** A part of a layer, ready for a kernel. */
+/** A section of a layer, ready for a kernel. */
 export interface ResidentSection {
   readonly memory: PooledMemory;
   readonly paramsAt: number;
@@ -29,11 +44,11 @@ export interface ResidentSection {
   readonly bytes: number;
 }
 
-function powerOfTwo(value: bigint): number {
+function getPowerOfTwo(value: bigint): number {
   return (value & (value - 1n)) === 0n ? value.toString(2).length - 1 : -1;
 }
 
-/** The parameter blocks of all sections, and of the rows of the layer, as contract.ts draws them. */
+/** Writes the parameter blocks of all sections and row shapes, as kernels/params.ts lists them. */
 class ParamsWriter {
   readonly #header: LayerHeader;
 
@@ -43,89 +58,92 @@ class ParamsWriter {
 
   writeShape(memory: PooledMemory): void {
     const { rowBytes, dim } = this.#header;
-    this.#view(memory, STORED_PARAMS_AT).setUint32(48, rowBytes, true);
-    this.#view(memory, WIDE_PARAMS_AT).setUint32(48, 4 * dim, true);
+    this.#view(memory, STORED_PARAMS_AT).setUint32(ROW_BYTES, rowBytes, true);
+    this.#view(memory, F32_PARAMS_AT).setUint32(ROW_BYTES, 4 * dim, true);
   }
 
   writeSection(section: PlacedSection, memory: PooledMemory): void {
     const view = this.#view(memory, section.paramsAt);
-    view.setUint32(40, section.address, true);
-    view.setUint32(52, section.index, true);
+    view.setUint32(BASE_ADDRESS, section.address, true);
+    view.setUint32(SEGMENT_INDEX, section.index, true);
     if (section.role === 'deleted') this.#writeDeleted(view);
     else if (section.role === 'rows') this.#writeRows(view, section.index);
     else if (this.#header.layout === 'dense') this.#writeDense(view, section.index);
     else this.#writeSearched(view);
   }
 
-  /** A block of zeros but for the shard. */
+  /** Clears a block and writes the shard. */
   #view(memory: PooledMemory, at: number): DataView {
     const { shardIndex, shardNum } = this.#header;
     memory.bytes.fill(0, at, at + PARAMS_BYTES);
     const view = new DataView(memory.memory.buffer, at, PARAMS_BYTES);
-    view.setUint32(68, shardIndex, true);
-    view.setUint32(72, shardNum, true);
+    view.setUint32(SHARD_INDEX, shardIndex, true);
+    view.setUint32(SHARD_NUM, shardNum, true);
     return view;
   }
 
   #writeDeleted(view: DataView): void {
-    view.setBigUint64(0, this.#header.emptyKey, true);
-    view.setBigUint64(16, BigInt(this.#header.deletedHomeSlots), true);
-    view.setUint32(44, DELETED_STRIDE, true);
-    view.setUint32(56, 1, true);
+    view.setBigUint64(EMPTY_KEY, this.#header.emptyKey, true);
+    view.setBigUint64(HOME_SLOTS, BigInt(this.#header.deletedHomeSlots), true);
+    view.setUint32(STRIDE, DELETED_STRIDE, true);
+    view.setUint32(SEGMENT_COUNT, 1, true);
   }
 
   #writeSearched(view: DataView): void {
     const { emptyKey, homeSlots, stride, rowBytes, layout, segments, rowSegmentCount } =
       this.#header;
-    view.setBigUint64(0, emptyKey, true);
-    view.setBigUint64(16, BigInt(homeSlots), true);
-    view.setUint32(44, layout === 'indexed' ? INDEX_STRIDE : stride, true);
-    view.setUint32(48, layout === 'indexed' ? PLACE_BYTES : rowBytes, true);
-    view.setUint32(56, segments.length - rowSegmentCount, true);
+    view.setBigUint64(EMPTY_KEY, emptyKey, true);
+    view.setBigUint64(HOME_SLOTS, BigInt(homeSlots), true);
+    view.setUint32(STRIDE, layout === 'indexed' ? INDEX_STRIDE : stride, true);
+    view.setUint32(ROW_BYTES, layout === 'indexed' ? LOCATION_BYTES : rowBytes, true);
+    view.setUint32(SEGMENT_COUNT, segments.length - rowSegmentCount, true);
   }
 
   #writeDense(view: DataView, index: number): void {
     const { firstKey, keyStep, rowsPerSegment, rowBytes, stride, segments } = this.#header;
-    view.setBigUint64(0, firstKey, true);
-    view.setBigUint64(8, keyStep, true);
-    view.setBigUint64(24, BigInt(index * rowsPerSegment), true);
-    view.setBigUint64(32, BigInt(segments[index]!.rows), true);
-    view.setUint32(44, stride, true);
-    view.setUint32(48, rowBytes, true);
-    view.setUint32(56, segments.length, true);
-    view.setInt32(64, powerOfTwo(keyStep), true);
+    view.setBigUint64(FIRST_KEY, firstKey, true);
+    view.setBigUint64(KEY_STEP, keyStep, true);
+    view.setBigUint64(FIRST_ROW, BigInt(index * rowsPerSegment), true);
+    view.setBigUint64(ROW_COUNT, BigInt(segments[index]!.rows), true);
+    view.setUint32(STRIDE, stride, true);
+    view.setUint32(ROW_BYTES, rowBytes, true);
+    view.setUint32(SEGMENT_COUNT, segments.length, true);
+    view.setInt32(KEY_STEP_SHIFT, getPowerOfTwo(keyStep), true);
   }
 
-  /** Rows that an index points to are dense ones whose keys are their numbers. */
+  /** Rows of an indexed layer are dense rows whose keys are their numbers. */
   #writeRows(view: DataView, index: number): void {
     const { rowsPerSegment, rowBytes, segments, rowSegmentCount } = this.#header;
     const { rows } = segments[segments.length - rowSegmentCount + index]!;
-    view.setBigUint64(8, 1n, true);
-    view.setBigUint64(24, BigInt(index * rowsPerSegment), true);
-    view.setBigUint64(32, BigInt(rows), true);
-    view.setUint32(44, rowStrideOf(this.#header), true);
-    view.setUint32(48, rowBytes, true);
-    view.setUint32(56, rowSegmentCount, true);
+    view.setBigUint64(KEY_STEP, 1n, true);
+    view.setBigUint64(FIRST_ROW, BigInt(index * rowsPerSegment), true);
+    view.setBigUint64(ROW_COUNT, BigInt(rows), true);
+    view.setUint32(STRIDE, computeRowStride(this.#header), true);
+    view.setUint32(ROW_BYTES, rowBytes, true);
+    view.setUint32(SEGMENT_COUNT, rowSegmentCount, true);
   }
 }
 
 export class ResidentLayer {
   readonly header: LayerHeader;
-  /** How many resident versions name this layer; at 0 its memories are given back and it answers nothing. */
+  /** Number of resident versions that name this layer; at 0 its memories are released. */
   references = 0;
   readonly memories: readonly PooledMemory[];
-  /** Where the rows are that no memory has. */
+  /** Rows that are not in memory. */
   readonly disk: DiskRows | undefined;
   readonly keys: readonly ResidentSection[];
   readonly rows: readonly ResidentSection[];
   readonly deleted: ResidentSection | undefined;
-  /** Of a delta: which keys it may decide. */
+  /** Key filter of a delta. */
   readonly filter: Uint32Array | undefined;
-  /** Of an index, and of rows on disk. */
-  readonly finder: PlaceFinder;
-  readonly dense: DenseRows;
+  /** For indexed layers and rows on disk. */
+  readonly locator: RowLocator;
+  readonly denseRows: DenseRowFinder;
 
-  /** @param memories of the placement's sizes, with the verified bytes of its sections, prepared by `prepareMemories` */
+  /**
+   * @param memories of the placement's sizes, with verified sections, prepared by
+   *   `initializeMemories`
+   */
   constructor(
     header: LayerHeader,
     placement: LayerPlacement,
@@ -142,13 +160,15 @@ export class ResidentLayer {
         .filter((section) => section.role === role)
         .map(({ memory, paramsAt, address, bytes }) => ({
           memory: memories[memory]!,
-          ...{ paramsAt, address, bytes },
+          paramsAt,
+          address,
+          bytes,
         }));
     this.keys = ofRole('keys');
     this.rows = ofRole('rows');
     this.deleted = ofRole('deleted')[0];
-    this.finder = new PlaceFinder(header);
-    this.dense = new DenseRows(header);
+    this.locator = new RowLocator(header);
+    this.denseRows = new DenseRowFinder(header);
   }
 
   get bytes(): number {
@@ -159,18 +179,21 @@ export class ResidentLayer {
     return this.disk === undefined ? 0 : this.disk.bytes;
   }
 
-  /** Found keys have a place, and what is there is fetched afterwards: rows on disk, values of any length. */
-  get isFetched(): boolean {
+  /**
+   * Lookups return locations, and the data is fetched afterwards: rows on disk, variable-length
+   * values.
+   */
+  get needsFetch(): boolean {
     return this.disk !== undefined || this.header.dtype === 'bytes';
   }
 }
 
 /**
  * Writes the parameters of a layer whose sections were just read.
- * @param source the file, for errors
- * @throws CubeError CORRUPT when a search could run out of a section
+ * @param source path of the file, for errors
+ * @throws CubeError CORRUPT when a search could run past the end of a section
  */
-export function prepareMemories(
+export function initializeMemories(
   header: LayerHeader,
   placement: LayerPlacement,
   memories: readonly PooledMemory[],
@@ -185,7 +208,7 @@ export function prepareMemories(
   }
 }
 
-/** A search ends at an empty slot, so the last one must be empty, whatever the file's author meant. */
+/** A search ends at an empty slot, so the last slot must be empty. */
 function requireLastSlotEmpty(
   header: LayerHeader,
   section: PlacedSection,

@@ -1,44 +1,58 @@
 /**
- * What is in memory: versions as chains of reference-counted layers named by their content, so that versions share what
- * is equal: a delta costs itself, a graph-only version nothing. Loads run one at a time, beside lookups, and are all or
- * nothing: memory is accounted before the first byte is read, and a failed load leaves everything as it was.
+ * Versions in memory. A version is a chain of reference-counted layers that are named by their
+ * content, so that versions share equal layers: a delta costs only itself, a graph-only version
+ * nothing. Loads run one at a time, concurrently with lookups, and are all or nothing: memory is
+ * reserved before the first byte is read, and a failed load changes nothing.
  */
-import { CubeError } from '../core/errors.ts';
-import { bestKernelKind, type KernelKind } from '../core/kernels/kernels.ts';
+
+import { CubeError, requireDefined } from '../core/errors.ts';
+import { detectKernelKind, type KernelKind } from '../core/kernels/kernels.ts';
 import type { LayerRef, Manifest } from '../core/manifest.ts';
+import { versionKey } from '../core/names.ts';
 import { systemClock } from '../platform/clock.ts';
 import { faultPoint } from '../platform/fault-point.ts';
 import { DiskIo } from './disk-io.ts';
 import { DiskRows } from './disk-rows.ts';
-import { type InspectedLayer, LayerFiles } from './layer-files.ts';
 import { LayerLoader } from './layer-loader.ts';
+import {
+  checkLayerHeader,
+  type InspectedLayer,
+  LoadFiles,
+  listRequiredLayers,
+  type RequiredLayer,
+} from './load-files.ts';
 import { MemoryPool, type PooledMemory } from './memory-pool.ts';
-import { prepareMemories, ResidentLayer } from './resident-layer.ts';
-import { LoadedVersion, type ResidentVersion, type TableLayers } from './resident-version.ts';
-import { layOutScratch, threadAddress } from './scratch.ts';
+import { initializeMemories, ResidentLayer } from './resident-layer.ts';
+import { ChainVersion, type ResidentVersion, type TableLayers } from './resident-version.ts';
+import { computeScratchLayout, computeThreadAddress } from './scratch-layout.ts';
 import { describeVersion, type SharedVersion } from './shared-version.ts';
-import { checkHeader, type WantedLayer, wantedLayers } from './wanted-layers.ts';
 
 export interface ResidentStoreOptions {
-  /** Layers, used and pooled, never take more. */
+  /** Memory limit for layers, used and pooled, in bytes. */
   readonly budgetBytes: number;
-  /** Threads that may look up at the same time, this one included: each takes about 64 KiB of every memory. */
+  /**
+   * Threads that may look up concurrently, this one included; each takes about 64 KiB of every
+   * memory.
+   */
   readonly threads?: number;
-  /** Rows stay in their files where the layout lets them, unless a load says otherwise. */
+  /** Keep rows in their files where the layout allows it. A load may override this. */
   readonly rowsOnDisk?: boolean;
-  /** Loads read no faster than this, unless they say otherwise. */
+  /** Maximum read rate of loads. A load may override this. */
   readonly bytesPerSecond?: number;
-  /** Called once for each block on disk that is found damaged. */
+  /** Called once for each damaged block on disk. */
   readonly onDamage?: (error: CubeError) => void;
-  /** For tests and benchmarks; otherwise the best there is. */
+  /** For tests and benchmarks; default: the fastest available. */
   readonly kernelKind?: KernelKind;
-  /** Another store, of another shard, with which this one shares memory budget and load thread: either's `close` is both's. */
-  readonly beside?: ResidentStore;
+  /**
+   * A store of another shard, with which this one shares memory budget and load thread. Closing one
+   * store closes both.
+   */
+  readonly sharedWith?: ResidentStore;
 }
 
-/** The area of the memories that the store's own thread uses. */
+/** Thread area that the store's own thread uses. */
 const MAIN_THREAD = 0;
-/** A load must leave lookups their share of the cores and of the memory's bandwidth: measured in docs/performance.md. */
+/** Leaves lookups enough of the cores and the memory bandwidth: measured in docs/performance.md. */
 export const DEFAULT_LOAD_BYTES_PER_SECOND: number = 2 ** 28;
 
 export interface LoadRequest {
@@ -51,39 +65,40 @@ export interface LoadRequest {
 
 export interface LoadReport {
   readonly layersLoaded: number;
-  /** Layers that another version, or this one, had in memory already. */
+  /** Layers that were already in memory. */
   readonly layersShared: number;
-  /** Of the files that were loaded. */
+  /** Size of the loaded files. */
   readonly bytes: number;
-  /** Bases whose rows were to stay on disk and are in memory: their layout has them beside their keys. */
+  /**
+   * Bases that stay in memory although rows were to stay on disk, because their layout is inline.
+   */
   readonly inMemory: readonly string[];
   readonly durationMs: number;
 }
 
-/** What a load would need, before anything is changed. */
+/** What a load would need; computing it changes nothing. */
 export interface LoadPlan {
-  /** Memory that it takes beside what is used now. */
+  /** Additional memory that the load needs. */
   readonly neededBytes: number;
-  /** Of the budget, not used by a version. */
+  /** Budget not used by any version. */
   readonly unusedBytes: number;
   readonly fits: boolean;
-  /** Memory that unloading these versions would free, if the load came next: layers that it shares stay. */
-  freedBy(versions: readonly Pick<ResidentVersion, 'bundle' | 'version'>[]): number;
-}
-
-function versionKey({ bundle, version }: Pick<ResidentVersion, 'bundle' | 'version'>): string {
-  return `${bundle}/${version}`;
+  /**
+   * Memory that unloading these versions would free before this load; layers that the load shares
+   * stay.
+   */
+  computeFreedBytes(versions: readonly Pick<ResidentVersion, 'bundle' | 'version'>[]): number;
 }
 
 function isInlineBase({ header }: ResidentLayer): boolean {
   return header.layout === 'inline' && header.kind === 'base' && header.rowCount > 0;
 }
 
-function nameOf({ header }: ResidentLayer): string {
+function describeLayer({ header }: ResidentLayer): string {
   return `table ${header.table}, layer ${header.contentId}`;
 }
 
-/** A layer whose rows stay on disk is another one than the same in memory. */
+/** The same layer in memory and on disk is two entries. */
 function layerKey(contentId: string, onDisk: boolean): string {
   return onDisk ? `${contentId} on disk` : contentId;
 }
@@ -96,24 +111,27 @@ export class ResidentStore {
   readonly #loader: LayerLoader;
   readonly #disk: DiskIo;
   readonly #layers = new Map<string, ResidentLayer>();
-  readonly #versions = new Map<string, LoadedVersion>();
+  readonly #versions = new Map<string, ChainVersion>();
   readonly #loading = new Map<string, Promise<LoadReport>>();
   #lastLoad: Promise<unknown> = Promise.resolve();
 
   constructor(options: ResidentStoreOptions) {
     this.#options = options;
     this.#threads = options.threads ?? 1;
-    this.#kernelKind = options.kernelKind ?? bestKernelKind();
-    const { beside } = options;
-    this.#pool = beside ? beside.#pool : new MemoryPool(options.budgetBytes, this.#kernelKind);
-    this.#loader = beside ? beside.#loader : new LayerLoader();
+    this.#kernelKind = options.kernelKind ?? detectKernelKind();
+    const { sharedWith } = options;
+    this.#pool = sharedWith
+      ? sharedWith.#pool
+      : new MemoryPool(options.budgetBytes, this.#kernelKind);
+    this.#loader = sharedWith ? sharedWith.#loader : new LayerLoader();
     this.#disk = new DiskIo(options.onDamage);
   }
 
   /**
-   * Makes a version resident; it answers pinned lookups from then on. Loading one that is resident or being loaded is
-   * no second load.
-   * @throws CubeError TOO_LARGE or OVERLOADED when it does not fit the budget; CORRUPT, UNSUPPORTED, NOT_FOUND for a file
+   * Makes a version resident, after which it answers pinned lookups. A version that is resident or
+   * being loaded is not loaded again.
+   * @throws CubeError TOO_LARGE or OVERLOADED when it does not fit the budget; CORRUPT, UNSUPPORTED
+   *   or NOT_FOUND for a file
    */
   load(request: LoadRequest): Promise<LoadReport> {
     const key = versionKey(request.manifest);
@@ -128,16 +146,17 @@ export class ResidentStore {
   }
 
   /**
-   * What `load` would need now, from the headers of the files. A caller whose load does not fit may unload versions first.
+   * Computes what `load` would need now, from file headers. If it does not fit, the caller may
+   * unload versions first.
    * @throws CubeError as `load` does for its files
    */
   async planLoad(request: LoadRequest): Promise<LoadPlan> {
     const { manifest, shardIndex } = request;
-    const wanted = wantedLayers(manifest, shardIndex);
+    const required = listRequiredLayers(manifest, shardIndex);
     const files = this.#layerFiles(request);
     let neededBytes = 0;
     try {
-      for (const one of this.#missing(wanted, files.rowsOnDisk)) {
+      for (const one of this.#listMissing(required, files.rowsOnDisk)) {
         const { placement } = await files.inspect(one);
         neededBytes += MemoryPool.bytesFor(placement.memories);
       }
@@ -149,7 +168,7 @@ export class ResidentStore {
       neededBytes,
       unusedBytes,
       fits: neededBytes <= unusedBytes,
-      freedBy: (versions) => this.#freedBy(versions, wanted),
+      computeFreedBytes: (versions) => this.#computeFreedBytes(versions, required),
     };
   }
 
@@ -162,8 +181,8 @@ export class ResidentStore {
   }
 
   /**
-   * A resident version as something to post to a worker thread, which looks up in the same memories by `attachShared`.
-   * Let every thread forget it before it is unloaded.
+   * A description of a resident version for a worker thread, which looks up in the same memories
+   * through `attachSharedVersion`. All threads must detach before the version is unloaded.
    * @throws CubeError VERSION_ABSENT
    */
   share(bundle: string, version: string): SharedVersion {
@@ -174,21 +193,24 @@ export class ResidentStore {
     return describeVersion(loaded, this.#threads, this.#kernelKind);
   }
 
-  /** Forgets a version and frees the layers that no other names. @returns false when it is not resident */
+  /**
+   * Unloads a version and frees layers that no other version uses. @returns false when it is not
+   * resident
+   */
   unload(bundle: string, version: string): boolean {
     const key = versionKey({ bundle, version });
     const loaded = this.#versions.get(key);
     if (loaded === undefined) return false;
     this.#versions.delete(key);
-    for (const layer of loaded.ownLayers) this.#release(layer);
+    for (const layer of loaded.allLayers) this.#release(layer);
     return true;
   }
 
   /**
-   * `pooledBytes` are memories kept for the next load; used and pooled together stay within the budget. Rows on disk
-   * are beside it.
+   * `pooledBytes` is memory kept for the next load; used plus pooled bytes stay within the budget.
+   * Rows on disk are not counted.
    */
-  memory(): {
+  getMemoryUsage(): {
     budgetBytes: number;
     usedBytes: number;
     pooledBytes: number;
@@ -201,7 +223,10 @@ export class ResidentStore {
     return { budgetBytes, usedBytes, pooledBytes, bytesOnDisk, damagedBlocks };
   }
 
-  /** Ends loading for good: a load under way, waiting or asked later fails with STOPPING. Resident versions go on answering. */
+  /**
+   * Ends loading for good: loads in progress, waiting or later fail with STOPPING. Resident
+   * versions keep answering.
+   */
   close(): Promise<void> {
     return this.#loader.stop();
   }
@@ -209,23 +234,23 @@ export class ResidentStore {
   async #loadVersion(request: LoadRequest): Promise<LoadReport> {
     const startMs = systemClock.nowMs();
     const { manifest, shardIndex } = request;
-    const wanted = wantedLayers(manifest, shardIndex);
+    const required = listRequiredLayers(manifest, shardIndex);
     const resident = this.#versions.get(versionKey(manifest));
     if (resident !== undefined) {
-      return this.#alreadyLoaded(resident, wanted, shardIndex, startMs);
+      return this.#reportAlreadyLoaded(resident, required, shardIndex, startMs);
     }
     const files = this.#layerFiles(request);
-    const shared = this.#sharedLayers(wanted, shardIndex, files.rowsOnDisk);
+    const shared = this.#findSharedLayers(required, shardIndex, files.rowsOnDisk);
     for (const layer of shared) layer.references += 1;
     try {
-      const missing = this.#missing(wanted, files.rowsOnDisk);
+      const missing = this.#listMissing(required, files.rowsOnDisk);
       const loaded = await this.#loadLayers(request, missing, files);
-      this.#addVersion(request, wanted, [...shared, ...loaded]);
+      this.#addVersion(request, required, [...shared, ...loaded]);
       return {
         layersLoaded: loaded.length,
         layersShared: shared.length,
         bytes: loaded.reduce((sum, { header }) => sum + header.fileBytes, 0),
-        inMemory: files.rowsOnDisk ? loaded.filter(isInlineBase).map(nameOf) : [],
+        inMemory: files.rowsOnDisk ? loaded.filter(isInlineBase).map(describeLayer) : [],
         durationMs: systemClock.nowMs() - startMs,
       };
     } catch (error) {
@@ -236,67 +261,71 @@ export class ResidentStore {
     }
   }
 
-  #alreadyLoaded(
-    resident: LoadedVersion,
-    wanted: readonly WantedLayer[],
+  #reportAlreadyLoaded(
+    resident: ChainVersion,
+    required: readonly RequiredLayer[],
     shardIndex: number,
     startMs: number,
   ): LoadReport {
-    const { ownLayers } = resident;
+    const { allLayers } = resident;
     const same =
       resident.shardIndex === shardIndex &&
-      ownLayers.length === wanted.length &&
-      wanted.every(({ layer }, i) => ownLayers[i]!.header.contentId === layer.contentId);
+      allLayers.length === required.length &&
+      required.every(({ layer }, i) => allLayers[i]!.header.contentId === layer.contentId);
     if (!same) {
       throw new CubeError(
         'CONFLICT',
-        `${resident.bundle} ${resident.version} is resident with other layers; a version never changes, use a new name`,
+        `${resident.bundle} ${resident.version} is resident with other layers; ` +
+          'a version never changes, publish it under a new name',
       );
     }
     const durationMs = systemClock.nowMs() - startMs;
-    return { layersLoaded: 0, layersShared: wanted.length, bytes: 0, inMemory: [], durationMs };
+    return { layersLoaded: 0, layersShared: required.length, bytes: 0, inMemory: [], durationMs };
   }
 
-  #layerFiles({ shardIndex, layerPath, rowsOnDisk }: LoadRequest): LayerFiles {
-    return new LayerFiles({
-      ...{ loader: this.#loader, shardIndex, layerPath, threads: this.#threads },
+  #layerFiles({ shardIndex, layerPath, rowsOnDisk }: LoadRequest): LoadFiles {
+    return new LoadFiles({
+      loader: this.#loader,
+      shardIndex,
+      layerPath,
+      threads: this.#threads,
       rowsOnDisk: rowsOnDisk ?? this.#options.rowsOnDisk ?? false,
     });
   }
 
-  /** A layer in memory serves who would have it on disk, too. */
-  #resident({ contentId }: LayerRef, rowsOnDisk: boolean): ResidentLayer | undefined {
+  /** A layer in memory also serves versions with rows on disk. */
+  #findResident({ contentId }: LayerRef, rowsOnDisk: boolean): ResidentLayer | undefined {
     return (
       this.#layers.get(layerKey(contentId, false)) ??
       (rowsOnDisk ? this.#layers.get(layerKey(contentId, true)) : undefined)
     );
   }
 
-  #missing(wanted: readonly WantedLayer[], rowsOnDisk: boolean): WantedLayer[] {
-    return wanted.filter(({ layer }) => this.#resident(layer, rowsOnDisk) === undefined);
+  #listMissing(required: readonly RequiredLayer[], rowsOnDisk: boolean): RequiredLayer[] {
+    return required.filter(({ layer }) => this.#findResident(layer, rowsOnDisk) === undefined);
   }
 
-  #sharedLayers(
-    wanted: readonly WantedLayer[],
+  #findSharedLayers(
+    required: readonly RequiredLayer[],
     shardIndex: number,
     rowsOnDisk: boolean,
   ): ResidentLayer[] {
-    return wanted.flatMap((one) => {
-      const layer = this.#resident(one.layer, rowsOnDisk);
+    return required.flatMap((one) => {
+      const layer = this.#findResident(one.layer, rowsOnDisk);
       if (layer === undefined) return [];
-      checkHeader(layer.header, one, shardIndex);
+      checkLayerHeader(layer.header, one, shardIndex);
       return [layer];
     });
   }
 
-  #freedBy(
+  #computeFreedBytes(
     versions: readonly Pick<ResidentVersion, 'bundle' | 'version'>[],
-    wanted: readonly WantedLayer[],
+    required: readonly RequiredLayer[],
   ): number {
-    const kept = new Set(wanted.map(({ layer }) => layer.contentId));
+    const kept = new Set(required.map(({ layer }) => layer.contentId));
     const named = new Map<ResidentLayer, number>();
     for (const key of new Set(versions.map(versionKey))) {
-      for (const layer of this.#versions.get(key)?.ownLayers ?? []) {
+      for (const layer of this.#versions.get(key)?.allLayers ?? []) {
         named.set(layer, (named.get(layer) ?? 0) + 1);
       }
     }
@@ -307,11 +336,11 @@ export class ResidentStore {
     return bytes;
   }
 
-  /** Reads layers that are not resident, all or none. They come back with one reference each. */
+  /** Reads missing layers, all or none. Each returned layer has one reference. */
   async #loadLayers(
     request: LoadRequest,
-    missing: readonly WantedLayer[],
-    files: LayerFiles,
+    missing: readonly RequiredLayer[],
+    files: LoadFiles,
   ): Promise<ResidentLayer[]> {
     const inspected: InspectedLayer[] = [];
     for (const one of missing) inspected.push(await files.inspect(one));
@@ -348,33 +377,37 @@ export class ResidentStore {
     let filter: Uint32Array | undefined;
     if (placement.sections.length > 0) {
       const filling = await this.#loader.fill({
-        ...{ path, header, descriptor: file?.descriptor },
+        path,
+        header,
+        descriptor: file?.descriptor,
         sections: placement.sections,
         memories: memories.map(({ memory }) => memory),
-        hashAt: threadAddress(layOutScratch(header), 0),
+        hashAddress: computeThreadAddress(computeScratchLayout(header), 0),
         kernelKind: this.#kernelKind,
         bytesPerSecond:
           request.bytesPerSecond ?? this.#options.bytesPerSecond ?? DEFAULT_LOAD_BYTES_PER_SECOND,
       });
       filter = filling.filter;
     }
-    prepareMemories(header, placement, memories, path);
+    initializeMemories(header, placement, memories, path);
     const disk = file && new DiskRows(header, file, checksums, this.#disk);
     return new ResidentLayer(header, placement, memories, filter, disk);
   }
 
   #addVersion(
     request: LoadRequest,
-    wanted: readonly WantedLayer[],
+    required: readonly RequiredLayer[],
     layers: readonly ResidentLayer[],
   ): void {
     const { manifest, shardIndex } = request;
     const byContent = new Map(layers.map((layer) => [layer.header.contentId, layer]));
     const tables = manifest.tables.map((table): TableLayers => {
-      const own = wanted.filter((one) => one.table === table);
-      return { table, layers: own.map(({ layer }) => byContent.get(layer.contentId)!) };
+      const own = required.filter((one) => one.table === table);
+      const find = ({ layer: { contentId } }: RequiredLayer): ResidentLayer =>
+        requireDefined(byContent.get(contentId), `layer ${contentId}`);
+      return { table, layers: own.map(find) };
     });
-    const version = new LoadedVersion(manifest, shardIndex, tables, MAIN_THREAD);
+    const version = new ChainVersion(manifest, shardIndex, tables, MAIN_THREAD);
     this.#versions.set(versionKey(manifest), version);
   }
 

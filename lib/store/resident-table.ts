@@ -1,51 +1,58 @@
-/** A table of a resident version: one shard's chain of layers and the version's default row. */
-import { CubeError } from '../core/errors.ts';
+/** A table of a resident version: one shard's chain of layers, and the version's default row. */
+import { CubeError, requireDefined } from '../core/errors.ts';
 import type { TableDtype, TableRef } from '../core/manifest.ts';
 import { encodeRows } from '../core/row-codec.ts';
-import { copyValues, fetchRows, fetchValues } from './fetch.ts';
 import { FilteredChain } from './filtered-chain.ts';
-import { FoundPlaces } from './found-places.ts';
-import { FoundValues } from './found-values.ts';
 import { type DefaultRows, LayerChain } from './layer-chain.ts';
 import { LookupBatch } from './lookup-batch.ts';
 import type { ResidentLayer } from './resident-layer.ts';
+import { copyValues, fetchRows, fetchValues } from './row-fetch.ts';
+import { FoundValues, RowLocations } from './row-locations.ts';
 
 export interface ResidentTable {
   readonly name: string;
   /** 0 for dtype bytes. */
   readonly dim: number;
   readonly dtype: TableDtype;
-  /** Of a row as stored; 0 for dtype bytes. */
+  /** Size of a stored row; 0 for dtype bytes. */
   readonly rowBytes: number;
-  /** Some rows or values are read from disk: ask with `lookupLater` and `copyValuesLater`. */
+  /** Some rows or values are on disk: use `lookupAsync` and `copyValuesAsync`. */
   readonly onDisk: boolean;
   /**
-   * Synchronous.
-   * @returns hits, or -1 - i when missing key i belongs to another shard; the outputs then hold anything
-   * @throws CubeError INVALID_ARGUMENT when an array is too short, VERSION_ABSENT when the version was unloaded,
-   * UNSUPPORTED for rows on disk and values of any length
+   * Looks keys up synchronously.
+   * @returns hits, or -1 - i when missing key i belongs to another shard; the outputs are then
+   *   undefined
+   * @throws CubeError INVALID_ARGUMENT when an array is too short, VERSION_ABSENT when the version
+   *   was unloaded, UNSUPPORTED for rows on disk and variable-length values
    */
   lookup(batch: LookupBatch): number;
   /**
-   * The same where rows may be on disk; the batch and its arrays are the lookup's until it is done.
-   * @throws CubeError CORRUPT when a block that it touches is damaged, and IO, besides those of `lookup`
+   * Like `lookup`, also for rows on disk. The caller must not touch the batch and its arrays until
+   * the promise settles.
+   * @throws CubeError as `lookup`; also CORRUPT when a block it reads is damaged, and IO
    */
-  lookupLater(batch: LookupBatch): Promise<number>;
-  /** dtype bytes: where the values of u64 keys are, and how long; `hits` as of `lookup`. */
+  lookupAsync(batch: LookupBatch): Promise<number>;
+  /** For dtype bytes: locations and lengths of the values of u64 keys; `hits` as in `lookup`. */
   findValues(keys: Uint8Array, keysAt: number, count: number): FoundValues;
-  /** Copies the values, one after another, to target[at..]. @throws CubeError CORRUPT when one lies outside the layer */
+  /**
+   * Copies the concatenated values to target[at..]. @throws CubeError CORRUPT when one lies outside
+   * the layer
+   */
   copyValues(values: FoundValues, target: Uint8Array, at: number): void;
-  /** The same where values may be on disk; the target is the call's until it is done. */
-  copyValuesLater(values: FoundValues, target: Uint8Array, at: number): Promise<void>;
+  /**
+   * Like `copyValues`, also for values on disk. The target must not be touched until the promise
+   * settles.
+   */
+  copyValuesAsync(values: FoundValues, target: Uint8Array, at: number): Promise<void>;
 }
 
-/** @throws CubeError INVALID_ARGUMENT when the default row is none of the table's rows */
-function defaultRowsOf(table: TableRef): DefaultRows {
-  if (table.dtype === 'bytes') return { stored: new Uint8Array(0), wide: new Uint8Array(0) };
+/** @throws CubeError INVALID_ARGUMENT when the default row is not a valid row of the table */
+function encodeDefaultRows(table: TableRef): DefaultRows {
+  if (table.dtype === 'bytes') return { stored: new Uint8Array(0), f32: new Uint8Array(0) };
   const row = new Float32Array(table.dim);
   row.set(table.defaultRow);
   const { rows } = encodeRows(table.dtype, row, table.dim);
-  return { stored: rows, wide: new Uint8Array(row.buffer) };
+  return { stored: rows, f32: new Uint8Array(row.buffer) };
 }
 
 export class ChainTable implements ResidentTable {
@@ -55,19 +62,24 @@ export class ChainTable implements ResidentTable {
   readonly rowBytes: number;
   readonly onDisk: boolean;
   readonly layers: readonly ResidentLayer[];
+  readonly #base: ResidentLayer;
   readonly #chain: LayerChain;
-  /** The chain, or its quick way when it has deltas in memory. */
+  /** The chain itself, or the filtered chain when there are deltas in memory. */
   readonly #search: LayerChain | FilteredChain;
 
-  /** @param layers base first. @param thread whose area of the memories its lookups use */
+  /**
+   * @param layers base first
+   * @param thread index of the thread area that lookups use
+   */
   constructor(table: TableRef, layers: readonly ResidentLayer[], thread: number) {
     this.name = table.name;
     this.dim = table.dim;
     this.dtype = table.dtype;
-    this.rowBytes = layers[0]!.header.rowBytes;
+    this.#base = requireDefined(layers[0], 'the base layer');
+    this.rowBytes = this.#base.header.rowBytes;
     this.onDisk = layers.some((layer) => layer.disk !== undefined);
     this.layers = layers;
-    const defaults = defaultRowsOf(table);
+    const defaults = encodeDefaultRows(table);
     this.#chain = new LayerChain(layers, thread, defaults);
     const fetched = this.onDisk || this.dtype === 'bytes';
     this.#search =
@@ -76,15 +88,15 @@ export class ChainTable implements ResidentTable {
 
   lookup(batch: LookupBatch): number {
     if (this.onDisk || this.dtype === 'bytes') this.#refuseFetched();
-    this.#open(batch);
+    this.#prepare(batch);
     return this.#lookup(batch);
   }
 
-  async lookupLater(batch: LookupBatch): Promise<number> {
+  async lookupAsync(batch: LookupBatch): Promise<number> {
     if (this.dtype === 'bytes') this.#refuseFetched();
-    this.#open(batch);
-    const places = new FoundPlaces(batch.count);
-    batch.places = places;
+    this.#prepare(batch);
+    const places = new RowLocations(batch.count);
+    batch.locations = places;
     const hits = this.#lookup(batch);
     if (hits <= 0 || !this.onDisk) return hits;
     await this.#whileLoaded(fetchRows(this.#chain, batch, places));
@@ -95,8 +107,8 @@ export class ChainTable implements ResidentTable {
     if (this.dtype !== 'bytes') this.#refuseRows();
     const values = new FoundValues(count);
     const batch = new LookupBatch({ keys, keysAt, count, found: values.found });
-    this.#open(batch);
-    batch.places = values.places;
+    this.#prepare(batch);
+    batch.locations = values.locations;
     values.hits = this.#lookup(batch);
     if (values.hits > 0) values.measure();
     return values;
@@ -108,20 +120,20 @@ export class ChainTable implements ResidentTable {
     copyValues(this.#chain.layers, values, target, at);
   }
 
-  async copyValuesLater(values: FoundValues, target: Uint8Array, at: number): Promise<void> {
+  async copyValuesAsync(values: FoundValues, target: Uint8Array, at: number): Promise<void> {
     this.#checkTarget(values, target, at);
     await this.#whileLoaded(fetchValues(this.#chain.layers, values, target, at));
   }
 
-  /** Chunk after chunk. */
+  /** Looks up chunk after chunk. */
   #lookup(batch: LookupBatch): number {
     const search = this.#search;
     const { chunkKeys } = search;
     const { count } = batch;
     let hits = 0;
     for (let first = 0; first < count; first += chunkKeys) {
-      batch.first = first;
-      batch.length = Math.min(chunkKeys, count - first);
+      batch.chunkStart = first;
+      batch.chunkLength = Math.min(chunkKeys, count - first);
       const inChunk = search.lookupChunk(batch);
       if (inChunk < 0) return inChunk - first;
       hits += inChunk;
@@ -129,7 +141,10 @@ export class ChainTable implements ResidentTable {
     return hits;
   }
 
-  /** Reads from a file that is closed meanwhile fail: then the version was unloaded. */
+  /**
+   * A read fails when its file is closed meanwhile; the reason is then that the version was
+   * unloaded.
+   */
   async #whileLoaded(fetching: Promise<void>): Promise<void> {
     try {
       await fetching;
@@ -140,16 +155,16 @@ export class ChainTable implements ResidentTable {
   }
 
   get #isLoaded(): boolean {
-    return this.layers[0]!.references > 0;
+    return this.#base.references > 0;
   }
 
-  /** Checks what the caller filled in, and sets what is the store's own. */
-  #open(batch: LookupBatch): void {
+  /** Checks the caller's fields and sets those of the store. */
+  #prepare(batch: LookupBatch): void {
     if (!this.#isLoaded) this.#refuseUnloaded();
     const { keys, keysAt, count, rows, rowsAt, found, foundAt } = batch;
     const rowBytes = batch.asF32 ? 4 * this.dim : this.rowBytes;
     batch.rowBytes = rowBytes;
-    batch.places = undefined;
+    batch.locations = undefined;
     if (
       keys.length < keysAt + 8 * count ||
       rows.length < rowsAt + rowBytes * count ||
@@ -171,7 +186,8 @@ export class ChainTable implements ResidentTable {
   #refuseShort({ count, rowBytes }: LookupBatch): never {
     throw new CubeError(
       'INVALID_ARGUMENT',
-      `table ${this.name}: the arrays are too short for ${count} keys and rows of ${rowBytes} bytes`,
+      `table ${this.name}: the arrays are too short for ${count} keys ` +
+        `and rows of ${rowBytes} bytes`,
     );
   }
 
@@ -180,11 +196,9 @@ export class ChainTable implements ResidentTable {
   }
 
   #refuseFetched(): never {
-    const instead = this.onDisk ? 'lookupLater or copyValuesLater' : 'findValues';
-    throw new CubeError(
-      'UNSUPPORTED',
-      `table ${this.name}: ${this.onDisk ? 'rows on disk' : 'values of any length'}; use ${instead}`,
-    );
+    const what = this.onDisk ? 'rows on disk' : 'variable-length values';
+    const instead = this.onDisk ? 'lookupAsync or copyValuesAsync' : 'findValues';
+    throw new CubeError('UNSUPPORTED', `table ${this.name} has ${what}; use ${instead}`);
   }
 
   #refuseRows(): never {

@@ -1,4 +1,4 @@
-/** A version whose shard can be looked up here: its tables, and what of the machine they take. */
+/** A version of one shard in memory: its tables and its use of memory and disk. */
 import type { Manifest, TableRef } from '../core/manifest.ts';
 import type { ResidentLayer } from './resident-layer.ts';
 import { ChainTable, type ResidentTable } from './resident-table.ts';
@@ -8,28 +8,28 @@ export interface ResidentVersion {
   readonly version: string;
   readonly manifest: Manifest;
   readonly shardIndex: number;
-  /** Of this shard, over all tables: rows of all layers, also those that a later layer replaces. */
+  /** Rows of this shard in all layers of all tables, including rows that a later layer replaces. */
   readonly rows: number;
-  /** Memory of its layers, shared ones included. */
+  /** Memory of its layers, including shared ones. */
   readonly bytes: number;
-  /** Bytes of rows that stay in files. */
+  /** Size of rows on disk. */
   readonly bytesOnDisk: number;
   table(name: string): ResidentTable | undefined;
-  layers(): LayerReport[];
+  layers(): LayerUsage[];
 }
 
-/** What one layer of a version takes. */
-export interface LayerReport {
+/** Resource usage of one layer. */
+export interface LayerUsage {
   readonly table: string;
   readonly contentId: string;
   readonly kind: 'base' | 'delta';
   readonly layout: string;
   readonly rows: number;
   readonly deleted: number;
-  /** Of memory, the areas of the threads included. */
+  /** Memory, including the thread areas. */
   readonly bytes: number;
   readonly bytesOnDisk: number;
-  /** Resident versions that name it. */
+  /** Number of resident versions that use the layer. */
   readonly versions: number;
 }
 
@@ -39,11 +39,14 @@ export interface TableLayers {
   readonly layers: readonly ResidentLayer[];
 }
 
-function sum(layers: readonly ResidentLayer[], of: (layer: ResidentLayer) => number): number {
+function sumOverLayers(
+  layers: readonly ResidentLayer[],
+  of: (layer: ResidentLayer) => number,
+): number {
   return layers.reduce((total, layer) => total + of(layer), 0);
 }
 
-export class LoadedVersion implements ResidentVersion {
+export class ChainVersion implements ResidentVersion {
   readonly bundle: string;
   readonly version: string;
   readonly manifest: Manifest;
@@ -52,11 +55,11 @@ export class LoadedVersion implements ResidentVersion {
   readonly bytes: number;
   readonly bytesOnDisk: number;
   readonly tables: readonly TableLayers[];
-  /** Of all tables. */
-  readonly ownLayers: readonly ResidentLayer[];
+  /** Layers of all tables. */
+  readonly allLayers: readonly ResidentLayer[];
   readonly #tables: ReadonlyMap<string, ChainTable>;
 
-  /** @param thread whose areas of the memories its lookups use */
+  /** @param thread index of the thread area that lookups use */
   constructor(
     manifest: Manifest,
     shardIndex: number,
@@ -68,10 +71,10 @@ export class LoadedVersion implements ResidentVersion {
     this.manifest = manifest;
     this.shardIndex = shardIndex;
     this.tables = tables;
-    this.ownLayers = tables.flatMap(({ layers }) => layers);
-    this.rows = sum(this.ownLayers, ({ header }) => header.rowCount);
-    this.bytes = sum(this.ownLayers, ({ bytes }) => bytes);
-    this.bytesOnDisk = sum(this.ownLayers, ({ bytesOnDisk }) => bytesOnDisk);
+    this.allLayers = tables.flatMap(({ layers }) => layers);
+    this.rows = sumOverLayers(this.allLayers, ({ header }) => header.rowCount);
+    this.bytes = sumOverLayers(this.allLayers, ({ bytes }) => bytes);
+    this.bytesOnDisk = sumOverLayers(this.allLayers, ({ bytesOnDisk }) => bytesOnDisk);
     this.#tables = new Map(
       tables.map(({ table, layers }) => [table.name, new ChainTable(table, layers, thread)]),
     );
@@ -81,8 +84,8 @@ export class LoadedVersion implements ResidentVersion {
     return this.#tables.get(name);
   }
 
-  layers(): LayerReport[] {
-    return this.ownLayers.map(({ header, bytes, bytesOnDisk, references }) => ({
+  layers(): LayerUsage[] {
+    return this.allLayers.map(({ header, bytes, bytesOnDisk, references }) => ({
       table: header.table,
       contentId: header.contentId,
       kind: header.kind,

@@ -1,28 +1,28 @@
-/** From the slots and rows of a layer file, as they lie there, to batches of keys with their rows. */
+/** Converts slots and rows of a layer file to batches of keys and rows. */
 import { CubeError } from '../core/errors.ts';
 import { keyToBigint } from '../core/keys.ts';
 import {
+  computeRowStride,
+  getRowSegments,
   type LayerHeader,
   type LayerSegment,
-  rowSegments,
-  rowStrideOf,
-  valueSpace,
+  paddedValueBytes,
 } from '../core/layer-format.ts';
-import { placeLength, placeOffset } from '../core/value-places.ts';
+import { getLocationLength, getLocationOffset } from '../core/value-locations.ts';
 import type { LayerReader } from './layer-reader.ts';
 
 export interface RowBatch {
   readonly count: number;
   /** 2 · count words (low, high). */
   readonly keys: Uint32Array;
-  /** count · rowBytes; of dtype bytes: the values one after the other. */
+  /** count · rowBytes; for dtype bytes the concatenated values. */
   readonly rows: Uint8Array;
-  /** Of dtype bytes: where each value ends in `rows`. */
+  /** For dtype bytes: the end of each value in `rows`. */
   readonly ends?: Uint32Array;
 }
 
-/** The slots of a searched segment that are not empty. */
-export function rowsOfSlots(
+/** Rows of the non-empty slots of a searched segment. */
+export function readSlotRows(
   piece: Uint8Array,
   stride: number,
   rowBytes: number,
@@ -53,13 +53,13 @@ export function rowsOfSlots(
   };
 }
 
-/** Of slots that hold keys alone. */
-export function keysOfSlots(piece: Uint8Array, emptyKey: bigint): Uint32Array {
-  return rowsOfSlots(piece, 8, 0, emptyKey).keys;
+/** Keys of slots that contain only keys. */
+export function readSlotKeys(piece: Uint8Array, emptyKey: bigint): Uint32Array {
+  return readSlotRows(piece, 8, 0, emptyKey).keys;
 }
 
-/** Dense rows are stored without keys: they follow from the row number. */
-export function rowsOfDense(header: LayerHeader, piece: Uint8Array, firstRow: number): RowBatch {
+/** Dense rows are stored without keys; keys follow from the row numbers. */
+export function readDenseRows(header: LayerHeader, piece: Uint8Array, firstRow: number): RowBatch {
   const count = piece.length / header.stride;
   const first = BigInt.asUintN(64, header.firstKey + BigInt(firstRow) * header.keyStep);
   const stepLow = Number(header.keyStep & 0xffff_ffffn);
@@ -78,15 +78,16 @@ export function rowsOfDense(header: LayerHeader, piece: Uint8Array, firstRow: nu
 }
 
 /**
- * The rows or values of an indexed layer, read in the order of its index. They lie in that order without a gap, so that a
- * place that is not the next one means a damaged index: a row named twice, or never.
+ * Reads the rows or values of an indexed layer in the order of its index. They are stored in that
+ * order without gaps, so any other location means a damaged index: a row named twice, or not at
+ * all.
  */
-export class StoredRows {
+export class IndexedRowReader {
   readonly #reader: LayerReader;
   readonly #header: LayerHeader;
   readonly #segments: readonly LayerSegment[];
   readonly #stride: number;
-  /** The segment read from, what of it was read, and what lies before it (bytes). */
+  /** The current segment, the bytes read of it, and the total bytes of earlier segments. */
   #segment = 0;
   #used = 0;
   #before = 0;
@@ -94,12 +95,12 @@ export class StoredRows {
   constructor(reader: LayerReader) {
     this.#reader = reader;
     this.#header = reader.header;
-    this.#segments = rowSegments(reader.header);
-    this.#stride = rowStrideOf(reader.header);
+    this.#segments = getRowSegments(reader.header);
+    this.#stride = computeRowStride(reader.header);
   }
 
-  /** The rows of keys that follow each other in the index; values in batches of about `bytesMax`. */
-  *batches(keys: Uint32Array, places: Uint32Array, bytesMax: number): Generator<RowBatch> {
+  /** The rows of consecutive keys of the index; values in batches of about `bytesMax`. */
+  *readBatches(keys: Uint32Array, places: Uint32Array, bytesMax: number): Generator<RowBatch> {
     const count = keys.length / 2;
     if (this.#header.dtype !== 'bytes') {
       if (count > 0) yield { count, keys, rows: this.#rows(keys, places) };
@@ -109,7 +110,7 @@ export class StoredRows {
       let end = start;
       let bytes = 0;
       while (end < count && (end === start || bytes < bytesMax)) {
-        bytes += placeLength(places[2 * end + 1]!);
+        bytes += getLocationLength(places[2 * end + 1]!);
         end += 1;
       }
       yield this.#values(keys.slice(2 * start, 2 * end), places.subarray(2 * start, 2 * end));
@@ -140,25 +141,26 @@ export class StoredRows {
     const ends = new Uint32Array(count);
     let total = 0;
     for (let i = 0; i < count; i++) {
-      total += placeLength(places[2 * i + 1]!);
+      total += getLocationLength(places[2 * i + 1]!);
       ends[i] = total;
     }
-    // What the places claim is bounded by the file before anything of that size is made.
+    // Lengths from the index are checked against the file size before an array of that size is
+    // allocated.
     if (total > this.#header.fileBytes) this.#fail(keys, 0);
     const values = new Uint8Array(total);
     for (let i = 0; i < count; i++) {
       const { offset, bytes } = this.#segmentAt();
-      const length = placeLength(places[2 * i + 1]!);
-      const start = placeOffset(places[2 * i]!, places[2 * i + 1]!);
+      const length = getLocationLength(places[2 * i + 1]!);
+      const start = getLocationOffset(places[2 * i]!, places[2 * i + 1]!);
       if (start !== this.#before + this.#used) this.#fail(keys, i);
-      if (this.#used + valueSpace(length) > bytes) this.#fail(keys, i);
+      if (this.#used + paddedValueBytes(length) > bytes) this.#fail(keys, i);
       this.#reader.read(values.subarray(ends[i]! - length, ends[i]!), offset + this.#used);
-      this.#used += valueSpace(length);
+      this.#used += paddedValueBytes(length);
     }
     return { count, keys, rows: values, ends };
   }
 
-  /** The segment that the next row lies in. */
+  /** The segment of the next row. */
   #segmentAt(): LayerSegment {
     const segments = this.#segments;
     let segment = segments[this.#segment]!;
@@ -174,7 +176,8 @@ export class StoredRows {
   #fail(keys: Uint32Array, i: number): never {
     throw new CubeError(
       'CORRUPT',
-      `${this.#reader.path}: the index places key ${keyToBigint(keys, i)} where its row is not; build it again`,
+      `${this.#reader.path}: the index has a wrong location for key ${keyToBigint(keys, i)}; ` +
+        'build the layer again',
     );
   }
 }

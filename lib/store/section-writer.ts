@@ -1,6 +1,6 @@
 /**
- * A layer file being written: its sections in file order, hashed as they come, and the header at the end. Whoever makes
- * the sections, the file is the same.
+ * Writes a layer file: its sections in file order, hashed while they are written, and the header at
+ * the end. Equal sections give an equal file, independent of the builder.
  */
 import { createHash } from 'node:crypto';
 import { CubeError } from '../core/errors.ts';
@@ -15,14 +15,14 @@ import {
   SECTION_ALIGNMENT,
 } from '../core/layer-format.ts';
 import { encodeHeader, encodeUnsignedHeader } from '../core/layer-header.ts';
-import { fileExists, RandomWriter } from '../platform/files.ts';
+import { fileExists, RandomAccessWriter } from '../platform/files.ts';
 import { BlockHasher } from './block-hasher.ts';
 
 export interface WrittenLayer {
   readonly contentId: string;
   readonly path: string;
   readonly bytes: number;
-  /** Of the whole file. */
+  /** SHA-256 of the whole file. */
   readonly sha256: string;
   readonly rows: number;
   readonly deleted: number;
@@ -30,10 +30,13 @@ export interface WrittenLayer {
   readonly layout: LayerLayout;
 }
 
-/** Call `pad` before each section, `write` for its bytes, `finish` at the end; or `abort`, and nothing is left. */
+/**
+ * Call `pad` before each section, `write` with its bytes, and `finish` at the end; or `abort` to
+ * leave nothing behind.
+ */
 export class SectionWriter {
   readonly #target: (contentId: string) => string;
-  readonly #writer: RandomWriter;
+  readonly #writer: RandomAccessWriter;
   readonly #hasher: BlockHasher;
   readonly #sha = createHash('sha256');
   #done = false;
@@ -42,14 +45,16 @@ export class SectionWriter {
   #inBlock = 0;
   #blocks = 0;
 
-  /** @param target the final path of a content id; the file is written beside it */
+  /**
+   * @param target returns the final path for a content id; the file is written to a sibling path
+   */
   constructor(target: (contentId: string) => string) {
     this.#target = target;
-    this.#writer = new RandomWriter(target(NO_CONTENT_ID));
-    this.#hasher = BlockHasher.borrow();
+    this.#writer = new RandomAccessWriter(target(NO_CONTENT_ID));
+    this.#hasher = BlockHasher.acquire();
   }
 
-  /** Where the next byte goes. */
+  /** Position of the next byte. */
   get position(): number {
     return this.#position;
   }
@@ -69,21 +74,22 @@ export class SectionWriter {
     }
   }
 
-  /** Zeros up to where a section may start. */
+  /** Writes zeros up to the next section alignment. */
   pad(): void {
     const rest = this.#position % SECTION_ALIGNMENT;
     if (rest !== 0) this.write(new Uint8Array(SECTION_ALIGNMENT - rest));
   }
 
   /**
-   * Writes the block checksums and the header, and moves the file to its place; one that is there already is kept.
-   * @param planned the header but for its checksums and content id
+   * Writes the block checksums and the header, and renames the file into place; an existing file is
+   * kept.
+   * @param planned the header without its checksums and content id
    */
   finish(planned: LayerHeader): WrittenLayer {
     this.pad();
     if (this.#position !== planned.checksumsOffset) {
       const { checksumsOffset, table } = planned;
-      const text = `${this.#position} bytes of sections, planned were ${checksumsOffset}`;
+      const text = `${this.#position} bytes of sections, expected ${checksumsOffset}`;
       throw new CubeError('INTERNAL', `table ${table}: ${text}`);
     }
     if (this.#inBlock > 0) this.#endBlock();
@@ -110,7 +116,7 @@ export class SectionWriter {
   }
 
   #end(): void {
-    if (!this.#done) this.#hasher.giveBack();
+    if (!this.#done) this.#hasher.release();
     this.#done = true;
   }
 

@@ -1,26 +1,30 @@
 /**
- * A resident version in another thread: the same memories, another area of each, files opened again. The description
- * can be posted to a worker thread; what is made of it there is read only.
+ * A resident version in another thread: the same memories with another thread area, and its files
+ * opened again. The description can be posted to a worker thread; the attached version is
+ * read-only.
  */
 import { CubeError } from '../core/errors.ts';
 import type { KernelKind } from '../core/kernels/kernels.ts';
 import type { LayerHeader } from '../core/layer-format.ts';
 import type { Manifest } from '../core/manifest.ts';
-import { RandomReader } from '../platform/files.ts';
+import { RandomAccessReader } from '../platform/files.ts';
 import { OpenFile } from '../platform/open-file.ts';
 import { DiskIo } from './disk-io.ts';
 import { DiskRows } from './disk-rows.ts';
 import { readChecksums, readHeader } from './layer-reader.ts';
 import { PooledMemory } from './memory-pool.ts';
 import { ResidentLayer } from './resident-layer.ts';
-import { LoadedVersion, type ResidentVersion } from './resident-version.ts';
+import { ChainVersion, type ResidentVersion } from './resident-version.ts';
 import { placeLayer } from './section-placement.ts';
 
 interface SharedLayer {
   readonly header: LayerHeader;
   readonly memories: readonly WebAssembly.Memory[];
   readonly filter: Uint32Array | undefined;
-  /** When rows stay on disk. Held open where it was loaded, for as long as the version is. */
+  /**
+   * Set when rows stay on disk. The loading thread keeps the file open as long as the version
+   * exists.
+   */
   readonly file: { readonly path: string; readonly descriptor: number } | undefined;
 }
 
@@ -30,24 +34,25 @@ export interface SharedVersion {
   readonly shardIndex: number;
   readonly threads: number;
   readonly kernelKind: KernelKind;
-  /** Table by table as in the manifest, each base first. */
+  /** In the order of the manifest's tables, each base first. */
   readonly layers: readonly (readonly SharedLayer[])[];
 }
 
 export interface AttachedVersion extends ResidentVersion {
-  /** Ends all lookups: before the version is unloaded where it was loaded. */
+  /** Ends all lookups; call it before the version is unloaded. */
   detach(): void;
 }
 
 export function describeVersion(
-  version: LoadedVersion,
+  version: ChainVersion,
   threads: number,
   kernelKind: KernelKind,
 ): SharedVersion {
   const { manifest, shardIndex, tables } = version;
   const layers = tables.map(({ layers: own }) =>
     own.map(({ header, memories, filter, disk }) => ({
-      ...{ header, filter },
+      header,
+      filter,
       memories: memories.map(({ memory }) => memory),
       file: disk === undefined ? undefined : { path: disk.path, descriptor: disk.descriptor },
     })),
@@ -55,9 +60,9 @@ export function describeVersion(
   return { manifest, shardIndex, threads, kernelKind, layers };
 }
 
-class Attached extends LoadedVersion implements AttachedVersion {
+class AttachedChainVersion extends ChainVersion implements AttachedVersion {
   detach(): void {
-    for (const layer of this.ownLayers) {
+    for (const layer of this.allLayers) {
       layer.references = 0;
       layer.disk?.close();
     }
@@ -65,11 +70,12 @@ class Attached extends LoadedVersion implements AttachedVersion {
 }
 
 /**
- * Opens a version of another thread here.
+ * Attaches a version of another thread.
  * @param thread 1 … threads − 1 of the store, each used by one thread only; 0 is the store's own
- * @throws CubeError NOT_FOUND or CORRUPT when a file whose rows stay on disk is gone or another one
+ * @throws CubeError NOT_FOUND or CORRUPT when a file whose rows stay on disk is missing or
+ *   different
  */
-export function attachShared(
+export function attachSharedVersion(
   shared: SharedVersion,
   thread: number,
   disk: DiskIo = new DiskIo(),
@@ -78,7 +84,7 @@ export function attachShared(
   if (!Number.isInteger(thread) || thread < 1 || thread >= threads) {
     throw new CubeError(
       'INVALID_ARGUMENT',
-      `thread ${thread}: the store was made for threads 0 … ${threads - 1}, of which 0 is its own`,
+      `thread ${thread}: expected 1 … ${threads - 1}; thread 0 is the store's own`,
     );
   }
   const attach = ({ header, memories, filter, file }: SharedLayer): ResidentLayer => {
@@ -90,10 +96,10 @@ export function attachShared(
     return layer;
   };
   const tables = manifest.tables.map((table, i) => ({ table, layers: layers[i]!.map(attach) }));
-  return new Attached(manifest, shardIndex, tables, thread);
+  return new AttachedChainVersion(manifest, shardIndex, tables, thread);
 }
 
-/** The file again, which may have lost its name: that it is the one meant is looked at. */
+/** Opens a file again and checks that it is the same layer; its path may no longer exist. */
 function openRows(
   header: LayerHeader,
   { path, descriptor }: NonNullable<SharedLayer['file']>,
@@ -101,7 +107,7 @@ function openRows(
 ): DiskRows {
   const file = new OpenFile(path, descriptor);
   try {
-    const reader = new RandomReader(path, file.descriptor);
+    const reader = new RandomAccessReader(path, file.descriptor);
     const { contentId } = readHeader(reader);
     if (contentId !== header.contentId) {
       throw new CubeError('CORRUPT', `${path}: holds layer ${contentId}; load the version again`);

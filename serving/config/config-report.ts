@@ -1,42 +1,61 @@
-/** What `--check-config` prints: the whole configuration as it was understood, and what of it is ignored, and why. */
-import { processors } from '../../lib/platform/machine.ts';
-import { yaml } from '../../lib/platform/yaml.ts';
-import type { ModelConfig, ServingConfig } from './serving-config.ts';
-import type { Instances } from './setting-kinds.ts';
+/**
+ * The output of `--check-config`: the complete configuration, and the ignored settings with
+ * reasons.
+ */
+import { isCubeConf, listUnknownCubeConfFields } from '../../lib/client/cube-conf.ts';
+import { readText } from '../../lib/platform/files.ts';
+import { loadYaml } from '../../lib/platform/yaml.ts';
+import { countInstances, type ModelConfig, type ServingConfig } from './serving-config.ts';
 
-/** Something of a configuration that has no effect here. */
-export interface Ignored {
-  /** File, line, and the setting's name. */
+const CUBE_CONF_BYTES_MAX = 16 << 20;
+
+/** A setting of a configuration file that has no effect here. */
+export interface IgnoredSetting {
+  /** File, line and name of the setting. */
   readonly setting: string;
-  readonly why: string;
+  readonly reason: string;
 }
 
-const INSTANCES_MAX = 256;
-
-/** How many workers that is on this machine. */
-export function instanceCount(instances: Instances): number {
-  if (typeof instances === 'number') return instances;
-  const count = Math.round(instances.perCore * processors());
-  return Math.min(Math.max(count, 1), INSTANCES_MAX);
+/** Fields without an effect in the cube.conf files that models read, if these can be read. */
+export function listIgnoredCubeFields(
+  models: readonly Pick<ModelConfig, 'store'>[],
+): IgnoredSetting[] {
+  const paths = models.flatMap(({ store }) => (store.kind === 'remote' ? [store.fleetPath] : []));
+  return [...new Set(paths)].flatMap((path) => {
+    try {
+      const text = readText(path, CUBE_CONF_BYTES_MAX);
+      if (!isCubeConf(text)) return [];
+      const reason = 'not a setting of cube.conf';
+      return listUnknownCubeConfFields(text, path).map((field) => {
+        return { setting: `${path}: ${field}`, reason };
+      });
+    } catch {
+      // The start of the store says what is wrong.
+      return [];
+    }
+  });
 }
 
-export function configReport(config: ServingConfig, ignored: readonly Ignored[]): string {
+export function formatConfigReport(
+  config: ServingConfig,
+  ignored: readonly IgnoredSetting[],
+): string {
   const { models, services, ...process } = config;
-  const understood = {
+  const complete = {
     ...process,
-    models: models.map(shownModel),
+    models: models.map(formatModel),
     ...(services.length > 0 && { services }),
   };
-  const lines = ignored.map(({ setting, why }) => `ignored: ${setting} (${why})\n`);
-  return `${yaml().stringify(understood, { lineWidth: 0 })}${lines.join('')}`;
+  const lines = ignored.map(({ setting, reason }) => `ignored: ${setting} (${reason})\n`);
+  return `${loadYaml().stringify(complete, { lineWidth: 0 })}${lines.join('')}`;
 }
 
-function shownModel({ store, instances, ...model }: ModelConfig): object {
-  return { ...model, store: shownStore(store), instances: instanceCount(instances) };
+function formatModel({ store, instances, ...model }: ModelConfig): object {
+  return { ...model, store: hideCredentials(store), instances: countInstances(instances) };
 }
 
-/** A Redis URL may hold a password. */
-function shownStore(store: ModelConfig['store']): object {
+/** A Redis URL may contain a password. */
+function hideCredentials(store: ModelConfig['store']): object {
   if (store.kind !== 'redis') return store;
   return { ...store, urls: store.urls.map((url) => url.replace(/(:\/\/)[^@/]*@/, '$1…@')) };
 }

@@ -1,21 +1,23 @@
 /**
- * Paddle Serving's own conf folder, read as it is: gflags.conf names service.prototxt, workflow.prototxt and resource.prototxt; the
- * last names model_toolkit.prototxt, general_model.prototxt and cube.conf. Every service's workflow becomes a model of ours; what
- * has no meaning here is listed, with why; what would change answers is refused.
+ * Reads Paddle Serving's conf folder unchanged. The flag file names service.prototxt,
+ * workflow.prototxt and resource.prototxt; resource.prototxt names model_toolkit.prototxt,
+ * general_model.prototxt and cube.conf. The workflow of each service becomes a model. Settings
+ * without effect are listed with the reason; settings that would change predictions are rejected.
  */
-import { resolve } from 'node:path';
+import { dirname, join, resolve } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
 import { fileExists, readText } from '../../lib/platform/files.ts';
 import { parseTextFormat, type TextMessage } from '../../proto/text-format.ts';
-import type { Ignored } from './config-report.ts';
-import { type Resources, readAliases, readEngines, readResources } from './paddle-engines.ts';
-import { type Gflags, readGflags } from './paddle-gflags.ts';
-import { engineOf, readWorkflows, type Workflow } from './paddle-workflows.ts';
-import type { ServiceConfig, ServingSettings } from './serving-config.ts';
+import type { IgnoredSetting } from './config-report.ts';
+import { listEngines, readAliases, readEngine, readResources } from './paddle-engines.ts';
+import { listIgnoredFields } from './paddle-fields.ts';
+import { type PaddleConfLocation, readGflags } from './paddle-gflags.ts';
+import { findEngine, readWorkflows, type Workflow } from './paddle-workflows.ts';
+import type { ServingSettings } from './serving-config.ts';
 import type { ModelSettings } from './settings.ts';
 
 const FILE_BYTES_MAX = 4 << 20;
-const SERVICE_FIELDS = ['name', 'workflows'];
+const SERVICE_FIELDS = ['name', 'workflows', 'enable_map_request_to_workflow'];
 const SERVICE_IGNORED: Readonly<Record<string, string>> = {
   merger: 'a service has one workflow',
   request_field_key: 'without enable_map_request_to_workflow it has no effect',
@@ -24,84 +26,116 @@ const SERVICE_IGNORED: Readonly<Record<string, string>> = {
 
 export interface PaddleConf {
   readonly settings: ServingSettings;
-  readonly ignored: readonly Ignored[];
+  readonly ignored: readonly IgnoredSetting[];
 }
 
-/** A configuration as it is read: what was understood so far, and what is ignored. */
-interface Reading {
-  readonly flags: Gflags;
-  readonly ignored: Ignored[];
-  readonly resources: Resources;
-  readonly engines: readonly ModelSettings[];
-  readonly aliases: ReadonlyMap<string, string>;
+/** @param folder the conf folder; Paddle Serving is started in its parent */
+export function locateConfFolder(folder: string): PaddleConfLocation {
+  const path = resolve(folder);
+  return {
+    root: dirname(path),
+    folder: path,
+    flagFile: join(path, 'gflags.conf'),
+    needsFlagFile: false,
+  };
 }
 
-/**
- * @param folder the conf folder; paths in its files are meant from where the original is started, the folder above it
- * @throws CubeError INVALID_ARGUMENT with file, line and column; NOT_FOUND
- */
-export function readPaddleConf(folder: string): PaddleConf {
-  const ignored: Ignored[] = [];
-  const flags = readGflags(resolve(folder), ignored);
-  const services = readFile(flags.servicePath);
-  const workflows = readWorkflows(readFile(flags.workflowPath), ignored);
-  const resources = readResources(readFile(flags.resourcePath), flags, ignored);
-  const engines = resources.toolkitPaths.flatMap((path) =>
-    readEngines(readFile(path), { flags, resources, ignored }),
-  );
-  const aliases = new Map(
-    resources.generalModelPaths.flatMap((path) => [...readAliases(readFile(path))]),
-  );
-  const reading = { flags, ignored, resources, engines, aliases };
-  const found = services.messages('services').map((node) => readService(node, workflows, reading));
-  if (found.length === 0) services.fail('no services: nothing would be served');
-  const port = services.integer('port', 0, 65_535) ?? flags.port;
-  const served = found.filter((service) => service !== undefined);
-  const wanted = engines.filter(({ name }) => served.some(({ model }) => model === name));
-  for (const { name } of engines) {
-    if (!wanted.some((engine) => engine.name === name)) {
-      ignored.push({ setting: `engine ${name}`, why: 'no workflow names it' });
-    }
+/** @param root the folder in which Paddle Serving is started */
+export function locateFlagFile(flagFile: string, root: string = process.cwd()): PaddleConfLocation {
+  return {
+    root,
+    folder: resolve(root, 'conf'),
+    flagFile: resolve(root, flagFile),
+    needsFlagFile: true,
+  };
+}
+
+/** The parts of a configuration that are already read. */
+interface ConfState {
+  readonly ignored: IgnoredSetting[];
+  readonly engineNames: readonly string[];
+  readonly workflows: ReadonlyMap<string, Workflow>;
+}
+
+/** @throws CubeError INVALID_ARGUMENT with file, line and column; NOT_FOUND */
+export function readPaddleConf(location: PaddleConfLocation): PaddleConf {
+  const ignored: IgnoredSetting[] = [];
+  const flags = readGflags(location, ignored);
+  const serviceFile = parseTextFile(flags.servicePath, 'service');
+  const workflows = readWorkflows(parseTextFile(flags.workflowPath, 'workflow'), ignored);
+  const resources = readResources(parseTextFile(flags.resourcePath, 'resource'), flags, ignored);
+  const engines = listEngines(resources.toolkitPaths.map((path) => parseTextFile(path)));
+  const state = { ignored, engineNames: [...engines.keys()], workflows };
+  listIgnoredFields(serviceFile, ['port', 'services'], {}, ignored);
+  const services = serviceFile
+    .messages('services')
+    .flatMap((node) => readService(node, state) ?? []);
+  if (serviceFile.messages('services').length === 0) {
+    serviceFile.fail('no services: nothing to serve');
   }
-  return { settings: { ...flags.process, port, models: wanted, services: served }, ignored };
+  const port = serviceFile.integer('port', 0, 65_535) || flags.port;
+  const aliases = new Map(
+    resources.generalModelPaths.flatMap((path) => [...readAliases(parseTextFile(path), ignored)]),
+  );
+  const models: ModelSettings[] = [];
+  for (const [name, engine] of engines) {
+    const users = services.filter(({ model }) => model === name);
+    const usesCube = users.some(({ workflow }) => workflow.usesCube);
+    if (users.length > 0) models.push(readEngine(engine, { flags, resources, ignored, usesCube }));
+    else ignored.push({ setting: `engine ${name}`, reason: 'no workflow uses it' });
+  }
+  const named = services.map(({ name, model }) => {
+    return { name, model, ...(aliases.size > 0 && { aliases }) };
+  });
+  return { settings: { ...flags.process, port, models, services: named }, ignored };
 }
 
-function readFile(path: string): TextMessage {
+/** @param kind the file's flags are `<kind>_path` and `<kind>_file` */
+function parseTextFile(path: string, kind?: string): TextMessage {
   if (!fileExists(path)) {
-    throw new CubeError('NOT_FOUND', `${path}: no such file; gflags.conf names others if need be`);
+    const flag = kind === 'service' ? 'inferservice' : kind;
+    const remedy =
+      flag === undefined
+        ? 'correct its path in resource.prototxt'
+        : `give its path with --${flag}_path and --${flag}_file in the flag file`;
+    throw new CubeError('NOT_FOUND', `${path}: no such file; ${remedy}`);
   }
   return parseTextFormat(readText(path, FILE_BYTES_MAX), path);
 }
 
-/** @returns undefined for a service that only echoes: there is nothing to predict */
+interface NamedService {
+  readonly name: string;
+  /** The engine. */
+  readonly model: string;
+  readonly workflow: Workflow;
+}
+
+/** @returns undefined for a service that only echoes, because it predicts nothing */
 function readService(
   node: TextMessage,
-  workflows: ReadonlyMap<string, Workflow>,
-  { ignored, engines, aliases }: Reading,
-): ServiceConfig | undefined {
-  const name = node.string('name') ?? node.fail('a service without name');
+  { ignored, engineNames, workflows }: ConfState,
+): NamedService | undefined {
+  const name = node.string('name') ?? node.fail('the service has no name');
   if (node.boolean('enable_map_request_to_workflow')) {
     node.fail(
       `service ${name}: enable_map_request_to_workflow is not supported; give each its own service`,
     );
   }
-  for (const field of node.names.filter((one) => !SERVICE_FIELDS.includes(one))) {
-    if (field === 'enable_map_request_to_workflow') continue;
-    const why = SERVICE_IGNORED[field] ?? 'unknown here';
-    ignored.push({ setting: `${node.placeOfField(field)} ${field}`, why });
-  }
+  listIgnoredFields(node, SERVICE_FIELDS, SERVICE_IGNORED, ignored);
   const [workflowName, ...others] = node.strings('workflows');
   if (workflowName === undefined) node.fail(`service ${name} has no workflows`);
-  if (others.length > 0) node.fail(`service ${name}: one workflow a service; give each its own`);
+  if (others.length > 0)
+    node.fail(
+      `service ${name}: several workflows are not supported; give each workflow its own service`,
+    );
   const known = [...workflows.keys()].join(', ');
   const workflow =
     workflows.get(workflowName) ??
-    node.fail(`service ${name}: there is no workflow ${workflowName} (there are: ${known})`);
-  if (workflow.echoes) {
-    const why = 'its workflow only echoes: /healthz says whether the process lives';
-    ignored.push({ setting: `${node.place} service ${name}`, why });
+    node.fail(`service ${name}: no workflow ${workflowName} (workflows: ${known})`);
+  if (workflow.isEcho) {
+    const why = 'its workflow only echoes; use /healthz to check the process';
+    ignored.push({ setting: `${node.location} service ${name}`, reason: why });
     return undefined;
   }
-  const engine = engineOf(workflow, engines);
-  return { name, model: engine, ...(aliases.size > 0 && { aliases }) };
+  return { name, model: findEngine(workflow, engineNames), workflow };
 }

@@ -1,13 +1,18 @@
-/** resource.prototxt, model_toolkit.prototxt and general_model.prototxt: which models there are, and how each is run. */
+/**
+ * Reads resource.prototxt, model_toolkit.prototxt and general_model.prototxt: the models and how
+ * each one is run.
+ */
 import { basename, dirname, join, resolve } from 'node:path';
 import { NAME_PATTERN, NAME_RULE } from '../../lib/core/names.ts';
+import { suggestNames } from '../../lib/core/nearest-name.ts';
 import { fileExists, isFolder } from '../../lib/platform/files.ts';
+import { getProcessorCount } from '../../lib/platform/machine.ts';
+import { MANIFEST_FILE } from '../../lib/repository/layout.ts';
 import type { TextMessage } from '../../proto/text-format.ts';
-import { MANIFEST_FILE, RELOADS, type Reload } from '../models/folder-source.ts';
-import { storeKindOfPaddle } from '../stores/store-choice.ts';
-import type { Ignored } from './config-report.ts';
+import type { IgnoredSetting } from './config-report.ts';
+import { listIgnoredFields, readRenamed } from './paddle-fields.ts';
 import type { Gflags } from './paddle-gflags.ts';
-import type { ModelSettings } from './settings.ts';
+import { type ModelSettings, RELOADS, type Reload } from './settings.ts';
 
 export interface Resources {
   readonly toolkitPaths: readonly string[];
@@ -15,105 +20,210 @@ export interface Resources {
   readonly cubeConfPath: string | undefined;
 }
 
-const RESOURCE_READ = [
-  ...['model_toolkit_path', 'model_toolkit_file', 'general_model_path', 'general_model_file'],
-  ...['cube_config_path', 'cube_config_file'],
+const RESOURCE_FIELDS = [
+  'model_toolkit_path',
+  'model_toolkit_file',
+  'model_manager_path',
+  'model_manager_file',
+  'general_model_path',
+  'general_model_file',
+  'cube_config_path',
+  'cube_config_file',
 ];
 const RESOURCE_IGNORED: Readonly<Record<string, string>> = {
-  cube_quant_bits: 'tables say their own dtype',
-  cube_cache_path: 'a cache of rows is set with hot-rows',
-  auth_product_name: 'it was of a service that is gone',
-  auth_container_id: 'it was of a service that is gone',
+  cube_quant_bits: 'the table defines its dtype',
+  cube_cache_path: 'use hot-rows for a cache of rows',
+  auth_product_name: 'the service that used it no longer exists',
+  auth_container_id: 'the service that used it no longer exists',
 };
 
-export function readResources(file: TextMessage, flags: Gflags, ignored: Ignored[]): Resources {
-  ignoreOthers(file, RESOURCE_READ, RESOURCE_IGNORED, ignored);
-  const paths = (kind: string): string[] => {
-    const folders = file.strings(`${kind}_path`);
-    const files = file.strings(`${kind}_file`);
-    return files.map((name, i) =>
-      resolve(flags.root, folders[i] ?? folders.at(-1) ?? 'conf', name),
-    );
-  };
-  const toolkitPaths = paths('model_toolkit');
+export function readResources(
+  file: TextMessage,
+  flags: Gflags,
+  ignored: IgnoredSetting[],
+): Resources {
+  listIgnoredFields(file, RESOURCE_FIELDS, RESOURCE_IGNORED, ignored);
+  const toPaths = (folders: readonly string[], files: readonly string[]): string[] =>
+    files.map((name, i) => resolve(flags.root, folders[i] ?? folders.at(-1) ?? flags.folder, name));
+  const toolkitPaths = toPaths(
+    readRenamed(file, 'model_toolkit_path', 'model_manager_path'),
+    readRenamed(file, 'model_toolkit_file', 'model_manager_file'),
+  );
   if (toolkitPaths.length === 0) file.fail('model_toolkit_path and model_toolkit_file are missing');
-  const general = paths('general_model');
+  const general = toPaths(file.strings('general_model_path'), file.strings('general_model_file'));
   const usual = fileExists(flags.generalModelPath) ? [flags.generalModelPath] : [];
   return {
     toolkitPaths,
     generalModelPaths: general.length > 0 ? general : usual,
-    cubeConfPath: paths('cube_config')[0],
+    cubeConfPath: findCubeConf(file, flags),
   };
 }
 
-const ENGINE_READ = [
-  ...['name', 'model_dir', 'model_data_path', 'reloadable_meta', 'reloadable_type'],
-  ...['sparse_param_service_type', 'sparse_param_service_table_name'],
-  ...['runtime_thread_num', 'batch_infer_size', 'enable_overrun', 'allow_split_request', 'type'],
+/**
+ * `cube_config_file` is a name in `cube_config_path`. Without that it is a path from the start
+ * folder, or a name in the conf folder.
+ */
+function findCubeConf(file: TextMessage, { root, folder }: Gflags): string | undefined {
+  const name = file.string('cube_config_file') ?? '';
+  if (name === '') return undefined;
+  const path = file.string('cube_config_path') ?? '';
+  if (path !== '') return resolve(root, path, name);
+  const inFolder = resolve(folder, name);
+  return !fileExists(resolve(root, name)) && fileExists(inFolder) ? inFolder : resolve(root, name);
+}
+
+const TABLE_NAME = 'sparse_param_service_table_name';
+const ENGINE_FIELDS = [
+  'name',
+  'type',
+  'model_dir',
+  'model_data_path',
+  'reloadable_meta',
+  'reloadable_type',
+  'sparse_param_service_type',
+  TABLE_NAME,
+  'runtime_thread_num',
+  'batch_infer_size',
+  'enable_overrun',
+  'allow_split_request',
+  'encrypted_model',
 ];
 const CPU_ONLY = 'CPU only';
-const GRAPH = 'onnxruntime optimizes the graph by itself';
+const GRAPH = 'onnxruntime optimizes the graph';
+const MANIFEST = 'the manifest names the version';
+const ONE_GRAPH = 'the graph of a bundle is not distributed';
 const ENGINE_IGNORED: Readonly<Record<string, string>> = {
-  ...{ gpu_ids: CPU_ONLY, use_gpu: CPU_ONLY, use_trt: CPU_ONLY, use_xpu: CPU_ONLY },
-  ...{ gpu_multi_stream: CPU_ONLY, gpu_memory_mb: CPU_ONLY, use_lite: CPU_ONLY },
-  ...{ enable_memory_optimization: GRAPH, enable_ir_optimization: GRAPH, min_subgraph_size: GRAPH },
-  cpu_math_thread_num: 'an instance is one thread; instances say how many there are',
-  combined_model: 'a bundle has its weights where its graph says',
-  version_file: 'a version is named by its manifest',
-  version_type: 'a version is named by its manifest',
+  gpu_ids: CPU_ONLY,
+  use_gpu: CPU_ONLY,
+  use_trt: CPU_ONLY,
+  use_xpu: CPU_ONLY,
+  use_ascend_cl: CPU_ONLY,
+  use_ipu: CPU_ONLY,
+  ipu_cfg_file: CPU_ONLY,
+  gpu_multi_stream: CPU_ONLY,
+  gpu_memory_mb: CPU_ONLY,
+  trt_workspace_size: CPU_ONLY,
+  trt_use_static: CPU_ONLY,
+  min_subgraph_size: CPU_ONLY,
+  min_input_shape: CPU_ONLY,
+  max_input_shape: CPU_ONLY,
+  opt_input_shape: CPU_ONLY,
+  use_lite: 'onnxruntime runs the graph',
+  enable_memory_optimization: GRAPH,
+  enable_ir_optimization: GRAPH,
+  static_optimization: GRAPH,
+  force_update_static_cache: GRAPH,
+  enable_batch_align: 'a batch has as many rows as wait; it is not padded',
+  cpu_math_thread_num: 'an instance is one thread; set the number of instances',
+  combined_model: 'the graph of a bundle names its weight files',
+  version_file: MANIFEST,
+  version_type: MANIFEST,
+  enable_dist_model: ONE_GRAPH,
+  dist_carrier_id: ONE_GRAPH,
+  dist_cfg_file: ONE_GRAPH,
+  dist_nranks: ONE_GRAPH,
+  dist_endpoints: ONE_GRAPH,
+  dist_subgraph_index: ONE_GRAPH,
 };
 
-interface Surroundings {
+interface EngineContext {
   readonly flags: Gflags;
   readonly resources: Resources;
-  readonly ignored: Ignored[];
+  readonly ignored: IgnoredSetting[];
+  /** A workflow looks up the engine's rows in Cube. */
+  readonly usesCube: boolean;
 }
 
-/** The models of one model_toolkit.prototxt. */
-export function readEngines(file: TextMessage, around: Surroundings): ModelSettings[] {
-  return file.messages('engines').map((engine) => readEngine(engine, around));
+/** The engines of all model_toolkit.prototxt files, by name. */
+export function listEngines(files: readonly TextMessage[]): ReadonlyMap<string, TextMessage> {
+  const engines = new Map<string, TextMessage>();
+  for (const engine of files.flatMap((file) => file.messages('engines'))) {
+    const name = engine.string('name') ?? engine.fail('the engine has no name');
+    if (!NAME_PATTERN.test(name)) engine.fail(`engine name: expected ${NAME_RULE}`);
+    if (engines.has(name)) engine.fail(`two engines are named ${name}: rename one of them`);
+    engines.set(name, engine);
+  }
+  return engines;
 }
 
-function readEngine(engine: TextMessage, around: Surroundings): ModelSettings {
-  const { flags, ignored } = around;
-  const name = engine.string('name') ?? engine.fail('an engine without name');
-  if (!NAME_PATTERN.test(name)) engine.fail(`engine name: expected ${NAME_RULE}`);
+export function readEngine(engine: TextMessage, context: EngineContext): ModelSettings {
+  const { flags, ignored } = context;
+  const name = engine.string('name') ?? engine.fail('the engine has no name');
   if (engine.boolean('encrypted_model'))
-    engine.fail(`engine ${name}: encrypted models are not read`);
-  ignoreOthers(engine, ENGINE_READ, { ...ENGINE_IGNORED, encrypted_model: 'it is false' }, ignored);
-  const given = engine.string('model_dir') ?? engine.string('model_data_path');
-  if (given === undefined) engine.fail(`engine ${name}: model_dir is missing`);
-  const folder = resolve(flags.root, given);
-  checkBundle(engine, name, folder);
+    engine.fail(`engine ${name}: encrypted models are not supported`);
+  listIgnoredFields(engine, ENGINE_FIELDS, ENGINE_IGNORED, ignored);
+  const parameters = readEngineType(engine, ignored);
+  const modelDir = readRenamed(engine, 'model_dir', 'model_data_path').at(-1) ?? '';
+  if (modelDir === '') engine.fail(`engine ${name}: model_dir is missing`);
+  const folder = resolve(flags.root, modelDir);
+  checkBundle(engine, folder, parameters);
   return {
     ...flags.model,
     name,
     bundleDir: folder,
-    ...reloadOf(engine, folder, flags.root),
-    ...storeOf(engine, name, around),
-    ...batchingOf(engine, ignored),
+    ...readReload(engine, folder, flags.root),
+    ...readStore(engine, name, context),
+    ...readBatching(engine, context),
   };
 }
 
-/** What is not there may come; what is there and no bundle never becomes one by itself. */
-function checkBundle(engine: TextMessage, name: string, folder: string): void {
+/** Where a model in Paddle's own format keeps its parameters. */
+type ParameterFiles = 'one file' | 'separate files' | 'unknown';
+
+const PADDLE_INFER = 'PADDLE_INFER';
+const FLUID_TYPES = ['CPU', 'GPU'].flatMap((device) =>
+  ['NATIVE', 'ANALYSIS'].flatMap((api) =>
+    ['', '_DIR'].map((files) => `FLUID_${device}_${api}${files}`),
+  ),
+);
+
+/** Older engine types name a device, an interface, and with _DIR that parameters are separate. */
+function readEngineType(engine: TextMessage, ignored: IgnoredSetting[]): ParameterFiles {
+  const type = engine.string('type') ?? PADDLE_INFER;
+  if (type === PADDLE_INFER) return 'unknown';
+  if (!FLUID_TYPES.includes(type)) {
+    const known = [PADDLE_INFER, ...FLUID_TYPES];
+    engine.fail(`engine type ${type} is not supported (${suggestNames(type, known)})`);
+  }
+  if (type.startsWith('FLUID_GPU')) {
+    ignored.push({ setting: `${engine.getFieldLocation('type')} type ${type}`, reason: CPU_ONLY });
+  }
+  return type.endsWith('_DIR') ? 'separate files' : 'one file';
+}
+
+const PROGRAM_FILES = ['__model__', 'inference.pdmodel', 'model.pdmodel'];
+const PARAMETER_FILE = '__params__';
+
+/** A missing folder may be created later. A folder that is not a bundle is an error. */
+function checkBundle(engine: TextMessage, folder: string, parameters: ParameterFiles): void {
   if (!isFolder(folder) || fileExists(join(folder, MANIFEST_FILE))) return;
-  const files = ['__model__', 'inference.pdmodel', 'model.pdmodel', '__params__'];
-  const isPaddle = files.some((file) => fileExists(join(folder, file)));
-  const what = isPaddle ? 'a model in Paddle’s own format' : `no ${MANIFEST_FILE}`;
+  const hasFile = (file: string): boolean => fileExists(join(folder, file));
+  const program = PROGRAM_FILES.find(hasFile);
+  const isPaddle = program !== undefined || hasFile(PARAMETER_FILE);
+  const place = `engine ${engine.string('name')}: ${folder}`;
+  if (!isPaddle) {
+    engine.fail(`${place} has no ${MANIFEST_FILE}; use the folder of a bundle (cube-builder)`);
+  }
+  const hint = parameters === 'unknown' ? '' : ` with its parameters in ${parameters}`;
+  const model =
+    parameters === 'one file'
+      ? `${join(folder, program ?? '__model__')} --params ${join(folder, PARAMETER_FILE)}`
+      : folder;
   engine.fail(
-    `engine ${name}: ${folder} has ${what}; make a bundle of it (prune-model --to onnx, cube-builder) and name its folder here`,
+    `${place} has a model in Paddle’s own format${hint}; convert it to a bundle ` +
+      `(prune-model --model ${model} --to onnx --output <folder>, then cube-builder) and use the ` +
+      'folder of the bundle',
   );
 }
 
-function reloadOf(
+function readReload(
   engine: TextMessage,
   folder: string,
   root: string,
 ): Pick<ModelSettings, 'reload' | 'reloadFile'> {
   const type = engine.string('reloadable_type') ?? 'timestamp_ne';
   const meta = engine.string('reloadable_meta');
-  // The original knows revision and never reloads for it.
+  // Paddle Serving accepts revision and never reloads for it.
   const reload = type === 'revision' ? 'none' : RELOADS.find((one) => one === type);
   if (reload === undefined) {
     engine.fail(`reloadable_type: expected one of ${RELOADS.join(', ')}, revision; got "${type}"`);
@@ -124,72 +234,83 @@ function reloadOf(
   return { ...watched, reloadFile: dirname(path) === folder ? basename(path) : path };
 }
 
-function storeOf(
+const SPARSE_TYPES = ['NONE', 'LOCAL', 'REMOTE'] as const;
+
+/**
+ * NONE: the original has the tables in the model, and a bundle has them in its layers, which the
+ * default store keeps in memory.
+ */
+function readStore(
   engine: TextMessage,
   name: string,
-  { flags, resources, ignored }: Surroundings,
+  { flags, resources, ignored, usesCube }: EngineContext,
 ): Pick<ModelSettings, 'store' | 'fleet' | 'dataDir'> {
-  const type = engine.word('sparse_param_service_type') ?? 'NONE';
-  const numbered = ['NONE', 'LOCAL', 'REMOTE'][Number(type)] ?? type;
-  const store = storeKindOfPaddle(numbered);
-  if (store === undefined)
-    engine.fail(`sparse_param_service_type: expected NONE, LOCAL or REMOTE, got ${type}`);
-  const table = engine.string('sparse_param_service_table_name');
-  if (table !== undefined && store !== 'remote') {
-    const setting = `${engine.placeOfField('sparse_param_service_table_name')} ${table}`;
-    ignored.push({ setting, why: "the bundle's manifest names its tables" });
+  const given = engine.enumValue('sparse_param_service_type') ?? 'NONE';
+  const type = SPARSE_TYPES.find((one, number) => one === given || String(number) === given);
+  if (type === undefined)
+    engine.fail(`sparse_param_service_type: expected NONE, LOCAL or REMOTE, got ${given}`);
+  const isRemote = type === 'REMOTE' || (type === 'NONE' && usesCube);
+  if (engine.string(TABLE_NAME) !== undefined) {
+    const reason = isRemote
+      ? "the bundle's name selects the dict of cube.conf"
+      : "the bundle's manifest names its tables";
+    ignored.push({ setting: `${engine.getFieldLocation(TABLE_NAME)} ${TABLE_NAME}`, reason });
   }
-  if (store === 'local') return { store, dataDir: resolve(flags.root, 'data', name) };
-  if (store !== 'remote') return { store };
+  if (type === 'LOCAL') return { store: 'local', dataDir: resolve(flags.root, 'data', name) };
+  if (!isRemote) return {};
   const fleet = resources.cubeConfPath;
-  if (fleet === undefined)
-    engine.fail(`engine ${name}: REMOTE, but resource.prototxt names no cube_config_file`);
-  return { store, fleet };
+  if (fleet === undefined) {
+    const reason = type === 'REMOTE' ? type : 'its operator looks up rows in Cube';
+    engine.fail(`engine ${name}: ${reason}, but resource.prototxt names no cube_config_file`);
+  }
+  return { store: 'remote', fleet };
 }
 
-function batchingOf(
+/**
+ * With `runtime_thread_num` 0 each thread of the original server runs the model for one request:
+ * requests are not merged, and the batch size has no effect. Here requests are always merged.
+ */
+function readBatching(
   engine: TextMessage,
-  ignored: Ignored[],
+  { flags, ignored }: EngineContext,
 ): Pick<ModelSettings, 'instances' | 'maxBatch'> {
-  const threads = engine.integer('runtime_thread_num', 0, 256) ?? 0;
-  const maxBatch = engine.integer('batch_infer_size', 1, 4096) ?? 32;
+  const ignore = (name: string, reason: string): void => {
+    ignored.push({ setting: `${engine.getFieldLocation(name)} ${name}`, reason });
+  };
   if (engine.boolean('enable_overrun')) {
-    const setting = `${engine.placeOfField('enable_overrun')} enable_overrun`;
-    ignored.push({
-      setting,
-      why: 'a batch never exceeds batch_infer_size: large requests are cut',
-    });
+    ignore('enable_overrun', 'a batch never exceeds batch_infer_size; large requests are split');
   }
   if (engine.boolean('allow_split_request') === false) {
-    const setting = `${engine.placeOfField('allow_split_request')} allow_split_request`;
-    ignored.push({
-      setting,
-      why: 'requests larger than a batch are cut; rows do not depend on each other',
-    });
+    ignore('allow_split_request', 'large requests are always split; rows are independent');
   }
-  // 0 is the original's synchronous mode: every server thread infers, nothing is merged.
-  return threads === 0 ? { maxBatch } : { instances: threads, maxBatch };
+  const threads = engine.integer('runtime_thread_num', 0, 256) ?? 0;
+  if (threads > 0) {
+    return { instances: threads, maxBatch: engine.integer('batch_infer_size', 1, 4096) ?? 32 };
+  }
+  if (engine.integer('batch_infer_size', 0, 2 ** 31 - 1) !== undefined) {
+    ignore('batch_infer_size', 'without runtime_thread_num it has no effect');
+  }
+  if (flags.threads === undefined) return {};
+  return { instances: Math.min(flags.threads, getProcessorCount()) };
 }
 
-/** What callers call tensors, to the names of the model. */
-export function readAliases(file: TextMessage): Map<string, string> {
+const VARIABLE_FIELDS = ['name', 'alias_name', 'is_lod_tensor', 'feed_type', 'fetch_type', 'shape'];
+const OLDER_VARIABLES = 'the older form without names; clients use the names of the model';
+const GENERAL_MODEL_IGNORED: Readonly<Record<string, string>> = {
+  is_lod_feed: OLDER_VARIABLES,
+  feed_type: OLDER_VARIABLES,
+  feed_shape: OLDER_VARIABLES,
+};
+
+/** Tensor names used by clients, to the names in the model. */
+export function readAliases(file: TextMessage, ignored: IgnoredSetting[]): Map<string, string> {
+  listIgnoredFields(file, ['feed_var', 'fetch_var'], GENERAL_MODEL_IGNORED, ignored);
   const aliases = new Map<string, string>();
   for (const variable of [...file.messages('feed_var'), ...file.messages('fetch_var')]) {
-    const name = variable.string('name') ?? variable.fail('a variable without name');
+    listIgnoredFields(variable, VARIABLE_FIELDS, {}, ignored);
+    const name = variable.string('name') ?? variable.fail('the variable has no name');
     const alias = variable.string('alias_name');
     if (alias !== undefined && alias !== name) aliases.set(alias, name);
   }
   return aliases;
-}
-
-function ignoreOthers(
-  message: TextMessage,
-  read: readonly string[],
-  reasons: Readonly<Record<string, string>>,
-  ignored: Ignored[],
-): void {
-  for (const name of message.names.filter((one) => !read.includes(one))) {
-    const why = Object.hasOwn(reasons, name) ? reasons[name]! : 'unknown here';
-    ignored.push({ setting: `${message.placeOfField(name)} ${name}`, why });
-  }
 }

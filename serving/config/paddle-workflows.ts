@@ -1,12 +1,17 @@
 /**
- * workflow.prototxt: Sequence workflows of the built-in operators. Reading requests, looking rows up, inferring and answering is
- * what every model here does; an operator that does more is refused by its name, since leaving it out would change answers.
+ * Reads workflow.prototxt: Sequence workflows of built-in operators. Every model reads requests,
+ * looks up rows, runs the graph and responds. Other operators are rejected, because ignoring them
+ * would change predictions.
  */
 import type { TextMessage } from '../../proto/text-format.ts';
-import type { Ignored } from './config-report.ts';
-import type { ModelSettings } from './settings.ts';
+import type { IgnoredSetting } from './config-report.ts';
+import { listIgnoredFields } from './paddle-fields.ts';
 
-/** What the built-in operators do; of `infer` a workflow has one. */
+const CUBE_OPERATORS = ['GeneralDistKVInferOp', 'GeneralDistKVQuantInferOp'];
+/** The node before every workflow, which the first node may name as its dependency. */
+const START_NODE = 'startup_op';
+
+/** The step of each built-in operator. A workflow has exactly one `infer` operator. */
 const OPERATORS: Readonly<Record<string, 'read' | 'infer' | 'respond' | 'echo'>> = {
   GeneralReaderOp: 'read',
   ReaderOp: 'read',
@@ -19,72 +24,86 @@ const OPERATORS: Readonly<Record<string, 'read' | 'infer' | 'respond' | 'echo'>>
   CommonEchoOp: 'echo',
 };
 
+const NODE_IGNORED = { address: 'operators run in this process' };
+
 export interface Workflow {
   readonly name: string;
   readonly message: TextMessage;
-  /** The names of its inferring node: an engine may be called the same. */
+  /** The name of the inference node; an engine may have the same name. */
   readonly inferNode: string | undefined;
-  readonly echoes: boolean;
+  /** The inference operator looks up rows in Cube, whatever the engine says. */
+  readonly usesCube: boolean;
+  readonly isEcho: boolean;
 }
 
 export function readWorkflows(
   file: TextMessage,
-  ignored: Ignored[],
+  ignored: IgnoredSetting[],
 ): ReadonlyMap<string, Workflow> {
   const workflows = file.messages('workflows').map((message) => readWorkflow(message, ignored));
   return new Map(workflows.map((workflow) => [workflow.name, workflow]));
 }
 
-function readWorkflow(message: TextMessage, ignored: Ignored[]): Workflow {
-  const name = message.string('name') ?? message.fail('a workflow without name');
+function readWorkflow(message: TextMessage, ignored: IgnoredSetting[]): Workflow {
+  const name = message.string('name') ?? message.fail('the workflow has no name');
   const type = message.string('workflow_type') ?? 'Sequence';
   if (type !== 'Sequence') {
     message.fail(
-      `workflow ${name}: workflow_type "${type}" was never executed by the original either; make it "Sequence"`,
+      `workflow ${name}: workflow_type "${type}" is not supported (nor by Paddle Serving); ` +
+        'use "Sequence"',
     );
   }
   const nodes = message.messages('nodes');
-  const kinds = nodes.map((node) => kindOf(node, name));
+  const kinds = nodes.map((node) => getOperatorKind(node, name));
   for (const [i, node] of nodes.entries()) checkOrder(node, nodes[i - 1], name);
   const infer = nodes.filter((_, i) => kinds[i] === 'infer');
   const echoes = kinds.length > 0 && kinds.every((kind) => kind === 'echo');
   if (!echoes && infer.length !== 1) {
-    message.fail(`workflow ${name}: expected one inferring operator, got ${infer.length}`);
+    message.fail(`workflow ${name}: expected one inference operator, got ${infer.length}`);
   }
-  for (const node of nodes.filter((one) => one.names.includes('address'))) {
-    const setting = `${node.placeOfField('address')} address`;
-    ignored.push({ setting, why: 'operators run in this process' });
+  listIgnoredFields(message, ['name', 'workflow_type', 'nodes'], {}, ignored);
+  for (const node of nodes) {
+    listIgnoredFields(node, ['name', 'type', 'dependencies'], NODE_IGNORED, ignored);
   }
-  return { name, message, inferNode: infer[0]?.string('name'), echoes };
+  return {
+    name,
+    message,
+    inferNode: infer[0]?.string('name'),
+    usesCube: CUBE_OPERATORS.includes(infer[0]?.string('type') ?? ''),
+    isEcho: echoes,
+  };
 }
 
-function kindOf(node: TextMessage, workflow: string): (typeof OPERATORS)[string] {
-  const type = node.string('type') ?? node.fail(`workflow ${workflow}: a node without type`);
+function getOperatorKind(node: TextMessage, workflow: string): (typeof OPERATORS)[string] {
+  const type = node.string('type') ?? node.fail(`workflow ${workflow}: a node has no type`);
   const kind = Object.hasOwn(OPERATORS, type) ? OPERATORS[type] : undefined;
   if (kind !== undefined) return kind;
   const known = Object.keys(OPERATORS).join(', ');
   return node.fail(`workflow ${workflow}: operator ${type} is not built in (built in: ${known})`);
 }
 
-/** In a sequence each node depends on the one before it alone. */
+/** In a sequence, each node depends only on the node before it. */
 function checkOrder(node: TextMessage, before: TextMessage | undefined, workflow: string): void {
-  const wanted = before?.string('name');
+  const expected = before === undefined ? START_NODE : before.string('name');
   for (const dependency of node.messages('dependencies')) {
     const name = dependency.string('name');
-    if (name === wanted) continue;
+    if (name === expected) continue;
     dependency.fail(
-      `workflow ${workflow}: a node depends on ${name}, in a sequence it can only on ${wanted ?? 'nothing, it is the first'}`,
+      `workflow ${workflow}: a node depends on ${name}, but in a sequence it must depend on ` +
+        (before === undefined ? 'nothing, because it is the first node' : expected),
     );
   }
 }
 
-/** The engine that a workflow runs: the one of its inferring node's name, else the only one. */
-export function engineOf(workflow: Workflow, engines: readonly ModelSettings[]): string {
-  const named = engines.find(({ name }) => name === workflow.inferNode);
-  if (named !== undefined) return named.name!;
-  if (engines.length === 1) return engines[0]!.name!;
-  const known = engines.map(({ name }) => name).join(', ');
+/** The engine of a workflow: the one with the name of its inference node, or the only one. */
+export function findEngine(workflow: Workflow, names: readonly string[]): string {
+  const [first, second] = names;
+  if (workflow.inferNode !== undefined && names.includes(workflow.inferNode)) {
+    return workflow.inferNode;
+  }
+  if (first !== undefined && second === undefined) return first;
   return workflow.message.fail(
-    `workflow ${workflow.name}: no engine is called ${workflow.inferNode} (engines: ${known || 'none'})`,
+    `workflow ${workflow.name}: no engine is named ${workflow.inferNode} (engines: ` +
+      `${names.join(', ') || 'none'})`,
   );
 }

@@ -1,27 +1,52 @@
-/** What a serving process shall be, complete and checked: plain data, made from settings of any origin. */
+/**
+ * The complete, checked configuration of a serving process: plain data, made from settings of any
+ * origin.
+ */
+import { basename } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
+import { getProcessorCount } from '../../lib/platform/machine.ts';
+import type { RotatingFileOptions } from '../../lib/platform/rotating-file.ts';
+import type { Precision } from '../../proto/onnx-precision.ts';
 import {
   type BatchingOptions,
   DEFAULT_BATCHING,
   type DegradationPolicy,
-} from '../engine/batching.ts';
-import type { FolderSourceOptions } from '../models/folder-source.ts';
+} from '../engine/engine-options.ts';
+import type { WarmUpEntry } from '../engine/warm-up-rows.ts';
 import type { RemoteChoice, StoreChoice } from '../stores/store-choice.ts';
 import type { Instances } from './setting-kinds.ts';
-import { kebabOf, type ModelSettings, type ProcessSettings, type WarmUpKind } from './settings.ts';
+import {
+  MESSAGE_BYTES_MAX,
+  MESSAGE_BYTES_MIN,
+  type ModelControlMode,
+  type ModelSettings,
+  PROTOCOLS,
+  type ProcessSettings,
+  type Reload,
+  toKebabCase,
+  type WarmUpKind,
+} from './settings.ts';
 
-/** Settings as written, not complete. */
+/** Settings as they were given; defaults are not filled in. */
 export interface ServingSettings extends ProcessSettings {
   readonly models: readonly ModelSettings[];
   readonly services?: readonly ServiceConfig[];
 }
 
-/** A service by which Paddle's callers ask for a model. */
+/** A service name that Paddle clients use for a model. */
 export interface ServiceConfig {
   readonly name: string;
   readonly model: string;
-  /** What callers call tensors, to the names of the model. */
+  /** Tensor names used by clients, to the names in the model. */
   readonly aliases?: ReadonlyMap<string, string>;
+}
+
+/** A folder with one version, reloaded when a file in it changes. */
+export interface FolderSourceConfig {
+  readonly folder: string;
+  readonly reload: Reload;
+  /** The watched file, relative to the folder. Default: the manifest, which is written last. */
+  readonly reloadFile?: string;
 }
 
 export type ModelSource =
@@ -37,21 +62,25 @@ export type ModelSource =
       readonly bundle: string;
       readonly version: string;
     }
-  | ({ readonly kind: 'folder' } & FolderSourceOptions);
+  | ({ readonly kind: 'folder' } & FolderSourceConfig)
+  /** One ONNX file, reloaded when it changes. */
+  | { readonly kind: 'file'; readonly file: string };
 
 export interface WarmUpConfig {
   readonly kind: WarmUpKind;
   readonly file?: string;
+  /** Synthetic requests; absent: a few rows and batches of growing size. */
+  readonly entries?: readonly WarmUpEntry[];
   readonly timeoutMs: number;
 }
 
 export interface RecordConfig {
   readonly file: string;
-  /** Of requests: 0..1. */
+  /** Share of requests to record: 0..1. */
   readonly share: number;
   readonly bytesMax: number;
   readonly filesMax: number;
-  /** Features that are recorded as missing. */
+  /** Names of features to record as missing. */
   readonly redact: readonly string[];
 }
 
@@ -62,10 +91,22 @@ export interface ModelConfig {
   readonly store: StoreChoice;
   readonly instances: Instances;
   readonly batching: BatchingOptions;
+  /** As given; 0: the graph has no batch dimension. Only plain models may have 0. */
+  readonly maxBatch?: number;
   readonly policy: DegradationPolicy;
   readonly warmUp: WarmUpConfig;
   readonly record?: RecordConfig;
   readonly requestCacheBytes: number;
+  readonly precision: Precision;
+}
+
+/** A folder of models in Triton's layout. */
+export interface RepositoryConfig {
+  readonly folder: string;
+  readonly mode: ModelControlMode;
+  readonly pollMs: number;
+  /** Models to load at the start in mode explicit; `*`: all. */
+  readonly load: readonly string[];
 }
 
 export interface ServingConfig {
@@ -73,15 +114,27 @@ export interface ServingConfig {
   readonly port: number;
   readonly timeoutMs: number;
   readonly inFlightMax: number;
+  /** Maximum bytes of a request. */
+  readonly messageBytes: number;
   readonly controlTokenFile?: string;
-  /** A file or a folder of public keys: only versions and channels that they signed are followed. */
+  /**
+   * A file or folder of public keys: only versions and channel entries signed by one of them are
+   * used.
+   */
   readonly trustedKeysPath?: string;
   readonly logLevel: NonNullable<ProcessSettings['logLevel']>;
+  readonly logFormat?: NonNullable<ProcessSettings['logFormat']>;
+  readonly logFile?: RotatingFileOptions;
+  /** Which predictions are logged: all that take `slowMs`, and this share (0..1) of all. */
+  readonly requestLog: { readonly slowMs: number; readonly share: number };
+  /** HTTP is accepted even if it is not listed. */
+  readonly protocols: NonNullable<ProcessSettings['protocols']>;
+  readonly modelRepository?: RepositoryConfig;
   readonly models: readonly ModelConfig[];
   readonly services: readonly ServiceConfig[];
 }
 
-/** What settings of one store say: with another store they are a mistake. */
+/** Settings that only one kind of store accepts; with another kind they are an error. */
 const STORE_SETTINGS: Readonly<Record<StoreChoice['kind'], readonly (keyof ModelSettings)[]>> = {
   none: [],
   memory: ['dataDir', 'memory'],
@@ -90,68 +143,121 @@ const STORE_SETTINGS: Readonly<Record<StoreChoice['kind'], readonly (keyof Model
   redis: ['redisUrl', 'redisUser', 'redisPasswordFile', 'redisCluster', 'redisFill', 'hotRows'],
 };
 
-/** @throws CubeError INVALID_ARGUMENT naming the model and what is missing or too much */
+/**
+ * Fills in defaults. @throws CubeError INVALID_ARGUMENT naming the model and the missing or
+ * conflicting setting
+ */
 export function completeConfig(settings: ServingSettings): ServingConfig {
-  if (settings.models.length === 0) {
-    refuse('no model: give --repository and --bundle, or --bundle-dir, or --config with models');
+  const modelRepository = readModelRepository(settings);
+  if (settings.models.length === 0 && modelRepository === undefined) {
+    rejectConfig(
+      'no model to serve: give --repository and --bundle, or --bundle-dir, or --model, or ' +
+        '--model-repository, or --config with models',
+    );
   }
   const models = settings.models.map(completeModel);
   const names = models.map((model) => model.name);
-  const twice = firstTwice(names);
-  if (twice !== undefined) refuse(`two models are called ${twice}: give one another name`);
-  const recorded = firstTwice(models.flatMap(({ record }) => (record ? [record.file] : [])));
+  const duplicate = findDuplicate(names);
+  if (duplicate !== undefined) {
+    rejectConfig(`two models are named ${duplicate}: rename one of them`);
+  }
+  const recorded = findDuplicate(models.flatMap(({ record }) => (record ? [record.file] : [])));
   if (recorded !== undefined) {
-    refuse(
-      `two models record to ${recorded}: their rows would be mixed; give each its own --record`,
-    );
+    rejectConfig(`two models record to ${recorded}: give each model its own --record file`);
   }
   const services = settings.services ?? [];
-  const service = firstTwice(services.map(({ name }) => name));
-  if (service !== undefined)
-    refuse(`two services are called ${service}: callers could mean either`);
+  const service = findDuplicate(services.map(({ name }) => name));
+  if (service !== undefined) rejectConfig(`two services are named ${service}: rename one of them`);
   for (const { name, model } of services) {
     if (!names.includes(model)) {
-      refuse(`service ${name}: there is no model ${model} (models: ${names.join(', ')})`);
+      rejectConfig(`service ${name}: there is no model ${model} (models: ${names.join(', ')})`);
     }
   }
   const { controlTokenFile, trustedKeys: trustedKeysPath } = settings;
+  const logFile = readLogFile(settings);
   return {
     host: settings.host ?? '127.0.0.1',
     port: settings.port ?? 8080,
     timeoutMs: settings.timeoutMs ?? 1_000,
     inFlightMax: settings.maxInFlight ?? 256,
+    messageBytes: completeMessageBytes(settings.messageBytes),
     ...(controlTokenFile !== undefined && { controlTokenFile }),
     ...(trustedKeysPath !== undefined && { trustedKeysPath }),
     logLevel: settings.logLevel ?? 'info',
+    ...(settings.logFormat !== undefined && { logFormat: settings.logFormat }),
+    ...(logFile !== undefined && { logFile }),
+    requestLog: {
+      slowMs: settings.slowRequestMs ?? Number.POSITIVE_INFINITY,
+      share: settings.requestLogShare ?? 0,
+    },
+    protocols: settings.protocols ?? PROTOCOLS,
+    ...(modelRepository !== undefined && { modelRepository }),
     models,
     services,
   };
 }
 
-/** The first that was there before. */
-function firstTwice(names: readonly string[]): string | undefined {
+function readLogFile({
+  logFile,
+  logFileBytes,
+  logFiles,
+}: ServingSettings): RotatingFileOptions | undefined {
+  if (logFile !== undefined) {
+    return { path: logFile, bytesMax: logFileBytes ?? 64 << 20, filesMax: logFiles ?? 4 };
+  }
+  if (logFileBytes === undefined && logFiles === undefined) return undefined;
+  return rejectConfig('log-file-bytes and log-files need log-file');
+}
+
+function readModelRepository(settings: ServingSettings): RepositoryConfig | undefined {
+  const { modelRepository: folder, modelControlMode, repositoryPollMs, loadModel } = settings;
+  const mode = modelControlMode ?? 'none';
+  const reject = (key: keyof ProcessSettings, reason: string): void => {
+    if (settings[key] !== undefined) rejectConfig(`--${toKebabCase(key)}: ${reason}`);
+  };
+  if (folder === undefined) reject('modelControlMode', 'only allowed with --model-repository');
+  if (mode !== 'poll') reject('repositoryPollMs', 'only allowed with --model-control-mode poll');
+  if (mode !== 'explicit') reject('loadModel', 'only allowed with --model-control-mode explicit');
+  if (folder === undefined) return undefined;
+  return { folder, mode, pollMs: repositoryPollMs ?? 15_000, load: loadModel ?? [] };
+}
+
+function completeMessageBytes(bytes: number = 64 << 20): number {
+  if (bytes >= MESSAGE_BYTES_MIN && bytes <= MESSAGE_BYTES_MAX) return bytes;
+  return rejectConfig(`message-bytes: expected 64KiB to 256MiB, got ${bytes} bytes`);
+}
+
+/** The first name that occurs twice. */
+function findDuplicate(names: readonly string[]): string | undefined {
   return names.find((name, i) => names.indexOf(name) !== i);
 }
 
-function completeModel(settings: ModelSettings, at: number): ModelConfig {
-  const name = settings.name ?? settings.bundle;
-  if (name === undefined) refuse(`model ${at + 1}: give it a --name, or a --bundle`);
+function completeModel(settings: ModelSettings, index: number): ModelConfig {
+  const name = settings.name ?? settings.bundle ?? nameFile(settings.model);
+  if (name === undefined) {
+    rejectConfig(
+      `model ${index + 1}: give --name, --bundle or --model (settings of models do not apply to ` +
+        'those of --model-repository)',
+    );
+  }
   try {
-    const record = recordOf(settings);
+    const record = readRecord(settings);
     return {
       name,
-      source: sourceOf(settings),
+      source: readSource(settings),
       pollMs: settings.pollMs ?? 1_000,
-      store: storeOf(settings),
+      store: readStore(settings),
       instances: settings.instances ?? { perCore: 1 },
-      batching: batchingOf(settings),
+      batching: readBatching(settings),
+      ...(settings.maxBatch !== undefined && { maxBatch: settings.maxBatch }),
       policy: {
         onUnavailable: settings.onUnavailable ?? 'fail',
         maxUnavailableShare: settings.maxUnavailableShare ?? 0,
       },
-      warmUp: warmUpOf(settings),
+      warmUp: readWarmUp(settings),
       ...(record !== undefined && { record }),
       requestCacheBytes: settings.requestCache ?? 0,
+      precision: settings.precision ?? 'fp32',
     };
   } catch (error) {
     const { code, message } = CubeError.from(error);
@@ -159,24 +265,30 @@ function completeModel(settings: ModelSettings, at: number): ModelConfig {
   }
 }
 
-function sourceOf(settings: ModelSettings): ModelSource {
+function readSource(settings: ModelSettings): ModelSource {
   const { repository, bundle, channel, pinnedVersion: version } = settings;
-  const { bundleDir, reload, reloadFile } = settings;
+  const { bundleDir, reload, reloadFile, model } = settings;
+  if (model !== undefined) {
+    rejectSettings(settings, FILE_FOREIGN, 'not allowed with --model');
+    return { kind: 'file', file: model };
+  }
   if (bundleDir === undefined) {
-    if (repository === undefined) refuse('give --repository with --bundle, or --bundle-dir');
-    if (bundle === undefined) refuse('--repository needs --bundle: which one to serve');
-    refuseSettings(settings, ['reload', 'reloadFile'], 'are of --bundle-dir');
+    if (repository === undefined) {
+      rejectConfig('give --repository with --bundle, or --bundle-dir, or --model');
+    }
+    if (bundle === undefined) rejectConfig('--repository needs --bundle, the bundle to serve');
+    rejectSettings(settings, ['reload', 'reloadFile'], 'only allowed with --bundle-dir');
     if (version !== undefined) {
-      refuseSettings(settings, ['channel'], 'and --pinned-version exclude each other');
+      rejectSettings(settings, ['channel'], 'not allowed with --pinned-version');
       return { kind: 'version', repository, bundle, version };
     }
     const [first = 'stable', ...others] = channel ?? [];
     return { kind: 'channel', repository, bundle, channels: [first, ...others] };
   }
-  refuseSettings(
+  rejectSettings(
     settings,
     ['repository', 'channel', 'pinnedVersion'],
-    'and --bundle-dir exclude each other',
+    'not allowed with --bundle-dir',
   );
   return {
     kind: 'folder',
@@ -186,13 +298,30 @@ function sourceOf(settings: ModelSettings): ModelSource {
   };
 }
 
-function storeOf(settings: ModelSettings): StoreChoice {
+/** Settings of other sources and of tables. */
+const FILE_FOREIGN = [
+  'repository',
+  'bundle',
+  'channel',
+  'pinnedVersion',
+  'bundleDir',
+  'reload',
+  'reloadFile',
+  'store',
+] as const;
+
+/** models/bow.onnx → bow. */
+function nameFile(file: string | undefined): string | undefined {
+  return file === undefined ? undefined : basename(file).replace(/\.onnx$/, '');
+}
+
+function readStore(settings: ModelSettings): StoreChoice {
   const kind = settings.store ?? 'memory';
-  const own = STORE_SETTINGS[kind];
+  const allowed = STORE_SETTINGS[kind];
   const foreign = Object.values(STORE_SETTINGS)
     .flat()
-    .filter((key) => !own.includes(key));
-  refuseSettings(settings, foreign, `not of store ${kind}`);
+    .filter((key) => !allowed.includes(key));
+  rejectSettings(settings, foreign, `not allowed with --store ${kind}`);
   const { fleet, dataDir, memory, checksum, redisUrl, hotRows } = settings;
   const cache = hotRows !== undefined && { hotRows: { bytes: hotRows } };
   switch (kind) {
@@ -203,22 +332,22 @@ function storeOf(settings: ModelSettings): StoreChoice {
         kind,
         ...(dataDir !== undefined && { dataDir }),
         ...(memory !== undefined && { memoryBytes: memory }),
-        ...(settings.store === undefined && dataDir !== undefined && { elseDisk: true }),
+        ...(settings.store === undefined && dataDir !== undefined && { fallBackToDisk: true }),
       };
     case 'local':
-      return { kind, dataDir: dataDir ?? refuse('--store local needs --data-dir <folder>') };
+      return { kind, dataDir: dataDir ?? rejectConfig('--store local needs --data-dir <folder>') };
     case 'remote':
       return {
         kind,
-        fleetPath: fleet ?? refuse('--store remote needs --fleet <fleet.json>'),
+        fleetPath: fleet ?? rejectConfig('--store remote needs --fleet <fleet.json>'),
         ...(checksum !== undefined && { checksum }),
-        ...policyOf(settings),
+        ...readCallPolicy(settings),
         ...cache,
       };
     case 'redis':
       return {
         kind,
-        urls: redisUrl ?? refuse('--store redis needs --redis-url <redis://host:port>'),
+        urls: redisUrl ?? rejectConfig('--store redis needs --redis-url <redis://host:port>'),
         ...(settings.redisUser !== undefined && { user: settings.redisUser }),
         ...(settings.redisPasswordFile !== undefined && {
           passwordFile: settings.redisPasswordFile,
@@ -230,8 +359,8 @@ function storeOf(settings: ModelSettings): StoreChoice {
   }
 }
 
-/** How shards are asked, as far as it was said: the rest is cube.conf's, or the client's. */
-function policyOf(settings: ModelSettings): Pick<RemoteChoice, 'policy'> {
+/** Only the settings that were given; cube.conf or the client supplies the others. */
+function readCallPolicy(settings: ModelSettings): Pick<RemoteChoice, 'policy'> {
   const { loadBalancer, retryMax, backupRequest } = settings;
   const policy = {
     ...(loadBalancer !== undefined && { loadBalancer }),
@@ -241,11 +370,11 @@ function policyOf(settings: ModelSettings): Pick<RemoteChoice, 'policy'> {
   return Object.keys(policy).length === 0 ? {} : { policy };
 }
 
-function batchingOf(settings: ModelSettings): BatchingOptions {
-  const maxBatch = settings.maxBatch ?? DEFAULT_BATCHING.maxBatch;
-  const large = settings.preferredBatches?.find((rows) => rows > maxBatch);
-  if (large !== undefined) {
-    refuse(`--preferred-batches: ${large} is more than --max-batch ${maxBatch}`);
+function readBatching(settings: ModelSettings): BatchingOptions {
+  const maxBatch = Math.max(1, settings.maxBatch ?? DEFAULT_BATCHING.maxBatch);
+  const tooLarge = settings.preferredBatches?.find((rows) => rows > maxBatch);
+  if (tooLarge !== undefined) {
+    rejectConfig(`--preferred-batches: ${tooLarge} is more than --max-batch ${maxBatch}`);
   }
   const sizes = settings.preferredBatches ?? DEFAULT_BATCHING.preferredSizes;
   return {
@@ -258,19 +387,33 @@ function batchingOf(settings: ModelSettings): BatchingOptions {
   };
 }
 
-function warmUpOf(settings: ModelSettings): WarmUpConfig {
-  const { warmUpFile: file, warmUpTimeoutMs: timeoutMs = 30_000 } = settings;
-  const kind = settings.warmUp ?? (file === undefined ? 'golden' : 'file');
-  if (kind === 'file' && file === undefined) refuse('--warm-up file needs --warm-up-file <file>');
-  if (kind !== 'file') refuseSettings(settings, ['warmUpFile'], `not of --warm-up ${kind}`);
-  return { kind, timeoutMs, ...(file !== undefined && { file }) };
+function readWarmUp(settings: ModelSettings): WarmUpConfig {
+  const {
+    warmUpFile: file,
+    warmUpEntries: entries,
+    warmUpTimeoutMs: timeoutMs = 30_000,
+  } = settings;
+  const implied = entries === undefined ? 'golden' : 'synthetic';
+  const kind = settings.warmUp ?? (file === undefined ? implied : 'file');
+  if (kind === 'file' && file === undefined)
+    rejectConfig('--warm-up file needs --warm-up-file <file>');
+  if (kind !== 'file')
+    rejectSettings(settings, ['warmUpFile'], `not allowed with --warm-up ${kind}`);
+  if (kind !== 'synthetic')
+    rejectSettings(settings, ['warmUpEntries'], `not allowed with --warm-up ${kind}`);
+  return {
+    kind,
+    timeoutMs,
+    ...(file !== undefined && { file }),
+    ...(entries !== undefined && { entries }),
+  };
 }
 
-function recordOf(settings: ModelSettings): RecordConfig | undefined {
+function readRecord(settings: ModelSettings): RecordConfig | undefined {
   const { record: file } = settings;
   if (file === undefined) {
     const keys = ['recordShare', 'recordBytes', 'recordFiles', 'recordRedact'] as const;
-    refuseSettings(settings, keys, 'without --record');
+    rejectSettings(settings, keys, 'only allowed with --record');
     return undefined;
   }
   return {
@@ -282,15 +425,26 @@ function recordOf(settings: ModelSettings): RecordConfig | undefined {
   };
 }
 
-function refuseSettings(
+function rejectSettings(
   settings: ModelSettings,
   keys: readonly (keyof ModelSettings)[],
-  why: string,
+  reason: string,
 ): void {
-  const given = keys.filter((key) => settings[key] !== undefined).map((key) => `--${kebabOf(key)}`);
-  if (given.length > 0) refuse(`${given.join(', ')}: ${why}`);
+  const given = keys
+    .filter((key) => settings[key] !== undefined)
+    .map((key) => `--${toKebabCase(key)}`);
+  if (given.length > 0) rejectConfig(`${given.join(', ')}: ${reason}`);
 }
 
-function refuse(text: string): never {
+function rejectConfig(text: string): never {
   throw new CubeError('INVALID_ARGUMENT', text);
+}
+
+const INSTANCES_MAX = 256;
+
+/** The number of model workers per version on this machine. */
+export function countInstances(instances: Instances): number {
+  if (typeof instances === 'number') return instances;
+  const count = Math.round(instances.perCore * getProcessorCount());
+  return Math.min(Math.max(count, 1), INSTANCES_MAX);
 }

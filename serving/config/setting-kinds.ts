@@ -1,50 +1,56 @@
 /**
- * What a setting's value may be, wherever it is written: as text (a flag, the environment, a configuration of Paddle's) or as a
- * value of a YAML document. Both say in their own way what was expected.
+ * The kinds of setting values, parsed from text (a flag, a variable, a Paddle configuration) or
+ * from a YAML value. Errors name the expected form.
  */
+import type { BackupRequest } from '../../lib/client/call-policy.ts';
 import { CubeError } from '../../lib/core/errors.ts';
 import { NAME_PATTERN, NAME_RULE } from '../../lib/core/names.ts';
-import { byteCount } from '../../lib/platform/cli.ts';
-import type { YamlNode } from '../../lib/platform/yaml-node.ts';
+import { parseByteCount } from '../../lib/platform/cli.ts';
+import type { YamlNode } from '../../lib/platform/yaml.ts';
+import { SYNTHETIC_DATA, type WarmUpEntry } from '../engine/warm-up-rows.ts';
 
-export interface Kind<T> {
-  /** As help texts show it. */
-  readonly shown: string;
-  /** @throws CubeError INVALID_ARGUMENT saying what was expected */
+export interface SettingKind<T> {
+  /** The value's placeholder in help texts. */
+  readonly placeholder: string;
+  /** @throws CubeError INVALID_ARGUMENT with the expected form */
   fromText(text: string): T;
   /** @throws CubeError INVALID_ARGUMENT with file, line and column */
   fromYaml(node: YamlNode): T;
 }
 
-/** How many model workers: a number, or so many for each core. */
+/** The number of model workers, absolute or per core. */
 export type Instances = number | { readonly perCore: number };
 
 const BACKUP_MS_MAX = 600_000;
-const BACKUP_RULE = `an integer in 1..${BACKUP_MS_MAX}, or p95`;
+const BACKUP_RULE = `an integer in 1..${BACKUP_MS_MAX}, p95 or never`;
+const ENTRY_ROWS_MAX = 4096;
+const ENTRY_RULE =
+  `${SYNTHETIC_DATA.join(' or ')}, a colon, an integer in 1..${ENTRY_ROWS_MAX} for the rows, and ` +
+  'optionally * and an integer in 1..999 for the number of requests (random:64*10)';
 const LIST_MAX = 64;
 const INSTANCES_MAX = 256;
 const INSTANCES_RULE = `an integer in 1..${INSTANCES_MAX}, cpu, or cpu*<number>`;
 
-export function integer(min: number, max: number, unit: string): Kind<number> {
+export function integer(min: number, max: number, unit: string): SettingKind<number> {
   const rule = `an integer in ${min}..${max}`;
   return {
-    shown: unit,
+    placeholder: unit,
     fromText: (text) => {
       const value = Number(text);
       return /^-?\d{1,16}$/.test(text) && value >= min && value <= max
         ? value
-        : expected(rule, text);
+        : failExpected(rule, text);
     },
     fromYaml: (node) => node.integer(min, max),
   };
 }
 
-/** A part of a whole: 0..1. */
-export const share: Kind<number> = {
-  shown: 'share',
+/** A number in 0..1. */
+export const fraction: SettingKind<number> = {
+  placeholder: 'share',
   fromText: (text) => {
     const value = Number(text);
-    return /^\d*\.?\d+$/.test(text) && value <= 1 ? value : expected('a number in 0..1', text);
+    return /^\d*\.?\d+$/.test(text) && value <= 1 ? value : failExpected('a number in 0..1', text);
   },
   fromYaml: (node) => {
     const value = node.number();
@@ -52,60 +58,67 @@ export const share: Kind<number> = {
   },
 };
 
-export const flag: Kind<boolean> = {
-  shown: 'true|false',
+export const flag: SettingKind<boolean> = {
+  placeholder: 'true|false',
   fromText: (text) => {
     if (text === 'true' || text === 'false') return text === 'true';
-    return expected('true or false', text);
+    return failExpected('true or false', text);
   },
   fromYaml: (node) => node.boolean(),
 };
 
 /** Bytes: 1048576, 512MiB, 2GB. */
-export const bytes: Kind<number> = {
-  shown: 'bytes',
-  fromText: readBytes,
-  fromYaml: (node) => node.parsed(readBytes),
+export const bytes: SettingKind<number> = {
+  placeholder: 'bytes',
+  fromText: parseBytes,
+  fromYaml: (node) => node.parse(parseBytes),
 };
 
-export const text: Kind<string> = {
-  shown: 'text',
-  fromText: (value) => (value === '' ? expected('something', value) : value),
+export const text: SettingKind<string> = {
+  placeholder: 'text',
+  fromText: (value) => (value === '' ? failExpected('a value', value) : value),
   fromYaml: (node) => node.string(),
 };
 
-export const name: Kind<string> = {
-  shown: 'name',
-  fromText: readName,
-  fromYaml: (node) => node.parsed(readName),
+export const name: SettingKind<string> = {
+  placeholder: 'name',
+  fromText: parseName,
+  fromYaml: (node) => node.parse(parseName),
 };
 
-export const instances: Kind<Instances> = {
-  shown: 'number|cpu*n',
-  fromText: readInstances,
-  fromYaml: (node) => node.parsed(readInstances),
+export const instances: SettingKind<Instances> = {
+  placeholder: 'number|cpu|cpu*n',
+  fromText: parseInstances,
+  fromYaml: (node) => node.parse(parseInstances),
 };
 
-/** Milliseconds, or the 95th percentile of what was measured lately. */
-export const backupRequest: Kind<number | 'p95'> = {
-  shown: 'ms|p95',
-  fromText: readBackupRequest,
-  fromYaml: (node) => node.parsed(readBackupRequest),
+/** Milliseconds, or the 95th percentile of recent latencies. */
+export const backupRequest: SettingKind<BackupRequest> = {
+  placeholder: 'ms|p95|never',
+  fromText: parseBackupRequest,
+  fromYaml: (node) => node.parse(parseBackupRequest),
 };
 
-export function choice<const T extends string>(choices: readonly T[]): Kind<T> {
+/** Synthetic warm-up requests: data:rows*count. */
+export const warmUpEntry: SettingKind<WarmUpEntry> = {
+  placeholder: 'data:rows*count',
+  fromText: parseWarmUpEntry,
+  fromYaml: (node) => node.parse(parseWarmUpEntry),
+};
+
+export function choice<const T extends string>(choices: readonly T[]): SettingKind<T> {
   return {
-    shown: choices.join('|'),
+    placeholder: choices.join('|'),
     fromText: (value) =>
-      choices.find((one) => one === value) ?? expected(`one of ${choices.join(', ')}`, value),
-    fromYaml: (node) => node.oneOf(choices),
+      choices.find((one) => one === value) ?? failExpected(`one of ${choices.join(', ')}`, value),
+    fromYaml: (node) => node.choice(choices),
   };
 }
 
-/** Several, with commas between them; in YAML a list, or one alone. */
-export function list<T>(kind: Kind<T>): Kind<readonly T[]> {
+/** Values separated by commas; in YAML a list or a single value. */
+export function list<T>(kind: SettingKind<T>): SettingKind<readonly T[]> {
   return {
-    shown: `${kind.shown},…`,
+    placeholder: `${kind.placeholder},…`,
     fromText: (value) => value.split(',', LIST_MAX).map((item) => kind.fromText(item.trim())),
     fromYaml: (node) => {
       const items = node.itemsOrOne();
@@ -117,35 +130,47 @@ export function list<T>(kind: Kind<T>): Kind<readonly T[]> {
   };
 }
 
-function readName(value: string): string {
-  return NAME_PATTERN.test(value) ? value : expected(NAME_RULE, value);
+function parseName(value: string): string {
+  return NAME_PATTERN.test(value) ? value : failExpected(NAME_RULE, value);
 }
 
-function readBytes(value: string): number {
+function parseBytes(value: string): number {
   try {
-    return byteCount(value);
+    return parseByteCount(value);
   } catch {
-    return expected('bytes such as 1048576, 512MiB or 2GB', value);
+    return failExpected('bytes such as 1048576, 512MiB or 2GB', value);
   }
 }
 
-function readBackupRequest(value: string): number | 'p95' {
-  if (value === 'p95') return value;
+function parseBackupRequest(value: string): BackupRequest {
+  if (value === 'p95' || value === 'never') return value;
   const valueMs = /^\d{1,6}$/.test(value) ? Number(value) : 0;
-  return valueMs >= 1 && valueMs <= BACKUP_MS_MAX ? valueMs : expected(BACKUP_RULE, value);
+  return valueMs >= 1 && valueMs <= BACKUP_MS_MAX ? valueMs : failExpected(BACKUP_RULE, value);
 }
 
-function readInstances(value: string): Instances {
+function parseWarmUpEntry(value: string): WarmUpEntry {
+  const [, name = '', rowText = '', countText = '1'] =
+    /^([a-z]+):([1-9]\d{0,3})(?:\*([1-9]\d{0,2}))?$/.exec(value) ?? [];
+  const data = SYNTHETIC_DATA.find((one) => one === name);
+  const rows = Number(rowText);
+  const count = Number(countText);
+  if (data === undefined || rows < 1 || rows > ENTRY_ROWS_MAX || count < 1) {
+    return failExpected(ENTRY_RULE, value);
+  }
+  return { data, rows, count };
+}
+
+function parseInstances(value: string): Instances {
   if (/^\d{1,3}$/.test(value)) {
     const count = Number(value);
-    return count >= 1 && count <= INSTANCES_MAX ? count : expected(INSTANCES_RULE, value);
+    return count >= 1 && count <= INSTANCES_MAX ? count : failExpected(INSTANCES_RULE, value);
   }
   const factor = /^cpu(?:\s*\*\s*(\d{1,2}(?:\.\d{1,3})?))?$/.exec(value);
   const perCore = factor === null ? 0 : Number(factor[1] ?? 1);
-  return perCore > 0 ? { perCore } : expected(INSTANCES_RULE, value);
+  return perCore > 0 ? { perCore } : failExpected(INSTANCES_RULE, value);
 }
 
-function expected(what: string, got: string): never {
+function failExpected(what: string, got: string): never {
   const shown = JSON.stringify(got.slice(0, 60));
   throw new CubeError('INVALID_ARGUMENT', `expected ${what}, got ${shown}`);
 }

@@ -1,19 +1,19 @@
 /**
- * serving.yaml: the settings of the process, and a list of models. Errors name file, line and field. Paths are meant from the
- * file's folder. JSON Schema: docs/schemas/serving.schema.json.
+ * Reads serving.yaml: settings of the process and a list of models. Errors name file, line and
+ * field. Paths are relative to the file's folder. JSON Schema: docs/schemas/serving.schema.json.
  */
 import { dirname, resolve } from 'node:path';
 import { readText } from '../../lib/platform/files.ts';
-import { parseYaml, type YamlNode } from '../../lib/platform/yaml-node.ts';
+import { parseYaml, type YamlNode } from '../../lib/platform/yaml.ts';
 import type { ServiceConfig, ServingSettings } from './serving-config.ts';
 import * as kinds from './setting-kinds.ts';
 import {
-  kebabOf,
   MODEL_SETTINGS,
   type ModelSettings,
   PROCESS_SETTINGS,
   type ProcessSettings,
   type Setting,
+  toKebabCase,
 } from './settings.ts';
 
 const FILE_BYTES_MAX = 4 << 20;
@@ -24,14 +24,18 @@ export function readSettingsFile(path: string): ServingSettings {
   return parseSettings(readText(path, FILE_BYTES_MAX), path);
 }
 
-/** @param path what the file is called in errors, and where its paths are meant from */
+/** @param path the file's name in errors; its folder is the base of relative paths */
 export function parseSettings(text: string, path: string): ServingSettings {
   const root = parseYaml(text, path);
-  const process = Object.keys(PROCESS_SETTINGS).map(kebabOf);
+  const process = Object.keys(PROCESS_SETTINGS).map(toKebabCase);
   const fields = root.fields([...process, 'models', 'services']);
-  const models = fields.get('models')?.items() ?? root.fail('models is missing: a list');
-  if (models.length === 0 || models.length > MODELS_MAX) {
-    fields.get('models')!.fail(`expected 1 to ${MODELS_MAX} models`);
+  const list = fields.get('models');
+  if (list === undefined && !fields.has('model-repository')) {
+    root.fail('models is missing; expected a list of models');
+  }
+  const models = list?.items() ?? [];
+  if (list !== undefined && (models.length === 0 || models.length > MODELS_MAX)) {
+    list.fail(`expected 1 to ${MODELS_MAX} models`);
   }
   const services = fields.get('services')?.items().map(readService);
   return {
@@ -42,8 +46,10 @@ export function parseSettings(text: string, path: string): ServingSettings {
 }
 
 function readModel(node: YamlNode, path: string): ModelSettings {
-  const fields = node.fields(Object.keys(MODEL_SETTINGS).map(kebabOf));
-  if (!fields.has('name') && !fields.has('bundle')) node.fail('give the model a name, or a bundle');
+  const fields = node.fields(Object.keys(MODEL_SETTINGS).map(toKebabCase));
+  if (!['name', 'bundle', 'model'].some((field) => fields.has(field))) {
+    node.fail('the model needs a name, a bundle or a model file');
+  }
   return readTable<ModelSettings>(fields, MODEL_SETTINGS, path);
 }
 
@@ -61,7 +67,7 @@ function readTable<T>(
 ): T {
   const values: Record<string, unknown> = {};
   for (const [key, { kind, isPath }] of Object.entries(table)) {
-    const node = fields.get(kebabOf(key));
+    const node = fields.get(toKebabCase(key));
     if (node === undefined) continue;
     const value = kind.fromYaml(node);
     values[key] = isPath ? resolve(dirname(path), value as string) : value;

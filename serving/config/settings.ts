@@ -1,37 +1,83 @@
 /**
- * Every setting of serving, once: its name, what it may be and what it does. Flags (`--timeout-ms`), the environment
- * (`HYPERCUBE_TIMEOUT_MS`) and the fields of serving.yaml (`timeout-ms`) are all made from these two tables.
+ * Every setting of serving, defined once: its name, its kind, its help and its heading in
+ * `--help-all`. Flags (`--timeout-ms`), environment variables (`HYPERCUBE_TIMEOUT_MS`) and the
+ * fields of serving.yaml (`timeout-ms`) are made from these two tables.
  */
-import { LOAD_BALANCERS, type LoadBalancer } from '../../lib/client/call-policy.ts';
-import { LOG_LEVELS } from '../../lib/platform/logs.ts';
+import {
+  type BackupRequest,
+  LOAD_BALANCERS,
+  type LoadBalancer,
+} from '../../lib/client/call-policy.ts';
+import {
+  LOG_FORMAT_HELP,
+  LOG_FORMATS,
+  LOG_LEVELS,
+  type LogFormat,
+  type LogLevel,
+} from '../../lib/platform/logs.ts';
 import { TRUSTED_KEYS_VARIABLE } from '../../lib/repository/signatures.ts';
-import { RELOADS, type Reload } from '../models/folder-source.ts';
+import { PRECISIONS, type Precision } from '../../proto/onnx-precision.ts';
+import type { WarmUpEntry } from '../engine/warm-up-rows.ts';
 import { STORE_KINDS, type StoreKind } from '../stores/store-choice.ts';
 import * as kinds from './setting-kinds.ts';
 
 export interface Setting<T> {
-  readonly kind: kinds.Kind<T>;
+  readonly kind: kinds.SettingKind<T>;
+  /** A phrase that makes sense alone: what it is, unit, default. */
   readonly help: string;
-  /** A path: in a file it is meant from the file's folder. */
+  /** The heading in the help. */
+  readonly group: string;
+  /** Shown in `--help`; other settings are shown only in `--help-all`. */
+  readonly isCommon?: boolean;
+  /** A path; in a file it is relative to the folder of the file. */
   readonly isPath?: boolean;
-  /** Its variable, where that is one of every program. Default: HYPERCUBE_ and its name. */
+  /**
+   * The environment variable, when every program has it. Default: HYPERCUBE_ and the setting's
+   * name.
+   */
   readonly variable?: string;
 }
 
 type Table<T> = { readonly [K in keyof T]-?: Setting<NonNullable<T[K]>> };
 
-/** What concerns the process. All may be left out. */
+/** Settings of the process; all are optional. */
 export interface ProcessSettings {
   readonly host?: string;
   readonly port?: number;
   readonly timeoutMs?: number;
   readonly maxInFlight?: number;
+  readonly messageBytes?: number;
   readonly controlTokenFile?: string;
   readonly trustedKeys?: string;
-  readonly logLevel?: (typeof LOG_LEVELS)[number];
+  readonly logLevel?: LogLevel;
+  readonly logFormat?: LogFormat;
+  readonly logFile?: string;
+  readonly logFileBytes?: number;
+  readonly logFiles?: number;
+  readonly slowRequestMs?: number;
+  readonly requestLogShare?: number;
+  readonly protocols?: readonly (typeof PROTOCOLS)[number][];
+  readonly modelRepository?: string;
+  readonly modelControlMode?: ModelControlMode;
+  readonly repositoryPollMs?: number;
+  readonly loadModel?: readonly string[];
 }
 
-/** What concerns one model. All may be left out, but for where it comes from. */
+/** How the models of a model repository are loaded; Triton's modes. */
+const MODEL_CONTROL_MODES = ['none', 'poll', 'explicit'] as const;
+export type ModelControlMode = (typeof MODEL_CONTROL_MODES)[number];
+
+/** Protocols of the port. HTTP carries CTR, KServe, TensorFlow Serving and Paddle. */
+export const PROTOCOLS = ['http', 'grpc', 'baidu_std'] as const;
+
+/** Every client sends requests of this size. */
+export const MESSAGE_BYTES_MIN: number = 64 << 10;
+/** The text of a larger body may not fit into a string. */
+export const MESSAGE_BYTES_MAX: number = 256 << 20;
+
+/**
+ * Settings of one model; only its source (repository and bundle, bundleDir, or model) is required.
+ */
 export interface ModelSettings {
   readonly name?: string;
   readonly repository?: string;
@@ -39,6 +85,7 @@ export interface ModelSettings {
   readonly channel?: readonly string[];
   readonly pinnedVersion?: string;
   readonly bundleDir?: string;
+  readonly model?: string;
   readonly reload?: Reload;
   readonly reloadFile?: string;
   readonly pollMs?: number;
@@ -49,7 +96,7 @@ export interface ModelSettings {
   readonly checksum?: boolean;
   readonly loadBalancer?: LoadBalancer;
   readonly retryMax?: number;
-  readonly backupRequest?: number | 'p95';
+  readonly backupRequest?: BackupRequest;
   readonly redisUrl?: readonly string[];
   readonly redisUser?: string;
   readonly redisPasswordFile?: string;
@@ -67,6 +114,7 @@ export interface ModelSettings {
   readonly maxUnavailableShare?: number;
   readonly warmUp?: WarmUpKind;
   readonly warmUpFile?: string;
+  readonly warmUpEntries?: readonly WarmUpEntry[];
   readonly warmUpTimeoutMs?: number;
   readonly record?: string;
   readonly recordShare?: number;
@@ -74,196 +122,481 @@ export interface ModelSettings {
   readonly recordFiles?: number;
   readonly recordRedact?: readonly string[];
   readonly requestCache?: number;
+  readonly precision?: Precision;
 }
 
-/** Rows to try before a version answers: those published with it, made-up ones, or those of a file. */
+/**
+ * What counts as a change of a served folder: the watched file's time differs, is later, or its
+ * content differs; or nothing.
+ */
+export const RELOADS = ['timestamp_ne', 'timestamp_gt', 'md5sum', 'none'] as const;
+export type Reload = (typeof RELOADS)[number];
+
+/** Where warm-up rows come from: published with the version, synthetic, or read from a file. */
 const WARM_UPS = ['golden', 'synthetic', 'file'] as const;
 export type WarmUpKind = (typeof WARM_UPS)[number];
 
+const PROCESS = 'Process:';
+const LOGS = 'Log file and logged requests:';
+const MODEL_REPOSITORY = "Model repository in Triton's layout:";
+const SOURCE = 'Model (describe several models in the file of --config):';
+const STORE = 'Embedding rows:';
+const REDIS = 'Redis (store redis):';
+const BATCHING = 'Batching and queues:';
+const UNAVAILABLE = 'Unavailable shards:';
+const WARM_UP = 'Warm-up:';
+const RECORDING = 'Recording of requests:';
+
 export const PROCESS_SETTINGS: Table<ProcessSettings> = {
-  host: { kind: kinds.text, help: 'address to listen on (default 127.0.0.1)' },
+  host: {
+    kind: kinds.text,
+    group: PROCESS,
+    isCommon: true,
+    help: 'Address to listen on (default: 127.0.0.1)',
+  },
   port: {
     kind: kinds.integer(0, 65_535, 'number'),
-    help: 'port to listen on; 0 takes a free one (default 8080)',
+    group: PROCESS,
+    isCommon: true,
+    help: 'Port to listen on; 0 chooses a free port (default: 8080)',
   },
   timeoutMs: {
     kind: kinds.integer(1, 600_000, 'ms'),
-    help: 'deadline of a request that names none (default 1000)',
+    group: PROCESS,
+    isCommon: true,
+    help:
+      'Deadline of requests without a timeout of their own, in milliseconds; requests that ' +
+      'exceed it fail with HTTP 504 (default: 1000)',
   },
   maxInFlight: {
     kind: kinds.integer(1, 100_000, 'number'),
-    help: 'requests let in at a time; more are refused with 429 (default 256)',
+    group: PROCESS,
+    isCommon: true,
+    help: 'Maximum concurrent requests; further requests get HTTP 429 (default: 256)',
+  },
+  messageBytes: {
+    kind: kinds.bytes,
+    group: PROCESS,
+    help:
+      'Maximum size of a request, compressed and decompressed, in bytes or with a unit; larger ' +
+      'ones get HTTP 413 (default: 64MiB)',
   },
   controlTokenFile: {
     kind: kinds.text,
+    group: PROCESS,
     isPath: true,
-    help: 'loading and unloading models needs "Authorization: Bearer" with its content, reread when it changes; without it only this host may',
+    help:
+      'File with the bearer token that loading and unloading models requires; reread when it ' +
+      'changes. Without it, only requests from this host may load and unload',
   },
   trustedKeys: {
     kind: kinds.text,
+    group: PROCESS,
     isPath: true,
     variable: TRUSTED_KEYS_VARIABLE,
-    help: 'public keys (a file or a folder): serve only what one of them has signed',
+    help:
+      'File or folder of public keys; only versions signed by one of them are served ' +
+      '(default: signatures are not checked)',
   },
-  logLevel: { kind: kinds.choice(LOG_LEVELS), help: 'what to log (default info)' },
+  logLevel: {
+    kind: kinds.choice(LOG_LEVELS),
+    group: PROCESS,
+    isCommon: true,
+    help: 'Lowest level of log messages to write (default: info)',
+  },
+  logFormat: {
+    kind: kinds.choice(LOG_FORMATS),
+    group: PROCESS,
+    help: LOG_FORMAT_HELP,
+  },
+  logFile: {
+    kind: kinds.text,
+    group: LOGS,
+    isPath: true,
+    help: 'File to write log messages to (default: stderr)',
+  },
+  logFileBytes: {
+    kind: kinds.bytes,
+    group: LOGS,
+    help:
+      'Size at which the file of --log-file is renamed to <file>.1 and a new one begins ' +
+      '(default: 64MiB)',
+  },
+  logFiles: {
+    kind: kinds.integer(1, 100, 'number'),
+    group: LOGS,
+    help: 'Number of log files to keep, including the current one (default: 4)',
+  },
+  slowRequestMs: {
+    kind: kinds.integer(1, 600_000, 'ms'),
+    group: LOGS,
+    help:
+      'Log each prediction that takes at least this long, in milliseconds, with the time of each ' +
+      'stage; at most one line per second, which counts the omitted ones (default: none)',
+  },
+  requestLogShare: {
+    kind: kinds.fraction,
+    group: LOGS,
+    help:
+      'Share of predictions, from 0 to 1, to log with the time of each stage; never their ' +
+      'features (default: 0)',
+  },
+  protocols: {
+    kind: kinds.list(kinds.choice(PROTOCOLS)),
+    group: PROCESS,
+    help:
+      'Protocols to accept; connections of the others are closed. HTTP is always accepted, ' +
+      'because health checks and metrics use it (default: all)',
+  },
+  modelRepository: {
+    kind: kinds.text,
+    group: MODEL_REPOSITORY,
+    isCommon: true,
+    isPath: true,
+    help:
+      "Folder of ONNX models in Triton's layout (<model>/<version>/model.onnx, config.pbtxt), " +
+      'served beside the other models',
+  },
+  modelControlMode: {
+    kind: kinds.choice(MODEL_CONTROL_MODES),
+    group: MODEL_REPOSITORY,
+    help:
+      'How models of --model-repository are loaded. none: all at the start; poll: all, and ' +
+      'changes of the folder are followed; explicit: --load-model and load requests ' +
+      '(default: none)',
+  },
+  repositoryPollMs: {
+    kind: kinds.integer(10, 3_600_000, 'ms'),
+    group: MODEL_REPOSITORY,
+    help:
+      'Poll interval for changes of --model-repository, in milliseconds (only with ' +
+      '--model-control-mode poll; default: 15000)',
+  },
+  loadModel: {
+    kind: kinds.list(kinds.text),
+    group: MODEL_REPOSITORY,
+    help:
+      'Models to load at the start, separated by commas; * loads all (only with ' +
+      '--model-control-mode explicit; default: none)',
+  },
 };
 
 export const MODEL_SETTINGS: Table<ModelSettings> = {
-  name: { kind: kinds.name, help: 'what requests call the model (default: the bundle)' },
-  repository: { kind: kinds.text, isPath: true, help: 'where versions are published' },
-  bundle: { kind: kinds.name, help: 'the bundle to serve' },
+  name: {
+    kind: kinds.name,
+    group: SOURCE,
+    help: 'Name of the model in requests (default: the bundle name, or the file name of --model)',
+  },
+  repository: {
+    kind: kinds.text,
+    group: SOURCE,
+    isCommon: true,
+    isPath: true,
+    help: 'Repository where versions are published: a folder, or an http, https or s3 URL',
+  },
+  bundle: {
+    kind: kinds.name,
+    group: SOURCE,
+    isCommon: true,
+    help: 'Bundle to serve',
+  },
   channel: {
     kind: kinds.list(kinds.name),
-    help: 'channels to follow; the first answers requests that name none (default stable)',
+    group: SOURCE,
+    isCommon: true,
+    help:
+      'Channels to serve, separated by commas; a request can name one, otherwise the first ' +
+      'answers (default: stable)',
   },
   pinnedVersion: {
     kind: kinds.name,
-    help: 'instead of channels: exactly this version, whatever they point to (a gate compares two so)',
+    group: SOURCE,
+    help: 'Serve exactly this version, instead of the versions of channels',
   },
   bundleDir: {
     kind: kinds.text,
+    group: SOURCE,
+    isCommon: true,
     isPath: true,
-    help: "instead of a repository: one version's folder, with manifest.json, model.onnx, slots.json and layers",
+    help:
+      'Folder with one version (manifest.json, model.onnx, slots.json, layers), served ' +
+      'instead of a repository',
+  },
+  model: {
+    kind: kinds.text,
+    group: SOURCE,
+    isCommon: true,
+    isPath: true,
+    help:
+      'ONNX file of a plain model (any graph without tables), served as version 1 instead of a ' +
+      'repository and reloaded when it changes',
   },
   reload: {
     kind: kinds.choice(RELOADS),
-    help: 'when the folder is taken again: the time of --reload-file is another, or later; its content is another; never (default timestamp_ne)',
+    group: SOURCE,
+    help:
+      'When to reload --bundle-dir. timestamp_ne: the time of --reload-file differs; ' +
+      'timestamp_gt: it is later; md5sum: its content differs; none: never (default: ' +
+      'timestamp_ne)',
   },
   reloadFile: {
     kind: kinds.text,
-    help: 'the file whose change tells, in the folder (default manifest.json)',
+    group: SOURCE,
+    help: 'File in --bundle-dir whose change causes a reload (default: manifest.json)',
   },
   pollMs: {
     kind: kinds.integer(10, 3_600_000, 'ms'),
-    help: 'how often the channels, or the folder, are looked at (default 1000)',
+    group: SOURCE,
+    help: 'Poll interval for channel and folder changes, in milliseconds (default: 1000)',
   },
   store: {
     kind: kinds.choice(STORE_KINDS),
-    help: 'where embedding rows come from (default memory; with a data-dir, versions that do not fit are kept on disk)',
+    group: STORE,
+    isCommon: true,
+    help:
+      'Where embedding rows are looked up. memory: this process; local: a database in ' +
+      '--data-dir; remote: shard servers; redis: Redis; none: the model has no tables ' +
+      '(default: memory; with --data-dir, versions that do not fit into --memory use local)',
   },
   fleet: {
     kind: kinds.text,
+    group: STORE,
+    isCommon: true,
     isPath: true,
-    help: 'fleet.json or cube.conf with the shard servers (store remote)',
+    help:
+      'File that lists the shard servers: fleet.json or cube.conf (only with --store ' + 'remote)',
   },
   dataDir: {
     kind: kinds.text,
+    group: STORE,
+    isCommon: true,
     isPath: true,
-    help: 'where the embedded store lives, and layers that are fetched (stores local and memory)',
+    help:
+      'Folder for the local database and downloaded layers (only with --store local or ' +
+      'memory)',
   },
   memory: {
     kind: kinds.bytes,
-    help: "what all tables may take (store memory; default: a share of the machine's memory)",
+    group: STORE,
+    help:
+      'Memory limit for all tables, in bytes or with a unit such as 16GiB (only with ' +
+      "--store memory; default: 60 % of the machine's memory)",
   },
-  checksum: { kind: kinds.flag, help: 'lookups with checksums both ways (store remote)' },
+  checksum: {
+    kind: kinds.flag,
+    group: STORE,
+    help:
+      'Protect lookup requests and responses with checksums (only with --store remote; ' +
+      'default: true)',
+  },
   loadBalancer: {
     kind: kinds.choice(LOAD_BALANCERS),
-    help: "which replica of a shard is asked: in turn, by weight, at random, the faster, by hash (store remote; default rr, or cube.conf's)",
+    group: STORE,
+    help:
+      'How to choose a replica of a shard. rr: round robin; wrr: weighted round robin; ' +
+      'random; wr: weighted random; la: random, weighted by 1 / latency; c_murmurhash: ' +
+      'consistent hashing (only with --store remote; default: rr, or the value in ' +
+      'cube.conf)',
   },
   retryMax: {
     kind: kinds.integer(0, 1_000, 'number'),
-    help: "other replicas tried after one that failed (store remote; default all of the shard's, or cube.conf's)",
+    group: STORE,
+    help:
+      'Maximum retries after failures, each on another replica (only with --store remote; ' +
+      'default: one on each other replica of the shard, or the value in cube.conf)',
   },
   backupRequest: {
     kind: kinds.backupRequest,
-    help: "so long without an answer, and another replica is asked too (store remote; default never, or cube.conf's)",
+    group: STORE,
+    help:
+      'Hedged requests: time without a response after which another replica is asked too, ' +
+      'in milliseconds; p95 is the measured 95th percentile of the shard (only with --store ' +
+      'remote; default: p95, or the value in cube.conf)',
+  },
+  hotRows: {
+    kind: kinds.bytes,
+    group: STORE,
+    help:
+      'Size of the cache of frequently used rows, in bytes or with a unit such as 64MiB ' +
+      '(only with --store remote or redis; default: no cache)',
   },
   redisUrl: {
     kind: kinds.list(kinds.text),
-    help: 'redis://host:port, several for a Cluster (store redis)',
+    group: REDIS,
+    help:
+      'Redis addresses as redis[s]://host:port, separated by commas; several addresses are ' +
+      'nodes of one Redis Cluster',
   },
-  redisUser: { kind: kinds.text, help: 'who to log in as (store redis)' },
+  redisUser: {
+    kind: kinds.text,
+    group: REDIS,
+    help: 'Redis user name (default: the user in --redis-url)',
+  },
   redisPasswordFile: {
     kind: kinds.text,
+    group: REDIS,
     isPath: true,
-    help: 'a file with the password alone (store redis)',
+    help: 'File that contains only the Redis password',
   },
-  redisCluster: { kind: kinds.flag, help: 'the node named is one of a Cluster (store redis)' },
-  redisFill: { kind: kinds.flag, help: 'load what a version lacks (store redis)' },
-  hotRows: {
-    kind: kinds.bytes,
-    help: 'a cache of rows before the store: its size (stores remote and redis)',
+  redisCluster: {
+    kind: kinds.flag,
+    group: REDIS,
+    help:
+      'Whether a single address in --redis-url is a node of a Redis Cluster; several ' +
+      'addresses always are (default: false)',
+  },
+  redisFill: {
+    kind: kinds.flag,
+    group: REDIS,
+    help: 'Load rows of a version into Redis if they are not there yet (default: false)',
   },
   instances: {
     kind: kinds.instances,
-    help: 'model workers of each version, each one thread (default cpu)',
+    group: BATCHING,
+    isCommon: true,
+    help:
+      'Model instances per version, one worker thread each: a number, cpu for one per ' +
+      'core, or cpu*n for n per core (default: cpu)',
   },
   maxBatch: {
-    kind: kinds.integer(1, 4096, 'rows'),
-    help: 'rows of one run of the graph: requests are merged up to it (default 64)',
+    kind: kinds.integer(0, 4096, 'rows'),
+    group: BATCHING,
+    help:
+      'Maximum rows in one run of the model; smaller requests are merged, larger ones split. 0: ' +
+      'a plain model without a batch dimension, whose requests run alone (default: 64; plain ' +
+      'models: 0 unless all first dimensions are dynamic)',
   },
   preferredBatches: {
     kind: kinds.list(kinds.integer(1, 4096, 'rows')),
-    help: 'sizes to make while all instances are busy (default 32,64)',
+    group: BATCHING,
+    help:
+      'Batch sizes to assemble in advance while all instances are busy, so that a free ' +
+      'instance starts at once (default: 32 and 64, unless above --max-batch)',
   },
   maxQueueDelayUs: {
     kind: kinds.integer(0, 1_000_000, 'us'),
-    help: 'so long rows wait for a preferred size; an idle instance takes what there is at once (default 500)',
+    group: BATCHING,
+    help:
+      'Maximum time a row waits for a larger batch, in microseconds. An idle instance never ' +
+      'waits (default: 500)',
   },
   queueRowsMax: {
     kind: kinds.integer(1, 1_000_000, 'rows'),
-    help: 'rows that may wait for an instance; more are refused (default 65536)',
+    group: BATCHING,
+    help:
+      'Maximum rows waiting for an instance, which limits memory; further requests get HTTP ' +
+      '429. Requests get it earlier when they would wait for more than half of their timeout ' +
+      '(default: 65536)',
   },
   queueTimeoutMs: {
     kind: kinds.integer(1, 600_000, 'ms'),
-    help: 'how long a request may wait for an instance (default 10000)',
+    group: BATCHING,
+    help:
+      'Maximum time a request waits for an instance, in milliseconds (default: until its ' +
+      'deadline)',
   },
   priorityLevels: {
     kind: kinds.integer(1, 16, 'number'),
-    help: 'priorities that requests may name (default 3)',
-  },
-  onUnavailable: {
-    kind: kinds.choice(['fail', 'default']),
-    help: 'when no replica answers for a key: fail the request, or take the default row and say degraded (default fail)',
-  },
-  maxUnavailableShare: {
-    kind: kinds.share,
-    help: "with fail: the share of a request's lookups that may be unavailable, then degraded (default 0)",
-  },
-  warmUp: {
-    kind: kinds.choice(WARM_UPS),
-    help: "rows tried on every instance before a version answers: the version's golden.jsonl, made-up ones, or --warm-up-file (default golden)",
-  },
-  warmUpFile: {
-    kind: kinds.text,
-    isPath: true,
-    help: 'rows as golden.jsonl has them, or as --record wrote them',
-  },
-  warmUpTimeoutMs: {
-    kind: kinds.integer(1, 3_600_000, 'ms'),
-    help: 'how long that may take (default 30000)',
-  },
-  record: {
-    kind: kinds.text,
-    isPath: true,
-    help: 'a file that takes rows of live requests, one JSON row a line',
-  },
-  recordShare: { kind: kinds.share, help: 'the share of requests that is recorded (default 0.01)' },
-  recordBytes: {
-    kind: kinds.bytes,
-    help: 'the file is moved to .1 and begun anew when it has so many bytes (default 64MiB)',
-  },
-  recordFiles: {
-    kind: kinds.integer(1, 100, 'number'),
-    help: 'files that are kept, the one that grows among them (default 4)',
-  },
-  recordRedact: {
-    kind: kinds.list(kinds.text),
-    help: 'features, by name, that are recorded as missing',
+    group: BATCHING,
+    help:
+      'Number of priority levels; more urgent requests run first, and requests below the ' +
+      'lowest level use it (default: 3)',
   },
   requestCache: {
     kind: kinds.bytes,
-    help: 'answers kept for requests that come again: their size (default 0: none)',
+    group: BATCHING,
+    help:
+      'Size of the cache of responses to repeated requests of a version, in bytes or with a ' +
+      'unit (default: 0, no cache)',
+  },
+  precision: {
+    kind: kinds.choice(PRECISIONS),
+    group: BATCHING,
+    help:
+      'Bits of the weights of the graph. A version whose outputs would change by more than a ' +
+      'tolerance is not loaded (default: fp32, as trained)',
+  },
+  onUnavailable: {
+    kind: kinds.choice(['fail', 'default']),
+    group: UNAVAILABLE,
+    help:
+      'What to do when no replica can look up a key: fail the request, or use the default row ' +
+      'and mark the response as degraded (default: fail)',
+  },
+  maxUnavailableShare: {
+    kind: kinds.fraction,
+    group: UNAVAILABLE,
+    help:
+      "With --on-unavailable fail: share of a request's keys, from 0 to 1, that may be " +
+      'unavailable; the response is then degraded (default: 0)',
+  },
+  warmUp: {
+    kind: kinds.choice(WARM_UPS),
+    group: WARM_UP,
+    help:
+      'Rows to predict on every instance before a version serves requests. golden: the ' +
+      "version's golden.jsonl, or as synthetic if it has none; synthetic: zeros and random " +
+      'values, or --warm-up-entries; file: --warm-up-file (default: golden)',
+  },
+  warmUpFile: {
+    kind: kinds.text,
+    group: WARM_UP,
+    isPath: true,
+    help: 'File of warm-up rows, in the format of golden.jsonl and of --record',
+  },
+  warmUpEntries: {
+    kind: kinds.list(kinds.warmUpEntry),
+    group: WARM_UP,
+    help:
+      'Synthetic requests to each instance, in this order, as data:rows*count: zeros:1 is one ' +
+      'request with one row, random:64*10 is ten with 64 random rows each (default: 8 rows, then ' +
+      'batches of 2, 4, … --max-batch rows)',
+  },
+  warmUpTimeoutMs: {
+    kind: kinds.integer(1, 3_600_000, 'ms'),
+    group: WARM_UP,
+    help: 'Maximum time for the warm-up of a version, in milliseconds (default: 30000)',
+  },
+  record: {
+    kind: kinds.text,
+    group: RECORDING,
+    isPath: true,
+    help: 'File to record sampled request rows in, one JSON row per line (default: no recording)',
+  },
+  recordShare: {
+    kind: kinds.fraction,
+    group: RECORDING,
+    help: 'Share of requests to record, from 0 to 1 (default: 0.01)',
+  },
+  recordBytes: {
+    kind: kinds.bytes,
+    group: RECORDING,
+    help:
+      'Size at which the file of --record is renamed to <file>.1 and a new one begins ' +
+      '(default: 64MiB)',
+  },
+  recordFiles: {
+    kind: kinds.integer(1, 100, 'number'),
+    group: RECORDING,
+    help: 'Number of recorded files to keep, including the current one (default: 4)',
+  },
+  recordRedact: {
+    kind: kinds.list(kinds.text),
+    group: RECORDING,
+    help: 'Names of columns (dense features and slots) whose values --record omits (default: none)',
   },
 };
 
 /** timeoutMs → timeout-ms. */
-export function kebabOf(key: string): string {
+export function toKebabCase(key: string): string {
   return key.replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
 }
 
 /** timeoutMs → HYPERCUBE_TIMEOUT_MS. */
-export function variableOf(key: string, { variable }: Pick<Setting<unknown>, 'variable'>): string {
+export function getVariableName(
+  key: string,
+  { variable }: Pick<Setting<unknown>, 'variable'>,
+): string {
   if (variable !== undefined) return variable;
-  return `HYPERCUBE_${kebabOf(key).replaceAll('-', '_').toUpperCase()}`;
+  return `HYPERCUBE_${toKebabCase(key).replaceAll('-', '_').toUpperCase()}`;
 }

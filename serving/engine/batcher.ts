@@ -1,121 +1,199 @@
 /**
- * Requests of one version to batches: rows of several callers are merged up to the largest batch, looked up once, run on one
- * instance, and handed back to who asked.
+ * Schedules the requests of one version: decides which rows form the next batch, and when it runs.
+ * A `BatchRunner` does the work of a batch: run-batch.ts for bundles, run-graph-batch.ts for plain
+ * models.
  *
  * Invariants
- * - With an idle instance nothing waits: what arrived in one turn of the event loop goes together, at once.
- * - While all are busy, the next batches are made ahead: when they have a preferred size, or their first row has waited enough.
- * - Work whose deadline passed, or that nobody waits for, is dropped before it is done.
- * - What fails, fails alone: a row that the graph answers with no number, an unavailable shard that only one request's policy
- *   does not bear; a batch that the graph refuses is run again request by request. A dead worker fails the batch that it held.
+ * - While an instance is idle, no row waits: the rows that arrived in one turn of the event loop
+ *   form a batch at once.
+ * - While all instances are busy, the next batches are prepared when they reach a preferred size,
+ *   or when their first row has waited for the maximum queue delay.
+ * - A request whose deadline passed, or whose caller has gone, is dropped before more work is done
+ *   for it.
  */
-import { type LookupGroup, OUTCOME_UNAVAILABLE } from '../../lib/client/lookup-group.ts';
 import { CubeError } from '../../lib/core/errors.ts';
-import type { KeyedRows } from '../../lib/core/features.ts';
-import { notFiniteAt } from '../../lib/core/finite-values.ts';
-import { keyToBigint } from '../../lib/core/keys.ts';
-import type { Manifest } from '../../lib/core/manifest.ts';
-import { type Clock, systemClock } from '../../lib/platform/clock.ts';
-import type { EmbeddingStore } from '../stores/embedding-store.ts';
-import { BatchBufferPool, type BatchBuffers, countOutcomes } from './batch-buffers.ts';
-import type { SlabShape } from './batch-slab.ts';
-import type { BatchingOptions, DegradationPolicy } from './batching.ts';
-import { EngineRequest, type PredictCall, type Slice } from './engine-request.ts';
-import { columnSum, type EngineStats } from './engine-stats.ts';
-import type { ModelPool } from './model-pool.ts';
-import type { BatchDone } from './model-worker.ts';
+import type { Clock } from '../../lib/platform/clock.ts';
+import type { BatchingOptions } from './engine-options.ts';
+import type { EngineStats } from './engine-stats.ts';
+import type { PredictOptions } from './prediction.ts';
+import type {
+  Batch,
+  BatchScheduler,
+  QueuedRequest,
+  QueueEntry,
+  RequestSlice,
+} from './queued-request.ts';
 import { RequestQueue } from './request-queue.ts';
+import { ServiceRate } from './service-rate.ts';
 
-export interface BatcherOptions {
-  readonly manifest: Manifest;
-  readonly shape: SlabShape;
-  readonly store: EmbeddingStore;
-  readonly pool: ModelPool;
-  readonly policy: DegradationPolicy;
+/** What the batches of a version do. */
+export interface BatchRunner<P, R extends QueuedRequest> {
+  createRequest(payload: P, entry: QueueEntry): R;
+  /** Runs one batch. Never rejects: errors fail the requests. */
+  runBatch(batch: Batch<R>, scheduler: BatchScheduler<R>): Promise<void>;
+  /** Counts an answered request. */
+  recordOutcome(request: R, durationMs: number): void;
+}
+
+/** The instances that batches run on. */
+interface Instances {
+  readonly aliveInstances: number;
+  onInstanceAdded(callback: () => void): void;
+}
+
+export interface BatcherOptions<P, R extends QueuedRequest> {
+  readonly runner: BatchRunner<P, R>;
+  readonly pool: Instances;
   readonly batching: BatchingOptions;
   readonly stats: EngineStats;
-  readonly clock?: Clock;
+  readonly clock: Clock;
+  /** Whether batches wait for a network or a disk, so that more of them are in flight. */
+  readonly waitsForLookups: boolean;
 }
 
-interface Batch {
-  readonly slices: readonly Slice[];
-  readonly rowCount: number;
-}
+/** Batches in flight for each instance: one runs, one is ready. */
+const IN_FLIGHT_IN_MEMORY = 2;
+/**
+ * The same where the store looks rows up over a network or on disk: several lookups are in
+ * progress.
+ */
+const IN_FLIGHT_ELSEWHERE = 8;
+/** The weight of the newest request in the mean. */
+const MEAN_ROWS_WEIGHT = 0.1;
+/** How often waiting requests are checked for deadlines and cancellation. */
+const SWEEP_INTERVAL_MS = 5;
 
-/** Batches in flight for each instance: one runs, one is ready; where lookups go over a network or disk, more are on their way. */
-const AHEAD_IN_MEMORY = 2;
-const AHEAD_ELSEWHERE = 8;
-/** How exactly deadlines are kept while a request waits. */
-const SWEEP_MS = 5;
-
-export class Batcher {
-  readonly #options: BatcherOptions;
-  readonly #clock: Clock;
-  readonly #buffers: BatchBufferPool;
-  readonly #queue: RequestQueue;
-  /** Batches of one request each, to be run again. */
-  readonly #again: Batch[] = [];
-  readonly #open = new Set<EngineRequest>();
-  readonly #sizesAhead: readonly number[];
+export class Batcher<P, R extends QueuedRequest> implements BatchScheduler<R> {
+  readonly #batching: BatchingOptions;
+  readonly #options: BatcherOptions<P, R>;
+  readonly #queue: RequestQueue<R>;
+  /** Batches to run again; they go before new ones. */
+  readonly #retries: Batch<R>[] = [];
+  readonly #openRequests = new Set<R>();
+  /** Ascending; the largest batch last. */
+  readonly #preferredSizes: readonly number[];
   readonly #inFlightPerInstance: number;
+  readonly #rate = new ServiceRate();
+  /** Batches in flight, and their rows. */
   #inFlight = 0;
+  #inFlightRows = 0;
+  /** Admitted requests whose bodies are still arriving. */
+  #announced = 0;
+  /** Rows of a usual request. */
+  #meanRows = 1;
   #isScheduled = false;
-  #delay: NodeJS.Timeout | undefined;
-  #sweep: NodeJS.Timeout | undefined;
+  #delayTimer: NodeJS.Timeout | undefined;
+  #sweepTimer: NodeJS.Timeout | undefined;
 
-  constructor(options: BatcherOptions) {
-    const { shape, batching, pool } = options;
+  constructor(options: BatcherOptions<P, R>) {
+    const { batching, pool, waitsForLookups } = options;
+    this.#batching = batching;
     this.#options = options;
-    this.#clock = options.clock ?? systemClock;
-    this.#buffers = new BatchBufferPool(shape);
     this.#queue = new RequestQueue(batching);
     const sizes = batching.preferredSizes.filter((size) => size < batching.maxBatch);
-    this.#sizesAhead = [...sizes, batching.maxBatch].sort((a, b) => a - b);
-    this.#inFlightPerInstance = shape.looksUp === 'worker' ? AHEAD_IN_MEMORY : AHEAD_ELSEWHERE;
-    pool.observe(() => this.#dispatch());
+    this.#preferredSizes = [...sizes, batching.maxBatch].sort((a, b) => a - b);
+    this.#inFlightPerInstance = waitsForLookups ? IN_FLIGHT_ELSEWHERE : IN_FLIGHT_IN_MEMORY;
+    pool.onInstanceAdded(() => this.#dispatch());
   }
 
   /**
-   * Runs the rows of one request. @returns it, with outputs and counts filled
-   * @param onSettled called once, when no batch holds rows of it any more: after the promise, if that fails early
+   * The expected milliseconds until rows of this priority that arrive now are in a batch: the rows
+   * before them, at the measured rate. 0 when the engine is idle.
+   */
+  estimateWaitMs(priority?: number): number {
+    const known = this.#queue.countRowsBefore(priority) + this.#inFlightRows;
+    // Callers that announce bodies and send none can at most halve what others may wait.
+    const announced = Math.min(this.#announced * this.#meanRows, known);
+    return this.#rate.estimateMs(known + announced, this.#options.clock.nowMs());
+  }
+
+  /**
+   * Counts a request of the usual size as waiting, until its body has arrived: heads arrive long
+   * before the bodies of earlier ones. @returns a function to call once then
+   */
+  announce(): () => void {
+    this.#announced++;
+    return () => {
+      this.#announced--;
+    };
+  }
+
+  /**
+   * Predicts the rows of one request. @returns the request, with outputs and counts filled
+   * @param onSettled called once, when no batch holds rows of the request any more: after the
+   *   promise settles, if that fails early
    * @throws CubeError OVERLOADED, DEADLINE_EXCEEDED, UNAVAILABLE, INTERNAL
    */
-  submit(rows: KeyedRows, call: PredictCall, onSettled: () => void): Promise<EngineRequest> {
-    const { shape, stats } = this.#options;
-    const arrivedMs = this.#clock.nowMs();
+  submit(payload: P, options: PredictOptions, onSettled: () => void): Promise<R> {
+    const { runner, stats, clock } = this.#options;
+    const arrivedMs = clock.nowMs();
     return new Promise((resolve, reject) => {
-      const request = new EngineRequest(
-        rows,
-        call,
-        { arrivedMs, outputs: shape.outputs, keyNum: shape.plan.keyNum },
-        { resolve, reject, settled: onSettled },
-      );
-      this.#open.add(request);
+      const request = runner.createRequest(payload, {
+        options,
+        arrivedMs,
+        resolve: () => resolve(request),
+        reject,
+        settled: onSettled,
+      });
+      this.#openRequests.add(request);
       stats.pendingRequests++;
-      stats.pendingRows += rows.rowCount;
-      const refusal = this.#whyRefused(request);
+      this.#meanRows += (request.rowCount - this.#meanRows) * MEAN_ROWS_WEIGHT;
+      this.#addPendingRows(request, request.rowCount);
+      const refusal = this.#checkAdmission(request);
       if (refusal !== undefined) {
-        this.#fail(request, refusal);
+        this.fail(request, refusal);
         return;
       }
       this.#queue.push(request);
       this.#schedule();
-      this.#sweep ??= setTimeout(() => this.#sweepOpen(), SWEEP_MS).unref();
+      this.#sweepTimer ??= setTimeout(() => this.#sweep(), SWEEP_INTERVAL_MS).unref();
     });
   }
 
-  #whyRefused({ rows: { rowCount }, call, arrivedMs }: EngineRequest): CubeError | undefined {
-    if (arrivedMs >= call.deadlineMs) return expiredError();
-    const { batching, stats } = this.#options;
-    const before = stats.pendingRows - rowCount;
-    if (before === 0 || stats.pendingRows <= batching.queueRowsMax) return undefined;
+  fail(request: R, error: CubeError): void {
+    const { stats } = this.#options;
+    const { waitingRows } = request;
+    if (!request.fail(error)) return;
+    this.#addPendingRows(request, -waitingRows);
+    stats.pendingRequests--;
+    stats.recordFailure(error.code);
+    this.#openRequests.delete(request);
+  }
+
+  complete(request: R): void {
+    const { stats, runner, clock } = this.#options;
+    this.#openRequests.delete(request);
+    stats.pendingRequests--;
+    stats.recordAnswer(request.rowCount, request.queueMicros);
+    runner.recordOutcome(request, clock.nowMs() - request.arrivedMs);
+  }
+
+  retry(batch: Batch<R>): void {
+    this.#retries.push(batch);
+  }
+
+  #addPendingRows({ options }: R, rowCount: number): void {
+    this.#options.stats.pendingRows += rowCount;
+    this.#queue.addRows(options.priority, rowCount);
+  }
+
+  #checkAdmission({ rowCount, options, arrivedMs }: R): CubeError | undefined {
+    if (arrivedMs >= options.deadlineMs) return makeExpiredError();
+    const { queueRowsMax } = this.#batching;
+    const { pendingRows } = this.#options.stats;
+    const waiting = pendingRows - rowCount;
+    if (waiting === 0 || pendingRows <= queueRowsMax) return undefined;
     return new CubeError(
       'OVERLOADED',
-      `${before} rows wait to be predicted, and ${rowCount} more are over the limit of ${batching.queueRowsMax}; try again later`,
+      `the queue has ${waiting} rows; ${rowCount} more exceed its limit of ${queueRowsMax}; ` +
+        'try again later',
     );
   }
 
-  /** At the end of this turn of the event loop, so that what came together goes together. */
+  /**
+   * Dispatches at the end of this turn of the event loop, so that requests that arrive together
+   * share a batch.
+   */
   #schedule(): void {
     if (this.#isScheduled) return;
     this.#isScheduled = true;
@@ -125,273 +203,118 @@ export class Batcher {
     });
   }
 
-  /** Makes batches as long as instances can take them. */
+  /** Starts batches as long as instances can take them. */
   #dispatch(): void {
-    const { pool, stats } = this.#options;
+    const { pool, stats, clock } = this.#options;
     for (;;) {
-      if (this.#inFlight >= pool.alive * this.#inFlightPerInstance) return;
-      const again = this.#again.shift();
-      if (again !== undefined) {
-        this.#launch(again);
+      if (this.#inFlight >= pool.aliveInstances * this.#inFlightPerInstance) return;
+      const retry = this.#retries.shift();
+      if (retry !== undefined) {
+        this.#start(retry);
         continue;
       }
       if (stats.pendingRows === 0) return;
-      const nowMs = this.#clock.nowMs();
-      const isIdle = this.#inFlight < pool.alive;
-      const size = isIdle ? this.#options.batching.maxBatch : this.#sizeAhead(nowMs);
-      if (size === 0) return;
-      const batch = this.#form(size, nowMs);
-      if (batch.rowCount > 0) this.#launch(batch);
+      const nowMs = clock.nowMs();
+      const isIdle = this.#inFlight < pool.aliveInstances;
+      const rowsMax = isIdle ? this.#batching.maxBatch : this.#chooseSize(nowMs);
+      if (rowsMax === 0) return;
+      const batch = this.#formBatch(rowsMax, nowMs);
+      if (batch.rowCount > 0) this.#start(batch);
     }
   }
 
-  /** While all instances are busy: how many rows to take now; 0: wait for more. */
-  #sizeAhead(nowMs: number): number {
-    const { stats, batching } = this.#options;
-    const preferred = this.#sizesAhead.findLast((size) => size <= stats.pendingRows);
+  /** While all instances are busy: rows to take now; 0 to wait for more. */
+  #chooseSize(nowMs: number): number {
+    const { pendingRows } = this.#options.stats;
+    const preferred = this.#preferredSizes.findLast((size) => size <= pendingRows);
     if (preferred !== undefined) return preferred;
-    const waitedMs = nowMs - this.#queue.oldestMs();
-    const leftMs = batching.maxQueueDelayMicros / 1_000 - waitedMs;
-    if (leftMs <= 0) return stats.pendingRows;
-    this.#delay ??= setTimeout(() => {
-      this.#delay = undefined;
+    const waitedMs = nowMs - this.#queue.oldestArrivalMs();
+    const remainingMs = this.#batching.maxQueueDelayMicros / 1_000 - waitedMs;
+    if (remainingMs <= 0) return pendingRows;
+    this.#delayTimer ??= setTimeout(() => {
+      this.#delayTimer = undefined;
       this.#dispatch();
-    }, Math.ceil(leftMs));
+    }, Math.ceil(remainingMs));
     return 0;
   }
 
-  #form(rowsMax: number, nowMs: number): Batch {
-    const { stats } = this.#options;
-    const slices: Slice[] = [];
+  #formBatch(rowsMax: number, nowMs: number): Batch<R> {
+    const slices: RequestSlice<R>[] = [];
     let rowCount = 0;
     while (rowCount < rowsMax) {
-      const request = this.#queue.head(nowMs);
+      let request = this.#queue.next(nowMs);
+      const [first] = slices;
+      if (first !== undefined && request?.group !== first.request.group) {
+        request = this.#queue.nextOfGroup(first.request.group);
+      }
       if (request === undefined) break;
-      if (this.#drop(request, nowMs)) continue;
+      if (this.#dropExpired(request, nowMs)) continue;
       const count = Math.min(request.waitingRows, rowsMax - rowCount);
-      slices.push(request.take(count, rowCount, nowMs));
-      stats.pendingRows -= count;
+      slices.push(request.takeSlice(count, rowCount, nowMs));
+      this.#addPendingRows(request, -count);
       rowCount += count;
     }
     return { slices, rowCount };
   }
 
-  /** Fails a request that need not be worked on. @returns whether it did */
-  #drop(request: EngineRequest, nowMs: number): boolean {
-    const { deadlineMs, signal } = request.call;
-    const { queueTimeoutMs } = this.#options.batching;
-    if (nowMs >= deadlineMs) this.#fail(request, expiredError());
-    else if (signal?.aborted) this.#fail(request, goneError());
+  #start(batch: Batch<R>): void {
+    const { rowCount } = batch;
+    this.#inFlight++;
+    this.#inFlightRows += rowCount;
+    void this.#options.runner.runBatch(batch, this).finally(() => {
+      const { stats, clock } = this.#options;
+      this.#inFlight--;
+      this.#inFlightRows -= rowCount;
+      this.#rate.recordBatch(rowCount, clock.nowMs(), stats.pendingRows > 0);
+      this.#dispatch();
+    });
+  }
+
+  /**
+   * Fails a request that was cancelled or has waited too long. @returns whether it is no longer
+   * open
+   */
+  #dropExpired(request: R, nowMs: number): boolean {
+    const { deadlineMs, signal } = request.options;
+    const { queueTimeoutMs } = this.#batching;
+    if (nowMs >= deadlineMs) this.fail(request, makeExpiredError());
+    else if (signal?.aborted) this.fail(request, makeCancelledError());
     else if (
       queueTimeoutMs > 0 &&
       request.nextRow === 0 &&
       nowMs - request.arrivedMs >= queueTimeoutMs
     ) {
-      const message = `the request waited ${queueTimeoutMs} ms for a model instance; try again later`;
-      this.#fail(request, new CubeError('OVERLOADED', message));
+      this.fail(request, makeQueueTimeoutError(queueTimeoutMs));
     }
     return !request.isOpen;
   }
 
-  #sweepOpen(): void {
-    const nowMs = this.#clock.nowMs();
-    const before = this.#open.size;
-    for (const request of this.#open) this.#drop(request, nowMs);
-    if (this.#open.size < before) this.#queue.purge();
-    this.#sweep =
-      this.#open.size === 0 ? undefined : setTimeout(() => this.#sweepOpen(), SWEEP_MS).unref();
-  }
-
-  #fail(request: EngineRequest, error: CubeError): void {
-    const { stats } = this.#options;
-    const { waitingRows } = request;
-    if (!request.fail(error)) return;
-    stats.pendingRows -= waitingRows;
-    stats.pendingRequests--;
-    stats.onFailure(error.code);
-    this.#open.delete(request);
-  }
-
-  #launch(batch: Batch): void {
-    this.#inFlight++;
-    void this.#run(batch).finally(() => {
-      this.#inFlight--;
-      this.#dispatch();
-    });
-  }
-
-  /** Never rejects: what goes wrong is told to the requests. */
-  async #run(batch: Batch): Promise<void> {
-    const { shape, pool } = this.#options;
-    if (this.#isAbandoned(batch)) return;
-    const buffers = this.#buffers.take();
-    const startMs = this.#clock.nowMs();
-    try {
-      for (const { request, start, count, at } of batch.slices) {
-        buffers.add(request.rows, start, count, at);
-      }
-      if (shape.looksUp === 'main' && shape.plan.tables.length > 0) {
-        await this.#lookUp(batch, buffers);
-      }
-    } catch (error) {
-      this.#failBatch(batch, CubeError.from(error));
-      this.#buffers.give(buffers);
-      return;
-    }
-    if (this.#isAbandoned(batch)) {
-      this.#buffers.give(buffers);
-      return;
-    }
-    const lookupMicros = 1_000 * (this.#clock.nowMs() - startMs);
-    let done: BatchDone | undefined;
-    try {
-      done = await pool.run(buffers.slab, batch.rowCount);
-    } catch (error) {
-      this.#onRunFailed(batch, CubeError.from(error));
-      return;
-    }
-    // The instance died before it began: the rows are still here.
-    if (done === undefined) this.#again.push(batch);
-    else this.#answer(batch, buffers, shape.looksUp === 'main' ? { ...done, lookupMicros } : done);
-  }
-
-  /** No request of the batch is open any more: it is dropped. */
-  #isAbandoned({ slices }: Batch): boolean {
-    if (slices.some(({ request }) => request.isOpen)) return false;
-    for (const { request } of slices) request.drop();
-    return true;
-  }
-
-  /** Fills the buffers' rows; requests whose policy does not bear what is unavailable fail here, the others go on. */
-  async #lookUp(batch: Batch, buffers: BatchBuffers): Promise<void> {
-    const { store, manifest } = this.#options;
-    const groups: LookupGroup[] = buffers.groups(batch.rowCount);
-    let deadlineMs = 0;
-    for (const { request } of batch.slices) {
-      deadlineMs = Math.max(deadlineMs, request.call.deadlineMs);
-    }
-    const summary = await store.lookup(manifest, groups, deadlineMs - this.#clock.nowMs());
-    if (summary.version !== manifest.version) {
-      throw new CubeError(
-        'INTERNAL',
-        `the store answered from version ${summary.version}, the graph is of version ${manifest.version}: refused`,
-      );
-    }
-    buffers.spreadOutcomes(batch.rowCount);
-    if (summary.unavailable === 0) return;
-    for (const slice of batch.slices) this.#checkAvailable(slice, buffers, summary.reason);
-  }
-
-  #checkAvailable(slice: Slice, { outcomes }: BatchBuffers, reason: string | undefined): void {
-    const { policy, shape } = this.#options;
-    if (policy.onUnavailable === 'default') return;
-    const { request } = slice;
-    const counts = { unseen: 0, unavailable: 0 };
-    countOutcomes(shape.plan, outcomes, slice, counts, undefined);
-    request.unavailable += counts.unavailable - slice.unavailable;
-    slice.unavailable = counts.unavailable;
-    const lookups = shape.plan.tables.reduce((sum, { columns }) => sum + columns.length, 0);
-    const total = lookups * request.rows.rowCount;
-    if (request.unavailable <= policy.maxUnavailableShare * total) return;
-    const where = [firstUnavailable(slice, shape.plan, outcomes), reason].filter(Boolean);
-    const message = `no answer for ${request.unavailable} of ${total} lookups (${where.join('; ')}); nothing was predicted, try again`;
-    this.#fail(request, new CubeError('UNAVAILABLE', message));
-  }
-
-  /** Hands the batch's outputs to its requests. */
-  #answer(batch: Batch, buffers: BatchBuffers, done: BatchDone): void {
-    const { shape, stats } = this.#options;
-    stats.onBatch(batch.rowCount, done.lookupMicros, done.inferMicros);
-    for (const slice of batch.slices) {
-      const { request, count } = slice;
-      this.#takeOutputs(slice, buffers.outputs);
-      if (request.isOpen) {
-        countOutcomes(shape.plan, buffers.outcomes, slice, request.counts, request.byKey);
-        request.lookupMicros += done.lookupMicros;
-        request.inferMicros += done.inferMicros;
-      }
-      if (request.finish(count)) this.#onAnswered(request);
-    }
-    this.#buffers.give(buffers);
-  }
-
-  #onAnswered(request: EngineRequest): void {
-    const { stats, shape } = this.#options;
-    const { rowCount } = request.rows;
-    this.#open.delete(request);
-    stats.pendingRequests--;
-    stats.onAnswered(rowCount, request.queueMicros);
-    const { keyNum, clickColumn } = shape.plan;
-    stats.onOutcome(rowCount, {
-      ...request.counts,
-      scoreSum: columnSum(request.outputs[0]!, shape.outputs[0]!.width, clickColumn),
-      lookups: rowCount * keyNum,
-      millis: this.#clock.nowMs() - request.arrivedMs,
-    });
-  }
-
-  #takeOutputs({ request, start, count, at }: Slice, outputs: readonly Float32Array[]): void {
-    if (!request.isOpen) return;
-    const { shape, manifest } = this.#options;
-    for (let o = 0; o < outputs.length; o++) {
-      const { width } = shape.outputs[o]!;
-      const values = outputs[o]!.subarray(at * width, (at + count) * width);
-      const bad = o === 0 ? notFiniteAt(values) : -1;
-      if (bad >= 0) {
-        const row = start + Math.floor(bad / width) + 1;
-        const message = `the graph of version ${manifest.version} gave ${values[bad]} for row ${row}: a table or the graph holds values that are no numbers`;
-        this.#fail(request, new CubeError('INTERNAL', message));
-        return;
-      }
-      request.outputs[o]!.set(values, start * width);
-    }
-  }
-
-  /** A graph may refuse a batch for one request's rows: each is then run alone, and answers for itself. */
-  #onRunFailed(batch: Batch, error: CubeError): void {
-    if (error.code !== 'INTERNAL' || batch.slices.length === 1) {
-      this.#failBatch(batch, error);
-      return;
-    }
-    for (const slice of batch.slices) {
-      this.#again.push({ slices: [{ ...slice, at: 0 }], rowCount: slice.count });
-    }
-  }
-
-  #failBatch(batch: Batch, error: CubeError): void {
-    for (const { request } of batch.slices) {
-      this.#fail(request, error);
-      request.drop();
-    }
+  #sweep(): void {
+    const nowMs = this.#options.clock.nowMs();
+    const before = this.#openRequests.size;
+    for (const request of this.#openRequests) this.#dropExpired(request, nowMs);
+    if (this.#openRequests.size < before) this.#queue.removeFinished();
+    this.#sweepTimer =
+      this.#openRequests.size === 0
+        ? undefined
+        : setTimeout(() => this.#sweep(), SWEEP_INTERVAL_MS).unref();
   }
 }
 
-function firstUnavailable(
-  { request, start, count, at }: Slice,
-  { tables, keyNum }: SlabShape['plan'],
-  outcomes: readonly Uint8Array[],
-): string {
-  for (let t = 0; t < tables.length; t++) {
-    const { columns, name } = tables[t]!;
-    for (let i = 0; i < count * columns.length; i++) {
-      if (outcomes[t]![at * columns.length + i] !== OUTCOME_UNAVAILABLE) continue;
-      const row = start + Math.floor(i / columns.length);
-      const bag = row * keyNum + columns[i % columns.length]!;
-      const { keys, ends } = request.rows;
-      const key = keyToBigint(keys, ends === undefined || bag === 0 ? bag : ends[bag - 1]!);
-      return `first: key ${key} of table ${name}`;
-    }
-  }
-  return '';
-}
-
-function expiredError(): CubeError {
+function makeExpiredError(): CubeError {
   return new CubeError(
     'DEADLINE_EXCEEDED',
     'the deadline passed before the prediction was ready; send fewer rows, or a larger timeout-ms',
   );
 }
 
-function goneError(): CubeError {
-  return new CubeError('DEADLINE_EXCEEDED', 'nobody waits for this prediction any more');
+function makeQueueTimeoutError(queueTimeoutMs: number): CubeError {
+  return new CubeError(
+    'OVERLOADED',
+    `the request waited ${queueTimeoutMs} ms for a model instance; try again later`,
+  );
+}
+
+function makeCancelledError(): CubeError {
+  return new CubeError('DEADLINE_EXCEEDED', 'the caller cancelled the request');
 }

@@ -1,46 +1,57 @@
 /**
- * One model worker seen from the main thread: loads, runs batches in their order, stops by message. Its death fails exactly the
- * batch that it held; what it had not begun can be run elsewhere.
+ * The main thread's handle of one model worker: loads the graph, runs batches in order, and stops
+ * the worker by message. When the worker dies, exactly the batch that it was running fails; batches
+ * that it had not begun can run elsewhere.
  */
-import { SHARE_ENV, Worker } from 'node:worker_threads';
-import { CubeError } from '../../lib/core/errors.ts';
-import type { OutputShape } from './batch-slab.ts';
-import type { BatchDone, WorkerReply, WorkerRequest, WorkerStart } from './model-worker.ts';
+import { SHARE_ENV, type TransferListItem, Worker } from 'node:worker_threads';
+import { CubeError, type ErrorCode, requireDefined } from '../../lib/core/errors.ts';
 
-/** What the worker was asked and has not answered. */
-interface Waiting {
-  resolve(reply: WorkerReply | undefined): void;
+/** Messages of the two kinds of model workers: `Job` is a batch, `Result` what it gave. */
+export type WorkerRequest<Job> =
+  | { readonly kind: 'run'; readonly job: Job }
+  | { readonly kind: 'stop' };
+
+export type WorkerReply<Ready, Result> =
+  | { readonly kind: 'ready'; readonly ready: Ready }
+  | { readonly kind: 'done'; readonly result: Result }
+  | { readonly kind: 'failed'; readonly code: ErrorCode; readonly message: string };
+
+/** A request that the worker has not answered. */
+interface PendingReply<Ready, Result> {
+  resolve(reply: WorkerReply<Ready, Result> | undefined): void;
   reject(error: CubeError): void;
 }
 
-export class ModelInstance {
+export class ModelInstance<Ready, Job, Result> {
   readonly #worker: Worker;
-  /** Settled when the thread has ended: it uses no memory any more. */
+  /** Settles when the thread has ended, and uses no shared memory any more. */
   readonly exited: Promise<void>;
-  /** In the order asked: the worker holds the first. */
-  readonly #waiting: Waiting[] = [];
-  #outputs: readonly OutputShape[] = [];
-  #stopping = false;
-  #isFresh = true;
-  /** Loaded, so that its end is a death that somebody must make good. */
-  #loaded = false;
+  /** In the order of the requests; the worker processes the first. */
+  readonly #pending: PendingReply<Ready, Result>[] = [];
+  #ready: Ready | undefined;
+  #isStopping = false;
+  #isUnused = true;
+  /** The load has succeeded, so that an unexpected end must be handled by `onDeath`. */
+  #isLoaded = false;
 
   private constructor(worker: Worker, onDeath: (error: CubeError) => void) {
     this.#worker = worker;
     let cause: Error | undefined;
-    worker.on('message', (reply: WorkerReply) => this.#waiting.shift()?.resolve(reply));
+    worker.on('message', (reply: WorkerReply<Ready, Result>) =>
+      this.#pending.shift()?.resolve(reply),
+    );
     worker.on('error', (error) => {
       cause = error;
     });
     this.exited = new Promise((resolve) => {
       worker.once('exit', (exitCode) => {
-        const doing = this.#loaded ? 'held this batch' : 'loaded the graph';
+        const activity = this.#isLoaded ? 'ran this batch' : 'loaded the graph';
         const reason = cause?.message ?? `exit code ${exitCode}`;
-        const message = `the model worker died while it ${doing} (${reason}); try again`;
+        const message = `the model worker died while it ${activity} (${reason}); try again`;
         const error = new CubeError('UNAVAILABLE', message, { cause });
-        if (this.#loaded && !this.#stopping) onDeath(error);
-        const [held, ...others] = this.#waiting.splice(0);
-        held?.reject(error);
+        if (this.#isLoaded && !this.#isStopping) onDeath(error);
+        const [running, ...others] = this.#pending.splice(0);
+        running?.reject(error);
         for (const other of others) other.resolve(undefined);
         resolve();
       });
@@ -49,64 +60,70 @@ export class ModelInstance {
 
   /**
    * Starts a worker and waits until its graph is loaded and warm.
-   * @param onDeath called once when the worker, once started, ends without having been told to
+   * @param onDeath called once when the worker ends unexpectedly after it was loaded
    */
-  static async start(
+  static async start<Ready, Job, Result>(
     script: URL,
-    data: WorkerStart,
+    data: unknown,
     onDeath: (error: CubeError) => void,
-  ): Promise<ModelInstance> {
-    // The native runtime reads the process's real environment (lib/platform/telemetry.ts).
+  ): Promise<ModelInstance<Ready, Job, Result>> {
+    // The native runtime reads the process's real environment (lib/platform/disable-telemetry.ts).
     const worker = new Worker(script, { workerData: data, name: 'model-worker', env: SHARE_ENV });
-    const instance = new ModelInstance(worker, onDeath);
+    const instance = new ModelInstance<Ready, Job, Result>(worker, onDeath);
     try {
-      const reply = await instance.#ask();
-      if (reply?.kind === 'ready') instance.#outputs = reply.outputs;
+      const reply = await instance.#request();
+      if (reply?.kind === 'ready') instance.#ready = reply.ready;
     } catch (error) {
       await instance.exited;
       throw error;
     }
-    instance.#loaded = true;
+    instance.#isLoaded = true;
     return instance;
   }
 
-  /** The graph's outputs, the click output first. */
-  get outputs(): readonly OutputShape[] {
-    return this.#outputs;
+  /** What the worker said when it had loaded the graph. */
+  get ready(): Ready {
+    return requireDefined(this.#ready, 'the reply of a loaded worker');
   }
 
-  /** It was given no batch yet. */
-  get isFresh(): boolean {
-    return this.#isFresh;
+  /** It has not received a batch yet. */
+  get isUnused(): boolean {
+    return this.#isUnused;
   }
 
-  /** Batches that it has, running or waiting. */
-  get held(): number {
-    return this.#waiting.length;
+  /** Batches that it runs, or that wait for it. */
+  get batchCount(): number {
+    return this.#pending.length;
   }
 
   /**
-   * Runs one batch behind those that it has; the slab is the worker's until the promise is settled.
-   * @returns undefined when it died before it began the batch
-   * @throws CubeError UNAVAILABLE when it died with the batch, INTERNAL when the graph refused it
+   * Runs one batch after those that it already has. The worker owns the job until the promise
+   * settles.
+   * @param transfer buffers of the job that move to the worker
+   * @returns undefined when the worker died before it began the batch
+   * @throws CubeError UNAVAILABLE when it died while it ran the batch, INTERNAL when the graph
+   *   failed
    */
-  async run(slab: SharedArrayBuffer, rowCount: number): Promise<BatchDone | undefined> {
-    this.#isFresh = false;
-    const reply = await this.#ask({ kind: 'run', slab, rowCount });
-    return reply?.kind === 'done' ? reply : undefined;
+  async run(job: Job, transfer?: readonly TransferListItem[]): Promise<Result | undefined> {
+    this.#isUnused = false;
+    const reply = await this.#request({ kind: 'run', job }, transfer);
+    return reply?.kind === 'done' ? reply.result : undefined;
   }
 
-  /** Ends the worker after what it runs, and waits for its exit. */
+  /** Stops the worker after its batches, and waits for its exit. */
   async stop(): Promise<void> {
-    this.#stopping = true;
-    this.#worker.postMessage({ kind: 'stop' } satisfies WorkerRequest);
+    this.#isStopping = true;
+    this.#worker.postMessage({ kind: 'stop' } satisfies WorkerRequest<Job>);
     await this.exited;
   }
 
-  async #ask(request?: WorkerRequest): Promise<WorkerReply | undefined> {
-    const reply = await new Promise<WorkerReply | undefined>((resolve, reject) => {
-      this.#waiting.push({ resolve, reject });
-      if (request !== undefined) this.#worker.postMessage(request);
+  async #request(
+    message?: WorkerRequest<Job>,
+    transfer?: readonly TransferListItem[],
+  ): Promise<WorkerReply<Ready, Result> | undefined> {
+    const reply = await new Promise<WorkerReply<Ready, Result> | undefined>((resolve, reject) => {
+      this.#pending.push({ resolve, reject });
+      if (message !== undefined) this.#worker.postMessage(message, transfer);
     });
     if (reply?.kind === 'failed') throw new CubeError(reply.code, reply.message);
     return reply;

@@ -1,39 +1,41 @@
 /**
- * A model worker: one thread with one instance of one graph, and its own way to the tables where they are in this process's memory.
- * It is told by messages (`WorkerRequest` in, `WorkerReply` out), one batch after another in their order; a batch's slab is
- * shared with the main thread, and its own from the request to the reply. It ends when told to, after the batches that it has: a thread that is
- * terminated inside a run takes the process with it.
+ * A model worker: one thread with one instance of one graph. It looks rows up by itself when the
+ * tables are in this process's memory. It receives messages (`WorkerRequest`) and replies to each
+ * (`WorkerReply`), one batch after another. The slab of a batch is shared memory, which the worker
+ * owns from the request to the reply. The worker stops by message, after its batches: terminating a
+ * thread during a run would crash the process.
  */
 import { parentPort, workerData } from 'node:worker_threads';
 import { CubeError, type ErrorCode } from '../../lib/core/errors.ts';
-import type { GraphPlan } from '../features/graph-plan.ts';
-import { GraphRunner } from '../features/graph-runner.ts';
-import { type OutputShape, type SlabShape, viewSlab } from './batch-slab.ts';
-import { ResidentRows, type ResidentTables } from './resident-rows.ts';
+import type { GraphPlan, OutputShape } from '../../lib/features/graph-plan.ts';
+import { GraphRunner } from '../../lib/features/graph-runner.ts';
+import { type SlabShape, viewSlab } from './batch-slab.ts';
+import type { WorkerReply, WorkerRequest } from './model-instance.ts';
+import { type SharedTables, WorkerLookup } from './worker-lookup.ts';
 
-export interface WorkerStart {
+export interface WorkerOptions {
   readonly model: Uint8Array;
-  /** Data of the graph in other files, by their names. */
+  /** External data of the graph by file name. */
   readonly data: ReadonlyMap<string, Uint8Array>;
   readonly plan: GraphPlan;
-  /** Of the largest batch. */
+  /** Rows of the largest batch. */
   readonly rowsMax: number;
-  /** Undefined: the main thread looks up. */
-  readonly resident: ResidentTables | undefined;
+  /** Undefined when the main thread looks rows up. */
+  readonly resident: SharedTables | undefined;
 }
 
-export type WorkerRequest =
-  | { readonly kind: 'run'; readonly slab: SharedArrayBuffer; readonly rowCount: number }
-  | { readonly kind: 'stop' };
+/** A batch. */
+export interface BatchJob {
+  readonly slab: SharedArrayBuffer;
+  readonly rowCount: number;
+}
 
-export type WorkerReply =
-  | { readonly kind: 'ready'; readonly outputs: readonly OutputShape[] }
-  | ({ readonly kind: 'done' } & BatchDone)
-  | { readonly kind: 'failed'; readonly code: ErrorCode; readonly message: string };
+type Request = WorkerRequest<BatchJob>;
+type Reply = WorkerReply<readonly OutputShape[], BatchResult>;
 
-/** What came of a batch, beside what its slab says. */
-export interface BatchDone {
-  /** Lookups of the worker's own that found nothing. */
+/** The result of a batch, in addition to what the slab contains. */
+export interface BatchResult {
+  /** Unseen keys of the worker's own lookups. */
   readonly unseen: number;
   readonly lookupMicros: number;
   readonly inferMicros: number;
@@ -41,9 +43,9 @@ export interface BatchDone {
 
 if (parentPort === null) throw new Error('model-worker runs as a worker thread');
 const port = parentPort;
-const { model, data, plan, rowsMax, resident } = workerData as WorkerStart;
+const { model, data, plan, rowsMax, resident } = workerData as WorkerOptions;
 
-function reply(message: WorkerReply): void {
+function reply(message: Reply): void {
   port.postMessage(message);
 }
 
@@ -53,38 +55,38 @@ function replyFailure(code: ErrorCode, error: unknown): void {
 
 class ModelWorker {
   readonly #runner: GraphRunner;
-  readonly #rows: ResidentRows | undefined;
+  readonly #rows: WorkerLookup | undefined;
   readonly #shape: SlabShape;
   /** The last of the batches, which run one after another. */
-  #work: Promise<void> = Promise.resolve();
+  #lastTask: Promise<void> = Promise.resolve();
 
-  constructor(runner: GraphRunner, rows: ResidentRows | undefined) {
+  constructor(runner: GraphRunner, rows: WorkerLookup | undefined) {
     this.#runner = runner;
     this.#rows = rows;
     const looksUp = rows === undefined ? 'main' : 'worker';
-    this.#shape = { plan, rowsMax, outputs: runner.outputs, looksUp };
+    this.#shape = { plan, rowsMax, outputs: runner.outputs, lookupThread: looksUp };
   }
 
-  handle(request: WorkerRequest): void {
-    this.#work = this.#work.then(() =>
-      request.kind === 'stop' ? this.#stop() : this.#run(request.slab, request.rowCount),
+  handle(request: Request): void {
+    this.#lastTask = this.#lastTask.then(() =>
+      request.kind === 'stop' ? this.#stop() : this.#run(request.job),
     );
   }
 
-  async #run(slab: SharedArrayBuffer, rowCount: number): Promise<void> {
+  async #run({ slab, rowCount }: BatchJob): Promise<void> {
     try {
       const startMs = performance.now();
       const views = viewSlab(this.#shape, slab);
-      const unseen = this.#rows?.fill(views, rowCount) ?? 0;
+      const unseen = this.#rows?.lookUp(views, rowCount) ?? 0;
       const { ids, dense, outputs } = views;
       const lookedUpMs = performance.now();
       const { tables, tensors = [] } = this.#rows ?? { tables: views.tables };
-      await this.#runner.run({ ids, dense, tables, tensors }, rowCount, outputs);
+      await this.#runner.run({ ids, dense, tables, readyTensors: tensors }, rowCount, outputs);
       const inferMicros = 1_000 * (performance.now() - lookedUpMs);
       const lookupMicros = 1_000 * (lookedUpMs - startMs);
-      reply({ kind: 'done', unseen, lookupMicros, inferMicros });
+      reply({ kind: 'done', result: { unseen, lookupMicros, inferMicros } });
     } catch (error) {
-      // Whatever the graph says of its inputs: they were made here, not by the caller.
+      // An error about the inputs too is internal: the engine made them, not the caller.
       replyFailure('INTERNAL', error);
     }
   }
@@ -97,11 +99,11 @@ class ModelWorker {
 }
 
 try {
-  const rows = resident && new ResidentRows(plan, rowsMax, resident);
+  const rows = resident && new WorkerLookup(plan, rowsMax, resident);
   const runner = await GraphRunner.load({ model, data }, plan, rowsMax);
   const worker = new ModelWorker(runner, rows);
-  port.on('message', (request: WorkerRequest) => worker.handle(request));
-  reply({ kind: 'ready', outputs: runner.outputs });
+  port.on('message', (request: Request) => worker.handle(request));
+  reply({ kind: 'ready', ready: runner.outputs });
 } catch (error) {
   replyFailure(CubeError.from(error).code, error);
 }

@@ -1,13 +1,29 @@
-/** What a request is answered with. */
+/** What callers of the engine pass to a prediction, and what they get. */
 
-/** A float output of the graph, rowCount × width. */
+export interface PredictOptions {
+  /** On the scale of the clock's `nowMs`. */
+  readonly deadlineMs: number;
+  /** 0 is the highest; default 1. */
+  readonly priority?: number;
+  /** Whether the result lists the lookup outcomes of each slot. */
+  readonly slotOutcomes?: boolean;
+  readonly signal?: CancelSignal;
+}
+
+/**
+ * Aborted when the caller no longer waits for the result. The engine polls it before each step, so
+ * it needs no events; an AbortSignal is one.
+ */
+export type CancelSignal = Pick<AbortSignal, 'aborted'>;
+
+/** A float output of the graph: rowCount × width. */
 export interface PredictionOutput {
   readonly name: string;
   readonly data: Float32Array;
   readonly width: number;
 }
 
-/** How the lookups of one slot went, over all rows. */
+/** Outcomes of the lookups of one slot, counted over all rows. */
 export interface SlotOutcomes {
   readonly slot: string;
   readonly hit: number;
@@ -17,22 +33,30 @@ export interface SlotOutcomes {
 
 export interface Prediction {
   readonly rowCount: number;
-  /** The graph's click output: rowCount × outputNum. */
-  readonly output: Float32Array;
-  readonly outputNum: number;
+  /** The graph's click output: rowCount × clickWidth. */
+  readonly clickOutput: Float32Array;
+  readonly clickWidth: number;
   /** Every float output of the graph, the click output first. */
   readonly outputs: readonly PredictionOutput[];
   /** The version of graph and tables. */
   readonly version: string;
   readonly unseen: number;
   readonly unavailable: number;
+  /** Some lookups were unavailable: their default rows were used. */
   readonly degraded: boolean;
-  /** When asked for. */
+  /** Present when `slotOutcomes` was set. */
   readonly slots?: readonly SlotOutcomes[];
-  /** Waiting for the first batch; lookups and runs of the batches that the request was in. */
   readonly timings: {
+    /** Wait for the first batch. */
     readonly queueMicros: number;
+    /** Summed over the batches that the request was in. */
     readonly lookupMicros: number;
     readonly inferMicros: number;
   };
 }
+
+/** What is counted and logged of an answered request. */
+export type PredictionSummary = Pick<
+  Prediction,
+  'version' | 'rowCount' | 'unseen' | 'unavailable' | 'degraded' | 'timings'
+>;

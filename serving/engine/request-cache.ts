@@ -1,67 +1,89 @@
 /**
- * Answers of one version by the content of the rows that they answer, so that a request that comes again costs a copy of its keys.
- * Bounded in bytes; what was used longest ago goes first. What was answered degraded is never kept: the next may be whole.
+ * A cache of one version's results by the content of their requests: a repeated request costs no
+ * more than a copy of its input. The size is limited in bytes; the least recently used entry is
+ * evicted first.
  */
-import type { KeyedRows } from '../../lib/core/features.ts';
+import type { KeyedRows } from '../../lib/core/feature-rows.ts';
+import type { NamedTensor } from '../../lib/core/tensor.ts';
+import type { GraphInputs } from './graph-request.ts';
 import type { Prediction } from './prediction.ts';
 
-/** Of the bookkeeping of one answer, about. */
+/** Approximate bookkeeping of one entry. */
 const ENTRY_BYTES = 512;
 
-interface Entry {
-  readonly prediction: Prediction;
+interface Entry<V> {
+  readonly value: V;
   readonly bytes: number;
 }
 
-export class RequestCache {
+export class RequestCache<V> {
   readonly #bytesMax: number;
-  /** In the order of last use. */
-  readonly #entries = new Map<string, Entry>();
+  /** Least recently used first. */
+  readonly #entries = new Map<string, Entry<V>>();
   #bytes = 0;
 
   constructor(bytesMax: number) {
     this.#bytesMax = bytesMax;
   }
 
-  /** Held now. */
+  /** Used now. */
   get bytes(): number {
     return this.#bytes;
   }
 
-  get(content: string): Prediction | undefined {
-    const entry = this.#entries.get(content);
+  get(key: string): V | undefined {
+    const entry = this.#entries.get(key);
     if (entry === undefined) return undefined;
-    this.#entries.delete(content);
-    this.#entries.set(content, entry);
-    return entry.prediction;
+    this.#entries.delete(key);
+    this.#entries.set(key, entry);
+    return entry.value;
   }
 
-  put(content: string, prediction: Prediction): void {
-    if (prediction.degraded) return;
-    let bytes = ENTRY_BYTES + content.length;
-    for (const { data } of prediction.outputs) bytes += data.byteLength;
+  /** @param valueBytes the size of the value */
+  put(key: string, value: V, valueBytes: number): void {
+    const bytes = ENTRY_BYTES + key.length + valueBytes;
     if (bytes > this.#bytesMax) return;
-    this.#drop(content);
-    this.#entries.set(content, { prediction, bytes });
+    this.#remove(key);
+    this.#entries.set(key, { value, bytes });
     this.#bytes += bytes;
     for (const oldest of this.#entries.keys()) {
       if (this.#bytes <= this.#bytesMax) return;
-      this.#drop(oldest);
+      this.#remove(oldest);
     }
   }
 
-  #drop(content: string): void {
-    this.#bytes -= this.#entries.get(content)?.bytes ?? 0;
-    this.#entries.delete(content);
+  #remove(key: string): void {
+    this.#bytes -= this.#entries.get(key)?.bytes ?? 0;
+    this.#entries.delete(key);
   }
 }
 
-/** Rows as a string that only equal rows have: a character a byte. */
-export function contentOf({ rowCount, keys, dense, ends }: KeyedRows): string {
-  const parts = [latin1(keys), latin1(dense), ends === undefined ? '' : latin1(ends)];
+/** A string that is equal only for equal rows, with one character per byte. */
+export function toCacheKey({ rowCount, keys, dense, ends }: KeyedRows): string {
+  const parts = [toLatin1(keys), toLatin1(dense), ends === undefined ? '' : toLatin1(ends)];
   return `${rowCount} ${keys.length} ${dense.length} ${parts.join('')}`;
 }
 
-function latin1({ buffer, byteOffset, byteLength }: Uint32Array | Float32Array): string {
+export function countPredictionBytes({ outputs }: Prediction): number {
+  return outputs.reduce((sum, { data }) => sum + data.byteLength, 0);
+}
+
+/** A string that is equal only for equal inputs and outputs of a plain model. */
+export function toGraphCacheKey({ tensors, outputs }: GraphInputs): string {
+  const parts = tensors.map(({ shape, data }) => {
+    const text = data instanceof Uint8Array ? toLatin1(data) : JSON.stringify(data);
+    return `[${shape.join()}] ${text.length} ${text}`;
+  });
+  return `${JSON.stringify(outputs)} ${parts.join('')}`;
+}
+
+export function countTensorBytes(tensors: readonly NamedTensor[]): number {
+  return tensors.reduce((sum, { data }) => {
+    if (data instanceof Uint8Array) return sum + data.length;
+    return sum + data.reduce((chars, text) => chars + 2 * text.length, 0);
+  }, 0);
+}
+
+function toLatin1({ buffer, byteOffset, byteLength }: ArrayBufferView): string {
   return Buffer.from(buffer, byteOffset, byteLength).toString('latin1');
 }

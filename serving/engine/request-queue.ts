@@ -1,54 +1,88 @@
 /**
- * Requests whose rows wait for a batch: one line for each priority, the first come first. One of a lower priority that has waited
- * long (half of the queue's timeout, where there is one) goes before younger ones, so that none starves.
+ * The requests whose rows wait for a batch: one queue for each priority, first in, first out. A
+ * request of a lower priority that has waited for half of the queue timeout goes before younger
+ * requests, so that none starves.
  */
-import type { BatchingOptions } from './batching.ts';
-import { DEFAULT_PRIORITY, type EngineRequest } from './engine-request.ts';
+import type { BatchingOptions } from './engine-options.ts';
+import { DEFAULT_PRIORITY, type QueuedRequest } from './queued-request.ts';
 
-/** Without a timeout: below the deadlines that most callers have. */
-const AGED_MS = 250;
+/** Used without a queue timeout: less than the deadlines of most callers. */
+const PRIORITY_WAIT_MS = 250;
+/** Requests of each priority that are searched for one of a group. */
+const GROUP_SEARCH_MAX = 256;
 
-export class RequestQueue {
-  readonly #lines: EngineRequest[][];
-  readonly #agedMs: number;
+export class RequestQueue<R extends QueuedRequest> {
+  readonly #queues: R[][];
+  /** Waiting rows of each priority. */
+  readonly #rows: number[];
+  readonly #priorityWaitMs: number;
 
   constructor({ priorityLevels, queueTimeoutMs }: BatchingOptions) {
-    this.#lines = Array.from({ length: priorityLevels }, () => []);
-    this.#agedMs = queueTimeoutMs > 0 ? queueTimeoutMs / 2 : AGED_MS;
+    this.#queues = Array.from({ length: priorityLevels }, () => []);
+    this.#rows = new Array<number>(priorityLevels).fill(0);
+    this.#priorityWaitMs = queueTimeoutMs > 0 ? queueTimeoutMs / 2 : PRIORITY_WAIT_MS;
   }
 
-  push(request: EngineRequest): void {
-    const { priority = DEFAULT_PRIORITY } = request.call;
-    this.#lines[Math.min(Math.max(priority, 0), this.#lines.length - 1)]!.push(request);
+  push(request: R): void {
+    this.#queues[this.#toLevel(request.options.priority)]!.push(request);
   }
 
-  /** The one whose rows are next. */
-  head(nowMs: number): EngineRequest | undefined {
-    let chosen: EngineRequest | undefined;
-    for (const line of this.#lines) {
-      while (line[0]?.waitingRows === 0) line.shift();
-      const first = line[0];
+  /** Counts rows of this priority that wait from now on or, when negative, no longer wait. */
+  addRows(priority: number | undefined, rowCount: number): void {
+    this.#rows[this.#toLevel(priority)]! += rowCount;
+  }
+
+  /** Waiting rows of this priority and of higher ones. */
+  countRowsBefore(priority: number | undefined): number {
+    const level = this.#toLevel(priority);
+    let rowCount = 0;
+    for (let i = 0; i <= level; i++) rowCount += this.#rows[i]!;
+    return rowCount;
+  }
+
+  /** The request whose rows are next. */
+  next(nowMs: number): R | undefined {
+    let chosen: R | undefined;
+    for (const queue of this.#queues) {
+      while (queue[0]?.waitingRows === 0) queue.shift();
+      const first = queue[0];
       if (first === undefined) continue;
-      const isAged = nowMs - first.arrivedMs > this.#agedMs;
-      if (chosen === undefined || (isAged && first.arrivedMs < chosen.arrivedMs)) chosen = first;
+      const isOverdue = nowMs - first.arrivedMs > this.#priorityWaitMs;
+      if (chosen === undefined || (isOverdue && first.arrivedMs < chosen.arrivedMs)) chosen = first;
     }
     return chosen;
   }
 
-  /** When the oldest of those that wait came. */
-  oldestMs(): number {
+  /** The first waiting request of a group, of the highest priority first. */
+  nextOfGroup(group: string | undefined): R | undefined {
+    for (const queue of this.#queues) {
+      const searched = Math.min(queue.length, GROUP_SEARCH_MAX);
+      for (let i = 0; i < searched; i++) {
+        const request = queue[i]!;
+        if (request.group === group && request.waitingRows > 0) return request;
+      }
+    }
+    return undefined;
+  }
+
+  /** When the oldest waiting request arrived; infinite without one. */
+  oldestArrivalMs(): number {
     let oldest = Number.POSITIVE_INFINITY;
-    for (const line of this.#lines) {
-      while (line[0]?.waitingRows === 0) line.shift();
-      if (line[0] !== undefined) oldest = Math.min(oldest, line[0].arrivedMs);
+    for (const queue of this.#queues) {
+      while (queue[0]?.waitingRows === 0) queue.shift();
+      if (queue[0] !== undefined) oldest = Math.min(oldest, queue[0].arrivedMs);
     }
     return oldest;
   }
 
-  /** Forgets those that wait no more. */
-  purge(): void {
-    this.#lines.forEach((line, i) => {
-      this.#lines[i] = line.filter(({ waitingRows }) => waitingRows > 0);
+  #toLevel(priority = DEFAULT_PRIORITY): number {
+    return Math.min(Math.max(priority, 0), this.#queues.length - 1);
+  }
+
+  /** Removes requests without waiting rows. */
+  removeFinished(): void {
+    this.#queues.forEach((queue, i) => {
+      this.#queues[i] = queue.filter(({ waitingRows }) => waitingRows > 0);
     });
   }
 }

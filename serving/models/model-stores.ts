@@ -1,62 +1,69 @@
-/** The stores of a process: one for each place that rows come from, shared by the models that take rows from it. */
+/**
+ * Opens the stores of a process. Models with the same store settings and repository share one
+ * store.
+ */
 import { join, resolve } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
-import { instanceCount } from '../config/config-report.ts';
-import type { ModelConfig } from '../config/serving-config.ts';
+import { countInstances, type ModelConfig } from '../config/serving-config.ts';
 import type { EmbeddingStore } from '../stores/embedding-store.ts';
 import { LOCAL_FOLDER, MEMORY_FOLDER, openStore } from '../stores/open-store.ts';
 import type { StoreChoice } from '../stores/store-choice.ts';
 
-/** A model, and where its versions come from. */
-export interface ModelPlace {
+/** A model and the repository of its versions. */
+export interface ModelOrigin {
   readonly model: ModelConfig;
   readonly repository: Repository;
 }
 
-/** Each takes 64 KiB of every memory of the store in memory. */
+/** Every worker uses 64 KiB of each memory of a memory store. */
 const WORKERS_MAX = 1_024;
 
 export class ModelStores {
   readonly #logger: Logger;
-  /** Of all models, by the place of their rows. */
+  /** Model workers by store key. */
   readonly #workers = new Map<string, number>();
   readonly #inMemory = new Set<string>();
   readonly #open = new Map<string, EmbeddingStore>();
-  /** Folders that stores write to, each with the place of its store. */
+  /** Store keys by the folder that the store writes to. */
   readonly #folders = new Map<string, string>();
 
-  /** @throws CubeError INVALID_ARGUMENT when models have more workers than a store in memory lets look up */
-  constructor(places: readonly ModelPlace[], logger: Logger) {
+  /**
+   * @throws CubeError INVALID_ARGUMENT when models have more workers than a memory store supports
+   */
+  constructor(origins: readonly ModelOrigin[], logger: Logger) {
     this.#logger = logger;
-    for (const { model, repository } of places) {
-      const place = placeOf(model.store, repository);
-      if (model.store.kind === 'memory') this.#inMemory.add(place);
-      const workers = (this.#workers.get(place) ?? 0) + workersOf(model);
-      this.#workers.set(place, workers);
+    for (const { model, repository } of origins) {
+      const key = computeStoreKey(model.store, repository);
+      if (model.store.kind === 'memory') this.#inMemory.add(key);
+      const workers = (this.#workers.get(key) ?? 0) + countWorkers(model);
+      this.#workers.set(key, workers);
       if (model.store.kind !== 'memory' || workers <= WORKERS_MAX) continue;
       throw new CubeError(
         'INVALID_ARGUMENT',
-        `model ${model.name}: ${instanceCount(model.instances)} instances of each version are up to ${workers} model workers ` +
-          `while versions change, a store in memory takes ${WORKERS_MAX}: give --instances fewer, or follow fewer channels`,
+        `model ${model.name}: ${countInstances(model.instances)} instances per version need ` +
+          'up to ' +
+          `${workers} model workers while versions change, but a memory store supports ` +
+          `${WORKERS_MAX}: reduce --instances or the number of channels`,
       );
     }
   }
 
   /** @throws CubeError CONFLICT when two stores would write to one folder */
-  async open({ model: { store: choice }, repository }: ModelPlace): Promise<EmbeddingStore> {
-    const place = placeOf(choice, repository);
-    const known = this.#open.get(place);
-    if (known !== undefined) return known;
-    for (const folder of foldersOf(choice)) this.#claim(folder, place);
-    const around = {
-      ...{ repository, logger: this.#logger },
-      workers: this.#workers.get(place)!,
+  async open({ model: { store: choice }, repository }: ModelOrigin): Promise<EmbeddingStore> {
+    const key = computeStoreKey(choice, repository);
+    const existing = this.#open.get(key);
+    if (existing !== undefined) return existing;
+    for (const folder of listFolders(choice)) this.#claimFolder(folder, key);
+    const environment = {
+      repository,
+      logger: this.#logger,
+      workers: this.#workers.get(key) ?? 0,
       memoryStores: this.#inMemory.size,
     };
-    const store = await openStore(choice, around);
-    this.#open.set(place, store);
+    const store = await openStore(choice, environment);
+    this.#open.set(key, store);
     return store;
   }
 
@@ -64,34 +71,36 @@ export class ModelStores {
     await Promise.all([...this.#open.values()].map((store) => store.close()));
   }
 
-  #claim(folder: string, place: string): void {
+  #claimFolder(folder: string, key: string): void {
     const other = this.#folders.get(folder);
     if (other !== undefined) {
-      const text = `${folder} is written by the store of ${other} already, not by that of ${place}: give each its own data-dir`;
+      const text =
+        `${folder} is used by the store ${other}, so the store ${key} cannot use it: ` +
+        'give each store its own data-dir';
       throw new CubeError('CONFLICT', text);
     }
-    this.#folders.set(folder, place);
+    this.#folders.set(folder, key);
   }
 }
 
-/** What the store keeps on this machine's disk, and nobody else may. */
-function foldersOf(choice: StoreChoice): string[] {
+/** Folders on this machine's disk that only this store may use. */
+function listFolders(choice: StoreChoice): string[] {
   if ((choice.kind !== 'local' && choice.kind !== 'memory') || choice.dataDir === undefined) {
     return [];
   }
   const folder = resolve(choice.dataDir);
   return [
     ...(choice.kind === 'memory' ? [join(folder, MEMORY_FOLDER)] : []),
-    ...(choice.kind === 'local' || choice.elseDisk ? [join(folder, LOCAL_FOLDER)] : []),
+    ...(choice.kind === 'local' || choice.fallBackToDisk ? [join(folder, LOCAL_FOLDER)] : []),
   ];
 }
 
-function placeOf(choice: StoreChoice, { location }: Repository): string {
+function computeStoreKey(choice: StoreChoice, { location }: Repository): string {
   return JSON.stringify([choice, location]);
 }
 
-/** Of each channel two versions answer or wait to; one more loads, and one drains. */
-function workersOf({ source, instances }: ModelConfig): number {
-  const held = source.kind === 'channel' ? 2 * source.channels.length : 1;
-  return instanceCount(instances) * (held + 2);
+/** Each channel keeps two versions loaded; one more may be loading, and one draining. */
+function countWorkers({ source, instances }: ModelConfig): number {
+  const loaded = source.kind === 'channel' ? 2 * source.channels.length : 1;
+  return countInstances(instances) * (loaded + 2);
 }

@@ -1,31 +1,40 @@
 /**
- * From configuration to models: for each its versions' source, the store of its rows, its predictor and its watcher. Models that
- * take rows from the same place share one store.
+ * Creates the models of a configuration: for each model its version source, store, recorder and
+ * version manager.
  */
-
-import type { CubeError } from '../../lib/core/errors.ts';
+import { hostname } from 'node:os';
+import { CubeError } from '../../lib/core/errors.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
-import type { Keys } from '../../lib/repository/entries.ts';
 import { openRepository, Repository } from '../../lib/repository/repository.ts';
 import { TrustedKeys } from '../../lib/repository/signatures.ts';
-import { instanceCount } from '../config/config-report.ts';
-import type { ModelConfig } from '../config/serving-config.ts';
+import type { RepositoryKeys } from '../../lib/repository/signed-entry.ts';
+import {
+  countInstances,
+  type ModelConfig,
+  type RepositoryConfig,
+} from '../config/serving-config.ts';
+import { applyPrecision } from '../engine/apply-precision.ts';
+import type { EnsembleStep } from '../engine/ensemble-plan.ts';
+import { LoadedBundle } from '../engine/loaded-bundle.ts';
+import { type GraphLoadOptions, LoadedGraph } from '../engine/loaded-graph.ts';
 import { Predictor } from '../engine/predictor.ts';
+import type { TensorModel } from '../engine/tensor-model.ts';
 import type { EmbeddingStore } from '../stores/embedding-store.ts';
-import { LoadedBundle } from './bundle.ts';
-import { BundleWatcher, type BundleWatcherOptions } from './bundle-watcher.ts';
-import { ChannelSource } from './channel-source.ts';
-import { ExportedFolder } from './exported-folder.ts';
-import { FolderSource } from './folder-source.ts';
-import { type ModelPlace, ModelStores } from './model-stores.ts';
-import { ModelRegistry } from './models.ts';
-import { PinnedSource } from './pinned-source.ts';
+import { FileSource } from './file-source.ts';
+import { FolderSource, VersionFolderBackend } from './folder-source.ts';
+import { ModelRegistry } from './model-registry.ts';
+import { ModelRepository } from './model-repository.ts';
+import { type ModelOrigin, ModelStores } from './model-stores.ts';
+import { readPlainModel } from './plain-model.ts';
 import { Recorders } from './recorder.ts';
+import { planTritonModel } from './triton-models.ts';
+import { VersionManager, type VersionManagerOptions } from './version-manager.ts';
+import { ChannelSource, PinnedVersionSource, type VersionSource } from './version-source.ts';
 import { warmUp } from './warm-up.ts';
-import type { WishSource } from './wish-source.ts';
+import { warmUpGraph } from './warm-up-graph.ts';
 
-/** Told what happens to versions. */
+/** Callbacks for changes of versions. */
 export interface ModelEvents {
   onSwitch(model: string, to: string): void;
   observeStore(model: string, store: EmbeddingStore): void;
@@ -34,7 +43,8 @@ export interface ModelEvents {
 
 export interface OpenModelsOptions {
   readonly models: readonly ModelConfig[];
-  /** Of public keys: nothing is served that none of them has signed. */
+  readonly modelRepository?: RepositoryConfig | undefined;
+  /** A file or folder of public keys: only versions signed by one of them are served. */
   readonly trustedKeysPath?: string | undefined;
   readonly events: ModelEvents;
   readonly logger: Logger;
@@ -45,66 +55,123 @@ export interface OpenModels {
   readonly registry: ModelRegistry;
   readonly predictor: Predictor;
   readonly recorders: Recorders;
-  /** Stops what is followed, and closes the stores. */
+  /** Stops all models and closes the stores. */
   stop(): Promise<void>;
 }
 
-/** @throws CubeError when a repository or a store cannot be opened; nothing stays open */
+/** @throws CubeError when a repository or a store cannot be opened; everything is closed again */
 export async function openModels(options: OpenModelsOptions): Promise<OpenModels> {
   const predictor = new Predictor();
   const recorders = new Recorders();
   const { trustedKeysPath } = options;
   const trusted = trustedKeysPath === undefined ? undefined : TrustedKeys.read(trustedKeysPath);
-  const sources = options.models.map((model) => openSource(model, { trusted }));
-  const stores = new ModelStores(sources, options.logger);
-  const watchers = new Map<string, BundleWatcher>();
+  const { logger, modelRepository } = options;
+  const repository = modelRepository && openModelRepository(modelRepository, options);
+  const origins = options.models.map((model) =>
+    model.source.kind === 'file'
+      ? { model, file: new FileSource(model.source.file) }
+      : openSource(model, model.source, { trusted }, logger),
+  );
+  const stores = new ModelStores(
+    origins.filter((origin) => 'repository' in origin),
+    logger,
+  );
+  const managers = new Map<string, VersionManager>();
   try {
-    for (const source of sources) {
+    for (const origin of origins) {
       const parts = { stores, predictor, recorders, ...options };
-      watchers.set(source.model.name, await openModel(source, parts));
+      const manager =
+        'file' in origin ? openFileModel(origin, parts) : await openModel(origin, parts);
+      managers.set(origin.model.name, manager);
     }
   } catch (error) {
     await stores.close();
     throw error;
   }
-  const registry = new ModelRegistry(watchers);
+  const registry = new ModelRegistry(managers, repository);
   const stop = async (): Promise<void> => {
     await Promise.all([registry.stop(), stores.close(), recorders.close()]);
   };
   return { registry, predictor, recorders, stop };
 }
 
-/** What all models of a process share. */
-interface Parts extends Pick<OpenModelsOptions, 'events' | 'logger'> {
+/** Creates the models of a model repository, not started yet. */
+function openModelRepository(
+  config: RepositoryConfig,
+  { events, logger }: Pick<OpenModelsOptions, 'events' | 'logger'>,
+): ModelRepository<TensorModel> {
+  const find = ({ model, version }: EnsembleStep): TensorModel => {
+    const found = repository.models.get(model);
+    if (found === undefined) {
+      throw new CubeError('NOT_FOUND', `${config.folder} has no model ${model}`);
+    }
+    return version === undefined ? found.current : found.findByVersion(version);
+  };
+  const repository = new ModelRepository<TensorModel>({
+    config,
+    clock: systemClock,
+    logger,
+    plan: (look) => planTritonModel(look, { logger, find }),
+    onSwitch: (model, version) => events.onSwitch(model, version),
+    onLoadFailed: (model, { code }) => events.onLoadFailed(model, code),
+  });
+  return repository;
+}
+
+/** Objects shared by all models of a process. */
+interface SharedParts extends Pick<OpenModelsOptions, 'events' | 'logger'> {
   readonly stores: ModelStores;
   readonly predictor: Predictor;
   readonly recorders: Recorders;
 }
 
-/** The model's watcher, not started yet. */
+/** Creates the version manager of a model, not started yet. */
 async function openModel(
-  opened: OpenSource,
-  { stores, predictor, recorders, events, logger }: Parts,
-): Promise<BundleWatcher> {
+  opened: OpenModelSource,
+  { stores, predictor, recorders, events, logger }: SharedParts,
+): Promise<VersionManager> {
   const { model, repository, source, bundle } = opened;
   const store = await stores.open(opened);
   events.observeStore(model.name, store);
-  const { policy, batching, requestCacheBytes } = model;
-  const instances = instanceCount(model.instances);
+  const { policy, batching, precision, requestCacheBytes } = model;
+  const instances = countInstances(model.instances);
   const recorder = model.record && recorders.open(model.record, logger);
-  const load: BundleWatcherOptions['load'] = async (version, onStep) => {
-    const from = {
-      ...{ repository, bundle: bundle(), store, instances, policy, batching },
-      ...{ requestCacheBytes, logger, onStep },
+  const load: VersionManagerOptions['load'] = async (version, onStep, signal) => {
+    const options = {
+      repository,
+      bundle: bundle(),
+      store,
+      instances,
+      policy,
+      batching,
+      precision,
+      requestCacheBytes,
+      logger,
+      onStep,
+      signal,
     };
-    const loaded = await LoadedBundle.load(from, version);
-    await warmUp(loaded, predictor, { ...model.warmUp, onStep });
+    const manifest = await repository.readManifest(options.bundle, version);
+    const plain = await readPlainModel(repository, manifest);
+    if (plain !== undefined) {
+      return loadGraph(model, { ...plain, name: manifest.bundle, version }, options);
+    }
+    if (model.maxBatch === 0) {
+      const text = 'max-batch 0 is only for plain models, and this version has slots';
+      throw new CubeError('INVALID_ARGUMENT', `${manifest.bundle} ${version}: ${text}`);
+    }
+    const loaded = await LoadedBundle.load(options, version);
+    await warmUp(loaded, predictor, { ...model.warmUp, onStep, signal });
     loaded.stats.reset();
     if (recorder !== undefined) recorders.assign(loaded, recorder);
     return loaded;
   };
-  return new BundleWatcher({
-    ...{ model: model.name, source, pollMs: model.pollMs, logger, load },
+  return new VersionManager({
+    model: model.name,
+    source,
+    pollMs: model.pollMs,
+    logger,
+    load,
+    requiresAllShards: policy.onUnavailable === 'fail' && policy.maxUnavailableShare === 0,
     events: {
       onSwitch: (_from, to) => events.onSwitch(model.name, to),
       onLoadFailed: (_version, error) => events.onLoadFailed(model.name, error.code),
@@ -112,16 +179,69 @@ async function openModel(
   });
 }
 
-interface OpenSource extends ModelPlace {
-  readonly source: WishSource;
-  /** The bundle's name; a folder's is known once it was read. */
+/** Creates the version manager of one ONNX file, not started yet. */
+function openFileModel(
+  { model, file }: { readonly model: ModelConfig; readonly file: FileSource },
+  { events, logger }: SharedParts,
+): VersionManager {
+  return new VersionManager({
+    model: model.name,
+    source: file,
+    pollMs: model.pollMs,
+    logger,
+    load: (version, onStep, signal) =>
+      loadGraph(
+        model,
+        { ...file.readModel(), name: model.name, version },
+        { logger, onStep, signal },
+      ),
+    events: {
+      onSwitch: (_from, to) => events.onSwitch(model.name, to),
+      onLoadFailed: (_version, error) => events.onLoadFailed(model.name, error.code),
+    },
+  });
+}
+
+/** Loads a plain model and warms it up. */
+async function loadGraph(
+  config: ModelConfig,
+  files: Pick<GraphLoadOptions, 'name' | 'version' | 'model' | 'data'>,
+  parts: Required<Pick<GraphLoadOptions, 'logger' | 'onStep'>> & { readonly signal: AbortSignal },
+): Promise<LoadedGraph> {
+  const { instances, batching, maxBatch, precision, requestCacheBytes } = config;
+  if (config.record !== undefined) {
+    const text = 'requests for plain models cannot be recorded; remove the setting record';
+    throw new CubeError('UNSUPPORTED', `${files.name}: ${text}`);
+  }
+  const { model, data = new Map(), name, version } = files;
+  const original = { model, data, source: `${name} ${version}: model.onnx` };
+  const graph = await LoadedGraph.load({
+    ...files,
+    model: await applyPrecision(original, { precision, logger: parts.logger }),
+    ...parts,
+    instances: countInstances(instances),
+    batching: { ...batching, maxBatch },
+    requestCacheBytes,
+  });
+  await warmUpGraph(graph, { ...config.warmUp, ...parts });
+  graph.stats.reset();
+  return graph;
+}
+
+interface OpenModelSource extends ModelOrigin {
+  readonly source: VersionSource;
+  /** The bundle's name. For a folder it is known after the first read. */
   bundle(): string;
 }
 
-function openSource(model: ModelConfig, keys: Keys): OpenSource {
-  const { source: choice } = model;
+function openSource(
+  model: ModelConfig,
+  choice: Exclude<ModelConfig['source'], { kind: 'file' }>,
+  keys: RepositoryKeys,
+  logger: Logger,
+): OpenModelSource {
   if (choice.kind === 'folder') {
-    const repository = new Repository(new ExportedFolder(choice.folder), systemClock, keys);
+    const repository = new Repository(new VersionFolderBackend(choice.folder), systemClock, keys);
     const source = new FolderSource(choice);
     return { model, repository, source, bundle: () => source.bundle };
   }
@@ -129,7 +249,13 @@ function openSource(model: ModelConfig, keys: Keys): OpenSource {
   const repository = openRepository(choice.repository, { keys });
   const source =
     choice.kind === 'version'
-      ? new PinnedSource(choice.version)
-      : new ChannelSource(repository, bundle, choice.channels);
+      ? new PinnedVersionSource(choice.version)
+      : new ChannelSource({
+          repository,
+          bundle,
+          channels: choice.channels,
+          author: `serving@${hostname()}`,
+          logger,
+        });
   return { model, repository, source, bundle: () => bundle };
 }

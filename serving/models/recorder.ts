@@ -1,18 +1,19 @@
 /**
- * Samples rows of live requests into a file that warms up or gates a later version: JSON rows as golden.jsonl has them, without
- * labels. Requests never wait for it: lines go through a bounded buffer, and what finds it full is dropped and counted.
+ * Samples rows of live requests into a file for warming up or gating later versions: JSON rows in
+ * the format of golden.jsonl, without labels. Requests never wait for it: lines go through a
+ * bounded buffer, and rows that do not fit are dropped and counted.
  */
-import type { FeatureRows, KeyedRows } from '../../lib/core/features.ts';
+import type { FeatureRows, KeyedRows } from '../../lib/core/feature-rows.ts';
 import { keyToBigint } from '../../lib/core/keys.ts';
 import type { FeatureSpec } from '../../lib/core/slots.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import { RotatingFile } from '../../lib/platform/rotating-file.ts';
 import type { RecordConfig } from '../config/serving-config.ts';
-import type { LoadedBundle } from './bundle.ts';
+import type { LoadedBundle } from '../engine/loaded-bundle.ts';
 
-/** What waits to be written: more is dropped. */
+/** Maximum size of the buffered lines; further rows are dropped. */
 const BUFFER_CHARS_MAX = 4 << 20;
-/** Of one request: the rest of a large one adds little. */
+/** Maximum rows recorded from one request. */
 const ROWS_PER_REQUEST_MAX = 64;
 
 interface RecorderStats {
@@ -45,8 +46,8 @@ class Recorder {
     return { rows: this.#rows, dropped: this.#dropped };
   }
 
-  /** Takes a request by chance, as often as its share says. */
-  offer(rows: FeatureRows | KeyedRows, features: FeatureSpec): void {
+  /** Records a request with the probability of the configured share. */
+  record(rows: FeatureRows | KeyedRows, features: FeatureSpec): void {
     if (Math.random() >= this.#config.share) return;
     const rowCount = Math.min(rows.rowCount, ROWS_PER_REQUEST_MAX);
     if (this.#chars > BUFFER_CHARS_MAX) {
@@ -54,7 +55,7 @@ class Recorder {
       return;
     }
     for (let row = 0; row < rowCount; row++) {
-      const line = `${JSON.stringify(rowAsJson(rows, row, features, this.#redacted))}\n`;
+      const line = `${JSON.stringify(formatRow(rows, row, features, this.#redacted))}\n`;
       this.#lines.push(line);
       this.#chars += line.length;
     }
@@ -63,15 +64,15 @@ class Recorder {
     });
   }
 
-  /** Writes what waits. */
+  /** Waits until the buffered lines are written. */
   async close(): Promise<void> {
     await this.#writing;
   }
 
-  /** Until nothing waits: what came together is written together. */
+  /** Writes buffered lines in batches until the buffer is empty. */
   async #write(): Promise<void> {
     while (this.#lines.length > 0) {
-      // The requests of this turn first.
+      // Collects the lines of all requests of this event loop turn.
       await new Promise((resolve) => setImmediate(resolve));
       const lines = this.#lines;
       this.#lines = [];
@@ -94,10 +95,10 @@ class Recorder {
   }
 }
 
-/** The recorders of a process, found by the version that answered. */
+/** The recorders of a process, by loaded version. */
 export class Recorders {
   readonly #all: Recorder[] = [];
-  readonly #ofVersion = new WeakMap<LoadedBundle, Recorder>();
+  readonly #byVersion = new WeakMap<LoadedBundle, Recorder>();
 
   /** @throws CubeError when the file cannot be opened */
   open(config: RecordConfig, logger: Logger): Recorder {
@@ -107,12 +108,12 @@ export class Recorders {
   }
 
   assign(version: LoadedBundle, recorder: Recorder): void {
-    this.#ofVersion.set(version, recorder);
+    this.#byVersion.set(version, recorder);
   }
 
-  /** What was answered; models that record nothing are skipped. */
-  offer(version: LoadedBundle, rows: FeatureRows | KeyedRows): void {
-    this.#ofVersion.get(version)?.offer(rows, version.features);
+  /** Records a request if the version's model has a recorder. */
+  record(version: LoadedBundle, rows: FeatureRows | KeyedRows): void {
+    this.#byVersion.get(version)?.record(rows, version.features);
   }
 
   get stats(): RecorderStats {
@@ -125,26 +126,28 @@ export class Recorders {
   }
 }
 
-/** One row as golden.jsonl has it. */
-function rowAsJson(
+/** One row in the format of golden.jsonl. */
+function formatRow(
   rows: FeatureRows | KeyedRows,
   row: number,
   spec: FeatureSpec,
   redacted: ReadonlySet<string>,
 ): object {
-  if ('keys' in rows) return keyedAsJson(rows, row, spec, redacted);
+  if ('keys' in rows) return formatKeyedRow(rows, row, spec, redacted);
   const denseFeatures = spec.dense?.features ?? [];
+  // Ids cannot be missing; "0" is an id that every table with ids may have.
+  const redactedFeature = spec.hash.scheme === 'raw' ? '0' : null;
   const shared = rows.shared;
-  const own = spec.slots.length - (shared?.slots.length ?? 0);
+  const ownSlots = spec.slots.length - (shared?.slots.length ?? 0);
   let column = 0;
-  const categorical = spec.slots.map(({ name }, slot) => {
+  const categorical = spec.slots.map(({ name, pooling }, slot) => {
     const at = shared === undefined ? -1 : shared.slots.indexOf(slot);
     const values =
       shared !== undefined && at >= 0
-        ? bag(shared.features, shared.ends, at)
-        : bag(rows.features, rows.ends, row * own + column++);
-    if (redacted.has(name)) return null;
-    return values.length === 1 ? values[0]! : values;
+        ? getBag(shared.features, shared.ends, at)
+        : getBag(rows.features, rows.ends, row * ownSlots + column++);
+    if (redacted.has(name)) return pooling === undefined ? redactedFeature : null;
+    return values.length === 1 ? values[0] : values;
   });
   const dense = denseFeatures.map(({ name }, i) => {
     const value = rows.rawDense?.[row * denseFeatures.length + i] ?? Number.NaN;
@@ -153,30 +156,30 @@ function rowAsJson(
   return { dense, categorical };
 }
 
-/** A key says nothing to who does not know the features; a redacted one is 0 all the same. */
-function keyedAsJson(
+/** Keys do not reveal features, but a redacted key is still written as 0. */
+function formatKeyedRow(
   { keys, ends, dense }: KeyedRows,
   row: number,
   { slots, dense: denseSpec }: FeatureSpec,
   redacted: ReadonlySet<string>,
 ): object {
   const denseFeatures = denseSpec?.features ?? [];
-  const keysOf = slots.map(({ name }, slot) => {
+  const keyColumns = slots.map(({ name }, slot) => {
     const i = row * slots.length + slot;
     const start = ends === undefined ? i : i === 0 ? 0 : ends[i - 1]!;
     const end = ends === undefined ? i + 1 : ends[i]!;
     const values = Array.from({ length: end - start }, (_, n) =>
       redacted.has(name) ? '0' : keyToBigint(keys, start + n).toString(),
     );
-    return values.length === 1 ? values[0]! : values;
+    return values.length === 1 ? values[0] : values;
   });
   const scaled = denseFeatures.map(({ name }, i) =>
     redacted.has(name) ? 0 : dense[row * denseFeatures.length + i]!,
   );
-  return { scaled, keys: keysOf };
+  return { scaled, keys: keyColumns };
 }
 
-function bag(
+function getBag(
   features: readonly string[],
   ends: Uint32Array | undefined,
   i: number,

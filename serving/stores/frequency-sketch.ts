@@ -1,22 +1,21 @@
 /**
- * How often keys were asked for lately, approximately and in little memory: a count-min sketch of 4-bit counters (TinyLFU,
- * arXiv 1512.00727). When as many were counted as ten times the capacity, all counters are halved: what was popular once
- * is forgotten.
+ * Estimates how often keys were requested lately, in little memory: a count-min sketch of 4-bit
+ * counters (TinyLFU, arXiv 1512.00727). After ten times as many requests as the capacity, all
+ * counters are halved, so that old popularity fades.
  */
-
 const COUNTER_MAX = 15;
 const SAMPLES_PER_ENTRY = 10;
 const DEPTH = 4;
 const SEEDS = [0x9e37_79b1, 0x85eb_ca6b, 0xc2b2_ae35, 0x27d4_eb2f] as const;
 
 export class FrequencySketch {
-  /** Eight counters a word. */
+  /** Eight counters in each word. */
   readonly #words: Uint32Array;
   readonly #mask: number;
   readonly #samplesMax: number;
   #samples = 0;
 
-  /** @param capacity entries of the cache that it helps */
+  /** @param capacity number of entries of the cache */
   constructor(capacity: number) {
     let length = 8;
     while (length < capacity) length *= 2;
@@ -33,9 +32,9 @@ export class FrequencySketch {
   add(hash: number): void {
     let added = false;
     for (let i = 0; i < DEPTH; i++) {
-      const spread = spreadOf(hash, i);
-      const at = spread & this.#mask;
-      const shift = (spread >>> 29) << 2;
+      const mixed = mixHash(hash, i);
+      const at = mixed & this.#mask;
+      const shift = (mixed >>> 29) << 2;
       if (((this.#words[at]! >>> shift) & COUNTER_MAX) === COUNTER_MAX) continue;
       this.#words[at]! += 1 << shift;
       added = true;
@@ -47,8 +46,8 @@ export class FrequencySketch {
   estimate(hash: number): number {
     let least = COUNTER_MAX;
     for (let i = 0; i < DEPTH; i++) {
-      const spread = spreadOf(hash, i);
-      const count = (this.#words[spread & this.#mask]! >>> ((spread >>> 29) << 2)) & COUNTER_MAX;
+      const mixed = mixHash(hash, i);
+      const count = (this.#words[mixed & this.#mask]! >>> ((mixed >>> 29) << 2)) & COUNTER_MAX;
       if (count < least) least = count;
     }
     return least;
@@ -61,8 +60,8 @@ export class FrequencySketch {
   }
 }
 
-function spreadOf(hash: number, i: number): number {
-  let spread = Math.imul(hash, SEEDS[i]!);
-  spread = Math.imul(spread ^ (spread >>> 15), 0x2c1b_3c6d);
-  return (spread ^ (spread >>> 13)) >>> 0;
+function mixHash(hash: number, i: number): number {
+  let mixed = Math.imul(hash, SEEDS[i]!);
+  mixed = Math.imul(mixed ^ (mixed >>> 15), 0x2c1b_3c6d);
+  return (mixed ^ (mixed >>> 13)) >>> 0;
 }

@@ -1,12 +1,13 @@
 /**
- * Keys and values of the LOCAL store's database as bytes: docs/formats/local-store.md draws them.
+ * Bytes of the keys and values in the LOCAL store's database (docs/formats/local-store.md).
  *
- *     key    layer number u32 BE · key u64 BE          so that a layer is one range, in key order
- *     value  row as the layer stores it · checksum u32 LE     MurmurHash3 (x86, 32) of key and row, seed = layer number
+ *     key    layer number u32 BE · key u64 BE: a layer is one range, in key order
+ *     value  row as the layer stores it · checksum u32 LE: MurmurHash3 (x86, 32) of key and row,
+ *            seed = layer number
  *
- * A value without a row says that a delta deleted the key. Rows are of whole words, whatever their dtype.
- * The database does not verify its own blocks when it reads them; the checksum does, and since it covers the key, a
- * row can neither be damaged nor be another key's without being seen.
+ * A value without a row means that a delta deleted the key. Rows consist of whole words, whatever
+ * their dtype. The database does not verify its own blocks when it reads them; the checksum does.
+ * Because it covers the key, a damaged row, or the row of another key, is always detected.
  */
 
 export const LOCAL_KEY_BYTES = 12;
@@ -36,7 +37,9 @@ export function readBigEndian(bytes: Uint8Array, at: number): number {
   return word >>> 0;
 }
 
-/** Writes the value of a row of so many words at `source[sourceAt]`; of none for a deleted key. */
+/**
+ * Writes the value of the row of `rowWords` words at `source[sourceAt]`; 0 words for a deleted key.
+ */
 export function writeLocalRow(
   bytes: Uint8Array,
   at: number,
@@ -58,7 +61,7 @@ export function writeLocalRow(
     writeLittleEndian(bytes, at + i, word);
     hash = mixWord(hash, word);
   }
-  writeLittleEndian(bytes, at + 4 * rowWords, finish(hash, 4 * rowWords + 8));
+  writeLittleEndian(bytes, at + 4 * rowWords, finalizeHash(hash, 4 * rowWords + 8));
 }
 
 function writeLittleEndian(bytes: Uint8Array, at: number, word: number): void {
@@ -68,7 +71,10 @@ function writeLittleEndian(bytes: Uint8Array, at: number, word: number): void {
   bytes[at + 3] = word >>> 24;
 }
 
-/** Copies a value's row to `words[wordsAt]`. @returns false when the value is damaged, or no row of so many words */
+/**
+ * Copies a value's row to `words[wordsAt]`. @returns false when the value is damaged or has another
+ * length
+ */
 export function readLocalRow(
   value: Uint8Array,
   words: Uint32Array,
@@ -89,7 +95,7 @@ export function readLocalRow(
   }
   const stored =
     value[at]! | (value[at + 1]! << 8) | (value[at + 2]! << 16) | (value[at + 3]! << 24);
-  return stored >>> 0 === finish(hash, 4 * rowWords + 8);
+  return stored >>> 0 === finalizeHash(hash, 4 * rowWords + 8);
 }
 
 /** One block of MurmurHash3_x86_32. */
@@ -100,8 +106,8 @@ function mixWord(hash: number, word: number): number {
   return (Math.imul((mixed << 13) | (mixed >>> 19), 5) + 0xe654_6b64) | 0;
 }
 
-/** Its finalizer. */
-function finish(hash: number, bytes: number): number {
+/** The finalizer of MurmurHash3_x86_32. */
+function finalizeHash(hash: number, bytes: number): number {
   let h = hash ^ bytes;
   h = Math.imul(h ^ (h >>> 16), 0x85eb_ca6b);
   h = Math.imul(h ^ (h >>> 13), 0xc2b2_ae35);

@@ -1,49 +1,56 @@
 /**
- * The LOCAL store: the layers of a repository's versions in a database embedded in this process, for a model that one
- * machine can hold (on disk, if not in memory). Filled at the first start, kept between starts.
+ * The LOCAL store: the layers of a repository's versions in a database embedded in this process,
+ * for models that fit on the disk of one machine. It is filled at the first start and kept between
+ * starts.
  *
- * Invariants: a version is answerable only when all of its layers are complete and, if they are of an earlier start, were
- * read through; equal layers (one contentId) are
- * stored once however many versions name them; a fill that was killed is done again by the next `prepare`; what is
- * removed at `retire` is what neither a version wanted by this process names nor one that a channel wants: the next
- * start, or the next attempt, finds it. Fills and removals happen one after another.
+ * Invariants
+ * - A version can be looked up in only when all of its layers are complete. Layers of an earlier
+ *   start were also read through once.
+ * - Equal layers (one contentId) are stored once, however many versions name them.
+ * - A fill that was killed is repeated by the next `prepare`.
+ * - `retire` removes the layers that neither a version of this process nor a version that a channel
+ *   names needs. What it could not remove is removed by the next `retire`.
  *
- * A key is asked for in the base and in those deltas whose filter knows it, all at once; the newest answer counts.
- *
- * A local read is not abandoned half-way: the deadline only refuses work that has expired before it begins.
+ * A lookup asks for a key in the base and in those deltas whose filter contains it, all at once;
+ * the newest answer counts. A lookup that has begun is not abandoned: the deadline only refuses
+ * lookups that have expired before they begin.
  */
 import { join } from 'node:path';
-import { type LookupGroup, type LookupSummary, tablesOf } from '../../lib/client/lookup-group.ts';
-import { CubeError } from '../../lib/core/errors.ts';
+import {
+  type LookupGroup,
+  type LookupSummary,
+  resolveTables,
+} from '../../lib/core/lookup-group.ts';
 import type { LayerRef, Manifest, TableRef } from '../../lib/core/manifest.ts';
-import { type RowDtype, rowBytesOf } from '../../lib/core/row-codec.ts';
+import { computeRowBytes, type RowDtype } from '../../lib/core/row-codec.ts';
 import { makeFolder, removePath } from '../../lib/platform/files.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
+import { forEachConcurrent } from '../../lib/repository/for-each-concurrent.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
 import { readDeletedKeys, readLayerRows } from '../../lib/store/layer-file.ts';
-import type { EmbeddingStore } from './embedding-store.ts';
+import { type EmbeddingStore, requireNotCancelled } from './embedding-store.ts';
 import { FillProgress } from './fill-progress.ts';
-import { damaged, LayerDatabase, type LayerShape } from './layer-database.ts';
+import { DamagedDatabaseError, LayerDatabase, type LayerDescription } from './layer-database.ts';
+import { type ChannelReader, collectLayers, findLayersInUse } from './layers-in-use.ts';
 import { LocalKeys, type StoredChain } from './local-keys.ts';
 import { CHECKSUM_BYTES, readLocalRow } from './local-row.ts';
-import { RowOutput, setAllUnavailable } from './row-output.ts';
-import { addLayers, type WantedVersions, wantedLayers } from './wanted-layers.ts';
+import { answerExpired, RowOutput } from './row-output.ts';
+import { VersionLifecycle } from './version-lifecycle.ts';
 
 export interface LocalStoreOptions {
-  readonly repository: Pick<Repository, 'fetchLayer' | 'bundles'> & WantedVersions;
-  /** The store's own; kept between starts. */
+  readonly repository: Pick<Repository, 'fetchLayer' | 'listBundles'> & ChannelReader;
+  /** Used by this store alone, and kept between starts. */
   readonly folder: string;
   readonly logger?: Logger;
-  /** During `prepare`: rows written so far, of all that this version is short of. */
+  /** Called during `prepare` with the rows written so far and the rows that the version lacked. */
   readonly onProgress?: (rows: number, rowsTotal: number) => void;
 }
 
-/** A version that this process wants; its tables are known when all layers are there. */
-interface WantedVersion {
+/** A version whose layers are all in the database. */
+interface StoredVersion {
   readonly manifest: Manifest;
-  /** Table → layers of each shard; undefined until prepared. */
-  chains: ReadonlyMap<string, readonly StoredChain[]> | undefined;
-  ready: Promise<void>;
+  /** The layers of each shard, by table. */
+  readonly chains: ReadonlyMap<string, readonly StoredChain[]>;
 }
 
 interface MissingLayer {
@@ -51,44 +58,43 @@ interface MissingLayer {
   readonly layer: LayerRef;
 }
 
-const SCRATCH_KEPT_MAX = 16;
+/** Layers filled at a time: one is fetched or compacted while another is written. */
+const FILLED_LAYERS = 2;
+/** Scratch memory kept for the next lookups. */
+const SCRATCH_MAX = 16;
 
 export class LocalStore implements EmbeddingStore {
   readonly kind = 'local';
   readonly #options: LocalStoreOptions;
-  readonly #database: LayerDatabase;
-  readonly #wanted = new Map<string, WantedVersion>();
+  /** Replaced when a damaged database is rebuilt. */
+  #database: LayerDatabase;
+  readonly #versions: VersionLifecycle<StoredVersion>;
   readonly #scratch: LocalKeys[] = [];
-  /** The last of the fills and removals, which run one after another. */
-  #work: Promise<unknown> = Promise.resolve();
-  #closed = false;
 
   private constructor(options: LocalStoreOptions, database: LayerDatabase) {
     this.#options = options;
     this.#database = database;
+    this.#versions = new VersionLifecycle(`the local store in ${options.folder}`);
   }
 
-  /** @throws CubeError CONFLICT when another process has the folder open, CORRUPT when the database is damaged */
+  /**
+   * Opens the folder's database. A damaged one is removed and filled again.
+   * @throws CubeError CONFLICT when another process has the folder open
+   */
   static async open(options: LocalStoreOptions): Promise<LocalStore> {
     makeFolder(options.folder);
-    const database = await LayerDatabase.open(join(options.folder, 'rows'));
+    const database = await LayerDatabase.open(getDatabaseFolder(options)).catch((error: unknown) =>
+      createAgain(options, error),
+    );
     return new LocalStore(options, database);
   }
 
-  async prepare(manifest: Manifest): Promise<void> {
-    this.#requireOpen();
-    requireRows(manifest);
-    const name = versionName(manifest);
-    const known = this.#wanted.get(name);
-    if (known !== undefined) return known.ready;
-    // Wanted from here on, so that a retirement of another version waiting in line keeps what is shared.
-    const version: WantedVersion = { manifest, chains: undefined, ready: Promise.resolve() };
-    this.#wanted.set(name, version);
-    version.ready = this.#enqueue(() => this.#fill(version)).catch((error: unknown) => {
-      if (this.#wanted.get(name) === version) this.#wanted.delete(name);
-      throw error;
-    });
-    return version.ready;
+  prepare(manifest: Manifest, signal?: AbortSignal): Promise<void> {
+    return this.#versions.prepare(manifest, () =>
+      this.#fill(manifest, signal).catch((error: unknown) =>
+        this.#fillAgain(manifest, signal, error),
+      ),
+    );
   }
 
   async lookup(
@@ -96,24 +102,21 @@ export class LocalStore implements EmbeddingStore {
     groups: readonly LookupGroup[],
     timeoutMs: number,
   ): Promise<LookupSummary> {
-    this.#requireOpen();
-    const version = this.#wanted.get(versionName(manifest));
-    const chains = version?.chains;
-    if (version === undefined || chains === undefined) {
-      throw new CubeError(
-        'VERSION_ABSENT',
-        `${manifest.bundle} ${manifest.version} was not prepared in this store (it holds: ${this.#held()})`,
-      );
-    }
-    const tables = tablesOf(version.manifest, groups);
-    if (timeoutMs <= 0) return expired(manifest, groups, tables);
+    const version = this.#versions.get(manifest);
+    const tables = resolveTables(version.manifest, groups);
+    if (timeoutMs <= 0) return answerExpired(manifest, groups, tables);
+    const chains = groups.map(({ table }) => version.chains.get(table) ?? []);
     const keys = this.#scratch.pop() ?? new LocalKeys();
     try {
       let candidatesMax = 0;
-      for (const { table, count } of groups) candidatesMax += count * depthOf(chains.get(table)!);
+      for (let g = 0; g < groups.length; g++) {
+        candidatesMax += groups[g]!.count * findDepth(chains[g]!);
+      }
       keys.reset(candidatesMax);
-      for (const group of groups) keys.add(group.keys, group.count, chains.get(group.table)!);
-      const views = keys.views();
+      for (let g = 0; g < groups.length; g++) {
+        keys.addKeys(groups[g]!.keys, groups[g]!.count, chains[g]!);
+      }
+      const views = keys.toViews();
       const values = views.length === 0 ? [] : await this.#database.getMany(views);
       return {
         version: manifest.version,
@@ -121,44 +124,28 @@ export class LocalStore implements EmbeddingStore {
         unavailable: 0,
       };
     } finally {
-      if (this.#scratch.length < SCRATCH_KEPT_MAX) this.#scratch.push(keys);
+      if (this.#scratch.length < SCRATCH_MAX) this.#scratch.push(keys);
     }
   }
 
-  async retire(manifest: Manifest): Promise<void> {
-    this.#requireOpen();
-    this.#wanted.delete(versionName(manifest));
-    await this.#enqueue(() => this.#removeUnwanted());
+  retire(manifest: Manifest): Promise<void> {
+    return this.#versions.retire(manifest, () => this.#removeUnusedLayers());
   }
 
-  /** Stops a fill that is under way (the next start completes it) and closes the database. */
+  /** Stops a fill in progress, which the next start completes, and closes the database. */
   async close(): Promise<void> {
-    if (this.#closed) return;
-    this.#closed = true;
-    await this.#work;
+    if (!this.#versions.close()) return;
+    await this.#versions.waitIdle();
     await this.#database.close();
   }
 
-  #requireOpen(): void {
-    if (this.#closed) {
-      throw new CubeError('STOPPING', `${this.#options.folder}: the local store is closed`);
-    }
-  }
-
-  #held(): string {
-    const held = [...this.#wanted].filter(([, version]) => version.chains !== undefined);
-    return held.map(([name]) => name).join(', ') || 'none';
-  }
-
-  #enqueue<T>(work: () => Promise<T>): Promise<T> {
-    const result = this.#work.then(work);
-    this.#work = result.catch(() => undefined);
-    return result;
-  }
-
-  async #fill(wanted: WantedVersion): Promise<void> {
-    const { bundle, version } = wanted.manifest;
-    const missing = this.#missing(wanted.manifest);
+  async #fill(manifest: Manifest, signal: AbortSignal | undefined): Promise<StoredVersion> {
+    const { bundle, version } = manifest;
+    const missing = this.#findMissing(manifest);
+    const requireContinued = (): void => {
+      this.#versions.requireOpen();
+      requireNotCancelled(manifest, signal);
+    };
     const { logger, onProgress } = this.#options;
     const progress = new FillProgress({
       subject: { bundle, version },
@@ -168,53 +155,75 @@ export class LocalStore implements EmbeddingStore {
     });
     try {
       const afterRows = (count: number): void => {
-        this.#requireOpen();
-        progress.add(count);
+        requireContinued();
+        progress.addRows(count);
       };
-      for (const { table, layer } of missing) {
-        await this.#fillLayer(bundle, table, layer, afterRows);
-      }
+      await forEachConcurrent(missing, FILLED_LAYERS, async (layer) => {
+        requireContinued();
+        await this.#fillLayer(bundle, layer, afterRows, signal);
+      });
       progress.finish();
     } catch (error) {
-      progress.abandon();
+      progress.stop();
       throw error;
     }
-    removePath(this.#incoming());
-    await this.#verify(wanted.manifest);
-    wanted.chains = this.#chains(wanted.manifest);
+    removePath(this.#incomingFolder());
+    await this.#verify(manifest, requireContinued);
+    return { manifest, chains: this.#readChains(manifest) };
+  }
+
+  /** Fills a new database if the old one is damaged and no version is served from it. */
+  async #fillAgain(
+    manifest: Manifest,
+    signal: AbortSignal | undefined,
+    error: unknown,
+  ): Promise<StoredVersion> {
+    if (this.#versions.hasLoaded || !(error instanceof DamagedDatabaseError)) throw error;
+    await this.#database.close();
+    this.#database = await createAgain(this.#options, error);
+    return this.#fill(manifest, signal);
   }
 
   async #fillLayer(
     bundle: string,
-    table: TableRef,
-    layer: LayerRef,
+    { table, layer }: MissingLayer,
     afterRows: (rows: number) => void,
+    signal: AbortSignal | undefined,
   ): Promise<void> {
-    this.#requireOpen();
-    const file = join(this.#incoming(), `${layer.contentId}.cube`);
-    makeFolder(this.#incoming());
-    await this.#options.repository.fetchLayer(bundle, table.name, layer, file);
+    const file = join(this.#incomingFolder(), `${layer.contentId}.cube`);
+    makeFolder(this.#incomingFolder());
+    await this.#options.repository.fetchLayer(
+      bundle,
+      table.name,
+      layer,
+      file,
+      signal && { signal },
+    );
     const content = { rows: readLayerRows(file), deleted: readDeletedKeys(file) };
-    await this.#database.fill(shapeOf(table, layer), content, afterRows);
+    await this.#database.fill(describeLayer(table, layer), content, afterRows);
     removePath(file);
   }
 
-  /** Layers of an earlier start are read through once before they answer: what is damaged must not look missing. */
-  async #verify(manifest: Manifest): Promise<void> {
+  /**
+   * Reads the layers of an earlier start through once, so that a damaged row is never taken for a
+   * missing one.
+   */
+  async #verify(manifest: Manifest, requireContinued: () => void): Promise<void> {
     for (const table of manifest.tables) {
       for (const layer of table.shards.flat()) {
-        await this.#database.verify(shapeOf(table, layer), () => this.#requireOpen());
+        const description = describeLayer(table, layer);
+        await this.#database.verify(description, requireContinued);
       }
     }
   }
 
   /** The layers of a version that are not complete, each once. */
-  #missing(manifest: Manifest): MissingLayer[] {
+  #findMissing(manifest: Manifest): MissingLayer[] {
     const missing = new Map<string, MissingLayer>();
     for (const table of manifest.tables) {
       for (const layer of table.shards.flat()) {
         const { contentId, rows } = layer;
-        if (this.#database.complete(contentId)?.rows !== rows) {
+        if (this.#database.findComplete(contentId)?.rows !== rows) {
           missing.set(contentId, { table, layer });
         }
       }
@@ -222,27 +231,26 @@ export class LocalStore implements EmbeddingStore {
     return [...missing.values()];
   }
 
-  #chains(manifest: Manifest): Map<string, readonly StoredChain[]> {
-    const ofTable = ({ shards }: TableRef): StoredChain[] =>
-      shards.map((layers) => {
-        const newestFirst = layers.map(({ contentId }) => contentId).reverse();
-        return {
-          numbers: Uint32Array.from(newestFirst, (id) => this.#database.complete(id)!.number),
-          filters: newestFirst.slice(0, -1).map((id) => this.#database.filter(id)!),
-        };
-      });
-    return new Map(manifest.tables.map((table) => [table.name, ofTable(table)]));
+  #readChains(manifest: Manifest): Map<string, readonly StoredChain[]> {
+    const readChain = (layers: readonly LayerRef[]): StoredChain => {
+      const newestFirst = layers.map(({ contentId }) => contentId).reverse();
+      return {
+        numbers: Uint32Array.from(newestFirst, (id) => this.#database.getNumber(id)),
+        filters: newestFirst.slice(0, -1).map((id) => this.#database.getFilter(id)),
+      };
+    };
+    return new Map(manifest.tables.map(({ name, shards }) => [name, shards.map(readChain)]));
   }
 
-  async #removeUnwanted(): Promise<void> {
+  async #removeUnusedLayers(): Promise<void> {
     const { repository, logger } = this.#options;
-    const prepared = [...this.#wanted.values()].map(({ manifest }) => manifest);
-    // Models of other bundles may share the folder, and not have asked yet.
-    const needed = await wantedLayers(repository, await repository.bundles(), prepared);
-    // Asked for while the channels were read.
-    for (const { manifest } of this.#wanted.values()) addLayers(manifest, needed);
-    for (const { contentId, rows } of this.#database.layers()) {
-      if (needed.has(contentId)) continue;
+    // Models of other bundles may share the folder, and may not have been prepared yet.
+    const bundles = await repository.listBundles();
+    const inUse = await findLayersInUse(repository, bundles, this.#versions.manifests());
+    // Versions may have been asked for while the channels were read.
+    for (const manifest of this.#versions.manifests()) collectLayers(manifest, inUse);
+    for (const { contentId, rows } of this.#database.listLayers()) {
+      if (inUse.has(contentId)) continue;
       await this.#database.remove(contentId);
       logger?.info({ contentId, rows }, 'layer removed');
     }
@@ -256,19 +264,19 @@ export class LocalStore implements EmbeddingStore {
     tables: readonly TableRef[],
   ): number {
     let unseen = 0;
-    let at = 0;
+    let position = 0;
     let candidate = 0;
     for (let g = 0; g < groups.length; g++) {
       const table = tables[g]!;
       const output = new RowOutput(groups[g]!, table);
-      for (let i = 0; i < groups[g]!.count; i++, at++) {
-        const end = keys.ends[at]!;
+      for (let i = 0; i < groups[g]!.count; i++, position++) {
+        const end = keys.ends[position]!;
         while (candidate < end && values[keys.candidates[candidate]!] === undefined) candidate++;
         if (candidate === end) output.setUnseen(i);
         else {
           const unique = keys.candidates[candidate]!;
           if (!readValue(values[unique]!, keys.words, 3 * unique, output, i)) {
-            throw damaged(this.#database.folder, `a row of table ${table.name}`);
+            throw new DamagedDatabaseError(this.#database.folder, `a row of table ${table.name}`);
           }
         }
         candidate = end;
@@ -278,40 +286,48 @@ export class LocalStore implements EmbeddingStore {
     return unseen;
   }
 
-  /** Fetched layer files on their way into the database. */
-  #incoming(): string {
+  /** Where fetched layer files are until the database has their rows. */
+  #incomingFolder(): string {
     return join(this.#options.folder, 'incoming');
   }
 }
 
-function versionName(manifest: Manifest): string {
-  return `${manifest.bundle}/${manifest.version}`;
+function getDatabaseFolder({ folder }: LocalStoreOptions): string {
+  return join(folder, 'rows');
 }
 
-/** @throws CubeError UNSUPPORTED for values that are no embeddings */
-function requireRows(manifest: Manifest): void {
-  const values = manifest.tables.find(({ dtype }) => dtype === 'bytes');
-  if (values === undefined) return;
-  throw new CubeError(
-    'UNSUPPORTED',
-    `${versionName(manifest)}: table ${values.name} has values of any length (dtype bytes), which are no embeddings`,
+/**
+ * Removes a damaged database, which nothing else has open, and creates an empty one.
+ * @throws the error, if it is not about damage
+ */
+async function createAgain(options: LocalStoreOptions, error: unknown): Promise<LayerDatabase> {
+  if (!(error instanceof DamagedDatabaseError)) throw error;
+  const folder = getDatabaseFolder(options);
+  options.logger?.warn(
+    { folder, reason: error.message },
+    'the local store is damaged; it is removed and filled again from the repository',
   );
+  removePath(folder);
+  return LayerDatabase.open(folder);
 }
 
-function shapeOf({ dtype, dim }: TableRef, { contentId, rows, kind }: LayerRef): LayerShape {
-  return { contentId, rows, kind, rowBytes: rowBytesOf(dtype as RowDtype, dim) };
+function describeLayer(
+  { dtype, dim }: TableRef,
+  { contentId, rows, kind }: LayerRef,
+): LayerDescription {
+  return { contentId, rows, kind, rowBytes: computeRowBytes(dtype as RowDtype, dim) };
 }
 
-/** Layers of the deepest shard. */
-function depthOf(chains: readonly StoredChain[]): number {
+/** The number of layers of the deepest shard. */
+function findDepth(chains: readonly StoredChain[]): number {
   let depth = 1;
   for (const { numbers } of chains) depth = Math.max(depth, numbers.length);
   return depth;
 }
 
 /**
- * The value that decides key i of a group: a row, or that it is deleted.
- * @param words layer, low and high word of the key at `wordsAt`
+ * Writes the value that decides key i of a group: a row, or that the key was deleted.
+ * @param words layer, low and high word of the key, from index `wordsAt` on
  * @returns false when the value is damaged
  */
 function readValue(
@@ -326,19 +342,9 @@ function readValue(
   const high = words[wordsAt + 2]!;
   const isDeleted = value.length === CHECKSUM_BYTES;
   const rowWords = isDeleted ? 0 : output.rowWords;
-  const place = output.placeOf(i);
-  if (!readLocalRow(value, output.words, place, rowWords, layer, low, high)) return false;
+  const offset = output.getWordOffset(i);
+  if (!readLocalRow(value, output.words, offset, rowWords, layer, low, high)) return false;
   if (isDeleted) output.setUnseen(i);
-  else output.hit(i);
+  else output.setHit(i);
   return true;
-}
-
-function expired(
-  manifest: Manifest,
-  groups: readonly LookupGroup[],
-  tables: readonly TableRef[],
-): LookupSummary {
-  const unavailable = setAllUnavailable(groups, tables);
-  const reason = 'no time was left to ask';
-  return { version: manifest.version, unseen: 0, unavailable, ...(unavailable > 0 && { reason }) };
 }

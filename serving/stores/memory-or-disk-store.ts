@@ -1,17 +1,17 @@
 /**
- * The store of models that chose none: a version's tables in memory where they fit beside those held, else in the database on
- * this machine's disk, which is opened when the first version needs it. Where a version went is logged, and stays so until it is
- * retired.
+ * The default store: the tables of a version are in memory if they fit beside those already loaded,
+ * else in the database on this machine's disk, which is opened when the first version needs it. The
+ * choice is logged, and lasts until the version is retired.
  */
-import type { LookupGroup, LookupSummary } from '../../lib/client/lookup-group.ts';
 import { CubeError } from '../../lib/core/errors.ts';
+import type { LookupGroup, LookupSummary } from '../../lib/core/lookup-group.ts';
 import type { Manifest } from '../../lib/core/manifest.ts';
+import { versionKey } from '../../lib/core/names.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import type { SharedVersion } from '../../lib/store/shared-version.ts';
-import type { EmbeddingStore } from './embedding-store.ts';
+import type { EmbeddingStore, ThreadNumbers } from './embedding-store.ts';
 import type { LocalStore } from './local-store.ts';
 import type { MemoryStore } from './memory-store.ts';
-import type { ThreadNumbers } from './thread-numbers.ts';
 
 export class MemoryOrDiskStore implements EmbeddingStore {
   readonly kind = 'memory';
@@ -22,7 +22,7 @@ export class MemoryOrDiskStore implements EmbeddingStore {
   readonly #onDisk = new Set<string>();
   #disk: Promise<LocalStore> | undefined;
 
-  /** @param memory owned from here on, as is what `openDisk` opens: `close` closes them */
+  /** Takes ownership of `memory` and of the store that `openDisk` opens: `close` closes both. */
   constructor(memory: MemoryStore, openDisk: () => Promise<LocalStore>, logger: Logger) {
     this.#memory = memory;
     this.threads = memory.threads;
@@ -30,18 +30,18 @@ export class MemoryOrDiskStore implements EmbeddingStore {
     this.#logger = logger;
   }
 
-  async prepare(manifest: Manifest): Promise<void> {
-    if (this.#onDisk.has(versionName(manifest)))
-      return (await this.#openedDisk()).prepare(manifest);
+  async prepare(manifest: Manifest, signal?: AbortSignal): Promise<void> {
+    const key = versionKey(manifest);
+    if (this.#onDisk.has(key)) return (await this.#openDiskOnce()).prepare(manifest, signal);
     try {
-      await this.#memory.prepare(manifest);
+      await this.#memory.prepare(manifest, signal);
     } catch (error) {
       const { code, message } = CubeError.from(error);
       if (code !== 'TOO_LARGE' && code !== 'OVERLOADED') throw error;
       const { bundle, version } = manifest;
       this.#logger.warn({ bundle, version, why: message }, 'tables are kept on disk');
-      await (await this.#openedDisk()).prepare(manifest);
-      this.#onDisk.add(versionName(manifest));
+      await (await this.#openDiskOnce()).prepare(manifest, signal);
+      this.#onDisk.add(key);
     }
   }
 
@@ -50,16 +50,16 @@ export class MemoryOrDiskStore implements EmbeddingStore {
     groups: readonly LookupGroup[],
     timeoutMs: number,
   ): Promise<LookupSummary> {
-    return (await this.#storeOf(manifest)).lookup(manifest, groups, timeoutMs);
+    return (await this.#findStore(manifest)).lookup(manifest, groups, timeoutMs);
   }
 
   share(manifest: Manifest): readonly SharedVersion[] | undefined {
-    return this.#onDisk.has(versionName(manifest)) ? undefined : this.#memory.share(manifest);
+    return this.#onDisk.has(versionKey(manifest)) ? undefined : this.#memory.share(manifest);
   }
 
   async retire(manifest: Manifest): Promise<void> {
-    const store = await this.#storeOf(manifest);
-    this.#onDisk.delete(versionName(manifest));
+    const store = await this.#findStore(manifest);
+    this.#onDisk.delete(versionKey(manifest));
     await store.retire(manifest);
   }
 
@@ -68,20 +68,19 @@ export class MemoryOrDiskStore implements EmbeddingStore {
     await Promise.all([this.#memory.close(), disk?.close()]);
   }
 
-  #storeOf(manifest: Manifest): EmbeddingStore | Promise<EmbeddingStore> {
-    return this.#onDisk.has(versionName(manifest)) ? this.#openedDisk() : this.#memory;
+  #findStore(manifest: Manifest): EmbeddingStore | Promise<EmbeddingStore> {
+    return this.#onDisk.has(versionKey(manifest)) ? this.#openDiskOnce() : this.#memory;
   }
 
-  /** One that could not be opened is tried again: another process may have had it. */
-  #openedDisk(): Promise<LocalStore> {
+  /**
+   * Opens the database on disk. After a failure the next call tries again: another process may have
+   * had it open.
+   */
+  #openDiskOnce(): Promise<LocalStore> {
     this.#disk ??= this.#openDisk().catch((error: unknown) => {
       this.#disk = undefined;
       throw error;
     });
     return this.#disk;
   }
-}
-
-function versionName({ bundle, version }: Manifest): string {
-  return `${bundle}/${version}`;
 }

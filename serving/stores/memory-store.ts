@@ -1,47 +1,57 @@
 /**
- * LOCAL in memory: all shards of a version resident in this process, read from the repository's own files where it lies on this
- * machine's disk, else from files fetched into a folder and kept between starts. Model workers look up in the same memories by
- * themselves (`share`), each under a thread number of its own.
+ * The MEMORY store: all shards of a version resident in this process. Layers are read from the
+ * repository's own files when it is a folder of this machine, and from files fetched into a data
+ * folder otherwise. Model workers look rows up in the same memories by themselves (`share`), each
+ * under its own thread number.
  *
- * Invariants: a version is answerable when every shard is resident, all or none; memory is accounted for the whole version
- * before the first byte is read; equal layers are shared between versions; loads and retirements happen one after another.
+ * Invariants
+ * - A version can be looked up in when all of its shards are resident.
+ * - The memory for the whole version is reserved before the first byte is read.
+ * - Equal layers are shared between versions.
  */
 import { join } from 'node:path';
+import { CubeError } from '../../lib/core/errors.ts';
 import {
-  checkColumn,
-  defaultRowOf,
   type LookupGroup,
   type LookupSummary,
-  OUTCOME_UNAVAILABLE,
-  requireLength,
-} from '../../lib/client/lookup-group.ts';
-import { CubeError } from '../../lib/core/errors.ts';
-import { type LayerRef, type Manifest, shardNumOf, tableOf } from '../../lib/core/manifest.ts';
+  resolveTables,
+} from '../../lib/core/lookup-group.ts';
+import { getShardNum, type LayerRef, type Manifest } from '../../lib/core/manifest.ts';
 import { listFolder, makeFolder, removePath } from '../../lib/platform/files.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
 import { type LoadRequest, ResidentStore } from '../../lib/store/resident-store.ts';
+import type { ResidentVersion } from '../../lib/store/resident-version.ts';
 import type { SharedVersion } from '../../lib/store/shared-version.ts';
-import type { EmbeddingStore } from './embedding-store.ts';
+import { type EmbeddingStore, requireNotCancelled, ThreadNumbers } from './embedding-store.ts';
+import { answerExpired } from './row-output.ts';
 import { ShardedLookup } from './sharded-lookup.ts';
-import { ThreadNumbers } from './thread-numbers.ts';
+import { VersionLifecycle } from './version-lifecycle.ts';
 
 export interface MemoryStoreOptions {
-  readonly repository: Pick<Repository, 'fetchLayer' | 'localLayer' | 'location'>;
-  /** For layers of a repository that is not on this machine's disk; the store's own. Undefined: such a one is refused. */
+  readonly repository: Pick<Repository, 'fetchLayer' | 'localLayerPath' | 'location'>;
+  /**
+   * Where layers of a remote repository are fetched to, used by this store alone. Without it, such
+   * a repository is refused.
+   */
   readonly folder?: string | undefined;
-  /** Tables never take more. */
+  /** The most that the tables of all versions together may take. */
   readonly budgetBytes: number;
-  /** Threads that may look up at the same time beside this one: model workers of all versions held together. */
+  /**
+   * Model workers of all loaded versions together that may look up at the same time as this thread.
+   * Default 16.
+   */
   readonly workers?: number;
   readonly logger?: Logger;
 }
 
-/** A version that this process wants; `lookup` is set once all its shards are resident. */
-interface WantedVersion {
-  readonly manifest: Manifest;
-  lookup: ShardedLookup | undefined;
-  ready: Promise<void>;
+export interface MemoryUsage {
+  /** Used by loaded versions. */
+  readonly usedBytes: number;
+  /** Kept for the next load. */
+  readonly pooledBytes: number;
+  /** The most that both together may take. */
+  readonly budgetBytes: number;
 }
 
 /** Each takes some 64 KiB of every memory. */
@@ -49,34 +59,24 @@ const DEFAULT_WORKERS = 16;
 
 export class MemoryStore implements EmbeddingStore {
   readonly kind = 'memory';
-  /** Which areas of the memories the model workers use. */
+  /** The areas of the memories that the model workers use. */
   readonly threads: ThreadNumbers;
   readonly #options: MemoryStoreOptions;
-  /** One a shard number; they share budget and load thread. */
-  readonly #shards: ResidentStore[] = [];
-  readonly #wanted = new Map<string, WantedVersion>();
-  #work: Promise<unknown> = Promise.resolve();
-  #closed = false;
+  readonly #versions: VersionLifecycle<ShardedLookup> = new VersionLifecycle('the memory store');
+  readonly #firstShard: ResidentStore;
+  /** One for each shard number, the first included; they share the budget and the load thread. */
+  readonly #shards: ResidentStore[];
 
   constructor(options: MemoryStoreOptions) {
+    const { budgetBytes, workers = DEFAULT_WORKERS } = options;
     this.#options = options;
-    this.threads = new ThreadNumbers(options.workers ?? DEFAULT_WORKERS);
-    this.#shardStore(0);
+    this.threads = new ThreadNumbers(workers);
+    this.#firstShard = new ResidentStore({ budgetBytes, threads: 1 + workers });
+    this.#shards = [this.#firstShard];
   }
 
-  async prepare(manifest: Manifest): Promise<void> {
-    this.#requireOpen();
-    requireRows(manifest);
-    const name = versionName(manifest);
-    const known = this.#wanted.get(name);
-    if (known !== undefined) return known.ready;
-    const version: WantedVersion = { manifest, lookup: undefined, ready: Promise.resolve() };
-    this.#wanted.set(name, version);
-    version.ready = this.#enqueue(() => this.#load(version)).catch((error: unknown) => {
-      if (this.#wanted.get(name) === version) this.#wanted.delete(name);
-      throw error;
-    });
-    return version.ready;
+  prepare(manifest: Manifest, signal?: AbortSignal): Promise<void> {
+    return this.#versions.prepare(manifest, () => this.#load(manifest, signal));
   }
 
   async lookup(
@@ -84,181 +84,174 @@ export class MemoryStore implements EmbeddingStore {
     groups: readonly LookupGroup[],
     timeoutMs: number,
   ): Promise<LookupSummary> {
-    this.#requireOpen();
-    const lookup = this.#wanted.get(versionName(manifest))?.lookup;
-    if (lookup === undefined) throw this.#absent(manifest);
-    for (const group of groups) {
-      const { dim } = tableOf(manifest, group.table);
-      checkColumn(group);
-      requireLength(group.table, 'rows', group.rows.length, dim * group.count);
-    }
-    const { version } = manifest;
-    if (timeoutMs <= 0) return expired(manifest, groups);
+    const lookup = this.#versions.get(manifest);
+    const tables = resolveTables(manifest, groups);
+    if (timeoutMs <= 0) return answerExpired(manifest, groups, tables);
     let unseen = 0;
     for (const group of groups) unseen += lookup.lookup(group);
-    return { version, unseen, unavailable: 0 };
+    return { version: manifest.version, unseen, unavailable: 0 };
   }
 
-  /** Every shard of a prepared version, for a model worker; it must end, or forget them, before the version is retired. */
+  /**
+   * Every shard of a prepared version, for a model worker, which must detach from them before the
+   * version is retired.
+   */
   share(manifest: Manifest): readonly SharedVersion[] {
-    if (this.#wanted.get(versionName(manifest))?.lookup === undefined) throw this.#absent(manifest);
-    return this.#shardsOf(manifest).map((shard) => shard.share(manifest.bundle, manifest.version));
+    this.#versions.get(manifest);
+    const { bundle, version } = manifest;
+    return this.#getShards(manifest).map((shard) => shard.share(bundle, version));
   }
 
-  async retire(manifest: Manifest): Promise<void> {
-    this.#requireOpen();
-    const name = versionName(manifest);
-    this.#wanted.delete(name);
-    await this.#enqueue(async () => {
-      if (!this.#wanted.has(name)) this.#unload(manifest);
-      this.#removeUnwantedFiles();
+  retire(manifest: Manifest): Promise<void> {
+    return this.#versions.retire(manifest, async () => {
+      if (!this.#versions.has(manifest)) this.#unload(manifest);
+      this.#removeUnusedFiles();
     });
   }
 
-  /** Used by versions, kept for the next load, and the most that both may be. */
-  memory(): { usedBytes: number; pooledBytes: number; budgetBytes: number } {
-    const { usedBytes, pooledBytes, budgetBytes } = this.#shards[0]!.memory();
+  getMemoryUsage(): MemoryUsage {
+    const { usedBytes, pooledBytes, budgetBytes } = this.#firstShard.getMemoryUsage();
     return { usedBytes, pooledBytes, budgetBytes };
   }
 
   async close(): Promise<void> {
-    if (this.#closed) return;
-    this.#closed = true;
-    await this.#shards[0]!.close();
-    await this.#work;
-    for (const { manifest } of this.#wanted.values()) this.#unload(manifest);
-    this.#wanted.clear();
+    if (!this.#versions.close()) return;
+    await this.#firstShard.close();
+    await this.#versions.waitIdle();
+    for (const manifest of this.#versions.manifests()) this.#unload(manifest);
   }
 
-  #requireOpen(): void {
-    if (this.#closed) throw new CubeError('STOPPING', 'the store in memory is closed');
-  }
-
-  #absent({ bundle, version }: Manifest): CubeError {
-    const held = [...this.#wanted].filter(([, { lookup }]) => lookup !== undefined);
-    const names = held.map(([name]) => name).join(', ') || 'none';
-    return new CubeError(
-      'VERSION_ABSENT',
-      `${bundle} ${version} was not prepared in this store (it holds: ${names})`,
-    );
-  }
-
-  #enqueue<T>(work: () => Promise<T>): Promise<T> {
-    const result = this.#work.then(work);
-    this.#work = result.catch(() => undefined);
-    return result;
-  }
-
-  #shardStore(shard: number): ResidentStore {
-    const first = this.#shards[0];
+  #getShards(manifest: Manifest): ResidentStore[] {
     const { budgetBytes } = this.#options;
-    this.#shards[shard] ??= new ResidentStore({
-      ...{ budgetBytes, threads: 1 + this.threads.capacity },
-      ...(first !== undefined && { beside: first }),
-    });
-    return this.#shards[shard];
+    while (this.#shards.length < getShardNum(manifest)) {
+      const threads = 1 + this.threads.capacity;
+      this.#shards.push(new ResidentStore({ budgetBytes, threads, sharedWith: this.#firstShard }));
+    }
+    return this.#shards.slice(0, getShardNum(manifest));
   }
 
-  #shardsOf(manifest: Manifest): ResidentStore[] {
-    return Array.from({ length: shardNumOf(manifest) }, (_, shard) => this.#shardStore(shard));
-  }
-
-  async #load(wanted: WantedVersion): Promise<void> {
-    const { manifest } = wanted;
+  async #load(manifest: Manifest, signal: AbortSignal | undefined): Promise<ShardedLookup> {
     const { bundle, version } = manifest;
     this.#requireFits(manifest);
-    const paths = await this.#localFiles(manifest);
-    const shards = this.#shardsOf(manifest);
-    // Lookups beside a load keep their share of the machine; without any, nothing has to wait.
-    const idle = [...this.#wanted.values()].every(({ lookup }) => lookup === undefined);
-    const requests = shards.map(
-      (_, shardIndex): LoadRequest => ({
-        ...{ manifest, shardIndex, layerPath: (_table, contentId) => paths.get(contentId)! },
-        ...(idle && { bytesPerSecond: Number.POSITIVE_INFINITY }),
-      }),
-    );
-    await this.#requireRoom(manifest, requests);
+    const paths = await this.#findFiles(manifest, signal);
+    // While a version is being looked up in, loads leave it a share of the machine.
+    const isIdle = !this.#versions.hasLoaded;
+    const loads = this.#getShards(manifest).map((shard, shardIndex) => {
+      const request: LoadRequest = {
+        manifest,
+        shardIndex,
+        layerPath: (_table, contentId) => paths.get(contentId) ?? '',
+        ...(isIdle && { bytesPerSecond: Number.POSITIVE_INFINITY }),
+      };
+      return { shard, request };
+    });
+    await this.#requireRoom(manifest, loads);
     try {
       let bytes = 0;
-      for (const [i, shard] of shards.entries()) {
-        this.#requireOpen();
-        bytes += (await shard.load(requests[i]!)).bytes;
+      for (const { shard, request } of loads) {
+        this.#versions.requireOpen();
+        requireNotCancelled(manifest, signal);
+        bytes += (await shard.load(request)).bytes;
       }
-      this.#options.logger?.info({ bundle, version, bytes, ...this.memory() }, 'tables in memory');
+      const usage = this.getMemoryUsage();
+      this.#options.logger?.info({ bundle, version, bytes, ...usage }, 'tables in memory');
+      return new ShardedLookup(loads.map(({ shard }) => requireVersion(shard, manifest)));
     } catch (error) {
       this.#unload(manifest);
       throw error;
     }
-    wanted.lookup = new ShardedLookup(shards.map((shard) => shard.version(bundle, version)!));
   }
 
   #unload(manifest: Manifest): void {
-    for (const shard of this.#shardsOf(manifest)) shard.unload(manifest.bundle, manifest.version);
+    for (const shard of this.#getShards(manifest)) shard.unload(manifest.bundle, manifest.version);
   }
 
-  /** Before anything is fetched: what can never fit costs no download. @throws CubeError TOO_LARGE */
+  /**
+   * Called before anything is fetched, so that a version that can never fit costs no download.
+   * @throws CubeError TOO_LARGE
+   */
   #requireFits(manifest: Manifest): void {
     const layers = manifest.tables.flatMap(({ shards }) => shards.flat());
     const byContent = new Map(layers.map(({ contentId, bytes }) => [contentId, bytes]));
-    const needed = [...byContent.values()].reduce((sum, bytes) => sum + bytes, 0);
-    if (needed > this.#options.budgetBytes) throw this.#noRoom(manifest, needed);
+    const neededBytes = [...byContent.values()].reduce((sum, bytes) => sum + bytes, 0);
+    if (neededBytes > this.#options.budgetBytes) throw this.#makeRoomError(manifest, neededBytes);
   }
 
-  /** For the whole version, before anything is read. @throws CubeError TOO_LARGE, or OVERLOADED when others would have to go first */
-  async #requireRoom(manifest: Manifest, requests: readonly LoadRequest[]): Promise<void> {
-    let needed = 0;
-    for (const [i, request] of requests.entries()) {
-      needed += (await this.#shards[i]!.planLoad(request)).neededBytes;
+  /**
+   * Called for the whole version before anything is read.
+   * @throws CubeError TOO_LARGE, or OVERLOADED when it fits once other versions are retired
+   */
+  async #requireRoom(
+    manifest: Manifest,
+    loads: readonly { readonly shard: ResidentStore; readonly request: LoadRequest }[],
+  ): Promise<void> {
+    let neededBytes = 0;
+    for (const { shard, request } of loads) {
+      neededBytes += (await shard.planLoad(request)).neededBytes;
     }
-    const { usedBytes, budgetBytes } = this.memory();
-    if (usedBytes + needed > budgetBytes) throw this.#noRoom(manifest, needed);
+    const { usedBytes, budgetBytes } = this.getMemoryUsage();
+    if (usedBytes + neededBytes > budgetBytes) throw this.#makeRoomError(manifest, neededBytes);
   }
 
-  #noRoom({ bundle, version }: Manifest, needed: number): CubeError {
-    const { usedBytes, budgetBytes } = this.memory();
+  #makeRoomError({ bundle, version }: Manifest, neededBytes: number): CubeError {
+    const { usedBytes, budgetBytes } = this.getMemoryUsage();
     return new CubeError(
-      needed > budgetBytes ? 'TOO_LARGE' : 'OVERLOADED',
-      `${bundle} ${version}: its tables need ${needed} bytes of memory; ${usedBytes} of the ${budgetBytes} that the store may take ` +
-        'are used. Give it more (--memory), or keep rows on disk: --store local, or a --data-dir without --store',
+      neededBytes > budgetBytes ? 'TOO_LARGE' : 'OVERLOADED',
+      `${bundle} ${version}: its tables need ${neededBytes} bytes of memory; ${usedBytes} of the ` +
+        `store's ${budgetBytes} are used. Give the store more (--memory), or keep rows on disk: ` +
+        '--store local, or --data-dir without --store',
     );
   }
 
-  /** Where each layer lies on this machine: contentId → path. Those of a remote repository are fetched, each once. */
-  async #localFiles(manifest: Manifest): Promise<Map<string, string>> {
+  /**
+   * The path of each layer on this machine, by contentId. Layers of a remote repository are
+   * fetched, each once.
+   */
+  async #findFiles(
+    manifest: Manifest,
+    signal: AbortSignal | undefined,
+  ): Promise<Map<string, string>> {
     const { repository } = this.#options;
     const { bundle } = manifest;
     const paths = new Map<string, string>();
     for (const { name, shards } of manifest.tables) {
       for (const layer of shards.flat()) {
-        const local = repository.localLayer(bundle, name, layer);
-        paths.set(layer.contentId, local ?? (await this.#fetch(bundle, name, layer)));
+        const local = repository.localLayerPath(bundle, name, layer);
+        requireNotCancelled(manifest, signal);
+        paths.set(layer.contentId, local ?? (await this.#fetch(bundle, name, layer, signal)));
       }
     }
     return paths;
   }
 
-  async #fetch(bundle: string, table: string, layer: LayerRef): Promise<string> {
-    this.#requireOpen();
+  async #fetch(
+    bundle: string,
+    table: string,
+    layer: LayerRef,
+    signal: AbortSignal | undefined,
+  ): Promise<string> {
+    this.#versions.requireOpen();
     const { folder, repository } = this.#options;
     if (folder === undefined) {
       throw new CubeError(
         'INVALID_ARGUMENT',
-        `${repository.location} is not on this machine's disk: give the store a data folder to fetch layers into`,
+        `the repository ${repository.location} is not a folder of this machine: give the store a ` +
+          'data folder to fetch layers into (--data-dir)',
       );
     }
     makeFolder(folder);
     const path = join(folder, `${layer.contentId}.cube`);
-    await repository.fetchLayer(bundle, table, layer, path);
+    await repository.fetchLayer(bundle, table, layer, path, signal && { signal });
     return path;
   }
 
-  /** Fetched files that no wanted version names. Resident tables need no file. */
-  #removeUnwantedFiles(): void {
+  /** Removes fetched files that no version of this store names. Resident tables need no file. */
+  #removeUnusedFiles(): void {
     const { folder } = this.#options;
     if (folder === undefined) return;
     const needed = new Set<string>();
-    for (const { manifest } of this.#wanted.values()) {
-      for (const { shards } of manifest.tables) {
+    for (const { tables } of this.#versions.manifests()) {
+      for (const { shards } of tables) {
         for (const { contentId } of shards.flat()) needed.add(`${contentId}.cube`);
       }
     }
@@ -268,28 +261,8 @@ export class MemoryStore implements EmbeddingStore {
   }
 }
 
-function versionName({ bundle, version }: Manifest): string {
-  return `${bundle}/${version}`;
-}
-
-/** @throws CubeError UNSUPPORTED for tables whose values are no rows */
-function requireRows(manifest: Manifest): void {
-  const values = manifest.tables.find(({ dtype }) => dtype === 'bytes');
-  if (values === undefined) return;
-  throw new CubeError(
-    'UNSUPPORTED',
-    `${versionName(manifest)}: table ${values.name} has values of any length, which no graph takes`,
-  );
-}
-
-function expired(manifest: Manifest, groups: readonly LookupGroup[]): LookupSummary {
-  let unavailable = 0;
-  for (const { table, rows, outcomes, count } of groups) {
-    const row = defaultRowOf(tableOf(manifest, table));
-    for (let i = 0; i < count; i++) rows.set(row, i * row.length);
-    outcomes.fill(OUTCOME_UNAVAILABLE, 0, count);
-    unavailable += count;
-  }
-  const reason = 'no time was left to ask';
-  return { version: manifest.version, unseen: 0, unavailable, ...(unavailable > 0 && { reason }) };
+function requireVersion(shard: ResidentStore, { bundle, version }: Manifest): ResidentVersion {
+  const resident = shard.version(bundle, version);
+  if (resident !== undefined) return resident;
+  throw new CubeError('INTERNAL', `${bundle} ${version}: a shard was unloaded during its load`);
 }

@@ -1,85 +1,140 @@
-/** From a choice to a store that is open: the one place that knows all of them. */
+/** Opens the store that a configuration chooses. Only this file knows all stores. */
 import { join } from 'node:path';
+import { CubeError } from '../../lib/core/errors.ts';
+import type { LookupGroup, LookupSummary } from '../../lib/core/lookup-group.ts';
+import type { Manifest } from '../../lib/core/manifest.ts';
+import { versionKey } from '../../lib/core/names.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
-import { memoryBytes } from '../../lib/platform/machine.ts';
+import { getMemoryLimitBytes } from '../../lib/platform/machine.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
-import type { EmbeddingStore } from './embedding-store.ts';
+import { type EmbeddingStore, makeAbsentError } from './embedding-store.ts';
 import { HotRowsStore } from './hot-rows-store.ts';
 import { LocalStore } from './local-store.ts';
 import { MemoryOrDiskStore } from './memory-or-disk-store.ts';
 import { MemoryStore } from './memory-store.ts';
-import { NoneStore } from './none-store.ts';
 import { RemoteStore } from './remote-store.ts';
 import type { HotRowsChoice, MemoryChoice, RedisChoice, StoreChoice } from './store-choice.ts';
 
-/** In a store's data folder. */
+/** Folders of the stores in their data folder. */
 export const MEMORY_FOLDER = 'memory-store';
 export const LOCAL_FOLDER = 'local-store';
 
-export interface StoreSurroundings {
+export interface StoreEnvironment {
   readonly repository: Repository;
   readonly logger: Logger;
-  /** Model workers that may look up at a time: those of all versions held, one that loads and one that drains. */
+  /**
+   * Model workers that may look up at the same time: those of all loaded versions, of one that
+   * loads and one that drains.
+   */
   readonly workers: number;
-  /** Stores in memory of this process: they share what the machine has. */
+  /** Memory stores of this process, which share the machine's memory. */
   readonly memoryStores: number;
 }
 
 /** @throws CubeError when what the choice names cannot be read, opened or reached */
 export async function openStore(
   choice: StoreChoice,
-  around: StoreSurroundings,
+  environment: StoreEnvironment,
 ): Promise<EmbeddingStore> {
-  const { logger } = around;
+  const { logger } = environment;
   switch (choice.kind) {
     case 'none':
       return new NoneStore();
     case 'local':
-      return openLocal(choice.dataDir, around);
+      return openLocal(choice.dataDir, environment);
     case 'remote':
-      return withHotRows(await RemoteStore.open(choice, logger), choice.hotRows);
+      return addHotRows(await RemoteStore.open(choice, logger), choice.hotRows);
     case 'memory':
-      return openMemory(choice, around);
+      return openMemory(choice, environment);
     case 'redis':
-      return withHotRows(await openRedis(choice, around), choice.hotRows);
+      return addHotRows(await openRedis(choice, environment), choice.hotRows);
   }
 }
 
-/** The client of Redis is half of what a serving process would load: only for those that ask one. */
+/**
+ * Imports the Redis client only when it is used: it is half of what a serving process would load.
+ */
 async function openRedis(
   choice: RedisChoice,
-  { repository, logger }: StoreSurroundings,
+  { repository, logger }: StoreEnvironment,
 ): Promise<EmbeddingStore> {
   const { RedisStore } = await import('./redis-store.ts');
   return new RedisStore(choice, { repository, logger });
 }
 
-/** Of the machine's memory, for the tables of all versions held: the one that answers, the one before it, one that loads. */
+/**
+ * The share of the machine's memory for all loaded versions: the active one, the previous one, and
+ * one that loads.
+ */
 const MEMORY_SHARE = 0.6;
 
 function openMemory(
-  { memoryBytes: given, dataDir, elseDisk }: MemoryChoice,
-  around: StoreSurroundings,
+  { memoryBytes, dataDir, fallBackToDisk }: MemoryChoice,
+  environment: StoreEnvironment,
 ): EmbeddingStore {
-  const { repository, logger, workers, memoryStores } = around;
-  const budgetBytes = given ?? Math.floor((MEMORY_SHARE * memoryBytes()) / memoryStores);
+  const { repository, logger, workers, memoryStores } = environment;
+  const budgetBytes =
+    memoryBytes ?? Math.floor((MEMORY_SHARE * getMemoryLimitBytes()) / memoryStores);
   const folder = dataDir === undefined ? undefined : join(dataDir, MEMORY_FOLDER);
   const store = new MemoryStore({ repository, folder, budgetBytes, workers, logger });
-  if (!elseDisk || dataDir === undefined) {
-    logger.info({ budgetBytes }, 'tables are held in memory');
+  if (!fallBackToDisk || dataDir === undefined) {
+    logger.info({ budgetBytes }, 'tables are kept in memory');
     return store;
   }
-  logger.info({ budgetBytes, dataDir }, 'tables are held in memory while they fit, else on disk');
-  return new MemoryOrDiskStore(store, () => openLocal(dataDir, around), logger);
+  logger.info({ budgetBytes, dataDir }, 'tables are kept in memory if they fit, else on disk');
+  return new MemoryOrDiskStore(store, () => openLocal(dataDir, environment), logger);
 }
 
-function openLocal(
-  dataDir: string,
-  { repository, logger }: StoreSurroundings,
-): Promise<LocalStore> {
+function openLocal(dataDir: string, { repository, logger }: StoreEnvironment): Promise<LocalStore> {
   return LocalStore.open({ repository, folder: join(dataDir, LOCAL_FOLDER), logger });
 }
 
-function withHotRows(store: EmbeddingStore, choice: HotRowsChoice | undefined): EmbeddingStore {
+function addHotRows(store: EmbeddingStore, choice: HotRowsChoice | undefined): EmbeddingStore {
   return choice === undefined ? store : new HotRowsStore(store, choice.bytes);
+}
+
+/** The store of models whose embeddings are in the graph: there is nothing to look up. */
+class NoneStore implements EmbeddingStore {
+  readonly kind = 'none';
+  readonly #prepared = new Set<string>();
+  #isClosed = false;
+
+  /** @throws CubeError INVALID_ARGUMENT for a version that has tables */
+  async prepare(manifest: Manifest): Promise<void> {
+    this.#requireOpen();
+    const { tables } = manifest;
+    if (tables.length > 0) {
+      throw new CubeError(
+        'INVALID_ARGUMENT',
+        `${manifest.bundle} ${manifest.version} has tables ` +
+          `(${tables.map(({ name }) => name).join(', ')}), ` +
+          'but the store "none" has no rows; choose memory, local, remote or redis',
+      );
+    }
+    this.#prepared.add(versionKey(manifest));
+  }
+
+  async lookup(manifest: Manifest, groups: readonly LookupGroup[]): Promise<LookupSummary> {
+    this.#requireOpen();
+    if (!this.#prepared.has(versionKey(manifest))) throw makeAbsentError(manifest, this.#prepared);
+    const [group] = groups;
+    if (group === undefined) return { version: manifest.version, unseen: 0, unavailable: 0 };
+    throw new CubeError(
+      'NOT_FOUND',
+      `${manifest.bundle} ${manifest.version} has no table ${JSON.stringify(group.table)}: ` +
+        'it has no tables',
+    );
+  }
+
+  async retire(manifest: Manifest): Promise<void> {
+    this.#prepared.delete(versionKey(manifest));
+  }
+
+  async close(): Promise<void> {
+    this.#isClosed = true;
+  }
+
+  #requireOpen(): void {
+    if (this.#isClosed) throw new CubeError('STOPPING', 'the store "none" is closed');
+  }
 }

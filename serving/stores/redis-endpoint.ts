@@ -1,4 +1,7 @@
-/** Addresses of Redis servers as people write them. What is refused is never repeated: it may hold a password. */
+/**
+ * Parses the addresses of Redis servers. Errors never repeat an address, because it may contain a
+ * password.
+ */
 import { CubeError } from '../../lib/core/errors.ts';
 import { readText } from '../../lib/platform/files.ts';
 import type { RedisChoice } from './store-choice.ts';
@@ -15,28 +18,32 @@ export interface RedisEndpoint {
   readonly password: string | undefined;
 }
 
-/** One server, or some nodes of a Cluster, and who asks. */
+/** One server, or some nodes of a Cluster, and the credentials. */
 export interface RedisAddress {
-  readonly endpoints: readonly RedisEndpoint[];
+  readonly endpoints: readonly [RedisEndpoint, ...RedisEndpoint[]];
   readonly cluster: boolean;
   readonly user: string | undefined;
   readonly password: string | undefined;
-  /** host:port of each, for messages and logs. */
+  /** host:port of each endpoint, for errors and logs. */
   readonly name: string;
 }
 
-/** @throws CubeError INVALID_ARGUMENT saying which address is none and why */
-export function redisAddress(choice: RedisChoice): RedisAddress {
-  const endpoints = choice.urls.map(parseEndpoint);
-  const first = endpoints[0];
-  if (first === undefined) refuse('no address of a Redis server: give redis://host:port');
+/** @throws CubeError INVALID_ARGUMENT saying which address is invalid, and why */
+export function parseRedisAddress(choice: RedisChoice): RedisAddress {
+  const [first, ...others] = choice.urls.map(parseEndpoint);
+  if (first === undefined)
+    reject('the address of a Redis server is missing: give redis://host:port');
+  const endpoints: RedisAddress['endpoints'] = [first, ...others];
   const cluster = choice.cluster ?? endpoints.length > 1;
   if (cluster && endpoints.some(({ database }) => database !== 0)) {
-    refuse('a Redis Cluster has database 0 alone: leave the number out');
+    reject('a Redis Cluster has only database 0: omit the database number');
   }
-  if (!cluster && endpoints.length > 1) refuse('several Redis addresses are a Cluster');
+  if (!cluster && endpoints.length > 1)
+    reject(
+      'several Redis addresses are nodes of a Cluster: allow the cluster, or give one address',
+    );
   if (endpoints.some(({ tls }) => tls !== first.tls)) {
-    refuse('of a Redis Cluster either all addresses are rediss:// or none');
+    reject('the addresses of a Redis Cluster must all be rediss://, or all redis://');
   }
   const { passwordFile } = choice;
   const password =
@@ -48,20 +55,20 @@ export function redisAddress(choice: RedisChoice): RedisAddress {
 }
 
 function parseEndpoint(text: string, i: number): RedisEndpoint {
-  const where = `Redis address ${i + 1}`;
+  const name = `Redis address ${i + 1}`;
   let url: URL;
   try {
     url = new URL(text);
   } catch {
-    return refuse(`${where} is no address: expected redis[s]://[user[:password]@]host:port`);
+    return reject(`${name} is invalid: expected redis[s]://[user[:password]@]host:port`);
   }
   const tls = url.protocol === 'rediss:';
   if (!tls && url.protocol !== 'redis:') {
-    refuse(`${where} begins with ${url.protocol}//, not with redis:// or rediss://`);
+    reject(`${name} begins with ${url.protocol}//; use redis:// or rediss://`);
   }
-  if (url.hostname === '') refuse(`${where} has no host`);
+  if (url.hostname === '') reject(`${name} has no host`);
   if (!/^\/?\d{0,4}$/.test(url.pathname)) {
-    refuse(`${where}: after the port comes at most the number of a database`);
+    reject(`${name}: only a database number may follow the port`);
   }
   return {
     host: url.hostname.replace(/^\[|\]$/g, ''),
@@ -73,6 +80,6 @@ function parseEndpoint(text: string, i: number): RedisEndpoint {
   };
 }
 
-function refuse(text: string): never {
+function reject(text: string): never {
   throw new CubeError('INVALID_ARGUMENT', text);
 }

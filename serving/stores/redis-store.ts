@@ -1,67 +1,90 @@
 /**
- * The REDIS store: the layers of versions in Redis or Valkey, shared by all serving processes that ask it.
+ * The REDIS store: the layers of versions in Redis or Valkey, shared by all serving processes that
+ * use it.
  *
- * Invariants: a version is prepared when every partition of all its layers has its marker and as many rows as that says; a
- * lookup is answered by those partitions alone, and a partition whose marker is gone, or whose node is, makes its keys
- * unavailable, never unseen. Retiring a version here removes nothing there: others may use it (`serving load-redis --remove`).
+ * Invariants
+ * - A version is prepared when every partition of all its layers has its marker, and as many rows
+ *   as the marker says.
+ * - A lookup is answered from those partitions only. A partition whose marker is missing, or whose
+ *   node is down, makes its keys unavailable, never unseen.
+ * - `retire` removes nothing from Redis, because other processes may use the version (`serving
+ *   load-redis --remove` does).
  */
 import { join } from 'node:path';
-import { type LookupGroup, type LookupSummary, tablesOf } from '../../lib/client/lookup-group.ts';
 import { CubeError } from '../../lib/core/errors.ts';
+import {
+  type LookupGroup,
+  type LookupSummary,
+  resolveTables,
+} from '../../lib/core/lookup-group.ts';
 import type { Manifest } from '../../lib/core/manifest.ts';
+import { versionKey } from '../../lib/core/names.ts';
+import { computeRowBytes } from '../../lib/core/row-codec.ts';
 import { removePath } from '../../lib/platform/files.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import { TemporaryFolder } from '../../lib/platform/temporary-folder.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
-import type { EmbeddingStore } from './embedding-store.ts';
+import { type EmbeddingStore, makeAbsentError, type ServerStats } from './embedding-store.ts';
 import { FillProgress } from './fill-progress.ts';
-import { redisAddress } from './redis-endpoint.ts';
-import { type LayerName, RedisLayers } from './redis-layers.ts';
-import { RedisLink } from './redis-link.ts';
-import { RedisLookup } from './redis-lookup.ts';
-import { RedisVersion } from './redis-version.ts';
-import { setAllUnavailable } from './row-output.ts';
+import { type ChannelReader, findLayersInUse } from './layers-in-use.ts';
+import { RedisConnection } from './redis-connection.ts';
+import { parseRedisAddress } from './redis-endpoint.ts';
+import { type RedisLayer, RedisLayers } from './redis-layers.ts';
+import { RedisLookup, RedisVersion } from './redis-lookup.ts';
+import { RedisNodes } from './redis-nodes.ts';
+import { answerExpired } from './row-output.ts';
 import type { RedisChoice } from './store-choice.ts';
-import { type WantedVersions, wantedLayers } from './wanted-layers.ts';
+
+/**
+ * Memory of Redis 6 and 7 for a field of a hash besides the row: key, headers, hash table. Measured
+ * with 20,000 to 100,000 rows of 16 to 128 bytes: 67 to 90.
+ */
+const ROW_OVERHEAD_BYTES = 90;
 
 export interface RedisStoreOptions {
-  readonly repository: Pick<Repository, 'fetchLayer'> & WantedVersions;
+  readonly repository: Pick<Repository, 'fetchLayer'> & ChannelReader;
   readonly logger?: Logger;
-  /** Of a load: bytes of keys and rows written, at most. Default: no limit. */
+  /** The most bytes of keys and rows that a load writes per second. Default: no limit. */
   readonly bytesPerSecond?: number;
-  /** Of a load: rows written so far, of all that the version is short of. */
+  /** Called during a load with the rows written so far and the rows that the version lacked. */
   readonly onProgress?: (rows: number, rowsTotal: number) => void;
 }
 
 export class RedisStore implements EmbeddingStore {
   readonly kind = 'redis';
   readonly #options: RedisStoreOptions;
-  readonly #link: RedisLink;
+  readonly #connection: RedisConnection;
+  readonly #nodes: RedisNodes;
   readonly #layers: RedisLayers;
   readonly #fill: boolean;
   readonly #prepared = new Map<string, RedisVersion>();
   readonly #preparing = new Map<string, Promise<void>>();
-  #closed = false;
+  #isClosed = false;
 
   /**
-   * Begins to connect; `prepare` waits for it.
-   * @throws CubeError INVALID_ARGUMENT for addresses that are none
+   * Starts to connect; `prepare` waits for the connection.
+   * @throws CubeError INVALID_ARGUMENT for invalid addresses
    */
   constructor(choice: RedisChoice, options: RedisStoreOptions) {
     this.#options = options;
-    this.#link = new RedisLink(redisAddress(choice), options.logger);
-    this.#layers = new RedisLayers(this.#link, options.bytesPerSecond);
+    this.#connection = new RedisConnection(parseRedisAddress(choice), options.logger);
+    this.#nodes = new RedisNodes(this.#connection);
+    this.#layers = new RedisLayers(this.#connection, options.bytesPerSecond);
     this.#fill = choice.fill ?? false;
+  }
+
+  get servers(): ServerStats {
+    return { circuitsOpen: this.#nodes.openCircuits, retries: 0, backups: 0, refusals: 0 };
   }
 
   async prepare(manifest: Manifest): Promise<void> {
     this.#requireOpen();
-    const name = versionName(manifest);
-    const running = this.#preparing.get(name);
+    const key = versionKey(manifest);
+    const running = this.#preparing.get(key);
     if (running !== undefined) return running;
-    const work = this.#prepare(manifest).finally(() => this.#preparing.delete(name));
-    this.#preparing.set(name, work);
-    return work;
+    const preparing = this.#prepare(manifest).finally(() => this.#preparing.delete(key));
+    this.#preparing.set(key, preparing);
+    return preparing;
   }
 
   async lookup(
@@ -70,92 +93,113 @@ export class RedisStore implements EmbeddingStore {
     timeoutMs: number,
   ): Promise<LookupSummary> {
     this.#requireOpen();
-    const version = this.#prepared.get(versionName(manifest));
-    if (version === undefined) {
-      const held = [...this.#prepared.keys()].join(', ') || 'none';
-      throw new CubeError(
-        'VERSION_ABSENT',
-        `${manifest.bundle} ${manifest.version} was not prepared in this store (it holds: ${held})`,
-      );
-    }
-    const tables = tablesOf(version.manifest, groups);
-    if (timeoutMs <= 0) {
-      const unavailable = setAllUnavailable(groups, tables);
-      return summaryOf(manifest, 0, unavailable, 'no time was left to ask');
-    }
-    const lookup = new RedisLookup(version, groups, tables);
-    await within(lookup.ask(this.#link), timeoutMs);
-    const { unseen, unavailable } = lookup.finish();
-    const late = `redis ${this.#link.name} did not answer within ${Math.round(timeoutMs)} ms`;
-    return summaryOf(manifest, unseen, unavailable, lookup.reason ?? late);
+    const prepared = this.#prepared.get(versionKey(manifest));
+    if (prepared === undefined) throw makeAbsentError(manifest, this.#prepared.keys());
+    const tables = resolveTables(prepared.manifest, groups);
+    if (timeoutMs <= 0) return answerExpired(manifest, groups, tables);
+    const lookup = new RedisLookup(prepared, groups, tables);
+    const deadlineExceeded = await waitAtMost(lookup.send(this.#nodes), timeoutMs);
+    if (deadlineExceeded) lookup.expire();
+    const { unseen, unavailable } = lookup.writeResults();
+    const { version } = manifest;
+    if (unavailable === 0) return { version, unseen, unavailable };
+    const { name } = this.#connection;
+    const { reason = `redis ${name} did not answer within ${Math.round(timeoutMs)} ms` } = lookup;
+    return { version, unseen, unavailable, reason, deadlineExceeded };
   }
 
   async retire(manifest: Manifest): Promise<void> {
-    this.#prepared.delete(versionName(manifest));
+    this.#prepared.delete(versionKey(manifest));
   }
 
   /**
-   * Removes from Redis every layer of the bundle that neither the versions prepared here nor the bundle's channels name.
+   * Removes from Redis every layer of the bundle that neither the versions prepared here nor the
+   * bundle's channels need.
    * @returns contentIds
    */
-  async removeUnwanted(bundle: string): Promise<string[]> {
+  async removeUnused(bundle: string): Promise<string[]> {
+    const unused = await this.findUnused(bundle);
+    await this.#layers.remove(bundle, unused);
+    return unused;
+  }
+
+  /** The layers that `removeUnused` removes. @param more versions that are needed as well */
+  async findUnused(bundle: string, more: readonly Manifest[] = []): Promise<string[]> {
     this.#requireOpen();
-    await this.#link.ready();
-    const inUse = [...this.#prepared.values()].map(({ manifest }) => manifest);
-    const wanted = await wantedLayers(this.#options.repository, [bundle], inUse);
-    return this.#layers.removeOthers(bundle, wanted);
+    await this.#connection.ready();
+    const prepared = [...this.#prepared.values()].map(({ manifest }) => manifest);
+    const inUse = await findLayersInUse(this.#options.repository, [bundle], [...prepared, ...more]);
+    return this.#layers.findUnused(bundle, inUse);
+  }
+
+  /** Rows of the layers that `prepare` would load, and the memory that Redis needs for them. */
+  async measureMissing(manifest: Manifest): Promise<{ rows: number; memoryBytes: number }> {
+    this.#requireOpen();
+    await this.#connection.ready();
+    let rows = 0;
+    let memoryBytes = 0;
+    for (const { table, layer } of await this.#layers.findMissing(manifest)) {
+      rows += layer.rows;
+      const rowBytes = computeRowBytes(table.dtype, table.dim);
+      memoryBytes += layer.rows * (rowBytes + ROW_OVERHEAD_BYTES);
+    }
+    return { rows, memoryBytes };
   }
 
   async close(): Promise<void> {
-    this.#closed = true;
-    this.#link.close();
+    this.#isClosed = true;
+    this.#nodes.close();
+    this.#connection.close();
     await Promise.allSettled(this.#preparing.values());
   }
 
   #requireOpen(): void {
-    if (this.#closed) throw new CubeError('STOPPING', 'this store is closed');
+    if (this.#isClosed) throw new CubeError('STOPPING', 'the Redis store is closed');
   }
 
   async #prepare(manifest: Manifest): Promise<void> {
-    tablesOf(manifest, manifest.tables.map(emptyGroup));
-    await this.#link.ready();
-    const missing = await this.#layers.missing(manifest);
+    resolveTables(manifest, manifest.tables.map(makeEmptyGroup));
+    await this.#connection.ready();
+    const missing = await this.#layers.findMissing(manifest);
     if (missing.length > 0 && !this.#fill) {
-      const all = new Set(manifest.tables.flatMap(({ shards }) => shards.flat()).map(idOf)).size;
+      const layers = manifest.tables.flatMap(({ shards }) => shards.flat());
+      const total = new Set(layers.map(({ contentId }) => contentId)).size;
       throw new CubeError(
         'NOT_READY',
-        `${missing.length} of ${all} layers of ${manifest.bundle} ${manifest.version} are not whole in redis ${this.#link.name}: ` +
-          'run serving load-redis, or let this process load them (fill)',
+        `${missing.length} of ${total} layers of ${manifest.bundle} ${manifest.version} ` +
+          `are missing or incomplete in redis ${this.#connection.name}: run serving load-redis, ` +
+          'or let this process load them (fill)',
       );
     }
     if (missing.length > 0) await this.#loadAll(manifest, missing);
-    this.#prepared.set(versionName(manifest), new RedisVersion(manifest));
+    this.#prepared.set(versionKey(manifest), new RedisVersion(manifest));
   }
 
-  async #loadAll({ bundle, version }: Manifest, missing: readonly LayerName[]): Promise<void> {
+  async #loadAll({ bundle, version }: Manifest, missing: readonly RedisLayer[]): Promise<void> {
     const { repository, logger, onProgress } = this.#options;
     const progress = new FillProgress({
-      subject: { bundle, version, redis: this.#link.name },
+      subject: { bundle, version, redis: this.#connection.name },
       rowsTotal: missing.reduce((sum, { layer }) => sum + layer.rows, 0),
       ...(logger && { logger }),
       ...(onProgress && { onProgress }),
     });
-    const watcher = {
-      onRows: (rows: number) => progress.add(rows),
-      onSkipped: (rows: number) => progress.skip(rows),
+    const observer = {
+      onRows: (rows: number) => progress.addRows(rows),
+      onSkipped: (rows: number) => progress.addSkipped(rows),
     };
     const folder = new TemporaryFolder('redis');
     try {
-      for (const name of missing) {
+      for (const entry of missing) {
         this.#requireOpen();
-        const path = join(folder.path, `${name.layer.contentId}.cube`);
-        await repository.fetchLayer(bundle, name.table.name, name.layer, path);
-        await this.#layers.load(name, path, watcher);
+        const { table, layer } = entry;
+        const path = join(folder.path, `${layer.contentId}.cube`);
+        await repository.fetchLayer(bundle, table.name, layer, path);
+        await this.#layers.load(entry, path, observer);
         removePath(path);
       }
       progress.finish();
     } catch (error) {
-      progress.abandon();
+      progress.stop();
       throw error;
     } finally {
       folder.remove();
@@ -163,37 +207,26 @@ export class RedisStore implements EmbeddingStore {
   }
 }
 
-/** Waits for the work, but not longer. */
-async function within(work: Promise<void>, timeoutMs: number): Promise<void> {
+/** Waits until the promise resolves or the time has passed. @returns whether the time has passed */
+async function waitAtMost(promise: Promise<void>, timeoutMs: number): Promise<boolean> {
   let timer: NodeJS.Timeout | undefined;
-  const late = new Promise<void>((resolve) => {
-    timer = setTimeout(resolve, timeoutMs);
+  const timeout = new Promise<boolean>((resolve) => {
+    // After the sockets have been read: replies may have arrived while this process was suspended.
+    timer = setTimeout(setImmediate, timeoutMs, () => resolve(true));
   });
   try {
-    await Promise.race([work, late]);
+    return await Promise.race([promise.then(() => false), timeout]);
   } finally {
     clearTimeout(timer);
   }
 }
 
-function summaryOf(
-  { version }: Manifest,
-  unseen: number,
-  unavailable: number,
-  reason: string,
-): LookupSummary {
-  return { version, unseen, unavailable, ...(unavailable > 0 && { reason }) };
-}
-
-function emptyGroup({ name }: { name: string }): LookupGroup {
-  const [keys, rows, outcomes] = [new Uint32Array(0), new Float32Array(0), new Uint8Array(0)];
-  return { table: name, keys, count: 0, rows, outcomes };
-}
-
-function idOf({ contentId }: { contentId: string }): string {
-  return contentId;
-}
-
-function versionName({ bundle, version }: Manifest): string {
-  return `${bundle}/${version}`;
+function makeEmptyGroup({ name }: { name: string }): LookupGroup {
+  return {
+    table: name,
+    keys: new Uint32Array(0),
+    count: 0,
+    rows: new Float32Array(0),
+    outcomes: new Uint8Array(0),
+  };
 }

@@ -1,16 +1,19 @@
-/** Rows of one layer into its partitions: a few thousand at a time, pipelined, at a limited rate; and how many each partition got. */
+/**
+ * Writes the rows of one layer to its partitions, a few thousand at a time, pipelined and at a
+ * limited rate, and counts the fields of each partition.
+ */
 import type { Clock } from '../../lib/platform/clock.ts';
-import { partitionOf } from './redis-layout.ts';
-import type { RedisArgument, RedisLink } from './redis-link.ts';
+import type { RedisArgument, RedisConnection } from './redis-connection.ts';
+import { findPartition } from './redis-layout.ts';
 
-/** Rows on the wire at once: a server is kept from lookups for a few milliseconds. */
+/** Rows in flight at once: they delay lookups of a server by a few milliseconds. */
 const WRITE_ROWS = 2_048;
 const KEY_BYTES = 8;
 
 export class RedisWriter {
-  /** Of each partition: rows and deleted keys. */
+  /** Rows and deleted keys of each partition. */
   readonly fields: Float64Array;
-  readonly #link: RedisLink;
+  readonly #connection: RedisConnection;
   readonly #keys: readonly string[];
   readonly #clock: Clock;
   readonly #bytesPerSecond: number | undefined;
@@ -18,12 +21,12 @@ export class RedisWriter {
   #bytes = 0;
 
   constructor(
-    link: RedisLink,
+    connection: RedisConnection,
     keys: readonly string[],
     clock: Clock,
     bytesPerSecond: number | undefined,
   ) {
-    this.#link = link;
+    this.#connection = connection;
     this.#keys = keys;
     this.#clock = clock;
     this.#bytesPerSecond = bytesPerSecond;
@@ -31,14 +34,14 @@ export class RedisWriter {
     this.fields = new Float64Array(keys.length);
   }
 
-  /** Keys that are there already. @param keys words */
-  count(keys: Uint32Array): void {
+  /** Counts keys that an earlier load wrote. @param keys words */
+  countExisting(keys: Uint32Array): void {
     for (let i = 0; i < keys.length; i += 2) {
-      this.fields[partitionOf(keys[i]!, keys[i + 1]!, this.#keys.length)]! += 1;
+      this.fields[findPartition(keys[i]!, keys[i + 1]!, this.#keys.length)]! += 1;
     }
   }
 
-  /** Rows of so many bytes; of none for deleted keys. @param keys words */
+  /** @param keys words @param rowBytes length of a row, 0 for deleted keys */
   async write(keys: Uint32Array, rows: Uint8Array, rowBytes: number): Promise<void> {
     const keyBytes = Buffer.from(keys.buffer, keys.byteOffset, 4 * keys.length);
     const rowBuffer = Buffer.from(rows.buffer, rows.byteOffset, rows.length);
@@ -47,7 +50,7 @@ export class RedisWriter {
       const end = Math.min(start + WRITE_ROWS, count);
       const commands = new Map<number, RedisArgument[]>();
       for (let i = start; i < end; i++) {
-        const partition = partitionOf(keys[2 * i]!, keys[2 * i + 1]!, this.#keys.length);
+        const partition = findPartition(keys[2 * i]!, keys[2 * i + 1]!, this.#keys.length);
         this.fields[partition]! += 1;
         let command = commands.get(partition);
         if (command === undefined) {
@@ -59,14 +62,14 @@ export class RedisWriter {
       }
       await Promise.all(
         [...commands].map(([partition, command]) =>
-          this.#link.send(this.#keys[partition]!, false, command),
+          this.#connection.send(this.#keys[partition]!, false, command),
         ),
       );
-      await this.#pace((end - start) * (KEY_BYTES + rowBytes));
+      await this.#waitForRate((end - start) * (KEY_BYTES + rowBytes));
     }
   }
 
-  async #pace(bytes: number): Promise<void> {
+  async #waitForRate(bytes: number): Promise<void> {
     this.#bytes += bytes;
     if (this.#bytesPerSecond === undefined) return;
     const dueMs = this.#startMs + (this.#bytes / this.#bytesPerSecond) * 1_000;

@@ -1,44 +1,56 @@
 /** The REMOTE store: the shards of a fleet, through `CubeClient`. */
 import { CubeClient } from '../../lib/client/cube-client.ts';
-import { CubeConf } from '../../lib/client/cube-conf.ts';
+import { CubeConf, isCubeConf } from '../../lib/client/cube-conf.ts';
 import { FleetFile } from '../../lib/client/fleet-file.ts';
 import type { RouteOptions } from '../../lib/client/fleet-routes.ts';
-import type { LookupGroup, LookupSummary } from '../../lib/client/lookup-group.ts';
 import { CubeError } from '../../lib/core/errors.ts';
+import type { LookupGroup, LookupSummary } from '../../lib/core/lookup-group.ts';
 import type { Manifest } from '../../lib/core/manifest.ts';
+import { versionKey } from '../../lib/core/names.ts';
 import { readText } from '../../lib/platform/files.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
-import type { EmbeddingStore } from './embedding-store.ts';
+import { type EmbeddingStore, makeAbsentError, type ServerStats } from './embedding-store.ts';
 import type { RemoteChoice } from './store-choice.ts';
 
-/** How long `prepare` waits for every shard to answer whether it holds a version. */
-const HOLDS_TIMEOUT_MS = 5_000;
+/** Wait of `prepare` for every shard to answer whether it has the version. */
+const PREPARE_TIMEOUT_MS = 5_000;
 const FLEET_BYTES_MAX = 16 << 20;
 
 export class RemoteStore implements EmbeddingStore {
   readonly kind = 'remote';
   readonly #client: CubeClient;
   readonly #prepared = new Set<string>();
-  #closed = false;
+  #isClosed = false;
 
-  /** @param client owned by the store from here on: `close` closes it */
+  /** Takes ownership of the client: `close` closes it. */
   constructor(client: CubeClient) {
     this.#client = client;
   }
 
   /**
-   * A store over the fleet that a fleet.json or a cube.conf names; both are followed while they change.
-   * @throws CubeError when the file cannot be read, or a policy is none
+   * Opens a store over the fleet of a fleet.json or a cube.conf, and follows changes of the file.
+   * @throws CubeError when the file cannot be read, or a policy is invalid
    */
   static async open(choice: RemoteChoice, logger: Logger): Promise<RemoteStore> {
-    const { checksum = false } = choice;
+    const { checksum = true } = choice;
     const routes = await openRoutes(choice, logger);
     return new RemoteStore(new CubeClient({ ...routes, checksum, logger }));
   }
 
+  get servers(): ServerStats {
+    const { replicas, retries, backups, ...stats } = this.#client.stats();
+    return {
+      circuitsOpen: replicas.filter(({ circuitOpen }) => circuitOpen).length,
+      retries,
+      backups,
+      refusals: stats.retryBudgetRefusals + stats.backupBudgetRefusals,
+      replicas,
+    };
+  }
+
   async prepare(manifest: Manifest): Promise<void> {
-    const { held, missing } = await this.#client.holds(manifest, HOLDS_TIMEOUT_MS);
-    if (!held) {
+    const { loaded, missing } = await this.#client.checkLoaded(manifest, PREPARE_TIMEOUT_MS);
+    if (!loaded) {
       throw new CubeError(
         'NOT_READY',
         `${manifest.bundle} ${manifest.version} is not on every shard: ${missing}`,
@@ -52,13 +64,8 @@ export class RemoteStore implements EmbeddingStore {
     groups: readonly LookupGroup[],
     timeoutMs: number,
   ): Promise<LookupSummary> {
-    if (this.#closed) throw new CubeError('STOPPING', 'this store is closed');
-    if (!this.#prepared.has(versionKey(manifest))) {
-      throw new CubeError(
-        'VERSION_ABSENT',
-        `${manifest.bundle} ${manifest.version} was not prepared in this store`,
-      );
-    }
+    if (this.#isClosed) throw new CubeError('STOPPING', 'the remote store is closed');
+    if (!this.#prepared.has(versionKey(manifest))) throw makeAbsentError(manifest, this.#prepared);
     return this.#client.lookup(manifest, groups, timeoutMs);
   }
 
@@ -67,27 +74,26 @@ export class RemoteStore implements EmbeddingStore {
   }
 
   async close(): Promise<void> {
-    this.#closed = true;
+    this.#isClosed = true;
     this.#client.close();
   }
 }
 
-/** Cube's file is an array of dicts, each with a policy of its own; ours is an object. */
+/** A cube.conf is an array of dicts, each with its own policy; a fleet.json is an object. */
 async function openRoutes(
   { fleetPath, policy }: RemoteChoice,
   logger: Logger,
 ): Promise<Pick<RouteOptions, 'fleet' | 'policy'>> {
   const onInvalid = (error: CubeError): void =>
-    logger.warn({ error: error.message }, 'the changed fleet cannot be used; keeping the old');
-  if (readText(fleetPath, FLEET_BYTES_MAX).trimStart().startsWith('[')) {
+    logger.warn(
+      { error: error.message },
+      'the changed fleet file is invalid; the previous fleet stays in use',
+    );
+  if (isCubeConf(readText(fleetPath, FLEET_BYTES_MAX))) {
     const conf = await CubeConf.open(fleetPath, { onInvalid });
-    const ofDict = (dict: string) => ({ ...conf.policyOf(dict), ...policy });
-    return { fleet: () => conf.fleet(), policy: ofDict };
+    const mergePolicy = (dict: string) => ({ ...conf.getPolicy(dict), ...policy });
+    return { fleet: () => conf.fleet(), policy: mergePolicy };
   }
   const fleet = new FleetFile(fleetPath, { onInvalid });
   return { fleet: () => fleet.current(), ...(policy !== undefined && { policy }) };
-}
-
-function versionKey(manifest: Manifest): string {
-  return `${manifest.bundle}/${manifest.version}`;
 }

@@ -1,10 +1,11 @@
 /**
- * Rows of one width that are asked for often, in typed arrays: W-TinyLFU (arXiv 1512.00727). New rows enter a small window;
- * what leaves it is taken into the main part only when it was asked for more often than what would have to go there. The
- * main part has a probation and a protected queue, each by recency. Why not LRU alone: docs/adr/0015-stores.md.
+ * A cache of rows of one width in typed arrays: W-TinyLFU (arXiv 1512.00727). New rows enter a
+ * small window. A row that leaves the window enters the main part only when it was requested more
+ * often than the row that it would evict there. The main part has a probation and a protected
+ * queue, each by recency. Why not plain LRU: docs/adr/0015-stores.md.
  *
- * An entry is (chain, key): chain numbers name the layers that decide the key, and are never given twice, so an entry can
- * not become wrong; it only stops being asked for.
+ * An entry is (chain, key). A chain number names the layers that decide the key, and is never used
+ * twice, so an entry never becomes wrong; it is only no longer requested.
  */
 import { FrequencySketch } from './frequency-sketch.ts';
 
@@ -12,7 +13,7 @@ const NONE = -1;
 const WINDOW_SHARE = 0.01;
 const PROTECTED_SHARE = 0.8;
 
-/** The queues. */
+/** Queue numbers. */
 const WINDOW = 0;
 const PROBATION = 1;
 const PROTECTED = 2;
@@ -22,13 +23,13 @@ export class RowCache {
   readonly #width: number;
   readonly #windowMax: number;
   readonly #protectedMax: number;
-  /** Chain, low and high word of each entry. */
+  /** Chain, low and high key word of each entry. */
   readonly #keys: Uint32Array;
   readonly #rows: Float32Array;
   /** 1: the key is not in the table, and the entry has no row. */
   readonly #unseen: Uint8Array;
   readonly #queue: Uint8Array;
-  /** Neighbours in the queue: towards its head (latest) and its tail. */
+  /** Neighbours in the queue: towards its head (most recent) and its tail. */
   readonly #newer: Int32Array;
   readonly #older: Int32Array;
   readonly #head = new Int32Array(3).fill(NONE);
@@ -51,12 +52,12 @@ export class RowCache {
     this.#queue = new Uint8Array(capacity);
     this.#newer = new Int32Array(capacity);
     this.#older = new Int32Array(capacity);
-    this.#slots = new Int32Array(slotsFor(capacity));
+    this.#slots = new Int32Array(computeSlotCount(capacity));
     this.#mask = this.#slots.length - 1;
     this.#sketch = new FrequencySketch(capacity);
   }
 
-  /** Of an entry of this width at most, all bookkeeping included. */
+  /** The most bytes that an entry takes, bookkeeping included. */
   static entryBytes(width: number): number {
     const [keys, flags, links, slots, sketch] = [12, 2, 8, 12, 8];
     return 4 * width + keys + flags + links + slots + sketch;
@@ -72,11 +73,11 @@ export class RowCache {
     return all + this.#slots.byteLength + this.#sketch.bytes;
   }
 
-  /** Asks for a key, and counts that it was. @returns its entry, or -1 */
+  /** Finds a key and counts the request. @returns its entry, or -1 */
   find(chain: number, low: number, high: number): number {
-    const hash = hashOf(chain, low, high);
+    const hash = hashKey(chain, low, high);
     this.#sketch.add(hash);
-    const entry = this.#slots[this.#slotOf(hash, chain, low, high)]! - 1;
+    const entry = this.#slots[this.#findSlot(hash, chain, low, high)]! - 1;
     if (entry === NONE) return NONE;
     this.#touch(entry);
     return entry;
@@ -92,7 +93,7 @@ export class RowCache {
     for (let i = 0; i < width; i++) rows[at + i] = this.#rows[from + i]!;
   }
 
-  /** Takes a key in that `find` did not have. @param rows undefined: the key is not in the table */
+  /** Adds a key that `find` did not find. @param rows undefined when the key is not in the table */
   add(
     chain: number,
     low: number,
@@ -100,8 +101,8 @@ export class RowCache {
     rows: Float32Array | undefined,
     rowsAt: number,
   ): void {
-    const hash = hashOf(chain, low, high);
-    const slot = this.#slotOf(hash, chain, low, high);
+    const hash = hashKey(chain, low, high);
+    const slot = this.#findSlot(hash, chain, low, high);
     if (this.#slots[slot] !== 0) return;
     const entry = this.#size < this.capacity ? this.#size++ : this.#evict();
     this.#keys[3 * entry] = chain;
@@ -111,16 +112,16 @@ export class RowCache {
     for (let i = 0; rows !== undefined && i < this.#width; i++) {
       this.#rows[entry * this.#width + i] = rows[rowsAt + i]!;
     }
-    // The eviction may have moved what stood in the way.
-    this.#slots[this.#slotOf(hash, chain, low, high)] = entry + 1;
+    // The eviction may have moved entries, and with them the free slot.
+    this.#slots[this.#findSlot(hash, chain, low, high)] = entry + 1;
     this.#push(entry, WINDOW);
-    // Until the cache is full, what leaves the window is taken without a contest.
+    // Until the cache is full, entries move from the window to the main part without comparison.
     if (this.#length[WINDOW]! > this.#windowMax && this.#size < this.capacity) {
       this.#move(this.#tail[WINDOW]!, PROBATION);
     }
   }
 
-  /** Makes an entry free: the window's oldest, or what it replaces in the main part. */
+  /** Frees an entry: the oldest of the window, or the one that it replaces in the main part. */
   #evict(): number {
     const candidate = this.#tail[WINDOW]!;
     const victim =
@@ -136,7 +137,7 @@ export class RowCache {
     return loser;
   }
 
-  /** A hit: to the head of its queue, or from probation to the protected one. */
+  /** Moves an entry to the head of its queue, or from probation to the protected queue. */
   #touch(entry: number): void {
     const queue = this.#queue[entry]!;
     if (queue !== PROBATION) {
@@ -178,23 +179,23 @@ export class RowCache {
 
   #hashOfEntry(entry: number): number {
     const at = 3 * entry;
-    return hashOf(this.#keys[at]!, this.#keys[at + 1]!, this.#keys[at + 2]!);
+    return hashKey(this.#keys[at]!, this.#keys[at + 1]!, this.#keys[at + 2]!);
   }
 
-  /** The slot that the key is in, or the free one where it belongs. */
-  #slotOf(hash: number, chain: number, low: number, high: number): number {
+  /** The slot of the key, or the free one where it belongs. */
+  #findSlot(hash: number, chain: number, low: number, high: number): number {
     const keys = this.#keys;
     let slot = hash & this.#mask;
     for (;;) {
-      const held = this.#slots[slot]!;
-      if (held === 0) return slot;
-      const at = 3 * (held - 1);
+      const taken = this.#slots[slot]!;
+      if (taken === 0) return slot;
+      const at = 3 * (taken - 1);
       if (keys[at + 1] === low && keys[at + 2] === high && keys[at] === chain) return slot;
       slot = (slot + 1) & this.#mask;
     }
   }
 
-  /** Closes the gap, so that no search ends early. */
+  /** Removes an entry's slot and closes the gap, so that no search ends early. */
   #removeSlot(entry: number): void {
     const slots = this.#slots;
     let gap = this.#hashOfEntry(entry) & this.#mask;
@@ -209,14 +210,14 @@ export class RowCache {
   }
 }
 
-/** Two thirds full at most. */
-function slotsFor(capacity: number): number {
+/** At most two thirds of the slots are taken. */
+function computeSlotCount(capacity: number): number {
   let slots = 16;
   while (2 * slots < 3 * capacity) slots *= 2;
   return slots;
 }
 
-function hashOf(chain: number, low: number, high: number): number {
+function hashKey(chain: number, low: number, high: number): number {
   let hash = Math.imul(
     low ^ Math.imul(high, 0x85eb_ca6b) ^ Math.imul(chain, 0xc2b2_ae35),
     0x9e37_79b1,

@@ -1,37 +1,47 @@
-/** Where a lookup writes what it found for one group: stored rows of any dtype become rows of f32, each with its outcome. */
+/**
+ * Writes the results of a lookup into one group: stored rows of any dtype become rows of f32, each
+ * with its outcome.
+ */
 import {
-  defaultRowOf,
+  getDefaultRow,
   type LookupGroup,
+  type LookupSummary,
   OUTCOME_HIT,
   OUTCOME_UNAVAILABLE,
   OUTCOME_UNSEEN,
-} from '../../lib/client/lookup-group.ts';
-import type { TableRef } from '../../lib/core/manifest.ts';
-import { RowDecoder, type RowDtype, rowBytesOf } from '../../lib/core/row-codec.ts';
+} from '../../lib/core/lookup-group.ts';
+import type { Manifest, TableRef } from '../../lib/core/manifest.ts';
+import { computeRowBytes, RowDecoder, type RowDtype } from '../../lib/core/row-codec.ts';
 
 export class RowOutput {
-  /** Of a row as stored. */
+  /** Length of a stored row. */
   readonly rowWords: number;
-  /** Where a stored row is put before `hit`: words little-endian, as every machine that this runs on has them. */
+  /**
+   * A stored row is written here before `setHit`: little-endian words, as on every machine that
+   * this runs on.
+   */
   readonly words: Uint32Array;
   unseen = 0;
   unavailable = 0;
   readonly #rows: Float32Array;
   readonly #outcomes: Uint8Array;
   readonly #dim: number;
-  readonly #absent: Float32Array;
-  /** Rows of f32 are put where they belong; others pass through a row of scratch. */
+  readonly #defaultRow: Float32Array;
+  /**
+   * Rows of f32 are written where they belong; rows of other dtypes pass through `words`, which has
+   * room for one.
+   */
   readonly #decoder: RowDecoder | undefined;
   readonly #view: DataView;
   readonly #bytes: Uint8Array;
 
   constructor({ rows, outcomes }: LookupGroup, table: TableRef) {
     const dtype = table.dtype as RowDtype;
-    this.rowWords = rowBytesOf(dtype, table.dim) / 4;
+    this.rowWords = computeRowBytes(dtype, table.dim) / 4;
     this.#rows = rows;
     this.#outcomes = outcomes;
     this.#dim = table.dim;
-    this.#absent = defaultRowOf(table);
+    this.#defaultRow = getDefaultRow(table);
     const inPlace = dtype === 'f32';
     this.#decoder = inPlace ? undefined : new RowDecoder(dtype, table.dim, rows);
     this.words = inPlace
@@ -42,48 +52,58 @@ export class RowOutput {
     this.#bytes = new Uint8Array(buffer, byteOffset, byteLength);
   }
 
-  /** Where in `words` the stored row of key i goes. */
-  placeOf(i: number): number {
+  /** The index in `words` from which on the stored row of key i is written. */
+  getWordOffset(i: number): number {
     return this.#decoder === undefined ? i * this.#dim : 0;
   }
 
-  /** Key i has this row, as stored. @returns false when it is no row of the table */
-  put(i: number, row: Uint8Array): boolean {
+  /** Key i has this stored row. @returns false when its length is not that of the table's rows */
+  setRow(i: number, row: Uint8Array): boolean {
     if (row.length !== 4 * this.rowWords) return false;
-    this.#bytes.set(row, 4 * this.placeOf(i));
-    this.hit(i);
+    this.#bytes.set(row, 4 * this.getWordOffset(i));
+    this.setHit(i);
     return true;
   }
 
-  /** Key i has the row that was put in `words`. */
-  hit(i: number): void {
+  /** Key i has the row that was written to `words`. */
+  setHit(i: number): void {
     this.#decoder?.decode(this.#view, 0, i);
     this.#outcomes[i] = OUTCOME_HIT;
   }
 
   setUnseen(i: number): void {
-    this.#rows.set(this.#absent, i * this.#dim);
+    this.#rows.set(this.#defaultRow, i * this.#dim);
     this.#outcomes[i] = OUTCOME_UNSEEN;
     this.unseen++;
   }
 
   setUnavailable(i: number): void {
-    this.#rows.set(this.#absent, i * this.#dim);
+    this.#rows.set(this.#defaultRow, i * this.#dim);
     this.#outcomes[i] = OUTCOME_UNAVAILABLE;
     this.unavailable++;
   }
 }
 
-/** Every key of the groups unavailable: there was no time to ask. @returns how many */
-export function setAllUnavailable(
+/**
+ * Answers a lookup whose deadline has passed: every key is unavailable. @param tables those of the
+ * groups, in order
+ */
+export function answerExpired(
+  { version }: Manifest,
   groups: readonly LookupGroup[],
   tables: readonly TableRef[],
-): number {
+): LookupSummary {
   let unavailable = 0;
   groups.forEach((group, g) => {
     const output = new RowOutput(group, tables[g]!);
     for (let i = 0; i < group.count; i++) output.setUnavailable(i);
     unavailable += group.count;
   });
-  return unavailable;
+  const reason = 'the deadline passed before the lookup began';
+  return {
+    version,
+    unseen: 0,
+    unavailable,
+    ...(unavailable > 0 && { reason, deadlineExceeded: true }),
+  };
 }

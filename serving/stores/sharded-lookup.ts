@@ -1,12 +1,14 @@
 /**
- * Lookups in tables that are resident in this process: keys of any shard in, rows and outcomes out, in the order asked. Used by
- * the store on the main thread, and by each model worker on its own area of the same memories.
+ * Lookups in tables that are resident in this process: takes keys of any shard, and writes rows and
+ * outcomes in the same order. The store uses it on the main thread, and each model worker on its
+ * own area of the same memories.
  *
- * Synchronous; the scratch is reused, so one instance serves one thread.
+ * Synchronous. Scratch memory is reused, so one instance serves one thread.
  */
-import { type LookupGroup, OUTCOME_HIT, OUTCOME_UNSEEN } from '../../lib/client/lookup-group.ts';
-import { CubeError } from '../../lib/core/errors.ts';
-import { shardOf } from '../../lib/core/keys.ts';
+
+import { CubeError, requireDefined } from '../../lib/core/errors.ts';
+import { computeShard } from '../../lib/core/keys.ts';
+import { type LookupGroup, OUTCOME_HIT, OUTCOME_UNSEEN } from '../../lib/core/lookup-group.ts';
 import { LookupBatch } from '../../lib/store/lookup-batch.ts';
 import type { ResidentTable } from '../../lib/store/resident-table.ts';
 import type { ResidentVersion } from '../../lib/store/resident-version.ts';
@@ -17,10 +19,13 @@ const LOOP_COPY_DIM = 16;
 export class ShardedLookup {
   readonly #source: string;
   readonly #shardNum: number;
-  /** By name, one a shard. */
+  /** By name, one for each shard. */
   readonly #tables = new Map<string, readonly ResidentTable[]>();
   readonly #batch = new LookupBatch({ asF32: true });
-  /** Of a batch: the shard of each key; keys sorted by shard, which position each was asked at, and what was found for it. */
+  /**
+   * Scratch for a batch: the shard of each key, then keys sorted by shard, their positions, and
+   * their results.
+   */
   #shards = new Int32Array(0);
   #keys = new Uint32Array(0);
   #positions = new Int32Array(0);
@@ -31,24 +36,28 @@ export class ShardedLookup {
 
   /** @param shards all shards of one version, in order */
   constructor(shards: readonly ResidentVersion[]) {
-    const { manifest } = shards[0]!;
+    const { manifest } = requireDefined(shards[0], 'the first shard');
     this.#source = `${manifest.bundle} ${manifest.version}`;
     this.#shardNum = shards.length;
     this.#ends = new Int32Array(shards.length);
     for (const { name } of manifest.tables) {
       this.#tables.set(
         name,
-        shards.map((shard) => shard.table(name)!),
+        shards.map((shard) => requireDefined(shard.table(name), `table ${name}`)),
       );
     }
   }
 
-  /** Fills rows and outcomes of one group, whose arrays are long enough. @returns how many keys are in no shard */
+  /**
+   * Fills rows and outcomes of one group. The caller has checked its arrays. @returns the number of
+   * unseen keys
+   */
   lookup({ table, keys, count, rows, outcomes }: LookupGroup): number {
     if (count === 0) return 0;
-    const shards = this.#tables.get(table)!;
-    this.#reserve(count, shards[0]!.dim);
-    if (this.#shardNum === 1) return count - this.#find(shards[0]!, keys, count, rows, outcomes);
+    const shards = requireDefined(this.#tables.get(table), 'the shards of a table');
+    const first = requireDefined(shards[0], 'the first shard');
+    this.#reserve(count, first.dim);
+    if (this.#shardNum === 1) return count - this.#find(first, keys, count, rows, outcomes);
     return this.#scatter(shards, keys, count, rows, outcomes);
   }
 
@@ -63,7 +72,7 @@ export class ShardedLookup {
     if (this.#rows.length < count * dim) this.#rows = new Float32Array(2 * count * dim);
   }
 
-  /** One shard's keys. @returns hits */
+  /** Looks up keys of one shard. @returns the number of hits */
   #find(
     table: ResidentTable,
     keys: Uint32Array,
@@ -78,7 +87,7 @@ export class ShardedLookup {
     batch.rows = new Uint8Array(rows.buffer, rows.byteOffset, 4 * table.dim * count);
     batch.found = found;
     const hits = table.lookup(batch);
-    if (hits < 0) this.#refuseForeign(table, -1 - hits);
+    if (hits < 0) this.#failForeignKey(table, -1 - hits);
     if (hits === count) {
       outcomes.fill(OUTCOME_HIT, 0, count);
       return hits;
@@ -89,7 +98,10 @@ export class ShardedLookup {
     return hits;
   }
 
-  /** Sorts the keys by shard, looks each shard's up, and puts rows and outcomes where they were asked. */
+  /**
+   * Sorts the keys by shard, looks up each shard's keys, and writes rows and outcomes in the
+   * original order.
+   */
   #scatter(
     shards: readonly ResidentTable[],
     keys: Uint32Array,
@@ -99,11 +111,13 @@ export class ShardedLookup {
   ): number {
     const positions = this.#positions;
     sortByShard(keys, count, {
-      ...{ shards: this.#shards, ends: this.#ends },
-      ...{ sorted: this.#keys, positions },
+      shards: this.#shards,
+      ends: this.#ends,
+      sorted: this.#keys,
+      positions,
     });
-    const { dim } = shards[0]!;
-    const sortedOutcomes = this.#outcomesOf(count);
+    const { dim } = requireDefined(shards[0], 'the first shard');
+    const sortedOutcomes = this.#reserveOutcomes(count);
     let hits = 0;
     let start = 0;
     for (let shard = 0; shard < shards.length; shard++) {
@@ -122,23 +136,27 @@ export class ShardedLookup {
     return count - hits;
   }
 
-  #outcomes = new Uint8Array(0);
+  #sortedOutcomes = new Uint8Array(0);
 
-  #outcomesOf(count: number): Uint8Array {
-    if (this.#outcomes.length < count) this.#outcomes = new Uint8Array(2 * count);
-    return this.#outcomes;
+  #reserveOutcomes(count: number): Uint8Array {
+    if (this.#sortedOutcomes.length < count) this.#sortedOutcomes = new Uint8Array(2 * count);
+    return this.#sortedOutcomes;
   }
 
-  /** The keys were sorted by this very rule: the files are not what the manifest says. */
-  #refuseForeign(table: ResidentTable, i: number): never {
+  /**
+   * Fails for a key of another shard: the keys were sorted by the manifest, so the files do not
+   * match it.
+   */
+  #failForeignKey(table: ResidentTable, i: number): never {
     throw new CubeError(
       'CORRUPT',
-      `${this.#source}: table ${table.name}: key ${i} of a shard is of another one; publish the version again`,
+      `${this.#source}: table ${table.name}: key ${i} of a shard belongs to another shard; ` +
+        'publish the version again',
     );
   }
 }
 
-/** Stable: counts, then places. */
+/** Stable counting sort. */
 function sortByShard(
   keys: Uint32Array,
   count: number,
@@ -148,7 +166,7 @@ function sortByShard(
   const shardNum = ends.length;
   ends.fill(0);
   for (let i = 0; i < count; i++) {
-    const shard = shardOf(keys[2 * i]!, keys[2 * i + 1]!, shardNum);
+    const shard = computeShard(keys[2 * i]!, keys[2 * i + 1]!, shardNum);
     shards[i] = shard;
     ends[shard]!++;
   }
@@ -178,7 +196,8 @@ function scatterRows(
       target.set(source.subarray(i * dim, (i + 1) * dim), positions[i]! * dim);
     }
   } else if (dim % 2 === 0 && target.byteOffset % 8 === 0) {
-    // Pairs of values as doubles take a third of the time. A pair that is no number as a double holds a value that is none.
+    // Copying pairs of values as doubles takes a third of the time. Bits are kept: a pair that
+    // reads as NaN holds a NaN.
     scatterElements(
       pairs(source, count * dim),
       pairs(target, count * dim),
@@ -195,7 +214,7 @@ function pairs({ buffer, byteOffset }: Float32Array, length: number): Float64Arr
   return new Float64Array(buffer, byteOffset, length / 2);
 }
 
-/** Indices are 32-bit integers, and said to be: the engine would look out for larger ones. */
+/** Marks indices as 32-bit integers, so that the engine does not check for larger ones. */
 function scatterElements<T extends Float32Array | Float64Array>(
   source: T,
   target: T,

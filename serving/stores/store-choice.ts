@@ -1,33 +1,36 @@
 /**
- * Where a model's rows come from, as configuration says it: plain data that `openStore` (open-store.ts) makes a store of.
- * Which store when: docs/stores.md.
+ * The configuration of a model's store: plain data from which `openStore` (open-store.ts) opens it.
+ * docs/stores.md says when to use which store.
  */
 import type { CallPolicy } from '../../lib/client/call-policy.ts';
 
-/** As flags and files name them. */
+/** The names in flags and files. */
 export const STORE_KINDS = ['none', 'memory', 'local', 'remote', 'redis'] as const;
 export type StoreKind = (typeof STORE_KINDS)[number];
 
-/** A cache of rows in front of a store that is asked over the network. */
+/** A cache of rows in front of a store that is reached over the network. */
 export interface HotRowsChoice {
-  /** What it may hold, its bookkeeping included. */
+  /** The most memory that it may take, bookkeeping included. */
   readonly bytes: number;
 }
 
-/** The graph has its embeddings inside: there are no tables. */
+/** No tables: the embeddings are in the graph. */
 export interface NoneChoice {
   readonly kind: 'none';
 }
 
-/** The tables in this process's memory. */
+/** Tables in this process's memory. */
 export interface MemoryChoice {
   readonly kind: 'memory';
-  /** Where layers that are not in a folder of this machine are fetched to. */
+  /** Where layers of a remote repository are fetched to. */
   readonly dataDir?: string;
-  /** What the tables of all versions together may take. Default: a share of the machine's memory. */
+  /**
+   * The most memory for the tables of all versions together. Default: a share of the machine's
+   * memory.
+   */
   readonly memoryBytes?: number;
-  /** Versions that do not fit are kept on disk, in `dataDir`: nobody said that they must be in memory. */
-  readonly elseDisk?: boolean;
+  /** Keeps versions that do not fit on disk, in `dataDir`; set unless the user asked for memory. */
+  readonly fallBackToDisk?: boolean;
 }
 
 /** An embedded database on this machine's disk. */
@@ -39,11 +42,11 @@ export interface LocalChoice {
 /** The shards of a fleet. */
 export interface RemoteChoice {
   readonly kind: 'remote';
-  /** A fleet.json, or a cube.conf: what is in it says which. */
+  /** A fleet.json or a cube.conf; the content decides which. */
   readonly fleetPath: string;
-  /** For every bundle; what cube.conf says of a dict stands unless it is said here. */
+  /** For every bundle; its fields override those of a cube.conf. */
   readonly policy?: CallPolicy;
-  /** Every request and answer with a checksum. Default false. */
+  /** Whether every request and response carries a checksum. Default true. */
   readonly checksum?: boolean;
   readonly hotRows?: HotRowsChoice;
 }
@@ -51,33 +54,19 @@ export interface RemoteChoice {
 /** Redis or Valkey, one server or a Cluster. */
 export interface RedisChoice {
   readonly kind: 'redis';
-  /** `redis[s]://[user[:password]@]host:port[/database]`; several are nodes of one Cluster. */
+  /**
+   * `redis[s]://[user[:password]@]host:port[/database]`; several addresses are nodes of one
+   * Cluster.
+   */
   readonly urls: readonly string[];
   readonly user?: string;
-  /** A file with the password alone, so that it stands in no command line. */
+  /** A file with only the password, which keeps it out of command lines. */
   readonly passwordFile?: string;
-  /** Asks for a Cluster although one node is named. Default: when several are. */
+  /** Whether the servers are a Cluster. Default: true for several addresses. */
   readonly cluster?: boolean;
-  /** Loads what a version lacks when it is prepared. Default false: `serving load-redis` does. */
+  /** Whether `prepare` loads missing layers. Default false: `serving load-redis` does. */
   readonly fill?: boolean;
   readonly hotRows?: HotRowsChoice;
 }
 
 export type StoreChoice = NoneChoice | MemoryChoice | LocalChoice | RemoteChoice | RedisChoice;
-
-/**
- * Paddle Serving's `sparse_param_service_type`. Its LOCAL is an embedded database, its REMOTE a fleet of cube-servers.
- * @returns undefined for a name that it does not have
- */
-export function storeKindOfPaddle(name: string): StoreKind | undefined {
-  switch (name) {
-    case 'NONE':
-      return 'none';
-    case 'LOCAL':
-      return 'local';
-    case 'REMOTE':
-      return 'remote';
-    default:
-      return undefined;
-  }
-}

@@ -1,12 +1,12 @@
-/** CtrClient against a real serving process, and against servers that fail it on purpose. */
+/** CtrClient against a real serving process and against failing servers. */
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { createServer, type RequestListener } from 'node:http';
 import { type AddressInfo, createServer as createTcp, type Socket } from 'node:net';
 import { type TestContext, test } from 'node:test';
 import { CtrClient, type CtrRow, type CtrRows, CubeError } from '../../lib/client/index.ts';
-import { keyOf, ToyBundle, type ToyRow, toTsv, toyRows } from '../serving/toy-bundle.ts';
-import { startLocal } from '../serving/toy-service.ts';
+import { hashKey, ToyBundle, type ToyRow, toTsv, toyRows } from '../serving/support/toy-bundle.ts';
+import { startLocal } from '../serving/support/toy-service.ts';
 
 const TOLERANCE = 1e-5;
 const toy = new ToyBundle({ version: '6', seed: 51 });
@@ -17,30 +17,32 @@ function positional(rows: readonly ToyRow[]): CtrRow[] {
 }
 
 function asKeys(rows: readonly ToyRow[]): CtrRow[] {
-  return rows.map(({ dense: [i1, i2], categorical }) => {
-    const log = Math.log1p(Math.max(Number.isNaN(i1!) ? 0 : i1!, 0));
+  return rows.map(({ dense: [i1 = Number.NaN, i2 = Number.NaN], categorical }) => {
+    const log = Math.log1p(Math.max(Number.isNaN(i1) ? 0 : i1, 0));
     return {
-      keys: categorical.map((text, slot) => keyOf(slot, text)),
-      scaled: [(log - 1.25) * 0.5, (Number.isNaN(i2!) ? -1 : i2!) * 0.125],
+      keys: categorical.map((text, slot) => hashKey(slot, text)),
+      scaled: [(log - 1.25) * 0.5, (Number.isNaN(i2) ? -1 : i2) * 0.125],
     };
   });
 }
 
 function byName(rows: readonly ToyRow[]): CtrRow[] {
-  return rows.map(({ dense: [i1, i2], categorical: [c1, c2, c3] }) => ({
-    ...(Number.isNaN(i1!) ? {} : { I1: i1! }),
-    ...(Number.isNaN(i2!) ? {} : { I2: i2! }),
-    ...{ C1: c1!, C2: c2!, C3: c3! },
+  return rows.map(({ dense: [i1 = Number.NaN, i2 = Number.NaN], categorical: [c1, c2, c3] }) => ({
+    ...(Number.isNaN(i1) ? {} : { I1: i1 }),
+    ...(Number.isNaN(i2) ? {} : { I2: i2 }),
+    C1: c1!,
+    C2: c2!,
+    C3: c3!,
   }));
 }
 
-function clientOf(t: TestContext, url: string, options = {}): CtrClient {
+function createClient(t: TestContext, url: string, options = {}): CtrClient {
   const client = new CtrClient({ url, timeoutMs: 10_000, ...options });
   t.after(() => client.close());
   return client;
 }
 
-async function codeOf(promise: Promise<unknown>): Promise<string> {
+async function getErrorCode(promise: Promise<unknown>): Promise<string> {
   try {
     await promise;
   } catch (error) {
@@ -50,7 +52,7 @@ async function codeOf(promise: Promise<unknown>): Promise<string> {
   return 'none';
 }
 
-test('predicts and scores over HTTP and gRPC, rows in every form', async (t) => {
+test('predicts and scores rows of every form over HTTP and gRPC', async (t) => {
   const { serving } = await startLocal(t, [toy]);
   const rows = toyRows(70);
   const check = (scores: ArrayLike<number>, of: readonly ToyRow[]): void => {
@@ -61,20 +63,20 @@ test('predicts and scores over HTTP and gRPC, rows in every form', async (t) => 
   };
   const forms: CtrRows[] = [positional(rows), asKeys(rows), toTsv(rows), Buffer.from(toTsv(rows))];
   for (const url of [serving.url, serving.url.replace('http:', 'grpc:')]) {
-    const client = clientOf(t, url);
+    const client = createClient(t, url);
     const named = url.startsWith('http') ? [byName(rows)] : [];
     for (const form of [...forms, ...named]) {
       const { model, version, probabilities, slots, timings } = await client.predict(form);
       check(probabilities, rows);
       assert.deepEqual([model, version, slots, timings], ['toy', '6', undefined, undefined]);
     }
-    const wish = { model: 'toy', version: '6', priority: 0, detail: true, timings: true };
-    const told = await client.predict(positional(rows), wish);
+    const options = { model: 'toy', version: '6', priority: 0, detail: true, timings: true };
+    const prediction = await client.predict(positional(rows), options);
     assert.deepEqual(
-      told.slots!.map(({ slot }) => slot),
+      prediction.slots!.map(({ slot }) => slot),
       ['C1', 'C2', 'C3'],
     );
-    assert.ok(told.timings!.inferMicros > 0);
+    assert.ok(prediction.timings!.inferMicros > 0);
     const many = toyRows(1000, 9);
     const scores: number[] = [];
     for await (const { probability, version } of client.score(positional(many))) {
@@ -82,16 +84,19 @@ test('predicts and scores over HTTP and gRPC, rows in every form', async (t) => 
       scores.push(probability);
     }
     check(scores, many);
-    assert.equal(await codeOf(client.predict(positional(rows), { model: 'other' })), 'NOT_FOUND');
     assert.equal(
-      await codeOf(client.predict([{ dense: [], categorical: [] }])),
+      await getErrorCode(client.predict(positional(rows), { model: 'other' })),
+      'NOT_FOUND',
+    );
+    assert.equal(
+      await getErrorCode(client.predict([{ dense: [], categorical: [] }])),
       'INVALID_ARGUMENT',
     );
     client.close();
-    assert.equal(await codeOf(client.predict(positional(rows))), 'STOPPING');
+    assert.equal(await getErrorCode(client.predict(positional(rows))), 'STOPPING');
   }
-  const grpc = clientOf(t, serving.url.replace('http:', 'grpc:'));
-  assert.equal(await codeOf(grpc.predict(byName(rows))), 'INVALID_ARGUMENT');
+  const grpc = createClient(t, serving.url.replace('http:', 'grpc:'));
+  assert.equal(await getErrorCode(grpc.predict(byName(rows))), 'INVALID_ARGUMENT');
 });
 
 async function listen(t: TestContext, handler: RequestListener): Promise<string> {
@@ -102,12 +107,17 @@ async function listen(t: TestContext, handler: RequestListener): Promise<string>
 }
 
 const GOOD = JSON.stringify({
-  ...{ model: 'm', version: '1', tables_version: '1', probabilities: [0.5] },
-  ...{ unseen: 0, unavailable: 0, degraded: false },
+  model: 'm',
+  version: '1',
+  tables_version: '1',
+  probabilities: [0.5],
+  unseen: 0,
+  unavailable: 0,
+  degraded: false,
 });
 const ROW: CtrRow[] = [{ dense: [1], categorical: ['a'] }];
 
-test('what another try may get is tried again, on the kept connection; what it may not, is not', async (t) => {
+test('only retryable errors are retried, on the same connection', async (t) => {
   const answers: [number, string][] = [
     [503, '{"code":"UNAVAILABLE","error":"a shard is down"}'],
     [429, 'a proxy says no'],
@@ -121,30 +131,30 @@ test('what another try may get is tried again, on the kept connection; what it m
     const [status, body] = answers[calls++]!;
     request.resume().once('end', () => response.writeHead(status).end(body));
   });
-  const client = clientOf(t, url);
+  const client = createClient(t, url);
   assert.deepEqual([...(await client.predict(ROW)).probabilities], [0.5]);
   assert.equal(calls, 3);
   assert.equal(ports.size, 1);
-  assert.equal(await codeOf(client.predict(ROW)), 'INVALID_ARGUMENT');
+  assert.equal(await getErrorCode(client.predict(ROW)), 'INVALID_ARGUMENT');
   assert.equal(calls, 4);
 });
 
-test('a server that fails every call is not asked three times as often', async (t) => {
+test('the retry budget limits calls to a server that fails every call', async (t) => {
   let calls = 0;
   const url = await listen(t, (request, response) => {
     calls++;
     request.resume().once('end', () => response.writeHead(503).end());
   });
-  const client = clientOf(t, url);
-  for (let i = 0; i < 50; i++) assert.equal(await codeOf(client.predict(ROW)), 'UNAVAILABLE');
+  const client = createClient(t, url);
+  for (let i = 0; i < 50; i++) assert.equal(await getErrorCode(client.predict(ROW)), 'UNAVAILABLE');
   assert.ok(calls <= 50 + 10 + 5, `${calls} calls`);
-  const single = clientOf(t, url, { retryMax: 0 });
+  const single = createClient(t, url, { retryMax: 0 });
   calls = 0;
-  assert.equal(await codeOf(single.predict(ROW)), 'UNAVAILABLE');
+  assert.equal(await getErrorCode(single.predict(ROW)), 'UNAVAILABLE');
   assert.equal(calls, 1);
 });
 
-test('no answer, half an answer and answers that are none have their codes', async (t) => {
+test('missing, partial and invalid responses have their own error codes', async (t) => {
   const sockets: Socket[] = [];
   const silent = createTcp((socket) => sockets.push(socket.resume())).listen(0, '127.0.0.1');
   await once(silent, 'listening');
@@ -154,11 +164,11 @@ test('no answer, half an answer and answers that are none have their codes', asy
   });
   const { port } = silent.address() as AddressInfo;
   for (const scheme of ['http', 'grpc']) {
-    const client = clientOf(t, `${scheme}://127.0.0.1:${port}`, { timeoutMs: 200 });
-    assert.equal(await codeOf(client.predict(ROW)), 'DEADLINE_EXCEEDED');
+    const client = createClient(t, `${scheme}://127.0.0.1:${port}`, { timeoutMs: 200 });
+    assert.equal(await getErrorCode(client.predict(ROW)), 'DEADLINE_EXCEEDED');
     client.close();
-    const nobody = clientOf(t, `${scheme}://127.0.0.1:1`, { timeoutMs: 2000 });
-    assert.equal(await codeOf(nobody.predict(ROW)), 'UNAVAILABLE');
+    const nobody = createClient(t, `${scheme}://127.0.0.1:1`, { timeoutMs: 2000 });
+    assert.equal(await getErrorCode(nobody.predict(ROW)), 'UNAVAILABLE');
   }
   const cut = await listen(t, (request, response) => {
     request.resume().once('end', () => {
@@ -166,11 +176,11 @@ test('no answer, half an answer and answers that are none have their codes', asy
       setImmediate(() => response.destroy());
     });
   });
-  assert.equal(await codeOf(clientOf(t, cut).predict(ROW)), 'UNAVAILABLE');
+  assert.equal(await getErrorCode(createClient(t, cut).predict(ROW)), 'UNAVAILABLE');
   const strange = await listen(t, (request, response) => {
     request.resume().once('end', () => response.end('{"probabilities": ["x"]}'));
   });
-  assert.equal(await codeOf(clientOf(t, strange).predict(ROW)), 'INTERNAL');
+  assert.equal(await getErrorCode(createClient(t, strange).predict(ROW)), 'INTERNAL');
 });
 
 test('closing the client fails calls in flight, over HTTP and gRPC', async (t) => {
@@ -180,9 +190,9 @@ test('closing the client fails calls in flight, over HTTP and gRPC', async (t) =
   const { port } = silent.address() as AddressInfo;
   for (const scheme of ['http', 'grpc']) {
     const url = `${scheme}://127.0.0.1:${port}`;
-    const client = clientOf(t, url, { timeoutMs: 600_000, retryMax: 0 });
+    const client = createClient(t, url, { timeoutMs: 600_000, retryMax: 0 });
     const connected = once(silent, 'connection');
-    const code = codeOf(client.predict('1\t2\ta\tb\tc\n'));
+    const code = getErrorCode(client.predict('1\t2\ta\tb\tc\n'));
     const [socket] = await connected;
     client.close();
     assert.equal(await code, 'UNAVAILABLE', scheme);
@@ -190,7 +200,7 @@ test('closing the client fails calls in flight, over HTTP and gRPC', async (t) =
   }
 });
 
-test('an address that is none is refused at once', () => {
+test('an invalid URL is rejected at once', () => {
   for (const url of ['', 'localhost:80', 'ftp://h:1', 'grpc://h']) {
     assert.throws(() => new CtrClient({ url }), /url: expected http:/);
   }

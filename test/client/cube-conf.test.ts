@@ -1,4 +1,4 @@
-/** cube.conf as Cube's users have it, with names that change under a client, and everything that can be wrong in it. */
+/** cube.conf: valid files, names whose servers change, and invalid files. */
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync, unlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -26,7 +26,11 @@ afterEach(() => rmSync(folder, { recursive: true, force: true }));
 
 const NUMBERS = { dup: 1, timeout: 200, retry: 3, backup_request: 100 };
 const DICT = {
-  ...{ dict_name: 't', shard: 2, ...NUMBERS, type: 'ipport_list', load_balancer: 'rr' },
+  dict_name: 't',
+  shard: 2,
+  ...NUMBERS,
+  type: 'ipport_list',
+  load_balancer: 'rr',
   nodes: [
     { ipport_list: 'list://127.0.0.1:8000,127.0.0.1:8001' },
     { ipport_list: 'list://h:8002' },
@@ -39,69 +43,80 @@ async function open(dicts: unknown, options: CubeConfOptions = {}): Promise<Cube
   return CubeConf.open(path, { clock, ...options });
 }
 
-/** endpoint*weight by shard. */
-function serversOf(fleet: Fleet, dict: string): string[][] {
+/** Lists endpoint*weight by shard. */
+function listServers(fleet: Fleet, dict: string): string[][] {
   const [map] = fleet.bundles.get(dict)!;
-  assert.equal(map!.shardNum, map!.shards.length);
-  return map!.shards.map((replicas) => replicas.map(({ data, weight }) => `${data}*${weight}`));
+  assert.ok(map);
+  assert.equal(map.shardNum, map.shards.length);
+  return map.shards.map((replicas) => replicas.map(({ data, weight }) => `${data}*${weight}`));
 }
 
-test('the three types of nodes; policies as brpc means them', async () => {
+test("the three node types and brpc's policies are read", async () => {
   const conf = await open([
     DICT,
     {
-      ...{ dict_name: 'one', shard: 2, ...NUMBERS, backup_request: 0, type: 'ipport' },
+      dict_name: 'one',
+      shard: 2,
+      ...NUMBERS,
+      backup_request: 0,
+      type: 'ipport',
       nodes: [
         { ip: '10.0.0.1', port: 8027 },
         { ip: '10.0.0.2', port: 8028 },
       ],
     },
     {
-      ...{ dict_name: 'shared', shard: 3, ...NUMBERS, backup_request: -1, type: 'ipport_parallel' },
+      dict_name: 'shared',
+      shard: 3,
+      ...NUMBERS,
+      backup_request: -1,
+      type: 'ipport_parallel',
       nodes: [{ ip: '10.0.0.3', port: 8029 }],
     },
   ]);
-  assert.deepEqual(serversOf(conf.fleet(), 't'), [
+  assert.deepEqual(listServers(conf.fleet(), 't'), [
     ['127.0.0.1:8000*1', '127.0.0.1:8001*1'],
     ['h:8002*1'],
   ]);
-  assert.deepEqual(serversOf(conf.fleet(), 'one'), [['10.0.0.1:8027*1'], ['10.0.0.2:8028*1']]);
-  assert.deepEqual(serversOf(conf.fleet(), 'shared'), Array(3).fill(['10.0.0.3:8029*1']));
+  assert.deepEqual(listServers(conf.fleet(), 'one'), [['10.0.0.1:8027*1'], ['10.0.0.2:8028*1']]);
+  assert.deepEqual(listServers(conf.fleet(), 'shared'), Array(3).fill(['10.0.0.3:8029*1']));
   const policy = { loadBalancer: 'rr', retryMax: 3, timeoutMs: 200 };
-  assert.deepEqual(conf.policyOf('t'), { ...policy, backupRequest: 100 });
-  assert.deepEqual(conf.policyOf('one'), policy);
+  assert.deepEqual(conf.getPolicy('t'), { ...policy, backupRequest: 100 });
+  assert.deepEqual(conf.getPolicy('one'), { ...policy, backupRequest: 'never' });
   assert.deepEqual(conf.dictNames, ['t', 'one', 'shared']);
-  assert.throws(() => conf.policyOf('x'), /has no dict "x" \(it has: t, one, shared\)/);
+  assert.throws(() => conf.getPolicy('x'), /has no dict "x" \(it has: t, one, shared\)/);
 });
 
-test('weights are read from tags; a file of servers is followed', async () => {
+test('weights are read from tags; a changed file of servers is read again', async () => {
   const servers = join(folder, 'servers');
   writeFileSync(servers, '# ours\n10.0.0.1:1 5 # big\n\n10.0.0.2:2\t1\n10.0.0.2:2 7\n10.0.0.3:3\n');
-  const told: CubeError[] = [];
+  const reported: CubeError[] = [];
   const dict = {
     ...DICT,
-    ...{ shard: 1, load_balancer: 'wrr', nodes: [{ ipport_list: `file://${servers}` }] },
+    shard: 1,
+    load_balancer: 'wrr',
+    nodes: [{ ipport_list: `file://${servers}` }],
   };
-  const conf = await open([dict], { onInvalid: (error) => told.push(error) });
+  const conf = await open([dict], { onInvalid: (error) => reported.push(error) });
   const first = conf.fleet();
-  assert.deepEqual(serversOf(first, 't'), [['10.0.0.1:1*5', '10.0.0.2:2*1', '10.0.0.3:3*1']]);
+  assert.deepEqual(listServers(first, 't'), [['10.0.0.1:1*5', '10.0.0.2:2*1', '10.0.0.3:3*1']]);
   nowMs += 2_000;
   assert.equal(conf.fleet(), first, 'unchanged: the same object');
   writeFileSync(servers, '10.0.0.9:9 2\n');
   assert.equal(conf.fleet(), first, 'looked at only now and then');
   nowMs += 2_000;
-  assert.deepEqual(serversOf(conf.fleet(), 't'), [['10.0.0.9:9*2']]);
+  assert.deepEqual(listServers(conf.fleet(), 't'), [['10.0.0.9:9*2']]);
   for (const bad of ['10.0.0.9', '10.0.0.9:1 heavy', '# nobody']) {
     writeFileSync(servers, bad);
     nowMs += 2_000;
-    assert.deepEqual(serversOf(conf.fleet(), 't'), [['10.0.0.9:9*2']], bad);
+    assert.deepEqual(listServers(conf.fleet(), 't'), [['10.0.0.9:9*2']], bad);
     nowMs += 2_000;
     conf.fleet();
   }
   unlinkSync(servers);
   nowMs += 2_000;
   conf.fleet();
-  const texts = told.map(({ message }) => message);
+  const texts = reported.map(({ message }) => message);
   assert.equal(texts.length, 4, texts.join('\n'));
   assert.match(texts[0]!, /server 1: endpoint: expected host:port/);
   assert.match(texts[1]!, /expected a weight in 1 … 10000, got "heavy"/);
@@ -109,22 +124,22 @@ test('weights are read from tags; a file of servers is followed', async () => {
   assert.match(texts[3]!, /no such file/);
 });
 
-test('a host is resolved again; while it cannot be, the addresses of before stay', async () => {
+test('a host is resolved again; after a failure the previous addresses stay', async () => {
   let addresses: string[] | Error = ['10.0.0.2', '::1', '10.0.0.2'];
   const resolve = async (host: string): Promise<string[]> => {
     assert.equal(host, 'cube.example');
     if (addresses instanceof Error) throw addresses;
     return addresses;
   };
-  const told: string[] = [];
-  const options = { resolve, onInvalid: (error: CubeError) => told.push(error.message) };
+  const reported: string[] = [];
+  const options = { resolve, onInvalid: (error: CubeError) => reported.push(error.message) };
   const dict = { ...DICT, shard: 1, nodes: [{ ipport_list: 'dns://cube.example:8000' }] };
   const conf = await open([dict], options);
   const first = conf.fleet();
-  assert.deepEqual(serversOf(first, 't'), [['10.0.0.2:8000*1', '[::1]:8000*1']]);
+  assert.deepEqual(listServers(first, 't'), [['10.0.0.2:8000*1', '[::1]:8000*1']]);
   const later = async (): Promise<Fleet> => {
     nowMs += 10_000;
-    conf.fleet(); // asks; whoever asks next has the answer
+    conf.fleet(); // starts resolving; the next call returns the result
     await turn();
     nowMs += 1_000;
     return conf.fleet();
@@ -136,14 +151,14 @@ test('a host is resolved again; while it cannot be, the addresses of before stay
   assert.equal(await later(), first);
   addresses = [];
   assert.equal(await later(), first);
-  assert.deepEqual(told, ['cannot resolve cube.example: SERVFAIL'], 'told once');
+  assert.deepEqual(reported, ['cannot resolve cube.example: SERVFAIL'], 'told once');
   addresses = ['10.0.0.7'];
-  assert.deepEqual(serversOf(await later(), 't'), [['10.0.0.7:8000*1']]);
+  assert.deepEqual(listServers(await later(), 't'), [['10.0.0.7:8000*1']]);
   addresses = new Error('NXDOMAIN');
   await assert.rejects(open([dict], options), /cannot resolve cube.example: NXDOMAIN/);
 });
 
-test('what cannot be is refused, with the place', async () => {
+test('invalid files are rejected with the location', async () => {
   const nodes = DICT.nodes;
   const refused: [unknown, RegExp][] = [
     ['[{', /cube\.conf: not JSON/],
@@ -152,11 +167,11 @@ test('what cannot be is refused, with the place', async () => {
     [[DICT, DICT], /\[1\]\.dict_name: expected a name that no other dict has/],
     [[{ ...DICT, shard: 3 }], /nodes: expected 3 nodes, one for each shard of t \(they are 2\)/],
     [[{ ...DICT, shard: 1 }], /nodes: expected 1 nodes, one for each shard of t \(they are 2\)/],
-    [[{ ...DICT, nodes: undefined }], /nodes: expected an array/],
+    [[{ ...DICT, nodes: undefined }], /nodes.* expected an array/],
     [[{ ...DICT, type: 'ipport_parallel', nodes: [] }], /a node, which all 2 shards of t share/],
     [[{ ...DICT, type: 'bns' }], /type: expected one of ipport, ipport_list, ipport_parallel/],
     [[{ ...DICT, timeout: '200' }], /timeout: expected an integer ≥ 1, got "200"/],
-    [[{ ...DICT, retry: undefined }], /retry: expected an integer ≥ 0/],
+    [[{ ...DICT, retry: undefined }], /retry is missing; expected an integer ≥ 0/],
     [[{ ...DICT, load_balancer: 'c_md5' }], /load_balancer: expected one of rr, wrr, random/],
     [
       [{ ...DICT, nodes: [{ ipport_list: 'bns://x' }, nodes[1]] }],

@@ -1,20 +1,20 @@
 /**
- * Cube's seek as a client: against a stand-in that answers as the original does, golden bytes included, and against our own
- * server's seek.
+ * The seek client against a stand-in for the original server, with captured bytes, and against our
+ * own server.
  */
 import assert from 'node:assert/strict';
 import { createServer, type Server, type Socket } from 'node:net';
 import { after, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { CubeDictClient } from '../../lib/client/dict-client.ts';
-import { keyWords } from '../../lib/client/key-words.ts';
-import { OUTCOME_HIT, OUTCOME_UNAVAILABLE, OUTCOME_UNSEEN } from '../../lib/client/lookup-group.ts';
+import { packKeys } from '../../lib/client/pack-keys.ts';
 import type { Fleet } from '../../lib/core/fleet.ts';
+import { OUTCOME_HIT, OUTCOME_UNAVAILABLE, OUTCOME_UNSEEN } from '../../lib/core/lookup-group.ts';
 import { FrameDecoder } from '../../proto/baidu-std.ts';
 import { DictRequest } from '../../proto/dict.ts';
-import { DataFolder } from '../cube-server/data-folder.ts';
-import { killServers, ServerProcess } from '../cube-server/server-process.ts';
-import { replicaAt } from './test-fleet.ts';
+import { DataFolder } from '../cube-server/support/data-folder.ts';
+import { killServers, ServerProcess } from '../cube-server/support/server-process.ts';
+import { createReplica } from './support/test-fleet.ts';
 
 const stops: (() => void)[] = [];
 after(() => {
@@ -26,11 +26,11 @@ function hex(text: string): Buffer {
   return Buffer.from(text.replace(/\s/g, ''), 'hex');
 }
 
-/** A brpc 1.17 server with one dict of hand-made values, answered byte for byte as that does. */
+/** A stand-in for a brpc 1.17 server with one dict, whose responses have the same bytes. */
 class BrpcStandIn {
   readonly values: ReadonlyMap<bigint, Buffer>;
   version = '';
-  /** Payloads that came, probes apart. */
+  /** Received payloads, without probes. */
   readonly requests: Buffer[] = [];
   probes = 0;
   answer: (payload: Buffer) => Buffer | undefined = (payload) => this.#payload(payload);
@@ -72,7 +72,8 @@ class BrpcStandIn {
         const correlation = frame.bytes.slice(frame.correlationStart, frame.correlationEnd);
         const answer = this.answer(payload);
         if (answer === undefined) continue;
-        // response {0}, compress_type 0, correlation_id, content_type 0, checksum_type 0, checksum_value ""
+        // response {0}, compress_type 0, correlation_id, content_type 0, checksum_type 0,
+        // checksum_value ""
         const meta = Buffer.concat([hex('120208001800 20'), correlation, hex('5000 5800 6200')]);
         const header = Buffer.from('PRPC\0\0\0\0\0\0\0\0', 'latin1');
         header.writeUInt32BE(meta.length + answer.length, 4);
@@ -109,12 +110,12 @@ function varint(value: number): Buffer {
   return Buffer.from([...bytes, value]);
 }
 
-function fleetOf(...shards: string[][]): Fleet {
-  const map = { shardNum: shards.length, shards: shards.map((each) => each.map(replicaAt)) };
+function createFleet(...shards: string[][]): Fleet {
+  const map = { shardNum: shards.length, shards: shards.map((each) => each.map(createReplica)) };
   return { bundles: new Map([['t', [map]]]) };
 }
 
-function clientOf(fleet: Fleet, timeoutMs = 5_000): CubeDictClient {
+function createClient(fleet: Fleet, timeoutMs = 5_000): CubeDictClient {
   const client = new CubeDictClient({ fleet: () => fleet, policy: { timeoutMs } });
   stops.push(() => client.close());
   return client;
@@ -124,7 +125,7 @@ function floats(...values: number[]): Buffer {
   return Buffer.from(new Float32Array(values).buffer);
 }
 
-test('the bytes are those of the original, there and back', async () => {
+test('the bytes of requests and responses are those of the original', async () => {
   const server = await new BrpcStandIn(new Map()).start();
   const row = hex('3f862239 62de3f3e'.repeat(5));
   server.answer = () =>
@@ -135,8 +136,8 @@ test('the bytes are those of the original, there and back', async () => {
       row,
       hex('0a08 08ffffffff0f 1200 1200'),
     ]);
-  const client = clientOf(fleetOf([server.endpoint]));
-  const answer = await client.seek('t', keyWords([1, 5, 2_000_000]));
+  const client = createClient(createFleet([server.endpoint]));
+  const answer = await client.seek('t', packKeys([1, 5, 2_000_000]));
   assert.deepEqual(server.requests, [hex('0801 0805 0880897a 1001')], 'unpacked, with the version');
   assert.deepEqual([...answer.outcomes], [OUTCOME_HIT, OUTCOME_HIT, OUTCOME_UNSEEN]);
   assert.deepEqual([...answer.ends], [40, 80, 80]);
@@ -144,7 +145,7 @@ test('the bytes are those of the original, there and back', async () => {
   assert.deepEqual([answer.versions, answer.mixed], [[''], false]);
 });
 
-test('keys of every size, empty values, several shards and requests: as a Map answers', async () => {
+test('seeks over shards and requests return what a Map returns', async () => {
   const keys = [
     0n,
     1n,
@@ -161,12 +162,12 @@ test('keys of every size, empty values, several shards and requests: as a Map an
     keys.map((key, i) => [key, Buffer.alloc([0, 3, 40, 1_024][i % 4]!, i + 1)]),
   );
   const servers = await Promise.all([0, 1, 2].map(() => new BrpcStandIn(values).start()));
-  const fleet = fleetOf(...servers.map(({ endpoint }) => [endpoint]));
+  const fleet = createFleet(...servers.map(({ endpoint }) => [endpoint]));
   const client = new CubeDictClient({ fleet: () => fleet, keysPerRequestMax: 3 });
   stops.push(() => client.close());
-  const asked = [...keys, 5n, ...keys.toReversed(), 5n, 2n ** 63n + 1n];
-  const { values: bytes, ends, outcomes, unseen } = await client.seek('t', keyWords(asked));
-  asked.forEach((key, i) => {
+  const soughtKeys = [...keys, 5n, ...keys.toReversed(), 5n, 2n ** 63n + 1n];
+  const { values: bytes, ends, outcomes, unseen } = await client.seek('t', packKeys(soughtKeys));
+  soughtKeys.forEach((key, i) => {
     const value = Buffer.from(bytes.subarray(i === 0 ? 0 : ends[i - 1]!, ends[i]!));
     assert.deepEqual(value, values.get(key) ?? Buffer.alloc(0), `key ${key}`);
     assert.equal(outcomes[i], values.has(key) ? OUTCOME_HIT : OUTCOME_UNSEEN);
@@ -185,15 +186,16 @@ test('keys of every size, empty values, several shards and requests: as a Map an
   });
 });
 
-test('a failed shard is unavailable, never an empty value; mixed versions are reported', async () => {
+test('a failed shard is unavailable, not empty; mixed versions are reported', async () => {
   const values = new Map([0n, 1n, 2n, 3n].map((key) => [key, floats(Number(key), 7)]));
   const servers = await Promise.all([0, 1].map(() => new BrpcStandIn(values).start()));
   const [even, odd] = servers;
-  [even!.version, odd!.version] = ['100', '20'];
-  const client = clientOf(fleetOf([even!.endpoint], [odd!.endpoint]));
+  assert.ok(even && odd);
+  [even.version, odd.version] = ['100', '20'];
+  const client = createClient(createFleet([even.endpoint], [odd.endpoint]));
   const rows = new Float32Array(10).fill(Number.NaN);
   const task = {
-    keys: keyWords([3, 9, 0, 1, 2]),
+    keys: packKeys([3, 9, 0, 1, 2]),
     count: 5,
     dim: 2,
     rows,
@@ -202,20 +204,20 @@ test('a failed shard is unavailable, never an empty value; mixed versions are re
   const whole = await client.seekRows('t', task);
   assert.deepEqual([whole.versions, whole.mixed, whole.unseen], [['100', '20'], true, 1]);
   assert.deepEqual([...rows], [3, 7, 0, 0, 0, 7, 1, 7, 2, 7]);
-  odd!.stop();
+  odd.stop();
   const half = await client.seekRows('t', task);
   assert.deepEqual([...task.outcomes], [2, 2, 0, 2, 0]);
   assert.deepEqual([...rows], [0, 0, 0, 0, 0, 7, 0, 0, 2, 7]);
   assert.equal(half.unavailable, 3);
-  assert.match(half.reason!, new RegExp(`shard 1 of 2: ${odd!.endpoint}: UNAVAILABLE`));
+  assert.match(half.reason!, new RegExp(`shard 1 of 2: ${odd.endpoint}: UNAVAILABLE`));
   assert.deepEqual([half.versions, half.mixed], [['100'], false]);
-  const values2 = await client.seek('t', keyWords([1, 2]));
+  const values2 = await client.seek('t', packKeys([1, 2]));
   assert.deepEqual([...values2.outcomes], [OUTCOME_UNAVAILABLE, OUTCOME_HIT]);
   assert.deepEqual([...values2.ends], [0, 8]);
   assert.equal(client.stats().unavailableKeys, 4);
 });
 
-test('damaged answers are the failure of that replica: another answers, and it is tried again', async () => {
+test('a corrupted response counts as a failure of its replica', async () => {
   const values = new Map([1n, 2n].map((key) => [key, floats(Number(key))]));
   const damaged = [
     '',
@@ -234,27 +236,27 @@ test('damaged answers are the failure of that replica: another answers, and it i
     const bad = await new BrpcStandIn(values).start();
     const good = await new BrpcStandIn(values).start();
     bad.answer = (payload) => (payload.length === 0 ? Buffer.alloc(0) : hex(bytes));
-    const client = clientOf(fleetOf([bad.endpoint, good.endpoint]));
+    const client = createClient(createFleet([bad.endpoint, good.endpoint]));
     for (let i = 0; i < 2; i++) {
-      const { outcomes, values: found } = await client.seek('t', keyWords([2, 1, 4]));
+      const { outcomes, values: found } = await client.seek('t', packKeys([2, 1, 4]));
       assert.deepEqual([...outcomes], [0, 0, 1], `after ${bytes}`);
       assert.deepEqual(Buffer.from(found), floats(2, 1));
     }
     assert.equal(bad.requests.length, 1, 'and is left alone');
     while (bad.probes === 0) {
-      await client.seek('t', keyWords([1]));
+      await client.seek('t', packKeys([1]));
       await sleep(5);
     }
     client.close();
   }
 });
 
-test('mistakes are told: an unknown dict, a wrong dim, keys that are none', async () => {
+test('an unknown dict, a wrong dim and invalid keys are rejected', async () => {
   const server = await new BrpcStandIn(new Map([[7n, floats(1, 2, 3)]])).start();
-  const client = clientOf(fleetOf([server.endpoint]));
-  await assert.rejects(client.seek('x', keyWords([1])), /the fleet has no "x" \(it has: t\)/);
+  const client = createClient(createFleet([server.endpoint]));
+  await assert.rejects(client.seek('x', packKeys([1])), /the fleet has no "x" \(it has: t\)/);
   const rows = {
-    keys: keyWords([7]),
+    keys: packKeys([7]),
     count: 1,
     dim: 2,
     rows: new Float32Array(2),
@@ -262,15 +264,15 @@ test('mistakes are told: an unknown dict, a wrong dim, keys that are none', asyn
   };
   await assert.rejects(
     client.seekRows('t', rows),
-    /key 7 has a value of 12 bytes, a row of dim 2 has 8/,
+    /the value of key 7 has 12 bytes, but a row of dim 2 has 8/,
   );
-  assert.throws(() => keyWords([2 ** 60]), /above 2\^53 as a bigint/);
-  assert.throws(() => keyWords([-1n]), /key 0: expected an integer/);
+  assert.throws(() => packKeys([2 ** 60]), /above 2\^53 as a bigint/);
+  assert.throws(() => packKeys([-1n]), /key 0: expected an integer/);
   client.close();
-  await assert.rejects(client.seek('t', keyWords([7])), { code: 'STOPPING' });
+  await assert.rejects(client.seek('t', packKeys([7])), { code: 'STOPPING' });
 });
 
-test('our own servers answer the same, with their version; a fleet in the wrong order is refused', async () => {
+test('our servers answer alike, with a version; swapped shards are rejected', async () => {
   const folder = new DataFolder();
   stops.push(() => folder.remove());
   const keys = Array.from(
@@ -302,17 +304,17 @@ test('our own servers answer the same, with their version; a fleet in the wrong 
     await server.control('activate', { bundle, version });
   }
   const endpoints = servers.map(({ address }) => [address]);
-  const client = clientOf(fleetOf(...endpoints));
-  const asked = [...keys, 11n, 12n];
-  const rows = new Float32Array(3 * asked.length);
-  const outcomes = new Uint8Array(asked.length);
-  const task = { keys: keyWords(asked), count: asked.length, dim: 3, rows, outcomes };
+  const client = createClient(createFleet(...endpoints));
+  const soughtKeys = [...keys, 11n, 12n];
+  const rows = new Float32Array(3 * soughtKeys.length);
+  const outcomes = new Uint8Array(soughtKeys.length);
+  const task = { keys: packKeys(soughtKeys), count: soughtKeys.length, dim: 3, rows, outcomes };
   const summary = await client.seekRows('t', task);
   assert.deepEqual([summary.versions, summary.unseen, summary.unavailable], [['8'], 2, 0]);
   keys.forEach((key, i) => {
     const expected = [0, 1, 2].map((j) => Number(key % 1_000n) + j);
     assert.deepEqual([...rows.subarray(3 * i, 3 * i + 3)], expected);
   });
-  const exchanged = clientOf(fleetOf(...endpoints.toReversed()));
-  await assert.rejects(exchanged.seek('t', keyWords([11, 12])), { code: 'WRONG_SHARD' });
+  const exchanged = createClient(createFleet(...endpoints.toReversed()));
+  await assert.rejects(exchanged.seek('t', packKeys([11, 12])), { code: 'WRONG_SHARD' });
 });

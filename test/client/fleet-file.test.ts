@@ -1,4 +1,4 @@
-/** fleet.json while it changes under a client. */
+/** FleetFile: fleet.json changes while a client uses it. */
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync, unlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -8,7 +8,7 @@ import { FleetFile } from '../../lib/client/fleet-file.ts';
 import type { CubeError } from '../../lib/core/errors.ts';
 import { type Fleet, formatFleet } from '../../lib/core/fleet.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
-import { replicaAt } from './test-fleet.ts';
+import { createReplica } from './support/test-fleet.ts';
 
 let folder = '';
 let path = '';
@@ -27,11 +27,11 @@ beforeEach(() => {
 afterEach(() => rmSync(folder, { recursive: true, force: true }));
 
 function fleetOn(...endpoints: string[]): string {
-  const shards = endpoints.map((endpoint) => [replicaAt(endpoint)]);
+  const shards = endpoints.map((endpoint) => [createReplica(endpoint)]);
   return formatFleet({ bundles: new Map([['ctr', [{ shardNum: endpoints.length, shards }]]]) });
 }
 
-function endpointsOf(fleet: Fleet): string[] {
+function listEndpoints(fleet: Fleet): string[] {
   return fleet.bundles
     .get('ctr')![0]!
     .shards.flat()
@@ -44,23 +44,23 @@ function open(): { file: FleetFile; invalid: CubeError[] } {
   return { file, invalid };
 }
 
-test('a changed file is taken over within a second, an unchanged one is the same object', () => {
+test('a changed file takes effect within a second; else the object is the same', () => {
   writeFileSync(path, fleetOn('127.0.0.1:1'));
   const { file, invalid } = open();
   const first = file.current();
-  assert.deepEqual(endpointsOf(first), ['127.0.0.1:1']);
+  assert.deepEqual(listEndpoints(first), ['127.0.0.1:1']);
   nowMs += 1_500;
   assert.equal(file.current(), first);
   writeFileSync(path, fleetOn('127.0.0.1:1', '127.0.0.1:2'));
   assert.equal(file.current(), first, 'looked at a moment ago');
   nowMs += 1_000;
   const second = file.current();
-  assert.deepEqual(endpointsOf(second), ['127.0.0.1:1', '127.0.0.1:2']);
+  assert.deepEqual(listEndpoints(second), ['127.0.0.1:1', '127.0.0.1:2']);
   assert.equal(file.current(), second);
   assert.deepEqual(invalid, []);
 });
 
-test('a file that cannot be used keeps the fleet of before, and is told once', () => {
+test('an invalid file keeps the previous fleet, and is reported once', () => {
   writeFileSync(path, fleetOn('127.0.0.1:1'));
   const { file, invalid } = open();
   const first = file.current();
@@ -84,14 +84,14 @@ test('a file that cannot be used keeps the fleet of before, and is told once', (
   unlinkSync(path);
   nowMs += 1_000;
   assert.equal(file.current(), first);
-  assert.equal(invalid.at(-1)!.code, 'NOT_FOUND');
+  assert.equal(invalid.at(-1)?.code, 'NOT_FOUND');
   writeFileSync(path, fleetOn('127.0.0.1:9'));
   nowMs += 1_000;
-  assert.deepEqual(endpointsOf(file.current()), ['127.0.0.1:9']);
+  assert.deepEqual(listEndpoints(file.current()), ['127.0.0.1:9']);
   assert.equal(invalid.length, 3);
 });
 
-test('at the start the file must be there and right', () => {
+test('at the start the file must exist and be valid', () => {
   assert.throws(open, { code: 'NOT_FOUND' });
   writeFileSync(path, '[]');
   assert.throws(open, { code: 'INVALID_ARGUMENT' });

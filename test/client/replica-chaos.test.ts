@@ -1,6 +1,7 @@
 /**
- * Random failures over real sockets, for every way of choosing, backing up and connecting: whatever the replicas do, a row is the
- * oracle's or its key is unavailable, and it is unavailable only when no replica of its shard could answer.
+ * Random failures over real sockets, with every load balancer, backup policy and connection type: a
+ * row is the oracle's or its key is unavailable, and only when no replica of its shard could
+ * answer.
  */
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
@@ -9,15 +10,21 @@ import fc from 'fast-check';
 import { LOAD_BALANCERS } from '../../lib/client/call-policy.ts';
 import { CONNECTION_TYPES } from '../../lib/client/connections.ts';
 import type { CubeClient } from '../../lib/client/cube-client.ts';
-import { OUTCOME_UNAVAILABLE } from '../../lib/client/lookup-group.ts';
-import { assertAnswered, groupOf, KEY_MAX, manifestOf, tableWith } from './oracle.ts';
-import type { Behaviour } from './shard-server.ts';
-import { TestFleet } from './test-fleet.ts';
+import { OUTCOME_UNAVAILABLE } from '../../lib/core/lookup-group.ts';
+import {
+  assertLookup,
+  createGroup,
+  createManifest,
+  createOracleTable,
+  KEY_MAX,
+} from './support/oracle.ts';
+import type { FakeBehavior } from './support/shard-server.ts';
+import { TestFleet } from './support/test-fleet.ts';
 
 const SHARDS = 3;
 const KEYS = [...Array.from({ length: 40 }, (_, i) => BigInt(i)), KEY_MAX];
-const SMALL = tableWith('small', 1, KEYS.slice(5, 20), { salt: 3 });
-const LARGE = tableWith('large', 40, KEYS.slice(0, 35), {
+const SMALL = createOracleTable('small', 1, KEYS.slice(5, 20), { salt: 3 });
+const LARGE = createOracleTable('large', 40, KEYS.slice(0, 35), {
   salt: 4,
   defaultRow: Array(40).fill(9),
 });
@@ -31,7 +38,7 @@ async function startFleet(): Promise<TestFleet> {
   return fleet;
 }
 
-const FAILING: Behaviour[] = [
+const FAILING: FakeBehavior[] = [
   'answer another version',
   'answer a row too few',
   'answer more hits than there are',
@@ -44,7 +51,7 @@ const FAILING: Behaviour[] = [
   'OVERLOADED',
   'INTERNAL',
 ];
-const SLOW: Behaviour[] = ['answer late', 'stay silent'];
+const SLOW: FakeBehavior[] = ['answer late', 'stay silent'];
 
 const key = fc.oneof(fc.constantFrom(0n, KEY_MAX), fc.bigInt({ min: 0n, max: 60n }));
 const setting = fc.record({
@@ -64,42 +71,52 @@ async function lookUp(
   options: { dedupe: boolean; timeoutMs: number },
 ): Promise<number> {
   const groups = [
-    { table: SMALL, keys: small, group: groupOf(SMALL, small) },
-    { table: LARGE, keys: large, group: groupOf(LARGE, large) },
+    { table: SMALL, keys: small, group: createGroup(SMALL, small) },
+    { table: LARGE, keys: large, group: createGroup(LARGE, large) },
   ];
-  const asked = groups.map(({ group }) => group);
-  const summary = await client.lookup(manifestOf(VERSION), asked, options.timeoutMs, options);
+  const lookupGroups = groups.map(({ group }) => group);
+  const summary = await client.lookup(
+    createManifest(VERSION),
+    lookupGroups,
+    options.timeoutMs,
+    options,
+  );
   const check = (): void =>
-    assertAnswered(VERSION, groups, summary, (_shard, outcome) => outcome === OUTCOME_UNAVAILABLE);
+    assertLookup(VERSION, groups, summary, (_shard, outcome) => outcome === OUTCOME_UNAVAILABLE);
   check();
-  // What comes late must not write: looked at again when every late answer is in.
+  // Late responses must not write: compare again after all of them have arrived.
   if (options.timeoutMs < 1_000) late.push(check);
   return summary.unavailable;
 }
 const late: (() => void)[] = [];
 
-test('one replica of each shard fails as it likes, dies or hangs: the other answers every key', async () => {
+test('when one replica per shard fails, dies or hangs, the other answers', async () => {
   const servers = await startFleet();
   const one = fc.record({
-    ...{ setting, batches: fc.array(batch, { minLength: 1, maxLength: 4 }) },
+    setting,
+    batches: fc.array(batch, { minLength: 1, maxLength: 4 }),
     bad: fc.array(fc.nat(1), { minLength: SHARDS, maxLength: SHARDS }),
-    script: fc.array(fc.constantFrom<Behaviour>('answer', ...FAILING, ...SLOW), { minLength: 1 }),
+    script: fc.array(fc.constantFrom<FakeBehavior>('answer', ...FAILING, ...SLOW), {
+      minLength: 1,
+    }),
     killed: fc.option(fc.nat(SHARDS - 1)),
   });
   await fc.assert(
     fc.asyncProperty(one, async ({ setting: chosen, batches, bad, script, killed }) => {
       let at = 0;
       for (let shard = 0; shard < SHARDS; shard++) {
-        const replicas = servers.shard(SHARDS, shard);
-        replicas[1 - bad[shard]!]!.behave = () => 'answer';
-        replicas[bad[shard]!]!.behave = () => script[at++ % script.length]!;
+        const replicas = servers.getReplicas(SHARDS, shard);
+        replicas[1 - bad[shard]!]!.nextBehavior = () => 'answer';
+        replicas[bad[shard]!]!.nextBehavior = () => script[at++ % script.length]!;
       }
       const { loadBalancer, connectionType, dedupe } = chosen;
       const client = servers.client({
-        ...{ connectionType, keysPerRequestMax: 16 },
+        connectionType,
+        keysPerRequestMax: 16,
         policy: { loadBalancer, backupRequest: 5 },
       });
-      const dying = killed === null ? undefined : servers.shard(SHARDS, killed)[bad[killed]!]!;
+      const dying =
+        killed === null ? undefined : servers.getReplicas(SHARDS, killed)[bad[killed]!]!;
       const options = { dedupe, timeoutMs: 5_000 };
       try {
         const lookups = batches.map((each) => lookUp(client, each, options));
@@ -111,19 +128,20 @@ test('one replica of each shard fails as it likes, dies or hangs: the other answ
         client.close();
       }
     }),
-    // Replicas do not fail twice alike: what is found is shown as it was found.
+    // Failures are not reproducible, so counterexamples are not shrunk.
     { numRuns: 60, endOnFailure: true },
   );
 });
 
-test('all replicas fail at random: every key is the oracle’s or unavailable, then and later', async () => {
+test('when all replicas fail randomly, keys are correct or unavailable', async () => {
   const servers = await startFleet();
   const behaviour = fc.oneof(
-    { weight: 3, arbitrary: fc.constant<Behaviour>('answer') },
+    { weight: 3, arbitrary: fc.constant<FakeBehavior>('answer') },
     { weight: 2, arbitrary: fc.constantFrom(...FAILING, ...SLOW) },
   );
   const one = fc.record({
-    ...{ setting, batches: fc.array(batch, { minLength: 1, maxLength: 5 }) },
+    setting,
+    batches: fc.array(batch, { minLength: 1, maxLength: 5 }),
     backupRequest: fc.constantFrom(undefined, 5, 'p95' as const),
     script: fc.array(behaviour, { minLength: 1, maxLength: 12 }),
   });
@@ -131,10 +149,12 @@ test('all replicas fail at random: every key is the oracle’s or unavailable, t
   await fc.assert(
     fc.asyncProperty(one, async ({ setting: chosen, batches, script, backupRequest }) => {
       let at = 0;
-      for (const server of servers.servers) server.behave = () => script[at++ % script.length]!;
+      for (const server of servers.servers)
+        server.nextBehavior = () => script[at++ % script.length]!;
       const { loadBalancer, connectionType, dedupe } = chosen;
       const client = servers.client({
-        ...{ connectionType, keysPerRequestMax: 16 },
+        connectionType,
+        keysPerRequestMax: 16,
         policy: { loadBalancer, ...(backupRequest === undefined ? {} : { backupRequest }) },
       });
       manyClients.push(client);
@@ -142,7 +162,7 @@ test('all replicas fail at random: every key is the oracle’s or unavailable, t
     }),
     { numRuns: 60, endOnFailure: true },
   );
-  for (const server of servers.servers) server.behave = () => 'answer';
+  for (const server of servers.servers) server.nextBehavior = () => 'answer';
   await sleep(50); // Twice as long as a late answer takes.
   for (const check of late) check();
   const [client] = manyClients;

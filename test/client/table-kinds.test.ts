@@ -1,25 +1,32 @@
-/** The client on our own server's lookups and seeks, over a real socket: tables of every dtype, against a Map. */
+/**
+ * The client with our own server over a real socket: lookups and seeks in tables of every dtype,
+ * compared with a Map.
+ */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
 import { CubeClient } from '../../lib/client/cube-client.ts';
 import { CubeDictClient } from '../../lib/client/dict-client.ts';
-import { OUTCOME_HIT } from '../../lib/client/lookup-group.ts';
+import { OUTCOME_HIT } from '../../lib/core/lookup-group.ts';
 import type { TableDtype } from '../../lib/core/manifest.ts';
-import { anyChain, expected } from '../store/chains.ts';
-import { packKeys } from '../store/layers.ts';
-import { serveChain } from './chain-server.ts';
+import { arbitraryChain, computeExpected } from '../store/support/arbitrary-chain.ts';
+import { packKeys } from '../store/support/layers.ts';
+import { serveChain } from './support/chain-server.ts';
 
 const chains = fc
-  .sample(anyChain(2), { numRuns: 400, seed: 11 })
+  .sample(arbitraryChain(2), { numRuns: 400, seed: 11 })
   .filter(({ table, probes }) => table.shardNum === 1 && probes.length > 10);
 
 function hex(bytes: Uint8Array): string {
   return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString('hex');
 }
 
-/** As `expected` writes rows: in hex, marked where they are the default. */
-function rowsOf(rows: Float32Array | Uint8Array, outcomes: Uint8Array, elements: number): string[] {
+/** Formats rows as hex; default rows are marked. */
+function readRows(
+  rows: Float32Array | Uint8Array,
+  outcomes: Uint8Array,
+  elements: number,
+): string[] {
   return Array.from(outcomes, (outcome, i) => {
     const row = rows.slice(i * elements, (i + 1) * elements);
     const text = hex(new Uint8Array(row.buffer, row.byteOffset, row.byteLength));
@@ -39,17 +46,21 @@ for (const dtype of ['f32', 'f16', 'bf16', 'i8'] satisfies TableDtype[]) {
     const outcomes = new Uint8Array(count);
     const rows = new Float32Array(count * dim);
     await client.lookup(manifest, [{ table: 't', keys, count, rows, outcomes }], 20_000);
-    assert.deepEqual(rowsOf(rows, outcomes, dim), expected(chain, chain.probes, true));
+    assert.deepEqual(readRows(rows, outcomes, dim), computeExpected(chain, chain.probes, true));
     const stored = new Uint8Array(count * 4 * (dim + 1));
     const group = { table: 't', keys, count, rows: stored, outcomes };
     const summary = await client.lookupStored(manifest, [group], 20_000);
     const [as] = summary.groups;
-    assert.equal(as!.dtype, dtype);
-    assert.deepEqual(rowsOf(stored, outcomes, as!.rowBytes), expected(chain, chain.probes, false));
+    assert.ok(as);
+    assert.equal(as.dtype, dtype);
+    assert.deepEqual(
+      readRows(stored, outcomes, as.rowBytes),
+      computeExpected(chain, chain.probes, false),
+    );
   });
 }
 
-test('bytes: values, asked for in pieces where they are too many for one answer; seeks alike', async (context) => {
+test('bytes: lookups and seeks of too many values are split', async (context) => {
   const chain = chains.find(({ table }) => table.dtype === 'bytes')!;
   const { manifest, fleet } = await serveChain(context, chain);
   const client = new CubeClient({ fleet: () => fleet });
@@ -71,17 +82,17 @@ test('bytes: values, asked for in pieces where they are too many for one answer;
     const texts = probes.map((_, i) =>
       of[i] === OUTCOME_HIT ? hex(values.slice(i === 0 ? 0 : ends[i - 1]!, ends[i]!)) : undefined,
     );
-    assert.deepEqual(texts, expected(chain, probes, false));
+    assert.deepEqual(texts, computeExpected(chain, probes, false));
   }
   assert.ok(client.stats().requests > 1 && dicts.stats().requests > 1);
 });
 
-test('what a server says it holds is understood', async (context) => {
+test('the loaded versions that a server reports are recorded', async (context) => {
   const chain = chains.find(({ table }) => table.dtype === 'f32')!;
   const { manifest, fleet } = await serveChain(context, chain);
   const client = new CubeClient({ fleet: () => fleet });
   context.after(() => client.close());
-  const { held, missing } = await client.holds({ ...manifest, version: '2' }, 5_000);
-  assert.equal(held, false, missing);
-  assert.deepEqual(client.stats().replicas[0]!.versions, ['test/1']);
+  const { loaded, missing } = await client.checkLoaded({ ...manifest, version: '2' }, 5_000);
+  assert.equal(loaded, false, missing);
+  assert.deepEqual(client.stats().replicas[0]?.versions, ['test/1']);
 });

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { CubeError } from '../../lib/core/errors.ts';
 import { JsonReader } from '../../lib/core/json.ts';
+import { findNearestName } from '../../lib/core/nearest-name.ts';
 
 const message = (read: () => unknown): string => {
   try {
@@ -14,7 +15,7 @@ const message = (read: () => unknown): string => {
   return 'did not throw';
 };
 
-test('an error names the document, the place and what was found', () => {
+test('an error names the document, the location and the value', () => {
   const json = JsonReader.parse('{"tables":[{"dim":1},{"dim":"x"}]}', 'manifest.json');
   const dim = json.field('tables').items()[1]?.field('dim');
   assert.equal(
@@ -37,16 +38,36 @@ test('an unsafe 64-bit JSON number is refused, never rounded', () => {
   ]) {
     assert.match(
       message(() => u64(text)),
-      /unsigned 64-bit/,
+      /an integer in 0\.\.2\^64 - 1|a decimal string, because numbers above 2\^53 are rounded/,
     );
   }
 });
 
 test('a field named like an Object method is not found by accident', () => {
-  assert.ok(JsonReader.parse('{}', 'x').field('constructor').missing);
+  assert.ok(JsonReader.parse('{}', 'x').field('constructor').isMissing);
 });
 
-test('JSON nested deeper than the stack is refused as any other', () => {
+test('an unknown field is named with the nearest known one', () => {
+  const json = JsonReader.of({ slots: [{ name: 'C1', sclae: 1 }] }, 'features.json');
+  const slot = json.field('slots').item(0);
+  assert.equal(
+    message(() => slot.rejectUnknownFields(['name', 'shift', 'scale'])),
+    'features.json: slots[0]: unknown field "sclae" (did you mean "scale"?)',
+  );
+  assert.equal(
+    message(() => json.rejectUnknownFields(['format', 'dense'])),
+    'features.json: unknown field "slots" (known here: format, dense)',
+  );
+  json.rejectUnknownFields(['slots']);
+  const near = (name: string): string | undefined =>
+    findNearestName(name, ['modulo', 'separator', 'model_dir', 'missing']);
+  assert.deepEqual(
+    ['modulus', 'seperator', 'modelDir', 'Missing', 'msising', 'mean', ''].map(near),
+    ['modulo', 'separator', 'model_dir', 'missing', 'missing', undefined, undefined],
+  );
+});
+
+test('JSON nested deeper than the stack is refused with a normal error', () => {
   const deep = JsonReader.parse('['.repeat(200_000) + ']'.repeat(200_000), 'deep.json');
   assert.throws(() => deep.field('x'), {
     code: 'INVALID_ARGUMENT',

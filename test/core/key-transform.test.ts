@@ -1,4 +1,4 @@
-/** Key expressions give what onnxruntime gives for the same operators, on random expressions and ids. */
+/** Random key expressions and ids give the same results as the operators of onnxruntime. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
@@ -24,7 +24,7 @@ import {
   node,
   tensor,
   value,
-} from '../tools/prune-model/onnx-builder.ts';
+} from '../tools/prune-model/support/onnx-builder.ts';
 
 const COLUMNS = 3;
 const ROWS = Number.MAX_SAFE_INTEGER;
@@ -104,14 +104,23 @@ function conditions(dtype: 'int64' | 'int32', depth: number): fc.Arbitrary<KeyEx
 }
 
 const NAMES: Readonly<Record<string, string>> = {
-  ...{ div: 'Div', mod: 'Mod', fmod: 'Mod', equal: 'Equal', less: 'Less', and: 'And', or: 'Or' },
-  ...{ xor: 'Xor', not: 'Not', where: 'Where', cast: 'Cast' },
+  div: 'Div',
+  mod: 'Mod',
+  fmod: 'Mod',
+  equal: 'Equal',
+  less: 'Less',
+  and: 'And',
+  or: 'Or',
+  xor: 'Xor',
+  not: 'Not',
+  where: 'Where',
+  cast: 'Cast',
   ...Object.fromEntries(OPERATORS),
 };
 const TYPES: Readonly<Record<KeyDtype, number>> = { int64: INT64, int32: INT32, bool: BOOL };
 
 /** The graph of an expression: ids [n, COLUMNS] → y [n, 1], int64. */
-function graphOf(expression: KeyExpression): Uint8Array {
+function buildGraph(expression: KeyExpression): Uint8Array {
   const nodes: Uint8Array[] = [];
   const initializers = [tensor('m', INT64, [5], MAP)];
   let count = 0;
@@ -131,17 +140,19 @@ function graphOf(expression: KeyExpression): Uint8Array {
         }),
       );
     } else if (e.op === 'map') {
-      nodes.push(node('Gather', ['m', visit(e.of[0], typeOf(e.of[0]))], [output]));
+      nodes.push(node('Gather', ['m', visit(e.of[0], getTensorType(e.of[0]))], [output]));
     } else {
       const inner = e.op === 'where' || e.dtype !== 'bool' ? e.dtype : operandType(e.of);
       const inputs = e.of.map((operand, i) =>
         visit(operand, e.op === 'where' && i === 0 ? 'bool' : inner),
       );
       if (e.op === 'min' || e.op === 'max') {
-        // onnxruntime 1.30 says that the lesser of the int64 0 and 2^31 is 2^31: it is asked by a comparison instead.
+        // onnxruntime 1.30 returns 2^31 as the minimum of the int64 0 and 2^31: a comparison is
+        // used instead.
         const [least, greatest] = e.op === 'min' ? inputs : inputs.toReversed();
+        assert.ok(least && greatest);
         nodes.push(node('Less', inputs, [`${output}_less`]));
-        nodes.push(node('Where', [`${output}_less`, least!, greatest!], [output]));
+        nodes.push(node('Where', [`${output}_less`, least, greatest], [output]));
         return output;
       }
       const attributes = {
@@ -163,12 +174,12 @@ function graphOf(expression: KeyExpression): Uint8Array {
   });
 }
 
-function typeOf(e: KeyExpression): KeyDtype {
+function getTensorType(e: KeyExpression): KeyDtype {
   return e.op === 'column' || e.op === 'map' || e.op === 'int' ? 'int64' : e.dtype;
 }
 
 function operandType(of: readonly KeyExpression[]): KeyDtype {
-  return typeOf(of.find(({ op }) => op !== 'int') ?? of[0]!);
+  return getTensorType(of.find(({ op }) => op !== 'int') ?? of[0]!);
 }
 
 /** As a table of 2^53 − 1 rows would be asked. */
@@ -191,8 +202,9 @@ test('random expressions: the same keys as onnxruntime, small ids and huge ones'
       async (expression, values) => {
         const rowCount = Math.floor(values.length / COLUMNS);
         const data = BigInt64Array.from(values.slice(0, rowCount * COLUMNS));
-        const graph = await OnnxModel.load(graphOf(expression));
+        const graph = await OnnxModel.load(buildGraph(expression));
         const { y } = await graph.run({ ids: { dtype: 'int64', data, dims: [rowCount, COLUMNS] } });
+        assert.ok(y);
         await graph.release();
         const inputs = [{ name: 'ids', dtype: 'int64' as const, columns: COLUMNS }];
         const transform = new KeyTransform(
@@ -203,7 +215,7 @@ test('random expressions: the same keys as onnxruntime, small ids and huge ones'
         const keys = new Uint32Array(2 * rowCount);
         transform.run([new Uint32Array(data.buffer)], rowCount, keys);
         for (let row = 0; row < rowCount; row++) {
-          assert.equal(keyToBigint(keys, row), expectedKey(BigInt(y!.data[row]!)), `row ${row}`);
+          assert.equal(keyToBigint(keys, row), expectedKey(BigInt(y.data[row]!)), `row ${row}`);
         }
       },
     ),
@@ -213,7 +225,7 @@ test('random expressions: the same keys as onnxruntime, small ids and huge ones'
 
 const id: KeyExpression = { op: 'column', input: 'x', column: 0 };
 
-function keysOf(
+function computeKeys(
   expression: KeyExpression,
   dtype: 'int64' | 'float32',
   values: readonly number[],
@@ -235,14 +247,21 @@ function keysOf(
 
 const NONE = (BigInt(NO_KEY) << 32n) | BigInt(NO_KEY);
 
-test('an index below zero counts from the end; one outside the table is a key that no table has', () => {
-  assert.deepEqual(keysOf(id, 'int64', [0, 6, -1, -7, 7, -8], 7), [0n, 6n, 6n, 0n, NONE, NONE]);
+test('a negative index counts from the end; one outside the table becomes NO_KEY', () => {
+  assert.deepEqual(computeKeys(id, 'int64', [0, 6, -1, -7, 7, -8], 7), [
+    0n,
+    6n,
+    6n,
+    0n,
+    NONE,
+    NONE,
+  ]);
 });
 
-test('ids in a float matrix are cut towards zero; what is no number is no key', () => {
+test('ids in a float matrix are truncated towards zero; NaN is not a key', () => {
   const cast: KeyExpression = { op: 'cast', dtype: 'int64', of: [id] };
   const values = [3, 3.9, -0.5, -1.5, Number.NaN, Number.POSITIVE_INFINITY, 1e30];
-  assert.deepEqual(keysOf(cast, 'float32', values, 9), [3n, 3n, 0n, 8n, NONE, NONE, NONE]);
+  assert.deepEqual(computeKeys(cast, 'float32', values, 9), [3n, 3n, 0n, 8n, NONE, NONE, NONE]);
 });
 
 test('many rows, blocks of small and of huge ids', () => {
@@ -264,7 +283,7 @@ test('many rows, blocks of small and of huge ids', () => {
   });
 });
 
-test('expressions and maps travel as JSON', () => {
+test('expressions and maps are the same after a round trip through JSON', () => {
   fc.assert(
     fc.property(expressions('int64', 3), (expression) => {
       const text = JSON.stringify(keyExpressionToJson(expression));
@@ -280,13 +299,13 @@ test('expressions and maps travel as JSON', () => {
   assert.deepEqual(readKeyMap(JsonReader.of(keyMapToJson(map), 'slots.json')), map);
 });
 
-test('what is no expression is refused, naming the place', () => {
+test('an invalid expression is refused, naming the location', () => {
   const cases: [unknown, RegExp][] = [
     [{ op: 'pow', of: [{ op: 'int', value: '1' }] }, /op: expected a known operator/],
     [{ op: 'add', of: [{ op: 'int', value: '1' }] }, /expected 2 operands of add/],
     [{ op: 'column', input: 'other', column: 0 }, /an input listed under "ids"/],
     [{ op: 'column', input: 'ids', column: 3 }, /an integer in 0..2/],
-    [{ op: 'int', value: '9223372036854775808' }, /a signed 64-bit integer/],
+    [{ op: 'int', value: '9223372036854775808' }, /an integer in -2\^63/],
     [{ op: 'map', map: 'none', of: [{ op: 'int', value: '1' }] }, /a map listed under "maps"/],
   ];
   for (const [json, message] of cases) {
@@ -300,7 +319,7 @@ test('what is no expression is refused, naming the place', () => {
   assert.throws(() => new KeyTransform([], [], [{ expression: id, rows: 1 }]), CubeError);
 });
 
-test('what is computed from a value that is not there is not there either, in doubles as in BigInts', () => {
+test('a result computed from a missing value is missing, in doubles and in BigInts', () => {
   const id: KeyExpression = { op: 'column', input: 'ids', column: 0 };
   const of: KeyExpression = { op: 'map', map: 'm', of: [id] };
   const five: KeyExpression = { op: 'int', value: 5n };

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { keyToBigint, mixKey, multiplyHigh, setKey, shardOf } from '../../lib/core/keys.ts';
+import { computeShard, keyToBigint, mixKey, multiplyHigh, setKey } from '../../lib/core/keys.ts';
 
 const u64 = fc.oneof(
   fc.bigInt({ min: 0n, max: 2n ** 64n - 1n }),
@@ -22,13 +22,13 @@ test('the shard of a key is the unsigned remainder, exactly', () => {
   fc.assert(
     fc.property(u64, shardNum, (key, shards) => {
       setKey(keys, 0, key);
-      assert.equal(shardOf(keys[0]!, keys[1]!, shards), Number(key % BigInt(shards)));
+      assert.equal(computeShard(keys[0]!, keys[1]!, shards), Number(key % BigInt(shards)));
     }),
     { numRuns: 2000 },
   );
 });
 
-test('a key survives its two words', () => {
+test('a key is the same after a round trip through two words', () => {
   const keys = new Uint32Array(6);
   fc.assert(
     fc.property(u64, (key) => {
@@ -48,7 +48,7 @@ test('multiplyHigh is the high word of the product', () => {
   );
 });
 
-test('the mix is that of format version 1', () => {
+test('mixKey follows format version 1', () => {
   const mask = 2n ** 64n - 1n;
   const words = new Uint32Array(2);
   const mixed = new Uint32Array(2);

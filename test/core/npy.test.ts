@@ -30,8 +30,9 @@ function refusal(bytes: Uint8Array): string {
   return 'accepted';
 }
 
-test('the header is byte for byte as NumPy writes it', () => {
-  const expected = `\x93NUMPY\x01\x00\x76\x00{'descr': '<f4', 'fortran_order': False, 'shape': (100001, 10), }`;
+test("the header equals NumPy's byte for byte", () => {
+  const fields = `{'descr': '<f4', 'fortran_order': False, 'shape': (100001, 10), }`;
+  const expected = `\x93NUMPY\x01\x00\x76\x00${fields}`;
   const header = encodeNpyHeader('f4', [100001, 10]);
   assert.equal(header.length, 128);
   assert.deepEqual(header, latin1(`${expected.padEnd(127, ' ')}\n`));
@@ -39,7 +40,7 @@ test('the header is byte for byte as NumPy writes it', () => {
   assert.match(text, /'shape': \(3,\), }/);
 });
 
-test('what is encoded reads back, at any alignment', () => {
+test('encoded arrays decode to the same values at any alignment', () => {
   const arrays = fc.oneof(
     fc.float32Array({ maxLength: 40 }).map((data) => ({ dtype: 'f4' as const, data })),
     fc.uint16Array({ maxLength: 40 }).map((data) => ({ dtype: 'f2' as const, data })),
@@ -86,7 +87,7 @@ test('other arrays are refused by name', () => {
   assert.match(refusal(future), /^UNSUPPORTED .*version 3/);
 });
 
-test('damaged files are corrupt, and say how', () => {
+test('damaged files are reported as corrupt with the reason', () => {
   const whole = file(
     `{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2), }`,
     new Uint8Array(8),
@@ -127,7 +128,7 @@ test('any bytes give an array or a CubeError', () => {
   );
 });
 
-test('a header reads from the first bytes of a file alone', () => {
+test('a header decodes from the first bytes of a file', () => {
   const header = encodeNpyHeader('f4', [1000, 4]);
   const read = decodeNpyHeader(header, header.length + 16_000, 't.npy');
   assert.deepEqual(read, { dtype: 'f4', shape: [1000, 4], dataOffset: 128, dataBytes: 16_000 });

@@ -2,16 +2,16 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { isUnderWay, mayFollow, ROLLOUT_STATES, statesAfter } from '../../lib/core/rollout.ts';
+import { canTransition, isInProgress, nextStates, ROLLOUT_STATES } from '../../lib/core/rollout.ts';
 
-test('whatever happens, a rollout began with seen, activated only what was staged, and never leaves quarantine', () => {
+test('a rollout begins with seen, activates staged versions, never leaves quarantine', () => {
   const picks = fc.array(fc.nat(), { maxLength: 40 });
   fc.assert(
     fc.property(picks, (choices) => {
       const walk: string[] = [];
       let state: (typeof ROLLOUT_STATES)[number] | undefined;
       for (const choice of choices) {
-        const next = statesAfter(state);
+        const next = nextStates(state);
         if (next.length === 0) break;
         state = next[choice % next.length];
         walk.push(state ?? '');
@@ -26,14 +26,14 @@ test('whatever happens, a rollout began with seen, activated only what was stage
   );
 });
 
-test('every state is reached, and from each that is under way a failure can be written', () => {
-  const reached = new Set(statesAfter(undefined));
-  for (const state of reached) for (const next of statesAfter(state)) reached.add(next);
+test('every state is reachable, and every state in progress can fail', () => {
+  const reached = new Set(nextStates(undefined));
+  for (const state of reached) for (const next of nextStates(state)) reached.add(next);
   assert.deepEqual([...reached].sort(), [...ROLLOUT_STATES].sort());
   for (const state of ROLLOUT_STATES) {
     assert.equal(
-      isUnderWay(state),
-      state === 'failed' || (mayFollow(state, 'failed') && state !== 'active'),
+      isInProgress(state),
+      state === 'failed' || (canTransition(state, 'failed') && state !== 'active'),
     );
   }
 });

@@ -10,12 +10,17 @@ import {
 } from '../../lib/core/half-floats.ts';
 import { setKey } from '../../lib/core/keys.ts';
 import { decodeCubeRow } from '../../lib/core/quantized-rows.ts';
-import { addErrors, decodeRows, encodeRows, rowBytesOf } from '../../lib/core/row-codec.ts';
+import {
+  computeRowBytes,
+  decodeRows,
+  encodeRows,
+  mergeRowErrors,
+} from '../../lib/core/row-codec.ts';
 
 const float = new Float32Array(1);
 const bits = new Uint32Array(float.buffer);
 
-function bitsOf(value: number): number {
+function viewBits(value: number): number {
   float[0] = value;
   return bits[0]!;
 }
@@ -69,12 +74,12 @@ for (const { name, exponentBits, decode, encode } of HALVES) {
       return order < 0 || (order === 0 && below % 2 === 0) ? below : below + 1;
     };
     const check = (value: number): void => {
-      const half = encode(bitsOf(value));
+      const half = encode(viewBits(value));
       if (Number.isNaN(value)) {
         assert.ok(Number.isNaN(halfValue(half, exponentBits)));
         return;
       }
-      assert.equal(half >> 15, bitsOf(value) >>> 31, `sign of ${value}`);
+      assert.equal(half >> 15, viewBits(value) >>> 31, `sign of ${value}`);
       assert.equal(half & 0x7fff, nearest(Math.abs(Math.fround(value))), `${value}`);
     };
     fc.assert(
@@ -83,7 +88,7 @@ for (const { name, exponentBits, decode, encode } of HALVES) {
     );
     // Halfway between neighbours, and a hair beside it.
     for (let half = 0; half < infinity; half += 13) {
-      const middle = bitsOf((magnitudes[half]! + magnitudes[half + 1]!) / 2);
+      const middle = viewBits((magnitudes[half]! + magnitudes[half + 1]!) / 2);
       for (const nudge of [-1, 0, 1]) check(fromBits(Math.max(0, middle + nudge)));
     }
     for (const value of [0, -0, 65_504, 65_519.99, 65_520, -65_536, 2 ** -24, 2 ** -25, 1 / 0]) {
@@ -103,13 +108,13 @@ function squaredError(row: readonly number[], decoded: Float32Array): number {
   return row.reduce((sum, value, i) => sum + (Math.fround(value) - decoded[i]!) ** 2, 0);
 }
 
-test('a row of i8 keeps its range: no element is off by more than half a level; greedy is never worse', () => {
+test('i8 errors are at most half a level, and greedy is never worse', () => {
   fc.assert(
     fc.property(anyRow, (row) => {
       const dim = row.length;
       const rows = Float32Array.from(row);
       const plain = encodeRows('i8', rows, dim);
-      assert.equal(plain.rows.length, rowBytesOf('i8', dim));
+      assert.equal(plain.rows.length, computeRowBytes('i8', dim));
       assert.ok(plain.rows.subarray(4 + dim).every((byte) => byte === 0));
       const scale = f16ToNumber(plain.rows[0]! | (plain.rows[1]! << 8));
       const decoded = decodeRows('i8', plain.rows, dim, 1);
@@ -146,7 +151,7 @@ test('the greedy search gives up an outlier to bring the others nearer', () => {
   assert.ok(found.meanSquared < wide.meanSquared, `${found.meanSquared} < ${wide.meanSquared}`);
 });
 
-test('f32 keeps every bit, halves decode to what they hold, and errors are what they are', () => {
+test('f32 keeps every bit; f16 and bf16 decode to what is stored, with exact error figures', () => {
   const words = Uint32Array.of(0x7fc0_1234, 0xff80_0000, 0x8000_0000, 0x3f80_0001, 0x7f80_0001, 1);
   const rows = new Float32Array(words.buffer);
   const stored = encodeRows('f32', rows, 3);
@@ -167,10 +172,10 @@ test('f32 keeps every bit, halves decode to what they hold, and errors are what 
   }
 });
 
-test('errors of two batches add up to those of both together', () => {
+test('merged errors of two batches equal the errors of both together', () => {
   const rows = Float32Array.from({ length: 60 }, (_, i) => Math.cos(i) * i);
   const whole = encodeRows('f16', rows, 4).errors;
-  const split = addErrors(
+  const split = mergeRowErrors(
     encodeRows('f16', rows.subarray(0, 12), 4).errors,
     encodeRows('f16', rows.subarray(12), 4).errors,
   );
@@ -180,7 +185,7 @@ test('errors of two batches add up to those of both together', () => {
   assert.ok(Math.abs(split.meanSquared - whole.meanSquared) < 1e-12);
 });
 
-test('i8 refuses what it cannot hold and names the key', () => {
+test('i8 refuses values that it cannot store and names the key', () => {
   const keys = new Uint32Array(4);
   setKey(keys, 1, 2n ** 64n - 7n);
   for (const bad of [Number.NaN, Number.NEGATIVE_INFINITY, 65_505, -1e6]) {
@@ -193,7 +198,7 @@ test('i8 refuses what it cannot hold and names the key', () => {
   }
 });
 
-test('f16 and bf16 keep infinities but make none: a finite element too large is refused with its key', () => {
+test('f16 and bf16 keep infinities and refuse larger finite elements with the key', () => {
   const keys = new Uint32Array(4);
   setKey(keys, 1, 77n);
   const infinite = Float32Array.of(1 / 0, -1 / 0, Number.NaN, 65_504);

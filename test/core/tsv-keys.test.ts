@@ -1,11 +1,12 @@
-/** The two readers of lines: whatever the bytes, keys, dense values, labels and errors are the same. */
+/** The two parsers of lines give the same keys, dense values, labels and errors for any bytes. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
 import { CubeError } from '../../lib/core/errors.ts';
-import { parseTsvKeys, parseTsvRows } from '../../lib/core/features.ts';
 import { RowHasher } from '../../lib/core/hash.ts';
 import type { FeatureSpec } from '../../lib/core/slots.ts';
+import { parseTsvKeys } from '../../lib/core/tsv-keys.ts';
+import { parseTsvRows } from '../../lib/core/tsv-rows.ts';
 
 const ROWS_MAX = 300;
 
@@ -16,12 +17,17 @@ const anySpec: fc.Arbitrary<FeatureSpec> = fc
     slotNum: fc.integer({ min: 1, max: 4 }),
     denseNum: fc.integer({ min: 0, max: 3 }),
     isPooled: fc.boolean(),
+    own: fc.oneof(
+      { weight: 8, arbitrary: fc.constant({}) },
+      { weight: 2, arbitrary: fc.constantFrom({ modulo: 7n }, { missing: '3' }) },
+    ),
   })
-  .map(({ scheme, modulo, slotNum, denseNum, isPooled }) => ({
+  .map(({ scheme, modulo, slotNum, denseNum, isPooled, own }) => ({
     hash: { scheme, seed: 5n, modulo },
     slots: Array.from({ length: slotNum }, (_, i) => ({
       name: `C${i}`,
       index: 10 ** (3 * i),
+      ...(i === 0 ? own : {}),
       ...(isPooled && i === 1 ? { pooling: 'sum' as const } : {}),
     })),
     dense:
@@ -30,7 +36,11 @@ const anySpec: fc.Arbitrary<FeatureSpec> = fc
         : {
             input: 'dense',
             features: Array.from({ length: denseNum }, (_, i) => ({
-              ...{ name: `I${i}`, missing: 1, log: i === 1, shift: 0.5, scale: 2 },
+              name: `I${i}`,
+              missing: 1,
+              log: i === 1,
+              shift: 0.5,
+              scale: 2,
             })),
           },
     click: { output: 'prob', column: 0 },
@@ -96,11 +106,11 @@ function outcome(spec: FeatureSpec, parse: () => Parsed): unknown {
   }
 }
 
-test('lines of any bytes give the same keys, or the same error, by either way', () => {
+test('lines of any bytes give the same keys, or the same error, with both parsers', () => {
   let straight = 0;
   const property = fc.property(
     anySpec.chain((spec) => fc.tuple(fc.constant(spec), anyBytes(spec))),
-    fc.constantFrom('wasm', 'twin'),
+    fc.constantFrom('wasm', 'portable'),
     ([spec, bytes], kind) => {
       const text = new TextDecoder('utf-8', { ignoreBOM: true }).decode(bytes);
       const expected = outcome(spec, () => parseTsvRows(text, spec, ROWS_MAX));
@@ -116,7 +126,7 @@ test('lines of any bytes give the same keys, or the same error, by either way', 
   assert.ok(straight > 200, `${straight} of 3000 were read straight to keys`);
 });
 
-test('more rows than one kernel call takes, more bytes than are read at once, and the limit', () => {
+test('rows beyond one kernel call, bytes beyond one chunk, and the row limit', () => {
   const slots = Array.from({ length: 26 }, (_, i) => ({ name: `C${i}`, index: 14 + i }));
   const spec: FeatureSpec = {
     hash: { scheme: 'xxh64-concat', seed: 0n, modulo: 0n },
@@ -131,7 +141,7 @@ test('more rows than one kernel call takes, more bytes than are read at once, an
   const text = lines.join('\n');
   const bytes = new TextEncoder().encode(text);
   const expected = outcome(spec, () => parseTsvRows(text, spec, rowNum));
-  for (const kind of ['wasm', 'twin'] as const) {
+  for (const kind of ['wasm', 'portable'] as const) {
     const rows = parseTsvKeys(bytes, spec, rowNum, kind);
     assert.ok('keys' in rows);
     assert.deepEqual(

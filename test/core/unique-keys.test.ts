@@ -1,6 +1,6 @@
 /** Distinct keys of a batch against a Map. */
 import assert from 'node:assert/strict';
-import { it } from 'node:test';
+import { test } from 'node:test';
 import fc from 'fast-check';
 import { keyToBigint, setKey } from '../../lib/core/keys.ts';
 import { UniqueKeys } from '../../lib/core/unique-keys.ts';
@@ -12,7 +12,7 @@ const anyKey = fc.oneof(
   fc.constantFrom(0n, 2n ** 32n, 2n ** 64n - 1n, 2n ** 63n),
 );
 
-it('finds the distinct keys in order of appearance, batch after batch', () => {
+test('finds the distinct keys in order of appearance, batch after batch', () => {
   const unique = new UniqueKeys(ROWS_MAX * 3);
   const property = fc.property(
     fc.array(fc.array(anyKey, { minLength: 4, maxLength: 4 }), {

@@ -2,13 +2,23 @@ import assert from 'node:assert/strict';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { after, before, test } from 'node:test';
 import { CubeError } from '../../lib/core/errors.ts';
+import { toArguments } from '../../lib/platform/arguments.ts';
 import { Channel } from '../../lib/rpc/channel.ts';
 import { LOOKUP_GROUPS_MAX } from '../../proto/lookup.ts';
-import { DataFolder } from './data-folder.ts';
-import { decodeAnswer, encodeCall, type LookupCall, lookup } from './lookups.ts';
-import { killServers, ServerProcess } from './server-process.ts';
+import { lintMetrics } from '../support/metrics-lint.ts';
+import { DataFolder } from './support/data-folder.ts';
+import {
+  decodeLookupAnswer,
+  encodeLookupCall,
+  type LookupCall,
+  lookup,
+} from './support/lookups.ts';
+import { killServers, ServerProcess } from './support/server-process.ts';
 
-/** A real process that serves shard 1 of 3 of a bundle with three tables of different dims, in two versions. */
+/**
+ * A real process that serves shard 1 of 3 of a bundle with three tables of different dims, in two
+ * versions.
+ */
 const folder = new DataFolder();
 const MAX = 2n ** 64n - 1n; // MAX mod 3 = 0, MAX - 2 mod 3 = 1
 const spread = Array.from(
@@ -38,16 +48,7 @@ function writeVersion(version: number): void {
 before(async () => {
   writeVersion(1);
   writeVersion(2);
-  const flags = [
-    '--shard',
-    '1',
-    '--shard-num',
-    '3',
-    '--data-dir',
-    folder.path,
-    '--memory',
-    '64MiB',
-  ];
+  const flags = toArguments({ shard: 1, shardNum: 3, dataDir: folder.path, memory: '64MiB' });
   server = await ServerProcess.start(flags);
   channel = new Channel(server.address);
 });
@@ -61,7 +62,10 @@ after(async () => {
 
 const own = (keys: readonly bigint[]): bigint[] => keys.filter((key) => key % 3n === 1n);
 const call = (fields: Partial<LookupCall>): LookupCall => ({
-  ...{ bundle: 'ctr', shardIndex: 1, shardNum: 3, groups: [] },
+  bundle: 'ctr',
+  shardIndex: 1,
+  shardNum: 3,
+  groups: [],
   ...fields,
 });
 
@@ -75,7 +79,7 @@ async function refusal(fields: Partial<LookupCall>): Promise<CubeError> {
   throw new Error('was not refused');
 }
 
-test('before anything is loaded it is alive, not ready, and answers nothing', async () => {
+test('an empty server is alive, not ready, and refuses lookups', async () => {
   assert.equal((await fetch(`http://${server.address}/healthz`)).status, 200);
   const ready = await fetch(`http://${server.address}/readyz`);
   assert.equal(ready.status, 503);
@@ -101,23 +105,26 @@ test('a loaded version answers pinned lookups before any activation', async () =
   assert.equal((await refusal({ groups })).code, 'NOT_READY');
 });
 
-test('activated, it is ready and answers unpinned lookups', async () => {
+test('after activation the server is ready and answers unpinned lookups', async () => {
   const activated = await server.control('activate', { bundle: 'ctr', version: '1' });
   assert.deepEqual(activated.body, { active: '1' });
   assert.equal((await fetch(`http://${server.address}/readyz`)).status, 200);
   assert.equal((await lookup(channel, call({}))).version, '1');
 });
 
-test('a lookup that means other rows of the same version name is refused', async () => {
+test('a lookup with another digest of the same version is refused', async () => {
   const { body } = await server.control('status');
   const { tablesDigest } = body.bundles[0].versions[0];
   assert.equal((await lookup(channel, call({ tablesDigest }))).version, '1');
   const { code, message } = await refusal({ version: '1', tablesDigest: '0123456789abcdef' });
   assert.equal(code, 'VERSION_ABSENT');
-  assert.match(message, /ctr 1 has other rows here \(.{16}\) than asked for \(0123456789abcdef\)/);
+  assert.match(
+    message,
+    /ctr 1 has other rows on this server \(.{16}\) than requested \(0123456789abcdef\)/,
+  );
 });
 
-test('several tables of different dims in one call, hits and misses, over both protocols', async () => {
+test('several tables of different dims in one call, over both protocols', async () => {
   const wide = [...own(spread), 10n ** 15n * 3n + 1n, 4n];
   const groups = [
     { table: 'wide', keys: wide },
@@ -150,10 +157,10 @@ test('several tables of different dims in one call, hits and misses, over both p
   const response = await fetch(`http://${server.address}/hypercube.LookupService/lookup`, {
     method: 'POST',
     headers: { 'content-type': 'application/proto' },
-    body: encodeCall(call({ groups }), true).head,
+    body: encodeLookupCall(call({ groups }), true).head,
   });
   assert.equal(response.headers.get('content-type'), 'application/proto');
-  assert.deepEqual(decodeAnswer(new Uint8Array(await response.arrayBuffer())), answer);
+  assert.deepEqual(decodeLookupAnswer(new Uint8Array(await response.arrayBuffer())), answer);
 });
 
 test('a lookup for another shard is refused, never answered as missing', async () => {
@@ -173,23 +180,25 @@ test('a lookup for another shard is refused, never answered as missing', async (
   assert.equal((await refusal({ groups: [{ table: 'empty', keys: [MAX] }] })).code, 'WRONG_SHARD');
 });
 
-test('requests that ask for the impossible are refused by name', async () => {
+test('impossible requests are refused with a reason', async () => {
   const unknown = await refusal({ groups: [{ table: 'absent', keys: [1n] }] });
   assert.equal(unknown.code, 'NOT_FOUND');
   assert.match(unknown.message, /it has: narrow, wide, empty/);
   const absent = await refusal({ version: '9' });
   assert.equal(absent.code, 'VERSION_ABSENT');
-  assert.match(absent.message, /held: 1\)/);
+  const details = { bundle: 'ctr', shard: 1, loadedVersions: ['1'], version: '9' };
+  assert.match(absent.message, /loaded: 1\)/);
+  assert.deepEqual(absent.details, details);
   assert.equal((await refusal({ bundle: 'nobody' })).code, 'NOT_READY');
   const groups = Array.from({ length: LOOKUP_GROUPS_MAX + 1 }, () => ({
     table: 'narrow',
     keys: [],
   }));
   assert.match((await refusal({ groups })).message, /at most 4096 groups/);
-  const { head } = encodeCall(call({ groups: [{ table: 'narrow', keys: [1n, 4n] }] }), false);
+  const { head } = encodeLookupCall(call({ groups: [{ table: 'narrow', keys: [1n, 4n] }] }), false);
   const short = channel.call('hypercube.LookupService', 'lookup', head, new Uint8Array(15), 1000);
   await assert.rejects(short, /count 2 keys of 8 bytes, but there are 15 bytes/);
-  const many = encodeCall(
+  const many = encodeLookupCall(
     call({ groups: [{ table: 'narrow', keys: Array(1 << 20).fill(1n) }] }),
     false,
   );
@@ -198,7 +207,7 @@ test('requests that ask for the impossible are refused by name', async () => {
   const tooMany = channel.call(
     'hypercube.LookupService',
     'lookup',
-    encodeCall(over, false).head,
+    encodeLookupCall(over, false).head,
     longer,
     5000,
   );
@@ -229,7 +238,7 @@ test('two versions are resident and each answers for itself', async () => {
   assert.ok(body.memory.usedBytes > 0 && body.memory.usedBytes <= body.memory.budgetBytes);
 });
 
-test('control calls that ask for the impossible change nothing', async () => {
+test('impossible control calls change nothing', async () => {
   const refused = [
     ['load', { bundle: 'ctr', version: '9' }, 404, 'NOT_FOUND'],
     ['load', { bundle: '../../etc', version: '1' }, 400, 'INVALID_ARGUMENT'],
@@ -242,17 +251,24 @@ test('control calls that ask for the impossible change nothing', async () => {
     const reply = await server.control(name, body);
     assert.deepEqual([reply.status, reply.body.code], [status, code], JSON.stringify(reply.body));
   }
+  const absent = await server.control('activate', { bundle: 'ctr', version: '9' });
+  assert.deepEqual(absent.body.details.loadedVersions, ['1', '2']);
   const plain = await server.control('activate', '{}', { 'content-type': 'text/plain' });
   assert.match(plain.body.error, /need "Content-Type: application\/json"/);
   const status = await server.control('status');
   assert.deepEqual(status.body.failed[0], {
-    ...{ bundle: 'ctr', version: '9', code: 'NOT_FOUND' },
+    bundle: 'ctr',
+    version: '9',
+    code: 'NOT_FOUND',
     message: status.body.failed[0].message,
   });
+  await server.control('unload', { bundle: 'ctr', version: '9' });
+  const left = (await server.control('status')).body.failed;
+  assert.ok(!left.some((failure: { version: string }) => failure.version === '9'));
   assert.equal((await lookup(channel, call({}))).version, '1');
 });
 
-test('a damaged layer, or one of another fleet, fails to load and leaves the rest serving', async () => {
+test('a damaged or foreign layer fails to load; other versions keep serving', async () => {
   const tables = [{ name: 'narrow', dim: 2, keys: own(spread), value: value(3) }];
   const manifest = folder.write({ bundle: 'ctr', version: '3', shardNum: 3, tables });
   const path = folder.layerFile('ctr', 'narrow', manifest.tables[0]!.shards[1]![0]!.contentId);
@@ -294,7 +310,7 @@ test('a damaged layer, or one of another fleet, fails to load and leaves the res
   assert.equal((await refusal({ version: '3' })).code, 'VERSION_ABSENT');
 });
 
-test('seek needs to be told which of several tables', async () => {
+test('seek with several tables needs --cube-table', async () => {
   const response = await fetch(`http://${server.address}/DictService/seek`, {
     method: 'POST',
     body: '{"keys":[1]}',
@@ -302,14 +318,15 @@ test('seek needs to be told which of several tables', async () => {
   assert.equal(response.status, 409);
   assert.match(
     await response.text(),
-    /3 \(ctr\/narrow, ctr\/wide, ctr\/empty\); start the server with --cube-table/,
+    /3 \(ctr\/narrow, ctr\/wide, ctr\/empty\); start it with --cube-table/,
   );
 });
 
-test('metrics count what was asked, found and refused', async () => {
+test('metrics count keys, hits and errors', async () => {
   const response = await fetch(`http://${server.address}/metrics`);
   assert.match(response.headers.get('content-type') ?? '', /text\/plain/);
   const text = await response.text();
+  assert.deepEqual(lintMetrics(text), []);
   const metric = (name: string): number => {
     const line = text.split('\n').find((candidate) => candidate.startsWith(name));
     assert.ok(line, `${name} in\n${text}`);

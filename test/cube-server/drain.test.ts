@@ -1,11 +1,11 @@
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
 import { CubeClient } from '../../lib/client/cube-client.ts';
-import { OUTCOME_HIT } from '../../lib/client/lookup-group.ts';
 import { setKey } from '../../lib/core/keys.ts';
-import { replicaAt } from '../client/test-fleet.ts';
-import { DataFolder } from './data-folder.ts';
-import { killServers, ServerProcess } from './server-process.ts';
+import { OUTCOME_HIT } from '../../lib/core/lookup-group.ts';
+import { createReplica } from '../client/support/test-fleet.ts';
+import { DataFolder } from './support/data-folder.ts';
+import { killServers, ServerProcess } from './support/server-process.ts';
 
 const folder = new DataFolder();
 after(() => {
@@ -13,7 +13,7 @@ after(() => {
   folder.remove();
 });
 
-test('replicas drained, undrained and stopped in turn under traffic: no lookup fails', async () => {
+test('no lookup fails while replicas are drained, undrained and stopped in turn', async () => {
   const keys = Array.from({ length: 64 }, (_, i) => BigInt(i * 7));
   const tables = [{ name: 'dict', dim: 2, keys, value: (key: bigint) => Number(key) }];
   const manifest = folder.write({ bundle: 'ctr', version: '1', shardNum: 1, tables });
@@ -24,7 +24,7 @@ test('replicas drained, undrained and stopped in turn under traffic: no lookup f
       await server.control(call, { bundle: 'ctr', version: '1' });
     }
   }
-  const replicas = servers.map(({ address }) => replicaAt(address));
+  const replicas = servers.map(({ address }) => createReplica(address));
   const fleet = { bundles: new Map([['ctr', [{ shardNum: 1, shards: [replicas] }]]]) };
   const client = new CubeClient({ fleet: () => fleet });
   const words = new Uint32Array(2 * keys.length);
@@ -50,18 +50,19 @@ test('replicas drained, undrained and stopped in turn under traffic: no lookup f
     while (answered < target) await new Promise((resolve) => setTimeout(resolve, 5));
   };
   const [first, second] = servers;
+  assert.ok(first && second);
   for (const server of [first, second, first]) {
-    await server!.control('drain', {});
+    await server.control('drain', {});
     await some();
-    await server!.control('undrain', {});
+    await server.control('undrain', {});
     await some();
   }
-  await first!.control('drain', {});
+  await first.control('drain', {});
   await some();
-  assert.equal((await first!.stop()).code, 0);
+  assert.equal((await first.stop()).code, 0);
   await some();
   running = false;
   await traffic;
   client.close();
-  assert.equal((await second!.stop()).code, 0);
+  assert.equal((await second.stop()).code, 0);
 });

@@ -1,13 +1,16 @@
 import assert from 'node:assert/strict';
+import { connect as connectHttp2 } from 'node:http2';
 import { connect } from 'node:net';
 import { after, before, test } from 'node:test';
-import { CubeServer } from '../../cube-server/server.ts';
-import { DEFAULT_SERVER_LIMITS } from '../../lib/core/limits.ts';
-import { createLogger } from '../../lib/platform/logs.ts';
-import { DataFolder } from './data-folder.ts';
-import { control } from './server-process.ts';
+import type { CubeServer } from '../../cube-server/server.ts';
+import { createServer } from './support/create-server.ts';
+import { DataFolder } from './support/data-folder.ts';
+import { control } from './support/server-process.ts';
 
-/** Exchanges captured from a C++ Cube server (brpc 1.17), replayed over a socket: equal byte for byte, rows apart. */
+/**
+ * Exchanges recorded from a C++ Cube server (brpc 1.17) and replayed over a socket; responses must
+ * be equal byte for byte, except for rows.
+ */
 const folder = new DataFolder();
 const value = (key: bigint, j: number): number => Math.fround(Number(key) + j / 10);
 let server: CubeServer;
@@ -17,12 +20,7 @@ before(async () => {
   const keys = Array.from({ length: 1000 }, (_, i) => BigInt(i));
   const tables = [{ name: 'test_dict', dim: 10, keys, value }];
   folder.write({ bundle: 'cube', version: '1', shardNum: 1, tables });
-  server = new CubeServer({
-    ...{ shardIndex: 0, shardNum: 1, dataFolder: folder.path, memoryBytes: 64 << 20 },
-    ...{ cubeTable: undefined, controlTokenFile: undefined, retireGraceMs: 0 },
-    limits: DEFAULT_SERVER_LIMITS,
-    logger: createLogger('test', 'silent'),
-  });
+  server = createServer(folder.path);
   address = await server.listen({ host: '127.0.0.1', port: 0 });
   for (const call of ['load', 'activate']) {
     const reply = await control(address, call, { bundle: 'cube', version: '1' });
@@ -65,14 +63,15 @@ async function exchange(
   return Buffer.concat(received).toString('hex');
 }
 
-/** A frame of a meta and what follows it, in hex. */
+/** A frame of a meta and the bytes after it, in hex. */
 function frame(meta: string, rest: string): string {
   const metaBytes = hex(meta).length / 2;
   const u32 = (n: number): string => n.toString(16).padStart(8, '0');
-  return `50525043${u32(metaBytes + hex(rest).length / 2)}${u32(metaBytes)}${hex(meta)}${hex(rest)}`;
+  const bodyBytes = metaBytes + hex(rest).length / 2;
+  return `50525043${u32(bodyBytes)}${u32(metaBytes)}${hex(meta)}${hex(rest)}`;
 }
 
-/** What brpc 1.17 added to every meta: content_type, checksum_type, checksum_value. */
+/** Fields that brpc 1.17 added to every meta: content_type, checksum_type, checksum_value. */
 const ZEROS = '5000 5800 6200';
 const service = text('rec.mcube.DictService');
 const seek = `0a1d0a15${service}1204${text('seek')}`;
@@ -97,8 +96,9 @@ test('seek with the version', async () => {
   assert.equal(await exchange(frame(`${seek}2009`, '08011001'), expected.length / 2), expected);
 });
 
-test('the request of a brpc 1.17 client, zero fields and all', async () => {
-  const request = `50525043 00000036 0000002e ${seek} 1800 20828080808020 5000 5800 6200 08f0f015089bf22c`;
+test('a brpc 1.17 request with explicit zero fields', async () => {
+  const meta = `${seek} 1800 20828080808020 5000 5800 6200`;
+  const request = `50525043 00000036 0000002e ${meta} 08f0f015089bf22c`;
   const expected = frame(`12020800 1800 20828080808020 ${ZEROS}`, miss + miss);
   assert.equal(await exchange(request, expected.length / 2), expected);
 });
@@ -110,7 +110,7 @@ test('the bare service name is accepted; an empty request has an empty answer', 
   assert.equal(await exchange(frame(meta, ''), expected.length / 2), expected);
 });
 
-test('packed keys are understood as well', async () => {
+test('packed keys are accepted', async () => {
   const expected = frame(`12020800 1800 2007 ${ZEROS}`, hit(1) + hit(5) + miss);
   assert.equal(
     await exchange(frame(`${seek}2007`, '0a05010580897a'), expected.length / 2),
@@ -126,7 +126,7 @@ test('an unknown method', async () => {
   assert.equal(await exchange(frame(meta, ''), expected.length / 2), expected);
 });
 
-test('a payload that is no request', async () => {
+test('an invalid payload', async () => {
   const answer = Buffer.from(await exchange(frame(`${seek}200d`, 'ffffff'), 60), 'hex');
   assert.equal(answer.readUInt32BE(4), answer.readUInt32BE(8), 'an error has no payload');
   const expected =
@@ -134,7 +134,7 @@ test('a payload that is no request', async () => {
   assert.match(answer.toString('latin1'), expected);
 });
 
-test('a JSON request inside a frame is answered with JSON', async () => {
+test('a JSON request in a frame gets a JSON response', async () => {
   const expected = frame(
     '12020800 1800 2007 5001 5800 6200',
     text('{"values":[{"status":4294967295,"value":""}],"version":"1"}'),
@@ -143,12 +143,12 @@ test('a JSON request inside a frame is answered with JSON', async () => {
   assert.equal(await exchange(request, expected.length / 2), expected);
 });
 
-test('other contents and streams are refused by name', async () => {
+test('other content types and streams are refused with a reason', async () => {
   const refusals: [string, string, RegExp][] = [
     [`${seek}2007 5002`, '7b7d', /\[E1003\]content_type 2 \(proto-json\) is not supported by rec/],
-    [`${seek}2007 5063`, '7b7d', /\[E1003\]content_type 99 is not known here/],
+    [`${seek}2007 5063`, '7b7d', /\[E1003\]content_type 99 is unknown/],
     [`${seek}2007 42020801`, '0801', /\[E1002\]streams \(stream_settings\) are not supported/],
-    [`${seek}2007 1807`, '0801', /\[E1003\]compress_type 7 is not known here/],
+    [`${seek}2007 1807`, '0801', /\[E1003\]compress_type 7 is unknown/],
     [`${seek}2007 2805`, '0801', /\[E1003\]attachment_size=5 is larger than request_size=2/],
   ];
   for (const [meta, payload, expected] of refusals) {
@@ -157,7 +157,7 @@ test('other contents and streams are refused by name', async () => {
   }
 });
 
-test('a service without package that is not there', async () => {
+test('an unknown service without a package', async () => {
   const meta = `0a0e 0a06${text('Nobody')}1204${text('seek')} 200e`;
   const answer = await exchange(frame(meta, ''), 60);
   assert.match(
@@ -166,7 +166,60 @@ test('a service without package that is not there', async () => {
   );
 });
 
-test('packed lookup: our own exchange, byte for byte', async () => {
+test('what the C++ server accepts over HTTP: PUT, doubled slashes, texts for true', async () => {
+  const ask = async (method: string, path: string, body?: string): Promise<[number, string]> => {
+    const init = body === undefined ? { method } : { method, body };
+    const response = await fetch(`http://${address}${path}`, init);
+    return [response.status, await response.text()];
+  };
+  const missing = '{"values":[{"status":4294967295,"value":""}],"version":"1"}';
+  const seekBody = '{"keys":[2000000],"version_required":"true"}';
+  assert.deepEqual(await ask('PUT', '/DictService/seek', seekBody), [200, missing]);
+  assert.deepEqual(await ask('POST', '//DictService//seek', seekBody), [200, missing]);
+  const status = '{"cmd":"status"}';
+  assert.equal((await ask('PUT', '/ControlService/cmd', status))[0], 200);
+  assert.match(
+    (await ask('GET', '/status'))[1],
+    /^version: cube-server \d.*\npid: \d+\nready: yes/,
+  );
+  assert.match((await ask('GET', '/version'))[1], /^cube-server \d/);
+  assert.deepEqual(await ask('GET', '/health'), [200, 'OK\n']);
+});
+
+test('a JSON seek may be as long as a frame, over HTTP and in a frame', async () => {
+  const keys = Array.from({ length: 300_000 }, (_, i) => String(2n ** 63n + BigInt(i)));
+  const body = JSON.stringify({ keys: [...keys, 7] });
+  assert.ok(body.length > 6_000_000);
+  const spaces = ' '.repeat(12 << 20);
+  const padded = `${body.slice(0, -2)}${spaces}]}`;
+  const response = await fetch(`http://${address}/DictService/seek`, {
+    method: 'POST',
+    body: padded,
+  });
+  assert.equal(response.status, 200);
+  const answer = await response.text();
+  const { values } = JSON.parse(answer) as { values: { status: number }[] };
+  assert.deepEqual([values.length, values.at(-1)?.status], [keys.length + 1, 0]);
+  const expected = frame('12020800 1800 2007 5001 5800 6200', text(answer));
+  const received = await exchange(frame(`${seek}2007 5001`, text(body)), expected.length / 2);
+  assert.ok(received === expected, 'the same answer in a frame');
+});
+
+test('a seek over plain HTTP/2, as brpc sends it with the protocol h2', async () => {
+  const session = connectHttp2(`http://${address}`);
+  const stream = session.request({
+    ':method': 'POST',
+    ':path': '/rec.mcube.DictService/seek',
+    'content-type': 'application/proto',
+  });
+  stream.end(Buffer.from(hex('0801 0805 0880897a'), 'hex'));
+  const pieces: Buffer[] = [];
+  for await (const piece of stream) pieces.push(piece as Buffer);
+  session.close();
+  assert.equal(Buffer.concat(pieces).toString('hex'), hex(hit(1) + hit(5) + miss));
+});
+
+test('packed lookup: a recorded exchange, byte for byte', async () => {
   const meta = `0a210a17${text('hypercube.LookupService')}1206${text('lookup')} 2007 2818`;
   const head = `0a04${text('cube')} 1201${text('1')} 1800 2001 2a0d0a09${text('test_dict')}1003`;
   const keys = '0100000000000000 0500000000000000 80841e0000000000';

@@ -5,9 +5,9 @@ import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import type { CubeError } from '../../lib/core/errors.ts';
 import { Channel } from '../../lib/rpc/channel.ts';
-import { DataFolder } from './data-folder.ts';
-import { lookup } from './lookups.ts';
-import { control, killServers, ServerProcess } from './server-process.ts';
+import { DataFolder } from './support/data-folder.ts';
+import { lookup } from './support/lookups.ts';
+import { control, killServers, ServerProcess } from './support/server-process.ts';
 
 const folder = new DataFolder();
 const flags = ['--shard', '0', '--shard-num', '1', '--data-dir', folder.path, '--memory', '64MiB'];
@@ -54,8 +54,10 @@ test('seek over HTTP: JSON and protobuf, exact 64-bit keys', async () => {
   const hit = (...floats: number[]) => `{"status":0,"value":"${base64(...floats)}"}`;
   assert.equal(await answer.text(), `{"values":[${hit(1, 2)},${hit(5, 6)},${miss}]}`);
   const large = await seek(
-    '{"keys":[18446744073709551615,"18446744073709551615",9007199254740993,9007199254740992,0],"version_required":true}',
-    ...['application/json', 'rec.mcube.DictService'],
+    '{"keys":[18446744073709551615,"18446744073709551615",' +
+      '9007199254740993,9007199254740992,0],"version_required":true}',
+    'application/json',
+    'rec.mcube.DictService',
   );
   const all = [hit(15, 16), hit(15, 16), hit(93, 94), miss, hit(0, 1)].join(',');
   assert.equal(await large.text(), `{"values":[${all}],"version":"1"}`);
@@ -73,14 +75,13 @@ test('seek over HTTP: JSON and protobuf, exact 64-bit keys', async () => {
     assert.equal(refused.status, 400, bad);
     assert.equal(refused.headers.get('x-bd-error-code'), '1003');
     const expected =
-      /^\[127\.0\.0\.1:\d+\]\[E1003\]Fail to parse http json body as rec\.mcube\.DictRequest: Invalid json/;
-    assert.match(await refused.text(), expected);
+      /^\[127\.0\.0\.1:\d+\]\[E1003\]Fail to parse http json body as rec\.mcube\.DictRequest: /;
+    const text = await refused.text();
+    assert.match(text, expected);
+    assert.match(text, /DictRequest: Invalid json/);
   }
-  const tooManyKeys = `{"keys":[${'18446744073709551615,'.repeat(60_000)}1]}`;
-  for (const big of [tooManyKeys, ' '.repeat(25 << 20)]) {
-    const tooLarge = await seek(big);
-    assert.deepEqual([tooLarge.status, tooLarge.headers.get('x-bd-error-code')], [413, '1003']);
-  }
+  const tooLarge = await seek(`{"keys":[${'1,'.repeat(1 << 20)}1]}`);
+  assert.deepEqual([tooLarge.status, tooLarge.headers.get('x-bd-error-code')], [413, '1003']);
   const many = Array.from({ length: 1000 }, (_, i) => BigInt(i));
   const { values } = (await (await seek(`{"keys":[${many}]}`)).json()) as {
     values: { status: number }[];
@@ -93,7 +94,7 @@ test('seek over HTTP: JSON and protobuf, exact 64-bit keys', async () => {
   assert.equal((await server.stop()).code, 0);
 });
 
-test('SIGTERM under load: every call has an answer or is told to go elsewhere, exit 0', async () => {
+test('SIGTERM under load: every call is answered or redirected, exit code 0', async () => {
   const server = await ServerProcess.start(flags);
   await ready(server);
   const channel = new Channel(server.address);
@@ -122,39 +123,37 @@ test('SIGTERM under load: every call has an answer or is told to go elsewhere, e
   assert.ok((outcomes.get('STOPPING') ?? 0) > 0);
 });
 
-test('a port in use: one clear line, exit 1', async () => {
+test('a port in use gives one clear line and exit code 1', async () => {
   const first = await ServerProcess.start(flags);
   const second = await new ServerProcess([...flags, '--port', String(first.port)]).exited;
   assert.equal(second.code, 1);
   assert.equal(second.stdout, '');
   assert.match(
     second.stderr,
-    /^cube-server: cannot listen on 127\.0\.0\.1:\d+: it is in use by another process; stop that one or choose another --port\n$/,
+    /^cube-server: cannot listen on 127\.0\.0\.1:\d+: it is in use by another process; .*\n$/,
   );
+  assert.match(second.stderr, /; stop that one or choose another --port\n$/);
   assert.equal((await first.stop()).code, 0);
 });
 
-test('a data folder that cannot be one: one clear line, exit 1', async () => {
+test('an unusable data folder gives one clear line and exit code 1', async () => {
   const inTheWay = ['--data-dir', import.meta.filename];
   const { code, stderr } = await new ServerProcess([...flags, ...inTheWay]).exited;
   assert.equal(code, 1);
-  assert.match(
-    stderr,
-    /^cube-server: cannot make the folder .*a file of that name is in the way\n$/,
-  );
+  assert.match(stderr, /^cube-server: cannot make the folder .*a file of that name exists\n$/);
 });
 
-test('wrong flags: what is wrong, exit 2', async () => {
+test('wrong flags give a reason and exit code 2', async () => {
   const wrong: [string[], RegExp][] = [
     [[], /required option '--shard <index>'/],
     [
       ['--shard', '4', '--shard-num', '4', '--data-dir', 'x'],
-      /--shard 4 is not below --shard-num 4/,
+      /--shard 4 must be less than --shard-num 4/,
     ],
     [['--shard', '-1', '--shard-num', '4', '--data-dir', 'x'], /Expected a shard such as 3/],
-    [[...flags, '--memory', 'lots'], /Expected bytes such as 512MiB/],
+    [[...flags, '--memory', 'lots'], /Expected bytes, such as 1048576/],
     [[...flags, '--cube-table', 'x'], /Expected bundle\/table/],
-    [[...flags, '--port', '70000'], /Expected an integer in 0\.\.65535/],
+    [[...flags, '--port', '70000'], /Expected an integer from 0 to 65535/],
     [[...flags, '--cube-table', 'a/../b'], /--cube-table/],
     [[...flags, '--limit', 'nonsense=1'], /the names are frameBytes, /],
     [[...flags, '--limit', 'idleMs=soon'], /idleMs: expected a whole number/],
@@ -165,7 +164,7 @@ test('wrong flags: what is wrong, exit 2', async () => {
     [[...flags, '--limit', 'drainMs=99999999999'], /drainMs: expected a whole number in 1\.\./],
     [[...flags, '--limit', 'grpcStreams=99999999999'], /grpcStreams: expected a whole number/],
     [[...flags, '--shard', '3-1'], /Expected a shard such as 3, a range/],
-    [[...flags, '--shard', '0-4'], /--shard 1 is not below --shard-num 1/],
+    [[...flags, '--shard', '0-4'], /--shard 1 must be less than --shard-num 1/],
     [[...flags, '--nonsense'], /unknown option '--nonsense'/],
   ];
   const exits = await Promise.all(wrong.map(([args]) => new ServerProcess(args).exited));
@@ -176,11 +175,11 @@ test('wrong flags: what is wrong, exit 2', async () => {
   const help = await new ServerProcess(['--help']).exited;
   assert.equal(help.code, 0);
   assert.match(help.stdout, /Examples:[\s\S]*cube-server --shard 0 --shard-num 4/);
-  assert.match(help.stdout, /^ {2}keysPerRequest +1048576 {2}keys of one lookup/m);
+  assert.match(help.stdout, /^ {2}keysPerRequest +1048576 {2}Keys of one lookup/m);
   assert.match(help.stdout, /^ {2}frameBytes +64MiB /m);
 });
 
-test('control is for this host, or for who bears the token', async () => {
+test('control needs the local host or the token', async () => {
   const tokenFile = join(folder.path, 'token');
   writeFileSync(tokenFile, 'correct horse battery staple\n');
   const guarded = await ServerProcess.start([...flags, '--control-token-file', tokenFile]);
@@ -198,7 +197,7 @@ test('control is for this host, or for who bears the token', async () => {
   assert.match(refused.stderr, /at least 16 characters/);
 });
 
-test('another host gets lookups and no control', async (t) => {
+test('another host may make lookups but not control calls', async (t) => {
   const outside = Object.values(networkInterfaces())
     .flatMap((addresses) => addresses ?? [])
     .find(({ family, internal }) => family === 'IPv4' && !internal);
@@ -215,7 +214,7 @@ test('another host gets lookups and no control', async (t) => {
   await server.stop();
 });
 
-test('killed and started again it is empty, not ready, and can be filled again', async () => {
+test('a restarted server is empty and not ready, and can load again', async () => {
   const first = await ServerProcess.start(flags);
   await ready(first);
   first.child.kill('SIGKILL');
@@ -227,7 +226,7 @@ test('killed and started again it is empty, not ready, and can be filled again',
   await second.stop();
 });
 
-test('forty loads and unloads leave the memory as it was', async () => {
+test('forty loads and unloads do not grow the memory', async () => {
   const server = await ServerProcess.start(flags);
   const keys = Array.from({ length: 100_000 }, (_, i) => BigInt(i * i + 1));
   const table = { name: 'dict', dim: 16, keys, value: (key: bigint) => Number(key % 7n) };
@@ -251,7 +250,7 @@ test('forty loads and unloads leave the memory as it was', async () => {
   await server.stop();
 });
 
-test('SIGTERM while a version loads: the load fails, the server ends', async () => {
+test('SIGTERM during a load fails the load and stops the server', async () => {
   const server = await ServerProcess.start(flags);
   const load = server.control('load', { bundle: 'cube', version: 'big' }).then(
     ({ status }) => status,

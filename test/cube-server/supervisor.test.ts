@@ -1,16 +1,14 @@
 import assert from 'node:assert/strict';
 import { connect, createServer } from 'node:net';
 import { after, test } from 'node:test';
-import { freePort } from '../platform/free-port.ts';
-import { DataFolder } from './data-folder.ts';
-import { control, killServers, ServerProcess } from './server-process.ts';
+import { freePort } from '../platform/support/free-port.ts';
+import { DataFolder } from './support/data-folder.ts';
+import { control, killServers, ServerProcess } from './support/server-process.ts';
 
 const folder = new DataFolder();
-/** Nobody else's: ports of 127.0.0.1 may be taken by others between being found free and being used. */
+/** A private address: on 127.0.0.1 another process may take a free port before it is used. */
 const host = process.platform === 'linux' ? ownAddress() : '127.0.0.1';
-const flags = [
-  ...['--shard-num', '4', '--data-dir', folder.path, '--memory', '16MiB', '--host', host],
-];
+const flags = ['--shard-num', '4', '--data-dir', folder.path, '--memory', '16MiB', '--host', host];
 
 after(() => {
   killServers();
@@ -22,13 +20,13 @@ interface Shard {
   readonly shardIndex: number;
 }
 
-/** Linux has all of 127.0.0.0/8: one address for each process that runs. */
+/** Linux has all of 127.0.0.0/8: one address per running process. */
 function ownAddress(): string {
   const { pid } = process;
   return `127.${1 + ((pid >> 16) & 63)}.${(pid >> 8) & 255}.${pid & 255}`;
 }
 
-/** Waits until the shard's process answers, and is not the one that was killed. */
+/** Waits until the shard's new process answers, not the killed one. */
 function shardAt(supervisor: ServerProcess, address: string, otherThan = 0): Promise<Shard> {
   return supervisor.until(async () => {
     const reply = await control(address, 'status').catch(() => undefined);
@@ -45,7 +43,7 @@ function isAlive(pid: number): boolean {
   }
 }
 
-test('a process for each shard, restarted when killed, drained and stopped together', async () => {
+test('a killed shard process is restarted; all are drained and stopped together', async () => {
   const port = await freePort(3, host);
   const run = ['--shard', '1-2,0', ...flags, '--port', String(port)];
   const supervisor = new ServerProcess(run);
@@ -88,12 +86,12 @@ test('shards end when their supervisor is killed', async () => {
   while (isAlive(pid)) await new Promise((resolve) => setTimeout(resolve, 20));
 });
 
-test('a signal to all processes at once, as a terminal sends it, stops them gracefully', async () => {
+test('a signal to all processes at once, as from a terminal, stops them gracefully', async () => {
   const run = ['--shard', '0,1', ...flags, '--port', '0'];
   const supervisor = new ServerProcess(run, process.execPath, { detached: true });
   await supervisor.logged(/all shards listening/);
   const address = await supervisor.logged(/"shard":1,"address":"([^"]+)"/);
-  // Whoever has begun to speak is waited for.
+  // The server waits for connections that have begun to send.
   const socket = connect(Number(address.split(':')[1]), host);
   await new Promise((resolve) => socket.write('PRPC', resolve));
   await shardAt(supervisor, address);
@@ -106,7 +104,7 @@ test('a signal to all processes at once, as a terminal sends it, stops them grac
   }
 });
 
-test('a shard that cannot start ends all of them, exit 1', async () => {
+test('a shard that cannot start ends all shards with exit code 1', async () => {
   const blocker = createServer();
   const port = await freePort(3, host);
   await new Promise<void>((resolve) => blocker.listen(port + 1, host, resolve));
@@ -116,11 +114,14 @@ test('a shard that cannot start ends all of them, exit 1', async () => {
   blocker.close();
   assert.equal(exit.code, 1);
   assert.match(exit.stderr, /shard 1: cube-server: cannot listen on/);
-  assert.match(exit.stderr, /^cube-server: shard 1 does not start \(exit 1\)$/m);
+  assert.match(
+    exit.stderr,
+    /^cube-server: shard 1 did not start \(exit code 1\); see its log above$/m,
+  );
   assert.equal(isAlive(pid), false);
 });
 
-test('ports that there are not, or that two would share, are wrong usage', async () => {
+test('ports that are out of range or overlap are wrong usage', async () => {
   for (const [shard, port, adminPort, reason] of [
     ['0-1', 65_535, 0, /ports up to 65536/],
     ['0-2', 8100, 8102, /overlap/],

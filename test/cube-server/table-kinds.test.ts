@@ -2,14 +2,14 @@ import assert from 'node:assert/strict';
 import { type TestContext, test } from 'node:test';
 import fc from 'fast-check';
 import { DictService } from '../../cube-server/dict-service.ts';
-import { HeldVersions } from '../../cube-server/held-versions.ts';
+import { LoadedVersions } from '../../cube-server/loaded-versions.ts';
 import { LookupService } from '../../cube-server/lookup-service.ts';
 import { DEFAULT_SERVER_LIMITS } from '../../lib/core/limits.ts';
 import type { TableDtype } from '../../lib/core/manifest.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
 import { createLogger } from '../../lib/platform/logs.ts';
 import { Channel } from '../../lib/rpc/channel.ts';
-import { HttpFront } from '../../lib/rpc/http-front.ts';
+import { HttpServer } from '../../lib/rpc/http-server.ts';
 import { OnePortServer } from '../../lib/rpc/one-port-server.ts';
 import { RpcRoutes } from '../../lib/rpc/rpc-routes.ts';
 import { ResidentStore } from '../../lib/store/resident-store.ts';
@@ -23,27 +23,32 @@ import {
   LOOKUP_SERVICE,
 } from '../../proto/lookup.ts';
 import { WireReader, WireWriter } from '../../proto/wire.ts';
-import { type AnyChain, anyChain, expected, writeChain } from '../store/chains.ts';
-import { layerPathIn, packKeys, temporaryFolder } from '../store/layers.ts';
+import {
+  type AnyChain,
+  arbitraryChain,
+  computeExpected,
+  writeChain,
+} from '../store/support/arbitrary-chain.ts';
+import { createLayerPath, packKeys, temporaryFolder } from '../store/support/layers.ts';
 
 const DTYPES: readonly TableDtype[] = ['f32', 'f16', 'bf16', 'i8', 'bytes'];
 
-/** Services over a real socket, on a store that holds one version. */
+/** Services over a real socket, with a store of one version. */
 async function serve(context: TestContext, chain: AnyChain, rowsOnDisk: boolean): Promise<Channel> {
   const folder = temporaryFolder(context);
   const { shardIndex, shardNum } = chain.table;
   const store = new ResidentStore({ budgetBytes: 64 << 20, rowsOnDisk });
   const manifest = writeChain(folder, chain);
-  await store.load({ manifest, shardIndex, layerPath: layerPathIn(folder) });
-  const held = new HeldVersions({ shardIndex, shardNum, clock: systemClock });
-  held.hold(store.version('test', '1')!);
+  await store.load({ manifest, shardIndex, layerPath: createLayerPath(folder) });
+  const held = new LoadedVersions({ shardIndex, shardNum, clock: systemClock });
+  held.add(store.version('test', '1')!);
   held.activate({ bundle: 'test', version: '1' });
   const limits = DEFAULT_SERVER_LIMITS;
-  const logger = createLogger('test', 'silent');
+  const logger = createLogger('test', { level: 'silent' });
   const routes = new RpcRoutes();
-  routes.add(LOOKUP_SERVICE, LOOKUP_METHOD, new LookupService(held, limits).handle);
-  routes.add(DICT_SERVICE, DICT_METHOD, new DictService(held, limits, undefined).handle);
-  const http = new HttpFront(limits, logger);
+  routes.add(LOOKUP_SERVICE, LOOKUP_METHOD, new LookupService(held, limits).handleFrame);
+  routes.add(DICT_SERVICE, DICT_METHOD, new DictService(held, limits, undefined).handleFrame);
+  const http = new HttpServer(limits, logger);
   const server = new OnePortServer({ routes, http, limits, logger });
   const channel = new Channel(await server.listen('127.0.0.1', 0));
   context.after(async () => {
@@ -65,7 +70,12 @@ async function lookup(
   const { shardIndex, shardNum } = table;
   const groups = [{ table: 't', count: keys.length }];
   const head = encodeLookupRequest({
-    ...{ bundle: 'test', version: '', shardIndex, shardNum, groups, rowsAs },
+    bundle: 'test',
+    version: '',
+    shardIndex,
+    shardNum,
+    groups,
+    rowsAs,
   });
   const packed = new Uint8Array(packKeys(keys).buffer);
   const answer = await channel.call(LOOKUP_SERVICE, LOOKUP_METHOD, head, packed, 20_000);
@@ -107,13 +117,13 @@ async function seek(channel: Channel, keys: readonly bigint[]): Promise<Answered
   return values;
 }
 
-const chains = fc.sample(anyChain(2), { numRuns: 80, seed: 11 });
+const chains = fc.sample(arbitraryChain(2), { numRuns: 80, seed: 11 });
 
 for (const dtype of DTYPES) {
   test(`${dtype}: lookups and seeks of a table in memory and on disk`, async (context) => {
     const chain = chains.find((one) => one.table.dtype === dtype && one.layers.length > 1)!;
-    const right = expected(chain, chain.probes, false) as Answered;
-    const rightF32 = expected(chain, chain.probes, true) as Answered;
+    const right = computeExpected(chain, chain.probes, false) as Answered;
+    const rightF32 = computeExpected(chain, chain.probes, true) as Answered;
     assert.ok(
       right.some((answer) => answer?.startsWith('default') !== true),
       'some are found',
@@ -129,11 +139,11 @@ for (const dtype of DTYPES) {
   });
 }
 
-test('a very large lookup is answered in slices: a small one overtakes it', async (context) => {
+test('a very large lookup is answered in slices, and a small one overtakes it', async (context) => {
   const chain = chains.find((one) => one.table.dtype === 'i8' && one.table.shardNum === 1)!;
   const channel = await serve(context, chain, false);
   const many = Array.from({ length: 300_000 }, (_, i) => chain.probes[i % chain.probes.length]!);
-  const right = expected(chain, chain.probes, true) as Answered;
+  const right = computeExpected(chain, chain.probes, true) as Answered;
   const order: string[] = [];
   const large = lookup(channel, chain, many, 1).then((answer) => {
     order.push('large');

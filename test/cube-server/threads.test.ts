@@ -4,12 +4,13 @@ import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import type { CubeError } from '../../lib/core/errors.ts';
 import { Channel } from '../../lib/rpc/channel.ts';
-import { cmd, cubeStatus } from './cmd.ts';
-import { DataFolder } from './data-folder.ts';
-import { lookup } from './lookups.ts';
-import { killServers, ServerProcess } from './server-process.ts';
+import { waitFor } from '../support/processes.ts';
+import { getCubeStatus, sendCubeCommand } from './support/cube-commands.ts';
+import { DataFolder } from './support/data-folder.ts';
+import { lookup } from './support/lookups.ts';
+import { killServers, ServerProcess } from './support/server-process.ts';
 
-/** Threads need Node 22.12: this one, or the one that NODE22 names. */
+/** Threads need Node 22.12: this one, or the one in NODE22. */
 const [major = 0, minor = 0] = process.versions.node.split('.').map(Number);
 const own = major > 22 || (major === 22 && minor >= 12) ? process.execPath : undefined;
 const node = process.env['NODE22'] ?? own;
@@ -35,7 +36,7 @@ after(() => {
 const metric = (text: string, name: string): number =>
   Number(new RegExp(`^${name} (\\S+)$`, 'm').exec(text)?.[1]);
 
-/** Every row of a batch is that of the version that answered, or the answer is a refusal that says so. */
+/** Every row of a batch must be of the version that answered, or the response is an error. */
 async function checkedLookup(channel: Channel, version: string): Promise<string> {
   const groups = [{ table: 'dict', keys: keys.slice(0, 100) }];
   try {
@@ -52,15 +53,19 @@ async function checkedLookup(channel: Channel, version: string): Promise<string>
   }
 }
 
-test('an older Node serves with one thread and says so', { skip: own !== undefined }, async () => {
+test('an older Node serves with one thread and logs a warning', {
+  skip: own !== undefined,
+}, async () => {
   const server = await ServerProcess.start([...flags, '--threads', '3']);
-  await server.logged(/--threads needs Node 22.12 or newer: one thread serves/);
+  await server.logged(/--threads needs Node 22.12 or newer; using one thread/);
   assert.equal((await server.stop()).code, 0);
 });
 
-test('versions come and go on all threads under traffic, never mixed', { skip }, async () => {
+test('versions are loaded and unloaded on all threads under traffic, never mixed', {
+  skip,
+}, async () => {
   const server = await ServerProcess.start([...flags, '--threads', '3'], node);
-  // The system spreads connections: of so many each thread gets some.
+  // The system spreads connections: with this many, each thread gets some.
   const channels = Array.from({ length: 16 }, () => new Channel(server.address));
   const everywhere = (version: string) =>
     Promise.all(channels.map((channel) => checkedLookup(channel, version)));
@@ -84,7 +89,7 @@ test('versions come and go on all threads under traffic, never mixed', { skip },
     assert.deepEqual(new Set(await everywhere('')), new Set(['2']));
     await call('activate', '1');
     await call('unload', '2', { force: true });
-    // Its memory serves another now.
+    // Its memory is reused by another version.
     await call('load', '3');
     assert.deepEqual(new Set(await everywhere('2')), new Set(['VERSION_ABSENT']));
     await call('unload', '3');
@@ -101,7 +106,7 @@ test('control, metrics, limits and draining are those of one server', { skip }, 
     [...flags, '--threads', '4', '--cube-table', 'ctr/dict', '--limit', 'keysPerRequest=100'],
     node,
   );
-  // A connection each, so that every thread gets some of them.
+  // One connection per call, so that every thread gets some.
   const once = { connection: 'close' };
   for (let i = 0; i < 12; i++) {
     const { body } = await server.control('status', undefined, once);
@@ -109,8 +114,11 @@ test('control, metrics, limits and draining are those of one server', { skip }, 
     assert.equal((await fetch(`http://${server.address}/readyz`, { headers: once })).status, 503);
   }
   assert.equal((await server.control('load', { bundle: 'ctr' }, once)).status, 400);
-  assert.equal((await cmd(server.address, { cmd: 'reload_base', version_path: '/1' })).status, 200);
-  assert.deepEqual(await cubeStatus(server.address), ['1', '', 0]);
+  assert.equal(
+    (await sendCubeCommand(server.address, { cmd: 'reload_base', version_path: '/1' })).status,
+    200,
+  );
+  assert.deepEqual(await getCubeStatus(server.address), ['1', '', 0]);
   const channels = Array.from({ length: 12 }, () => new Channel(server.address));
   await Promise.all(channels.map((channel) => checkedLookup(channel, '1')));
   const over = [{ table: 'dict', keys: keys.slice(0, 101) }];
@@ -131,18 +139,21 @@ test('control, metrics, limits and draining are those of one server', { skip }, 
   await server.control('drain', {});
   for (const channel of channels) assert.equal(await checkedLookup(channel, ''), 'STOPPING');
   await server.control('undrain', {});
-  for (const channel of channels) assert.equal(await checkedLookup(channel, ''), '2');
+  // Connections that were told STOPPING are closed, so that brpc clients use the server again.
+  for (const channel of channels) {
+    await waitFor('answers', async () => (await checkedLookup(channel, '')) === '2');
+  }
   for (const channel of channels) channel.close();
   const exit = await server.stop();
   assert.deepEqual([exit.code, exit.signal], [0, null], exit.stderr);
 });
 
-test('connections spread over threads; one that dies is replaced, with all versions', {
+test('connections spread over threads; a dead thread is replaced with all versions', {
   skip,
 }, async () => {
   const tables = [{ name: 'wide', dim: 40, keys, value: (key: bigint) => Number(key % 1000n) }];
   const wide = folder.write({ bundle: 'wide', version: '1', shardNum: 1, tables });
-  const preload = join(import.meta.dirname, 'mortal-threads-process.js');
+  const preload = join(import.meta.dirname, 'support', 'crashing-threads-process.js');
   const server = await ServerProcess.start([...flags, '--threads', '3', '--no-in-mem'], node, {
     preload,
   });
@@ -155,7 +166,7 @@ test('connections spread over threads; one that dies is replaced, with all versi
   }
   await server.control('activate', { bundle: 'ctr', version: '2' });
   await server.control('activate', { bundle: 'wide', version: '1' });
-  // What stays on disk is open: an agent may have removed it since.
+  // The server has its files open: an agent may have removed them since.
   unlinkSync(folder.layerFile('wide', 'wide', wide.tables[0]!.shards[0]![0]!.contentId));
   const channels = Array.from({ length: 24 }, () => new Channel(server.address));
   const wideRows = async (channel: Channel): Promise<void> => {
@@ -172,14 +183,14 @@ test('connections spread over threads; one that dies is replaced, with all versi
   };
   for (const thread of [0, 1, 2]) assert.ok((await served(thread)) > 0, `thread ${thread}`);
   server.child.kill('SIGUSR2');
-  await server.logged(/a serving thread ended; starting it again/);
-  // The others answer for it; a call that it had may fail, and says so.
+  await server.logged(/serving thread ended; restarting it/);
+  // Other threads take over; calls in flight on the dead thread may fail with an error.
   for (const channel of channels) {
     assert.ok(['2', 'UNAVAILABLE'].includes(await checkedLookup(channel, '')));
   }
   const reply = await server.control('load', { bundle: 'ctr', version: '3' });
   assert.equal(reply.status, 200, JSON.stringify(reply.body));
-  const back = Number(await server.logged(/"thread":(\d),"msg":"serving thread started again"/));
+  const back = Number(await server.logged(/"thread":(\d),"msg":"serving thread restarted"/));
   const again = Array.from({ length: 48 }, () => new Channel(server.address));
   await Promise.all(again.map(wideRows));
   assert.ok((await served(back)) > 0, 'the new thread serves');

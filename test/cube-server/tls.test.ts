@@ -1,4 +1,7 @@
-/** Control calls by certificate, over each protocol: who may make them, and that everybody else gets lookups and no control. */
+/**
+ * Control calls by certificate over each protocol: who may make them; all others get lookups only.
+ */
+
 import assert from 'node:assert/strict';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { request } from 'node:https';
@@ -6,27 +9,30 @@ import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { connect } from 'node:tls';
 import { credentials } from '@grpc/grpc-js';
-import { CubeServer } from '../../cube-server/server.ts';
-import { DEFAULT_SERVER_LIMITS } from '../../lib/core/limits.ts';
-import { createLogger } from '../../lib/platform/logs.ts';
+import type { CubeServer } from '../../cube-server/server.ts';
 import { CONTROL_STATUS } from '../../proto/control.ts';
-import { Authority, type Identity, tlsFlags } from '../rpc/certificates.ts';
-import { RawGrpc } from '../rpc/grpc-client.ts';
-import { RawConnection, requestFrame } from '../rpc/one-port.ts';
-import { DataFolder } from './data-folder.ts';
-import { control, killServers, ServerProcess } from './server-process.ts';
+import {
+  CertificateAuthority,
+  type IdentityFiles,
+  toTlsFlags,
+} from '../rpc/support/certificates.ts';
+import { encodeRequestFrame, RawConnection } from '../rpc/support/echo-server.ts';
+import { RawGrpcClient } from '../rpc/support/grpc-client.ts';
+import { createServer } from './support/create-server.ts';
+import { DataFolder } from './support/data-folder.ts';
+import { control, killServers, ServerProcess } from './support/server-process.ts';
 
 const GRPC_OK = 0;
 const GRPC_DENIED = 7;
 const BRPC_DENIED = 1004;
 const folder = new DataFolder();
-const authority = new Authority(folder.path, 'authority');
+const authority = new CertificateAuthority(folder.path, 'authority');
 const TOKEN = 'a token beside certificates';
 
-/** `ca` is the server's in all of them: each believes the server, whatever it shows itself. */
+/** All callers trust the server's `ca`, whatever certificate they present. */
 const callers = {
   good: authority.issue({ name: 'operator', use: ['clientAuth'] }),
-  stranger: new Authority(folder.path, 'other').issue({ name: 'stranger' }),
+  stranger: new CertificateAuthority(folder.path, 'other').issue({ name: 'stranger' }),
   late: authority.issue({ name: 'late', toMs: Date.now() - 3_600_000 }),
   server: authority.issue({ name: 'only a server', use: ['serverAuth'] }),
   nobody: undefined,
@@ -40,9 +46,9 @@ interface Options {
   readonly key?: Buffer;
 }
 
-function optionsOf(caller: Caller): Options {
+function createOptions(caller: Caller): Options {
   const ca = readFileSync(authority.path);
-  const identity: Identity | undefined = callers[caller];
+  const identity: IdentityFiles | undefined = callers[caller];
   if (identity === undefined) return { ca };
   return { ca, cert: readFileSync(identity.cert), key: readFileSync(identity.key) };
 }
@@ -60,7 +66,7 @@ function ask(
 ): Promise<Answer> {
   const where = { host: '127.0.0.1', port, path, agent: false, headers };
   return new Promise((resolve, reject) => {
-    request({ ...where, ...optionsOf(caller) }, (response) => {
+    request({ ...where, ...createOptions(caller) }, (response) => {
       let text = '';
       response.on('data', (piece) => {
         text += piece;
@@ -74,21 +80,16 @@ function ask(
 
 function makeServer(controlTokenFile?: string): CubeServer {
   const identity = authority.issue({ name: 'server' });
-  return new CubeServer({
-    ...{ shardIndex: 0, shardNum: 1, dataFolder: folder.path, memoryBytes: 64 << 20 },
-    ...{ cubeTable: undefined, controlTokenFile, tls: identity, retireGraceMs: 0 },
-    limits: DEFAULT_SERVER_LIMITS,
-    logger: createLogger('test', 'silent'),
-  });
+  return createServer(folder.path, { controlTokenFile, tls: identity });
 }
 
-const portOf = (address: string): number => Number(address.slice(address.lastIndexOf(':') + 1));
+const readPort = (address: string): number => Number(address.slice(address.lastIndexOf(':') + 1));
 let server: CubeServer;
 let port: number;
 
 before(async () => {
   server = makeServer();
-  port = portOf(await server.listen({ host: '127.0.0.1', port: 0 }));
+  port = readPort(await server.listen({ host: '127.0.0.1', port: 0 }));
 });
 after(async () => {
   killServers();
@@ -96,13 +97,13 @@ after(async () => {
   folder.remove();
 });
 
-test('over HTTP: a believed certificate, and no web page; others are told why not', async () => {
+test('over HTTP a trusted certificate allows control; others get a reason', async () => {
   const why: Readonly<Record<Caller, RegExp>> = {
     good: /"shardIndex":0/,
-    stranger: /that of \\"CN=stranger\\" is not believed \(UNABLE_TO_/,
-    late: /that of \\"CN=late\\" is not believed \(CERT_HAS_EXPIRED\)/,
-    server: /that of \\"CN=only a server\\" is not believed \(INVALID_PURPOSE\)/,
-    nobody: /control calls need a client certificate: none .* was shown/,
+    stranger: /the one of \\"CN=stranger\\" is not trusted \(UNABLE_TO_/,
+    late: /the one of \\"CN=late\\" is not trusted \(CERT_HAS_EXPIRED\)/,
+    server: /the one of \\"CN=only a server\\" is not trusted \(INVALID_PURPOSE\)/,
+    nobody: /control calls need a client certificate: the caller presented none/,
   };
   for (const caller of names) {
     const { status, text } = await ask(port, CONTROL_STATUS, caller);
@@ -114,21 +115,22 @@ test('over HTTP: a believed certificate, and no web page; others are told why no
   const page = { origin: 'https://evil.example' };
   assert.equal((await ask(port, CONTROL_STATUS, 'nobody', forged)).status, 403);
   assert.equal((await ask(port, CONTROL_STATUS, 'good', page)).status, 403);
-  // Also this host needs one.
+  // The local host needs a certificate too.
   const plain = await control(`127.0.0.1:${port}`, 'status', undefined, forged);
   assert.deepEqual([plain.status, plain.body.code], [403, 'DENIED']);
   assert.equal((await fetch(`http://127.0.0.1:${port}/healthz`)).status, 200);
 });
 
-test('over gRPC and baidu_std: the same callers', async () => {
-  const command = requestFrame(1, new Uint8Array(0), {
-    ...{ service: 'rec.mcube.ControlService', method: 'cmd' },
+test('over gRPC and baidu_std the same callers are allowed', async () => {
+  const command = encodeRequestFrame(1, new Uint8Array(0), {
+    service: 'rec.mcube.ControlService',
+    method: 'cmd',
     attachment: Buffer.from('{"cmd":"status"}'),
   });
   for (const caller of names) {
-    const options = optionsOf(caller);
+    const options = createOptions(caller);
     const { ca, key = null, cert = null } = options;
-    const grpc = new RawGrpc(port, credentials.createSsl(ca, key, cert));
+    const grpc = new RawGrpcClient(port, credentials.createSsl(ca, key, cert));
     const path = '/hypercube.ControlService/status';
     const { code } = await grpc.call(path, new Uint8Array(0), 30_000);
     grpc.close();
@@ -141,11 +143,11 @@ test('over gRPC and baidu_std: the same callers', async () => {
   }
 });
 
-test('a token beside certificates: either is enough, over TLS the token too', async () => {
+test('a token or a certificate is enough; over TLS the token works too', async () => {
   const tokenFile = join(folder.path, 'token');
   writeFileSync(tokenFile, TOKEN);
   const both = makeServer(tokenFile);
-  const at = portOf(await both.listen({ host: '127.0.0.1', port: 0 }));
+  const at = readPort(await both.listen({ host: '127.0.0.1', port: 0 }));
   try {
     const bearer = { authorization: `Bearer ${TOKEN}` };
     assert.equal((await ask(at, CONTROL_STATUS, 'good')).status, 200);
@@ -160,12 +162,12 @@ test('a token beside certificates: either is enough, over TLS the token too', as
   }
 });
 
-test('the process: flags and environment, an admin port, a log line for who is refused, and no secret in it', async () => {
+test('flags or variables set up TLS; refused callers are logged without secrets', async () => {
   const base = ['--shard', '0', '--shard-num', '1', '--data-dir', folder.path];
   const identity = authority.issue({ name: 'process' });
-  const flags = [...base, ...tlsFlags(identity)];
+  const flags = [...base, ...toTlsFlags(identity)];
   const running = await ServerProcess.start([...flags, '--admin-port', '0']);
-  const admin = portOf(await running.logged(/"adminAddress":"([^"]+)"/));
+  const admin = readPort(await running.logged(/"adminAddress":"([^"]+)"/));
   assert.equal((await ask(admin, CONTROL_STATUS, 'good')).status, 200);
   const bearer = { authorization: 'Bearer a secret that must not be told' };
   assert.equal((await ask(admin, CONTROL_STATUS, 'late', bearer)).status, 403);
@@ -179,7 +181,7 @@ test('the process: flags and environment, an admin port, a log line for who is r
   const { code, stderr } = await running.stop();
   assert.equal(code, 0);
   assert.ok(!stderr.includes('secret'));
-  const half = await new ServerProcess([...base, ...tlsFlags(identity).slice(0, 2)]).exited;
+  const half = await new ServerProcess([...base, ...toTlsFlags(identity).slice(0, 2)]).exited;
   assert.equal(half.code, 2);
   assert.match(half.stderr, /TLS needs tls-cert, tls-key and tls-ca: tls-key and tls-ca missing/);
 });

@@ -1,18 +1,19 @@
 /**
- * One cluster of real processes: versions switch under traffic without a failed request or an answer that mixes two of
- * them; then shard servers are killed with kill -9, and return.
+ * One cluster of real processes: versions switch under load without failed or mixed responses; then
+ * shard servers are killed with kill -9 and restarted.
  */
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import type { Server } from '../../tools/demo/processes.ts';
-import { Traffic } from '../../tools/demo/traffic.ts';
-import { type Answer, Cluster, eventually } from './cluster.ts';
+import { toArguments } from '../../lib/platform/arguments.ts';
+import { LoadRunner } from '../../tools/demo/load-runner.ts';
+import type { ServerProcess } from '../../tools/demo/processes.ts';
+import { type Answer, Cluster, waitUntil } from './support/cluster.ts';
 
 const SHARD_NUM = 4;
 let cluster: Cluster;
-/** Of version 1. */
-let servers: Server[];
-let serving: Server;
+/** Servers of version 1. */
+let servers: ServerProcess[];
+let serving: ServerProcess;
 
 before(async () => {
   cluster = await Cluster.create();
@@ -27,11 +28,11 @@ before(async () => {
 });
 after(() => cluster.destroy());
 
-async function underTraffic(work: (traffic: Traffic) => Promise<void>): Promise<void> {
+async function underTraffic(work: (traffic: LoadRunner) => Promise<void>): Promise<void> {
   const rows = cluster.lines.join('\n');
-  const traffic = new Traffic(cluster.endpoint, rows, cluster.reference);
+  const traffic = new LoadRunner(cluster.endpoint, rows, cluster.reference);
   traffic.start();
-  await traffic.untilAnswered('1', 20);
+  await traffic.waitForVersion('1', 20);
   await work(traffic);
   const report = await traffic.stop();
   assert.equal(report.failed, 0, report.firstFailure);
@@ -39,21 +40,21 @@ async function underTraffic(work: (traffic: Traffic) => Promise<void>): Promise<
   assert.ok(report.requests > 100);
 }
 
-test('version 2 goes out and back', async () => {
+test('version 2 is rolled out and rolled back under load', async () => {
   await underTraffic(async (traffic) => {
     await cluster.agent('activate', '--version', '2', '--reason', 'retrained');
-    await traffic.untilAnswered('2', 50);
+    await traffic.waitForVersion('2', 50);
     await cluster.agent('rollback', '--reason', 'enough');
-    await traffic.untilAnswered('1', 50);
+    await traffic.waitForVersion('1', 50);
   });
 });
 
-test('a version with another number of shards goes out and back', async () => {
+test('a version with a different shard count is rolled out and rolled back', async () => {
   await underTraffic(async (traffic) => {
     await cluster.agent('activate', '--version', '3', '--reason', 'resharded');
-    await traffic.untilAnswered('3', 50);
+    await traffic.waitForVersion('3', 50);
     await cluster.agent('rollback', '--reason', 'enough');
-    await traffic.untilAnswered('1', 50);
+    await traffic.waitForVersion('1', 50);
   });
 });
 
@@ -65,16 +66,16 @@ test('a quarantined version is not activated again', async () => {
 });
 
 async function kill(shard: number): Promise<void> {
-  const { process } = servers[shard] as Server;
+  const { process } = servers[shard] as ServerProcess;
   cluster.processes.onUnexpectedExit = () => undefined;
   const gone = new Promise((resolve) => process.once('exit', resolve));
   process.kill('SIGKILL');
   await gone;
 }
 
-/** Starts the shard where it was; nothing else is told. */
+/** Starts the shard again on its old port. */
 async function revive(shard: number): Promise<void> {
-  const port = Number((servers[shard] as Server).address.split(':').at(-1));
+  const port = Number((servers[shard] as ServerProcess).address.split(':').at(-1));
   servers[shard] = await cluster.startShard(shard, SHARD_NUM, port);
 }
 
@@ -88,7 +89,7 @@ function assertRight(answer: Answer, from: number): void {
   );
 }
 
-test('policy fail: a dead shard is an error that says so, and its return makes traffic whole', async () => {
+test('policy fail: a dead shard causes errors, and its return ends them', async () => {
   assertRight(await cluster.predict(0, 32), 0);
   for (const shard of [1, 3]) {
     await kill(shard);
@@ -99,17 +100,21 @@ test('policy fail: a dead shard is an error that says so, and its return makes t
       assert.match(answer.error ?? '', /unavailable|shard/i);
     }
     await revive(shard);
-    await eventually(async () => (await cluster.predict(0, 32)).status === 200, 'traffic is whole');
+    await waitUntil(async () => (await cluster.predict(0, 32)).status === 200, 'traffic is whole');
     for (let from = 0; from < 320; from += 32) assertRight(await cluster.predict(from, 32), from);
   }
   serving.process.kill('SIGTERM');
   await new Promise((resolve) => serving.process.once('exit', resolve));
 });
 
-test('policy default: answers say that they are degraded and how many keys were unavailable', async () => {
+test('policy default: responses are degraded and count unavailable keys', async () => {
   await cluster.startServing(
-    ...['--store', 'remote', '--fleet', cluster.path('fleet.json')],
-    ...['--on-unavailable', 'default', '--max-unavailable-share', '0.9'],
+    ...toArguments({
+      store: 'remote',
+      fleet: cluster.path('fleet.json'),
+      onUnavailable: 'default',
+      maxUnavailableShare: '0.9',
+    }),
   );
   assertRight(await cluster.predict(0, 32), 0);
   await kill(2);
@@ -118,6 +123,6 @@ test('policy default: answers say that they are degraded and how many keys were 
   assert.equal(answer.degraded, true);
   assert.ok((answer.unavailable ?? 0) > 0);
   await revive(2);
-  await eventually(async () => (await cluster.predict(0, 32)).degraded === false, 'whole again');
+  await waitUntil(async () => (await cluster.predict(0, 32)).degraded === false, 'whole again');
   assertRight(await cluster.predict(0, 32), 0);
 });

@@ -1,28 +1,30 @@
 /**
- * A Paddle CTR model through the whole chain: pruned and converted, built, published, served from the embedded store. The served scores
- * are those of the reference interpreter on the unpruned program.
+ * A Paddle CTR model through the whole chain: pruned and converted, built, published, served from
+ * the embedded store. The served scores are those of the reference interpreter on the unpruned
+ * program.
  */
 import assert from 'node:assert/strict';
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, test } from 'node:test';
-import { parseTsvRows } from '../../lib/core/features.ts';
 import { RowHasher } from '../../lib/core/hash.ts';
 import { JsonReader } from '../../lib/core/json.ts';
 import { readTrainedFeatures } from '../../lib/core/slots.ts';
+import { parseTsvRows } from '../../lib/core/tsv-rows.ts';
+import { toArguments } from '../../lib/platform/arguments.ts';
 import { Processes } from '../../tools/demo/processes.ts';
+import { RandomNumbers } from '../../tools/prune-model/cut/verification.ts';
 import { Interpreter } from '../../tools/prune-model/paddle/interpreter.ts';
-import { findLookups } from '../../tools/prune-model/paddle/lookups.ts';
+import { findPaddleLookups } from '../../tools/prune-model/paddle/lookup-finder.ts';
 import { ParameterValues } from '../../tools/prune-model/paddle/parameter-values.ts';
 import { Parameters } from '../../tools/prune-model/paddle/parameters.ts';
 import { ProgramGraph } from '../../tools/prune-model/paddle/program-graph.ts';
 import { readProgram } from '../../tools/prune-model/paddle/program-reader.ts';
-import { SampledRows } from '../../tools/prune-model/paddle/table-rows.ts';
+import { SampledTableRows } from '../../tools/prune-model/paddle/table-rows.ts';
 import type { Tensor } from '../../tools/prune-model/paddle/tensor.ts';
-import { RandomNumbers } from '../../tools/prune-model/proof.ts';
-import { ctrDnn } from '../tools/prune-model/ctr-programs.ts';
-import { writeModel } from '../tools/prune-model/paddle-builder.ts';
+import { buildCtrDnn } from '../tools/prune-model/support/ctr-programs.ts';
+import { writeModel } from '../tools/prune-model/support/paddle-builder.ts';
 
 const BUNDLE = 'paddle-ctr';
 const SLOTS = 26;
@@ -40,7 +42,7 @@ after(async () => {
 
 const range = (count: number): number[] => Array.from({ length: count }, (_, i) => i);
 
-/** As a training script would write it. */
+/** The features as a training script writes them. */
 const features = {
   format: 1,
   hash: { scheme: 'xxh64-concat', seed: '0', modulo: String(ROWS) },
@@ -79,35 +81,60 @@ function expectedScores(model: string, bytes: Uint8Array, lines: readonly string
   const program = readProgram(bytes, model);
   const graph = new ProgramGraph(program, []);
   const parameters = new Parameters(model, program, {});
-  const lookups = findLookups(graph, parameters);
+  const lookups = findPaddleLookups(graph, parameters);
   const random = new RandomNumbers(1);
-  const rows = new Map(lookups.map(({ table }) => [table, new SampledRows(table, random)]));
+  const rows = new Map(lookups.map(({ table }) => [table, new SampledTableRows(table, random)]));
   const values = new ParameterValues({ graph, parameters, lookups }, rows);
   const { data } = new Interpreter(graph, values).run(feeds).get('fc_3.tmp_2')!;
   return range(ROW_COUNT).map((row) => data[2 * row + 1]!);
 }
 
-test('a Paddle CTR model is served by onnxruntime as Paddle would answer', async () => {
-  const files = ctrDnn({ slots: SLOTS, rows: ROWS, dim: 10, hidden: [40, 40, 40], style: 1 });
-  const model = writeModel(join(folder, 'model'), files);
+/** Prunes, builds, publishes and serves the model in `folder`. @returns the address of serving */
+async function serveModel(): Promise<string> {
   writeFileSync(join(folder, 'features.json'), JSON.stringify(features));
   const [pruned, repository] = [join(folder, 'pruned'), join(folder, 'repository')];
-  await processes.run('tools/prune-model/main.js', [
-    ...['--model', join(folder, 'model'), '--features', join(folder, 'features.json')],
-    ...['--output', pruned, '--to', 'onnx'],
-  ]);
-  await processes.run('tools/cube-builder/main.js', [
-    ...['--input', pruned, '--output-path', repository, '--bundle', BUNDLE],
-    ...['--shard-num', '2', '--cur-version', '1'],
-  ]);
+  await processes.run(
+    'tools/prune-model/main.js',
+    toArguments({
+      model: join(folder, 'model'),
+      features: join(folder, 'features.json'),
+      output: pruned,
+      to: 'onnx',
+    }),
+  );
+  await processes.run(
+    'tools/cube-builder/main.js',
+    toArguments({
+      input: pruned,
+      outputPath: repository,
+      bundle: BUNDLE,
+      shardNum: 2,
+      curVersion: 1,
+    }),
+  );
+  const channel = { repository, bundle: BUNDLE, channel: 'stable' };
   await processes.run('cube-agent/main.js', [
-    ...['activate', '--repository', repository, '--bundle', BUNDLE, '--channel', 'stable'],
-    ...['--version', '1', '--reason', 'test'],
+    'activate',
+    ...toArguments({ ...channel, version: 1, reason: 'test' }),
   ]);
-  const { address } = await processes.start('serving', 'serving/main.js', [
-    ...['--repository', repository, '--bundle', BUNDLE, '--channel', 'stable', '--port', '0'],
-    ...['--poll-ms', '100', '--store', 'local', '--data-dir', join(folder, 'local')],
-  ]);
+  const { address } = await processes.start(
+    'serving',
+    'serving/main.js',
+    toArguments({
+      ...channel,
+      port: 0,
+      pollMs: 100,
+      store: 'local',
+      dataDir: join(folder, 'local'),
+    }),
+  );
+  return address;
+}
+
+test('a Paddle CTR model served by onnxruntime gives the scores of Paddle', async () => {
+  const files = buildCtrDnn({ slots: SLOTS, rows: ROWS, dim: 10, hidden: [40, 40, 40], style: 1 });
+  const model = writeModel(join(folder, 'model'), files);
+  const address = await serveModel();
   const lines = rowsOfText();
   let response: Response | undefined;
   for (let attempt = 0; attempt < 1_200 && response?.ok !== true; attempt++) {

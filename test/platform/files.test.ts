@@ -6,8 +6,8 @@ import { after, test } from 'node:test';
 import { CubeError } from '../../lib/core/errors.ts';
 import {
   putFileIfAbsent,
-  RandomReader,
-  RandomWriter,
+  RandomAccessReader,
+  RandomAccessWriter,
   readFile,
   replaceFile,
 } from '../../lib/platform/files.ts';
@@ -27,7 +27,7 @@ function failure(action: () => unknown): CubeError {
   assert.fail('did not throw');
 }
 
-test('a file is put once: the second writer is told, the first bytes stay', () => {
+test('a file is put once: the second writer learns it, the first bytes stay', () => {
   assert.equal(putFileIfAbsent(path('log/1.json'), 'first'), true);
   assert.equal(putFileIfAbsent(path('log/1.json'), 'second'), false);
   assert.equal(readFileSync(path('log/1.json'), 'utf8'), 'first');
@@ -35,21 +35,21 @@ test('a file is put once: the second writer is told, the first bytes stay', () =
 });
 
 test('a writer that aborts leaves nothing, one that commits leaves the whole file', () => {
-  const aborted = new RandomWriter(path('random/a'));
+  const aborted = new RandomAccessWriter(path('random/a'));
   aborted.writeAt(new Uint8Array([1, 2, 3]), 5);
   aborted.abort();
   assert.deepEqual(readdirSync(path('random')), []);
-  const committed = new RandomWriter(path('random/b'));
+  const committed = new RandomAccessWriter(path('random/b'));
   committed.writeAt(new Uint8Array([4]), 1);
   committed.writeAt(new Uint8Array([3]), 0);
   committed.commit();
   assert.deepEqual([...readFile(path('random/b'))], [3, 4]);
 });
 
-test('a commit that fails says why, and can be aborted', () => {
+test('a failed commit reports the reason and can be aborted', () => {
   mkdirSync(path('taken/file'), { recursive: true });
   writeFileSync(path('taken/file/inside'), '');
-  const writer = new RandomWriter(path('taken/file'));
+  const writer = new RandomAccessWriter(path('taken/file'));
   writer.writeAt(new Uint8Array(4), 0);
   const error = failure(() => writer.commit());
   assert.match(error.message, /cannot write .*taken\/file/);
@@ -68,16 +68,16 @@ test('errors name the file and what to do', () => {
   assert.equal(big.code, 'TOO_LARGE');
 });
 
-test('reading past the end of a file is damage, not zeros', () => {
+test('reading past the end of a file is an error, not zeros', () => {
   replaceFile(path('short'), 'abc');
-  const reader = new RandomReader(path('short'));
+  const reader = new RandomAccessReader(path('short'));
   const error = failure(() => reader.readInto(new Uint8Array(4), 0));
   reader.close();
   assert.equal(error.code, 'CORRUPT');
   assert.match(error.message, /short: ends at byte 3/);
 });
 
-test('a large stream drains without leaking listeners, and appears whole', async () => {
+test('a large stream leaks no listeners, and the file appears atomically', async () => {
   const warnings: Error[] = [];
   const onWarning = (warning: Error): number => warnings.push(warning);
   process.on('warning', onWarning);

@@ -9,7 +9,7 @@ import {
   node,
   smallModel,
   value,
-} from '../tools/prune-model/onnx-builder.ts';
+} from '../tools/prune-model/support/onnx-builder.ts';
 
 const double = model({
   inputs: [value('x', FLOAT, ['batch', 2])],
@@ -34,7 +34,7 @@ async function failure(action: () => Promise<unknown>): Promise<string> {
   return 'no failure';
 }
 
-test('a model tells its inputs and outputs, and answers batches of any size', async () => {
+test('a model reports its inputs and outputs, and runs batches of any size', async () => {
   const loaded = await OnnxModel.load(double, { source: 'double.onnx' });
   assert.deepEqual(loaded.inputs, [{ name: 'x', dtype: 'float32', shape: ['batch', 2] }]);
   assert.deepEqual(loaded.outputs, [{ name: 'y', dtype: 'float32', shape: ['batch', 2] }]);
@@ -48,7 +48,7 @@ test('a model tells its inputs and outputs, and answers batches of any size', as
   await loaded.release();
 });
 
-test('what is not a model fails with a code and a reason', async () => {
+test('invalid models fail with a code and a reason', async () => {
   const load = (bytes: Uint8Array): Promise<string> =>
     failure(() => OnnxModel.load(bytes, { source: 'm.onnx' }));
   assert.match(await load(new Uint8Array(0)), /^CORRUPT m.onnx: onnxruntime cannot load it/);
@@ -62,7 +62,7 @@ test('what is not a model fails with a code and a reason', async () => {
   assert.match(await load(unknown), /^INVALID_ARGUMENT m.onnx: .*NoSuchOp/);
 });
 
-test('tensors that cannot be fed are refused by name', async () => {
+test('invalid tensors are refused with their names', async () => {
   const loaded = await OnnxModel.load(double);
   const run = (x: OnnxTensor): Promise<string> => failure(() => loaded.run({ x }));
   const shared = new Float32Array(new SharedArrayBuffer(8));
@@ -85,7 +85,7 @@ test('tensors that cannot be fed are refused by name', async () => {
   await loaded.release();
 });
 
-test('an id outside the table is an error of the run, not of the process', async () => {
+test('an id outside the table fails the run, not the process', async () => {
   const loaded = await OnnxModel.load(smallModel(3, 7, 4));
   const dense = row([0, 0]);
   const ids = (last: bigint): OnnxTensor => ({

@@ -1,25 +1,26 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { CubeError } from '../../lib/core/errors.ts';
 import {
   beginResponse,
-  correlationOf,
   type Frame,
   FrameDecoder,
   finishFrame,
-  logIdOf,
-  requestIdOf,
+  readCorrelationId,
+  readLogId,
+  readRequestId,
   writeErrorResponse,
 } from '../../proto/baidu-std.ts';
 import { OutputBuffer } from '../../proto/output-buffer.ts';
-import { RequestTarget } from '../../proto/request-target.ts';
+import { RequestEncoder } from '../../proto/request-encoder.ts';
+import { getErrorCode } from '../support/errors.ts';
 
 const hex = (text: string): Uint8Array => Buffer.from(text.replaceAll(/\s/g, ''), 'hex');
 
 /** What a brpc 1.17 stub sent: ten zero fields included. */
 const BRPC_REQUEST = hex(`50525043 00000036 0000002e 0a1d0a15
-  ${Buffer.from('rec.mcube.DictService').toString('hex')} 1204 ${Buffer.from('seek').toString('hex')}
+  ${Buffer.from('rec.mcube.DictService').toString('hex')}
+  1204 ${Buffer.from('seek').toString('hex')}
   1800 20828080808020 5000 5800 6200 08f0f015089bf22c`);
 
 interface Copied {
@@ -39,7 +40,7 @@ function copy(frame: Frame): Copied {
     service,
     method,
     timeoutMs,
-    correlation: correlationOf(frame),
+    correlation: readCorrelationId(frame),
     payload: text(frame.payloadStart, frame.payloadEnd),
     attachment: text(frame.attachmentStart, frame.attachmentEnd),
   };
@@ -54,17 +55,7 @@ function decodeAll(decoder: FrameDecoder, chunks: readonly Uint8Array[]): Copied
   return frames;
 }
 
-function code(action: () => unknown): string {
-  try {
-    action();
-  } catch (error) {
-    assert.ok(error instanceof CubeError, String(error));
-    return error.code;
-  }
-  return 'no error';
-}
-
-test('a request of a brpc client is understood', () => {
+test('a request of a brpc client decodes', () => {
   const [frame] = decodeAll(new FrameDecoder(), [BRPC_REQUEST]);
   assert.deepEqual(frame, {
     service: 'rec.mcube.DictService',
@@ -76,18 +67,21 @@ test('a request of a brpc client is understood', () => {
   });
 });
 
-test('our request to seek is byte for byte what was captured', () => {
+test('our seek request equals the captured one byte for byte', () => {
   const output = new OutputBuffer(1);
   const payload = hex('0801080508 80897a');
-  new RequestTarget('rec.mcube.DictService', 'seek').write(output, {
-    ...{ correlation: 7, timeoutMs: 0, payload, attachment: new Uint8Array(0) },
+  new RequestEncoder('rec.mcube.DictService', 'seek').write(output, {
+    correlation: 7,
+    timeoutMs: 0,
+    payload,
+    attachment: new Uint8Array(0),
   });
   const golden = hex(`5052504300000029000000210a1d0a157265632e6d637562652e4469637453657276
     6963651204 7365656b2007 080108050880897a`);
-  assert.deepEqual(Buffer.from(output.written()), golden);
+  assert.deepEqual(Buffer.from(output.writtenBytes()), golden);
 });
 
-test('frames split at every byte', () => {
+test('frames split at any byte decode', () => {
   const two = Buffer.concat([BRPC_REQUEST, BRPC_REQUEST]);
   const expected = decodeAll(new FrameDecoder(), [BRPC_REQUEST])[0];
   for (let at = 0; at <= two.length; at++) {
@@ -98,7 +92,7 @@ test('frames split at every byte', () => {
   assert.deepEqual(decodeAll(new FrameDecoder(), bytes), [expected, expected]);
 });
 
-test('what is written is read, whatever the sizes and splits', () => {
+test('encoded frames decode at any size and split', () => {
   const call = fc.record({
     correlation: fc.integer({ min: 1, max: 2 ** 40 }),
     timeoutMs: fc.integer({ min: 0, max: 100_000 }),
@@ -111,17 +105,20 @@ test('what is written is read, whatever the sizes and splits', () => {
       fc.infiniteStream(fc.nat(200)),
       (calls, cuts) => {
         const output = new OutputBuffer(16);
-        const target = new RequestTarget('a.Service', 'method');
+        const target = new RequestEncoder('a.Service', 'method');
         for (const each of calls) target.write(output, each);
         const chunks: Uint8Array[] = [];
         for (let at = 0; at < output.length; ) {
           const length = 1 + cuts.next().value!;
-          chunks.push(output.written().slice(at, at + length));
+          chunks.push(output.writtenBytes().slice(at, at + length));
           at += length;
         }
         const frames = decodeAll(new FrameDecoder(), chunks);
         const expected = calls.map(({ correlation, timeoutMs, payload, attachment }) => ({
-          ...{ service: 'a.Service', method: 'method', correlation, timeoutMs },
+          service: 'a.Service',
+          method: 'method',
+          correlation,
+          timeoutMs,
           payload: Buffer.from(payload).toString('hex'),
           attachment: Buffer.from(attachment).toString('hex'),
         }));
@@ -152,18 +149,18 @@ test('hostile headers are refused before anything is buffered', () => {
     decoder.push(bytes);
     return decoder.next();
   };
-  assert.equal(code(next(header('PRPC', 100_000_000, 10))), 'TOO_LARGE');
-  assert.equal(code(next(header('PRPC', 0xffff_ffff, 10))), 'TOO_LARGE');
-  assert.equal(code(next(header('PRPC', 10, 11))), 'INVALID_ARGUMENT');
-  assert.equal(code(next(header('PRPC', 50_000_000, 300_000))), 'TOO_LARGE');
-  assert.equal(code(next(header('HULU', 10, 10))), 'INVALID_ARGUMENT');
+  assert.equal(getErrorCode(next(header('PRPC', 100_000_000, 10))), 'TOO_LARGE');
+  assert.equal(getErrorCode(next(header('PRPC', 0xffff_ffff, 10))), 'TOO_LARGE');
+  assert.equal(getErrorCode(next(header('PRPC', 10, 11))), 'INVALID_ARGUMENT');
+  assert.equal(getErrorCode(next(header('PRPC', 50_000_000, 300_000))), 'TOO_LARGE');
+  assert.equal(getErrorCode(next(header('HULU', 10, 10))), 'INVALID_ARGUMENT');
   const decoder = new FrameDecoder();
   decoder.push(header('PRPC', 50_000_000, 10));
   assert.equal(decoder.next(), false);
   assert.ok(decoder.bufferedBytes <= 12);
 });
 
-test('a meta that is no protobuf is refused, whatever its bytes', () => {
+test('a meta that is not protobuf is refused for any bytes', () => {
   fc.assert(
     fc.property(fc.uint8Array({ maxLength: 60 }), (meta) => {
       const bytes = Buffer.concat([hex('50525043 00000000 00000000'), meta]);
@@ -171,14 +168,14 @@ test('a meta that is no protobuf is refused, whatever its bytes', () => {
       bytes.writeUInt32BE(meta.length, 8);
       const decoder = new FrameDecoder();
       decoder.push(bytes);
-      const result = code(() => decoder.next());
+      const result = getErrorCode(() => decoder.next());
       assert.ok(result === 'no error' || result === 'INVALID_ARGUMENT', result);
     }),
     { numRuns: 2000 },
   );
 });
 
-test('usable frames with unusable contents say what is wrong and keep the stream in step', () => {
+test('a well-delimited frame with unusable contents gets an error, and the stream goes on', () => {
   const frame = (meta: string, rest = ''): Uint8Array => {
     const bytes = Buffer.concat([hex('50525043 00000000 00000000'), hex(meta), hex(rest)]);
     bytes.writeUInt32BE(bytes.length - 12, 4);
@@ -187,21 +184,21 @@ test('usable frames with unusable contents say what is wrong and keep the stream
   };
   const request = '0a060a01611201622007';
   const defects = [
-    [`${request} 1805`, /compress_type 5 is not known/],
-    [`${request} 5802`, /checksum_type 2 is not known/],
+    [`${request} 1805`, /compress_type 5 is unknown/],
+    [`${request} 5802`, /checksum_type 2 is unknown/],
     [`${request} 4200`, /stream_settings/],
     [`${request} 2805`, /attachment_size=5/],
     [`${request} 28ffffffffffffffffff01`, /attachment_size=-1/],
-    [`${request} 5004`, /content_type 4 is not known/],
+    [`${request} 5004`, /content_type 4 is unknown/],
   ] as const;
   for (const [meta, message] of defects) {
     const decoder = new FrameDecoder();
     decoder.push(Buffer.concat([frame(meta, 'aabb'), BRPC_REQUEST]));
     assert.ok(decoder.next());
-    assert.equal(correlationOf(decoder.frame), 7);
-    assert.match(decoder.frame.defect?.message ?? '', message);
+    assert.equal(readCorrelationId(decoder.frame), 7);
+    assert.match(decoder.frame.error?.message ?? '', message);
     assert.ok(decoder.next());
-    assert.equal(decoder.frame.defect, undefined);
+    assert.equal(decoder.frame.error, undefined);
     assert.equal(decoder.frame.service, 'rec.mcube.DictService');
   }
 });
@@ -215,20 +212,20 @@ test('responses copy the correlation id byte for byte', () => {
   output.append(hex('0102'));
   output.append(hex('aabbcc'));
   finishFrame(output, 0, metaEnd);
-  assert.equal(
-    Buffer.from(output.written()).toString('hex'),
-    '505250430000001a 00000015 12020800 1800 20828080808020 2803 500058006200 0102aabbcc'.replaceAll(
-      ' ',
-      '',
+  assert.deepEqual(
+    Buffer.from(output.writtenBytes()),
+    Buffer.from(
+      hex('505250430000001a 00000015 12020800 1800 20828080808020 2803 500058006200 0102aabbcc'),
     ),
   );
 });
 
-test('an error response is byte for byte what brpc 1.17 sends', () => {
+test('an error response equals that of brpc 1.17 byte for byte', () => {
   const decoder = new FrameDecoder();
   decoder.push(
     hex(
-      '50525043 00000022 00000022 0a1e0a157265632e6d637562652e44696374536572766963651205 7365656b6b 200b',
+      '50525043 00000022 00000022 0a1e0a157265632e6d637562652e4469637453657276696365' +
+        '1205 7365656b6b 200b',
     ),
   );
   assert.ok(decoder.next());
@@ -240,7 +237,7 @@ test('an error response is byte for byte what brpc 1.17 sends', () => {
     Buffer.from(text),
     hex('1800200b500058006200'),
   ]);
-  assert.deepEqual(Buffer.from(output.written()), expected);
+  assert.deepEqual(Buffer.from(output.writtenBytes()), expected);
 });
 
 test('a request without correlation id is answered with 0, as brpc does', () => {
@@ -252,10 +249,10 @@ test('a request without correlation id is answered with 0, as brpc does', () => 
   writeErrorResponse(output, decoder.frame, 1002, 'x');
   const expected = `505250430000000e0000000e 12020800 1800 2000 500058006200
     5052504300000012 00000012 120608ea07120178 1800 2000 500058006200`;
-  assert.deepEqual(Buffer.from(output.written()), hex(expected));
+  assert.deepEqual(Buffer.from(output.writtenBytes()), hex(expected));
 });
 
-test('what callers say of themselves is handed on; what is not known is passed over', () => {
+test('ids and credentials of callers are read; unknown fields are skipped', () => {
   const known = '0a1b 0a0161 120162 18f0ffffffffffffffff01 3a05 7265712d31 40e807';
   // chunk_info, authentication_data, user_fields, and fields of the future of every wire type
   const strange =
@@ -267,15 +264,19 @@ test('what callers say of themselves is handed on; what is not known is passed o
   const decoder = new FrameDecoder();
   decoder.push(frame);
   assert.ok(decoder.next());
-  assert.equal(decoder.frame.defect, undefined);
-  assert.equal(logIdOf(decoder.frame), -16n);
-  assert.equal(requestIdOf(decoder.frame), 'req-1');
+  assert.equal(decoder.frame.error, undefined);
+  assert.equal(readLogId(decoder.frame), -16n);
+  assert.equal(readRequestId(decoder.frame), 'req-1');
   assert.deepEqual(copy(decoder.frame), {
-    ...{ service: 'a', method: 'b', correlation: 7, timeoutMs: 1000 },
-    ...{ payload: '0801', attachment: '' },
+    service: 'a',
+    method: 'b',
+    correlation: 7,
+    timeoutMs: 1000,
+    payload: '0801',
+    attachment: '',
   });
   decoder.push(BRPC_REQUEST);
   assert.ok(decoder.next());
-  assert.equal(logIdOf(decoder.frame), 0n);
-  assert.equal(requestIdOf(decoder.frame), '');
+  assert.equal(readLogId(decoder.frame), 0n);
+  assert.equal(readRequestId(decoder.frame), '');
 });

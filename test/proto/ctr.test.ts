@@ -33,14 +33,22 @@ const keys = fc
   .map((values) => new Uint32Array(BigUint64Array.from(values).buffer));
 
 const request: fc.Arbitrary<CtrRequest> = fc.record({
-  ...{ model: text, version: text, label: text, rowCount: u32 },
-  ...{ dense: numbers, features: texts, keys, scaled: floats, ends: u32s },
+  model: text,
+  version: text,
+  label: text,
+  rowCount: u32,
+  dense: numbers,
+  features: texts,
+  keys,
+  scaled: floats,
+  ends: u32s,
   shared: fc.option(fc.record({ slots: u32s, features: texts, ends: u32s }, PLAIN), {
     nil: undefined,
   }),
   tsv: fc.uint8Array({ maxLength: 20 }),
   priority: fc.option(u32, { nil: undefined }),
-  ...{ detail: fc.boolean(), timings: fc.boolean() },
+  detail: fc.boolean(),
+  timings: fc.boolean(),
 });
 
 test('requests are the same through our codec, and through protobuf in between', () => {
@@ -60,8 +68,14 @@ test('responses are the same through our codec, and through protobuf in between'
   const timings = fc.record({ queueMicros: u32, lookupMicros: u32, inferMicros: u32 });
   const response = fc.record(
     {
-      ...{ model: text, version: text, tablesVersion: text, probabilities: floats },
-      ...{ unseen: u32, unavailable: u32, degraded: fc.boolean(), timings },
+      model: text,
+      version: text,
+      tablesVersion: text,
+      probabilities: floats,
+      unseen: u32,
+      unavailable: u32,
+      degraded: fc.boolean(),
+      timings,
       slots: fc.array(outcome, { minLength: 1, maxLength: 3 }),
     },
     {
@@ -86,7 +100,7 @@ test('responses are the same through our codec, and through protobuf in between'
   );
 });
 
-test('any bytes are read or refused by name', () => {
+test('any bytes decode or are refused with a CubeError', () => {
   fc.assert(
     fc.property(fc.uint8Array({ maxLength: 60 }), (bytes) => {
       for (const decode of [

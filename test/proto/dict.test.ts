@@ -1,14 +1,14 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { CubeError } from '../../lib/core/errors.ts';
 import {
   DictRequest,
-  dictHitPrefix,
-  dictValuesBytesMax,
-  writeDictValues,
+  dictRowsBytesMax,
+  encodeDictHitPrefix,
+  writeDictRows,
 } from '../../proto/dict.ts';
 import { WireReader, WireWriter } from '../../proto/wire.ts';
+import { getErrorCode } from '../support/errors.ts';
 
 const u64 = fc.bigInt({ min: 0n, max: 2n ** 64n - 1n });
 const edge = fc.constantFrom(
@@ -24,7 +24,7 @@ const edge = fc.constantFrom(
 );
 const keys = fc.array(fc.oneof(u64, edge), { maxLength: 50 });
 
-function keysOf(request: DictRequest): bigint[] {
+function getKeys(request: DictRequest): bigint[] {
   return Array.from({ length: request.count }, (_, i) => {
     return BigInt(request.keys[2 * i]!) | (BigInt(request.keys[2 * i + 1]!) << 32n);
   });
@@ -32,16 +32,6 @@ function keysOf(request: DictRequest): bigint[] {
 
 function decode(bytes: Uint8Array, keysMax = 1000): DictRequest {
   return new DictRequest(keysMax).decode(bytes, 0, bytes.length);
-}
-
-function codeOf(action: () => unknown): string {
-  try {
-    action();
-  } catch (error) {
-    assert.ok(error instanceof CubeError, String(error));
-    return error.code;
-  }
-  return 'no error';
 }
 
 test('keys are read packed, unpacked, mixed and among unknown fields', () => {
@@ -54,33 +44,33 @@ test('keys are read packed, unpacked, mixed and among unknown fields', () => {
       writer.string(9, 'unknown').bytes(1, inner.finish());
       writer.uint(2, versionRequired ? 1 : 0);
       const request = decode(writer.finish());
-      assert.deepEqual(keysOf(request), [...unpacked, ...packed]);
+      assert.deepEqual(getKeys(request), [...unpacked, ...packed]);
       assert.equal(request.versionRequired, versionRequired);
     }),
   );
 });
 
-test('any bytes either decode or are refused by name', () => {
+test('any bytes decode or are refused with a CubeError', () => {
   fc.assert(
     fc.property(fc.uint8Array({ maxLength: 64 }), (bytes) => {
       assert.match(
-        codeOf(() => decode(bytes, 8)),
+        getErrorCode(() => decode(bytes, 8)),
         /^(no error|INVALID_ARGUMENT|TOO_LARGE)$/,
       );
     }),
     { numRuns: 3000 },
   );
   assert.equal(
-    codeOf(() => decode(Uint8Array.of(0xff, 0xff, 0xff))),
+    getErrorCode(() => decode(Uint8Array.of(0xff, 0xff, 0xff))),
     'INVALID_ARGUMENT',
   );
   assert.equal(
-    codeOf(() => decode(Uint8Array.of(0x08))),
+    getErrorCode(() => decode(Uint8Array.of(0x08))),
     'INVALID_ARGUMENT',
   );
   const endless = Uint8Array.of(0x08, ...Array.from({ length: 10 }, () => 0x80), 1);
   assert.equal(
-    codeOf(() => decode(endless)),
+    getErrorCode(() => decode(endless)),
     'INVALID_ARGUMENT',
   );
 });
@@ -90,20 +80,28 @@ test('more keys than allowed are refused before they take memory', () => {
   const bytes = new Uint8Array(1 << 20).fill(1);
   const packed = new WireWriter().bytes(1, bytes).finish();
   assert.equal(
-    codeOf(() => request.decode(packed, 0, packed.length)),
+    getErrorCode(() => request.decode(packed, 0, packed.length)),
     'TOO_LARGE',
   );
   assert.ok(request.keys.length <= 200);
   const unpacked = new Uint8Array(2 * 101).fill(8);
   assert.equal(
-    codeOf(() => request.decode(unpacked, 0, unpacked.length)),
+    getErrorCode(() => request.decode(unpacked, 0, unpacked.length)),
     'TOO_LARGE',
   );
   assert.equal(request.decode(unpacked, 0, 200).count, 100);
 });
 
+function decodeJson(text: string, keysMax = 100): DictRequest {
+  const steps = new DictRequest(keysMax).decodeJson(new TextEncoder().encode(text), 'body');
+  for (;;) {
+    const step = steps.next();
+    if (step.done === true) return step.value;
+  }
+}
+
 test('JSON keys are exact beyond 2^53, as numbers and as strings', () => {
-  const json = (text: string): bigint[] => keysOf(new DictRequest(100).decodeJson(text, 'body'));
+  const json = (text: string): bigint[] => getKeys(decodeJson(text));
   assert.deepEqual(json('{"keys":[1,5,2000000]}'), [1n, 5n, 2_000_000n]);
   assert.deepEqual(json('{"keys": [18446744073709551615 ,"18446744073709551615"]}'), [
     2n ** 64n - 1n,
@@ -113,14 +111,34 @@ test('JSON keys are exact beyond 2^53, as numbers and as strings', () => {
     9_007_199_254_740_993n,
   ]);
   assert.deepEqual(json('{}'), []);
+  assert.deepEqual(json('{"keys":[ ],"a":{"keys":[7]},"b":["keys",[8]],"note":"keys"}'), []);
+  assert.deepEqual(json('{"keys":[1],"keys":[2]}'), [2n]);
+  const both = decodeJson('{ "version_required" : true , "keys" : [\n3\t] , "more" : [1.5] }');
+  assert.deepEqual([getKeys(both), both.versionRequired], [[3n], true]);
+  assert.equal(decodeJson('{"version_required":"true"}').versionRequired, true);
+  assert.equal(decodeJson('{"version_required":"false"}').versionRequired, false);
+  const space = fc.stringMatching(/^[ \n\r\t]{0,3}$/);
   fc.assert(
-    fc.property(keys, (list) => {
-      assert.deepEqual(json(`{"keys":[${list.join(',')}]}`), list);
+    fc.property(keys, space, fc.boolean(), (list, gap, quoted) => {
+      const items = list.map((key) => `${gap}${quoted ? `"${key}"` : key}${gap}`);
+      assert.deepEqual(json(`{"keys":${gap}[${items.join(',')}]}`), list);
     }),
   );
 });
 
-test('JSON that is wrong is refused, never rounded', () => {
+test('a long JSON seek is read with pauses', () => {
+  const list = Array.from({ length: 200_000 }, (_, i) => 2n ** 64n - 1n - BigInt(i));
+  const text = new TextEncoder().encode(`{"keys":[${list.join(',')}]}`);
+  const request = new DictRequest(1 << 20);
+  assert.ok([...request.decodeJson(text, 'body')].length > 20, 'pauses');
+  assert.deepEqual(getKeys(request), list);
+  assert.equal(
+    getErrorCode(() => decodeJson('{"keys":[1,2,3]}', 2)),
+    'TOO_LARGE',
+  );
+});
+
+test('invalid JSON is refused, and no number is rounded', () => {
   const refused = [
     '',
     '[',
@@ -134,17 +152,28 @@ test('JSON that is wrong is refused, never rounded', () => {
     '{"keys":"1"}',
     '{"keys":[1],"version_required":"yes"}',
     '{"keys":[12345678901234567890',
+    '{"keys":[1,]}',
+    '{"keys":[1 2]}',
+    '{"keys":["1]}',
+    '{"keys":["1",]',
+    '{"keys":[null]}',
+    '{"keys":[]',
+    '{"k\\u0065ys":[1]}',
+    '[{"keys":[1]}]',
   ];
   for (const text of refused) {
     assert.equal(
-      codeOf(() => new DictRequest(10).decodeJson(text, 'body')),
+      getErrorCode(() => decodeJson(text)),
       'INVALID_ARGUMENT',
       text,
     );
   }
+  assert.throws(() => decodeJson('{"keys":[1,18446744073709551616]}'), {
+    message: /keys\[1\]: expected an integer in 0\.\.2\^64 - 1, .*got 18446744073709551616/,
+  });
   const hostile = '\\"'.repeat(500_000);
   assert.equal(
-    codeOf(() => new DictRequest(10).decodeJson(`{"${hostile}`, 'body')),
+    getErrorCode(() => decodeJson(`{"${hostile}`)),
     'INVALID_ARGUMENT',
   );
 });
@@ -161,9 +190,13 @@ test('values are written as protobuf, hits and misses, rows of any size', () => 
       hits.forEach((hit, i) => {
         if (hit) found[i >> 3]! |= 1 << (i & 7);
       });
-      const target = new Uint8Array(3 + dictValuesBytesMax(count, rowBytes));
-      const end = writeDictValues(target, new DataView(target.buffer), 3, {
-        ...{ count, rowBytes, rows, found, hitPrefix: dictHitPrefix(rowBytes) },
+      const target = new Uint8Array(3 + dictRowsBytesMax(count, rowBytes));
+      const end = writeDictRows(target, new DataView(target.buffer), 3, {
+        count,
+        rowBytes,
+        rows,
+        found,
+        hitPrefix: encodeDictHitPrefix(rowBytes),
         rowWords: new Int32Array(rows.buffer),
       });
       const reader = new WireReader(target, 3, end);

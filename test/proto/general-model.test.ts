@@ -1,10 +1,14 @@
-/** The general model codec against protobuf's own: the .proto file read by proto-loader encodes what we decode, and the reverse. */
+/**
+ * The general model codec against protobuf: proto-loader, which reads the .proto file, decodes our
+ * bytes and the reverse.
+ */
 import assert from 'node:assert/strict';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { loadSync, type MethodDefinition, type ServiceDefinition } from '@grpc/proto-loader';
 import fc from 'fast-check';
 import { CubeError } from '../../lib/core/errors.ts';
+import { runAtOnce } from '../../lib/core/json-slices.ts';
 import {
   decodeGeneralRequest,
   encodeGeneralResponse,
@@ -99,7 +103,7 @@ function plain({ tensors, fetchNames, profileServer, logId }: GeneralModelReques
 }
 
 /** The protobuf JSON of a request: what a caller writes by hand. */
-function jsonOf(value: { tensor: PlainTensor[] }, camel: boolean): string {
+function toJson(value: { tensor: PlainTensor[] }, camel: boolean): string {
   const text = JSON.stringify({
     ...value,
     tensor: value.tensor.map((one) => ({
@@ -114,7 +118,7 @@ function camelKey(key: string): string {
   return key.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase());
 }
 
-function failureOf(action: () => unknown): CubeError {
+function getFailure(action: () => unknown): CubeError {
   try {
     action();
   } catch (error) {
@@ -124,7 +128,11 @@ function failureOf(action: () => unknown): CubeError {
   throw new assert.AssertionError({ message: 'nothing was thrown' });
 }
 
-test('a request is read as protobuf wrote it', () => {
+function parseJson(text: string): GeneralModelRequest {
+  return runAtOnce(parseGeneralRequest(text, 'body', LIMITS));
+}
+
+test('requests encoded by protobuf decode', () => {
   fc.assert(
     fc.property(request, (value) => {
       const decoded = decodeGeneralRequest(requestSerialize(value), LIMITS);
@@ -133,10 +141,10 @@ test('a request is read as protobuf wrote it', () => {
   );
 });
 
-test('JSON with either kind of names says the same as the bytes do', () => {
+test('JSON in snake case and camel case equals the binary message', () => {
   fc.assert(
     fc.property(request, fc.boolean(), (value, camel) => {
-      const fromJson = parseGeneralRequest(jsonOf(value, camel), 'body', LIMITS);
+      const fromJson = parseJson(toJson(value, camel));
       const fromBytes = decodeGeneralRequest(requestSerialize(value), LIMITS);
       // JSON has no negative zero.
       const zeroes = (of: GeneralModelRequest): string => JSON.stringify(plain(of));
@@ -147,15 +155,17 @@ test('JSON with either kind of names says the same as the bytes do', () => {
 
 test('whole 64-bit integers in JSON are exact as numbers too', () => {
   const text =
-    '{"tensor": [{"int64_data": [9007199254740993, -9223372036854775808, "9223372036854775807", 7]}], "log_id": 18446744073709551615}';
-  const decoded = plain(parseGeneralRequest(text, 'body', LIMITS)) as { tensor: PlainTensor[] };
+    '{"tensor": [{"int64_data": [9007199254740993, -9223372036854775808, ' +
+    '"9223372036854775807", 7]}], "log_id": 18446744073709551615}';
+  const decoded = plain(parseJson(text)) as { tensor: PlainTensor[] };
   const expected = ['9007199254740993', '-9223372036854775808', '9223372036854775807', '7'];
   assert.deepEqual(decoded.tensor[0]!.int64_data, expected);
   assert.equal((decoded as unknown as { log_id: string }).log_id, '18446744073709551615');
 });
 
 test('hand-written bytes: values packed, one by one, and in both ways in one field', () => {
-  // tensor { int64_data: 1 (packed), 300 (alone), -1 (packed); float_data 0.5 (alone); shape [3]; name "C1" }, log_id 5
+  // tensor { int64_data: 1 (packed), 300 (alone), -1 (packed); float_data 0.5 (alone); shape [3];
+  // name "C1" }, log_id 5
   const bytes = Buffer.from(
     '0a1d' +
       '0a0101' +
@@ -170,12 +180,12 @@ test('hand-written bytes: values packed, one by one, and in both ways in one fie
   const { tensors, logId } = decodeGeneralRequest(bytes, LIMITS);
   assert.deepEqual(Array.from(tensors[0]!.int64Words), [1, 0, 300, 0, 0xffffffff, 0xffffffff]);
   assert.deepEqual(Array.from(tensors[0]!.float32), [0.5]);
-  assert.deepEqual(tensors[0]!.shape, [3]);
-  assert.equal(tensors[0]!.name, 'C1');
+  assert.deepEqual(tensors[0]?.shape, [3]);
+  assert.equal(tensors[0]?.name, 'C1');
   assert.equal(logId, 5n);
 });
 
-test('any bytes are read or refused by name, and a cut request is never a smaller one', () => {
+test('any bytes decode or are refused; a truncated request is never a smaller one', () => {
   fc.assert(
     fc.property(fc.uint8Array({ maxLength: 80 }), (bytes) => {
       try {
@@ -189,28 +199,31 @@ test('any bytes are read or refused by name, and a cut request is never a smalle
   const one = { tensor: [{ int64_data: ['5', '-6', '7'], shape: [3], name: 'C1' }] };
   const bytes = requestSerialize(one);
   for (let end = 1; end < bytes.length; end++) {
-    failureOf(() => decodeGeneralRequest(bytes.subarray(0, end), LIMITS));
+    getFailure(() => decodeGeneralRequest(bytes.subarray(0, end), LIMITS));
   }
 });
 
 test('limits: values, tensors, names and dimensions are counted before they are kept', () => {
   const zeros = new WireWriter().bytes(1, new WireWriter().bytes(1, new Uint8Array(1001)).finish());
-  assert.equal(failureOf(() => decodeGeneralRequest(zeros.finish(), LIMITS)).code, 'TOO_LARGE');
+  assert.equal(getFailure(() => decodeGeneralRequest(zeros.finish(), LIMITS)).code, 'TOO_LARGE');
   const tensors = Buffer.from('0a00'.repeat(9), 'hex');
-  assert.equal(failureOf(() => decodeGeneralRequest(tensors, LIMITS)).code, 'TOO_LARGE');
+  assert.equal(getFailure(() => decodeGeneralRequest(tensors, LIMITS)).code, 'TOO_LARGE');
   const names = Buffer.from('1200'.repeat(257), 'hex');
-  assert.equal(failureOf(() => decodeGeneralRequest(names, LIMITS)).code, 'TOO_LARGE');
+  assert.equal(getFailure(() => decodeGeneralRequest(names, LIMITS)).code, 'TOO_LARGE');
   const dims = requestSerialize({ tensor: [{ shape: new Array(17).fill(1) }] });
-  assert.equal(failureOf(() => decodeGeneralRequest(dims, LIMITS)).code, 'TOO_LARGE');
+  assert.equal(getFailure(() => decodeGeneralRequest(dims, LIMITS)).code, 'TOO_LARGE');
   const values = `{"tensor": [{"float_data": [${'0,'.repeat(1000)}0]}]}`;
-  assert.equal(failureOf(() => parseGeneralRequest(values, 'body', LIMITS)).code, 'TOO_LARGE');
+  assert.equal(getFailure(() => parseJson(values)).code, 'TOO_LARGE');
 });
 
-test('JSON that is no request is refused by its place', () => {
+test('invalid JSON is refused, naming the location', () => {
   const cases: [string, RegExp][] = [
     ['[]', /body: expected an object/],
     ['{"tensor": 5}', /tensor: expected an array/],
-    ['{"tensor": [{"int64_data": [1.5]}]}', /tensor\[0\]\.int64_data\[0\]: expected a signed/],
+    [
+      '{"tensor": [{"int64_data": [1.5]}]}',
+      /tensor\[0\]\.int64_data\[0\]: expected an integer in -2\^63/,
+    ],
     ['{"tensor": [{"int64_data": [99999999999999999999]}]}', /int64_data\[0\]/],
     ['{"tensor": [{"floatData": ["x"]}]}', /tensor\[0\]\.floatData\[0\]: expected a number/],
     ['{"tensor": [{"shape": [4294967296]}]}', /tensor\[0\]\.shape\[0\]: expected an integer/],
@@ -219,13 +232,13 @@ test('JSON that is no request is refused by its place', () => {
     ['{"log_id": -1}', /log_id/],
   ];
   for (const [text, message] of cases) {
-    const error = failureOf(() => parseGeneralRequest(text, 'body', LIMITS));
+    const error = getFailure(() => parseJson(text));
     assert.equal(error.code, 'INVALID_ARGUMENT', text);
     assert.match(error.message, message);
   }
 });
 
-test('a response is read by protobuf as it was meant, and its JSON has the names of the proto', () => {
+test('protobuf decodes our responses, and their JSON has the names of the .proto file', () => {
   const response: GeneralModelResponse = {
     outputs: [
       {
@@ -246,12 +259,13 @@ test('a response is read by protobuf as it was meant, and its JSON has the names
     outputs: { tensor: PlainTensor[]; engine_name: string }[];
   };
   const [probabilities, why] = read.outputs[0]!.tensor;
-  assert.deepEqual(probabilities!.float_data, [0.25, 0.5]);
-  assert.deepEqual(probabilities!.shape, [2, 1]);
-  assert.equal(probabilities!.alias_name, 'prob');
-  assert.equal(probabilities!.elem_type, 1);
-  assert.deepEqual(why!.data, ['ü']);
-  assert.equal(why!.elem_type, 20);
+  assert.ok(probabilities && why);
+  assert.deepEqual(probabilities.float_data, [0.25, 0.5]);
+  assert.deepEqual(probabilities.shape, [2, 1]);
+  assert.equal(probabilities.alias_name, 'prob');
+  assert.equal(probabilities.elem_type, 1);
+  assert.deepEqual(why.data, ['ü']);
+  assert.equal(why.elem_type, 20);
   const { outputs: _, ...rest } = read as Record<string, unknown>;
   assert.deepEqual(rest, {
     profile_time: ['1700000000000000', '1700000000000321'],
@@ -261,7 +275,7 @@ test('a response is read by protobuf as it was meant, and its JSON has the names
     err_msg: 'no such tensor',
   });
   const json = JSON.parse(formatGeneralResponse(response)) as typeof read & { log_id: unknown };
-  assert.deepEqual(json.outputs[0]!.tensor[0]!.float_data, [0.25, 0.5]);
-  assert.equal(json.outputs[0]!.engine_name, 'ctr');
+  assert.deepEqual(json.outputs[0]?.tensor[0]?.float_data, [0.25, 0.5]);
+  assert.equal(json.outputs[0]?.engine_name, 'ctr');
   assert.equal(json.log_id, '9223372036854775809');
 });

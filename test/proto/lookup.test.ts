@@ -11,7 +11,7 @@ import {
   decodeValues,
   encodeLookupRequest,
   encodeVersionField,
-  groupBytes,
+  fixedRowsResponseBytes,
   LOOKUP_GROUPS_MAX,
   LookupRequestDecoder,
   ROWS_F32,
@@ -23,7 +23,7 @@ import { OutputBuffer } from '../../proto/output-buffer.ts';
 const name = fc.stringMatching(/^[A-Za-z0-9_][A-Za-z0-9._-]{0,20}$/);
 const count = fc.integer({ min: 0, max: 2 ** 31 });
 
-test('a request head is read as it was written, keys inside or not', () => {
+test('a request head decodes as encoded, with and without keys', () => {
   const head = fc.record({
     bundle: name,
     version: fc.oneof(fc.constant(''), name),
@@ -44,7 +44,7 @@ test('a request head is read as it was written, keys inside or not', () => {
   );
 });
 
-test('a decoder that served another request has nothing left of it', () => {
+test('a reused decoder keeps nothing of the earlier request', () => {
   const decoder = new LookupRequestDecoder();
   const groups = [{ table: 'a', count: 3 }];
   const full = { bundle: 'b', version: '1', shardIndex: 2, shardNum: 3, groups };
@@ -57,7 +57,7 @@ test('a decoder that served another request has nothing left of it', () => {
   );
 });
 
-test('hostile requests are refused by name', () => {
+test('hostile requests are refused with a CubeError', () => {
   const groups = Array.from({ length: LOOKUP_GROUPS_MAX + 1 }, () => ({ table: 'a', count: 0 }));
   const bytes = encodeLookupRequest({
     bundle: 'b',
@@ -99,7 +99,7 @@ const group = fc
     bytes: g.dtype === 'bytes' ? 4 * g.count + g.bytes : g.count * g.rowBytes,
   }));
 
-test('a response head is read as it was written, hits set afterwards', () => {
+test('a response head decodes as encoded, with hits set afterwards', () => {
   fc.assert(
     fc.property(name, fc.array(group, { maxLength: 10 }), (version, groups) => {
       const output = new OutputBuffer(1);
@@ -110,7 +110,7 @@ test('a response head is read as it was written, hits set afterwards', () => {
       groups.forEach((g, i) => {
         setGroupHits(output, hitsAt[i]!, g.hits);
       });
-      const decoded = decodeLookupResponse(output.written());
+      const decoded = decodeLookupResponse(output.writtenBytes());
       assert.equal(decoded.version, version);
       assert.deepEqual(
         decoded.groups.map((g) => ({ ...g })),
@@ -135,13 +135,13 @@ test('a response whose numbers do not agree is refused', () => {
     const { dtype, rowBytes, count, hits, bytes } = { ...good, ...change };
     const output = new OutputBuffer();
     setGroupHits(output, writeResponseGroup(output, dtype, rowBytes, count, bytes), hits);
-    const decode = (): unknown => decodeLookupResponse(output.written());
+    const decode = (): unknown => decodeLookupResponse(output.writtenBytes());
     if (Object.keys(change).length === 0) decode();
-    else assert.throws(decode, { code: 'INVALID_ARGUMENT', message: /cannot be/ });
+    else assert.throws(decode, { code: 'INVALID_ARGUMENT', message: /do not agree/ });
   }
 });
 
-test('values of any length come back, and lengths that do not add up are refused', () => {
+test('values of any length decode; lengths that do not add up are refused', () => {
   fc.assert(
     fc.property(fc.array(fc.uint8Array({ maxLength: 20 }), { maxLength: 20 }), (values) => {
       const lengths = new Uint8Array(Uint32Array.from(values, (v) => v.length).buffer);
@@ -168,9 +168,9 @@ test('values of any length come back, and lengths that do not add up are refused
 
 test('the layout of a group', () => {
   assert.deepEqual([0, 1, 64, 65].map(bitmapBytes), [0, 8, 8, 16]);
-  assert.equal(groupBytes(0, 40), 0);
-  assert.equal(groupBytes(3, 4), 8 + 16);
-  assert.equal(groupBytes(65, 40), 16 + 65 * 40);
+  assert.equal(fixedRowsResponseBytes(0, 40), 0);
+  assert.equal(fixedRowsResponseBytes(3, 4), 8 + 16);
+  assert.equal(fixedRowsResponseBytes(65, 40), 16 + 65 * 40);
 });
 
 test('the largest legal response is a legal frame', () => {

@@ -4,11 +4,11 @@ import { existsSync, mkdirSync, readdirSync, readFileSync, statSync, writeFileSy
 import { dirname, join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import type { LayerRef } from '../../lib/core/manifest.ts';
+import { ByteRateLimiter } from '../../lib/platform/byte-rate-limiter.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
-import { RateLimit } from '../../lib/platform/rate-limit.ts';
 import { layerPath } from '../../lib/repository/layout.ts';
 import { openRepository, type Repository } from '../../lib/repository/repository.ts';
-import { layerOf, makeVersion, sha256, temporaryFolder } from './fixtures.ts';
+import { getBaseLayer, makeVersion, sha256, temporaryFolder } from './support/fixtures.ts';
 
 interface Source {
   readonly repository: Repository;
@@ -21,7 +21,7 @@ interface Source {
   readonly waits: number[];
   readonly nowMs: () => number;
   /** 10,000 bytes a second. */
-  readonly rate: RateLimit;
+  readonly rate: ByteRateLimiter;
 }
 
 async function makeSource(t: TestContext, layerBytes: number): Promise<Source> {
@@ -42,7 +42,7 @@ async function makeSource(t: TestContext, layerBytes: number): Promise<Source> {
   };
   const repository = openRepository(join(folder, 'repository'), { create: true, clock });
   await repository.publish(makeVersion(join(folder, 'built'), { version: '1', layerBytes }));
-  const layer = layerOf(await repository.manifest('ctr', '1'), 0);
+  const layer = getBaseLayer(await repository.readManifest('ctr', '1'), 0);
   const path = join(repository.location, layerPath('ctr', 't', layer.contentId));
   return {
     repository,
@@ -51,7 +51,7 @@ async function makeSource(t: TestContext, layerBytes: number): Promise<Source> {
     target: join(folder, 'data', 'layer.cube'),
     waits,
     nowMs: clock.nowMs,
-    rate: new RateLimit(10_000, clock),
+    rate: new ByteRateLimiter(10_000, clock),
   };
 }
 
@@ -116,7 +116,7 @@ test('a damaged, cut or missing source leaves nothing behind', async (t) => {
     writeFileSync(source.path, cut);
     await assert.rejects(fetchLayer(source), {
       code: 'CORRUPT',
-      message: /bytes, the manifest says 1000/,
+      message: /bytes, but the manifest says 1000/,
     });
   }
   const layer = { ...source.layer, contentId: 'f'.repeat(32) };

@@ -8,11 +8,11 @@ import {
   isManifestSignature,
   layerPath,
   manifestSignaturePath,
-  seqOf,
+  parseSeq,
 } from '../../lib/repository/layout.ts';
 import { openRepository, Repository } from '../../lib/repository/repository.ts';
-import { backendConformance } from './conformance.ts';
-import { makeVersion, temporaryFolder } from './fixtures.ts';
+import { backendConformance } from './support/conformance.ts';
+import { makeVersion, temporaryFolder } from './support/fixtures.ts';
 
 backendConformance('folder', async (t) => new FolderBackend(temporaryFolder(t)));
 
@@ -21,7 +21,7 @@ test('a layer written to its place is published without another copy', async (t)
   const repository = openRepository(folder);
   const publication = makeVersion(join(folder, 'ctr', 'layers', 't'), { version: '1' });
   const [first] = publication.layers;
-  assert.equal(repository.layerTarget('ctr', 't', first?.contentId ?? ''), first?.path);
+  assert.equal(repository.layerWritePath('ctr', 't', first?.contentId ?? ''), first?.path);
   await repository.publish(publication);
   assert.equal(readdirSync(join(folder, 'ctr', 'layers', 't')).length, 2);
 });
@@ -35,10 +35,10 @@ test('a damaged layer is not published', async (t) => {
     code: 'CORRUPT',
     message: /remove this/,
   });
-  assert.deepEqual(await repository.versions('ctr'), []);
+  assert.deepEqual(await repository.listVersions('ctr'), []);
 });
 
-test('what is left of an unfinished publication with other content is named, not overwritten', async (t) => {
+test('files of an unfinished publication are reported, not overwritten', async (t) => {
   const folder = temporaryFolder(t);
   const backend = new FolderBackend(folder);
   const content = new TextEncoder().encode('of a publisher that died');
@@ -46,7 +46,10 @@ test('what is left of an unfinished publication with other content is named, not
   const publish = new Repository(backend).publish(
     makeVersion(temporaryFolder(t), { version: '1' }),
   );
-  await assert.rejects(publish, { code: 'CONFLICT', message: /did not finish or is under way/ });
+  await assert.rejects(publish, {
+    code: 'CONFLICT',
+    message: /unfinished or concurrent publication/,
+  });
 });
 
 test('what is no repository is refused in one sentence', (t) => {
@@ -66,14 +69,14 @@ test('stray files and folders in a repository are not taken for its own', async 
   writeFileSync(join(folder, 'ctr', 'versions', 'notes.txt'), '');
   mkdirSync(join(folder, 'ctr', 'channels', 'stable'), { recursive: true });
   writeFileSync(join(folder, 'ctr', 'channels', 'stable', 'old.json'), '');
-  assert.deepEqual(await repository.bundles(), ['ctr']);
-  assert.deepEqual(await repository.versions('ctr'), ['1']);
-  assert.equal((await repository.channel('ctr', 'stable')).pointer, undefined);
+  assert.deepEqual(await repository.listBundles(), ['ctr']);
+  assert.deepEqual(await repository.listVersions('ctr'), ['1']);
+  assert.equal((await repository.readChannel('ctr', 'stable')).pointer, undefined);
 });
 
 const by = { by: 'test', reason: 'test' };
 
-test('a reader notices that the log was made anew, or its newest entry removed and written again', async (t) => {
+test('a reader detects a recreated log and a rewritten newest entry', async (t) => {
   const folder = temporaryFolder(t);
   const reader = openRepository(folder);
   const writer = () => openRepository(folder);
@@ -81,17 +84,17 @@ test('a reader notices that the log was made anew, or its newest entry removed a
     await writer().publish(makeVersion(temporaryFolder(t), { version }));
   }
   for (const version of ['1', '2']) await writer().activate('ctr', 'stable', { version, ...by });
-  assert.equal((await reader.channel('ctr', 'stable')).pointer?.version, '2');
+  assert.equal((await reader.readChannel('ctr', 'stable')).pointer?.version, '2');
   rmSync(join(folder, channelEntryPath('ctr', 'stable', 2)));
-  assert.equal((await reader.channel('ctr', 'stable')).pointer?.version, '1');
+  assert.equal((await reader.readChannel('ctr', 'stable')).pointer?.version, '1');
   await writer().activate('ctr', 'stable', { version: '3', ...by });
-  assert.equal((await reader.channel('ctr', 'stable')).pointer?.version, '3');
+  assert.equal((await reader.readChannel('ctr', 'stable')).pointer?.version, '3');
   rmSync(join(folder, 'ctr', 'channels'), { recursive: true });
-  assert.equal((await reader.channel('ctr', 'stable')).pointer, undefined);
+  assert.equal((await reader.readChannel('ctr', 'stable')).pointer, undefined);
   for (const version of ['2', '1', '3']) {
     await writer().activate('ctr', 'stable', { version, ...by });
   }
-  const { history } = await reader.channel('ctr', 'stable');
+  const { history } = await reader.readChannel('ctr', 'stable');
   assert.deepEqual(
     history.map(({ version }) => version),
     ['2', '1', '3'],
@@ -110,7 +113,7 @@ test('no rollback to a version that was removed: nothing is quarantined for it',
     code: 'NOT_FOUND',
     message: /has no version 1 of ctr \(it has: 2\)/,
   });
-  assert.equal((await repository.quarantined('ctr')).size, 0);
+  assert.equal((await repository.listQuarantined('ctr')).size, 0);
 });
 
 test('what killed writers left goes after an hour; what is being written stays', async (t) => {
@@ -145,8 +148,8 @@ test('no name leaves the repository', () => {
     'b/versions/1/'.length,
   );
   assert.ok(isManifestSignature(signature) && !isManifestSignature('manifest.json'));
-  assert.equal(seqOf('0000000042.json'), 42);
+  assert.equal(parseSeq('0000000042.json'), 42);
   for (const name of ['42.json', '0000000000.json', '0000000042.json.tmp', 'x']) {
-    assert.equal(seqOf(name), undefined);
+    assert.equal(parseSeq(name), undefined);
   }
 });

@@ -1,13 +1,20 @@
 /**
- * The JSON Schemas in docs/schemas describe what we write and accept: generated documents pass both schema and
- * reader, and whatever a schema refuses the reader refuses too, so that a schema is never stricter than the code.
+ * The JSON Schemas in docs/schemas describe what we write and accept: generated documents pass both
+ * schema and reader, and whatever a schema refuses the reader refuses too, so that a schema is
+ * never stricter than the code.
  */
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
 import { Ajv, type ValidateFunction } from 'ajv';
 import fc from 'fast-check';
+import {
+  featureSpecToJson,
+  readTrainedFeatures,
+  type TrainedFeatures,
+} from '../../lib/core/feature-spec.ts';
 import { type Fleet, formatFleet, parseFleet } from '../../lib/core/fleet.ts';
+import { JsonReader } from '../../lib/core/json.ts';
 import { formatManifest, type Manifest, parseManifest } from '../../lib/core/manifest.ts';
 
 /** Tests run in the project's folder. */
@@ -61,7 +68,13 @@ const manifests: fc.Arbitrary<Manifest> = fc
         seed: u64,
         modulo: u64,
       }),
-      slots: fc.array(fc.record({ name, index: fc.nat() }), { maxLength: 3 }),
+      slots: fc.array(
+        fc.record(
+          { name, index: fc.nat(), modulo: u64, missing: fc.constantFrom('0', '17') },
+          { requiredKeys: ['name', 'index'] },
+        ),
+        { maxLength: 3 },
+      ),
       tables: fc.tuple(...tableNames.map(table)),
     });
   }) as fc.Arbitrary<Manifest>;
@@ -107,7 +120,10 @@ function places(value: unknown, path: readonly string[] = []): (readonly string[
   ];
 }
 
-/** The document with something else at one place: what a hand, an old tool or an attacker writes there. */
+/**
+ * The document with something else at one place: what a hand, an old tool or an attacker writes
+ * there.
+ */
 function spoil(document: unknown, path: readonly string[], what: unknown): unknown {
   if (path.length === 0) return what;
   const copy = structuredClone(document) as Record<string, unknown>;
@@ -167,12 +183,55 @@ function agree<T>(
   );
 }
 
-test('manifests: what we write passes the schema, what the schema refuses the reader refuses', () => {
+test('manifests that are written pass the schema; the reader refuses what it refuses', () => {
   agree(manifests, formatManifest, parseManifest, schema('manifest'));
 });
 
 test('fleets: what we write passes the schema, what the schema refuses the reader refuses', () => {
   agree(fleets, formatFleet, parseFleet, schema('fleet'));
+});
+
+const features: fc.Arbitrary<TrainedFeatures> = fc.record({
+  hash: fc.record({
+    scheme: fc.constantFrom('xxh64-concat', 'xxh64-tagged', 'raw'),
+    seed: u64,
+    modulo: u64,
+  }),
+  slots: fc.constantFrom<TrainedFeatures['slots']>(
+    [{ name: 'user', index: 0 }],
+    [
+      { name: 'user', index: 3, modulo: 7n, missing: '5', side: 'user' },
+      { name: 'tags', index: 2 ** 32 - 1, pooling: 'sqrtn', emptyBag: 'default' },
+    ],
+  ),
+  dense: fc.constantFrom(undefined, {
+    input: 'dense',
+    features: [
+      { name: 'age', missing: 30, log: false, shift: 1.5, scale: 0.1 },
+      { name: 'price', input: 'prices', missing: 0, log: true, shift: 0, scale: 1 },
+    ],
+  }),
+  click: fc.record({ output: fc.string(), column: fc.nat({ max: 9 }) }),
+  ids: fc.constantFrom([{ input: 'ids', slots: ['user'] }]),
+});
+
+function formatTrainedFeatures({ ids, ...spec }: TrainedFeatures): string {
+  const $comment = ['one', 'two'];
+  const document = { $schema: 'x', $comment, format: 1, ids };
+  return JSON.stringify(Object.assign(document, featureSpecToJson(spec)));
+}
+
+const parseFeatures = (text: string, source: string): TrainedFeatures =>
+  readTrainedFeatures(JsonReader.parse(text, source));
+
+test('features.json: what is written passes the schema, what it refuses the reader refuses', () => {
+  agree(features, formatTrainedFeatures, parseFeatures, schema('features'));
+  const demo = JSON.parse(readFileSync('data/demo/features.json', 'utf8')) as {
+    readonly hash: object;
+  };
+  assert.equal(schema('features')(demo), true);
+  const misspelled = { ...demo, hash: { ...demo.hash, modulus: '7' } };
+  assert.equal(schema('features')(misspelled), false);
 });
 
 test('the schemas refuse what they must', () => {

@@ -7,10 +7,10 @@ import fc from 'fast-check';
 import { systemClock } from '../../lib/platform/clock.ts';
 import { FolderBackend } from '../../lib/repository/folder-backend.ts';
 import { Repository } from '../../lib/repository/repository.ts';
-import { makeKeyPair, SigningKey, TrustedKeys } from '../../lib/repository/signatures.ts';
-import { makeVersion, temporaryFolder } from './fixtures.ts';
+import { generateKeyPair, SigningKey, TrustedKeys } from '../../lib/repository/signatures.ts';
+import { makeVersion, temporaryFolder } from './support/fixtures.ts';
 
-const [ann, bob, eve] = [makeKeyPair(), makeKeyPair(), makeKeyPair()];
+const [ann, bob, eve] = [generateKeyPair(), generateKeyPair(), generateKeyPair()];
 const by = { by: 'test', reason: 'test' };
 
 /** A repository in `folder` as somebody opens it. */
@@ -40,26 +40,26 @@ test('an unsigned or foreign version does not exist for a reader that trusts key
   await publish(t, as(folder, { signing: ann }), '3');
   const reader = as(folder, { trusted: [ann, bob] });
   for (const version of ['1', '2']) {
-    const refused = { code: 'DENIED', message: /is not signed; this reader takes only/ };
-    await assert.rejects(reader.manifestText('ctr', version), refused);
+    const refused = { code: 'DENIED', message: /is not signed; only signatures by/ };
+    await assert.rejects(reader.readManifestText('ctr', version), refused);
     await assert.rejects(reader.readVersionFile('ctr', version, 'model.onnx'), { code: 'DENIED' });
   }
-  assert.equal((await reader.manifest('ctr', '3')).version, '3');
-  await as(folder, {}).manifest('ctr', '1');
+  assert.equal((await reader.readManifest('ctr', '3')).version, '3');
+  await as(folder, {}).readManifest('ctr', '1');
 });
 
-test('keys are replaced: sign with the new one, trust both, then trust the old one no more', async (t) => {
+test('keys are replaced by trusting both, then only the new one', async (t) => {
   const folder = temporaryFolder(t);
   await publish(t, as(folder, { signing: ann }), '1');
-  await assert.rejects(as(folder, { trusted: [bob] }).manifest('ctr', '1'), { code: 'DENIED' });
+  await assert.rejects(as(folder, { trusted: [bob] }).readManifest('ctr', '1'), { code: 'DENIED' });
   assert.equal(await as(folder, { signing: bob }).sign('ctr', '1'), true);
   assert.equal(await as(folder, { signing: bob }).sign('ctr', '1'), false);
   for (const trusted of [[ann], [bob], [ann, bob]]) {
-    await as(folder, { trusted }).manifest('ctr', '1');
+    await as(folder, { trusted }).readManifest('ctr', '1');
   }
   // Publishing what is there already signs it as well.
   await publish(t, as(folder, { signing: eve }), '1');
-  await as(folder, { trusted: [eve] }).manifest('ctr', '1');
+  await as(folder, { trusted: [eve] }).readManifest('ctr', '1');
 });
 
 test('a signature is of one manifest in one place', async (t) => {
@@ -70,27 +70,30 @@ test('a signature is of one manifest in one place', async (t) => {
   const sig = `manifest.${ann.keyId}.sig`;
   rmSync(join(of('2'), sig));
   writeFileSync(join(of('2'), sig), readFileSync(join(of('1'), sig)));
-  await assert.rejects(reader.manifest('ctr', '2'), { code: 'DENIED', message: /is wrong/ });
+  await assert.rejects(reader.readManifest('ctr', '2'), { code: 'DENIED', message: /is invalid/ });
   const manifest = join(of('1'), 'manifest.json');
   writeFileSync(manifest, `${readFileSync(manifest, 'utf8')} `);
-  await assert.rejects(reader.manifest('ctr', '1'), { code: 'DENIED', message: /is not what key/ });
+  await assert.rejects(reader.readManifest('ctr', '1'), {
+    code: 'DENIED',
+    message: /has other content than key/,
+  });
 });
 
-test('channels and quarantines are believed only when they are signed, in their place', async (t) => {
+test('channel and quarantine entries need a signature for their path', async (t) => {
   const folder = temporaryFolder(t);
   const signer = as(folder, { signing: ann });
   for (const version of ['1', '2', '3']) await publish(t, signer, version);
   for (const version of ['1', '2']) await signer.activate('ctr', 'stable', { version, ...by });
   const fresh = (): Repository => as(folder, { trusted: [ann] });
   const pointer = async (): Promise<string | undefined> =>
-    (await fresh().channel('ctr', 'stable')).pointer?.version;
+    (await fresh().readChannel('ctr', 'stable')).pointer?.version;
   assert.equal(await pointer(), '2');
   const log = join(folder, 'ctr', 'channels', 'stable');
   // An old entry put again as the newest one: a replay.
   writeFileSync(join(log, '0000000003.json'), readFileSync(join(log, '0000000001.json')));
   await assert.rejects(pointer(), {
     code: 'DENIED',
-    message: /0000000003\.json: its signature .* is wrong/,
+    message: /0000000003\.json: its signature .* is invalid/,
   });
   rmSync(join(log, '0000000003.json'));
   await as(folder, { signing: eve }).activate('ctr', 'stable', { version: '3', ...by });
@@ -110,7 +113,7 @@ test('whatever byte of a signed entry is changed, it is refused or says the same
   await signer.activate('ctr', 'stable', { version: '1', by: 'ann', reason: 'täglich "neu" \\ 7' });
   const path = join(folder, 'ctr', 'channels', 'stable', '0000000001.json');
   const bytes = readFileSync(path);
-  const truth = (await as(folder, { trusted: [ann] }).channel('ctr', 'stable')).pointer;
+  const truth = (await as(folder, { trusted: [ann] }).readChannel('ctr', 'stable')).pointer;
   const change = fc.tuple(fc.nat(bytes.length - 1), fc.integer({ min: 1, max: 255 }));
   await fc.assert(
     fc.asyncProperty(change, async ([at, flip]) => {
@@ -118,7 +121,7 @@ test('whatever byte of a signed entry is changed, it is refused or says the same
       changed[at] = (bytes[at] ?? 0) ^ flip;
       writeFileSync(path, changed);
       try {
-        const { pointer } = await as(folder, { trusted: [ann] }).channel('ctr', 'stable');
+        const { pointer } = await as(folder, { trusted: [ann] }).readChannel('ctr', 'stable');
         assert.deepEqual(pointer, truth);
       } catch (error) {
         assert.match((error as { code: string }).code, /CORRUPT|DENIED/);
@@ -137,7 +140,7 @@ test('key files that are none are refused, and never shown', (t) => {
         /key\.pem: expected a private key/.test(error.message) && !error.message.includes('secret'),
     );
   }
-  assert.throws(() => new TrustedKeys([''], 'keys'), /no public key in it/);
+  assert.throws(() => new TrustedKeys([''], 'keys'), /contains no public key/);
   const keys = join(folder, 'keys');
   mkdirSync(keys);
   writeFileSync(join(keys, 'a.pub'), ann.publicPem + bob.publicPem);

@@ -1,12 +1,15 @@
-/** Where versions are built before they exist: kept while somebody may go on, gone a week after everybody stopped. */
+/**
+ * Where versions are built before they exist: kept while somebody may go on, gone a week after
+ * everybody stopped.
+ */
 import assert from 'node:assert/strict';
 import { existsSync, mkdirSync, utimesSync, writeFileSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { Claim, isClaimed } from '../../lib/platform/claim.ts';
+import { FolderLock, isFolderLocked } from '../../lib/platform/folder-lock.ts';
 import { openRepository } from '../../lib/repository/repository.ts';
-import { temporaryFolder } from './fixtures.ts';
+import { temporaryFolder } from './support/fixtures.ts';
 
 const WEEK_MS = 7 * 24 * 3_600_000;
 const SPILL = 'a'.repeat(32);
@@ -58,16 +61,16 @@ test('a claimed folder is one process’s until it is gone', (t) => {
   const write = (host: string, pid: number): void =>
     writeFileSync(owner, JSON.stringify({ host, pid }));
   write(hostname(), process.ppid);
-  assert.throws(() => new Claim(folder), /is being worked in by process \d+ of host/);
+  assert.throws(() => new FolderLock(folder), /is in use by process \d+ of host/);
   write('elsewhere', 1);
-  assert.throws(() => new Claim(folder), /process 1 of host elsewhere/);
+  assert.throws(() => new FolderLock(folder), /process 1 of host elsewhere/);
   const silent = new Date(Date.now() - 120_000);
   utimesSync(owner, silent, silent);
-  assert.equal(isClaimed(folder), false);
-  new Claim(folder).release();
+  assert.equal(isFolderLocked(folder), false);
+  new FolderLock(folder).release();
   for (const left of [() => write(hostname(), NOBODY), () => writeFileSync(owner, 'not JSON')]) {
     left();
-    const claim = new Claim(folder);
+    const claim = new FolderLock(folder);
     claim.release();
     assert.equal(existsSync(owner), false);
   }
@@ -76,13 +79,16 @@ test('a claimed folder is one process’s until it is gone', (t) => {
 test('plans and files are what their names say, or are refused', (t) => {
   const work = openRepository(temporaryFolder(t)).workFolder('b', '1');
   const digest = work.putPlan('{"a":1}');
-  assert.equal(work.plan(digest), '{"a":1}');
+  assert.equal(work.readPlan(digest), '{"a":1}');
   writeFileSync(join(work.path, 'plans', `${digest}.json`), '{"a":2}');
-  assert.throws(() => work.plan(digest), /is damaged; build the shards of this plan again/);
-  assert.throws(() => work.plan('../../x'), /is not a SHA-256/);
-  assert.equal(work.part('t', 3), undefined);
+  assert.throws(() => work.readPlan(digest), /is damaged; build the shards of this plan again/);
+  assert.throws(() => work.readPlan('../../x'), /is not a SHA-256/);
+  assert.equal(work.readPart('t', 3), undefined);
   work.putPart('t', 3, 'text');
-  assert.deepEqual([work.tables(), work.shards('t'), work.part('t', 3)], [['t'], [3], 'text']);
+  assert.deepEqual(
+    [work.listTables(), work.listShards('t'), work.readPart('t', 3)],
+    [['t'], [3], 'text'],
+  );
   work.remove();
   assert.equal(existsSync(work.path), false);
 });

@@ -9,7 +9,7 @@ import type { ChannelLimits } from '../../lib/core/limits.ts';
 import { Channel } from '../../lib/rpc/channel.ts';
 import { beginResponse, FrameDecoder, finishFrame } from '../../proto/baidu-std.ts';
 import { OutputBuffer } from '../../proto/output-buffer.ts';
-import { startEcho } from './one-port.ts';
+import { startEchoServer } from './support/echo-server.ts';
 
 const NO_BYTES = new Uint8Array(0);
 const closers: (() => unknown)[] = [];
@@ -21,7 +21,7 @@ function channelTo(port: number, limits: Partial<ChannelLimits> = {}): Channel {
   return channel;
 }
 
-/** A server of our own making: what it does with a connection is the test's business. */
+/** A server whose connections the test handles. */
 async function listen(
   accept: (socket: Socket) => void,
   port = 0,
@@ -55,22 +55,22 @@ function failsWith(code: string, message = /./): (error: unknown) => boolean {
   };
 }
 
-test('many calls share one connection and each gets its own answer', async () => {
-  const { server, port } = await startEcho();
+test('many calls share one connection, and each gets its own response', async () => {
+  const { server, port } = await startEchoServer();
   const channel = channelTo(port);
-  assert.equal(channel.connected, false);
+  assert.equal(channel.isConnected, false);
   const texts = Array.from({ length: 500 }, (_, i) => `call ${i} ${'x'.repeat((i * 997) % 5000)}`);
   const answers = await Promise.all(texts.map((text) => echo(channel, text)));
   assert.deepEqual(answers, texts);
   assert.equal(server.connections, 1);
-  assert.equal(channel.connected, true);
-  assert.equal(channel.inFlight, 0);
+  assert.equal(channel.isConnected, true);
+  assert.equal(channel.callsInFlight, 0);
   channel.close();
   await server.stop();
 });
 
-test('payload and attachment come back apart, large ones whole', async () => {
-  const { server, port } = await startEcho();
+test('payload and attachment are returned separately, also large ones', async () => {
+  const { server, port } = await startEchoServer();
   const channel = channelTo(port);
   const payload = new Uint8Array(3_000_000).map((_, i) => i);
   const attachment = new Uint8Array(5_000_001).map((_, i) => i * 3);
@@ -81,14 +81,15 @@ test('payload and attachment come back apart, large ones whole', async () => {
   await server.stop();
 });
 
-test('calls compressed and with checksums, both ways', async () => {
-  const { server, port } = await startEcho();
+test('calls may be compressed and have checksums, in both directions', async () => {
+  const { server, port } = await startEchoServer();
   const channel = channelTo(port);
   const attachment = Buffer.from('attached');
   for (const compressType of [undefined, 1, 2, 3, 4] as const) {
-    for (const checksum of [false, true]) {
-      for (const text of ['', 'repeat '.repeat(300)]) {
-        const options = { checksum, ...(compressType === undefined ? {} : { compressType }) };
+    for (const checksum of [undefined, 'crc32c', 'xxh64'] as const) {
+      for (const text of ['', 'repeat '.repeat(300), 'x'.repeat(3_000_000)]) {
+        const compressed = compressType === undefined ? {} : { compressType };
+        const options = { ...compressed, ...(checksum === undefined ? {} : { checksum }) };
         const call = channel.call(
           'test.Echo',
           'echo',
@@ -107,7 +108,7 @@ test('calls compressed and with checksums, both ways', async () => {
   await server.stop();
 });
 
-test('an answer that was damaged on the way is not given out', async () => {
+test('a corrupted response is not returned', async () => {
   const { port } = await listen((socket) => {
     const decoder = new FrameDecoder();
     socket.on('data', (chunk) => {
@@ -117,48 +118,57 @@ test('an answer that was damaged on the way is not given out', async () => {
         const metaEnd = beginResponse(output, decoder.frame, 0);
         output.append(Buffer.from('not what the checksum says'));
         finishFrame(output, 0, metaEnd);
-        socket.write(output.written());
+        socket.write(output.writtenBytes());
       }
     });
   });
-  const call = channelTo(port).call('a', 'b', NO_BYTES, NO_BYTES, 5000, { checksum: true });
-  await assert.rejects(call, failsWith('UNAVAILABLE', /its answer cannot be read: .*crc32c/));
+  const call = channelTo(port).call('a', 'b', NO_BYTES, NO_BYTES, 5000, { checksum: 'crc32c' });
+  await assert.rejects(call, failsWith('UNAVAILABLE', /the response cannot be decoded: .*crc32c/));
 });
 
-test('with checksums a damaged request is refused as such, attachment included; an answer without one is none', async () => {
-  const { server, port } = await startEcho();
+test('with checksums, corrupted requests and responses are detected', async () => {
+  const { server, port } = await startEchoServer();
   let turn = 'attached';
-  let strip = false;
+  /** The fields of the checksum, of which the type becomes 0. */
+  let stripped: Buffer | undefined;
   const between = await listen((near) => {
     const far = connect({ port, host: '127.0.0.1' });
     near.on('close', () => far.destroy());
     near.on('data', (chunk) => {
       const at = Buffer.from(chunk).indexOf(turn);
       if (at >= 0) chunk[at] = chunk[at]! ^ 1;
-      // checksum_type = 1 becomes 0.
-      const summed = Buffer.from(chunk).indexOf(Buffer.of(0x58, 1, 0x62, 4));
-      if (strip) chunk[summed + 1] = 0;
+      if (stripped !== undefined) chunk[Buffer.from(chunk).indexOf(stripped) + 1] = 0;
       far.write(chunk);
     });
     far.on('data', (chunk) => near.write(chunk));
   });
   const channel = channelTo(between.port);
-  const call = (): Promise<unknown> =>
-    channel.call('test.Echo', 'echo', Buffer.from('payload'), Buffer.from('attached'), 5000, {
-      checksum: true,
-    });
-  await assert.rejects(call(), failsWith('DAMAGED', /is not what its crc32c says/));
-  turn = 'payload';
-  await assert.rejects(call(), failsWith('DAMAGED', /is not what its crc32c says/));
-  turn = 'neither';
-  await call();
-  strip = true;
-  await assert.rejects(call(), failsWith('UNAVAILABLE', /its answer has no checksum/));
+  for (const [checksum, fields] of [
+    ['crc32c', Buffer.of(0x58, 1, 0x62, 4)],
+    ['xxh64', Buffer.of(0x58, 100, 0x62, 8)],
+  ] as const) {
+    const call = (isChecksumOptional = false): Promise<unknown> => {
+      const [payload, attachment] = [Buffer.from('payload'), Buffer.from('attached')];
+      const options = { checksum, isChecksumOptional };
+      return channel.call('test.Echo', 'echo', payload, attachment, 5000, options);
+    };
+    const damaged = failsWith('DAMAGED', new RegExp(`the ${checksum} of the message .* not match`));
+    turn = 'attached';
+    await assert.rejects(call(), damaged);
+    turn = 'payload';
+    await assert.rejects(call(), damaged);
+    turn = 'neither';
+    await call();
+    stripped = fields;
+    await assert.rejects(call(), failsWith('UNAVAILABLE', /the response has no checksum/));
+    await call(true);
+    stripped = undefined;
+  }
   channel.close();
   await server.stop();
 });
 
-test('codes that share a number with others come as themselves', async () => {
+test('error codes that share a brpc number are told apart', async () => {
   const codes = Object.keys(ERROR_STATUS) as ErrorCode[];
   const handlers = codes.map((code) => [
     code,
@@ -166,7 +176,7 @@ test('codes that share a number with others come as themselves', async () => {
       throw new CubeError(code, `told to say ${code}`);
     },
   ]);
-  const { server, port } = await startEcho({}, Object.fromEntries(handlers));
+  const { server, port } = await startEchoServer({}, Object.fromEntries(handlers));
   const channel = channelTo(port);
   for (const code of codes) {
     const call = channel.call('test.Echo', code, NO_BYTES, NO_BYTES, 5000);
@@ -178,8 +188,8 @@ test('codes that share a number with others come as themselves', async () => {
   await server.stop();
 });
 
-test('the server’s error comes with its code', async () => {
-  const { server, port } = await startEcho();
+test('an error of the server keeps its code', async () => {
+  const { server, port } = await startEchoServer();
   const channel = channelTo(port);
   const call = channel.call('test.Echo', 'nothing', NO_BYTES, NO_BYTES, 1000);
   await assert.rejects(call, failsWith('UNSUPPORTED', /Fail to find method=test\.Echo\/nothing/));
@@ -188,7 +198,7 @@ test('the server’s error comes with its code', async () => {
   await server.stop();
 });
 
-test('answers in any order find their calls', async () => {
+test('responses may arrive in any order', async () => {
   const { port } = await listen((socket) => {
     const decoder = new FrameDecoder();
     const answers: Uint8Array[] = [];
@@ -200,7 +210,7 @@ test('answers in any order find their calls', async () => {
         const metaEnd = beginResponse(output, frame, 0);
         output.append(frame.bytes.subarray(frame.payloadStart, frame.payloadEnd));
         finishFrame(output, 0, metaEnd);
-        answers.push(output.written());
+        answers.push(output.writtenBytes());
       }
       if (answers.length === 10) for (const answer of answers.reverse()) socket.write(answer);
     });
@@ -210,7 +220,7 @@ test('answers in any order find their calls', async () => {
   assert.deepEqual(await Promise.all(texts.map((text) => echo(channel, text))), texts);
 });
 
-test('nobody listening: UNAVAILABLE at once, and no storm of attempts', async () => {
+test('without a listener, calls fail with UNAVAILABLE, and attempts are limited', async () => {
   const { server, port } = await listen(() => undefined);
   await new Promise((resolve) => server.close(resolve));
   const channel = channelTo(port, { backoffMinMs: 60_000, backoffMaxMs: 60_000 });
@@ -220,7 +230,7 @@ test('nobody listening: UNAVAILABLE at once, and no storm of attempts', async ()
   assert.equal(late.sockets.length, 0);
 });
 
-test('a lost connection fails what is pending; the next call connects again', async () => {
+test('a lost connection fails pending calls; the next call reconnects', async () => {
   const { server, port, sockets } = await listen((socket) => socket.on('data', () => undefined));
   const channel = channelTo(port, { backoffMinMs: 1, backoffMaxMs: 10 });
   const pending = [echo(channel, 'a'), echo(channel, 'b')];
@@ -232,14 +242,14 @@ test('a lost connection fails what is pending; the next call connects again', as
     failsWith('UNAVAILABLE')(outcome.reason);
   }
   await new Promise((resolve) => server.close(resolve));
-  const echoServer = await startEcho({}, {}, port);
+  const echoServer = await startEchoServer({}, {}, port);
   await sleep(30);
   assert.equal(await echo(channel, 'back'), 'back');
   channel.close();
   await echoServer.server.stop();
 });
 
-test('a call without answer ends at its deadline; a late answer hurts nobody', async () => {
+test('a call without response ends at its deadline; a late response is dropped', async () => {
   const late: (() => void)[] = [];
   const { port } = await listen((socket) => {
     const decoder = new FrameDecoder();
@@ -251,9 +261,9 @@ test('a call without answer ends at its deadline; a late answer hurts nobody', a
         const metaEnd = beginResponse(output, frame, 0);
         output.append(frame.bytes.subarray(frame.payloadStart, frame.payloadEnd));
         finishFrame(output, 0, metaEnd);
-        const text = Buffer.from(output.written()).toString('latin1');
-        if (text.includes('slow')) late.push(() => socket.write(output.written()));
-        else socket.write(output.written());
+        const text = Buffer.from(output.writtenBytes()).toString('latin1');
+        if (text.includes('slow')) late.push(() => socket.write(output.writtenBytes()));
+        else socket.write(output.writtenBytes());
       }
     });
   });
@@ -261,18 +271,18 @@ test('a call without answer ends at its deadline; a late answer hurts nobody', a
   const slow = echo(channel, 'slow', 50);
   const patient = echo(channel, 'slow but awaited', 30_000);
   const fast = echo(channel, 'fast', 5000);
-  await assert.rejects(slow, failsWith('DEADLINE_EXCEEDED', /no answer within 50 ms/));
+  await assert.rejects(slow, failsWith('DEADLINE_EXCEEDED', /no response within 50 ms/));
   assert.equal(await fast, 'fast');
-  // One connection: with the fast call those before it have come.
+  // One connection: once the fast call is answered, the earlier calls have arrived.
   assert.equal(late.length, 2);
   for (const answer of late) answer();
   assert.equal(await patient, 'slow but awaited');
   assert.equal(await echo(channel, 'after', 5000), 'after');
 });
 
-test('a process that stood still finds its connection and its answers, not their deadlines', async () => {
+test('a suspended process finds its responses before its deadlines', async () => {
   const answered = new Int32Array(new SharedArrayBuffer(4));
-  const file = new URL('./answering-worker.js', import.meta.url);
+  const file = new URL('./support/answering-worker.js', import.meta.url);
   const thread = new Worker(file, { workerData: answered.buffer });
   const [port] = (await once(thread, 'message')) as [number];
   const channel = channelTo(port, { connectTimeoutMs: 100, silenceMs: 100 });
@@ -294,14 +304,14 @@ test('a process that stood still finds its connection and its answers, not their
   await thread.terminate();
 });
 
-test('no connection within its time', async () => {
-  // An address that is set aside for documentation: nobody answers there, or there is no way to it.
+test('connecting has a timeout', async () => {
+  // An address reserved for documentation: it does not answer or is unreachable.
   const channel = new Channel('203.0.113.1:9', { connectTimeoutMs: 100 });
   closers.push(() => channel.close());
   await assert.rejects(echo(channel, 'a', 3000), failsWith('UNAVAILABLE'));
 });
 
-test('limits: calls in flight, bytes of a request, a closed channel', async () => {
+test('calls in flight and request bytes are limited; a closed channel rejects', async () => {
   const { port } = await listen((socket) => socket.on('data', () => undefined));
   const channel = channelTo(port, { maxInFlight: 2, maxFrameBytes: 10_000 });
   const pending = Promise.allSettled([echo(channel, 'a'), echo(channel, 'b')]);
@@ -312,7 +322,7 @@ test('limits: calls in flight, bytes of a request, a closed channel', async () =
   await assert.rejects(echo(channel, 'd'), failsWith('UNAVAILABLE', /closed/));
 });
 
-test('a server that stops reading cannot fill our memory', async () => {
+test('a server that stops reading does not fill our memory', async () => {
   const { port, sockets } = await listen((socket) => socket.pause());
   const channel = channelTo(port, { maxFrameBytes: 1 << 20, silenceMs: 60_000 });
   const payload = new Uint8Array(900_000);
@@ -327,7 +337,7 @@ test('a server that stops reading cannot fill our memory', async () => {
   assert.equal(sockets.length, 1);
 });
 
-test('a peer that has gone silent is given up', async () => {
+test('a connection that stays silent while calls are pending is closed', async () => {
   const { port, sockets } = await listen((socket) => socket.on('data', () => undefined));
   const channel = channelTo(port, { silenceMs: 100, backoffMinMs: 1, backoffMaxMs: 1 });
   const outcomes: string[] = [];
@@ -338,7 +348,7 @@ test('a peer that has gone silent is given up', async () => {
   assert.equal(sockets.length, 2);
 });
 
-test('a server that sends garbage is left', async () => {
+test('a connection on which garbage arrives is closed', async () => {
   const { port } = await listen((socket) =>
     socket.on('data', () => socket.write('HTTP/1.1 400 no\r\n\r\n')),
   );
@@ -346,13 +356,13 @@ test('a server that sends garbage is left', async () => {
   await assert.rejects(echo(channel, 'a'), failsWith('UNAVAILABLE', /must begin with "PRPC"/));
 });
 
-test('an endpoint that is none is refused', () => {
+test('an invalid endpoint is rejected', () => {
   for (const endpoint of ['', 'host', 'host:0', 'host:65536', 'http://host:1', 'a b:1']) {
     assert.throws(() => new Channel(endpoint), failsWith('INVALID_ARGUMENT', /expected host:port/));
   }
 });
 
-test('a call that may take longer than any timer waits in peace', async (context) => {
+test("a call may have a timeout longer than a timer's maximum", async (context) => {
   const warnings: string[] = [];
   const onWarning = ({ name }: Error): unknown => warnings.push(name);
   process.on('warning', onWarning);

@@ -1,17 +1,26 @@
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
 import { connect } from 'node:net';
 import { after, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { CubeError } from '../../lib/core/errors.ts';
+import { DEFAULT_SERVER_LIMITS } from '../../lib/core/limits.ts';
+import type { DeferredResponse } from '../../lib/rpc/deferred-response.ts';
 import type { RpcHandler } from '../../lib/rpc/rpc-routes.ts';
-import { type EchoServer, RawConnection, requestFrame, startEcho, until } from './one-port.ts';
+import {
+  type EchoServer,
+  encodeRequestFrame,
+  RawConnection,
+  startEchoServer,
+  waitUntil,
+} from './support/echo-server.ts';
 
 const bytes = (text: string): Uint8Array => Buffer.from(text, 'latin1');
 const servers: EchoServer[] = [];
 after(() => Promise.all(servers.map(({ server }) => server.stop())));
 
-async function start(...options: Parameters<typeof startEcho>): Promise<EchoServer> {
-  const server = await startEcho(...options);
+async function start(...options: Parameters<typeof startEchoServer>): Promise<EchoServer> {
+  const server = await startEchoServer(...options);
   servers.push(server);
   return server;
 }
@@ -20,7 +29,7 @@ test('pipelined calls of one write are answered in one stream', async () => {
   const { port } = await start();
   const connection = new RawConnection(port);
   const frames = Array.from({ length: 100 }, (_, i) =>
-    requestFrame(i + 1, bytes(`payload ${i}`), { attachment: bytes(`attachment ${i}`) }),
+    encodeRequestFrame(i + 1, bytes(`payload ${i}`), { attachment: bytes(`attachment ${i}`) }),
   );
   connection.send(Buffer.concat(frames));
   const answers = await connection.receive(100);
@@ -35,7 +44,7 @@ test('pipelined calls of one write are answered in one stream', async () => {
 test('a call that arrives byte by byte is answered', async () => {
   const { port } = await start();
   const connection = new RawConnection(port);
-  for (const byte of requestFrame(5, bytes('slowly'))) {
+  for (const byte of encodeRequestFrame(5, bytes('slowly'))) {
     connection.send(Uint8Array.of(byte));
     await new Promise(setImmediate);
   }
@@ -46,7 +55,7 @@ test('a call that arrives byte by byte is answered', async () => {
 test('HTTP and baidu_std share the port', async () => {
   const { port, address } = await start();
   const connection = new RawConnection(port);
-  connection.send(requestFrame(1, bytes('rpc')));
+  connection.send(encodeRequestFrame(1, bytes('rpc')));
   const response = await fetch(`http://${address}/hello`);
   assert.equal(await response.text(), 'hello');
   assert.equal((await connection.receive(1))[0]?.payload, 'rpc');
@@ -58,7 +67,7 @@ test('HTTP and baidu_std share the port', async () => {
   connection.socket.destroy();
 });
 
-test('an HTTP request that comes in pieces smaller than the magic', async () => {
+test('an HTTP request may arrive in pieces smaller than the magic', async () => {
   const { port } = await start();
   const socket = connect(port, '127.0.0.1');
   for (const piece of [
@@ -75,12 +84,12 @@ test('an HTTP request that comes in pieces smaller than the magic', async () => 
   assert.match(text, /^HTTP\/1\.1 200 [\s\S]*ok$/);
 });
 
-test('unknown services and methods are refused in the words of brpc, the connection goes on', async () => {
+test("unknown services and methods get brpc's errors; the connection continues", async () => {
   const { port } = await start();
   const connection = new RawConnection(port);
-  connection.send(requestFrame(1, bytes(''), { method: 'echoo' }));
-  connection.send(requestFrame(2, bytes(''), { service: 'test.Nobody' }));
-  connection.send(requestFrame(3, bytes('still here'), { service: 'Echo' }));
+  connection.send(encodeRequestFrame(1, bytes(''), { method: 'echoo' }));
+  connection.send(encodeRequestFrame(2, bytes(''), { service: 'test.Nobody' }));
+  connection.send(encodeRequestFrame(3, bytes('still here'), { service: 'Echo' }));
   const [first, second, third] = await connection.receive(3);
   assert.equal(first?.errorCode, 1002);
   assert.equal(first?.errorText, `[127.0.0.1:${port}][E1002]Fail to find method=test.Echo/echoo`);
@@ -89,7 +98,7 @@ test('unknown services and methods are refused in the words of brpc, the connect
   connection.socket.destroy();
 });
 
-test('a handler that throws half-way answers with the error alone', async () => {
+test('a handler that throws after writing sends only the error', async () => {
   const { port, routes } = await start(
     {},
     {
@@ -103,8 +112,8 @@ test('a handler that throws half-way answers with the error alone', async () => 
   const connection = new RawConnection(port);
   connection.send(
     Buffer.concat([
-      requestFrame(1, bytes(''), { method: 'fails' }),
-      requestFrame(2, bytes('next')),
+      encodeRequestFrame(1, bytes(''), { method: 'fails' }),
+      encodeRequestFrame(2, bytes('next')),
     ]),
   );
   const [failed, next] = await connection.receive(2);
@@ -112,11 +121,11 @@ test('a handler that throws half-way answers with the error alone', async () => 
   assert.match(failed?.errorText ?? '', /no such version$/);
   assert.equal(failed?.payload, '');
   assert.equal(next?.payload, 'next');
-  assert.equal(routes.find('test.Echo', 'fails')?.errors.get('VERSION_ABSENT'), 1);
+  assert.equal(routes.findRoute('test.Echo', 'fails')?.errors.get('VERSION_ABSENT'), 1);
   connection.socket.destroy();
 });
 
-test('bytes that cannot be understood get an error and end that connection only', async () => {
+test('bytes of no protocol get an error and end only their connection', async () => {
   const { port, server } = await start();
   const bystander = new RawConnection(port);
   const hostile: [string, RegExp][] = [
@@ -133,21 +142,21 @@ test('bytes that cannot be understood get an error and end that connection only'
     await connection.closed;
   }
   const wrong = new RawConnection(port);
-  wrong.send(Buffer.concat([requestFrame(1, bytes('fine')), bytes('garbage garbage')]));
+  wrong.send(Buffer.concat([encodeRequestFrame(1, bytes('fine')), bytes('garbage garbage')]));
   const answers = await wrong.receive(2);
   assert.equal(answers[0]?.payload, 'fine');
   assert.match(answers[1]?.errorText ?? '', /must begin with "PRPC"/);
   await wrong.closed;
-  bystander.send(requestFrame(1, bytes('unharmed')));
+  bystander.send(encodeRequestFrame(1, bytes('unharmed')));
   assert.equal((await bystander.receive(1))[0]?.payload, 'unharmed');
   bystander.socket.destroy();
-  assert.equal(server.host.brokenConnections, 4);
+  assert.equal(server.baidu.brokenConnections, 4);
 });
 
-test('the error reaches a peer that is still sending a frame over the limit', async () => {
+test('the error reaches a peer that is still sending an oversized frame', async () => {
   const { port } = await start({ frameBytes: 1000 });
   const connection = new RawConnection(port);
-  connection.send(requestFrame(1, new Uint8Array(3_000_000)));
+  connection.send(encodeRequestFrame(1, new Uint8Array(3_000_000)));
   const [answer] = await connection.receive(1);
   assert.match(answer?.errorText ?? '', /over the limit of 1000/);
   await connection.closed;
@@ -161,7 +170,7 @@ test('an HTTP/2 preface is closed and counted', async () => {
   assert.equal(server.http2Refused, 1);
 });
 
-test('a connection that says nothing, or only half a magic, is closed', async () => {
+test('a connection without a complete magic is closed after a timeout', async () => {
   const { port } = await start({ sniffMs: 100 });
   const silent = new RawConnection(port);
   const half = new RawConnection(port);
@@ -169,17 +178,17 @@ test('a connection that says nothing, or only half a magic, is closed', async ()
   await Promise.all([silent.closed, half.closed]);
 });
 
-test('an idle connection is closed, one in use is not', async () => {
+test('an idle connection is closed, a used one is not', async () => {
   const { port } = await start({ idleMs: 1000 });
   const idle = new RawConnection(port);
   const used = new RawConnection(port);
-  idle.send(requestFrame(1, bytes('once')));
+  idle.send(encodeRequestFrame(1, bytes('once')));
   let open = true;
   idle.closed.then(() => {
     open = false;
   });
   for (let i = 1; open; i++) {
-    used.send(requestFrame(i, bytes('again')));
+    used.send(encodeRequestFrame(i, bytes('again')));
     await used.receive(i);
     await sleep(20);
   }
@@ -187,28 +196,56 @@ test('an idle connection is closed, one in use is not', async () => {
   used.socket.destroy();
 });
 
-test('connections over the limit are refused, the others go on', async () => {
-  const { port, server } = await start({ connections: 2 });
-  const first = new RawConnection(port);
-  const second = new RawConnection(port);
-  first.send(requestFrame(1, bytes('a')));
-  second.send(requestFrame(1, bytes('b')));
-  await Promise.all([first.receive(1), second.receive(1)]);
-  const third = new RawConnection(port);
-  await third.closed;
-  assert.equal(server.connectionsRefused, 1);
-  first.send(requestFrame(2, bytes('c')));
-  assert.equal((await first.receive(2))[1]?.payload, 'c');
-  first.socket.destroy();
-  await first.closed;
-  await until(() => server.connections === 1);
-  const fourth = new RawConnection(port);
-  fourth.send(requestFrame(1, bytes('d')));
-  assert.equal((await fourth.receive(1))[0]?.payload, 'd');
-  for (const { socket } of [second, fourth]) socket.destroy();
+test('connections stay open while TCP finds their peers alive', async () => {
+  assert.equal(DEFAULT_SERVER_LIMITS.idleMs, 0);
+  const { port } = await start();
+  const connection = new RawConnection(port);
+  connection.send(encodeRequestFrame(1, bytes('a')));
+  await connection.receive(1);
+  const { localPort = 0 } = connection.socket;
+  if (process.platform === 'linux') {
+    const hex = (number: number): string => number.toString(16).padStart(4, '0').toUpperCase();
+    const [, timer] =
+      new RegExp(`:${hex(port)} \\S+:${hex(localPort)} 01 \\S+ (\\d\\d):`).exec(
+        readFileSync('/proc/net/tcp', 'utf8'),
+      ) ?? [];
+    assert.equal(timer, '02', 'the timer of keep-alive probes runs');
+  }
+  connection.socket.destroy();
 });
 
-/** Answers a small request with a large payload: what a hostile reader would use. */
+test('at the limit the longest idle connection makes room, busy ones never', async () => {
+  const deferred: DeferredResponse[] = [];
+  const later: RpcHandler = (_frame, response) => void deferred.push(response.defer());
+  const { port, server } = await start({ connections: 2 }, { later });
+  const first = new RawConnection(port);
+  const second = new RawConnection(port);
+  for (const connection of [first, second]) {
+    connection.send(encodeRequestFrame(1, bytes('a'), { method: 'later' }));
+  }
+  await waitUntil(() => deferred.length === 2);
+  const refused = new RawConnection(port);
+  await refused.closed;
+  assert.deepEqual([server.connectionsRefused, server.connectionsEvicted], [1, 0]);
+  deferred[1]?.begin(0);
+  deferred[1]?.finish();
+  await second.receive(1);
+  let accepted: RawConnection | undefined;
+  // The answer is recent at first.
+  while (accepted === undefined) {
+    const attempt = new RawConnection(port);
+    attempt.send(encodeRequestFrame(2, bytes('b')));
+    if ((await attempt.receive(1)).length === 1) accepted = attempt;
+  }
+  await second.closed;
+  assert.equal(server.connectionsEvicted, 1);
+  deferred[0]?.begin(0);
+  deferred[0]?.finish();
+  assert.equal((await first.receive(1))[0]?.correlation, 1);
+  for (const { socket } of [first, accepted]) socket.destroy();
+});
+
+/** Answers a small request with a large payload, to build up unread output. */
 const large = 256 << 10;
 const amplify: Record<string, RpcHandler> = {
   amplify: (_frame, response) => {
@@ -217,17 +254,17 @@ const amplify: Record<string, RpcHandler> = {
   },
 };
 
-test('a slow reader costs a bounded amount of memory, and is served when it reads', async () => {
+test('a slow reader uses bounded memory, and is served when it reads', async () => {
   const { port, server } = await start({ outputHighWaterBytes: 1 << 20 }, amplify);
   const connection = new RawConnection(port);
   connection.socket.pause();
   const calls = 1000; // would be 256 MB of answers
   for (let i = 1; i <= calls; i++)
-    connection.send(requestFrame(i, bytes(''), { method: 'amplify' }));
-  await until(() => server.host.unsentBytes > 1 << 20);
+    connection.send(encodeRequestFrame(i, bytes(''), { method: 'amplify' }));
+  await waitUntil(() => server.baidu.unsentBytes > 1 << 20);
   let most = 0;
   for (let i = 0; i < 20; i++) {
-    most = Math.max(most, server.host.unsentBytes);
+    most = Math.max(most, server.baidu.unsentBytes);
     await sleep(10);
   }
   assert.ok(most < 4 << 20, `${most} bytes are held for one connection`);
@@ -237,7 +274,7 @@ test('a slow reader costs a bounded amount of memory, and is served when it read
   assert.ok(
     answers.every((answer, i) => answer.correlation === i + 1 && answer.payload.length === large),
   );
-  await until(() => server.host.unsentBytes === 0);
+  await waitUntil(() => server.baidu.unsentBytes === 0);
   connection.socket.destroy();
 });
 
@@ -246,19 +283,20 @@ test('a reader that never reads is closed', async () => {
   const { port, server } = await start(limits, amplify);
   const connection = new RawConnection(port);
   connection.socket.pause();
-  for (let i = 1; i <= 200; i++) connection.send(requestFrame(i, bytes(''), { method: 'amplify' }));
-  await until(() => server.slowReaders === 1);
-  await until(() => server.host.unsentBytes === 0 && server.connections === 0);
+  for (let i = 1; i <= 200; i++)
+    connection.send(encodeRequestFrame(i, bytes(''), { method: 'amplify' }));
+  await waitUntil(() => server.slowReaders === 1);
+  await waitUntil(() => server.baidu.unsentBytes === 0 && server.connections === 0);
   connection.socket.destroy();
 });
 
-test('over HTTP as well: a reader that never reads is closed, one that is slow is not', async () => {
+test('over HTTP, a reader that never reads is closed, a slow one is not', async () => {
   const { port, server, address } = await start({ slowReaderMs: 200 });
   const never = connect(port, '127.0.0.1');
   never.on('error', () => undefined).pause();
   never.write('GET /large HTTP/1.1\r\nhost: x\r\n\r\n');
-  await until(() => server.connections === 1);
-  await until(() => server.connections === 0);
+  await waitUntil(() => server.connections === 1);
+  await waitUntil(() => server.connections === 0);
   never.destroy();
   const response = await fetch(`http://${address}/slow`);
   assert.equal(await response.text(), 'slow');
@@ -266,7 +304,7 @@ test('over HTTP as well: a reader that never reads is closed, one that is slow i
   assert.equal(await (await fetch(`http://${address}/hello`)).text(), 'hello');
 });
 
-test('when too many answers wait to be read, new calls are refused', async () => {
+test('when too many responses are unread, new calls get OVERLOADED', async () => {
   const huge: RpcHandler = (_frame, response) => {
     response.begin(0);
     response.output.append(new Uint8Array(32 << 20));
@@ -274,58 +312,58 @@ test('when too many answers wait to be read, new calls are refused', async () =>
   const { port, server } = await start({ outputTotalBytes: 1 << 20 }, { huge });
   const slow = new RawConnection(port);
   slow.socket.pause();
-  slow.send(requestFrame(1, bytes(''), { method: 'huge' }));
-  await until(() => server.host.unsentBytes > 1 << 20);
+  slow.send(encodeRequestFrame(1, bytes(''), { method: 'huge' }));
+  await waitUntil(() => server.baidu.unsentBytes > 1 << 20);
   const other = new RawConnection(port);
-  other.send(requestFrame(1, bytes('now')));
+  other.send(encodeRequestFrame(1, bytes('now')));
   assert.equal((await other.receive(1))[0]?.errorCode, 2004);
   slow.socket.resume();
   assert.equal((await slow.receive(1))[0]?.payload.length, 32 << 20);
-  await until(() => server.host.unsentBytes === 0);
-  other.send(requestFrame(2, bytes('later')));
+  await waitUntil(() => server.baidu.unsentBytes === 0);
+  other.send(encodeRequestFrame(2, bytes('later')));
   assert.equal((await other.receive(2))[1]?.payload, 'later');
   for (const { socket } of [slow, other]) socket.destroy();
 });
 
-test('unfinished frames of all connections together are bounded', async () => {
+test('the unfinished frames of all connections together are limited', async () => {
   const { port, server } = await start({ inputTotalBytes: 100_000 });
-  const frame = requestFrame(1, new Uint8Array(200_000));
+  const frame = encodeRequestFrame(1, new Uint8Array(200_000));
   const first = new RawConnection(port);
   first.send(frame.subarray(0, 60_000));
-  await until(() => server.host.gatheredBytes === 60_000);
+  await waitUntil(() => server.baidu.unfinishedFrameBytes === 60_000);
   const second = new RawConnection(port);
   second.send(frame.subarray(0, 60_000));
   assert.equal((await second.receive(1))[0]?.errorCode, 2004);
   await second.closed;
-  assert.equal(server.host.gatheredBytes, 60_000);
+  assert.equal(server.baidu.unfinishedFrameBytes, 60_000);
   first.socket.destroy();
-  await until(() => server.host.gatheredBytes === 0);
+  await waitUntil(() => server.baidu.unfinishedFrameBytes === 0);
 });
 
-test('stopping: no new connection, what is in flight is answered, then all ends', async () => {
-  const { server, http, port, address, release } = await startEcho();
+test('stopping refuses connections, answers calls in flight, then ends', async () => {
+  const { server, http, port, address, releaseHeldRequests } = await startEchoServer();
   const connection = new RawConnection(port);
-  connection.send(requestFrame(1, bytes('before')));
+  connection.send(encodeRequestFrame(1, bytes('before')));
   await connection.receive(1);
   const held = fetch(`http://${address}/held`);
-  await until(() => http.inFlight === 1);
-  connection.send(requestFrame(2, bytes('in flight')));
+  await waitUntil(() => http.requestsInFlight === 1);
+  connection.send(encodeRequestFrame(2, bytes('in flight')));
   const stopped = server.stop();
   assert.equal((await connection.receive(2))[1]?.payload, 'in flight');
   await assert.rejects(fetch(`http://${address}/hello`));
-  await until(() => server.host.stopping);
-  connection.send(requestFrame(3, bytes('late')));
+  await waitUntil(() => server.baidu.isStopping);
+  connection.send(encodeRequestFrame(3, bytes('late')));
   assert.equal((await connection.receive(3))[2]?.errorCode, 2003);
-  release();
+  releaseHeldRequests();
   assert.equal(await (await held).text(), 'held');
   await stopped;
   await connection.closed;
-  await until(() => server.connections === 0);
+  await waitUntil(() => server.connections === 0);
 });
 
-test('a port in use is one clear error', async () => {
+test('listening on a port in use fails with a clear error', async () => {
   const { port } = await start();
-  await assert.rejects(startEcho({}, {}, port), (error: CubeError) => {
+  await assert.rejects(startEchoServer({}, {}, port), (error: CubeError) => {
     assert.equal(error.code, 'IO');
     assert.match(
       error.message,
@@ -335,17 +373,20 @@ test('a port in use is one clear error', async () => {
   });
 });
 
-test('HTTP bodies and requests in flight are bounded', async () => {
-  const { address, http, release } = await start({ httpBodyBytes: 1000, httpInFlight: 2 });
+test('HTTP bodies and requests in flight are limited', async () => {
+  const { address, http, releaseHeldRequests } = await start({
+    httpBodyBytes: 1000,
+    httpInFlight: 2,
+  });
   const body = 'x'.repeat(1001);
   const refused = await fetch(`http://${address}/echo`, { method: 'POST', body });
   assert.equal(refused.status, 413);
   assert.equal(((await refused.json()) as { code: string }).code, 'TOO_LARGE');
   const ask = (): Promise<number> => fetch(`http://${address}/held`).then(({ status }) => status);
   const held = [ask(), ask()];
-  await until(() => http.inFlight === 2);
+  await waitUntil(() => http.requestsInFlight === 2);
   assert.deepEqual(await Promise.all([ask(), ask()]), [429, 429]);
-  release();
+  releaseHeldRequests();
   assert.deepEqual(await Promise.all(held), [200, 200]);
   assert.equal((await fetch(`http://${address}/hello`)).status, 200);
 });

@@ -1,4 +1,4 @@
-/** TLS on the one port: every protocol inside it, whose certificates are believed, handshakes that lead nowhere, and renewal. */
+/** TLS on the shared port: every protocol, trusted certificates, broken handshakes, and renewal. */
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { copyFileSync, readFileSync, writeFileSync } from 'node:fs';
@@ -15,42 +15,49 @@ import type { ServerLimits } from '../../lib/core/limits.ts';
 import { Credentials, NO_CREDENTIALS } from '../../lib/rpc/credentials.ts';
 import { callJson } from '../../lib/rpc/json-call.ts';
 import { TlsIdentity } from '../../lib/rpc/tls-identity.ts';
-import { atEnd, temporaryFolder } from '../repository/fixtures.ts';
-import { Authority, type Identity } from './certificates.ts';
-import { RawGrpc } from './grpc-client.ts';
-import { type EchoServer, RawConnection, requestFrame, startEcho } from './one-port.ts';
+import { onTestEnd, temporaryFolder } from '../repository/support/fixtures.ts';
+import { CertificateAuthority, type IdentityFiles } from './support/certificates.ts';
+import {
+  type EchoServer,
+  encodeRequestFrame,
+  RawConnection,
+  startEchoServer,
+} from './support/echo-server.ts';
+import { RawGrpcClient } from './support/grpc-client.ts';
 
 const TIMEOUT = { timeoutMs: 30_000 };
 
 interface Place {
   readonly folder: string;
-  readonly authority: Authority;
-  /** The server's own. */
-  readonly identity: Identity;
+  readonly authority: CertificateAuthority;
+  /** The server's own files. */
+  readonly identity: IdentityFiles;
   readonly echo: EchoServer;
   readonly port: number;
 }
 
 async function start(t: TestContext, limits: Partial<ServerLimits> = {}): Promise<Place> {
   const folder = temporaryFolder(t);
-  const authority = new Authority(folder, 'authority');
+  const authority = new CertificateAuthority(folder, 'authority');
   const identity = authority.issue({ name: 'server' });
   const tls = new TlsIdentity(identity);
-  const addGrpc = (grpc: Parameters<NonNullable<Parameters<typeof startEcho>[3]>>[0]): void => {
+  const addGrpc = (
+    grpc: Parameters<NonNullable<Parameters<typeof startEchoServer>[3]>>[0],
+  ): void => {
     grpc.addUnary('test.Who', 'who', (_request, call) =>
       Buffer.from(JSON.stringify(call.certificate ?? null)),
     );
   };
-  const echo = await startEcho(limits, {}, 0, addGrpc, () => true, tls);
-  atEnd(t, () => echo.server.stop());
+  const echo = await startEchoServer(limits, {}, 0, addGrpc, () => true, tls);
+  onTestEnd(t, () => echo.server.stop());
   return { folder, authority, identity, echo, port: echo.port };
 }
 
-function tlsOptions({ cert, key, ca }: Identity): ConnectionOptions & { ca: Buffer } {
+function tlsOptions({ cert, key, ca }: IdentityFiles): ConnectionOptions & { ca: Buffer } {
   return { cert: readFileSync(cert), key: readFileSync(key), ca: readFileSync(ca) };
 }
 
-/** What the server makes of a caller's certificate, or the code of the failure to call it. */
+/** Returns the server's view of the caller's certificate, or the error code of the call. */
 function who(port: number, options: ConnectionOptions): Promise<string> {
   const url = { host: '127.0.0.1', port, path: '/who', agent: false };
   return new Promise((resolve) => {
@@ -77,18 +84,18 @@ async function until(what: string, condition: () => unknown): Promise<void> {
   }
 }
 
-test('every protocol is answered inside TLS as outside, on the same port', async (t) => {
+test('every protocol works with and without TLS on the same port', async (t) => {
   const { authority, port } = await start(t);
   const caller = tlsOptions(authority.issue({ name: 'caller' }));
   const { ca, cert, key } = caller as { ca: Buffer; cert: Buffer; key: Buffer };
   assert.equal(await who(port, caller), 'CN=caller');
   assert.equal(await who(port, { ca }), 'nobody');
-  // As curl, which offers both.
+  // As curl does, offer both protocols.
   assert.equal(await who(port, { ...caller, ALPNProtocols: ['h2', 'http/1.1'] }), 'CN=caller');
   assert.equal(await (await fetch(`http://127.0.0.1:${port}/hello`)).text(), 'hello');
 
   const byGrpc = async (channel: ChannelCredentials): Promise<string> => {
-    const grpc = new RawGrpc(port, channel);
+    const grpc = new RawGrpcClient(port, channel);
     const { bytes, details } = await grpc.call('/test.Who/who', new Uint8Array(0), 30_000);
     grpc.close();
     return bytes.toString() || details;
@@ -98,18 +105,21 @@ test('every protocol is answered inside TLS as outside, on the same port', async
 
   const socket = connectTls({ port, host: '127.0.0.1', ...caller });
   const calls = new RawConnection(port, socket);
-  calls.send(requestFrame(7, Buffer.from('hi'), { attachment: Buffer.alloc(300_000, 'x') }));
+  calls.send(encodeRequestFrame(7, Buffer.from('hi'), { attachment: Buffer.alloc(300_000, 'x') }));
   const [answer] = await calls.receive(1);
   assert.deepEqual([answer?.payload, answer?.attachment.length], ['hi', 300_000]);
   socket.destroy();
 });
 
-test('only what the authority has signed, for callers, and for now, is believed', async (t) => {
+test('only valid client certificates of the authority are trusted', async (t) => {
   const { folder, authority, port } = await start(t);
   const { path: ca } = authority;
   const hourMs = 3_600_000;
-  const others: readonly (readonly [string, Identity])[] = [
-    ['UNABLE_TO_VERIFY_LEAF_SIGNATURE', new Authority(folder, 'other').issue({ name: 'stranger' })],
+  const others: readonly (readonly [string, IdentityFiles])[] = [
+    [
+      'UNABLE_TO_VERIFY_LEAF_SIGNATURE',
+      new CertificateAuthority(folder, 'other').issue({ name: 'stranger' }),
+    ],
     ['CERT_HAS_EXPIRED', authority.issue({ name: 'late', toMs: Date.now() - hourMs })],
     ['CERT_NOT_YET_VALID', authority.issue({ name: 'early', fromMs: Date.now() + hourMs })],
     ['INVALID_PURPOSE', authority.issue({ name: 'only a server', use: ['serverAuth'] })],
@@ -125,7 +135,7 @@ test('only what the authority has signed, for callers, and for now, is believed'
   );
 });
 
-test('no connection goes on with what another one showed', async (t) => {
+test('no connection reuses the certificate of another one', async (t) => {
   const { authority, port } = await start(t);
   const caller = tlsOptions(authority.issue({ name: 'caller' }));
   for (const maxVersion of ['TLSv1.2', 'TLSv1.3'] as const) {
@@ -150,7 +160,7 @@ test('no connection goes on with what another one showed', async (t) => {
   restless.destroy();
 });
 
-/** The first message of a TLS client. */
+/** Returns the first message of a TLS client. */
 async function clientHello(): Promise<Buffer> {
   const listener = createServer();
   await once(listener.listen(0, '127.0.0.1'), 'listening');
@@ -165,7 +175,7 @@ async function clientHello(): Promise<Buffer> {
   return hello;
 }
 
-/** However it ends: a reset is an end, too. */
+/** Resolves when the socket ends, also by a reset. */
 function closed(socket: Socket): Promise<unknown> {
   return new Promise((resolve) => socket.once('close', resolve));
 }
@@ -177,7 +187,7 @@ function rawSocket(port: number): Socket {
   return socket;
 }
 
-test('half and slow handshakes are ended, damaged ones refused, and callers beside them answered', async (t) => {
+test('partial, slow and malformed handshakes end without affecting callers', async (t) => {
   const { authority, echo, port } = await start(t, { sniffMs: 1000 });
   const caller = tlsOptions(authority.issue({ name: 'caller' }));
   const hello = await clientHello();
@@ -187,11 +197,11 @@ test('half and slow handshakes are ended, damaged ones refused, and callers besi
     socket.write(bytes);
     return closed(socket);
   });
-  // Byte by byte it never ends: what counts is the time since it began.
+  // Each byte comes in time, but the handshake as a whole takes too long.
   const slow = rawSocket(port);
   let sent = 0;
   const drip = setInterval(() => slow.write(hello.subarray(sent, ++sent)), 100);
-  atEnd(t, () => clearInterval(drip));
+  onTestEnd(t, () => clearInterval(drip));
   const slowEnded = closed(slow);
   await until('a caller is answered', async () => (await who(port, caller)) === 'CN=caller');
   await Promise.all([...ended, slowEnded]);
@@ -210,7 +220,7 @@ test('half and slow handshakes are ended, damaged ones refused, and callers besi
   await until('a caller is answered again', async () => (await who(port, caller)) === 'CN=caller');
 });
 
-test('a thousand handshakes that break off leave nothing behind', async (t) => {
+test('a thousand aborted handshakes leak nothing', async (t) => {
   const { authority, echo, port } = await start(t);
   const hello = await clientHello();
   setFlagsFromString('--expose-gc');
@@ -219,7 +229,7 @@ test('a thousand handshakes that break off leave nothing behind', async (t) => {
     const socket = rawSocket(port);
     const ended = closed(socket);
     socket.write(hello);
-    // The server has answered: its part of the handshake is done.
+    // The server has answered, so its part of the handshake is done.
     await Promise.race([new Promise((resolve) => socket.once('data', resolve)), ended]);
     socket.destroy();
     await ended;
@@ -234,17 +244,17 @@ test('a thousand handshakes that break off leave nothing behind', async (t) => {
   };
   const before = await flood(3);
   const grown = (await flood(20)) - before;
-  // One that stayed would be some 50 KB.
+  // Each leaked handshake would keep about 50 KB.
   assert.ok(grown < 4 << 20, `${grown} bytes more`);
   const caller = tlsOptions(authority.issue({ name: 'caller' }));
   assert.equal(await who(port, caller), 'CN=caller');
 });
 
-test('who does not read what was asked for over TLS is closed as over a plain connection', async (t) => {
+test('a slow reader is closed over TLS as over a plain connection', async (t) => {
   const { echo, port, authority } = await start(t, { slowReaderMs: 300 });
   const socket = connectTls({ port, host: '127.0.0.1', ca: readFileSync(authority.path) });
   socket.on('error', () => undefined);
-  atEnd(t, () => socket.destroy());
+  onTestEnd(t, () => socket.destroy());
   await once(socket, 'secureConnect');
   socket.pause();
   socket.write('GET /large HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n');
@@ -252,11 +262,11 @@ test('who does not read what was asked for over TLS is closed as over a plain co
   await until('nothing waits for it', () => echo.server.unsentBytes === 0);
 });
 
-test('certificates are renewed on both sides without a restart; unusable files change nothing', async (t) => {
+test('certificates are renewed without a restart; invalid files change nothing', async (t) => {
   const { folder, authority, identity, port } = await start(t);
   const mine = authority.issue({ name: 'caller' });
   const caller = new Credentials({ tls: mine });
-  const peer = { address: `127.0.0.1:${port}`, credentials: caller, name: 'server' };
+  const peer = { address: `127.0.0.1:${port}`, credentials: caller, role: 'server' };
   const seen = async (): Promise<string> => {
     const json = await callJson(peer, '/who', TIMEOUT);
     return json.field('certificate').field('subject').string();
@@ -269,8 +279,8 @@ test('certificates are renewed on both sides without a restart; unusable files c
   copyFileSync(next.cert, mine.cert);
   await until('renewed', async () => (await seen()) === 'CN=renewed caller');
 
-  // Another authority takes over: who is still of the old one does not believe the server any more, and is not believed.
-  const other = new Authority(folder, 'other');
+  // Another authority takes over: callers of the old one no longer trust the server, nor it them.
+  const other = new CertificateAuthority(folder, 'other');
   const renewed = other.issue({ name: 'renewed server' });
   for (const part of ['key', 'cert', 'ca'] as const) copyFileSync(renewed[part], identity[part]);
   const trusting = tlsOptions({ ...next, ca: renewed.ca });
@@ -280,17 +290,17 @@ test('certificates are renewed on both sides without a restart; unusable files c
   );
 });
 
-test('callers believe servers by authority and name, and say what is wrong', async (t) => {
+test('callers check the authority and name of servers, and report problems', async (t) => {
   const { folder, authority, port } = await start(t);
   const mine = authority.issue({ name: 'caller' });
   const address = `127.0.0.1:${port}`;
   const call = (credentials: Credentials, at = address): Promise<unknown> =>
-    callJson({ address: at, credentials, name: 'cube-server' }, '/who', TIMEOUT);
+    callJson({ address: at, credentials, role: 'cube-server' }, '/who', TIMEOUT);
   await call(new Credentials({ tls: mine }));
-  const other = new Authority(folder, 'other');
+  const other = new CertificateAuthority(folder, 'other');
   await assert.rejects(call(new Credentials({ tls: { ...mine, ca: other.path } })), {
     code: 'DENIED',
-    message: /the certificate of cube-server at 127\.0\.0\.1:\d+ is not believed \([A-Z_]+: /,
+    message: /the certificate of cube-server at 127\.0\.0\.1:\d+ is not trusted \([A-Z_]+: /,
   });
   const named = new Credentials({ tls: mine, tlsServerName: 'shard-0.example' });
   await assert.rejects(call(named), { code: 'DENIED', message: /ERR_TLS_CERT_ALTNAME_INVALID/ });
@@ -299,38 +309,38 @@ test('callers believe servers by authority and name, and say what is wrong', asy
     message: /ERR_TLS_CERT_ALTNAME_INVALID/,
   });
   const byName = authority.issue({ name: 'by name', hosts: ['shard-0.example'] });
-  const second = await startEcho({}, {}, 0, undefined, () => true, new TlsIdentity(byName));
-  atEnd(t, () => second.server.stop());
+  const second = await startEchoServer({}, {}, 0, undefined, () => true, new TlsIdentity(byName));
+  onTestEnd(t, () => second.server.stop());
   await call(named, second.address);
-  const plain = await startEcho();
-  atEnd(t, () => plain.server.stop());
+  const plain = await startEchoServer();
+  onTestEnd(t, () => plain.server.stop());
   await assert.rejects(call(new Credentials({ tls: mine }), plain.address), {
     code: 'UNAVAILABLE',
-    message: /it does not speak TLS/,
+    message: /it does not use TLS/,
   });
   await call(NO_CREDENTIALS, plain.address);
 });
 
-test('files that are no identity are refused by name', (t) => {
+test('invalid identity files are rejected with their name', (t) => {
   const folder = temporaryFolder(t);
-  const authority = new Authority(folder, 'authority');
+  const authority = new CertificateAuthority(folder, 'authority');
   const good = authority.issue({ name: 'good' });
   const { key } = authority.issue({ name: 'another' });
   const empty = join(folder, 'empty.pem');
   const broken = join(folder, 'broken.pem');
   writeFileSync(empty, '');
   writeFileSync(broken, readFileSync(good.cert, 'utf8').replace(/\n.{64}\n/, '\n'));
-  const faults: readonly (readonly [Partial<Identity>, RegExp])[] = [
+  const faults: readonly (readonly [Partial<IdentityFiles>, RegExp])[] = [
     [{ key }, /another\.key is not the key.*good\.pem \(key values mismatch\)/],
     [{ key: good.cert }, /good\.pem is not the key/],
-    [{ ca: empty }, /empty\.pem has no certificate in PEM/],
-    [{ cert: broken }, /broken\.pem: a certificate is damaged/],
+    [{ ca: empty }, /empty\.pem contains no certificate in PEM/],
+    [{ cert: broken }, /broken\.pem: a certificate is malformed/],
     [{ ca: join(folder, 'absent') }, /absent: no such file/],
   ];
   for (const [part, message] of faults) {
     assert.throws(() => new TlsIdentity({ ...good, ...part }), { message });
   }
-  // A token that a header cannot carry is not said aloud.
+  // An invalid token is not printed.
   const token = join(folder, 'token');
   writeFileSync(token, 'secret of two\nlines, and long enough');
   assert.throws(

@@ -1,13 +1,17 @@
-/** A model that computes with its ids, pruned, built and served LOCAL and REMOTE: the scores of the full model. */
+/**
+ * A model that computes keys from ids, pruned, built, and served LOCAL and REMOTE, has the scores
+ * of the full model.
+ */
 import assert from 'node:assert/strict';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { formatFleet } from '../../lib/core/fleet.ts';
+import { toArguments } from '../../lib/platform/arguments.ts';
 import { OnnxModel } from '../../lib/platform/onnx.ts';
 import { openRepository } from '../../lib/repository/repository.ts';
-import { runCommand } from '../cube-agent/processes.ts';
-import { temporaryFolder } from '../repository/fixtures.ts';
+import { temporaryFolder } from '../repository/support/fixtures.ts';
+import { runCommand } from '../support/commands.ts';
 import {
   FLOAT,
   floats,
@@ -17,23 +21,27 @@ import {
   node,
   ramp,
   value,
-} from '../tools/prune-model/onnx-builder.ts';
-import { ServingProcess } from './serving-process.ts';
-import { CubeServers } from './stores/cube-servers.ts';
+} from '../tools/prune-model/support/onnx-builder.ts';
+import { CubeServers } from './stores/support/cube-servers.ts';
+import { ServingProcess } from './support/serving-process.ts';
 
-/** Fields of one table behind offsets, a hashed second table, and a mask that needs the ids themselves. */
+/**
+ * One table with an offset for each field, a second table with hashed ids, and a mask that needs
+ * the ids themselves.
+ */
 const FULL = model({
   inputs: [value('ids', INT64, ['n', 3])],
   outputs: [value('prob', FLOAT, ['n', 1])],
   initializers: [
-    ...[floats('t', [30, 4], ramp(120)), floats('u', [7, 4], ramp(28, 2))],
-    ...[ints('ten', [], [10]), ints('seven', [], [7]), ints('offsets', [1, 3], [0, 10, 20])],
-    ...[
-      ints('zero', [], [0]),
-      ints('two', [1], [2]),
-      ints('flat', [2], [0, 12]),
-      floats('w', [12, 1], ramp(12)),
-    ],
+    floats('t', [30, 4], ramp(120)),
+    floats('u', [7, 4], ramp(28, 2)),
+    ints('ten', [], [10]),
+    ints('seven', [], [7]),
+    ints('offsets', [1, 3], [0, 10, 20]),
+    ints('zero', [], [0]),
+    ints('two', [1], [2]),
+    ints('flat', [2], [0, 12]),
+    floats('w', [12, 1], ramp(12)),
   ],
   nodes: [
     node('Mod', ['ids', 'ten'], ['m']),
@@ -67,19 +75,18 @@ async function run(script: string, ...args: string[]): Promise<void> {
   assert.equal(code, 0, stderr);
 }
 
-test('keys are computed, ids are fed: LOCAL and REMOTE answer as the full model', async (t) => {
+test("LOCAL and REMOTE serve the full model's scores with computed keys and ids", async (t) => {
   const folder = temporaryFolder(t);
   const path = (name: string): string => join(folder, name);
   writeFileSync(path('model.onnx'), FULL);
   writeFileSync(path('features.json'), JSON.stringify(FEATURES));
   await run(
     'tools/prune-model/main.js',
-    '--model',
-    path('model.onnx'),
-    '--features',
-    path('features.json'),
-    '--output',
-    path('out'),
+    ...toArguments({
+      model: path('model.onnx'),
+      features: path('features.json'),
+      output: path('out'),
+    }),
   );
   const target = ['--output-path', path('repo'), '--shard-num', '2', '--cur-version', '1'];
   await run('tools/cube-builder/main.js', '--input', path('out'), '--dict-name', 'ctr', ...target);
@@ -87,7 +94,7 @@ test('keys are computed, ids are fed: LOCAL and REMOTE answer as the full model'
   await repository.activate('ctr', 'stable', { version: '1', by: 'test', reason: 'test' });
   const servers = new CubeServers('ctr', path('repo'));
   t.after(() => servers.stop());
-  await servers.load(await repository.manifest('ctr', '1'));
+  await servers.load(await repository.readManifest('ctr', '1'));
   writeFileSync(path('fleet.json'), formatFleet(servers.fleet));
 
   const rowCount = 150;
@@ -99,6 +106,7 @@ test('keys are computed, ids are fed: LOCAL and REMOTE answer as the full model'
   const { prob } = await full.run({
     ids: { dtype: 'int64', data: BigInt64Array.from(ids, BigInt), dims: [rowCount, 3] },
   });
+  assert.ok(prob);
   await full.release();
   const inputs = [{ name: 'keys', datatype: 'INT64', shape: [rowCount, 3], data: ids }];
   for (const store of [
@@ -106,15 +114,10 @@ test('keys are computed, ids are fed: LOCAL and REMOTE answer as the full model'
     ['--store', 'remote', '--fleet', path('fleet.json')],
   ]) {
     const serving = await ServingProcess.start(t, [
-      '--repository',
-      path('repo'),
-      '--bundle',
-      'ctr',
-      '--instances',
-      '1',
+      ...toArguments({ repository: path('repo'), bundle: 'ctr', instances: 1 }),
       ...store,
     ]);
-    await serving.untilReady();
+    await serving.waitUntilReady();
     const { status, body } = await serving.post(
       '/v2/models/ctr/infer',
       JSON.stringify({ inputs }),
@@ -123,8 +126,8 @@ test('keys are computed, ids are fed: LOCAL and REMOTE answer as the full model'
     assert.equal(status, 200, JSON.stringify(body));
     body.outputs[0].data.forEach((score: number, i: number) => {
       assert.ok(
-        Math.abs(score - Number(prob!.data[i])) < 1e-6,
-        `row ${i}: ${score} instead of ${prob!.data[i]}`,
+        Math.abs(score - Number(prob.data[i])) < 1e-6,
+        `row ${i}: ${score} instead of ${prob.data[i]}`,
       );
     });
     assert.equal(body.parameters.unseen, 0);

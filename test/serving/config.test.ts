@@ -1,22 +1,22 @@
-/** Configuration of every origin: the file and its schema agree, flags go before variables before the file, errors say where. */
+/** Configuration files, flags and variables: the schema, the precedence and the errors. */
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { it } from 'node:test';
+import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { Ajv } from 'ajv';
 import fc from 'fast-check';
 import { parse, stringify } from 'yaml';
 import { CubeError } from '../../lib/core/errors.ts';
 import { completeConfig } from '../../serving/config/serving-config.ts';
-import { kebabOf, MODEL_SETTINGS, PROCESS_SETTINGS } from '../../serving/config/settings.ts';
+import { MODEL_SETTINGS, PROCESS_SETTINGS, toKebabCase } from '../../serving/config/settings.ts';
 import { parseSettings } from '../../serving/config/settings-file.ts';
-import { temporaryFolder } from '../repository/fixtures.ts';
+import { temporaryFolder } from '../repository/support/fixtures.ts';
 
 const MAIN = fileURLToPath(new URL('../../serving/main.js', import.meta.url));
 
-/** For each kind, by how help texts show it: what it takes, and what it does not. */
+/** Valid and invalid values of each kind, by placeholder. */
 const VALUES: Readonly<Record<string, readonly [good: unknown[], bad: unknown[]]>> = {
   number: [
     [1, 16],
@@ -54,9 +54,13 @@ const VALUES: Readonly<Record<string, readonly [good: unknown[], bad: unknown[]]
     [true, false],
     ['yes', 1],
   ],
-  'ms|p95': [
-    [1, 50, 'p95'],
+  'ms|p95|never': [
+    [1, 50, 'p95', 'never'],
     [0, 1.5, 'p99', [], true],
+  ],
+  'data:rows*count': [
+    ['zeros:1', 'random:64*10', 'random:4096*999'],
+    ['random', 'ones:1', 'random:0', 'random:4097', 'zeros:1*0', 'zeros:1*1000', 1],
   ],
   'number|cpu*n': [
     [1, 256, 'cpu', 'cpu*2', 'cpu * 0.5'],
@@ -64,33 +68,35 @@ const VALUES: Readonly<Record<string, readonly [good: unknown[], bad: unknown[]]
   ],
 };
 
-function valuesOf(shown: string): readonly [unknown[], unknown[]] {
-  if (shown.endsWith(',…')) {
-    const [good, bad] = valuesOf(shown.slice(0, -2));
+function getTestValues(placeholder: string): readonly [unknown[], unknown[]] {
+  if (placeholder.endsWith(',…')) {
+    const [good, bad] = getTestValues(placeholder.slice(0, -2));
     return [
       [...good, good, [good[0]]],
       [...bad.filter((value) => !Array.isArray(value)), [], bad],
     ];
   }
-  return (VALUES[shown] as [unknown[], unknown[]]) ?? [shown.split('|'), ['other', 3, []]];
+  return (
+    (VALUES[placeholder] as [unknown[], unknown[]]) ?? [placeholder.split('|'), ['other', 3, []]]
+  );
 }
 
-function fieldsOf(table: object): Record<string, fc.Arbitrary<unknown>> {
+function createFields(table: object): Record<string, fc.Arbitrary<unknown>> {
   const entries = Object.entries(table).map(([key, { kind }]) => {
-    const [good, bad] = valuesOf(kind.shown);
+    const [good, bad] = getTestValues(kind.placeholder);
     const value = fc.oneof(
       { weight: 30, arbitrary: fc.constantFrom(...good) },
       { weight: 1, arbitrary: fc.constantFrom(...bad) },
     );
-    return [kebabOf(key), value] as const;
+    return [toKebabCase(key), value] as const;
   });
   return Object.fromEntries(entries);
 }
 
-const model = fc.record(fieldsOf(MODEL_SETTINGS), { requiredKeys: ['name'] });
+const model = fc.record(createFields(MODEL_SETTINGS), { requiredKeys: ['name'] });
 const documents = fc.record(
   {
-    ...fieldsOf(PROCESS_SETTINGS),
+    ...createFields(PROCESS_SETTINGS),
     models: fc.array(model, { minLength: 0, maxLength: 2 }),
     services: fc.array(fc.record({ name: fc.constant('S'), model: fc.constantFrom('m', 'a/b') })),
     other: fc.constant(1),
@@ -98,7 +104,7 @@ const documents = fc.record(
   { requiredKeys: [] },
 );
 
-function errorOf(action: () => unknown): CubeError | undefined {
+function catchError(action: () => unknown): CubeError | undefined {
   try {
     action();
     return undefined;
@@ -108,13 +114,13 @@ function errorOf(action: () => unknown): CubeError | undefined {
   }
 }
 
-it('reader and JSON Schema take the same files, and errors name file, line and field', () => {
+test('the reader and the JSON Schema accept the same files; errors name the line', () => {
   const schema = JSON.parse(readFileSync('docs/schemas/serving.schema.json', 'utf8'));
   const validate = new Ajv({ allErrors: true, allowUnionTypes: true }).compile(schema);
   fc.assert(
     fc.property(documents, (document) => {
       const text = stringify(document);
-      const error = errorOf(() => parseSettings(text, 'serving.yaml'));
+      const error = catchError(() => parseSettings(text, 'serving.yaml'));
       assert.equal(validate(parse(text)), error === undefined, `${error?.message}\n${text}`);
       if (error === undefined) return;
       assert.match(error.message, /^serving\.yaml:\d+:\d+: /);
@@ -124,7 +130,7 @@ it('reader and JSON Schema take the same files, and errors name file, line and f
   );
 });
 
-it('any text is read, or refused with one error', () => {
+test('any text is parsed or rejected with one error', () => {
   const hostile = fc.oneof(
     fc.string({ maxLength: 200 }),
     fc.constantFrom(
@@ -141,31 +147,55 @@ it('any text is read, or refused with one error', () => {
       '__proto__: {}\nmodels: [{name: a}]',
     ),
   );
-  fc.assert(fc.property(hostile, (text) => void errorOf(() => parseSettings(text, 'x.yaml'))));
+  fc.assert(fc.property(hostile, (text) => void catchError(() => parseSettings(text, 'x.yaml'))));
 });
 
-it('a configuration that means nothing is refused with what to do', () => {
+test('an invalid configuration is rejected with a remedy', () => {
   const cases: [string, RegExp][] = [
     ['models: [{name: a}]', /model a: give --repository with --bundle, or --bundle-dir/],
     ['models: [{name: a, repository: r}]', /--repository needs --bundle/],
-    ['models: [{name: a, repository: r, bundle: b, bundle-dir: d}]', /exclude each other/],
+    [
+      'models: [{name: a, repository: r, bundle: b, bundle-dir: d}]',
+      /--repository: not allowed with --bundle-dir/,
+    ],
     [
       'models: [{bundle: b, repository: r, channel: [c], pinned-version: 2}]',
-      /--channel: and --pinned-version exclude each other/,
+      /--channel: not allowed with --pinned-version/,
     ],
-    ['models: [{name: a, bundle-dir: d, pinned-version: 2}]', /--pinned-version: and --bundle-dir/],
-    ['models: [{bundle: b, repository: r, fleet: f}]', /model b: --fleet: not of store memory/],
-    ['models: [{name: a, bundle-dir: d}, {name: a, bundle-dir: e}]', /two models are called a/],
+    [
+      'models: [{name: a, bundle-dir: d, pinned-version: 2}]',
+      /--pinned-version: not allowed with --bundle-dir/,
+    ],
+    [
+      'models: [{bundle: b, repository: r, fleet: f}]',
+      /model b: --fleet: not allowed with --store memory/,
+    ],
+    ['models: [{name: a, bundle-dir: d}, {name: a, bundle-dir: e}]', /two models are named a/],
     [
       'models: [{name: a, bundle-dir: d, record: r}, {name: b, bundle-dir: e, record: ./r}]',
       /two models record to \/etc\/r/,
     ],
     [
       'models: [{name: a, bundle-dir: d}]\nservices: [{name: S, model: a}, {name: S, model: a}]',
-      /two services are called S/,
+      /two services are named S/,
     ],
     ['models: [{name: a, bundle-dir: d, warm-up: file}]', /needs --warm-up-file/],
-    ['models: [{name: a, bundle-dir: d, record-share: 1}]', /--record-share: without --record/],
+    [
+      'models: [{name: a, bundle-dir: d, warm-up: golden, warm-up-entries: random:8}]',
+      /--warm-up-entries: not allowed with --warm-up golden/,
+    ],
+    [
+      'models: [{name: a, bundle-dir: d, warm-up-entries: [zeros:1, random]}]',
+      /warm-up-entries\[1\]: expected zeros or random, a colon, an integer in 1\.\.4096/,
+    ],
+    [
+      'models: [{name: a, bundle-dir: d, record-share: 1}]',
+      /--record-share: only allowed with --record/,
+    ],
+    [
+      'message-bytes: 1KiB\nmodels: [{name: a, bundle-dir: d}]',
+      /message-bytes: expected 64KiB to 256MiB, got 1024 bytes/,
+    ],
     ['models: [{name: a, bundle-dir: d, preferred-batches: 65}]', /65 is more than --max-batch 64/],
     [
       'models: [{name: a, bundle-dir: d}]\nservices: [{name: S, model: b}]',
@@ -173,12 +203,25 @@ it('a configuration that means nothing is refused with what to do', () => {
     ],
   ];
   for (const [text, message] of cases) {
-    const error = errorOf(() => completeConfig(parseSettings(text, '/etc/serving.yaml')));
+    const error = catchError(() => completeConfig(parseSettings(text, '/etc/serving.yaml')));
     assert.match(error?.message ?? 'no error', message);
   }
 });
 
-it('--check-config: flags before variables before the file, whose paths are meant from its folder', (t) => {
+test('warm-up entries imply a synthetic warm-up', () => {
+  const text = 'models: [{name: a, bundle-dir: d, warm-up-entries: [zeros:1, random:64*10]}]';
+  const [only] = completeConfig(parseSettings(text, '/etc/serving.yaml')).models;
+  assert.deepEqual(only?.warmUp, {
+    kind: 'synthetic',
+    timeoutMs: 30_000,
+    entries: [
+      { data: 'zeros', rows: 1, count: 1 },
+      { data: 'random', rows: 64, count: 10 },
+    ],
+  });
+});
+
+test('--check-config: flags override variables, and both override the file', (t) => {
   const folder = temporaryFolder(t);
   const path = join(folder, 'serving.yaml');
   writeFileSync(
@@ -204,7 +247,7 @@ it('--check-config: flags before variables before the file, whose paths are mean
   writeFileSync(path, 'models:\n  - { name: a, bundle-dir: d }\n  - { name: b, bundle-dir: e }\n');
   for (const [flags, message] of [
     [['--max-batch', '8'], /--max-batch: the configuration has 2 models/],
-    [['--max-batch', '0'], /expected an integer in 1\.\.4096, got "0"/],
+    [['--max-batch', '-1'], /expected an integer in 0\.\.4096, got "-1"/],
   ] as const) {
     const refused = check([...flags]);
     assert.match(refused.stderr, message);
@@ -212,10 +255,10 @@ it('--check-config: flags before variables before the file, whose paths are mean
   }
 });
 
-it('every setting is in docs/serving.md, as it is named and helped here, and its example is understood', () => {
+test('docs/serving.md lists every setting with its help, and its example is valid', () => {
   const page = readFileSync('docs/serving.md', 'utf8');
   for (const [key, { help }] of Object.entries({ ...PROCESS_SETTINGS, ...MODEL_SETTINGS })) {
-    const line = page.split('\n').find((text) => text.startsWith(`| \`${kebabOf(key)}\` |`));
+    const line = page.split('\n').find((text) => text.startsWith(`| \`${toKebabCase(key)}\` |`));
     assert.ok(line?.includes(help.replaceAll('|', '\\|')), key);
   }
   const example = /```yaml\n([\s\S]*?)```/.exec(page)![1]!;

@@ -1,4 +1,4 @@
-/** The CTR door over gRPC, and what both of its ways tell when they are asked for more. */
+/** The CTR protocol over gRPC, and the response details over gRPC and HTTP. */
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { type TestContext, test } from 'node:test';
@@ -10,17 +10,24 @@ import {
   decodeCtrResponse,
   encodeCtrRequest,
 } from '../../proto/ctr.ts';
-import { type GrpcAnswer, RawGrpc, reflect } from '../rpc/grpc-client.ts';
-import { keyOf, ToyBundle, type ToyRow, toTsv, toyRows } from './toy-bundle.ts';
-import { startLocal } from './toy-service.ts';
+import { callReflection, type GrpcResult, RawGrpcClient } from '../rpc/support/grpc-client.ts';
+import { hashKey, ToyBundle, type ToyRow, toTsv, toyRows } from './support/toy-bundle.ts';
+import { startLocal } from './support/toy-service.ts';
 
 const TOLERANCE = 1e-5;
 const PREDICT = `/${CTR_SERVICE}/Predict`;
 const toy = new ToyBundle({ version: '4', seed: 31 });
 
 const EMPTY: CtrRequest = {
-  ...{ model: '', version: '', label: '', rowCount: 0, features: [], shared: undefined },
-  ...{ priority: undefined, detail: false, timings: false },
+  model: '',
+  version: '',
+  label: '',
+  rowCount: 0,
+  features: [],
+  shared: undefined,
+  priority: undefined,
+  detail: false,
+  timings: false,
   dense: new Float64Array(0),
   keys: new Uint32Array(0),
   scaled: new Float32Array(0),
@@ -38,7 +45,7 @@ function asFeatures(rows: readonly ToyRow[]): CtrRequest {
 }
 
 function asKeys(rows: readonly ToyRow[]): CtrRequest {
-  const keys = rows.flatMap(({ categorical }) => categorical.map((text, i) => keyOf(i, text)));
+  const keys = rows.flatMap(({ categorical }) => categorical.map((text, i) => hashKey(i, text)));
   const scaled = rows.flatMap(({ dense: [i1, i2] }) => {
     const log = Math.log1p(Math.max(Number.isNaN(i1!) ? 0 : i1!, 0));
     return [(log - 1.25) * 0.5, (Number.isNaN(i2!) ? -1 : i2!) * 0.125];
@@ -61,14 +68,14 @@ function checkScores({ probabilities }: CtrResponse, rows: readonly ToyRow[]): v
 async function start(t: TestContext) {
   const { serving } = await startLocal(t, [toy]);
   const port = Number(new URL(serving.url).port);
-  const grpc = new RawGrpc(port);
+  const grpc = new RawGrpcClient(port);
   t.after(() => grpc.close());
-  const ask = (request: CtrRequest): Promise<GrpcAnswer> =>
+  const ask = (request: CtrRequest): Promise<GrpcResult> =>
     grpc.call(PREDICT, encodeCtrRequest(request));
   return { serving, port, grpc, ask };
 }
 
-test('features, keys, lines and shared features give the plain computation', async (t) => {
+test('features, keys, lines and shared features give the expected scores', async (t) => {
   const { ask, serving } = await start(t);
   const rows = toyRows(90);
   const tsv = { ...EMPTY, tsv: Buffer.from(toTsv(rows)) };
@@ -97,11 +104,11 @@ test('features, keys, lines and shared features give the plain computation', asy
   assert.equal(await serving.stop(), 0);
 });
 
-test('slots, timings, model, version and priority as asked, the same over HTTP', async (t) => {
+test('slots, timings, model, version and priority work over gRPC and HTTP', async (t) => {
   const { ask, serving } = await start(t);
   const rows = toyRows(20);
-  const wish = { model: 'toy', version: '4', priority: 0, detail: true, timings: true };
-  const response = decodeCtrResponse((await ask({ ...asFeatures(rows), ...wish })).bytes);
+  const options = { model: 'toy', version: '4', priority: 0, detail: true, timings: true };
+  const response = decodeCtrResponse((await ask({ ...asFeatures(rows), ...options })).bytes);
   assert.deepEqual(
     response.slots!.map(({ slot }) => slot),
     ['C1', 'C2', 'C3'],
@@ -119,7 +126,7 @@ test('slots, timings, model, version and priority as asked, the same over HTTP',
   assert.deepEqual([plain.body.slots, plain.body.timings], [undefined, undefined]);
 });
 
-test('a stream answers each message in order, and ends with its first error', async (t) => {
+test('a stream responds to each message in order and ends at the first error', async (t) => {
   const { grpc } = await start(t);
   const stream = grpc.stream(`/${CTR_SERVICE}/PredictStream`);
   const answers: CtrResponse[] = [];
@@ -141,7 +148,7 @@ test('a stream answers each message in order, and ends with its first error', as
   assert.match(status.details, /row_count/);
 });
 
-test('what is wrong is refused by its field, and the process goes on', async (t) => {
+test('an invalid request is rejected with its field, and the process keeps serving', async (t) => {
   const { ask, grpc, serving, port } = await start(t);
   const rows = toyRows(2);
   const good = asFeatures(rows);
@@ -158,7 +165,7 @@ test('what is wrong is refused by its field, and the process goes on', async (t)
       /scaled\[1\]: expected a finite/,
     ],
     [{ ...keys, scaled: Float32Array.of(1) }, 3, /1 dense values for 2 rows of 2/],
-    [{ ...good, keys: keys.keys }, 3, /in one way only/],
+    [{ ...good, keys: keys.keys }, 3, /only in one of these forms/],
     [{ ...good, rowCount: 10_001 }, 8, /10001 rows in one request/],
     [{ ...EMPTY, tsv: Uint8Array.of(0xff) }, 3, /tsv is not UTF-8/],
     [{ ...EMPTY, tsv: Buffer.from('1\t2\ta\n') }, 3, /row 1: expected 6/],
@@ -171,7 +178,7 @@ test('what is wrong is refused by its field, and the process goes on', async (t)
         dense: new Float64Array(4),
       },
       3,
-      /shared\.slots: expected places in 0\.\.2, ascending/,
+      /shared\.slots: expected slot positions in 0\.\.2, ascending/,
     ],
   ];
   for (const [request, code, message] of cases) {
@@ -181,8 +188,9 @@ test('what is wrong is refused by its field, and the process goes on', async (t)
   }
   assert.equal((await grpc.call(PREDICT, Uint8Array.of(0xff))).code, 3);
   checkScores(decodeCtrResponse((await ask(keys)).bytes), rows);
-  const { listServicesResponse } = await reflect(port, 'v1', { listServices: '' });
-  const names = listServicesResponse!.service.map(({ name }) => name);
+  const { listServicesResponse } = await callReflection(port, 'v1', { listServices: '' });
+  assert.ok(listServicesResponse);
+  const names = listServicesResponse.service.map(({ name }) => name);
   for (const name of [
     CTR_SERVICE,
     'baidu.paddle_serving.predictor.general_model.GeneralModelService',

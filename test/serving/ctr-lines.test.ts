@@ -1,18 +1,18 @@
-/** Bulk scoring over a real socket: a line out for each line in, however they come, in bounded memory. */
+/** Bulk scoring over a real socket: one response line per row, in bounded memory. */
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { type ClientRequest, request as httpRequest, type IncomingMessage } from 'node:http';
 import { type TestContext, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { ServingProcess } from './serving-process.ts';
-import { keyOf, ToyBundle, type ToyRow, toyRows } from './toy-bundle.ts';
-import { startLocal } from './toy-service.ts';
+import type { ServingProcess } from './support/serving-process.ts';
+import { hashKey, ToyBundle, type ToyRow, toyRows } from './support/toy-bundle.ts';
+import { startLocal } from './support/toy-service.ts';
 
 const TOLERANCE = 1e-6;
 const toy = new ToyBundle({ version: '5', seed: 8 });
 const nan = (value: number): number | null => (Number.isNaN(value) ? null : value);
 
-const lineOf = ({ dense, categorical }: ToyRow): string =>
+const formatLine = ({ dense, categorical }: ToyRow): string =>
   `${JSON.stringify({ dense: dense.map(nan), categorical })}\n`;
 
 interface LineAnswer {
@@ -23,7 +23,7 @@ interface LineAnswer {
   readonly error?: string;
 }
 
-/** A call whose body is written, and whose answer is read, piece by piece. */
+/** A call whose body is written, and whose response is read, in pieces. */
 async function open(
   serving: ServingProcess,
   query = '',
@@ -37,7 +37,7 @@ async function open(
   return { call, answer };
 }
 
-async function* linesOf(answer: AsyncIterable<Buffer>): AsyncGenerator<LineAnswer> {
+async function* readLines(answer: AsyncIterable<Buffer>): AsyncGenerator<LineAnswer> {
   let text = '';
   for await (const piece of answer) {
     text += piece.toString();
@@ -58,10 +58,10 @@ function checkScore(answer: LineAnswer | undefined, row: ToyRow): void {
   assert.equal(answer.version, '5');
 }
 
-test('every line is answered in its place, wherever the body is cut', async (t) => {
+test('every line gets its response in order, however the body is split', async (t) => {
   const serving = await start(t);
   const rows = toyRows(3_000);
-  const body = Buffer.from(rows.map(lineOf).join('').trimEnd());
+  const body = Buffer.from(rows.map(formatLine).join('').trimEnd());
   const { call, answer } = await open(serving);
   const sent = (async () => {
     for (let at = 0, i = 0; at < body.length; i++) {
@@ -72,30 +72,30 @@ test('every line is answered in its place, wherever the body is cut', async (t) 
     call.end();
   })();
   let count = 0;
-  for await (const line of linesOf(await answer)) checkScore(line, rows[count++]!);
+  for await (const line of readLines(await answer)) checkScore(line, rows[count++]!);
   assert.equal(count, rows.length);
   await sent;
 });
 
-test('a line is answered while the body goes on', async (t) => {
+test('a line gets its response while the body is still arriving', async (t) => {
   const serving = await start(t);
   const rows = toyRows(5);
   const { call, answer } = await open(serving);
-  call.write(lineOf(rows[0]!));
-  const lines = linesOf(await answer);
+  call.write(formatLine(rows[0]!));
+  const lines = readLines(await answer);
   for (const [i, row] of rows.entries()) {
-    if (i > 0) call.write(lineOf(row));
+    if (i > 0) call.write(formatLine(row));
     checkScore((await lines.next()).value as LineAnswer, row);
   }
   call.end();
   assert.equal((await lines.next()).done, true);
 });
 
-test('lines that are wrong are answered with their numbers, the others as ever', async (t) => {
+test('invalid lines get errors with their numbers, and the others are scored', async (t) => {
   const serving = await start(t);
   const row = toyRows(1)[0]!;
-  const good = lineOf(row).trimEnd();
-  const keys = row.categorical.map((feature, slot) => String(keyOf(slot, feature)));
+  const good = formatLine(row).trimEnd();
+  const keys = row.categorical.map((feature, slot) => String(hashKey(slot, feature)));
   const [i1, i2] = row.dense.map((value) => (Number.isNaN(value) ? 0 : value));
   const scaled = [(Math.log1p(i1!) - 1.25) * 0.5, (Number.isNaN(row.dense[1]!) ? -1 : i2!) * 0.125];
   const lines: [string | Buffer, RegExp | undefined][] = [
@@ -106,7 +106,7 @@ test('lines that are wrong are answered with their numbers, the others as ever',
     [good, undefined],
     ['{"dense":[1],"categorical":["a","b","c"]}', /line 6: rows\[0\]\.dense/],
     ['{"dense":[1e999,1],"categorical":["a","b","c"]}', /line 7/],
-    ['{"C9":"x"}', /line 8: rows\[0\]\.C9/],
+    ['{"C9":"x"}', /line 8: rows\[0\]: unknown field "C9"/],
     [JSON.stringify({ keys, scaled }), undefined],
     [Buffer.from([0xff, 0xfe]), /not UTF-8/],
     [`"${'x'.repeat(300_000)}"`, /longer than 262144 bytes/],
@@ -118,7 +118,7 @@ test('lines that are wrong are answered with their numbers, the others as ever',
   const response = await answer;
   assert.equal(response.statusCode, 200);
   let i = 0;
-  for await (const line of linesOf(response)) {
+  for await (const line of readLines(response)) {
     const [text, message] = lines[i++]!;
     if (message === undefined) checkScore(line, row);
     else {
@@ -130,13 +130,13 @@ test('lines that are wrong are answered with their numbers, the others as ever',
   assert.equal(i, lines.length);
 });
 
-test('who reads nothing is read from no further, in bounded memory; who leaves is forgotten', async (t) => {
+test('a client that does not read is not read from; a closed connection is released', async (t) => {
   const serving = await start(t);
-  const block = Buffer.from(toyRows(500).map(lineOf).join(''));
+  const block = Buffer.from(toyRows(500).map(formatLine).join(''));
   const { call, answer } = await open(serving);
   call.on('error', () => undefined);
   let sent = 0;
-  // Until the kernel's and the server's buffers are full, and nothing moves for a while.
+  // Write until the buffers of kernel and server are full and nothing moves for a while.
   for (let still = 0; still < 10; ) {
     if (call.writableNeedDrain) {
       await Promise.race([once(call, 'drain'), sleep(50)]);
@@ -151,22 +151,22 @@ test('who reads nothing is read from no further, in bounded memory; who leaves i
   assert.equal(body.ready, true);
   (await answer).destroy();
   call.destroy();
-  await serving.until('/v1/status', (status) => status.body.inFlight === 0);
+  await serving.waitFor('/v1/status', (status) => status.body.inFlight === 0);
   assert.equal((await serving.postTsv('1\t2\ta\tb\tc\n')).status, 200);
   assert.equal(await serving.stop(), 0);
 });
 
-test('what a call may not ask is refused before its lines are read', async (t) => {
+test('invalid options are rejected before the lines are read', async (t) => {
   const serving = await start(t);
   const cases: [string, number, RegExp][] = [
     ['?priority=9', 400, /"priority" is not in 0\.\.2/],
     ['?colour=red', 400, /"colour" is not one of model, version/],
     ['?detail=1', 400, /"detail" is neither true nor false/],
-    ['?label=a&label=b', 400, /"label" comes more than once/],
+    ['?label=a&label=b', 400, /"label" is given more than once/],
   ];
   for (const [query, status, message] of cases) {
     const { call, answer } = await open(serving, query);
-    call.end(lineOf(toyRows(1)[0]!));
+    call.end(formatLine(toyRows(1)[0]!));
     const response = await answer;
     assert.equal(response.statusCode, status);
     const text = Buffer.concat(await response.toArray()).toString();
@@ -177,13 +177,13 @@ test('what a call may not ask is refused before its lines are read', async (t) =
     ['?version=9', /"?9"?/],
   ] as const) {
     const { call, answer } = await open(serving, query);
-    call.end(lineOf(toyRows(1)[0]!));
-    const { value: line } = await linesOf(await answer).next();
+    call.end(formatLine(toyRows(1)[0]!));
+    const { value: line } = await readLines(await answer).next();
     assert.match((line as LineAnswer).error!, message);
     assert.equal((line as LineAnswer).code, 'NOT_FOUND');
   }
   const chosen = await open(serving, '?model=toy&version=5&priority=0');
   const [row] = toyRows(1);
-  chosen.call.end(lineOf(row!));
-  checkScore((await linesOf(await chosen.answer).next()).value as LineAnswer, row!);
+  chosen.call.end(formatLine(row!));
+  checkScore((await readLines(await chosen.answer).next()).value as LineAnswer, row!);
 });

@@ -1,4 +1,4 @@
-/** The commands that docs/wire shows are run as they stand, against a model like theirs; only the address and its name differ. */
+/** Runs the commands of docs/wire against a similar model; only address and model name differ. */
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { openRepository } from '../../lib/repository/repository.ts';
-import { temporaryFolder } from '../repository/fixtures.ts';
+import { temporaryFolder } from '../repository/support/fixtures.ts';
 import {
   FLOAT,
   floats,
@@ -16,19 +16,20 @@ import {
   node,
   ramp,
   value,
-} from '../tools/prune-model/onnx-builder.ts';
-import { BUNDLE, publishModel } from './served-model.ts';
-import { ServingProcess } from './serving-process.ts';
+} from '../tools/prune-model/support/onnx-builder.ts';
+import { BUNDLE, publishModel } from './support/served-model.ts';
+import { ServingProcess } from './support/serving-process.ts';
 
 const PAGES = fileURLToPath(new URL('../../../docs/wire/', import.meta.url));
 const WIDTH = 2 * 3 + 2;
 
-/** The columns that the examples name: C1, C2 of any number of values, I1, I2. */
+/** The columns of the examples: C1, C2 with any number of values, I1, I2. */
 const MODEL = model({
   inputs: [value('ids', INT64, ['n', 2]), value('dense_input', FLOAT, ['n', 2])],
   outputs: [value('prob', FLOAT, ['n', 1])],
   initializers: [
-    ...[floats('t', [20, 3], ramp(60)), floats('w', [WIDTH, 1], ramp(WIDTH, 5))],
+    floats('t', [20, 3], ramp(60)),
+    floats('w', [WIDTH, 1], ramp(WIDTH, 5)),
     ints('flat', [2], [0, 6]),
   ],
   nodes: [
@@ -54,26 +55,26 @@ const FEATURES = {
   ids: [{ input: 'ids', slots: ['C1', 'C2'] }],
 };
 
-function isThere(tool: string): boolean {
+function isInstalled(tool: string): boolean {
   return spawnSync(tool, ['--version']).error === undefined;
 }
 
-/** The commands of a page: each begins a line with its tool, and goes on until the next does. */
-function commandsOf(page: string): string[] {
+/** The commands of a page: each starts with its tool at the start of a line. */
+function findCommands(page: string): string[] {
   const text = readFileSync(join(PAGES, page), 'utf8');
   const blocks = [...text.matchAll(/^```sh\n([\s\S]*?)^```$/gm)].map(([, block]) => block!);
   return blocks.flatMap((block) => block.split(/^(?=curl |grpcurl )/m)).map((one) => one.trim());
 }
 
-test('every call to a server that docs/wire shows is answered', {
-  skip: !isThere('curl'),
+test('every request shown in docs/wire gets a response', {
+  skip: !isInstalled('curl'),
 }, async (t) => {
   const location = await publishModel(t, MODEL, FEATURES);
   const why = { version: '1', by: 'test', reason: 'test' };
   await openRepository(location).activate(BUNDLE, 'stable', why);
   const flags = ['--repository', location, '--bundle', BUNDLE, '--instances', '1'];
   const serving = await ServingProcess.start(t, flags);
-  await serving.untilReady();
+  await serving.waitUntilReady();
   const folder = temporaryFolder(t);
   writeFileSync(join(folder, 'rows.tsv'), '1\t5\t\t68fd1e64\tx\n\t2\t\ty\n');
   writeFileSync(
@@ -81,7 +82,7 @@ test('every call to a server that docs/wire shows is answered', {
     '{"I1":5,"C1":"68fd1e64"}\n{"C9":"x"}\n{"C2":["a","b"]}\n',
   );
   const { host } = new URL(serving.url);
-  const commands = readdirSync(PAGES).flatMap(commandsOf);
+  const commands = readdirSync(PAGES).flatMap(findCommands);
   let count = 0;
   for (const command of commands) {
     if (!command.startsWith('curl ')) {

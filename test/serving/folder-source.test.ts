@@ -1,14 +1,14 @@
-/** A version in a folder: what counts as a change, and what is never taken. */
+/** A version in a folder: which changes cause a reload, and which content is rejected. */
 import assert from 'node:assert/strict';
 import { rmSync, utimesSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { it } from 'node:test';
+import { test } from 'node:test';
 import { formatManifest } from '../../lib/core/manifest.ts';
 import { Repository } from '../../lib/repository/repository.ts';
-import { ExportedFolder } from '../../serving/models/exported-folder.ts';
-import { FolderSource, type Reload } from '../../serving/models/folder-source.ts';
-import { temporaryFolder } from '../repository/fixtures.ts';
-import { BUNDLE, exportTo, ToyBundle } from './toy-bundle.ts';
+import type { Reload } from '../../serving/config/settings.ts';
+import { FolderSource, VersionFolderBackend } from '../../serving/models/folder-source.ts';
+import { temporaryFolder } from '../repository/support/fixtures.ts';
+import { BUNDLE, exportBundle, ToyBundle } from './support/toy-bundle.ts';
 
 function writeVersion(folder: string, version: string, seconds: number, dim = 4): void {
   const tables = dim === 4 ? [] : [{ ...TABLE, dim }];
@@ -27,7 +27,12 @@ const LAYER = {
   rows: 1,
 };
 const TABLE = {
-  ...{ name: 't', dtype: 'f32' as const, dim: 4, rows: 1, defaultRow: [], shardNum: 1 },
+  name: 't',
+  dtype: 'f32' as const,
+  dim: 4,
+  rows: 1,
+  defaultRow: [],
+  shardNum: 1,
   shards: [[{ ...LAYER, kind: 'base' as const }]],
 };
 
@@ -42,10 +47,10 @@ async function versionsSeen(folder: string, reload: Reload): Promise<(string | u
   await look();
   writeVersion(folder, '2', 2_000);
   await look();
-  // An older time: another file was moved in, or a backup.
+  // An older time, as after restoring a backup.
   writeVersion(folder, '3', 1_500);
   await look();
-  // The same time, another content.
+  // The same time with different content.
   writeVersion(folder, '4', 1_500);
   await look();
   rmSync(join(folder, 'manifest.json'));
@@ -53,7 +58,7 @@ async function versionsSeen(folder: string, reload: Reload): Promise<(string | u
   return seen;
 }
 
-it('is taken again as its reload says', async (t) => {
+test('a folder is reloaded according to its reload setting', async (t) => {
   const expected: Record<Reload, (string | undefined)[]> = {
     timestamp_ne: [undefined, '1', '2', '3', '3', '3'],
     timestamp_gt: [undefined, '1', '2', '2', '2', '2'],
@@ -65,11 +70,11 @@ it('is taken again as its reload says', async (t) => {
   }
 });
 
-it('keeps what it has while the manifest cannot be read, and refuses other content of one version', async (t) => {
+test('the version stays while the manifest is unreadable or keeps its version', async (t) => {
   const folder = temporaryFolder(t);
   const source = new FolderSource({ folder, reload: 'timestamp_ne' });
-  assert.match(await source.whyNothing(), /has no manifest\.json/);
-  assert.throws(() => source.bundle, /no manifest was read yet/);
+  assert.match(await source.explainMissing(), /has no manifest\.json/);
+  assert.throws(() => source.bundle, /no manifest has been read yet/);
   writeVersion(folder, '1', 1_000);
   assert.equal((await source.read())?.target, '1');
   writeFileSync(join(folder, 'manifest.json'), '{"format": 1, "bun');
@@ -78,33 +83,33 @@ it('keeps what it has while the manifest cannot be read, and refuses other conte
   writeVersion(folder, '1', 3_000, 8);
   const changed = await source.read();
   assert.equal(changed?.target, '1');
-  assert.match(changed?.problem ?? '', /content changed, its version is still 1/);
+  assert.match(changed?.problem ?? '', /content changed, but the version is still 1/);
   writeVersion(folder, '2', 4_000);
   assert.deepEqual([(await source.read())?.target, source.bundle], ['2', 'ads']);
 });
 
-it('is a repository of one version wherever its layers lie, and is only read', async (t) => {
+test('is a read-only repository of one version, for every place of its layers', async (t) => {
   const toy = new ToyBundle({ version: '1', seed: 3 });
   for (const layers of ['layers/deep', 'deep', '.', '../../layers/deep']) {
     const folder = join(temporaryFolder(t), 'versions', '1');
-    exportTo(toy, folder, layers);
-    const repository = new Repository(new ExportedFolder(folder));
-    const manifest = await repository.manifest(BUNDLE, '1');
+    exportBundle(toy, folder, layers);
+    const repository = new Repository(new VersionFolderBackend(folder));
+    const manifest = await repository.readManifest(BUNDLE, '1');
     assert.ok((await repository.readVersionFile(BUNDLE, '1', 'model.onnx')).length > 0);
     for (const table of manifest.tables) {
       for (const [layer] of table.shards) {
-        assert.ok(await repository.holdsLayer(BUNDLE, table.name, layer!), layers);
+        assert.ok(await repository.hasLayer(BUNDLE, table.name, layer!), layers);
       }
     }
     await assert.rejects(
       repository.activate(BUNDLE, 'stable', { version: '1', by: 'test', reason: 'test' }),
-      /is one version's folder: it is only read/,
+      /holds one version and is read-only/,
     );
     writeFileSync(join(folder, 'model.onnx'), 'cut');
     await assert.rejects(
       repository.readVersionFile(BUNDLE, '1', 'model.onnx'),
-      /not those of the manifest/,
+      /but the manifest says/,
     );
-    await assert.rejects(repository.manifest(BUNDLE, '2'), { name: 'CubeError' });
+    await assert.rejects(repository.readManifest(BUNDLE, '2'), { name: 'CubeError' });
   }
 });

@@ -1,21 +1,21 @@
-/** Bytes that no client sends: bodies that lie about themselves, over HTTP and gRPC; connections that stop half-way. */
+/** Malformed KServe requests over HTTP and gRPC, and connections that stall. */
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
 import { connect, type Socket } from 'node:net';
-import { it } from 'node:test';
+import { test } from 'node:test';
 import {
   binaryBody,
   type Json,
   OipClient,
   postBinary,
-  rawOf,
   rawStrings,
   type Tensor,
-} from './kserve-caller.ts';
-import type { ServingProcess } from './serving-process.ts';
-import { BUNDLE, ToyBundle } from './toy-bundle.ts';
-import { startLocal } from './toy-service.ts';
+  toRawBytes,
+} from './support/kserve-client.ts';
+import type { ServingProcess } from './support/serving-process.ts';
+import { BUNDLE, ToyBundle } from './support/toy-bundle.ts';
+import { startLocal } from './support/toy-service.ts';
 
 const INFER = `/v2/models/${BUNDLE}/infer`;
 const toy = new ToyBundle({ version: '1', seed: 21 });
@@ -27,10 +27,10 @@ const strings: Tensor = {
 };
 const floats = (values: number[]): Tensor => {
   const shape = [1, values.length];
-  return { name: 'dense', datatype: 'FP32', shape, raw: rawOf(Float32Array.from(values)) };
+  return { name: 'dense', datatype: 'FP32', shape, raw: toRawBytes(Float32Array.from(values)) };
 };
 const good = [strings, floats([1, 2])];
-/** More growth than this is a leak: a few megabytes come and go with garbage collection. */
+/** Growth beyond this is a leak; garbage collection accounts for a few megabytes. */
 const GROWTH_BYTES_MAX = 96 << 20;
 
 function residentBytes({ child }: ServingProcess): number {
@@ -38,7 +38,7 @@ function residentBytes({ child }: ServingProcess): number {
   return Number(/VmRSS:\s+(\d+)/.exec(status)![1]) * 1024;
 }
 
-/** Inputs, change of the headers, error. */
+/** Inputs, changed headers, expected error. */
 const badBinaries: [readonly Tensor[], Record<string, string>, RegExp][] = [
   [good, { 'inference-header-content-length': '-1' }, /Inference-Header-Content-Length: expected/],
   [
@@ -50,7 +50,7 @@ const badBinaries: [readonly Tensor[], Record<string, string>, RegExp][] = [
   [
     good,
     { 'inference-header-content-length': '0' },
-    /models of one input; toy takes categorical, dense/,
+    /needs a model with one input; toy takes categorical, dense/,
   ],
   [[strings, { ...floats([1, 2]), raw: new Uint8Array(7) }], {}, /"dense": data: .*got 7 bytes/],
   [
@@ -70,7 +70,7 @@ const badBinaries: [readonly Tensor[], Record<string, string>, RegExp][] = [
   ],
 ];
 
-it('binary bodies that lie are refused by name, and the process goes on at its memory', async (t) => {
+test('invalid binary bodies are rejected with the input name, without memory growth', async (t) => {
   const { serving } = await startLocal(t, [toy]);
   const ask = (inputs: readonly Tensor[], change: Record<string, string> = {}) => {
     const { body, headers } = binaryBody(inputs);
@@ -97,7 +97,7 @@ it('binary bodies that lie are refused by name, and the process goes on at its m
   assert.equal(await serving.stop(), 0);
 });
 
-it('gRPC messages that lie end with INVALID_ARGUMENT and the input’s name', async (t) => {
+test('invalid gRPC messages get INVALID_ARGUMENT with the input name', async (t) => {
   const { serving } = await startLocal(t, [toy]);
   const grpc = new OipClient(serving.url);
   t.after(() => grpc.close());
@@ -109,12 +109,9 @@ it('gRPC messages that lie end with INVALID_ARGUMENT and the input’s name', as
       { inputs: heads, raw_input_contents: raw.slice(1) },
       /3 INVALID.*one for each input, got 1 for 2/,
     ],
-    [{ inputs: heads }, /"categorical": neither contents nor raw_input_contents/],
+    [{ inputs: heads }, /"categorical": it has neither contents nor raw_input_contents/],
     [{ inputs: [dense], raw_input_contents: [raw[1]] }, /"dense": either contents or raw/],
-    [
-      { inputs: [{ ...dense, datatype: 'FP64' }] },
-      /"dense": contents of field 6 do not go with FP64/,
-    ],
+    [{ inputs: [{ ...dense, datatype: 'FP64' }] }, /"dense": contents of field 6 do not fit FP64/],
     [{ inputs: [{ ...dense, shape: ['9007199254740993', 2] }] }, /"dense": shape/],
     [{ inputs: [{ ...dense, shape: [1, 3] }] }, /"dense": data: expected 3 values/],
     [
@@ -140,7 +137,7 @@ it('gRPC messages that lie end with INVALID_ARGUMENT and the input’s name', as
   assert.equal(await serving.stop(), 0);
 });
 
-it('connections that stop half-way, flood or vanish hurt nobody else', async (t) => {
+test('connections that stall, flood or close do not affect others', async (t) => {
   const { serving } = await startLocal(t, [toy]);
   const { hostname, port } = new URL(serving.url);
   const open = async (bytes: string): Promise<Socket> => {
@@ -157,27 +154,27 @@ it('connections that stop half-way, flood or vanish hurt nobody else', async (t)
       { name: 'dense', datatype: 'FP32', shape: [1, 2], data: [1, 2] },
     ],
   });
-  // The body never comes, comes in part, or the caller has gone before the answer.
+  // The body is missing or incomplete, or the client closes before the response.
   const stuck = [await open(`${head}content-length: 5000\r\n\r\n`), await open(head)];
   for (let i = 0; i < 50; i++) {
     (await open(`${head}content-length: ${json.length}\r\n\r\n${json}`)).destroy();
     (await open(`${head}content-length: ${json.length}\r\n\r\n${json.slice(0, 40)}`)).destroy();
   }
-  // Who has said all and closes its half still gets its answer.
+  // A client that sent everything and closes its side still gets its response.
   const half = await open(
     `${head}content-length: ${json.length}\r\nconnection: close\r\n\r\n${json}`,
   );
   half.end();
-  assert.match(await textOf(half), /^HTTP\/1\.1 200 /);
+  assert.match(await readText(half), /^HTTP\/1\.1 200 /);
   const flood = await open(`${head}${'x-header: many\r\n'.repeat(2_500)}\r\n`);
-  // The answer may be lost to a reset, since the caller still sends.
-  assert.match(await textOf(flood), /^(HTTP\/1\.1 431 |$)/);
+  // A reset may discard the response, because the client is still sending.
+  assert.match(await readText(flood), /^(HTTP\/1\.1 431 |$)/);
   assert.equal((await serving.post(INFER, json)).status, 200);
   for (const socket of stuck) socket.destroy();
   assert.equal(await serving.stop(), 0);
 });
 
-function textOf(socket: Socket): Promise<string> {
+function readText(socket: Socket): Promise<string> {
   let text = '';
   socket.on('data', (chunk) => {
     text += chunk;

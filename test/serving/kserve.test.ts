@@ -1,25 +1,26 @@
 /**
- * KServe v2 over HTTP and gRPC, and Triton's calls beside it: the numbers that Triton's own definitions give the fields, and what
- * perf_analyzer's sources read of configuration, metadata and statistics. The programs themselves are not run here.
+ * KServe v2 over HTTP and gRPC with Triton's extensions: the field numbers of Triton's definitions,
+ * and the configuration, metadata and statistics that perf_analyzer reads. The programs themselves
+ * are not run here.
  */
 import assert from 'node:assert/strict';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { it } from 'node:test';
+import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { Metadata } from '@grpc/grpc-js';
 import { loadSync, type MessageTypeDefinition } from '@grpc/proto-loader';
-import { temporaryFolder } from '../repository/fixtures.ts';
+import { temporaryFolder } from '../repository/support/fixtures.ts';
 import {
   binaryBody,
   type Json,
   OipClient,
   postBinary,
-  rawOf,
   rawStrings,
-} from './kserve-caller.ts';
-import { BUNDLE, ToyBundle, toyRows } from './toy-bundle.ts';
-import { startLocal } from './toy-service.ts';
+  toRawBytes,
+} from './support/kserve-client.ts';
+import { BUNDLE, ToyBundle, toyRows } from './support/toy-bundle.ts';
+import { startLocal } from './support/toy-service.ts';
 
 const MODEL = `/v2/models/${BUNDLE}`;
 const toy = new ToyBundle({ version: '7', seed: 61 });
@@ -33,7 +34,7 @@ const categorical = {
 };
 const inputs = [categorical, dense];
 
-/** As Triton's grpc_service.proto and model_config.proto have them. */
+/** Field numbers in Triton's grpc_service.proto and model_config.proto. */
 const NUMBERS: Readonly<Record<string, string>> = {
   ModelInferRequest:
     'model_name 1, model_version 2, id 3, parameters 4, inputs 5, outputs 6, raw_input_contents 7',
@@ -42,19 +43,25 @@ const NUMBERS: Readonly<Record<string, string>> = {
   InferParameter: 'bool_param 1, int64_param 2, string_param 3, double_param 4, uint64_param 5',
   ModelStreamInferResponse: 'error_message 1, infer_response 2',
   ModelConfig:
-    'name 1, platform 2, max_batch_size 4, input 5, output 6, instance_group 7, dynamic_batching 11, backend 17, model_transaction_policy 19',
+    'name 1, platform 2, max_batch_size 4, input 5, output 6, instance_group 7, ' +
+    'dynamic_batching 11, ' +
+    'ensemble_scheduling 15, backend 17, model_transaction_policy 19',
   ModelInput: 'name 1, data_type 2, dims 4, optional 8',
   ModelOutput: 'name 1, data_type 2, dims 3',
   ModelInstanceGroup: 'name 1, count 2, kind 4',
   ModelDynamicBatching: 'preferred_batch_size 1, max_queue_delay_microseconds 2',
   ModelStatistics:
-    'name 1, version 2, last_inference 3, inference_count 4, execution_count 5, inference_stats 6, batch_stats 7',
+    'name 1, version 2, last_inference 3, inference_count 4, execution_count 5, ' +
+    'inference_stats 6, batch_stats 7',
   InferStatistics:
-    'success 1, fail 2, queue 3, compute_input 4, compute_infer 5, compute_output 6, cache_hit 7, cache_miss 8',
+    'success 1, fail 2, queue 3, compute_input 4, compute_infer 5, compute_output 6, ' +
+    'cache_hit 7, cache_miss 8',
   RepositoryModelLoadRequest: 'repository_name 1, model_name 2, parameters 3',
+  TraceSettingRequest: 'settings 1, model_name 2',
+  LogSettingsRequest: 'settings 1',
 };
 
-it('gives the fields the numbers that Triton gives them', () => {
+test('field numbers are those of Triton', () => {
   const definition = loadSync(fileURLToPath(new URL('../../../proto/oip.proto', import.meta.url)), {
     keepCase: true,
   });
@@ -66,7 +73,7 @@ it('gives the fields the numbers that Triton gives them', () => {
   }
 });
 
-it('says over HTTP and gRPC alike what it is, how models are set and what they did', async (t) => {
+test('HTTP and gRPC report the same metadata, configuration and statistics', async (t) => {
   const { serving } = await startLocal(t, [toy]);
   const grpc = new OipClient(serving.url);
   t.after(() => grpc.close());
@@ -127,7 +134,7 @@ it('says over HTTP and gRPC alike what it is, how models are set and what they d
   assert.match(memory.body.error, /shared memory is not supported/);
 });
 
-it('answers as it was asked: id, outputs, binary or not, detail, a slot that all rows share', async (t) => {
+test('responses follow the request: id, outputs, binary data, detail', async (t) => {
   const { serving } = await startLocal(t, [toy]);
   const ask = async (body: object): Promise<Json> =>
     (await serving.post(`${MODEL}/infer`, JSON.stringify(body))).body;
@@ -167,7 +174,7 @@ it('answers as it was asked: id, outputs, binary or not, detail, a slot that all
   });
 });
 
-it('loads and unloads models, for who may', async (t) => {
+test('loads and unloads models for authorized callers', async (t) => {
   const folder = temporaryFolder(t);
   const tokenFile = join(folder, 'token');
   const token = 'correct horse battery';
@@ -202,7 +209,7 @@ it('loads and unloads models, for who may', async (t) => {
   assert.equal((await serving.post('/v2/repository/models/x/load', '{}', bearer)).status, 404);
 });
 
-it('a web page may not unload, and without a token file this host may', async (t) => {
+test('a web page cannot unload models; without a token file this host can', async (t) => {
   const { serving } = await startLocal(t, [toy]);
   const path = `/v2/repository/models/${BUNDLE}/unload`;
   const page = { 'content-type': 'application/json', origin: 'http://example.com' };
@@ -210,7 +217,7 @@ it('a web page may not unload, and without a token file this host may', async (t
   assert.equal((await serving.post(path, '{}')).status, 200);
 });
 
-it('streams on after a request that fails, with the reason in its answer', async (t) => {
+test('a stream continues after a failed request, whose response has the reason', async (t) => {
   const { serving } = await startLocal(t, [toy]);
   const grpc = new OipClient(serving.url);
   t.after(() => grpc.close());
@@ -221,18 +228,15 @@ it('streams on after a request that fails, with the reason in its answer', async
       { name: 'categorical', datatype: 'BYTES', shape: [1, 3] },
       { name: 'dense', datatype: 'FP32', shape: [1, 2] },
     ],
-    raw_input_contents: [rawStrings(['a', 'b', 'c']), rawOf(Float32Array.of(1, 2))],
+    raw_input_contents: [rawStrings(['a', 'b', 'c']), toRawBytes(Float32Array.of(1, 2))],
   };
   const bad = { ...good, raw_input_contents: [] };
   const answers = await grpc.stream([good, bad, good]);
   assert.deepEqual(
-    answers.map(({ error_message: error, infer_response: response }) => [
-      error,
-      response?.id ?? '',
-    ]),
+    answers.map(({ error_message: error, infer_response: response }) => [error, response.id]),
     [
       ['', 'good'],
-      ['input "categorical": neither contents nor raw_input_contents', ''],
+      ['input "categorical": it has neither contents nor raw_input_contents', 'good'],
       ['', 'good'],
     ],
   );

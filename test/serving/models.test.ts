@@ -1,14 +1,15 @@
-/** Several models and versions in one real process: names, labels, loading by hand, folders that change. */
+/** Several models and versions in one process: names, labels, load and unload, changing folders. */
 import assert from 'node:assert/strict';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { it, type TestContext } from 'node:test';
+import { type TestContext, test } from 'node:test';
 import { stringify } from 'yaml';
 import { formatManifest } from '../../lib/core/manifest.ts';
-import { temporaryFolder } from '../repository/fixtures.ts';
-import { type Answer, ServingProcess } from './serving-process.ts';
-import { BUNDLE, exportTo, ToyBundle, toTsv, toyRows } from './toy-bundle.ts';
-import { ToyRepository, Traffic } from './toy-service.ts';
+import { toArguments } from '../../lib/platform/arguments.ts';
+import { temporaryFolder } from '../repository/support/fixtures.ts';
+import { type Answer, ServingProcess } from './support/serving-process.ts';
+import { BUNDLE, exportBundle, ToyBundle, toTsv, toyRows } from './support/toy-bundle.ts';
+import { LoadRunner, ToyRepository } from './support/toy-service.ts';
 
 const one = new ToyBundle({ version: '1', seed: 301, golden: true });
 const two = new ToyBundle({ version: '2', seed: 302, inputs: 'many' });
@@ -45,27 +46,36 @@ async function assertAnswers(serving: ServingProcess, path: string, toy: ToyBund
   assert.ok(difference < 1e-6, `${path}: off by ${difference}`);
 }
 
-it('two models, two channels of one, versions by name; unloaded by hand until loaded', async (t) => {
+test('two models, two channels, versions by name; an unloaded model stays unloaded', async (t) => {
   const toys = new ToyRepository(t);
   for (const toy of [one, two]) await toys.publish(toy);
   await toys.activate('1');
   await toys.activate('2', 'canary');
   const folder = join(toys.folder, 'export');
-  exportTo(two, folder, 'layers');
+  exportBundle(two, folder, 'layers');
   const serving = await startWith(t, toys.folder, {
     models: [
       {
-        ...{ bundle: BUNDLE, repository: 'repo', channel: ['stable', 'canary'], instances: 1 },
-        ...{ store: 'local', 'data-dir': 'data', 'poll-ms': 50 },
+        bundle: BUNDLE,
+        repository: 'repo',
+        channel: ['stable', 'canary'],
+        instances: 1,
+        store: 'local',
+        'data-dir': 'data',
+        'poll-ms': 50,
       },
       {
-        ...{ name: 'second', 'bundle-dir': 'export', instances: 1, 'poll-ms': 50 },
-        ...{ store: 'local', 'data-dir': 'data-2' },
+        name: 'second',
+        'bundle-dir': 'export',
+        instances: 1,
+        'poll-ms': 50,
+        store: 'local',
+        'data-dir': 'data-2',
       },
     ],
   });
-  await serving.untilReady();
-  await serving.until('/v1/status', ({ body }) => body.channels[1].active === '2');
+  await serving.waitUntilReady();
+  await serving.waitFor('/v1/status', ({ body }) => body.channels[1].active === '2');
   await assertAnswers(serving, BUNDLE, one);
   await assertAnswers(serving, `${BUNDLE}/versions/2`, two);
   await assertAnswers(serving, 'second', two);
@@ -98,26 +108,33 @@ async function assertUnloads(serving: ServingProcess): Promise<void> {
   await assertAnswers(serving, 'second', two);
 }
 
-it('a folder that changes under traffic is taken whole or not at all', async (t) => {
+test('a folder that changes under load is loaded completely or not at all', async (t) => {
   const folder = temporaryFolder(t);
   const exported = join(folder, 'export');
-  exportTo(one, exported, 'layers');
-  const serving = await ServingProcess.start(t, [
-    ...['--bundle-dir', exported, '--bundle', BUNDLE, '--instances', '1'],
-    ...['--store', 'local', '--data-dir', join(folder, 'data'), '--timeout-ms', '10000'],
-  ]);
-  await serving.untilReady();
-  const traffic = new Traffic(serving, [one, two], 2);
-  await traffic.untilAnswered('1');
-  // The manifest of the next version before its files are there: half written, by somebody who did not write it last.
+  exportBundle(one, exported, 'layers');
+  const serving = await ServingProcess.start(
+    t,
+    toArguments({
+      bundleDir: exported,
+      bundle: BUNDLE,
+      instances: 1,
+      store: 'local',
+      dataDir: join(folder, 'data'),
+      timeoutMs: 10_000,
+    }),
+  );
+  await serving.waitUntilReady();
+  const traffic = new LoadRunner(serving, [one, two], 2);
+  await traffic.waitForAnswers('1');
+  // The manifest of the next version is written before its files: the folder is half-written.
   const next = join(folder, 'next');
-  exportTo(two, next, 'layers');
+  exportBundle(two, next, 'layers');
   const { manifest } = two.publication(join(next, 'layers'));
   writeFileSync(join(exported, 'manifest.json'), formatManifest(manifest));
-  await serving.until('/v1/status', ({ body }) => body.failed[0]?.version === '2');
+  await serving.waitFor('/v1/status', ({ body }) => body.failed[0]?.version === '2');
   assert.equal((await serving.get('/v1/status')).body.active, '1');
-  exportTo(two, exported, 'layers');
-  await traffic.untilAnswered('2');
+  exportBundle(two, exported, 'layers');
+  await traffic.waitForAnswers('2');
   await traffic.stop();
   assert.deepEqual(traffic.refused, []);
   assert.equal(await serving.stop(), 0);

@@ -1,20 +1,20 @@
-/** Paddle Serving's conf folder as its users have it: what becomes of every setting, and what is refused by its name. */
+/** Paddle Serving's conf folder: converted, ignored and rejected settings. */
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { it, type TestContext } from 'node:test';
+import { type TestContext, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { CubeError } from '../../lib/core/errors.ts';
-import { readPaddleConf } from '../../serving/config/paddle-conf.ts';
+import { locateConfFolder, readPaddleConf } from '../../serving/config/paddle-conf.ts';
 import { completeConfig } from '../../serving/config/serving-config.ts';
-import { temporaryFolder } from '../repository/fixtures.ts';
-import { ServingProcess } from './serving-process.ts';
-import { exportTo, keyOf, ToyBundle } from './toy-bundle.ts';
+import { temporaryFolder } from '../repository/support/fixtures.ts';
+import { ServingProcess } from './support/serving-process.ts';
+import { exportBundle, hashKey, ToyBundle } from './support/toy-bundle.ts';
 
 const MAIN = fileURLToPath(new URL('../../serving/main.js', import.meta.url));
 
-/** The CTR example's files, with what its users have added over the years. */
+/** The files of the CTR example, with settings that users commonly add. */
 const FILES = {
   'gflags.conf': `# flags
 --port=9393
@@ -22,6 +22,7 @@ const FILES = {
 --reload_interval_s=1
 --num_threads=4
 --request_cache_size=1048576
+--max_body_size=536870
 `,
   'service.prototxt': `port: 8010
 services {
@@ -69,7 +70,9 @@ cube_config_path: "conf" cube_config_file: "cube.conf" cube_quant_bits: 8
   sparse_param_service_table_name: "test_dict"
 }
 `,
-  'general_model.prototxt': `feed_var { name: "C1" alias_name: "embedding_0" is_lod_tensor: true feed_type: 0 shape: -1 }
+  'general_model.prototxt': `feed_var {
+  name: "C1" alias_name: "embedding_0" is_lod_tensor: true feed_type: 0 shape: -1
+}
 fetch_var { name: "prob" alias_name: "predict" is_lod_tensor: false fetch_type: 1 shape: 2 }
 `,
 };
@@ -83,42 +86,45 @@ function writeConf(t: TestContext, replaced: Record<string, string> = {}): strin
   return folder;
 }
 
-it('the CTR example: every setting becomes one of ours, or is listed with why', (t) => {
+test('the CTR example: every setting is converted or listed with the reason', (t) => {
   const folder = writeConf(t);
   const root = join(folder, '..');
-  const { settings, ignored } = readPaddleConf(folder);
-  const { models, services, port, inFlightMax } = completeConfig(settings);
-  assert.deepEqual([port, inFlightMax], [8010, 32]);
+  const { settings, ignored } = readPaddleConf(locateConfFolder(folder));
+  const { models, services, port, inFlightMax, messageBytes } = completeConfig(settings);
+  assert.deepEqual([port, inFlightMax, messageBytes], [8010, 32, 536_870]);
   const [service] = services;
+  assert.ok(service);
   assert.deepEqual(
     services.map(({ name, model }) => [name, model]),
     [['GeneralModelService', 'general_dist_kv_infer_0']],
   );
-  assert.equal(service!.aliases!.get('predict'), 'prob');
+  assert.equal(service.aliases!.get('predict'), 'prob');
   const [model] = models;
   assert.deepEqual(model!.source, {
-    ...{ kind: 'folder', folder: join(root, 'ctr_model') },
-    ...{ reload: 'timestamp_ne', reloadFile: 'fluid_time_file' },
+    kind: 'folder',
+    folder: join(root, 'ctr_model'),
+    reload: 'timestamp_ne',
+    reloadFile: 'fluid_time_file',
   });
   assert.deepEqual(model!.store, { kind: 'remote', fleetPath: join(folder, 'cube.conf') });
   assert.deepEqual(
     [model!.instances, model!.batching.maxBatch, model!.pollMs, model!.requestCacheBytes],
     [2, 16, 1_000, 1_048_576],
   );
-  const lines = ignored.map(({ setting, why }) => `${setting}: ${why}`).join('\n');
+  const lines = ignored.map(({ setting, reason }) => `${setting}: ${reason}`).join('\n');
   for (const line of [
-    /gflags\.conf:5 --num_threads: /,
     /service\.prototxt:6 service EchoService: its workflow only echoes/,
-    /resource\.prototxt:5 cube_quant_bits: tables say their own dtype/,
+    /resource\.prototxt:5 cube_quant_bits: the table defines its dtype/,
     /model_toolkit\.prototxt:7 gpu_ids: CPU only/,
     /model_toolkit\.prototxt:8 use_gpu: CPU only/,
+    /:14 sparse_param_service_table_name: the bundle's name selects the dict of cube\.conf/,
   ]) {
     assert.match(lines, line);
   }
   assert.equal(ignored.length, 5, lines);
 });
 
-it('what would change answers is refused, with file, line and name', (t) => {
+test('settings that would change predictions are rejected with file, line and name', (t) => {
   const workflow = (text: string): Record<string, string> => ({
     'workflow.prototxt': `workflows { name: "workflow1" ${text} }`,
   });
@@ -130,27 +136,23 @@ it('what would change answers is refused, with file, line and name', (t) => {
       workflow('nodes { name: "x" type: "MyFilterOp" }'),
       /workflow\.prototxt:1:\d+: .*operator MyFilterOp is not built in/,
     ],
-    [workflow('workflow_type: "Parallel"'), /"Parallel" was never executed/],
-    [workflow('nodes { name: "a" type: "GeneralReaderOp" }'), /one inferring operator, got 0/],
+    [workflow('workflow_type: "Parallel"'), /"Parallel" is not supported/],
+    [workflow('nodes { name: "a" type: "GeneralReaderOp" }'), /one inference operator, got 0/],
     [
       { 'service.prototxt': 'services { name: "S" workflows: "other" }' },
-      /service\.prototxt:1:\d+: service S: there is no workflow other/,
+      /service\.prototxt:1:\d+: service S: no workflow other/,
     ],
     [toolkit('"timestamp_ne"', '"hourly"'), /reloadable_type: expected one of timestamp_ne/],
     [toolkit('REMOTE', 'NEARBY'), /expected NONE, LOCAL or REMOTE, got NEARBY/],
-    [toolkit('gpu_ids: 0', 'encrypted_model: true'), /encrypted models are not read/],
-    [
-      toolkit('batch_infer_size: 16', 'batch_infer_size: 0'),
-      /batch_infer_size: expected an integer in 1\.\.4096/,
-    ],
+    [toolkit('gpu_ids: 0', 'encrypted_model: true'), /encrypted models are not supported/],
     [{ 'gflags.conf': '--port=many' }, /gflags\.conf:1: expected an integer/],
-    [{ 'gflags.conf': '--flagfile=gflags.conf' }, /in a circle/],
+    [{ 'gflags.conf': '--flagfile=gflags.conf' }, /nested too deeply or circular/],
     [{ 'resource.prototxt': 'cube_config_path: "conf"' }, /model_toolkit_file are missing/],
   ];
   for (const [replaced, message] of cases) {
     const folder = writeConf(t, replaced);
     assert.throws(
-      () => readPaddleConf(folder),
+      () => readPaddleConf(locateConfFolder(folder)),
       (error: unknown) => {
         assert.ok(error instanceof CubeError);
         assert.match(error.message, message);
@@ -163,24 +165,131 @@ it('what would change answers is refused, with file, line and name', (t) => {
   mkdirSync(model);
   writeFileSync(join(model, '__model__'), '');
   assert.throws(
-    () => readPaddleConf(folder),
-    /a model in Paddle.s own format; make a bundle of it \(prune-model --to onnx/,
+    () => readPaddleConf(locateConfFolder(folder)),
+    /a model in Paddle.s own format; convert it to a bundle \(prune-model --model \S+ --to onnx/,
   );
 });
 
-/** One row by the names that callers use: an alias of the configuration, slots, the dense features as the graph takes them. */
+test('engine types name the device and where a Paddle model has its parameters', (t) => {
+  const folder = writeConf(t);
+  const toolkit = join(folder, 'model_toolkit.prototxt');
+  const read = (type: string) => {
+    const text = FILES['model_toolkit.prototxt'].replace('PADDLE_INFER', type);
+    writeFileSync(toolkit, text);
+    return readPaddleConf(locateConfFolder(folder)).ignored.filter(({ setting }) =>
+      setting.endsWith(` type ${type}`),
+    );
+  };
+  const types = ['CPU', 'GPU'].flatMap((device) =>
+    ['NATIVE', 'ANALYSIS', 'NATIVE_DIR', 'ANALYSIS_DIR'].map((rest) => `FLUID_${device}_${rest}`),
+  );
+  for (const type of types) {
+    const expected = type.includes('GPU') ? ['CPU only'] : [];
+    assert.deepEqual(
+      read(type).map(({ reason }) => reason),
+      expected,
+      type,
+    );
+  }
+  assert.throws(
+    () => read('FLUID_CPU_NATIVE_DIR_SIGMOID'),
+    /model_toolkit\.prototxt:1:9: engine type FLUID_CPU_NATIVE_DIR_SIGMOID is not supported \(/,
+  );
+  assert.throws(() => read('FLUID_CPU_ANALYSYS'), /did you mean "FLUID_CPU_ANALYSIS"\?/);
+  const model = join(folder, '..', 'ctr_model');
+  mkdirSync(model);
+  writeFileSync(join(model, '__model__'), '');
+  for (const type of types) {
+    const place = type.endsWith('_DIR')
+      ? `parameters in separate files; convert it to a bundle (prune-model --model ${model} --to`
+      : `parameters in one file; convert it to a bundle (prune-model --model ${model}/__model__ ` +
+        `--params ${model}/__params__ --to`;
+    assert.throws(
+      () => read(type),
+      (error: CubeError) => error.message.includes(place),
+    );
+  }
+});
+
+test('older names are read, and not beside the current ones', (t) => {
+  const older = {
+    'resource.prototxt': 'model_manager_path: ./conf\nmodel_manager_file: model_toolkit.prototxt\n',
+    'model_toolkit.prototxt':
+      'engines { name: general_dist_kv_infer_0 model_data_path: ./m sparse_param_service_type: 1 }',
+  };
+  const { settings } = readPaddleConf(locateConfFolder(writeConf(t, older)));
+  assert.match(settings.models[0]?.bundleDir ?? '', /\/m$/);
+  for (const [file, text, message] of [
+    [
+      'resource.prototxt',
+      `${older['resource.prototxt']} model_toolkit_path: "conf"`,
+      /model_manager_path is the older name of model_toolkit_path: give only one of them/,
+    ],
+    [
+      'model_toolkit.prototxt',
+      older['model_toolkit.prototxt'].replace('./m', './m model_dir: "n"'),
+      /model_data_path is the older name of model_dir/,
+    ],
+  ] as const) {
+    const folder = writeConf(t, { ...older, [file]: text });
+    assert.throws(() => readPaddleConf(locateConfFolder(folder)), message);
+  }
+});
+
+test('batch_infer_size may be 0 and has no effect without runtime_thread_num', (t) => {
+  const toolkit = (threads: number, size: number): string =>
+    FILES['model_toolkit.prototxt']
+      .replace('runtime_thread_num: 2', `runtime_thread_num: ${threads}`)
+      .replace('batch_infer_size: 16', `batch_infer_size: ${size}`);
+  const read = (threads: number, size: number, flags = '') => {
+    const files = { 'model_toolkit.prototxt': toolkit(threads, size), 'gflags.conf': flags };
+    const { settings, ignored } = readPaddleConf(locateConfFolder(writeConf(t, files)));
+    const [model] = settings.models;
+    const isListed = ignored.some(({ reason }) => /without runtime_thread_num/.test(reason));
+    return [model?.instances, model?.maxBatch, isListed];
+  };
+  assert.deepEqual(read(0, 0), [undefined, undefined, true]);
+  assert.deepEqual(read(0, 32), [undefined, undefined, true]);
+  assert.deepEqual(read(3, 8), [3, 8, false]);
+  assert.throws(() => read(3, 0), /batch_infer_size: expected an integer in 1\.\.4096, got "0"/);
+  // The threads of the original server run the model, each one for itself.
+  assert.deepEqual(read(0, 0, '--num_threads=1'), [1, undefined, true]);
+  assert.deepEqual(read(3, 8, '--num_threads=1'), [3, 8, false]);
+});
+
+test('flag files: another file, negated flags, misspelled flags', (t) => {
+  const folder = writeConf(t, {
+    'gflags.conf': '--flagfile=conf/more.conf,conf/last.conf\n--max_concurency=9\n',
+    'more.conf': '--noenable_prometheus\n--max_concurrency=3\n--use_calib=False\n',
+    'last.conf': '--max_concurrency=7\n--enable_protocol_list=nshead baidu_std\n',
+  });
+  const { settings, ignored } = readPaddleConf(locateConfFolder(folder));
+  assert.equal(settings.maxInFlight, 7);
+  assert.deepEqual(settings.protocols, ['http', 'grpc', 'baidu_std']);
+  const lines = ignored.map(({ setting, reason }) => `${setting}: ${reason}`).join('\n');
+  assert.match(lines, /more\.conf:1 --enable_prometheus: metrics are always served/);
+  assert.match(
+    lines,
+    /gflags\.conf:2 --max_concurency: unknown flag; did you mean "max_concurrency"\?/,
+  );
+  assert.match(lines, /last\.conf:2 --enable_protocol_list nshead: not a protocol of this server/);
+});
+
+/** One row by client names: an alias of the configuration, slots, and scaled dense features. */
 const request = {
   tensor: [
     ...['embedding_0', 'C2', 'C3'].map((name, slot) => ({
-      ...{ name, elem_type: 0, shape: [1, 1] },
-      int64_data: [String(keyOf(slot, ['a', 'b', 'c'][slot]!))],
+      name,
+      elem_type: 0,
+      shape: [1, 1],
+      int64_data: [String(hashKey(slot, ['a', 'b', 'c'][slot]!))],
     })),
     { name: 'dense_input', elem_type: 1, shape: [1, 2], float_data: [-0.625, -0.125] },
   ],
   fetch_var_names: ['predict'],
 };
 
-it('a conf folder is served as it is, by its service’s name', async (t) => {
+test('a conf folder is served unchanged, under its service name', async (t) => {
   const folder = writeConf(t, {
     'model_toolkit.prototxt': FILES['model_toolkit.prototxt']
       .replace('REMOTE', 'LOCAL')
@@ -193,9 +302,9 @@ it('a conf folder is served as it is, by its service’s name', async (t) => {
   assert.equal(checked.status, 0, checked.stderr);
   assert.match(checked.stdout, /^ignored: .*use_gpu \(CPU only\)$/m);
   const toy = new ToyBundle({ version: '1', seed: 61 });
-  exportTo(toy, join(folder, '..', 'ctr_model'), 'layers');
+  exportBundle(toy, join(folder, '..', 'ctr_model'), 'layers');
   const serving = await ServingProcess.start(t, ['--conf-dir', folder]);
-  await serving.untilReady();
+  await serving.waitUntilReady();
   const { body } = await serving.post('/GeneralModelService/inference', JSON.stringify(request));
   assert.equal(body.err_no ?? 0, 0, JSON.stringify(body));
   const score = toy.score({ dense: [Number.NaN, Number.NaN], categorical: ['a', 'b', 'c'] })[1];

@@ -1,67 +1,80 @@
-/** Paddle's doors, over real sockets: the same scores through each, and errors that say what was wrong. */
+/** The Paddle protocol over real sockets: equal scores over every transport, and errors. */
 import assert from 'node:assert/strict';
 import { type TestContext, test } from 'node:test';
 import { gzipSync } from 'node:zlib';
-import { type Ask, type PlainRequest, type PlainTensor, waysIn } from './paddle-caller.ts';
-import { keyOf, ToyBundle, type ToyRow, toyRows } from './toy-bundle.ts';
-import { startLocal } from './toy-service.ts';
+import {
+  connectClients,
+  type PaddleCall,
+  type PlainRequest,
+  type PlainTensor,
+} from './support/paddle-client.ts';
+import { hashKey, ToyBundle, type ToyRow, toyRows } from './support/toy-bundle.ts';
+import { startLocal } from './support/toy-service.ts';
 
 const TOLERANCE = 1e-5;
 const toy = new ToyBundle({ version: '3', seed: 21, inputs: 'many' });
 const SLOTS = ['C1', 'C2', 'C3'];
 
-/** The dense features as the graph takes them. */
+/** The scaled dense features. */
 function scaled({ dense: [i1, i2] }: ToyRow): [number, number] {
   const log = Math.log1p(Math.max(Number.isNaN(i1!) ? 0 : i1!, 0));
   return [(log - 1.25) * 0.5, (Number.isNaN(i2!) ? -1 : i2!) * 0.125];
 }
 
-const denseOf = (rows: readonly ToyRow[]): PlainTensor => ({
-  ...{ name: 'dense_input', elem_type: 1, shape: [rows.length, 2] },
+const createDense = (rows: readonly ToyRow[]): PlainTensor => ({
+  name: 'dense_input',
+  elem_type: 1,
+  shape: [rows.length, 2],
   float_data: rows.flatMap(scaled),
 });
 
-/** As the original's CTR example: hashed ids, a lod that says one a row. */
+/** Hashed ids with a lod of one value per row, as in Paddle's CTR example. */
 function hashed(rows: readonly ToyRow[]): PlainTensor[] {
   return SLOTS.map((name, slot) => ({
-    ...{ name, alias_name: `sparse_${slot}`, elem_type: 0, shape: [rows.length, 1] },
+    name,
+    alias_name: `sparse_${slot}`,
+    elem_type: 0,
+    shape: [rows.length, 1],
     lod: Array.from({ length: rows.length + 1 }, (_, i) => i),
-    int64_data: rows.map(({ categorical }) => String(keyOf(slot, categorical[slot]!))),
+    int64_data: rows.map(({ categorical }) => String(hashKey(slot, categorical[slot]!))),
   }));
 }
 
 function strings(rows: readonly ToyRow[]): PlainTensor[] {
   return SLOTS.map((name, slot) => ({
-    ...{ name, elem_type: 20, shape: [rows.length] },
+    name,
+    elem_type: 20,
+    shape: [rows.length],
     data: rows.map(({ categorical }) => categorical[slot]!),
   }));
 }
 
-async function checkScores(ask: Ask, rows: ToyRow[], request: PlainRequest): Promise<void> {
+async function checkScores(ask: PaddleCall, rows: ToyRow[], request: PlainRequest): Promise<void> {
   const { outputs, err_no, err_msg, log_id } = await ask(request);
   assert.equal(err_no, 0, err_msg);
   assert.equal(String(log_id), request.log_id);
   const [tensor] = outputs[0]!.tensor;
-  assert.deepEqual([tensor!.name, tensor!.shape, tensor!.elem_type], ['prob', [rows.length, 2], 1]);
+  assert.ok(tensor);
+  assert.deepEqual([tensor.name, tensor.shape, tensor.elem_type], ['prob', [rows.length, 2], 1]);
   rows
     .flatMap((row) => toy.score(row))
     .forEach((score, i) => {
-      assert.ok(Math.abs(tensor!.float_data[i]! - score) < TOLERANCE, `value ${i}`);
+      assert.ok(Math.abs(tensor.float_data[i]! - score) < TOLERANCE, `value ${i}`);
     });
 }
 
 async function start(t: TestContext) {
   const { serving } = await startLocal(t, [toy]);
-  return { serving, ways: waysIn(t, serving.url) };
+  return { serving, ways: connectClients(t, serving.url) };
 }
 
-test('scores equal the plain computation, whichever way they are asked for', async (t) => {
+test('scores are as expected over every transport', async (t) => {
   const { serving, ways } = await start(t);
   const rows = toyRows(150);
   const log_id = '18446744073709551615';
   for (const [name, ask] of ways) {
     await t.test(name, async () => {
-      const dense = denseOf(rows);
+      const dense = createDense(rows);
       await checkScores(ask, rows, { log_id, tensor: [...hashed(rows), dense] });
       await checkScores(ask, rows, { log_id, tensor: [dense, ...strings(rows)] });
     });
@@ -71,7 +84,9 @@ test('scores equal the plain computation, whichever way they are asked for', asy
     async () => {
       const graphNames = ['deep_C1', 'deep_C2', 'deep_C3'];
       const int32: PlainTensor[] = hashed(rows).map(({ int64_data, shape }, slot) => ({
-        ...{ alias_name: graphNames[slot]!, elem_type: 2, shape: shape! },
+        alias_name: graphNames[slot]!,
+        elem_type: 2,
+        shape: shape!,
         int_data: int64_data!.map(Number),
       }));
       const floats = new Float32Array(rows.flatMap(scaled));
@@ -89,11 +104,11 @@ test('scores equal the plain computation, whichever way they are asked for', asy
   assert.equal(await serving.stop(), 0);
 });
 
-test('bodies as the Python and PHP clients send them: no content type, gzip both ways, long integers', async (t) => {
+test('bodies of the Python and PHP clients: no content type, gzip, long integers', async (t) => {
   const { serving } = await start(t);
   const rows = toyRows(100);
   const [first, ...rest] = hashed(rows);
-  const body = JSON.stringify({ tensor: [first, ...rest, denseOf(rows)], log_id: 0 });
+  const body = JSON.stringify({ tensor: [first, ...rest, createDense(rows)], log_id: 0 });
   const bare = body.replace(/"(\d+)"/g, '$1');
   assert.notEqual(bare, body);
   const path = `${serving.url}/GeneralModelService/inference`;
@@ -111,10 +126,10 @@ test('bodies as the Python and PHP clients send them: no content type, gzip both
   assert.deepEqual(await packed.json(), expected);
 });
 
-test('fetch_var_names chooses and orders, profile and debug say more', async (t) => {
+test('fetch_var_names selects and orders outputs; profile and debug add information', async (t) => {
   const { ways } = await start(t);
   const rows = toyRows(2);
-  const tensor = [...hashed(rows), denseOf(rows)];
+  const tensor = [...hashed(rows), createDense(rows)];
   for (const [name, ask] of ways) {
     const chosen = await ask({ tensor, fetch_var_names: ['predict', 'prob'] });
     const names = chosen.outputs[0]!.tensor.map((one) => [one.name, one.alias_name]);
@@ -134,59 +149,75 @@ test('fetch_var_names chooses and orders, profile and debug say more', async (t)
     const debug = await ask({ tensor }, 'debug');
     assert.equal(debug.profile_time.length, 6);
     const {
-      tensor: [said],
+      tensor: [debugTensor],
       engine_name,
     } = debug.outputs[1]!;
     assert.equal(engine_name, 'debug');
-    assert.ok(said!.data.includes('version=3'), String(said!.data));
+    assert.ok(debugTensor!.data.includes('version=3'), String(debugTensor!.data));
   }
 });
 
 const row = toyRows(1);
 const [c1, c2, c3] = hashed(row) as [PlainTensor, PlainTensor, PlainTensor];
-const dense = denseOf(row);
+const dense = createDense(row);
 
-/** What is wrong, its number, its words. */
+/** Invalid requests with their error number and message. */
 const wrong: [PlainRequest, number, RegExp][] = [
-  [{ tensor: [] }, 1003, /a tensor for C1 is missing/],
-  [{ tensor: [c1, c2, dense] }, 1003, /a tensor for C3 is missing/],
-  [{ tensor: [c1, c2, c3] }, 1003, /a tensor dense_input is missing/],
-  [{ tensor: [c1, c2, c3, c3, dense] }, 1003, /tensor "C3": a slot that came already/],
-  [{ tensor: [c1, c2, c3, dense, dense] }, 1003, /"dense_input": the dense features twice/],
-  [{ tensor: [{ ...c1, name: 'x', alias_name: 'y' }] }, 1003, /"x": no input of the model, which/],
-  [{ tensor: [{ ...c1, shape: [2, 1] }] }, 1003, /"C1": of shape \[2, 1\] with 1 values/],
-  [{ tensor: [{ ...c1, shape: [-1, -1] }] }, 1003, /"C1": of shape \[-1, -1\]/],
-  [{ tensor: [{ ...c1, lod: [0, 2] }] }, 1003, /"C1": with a lod that does not rise/],
-  [{ tensor: [{ ...c1, lod: [1, 1] }] }, 1003, /"C1": with a lod/],
-  [{ tensor: [{ ...c1, lod: [0, 5, 1] }] }, 1003, /"C1": with a lod/],
-  [{ tensor: [{ ...c1, float_data: [1] }] }, 1003, /"C1": with values in several/],
+  [{ tensor: [] }, 1003, /the tensor for slot C1 is missing/],
+  [{ tensor: [c1, c2, dense] }, 1003, /the tensor for slot C3 is missing/],
+  [{ tensor: [c1, c2, c3] }, 1003, /the tensor dense_input is missing/],
+  [{ tensor: [c1, c2, c3, c3, dense] }, 1003, /tensor "C3": its slot is given twice/],
+  [
+    { tensor: [c1, c2, c3, dense, dense] },
+    1003,
+    /"dense_input": the dense features are given twice/,
+  ],
+  [
+    { tensor: [{ ...c1, name: 'x', alias_name: 'y' }] },
+    1003,
+    /"x": not an input of the model, which/,
+  ],
+  [
+    { tensor: [{ ...c1, shape: [2, 1] }] },
+    1003,
+    /"C1": its shape \[2, 1\] does not match its 1 values/,
+  ],
+  [{ tensor: [{ ...c1, shape: [-1, -1] }] }, 1003, /"C1": its shape \[-1, -1\]/],
+  [{ tensor: [{ ...c1, lod: [0, 2] }] }, 1003, /"C1": its lod must rise/],
+  [{ tensor: [{ ...c1, lod: [1, 1] }] }, 1003, /"C1": its lod/],
+  [{ tensor: [{ ...c1, lod: [0, 5, 1] }] }, 1003, /"C1": its lod/],
+  [{ tensor: [{ ...c1, float_data: [1] }] }, 1003, /"C1": it has values in several/],
   [
     { tensor: [{ name: 'C1', float_data: [1] }, c2, c3, dense] },
     1003,
-    /"C1": of values that are no ids/,
+    /"C1": its values are not ids/,
   ],
-  [{ tensor: [{ name: 'C1', data: ['a'] }, c2, c3, dense] }, 1003, /"C2": of ids beside others/],
+  [{ tensor: [{ name: 'C1', data: ['a'] }, c2, c3, dense] }, 1003, /"C2": it has ids, but other/],
   [
     { tensor: [{ name: 'C1', elem_type: 11, tensor_content: Buffer.alloc(8) }] },
     1003,
-    /"C1": with a tensor_content of elem_type 11/,
+    /"C1": tensor_content of elem_type 11 is not/,
   ],
   [
     { tensor: [{ name: 'C1', elem_type: 2, tensor_content: Buffer.alloc(7) }] },
     1003,
-    /"C1": with 7 bytes of values of 4/,
+    /"C1": its 7 bytes are not a multiple of 4/,
   ],
   [
     { tensor: [c1, c2, c3, { name: 'dense_input', float_data: [1, 2, 3] }] },
     1003,
-    /"dense_input": of 3 values, not of 1 rows of 2/,
+    /"dense_input": expected 1 rows of 2 values, got 3/,
   ],
   [
     { tensor: [c1, c2, c3, { name: 'dense_input', float64_data: [1, 1e300] }] },
     1003,
-    /"dense_input": with Infinity as value 1/,
+    /"dense_input": value 1 is Infinity/,
   ],
-  [{ tensor: [c1, c2, c3, dense], fetch_var_names: ['nope'] }, 1003, /gives no "nope", but prob/],
+  [
+    { tensor: [c1, c2, c3, dense], fetch_var_names: ['nope'] },
+    1003,
+    /has no output "nope"; its outputs are prob/,
+  ],
   [
     {
       tensor: [c1, c2, c3, dense].map((one) => ({
@@ -198,12 +229,12 @@ const wrong: [PlainRequest, number, RegExp][] = [
       })),
     },
     1003,
-    /have no rows|without numbers/,
+    /have no rows|has no numbers/,
   ],
   [
     {
       tensor: hashed(new Array(10_001).fill(row[0])).concat(
-        denseOf(new Array(10_001).fill(row[0])),
+        createDense(new Array(10_001).fill(row[0])),
       ),
     },
     1003,
@@ -216,7 +247,7 @@ const wrong: [PlainRequest, number, RegExp][] = [
   ],
 ];
 
-test('what is wrong is answered with its number and words, and the process goes on', async (t) => {
+test('an invalid request gets err_no and err_msg, and the process keeps serving', async (t) => {
   const { serving, ways } = await start(t);
   const asked = new Map([...ways].filter(([name]) => !/snappy|gzip/.test(name)));
   for (const [name, ask] of asked) {

@@ -1,4 +1,4 @@
-/** Models pruned without features.json, built and served: requests name the inputs of the unpruned graph, scores are its own. */
+/** Models pruned without features.json: requests have the inputs of the unpruned graph. */
 import assert from 'node:assert/strict';
 import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -6,8 +6,8 @@ import { type TestContext, test } from 'node:test';
 import { OnnxModel, type OnnxTensor } from '../../lib/platform/onnx.ts';
 import { openRepository } from '../../lib/repository/repository.ts';
 import { WireWriter } from '../../proto/wire.ts';
-import { runCommand } from '../cube-agent/processes.ts';
-import { temporaryFolder } from '../repository/fixtures.ts';
+import { temporaryFolder } from '../repository/support/fixtures.ts';
+import { runCommand } from '../support/commands.ts';
 import {
   FLOAT,
   floats,
@@ -18,10 +18,10 @@ import {
   node,
   ramp,
   value,
-} from '../tools/prune-model/onnx-builder.ts';
-import { ServingProcess } from './serving-process.ts';
+} from '../tools/prune-model/support/onnx-builder.ts';
+import { ServingProcess } from './support/serving-process.ts';
 
-/** A tensor whose data is in another file, as exporters of large models write it. */
+/** A tensor with external data, as exporters of large models write it. */
 function elsewhere(name: string, dims: readonly number[], location: string): Uint8Array {
   const writer = new WireWriter();
   for (const dim of dims) writer.uint(1, dim);
@@ -30,7 +30,10 @@ function elsewhere(name: string, dims: readonly number[], location: string): Uin
   return writer.uint(14, 1).finish();
 }
 
-/** A history of three ids under a mask, one more id of 32 bits, dense features; a weight in another file. */
+/**
+ * A history of three ids under a mask, one more id of 32 bits, dense features; a weight in another
+ * file.
+ */
 function historyModel(location: string): Uint8Array {
   return model({
     inputs: [
@@ -40,8 +43,11 @@ function historyModel(location: string): Uint8Array {
     ],
     outputs: [value('prob', FLOAT, ['n', 1])],
     initializers: [
-      ...[floats('item', [9, 4], ramp(36)), floats('users', [5, 4], ramp(20, 2))],
-      ...[ints('none', [], [0]), ints('two', [1], [2]), ints('flat', [2], [0, 12])],
+      floats('item', [9, 4], ramp(36)),
+      floats('users', [5, 4], ramp(20, 2)),
+      ints('none', [], [0]),
+      ints('two', [1], [2]),
+      ints('flat', [2], [0, 12]),
       elsewhere('w', [18, 1], location),
     ],
     nodes: [
@@ -65,9 +71,13 @@ const MATRIX = model({
   inputs: [value('X', FLOAT, ['n', 4])],
   outputs: [value('prob', FLOAT, ['n', 1])],
   initializers: [
-    ...[floats('t', [8, 2], ramp(16)), floats('w', [6, 1], ramp(6))],
-    ...[ints('zero', [1], [0]), ints('two', [1], [2]), ints('four', [1], [4])],
-    ...[ints('one', [1], [1]), ints('flat', [2], [0, 4])],
+    floats('t', [8, 2], ramp(16)),
+    floats('w', [6, 1], ramp(6)),
+    ints('zero', [1], [0]),
+    ints('two', [1], [2]),
+    ints('four', [1], [4]),
+    ints('one', [1], [1]),
+    ints('flat', [2], [0, 4]),
   ],
   nodes: [
     node('Slice', ['X', 'zero', 'two', 'one'], ['sparse']),
@@ -92,14 +102,14 @@ async function serve(t: TestContext, folder: string): Promise<Served> {
   await run('prune-model', '--model', path('model.onnx'), '--output', path('out'));
   const target = ['--output-path', path('repo'), '--shard-num', '2', '--cur-version', '1'];
   await run('cube-builder', '--input', path('out'), '--dict-name', 'ctr', ...target);
-  // What is served is what was published, and nothing of the folder that it was made in.
+  // Serving must only need the published version, not the folder it was built from.
   rmSync(path('out'), { recursive: true });
   const repository = openRepository(path('repo'));
   await repository.activate('ctr', 'stable', { version: '1', by: 'test', reason: 'test' });
   const place = ['--repository', path('repo'), '--data-dir', path('data')];
   const flags = ['--bundle', 'ctr', '--instances', '1', '--store', 'local'];
   const serving = await ServingProcess.start(t, [...place, ...flags]);
-  await serving.untilReady();
+  await serving.waitUntilReady();
   return { serving, folder };
 }
 
@@ -120,7 +130,7 @@ function checkScores(actual: readonly number[], { data }: OnnxTensor): void {
   });
 }
 
-test('ids by the names of their inputs, below zero too; weights in a file of their own', async (t) => {
+test('ids by input name, also negative; weights in a separate file', async (t) => {
   const folder = temporaryFolder(t);
   writeFileSync(join(folder, 'model.onnx'), historyModel('weights.bin'));
   writeFileSync(join(folder, 'weights.bin'), Float32Array.from(ramp(18)));
@@ -134,6 +144,7 @@ test('ids by the names of their inputs, below zero too; weights in a file of the
     user: { dtype: 'int32', data: Int32Array.from(user), dims: [rows] },
     price: { dtype: 'float32', data: Float32Array.from(price), dims: [rows, 2] },
   });
+  assert.ok(prob);
   await full.release();
 
   const { serving } = await serve(t, folder);
@@ -152,9 +163,9 @@ test('ids by the names of their inputs, below zero too; weights in a file of the
   const { status, body } = await infer(serving, inputs);
   assert.equal(status, 200, JSON.stringify(body));
   assert.equal(body.parameters.unseen, 0);
-  checkScores(body.outputs[0].data, prob!);
+  checkScores(body.outputs[0].data, prob);
 
-  // Outside the table on either side there is no row, whatever the number.
+  // Ids outside the table have no row.
   const one = (id: string): unknown[] => [
     { name: 'price', datatype: 'FP32', shape: [1, 2], data: [0, 0] },
     { name: 'user', datatype: 'INT64', shape: [1, 1], data: [id] },
@@ -194,6 +205,7 @@ test('one matrix of ids and dense values', async (t) => {
   const { prob } = await full.run({
     X: { dtype: 'float32', data: Float32Array.from(data), dims },
   });
+  assert.ok(prob);
   await full.release();
   const { serving } = await serve(t, folder);
   const { status, body } = await infer(serving, [
@@ -201,11 +213,11 @@ test('one matrix of ids and dense values', async (t) => {
   ]);
   assert.equal(status, 200, JSON.stringify(body));
   assert.equal(body.parameters.unseen, 0);
-  checkScores(body.outputs[0].data, prob!);
+  checkScores(body.outputs[0].data, prob);
   assert.equal(await serving.stop(), 0);
 });
 
-test('bags: a list of ids and the places where they begin, over KServe and TensorFlow Serving', async (t) => {
+test('bags as a list of ids and offsets, over KServe and TensorFlow Serving', async (t) => {
   const folder = temporaryFolder(t);
   const bytes = readFileSync(
     new URL('../../../data/golden/models/bag-mean-13.onnx', import.meta.url),
@@ -219,6 +231,7 @@ test('bags: a list of ids and the places where they begin, over KServe and Tenso
     return { dtype: 'int64', data: BigInt64Array.from(data, BigInt), dims: [data.length] };
   };
   const { y } = await full.run({ ids: integers(ids), offsets: integers(offsets) });
+  assert.ok(y);
   await full.release();
   const { serving } = await serve(t, folder);
   const { body: about } = await serving.get('/v2/models/ctr');
@@ -231,22 +244,22 @@ test('bags: a list of ids and the places where they begin, over KServe and Tenso
   };
   const { status, body } = await infer(serving, [list('ids', ids), list('offsets', offsets)]);
   assert.equal(status, 200, JSON.stringify(body));
-  checkScores(body.outputs[0].data, y!);
+  checkScores(body.outputs[0].data, y);
   const tfs = await serving.post(
     '/v1/models/ctr:predict',
     JSON.stringify({ inputs: { ids, offsets } }),
   );
   assert.equal(tfs.status, 200, JSON.stringify(tfs.body));
-  checkScores((Object.values(tfs.body)[0] as number[][]).flat(), y!);
+  checkScores((Object.values(tfs.body)[0] as number[][]).flat(), y);
   const empty = await infer(serving, [list('ids', []), list('offsets', [0, 0])]);
   assert.equal(empty.status, 200, JSON.stringify(empty.body));
   const wrong: readonly (readonly [readonly object[], RegExp])[] = [
     [[list('ids', ids)], /an input offsets too/],
     [[list('ids', ids), list('offsets', [])], /at least one row/],
-    [[list('ids', ids), list('offsets', [1, 2])], /offsets.*value 0: expected a place in 0..0/],
-    [[list('ids', [1, 2]), list('offsets', [0, 3])], /value 1: expected a place in 0..2/],
-    [[list('ids', [1, 2]), list('offsets', [0, 2, 1])], /value 2: expected a place in 2..2/],
-    [[list('ids', [1, 2]), list('offsets', ['0', '-1'])], /value 1: expected a place/],
+    [[list('ids', ids), list('offsets', [1, 2])], /offsets.*value 0: expected an offset in 0..0/],
+    [[list('ids', [1, 2]), list('offsets', [0, 3])], /value 1: expected an offset in 0..2/],
+    [[list('ids', [1, 2]), list('offsets', [0, 2, 1])], /value 2: expected an offset in 2..2/],
+    [[list('ids', [1, 2]), list('offsets', ['0', '-1'])], /value 1: expected an offset/],
     [[list('ids', [1, 2], [2, 1]), list('offsets', [0, 1])], /ids.*expected \[ids\]/],
     [[list('ids', [1]), list('offsets', new Array(10_001).fill(0))], /10001 rows in one request/],
   ];
@@ -258,7 +271,7 @@ test('bags: a list of ids and the places where they begin, over KServe and Tenso
   assert.equal(await serving.stop(), 0);
 });
 
-test('a graph that names files is refused, by the builder and by serving, and reads none', async (t) => {
+test('a graph that names files is rejected by the builder and by serving', async (t) => {
   const folder = temporaryFolder(t);
   const secret = join(folder, 'secret.bin');
   writeFileSync(secret, Float32Array.from(ramp(18)));

@@ -1,13 +1,13 @@
 /**
- * One process with a model of each store that needs no fleet: tables in memory, in Redis, none; and another bundle beside them.
- * Versions switch under traffic; a version that cannot be loaded is its own bundle's trouble and nobody else's.
+ * One process with a model for each store that needs no fleet (memory, Redis, none), and a second
+ * bundle. Versions switch under load; a version that cannot be loaded affects only its own bundle.
  */
 import assert from 'node:assert/strict';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { stringify } from 'yaml';
-import { runCommand } from '../cube-agent/processes.ts';
+import { runCommand } from '../support/commands.ts';
 import {
   FLOAT,
   floats,
@@ -16,11 +16,11 @@ import {
   model,
   node,
   value,
-} from '../tools/prune-model/onnx-builder.ts';
-import { ServingProcess } from './serving-process.ts';
-import { RedisServers, redisMissing } from './stores/redis-servers.ts';
-import { ToyBundle } from './toy-bundle.ts';
-import { ToyRepository, Traffic } from './toy-service.ts';
+} from '../tools/prune-model/support/onnx-builder.ts';
+import { RedisServers, redisMissing } from './stores/support/redis-servers.ts';
+import { ServingProcess } from './support/serving-process.ts';
+import { ToyBundle } from './support/toy-bundle.ts';
+import { LoadRunner, ToyRepository } from './support/toy-service.ts';
 
 const one = new ToyBundle({ version: '1', seed: 401 });
 const two = new ToyBundle({ version: '2', seed: 402, shardNum: 3, inputs: 'many', wide: true });
@@ -30,7 +30,7 @@ const LANES = 2;
 /** A graph with its embeddings inside: sigmoid of the sum of two rows. */
 const WHOLE = 'whole';
 const ROWS = [1, 2, 3, 4, 5, 6, 7, 8];
-const factorOf = (version: string): number => (version === '1' ? 0.25 : -0.125);
+const getFactor = (version: string): number => (version === '1' ? 0.25 : -0.125);
 const ids = [
   [0, 7],
   [3, 3],
@@ -47,27 +47,33 @@ function wholeGraph(factor: number): Uint8Array {
         [ROWS.length, 1],
         Float32Array.from(ROWS, (row) => row * factor),
       ),
-      ...[floats('w', [2, 1], Float32Array.of(1, 1)), ints('pairs', [2], [-1, 2])],
+      floats('w', [2, 1], Float32Array.of(1, 1)),
+      ints('pairs', [2], [-1, 2]),
     ],
     nodes: [
-      ...[node('Gather', ['t', 'ids'], ['rows']), node('Reshape', ['rows', 'pairs'], ['x'])],
-      ...[node('MatMul', ['x', 'w'], ['logit']), node('Sigmoid', ['logit'], ['prob'])],
+      node('Gather', ['t', 'ids'], ['rows']),
+      node('Reshape', ['rows', 'pairs'], ['x']),
+      node('MatMul', ['x', 'w'], ['logit']),
+      node('Sigmoid', ['logit'], ['prob']),
     ],
   });
 }
 
 async function publishWhole(toys: ToyRepository, version: string): Promise<void> {
   const path = join(toys.folder, `whole-${version}.onnx`);
-  writeFileSync(path, wholeGraph(factorOf(version)));
+  writeFileSync(path, wholeGraph(getFactor(version)));
   const target = ['--output-path', toys.location, '--bundle', WHOLE, '--cur-version', version];
   const { code, stderr } = await runCommand(
     'tools/cube-builder/main.js',
-    ...['graph', '--model', path, ...target],
+    'graph',
+    '--model',
+    path,
+    ...target,
   );
   assert.equal(code, 0, stderr);
 }
 
-/** Asks until told to stop. @returns answers by version; each was that version's own */
+/** Sends requests until stopped and checks each response. @returns the versions seen */
 async function askWhole(serving: ServingProcess, isOver: () => boolean): Promise<Set<string>> {
   const seen = new Set<string>();
   const inputs = [{ name: 'ids', datatype: 'INT64', shape: [ids.length, 2], data: ids.flat() }];
@@ -77,7 +83,7 @@ async function askWhole(serving: ServingProcess, isOver: () => boolean): Promise
       JSON.stringify({ inputs }),
     );
     assert.equal(status, 200, JSON.stringify(body));
-    const factor = factorOf(body.model_version);
+    const factor = getFactor(body.model_version);
     for (const [row, [a, b]] of ids.entries()) {
       const expected = 1 / (1 + Math.exp(-(ROWS[a!]! + ROWS[b!]!) * factor));
       const difference = Math.abs(body.outputs[0].data[row] - expected);
@@ -100,11 +106,11 @@ async function start(t: TestContext, toys: ToyRepository, urls: string[]): Promi
   ];
   writeFileSync(path, stringify({ 'timeout-ms': 10_000, models }));
   const serving = await ServingProcess.start(t, ['--config', path]);
-  await serving.untilReady();
+  await serving.waitUntilReady();
   return serving;
 }
 
-test('bundles and stores side by side in one process switch under traffic, each for itself', async (t) => {
+test('bundles and stores in one process switch versions independently under load', async (t) => {
   const toys = new ToyRepository(t);
   for (const toy of [one, two]) await toys.publish(toy);
   await toys.publish(otherOne, {}, 'other');
@@ -115,23 +121,24 @@ test('bundles and stores side by side in one process switch under traffic, each 
   t.after(() => redis?.stop());
   const serving = await start(t, toys, redis?.urls ?? []);
 
-  const toy = new Traffic(serving, [one, two], LANES, 'toy');
-  const other = new Traffic(serving, [otherOne], LANES, 'other');
-  const cached = redis && new Traffic(serving, [one, two], LANES, 'cached');
+  const toy = new LoadRunner(serving, [one, two], LANES, 'toy');
+  const other = new LoadRunner(serving, [otherOne], LANES, 'other');
+  const cached = redis && new LoadRunner(serving, [one, two], LANES, 'cached');
   let isOver = false;
   const whole = askWhole(serving, () => isOver);
   const both = (version: string): Promise<unknown> =>
-    Promise.all([toy.untilAnswered(version, 20), cached?.untilAnswered(version, 20)]);
+    Promise.all([toy.waitForAnswers(version, 20), cached?.waitForAnswers(version, 20)]);
   await both('1');
   for (const bundle of ['toy', 'other', WHOLE]) await toys.activate('2', 'stable', bundle);
   await both('2');
   await toys.rollback();
   await both('1');
   const isBad = 'hypercube_serving_load_failures_total{model="other"';
-  await serving.until('/metrics', ({ body }) => body.includes(isBad));
-  const isSwitched = `hypercube_serving_version_active{model="${WHOLE}",version="2",channel="stable"} 1`;
-  await serving.until('/metrics', ({ body }) => body.includes(isSwitched));
-  await other.untilAnswered('1', 20);
+  await serving.waitFor('/metrics', ({ body }) => body.includes(isBad));
+  const labels = `model="${WHOLE}",version="2",channel="stable"`;
+  const isSwitched = `hypercube_serving_version_active{${labels}} 1`;
+  await serving.waitFor('/metrics', ({ body }) => body.includes(isSwitched));
+  await other.waitForAnswers('1', 20);
   isOver = true;
   assert.deepEqual([...(await whole)].sort(), ['1', '2']);
   for (const traffic of [toy, other, cached]) {

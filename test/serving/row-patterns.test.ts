@@ -1,11 +1,16 @@
-/** Patterns of rows and graphs, pruned, built and served: scores are those of the unpruned graph, or of pooling done by hand. */
+/**
+ * Patterns of rows and graphs: served scores equal those of the unpruned graph or of manual
+ * pooling.
+ */
+
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { type FeatureRows, parseJsonRows, type RowColumns } from '../../lib/core/features.ts';
+import type { FeatureRows, LabelledFeatureRows } from '../../lib/core/feature-rows.ts';
 import { f16ToNumber, f32BitsToF16 } from '../../lib/core/half-floats.ts';
 import { JsonReader } from '../../lib/core/json.ts';
+import { parseJsonRows } from '../../lib/core/json-rows.ts';
 import { decodeRows, encodeRows } from '../../lib/core/row-codec.ts';
 import { POOLINGS, type Pooling } from '../../lib/core/slots.ts';
 import { OnnxModel, type OnnxTensor } from '../../lib/platform/onnx.ts';
@@ -14,13 +19,13 @@ import {
   FLOAT16,
   floats,
   INT64,
-  ints,
   model,
   node,
   ramp,
   value,
-} from '../tools/prune-model/onnx-builder.ts';
-import { assertClose, ServedModel } from './served-model.ts';
+} from '../tools/prune-model/support/onnx-builder.ts';
+import { assertClose, ServedModel } from './support/served-model.ts';
+import { DIM, ROWS, TABLE, THREE, WEIGHTS } from './support/three-slots.ts';
 
 const RAW = { scheme: 'raw', seed: '0', modulo: '0' };
 const plain = (name: string): object => ({ name, missing: 0, log: false, shift: 0, scale: 1 });
@@ -43,26 +48,6 @@ async function unpruned(
   return outputs;
 }
 
-const ROWS = 20;
-const DIM = 3;
-const TABLE = ramp(ROWS * DIM);
-const WEIGHTS = ramp(3 * DIM, 5);
-
-/** Three slots of one table, one logit. */
-const THREE = model({
-  inputs: [value('ids', INT64, ['n', 3])],
-  outputs: [value('logit', FLOAT, ['n', 1])],
-  initializers: [
-    ...[floats('t', [ROWS, DIM], TABLE), floats('w', [3 * DIM, 1], WEIGHTS)],
-    ints('flat', [2], [0, 3 * DIM]),
-  ],
-  nodes: [
-    node('Gather', ['t', 'ids'], ['rows']),
-    node('Reshape', ['rows', 'flat'], ['x']),
-    node('MatMul', ['x', 'w'], ['logit']),
-  ],
-});
-
 function pool(ids: readonly number[], pooling: Pooling): number[] {
   const rows = ids.map((id) => TABLE.slice(id * DIM, (id + 1) * DIM));
   return Array.from({ length: DIM }, (_, d) => {
@@ -75,7 +60,7 @@ function pool(ids: readonly number[], pooling: Pooling): number[] {
   });
 }
 
-test('slots of several values are pooled each in its way, alone and beside a shared user', async (t) => {
+test('slots with several values are pooled, also with a shared user', async (t) => {
   for (const pooling of POOLINGS) {
     const served = await ServedModel.load(t, THREE, {
       format: 1,
@@ -104,7 +89,7 @@ test('slots of several values are pooled each in its way, alone and beside a sha
         1000,
         json.field('shared'),
       );
-      return rows as RowColumns;
+      return rows as LabelledFeatureRows;
     };
     const property = fc.asyncProperty(batch, async (rows) => {
       const own = rows.map(([user, tags, item]) => ({ user, tags, item }));
@@ -115,7 +100,7 @@ test('slots of several values are pooled each in its way, alone and beside a sha
       await served.check(parse({ shared: { user }, rows: candidates }), scores);
     });
     await fc.assert(property, { numRuns: 8 });
-    // More values than the buffers begin with: they grow, and are as right afterwards.
+    // More values than the initial buffers hold, so that they grow.
     const long = Array.from({ length: 1000 }, (_, i) => i % ROWS);
     const rows = Array.from({ length: 70 }, (_, i): [number[], number[], number] => [
       long,
@@ -130,7 +115,7 @@ test('slots of several values are pooled each in its way, alone and beside a sha
   }
 });
 
-test('bags as PyTorch exports them, sums and means, empty ones too', async (t) => {
+test('bags exported by PyTorch: sums, means and empty bags', async (t) => {
   for (const name of ['bag-sum-11', 'bag-sum-13', 'bag-mean-11', 'bag-mean-13']) {
     const file = new URL(`../../../data/golden/models/${name}.onnx`, import.meta.url);
     const bytes = readFileSync(file);
@@ -146,13 +131,14 @@ test('bags as PyTorch exports them, sums and means, empty ones too', async (t) =
       ids: int64(ids, [ids.length]),
       offsets: int64(offsets, [offsets.length]),
     });
+    assert.ok(y);
     const keys = Uint32Array.from(ids.flatMap((id) => [id, 0]));
     const rows = { rowCount: bags.length, keys, ends, dense: new Float32Array(0) };
-    await served.check(rows, y!.data as Float32Array);
+    await served.check(rows, y.data as Float32Array);
   }
 });
 
-test("bags with features.json: rows by name, the pooling is the graph's", async (t) => {
+test('bags with features.json: rows by name, pooling from the graph', async (t) => {
   const file = new URL('../../../data/golden/models/bag-mean-13.onnx', import.meta.url);
   const bytes = readFileSync(file);
   const features = {
@@ -169,10 +155,11 @@ test("bags with features.json: rows by name, the pooling is the graph's", async 
     ids: int64([3, 1, 4, 9], [4]),
     offsets: int64([0, 3, 3], [3]),
   });
-  await served.check(parsed, y!.data as Float32Array);
+  assert.ok(y);
+  await served.check(parsed, y.data as Float32Array);
 });
 
-test('the padding of bags does not count', async (t) => {
+test('padding of bags does not affect scores', async (t) => {
   const bytes = model({
     inputs: [value('ids', INT64, ['l']), value('offsets', INT64, ['n'])],
     outputs: [value('e', FLOAT, ['n', DIM])],
@@ -198,13 +185,14 @@ test('the padding of bags does not count', async (t) => {
 
 const SLOT_NUM = 26;
 
-/** 26 inputs of ids, two dense inputs, one of them of 16 bits, as is the score; another output beside it. */
+/** 26 id inputs, two dense inputs (one of 16 bits), a 16-bit score and another output. */
 function wideModel(batch: number | string): Uint8Array {
   const names = Array.from({ length: SLOT_NUM }, (_, i) => `C${i}`);
   return model({
     inputs: [
       ...names.map((name) => value(name, INT64, [batch])),
-      ...[value('a', FLOAT, [batch, 2]), value('b', FLOAT16, [batch, 3])],
+      value('a', FLOAT, [batch, 2]),
+      value('b', FLOAT16, [batch, 3]),
     ],
     outputs: [value('logit', FLOAT, [batch, 1]), value('prob', FLOAT16, [batch, 1])],
     initializers: [
@@ -224,7 +212,7 @@ function wideModel(batch: number | string): Uint8Array {
   });
 }
 
-test('26 inputs, several dense inputs, 16-bit floats, several outputs; any batch, and one of four', async (t) => {
+test('26 inputs, 16-bit floats, several outputs; dynamic and fixed batch', async (t) => {
   const dynamic = wideModel('n');
   const names = Array.from({ length: SLOT_NUM }, (_, i) => `C${i}`);
   const features = {
@@ -289,7 +277,7 @@ function float16(data: readonly number[], dims: readonly number[]): OnnxTensor {
   return { dtype: 'float16', data: Uint16Array.from(bits, f32BitsToF16), dims };
 }
 
-test('tables of rows of fewer bits are served as they were stored', async (t) => {
+test('quantized tables are served as stored', async (t) => {
   const features = {
     format: 1,
     hash: RAW,

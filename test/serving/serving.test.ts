@@ -1,55 +1,54 @@
-/** The serving process with the LOCAL store, over real sockets: scores, doors, readiness, flags. */
+/** The serving process with the local store: scores, protocols, readiness, flags. */
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
-import { describe, it } from 'node:test';
+import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
+import { toArguments } from '../../lib/platform/arguments.ts';
 import { openRepository } from '../../lib/repository/repository.ts';
-import { temporaryFolder } from '../repository/fixtures.ts';
-import { ServingProcess } from './serving-process.ts';
-import { BUNDLE, keyOf, ToyBundle, toTsv, toyRows } from './toy-bundle.ts';
-import { startLocal } from './toy-service.ts';
+import { temporaryFolder } from '../repository/support/fixtures.ts';
+import { ServingProcess } from './support/serving-process.ts';
+import { BUNDLE, hashKey, ToyBundle, toTsv, toyRows } from './support/toy-bundle.ts';
+import { startLocal } from './support/toy-service.ts';
 
 const MAIN = fileURLToPath(new URL('../../serving/main.js', import.meta.url));
 const TOLERANCE = 1e-6;
 
-describe('scores equal the plain computation', () => {
-  const cases = [
-    ['one concatenated input', { version: '1', seed: 1, inputs: 'one' }],
-    ['an input for each slot', { version: '1', seed: 2, inputs: 'many', golden: true }],
-    ['two tables of different dims, one input each', { version: '1', seed: 3, wide: true }],
-    ['two tables, an input for each slot', { version: '1', seed: 4, wide: true, inputs: 'many' }],
-  ] as const;
-  for (const [name, wish] of cases) {
-    it(name, async (t) => {
-      const toy = new ToyBundle(wish);
-      const { serving } = await startLocal(t, [toy]);
-      // More than two batches, so that rows come back in their places.
-      const rows = toyRows(150);
-      const { status, body } = await serving.postTsv(toTsv(rows));
-      assert.equal(status, 200, JSON.stringify(body));
-      assert.equal(body.probabilities.length, rows.length);
-      rows.forEach((row, i) => {
-        assert.ok(Math.abs(body.probabilities[i] - toy.score(row)[1]) < TOLERANCE, `row ${i}`);
-      });
-      assert.equal(
-        body.unseen,
-        rows.reduce((sum, row) => sum + toy.unseen(row), 0),
-      );
-      assert.deepEqual(
-        [body.model, body.version, body.tables_version, body.unavailable, body.degraded],
-        [BUNDLE, '1', '1', 0, false],
-      );
-      assert.equal(await serving.stop(), 0);
+const cases = [
+  ['one concatenated input', { version: '1', seed: 1, inputs: 'one' }],
+  ['an input for each slot', { version: '1', seed: 2, inputs: 'many', golden: true }],
+  ['two tables of different dims, one input each', { version: '1', seed: 3, wide: true }],
+  ['two tables, an input for each slot', { version: '1', seed: 4, wide: true, inputs: 'many' }],
+] as const;
+for (const [name, options] of cases) {
+  test(`scores are as expected with ${name}`, async (t) => {
+    const toy = new ToyBundle(options);
+    const { serving } = await startLocal(t, [toy]);
+    // More than two batches, to check the order of rows.
+    const rows = toyRows(150);
+    const { status, body } = await serving.postTsv(toTsv(rows));
+    assert.equal(status, 200, JSON.stringify(body));
+    assert.equal(body.probabilities.length, rows.length);
+    rows.forEach((row, i) => {
+      assert.ok(Math.abs(body.probabilities[i] - toy.score(row)[1]) < TOLERANCE, `row ${i}`);
     });
-  }
-});
+    assert.equal(
+      body.unseen,
+      rows.reduce((sum, row) => sum + toy.unseen(row), 0),
+    );
+    assert.deepEqual(
+      [body.model, body.version, body.tables_version, body.unavailable, body.degraded],
+      [BUNDLE, '1', '1', 0, false],
+    );
+    assert.equal(await serving.stop(), 0);
+  });
+}
 
 const toy = new ToyBundle({ version: '7', seed: 11 });
 const rows = toyRows(5, 3);
 const nan = (value: number): number | null => (Number.isNaN(value) ? null : value);
 
-it('answers the same through KServe v2 (features or keys) and both forms of JSON rows', async (t) => {
+test('KServe v2 (features or keys) and both forms of JSON rows give the same scores', async (t) => {
   const { serving } = await startLocal(t, [toy]);
   const expected = rows.map((row) => toy.score(row));
   const dense = {
@@ -70,7 +69,7 @@ it('answers the same through KServe v2 (features or keys) and both forms of JSON
     shape: [5, 3],
     data: rows.flatMap((row) =>
       row.categorical.map((feature, slot) =>
-        slot === 0 ? Number(keyOf(slot, feature)) : String(keyOf(slot, feature)),
+        slot === 0 ? Number(hashKey(slot, feature)) : String(hashKey(slot, feature)),
       ),
     ),
   };
@@ -111,12 +110,12 @@ it('answers the same through KServe v2 (features or keys) and both forms of JSON
   }
 });
 
-it('says what it is', async (t) => {
+test('metadata, status and metrics describe the process', async (t) => {
   const { serving } = await startLocal(t, [toy]);
   for (const slash of ['', '/']) {
     assert.equal((await serving.get(`/v2${slash}`)).body.name, 'hypercube');
-    const ready = await serving.get(`/v2/models/${BUNDLE}/ready${slash}`);
-    assert.deepEqual(ready, { status: 200, body: { name: BUNDLE, ready: true } });
+    const { status, body } = await serving.get(`/v2/models/${BUNDLE}/ready${slash}`);
+    assert.deepEqual({ status, body }, { status: 200, body: { name: BUNDLE, ready: true } });
   }
   const { body } = await serving.get(`/v2/models/${BUNDLE}/versions/7`);
   assert.deepEqual(body.versions, ['7']);
@@ -132,8 +131,8 @@ it('says what it is', async (t) => {
   await serving.postTsv('nonsense');
   const { body: metrics } = await serving.get('/metrics');
   for (const line of [
-    'hypercube_serving_requests_total{door="ctr",code="OK"} 1',
-    'hypercube_serving_requests_total{door="ctr",code="INVALID_ARGUMENT"} 1',
+    'hypercube_serving_requests_total{protocol="ctr",code="OK"} 1',
+    'hypercube_serving_requests_total{protocol="ctr",code="INVALID_ARGUMENT"} 1',
     'hypercube_serving_rows_total 5',
     'hypercube_serving_version_active{model="toy",version="7",channel="stable"} 1',
     'hypercube_serving_model_instances{state="alive"} 2',
@@ -145,15 +144,20 @@ it('says what it is', async (t) => {
   }
 });
 
-it('is not ready, says why, and becomes ready by itself', async (t) => {
+test('the process is not ready with a reason, then becomes ready by itself', async (t) => {
   const folder = temporaryFolder(t);
   const location = join(folder, 'repo');
   const repository = openRepository(location, { create: true });
-  const serving = await ServingProcess.start(t, [
-    ...['--repository', location, '--bundle', BUNDLE, '--store', 'local'],
-    ...['--data-dir', join(folder, 'data')],
-  ]);
-  await serving.until('/readyz', ({ body }) => /has no channel stable/.test(body.error));
+  const serving = await ServingProcess.start(
+    t,
+    toArguments({
+      repository: location,
+      bundle: BUNDLE,
+      store: 'local',
+      dataDir: join(folder, 'data'),
+    }),
+  );
+  await serving.waitFor('/readyz', ({ body }) => /has no channel stable/.test(body.error));
   const answer = await serving.postTsv(toTsv(toyRows(1)));
   assert.deepEqual([answer.status, answer.body.code], [503, 'NOT_READY']);
   assert.equal((await serving.get('/healthz')).status, 200);
@@ -161,11 +165,11 @@ it('is not ready, says why, and becomes ready by itself', async (t) => {
   const toy = new ToyBundle({ version: '1', seed: 31 });
   await repository.publish(toy.publication(join(folder, 'layers')));
   await repository.activate(BUNDLE, 'stable', { version: '1', by: 'test', reason: 'first' });
-  await serving.untilReady();
+  await serving.waitUntilReady();
   assert.equal((await serving.postTsv(toTsv(toyRows(1)))).status, 200);
 });
 
-it('refuses wrong flags before it starts', (t) => {
+test('invalid flags are rejected before the process starts', (t) => {
   const folder = temporaryFolder(t);
   const cases: [string[], number, RegExp][] = [
     [[], 2, /--repository/],

@@ -1,17 +1,22 @@
-/** TensorFlow Serving's REST door: versions and labels, the signature, values in every form, and what is refused. */
+/** TensorFlow Serving's protocols: versions, labels, signature, values and errors. */
 import assert from 'node:assert/strict';
 import { type TestContext, test } from 'node:test';
-import type { Json } from './kserve-caller.ts';
-import type { ServingProcess } from './serving-process.ts';
-import { BUNDLE, ToyBundle, type ToyRow, toyRows } from './toy-bundle.ts';
-import { startLocal } from './toy-service.ts';
+import { loadSync, type MessageTypeDefinition } from '@grpc/proto-loader';
+import { featureSpecToJson } from '../../lib/core/feature-spec.ts';
+import type { Json } from './support/kserve-client.ts';
+import type { ServingProcess } from './support/serving-process.ts';
+import { TFS_PROTO, TfsClient } from './support/tfs-client.ts';
+import { BUNDLE, ToyBundle, type ToyRow, toyRows } from './support/toy-bundle.ts';
+import { startLocal } from './support/toy-service.ts';
 
 const MODEL = `/v1/models/${BUNDLE}`;
 const old = new ToyBundle({ version: '1', seed: 71 });
 const next = new ToyBundle({ version: '2', seed: 72 });
 const row = { dense: [1, 2], categorical: ['a', 'b', 'c'] };
 const available = (version: string): object => ({
-  ...{ version, state: 'AVAILABLE', status: { error_code: 'OK', error_message: '' } },
+  version,
+  state: 'AVAILABLE',
+  status: { error_code: 'OK', error_message: '' },
 });
 
 async function start(t: TestContext): Promise<ServingProcess> {
@@ -33,11 +38,18 @@ function assertScores(scores: number[][], toy: ToyBundle, rows: readonly ToyRow[
   });
 }
 
-test('versions and labels answer as themselves, with their state and signature', async (t) => {
+test('versions and labels are served with their state and signature', async (t) => {
   const { toys, serving } = await startLocal(t, [old, next], ['--channel', 'stable,canary']);
   await toys.activate('2', 'canary');
-  await serving.until(`${MODEL}/labels/canary`, ({ status }) => status === 200);
+  await serving.waitFor(`${MODEL}/labels/canary`, ({ status }) => status === 200);
   const { body } = await serving.get(MODEL);
+  // Names, slots and scaling, so that a client needs no copy of features.json.
+  const { body: features } = await serving.get(`${MODEL}/features`);
+  assert.ok(old.slotSpec.features);
+  const expected = { model: BUNDLE, version: '1' };
+  assert.deepEqual(features, Object.assign(expected, featureSpecToJson(old.slotSpec.features)));
+  assert.equal((await serving.get(`${MODEL}/versions/2/features`)).body.version, '2');
+  assert.equal((await serving.get(`${MODEL}/versions/9/features`)).status, 404);
   const versions = body.model_version_status.map(({ version }: Json) => version);
   assert.deepEqual(versions.toSorted(), ['1', '2']);
   for (const [path, toy] of [
@@ -47,7 +59,7 @@ test('versions and labels answer as themselves, with their state and signature',
     ['/labels/canary', next],
     ['', old],
   ] as const) {
-    const { version } = toy.wish;
+    const { version } = toy.options;
     if (path !== '') {
       const status = (await serving.get(`${MODEL}${path}`)).body;
       assert.deepEqual(status, { model_version_status: [available(version)] });
@@ -69,7 +81,7 @@ test('versions and labels answer as themselves, with their state and signature',
   }
 });
 
-test('values by row and by column, bytes in base64, numbers as ids, rows shared by all', async (t) => {
+test('values by row and by column, base64, numbers as ids, shared rows', async (t) => {
   const serving = await start(t);
   const b64 = (text: string): object => ({ b64: Buffer.from(text).toString('base64') });
   const plain = { dense: [4, Number.NaN], categorical: ['ä', '7', ''] };
@@ -92,6 +104,146 @@ test('values by row and by column, bytes in base64, numbers as ids, rows shared 
   assertScores((await predict(serving, { instances: rows })).body.predictions, old, rows);
 });
 
+test('a feature that a row leaves out is missing in that row', async (t) => {
+  const serving = await start(t);
+  const missing = Number.NaN;
+  const instances = [{ I1: 4, C1: 'a' }, { C2: 'b', I2: 3 }, {}, { C1: '', I1: null, C3: 'c' }];
+  const expected: ToyRow[] = [
+    { dense: [4, missing], categorical: ['a', '', ''] },
+    { dense: [missing, 3], categorical: ['', 'b', ''] },
+    { dense: [missing, missing], categorical: ['', '', ''] },
+    { dense: [missing, missing], categorical: ['', '', 'c'] },
+  ];
+  assertScores((await predict(serving, { instances })).body.predictions, old, expected);
+  const whole = await predict(serving, { instances: [row, { dense: [1, 2] }, { ...row }] });
+  const empty = { dense: [1, 2], categorical: ['', '', ''] };
+  assertScores(whole.body.predictions, old, [row, empty, row]);
+});
+
+test(':classify and :regress answer examples with a context', async (t) => {
+  const serving = await start(t);
+  const examples = [{ C1: ['a'], I1: 1 }, { C1: 'x' }];
+  const context = { C2: 'b', C3: ['c'], I2: [2] };
+  const rows = [
+    { dense: [1, 2], categorical: ['a', 'b', 'c'] },
+    { dense: [Number.NaN, 2], categorical: ['x', 'b', 'c'] },
+  ];
+  const ask = async (verb: string, body: object): Promise<Json> =>
+    (await serving.post(`${MODEL}:${verb}`, JSON.stringify(body))).body;
+  const named = { signature_name: 'regression', examples, context };
+  const clicks = (await ask('regress', named)).results;
+  rows.forEach((one, i) => {
+    assert.ok(Math.abs(clicks[i] - old.score(one)[1]) < 1e-5, `row ${i}`);
+  });
+  const { results } = await ask('classify', { examples, context });
+  const labels = results.map((classes: Json[]) => classes.map(([label]) => label));
+  assert.deepEqual(labels, [
+    ['0', '1'],
+    ['0', '1'],
+  ]);
+  const scores = results.map((classes: Json[]) => classes.map(([, score]) => score));
+  assertScores(scores, old, rows);
+  for (const [body, problem] of [
+    [{ examples: [5] }, /examples\[0\]: expected an object of features, got 5/],
+    [{ examples, context: { C1: 'z' } }, /context\.C1: expected a feature that no example has/],
+    [{ examples, signature_name: 'classification' }, /signature_name: expected one of/],
+    [{ instances: examples }, /examples is missing/],
+  ] as const) {
+    assert.match((await ask('regress', body)).error, problem);
+  }
+});
+
+test('Predict over gRPC takes dense tensors in both forms and selects outputs', async (t) => {
+  const { serving } = await startLocal(t, [old]);
+  const client = new TfsClient(serving.url);
+  t.after(() => client.close());
+  const toBytes = (...texts: string[]): Buffer[] => texts.map((text) => Buffer.from(text));
+  const size = (...dims: number[]): object => ({ dim: dims.map((dim) => ({ size: dim })) });
+  const rows = [row, { dense: [1, 2], categorical: ['d', '', 'f'] }];
+  const floats = Buffer.from(Float32Array.of(1, 2, 1, 2).buffer);
+  const categorical = {
+    dtype: 'DT_STRING',
+    tensor_shape: size(2, 3),
+    string_val: rows.flatMap((one) => one.categorical.map((text) => Buffer.from(text))),
+  };
+  const byName = (I1: object, I2: object): object => ({
+    C1: { dtype: 'DT_STRING', tensor_shape: size(2), string_val: toBytes('a', 'd') },
+    C2: { dtype: 'DT_STRING', tensor_shape: size(2), string_val: toBytes('b', '') },
+    C3: { dtype: 'DT_STRING', tensor_shape: size(2), string_val: toBytes('c', 'f') },
+    I1,
+    I2,
+  });
+  for (const inputs of [
+    { categorical, dense: { dtype: 'DT_FLOAT', tensor_shape: size(2, 2), tensor_content: floats } },
+    {
+      categorical,
+      dense: { dtype: 'DT_DOUBLE', tensor_shape: size(2, 2), double_val: [1, 2, 1, 2] },
+    },
+    // The last value is repeated.
+    byName(
+      { dtype: 'DT_INT32', tensor_shape: size(2, 1), int_val: [1] },
+      { dtype: 'DT_HALF', tensor_shape: size(2), half_val: [0x4000] },
+    ),
+  ]) {
+    const { outputs, model_spec: spec } = await client.predict({
+      model_spec: { name: BUNDLE, signature_name: 'serving_default' },
+      inputs,
+    });
+    assert.deepEqual([spec.name, spec.version.value], [BUNDLE, '1']);
+    const { dtype, tensor_shape: shape, float_val: values } = outputs.prob;
+    assert.deepEqual([dtype, shape.dim.map((dim: Json) => dim.size)], ['DT_FLOAT', ['2', '2']]);
+    assertScores([values.slice(0, 2), values.slice(2)], old, rows);
+  }
+  const dense = { dtype: 'DT_FLOAT', tensor_shape: size(2, 2), tensor_content: floats };
+  const good = { categorical, dense };
+  for (const [request, problem] of [
+    [{ model_spec: { name: 'x' } }, /NOT_FOUND: .*model "x"/],
+    [{ model_spec: { name: BUNDLE, version: { value: 9 } } }, /NOT_FOUND: version "9"/],
+    [{ model_spec: { name: BUNDLE, version_label: 'x' } }, /label "x" of toy: no such channel/],
+    [{ model_spec: { name: BUNDLE, signature_name: 'x' } }, /signature_name: expected serving_d/],
+    [{ inputs: { ...good, dense: { dtype: 'DT_INVALID' } } }, /"dense": dtype 0 is not supported/],
+    [
+      { inputs: { ...good, dense: { dtype: 'DT_FLOAT', int_val: [1] } } },
+      /"dense": values of field 7 do not fit FP32/,
+    ],
+    [
+      { inputs: { dense: { dtype: 'DT_FLOAT', tensor_shape: size(1e6, 1e6), float_val: [1] } } },
+      /"dense": shape: over 1048576 elements/,
+    ],
+    [
+      { inputs: { categorical: { dtype: 'DT_STRING', tensor_content: floats } } },
+      /"categorical": strings in tensor_content: send string_val/,
+    ],
+    [{ inputs: good, output_filter: ['x'] }, /outputs\[0\]\.name: expected one of prob/],
+  ] as const) {
+    await assert.rejects(client.predict({ model_spec: { name: BUNDLE }, ...request }), problem);
+  }
+  const { status, body } = await serving.get('/monitoring/prometheus/metrics');
+  assert.equal(status, 200);
+  assert.match(body, /^hypercube_serving_requests_total\{protocol="tfs",code="OK"\} 3$/m);
+});
+
+/** Field numbers in TensorFlow's and TensorFlow Serving's definitions. */
+const NUMBERS: Readonly<Record<string, string>> = {
+  'tensorflow.TensorProto':
+    'dtype 1, tensor_shape 2, version_number 3, tensor_content 4, float_val 5, double_val 6, ' +
+    'int_val 7, string_val 8, int64_val 10, bool_val 11, half_val 13, uint32_val 16, uint64_val 17',
+  'tensorflow.TensorShapeProto': 'dim 2, unknown_rank 3',
+  'tensorflow.serving.ModelSpec': 'name 1, version 2, signature_name 3, version_label 4',
+  'tensorflow.serving.PredictRequest': 'model_spec 1, inputs 2, output_filter 3',
+  'tensorflow.serving.PredictResponse': 'outputs 1, model_spec 2',
+};
+
+test('field numbers are those of TensorFlow', () => {
+  const definition = loadSync(TFS_PROTO, { keepCase: true });
+  for (const [message, numbers] of Object.entries(NUMBERS)) {
+    const { type } = definition[message] as MessageTypeDefinition;
+    const { field } = type as { field: { name: string; number: number }[] };
+    const own = field.toSorted((a, b) => a.number - b.number);
+    assert.equal(own.map(({ name, number }) => `${name} ${number}`).join(', '), numbers, message);
+  }
+});
+
 /** Body, status, error. */
 const wrong: [unknown, number, RegExp][] = [
   ['', 400, /the body is empty/],
@@ -101,12 +253,21 @@ const wrong: [unknown, number, RegExp][] = [
   [{ instances: [row], inputs: {} }, 400, /either "instances"/],
   [{ instances: [] }, 400, /instances: expected a list of at least one row/],
   [{ instances: {} }, 400, /instances: expected a list/],
-  [{ instances: [5] }, 400, /values by name: toy has the inputs categorical, dense/],
-  [{ instances: [row, null] }, 400, /values by name/],
-  [{ instances: [row, { dense: [1, 2] }] }, 400, /instances\[1\]: .* categorical is not in all/],
+  [{ instances: [5] }, 400, /values by input name: the inputs of toy are categorical, dense/],
+  [{ instances: [row, null] }, 400, /values by input name/],
+  [{ instances: [row, { ...row, x: 1 }] }, 400, /input x: every row must have it, or none/],
+  [
+    { instances: [{ keys: [1, 2, 3], dense: [1, 2] }, { dense: [1, 2] }] },
+    400,
+    /input keys: every row must have it, or none/,
+  ],
   [{ instances: [{ ...row, x: 1 }] }, 400, /"x": name: expected one of categorical, keys, dense/],
-  [{ instances: [{ ...row, C1: 'q' }] }, 400, /"C1": name: expected nothing beside .*categorical/],
-  [{ instances: [{ ...row, I1: 5 }] }, 400, /"I1": name: expected nothing beside the input dense/],
+  [
+    { instances: [{ ...row, C1: 'q' }] },
+    400,
+    /"C1": name: the input categorical already contains it/,
+  ],
+  [{ instances: [{ ...row, I1: 5 }] }, 400, /"I1": name: the input dense already contains it/],
   [
     { instances: [{ ...row, keys: [1, 2, 3] }] },
     400,
@@ -123,11 +284,11 @@ const wrong: [unknown, number, RegExp][] = [
   [{ instances: [{ C1: 'a', I2: 1e300 }] }, 400, /row 1 \(I2\): 1e\+300/],
   [{ instances: [{ C1: 1.5, I1: 1 }] }, 400, /C1, value 0: expected a string/],
   [{ instances: [{ C1: 2 ** 53, I1: 1 }] }, 400, /C1, value 0: expected a string/],
-  [{ instances: [{ C1: { b64: '!!' }, I1: 1 }] }, 400, /C1, value 0: b64 is not base64/],
+  [{ instances: [{ C1: { b64: '!!' }, I1: 1 }] }, 400, /C1, value 0: its b64 is not valid base64/],
   [
     { instances: [{ C1: { b64: '/w==' }, I1: 1 }] },
     400,
-    /C1, value 0: b64 of bytes that are not UTF-8/,
+    /C1, value 0: its b64 bytes are not UTF-8/,
   ],
   [
     { instances: [{ C1: ['a', 'b'], I1: 1 }] },
@@ -145,7 +306,7 @@ const wrong: [unknown, number, RegExp][] = [
   [{ instances: new Array(10_001).fill(row) }, 413, /10001 rows in one request/],
 ];
 
-test('what is wrong is refused by its place, and so is every other verb', async (t) => {
+test('invalid requests and other verbs are rejected with clear errors', async (t) => {
   const serving = await start(t);
   for (const [body, status, message] of wrong) {
     const answer = await predict(serving, body);
@@ -154,15 +315,15 @@ test('what is wrong is refused by its place, and so is every other verb', async 
   }
   const body = JSON.stringify({ instances: [row] });
   for (const [path, status, message] of [
-    [`${MODEL}:classify`, 501, /:classify is not answered here: call :predict/],
-    [`${MODEL}:regress`, 501, /:regress is not answered here/],
-    [MODEL, 404, /a call ends in ":predict"/],
+    [`${MODEL}:multi`, 501, /:multi is not supported: call :predict, :classify or :regress/],
+    [`${MODEL}:regress`, 400, /examples: expected a list of at least one row|examples is missing/],
+    [MODEL, 404, /the path of a call must end in ":predict", ":classify" or ":regress"/],
     ['/v1/models/other:predict', 404, /model "other" is not served here \(served: toy\)/],
     [`${MODEL}/versions/9:predict`, 404, /version "9" .*served: 1/],
     [
       `${MODEL}/labels/x:predict`,
       404,
-      /label "x" of toy is not followed here \(followed: stable\)/,
+      /label "x" of toy: no such channel here \(channels: stable\)/,
     ],
     ['/v1/models/%ff:predict', 400, /not a valid url/],
   ] as const) {

@@ -1,21 +1,21 @@
-/** Versions that come, go and fail under traffic: no failed request, no mixed answer, nothing half. */
+/** Versions that switch and fail under load, without failed or mixed responses. */
 import assert from 'node:assert/strict';
-import { it } from 'node:test';
-import { ToyBundle, toTsv, toyRows } from './toy-bundle.ts';
-import { startLocal, ToyRepository, Traffic } from './toy-service.ts';
+import { test } from 'node:test';
+import { ToyBundle, toTsv, toyRows } from './support/toy-bundle.ts';
+import { LoadRunner, startLocal, ToyRepository } from './support/toy-service.ts';
 
 const one = new ToyBundle({ version: '1', seed: 101, shardNum: 2 });
-/** Other rows, other weights, another shape of the graph, another number of shards. */
+/** Different rows, weights, graph and shard count. */
 const two = new ToyBundle({ version: '2', seed: 202, shardNum: 3, inputs: 'many', wide: true });
 
-it('switch and switch back without a failed or mixed answer', async (t) => {
+test('versions switch and switch back without failed or mixed responses', async (t) => {
   const { toys, serving } = await startLocal(t, [one, two]);
-  const traffic = new Traffic(serving, [one, two]);
-  await traffic.untilAnswered('1');
+  const traffic = new LoadRunner(serving, [one, two]);
+  await traffic.waitForAnswers('1');
   await toys.activate('2');
-  await traffic.untilAnswered('2');
+  await traffic.waitForAnswers('2');
   await toys.rollback();
-  await traffic.untilAnswered('1');
+  await traffic.waitForAnswers('1');
   await traffic.stop();
   assert.deepEqual(traffic.refused, []);
   const { body } = await serving.get('/v1/status');
@@ -29,21 +29,21 @@ it('switch and switch back without a failed or mixed answer', async (t) => {
   assert.equal(count('"msg":"version retired"'), 1, 'the quarantined version goes, no other');
 });
 
-it('that cannot be served leave the old one serving, and say why', async (t) => {
+test('a version that cannot be served leaves the old one serving', async (t) => {
   const { toys, serving } = await startLocal(t, [one, two]);
-  const traffic = new Traffic(serving, [one, two]);
+  const traffic = new LoadRunner(serving, [one, two]);
   const text = (content: string): Uint8Array => new TextEncoder().encode(content);
   const broken: [string, ToyBundle, Record<string, Uint8Array>, RegExp][] = [
     ['3', two, { 'model.onnx': two.graph.subarray(0, 400) }, /model\.onnx: onnxruntime cannot/],
     ['4', two, { 'model.onnx': new Uint8Array(0) }, /model\.onnx: onnxruntime cannot/],
-    ['5', two, { 'slots.json': text('{"format":1}') }, /slots\.json: tables: expected an array/],
+    ['5', two, { 'slots.json': text('{"format":1}') }, /slots\.json: field tables is missing/],
     ['6', two, { 'model.onnx': one.graph }, /input deep is not in slots\.json/],
-    ['7', two, { 'golden.jsonl': text('{"C9":"x"}') }, /golden\.jsonl: \[0\]\.C9/],
+    ['7', two, { 'golden.jsonl': text('{"C9":"x"}') }, /golden\.jsonl: \[0\]: unknown field "C9"/],
   ];
   for (const [version, toy, files, message] of broken) {
-    await toys.publish(new ToyBundle({ ...toy.wish, version }), files);
+    await toys.publish(new ToyBundle({ ...toy.options, version }), files);
     await toys.activate(version);
-    const { body } = await serving.until('/v1/status', (answer) =>
+    const { body } = await serving.waitFor('/v1/status', (answer) =>
       answer.body.failed.some((failure: { version: string }) => failure.version === version),
     );
     const failure = body.failed.find((entry: { version: string }) => entry.version === version);
@@ -52,7 +52,7 @@ it('that cannot be served leave the old one serving, and say why', async (t) => 
     assert.equal((await serving.get('/readyz')).status, 200);
   }
   await toys.activate('2');
-  await traffic.untilAnswered('2');
+  await traffic.waitForAnswers('2');
   await traffic.stop();
   assert.deepEqual(traffic.refused, []);
   const metrics = (await serving.get('/metrics')).body;
@@ -63,27 +63,27 @@ it('that cannot be served leave the old one serving, and say why', async (t) => 
   assert.equal(await serving.stop(), 0);
 });
 
-it('at boot: the target, else the previous', async (t) => {
+test('at start the target is loaded, or else the previous version', async (t) => {
   const toys = new ToyRepository(t);
   await toys.publish(one);
   await toys.publish(two, { 'model.onnx': new Uint8Array(10) });
   await toys.activate('1');
   await toys.activate('2');
   const serving = await toys.startLocal(t);
-  await serving.untilActive('1');
+  await serving.waitUntilActive('1');
   const { body } = await serving.get('/v1/status');
   assert.deepEqual([body.target, body.failed[0].version], ['2', '2']);
   assert.equal(await serving.stop(), 0);
 });
 
-it('a stop lets requests in flight finish, and the next start needs no filling', async (t) => {
+test('a stop lets requests finish, and the next start does not fill the store again', async (t) => {
   const { toys, serving } = await startLocal(t, [one]);
   const answers = Array.from({ length: 20 }, (_, i) => serving.postTsv(toTsv(toyRows(500, i))));
   await answers[0];
   const exitCode = serving.stop();
   const settled = await Promise.allSettled(answers);
   for (const outcome of settled) {
-    // A connection that was not accepted yet is refused: never an answer cut short.
+    // A connection that is not accepted yet is refused; no response is cut off.
     if (outcome.status === 'rejected') continue;
     const { status, body } = outcome.value;
     assert.ok(status === 200 || body.code === 'STOPPING', JSON.stringify(body));
@@ -91,11 +91,11 @@ it('a stop lets requests in flight finish, and the next start needs no filling',
   }
   assert.equal(await exitCode, 0);
   const again = await toys.startLocal(t);
-  await again.untilReady();
+  await again.waitUntilReady();
   assert.ok(!again.log.some((line) => line.includes('"filling"')), again.log.join('\n'));
 });
 
-it('too many requests at a time are refused early', async (t) => {
+test('requests over the concurrency limit are rejected early', async (t) => {
   const { serving } = await startLocal(t, [one], ['--max-in-flight', '2']);
   const answers = await Promise.all(
     Array.from({ length: 40 }, (_, i) => serving.postTsv(toTsv(toyRows(2000, i)))),

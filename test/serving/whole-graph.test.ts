@@ -1,12 +1,12 @@
-/** A graph with its embeddings inside, published as it is and served without a store, through its ids and through features. */
+/** A graph with its embeddings inside, served without a store, by ids and by features. */
 import assert from 'node:assert/strict';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { OnnxModel } from '../../lib/platform/onnx.ts';
 import { openRepository } from '../../lib/repository/repository.ts';
-import { runCommand } from '../cube-agent/processes.ts';
-import { temporaryFolder } from '../repository/fixtures.ts';
+import { temporaryFolder } from '../repository/support/fixtures.ts';
+import { runCommand } from '../support/commands.ts';
 import {
   FLOAT,
   floats,
@@ -17,9 +17,9 @@ import {
   node,
   ramp,
   value,
-} from '../tools/prune-model/onnx-builder.ts';
-import { assertClose } from './served-model.ts';
-import { ServingProcess } from './serving-process.ts';
+} from '../tools/prune-model/support/onnx-builder.ts';
+import { assertClose } from './support/served-model.ts';
+import { ServingProcess } from './support/serving-process.ts';
 
 function graph(batch: string | number): Uint8Array {
   return model({
@@ -30,14 +30,20 @@ function graph(batch: string | number): Uint8Array {
     ],
     outputs: [value('prob', FLOAT, [batch, 1])],
     initializers: [
-      ...[floats('t', [8, 2], ramp(16)), floats('u', [5, 3], ramp(15, 2))],
-      ...[floats('w', [9, 1], ramp(9, 3)), ints('flat', [2], [-1, 4]), ints('one', [2], [-1, 3])],
+      floats('t', [8, 2], ramp(16)),
+      floats('u', [5, 3], ramp(15, 2)),
+      floats('w', [9, 1], ramp(9, 3)),
+      ints('flat', [2], [-1, 4]),
+      ints('one', [2], [-1, 3]),
     ],
     nodes: [
-      ...[node('Gather', ['t', 'ids'], ['rows']), node('Gather', ['u', 'user'], ['who'])],
-      ...[node('Reshape', ['rows', 'flat'], ['a']), node('Reshape', ['who', 'one'], ['b'])],
+      node('Gather', ['t', 'ids'], ['rows']),
+      node('Gather', ['u', 'user'], ['who']),
+      node('Reshape', ['rows', 'flat'], ['a']),
+      node('Reshape', ['who', 'one'], ['b']),
       node('Concat', ['a', 'b', 'price'], ['x'], { attributes: { axis: 1 } }),
-      ...[node('MatMul', ['x', 'w'], ['logit']), node('Sigmoid', ['logit'], ['prob'])],
+      node('MatMul', ['x', 'w'], ['logit']),
+      node('Sigmoid', ['logit'], ['prob']),
     ],
   });
 }
@@ -71,7 +77,7 @@ async function serve(t: TestContext, folder: string): Promise<ServingProcess> {
   await repository.activate('small', 'stable', { version: '1', by: 'test', reason: 'test' });
   const from = ['--repository', join(folder, 'repo'), '--bundle', 'small', '--store', 'none'];
   const serving = await ServingProcess.start(t, [...from, '--instances', '2']);
-  await serving.untilReady();
+  await serving.waitUntilReady();
   return serving;
 }
 
@@ -97,11 +103,12 @@ async function scores(): Promise<Float32Array> {
       dims: [rows.length, 2],
     },
   });
+  assert.ok(prob);
   await full.release();
-  return prob!.data as Float32Array;
+  return prob.data as Float32Array;
 }
 
-test('by ids, as the graph names its inputs; an id beyond its table fails its own request', async (t) => {
+test('requests by ids; an id outside its table fails only its own request', async (t) => {
   const folder = temporaryFolder(t);
   writeFileSync(join(folder, 'model.onnx'), graph('n'));
   const { code, stderr } = await publish(folder);
@@ -135,15 +142,16 @@ test('by ids, as the graph names its inputs; an id beyond its table fails its ow
   };
   const asked = [infer(rows), infer([{ ...rows[0]!, ids: [8, 0] }]), infer(rows.slice(0, 3))];
   const [all, beyond, few] = await Promise.all(asked);
-  assert.equal(all!.status, 200, JSON.stringify(all!.body));
+  assert.ok(all && beyond && few);
+  assert.equal(all.status, 200, JSON.stringify(all.body));
   const expected = await scores();
-  assertClose(all!.body.outputs[0].data, expected, 'all');
-  assertClose(few!.body.outputs[0].data, expected.subarray(0, 3), 'few');
-  assert.equal(beyond!.status, 500);
-  assert.match(beyond!.body.error, /out of data bounds/);
+  assertClose(all.body.outputs[0].data, expected, 'all');
+  assertClose(few.body.outputs[0].data, expected.subarray(0, 3), 'few');
+  assert.equal(beyond.status, 500);
+  assert.match(beyond.body.error, /out of data bounds/);
 });
 
-test('by features, with features.json', async (t) => {
+test('requests by features, with features.json', async (t) => {
   const folder = temporaryFolder(t);
   writeFileSync(join(folder, 'model.onnx'), graph('n'));
   writeFileSync(join(folder, 'features.json'), JSON.stringify(FEATURES));
@@ -159,13 +167,13 @@ test('by features, with features.json', async (t) => {
   assertClose(body.probabilities, await scores(), 'features');
 });
 
-test('what cannot be served whole is refused before it is published', async (t) => {
+test('a graph that cannot be served is rejected before it is published', async (t) => {
   const folder = temporaryFolder(t);
   const path = join(folder, 'features.json');
   writeFileSync(join(folder, 'model.onnx'), graph(4));
   const fixed = await publish(folder);
   assert.deepEqual(
-    [fixed.code, /"ids" is int64 \[4, 2\].*batch open/.test(fixed.stderr)],
+    [fixed.code, /"ids" is int64 \[4, 2\].*dynamic batch/.test(fixed.stderr)],
     [1, true],
   );
   writeFileSync(join(folder, 'model.onnx'), graph('n'));

@@ -1,7 +1,7 @@
-/** The disk of a host in memory: it outlives its agent and its server, and is damaged or lost only when somebody does that. */
+/** The disk of a host in memory. It outlives agent and server; only injected faults damage it. */
 import { createHash } from 'node:crypto';
-import { type AgentMemory, HostData } from '../../cube-agent/host/host-data.ts';
-import { type DiskState, layerName } from '../../cube-agent/host/plan.ts';
+import { HostData, type SavedState } from '../../cube-agent/host/host-data.ts';
+import { type DiskState, toLayerName } from '../../cube-agent/host/plan.ts';
 import { type LayerRef, type Manifest, parseManifest } from '../../lib/core/manifest.ts';
 
 export const BUNDLE = 'ctr';
@@ -9,20 +9,21 @@ export const BUNDLE = 'ctr';
 export class HostFiles {
   /** By "table/contentId". */
   readonly layers: Map<string, Uint8Array> = new Map();
-  readonly parts: Set<string> = new Set();
+  readonly partialLayers: Set<string> = new Set();
   readonly manifests: Map<string, Manifest> = new Map();
-  readonly notes: Map<string, AgentMemory> = new Map();
+  readonly savedStates: Map<string, SavedState> = new Map();
 
   clear(): void {
-    for (const files of [this.layers, this.parts, this.manifests, this.notes]) files.clear();
+    for (const files of [this.layers, this.partialLayers, this.manifests, this.savedStates])
+      files.clear();
   }
 }
 
-export function sha256Of(bytes: Uint8Array): string {
+export function computeSha256(bytes: Uint8Array): string {
   return createHash('sha256').update(bytes).digest('hex');
 }
 
-/** What an agent takes for its host's folder. */
+/** Stands in for the data folder of a host. */
 export class HostDisk extends HostData {
   readonly #files: HostFiles;
   readonly #onRemoved: (layer: string) => void;
@@ -34,25 +35,25 @@ export class HostDisk extends HostData {
   }
 
   override layerPath(table: string, contentId: string): string {
-    return layerName(table, contentId);
+    return toLayerName(table, contentId);
   }
 
   override partBytes(table: string, contentId: string): number {
-    return this.#files.parts.has(layerName(table, contentId)) ? 1 : 0;
+    return this.#files.partialLayers.has(toLayerName(table, contentId)) ? 1 : 0;
   }
 
   override removeLeftovers(): void {}
 
   override scan(): DiskState {
-    const { layers, parts, manifests } = this.#files;
+    const { layers, partialLayers, manifests } = this.#files;
     return {
       versions: new Set(manifests.keys()),
       layers: new Set(layers.keys()),
-      parts: new Set(parts),
+      partialLayers: new Set(partialLayers),
     };
   }
 
-  override forgetManifest(): void {}
+  override dropCachedManifest(): void {}
 
   override manifest(version: string): Manifest | undefined {
     return this.#files.manifests.get(version);
@@ -69,16 +70,16 @@ export class HostDisk extends HostData {
   override removeLayer(layer: string): void {
     this.#onRemoved(layer);
     this.#files.layers.delete(layer);
-    this.#files.parts.delete(layer);
+    this.#files.partialLayers.delete(layer);
   }
 
   override async removeDamaged(manifest: Manifest, shardIndex: number): Promise<string[]> {
     const removed: string[] = [];
     for (const table of manifest.tables) {
       for (const { contentId, sha256 } of table.shards[shardIndex] ?? []) {
-        const name = layerName(table.name, contentId);
+        const name = toLayerName(table.name, contentId);
         const bytes = this.#files.layers.get(name);
-        if (bytes === undefined || sha256Of(bytes) === sha256) continue;
+        if (bytes === undefined || computeSha256(bytes) === sha256) continue;
         this.#files.layers.delete(name);
         removed.push(name);
       }
@@ -86,26 +87,26 @@ export class HostDisk extends HostData {
     return removed;
   }
 
-  override recall(channel: string): AgentMemory | undefined {
-    return this.#files.notes.get(channel);
+  override readSavedState(channel: string): SavedState | undefined {
+    return this.#files.savedStates.get(channel);
   }
 
-  override remember(channel: string, memory: AgentMemory): void {
-    this.#files.notes.set(channel, memory);
+  override saveState(channel: string, memory: SavedState): void {
+    this.#files.savedStates.set(channel, memory);
   }
 }
 
-/** What a layer says: whose rows it holds. */
+/** The content of a simulated layer. */
 export interface LayerContent {
   readonly tag: string;
   readonly shard: number;
-  /** contentId of the layer that a delta is for. */
+  /** contentId of a delta's parent layer. */
   readonly parent: string | undefined;
 }
 
 export function makeLayer(content: LayerContent): { ref: LayerRef; bytes: Uint8Array } {
   const bytes = new TextEncoder().encode(JSON.stringify(content));
-  const sha256 = sha256Of(bytes);
+  const sha256 = computeSha256(bytes);
   const kind = content.parent === undefined ? 'base' : 'delta';
   const ref = {
     contentId: sha256.slice(0, 32),

@@ -1,6 +1,9 @@
-/** The objects of a repository in memory, as each process sees them: away at times, and cut off in the middle of what it does. */
+/**
+ * A repository in memory as each process sees it: sometimes unavailable, and interrupted at any
+ * call.
+ */
 import { CubeError } from '../../lib/core/errors.ts';
-import type { Backend, Eraser, StoredObject } from '../../lib/repository/backend.ts';
+import type { Backend, ObjectDeleter, StoredObject } from '../../lib/repository/backend.ts';
 import type { SimProcess, World } from './world.ts';
 
 export interface StoredBytes {
@@ -8,29 +11,29 @@ export interface StoredBytes {
   readonly atMs: number;
 }
 
-/** What is told of every change, before it counts. */
-export interface StoreWatch {
+/** Observes every change before it takes effect. */
+export interface StoreObserver {
   put(path: string, bytes: Uint8Array, by: Writer): void;
   removed(path: string, by: Writer): void;
 }
 
-/** Who writes, and from when it decided that. */
-export type Writer = Pick<SimProcess, 'name' | 'decidedFrom'>;
+/** The writer, and when it began to decide on the write. */
+export type Writer = Pick<SimProcess, 'name' | 'decidedAtCall'>;
 
 export class MemoryStore {
   readonly objects: Map<string, StoredBytes> = new Map();
   readonly world: World;
-  readonly watch: StoreWatch;
+  readonly observer: StoreObserver;
   readonly #folders = new Map<string, Set<string>>();
 
-  constructor(world: World, watch: StoreWatch) {
+  constructor(world: World, watch: StoreObserver) {
     this.world = world;
-    this.watch = watch;
+    this.observer = watch;
   }
 
   put(path: string, bytes: Uint8Array, by: Writer): boolean {
     if (this.objects.has(path)) return false;
-    this.watch.put(path, bytes, by);
+    this.observer.put(path, bytes, by);
     this.objects.set(path, { bytes, atMs: this.world.nowMs });
     for (let at = path.lastIndexOf('/'), end = path.length; ; ) {
       const folder = path.slice(0, Math.max(0, at));
@@ -44,7 +47,7 @@ export class MemoryStore {
 
   remove(path: string, by: Writer): void {
     if (!this.objects.delete(path)) return;
-    this.watch.removed(path, by);
+    this.observer.removed(path, by);
     let end = path.length;
     for (let at = path.lastIndexOf('/'); at >= 0; at = path.lastIndexOf('/', at - 1)) {
       const names = this.#folders.get(path.slice(0, at));
@@ -58,7 +61,7 @@ export class MemoryStore {
     return [...(this.#folders.get(folder) ?? [])].sort();
   }
 
-  below(folder: string): StoredObject[] {
+  listBelow(folder: string): StoredObject[] {
     const found: StoredObject[] = [];
     for (const [path, { bytes, atMs }] of this.objects) {
       if (!path.startsWith(`${folder}/`)) continue;
@@ -68,12 +71,12 @@ export class MemoryStore {
   }
 }
 
-/** @param isAway whether the process reaches the store now */
+/** @param isUnreachable whether the process cannot reach the store now */
 export class ProcessStore implements Backend {
   readonly location = 'memory';
   readonly canList = true;
-  readonly eraser: Eraser = {
-    objects: (folder) => this.#call(() => this.#store.below(folder)),
+  readonly deleter: ObjectDeleter = {
+    listObjects: (folder) => this.#call(() => this.#store.listBelow(folder)),
     remove: (path) => this.#call(() => this.#store.remove(path, this.#process)),
   };
   readonly #store: MemoryStore;
@@ -107,15 +110,15 @@ export class ProcessStore implements Backend {
   }
 
   putIfAbsent(path: string, bytes: Uint8Array): Promise<boolean> {
-    const { name, decidedFrom } = this.#process;
-    return this.#call(() => this.#store.put(path, bytes, { name, decidedFrom }), true);
+    const { name, decidedAtCall } = this.#process;
+    return this.#call(() => this.#store.put(path, bytes, { name, decidedAtCall }), true);
   }
 
   async putFileIfAbsent(): Promise<boolean> {
     throw new CubeError('UNSUPPORTED', 'nothing lies on a disk here');
   }
 
-  async removeUnfinished(): Promise<void> {}
+  async removeUnfinishedWrites(): Promise<void> {}
 
   localPath(): undefined {
     return undefined;
@@ -128,7 +131,7 @@ export class ProcessStore implements Backend {
   }
 
   #call<T>(effect: () => T, mayBeLate = false): Promise<T> {
-    return this.#process.ask(() => {
+    return this.#process.callRemote(() => {
       if (this.#isAway()) throw new CubeError('UNAVAILABLE', 'the repository is away');
       return effect();
     }, mayBeLate);

@@ -1,46 +1,52 @@
-/** Makes versions: whole ones, deltas on earlier ones, new graphs over old rows; good ones and bad ones; and what must be refused. */
+/** Creates versions: whole ones, deltas, new graphs over old rows; good, bad and invalid ones. */
 import { CubeError } from '../../lib/core/errors.ts';
-import { type LayerRef, type Manifest, shardNumOf } from '../../lib/core/manifest.ts';
+import { getShardNum, type LayerRef, type Manifest } from '../../lib/core/manifest.ts';
 import { layerPath } from '../../lib/repository/layout.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
-import { BUNDLE, makeLayer } from './host-disk.ts';
+import { BUNDLE, computeSha256, makeLayer } from './host-disk.ts';
 import type { MemoryStore, ProcessStore } from './memory-store.ts';
 import type { Random } from './random.ts';
 import type { Health } from './sim-controller.ts';
 import type { SimProcess } from './world.ts';
 
 const TABLE = 'rows';
+/** The graph of every version: nobody reads it here. */
+const GRAPH = new Uint8Array([1]);
 const CHAIN_MAX = 3;
 const RETRY_MS = 500;
 
-interface MadeVersion {
+interface CreatedVersion {
   readonly manifest: Manifest;
-  /** What its rows say. */
+  /** The tag in its rows. */
   readonly tag: string;
   readonly health: Health;
 }
 
-export type Flavor = 'whole' | 'delta' | 'graph' | 'delta without its parent';
+export type VersionKind = 'whole' | 'delta' | 'graph' | 'delta without its parent';
 
 export class Publisher {
-  /** Made, whether or not publishing them came to its end. */
-  readonly versions: Map<string, MadeVersion> = new Map();
+  /** All created versions, whether or not their publication completed. */
+  readonly versions: Map<string, CreatedVersion> = new Map();
   readonly #shardNums: readonly number[];
   readonly #damaged = new Set<string>();
   #made = 0;
 
-  /** @param shardNums numbers of shards that whole versions have, one or another */
+  /** @param shardNums shard counts to choose from */
   constructor(shardNums: readonly number[]) {
     this.#shardNums = shardNums;
   }
 
-  shardNumOf(version: string): number {
+  findShardNum(version: string): number {
     const made = this.versions.get(version);
-    return made === undefined ? this.#shardNums[0]! : (shardNumOf(made.manifest) ?? 0);
+    return made === undefined ? this.#shardNums[0]! : (getShardNum(made.manifest) ?? 0);
   }
 
-  /** @returns the version, and its layers that are new */
-  make(flavor: Flavor, health: Health, random: Random): { version: string; layers: Uint8Array[] } {
+  /** @returns the version and its new layers */
+  make(
+    flavor: VersionKind,
+    health: Health,
+    random: Random,
+  ): { version: string; layers: Uint8Array[] } {
     this.#made += 1;
     const version = String(this.#made);
     const parents = [...this.versions.values()].filter(
@@ -52,7 +58,7 @@ export class Publisher {
     const shardNum =
       parent === undefined
         ? random.pick(this.#shardNums)
-        : this.shardNumOf(parent.manifest.version);
+        : this.findShardNum(parent.manifest.version);
     const shards = Array.from({ length: shardNum }, (_, shard): LayerRef[] => {
       let before = [...(parent?.manifest.tables[0]?.shards[shard] ?? [])];
       if (flavor === 'graph' && parent !== undefined) return before;
@@ -66,13 +72,14 @@ export class Publisher {
     const sizes = { dim: 1, dtype: 'f32' as const, rows: shards.length, defaultRow: [] };
     const tables = [{ name: TABLE, ...sizes, shardNum, shards }];
     const hash = { scheme: 'raw' as const, seed: 0n, modulo: 0n };
-    const manifest = { bundle: BUNDLE, version, files: [], hash, slots: [], tables };
+    const files = [{ path: 'model.onnx', bytes: GRAPH.length, sha256: computeSha256(GRAPH) }];
+    const manifest = { bundle: BUNDLE, version, files, hash, slots: [], tables };
     const isDamaged = parent?.health === 'damaged' || health === 'damaged';
     this.versions.set(version, { manifest, tag, health: isDamaged ? 'damaged' : health });
     return { version, layers };
   }
 
-  /** Tries until it is there, or must not be. */
+  /** Retries until the version is published or refused. */
   async publish(
     { version, layers }: { version: string; layers: readonly Uint8Array[] },
     process: SimProcess,
@@ -86,19 +93,19 @@ export class Publisher {
           const { contentId } = manifest.tables[0]!.shards[shard]!.at(-1)!;
           await store.putIfAbsent(layerPath(BUNDLE, TABLE, contentId), bytes);
         }
-        await repository.publish({ manifest, files: new Map(), layers: [] });
+        await repository.publish({ manifest, files: new Map([['model.onnx', GRAPH]]), layers: [] });
         return;
       } catch (error) {
         const { code, message } = CubeError.from(error);
         if (code === 'INTERNAL') throw error;
-        process.world.note(process.name, `cannot publish ${version}: ${code} ${message}`);
+        process.world.record(process.name, `cannot publish ${version}: ${code} ${message}`);
         if (code === 'NOT_FOUND' || code === 'CONFLICT') return;
       }
       await process.clock.sleep(RETRY_MS);
     }
   }
 
-  /** Where it lies a layer of the version's first shard is not what it was. */
+  /** Damages a layer of the version's first shard in the repository. */
   damage(version: string, store: MemoryStore): void {
     const layer = this.versions.get(version)?.manifest.tables[0]?.shards[0]?.at(-1);
     const object = layer && store.objects.get(layerPath(BUNDLE, TABLE, layer.contentId));
@@ -107,7 +114,7 @@ export class Publisher {
     this.#damaged.add(layer.contentId);
   }
 
-  /** Where it lies, itself or with a version that has the same layer. */
+  /** Whether a layer of the version is damaged in the repository. */
   isDamaged(version: string): boolean {
     const { tables = [] } = this.versions.get(version)?.manifest ?? {};
     const layers = tables.flatMap(({ shards }) => shards.flat());

@@ -1,4 +1,7 @@
-/** Numbers that look random and are the same for the same seed: every part of a simulation has its own, so that none disturbs another. */
+/**
+ * Seeded random numbers. Every part of a simulation has its own sequence, so that none disturbs
+ * another.
+ */
 export class Random {
   #state: number;
 
@@ -16,7 +19,7 @@ export class Random {
     return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
   }
 
-  /** An integer from `min` up to and without `max`. */
+  /** An integer in `min` … `max` − 1. */
   integer(min: number, max: number): number {
     return min + Math.floor(this.next() * (max - min));
   }

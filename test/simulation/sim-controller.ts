@@ -1,13 +1,13 @@
-/** A controller: the real one, with what it sees of the fleet and hears of the gate made up. */
+/** The real controller with a simulated fleet and gate. */
 import { BundleController } from '../../cube-agent/rollout/bundle-controller.ts';
-import { damagedLayers } from '../../cube-agent/rollout/live-fleet.ts';
+import { listDamagedLayers } from '../../cube-agent/rollout/live-fleet.ts';
 import { POLICY_DEFAULTS } from '../../cube-agent/rollout/rollout-config.ts';
 import type { RolloutFleet } from '../../cube-agent/rollout/rollout-driver.ts';
 import type {
   GateOutcome,
+  HealthFailure,
   ReplicaView,
   RolloutPolicy,
-  Sickness,
 } from '../../cube-agent/rollout/rollout-view.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
@@ -32,36 +32,36 @@ export const POLICY: RolloutPolicy = {
   activatingMs: 8_000,
 };
 
-/** How a version turns out. */
-export type Health = 'good' | 'fails the gate' | 'sick' | 'damaged';
+/** The quality of a version. */
+export type Health = 'good' | 'fails the gate' | 'fails its warm-up' | 'unhealthy' | 'damaged';
 
-/** What a controller sees and hears. */
-export interface Surroundings {
+/** The environment of a controller. */
+export interface FleetEnvironment {
   readonly hosts: readonly SimHost[];
   readonly servings: readonly SimServing[];
-  /** Made up here, so that what they cannot do can be told. */
+  /** By name, so that their problems can be printed. */
   readonly controllers: Map<string, BundleController>;
   readonly policy: RolloutPolicy;
-  shardNumOf(version: string): number;
-  health(version: string): Health;
-  gateIsBroken(): boolean;
+  findShardNum(version: string): number;
+  getHealth(version: string): Health;
+  isGateBroken(): boolean;
 }
 
 export class SimFleet implements RolloutFleet {
   readonly #process: SimProcess;
-  readonly #around: Surroundings;
+  readonly #environment: FleetEnvironment;
 
-  constructor(process: SimProcess, around: Surroundings) {
+  constructor(process: SimProcess, environment: FleetEnvironment) {
     this.#process = process;
-    this.#around = around;
+    this.#environment = environment;
   }
 
   async replicas(version: string): Promise<ReplicaView[][]> {
-    const { hosts } = this.#around;
-    const shardNum = this.#around.shardNumOf(version);
+    const { hosts } = this.#environment;
+    const shardNum = this.#environment.findShardNum(version);
     const shards: ReplicaView[][] = Array.from({ length: shardNum }, () => []);
     for (const host of hosts) {
-      const server = host.serverOf(shardNum);
+      const server = host.getServer(shardNum);
       const view = await this.#process.call(() => replicaView(host, server, version));
       shards[server.shardIndex]!.push(view);
     }
@@ -70,57 +70,71 @@ export class SimFleet implements RolloutFleet {
 
   async gate(version: string): Promise<GateOutcome> {
     await this.#process.clock.sleep(GATE_MS);
-    if (this.#around.gateIsBroken())
+    if (this.#environment.isGateBroken())
       return { verdict: 'error', summary: 'no port', isFinal: false };
-    return this.#around.health(version) === 'fails the gate'
+    return ['fails the gate', 'fails its warm-up'].includes(this.#environment.getHealth(version))
       ? { verdict: 'fail', summary: 'AUC fell' }
       : { verdict: 'pass', summary: 'fine' };
   }
 
-  async sickness(version: string): Promise<Sickness | undefined> {
-    if (this.#around.health(version) !== 'sick') return undefined;
-    const isServed = this.#around.servings.some((serving) => serving.version === version);
-    return isServed ? { fault: 'version', why: '40 % of the requests fail' } : undefined;
+  async checkHealth(version: string): Promise<HealthFailure | undefined> {
+    if (this.#environment.getHealth(version) !== 'unhealthy') return undefined;
+    const isServed = this.#environment.servings.some((serving) => serving.version === version);
+    return isServed ? { fault: 'version', reason: '40 % of the requests fail' } : undefined;
   }
 
-  async moved(): Promise<void> {
-    for (const host of this.#around.hosts) {
+  async notifyChannelMoved(): Promise<void> {
+    for (const host of this.#environment.hosts) {
       await this.#process.call(() => {
-        if (!host.isIn('cutOffMs')) host.poke();
+        if (!host.hasFault('cutOffUntilMs')) host.poke();
       });
     }
   }
 }
 
 function replicaView(host: SimHost, server: SimServer, version: string): ReplicaView {
-  const { address, held, active, isUp } = server;
-  if (host.isIn('cutOffMs') || !isUp) {
-    return { address, holds: false, isActive: false, damaged: [], trouble: 'no answer' };
+  const { address, loaded, active, isUp } = server;
+  if (host.hasFault('cutOffUntilMs') || !isUp) {
+    return {
+      address,
+      holds: false,
+      isActive: false,
+      damaged: [],
+      problems: [],
+      trouble: 'no answer',
+    };
   }
-  const problems = host.problems.flatMap((some) => some.list());
-  const concerning = problems.filter(({ what }) => what.split(' ').includes(version));
+  const problems = host.problems.flatMap((tracker) => tracker.list());
+  const related = problems.filter((problem) => problem.version === version);
   return {
     address,
-    holds: held.has(version),
+    holds: loaded.has(version),
     isActive: active === version,
-    damaged: damagedLayers(concerning),
-    trouble: concerning.map(({ what }) => what).join('; '),
+    damaged: listDamagedLayers(related),
+    problems: related,
+    trouble: related.map(({ what }) => what).join('; '),
   };
 }
 
 export async function runController(
   process: SimProcess,
   repository: Repository,
-  around: Surroundings,
+  environment: FleetEnvironment,
   logger: Logger,
 ): Promise<void> {
   const controller = new BundleController({
-    ...{ bundle: BUNDLE, repository, policy: around.policy, holder: process.name, automatic: true },
-    ...{ fleet: new SimFleet(process, around), clock: process.clock, logger },
+    bundle: BUNDLE,
+    repository,
+    policy: environment.policy,
+    holder: process.name,
+    automatic: true,
+    fleet: new SimFleet(process, environment),
+    clock: process.clock,
+    logger,
   });
-  around.controllers.set(process.name, controller);
+  environment.controllers.set(process.name, controller);
   for (;;) {
-    process.decidedFrom = process.world.calls;
+    process.decidedAtCall = process.world.calls;
     const isBusy = await controller.advance();
     await process.clock.sleep(isBusy ? 10 : POLL_MS * (0.8 + 0.4 * process.random.next()));
   }

@@ -1,53 +1,59 @@
-/** A host: its disk, its server, and its agent, which is the real one from the channels down to each action. */
-import { BundleKeeper } from '../../cube-agent/host/bundle-keeper.ts';
-import { Fetcher } from '../../cube-agent/host/fetcher.ts';
-import { Lanes } from '../../cube-agent/host/lanes.ts';
-import { Problems } from '../../cube-agent/host/problems.ts';
-import { ServerWatch } from '../../cube-agent/host/server-watch.ts';
+/**
+ * A simulated host: its disk and its server, with the real agent logic from channels to actions.
+ */
+import { BundleReconciler } from '../../cube-agent/host/bundle-reconciler.ts';
+import { LayerFetcher } from '../../cube-agent/host/layer-fetcher.ts';
+import { ProblemTracker } from '../../cube-agent/host/problem-tracker.ts';
+import { ServerMonitor } from '../../cube-agent/host/server-monitor.ts';
+import { TaskQueue } from '../../cube-agent/host/task-queue.ts';
 import { CubeError } from '../../lib/core/errors.ts';
 import type { LayerRef } from '../../lib/core/manifest.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import { layerPath } from '../../lib/repository/layout.ts';
 import { Repository } from '../../lib/repository/repository.ts';
-import { BUNDLE, HostDisk, HostFiles, sha256Of } from './host-disk.ts';
+import { BUNDLE, computeSha256, HostDisk, HostFiles } from './host-disk.ts';
 import { type MemoryStore, ProcessStore } from './memory-store.ts';
 import { SimControl, SimServer } from './sim-server.ts';
 import { SimProcess, type World } from './world.ts';
 
 const POLL_MS = 3000;
-/** As in the real agent's tick. */
-const PATIENCE_MS = 500;
+/** As in the real agent. */
+const POLL_WAIT_MS = 500;
 const RETIRE_GRACE_MS = 5000;
 const RESTART_MS = 1000;
 const FETCH_MS = 300;
-const PLENTY = 2 ** 40;
+const AMPLE_BYTES = 2 ** 40;
 
-/** Until when each trouble lasts. */
-export interface HostTroubles {
-  cutOffMs: number;
-  repositoryAwayMs: number;
-  slowMs: number;
-  fetchFailsMs: number;
-  fetchCorruptsMs: number;
-  diskFullMs: number;
+/** The virtual time at which each fault ends. */
+export interface HostFaults {
+  cutOffUntilMs: number;
+  repositoryAwayUntilMs: number;
+  slowUntilMs: number;
+  fetchFailsUntilMs: number;
+  fetchCorruptsUntilMs: number;
+  diskFullUntilMs: number;
 }
 
-export type BrokenAgent =
+export type AgentBug =
   | 'activates what is not staged'
   | 'removes what is held'
   | 'agents never come back';
 
 export class SimHost {
   readonly files: HostFiles = new HostFiles();
-  /** One for each number of shards that the fleet has. */
+  /** One for each shard count of the fleet. */
   readonly servers: readonly SimServer[];
-  readonly troubles: HostTroubles = {
-    ...{ cutOffMs: 0, repositoryAwayMs: 0, slowMs: 0 },
-    ...{ fetchFailsMs: 0, fetchCorruptsMs: 0, diskFullMs: 0 },
+  readonly faults: HostFaults = {
+    cutOffUntilMs: 0,
+    repositoryAwayUntilMs: 0,
+    slowUntilMs: 0,
+    fetchFailsUntilMs: 0,
+    fetchCorruptsUntilMs: 0,
+    diskFullUntilMs: 0,
   };
   agent: SimProcess;
-  problems: Problems[] = [];
-  clockStepMs = 0;
+  problems: ProblemTracker[] = [];
+  clockOffsetMs = 0;
   readonly #world: World;
   readonly #store: MemoryStore;
   readonly #logger: Logger;
@@ -71,19 +77,19 @@ export class SimHost {
     this.agent = this.#start();
   }
 
-  /** @throws Error where no server has so many shards */
-  serverOf(shardNum: number): SimServer {
-    const server = this.servers.find((some) => some.shardNum === shardNum);
+  /** @throws Error when no server has this shard count */
+  getServer(shardNum: number): SimServer {
+    const server = this.servers.find((candidate) => candidate.shardNum === shardNum);
     if (server === undefined) throw new Error(`no server of ${shardNum} shards`);
     return server;
   }
 
-  /** All of them begin anew, empty. */
+  /** Restarts all servers, which lose their versions. */
   restart(): void {
     for (const server of this.servers) server.restart();
   }
 
-  /** Looks at once. */
+  /** Polls now. */
   poke(): void {
     for (const problems of this.problems) problems.retryNow();
     this.#wake.abort('');
@@ -95,19 +101,19 @@ export class SimHost {
     this.agent.kill();
   }
 
-  isIn(trouble: keyof HostTroubles): boolean {
-    return this.#world.nowMs < this.troubles[trouble];
+  hasFault(trouble: keyof HostFaults): boolean {
+    return this.#world.nowMs < this.faults[trouble];
   }
 
   #start(): SimProcess {
     const process = new SimProcess(this.#world, this.#name, this.#lives++, () => {
       if (this.#isClosed || this.#broken === 'agents never come back') return;
       const atMs = this.#world.nowMs + RESTART_MS;
-      this.#world.at(atMs, () => {
+      this.#world.schedule(atMs, () => {
         this.agent = this.#start();
       });
     });
-    process.clockStepMs = this.clockStepMs;
+    process.clockOffsetMs = this.clockOffsetMs;
     process.start(() => this.#run(process));
     return process;
   }
@@ -116,64 +122,78 @@ export class SimHost {
     const { clock } = process;
     const logger = this.#logger;
     const stopping = new AbortController().signal;
-    const hostProblems = new Problems(clock, POLL_MS);
+    const hostProblems = new ProblemTracker(clock, POLL_MS);
     const controls = this.servers.map((server) => new SimControl(server, process));
-    const away = (): boolean => this.isIn('repositoryAwayMs');
+    const away = (): boolean => this.hasFault('repositoryAwayUntilMs');
     const repository = new HostRepository(
       this,
       process,
       new ProcessStore(this.#store, process, away),
     );
-    const servers = new ServerWatch({
-      ...{ servers: controls, problems: hostProblems, clock, logger },
-      onBack: (address) => keeper.forgetFailuresOf(address),
+    const servers = new ServerMonitor({
+      servers: controls,
+      problems: hostProblems,
+      clock,
+      logger,
+      onReturn: (address) => keeper.clearServerProblems(address),
     });
-    const keeper = new BundleKeeper({
-      ...{ bundle: BUNDLE, channels: ['stable', 'canary'], clock, logger, hostProblems, stopping },
-      beside: () => [],
-      ...{ repository: () => repository, servers, retireGraceMs: RETIRE_GRACE_MS },
+    const keeper = new BundleReconciler({
+      bundle: BUNDLE,
+      channels: ['stable', 'canary'],
+      clock,
+      logger,
+      hostProblems,
+      stopping,
+      otherBundles: () => [],
+      repository: () => repository,
+      servers,
+      retireGraceMs: RETIRE_GRACE_MS,
       copyLayer: ({ bundle, table, layer, target }) =>
         repository.fetchLayer(bundle, table, layer, target),
-      host: new HostDisk(this.files, (layer) => this.#checkRemoval(layer)),
+      data: new HostDisk(this.files, (layer) => this.#checkRemoval(layer)),
       clients: new Map(controls.map((control) => [control.address, control])),
-      lanes: new Lanes(clock, logger, (lane) => {
-        servers.changed(lane);
+      tasks: new TaskQueue(clock, logger, (lane) => {
+        servers.markChanged(lane);
         this.#wake.abort('');
       }),
       fetcher: new HostFetcher(this, process),
-      keep: { versions: 3, bytes: PLENTY },
+      retention: { maxVersions: 3, maxBytes: AMPLE_BYTES },
       firstBackoffMs: POLL_MS,
     });
     this.problems = [hostProblems, keeper.problems];
     await this.#loop(process, keeper, servers);
   }
 
-  /** The real agent's loop, which is bound to its sockets and folders. */
-  async #loop(process: SimProcess, keeper: BundleKeeper, servers: ServerWatch): Promise<void> {
+  /** A copy of the real agent's loop, without its sockets and folders. */
+  async #loop(
+    process: SimProcess,
+    keeper: BundleReconciler,
+    servers: ServerMonitor,
+  ): Promise<void> {
     const { clock, random } = process;
     const { signal } = new AbortController();
     let looking: Promise<void> | undefined;
     for (;;) {
       this.#wake = new AbortController();
-      looking ??= keeper.observer.look().finally(() => {
+      looking ??= keeper.observer.refresh().finally(() => {
         looking = undefined;
       });
       const patience = new AbortController();
       let isSlow = true;
-      const answers = Promise.all([servers.ask(signal), looking]).then(() => {
+      const answers = Promise.all([servers.poll(signal), looking]).then(() => {
         isSlow = false;
       });
-      await Promise.race([answers, clock.sleep(PATIENCE_MS, patience.signal)]);
+      await Promise.race([answers, clock.sleep(POLL_WAIT_MS, patience.signal)]);
       patience.abort('');
       if (isSlow) void answers.then(() => this.#wake.abort(''));
-      keeper.act();
+      keeper.reconcile();
       await this.#break(process, keeper);
       await clock.sleep(POLL_MS * (0.8 + 0.4 * random.next()), this.#wake.signal);
     }
   }
 
-  /** What must be noticed: an agent that does what it must not. */
-  async #break(process: SimProcess, keeper: BundleKeeper): Promise<void> {
+  /** Injects a bug that an invariant must detect. */
+  async #break(process: SimProcess, keeper: BundleReconciler): Promise<void> {
     const { candidate } = keeper.channels;
     if (this.#broken === 'activates what is not staged' && candidate !== undefined) {
       const control = new SimControl(this.servers[0]!, process);
@@ -181,14 +201,14 @@ export class SimHost {
     }
     if (this.#broken === 'removes what is held') {
       const [layer] = this.files.layers.keys();
-      if (layer !== undefined) keeper.host.removeLayer(layer);
+      if (layer !== undefined) keeper.data.removeLayer(layer);
     }
   }
 
-  /** What a server holds or loads must be there for its restart. */
+  /** Files of loaded and loading versions must stay for a restart. */
   #checkRemoval(layer: string): void {
-    for (const { held, loading, shardIndex } of this.servers) {
-      for (const version of [...held.keys(), ...loading.keys()]) {
+    for (const { loaded, loading, shardIndex } of this.servers) {
+      for (const version of [...loaded.keys(), ...loading.keys()]) {
         const tables = this.files.manifests.get(version)?.tables ?? [];
         const isNeeded = tables.some(({ name, shards }) =>
           (shards[shardIndex] ?? []).some(({ contentId }) => `${name}/${contentId}` === layer),
@@ -201,7 +221,7 @@ export class SimHost {
   }
 }
 
-/** Layers come over a network that loses, damages and delays them, to a disk that may be full. */
+/** Fetches over a network that loses, damages and delays layers, to a disk that may be full. */
 class HostRepository extends Repository {
   readonly #host: SimHost;
   readonly #process: SimProcess;
@@ -224,14 +244,18 @@ class HostRepository extends Repository {
     const { files } = host;
     if (files.layers.has(target)) return;
     const process = this.#process;
-    const bytes = await this.#backend.read(layerPath(bundle, table, layer.contentId), PLENTY);
-    await process.call(() => files.parts.add(target));
-    await process.clock.sleep(FETCH_MS * process.random.next() * (host.isIn('slowMs') ? 50 : 1));
+    const bytes = await this.#backend.read(layerPath(bundle, table, layer.contentId), AMPLE_BYTES);
+    await process.call(() => files.partialLayers.add(target));
+    await process.clock.sleep(
+      FETCH_MS * process.random.next() * (host.hasFault('slowUntilMs') ? 50 : 1),
+    );
     await process.call(() => {
-      if (host.isIn('fetchFailsMs')) throw new CubeError('UNAVAILABLE', 'connection reset');
-      if (host.isIn('diskFullMs')) throw new CubeError('IO', 'ENOSPC: no space left on device');
-      files.parts.delete(target);
-      if (host.isIn('fetchCorruptsMs') || sha256Of(bytes) !== layer.sha256) {
+      if (host.hasFault('fetchFailsUntilMs'))
+        throw new CubeError('UNAVAILABLE', 'connection reset');
+      if (host.hasFault('diskFullUntilMs'))
+        throw new CubeError('IO', 'ENOSPC: no space left on device');
+      files.partialLayers.delete(target);
+      if (host.hasFault('fetchCorruptsUntilMs') || computeSha256(bytes) !== layer.sha256) {
         throw new CubeError('CORRUPT', `${target}: SHA-256 is not that of the manifest`);
       }
       files.layers.set(target, bytes);
@@ -239,7 +263,7 @@ class HostRepository extends Repository {
   }
 }
 
-class HostFetcher extends Fetcher {
+class HostFetcher extends LayerFetcher {
   readonly #host: SimHost;
 
   constructor(host: SimHost, { clock }: SimProcess) {
@@ -248,6 +272,6 @@ class HostFetcher extends Fetcher {
   }
 
   override freeBytes(): number {
-    return this.#host.isIn('diskFullMs') ? 0 : PLENTY;
+    return this.#host.hasFault('diskFullUntilMs') ? 0 : AMPLE_BYTES;
   }
 }

@@ -1,9 +1,11 @@
-/** A cube-server as its agent and its clients see it: it loads from the host's disk, checks what it reads, and forgets all in a restart. */
+/**
+ * A simulated cube-server: it loads from the host's disk, checks what it reads, and loses
+ * everything on a restart.
+ */
 import { ControlClient } from '../../cube-agent/fleet/control-client.ts';
-import { layerName } from '../../cube-agent/host/plan.ts';
+import { toLayerName } from '../../cube-agent/host/plan.ts';
 import { CubeError } from '../../lib/core/errors.ts';
-import { shardNumOf } from '../../lib/core/manifest.ts';
-import { tablesDigest } from '../../lib/core/tables-digest.ts';
+import { getShardNum, getTablesDigest } from '../../lib/core/manifest.ts';
 import type {
   ActivateAnswer,
   ControlStatus,
@@ -12,11 +14,11 @@ import type {
   UnloadRequest,
   VersionRequest,
 } from '../../proto/control.ts';
-import { BUNDLE, type HostFiles, readLayer, sha256Of } from './host-disk.ts';
+import { BUNDLE, computeSha256, type HostFiles, readLayer } from './host-disk.ts';
 import type { SimProcess, World } from './world.ts';
 
-export interface HeldVersion {
-  /** Whose rows it answers with. */
+export interface LoadedVersion {
+  /** The tag in its rows. */
   readonly tag: string;
   readonly digest: string;
   usedMs: number;
@@ -33,9 +35,9 @@ export class SimServer {
   readonly address: string;
   readonly shardIndex: number;
   readonly shardNum: number;
-  readonly held: Map<string, HeldVersion> = new Map();
-  /** Ever held by this or an earlier process. */
-  readonly everHeld: Set<string> = new Set();
+  readonly loaded: Map<string, LoadedVersion> = new Map();
+  /** Versions that this or an earlier process has loaded. */
+  readonly everLoaded: Set<string> = new Set();
   active = '';
   readonly loading: Map<string, Load> = new Map();
   pid = 1;
@@ -53,7 +55,7 @@ export class SimServer {
 
   restart(): void {
     this.pid += 1;
-    this.held.clear();
+    this.loaded.clear();
     this.loading.clear();
     this.active = '';
   }
@@ -61,28 +63,28 @@ export class SimServer {
   status(): ControlStatus {
     const { nowMs } = this.#world;
     const { shardIndex, shardNum, pid, active } = this;
-    const versions = [...this.held].map(([version, { usedMs, digest }]) => {
+    const versions = [...this.loaded].map(([version, { usedMs, digest }]) => {
       return { version, rows: 1, bytes: 1, idleMs: nowMs - usedMs, tablesDigest: digest };
     });
     const loading = [...this.loading.keys()].map((version) => ({ bundle: BUNDLE, version }));
     const bundles = versions.length === 0 ? [] : [{ bundle: BUNDLE, active, versions }];
     const memory = { budgetBytes: 1, usedBytes: 0, pooledBytes: 0 };
-    return { ...{ shardIndex, shardNum, pid, bundles, loading, failed: [], memory }, ready: true };
+    return { shardIndex, shardNum, pid, bundles, loading, failed: [], memory, ready: true };
   }
 
   beginLoad(version: string): Load {
     const known = this.loading.get(version);
     if (known !== undefined) return known;
     const load: Load = { durationMs: LOAD_MS, error: undefined };
-    if (this.held.has(version)) return load;
+    if (this.loaded.has(version)) return load;
     this.loading.set(version, load);
     const { pid } = this;
-    this.#world.at(this.#world.nowMs + LOAD_MS, () => {
+    this.#world.schedule(this.#world.nowMs + LOAD_MS, () => {
       if (this.pid !== pid) return;
       this.loading.delete(version);
       try {
-        this.held.set(version, this.#read(version));
-        this.everHeld.add(version);
+        this.loaded.set(version, this.#read(version));
+        this.everLoaded.add(version);
       } catch (error) {
         load.error = CubeError.from(error);
       }
@@ -91,52 +93,56 @@ export class SimServer {
   }
 
   activate(version: string): void {
-    const { held, everHeld } = this;
-    this.#world.require(everHeld.has(version), 'active is staged', () => {
+    const { loaded, everLoaded } = this;
+    this.#world.require(everLoaded.has(version), 'active is staged', () => {
       return `${this.address} is told to activate ${version}, which it never held`;
     });
-    if (!held.has(version)) throw new CubeError('VERSION_ABSENT', `${version} is not held`);
+    if (!loaded.has(version)) throw new CubeError('VERSION_ABSENT', `${version} is not held`);
     this.active = version;
   }
 
   unload(version: string, ifIdleMs: number): boolean {
-    const held = this.held.get(version);
+    const held = this.loaded.get(version);
     if (held === undefined || version === this.active) return false;
     if (this.#world.nowMs - held.usedMs < ifIdleMs) return false;
-    return this.held.delete(version);
+    return this.loaded.delete(version);
   }
 
-  /** A lookup that names its version. @returns whose rows it is answered with */
+  /**
+   * A lookup that names its version.
+   * @returns whose rows it is answered with
+   */
   lookup(version: string): string {
-    const held = this.held.get(version);
+    const held = this.loaded.get(version);
     if (held === undefined) throw new CubeError('VERSION_ABSENT', `${version} is not held`);
     held.usedMs = this.#world.nowMs;
     return held.tag;
   }
 
-  #read(version: string): HeldVersion {
+  #read(version: string): LoadedVersion {
     const manifest = this.#files.manifests.get(version);
-    if (manifest === undefined || shardNumOf(manifest) !== this.shardNum) {
+    if (manifest === undefined || getShardNum(manifest) !== this.shardNum) {
       throw new CubeError('NOT_FOUND', `no manifest of ${version} of ${this.shardNum} shards`);
     }
     let tag = '';
     for (const table of manifest.tables) {
       let parent: string | undefined;
       for (const { contentId, sha256 } of table.shards[this.shardIndex] ?? []) {
-        const bytes = this.#files.layers.get(layerName(table.name, contentId));
+        const bytes = this.#files.layers.get(toLayerName(table.name, contentId));
         if (bytes === undefined) throw new CubeError('NOT_FOUND', `${contentId} is not here`);
-        if (sha256Of(bytes) !== sha256) throw new CubeError('CORRUPT', `${contentId} is damaged`);
+        if (computeSha256(bytes) !== sha256)
+          throw new CubeError('CORRUPT', `${contentId} is damaged`);
         const content = readLayer(bytes);
         if (content.parent !== parent) throw new CubeError('CORRUPT', `${contentId}: wrong parent`);
         parent = contentId;
         tag = content.tag;
       }
     }
-    return { tag, digest: tablesDigest(manifest), usedMs: this.#world.nowMs };
+    return { tag, digest: getTablesDigest(manifest), usedMs: this.#world.nowMs };
   }
 }
 
-/** How an agent reaches a server of its host. */
+/** The control client of an agent. */
 export class SimControl extends ControlClient {
   readonly #server: SimServer;
   readonly #process: SimProcess;
@@ -164,7 +170,7 @@ export class SimControl extends ControlClient {
 
   override async activate({ version }: VersionRequest): Promise<ActivateAnswer> {
     await this.#call(() => this.#server.activate(version));
-    this.#process.world.note(this.#process.name, `activated ${version} on ${this.address}`);
+    this.#process.world.record(this.#process.name, `activated ${version} on ${this.address}`);
     return { active: version };
   }
 
@@ -173,7 +179,7 @@ export class SimControl extends ControlClient {
   }
 
   #call<T>(effect: () => T): Promise<T> {
-    return this.#process.ask(() => {
+    return this.#process.callRemote(() => {
       if (!this.#server.isUp) throw new CubeError('UNAVAILABLE', `${this.address}: refused`);
       return effect();
     }, true);

@@ -1,36 +1,42 @@
-/** Whole fleets under faults: no rule is broken, a seed repeats itself, and a rule that is broken is noticed. */
+/**
+ * Whole fleets under faults keep all invariants, seeds are reproducible, and violations are
+ * detected.
+ */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { playEpisode, shrink } from './episode.ts';
-import type { Broken } from './fleet-run.ts';
+import { runEpisode, shrink } from './episode.ts';
+import type { InjectedBug } from './simulation-run.ts';
 
 const HOSTS = 4;
 
-test('fleets under faults keep every rule, and come right afterwards', async () => {
+test('fleets under faults keep every invariant and converge afterwards', async () => {
   for (const seed of [1, 2, 3, 4]) {
-    const { violation, rollouts } = await playEpisode({ seed, hosts: HOSTS });
+    const { violation, rollouts } = await runEpisode({ seed, hosts: HOSTS });
     assert.equal(violation?.message, undefined, `seed ${seed}`);
     assert.ok(rollouts > 1, `seed ${seed}: ${rollouts} rollouts`);
   }
 });
 
-test('a seed repeats itself', async () => {
-  const first = await playEpisode({ seed: 5, hosts: HOSTS });
-  const second = await playEpisode({ seed: 5, hosts: HOSTS });
+test('a seed reproduces its run', async () => {
+  const first = await runEpisode({ seed: 5, hosts: HOSTS });
+  const second = await runEpisode({ seed: 5, hosts: HOSTS });
   assert.deepEqual(second.log, first.log);
 });
 
-const CANARIES: readonly [Broken, string][] = [
+const CANARIES: readonly [InjectedBug, string][] = [
   ['activates what is not staged', 'active is staged'],
   ['removes what is held', 'no file that a server needs is removed'],
   ['client mixes', 'one version per answer'],
   ['goes back to what is quarantined', 'a quarantined version never returns'],
+  ['goes back to what never served', 'a rollback goes to a version that has served'],
+  ['serving ignores quarantines', 'no process serves what it knows to be quarantined'],
+  ['young processes differ', 'processes of any age serve the same version'],
 ];
 
 for (const [broken, rule] of CANARIES) {
-  test(`noticed: ${broken}`, async () => {
+  test(`detected: ${broken}`, async () => {
     for (let seed = 1; seed <= 5; seed++) {
-      const episode = await playEpisode({ seed, hosts: HOSTS, broken });
+      const episode = await runEpisode({ seed, hosts: HOSTS, bug: broken });
       if (episode.violation === undefined) continue;
       assert.equal(episode.violation.rule, rule);
       return;
@@ -39,12 +45,12 @@ for (const [broken, rule] of CANARIES) {
   });
 }
 
-test('what breaks a rule is shrunk to few events that break it again', async () => {
-  const options = { seed: 1, hosts: HOSTS, broken: 'client mixes' as const };
-  const failed = await playEpisode(options);
+test('a violation is shrunk to a few events that reproduce it', async () => {
+  const options = { seed: 1, hosts: HOSTS, bug: 'client mixes' as const };
+  const failed = await runEpisode(options);
   const { events } = await shrink(options, failed, 8);
   assert.ok(events.length < failed.events.length);
   const only = new Set(events.map(({ index }) => index));
-  const again = await playEpisode({ ...options, only });
+  const again = await runEpisode({ ...options, only });
   assert.equal(again.violation?.rule, 'one version per answer');
 });

@@ -1,13 +1,12 @@
 /**
- * A world whose time passes only from one event to the next. Everything that waits (for a store, a server, a clock) waits here;
- * which goes on next is decided by virtual times that a seed draws. So a run is repeated exactly by its seed, and hours take
- * milliseconds.
+ * A world with virtual time. Everything that waits (for a store, a server, a clock) waits here; the
+ * seed draws the order of events. A run is reproducible by its seed, and hours take milliseconds.
  */
 import { CubeError } from '../../lib/core/errors.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
 import { Random } from './random.ts';
 
-/** Something that must never be. */
+/** A violated invariant. */
 export class Violation extends Error {
   readonly rule: string;
 
@@ -17,86 +16,92 @@ export class Violation extends Error {
   }
 }
 
-interface Waiting {
+interface ScheduledEvent {
   readonly atMs: number;
   readonly order: number;
-  readonly go: () => void;
+  readonly run: () => void;
 }
 
 const EPOCH_MS = Date.parse('2026-01-01T00:00:00Z');
-/** Of the calls that a process makes, the share that lets others go first. */
-const YIELDS = 0.3;
+/** Share of calls that let other processes go first. */
+const YIELD_SHARE = 0.3;
 const LATENCY_MS = 20;
-/** A call of a process that stands still takes up to so long. */
-const STILL_MS = 3000;
-/** Of the questions over a bad network, the share that is lost; with the answer, or before or after it was taken for lost. */
-const LOST = 0.3;
+/** Maximum duration of a call of a stalled process. */
+const STALL_MAX_MS = 3000;
+/**
+ * Share of calls over a bad network whose request or response is lost or late.
+ */
+const LOSS_SHARE = 0.3;
 
 export class World {
   readonly seed: number;
   readonly log: string[] = [];
   nowMs = 0;
-  /** Calls made by all processes so far: before and after, where times are equal. */
+  /** Number of calls of all processes; it orders events of equal time. */
   calls = 0;
   violation: Violation | undefined;
-  readonly #heap: Waiting[] = [];
+  readonly #heap: ScheduledEvent[] = [];
   #order = 0;
 
   constructor(seed: number) {
     this.seed = seed;
   }
 
-  note(who: string, what: string): void {
+  record(who: string, what: string): void {
     this.log.push(`${(this.nowMs / 1000).toFixed(3).padStart(9)} ${who.padEnd(12)} ${what}`);
   }
 
-  /** The first one counts: what follows may follow from it. */
-  violate(rule: string, message: string): void {
+  /** Only the first violation counts: others may follow from it. */
+  reportViolation(rule: string, message: string): void {
     this.violation ??= new Violation(rule, message);
-    this.note('CHECK', `${rule}: ${message}`);
+    this.record('CHECK', `${rule}: ${message}`);
   }
 
   require(holds: boolean, rule: string, message: () => string): void {
-    if (!holds) this.violate(rule, message());
+    if (!holds) this.reportViolation(rule, message());
   }
 
-  at(atMs: number, go: () => void): void {
+  schedule(atMs: number, go: () => void): void {
     this.#order += 1;
-    push(this.#heap, { atMs, order: this.#order, go });
+    push(this.#heap, { atMs, order: this.#order, run: go });
   }
 
-  /** Lets events happen until that time, until nothing is left, until `isOver`, or until a rule is broken. */
+  /**
+   * Runs events until that time, until none remain, until `isOver`, or until a violation.
+   */
   async run(untilMs: number, isOver: () => boolean = () => false): Promise<void> {
-    await settle();
+    await runPendingTasks();
     while (this.violation === undefined && !isOver()) {
       const next = this.#heap[0];
       if (next === undefined || next.atMs > untilMs) break;
       pop(this.#heap);
       this.nowMs = Math.max(this.nowMs, next.atMs);
-      next.go();
-      await settle();
+      next.run();
+      await runPendingTasks();
     }
     if (this.violation === undefined && !isOver()) this.nowMs = Math.max(this.nowMs, untilMs);
   }
 }
 
-/** One that can be killed: it never comes back from what it waits for. Whoever takes its place is another one. */
+/**
+ * A process that can be killed: then its pending calls never return. A restart makes a new process.
+ */
 export class SimProcess {
   readonly name: string;
   readonly world: World;
   readonly random: Random;
   readonly clock: Clock;
   isAlive = true;
-  /** Added to the times of its clock on the wall. */
-  clockStepMs = 0;
-  /** Until then it stands still for moments: what it has seen is old when it acts. */
-  slowMs = 0;
-  /** Until then questions and answers of it are lost. */
-  lossyMs = 0;
-  /** Calls that it may yet make; then it is killed, before or after the call has had its effect. */
+  /** Offset of its wall clock. */
+  clockOffsetMs = 0;
+  /** Until then its calls stall, so that it acts on old observations. */
+  slowUntilMs = 0;
+  /** Until then its requests and responses may be lost. */
+  lossyUntilMs = 0;
+  /** Remaining calls until it is killed, before or after the effect of the last one. */
   killIn: { calls: number; isAfter: boolean } | undefined;
-  /** When it began what it is deciding now, in calls of the world. */
-  decidedFrom = 0;
+  /** The world's call count when it began its current decision. */
+  decidedAtCall = 0;
   readonly #onDeath: () => void;
 
   constructor(world: World, name: string, life: number, onDeath: () => void) {
@@ -106,7 +111,7 @@ export class SimProcess {
     this.#onDeath = onDeath;
     this.clock = {
       nowMs: () => world.nowMs,
-      isoTime: () => new Date(EPOCH_MS + world.nowMs + this.clockStepMs).toISOString(),
+      isoTime: () => new Date(EPOCH_MS + world.nowMs + this.clockOffsetMs).toISOString(),
       sleep: (ms, signal) => this.#sleep(ms, signal),
     };
   }
@@ -114,23 +119,26 @@ export class SimProcess {
   start(run: () => Promise<void>): void {
     run().catch((error: unknown) => {
       const text = error instanceof Error ? (error.stack ?? error.message) : String(error);
-      this.world.violate('no process ends by itself', `${this.name}: ${text}`);
+      this.world.reportViolation('no process ends by itself', `${this.name}: ${text}`);
     });
   }
 
   kill(): void {
     if (!this.isAlive) return;
     this.isAlive = false;
-    this.world.note(this.name, 'killed');
+    this.world.record(this.name, 'killed');
     this.#onDeath();
   }
 
-  /** A call to something outside: others may go first, and the process may end before or after it has had its effect. */
+  /**
+   * A call to another component. Other processes may go first, and the process may be killed before
+   * or after the effect.
+   */
   async call<T>(effect: () => T): Promise<T> {
     const { world } = this;
     world.calls += 1;
-    if (world.nowMs < this.slowMs) await this.#sleep(this.random.next() * STILL_MS);
-    else if (this.random.chance(YIELDS)) await this.#sleep(this.random.next() * LATENCY_MS);
+    if (world.nowMs < this.slowUntilMs) await this.#sleep(this.random.next() * STALL_MAX_MS);
+    else if (this.random.chance(YIELD_SHARE)) await this.#sleep(this.random.next() * LATENCY_MS);
     if (!this.isAlive) return NEVER;
     const armed = this.killIn;
     const isLast = armed !== undefined && armed.calls-- <= 0;
@@ -145,21 +153,22 @@ export class SimProcess {
   }
 
   /**
-   * A call over the network. @param mayBeLate what was taken for lost may have its effect yet
-   * @throws CubeError UNAVAILABLE when the question or its answer is lost
+   * A call over the network.
+   * @param mayBeLate a lost request may still take effect later
+   * @throws CubeError UNAVAILABLE when the request or its response is lost
    */
-  async ask<T>(effect: () => T, mayBeLate: boolean): Promise<T> {
+  async callRemote<T>(effect: () => T, mayBeLate: boolean): Promise<T> {
     const { world, random } = this;
-    if (world.nowMs >= this.lossyMs || !random.chance(LOST)) return this.call(effect);
-    const fate = random.pick(['question', 'answer', 'late']);
-    if (fate === 'answer') await this.call(effect);
+    if (world.nowMs >= this.lossyUntilMs || !random.chance(LOSS_SHARE)) return this.call(effect);
+    const loss = random.pick(['request', 'response', 'late']);
+    if (loss === 'response') await this.call(effect);
     else await this.call(() => undefined);
-    if (fate === 'late' && mayBeLate) {
-      world.at(world.nowMs + random.next() * STILL_MS, () => {
+    if (loss === 'late' && mayBeLate) {
+      world.schedule(world.nowMs + random.next() * STALL_MAX_MS, () => {
         try {
           effect();
         } catch {
-          // Nobody hears of it.
+          // The caller has already given up.
         }
       });
     }
@@ -176,25 +185,25 @@ export class SimProcess {
       };
       if (signal?.aborted) resolve();
       else {
-        world.at(world.nowMs + Math.max(0, ms), go);
+        world.schedule(world.nowMs + Math.max(0, ms), go);
         signal?.addEventListener('abort', go);
       }
     });
   }
 }
 
-/** Whatever goes on runs until it waits again. */
-function settle(): Promise<void> {
+/** Runs all processes until they wait. */
+function runPendingTasks(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve));
 }
 
 const NEVER: Promise<never> = new Promise(() => undefined);
 
-function isBefore(a: Waiting, b: Waiting): boolean {
+function isBefore(a: ScheduledEvent, b: ScheduledEvent): boolean {
   return a.atMs < b.atMs || (a.atMs === b.atMs && a.order < b.order);
 }
 
-function push(heap: Waiting[], item: Waiting): void {
+function push(heap: ScheduledEvent[], item: ScheduledEvent): void {
   let i = heap.push(item) - 1;
   while (i > 0) {
     const parent = (i - 1) >> 1;
@@ -205,7 +214,7 @@ function push(heap: Waiting[], item: Waiting): void {
   heap[i] = item;
 }
 
-function pop(heap: Waiting[]): void {
+function pop(heap: ScheduledEvent[]): void {
   const item = heap.pop();
   if (item === undefined || heap.length === 0) return;
   let i = 0;

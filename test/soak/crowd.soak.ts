@@ -1,7 +1,10 @@
-/** Many thousand idle connections and two hundred slow ones, within 20,000 file descriptors. Run by `npm run soak`. */
+/**
+ * Thousands of idle connections and two hundred slow ones within 20,000 file descriptors. Run by
+ * `npm run soak`.
+ */
 import { test } from 'node:test';
-import { crowd } from '../rpc/crowd.ts';
+import { testCrowdedServer } from '../rpc/support/crowd.ts';
 
-test('9,500 idle connections and 200 slow ones', async () => {
-  await crowd({ idle: 9_500, slow: 200, answerBytes: 12 << 20 });
+test('a server keeps 9,500 idle connections and 200 slow ones', async () => {
+  await testCrowdedServer({ idle: 9_500, slow: 200, answerBytes: 12 << 20 });
 });

@@ -1,22 +1,33 @@
-/** Each step of an agent with each step of a server, on hosts of two shards. Run by `npm run soak`. */
+/**
+ * Every step of an agent combined with every step of a server, on hosts of two shards. Run by `npm
+ * run soak`.
+ */
 import { test } from 'node:test';
-import { KilledHosts } from '../cube-agent/killed-hosts.ts';
+import { KilledHosts } from '../cube-agent/support/killed-hosts.ts';
 
-/** A new agent's servers load two versions and activate one: what comes after belongs to a switch. */
+/**
+ * The servers of a new agent first load two versions and activate one; later steps are the switch.
+ */
 const AGENT_FAULTS = [
-  ...['agent.fetched:kill', 'agent.staged:kill', 'agent.loaded:kill:5', 'agent.activated:kill:3'],
-  ...['agent.unloaded:kill', 'agent.removed:kill'],
+  'agent.fetched:kill',
+  'agent.staged:kill',
+  'agent.loaded:kill:5',
+  'agent.activated:kill:3',
+  'agent.unloaded:kill',
+  'agent.removed:kill',
 ];
-/** Of one of the two servers: the first that comes by so often. */
+/** Faults of either server: the first that reaches the count. */
 const SERVER_FAULTS = [
-  ...['server.layer:kill:3', 'server.loaded:kill:3', 'server.activated:kill:2'],
+  'server.layer:kill:3',
+  'server.loaded:kill:3',
+  'server.activated:kill:2',
   'server.unloaded:kill',
 ];
 
 for (const agent of AGENT_FAULTS) {
-  test(`${agent}, then a server`, async (t) => {
+  test(`hosts recover from ${agent} and from each kill of a server`, async (t) => {
     const hosts = await KilledHosts.start(t, 2);
     for (const server of SERVER_FAULTS) await hosts.kill({ agent, server });
-    await hosts.end();
+    await hosts.finish();
   });
 }

@@ -4,22 +4,27 @@ import { test } from 'node:test';
 import fc from 'fast-check';
 import { DTYPE_NUMBERS } from '../../lib/core/kernels/contract.ts';
 import { createKernels, createMemory } from '../../lib/core/kernels/kernels.ts';
-import { decodeRows, encodeRows, type RowDtype, rowBytesOf } from '../../lib/core/row-codec.ts';
+import {
+  computeRowBytes,
+  decodeRows,
+  encodeRows,
+  type RowDtype,
+} from '../../lib/core/row-codec.ts';
 import { writeLayer } from '../../lib/store/layer-file.ts';
 import {
   type AnyLayer,
   type AnyTable,
-  anyKey,
-  anyLayer,
-  anyTable,
-  layerInput,
+  arbitraryKey,
+  arbitraryLayer,
+  arbitraryTable,
+  createLayerInput,
+  moveKeyToShard,
   storedBytes,
-  toShard,
-} from './any-layer.ts';
-import { type Answers, ChainMemory } from './chain-memory.ts';
-import { temporaryFolder } from './layers.ts';
+} from './support/arbitrary-layer.ts';
+import { type Answers, ChainModel } from './support/chain-memory.ts';
+import { temporaryFolder } from './support/layers.ts';
 
-const KINDS = ['wasm', 'twin'] as const;
+const KINDS = ['wasm', 'portable'] as const;
 
 interface Chain {
   readonly table: AnyTable;
@@ -27,7 +32,7 @@ interface Chain {
   readonly probes: readonly bigint[];
 }
 
-/** Deltas write over, delete and bring back keys of the layers below them. */
+/** Makes deltas overwrite, delete and restore keys of the layers below. */
 function entangle(layers: readonly AnyLayer[], turns: readonly number[]): AnyLayer[] {
   return layers.map((layer, depth) => {
     const below = layers.slice(0, depth).flatMap((one) => [...one.keys, ...one.deleted]);
@@ -39,13 +44,13 @@ function entangle(layers: readonly AnyLayer[], turns: readonly number[]): AnyLay
   });
 }
 
-const anyChain: fc.Arbitrary<Chain> = anyTable.chain((table) =>
+const anyChain: fc.Arbitrary<Chain> = arbitraryTable.chain((table) =>
   fc
     .record({
-      base: anyLayer(table, false),
-      deltas: fc.array(anyLayer(table, true), { maxLength: 3 }),
+      base: arbitraryLayer(table, false),
+      deltas: fc.array(arbitraryLayer(table, true), { maxLength: 3 }),
       turns: fc.array(fc.nat({ max: 4 }), { minLength: 7, maxLength: 7 }),
-      probes: fc.array(anyKey, { maxLength: 60 }),
+      probes: fc.array(arbitraryKey, { maxLength: 60 }),
     })
     .map(({ base, deltas, turns, probes }) => {
       const layers = entangle([base, ...deltas], turns);
@@ -53,7 +58,7 @@ const anyChain: fc.Arbitrary<Chain> = anyTable.chain((table) =>
       return {
         table,
         layers,
-        probes: [...probes.map((key) => toShard(key, table)), ...known].slice(0, 1000),
+        probes: [...probes.map((key) => moveKeyToShard(key, table)), ...known].slice(0, 1000),
       };
     }),
 );
@@ -72,28 +77,29 @@ function expected({ table, layers, probes }: Chain): Answers {
 function writeChain(folder: string, { table, layers }: Chain): string[] {
   let parent = '';
   return layers.map((layer) => {
-    const input = layerInput(table, layer, parent);
+    const input = createLayerInput(table, layer, parent);
     const written = writeLayer(input, (id) => join(folder, `${id}.cube`), layer.segmentBytesMax);
     parent = written.contentId;
     return written.path;
   });
 }
 
-test('a chain answers what a Map answers after all upserts and deletes, by kernel and by twin', (context) => {
+test('a chain answers like a Map after all upserts and deletes, with both kernels', (context) => {
   const folder = temporaryFolder(context);
   fc.assert(
     fc.property(anyChain, (chain) => {
       const paths = writeChain(folder, chain);
       const answers = expected(chain);
       for (const kind of KINDS) {
-        assert.deepEqual(new ChainMemory(paths, kind).lookup(chain.probes), answers, kind);
+        assert.deepEqual(new ChainModel(paths, kind).lookup(chain.probes), answers, kind);
       }
       const [base] = chain.layers;
-      // A lookup that knows of no other layer answers places, not rows, where wide rows made an index.
-      if (new ChainMemory(paths.slice(0, 1), 'twin').isIndexed) return;
-      const alone = expected({ ...chain, layers: [base!] });
+      assert.ok(base);
+      // A single-layer lookup of an index returns locations instead of rows.
+      if (new ChainModel(paths.slice(0, 1), 'portable').isIndexed) return;
+      const alone = expected({ ...chain, layers: [base] });
       for (const kind of KINDS) {
-        const memory = new ChainMemory(paths.slice(0, 1), kind);
+        const memory = new ChainModel(paths.slice(0, 1), kind);
         assert.deepEqual(memory.lookupAlone(chain.probes), alone, `${kind}, base alone`);
       }
     }),
@@ -106,7 +112,7 @@ const TARGET_AT = 65_536;
 
 /** Rows of a dtype expanded by one set of kernels, as bits. */
 function expand(
-  kind: 'wasm' | 'twin',
+  kind: 'wasm' | 'portable',
   dtype: RowDtype,
   stored: Uint8Array,
   dim: number,
@@ -114,7 +120,7 @@ function expand(
   const memory = createMemory(TARGET_AT * 4);
   const bytes = new Uint8Array(memory.buffer).fill(0xee);
   bytes.set(stored, SOURCE_AT);
-  const rowBytes = rowBytesOf(dtype, dim);
+  const rowBytes = computeRowBytes(dtype, dim);
   const count = stored.length / rowBytes;
   const number = DTYPE_NUMBERS[dtype];
   createKernels(memory, kind).expandRows(number, dim, rowBytes, SOURCE_AT, TARGET_AT, count);
@@ -126,7 +132,7 @@ function expand(
   return new Uint32Array(bytes.slice(TARGET_AT, end).buffer);
 }
 
-test('stored rows expand to the f32 that the codec decodes, by kernel and by twin, bit for bit', () => {
+test('stored rows expand to the exact f32 that the codec decodes, with both kernels', () => {
   for (const dtype of ['f32', 'f16', 'bf16', 'i8'] as const) {
     fc.assert(
       fc.property(
@@ -134,7 +140,7 @@ test('stored rows expand to the f32 that the codec decodes, by kernel and by twi
         fc.nat({ max: 9 }),
         fc.nat(),
         (dim, count, seed) => {
-          // Any bits at all, but for i8, whose NaN and infinite scales no encoder makes.
+          // Any bits, except for i8, whose NaN and infinite scales no encoder produces.
           const random = new Uint32Array(dim * count).map((_, i) =>
             Math.imul(seed + i * 7919, 0x9e37_79b1),
           );
@@ -145,8 +151,8 @@ test('stored rows expand to the f32 that the codec decodes, by kernel and by twi
                   Float32Array.from(random, (word) => (word % 4001) / 64 - 30),
                   dim,
                 ).rows
-              : new Uint8Array(random.buffer).slice(0, count * rowBytesOf(dtype, dim));
-          if (stored.length < count * rowBytesOf(dtype, dim)) return;
+              : new Uint8Array(random.buffer).slice(0, count * computeRowBytes(dtype, dim));
+          if (stored.length < count * computeRowBytes(dtype, dim)) return;
           const decoded = new Uint32Array(decodeRows(dtype, stored, dim, count).buffer);
           for (const kind of KINDS)
             assert.deepEqual(expand(kind, dtype, stored, dim), decoded, kind);

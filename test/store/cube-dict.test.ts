@@ -7,7 +7,7 @@ import fc from 'fast-check';
 import { CubeError } from '../../lib/core/errors.ts';
 import { keyToBigint } from '../../lib/core/keys.ts';
 import { type CubeDict, readCubeDict } from '../../lib/store/cube-dict.ts';
-import { type Entry, floats, writeCubeDict } from './cube-dicts.ts';
+import { type Entry, floats, writeCubeDict } from './support/cube-dicts.ts';
 
 const root = mkdtempSync(join(tmpdir(), 'hypercube-dict-'));
 after(() => rmSync(root, { recursive: true }));

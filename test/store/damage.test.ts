@@ -12,16 +12,17 @@ import { verifyLayerFile } from '../../lib/store/layer-check.ts';
 import { readLayerRows } from '../../lib/store/layer-file.ts';
 import { ResidentStore } from '../../lib/store/resident-store.ts';
 import {
+  createLayerPath,
+  createManifest,
   expectedLookup,
+  getLoadedTable,
   type LookupResult,
-  layerPathIn,
   lookup,
-  manifestOf,
   type TestTable,
   tableRef,
   temporaryFolder,
   writeTable,
-} from './layers.ts';
+} from './support/layers.ts';
 
 const TABLES: readonly TestTable[] = [
   { name: 'inline', dim: 3, shardIndex: 0, shardNum: 1, keys: [0n, 1n, 5n, 77n, 2n ** 64n - 1n] },
@@ -29,7 +30,7 @@ const TABLES: readonly TestTable[] = [
 ];
 const DEFAULT_ROW = [0, 0, 0];
 
-/** A store, and the manifest and bytes of a layer that is right. */
+/** A store, and the manifest and bytes of a valid layer. */
 interface Bench {
   readonly store: ResidentStore;
   readonly folder: string;
@@ -43,11 +44,11 @@ function setUp(context: TestContext, table: TestTable): Bench {
   const written = writeTable(folder, table);
   const store = new ResidentStore({ budgetBytes: 1 << 20 });
   context.after(() => store.close());
-  const manifest = manifestOf('damaged', [tableRef(table, written)]);
+  const manifest = createManifest('damaged', [tableRef(table, written)]);
   return { store, folder, table, manifest, bytes: new Uint8Array(readFileSync(written.path)) };
 }
 
-/** Loads damaged bytes of a layer: undefined when refused (and by a code that a user can act on), else what it answers. */
+/** Loads damaged bytes of a layer: undefined when refused with a meaningful code, else its rows. */
 async function loadDamaged(
   { store, folder, table, manifest }: Bench,
   damaged: Uint8Array,
@@ -65,10 +66,7 @@ async function loadDamaged(
   } finally {
     rmSync(path);
   }
-  const answer = lookup(store.version('test', 'damaged')!.table(table.name)!, [
-    ...table.keys,
-    500n,
-  ]);
+  const answer = lookup(getLoadedTable(store, 'damaged', table.name), [...table.keys, 500n]);
   store.unload('test', 'damaged');
   return answer;
 }
@@ -80,7 +78,7 @@ for (const table of TABLES) {
     const right = expectedLookup(table, DEFAULT_ROW, [...table.keys, 500n]);
     assert.deepEqual(await loadDamaged(bench, bytes), right);
     let loaded = 0;
-    // The padding of the header page is of one kind: a part of it will do.
+    // The padding of the header page is uniform: testing a part of it is enough.
     for (let at = 0; at < bytes.length; at += at >= 600 && at < 4000 ? 61 : 1) {
       const flipped = bytes.slice();
       flipped[at]! ^= 1 << (at % 8);
@@ -96,12 +94,12 @@ for (const table of TABLES) {
     const longer = new Uint8Array(bytes.length + 1);
     longer.set(bytes);
     assert.equal(await loadDamaged(bench, longer), undefined);
-    assert.deepEqual(store.memory().usedBytes, 0);
+    assert.deepEqual(store.getMemoryUsage().usedBytes, 0);
     assert.deepEqual(await loadDamaged(bench, bytes), right, 'the worker goes on');
   });
 }
 
-/** A header whose checksum is right and whose numbers are not. */
+/** Changes a header field and corrects the header checksum. */
 function withField(bytes: Uint8Array, at: number, value: bigint, size: 4 | 8): Uint8Array {
   const hostile = bytes.slice();
   const view = new DataView(hostile.buffer);
@@ -119,7 +117,7 @@ const U64_FIELDS = [
 ];
 
 for (const table of TABLES) {
-  test(`${table.name}: a hostile header with a right checksum is refused or harmless`, async (context) => {
+  test(`${table.name}: a hostile header with a valid checksum is harmless`, async (context) => {
     const bench = setUp(context, table);
     const rightRows = table.keys.length;
     for (const [fields, size] of [[U32_FIELDS, 4] as const, [U64_FIELDS, 8] as const]) {
@@ -134,7 +132,7 @@ for (const table of TABLES) {
   });
 }
 
-test('a segment without an empty last slot is refused, so that every search ends', async (context) => {
+test('a segment without an empty last slot is refused', async (context) => {
   const { store, folder, manifest, bytes } = setUp(context, TABLES[0]!);
   // Another emptyKey makes every slot look taken.
   const hostile = withField(bytes, 104, 12_345n, 8);
@@ -145,7 +143,7 @@ test('a segment without an empty last slot is refused, so that every search ends
     code: 'CORRUPT',
     message: /last slot is not empty/,
   });
-  assert.equal(store.memory().usedBytes, 0);
+  assert.equal(store.getMemoryUsage().usedBytes, 0);
 });
 
 test('formats of the future are refused by name', (context) => {
@@ -168,6 +166,6 @@ test('reading rows and the deep check find damage too', (context) => {
   assert.throws(() => verifyLayerFile(path, { deep: false }), { code: 'CORRUPT' });
   writeFileSync(path, bytes.subarray(0, 5000));
   assert.throws(() => [...readLayerRows(path)], { code: 'CORRUPT', message: /5000 bytes/ });
-  const absent = layerPathIn(folder)('inline', 'absent');
+  const absent = createLayerPath(folder)('inline', 'absent');
   assert.throws(() => [...readLayerRows(absent)], { code: 'NOT_FOUND' });
 });

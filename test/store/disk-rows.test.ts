@@ -6,11 +6,17 @@ import { test } from 'node:test';
 import fc from 'fast-check';
 import { CubeError } from '../../lib/core/errors.ts';
 import { ResidentStore } from '../../lib/store/resident-store.ts';
-import { type AnyChain, anyChain, ask, expected, writeChain } from './chains.ts';
-import { layerPathIn, temporaryFolder } from './layers.ts';
+import {
+  type AnyChain,
+  arbitraryChain,
+  computeExpected,
+  lookUpChain,
+  writeChain,
+} from './support/arbitrary-chain.ts';
+import { createLayerPath, getLoadedTable, temporaryFolder } from './support/layers.ts';
 
 /** One layer of this dtype whose rows can stay on disk. */
-function chainOf(dtype: string, count: number, indexed = true): AnyChain {
+function createChain(dtype: string, count: number, indexed = true): AnyChain {
   const keys = Array.from({ length: count }, (_, i) => BigInt(indexed ? i * i : i + 5));
   const table = { dtype, dim: dtype === 'bytes' ? 0 : 6, shardIndex: 0, shardNum: 1 };
   const layer = { keys, deleted: [], indexed, segmentBytesMax: undefined, salt: 3 };
@@ -18,20 +24,24 @@ function chainOf(dtype: string, count: number, indexed = true): AnyChain {
   return { table: table as AnyChain['table'], layers: [layer], defaultRow: [], probes };
 }
 
-const layerOf = (manifest: ReturnType<typeof writeChain>): string =>
+const findLayer = (manifest: ReturnType<typeof writeChain>): string =>
   manifest.tables[0]!.shards[0]![0]!.contentId;
 
-for (const chain of [chainOf('f16', 40), chainOf('bytes', 40), chainOf('f32', 40, false)]) {
+for (const chain of [
+  createChain('f16', 40),
+  createChain('bytes', 40),
+  createChain('f32', 40, false),
+]) {
   const { dtype } = chain.table;
   test(`rows on disk, ${dtype}: no flipped byte gives a wrong row`, async (context) => {
     const folder = temporaryFolder(context);
     const manifest = writeChain(folder, chain);
-    const bytes = readFileSync(layerPathIn(folder)('t', layerOf(manifest)));
-    const right = expected(chain, chain.probes, false);
+    const bytes = readFileSync(createLayerPath(folder)('t', findLayer(manifest)));
+    const right = computeExpected(chain, chain.probes, false);
     const store = new ResidentStore({ budgetBytes: 16 << 20, rowsOnDisk: true });
     context.after(() => store.close());
     let refusedLater = 0;
-    // The padding of the header page is of one kind: a part of it will do.
+    // The padding of the header page is uniform: testing a part of it is enough.
     for (let at = 0; at < bytes.length; at += at >= 600 && at < 4000 ? 61 : 1) {
       const damaged = Uint8Array.from(bytes);
       damaged[at]! ^= 1 << (at % 8);
@@ -39,9 +49,9 @@ for (const chain of [chainOf('f16', 40), chainOf('bytes', 40), chainOf('f32', 40
       writeFileSync(path, damaged);
       try {
         await store.load({ manifest, shardIndex: 0, layerPath: () => path });
-        const table = store.version('test', '1')!.table('t')!;
+        const table = getLoadedTable(store, '1', 't');
         assert.ok(table.onDisk);
-        const answer = await ask(table, chain.probes, false).catch((error: CubeError) => {
+        const answer = await lookUpChain(table, chain.probes, false).catch((error: CubeError) => {
           assert.equal(error.code, 'CORRUPT');
           refusedLater++;
         });
@@ -57,11 +67,11 @@ for (const chain of [chainOf('f16', 40), chainOf('bytes', 40), chainOf('f32', 40
   });
 }
 
-test('a damaged block fails what touches it, is told once, and the rest is answered', async (context) => {
+test('a damaged block fails only its reads and is reported once', async (context) => {
   const folder = temporaryFolder(context);
-  const chain = chainOf('f32', 90_000, false);
+  const chain = createChain('f32', 90_000, false);
   const manifest = writeChain(folder, chain);
-  const path = layerPathIn(folder)('t', layerOf(manifest));
+  const path = createLayerPath(folder)('t', findLayer(manifest));
   const bytes = readFileSync(path);
   bytes[4096 + (1 << 20) + 5000]! ^= 1;
   writeFileSync(path, bytes);
@@ -70,7 +80,7 @@ test('a damaged block fails what touches it, is told once, and the rest is answe
   const store = new ResidentStore({ budgetBytes: 16 << 20, rowsOnDisk: true, onDamage });
   context.after(() => store.close());
   await store.load({ manifest, shardIndex: 0, layerPath: () => path });
-  const table = store.version('test', '1')!.table('t')!;
+  const table = getLoadedTable(store, '1', 't');
   const { keys } = chain.layers[0]!;
   const [before, inside, after] = [
     keys.slice(0, 40_000),
@@ -79,43 +89,47 @@ test('a damaged block fails what touches it, is told once, and the rest is answe
   ];
   for (let round = 0; round < 2; round++) {
     const refused = Promise.all(
-      [1, 2].map(() => assert.rejects(ask(table, inside, false), { code: 'CORRUPT' })),
+      [1, 2].map(() => assert.rejects(lookUpChain(table, inside, false), { code: 'CORRUPT' })),
     );
-    assert.deepEqual(await ask(table, before, true), expected(chain, before, true));
-    assert.deepEqual(await ask(table, after, true), expected(chain, after, true));
+    assert.deepEqual(await lookUpChain(table, before, true), computeExpected(chain, before, true));
+    assert.deepEqual(await lookUpChain(table, after, true), computeExpected(chain, after, true));
     await refused;
   }
   assert.equal(damages.length, 1);
   assert.match(damages[0]!, /block of 1 MiB at byte 1052672 is damaged/);
-  assert.equal(store.memory().damagedBlocks, 1);
+  assert.equal(store.getMemoryUsage().damagedBlocks, 1);
 });
 
-test('a file is read on while its name goes to another one or away, and closed with its version', async (context) => {
+test('a file stays readable after its path is replaced or removed', async (context) => {
   const folder = temporaryFolder(context);
-  const chain = chainOf('i8', 5000);
+  const chain = createChain('i8', 5000);
   const manifest = writeChain(folder, chain);
-  const path = layerPathIn(folder)('t', layerOf(manifest));
+  const path = createLayerPath(folder)('t', findLayer(manifest));
   const store = new ResidentStore({ budgetBytes: 16 << 20, rowsOnDisk: true });
   context.after(() => store.close());
   await store.load({ manifest, shardIndex: 0, layerPath: () => path });
-  const table = store.version('test', '1')!.table('t')!;
+  const table = getLoadedTable(store, '1', 't');
   writeFileSync(`${path}.new`, 'something else');
   renameSync(`${path}.new`, path);
-  assert.deepEqual(await ask(table, chain.probes, true), expected(chain, chain.probes, true));
+  assert.deepEqual(
+    await lookUpChain(table, chain.probes, true),
+    computeExpected(chain, chain.probes, true),
+  );
   rmSync(path);
-  const first = ask(table, chain.probes, false);
+  const first = lookUpChain(table, chain.probes, false);
   store.unload('test', '1');
   const answer = await first.catch((error: CubeError) => error.code);
-  if (answer !== 'VERSION_ABSENT') assert.deepEqual(answer, expected(chain, chain.probes, false));
-  await assert.rejects(ask(table, chain.probes, false), { code: 'VERSION_ABSENT' });
+  if (answer !== 'VERSION_ABSENT')
+    assert.deepEqual(answer, computeExpected(chain, chain.probes, false));
+  await assert.rejects(lookUpChain(table, chain.probes, false), { code: 'VERSION_ABSENT' });
 });
 
-test('many lookups on disk at once, beside loads and unloads', async (context) => {
+test('many concurrent lookups on disk during loads and unloads', async (context) => {
   const folder = temporaryFolder(context);
-  const chains = fc.sample(anyChain(2), { numRuns: 12, seed: 3 });
+  const chains = fc.sample(arbitraryChain(2), { numRuns: 12, seed: 3 });
   const store = new ResidentStore({ budgetBytes: 128 << 20, rowsOnDisk: true });
   context.after(() => store.close());
-  const layerPath = layerPathIn(folder);
+  const layerPath = createLayerPath(folder);
   const load = async (i: number): Promise<void> => {
     const manifest = writeChain(folder, chains[i]!, String(i));
     await store.load({ manifest, shardIndex: chains[i]!.table.shardIndex, layerPath });
@@ -123,12 +137,12 @@ test('many lookups on disk at once, beside loads and unloads', async (context) =
   await load(0);
   for (let i = 0; i + 1 < chains.length; i++) {
     const chain = chains[i]!;
-    const table = store.version('test', String(i))!.table('t')!;
+    const table = getLoadedTable(store, String(i), 't');
     const loading = load(i + 1);
     const answers = await Promise.all(
-      Array.from({ length: 30 }, () => ask(table, chain.probes, true)),
+      Array.from({ length: 30 }, () => lookUpChain(table, chain.probes, true)),
     );
-    const right = expected(chain, chain.probes, true);
+    const right = computeExpected(chain, chain.probes, true);
     for (const answer of answers) assert.deepEqual(answer, right);
     await loading;
     store.unload('test', String(i));

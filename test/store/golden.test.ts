@@ -5,10 +5,10 @@ import { test } from 'node:test';
 import { keyToBigint } from '../../lib/core/keys.ts';
 import { verifyLayerFile } from '../../lib/store/layer-check.ts';
 import { readLayerRows, writeLayer } from '../../lib/store/layer-file.ts';
-import { readAll, readDeleted, rowsAsHex } from './any-layer.ts';
-import { ChainMemory } from './chain-memory.ts';
-import { GOLDEN_FOLDER, GOLDEN_KINDS, GOLDEN_LAYERS, goldenInput } from './golden.ts';
-import { rowOf, temporaryFolder, writeTable } from './layers.ts';
+import { formatExpectedRows, readAllRows, readDeleted } from './support/arbitrary-layer.ts';
+import { ChainModel } from './support/chain-memory.ts';
+import { createGoldenInput, GOLDEN_FOLDER, GOLDEN_KINDS, GOLDEN_LAYERS } from './support/golden.ts';
+import { createRow, temporaryFolder, writeTable } from './support/layers.ts';
 
 for (const { file, layout, table } of GOLDEN_LAYERS) {
   const path = join(GOLDEN_FOLDER, file);
@@ -30,7 +30,7 @@ for (const { file, layout, table } of GOLDEN_LAYERS) {
       }
     }
     assert.deepEqual(read.size, table.keys.length);
-    for (const key of table.keys) assert.deepEqual(read.get(key), rowOf(key, table.dim));
+    for (const key of table.keys) assert.deepEqual(read.get(key), createRow(key, table.dim));
   });
 
   test(`${file} comes out of the builder byte for byte`, (context) => {
@@ -48,20 +48,24 @@ for (const golden of GOLDEN_KINDS) {
     assert.deepEqual(
       [header.layout, header.dtype, header.dim, header.kind, rows, deleted],
       [
-        ...[layout, table.dtype, table.dim, parent === undefined ? 'base' : 'delta'],
-        ...[layer.keys.length, layer.deleted.length],
+        layout,
+        table.dtype,
+        table.dim,
+        parent === undefined ? 'base' : 'delta',
+        layer.keys.length,
+        layer.deleted.length,
       ],
     );
-    const expected = rowsAsHex(table, layer);
-    assert.deepEqual(readAll(path), expected);
+    const expected = formatExpectedRows(table, layer);
+    assert.deepEqual(readAllRows(path), expected);
     assert.deepEqual(readDeleted(path), new Set(layer.deleted));
-    for (const kind of ['wasm', 'twin'] as const) {
+    for (const kind of ['wasm', 'portable'] as const) {
       const probes = [...layer.keys, ...layer.deleted, 123n];
       const answers = probes.map((key) => expected.get(key));
-      assert.deepEqual(new ChainMemory([path], kind).lookup(probes), answers);
+      assert.deepEqual(new ChainModel([path], kind).lookup(probes), answers);
     }
     const folder = temporaryFolder(context);
-    const written = writeLayer(goldenInput(golden), (id) => join(folder, `${id}.cube`));
+    const written = writeLayer(createGoldenInput(golden), (id) => join(folder, `${id}.cube`));
     assert.deepEqual(readFileSync(written.path), readFileSync(path));
   });
 }

@@ -4,26 +4,25 @@ import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import fc from 'fast-check';
 import { CubeError } from '../../lib/core/errors.ts';
-import { xxh64 } from '../../lib/core/hash.ts';
 import {
-  BLOCK_BYTES,
-  deletedSegment,
+  getDeletedSegment,
+  getRowSegments,
   HEADER_BYTES,
   type LayerHeader,
-  rowSegments,
 } from '../../lib/core/layer-format.ts';
 import { decodeHeader } from '../../lib/core/layer-header.ts';
 import { verifyLayerFile } from '../../lib/store/layer-check.ts';
-import { readAll, readDeleted } from './any-layer.ts';
-import { GOLDEN_FOLDER } from './golden.ts';
-import { temporaryFolder } from './layers.ts';
+import { readAllRows, readDeleted } from './support/arbitrary-layer.ts';
+import { GOLDEN_FOLDER } from './support/golden.ts';
+import { temporaryFolder } from './support/layers.ts';
+import { sealHeader, sealLayer } from './support/seal.ts';
 
 function golden(file: string): Uint8Array {
   return new Uint8Array(readFileSync(join(GOLDEN_FOLDER, file)));
 }
 
-/** Reads everything: the refusal, or undefined when all was read. What is no CubeError is a failure. */
-function refusalOf(path: string, read: (path: string) => unknown): CubeError | undefined {
+/** Reads everything. Returns the error, or undefined when all was read; fails for other errors. */
+function findError(path: string, read: (path: string) => unknown): CubeError | undefined {
   try {
     read(path);
     return undefined;
@@ -35,7 +34,7 @@ function refusalOf(path: string, read: (path: string) => unknown): CubeError | u
 }
 
 function readEverything(path: string): void {
-  readAll(path);
+  readAllRows(path);
   readDeleted(path);
 }
 
@@ -48,39 +47,20 @@ for (const file of ['inline-f16.cube', 'indexed-i8.cube', 'delta-bytes.cube']) {
     try {
       for (let at = 0; at < bytes.length; at++) {
         writeSync(open, Uint8Array.of(bytes[at]! ^ (1 << (at % 8))), 0, 1, at);
-        assert.ok(refusalOf(path, readEverything) !== undefined, `byte ${at} flipped`);
+        assert.ok(findError(path, readEverything) !== undefined, `byte ${at} flipped`);
         writeSync(open, bytes, at, 1, at);
       }
     } finally {
       closeSync(open);
     }
-    assert.equal(refusalOf(path, readEverything), undefined, 'the file itself is right');
+    assert.equal(findError(path, readEverything), undefined, 'the file itself is right');
     for (let length = 0; length < bytes.length; length += length < 64 ? 1 : 173) {
       writeFileSync(path, bytes.subarray(0, length));
-      assert.ok(refusalOf(path, readEverything) !== undefined, `${length} bytes`);
+      assert.ok(findError(path, readEverything) !== undefined, `${length} bytes`);
     }
     writeFileSync(path, Uint8Array.of(...bytes, 0));
-    assert.ok(refusalOf(path, readEverything) !== undefined, 'a byte more');
+    assert.ok(findError(path, readEverything) !== undefined, 'a byte more');
   });
-}
-
-/** All checksums made right again, as an author who means harm would: all but the content id. */
-function sealed(bytes: Uint8Array): Uint8Array {
-  const view = new DataView(bytes.buffer);
-  const checksumsOffset = Number(view.getBigUint64(168, true));
-  for (let at = HEADER_BYTES, block = 0; at < checksumsOffset; at += BLOCK_BYTES, block++) {
-    const hash = xxh64(bytes.subarray(at, Math.min(at + BLOCK_BYTES, checksumsOffset)));
-    view.setBigUint64(checksumsOffset + 8 * block, hash, true);
-  }
-  view.setBigUint64(176, xxh64(bytes.subarray(checksumsOffset)), true);
-  return resealedHeader(bytes);
-}
-
-function resealedHeader(bytes: Uint8Array): Uint8Array {
-  const view = new DataView(bytes.buffer);
-  view.setBigUint64(16, 0n, true);
-  view.setBigUint64(16, xxh64(bytes.subarray(0, HEADER_BYTES)), true);
-  return bytes;
 }
 
 interface Bench {
@@ -95,14 +75,14 @@ function setUp(context: TestContext, file: string): Bench {
   return { path: join(temporaryFolder(context), file), bytes, header };
 }
 
-/** The address of the first slot of a searched table that is not empty. */
+/** Address of the first non-empty slot of a slot table. */
 function firstTaken({ bytes, header }: Bench, at: number, stride: number): number {
   const view = new DataView(bytes.buffer);
   while (view.getBigUint64(at, true) === header.emptyKey) at += stride;
   return at;
 }
 
-test('a sealed file whose index, rows or deleted keys are wrong is refused, and why is said', (context) => {
+test('wrong index, rows or deleted keys are refused despite valid checksums', (context) => {
   const check = (
     file: string,
     harm: (view: DataView, bench: Bench) => void,
@@ -111,13 +91,13 @@ test('a sealed file whose index, rows or deleted keys are wrong is refused, and 
   ): void => {
     const bench = setUp(context, file);
     harm(new DataView(bench.bytes.buffer), bench);
-    writeFileSync(bench.path, sealed(bench.bytes));
-    const found = refusalOf(bench.path, (path) => verifyLayerFile(path, { deep: true }));
+    writeFileSync(bench.path, sealLayer(bench.bytes));
+    const found = findError(bench.path, (path) => verifyLayerFile(path, { deep: true }));
     assert.match(found?.message ?? 'accepted', deep, file);
     if (read === undefined) return;
-    assert.match(refusalOf(bench.path, readEverything)?.message ?? 'accepted', read, file);
+    assert.match(findError(bench.path, readEverything)?.message ?? 'accepted', read, file);
   };
-  const wrongPlace = /the index places key \d+ where its row is not/;
+  const wrongPlace = /the index has a wrong location for key \d+/;
   const nextPlace = (view: DataView, bench: Bench): void => {
     const at = firstTaken(bench, HEADER_BYTES, 16) + 8;
     view.setUint32(at, view.getUint32(at, true) + 1, true);
@@ -135,30 +115,30 @@ test('a sealed file whose index, rows or deleted keys are wrong is refused, and 
   };
   check('indexed-i8.cube', otherKey, /segment 0: (the key in slot|slot) \d+/);
   const otherDeleted = (view: DataView, bench: Bench): void => {
-    const at = firstTaken(bench, deletedSegment(bench.header)!.offset, 8);
+    const at = firstTaken(bench, getDeletedSegment(bench.header)!.offset, 8);
     view.setUint32(at, view.getUint32(at, true) ^ 0x10, true);
   };
   check('delta-f16.cube', otherDeleted, /deleted keys: (the key in slot|slot) \d+/);
   const lost = (view: DataView, bench: Bench): void => {
-    const at = firstTaken(bench, deletedSegment(bench.header)!.offset, 8);
+    const at = firstTaken(bench, getDeletedSegment(bench.header)!.offset, 8);
     view.setBigUint64(at, bench.header.emptyKey, true);
   };
   check('delta-f32.cube', lost, /deleted keys: it holds 2 keys, not 3/);
   const infinite = (view: DataView, { header }: Bench): void =>
-    view.setUint16(rowSegments(header)[0]!.offset, 0x7c00, true);
+    view.setUint16(getRowSegments(header)[0]!.offset, 0x7c00, true);
   check('indexed-i8.cube', infinite, /a scale or an offset that is not finite/);
   const padded = (view: DataView, { header }: Bench): void =>
-    view.setUint8(rowSegments(header)[0]!.offset + 11, 1);
+    view.setUint8(getRowSegments(header)[0]!.offset + 11, 1);
   check('indexed-f16.cube', padded, /the padding of a row is not zero/);
   const otherElement = (view: DataView, { header }: Bench): void =>
-    view.setUint8(rowSegments(header)[0]!.offset, 1);
+    view.setUint8(getRowSegments(header)[0]!.offset, 1);
   check('indexed-f16.cube', otherElement, /its content is/);
 });
 
 const HOSTILE = [0n, 1n, 2n, 7n, 2n ** 31n, 2n ** 32n - 1n, 2n ** 53n, 2n ** 63n, 2n ** 64n - 1n];
 
 for (const file of ['indexed-bytes.cube', 'indexed-f16.cube', 'delta-i8.cube']) {
-  test(`${file}: a hostile header with a right checksum is refused, or read without harm`, (context) => {
+  test(`${file}: a hostile header with a valid checksum is refused or harmless`, (context) => {
     const { path, bytes } = setUp(context, file);
     for (let at = 40; at < 640; at += 4) {
       for (const value of HOSTILE) {
@@ -168,7 +148,7 @@ for (const file of ['indexed-bytes.cube', 'indexed-f16.cube', 'delta-i8.cube']) 
         if (wide) view.setBigUint64(at, value, true);
         else view.setUint32(at, Number(value), true);
         const same = hostile.every((byte, i) => byte === bytes[i]);
-        resealedHeader(hostile);
+        sealHeader(hostile);
         try {
           decodeHeader(hostile.subarray(0, HEADER_BYTES), file);
         } catch (error) {
@@ -176,15 +156,15 @@ for (const file of ['indexed-bytes.cube', 'indexed-f16.cube', 'delta-i8.cube']) 
           continue;
         }
         writeFileSync(path, hostile);
-        refusalOf(path, readEverything);
-        const deep = refusalOf(path, (one) => verifyLayerFile(one, { deep: true }));
+        findError(path, readEverything);
+        const deep = findError(path, (one) => verifyLayerFile(one, { deep: true }));
         assert.equal(deep === undefined, same, `field ${at} = ${value}`);
       }
     }
   });
 }
 
-test('sealed sections of any bytes end in rows or a refusal, and the deep check refuses', (context) => {
+test('random sections with valid checksums fail the deep check', (context) => {
   const files = ['inline-i8.cube', 'indexed-bytes.cube', 'indexed-f16.cube', 'delta-bytes.cube'];
   const benches = files.map((file) => setUp(context, file));
   const change = fc.record({ at: fc.nat(), byte: fc.nat({ max: 255 }) });
@@ -195,7 +175,7 @@ test('sealed sections of any bytes end in rows or a refusal, and the deep check 
       (number, changes) => {
         const { path, bytes, header } = benches[number]!;
         const hostile = bytes.slice();
-        const sections = [...header.segments, deletedSegment(header)].filter(
+        const sections = [...header.segments, getDeletedSegment(header)].filter(
           (one) => one !== undefined,
         );
         for (const { at, byte } of changes) {
@@ -203,9 +183,9 @@ test('sealed sections of any bytes end in rows or a refusal, and the deep check 
           hostile[offset + (at % length)] = byte;
         }
         if (hostile.every((byte, i) => byte === bytes[i])) return;
-        writeFileSync(path, sealed(hostile));
-        refusalOf(path, readEverything);
-        const deep = refusalOf(path, (one) => verifyLayerFile(one, { deep: true }));
+        writeFileSync(path, sealLayer(hostile));
+        findError(path, readEverything);
+        const deep = findError(path, (one) => verifyLayerFile(one, { deep: true }));
         assert.ok(deep !== undefined);
       },
     ),

@@ -9,14 +9,14 @@ import { verifyLayerFile } from '../../lib/store/layer-check.ts';
 import { type WrittenLayer, writeLayer } from '../../lib/store/layer-file.ts';
 import {
   type AnyLayer,
-  anyLayer,
-  anyTable,
-  layerInput,
-  readAll,
+  arbitraryLayer,
+  arbitraryTable,
+  createLayerInput,
+  formatExpectedRows,
+  readAllRows,
   readDeleted,
-  rowsAsHex,
-} from './any-layer.ts';
-import { packKeys, temporaryFolder } from './layers.ts';
+} from './support/arbitrary-layer.ts';
+import { packKeys, temporaryFolder } from './support/layers.ts';
 
 const PARENT = 'ab'.repeat(16);
 
@@ -24,12 +24,12 @@ function writeTo(folder: string, input: LayerInput, segmentBytesMax?: number): W
   return writeLayer(input, (contentId) => join(folder, `${contentId}.cube`), segmentBytesMax);
 }
 
-const scenario = anyTable.chain((table) =>
+const scenario = arbitraryTable.chain((table) =>
   fc.boolean().chain((isDelta) =>
     fc.record({
       table: fc.constant(table),
       isDelta: fc.constant(isDelta),
-      layer: anyLayer(table, isDelta),
+      layer: arbitraryLayer(table, isDelta),
     }),
   ),
 );
@@ -38,14 +38,18 @@ function reversed(layer: AnyLayer): AnyLayer {
   return { ...layer, keys: [...layer.keys].reverse(), deleted: [...layer.deleted].reverse() };
 }
 
-test('any layer is written the same in any order, passes the deep check, and its rows and deletes come back', (context) => {
+test('a layer is independent of input order, passes the deep check and reads back', (context) => {
   const folder = temporaryFolder(context);
   fc.assert(
     fc.property(scenario, ({ table, isDelta, layer }) => {
       const parent = isDelta ? PARENT : '';
       const { segmentBytesMax } = layer;
-      const written = writeTo(folder, layerInput(table, layer, parent), segmentBytesMax);
-      const again = writeTo(folder, layerInput(table, reversed(layer), parent), segmentBytesMax);
+      const written = writeTo(folder, createLayerInput(table, layer, parent), segmentBytesMax);
+      const again = writeTo(
+        folder,
+        createLayerInput(table, reversed(layer), parent),
+        segmentBytesMax,
+      );
       assert.deepEqual(again, written);
       const { header, rows, deleted } = verifyLayerFile(written.path, { deep: true });
       assert.deepEqual([rows, deleted], [layer.keys.length, layer.deleted.length]);
@@ -55,33 +59,37 @@ test('any layer is written the same in any order, passes the deep check, and its
       );
       const page = readFileSync(written.path).subarray(0, 4096);
       assert.deepEqual(encodeHeader(header), new Uint8Array(page));
-      assert.deepEqual(readAll(written.path), rowsAsHex(table, layer));
+      assert.deepEqual(readAllRows(written.path), formatExpectedRows(table, layer));
       assert.deepEqual(readDeleted(written.path), new Set(layer.deleted));
     }),
     { numRuns: 250 },
   );
 });
 
-test('layouts follow from the content: dense, inline, or indexed when asked or when values have any length', (context) => {
+test('the content decides the layout: dense, inline or indexed', (context) => {
   const folder = temporaryFolder(context);
   const common = { table: 't', shardIndex: 0, shardNum: 1, keys: packKeys([1n, 2n, 3n]) };
   const rows = { ...common, dtype: 'f32' as const, dim: 2, rows: new Uint8Array(3 * 8) };
   const values = { values: new Uint8Array(24), ends: Uint32Array.of(8, 16, 24) };
   const keys = packKeys([1n, 2n, 4n]);
-  const layoutOf = (input: LayerInput): string => writeTo(folder, input).layout;
-  assert.equal(layoutOf(rows), 'dense');
-  assert.equal(layoutOf({ ...rows, keys }), 'inline');
+  const readLayout = (input: LayerInput): string => writeTo(folder, input).layout;
+  assert.equal(readLayout(rows), 'dense');
+  assert.equal(readLayout({ ...rows, keys }), 'inline');
   const wide = (dim: number): LayerInput => ({
     ...rows,
     keys,
     dim,
     rows: new Uint8Array(12 * dim),
   });
-  assert.equal(layoutOf(wide(32)), 'inline', 'rows of 128 bytes');
-  assert.equal(layoutOf(wide(33)), 'indexed', 'rows of 132 bytes');
-  assert.equal(layoutOf({ ...rows, layout: 'indexed' }), 'indexed');
-  assert.equal(layoutOf({ ...rows, parentContentId: PARENT }), 'inline', 'a delta is never dense');
-  assert.equal(layoutOf({ ...common, dtype: 'bytes', ...values }), 'indexed');
+  assert.equal(readLayout(wide(32)), 'inline', 'rows of 128 bytes');
+  assert.equal(readLayout(wide(33)), 'indexed', 'rows of 132 bytes');
+  assert.equal(readLayout({ ...rows, layout: 'indexed' }), 'indexed');
+  assert.equal(
+    readLayout({ ...rows, parentContentId: PARENT }),
+    'inline',
+    'a delta is never dense',
+  );
+  assert.equal(readLayout({ ...common, dtype: 'bytes', ...values }), 'indexed');
 });
 
 test('what cannot be a layer is refused by name, and nothing is left', (context) => {
@@ -95,7 +103,10 @@ test('what cannot be a layer is refused by name, and nothing is left', (context)
     [{ ...base, parentContentId: 'x' }, /"x" is not a contentId/],
     [{ ...base, parentContentId: '0'.repeat(32) }, /is not a contentId/],
     [{ ...base, parentContentId: PARENT, deleted: packKeys([7n, 7n]) }, /key 7 is deleted twice/],
-    [{ ...base, parentContentId: PARENT, deleted: packKeys([9n]) }, /key 9 is deleted, and has/],
+    [
+      { ...base, parentContentId: PARENT, deleted: packKeys([9n]) },
+      /key 9 is deleted and also has a row/,
+    ],
     [{ ...base, parentContentId: PARENT, deleted: packKeys([8n]) }, /key 8 does not belong/],
     [{ ...base, rows: new Uint8Array(16) }, /16 bytes are not keys with rows of 2/],
     [{ ...values, ends: Uint32Array.of(3) }, /1 ends of values/],
@@ -119,6 +130,6 @@ test('a row of 40 bytes takes at most 62 in a file, a row of ten i8 elements 30'
     return writeTo(folder, input).bytes / count;
   };
   assert.ok(perRow('f32', 40) <= 62);
-  // Slots of 24 bytes at a load of 0.8 are 30; the header page and the checksums are what is over.
+  // 24-byte slots at a load of 0.8 take 30 bytes; the rest is the header page and checksums.
   assert.ok(perRow('i8', 16) <= 30.1);
 });

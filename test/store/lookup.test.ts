@@ -9,21 +9,22 @@ import { readLayerRows } from '../../lib/store/layer-file.ts';
 import { ResidentStore } from '../../lib/store/resident-store.ts';
 import type { ResidentTable } from '../../lib/store/resident-table.ts';
 import {
+  createLayerPath,
+  createManifest,
+  createRow,
   expectedLookup,
-  layerPathIn,
+  getLoadedTable,
   lookup,
-  manifestOf,
-  rowOf,
   type TestTable,
   tableRef,
   temporaryFolder,
   writeTable,
-} from './layers.ts';
+} from './support/layers.ts';
 
 const U64 = 2n ** 64n;
-const KINDS: readonly KernelKind[] = ['wasm', 'twin'];
+const KINDS: readonly KernelKind[] = ['wasm', 'portable'];
 
-/** Keys as they come and keys that hurt: the ends of the range, neighbours, one bit apart. */
+/** Ordinary keys and edge cases: ends of the range, neighbours, keys one bit apart. */
 const anyKey = fc.oneof(
   fc.bigInt({ min: 0n, max: U64 - 1n }),
   fc.bigInt({ min: 0n, max: 300n }),
@@ -75,13 +76,13 @@ const scenario: fc.Arbitrary<Scenario> = fc
       table,
       probes: mixed,
       defaultRow: withDefault ? Array.from({ length: dim }, (_, i) => i - 0.5) : [],
-      // A segment must hold a few rows; small ones make many.
+      // A segment must have room for a few rows; small segments give many of them.
       segmentBytesMax: segmentBytesMax === undefined ? undefined : segmentBytesMax + dim * 40,
       offset,
     };
   });
 
-/** One store of each kind for all tables of a test: every store starts a thread. */
+/** One store of each kind for all tables of a test, because every store starts a thread. */
 class Stores {
   readonly #folder: string;
   readonly #stores: ReadonlyMap<KernelKind, ResidentStore>;
@@ -94,19 +95,19 @@ class Stores {
     context.after(() => Promise.all([...this.#stores.values()].map((store) => store.close())));
   }
 
-  /** Hands the table over as each kind has it. */
+  /** Runs a check on the table in each kind of store. */
   async each(
     { table, defaultRow, segmentBytesMax }: Scenario,
     look: (resident: ResidentTable) => void,
   ): Promise<void> {
     const options = segmentBytesMax === undefined ? {} : { segmentBytesMax };
     const written = writeTable(this.#folder, table, options);
-    const manifest = manifestOf('1', [tableRef(table, written, [...defaultRow])]);
+    const manifest = createManifest('1', [tableRef(table, written, [...defaultRow])]);
     for (const store of this.#stores.values()) {
-      const layerPath = layerPathIn(this.#folder);
+      const layerPath = createLayerPath(this.#folder);
       await store.load({ manifest, shardIndex: table.shardIndex, layerPath });
       try {
-        look(store.version('test', '1')!.table('t')!);
+        look(getLoadedTable(store, '1', 't'));
       } finally {
         store.unload('test', '1');
       }
@@ -114,7 +115,7 @@ class Stores {
   }
 }
 
-test('every lookup answers what a Map answers, by kernel and by twin, in both layouts', async (context) => {
+test('lookups answer like a Map, with both kernels and layouts', async (context) => {
   const stores = new Stores(context);
   await fc.assert(
     fc.asyncProperty(scenario, async (chosen) => {
@@ -129,7 +130,7 @@ test('every lookup answers what a Map answers, by kernel and by twin, in both la
   );
 });
 
-test('a missing key of another shard stops the lookup and is named by its place', async (context) => {
+test('a missing key of another shard fails the lookup with its index', async (context) => {
   const stores = new Stores(context);
   for (const keys of [[7n, 23n, 107n], [3n, 7n, 11n], []]) {
     const table = { name: 't', dim: 3, shardIndex: 3, shardNum: 4, keys };
@@ -179,7 +180,7 @@ test('the same rows in any order give the same file, and its rows come back', (c
       const written = writeTable(folder, table, options);
       const shuffled = { ...table, keys: [...table.keys].reverse() };
       assert.deepEqual(writeTable(folder, shuffled, options), written);
-      const expected = new Map(table.keys.map((key) => [key, rowOf(key, table.dim)]));
+      const expected = new Map(table.keys.map((key) => [key, createRow(key, table.dim)]));
       const read = new Map<bigint, Float32Array>();
       for (const { keys, rows, count } of readLayerRows(written.path)) {
         const floats = new Float32Array(rows.slice().buffer);
@@ -198,7 +199,7 @@ test('the same rows in any order give the same file, and its rows come back', (c
   );
 });
 
-test('a key that comes twice, or belongs elsewhere, is refused by name and nothing is left', (context) => {
+test('duplicate keys and keys of other shards are refused, leaving no file', (context) => {
   const folder = join(temporaryFolder(context), 'absent');
   const table = { name: 't', dim: 2, shardIndex: 1, shardNum: 2, keys: [5n, 9n, U64 - 1n, 9n] };
   assert.throws(() => writeTable(folder, table), {

@@ -10,7 +10,7 @@ function take(pool: MemoryPool, bytes: number): PooledMemory {
   return pool.acquireAll([bytes], 'test')[0]!;
 }
 
-test('a freed memory is used again, grown when it is too small', () => {
+test('a released memory is reused, and grown when it is too small', () => {
   const pool = new MemoryPool(1000 * PAGE, 'wasm');
   const small = take(pool, 10 * PAGE);
   pool.release(small);
@@ -34,7 +34,7 @@ test('when the budget has no room for another memory, a far larger one serves', 
   assert.equal(take(pool, 40 * PAGE), large);
 });
 
-test('of several sizes all are acquired or none', () => {
+test('several sizes are acquired all or none', () => {
   const pool = new MemoryPool(100 * PAGE, 'wasm');
   pool.release(take(pool, 30 * PAGE));
   assert.throws(() => pool.acquireAll([60 * PAGE, 50 * PAGE], 'test'), { code: 'TOO_LARGE' });
@@ -44,7 +44,7 @@ test('of several sizes all are acquired or none', () => {
   assert.throws(() => take(pool, 1), { code: 'OVERLOADED', message: /budget of 6553600 are used/ });
 });
 
-test('a free memory too large for one need never takes the room of the next', () => {
+test('a free memory that is too large never takes the room of the next size', () => {
   for (const [free, ...needs] of [
     [90, 50, 40],
     [60, 50, 48],
@@ -64,7 +64,7 @@ test('whatever is acquired and released, used and pooled stay within the budget'
   );
   fc.assert(
     fc.property(fc.array(step, { maxLength: 30 }), (steps) => {
-      const pool = new MemoryPool(128 * PAGE, 'twin');
+      const pool = new MemoryPool(128 * PAGE, 'portable');
       const held: PooledMemory[] = [];
       for (const one of steps) {
         if ('release' in one) {

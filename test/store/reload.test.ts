@@ -4,24 +4,30 @@ import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { manifestOf, type TestTable, tableRef, temporaryFolder, writeTable } from './layers.ts';
+import {
+  createManifest,
+  type TestTable,
+  tableRef,
+  temporaryFolder,
+  writeTable,
+} from './support/layers.ts';
 
 const MIB = 1 << 20;
 
-test('a hundred loads and unloads leave RSS flat, and the worker lets the process end', (context) => {
+test('a hundred reloads keep RSS flat, and the worker lets the process exit', (context) => {
   const folder = temporaryFolder(context);
   // Versions of different sizes: 14, 15 and 17 MiB.
   const manifests = [200_000, 215_000, 240_000].map((count, version) => {
     const keys = Array.from({ length: count }, (_, i) => BigInt(i) * BigInt(i));
     const table: TestTable = { name: 't', dim: 12, shardIndex: 0, shardNum: 1, keys };
-    return manifestOf(String(version), [
+    return createManifest(String(version), [
       tableRef(table, writeTable(folder, table, { salt: version })),
     ]);
   });
   const file = join(folder, 'manifests.json');
   const plain = manifests.map((manifest) => ({ ...manifest, hash: {} }));
   writeFileSync(file, JSON.stringify(plain));
-  const script = fileURLToPath(new URL('./reload-process.js', import.meta.url));
+  const script = fileURLToPath(new URL('./support/reload-process.js', import.meta.url));
   const output = execFileSync(process.execPath, [script, folder, file], { encoding: 'utf8' });
   const { rssAfterWarmUp, rss, memory } = JSON.parse(output);
   assert.ok(

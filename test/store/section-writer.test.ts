@@ -3,28 +3,28 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 import fc from 'fast-check';
 import { mixKey, setKey } from '../../lib/core/keys.ts';
-import { homeSlotsOf, SEGMENT_BYTES_MAX, strideOf } from '../../lib/core/layer-format.ts';
+import { computeHomeSlots, computeStride, SEGMENT_BYTES_MAX } from '../../lib/core/layer-format.ts';
 import {
+  computeHomeSlot,
+  computeSegment,
   EmptyKeyFinder,
-  homeOf,
-  leastSegmentCount,
+  minSegmentCount,
   ProgressionFinder,
   SlotCursor,
-  segmentOf,
 } from '../../lib/core/layer-placement.ts';
-import { layOut, layoutFor } from '../../lib/core/layer-sections.ts';
-import { rowBytesOf } from '../../lib/core/row-codec.ts';
+import { buildLayerHeader, chooseLayout } from '../../lib/core/layer-sections.ts';
+import { computeRowBytes } from '../../lib/core/row-codec.ts';
 import { writeLayer } from '../../lib/store/layer-file.ts';
 import { SectionWriter, type WrittenLayer } from '../../lib/store/section-writer.ts';
 import {
   type AnyLayer,
   type AnyTable,
-  anyLayer,
-  anyTable,
-  layerInput,
+  arbitraryLayer,
+  arbitraryTable,
+  createLayerInput,
   storedBytes,
-} from './any-layer.ts';
-import { packKeys, temporaryFolder } from './layers.ts';
+} from './support/arbitrary-layer.ts';
+import { packKeys, temporaryFolder } from './support/layers.ts';
 
 interface Placed {
   readonly key: bigint;
@@ -32,45 +32,45 @@ interface Placed {
   readonly home: number;
 }
 
-/** In (segment, home, key) order, by an ordinary sort. */
+/** Sorts by (segment, home, key) with an ordinary sort. */
 function place(keys: readonly bigint[], segmentCount: number, homeSlots: number): Placed[] {
   const mixed = new Uint32Array(2);
   const words = new Uint32Array(2);
   const placed = keys.map((key) => {
     setKey(words, 0, key);
     mixKey(words[0]!, words[1]!, mixed, 0);
-    const segment = segmentOf(mixed, 0, segmentCount);
-    return { key, segment, home: homeOf(mixed, 0, homeSlots) };
+    const segment = computeSegment(mixed, 0, segmentCount);
+    return { key, segment, home: computeHomeSlot(mixed, 0, homeSlots) };
   });
   return placed.sort(
     (a, b) => a.segment - b.segment || a.home - b.home || (a.key < b.key ? -1 : 1),
   );
 }
 
-/** Writes an inline base slot by slot, from the exported parts alone. */
+/** Writes an inline base slot by slot, using only exported parts. */
 function writeSlots(
   folder: string,
   table: AnyTable,
   { keys, salt }: AnyLayer,
   segmentBytesMax: number,
 ): WrittenLayer {
-  const rowBytes = rowBytesOf(table.dtype, table.dim);
-  const stride = strideOf('inline', rowBytes);
+  const rowBytes = computeRowBytes(table.dtype, table.dim);
+  const stride = computeStride('inline', rowBytes);
   const slotsMax = Math.floor(segmentBytesMax / stride);
   const finder = new EmptyKeyFinder(keys.length);
   for (const key of keys) finder.add(packKeys([key]));
-  let segmentCount = leastSegmentCount(keys.length, slotsMax);
+  let segmentCount = minSegmentCount(keys.length, slotsMax);
   let homeSlots = 0;
   let placed: Placed[] = [];
   let sizes: { rows: number; slots: number }[] = [];
   for (; keys.length > 0; segmentCount++) {
-    homeSlots = homeSlotsOf(keys.length, segmentCount);
+    homeSlots = computeHomeSlots(keys.length, segmentCount);
     placed = place(keys, segmentCount, homeSlots);
     sizes = Array.from({ length: segmentCount }, (_, segment) => {
       const cursor = new SlotCursor();
       const own = placed.filter((one) => one.segment === segment);
-      for (const { home } of own) cursor.take(home);
-      return { rows: own.length, slots: cursor.slots(homeSlots) };
+      for (const { home } of own) cursor.takeSlot(home);
+      return { rows: own.length, slots: cursor.slotCount(homeSlots) };
     });
     if (sizes.every(({ slots }) => slots <= slotsMax)) break;
   }
@@ -84,11 +84,11 @@ function writeSlots(
     for (let slot = 0; slot < slots; slot++) view.setBigUint64(slot * stride, emptyKey, true);
     for (const one of placed) {
       if (one.segment !== segment) continue;
-      const at = cursor.take(one.home) * stride;
+      const at = cursor.takeSlot(one.home) * stride;
       view.setBigUint64(at, one.key, true);
       bytes.set(storedBytes(table, one.key, salt), at + 8);
     }
-    // In pieces, as a writer of limited memory would.
+    // Written in pieces, as by a writer with limited memory.
     for (let at = 0; at < bytes.length; at += 1000) writer.write(bytes.subarray(at, at + 1000));
   }
   const subject = { ...table, table: 't', parentContentId: '' };
@@ -106,23 +106,27 @@ function writeSlots(
     homeSlots,
     ...none,
   };
-  return writer.finish(layOut(subject, content, { keys: sizes, rows: [], deletedSlots: 0 }));
+  return writer.finish(
+    buildLayerHeader(subject, content, { keys: sizes, rows: [], deletedSlots: 0 }),
+  );
 }
 
-test('a writer that goes slot by slot makes the same file as one that holds the shard', (context) => {
+test('writing slot by slot gives the same file as writing a whole shard', (context) => {
   const folder = temporaryFolder(context);
-  const scenario = anyTable
+  const scenario = arbitraryTable
     .filter(({ dtype }) => dtype !== 'bytes')
-    .chain((table) => fc.record({ table: fc.constant(table), layer: anyLayer(table, false) }));
+    .chain((table) =>
+      fc.record({ table: fc.constant(table), layer: arbitraryLayer(table, false) }),
+    );
   fc.assert(
     fc.property(scenario, ({ table, layer }) => {
       const finder = new ProgressionFinder();
       finder.add(packKeys(layer.keys));
       const isProgression = finder.progression() !== undefined;
-      const input = layerInput(table, { ...layer, indexed: false });
+      const input = createLayerInput(table, { ...layer, indexed: false });
       const whole = writeLayer(input, (id) => join(folder, `${id}.cube`), layer.segmentBytesMax);
-      const rowBytes = rowBytesOf(table.dtype, table.dim);
-      assert.equal(whole.layout, layoutFor('base', table.dtype, rowBytes, isProgression));
+      const rowBytes = computeRowBytes(table.dtype, table.dim);
+      assert.equal(whole.layout, chooseLayout('base', table.dtype, rowBytes, isProgression));
       if (whole.layout !== 'inline') return;
       const bySlot = writeSlots(folder, table, layer, layer.segmentBytesMax ?? SEGMENT_BYTES_MAX);
       assert.deepEqual({ ...bySlot, path: whole.path }, whole);

@@ -4,14 +4,19 @@ import { test } from 'node:test';
 import { Worker } from 'node:worker_threads';
 import fc from 'fast-check';
 import { ResidentStore } from '../../lib/store/resident-store.ts';
-import { attachShared } from '../../lib/store/shared-version.ts';
-import { anyChain, ask, expected, writeChain } from './chains.ts';
-import { layerPathIn, temporaryFolder } from './layers.ts';
+import { attachSharedVersion } from '../../lib/store/shared-version.ts';
+import {
+  arbitraryChain,
+  computeExpected,
+  lookUpChain,
+  writeChain,
+} from './support/arbitrary-chain.ts';
+import { createLayerPath, getLoadedTable, temporaryFolder } from './support/layers.ts';
 
-const WORKER = new URL('./shared-lookup-process.js', import.meta.url);
+const WORKER = new URL('./support/shared-lookup-process.js', import.meta.url);
 const ROUNDS = 200;
 
-/** One thread: its first message says that it began, its last what it found. */
+/** One thread: its first message reports its start, its last one the results. */
 class ThreadRun {
   readonly started: Promise<unknown>;
   readonly report: Promise<unknown>;
@@ -27,9 +32,9 @@ class ThreadRun {
   }
 }
 
-test('worker threads and the main thread look up in the same memories at the same time', async (context) => {
+test('several threads look up concurrently in the same memories', async (context) => {
   const folder = temporaryFolder(context);
-  const chains = fc.sample(anyChain(3), { numRuns: 60, seed: 7 });
+  const chains = fc.sample(arbitraryChain(3), { numRuns: 60, seed: 7 });
   const chosen = ['f32', 'i8', 'bytes'].flatMap((dtype) =>
     chains.filter(({ table, layers }) => table.dtype === dtype && layers.length > 2).slice(0, 1),
   );
@@ -39,16 +44,16 @@ test('worker threads and the main thread look up in the same memories at the sam
       const store = new ResidentStore({ budgetBytes: 64 << 20, threads: 3, rowsOnDisk });
       const manifest = writeChain(folder, chain, String(i));
       const { shardIndex } = chain.table;
-      await store.load({ manifest, shardIndex, layerPath: layerPathIn(folder) });
+      await store.load({ manifest, shardIndex, layerPath: createLayerPath(folder) });
       const shared = store.share('test', String(i));
       const keys = chain.probes;
       const jobs = [1, 2].map((thread) => ({ shared, thread, keys, asF32: true, rounds: ROUNDS }));
       const runs = jobs.map((job) => new ThreadRun(job));
       await Promise.all(runs.map((run) => run.started));
-      const table = store.version('test', String(i))!.table('t')!;
-      const right = expected(chain, keys, true);
+      const table = getLoadedTable(store, String(i), 't');
+      const right = computeExpected(chain, keys, true);
       for (let round = 0; round < ROUNDS / 4; round++) {
-        assert.deepEqual(await ask(table, keys, true, round % 3), right);
+        assert.deepEqual(await lookUpChain(table, keys, true, round % 3), right);
         await new Promise((resolve) => setImmediate(resolve));
       }
       for (const run of runs) {
@@ -57,23 +62,28 @@ test('worker threads and the main thread look up in the same memories at the sam
           refused: 'VERSION_ABSENT',
         });
       }
-      assert.deepEqual(await ask(table, keys, true), right, 'detached threads change nothing here');
+      assert.deepEqual(
+        await lookUpChain(table, keys, true),
+        right,
+        'detached threads change nothing here',
+      );
       await store.close();
     }
   }
 });
 
-test('a version that is not resident, or a thread too many, is refused', async (context) => {
+test('absent versions and invalid thread numbers are refused', async (context) => {
   const folder = temporaryFolder(context);
-  const [chain] = fc.sample(anyChain(1), { numRuns: 1, seed: 1 });
+  const [chain] = fc.sample(arbitraryChain(1), { numRuns: 1, seed: 1 });
+  assert.ok(chain);
   const store = new ResidentStore({ budgetBytes: 64 << 20, threads: 2 });
-  const manifest = writeChain(folder, chain!);
+  const manifest = writeChain(folder, chain);
   assert.throws(() => store.share('test', '1'), { code: 'VERSION_ABSENT' });
-  const { shardIndex } = chain!.table;
-  await store.load({ manifest, shardIndex, layerPath: layerPathIn(folder) });
+  const { shardIndex } = chain.table;
+  await store.load({ manifest, shardIndex, layerPath: createLayerPath(folder) });
   const shared = store.share('test', '1');
   for (const thread of [0, 2, 0.5]) {
-    assert.throws(() => attachShared(shared, thread), { code: 'INVALID_ARGUMENT' });
+    assert.throws(() => attachSharedVersion(shared, thread), { code: 'INVALID_ARGUMENT' });
   }
   await store.close();
 });

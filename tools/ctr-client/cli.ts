@@ -1,5 +1,11 @@
-/** The command line of ctr-client: rows in, traffic, report out. */
-import { type Command, createCli, integerBetween, Option, runCli } from '../../lib/platform/cli.ts';
+/** The command line of ctr-client: sends rows to serving and prints a report. */
+import {
+  type Command,
+  createCli,
+  Option,
+  parseIntegerBetween,
+  runCli,
+} from '../../lib/platform/cli.ts';
 import { runComparison } from './comparison-run.ts';
 import {
   BATCH_MAX,
@@ -13,7 +19,7 @@ import {
   parseSeconds,
 } from './flags.ts';
 import { runMatrix } from './matrix-run.ts';
-import { PROTOCOLS } from './protocols/open-caller.ts';
+import { PROTOCOLS } from './protocols/open-protocol.ts';
 import { Session } from './session.ts';
 import { runOnce } from './single-run.ts';
 
@@ -24,80 +30,129 @@ const EXAMPLES = `
 Examples:
   ctr-client --rows data/demo/rows.tsv --endpoint 127.0.0.1:8080
   zcat day_23.gz | ctr-client --rows - --endpoint 127.0.0.1:8080 --limit 1000000 --output scores.tsv
-  ctr-client --rows rows.tsv --endpoint 127.0.0.1:8080 --rps 500 --batch 40 --concurrency 64 --warm-up 5 --duration 60
-  ctr-client --rows rows.tsv --endpoint 127.0.0.1:8080 --matrix batch=1,8,64 concurrency=1,4,16 --duration 10 --chart matrix.html
+  ctr-client --rows rows.tsv --endpoint 127.0.0.1:8080 --rps 500 --batch 40 --concurrency 64 \\
+    --warm-up 5 --duration 60
+  ctr-client --rows rows.tsv --endpoint 127.0.0.1:8080 --matrix batch=1,8,64 concurrency=1,4,16 \\
+    --duration 10 --chart matrix.html
   ctr-client --rows golden.jsonl --endpoint 127.0.0.1:8080 --against 127.0.0.1:9292
   ctr-client --rows rows.tsv --endpoint 127.0.0.1:9292 --protocol paddle --slots slots.json
 
-Exit code 1 when more requests failed than --max-errors, scores differ by more than --max-diff, or an answer mixed versions of
-graph and tables; 2 for wrong usage; 130 when interrupted, with the figures up to then.`;
+Exit codes: 0 success; 1 if more requests failed than --max-errors, scores differ by more than
+--max-diff, or a response mixed versions of graph and tables; 2 wrong usage; 130 interrupted, with
+the figures so far.`;
 
 /** @returns the exit code */
 export function run(argv?: readonly string[]): Promise<number> {
   return runCli(createProgram(), argv);
 }
 
-function createProgram(): Command {
+export function createProgram(): Command {
   const program = createCli(
     'ctr-client',
-    'Sends rows to serving; measures speed and quality, draws them, and compares two endpoints.',
+    'Sends rows to serving, measures speed and quality, and compares two endpoints.',
   );
-  addWhat(program);
-  addPace(program);
-  addResults(program);
+  addTargetOptions(program);
+  addLoadOptions(program);
+  addResultOptions(program);
   return program.addHelpText('after', EXAMPLES).action(predict);
 }
 
-function addWhat(program: Command): void {
+function addTargetOptions(program: Command): void {
   program
-    .requiredOption('--rows <file>', 'tab-separated or JSON rows, one a line; - is standard input')
-    .requiredOption('--endpoint <address>', 'serving, as host:port or a URL', parseAddress)
-    .addOption(
-      new Option('--protocol <name>', 'how to ask').choices(PROTOCOLS).default(PROTOCOLS[0]),
+    .requiredOption(
+      '--rows <file>',
+      'File of tab-separated or JSON rows, one per line; - reads standard input',
     )
-    .option('--model <name>', 'where several are served; the first one if left out')
-    .option('--slots <file>', 'slots.json of the model: names and scaling, which paddle needs')
+    .requiredOption('--endpoint <address>', 'Address of serving: host:port or URL', parseAddress)
     .addOption(
-      new Option('--limit <rows>', 'take only the first rows')
-        .argParser(integerBetween(1, ROWS_MAX))
+      new Option(
+        '--protocol <name>',
+        'Protocol of requests: CTR over HTTP or gRPC, KServe v2 as JSON or with binary tensors, ' +
+          'Paddle, or TensorFlow Serving',
+      )
+        .choices(PROTOCOLS)
+        .default(PROTOCOLS[0]),
+    )
+    .option('--model <name>', 'Model to ask (default: the first one that the endpoint serves)')
+    .option('--slots <file>', "The model's slots.json with names and scaling; required for paddle")
+    .addOption(
+      new Option('--limit <rows>', 'Number of rows to read')
+        .argParser(parseIntegerBetween(1, ROWS_MAX))
         .default(ROWS_MAX, 'all'),
     );
 }
 
-function addPace(program: Command): void {
+function addLoadOptions(program: Command): void {
   program
-    .option('--batch <rows>', 'rows in a request', integerBetween(1, BATCH_MAX), 64)
-    .option('--concurrency <number>', 'requests in flight', integerBetween(1, CONCURRENCY_MAX), 4)
-    .option('--rps <number>', 'requests due a second, latency counted from then', parseRate)
-    .option('--duration <seconds>', 'send the rows again and again for so long', parseSeconds)
-    .option('--warm-up <seconds>', 'before the run, not counted', parseSeconds, 0)
-    .option('--timeout-ms <ms>', 'of a request', integerBetween(1, TIMEOUT_MS_MAX), 60_000)
+    .option('--batch <rows>', 'Rows per request', parseIntegerBetween(1, BATCH_MAX), 64)
+    .option(
+      '--concurrency <number>',
+      'Maximum requests in flight',
+      parseIntegerBetween(1, CONCURRENCY_MAX),
+      4,
+    )
+    .option(
+      '--rps <number>',
+      'Requests to start per second, whether or not earlier ones have ended; latency counts ' +
+        'from the scheduled start',
+      parseRate,
+    )
+    .option(
+      '--duration <seconds>',
+      'Repeat the rows for this many seconds (default: send each row once)',
+      parseSeconds,
+    )
+    .option(
+      '--warm-up <seconds>',
+      'Seconds of warm-up before the run, not measured',
+      parseSeconds,
+      0,
+    )
+    .option(
+      '--timeout-ms <ms>',
+      'Timeout of a request, in milliseconds',
+      parseIntegerBetween(1, TIMEOUT_MS_MAX),
+      60_000,
+    )
     .addOption(
-      new Option('--matrix <axes...>', 'a run for each of batch=1,8,64 concurrency=1,4,16')
+      new Option(
+        '--matrix <axes...>',
+        'One run for each combination, for example: batch=1,8,64 concurrency=1,4,16',
+      )
         .argParser(parseAxis)
         .conflicts(['against', 'rps', 'output']),
     )
     .addOption(
-      new Option('--against <address>', 'ask this one too, and compare')
+      new Option('--against <address>', 'Second endpoint to compare with')
         .argParser(parseAddress)
         .conflicts(['rps', 'output']),
     );
 }
 
-function addResults(program: Command): void {
+function addResultOptions(program: Command): void {
   program
-    .option('--max-errors <number>', 'requests that may fail', integerBetween(0, ROWS_MAX), 0)
-    .option('--max-diff <number>', "what a row's two scores may differ by", parseDifference, 1e-5)
-    .option('--output <file>', 'write row, label, probability and version as TSV')
-    .option('--chart <file>', 'draw the figures: .svg, or .html with the tables', parseChartPath)
-    .option('--json', 'print the report as JSON');
+    .option(
+      '--max-errors <number>',
+      'Failed requests tolerated before the exit code is 1',
+      parseIntegerBetween(0, ROWS_MAX),
+      0,
+    )
+    .option(
+      '--max-diff <number>',
+      'Largest difference of scores tolerated with --against',
+      parseDifference,
+      1e-5,
+    )
+    .option('--output <file>', 'File for the scores as TSV: row, label, probability, version')
+    .option('--chart <file>', 'File for charts: .svg, or .html with the tables', parseChartPath)
+    .option('--json', 'Print the report as JSON');
 }
 
 async function predict(flags: Flags): Promise<void> {
   const session = await Session.open(flags);
   try {
-    if (flags.matrix !== undefined) await runMatrix(session);
-    else if (flags.against !== undefined) await runComparison(session);
+    if (flags.matrix !== undefined) await runMatrix(session, flags.matrix);
+    else if (flags.against !== undefined) await runComparison(session, flags.against);
     else await runOnce(session);
   } finally {
     session.close();

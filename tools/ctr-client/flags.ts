@@ -1,7 +1,7 @@
-/** The flags of ctr-client, and how their texts are read: what is wrong with one is wrong usage. */
+/** The flags of ctr-client and their parsers; an invalid value is wrong usage. */
 import { InvalidArgumentError } from '../../lib/platform/cli.ts';
-import type { Pace } from './load/load-generator.ts';
-import type { Protocol } from './protocols/open-caller.ts';
+import type { LoadSchedule } from './load/load-generator.ts';
+import type { Protocol } from './protocols/open-protocol.ts';
 
 export interface Flags {
   readonly rows: string;
@@ -46,11 +46,11 @@ const AXIS_VALUES_MAX = 20;
 export function parseAddress(text: string): string {
   const address = text.includes('://') ? text : `http://${text}`;
   const url = URL.canParse(address) ? new URL(address) : undefined;
-  const isKnown = ['http:', 'https:', 'grpc:'].includes(url?.protocol ?? '');
-  if (!isKnown || url!.pathname.length > 1 || (!text.includes('://') && !/:\d+$/.test(text))) {
+  const isKnown = url !== undefined && ['http:', 'https:', 'grpc:'].includes(url.protocol);
+  if (!isKnown || url.pathname.length > 1 || (!text.includes('://') && !/:\d+$/.test(text))) {
     throw new InvalidArgumentError('Expected host:port, or a URL such as http://127.0.0.1:8080.');
   }
-  return `${url!.protocol === 'https:' ? 'https:' : 'http:'}//${url!.host}`;
+  return `${url.protocol === 'https:' ? 'https:' : 'http:'}//${url.host}`;
 }
 
 /** Adds an axis such as `batch=1,8,64`. */
@@ -61,18 +61,18 @@ export function parseAxis(text: string, others: Matrix = {}): Matrix {
   const isFit = values.every((value) => Number.isInteger(value) && value >= 1 && value <= max);
   if (!isFit || values.length > AXIS_VALUES_MAX) {
     throw new InvalidArgumentError(
-      `Expected batch=1,8,64 or concurrency=1,4,16, of at most ${AXIS_VALUES_MAX} numbers.`,
+      `Expected batch=1,8,64 or concurrency=1,4,16, with at most ${AXIS_VALUES_MAX} numbers.`,
     );
   }
   return { ...others, [name]: [...new Set(values)] };
 }
 
 export function parseRate(text: string): number {
-  return numberBetween(text, 0, RPS_MAX, 'requests a second');
+  return parseNumberAbove(text, 0, RPS_MAX, 'requests a second');
 }
 
 export function parseSeconds(text: string): number {
-  return numberBetween(text.replace(/s$/, ''), 0, SECONDS_MAX, 'seconds');
+  return parseNumberAbove(text.replace(/s$/, ''), 0, SECONDS_MAX, 'seconds');
 }
 
 export function parseDifference(text: string): number {
@@ -86,14 +86,14 @@ export function parseChartPath(text: string): string {
   throw new InvalidArgumentError('Expected a name that ends in .svg or .html.');
 }
 
-function numberBetween(text: string, above: number, max: number, unit: string): number {
+function parseNumberAbove(text: string, above: number, max: number, unit: string): number {
   const value = Number(text);
   if (text !== '' && value > above && value <= max) return value;
   throw new InvalidArgumentError(`Expected ${unit}: a number above ${above}, at most ${max}.`);
 }
 
-/** What the flags say about when requests are sent. */
-export function paceOf({ concurrency, rps, duration }: Flags): Pace {
+/** When requests are sent, as the flags define it. */
+export function toLoadSchedule({ concurrency, rps, duration }: Flags): LoadSchedule {
   return {
     concurrency,
     ...(rps === undefined ? {} : { rps }),

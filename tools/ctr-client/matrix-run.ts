@@ -1,24 +1,39 @@
-/** A run for each batch size and concurrency, one after another. */
+/** One run for each pair of batch size and concurrency. */
 import { CubeError } from '../../lib/core/errors.ts';
-import { paceOf } from './flags.ts';
-import { runTraffic } from './load/traffic.ts';
+import { formatTable } from '../../lib/platform/terminal-output.ts';
+import type { Matrix } from './flags.ts';
 import { matrixCharts, writeChart } from './reports/chart-file.ts';
-import { matrixText } from './reports/matrix-report.ts';
-import { makeReport, type Report } from './reports/report.ts';
+import { listWarnings, type Report } from './reports/report.ts';
 import { EXIT_INTERRUPTED, type Session } from './session.ts';
+import { measure } from './single-run.ts';
 
-/** @throws CubeError when more requests failed than may */
-export async function runMatrix(session: Session): Promise<void> {
+const HEAD = [
+  'batch',
+  'concurrency',
+  'rows/s',
+  'requests/s',
+  'avg ms',
+  'p50 ms',
+  'p99 ms',
+  'p99.9 ms',
+  'failed',
+];
+
+/** @throws CubeError when more requests failed than --max-errors */
+export async function runMatrix(session: Session, matrix: Matrix): Promise<void> {
   const { flags } = session;
-  const { batch: batches = [flags.batch], concurrency: lanes = [flags.concurrency] } =
-    flags.matrix!;
+  const { batch: batches = [flags.batch], concurrency: concurrencies = [flags.concurrency] } =
+    matrix;
   const cells: Report[] = [];
   for (const batchRows of batches) {
-    for (const concurrency of lanes) {
-      if (!session.stop.aborted) cells.push(await runCell(session, batchRows, concurrency));
+    for (const concurrency of concurrencies) {
+      if (!session.stop.aborted) {
+        const title = `batch ${batchRows} × ${concurrency}`;
+        cells.push((await measure(session, title, batchRows, concurrency)).report);
+      }
     }
   }
-  const text = matrixText(cells);
+  const text = formatMatrix(cells);
   process.stdout.write(flags.json === true ? `${JSON.stringify({ cells })}\n` : text);
   if (flags.chart !== undefined && cells.length > 0) {
     const title = `ctr-client: ${flags.endpoint} by ${flags.protocol}`;
@@ -31,15 +46,22 @@ export async function runMatrix(session: Session): Promise<void> {
   throw new CubeError('UNAVAILABLE', `${failed} of ${requests} requests failed`);
 }
 
-async function runCell(session: Session, batchRows: number, concurrency: number): Promise<Report> {
-  const { flags, rows } = session;
-  const requests = await session.requests(batchRows, concurrency);
-  const progress = session.progress(`batch ${batchRows} × ${concurrency}`);
-  const pace = { ...paceOf(flags), concurrency };
-  const { load, tally } = await runTraffic({
-    ...{ requests, rowCount: rows.count, pace, warmUpMs: session.warmUpMs },
-    ...{ stop: session.stop, onRows: progress.update },
-  }).finally(progress.stop);
-  const { endpoint, protocol } = flags;
-  return makeReport(rows, { endpoint, protocol, batchRows, pace }, load, tally);
+function formatMatrix(cells: readonly Report[]): string {
+  const rows = cells.map(({ latencyMs, ...cell }) => [
+    String(cell.batch),
+    String(cell.concurrency),
+    String(Math.round(cell.rowsPerSecond)),
+    String(Math.round(cell.requestsPerSecond)),
+    ...[latencyMs.avg, latencyMs.p50, latencyMs.p99, latencyMs.p999].map((ms) => ms.toFixed(2)),
+    String(cell.failed),
+  ]);
+  const notes = cells.flatMap((cell) => {
+    const run = `batch ${cell.batch} × ${cell.concurrency}`;
+    const failures = Object.entries(cell.failures).map(
+      ([code, { count, first }]) => `${count} × ${code} (${first})`,
+    );
+    return [...failures, ...listWarnings(cell)].map((text) => `${run}: ${text}`);
+  });
+  const sections = [formatTable(HEAD, rows), notes.join('\n')].filter((text) => text !== '');
+  return `${sections.join('\n\n')}\n`;
 }

@@ -1,29 +1,47 @@
-/** A run against one endpoint: the rows out, the report and the scores back. */
+/** A run against one endpoint: sends the rows, prints the report, writes the scores. */
 import { CubeError } from '../../lib/core/errors.ts';
-import { type Flags, paceOf } from './flags.ts';
-import { runTraffic } from './load/traffic.ts';
+import { type Flags, toLoadSchedule } from './flags.ts';
+import { runLoad } from './load/load-run.ts';
+import type { ResponseRecorder } from './load/response-recorder.ts';
 import { runCharts, writeChart } from './reports/chart-file.ts';
-import { makeReport, type Report, reportText } from './reports/report.ts';
+import { formatReport, makeReport, type Report } from './reports/report.ts';
 import { writeScores } from './reports/scores-file.ts';
 import { EXIT_INTERRUPTED, type Session } from './session.ts';
 
-/** @throws CubeError when more requests failed than may, or an answer mixed versions */
+/** Sends the rows with this batch size and concurrency, and shows the progress under `title`. */
+export async function measure(
+  session: Session,
+  title: string,
+  batchRows: number,
+  concurrency: number,
+): Promise<{ readonly report: Report; readonly recorder: ResponseRecorder }> {
+  const { flags, rows } = session;
+  const requests = await session.prepareRequests(batchRows, concurrency);
+  const progress = session.startProgress(title);
+  const schedule = { ...toLoadSchedule(flags), concurrency };
+  const { load, recorder } = await runLoad({
+    requests,
+    rowCount: rows.count,
+    schedule,
+    warmUpMs: session.warmUpMs,
+    stop: session.stop,
+    onRows: progress.update,
+  }).finally(progress.stop);
+  const { endpoint, protocol } = flags;
+  const report = makeReport(rows, { endpoint, protocol, batchRows, schedule }, load, recorder);
+  return { report, recorder };
+}
+
+/** @throws CubeError when more requests failed than --max-errors, or a response mixed versions */
 export async function runOnce(session: Session): Promise<void> {
   const { flags, rows } = session;
-  const requests = await session.requests(flags.batch, flags.concurrency);
-  const progress = session.progress('predicting');
-  const pace = paceOf(flags);
-  const { load, tally } = await runTraffic({
-    ...{ requests, rowCount: rows.count, pace, warmUpMs: session.warmUpMs },
-    ...{ stop: session.stop, onRows: progress.update },
-  }).finally(progress.stop);
-  const { endpoint, protocol, batch: batchRows } = flags;
-  const report = makeReport(rows, { endpoint, protocol, batchRows, pace }, load, tally);
-  const text = reportText(report);
+  const { batch, concurrency } = flags;
+  const { report, recorder } = await measure(session, 'predicting', batch, concurrency);
+  const text = formatReport(report);
   process.stdout.write(flags.json === true ? `${JSON.stringify(report)}\n` : text);
   if (flags.chart !== undefined) {
     writeChart(flags.chart, {
-      title: `ctr-client: ${endpoint}`,
+      title: `ctr-client: ${flags.endpoint}`,
       charts: runCharts([report]),
       text,
     });
@@ -31,11 +49,11 @@ export async function runOnce(session: Session): Promise<void> {
   if (report.interrupted) process.exitCode = EXIT_INTERRUPTED;
   checkAnswers(report, flags);
   if (flags.output === undefined) return;
-  if (report.interrupted) process.stderr.write(`interrupted: ${flags.output} is not written\n`);
-  else writeScores(flags.output, rows, tally);
+  if (report.interrupted) process.stderr.write(`interrupted: ${flags.output} was not written\n`);
+  else writeScores(flags.output, rows, recorder);
 }
 
-/** @throws CubeError when too many answers are missing, or some are not whole */
+/** @throws CubeError when too many requests failed, or a response mixed versions */
 function checkAnswers(
   { failed, failures, requests, mixedVersions }: Report,
   { maxErrors, output }: Flags,
@@ -43,12 +61,12 @@ function checkAnswers(
   if (mixedVersions > 0) {
     throw new CubeError(
       'CONFLICT',
-      `${mixedVersions} answers mixed versions of graph and tables: this must never happen`,
+      `${mixedVersions} responses came from different versions of graph and tables; report a bug`,
     );
   }
   if (failed <= maxErrors) return;
   const [code = 'INTERNAL', failure] = Object.entries(failures)[0] ?? [];
-  const unwritten = output === undefined ? '' : `; ${output} is not written`;
+  const unwritten = output === undefined ? '' : `; ${output} was not written`;
   throw new CubeError(
     'UNAVAILABLE',
     `${failed} of ${requests} requests failed (${code}: ${failure?.first})${unwritten}`,

@@ -1,9 +1,11 @@
 /**
- * What a build makes, without where it reads it from: machines that share a plan build parts of one version. Its text is kept
- * in the work folder under its digest, so that sealing needs nothing else.
+ * The plan of a build: everything it creates, but not its inputs. Machines with the same plan
+ * build parts of the same version. The plan is stored in the work folder under its digest, so
+ * sealing needs only that folder.
  */
 import { CubeError } from '../../lib/core/errors.ts';
 import { JsonReader } from '../../lib/core/json.ts';
+import { LAYER_LAYOUTS, type LayerLayout } from '../../lib/core/layer-format.ts';
 import {
   type LayerRef,
   TABLE_DTYPES,
@@ -12,10 +14,16 @@ import {
 } from '../../lib/core/manifest.ts';
 import { CONTENT_ID_PATTERN, NAME_PATTERN, SHA256_PATTERN } from '../../lib/core/names.ts';
 import type { QuantizationSearch } from '../../lib/core/quantized-rows.ts';
-import { NO_ERRORS, type RowErrors } from '../../lib/core/row-codec.ts';
-import { HASH_SCHEMES, type HashSpec, type Slot } from '../../lib/core/slots.ts';
+import { NO_ROW_ERRORS, type RowErrors } from '../../lib/core/row-codec.ts';
+import {
+  HASH_SCHEMES,
+  type HashSpec,
+  readSlotKeyRule,
+  type SlotKeyRule,
+  slotKeyRuleToJson,
+} from '../../lib/core/slots.ts';
 import { type DtypeErrors, ROW_DTYPES } from './dtype-samples.ts';
-import type { ResolveMode } from './resolve.ts';
+import type { SelectionMode } from './record-selection.ts';
 
 const FORMAT = 1;
 const KINDS = ['base', 'delta'] as const;
@@ -26,9 +34,9 @@ export interface TablePlan {
   readonly dim: number;
   readonly dtype: TableDtype;
   readonly defaultRow: readonly number[];
-  /** What its layers are: a delta goes on the parent's layers of the same table. */
+  /** Kind of the layers; a delta extends the parent's layers of the same table. */
   readonly kind: 'base' | 'delta';
-  readonly mode: ResolveMode;
+  readonly mode: SelectionMode;
   readonly layout: 'indexed' | undefined;
   readonly search: QuantizationSearch;
   readonly onDuplicate: 'last' | 'error';
@@ -37,67 +45,68 @@ export interface TablePlan {
 export interface BuildPlan {
   readonly bundle: string;
   readonly version: string;
-  /** The version that this one goes on: its other tables are carried over. */
+  /** Parent version; its tables that are not built here are carried over. */
   readonly parent: string | undefined;
   readonly shardNum: number;
   readonly hash: HashSpec;
-  readonly slots: readonly Slot[];
+  readonly slots: readonly SlotKeyRule[];
   readonly files: readonly VersionFile[];
   readonly tables: readonly TablePlan[];
 }
 
-/** One shard that is finished. */
+/** The result of one finished shard. */
 export interface ShardPart {
-  /** Digest of the plan's text. */
+  /** SHA-256 of the plan's text. */
   readonly plan: string;
-  /** What all rows read for the table amount to, this shard's and the others'. */
+  /** Digest of all rows read for the table, in all shards. */
   readonly inputs: string;
-  /** Of the input files as they were found: a build that finds the same does not build the shard again. */
+  /** Identifies the input files; a build with the same fingerprint reuses the shard. */
   readonly fingerprint: string;
-  /** Undefined for a delta that changes nothing in this shard. */
+  /** Undefined if a delta changes nothing in this shard. */
   readonly layer: LayerRef | undefined;
+  /** Layout of the layer; undefined without one. */
+  readonly layout: LayerLayout | undefined;
   readonly shared: boolean;
   readonly records: number;
   readonly deleted: number;
   readonly errors: RowErrors;
-  /** Of f32 rows: what each dtype makes of some of them. */
+  /** Errors that each dtype would cause in a sample of the f32 rows. */
   readonly samples: DtypeErrors | undefined;
 }
 
 export function formatPlan(plan: BuildPlan): string {
-  const { hash, tables, parent = null, ...rest } = plan;
+  const { hash, slots, tables, parent = null, ...rest } = plan;
   const document = {
     format: FORMAT,
     ...rest,
     parent,
     hash: { scheme: hash.scheme, seed: String(hash.seed), modulo: String(hash.modulo) },
+    slots: slots.map(slotKeyRuleToJson),
     tables: tables.map(({ layout = null, ...table }) => ({ ...table, layout })),
   };
   return `${JSON.stringify(document, null, 2)}\n`;
 }
 
-/** @throws CubeError INVALID_ARGUMENT naming the field */
+/** @throws CubeError INVALID_ARGUMENT with the wrong field */
 export function parsePlan(text: string, source: string): BuildPlan {
   const json = JsonReader.parse(text, source);
   json.field('format').integer(FORMAT, FORMAT);
-  const hash = json.field('hash');
+  const hashField = json.field('hash');
+  const hash: HashSpec = {
+    scheme: hashField.field('scheme').choice(HASH_SCHEMES),
+    seed: hashField.field('seed').u64(),
+    modulo: hashField.field('modulo').u64(),
+  };
   return {
     bundle: json.field('bundle').string(NAME_PATTERN),
     version: json.field('version').string(NAME_PATTERN),
     parent: json.optional('parent', (f) => f.string(NAME_PATTERN)),
     shardNum: json.field('shardNum').integer(1),
-    hash: {
-      scheme: hash.field('scheme').oneOf(HASH_SCHEMES),
-      seed: hash.field('seed').u64(),
-      modulo: hash.field('modulo').u64(),
-    },
+    hash,
     slots: json
       .field('slots')
       .items()
-      .map((slot) => ({
-        name: slot.field('name').string(NAME_PATTERN),
-        index: slot.field('index').integer(0),
-      })),
+      .map((slot) => readSlotKeyRule(slot, hash)),
     files: json
       .field('files')
       .items()
@@ -114,16 +123,16 @@ function readTable(json: JsonReader): TablePlan {
   return {
     name: json.field('name').string(NAME_PATTERN),
     dim: json.field('dim').integer(0),
-    dtype: json.field('dtype').oneOf(TABLE_DTYPES),
+    dtype: json.field('dtype').choice(TABLE_DTYPES),
     defaultRow: json
       .field('defaultRow')
       .items()
       .map((value) => value.number()),
-    kind: json.field('kind').oneOf(KINDS),
-    mode: json.field('mode').oneOf(MODES),
-    layout: json.optional('layout', (f) => f.oneOf(['indexed'])),
-    search: json.field('search').oneOf(['range', 'greedy']),
-    onDuplicate: json.field('onDuplicate').oneOf(['last', 'error']),
+    kind: json.field('kind').choice(KINDS),
+    mode: json.field('mode').choice(MODES),
+    layout: json.optional('layout', (f) => f.choice(['indexed'])),
+    search: json.field('search').choice(['range', 'greedy']),
+    onDuplicate: json.field('onDuplicate').choice(['last', 'error']),
   };
 }
 
@@ -132,7 +141,7 @@ export function formatPart(part: ShardPart): string {
   return `${JSON.stringify({ format: FORMAT, ...rest, layer }, null, 2)}\n`;
 }
 
-/** @throws CubeError INVALID_ARGUMENT naming the field */
+/** @throws CubeError INVALID_ARGUMENT with the wrong field */
 export function parsePart(text: string, source: string): ShardPart {
   const json = JsonReader.parse(text, source);
   json.field('format').integer(FORMAT, FORMAT);
@@ -141,10 +150,11 @@ export function parsePart(text: string, source: string): ShardPart {
     inputs: json.field('inputs').string(SHA256_PATTERN),
     fingerprint: json.field('fingerprint').string(SHA256_PATTERN),
     layer: json.optional('layer', readLayer),
+    layout: json.optional('layout', (field) => field.choice(LAYER_LAYOUTS)),
     shared: json.field('shared').boolean(),
     records: json.field('records').integer(0),
     deleted: json.field('deleted').integer(0),
-    errors: json.optional('errors', readErrors) ?? NO_ERRORS,
+    errors: json.optional('errors', readErrors) ?? NO_ROW_ERRORS,
     samples: json.optional('samples', readSamples),
   };
 }
@@ -158,7 +168,7 @@ function readSamples(json: JsonReader): DtypeErrors {
 function readLayer(json: JsonReader): LayerRef {
   return {
     contentId: json.field('contentId').string(CONTENT_ID_PATTERN),
-    kind: json.field('kind').oneOf(KINDS),
+    kind: json.field('kind').choice(KINDS),
     bytes: json.field('bytes').integer(0),
     sha256: json.field('sha256').string(SHA256_PATTERN),
     rows: json.field('rows').integer(0),
@@ -174,8 +184,8 @@ function readErrors(json: JsonReader): RowErrors {
   };
 }
 
-/** "0-3,7" as shard numbers, ascending. @throws CubeError INVALID_ARGUMENT */
-export function parseShards(text: string, shardNum: number): number[] {
+/** Parses "0-3,7" into ascending shard numbers. @throws CubeError INVALID_ARGUMENT */
+export function parseShardList(text: string, shardNum: number): number[] {
   const shards = new Set<number>();
   for (const part of text.split(',')) {
     const [, from = '', to = from] = /^(\d{1,5})(?:-(\d{1,5}))?$/.exec(part.trim()) ?? [];
@@ -183,7 +193,8 @@ export function parseShards(text: string, shardNum: number): number[] {
     if (from === '' || first > last || last >= shardNum) {
       throw new CubeError(
         'INVALID_ARGUMENT',
-        `--only-shards ${text}: ${JSON.stringify(part)} is not a shard or a range of shards in 0..${shardNum - 1}`,
+        `--only-shards ${text}: ${JSON.stringify(part)} is not a shard or a range of shards ` +
+          `in 0..${shardNum - 1}`,
       );
     }
     for (let shard = first; shard <= last; shard++) shards.add(shard);

@@ -1,28 +1,29 @@
-/** What somebody asks for, from flags or from a spec file. */
+/** The request for a build, made from command-line options or a spec file. */
 import type { TableDtype } from '../../lib/core/manifest.ts';
 import type { QuantizationSearch } from '../../lib/core/quantized-rows.ts';
 import type { InputSpec } from './sources/row-source.ts';
+import type { ExpectedScoresRequest } from './verify-version.ts';
 
-/** Files, or a table as a version has it. */
+/** Input files, or tables of a version in the repository. */
 export type TableOrigin = InputSpec | StoredTables;
 
 export interface StoredTables {
   readonly version: string;
-  /** That one alone. */
+  /** Only this table; all tables when absent. */
   readonly table?: string | undefined;
 }
 
 export interface TableRequest {
   readonly input: TableOrigin;
-  /** Compare with this: the delta is what turns it into `input`. */
+  /** Compare with these rows: the delta contains the changes from `old` to `input`. */
   readonly old?: TableOrigin | undefined;
-  /** Files of keys that are deleted after everything else. */
+  /** Files with keys to delete; applied after all other input. */
   readonly deletes?: readonly string[] | undefined;
-  /** Of the parent's table, else f32. */
+  /** When absent: the dtype of the parent's table, else that of the stored rows, else f32. */
   readonly dtype?: TableDtype | undefined;
   readonly search?: QuantizationSearch | undefined;
   readonly layout?: 'indexed' | undefined;
-  /** dim numbers, one for all of them, or none for zeros. */
+  /** `dim` numbers, one number for all elements, or none for zeros. */
   readonly defaultRow?: readonly number[] | undefined;
   readonly onDuplicate?: 'last' | 'error' | undefined;
 }
@@ -30,14 +31,15 @@ export interface TableRequest {
 export interface BuildRequest {
   readonly bundle: string;
   readonly version: string;
-  /** compact: bases of what the parent's chains hold. */
+  /** compact: merge the parent's layer chains into bases. */
   readonly jobMode: 'base' | 'delta' | 'compact';
-  /** The version that a delta goes on, or that is merged. */
+  /** Parent version of a delta, or the version to merge. */
   readonly parent: string | undefined;
-  /** The parent's when absent. */
+  /** When absent, the parent's shard count. */
   readonly shardNum: number | undefined;
   readonly tables: readonly TableRequest[];
   readonly golden: string | undefined;
+  readonly expect: ExpectedScoresRequest;
   readonly onlyShards: string | undefined;
   readonly publish: boolean;
   readonly chainMax: number;

@@ -1,16 +1,16 @@
-/** Merging chains of layers into bases: a base build whose input is what the version holds, rows as they are stored. */
-
+/** Compaction: a base build whose input is the stored rows of a version. It merges layer chains. */
 import { CubeError } from '../../lib/core/errors.ts';
-import { layoutFor } from '../../lib/core/layer-sections.ts';
+import { chooseLayout } from '../../lib/core/layer-sections.ts';
 import type { TableRef } from '../../lib/core/manifest.ts';
-import { rowBytesOf } from '../../lib/core/row-codec.ts';
-import { RandomReader } from '../../lib/platform/files.ts';
+import { computeRowBytes } from '../../lib/core/row-codec.ts';
+import type { ExpectOptions } from '../../lib/features/expect-options.ts';
+import { RandomAccessReader } from '../../lib/platform/files.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
 import { readHeader } from '../../lib/store/layer-reader.ts';
-import { type ResourceOptions, resourcesOf } from './build-options.ts';
+import { type ResourceOptions, toExpectation, toResources } from './build-options.ts';
 import type { BuildRequest } from './build-request.ts';
 
-export interface CompactWish extends ResourceOptions {
+export interface CompactOptions extends ResourceOptions, ExpectOptions {
   readonly bundle: string;
   readonly version: string;
   readonly curVersion: string;
@@ -18,29 +18,36 @@ export interface CompactWish extends ResourceOptions {
   readonly onlyShards?: string;
 }
 
-/** @throws CubeError NOT_FOUND when there is no such version */
-export async function compactRequest(
+/** @throws CubeError NOT_FOUND if the version does not exist */
+export async function createCompactRequest(
   repository: Repository,
-  wish: CompactWish,
+  options: CompactOptions,
 ): Promise<BuildRequest> {
-  const { tables } = await repository.manifest(wish.bundle, wish.version);
+  const { tables } = await repository.readManifest(options.bundle, options.version);
   const merged = tables.filter(isChain).map((table) => ({
-    input: { version: wish.version, table: table.name },
+    input: { version: options.version, table: table.name },
     dtype: table.dtype,
     defaultRow: table.defaultRow,
-    layout: wish.layout ?? layoutOf(repository, wish.bundle, table),
+    layout: options.layout ?? chooseLayoutOption(repository, options.bundle, table),
   }));
   if (merged.length === 0) {
     throw new CubeError(
       'INVALID_ARGUMENT',
-      `version ${wish.version} of ${wish.bundle} has no deltas: there is nothing to merge`,
+      `version ${options.version} of ${options.bundle} has no deltas to merge`,
     );
   }
   return {
-    ...{ bundle: wish.bundle, version: wish.curVersion, jobMode: 'compact', parent: wish.version },
-    ...{ shardNum: undefined, tables: merged, golden: undefined, onlyShards: wish.onlyShards },
+    bundle: options.bundle,
+    version: options.curVersion,
+    jobMode: 'compact',
+    parent: options.version,
+    shardNum: undefined,
+    tables: merged,
+    golden: undefined,
+    expect: toExpectation(options),
+    onlyShards: options.onlyShards,
     publish: true,
-    ...resourcesOf(wish),
+    ...toResources(options),
   };
 }
 
@@ -49,17 +56,18 @@ function isChain({ shards }: TableRef): boolean {
   return shards.some((layers) => layers.length > 1);
 }
 
-/** Who asked for an index once, wants it again. */
-function layoutOf(
+/** Keeps --layout indexed if the base was built with it and it is not the default layout. */
+function chooseLayoutOption(
   repository: Repository,
   bundle: string,
   { name, dim, dtype, shards }: TableRef,
 ): 'indexed' | undefined {
   const base = shards[0]![0]!;
-  const reader = new RandomReader(repository.layerTarget(bundle, name, base.contentId));
+  const reader = new RandomAccessReader(repository.layerWritePath(bundle, name, base.contentId));
   try {
-    const asked = readHeader(reader).layout === 'indexed';
-    return asked && layoutFor('base', dtype, rowBytesOf(dtype, dim), false) !== 'indexed'
+    const isIndexed = readHeader(reader).layout === 'indexed';
+    return isIndexed &&
+      chooseLayout('base', dtype, computeRowBytes(dtype, dim), false) !== 'indexed'
       ? 'indexed'
       : undefined;
   } finally {

@@ -1,6 +1,6 @@
 /**
- * What was read for a table, as one digest: parts of one version that were built from different inputs must not be put
- * together. It does not depend on how the input came in batches, nor on where or when it was read.
+ * Digest of all rows read for a table, so that parts built from different inputs are never
+ * sealed together. It does not depend on batch sizes, paths or times.
  */
 import { createHash, type Hash } from 'node:crypto';
 import { BlockHasher } from '../../lib/store/block-hasher.ts';
@@ -8,7 +8,7 @@ import type { InputBatch } from './table-input.ts';
 
 const BLOCK_BYTES = 1 << 20;
 
-function bytesOf(words: Uint32Array): Uint8Array {
+function viewBytes(words: Uint32Array): Uint8Array {
   return new Uint8Array(words.buffer, words.byteOffset, words.byteLength);
 }
 
@@ -19,19 +19,19 @@ export class ContentDigest {
   readonly #deleted = new ColumnDigest();
 
   add({ keys, rows, values, ends, deletedKeys }: InputBatch): void {
-    this.#keys.add(bytesOf(keys));
-    if (rows !== undefined) this.#rows.add(bytesOf(rows));
+    this.#keys.add(viewBytes(keys));
+    if (rows !== undefined) this.#rows.add(viewBytes(rows));
     if (values !== undefined && ends !== undefined) {
       this.#rows.add(values);
-      this.#lengths.add(bytesOf(ends.map((end, i) => end - (i === 0 ? 0 : ends[i - 1]!))));
+      this.#lengths.add(viewBytes(ends.map((end, i) => end - (i === 0 ? 0 : ends[i - 1]!))));
     }
     if (deletedKeys === undefined || deletedKeys.length === 0) return;
-    // Where among the rows they were deleted counts.
-    this.#deleted.add(bytesOf(deletedKeys));
+    // A deletion applies to the rows before it, so its position is part of the content.
+    this.#deleted.add(viewBytes(deletedKeys));
     this.#deleted.add(new TextEncoder().encode(` after ${this.#keys.bytes}`));
   }
 
-  /** 64 hex digits; nothing can be added any more. */
+  /** Returns 64 hex digits. Nothing may be added afterwards. */
   digest(): string {
     const all = createHash('sha256');
     for (const column of [this.#keys, this.#rows, this.#lengths, this.#deleted]) {
@@ -41,7 +41,7 @@ export class ContentDigest {
   }
 }
 
-/** xxh64 of each MiB, and SHA-256 over these. */
+/** SHA-256 over the xxh64 of each MiB. */
 class ColumnDigest {
   bytes = 0;
   readonly #sha: Hash = createHash('sha256');
@@ -66,7 +66,7 @@ class ColumnDigest {
   }
 
   #endBlock(hasher: BlockHasher): void {
-    this.#sha.update(bytesOf(hasher.hash(this.#used)));
+    this.#sha.update(viewBytes(hasher.hash(this.#used)));
     this.#used = 0;
   }
 }

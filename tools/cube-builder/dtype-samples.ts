@@ -1,23 +1,29 @@
 /**
- * What each dtype would make of a table: encodes some of its rows in all of them, so that the report shows them side by side.
- * Of a shard built in memory they are spread over it, of a larger one over its first range: keys are mixed, so that is as good.
+ * Estimates the error of each dtype: encodes a sample of the rows in all dtypes for the report.
+ * The sample is spread over a shard built in memory, or over the first range of a larger shard;
+ * ranges are by mixed key, so both are representative.
  */
 import { CubeError } from '../../lib/core/errors.ts';
 import { TABLE_DTYPES } from '../../lib/core/manifest.ts';
 import type { QuantizationSearch } from '../../lib/core/quantized-rows.ts';
-import { addErrors, encodeRows, type RowDtype, type RowErrors } from '../../lib/core/row-codec.ts';
+import {
+  encodeRows,
+  mergeRowErrors,
+  type RowDtype,
+  type RowErrors,
+} from '../../lib/core/row-codec.ts';
 import { RECORD_HEAD_WORDS } from './records.ts';
 
-/** Of a shard; a hundred of them are enough for any table. */
+/** Maximum number of sampled rows of a shard. */
 const SAMPLE_ROWS = 256;
 const SAMPLE_ELEMENTS = 16 << 10;
 
 export const ROW_DTYPES: readonly RowDtype[] = TABLE_DTYPES.filter((dtype) => dtype !== 'bytes');
 
-/** Undefined: a row has an element that the dtype cannot hold. */
+/** Errors by dtype; undefined if an element of a sampled row is out of the dtype's range. */
 export type DtypeErrors = Readonly<Record<RowDtype, RowErrors | undefined>>;
 
-/** @param words records with f32 rows. @param offsets those that are meant */
+/** @param words records with f32 rows. @param offsets word offsets of the records to sample */
 export function sampleDtypes(
   words: Uint32Array,
   offsets: Uint32Array,
@@ -34,11 +40,11 @@ export function sampleDtypes(
   }
   const rows = new Float32Array(bits.buffer);
   return Object.fromEntries(
-    ROW_DTYPES.map((dtype) => [dtype, errorsAs(dtype, rows, dim, search)]),
+    ROW_DTYPES.map((dtype) => [dtype, measureErrors(dtype, rows, dim, search)]),
   ) as DtypeErrors;
 }
 
-function errorsAs(
+function measureErrors(
   dtype: RowDtype,
   rows: Float32Array,
   dim: number,
@@ -52,14 +58,14 @@ function errorsAs(
   }
 }
 
-/** The samples of two shards together. */
-export function addSamples(
+/** Merges the samples of two shards. */
+export function mergeSamples(
   a: DtypeErrors | undefined,
   b: DtypeErrors | undefined,
 ): DtypeErrors | undefined {
   if (a === undefined || b === undefined) return a ?? b;
   const both = (one: RowErrors | undefined, other: RowErrors | undefined): RowErrors | undefined =>
-    one && other && addErrors(one, other);
+    one && other && mergeRowErrors(one, other);
   return Object.fromEntries(
     ROW_DTYPES.map((dtype) => [dtype, both(a[dtype], b[dtype])]),
   ) as DtypeErrors;

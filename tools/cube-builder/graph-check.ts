@@ -1,6 +1,6 @@
 /**
- * The graph of a version must load, and take what slots.json says it takes: a damaged or foreign model.onnx is refused
- * here, where somebody looks, and not by every serving process that follows the channel.
+ * Checks that the graph of a version loads and has the inputs and outputs that slots.json names.
+ * A damaged or wrong model.onnx fails the build instead of every serving process.
  */
 import { CubeError } from '../../lib/core/errors.ts';
 import type { SlotSpec } from '../../lib/core/slots.ts';
@@ -8,35 +8,35 @@ import { OnnxModel } from '../../lib/platform/onnx.ts';
 
 interface GraphFile {
   readonly graph: Uint8Array;
-  /** Data of the graph in other files, by their names. */
+  /** External data files of the graph, by name. */
   readonly data: ReadonlyMap<string, Uint8Array> | undefined;
-  /** What to call it in errors. */
+  /** Name of the file in errors. */
   readonly source: string;
 }
 
-/** @throws CubeError naming the file `source`, and the first input or output that does not fit */
+/** @throws CubeError with `source` and the first missing input or output */
 export async function checkGraph(file: GraphFile, spec: SlotSpec): Promise<void> {
   const { source } = file;
-  const model = await load(file);
-  const has = { input: names(model.inputs), output: names(model.outputs) };
+  const model = await loadGraph(file);
+  const has = { input: getNames(model.inputs), output: getNames(model.outputs) };
   await model.release();
-  const wanted: ['input' | 'output', string][] = spec.embeddings.map(({ input }) => [
+  const required: ['input' | 'output', string][] = spec.embeddings.map(({ input }) => [
     'input',
     input,
   ]);
-  if (spec.features?.dense !== undefined) wanted.push(['input', spec.features.dense.input]);
-  if (spec.features !== undefined) wanted.push(['output', spec.features.click.output]);
-  for (const [kind, name] of wanted) {
+  if (spec.features?.dense !== undefined) required.push(['input', spec.features.dense.input]);
+  if (spec.features !== undefined) required.push(['output', spec.features.click.output]);
+  for (const [kind, name] of required) {
     if (has[kind].includes(name)) continue;
     throw new CubeError(
       'CORRUPT',
-      `${source} has no ${kind} ${JSON.stringify(name)}, which slots.json names (it has: ` +
+      `${source} has no ${kind} ${JSON.stringify(name)}, which slots.json requires (it has: ` +
         `${has[kind].join(', ')}); prune the model again`,
     );
   }
 }
 
-async function load({ graph, data, source }: GraphFile): Promise<OnnxModel> {
+async function loadGraph({ graph, data, source }: GraphFile): Promise<OnnxModel> {
   try {
     return await OnnxModel.load(graph, { source, externalData: data ?? new Map() });
   } catch (error) {
@@ -47,6 +47,6 @@ async function load({ graph, data, source }: GraphFile): Promise<OnnxModel> {
   }
 }
 
-function names(ports: readonly { readonly name: string }[]): string[] {
+function getNames(ports: readonly { readonly name: string }[]): string[] {
   return ports.map(({ name }) => name);
 }

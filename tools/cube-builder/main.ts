@@ -1,7 +1,7 @@
 #!/usr/bin/env node
 /** The cube-builder command. */
-import { endWithOwner } from '../../lib/platform/finite-process.ts';
+import { exitWithParent } from '../../lib/platform/one-shot-process.ts';
 import { run } from './cli.ts';
 
-endWithOwner();
+exitWithParent();
 process.exitCode = await run();

@@ -1,44 +1,49 @@
 /**
- * What prune-model wrote beside the tables: the pruned graph and slots.json. Everything is checked before the first byte is
- * built, so that a wrong input costs seconds, not a build.
+ * Reads the output folder of prune-model, except the tables: the pruned graph and slots.json. The
+ * files are checked before the build starts, so that a wrong input fails within seconds.
  */
 import { join } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
+import { hasScoreFeature, splitGoldenRow } from '../../lib/core/golden-row.ts';
 import { JsonReader } from '../../lib/core/json.ts';
-import { readSlotSpec, type SlotSpec } from '../../lib/core/slots.ts';
-import { fileExists, isFolder, readFile } from '../../lib/platform/files.ts';
+import { parseJsonRows } from '../../lib/core/json-rows.ts';
+import { type FeatureSpec, readSlotSpec, type SlotSpec } from '../../lib/core/slots.ts';
+import { findFeatureWarnings } from '../../lib/features/feature-warnings.ts';
+import { fileExists, isFolder, readFile, readText } from '../../lib/platform/files.ts';
 import { VERSION_FILE_BYTES_MAX } from '../../lib/repository/repository.ts';
 
-/** Tensors of the graph that are not in its own bytes. */
+/** External data of the ONNX graph. */
 export const DATA_FILE = 'model.onnx.data';
 const GOLDEN_BYTES_MAX = 256 << 20;
 const SLOTS_BYTES_MAX = 64 << 20;
+const REPORT_BYTES_MAX = 64 << 20;
 
 export interface PrunedModel {
   readonly spec: SlotSpec;
   readonly graph: Uint8Array;
   readonly graphPath: string;
-  /** The version's files, as they are published. */
+  /** The files of the version, by name. */
   readonly files: ReadonlyMap<string, Uint8Array>;
 }
 
-/** Whether a folder is meant to be one that prune-model wrote: a damaged one is refused by name, not read as something else. */
+/** Whether a folder looks like output of prune-model, even if a file is missing or damaged. */
 export function isPrunedFolder(path: string): boolean {
   return (
     isFolder(path) && ['slots.json', 'model.onnx'].some((name) => fileExists(join(path, name)))
   );
 }
 
-/** @throws CubeError saying which file of the folder is missing or wrong */
+/** @throws CubeError for a missing or wrong file */
 export function readPrunedModel(folder: string): PrunedModel {
-  const slots = readPart(folder, 'slots.json', SLOTS_BYTES_MAX);
+  const slots = readModelFile(folder, 'slots.json', SLOTS_BYTES_MAX);
   const graphPath = join(folder, 'model.onnx');
-  const graph = readPart(folder, 'model.onnx');
+  const graph = readModelFile(folder, 'model.onnx');
   if (graph.length === 0) {
     throw new CubeError('CORRUPT', `${graphPath} is empty; prune the model again`);
   }
   const slotsPath = join(folder, 'slots.json');
-  const spec = readSlotSpec(JsonReader.parse(new TextDecoder().decode(slots), slotsPath));
+  const spec = readSlotSpec(JsonReader.parseFile(new TextDecoder().decode(slots), slotsPath));
+  rejectDoubtfulFeatures(folder, spec, slotsPath);
   const files = new Map([
     ['model.onnx', graph],
     ['slots.json', slots],
@@ -48,21 +53,55 @@ export function readPrunedModel(folder: string): PrunedModel {
   return { spec, graph, graphPath, files };
 }
 
-function readPart(folder: string, name: string, maxBytes?: number): Uint8Array {
+function readModelFile(folder: string, name: string, maxBytes?: number): Uint8Array {
   const path = join(folder, name);
   if (fileExists(path)) return readFile(path, maxBytes);
   throw new CubeError(
     'NOT_FOUND',
-    `${folder} has no ${name}; --input is a folder that prune-model wrote (prune-model --output)`,
+    `${folder} has no ${name}; --input must be an output folder of prune-model (its --output)`,
   );
 }
 
-/** Each line a JSON value: what it must hold is the gate's business. */
-export function readGolden(path: string): Uint8Array {
+/**
+ * Refuses slots.json that looks wrong, unless prune-model was told to accept it: then its report
+ * has the same warning.
+ */
+function rejectDoubtfulFeatures(folder: string, spec: SlotSpec, slotsPath: string): void {
+  const { features, ids = [] } = spec;
+  if (features === undefined) return;
+  const accepted = readWarnings(join(folder, 'report.json'));
+  const warnings = findFeatureWarnings({ ...spec, features, ids });
+  const doubts = warnings.filter((warning) => !accepted.includes(warning));
+  if (doubts.length === 0) return;
+  throw new CubeError(
+    'INVALID_ARGUMENT',
+    `${slotsPath} looks wrong: ${doubts.join('; ')}. Correct features.json and prune the model ` +
+      'again, or prune it with --accept',
+  );
+}
+
+/** The warnings that prune-model reported; none without a report. */
+function readWarnings(path: string): string[] {
+  if (!fileExists(path)) return [];
+  const json = JsonReader.parse(readText(path, REPORT_BYTES_MAX), path);
+  return json.optional('warnings', (f) => f.items().map((item) => item.string())) ?? [];
+}
+
+/**
+ * Reads golden rows and checks each against the features of the model.
+ * @param features undefined: requests name inputs of the graph, and rows need only be JSON
+ * @throws CubeError INVALID_ARGUMENT naming the line and the field
+ */
+export function readGolden(path: string, features: FeatureSpec | undefined): Uint8Array {
   const bytes = readFile(path, GOLDEN_BYTES_MAX);
   const lines = new TextDecoder().decode(bytes).split('\n');
-  lines.forEach((line, i) => {
-    if (line.trim() !== '') JsonReader.parse(line, `${path}: line ${i + 1}`);
-  });
+  const isFeature = features !== undefined && hasScoreFeature(features);
+  for (const [i, line] of lines.entries()) {
+    if (line.trim() === '') continue;
+    const place = `${path}: line ${i + 1}`;
+    const { value } = JsonReader.parseFile(line, place);
+    const row = isFeature ? value : splitGoldenRow(value, place).row;
+    if (features !== undefined) parseJsonRows(JsonReader.of([row], place), features, 1);
+  }
   return bytes;
 }

@@ -1,13 +1,14 @@
 /**
- * The records of one range into memory. A range that is too large is split by more bits of the mixed key, in files; what
- * no bits can split is one key over and over, of which only the last record is kept.
+ * Loads the records of one range into memory. A range that is too large is split into files by
+ * more bits of the mixed key. A range that no bits can split repeats a few keys; only the last
+ * record of each key is kept.
  */
 import { join } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
-import { RandomReader, removePath } from '../../lib/platform/files.ts';
+import { RandomAccessReader, removePath } from '../../lib/platform/files.ts';
+import { formatDuplicateKey } from './record-selection.ts';
 import { RecordStore } from './record-store.ts';
-import { OLD_SIDE, type RecordRun, recordWords } from './records.ts';
-import type { Scratch } from './scratch.ts';
+import { getRecordWords, OLD_INPUT_FLAG, type RecordRun, type ReusableArrays } from './records.ts';
 
 const SPLIT_BITS = 6;
 const MIXED_BITS = 32;
@@ -20,19 +21,19 @@ export interface LoadedRange {
   readonly knownBits: number;
 }
 
-export interface LoadOptions {
-  /** Words that may be loaded at a time. */
+export interface RangeLoadOptions {
+  /** Maximum words to load at a time. */
   readonly wordsMax: number;
-  /** For the files of ranges that are split. */
+  /** Folder for the files of split ranges. */
   readonly folder: string;
-  readonly distinct: boolean;
-  readonly scratch: Scratch;
+  readonly rejectDuplicates: boolean;
+  readonly arrays: ReusableArrays;
 }
 
-/** All records of a run as one array. */
-export function loadRun({ words, pieces, path }: RecordRun, scratch: Scratch): Uint32Array {
+/** Returns all records of a run as one array. */
+export function loadRun({ words, pieces, path }: RecordRun, arrays: ReusableArrays): Uint32Array {
   if (pieces?.length === 1) return pieces[0]!;
-  const target = scratch.words('records', words);
+  const target = arrays.get('records', words);
   if (pieces !== undefined) {
     let at = 0;
     for (const piece of pieces) {
@@ -40,7 +41,7 @@ export function loadRun({ words, pieces, path }: RecordRun, scratch: Scratch): U
       at += piece.length;
     }
   } else if (path !== undefined) {
-    const reader = new RandomReader(path);
+    const reader = new RandomAccessReader(path);
     try {
       reader.readInto(new Uint8Array(target.buffer, target.byteOffset, target.byteLength), 0);
     } finally {
@@ -50,30 +51,36 @@ export function loadRun({ words, pieces, path }: RecordRun, scratch: Scratch): U
   return target;
 }
 
-/** The range in order of the mixed key, in as many parts as it takes. */
+/** Yields a range in order of the mixed key, in as many parts as memory requires. */
 export function* loadRange(
   run: RecordRun,
   knownBits: number,
-  options: LoadOptions,
+  options: RangeLoadOptions,
 ): Generator<LoadedRange> {
   if (run.words === 0) return;
   if (run.words <= options.wordsMax) {
-    yield { words: loadRun(run, options.scratch), count: run.count, knownBits };
+    yield { words: loadRun(run, options.arrays), count: run.count, knownBits };
     return;
   }
   if (knownBits >= MIXED_BITS) {
-    yield { ...lastOfEach(run, options), knownBits };
+    yield { ...loadLastRecords(run, options), knownBits };
     return;
   }
   const rangeBits = Math.min(SPLIT_BITS, MIXED_BITS - knownBits);
   const folder = join(options.folder, `bits-${knownBits}`);
   removePath(folder);
   const budgetBytes = 4 * options.wordsMax;
-  const whole = { shardNum: 1, shards: [0] };
-  const store = new RecordStore({ ...whole, rangeBits, knownBits, budgetBytes, folder });
-  for (const piece of pieces(run)) {
+  const store = new RecordStore({
+    shardNum: 1,
+    shards: [0],
+    rangeBits,
+    knownBits,
+    budgetBytes,
+    folder,
+  });
+  for (const piece of readPieces(run)) {
     for (let at = 0; at < piece.length; ) {
-      const length = recordWords(piece[at + 2]!);
+      const length = getRecordWords(piece[at + 2]!);
       store.addRecord(piece, at, length);
       at += length;
     }
@@ -85,65 +92,65 @@ export function* loadRange(
   removePath(folder);
 }
 
-/** Whole records, about a MiB at a time, or one that is larger. */
-function* pieces({ words, pieces: inMemory, path }: RecordRun): Generator<Uint32Array> {
+/** Yields complete records, about one MiB at a time, or a single larger record. */
+function* readPieces({ words, pieces: inMemory, path }: RecordRun): Generator<Uint32Array> {
   if (inMemory !== undefined) yield* inMemory;
   if (path === undefined) return;
-  const reader = new RandomReader(path);
+  const reader = new RandomAccessReader(path);
   try {
-    let want = PIECE_WORDS;
+    let pieceWords = PIECE_WORDS;
     for (let at = 0; at < words; ) {
-      const piece = new Uint32Array(Math.min(want, words - at));
+      const piece = new Uint32Array(Math.min(pieceWords, words - at));
       reader.readInto(new Uint8Array(piece.buffer), 4 * at);
-      const whole = wholeRecords(piece);
-      want = whole === 0 ? 2 * want : PIECE_WORDS;
-      if (whole > 0) yield piece.subarray(0, whole);
-      at += whole;
+      const complete = countCompleteWords(piece);
+      pieceWords = complete === 0 ? 2 * pieceWords : PIECE_WORDS;
+      if (complete > 0) yield piece.subarray(0, complete);
+      at += complete;
     }
   } finally {
     reader.close();
   }
 }
 
-function wholeRecords(piece: Uint32Array): number {
+function countCompleteWords(piece: Uint32Array): number {
   let end = 0;
   while (end + 2 < piece.length) {
-    const next = end + recordWords(piece[end + 2]!);
+    const next = end + getRecordWords(piece[end + 2]!);
     if (next > piece.length) break;
     end = next;
   }
   return end;
 }
 
-/** Of keys whose mixed key has one high half: a handful, unless somebody looked for them. */
-function lastOfEach(
+/** Loads the last record of each key. Few keys share a high half, except crafted ones. */
+function loadLastRecords(
   run: RecordRun,
-  { wordsMax, distinct, scratch }: LoadOptions,
+  { wordsMax, rejectDuplicates, arrays }: RangeLoadOptions,
 ): { words: Uint32Array; count: number } {
   const last = new Map<string, Uint32Array>();
   let words = 0;
-  for (const piece of pieces(run)) {
+  for (const piece of readPieces(run)) {
     for (let at = 0; at < piece.length; ) {
       const tag = piece[at + 2]!;
-      const name = `${piece[at + 1]} ${piece[at]} ${(tag & OLD_SIDE) === 0}`;
+      const name = `${piece[at + 1]} ${piece[at]} ${(tag & OLD_INPUT_FLAG) === 0}`;
       const before = last.get(name)?.length ?? 0;
-      const length = recordWords(tag);
-      if (distinct && before > 0) refuse(`key ${keyAt(piece, at)} comes twice`);
+      const length = getRecordWords(tag);
+      if (rejectDuplicates && before > 0) failInvalid(formatDuplicateKey(readKey(piece, at)));
       words += length - before;
       if (words > wordsMax)
-        refuse(`too many keys like ${keyAt(piece, at)} collide; give more --memory`);
+        failInvalid(`too many keys collide with key ${readKey(piece, at)}; increase --memory`);
       last.set(name, piece.slice(at, at + length));
       at += length;
     }
   }
   const all = [...last.values()];
-  return { words: loadRun({ count: all.length, words, pieces: all }, scratch), count: all.length };
+  return { words: loadRun({ count: all.length, words, pieces: all }, arrays), count: all.length };
 }
 
-function keyAt(words: Uint32Array, at: number): bigint {
+function readKey(words: Uint32Array, at: number): bigint {
   return (BigInt(words[at + 1]!) << 32n) | BigInt(words[at]!);
 }
 
-function refuse(text: string): never {
+function failInvalid(text: string): never {
   throw new CubeError('INVALID_ARGUMENT', text);
 }

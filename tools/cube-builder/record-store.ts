@@ -1,33 +1,34 @@
 /**
- * Splits records by shard, and each shard by ranges of the mixed key's high half, within a memory budget: what does not
- * fit goes to one file a range. Order within a range is the order of the input, so that the last of equal keys is known.
+ * Partitions records by shard, and each shard by ranges of the high half of the mixed key, within
+ * a memory budget. Records that do not fit are appended to one file per range. A range keeps the
+ * input order, so that the last record of a key can be found.
  */
 import { join } from 'node:path';
-import { mixKey, shardOf } from '../../lib/core/keys.ts';
-import { removePath } from '../../lib/platform/files.ts';
-import { appendPieces } from '../../lib/platform/spill-file.ts';
-import { DELETED, RECORD_HEAD_WORDS, type RecordRun, requirePayload } from './records.ts';
+import { computeShard, mixKey } from '../../lib/core/keys.ts';
+import { faultPoint } from '../../lib/platform/fault-point.ts';
+import { appendChunks } from '../../lib/platform/spill-file.ts';
+import { checkPayloadBytes, DELETED_FLAG, RECORD_HEAD_WORDS, type RecordRun } from './records.ts';
 
 const CHUNK_BYTES_MAX = 1 << 20;
 const CHUNK_BYTES_MIN = 4 << 10;
-/** More ranges than this make files too many and writes too small; a range that is too large is split again. */
+/** More ranges would mean too many files and small writes. Large ranges are split later. */
 const RANGES_MAX = 2048;
 
-export interface StoreOptions {
+export interface RecordStoreOptions {
   readonly shardNum: number;
-  /** The shards to keep, ascending; records of others are dropped. */
+  /** Shards to keep, ascending; records of other shards are dropped. */
   readonly shards: readonly number[];
   /** Each shard has 2^rangeBits ranges. */
   readonly rangeBits: number;
-  /** Leading bits of the mixed key that are equal already in everything that is added. */
+  /** Number of leading bits of the mixed key that all added records share. */
   readonly knownBits?: number;
   readonly budgetBytes: number;
-  /** Where files go; made when needed. */
+  /** Folder for the files; created when needed. */
   readonly folder: string;
 }
 
-/** Range bits with which a shard's ranges fit into `rangeBytes`, as far as is sensible. */
-export function rangeBitsFor(shards: number, totalBytes: number, rangeBytes: number): number {
+/** Chooses range bits so that ranges fit into `rangeBytes`, up to RANGES_MAX ranges. */
+export function chooseRangeBits(shards: number, totalBytes: number, rangeBytes: number): number {
   let bits = 0;
   while (shards * 2 ** (bits + 1) <= RANGES_MAX && totalBytes / (shards * 2 ** bits) > rangeBytes) {
     bits += 1;
@@ -36,7 +37,7 @@ export function rangeBitsFor(shards: number, totalBytes: number, rangeBytes: num
 }
 
 export class RecordStore {
-  readonly #options: StoreOptions;
+  readonly #options: RecordStoreOptions;
   readonly #slotOfShard: Int32Array;
   readonly #chunkWords: number;
   readonly #chunksMax: number;
@@ -50,7 +51,7 @@ export class RecordStore {
   readonly #spilled: Uint8Array;
   readonly #mixed = new Uint32Array(2);
 
-  constructor(options: StoreOptions) {
+  constructor(options: RecordStoreOptions) {
     const { shards, shardNum, rangeBits, budgetBytes } = options;
     const ranges = shards.length << rangeBits;
     this.#options = options;
@@ -71,15 +72,15 @@ export class RecordStore {
     this.#spilled = new Uint8Array(ranges);
   }
 
-  /** Rows of one size. @param rows n · rowWords words */
+  /** Adds rows of one size. @param rows n · rowWords words */
   addRows(keys: Uint32Array, rows: Uint32Array, rowWords: number, flags: number): void {
     const tag = (flags | (rowWords * 4)) >>> 0;
-    requirePayload(rowWords * 4, 'a row');
+    checkPayloadBytes(rowWords * 4, 'a row');
     const length = RECORD_HEAD_WORDS + rowWords;
     for (let key = 0, from = 0; key < keys.length; key += 2) {
       const low = keys[key]!;
       const high = keys[key + 1]!;
-      const range = this.#rangeOf(low, high);
+      const range = this.#findRange(low, high);
       if (range < 0) {
         from += rowWords;
         continue;
@@ -93,16 +94,16 @@ export class RecordStore {
     }
   }
 
-  /** Values of any length. @param ends where each ends in `values` */
+  /** Adds values of any length. @param ends end offset of each value in `values` */
   addValues(keys: Uint32Array, values: Uint8Array, ends: Uint32Array, flags: number): void {
     let start = 0;
     for (let i = 0; i < ends.length; i++) {
       const end = ends[i]!;
       const low = keys[2 * i]!;
       const high = keys[2 * i + 1]!;
-      const range = this.#rangeOf(low, high);
+      const range = this.#findRange(low, high);
       if (range >= 0) {
-        requirePayload(end - start, `the value of key ${(BigInt(high) << 32n) | BigInt(low)}`);
+        checkPayloadBytes(end - start, `the value of key ${(BigInt(high) << 32n) | BigInt(low)}`);
         const length = RECORD_HEAD_WORDS + ((end - start + 3) >>> 2);
         const at = this.#reserve(range, length);
         const chunk = this.#current[range]!;
@@ -118,24 +119,24 @@ export class RecordStore {
   }
 
   addDeleted(keys: Uint32Array, flags: number): void {
-    this.addRows(keys, keys, 0, (DELETED | flags) >>> 0);
+    this.addRows(keys, keys, 0, (DELETED_FLAG | flags) >>> 0);
   }
 
-  /** Whole records, as they are. */
+  /** Adds one complete record. */
   addRecord(words: Uint32Array, at: number, length: number): void {
-    const range = this.#rangeOf(words[at]!, words[at + 1]!);
+    const range = this.#findRange(words[at]!, words[at + 1]!);
     if (range < 0) return;
     const to = this.#reserve(range, length);
     this.#current[range]!.set(words.subarray(at, at + length), to);
   }
 
-  /** Whether something is in files already. */
-  get spilled(): boolean {
+  /** Whether some records were written to files. */
+  get hasSpilled(): boolean {
     return this.#spilled.includes(1);
   }
 
-  /** Of the largest shard. */
-  shardBytes(): number {
+  /** Bytes of records of the largest shard. */
+  computeLargestShardBytes(): number {
     const { shards, rangeBits } = this.#options;
     const words = new Float64Array(shards.length);
     this.#words.forEach((count, range) => {
@@ -144,7 +145,10 @@ export class RecordStore {
     return 4 * words.reduce((most, count) => Math.max(most, count), 0);
   }
 
-  /** The ranges of each shard kept, ascending: all in files, or all in memory, whose chunks are the caller's then. */
+  /**
+   * Returns the ranges of each shard in ascending order, all in files or all in memory. Chunks in
+   * memory then belong to the caller.
+   */
   finish(mode: 'in files' | 'in memory'): RecordRun[][] {
     const { shards, rangeBits } = this.#options;
     const perShard = 1 << rangeBits;
@@ -152,27 +156,27 @@ export class RecordStore {
       Array.from({ length: perShard }, (_, i) => {
         const range = slot * perShard + i;
         const run = { count: this.#counts[range]!, words: this.#words[range]! };
-        if (mode === 'in memory') return { ...run, pieces: this.#pieces(range) };
-        this.#writeOut(range);
+        if (mode === 'in memory') return { ...run, pieces: this.#getPieces(range) };
+        this.#spill(range);
         this.#free.length = 0;
-        return run.words === 0 ? { ...run, pieces: [] } : { ...run, path: this.#path(range) };
+        return run.words === 0 ? { ...run, pieces: [] } : { ...run, path: this.#getPath(range) };
       }),
     );
   }
 
-  #rangeOf(low: number, high: number): number {
+  #findRange(low: number, high: number): number {
     const { shardNum, rangeBits, knownBits = 0 } = this.#options;
-    const slot = this.#slotOfShard[shardOf(low, high, shardNum)]!;
+    const slot = this.#slotOfShard[computeShard(low, high, shardNum)]!;
     if (slot < 0 || rangeBits === 0) return slot;
     mixKey(low, high, this.#mixed, 0);
     return (slot << rangeBits) | ((this.#mixed[1]! << knownBits) >>> (32 - rangeBits));
   }
 
-  /** Makes room for a record. @returns where it goes in the range's current chunk */
+  /** Reserves space for a record. @returns its offset in the range's current chunk */
   #reserve(range: number, length: number): number {
     let at = this.#used[range]!;
     if (at + length > this.#current[range]!.length) {
-      this.#nextChunk(range, length);
+      this.#startChunk(range, length);
       at = 0;
     }
     this.#used[range] = at + length;
@@ -181,11 +185,11 @@ export class RecordStore {
     return at;
   }
 
-  #nextChunk(range: number, length: number): void {
+  #startChunk(range: number, length: number): void {
     const chunks = Math.ceil(length / this.#chunkWords);
     const fromFree = chunks === 1 && this.#free.length > 0;
     if (!fromFree && this.#chunks + chunks > this.#chunksMax) {
-      for (let i = 0; i < this.#used.length; i++) this.#writeOut(i);
+      for (let i = 0; i < this.#used.length; i++) this.#spill(i);
       if (chunks > 1) {
         this.#chunks -= this.#free.length;
         this.#free.length = 0;
@@ -199,18 +203,18 @@ export class RecordStore {
     this.#used[range] = 0;
   }
 
-  #pieces(range: number): Uint32Array[] {
+  #getPieces(range: number): Uint32Array[] {
     const last = this.#current[range]!.subarray(0, this.#used[range]!);
     return [...this.#full[range]!, last].filter(({ length }) => length > 0);
   }
 
-  /** What a range has in memory goes to its file; the chunks are free. */
-  #writeOut(range: number): void {
-    const pieces = this.#pieces(range);
+  /** Appends the records of a range to its file and frees their chunks. */
+  #spill(range: number): void {
+    const pieces = this.#getPieces(range);
     if (pieces.length === 0) return;
     this.#spilled[range] = 1;
-    appendPieces(
-      this.#path(range),
+    appendChunks(
+      this.#getPath(range),
       pieces.map((piece) => new Uint8Array(piece.buffer, piece.byteOffset, piece.byteLength)),
     );
     for (const { buffer } of pieces) {
@@ -221,17 +225,11 @@ export class RecordStore {
     this.#full[range] = [];
     this.#current[range] = new Uint32Array(0);
     this.#used[range] = 0;
+    faultPoint('build.spilled');
   }
 
-  #path(range: number): string {
+  #getPath(range: number): string {
     const { shards, rangeBits, folder } = this.#options;
     return join(folder, `${shards[range >>> rangeBits]}.${range & ((1 << rangeBits) - 1)}.records`);
-  }
-
-  /** Forgets everything, files too. */
-  remove(): void {
-    for (let range = 0; range < this.#used.length; range++) {
-      if (this.#spilled[range] === 1) removePath(this.#path(range));
-    }
   }
 }

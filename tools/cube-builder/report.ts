@@ -1,39 +1,48 @@
-/** What a build did, for people and for programs. */
+/** The report of a build or of a dry run, as text for people and as an object for programs. */
+import { LAYER_LAYOUTS, type LayerLayout } from '../../lib/core/layer-format.ts';
 import type { TableDtype } from '../../lib/core/manifest.ts';
 import {
-  addErrors,
-  NO_ERRORS,
+  computeRowBytes,
+  mergeRowErrors,
+  NO_ROW_ERRORS,
   type RowDtype,
   type RowErrors,
-  rowBytesOf,
 } from '../../lib/core/row-codec.ts';
+import { describeComparison, type ScoreComparison } from '../../lib/features/expected-scores.ts';
 import type { BuildPlan, ShardPart, TablePlan } from './build-plan.ts';
-import { addSamples, type DtypeErrors, ROW_DTYPES } from './dtype-samples.ts';
-import { ranges, type Sealed } from './seal.ts';
+import { type DtypeErrors, mergeSamples, ROW_DTYPES } from './dtype-samples.ts';
+import { formatRanges, type SealedVersion } from './seal.ts';
+
+/** cube-server --no-in-mem loads such rows into memory anyway. */
+const INLINE_NOTE =
+  '      layout inline: its rows are always in memory; with --layout indexed they can stay on disk';
 
 export interface TableReport {
   readonly name: string;
   readonly kind: 'base' | 'delta';
   readonly dtype: TableDtype;
   readonly dim: number;
-  /** Of the layers built: rows, or upserts of a delta. */
+  /** Layouts of the layers built; rows of an inline base cannot stay on disk. */
+  readonly layouts: readonly LayerLayout[];
+  /** Rows of the layers built; for a delta, upserted rows. */
   readonly rows: number;
   readonly deleted: number;
-  /** Records that a later one of the same key replaced, or that change nothing. */
+  /** Records that a later record replaced, or that change nothing. */
   readonly dropped: number;
   readonly bytes: number;
-  /** How far stored values are from those read. */
+  /** Mean absolute difference between stored values and values read. */
   readonly meanError: number;
+  /** Largest absolute difference. */
   readonly maxError: number;
-  /** What each dtype would make of the rows, by a sample of them; none of rows that were stored before. */
+  /** Estimates for each dtype from a sample of the rows; empty for rows read from a version. */
   readonly dtypes: readonly DtypeReport[];
 }
 
 export interface DtypeReport {
   readonly dtype: RowDtype;
-  /** Of all rows of the layers built, without keys and free slots. */
+  /** Bytes of all rows of the layers built, without keys and empty slots. */
   readonly rowBytes: number;
-  /** Undefined when a row of the sample has an element that the dtype cannot hold. */
+  /** Undefined if an element of a sampled row is out of the dtype's range. */
   readonly meanError: number | undefined;
   readonly maxError: number | undefined;
 }
@@ -42,29 +51,39 @@ export interface BuildReport {
   readonly repository: string;
   readonly bundle: string;
   readonly version: string;
-  /** False: the very same version was there already, or parts were built that are not sealed yet. */
+  /** False if the same version already existed, or if the parts built are not sealed yet. */
   readonly published: boolean;
   readonly sealed: boolean;
-  /** The shards built, when not all. */
+  /** The shards built, such as 0-3,7, or `all`. */
   readonly shards: string;
   readonly tables: number;
   readonly rows: number;
   readonly shardNum: number;
-  /** Of all layers of the version. */
+  /** Bytes of all layers of the version. */
   readonly bytes: number;
   readonly layersNew: number;
-  /** Layers that the repository had already. */
+  /** Layers that already existed in the repository. */
   readonly layersShared: number;
   readonly perTable: readonly TableReport[];
+  /** The verification from raw rows; absent when no scores are expected. */
+  readonly expected?: ScoreComparison;
   readonly seconds: number;
 }
 
-export function sealedReport(repository: string, sealed: Sealed, seconds: number): BuildReport {
-  const { manifest, tables, parts, published } = sealed;
+export function createVersionReport(
+  repository: string,
+  sealed: SealedVersion,
+  seconds: number,
+): BuildReport {
+  const { manifest, tables, parts, published, expected } = sealed;
   const refs = manifest.tables.flatMap((table) => table.shards.flat());
-  const layersNew = [...parts.values()].flat().filter(isNew).length;
+  const layersNew = [...parts.values()].flat().filter(isNewLayer).length;
   return {
-    ...{ repository, bundle: manifest.bundle, version: manifest.version, published, sealed: true },
+    repository,
+    bundle: manifest.bundle,
+    version: manifest.version,
+    published,
+    sealed: true,
     shards: 'all',
     tables: manifest.tables.length,
     rows: manifest.tables.reduce((sum, table) => sum + table.rows, 0),
@@ -72,12 +91,13 @@ export function sealedReport(repository: string, sealed: Sealed, seconds: number
     bytes: refs.reduce((sum, layer) => sum + layer.bytes, 0),
     layersNew,
     layersShared: refs.length - layersNew,
-    perTable: tableReports(tables, parts),
+    perTable: createTableReports(tables, parts),
+    ...(expected === undefined ? {} : { expected }),
     seconds,
   };
 }
 
-export function partsReport(
+export function createPartsReport(
   repository: string,
   plan: BuildPlan,
   shards: readonly number[],
@@ -85,55 +105,118 @@ export function partsReport(
   seconds: number,
 ): BuildReport {
   const all = [...parts.values()].flat();
-  const perTable = tableReports(plan.tables, parts);
-  const layersNew = all.filter(isNew).length;
+  const perTable = createTableReports(plan.tables, parts);
+  const layersNew = all.filter(isNewLayer).length;
   const layers = all.filter(({ layer }) => layer !== undefined).length;
   return {
-    ...{ repository, bundle: plan.bundle, version: plan.version, published: false, sealed: false },
-    shards: ranges(shards),
+    repository,
+    bundle: plan.bundle,
+    version: plan.version,
+    published: false,
+    sealed: false,
+    shards: formatRanges(shards),
     tables: plan.tables.length,
     rows: perTable.reduce((sum, { rows }) => sum + rows, 0),
     shardNum: plan.shardNum,
     bytes: perTable.reduce((sum, { bytes }) => sum + bytes, 0),
-    ...{ layersNew, layersShared: layers - layersNew, perTable, seconds },
+    layersNew,
+    layersShared: layers - layersNew,
+    perTable,
+    seconds,
   };
 }
 
-function isNew({ layer, shared }: ShardPart): boolean {
+/** What a build would do, as far as it is known before the rows are read. */
+export interface DryRunReport {
+  readonly repository: string;
+  readonly bundle: string;
+  readonly version: string;
+  readonly dryRun: true;
+  /** A version of this name exists; a build with other content would fail. */
+  readonly exists: boolean;
+  readonly publish: boolean;
+  readonly shardNum: number;
+  readonly shards: string;
+  readonly tables: readonly Pick<TablePlan, 'name' | 'kind' | 'dtype' | 'dim'>[];
+}
+
+export function createDryRunReport(
+  repository: string,
+  { bundle, version, shardNum, tables }: BuildPlan,
+  { shards, publish, exists }: { shards: readonly number[]; publish: boolean; exists: boolean },
+): DryRunReport {
+  return {
+    repository,
+    bundle,
+    version,
+    dryRun: true,
+    exists,
+    publish,
+    shardNum,
+    shards: formatRanges(shards),
+    tables: tables.map(({ name, kind, dtype, dim }) => ({ name, kind, dtype, dim })),
+  };
+}
+
+export function formatDryRunReport(report: DryRunReport): string {
+  const { repository, bundle, version, exists, publish, shardNum, shards, tables } = report;
+  const done = publish ? 'build and publish' : 'build';
+  const lines = tables.map(
+    ({ name, kind, dtype, dim }) =>
+      `  ${name}: ${kind} of ${dtype === 'bytes' ? 'values' : `${dim} × ${dtype}`}`,
+  );
+  return [
+    `would ${done} ${bundle} ${version} in ${repository}: shards ${shards} of ${shardNum}`,
+    ...lines,
+    ...(exists ? [`version ${version} exists: a build with other content would fail`] : []),
+    'dry run: nothing was written',
+  ].join('\n');
+}
+
+function isNewLayer({ layer, shared }: ShardPart): boolean {
   return layer !== undefined && !shared;
 }
 
-function tableReports(
+function createTableReports(
   tables: readonly TablePlan[],
   parts: ReadonlyMap<string, readonly ShardPart[]>,
 ): TableReport[] {
   return tables.map(({ name, kind, dtype, dim }) => {
     const own = parts.get(name) ?? [];
-    const sum = (of: (part: ShardPart) => number): number =>
-      own.reduce((total, part) => total + of(part), 0);
+    const sum = (count: (part: ShardPart) => number): number =>
+      own.reduce((total, part) => total + count(part), 0);
     const rows = sum(({ layer }) => layer?.rows ?? 0);
     const deleted = sum((part) => part.deleted);
-    const errors = own.reduce<RowErrors>((all, part) => addErrors(all, part.errors), NO_ERRORS);
+    const errors = own.reduce<RowErrors>(
+      (all, part) => mergeRowErrors(all, part.errors),
+      NO_ROW_ERRORS,
+    );
     return {
-      ...{ name, kind, dtype, dim, rows, deleted },
+      name,
+      kind,
+      dtype,
+      dim,
+      layouts: LAYER_LAYOUTS.filter((one) => own.some(({ layout }) => layout === one)),
+      rows,
+      deleted,
       dropped: sum(({ records }) => records) - rows - deleted,
       bytes: sum(({ layer }) => layer?.bytes ?? 0),
       meanError: errors.meanAbsolute,
       maxError: errors.maxAbsolute,
-      dtypes: dtypeReports(rows, dim, own),
+      dtypes: createDtypeReports(rows, dim, own),
     };
   });
 }
 
-function dtypeReports(rows: number, dim: number, parts: readonly ShardPart[]): DtypeReport[] {
+function createDtypeReports(rows: number, dim: number, parts: readonly ShardPart[]): DtypeReport[] {
   const samples = parts.reduce<DtypeErrors | undefined>(
-    (all, part) => addSamples(all, part.samples),
+    (all, part) => mergeSamples(all, part.samples),
     undefined,
   );
   if (samples === undefined) return [];
   return ROW_DTYPES.map((dtype) => ({
     dtype,
-    rowBytes: rows * rowBytesOf(dtype, dim),
+    rowBytes: rows * computeRowBytes(dtype, dim),
     meanError: samples[dtype]?.meanAbsolute,
     maxError: samples[dtype]?.maxAbsolute,
   }));
@@ -141,30 +224,38 @@ function dtypeReports(rows: number, dim: number, parts: readonly ShardPart[]): D
 
 export function formatReport(report: BuildReport): string {
   return [
-    outcome(report),
+    formatOutcome(report),
     `  tables  ${report.tables}`,
-    ...report.perTable.map(tableLine),
+    ...report.perTable.map(formatTable),
     `  rows    ${report.rows}`,
     `  shards  ${report.sealed ? report.shardNum : `${report.shards} of ${report.shardNum}`}`,
     `  layers  ${report.layersNew} new, ${report.layersShared} shared`,
-    `  size    ${megabytes(report.bytes)}`,
+    `  size    ${formatSize(report.bytes)}`,
+    ...(report.expected === undefined ? [] : [`  scores  ${describeComparison(report.expected)}`]),
     `  time    ${report.seconds.toFixed(1)} s`,
   ].join('\n');
 }
 
-function outcome({ bundle, version, repository, published, sealed, shards }: BuildReport): string {
+function formatOutcome({
+  bundle,
+  version,
+  repository,
+  published,
+  sealed,
+  shards,
+}: BuildReport): string {
   if (!sealed) {
     return (
-      `built shards ${shards} of version ${version} of ${bundle} in ${repository}; nothing is published: ` +
-      'cube-builder seal does that when all shards are there'
+      `built shards ${shards} of version ${version} of ${bundle} in ${repository}; ` +
+      'not published: run cube-builder seal when all shards are built'
     );
   }
   return published
     ? `published version ${version} of ${bundle} in ${repository}`
-    : `version ${version} of ${bundle} is published in ${repository} already, with this very content`;
+    : `version ${version} of ${bundle} is already published in ${repository} with this content`;
 }
 
-function tableLine(table: TableReport): string {
+function formatTable(table: TableReport): string {
   const { name, kind, dtype, dim, rows, deleted, dropped, bytes, meanError, maxError } = table;
   const shape = dtype === 'bytes' ? 'bytes' : `${dtype} × ${dim}`;
   const counts = kind === 'base' ? `${rows} rows` : `${rows} upserts, ${deleted} deleted`;
@@ -173,18 +264,23 @@ function tableLine(table: TableReport): string {
       ? ''
       : `, error mean ${meanError.toPrecision(3)} max ${maxError.toPrecision(3)}`;
   const replaced = dropped > 0 ? `, ${dropped} replaced or unchanged` : '';
-  const line = `    ${name}: ${kind}, ${shape}, ${counts}${replaced}, ${megabytes(bytes)}${errors}`;
-  return [line, ...table.dtypes.map(dtypeLine)].join('\n');
+  const size = formatSize(bytes);
+  const line = `    ${name}: ${kind}, ${shape}, ${counts}${replaced}, ${size}${errors}`;
+  const note = kind === 'base' && table.layouts.includes('inline') ? [INLINE_NOTE] : [];
+  return [line, ...note, ...table.dtypes.map(formatDtype)].join('\n');
 }
 
-function dtypeLine({ dtype, rowBytes, meanError, maxError }: DtypeReport): string {
+function formatDtype({ dtype, rowBytes, meanError, maxError }: DtypeReport): string {
   const errors =
     meanError === undefined || maxError === undefined
-      ? 'cannot hold these rows'
+      ? 'a value is out of range'
       : `error mean ${meanError.toPrecision(3)} max ${maxError.toPrecision(3)}`;
-  return `      as ${dtype.padEnd(4)}  ${megabytes(rowBytes)} of rows, ${errors}`;
+  return `      as ${dtype.padEnd(4)}  ${formatSize(rowBytes)} of rows, ${errors}`;
 }
 
-function megabytes(bytes: number): string {
+/** "31.3 KiB"; small tables are common in first trials. */
+function formatSize(bytes: number): string {
+  if (bytes < 1024) return `${bytes} B`;
+  if (bytes < 2 ** 20) return `${(bytes / 1024).toFixed(1)} KiB`;
   return `${(bytes / 2 ** 20).toFixed(1)} MiB`;
 }

@@ -1,6 +1,7 @@
-/** Puts finished parts together: when every shard of every table is there and all were built to one plan from one input. */
+/** Publishes a version from finished parts: all shards of all tables, from one plan and input. */
 import { CubeError } from '../../lib/core/errors.ts';
 import type { LayerRef, Manifest, TableRef } from '../../lib/core/manifest.ts';
+import type { ScoreComparison } from '../../lib/features/expected-scores.ts';
 import { faultPoint } from '../../lib/platform/fault-point.ts';
 import type { LayerSource, Repository, WorkFolder } from '../../lib/repository/repository.ts';
 import {
@@ -10,62 +11,76 @@ import {
   type ShardPart,
   type TablePlan,
 } from './build-plan.ts';
+import type { BuildTarget } from './build-target.ts';
+import { type ExpectedScoresRequest, verifyVersion } from './verify-version.ts';
 
-export interface Sealed {
+export interface SealedVersion {
   readonly published: boolean;
   readonly manifest: Manifest;
-  /** The tables that were built; the manifest has those carried over too. */
+  /** The tables that were built; the manifest also lists the tables carried over. */
   readonly tables: readonly TablePlan[];
   readonly parts: ReadonlyMap<string, readonly ShardPart[]>;
+  /** The verification from raw rows; undefined when no scores are expected. */
+  readonly expected: ScoreComparison | undefined;
+}
+
+export interface SealOptions {
+  /** The plan to seal; when absent, the plan that all parts share. */
+  readonly planDigest?: string;
+  /** Checks everything; neither publishes nor removes the work folder. */
+  readonly dryRun?: boolean;
+  readonly expect: ExpectedScoresRequest;
 }
 
 const LISTED_MAX = 8;
 
 /**
- * Publishes a version whose parts are there, and removes what it was built with.
- * @param planDigest the plan to seal; when absent, the one that all parts share
- * What an earlier seal published, and removed the parts of, is told again.
- * @throws CubeError NOT_FOUND listing the shards that are missing; CONFLICT when parts do not agree
+ * Publishes a version from its finished parts and removes the work folder. Sealing a version that
+ * is already published succeeds.
+ * @throws CubeError NOT_FOUND listing the missing shards; CONFLICT if parts do not match;
+ *   INVALID_ARGUMENT if a raw row has another score than expected
  */
 export async function sealVersion(
-  repository: Repository,
+  target: BuildTarget,
   bundle: string,
   version: string,
-  planDigest?: string,
-): Promise<Sealed> {
-  const work = repository.workFolder(bundle, version);
-  if (planDigest === undefined && work.tables().length === 0) {
-    const isThere = (await repository.versions(bundle)).includes(version);
-    if (isThere) return alreadySealed(await repository.manifest(bundle, version));
+  { planDigest, dryRun = false, expect }: SealOptions,
+): Promise<SealedVersion> {
+  const { repository } = target;
+  const work = target.work.workFolder(bundle, version);
+  if (planDigest === undefined && work.listTables().length === 0) {
+    const isPublished = (await repository.listVersions(bundle)).includes(version);
+    if (isPublished) return describePublished(await repository.readManifest(bundle, version));
   }
-  const digest = planDigest ?? commonPlan(work);
-  const plan = parsePlan(work.plan(digest), `plan ${digest} in ${work.path}`);
+  const digest = planDigest ?? findCommonPlan(work);
+  const plan = parsePlan(work.readPlan(digest), `plan ${digest} in ${work.path}`);
   const parts = new Map<string, readonly ShardPart[]>();
-  for (const table of plan.tables) parts.set(table.name, partsOf(work, table, plan, digest));
+  for (const table of plan.tables) parts.set(table.name, readParts(work, table, plan, digest));
   const parent =
-    plan.parent === undefined ? undefined : await repository.manifest(bundle, plan.parent);
-  const manifest = manifestOf(plan, parts, parent);
-  const files = new Map(plan.files.map(({ path, sha256 }) => [path, work.file(sha256)]));
-  const layers = layersOf(repository, plan, parts);
+    plan.parent === undefined ? undefined : await repository.readManifest(bundle, plan.parent);
+  const manifest = createManifest(plan, parts, parent);
+  const files = new Map(plan.files.map(({ path, sha256 }) => [path, work.readFile(sha256)]));
+  const layers = listLayers(target.work, plan, parts);
+  const expected = await verifyVersion(target, { manifest, files }, expect);
   const { published } = await repository.publish({ manifest, files, layers });
   faultPoint('build.published');
-  work.remove();
-  return { published, manifest, tables: plan.tables, parts };
+  if (!dryRun) work.remove();
+  return { published, manifest, tables: plan.tables, parts, expected };
 }
 
-function alreadySealed(manifest: Manifest): Sealed {
-  return { published: false, manifest, tables: [], parts: new Map() };
+function describePublished(manifest: Manifest): SealedVersion {
+  return { published: false, manifest, tables: [], parts: new Map(), expected: undefined };
 }
 
-/** @throws CubeError when there are no parts, or parts of several plans */
-function commonPlan(work: WorkFolder): string {
+/** @throws CubeError if there are no parts, or parts of several plans */
+function findCommonPlan(work: WorkFolder): string {
   const shardsOfPlan = new Map<string, string[]>();
-  for (const table of work.tables()) {
-    for (const shard of work.shards(table)) {
+  for (const table of work.listTables()) {
+    for (const shard of work.listShards(table)) {
       const { plan } = readPart(work, table, shard) as ShardPart;
-      const known = shardsOfPlan.get(plan) ?? [];
-      known.push(`${table} ${shard}`);
-      shardsOfPlan.set(plan, known);
+      const shards = shardsOfPlan.get(plan) ?? [];
+      shards.push(`${table} ${shard}`);
+      shardsOfPlan.set(plan, shards);
     }
   }
   const [first, second] = [...shardsOfPlan.keys()];
@@ -76,25 +91,26 @@ function commonPlan(work: WorkFolder): string {
     );
   }
   if (second === undefined) return first;
-  const [one, other] = [first, second].map((digest) => parsePlan(work.plan(digest), digest));
+  const one = parsePlan(work.readPlan(first), first);
+  const other = parsePlan(work.readPlan(second), second);
   throw new CubeError(
     'CONFLICT',
-    `parts do not agree: ${listed(shardsOfPlan.get(first)!)} and ` +
-      `${listed(shardsOfPlan.get(second)!)} were built with other ${difference(one!, other!)}; ` +
-      'build one side again with the options of the other',
+    `parts do not match: ${formatList(shardsOfPlan.get(first) ?? [])} and ` +
+      `${formatList(shardsOfPlan.get(second) ?? [])} were built with different ` +
+      `${describeDifference(one, other)}; rebuild one group with the options of the other`,
   );
 }
 
-/** The fields in which two plans differ, with both values where they are short. */
-function difference(one: BuildPlan, other: BuildPlan): string {
+/** Lists the fields in which two plans differ, with both values if they are short. */
+function describeDifference(one: BuildPlan, other: BuildPlan): string {
   const flat = (plan: BuildPlan): [string, string][] => [
     ...Object.entries({ ...plan, tables: plan.tables.map(({ name }) => name) }).map(
-      ([name, value]): [string, string] => [name, text(value)],
+      ([name, value]): [string, string] => [name, formatValue(value)],
     ),
     ...plan.tables.flatMap((table) =>
       Object.entries(table).map(([name, value]): [string, string] => [
         `${name} of ${table.name}`,
-        text(value),
+        formatValue(value),
       ]),
     ),
   ];
@@ -108,19 +124,24 @@ function difference(one: BuildPlan, other: BuildPlan): string {
     .join(', ');
 }
 
-function text(value: unknown): string {
+function formatValue(value: unknown): string {
   return (
     JSON.stringify(value, (_, item) => (typeof item === 'bigint' ? String(item) : item)) ?? '-'
   );
 }
 
 function readPart(work: WorkFolder, table: string, shard: number): ShardPart | undefined {
-  const found = work.part(table, shard);
+  const found = work.readPart(table, shard);
   return found === undefined ? undefined : parsePart(found, work.partPath(table, shard));
 }
 
-/** Every shard's part of a table, of this plan and from one input. */
-function partsOf(work: WorkFolder, table: TablePlan, plan: BuildPlan, digest: string): ShardPart[] {
+/** Reads the parts of all shards of a table. @throws CubeError if some are missing or differ */
+function readParts(
+  work: WorkFolder,
+  table: TablePlan,
+  plan: BuildPlan,
+  digest: string,
+): ShardPart[] {
   const parts: ShardPart[] = [];
   const missing: number[] = [];
   for (let shard = 0; shard < plan.shardNum; shard++) {
@@ -131,26 +152,26 @@ function partsOf(work: WorkFolder, table: TablePlan, plan: BuildPlan, digest: st
   if (missing.length > 0) {
     throw new CubeError(
       'NOT_FOUND',
-      `table ${table.name} lacks ${ranges(missing)} of ${plan.shardNum} shards; build them with ` +
-        `--only-shards ${ranges(missing)}, then seal again`,
+      `table ${table.name}: shards ${formatRanges(missing)} of ${plan.shardNum} are missing; ` +
+        `build them with --only-shards ${formatRanges(missing)}, then seal again`,
     );
   }
   const inputs = [...new Set(parts.map((part) => part.inputs))];
   if (inputs.length > 1) {
     const groups = inputs.map((input) =>
-      ranges(parts.flatMap((part, shard) => (part.inputs === input ? [shard] : []))),
+      formatRanges(parts.flatMap((part, shard) => (part.inputs === input ? [shard] : []))),
     );
     throw new CubeError(
       'CONFLICT',
       `table ${table.name}: shards ${groups.join(' and ')} were built from different inputs; ` +
-        'build them again from one',
+        'rebuild one group from the input of the other',
     );
   }
   return parts;
 }
 
-/** "0-3,7" */
-export function ranges(numbers: readonly number[]): string {
+/** Formats ascending numbers as ranges, such as "0-3,7". */
+export function formatRanges(numbers: readonly number[]): string {
   const runs: [number, number][] = [];
   for (const number of numbers) {
     const last = runs.at(-1);
@@ -160,28 +181,28 @@ export function ranges(numbers: readonly number[]): string {
   return runs.map(([from, to]) => (from === to ? `${from}` : `${from}-${to}`)).join(',');
 }
 
-function listed(names: readonly string[]): string {
+function formatList(names: readonly string[]): string {
   const more = names.length > LISTED_MAX ? ` and ${names.length - LISTED_MAX} more` : '';
   return names.slice(0, LISTED_MAX).join(', ') + more;
 }
 
-function manifestOf(
+function createManifest(
   plan: BuildPlan,
   parts: ReadonlyMap<string, readonly ShardPart[]>,
   parent: Manifest | undefined,
 ): Manifest {
   const { bundle, version, hash, slots, files, shardNum } = plan;
   const built = plan.tables.map((table): TableRef => {
-    const below = parent?.tables.find(({ name }) => name === table.name);
-    const shards = parts.get(table.name)!.map(({ layer }, shard): readonly LayerRef[] => {
+    const parentTable = parent?.tables.find(({ name }) => name === table.name);
+    const shards = (parts.get(table.name) ?? []).map(({ layer }, shard): readonly LayerRef[] => {
       const own = layer === undefined ? [] : [layer];
-      return table.kind === 'delta' ? [...(below?.shards[shard] ?? []), ...own] : own;
+      return table.kind === 'delta' ? [...(parentTable?.shards[shard] ?? []), ...own] : own;
     });
     const rows = shards.flat().reduce((sum, layer) => sum + layer.rows, 0);
     const { name, dim, dtype, defaultRow } = table;
     return { name, dim, dtype, rows, defaultRow, shardNum, shards };
   });
-  // In the parent's order, new tables after them: the digest of equal tables is equal.
+  // A fixed order (the parent's, then new tables) gives equal manifests for equal tables.
   const carried = (parent?.tables ?? []).map(
     (table) => built.find(({ name }) => name === table.name) ?? table,
   );
@@ -189,16 +210,16 @@ function manifestOf(
   return { bundle, version, files, hash, slots, tables: [...carried, ...added] };
 }
 
-function layersOf(
+function listLayers(
   repository: Repository,
   { bundle, tables }: BuildPlan,
   parts: ReadonlyMap<string, readonly ShardPart[]>,
 ): LayerSource[] {
   return tables.flatMap(({ name }) =>
-    parts.get(name)!.flatMap(({ layer }) => {
+    (parts.get(name) ?? []).flatMap(({ layer }) => {
       if (layer === undefined) return [];
       const { contentId } = layer;
-      return [{ table: name, contentId, path: repository.layerTarget(bundle, name, contentId) }];
+      return [{ table: name, contentId, path: repository.layerWritePath(bundle, name, contentId) }];
     }),
   );
 }

@@ -1,119 +1,119 @@
 /**
- * From the records of one shard to its layer: in memory when that fits, else by way of a sorted run on disk. The bytes of
- * the layer are the same.
+ * Builds the layer of one shard from its records: in memory if they fit, else through a sorted
+ * run on disk. Both give the same bytes.
  */
 import { join } from 'node:path';
 import type { LayerInput } from '../../lib/core/layer-input.ts';
-import type { LayerSubject } from '../../lib/core/layer-sections.ts';
+import type { LayerIdentity } from '../../lib/core/layer-sections.ts';
 import type { QuantizationSearch } from '../../lib/core/quantized-rows.ts';
 import {
-  addErrors,
+  computeRowBytes,
   encodeRows,
-  NO_ERRORS,
+  mergeRowErrors,
+  NO_ROW_ERRORS,
   type RowDtype,
   type RowErrors,
-  rowBytesOf,
 } from '../../lib/core/row-codec.ts';
+import { faultPoint } from '../../lib/platform/fault-point.ts';
 import { fileExists, removePath } from '../../lib/platform/files.ts';
 import { writeLayer } from '../../lib/store/layer-file.ts';
 import type { WrittenLayer } from '../../lib/store/section-writer.ts';
 import { type DtypeErrors, sampleDtypes } from './dtype-samples.ts';
-import { type LoadOptions, loadRange, loadRun } from './range-loader.ts';
-import type { RecordRun } from './records.ts';
+import { loadRange, loadRun, type RangeLoadOptions } from './range-loader.ts';
 import {
-  keysOf,
-  type Resolved,
-  type ResolveMode,
-  resolveRecords,
-  rowsOf,
-  valuesOf,
-} from './resolve.ts';
-import { Scratch } from './scratch.ts';
+  readKeys,
+  readRows,
+  readValues,
+  type SelectedRecords,
+  type SelectionMode,
+  selectRecords,
+} from './record-selection.ts';
+import { type RecordRun, ReusableArrays } from './records.ts';
 import { type RunPart, RunWriter, type SortedRun } from './sorted-run.ts';
 import { writeStreamedLayer } from './streamed-layer.ts';
 
-/** What a thread needs to build one shard: plain data. */
+/** The task to build one shard. Plain data, so it can be sent to a worker thread. */
 export interface ShardTask {
-  readonly subject: LayerSubject;
-  readonly mode: ResolveMode;
-  /** A key that comes twice is an error. */
-  readonly distinct: boolean;
+  readonly identity: LayerIdentity;
+  readonly mode: SelectionMode;
+  /** Fail on duplicate keys instead of keeping the last row. */
+  readonly rejectDuplicates: boolean;
   readonly layout: 'indexed' | undefined;
   readonly search: QuantizationSearch;
-  /** The records' rows are f32 still, or stored already. */
-  readonly rowsAre: 'f32' | 'stored';
+  /** Whether the rows in the records are f32, or already encoded in the table's dtype. */
+  readonly rowEncoding: 'f32' | 'stored';
   readonly ranges: readonly RecordRun[];
-  /** There are 2^rangeBits of them. */
+  /** There are 2^rangeBits ranges. */
   readonly rangeBits: number;
-  /** Where the layer goes, under its content id. */
+  /** Folder of the layer; its file name is the content id. */
   readonly layersFolder: string;
-  /** For what does not fit in memory; removed at the end. */
+  /** Folder for temporary files; removed at the end. */
   readonly workFolder: string;
   readonly budgetBytes: number;
-  /** Smaller segments than the format allows, for tests. */
+  /** Maximum segment size; tests use less than the format allows. */
   readonly segmentBytesMax?: number;
 }
 
 export interface BuiltShard {
-  /** Undefined for a delta that changes nothing. */
+  /** Undefined if a delta changes nothing. */
   readonly layer: WrittenLayer | undefined;
-  /** The layer was there before. */
+  /** The layer already existed. */
   readonly shared: boolean;
-  /** Records read; those beyond rows and deleted keys were replaced by later ones, or change nothing. */
+  /** Records read, including records that were replaced or change nothing. */
   readonly records: number;
   readonly errors: RowErrors;
-  /** Of f32 rows: what each dtype makes of some of them. */
+  /** Errors that each dtype would cause in a sample of the f32 rows. */
   readonly samples: DtypeErrors | undefined;
 }
 
-/** Bytes that building in memory takes, per byte of records. */
+/** Memory that building in memory needs, as a multiple of the bytes of records. */
 export const MEMORY_FACTOR = 4;
 
-/** Bytes of memory with which a shard is built without going by way of the disk. */
-export function memoryFor(ranges: readonly RecordRun[]): number {
+/** Computes the memory in bytes that building a shard in memory needs. */
+export function computeMemoryBytes(ranges: readonly RecordRun[]): number {
   return MEMORY_FACTOR * 4 * ranges.reduce((sum, { words }) => sum + words, 0);
 }
 
-/** @throws CubeError naming a key that comes twice, or a row that the dtype cannot hold */
+/** @throws CubeError for a duplicate key, or a row with an element out of the dtype's range */
 export function buildShard(task: ShardTask): BuiltShard {
-  const inMemory = memoryFor(task.ranges) <= task.budgetBytes;
-  return inMemory ? buildInMemory(task) : buildByRun(task);
+  const inMemory = computeMemoryBytes(task.ranges) <= task.budgetBytes;
+  return inMemory ? buildInMemory(task) : buildFromRun(task);
 }
 
-interface Encoded {
+interface EncodedRecords {
   readonly part: RunPart;
   readonly errors: RowErrors;
 }
 
-/** None of rows that a layer stored before: what they were once is not known. */
-function samplesOf(
-  { rowsAre, search, subject: { dtype, dim } }: ShardTask,
+/** Stored rows are not sampled, because their original values are unknown. */
+function sampleRecords(
+  { rowEncoding, search, identity: { dtype, dim } }: ShardTask,
   words: Uint32Array,
-  { upserts }: Resolved,
+  { upserts }: SelectedRecords,
 ): DtypeErrors | undefined {
-  if (dtype === 'bytes' || (rowsAre === 'stored' && dtype !== 'f32')) return undefined;
+  if (dtype === 'bytes' || (rowEncoding === 'stored' && dtype !== 'f32')) return undefined;
   return sampleDtypes(words, upserts, dim, search);
 }
 
-function encode(
+function encodeRecords(
   task: ShardTask,
   words: Uint32Array,
-  resolved: Resolved,
-  scratch: Scratch,
-): Encoded {
-  const { dtype, dim } = task.subject;
-  const { upserts } = resolved;
-  const keys = keysOf(words, upserts, scratch.words('keys', 2 * upserts.length));
+  selected: SelectedRecords,
+  arrays: ReusableArrays,
+): EncodedRecords {
+  const { dtype, dim } = task.identity;
+  const { upserts } = selected;
+  const keys = readKeys(words, upserts, arrays.get('keys', 2 * upserts.length));
   if (dtype === 'bytes') {
-    return { part: { keys, ...valuesOf(words, upserts) }, errors: NO_ERRORS };
+    return { part: { keys, ...readValues(words, upserts) }, errors: NO_ROW_ERRORS };
   }
-  const stored = task.rowsAre === 'stored';
-  const rowWords = stored ? rowBytesOf(dtype, dim) / 4 : dim;
-  const rows = rowsOf(words, upserts, rowWords, scratch.words('rows', upserts.length * rowWords));
+  const stored = task.rowEncoding === 'stored';
+  const rowWords = stored ? computeRowBytes(dtype, dim) / 4 : dim;
+  const rows = readRows(words, upserts, rowWords, arrays.get('rows', upserts.length * rowWords));
   if (stored) {
-    // What f32 rows lost on the way to them was not measured here; f32 loses nothing.
+    // The original values of stored rows are unknown, so only f32, which is exact, has errors (0).
     const errors =
-      dtype === 'f32' ? { ...NO_ERRORS, elements: (keys.length / 2) * dim } : NO_ERRORS;
+      dtype === 'f32' ? { ...NO_ROW_ERRORS, elements: (keys.length / 2) * dim } : NO_ROW_ERRORS;
     const bytes = new Uint8Array(rows.buffer, rows.byteOffset, rows.byteLength);
     return { part: { keys, rows: bytes }, errors };
   }
@@ -122,41 +122,48 @@ function encode(
   return { part: { keys, rows: encoded.rows }, errors: encoded.errors };
 }
 
-function countOf(ranges: readonly RecordRun[]): number {
+function countRecords(ranges: readonly RecordRun[]): number {
   return ranges.reduce((sum, { count }) => sum + count, 0);
 }
 
-/** Ranges have no key in common, so their order does not matter: last wins within each. */
+/** Ranges have no key in common, so their order does not matter. */
 function buildInMemory(task: ShardTask): BuiltShard {
   const pieces = task.ranges.flatMap((run) =>
-    run.path === undefined ? run.pieces! : [loadRun(run, new Scratch())],
+    run.path === undefined ? (run.pieces ?? []) : [loadRun(run, new ReusableArrays())],
   );
   const total = task.ranges.reduce((sum, { words }) => sum + words, 0);
-  const scratch = new Scratch();
-  const words = loadRun({ count: 0, words: total, pieces }, scratch);
-  const records = countOf(task.ranges);
-  const { mode, distinct } = task;
-  const resolved = resolveRecords(
+  const arrays = new ReusableArrays();
+  const words = loadRun({ count: 0, words: total, pieces }, arrays);
+  const records = countRecords(task.ranges);
+  const { mode, rejectDuplicates } = task;
+  const selected = selectRecords(
     words,
     records,
-    { mode, distinct, sorted: false, knownBits: 0 },
-    scratch,
+    { mode, rejectDuplicates, sorted: false, knownBits: 0 },
+    arrays,
   );
-  const { part, errors } = encode(task, words, resolved, scratch);
-  const deleted = keysOf(words, resolved.deleted, new Uint32Array(2 * resolved.deleted.length));
+  const { part, errors } = encodeRecords(task, words, selected, arrays);
+  const deleted = readKeys(words, selected.deleted, new Uint32Array(2 * selected.deleted.length));
   if (isEmptyDelta(task, part.keys.length, deleted.length)) {
     return { layer: undefined, shared: false, records, errors, samples: undefined };
   }
-  const samples = samplesOf(task, words, resolved);
+  const samples = sampleRecords(task, words, selected);
   const target = new LayerTarget(task);
-  const layer = writeLayer(inputOf(task, part, deleted), target.path, task.segmentBytesMax);
-  return { layer, shared: target.wasThere, records, errors, samples };
+  const layer = writeLayer(
+    createLayerInput(task, part, deleted),
+    target.getPath,
+    task.segmentBytesMax,
+  );
+  return { layer, shared: target.existed, records, errors, samples };
 }
 
-function inputOf(task: ShardTask, part: RunPart, deleted: Uint32Array): LayerInput {
-  const { table, dtype, dim, shardIndex, shardNum, parentContentId } = task.subject;
+function createLayerInput(task: ShardTask, part: RunPart, deleted: Uint32Array): LayerInput {
+  const { table, dtype, dim, shardIndex, shardNum, parentContentId } = task.identity;
   const common = {
-    ...{ table, shardIndex, shardNum, keys: part.keys },
+    table,
+    shardIndex,
+    shardNum,
+    keys: part.keys,
     ...(parentContentId === '' ? {} : { parentContentId, deleted }),
     ...(task.layout === undefined ? {} : { layout: task.layout }),
   };
@@ -164,14 +171,14 @@ function inputOf(task: ShardTask, part: RunPart, deleted: Uint32Array): LayerInp
   return { ...common, dtype: 'bytes', values: part.values, ends: part.ends };
 }
 
-function isEmptyDelta({ subject }: ShardTask, rows: number, deleted: number): boolean {
-  return subject.parentContentId !== '' && rows === 0 && deleted === 0;
+function isEmptyDelta({ identity }: ShardTask, rows: number, deleted: number): boolean {
+  return identity.parentContentId !== '' && rows === 0 && deleted === 0;
 }
 
-function buildByRun(task: ShardTask): BuiltShard {
-  const { subject, budgetBytes, layout, workFolder } = task;
+function buildFromRun(task: ShardTask): BuiltShard {
+  const { identity, budgetBytes, layout, workFolder } = task;
   const { run, errors, samples } = sortToRun(task, join(workFolder, 'run'));
-  const records = countOf(task.ranges);
+  const records = countRecords(task.ranges);
   if (isEmptyDelta(task, run.count, run.deletedCount)) {
     removePath(workFolder);
     return { layer: undefined, shared: false, records, errors, samples };
@@ -179,46 +186,47 @@ function buildByRun(task: ShardTask): BuiltShard {
   const target = new LayerTarget(task);
   const segments =
     task.segmentBytesMax === undefined ? {} : { segmentBytesMax: task.segmentBytesMax };
-  const options = { budgetBytes, layout, target: target.path, ...segments };
-  const layer = writeStreamedLayer(subject, run, options);
+  const options = { budgetBytes, layout, getLayerPath: target.getPath, ...segments };
+  const layer = writeStreamedLayer(identity, run, options);
   removePath(workFolder);
-  return { layer, shared: target.wasThere, records, errors, samples };
+  return { layer, shared: target.existed, records, errors, samples };
 }
 
-/** Of this thread, for all shards that go by way of the disk. */
-const scratch = new Scratch();
+/** Arrays of this thread, reused for all shards that are built through a sorted run. */
+const threadArrays = new ReusableArrays();
 
-/** One range after the other, each in memory. */
+/** Sorts one range after another in memory and appends it to the run. */
 function sortToRun(
   task: ShardTask,
   folder: string,
 ): { run: SortedRun; errors: RowErrors; samples: DtypeErrors | undefined } {
-  const { subject, mode, distinct, budgetBytes, rangeBits } = task;
-  const writer = new RunWriter(folder, rowBytesOf(subject.dtype, subject.dim));
+  const { identity, mode, rejectDuplicates, budgetBytes, rangeBits } = task;
+  const writer = new RunWriter(folder, computeRowBytes(identity.dtype, identity.dim));
   const wordsMax = Math.max(1024, Math.floor(budgetBytes / MEMORY_FACTOR / 4));
-  const options: LoadOptions = {
+  const options: RangeLoadOptions = {
     wordsMax,
     folder: join(task.workFolder, 'split'),
-    distinct,
-    scratch,
+    rejectDuplicates,
+    arrays: threadArrays,
   };
-  let errors = NO_ERRORS;
+  let errors = NO_ROW_ERRORS;
   let samples: DtypeErrors | undefined;
   try {
     for (const range of task.ranges) {
       for (const { words, count, knownBits } of loadRange(range, rangeBits, options)) {
-        const resolved = resolveRecords(
+        const selected = selectRecords(
           words,
           count,
-          { mode, distinct, sorted: true, knownBits },
-          scratch,
+          { mode, rejectDuplicates, sorted: true, knownBits },
+          threadArrays,
         );
-        const encoded = encode(task, words, resolved, scratch);
-        errors = addErrors(errors, encoded.errors);
-        samples ??= samplesOf(task, words, resolved);
-        const { deleted } = resolved;
-        const keys = scratch.words('deleted', 2 * deleted.length);
-        writer.write(encoded.part, keysOf(words, deleted, keys));
+        const encoded = encodeRecords(task, words, selected, threadArrays);
+        errors = mergeRowErrors(errors, encoded.errors);
+        samples ??= sampleRecords(task, words, selected);
+        const { deleted } = selected;
+        const keys = threadArrays.get('deleted', 2 * deleted.length);
+        writer.write(encoded.part, readKeys(words, deleted, keys));
+        faultPoint('build.sorted');
       }
     }
     return { run: writer.finish(), errors, samples };
@@ -228,18 +236,18 @@ function sortToRun(
   }
 }
 
-/** The place of a layer, and whether it was there before: asked for last when the name is known. */
+/** The path of a layer and whether it existed, as of the last call of getPath. */
 class LayerTarget {
-  wasThere = false;
+  existed = false;
   readonly #folder: string;
 
   constructor({ layersFolder }: ShardTask) {
     this.#folder = layersFolder;
   }
 
-  path = (contentId: string): string => {
+  getPath = (contentId: string): string => {
     const path = join(this.#folder, `${contentId}.cube`);
-    this.wasThere = fileExists(path);
+    this.existed = fileExists(path);
     return path;
   };
 }

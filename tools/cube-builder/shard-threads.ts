@@ -1,28 +1,29 @@
 /**
- * Builds shards in threads, as many at a time as threads and memory allow. A shard that fits in memory alone is built
- * alone; small builds stay in this thread, where they are done before another would have started.
+ * Builds shards in worker threads, limited by thread count and memory. A shard that needs more
+ * than its share of memory may get up to the whole budget, and runs with fewer others then. Small
+ * builds run in the calling thread, because starting workers would take longer.
  */
 import { Worker } from 'node:worker_threads';
 import { CubeError } from '../../lib/core/errors.ts';
-import { type BuiltShard, buildShard, memoryFor, type ShardTask } from './shard-build.ts';
-import type { ShardAnswer } from './shard-worker.ts';
+import { type BuiltShard, buildShard, computeMemoryBytes, type ShardTask } from './shard-build.ts';
+import type { ShardResult } from './shard-worker.ts';
 
-/** Records in all shards below which threads cost more than they bring. */
+/** Builds with at most this many bytes of records run in the calling thread. */
 const SMALL_BYTES = 32 << 20;
 
-export interface ThreadOptions {
+export interface ShardThreadsOptions {
   readonly threads: number;
-  /** For all shards that are being built. */
+  /** Memory for all shards in progress. */
   readonly budgetBytes: number;
-  /** In order of completion. */
+  /** Called in order of completion. */
   readonly onBuilt: (built: BuiltShard, task: ShardTask) => void;
 }
 
-/** @throws the first error of a shard, when no other is being built any more */
+/** @throws the first error of a shard, after all shards in progress have ended */
 export async function buildShards(
   tasks: Iterable<ShardTask>,
   totalBytes: number,
-  options: ThreadOptions,
+  options: ShardThreadsOptions,
 ): Promise<void> {
   if (totalBytes <= SMALL_BYTES) {
     for (const task of tasks) {
@@ -34,12 +35,12 @@ export async function buildShards(
   try {
     await threads.build(tasks);
   } finally {
-    await threads.end();
+    await threads.stop();
   }
 }
 
 class ShardThreads {
-  readonly #options: ThreadOptions;
+  readonly #options: ShardThreadsOptions;
   readonly #idle: Worker[] = [];
   readonly #workers: Worker[] = [];
   readonly #exits: Promise<unknown>[] = [];
@@ -48,7 +49,7 @@ class ShardThreads {
   #failure: unknown;
   #wake: () => void = () => undefined;
 
-  constructor(options: ThreadOptions) {
+  constructor(options: ShardThreadsOptions) {
     this.#options = options;
   }
 
@@ -56,34 +57,34 @@ class ShardThreads {
     const { threads, budgetBytes } = this.#options;
     for (const task of tasks) {
       const share = Math.floor(budgetBytes / threads);
-      const whole = memoryFor(task.ranges);
+      const whole = computeMemoryBytes(task.ranges);
       const cost = whole <= budgetBytes ? Math.max(share, whole) : share;
       while (
         this.#running > 0 &&
         (this.#running >= threads || this.#usedBytes + cost > budgetBytes)
       ) {
-        await this.#change();
+        await this.#waitForChange();
       }
       if (this.#failure !== undefined) break;
       this.#start(task, cost);
     }
-    while (this.#running > 0) await this.#change();
+    while (this.#running > 0) await this.#waitForChange();
     if (this.#failure !== undefined) throw this.#failure;
   }
 
-  async end(): Promise<void> {
+  async stop(): Promise<void> {
     for (const worker of this.#workers) worker.postMessage('end');
     await Promise.all(this.#exits);
   }
 
-  #change(): Promise<void> {
+  #waitForChange(): Promise<void> {
     return new Promise((resolve) => {
       this.#wake = resolve;
     });
   }
 
   #start(task: ShardTask, cost: number): void {
-    const worker = this.#idle.pop() ?? this.#newWorker();
+    const worker = this.#idle.pop() ?? this.#startWorker();
     const finish = (act: () => void): void => {
       worker.removeAllListeners('message').removeAllListeners('error');
       this.#running -= 1;
@@ -95,11 +96,11 @@ class ShardThreads {
       }
       this.#wake();
     };
-    worker.once('message', (answer: ShardAnswer) => {
+    worker.once('message', (result: ShardResult) => {
       this.#idle.push(worker);
       finish(() => {
-        if ('failed' in answer) throw new CubeError(answer.failed.code, answer.failed.message);
-        this.#options.onBuilt(answer.built, task);
+        if ('failed' in result) throw new CubeError(result.failed.code, result.failed.message);
+        this.#options.onBuilt(result.built, task);
       });
     });
     worker.once('error', (error) => {
@@ -115,7 +116,7 @@ class ShardThreads {
     worker.postMessage({ ...task, budgetBytes: cost }, [...buffers]);
   }
 
-  #newWorker(): Worker {
+  #startWorker(): Worker {
     const worker = new Worker(new URL('./shard-worker.js', import.meta.url), { name: 'shard' });
     this.#workers.push(worker);
     this.#exits.push(new Promise((resolve) => worker.once('exit', resolve)));

@@ -1,9 +1,9 @@
-/** A thread that builds shards, one at a time. It answers every task, an error included, and ends when told to. */
+/** Worker thread that builds one shard at a time and replies to each task, also after errors. */
 import { parentPort } from 'node:worker_threads';
 import { CubeError, type ErrorCode } from '../../lib/core/errors.ts';
 import { type BuiltShard, buildShard, type ShardTask } from './shard-build.ts';
 
-export type ShardAnswer =
+export type ShardResult =
   | { readonly built: BuiltShard }
   | { readonly failed: { readonly code: ErrorCode; readonly message: string } };
 
@@ -12,12 +12,12 @@ parentPort?.on('message', (task: ShardTask | 'end') => {
     parentPort?.close();
     return;
   }
-  let answer: ShardAnswer;
+  let result: ShardResult;
   try {
-    answer = { built: buildShard(task) };
+    result = { built: buildShard(task) };
   } catch (error) {
     const { code, message } = CubeError.from(error);
-    answer = { failed: { code, message } };
+    result = { failed: { code, message } };
   }
-  parentPort?.postMessage(answer);
+  parentPort?.postMessage(result);
 });

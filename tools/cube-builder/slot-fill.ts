@@ -1,52 +1,52 @@
 /**
- * Fills the sections of a searched layer in one pass over a sorted run: keys come by home slot over all segments, so each
- * segment is written from front to back, all of them at the same time.
+ * Fills the sections of an inline or indexed layer in one pass over a sorted run. The run is
+ * sorted by home slot, so all segments are written at the same time, each from front to back.
  */
 import {
+  computeRowStride,
   DELETED_STRIDE,
-  keySegments,
+  getKeySegments,
+  getRowSegments,
   type LayerHeader,
   type LayerSegment,
-  rowSegments,
-  rowStrideOf,
-  valueSpace,
+  paddedValueBytes,
 } from '../../lib/core/layer-format.ts';
-import { segmentOf } from '../../lib/core/layer-placement.ts';
-import { setPlace } from '../../lib/core/value-places.ts';
-import type { RandomWriter } from '../../lib/platform/files.ts';
+import { computeSegment } from '../../lib/core/layer-placement.ts';
+import { setValueLocation } from '../../lib/core/value-locations.ts';
+import type { RandomAccessWriter } from '../../lib/platform/files.ts';
 import { type RunPiece, readRun, type SortedRun } from './sorted-run.ts';
 
-export interface Fill {
+export interface FillTask {
   readonly header: LayerHeader;
   readonly run: SortedRun;
-  readonly writer: RandomWriter;
+  readonly writer: RandomAccessWriter;
   readonly budgetBytes: number;
 }
 
 const BUFFER_BYTES_MAX = 1 << 20;
 const BUFFER_BYTES_MIN = 4 << 10;
 
-/** A cursor in the file with a buffer before it. */
+/** Buffered writes to one region of the file. */
 class RegionWriter {
-  readonly #writer: RandomWriter;
+  readonly #writer: RandomAccessWriter;
   readonly #buffer: Uint32Array;
   #used = 0;
   #position: number;
 
-  constructor(writer: RandomWriter, position: number, bufferBytes: number) {
+  constructor(writer: RandomAccessWriter, position: number, bufferBytes: number) {
     this.#writer = writer;
     this.#position = position;
     this.#buffer = new Uint32Array(bufferBytes / 4);
   }
 
-  word(value: number): void {
+  writeWord(value: number): void {
     if (this.#used === this.#buffer.length) this.flush();
     this.#buffer[this.#used++] = value;
   }
 
-  words(source: Uint32Array, from: number, length: number): void {
+  writeWords(source: Uint32Array, from: number, length: number): void {
     if (length > 64) {
-      this.#long(source.subarray(from, from + length));
+      this.#writeLong(source.subarray(from, from + length));
       return;
     }
     if (this.#used + length > this.#buffer.length) this.flush();
@@ -54,7 +54,7 @@ class RegionWriter {
     this.#used += length;
   }
 
-  /** Goes on somewhere else. */
+  /** Continues at another position. */
   moveTo(position: number): void {
     if (position === this.#position + 4 * this.#used) return;
     this.flush();
@@ -68,7 +68,7 @@ class RegionWriter {
     this.#used = 0;
   }
 
-  #long(words: Uint32Array): void {
+  #writeLong(words: Uint32Array): void {
     if (this.#used + words.length > this.#buffer.length) this.flush();
     if (words.length > this.#buffer.length) {
       this.#writer.writeAt(
@@ -83,7 +83,7 @@ class RegionWriter {
   }
 }
 
-/** One searched segment on its way to the file. */
+/** Writes the slots of one segment in order and marks skipped slots as empty. */
 class SlotWriter {
   readonly #region: RegionWriter;
   readonly #padWords: number;
@@ -106,12 +106,12 @@ class SlotWriter {
     this.#slots = shape.slots;
   }
 
-  put(low: number, high: number, home: number, row: Uint32Array, from: number): void {
+  writeSlot(low: number, high: number, home: number, row: Uint32Array, from: number): void {
     this.#fillEmpty(home);
-    this.#region.word(low);
-    this.#region.word(high);
-    this.#region.words(row, from, this.#rowWords);
-    for (let i = 0; i < this.#padWords; i++) this.#region.word(0);
+    this.#region.writeWord(low);
+    this.#region.writeWord(high);
+    this.#region.writeWords(row, from, this.#rowWords);
+    for (let i = 0; i < this.#padWords; i++) this.#region.writeWord(0);
     this.#slot += 1;
   }
 
@@ -122,86 +122,86 @@ class SlotWriter {
 
   #fillEmpty(end: number): void {
     for (; this.#slot < end; this.#slot++) {
-      this.#region.word(this.#emptyLow);
-      this.#region.word(this.#emptyHigh);
-      for (let i = this.#rowWords + this.#padWords; i > 0; i--) this.#region.word(0);
+      this.#region.writeWord(this.#emptyLow);
+      this.#region.writeWord(this.#emptyHigh);
+      for (let i = this.#rowWords + this.#padWords; i > 0; i--) this.#region.writeWord(0);
     }
   }
 }
 
-function bufferBytes({ budgetBytes }: Fill, regions: number): number {
+function computeBufferBytes({ budgetBytes }: FillTask, regions: number): number {
   const share = budgetBytes / 4 / Math.max(1, regions);
   return Math.max(BUFFER_BYTES_MIN, Math.min(BUFFER_BYTES_MAX, 2 ** Math.floor(Math.log2(share))));
 }
 
-function slotWriters(fill: Fill, rowBytes: number, regions: number): SlotWriter[] {
+function createSlotWriters(fill: FillTask, rowBytes: number, regions: number): SlotWriter[] {
   const { header, writer } = fill;
-  const bytes = bufferBytes(fill, regions);
-  return keySegments(header).map(({ offset, slots }) => {
+  const bytes = computeBufferBytes(fill, regions);
+  return getKeySegments(header).map(({ offset, slots }) => {
     const region = new RegionWriter(writer, offset, bytes);
     return new SlotWriter(region, header, { stride: header.stride, rowBytes, slots });
   });
 }
 
-function pieces({ run, header, budgetBytes }: Fill): Generator<RunPiece> {
+function readPieces({ run, header, budgetBytes }: FillTask): Generator<RunPiece> {
   return readRun(run, Math.max(1, header.homeSlots), 'everything', budgetBytes / 8);
 }
 
-export function fillInline(fill: Fill): void {
-  const segments = keySegments(fill.header).length;
-  const targets = slotWriters(fill, fill.header.rowBytes, segments);
-  for (const { order, keys, mixed, homes, starts, words } of pieces(fill)) {
+export function fillInline(fill: FillTask): void {
+  const segments = getKeySegments(fill.header).length;
+  const targets = createSlotWriters(fill, fill.header.rowBytes, segments);
+  for (const { order, keys, mixed, homes, starts, words } of readPieces(fill)) {
     for (let j = 0; j < order.length; j++) {
       const i = order[j]!;
-      const target = targets[segmentOf(mixed, 2 * i, segments)]!;
-      target.put(keys[2 * i]!, keys[2 * i + 1]!, homes[i]!, words, starts[i]!);
+      const target = targets[computeSegment(mixed, 2 * i, segments)]!;
+      target.writeSlot(keys[2 * i]!, keys[2 * i + 1]!, homes[i]!, words, starts[i]!);
     }
   }
   for (const target of targets) target.finish();
 }
 
-/** @param segmentBytesMax of the segments of values */
-export function fillIndexed(fill: Fill, segmentBytesMax: number): void {
+/** @param segmentBytesMax maximum size of a segment of values */
+export function fillIndexed(fill: FillTask, segmentBytesMax: number): void {
   const { header, run, writer } = fill;
-  const segments = keySegments(header).length;
-  const targets = slotWriters(fill, 8, 2 * segments);
-  const bytes = bufferBytes(fill, 2 * segments);
+  const segments = getKeySegments(header).length;
+  const targets = createSlotWriters(fill, 8, 2 * segments);
+  const bytes = computeBufferBytes(fill, 2 * segments);
   const regions = targets.map(() => new RegionWriter(writer, 0, bytes));
-  const places =
-    run.rowBytes === 0 ? new ValuePlaces(fill, segmentBytesMax) : new RowPlaces(header);
-  const place = new Uint32Array(2);
-  for (const piece of pieces(fill)) {
+  const positions =
+    run.rowBytes === 0 ? new ValuePositions(fill, segmentBytesMax) : new RowPositions(header);
+  const location = new Uint32Array(2);
+  for (const piece of readPieces(fill)) {
     const { order, keys, mixed, homes, starts, words } = piece;
     for (let j = 0; j < order.length; j++) {
       const i = order[j]!;
-      const segment = segmentOf(mixed, 2 * i, segments);
+      const segment = computeSegment(mixed, 2 * i, segments);
       const length = run.rowBytes === 0 ? piece.lengths[i]! : run.rowBytes;
-      const position = places.take(segment, length, place);
-      targets[segment]!.put(keys[2 * i]!, keys[2 * i + 1]!, homes[i]!, place, 0);
+      const position = positions.assign(segment, length, location);
+      targets[segment]!.writeSlot(keys[2 * i]!, keys[2 * i + 1]!, homes[i]!, location, 0);
       const end = i + 1 < starts.length ? starts[i + 1]! : words.length;
       regions[segment]!.moveTo(position);
-      regions[segment]!.words(words, starts[i]!, end - starts[i]!);
+      regions[segment]!.writeWords(words, starts[i]!, end - starts[i]!);
     }
   }
   for (const target of targets) target.finish();
   for (const region of regions) region.flush();
 }
 
-export function fillDeleted(fill: Fill): void {
+export function fillDeleted(fill: FillTask): void {
   const { header, run, writer, budgetBytes } = fill;
   const { deletedOffset, deletedSlots, deletedHomeSlots } = header;
-  const region = new RegionWriter(writer, deletedOffset, bufferBytes(fill, 1));
+  const region = new RegionWriter(writer, deletedOffset, computeBufferBytes(fill, 1));
   const shape = { stride: DELETED_STRIDE, rowBytes: 0, slots: deletedSlots };
   const target = new SlotWriter(region, header, shape);
   for (const piece of readRun(run, deletedHomeSlots, 'deleted keys', budgetBytes / 8)) {
     const { order, keys, homes } = piece;
-    for (const i of order) target.put(keys[2 * i]!, keys[2 * i + 1]!, homes[i]!, keys, 0);
+    for (const i of order) target.writeSlot(keys[2 * i]!, keys[2 * i + 1]!, homes[i]!, keys, 0);
   }
   target.finish();
 }
 
-/** Rows of one size: the rows of index segment s follow those of s − 1. */
-class RowPlaces {
+/** File positions of rows of one size: the rows of index segment s follow those of s − 1. */
+class RowPositions {
   readonly #next: number[] = [];
   readonly #rows: readonly LayerSegment[];
   readonly #stride: number;
@@ -209,76 +209,77 @@ class RowPlaces {
 
   constructor(header: LayerHeader) {
     let before = 0;
-    for (const { rows } of keySegments(header)) {
+    for (const { rows } of getKeySegments(header)) {
       this.#next.push(before);
       before += rows;
     }
-    this.#rows = rowSegments(header);
-    this.#stride = rowStrideOf(header);
+    this.#rows = getRowSegments(header);
+    this.#stride = computeRowStride(header);
     this.#rowsPerSegment = header.rowsPerSegment;
   }
 
-  /** @returns where in the file the next row of an index segment goes */
-  take(segment: number, _length: number, place: Uint32Array): number {
+  /** Assigns the next row of an index segment. @returns its position in the file */
+  assign(segment: number, _length: number, location: Uint32Array): number {
     const row = this.#next[segment]!;
     this.#next[segment] = row + 1;
-    place[0] = row;
-    place[1] = Math.floor(row / 0x1_0000_0000);
+    location[0] = row;
+    location[1] = Math.floor(row / 0x1_0000_0000);
     const inSegment = row % this.#rowsPerSegment;
     const target = this.#rows[(row - inSegment) / this.#rowsPerSegment]!;
     return target.offset + inSegment * this.#stride;
   }
 }
 
-/** Where values go, as ValuePacker packs them; it can be left and taken up again. */
-interface Packing {
-  /** Bytes of the segments that are full, and of the one being filled. */
-  before: number;
-  used: number;
-  /** The segment being filled. */
+/** State of packing values into segments, with the same result as ValuePacker. */
+interface PackingState {
+  /** Bytes of the full segments. */
+  fullBytes: number;
+  /** Bytes used in the current segment. */
+  usedBytes: number;
+  /** Index of the current segment. */
   segment: number;
 }
 
-/** Values: each index segment's packing starts where that of the one before ends. */
-class ValuePlaces {
-  readonly #packings: Packing[] = [];
+/** File positions of values: packing of an index segment starts where the previous one ends. */
+class ValuePositions {
+  readonly #states: PackingState[] = [];
   readonly #segments: readonly LayerSegment[];
   readonly #segmentBytesMax: number;
 
-  constructor(fill: Fill, segmentBytesMax: number) {
+  constructor(fill: FillTask, segmentBytesMax: number) {
     const { header, run, budgetBytes } = fill;
-    const segments = keySegments(header).length;
-    const packing: Packing = { before: 0, used: 0, segment: 0 };
-    this.#segments = rowSegments(header);
+    const segments = getKeySegments(header).length;
+    const state: PackingState = { fullBytes: 0, usedBytes: 0, segment: 0 };
+    this.#segments = getRowSegments(header);
     this.#segmentBytesMax = segmentBytesMax;
     for (let segment = 0; segment < segments; segment++) {
-      this.#packings.push({ ...packing });
+      this.#states.push({ ...state });
       if (segment === segments - 1) break;
       for (const piece of readRun(run, header.homeSlots, 'keys and lengths', budgetBytes / 8)) {
         for (const i of piece.order) {
-          if (segmentOf(piece.mixed, 2 * i, segments) !== segment) continue;
-          this.#pack(packing, piece.lengths[i]!);
+          if (computeSegment(piece.mixed, 2 * i, segments) !== segment) continue;
+          this.#pack(state, piece.lengths[i]!);
         }
       }
     }
   }
 
-  take(segment: number, length: number, place: Uint32Array): number {
-    const packing = this.#packings[segment]!;
-    const inSegment = this.#pack(packing, length);
-    setPlace(place, 0, length, packing.before + inSegment);
-    return this.#segments[packing.segment]!.offset + inSegment;
+  assign(segment: number, length: number, location: Uint32Array): number {
+    const state = this.#states[segment]!;
+    const inSegment = this.#pack(state, length);
+    setValueLocation(location, 0, length, state.fullBytes + inSegment);
+    return this.#segments[state.segment]!.offset + inSegment;
   }
 
-  #pack(packing: Packing, length: number): number {
-    const space = valueSpace(length);
-    if (packing.used > 0 && packing.used + space > this.#segmentBytesMax) {
-      packing.before += packing.used;
-      packing.used = 0;
-      packing.segment += 1;
+  #pack(state: PackingState, length: number): number {
+    const space = paddedValueBytes(length);
+    if (state.usedBytes > 0 && state.usedBytes + space > this.#segmentBytesMax) {
+      state.fullBytes += state.usedBytes;
+      state.usedBytes = 0;
+      state.segment += 1;
     }
-    const at = packing.used;
-    packing.used += space;
+    const at = state.usedBytes;
+    state.usedBytes += space;
     return at;
   }
 }

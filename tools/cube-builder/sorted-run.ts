@@ -1,18 +1,19 @@
 /**
- * A shard's rows on disk in the order that its layer is written from: by (high half of the mixed key, key). Keys and rows
- * lie in files of their own, so that counting and sizing read 8 bytes a row. Written a range at a time, read in pieces.
+ * The rows of a shard on disk, sorted by (high half of the mixed key, key), the order in which
+ * its layer is written. Keys and rows are in separate files, so that counting and sizing read
+ * only 8 bytes per row. A run is written range by range and read in pieces.
  */
 import { join } from 'node:path';
 import { mixKey, multiplyHigh } from '../../lib/core/keys.ts';
-import { valueSpace } from '../../lib/core/layer-format.ts';
-import { RandomReader, removePath } from '../../lib/platform/files.ts';
+import { paddedValueBytes } from '../../lib/core/layer-format.ts';
+import { RandomAccessReader, removePath } from '../../lib/platform/files.ts';
 import { AppendWriter } from '../../lib/platform/spill-file.ts';
-import { Scratch } from './scratch.ts';
+import { ReusableArrays } from './records.ts';
 
 const BUFFER_BYTES = 256 << 10;
 const PIECE_ROWS_MAX = 32 << 10;
 
-/** What a range brought: rows of one size, or values of any length. */
+/** Content of a range: rows of one size, or values of any length. */
 export type RunPart =
   | { readonly keys: Uint32Array; readonly rows: Uint8Array }
   | { readonly keys: Uint32Array; readonly values: Uint8Array; readonly ends: Uint32Array };
@@ -20,17 +21,17 @@ export type RunPart =
 export interface SortedRun {
   readonly count: number;
   readonly deletedCount: number;
-  /** 0: values of any length, each padded to what it takes in a layer. */
+  /** 0: values of any length, each padded as in a layer. */
   readonly rowBytes: number;
   readonly folder: string;
 }
 
-const keysFile = (folder: string): string => join(folder, 'keys');
-const rowsFile = (folder: string): string => join(folder, 'rows');
-const lengthsFile = (folder: string): string => join(folder, 'lengths');
-const deletedFile = (folder: string): string => join(folder, 'deleted');
+const getKeysFile = (folder: string): string => join(folder, 'keys');
+const getRowsFile = (folder: string): string => join(folder, 'rows');
+const getLengthsFile = (folder: string): string => join(folder, 'lengths');
+const getDeletedFile = (folder: string): string => join(folder, 'deleted');
 
-function bytesOf(words: Uint32Array): Uint8Array {
+function viewBytes(words: Uint32Array): Uint8Array {
   return new Uint8Array(words.buffer, words.byteOffset, words.byteLength);
 }
 
@@ -46,24 +47,24 @@ export class RunWriter {
   #count = 0;
   #deletedCount = 0;
 
-  /** The folder is emptied first: what a killed run left is of no use. */
+  /** Empties the folder first; leftovers of an interrupted build cannot be reused. */
   constructor(folder: string, rowBytes: number) {
     removePath(folder);
     this.#folder = folder;
     this.#rowBytes = rowBytes;
     this.#files = {
-      keys: new AppendWriter(keysFile(folder), BUFFER_BYTES),
-      rows: new AppendWriter(rowsFile(folder), BUFFER_BYTES),
-      lengths: new AppendWriter(lengthsFile(folder), BUFFER_BYTES),
-      deleted: new AppendWriter(deletedFile(folder), BUFFER_BYTES),
+      keys: new AppendWriter(getKeysFile(folder), BUFFER_BYTES),
+      rows: new AppendWriter(getRowsFile(folder), BUFFER_BYTES),
+      lengths: new AppendWriter(getLengthsFile(folder), BUFFER_BYTES),
+      deleted: new AppendWriter(getDeletedFile(folder), BUFFER_BYTES),
     };
   }
 
   write(part: RunPart, deleted: Uint32Array): void {
     this.#count += part.keys.length / 2;
     this.#deletedCount += deleted.length / 2;
-    this.#files.keys.write(bytesOf(part.keys));
-    this.#files.deleted.write(bytesOf(deleted));
+    this.#files.keys.write(viewBytes(part.keys));
+    this.#files.deleted.write(viewBytes(deleted));
     if ('rows' in part) this.#files.rows.write(part.rows);
     else this.#writeValues(part);
   }
@@ -71,8 +72,12 @@ export class RunWriter {
   finish(): SortedRun {
     for (const file of Object.values(this.#files)) file.flush();
     this.close();
-    const { folder, rowBytes } = { folder: this.#folder, rowBytes: this.#rowBytes };
-    return { count: this.#count, deletedCount: this.#deletedCount, rowBytes, folder };
+    return {
+      count: this.#count,
+      deletedCount: this.#deletedCount,
+      rowBytes: this.#rowBytes,
+      folder: this.#folder,
+    };
   }
 
   close(): void {
@@ -87,14 +92,14 @@ export class RunWriter {
       const length = ends[i]! - start;
       lengths[i] = length;
       this.#files.rows.write(values.subarray(start, ends[i]!));
-      this.#files.rows.write(zeros.subarray(0, valueSpace(length) - length));
+      this.#files.rows.write(zeros.subarray(0, paddedValueBytes(length) - length));
       start = ends[i]!;
     }
-    this.#files.lengths.write(bytesOf(lengths));
+    this.#files.lengths.write(viewBytes(lengths));
   }
 }
 
-/** Rows `order[0]`, `order[1]` … of a piece are in (home, key) order; no home goes on in the next piece. */
+/** Some rows of a run. `order` sorts them by (home slot, key); a home slot is never split. */
 export interface RunPiece {
   readonly count: number;
   readonly keys: Uint32Array;
@@ -102,9 +107,9 @@ export interface RunPiece {
   readonly mixed: Uint32Array;
   readonly homes: Uint32Array;
   readonly order: Uint32Array;
-  /** Of values: bytes of each. */
+  /** Bytes of each value; empty for rows. */
   readonly lengths: Uint32Array;
-  /** Where each row or value starts in `bytes`, in words; empty for keys alone. */
+  /** Start of each row or value in `words`; empty if only keys were read. */
   readonly starts: Uint32Array;
   /** The rows or padded values, as words. */
   readonly words: Uint32Array;
@@ -112,7 +117,10 @@ export interface RunPiece {
 
 export type RunColumns = 'keys' | 'keys and lengths' | 'everything' | 'deleted keys';
 
-/** The run from front to back, grouped by home slot. @param pieceBytes what a piece may take, unless one home takes more */
+/**
+ * Reads the run from front to back, grouped by home slot.
+ * @param pieceBytes maximum memory of a piece, unless a single home slot needs more
+ */
 export function* readRun(
   run: SortedRun,
   homeSlots: number,
@@ -142,12 +150,12 @@ class RunReader {
   readonly pieceRows: number;
   readonly #run: SortedRun;
   readonly #pieceBytes: number;
-  readonly #keys: RandomReader;
-  readonly #rows: RandomReader | undefined;
-  readonly #lengths: RandomReader | undefined;
+  readonly #keys: RandomAccessReader;
+  readonly #rows: RandomAccessReader | undefined;
+  readonly #lengths: RandomAccessReader | undefined;
   #rowsAt = 0;
-  /** The arrays of a piece are valid until the next one is read. */
-  readonly #scratch = new Scratch();
+  /** Holds the arrays of a piece, which are valid until the next piece is read. */
+  readonly #arrays = new ReusableArrays();
 
   constructor(run: SortedRun, columns: RunColumns, pieceBytes: number) {
     const { folder, rowBytes } = run;
@@ -159,35 +167,40 @@ class RunReader {
       1,
       Math.min(PIECE_ROWS_MAX, Math.floor(pieceBytes / (32 + rowBytes))),
     );
-    this.#keys = new RandomReader(deleted ? deletedFile(folder) : keysFile(folder));
+    this.#keys = new RandomAccessReader(deleted ? getDeletedFile(folder) : getKeysFile(folder));
     const withLengths =
       rowBytes === 0 && (columns === 'everything' || columns === 'keys and lengths');
-    this.#lengths = withLengths ? new RandomReader(lengthsFile(folder)) : undefined;
-    this.#rows = columns === 'everything' ? new RandomReader(rowsFile(folder)) : undefined;
+    this.#lengths = withLengths ? new RandomAccessReader(getLengthsFile(folder)) : undefined;
+    this.#rows = columns === 'everything' ? new RandomAccessReader(getRowsFile(folder)) : undefined;
   }
 
-  /** @returns a piece of no rows when all that was read is of one home, and more may be */
+  /** @returns an empty piece if all rows read have the same home slot and more may follow */
   read(first: number, rows: number, homeSlots: number): RunPiece {
     const keys = this.#readWords('keys', this.#keys, 8 * first, 2 * rows);
     const lengths =
       this.#lengths === undefined
         ? new Uint32Array(0)
         : this.#readWords('lengths', this.#lengths, 4 * first, rows);
-    const mixed = this.#scratch.words('mixed', 2 * rows);
-    const homes = this.#scratch.words('homes', rows);
+    const mixed = this.#arrays.get('mixed', 2 * rows);
+    const homes = this.#arrays.get('homes', rows);
     for (let i = 0; i < rows; i++) {
       mixKey(keys[2 * i]!, keys[2 * i + 1]!, mixed, 2 * i);
       homes[i] = multiplyHigh(mixed[2 * i + 1]!, homeSlots);
     }
-    const count = this.#cut(homes, lengths, first + rows === this.count);
-    const order = orderByKey(keys, homes, this.#scratch.words('order', count));
+    const count = this.#countCompleteRows(homes, lengths, first + rows === this.count);
+    const order = orderByKey(keys, homes, this.#arrays.get('order', count));
     const { starts, words } = this.#readPayloads(first, count, lengths);
     return { count, keys, mixed, homes, order, lengths, starts, words };
   }
 
-  #readWords(name: string, reader: RandomReader, position: number, words: number): Uint32Array {
-    const target = this.#scratch.words(name, words);
-    reader.readInto(bytesOf(target), position);
+  #readWords(
+    name: string,
+    reader: RandomAccessReader,
+    position: number,
+    words: number,
+  ): Uint32Array {
+    const target = this.#arrays.get(name, words);
+    reader.readInto(viewBytes(target), position);
     return target;
   }
 
@@ -197,10 +210,10 @@ class RunReader {
     this.#rows?.close();
   }
 
-  /** Rows up to the last home that is here whole, as many as the piece holds; 0 when not even one home is. */
-  #cut(homes: Uint32Array, lengths: Uint32Array, atEnd: boolean): number {
+  /** Counts the rows up to the last complete home slot that fits; 0 if no home slot is complete. */
+  #countCompleteRows(homes: Uint32Array, lengths: Uint32Array, atEnd: boolean): number {
     const rows = homes.length;
-    const fitting = this.#rows === undefined ? rows : this.#fitting(rows, lengths);
+    const fitting = this.#rows === undefined ? rows : this.#countFittingRows(rows, lengths);
     if (fitting === rows && atEnd) return rows;
     const lastHome = homes.indexOf(homes[Math.min(fitting, rows - 1)]!);
     if (lastHome > 0) return lastHome;
@@ -209,10 +222,10 @@ class RunReader {
     return atEnd ? rows : 0;
   }
 
-  #fitting(rows: number, lengths: Uint32Array): number {
+  #countFittingRows(rows: number, lengths: Uint32Array): number {
     let bytes = 0;
     for (let i = 0; i < lengths.length; i++) {
-      bytes += valueSpace(lengths[i]!);
+      bytes += paddedValueBytes(lengths[i]!);
       if (bytes > this.#pieceBytes) return i;
     }
     return rows;
@@ -224,12 +237,12 @@ class RunReader {
     lengths: Uint32Array,
   ): { starts: Uint32Array; words: Uint32Array } {
     if (this.#rows === undefined) return { starts: lengths, words: lengths };
-    const starts = this.#scratch.words('starts', count);
+    const starts = this.#arrays.get('starts', count);
     const { rowBytes } = this.#run;
     let words = 0;
     for (let i = 0; i < count; i++) {
       starts[i] = words;
-      words += (rowBytes === 0 ? valueSpace(lengths[i]!) : rowBytes) / 4;
+      words += (rowBytes === 0 ? paddedValueBytes(lengths[i]!) : rowBytes) / 4;
     }
     const at = rowBytes === 0 ? this.#rowsAt : first * rowBytes;
     const payloads = this.#readWords('rows', this.#rows, at, words);
@@ -238,7 +251,7 @@ class RunReader {
   }
 }
 
-/** Rows come by mixed key; within one home they must come by key. */
+/** Rows are sorted by mixed key; within one home slot they must be sorted by key. */
 function orderByKey(keys: Uint32Array, homes: Uint32Array, order: Uint32Array): Uint32Array {
   const count = order.length;
   for (let start = 0; start < count; ) {

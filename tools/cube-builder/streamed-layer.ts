@@ -1,77 +1,79 @@
 /**
- * Writes the layer of a shard that is larger than memory, from its sorted run: the same bytes as lib/store's writeLayer makes
- * of the same rows. Sizes first, from the keys alone; then every section at once, each row to where it belongs; checksums
- * and content id last, from what was written.
+ * Writes the layer of a shard that is larger than memory, from its sorted run. The bytes are the
+ * same as those that writeLayer of lib/store writes. Sizes are computed first, from the keys; then
+ * all sections are filled at the same time; checksums and content id are computed from the file.
  */
+
 import { createHash } from 'node:crypto';
+import { requireDefined } from '../../lib/core/errors.ts';
 import { xxh64 } from '../../lib/core/hash.ts';
 import {
   BLOCK_BYTES,
+  computeHomeSlots,
+  computeRowStride,
+  computeStride,
   HEADER_BYTES,
-  homeSlotsOf,
   type LayerHeader,
-  rowStrideOf,
   SEGMENT_BYTES_MAX,
   SEGMENT_COUNT_MAX,
   type SegmentSize,
-  strideOf,
 } from '../../lib/core/layer-format.ts';
 import { encodeHeader, encodeUnsignedHeader } from '../../lib/core/layer-header.ts';
 import {
+  computeSegment,
   EmptyKeyFinder,
-  leastSegmentCount,
+  minSegmentCount,
   type Progression,
   ProgressionFinder,
   SlotCursor,
-  segmentOf,
 } from '../../lib/core/layer-placement.ts';
 import {
-  type LayerContent,
-  type LayerSubject,
-  layOut,
-  layoutFor,
-  rowSegmentSizes,
-  rowsPerSegmentOf,
-  tooManySegments,
+  buildLayerHeader,
+  chooseLayout,
+  computeRowSegmentSizes,
+  computeRowsPerSegment,
+  failTooManySegments,
+  type LayerIdentity,
+  type LayerShape,
 } from '../../lib/core/layer-sections.ts';
-import { ValuePacker } from '../../lib/core/value-places.ts';
-import { fileExists, RandomWriter } from '../../lib/platform/files.ts';
+import { ValuePacker } from '../../lib/core/value-locations.ts';
+import { fileExists, RandomAccessWriter } from '../../lib/platform/files.ts';
 import { BlockHasher } from '../../lib/store/block-hasher.ts';
 import type { WrittenLayer } from '../../lib/store/section-writer.ts';
 import { fillDense } from './dense-fill.ts';
-import { type Fill, fillDeleted, fillIndexed, fillInline } from './slot-fill.ts';
+import { type FillTask, fillDeleted, fillIndexed, fillInline } from './slot-fill.ts';
 import { readRun, type SortedRun } from './sorted-run.ts';
 
-export interface StreamOptions {
-  /** Bytes in memory at a time, about. */
+export interface StreamedLayerOptions {
+  /** Approximate maximum memory. */
   readonly budgetBytes: number;
   readonly layout: 'indexed' | undefined;
-  /** The final path of a content id. */
-  readonly target: (contentId: string) => string;
-  /** Smaller segments than the format allows, for tests. */
+  /** Returns the final path of the layer with a content id. */
+  readonly getLayerPath: (contentId: string) => string;
+  /** Maximum segment size; tests use less than the format allows. */
   readonly segmentBytesMax?: number;
 }
 
-/** Any number of homes will do where order does not matter: pieces only have to end somewhere. */
-const ANY_HOMES = 1 << 20;
+/** Number of home slots for scans in which the order of rows does not matter. */
+const HOME_SLOTS_FOR_SCAN = 1 << 20;
 
-/** @throws CubeError TOO_LARGE when no layer can hold the shard */
+/** @throws CubeError TOO_LARGE if the shard does not fit into one layer */
 export function writeStreamedLayer(
-  subject: LayerSubject,
+  identity: LayerIdentity,
   run: SortedRun,
-  options: StreamOptions,
+  options: StreamedLayerOptions,
 ): WrittenLayer {
-  const sizer = new Sizer(subject, run, options);
+  const sizer = new LayerSizer(identity, run, options);
   const { header, progression } = sizer.plan();
-  const writer = new RandomWriter(options.target(header.contentId));
+  const writer = new RandomAccessWriter(options.getLayerPath(header.contentId));
   try {
-    const fill: Fill = { header, run, writer, budgetBytes: options.budgetBytes };
+    const fill: FillTask = { header, run, writer, budgetBytes: options.budgetBytes };
     if (progression !== undefined) fillDense(fill, progression);
     else if (header.layout === 'inline') fillInline(fill);
     else fillIndexed(fill, options.segmentBytesMax ?? SEGMENT_BYTES_MAX);
     if (header.deletedCount > 0) fillDeleted(fill);
-    const { finished, sha256 } = seal(writer, header);
-    const path = options.target(finished.contentId);
+    const { finished, sha256 } = finishFile(writer, header);
+    const path = options.getLayerPath(finished.contentId);
     if (fileExists(path)) writer.abort();
     else writer.commit(path);
     return {
@@ -90,16 +92,16 @@ export function writeStreamedLayer(
   }
 }
 
-/** Decides layout, segments and sizes in passes over the keys. */
-class Sizer {
-  readonly #subject: LayerSubject;
+/** Chooses layout, segments and sizes in passes over the keys. */
+class LayerSizer {
+  readonly #identity: LayerIdentity;
   readonly #run: SortedRun;
-  readonly #options: StreamOptions;
+  readonly #options: StreamedLayerOptions;
   readonly #pieceBytes: number;
   readonly #segmentBytesMax: number;
 
-  constructor(subject: LayerSubject, run: SortedRun, options: StreamOptions) {
-    this.#subject = subject;
+  constructor(identity: LayerIdentity, run: SortedRun, options: StreamedLayerOptions) {
+    this.#identity = identity;
     this.#run = run;
     this.#options = options;
     this.#pieceBytes = options.budgetBytes / 8;
@@ -107,25 +109,36 @@ class Sizer {
   }
 
   plan(): { header: LayerHeader; progression: Progression | undefined } {
-    const { dtype, parentContentId } = this.#subject;
+    const { dtype, parentContentId } = this.#identity;
     const { count, deletedCount, rowBytes } = this.#run;
     const kind = parentContentId === '' ? 'base' : 'delta';
-    const facts = this.#facts();
-    const isProgression = facts.progression !== undefined;
-    const layout = this.#options.layout ?? layoutFor(kind, dtype, rowBytes, isProgression);
-    const deletedHomeSlots = deletedCount === 0 ? 0 : homeSlotsOf(deletedCount, 1);
-    const content: LayerContent = {
-      ...{ layout, rowCount: count, deletedCount, deletedHomeSlots },
-      ...{ emptyKey: facts.emptyKey, homeSlots: 0, firstKey: 0n, keyStep: 0n, rowsPerSegment: 0 },
+    const scan = this.#scanKeys();
+    const isProgression = scan.progression !== undefined;
+    const layout = this.#options.layout ?? chooseLayout(kind, dtype, rowBytes, isProgression);
+    const deletedHomeSlots = deletedCount === 0 ? 0 : computeHomeSlots(deletedCount, 1);
+    const content: LayerShape = {
+      layout,
+      rowCount: count,
+      deletedCount,
+      deletedHomeSlots,
+      emptyKey: scan.emptyKey,
+      homeSlots: 0,
+      firstKey: 0n,
+      keyStep: 0n,
+      rowsPerSegment: 0,
     };
-    if (layout === 'dense') return this.#planDense(content, facts.progression!);
-    const searched = this.#searchedSizes(strideOf(layout, rowBytes));
-    const deletedSlots = deletedCount === 0 ? 0 : this.#deletedSlots(deletedHomeSlots);
-    const { homeSlots, sizes } = searched;
-    const rows = layout === 'inline' ? [] : this.#rowSizes(sizes.length, homeSlots);
-    const rowsPerSegment = layout === 'inline' || rowBytes === 0 ? 0 : this.#rowsPerSegment();
-    const header = layOut(
-      this.#subject,
+    if (layout === 'dense') {
+      const progression = requireDefined(scan.progression, 'the progression of dense keys');
+      return this.#planDense(content, progression);
+    }
+    const keySegments = this.#computeKeySegments(computeStride(layout, rowBytes));
+    const deletedSlots = deletedCount === 0 ? 0 : this.#countDeletedSlots(deletedHomeSlots);
+    const { homeSlots, sizes } = keySegments;
+    const rows = layout === 'inline' ? [] : this.#computeRowSegments(sizes.length, homeSlots);
+    const rowsPerSegment =
+      layout === 'inline' || rowBytes === 0 ? 0 : this.#computeRowsPerSegment();
+    const header = buildLayerHeader(
+      this.#identity,
       { ...content, homeSlots, rowsPerSegment },
       { keys: sizes, rows, deletedSlots },
     );
@@ -133,81 +146,91 @@ class Sizer {
   }
 
   #planDense(
-    content: LayerContent,
+    content: LayerShape,
     progression: Progression,
   ): { header: LayerHeader; progression: Progression } {
     const { firstLow, firstHigh, step } = progression;
     const firstKey = (BigInt(firstHigh) << 32n) | BigInt(firstLow);
-    const rowsPerSegment = this.#rowsPerSegment();
+    const rowsPerSegment = this.#computeRowsPerSegment();
     const dense = { ...content, emptyKey: 0n, firstKey, keyStep: BigInt(step), rowsPerSegment };
-    const keys = rowSegmentSizes(this.#run.count, rowsPerSegment);
-    const header = layOut(this.#subject, dense, { keys, rows: [], deletedSlots: 0 });
+    const keys = computeRowSegmentSizes(this.#run.count, rowsPerSegment);
+    const header = buildLayerHeader(this.#identity, dense, { keys, rows: [], deletedSlots: 0 });
     return { header, progression };
   }
 
-  #rowsPerSegment(): number {
-    const { dtype } = this.#subject;
-    const stride = rowStrideOf({ dtype, rowBytes: this.#run.rowBytes });
-    return rowsPerSegmentOf(stride, this.#segmentBytesMax);
+  #computeRowsPerSegment(): number {
+    const { dtype } = this.#identity;
+    const stride = computeRowStride({ dtype, rowBytes: this.#run.rowBytes });
+    return computeRowsPerSegment(stride, this.#segmentBytesMax);
   }
 
-  #facts(): { emptyKey: bigint; progression: Progression | undefined } {
+  #scanKeys(): { emptyKey: bigint; progression: Progression | undefined } {
     const empty = new EmptyKeyFinder(this.#run.count + this.#run.deletedCount);
-    const ladder = new ProgressionFinder();
-    for (const { keys, count } of readRun(this.#run, ANY_HOMES, 'keys', this.#pieceBytes)) {
+    const progressions = new ProgressionFinder();
+    for (const { keys, count } of readRun(
+      this.#run,
+      HOME_SLOTS_FOR_SCAN,
+      'keys',
+      this.#pieceBytes,
+    )) {
       empty.add(keys.subarray(0, 2 * count));
-      ladder.add(keys.subarray(0, 2 * count));
+      progressions.add(keys.subarray(0, 2 * count));
     }
-    for (const { keys, count } of readRun(this.#run, ANY_HOMES, 'deleted keys', this.#pieceBytes)) {
+    for (const { keys, count } of readRun(
+      this.#run,
+      HOME_SLOTS_FOR_SCAN,
+      'deleted keys',
+      this.#pieceBytes,
+    )) {
       empty.add(keys.subarray(0, 2 * count));
     }
-    return { emptyKey: empty.emptyKey(), progression: ladder.progression() };
+    return { emptyKey: empty.emptyKey(), progression: progressions.progression() };
   }
 
-  /** The least number of segments with which each fits: usually the first one tried. */
-  #searchedSizes(stride: number): { homeSlots: number; sizes: SegmentSize[] } {
+  /** Finds the smallest number of segments that all fit; usually the first attempt succeeds. */
+  #computeKeySegments(stride: number): { homeSlots: number; sizes: SegmentSize[] } {
     const { count } = this.#run;
     if (count === 0) return { homeSlots: 0, sizes: [] };
     const slotsMax = Math.floor(this.#segmentBytesMax / stride);
-    let segments = leastSegmentCount(count, slotsMax);
+    let segments = minSegmentCount(count, slotsMax);
     for (; segments <= SEGMENT_COUNT_MAX; segments++) {
-      const homeSlots = homeSlotsOf(count, segments);
+      const homeSlots = computeHomeSlots(count, segments);
       const cursors = Array.from({ length: segments }, () => new SlotCursor());
       const rows = new Float64Array(segments);
       for (const piece of readRun(this.#run, homeSlots, 'keys', this.#pieceBytes)) {
         for (let i = 0; i < piece.count; i++) {
-          const segment = segmentOf(piece.mixed, 2 * i, segments);
-          cursors[segment]!.take(piece.homes[i]!);
+          const segment = computeSegment(piece.mixed, 2 * i, segments);
+          cursors[segment]!.takeSlot(piece.homes[i]!);
           rows[segment]! += 1;
         }
       }
       const sizes = cursors.map((cursor, i) => ({
         rows: rows[i]!,
-        slots: cursor.slots(homeSlots),
+        slots: cursor.slotCount(homeSlots),
       }));
       if (sizes.every(({ slots }) => slots <= slotsMax)) return { homeSlots, sizes };
     }
-    return tooManySegments(this.#subject.table, count);
+    return failTooManySegments(this.#identity.table, count);
   }
 
-  #deletedSlots(homeSlots: number): number {
+  #countDeletedSlots(homeSlots: number): number {
     const cursor = new SlotCursor();
     for (const piece of readRun(this.#run, homeSlots, 'deleted keys', this.#pieceBytes)) {
-      for (let i = 0; i < piece.count; i++) cursor.take(piece.homes[i]!);
+      for (let i = 0; i < piece.count; i++) cursor.takeSlot(piece.homes[i]!);
     }
-    return cursor.slots(homeSlots);
+    return cursor.slotCount(homeSlots);
   }
 
-  /** Rows lie in the order of the index: segment by segment, so values are packed in as many passes over their lengths. */
-  #rowSizes(indexSegments: number, homeSlots: number): readonly SegmentSize[] {
+  /** Rows are stored in index order, so packing values takes one pass per index segment. */
+  #computeRowSegments(indexSegments: number, homeSlots: number): readonly SegmentSize[] {
     const run = this.#run;
-    if (run.rowBytes > 0) return rowSegmentSizes(run.count, this.#rowsPerSegment());
+    if (run.rowBytes > 0) return computeRowSegmentSizes(run.count, this.#computeRowsPerSegment());
     const packer = new ValuePacker(this.#segmentBytesMax);
     for (let segment = 0; segment < indexSegments; segment++) {
       for (const piece of readRun(run, homeSlots, 'keys and lengths', this.#pieceBytes)) {
         for (const i of piece.order) {
-          if (segmentOf(piece.mixed, 2 * i, indexSegments) === segment)
-            packer.take(piece.lengths[i]!);
+          if (computeSegment(piece.mixed, 2 * i, indexSegments) === segment)
+            packer.reserve(piece.lengths[i]!);
         }
       }
     }
@@ -215,16 +238,19 @@ class Sizer {
   }
 }
 
-/** Block checksums and content id from the file's own bytes, then the header, then the SHA-256 of it all. */
-function seal(
-  writer: RandomWriter,
+/**
+ * Computes block checksums and content id from the written bytes, writes the header, and
+ * computes the SHA-256 of the complete file.
+ */
+function finishFile(
+  writer: RandomAccessWriter,
   header: LayerHeader,
 ): { finished: LayerHeader; sha256: string } {
   const hasher = new BlockHasher();
   const sha = createHash('sha256');
   const checksums = new Uint32Array(2 * header.blockCount);
   const section = new Uint8Array(checksums.buffer);
-  // What lies before it and was not written is zeros from here on.
+  // This write extends the file; gaps before it read as zeros.
   writer.writeAt(section, header.checksumsOffset);
   for (let block = 0; block < header.blockCount; block++) {
     const position = HEADER_BYTES + block * BLOCK_BYTES;
@@ -243,10 +269,10 @@ function seal(
     .slice(0, 32);
   const finished = { ...hashed, contentId };
   writer.writeAt(encodeHeader(finished), 0);
-  return { finished, sha256: fileDigest(writer, header.fileBytes) };
+  return { finished, sha256: computeFileDigest(writer, header.fileBytes) };
 }
 
-function fileDigest(writer: RandomWriter, bytes: number): string {
+function computeFileDigest(writer: RandomAccessWriter, bytes: number): string {
   const sha = createHash('sha256');
   const piece = new Uint8Array(BLOCK_BYTES);
   for (let at = 0; at < bytes; at += BLOCK_BYTES) {

@@ -1,10 +1,12 @@
 /**
- * `cube-builder graph`: publishes a graph as it is, with its embeddings inside, as a version without tables (`serving --store
- * none`). Its integer inputs are ids that it takes itself, its inputs of floats are dense features.
+ * `cube-builder graph`: publishes a whole graph as a version without tables. Integer inputs of the
+ * graph are ids, float inputs dense features; with `--plain` the version has no slots.json, and
+ * requests give the inputs of the graph as tensors.
  */
+import { dirname, join } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
 import { JsonReader } from '../../lib/core/json.ts';
-import type { Manifest } from '../../lib/core/manifest.ts';
+import type { Manifest, VersionFile } from '../../lib/core/manifest.ts';
 import {
   type GraphPort,
   type IdsSpec,
@@ -13,19 +15,26 @@ import {
   slotSpecToJson,
   type TrainedFeatures,
 } from '../../lib/core/slots.ts';
-import { readFile, readText } from '../../lib/platform/files.ts';
-import { OnnxModel, type OnnxPort } from '../../lib/platform/onnx.ts';
+import { findFeatureWarnings } from '../../lib/features/feature-warnings.ts';
+import { fileExists, readFile, readText } from '../../lib/platform/files.ts';
+import { OnnxModel, type OnnxValueInfo } from '../../lib/platform/onnx.ts';
 import { VERSION_FILE_BYTES_MAX } from '../../lib/repository/repository.ts';
-import { bytesSha256 } from '../../lib/repository/verified-copy.ts';
+import { computeSha256 } from '../../lib/repository/verified-copy.ts';
+import { readGraphSignature } from '../../proto/onnx-signature.ts';
 import { readGolden } from './pruned-model.ts';
+
+const DATA_FILE = 'model.onnx.data';
 
 export interface WholeGraphOptions {
   readonly model: string;
   readonly bundle: string;
   readonly curVersion: string;
-  /** features.json of the training script; without it requests name the graph's inputs. */
+  /** features.json of the training script; without it requests use the graph's input names. */
   readonly features?: string;
   readonly golden?: string;
+  /** Publishes although features.json looks wrong. */
+  readonly accept?: boolean;
+  readonly plain?: boolean;
 }
 
 export interface WholeGraph {
@@ -33,71 +42,114 @@ export interface WholeGraph {
   readonly files: ReadonlyMap<string, Uint8Array>;
 }
 
-/** The version, ready to publish. @throws CubeError naming the input that cannot be served, or what features.json says wrong */
-export async function wholeGraph(options: WholeGraphOptions): Promise<WholeGraph> {
+/**
+ * Makes the version, ready to publish.
+ * @throws CubeError for a graph input that cannot be served, or a wrong field of features.json
+ */
+export async function createWholeGraph(options: WholeGraphOptions): Promise<WholeGraph> {
   const { model, bundle, curVersion: version, golden } = options;
   const graph = readFile(model, VERSION_FILE_BYTES_MAX);
-  const loaded = await OnnxModel.load(graph, { source: model });
+  const data = readExternalData(model, options.plain);
+  const loaded = await OnnxModel.load(graph, { source: model, externalData: data });
   const { inputs, outputs } = loaded;
   await loaded.release();
+  if (options.plain) return createPlainModel(options, graph, data);
   const features =
     options.features === undefined
       ? undefined
-      : readTrainedFeatures(JsonReader.parse(readText(options.features), options.features));
-  const spec = specOf(model, inputs, outputs, features);
+      : readTrainedFeatures(JsonReader.parseFile(readText(options.features), options.features));
+  if (features !== undefined && options.accept !== true) rejectDoubts(features);
+  const spec = createSlotSpec(model, inputs, outputs, features);
   const files = new Map([
     ['model.onnx', graph],
     ['slots.json', new TextEncoder().encode(JSON.stringify(slotSpecToJson(spec)))],
-    ...(golden === undefined ? [] : [['golden.jsonl', readGolden(golden)] as const]),
+    ...(golden === undefined ? [] : [['golden.jsonl', readGolden(golden, features)] as const]),
   ]);
-  const listed = Array.from(files, ([path, bytes]) => {
-    return { path, bytes: bytes.length, sha256: bytesSha256(bytes) };
-  });
+  const listed = listFiles(files);
   const hash = features?.hash ?? { scheme: 'raw', seed: 0n, modulo: 0n };
   const slots = features?.slots ?? [];
   return { manifest: { bundle, version, files: listed, hash, slots, tables: [] }, files };
 }
 
-function specOf(
+/** A graph without tables has no modulo that could be too small. */
+function rejectDoubts(features: TrainedFeatures): void {
+  const doubts = findFeatureWarnings({ features, ids: features.ids, embeddings: [], tables: [] });
+  if (doubts.length === 0) return;
+  failInvalid(
+    `features.json looks wrong: ${doubts.join('; ')}. Correct it, or publish with --accept`,
+  );
+}
+
+/** @throws CubeError for a graph that the engine cannot exchange tensors with */
+function createPlainModel(
+  { model, bundle, curVersion: version }: WholeGraphOptions,
+  graph: Uint8Array,
+  data: ReadonlyMap<string, Uint8Array>,
+): WholeGraph {
+  readGraphSignature(graph, model);
+  const files = new Map([['model.onnx', graph], ...data]);
+  const hash = { scheme: 'raw', seed: 0n, modulo: 0n } as const;
+  const manifest = { bundle, version, files: listFiles(files), hash, slots: [], tables: [] };
+  return { manifest, files };
+}
+
+/** The file beside a model with the tensors that are not in it; it keeps its name. */
+function readExternalData(model: string, isPlain = false): ReadonlyMap<string, Uint8Array> {
+  const path = join(dirname(model), DATA_FILE);
+  if (!isPlain || !fileExists(path)) return new Map();
+  return new Map([[DATA_FILE, readFile(path, VERSION_FILE_BYTES_MAX)]]);
+}
+
+function listFiles(files: ReadonlyMap<string, Uint8Array>): VersionFile[] {
+  return Array.from(files, ([path, bytes]) => {
+    return { path, bytes: bytes.length, sha256: computeSha256(bytes) };
+  });
+}
+
+function createSlotSpec(
   model: string,
-  inputs: readonly OnnxPort[],
-  outputs: readonly OnnxPort[],
+  inputs: readonly OnnxValueInfo[],
+  outputs: readonly OnnxValueInfo[],
   features: TrainedFeatures | undefined,
 ): SlotSpec {
   const ids: IdsSpec[] = [];
   const dense: GraphPort[] = [];
   for (const port of inputs) {
-    const columns = columnsOf(model, port);
+    const columns = countColumns(model, port);
     const { name: input, dtype } = port;
     if (dtype === 'int64' || dtype === 'int32') {
-      ids.push({ input, dtype, columns, slots: slotsOf(input, columns, features), kept: true });
+      ids.push({ input, dtype, columns, slots: findSlots(input, columns, features), kept: true });
     } else {
       dense.push({ name: input, dtype, shape: [-1, columns] });
     }
   }
-  if (ids.length === 0) refuse(`${model} has no integer inputs: nothing in it looks like ids`);
+  if (ids.length === 0)
+    failInvalid(`${model} has no integer inputs, so requests could not contain ids`);
   for (const { input } of features?.ids ?? []) {
-    if (ids.some((known) => known.input === input)) continue;
-    refuse(`features.json: ids: ${model} has no integer input ${JSON.stringify(input)}`);
+    if (ids.some((candidate) => candidate.input === input)) continue;
+    failInvalid(`features.json: ids: ${model} has no integer input ${JSON.stringify(input)}`);
   }
   return {
-    ...{ embeddings: [], tables: [], ids, features },
+    embeddings: [],
+    tables: [],
+    ids,
+    features,
     graph: { inputs: dense, outputs: outputs.map(({ name, dtype }) => ({ name, dtype })) },
   };
 }
 
-/** Elements in a row. */
-function columnsOf(model: string, { name, dtype, shape }: OnnxPort): number {
+/** Returns the number of elements per row of an input. */
+function countColumns(model: string, { name, dtype, shape }: OnnxValueInfo): number {
   const [batch, columns = 1, ...others] = shape;
-  const isFit = /^(int(32|64)|float(16|32))$/.test(dtype) && others.length === 0;
-  if (!isFit || typeof batch === 'number' || typeof columns !== 'number' || columns < 1) {
+  const isSupported = /^(int(32|64)|float(16|32))$/.test(dtype) && others.length === 0;
+  if (!isSupported || typeof batch === 'number' || typeof columns !== 'number' || columns < 1) {
     const text = `input ${JSON.stringify(name)} is ${dtype} [${shape.join(', ')}]`;
-    refuse(`${model}: ${text}; a graph is served whole with inputs [batch, columns], batch open`);
+    failInvalid(`${model}: ${text}; expected [batch, columns] with a dynamic batch size`);
   }
   return columns;
 }
 
-function slotsOf(
+function findSlots(
   input: string,
   columns: number,
   features: TrainedFeatures | undefined,
@@ -105,11 +157,12 @@ function slotsOf(
   if (features === undefined) return [];
   const { slots } = features.ids.find((ids) => ids.input === input) ?? { slots: [] };
   if (slots.length === columns) return slots;
-  return refuse(
-    `features.json: ids: ${slots.length} slots for the input ${JSON.stringify(input)}, which has ${columns} columns`,
+  return failInvalid(
+    `features.json: ids: ${slots.length} slots for the input ${JSON.stringify(input)}, which has ` +
+      `${columns} columns`,
   );
 }
 
-function refuse(text: string): never {
+function failInvalid(text: string): never {
   throw new CubeError('INVALID_ARGUMENT', text);
 }

@@ -1,9 +1,9 @@
-/** The channels and the quarantine of a bundle: every entry readable, and pointing to versions that are there. */
+/** Checks the channels and the quarantine of a bundle: entries, and the versions that they name. */
 import { CubeError } from '../../lib/core/errors.ts';
 import { NAME_PATTERN } from '../../lib/core/names.ts';
 import {
   type ChannelEntry,
-  channelState,
+  computeChannelState,
   readChannelEntry,
   readQuarantineEntry,
 } from '../../lib/repository/channel-log.ts';
@@ -12,136 +12,128 @@ import {
   channelFolder,
   channelsFolder,
   manifestPath,
+  parseSeq,
   quarantineFolder,
   quarantinePath,
-  seqOf,
 } from '../../lib/repository/layout.ts';
-import type { Findings } from './findings.ts';
-import { placeOf, type Source } from './source.ts';
+import type { RepositoryChecks } from '../../lib/repository/repository-checks.ts';
+import type { CheckReport } from './check-report.ts';
+import { type CheckSource, toLocation } from './source.ts';
 
-/** Where nobody can list a log, it is followed so far. */
-const ENTRIES_PROBED_MAX = 100_000;
+/** Where entries cannot be listed, at most this many are probed. */
+const PROBED_ENTRIES_MAX = 100_000;
 
 export interface ChannelScope {
-  readonly source: Source;
+  readonly source: CheckSource;
   readonly bundle: string;
-  readonly findings: Findings;
+  readonly report: CheckReport;
+  readonly checks: RepositoryChecks;
 }
 
-/** @returns the names of the channels that a folder lists */
-export async function channelNames({ source, bundle }: ChannelScope): Promise<string[]> {
+/** The names of the bundle's channels; empty where folders cannot be listed. */
+export async function listChannels({ source, bundle }: ChannelScope): Promise<string[]> {
   const names = (await source.list(channelsFolder(bundle))) ?? [];
   return names.filter((name) => NAME_PATTERN.test(name));
 }
 
-/** Checks the log of a channel. @returns the versions that it wants: of its pointer, and the one before */
+/**
+ * Checks the log of a channel.
+ * @returns the versions of the pointer and of a rollback, if they have a manifest
+ */
 export async function checkChannel(scope: ChannelScope, channel: string): Promise<string[]> {
-  const { source, bundle, findings } = scope;
+  const { source, bundle, report, checks } = scope;
   const entries = await readEntries(scope, channel);
-  findings.checked.channels += 1;
+  report.checked.channels += 1;
   const quarantined = new Set<string>();
   for (const version of new Set(entries.map((entry) => entry.version))) {
     if (await source.exists(quarantinePath(bundle, version))) quarantined.add(version);
   }
-  const { pointer, previous } = channelState(entries, quarantined);
-  if (pointer === undefined) {
-    findings.note(placeOf(source, channelFolder(bundle, channel)), 'the channel points nowhere');
-    return [];
-  }
-  const place = placeOf(source, channelEntryPath(bundle, channel, pointer.seq));
-  if (quarantined.has(pointer.version)) {
-    const remedy = 'roll back, or activate another version';
-    findings.problem(
-      place,
-      `${place}: channel ${channel} points to version ${pointer.version}, which is quarantined; ${remedy}`,
-    );
-  }
-  const wanted: string[] = [];
+  const state = computeChannelState(entries, quarantined);
+  const { pointer, previous } = state;
+  const path =
+    pointer === undefined
+      ? channelFolder(bundle, channel)
+      : channelEntryPath(bundle, channel, pointer.seq);
+  checks.checkPointer(channel, state, toLocation(source, path));
+  const versions: string[] = [];
   for (const [entry, role] of [
     [pointer, 'points to'],
     [previous, 'would roll back to'],
   ] as const) {
     if (entry === undefined) continue;
-    if (await source.exists(manifestPath(bundle, entry.version))) wanted.push(entry.version);
-    else sayAbsent(scope, channel, entry, role);
+    if (await source.exists(manifestPath(bundle, entry.version))) versions.push(entry.version);
+    else reportMissingVersion(scope, channel, entry, role);
   }
-  return wanted;
+  return versions;
 }
 
-function sayAbsent(
-  { source, bundle, findings }: ChannelScope,
+function reportMissingVersion(
+  { source, bundle, checks }: ChannelScope,
   channel: string,
   { seq, version }: ChannelEntry,
   role: string,
 ): void {
-  const place = placeOf(source, channelEntryPath(bundle, channel, seq));
-  findings.problem(
-    place,
-    `${place}: channel ${channel} ${role} version ${version}, which has no manifest here; ` +
-      'publish it again, or activate another version',
-    'NOT_FOUND',
-  );
+  const message = `channel ${channel} ${role} version ${version}, which has no manifest here`;
+  const where = toLocation(source, channelEntryPath(bundle, channel, seq));
+  checks.reportManifestError(version, where, new CubeError('NOT_FOUND', message), 'error');
 }
 
 /** All entries that can be read, oldest first. */
 async function readEntries(scope: ChannelScope, channel: string): Promise<ChannelEntry[]> {
-  const { source, bundle, findings } = scope;
+  const { source, bundle, report, checks } = scope;
   const entries: ChannelEntry[] = [];
-  for await (const seq of sequence(scope, channel)) {
-    const place = placeOf(source, channelEntryPath(bundle, channel, seq));
+  for await (const seq of listSequence(scope, channel)) {
     try {
       entries.push(await readChannelEntry(source, bundle, channel, seq));
-      findings.checked.files += 1;
+      report.checked.files += 1;
     } catch (error) {
-      const { code, message } = CubeError.from(error);
-      const remedy = code === 'CORRUPT' ? '; put it back, or remove it' : '';
-      findings.problem(place, message + remedy, code);
+      checks.reportEntryError(toLocation(source, channelEntryPath(bundle, channel, seq)), error);
     }
   }
   return entries;
 }
 
-async function* sequence(scope: ChannelScope, channel: string): AsyncGenerator<number> {
-  const { source, bundle, findings } = scope;
+async function* listSequence(scope: ChannelScope, channel: string): AsyncGenerator<number> {
+  const { source, bundle, report } = scope;
   const folder = channelFolder(bundle, channel);
   const names = await source.list(folder);
   if (names !== undefined) {
     for (const name of names) {
-      const seq = seqOf(name);
+      const seq = parseSeq(name);
       if (seq !== undefined) yield seq;
-      else findings.note(placeOf(source, `${folder}/${name}`), 'is no entry of the channel');
+      else
+        report.addNote(toLocation(source, `${folder}/${name}`), 'is not an entry of the channel');
     }
     return;
   }
-  for (let seq = 1; seq <= ENTRIES_PROBED_MAX; seq++) {
+  for (let seq = 1; seq <= PROBED_ENTRIES_MAX; seq++) {
     if (!(await source.exists(channelEntryPath(bundle, channel, seq)))) return;
     yield seq;
   }
 }
 
-/** @param versions that have a manifest */
+/** @param versions those that have a manifest */
 export async function checkQuarantine(
-  { source, bundle, findings }: ChannelScope,
+  { source, bundle, report, checks }: ChannelScope,
   versions: ReadonlySet<string>,
 ): Promise<void> {
   for (const name of (await source.list(quarantineFolder(bundle))) ?? []) {
     const version = name.replace(/\.json$/, '');
-    const place = placeOf(source, `${quarantineFolder(bundle)}/${name}`);
+    const where = toLocation(source, `${quarantineFolder(bundle)}/${name}`);
     if (!name.endsWith('.json') || !NAME_PATTERN.test(version)) {
-      findings.note(place, 'is no entry of the quarantine');
+      report.addNote(where, 'is not an entry of the quarantine');
       continue;
     }
     try {
       const { by, at, reason } = await readQuarantineEntry(source, bundle, version);
-      findings.checked.files += 1;
-      const gone = versions.has(version) ? '' : '; it has no manifest here';
-      findings.note(
-        place,
-        `version ${version} is quarantined (${by}, ${at}: ${JSON.stringify(reason)})${gone}`,
+      report.checked.files += 1;
+      const missing = versions.has(version) ? '' : '; it has no manifest here';
+      report.addNote(
+        where,
+        `version ${version} is quarantined (${by}, ${at}: ${JSON.stringify(reason)})${missing}`,
       );
     } catch (error) {
-      const { code, message } = CubeError.from(error);
-      findings.problem(place, `${message}; write it again`, code);
+      checks.reportEntryError(where, error);
     }
   }
 }

@@ -1,32 +1,34 @@
 /** The command line of cube-check. */
 import {
+  type Command,
   createCli,
   EXIT_FAILED,
   EXIT_OK,
   EXIT_USAGE,
   InvalidArgumentError,
-  nameOption,
   optionWithEnv,
+  parseNameOption,
   runCli,
 } from '../../lib/platform/cli.ts';
-import { fileBytes } from '../../lib/platform/files.ts';
+import { getFileBytes } from '../../lib/platform/files.ts';
 import { type Progress, startProgress } from '../../lib/platform/progress.ts';
-import { print } from '../../lib/platform/text-table.ts';
+import { printLine } from '../../lib/platform/terminal-output.ts';
+import { openBackend } from '../../lib/repository/open-backend.ts';
 import { openRepository } from '../../lib/repository/repository.ts';
 import {
   addCallerTlsOptions,
-  type CallerFlags,
-  serverCredentials,
+  type CallerOptions,
+  createServerCredentials,
 } from '../../lib/rpc/credential-options.ts';
-import { Findings, findingsJson, findingsText } from './findings.ts';
+import { CheckReport, formatReport, formatReportJson } from './check-report.ts';
 import { HttpSource } from './http-source.ts';
-import { checkNamedFile } from './layer-checks.ts';
+import { checkLayerByName } from './layer-checks.ts';
 import { checkRepository } from './repository-check.ts';
 import { checkServer } from './server-check.ts';
-import { FolderSource, type Source } from './source.ts';
+import { type CheckSource, ListedSource } from './source.ts';
 import { findTarget, type Target } from './target.ts';
 
-interface Flags extends CallerFlags {
+interface CheckFlags extends CallerOptions {
   readonly deep?: boolean;
   readonly json?: boolean;
   readonly bundle?: string;
@@ -37,6 +39,7 @@ interface Flags extends CallerFlags {
 }
 
 const MEGABYTE = 1e6;
+const SHARD_MAX = 65_535;
 
 const EXAMPLES = `
 Examples:
@@ -45,56 +48,81 @@ Examples:
     cube-check /srv/models/ads/versions/7 --deep
     cube-check /srv/models
 
-  A host's data folder, which holds some shards only:
+  The data folder of a host, which has the layers of some shards only:
     cube-check /data/host --data-folder --shards 0,2
 
-  A version, or what a channel points to, below a URL:
+  A version, or the version of a channel, below a URL:
     cube-check https://models.example.com/repo/ads/versions/7/manifest.json
     cube-check https://models.example.com/repo --bundle ads --channel stable
 
-  A running cube-server, and whether its rows are those of the repository:
+  A repository or a version in a bucket:
+    cube-check s3://bucket/models --bundle ads
+    cube-check s3://bucket/models/ads/versions/7/manifest.json
+
+  A running cube-server, compared with the repository:
     cube-check 127.0.0.1:8000 --repository /srv/models
 
-Without --deep: manifests, sizes, SHA-256, headers, every block's checksum, structure, that every key is found and in the right
-shard, deltas on their parents, channels, quarantine. With --deep also content ids, padding, rows that no dtype holds.
-Goes on after a problem and lists all. Exit code 0: sound; 1: damaged, or not to be read; 2: wrong usage.`;
+Checked always:
+  manifests, files and layers: sizes, SHA-256, headers, block checksums, structure
+  keys: every key can be found and is in the right shard
+  deltas: they fit their parents
+  channels and quarantined versions
+Checked with --deep as well:
+  layers: content ids (the hash in the name of a layer), padding, invalid values
+
+All problems are listed, not only the first.
+Exit code: 0 no problem; 1 damaged or unreadable; 2 wrong usage.`;
 
 /** @returns the exit code */
 export function run(argv?: readonly string[]): Promise<number> {
+  return runCli(createProgram(), argv, ({ code }) =>
+    code === 'INVALID_ARGUMENT' ? EXIT_USAGE : EXIT_FAILED,
+  );
+}
+
+export function createProgram(): Command {
   const program = createCli(
     'cube-check',
     'Verifies layer files, versions, repositories and servers.',
   );
   program
-    .argument('<target>', 'a file, a folder, a URL, or host:port of a cube-server')
-    .option('--deep', 'also what follows only from the content of whole layers')
-    .option('--json', 'the findings for programs')
-    .option('--bundle <name>', 'of a repository: this bundle alone', nameOption('bundle'))
-    .option('--channel <name>', 'of a URL: the channel to follow', nameOption('channel'), 'stable')
-    .option('--data-folder', "the folder is a host's: it holds layers of its shards only")
-    .option('--shards <list>', 'the shards that must be there (0-3,7)', shardList)
-    .option('--repository <folder>', 'of a server: where its manifests are')
+    .argument('<target>', 'File, folder, bucket, URL, or host:port of a cube-server to check')
+    .option('--deep', 'Also check content ids, padding and invalid values, which reads all rows')
+    .option('--json', 'Print the findings as JSON')
+    .option(
+      '--bundle <name>',
+      'Bundle to check in a repository (default: all)',
+      parseNameOption('bundle'),
+    )
+    .option(
+      '--channel <name>',
+      'Channel to check if the target is a URL, where channels cannot be listed',
+      parseNameOption('channel'),
+      'stable',
+    )
+    .option('--data-folder', "Treat the folder as a host's data folder (default: detect it)")
+    .option(
+      '--shards <list>',
+      'Shards that must be present, such as 0-3,7 (default: those that the folder or server names)',
+      parseShardList,
+    )
+    .option('--repository <folder>', 'Repository to compare a server with (default: none)')
     .addOption(
       optionWithEnv(
         '--control-token-file <file>',
-        'of a server: the token that its control calls ask for',
+        'File with the control token of a server (default: none)',
         'CUBE_CONTROL_TOKEN_FILE',
       ),
     );
-  addCallerTlsOptions(program)
+  return addCallerTlsOptions(program)
     .addHelpText('after', EXAMPLES)
-    .action(async (text: string, flags: Flags) => {
+    .action(async (text: string, flags: CheckFlags) => {
       process.exitCode = await check(text, flags);
     });
-  return runCli(program, argv, ({ code }) =>
-    code === 'INVALID_ARGUMENT' ? EXIT_USAGE : EXIT_FAILED,
-  );
 }
 
-const SHARD_MAX = 65_535;
-
 /** Option parser: numbers and ranges such as 0-3,7. */
-function shardList(text: string): number[] {
+function parseShardList(text: string): number[] {
   const shards = new Set<number>();
   for (const part of text.split(',')) {
     const [, from, to = from] = /^(\d{1,5})(?:-(\d{1,5}))?$/.exec(part) ?? [];
@@ -106,66 +134,72 @@ function shardList(text: string): number[] {
   return [...shards];
 }
 
-async function check(text: string, flags: Flags): Promise<number> {
+async function check(text: string, flags: CheckFlags): Promise<number> {
   const target = findTarget(text);
-  const bar = new ProgressBar();
-  const findings = new Findings((bytes) => bar.update(bytes));
+  const progress = new CheckProgress();
+  const report = new CheckReport((bytes) => progress.update(bytes));
   try {
-    await checkTarget(target, flags, findings, bar);
+    await checkTarget(target, flags, report, progress);
   } finally {
-    bar.stop();
+    progress.stop();
   }
-  process.exitCode = findings.problems.length === 0 ? EXIT_OK : EXIT_FAILED;
-  print(flags.json === true ? findingsJson(text, findings) : findingsText(findings));
-  return Number(process.exitCode);
+  printLine(flags.json === true ? formatReportJson(text, report) : formatReport(report));
+  return report.problems.length === 0 ? EXIT_OK : EXIT_FAILED;
 }
 
 async function checkTarget(
   target: Target,
-  flags: Flags,
-  findings: Findings,
-  bar: ProgressBar,
+  flags: CheckFlags,
+  report: CheckReport,
+  progress: CheckProgress,
 ): Promise<void> {
   if (target.kind === 'layer') {
-    bar.begin(fileBytes(target.path));
-    checkLayer(target.path, flags.deep === true, findings);
+    progress.begin(getFileBytes(target.path));
+    checkLayer(target.path, flags.deep === true, report);
     return;
   }
   if (target.kind === 'server') {
-    const { repository } = flags;
-    const credentials = serverCredentials(flags);
-    const opened = repository === undefined ? undefined : openRepository(repository);
-    await checkServer({ address: target.address, credentials, repository: opened }, findings);
+    const credentials = createServerCredentials(flags);
+    const repository =
+      flags.repository === undefined ? undefined : openRepository(flags.repository);
+    await checkServer({ address: target.address, credentials, repository }, report);
     return;
   }
   const { kind, root } = target;
-  const source: Source = kind === 'url' ? new HttpSource(root) : new FolderSource(root);
-  const release = closeWhenKilled(source);
+  const source: CheckSource =
+    kind === 'url' ? new HttpSource(root) : new ListedSource(openBackend(root, false));
+  const removeListeners = closeOnSignal(source);
   try {
-    const wish = {
-      ...{ source, deep: flags.deep === true, shards: flags.shards, channel: flags.channel },
-      ...{ bundle: target.bundle ?? flags.bundle, version: target.version },
-      ...{ isHost: flags.dataFolder, onTotal: (bytes: number) => bar.begin(bytes) },
+    const options = {
+      source,
+      deep: flags.deep === true,
+      shards: flags.shards,
+      channel: flags.channel,
+      bundle: target.bundle ?? flags.bundle,
+      version: target.version,
+      isHost: flags.dataFolder,
+      onTotal: (bytes: number) => progress.begin(bytes),
     };
-    await checkRepository(wish, findings);
+    await checkRepository(options, report);
   } finally {
-    release();
+    removeListeners();
     source.close();
   }
 }
 
-function checkLayer(path: string, deep: boolean, findings: Findings): void {
-  const header = checkNamedFile(path, deep, findings);
+function checkLayer(path: string, deep: boolean, report: CheckReport): void {
+  const header = checkLayerByName(path, deep, report);
   if (header === undefined) return;
   const { table, kind, layout, dtype, dim, rowCount, shardIndex, shardNum } = header;
-  findings.note(
+  report.addNote(
     path,
-    `${kind} of table ${table}, shard ${shardIndex} of ${shardNum}: ${rowCount} rows of ${dim} ${dtype}, ${layout}`,
+    `${kind} of table ${table}, shard ${shardIndex} of ${shardNum}: ` +
+      `${rowCount} rows of ${dim} ${dtype}, ${layout}`,
   );
 }
 
-/** What was copied here is removed when the process is told to end. @returns what undoes it */
-function closeWhenKilled(source: Source): () => void {
+/** Removes temporary copies when the process is told to end. @returns removes the listeners */
+function closeOnSignal(source: CheckSource): () => void {
   const end = (signal: NodeJS.Signals): void => {
     source.close();
     process.exit(signal === 'SIGINT' ? 130 : 143);
@@ -174,21 +208,23 @@ function closeWhenKilled(source: Source): () => void {
   return () => process.off('SIGINT', end).off('SIGTERM', end);
 }
 
-/** Of bytes, begun anew for each bundle. */
-class ProgressBar {
+/** A progress bar that starts again for each bundle. */
+class CheckProgress {
   #bar: Progress | undefined;
-  #before = 0;
-  #done = 0;
+  /** Bytes that were checked before the bar started. */
+  #startBytes = 0;
+  #bytes = 0;
 
-  begin(bytes: number): void {
+  begin(totalBytes: number): void {
     this.stop();
-    this.#before = this.#done;
-    this.#bar = startProgress('checking', Math.ceil(bytes / MEGABYTE), 'MB');
+    this.#startBytes = this.#bytes;
+    this.#bar = startProgress('checking', Math.ceil(totalBytes / MEGABYTE), 'MB');
   }
 
+  /** @param bytes all that were checked so far */
   update(bytes: number): void {
-    this.#done = bytes;
-    this.#bar?.update(Math.floor((bytes - this.#before) / MEGABYTE));
+    this.#bytes = bytes;
+    this.#bar?.update(Math.floor((bytes - this.#startBytes) / MEGABYTE));
   }
 
   stop(): void {

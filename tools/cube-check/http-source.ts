@@ -1,27 +1,29 @@
 /**
- * A repository below a URL, read only, by any HTTP server of files. Nothing outside that URL is asked for: paths are made of
- * checked names, and no redirect is followed. Layers are streamed to a temporary file, no byte further than they should go.
+ * A repository below a URL, read from any HTTP server of files. Paths are made of checked names and
+ * redirects are not followed, so nothing outside that URL is requested. Layers are streamed to a
+ * temporary file, and no more bytes are fetched than they should have.
  */
 import { join } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
 import { removePath } from '../../lib/platform/files.ts';
 import { AppendWriter } from '../../lib/platform/spill-file.ts';
 import { TemporaryFolder } from '../../lib/platform/temporary-folder.ts';
-import { BodyReader } from '../../lib/rpc/http-body.ts';
-import type { LocalFile, Source } from './source.ts';
+import { HttpBodyReader } from '../../lib/rpc/http-body.ts';
+import type { CheckSource, LocalFile } from './source.ts';
 
 const IDLE_MS = 30_000;
 const BUFFER_BYTES = 1 << 20;
-/** Of an answer that is no success. */
+/** Limit of the body of an error response. */
 const ERROR_BYTES_MAX = 64 << 10;
 
-export class HttpSource implements Source {
+export class HttpSource implements CheckSource {
   readonly location: string;
-  readonly #body = new BodyReader({ idleMs: IDLE_MS });
+  readonly canList = false;
+  readonly #body = new HttpBodyReader({ idleMs: IDLE_MS });
   #folder: TemporaryFolder | undefined;
   #files = 0;
 
-  /** @param root of the repository */
+  /** @param root URL of the repository */
   constructor(root: string) {
     this.location = root.replace(/\/+$/, '');
   }
@@ -43,21 +45,25 @@ export class HttpSource implements Source {
     return undefined;
   }
 
+  async size(): Promise<undefined> {
+    return undefined;
+  }
+
   async open(path: string, bytes: number): Promise<LocalFile> {
     this.#folder ??= new TemporaryFolder('check');
     const target = join(this.#folder.path, String(this.#files++));
     const writer = new AppendWriter(target, BUFFER_BYTES);
     try {
       const limit = Math.max(bytes, ERROR_BYTES_MAX);
-      const got = await this.#body.stream(this.#url(path), limit, (piece, status) => {
+      const response = await this.#body.stream(this.#url(path), limit, (piece, status) => {
         if (status >= 400) return false;
         writer.write(piece);
         return true;
       });
-      this.#require(path, got.status);
+      this.#require(path, response.status);
       writer.flush();
       writer.close();
-      return { path: target, bytes: got.bytes, release: () => removePath(target) };
+      return { path: target, bytes: response.bytes, release: () => removePath(target) };
     } catch (error) {
       writer.close();
       removePath(target);
@@ -76,10 +82,10 @@ export class HttpSource implements Source {
 
   #require(path: string, status: number): void {
     if (status === 200) return;
-    const missing = status === 404 || status === 410;
+    const isMissing = status === 404 || status === 410;
     throw new CubeError(
-      missing ? 'NOT_FOUND' : 'UNAVAILABLE',
-      `${this.#url(path)}: ${missing ? 'there is no such file' : 'the server answers'} (HTTP ${status})`,
+      isMissing ? 'NOT_FOUND' : 'UNAVAILABLE',
+      `${this.#url(path)}: ${isMissing ? 'no such file' : 'the server failed'} (HTTP ${status})`,
     );
   }
 }

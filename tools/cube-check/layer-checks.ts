@@ -1,138 +1,144 @@
-/** Layers of a bundle against the manifests that name them: each file is read once, however many versions share it. */
+/** Checks layers against the manifests that name them. A layer shared by versions is read once. */
 import { basename } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
 import type { LayerHeader } from '../../lib/core/layer-format.ts';
 import type { Manifest } from '../../lib/core/manifest.ts';
 import { CONTENT_ID_PATTERN } from '../../lib/core/names.ts';
 import { layerPath } from '../../lib/repository/layout.ts';
+import type { RepositoryChecks } from '../../lib/repository/repository-checks.ts';
+import { requireContent } from '../../lib/repository/verified-copy.ts';
 import { checkLayerFile, type LayerFault } from '../../lib/store/layer-check.ts';
-import { checkHeader, type WantedLayer } from '../../lib/store/wanted-layers.ts';
-import type { Findings } from './findings.ts';
-import { type LocalFile, placeOf, type Source } from './source.ts';
+import { checkLayerHeader, type RequiredLayer } from '../../lib/store/load-files.ts';
+import type { CheckReport } from './check-report.ts';
+import { asMissing, type CheckSource, type LocalFile, toLocation } from './source.ts';
 
-/** Of damaged blocks of one file, so many are listed. */
-const BLOCKS_LISTED_MAX = 100;
+/** At most this many damaged blocks of one file are listed. */
+const LISTED_BLOCKS_MAX = 100;
 
 /** A layer file that could be read. */
-interface ReadLayer {
+interface CheckedLayer {
   readonly header: LayerHeader | undefined;
   readonly bytes: number;
   readonly sha256: string;
 }
 
+export interface LayerChecksOptions {
+  readonly source: CheckSource;
+  readonly bundle: string;
+  readonly deep: boolean;
+  readonly report: CheckReport;
+  readonly checks: RepositoryChecks;
+}
+
 export class LayerChecks {
-  readonly #source: Source;
-  readonly #bundle: string;
-  readonly #deep: boolean;
-  readonly #findings: Findings;
-  /** By table and contentId; null when it could not be read. */
-  readonly #known = new Map<string, ReadLayer | null>();
-  /** What was said of a layer, so that versions that share it do not say it again. */
-  readonly #said = new Set<string>();
+  readonly #options: LayerChecksOptions;
+  /** By table and contentId; undefined for a layer that could not be read. */
+  readonly #checked = new Map<string, CheckedLayer | undefined>();
+  /** Messages reported so far: versions that share a layer report a problem of it once. */
+  readonly #reported = new Set<string>();
 
-  constructor(source: Source, bundle: string, deep: boolean, findings: Findings) {
-    this.#source = source;
-    this.#bundle = bundle;
-    this.#deep = deep;
-    this.#findings = findings;
+  constructor(options: LayerChecksOptions) {
+    this.#options = options;
   }
 
-  /** Whether some version that was checked names the layer. */
-  isNamed(table: string, contentId: string): boolean {
-    return this.#known.has(`${table}/${contentId}`);
+  /** Whether a checked version has the layer. */
+  isReferenced(table: string, contentId: string): boolean {
+    return this.#checked.has(`${table}/${contentId}`);
   }
 
-  /** Checks a layer, and that it is what this version says. */
-  async check(manifest: Manifest, wanted: WantedLayer, shard: number): Promise<void> {
-    const { table, layer } = wanted;
-    const path = layerPath(this.#bundle, table.name, layer.contentId);
-    const place = placeOf(this.#source, path);
-    const known = await this.#read(`${table.name}/${layer.contentId}`, path, layer.bytes);
-    if (known === null) return;
-    const who = `version ${manifest.version}, table ${table.name}, shard ${shard}`;
-    const remedy = 'fetch or build it again';
-    if (known.bytes !== layer.bytes) {
-      this.#say(
-        place,
-        `${place}: ${known.bytes} bytes, the manifest says ${layer.bytes} (${who}); ${remedy}`,
-      );
-    } else if (known.sha256 !== layer.sha256) {
-      this.#say(
-        place,
-        `${place}: SHA-256 ${known.sha256}, the manifest says ${layer.sha256} (${who}); ${remedy}`,
-      );
+  /** Checks that the layer is sound and is what this version's manifest says. */
+  async check({ version }: Manifest, required: RequiredLayer, shard: number): Promise<void> {
+    const { source, bundle } = this.#options;
+    const { table, layer } = required;
+    const path = layerPath(bundle, table.name, layer.contentId);
+    const key = `${table.name}/${layer.contentId}`;
+    if (!this.#checked.has(key)) {
+      this.#checked.set(key, await this.#read(path, version, layer.bytes));
     }
-    if (known.header === undefined) return;
-    try {
-      checkHeader(known.header, wanted, shard);
-    } catch (error) {
-      this.#say(place, `${place}: ${CubeError.from(error).message} (${who})`);
-    }
+    const checked = this.#checked.get(key);
+    if (checked === undefined) return;
+    const where = toLocation(source, path);
+    const user = `version ${version}, table ${table.name}, shard ${shard}`;
+    const { header } = checked;
+    this.#try(() => requireContent(where, checked, layer), version, where, user);
+    if (header === undefined) return;
+    this.#try(() => checkLayerHeader(header, required, shard), version, where, user);
   }
 
-  async #read(key: string, path: string, bytes: number): Promise<ReadLayer | null> {
-    const known = this.#known.get(key);
-    if (known !== undefined) return known;
-    const place = placeOf(this.#source, path);
-    let read: ReadLayer | null = null;
-    let file: LocalFile | undefined;
+  /** @param user the version, table and shard that have the layer, for the message */
+  #try(check: () => void, version: string, where: string, user: string): void {
     try {
-      file = await this.#source.open(path, bytes);
-      read = checkFile(file.path, place, this.#deep, this.#findings);
+      check();
     } catch (error) {
       const { code, message } = CubeError.from(error);
-      const absent = `${place} is missing; fetch it again, or publish the version again`;
-      this.#findings.problem(place, code === 'NOT_FOUND' ? absent : message, code);
+      if (this.#reported.has(message)) return;
+      this.#reported.add(message);
+      const withUser = new CubeError(code, `${message} (${user})`);
+      this.#options.checks.reportLayerError(version, where, withUser);
+    }
+  }
+
+  async #read(path: string, version: string, bytes: number): Promise<CheckedLayer | undefined> {
+    const { source, deep, report, checks } = this.#options;
+    const where = toLocation(source, path);
+    let file: LocalFile | undefined;
+    try {
+      file = await source.open(path, bytes);
+      return checkFile(file.path, where, deep, report);
+    } catch (error) {
+      checks.reportLayerError(version, where, asMissing(error, where));
+      return undefined;
     } finally {
       file?.release();
     }
-    this.#known.set(key, read);
-    return read;
-  }
-
-  #say(place: string, message: string): void {
-    if (this.#said.has(message)) return;
-    this.#said.add(message);
-    this.#findings.problem(place, message);
   }
 }
 
-/** Checks a layer file by itself. @param place what to call it */
-function checkFile(path: string, place: string, deep: boolean, findings: Findings): ReadLayer {
-  const onBytes = (bytes: number): void => findings.addBytes(bytes);
-  const { faults, ...read } = checkLayerFile(path, { deep, onBytes });
-  findings.checked.layers += 1;
-  for (const fault of faults.slice(0, BLOCKS_LISTED_MAX)) addFault(fault, path, place, findings);
-  const more = faults.length - BLOCKS_LISTED_MAX;
-  if (more > 0) findings.problem(place, `${place}: ${more} more damaged blocks; fetch it again`);
-  return read;
+/** Checks a layer file by itself. @param where its name in the report; `path` may be a copy */
+function checkFile(path: string, where: string, deep: boolean, report: CheckReport): CheckedLayer {
+  const onBytes = (bytes: number): void => report.addBytes(bytes);
+  const { faults, ...checked } = checkLayerFile(path, { deep, onBytes });
+  report.checked.layers += 1;
+  for (const fault of faults.slice(0, LISTED_BLOCKS_MAX)) addFault(fault, path, where, report);
+  const more = faults.length - LISTED_BLOCKS_MAX;
+  if (more > 0) {
+    report.addProblem(where, `has ${more} more damaged blocks`, { todo: 'fetch it again' });
+  }
+  return checked;
 }
 
-/** Checks a layer file that no manifest speaks of: its name says its content. @returns its header, when it can be read */
-export function checkNamedFile(
+/**
+ * Checks a layer file without a manifest: its name must be its content id.
+ * @param original name and place of the file that `path` is a copy of
+ * @returns its header; undefined if it cannot be read
+ */
+export function checkLayerByName(
   path: string,
   deep: boolean,
-  findings: Findings,
+  report: CheckReport,
+  original: { readonly contentId: string; readonly where: string } = {
+    contentId: basename(path, '.cube'),
+    where: path,
+  },
 ): LayerHeader | undefined {
-  const { header } = checkFile(path, path, deep, findings);
-  const name = basename(path, '.cube');
-  if (header !== undefined && CONTENT_ID_PATTERN.test(name) && name !== header.contentId) {
-    findings.problem(
-      path,
-      `${path}: holds layer ${header.contentId}, which its name does not say; fetch it again`,
-    );
+  const { contentId, where } = original;
+  const { header } = checkFile(path, where, deep, report);
+  if (header !== undefined && CONTENT_ID_PATTERN.test(contentId)) {
+    if (contentId === header.contentId) return header;
+    const what = `contains layer ${header.contentId}, but its name is of another layer`;
+    report.addProblem(where, what, { todo: 'fetch it again' });
   }
   return header;
 }
 
-/** Messages name the file that was read, which may be a copy. */
+/** Replaces the path of the file that was read, which may be a copy, in the message. */
 function addFault(
   { error, block, offset }: LayerFault,
   path: string,
-  place: string,
-  findings: Findings,
+  where: string,
+  report: CheckReport,
 ): void {
-  const where = block === undefined || offset === undefined ? {} : { block, offset };
-  const message = error.message.replaceAll(path, place);
-  findings.failed(place, new CubeError(error.code, message), where);
+  const location = block === undefined || offset === undefined ? {} : { block, offset };
+  const message = error.message.replaceAll(path, where);
+  report.addError(where, new CubeError(error.code, message), location);
 }

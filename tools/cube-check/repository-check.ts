@@ -1,94 +1,113 @@
-/** A repository, a bundle of it, one version, or a host's data folder: everything in it, or what is asked for. */
+/** Checks a repository, a bundle, a version, or a host's data folder. */
 import { CubeError } from '../../lib/core/errors.ts';
 import type { Manifest } from '../../lib/core/manifest.ts';
 import { CONTENT_ID_PATTERN, NAME_PATTERN } from '../../lib/core/names.ts';
-import { bytesText } from '../../lib/platform/text-table.ts';
+import { formatBytes } from '../../lib/platform/terminal-output.ts';
 import {
-  channelsFolder,
   layersFolder,
   manifestPath,
   versionFolder,
   versionsFolder,
 } from '../../lib/repository/layout.ts';
-import { channelNames, checkChannel, checkQuarantine } from './channel-check.ts';
-import type { Findings } from './findings.ts';
-import { checkNamedFile, LayerChecks } from './layer-checks.ts';
-import { placeOf, type Source } from './source.ts';
+import { listBundles } from '../../lib/repository/repository.ts';
+import {
+  RepositoryChecks,
+  type RepositoryRemedies,
+} from '../../lib/repository/repository-checks.ts';
+import { checkChannel, checkQuarantine, listChannels } from './channel-check.ts';
+import type { CheckReport } from './check-report.ts';
+import { checkLayerByName, LayerChecks } from './layer-checks.ts';
+import { type CheckSource, toLocation } from './source.ts';
 import { checkVersion, readManifest, type VersionScope } from './version-check.ts';
 
-export interface RepositoryWish {
-  readonly source: Source;
-  /** One bundle of it; undefined: all. */
+const RESTORE = 'put it back from another copy';
+const REMEDIES: RepositoryRemedies = {
+  restoreAccess: 'check that the server answers, then run cube-check again',
+  restoreEntry: `${RESTORE}, or remove it`,
+  activate: () => '',
+  rollBack: () => 'roll back, or activate another version',
+  publishAgain: () => 'publish it again, or activate another version',
+  sign: () => 'sign it with a trusted key',
+  restoreManifest: () => `${RESTORE}, or publish the version under a new name`,
+  restoreFile: () => RESTORE,
+  restoreLayer: () => 'fetch it again, or publish the version again',
+};
+
+export interface RepositoryCheckOptions {
+  readonly source: CheckSource;
+  /** Undefined: all bundles. */
   readonly bundle: string | undefined;
-  /** One version alone; undefined: all of a folder, or those that the channel wants of a URL. */
+  /** Undefined: all versions of a folder; below a URL those that the channel needs. */
   readonly version: string | undefined;
-  /** Of a URL, whose channels nobody can list. */
+  /** The channel to check below a URL, where channels cannot be listed. */
   readonly channel: string;
   readonly deep: boolean;
-  /** Shards that must be there; undefined: as the folder has them. */
+  /** Shards that must be there; undefined: those that the folder has. */
   readonly shards: readonly number[] | undefined;
-  /** Undefined: a bundle whose folder has notes of an agent is a host's. */
+  /** A host's data folder; undefined: if the folder has notes of an agent. */
   readonly isHost: boolean | undefined;
-  /** Told before the layers are read how many bytes they have. */
+  /** Called for each bundle, before its layers are read, with the number of bytes to read. */
   readonly onTotal: (bytes: number) => void;
 }
 
-export async function checkRepository(wish: RepositoryWish, findings: Findings): Promise<void> {
-  const bundles = wish.bundle === undefined ? await bundlesOf(wish.source) : [wish.bundle];
-  for (const bundle of bundles) await checkBundle(wish, bundle, findings);
-  const { versions, channels, files } = findings.checked;
-  if (versions + channels + files > 0 || findings.problems.length > 0) return;
-  const { location } = wish.source;
-  findings.problem(
-    location,
-    `${location} holds no version of any bundle; give a layer file, a version's folder or a repository`,
-    'NOT_FOUND',
-  );
+export async function checkRepository(
+  options: RepositoryCheckOptions,
+  report: CheckReport,
+): Promise<void> {
+  const { source, bundle: only } = options;
+  const bundles = only === undefined ? await listAllBundles(source) : [only];
+  for (const bundle of bundles) await checkBundle(options, bundle, report);
+  const { versions, channels, files } = report.checked;
+  if (versions + channels + files > 0 || report.problems.length > 0) return;
+  if (only !== undefined && source.canList) {
+    const known = (await listAllBundles(source)).filter((bundle) => bundle !== only);
+    const what = `has no bundle ${only} (it has: ${known.join(', ') || 'none'})`;
+    report.addProblem(source.location, what, { code: 'NOT_FOUND' });
+    return;
+  }
+  report.addProblem(source.location, 'has no version of any bundle', {
+    todo: "pass a layer file, a version's folder or a repository",
+    code: 'NOT_FOUND',
+  });
 }
 
-async function bundlesOf(source: Source): Promise<string[]> {
-  const names = await source.list('');
-  if (names === undefined) {
-    const text = `${source.location}: a URL cannot be listed; say --bundle (and --channel), or give the URL of a manifest.json`;
-    throw new CubeError('INVALID_ARGUMENT', text);
+async function listAllBundles(source: CheckSource): Promise<string[]> {
+  if (!source.canList) {
+    throw new CubeError(
+      'INVALID_ARGUMENT',
+      `${source.location}: a URL cannot be listed; ` +
+        'add --bundle (and --channel), or pass the URL of a manifest.json',
+    );
   }
-  const bundles: string[] = [];
-  for (const name of names) {
-    if (!NAME_PATTERN.test(name)) continue;
-    for (const folder of [versionsFolder(name), layersFolder(name), channelsFolder(name)]) {
-      if (((await source.list(folder)) ?? []).length === 0) continue;
-      bundles.push(name);
-      break;
-    }
-  }
-  return bundles;
+  return listBundles(async (folder) => (await source.list(folder)) ?? []);
 }
 
 async function checkBundle(
-  wish: RepositoryWish,
+  options: RepositoryCheckOptions,
   bundle: string,
-  findings: Findings,
+  report: CheckReport,
 ): Promise<void> {
-  const { source, deep, shards } = wish;
-  const notes = await source.list(`${bundle}/agent`);
-  const isHost = wish.isHost ?? (notes ?? []).length > 0;
-  const layers = new LayerChecks(source, bundle, deep, findings);
-  const scope: VersionScope = { source, bundle, findings, layers, shards, isHost };
-  const names = await versionNames(wish, scope);
+  const { source, deep, shards } = options;
+  const agentNotes = (await source.list(`${bundle}/agent`)) ?? [];
+  const isHost = options.isHost ?? agentNotes.length > 0;
+  const checks = new RepositoryChecks(REMEDIES, (finding) => report.add(finding));
+  const layers = new LayerChecks({ source, bundle, deep, report, checks });
+  const scope: VersionScope = { source, bundle, report, checks, layers, shards, isHost };
+  const names = await listVersions(options, scope);
   const manifests: Manifest[] = [];
   for (const name of names) {
     const manifest = await readManifest(scope, name);
     if (manifest !== undefined) manifests.push(manifest);
   }
-  wish.onTotal(totalBytes(manifests));
+  options.onTotal(computeTotalBytes(manifests));
   for (const manifest of manifests) await checkVersion(scope, manifest);
-  if (wish.version !== undefined) return;
+  if (options.version !== undefined) return;
   await checkQuarantine(scope, new Set(names));
-  await checkUnnamed(scope, deep, manifests.length === names.length);
+  await checkUnreferencedLayers(scope, deep, manifests.length === names.length);
 }
 
-/** Bytes of all layers and files, each once. */
-function totalBytes(manifests: readonly Manifest[]): number {
+/** Bytes of all layers and files, each counted once. */
+function computeTotalBytes(manifests: readonly Manifest[]): number {
   const sizes = new Map<string, number>();
   for (const { version, tables, files } of manifests) {
     for (const { path, bytes } of files) sizes.set(`${version}/${path}`, bytes);
@@ -101,49 +120,60 @@ function totalBytes(manifests: readonly Manifest[]): number {
   return [...sizes.values()].reduce((sum, bytes) => sum + bytes, 0);
 }
 
-/** The versions to check, those that have no manifest left out; channels are checked on the way. */
-async function versionNames(wish: RepositoryWish, scope: VersionScope): Promise<string[]> {
-  const { source, bundle } = scope;
-  if (wish.version !== undefined) return [wish.version];
+/** Checks the channels. @returns the versions to check, without those that have no manifest */
+async function listVersions(
+  { version, channel }: RepositoryCheckOptions,
+  scope: VersionScope,
+): Promise<string[]> {
+  const { source, bundle, report } = scope;
+  if (version !== undefined) return [version];
   const listed = await source.list(versionsFolder(bundle));
-  if (listed === undefined) return checkChannel(scope, wish.channel);
-  for (const channel of await channelNames(scope)) await checkChannel(scope, channel);
+  if (listed === undefined) return checkChannel(scope, channel);
+  for (const name of await listChannels(scope)) await checkChannel(scope, name);
   const names: string[] = [];
   for (const name of listed) {
     if (!NAME_PATTERN.test(name)) continue;
-    if (await source.exists(manifestPath(bundle, name))) names.push(name);
-    else {
-      const place = placeOf(source, versionFolder(bundle, name));
-      scope.findings.note(
-        place,
-        'has no manifest: its publication did not finish, or the manifest is lost',
-      );
+    if (await source.exists(manifestPath(bundle, name))) {
+      names.push(name);
+      continue;
     }
+    report.addNote(
+      toLocation(source, versionFolder(bundle, name)),
+      'has no manifest: its publication did not finish, or the manifest is lost',
+    );
   }
   return names;
 }
 
 /**
- * Layers that no version names: left by builds that did not finish, or by versions that are gone. Where a manifest cannot be
- * read they may be its layers, and are checked by themselves.
+ * Reports layers that no version has: left by unfinished builds or by deleted versions.
+ * @param areAllRead false when a manifest could not be read: the layers may be its own, so they are
+ *   checked by their names
  */
-async function checkUnnamed(scope: VersionScope, deep: boolean, allRead: boolean): Promise<void> {
-  const { source, bundle, findings, layers } = scope;
+async function checkUnreferencedLayers(
+  { source, bundle, report, layers }: VersionScope,
+  deep: boolean,
+  areAllRead: boolean,
+): Promise<void> {
   for (const table of (await source.list(layersFolder(bundle))) ?? []) {
     if (!NAME_PATTERN.test(table)) continue;
     const folder = `${layersFolder(bundle)}/${table}`;
     for (const name of (await source.list(folder)) ?? []) {
       const contentId = name.replace(/\.cube$/, '');
-      const place = placeOf(source, `${folder}/${name}`);
+      const where = toLocation(source, `${folder}/${name}`);
       if (!name.endsWith('.cube') || !CONTENT_ID_PATTERN.test(contentId)) {
-        findings.note(place, 'is no layer');
+        report.addNote(where, 'is not a layer');
         continue;
       }
-      if (layers.isNamed(table, contentId)) continue;
-      const { path, bytes } = await source.open(`${folder}/${name}`, 0);
-      if (!allRead) checkNamedFile(path, deep, findings);
-      const whose = allRead ? 'no version here names' : 'no manifest that can be read names';
-      findings.note(place, `a layer that ${whose} (${bytesText(bytes)})`);
+      if (layers.isReferenced(table, contentId)) continue;
+      const bytes = (await source.size(`${folder}/${name}`)) ?? 0;
+      if (!areAllRead) {
+        const file = await source.open(`${folder}/${name}`, bytes);
+        checkLayerByName(file.path, deep, report, { contentId, where });
+        file.release();
+      }
+      const versions = areAllRead ? 'no version here' : 'no version with a readable manifest';
+      report.addNote(where, `${versions} has this layer (${formatBytes(bytes)})`);
     }
   }
 }

@@ -1,24 +1,28 @@
-/** What the argument of cube-check means: a file, a version, a bundle, a repository, the same below a URL, or a server. */
+/**
+ * Parses the argument of cube-check: a file, version, bundle, repository, bucket, URL or server.
+ */
 import { basename, dirname, resolve } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
 import { checkName } from '../../lib/core/names.ts';
 import { isFolder, statPath } from '../../lib/platform/files.ts';
-import { versionOfFolder } from '../../lib/repository/version-folder.ts';
+import { parseVersionFolder } from '../../lib/repository/version-folder.ts';
 import { parseEndpoint } from '../../lib/rpc/endpoint.ts';
 
 export type Target =
   | { readonly kind: 'layer'; readonly path: string }
   | { readonly kind: 'server'; readonly address: string }
   | {
-      readonly kind: 'folder' | 'url';
+      /** `listed`: a folder or bucket; `url`: a web server, whose folders cannot be listed. */
+      readonly kind: 'listed' | 'url';
       readonly root: string;
       readonly bundle: string | undefined;
       readonly version: string | undefined;
     };
 
-/** @throws CubeError INVALID_ARGUMENT for what can be none of them; NOT_FOUND */
+/** @throws CubeError INVALID_ARGUMENT if it is none of them; NOT_FOUND */
 export function findTarget(text: string): Target {
   if (/^https?:\/\//i.test(text)) return urlTarget(text);
+  if (/^s3:\/\//i.test(text)) return bucketTarget(text);
   const stat = statPath(text);
   if (stat === undefined) {
     if (/^[^/\\]+:\d+$/.test(text)) {
@@ -38,16 +42,29 @@ function folderTarget(folder: string): Target {
   const isBundle = ['versions', 'layers', 'channels'].some(
     (name) => isFolder(`${folder}/${name}`) && !isFolder(`${folder}/${name}/versions`),
   );
-  if (!isBundle) return { kind: 'folder', root: folder, bundle: undefined, version: undefined };
+  if (!isBundle) return { kind: 'listed', root: folder, bundle: undefined, version: undefined };
   const bundle = checkName(basename(folder), 'bundle');
-  return { kind: 'folder', root: dirname(folder), bundle, version: undefined };
+  return { kind: 'listed', root: dirname(folder), bundle, version: undefined };
 }
 
 function versionTarget(folder: string): Target {
-  return { kind: 'folder', ...versionOfFolder(folder) };
+  return { kind: 'listed', ...parseVersionFolder(folder) };
 }
 
-const MANIFEST_URL = /^(.+)\/([^/]+)\/versions\/([^/]+)\/(?:manifest\.json)?$/;
+/** The options of an S3 location follow a question mark, and belong to the repository. */
+function bucketTarget(text: string): Target {
+  const [path = '', ...options] = text.split('?');
+  const query = options.map((option) => `?${option}`).join('');
+  const [, root, bundle, version] = MANIFEST_URL.exec(path) ?? [];
+  if (root === undefined || bundle === undefined || version === undefined) {
+    return { kind: 'listed', root: text, bundle: undefined, version: undefined };
+  }
+  checkName(bundle, 'bundle');
+  checkName(version, 'version');
+  return { kind: 'listed', root: root + query, bundle, version };
+}
+
+const MANIFEST_URL = /^(.+)\/([^/]+)\/versions\/([^/]+?)(?:\/(?:manifest\.json)?)?$/;
 
 function urlTarget(text: string): Target {
   const url = URL.canParse(text) ? new URL(text) : undefined;

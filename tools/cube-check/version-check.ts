@@ -1,6 +1,5 @@
-/** One version: its manifest, the files of its folder, its layers, and that they are put together as the manifest says. */
-import { CubeError } from '../../lib/core/errors.ts';
-import { type Manifest, shardNumOf, type TableRef } from '../../lib/core/manifest.ts';
+/** Checks one version: its manifest, the files of its folder, and its layers. */
+import { getShardNum, type Manifest, type TableRef } from '../../lib/core/manifest.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
 import {
   isManifestSignature,
@@ -9,114 +8,122 @@ import {
   versionFilePath,
   versionFolder,
 } from '../../lib/repository/layout.ts';
-import { MANIFEST_BYTES_MAX, readPublished } from '../../lib/repository/published-manifest.ts';
-import { fileSha256 } from '../../lib/repository/verified-copy.ts';
-import { type WantedLayer, wantedLayers } from '../../lib/store/wanted-layers.ts';
-import type { Findings } from './findings.ts';
+import {
+  MANIFEST_BYTES_MAX,
+  parsePublishedManifest,
+} from '../../lib/repository/published-manifest.ts';
+import { computeFileSha256, requireContent } from '../../lib/repository/verified-copy.ts';
+import { listRequiredLayers, type RequiredLayer } from '../../lib/store/load-files.ts';
+import type { ChannelScope } from './channel-check.ts';
 import type { LayerChecks } from './layer-checks.ts';
-import { placeOf, type Source } from './source.ts';
+import { asMissing, toLocation } from './source.ts';
 
-export interface VersionScope {
-  readonly source: Source;
-  readonly bundle: string;
-  readonly findings: Findings;
+export interface VersionScope extends ChannelScope {
   readonly layers: LayerChecks;
   /** A host's data folder: it has no files of versions, and layers of its own shards only. */
   readonly isHost: boolean;
-  /** The shards that must be there. Undefined: all; of a host: those it has layers of. */
+  /** The shards that must be there; undefined: all, or on a host those that have a layer. */
   readonly shards: readonly number[] | undefined;
 }
 
-/** @returns undefined, with the problem told, when it cannot be read */
+/** @returns undefined, with the problem reported, when it cannot be read */
 export async function readManifest(
-  { source, bundle, findings }: VersionScope,
+  { source, bundle, report, checks }: VersionScope,
   version: string,
 ): Promise<Manifest | undefined> {
   const path = manifestPath(bundle, version);
   try {
     const bytes = await source.read(path, MANIFEST_BYTES_MAX);
-    findings.addBytes(bytes.length);
-    return readPublished(new TextDecoder().decode(bytes), source.location, bundle, version);
+    report.addBytes(bytes.length);
+    const text = new TextDecoder().decode(bytes);
+    return parsePublishedManifest(text, source.location, bundle, version);
   } catch (error) {
-    const { code, message } = CubeError.from(error);
-    const remedy = '; put it back from another copy, or publish the version under a new name';
-    findings.problem(placeOf(source, path), message + (code === 'CORRUPT' ? remedy : ''), code);
+    checks.reportManifestError(version, toLocation(source, path), error, 'error');
     return undefined;
   }
 }
 
 export async function checkVersion(scope: VersionScope, manifest: Manifest): Promise<void> {
-  const { findings } = scope;
-  findings.checked.versions += 1;
+  const { source, report, bundle, isHost, shards } = scope;
+  report.checked.versions += 1;
   for (const table of manifest.tables) checkRowCount(scope, manifest, table);
-  if (!scope.isHost) await checkFiles(scope, manifest);
+  if (!isHost) await checkFiles(scope, manifest);
   if (manifest.tables.length === 0) return;
-  let here = 0;
-  for (let shard = 0; shard < shardNumOf(manifest); shard++) {
-    if (scope.shards !== undefined && !scope.shards.includes(shard)) continue;
-    const wanted = wantedLayers(manifest, shard);
-    if (scope.isHost && scope.shards === undefined && !(await holdsAny(scope, wanted))) continue;
-    here += 1;
-    for (const layer of wanted) await scope.layers.check(manifest, layer, shard);
+  let shardsChecked = 0;
+  for (let shard = 0; shard < getShardNum(manifest); shard++) {
+    if (shards !== undefined && !shards.includes(shard)) continue;
+    const required = listRequiredLayers(manifest, shard);
+    if (isHost && shards === undefined && !(await hasAnyLayer(scope, required))) continue;
+    shardsChecked += 1;
+    for (const layer of required) await scope.layers.check(manifest, layer, shard);
   }
-  if (here > 0) return;
-  const place = placeOf(scope.source, manifestPath(scope.bundle, manifest.version));
-  findings.problem(place, `${place}: no layer of any of its shards is here; fetch it again`);
+  if (shardsChecked > 0) return;
+  const where = toLocation(source, manifestPath(bundle, manifest.version));
+  const last = getShardNum(manifest) - 1;
+  if (shards?.every((shard) => shard > last)) {
+    const text = `version ${manifest.version} has only shards 0 to ${last}`;
+    report.addProblem(where, text, { todo: 'pass some of them with --shards' });
+    return;
+  }
+  report.addProblem(where, 'no layer of any of its shards is here', {
+    todo: 'fetch the version again',
+  });
 }
 
-function checkRowCount({ source, bundle, findings }: VersionScope, m: Manifest, t: TableRef): void {
-  const rows = t.shards.flat().reduce((sum, layer) => sum + layer.rows, 0);
-  if (rows === t.rows) return;
-  const place = placeOf(source, manifestPath(bundle, m.version));
-  findings.problem(
-    place,
-    `${place}: table ${t.name} has ${t.rows} rows, its layers have ${rows}; publish the version under a new name`,
+function checkRowCount(
+  { source, bundle, report }: VersionScope,
+  { version }: Manifest,
+  { name, rows, shards }: TableRef,
+): void {
+  const layerRows = shards.flat().reduce((sum, layer) => sum + layer.rows, 0);
+  if (layerRows === rows) return;
+  report.addProblem(
+    toLocation(source, manifestPath(bundle, version)),
+    `table ${name} has ${rows} rows, but its layers have ${layerRows} rows`,
+    { todo: 'publish the version again under a new name' },
   );
 }
 
-async function holdsAny(
+async function hasAnyLayer(
   { source, bundle }: VersionScope,
-  wanted: readonly WantedLayer[],
+  required: readonly RequiredLayer[],
 ): Promise<boolean> {
-  for (const { table, layer } of wanted) {
+  for (const { table, layer } of required) {
     if (await source.exists(layerPath(bundle, table.name, layer.contentId))) return true;
   }
   return false;
 }
 
 async function checkFiles(scope: VersionScope, manifest: Manifest): Promise<void> {
-  const { source, bundle, findings } = scope;
-  for (const { path: name, bytes, sha256 } of manifest.files) {
-    const path = versionFilePath(bundle, manifest.version, name);
-    const place = placeOf(source, path);
+  const { source, bundle, report, checks } = scope;
+  const { version, files } = manifest;
+  for (const expected of files) {
+    const path = versionFilePath(bundle, version, expected.path);
+    const where = toLocation(source, path);
     try {
-      const file = await source.open(path, bytes);
-      const found = file.bytes === bytes ? await fileSha256(file.path, systemClock) : undefined;
+      const file = await source.open(path, expected.bytes);
+      const isSameSize = file.bytes === expected.bytes;
+      const sha256 = isSameSize ? await computeFileSha256(file.path, systemClock) : undefined;
       file.release();
-      findings.checked.files += 1;
-      findings.addBytes(file.bytes);
-      const what =
-        found === undefined
-          ? `${file.bytes} bytes, the manifest says ${bytes}`
-          : `SHA-256 ${found}, the manifest says ${sha256}`;
-      if (found !== sha256) {
-        findings.problem(place, `${place}: ${what}; put it back from another copy`);
-      }
+      report.checked.files += 1;
+      report.addBytes(file.bytes);
+      requireContent(where, { bytes: file.bytes, sha256 }, expected);
     } catch (error) {
-      const { code, message } = CubeError.from(error);
-      const absent = `${place} is missing; put it back from another copy`;
-      findings.problem(place, code === 'NOT_FOUND' ? absent : message, code);
+      checks.reportFileError(version, where, asMissing(error, where));
     }
   }
-  await noteOthers(scope, manifest);
+  await reportUnlistedFiles(scope, manifest);
 }
 
-/** Files that the manifest does not list, and that do not sign it: nobody reads them. */
-async function noteOthers({ source, bundle, findings }: VersionScope, m: Manifest): Promise<void> {
-  const folder = versionFolder(bundle, m.version);
-  const listed = new Set(['manifest.json', ...m.files.map(({ path }) => path)]);
+/** Reports files that the manifest does not list, except for its signatures. */
+async function reportUnlistedFiles(
+  { source, bundle, report }: VersionScope,
+  { version, files }: Manifest,
+): Promise<void> {
+  const folder = versionFolder(bundle, version);
+  const listed = new Set(['manifest.json', ...files.map(({ path }) => path)]);
   for (const name of (await source.list(folder)) ?? []) {
     if (listed.has(name) || isManifestSignature(name)) continue;
-    findings.note(placeOf(source, `${folder}/${name}`), 'the manifest does not list it');
+    report.addNote(toLocation(source, `${folder}/${name}`), 'is not listed in the manifest');
   }
 }

@@ -1,44 +1,46 @@
 /** The command line of cube-cli. */
 
 import { FleetFile } from '../../lib/client/fleet-file.ts';
+import { packKeys } from '../../lib/client/pack-keys.ts';
+import { requireDefined } from '../../lib/core/errors.ts';
 import {
   type Command,
   createCli,
   EXIT_FAILED,
-  integerBetween,
-  nameOption,
+  parseIntegerBetween,
+  parseNameOption,
   runCli,
 } from '../../lib/platform/cli.ts';
 import { startProgress } from '../../lib/platform/progress.ts';
-import { print } from '../../lib/platform/text-table.ts';
-import { versionOfFolder } from '../../lib/repository/version-folder.ts';
-import { serverCredentials } from '../../lib/rpc/credential-options.ts';
-import { bytesToRead, diffVersions, type TableDiff } from './diff.ts';
-import { diffJson, diffText } from './diff-report.ts';
-import { FileSource, headerOf, tableOfLayer } from './file-source.ts';
-import { collectKey, hashFeatures, readKeys, wordsOf } from './key-arguments.ts';
+import { printLine } from '../../lib/platform/terminal-output.ts';
+import { parseVersionFolder } from '../../lib/repository/version-folder.ts';
+import { createServerCredentials } from '../../lib/rpc/credential-options.ts';
+import { computeBytesToRead, diffVersions, type TableDiff } from './diff.ts';
+import { formatDiff, toDiffJson } from './diff-report.ts';
+import { FileSource, openLayerTable, readLayerHeader } from './file-source.ts';
+import { collectKey, hashFeatures, readKeys } from './key-arguments.ts';
 import type { RowSource } from './row-source.ts';
 import { sampleKeys } from './sample.ts';
 import { seekKeys } from './seek.ts';
 import {
   addFileOptions,
   addSourceOptions,
+  type FailUsage,
   type FileFlags,
   type LocatedVersion,
   locateVersion,
   openSource,
   type SourceFlags,
-  type Usage,
 } from './source-options.ts';
 import {
-  askReplicas,
-  layerJson,
-  layerText,
-  replicasJson,
-  replicasOf,
-  replicasText,
-  versionJson,
-  versionText,
+  formatLayer,
+  formatReplicas,
+  formatVersion,
+  listReplicas,
+  readReplicaStats,
+  toLayerJson,
+  toReplicasJson,
+  toVersionJson,
 } from './stat.ts';
 
 interface RowFlags {
@@ -66,19 +68,29 @@ const MEGABYTE = 1e6;
 
 const SEEK_EXAMPLES = `
 Examples:
-  In a layer file, and in a version:
+  Read a layer file or the files of a version:
     cube-cli seek 17 0x2a --file /srv/models/ads/layers/users/0123456789abcdef0123456789abcdef.cube
     cube-cli seek 17 --file /srv/models/ads/versions/7 --table users
     cube-cli seek --repository /srv/models --bundle ads --slot C1 --feature 68fd1e64
 
-  In running servers, pinned to the version that the channel stable points to:
+  Query running servers; the manifest of the version that channel stable points to names the tables:
     cube-cli seek 17 --repository /srv/models --bundle ads --fleet fleet.json
-    cube-cli seek --keys keys.txt --repository /srv/models --bundle ads --version 7 --server 10.0.0.1:8000
+    cube-cli seek --keys keys.txt --repository /srv/models --bundle ads --version 7 \\
+      --server 10.0.0.1:8000
 
-  By Cube's own seek, at whatever version the servers have active:
+  Ask with Cube's own seek; each server answers from its active version:
     cube-cli seek 17 --cube-conf conf/cube.conf --dict users
 
-Exit code 1 when a key is unavailable: nobody answered for its shard.`;
+Exit code 1 when a key is unavailable because no server answered for its shard.`;
+
+const EXAMPLES = `
+Examples:
+  cube-cli seek 17 --file /srv/models/ads/versions/7 --table users
+  cube-cli stat --server 127.0.0.1:8000
+  cube-cli sample 5 --repository /srv/models --bundle ads
+  cube-cli diff 7 8 --repository /srv/models --bundle ads
+
+cube-cli <command> --help shows the options of a command.`;
 
 const STAT_EXAMPLES = `
 Examples:
@@ -99,57 +111,75 @@ Examples:
 
 /** @returns the exit code */
 export function run(argv?: readonly string[]): Promise<number> {
+  return runCli(createProgram(), argv);
+}
+
+export function createProgram(): Command {
   const program = createCli(
     'cube-cli',
-    'Looks keys up in layer files, versions and running servers, and says what they are made of.',
-  ).enablePositionalOptions();
+    'Looks up keys in layer files, versions and running servers, and describes their content.',
+  )
+    .addHelpText('after', EXAMPLES)
+    .enablePositionalOptions();
   addSeek(program);
   addStat(program);
   addSample(program);
   addDiff(program);
-  return runCli(program, argv);
+  return program;
 }
 
-function usageOf(command: Command): Usage {
+function createUsageFailure(command: Command): FailUsage {
   return (text) => command.error(`error: ${text}`);
 }
 
-function collect(text: string, before: readonly string[] = []): string[] {
+function collectText(text: string, before: readonly string[] = []): string[] {
   return [...before, text];
 }
 
 function collectTable(text: string, before: readonly string[] = []): string[] {
-  return [...before, nameOption('table')(text)];
+  return [...before, parseNameOption('table')(text)];
 }
 
 function addRowOptions(command: Command): Command {
   return command
-    .option('--table <name>', 'this table alone; may be given several times', collectTable)
-    .option('--raw', 'rows as they are stored, in hex')
-    .option('--json', 'an object a line, keys as strings');
+    .option('--table <name>', 'Table to include; repeat for several (default: all)', collectTable)
+    .option('--raw', 'Print rows as stored, in hex (default: decoded)')
+    .option('--json', 'Print one JSON object per line, with keys as strings');
 }
 
 function addSeek(program: Command): void {
   const command = program
     .command('seek')
-    .description('Prints what keys have: outcome, shard, version, row.')
-    .argument('[keys...]', 'decimal or 0x hex', collectKey)
-    .option('--keys <file>', 'keys, one a line; - is standard input')
-    .option('--slot <name>', 'hash a feature of this slot as the version does', collect)
-    .option('--feature <text>', 'the feature of that slot; as many as slots', collect);
+    .description('Looks up keys and prints outcome, shard, version and row of each.')
+    .argument('[keys...]', 'Keys, decimal or 0x hex', collectKey)
+    .option('--keys <file>', 'File with one key per line; - reads standard input')
+    .option(
+      '--slot <name>',
+      'Slot of a feature to hash into a key; repeat for several',
+      collectText,
+    )
+    .option(
+      '--feature <text>',
+      'Feature to hash; give one for each --slot, in the same order',
+      collectText,
+    );
   addRowOptions(addSourceOptions(command))
     .addHelpText('after', SEEK_EXAMPLES)
     .action(async (keys: readonly bigint[], flags: SeekFlags) => {
-      const usage = usageOf(command);
+      const failUsage = createUsageFailure(command);
       const { slot = [], feature = [] } = flags;
-      if (slot.length !== feature.length) usage('give a --feature for each --slot');
+      if (slot.length !== feature.length)
+        failUsage(
+          `give one --feature for each --slot: got ${slot.length} slots and ` +
+            `${feature.length} features`,
+        );
       if (keys.length + slot.length === 0 && flags.keys === undefined) {
-        usage('give keys, --keys or --slot with --feature');
+        failUsage('no keys: give keys, --keys, or --slot with --feature');
       }
-      const source = await openSource(flags, usage);
+      const source = await openSource(flags, failUsage);
       try {
-        const batches = keyBatches(source, keys, flags, usage);
-        const unavailable = await seekKeys(source, batches, wishOf(flags));
+        const batches = readKeyBatches(source, keys, flags, failUsage);
+        const unavailable = await seekKeys(source, batches, toSeekOptions(flags));
         if (unavailable > 0) process.exitCode = EXIT_FAILED;
       } finally {
         source.close();
@@ -157,19 +187,22 @@ function addSeek(program: Command): void {
     });
 }
 
-function wishOf({ table, raw, json }: RowFlags) {
+function toSeekOptions({ table, raw, json }: RowFlags) {
   return { tables: table, raw: raw === true, json: json === true };
 }
 
-async function* keyBatches(
+async function* readKeyBatches(
   { manifest }: RowSource,
   keys: readonly bigint[],
   { slot = [], feature = [], keys: file }: SeekFlags,
-  usage: Usage,
+  failUsage: FailUsage,
 ): AsyncGenerator<Uint32Array> {
-  if (keys.length > 0) yield wordsOf(keys);
+  if (keys.length > 0) yield packKeys(keys);
   if (slot.length > 0) {
-    if (manifest === undefined) usage('--slot needs a version, which says how features are hashed');
+    if (manifest === undefined)
+      failUsage(
+        '--slot needs a version (its manifest defines the hash): give --repository and --bundle',
+      );
     else yield hashFeatures(manifest, slot, feature);
   }
   if (file !== undefined) yield* readKeys(file, BATCH_KEYS);
@@ -178,46 +211,54 @@ async function* keyBatches(
 function addStat(program: Command): void {
   const command = program
     .command('stat')
-    .description('Prints tables, rows, bytes and chains; of servers, the versions they hold.');
+    .description(
+      'Prints tables, rows, bytes and chain depths, and the versions that servers have loaded.',
+    );
   addSourceOptions(command)
-    .option('--json', 'the same for programs')
+    .option('--json', 'Print one JSON object')
     .addHelpText('after', STAT_EXAMPLES)
-    .action((flags: SourceFlags & RowFlags) => stat(flags, usageOf(command)));
+    .action((flags: SourceFlags & RowFlags) => stat(flags, createUsageFailure(command)));
 }
 
-async function stat(flags: SourceFlags & RowFlags, usage: Usage): Promise<void> {
+async function stat(flags: SourceFlags & RowFlags, failUsage: FailUsage): Promise<void> {
   const { file, repository, fleet, server, json } = flags;
   if (fleet === undefined && server === undefined) {
     if (file === undefined && repository === undefined) {
-      usage('say what of: --file, --repository, --fleet or --server');
+      failUsage('no target: give --file, --repository, --fleet or --server');
     }
-    const located = await locateVersion(flags, usage);
+    const located = await locateVersion(flags, failUsage);
     if (located === undefined) {
-      const header = headerOf(file!);
-      print(json === true ? JSON.stringify(layerJson(header)) : layerText(header));
+      const header = readLayerHeader(requireDefined(file, '--file'));
+      printLine(json === true ? JSON.stringify(toLayerJson(header)) : formatLayer(header));
     } else {
       const { manifest } = located;
-      print(json === true ? JSON.stringify(versionJson(manifest)) : versionText(manifest));
+      printLine(json === true ? JSON.stringify(toVersionJson(manifest)) : formatVersion(manifest));
     }
     return;
   }
-  const manifest = (await locateVersion(flags, usage))?.manifest;
+  const manifest = (await locateVersion(flags, failUsage))?.manifest;
   const bundle = manifest?.bundle ?? flags.bundle;
-  if (fleet !== undefined && bundle === undefined) usage('--fleet needs --bundle');
+  if (fleet !== undefined && bundle === undefined) failUsage('--fleet needs --bundle');
   const replicas =
     fleet === undefined
       ? (server ?? []).map((address) => ({ address, shard: undefined }))
-      : replicasOf(new FleetFile(fleet, { onInvalid: () => undefined }).current(), bundle!);
+      : listReplicas(
+          new FleetFile(fleet, { onInvalid: () => undefined }).current(),
+          requireDefined(bundle, '--bundle'),
+        );
   const { timeoutMs } = flags;
-  const stats = await askReplicas(replicas, { credentials: serverCredentials(flags), timeoutMs });
-  if (stats.some(({ status }) => status === undefined)) process.exitCode = EXIT_FAILED;
+  const stats = await readReplicaStats(replicas, {
+    credentials: createServerCredentials(flags),
+    timeoutMs,
+  });
+  if (stats.some(({ error }) => error !== undefined)) process.exitCode = EXIT_FAILED;
   if (json === true) {
-    const version = manifest === undefined ? undefined : versionJson(manifest);
-    print(JSON.stringify({ version, replicas: replicasJson(stats, bundle, manifest) }));
+    const version = manifest === undefined ? undefined : toVersionJson(manifest);
+    printLine(JSON.stringify({ version, replicas: toReplicasJson(stats, bundle, manifest) }));
     return;
   }
-  const text = replicasText(stats, bundle, manifest);
-  print(manifest === undefined ? text : `${versionText(manifest)}\n\n${text}`);
+  const text = formatReplicas(stats, bundle, manifest);
+  printLine(manifest === undefined ? text : `${formatVersion(manifest)}\n\n${text}`);
 }
 
 const SAMPLE_MAX = 100_000;
@@ -226,24 +267,24 @@ const SEED_MAX = 2 ** 31 - 1;
 function addSample(program: Command): void {
   const command = program
     .command('sample')
-    .description('Prints rows drawn at random from files, the same for the same seed.')
-    .argument('<count>', 'rows of each table', integerBetween(1, SAMPLE_MAX))
-    .option('--seed <number>', 'another one draws others', integerBetween(0, SEED_MAX), 1);
+    .description('Prints random rows of files; the same seed gives the same rows.')
+    .argument('<count>', 'Rows to print for each table', parseIntegerBetween(1, SAMPLE_MAX))
+    .option('--seed <number>', 'Seed of the random choice', parseIntegerBetween(0, SEED_MAX), 1);
   addRowOptions(addFileOptions(command))
     .addHelpText('after', SAMPLE_EXAMPLES)
     .action(async (count: number, flags: SampleFlags) => {
-      const usage = usageOf(command);
-      const source = await openFiles(flags, usage);
-      const wanted = flags.table;
+      const failUsage = createUsageFailure(command);
+      const source = await openFiles(flags, failUsage);
+      const names = flags.table;
       try {
         for (const table of source.tables) {
-          if (wanted !== undefined && !wanted.includes(table.name)) continue;
+          if (names !== undefined && !names.includes(table.name)) continue;
           const keys = sampleKeys(table, count, flags.seed);
-          await seekKeys(source, [keys], { ...wishOf(flags), tables: [table.name] });
+          await seekKeys(source, [keys], { ...toSeekOptions(flags), tables: [table.name] });
         }
-        for (const name of wanted ?? []) {
+        for (const name of names ?? []) {
           if (!source.tables.some((table) => table.name === name))
-            usage(`there is no table ${name}`);
+            failUsage(`there is no table ${name}`);
         }
       } finally {
         source.close();
@@ -251,13 +292,15 @@ function addSample(program: Command): void {
     });
 }
 
-async function openFiles(flags: FileFlags, usage: Usage): Promise<FileSource> {
+async function openFiles(flags: FileFlags, failUsage: FailUsage): Promise<FileSource> {
   if (flags.file === undefined && flags.repository === undefined) {
-    usage('say where the rows are: --file or --repository');
+    failUsage('no source of rows: give --file or --repository');
   }
-  const located = await locateVersion(flags, usage);
-  if (located === undefined) return new FileSource([tableOfLayer(flags.file!)], undefined);
-  return FileSource.ofVersion(located.root, located.manifest);
+  const located = await locateVersion(flags, failUsage);
+  if (located === undefined) {
+    return new FileSource([openLayerTable(requireDefined(flags.file, '--file'))], undefined);
+  }
+  return FileSource.openVersion(located.root, located.manifest);
 }
 
 const EXAMPLES_MAX = 1_000;
@@ -265,62 +308,69 @@ const EXAMPLES_MAX = 1_000;
 function addDiff(program: Command): void {
   const command = program
     .command('diff')
-    .description('Prints which keys one version has and another has not, or otherwise.')
-    .argument('<before>', 'a version, or its folder')
-    .argument('<after>', 'a version, or its folder')
-    .option('--repository <folder>', 'where versions live')
-    .option('--bundle <name>', 'the model', nameOption('bundle'))
+    .description('Prints the keys that were added, removed or changed between two versions.')
+    .argument('<before>', 'Earlier version: its name or its folder')
+    .argument('<after>', 'Later version: its name or its folder')
+    .option('--repository <folder>', 'Repository of versions given by name')
+    .option('--bundle <name>', 'Bundle of versions given by name', parseNameOption('bundle'))
     .option(
       '--limit <n>',
-      'examples of each kind of change, for each table',
-      integerBetween(0, EXAMPLES_MAX),
+      'Maximum examples printed per table and kind of change',
+      parseIntegerBetween(0, EXAMPLES_MAX),
       5,
     )
-    .option('--table <name>', 'this table alone; may be given several times', collectTable)
-    .option('--json', 'the same for programs: keys as strings, rows in hex as stored')
+    .option('--table <name>', 'Table to include; repeat for several (default: all)', collectTable)
+    .option('--json', 'Print one JSON object, with keys as strings and rows as stored, in hex')
     .addHelpText('after', DIFF_EXAMPLES)
-    .action(async (one: string, other: string, flags: DiffFlags) => {
-      const usage = usageOf(command);
-      const before = await locateSide(one, flags, usage);
-      const after = await locateSide(other, flags, usage);
-      const diffs = diffAll(before, after, flags);
-      print(
+    .action(async (beforeText: string, afterText: string, flags: DiffFlags) => {
+      const failUsage = createUsageFailure(command);
+      const before = await locateDiffVersion(beforeText, flags, failUsage);
+      const after = await locateDiffVersion(afterText, flags, failUsage);
+      const diffs = runDiff(before, after, flags);
+      printLine(
         flags.json === true
-          ? JSON.stringify(diffJson(one, other, diffs))
-          : diffText(one, other, diffs),
+          ? JSON.stringify(toDiffJson(beforeText, afterText, diffs))
+          : formatDiff(beforeText, afterText, diffs),
       );
     });
 }
 
-async function locateSide(text: string, flags: DiffFlags, usage: Usage): Promise<LocatedVersion> {
+async function locateDiffVersion(
+  text: string,
+  flags: DiffFlags,
+  failUsage: FailUsage,
+): Promise<LocatedVersion> {
   const isFolder = /[/\\]/.test(text);
   if (!isFolder && flags.repository === undefined) {
-    usage(`${text} is the name of a version: say --repository and --bundle, or give its folder`);
+    failUsage(
+      `version ${text} is given by name: add --repository and --bundle, or give its folder`,
+    );
   }
-  const wish = isFolder
-    ? { ...placeOfFolder(text), channel: '' }
-    : { ...flags, version: nameOption('version')(text) };
-  return (await locateVersion(wish, usage))!;
+  const address = isFolder
+    ? { ...parseFolder(text), channel: '' }
+    : { ...flags, version: parseNameOption('version')(text) };
+  return requireDefined(await locateVersion(address, failUsage), `version ${text}`);
 }
 
-function placeOfFolder(folder: string): { repository: string; bundle: string; version: string } {
-  const { root, bundle, version } = versionOfFolder(folder);
+function parseFolder(folder: string): { repository: string; bundle: string; version: string } {
+  const { root, bundle, version } = parseVersionFolder(folder);
   return { repository: root, bundle, version };
 }
 
-function diffAll(before: LocatedVersion, after: LocatedVersion, flags: DiffFlags): TableDiff[] {
-  const total = bytesToRead(before.manifest, after.manifest);
+function runDiff(before: LocatedVersion, after: LocatedVersion, flags: DiffFlags): TableDiff[] {
+  const total = computeBytesToRead(before.manifest, after.manifest);
   const progress = startProgress('comparing', Math.ceil(total / MEGABYTE), 'MB');
   let done = 0;
   try {
-    const wish = {
-      ...{ tables: flags.table, limit: flags.limit },
+    const options = {
+      tables: flags.table,
+      limit: flags.limit,
       onBytes: (bytes: number) => {
         done += bytes;
         progress.update(Math.floor(done / MEGABYTE));
       },
     };
-    return [...diffVersions(before, after, wish)];
+    return [...diffVersions(before, after, options)];
   } finally {
     progress.stop();
   }

@@ -1,12 +1,14 @@
 /**
- * What differs between two versions: keys added, removed and changed, by table and shard. Only layers that one of them has and the
- * other has not are gone through, batch by batch; each key of theirs is looked up in the files of the other version.
+ * Compares two versions: keys added, removed and changed, by table and shard. It reads only the
+ * layers that the versions do not share, batch by batch, and looks up each of their keys in the
+ * files of the other version.
  */
+import { requireDefined } from '../../lib/core/errors.ts';
 import { keyToBigint } from '../../lib/core/keys.ts';
 import type { Manifest } from '../../lib/core/manifest.ts';
-import { foundRow } from '../../lib/store/chain-search.ts';
+import { getFoundRow } from '../../lib/store/chain-search.ts';
 import { readDeletedKeys, readLayerRows } from '../../lib/store/layer-file.ts';
-import { elementsOf, hexOf } from './row-text.ts';
+import { decodeElements, toHex } from './row-text.ts';
 import { pickKeys, TableFiles } from './table-files.ts';
 
 export type Change = 'added' | 'removed' | 'changed';
@@ -27,41 +29,52 @@ export interface ChangedKey {
 
 export interface TableDiff extends ChangeCounts {
   readonly table: string;
-  /** Undefined: the version has no such table. */
+  /** Undefined when the earlier version has no such table. */
   readonly before: TableFiles | undefined;
+  /** Undefined when the later version has no such table. */
   readonly after: TableFiles | undefined;
-  /** Over all elements of changed rows; undefined for rows that cannot be compared by element. */
+  /** Maximum over all elements of changed rows; undefined when rows have no comparable elements. */
   maxAbsDifference: number | undefined;
-  /** Of the newer version's shards, or of the older one's for a table that is gone. */
+  /** By shard of the later version, or of the earlier one for a removed table. */
   readonly shards: ChangeCounts[];
   readonly examples: ChangedKey[];
 }
 
-export interface DiffWish {
+export interface DiffOptions {
   readonly tables: readonly string[] | undefined;
-  /** Examples of each kind of change, for a table. */
+  /** Maximum examples per table and kind of change. */
   readonly limit: number;
+  /** Called with the bytes of each layer when it has been read. */
   readonly onBytes: (bytes: number) => void;
 }
 
-/** Keys that are compared at once, and bytes of their rows. */
+/** Limits of a batch: keys, and bytes of their rows. */
 const BATCH_KEYS = 1 << 20;
 const BATCH_BYTES = 64 << 20;
 
-interface Side {
+interface VersionFiles {
   readonly root: string;
   readonly manifest: Manifest;
 }
 
-/** @yields a table at a time */
-export function* diffVersions(before: Side, after: Side, wish: DiffWish): Generator<TableDiff> {
+/** Yields the differences of one table at a time; the tables' files are closed afterwards. */
+export function* diffVersions(
+  before: VersionFiles,
+  after: VersionFiles,
+  options: DiffOptions,
+): Generator<TableDiff> {
   const names = [
     ...after.manifest.tables.map(({ name }) => name),
     ...before.manifest.tables.map(({ name }) => name),
   ];
   for (const name of new Set(names)) {
-    if (wish.tables !== undefined && !wish.tables.includes(name)) continue;
-    const comparison = new TableComparison(filesOf(before, name), filesOf(after, name), name, wish);
+    if (options.tables !== undefined && !options.tables.includes(name)) continue;
+    const comparison = new TableComparison(
+      openTable(before, name),
+      openTable(after, name),
+      name,
+      options,
+    );
     try {
       yield comparison.run();
     } finally {
@@ -70,36 +83,43 @@ export function* diffVersions(before: Side, after: Side, wish: DiffWish): Genera
   }
 }
 
-function filesOf({ root, manifest }: Side, name: string): TableFiles | undefined {
-  const has = manifest.tables.some((table) => table.name === name);
-  return has ? TableFiles.ofVersion(root, manifest, name) : undefined;
+function openTable({ root, manifest }: VersionFiles, name: string): TableFiles | undefined {
+  const exists = manifest.tables.some((table) => table.name === name);
+  return exists ? TableFiles.forVersion(root, manifest, name) : undefined;
 }
 
-/** Bytes of the layers that a diff goes through. */
-export function bytesToRead(before: Manifest, after: Manifest): number {
+/** Computes the bytes of the layers that a diff reads. */
+export function computeBytesToRead(before: Manifest, after: Manifest): number {
   const sizes = (manifest: Manifest): Map<string, number> =>
     new Map(
       manifest.tables.flatMap(({ name, shards }) =>
         shards.flat().map(({ contentId, bytes }) => [`${name}/${contentId}`, bytes] as const),
       ),
     );
-  const [old, young] = [sizes(before), sizes(after)];
+  const [old, current] = [sizes(before), sizes(after)];
   let sum = 0;
-  for (const [key, bytes] of old) if (!young.has(key)) sum += bytes;
-  for (const [key, bytes] of young) if (!old.has(key)) sum += bytes;
+  for (const [key, bytes] of old) if (!current.has(key)) sum += bytes;
+  for (const [key, bytes] of current) if (!old.has(key)) sum += bytes;
   return sum;
 }
 
-/** Keys of one layer with their rows, or its deleted keys. */
+/** Keys of one layer with their rows, or its deleted keys with `rows` undefined. */
 interface Batch {
   readonly keys: Uint32Array;
   readonly rows: readonly Uint8Array[] | undefined;
 }
 
+function pickRows(
+  rows: readonly Uint8Array[] | undefined,
+  indices: readonly number[],
+): Uint8Array[] | undefined {
+  return rows && indices.map((i) => rows[i]!);
+}
+
 class TableComparison {
   readonly #before: TableFiles | undefined;
   readonly #after: TableFiles | undefined;
-  readonly #wish: DiffWish;
+  readonly #options: DiffOptions;
   readonly #diff: TableDiff;
   readonly #comparable: boolean;
 
@@ -107,19 +127,25 @@ class TableComparison {
     before: TableFiles | undefined,
     after: TableFiles | undefined,
     table: string,
-    wish: DiffWish,
+    options: DiffOptions,
   ) {
     this.#before = before;
     this.#after = after;
-    this.#wish = wish;
-    const shardNum = (after ?? before)!.shardNum;
+    this.#options = options;
+    const shardNum = (after ?? before)?.shardNum ?? 0;
     this.#comparable =
       before !== undefined &&
       before.dtype !== 'bytes' &&
       before.dim === after?.dim &&
       after.dtype !== 'bytes';
     this.#diff = {
-      ...{ table, before, after, added: 0, removed: 0, changed: 0, examples: [] },
+      table,
+      before,
+      after,
+      added: 0,
+      removed: 0,
+      changed: 0,
+      examples: [],
       maxAbsDifference: this.#comparable ? 0 : undefined,
       shards: Array.from({ length: shardNum }, () => ({ added: 0, removed: 0, changed: 0 })),
     };
@@ -128,15 +154,23 @@ class TableComparison {
   run(): TableDiff {
     const before = this.#before;
     const after = this.#after;
-    for (let shard = 0; shard < (after?.shardNum ?? 0); shard++) {
-      const common = this.#common(shard);
-      for (const batch of this.#changesOf(after!, shard, common)) this.#compareNew(batch);
-    }
-    for (let shard = 0; shard < (before?.shardNum ?? 0); shard++) {
-      const common = this.#common(shard);
-      for (const batch of this.#changesOf(before!, shard, common)) this.#compareOld(batch, common);
-    }
+    if (after !== undefined) this.#compareAfter(after);
+    if (before !== undefined) this.#compareBefore(before);
     return this.#diff;
+  }
+
+  #compareAfter(after: TableFiles): void {
+    for (let shard = 0; shard < after.shardNum; shard++) {
+      const common = this.#common(shard);
+      for (const batch of this.#readChanges(after, shard, common)) this.#compareNew(batch);
+    }
+  }
+
+  #compareBefore(before: TableFiles): void {
+    for (let shard = 0; shard < before.shardNum; shard++) {
+      const common = this.#common(shard);
+      for (const batch of this.#readChanges(before, shard, common)) this.#compareOld(batch, common);
+    }
   }
 
   close(): void {
@@ -144,7 +178,7 @@ class TableComparison {
     this.#after?.close();
   }
 
-  /** How many layers a shard of both versions begins with. */
+  /** Counts the oldest layers of a shard that both versions share. */
   #common(shard: number): number {
     const [one, other] = [this.#before, this.#after];
     if (one === undefined || other === undefined || one.shardNum !== other.shardNum) return 0;
@@ -154,42 +188,45 @@ class TableComparison {
     return common;
   }
 
-  /** What layers from `common` on decide: every key once, by the newest of them. */
-  *#changesOf(table: TableFiles, shard: number, common: number): Generator<Batch> {
+  /** Yields each key of the layers from `common` on once, with the row of the newest of them. */
+  *#readChanges(table: TableFiles, shard: number, common: number): Generator<Batch> {
     const files = table.shards[shard]!;
     for (let number = files.length - 1; number >= common; number--) {
-      for (const batch of batchesOf(files[number]!.path)) {
-        const newer = table.chain(shard).find(batch.keys, number + 1);
+      for (const batch of readBatches(files[number]!.path)) {
+        const newer = table.openChain(shard).find(batch.keys, number + 1);
         const own: number[] = [];
         for (let i = 0; i < newer.count; i++) if (!newer.isDecided(i)) own.push(i);
         const keys = pickKeys(batch.keys, own);
-        if (own.length > 0) yield { keys, rows: batch.rows && own.map((i) => batch.rows![i]!) };
+        if (own.length > 0) yield { keys, rows: pickRows(batch.rows, own) };
       }
-      this.#wish.onBytes(files[number]!.bytes);
+      this.#options.onBytes(files[number]!.bytes);
     }
   }
 
-  /** Keys that the newer version's own layers decide. */
+  /** Compares keys that unshared layers of the later version contain. */
   #compareNew({ keys, rows }: Batch): void {
     this.#lookUp(this.#before, keys, 0, (i, before) => {
       this.#compare(keyToBigint(keys, i), before, rows?.[i]);
     });
   }
 
-  /** Keys that the older version's own layers decide, and the newer one's do not. */
+  /** Compares keys that only unshared layers of the earlier version contain. */
   #compareOld({ keys, rows }: Batch, common: number): void {
-    const left: number[] = [];
+    const remaining: number[] = [];
     this.#lookUp(this.#after, keys, common, (i, _, decided) => {
-      if (!decided) left.push(i);
+      if (!decided) remaining.push(i);
     });
-    if (left.length === 0) return;
-    const own = pickKeys(keys, left);
+    if (remaining.length === 0) return;
+    const own = pickKeys(keys, remaining);
     this.#lookUp(this.#after, own, 0, (i, after) => {
-      this.#compare(keyToBigint(own, i), rows?.[left[i]!], after);
+      this.#compare(keyToBigint(own, i), rows?.[remaining[i]!], after);
     });
   }
 
-  /** @param from the oldest layer that is asked */
+  /**
+   * Looks up keys and passes each row, undefined when missing or deleted, to `take`.
+   * @param from number of the oldest layer to search
+   */
   #lookUp(
     table: TableFiles | undefined,
     keys: Uint32Array,
@@ -200,12 +237,12 @@ class TableComparison {
       for (let i = 0; i < keys.length / 2; i++) take(i, undefined, false);
       return;
     }
-    for (const [shard, indices] of table.split(keys)) {
-      const chain = table.chain(shard);
+    for (const [shard, indices] of table.groupByShard(keys)) {
+      const chain = table.openChain(shard);
       const searched = chain.find(pickKeys(keys, indices), from);
       const rows = chain.read(searched);
       indices.forEach((index, i) => {
-        const row = searched.layers[i] === 0 ? undefined : foundRow(rows, i);
+        const row = searched.layers[i] === 0 ? undefined : getFoundRow(rows, i);
         take(index, row, searched.isDecided(i));
       });
     }
@@ -219,18 +256,19 @@ class TableComparison {
   }
 
   #isChanged(before: Uint8Array, after: Uint8Array): boolean {
-    const [one, other] = [this.#before!, this.#after!];
+    const one = requireDefined(this.#before, 'the earlier table');
+    const other = requireDefined(this.#after, 'the later table');
     const sameShape = one.dtype === other.dtype && one.dim === other.dim;
     if (sameShape && Buffer.compare(before, after) === 0) return false;
     if (!this.#comparable) return true;
-    const a = elementsOf(before, one.dtype, one.dim);
-    const b = elementsOf(after, other.dtype, other.dim);
+    const a = decodeElements(before, one.dtype, one.dim);
+    const b = decodeElements(after, other.dtype, other.dim);
     let changed = sameShape;
     a.forEach((x, i) => {
       if (Object.is(x, b[i])) return;
       changed = true;
       const difference = Math.abs(x - b[i]!);
-      if (difference > this.#diff.maxAbsDifference!) this.#diff.maxAbsDifference = difference;
+      if (difference > (this.#diff.maxAbsDifference ?? 0)) this.#diff.maxAbsDifference = difference;
     });
     return changed;
   }
@@ -240,14 +278,17 @@ class TableComparison {
     const shard = Number(key % BigInt(diff.shards.length));
     diff[change] += 1;
     diff.shards[shard]![change] += 1;
-    if (diff[change] > this.#wish.limit) return;
+    if (diff[change] > this.#options.limit) return;
     const copy = (row: Uint8Array | undefined) => (row === undefined ? row : row.slice());
     diff.examples.push({ change, key, shard, before: copy(before), after: copy(after) });
   }
 }
 
-/** A layer's rows, then its deleted keys, in batches that are worth a pass over the other version's blocks. */
-function* batchesOf(path: string): Generator<Batch> {
+/**
+ * Yields the rows of a layer, then its deleted keys. Batches are large, because each one costs a
+ * pass over the blocks of the other version.
+ */
+function* readBatches(path: string): Generator<Batch> {
   let keys: Uint32Array[] = [];
   let rows: Uint8Array[] = [];
   let bytes = 0;
@@ -261,25 +302,25 @@ function* batchesOf(path: string): Generator<Batch> {
     }
     bytes += batch.rows.length;
     if (rows.length < BATCH_KEYS && bytes < BATCH_BYTES) continue;
-    yield { keys: joined(keys), rows };
+    yield { keys: joinKeys(keys), rows };
     [keys, rows, bytes] = [[], [], 0];
   }
-  if (rows.length > 0) yield { keys: joined(keys), rows };
+  if (rows.length > 0) yield { keys: joinKeys(keys), rows };
   for (const deleted of readDeletedKeys(path)) yield { keys: deleted, rows: undefined };
 }
 
-function joined(parts: readonly Uint32Array[]): Uint32Array {
+function joinKeys(parts: readonly Uint32Array[]): Uint32Array {
   const all = new Uint32Array(parts.reduce((sum, part) => sum + part.length, 0));
-  let at = 0;
+  let offset = 0;
   for (const part of parts) {
-    all.set(part, at);
-    at += part.length;
+    all.set(part, offset);
+    offset += part.length;
   }
   return all;
 }
 
-/** For programs: rows as they are stored. */
-export function exampleJson({ change, key, shard, before, after }: ChangedKey): object {
-  const hex = (row: Uint8Array | undefined) => (row === undefined ? undefined : hexOf(row));
+/** Converts an example to JSON, its rows as stored, in hex. */
+export function toExampleJson({ change, key, shard, before, after }: ChangedKey): object {
+  const hex = (row: Uint8Array | undefined) => (row === undefined ? undefined : toHex(row));
   return { change, key: String(key), shard, before: hex(before), after: hex(after) };
 }

@@ -1,16 +1,17 @@
-/** Rows out of files: those of a version in a repository, or of one layer file. */
+/** Reads rows from files: those of a version in a repository, or one layer file. */
+import { CubeError } from '../../lib/core/errors.ts';
 
 import type { LayerHeader } from '../../lib/core/layer-format.ts';
 import type { Manifest } from '../../lib/core/manifest.ts';
-import { RandomReader } from '../../lib/platform/files.ts';
-import { foundRow } from '../../lib/store/chain-search.ts';
+import { RandomAccessReader } from '../../lib/platform/files.ts';
+import { getFoundRow } from '../../lib/store/chain-search.ts';
 import { readHeader } from '../../lib/store/layer-reader.ts';
 import type { FoundKey, FoundKeys, RowSource, SourceTable } from './row-source.ts';
 import { pickKeys, TableFiles } from './table-files.ts';
 
-/** The header of a layer file. */
-export function headerOf(path: string): LayerHeader {
-  const reader = new RandomReader(path);
+/** Reads the header of a layer file. @throws CubeError when it is missing or damaged */
+export function readLayerHeader(path: string): LayerHeader {
+  const reader = new RandomAccessReader(path);
   try {
     return readHeader(reader);
   } finally {
@@ -18,9 +19,9 @@ export function headerOf(path: string): LayerHeader {
   }
 }
 
-/** A layer file as a table of which one shard is here. */
-export function tableOfLayer(path: string): TableFiles {
-  const header = headerOf(path);
+/** Opens a layer file as a table with files for only one shard. */
+export function openLayerTable(path: string): TableFiles {
+  const header = readLayerHeader(path);
   const { contentId, shardIndex, fileBytes: bytes } = header;
   const shards = Array.from({ length: shardIndex + 1 }, (_, shard) =>
     shard === shardIndex ? [{ path, contentId, bytes }] : [],
@@ -37,22 +38,23 @@ export class FileSource implements RowSource {
     this.manifest = manifest;
   }
 
-  /** @param root of the repository */
-  static ofVersion(root: string, manifest: Manifest): FileSource {
-    const tables = manifest.tables.map(({ name }) => TableFiles.ofVersion(root, manifest, name));
+  /** @param root folder of the repository */
+  static openVersion(root: string, manifest: Manifest): FileSource {
+    const tables = manifest.tables.map(({ name }) => TableFiles.forVersion(root, manifest, name));
     return new FileSource(tables, manifest);
   }
 
   async lookup({ name }: SourceTable, keys: Uint32Array): Promise<FoundKeys> {
-    const table = this.tables.find((candidate) => candidate.name === name)!;
+    const table = this.tables.find((candidate) => candidate.name === name);
+    if (table === undefined) throw new CubeError('NOT_FOUND', `there is no table ${name}`);
     const found = new Array<FoundKey>(keys.length / 2);
-    for (const [shard, indices] of table.split(keys)) {
+    for (const [shard, indices] of table.groupByShard(keys)) {
       this.#lookupShard(table, shard, pickKeys(keys, indices), (i, key) => {
         found[indices[i]!] = key;
       });
     }
     const version = this.manifest?.version ?? '';
-    return { keys: found, rowsAs: table.dtype, version, trouble: undefined };
+    return { keys: found, rowDtype: table.dtype, version, warning: undefined };
   }
 
   close(): void {
@@ -70,16 +72,16 @@ export class FileSource implements RowSource {
       for (let i = 0; i < keys.length / 2; i++) take(i, { outcome: 'other-shard', shard });
       return;
     }
-    const chain = table.chain(shard);
+    const chain = table.openChain(shard);
     const searched = chain.find(keys);
     const rows = chain.read(searched);
     for (let i = 0; i < searched.count; i++) {
-      const decided = Math.max(searched.layers[i]!, searched.deletedBy[i]!);
-      if (decided === 0) take(i, { outcome: 'unseen', shard });
+      const decidedBy = Math.max(searched.layers[i]!, searched.deletedBy[i]!);
+      if (decidedBy === 0) take(i, { outcome: 'unseen', shard });
       else {
-        const layer = files[decided - 1]!.contentId;
+        const layer = files[decidedBy - 1]!.contentId;
         if (searched.layers[i] === 0) take(i, { outcome: 'deleted', shard, layer });
-        else take(i, { outcome: 'hit', shard, layer, row: foundRow(rows, i) });
+        else take(i, { outcome: 'hit', shard, layer, row: getFoundRow(rows, i) });
       }
     }
   }

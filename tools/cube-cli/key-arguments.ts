@@ -1,7 +1,7 @@
-/** Keys as people write them: decimal or 0x hex, as arguments or a line each, or slots and features to be hashed. */
+/** Reads keys from the command line, from a file, or by hashing the features of slots. */
+import { packKeys } from '../../lib/client/pack-keys.ts';
 import { CubeError } from '../../lib/core/errors.ts';
 import { RowHasher } from '../../lib/core/hash.ts';
-import { setKey } from '../../lib/core/keys.ts';
 import type { Manifest } from '../../lib/core/manifest.ts';
 import { InvalidArgumentError } from '../../lib/platform/cli.ts';
 import { readLines } from '../../lib/platform/text-lines.ts';
@@ -9,33 +9,24 @@ import { readLines } from '../../lib/platform/text-lines.ts';
 const KEY_MAX = (1n << 64n) - 1n;
 const KEY_RULE = 'a key is an integer in 0 … 2^64 − 1, decimal or 0x hex';
 
-/** @returns undefined for what is no key */
+/** Returns undefined when the text is not a key. */
 function parseKey(text: string): bigint | undefined {
   if (!/^(\d{1,20}|0[xX][0-9a-fA-F]{1,16})$/.test(text)) return undefined;
   const key = BigInt(text);
   return key <= KEY_MAX ? key : undefined;
 }
 
-/** Option parser: one more key. */
+/** Option parser: appends a key to the earlier ones. */
 export function collectKey(text: string, before: readonly bigint[] = []): bigint[] {
   const key = parseKey(text);
   if (key === undefined) throw new InvalidArgumentError(`${JSON.stringify(text)}: ${KEY_RULE}.`);
   return [...before, key];
 }
 
-/** 2n words. */
-export function wordsOf(keys: readonly bigint[]): Uint32Array {
-  const words = new Uint32Array(2 * keys.length);
-  keys.forEach((key, i) => {
-    setKey(words, i, key);
-  });
-  return words;
-}
-
 /**
- * The keys of a file, one a line, in batches; what is empty or begins with # is passed over.
- * @param path "-" is standard input
- * @throws CubeError INVALID_ARGUMENT naming the line
+ * Reads a file of one key per line in batches. Empty lines and lines that begin with # are skipped.
+ * @param path "-" reads standard input
+ * @throws CubeError INVALID_ARGUMENT with the number of an invalid line
  */
 export async function* readKeys(path: string, batchKeys: number): AsyncGenerator<Uint32Array> {
   let batch: bigint[] = [];
@@ -51,15 +42,15 @@ export async function* readKeys(path: string, batchKeys: number): AsyncGenerator
     }
     batch.push(key);
     if (batch.length < batchKeys) continue;
-    yield wordsOf(batch);
+    yield packKeys(batch);
     batch = [];
   }
-  if (batch.length > 0) yield wordsOf(batch);
+  if (batch.length > 0) yield packKeys(batch);
 }
 
 /**
- * The keys of (slot, feature) pairs, hashed as the version says.
- * @throws CubeError INVALID_ARGUMENT naming the slots there are
+ * Hashes (slot, feature) pairs to keys as the manifest defines.
+ * @throws CubeError INVALID_ARGUMENT for an unknown slot, with the existing ones
  */
 export function hashFeatures(
   { hash, slots, bundle, version }: Manifest,
@@ -73,7 +64,8 @@ export function hashFeatures(
       const known = slots.map((candidate) => candidate.name).join(', ');
       throw new CubeError(
         'INVALID_ARGUMENT',
-        `${bundle} ${version} has no slot ${JSON.stringify(name)} (it has: ${known === '' ? 'none' : known})`,
+        `${bundle} ${version} has no slot ${JSON.stringify(name)} ` +
+          `(it has: ${known === '' ? 'none' : known})`,
       );
     }
     new RowHasher(hash, [slot]).hashRows([features[i]!], 1, keys, 2 * i);

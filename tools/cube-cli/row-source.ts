@@ -1,16 +1,20 @@
-/** Where rows are looked up: layer files, a version's files, or servers. */
+/** The interface of a source of rows: a layer file, the files of a version, or servers. */
 import type { Manifest, TableDtype } from '../../lib/core/manifest.ts';
 
 /**
- * deleted: a delta deletes it, and no newer layer has it again · other-shard: it cannot be in this layer file ·
- * unavailable: nobody answered for its shard, and nothing is known
+ * - hit: the key has a row
+ * - unseen: no layer contains the key
+ * - deleted: a delta deletes the key, and no newer layer contains it; known only from files
+ * - other-shard: the key belongs to another shard than the layer file
+ * - unavailable: no server answered for the key's shard
  */
 export type Outcome = 'hit' | 'unseen' | 'deleted' | 'other-shard' | 'unavailable';
 
 export interface SourceTable {
   readonly name: string;
-  /** Undefined of a server that does not say, as 0 of dtype bytes. */
+  /** Undefined when a server does not report it; 0 with dtype bytes. */
   readonly dim: number | undefined;
+  /** Undefined when a server does not report it. */
   readonly dtype: TableDtype | undefined;
   readonly shardNum: number;
 }
@@ -18,27 +22,27 @@ export interface SourceTable {
 export interface FoundKey {
   readonly outcome: Outcome;
   readonly shard: number;
-  /** Of a hit. */
+  /** Present for a hit. */
   readonly row?: Uint8Array;
-  /** The layer that has it, or deletes it, where files are read. */
+  /** Content id of the layer that contains or deletes the key; only from files. */
   readonly layer?: string;
 }
 
 export interface FoundKeys {
   readonly keys: readonly FoundKey[];
-  /** What the bytes of rows are. */
-  readonly rowsAs: TableDtype;
-  /** That answered. */
+  /** Encoding of the rows. */
+  readonly rowDtype: TableDtype;
+  /** Version that answered; several are joined by commas, none is ''. */
   readonly version: string;
-  /** Why keys are unavailable, or answers are not of one version. */
-  readonly trouble: string | undefined;
+  /** Why keys are unavailable, or that servers answered from different versions. */
+  readonly warning: string | undefined;
 }
 
 export interface RowSource {
-  /** Of the version that is looked up, where there is one. */
+  /** Manifest of the version, if the source is a version. */
   readonly manifest: Manifest | undefined;
   readonly tables: readonly SourceTable[];
-  /** @param asStored rows in the table's own dtype, where servers would convert them */
+  /** @param asStored return rows in the table's dtype; otherwise servers convert them to f32 */
   lookup(table: SourceTable, keys: Uint32Array, asStored: boolean): Promise<FoundKeys>;
   close(): void;
 }

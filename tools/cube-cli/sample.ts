@@ -1,22 +1,26 @@
 /**
- * Keys drawn at random from layer files, each live row as likely as any other, and the same ones for the same seed. A row lies in one
- * slot of one layer: slots are drawn, and those that are empty, or whose key a newer layer decides, are drawn again.
+ * Draws keys at random from layer files. Every live row is equally likely, and the same seed gives
+ * the same keys. A row occupies one slot of one layer, so slots are drawn; a slot that is empty, or
+ * whose key a newer layer repositions or deletes, is drawn again.
  */
 
-import { keyWords } from '../../lib/client/key-words.ts';
+import { packKeys } from '../../lib/client/pack-keys.ts';
 import { xxh64 } from '../../lib/core/hash.ts';
-import { INDEX_STRIDE, keySegments, type LayerHeader } from '../../lib/core/layer-format.ts';
+import { getKeySegments, INDEX_STRIDE, type LayerHeader } from '../../lib/core/layer-format.ts';
 import { readLayerRows } from '../../lib/store/layer-file.ts';
 import { LayerReader } from '../../lib/store/layer-reader.ts';
-import { headerOf } from './file-source.ts';
+import { readLayerHeader } from './file-source.ts';
 import type { TableFiles } from './table-files.ts';
 
-/** Tables up to so many slots are read whole, and so are those in which drawing finds too little. */
+/**
+ * Tables with up to this many slots are read completely, like tables where drawing finds too few
+ * live rows.
+ */
 const READ_SLOTS_MAX = 1 << 18;
 const ROUNDS_MAX = 64;
 
-/** Numbers in 0 … below − 1 that follow from a seed. */
-class Draw {
+/** Pseudo-random integers that are determined by a seed. */
+class SeededRandom {
   readonly #seed: bigint;
   readonly #counter = new BigUint64Array(1);
 
@@ -24,54 +28,58 @@ class Draw {
     this.#seed = BigInt(seed);
   }
 
-  below(limit: number): number {
+  /** Returns the next integer in 0 … limit − 1. */
+  nextBelow(limit: number): number {
     this.#counter[0]! += 1n;
     const hash = xxh64(new Uint8Array(this.#counter.buffer), this.#seed);
     return Math.floor((Number(hash >> 11n) / 2 ** 53) * limit);
   }
 }
 
-/** A layer with slots to draw from. */
+/** The slots of one layer. */
 interface SlotRange {
   readonly shard: number;
-  /** Of its chain. */
+  /** Number of the layer in its chain; 0 is the base. */
   readonly number: number;
   readonly path: string;
   readonly header: LayerHeader;
   readonly slots: number;
 }
 
-/** @returns distinct keys of live rows, in the order drawn: as many as asked, or all there are */
+/** Returns distinct keys of `count` live rows in the order drawn; fewer only if all are drawn. */
 export function sampleKeys(table: TableFiles, count: number, seed: number): Uint32Array {
-  const ranges = slotRanges(table);
+  const ranges = listSlotRanges(table);
   const total = ranges.reduce((sum, { slots }) => sum + slots, 0);
-  const draw = new Draw(seed);
-  const drawn = total <= READ_SLOTS_MAX ? undefined : drawSlots(table, ranges, total, count, draw);
-  return keyWords(drawn ?? drawRows(table, ranges, count, draw));
+  const random = new SeededRandom(seed);
+  const drawn =
+    total <= READ_SLOTS_MAX ? undefined : sampleSlots(table, ranges, total, count, random);
+  return packKeys(drawn ?? sampleRows(table, ranges, count, random));
 }
 
-function slotRanges(table: TableFiles): SlotRange[] {
+function listSlotRanges(table: TableFiles): SlotRange[] {
   return table.shards.flatMap((files, shard) =>
     files.map(({ path }, number) => {
-      const header = headerOf(path);
-      const slots = keySegments(header).reduce((sum, segment) => sum + segment.slots, 0);
+      const header = readLayerHeader(path);
+      const slots = getKeySegments(header).reduce((sum, segment) => sum + segment.slots, 0);
       return { shard, number, path, header, slots };
     }),
   );
 }
 
-/** @returns undefined when too few of the slots hold a live row */
-function drawSlots(
+/** Returns undefined when too few of the slots contain a live row. */
+function sampleSlots(
   table: TableFiles,
   ranges: readonly SlotRange[],
   total: number,
   count: number,
-  draw: Draw,
+  random: SeededRandom,
 ): bigint[] | undefined {
   const found = new Set<bigint>();
   for (let round = 0; round < ROUNDS_MAX; round++) {
-    const places = Array.from({ length: 2 * (count - found.size) + 8 }, () => draw.below(total));
-    for (const key of liveKeys(table, ranges, places)) {
+    const positions = Array.from({ length: 2 * (count - found.size) + 8 }, () =>
+      random.nextBelow(total),
+    );
+    for (const key of readLiveKeys(table, ranges, positions)) {
       if (key !== undefined) found.add(key);
       if (found.size === count) return [...found];
     }
@@ -79,24 +87,24 @@ function drawSlots(
   return undefined;
 }
 
-/** The key of each place, undefined when it is empty or decided by a newer layer. */
-function liveKeys(
+/** Reads the key at each position; undefined when empty, or when a newer layer decides the key. */
+function readLiveKeys(
   table: TableFiles,
   ranges: readonly SlotRange[],
-  places: readonly number[],
+  positions: readonly number[],
 ): (bigint | undefined)[] {
-  const keys = new Array<bigint | undefined>(places.length);
+  const keys = new Array<bigint | undefined>(positions.length);
   let before = 0;
   for (const range of ranges) {
-    const own = [...places.keys()]
-      .filter((i) => places[i]! >= before && places[i]! < before + range.slots)
-      .sort((a, b) => places[a]! - places[b]!);
+    const own = [...positions.keys()]
+      .filter((i) => positions[i]! >= before && positions[i]! < before + range.slots)
+      .sort((a, b) => positions[a]! - positions[b]!);
     if (own.length > 0) {
-      const slots = own.map((i) => places[i]! - before);
-      const read = keysAt(range, slots);
+      const slots = own.map((i) => positions[i]! - before);
+      const read = readKeysAt(range, slots);
       const present = own.filter((_, at) => read[at] !== undefined);
-      const words = keyWords(read.filter((key) => key !== undefined));
-      const newer = table.chain(range.shard).find(words, range.number + 1);
+      const words = packKeys(read.filter((key) => key !== undefined));
+      const newer = table.openChain(range.shard).find(words, range.number + 1);
       const all = read.filter((key) => key !== undefined);
       present.forEach((i, at) => {
         if (!newer.isDecided(at)) keys[i] = all[at];
@@ -107,8 +115,8 @@ function liveKeys(
   return keys;
 }
 
-/** Keys in slots of a layer, ascending. */
-function keysAt({ path, header }: SlotRange, slots: readonly number[]): (bigint | undefined)[] {
+/** Reads the keys in ascending slots of a layer; undefined for an empty slot. */
+function readKeysAt({ path, header }: SlotRange, slots: readonly number[]): (bigint | undefined)[] {
   if (header.layout === 'dense') {
     return slots.map((row) => header.firstKey + BigInt(row) * header.keyStep);
   }
@@ -118,7 +126,7 @@ function keysAt({ path, header }: SlotRange, slots: readonly number[]): (bigint 
   const bytes = new Uint8Array(word.buffer);
   try {
     return slots.map((slot) => {
-      for (const segment of keySegments(header)) {
+      for (const segment of getKeySegments(header)) {
         if (slot < segment.slots) {
           reader.read(bytes, segment.offset + slot * stride);
           return word[0] === header.emptyKey ? undefined : word[0];
@@ -132,23 +140,24 @@ function keysAt({ path, header }: SlotRange, slots: readonly number[]): (bigint 
   }
 }
 
-/** Reads all keys and keeps `count` of them, each as likely as any other. */
-function drawRows(
+/** Reads all live keys and keeps `count` of them, each with equal probability. */
+function sampleRows(
   table: TableFiles,
   ranges: readonly SlotRange[],
   count: number,
-  draw: Draw,
+  random: SeededRandom,
 ): bigint[] {
   const kept: bigint[] = [];
   let seen = 0;
   for (const { shard, number, path } of ranges) {
     for (const { keys } of readLayerRows(path)) {
-      const newer = table.chain(shard).find(keys, number + 1);
+      const newer = table.openChain(shard).find(keys, number + 1);
       for (let i = 0; i < newer.count; i++) {
         if (newer.isDecided(i)) continue;
         seen += 1;
-        const at = kept.length < count ? kept.length : draw.below(seen);
-        if (at < count) kept[at] = (BigInt(keys[2 * i + 1]!) << 32n) | BigInt(keys[2 * i]!);
+        const position = kept.length < count ? kept.length : random.nextBelow(seen);
+        if (position < count)
+          kept[position] = (BigInt(keys[2 * i + 1]!) << 32n) | BigInt(keys[2 * i]!);
       }
     }
   }

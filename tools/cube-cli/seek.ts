@@ -1,49 +1,49 @@
-/** Looks keys up and prints a line for each: what came of it, where, and its row. */
+/** Looks up keys and prints a line for each: outcome, shard, version and row. */
 import { CubeError } from '../../lib/core/errors.ts';
 import { keyToBigint } from '../../lib/core/keys.ts';
-import { printPiece, table as textTable } from '../../lib/platform/text-table.ts';
+import { formatTable, printChunk } from '../../lib/platform/terminal-output.ts';
 import type { FoundKey, FoundKeys, RowSource, SourceTable } from './row-source.ts';
-import { elementsOf, hexOf, rowJson, rowText, valueText } from './row-text.ts';
+import { decodeElements, formatRow, formatValue, toHex, toRowJson } from './row-text.ts';
 
-export interface SeekWish {
-  /** Undefined: all tables. */
+export interface SeekOptions {
+  /** Undefined for all tables. */
   readonly tables: readonly string[] | undefined;
-  /** Rows as stored, in hex. */
+  /** Print rows as stored, in hex. */
   readonly raw: boolean;
   readonly json: boolean;
 }
 
-const HEAD = ['key', 'table', 'outcome', 'shard', 'version', 'dtype', 'row'];
+const COLUMNS = ['key', 'table', 'outcome', 'shard', 'version', 'dtype', 'row'];
 
-/** @returns how many lookups ended without an answer; it ends early when nobody reads its output any more */
+/** Returns the number of unavailable keys. Ends early when the reader of stdout closes the pipe. */
 export async function seekKeys(
   source: RowSource,
   batches: AsyncIterable<Uint32Array> | Iterable<Uint32Array>,
-  wish: SeekWish,
+  options: SeekOptions,
 ): Promise<number> {
-  const tables = tablesOf(source, wish.tables);
+  const tables = selectTables(source, options.tables);
   let unavailable = 0;
-  let head = true;
-  const told = new Set<string>();
+  let isFirst = true;
+  const warned = new Set<string>();
   for await (const keys of batches) {
     for (const table of tables) {
-      const found = await source.lookup(table, keys, wish.raw);
+      const found = await source.lookup(table, keys, options.raw);
       unavailable += found.keys.filter(({ outcome }) => outcome === 'unavailable').length;
-      const text = wish.json
-        ? jsonLines(table, keys, found, wish)
-        : lines(table, keys, found, wish, head);
-      if (!(await printPiece(text))) return unavailable;
-      head = false;
-      const { trouble } = found;
-      if (trouble === undefined || told.has(trouble)) continue;
-      told.add(trouble);
-      process.stderr.write(`cube-cli: ${trouble}\n`);
+      const text = options.json
+        ? formatJsonLines(table, keys, found, options)
+        : formatLines(table, keys, found, options, isFirst);
+      if (!(await printChunk(text))) return unavailable;
+      isFirst = false;
+      const { warning } = found;
+      if (warning === undefined || warned.has(warning)) continue;
+      warned.add(warning);
+      process.stderr.write(`cube-cli: ${warning}\n`);
     }
   }
   return unavailable;
 }
 
-function tablesOf({ tables }: RowSource, names: readonly string[] | undefined): SourceTable[] {
+function selectTables({ tables }: RowSource, names: readonly string[] | undefined): SourceTable[] {
   if (names === undefined) return [...tables];
   return names.map((name) => {
     const table = tables.find((candidate) => candidate.name === name);
@@ -51,17 +51,17 @@ function tablesOf({ tables }: RowSource, names: readonly string[] | undefined): 
     const known = tables.map((candidate) => candidate.name).join(', ');
     throw new CubeError(
       'NOT_FOUND',
-      `there is no table ${JSON.stringify(name)} (there are: ${known})`,
+      `there is no table ${JSON.stringify(name)} (existing tables: ${known})`,
     );
   });
 }
 
-function lines(
+function formatLines(
   table: SourceTable,
   keys: Uint32Array,
-  { keys: found, version, rowsAs }: FoundKeys,
-  { raw }: SeekWish,
-  head: boolean,
+  { keys: found, version, rowDtype }: FoundKeys,
+  { raw }: SeekOptions,
+  withHeader: boolean,
 ): string {
   const rows = found.map((key, i) => [
     String(keyToBigint(keys, i)),
@@ -70,33 +70,36 @@ function lines(
     String(key.shard),
     version === '' ? '-' : version,
     table.dtype ?? '-',
-    textOf(table, key, rowsAs, raw),
+    formatFoundRow(table, key, rowDtype, raw),
   ]);
-  const text = textTable(HEAD, rows);
-  return head ? text : text.slice(text.indexOf('\n') + 1);
+  const text = formatTable(COLUMNS, rows);
+  return withHeader ? text : text.slice(text.indexOf('\n') + 1);
 }
 
-function textOf(
+function formatFoundRow(
   { dim, dtype }: SourceTable,
   { row }: FoundKey,
-  rowsAs: FoundKeys['rowsAs'],
+  rowsAs: FoundKeys['rowDtype'],
   raw: boolean,
 ): string {
   if (row === undefined) return '-';
-  if (raw) return hexOf(row);
-  return isValue(dtype, row) ? valueText(row) : rowText(elementsOf(row, rowsAs, dim));
+  if (raw) return toHex(row);
+  return isValue(dtype, row) ? formatValue(row) : formatRow(decodeElements(row, rowsAs, dim));
 }
 
-/** A server that does not say what it answers may answer rows of floats. */
+/**
+ * Decides whether bytes are a value rather than a row of floats. Cube's seek does not report the
+ * dtype, so there the length decides.
+ */
 function isValue(dtype: SourceTable['dtype'], row: Uint8Array): boolean {
   return dtype === 'bytes' || (dtype === undefined && (row.length % 4 !== 0 || row.length === 0));
 }
 
-function jsonLines(
+function formatJsonLines(
   table: SourceTable,
   keys: Uint32Array,
-  { keys: found, version, rowsAs }: FoundKeys,
-  { raw }: SeekWish,
+  { keys: found, version, rowDtype }: FoundKeys,
+  { raw }: SeekOptions,
 ): string {
   const { name, dtype, dim } = table;
   return found
@@ -104,11 +107,11 @@ function jsonLines(
       const key = String(keyToBigint(keys, i));
       const common = { key, table: name, outcome, shard, version, dtype, layer };
       if (row === undefined) return JSON.stringify(common);
-      if (raw) return JSON.stringify({ ...common, raw: hexOf(row) });
+      if (raw) return JSON.stringify({ ...common, raw: toHex(row) });
       if (isValue(dtype, row)) {
         return JSON.stringify({ ...common, value: Buffer.from(row).toString('base64') });
       }
-      return JSON.stringify({ ...common, row: rowJson(elementsOf(row, rowsAs, dim)) });
+      return JSON.stringify({ ...common, row: toRowJson(decodeElements(row, rowDtype, dim)) });
     })
     .join('\n');
 }

@@ -1,35 +1,34 @@
-/** The options that say where rows are: files, a version of a repository, servers. */
+/** The options that select a source of rows: a file, a version of a repository, or servers. */
 import { basename, dirname } from 'node:path';
 import { CubeConf } from '../../lib/client/cube-conf.ts';
 import { FleetFile } from '../../lib/client/fleet-file.ts';
 import type { RouteOptions } from '../../lib/client/fleet-routes.ts';
-import { readServerStatus } from '../../lib/client/server-status.ts';
-import { CubeError } from '../../lib/core/errors.ts';
-import { type Fleet, type Replica, shardMapOf } from '../../lib/core/fleet.ts';
-import { type Manifest, shardNumOf } from '../../lib/core/manifest.ts';
+import { CubeError, requireDefined } from '../../lib/core/errors.ts';
+import { findShardMap } from '../../lib/core/fleet.ts';
+import { getShardNum, type Manifest } from '../../lib/core/manifest.ts';
 import {
   type Command,
   InvalidArgumentError,
-  integerBetween,
-  nameOption,
   optionWithEnv,
+  parseIntegerBetween,
+  parseNameOption,
 } from '../../lib/platform/cli.ts';
 import { fileExists, isFolder } from '../../lib/platform/files.ts';
 import { openRepository } from '../../lib/repository/repository.ts';
-import { versionOfFolder } from '../../lib/repository/version-folder.ts';
+import { parseVersionFolder } from '../../lib/repository/version-folder.ts';
 import {
   addCallerTlsOptions,
-  type CallerFlags,
-  serverCredentials,
+  type CallerOptions,
+  createServerCredentials,
 } from '../../lib/rpc/credential-options.ts';
-import type { Credentials } from '../../lib/rpc/credentials.ts';
 import { parseEndpoint } from '../../lib/rpc/endpoint.ts';
 import { ClusterSource, DictSource } from './cluster-source.ts';
-import { FileSource, tableOfLayer } from './file-source.ts';
+import { FileSource, openLayerTable } from './file-source.ts';
+import { FleetDiscovery } from './fleet-discovery.ts';
 import type { RowSource } from './row-source.ts';
 
-/** Tells of wrong usage and ends. */
-export type Usage = (text: string) => never;
+/** Reports wrong usage and ends the command. */
+export type FailUsage = (text: string) => never;
 
 export interface FileFlags {
   readonly file?: string;
@@ -39,7 +38,7 @@ export interface FileFlags {
   readonly channel: string;
 }
 
-export interface SourceFlags extends FileFlags, CallerFlags {
+export interface SourceFlags extends FileFlags, CallerOptions {
   readonly fleet?: string;
   readonly server?: readonly string[];
   readonly cubeConf?: string;
@@ -49,35 +48,52 @@ export interface SourceFlags extends FileFlags, CallerFlags {
 
 export function addFileOptions(command: Command): Command {
   return command
-    .option('--file <path>', 'a layer file, or the folder of a version')
-    .option('--repository <folder>', 'where versions live')
-    .option('--bundle <name>', 'the model', nameOption('bundle'))
-    .option('--version <name>', 'the version', nameOption('version'))
-    .option('--channel <name>', 'else the one it points to', nameOption('channel'), 'stable');
+    .option('--file <path>', 'Layer file, or folder of a version')
+    .option('--repository <folder>', 'Repository folder of the version')
+    .option('--bundle <name>', 'Bundle of the version', parseNameOption('bundle'))
+    .option(
+      '--version <name>',
+      'Version to read (default: the one that --channel points to)',
+      parseNameOption('version'),
+    )
+    .option(
+      '--channel <name>',
+      'Channel that selects the version when --version is absent',
+      parseNameOption('channel'),
+      'stable',
+    );
 }
 
 export function addSourceOptions(command: Command): Command {
   const options = addFileOptions(command)
-    .option('--fleet <file>', 'ask the servers that fleet.json names for the version')
+    .option('--fleet <file>', 'fleet.json of the servers to query (default: none)')
     .option(
       '--server <host:port>',
-      'the same of these servers; may be given several times',
-      endpoints,
+      'Address of a server to query; repeat for several (default: none)',
+      collectEndpoint,
     )
-    .option('--cube-conf <file>', "ask the servers of Cube's cube.conf by its seek")
-    .option('--dict <name>', 'with --cube-conf, --fleet or --server: the dict to seek in')
-    .option('--timeout-ms <ms>', 'for a lookup', integerBetween(1, 600_000), 2_000)
+    .option('--cube-conf <file>', "Cube's cube.conf of the servers to query (default: none)")
+    .option(
+      '--dict <name>',
+      "Dict to read with Cube's own protocol from the servers' active version (only seek)",
+    )
+    .option(
+      '--timeout-ms <ms>',
+      'Timeout of a call in milliseconds',
+      parseIntegerBetween(1, 600_000),
+      2_000,
+    )
     .addOption(
       optionWithEnv(
         '--control-token-file <file>',
-        'the token of the servers, where their control calls ask for one',
+        'File with the control token of the servers (default: none)',
         'CUBE_CONTROL_TOKEN_FILE',
       ),
     );
   return addCallerTlsOptions(options);
 }
 
-function endpoints(text: string, before: readonly string[] = []): string[] {
+function collectEndpoint(text: string, before: readonly string[] = []): string[] {
   try {
     parseEndpoint(text);
   } catch (error) {
@@ -92,138 +108,110 @@ export interface LocatedVersion {
   readonly manifest: Manifest;
 }
 
-/** @returns undefined when the options name none */
+/** Returns undefined when the options select no version. */
 export async function locateVersion(
   flags: FileFlags,
-  usage: Usage,
+  failUsage: FailUsage,
 ): Promise<LocatedVersion | undefined> {
   const { file, repository: root, bundle, channel } = flags;
   if (file !== undefined) {
     const folder = basename(file) === 'manifest.json' ? dirname(file) : file;
     if (!isFolder(folder) || (folder !== file && !fileExists(file))) return undefined;
-    const place = versionOfFolder(folder);
-    return locate(place.root, place.bundle, place.version);
+    const address = parseVersionFolder(folder);
+    return readVersion(address.root, address.bundle, address.version);
   }
   if (root === undefined) return undefined;
-  if (bundle === undefined) return usage('--repository needs --bundle');
-  if (flags.version !== undefined) return locate(root, bundle, flags.version);
-  const { pointer } = await openRepository(root).channel(bundle, channel);
-  if (pointer !== undefined) return locate(root, bundle, pointer.version);
+  if (bundle === undefined) return failUsage('--repository needs --bundle');
+  if (flags.version !== undefined) return readVersion(root, bundle, flags.version);
+  const { pointer } = await openRepository(root).readChannel(bundle, channel);
+  if (pointer !== undefined) return readVersion(root, bundle, pointer.version);
   throw new CubeError(
     'NOT_FOUND',
-    `channel ${channel} of ${bundle} in ${root} points nowhere: say --version`,
+    `channel ${channel} of ${bundle} in ${root} points to no version: give --version`,
   );
 }
 
-async function locate(root: string, bundle: string, version: string): Promise<LocatedVersion> {
+async function readVersion(root: string, bundle: string, version: string): Promise<LocatedVersion> {
   const repository = openRepository(root);
-  return { root: repository.location, manifest: await repository.manifest(bundle, version) };
+  return { root: repository.location, manifest: await repository.readManifest(bundle, version) };
 }
 
-function checkChoice(flags: SourceFlags, usage: Usage): void {
+function checkSourceOptions(flags: SourceFlags, failUsage: FailUsage): void {
   const { file, repository, fleet, server, cubeConf, dict } = flags;
-  const count = (...given: unknown[]): number => given.filter((one) => one !== undefined).length;
-  if (count(file, repository) > 1) usage('--file and --repository exclude each other');
+  const count = (...given: unknown[]): number =>
+    given.filter((value) => value !== undefined).length;
+  if (count(file, repository) > 1)
+    failUsage('--file and --repository exclude each other: give one of them');
   if (count(fleet, server, cubeConf) > 1) {
-    usage('--fleet, --server and --cube-conf exclude each other');
+    failUsage('--fleet, --server and --cube-conf exclude each other: give one of them');
   }
   if (count(file, repository, fleet, server, cubeConf) === 0) {
-    usage('say where the rows are: --file, --repository, --fleet, --server or --cube-conf');
+    failUsage('no source of rows: give --file, --repository, --fleet, --server or --cube-conf');
   }
-  if (cubeConf !== undefined && dict === undefined) usage('--cube-conf needs --dict');
+  if (cubeConf !== undefined && dict === undefined) failUsage('--cube-conf needs --dict');
   const remote = count(fleet, server) > 0;
   if (remote && count(file, repository) === 0 && dict === undefined) {
-    usage(
-      '--fleet and --server need a version (--repository, or --file with its folder) or a --dict',
+    failUsage(
+      '--fleet and --server need a version (--repository, or --file with its folder) or --dict',
     );
   }
   if (dict !== undefined && count(file, repository) > 0) {
-    usage(
-      '--dict asks for whatever version the servers have active: leave --repository and --file out',
-    );
+    failUsage('--dict reads the active version of the servers: remove --repository and --file');
   }
 }
 
-/** @throws CubeError when it cannot be opened */
-export async function openSource(flags: SourceFlags, usage: Usage): Promise<RowSource> {
-  checkChoice(flags, usage);
+/** Opens the source that the options select. @throws CubeError when it cannot be opened */
+export async function openSource(flags: SourceFlags, failUsage: FailUsage): Promise<RowSource> {
+  checkSourceOptions(flags, failUsage);
   const { file, fleet, server, cubeConf, dict, timeoutMs } = flags;
-  const located = await locateVersion(flags, usage);
-  if (cubeConf !== undefined) {
+  const located = await locateVersion(flags, failUsage);
+  if (cubeConf !== undefined && dict !== undefined) {
     const conf = await CubeConf.open(cubeConf);
-    conf.policyOf(dict!);
-    return dictSource(dict!, conf.routes, timeoutMs);
+    conf.getPolicy(dict);
+    return createDictSource(dict, { options: conf.routeOptions }, timeoutMs);
   }
   if (fleet === undefined && server === undefined) {
-    if (located !== undefined) return FileSource.ofVersion(located.root, located.manifest);
-    return new FileSource([tableOfLayer(file!)], undefined);
+    if (located !== undefined) return FileSource.openVersion(located.root, located.manifest);
+    return new FileSource([openLayerTable(requireDefined(file, '--file'))], undefined);
   }
   const name = dict ?? located?.manifest.bundle;
-  if (name === undefined) return usage('--file must be the folder of a version here');
-  const routes = await routesOf(flags, name, located?.manifest);
-  if (dict !== undefined) return dictSource(dict, routes, timeoutMs);
-  return new ClusterSource(located!.manifest, routes, timeoutMs);
+  if (name === undefined)
+    return failUsage('with --fleet or --server, --file must be the folder of a version');
+  const routes = await resolveRoutes(flags, name, located?.manifest);
+  if (dict !== undefined) return createDictSource(dict, routes, timeoutMs);
+  const { manifest } = requireDefined(located, '--repository');
+  return new ClusterSource(manifest, routes.options, timeoutMs);
 }
 
-function dictSource(dict: string, routes: RouteOptions, timeoutMs: number): DictSource {
-  const maps = routes.fleet().bundles.get(dict) ?? [];
-  const { shardNum } = maps[0] ?? shardMapOf(routes.fleet(), dict, 0);
-  return new DictSource(dict, shardNum, routes, timeoutMs);
+/** The servers to ask. */
+interface Routes {
+  readonly options: RouteOptions;
+  /** What is uncertain about them. */
+  readonly warning?: string | undefined;
 }
 
-async function routesOf(
+function createDictSource(
+  dict: string,
+  { options, warning }: Routes,
+  timeoutMs: number,
+): DictSource {
+  const maps = options.fleet().bundles.get(dict) ?? [];
+  const { shardNum } = maps[0] ?? findShardMap(options.fleet(), dict, 0);
+  return new DictSource(dict, shardNum, options, { timeoutMs, warning });
+}
+
+async function resolveRoutes(
   flags: SourceFlags,
   bundle: string,
   manifest: Manifest | undefined,
-): Promise<RouteOptions> {
+): Promise<Routes> {
   const { fleet: path, server = [] } = flags;
   if (path !== undefined) {
     const file = new FleetFile(path, { onInvalid: () => undefined });
-    return { fleet: () => file.current() };
+    return { options: { fleet: () => file.current() } };
   }
-  const fleet = await fleetOf(
-    server,
-    bundle,
-    manifest && shardNumOf(manifest),
-    serverCredentials(flags),
-  );
-  return { fleet: () => fleet };
-}
-
-/**
- * A fleet of servers that say which shards they serve. One that does not answer may be of any shard that no other serves: keys of
- * those are then unavailable.
- * @param shardNum undefined: what the servers say
- */
-async function fleetOf(
-  addresses: readonly string[],
-  bundle: string,
-  shardNum: number | undefined,
-  credentials: Credentials,
-): Promise<Fleet> {
-  const silent: Replica[] = [];
-  const known = new Map<number, Replica[]>();
-  let count = shardNum;
-  let failure: unknown;
-  for (const address of addresses) {
-    const replica = { data: address, control: address, group: 'default' };
-    try {
-      const status = await readServerStatus(address, { credentials });
-      count ??= status.shardNum;
-      if (status.shardNum !== count) {
-        throw new CubeError(
-          'WRONG_SHARD',
-          `${address} serves a shard of ${status.shardNum}, not of ${count}`,
-        );
-      }
-      known.set(status.shardIndex, [...(known.get(status.shardIndex) ?? []), replica]);
-    } catch (error) {
-      if (CubeError.from(error).code === 'WRONG_SHARD') throw error;
-      failure = error;
-      silent.push(replica);
-    }
-  }
-  if (count === undefined) throw failure;
-  const shards = Array.from({ length: count }, (_, shard) => known.get(shard) ?? silent);
-  return { bundles: new Map([[bundle, [{ shardNum: count, shards }]]]) };
+  const discovery = new FleetDiscovery(bundle, manifest && getShardNum(manifest));
+  for (const address of server) await discovery.ask(address, createServerCredentials(flags));
+  const fleet = discovery.createFleet();
+  return { options: { fleet: () => fleet }, warning: discovery.warning };
 }

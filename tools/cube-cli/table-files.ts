@@ -1,10 +1,15 @@
-/** The layer files of one table of a version, or one layer file by itself, opened shard by shard when they are needed. */
+/** The layer files of one table of a version, or a single layer file, opened on demand by shard. */
 import { CubeError } from '../../lib/core/errors.ts';
-import { shardOf } from '../../lib/core/keys.ts';
-import { type Manifest, type TableDtype, type TableRef, tableOf } from '../../lib/core/manifest.ts';
+import { computeShard } from '../../lib/core/keys.ts';
+import {
+  getTable,
+  type Manifest,
+  type TableDtype,
+  type TableRef,
+} from '../../lib/core/manifest.ts';
 import { layerPath } from '../../lib/repository/layout.ts';
 import { ChainSearch } from '../../lib/store/chain-search.ts';
-import { checkHeader, wantedLayers } from '../../lib/store/wanted-layers.ts';
+import { checkLayerHeader, listRequiredLayers } from '../../lib/store/load-files.ts';
 
 export interface LayerFile {
   readonly path: string;
@@ -12,7 +17,7 @@ export interface LayerFile {
   readonly bytes: number;
 }
 
-/** Open at a time: each file takes a MiB. */
+/** Maximum open chains; each open file takes 1 MiB of memory. */
 const CHAINS_OPEN_MAX = 8;
 
 export class TableFiles {
@@ -20,13 +25,13 @@ export class TableFiles {
   readonly dim: number;
   readonly dtype: TableDtype;
   readonly shardNum: number;
-  /** By shard, base first; no layer of a shard that is not here. */
+  /** Layers by shard, base first; empty for a shard without files. */
   readonly shards: readonly (readonly LayerFile[])[];
   readonly #check: (chain: ChainSearch, shard: number) => void;
-  /** The least recently used first. */
+  /** Open chains by shard, least recently used first. */
   readonly #open = new Map<number, ChainSearch>();
 
-  /** @param check of a chain that was opened */
+  /** @param check called with each chain that is opened; throws when it is not the expected one */
   constructor(
     table: Pick<TableRef, 'name' | 'dim' | 'dtype' | 'shardNum'>,
     shards: readonly (readonly LayerFile[])[],
@@ -40,29 +45,34 @@ export class TableFiles {
     this.#check = check;
   }
 
-  /** @param root of the repository. @throws CubeError NOT_FOUND for an unknown table */
-  static ofVersion(root: string, manifest: Manifest, name: string): TableFiles {
-    const table = tableOf(manifest, name);
+  /** @param root folder of the repository. @throws CubeError NOT_FOUND for an unknown table */
+  static forVersion(root: string, manifest: Manifest, name: string): TableFiles {
+    const table = getTable(manifest, name);
     const shards = table.shards.map((layers) =>
       layers.map(({ contentId, bytes }) => ({
-        ...{ path: `${root}/${layerPath(manifest.bundle, name, contentId)}`, contentId, bytes },
+        path: `${root}/${layerPath(manifest.bundle, name, contentId)}`,
+        contentId,
+        bytes,
       })),
     );
     return new TableFiles(table, shards, (chain, shard) => {
-      const wanted = wantedLayers(manifest, shard).filter((layer) => layer.table === table);
+      const required = listRequiredLayers(manifest, shard).filter((layer) => layer.table === table);
       chain.headers.forEach((header, i) => {
-        checkHeader(header, wanted[i]!, shard);
+        checkLayerHeader(header, required[i]!, shard);
       });
     });
   }
 
-  /** The open files of a shard; good until the next call. @throws CubeError naming a file that is missing or damaged */
-  chain(shard: number): ChainSearch {
-    const known = this.#open.get(shard);
-    if (known !== undefined) {
+  /**
+   * Returns the open files of a shard, valid until the next call.
+   * @throws CubeError with the path of a file that is missing or damaged
+   */
+  openChain(shard: number): ChainSearch {
+    const opened = this.#open.get(shard);
+    if (opened !== undefined) {
       this.#open.delete(shard);
-      this.#open.set(shard, known);
-      return known;
+      this.#open.set(shard, opened);
+      return opened;
     }
     for (const [oldest, chain] of this.#open) {
       if (this.#open.size < CHAINS_OPEN_MAX) break;
@@ -71,7 +81,7 @@ export class TableFiles {
     }
     const files = this.shards[shard] ?? [];
     if (files.length === 0) {
-      throw new CubeError('NOT_FOUND', `table ${this.name}: no layer of shard ${shard} is here`);
+      throw new CubeError('NOT_FOUND', `table ${this.name} has no layer of shard ${shard}`);
     }
     const chain = new ChainSearch(files.map(({ path }) => path));
     this.#open.set(shard, chain);
@@ -79,16 +89,16 @@ export class TableFiles {
     return chain;
   }
 
-  /** Indices of keys by the shard they belong to. */
-  split(keys: Uint32Array): Map<number, number[]> {
-    const split = new Map<number, number[]>();
+  /** Groups the indices of keys by shard. */
+  groupByShard(keys: Uint32Array): Map<number, number[]> {
+    const groups = new Map<number, number[]>();
     for (let i = 0; i < keys.length / 2; i++) {
-      const shard = shardOf(keys[2 * i]!, keys[2 * i + 1]!, this.shardNum);
-      const known = split.get(shard);
-      if (known === undefined) split.set(shard, [i]);
-      else known.push(i);
+      const shard = computeShard(keys[2 * i]!, keys[2 * i + 1]!, this.shardNum);
+      const group = groups.get(shard);
+      if (group === undefined) groups.set(shard, [i]);
+      else group.push(i);
     }
-    return split;
+    return groups;
   }
 
   close(): void {
@@ -97,12 +107,12 @@ export class TableFiles {
   }
 }
 
-/** Keys i of a batch. */
+/** Returns the keys at the given indices. */
 export function pickKeys(keys: Uint32Array, indices: readonly number[]): Uint32Array {
   const picked = new Uint32Array(2 * indices.length);
-  indices.forEach((index, at) => {
-    picked[2 * at] = keys[2 * index]!;
-    picked[2 * at + 1] = keys[2 * index + 1]!;
+  indices.forEach((index, i) => {
+    picked[2 * i] = keys[2 * index]!;
+    picked[2 * i + 1] = keys[2 * index + 1]!;
   });
   return picked;
 }

@@ -1,16 +1,21 @@
-/** Options of the demo, its working folder, and its end: everything stopped, nothing left behind. */
+/**
+ * The command line of the demo: options, working folder and shutdown. All processes are stopped and
+ * temporary files removed.
+ */
+import { once } from 'node:events';
+import { createServer } from 'node:net';
 import { join, resolve } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
-import { createCli, integerBetween, runCli } from '../../lib/platform/cli.ts';
+import { createCli, parseIntegerBetween, runCli } from '../../lib/platform/cli.ts';
 import {
   listFolder,
   makeFolder,
   makeTemporaryFolder,
   removePath,
 } from '../../lib/platform/files.ts';
-import { type DemoOptions, runMainJob } from './main-job.ts';
+import { type DemoOptions, runDemo } from './demo.ts';
 import { Processes } from './processes.ts';
-import { say } from './steps.ts';
+import { print } from './steps.ts';
 
 const PARENT_POLL_MS = 250;
 
@@ -21,55 +26,72 @@ interface Flags {
   once?: boolean;
   dir?: string;
   port?: number;
+  traffic: number;
 }
 
 export function run(argv?: readonly string[]): Promise<number> {
   const program = createCli(
     'npm start --',
-    'From a trained CTR model with its embeddings inside to live predictions, then keeps serving.',
+    'Prunes, publishes and serves the demo model, and reports predictions and a rollout. On a ' +
+      'terminal it then serves until Ctrl-C.',
   )
-    .option('--local', 'one serving process with the embedded store, instead of four shard servers')
-    .option('--once', 'stop after the report (the default when the output is not a terminal)')
+    .option(
+      '--local',
+      'Use one serving process with a database on disk (--store local) instead of four shard ' +
+        'servers',
+    )
+    .option('--once', 'Exit after the report; the default if the output is not a terminal')
     .option(
       '--dir <folder>',
-      'working files, kept at the end (default: a temporary folder, removed)',
+      'Folder for working files, kept at the end (default: a temporary folder, removed at the end)',
     )
     .option(
       '--port <port>',
-      'port of the serving process (default: 8080, or any free one with --once)',
-      integerBetween(0, 65_535),
+      'Port of the serving process (default: 8080, or a free port with --once)',
+      parseIntegerBetween(0, 65_535),
+    )
+    .option(
+      '--traffic <n>',
+      'Rows per second to send while serving continues, so that the console has something to ' +
+        'show; 0: none',
+      parseIntegerBetween(0, 10_000),
+      50,
     )
     .addHelpText(
       'after',
       `
 Examples:
-  npm start                        prune, shard, publish, four servers, live predictions
-  npm start -- --local             the same on the embedded store, in one process
-  npm start -- --once --dir work   stop after the report and keep the files in ./work`,
+  npm start                        prune, shard, publish, start four shard servers, predict
+  npm start -- --local             the same in one process, with a database on disk
+  npm start -- --once --dir work   exit after the report and keep the files in ./work`,
     )
-    .action(act);
+    .action(runCommand);
   return runCli(program, argv);
 }
 
-async function act(flags: Flags): Promise<void> {
-  const once = flags.once ?? !process.stdout.isTTY;
-  const folder = workingFolder(flags.dir);
+async function runCommand(flags: Flags): Promise<void> {
+  const isOnce = flags.once ?? !process.stdout.isTTY;
+  const port = flags.port ?? (isOnce ? 0 : 8080);
+  await requireFreePort(port);
+  const folder = createWorkingFolder(flags.dir);
   const processes = new Processes(join(folder, 'logs'));
   const stop = new AbortController();
   const options: DemoOptions = {
     folder,
+    keepsFolder: flags.dir !== undefined,
     demo: join(root, 'data', 'demo'),
     local: flags.local ?? false,
-    once,
-    port: flags.port ?? (once ? 0 : 8080),
+    once: isOnce,
+    port,
+    traffic: flags.traffic,
   };
-  const asked = stopRequest(stop, processes);
-  const job = runMainJob(options, processes, stop.signal);
+  const stopRequest = waitForStop(stop, processes);
+  const job = runDemo(options, processes, stop.signal);
   let complete = false;
   try {
     await Promise.race([
       job,
-      asked,
+      stopRequest,
       new Promise<never>((_, reject) => {
         processes.onUnexpectedExit = reject;
       }),
@@ -77,19 +99,38 @@ async function act(flags: Flags): Promise<void> {
   } finally {
     stop.abort();
     await processes.stopAll();
-    // Only when the job has ended too does nothing write to the folder any more.
+    // Wait for the job: only then does nothing write to the folder any more.
     complete = await job.then(
       () => true,
       () => false,
     );
     if (flags.dir === undefined) removePath(folder);
-    else say(`Files are kept in ${folder}.`);
+    else print(`The files are in ${folder}.`);
   }
   if (!complete) throw new CubeError('STOPPING', 'stopped before the report');
 }
 
-/** The folder for working files: a named one must be new or empty, so that nothing of the user's is touched. */
-function workingFolder(named: string | undefined): string {
+/** @throws CubeError CONFLICT before any work when another process uses the port */
+async function requireFreePort(port: number): Promise<void> {
+  const server = createServer();
+  server.listen(port, '127.0.0.1');
+  try {
+    await once(server, 'listening');
+  } catch (error) {
+    const { message } = error as Error;
+    throw new CubeError(
+      'CONFLICT',
+      `port ${port} cannot be used (${message}); choose another one: npm start -- --port <port>`,
+    );
+  }
+  server.close();
+}
+
+/**
+ * Creates the folder for working files. A given folder must be new or empty, so that user files are
+ * never overwritten.
+ */
+function createWorkingFolder(named: string | undefined): string {
   if (named === undefined) {
     const folder = makeTemporaryFolder('hypercube-');
     makeFolder(join(folder, 'logs'));
@@ -97,24 +138,24 @@ function workingFolder(named: string | undefined): string {
   }
   const folder = resolve(named);
   if (listFolder(folder).length > 0) {
-    throw new CubeError('CONFLICT', `--dir ${folder} is not empty: name a new or an empty folder`);
+    throw new CubeError('CONFLICT', `--dir ${folder} is not empty: give a new or empty folder`);
   }
   makeFolder(join(folder, 'logs'));
   return folder;
 }
 
 /**
- * Aborts and resolves at the first Ctrl-C, SIGTERM or closed terminal, or when npm is gone (it does not hand a SIGTERM on);
- * a second signal does not wait for the processes.
+ * Aborts and resolves at the first Ctrl-C, SIGTERM or closed terminal, or when npm has ended,
+ * because npm does not forward SIGTERM. A second signal kills the processes.
  */
-function stopRequest(stop: AbortController, processes: Processes): Promise<void> {
+function waitForStop(stop: AbortController, processes: Processes): Promise<void> {
   return new Promise((resolve) => {
     const onSignal = (): void => {
       if (stop.signal.aborted) {
         processes.killAll();
         return;
       }
-      if (process.stdout.isTTY) say('\nStopping everything …');
+      if (process.stdout.isTTY) print('\nStopping all processes …');
       stop.abort();
       resolve();
     };

@@ -1,6 +1,6 @@
 /**
- * The processes of the demo: started from `dist/`, their logs kept in files, found by the address they print, and all
- * stopped at the end whatever happened.
+ * Runs the processes of the demo from `dist/`. Logs go to files, addresses are read from log lines,
+ * and every process is stopped at the end, also after an error.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { join } from 'node:path';
@@ -12,13 +12,13 @@ const START_TIMEOUT_MS = 60_000;
 const STOP_TIMEOUT_MS = 10_000;
 const LOG_TAIL_LINES = 8;
 
-export interface Finished {
+export interface CommandOutput {
   readonly stdout: string;
   readonly stderr: string;
 }
 
-/** A long-running process that printed where it listens. */
-export interface Server {
+/** A running server and the address it listens on. */
+export interface ServerProcess {
   readonly name: string;
   readonly address: string;
   readonly process: ChildProcess;
@@ -29,10 +29,10 @@ function lastLines(text: string): string {
 }
 
 /**
- * The address in a `{"msg":"listening","address":"127.0.0.1:8000"}` log line; "" in that of a process that listens
- * nowhere (`"msg":"running"`); undefined in any other line.
+ * The address in a `{"msg":"listening","address":"127.0.0.1:8000"}` log line; "" in that of a
+ * process that listens nowhere (`"msg":"running"`); undefined in any other line.
  */
-function startedAddress(line: string): string | undefined {
+function parseListeningAddress(line: string): string | undefined {
   if (!line.includes('"listening"') && !line.includes('"running"')) return undefined;
   try {
     const entry = JSON.parse(line) as { msg?: string; address?: string };
@@ -53,7 +53,8 @@ export class Processes {
   }
 
   #spawn(script: string, args: readonly string[]): ChildProcess {
-    if (this.#stopping) throw new CubeError('STOPPING', `${script} is not started: stopping`);
+    if (this.#stopping)
+      throw new CubeError('STOPPING', `${script} was not started because the demo is stopping`);
     const child = spawn(process.execPath, [join(dist, script), ...args], {
       stdio: ['ignore', 'pipe', 'pipe'],
     });
@@ -62,8 +63,11 @@ export class Processes {
     return child;
   }
 
-  /** Runs a command to its end. @throws CubeError UNAVAILABLE with its last words unless it exits with 0 */
-  async run(script: string, args: readonly string[]): Promise<Finished> {
+  /**
+   * Runs a command to its end. @throws CubeError UNAVAILABLE with its last output unless it exits
+   * with 0
+   */
+  async run(script: string, args: readonly string[]): Promise<CommandOutput> {
     const child = this.#spawn(script, args);
     let stdout = '';
     let stderr = '';
@@ -77,22 +81,32 @@ export class Processes {
       child.once('error', reject);
       child.once('close', (code, signal) => {
         if (code === 0) resolve({ stdout, stderr });
-        else reject(new CubeError('UNAVAILABLE', failure(script, code, signal, stderr || stdout)));
+        else
+          reject(
+            new CubeError('UNAVAILABLE', formatFailure(script, code, signal, stderr || stdout)),
+          );
       });
     });
   }
 
   /**
-   * Starts a server; resolves when it says that it listens, or has started. Its log goes to `<name>.log`.
+   * Starts a server; resolves when its log says that it listens or has started. Its log goes to
+   * `<name>.log`.
    */
-  async start(name: string, script: string, args: readonly string[]): Promise<Server> {
+  async start(name: string, script: string, args: readonly string[]): Promise<ServerProcess> {
     const child = this.#spawn(script, args);
     const log = join(this.#logFolder, `${name}.log`);
     let pending = '';
     let tail = '';
     return new Promise((resolve, reject) => {
       const timer = setTimeout(
-        () => reject(new CubeError('UNAVAILABLE', `${name} did not start in time; see ${log}`)),
+        () =>
+          reject(
+            new CubeError(
+              'UNAVAILABLE',
+              `${name} did not start within ${START_TIMEOUT_MS / 1000} s; see ${log}`,
+            ),
+          ),
         START_TIMEOUT_MS,
       );
       const onText = (text: string): void => {
@@ -102,7 +116,7 @@ export class Processes {
         const lines = pending.split('\n');
         pending = lines.pop() ?? '';
         for (const line of lines) {
-          const address = startedAddress(line);
+          const address = parseListeningAddress(line);
           if (address === undefined) continue;
           clearTimeout(timer);
           resolve({ name, address, process: child });
@@ -112,22 +126,25 @@ export class Processes {
       child.stderr?.setEncoding('utf8').on('data', onText);
       child.once('close', (code, signal) => {
         clearTimeout(timer);
-        const error = new CubeError('UNAVAILABLE', failure(name, code, signal, tail));
+        const error = new CubeError('UNAVAILABLE', formatFailure(name, code, signal, tail));
         reject(error);
         if (!this.#stopping) this.onUnexpectedExit(error);
       });
     });
   }
 
-  /** Called when a server that had started ends by itself. */
+  /** Called when a started server exits unexpectedly. */
   onUnexpectedExit: (error: CubeError) => void = () => undefined;
 
-  /** Does not wait for anybody. */
+  /** Kills every process without waiting. */
   killAll(): void {
     for (const child of this.#running) child.kill('SIGKILL');
   }
 
-  /** SIGTERM to all, newest first; SIGKILL to those that stay. Nothing starts any more, no log is written. */
+  /**
+   * Sends SIGTERM to all processes, newest first, and SIGKILL to those that remain. No process can
+   * start afterwards.
+   */
   async stopAll(): Promise<void> {
     this.#stopping = true;
     const children = [...this.#running].reverse();
@@ -147,11 +164,11 @@ export class Processes {
   }
 }
 
-function failure(
+function formatFailure(
   name: string,
   code: number | null,
   signal: NodeJS.Signals | null,
-  words: string,
+  output: string,
 ): string {
-  return `${name} ended with ${signal ?? `exit code ${code}`}:\n${lastLines(words)}`;
+  return `${name} exited with ${signal ?? `exit code ${code}`}:\n${lastLines(output)}`;
 }

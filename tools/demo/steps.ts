@@ -1,7 +1,7 @@
-/** The demo's own words on the terminal: numbered steps with their time and result. */
+/** Terminal output of the demo: numbered steps with their duration and result. */
 
 const out = process.stdout;
-// A reader that went away (`| head`, a closed terminal) must not keep the demo from cleaning up.
+// A closed pipe or terminal must not prevent the demo from cleaning up.
 out.on('error', () => undefined);
 const color = (code: number, text: string): string =>
   out.isTTY ? `\u001b[${code}m${text}\u001b[0m` : text;
@@ -9,7 +9,7 @@ const color = (code: number, text: string): string =>
 export const bold = (text: string): string => color(1, text);
 const dim = (text: string): string => color(2, text);
 
-export function say(text = ''): void {
+export function print(text = ''): void {
   out.write(`${text}\n`);
 }
 
@@ -21,7 +21,7 @@ export class Steps {
     this.#total = total;
   }
 
-  /** Runs one step; `describe` turns its result into what a person wants to know. */
+  /** Runs one step; `describe` summarizes its result for the user. */
   async run<T>(title: string, work: () => Promise<T>, describe: (result: T) => string): Promise<T> {
     this.#done += 1;
     const label = `[${this.#done}/${this.#total}] ${title}`;
@@ -41,7 +41,7 @@ export class Steps {
 }
 
 /** A two-column report. */
-export function table(rows: readonly (readonly [string, string])[]): string {
+export function formatTable(rows: readonly (readonly [string, string])[]): string {
   const width = Math.max(...rows.map(([name]) => name.length));
   return rows.map(([name, value]) => `  ${name.padEnd(width)}  ${value}`).join('\n');
 }

@@ -1,7 +1,18 @@
-/** The command line: a range of a row stream to a file, its truth beside it, the best reachable metrics to stderr. */
+/**
+ * The command line of generate-rows: writes a range of a row stream and its click probabilities to
+ * files, and the best reachable metrics to standard error.
+ */
 import { InvalidArgumentError } from 'commander';
 import { auc, logloss } from '../../lib/core/model-metrics.ts';
-import { createCli, integerBetween, runCli } from '../../lib/platform/cli.ts';
+import {
+  addDryRunOption,
+  addJsonOption,
+  type Command,
+  createCli,
+  parseIntegerBetween,
+  runCli,
+  withDryRunNote,
+} from '../../lib/platform/cli.ts';
 import { fileError } from '../../lib/platform/files.ts';
 import { startProgress } from '../../lib/platform/progress.ts';
 import { StreamWriter } from '../../lib/platform/stream-writer.ts';
@@ -11,15 +22,15 @@ const ROWS_MAX = 1_000_000_000;
 const BATCH_ROWS = 1_000;
 
 const EXAMPLES = `
-A line is: label \\t I1 … I13 \\t C1 … C26 (tab-separated, a missing value is empty).
-Row i depends on the seed and i alone, so ranges of one seed never overlap by chance:
+Format of a line: label \\t I1 … I13 \\t C1 … C26 (tab-separated; a missing value is empty).
+Row i depends only on the seed and i. Use different ranges of one seed for training and testing:
 
   generate-rows --rows 500000 --output train.tsv
   generate-rows --rows 4096 --skip 500000 --output rows.tsv --truth truth.txt
   generate-rows --rows 3 --output - | cut -f 1-5
 
-The click probability of each row is known, so the AUC and logloss printed are the best any model can reach
-on these rows, but for luck.`;
+The click probability of each row is known. The AUC and logloss that this command prints at the end
+are the best that a model can be expected to reach on these rows.`;
 
 interface GenerateOptions {
   readonly rows: number;
@@ -28,27 +39,29 @@ interface GenerateOptions {
   readonly drift: number;
   readonly output: string;
   readonly truth?: string;
+  readonly dryRun?: boolean;
+  readonly json?: boolean;
 }
 
-/** Where text goes: a file that appears whole at the end, or standard output. */
-interface Sink {
+/** Output for text: a file that appears when it is complete, or standard output. */
+interface TextSink {
   write(text: string): Promise<void>;
   finish(): Promise<void>;
   abort(): void;
 }
 
-/** The reader of our output left: `generate-rows … | head` is no failure, it had enough. */
-class ReaderLeft extends Error {}
+/** The reader closed the pipe, as in `generate-rows … | head`. This is not a failure. */
+class OutputClosed extends Error {}
 
-function standardOutput(): Sink {
-  // The error also reaches the callback of the write; without a listener it would end the process first.
+function createStandardOutputSink(): TextSink {
+  // The write callback handles the error; without a listener it would end the process first.
   process.stdout.on('error', () => undefined);
   return {
     write: (text) =>
       new Promise((resolve, reject) => {
         process.stdout.write(text, (error) => {
           if (error == null) resolve();
-          else if ((error as NodeJS.ErrnoException).code === 'EPIPE') reject(new ReaderLeft());
+          else if ((error as NodeJS.ErrnoException).code === 'EPIPE') reject(new OutputClosed());
           else reject(fileError(error, 'write to', 'standard output'));
         });
       }),
@@ -57,53 +70,78 @@ function standardOutput(): Sink {
   };
 }
 
-const nowhere: Sink = {
+const discardingSink: TextSink = {
   write: async () => undefined,
   finish: async () => undefined,
   abort: () => undefined,
 };
 
-/** @param argv without the two leading entries of process.argv @returns the exit code: 0, 1 failed, 2 wrong usage */
+/**
+ * @param argv without the two leading entries of process.argv @returns the exit code: 0, 1 failed,
+ *   2 wrong usage
+ */
 export async function run(argv: readonly string[]): Promise<number> {
+  return runCli(createProgram(), argv);
+}
+
+export function createProgram(): Command {
   const program = createCli(
     'generate-rows',
     'Writes labelled Criteo-format rows whose true click probability is known.',
   )
-    .requiredOption('-o, --output <file>', 'where the rows go; - is standard output')
-    .option('--rows <count>', 'how many rows', integerBetween(1, ROWS_MAX), 10_000)
-    .option('--skip <count>', 'start at this row of the stream', integerBetween(0, 2 ** 52), 0)
-    .option('--seed <number>', 'which stream', integerBetween(0, 2 ** 32 - 1), 1)
-    .option('--truth <file>', 'write the true click probability of each row, one a line')
+    .requiredOption('-o, --output <file>', 'File for the rows; - is standard output')
+    .option('--rows <count>', 'Number of rows', parseIntegerBetween(1, ROWS_MAX), 10_000)
+    .option(
+      '--skip <count>',
+      'Rows to skip at the start of the stream',
+      parseIntegerBetween(0, 2 ** 52),
+      0,
+    )
+    .option('--seed <number>', 'Seed of the stream', parseIntegerBetween(0, 2 ** 32 - 1), 1)
+    .option(
+      '--truth <file>',
+      'File for the true click probability of each row, one per line (default: none)',
+    )
     .option(
       '--drift <share>',
-      'move the truth, 0 to 1: same features, labels as after the world has changed',
-      shareOption,
+      'Share, from 0 to 1, by which the click probabilities change from those of an undrifted ' +
+        'stream: 0 not at all, 1 completely. Features do not change',
+      parseShare,
       0,
     )
     .addHelpText('after', EXAMPLES)
     .action(async (options: GenerateOptions) => generate(options));
-  return runCli(program, argv);
+  // The result goes to standard error: rows may go to standard output.
+  return addJsonOption(addDryRunOption(program));
 }
 
 async function generate(options: GenerateOptions): Promise<void> {
-  const rows = options.output === '-' ? standardOutput() : new StreamWriter(options.output);
-  const truth = options.truth === undefined ? nowhere : new StreamWriter(options.truth);
+  const { output, truth: truthPath, dryRun, json } = options;
+  const rows = dryRun ? discardingSink : openSink(output);
+  const truth = dryRun || truthPath === undefined ? discardingSink : new StreamWriter(truthPath);
   try {
     const { labels, probabilities } = await writeRows(options, rows, truth);
     await rows.finish();
     await truth.finish();
-    process.stderr.write(`${summary(labels, probabilities)}\n`);
+    const summary = json
+      ? JSON.stringify({ ...summarize(labels, probabilities), dryRun: dryRun ?? false })
+      : withDryRunNote(formatSummary(labels, probabilities), { dryRun });
+    process.stderr.write(`${summary}\n`);
   } catch (error) {
     rows.abort();
     truth.abort();
-    if (!(error instanceof ReaderLeft)) throw error;
+    if (!(error instanceof OutputClosed)) throw error;
   }
+}
+
+function openSink(output: string): TextSink {
+  return output === '-' ? createStandardOutputSink() : new StreamWriter(output);
 }
 
 async function writeRows(
   options: GenerateOptions,
-  rows: Sink,
-  truth: Sink,
+  rows: TextSink,
+  truth: TextSink,
 ): Promise<{ labels: Uint8Array; probabilities: Float64Array }> {
   const stream = new RowStream(options.seed, options.drift);
   const labels = new Uint8Array(options.rows);
@@ -117,7 +155,7 @@ async function writeRows(
       stream.seek(options.skip + done);
       labels[done] = stream.label;
       probabilities[done] = stream.probability;
-      rowText += stream.text();
+      rowText += stream.formatRow();
       truthText += `${stream.probability}\n`;
     }
     await rows.write(rowText);
@@ -128,18 +166,36 @@ async function writeRows(
   return { labels, probabilities };
 }
 
-/** NaN, as without both kinds of label, is said rather than printed. */
-function summary(labels: Uint8Array, probabilities: Float64Array): string {
-  const clicks = labels.reduce((sum, label) => sum + label, 0);
-  const share = ((100 * clicks) / labels.length).toFixed(2);
-  const best = auc(labels, probabilities);
-  const rank = Number.isNaN(best) ? 'undefined (one kind of label)' : best.toFixed(5);
-  const loss = logloss(labels, probabilities).toFixed(5);
-  return `${labels.length} rows, ${share}% clicks. Best reachable on these rows: AUC ${rank}, logloss ${loss}`;
+interface Summary {
+  readonly rows: number;
+  readonly clicks: number;
+  /** NaN, null in JSON, when all labels are equal. */
+  readonly auc: number;
+  readonly logloss: number;
 }
 
-function shareOption(text: string): number {
+function summarize(labels: Uint8Array, probabilities: Float64Array): Summary {
+  return {
+    rows: labels.length,
+    clicks: labels.reduce((sum, label) => sum + label, 0),
+    auc: auc(labels, probabilities),
+    logloss: logloss(labels, probabilities),
+  };
+}
+
+function formatSummary(labels: Uint8Array, probabilities: Float64Array): string {
+  const { rows, clicks, auc: best, logloss: lowest } = summarize(labels, probabilities);
+  const share = ((100 * clicks) / rows).toFixed(2);
+  const rank = Number.isNaN(best) ? 'undefined (all labels are equal)' : best.toFixed(5);
+  const loss = lowest.toFixed(5);
+  return (
+    `${rows} rows, ${share}% clicks. Best reachable on these rows: AUC ${rank}, ` +
+    `logloss ${loss}`
+  );
+}
+
+function parseShare(text: string): number {
   const share = text.trim() === '' ? Number.NaN : Number(text);
-  if (!(share >= 0 && share <= 1)) throw new InvalidArgumentError('Expected a number in 0..1.');
+  if (!(share >= 0 && share <= 1)) throw new InvalidArgumentError('Expected a number from 0 to 1.');
   return share;
 }

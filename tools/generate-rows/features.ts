@@ -1,4 +1,7 @@
-/** Draws the 13 integers and 26 categories of a row. Categories are ranks here (0 is the most frequent) until written. */
+/**
+ * Draws the 13 integers and 26 categories of a row. Categories are ranks here (0 is the most
+ * frequent) until they are written.
+ */
 import { mix32, type RowRandom } from './random.ts';
 import {
   DENSE_FIELDS,
@@ -26,7 +29,7 @@ export function createFeatures(): Features {
   };
 }
 
-/** A draw from a bounded power law without a table: the inverse of its continuous distribution, rounded down. */
+/** Draws from a bounded power law: inverts its continuous distribution and rounds down. */
 export class PowerLaw {
   readonly #categories: number;
   readonly #offset: number;
@@ -34,7 +37,7 @@ export class PowerLaw {
   readonly #low: number;
   readonly #span: number;
 
-  /** @param exponent any but 1 */
+  /** @param exponent must not be 1 */
   constructor({
     categories,
     exponent,
@@ -50,7 +53,7 @@ export class PowerLaw {
   }
 
   /** @param unit uniform in (0, 1) @returns a rank in 0..categories − 1 */
-  rank(unit: number): number {
+  toRank(unit: number): number {
     const position = Math.exp(this.#inverse * Math.log(this.#low + unit * this.#span));
     const rank = Math.floor(position - this.#offset - 1);
     return Math.min(Math.max(rank, 0), this.#categories - 1);
@@ -64,31 +67,31 @@ const groupUnits = new Float64Array(MISSING_GROUPS.length);
 
 /** Fills `features` with the row that `random` was sought to. */
 export function drawFeatures(random: RowRandom, features: Features): void {
-  for (let group = 0; group < groupUnits.length; group++) groupUnits[group] = random.unit();
+  for (let group = 0; group < groupUnits.length; group++) groupUnits[group] = random.nextUnit();
   for (let i = 0; i < DENSE_FIELDS.length; i++) {
     const field = DENSE_FIELDS[i]!;
-    const absent = (groupUnits[denseGroups[i]!] ?? random.unit()) < field.missing;
+    const absent = (groupUnits[denseGroups[i]!] ?? random.nextUnit()) < field.missing;
     features.dense[i] = absent ? DENSE_MISSING : drawDense(random, field);
   }
   for (let i = 0; i < SLOT_FIELDS.length; i++) {
-    const absent = (groupUnits[slotGroups[i]!] ?? random.unit()) < SLOT_FIELDS[i]!.missing;
-    features.categories[i] = absent ? CATEGORY_MISSING : powerLaws[i]!.rank(random.unit());
+    const absent = (groupUnits[slotGroups[i]!] ?? random.nextUnit()) < SLOT_FIELDS[i]!.missing;
+    features.categories[i] = absent ? CATEGORY_MISSING : powerLaws[i]!.toRank(random.nextUnit());
   }
 }
 
 function drawDense(random: RowRandom, field: DenseField): number {
-  const unit = random.unit();
+  const unit = random.nextUnit();
   if (unit < field.zero) {
-    if (field.debt !== true || unit > field.zero / 2) return 0;
+    if (field.hasNegatives !== true || unit > field.zero / 2) return 0;
     return unit < field.zero / 200 ? -3 : unit < field.zero / 20 ? -2 : -1;
   }
-  // Six spreads above the location stay far below 2^31.
-  const tail = Math.min(random.normal(), 6);
+  // Six spreads above the location are far below 2^31.
+  const tail = Math.min(random.nextNormal(), 6);
   return Math.floor(Math.exp(field.location + field.spread * tail));
 }
 
-/** The eight hex digits of a category: distinct categories of a slot have distinct digits, for every seed. */
-export function categoryText(seed: number, slotIndex: number, rank: number): string {
+/** The eight hex digits of a category; distinct categories of a slot have distinct digits. */
+export function formatCategory(seed: number, slotIndex: number, rank: number): string {
   const key = mix32(mix32(seed) + slotIndex);
   return mix32(rank ^ key)
     .toString(16)

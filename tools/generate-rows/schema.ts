@@ -1,6 +1,7 @@
 /**
- * What the columns look like: 13 integers and 26 categories shaped like Criteo's (long tails, many zeros, fields that
- * are missing together, cardinalities from 3 to 10 million). The numbers are round and ours; no data set is needed.
+ * The distributions of the columns: 13 integers and 26 categories shaped like Criteo's (long tails,
+ * many zeros, fields that are missing together, cardinalities from 3 to 10 million). The numbers
+ * are rounded and our own; no data set is needed.
  */
 
 /** Fields of one group are present or missing in the same rows. */
@@ -11,13 +12,13 @@ export interface DenseField {
   readonly group: MissingGroup;
   /** Share of rows without a value. */
   readonly missing: number;
-  /** Share of the present values that are 0 (for `debt`: below 0 or 0). */
+  /** Share of the present values that are 0, or 0 and negative with `hasNegatives`. */
   readonly zero: number;
-  /** The others are floor(exp(location + spread · normal)): a long tail. */
+  /** The other values are floor(exp(location + spread · normal)): a long tail. */
   readonly location: number;
   readonly spread: number;
   /** Half of the `zero` share is −1 to −3, as in Criteo's I2. */
-  readonly debt?: boolean;
+  readonly hasNegatives?: boolean;
 }
 
 export interface SlotField {
@@ -28,7 +29,7 @@ export interface SlotField {
   /** Power law: the category of rank r has a share about (r + offset)^−exponent. */
   readonly exponent: number;
   readonly offset: number;
-  /** How strongly this field decides clicks, relative to the others. */
+  /** Relative influence of this field on clicks. */
   readonly weight: number;
 }
 
@@ -43,7 +44,7 @@ const dense = (
 
 export const DENSE_FIELDS: readonly DenseField[] = [
   dense('I1', 'visit', 0.45, 0.48, 0.9, 1.1),
-  { ...dense('I2', 'own', 0, 0.28, 3, 2), debt: true },
+  { ...dense('I2', 'own', 0, 0.28, 3, 2), hasNegatives: true },
   dense('I3', 'history', 0.2, 0.01, 2.2, 1.4),
   dense('I4', 'history', 0.2, 0.07, 1.8, 0.9),
   dense('I5', 'session', 0.05, 0.02, 7.8, 1.9),
@@ -103,7 +104,7 @@ export interface Interaction {
 
 const slotIndex = (name: string): number => SLOT_FIELDS.findIndex((field) => field.name === name);
 
-/** Pairs of fields whose combination matters beyond the sum of both: what a linear model cannot learn. */
+/** Pairs of fields with an effect of their combination, which a linear model cannot learn. */
 export const INTERACTIONS: readonly Interaction[] = [
   { slots: [slotIndex('C6'), slotIndex('C14')], weight: 0.5 },
   { slots: [slotIndex('C17'), slotIndex('C23')], weight: 0.5 },

@@ -1,27 +1,27 @@
-/** Which file is the model, and which format it has. */
+/** Finds the model file and its format. */
 import { join } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
-import { isFolder, listFolder, RandomReader } from '../../lib/platform/files.ts';
+import { isFolder, listFolder, RandomAccessReader } from '../../lib/platform/files.ts';
 
 export const MODEL_FORMATS = ['auto', 'onnx', 'paddle'] as const;
 export type FormatOption = (typeof MODEL_FORMATS)[number];
 export type ModelFormat = Exclude<FormatOption, 'auto'>;
 
-/** The first field of a Paddle program, or the brace of one in JSON; an ONNX model begins with its version, 0x08. */
+/** First byte of a Paddle program, binary or JSON; an ONNX model begins with its version, 0x08. */
 const PADDLE_FIRST_BYTES = [0x0a, 0x7b];
 
-/** @throws CubeError INVALID_ARGUMENT when a folder holds no model, or several */
+/** @throws CubeError INVALID_ARGUMENT when a folder contains no model or several */
 export function findModel(
-  given: string,
+  modelPath: string,
   format: FormatOption,
 ): { readonly path: string; readonly format: ModelFormat } {
-  const path = isFolder(given) ? modelIn(given) : given;
-  return { path, format: format === 'auto' ? detect(path) : format };
+  const path = isFolder(modelPath) ? findModelIn(modelPath) : modelPath;
+  return { path, format: format === 'auto' ? detectFormat(path) : format };
 }
 
-function modelIn(folder: string): string {
+function findModelIn(folder: string): string {
   const all = listFolder(folder);
-  // Paddle 3 saves a program as JSON beside its parameters.
+  // Paddle 3 saves a program as JSON next to its parameters.
   const isNewProgram = (name: string): boolean =>
     name.endsWith('.json') && all.includes(name.replace(/json$/, 'pdiparams'));
   const names = all.filter(
@@ -33,33 +33,33 @@ function modelIn(folder: string): string {
       names.length === 0 ? 'no model' : `several models (${names.slice(0, 4).join(', ')})`;
     throw new CubeError(
       'INVALID_ARGUMENT',
-      `${folder} holds ${found}; give the model's own file as --model`,
+      `${folder} holds ${found}; name the model file with --model`,
     );
   }
   return join(folder, name);
 }
 
-function detect(path: string): ModelFormat {
+function detectFormat(path: string): ModelFormat {
   if (/\.onnx$/.test(path)) return 'onnx';
   if (/\.pdmodel$|(^|[\\/])__model__$/.test(path)) return 'paddle';
-  const reader = new RandomReader(path);
+  const reader = new RandomAccessReader(path);
   try {
     const first = new Uint8Array(Math.min(1, reader.bytes));
     reader.readInto(first, 0);
-    return PADDLE_FIRST_BYTES.includes(first[0]!) ? 'paddle' : 'onnx';
+    return first.some((byte) => PADDLE_FIRST_BYTES.includes(byte)) ? 'paddle' : 'onnx';
   } finally {
     reader.close();
   }
 }
 
-export function refuseParams(path: string): never {
+export function rejectParamsOption(path: string): never {
   throw new CubeError(
     'INVALID_ARGUMENT',
-    `--params: ${path} is an ONNX model, which names the files of its data itself`,
+    `--params is for Paddle programs; ${path} is an ONNX model, which names its data files itself`,
   );
 }
 
-export function refusePaddleOnly(path: string, option: string): never {
+export function rejectPaddleOption(path: string, option: string): never {
   throw new CubeError(
     'INVALID_ARGUMENT',
     `${option} is for Paddle programs; ${path} is an ONNX model`,

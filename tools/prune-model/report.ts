@@ -1,12 +1,14 @@
-/** What prune-model did: report.json, and the same as a small table for people. */
+/** The report of prune-model: report.json, and a short text for the terminal. */
+import { requireDefined } from '../../lib/core/errors.ts';
 import type { SlotSpec } from '../../lib/core/slots.ts';
-import { table } from '../../lib/platform/text-table.ts';
-import { type CutModel, plainColumns } from './cut-model.ts';
-import type { Proof } from './proof.ts';
+import { describeComparison, type ScoreComparison } from '../../lib/features/expected-scores.ts';
+import { formatTable } from '../../lib/platform/terminal-output.ts';
+import { type CutModel, findPlainColumns } from './cut/cut-model.ts';
+import type { Verification } from './cut/verification.ts';
 
 const REPORT_FORMAT = 1;
 
-/** Nothing in it depends on time or place: the same model gives the same report. */
+/** Independent of time and paths: the same model gives the same report. */
 export interface Report {
   readonly format: typeof REPORT_FORMAT;
   readonly lookups: readonly {
@@ -18,7 +20,7 @@ export interface Report {
     /** Columns of the ids; null when the keys are computed from them (`keys` in slots.json). */
     readonly columns: readonly number[] | null;
     readonly pooling: 'none' | 'sum' | 'mean';
-    /** A number, a symbol of the model, or null when the model does not say. */
+    /** A number, a symbol of the model, or null when the model does not declare it. */
     readonly shape: readonly (number | string | null)[];
     readonly slots: readonly string[];
   }[];
@@ -30,32 +32,34 @@ export interface Report {
     readonly dim: number;
     readonly bytes: number;
     readonly lookups: number;
-    /** Who still reads it in the pruned model; empty when it is gone from there. */
+    /** Nodes of the pruned model that still read the table; empty when it was removed. */
     readonly keptFor: readonly string[];
     /** Its rows are not in the model. */
     readonly external?: boolean;
   }[];
-  /** What the pruned graph was written to, where that is not model.onnx. */
+  /** Files with the pruned graph, when it is not model.onnx alone. */
   readonly files?: readonly string[];
   readonly inputs: { readonly kept: readonly string[]; readonly removed: readonly string[] };
   readonly nodes: { readonly before: number; readonly after: number };
   readonly bytes: { readonly before: number; readonly after: number; readonly tables: number };
   readonly warnings: readonly string[];
-  /** Absent after a dry run, and when no proof was asked for. */
-  readonly verify?: Proof;
+  /** Absent after a dry run and with --verify 0. */
+  readonly verify?: Verification;
+  /** The verification from raw rows; absent without --expect. */
+  readonly expected?: ScoreComparison;
 }
 
 export function buildReport(cut: CutModel, spec: SlotSpec): Report {
   const names = new Map(cut.tables.map(({ name, source }) => [source, name]));
   const kept = new Set(cut.keptInputs.map(({ name }) => name));
-  const tables = cut.tables.map(({ name, source, rows, dim, keptFor, isExternal }) => ({
+  const tables = cut.tables.map(({ name, source, rows, dim, remainingReaders, isExternal }) => ({
     name,
     source,
     rows,
     dim,
     bytes: rows * dim * 4,
     lookups: cut.lookups.filter(({ table }) => table === source).length,
-    keptFor,
+    keptFor: remainingReaders,
     ...(isExternal === true ? { external: true } : {}),
   }));
   return {
@@ -63,12 +67,12 @@ export function buildReport(cut: CutModel, spec: SlotSpec): Report {
     lookups: cut.lookups.map((lookup, i) => ({
       node: lookup.node,
       input: lookup.input,
-      table: names.get(lookup.table)!,
+      table: requireDefined(names.get(lookup.table), 'the name of a table'),
       ids: lookup.ids.map(({ name }) => name).join(', '),
-      columns: plainColumns(lookup) ?? null,
+      columns: findPlainColumns(lookup) ?? null,
       pooling: lookup.bags?.pooling ?? 'none',
       shape: lookup.shape.map((dim) => dim ?? null),
-      slots: spec.embeddings[i]!.slots,
+      slots: requireDefined(spec.embeddings[i], 'the input of a lookup').slots,
     })),
     tables,
     inputs: {
@@ -84,14 +88,14 @@ export function buildReport(cut: CutModel, spec: SlotSpec): Report {
 
 /** The report for a terminal. */
 export function formatReport(report: Report, title: string, isDry = false): string {
-  const { bytes, nodes, verify } = report;
+  const { bytes, nodes, verify, expected } = report;
   const rows = report.tables.map((table) => [
     table.name,
     table.external === true
       ? `held elsewhere x ${table.dim}`
-      : `${count(table.rows)} x ${table.dim}`,
-    size(table.bytes),
-    count(table.lookups),
+      : `${formatCount(table.rows)} x ${table.dim}`,
+    formatSize(table.bytes),
+    formatCount(table.lookups),
   ]);
   const saved = Math.round((1 - bytes.after / bytes.before) * 100);
   const lines = [
@@ -99,48 +103,54 @@ export function formatReport(report: Report, title: string, isDry = false): stri
     '',
     ...alignColumns([['table', 'rows x dim', 'size', 'lookups'], ...rows]),
     '',
-    lookupTable(report),
+    formatLookups(report),
     '',
-    `lookups  ${count(report.lookups.length)}`,
-    `graph    ${size(bytes.before)} -> ${size(bytes.after)} (${saved} % less), ${count(nodes.before)} -> ${count(nodes.after)} nodes`,
+    `lookups  ${formatCount(report.lookups.length)}`,
+    `graph    ${formatSize(bytes.before)} -> ${formatSize(bytes.after)} (${saved} % less), ` +
+      `${formatCount(nodes.before)} -> ${formatCount(nodes.after)} nodes`,
     verify === undefined
-      ? `proof    none: ${isDry ? 'a dry run writes nothing' : 'none was asked for (--verify 0)'}`
-      : `proof    ${count(verify.samples)} samples, largest difference ${verify.maxAbsDifference.toExponential(1)}`,
+      ? `verified no: ${isDry ? 'a dry run writes nothing' : 'skipped (--verify 0)'}`
+      : `verified ${formatCount(verify.samples)} samples, largest difference ` +
+        verify.maxAbsDifference.toExponential(1),
   ];
+  if (expected !== undefined) lines.push(`scores   ${describeComparison(expected)}`);
   for (const warning of report.warnings) lines.push(`note     ${warning}`);
   return `${lines.join('\n')}\n`;
 }
 
-/** Lookups that are listed; report.json has them all. */
+/** Lookups listed on the terminal; report.json lists all. */
 const LISTED_MAX = 50;
 
-/** Which new input takes the rows of which ids. */
-function lookupTable({ lookups }: Report): string {
+/** The new inputs with the ids whose rows they take. */
+function formatLookups({ lookups }: Report): string {
   const rows = lookups.slice(0, LISTED_MAX).map((lookup) => {
     const { input, ids, columns, pooling } = lookup;
     const text = columns === null ? 'computed' : columns.join(', ');
-    const from = text.length > 40 ? `${columns!.length} columns` : text;
+    const from = columns !== null && text.length > 40 ? `${columns.length} columns` : text;
     return [input, lookup.table, `${ids} [${from}]`, pooling];
   });
   const more = lookups.length - rows.length;
-  const text = table(['input', 'table', 'ids [columns]', 'pooling'], rows);
-  return more > 0 ? `${text}\nand ${count(more)} more, in report.json` : text;
+  const text = formatTable(['input', 'table', 'ids [columns]', 'pooling'], rows);
+  return more > 0 ? `${text}\n${formatCount(more)} more in report.json` : text;
 }
 
 function alignColumns(rows: readonly (readonly string[])[]): string[] {
-  const widths = rows[0]!.map((_, i) => Math.max(...rows.map((row) => row[i]?.length ?? 0)));
+  const widths = (rows[0] ?? []).map((_, i) => Math.max(...rows.map((row) => row[i]?.length ?? 0)));
   return rows.map((row) =>
     row
-      .map((cell, i) => (i === 0 ? cell.padEnd(widths[0]!) : cell.padStart(widths[i]!)))
+      .map((cell, i) => {
+        const width = widths[i] ?? 0;
+        return i === 0 ? cell.padEnd(width) : cell.padStart(width);
+      })
       .join('  '),
   );
 }
 
-function count(value: number): string {
+function formatCount(value: number): string {
   return value.toLocaleString('en-US');
 }
 
-function size(bytes: number): string {
+function formatSize(bytes: number): string {
   if (bytes < 1024) return `${bytes} B`;
   const units = ['KiB', 'MiB', 'GiB'];
   let value = bytes / 1024;

@@ -1,10 +1,9 @@
 /**
- * Builds slots.json: which input of the pruned graph takes which slots' rows of which table. With features.json, what
- * the training script said is first checked against the graph: a mismatch names both sides.
+ * Builds slots.json: which input of the pruned graph takes rows of which table for which slots.
+ * With features.json, the description by the training script is first checked against the graph.
  */
-import { withBagPooling } from '../../lib/core/bag-slots.ts';
-import { CubeError } from '../../lib/core/errors.ts';
-import type { KeyExpression } from '../../lib/core/key-expression.ts';
+
+import { CubeError, requireDefined } from '../../lib/core/errors.ts';
 import type {
   EmbeddingInput,
   FeatureSpec,
@@ -13,26 +12,28 @@ import type {
   SlotSpec,
   TrainedFeatures,
 } from '../../lib/core/slots.ts';
+import { getModulo, withBagPooling } from '../../lib/core/slots.ts';
 import {
   type CutLookup,
   type CutModel,
+  countRowElements,
   type Dim,
-  type Port,
-  plainColumns,
-  rowElements,
-} from './cut-model.ts';
+  findPlainColumns,
+  type TensorInfo,
+  walkExpressions,
+} from './cut/cut-model.ts';
 
-/** @throws CubeError INVALID_ARGUMENT when features.json and the graph do not fit each other */
+/** @throws CubeError INVALID_ARGUMENT when features.json and the graph do not match */
 export function buildSlotSpec(cut: CutModel, features: TrainedFeatures | undefined): SlotSpec {
   if (features !== undefined) {
     checkIds(features, cut);
     checkHash(features, cut);
-    checkRest(features, cut);
+    checkDenseAndClick(features, cut);
   }
   const tables = new Map(cut.tables.map((table) => [table.source, table]));
   const embeddings = cut.lookups.map((lookup): EmbeddingInput => {
-    const table = tables.get(lookup.table)!;
-    const columns = plainColumns(lookup);
+    const table = requireDefined(tables.get(lookup.table), 'the table of a lookup');
+    const columns = findPlainColumns(lookup);
     const { bags, paddingId, lodLevel } = lookup;
     return {
       input: lookup.input,
@@ -40,8 +41,8 @@ export function buildSlotSpec(cut: CutModel, features: TrainedFeatures | undefin
       dim: table.dim,
       dtype: 'f32',
       shape: lookup.shape.map((dim) => (typeof dim === 'number' ? dim : -1)),
-      slots: slotsOf(lookup, features),
-      ids: lookup.ids[0]!.name,
+      slots: findSlots(lookup, features),
+      ids: getFirstIds(lookup),
       ...(columns === undefined ? { keys: lookup.keys } : { columns }),
       ...(bags === undefined ? {} : { bags }),
       ...(paddingId === undefined ? {} : { paddingId }),
@@ -51,15 +52,18 @@ export function buildSlotSpec(cut: CutModel, features: TrainedFeatures | undefin
   return {
     embeddings,
     tables: cut.tables.map(({ name, rows, dim, isExternal, readKeys }) => ({
-      ...{ name, rows, dim, dtype: 'f32' as const },
+      name,
+      rows,
+      dim,
+      dtype: 'f32' as const,
       ...(isExternal === true ? { external: true } : {}),
       ...(readKeys === undefined ? {} : { keyed: true }),
     })),
-    ids: idsOf(cut, features),
+    ids: buildIdsSpecs(cut, features),
     ...(cut.maps.length === 0 ? {} : { maps: cut.maps }),
     graph: {
       inputs: cut.keptInputs
-        .filter(({ name, dtype }) => !isIds(cut, name) || !/^int(32|64)$/.test(dtype))
+        .filter(({ name, dtype }) => !isIdsInput(cut, name) || !/^int(32|64)$/.test(dtype))
         .map(toGraphPort),
       outputs: cut.outputs.map(toGraphPort),
     },
@@ -67,55 +71,58 @@ export function buildSlotSpec(cut: CutModel, features: TrainedFeatures | undefin
   };
 }
 
-function isIds({ lookups }: CutModel, input: string): boolean {
+function isIdsInput({ lookups }: CutModel, input: string): boolean {
   return lookups.some(({ ids }) => ids.some(({ name }) => name === input));
 }
 
-function toGraphPort({ name, dtype, shape }: Port): GraphPort {
+function toGraphPort({ name, dtype, shape }: TensorInfo): GraphPort {
   const dims = shape?.map((dim) => (typeof dim === 'number' ? dim : -1));
   return { name, dtype, ...(dims === undefined || dims.length > 16 ? {} : { shape: dims }) };
 }
 
-function idsOf(cut: CutModel, features: TrainedFeatures | undefined): IdsSpec[] {
+function buildIdsSpecs(cut: CutModel, features: TrainedFeatures | undefined): IdsSpec[] {
   const ports = new Map(cut.lookups.flatMap(({ ids }) => ids.map((port) => [port.name, port])));
   return [...ports.values()].map((port) => ({
     input: port.name,
     dtype: port.dtype as IdsSpec['dtype'],
-    columns: rowElements(port),
+    columns: countRowElements(port),
     slots: features?.ids.find(({ input }) => input === port.name)?.slots ?? [],
     kept: cut.keptInputs.some(({ name }) => name === port.name),
   }));
 }
 
-/** What of features.json travels on: the ids inputs are gone from the graph. */
+/** The part of features.json that slots.json keeps; the pruned graph has no ids inputs. */
 function toFeatureSpec({ ids: _, ...features }: TrainedFeatures): FeatureSpec {
   return features;
 }
 
-/** The slot of each key, or of each column that computed keys go back to. */
-function slotsOf(lookup: CutLookup, features: TrainedFeatures | undefined): readonly string[] {
+/** The name of the first input that keys are computed from. */
+function getFirstIds({ ids: [first] }: CutLookup): string {
+  return requireDefined(first, 'the ids of a lookup').name;
+}
+
+/** The slot of each key, or of each column that computed keys read. */
+function findSlots(lookup: CutLookup, features: TrainedFeatures | undefined): readonly string[] {
   if (features === undefined) return [];
-  const slotOf = (input: string, column: number): string =>
+  const getSlot = (input: string, column: number): string =>
     features.ids.find((ids) => ids.input === input)?.slots[column] ?? '';
-  const columns = plainColumns(lookup);
-  if (columns !== undefined) return columns.map((column) => slotOf(lookup.ids[0]!.name, column));
+  const columns = findPlainColumns(lookup);
+  if (columns !== undefined) {
+    const input = getFirstIds(lookup);
+    return columns.map((column) => getSlot(input, column));
+  }
   const slots = new Set<string>();
-  const queue: KeyExpression[] = [...lookup.keys].reverse();
-  const seen = new Set<KeyExpression>();
-  for (let key = queue.pop(); key !== undefined; key = queue.pop()) {
-    if (seen.has(key)) continue;
-    seen.add(key);
-    if (key.op === 'column') slots.add(slotOf(key.input, key.column));
-    else if (key.op !== 'int') queue.push(...[...key.of].reverse());
+  for (const key of walkExpressions(lookup.keys)) {
+    if (key.op === 'column') slots.add(getSlot(key.input, key.column));
   }
   return [...slots];
 }
 
 function mismatch(what: string): never {
-  throw new CubeError('INVALID_ARGUMENT', `features.json does not fit the model: ${what}`);
+  throw new CubeError('INVALID_ARGUMENT', `features.json does not match the model: ${what}`);
 }
 
-function list(values: Iterable<string>): string {
+function formatNames(values: Iterable<string>): string {
   const names = [...values].map((value) => JSON.stringify(value));
   const shown = names.slice(0, 8).join(', ');
   if (names.length === 0) return 'none';
@@ -129,99 +136,116 @@ function checkIds(features: TrainedFeatures, cut: CutModel): void {
     const quoted = JSON.stringify(input);
     if (named.has(input)) mismatch(`its "ids" lists the input ${quoted} twice`);
     named.add(input);
-    if (!inputNames(cut).includes(input)) {
-      const inputs = list(inputNames(cut));
-      mismatch(`its ids input ${quoted} is not an input of the model (those are ${inputs})`);
+    if (!getInputNames(cut).includes(input)) {
+      const inputs = formatNames(getInputNames(cut));
+      mismatch(`its ids input ${quoted} is not an input of the model (its inputs are ${inputs})`);
     }
     const value = read.get(input);
     if (value === undefined) {
-      mismatch(`its ids input ${quoted} feeds no lookup (those that do are ${list(read.keys())})`);
+      mismatch(`its ids input ${quoted} feeds no lookup (${formatNames(read.keys())} do)`);
     }
-    const columns = rowElements(value);
+    const columns = countRowElements(value);
     if (columns !== slots.length) {
       mismatch(
-        `it gives ids input ${quoted} ${slots.length} slots, in the model it has ${columns}`,
+        `it lists ${slots.length} slots for ids input ${quoted}, which has ${columns} ` +
+          'columns in the model',
       );
     }
   }
   for (const name of read.keys()) {
     if (!named.has(name)) {
       mismatch(
-        `the model looks up ids of input ${JSON.stringify(name)}, its "ids" lists ${list(named)}`,
+        `the model looks up ids of input ${JSON.stringify(name)}, but its "ids" lists ` +
+          `${formatNames(named)}`,
       );
     }
   }
-  checkCover(features);
-  checkOtherReaders(cut, named);
+  checkSlotCoverage(features);
+  checkRemainingReaders(cut, named);
 }
 
-function inputNames({ inputs }: CutModel): string[] {
+function getInputNames({ inputs }: CutModel): string[] {
   return inputs.map(({ name }) => name);
 }
 
-/** Every slot belongs to exactly one column of one ids input. */
-function checkCover(features: TrainedFeatures): void {
+/** Checks that every slot belongs to exactly one column of one ids input. */
+function checkSlotCoverage(features: TrainedFeatures): void {
   const owners = new Map<string, string>();
   for (const { input, slots } of features.ids) {
     for (const slot of slots) {
       const owner = owners.get(slot);
       if (owner !== undefined) {
         mismatch(
-          `slot ${slot} is in ids input ${JSON.stringify(owner)} and again in ${JSON.stringify(input)}`,
+          `slot ${slot} is in ids input ${JSON.stringify(owner)} and again in ` +
+            `${JSON.stringify(input)}`,
         );
       }
       owners.set(slot, input);
     }
   }
   const missing = features.slots.filter(({ name }) => !owners.has(name)).map(({ name }) => name);
-  if (missing.length > 0) mismatch(`no ids input carries ${list(missing)}`);
+  if (missing.length > 0) mismatch(`no ids input contains the slots ${formatNames(missing)}`);
 }
 
-/** Serving makes ids of integers: a graph that also needs ids as floats cannot be served from slots.json. */
-function checkOtherReaders(cut: CutModel, ids: ReadonlySet<string>): void {
+/** Refuses graphs that also need ids as floats: serving computes integer ids only. */
+function checkRemainingReaders(cut: CutModel, ids: ReadonlySet<string>): void {
   const kept = cut.keptInputs.find(
     ({ name, dtype }) => ids.has(name) && !/^int(32|64)$/.test(dtype),
   );
   if (kept === undefined) return;
   throw new CubeError(
     'UNSUPPORTED',
-    `cannot prune with features.json: the pruned model still needs the ids ${JSON.stringify(kept.name)} themselves as ${kept.dtype} (read by ${list(kept.readers)}), which cannot be served`,
+    `cannot prune with features.json: the pruned model still reads the ids input ` +
+      `${JSON.stringify(kept.name)} as ${kept.dtype} (in ${formatNames(kept.readers)}), ` +
+      'which cannot ' +
+      'be served; give the model separate inputs for ids and dense values',
   );
 }
 
-/** Rows are found by position, so an id that is hashed and not computed with must be below the number of rows. */
-function checkHash({ hash }: TrainedFeatures, { tables, lookups }: CutModel): void {
-  if (hash.scheme === 'raw' && hash.modulo === 0n) return;
-  const direct = new Set(lookups.filter((l) => plainColumns(l)).map(({ table }) => table));
+/** Checks that hashed ids are below the number of rows, which are found by position. */
+function checkHash(features: TrainedFeatures, { tables, lookups }: CutModel): void {
+  const { hash, slots } = features;
   const byPosition = tables.filter((t) => t.readKeys === undefined && t.isExternal !== true);
-  for (const { source, rows } of byPosition.filter((table) => direct.has(table.source))) {
-    if (hash.modulo === 0n || hash.modulo > BigInt(rows)) {
-      const keys = hash.modulo === 0n ? 'unbounded keys (modulo 0)' : `modulo ${hash.modulo}`;
-      mismatch(`its hash has ${keys}, table ${JSON.stringify(source)} has ${rows} rows`);
+  for (const { source, rows } of byPosition) {
+    const direct = lookups.filter((l) => l.table === source && findPlainColumns(l) !== undefined);
+    const readers = new Set(direct.flatMap((lookup) => findSlots(lookup, features)));
+    for (const slot of slots.filter(({ name }) => readers.has(name))) {
+      const modulo = getModulo(hash, slot);
+      if (modulo === 0n && hash.scheme === 'raw') continue;
+      if (modulo > 0n && modulo <= BigInt(rows)) continue;
+      const keys = modulo === 0n ? 'unbounded keys (modulo 0)' : `modulo ${modulo}`;
+      const owner = slot.modulo === undefined ? 'its hash' : `its slot ${slot.name}`;
+      mismatch(
+        `${owner} has ${keys}, but table ${JSON.stringify(source)} has ${rows} rows; give the ` +
+          `slot ${slot.name} the "modulo" that training uses, at most ${rows}`,
+      );
     }
   }
 }
 
-/** The dense input and the click output; the other inputs of the pruned graph must be fed by somebody. */
-function checkRest(features: TrainedFeatures, cut: CutModel): void {
+/** Checks the dense inputs and the click output, and that no other input remains. */
+function checkDenseAndClick(features: TrainedFeatures, cut: CutModel): void {
   const { dense, click } = features;
   const widths = new Map<string, number>();
-  for (const { input = dense!.input } of dense?.features ?? []) {
-    widths.set(input, (widths.get(input) ?? 0) + 1);
+  if (dense !== undefined) {
+    for (const { input = dense.input } of dense.features) {
+      widths.set(input, (widths.get(input) ?? 0) + 1);
+    }
   }
   for (const [input, width] of widths) checkDense(input, width, cut);
   const known = new Set([...widths.keys(), ...features.ids.map(({ input }) => input)]);
   const others = cut.keptInputs.map(({ name }) => name).filter((name) => !known.has(name));
   if (others.length > 0) {
     mismatch(
-      `the pruned model needs the inputs ${list(others)}, which features.json does not name`,
+      `the pruned model needs the inputs ${formatNames(others)}, which features.json does not list`,
     );
   }
   const output = cut.outputs.find(({ name }) => name === click.output);
   if (output === undefined) {
-    const outputs = list(cut.outputs.map(({ name }) => name));
+    const outputs = formatNames(cut.outputs.map(({ name }) => name));
     mismatch(
-      `its click output ${JSON.stringify(click.output)} is not an output of the model (those are ${outputs})`,
+      `its click output ${JSON.stringify(click.output)} is not an output of the model (its ` +
+        `outputs are ${outputs})`,
     );
   }
   checkClickColumn(features, output.shape);
@@ -231,11 +255,11 @@ function checkDense(input: string, count: number, cut: CutModel): void {
   const quoted = JSON.stringify(input);
   const value = cut.keptInputs.find(({ name }) => name === input);
   if (value === undefined) {
-    const inputs = list(cut.keptInputs.map(({ name }) => name));
-    const why = inputNames(cut).includes(input)
+    const inputs = formatNames(cut.keptInputs.map(({ name }) => name));
+    const problem = getInputNames(cut).includes(input)
       ? 'is not used by the pruned model'
       : 'is not an input of the model';
-    mismatch(`its dense input ${quoted} ${why} (its dense inputs are ${inputs})`);
+    mismatch(`its dense input ${quoted} ${problem} (its dense inputs are ${inputs})`);
   }
   const [, width] = value.shape ?? [];
   if (!/^float(32|16)$/.test(value.dtype) || value.shape?.length !== 2) {
@@ -247,7 +271,7 @@ function checkDense(input: string, count: number, cut: CutModel): void {
   if (width !== count) {
     const columns = width ?? 'an unknown number';
     mismatch(
-      `it has ${count} dense features, the input ${quoted} of the model has ${columns} columns`,
+      `it has ${count} dense features, but the input ${quoted} of the model has ${columns} columns`,
     );
   }
 }
@@ -258,7 +282,7 @@ function describeShape(shape: readonly Dim[] | undefined): string {
     : `[${shape.map((dim) => dim ?? '?').join(', ')}]`;
 }
 
-/** @param shape of the click output: declared, or found by a run, where every dim is known */
+/** @param shape of the click output: as declared, or from a run, where every dim is known */
 export function checkClickColumn(
   features: TrainedFeatures,
   shape: readonly Dim[] | undefined,
@@ -268,6 +292,7 @@ export function checkClickColumn(
   const isMatrix = shape === undefined || shape.length === 1 || shape.length === 2;
   if (isMatrix && (typeof width !== 'number' || column < width)) return;
   mismatch(
-    `its click column ${column} is outside the output ${JSON.stringify(output)} ${describeShape(shape)}`,
+    `its click column ${column} is outside the output ${JSON.stringify(output)} ` +
+      `${describeShape(shape)}`,
   );
 }

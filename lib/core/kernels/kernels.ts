@@ -1,53 +1,60 @@
 /**
- * Makes kernels over a shared memory: WebAssembly SIMD, or the plain TypeScript twin where that is missing.
+ * Creates kernels over a shared memory: WebAssembly with SIMD, or portable TypeScript where the
+ * runtime has no SIMD.
  */
 import type { Kernels } from './contract.ts';
 import { KERNELS_WASM_BASE64 } from './generated/kernels.ts';
-import { createTwin } from './twin.ts';
+import { createPortableKernels } from './portable.ts';
 
 export const PAGE_BYTES = 65_536;
-/** A WebAssembly memory ends at 4 GiB. */
+/** A WebAssembly memory has at most 4 GiB. */
 export const MEMORY_PAGES_MAX = 65_536;
 
-export type KernelKind = 'wasm' | 'twin';
+export type KernelKind = 'wasm' | 'portable';
 
-let compiled: WebAssembly.Module | undefined;
-let best: KernelKind | undefined;
+let compiledModule: WebAssembly.Module | undefined;
+let detectedKind: KernelKind | undefined;
 
-/** What this runtime can do: the twin where WebAssembly has no SIMD or no shared memory. */
-export function bestKernelKind(): KernelKind {
-  if (best === undefined) {
+/**
+ * The fastest kind that this runtime supports: portable without WebAssembly SIMD or shared memory.
+ */
+export function detectKernelKind(): KernelKind {
+  if (detectedKind === undefined) {
     try {
       compileKernels();
-      best = 'wasm';
+      detectedKind = 'wasm';
     } catch {
-      best = 'twin';
+      detectedKind = 'portable';
     }
   }
-  return best;
+  return detectedKind;
 }
 
 function compileKernels(): WebAssembly.Module {
-  compiled ??= new WebAssembly.Module(
+  compiledModule ??= new WebAssembly.Module(
     Uint8Array.from(atob(KERNELS_WASM_BASE64), (c) => c.charCodeAt(0)),
   );
-  return compiled;
+  return compiledModule;
 }
 
 /**
- * Kernels over `memory`. After the memory has grown, kernels of kind 'twin' must be created again.
- * @param kind for tests and benchmarks; otherwise the best there is
+ * Creates kernels over `memory`. After the memory has grown, portable kernels must be created
+ * again.
+ * @param kind for tests and benchmarks; default: the fastest that the runtime supports
  */
 export function createKernels(
   memory: WebAssembly.Memory,
-  kind: KernelKind = bestKernelKind(),
+  kind: KernelKind = detectKernelKind(),
 ): Kernels {
-  if (kind === 'twin') return createTwin(memory.buffer);
+  if (kind === 'portable') return createPortableKernels(memory.buffer);
   const instance = new WebAssembly.Instance(compileKernels(), { env: { memory } });
   return instance.exports as unknown as Kernels;
 }
 
-/** A shared memory that may grow to 4 GiB: address space is reserved for the most in any case, pages are not. */
+/**
+ * Creates a shared memory that may grow to 4 GiB. It reserves address space for the maximum, but
+ * pages only for `bytes`.
+ */
 export function createMemory(bytes: number): WebAssembly.Memory {
   const initial = Math.ceil(bytes / PAGE_BYTES);
   return new WebAssembly.Memory({ initial, maximum: MEMORY_PAGES_MAX, shared: true });

@@ -1,4 +1,6 @@
-/** The part of the WebAssembly JavaScript API that the kernels use: the `es2023` library does not declare it. */
+/**
+ * The part of the WebAssembly API that the kernels use; the `es2023` library does not declare it.
+ */
 declare namespace WebAssembly {
   class Memory {
     constructor(descriptor: { initial: number; maximum: number; shared: true });

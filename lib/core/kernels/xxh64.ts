@@ -1,6 +1,6 @@
 /**
- * xxh64 in 32-bit words: the plain TypeScript twin of the kernel. It needs no WebAssembly and makes no BigInt; a
- * property test holds it equal to the kernel and to xxhash-wasm.
+ * xxh64 in 32-bit words of portable TypeScript, without WebAssembly and BigInt. A property test
+ * compares it with the kernel and with xxhash-wasm.
  */
 import { multiplyHigh } from '../keys.ts';
 
@@ -15,7 +15,7 @@ const P4_HIGH = 0x85eb_ca77;
 const P5_LOW = 0x1656_67c5;
 const P5_HIGH = 0x27d4_eb2f;
 
-/** The 64-bit register that the steps below work on; a pair of words cannot be returned without an object. */
+/** The 64-bit register of the steps below: a function cannot return two words without an object. */
 let low = 0;
 let high = 0;
 

@@ -2,7 +2,11 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { chainOf, parseDonefile, stepsDone } from '../../../cube-agent/cube/donefile.ts';
+import {
+  buildChain,
+  countPublishedSteps,
+  parseDonefile,
+} from '../../../cube-agent/cube/donefile.ts';
 
 const line = (id: string, key: string, input = `/models/${key}/${id}`): string =>
   JSON.stringify({ id, key, input });
@@ -10,7 +14,7 @@ const line = (id: string, key: string, input = `/models/${key}/${id}`): string =
 test('the last base counts, with its own patches in order', () => {
   const bases = parseDonefile(`${line('10', '10')}\n${line('20', '20')}\n\n  \n`, 'base.txt');
   const patches = [line('11', '10'), line('21', '20'), line('10', '20'), line('22', '20')];
-  const chain = chainOf(bases, parseDonefile(patches.join('\n'), 'patch.txt'));
+  const chain = buildChain(bases, parseDonefile(patches.join('\n'), 'patch.txt'));
   assert.deepEqual(
     chain.steps.map(({ version, kind, parent }) => [version, kind, parent]),
     [
@@ -19,14 +23,14 @@ test('the last base counts, with its own patches in order', () => {
       ['20_22', 'delta', '20_21'],
     ],
   );
-  assert.match(chain.problems[0]?.why ?? '', /line 3: id 10 comes after 21/);
+  assert.match(chain.problems[0]?.reason ?? '', /line 3: id 10 is lower than the earlier id 21/);
   assert.equal(
-    stepsDone(chain, () => false),
+    countPublishedSteps(chain, () => false),
     0,
   );
   // What was collected since is not built again.
   assert.equal(
-    stepsDone(chain, (version) => version === '20_21'),
+    countPublishedSteps(chain, (version) => version === '20_21'),
     2,
   );
 });
@@ -35,7 +39,10 @@ test('two models of one second are two versions; the same line twice is one', ()
   const text = [line('5', '5', '/a'), line('5', '5', '/a'), line('5', '5', '/b')].join('\n');
   const patches = parseDonefile([line('5', '5', '/p'), line('5', '5', '/q')].join('\n'), 'p');
   assert.deepEqual(
-    chainOf(parseDonefile(text, 'b'), patches).steps.map(({ version, input }) => [version, input]),
+    buildChain(parseDonefile(text, 'b'), patches).steps.map(({ version, input }) => [
+      version,
+      input,
+    ]),
     [
       ['5.2', '/b'],
       ['5.2_5', '/p'],
@@ -66,8 +73,8 @@ test('a broken line is named with its number and stops no other', () => {
     problems.map(({ line: at }) => at),
     broken.map((_, i) => i + 1),
   );
-  assert.match(problems[0]?.why ?? '', /^base\.txt: line 1: not JSON/);
-  assert.deepEqual(chainOf(parseDonefile('', 'base.txt'), undefined).steps, []);
+  assert.match(problems[0]?.reason ?? '', /^base\.txt: line 1: not JSON/);
+  assert.deepEqual(buildChain(parseDonefile('', 'base.txt'), undefined).steps, []);
 });
 
 test('a shell command in a path is a path', () => {
@@ -87,7 +94,7 @@ test('names are distinct, and depend on nothing but the lines before', () => {
       const texts = lines.map((one) => JSON.stringify(one));
       const base = parseDonefile(line('0', '0'), 'base.txt');
       const versions = (upTo: number): string[] =>
-        chainOf(base, parseDonefile(texts.slice(0, upTo).join('\n'), 'patch.txt')).steps.map(
+        buildChain(base, parseDonefile(texts.slice(0, upTo).join('\n'), 'patch.txt')).steps.map(
           ({ version }) => version,
         );
       const all = versions(texts.length);

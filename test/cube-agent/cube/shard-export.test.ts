@@ -1,43 +1,48 @@
-/** Chains of every kind of layer as dictionary directories: what a Map says is what our reader of Cube's files reads. */
+/**
+ * Chains of every kind of layer as dictionary directories: what a Map says is what our reader of
+ * Cube's files reads.
+ */
 import assert from 'node:assert/strict';
 import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import fc from 'fast-check';
 import { KeySet } from '../../../cube-agent/cube/key-set.ts';
-import { exportedTable, exportShard } from '../../../cube-agent/cube/shard-export.ts';
+import { exportShard, selectExportedTable } from '../../../cube-agent/cube/shard-export.ts';
 import { keyToBigint } from '../../../lib/core/keys.ts';
 import { decodeRows } from '../../../lib/core/row-codec.ts';
 import { readCubeDict } from '../../../lib/store/cube-dict.ts';
 import { CubeDictWriter } from '../../../lib/store/cube-dict-writer.ts';
-import { temporaryFolder } from '../../repository/fixtures.ts';
-import { anyChain, mapOf, writeChain } from '../../store/chains.ts';
-import { layerPathIn } from '../../store/layers.ts';
+import { temporaryFolder } from '../../repository/support/fixtures.ts';
+import { arbitraryChain, toExpectedRows, writeChain } from '../../store/support/arbitrary-chain.ts';
+import { createLayerPath } from '../../store/support/layers.ts';
 
 const VALUE_BYTES_MAX = 1024;
 
-function entriesOf(folder: string): Map<bigint, string> {
+function readEntries(folder: string): Map<bigint, string> {
   const { keys, values, ends } = readCubeDict(folder);
   const value = (i: number): string =>
     Buffer.from(values.slice(ends[i - 1] ?? 0, ends[i])).toString('hex');
   return new Map(Array.from(ends, (_, i) => [keyToBigint(keys, i), value(i)]));
 }
 
-test('base and deltas of every kind are merged as lookups see them, and the sample is true', (t) => {
+test('base and deltas of every kind are merged, and the sample has correct values', (t) => {
   const root = temporaryFolder(t);
   let runs = 0;
   fc.assert(
-    fc.property(anyChain(3), (chain) => {
+    fc.property(arbitraryChain(3), (chain) => {
       const folder = join(root, String(runs++));
       const { dtype, dim, shardIndex } = chain.table;
       const [table] = writeChain(folder, chain).tables;
       assert.ok(table);
       const paths = table.shards[shardIndex]!.map(({ contentId }) =>
-        layerPathIn(folder)('t', contentId),
+        createLayerPath(folder)('t', contentId),
       );
       const cubeValue = (stored: Uint8Array): Uint8Array =>
         dtype === 'bytes' ? stored : new Uint8Array(decodeRows(dtype, stored, dim, 1).buffer);
-      const expected = new Map([...mapOf(chain)].map(([key, stored]) => [key, cubeValue(stored)]));
+      const expected = new Map(
+        [...toExpectedRows(chain)].map(([key, stored]) => [key, cubeValue(stored)]),
+      );
       const written = (): ReturnType<typeof exportShard> =>
         exportShard(table, shardIndex, paths, join(folder, 'dict'), 8);
       const isLong = [...expected.values()].some(({ length }) => length > VALUE_BYTES_MAX);
@@ -49,8 +54,8 @@ test('base and deltas of every kind are merged as lookups see them, and the samp
       const hex = [...expected].map(
         ([key, value]) => [key, Buffer.from(value).toString('hex')] as const,
       );
-      assert.deepEqual(entriesOf(join(folder, 'dict')), new Map(hex));
-      const keys = sample.keys();
+      assert.deepEqual(readEntries(join(folder, 'dict')), new Map(hex));
+      const keys = sample.toKeys();
       assert.ok(sample.expectations.length > 0);
       for (const [i, { value }] of sample.expectations.entries()) {
         const is = expected.get(keyToBigint(keys, i));
@@ -66,7 +71,7 @@ test('a record that does not fit into a data file begins the next one', (t) => {
   const writer = new CubeDictWriter(folder, 64);
   for (let key = 0; key < 10; key++) writer.add(key, 7, new Uint8Array(key * 3).fill(key));
   writer.finish();
-  const entries = entriesOf(folder);
+  const entries = readEntries(folder);
   assert.equal(entries.size, 10);
   assert.equal(entries.get((7n << 32n) + 9n), '09'.repeat(27));
   assert.ok(readdirSync(folder).includes('data.3'));
@@ -104,10 +109,12 @@ test('tables that a C++ server could not serve are refused', () => {
       tables,
       hash: { scheme: 'raw', seed: 0n, modulo: 0n },
     }) as const;
-  assert.equal(exportedTable(manifest(of('t', 256)), undefined).name, 't');
-  assert.throws(() => exportedTable(manifest(of('t', 257)), undefined), { code: 'TOO_LARGE' });
+  assert.equal(selectExportedTable(manifest(of('t', 256)), undefined).name, 't');
+  assert.throws(() => selectExportedTable(manifest(of('t', 257)), undefined), {
+    code: 'TOO_LARGE',
+  });
   const two = manifest(of('a', 1), of('b', 1));
-  assert.equal(exportedTable(two, 'b').name, 'b');
-  assert.throws(() => exportedTable(two, undefined), /has the tables a, b: name the one/);
-  assert.throws(() => exportedTable(two, 'c'), /has the tables a, b/);
+  assert.equal(selectExportedTable(two, 'b').name, 'b');
+  assert.throws(() => selectExportedTable(two, undefined), /has tables a, b; choose the one/);
+  assert.throws(() => selectExportedTable(two, 'c'), /has tables a, b/);
 });

@@ -1,30 +1,41 @@
-/** Real controllers on a small fleet: versions roll out by themselves, whoever is killed, and however many controllers there are. */
+/**
+ * Real controllers on a small fleet: versions roll out automatically, with kills at every step and
+ * with several controllers.
+ */
 import assert from 'node:assert/strict';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
-import { isUnderWay, mayFollow, type RolloutState } from '../../../lib/core/rollout.ts';
-import { freePort } from '../../platform/free-port.ts';
-import { allAt, by, publish } from '../host.ts';
-import { agent, Running, until } from '../processes.ts';
-import { makeFleet, type RolloutFleet, statesOf } from './fleet.ts';
+import { canTransition, isInProgress, type RolloutState } from '../../../lib/core/rollout.ts';
+import { freePort } from '../../platform/support/free-port.ts';
+import { runAgentCommand } from '../../support/commands.ts';
+import { RunningProcess, waitFor } from '../../support/processes.ts';
+import { AUDIT, areAllActive, publish } from '../support/host.ts';
+import { createFleet, listStates, type RolloutHost } from '../support/rollout-fleet.ts';
 
 /** `retired` is the state of the version before. */
 const GOING = [
-  ...['rollout.seen:kill', 'rollout.pointed:kill', 'rollout.staging:kill', 'rollout.staged:kill'],
-  ...['rollout.activating:kill', 'rollout.moved:kill', 'rollout.active:kill'],
+  'rollout.seen:kill',
+  'rollout.pointed:kill',
+  'rollout.staging:kill',
+  'rollout.staged:kill',
+  'rollout.activating:kill',
+  'rollout.moved:kill',
+  'rollout.active:kill',
   'rollout.retired:kill',
 ];
 const COMING_BACK = [
-  ...['rollout.failed:kill', 'rollout.back:kill', 'rollout.rolled-back:kill'],
+  'rollout.failed:kill',
+  'rollout.back:kill',
+  'rollout.rolled-back:kill',
   'rollout.quarantined:kill',
 ];
 
 function startController(
   t: TestContext,
-  { folder, location, fleetFile }: RolloutFleet,
+  { folder, location, fleetFile }: RolloutHost,
   { listen, fault }: { listen?: string; fault?: string } = {},
-): Running {
+): RunningProcess {
   const config = join(folder, `controller-${fault ?? listen ?? 'plain'}.yaml`);
   const lines = [
     `repository: ${location}`,
@@ -38,24 +49,24 @@ function startController(
     '    watch-ms: 0',
   ];
   writeFileSync(config, `${lines.join('\n')}\n`);
-  return new Running(t, 'cube-agent/main.js', ['controller', '--config', config], fault);
+  return new RunningProcess(t, 'cube-agent/main.js', ['controller', '--config', config], fault);
 }
 
-test('new versions roll out by themselves, with two controllers as with one', async (t) => {
-  const fleet = await makeFleet(t);
+test('new versions roll out automatically, also with two controllers', async (t) => {
+  const fleet = await createFleet(t);
   const listen = `127.0.0.1:${await freePort()}`;
   await publish(fleet, { version: '1', table: 'a' });
   const controller = startController(t, fleet, { listen });
   startController(t, fleet);
-  await until('all at 1', allAt('1', fleet.servers));
+  await waitFor('all at 1', areAllActive('1', fleet.servers));
   await publish(fleet, { version: '2', table: 'b' });
-  await until('all at 2', allAt('2', fleet.servers));
-  await until('1 is retired', async () => (await statesOf(fleet, '1')).at(-1) === 'retired');
+  await waitFor('all at 2', areAllActive('2', fleet.servers));
+  await waitFor('1 is retired', async () => (await listStates(fleet, '1')).at(-1) === 'retired');
   const way = ['seen', 'staging', 'staged', 'activating', 'active'];
-  await until('2 is active', async () => (await statesOf(fleet, '2')).length === way.length);
-  assert.deepEqual(await statesOf(fleet, '2'), way);
+  await waitFor('2 is active', async () => (await listStates(fleet, '2')).length === way.length);
+  assert.deepEqual(await listStates(fleet, '2'), way);
   for (const channel of ['canary', 'stable']) {
-    assert.equal((await fleet.repository.channel('ctr', channel)).history.length, 2);
+    assert.equal((await fleet.repository.readChannel('ctr', channel)).history.length, 2);
   }
   const status = await fetch(`http://${listen}/controller/v1/status`).then((r) => r.json());
   assert.match(JSON.stringify(status), /"version":"2","state":"active"/);
@@ -63,18 +74,18 @@ test('new versions roll out by themselves, with two controllers as with one', as
   assert.match(metrics, /hypercube_rollouts\{bundle="ctr",state="active"\} 1/);
   assert.match(metrics, /hypercube_rollout_problems\{bundle="ctr"\} 0/);
 
-  // A person goes back: the controllers close the books, and do not return.
+  // An operator rolls back: the controllers end the rollout and do not start it again.
   await fleet.repository.rollback('ctr', 'stable', 'ann', 'AUC fell', '2');
-  await until('all back at 1', allAt('1', fleet.servers));
-  await until('2 is done', async () => (await statesOf(fleet, '2')).at(-1) === 'quarantined');
-  assert.equal((await fleet.repository.channel('ctr', 'canary')).pointer?.version, '1');
-  assert.equal((await fleet.repository.channel('ctr', 'stable')).pointer?.version, '1');
+  await waitFor('all back at 1', areAllActive('1', fleet.servers));
+  await waitFor('2 is done', async () => (await listStates(fleet, '2')).at(-1) === 'quarantined');
+  assert.equal((await fleet.repository.readChannel('ctr', 'canary')).pointer?.version, '1');
+  assert.equal((await fleet.repository.readChannel('ctr', 'stable')).pointer?.version, '1');
   controller.child.kill('SIGTERM');
   assert.equal(await controller.exit, 0);
 });
 
-test('killed at every step, the next controller goes on', async (t) => {
-  const fleet = await makeFleet(t);
+test('a controller killed at any step is continued by the next one', async (t) => {
+  const fleet = await createFleet(t);
   await publish(fleet, { version: '100', table: 'first' });
   await fleet.rollOut('100');
   for (const [i, fault] of [...GOING, ...COMING_BACK].entries()) {
@@ -83,61 +94,64 @@ test('killed at every step, the next controller goes on', async (t) => {
     await publish(fleet, { version, table: version });
     const killed = startController(t, fleet, { fault });
     if (isBad) {
-      await until(`${version} is active`, async () =>
-        (await statesOf(fleet, version)).includes('active'),
+      await waitFor(`${version} is active`, async () =>
+        (await listStates(fleet, version)).includes('active'),
       );
-      const { pointer } = await fleet.repository.channel('ctr', 'stable');
+      const { pointer } = await fleet.repository.readChannel('ctr', 'stable');
       assert.equal(pointer?.version, version);
-      await fleet.repository.rollback('ctr', 'stable', by.by, by.reason, version);
+      await fleet.repository.rollback('ctr', 'stable', AUDIT.by, AUDIT.reason, version);
     }
     assert.equal(await killed.exit, null, fault);
     const next = startController(t, fleet);
     const end = isBad ? 'quarantined' : 'active';
-    await until(`${version} is ${end} after ${fault}`, async () => {
-      const states = await statesOf(fleet, version);
+    await waitFor(`${version} is ${end} after ${fault}`, async () => {
+      const states = await listStates(fleet, version);
       return states.at(-1) === end || states;
     });
-    const { pointer } = await fleet.repository.channel('ctr', 'stable');
-    await until(`servers follow after ${fault}`, allAt(pointer?.version ?? '', fleet.servers));
+    const { pointer } = await fleet.repository.readChannel('ctr', 'stable');
+    await waitFor(
+      `servers follow after ${fault}`,
+      areAllActive(pointer?.version ?? '', fleet.servers),
+    );
     await next.kill();
-    checkWay(await statesOf(fleet, version));
+    checkWay(await listStates(fleet, version));
   }
 });
 
-test('killed as it begins the gate, which then cannot run: the fleet stays as it was', async (t) => {
-  const fleet = await makeFleet(t);
+test('a controller killed before a gate that cannot run leaves the fleet unchanged', async (t) => {
+  const fleet = await createFleet(t);
   for (const version of ['1', '2']) await publish(fleet, { version, table: version });
   await fleet.rollOut('1');
   const config = join(fleet.folder, 'gated.yaml');
   const bundle = '{name: ctr, gating-ms: 0, watch-ms: 0}';
   const lines = [`repository: ${fleet.location}`, `fleet: ${fleet.fleetFile}`, 'poll-ms: 50'];
   writeFileSync(config, [...lines, `bundles: [${bundle}]`].join('\n'));
-  const start = (fault?: string): Running =>
-    new Running(t, 'cube-agent/main.js', ['controller', '--config', config], fault);
+  const start = (fault?: string): RunningProcess =>
+    new RunningProcess(t, 'cube-agent/main.js', ['controller', '--config', config], fault);
   assert.equal(await start('rollout.gating:kill').exit, null);
   start();
-  await until('given up', async () => {
-    const states = await statesOf(fleet, '2');
+  await waitFor('given up', async () => {
+    const states = await listStates(fleet, '2');
     return states.at(-1) === 'failed' || states;
   });
-  const candidate = async () => (await fleet.repository.channel('ctr', 'candidate')).pointer;
-  await until('staged no more', async () => (await candidate())?.version === '1');
-  assert.ok(allAt('1', fleet.servers)());
-  assert.equal((await fleet.repository.quarantined('ctr')).size, 0);
+  const candidate = async () => (await fleet.repository.readChannel('ctr', 'candidate')).pointer;
+  await waitFor('staged no more', async () => (await candidate())?.version === '1');
+  assert.ok(areAllActive('1', fleet.servers)());
+  assert.equal((await fleet.repository.listQuarantined('ctr')).size, 0);
 });
 
 function checkWay(states: readonly RolloutState[]): void {
   states.forEach((state, i) => {
-    assert.ok(mayFollow(states[i - 1], state), `${states.join(' ')}`);
+    assert.ok(canTransition(states[i - 1], state), `${states.join(' ')}`);
   });
-  assert.ok(!isUnderWay(states.at(-1)!));
+  assert.ok(!isInProgress(states.at(-1)!));
 }
 
-test('a configuration that says something unknown is refused with its place', async (t) => {
-  const fleet = await makeFleet(t);
+test('a configuration with an unknown field is refused with its position', async (t) => {
+  const fleet = await createFleet(t);
   const config = join(fleet.folder, 'bad.yaml');
   writeFileSync(config, 'repository: r\nfleet: f\nbundles: [{name: ctr, watch: 3}]\n');
-  const { code, stderr } = await agent('controller', '--config', config);
+  const { code, stderr } = await runAgentCommand('controller', '--config', config);
   assert.equal(code, 1);
   assert.match(stderr, /bad\.yaml.*watch/);
 });

@@ -1,29 +1,29 @@
-/** The driver on a real repository, with a fleet that says what a test wants it to. */
+/** The rollout driver on a real repository with a simulated fleet. */
 import assert from 'node:assert/strict';
 import { readFileSync, truncateSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { POLICY_DEFAULTS } from '../../../cube-agent/rollout/rollout-config.ts';
 import {
-  type Progress,
   RolloutDriver,
   type RolloutFleet,
+  type RolloutProgress,
 } from '../../../cube-agent/rollout/rollout-driver.ts';
-import { whyOf } from '../../../cube-agent/rollout/rollout-status.ts';
+import { describeStep } from '../../../cube-agent/rollout/rollout-status.ts';
 import type {
   GateOutcome,
+  HealthFailure,
   ReplicaView,
-  Sickness,
 } from '../../../cube-agent/rollout/rollout-view.ts';
-import { manifestFault } from '../../../cube-agent/rollout/source-check.ts';
+import { checkManifest } from '../../../cube-agent/rollout/source-check.ts';
 import { systemClock } from '../../../lib/platform/clock.ts';
 import { createLogger } from '../../../lib/platform/logs.ts';
 import { FolderBackend } from '../../../lib/repository/folder-backend.ts';
 import { layerPath, manifestPath } from '../../../lib/repository/layout.ts';
 import { openRepository, Repository } from '../../../lib/repository/repository.ts';
-import { makeKeyPair, TrustedKeys } from '../../../lib/repository/signatures.ts';
-import { layerOf, makeVersion, temporaryFolder } from '../../repository/fixtures.ts';
-import { by } from '../host.ts';
+import { generateKeyPair, TrustedKeys } from '../../../lib/repository/signatures.ts';
+import { getBaseLayer, makeVersion, temporaryFolder } from '../../repository/support/fixtures.ts';
+import { AUDIT } from '../support/host.ts';
 
 const STEPS_MAX = 100;
 const DAY_MS = 86_400_000;
@@ -44,7 +44,7 @@ class Fleet implements RolloutFleet {
     const { damaged } = this;
     const isWhole = damaged.length === 0;
     const has = { holds: isWhole, isActive: isWhole, damaged };
-    const replica = (name: string) => ({ address: name, ...has, trouble: '' });
+    const replica = (name: string) => ({ address: name, ...has, problems: [], trouble: '' });
     return [
       [replica('a'), replica('b')],
       [replica('c'), replica('d')],
@@ -56,14 +56,17 @@ class Fleet implements RolloutFleet {
     return this.verdicts.shift() ?? { verdict: 'pass', summary: 'fine' };
   }
 
-  async sickness(version: string, before: string | undefined): Promise<Sickness | undefined> {
+  async checkHealth(
+    version: string,
+    before: string | undefined,
+  ): Promise<HealthFailure | undefined> {
     this.compared.add(`${version} with ${before}`);
-    if (version === this.sick) return { fault: 'version', why: '40 % of the requests fail' };
-    return version === this.unlucky ? { fault: 'fleet', why: 'a shard is away' } : undefined;
+    if (version === this.sick) return { fault: 'version', reason: '40 % of the requests fail' };
+    return version === this.unlucky ? { fault: 'fleet', reason: 'a shard is away' } : undefined;
   }
 
-  async moved(): Promise<void> {
-    // Nobody to tell.
+  async notifyChannelMoved(): Promise<void> {
+    // No subscribers.
   }
 }
 
@@ -93,21 +96,29 @@ async function makeWorld(t: TestContext, ...versions: string[]): Promise<World> 
   }
   const fleet = new Fleet();
   const clock = systemClock;
-  const logger = createLogger('test', 'silent');
+  const logger = createLogger('test', { level: 'silent' });
   return {
     repository,
     fleet,
     driver: (version, more = {}, holder = 'me') =>
       new RolloutDriver({
-        ...{ repository, bundle: 'ctr', version, fleet, holder, clock, logger },
+        repository,
+        bundle: 'ctr',
+        version,
+        fleet,
+        holder,
+        clock,
+        logger,
         policy: { ...policy, ...more },
       }),
     states: async (version) =>
-      (await repository.rollout('ctr', version).history()).map(({ state }) => state).join(' '),
+      (await repository.rolloutLog('ctr', version).readHistory())
+        .map(({ state }) => state)
+        .join(' '),
     pointers: async () => {
       const pointers = await Promise.all(
         ['candidate', 'canary', 'stable'].map(
-          async (channel) => (await repository.channel('ctr', channel)).pointer?.version ?? '-',
+          async (channel) => (await repository.readChannel('ctr', channel)).pointer?.version ?? '-',
         ),
       );
       return pointers.join(' ');
@@ -115,7 +126,7 @@ async function makeWorld(t: TestContext, ...versions: string[]): Promise<World> 
   };
 }
 
-async function toEnd(driver: RolloutDriver): Promise<Progress> {
+async function toEnd(driver: RolloutDriver): Promise<RolloutProgress> {
   for (let i = 0; i < STEPS_MAX; i++) {
     const progress = await driver.advance();
     if (progress.step.kind === 'done' || progress.step.kind === 'wait') return progress;
@@ -134,11 +145,11 @@ test('a version that fails its gate is quarantined; no channel ever pointed to i
   assert.equal(await states('2'), 'seen staging staged gating failed quarantined');
   assert.deepEqual(fleet.gates, ['1 against undefined', '2 against 1', '2 against 1']);
   assert.equal(await pointers(), '1 1 1');
-  assert.ok((await repository.quarantined('ctr')).has('2'));
+  assert.ok((await repository.listQuarantined('ctr')).has('2'));
   await assert.rejects(driver('2').restart(), /quarantined; publish a new one/);
 });
 
-test('a canary that does badly goes back, and stable never moved', async (t) => {
+test('an unhealthy canary is rolled back and stable never moves', async (t) => {
   const { repository, fleet, driver, states, pointers } = await makeWorld(t, '1', '2');
   await toEnd(driver('1'));
   fleet.sick = '2';
@@ -147,18 +158,18 @@ test('a canary that does badly goes back, and stable never moved', async (t) => 
   const way = 'seen staging staged gating activating failed rolled-back quarantined';
   assert.equal(await states('2'), way);
   assert.equal(await pointers(), '1 1 1');
-  assert.equal((await repository.channel('ctr', 'stable')).history.length, 1);
-  const failed = (await repository.rollout('ctr', '2').history())[5];
+  assert.equal((await repository.readChannel('ctr', 'stable')).history.length, 1);
+  const failed = (await repository.rolloutLog('ctr', '2').readHistory())[5];
   assert.match(failed?.reason ?? '', /40 % of the requests fail/);
 });
 
-test('a version under which servers go away goes back, and stays in good standing', async (t) => {
+test('a version is rolled back but not quarantined when servers are unavailable', async (t) => {
   const { repository, fleet, driver, states, pointers } = await makeWorld(t, '1', '2');
   await toEnd(driver('1'));
   fleet.unlucky = '2';
   assert.equal((await toEnd(driver('2'))).state, 'rolled-back');
   assert.equal(await pointers(), '1 1 1');
-  assert.equal((await repository.quarantined('ctr')).size, 0);
+  assert.equal((await repository.listQuarantined('ctr')).size, 0);
   fleet.unlucky = undefined;
   await driver('2').restart();
   await toEnd(driver('2'));
@@ -166,7 +177,7 @@ test('a version under which servers go away goes back, and stays in good standin
   assert.match(await states('2'), / rolled-back seen .* active$/);
 });
 
-test('live traffic is compared with what most users have, on the canary as afterwards', async (t) => {
+test('live traffic is compared with the version of most users', async (t) => {
   const { fleet, driver } = await makeWorld(t, '1', '2', '3');
   await toEnd(driver('1'));
   await toEnd(driver('2'));
@@ -178,15 +189,15 @@ test('live traffic is compared with what most users have, on the canary as after
   assert.deepEqual([...fleet.compared], ['3 with 2']);
 });
 
-test('two versions in a row that do badly while they are watched lead back to the last good one', async (t) => {
+test('two unhealthy versions in a row are rolled back to the last good one', async (t) => {
   const { repository, fleet, driver, states, pointers } = await makeWorld(t, '1', '2', '3');
   await toEnd(driver('1'));
   const watched = { watchMs: 60_000 };
   assert.equal((await toEnd(driver('2'))).state, 'active');
   const second = driver('2', watched);
   assert.equal(await pointers(), '2 2 2');
-  // The third begins when nobody watches the second any more.
-  assert.match((await driver('3', watched).look()).step.kind, /wait/);
+  // The third rollout starts when the watch of the second is over.
+  assert.match((await driver('3', watched).inspect()).step.kind, /wait/);
   const third = driver('3');
   await toEnd(third);
   assert.equal(await pointers(), '3 3 3');
@@ -200,10 +211,10 @@ test('two versions in a row that do badly while they are watched lead back to th
   fleet.sick = '2';
   await toEnd(second);
   assert.equal(await pointers(), '1 1 1');
-  assert.deepEqual([...(await repository.quarantined('ctr'))].sort(), ['2', '3']);
+  assert.deepEqual([...(await repository.listQuarantined('ctr'))].sort(), ['2', '3']);
 });
 
-test('two controllers at once take every step once', async (t) => {
+test('two concurrent controllers take every step once', async (t) => {
   const { repository, fleet, driver, states } = await makeWorld(t, '1', '2');
   await toEnd(driver('1'));
   const pair = [driver('2', {}, 'me'), driver('2', { gatingMs: 0 }, 'you')];
@@ -213,12 +224,12 @@ test('two controllers at once take every step once', async (t) => {
   }
   assert.equal(await states('2'), 'seen staging staged gating activating active');
   for (const channel of ['candidate', 'canary', 'stable']) {
-    assert.equal((await repository.channel('ctr', channel)).history.length, 2, channel);
+    assert.equal((await repository.readChannel('ctr', channel)).history.length, 2, channel);
   }
   assert.ok(fleet.gates.length <= 3);
 });
 
-test('of two versions that begin at once one is staged, the other waits', async (t) => {
+test('two concurrent rollouts: one is staged, the other waits', async (t) => {
   const { driver, states, pointers } = await makeWorld(t, '1', '2');
   const pair = [driver('1', {}, 'me'), driver('2', {}, 'you')];
   for (let i = 0; i < 3; i++) await Promise.all(pair.map((one) => one.advance()));
@@ -230,11 +241,11 @@ test('of two versions that begin at once one is staged, the other waits', async 
   assert.ok(ways.some((way) => way.endsWith('active')));
 });
 
-test('a version damaged at its source is quarantined at once; one that is whole there stays in good standing', async (t) => {
+test('a version damaged in the repository is quarantined; an intact one is not', async (t) => {
   const { repository, fleet, driver, states, pointers } = await makeWorld(t, '1', '2', '3');
   await toEnd(driver('1'));
   for (const version of ['2', '3']) {
-    const { contentId } = layerOf(await repository.manifest('ctr', version), 1);
+    const { contentId } = getBaseLayer(await repository.readManifest('ctr', version), 1);
     fleet.damaged = [`t/${contentId}`];
     const isBad = version === '2';
     if (isBad) truncateSync(join(repository.location, layerPath('ctr', 't', contentId)), 10);
@@ -243,12 +254,15 @@ test('a version damaged at its source is quarantined at once; one that is whole 
     assert.equal(await states(version), `seen staging failed ${end}`.trim(), progress.state);
     assert.equal(await pointers(), '1 1 1');
   }
-  assert.deepEqual([...(await repository.quarantined('ctr'))], ['2']);
-  const [, , failed] = await repository.rollout('ctr', '2').history();
-  assert.match(failed?.reason ?? '', /its source is damaged: .*: 10 bytes, the manifest says 1000/);
+  assert.deepEqual([...(await repository.listQuarantined('ctr'))], ['2']);
+  const [, , failed] = await repository.rolloutLog('ctr', '2').readHistory();
+  assert.match(
+    failed?.reason ?? '',
+    /its source is damaged: .* has 10 bytes, but the manifest says 1000/,
+  );
 });
 
-test('a version whose manifest cannot be read is condemned, and waits while it may yet be signed', async (t) => {
+test('a damaged manifest is quarantined; an unsigned one is waited for', async (t) => {
   const { repository, driver, states, pointers } = await makeWorld(t, '1', '2', '3', '4');
   await toEnd(driver('1'));
   const path = (version: string): string => join(repository.location, manifestPath('ctr', version));
@@ -259,17 +273,17 @@ test('a version whose manifest cannot be read is condemned, and waits while it m
     await toEnd(driver(version));
     assert.equal(await states(version), 'seen failed quarantined');
   }
-  assert.deepEqual([...(await repository.quarantined('ctr'))], ['2', '3']);
-  const trusted = new TrustedKeys([makeKeyPair().publicPem], 'key');
+  assert.deepEqual([...(await repository.listQuarantined('ctr'))], ['2', '3']);
+  const trusted = new TrustedKeys([generateKeyPair().publicPem], 'key');
   const strict = new Repository(new FolderBackend(repository.location), systemClock, { trusted });
-  const fault = await manifestFault(strict, 'ctr', '4');
+  const fault = await checkManifest(strict, 'ctr', '4');
   assert.equal(fault?.fault, 'fleet');
-  assert.match(fault?.why ?? '', /is not signed/);
+  assert.match(fault?.reason ?? '', /is not signed/);
   await toEnd(driver('4'));
   assert.equal(await pointers(), '4 4 4');
 });
 
-test('a clock that jumps neither holds up the next rollout nor cuts a watch short', async (t) => {
+test('a clock jump neither blocks the next rollout nor shortens a watch', async (t) => {
   const { repository, fleet } = await makeWorld(t, '1', '2');
   const time = { nowMs: 0, wallMs: Date.parse('2026-03-01T12:00:00Z') };
   const clock = {
@@ -277,39 +291,39 @@ test('a clock that jumps neither holds up the next rollout nor cuts a watch shor
     isoTime: () => new Date(time.wallMs).toISOString(),
     sleep: async () => undefined,
   };
-  const logger = createLogger('test', 'silent');
+  const logger = createLogger('test', { level: 'silent' });
   const driver = (version: string): RolloutDriver => {
     const watched = { ...policy, watchMs: 1000 };
     const parts = { repository, bundle: 'ctr', version, policy: watched, fleet, holder: 'me' };
     return new RolloutDriver({ ...parts, clock, logger });
   };
   const first = driver('1');
-  assert.match(whyOf((await toEnd(first)).step), /watched for 1000 ms/);
+  assert.match(describeStep((await toEnd(first)).step), /watched for 1000 ms/);
   time.wallMs += DAY_MS;
-  assert.match(whyOf((await toEnd(first)).step), /watched for 1000 ms/);
+  assert.match(describeStep((await toEnd(first)).step), /watched for 1000 ms/);
   time.wallMs -= 2 * DAY_MS;
   const second = driver('2');
-  assert.match(whyOf((await toEnd(second)).step), /the rollout of 1 is active/);
+  assert.match(describeStep((await toEnd(second)).step), /the rollout of 1 is active/);
   time.nowMs += 1001;
   assert.equal((await toEnd(first)).step.kind, 'done');
   await toEnd(second);
-  assert.equal((await repository.channel('ctr', 'stable')).pointer?.version, '2');
+  assert.equal((await repository.readChannel('ctr', 'stable')).pointer?.version, '2');
 });
 
-test('a channel that somebody moved or pinned meanwhile is left alone, and the canary goes back', async (t) => {
+test('a channel moved or pinned by an operator stays; the canary is rolled back', async (t) => {
   for (const meddle of ['activate', 'pin'] as const) {
     const { repository, driver, states, pointers } = await makeWorld(t, '1', '2', '3');
     await toEnd(driver('1'));
     const held = { channels: [{ channel: 'canary', holdMs: 60_000 }, policy.channels[1]!] };
     await toEnd(driver('2', held));
     assert.equal(await pointers(), '2 2 1');
-    if (meddle === 'pin') await repository.pin('ctr', 'stable', by);
-    else await repository.activate('ctr', 'stable', { version: '3', ...by });
+    if (meddle === 'pin') await repository.pin('ctr', 'stable', AUDIT);
+    else await repository.activate('ctr', 'stable', { version: '3', ...AUDIT });
     const progress = await toEnd(driver('2'));
     assert.equal(progress.state, 'rolled-back');
     const now = meddle === 'pin' ? '1' : '3';
     assert.equal(await pointers(), `${now} 1 ${now}`);
-    assert.equal((await repository.quarantined('ctr')).size, 0);
+    assert.equal((await repository.listQuarantined('ctr')).size, 0);
     assert.equal(await states('2'), 'seen staging staged gating activating failed rolled-back');
   }
 });

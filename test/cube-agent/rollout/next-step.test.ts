@@ -1,9 +1,9 @@
-/** Whatever is seen, no step breaks a rule. */
+/** Safety properties of nextStep for arbitrary input. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { nextStep, type Situation } from '../../../cube-agent/rollout/next-step.ts';
-import { mayFollow, ROLLOUT_STATES } from '../../../lib/core/rollout.ts';
+import { nextStep, type StepInput } from '../../../cube-agent/rollout/next-step.ts';
+import { canTransition, ROLLOUT_STATES } from '../../../lib/core/rollout.ts';
 
 const version = fc.constantFrom('1', '2', '3');
 const maybe = fc.option(version, { nil: undefined });
@@ -14,7 +14,7 @@ const channel = (name: string) =>
     channel: fc.constant(name),
     seq: fc.integer({ min: 0, max: 3 }),
     pointer: maybe,
-    said: fc.constant('ann'),
+    changedBy: fc.constant('ann'),
     isPinned: fc.boolean(),
     previous: fc.option(fc.constantFrom('1', '3'), { nil: undefined }),
   });
@@ -24,10 +24,11 @@ const replica = fc.record({
   holds: fc.boolean(),
   isActive: fc.boolean(),
   damaged: fc.constantFrom([], ['t/1'], ['t/2']),
+  problems: fc.constant([]),
   trouble: fc.constant(''),
 });
 
-const situations: fc.Arbitrary<Situation> = fc.record({
+const situations: fc.Arbitrary<StepInput> = fc.record({
   rollout: fc.record({
     version: fc.constant('2'),
     state: fc.option(fc.constantFrom(...ROLLOUT_STATES), { nil: undefined }),
@@ -38,16 +39,16 @@ const situations: fc.Arbitrary<Situation> = fc.record({
   }),
   fleet: fc.record({
     isQuarantined: fc.boolean(),
-    unreadable: fc.constantFrom(
+    manifestFailure: fc.constantFrom(
       undefined,
-      ...(['version', 'fleet'] as const).map((fault) => ({ fault, why: '' })),
+      ...(['version', 'fleet'] as const).map((fault) => ({ fault, reason: '' })),
     ),
-    source: fc.constantFrom(
+    sourceCheck: fc.constantFrom(
       undefined,
       ...[undefined, 'flipped'].map((damage) => ({ layers: ['t/1'], damage })),
     ),
     candidate: maybe,
-    candidateBusy: fc.constantFrom(undefined, 'busy'),
+    candidateConflict: fc.constantFrom(undefined, 'busy'),
     channels: fc.tuple(channel('canary'), channel('stable')),
     shards: fc.array(fc.array(replica, { minLength: 1, maxLength: 3 }), {
       minLength: 1,
@@ -61,9 +62,9 @@ const situations: fc.Arbitrary<Situation> = fc.record({
         isFinal: false,
       })),
     ),
-    sickness: fc.constantFrom(
+    healthFailure: fc.constantFrom(
       undefined,
-      ...(['version', 'fleet'] as const).map((fault) => ({ fault, why: 'ill' })),
+      ...(['version', 'fleet'] as const).map((fault) => ({ fault, reason: 'ill' })),
     ),
   }),
   policy: fc.record({
@@ -73,24 +74,27 @@ const situations: fc.Arbitrary<Situation> = fc.record({
     ),
     replicas: fc.constantFrom('all' as const, 1, 2),
     gate: fc.boolean(),
-    ...{ watchMs: millis, stagingMs: millis, gatingMs: millis, activatingMs: millis },
+    watchMs: millis,
+    stagingMs: millis,
+    gatingMs: millis,
+    activatingMs: millis,
   }),
   elapsed: fc.record({ inStateMs: millis, sinceMoveMs: millis }),
 });
 
-test('a channel moves only to a candidate that is held, from the entry that was found, and never over a pin', () => {
+test('a channel moves only to a loaded candidate, from the known entry, never when pinned', () => {
   fc.assert(
     fc.property(situations, ({ rollout, fleet, policy, elapsed }) => {
       const step = nextStep({ rollout, fleet, policy, elapsed });
-      if (step.kind === 'enter') assert.ok(mayFollow(rollout.state, step.state));
+      if (step.kind === 'enter') assert.ok(canTransition(rollout.state, step.state));
       if (step.kind === 'back') {
         const view = fleet.channels.find((one) => one.channel === step.channel);
         assert.ok(view?.pointer === rollout.version && !view.isPinned);
-        assert.equal(step.condemn, rollout.fault === 'version');
+        assert.equal(step.quarantines, rollout.fault === 'version');
       }
       if (step.kind === 'quarantine') assert.equal(rollout.fault, 'version');
       if (step.kind === 'stage')
-        assert.ok(!fleet.isQuarantined && fleet.candidateBusy === undefined);
+        assert.ok(!fleet.isQuarantined && fleet.candidateConflict === undefined);
       if (step.kind !== 'move') return;
       assert.equal(rollout.state, 'activating');
       assert.ok(!fleet.isQuarantined && fleet.candidate === rollout.version);

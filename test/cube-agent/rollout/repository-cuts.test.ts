@@ -1,24 +1,33 @@
-/** The connection to the repository is cut at every step of a rollout and of the way back: servers go on, and it finishes. */
+/**
+ * The connection to the repository is cut at every step of a rollout and a rollback: servers keep
+ * answering, and both finish.
+ */
 import assert from 'node:assert/strict';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { formatFleet } from '../../../lib/core/fleet.ts';
 import { openRepository } from '../../../lib/repository/repository.ts';
-import { freePort } from '../../platform/free-port.ts';
-import { makeVersion, temporaryFolder } from '../../repository/fixtures.ts';
-import { S3StandIn } from '../../repository/s3-stand-in.ts';
-import { startServers } from '../control-server.ts';
-import { CuttingProxy } from '../cutting-proxy.ts';
-import { allAt } from '../host.ts';
-import { Running, runAgent, until } from '../processes.ts';
+import { freePort } from '../../platform/support/free-port.ts';
+import { FakeS3Server } from '../../repository/support/fake-s3-server.ts';
+import { makeVersion, temporaryFolder } from '../../repository/support/fixtures.ts';
+import { RunningProcess, startAgentProcess, waitFor } from '../../support/processes.ts';
+import { startServers } from '../support/control-server.ts';
+import { CuttingProxy } from '../support/cutting-proxy.ts';
+import { areAllActive } from '../support/host.ts';
 
 process.env['AWS_ACCESS_KEY_ID'] = 'test';
 process.env['AWS_SECRET_ACCESS_KEY'] = 'test';
 
 const PATIENCE_MS = 150_000;
 const STATES = [
-  ...['seen', 'staging', 'staged', 'activating', 'active', 'failed', 'rolled-back'],
+  'seen',
+  'staging',
+  'staged',
+  'activating',
+  'active',
+  'failed',
+  'rolled-back',
   'quarantined',
 ];
 
@@ -35,8 +44,8 @@ function about(method: string, path: string, body: string): string | undefined {
   return path.includes('/versions/2/') ? 'manifest' : undefined;
 }
 
-test('cut off at every step, the fleet reaches the version, and comes back', async (t) => {
-  const store = await S3StandIn.start(t);
+test('a fleet rolls out and back with the repository cut off at every step', async (t) => {
+  const store = await FakeS3Server.start(t);
   const proxy = await CuttingProxy.start(t, store.endpoint);
   const folder = temporaryFolder(t);
   const repository = openRepository(store.url);
@@ -64,16 +73,16 @@ test('cut off at every step, the fleet reaches the version, and comes back', asy
 
   await publish('1');
   const addresses = servers.map(({ address }) => address);
-  runAgent(t, { repository: through, dataDir, servers: addresses }, '--listen', agent);
-  new Running(t, 'cube-agent/main.js', ['controller', '--config', config]);
+  startAgentProcess(t, { repository: through, dataDir, servers: addresses }, '--listen', agent);
+  new RunningProcess(t, 'cube-agent/main.js', ['controller', '--config', config]);
   const newest = async (version: string) =>
-    (await repository.rollout('ctr', version).history()).at(-1)?.state;
-  await until('1 is out', async () => (await newest('1')) === 'active', PATIENCE_MS);
+    (await repository.rolloutLog('ctr', version).readHistory()).at(-1)?.state;
+  await waitFor('1 is out', async () => (await newest('1')) === 'active', PATIENCE_MS);
 
-  proxy.about = about;
+  proxy.selectCut = about;
   await publish('2');
   const serving = (): boolean => servers.every(({ active }) => active === '1' || active === '2');
-  await until(
+  await waitFor(
     '2 is out',
     async () => {
       assert.ok(serving());
@@ -81,9 +90,9 @@ test('cut off at every step, the fleet reaches the version, and comes back', asy
     },
     PATIENCE_MS,
   );
-  await until('all at 2', allAt('2', servers), PATIENCE_MS);
+  await waitFor('all at 2', areAllActive('2', servers), PATIENCE_MS);
   await repository.rollback('ctr', 'stable', 'ann', 'AUC fell', '2');
-  await until(
+  await waitFor(
     '2 is back',
     async () => {
       assert.ok(serving());
@@ -91,9 +100,9 @@ test('cut off at every step, the fleet reaches the version, and comes back', asy
     },
     PATIENCE_MS,
   );
-  await until('all at 1', allAt('1', servers), PATIENCE_MS);
-  const candidate = async () => (await repository.channel('ctr', 'candidate')).pointer;
-  await until('staged no more', async () => (await candidate())?.version === '1', PATIENCE_MS);
+  await waitFor('all at 1', areAllActive('1', servers), PATIENCE_MS);
+  const candidate = async () => (await repository.readChannel('ctr', 'candidate')).pointer;
+  await waitFor('staged no more', async () => (await candidate())?.version === '1', PATIENCE_MS);
   const layers = proxy.cuts.filter((cut) => cut.includes('/layers/'));
   assert.equal(layers.length, 2, 'every layer was cut off once');
   const moves = ['candidate to 2', 'canary to 2', 'stable to 2', 'canary to 1', 'candidate to 1'];

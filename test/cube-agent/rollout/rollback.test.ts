@@ -1,14 +1,18 @@
-/** Going back on a fleet of real servers, four shards with two replicas each: how long it takes is reported, not asserted. */
+/**
+ * Rollback on a fleet of real servers, four shards with two replicas each. Its duration is
+ * reported, not asserted.
+ */
 import assert from 'node:assert/strict';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { formatFleet } from '../../../lib/core/fleet.ts';
 import { openRepository } from '../../../lib/repository/repository.ts';
-import { freePort } from '../../platform/free-port.ts';
-import { by } from '../host.ts';
-import { build, makePlace, type Place } from '../place.ts';
-import { agent, Running, until } from '../processes.ts';
+import { freePort } from '../../platform/support/free-port.ts';
+import { runAgentCommand } from '../../support/commands.ts';
+import { RunningProcess, waitFor } from '../../support/processes.ts';
+import { AUDIT } from '../support/host.ts';
+import { buildVersion, createWorkspace, type Workspace } from '../support/workspace.ts';
 
 const SHARDS = 4;
 
@@ -21,7 +25,9 @@ interface HostView {
 }
 
 /** One host with all servers, which its agent starts. */
-async function writeHost(place: Place): Promise<{ config: string; fleet: string; listen: string }> {
+async function writeHost(
+  place: Workspace,
+): Promise<{ config: string; fleet: string; listen: string }> {
   const first = await freePort(2 * SHARDS + 1);
   const ports = Array.from({ length: 2 * SHARDS + 1 }, (_, i) => first + i);
   const listen = `127.0.0.1:${ports.pop()}`;
@@ -51,14 +57,14 @@ async function writeHost(place: Place): Promise<{ config: string; fleet: string;
   return { config, fleet, listen };
 }
 
-test('a rollback reaches every replica, also right after all servers were restarted', async (t) => {
-  const place = makePlace(t);
+test('a rollback reaches every replica, even right after a restart of all servers', async (t) => {
+  const place = createWorkspace(t);
   for (const version of ['1', '2']) {
-    await build(place, version, { rows: 5000 + Number(version), shardNum: SHARDS });
+    await buildVersion(place, version, { rows: 5000 + Number(version), shardNum: SHARDS });
   }
   const { config, fleet, listen } = await writeHost(place);
-  // It looks every two seconds: whoever is faster was told.
-  const host = new Running(t, 'cube-agent/main.js', ['run', '--config', config]);
+  // The agent polls every two seconds: a faster reaction comes from a poke.
+  const host = new RunningProcess(t, 'cube-agent/main.js', ['run', '--config', config]);
   const look = (): Promise<HostView> =>
     fetch(`http://${listen}/agent/v1/status`).then((answer) => answer.json() as Promise<HostView>);
   const haveActive = (version: string, previous: string) => async () => {
@@ -70,27 +76,27 @@ test('a rollback reaches every replica, also right after all servers were restar
     );
   };
   const repository = openRepository(place.repository);
-  await until('the agent listens', () => host.messages().includes('listening'));
+  await waitFor('the agent listens', () => host.messages().includes('listening'));
   const target = ['--repository', place.repository, '--bundle', 'ctr', '--fleet', fleet];
   for (const version of ['1', '2']) {
-    const wish = ['--version', version, '--no-gate', '--watch-ms', '0'];
-    const { code, stderr } = await agent('rollout', ...target, ...wish);
+    const flags = ['--version', version, '--no-gate', '--watch-ms', '0'];
+    const { code, stderr } = await runAgentCommand('rollout', ...target, ...flags);
     assert.equal(code, 0, stderr);
   }
-  await until('all at 2', haveActive('2', '1'));
+  await waitFor('all at 2', haveActive('2', '1'));
 
   const goBack = async (from: string): Promise<string> => {
-    const wish = ['--from', from, '--reason', 'bad', '--wait'];
-    const { code, stdout, stderr } = await agent('rollback', ...target, ...wish);
+    const flags = ['--from', from, '--reason', 'bad', '--wait'];
+    const { code, stdout, stderr } = await runAgentCommand('rollback', ...target, ...flags);
     assert.equal(code, 0, stderr);
     return /\((\d+) ms\)/.exec(stdout)?.[1] ?? '';
   };
   t.diagnostic(`rollback of 4 × 2 replicas: ${await goBack('2')} ms after the entry was written`);
-  assert.deepEqual((await repository.channel('ctr', 'stable')).pointer?.version, '1');
+  assert.deepEqual((await repository.readChannel('ctr', 'stable')).pointer?.version, '1');
 
-  await build(place, '3', { rows: 5003, shardNum: SHARDS });
-  await repository.activate('ctr', 'stable', { version: '3', ...by });
-  await until('all at 3', haveActive('3', '1'));
+  await buildVersion(place, '3', { rows: 5003, shardNum: SHARDS });
+  await repository.activate('ctr', 'stable', { version: '3', ...AUDIT });
+  await waitFor('all at 3', haveActive('3', '1'));
   const killed = new Set((await look()).servers.map(({ pid }) => pid));
   for (const pid of killed) process.kill(pid, 'SIGKILL');
   const isBack = async () => {
@@ -100,10 +106,10 @@ test('a rollback reaches every replica, also right after all servers were restar
       return !killed.has(pid) && answers && held.includes('1') && held.includes('3');
     });
   };
-  await until('the servers are back with what they are to hold', isBack);
+  await waitFor('the servers are back with what they are to hold', isBack);
   t.diagnostic(`right after all servers were restarted: ${await goBack('3')} ms`);
-  await until('all at 1', haveActive('1', '1'));
-  const again = await agent('rollout', ...target, '--version', '3', '--no-gate');
+  await waitFor('all at 1', haveActive('1', '1'));
+  const again = await runAgentCommand('rollout', ...target, '--version', '3', '--no-gate');
   assert.equal(again.code, 1);
   assert.match(again.stderr, /version 3 of ctr is quarantined/);
 });

@@ -1,4 +1,4 @@
-/** controller.yaml: the schema and the reader agree, and what is wrong is told with its place. */
+/** controller.yaml: parser and JSON Schema agree, and errors name the position in the file. */
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
@@ -28,7 +28,13 @@ bundles:
     gate-flags: [--rows, "100"]
     serving: ["10.0.0.5:9000"]
     watch-ms: 1
-    limits: { requests-min: 10, error-rate: 0.5, unavailable: 0.25, unseen-rise: 1, score-drift: 2, p99-ms: 8 }
+    limits:
+      requests-min: 10
+      error-rate: 0.5
+      unavailable: 0.25
+      unseen-rise: 1
+      score-drift: 2
+      p99-ms: 8
     staging-ms: 2
     gating-ms: 3
     activating-ms: 4
@@ -44,7 +50,7 @@ tls-server-name: cube.example
 poll-ms: 50
 `;
 
-test('every field is read, and paths start from the file', () => {
+test('every field is read; relative paths start at the file', () => {
   assert.deepEqual(parseControllerConfig(FULL, '/etc/hc/controller.yaml'), {
     repository: 's3://models/ctr',
     trustedKeys: '/etc/hc/keys',
@@ -60,11 +66,18 @@ test('every field is read, and paths start from the file', () => {
           ],
           replicas: 2,
           gate: false,
-          ...{ watchMs: 1, stagingMs: 2, gatingMs: 3, activatingMs: 4 },
+          watchMs: 1,
+          stagingMs: 2,
+          gatingMs: 3,
+          activatingMs: 4,
         },
         health: {
-          ...{ requestsMin: 10, errorRateMax: 0.5, unavailableMax: 0.25 },
-          ...{ unseenRiseMax: 1, scoreDriftMax: 2, p99MsMax: 8 },
+          requestsMin: 10,
+          errorRateMax: 0.5,
+          unavailableMax: 0.25,
+          unseenRiseMax: 1,
+          scoreDriftMax: 2,
+          p99MsMax: 8,
         },
         serving: ['10.0.0.5:9000'],
         gateFlags: ['--rows', '100'],
@@ -96,11 +109,12 @@ const BAD: readonly [string, string, RegExp][] = [
   ['{ name: ctr }', '{ name: ctr, replicas: some }', /"all" or a number/],
   ['{ name: ctr }', '{ name: ctr, watch-ms: -1 }', /watch-ms/],
   ['{ name: ctr }', '{ name: ctr, limits: { auc: 1 } }', /auc/],
-  ['{ name: ctr }', '{ name: ctr, limits: { p99-ms: -1 } }', /0 or more/],
+  ['{ name: ctr }', '{ name: ctr, limits: { p99-ms: -1 } }', /a number in 0\.\.600000, got -1/],
+  ['{ name: ctr }', '{ name: ctr, limits: { error-rate: 2 } }', /a number in 0\.\.1, got 2/],
   ['{ name: ctr }', '{ name: "../ctr" }', /bundle/],
 ];
 
-test('schema and reader agree', () => {
+test('parser and JSON Schema agree', () => {
   for (const text of [SMALL, FULL])
     assert.ok(validate(parse(text)), JSON.stringify(validate.errors));
   for (const [good, bad, message] of BAD) {

@@ -1,17 +1,21 @@
-/** What is made of serving's counts. */
+/** Version health from the metrics of serving processes. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { HEALTH_DEFAULTS } from '../../../cube-agent/rollout/rollout-config.ts';
 import {
-  addCounts,
-  noCounts,
-  sicknessOf,
+  addMetrics,
+  checkHealth,
+  emptyCounts,
   type VersionCounts,
 } from '../../../cube-agent/rollout/version-health.ts';
 
 const counts = (more: Partial<VersionCounts>): VersionCounts => ({
-  ...noCounts(),
-  ...{ requests: 1000, scoredRows: 1000, scoreSum: 200, lookups: 26_000, unseen: 260 },
+  ...emptyCounts(),
+  requests: 1000,
+  scoredRows: 1000,
+  scoreSum: 200,
+  lookups: 26_000,
+  unseen: 260,
   durations: new Map([
     [2, 990],
     [16, 10],
@@ -20,12 +24,12 @@ const counts = (more: Partial<VersionCounts>): VersionCounts => ({
 });
 
 const judge = (more: Partial<VersionCounts>): string =>
-  sicknessOf(counts(more), counts({}), HEALTH_DEFAULTS)?.why ?? 'well';
+  checkHealth(counts(more), counts({}), HEALTH_DEFAULTS)?.reason ?? 'well';
 
-test('a version is judged by errors, unavailable and unseen keys, drift and latency', () => {
+test('health depends on errors, unavailable and unseen keys, drift and latency', () => {
   assert.equal(judge({}), 'well');
   assert.match(judge({ failures: 100 }), /^9\.09 % of the requests fail \(limit 2 %\)/);
-  assert.match(judge({ unavailable: 2600 }), /10 % of the lookups have no answer/);
+  assert.match(judge({ unavailable: 2600 }), /10 % of the lookups are unavailable/);
   assert.match(judge({ unseen: 5200 }), /19 % more of the keys are unseen/);
   assert.match(judge({ scoreSum: 300 }), /50 % between mean scores 0\.3 and 0\.2/);
   assert.match(judge({ scoreSum: 100 }), /50 % between mean scores/);
@@ -38,17 +42,17 @@ test('a version is judged by errors, unavailable and unseen keys, drift and late
     }),
     /p99 is 4096 ms/,
   );
-  const faultOf = (more: Partial<VersionCounts>): string | undefined =>
-    sicknessOf(counts(more), counts({}), HEALTH_DEFAULTS)?.fault;
-  assert.equal(faultOf({ failures: 100 }), 'version');
-  assert.equal(faultOf({ failures: 100, unanswered: 90 }), 'fleet', 'a shard was away');
-  assert.equal(faultOf({ unavailable: 2600, scoreSum: 100 }), 'fleet');
+  const judgeFault = (more: Partial<VersionCounts>): string | undefined =>
+    checkHealth(counts(more), counts({}), HEALTH_DEFAULTS)?.fault;
+  assert.equal(judgeFault({ failures: 100 }), 'version');
+  assert.equal(judgeFault({ failures: 100, unanswered: 90 }), 'fleet', 'a shard was away');
+  assert.equal(judgeFault({ unavailable: 2600, scoreSum: 100 }), 'fleet');
   assert.equal(judge({ requests: 100, failures: 90 }), 'well', 'too few to say');
-  assert.equal(sicknessOf(undefined, undefined, HEALTH_DEFAULTS), undefined);
-  assert.equal(sicknessOf(counts({ scoreSum: 900 }), undefined, HEALTH_DEFAULTS), undefined);
+  assert.equal(checkHealth(undefined, undefined, HEALTH_DEFAULTS), undefined);
+  assert.equal(checkHealth(counts({ scoreSum: 900 }), undefined, HEALTH_DEFAULTS), undefined);
 });
 
-test('the counts of several processes are summed, of this model only, and nonsense is passed over', () => {
+test('counts of all processes are summed for one model; invalid lines are skipped', () => {
   const text = [
     '# HELP hypercube_engine_requests_total Requests answered',
     'hypercube_engine_requests_total{model="ctr",version="2"} 10',
@@ -56,16 +60,19 @@ test('the counts of several processes are summed, of this model only, and nonsen
     'hypercube_engine_failures_total{model="ctr",version="2",code="UNAVAILABLE"} 1',
     'hypercube_engine_failures_total{model="ctr",version="2",code="INTERNAL"} 2',
     'hypercube_engine_requests_by_duration_total{model="ctr",version="2",millis="4"} 10',
-    'hypercube_engine_score_sum{model="ctr",version="2"} NaN',
+    'hypercube_engine_scores_total{model="ctr",version="2"} NaN',
     'hypercube_engine_rows_total{model="ctr"',
     '\u0000{} 1',
   ].join('\n');
   const found = new Map<string, VersionCounts>();
-  addCounts(text, 'ctr', found);
-  addCounts(text, 'ctr', found);
+  addMetrics(text, 'ctr', found);
+  addMetrics(text, 'ctr', found);
   assert.deepEqual([...found.keys()], ['2']);
   assert.deepEqual(found.get('2'), {
-    ...noCounts(),
-    ...{ requests: 20, failures: 6, unanswered: 2, durations: new Map([[4, 20]]) },
+    ...emptyCounts(),
+    requests: 20,
+    failures: 6,
+    unanswered: 2,
+    durations: new Map([[4, 20]]),
   });
 });

@@ -1,4 +1,7 @@
-/** The cache of rows before a store: the whole conformance suite over LOCAL, and what only a cache can get wrong. */
+/**
+ * The row cache in front of a store: the whole conformance suite over LOCAL, and the rules of
+ * caching.
+ */
 import assert from 'node:assert/strict';
 import { join } from 'node:path';
 import { test } from 'node:test';
@@ -8,38 +11,41 @@ import {
   OUTCOME_HIT,
   OUTCOME_UNAVAILABLE,
   OUTCOME_UNSEEN,
-} from '../../../lib/client/lookup-group.ts';
-import { type Manifest, tableOf } from '../../../lib/core/manifest.ts';
+} from '../../../lib/core/lookup-group.ts';
+import { getTable, type Manifest } from '../../../lib/core/manifest.ts';
 import type { EmbeddingStore } from '../../../serving/stores/embedding-store.ts';
 import { HotRowsStore } from '../../../serving/stores/hot-rows-store.ts';
 import { LocalStore } from '../../../serving/stores/local-store.ts';
 import { RowCache } from '../../../serving/stores/row-cache.ts';
-import { groupOf, manifestOf, tableWith } from '../../client/oracle.ts';
-import { storeConformance } from './conformance.ts';
-import { TestRepository } from './test-repository.ts';
+import { createGroup, createManifest, createOracleTable } from '../../client/support/oracle.ts';
+import { testStoreConformance } from './support/conformance.ts';
+import { TestRepository } from './support/test-repository.ts';
 
-storeConformance('HOT ROWS before LOCAL', async () => {
-  const world = await TestRepository.make();
-  const { repository } = world;
-  const local = await LocalStore.open({ repository, folder: join(world.folder, 'local') });
-  // Small, so that most of what the suite asks for is evicted.
+testStoreConformance('HOT ROWS in front of LOCAL', async () => {
+  const source = await TestRepository.create();
+  const { repository } = source;
+  const local = await LocalStore.open({ repository, folder: join(source.folder, 'local') });
+  // Small, so that most rows of the suite are evicted.
   const store = new HotRowsStore(local, 1 << 20);
   return {
     store,
-    publish: (version) => world.publish(version),
+    publish: (version) => source.publish(version),
     close: async () => {
       await store.close();
-      await world.remove();
+      await source.remove();
     },
   };
 });
 
-/** Answers by itself: key k of any version and table has the row [k, salt of the version], odd keys are unseen. */
+/**
+ * Computes its answers: key k of any table has the row [k, version]; odd keys are unseen. Records
+ * the keys of lookups.
+ */
 class CountingStore implements EmbeddingStore {
   readonly kind = 'remote';
-  readonly asked: bigint[] = [];
+  readonly requestedKeys: bigint[] = [];
   isDown = false;
-  pretend: string | undefined;
+  reportedVersion: string | undefined;
 
   async prepare(): Promise<void> {}
 
@@ -47,10 +53,10 @@ class CountingStore implements EmbeddingStore {
     let unseen = 0;
     let unavailable = 0;
     for (const { table, keys, count, rows, outcomes } of groups) {
-      const { defaultRow } = tableOf({ version, ...manifest }, table);
+      const { defaultRow } = getTable({ version, ...manifest }, table);
       for (let i = 0; i < count; i++) {
         const key = keys[2 * i]!;
-        this.asked.push(BigInt(key));
+        this.requestedKeys.push(BigInt(key));
         const outcome = this.isDown ? OUTCOME_UNAVAILABLE : key % 2 ? OUTCOME_UNSEEN : OUTCOME_HIT;
         outcomes[i] = outcome;
         rows.set(outcome === OUTCOME_HIT ? [key, Number(version)] : defaultRow, 2 * i);
@@ -59,100 +65,100 @@ class CountingStore implements EmbeddingStore {
       }
     }
     const reason = unavailable > 0 ? { reason: 'down' } : {};
-    return { version: this.pretend ?? version, unseen, unavailable, ...reason };
+    return { version: this.reportedVersion ?? version, unseen, unavailable, ...reason };
   }
 
   async retire(): Promise<void> {}
   async close(): Promise<void> {}
 }
 
-function manifest(version: string, options: { layer?: string; defaultRow?: number[] } = {}) {
+function makeManifest(version: string, options: { layer?: string; defaultRow?: number[] } = {}) {
   const { layer = version, defaultRow = [-1, -1] } = options;
-  const table = tableWith('t', 2, [], { defaultRow });
-  const made = manifestOf({ bundle: 'ctr', version, shardNum: 2, tables: [table] });
+  const table = createOracleTable('t', 2, [], { defaultRow });
+  const made = createManifest({ bundle: 'ctr', version, shardNum: 2, tables: [table] });
   const shards = made.tables[0]!.shards.map((layers, shard) =>
     layers.map((ref) => ({ ...ref, contentId: `${layer}${shard}`.padStart(32, '0') })),
   );
   return { ...made, tables: [{ ...made.tables[0]!, shards }] };
 }
 
-const TABLE = tableWith('t', 2, []);
+const TABLE = createOracleTable('t', 2, []);
 const KEYS = [0n, 1n, 2n, 3n];
 
-async function ask(store: EmbeddingStore, version: Manifest) {
-  const group = groupOf(TABLE, KEYS);
+async function lookUpKeys(store: EmbeddingStore, version: Manifest) {
+  const group = createGroup(TABLE, KEYS);
   const summary = await store.lookup(version, [group], 1_000);
   return { rows: [...group.rows], outcomes: [...group.outcomes], summary };
 }
 
-test('what was found, or known to be missing, is not asked again; with the default row of each version', async () => {
+test('hits and unseen keys are cached; default rows are those of each version', async () => {
   const inner = new CountingStore();
   const store = new HotRowsStore(inner, 1 << 20);
-  const one = manifest('1');
-  const again = manifest('2', { layer: '1', defaultRow: [8, 9] });
+  const one = makeManifest('1');
+  const again = makeManifest('2', { layer: '1', defaultRow: [8, 9] });
   await store.prepare(one);
   await store.prepare(again);
-  assert.deepEqual((await ask(store, one)).rows, [0, 1, -1, -1, 2, 1, -1, -1]);
-  assert.equal(inner.asked.length, 4);
+  assert.deepEqual((await lookUpKeys(store, one)).rows, [0, 1, -1, -1, 2, 1, -1, -1]);
+  assert.equal(inner.requestedKeys.length, 4);
   inner.isDown = true;
-  const { rows, outcomes, summary } = await ask(store, again);
+  const { rows, outcomes, summary } = await lookUpKeys(store, again);
   assert.deepEqual(rows, [0, 1, 8, 9, 2, 1, 8, 9], 'equal layers: the same rows');
   assert.deepEqual(outcomes, [OUTCOME_HIT, OUTCOME_UNSEEN, OUTCOME_HIT, OUTCOME_UNSEEN]);
   assert.deepEqual(summary, { version: '2', unseen: 2, unavailable: 0 });
-  assert.equal(inner.asked.length, 4);
-  const { hits, misses, rows: held } = store.hotRows;
-  assert.deepEqual({ hits, misses, held }, { hits: 4, misses: 4, held: 4 });
+  assert.equal(inner.requestedKeys.length, 4);
+  const { hits, misses, rows: cached } = store.hotRows;
+  assert.deepEqual({ hits, misses, cached }, { hits: 4, misses: 4, cached: 4 });
 });
 
-test('versions of other layers share nothing', async () => {
+test('versions with different layers share nothing', async () => {
   const store = new HotRowsStore(new CountingStore(), 1 << 20);
-  const versions = [manifest('1'), manifest('2'), manifest('3')];
+  const versions = [makeManifest('1'), makeManifest('2'), makeManifest('3')];
   for (const version of versions) await store.prepare(version);
   for (let round = 0; round < 2; round++) {
     for (const version of versions) {
       const salt = Number(version.version);
-      assert.deepEqual((await ask(store, version)).rows, [0, salt, -1, -1, 2, salt, -1, -1]);
+      assert.deepEqual((await lookUpKeys(store, version)).rows, [0, salt, -1, -1, 2, salt, -1, -1]);
     }
   }
   await store.retire(versions[1]!);
   await store.prepare(versions[1]!);
-  assert.equal((await ask(store, versions[1]!)).rows[1], 2);
+  assert.equal((await lookUpKeys(store, versions[1]!)).rows[1], 2);
 });
 
-test('that nobody answered is not remembered', async () => {
+test('unavailable keys are not cached', async () => {
   const inner = new CountingStore();
   const store = new HotRowsStore(inner, 1 << 20);
-  await store.prepare(manifest('1'));
+  await store.prepare(makeManifest('1'));
   inner.isDown = true;
-  assert.equal((await ask(store, manifest('1'))).summary.unavailable, 4);
+  assert.equal((await lookUpKeys(store, makeManifest('1'))).summary.unavailable, 4);
   inner.isDown = false;
-  assert.deepEqual((await ask(store, manifest('1'))).rows, [0, 1, -1, -1, 2, 1, -1, -1]);
+  assert.deepEqual((await lookUpKeys(store, makeManifest('1'))).rows, [0, 1, -1, -1, 2, 1, -1, -1]);
 });
 
-test('an answer of another version is handed on, and not kept', async () => {
+test('an answer of another version is passed on, and not cached', async () => {
   const inner = new CountingStore();
   const store = new HotRowsStore(inner, 1 << 20);
-  await store.prepare(manifest('1'));
-  inner.pretend = '9';
-  assert.equal((await ask(store, manifest('1'))).summary.version, '9');
-  assert.equal((await ask(store, manifest('1'))).summary.version, '9');
+  await store.prepare(makeManifest('1'));
+  inner.reportedVersion = '9';
+  assert.equal((await lookUpKeys(store, makeManifest('1'))).summary.version, '9');
+  assert.equal((await lookUpKeys(store, makeManifest('1'))).summary.version, '9');
 });
 
-test('it takes no more than it was given, and refuses what is no cache', async () => {
+test('the cache stays within its bytes; too few bytes are rejected', async () => {
   for (const bytes of [20_000, 1 << 20, 5_000_001]) {
     const store = new HotRowsStore(new CountingStore(), bytes);
-    await store.prepare(manifest('1'));
+    await store.prepare(makeManifest('1'));
     assert.ok(store.hotRows.bytes <= bytes, `${store.hotRows.bytes} of ${bytes}`);
     assert.ok(store.hotRows.bytes > bytes / 3, `${store.hotRows.bytes} of ${bytes}`);
   }
   const tiny = new HotRowsStore(new CountingStore(), 1_000);
-  await assert.rejects(tiny.prepare(manifest('1')), {
+  await assert.rejects(tiny.prepare(makeManifest('1')), {
     code: 'INVALID_ARGUMENT',
     message: /give hotRows at least \d+ bytes/,
   });
 });
 
-test('whatever is asked in whatever order, a cache of rows holds what was put under the key', () => {
+test('a row cache returns the row that was added under the key, for any requests', () => {
   const step = fc.record({
     chain: fc.integer({ min: 1, max: 3 }),
     key: fc.integer({ min: 0, max: 200 }),
@@ -178,7 +184,10 @@ test('whatever is asked in whatever order, a cache of rows holds what was put un
             cache.copyRow(entry, rows, 1);
             assert.deepEqual([...rows], [0, chain, key]);
           }
-          assert.ok(cache.find(chain, key, 7) >= 0, 'what was just taken in is there');
+          assert.ok(
+            cache.find(chain, key, 7) >= 0,
+            'a row is in the cache right after it was added',
+          );
           assert.ok(cache.size <= capacity);
         }
       },
@@ -187,7 +196,7 @@ test('whatever is asked in whatever order, a cache of rows holds what was put un
   );
 });
 
-test('a scan does not drive out what is asked for often', () => {
+test('a scan does not evict popular rows', () => {
   const cache = new RowCache(1_000, 1);
   const row = Float32Array.of(1);
   const get = (key: number): boolean => {

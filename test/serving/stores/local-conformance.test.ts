@@ -1,19 +1,19 @@
 /** The LOCAL store runs the whole conformance suite. */
 import { join } from 'node:path';
 import { LocalStore } from '../../../serving/stores/local-store.ts';
-import { storeConformance } from './conformance.ts';
-import { TestRepository } from './test-repository.ts';
+import { testStoreConformance } from './support/conformance.ts';
+import { TestRepository } from './support/test-repository.ts';
 
-storeConformance('LOCAL', async () => {
-  const world = await TestRepository.make();
-  const { repository } = world;
-  const store = await LocalStore.open({ repository, folder: join(world.folder, 'local') });
+testStoreConformance('LOCAL', async () => {
+  const source = await TestRepository.create();
+  const { repository } = source;
+  const store = await LocalStore.open({ repository, folder: join(source.folder, 'local') });
   return {
     store,
-    publish: (version) => world.publish(version),
+    publish: (version) => source.publish(version),
     close: async () => {
       await store.close();
-      await world.remove();
+      await source.remove();
     },
   };
 });

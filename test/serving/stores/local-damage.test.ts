@@ -1,58 +1,63 @@
-/** The LOCAL store over damaged files: refused, or not readable at all, but never wrong and never short of a row. */
+/**
+ * The LOCAL store with damaged files: it returns the right rows, after it was filled again if need
+ * be, and never wrong or missing rows.
+ */
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdir, readdir, readFile, rm, writeFile } from 'node:fs/promises';
-import { dirname, join } from 'node:path';
+import { join } from 'node:path';
 import { after, test } from 'node:test';
-import { fileURLToPath } from 'node:url';
 import { LocalStore } from '../../../serving/stores/local-store.ts';
-import { tableWith } from '../../client/oracle.ts';
-import { TestRepository } from './test-repository.ts';
+import { createOracleTable } from '../../client/support/oracle.ts';
+import { TestRepository } from './support/test-repository.ts';
 
-test('wherever a byte of the database is damaged, no row is wrong or missing', async () => {
-  const world = await TestRepository.make();
-  after(() => world.remove());
+test('no damaged byte of the database leads to a wrong or missing row', async () => {
+  const source = await TestRepository.create();
+  after(() => source.remove());
   const keys = Array.from({ length: 3_000 }, (_, i) => BigInt(i));
-  const tables = [tableWith('t', 5, keys)];
-  const manifest = await world.publish({ bundle: 'ctr', version: '1', shardNum: 2, tables });
-  const folder = join(world.folder, 'local');
-  const store = await LocalStore.open({ repository: world.repository, folder });
+  const tables = [createOracleTable('t', 5, keys)];
+  const manifest = await source.publish({ bundle: 'ctr', version: '1', shardNum: 2, tables });
+  const folder = join(source.folder, 'local');
+  const store = await LocalStore.open({ repository: source.repository, folder });
   await store.prepare(manifest);
   await store.close();
   const rows = join(folder, 'rows');
   const kept = await snapshot(rows);
   const names = [...kept.keys()].filter((name) => /\.ldb$|\.log$|^MANIFEST/.test(name));
-  const ends = new Map<string, number>();
+  const results = new Map<string, number>();
   for (const name of names) {
-    const whole = kept.get(name)!;
-    for (let flip = 0; flip < 8 && whole.length > 0; flip++) {
-      const damagedBytes = Uint8Array.from(whole);
-      damagedBytes[Math.floor(((flip + 0.5) / 8) * whole.length)]! ^= 0x10;
+    const original = kept.get(name)!;
+    for (let flip = 0; flip < 8 && original.length > 0; flip++) {
+      const damagedBytes = Uint8Array.from(original);
+      damagedBytes[Math.floor(((flip + 0.5) / 8) * original.length)]! ^= 0x10;
       await writeFile(join(rows, name), damagedBytes);
-      const end = await readDamaged(world.folder);
-      ends.set(end, (ends.get(end) ?? 0) + 1);
+      const result = await readDamaged(source.folder);
+      results.set(result, (results.get(result) ?? 0) + 1);
       await restore(rows, kept);
     }
   }
-  const ok = ['right', 'refused', 'aborted'];
+  const ok = ['right', 'rebuilt', 'aborted'];
   assert.deepEqual(
-    [...ends.keys()].filter((end) => !ok.includes(end)),
+    [...results.keys()].filter((result) => !ok.includes(result)),
     [],
   );
-  assert.ok((ends.get('refused') ?? 0) >= 8, JSON.stringify([...ends]));
+  assert.ok((results.get('rebuilt') ?? 0) >= 8, JSON.stringify([...results]));
 });
 
-/** Looks everything up in a process of its own: LevelDB's own checks end the process (SIGABRT) where they find damage first. */
+/**
+ * Looks everything up in another process, because LevelDB aborts the process (SIGABRT) when it
+ * finds damage itself.
+ */
 async function readDamaged(folder: string): Promise<string> {
-  const script = join(dirname(fileURLToPath(import.meta.url)), 'damaged-process.js');
+  const script = join(import.meta.dirname, 'support', 'damaged-process.js');
   const child = spawn(process.execPath, [script, folder], { stdio: ['ignore', 'pipe', 'ignore'] });
-  let said = '';
+  let output = '';
   child.stdout!.on('data', (chunk) => {
-    said += chunk;
+    output += chunk;
   });
   const [, signal] = await once(child, 'close');
-  return signal === 'SIGABRT' ? 'aborted' : said;
+  return signal === 'SIGABRT' ? 'aborted' : output;
 }
 
 async function snapshot(folder: string): Promise<Map<string, Uint8Array>> {

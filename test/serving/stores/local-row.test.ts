@@ -1,4 +1,7 @@
-/** The bytes of the LOCAL store against a second, plain implementation of what docs/formats/local-store.md says. */
+/**
+ * The bytes of the LOCAL store against a second, plain implementation of
+ * docs/formats/local-store.md.
+ */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
@@ -39,20 +42,20 @@ const row = fc.record({
   bits: fc.array(word, { minLength: 1, maxLength: 20 }),
 });
 
-test('the reference is MurmurHash3: its published values', () => {
+test('the reference implementation gives the published values of MurmurHash3', () => {
   assert.equal(murmur3(new Uint8Array(0), 0), 0);
   assert.equal(murmur3(new Uint8Array(0), 1), 0x514e28b7);
   assert.equal(murmur3(new TextEncoder().encode('test'), 0), 0xba6bd213);
   assert.equal(murmur3(Uint8Array.of(0x21, 0x43, 0x65, 0x87), 0x5082edee), 0x2362f9de);
 });
 
-test('a key is layer and key, big-endian: the order of bytes is the order of keys', () => {
+test('a database key is layer and key, big-endian, so that bytes sort like keys', () => {
   const bytes = new Uint8Array(LOCAL_KEY_BYTES + 2);
   writeLocalKey(bytes, 1, 0x01020304, 0x0c0d0e0f, 0x08090a0b);
   assert.deepEqual([...bytes], [0, 1, 2, 3, 4, 8, 9, 10, 11, 12, 13, 14, 15, 0]);
 });
 
-test('a value is the row and the checksum of key and row', () => {
+test('a value is the row and the checksum over key and row', () => {
   fc.assert(
     fc.property(row, ({ layer, low, high, bits }) => {
       const words = Uint32Array.from(bits);
@@ -69,7 +72,7 @@ test('a value is the row and the checksum of key and row', () => {
   );
 });
 
-test('one flipped bit, another key or another length is not accepted', () => {
+test('a flipped bit, another key or another length is rejected', () => {
   fc.assert(
     fc.property(row, fc.nat(), ({ layer, low, high, bits }, flip) => {
       const words = Uint32Array.from(bits);

@@ -1,33 +1,38 @@
-/** The LOCAL store between starts: kept, completed after a kill, cleared when retired, refused when damaged or in use. */
+/**
+ * The LOCAL store between starts: kept, completed after a kill, cleaned after retire, rejected when
+ * in use.
+ */
 import assert from 'node:assert/strict';
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { readdir, readFile, rm, writeFile } from 'node:fs/promises';
-import { dirname, join } from 'node:path';
+import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { afterEach, test } from 'node:test';
-import { fileURLToPath } from 'node:url';
 import { CubeError } from '../../../lib/core/errors.ts';
 import type { Manifest } from '../../../lib/core/manifest.ts';
+import { LayerDatabase } from '../../../serving/stores/layer-database.ts';
+import { LOCAL_KEY_BYTES, readLocalRow, writeLocalKey } from '../../../serving/stores/local-row.ts';
 import { LocalStore } from '../../../serving/stores/local-store.ts';
 import {
-  assertAnswered,
-  groupOf,
+  assertLookup,
+  createGroup,
+  createOracleTable,
   KEY_MAX,
   type OracleTable,
   type OracleVersion,
-  tableWith,
-} from '../../client/oracle.ts';
-import { chainedTable } from './chained-table.ts';
-import { TestRepository } from './test-repository.ts';
+  range,
+} from '../../client/support/oracle.ts';
+import { chainedTable } from './support/chained-table.ts';
+import { TestRepository } from './support/test-repository.ts';
 
-const worlds: World[] = [];
+const fixtures: LocalStoreFixture[] = [];
 afterEach(async () => {
-  for (const world of worlds.splice(0)) await world.remove();
+  for (const fixture of fixtures.splice(0)) await fixture.remove();
 });
 
-/** A repository, and stores in one folder; counts what they fetch. */
-class World {
+/** A repository and stores in one folder; records the layers that they fetch. */
+class LocalStoreFixture {
   readonly repository: TestRepository;
   readonly folder: string;
   readonly fetched: string[] = [];
@@ -38,10 +43,10 @@ class World {
     this.folder = join(repository.folder, 'local');
   }
 
-  static async make(): Promise<World> {
-    const world = new World(await TestRepository.make());
-    worlds.push(world);
-    return world;
+  static async make(): Promise<LocalStoreFixture> {
+    const fixture = new LocalStoreFixture(await TestRepository.create());
+    fixtures.push(fixture);
+    return fixture;
   }
 
   async open(onProgress?: (rows: number, rowsTotal: number) => void): Promise<LocalStore> {
@@ -51,10 +56,10 @@ class World {
         this.fetched.push(layer[1]);
         return repository.fetchLayer(...layer);
       },
-      bundles: () => repository.bundles(),
-      channels: (bundle: string) => repository.channels(bundle),
-      channel: (bundle: string, channel: string) => repository.channel(bundle, channel),
-      manifest: (bundle: string, version: string) => repository.manifest(bundle, version),
+      listBundles: () => repository.listBundles(),
+      listChannels: (bundle: string) => repository.listChannels(bundle),
+      readChannel: (bundle: string, channel: string) => repository.readChannel(bundle, channel),
+      readManifest: (bundle: string, version: string) => repository.readManifest(bundle, version),
     };
     const options = { repository: counting, folder: this.folder };
     this.#store = await LocalStore.open({ ...options, ...(onProgress && { onProgress }) });
@@ -72,11 +77,7 @@ class World {
   }
 }
 
-function range(from: number, to: number): bigint[] {
-  return Array.from({ length: to - from }, (_, i) => BigInt(from + i));
-}
-
-function versionOf(version: string, tables: OracleTable[], shardNum = 3): OracleVersion {
+function makeVersion(version: string, tables: OracleTable[], shardNum = 3): OracleVersion {
   return { bundle: 'ctr', version, shardNum, tables };
 }
 
@@ -86,121 +87,161 @@ async function lookUp(
   manifest: Manifest,
   keys: readonly bigint[],
 ): Promise<void> {
-  const groups = version.tables.map((table) => ({ table, keys, group: groupOf(table, keys) }));
-  const asked = groups.map(({ group }) => group);
-  assertAnswered(version, groups, await store.lookup(manifest, asked, 10_000));
+  const groups = version.tables.map((table) => ({ table, keys, group: createGroup(table, keys) }));
+  const lookupGroups = groups.map(({ group }) => group);
+  assertLookup(version, groups, await store.lookup(manifest, lookupGroups, 10_000));
 }
 
 function startFill(
   folder: string,
   version?: string,
 ): { child: ChildProcess; lines: AsyncIterator<string> } {
-  const script = join(dirname(fileURLToPath(import.meta.url)), 'fill-process.js');
+  const script = join(import.meta.dirname, 'support', 'fill-process.js');
   const args = version === undefined ? [script, folder] : [script, folder, version];
   const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'inherit'] });
   return { child, lines: createInterface({ input: child.stdout! })[Symbol.asyncIterator]() };
 }
 
-async function kill(child: ChildProcess): Promise<void> {
+async function killProcess(child: ChildProcess): Promise<void> {
   child.kill('SIGKILL');
   await once(child, 'exit');
 }
 
-test('it is filled at the first start, with progress, and kept', async () => {
-  const world = await World.make();
-  const version = versionOf('1', [
-    tableWith('a', 4, range(0, 5_000)),
-    tableWith('b', 2, range(0, 9)),
+test('the store is filled at the first start, with progress, and kept', async () => {
+  const fixture = await LocalStoreFixture.make();
+  const version = makeVersion('1', [
+    createOracleTable('a', 4, range(0, 5_000)),
+    createOracleTable('b', 2, range(0, 9)),
   ]);
-  const manifest = await world.repository.publish(version);
+  const manifest = await fixture.repository.publish(version);
   const steps: [number, number][] = [];
-  const store = await world.open((rows, rowsTotal) => steps.push([rows, rowsTotal]));
+  const store = await fixture.open((rows, rowsTotal) => steps.push([rows, rowsTotal]));
   await store.prepare(manifest);
   assert.deepEqual(steps.at(-1), [5_009, 5_009]);
   assert.ok(steps.every(([rows], i) => i === 0 || rows > steps[i - 1]![0]));
-  assert.equal(world.fetched.length, 6);
+  assert.equal(fixture.fetched.length, 6);
   await lookUp(store, version, manifest, [...range(0, 6_000), KEY_MAX]);
-  assert.deepEqual(await readdir(world.folder), ['rows'], 'nothing fetched is left over');
-  await world.close();
+  assert.deepEqual(await readdir(fixture.folder), ['rows'], 'no fetched file remains');
+  await fixture.close();
 
-  const again = await world.open();
+  const again = await fixture.open();
   await assert.rejects(lookUp(again, version, manifest, [1n]), { code: 'VERSION_ABSENT' });
   await again.prepare(manifest);
-  assert.equal(world.fetched.length, 6, 'nothing is fetched again');
+  assert.equal(fixture.fetched.length, 6, 'nothing is fetched again');
   await lookUp(again, version, manifest, range(0, 6_000));
 });
 
-test('a fill that was killed is completed by the next start', async () => {
-  const world = await World.make();
-  const table = tableWith('t', 8, range(0, 60_000));
-  const version = versionOf('1', [table, tableWith('u', 3, range(0, 100))], 2);
-  const manifest = await world.repository.publish(version);
-  for (let killed = 0; killed < 3; killed++) {
-    const { child, lines } = startFill(world.repository.folder, '1');
-    for (let line = 0; line <= killed * 3; line++) assert.equal((await lines.next()).done, false);
-    await kill(child);
+test('layers filled at the same time have different numbers and keep their rows', async () => {
+  const { folder } = await LocalStoreFixture.make();
+  const database = await LayerDatabase.open(folder);
+  try {
+    const ids = ['0', '1', '2'].map((digit) => digit.repeat(32));
+    // More rows than are sorted and written at once, in descending order of their keys.
+    const count = 40_000;
+    const keys = Uint32Array.from({ length: 2 * count }, (_, i) => count - (i >> 1));
+    const rows = new Uint8Array(Uint32Array.from({ length: count }, (_, i) => i).buffer);
+    let written = 0;
+    await Promise.all(
+      ids.map((contentId) =>
+        database.fill(
+          { contentId, rows: count, rowBytes: 4, kind: 'base' },
+          { rows: [{ count, keys, rows }], deleted: [] },
+          (added) => {
+            written += added;
+          },
+        ),
+      ),
+    );
+    assert.equal(written, ids.length * count);
+    const numbers = ids.map((id) => database.getNumber(id));
+    assert.equal(new Set(numbers).size, ids.length);
+    for (const layer of numbers) {
+      for (const row of [0, 1, 16_384, count - 1]) {
+        const [low = 0, high = 0] = [keys[2 * row], keys[2 * row + 1]];
+        const key = new Uint8Array(LOCAL_KEY_BYTES);
+        writeLocalKey(key, 0, layer, low, high);
+        const [value] = await database.getMany([key]);
+        const words = new Uint32Array(1);
+        assert.ok(value && readLocalRow(value, words, 0, 1, layer, low, high));
+        assert.equal(words[0], row);
+      }
+    }
+  } finally {
+    await database.close();
   }
-  const store = await world.open();
+});
+
+test('a fill that was killed is completed by the next start', async () => {
+  const fixture = await LocalStoreFixture.make();
+  const table = createOracleTable('t', 8, range(0, 60_000));
+  const version = makeVersion('1', [table, createOracleTable('u', 3, range(0, 100))], 2);
+  const manifest = await fixture.repository.publish(version);
+  for (let killed = 0; killed < 3; killed++) {
+    const { child, lines } = startFill(fixture.repository.folder, '1');
+    for (let line = 0; line <= killed * 3; line++) assert.equal((await lines.next()).done, false);
+    await killProcess(child);
+  }
+  const store = await fixture.open();
   await store.prepare(manifest);
   await lookUp(store, version, manifest, range(0, 70_000));
 });
 
 test('closing during a fill stops it; the next start completes it', async () => {
-  const world = await World.make();
-  const version = versionOf('1', [tableWith('t', 8, range(0, 30_000))], 2);
-  const manifest = await world.repository.publish(version);
+  const fixture = await LocalStoreFixture.make();
+  const version = makeVersion('1', [createOracleTable('t', 8, range(0, 30_000))], 2);
+  const manifest = await fixture.repository.publish(version);
   let closing: Promise<void> | undefined;
-  const store = await world.open(() => {
-    closing ??= world.close();
+  const store = await fixture.open(() => {
+    closing ??= fixture.close();
   });
   await assert.rejects(store.prepare(manifest), { code: 'STOPPING' });
   await closing;
   await assert.rejects(store.prepare(manifest), { code: 'STOPPING' });
-  const again = await world.open();
+  const again = await fixture.open();
   await again.prepare(manifest);
   await lookUp(again, version, manifest, range(0, 31_000));
 });
 
-test('a version of the same layers fetches nothing; retiring keeps what others need', async () => {
-  const world = await World.make();
-  const shared = tableWith('shared', 4, range(0, 500));
+test('equal layers are fetched once; retiring keeps layers that others need', async () => {
+  const fixture = await LocalStoreFixture.make();
+  const shared = createOracleTable('shared', 4, range(0, 500));
   const [oldest, own] = [
-    tableWith('own', 2, range(0, 99)),
-    tableWith('own', 2, range(0, 99), { salt: 2 }),
+    createOracleTable('own', 2, range(0, 99)),
+    createOracleTable('own', 2, range(0, 99), { salt: 2 }),
   ];
   const versions = [
-    versionOf('1', [shared, oldest]),
-    versionOf('2', [shared, oldest]),
-    versionOf('3', [shared, own]),
+    makeVersion('1', [shared, oldest]),
+    makeVersion('2', [shared, oldest]),
+    makeVersion('3', [shared, own]),
   ];
   const manifests: Manifest[] = [];
-  for (const version of versions) manifests.push(await world.repository.publish(version));
-  const store = await world.open();
+  for (const version of versions) manifests.push(await fixture.repository.publish(version));
+  const store = await fixture.open();
   await store.prepare(manifests[0]!);
-  assert.equal(world.fetched.length, 6);
+  assert.equal(fixture.fetched.length, 6);
   await store.prepare(manifests[1]!);
-  assert.equal(world.fetched.length, 6);
+  assert.equal(fixture.fetched.length, 6);
   await store.prepare(manifests[2]!);
-  assert.deepEqual(world.fetched.slice(6), ['own', 'own', 'own']);
+  assert.deepEqual(fixture.fetched.slice(6), ['own', 'own', 'own']);
 
   await store.retire(manifests[0]!);
   await store.retire(manifests[1]!);
   await lookUp(store, versions[2]!, manifests[2]!, range(0, 600));
   await store.prepare(manifests[0]!);
-  assert.deepEqual(world.fetched.slice(9), ['own', 'own', 'own'], 'only what was removed');
+  assert.deepEqual(fixture.fetched.slice(9), ['own', 'own', 'own'], 'only what was removed');
   await lookUp(store, versions[0]!, manifests[0]!, range(0, 600));
 });
 
-test('retiring gives the disk back', async () => {
-  const world = await World.make();
-  const store = await world.open();
+test('retiring frees disk space', async () => {
+  const fixture = await LocalStoreFixture.make();
+  const store = await fixture.open();
   const sizes: number[] = [];
   for (let salt = 1; salt <= 4; salt++) {
-    const table = tableWith('t', 16, range(0, 20_000), { salt });
-    const manifest = await world.repository.publish(versionOf(String(salt), [table], 1));
+    const table = createOracleTable('t', 16, range(0, 20_000), { salt });
+    const manifest = await fixture.repository.publish(makeVersion(String(salt), [table], 1));
     await store.prepare(manifest);
     await store.retire(manifest);
-    sizes.push(await folderBytes(join(world.folder, 'rows')));
+    sizes.push(await folderBytes(join(fixture.folder, 'rows')));
   }
   const rowsBytes = 20_000 * 64;
   assert.ok(
@@ -211,39 +252,39 @@ test('retiring gives the disk back', async () => {
 
 async function folderBytes(folder: string): Promise<number> {
   let bytes = 0;
-  // The log is given back when it is next changed; it holds what was written since.
+  // The log is not counted: its space is freed when it is next replaced.
   const names = (await readdir(folder)).filter((name) => name.endsWith('.ldb'));
   for (const name of names) bytes += (await readFile(join(folder, name))).length;
   return bytes;
 }
 
-test('a version waiting to be filled keeps what it shares with one being retired', async () => {
-  const world = await World.make();
-  const shared = tableWith('shared', 4, range(0, 500));
+test('a version that waits to be filled keeps layers shared with one being retired', async () => {
+  const fixture = await LocalStoreFixture.make();
+  const shared = createOracleTable('shared', 4, range(0, 500));
   const [one, two] = [
-    versionOf('1', [shared]),
-    versionOf('2', [shared, tableWith('more', 2, range(0, 50))]),
+    makeVersion('1', [shared]),
+    makeVersion('2', [shared, createOracleTable('more', 2, range(0, 50))]),
   ];
   const [first, second] = [
-    await world.repository.publish(one),
-    await world.repository.publish(two),
+    await fixture.repository.publish(one),
+    await fixture.repository.publish(two),
   ];
-  const store = await world.open();
+  const store = await fixture.open();
   await store.prepare(first);
   await Promise.all([store.retire(first), store.prepare(second)]);
-  assert.equal(world.fetched.length, 6);
+  assert.equal(fixture.fetched.length, 6);
   await lookUp(store, two, second, range(0, 600));
 });
 
-test('lookups of one version go on while another is filled and retired', async () => {
-  const world = await World.make();
-  const one = versionOf('1', [tableWith('t', 4, range(0, 2_000))]);
-  const two = versionOf('2', [tableWith('t', 4, range(0, 20_000), { salt: 2 })]);
+test('lookups of one version continue while another is filled and retired', async () => {
+  const fixture = await LocalStoreFixture.make();
+  const one = makeVersion('1', [createOracleTable('t', 4, range(0, 2_000))]);
+  const two = makeVersion('2', [createOracleTable('t', 4, range(0, 20_000), { salt: 2 })]);
   const [first, second] = [
-    await world.repository.publish(one),
-    await world.repository.publish(two),
+    await fixture.repository.publish(one),
+    await fixture.repository.publish(two),
   ];
-  const store = await world.open();
+  const store = await fixture.open();
   await store.prepare(first);
   let busy = true;
   const rollout = store
@@ -257,17 +298,17 @@ test('lookups of one version go on while another is filled and retired', async (
   await rollout;
 });
 
-test('a source that fails leaves nothing prepared, and is asked again the next time', async () => {
-  const world = await World.make();
-  const version = versionOf('1', [
-    tableWith('a', 2, range(0, 30)),
-    tableWith('b', 2, range(0, 30)),
+test('a fetch that fails leaves nothing prepared, and is repeated the next time', async () => {
+  const fixture = await LocalStoreFixture.make();
+  const version = makeVersion('1', [
+    createOracleTable('a', 2, range(0, 30)),
+    createOracleTable('b', 2, range(0, 30)),
   ]);
-  const manifest = await world.repository.publish(version);
+  const manifest = await fixture.repository.publish(version);
   const { contentId } = manifest.tables[1]!.shards[1]![0]!;
-  const file = world.repository.repository.layerTarget('ctr', 'b', contentId);
+  const file = fixture.repository.repository.layerWritePath('ctr', 'b', contentId);
   const bytes = await readFile(file);
-  const store = await world.open();
+  const store = await fixture.open();
   await rm(file);
   await assert.rejects(store.prepare(manifest), { code: 'NOT_FOUND' });
   const flipped = Uint8Array.from(bytes);
@@ -280,29 +321,29 @@ test('a source that fails leaves nothing prepared, and is asked again the next t
   await lookUp(store, version, manifest, range(0, 60));
 });
 
-test('a folder that another store has open is refused, with what to do', async () => {
-  const world = await World.make();
+test('a folder that another store has open is rejected, with a remedy', async () => {
+  const fixture = await LocalStoreFixture.make();
   const inUse = (error: unknown) =>
     error instanceof CubeError &&
     error.code === 'CONFLICT' &&
-    error.message.includes(world.folder) &&
+    error.message.includes(fixture.folder) &&
     /another process .* has the local store open; stop it/.test(error.message);
-  const { child, lines } = startFill(world.repository.folder);
+  const { child, lines } = startFill(fixture.repository.folder);
   await lines.next();
-  await assert.rejects(world.open(), inUse);
-  await kill(child);
-  await world.open();
-  const { repository } = world.repository;
-  await assert.rejects(LocalStore.open({ repository, folder: world.folder }), inUse);
+  await assert.rejects(fixture.open(), inUse);
+  await killProcess(child);
+  await fixture.open();
+  const { repository } = fixture.repository;
+  await assert.rejects(LocalStore.open({ repository, folder: fixture.folder }), inUse);
 });
 
-test('values of any length are refused by name', async () => {
-  const world = await World.make();
-  const manifest = await world.repository.publish(
-    versionOf('1', [tableWith('t', 2, range(0, 9))], 1),
+test('values of any length are rejected by table name', async () => {
+  const fixture = await LocalStoreFixture.make();
+  const manifest = await fixture.repository.publish(
+    makeVersion('1', [createOracleTable('t', 2, range(0, 9))], 1),
   );
   const table = manifest.tables[0]!;
-  const store = await world.open();
+  const store = await fixture.open();
   const values: Manifest = { ...manifest, tables: [{ ...table, dtype: 'bytes', dim: 0 }] };
   await assert.rejects(store.prepare(values), {
     code: 'UNSUPPORTED',
@@ -310,50 +351,54 @@ test('values of any length are refused by name', async () => {
   });
 });
 
-test('a delta costs itself, and is kept between starts with what it deletes', async () => {
-  const world = await World.make();
+test('a delta fetches only itself, and is kept between starts with its deleted keys', async () => {
+  const fixture = await LocalStoreFixture.make();
   const steps = [{ put: range(0, 3_000) }, { put: range(10, 20), deleted: range(50, 60) }];
   const [base, both] = [chainedTable('t', 4, steps.slice(0, 1)), chainedTable('t', 4, steps)];
-  const [one, two] = [versionOf('1', [base], 2), versionOf('2', [both], 2)];
-  const first = await world.repository.publish(one);
-  const second = await world.repository.publish(two);
-  const store = await world.open();
+  const [one, two] = [makeVersion('1', [base], 2), makeVersion('2', [both], 2)];
+  const first = await fixture.repository.publish(one);
+  const second = await fixture.repository.publish(two);
+  const store = await fixture.open();
   await store.prepare(first);
-  assert.equal(world.fetched.length, 2);
+  assert.equal(fixture.fetched.length, 2);
   await store.prepare(second);
-  assert.equal(world.fetched.length, 4, 'the deltas alone');
-  await world.close();
-  const again = await world.open();
+  assert.equal(fixture.fetched.length, 4, 'only the deltas');
+  await fixture.close();
+  const again = await fixture.open();
   await again.prepare(second);
-  assert.equal(world.fetched.length, 4);
+  assert.equal(fixture.fetched.length, 4);
   await lookUp(again, two, second, range(0, 3_100));
   await again.prepare(first);
   await lookUp(again, one, first, range(0, 3_100));
 });
 
-test('retiring a target that failed keeps the rows of what the channel wants beside it', async () => {
-  const world = await World.make();
-  const tables = [1, 2, 3].map((salt) => tableWith('t', 2, range(0, 50), { salt }));
+test('retiring a failed version keeps the rows that the channel needs', async () => {
+  const fixture = await LocalStoreFixture.make();
+  const tables = [1, 2, 3].map((salt) => createOracleTable('t', 2, range(0, 50), { salt }));
   const manifests: Manifest[] = [];
   for (const [i, table] of tables.entries()) {
-    manifests.push(await world.repository.publish(versionOf(String(i + 1), [table])));
+    manifests.push(await fixture.repository.publish(makeVersion(String(i + 1), [table])));
   }
-  const { repository } = world.repository;
+  const { repository } = fixture.repository;
   for (const version of ['1', '2']) {
     await repository.activate('ctr', 'stable', { version, by: 'test', reason: 'test' });
   }
-  const before = await world.open();
+  const before = await fixture.open();
   for (const manifest of manifests) await before.prepare(manifest);
-  await world.close();
+  await fixture.close();
 
-  // A start: the target 2 is filled, its graph fails, and nobody has asked for 1 yet.
-  const store = await world.open();
-  const fetched = world.fetched.length;
+  // After a start, version 2 is filled, its graph fails, and version 1 was not prepared yet.
+  const store = await fixture.open();
+  const fetched = fixture.fetched.length;
   await store.prepare(manifests[1]!);
   await store.retire(manifests[1]!);
   await store.prepare(manifests[0]!);
   await store.prepare(manifests[1]!);
-  assert.equal(world.fetched.length, fetched, 'nothing is fetched again');
+  assert.equal(fixture.fetched.length, fetched, 'nothing is fetched again');
   await store.prepare(manifests[2]!);
-  assert.equal(world.fetched.length, fetched + 3, 'what no channel wants went');
+  assert.equal(
+    fixture.fetched.length,
+    fetched + 3,
+    'only layers that no channel names were removed',
+  );
 });

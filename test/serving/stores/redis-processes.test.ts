@@ -1,4 +1,4 @@
-/** Processes before a real redis-server: a load that is killed, and rows that travel over TLS. */
+/** Processes that use a real redis-server: a load that is killed, and lookups over TLS. */
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { once } from 'node:events';
@@ -6,27 +6,28 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { RedisStore } from '../../../serving/stores/redis-store.ts';
-import { assertAnswered, groupOf, tableWith } from '../../client/oracle.ts';
-import { runCommand, startProcess } from '../../cube-agent/processes.ts';
-import { freePort } from '../../platform/free-port.ts';
-import { ServingProcess } from '../serving-process.ts';
-import { BUNDLE, ToyBundle, toTsv, toyRows } from '../toy-bundle.ts';
-import { ToyRepository } from '../toy-service.ts';
-import { RedisServers, redisMissing, redisTlsMissing } from './redis-servers.ts';
-import { TestRepository } from './test-repository.ts';
+import { assertLookup, createGroup, createOracleTable } from '../../client/support/oracle.ts';
+import { freePort } from '../../platform/support/free-port.ts';
+import { runCommand } from '../../support/commands.ts';
+import { startProcess } from '../../support/processes.ts';
+import { ServingProcess } from '../support/serving-process.ts';
+import { BUNDLE, ToyBundle, toTsv, toyRows } from '../support/toy-bundle.ts';
+import { ToyRepository } from '../support/toy-service.ts';
+import { RedisServers, redisMissing, redisTlsMissing } from './support/redis-servers.ts';
+import { TestRepository } from './support/test-repository.ts';
 
 const ROWS = 60_000;
 const MAIN = 'serving/main.js';
 
-test('a load that is killed in the middle leaves no marker, and the next one completes it', {
+test('a load that is killed leaves no marker, and the next one completes it', {
   skip: redisMissing ?? false,
 }, async (t) => {
-  const repository = await TestRepository.make();
+  const repository = await TestRepository.create();
   t.after(() => repository.remove());
   const servers = await RedisServers.one();
   t.after(() => servers.stop());
   const keys = Array.from({ length: ROWS }, (_, i) => BigInt(i));
-  const table = tableWith('t', 1, keys);
+  const table = createOracleTable('t', 1, keys);
   const version = { bundle: 'ctr', version: '1', shardNum: 1, tables: [table] };
   const manifest = await repository.publish(version);
   const { contentId } = manifest.tables[0]!.shards[0]![0]!;
@@ -43,20 +44,20 @@ test('a load that is killed in the middle leaves no marker, and the next one com
   slow.kill('SIGKILL');
   await once(slow, 'exit');
 
-  const wish = { kind: 'redis' as const, urls: servers.urls, fill: false };
-  const store = new RedisStore(wish, { repository: repository.repository });
+  const options = { kind: 'redis' as const, urls: servers.urls, fill: false };
+  const store = new RedisStore(options, { repository: repository.repository });
   t.after(() => store.close());
   await assert.rejects(store.prepare(manifest), { code: 'NOT_READY' });
   const again = await runCommand(MAIN, ...load);
   assert.equal(again.code, 0, again.stderr);
   await store.prepare(manifest);
-  const group = groupOf(table, keys);
-  assertAnswered(version, [{ table, keys, group }], await store.lookup(manifest, [group], 60_000));
+  const group = createGroup(table, keys);
+  assertLookup(version, [{ table, keys, group }], await store.lookup(manifest, [group], 60_000));
 });
 
 const tlsMissing = redisTlsMissing();
 
-test('rows are loaded and looked up over TLS, from a server whose certificate is trusted', {
+test('rows are loaded and looked up over TLS if the server certificate is trusted', {
   skip: tlsMissing ?? false,
 }, async (t) => {
   const toy = new ToyBundle({ version: '1', seed: 501 });
@@ -65,9 +66,23 @@ test('rows are loaded and looked up over TLS, from a server whose certificate is
   await toys.activate('1');
   const [key, cert] = [join(toys.folder, 'key.pem'), join(toys.folder, 'cert.pem')];
   const made = spawnSync('openssl', [
-    ...['req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes'],
-    ...['-keyout', key, '-out', cert, '-days', '2', '-subj', '/CN=redis'],
-    ...['-addext', 'subjectAltName=IP:127.0.0.1'],
+    'req',
+    '-x509',
+    '-newkey',
+    'ec',
+    '-pkeyopt',
+    'ec_paramgen_curve:prime256v1',
+    '-nodes',
+    '-keyout',
+    key,
+    '-out',
+    cert,
+    '-days',
+    '2',
+    '-subj',
+    '/CN=redis',
+    '-addext',
+    'subjectAltName=IP:127.0.0.1',
   ]);
   assert.equal(made.status, 0, String(made.stderr));
   const port = await freePort();
@@ -88,7 +103,7 @@ test('rows are loaded and looked up over TLS, from a server whose certificate is
   });
   const flags = [...from, '--store', 'redis', ...store, '--redis-fill', 'true', '--instances', '1'];
   const serving = await ServingProcess.start(t, [...flags, '--timeout-ms', '10000']);
-  await serving.untilReady();
+  await serving.waitUntilReady();
   const rows = toyRows(20);
   const { status, body } = await serving.postTsv(toTsv(rows));
   assert.deepEqual([status, body.degraded, body.unavailable], [200, false, 0]);

@@ -1,4 +1,7 @@
-/** The ctr-client process as a user runs it, and servers that stand in for a serving process that misbehaves. */
+/**
+ * The ctr-client process as a user runs it, and servers that stand in for a serving process that
+ * misbehaves.
+ */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { createServer, type IncomingMessage, request, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -56,7 +59,10 @@ export async function startServer(t: TestContext, handle: Handler): Promise<stri
   return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
 }
 
-/** A server that says it is a model of one dense and one categorical feature, and answers predictions as told. */
+/**
+ * A server that says it is a model of one dense and one categorical feature, and answers
+ * predictions as told.
+ */
 export function startStandIn(t: TestContext, predict: (body: Buffer) => unknown): Promise<string> {
   return startServer(t, (incoming, response, body) => {
     const path = new URL(incoming.url!, 'http://any').pathname;

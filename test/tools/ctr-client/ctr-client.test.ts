@@ -1,16 +1,19 @@
-/** The ctr-client process against a real serving process: report, scores, and every way in which it can go wrong. */
+/**
+ * The ctr-client process against a real serving process: report, scores, and every way in which it
+ * can go wrong.
+ */
 import assert from 'node:assert/strict';
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { it } from 'node:test';
+import { test } from 'node:test';
 import { auc, logloss } from '../../../lib/core/model-metrics.ts';
-import { temporaryFolder } from '../../repository/fixtures.ts';
-import { ToyBundle, toTsv, toyRows } from '../../serving/toy-bundle.ts';
-import { startLocal } from '../../serving/toy-service.ts';
+import { temporaryFolder } from '../../repository/support/fixtures.ts';
+import { ToyBundle, toTsv, toyRows } from '../../serving/support/toy-bundle.ts';
+import { startLocal } from '../../serving/support/toy-service.ts';
 import { ctrClient, startClient, startServer, startStandIn } from './client-process.ts';
 import { assertScores, readScores } from './scores.ts';
 
-it('reports what it measured and writes every score', async (t) => {
+test('reports what it measured and writes every score', async (t) => {
   const toy = new ToyBundle({ version: '3', seed: 9 });
   const { serving } = await startLocal(t, [toy]);
   const folder = temporaryFolder(t);
@@ -60,7 +63,7 @@ it('reports what it measured and writes every score', async (t) => {
   assert.deepEqual([JSON.parse(piped.stdout).auc, JSON.parse(piped.stdout).rows], [null, 333]);
 });
 
-it('says what is wrong with the rows, and writes nothing', async (t) => {
+test('reports invalid rows and writes nothing', async (t) => {
   const { serving } = await startLocal(t, [new ToyBundle({ version: '1', seed: 9 })]);
   const folder = temporaryFolder(t);
   const output = join(folder, 'scores.tsv');
@@ -68,7 +71,7 @@ it('says what is wrong with the rows, and writes nothing', async (t) => {
   const positions = '{"dense":[1,2],"categorical":["a","b","c"]}\n';
   const cases: [string | undefined, RegExp, string?][] = [
     [undefined, /no such file/],
-    ['', /no rows: the file is empty/],
+    ['', /the file is empty/],
     ['a\tb\n', /row 1: expected 6 tab-separated columns with label, or 5 without, got 2/],
     [`${good}1\t2\n`, /row 6: expected 6 tab-separated columns like the first row, got 2/],
     [`${good}2\t1\t2\ta\tb\tc\n`, /row 6, column 1 \(label\): expected 0 or 1, got "2"/],
@@ -78,7 +81,7 @@ it('says what is wrong with the rows, and writes nothing', async (t) => {
     ],
     [`${good}0\tx\t2\ta\tb\tc\n`, /rows\.tsv: row 6, column 2 .*expected a number/, 'kserve'],
     [`${positions}{"dense":`, /row 2: not JSON/],
-    [`${positions}{"I1":1}\n`, /row 2: is given by its names, the first row by its positions/],
+    [`${positions}{"I1":1}\n`, /row 2 is given by names, but the first row by positions/],
     [`${positions}{"label":1,"dense":[1,2],"categorical":["a","b","c"]}\n`, /1 of 2 rows have a/],
     [
       positions.replace('1,2', '1,2,3'),
@@ -97,7 +100,7 @@ it('says what is wrong with the rows, and writes nothing', async (t) => {
   }
 });
 
-it('calls wrong usage by its name', async () => {
+test('reports wrong usage', async () => {
   const good = ['--rows', 'rows.tsv', '--endpoint', '127.0.0.1:1'];
   const cases: [string[], RegExp][] = [
     [['--rows', 'rows.tsv'], /--endpoint/],
@@ -115,12 +118,12 @@ it('calls wrong usage by its name', async () => {
   }
 });
 
-it('fails when nobody answers, and when an answer mixes versions', async (t) => {
+test('fails without a response, and when a response mixes versions', async (t) => {
   const folder = temporaryFolder(t);
   const file = join(folder, 'rows.tsv');
   writeFileSync(file, '0\t5\ta\n1\t6\tb\n');
   const down = await ctrClient('--rows', file, '--endpoint', 'http://127.0.0.1:1');
-  assert.match(down.stderr, /nobody listens there; is serving running/);
+  assert.match(down.stderr, /connection refused; is serving running/);
   assert.equal(down.exit, 1);
   let tables = '2';
   const rest = { model: 'm', unseen: 0, unavailable: 0, degraded: false };
@@ -128,14 +131,14 @@ it('fails when nobody answers, and when an answer mixes versions', async (t) => 
     return { version: '1', tables_version: tables, probabilities: [0.5, 0.25], ...rest };
   });
   const mixed = await ctrClient('--rows', file, '--endpoint', url);
-  assert.match(mixed.stdout, /MIXED +1 answers/);
-  assert.match(mixed.stderr, /mixed versions/);
+  assert.match(mixed.stdout, /MIXED +1 responses/);
+  assert.match(mixed.stderr, /different versions of graph and tables/);
   assert.equal(mixed.exit, 1);
   tables = '1';
   assert.equal((await ctrClient('--rows', file, '--endpoint', url)).exit, 0);
 });
 
-it('says in one line that another server listens there, and before it sends that the output is a folder', async (t) => {
+test('reports a foreign server in one line, and a folder as output early', async (t) => {
   const folder = temporaryFolder(t);
   const file = join(folder, 'rows.tsv');
   writeFileSync(file, '0\t5\ta\n');
@@ -144,7 +147,7 @@ it('says in one line that another server listens there, and before it sends that
   );
   const foreign = await ctrClient('--rows', file, '--endpoint', url);
   assert.equal(foreign.exit, 1);
-  assert.match(foreign.stderr, /^.*HTTP 404: <html>; is it serving that listens there\?\n$/);
+  assert.match(foreign.stderr, /^.*HTTP 404: <html>; is serving listening there\?\n$/);
   let asked = 0;
   const serving = await startStandIn(t, () => {
     asked++;
@@ -152,6 +155,6 @@ it('says in one line that another server listens there, and before it sends that
   });
   const spoiled = await ctrClient('--rows', file, '--endpoint', serving, '--output', folder);
   assert.equal(spoiled.exit, 1);
-  assert.match(spoiled.stderr, /^ctr-client: --output .* is a folder; name a file in it\n$/);
+  assert.match(spoiled.stderr, /^ctr-client: --output .* is a folder; give a file name\n$/);
   assert.equal(asked, 0);
 });

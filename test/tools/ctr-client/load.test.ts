@@ -1,16 +1,19 @@
-/** Load on a real serving process: schedules, stops and deaths in the middle, version switches, matrix and comparison. */
+/**
+ * Load on a real serving process: schedules, stops and deaths in the middle, version switches,
+ * matrix and comparison.
+ */
 import assert from 'node:assert/strict';
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { it, type TestContext } from 'node:test';
+import { type TestContext, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import fc from 'fast-check';
 import { LatencyHistogram } from '../../../tools/ctr-client/load/latency-histogram.ts';
 import { LoadGenerator } from '../../../tools/ctr-client/load/load-generator.ts';
-import { temporaryFolder } from '../../repository/fixtures.ts';
-import type { ServingProcess } from '../../serving/serving-process.ts';
-import { ToyBundle, toTsv, toyRows } from '../../serving/toy-bundle.ts';
-import { startLocal, type ToyRepository } from '../../serving/toy-service.ts';
+import { temporaryFolder } from '../../repository/support/fixtures.ts';
+import type { ServingProcess } from '../../serving/support/serving-process.ts';
+import { ToyBundle, toTsv, toyRows } from '../../serving/support/toy-bundle.ts';
+import { startLocal, type ToyRepository } from '../../serving/support/toy-service.ts';
 import { ctrClient, startClient, startProxy } from './client-process.ts';
 
 // biome-ignore lint/suspicious/noExplicitAny: a report, looked at by the tests
@@ -53,8 +56,9 @@ async function stalledServer(t: TestContext, { serving, rows }: Service): Promis
   assert.deepEqual([closed.requests, open.requests], [100, 100]);
   assert.equal(closed.generator.waited, 0);
   assert.ok(open.generator.waited > 10);
-  // One request stalls in both. One after another, latencies add up to no more than the run took; due all the same, those of the
-  // seventy that wait add up to many stalls, however fast the machine is.
+  // One request stalls in both. One after another, latencies add up to no more than the run took;
+  // due all the same, those of the seventy that wait add up to many stalls, however fast the
+  // machine is.
   const sumMs = ({ latencyMs, requests }: Json): number => latencyMs.avg * requests;
   assert.ok(sumMs(closed) <= closed.seconds * 1_000);
   assert.ok(sumMs(open) > 10 * stallMs, JSON.stringify(open.latencyMs));
@@ -64,11 +68,11 @@ async function unsentRequests(t: TestContext, { serving, rows }: Service): Promi
   const proxy = await startProxy(t, serving.url, () => sleep(100));
   const pace = ['--batch', '1', '--concurrency', '2', '--rps', '200', '--duration', '1'];
   const { stdout } = await ctrClient(...rows, '--endpoint', proxy, ...pace);
-  assert.match(stdout, /requests found all 2 lanes taken when they were due/);
-  assert.match(stdout, /more requests were due and not sent when the time was over/);
+  assert.match(stdout, /requests were due while all 2 connections were busy/);
+  assert.match(stdout, /more requests were due but not sent before the end/);
 }
 
-it('tells its own lateness from that of the server', async () => {
+test('distinguishes its own lateness from that of the server', async () => {
   const work = async (): Promise<boolean> => {
     const end = performance.now() + 10;
     while (performance.now() < end);
@@ -81,7 +85,7 @@ it('tells its own lateness from that of the server', async () => {
   assert.ok(busy.busyShare > 0.5);
 });
 
-it('sends batches in turn, each once, or again and again until the time is over', async () => {
+test('sends batches in order, each once or repeatedly until the time is over', async () => {
   const sent: number[] = [];
   const work = async (batch: number): Promise<boolean> => {
     sent.push(batch);
@@ -120,24 +124,24 @@ async function interruption(t: TestContext, service: Service): Promise<void> {
   const { exit, stdout, stderr } = await done;
   assert.equal(exit, 130, stderr);
   assert.match(stdout, /rows +100 of 200 predicted/);
-  assert.match(stdout, /interrupted: these are the figures up to then/);
+  assert.match(stdout, /interrupted: figures up to then/);
   assert.ok(!existsSync(output));
 }
 
 const ON_ONE_SERVICE: [string, (t: TestContext, service: Service) => Promise<void>][] = [
   ['charges a server that stalls for all requests that were due meanwhile', stalledServer],
-  ['says which requests were due and never sent', unsentRequests],
-  ['prints what it has when it is interrupted, and writes no scores', interruption],
+  ['reports requests that were due and never sent', unsentRequests],
+  ['prints the figures so far when interrupted, and writes no scores', interruption],
   ['writes the scores there are when failures are allowed', allowedFailures],
   ['measures a matrix of batch sizes and concurrencies, and draws it', matrix],
 ];
 
-it('drives a serving process', async (t) => {
+test('drives a serving process', async (t) => {
   const service = await startService(t, new ToyBundle({ version: '1', seed: 9 }));
-  for (const [name, test] of ON_ONE_SERVICE) await t.test(name, (inner) => test(inner, service));
+  for (const [name, run] of ON_ONE_SERVICE) await t.test(name, (inner) => run(inner, service));
 });
 
-it('counts what a server that dies in the middle leaves unanswered', async (t) => {
+test('counts requests that a dying server leaves unanswered', async (t) => {
   const { serving, rows, folder } = await startService(t, new ToyBundle({ version: '1', seed: 9 }));
   const proxy = await startProxy(t, serving.url, async (prediction) => {
     if (prediction !== 20) return;
@@ -152,7 +156,7 @@ it('counts what a server that dies in the middle leaves unanswered', async (t) =
   assert.deepEqual([report.rowsPredicted, report.requests, report.failed], [100, 40, 20]);
   assert.equal(report.failures.UNAVAILABLE.count, 20);
   assert.match(report.failures.UNAVAILABLE.first, /request of rows 101 to 105/);
-  assert.match(stderr, /20 of 40 requests failed .*scores\.tsv is not written/);
+  assert.match(stderr, /20 of 40 requests failed .*scores\.tsv was not written/);
   assert.ok(!existsSync(output));
 });
 
@@ -169,13 +173,13 @@ async function allowedFailures(_t: TestContext, { serving, folder }: Service): P
   assert.equal(lines[5], '5\t\t\t');
 }
 
-it('shows a switch of versions in the middle', async (t) => {
+test('shows a switch of versions in the middle', async (t) => {
   const versions = ['1', '2'].map((version) => new ToyBundle({ version, seed: Number(version) }));
   const { serving, toys, rows } = await startService(t, ...versions);
   let switched: Promise<unknown> | undefined;
   const proxy = await startProxy(t, serving.url, async (prediction) => {
     if (prediction !== 20) return;
-    switched = toys.activate('2').then(() => serving.untilActive('2'));
+    switched = toys.activate('2').then(() => serving.waitUntilActive('2'));
     await switched;
   });
   const flags = [...rows, '--endpoint', proxy, '--batch', '5', '--concurrency', '1'];
@@ -210,7 +214,7 @@ async function matrix(_t: TestContext, { serving, rows, folder }: Service): Prom
   assert.match(text.stdout, /^batch +concurrency +rows\/s .*\n5 +1 .*\n5 +2 /);
 }
 
-it('compares two endpoints and gives a verdict', async (t) => {
+test('compares two endpoints and gives a verdict', async (t) => {
   const { serving, rows, folder } = await startService(t, new ToyBundle({ version: '1', seed: 9 }));
   const same = await startLocal(t, [new ToyBundle({ version: '7', seed: 9, inputs: 'many' })]);
   const page = join(folder, 'page.html');
@@ -224,16 +228,16 @@ it('compares two endpoints and gives a verdict', async (t) => {
   assert.match(readFileSync(page, 'utf8'), /against<\/text>.*verdict +equal/s);
   await same.toys.publish(new ToyBundle({ version: '8', seed: 10 }));
   await same.toys.activate('8');
-  await same.serving.untilActive('8');
+  await same.serving.waitUntilActive('8');
   const other = await ctrClient(...common, '--against', same.serving.url);
   assert.equal(other.exit, 1);
-  assert.match(other.stdout, /verdict +different: \d+ of 200 rows by more than 0\.00001/);
+  assert.match(other.stdout, /verdict +different: \d+ of 200 rows differ by more than 0\.00001/);
   assert.match(other.stdout, /200 rows compared: mean .*, p99 .*, max .* \(row \d+\)/);
   const allowed = await ctrClient(...common, '--against', same.serving.url, '--max-diff', '1');
   assert.equal(allowed.exit, 0);
 });
 
-it('percentiles are at most a 128th above the nearest rank, never below', () => {
+test('percentiles are at most a 128th above the nearest rank, never below', () => {
   const latency = fc.oneof(
     fc.double({ min: 0, max: 1, noNaN: true }),
     fc.double({ min: 0, max: 1e6, noNaN: true }),

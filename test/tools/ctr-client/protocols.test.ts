@@ -1,14 +1,27 @@
-/** Every protocol of ctr-client asks a real serving process for equal scores, whatever the rows look like, and believes no garbage. */
+/**
+ * Every protocol of ctr-client asks a real serving process for equal scores, whatever the rows look
+ * like, and believes no garbage.
+ */
 import assert from 'node:assert/strict';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { it } from 'node:test';
+import { test } from 'node:test';
 import { slotSpecToJson } from '../../../lib/core/slots.ts';
-import { openCaller, PROTOCOLS } from '../../../tools/ctr-client/protocols/open-caller.ts';
+import {
+  openProtocolClient,
+  PROTOCOLS,
+} from '../../../tools/ctr-client/protocols/open-protocol.ts';
 import { readRowsFile } from '../../../tools/ctr-client/rows/rows-file.ts';
-import { temporaryFolder } from '../../repository/fixtures.ts';
-import { BUNDLE, keyOf, ToyBundle, type ToyRow, toTsv, toyRows } from '../../serving/toy-bundle.ts';
-import { startLocal, ToyRepository } from '../../serving/toy-service.ts';
+import { temporaryFolder } from '../../repository/support/fixtures.ts';
+import {
+  BUNDLE,
+  hashKey,
+  ToyBundle,
+  type ToyRow,
+  toTsv,
+  toyRows,
+} from '../../serving/support/toy-bundle.ts';
+import { startLocal, ToyRepository } from '../../serving/support/toy-service.ts';
 import { ctrClient, startStandIn } from './client-process.ts';
 import { assertScores, TOLERANCE } from './scores.ts';
 
@@ -27,12 +40,12 @@ function namedRow(row: ToyRow): object {
 
 /** Hashed and scaled as the toy bundle's spec says. */
 function keyRow({ dense: [i1, i2], categorical }: ToyRow): object {
-  const keys = categorical.map((text, slot) => String(keyOf(slot, text)));
+  const keys = categorical.map((text, slot) => String(hashKey(slot, text)));
   const log = Math.log1p(Math.max(Number.isNaN(i1) ? 0 : i1!, 0));
   return { keys, scaled: [(log - 1.25) * 0.5, i2! * 0.125] };
 }
 
-it('asks by every protocol, in every form of row, for equal scores', async (t) => {
+test('gets equal scores by every protocol and form of row', async (t) => {
   const toy = new ToyBundle({ version: '1', seed: 4, wide: true });
   const { serving } = await startLocal(t, [toy]);
   const folder = temporaryFolder(t);
@@ -53,12 +66,13 @@ it('asks by every protocol, in every form of row, for equal scores', async (t) =
     const read = await readRowsFile(file, 5, 50);
     for (const protocol of PROTOCOLS) {
       if (!protocols.includes(protocol)) {
-        const open = (): unknown => openCaller(protocol, target, read, toy.slotSpec.features);
+        const open = (): unknown =>
+          openProtocolClient(protocol, target, read, toy.slotSpec.features);
         assert.throws(open, { code: 'UNSUPPORTED' }, `${name} by ${protocol}`);
         continue;
       }
-      const caller = openCaller(protocol, target, read, toy.slotSpec.features);
-      const { probabilities } = await caller.prepare(3, 50)();
+      const caller = openProtocolClient(protocol, target, read, toy.slotSpec.features);
+      const { probabilities } = await caller.prepareRequest(3, 50)();
       caller.close();
       rows.slice(3).forEach((row, i) => {
         const difference = Math.abs(probabilities[i]! - toy.score(row)[1]);
@@ -73,23 +87,24 @@ it('asks by every protocol, in every form of row, for equal scores', async (t) =
   const paddle = ['--protocol', 'paddle', '--slots', slots, '--batch', '7', '--output', output];
   const run = await ctrClient(...common, join(folder, 'rows.tsv'), ...paddle);
   assert.equal(run.exit, 0, run.stderr);
-  assert.match(run.stdout, /versions +not told by this protocol/);
+  assert.match(run.stdout, /versions +not reported by this protocol/);
   assertScores(output, toy, rows);
   const bare = await ctrClient(...common, join(folder, 'named.jsonl'), '--protocol', 'kserve');
   assert.match(bare.stderr, /rows by name need --slots/);
 });
 
-it('sends slots of several values by every protocol', async (t) => {
+test('sends bags by every protocol', async (t) => {
   const toy = new ToyBundle({ version: '1', seed: 4 });
   const [c1, c2, c3] = toy.slotSpec.features!.slots;
-  const slots = [c1!, { ...c2!, pooling: 'sum' as const }, c3!];
+  assert.ok(c1 && c2 && c3);
+  const slots = [c1, { ...c2, pooling: 'sum' as const }, c3];
   const features = { ...toy.slotSpec.features!, slots, separator: '|' };
   const repository = new ToyRepository(t);
   const slotsJson = JSON.stringify(slotSpecToJson({ ...toy.slotSpec, features }));
   await repository.publish(toy, { 'slots.json': new TextEncoder().encode(slotsJson) });
   await repository.activate('1');
   const serving = await repository.startLocal(t);
-  await serving.untilReady();
+  await serving.waitUntilReady();
   const bags = [['f1', 'f2', 'f3'], [], ['f4'], ['f1', 'f1']];
   const rows = bags.map((bag, i) => ({ dense: [i, null], categorical: [`f${i}`, bag, null] }));
   const folder = temporaryFolder(t);
@@ -104,8 +119,8 @@ it('sends slots of several values by every protocol', async (t) => {
     writeFileSync(join(folder, name), text);
     const read = await readRowsFile(join(folder, name), 5, 50);
     for (const protocol of PROTOCOLS) {
-      const caller = openCaller(protocol, target, read, features);
-      const scores = Array.from((await caller.prepare(0, 4)()).probabilities);
+      const caller = openProtocolClient(protocol, target, read, features);
+      const scores = Array.from((await caller.prepareRequest(0, 4)()).probabilities);
       caller.close();
       expected ??= scores;
       scores.forEach((score, i) => {
@@ -119,7 +134,7 @@ it('sends slots of several values by every protocol', async (t) => {
   assert.equal(new Set(expected).size, 4);
 });
 
-it('takes no answer that is garbage, by any protocol over HTTP', async (t) => {
+test('refuses invalid responses by every protocol over HTTP', async (t) => {
   const folder = temporaryFolder(t);
   const file = join(folder, 'rows.tsv');
   writeFileSync(file, '0\t5\ta\n1\t6\tb\n');
@@ -137,17 +152,23 @@ it('takes no answer that is garbage, by any protocol over HTTP', async (t) => {
   const url = await startStandIn(t, () => answer);
   const rows = await readRowsFile(file, 2, 2);
   const { features } = new ToyBundle({ version: '1', seed: 1 }).slotSpec;
+  assert.ok(features);
   const spec = {
-    ...features!,
-    slots: features!.slots.slice(0, 1),
-    dense: { ...features!.dense!, features: features!.dense!.features.slice(0, 1) },
+    ...features,
+    slots: features.slots.slice(0, 1),
+    dense: { ...features.dense!, features: features.dense!.features.slice(0, 1) },
   };
   const shape = { name: 'm', slotNum: 1, denseNum: 1, takesFeatures: true };
   const target = { url, shape, connectionsMax: 1, timeoutMs: 10_000 };
   for (const protocol of PROTOCOLS.filter((name) => name !== 'ctr-grpc')) {
-    const caller = openCaller(protocol, target, rows, protocol === 'paddle' ? spec : undefined);
+    const caller = openProtocolClient(
+      protocol,
+      target,
+      rows,
+      protocol === 'paddle' ? spec : undefined,
+    );
     t.after(() => caller.close());
-    const send = caller.prepare(0, 2);
+    const send = caller.prepareRequest(0, 2);
     for (const text of garbage) {
       answer = text;
       await assert.rejects(send, { code: 'INTERNAL' }, `${protocol} takes ${text}`);

@@ -1,7 +1,7 @@
 /** Scores files as users find them. */
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
-import type { ToyBundle, ToyRow } from '../../serving/toy-bundle.ts';
+import type { ToyBundle, ToyRow } from '../../serving/support/toy-bundle.ts';
 
 export const TOLERANCE = 1e-6;
 

@@ -1,15 +1,21 @@
-/** The real cube-builder process: what it publishes, and what it refuses. */
+/** Published versions and refused inputs. */
 import assert from 'node:assert/strict';
 import { mkdirSync, readdirSync, readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { encodeNpyHeader } from '../../../lib/core/npy.ts';
+import { toArguments } from '../../../lib/platform/arguments.ts';
 import { openRepository } from '../../../lib/repository/repository.ts';
 import { readLayerRows } from '../../../lib/store/layer-file.ts';
-import { type Finished, runCommand, startProcess } from '../../cube-agent/processes.ts';
-import { temporaryFolder } from '../../repository/fixtures.ts';
-import { element, graphOf, type TableWish, writePruned } from './fixtures.ts';
-import { builderHere } from './tables.ts';
+import { temporaryFolder } from '../../repository/support/fixtures.ts';
+import { runCommand } from '../../support/commands.ts';
+import { type CommandResult, runProcess, startProcess } from '../../support/processes.ts';
+import {
+  computeElement,
+  createGraph,
+  type TableSpec,
+  writePrunedModel,
+} from './support/pruned-model.ts';
 
 const TABLES = [
   { name: 'a', rows: 1001, dim: 10 },
@@ -17,41 +23,35 @@ const TABLES = [
   { name: 'none', rows: 0, dim: 4 },
 ];
 
-function argsOf(input: string, repository: string, more: readonly string[]): string[] {
+function createArgs(input: string, repository: string, more: readonly string[]): string[] {
   const options = ['--shard-num', '4', '--output-path', repository, '--cur-version', '1'];
   return ['--input', input, ...options, ...more];
 }
 
-function build(input: string, repository: string, ...more: string[]): Promise<Finished> {
-  return runCommand('tools/cube-builder/main.js', ...argsOf(input, repository, more));
+function build(input: string, repository: string, ...more: string[]): Promise<CommandResult> {
+  return runCommand('tools/cube-builder/main.js', ...createArgs(input, repository, more));
 }
 
-/** The same in this process, where it is refused. */
-function buildHere(
-  input: string,
-  repository: string,
-  ...more: string[]
-): ReturnType<typeof builderHere> {
-  return builderHere(...argsOf(input, repository, more));
-}
-
-function place(
+function createWorkspace(
   t: TestContext,
-  tables: readonly TableWish[] = TABLES,
+  tables: readonly TableSpec[] = TABLES,
 ): { input: string; target: string } {
   const folder = temporaryFolder(t);
-  return { input: writePruned(join(folder, 'out'), tables), target: join(folder, 'repository') };
+  return {
+    input: writePrunedModel(join(folder, 'out'), tables),
+    target: join(folder, 'repository'),
+  };
 }
 
-/** Every row of a published table, read back from its layers: key → row. */
-async function rowsOf(target: string, name: string): Promise<Map<number, number[]>> {
+/** Reads all rows of a published table from its layers: key → row. */
+async function readRows(target: string, name: string): Promise<Map<number, number[]>> {
   const repository = openRepository(target);
-  const manifest = await repository.manifest('ctr', '1');
+  const manifest = await repository.readManifest('ctr', '1');
   const table = manifest.tables.find((candidate) => candidate.name === name);
   const rows = new Map<number, number[]>();
   assert.ok(table !== undefined);
   table.shards.forEach(([layer], shard) => {
-    const path = repository.layerTarget('ctr', name, layer?.contentId ?? '');
+    const path = repository.layerWritePath('ctr', name, layer?.contentId ?? '');
     for (const batch of readLayerRows(path)) {
       const values = new Float32Array(batch.rows.slice().buffer);
       for (let i = 0; i < batch.count; i++) {
@@ -64,33 +64,27 @@ async function rowsOf(target: string, name: string): Promise<Map<number, number[
   return rows;
 }
 
-test('every row is published under its number, with what the model knows of its features', async (t) => {
-  const { input, target } = place(t);
+test('rows are published under their numbers, with hash and files of the model', async (t) => {
+  const { input, target } = createWorkspace(t);
   const golden = join(input, 'golden.jsonl');
-  writeFileSync(golden, '{"row":1}\n{"row":2}\n');
-  const { code, stdout, stderr } = await build(
-    input,
-    target,
-    '--bundle',
-    'ctr',
-    '--golden',
-    golden,
-  );
+  writeFileSync(golden, '{"C1":"a"}\n{"C1":"b"}\n');
+  const args = createArgs(input, target, toArguments({ bundle: 'ctr', golden }));
+  const { code, stdout, stderr } = await runProcess('tools/cube-builder/main.js', ...args);
   assert.equal(code, 0, stderr);
   assert.match(stdout, /^published version 1 of ctr in .*repository\n {2}tables {2}3\n/);
   for (const { name, rows, dim } of TABLES) {
-    const found = await rowsOf(target, name);
+    const found = await readRows(target, name);
     assert.equal(found.size, rows);
     for (const [i, row] of found) {
       assert.deepEqual(
         row,
-        Array.from({ length: dim }, (_, j) => element(name, i, j)),
+        Array.from({ length: dim }, (_, j) => computeElement(name, i, j)),
       );
     }
   }
   const repository = openRepository(target);
-  const manifest = await repository.manifest('ctr', '1');
-  assert.deepEqual(manifest.hash, { scheme: 'xxh64-concat', seed: 7n, modulo: 1000n });
+  const manifest = await repository.readManifest('ctr', '1');
+  assert.deepEqual(manifest.hash, { scheme: 'xxh64-concat', seed: 7n, modulo: 100_000n });
   assert.deepEqual(manifest.slots, [{ name: 'C1', index: 14 }]);
   assert.deepEqual(
     manifest.files.map(({ path }) => path),
@@ -100,9 +94,9 @@ test('every row is published under its number, with what the model knows of its 
   assert.deepEqual(Buffer.from(slots), readFileSync(join(input, 'slots.json')));
 });
 
-test('the same input gives the same bytes; building again says that it is there', async (t) => {
-  const one = place(t);
-  const two = place(t);
+test('equal input gives equal bytes, and a rebuild reports an existing version', async (t) => {
+  const one = createWorkspace(t);
+  const two = createWorkspace(t);
   assert.equal((await build(one.input, one.target, '--bundle', 'ctr')).code, 0);
   assert.equal((await build(two.input, two.target, '--dict-name', 'ctr')).code, 0);
   const files = (folder: string): string[] =>
@@ -123,10 +117,10 @@ test('the same input gives the same bytes; building again says that it is there'
   );
 });
 
-test('a version shares the layers of tables that did not change; other content is refused', async (t) => {
-  const { input, target } = place(t);
+test('versions share layers of unchanged tables, and a version cannot change', async (t) => {
+  const { input, target } = createWorkspace(t);
   await build(input, target, '--bundle', 'ctr');
-  writeFileSync(join(input, 'model.onnx'), graphOf(TABLES, 'another graph'));
+  writeFileSync(join(input, 'model.onnx'), createGraph(TABLES, 'another graph'));
   const refused = await build(input, target, '--bundle', 'ctr');
   assert.equal(refused.code, 1);
   assert.match(
@@ -141,8 +135,8 @@ test('a version shares the layers of tables that did not change; other content i
   );
 });
 
-test('a build that is killed publishes nothing, and running it again completes it', async (t) => {
-  const { input, target } = place(t, [
+test('a killed build publishes nothing, and the next run completes it', async (t) => {
+  const { input, target } = createWorkspace(t, [
     { name: 'a', rows: 60_000, dim: 16 },
     { name: 'b', rows: 60_000, dim: 16 },
   ]);
@@ -156,23 +150,23 @@ test('a build that is killed publishes nothing, and running it again completes i
     if ((await exit) === null) killed += 1;
     mkdirSync(target, { recursive: true });
     const repository = openRepository(target);
-    for (const version of await repository.versions('ctr')) {
+    for (const version of await repository.listVersions('ctr')) {
       await repository.readVersionFile('ctr', version, 'model.onnx');
-      assert.equal((await rowsOf(target, 'b')).size, 60_000);
+      assert.equal((await readRows(target, 'b')).size, 60_000);
     }
   }
   assert.ok(killed > 0);
   const { code, stderr } = await build(input, target, '--bundle', 'ctr', '--shard-num', '16');
   assert.equal(code, 0, stderr);
-  const rows = await rowsOf(target, 'a');
-  assert.deepEqual(rows.get(59_999)?.[3], element('a', 59_999, 3));
+  const rows = await readRows(target, 'a');
+  assert.deepEqual(rows.get(59_999)?.[3], computeElement('a', 59_999, 3));
 });
 
-/** Spoils an input; nothing may be published, and the one line on stderr must say what is wrong. */
+/** Damages an input. Nothing may be published, and one line on stderr must name the cause. */
 const WRONG_INPUTS: Readonly<Record<string, [(input: string) => void, RegExp]>> = {
   'no slots.json': [
     (input) => rmSync(join(input, 'slots.json')),
-    /has no slots\.json; --input is a folder/,
+    /has no slots\.json; --input must be an output folder of prune-model/,
   ],
   'no model.onnx': [(input) => rmSync(join(input, 'model.onnx')), /has no model\.onnx/],
   'an empty model.onnx': [
@@ -184,8 +178,8 @@ const WRONG_INPUTS: Readonly<Record<string, [(input: string) => void, RegExp]>> 
     /model\.onnx: onnxruntime cannot load it: .*; prune the model again/,
   ],
   'the graph of another model': [
-    (input) => writeFileSync(join(input, 'model.onnx'), graphOf(TABLES.slice(1), 'graph')),
-    /model\.onnx has no input "input of a", which slots\.json names/,
+    (input) => writeFileSync(join(input, 'model.onnx'), createGraph(TABLES.slice(1), 'graph')),
+    /model\.onnx has no input "input of a", which slots\.json requires/,
   ],
   'slots.json is not JSON': [
     (input) => writeFileSync(join(input, 'slots.json'), '{'),
@@ -201,74 +195,107 @@ const WRONG_INPUTS: Readonly<Record<string, [(input: string) => void, RegExp]>> 
   ],
   'a truncated table': [
     (input) => truncateSync(join(input, 'tables/a.npy'), 5000),
-    /a\.npy is truncated: shape \(1001, 10\) of f4 is 40040 bytes/,
+    /a\.npy is truncated: shape \(1001, 10\) of f4 needs 40040 bytes/,
   ],
   'an empty table file': [(input) => writeFileSync(join(input, 'tables/a.npy'), ''), /a\.npy/],
   'another shape': [
     (input) => writeFileSync(join(input, 'tables/a.npy'), encodeNpyHeader('f4', [0, 10])),
-    /a\.npy: shape \(0, 10\), slots\.json says \(1001, 10\)/,
+    /a\.npy: shape \(0, 10\), but slots\.json says \(1001, 10\)/,
   ],
 };
 
-for (const [name, [spoil, expected]] of Object.entries(WRONG_INPUTS)) {
-  test(`refused in one line: ${name}`, async (t) => {
-    const { input, target } = place(t);
-    spoil(input);
-    const { code, stderr } = await buildHere(input, target, '--bundle', 'ctr');
+for (const [name, [damage, expected]] of Object.entries(WRONG_INPUTS)) {
+  test(`a build fails with a one-line error: ${name}`, async (t) => {
+    const { input, target } = createWorkspace(t);
+    damage(input);
+    const { code, stderr } = await build(input, target, '--bundle', 'ctr');
     assert.equal(code, 1);
     assert.match(stderr, expected);
     assert.equal(stderr.trimEnd().split('\n').length, 1);
-    assert.deepEqual(readdirSync(temporaryParent(target)).includes('repository'), false);
+    assert.deepEqual(readdirSync(getParent(target)).includes('repository'), false);
   });
 }
 
-const temporaryParent = (target: string): string => join(target, '..');
+const getParent = (target: string): string => join(target, '..');
 
-test('refused: folders that are none, are no repository or cannot be written', async (t) => {
-  const { input, target } = place(t);
+test('missing inputs, foreign folders and unwritable folders are refused', async (t) => {
+  const { input, target } = createWorkspace(t);
   const check = async (from: string, to: string, expected: RegExp): Promise<void> => {
-    const { code, stderr } = await buildHere(from, to, '--bundle', 'ctr');
+    const { code, stderr } = await build(from, to, '--bundle', 'ctr');
     assert.equal(code, 1);
     assert.match(stderr, expected);
     assert.equal(stderr.trimEnd().split('\n').length, 1);
   };
   await check(join(input, 'nowhere'), target, /nowhere: no such file or folder/);
-  await check(input, input, /--output-path .*out is not a repository: it holds model\.onnx/);
+  await check(input, input, /--output-path .*out is not a repository: it contains model\.onnx/);
   await check(
     input,
     join(input, 'model.onnx'),
-    /cannot make the folder .*model\.onnx: a file of that name is in the way/,
+    /cannot make the folder .*model\.onnx: a file of that name exists/,
   );
   await check(
     input,
     join(input, 'model.onnx', 'x'),
-    /cannot make the folder .*(a part of the path is not|a file of that name is in the way)/,
+    /cannot make the folder .*(a part of the path is not|a file of that name exists)/,
   );
 });
 
-test('wrong flags: exit 2 and what to do', async (t) => {
-  const { input, target } = place(t);
+test('wrong flags exit with code 2 and explain the fix', async (t) => {
+  const { input, target } = createWorkspace(t);
   for (const [args, expected] of [
     [['--bundle', '../x'], /bundle: expected a name/],
     [['--bundle', 'ctr', '--cur-version', '.1'], /version: expected a name/],
-    [['--bundle', 'ctr', '--shard-num', '0'], /Expected an integer in 1\.\.65536/],
+    [['--bundle', 'ctr', '--shard-num', '0'], /Expected an integer from 1 to 65536/],
     [['--bundle', 'ctr', '--shard-num', 'four'], /Expected an integer/],
     [['--bundle', 'ctr', '--unknown'], /unknown option/],
-    [['--bundle', 'a', '--dict-name', 'b'], /name two models/],
+    [['--bundle', 'a', '--dict-name', 'b'], /name different models/],
     [[], /--bundle is missing/],
   ] as const) {
-    const { code, stderr } = await buildHere(input, target, ...args);
+    const { code, stderr } = await build(input, target, ...args);
     assert.equal(code, 2, stderr);
     assert.match(stderr, expected);
   }
-  assert.equal((await runCommand('tools/cube-builder/main.js', '--help')).code, 0);
+  assert.equal((await runProcess('tools/cube-builder/main.js', '--help')).code, 0);
 });
 
-test('golden requests that are not JSON lines are refused', async (t) => {
-  const { input, target } = place(t);
+test('golden rows that are not JSON lines are refused', async (t) => {
+  const { input, target } = createWorkspace(t);
   const golden = join(input, 'golden.jsonl');
-  writeFileSync(golden, '{"row":1}\n{"row":\n');
+  writeFileSync(golden, '{"C1":"a"}\n{"C1":\n');
   const { code, stderr } = await build(input, target, '--bundle', 'ctr', '--golden', golden);
   assert.equal(code, 1);
   assert.match(stderr, /golden\.jsonl: line 2: not JSON/);
+  writeFileSync(golden, '{"C1":"a"}\n{"C2":"b"}\n');
+  const unknown = await build(input, target, '--bundle', 'ctr', '--golden', golden);
+  assert.match(unknown.stderr, /golden\.jsonl: line 2: \[0\]: unknown field "C2" \(known/);
+});
+
+test('a delta whose model computes other keys is refused', async (t) => {
+  const { input, target } = createWorkspace(t);
+  assert.equal((await build(input, target, '--bundle', 'ctr')).code, 0);
+  const path = join(input, 'slots.json');
+  const spec = JSON.parse(readFileSync(path, 'utf8'));
+  spec.features.slots[0].modulo = '70000';
+  writeFileSync(path, JSON.stringify(spec));
+  const args = ['--input', input, '--output-path', target, '--bundle', 'ctr', '--cur-version', '2'];
+  const delta = ['--job-mode', 'delta', '--depend-version', '1'];
+  const { code, stderr } = await runCommand('tools/cube-builder/main.js', ...args, ...delta);
+  assert.equal(code, 1);
+  assert.match(stderr, /keys of slot C1 differently from parent version 1 .*; build a base/);
+});
+
+test('slots.json that looks wrong is refused unless prune-model accepted it', async (t) => {
+  const { input, target } = createWorkspace(t);
+  const path = join(input, 'slots.json');
+  const text = readFileSync(path, 'utf8').replace('"100000"', '"3"');
+  writeFileSync(path, text);
+  const refused = await build(input, target, '--bundle', 'ctr');
+  assert.equal(refused.code, 1);
+  const found = /looks wrong: (hash\.modulo 3 reaches .*)\. Correct .*--accept$/m.exec(
+    refused.stderr,
+  );
+  const warnings = found?.[1]?.split('; ') ?? [];
+  assert.ok(warnings.length > 0, refused.stderr);
+  writeFileSync(join(input, 'report.json'), JSON.stringify({ warnings }));
+  assert.equal((await build(input, target, '--bundle', 'ctr')).code, 0);
 });

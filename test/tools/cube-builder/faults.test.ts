@@ -1,20 +1,25 @@
-/** What happens to a build: killed anywhere, short of memory, short of disk. */
+/** Builds that are killed, or run out of memory or disk space. */
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { closeSync, existsSync, openSync, readFileSync, utimesSync, writeSync } from 'node:fs';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { encodeNpyHeader } from '../../../lib/core/npy.ts';
+import { toArguments } from '../../../lib/platform/arguments.ts';
 import { openRepository } from '../../../lib/repository/repository.ts';
-import { startProcess } from '../../cube-agent/processes.ts';
-import { atEnd, temporaryFolder } from '../../repository/fixtures.ts';
-import { builder, filesOf, spread, writeTable } from './tables.ts';
+import { onTestEnd, temporaryFolder } from '../../repository/support/fixtures.ts';
+import { startProcess } from '../../support/processes.ts';
+import { createRows, hashFiles, runBuilder, writeTable } from './support/tables.ts';
 
 const MAIN = 'tools/cube-builder/main.js';
 const DIST_MAIN = join(import.meta.dirname, '..', '..', '..', MAIN);
 
-/** Starts the command again and again, killed a little later each time. @returns how often it was killed */
-async function killOften(args: readonly string[], stepMs: number, rounds: number): Promise<number> {
+/** Starts the command repeatedly and kills it a little later each time. @returns the kills */
+async function killRepeatedly(
+  args: readonly string[],
+  stepMs: number,
+  rounds: number,
+): Promise<number> {
   let killed = 0;
   for (let round = 0; round < rounds; round++) {
     const child = startProcess(MAIN, args);
@@ -28,14 +33,14 @@ async function killOften(args: readonly string[], stepMs: number, rounds: number
   return killed;
 }
 
-async function finish(args: readonly string[]): Promise<void> {
-  const { code, stderr } = await builder(...args);
+async function runToEnd(args: readonly string[]): Promise<void> {
+  const { code, stderr } = await runBuilder(...args);
   assert.equal(code, 0, stderr);
 }
 
-test('killed while it partitions, builds, seals or merges, it completes with the same bytes', async (t) => {
+test('a build that is killed in any phase completes with the same bytes', async (t) => {
   const folder = temporaryFolder(t);
-  const rows = spread(20_000);
+  const rows = createRows(20_000);
   const input = writeTable(join(folder, 'in'), 't', rows, 200);
   const changed = writeTable(join(folder, 'd'), 't', new Map([...rows].slice(5000, 9000)), 200);
   const [killed, whole] = [join(folder, 'killed'), join(folder, 'whole')];
@@ -46,14 +51,7 @@ test('killed while it partitions, builds, seals or merges, it completes with the
       [...base, '--only-build'],
       ['seal', '--version', '1', ...target.slice(0, 4)],
       [
-        '--job-mode',
-        'delta',
-        '--depend-version',
-        '1',
-        '--cur-version',
-        '2',
-        '--input',
-        changed,
+        ...toArguments({ jobMode: 'delta', dependVersion: 1, curVersion: 2, input: changed }),
         ...target,
       ],
       ['compact', '--version', '2', '--cur-version', '3', ...target],
@@ -61,65 +59,59 @@ test('killed while it partitions, builds, seals or merges, it completes with the
   };
   let kills = 0;
   for (const [i, args] of steps(killed).entries()) {
-    // A seal is done before it could be killed so late: it has a test of its own.
-    if (i !== 1) kills += await killOften(args, 150, 3);
-    await finish(args);
+    // A seal ends before it could be killed so late; it has its own test.
+    if (i !== 1) kills += await killRepeatedly(args, 150, 3);
+    await runToEnd(args);
   }
   assert.ok(kills >= 3, `killed ${kills} times`);
-  for (const args of steps(whole)) await finish(args);
+  for (const args of steps(whole)) await runToEnd(args);
   const clean = (files: Record<string, string>): Record<string, string> =>
     Object.fromEntries(Object.entries(files).filter(([name]) => !/\/\.[^/]*\.tmp$/.test(name)));
-  assert.deepEqual(clean(filesOf(killed)), clean(filesOf(whole)));
+  assert.deepEqual(clean(hashFiles(killed)), clean(hashFiles(whole)));
 });
 
-test('a killed seal is finished by another', async (t) => {
+test('a second seal completes a killed one', async (t) => {
   const folder = temporaryFolder(t);
-  const input = writeTable(join(folder, 'in'), 't', spread(2000));
+  const input = writeTable(join(folder, 'in'), 't', createRows(2000));
   const target = ['--output-path', join(folder, 'r'), '--bundle', 'b'];
-  await finish([
-    '--input',
-    input,
-    '--shard-num',
-    '3',
-    '--cur-version',
-    '1',
-    '--only-build',
+  await runToEnd([
+    ...toArguments({ input, shardNum: 3, curVersion: 1, onlyBuild: true }),
     ...target,
   ]);
   const child = startProcess(MAIN, ['seal', '--version', '1', ...target]);
   const exit = new Promise<number | null>((resolve) => child.once('exit', resolve));
   setTimeout(() => child.kill('SIGKILL'), 140);
   await exit;
-  // Whether it was killed before it published, while it removed the parts, or not at all.
-  await finish(['seal', '--version', '1', ...target]);
-  await finish(['seal', '--version', '1', ...target]);
-  assert.deepEqual(await openRepository(join(folder, 'r')).versions('b'), ['1']);
+  // It was killed before publishing, while removing the parts, or not at all.
+  await runToEnd(['seal', '--version', '1', ...target]);
+  await runToEnd(['seal', '--version', '1', ...target]);
+  assert.deepEqual(await openRepository(join(folder, 'r')).listVersions('b'), ['1']);
 });
 
-test('shards that are finished are not built again: the input is not even read', async (t) => {
+test('finished shards are not rebuilt and their input is not read again', async (t) => {
   const folder = temporaryFolder(t);
-  const input = writeTable(join(folder, 'in'), 't', spread(3000));
+  const input = writeTable(join(folder, 'in'), 't', createRows(3000));
   const target = ['--output-path', join(folder, 'r'), '--bundle', 'b'];
   const args = ['--input', input, '--shard-num', '3', '--cur-version', '1', ...target];
-  await finish([...args, '--only-build']);
-  // The same size and time, other bytes: only somebody who reads it would see.
+  await runToEnd([...args, '--only-build']);
+  // Same size and time but different bytes: only reading the input would reveal the change.
   const path = join(input, 't.npy');
   const stamp = new Date('2026-01-01T00:00:00Z');
   utimesSync(path, stamp, stamp);
-  await finish([...args, '--only-build']);
-  const before = filesOf(join(folder, 'r'));
+  await runToEnd([...args, '--only-build']);
+  const before = hashFiles(join(folder, 'r'));
   const file = openSync(path, 'r+');
   writeSync(file, new Uint8Array(4000).fill(1), 0, 4000, 200);
   closeSync(file);
   utimesSync(path, stamp, stamp);
-  await finish([...args, '--only-build']);
-  assert.deepEqual(filesOf(join(folder, 'r')), before);
+  await runToEnd([...args, '--only-build']);
+  assert.deepEqual(hashFiles(join(folder, 'r')), before);
 });
 
-/** Bytes that the runtime, its threads and the file reader take beside --memory. */
-const RUNTIME_BYTES = 176 << 20;
+/** What docs/builder.md says a build takes in addition to --memory. */
+const RUNTIME_BYTES = 180 << 20;
 
-test('--memory holds: the records are larger than the process ever is', async (t) => {
+test('--memory bounds the process while it builds a larger table', async (t) => {
   const folder = temporaryFolder(t);
   const [rows, dim] = [1_000_000, 64];
   const path = join(folder, 't.npy');
@@ -142,20 +134,20 @@ test('--memory holds: the records are larger than the process ever is', async (t
   assert.equal(code, 0);
   if (process.platform !== 'linux') return;
   const limit = (64 << 20) + RUNTIME_BYTES;
-  assert.ok(rows * (12 + 4 * dim) > limit, 'the input is large enough to show it');
+  assert.ok(rows * (12 + 4 * dim) > limit, 'the input is larger than the limit');
   assert.ok(peakKb > 0 && peakKb * 1024 < limit, `${peakKb} KiB`);
 });
 
-/** The command with files limited to so many bytes: a write beyond fails as on a full disk. */
-function limited(
+/** Runs the command with a limit on file size; larger writes fail like on a full disk. */
+function runWithFileLimit(
   t: TestContext,
   kib: number,
   args: readonly string[],
 ): Promise<[number | null, string]> {
-  // The limit of `ulimit -f` is in blocks of 512 bytes (dash) or 1024 (bash in its own mode): sh is POSIX.
+  // POSIX sh counts `ulimit -f` in blocks of 512 bytes.
   const script = `ulimit -f ${2 * kib} && exec "$0" "$@"`;
   const child = spawn('sh', ['-c', script, process.execPath, DIST_MAIN, ...args]);
-  atEnd(t, () => child.kill('SIGKILL'));
+  onTestEnd(t, () => child.kill('SIGKILL'));
   let stderr = '';
   child.stderr.setEncoding('utf8').on('data', (text: string) => {
     stderr += text;
@@ -163,24 +155,24 @@ function limited(
   return new Promise((resolve) => child.once('close', (code) => resolve([code, stderr])));
 }
 
-test('no room: one clear error, nothing published, and the next run goes on', async (t) => {
+test('a full disk gives one error, publishes nothing, and the next run continues', async (t) => {
   const folder = temporaryFolder(t);
-  const input = writeTable(join(folder, 'in'), 't', spread(20_000), 200);
+  const input = writeTable(join(folder, 'in'), 't', createRows(20_000), 200);
   const repository = join(folder, 'r');
   const target = ['--output-path', repository, '--bundle', 'b'];
   const args = ['--input', input, '--shard-num', '2', '--cur-version', '1', ...target];
   for (const memory of ['16MiB', '1GiB']) {
     for (const kib of [100, 4000]) {
-      const [code, stderr] = await limited(t, kib, [...args, '--memory', memory]);
+      const [code, stderr] = await runWithFileLimit(t, kib, [...args, '--memory', memory]);
       assert.equal(code, 1);
       assert.match(
         stderr,
-        /cannot write .*: larger than .*; nothing was published: run the same again/,
+        /cannot write .*: larger than .*; nothing was published: run the same command again/,
       );
       assert.equal(stderr.trimEnd().split('\n').length, 1);
-      assert.deepEqual(await openRepository(repository).versions('b'), []);
+      assert.deepEqual(await openRepository(repository).listVersions('b'), []);
     }
   }
-  await finish(args);
-  assert.deepEqual(await openRepository(repository).versions('b'), ['1']);
+  await runToEnd(args);
+  assert.deepEqual(await openRepository(repository).listVersions('b'), ['1']);
 });

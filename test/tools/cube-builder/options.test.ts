@@ -1,4 +1,4 @@
-/** Flags and build specs: what they ask for, and what is refused, with the place of what is wrong. */
+/** Flags and build specs: the requests they make, and the errors for wrong ones. */
 import assert from 'node:assert/strict';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -9,12 +9,12 @@ import { openRepository } from '../../../lib/repository/repository.ts';
 import { readLayerRows } from '../../../lib/store/layer-file.ts';
 import type { BuildOptions } from '../../../tools/cube-builder/build-options.ts';
 import { readBuildSpec } from '../../../tools/cube-builder/build-spec.ts';
-import { temporaryFolder } from '../../repository/fixtures.ts';
-import { builder, builderHere, spread, writeTable } from './tables.ts';
+import { temporaryFolder } from '../../repository/support/fixtures.ts';
+import { createRows, runBuilder, writeTable } from './support/tables.ts';
 
 const BASE = ['--output-path', 'r', '--bundle', 'b', '--cur-version', '2'];
 
-test('wrong combinations of options: exit 2, and what to do', async () => {
+test('a wrong combination of options exits with code 2 and explains the fix', async () => {
   const cases: [string[], RegExp][] = [
     [BASE, /--input is missing/],
     [[...BASE, '--input', 'x'], /--shard-num is missing/],
@@ -22,19 +22,22 @@ test('wrong combinations of options: exit 2, and what to do', async () => {
     [[...BASE, '--input', 'x', '--shard-num', '2', '--last-version', '1'], /--job-mode delta/],
     [[...BASE, '--input', 'x', '--job-mode', 'delta'], /needs --depend-version/],
     [[...BASE, '--input', 'x', '--job-mode', 'full'], /Allowed choices are base, delta/],
-    [[...BASE, '--diff', 'a', 'b', '--shard-num', '2'], /--diff makes a delta/],
+    [[...BASE, '--diff', 'a', 'b', '--shard-num', '2'], /--diff needs --job-mode delta/],
     [[...BASE, '--diff', 'a', '--job-mode', 'delta', '--depend-version', '1'], /OLD NEW/],
-    [[...BASE, '--diff', 'a', 'b', '--input', 'x'], /instead of --input/],
-    [[...BASE, '--input', 'x', '--shard-num', '2', '--deletes', 'd'], /--deletes is of a delta/],
+    [[...BASE, '--diff', 'a', 'b', '--input', 'x'], /--diff OLD NEW replaces --input/],
+    [
+      [...BASE, '--input', 'x', '--shard-num', '2', '--deletes', 'd'],
+      /--deletes needs --job-mode delta/,
+    ],
     [[...BASE, '--input', 'x', '--shard-num', '2', '--only-shards', '3-'], /such as 0-3,7/],
     [[...BASE, '--input', 'x', '--shard-num', '2', '--memory', '1MiB'], /at least 16MiB/],
     [[...BASE, '--input', 'x', '--shard-num', '2', '--dtype', 'f8'], /Allowed choices are f32/],
     [[...BASE, '--input', 'x', '--shard-num', '2', '--default-row', 'a'], /Expected numbers/],
-    [[...BASE, '--input', 'x', '--shard-num', '2', '--chain-max', '65'], /1\.\.64/],
+    [[...BASE, '--input', 'x', '--shard-num', '2', '--chain-max', '65'], /integer from 1 to 64/],
     [[...BASE, '--input', 'x', '--shard-num', '2', '--default-row', '1,,2'], /Expected numbers/],
-    [[...BASE, '--spec', 's', '--input', 'x'], /tables and their options are in s/],
-    [[...BASE, '--spec', 's', '--default-row', '1'], /tables and their options are in s/],
-    [[...BASE, '--spec', 's', '--no-header'], /tables and their options are in s/],
+    [[...BASE, '--spec', 's', '--input', 'x'], /describe tables and their options in s/],
+    [[...BASE, '--spec', 's', '--default-row', '1'], /describe tables and their options in s/],
+    [[...BASE, '--spec', 's', '--no-header'], /describe tables and their options in s/],
     [['--input', 'x', '--shard-num', '2', '--cur-version', '1', '--bundle', 'b'], /--output-path/],
     [['seal', '--bundle', 'b', '--version', '1'], /--output-path is missing/],
     [['seal', '--output-path', 'r', '--bundle', 'b'], /--version/],
@@ -43,11 +46,11 @@ test('wrong combinations of options: exit 2, and what to do', async () => {
     [['diff', 'a', 'b', ...BASE], /needs --depend-version/],
   ];
   for (const [args, expected] of cases) {
-    const { code, stderr } = await builderHere(...args);
+    const { code, stderr } = await runBuilder(...args);
     assert.equal(code, 2, `${args.join(' ')}: ${stderr}`);
     assert.match(stderr, expected);
   }
-  const { code, stdout, stderr } = await builder(...BASE);
+  const { code, stdout, stderr } = await runBuilder(...BASE);
   assert.deepEqual([code, stdout], [2, '']);
   assert.match(stderr, /--input is missing/);
 });
@@ -64,7 +67,7 @@ function read(t: TestContext, text: string, flags: BuildOptions = {}): unknown {
 
 const HEAD = 'bundle: b\ncur-version: 7\nshard-num: 2\noutput-path: r\n';
 
-test('a spec that is wrong is refused with line, column and path', (t) => {
+test('a wrong spec is refused with line, column and field', (t) => {
   const cases: [string, RegExp][] = [
     ['', /spec\.yaml:1:1: expected a map/],
     ['- a', /spec\.yaml:1:1: expected a map of names and values, got a list/],
@@ -76,7 +79,7 @@ test('a spec that is wrong is refused with line, column and path', (t) => {
     [`${HEAD}tables:\n  - dtype: f8\n`, /spec\.yaml:6:12: tables\[0\]\.dtype: expected one of f32/],
     [`${HEAD}tables:\n  - dtype: i8\n`, /spec\.yaml:6:5: tables\[0\]: input is missing/],
     [`${HEAD}tables:\n  - {input: a, dim: 0}`, /tables\[0\]\.dim: expected an integer in 1\.\./],
-    [`${HEAD}tables:\n  - {input: a, old: b}`, /tables\[0\]\.old: a base has no old side/],
+    [`${HEAD}tables:\n  - {input: a, old: b}`, /tables\[0\]\.old: a base has no old input/],
     [`${HEAD}memory: 3\ntables: []`, /spec\.yaml:5:9: memory: Expected at least 16MiB/],
     [`${HEAD}tables:\n  - &a {input: *a}`, /spec\.yaml:6:/],
     ['bundle: ../x\n', /spec\.yaml:1:9: bundle: bundle: expected a name/],
@@ -89,7 +92,7 @@ test('a spec that is wrong is refused with line, column and path', (t) => {
   for (const [text, expected] of cases) assert.throws(() => read(t, text), expected);
 });
 
-test('flags go before a spec, which goes before the defaults', (t) => {
+test('flags override the spec, and the spec overrides the defaults', (t) => {
   const text = `${HEAD}memory: 32MiB\ntables:\n  - input: [a, b]\n    default-row: 0.5\n`;
   const request = read(t, text, { curVersion: '8', threads: 3 }) as Record<string, unknown>;
   const { bundle, version, memoryBytes, threads, chainMax } = request;
@@ -99,9 +102,9 @@ test('flags go before a spec, which goes before the defaults', (t) => {
   );
 });
 
-test('a spec builds several tables, paths relative to it; text keys are signed', async (t) => {
+test('a spec builds several tables from relative paths and hashes text keys', async (t) => {
   const folder = temporaryFolder(t);
-  writeTable(join(folder, 'in'), 'u', spread(50), 4);
+  writeTable(join(folder, 'in'), 'u', createRows(50), 4);
   writeFileSync(join(folder, 'words.csv'), 'alpha,1,2\n"be""ta",3,4\n');
   const spec = join(folder, 'build.yaml');
   writeFileSync(
@@ -116,11 +119,11 @@ test('a spec builds several tables, paths relative to it; text keys are signed',
     sign-key: 14
 `,
   );
-  const { code, stderr, stdout } = await builder('--spec', spec, '--json');
+  const { code, stderr, stdout } = await runBuilder('--spec', spec, '--json');
   assert.equal(code, 0, stderr);
   assert.equal(JSON.parse(stdout).perTable[0].maxError > 0, true);
   const repository = openRepository(join(folder, 'r'));
-  const { tables, hash, slots } = await repository.manifest('b', '7');
+  const { tables, hash, slots } = await repository.readManifest('b', '7');
   assert.deepEqual(
     tables.map(({ name, dtype, dim, rows, defaultRow }) => ({
       name,
@@ -142,7 +145,7 @@ test('a spec builds several tables, paths relative to it; text keys are signed',
     },
   );
   const keys = (tables[1]?.shards ?? []).flat().flatMap(({ contentId }) => {
-    const path = repository.layerTarget('b', 'words', contentId);
+    const path = repository.layerWritePath('b', 'words', contentId);
     return [...readLayerRows(path)].map((batch) => keyToBigint(batch.keys, 0));
   });
   const signed = ['14alpha', '14be"ta'].map((text) => xxh64(new TextEncoder().encode(text)));

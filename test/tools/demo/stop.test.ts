@@ -1,4 +1,4 @@
-/** Ctrl-C in the middle: everything ends soon, nothing is left behind, and it does not look like success. */
+/** Stopping the demo at any step: every process ends, and all files are removed. */
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -11,8 +11,8 @@ const main = join(import.meta.dirname, '..', '..', '..', 'tools', 'demo', 'main.
 const folder = mkdtempSync(join(tmpdir(), 'hypercube-stop-'));
 after(() => rmSync(folder, { recursive: true, force: true }));
 
-/** Starts the demo, sends `signals` when it has printed `after`, and waits for its end. */
-async function interrupted(
+/** Starts the demo, sends `signals` after it printed `after`, and waits until it exits. */
+async function interruptDemo(
   after: string,
   signals: readonly NodeJS.Signals[],
 ): Promise<{ code: number | null; stdout: string; stderr: string }> {
@@ -35,23 +35,25 @@ async function interrupted(
 }
 
 const cases: readonly (readonly [string, string, readonly NodeJS.Signals[]])[] = [
-  ['while versions are built', '[2/8]', ['SIGINT']],
-  ['while the agent starts', '[4/8]', ['SIGTERM', 'SIGINT']],
-  ['under traffic', '[7/8]', ['SIGINT']],
+  ['while versions are built', '[2/9]', ['SIGINT']],
+  ['while the agent starts', '[4/9]', ['SIGTERM', 'SIGINT']],
+  ['under load', '[8/9]', ['SIGINT']],
 ];
 for (const [name, step, signals] of cases) {
   test(`${signals.join(', ')} ${name}`, async () => {
-    const { code, stdout, stderr } = await interrupted(step, signals);
+    const { code, stdout, stderr } = await interruptDemo(step, signals);
     assert.equal(code, 1, stdout + stderr);
     assert.match(stderr, /^npm start --: stopped before the report\n$/);
     assert.deepEqual(readdirSync(folder), [], 'the working folder is removed');
   });
 }
 
-test('when the process that started it is gone, it stops', async () => {
+test('it stops when its parent process has ended', async () => {
   const env = { ...process.env, TMPDIR: folder };
-  // A parent as npm's: it starts the demo and dies of a SIGTERM without handing it on.
-  const start = `require('node:child_process').spawn(process.execPath, [${JSON.stringify(main)}, '--once'], { stdio: 'inherit' });`;
+  // A parent like npm: it starts the demo and exits on SIGTERM without forwarding it.
+  const args = `[${JSON.stringify(main)}, '--once']`;
+  const spawnDemo = `spawn(process.execPath, ${args}, { stdio: 'inherit' })`;
+  const start = `require('node:child_process').${spawnDemo};`;
   const parent = spawn(process.execPath, ['-e', start], { env });
   let stdout = '';
   let stderr = '';
@@ -60,9 +62,9 @@ test('when the process that started it is gone, it stops', async () => {
   });
   parent.stdout.setEncoding('utf8').on('data', (text: string) => {
     stdout += text;
-    if (stdout.includes('[2/8]')) parent.kill('SIGTERM');
+    if (stdout.includes('[2/9]')) parent.kill('SIGTERM');
   });
-  // Closed when the demo too has closed its ends of the pipes.
+  // The pipes close after the demo has closed its ends too.
   await once(parent, 'close');
   assert.equal(stderr, 'npm start --: stopped before the report\n');
   assert.deepEqual(readdirSync(folder), []);

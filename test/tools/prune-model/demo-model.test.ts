@@ -3,12 +3,12 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { Harness } from './prune-harness.ts';
+import { PruneHarness } from './support/prune-harness.ts';
 
 const demo = join(import.meta.dirname, '..', '..', '..', '..', 'data', 'demo');
 
-test('the demo model is pruned: one input for its 26 slots, the table out of the graph', async () => {
-  const harness = new Harness();
+test('the demo model gets one input for its 26 slots and loses its table', async () => {
+  const harness = new PruneHarness();
   const model = readFileSync(join(demo, 'model.onnx'));
   const features = join(demo, 'features.json');
   const pruned = await harness.prune(model, '--features', features, '--verify', '256');
@@ -23,14 +23,15 @@ test('the demo model is pruned: one input for its 26 slots, the table out of the
   assert.deepEqual(pruned.inputs.toSorted(), [dense.input, embedding?.input].toSorted());
   assert.ok(pruned.outputs.includes(click.output));
   const [table] = pruned.spec.tables;
+  assert.ok(table);
   assert.deepEqual([table?.rows, table?.dim], [100_001, 10]);
-  assert.deepEqual(pruned.table(table!.name).shape, [100_001, 10]);
+  assert.deepEqual(pruned.table(table.name).shape, [100_001, 10]);
   assert.ok(pruned.report.verify!.maxAbsDifference <= 1e-6);
   assert.ok(pruned.report.bytes.after < pruned.report.bytes.before - 100_001 * 40);
 });
 
-test('the demo model, cut short at every 256 KiB, is not a valid model', () => {
-  const harness = new Harness();
+test('the demo model truncated at every 256 KiB is not a valid model', () => {
+  const harness = new PruneHarness();
   const model = readFileSync(join(demo, 'model.onnx'));
   for (let at = 0; at < model.length; at += 1 << 18) {
     const cut = harness.write('cut.onnx', model.subarray(0, at));

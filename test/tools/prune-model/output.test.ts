@@ -10,11 +10,20 @@ import {
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { decodeNpy } from '../../../lib/core/npy.ts';
-import { FLOAT, floats, INT64, model, node, ramp, smallModel, value } from './onnx-builder.ts';
-import { Harness } from './prune-harness.ts';
+import {
+  FLOAT,
+  floats,
+  INT64,
+  model,
+  node,
+  ramp,
+  smallModel,
+  value,
+} from './support/onnx-builder.ts';
+import { PruneHarness } from './support/prune-harness.ts';
 
-test('the output has exactly its files, and the report is a small table', () => {
-  const harness = new Harness();
+test('the output contains exactly its files, and the report is a short table', () => {
+  const harness = new PruneHarness();
   const path = harness.write('ctr.onnx', smallModel());
   const { status, stdout } = harness.run('--model', path, '--output', harness.output);
   assert.equal(status, 0);
@@ -30,11 +39,11 @@ test('the output has exactly its files, and the report is a small table', () => 
   assert.match(stdout, /^embedding.weight +7 x 4 +112 B +1$/m);
   assert.match(stdout, /^rows +embedding.weight +ids \[0, 1, 2\] +none$/m);
   assert.match(stdout, /^graph {4}\d+ B -> \d+ B \(\d+ % less\), 5 -> 4 nodes$/m);
-  assert.match(stdout, /^proof {4}64 samples, largest difference 0.0e\+0$/m);
+  assert.match(stdout, /^verified 64 samples, largest difference 0.0e\+0$/m);
 });
 
-test('an output that is there is replaced only with --force, and then wholly', () => {
-  const harness = new Harness();
+test('an existing output is replaced only with --force, and then completely', () => {
+  const harness = new PruneHarness();
   const { output } = harness;
   const path = harness.write('ctr.onnx', smallModel(3, 7, 4));
   mkdirSync(output);
@@ -46,7 +55,7 @@ test('an output that is there is replaced only with --force, and then wholly', (
   const before = harness.snapshot();
   const again = harness.run('--model', path, '--output', output);
   assert.equal(again.status, 2);
-  assert.match(again.stderr, /out is not empty; --force replaces what is there/);
+  assert.match(again.stderr, /out is not empty; use --force to replace its content/);
   assert.deepEqual(harness.snapshot(), before);
 
   writeFileSync(join(output, 'tables', 'old.npy'), 'left over');
@@ -59,8 +68,8 @@ test('an output that is there is replaced only with --force, and then wholly', (
   assert.deepEqual(readdirSync(harness.folder).sort(), ['ctr.onnx', 'other.onnx', 'out']);
 });
 
-test('--force never removes what prune-model did not make', () => {
-  const harness = new Harness();
+test('--force never removes files that prune-model did not write', () => {
+  const harness = new PruneHarness();
   const path = harness.write('ctr.onnx', smallModel());
   const refused = (output: string): string => {
     const before = harness.snapshot();
@@ -73,12 +82,12 @@ test('--force never removes what prune-model did not make', () => {
   assert.match(refused(path), /is inside the output|is a file/);
   mkdirSync(harness.output);
   writeFileSync(join(harness.output, 'thesis.txt'), 'mine');
-  assert.match(refused(harness.output), /out holds thesis.txt, which prune-model did not make/);
+  assert.match(refused(harness.output), /out contains thesis.txt, which prune-model did not write/);
   assert.match(refused(harness.write('plain', 'file')), /plain is a file/);
 });
 
-test('what a killed run left is cleared away when it is old; a run that goes on is left alone', () => {
-  const harness = new Harness();
+test('old folders of killed runs are removed; those of running ones are kept', () => {
+  const harness = new PruneHarness();
   const path = harness.write('ctr.onnx', smallModel());
   for (const name of ['.out.11.new', '.out.12.new', '.outer.13.new', '.out.14.new.mine']) {
     mkdirSync(join(harness.folder, name));
@@ -90,7 +99,7 @@ test('what a killed run left is cleared away when it is old; a run that goes on 
 });
 
 test('a dry run reports and writes nothing', () => {
-  const harness = new Harness();
+  const harness = new PruneHarness();
   const path = harness.write('ctr.onnx', smallModel());
   const before = harness.snapshot();
   const args = ['--model', path, '--output', harness.output, '--dry-run'];
@@ -104,14 +113,14 @@ test('a dry run reports and writes nothing', () => {
   assert.deepEqual(harness.snapshot(), before);
 });
 
-test('wrong usage exits 2, files that cannot be read or written exit 1, with one clear line', () => {
-  const harness = new Harness();
+test('wrong usage exits 2 and file errors exit 1, each with a one-line message', () => {
+  const harness = new PruneHarness();
   const path = harness.write('ctr.onnx', smallModel());
   const cases: [string[], number, RegExp][] = [
     [[], 2, /required option '--model <path>'/],
     [['--model', path], 2, /required option '--output <folder>'/],
-    [['--model', path, '--output', 'x', '--verify', '-1'], 2, /integer in 0..100000/],
-    [['--model', path, '--output', 'x', '--verify', '1e3'], 2, /integer in 0..100000/],
+    [['--model', path, '--output', 'x', '--verify', '-1'], 2, /integer from 0 to 100000/],
+    [['--model', path, '--output', 'x', '--verify', '1e3'], 2, /integer from 0 to 100000/],
     [['--model', path, '--output', 'x', '--what'], 2, /unknown option '--what'/],
     [['--model', path, '--output', 'x', 'more'], 2, /too many arguments/],
     [
@@ -139,8 +148,8 @@ test('wrong usage exits 2, files that cannot be read or written exit 1, with one
   }
 });
 
-test('a model that does not answer the same twice fails the proof, and nothing is written', () => {
-  const harness = new Harness();
+test('a model with random outputs fails the verification, and nothing is written', () => {
+  const harness = new PruneHarness();
   const random = model({
     inputs: [value('ids', INT64, ['n'])],
     outputs: [value('y', FLOAT, ['n', 2])],
@@ -151,11 +160,14 @@ test('a model that does not answer the same twice fails the proof, and nothing i
       node('Add', ['e', 'noise'], ['y']),
     ],
   });
-  assert.match(harness.refuse(random, 1), /the proof failed: .*output "y": -?[\d.]+ instead of/);
+  assert.match(
+    harness.expectRefusal(random, 1),
+    /the verification failed: .*output "y": -?[\d.]+ instead of/,
+  );
 });
 
-test('--help tells the exit codes and shows examples', () => {
-  const { status, stdout } = new Harness().run('--help');
+test('--help lists the exit codes and examples', () => {
+  const { status, stdout } = new PruneHarness().run('--help');
   assert.equal(status, 0);
   for (const code of [0, 1, 2, 3, 4, 5])
     assert.match(stdout, new RegExp(`^ {2}${code} {2}\\w`, 'm'));

@@ -1,17 +1,18 @@
 /**
- * Two endpoints asked the same: each batch of both, one right after the other and in turns who is first, so that whatever else the
- * machines do falls upon both alike.
+ * Sends each batch to two endpoints, one right after the other, in alternating order, so that other
+ * load on the machine affects both alike.
  */
+import { requireDefined } from '../../../lib/core/errors.ts';
 import { systemClock } from '../../../lib/platform/clock.ts';
-import { LoadGenerator, type LoadResult, type Pace } from './load-generator.ts';
-import { Tally } from './tally.ts';
-import { type Request, sendCounted } from './traffic.ts';
+import { LoadGenerator, type LoadResult, type LoadSchedule } from './load-generator.ts';
+import { type PreparedRequest, sendAndRecord } from './load-run.ts';
+import { ResponseRecorder } from './response-recorder.ts';
 
 export interface ComparisonOptions {
-  /** Of the endpoint and of the one it is held against, batch by batch the same rows. */
-  readonly requests: readonly [readonly Request[], readonly Request[]];
+  /** Requests for both endpoints; batch by batch the same rows. */
+  readonly requests: readonly [readonly PreparedRequest[], readonly PreparedRequest[]];
   readonly rowCount: number;
-  readonly pace: Pace;
+  readonly schedule: LoadSchedule;
   readonly warmUpMs?: number;
   readonly stop: AbortSignal;
   readonly onRows?: (rowsDone: number) => void;
@@ -19,24 +20,27 @@ export interface ComparisonOptions {
 
 export interface ComparisonResult {
   readonly load: LoadResult;
-  readonly tallies: readonly [Tally, Tally];
+  readonly recorders: readonly [ResponseRecorder, ResponseRecorder];
 }
 
-/** Of the scores of the rows that both have answered. */
-export interface Differences {
+/** Differences between the scores of rows that both endpoints answered. */
+export interface ScoreDifferences {
   readonly rows: number;
   readonly max: number;
-  /** From 0; -1 without rows. */
+  /** Index from 0; -1 without rows. */
   readonly maxRow: number;
   readonly mean: number;
   readonly p99: number;
-  /** Rows that differ by more than was allowed. */
+  /** Rows that differ by more than allowed. */
   readonly beyond: number;
 }
 
 export async function compareEndpoints(options: ComparisonOptions): Promise<ComparisonResult> {
-  const { requests, rowCount, pace, warmUpMs = 0, stop, onRows } = options;
-  const pass = async (passPace: Pace, tallies: readonly [Tally, Tally]): Promise<LoadResult> => {
+  const { requests, rowCount, schedule, warmUpMs = 0, stop, onRows } = options;
+  const pass = async (
+    passSchedule: LoadSchedule,
+    recorders: readonly [ResponseRecorder, ResponseRecorder],
+  ): Promise<LoadResult> => {
     const startMs = systemClock.nowMs();
     let turn = 0;
     let rowsDone = 0;
@@ -44,31 +48,34 @@ export async function compareEndpoints(options: ComparisonOptions): Promise<Comp
       const first = turn++ % 2;
       let isAnswered = true;
       for (const side of [first, 1 - first] as const) {
-        const request = requests[side as 0 | 1][batch]!;
+        const request = requireDefined(requests[side as 0 | 1][batch], 'a request');
         const sentMs = systemClock.nowMs();
-        const answered = await sendCounted(request, tallies[side as 0 | 1], sentMs, startMs);
+        const answered = await sendAndRecord(request, recorders[side as 0 | 1], sentMs, startMs);
         isAnswered &&= answered;
       }
-      const { start, end } = requests[0][batch]!;
+      const { start, end } = requireDefined(requests[0][batch], 'a request');
       rowsDone += end - start;
       onRows?.(rowsDone);
       return isAnswered;
     };
-    return new LoadGenerator(passPace, requests[0].length, work, stop).run();
+    return new LoadGenerator(passSchedule, requests[0].length, work, stop).run();
   };
   if (warmUpMs > 0) {
-    await pass({ ...pace, durationMs: warmUpMs }, [new Tally(rowCount), new Tally(rowCount)]);
+    await pass({ ...schedule, durationMs: warmUpMs }, [
+      new ResponseRecorder(rowCount),
+      new ResponseRecorder(rowCount),
+    ]);
   }
-  const tallies = [new Tally(rowCount), new Tally(rowCount)] as const;
-  return { load: await pass(pace, tallies), tallies };
+  const recorders = [new ResponseRecorder(rowCount), new ResponseRecorder(rowCount)] as const;
+  return { load: await pass(schedule, recorders), recorders: recorders };
 }
 
-/** @param allowed a row that differs by more is counted */
-export function differencesOf(
+/** @param allowed largest difference that is not counted in `beyond` */
+export function computeDifferences(
   one: Float64Array,
   other: Float64Array,
   allowed: number,
-): Differences {
+): ScoreDifferences {
   const differences: number[] = [];
   let max = 0;
   let maxRow = -1;

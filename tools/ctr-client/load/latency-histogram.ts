@@ -1,13 +1,14 @@
 /**
- * Latencies counted in buckets, in memory that does not grow with their number. Buckets are 1 µs wide up to 256 µs, and from there on
- * a 128th to a 256th of what they hold: a percentile is at most 1/128 above the true one, never below it. Average and maximum are exact.
+ * A histogram of latencies in fixed memory. Buckets are 1 µs wide up to 256 µs and 1/256 to 1/128
+ * of their value above: a percentile is at most 1/128 too high and never too low. Mean and maximum
+ * are exact.
  */
 
-/** Buckets of one doubling are half of these. */
+/** Each doubling above has half as many buckets. */
 const LINEAR_BUCKETS = 256;
 const HALF = LINEAR_BUCKETS / 2;
 const LINEAR_BITS = 8;
-/** 2^40 µs are twelve days. */
+/** Up to 2^40 µs, twelve days. */
 const DOUBLINGS = 40 - LINEAR_BITS;
 const MICROS_MAX = 2 ** 40 - 1;
 const MICROS_PER_MS = 1_000;
@@ -38,24 +39,27 @@ export class LatencyHistogram {
 
   add(ms: number): void {
     const micros = Math.min(Math.max(Math.ceil(ms * MICROS_PER_MS), 0), MICROS_MAX);
-    this.#counts[bucketOf(micros)]!++;
+    this.#counts[findBucket(micros)]!++;
     this.#count++;
     this.#sumMs += ms;
     this.#maxMs = Math.max(this.#maxMs, ms);
   }
 
-  /** The upper edge of the bucket in which the nearest-rank percentile lies, in ms; 0 without values. @param share 0..1 */
+  /**
+   * Upper edge of the bucket with the nearest-rank percentile, in ms; 0 without values.
+   * @param share 0..1
+   */
   percentile(share: number): number {
     const rank = Math.max(Math.ceil(share * this.#count), 1);
     let seen = 0;
     for (let bucket = 0; bucket < this.#counts.length; bucket++) {
       seen += this.#counts[bucket]!;
-      if (seen >= rank) return Math.min(upperMicros(bucket) / MICROS_PER_MS, this.#maxMs);
+      if (seen >= rank) return Math.min(bucketUpperMicros(bucket) / MICROS_PER_MS, this.#maxMs);
     }
     return 0;
   }
 
-  /** In ms; zeros without values. */
+  /** Values in ms; zeros without values. */
   summary(): LatencySummary {
     return {
       avg: this.#count === 0 ? 0 : this.#sumMs / this.#count,
@@ -69,7 +73,7 @@ export class LatencyHistogram {
   }
 }
 
-function bucketOf(micros: number): number {
+function findBucket(micros: number): number {
   if (micros < LINEAR_BUCKETS) return micros;
   const doublings = Math.floor(Math.log2(micros)) - LINEAR_BITS + 1;
   const mantissa = Math.floor(micros / 2 ** doublings);
@@ -77,7 +81,7 @@ function bucketOf(micros: number): number {
 }
 
 /** The largest whole number of microseconds that falls into the bucket. */
-function upperMicros(bucket: number): number {
+function bucketUpperMicros(bucket: number): number {
   if (bucket < LINEAR_BUCKETS) return bucket;
   const doublings = Math.floor((bucket - LINEAR_BUCKETS) / HALF) + 1;
   const mantissa = HALF + ((bucket - LINEAR_BUCKETS) % HALF);

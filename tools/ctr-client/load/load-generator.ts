@@ -1,50 +1,51 @@
 /**
- * When requests are sent. Closed loop: so many lanes, each sends its next request when the last one is answered. Open loop (`rps`):
- * request i is due at start + i / rps whatever became of those before it, and its latency counts from then, so that a server which
- * stalls is charged for all that had to wait, and not only for what was in flight ("coordinated omission").
+ * Decides when requests are sent. Closed loop: each of `concurrency` workers sends its next request
+ * when the last one is answered. Open loop (`rps`): request i is due at start + i / rps and its
+ * latency counts from then, so a stalled server is charged for every request that had to wait, not
+ * only for those in flight ("coordinated omission").
  */
 import { setMaxListeners } from 'node:events';
 import { type Clock, systemClock } from '../../../lib/platform/clock.ts';
-import { startBusyMeter } from '../../../lib/platform/machine.ts';
+import { startUtilizationMeter } from '../../../lib/platform/machine.ts';
 
-export interface Pace {
-  /** Requests in flight at most. */
+export interface LoadSchedule {
+  /** Maximum requests in flight. */
   readonly concurrency: number;
-  /** Requests due a second; undefined: as fast as answers come. */
+  /** Requests due per second; undefined: closed loop. */
   readonly rps?: number;
-  /** Batches are taken from the first again until the time is over; undefined: each once. */
+  /** The batches repeat until this time is over; undefined: each is sent once. */
   readonly durationMs?: number;
 }
 
-/** Sends batch `batch`. @param dueMs when its latency begins @returns whether it was answered */
-export type Work = (batch: number, dueMs: number) => Promise<boolean>;
+/** Sends one batch; its latency counts from `dueMs`. @returns whether it was answered */
+export type SendBatch = (batch: number, dueMs: number) => Promise<boolean>;
 
 export interface LoadResult {
   readonly durationMs: number;
-  /** The user stopped it. */
+  /** The user stopped the run. */
   readonly interrupted: boolean;
-  /** Open loop: found no free lane when they were due. */
+  /** Open loop: requests without a free worker when due. */
   readonly waited: number;
-  /** Open loop: due before the end, and not sent. */
+  /** Open loop: requests due before the end and not sent. */
   readonly unsent: number;
-  /** Open loop: had a free lane, and yet this process sent them late. */
+  /** Open loop: requests that this process sent late although a worker was free. */
   readonly late: number;
-  /** How busy this process was, 0..1: near 1 it measures itself. */
+  /** CPU utilization of this process, 0..1: near 1 it measures itself. */
   readonly busyShare: number;
 }
 
-/** A timer's own inexactness is no lateness. */
-const LATE_MS = 5;
-/** What is in flight when the user stops may still be answered. */
+/** Inexactness of timers that does not count as late. */
+const LATE_TOLERANCE_MS = 5;
+/** Time for requests in flight to finish after the user stops the run. */
 const STOP_GRACE_MS = 1_000;
-/** In runs by time a server that is gone is not asked as fast as it can refuse. */
+/** Pause after a failure in runs limited by time, so that a dead server is not flooded. */
 const FAILED_PAUSE_MS = 10;
 
 /** One run; `run` is called once. */
 export class LoadGenerator {
-  readonly #pace: Pace;
-  readonly #batches: number;
-  readonly #work: Work;
+  readonly #schedule: LoadSchedule;
+  readonly #batchCount: number;
+  readonly #sendBatch: SendBatch;
   readonly #stop: AbortSignal;
   readonly #clock: Clock;
   #startMs = 0;
@@ -53,30 +54,30 @@ export class LoadGenerator {
   #late = 0;
 
   constructor(
-    pace: Pace,
-    batches: number,
-    work: Work,
+    schedule: LoadSchedule,
+    batchCount: number,
+    sendBatch: SendBatch,
     stop: AbortSignal,
     clock: Clock = systemClock,
   ) {
-    this.#pace = pace;
-    this.#batches = batches;
-    this.#work = work;
+    this.#schedule = schedule;
+    this.#batchCount = batchCount;
+    this.#sendBatch = sendBatch;
     this.#stop = stop;
-    // Each lane that waits listens.
+    // Each waiting worker adds a listener.
     setMaxListeners(0, stop);
     this.#clock = clock;
   }
 
   async run(): Promise<LoadResult> {
-    const { concurrency, durationMs } = this.#pace;
-    const busyShare = startBusyMeter();
+    const { concurrency, durationMs } = this.#schedule;
+    const busyShare = startUtilizationMeter();
     this.#startMs = this.#clock.nowMs();
-    const lanes = Promise.all(Array.from({ length: concurrency }, () => this.#runLane()));
-    await Promise.race([lanes, this.#stopped(lanes)]);
+    const workers = Promise.all(Array.from({ length: concurrency }, () => this.#runWorker()));
+    await Promise.race([workers, this.#waitForStop(workers)]);
     const interrupted = this.#stop.aborted;
     const elapsedMs = this.#clock.nowMs() - this.#startMs;
-    const due = this.#dueBy(durationMs ?? Number.POSITIVE_INFINITY);
+    const due = this.#countDueBy(durationMs ?? Number.POSITIVE_INFINITY);
     return {
       durationMs: elapsedMs,
       interrupted,
@@ -87,53 +88,56 @@ export class LoadGenerator {
     };
   }
 
-  /** Requests that are due before so long after the start; in a closed loop none is ever due. */
-  #dueBy(ms: number): number {
-    const { rps, durationMs } = this.#pace;
+  /** Requests due within `ms` after the start; 0 in a closed loop. */
+  #countDueBy(ms: number): number {
+    const { rps, durationMs } = this.#schedule;
     return rps === undefined || durationMs === undefined ? 0 : Math.ceil((ms / 1_000) * rps);
   }
 
-  async #stopped(lanes: Promise<unknown>): Promise<void> {
+  async #waitForStop(workers: Promise<unknown>): Promise<void> {
     await new Promise<void>((resolve) => {
       this.#stop.addEventListener('abort', () => resolve());
       if (this.#stop.aborted) resolve();
-      lanes.then(
+      workers.then(
         () => resolve(),
         () => resolve(),
       );
     });
-    await Promise.race([lanes, this.#clock.sleep(STOP_GRACE_MS)]);
+    await Promise.race([workers, this.#clock.sleep(STOP_GRACE_MS)]);
   }
 
-  async #runLane(): Promise<void> {
-    const { durationMs } = this.#pace;
+  async #runWorker(): Promise<void> {
+    const { durationMs } = this.#schedule;
     const endMs = this.#startMs + (durationMs ?? Number.POSITIVE_INFINITY);
     while (!this.#stop.aborted && this.#clock.nowMs() < endMs) {
       const i = this.#next;
-      if (durationMs === undefined && i >= this.#batches) return;
-      const dueMs = this.#dueMs(i);
+      if (durationMs === undefined && i >= this.#batchCount) return;
+      const dueMs = this.#computeDueMs(i);
       if (dueMs >= endMs) return;
       this.#next++;
-      await this.#untilDue(dueMs);
+      await this.#waitUntilDue(dueMs);
       if (this.#stop.aborted) return;
-      const isAnswered = await this.#work(i % this.#batches, Math.min(dueMs, this.#clock.nowMs()));
+      const isAnswered = await this.#sendBatch(
+        i % this.#batchCount,
+        Math.min(dueMs, this.#clock.nowMs()),
+      );
       if (!isAnswered && durationMs !== undefined) {
         await this.#clock.sleep(FAILED_PAUSE_MS, this.#stop);
       }
     }
   }
 
-  #dueMs(i: number): number {
-    const { rps } = this.#pace;
+  #computeDueMs(i: number): number {
+    const { rps } = this.#schedule;
     return rps === undefined ? this.#clock.nowMs() : this.#startMs + (i * 1_000) / rps;
   }
 
-  /** Up to a millisecond early: timers know no fractions of one, and late would be counted. */
-  async #untilDue(dueMs: number): Promise<void> {
+  /** Returns up to a millisecond early, because timers have millisecond resolution. */
+  async #waitUntilDue(dueMs: number): Promise<void> {
     const aheadMs = dueMs - this.#clock.nowMs();
-    if (aheadMs < -1 && this.#pace.rps !== undefined) this.#waited++;
+    if (aheadMs < -1 && this.#schedule.rps !== undefined) this.#waited++;
     if (aheadMs < 1) return;
     await this.#clock.sleep(Math.floor(aheadMs), this.#stop);
-    if (this.#clock.nowMs() - dueMs > LATE_MS) this.#late++;
+    if (this.#clock.nowMs() - dueMs > LATE_TOLERANCE_MS) this.#late++;
   }
 }

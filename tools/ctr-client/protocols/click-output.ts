@@ -1,6 +1,6 @@
-/** Which number of a model's outputs is the click probability. */
+/** Selects the click probability among a model's outputs. */
 import type { FeatureSpec } from '../../../lib/core/slots.ts';
-import { notServing } from './http-endpoint.ts';
+import { invalidResponseError } from './http-endpoint.ts';
 
 export interface Output {
   readonly name: string;
@@ -8,10 +8,11 @@ export interface Output {
 }
 
 /**
- * As the slot spec says; without one the last column of the first output: P(click), or P(no click) and P(click).
- * @throws CubeError INTERNAL when the answer has no such numbers
+ * Uses the slot spec, or without one the last column of the first output: P(click), or P(no click)
+ * and P(click).
+ * @throws CubeError INTERNAL when the response has no such numbers
  */
-export function clickScores(
+export function selectClickScores(
   outputs: readonly Output[],
   rowCount: number,
   source: string,
@@ -20,18 +21,18 @@ export function clickScores(
   const name = spec?.click.output ?? outputs[0]?.name;
   const output = outputs.find((candidate) => candidate.name === name);
   if (output === undefined)
-    throw notServing(`${source}: an answer without an output ${name ?? ''}`);
+    throw invalidResponseError(`${source}: the response has no output ${name ?? ''}`);
   const width = output.data.length / rowCount;
   const column = spec?.click.column ?? width - 1;
   if (!Number.isInteger(width) || column >= width || column < 0) {
     const got = `${output.data.length} numbers in output ${output.name}`;
-    throw notServing(`${source}: ${got} for ${rowCount} rows`);
+    throw invalidResponseError(`${source}: ${got} for ${rowCount} rows`);
   }
   const scores = new Float64Array(rowCount);
   for (let row = 0; row < rowCount; row++) {
-    const score = output.data[row * width + column]!;
+    const score = output.data[row * width + column];
     if (typeof score !== 'number' || !Number.isFinite(score)) {
-      throw notServing(`${source}: output ${output.name}, row ${row + 1}: no number`);
+      throw invalidResponseError(`${source}: output ${output.name}, row ${row + 1}: not a number`);
     }
     scores[row] = score;
   }

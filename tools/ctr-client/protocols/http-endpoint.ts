@@ -1,4 +1,6 @@
-/** A serving process over HTTP on connections that are kept: bytes out, bytes in, and its refusals as the errors that they name. */
+/**
+ * An HTTP connection pool to one serving process. Error responses become the errors they name.
+ */
 import {
   Agent as HttpAgent,
   request as httpRequest,
@@ -8,12 +10,13 @@ import {
 import { Agent as HttpsAgent, request as httpsRequest } from 'node:https';
 import { CubeError, ERROR_STATUS, type ErrorCode } from '../../../lib/core/errors.ts';
 import { JsonReader } from '../../../lib/core/json.ts';
+import { DEGRADED_KEY } from '../../../proto/ctr.ts';
 
-export interface HttpAnswer {
+export interface HttpResponse {
   readonly status: number;
   readonly headers: IncomingHttpHeaders;
   readonly bytes: Buffer;
-  /** Where it is from, for errors. */
+  /** URL, for error messages. */
   readonly source: string;
 }
 
@@ -27,12 +30,12 @@ export interface HttpEndpointOptions {
   /** `http://host:port` or `https://…`. */
   readonly url: string;
   readonly connectionsMax: number;
-  /** From sending to the last byte of the answer; it travels with requests. */
+  /** Time from sending to the last byte of the response; also sent as the request's deadline. */
   readonly timeoutMs: number;
 }
 
-/** Far above the answer to the largest request. */
-const ANSWER_BYTES_MAX = 64 << 20;
+/** Far above the response to the largest request. */
+const RESPONSE_BYTES_MAX = 64 << 20;
 const SHOWN_CHARS_MAX = 200;
 
 export class HttpEndpoint {
@@ -50,25 +53,25 @@ export class HttpEndpoint {
     this.#send = isSecure ? httpsRequest : httpRequest;
   }
 
-  /** @throws CubeError the server's own, UNAVAILABLE, DEADLINE_EXCEEDED */
+  /** @throws CubeError with the server's code, UNAVAILABLE or DEADLINE_EXCEEDED */
   async get(path: string): Promise<JsonReader> {
-    const answer = await this.#exchange('GET', path);
-    if (answer.status !== 200) throw refusal(answer);
-    return jsonOf(answer);
+    const response = await this.#exchange('GET', path);
+    if (response.status !== 200) throw toError(response);
+    return parseJsonBody(response);
   }
 
-  /** @throws CubeError the server's own, UNAVAILABLE, DEADLINE_EXCEEDED */
-  async post(path: string, body: HttpBody): Promise<HttpAnswer> {
-    const answer = await this.#exchange('POST', path, body);
-    if (answer.status !== 200) throw refusal(answer);
-    return answer;
+  /** @throws CubeError with the server's code, UNAVAILABLE or DEADLINE_EXCEEDED */
+  async post(path: string, body: HttpBody): Promise<HttpResponse> {
+    const response = await this.#exchange('POST', path, body);
+    if (response.status !== 200) throw toError(response);
+    return response;
   }
 
   close(): void {
     this.#agent.destroy();
   }
 
-  #exchange(method: string, path: string, body?: HttpBody): Promise<HttpAnswer> {
+  #exchange(method: string, path: string, body?: HttpBody): Promise<HttpResponse> {
     const source = `${this.url}${path}`;
     const headers =
       body === undefined
@@ -83,7 +86,7 @@ export class HttpEndpoint {
       const request = this.#send(source, { method, agent: this.#agent, headers });
       const fail = (error: Error): void => reject(connectionError(error, this.url));
       const timer = setTimeout(() => {
-        const late = `${this.url}: no answer within ${this.#timeoutMs} ms`;
+        const late = `${this.url}: no response within ${this.#timeoutMs} ms`;
         request.destroy(new CubeError('DEADLINE_EXCEEDED', late));
       }, this.#timeoutMs);
       request.once('close', () => clearTimeout(timer));
@@ -100,76 +103,88 @@ export class HttpEndpoint {
   }
 }
 
-/** @throws CubeError INTERNAL: what is not JSON is from no serving process */
-export function jsonOf({ bytes, source }: Pick<HttpAnswer, 'bytes' | 'source'>): JsonReader {
+/** Every protocol over HTTP marks degraded responses with a header. */
+export function isDegraded({ headers }: HttpResponse): boolean {
+  return headers[DEGRADED_KEY] === 'true';
+}
+
+/** @throws CubeError INTERNAL when the body is not JSON */
+export function parseJsonBody({
+  bytes,
+  source,
+}: Pick<HttpResponse, 'bytes' | 'source'>): JsonReader {
   try {
     return JsonReader.parse(bytes.toString(), source);
   } catch {
-    throw notServing(`${source}: not JSON: ${shown(bytes)}`);
+    throw invalidResponseError(`${source}: not JSON: ${toShortText(bytes)}`);
   }
 }
 
-/** Reads an answer: a field that is not as it should be is then the server's fault, not the caller's. */
-export function readingAnswer<T>(read: () => T): T {
+/** Reports an invalid field of a response as the server's error, not the caller's. */
+export function withReadErrors<T>(read: () => T): T {
   try {
     return read();
   } catch (error) {
     const { code, message } = CubeError.from(error);
-    throw code === 'INVALID_ARGUMENT' ? notServing(message) : error;
+    throw code === 'INVALID_ARGUMENT' ? invalidResponseError(message) : error;
   }
 }
 
-/** An answer that no serving process gives. */
-export function notServing(message: string): CubeError {
-  return new CubeError('INTERNAL', `${message}; is it serving that listens there?`);
+/** An error for a response that serving never sends. */
+export function invalidResponseError(message: string): CubeError {
+  return new CubeError('INTERNAL', `${message}; is serving listening there?`);
 }
 
 async function readBytes(response: IncomingMessage, url: string): Promise<Buffer> {
-  const pieces: Buffer[] = [];
+  const chunks: Buffer[] = [];
   let bytes = 0;
-  for await (const piece of response as AsyncIterable<Buffer>) {
-    bytes += piece.length;
-    if (bytes > ANSWER_BYTES_MAX) {
-      throw new CubeError('TOO_LARGE', `${url}: an answer of more than ${ANSWER_BYTES_MAX} bytes`);
+  for await (const chunk of response as AsyncIterable<Buffer>) {
+    bytes += chunk.length;
+    if (bytes > RESPONSE_BYTES_MAX) {
+      throw new CubeError('TOO_LARGE', `${url}: the response exceeds ${RESPONSE_BYTES_MAX} bytes`);
     }
-    pieces.push(piece);
+    chunks.push(chunk);
   }
-  return Buffer.concat(pieces);
+  return Buffer.concat(chunks);
 }
 
 function connectionError(error: Error, url: string): CubeError {
   if (error instanceof CubeError) return error;
   const { code, message } = error as NodeJS.ErrnoException;
   if (code === 'ECONNREFUSED') {
-    const reason = 'nobody listens there; is serving running?';
+    const reason = 'connection refused; is serving running?';
     return new CubeError('UNAVAILABLE', `${url}: ${reason}`, { cause: error });
   }
-  const hint = code === 'EPROTO' ? '; serving speaks http, https needs a proxy before it' : '';
+  const hint =
+    code === 'EPROTO' ? '; serving speaks http, so https needs a proxy in front of it' : '';
   return new CubeError('UNAVAILABLE', `${url}: ${firstLine(message)}${hint}`, { cause: error });
 }
 
-/** The server's refusal as the error that it names. */
-function refusal({ status, bytes, source }: HttpAnswer): CubeError {
+/** Converts an error response to the error that it names. */
+function toError({ status, bytes, source }: HttpResponse): CubeError {
   let body: { code?: string; error?: string; err_no?: number; err_msg?: string } = {};
   try {
     body = JSON.parse(bytes.toString());
   } catch {
-    // Not one of our answers: a proxy, another server. Its text says more than we could.
+    // Not a response of serving, perhaps of a proxy: its text is shown instead.
   }
   const { code, error, err_no: brpc, err_msg: text } = body ?? {};
-  const place = `${source}: HTTP ${status}`;
+  const location = `${source}: HTTP ${status}`;
   if (code !== undefined && Object.hasOwn(ERROR_STATUS, code)) {
-    return new CubeError(code as ErrorCode, `${place}: ${error}`);
+    return new CubeError(code as ErrorCode, `${location}: ${error}`);
   }
-  if (Number.isInteger(brpc)) return CubeError.fromBrpc(brpc!, `${place}: ${text}`);
-  const hint = 'is it serving that listens there?';
-  return new CubeError('UNAVAILABLE', `${place}: ${error ?? shown(bytes)}; ${hint}`);
+  if (brpc !== undefined && Number.isInteger(brpc)) {
+    return CubeError.fromBrpc(brpc, `${location}: ${text}`);
+  }
+  const hint = 'is serving listening there?';
+  return new CubeError('UNAVAILABLE', `${location}: ${error ?? toShortText(bytes)}; ${hint}`);
 }
 
-function shown(bytes: Buffer): string {
+function toShortText(bytes: Buffer): string {
   return firstLine(bytes.toString('utf8', 0, SHOWN_CHARS_MAX));
 }
 
 function firstLine(text: string): string {
-  return text.trimStart().split('\n', 1)[0]!.trimEnd();
+  const [line = ''] = text.trimStart().split('\n', 1);
+  return line.trimEnd();
 }

@@ -1,11 +1,12 @@
 /**
- * A line chart as SVG text that needs nothing else: a line for each series over a common x axis, axes with round ticks, and names at
- * the ends of the lines.
+ * Renders line charts as self-contained SVG: a line for each series over a common x axis, axes with
+ * round ticks, and names at the ends of the lines.
  */
+import { requireDefined } from '../../../lib/core/errors.ts';
 
 export interface Series {
   readonly name: string;
-  /** Ascending in x. */
+  /** Points in ascending order of x. */
   readonly points: readonly (readonly [x: number, y: number])[];
 }
 
@@ -13,14 +14,14 @@ export interface LineChart {
   readonly title: string;
   readonly xLabel: string;
   readonly yLabel: string;
-  /** Ticks of the x axis; they are also its ends. */
+  /** Ticks of the x axis; the first and last are its ends. */
   readonly xTicks: readonly number[];
-  /** What to call them, when not by their numbers. */
+  /** Labels of the ticks instead of their numbers. */
   readonly xTickNames?: readonly string[];
-  /** Powers of two are as far apart as each other; for sizes and counts. */
+  /** Logarithmic x axis, for sizes and counts. */
   readonly xIsLog?: boolean;
   readonly series: readonly Series[];
-  /** A dashed line from corner to corner of the data: where x = y. */
+  /** Draws a dashed line where x = y. */
   readonly diagonal?: boolean;
 }
 
@@ -30,17 +31,17 @@ const LEFT = 72;
 const RIGHT = 92;
 const TOP = 44;
 const BOTTOM = 52;
-/** Of Okabe and Ito: told apart also by who does not see all colours. */
+/** The palette of Okabe and Ito, for readers with colour blindness. */
 const COLOURS = ['#0072b2', '#d55e00', '#009e73', '#cc79a7', '#e69f00', '#56b4e9', '#444444'];
-/** Names at the ends of lines keep so much distance. */
+/** Minimum vertical distance of names at the ends of lines. */
 const LABEL_GAP = 13;
 const TICKS = 5;
 
-/** One chart as a group to be placed in a drawing. */
-function lineChart(chart: LineChart): string {
-  const yTicks = roundTicks(chart.series.flatMap(({ points }) => points.map(([, y]) => y)));
-  const x = xScale(chart);
-  const yMax = yTicks.at(-1)!;
+/** One chart as a group of a drawing. */
+function renderChart(chart: LineChart): string {
+  const yTicks = computeTicks(chart.series.flatMap(({ points }) => points.map(([, y]) => y)));
+  const x = createXScale(chart);
+  const yMax = Math.max(...yTicks);
   const y = (value: number): number =>
     CHART_HEIGHT - BOTTOM - (value / yMax) * (CHART_HEIGHT - TOP - BOTTOM);
   const right = CHART_WIDTH - RIGHT;
@@ -49,36 +50,41 @@ function lineChart(chart: LineChart): string {
   const grid = yTicks.map(
     (tick) =>
       `<line x1="${LEFT}" x2="${right}" y1="${y(tick)}" y2="${y(tick)}" stroke="#ddd"/>` +
-      `<text x="${LEFT - 8}" y="${y(tick) + 4}" text-anchor="end">${shown(tick)}</text>`,
+      `<text x="${LEFT - 8}" y="${y(tick) + 4}" text-anchor="end">${formatTick(tick)}</text>`,
   );
   const columns = chart.xTicks.map(
     (tick, i) =>
       `<line x1="${x(tick)}" x2="${x(tick)}" y1="${bottom}" y2="${bottom + 5}" stroke="#888"/>` +
-      `<text x="${x(tick)}" y="${bottom + 19}" text-anchor="middle">${chart.xTickNames?.[i] ?? shown(tick)}</text>`,
+      `<text x="${x(tick)}" y="${bottom + 19}" text-anchor="middle">` +
+      `${chart.xTickNames?.[i] ?? formatTick(tick)}</text>`,
   );
-  const end = Math.min(yMax, chart.xTicks.at(-1)!);
+  const end = Math.min(yMax, chart.xTicks.at(-1) ?? yMax);
   const diagonal = chart.diagonal
     ? [
-        `<line x1="${x(0)}" y1="${y(0)}" x2="${x(end)}" y2="${y(end)}" stroke="#999" stroke-dasharray="5 4"/>`,
+        `<line x1="${x(0)}" y1="${y(0)}" x2="${x(end)}" y2="${y(end)}" stroke="#999" ` +
+          'stroke-dasharray="5 4"/>',
       ]
     : [];
   return [
-    `<text x="${middle}" y="22" text-anchor="middle" font-size="15" font-weight="bold">${escapeXml(chart.title)}</text>`,
+    `<text x="${middle}" y="22" text-anchor="middle" font-size="15" font-weight="bold">` +
+      `${escapeXml(chart.title)}</text>`,
     ...grid,
     ...columns,
     `<line x1="${LEFT}" x2="${right}" y1="${bottom}" y2="${bottom}" stroke="#888"/>`,
-    `<text x="${middle}" y="${CHART_HEIGHT - 12}" text-anchor="middle">${escapeXml(chart.xLabel)}</text>`,
-    `<text transform="translate(16 ${(TOP + bottom) / 2}) rotate(-90)" text-anchor="middle">${escapeXml(chart.yLabel)}</text>`,
+    `<text x="${middle}" y="${CHART_HEIGHT - 12}" text-anchor="middle">` +
+      `${escapeXml(chart.xLabel)}</text>`,
+    `<text transform="translate(16 ${(TOP + bottom) / 2}) rotate(-90)" text-anchor="middle">` +
+      `${escapeXml(chart.yLabel)}</text>`,
     ...diagonal,
-    ...drawSeries(chart.series, x, y),
+    ...renderSeries(chart.series, x, y),
   ].join('\n');
 }
 
 /** Charts side by side. */
-export function drawing(charts: readonly LineChart[]): string {
+export function renderCharts(charts: readonly LineChart[]): string {
   const width = CHART_WIDTH * charts.length;
   const groups = charts.map(
-    (chart, i) => `<g transform="translate(${i * CHART_WIDTH} 0)">\n${lineChart(chart)}\n</g>`,
+    (chart, i) => `<g transform="translate(${i * CHART_WIDTH} 0)">\n${renderChart(chart)}\n</g>`,
   );
   return [
     `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${CHART_HEIGHT}" width="${width}" ` +
@@ -97,55 +103,64 @@ export function escapeXml(text: string): string {
     '>': '&gt;',
     '"': '&quot;',
   };
-  return text.replace(/[&<>"]/g, (character) => entities[character]!);
+  return text.replace(/[&<>"]/g, (character) => entities[character] ?? character);
 }
 
-function drawSeries(
+function renderSeries(
   series: readonly Series[],
   x: (value: number) => number,
   y: (value: number) => number,
 ): string[] {
   const drawn = series.filter(({ points }) => points.length > 0);
-  const labelY = spread(drawn.map(({ points }) => y(points.at(-1)![1])));
+  const labelY = spreadLabels(drawn.map(({ points }) => y(points.at(-1)?.[1] ?? 0)));
   return drawn.map(({ name, points }, i) => {
-    const colour = COLOURS[i % COLOURS.length]!;
-    const places = points.map(([px, py]) => [round(x(px)), round(y(py))] as const);
-    const dots = places.map(([cx, cy]) => `<circle cx="${cx}" cy="${cy}" r="3" fill="${colour}"/>`);
-    const label = `<text x="${CHART_WIDTH - RIGHT + 8}" y="${round(labelY[i]! + 4)}" fill="${colour}">${escapeXml(name)}</text>`;
-    const path = places.map((place) => place.join(',')).join(' ');
-    return `<polyline points="${path}" fill="none" stroke="${colour}" stroke-width="2"/>${dots.join('')}${label}`;
+    const labelTop = requireDefined(labelY[i], 'the position of a label') + 4;
+    const colour = requireDefined(COLOURS[i % COLOURS.length], 'a colour');
+    const positions = points.map(([px, py]) => [round(x(px)), round(y(py))] as const);
+    const dots = positions.map(
+      ([cx, cy]) => `<circle cx="${cx}" cy="${cy}" r="3" fill="${colour}"/>`,
+    );
+    const label =
+      `<text x="${CHART_WIDTH - RIGHT + 8}" y="${round(labelTop)}" fill="${colour}">` +
+      `${escapeXml(name)}</text>`;
+    const path = positions.map((position) => position.join(',')).join(' ');
+    const line = `<polyline points="${path}" fill="none" stroke="${colour}" stroke-width="2"/>`;
+    return `${line}${dots.join('')}${label}`;
   });
 }
 
-/** Moves labels down until none lies on another. */
-function spread(places: readonly number[]): number[] {
-  const order = [...places.keys()].sort((a, b) => places[a]! - places[b]!);
-  const moved = [...places];
-  for (let i = 1; i < order.length; i++) {
-    moved[order[i]!] = Math.max(moved[order[i]!]!, moved[order[i - 1]!]! + LABEL_GAP);
+/** Moves labels down until none overlap. */
+function spreadLabels(positions: readonly number[]): number[] {
+  const moved = [...positions];
+  let previous = Number.NEGATIVE_INFINITY;
+  for (const [i, position] of [...positions.entries()].sort(([, a], [, b]) => a - b)) {
+    previous = Math.max(position, previous + LABEL_GAP);
+    moved[i] = previous;
   }
   return moved;
 }
 
-function xScale({ xTicks, xIsLog }: LineChart): (value: number) => number {
+function createXScale({ xTicks, xIsLog }: LineChart): (value: number) => number {
   const at = (value: number): number => (xIsLog ? Math.log2(value) : value);
-  const from = at(xTicks[0]!);
-  const to = at(xTicks.at(-1)!);
+  const [first = 0] = xTicks;
+  const from = at(first);
+  const to = at(xTicks.at(-1) ?? first);
   const width = CHART_WIDTH - LEFT - RIGHT;
   return (value) =>
     round(LEFT + (to === from ? width / 2 : ((at(value) - from) / (to - from)) * width));
 }
 
 /** From 0 to at least the largest value, in steps of 1, 2, 2.5 or 5 and a power of ten. */
-export function roundTicks(values: readonly number[]): number[] {
+export function computeTicks(values: readonly number[]): number[] {
   const max = Math.max(...values, 0) || 1;
   const power = 10 ** Math.floor(Math.log10(max / TICKS));
-  const step = [1, 2, 2.5, 5, 10].map((n) => n * power).find((size) => size * TICKS >= max)!;
+  const steps = [1, 2, 2.5, 5].map((n) => n * power);
+  const step = steps.find((size) => size * TICKS >= max) ?? 10 * power;
   const count = Math.max(1, Math.ceil(max / step));
   return Array.from({ length: count + 1 }, (_, i) => Number((i * step).toPrecision(6)));
 }
 
-function shown(value: number): string {
+function formatTick(value: number): string {
   if (value >= 1e6) return `${Number((value / 1e6).toFixed(2))} M`;
   return value >= 1e4 ? `${Number((value / 1e3).toFixed(1))} k` : String(value);
 }

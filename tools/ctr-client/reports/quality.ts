@@ -1,4 +1,4 @@
-/** How good the scores are, where the rows say what was clicked. */
+/** Quality of the scores, for rows with labels. */
 import {
   auc,
   type CalibrationBucket,
@@ -8,19 +8,19 @@ import {
 } from '../../../lib/core/model-metrics.ts';
 
 export interface Quality {
-  /** Null when all labels are equal. */
+  /** Null if all labels are equal. */
   readonly auc: number | null;
   readonly logloss: number | null;
-  /** Mean score over click rate; null when nothing was clicked. */
+  /** Mean score divided by click rate; null without clicks. */
   readonly calibration: number | null;
-  /** By score, of as many rows each. */
+  /** Buckets by score with equal numbers of rows. */
   readonly buckets: readonly CalibrationBucket[];
 }
 
 const BUCKETS = 10;
 
-/** Of the rows that have a score. @returns undefined without labels */
-export function qualityOf(
+/** Measures the rows that have a score. @returns undefined without labels */
+export function measureQuality(
   labels: Uint8Array | undefined,
   probabilities: Float64Array,
 ): Quality | undefined {

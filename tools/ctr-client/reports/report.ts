@@ -1,17 +1,17 @@
-/** What a run amounts to: figures for programs (JSON) and for people (text). */
-import { table } from '../../../lib/platform/text-table.ts';
+/** The report of a run, as JSON and as text. */
+import { formatTable } from '../../../lib/platform/terminal-output.ts';
 import type { LatencySummary } from '../load/latency-histogram.ts';
-import type { LoadResult, Pace } from '../load/load-generator.ts';
-import type { Failures, Tally } from '../load/tally.ts';
+import type { LoadResult, LoadSchedule } from '../load/load-generator.ts';
+import type { FailureCount, ResponseRecorder } from '../load/response-recorder.ts';
 import type { RowsFile } from '../rows/rows-file.ts';
-import { type Quality, qualityOf } from './quality.ts';
+import { measureQuality, type Quality } from './quality.ts';
 
-/** What was asked of whom. */
+/** Where and how requests were sent. */
 export interface RunSettings {
   readonly endpoint: string;
   readonly protocol: string;
   readonly batchRows: number;
-  readonly pace: Pace;
+  readonly schedule: LoadSchedule;
 }
 
 export interface Report {
@@ -19,31 +19,31 @@ export interface Report {
   readonly protocol: string;
   readonly batch: number;
   readonly concurrency: number;
-  /** Requests due a second; null in a closed loop. */
+  /** Requests due per second; null in a closed loop. */
   readonly rps: number | null;
-  /** Of the file. */
+  /** Rows of the file. */
   readonly rows: number;
-  /** Of those, how many have a score. */
+  /** Rows that have a score. */
   readonly rowsPredicted: number;
-  /** Answered and failed, of all passes. */
+  /** Requests of all passes, answered and failed. */
   readonly requests: number;
   readonly failed: number;
   readonly seconds: number;
   readonly rowsPerSecond: number;
   readonly requestsPerSecond: number;
   readonly latencyMs: LatencySummary;
-  /** Null without labels, as is what follows. */
+  /** Null without labels, as are the next three. */
   readonly auc: number | null;
   readonly logloss: number | null;
   readonly calibration: number | null;
   readonly calibrationBuckets: Quality['buckets'] | null;
   readonly versions: Readonly<Record<string, VersionReport>>;
   readonly mixedVersions: number;
-  /** Null where the protocol does not say. */
+  /** Null if the protocol does not report it, as is the next one. */
   readonly unseen: number | null;
   readonly unavailable: number | null;
-  readonly degraded: number | null;
-  readonly failures: Readonly<Record<string, Failures>>;
+  readonly degraded: number;
+  readonly failures: Readonly<Record<string, FailureCount>>;
   readonly interrupted: boolean;
   readonly generator: Omit<LoadResult, 'durationMs' | 'interrupted'>;
 }
@@ -54,48 +54,51 @@ export interface VersionReport {
   readonly lastSeconds: number;
 }
 
-/** Above, the client's own work is part of what it measures. */
+/** Above this share the client's own work distorts the figures. */
 const BUSY_SHARE_MAX = 0.9;
-/** Of the requests: fewer late ones do not change a p99. */
+/** Share of late requests that does not change a p99. */
 const LATE_SHARE_MAX = 0.005;
 
 export function makeReport(
   { count, labels }: Pick<RowsFile, 'count' | 'labels'>,
-  { endpoint, protocol, batchRows, pace }: RunSettings,
+  { endpoint, protocol, batchRows, schedule }: RunSettings,
   { durationMs, interrupted, ...generator }: LoadResult,
-  tally: Tally,
+  recorder: ResponseRecorder,
 ): Report {
   const seconds = durationMs / 1_000;
-  const answered = tally.latencies.count;
-  const quality = qualityOf(labels, tally.probabilities);
-  const isTold = !tally.versions.has('');
+  const answered = recorder.latencies.count;
+  const quality = measureQuality(labels, recorder.probabilities);
+  const isReported = !recorder.versions.has('');
   return {
-    ...{ endpoint, protocol, batch: batchRows, concurrency: pace.concurrency },
-    rps: pace.rps ?? null,
+    endpoint,
+    protocol,
+    batch: batchRows,
+    concurrency: schedule.concurrency,
+    rps: schedule.rps ?? null,
     rows: count,
-    rowsPredicted: tally.probabilities.reduce((sum, p) => sum + (Number.isNaN(p) ? 0 : 1), 0),
-    requests: answered + tally.failed,
-    failed: tally.failed,
+    rowsPredicted: recorder.probabilities.reduce((sum, p) => sum + (Number.isNaN(p) ? 0 : 1), 0),
+    requests: answered + recorder.failedRequests,
+    failed: recorder.failedRequests,
     seconds,
-    rowsPerSecond: tally.rowsAnswered / seconds,
+    rowsPerSecond: recorder.rowsAnswered / seconds,
     requestsPerSecond: answered / seconds,
-    latencyMs: tally.latencies.summary(),
+    latencyMs: recorder.latencies.summary(),
     auc: quality?.auc ?? null,
     logloss: quality?.logloss ?? null,
     calibration: quality?.calibration ?? null,
     calibrationBuckets: quality?.buckets ?? null,
-    versions: isTold ? versionsOf(tally) : {},
-    mixedVersions: tally.mixed,
-    unseen: isTold ? tally.unseen : null,
-    unavailable: isTold ? tally.unavailable : null,
-    degraded: isTold ? tally.degraded : null,
-    failures: Object.fromEntries(tally.failures),
+    versions: isReported ? summarizeVersions(recorder) : {},
+    mixedVersions: recorder.mixedResponses,
+    unseen: isReported ? recorder.unseen : null,
+    unavailable: isReported ? recorder.unavailable : null,
+    degraded: recorder.degradedResponses,
+    failures: Object.fromEntries(recorder.failures),
     interrupted,
     generator,
   };
 }
 
-function versionsOf({ versions }: Tally): Record<string, VersionReport> {
+function summarizeVersions({ versions }: ResponseRecorder): Record<string, VersionReport> {
   const entries = [...versions].map(([version, { requests, firstMs, lastMs }]) => [
     version,
     { requests, firstSeconds: firstMs / 1_000, lastSeconds: lastMs / 1_000 },
@@ -103,60 +106,63 @@ function versionsOf({ versions }: Tally): Record<string, VersionReport> {
   return Object.fromEntries(entries);
 }
 
-/** The report as lines of a name and what there is to say. */
+/** The report as pairs of name and text. */
 function reportLines(report: Report): [string, string][] {
   const lines: [string, string][] = [
-    ['asked', describeRun(report)],
+    ['endpoint', describeRun(report)],
     [
       'rows',
       `${report.rowsPredicted} of ${report.rows} predicted in ${report.seconds.toFixed(2)} s`,
     ],
     [
       'throughput',
-      `${Math.round(report.rowsPerSecond)} rows/s, ${Math.round(report.requestsPerSecond)} requests/s`,
+      `${Math.round(report.rowsPerSecond)} rows/s, ` +
+        `${Math.round(report.requestsPerSecond)} requests/s`,
     ],
     ['AUC', report.auc?.toFixed(6) ?? reasonForNoAuc(report)],
     ['logloss', report.logloss?.toFixed(6) ?? reasonForNoAuc(report)],
     ['calibration', calibrationText(report)],
     ['versions', versionsText(report)],
-    ['unseen', report.unseen === null ? NOT_TOLD : `${report.unseen} lookups`],
+    ['unseen', report.unseen === null ? NOT_REPORTED : `${report.unseen} lookups`],
     [
       'unavailable',
-      report.unavailable === null
-        ? NOT_TOLD
-        : `${report.unavailable} lookups, ${report.degraded} degraded answers`,
+      `${report.unavailable === null ? NOT_REPORTED : `${report.unavailable} lookups`}, ` +
+        `${report.degraded} degraded answers`,
     ],
     ['failed', failuresText(report)],
   ];
   if (report.mixedVersions > 0) {
-    const what = 'answers whose graph and tables are of different versions';
+    const what = 'responses came from different versions of graph and tables';
     lines.push(['MIXED', `${report.mixedVersions} ${what}`]);
   }
-  for (const warning of warningsOf(report)) lines.push(['note', warning]);
+  for (const warning of listWarnings(report)) lines.push(['note', warning]);
   return lines;
 }
 
-export function reportText(report: Report): string {
+export function formatReport(report: Report): string {
   const lines = reportLines(report).map(([name, text]) => `${name.padEnd(14)}${text}`);
-  const parts = [lines.join('\n'), latencyTable([['', report.latencyMs]])];
+  const parts = [lines.join('\n'), formatLatencyTable([['', report.latencyMs]])];
   const { calibrationBuckets: buckets } = report;
-  if (buckets !== null && buckets.length > 0) parts.push(table(BUCKET_HEAD, bucketRows(buckets)));
+  if (buckets !== null && buckets.length > 0)
+    parts.push(formatTable(BUCKET_HEAD, bucketRows(buckets)));
   return `${parts.join('\n\n')}\n`;
 }
 
-const NOT_TOLD = 'not told by this protocol';
+const NOT_REPORTED = 'not reported by this protocol';
 
 function describeRun({ endpoint, protocol, batch, concurrency, rps }: Report): string {
-  const pace =
+  const schedule =
     rps === null
       ? `${concurrency} in flight`
-      : `${rps} requests/s whatever comes back, at most ${concurrency} in flight`;
-  return `${endpoint} by ${protocol}, ${batch} rows a request, ${pace}`;
+      : `${rps} requests/s (open loop), at most ${concurrency} in flight`;
+  return `${endpoint}, protocol ${protocol}, ${batch} rows per request, ${schedule}`;
 }
 
 function reasonForNoAuc({ calibrationBuckets: buckets }: Report): string {
   if (buckets === null) return 'unknown: the rows have no label column';
-  return buckets.length === 0 ? 'unknown: nothing was answered' : 'unknown: all labels are equal';
+  return buckets.length === 0
+    ? 'unknown: no request was answered'
+    : 'unknown: all labels are equal';
 }
 
 function calibrationText(report: Report): string {
@@ -165,10 +171,10 @@ function calibrationText(report: Report): string {
   return `${calibration.toFixed(4)} (mean score / click rate)`;
 }
 
-/** In the order of their first answers: a switch in the middle shows in the seconds. */
+/** Versions in the order of their first responses; the seconds show a switch. */
 function versionsText({ versions, unseen }: Report): string {
   const all = Object.entries(versions);
-  if (all.length === 0) return unseen === null ? NOT_TOLD : 'none';
+  if (all.length === 0) return unseen === null ? NOT_REPORTED : 'none';
   return all
     .map(([version, { requests, firstSeconds, lastSeconds }]) => {
       const when = `${firstSeconds.toFixed(1)} to ${lastSeconds.toFixed(1)} s`;
@@ -183,36 +189,36 @@ function failuresText({ failures }: Report): string {
   return failed.join(`\n${' '.repeat(14)}`) || 'none';
 }
 
-/** What one must know before believing the figures. */
-export function warningsOf(report: Report): string[] {
+/** Conditions that limit how far the figures can be trusted. */
+export function listWarnings(report: Report): string[] {
   const { waited, unsent, late, busyShare } = report.generator;
   const warnings: string[] = [];
-  if (report.interrupted) warnings.push('interrupted: these are the figures up to then');
+  if (report.interrupted) warnings.push('interrupted: figures up to then');
   if (waited > 0) {
     warnings.push(
-      `${waited} of ${report.requests} requests found all ${report.concurrency} lanes taken when they were due; ` +
-        'the wait is in their latency',
+      `${waited} of ${report.requests} requests were due while all ${report.concurrency} ` +
+        'connections were busy; their latency includes the wait',
     );
   }
-  if (unsent > 0)
-    warnings.push(`${unsent} more requests were due and not sent when the time was over`);
+  if (unsent > 0) warnings.push(`${unsent} more requests were due but not sent before the end`);
   if (late > LATE_SHARE_MAX * report.requests) {
     warnings.push(
-      `the client itself could not keep up: it sent ${late} of ${report.requests} requests late; ask for fewer`,
+      `the client could not keep up: it sent ${late} of ${report.requests} requests late; ` +
+        'lower --rps',
     );
   }
   if (busyShare > BUSY_SHARE_MAX) {
     const share = `${Math.round(100 * busyShare)} %`;
     warnings.push(
-      `the client was busy ${share} of the time: throughput and latency are also its own`,
+      `the client was busy ${share} of the time, which distorts throughput and latency`,
     );
   }
   return warnings;
 }
 
-/** In ms. */
-export function latencyTable(rows: readonly (readonly [string, LatencySummary])[]): string {
-  return table(
+/** A table of latencies in ms. */
+export function formatLatencyTable(rows: readonly (readonly [string, LatencySummary])[]): string {
+  return formatTable(
     ['latency, ms', ...LATENCY_HEAD],
     rows.map(([name, latency]) => [name, ...latencyCells(latency)]),
   );

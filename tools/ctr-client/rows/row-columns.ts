@@ -1,40 +1,42 @@
 /**
- * Rows as columns, for protocols whose requests are tensors. The slot spec says names, pooled slots and scaling; without one, rows
- * are of one value a slot, and dense features stay as they are.
+ * Rows as columns, for protocols whose requests are tensors. The slot spec gives names, pooled
+ * slots and scaling; without one, slots have one value and dense features are not scaled.
  */
 import { CubeError } from '../../../lib/core/errors.ts';
-import {
-  type KeyColumns,
-  parseJsonRows,
-  parseTsvRows,
-  type RowColumns,
-  type RowShape,
-} from '../../../lib/core/features.ts';
+import type {
+  LabelledFeatureRows,
+  LabelledKeyedRows,
+  RowShape,
+} from '../../../lib/core/feature-rows.ts';
 import { JsonReader } from '../../../lib/core/json.ts';
+import { parseJsonRows } from '../../../lib/core/json-rows.ts';
 import type { FeatureSpec } from '../../../lib/core/slots.ts';
+import { parseTsvRows } from '../../../lib/core/tsv-rows.ts';
 import type { RowsFile, RowValues } from './rows-file.ts';
 
 export interface FileColumns {
-  readonly columns: RowColumns | KeyColumns;
+  readonly columns: LabelledFeatureRows | LabelledKeyedRows;
   readonly slotNum: number;
   readonly denseNum: number;
 }
 
 /**
- * @param shape how many slots and dense features the model has
+ * @param shape numbers of slots and dense features of the model
  * @throws CubeError INVALID_ARGUMENT naming source, row and column
  */
-export function columnsOf(
+export function toFileColumns(
   { source, rows, count }: RowsFile,
   shape: { readonly slotNum: number; readonly denseNum: number },
   spec: FeatureSpec | undefined,
 ): FileColumns {
   const { slotNum, denseNum } = shape;
   if (spec === undefined && rows.kind === 'names') {
-    const what = 'rows by name need --slots here, the slots.json of the model';
-    throw new CubeError('INVALID_ARGUMENT', `${source}: ${what}; or --protocol ctr`);
+    throw new CubeError(
+      'INVALID_ARGUMENT',
+      `${source}: rows by name need --slots with the model's slots.json, or --protocol ctr`,
+    );
   }
-  const rowShape = spec ?? namelessShape(slotNum, denseNum);
+  const rowShape = spec ?? createUnnamedShape(slotNum, denseNum);
   const columns =
     rows.kind === 'lines'
       ? parseLines(rows.values, source, rowShape)
@@ -46,7 +48,11 @@ export function columnsOf(
   return { columns, slotNum, denseNum };
 }
 
-function parseLines(lines: readonly string[], source: string, shape: RowShape): RowColumns {
+function parseLines(
+  lines: readonly string[],
+  source: string,
+  shape: RowShape,
+): LabelledFeatureRows {
   try {
     return parseTsvRows(lines.join('\n'), shape, lines.length);
   } catch (error) {
@@ -56,16 +62,16 @@ function parseLines(lines: readonly string[], source: string, shape: RowShape): 
 }
 
 function jsonRows(rows: RowValues): readonly unknown[] {
-  return rows.kind === 'keys' ? rows.values.map(keysAsText) : rows.values;
+  return rows.kind === 'keys' ? rows.values.map(formatKeys) : rows.values;
 }
 
-/** As JSON has 64-bit keys. */
-function keysAsText({ keys, scaled }: { keys: readonly unknown[]; scaled: readonly number[] }) {
+/** Formats 64-bit keys as JSON strings. */
+function formatKeys({ keys, scaled }: { keys: readonly unknown[]; scaled: readonly number[] }) {
   const text = keys.map((key) => (Array.isArray(key) ? key.map(String) : String(key)));
   return { keys: text, scaled };
 }
 
-function namelessShape(slotNum: number, denseNum: number): RowShape {
+function createUnnamedShape(slotNum: number, denseNum: number): RowShape {
   const names = (prefix: string, length: number): string[] =>
     Array.from({ length }, (_, i) => `${prefix}${i + 1}`);
   const features = names('dense ', denseNum).map((name) => {

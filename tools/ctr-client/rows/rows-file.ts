@@ -1,14 +1,15 @@
 /**
- * The rows of a file or of standard input as the client needs them: what to send, and labels to measure by. Lines of tab-separated
- * columns stay lines; JSON rows (docs/wire/serving.md), as golden.jsonl has them, are by position, by name or of keys. What values
- * mean is the model's matter.
+ * Reads rows and labels from a file or standard input. Tab-separated lines stay lines; JSON rows
+ * (docs/wire/serving.md), as in golden.jsonl, are by position, by name or as keys. The model
+ * decides what values mean.
  */
+
 import type { CtrKeyRow, CtrNamedRow, CtrPositionalRow } from '../../../lib/client/ctr-rows.ts';
-import { CubeError } from '../../../lib/core/errors.ts';
+import { CubeError, requireDefined } from '../../../lib/core/errors.ts';
 import { JsonReader } from '../../../lib/core/json.ts';
 import { readLines } from '../../../lib/platform/text-lines.ts';
 
-/** Rows of one kind. */
+/** Rows in one form. */
 export type RowValues =
   | { readonly kind: 'lines'; readonly values: readonly string[] }
   | { readonly kind: 'positions'; readonly values: readonly CtrPositionalRow[] }
@@ -18,21 +19,21 @@ export type RowValues =
 export type RowKind = RowValues['kind'];
 
 export interface RowsFile {
-  /** What to call it in errors. */
+  /** Name for error messages. */
   readonly source: string;
   readonly rows: RowValues;
   readonly count: number;
-  /** One a row; undefined when rows have none. */
+  /** Label of each row; undefined without labels. */
   readonly labels: Uint8Array | undefined;
 }
 
-/** All rows are held, so that passes can be repeated and answers be put beside them. */
+/** All rows are held in memory, so that they can be sent repeatedly. */
 const CHARS_MAX = 500_000_000;
 
 /**
  * @param path "-" is standard input
- * @param columns of a line without its label, as the model wants them
- * @param limit rows to take at most
+ * @param columns expected columns of a line without its label
+ * @param limit maximum rows to read
  * @throws CubeError naming source and row
  */
 export async function readRowsFile(
@@ -46,88 +47,96 @@ export async function readRowsFile(
   for await (const line of readLines(path)) {
     chars += line.length;
     if (chars > CHARS_MAX) {
-      const most = `more than ${CHARS_MAX} characters; send it in parts, or take the first rows`;
-      throw new CubeError('TOO_LARGE', `${source}: ${most} with --limit`);
+      throw new CubeError(
+        'TOO_LARGE',
+        `${source} has more than ${CHARS_MAX} characters; split it, or use --limit`,
+      );
     }
     lines.push(line);
     if (lines.length === limit) break;
   }
   while (lines.at(-1) === '') lines.pop();
-  if (lines.length === 0) {
-    throw new CubeError('INVALID_ARGUMENT', `${source}: no rows: the file is empty`);
+  const [first] = lines;
+  if (first === undefined) {
+    throw new CubeError(
+      'INVALID_ARGUMENT',
+      `${source}: the file is empty; expected at least one row`,
+    );
   }
-  const isJson = lines[0]!.trimStart().startsWith('{');
-  return isJson ? jsonRows(lines, source) : lineRows(lines, source, columns);
+  return first.trimStart().startsWith('{')
+    ? readJsonRows(lines, source)
+    : readTsvRows(lines, source, columns);
 }
 
-function lineRows(values: readonly string[], source: string, columns: number): RowsFile {
-  const first = countColumns(values[0]!);
+function readTsvRows(values: readonly string[], source: string, columns: number): RowsFile {
+  const first = countColumns(values[0] ?? '');
   if (first !== columns && first !== columns + 1) {
     const both = `${columns + 1} tab-separated columns with label, or ${columns} without`;
-    refuseColumns(source, 0, both, first);
+    throwWrongColumns(source, 0, both, first);
   }
   const labels = first === columns + 1 ? new Uint8Array(values.length) : undefined;
   values.forEach((line, row) => {
     const got = countColumns(line);
     if (got !== first) {
-      refuseColumns(source, row, `${first} tab-separated columns like the first row`, got);
+      throwWrongColumns(source, row, `${first} tab-separated columns like the first row`, got);
     }
     if (labels === undefined) return;
     const label = line.slice(0, line.indexOf('\t'));
     if (label !== '0' && label !== '1') {
       const shown = JSON.stringify(label.slice(0, 40));
-      refuse(source, row, `, column 1 (label): expected 0 or 1, got ${shown}`);
+      throwInvalidRow(source, row, `, column 1 (label): expected 0 or 1, got ${shown}`);
     }
     labels[row] = label === '1' ? 1 : 0;
   });
   return { source, rows: { kind: 'lines', values }, count: values.length, labels };
 }
 
-function jsonRows(lines: readonly string[], source: string): RowsFile {
+function readJsonRows(lines: readonly string[], source: string): RowsFile {
   const labels = new Uint8Array(lines.length);
   let labelled = 0;
   let kind: RowKind | undefined;
-  const values = lines.map((line, row) => {
+  const values: (CtrKeyRow | CtrNamedRow)[] = [];
+  for (const [row, line] of lines.entries()) {
     const json = JsonReader.parse(line, `${source}: row ${row + 1}`);
     const label = json.optional('label', (field) => field.integer(0, 1));
     labels[row] = label ?? 0;
     if (label !== undefined) labelled++;
-    const own = kindOf(json);
+    const own = detectRowKind(json);
     kind ??= own;
     if (own !== kind) {
-      refuse(
+      throwInvalidRow(
         source,
         row,
-        `: is given by its ${own}, the first row by its ${kind}: one way for all`,
+        ` is given by ${own}, but the first row by ${kind}; use one form for all rows`,
       );
     }
-    return own === 'keys' ? keyRow(json) : unlabelled(json.value as CtrNamedRow);
-  });
+    values.push(own === 'keys' ? readKeyRow(json) : withoutLabel(json.value as CtrNamedRow));
+  }
   if (labelled > 0 && labelled < lines.length) {
-    refuse(
+    throwInvalidRow(
       source,
       lines.length - 1,
-      `: ${labelled} of ${lines.length} rows have a label: all or none`,
+      `: ${labelled} of ${lines.length} rows have a label; label all rows or none`,
     );
   }
   return {
     source,
-    rows: { kind: kind!, values } as RowValues,
+    rows: { kind: requireDefined(kind, 'the form of the rows'), values } as RowValues,
     count: values.length,
     labels: labelled === 0 ? undefined : labels,
   };
 }
 
-function kindOf(json: JsonReader): RowKind {
-  if (!json.field('keys').missing && !json.field('scaled').missing) return 'keys';
+function detectRowKind(json: JsonReader): RowKind {
+  if (!json.field('keys').isMissing && !json.field('scaled').isMissing) return 'keys';
   return Array.isArray(json.field('categorical').value) ? 'positions' : 'names';
 }
 
-function unlabelled({ label: _, ...row }: CtrNamedRow): CtrNamedRow {
+function withoutLabel({ label: _, ...row }: CtrNamedRow): CtrNamedRow {
   return row;
 }
 
-function keyRow(json: JsonReader): CtrKeyRow {
+function readKeyRow(json: JsonReader): CtrKeyRow {
   const keys = json
     .field('keys')
     .items()
@@ -149,10 +158,14 @@ function countColumns(line: string): number {
   return columns;
 }
 
-function refuseColumns(source: string, row: number, expected: string, got: number): never {
-  refuse(source, row, `: expected ${expected}, got ${got}; is it a file of rows for this model?`);
+function throwWrongColumns(source: string, row: number, expected: string, got: number): never {
+  throwInvalidRow(
+    source,
+    row,
+    `: expected ${expected}, got ${got}; is this file meant for this model?`,
+  );
 }
 
-function refuse(source: string, row: number, what: string): never {
+function throwInvalidRow(source: string, row: number, what: string): never {
   throw new CubeError('INVALID_ARGUMENT', `${source}: row ${row + 1}${what}`);
 }

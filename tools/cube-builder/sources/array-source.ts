@@ -1,18 +1,18 @@
 /**
- * A table from one array of rows, and perhaps one of keys beside it (without: the key of a row is its number). Used for
- * .npy, .npz, safetensors and what prune-model wrote.
+ * A table from an array of rows and an optional array of keys; without keys, the key of a row is
+ * its number. Used for .npy, .npz, safetensors and the output of prune-model.
  */
 import { CubeError } from '../../../lib/core/errors.ts';
 import { DIM_MAX } from '../../../lib/core/layer-format.ts';
+import { getF16Table } from './batch-builder.ts';
 import type { ByteReader } from './byte-reader.ts';
-import { f16Bits } from './f16-table.ts';
 import {
   BATCH_BYTES_MAX,
   BATCH_ROWS_MAX,
   type RowBatch,
   type RowSource,
   type SourceFile,
-  sourceFiles,
+  toSourceFiles,
 } from './row-source.ts';
 
 export type RowType = 'f2' | 'bf16' | 'f4' | 'f8';
@@ -28,13 +28,13 @@ const ITEM_BYTES: Readonly<Record<ElementType, number>> = {
   u8: 8,
 };
 
-/** An array in a file, its elements little-endian and row-major. */
+/** An array in a file; its elements are little-endian and row-major. */
 export interface ArrayPart {
-  /** What to call it in errors. */
+  /** Name of the array in errors. */
   readonly label: string;
   readonly type: ElementType;
   readonly shape: readonly number[];
-  /** A reader of its elements alone; the caller closes it. */
+  /** Opens a reader of the elements, without the header. The caller closes it. */
   readonly open: () => Promise<ByteReader>;
 }
 
@@ -49,22 +49,29 @@ export function isRowType(type: ElementType): type is RowType {
   return type !== 'i8' && type !== 'u8';
 }
 
-/** @throws CubeError when shapes or types do not make a table */
-export function arraySource({ name, rows, keys, files }: TableArrays, wantedDim = 0): RowSource {
+/** @throws CubeError if shapes or types do not form a table */
+export function createArraySource(
+  { name, rows, keys, files }: TableArrays,
+  requestedDim = 0,
+): RowSource {
   const { shape, label } = rows;
   const [count = 0, dim = 1] = shape;
   if (shape.length < 1 || shape.length > 2 || dim < 1 || dim > DIM_MAX || !isRowType(rows.type)) {
     throw new CubeError(
       'UNSUPPORTED',
-      `${label}: ${shapeText(rows)} is no table; expected floats of shape (rows, 1 … ${DIM_MAX})`,
+      `${label}: ${describeArray(rows)} is not a table; expected floats of shape ` +
+        `(rows, 1 … ${DIM_MAX})`,
     );
   }
   const bytes = count * dim * ITEM_BYTES[rows.type];
   if (!Number.isSafeInteger(bytes)) {
-    throw new CubeError('TOO_LARGE', `${label}: ${shapeText(rows)} cannot be true`);
+    throw new CubeError('TOO_LARGE', `${label}: ${describeArray(rows)} is larger than any file`);
   }
-  if (wantedDim > 0 && dim !== wantedDim) {
-    throw new CubeError('INVALID_ARGUMENT', `${label}: rows of ${dim}, not of ${wantedDim}`);
+  if (requestedDim > 0 && dim !== requestedDim) {
+    throw new CubeError(
+      'INVALID_ARGUMENT',
+      `${label}: rows have ${dim} numbers, but --dim is ${requestedDim}`,
+    );
   }
   if (keys !== undefined) checkKeys(keys, count);
   return {
@@ -72,7 +79,7 @@ export function arraySource({ name, rows, keys, files }: TableArrays, wantedDim 
     dim,
     rows: count,
     bytes: bytes + (keys === undefined ? 0 : 8 * count),
-    files: sourceFiles(files),
+    files: toSourceFiles(files),
     batches: () => readBatches(rows, keys, count, dim),
   };
 }
@@ -81,7 +88,7 @@ function checkKeys(keys: ArrayPart, count: number): void {
   if (isRowType(keys.type)) {
     throw new CubeError(
       'UNSUPPORTED',
-      `${keys.label}: keys of ${shapeText(keys)}; expected 64-bit integers`,
+      `${keys.label}: keys are ${describeArray(keys)}; expected 64-bit integers`,
     );
   }
   const isColumn = keys.shape.length === 2 && keys.shape[1] === 1;
@@ -93,7 +100,7 @@ function checkKeys(keys: ArrayPart, count: number): void {
   }
 }
 
-function shapeText({ type, shape }: ArrayPart): string {
+function describeArray({ type, shape }: ArrayPart): string {
   return `${type} of shape (${shape.join(', ')})`;
 }
 
@@ -108,13 +115,13 @@ async function* readBatches(
   try {
     const fitting = Math.floor(BATCH_BYTES_MAX / (4 * dim + 8));
     const capacity = Math.max(1, Math.min(BATCH_ROWS_MAX, fitting, count));
-    const columns = new Columns(rows.type as RowType, capacity, dim);
+    const columns = new BatchColumns(rows.type as RowType, capacity, dim);
     for (let first = 0; first < count; first += capacity) {
       const size = Math.min(capacity, count - first);
-      await rowReader.readInto(columns.rowBytes(size));
-      if (keyReader === undefined) numberKeys(columns.keys, first, size);
+      await rowReader.readInto(columns.getRowBytes(size));
+      if (keyReader === undefined) fillRowNumbers(columns.keys, first, size);
       else await keyReader.readInto(new Uint8Array(columns.keys.buffer, 0, 8 * size));
-      yield columns.batch(size);
+      yield columns.decodeBatch(size);
     }
     await rowReader.expectEnd();
     await keyReader?.expectEnd();
@@ -124,8 +131,8 @@ async function* readBatches(
   }
 }
 
-/** The keys of rows first … first + count - 1 are their numbers. */
-function numberKeys(keys: Uint32Array, first: number, count: number): void {
+/** Sets the keys of rows first … first + count - 1 to their numbers. */
+function fillRowNumbers(keys: Uint32Array, first: number, count: number): void {
   let low = first % 0x1_0000_0000;
   let high = Math.floor(first / 0x1_0000_0000);
   for (let i = 0; i < count; i++) {
@@ -139,8 +146,8 @@ function numberKeys(keys: Uint32Array, first: number, count: number): void {
   }
 }
 
-/** One batch's memory: elements as they are stored, and as f32. */
-class Columns {
+/** Memory of one batch: the elements as stored, and as f32. */
+class BatchColumns {
   readonly keys: Uint32Array;
   readonly #rows: Float32Array;
   readonly #stored: Uint8Array;
@@ -158,16 +165,16 @@ class Columns {
         : new Uint8Array(capacity * dim * ITEM_BYTES[type]);
   }
 
-  rowBytes(count: number): Uint8Array {
+  getRowBytes(count: number): Uint8Array {
     return this.#stored.subarray(0, count * this.#dim * ITEM_BYTES[this.#type]);
   }
 
-  batch(count: number): RowBatch {
+  decodeBatch(count: number): RowBatch {
     const elements = count * this.#dim;
     const words = new Uint32Array(this.#rows.buffer);
     const { buffer } = this.#stored;
     if (this.#type === 'f2') {
-      const bits = f16Bits();
+      const bits = getF16Table();
       const halves = new Uint16Array(buffer);
       for (let i = 0; i < elements; i++) words[i] = bits[halves[i]!]!;
     } else if (this.#type === 'bf16') {

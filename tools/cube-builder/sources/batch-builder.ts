@@ -1,10 +1,10 @@
 /**
- * Collects records into one batch of columns: rows of floats, or values of any length. The first record says how wide
- * the rows are; every other one is held to it.
+ * Collects records into a batch of columns: rows of floats, or values of any length. The first
+ * record determines the width of all rows, unless the width is given.
  */
 import { CubeError } from '../../../lib/core/errors.ts';
+import { f16ToF32Bits } from '../../../lib/core/half-floats.ts';
 import { DIM_MAX } from '../../../lib/core/layer-format.ts';
-import { f16Bits } from './f16-table.ts';
 import {
   BATCH_BYTES_MAX,
   BATCH_ROWS_MAX,
@@ -13,10 +13,10 @@ import {
   type ValueFormat,
 } from './row-source.ts';
 
-/** A value of any length must be shorter than this. */
+/** Values of any length must be shorter than this. */
 export const VALUE_BYTES_MAX: number = 64 << 20;
 
-/** Bytes of a record before and for each element. */
+/** Bytes of a row before its elements, and per element. */
 const WIDTHS = {
   f32: { head: 0, item: 4 },
   f16: { head: 0, item: 2 },
@@ -26,19 +26,19 @@ const WIDTHS = {
 
 export interface BatchOptions {
   readonly valueFormat: ValueFormat;
-  /** Floats of a row; 0: as the first record says. */
+  /** Floats per row; 0: the width of the first record. */
   readonly dim: number;
   readonly rowsMax?: number;
 }
 
 export class BatchBuilder {
-  /** Where the reader is, for errors; the reader sets it. */
-  place: () => string = () => 'the input';
+  /** Returns the position in the input for errors; set by the reader. */
+  describePosition: () => string = () => 'the input';
   count = 0;
-  /** 0: not known yet, or values of any length. */
+  /** Floats per row; 0 if not known yet, and for values of any length. */
   dim = 0;
   readonly valueFormat: ValueFormat;
-  /** The row at r begins at r · dim; both are the same memory. */
+  /** Row r begins at r · dim. `rowWords` is a view of the same memory. */
   rows: Float32Array = new Float32Array(0);
   rowWords: Uint32Array = new Uint32Array(0);
   readonly #rowsMax: number;
@@ -56,31 +56,31 @@ export class BatchBuilder {
     else if (dim > 0) this.#setDim(dim);
   }
 
-  get full(): boolean {
+  get isFull(): boolean {
     if (this.#deleted.length >= 2 * this.#rowsMax) return true;
     if (this.dim === 0 && this.valueFormat !== 'bytes') return false;
     return this.count >= this.#capacity || this.#valueBytes >= BATCH_BYTES_MAX;
   }
 
-  get empty(): boolean {
+  get isEmpty(): boolean {
     return this.count === 0 && this.#deleted.length === 0;
   }
 
-  /** @returns the element where the caller writes the row's `dim` floats */
+  /** Adds a row. @returns the index in `rows` at which the caller writes its `dim` floats */
   addRow(low: number, high: number, dim: number): number {
-    if (dim !== this.dim || dim === 0) this.#expectDim(dim);
+    if (dim !== this.dim || dim === 0) this.#checkDim(dim);
     this.#addKey(low, high);
     return (this.count - 1) * dim;
   }
 
-  /** A record's bytes, decoded as `valueFormat` says. */
+  /** Adds a value, decoded according to `valueFormat`. */
   addValue(low: number, high: number, view: DataView, start: number, length: number): void {
     const { valueFormat } = this;
     if (valueFormat === 'bytes') {
       this.#addBytes(low, high, view, start, length);
       return;
     }
-    const at = this.addRow(low, high, this.#dimOf(valueFormat, length));
+    const at = this.addRow(low, high, this.#computeDim(valueFormat, length));
     const { rows, rowWords, dim } = this;
     if (valueFormat === 'f32') copyF32(view, start, dim, rowWords, at);
     else if (valueFormat === 'f16') decodeF16(view, start, dim, rowWords, at);
@@ -88,8 +88,8 @@ export class BatchBuilder {
     else decodeCubeI8(view, start, dim, rows, at);
   }
 
-  /** Whether a row of this key must wait for the next batch: deletes come after a batch's rows. */
-  mustWait(low: number, high: number): boolean {
+  /** A row of such a key belongs in the next batch, because deletions follow a batch's rows. */
+  isDeletedInBatch(low: number, high: number): boolean {
     return this.#deletedSet.size > 0 && this.#deletedSet.has(`${low},${high}`);
   }
 
@@ -98,7 +98,7 @@ export class BatchBuilder {
     this.#deletedSet.add(`${low},${high}`);
   }
 
-  /** The batch so far; valid until the next record is added. */
+  /** Returns the batch and starts a new one. Valid until the next record is added. */
   take(): RowBatch | ValueBatch {
     const { count, dim } = this;
     const keys = this.#keys.subarray(0, 2 * count);
@@ -114,7 +114,7 @@ export class BatchBuilder {
   }
 
   fail(what: string): never {
-    throw new CubeError('CORRUPT', `${this.place()}: ${what}`);
+    throw new CubeError('CORRUPT', `${this.describePosition()}: ${what}`);
   }
 
   get #valueBytes(): number {
@@ -129,7 +129,7 @@ export class BatchBuilder {
 
   #addBytes(low: number, high: number, view: DataView, start: number, length: number): void {
     if (length >= VALUE_BYTES_MAX) {
-      this.fail(`a value of ${length} bytes; it must be shorter than ${VALUE_BYTES_MAX}`);
+      this.fail(`a value of ${length} bytes; values must be shorter than ${VALUE_BYTES_MAX} bytes`);
     }
     const at = this.#valueBytes;
     if (at + length > this.#values.length) {
@@ -142,7 +142,7 @@ export class BatchBuilder {
     this.#ends[this.count - 1] = at + length;
   }
 
-  #dimOf(format: keyof typeof WIDTHS, length: number): number {
+  #computeDim(format: keyof typeof WIDTHS, length: number): number {
     const { head, item } = WIDTHS[format];
     const dim = (length - head) / item;
     if (dim < 1 || !Number.isInteger(dim)) {
@@ -151,12 +151,11 @@ export class BatchBuilder {
     return dim;
   }
 
-  #expectDim(dim: number): void {
+  #checkDim(dim: number): void {
     if (this.dim !== 0) {
-      this.fail(`a row of ${dim} numbers, where rows of ${this.dim} came before or were asked for`);
+      this.fail(`a row of ${dim} numbers; expected ${this.dim} as in the first row or --dim`);
     }
-    if (dim < 1 || dim > DIM_MAX)
-      this.fail(`a row of ${dim} numbers; it must have 1 to ${DIM_MAX}`);
+    if (dim < 1 || dim > DIM_MAX) this.fail(`a row of ${dim} numbers; expected 1 to ${DIM_MAX}`);
     this.#setDim(dim);
   }
 
@@ -192,7 +191,7 @@ function decodeF16(
   words: Uint32Array,
   target: number,
 ): void {
-  const bits = f16Bits();
+  const bits = getF16Table();
   for (let j = 0; j < dim; j++) words[target + j] = bits[view.getUint16(start + 2 * j, true)]!;
 }
 
@@ -206,7 +205,7 @@ function decodeBf16(
   for (let j = 0; j < dim; j++) words[target + j] = view.getUint16(start + 2 * j, true) << 16;
 }
 
-/** Cube's 8-bit rows: min f32, max f32, then q: x = min + q · (max − min) / 256. */
+/** Decodes 8-bit rows of Cube: min f32, max f32, then q, with x = min + q · (max − min) / 256. */
 function decodeCubeI8(
   view: DataView,
   start: number,
@@ -217,4 +216,12 @@ function decodeCubeI8(
   const min = view.getFloat32(start, true);
   const step = (view.getFloat32(start + 4, true) - min) / 256;
   for (let j = 0; j < dim; j++) rows[target + j] = min + view.getUint8(start + 8 + j) * step;
+}
+
+let f16Table: Uint32Array | undefined;
+
+/** The f32 bits of every f16: one read converts one element. */
+export function getF16Table(): Uint32Array {
+  f16Table ??= Uint32Array.from({ length: 1 << 16 }, (_, half) => f16ToF32Bits(half));
+  return f16Table;
 }

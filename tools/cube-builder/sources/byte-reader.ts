@@ -1,18 +1,18 @@
 /**
- * The bytes of one input in order, with their place in it: a window that slides over a stream. Readers parse the window
- * without waiting and ask for more only when a record is not all there.
+ * Reads a stream through a sliding window and tracks the position. Parsers read the window
+ * synchronously and wait for more bytes only if a record is incomplete.
  */
 import { CubeError } from '../../../lib/core/errors.ts';
 
-/** It grows to hold what is left of one piece of the input beside the next. */
+/** Initial size; the window grows to hold unread bytes plus the next chunk. */
 const WINDOW_BYTES = 4 << 10;
 
 export class ByteReader {
-  /** What to call the input in errors. */
+  /** Name of the input in errors. */
   readonly path: string;
   /** The window: unread bytes are start … end - 1. */
   bytes: Buffer = Buffer.allocUnsafe(WINDOW_BYTES);
-  view: DataView = viewOf(this.bytes);
+  view: DataView = createView(this.bytes);
   start = 0;
   end = 0;
   readonly #chunks: AsyncIterator<Uint8Array>;
@@ -24,7 +24,7 @@ export class ByteReader {
     this.#chunks = chunks[Symbol.asyncIterator]();
   }
 
-  /** The place of `start` in the (decompressed) input. */
+  /** Position of `start` in the (decompressed) input. */
   get offset(): number {
     return this.#base + this.start;
   }
@@ -34,11 +34,11 @@ export class ByteReader {
   }
 
   /** Whether the window reaches the end of the input. */
-  get ended(): boolean {
+  get hasEnded(): boolean {
     return this.#ended;
   }
 
-  /** Waits until `count` bytes are in the window. @returns false when the input ends before: what is left is there */
+  /** Waits for `count` bytes in the window. @returns false if the input ends before */
   async ensure(count: number): Promise<boolean> {
     while (this.available < count && !this.#ended) {
       const next = await this.#chunks.next();
@@ -48,7 +48,7 @@ export class ByteReader {
     return this.available >= count;
   }
 
-  /** Fills `target`. @throws CubeError CORRUPT when the input ends before */
+  /** Fills `target`. @throws CubeError CORRUPT if the input ends too early */
   async readInto(target: Uint8Array): Promise<void> {
     let done = 0;
     while (done < target.length) {
@@ -62,12 +62,12 @@ export class ByteReader {
     }
   }
 
-  /** @throws CubeError CORRUPT when bytes are left */
+  /** @throws CubeError CORRUPT if unread bytes remain */
   async expectEnd(): Promise<void> {
     if (await this.ensure(1)) this.fail('has bytes after its end');
   }
 
-  /** @throws CubeError CORRUPT naming the input and the place */
+  /** @throws CubeError CORRUPT with the input and the position */
   fail(what: string, offset: number = this.offset): never {
     throw new CubeError('CORRUPT', `${this.path}: byte ${offset}: ${what}`);
   }
@@ -77,24 +77,24 @@ export class ByteReader {
   }
 
   #append(chunk: Uint8Array): void {
-    const left = this.available;
-    const needed = left + chunk.length;
+    const unread = this.available;
+    const needed = unread + chunk.length;
     const { bytes } = this;
     if (this.end + chunk.length > bytes.length) {
       if (needed > bytes.length) {
         this.bytes = Buffer.allocUnsafe(Math.max(2 * bytes.length, needed));
-        this.view = viewOf(this.bytes);
+        this.view = createView(this.bytes);
       }
       bytes.copy(this.bytes, 0, this.start, this.end);
       this.#base += this.start;
       this.start = 0;
-      this.end = left;
+      this.end = unread;
     }
     this.bytes.set(chunk, this.end);
     this.end += chunk.length;
   }
 }
 
-function viewOf({ buffer, byteOffset, length }: Buffer): DataView {
+function createView({ buffer, byteOffset, length }: Buffer): DataView {
   return new DataView(buffer, byteOffset, length);
 }

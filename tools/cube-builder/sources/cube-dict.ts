@@ -1,20 +1,21 @@
 /**
- * A dict directory as Cube's builder writes it and its server loads it: base files and those of its deltas, numbered on.
+ * Reads a dict directory of Cube: the files of a base, followed by those of its deltas, numbered
+ * consecutively.
  *
- *     index.n   u32 type 0 | u32 records in all | u32 files | u64 bytes of each
- *     index.<i> records {u64 key, u64 address}: the file j of the data << 32 | the place in it
- *     data.n    u32 files | u32 bytes of each
+ *     index.n   u32 type 0 | u32 total records | u32 files | u64 bytes of each file
+ *     index.<i> records {u64 key, u64 address}; address: data file j << 32 | offset in it
+ *     data.n    u32 files | u32 bytes of each file
  *     data.<j>  records {u32 4 + length, value}
  *
- * Nothing in it is checksummed and nothing ties index to data, so every number is held against the sizes of the files.
+ * There are no checksums, so every number is checked against the file sizes.
  */
 import { join } from 'node:path';
 import { CubeError } from '../../../lib/core/errors.ts';
-import { fileExists, RandomReader } from '../../../lib/platform/files.ts';
+import { fileExists, RandomAccessReader } from '../../../lib/platform/files.ts';
 import { readDataList, readIndexList } from '../../../lib/store/cube-dict.ts';
 import { type BatchBuilder, VALUE_BYTES_MAX } from './batch-builder.ts';
 import { ByteReader } from './byte-reader.ts';
-import { fileChunks, openFile } from './input-file.ts';
+import { openFile, readFileChunks } from './input-file.ts';
 import type { RecordFile } from './record-source.ts';
 import type { SourceFile } from './row-source.ts';
 import { WindowReader } from './window-reader.ts';
@@ -29,7 +30,7 @@ interface DictFile {
 
 interface Dict {
   readonly indexes: readonly DictFile[];
-  /** By number; absent: a delta's base, which is not there. */
+  /** Data files by number; undefined for missing files of a delta's base. */
   readonly data: readonly (SourceFile | undefined)[];
   readonly rows: number;
 }
@@ -39,10 +40,10 @@ export function isCubeDict(folder: string): boolean {
 }
 
 /**
- * @param isDelta the files of the base may be missing: only what the delta has is read
- * @throws CubeError when a file is missing or not as long as index.n and data.n say
+ * @param isDelta the files of the base may be missing; then only those of the delta are read
+ * @throws CubeError if a file is missing or differs in size from index.n and data.n
  */
-export function cubeDict(folder: string, isDelta: boolean): RecordFile {
+export function openCubeDict(folder: string, isDelta: boolean): RecordFile {
   const dict = openDict(folder, isDelta);
   const lists = ['index.n', 'data.n'].map((name) => openFile(join(folder, name)));
   const data = dict.data.filter((file) => file !== undefined);
@@ -56,15 +57,15 @@ export function cubeDict(folder: string, isDelta: boolean): RecordFile {
 function openDict(folder: string, isDelta: boolean): Dict {
   const { sizes: indexBytes } = readIndexList(join(folder, 'index.n'));
   const dataBytes = readDataList(join(folder, 'data.n'));
-  const indexes = openListed(folder, 'index', indexBytes, isDelta);
-  const data = openListed(folder, 'data', dataBytes, isDelta);
+  const indexes = openListedFiles(folder, 'index', indexBytes, isDelta);
+  const data = openListedFiles(folder, 'data', dataBytes, isDelta);
   const byNumber = dataBytes.map((_, j) => data.find(({ number }) => number === j)?.file);
   const rows = indexes.reduce((sum, { file }) => sum + file.bytes / INDEX_RECORD_BYTES, 0);
   return { indexes, data: byNumber, rows };
 }
 
-/** The files that a list names; those of a delta's base may be missing, all of them, from the front. */
-function openListed(
+/** Opens the listed files. For a delta, all files of the base may be missing (lowest numbers). */
+function openListedFiles(
   folder: string,
   kind: 'index' | 'data',
   listed: readonly number[],
@@ -77,12 +78,13 @@ function openListed(
     const number = first + i;
     const path = paths[number] as string;
     if (!fileExists(path)) {
-      const base = number === 0 ? '; a delta alone needs the files of its base beside it' : '';
-      throw damaged(path, `missing, though ${kind}.n lists it${base}`);
+      const hint =
+        number === 0 ? '; without --job-mode delta, the files of the base are needed' : '';
+      throw damaged(path, `the file is missing, but ${kind}.n lists it${hint}`);
     }
     const file = openFile(path);
     if (file.bytes !== bytes) {
-      throw damaged(path, `${file.bytes} bytes, ${kind}.n says ${bytes}`);
+      throw damaged(path, `the file has ${file.bytes} bytes, but ${kind}.n lists ${bytes}`);
     }
     return { number, file };
   });
@@ -92,12 +94,13 @@ async function* readDict(dict: Dict, batch: BatchBuilder): AsyncGenerator<void> 
   const values = new DictValues(dict.data);
   try {
     for (const { file } of dict.indexes) {
-      const reader = new ByteReader(file.path, fileChunks(file.path, 0, file.bytes));
-      batch.place = () => `${reader.path}: record at byte ${reader.offset}: ${values.place}`;
+      const reader = new ByteReader(file.path, readFileChunks(file.path, 0, file.bytes));
+      batch.describePosition = () =>
+        `${reader.path}: record at byte ${reader.offset}: ${values.position}`;
       try {
         while (await reader.ensure(INDEX_RECORD_BYTES)) {
           addRecords(reader, values, batch);
-          if (batch.full) yield;
+          if (batch.isFull) yield;
         }
         await reader.expectEnd();
       } finally {
@@ -111,7 +114,7 @@ async function* readDict(dict: Dict, batch: BatchBuilder): AsyncGenerator<void> 
 
 function addRecords(reader: ByteReader, values: DictValues, batch: BatchBuilder): void {
   const { view, end } = reader;
-  while (end - reader.start >= INDEX_RECORD_BYTES && !batch.full) {
+  while (end - reader.start >= INDEX_RECORD_BYTES && !batch.isFull) {
     const at = reader.start;
     const offset = view.getUint32(at + 8, true);
     const length = values.find(view.getUint32(at + 12, true), offset, reader);
@@ -122,12 +125,11 @@ function addRecords(reader: ByteReader, values: DictValues, batch: BatchBuilder)
   }
 }
 
-/** The data files of a dict, read mostly one record after another. */
+/** Reads values from the data files, mostly in order. */
 class DictValues {
-  /** Where the value found last is, in `view`. */
+  /** Offset of the last value found in `view`. */
   at = 0;
   view: DataView = new DataView(new ArrayBuffer(0));
-  /** The data file read last and the place in it, for errors. */
   readonly #files: readonly (SourceFile | undefined)[];
   readonly #windows: (WindowReader | undefined)[];
   #file = 0;
@@ -138,23 +140,25 @@ class DictValues {
     this.#windows = files.map(() => undefined);
   }
 
-  get place(): string {
+  get position(): string {
     return `value at byte ${this.#offset} of data.${this.#file}`;
   }
 
-  /** @returns the value's length; it is at `at` in `view` until the next call */
+  /** Finds a value. @returns its length; it is at `at` in `view` until the next call */
   find(number: number, offset: number, reader: ByteReader): number {
     this.#file = number;
     this.#offset = offset;
     const file = this.#files[number];
     if (file === undefined) {
-      const why = number < this.#files.length ? ", which is its base's" : '';
-      reader.fail(`the address is in data.${number}${why}; there is no such file`);
+      const owner = number < this.#files.length ? ' of the base' : '';
+      reader.fail(`the address is in data.${number}${owner}, which does not exist`);
     }
     if (offset + LENGTH_BYTES > file.bytes) {
-      reader.fail(`the address is byte ${offset} of data.${number}, which has ${file.bytes}`);
+      reader.fail(
+        `the address is byte ${offset} of data.${number}, which has only ${file.bytes} bytes`,
+      );
     }
-    this.#windows[number] ??= new WindowReader(new RandomReader(file.path), file.bytes);
+    this.#windows[number] ??= new WindowReader(new RandomAccessReader(file.path), file.bytes);
     const window = this.#windows[number];
     window.load(offset, LENGTH_BYTES);
     const length = window.view.getUint32(window.at, true) - LENGTH_BYTES;
@@ -175,6 +179,6 @@ class DictValues {
   }
 }
 
-function damaged(path: string, what: string): CubeError {
-  return new CubeError('CORRUPT', `${path}: ${what}`);
+function damaged(source: string, problem: string): CubeError {
+  return new CubeError('CORRUPT', `${source}: ${problem}`);
 }

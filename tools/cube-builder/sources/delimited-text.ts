@@ -1,24 +1,24 @@
 /**
- * Records of CSV and TSV (RFC 4180: quoted fields may hold delimiters, line ends and doubled quotes), found in bytes
- * without making strings. A line end is LF or CRLF.
+ * Finds the fields of CSV and TSV records in bytes, without creating strings (RFC 4180: quoted
+ * fields may contain delimiters, line ends and doubled quotes). A line ends with LF or CRLF.
  */
 
 const QUOTE = 34;
 const LF = 10;
 const CR = 13;
 
-/** The record is not all there. */
+/** The record is incomplete. */
 export const INCOMPLETE = -1;
-/** A closing quote that is followed by something else; its place is the field's end. */
+/** A closing quote is missing, or not followed by a delimiter, line end or end of input. */
 export const BAD_QUOTE = -2;
 
 export class RecordScanner {
   readonly delimiter: number;
-  /** Fields of the record scanned last. */
+  /** Number of fields of the last record. */
   count = 0;
   starts: Int32Array = new Int32Array(64);
   ends: Int32Array = new Int32Array(64);
-  /** 1: holds doubled quotes. */
+  /** 1 if the field contains doubled quotes. */
   escaped: Uint8Array = new Uint8Array(64);
 
   constructor(delimiter: number) {
@@ -28,7 +28,7 @@ export class RecordScanner {
   /**
    * Finds the fields of the record at `start`.
    * @param isLast whether `end` is the end of the input, which ends a record too
-   * @returns where the next record begins, or INCOMPLETE or BAD_QUOTE
+   * @returns the start of the next record, or INCOMPLETE or BAD_QUOTE
    */
   scan(bytes: Uint8Array, start: number, end: number, isLast: boolean): number {
     const { delimiter } = this;
@@ -56,7 +56,7 @@ export class RecordScanner {
     }
   }
 
-  /** @returns the place after the closing quote: a delimiter, a line end, or the end */
+  /** @returns the position after the closing quote, or INCOMPLETE or BAD_QUOTE */
   #quoted(bytes: Uint8Array, open: number, end: number): number {
     let escaped = 0;
     let at = open + 1;

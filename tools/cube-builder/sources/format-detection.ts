@@ -1,5 +1,5 @@
-/** What a file is: by its first bytes where they say it, else by its name. Packed files are looked into. */
-import { compressionOf, type InputFile, readerOf } from './input-file.ts';
+/** Detects the format of a file by its first (decompressed) bytes, else by its name. */
+import { detectCompression, type InputFile, openReader } from './input-file.ts';
 import { looksLikeJsonLines } from './json-lines.ts';
 import type { InputFormat } from './row-source.ts';
 import { looksLikeSafetensors } from './safetensors-file.ts';
@@ -30,7 +30,7 @@ const EXTENSIONS: Readonly<Record<string, FileFormat>> = {
   safetensors: 'safetensors',
 };
 
-/** The name without folders, ending of compression, and extension. */
+/** Splits a file name, without folders and compression suffix, into stem and extension. */
 export function splitName(path: string): { stem: string; extension: string } {
   const name = path.slice(path.lastIndexOf('/') + 1).replace(/\.(gz|zst|zstd)$/i, '');
   const dot = name.lastIndexOf('.');
@@ -41,21 +41,21 @@ export function splitName(path: string): { stem: string; extension: string } {
     : { stem: name, extension: '' };
 }
 
-/** @returns undefined when nothing says it */
+/** @returns undefined if the format is unknown */
 export async function detectFormat(file: InputFile): Promise<FileFormat | undefined> {
-  const head = await headOf(file);
+  const head = await readHead(file);
   const latin1 = head.toString('latin1', 0, 16);
-  const known = MAGIC.find(({ bytes }) => latin1.startsWith(bytes));
-  if (known !== undefined) return known.format;
+  const match = MAGIC.find(({ bytes }) => latin1.startsWith(bytes));
+  if (match !== undefined) return match.format;
   const { extension } = splitName(file.path);
   if (extension === 'safetensors' || looksLikeSafetensors(head, file.bytes)) return 'safetensors';
   const named = EXTENSIONS[extension];
   if (named !== undefined) return named;
-  return textFormat(head);
+  return detectTextFormat(head);
 }
 
-async function headOf(file: InputFile): Promise<Buffer> {
-  const reader = readerOf(file);
+async function readHead(file: InputFile): Promise<Buffer> {
+  const reader = openReader(file);
   try {
     await reader.ensure(HEAD_BYTES);
     const length = Math.min(reader.available, HEAD_BYTES);
@@ -65,9 +65,9 @@ async function headOf(file: InputFile): Promise<Buffer> {
   }
 }
 
-/** Text that is not JSON: what stands between the fields of its first line. */
-function textFormat(head: Buffer): FileFormat | undefined {
-  if (head.includes(0) || compressionOf(head) !== undefined) return undefined;
+/** Detects JSON lines by the first character, TSV and CSV by the delimiter of the first line. */
+function detectTextFormat(head: Buffer): FileFormat | undefined {
+  if (head.includes(0) || detectCompression(head) !== undefined) return undefined;
   const text = head.toString('utf8');
   if (looksLikeJsonLines(text)) return 'jsonl';
   const line = text.split('\n', 1)[0] ?? '';

@@ -1,54 +1,54 @@
 /**
- * One input as a stream of bytes: a file or standard input, unpacked when it is gzip or zstd. Nothing is held but what
- * is under way.
+ * Reads one input, a file or standard input, as a stream of bytes and decompresses gzip and zstd.
+ * Only the bytes in progress are in memory.
  */
 import { pipeline, Readable } from 'node:stream';
 import { createGunzip } from 'node:zlib';
 import { Decompress } from 'fzstd';
 import { CubeError } from '../../../lib/core/errors.ts';
-import { RandomReader, statPath } from '../../../lib/platform/files.ts';
+import { RandomAccessReader, statPath } from '../../../lib/platform/files.ts';
 import { ByteReader } from './byte-reader.ts';
 import type { SourceFile } from './row-source.ts';
 
 const CHUNK_BYTES = 256 << 10;
-/** What is unpacked at a time. */
+/** Bytes decompressed at a time. */
 const UNPACKED_BYTES = 64 << 10;
-/** zstd frames are small: fewer of them in a piece keep the unpacker's recursion shallow. */
+/** The decompressor recurses for each frame; small pieces limit the depth. */
 const ZSTD_PIECE_BYTES = 16 << 10;
 
-/** How far the first row of standard input may be. */
+/** Maximum bytes of standard input up to the first row; they are kept to be read again. */
 const HEAD_BYTES_MAX = 128 << 20;
 
 export type Compression = 'gzip' | 'zstd';
 
 export interface InputFile extends SourceFile {
   readonly compression: Compression | undefined;
-  /** Undefined for what is packed and for standard input: its end shows when it is read. */
+  /** Undefined for compressed files and standard input, whose size is not known before the end. */
   readonly unpackedBytes: number | undefined;
-  /** Raw bytes from the start. */
+  /** Reads the raw bytes from the start. */
   readonly chunks: () => AsyncIterable<Uint8Array>;
 }
 
-/** @throws CubeError NOT_FOUND, or INVALID_ARGUMENT when it is not a file */
+/** @throws CubeError NOT_FOUND, or INVALID_ARGUMENT if the path is not a file */
 export function openFile(path: string): InputFile {
   const stat = statPath(path);
   if (stat === undefined) throw new CubeError('NOT_FOUND', `${path}: no such file or folder`);
   if (!stat.isFile) throw new CubeError('INVALID_ARGUMENT', `${path} is not a file`);
   const { bytes, mtimeMs } = stat;
-  const compression = compressionOf(fileHead(path, 4));
+  const compression = detectCompression(readFileHead(path, 4));
   return {
     path,
     bytes,
     mtimeMs,
     compression,
     unpackedBytes: compression === undefined ? bytes : undefined,
-    chunks: () => fileChunks(path, 0, bytes),
+    chunks: () => readFileChunks(path, 0, bytes),
   };
 }
 
-/** The first bytes of a file, fewer when it is shorter. */
-export function fileHead(path: string, maxBytes: number): Uint8Array {
-  const reader = new RandomReader(path);
+/** Reads the first bytes of a file, or all bytes of a shorter file. */
+export function readFileHead(path: string, maxBytes: number): Uint8Array {
+  const reader = new RandomAccessReader(path);
   try {
     const head = new Uint8Array(Math.min(reader.bytes, maxBytes));
     reader.readInto(head, 0);
@@ -58,32 +58,32 @@ export function fileHead(path: string, maxBytes: number): Uint8Array {
   }
 }
 
-export function compressionOf(head: Uint8Array): Compression | undefined {
+export function detectCompression(head: Uint8Array): Compression | undefined {
   if (head[0] === 0x1f && head[1] === 0x8b) return 'gzip';
   const [a, b, c, d] = head;
   return a === 0x28 && b === 0xb5 && c === 0x2f && d === 0xfd ? 'zstd' : undefined;
 }
 
-/** The unpacked bytes of an input; the caller closes the reader. */
-export function readerOf(file: InputFile): ByteReader {
+/** Opens a reader of the decompressed bytes. The caller closes it. */
+export function openReader(file: InputFile): ByteReader {
   const { path, compression } = file;
   const raw = file.chunks();
   if (compression === undefined) return new ByteReader(path, raw);
-  const own = ownChunks(raw);
+  const own = copyChunks(raw);
   const unpacked = compression === 'gzip' ? gunzip(own, path) : unzstd(own, path);
   return new ByteReader(`${path} (${compression})`, unpacked);
 }
 
 /**
- * Bytes start … end - 1 of a file in pieces, each valid until the next is asked for: what is dropped stays in the process
- * until the engine collects it, which it does late for memory outside its heap.
+ * Reads bytes start … end - 1 of a file in chunks. A chunk is valid until the next is requested:
+ * the buffer is reused, because the engine frees dropped buffers late.
  */
-export async function* fileChunks(
+export async function* readFileChunks(
   path: string,
   start: number,
   end: number,
 ): AsyncGenerator<Uint8Array> {
-  const reader = new RandomReader(path);
+  const reader = new RandomAccessReader(path);
   try {
     const buffer = Buffer.allocUnsafeSlow(Math.max(0, Math.min(CHUNK_BYTES, end - start)));
     for (let at = start; at < end; at += CHUNK_BYTES) {
@@ -96,8 +96,8 @@ export async function* fileChunks(
   }
 }
 
-/** Each piece for itself, for streams, which read ahead. */
-export async function* ownChunks(chunks: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
+/** Copies each chunk for streams, which read ahead. */
+export async function* copyChunks(chunks: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
   for await (const chunk of chunks) yield Uint8Array.from(chunk);
 }
 
@@ -117,13 +117,13 @@ async function* gunzip(
   try {
     yield* unpacker;
   } catch (error) {
-    throw unpackError(error, path, 'gzip');
+    throw createUnpackError(error, path, 'gzip');
   }
-  // What follows the last member is dropped without a word: a damaged second member would be.
+  // createGunzip silently ignores bytes after the last valid member, such as a damaged one.
   if (unpacker.bytesWritten !== given) {
     throw new CubeError(
       'CORRUPT',
-      `${path}: byte ${unpacker.bytesWritten}: what follows is not gzip data`,
+      `${path}: byte ${unpacker.bytesWritten}: the following bytes are not gzip data`,
     );
   }
 }
@@ -140,7 +140,7 @@ async function* unzstd(
       unpacker.push(chunk, last);
       return unpacked;
     } catch (error) {
-      throw unpackError(error, path, 'zstd');
+      throw createUnpackError(error, path, 'zstd');
     }
   };
   for await (const chunk of chunks) {
@@ -151,7 +151,7 @@ async function* unzstd(
   yield* push(new Uint8Array(0), true);
 }
 
-function unpackError(error: unknown, path: string, format: Compression): CubeError {
+function createUnpackError(error: unknown, path: string, format: Compression): CubeError {
   if (error instanceof CubeError) return error;
   return new CubeError(
     'CORRUPT',
@@ -161,10 +161,10 @@ function unpackError(error: unknown, path: string, format: Compression): CubeErr
 }
 
 /**
- * Standard input, unpacked like a file. What the first reading takes (to see how wide the rows are) is given again to the
- * second, which reads to the end; nothing is kept of a first reading that goes on.
+ * Opens standard input like a file. It can be read twice: the first reading determines the width
+ * of the rows, and the bytes it took are kept for the second reading, which reads to the end.
  */
-export async function standardInput(stream: AsyncIterable<Uint8Array>): Promise<InputFile> {
+export async function openStandardInput(stream: AsyncIterable<Uint8Array>): Promise<InputFile> {
   const chunks = stream[Symbol.asyncIterator]();
   let head: Uint8Array[] | undefined = [];
   let headBytes = 0;
@@ -177,7 +177,7 @@ export async function standardInput(stream: AsyncIterable<Uint8Array>): Promise<
     return value;
   };
   while (headBytes < 4 && (await next()) !== undefined);
-  const compression = compressionOf(Buffer.concat(head));
+  const compression = detectCompression(Buffer.concat(head));
   let readings = 0;
   const read = async function* (): AsyncGenerator<Uint8Array> {
     readings += 1;
@@ -190,7 +190,7 @@ export async function standardInput(stream: AsyncIterable<Uint8Array>): Promise<
       if (isLast) head = undefined;
       for (let chunk = await next(); chunk !== undefined; chunk = await next()) yield chunk;
     } finally {
-      // A writer that goes on must not keep the process of a reader that has failed.
+      // Otherwise a writer that does not stop would keep this process alive after a failure.
       if (isLast) await chunks.return?.();
     }
   };

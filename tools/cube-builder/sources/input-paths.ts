@@ -1,6 +1,6 @@
 /**
- * Paths, folders and globs as a list of files and of folders that are an input as a whole, in a fixed order: as given,
- * and sorted by code unit inside a folder or glob.
+ * Expands paths, folders and globs to a list of input files, Cube dicts and prune-model outputs.
+ * Paths keep their order; files inside a folder or glob are sorted by code unit.
  */
 import { join } from 'node:path';
 import { CubeError } from '../../../lib/core/errors.ts';
@@ -15,7 +15,7 @@ export interface InputPath {
   readonly kind: 'file' | 'cube-dict' | 'pruned';
 }
 
-/** @throws CubeError NOT_FOUND for a path or glob that names nothing */
+/** @throws CubeError NOT_FOUND for a path or glob without a match */
 export function expandPaths(paths: readonly string[]): InputPath[] {
   const found = new Map<string, InputPath>();
   for (const path of paths) {
@@ -61,12 +61,12 @@ function folderKind(folder: string): 'cube-dict' | 'pruned' | undefined {
   return isPruned ? 'pruned' : undefined;
 }
 
-/** Marks and leftovers of writers: `_SUCCESS`, `.part-0.crc`, `_metadata`. */
+/** Marker and temporary files of other tools: `_SUCCESS`, `.part-0.crc`, `_metadata`. */
 function isHidden(name: string): boolean {
   return name.startsWith('.') || name.startsWith('_');
 }
 
-/** What Cube's builder puts beside a dict directory: the same as a tar file, and its checksum. */
+/** The tar file and checksum that Cube's builder writes next to a dict directory. */
 function isPackedDict(folder: string, name: string): boolean {
   const match = /^(.+)\.tar(?:\.md5)?$/.exec(name);
   return match !== null && isCubeDict(join(folder, match[1] as string));
@@ -76,7 +76,7 @@ function isGlob(path: string): boolean {
   return /[*?[]/.test(path);
 }
 
-/** `*` and `?` inside a name, `[…]` one of, `**` any folders. */
+/** Supports `*` and `?` inside a name, `[…]` character sets, and `**` for any folders. */
 function expandGlob(glob: string): string[] {
   const isAbsolute = glob.startsWith('/');
   const segments = glob.split('/').filter((segment) => segment !== '' && segment !== '.');
@@ -89,7 +89,7 @@ function expandGlob(glob: string): string[] {
 }
 
 function matchSegment(folder: string, segment: string, isLast: boolean): string[] {
-  // At the end it is the folder itself: whatever is below it is read.
+  // At the end, `**` is the folder itself, which is read recursively.
   if (segment === '**') return isLast ? [folder === '' ? '.' : folder] : foldersBelow(folder, 0);
   if (!isGlob(segment)) {
     const path = join(folder, segment);

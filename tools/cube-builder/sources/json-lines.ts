@@ -1,22 +1,22 @@
 /**
- * JSON lines: `{"key": 7, "row": [0.5, -1]}`, `{"key": "7", "value": "<base64>"}` or `{"key": 7, "deleted": true}`.
- * A key is a decimal string or an integer below 2^53; a larger number would have been rounded, so it is refused.
+ * Reads JSON lines: `{"key": 7, "row": [0.5, -1]}`, `{"key": "7", "value": "<base64>"}` or
+ * `{"key": 7, "deleted": true}`. A key is a decimal string or an integer below 2^53; JSON parsing
+ * rounds larger numbers, so they are refused.
  */
 import type { BatchBuilder } from './batch-builder.ts';
 import type { ByteReader } from './byte-reader.ts';
-import { type InputFile, readerOf } from './input-file.ts';
-import { signKey } from './key-signer.ts';
+import { type InputFile, openReader } from './input-file.ts';
 import type { RecordFile } from './record-source.ts';
 import type { InputSpec } from './row-source.ts';
-import { parseKey } from './text-numbers.ts';
+import { parseKey, signKey } from './text-values.ts';
 
-/** A value of 64 MiB in base64, and room. */
+/** Enough for a value of 64 MiB in base64. */
 const LINE_BYTES_MAX = 96 << 20;
 const LF = 10;
 const BASE64 = /^[A-Za-z0-9+/]*={0,2}$/;
 const NOT_FINITE = /(?<=[[,:]\s*)(NaN|-?Infinity)(?=\s*[\],}])/g;
 
-export function jsonLines(file: InputFile, spec: InputSpec): RecordFile {
+export function openJsonLines(file: InputFile, spec: InputSpec): RecordFile {
   return { files: [file], read: (batch) => readRecords(file, spec, batch) };
 }
 
@@ -25,31 +25,31 @@ async function* readRecords(
   spec: InputSpec,
   batch: BatchBuilder,
 ): AsyncGenerator<void> {
-  const reader = readerOf(file);
+  const reader = openReader(file);
   try {
-    const parser = new Parser(reader, spec, batch);
-    batch.place = () => parser.place;
+    const parser = new LineParser(reader, spec, batch);
+    batch.describePosition = () => parser.position;
     for (;;) {
-      parser.addWholeLines();
-      if (batch.full || parser.mustWait) yield;
-      else if (reader.ended && reader.available === 0) return;
-      else await more(reader);
+      parser.addCompleteLines();
+      if (batch.isFull || parser.needsEmptyBatch) yield;
+      else if (reader.hasEnded && reader.available === 0) return;
+      else await readMore(reader);
     }
   } finally {
     await reader.close();
   }
 }
 
-async function more(reader: ByteReader): Promise<void> {
+async function readMore(reader: ByteReader): Promise<void> {
   if (reader.available > LINE_BYTES_MAX) reader.fail(`a line of more than ${LINE_BYTES_MAX} bytes`);
   await reader.ensure(Math.max(1, 2 * reader.available));
 }
 
 type Json = Readonly<Record<string, unknown>>;
 
-class Parser {
-  /** The next row's key is deleted in this batch: take the batch first. */
-  mustWait = false;
+class LineParser {
+  /** The key of the next row is deleted in this batch, so the row belongs in the next batch. */
+  needsEmptyBatch = false;
   readonly #reader: ByteReader;
   readonly #batch: BatchBuilder;
   readonly #keyField: string;
@@ -66,21 +66,21 @@ class Parser {
     this.#rowFields = spec.valueColumns ?? ['row', 'value'];
   }
 
-  get place(): string {
+  get position(): string {
     return `${this.#reader.path}: line ${this.#line + 1} at byte ${this.#reader.offset}`;
   }
 
-  addWholeLines(): void {
+  addCompleteLines(): void {
     const reader = this.#reader;
-    this.mustWait = false;
-    while (!this.#batch.full && reader.available > 0) {
+    this.needsEmptyBatch = false;
+    while (!this.#batch.isFull && reader.available > 0) {
       const found = reader.bytes.indexOf(LF, reader.start);
       const isWhole = found !== -1 && found < reader.end;
-      if (!isWhole && !reader.ended) return;
+      if (!isWhole && !reader.hasEnded) return;
       const end = isWhole ? found : reader.end;
       const text = reader.bytes.toString('utf8', reader.start, end);
       if (text.trim() !== '' && !this.#addLine(text)) {
-        this.mustWait = true;
+        this.needsEmptyBatch = true;
         return;
       }
       this.#line += 1;
@@ -88,22 +88,22 @@ class Parser {
     }
   }
 
-  /** @returns false when the line must wait for the next batch */
+  /** @returns false if the line belongs in the next batch */
   #addLine(text: string): boolean {
     const batch = this.#batch;
     const line = this.#parse(text);
     this.#readKey(line[this.#keyField]);
     const [low, high] = this.#key as unknown as [number, number];
     if (line['deleted'] !== undefined && line['deleted'] !== false) {
-      if (line['deleted'] !== true) batch.fail('"deleted" is neither true nor false');
+      if (line['deleted'] !== true) batch.fail('"deleted" must be true or false');
       batch.addDeleted(low, high);
       return true;
     }
-    if (batch.mustWait(low, high)) return false;
+    if (batch.isDeletedInBatch(low, high)) return false;
     const value = this.#rowFields.map((name) => line[name]).find((field) => field !== undefined);
     if (Array.isArray(value)) this.#addRow(value, low, high);
     else if (typeof value === 'string') this.#addBytes(value, low, high);
-    else batch.fail(`no "row" of numbers and no "value" in base64`);
+    else batch.fail('expected a "row" of numbers or a "value" in base64');
     return true;
   }
 
@@ -112,7 +112,7 @@ class Parser {
     try {
       value = JSON.parse(text);
     } catch (error) {
-      // Python writes what JSON lacks: NaN and Infinity.
+      // Python writes NaN and Infinity, which JSON does not allow.
       const repaired = text.replaceAll(NOT_FINITE, '"$1"');
       if (repaired === text) this.#batch.fail(`not JSON: ${(error as Error).message}`);
       try {
@@ -144,13 +144,14 @@ class Parser {
     }
     const shown = JSON.stringify(value)?.slice(0, 40) ?? 'nothing';
     this.#batch.fail(
-      `"${this.#keyField}" is ${shown}; expected a decimal string of 0 … 2^64 − 1, or an integer below 2^53`,
+      `"${this.#keyField}" is ${shown}; expected a decimal string in 0 … 2^64 − 1, ` +
+        'or an integer below 2^53',
     );
   }
 
   #addRow(row: readonly unknown[], low: number, high: number): void {
     const batch = this.#batch;
-    if (batch.valueFormat !== 'f32') batch.fail(`a row of numbers, expected ${batch.valueFormat}`);
+    if (batch.valueFormat !== 'f32') batch.fail(`a row of numbers; expected ${batch.valueFormat}`);
     const at = batch.addRow(low, high, row.length);
     const { rows } = batch;
     for (let j = 0; j < row.length; j++) {
@@ -162,7 +163,7 @@ class Parser {
   #notFinite(value: unknown, j: number): number {
     if (value === 'NaN' || value === 'Infinity' || value === '-Infinity') return Number(value);
     this.#batch.fail(
-      `element ${j} of the row is ${JSON.stringify(value)?.slice(0, 40)}, no number`,
+      `element ${j} of the row is ${JSON.stringify(value)?.slice(0, 40)}, not a number`,
     );
   }
 
@@ -174,7 +175,7 @@ class Parser {
   }
 }
 
-/** Whether a text begins as JSON lines do. */
+/** Whether a text begins like JSON lines. */
 export function looksLikeJsonLines(head: string): boolean {
   return /^\uFEFF?\s*\{/.test(head);
 }

@@ -1,52 +1,53 @@
 /**
- * A list of keys (of `--deletes`, for one): text with one key a line, or an array of 64-bit integers. Read in batches,
- * as rows are. Where keys are signed, text is features; an array holds keys all the same.
+ * Reads a list of keys, such as that of `--deletes`: text with one key per line, or an array of
+ * 64-bit integers. With `--sign-key`, lines of text are features; arrays always contain keys.
  */
 import { CubeError } from '../../../lib/core/errors.ts';
 import { type ArrayPart, isRowType } from './array-source.ts';
 import type { ByteReader } from './byte-reader.ts';
 import { detectFormat } from './format-detection.ts';
-import { type InputFile, openFile, readerOf } from './input-file.ts';
-import { signKey } from './key-signer.ts';
-import { npyFile } from './npy-file.ts';
-import { npzArrays } from './npz-file.ts';
+import { type InputFile, openFile, openReader } from './input-file.ts';
+import { openNpyFile, openNpzFile } from './npy-file.ts';
 import { BATCH_ROWS_MAX } from './row-source.ts';
-import { parseKey } from './text-numbers.ts';
+import { parseKey, signKey } from './text-values.ts';
 
 const LINE_BYTES_MAX = 64 << 10;
 const LF = 10;
 const CR = 13;
 
-/** 2n words (low, high) each, in the file's order; valid until the next is asked for. */
+/** Yields 2n words (low, high) in file order; valid until the next batch is requested. */
 export type KeyBatches = () => AsyncGenerator<Uint32Array>;
 
 /**
- * @param slot keys are text: features of the slot with this index
- * @throws CubeError naming the file and the place, as the batches do
+ * @param slot if given, lines of text are features of the slot with this index
+ * @throws CubeError with file and position; so do the batches
  */
 export async function openKeys(path: string, slot?: number): Promise<KeyBatches> {
   const file = openFile(path);
   const format = await detectFormat(file);
-  if (format === 'npy') return arrayBatches(await npyFile(file));
+  if (format === 'npy') return openArray(await openNpyFile(file));
   if (format === 'npz') {
-    const arrays = await npzArrays(path);
+    const arrays = await openNpzFile(path);
     const keys = arrays.length === 1 ? arrays[0] : arrays.find(({ name }) => name === 'keys');
     if (keys === undefined) {
-      throw new CubeError('INVALID_ARGUMENT', `${path}: several arrays, none of them named "keys"`);
+      throw new CubeError(
+        'INVALID_ARGUMENT',
+        `${path}: has several arrays, but none is named "keys"`,
+      );
     }
-    return arrayBatches(keys.part);
+    return openArray(keys.part);
   }
-  // Features are any text, also one that looks like columns.
+  // A feature may be any text, also text that looks like columns.
   const isText =
     format === undefined || format === 'csv' || (slot !== undefined && format === 'tsv');
-  if (isText) return () => lineBatches(file, slot);
+  if (isText) return () => readLines(file, slot);
   throw new CubeError(
     'UNSUPPORTED',
-    `${path}: a list of keys is text, .npy or .npz; this looks like ${format}`,
+    `${path}: a list of keys must be text, .npy or .npz; this looks like ${format}`,
   );
 }
 
-function arrayBatches(part: ArrayPart): KeyBatches {
+function openArray(part: ArrayPart): KeyBatches {
   const [, columns = 1] = part.shape;
   if (isRowType(part.type) || part.shape.length > 2 || columns !== 1) {
     throw new CubeError(
@@ -73,11 +74,8 @@ async function* readArray(part: ArrayPart): AsyncGenerator<Uint32Array> {
   }
 }
 
-async function* lineBatches(
-  file: InputFile,
-  slot: number | undefined,
-): AsyncGenerator<Uint32Array> {
-  const reader = readerOf(file);
+async function* readLines(file: InputFile, slot: number | undefined): AsyncGenerator<Uint32Array> {
+  const reader = openReader(file);
   const words = new Uint32Array(2 * BATCH_ROWS_MAX);
   const key = new Uint32Array(2);
   let length = 0;
@@ -85,13 +83,14 @@ async function* lineBatches(
     while (await reader.ensure(1)) {
       const found = reader.bytes.indexOf(LF, reader.start);
       const isWhole = found !== -1 && found < reader.end;
-      if (!isWhole && !reader.ended) {
-        if (reader.available > LINE_BYTES_MAX) reader.fail('a line too long for a key');
+      if (!isWhole && !reader.hasEnded) {
+        if (reader.available > LINE_BYTES_MAX)
+          reader.fail(`a line of more than ${LINE_BYTES_MAX} bytes is too long for a key`);
         await reader.ensure(reader.available + 1);
         continue;
       }
       const end = isWhole ? found : reader.end;
-      if (readLine(reader, end, slot, key)) {
+      if (parseLine(reader, end, slot, key)) {
         words.set(key, length);
         length += 2;
       }
@@ -106,8 +105,8 @@ async function* lineBatches(
   }
 }
 
-/** The line from the reader's place to `end`. @returns false when it is empty */
-function readLine(
+/** Parses the line from the reader's position to `end`. @returns false if it is empty */
+function parseLine(
   reader: ByteReader,
   end: number,
   slot: number | undefined,
@@ -122,7 +121,7 @@ function readLine(
   const text = bytes.toString('latin1', start, Math.min(end, start + 64)).trim();
   if (text === '') return false;
   if (!parseKey(bytes, start, end, key)) {
-    reader.fail(`${JSON.stringify(text)} is no key; expected a decimal of 0 … 2^64 − 1`);
+    reader.fail(`${JSON.stringify(text)} is not a key; expected an integer in 0 … 2^64 − 1`);
   }
   return true;
 }

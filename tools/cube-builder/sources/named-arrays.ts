@@ -1,15 +1,16 @@
 /**
- * Which of the arrays of a file (or a folder) make tables: each array of floats is one, with the keys of `<name>.keys`,
- * or of `keys` where there is one table only. What is neither is refused by name, unless the caller named its arrays.
+ * Groups the arrays of a file into tables: each array of floats is a table. Its keys are the array
+ * `<name>.keys`, or `keys` if there is only one table. Other arrays are refused, unless the caller
+ * selected arrays.
  */
 import { CubeError } from '../../../lib/core/errors.ts';
-import { toName } from '../../../lib/core/names.ts';
+import { toValidName } from '../../../lib/core/names.ts';
 import { type ArrayPart, isRowType, type TableArrays } from './array-source.ts';
 import type { SourceFile } from './row-source.ts';
 
 const KEYS = 'keys';
 const KEYS_SUFFIX = '.keys';
-/** Names that say nothing: a file with one table is named after the file. */
+/** Generic names: a table whose array has such a name is named after the file. */
 const PLAIN_NAMES = new Set(['rows', 'values', 'embedding', 'embeddings', 'weight', 'arr_0']);
 
 export interface NamedArray {
@@ -18,40 +19,40 @@ export interface NamedArray {
 }
 
 export interface ArraysOptions {
-  /** What to call the file in errors. */
+  /** Name of the file in errors. */
   readonly path: string;
-  /** The name of a table whose array's name says nothing. */
+  /** Name of a table whose array has a generic name. */
   readonly fileName: string;
-  /** Only these arrays. */
-  readonly wanted: readonly string[] | undefined;
+  /** Only these arrays; all when undefined. */
+  readonly selected: readonly string[] | undefined;
   readonly files: readonly SourceFile[];
 }
 
-/** @throws CubeError naming an array that fits nowhere */
-export function tablesOf(arrays: readonly NamedArray[], options: ArraysOptions): TableArrays[] {
-  const { path, fileName, wanted, files } = options;
-  const known = new Map(arrays.map(({ name, part }) => [name, part]));
-  const absent = wanted?.find((name) => !known.has(name));
+/** @throws CubeError for an array that is neither a table nor its keys */
+export function groupTables(arrays: readonly NamedArray[], options: ArraysOptions): TableArrays[] {
+  const { path, fileName, selected, files } = options;
+  const byName = new Map(arrays.map(({ name, part }) => [name, part]));
+  const absent = selected?.find((name) => !byName.has(name));
   if (absent !== undefined) {
     throw new CubeError(
       'NOT_FOUND',
-      `${path}: no array ${absent}; there are ${[...known.keys()].join(', ')}`,
+      `${path}: no array ${absent}; the arrays are ${[...byName.keys()].join(', ')}`,
     );
   }
   const isKeys = (name: string): boolean => name === KEYS || name.endsWith(KEYS_SUFFIX);
-  const rows = arrays.filter(({ name }) => wanted?.includes(name) ?? !isKeys(name));
+  const rows = arrays.filter(({ name }) => selected?.includes(name) ?? !isKeys(name));
   for (const { name, part } of rows) checkTable(name, part, path);
-  if (rows.length === 0) throw new CubeError('INVALID_ARGUMENT', `${path}: no array of rows in it`);
-  if (known.has(KEYS) && rows.length > 1 && wanted === undefined) {
+  if (rows.length === 0) throw new CubeError('INVALID_ARGUMENT', `${path}: no array of rows`);
+  if (byName.has(KEYS) && rows.length > 1 && selected === undefined) {
     throw new CubeError(
       'INVALID_ARGUMENT',
-      `${path}: "keys" beside ${rows.length} tables; name each table's keys <table>.keys`,
+      `${path}: one "keys" array for ${rows.length} tables; name the keys of each <table>.keys`,
     );
   }
   return rows.map(({ name, part }) => ({
-    name: rows.length === 1 && PLAIN_NAMES.has(name) ? fileName : toName(name),
+    name: rows.length === 1 && PLAIN_NAMES.has(name) ? fileName : toValidName(name),
     rows: part,
-    keys: known.get(`${name}${KEYS_SUFFIX}`) ?? (rows.length === 1 ? known.get(KEYS) : undefined),
+    keys: byName.get(`${name}${KEYS_SUFFIX}`) ?? (rows.length === 1 ? byName.get(KEYS) : undefined),
     files,
   }));
 }
@@ -61,6 +62,6 @@ function checkTable(name: string, part: ArrayPart, path: string): void {
   throw new CubeError(
     'UNSUPPORTED',
     `${path}: ${name} is ${part.type} of shape (${part.shape.join(', ')}), neither a table of ` +
-      'floats nor its keys; name the arrays that are tables (--arrays)',
+      'floats nor its keys; select the arrays that are tables (--arrays)',
   );
 }

@@ -1,16 +1,20 @@
-/** A .npy file, plain or packed, as an array. */
+/** Opens .npy files, compressed or not, and .npz archives as arrays. */
+
+import { CubeError } from '../../../lib/core/errors.ts';
 import { decodeNpyHeader, NPY_HEADER_BYTES_MAX, type NpyHeader } from '../../../lib/core/npy.ts';
 import type { ArrayPart } from './array-source.ts';
-import type { ByteReader } from './byte-reader.ts';
-import { type InputFile, readerOf } from './input-file.ts';
+import { ByteReader } from './byte-reader.ts';
+import { type InputFile, openReader } from './input-file.ts';
+import type { NamedArray } from './named-arrays.ts';
+import { readZipDirectory, readZipEntry } from './zip-archive.ts';
 
-/** @throws CubeError when the header is damaged, or the file is not as long as it says */
-export function npyFile(file: InputFile): Promise<ArrayPart> {
-  return npyArray(file.path, file.unpackedBytes, () => readerOf(file));
+/** @throws CubeError if the header is damaged or does not match the file size */
+export function openNpyFile(file: InputFile): Promise<ArrayPart> {
+  return openNpyArray(file.path, file.unpackedBytes, () => openReader(file));
 }
 
-/** @param bytes the length of the whole array file, where known */
-export async function npyArray(
+/** @param bytes size of the .npy file, header included, if known */
+async function openNpyArray(
   label: string,
   bytes: number | undefined,
   open: () => ByteReader,
@@ -46,4 +50,21 @@ async function readHeader(reader: ByteReader, bytes: number | undefined): Promis
   const header = decodeNpyHeader(head, bytes, reader.path);
   reader.start += header.dataOffset;
   return header;
+}
+
+const NPY_SUFFIX = '.npy';
+
+/** @throws CubeError if the archive or the header of an array is damaged */
+export async function openNpzFile(path: string): Promise<NamedArray[]> {
+  const arrays: NamedArray[] = [];
+  for (const entry of readZipDirectory(path)) {
+    const label = `${path}: ${entry.name}`;
+    if (!entry.name.endsWith(NPY_SUFFIX)) {
+      throw new CubeError('UNSUPPORTED', `${label} is not a .npy array`);
+    }
+    const open = (): ByteReader => new ByteReader(label, readZipEntry(path, entry));
+    const part = await openNpyArray(label, entry.bytes, open);
+    arrays.push({ name: entry.name.slice(0, -NPY_SUFFIX.length), part });
+  }
+  return arrays;
 }

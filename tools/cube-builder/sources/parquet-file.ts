@@ -1,6 +1,7 @@
 /**
- * Parquet, one row group in memory at a time. The package that reads it trusts the file more than we do: sizes and counts
- * are held against each other before it allocates by them, and whatever it throws names the file and the row group.
+ * Reads Parquet with one row group in memory at a time. The parquet package trusts the file, so
+ * sizes and counts are checked before it allocates memory for them. Its errors get the file and the
+ * row group added.
  */
 import { brotliDecompressSync, gunzipSync } from 'node:zlib';
 import { decompress as unzstd } from 'fzstd';
@@ -15,57 +16,64 @@ import {
   type SchemaTree,
 } from 'hyparquet';
 import { CubeError } from '../../../lib/core/errors.ts';
-import { RandomReader } from '../../../lib/platform/files.ts';
+import { RandomAccessReader } from '../../../lib/platform/files.ts';
+import { decodeLz4Block } from '../../../lib/rpc/block-decoding.ts';
 import type { BatchBuilder } from './batch-builder.ts';
+import { decodeParquetLz4 } from './hadoop-codecs.ts';
 import type { InputFile } from './input-file.ts';
-import { signKey } from './key-signer.ts';
 import { checkPages } from './parquet-pages.ts';
-import { type ParquetColumns, parquetColumns } from './parquet-schema.ts';
+import { chooseParquetColumns, type ParquetColumns } from './parquet-schema.ts';
 import type { RecordFile } from './record-source.ts';
 import type { InputSpec } from './row-source.ts';
-import { parseKey } from './text-numbers.ts';
+import { parseKey, signKey } from './text-values.ts';
 
 const FOOTER_BYTES_MAX = 256 << 20;
 const GROUP_BYTES_MAX = 1 << 30;
-/** Decoded values are 8 bytes each, whatever the file packs them into. */
+/** Decoded values take 8 bytes each, however small they are in the file. */
 const GROUP_VALUES_MAX = 1 << 27;
 
-/** @throws CubeError when the footer is damaged or the columns do not make a table */
-export async function parquetFile(file: InputFile, spec: InputSpec): Promise<RecordFile> {
+/** @throws CubeError if the footer is damaged or the columns do not form a table */
+export async function openParquetFile(file: InputFile, spec: InputSpec): Promise<RecordFile> {
   const { path } = file;
   const { metadata, schema } = await readFooter(path);
-  const columns = parquetColumns(schema, spec, path);
+  const columns = chooseParquetColumns(schema, spec, path);
   const rows = metadata.row_groups.reduce((sum, group) => sum + Number(group.num_rows), 0);
   if (rows !== Number(metadata.num_rows)) {
-    throw damaged(path, `its row groups have ${rows} rows, the footer says ${metadata.num_rows}`);
+    throw damaged(
+      path,
+      `the row groups have ${rows} rows, but the footer says ${metadata.num_rows}`,
+    );
   }
   return { files: [file], rows, read: (batch) => readGroups(path, metadata, columns, batch) };
 }
 
 async function readFooter(path: string): Promise<{ metadata: FileMetaData; schema: SchemaTree }> {
-  const reader = new RandomReader(path);
+  const reader = new RandomAccessReader(path);
   try {
     const tail = new DataView(new ArrayBuffer(8));
     if (reader.bytes < 12) throw damaged(path, 'too short for a Parquet file');
     reader.readInto(new Uint8Array(tail.buffer), reader.bytes - 8);
     if (tail.getUint32(0, true) > Math.min(FOOTER_BYTES_MAX, reader.bytes - 12)) {
-      throw damaged(path, `a footer of ${tail.getUint32(0, true)} bytes`);
+      throw damaged(path, `the footer size ${tail.getUint32(0, true)} is wrong`);
     }
-    const metadata = await parquetMetadataAsync(bufferOf(reader), { geoparquet: false });
+    const metadata = await parquetMetadataAsync(createAsyncBuffer(reader), { geoparquet: false });
     return { metadata, schema: parquetSchema(metadata) };
   } catch (error) {
-    throw named(error, path);
+    throw addLocation(error, path);
   } finally {
     reader.close();
   }
 }
 
-function bufferOf(reader: RandomReader): AsyncBuffer {
+function createAsyncBuffer(reader: RandomAccessReader): AsyncBuffer {
   return {
     byteLength: reader.bytes,
     slice: (start, end = reader.bytes) => {
       if (!(start >= 0 && start <= end && end <= reader.bytes)) {
-        throw damaged(reader.path, `bytes ${start} … ${end} of a file of ${reader.bytes}`);
+        throw damaged(
+          reader.path,
+          `bytes ${start} … ${end} are outside the file of ${reader.bytes}`,
+        );
       }
       const bytes = new Uint8Array(end - start);
       reader.readInto(bytes, start);
@@ -80,24 +88,24 @@ async function* readGroups(
   columns: ParquetColumns,
   batch: BatchBuilder,
 ): AsyncGenerator<void> {
-  const reader = new RandomReader(path);
+  const reader = new RandomAccessReader(path);
   try {
     let first = 0;
     for (const [i, group] of metadata.row_groups.entries()) {
-      const place = `${path}: row group ${i}`;
+      const position = `${path}: row group ${i}`;
       const rows = Number(group.num_rows);
-      let decoded: Decoded;
+      let decoded: DecodedGroup;
       try {
         checkGroup(group, columns, reader);
         decoded = await decodeGroup(reader, metadata, columns, { first, rows });
       } catch (error) {
-        throw named(error, place);
+        throw addLocation(error, position);
       }
       let row = 0;
-      batch.place = () => `${place}: row ${row}`;
+      batch.describePosition = () => `${position}: row ${row}`;
       for (; row < rows; row++) {
         addRow(decoded, row, batch);
-        if (batch.full) yield;
+        if (batch.isFull) yield;
       }
       first += rows;
     }
@@ -106,15 +114,15 @@ async function* readGroups(
   }
 }
 
-/** The columns read must fit in memory, and their pages must be what the footer says. */
-function checkGroup(group: RowGroup, columns: ParquetColumns, reader: RandomReader): void {
+/** Checks that the selected columns fit in memory and that their pages match the footer. */
+function checkGroup(group: RowGroup, columns: ParquetColumns, reader: RandomAccessReader): void {
   const names = new Set([columns.key, ...columns.values]);
   let bytes = 0;
   let values = 0;
   for (const { meta_data: meta, file_path: other } of group.columns) {
     if (meta === undefined) throw damaged(reader.path, 'a column without metadata (encrypted?)');
     if (!names.has(meta.path_in_schema[0] ?? '')) continue;
-    if (other !== undefined) throw damaged(reader.path, `a column in another file, ${other}`);
+    if (other !== undefined) throw damaged(reader.path, `a column is in another file, ${other}`);
     bytes += Number(meta.total_uncompressed_size);
     values += Number(meta.num_values);
     const flat = meta.path_in_schema.length === 1;
@@ -123,17 +131,17 @@ function checkGroup(group: RowGroup, columns: ParquetColumns, reader: RandomRead
   if (bytes > GROUP_BYTES_MAX || values > GROUP_VALUES_MAX || group.num_rows > values) {
     throw new CubeError(
       'TOO_LARGE',
-      `${bytes} bytes and ${values} values in ${group.num_rows} rows, at most ${GROUP_BYTES_MAX} ` +
-        `and ${GROUP_VALUES_MAX} are read at once; write smaller row groups`,
+      `${bytes} bytes and ${values} values in ${group.num_rows} rows exceed ${GROUP_BYTES_MAX} ` +
+        `bytes or ${GROUP_VALUES_MAX} values; write smaller row groups`,
     );
   }
 }
 
-interface Decoded {
+interface DecodedGroup {
   /** 2n words. */
   readonly keys: Uint32Array;
   readonly kind: ParquetColumns['kind'];
-  /** number: a column each; else one column of lists or byte arrays. */
+  /** One column per element for kind `number`; else one column of lists or byte arrays. */
   readonly columns: readonly DecodedArray[];
 }
 
@@ -143,17 +151,19 @@ const COMPRESSORS = {
   BROTLI: (input: Uint8Array, length: number): Uint8Array =>
     brotliDecompressSync(input, { maxOutputLength: Math.max(1, length) }),
   ZSTD: (input: Uint8Array, length: number): Uint8Array => unzstd(input, new Uint8Array(length)),
+  LZ4: decodeParquetLz4,
+  LZ4_RAW: decodeLz4Block,
 };
 
 async function decodeGroup(
-  reader: RandomReader,
+  reader: RandomAccessReader,
   metadata: FileMetaData,
   columns: ParquetColumns,
   { first, rows }: { first: number; rows: number },
-): Promise<Decoded> {
+): Promise<DecodedGroup> {
   const chunks = new Map<string, DecodedArray[]>();
   await parquetRead({
-    file: bufferOf(reader),
+    file: createAsyncBuffer(reader),
     metadata,
     columns: [columns.key, ...columns.values],
     rowStart: first,
@@ -162,26 +172,26 @@ async function decodeGroup(
     geoparquet: false,
     compressors: COMPRESSORS,
     onChunk: ({ columnName, columnData }) => {
-      const known = chunks.get(columnName);
-      if (known === undefined) chunks.set(columnName, [columnData]);
-      else known.push(columnData);
+      const earlier = chunks.get(columnName);
+      if (earlier === undefined) chunks.set(columnName, [columnData]);
+      else earlier.push(columnData);
     },
   });
   const column = (name: string): DecodedArray => {
     const parts = chunks.get(name) ?? [];
-    const values = parts.length === 1 ? (parts[0] as DecodedArray) : joined(parts);
+    const values = parts.length === 1 ? (parts[0] as DecodedArray) : joinPages(parts);
     if (values.length === rows) return values;
     throw damaged(`column ${name}`, `${values.length} values for ${rows} rows`);
   };
   return {
-    keys: keysOf(column(columns.key), columns.key, columns.slot),
+    keys: toKeys(column(columns.key), columns.key, columns.slot),
     kind: columns.kind,
     columns: columns.values.map(column),
   };
 }
 
-/** Pages of a column as one; those of a typed array stay one. */
-function joined(parts: readonly DecodedArray[]): DecodedArray {
+/** Joins the pages of a column; float arrays stay a float array. */
+function joinPages(parts: readonly DecodedArray[]): DecodedArray {
   const length = parts.reduce((sum, part) => sum + part.length, 0);
   const [head] = parts;
   const isTyped =
@@ -201,34 +211,35 @@ function joined(parts: readonly DecodedArray[]): DecodedArray {
   return values;
 }
 
-function keysOf(values: DecodedArray, name: string, slot: number | undefined): Uint32Array {
-  if (slot !== undefined) return signedKeys(values, name, slot);
+function toKeys(values: DecodedArray, name: string, slot: number | undefined): Uint32Array {
+  if (slot !== undefined) return signKeys(values, name, slot);
   if (values instanceof BigInt64Array || values instanceof BigUint64Array) {
     return new Uint32Array(values.slice().buffer);
   }
   const keys = new Uint32Array(2 * values.length);
   for (let i = 0; i < values.length; i++) {
     const value: unknown = values[i];
-    if (!setKey(keys.subarray(2 * i, 2 * i + 2), value)) {
-      throw damaged(`column ${name}, row ${i}`, `${String(value)} is no key`);
+    if (!readKey(keys.subarray(2 * i, 2 * i + 2), value)) {
+      throw damaged(`column ${name}, row ${i}`, `${String(value)} is not a key`);
     }
   }
   return keys;
 }
 
-function signedKeys(values: DecodedArray, name: string, slot: number): Uint32Array {
+function signKeys(values: DecodedArray, name: string, slot: number): Uint32Array {
   const keys = new Uint32Array(2 * values.length);
   for (let i = 0; i < values.length; i++) {
     const value: unknown = values[i];
-    if (value === null || value === undefined) throw damaged(`column ${name}, row ${i}`, 'no key');
+    if (value === null || value === undefined)
+      throw damaged(`column ${name}, row ${i}`, 'the key is null');
     const text = value instanceof Uint8Array ? Buffer.from(value).toString('utf8') : String(value);
     signKey(slot, text, keys.subarray(2 * i, 2 * i + 2));
   }
   return keys;
 }
 
-/** Signed 64-bit keys are their unsigned bit pattern; narrower ones must not be negative. */
-function setKey(words: Uint32Array, value: unknown): boolean {
+/** Signed 64-bit keys count as unsigned with the same bits; narrower keys must not be negative. */
+function readKey(words: Uint32Array, value: unknown): boolean {
   if (typeof value === 'bigint') {
     words[0] = Number(value & 0xffff_ffffn);
     words[1] = Number((value >> 32n) & 0xffff_ffffn);
@@ -244,13 +255,13 @@ function setKey(words: Uint32Array, value: unknown): boolean {
   return digits.length <= 20 && parseKey(digits, 0, digits.length, words);
 }
 
-function addRow({ keys, kind, columns }: Decoded, row: number, batch: BatchBuilder): void {
+function addRow({ keys, kind, columns }: DecodedGroup, row: number, batch: BatchBuilder): void {
   const low = keys[2 * row]!;
   const high = keys[2 * row + 1]!;
   if (kind === 'number') {
     const at = batch.addRow(low, high, columns.length);
     for (let j = 0; j < columns.length; j++) {
-      batch.rows[at + j] = numberOf(columns[j]![row], batch);
+      batch.rows[at + j] = toNumber(columns[j]![row], batch);
     }
     return;
   }
@@ -264,24 +275,26 @@ function addRow({ keys, kind, columns }: Decoded, row: number, batch: BatchBuild
   if (!Array.isArray(value) && !ArrayBuffer.isView(value)) batch.fail('the list is null');
   const list = value as ArrayLike<unknown>;
   const at = batch.addRow(low, high, list.length);
-  for (let j = 0; j < list.length; j++) batch.rows[at + j] = numberOf(list[j], batch);
+  for (let j = 0; j < list.length; j++) batch.rows[at + j] = toNumber(list[j], batch);
 }
 
-function numberOf(value: unknown, batch: BatchBuilder): number {
+function toNumber(value: unknown, batch: BatchBuilder): number {
   if (typeof value === 'number') return value;
   if (typeof value === 'bigint') return Number(value);
   return batch.fail(`${value === null || value === undefined ? 'null' : typeof value} in the row`);
 }
 
-function damaged(place: string, what: string): CubeError {
-  return new CubeError('CORRUPT', `${place}: ${what}`);
+function damaged(source: string, problem: string): CubeError {
+  return new CubeError('CORRUPT', `${source}: ${problem}`);
 }
 
-/** What the package throws, as an error of the file; ours keep their code. */
-function named(error: unknown, place: string): CubeError {
+/** Adds the position to an error. CubeErrors keep their code; other errors become CORRUPT. */
+function addLocation(error: unknown, position: string): CubeError {
   const { message } = error as Error;
   if (!(error instanceof CubeError)) {
-    return new CubeError('CORRUPT', `${place}: ${message}`, { cause: error });
+    return new CubeError('CORRUPT', `${position}: ${message}`, { cause: error });
   }
-  return message.startsWith(place) ? error : new CubeError(error.code, `${place}: ${message}`);
+  return message.startsWith(position)
+    ? error
+    : new CubeError(error.code, `${position}: ${message}`);
 }

@@ -1,14 +1,14 @@
 /**
- * Walks the page headers of a Parquet column chunk before it is decoded: the pages must fill the chunk exactly, hold as
- * many values as the footer says, and match their CRC-32 where they have one. So no length or count that the decoder
- * allocates by is larger than the file can justify.
+ * Checks the page headers of a Parquet column chunk before it is decoded: the pages must fill the
+ * chunk exactly, contain as many values as the footer says, and match their CRC-32 if they have
+ * one. The decoder therefore never allocates more than the file justifies.
  *
- * Headers are structs in Thrift's compact protocol; of them only the numbers named below are kept.
+ * Headers are structs in Thrift's compact protocol; only the numbers of PageHeader are kept.
  */
 import { crc32 } from 'node:zlib';
 import type { ColumnMetaData } from 'hyparquet';
 import { CubeError } from '../../../lib/core/errors.ts';
-import type { RandomReader } from '../../../lib/platform/files.ts';
+import type { RandomAccessReader } from '../../../lib/platform/files.ts';
 
 const CHUNK_BYTES_MAX = 1 << 30;
 const PAGE_BYTES_MAX = 1 << 30;
@@ -27,11 +27,11 @@ interface PageHeader {
 }
 
 /**
- * @param rows values that a flat column must have; undefined for lists
+ * @param rows number of values that a flat column must have; undefined for lists
  * @throws CubeError CORRUPT or TOO_LARGE
  */
 export function checkPages(
-  reader: RandomReader,
+  reader: RandomAccessReader,
   meta: ColumnMetaData,
   rows: number | undefined,
 ): void {
@@ -41,37 +41,40 @@ export function checkPages(
   const bytes = Number(meta.total_compressed_size);
   const unpackedMax = Number(meta.total_uncompressed_size);
   if (!(start >= 0 && bytes >= 0 && start + bytes <= reader.bytes)) {
-    throw damaged(`bytes ${start} … ${start + bytes} of a file of ${reader.bytes}`);
+    throw damaged(`bytes ${start} … ${start + bytes} are outside the file of ${reader.bytes}`);
   }
   if (bytes > CHUNK_BYTES_MAX || unpackedMax > PAGE_BYTES_MAX) {
-    throw new CubeError('TOO_LARGE', `column ${name}: a chunk of ${unpackedMax} bytes`);
+    throw new CubeError(
+      'TOO_LARGE',
+      `column ${name}: a chunk of ${unpackedMax} bytes is too large; write smaller row groups`,
+    );
   }
   const chunk = new Uint8Array(bytes);
   reader.readInto(chunk, start);
   const thrift = new ThriftReader(chunk);
   let values = 0;
   while (thrift.at < bytes) {
-    const place = start + thrift.at;
-    const page = thrift.pageHeader();
+    const position = start + thrift.at;
+    const page = thrift.readPageHeader();
     const body = thrift.at;
     if (page === undefined || page.packedBytes > bytes - body || page.unpackedBytes > unpackedMax) {
-      throw damaged(`a damaged page header at byte ${place}`);
+      throw damaged(`a damaged page header at byte ${position}`);
     }
     thrift.at = body + page.packedBytes;
     if (page.crc !== undefined && crc32(chunk.subarray(body, thrift.at)) !== page.crc) {
-      throw damaged(`the CRC-32 of the page at byte ${place} is wrong`);
+      throw damaged(`the CRC-32 of the page at byte ${position} is wrong`);
     }
     if (page.type === DATA_PAGE || page.type === DATA_PAGE_V2) values += page.values;
     else if (page.type === DICTIONARY_PAGE && page.values > Number(meta.num_values)) {
-      throw damaged(`a dictionary of ${page.values} values for ${meta.num_values}`);
+      throw damaged(`a dictionary of ${page.values} values for only ${meta.num_values} values`);
     }
   }
   if (values !== Number(meta.num_values) || (rows !== undefined && values !== rows)) {
-    throw damaged(`its pages have ${values} values, ${rows ?? meta.num_values} expected`);
+    throw damaged(`the pages have ${values} values; expected ${rows ?? meta.num_values}`);
   }
 }
 
-/** Thrift's compact protocol, as far as page headers need it. Ends by throwing RangeError inside `pageHeader`. */
+/** Parses page headers in Thrift's compact protocol. Wrong bytes throw RangeError internally. */
 class ThriftReader {
   at = 0;
   readonly #bytes: Uint8Array;
@@ -80,8 +83,8 @@ class ThriftReader {
     this.#bytes = bytes;
   }
 
-  /** @returns undefined when the bytes are none */
-  pageHeader(): PageHeader | undefined {
+  /** @returns undefined if the bytes are not a page header */
+  readPageHeader(): PageHeader | undefined {
     const fields = new Map<number, number>();
     try {
       this.#struct(0, 0, fields);
@@ -89,20 +92,21 @@ class ThriftReader {
       if (error instanceof RangeError) return undefined;
       throw error;
     }
-    const [type, unpackedBytes, packedBytes] = [1, 2, 3].map((id) => fields.get(id) ?? -1);
+    const unpackedBytes = fields.get(2) ?? -1;
+    const packedBytes = fields.get(3) ?? -1;
     const crc = fields.get(4);
     const values = [5, 7, 8].map((id) => fields.get(id * 16 + 1)).find((n) => n !== undefined) ?? 0;
-    if (unpackedBytes! < 0 || packedBytes! < 0 || values < 0) return undefined;
+    if (unpackedBytes < 0 || packedBytes < 0 || values < 0) return undefined;
     return {
-      type: type!,
-      unpackedBytes: unpackedBytes!,
-      packedBytes: packedBytes!,
+      type: fields.get(1) ?? -1,
+      unpackedBytes,
+      packedBytes,
       crc: crc === undefined ? undefined : crc >>> 0,
       values,
     };
   }
 
-  /** Keeps integers: field i of the header at i, field j of the struct in field i at 16·i + j. */
+  /** Keeps integers: header field i at i, and field j of the struct in field i at 16·i + j. */
   #struct(depth: number, base: number, fields: Map<number, number>): void {
     if (depth > DEPTH_MAX) throw new RangeError('too deep');
     let id = 0;

@@ -1,4 +1,4 @@
-/** Which columns of a Parquet file hold the key and the row, and what their values are. */
+/** Chooses the columns of a Parquet file that contain the key and the row. */
 import type { SchemaTree } from 'hyparquet';
 import { CubeError } from '../../../lib/core/errors.ts';
 import { chooseColumns } from './delimited-file.ts';
@@ -6,17 +6,21 @@ import type { InputSpec } from './row-source.ts';
 
 export interface ParquetColumns {
   readonly key: string;
-  /** Keys are text, features of the slot with this index. */
+  /** If set, keys are text: features of the slot with this index. */
   readonly slot: number | undefined;
-  /** number: a column for each element; list: one column of lists; bytes: one column of binary values. */
+  /** number: one column per element; list: one column of lists; bytes: one binary column. */
   readonly kind: 'number' | 'list' | 'bytes';
   readonly values: readonly string[];
 }
 
 type ColumnKind = ParquetColumns['kind'];
 
-/** @throws CubeError INVALID_ARGUMENT saying which column does not fit */
-export function parquetColumns(schema: SchemaTree, spec: InputSpec, path: string): ParquetColumns {
+/** @throws CubeError INVALID_ARGUMENT for a column that cannot be used */
+export function chooseParquetColumns(
+  schema: SchemaTree,
+  spec: InputSpec,
+  path: string,
+): ParquetColumns {
   const fail = (what: string): never => {
     throw new CubeError('INVALID_ARGUMENT', `${path}: ${what}`);
   };
@@ -24,16 +28,18 @@ export function parquetColumns(schema: SchemaTree, spec: InputSpec, path: string
   const names = columns.map(({ element }) => element.name);
   const { key, values } = chooseColumns(names, names.length, spec, fail);
   const chosen = values.map((i) => columns[i] as SchemaTree);
-  const kinds = chosen.map((column) => kindOf(column) ?? fail(`${describe(column)} is no row`));
+  const kinds = chosen.map(
+    (column) => detectKind(column) ?? fail(`column ${describeColumn(column)} cannot be a row`),
+  );
   const kind = kinds[0] as ColumnKind;
   if (kinds.some((other) => other !== kind) || (kind !== 'number' && chosen.length > 1)) {
     fail(
-      `columns ${chosen.map(describe).join(', ')} do not make one row; choose those that do ` +
-        '(--value-columns)',
+      `columns ${chosen.map(describeColumn).join(', ')} do not form one row; select columns ` +
+        'with --value-columns',
     );
   }
   if (kind !== 'bytes' && (spec.valueFormat ?? 'f32') !== 'f32') {
-    fail(`columns of numbers have no value format ${spec.valueFormat}`);
+    fail(`--value-format ${spec.valueFormat} is not possible for columns of numbers`);
   }
   return {
     key: names[key] as string,
@@ -50,7 +56,7 @@ function isNumber({ element, children }: SchemaTree): boolean {
   return NUMBER_TYPES.includes(element.type ?? '') || element.logical_type?.type === 'FLOAT16';
 }
 
-function kindOf(column: SchemaTree): ColumnKind | undefined {
+function detectKind(column: SchemaTree): ColumnKind | undefined {
   const { element, children } = column;
   const isRepeated = element.repetition_type === 'REPEATED';
   if (isNumber(column)) return isRepeated ? 'list' : 'number';
@@ -58,13 +64,13 @@ function kindOf(column: SchemaTree): ColumnKind | undefined {
     const isBytes = element.type === 'BYTE_ARRAY' || element.type === 'FIXED_LEN_BYTE_ARRAY';
     return isBytes && element.converted_type !== 'UTF8' && !isRepeated ? 'bytes' : undefined;
   }
-  // Lists have one repeated group, with or without a group around the element.
+  // Lists have one repeated group, with or without another group around the element.
   let inner = column;
   while (inner.children.length === 1) inner = inner.children[0] as SchemaTree;
   return element.converted_type === 'LIST' && isNumber(inner) ? 'list' : undefined;
 }
 
-function describe({ element, children }: SchemaTree): string {
+function describeColumn({ element, children }: SchemaTree): string {
   const type = children.length > 0 ? (element.converted_type ?? 'group') : element.type;
   return `${element.name} (${element.logical_type?.type ?? type})`;
 }

@@ -1,6 +1,6 @@
 /**
- * A table from files of records (key and row one after another): the files in order, as one. The first record is read
- * beforehand, because a source says its width before its first batch.
+ * A table from files of records (key and row), read in order. The first record is read when the
+ * table is opened, because a source must know the width of its rows.
  */
 import { CubeError } from '../../../lib/core/errors.ts';
 import { BatchBuilder } from './batch-builder.ts';
@@ -9,22 +9,22 @@ import {
   type RowBatch,
   type RowSource,
   type SourceFile,
-  sourceFiles,
+  toSourceFiles,
   type ValueBatch,
 } from './row-source.ts';
 
-/** Adds a file's records to the batch, and yields whenever it is full. Its end is the file's. */
+/** Adds the records of a file to the batch, and yields whenever the batch is full. */
 export type ReadRecords = (batch: BatchBuilder) => AsyncGenerator<void>;
 
 export interface RecordFile {
-  /** The files it is made of. */
+  /** The files that contain the records. */
   readonly files: readonly SourceFile[];
-  /** Records, where known beforehand. */
+  /** Number of records, if known in advance. */
   readonly rows?: number | undefined;
   readonly read: ReadRecords;
 }
 
-/** @throws CubeError when the first record is damaged, or there is none and `spec.dim` is not given */
+/** @throws CubeError if the first record is damaged, or there is none and no `spec.dim` */
 export async function openRecords(
   name: string,
   parts: readonly RecordFile[],
@@ -41,7 +41,7 @@ export async function openRecords(
     dim,
     ...(rows === undefined ? {} : { rows }),
     ...(rows === undefined || dim === 0 ? {} : { bytes: rows * (8 + 4 * dim) }),
-    files: sourceFiles(files),
+    files: toSourceFiles(files),
     batches: () => readAll(parts, new BatchBuilder({ valueFormat, dim })),
   };
 }
@@ -53,15 +53,15 @@ async function* readAll(
   for (const { read } of parts) {
     for await (const _ of read(batch)) yield batch.take();
   }
-  if (!batch.empty) yield batch.take();
+  if (!batch.isEmpty) yield batch.take();
 }
 
 async function findDim(
   name: string,
   parts: readonly RecordFile[],
-  { valueFormat = 'f32', dim: wanted = 0, paths }: InputSpec,
+  { valueFormat = 'f32', dim: requestedDim = 0, paths }: InputSpec,
 ): Promise<number> {
-  const batch = new BatchBuilder({ valueFormat, dim: wanted, rowsMax: 1 });
+  const batch = new BatchBuilder({ valueFormat, dim: requestedDim, rowsMax: 1 });
   for (const { read } of parts) {
     for await (const _ of read(batch)) {
       if (batch.count > 0) return batch.dim;
@@ -69,9 +69,9 @@ async function findDim(
     }
     if (batch.count > 0) return batch.dim;
   }
-  if (wanted > 0) return wanted;
+  if (requestedDim > 0) return requestedDim;
   throw new CubeError(
     'INVALID_ARGUMENT',
-    `table ${name}: no row in ${paths.join(', ')}, so nothing says how wide its rows are (--dim)`,
+    `table ${name}: no row in ${paths.join(', ')}; give the numbers per row with --dim`,
   );
 }

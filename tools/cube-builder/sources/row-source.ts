@@ -1,32 +1,32 @@
 /**
- * What every input format gives: a table's rows in batches of columns. A source says its width before the first batch
- * is read, keeps the order of its input (a key that comes twice: the last one is meant), and holds one batch in memory,
- * whatever the size of its files.
+ * The interface of all input formats: the rows of a table in batches of columns. A source knows
+ * the width of its rows before the first batch, keeps the input order (the last row of a duplicate
+ * key wins), and has one batch in memory, independent of the file size.
  */
 
-/** Rows of a batch at most, and bytes unless one row or value alone is larger. */
+/** Maximum rows and bytes of a batch; a single row or value may be larger. */
 export const BATCH_ROWS_MAX: number = 64 << 10;
 export const BATCH_BYTES_MAX: number = 8 << 20;
 
-/** The arrays are the source's: valid until the next batch is asked for. */
+/** The arrays belong to the source and are valid until the next batch is requested. */
 export interface RowBatch {
-  /** Rows; 0 when the batch only deletes. */
+  /** Number of rows; 0 if the batch only deletes keys. */
   readonly count: number;
   /** 2n words (low, high). */
   readonly keys: Uint32Array;
-  /** n · dim. */
+  /** n · dim floats. */
   readonly rows: Float32Array;
-  /** 2m words: keys deleted after this batch's rows. */
+  /** 2m words: keys to delete after the rows of this batch. */
   readonly deletedKeys?: Uint32Array;
 }
 
-/** The same for values of any length (dtype bytes). */
+/** A batch of values of any length (dtype bytes). */
 export interface ValueBatch {
   readonly count: number;
   readonly keys: Uint32Array;
-  /** One value after another. */
+  /** The values, concatenated. */
   readonly values: Uint8Array;
-  /** n: where each value ends in `values`. */
+  /** n end offsets of the values in `values`. */
   readonly ends: Uint32Array;
   readonly deletedKeys?: Uint32Array;
 }
@@ -37,26 +37,26 @@ export interface SourceFile {
   readonly mtimeMs: number;
 }
 
-/** The files as they are kept and compared; readers' own fields stay behind. */
-export function sourceFiles(files: readonly SourceFile[]): SourceFile[] {
+/** Copies only the fields of SourceFile, without those of the readers. */
+export function toSourceFiles(files: readonly SourceFile[]): SourceFile[] {
   return files.map(({ path, bytes, mtimeMs }) => ({ path, bytes, mtimeMs }));
 }
 
 /** The rows of one table. */
 export interface RowSource {
-  /** The table's name, a legal one. */
+  /** Name of the table, already valid. */
   readonly name: string;
-  /** Floats of a row; 0: values of any length, the batches are `ValueBatch`es. */
+  /** Floats per row; 0 for values of any length, which come in `ValueBatch`es. */
   readonly dim: number;
-  /** Rows, where the input says so before it is read. */
+  /** Number of rows, if known in advance. */
   readonly rows?: number;
-  /** Bytes of rows and keys, where known. */
+  /** Bytes of rows and keys, if known. */
   readonly bytes?: number;
-  /** Every file that is read, in order; none for standard input. */
+  /** All files that are read, in order; none for standard input. */
   readonly files: readonly SourceFile[];
   /**
-   * The rows from the start; may be asked for again, except of standard input.
-   * @throws CubeError naming the file and the place in it
+   * Reads the rows from the start; may be called again, except for standard input.
+   * @throws CubeError with the file and the position in it
    */
   batches(): AsyncIterable<RowBatch | ValueBatch>;
 }
@@ -76,33 +76,33 @@ export const INPUT_FORMATS = [
 
 export type InputFormat = (typeof INPUT_FORMATS)[number];
 
-/** What the bytes of a byte-valued record are (SequenceFile, Cube dict, Parquet binary, base64 in JSON lines). */
+/** Encodings of binary values (SequenceFile, Cube dict, Parquet, base64 in JSON lines). */
 export const VALUE_FORMATS = ['f32', 'f16', 'bf16', 'cube-i8', 'bytes'] as const;
 
 export type ValueFormat = (typeof VALUE_FORMATS)[number];
 
-/** What to read and how; everything but the paths may be left to what the files say. */
+/** Input paths and how to read them. All fields but the paths have defaults from the files. */
 export interface InputSpec {
-  /** Files, folders, globs, or "-" alone for standard input. */
+  /** Files, folders and globs, or only "-" for standard input. */
   readonly paths: readonly string[];
-  /** Detected by content and extension when absent; must be given for standard input. */
+  /** When absent, detected by content and extension; required for standard input. */
   readonly format?: InputFormat | undefined;
-  /** The table's name; when absent, the name of the file, folder or array. */
+  /** Table name; when absent, the name of the file, folder or array. */
   readonly table?: string | undefined;
-  /** Only these arrays or tensors of files that hold several; all when absent. */
+  /** Only these arrays or tensors of a file; all when absent. */
   readonly arrays?: readonly string[] | undefined;
-  /** Name, or number from 0, of the column (the field of a JSON line) that holds the key. */
+  /** Name, or number from 0, of the key column (in JSON lines, the key field). */
   readonly keyColumn?: string | undefined;
-  /** The keys are text, features of the slot with this index: their hash is the key. */
+  /** If set, keys are text and are hashed as features of the slot with this index. */
   readonly signKey?: number | undefined;
-  /** Columns that make the row; all but the key column when absent. */
+  /** Columns that form the row; all but the key column when absent. */
   readonly valueColumns?: readonly string[] | undefined;
-  /** Whether CSV and TSV begin with a line of names; seen from the first line when absent. */
+  /** Whether the first line of CSV and TSV has column names; detected when absent. */
   readonly header?: boolean | undefined;
   /** f32 when absent. */
   readonly valueFormat?: ValueFormat | undefined;
-  /** Floats of a row: checked where the input says, needed where it has no rows at all. */
+  /** Floats per row; required if the input has no rows, else checked. */
   readonly dim?: number | undefined;
-  /** The input is a delta: a Cube dict directory may lack the files of its base. */
+  /** The input is a delta: a Cube dict may lack the files of its base. */
   readonly delta?: boolean | undefined;
 }

@@ -1,12 +1,13 @@
 /**
- * safetensors: u64 length of the header | JSON {"<tensor>": {"dtype", "shape", "data_offsets": [begin, end]}} | bytes.
- * The tensors must cover the bytes exactly, as the format asks.
+ * Reads safetensors: u64 header length | JSON header | data. The header is
+ * {"<tensor>": {"dtype", "shape", "data_offsets": [begin, end]}}. As the format requires, the
+ * tensors must cover the data exactly.
  */
 import { CubeError } from '../../../lib/core/errors.ts';
 import { JsonReader } from '../../../lib/core/json.ts';
 import type { ElementType } from './array-source.ts';
 import { ByteReader } from './byte-reader.ts';
-import { fileChunks, fileHead } from './input-file.ts';
+import { readFileChunks, readFileHead } from './input-file.ts';
 import type { NamedArray } from './named-arrays.ts';
 import type { SourceFile } from './row-source.ts';
 
@@ -30,57 +31,61 @@ interface Tensor {
   readonly end: number;
 }
 
-/** @param wanted only these tensors, and keys; others may be of any type */
-export function safetensorsArrays(
+/** @param selected only these tensors and keys; other tensors may have any type */
+export function openSafetensorsFile(
   file: SourceFile,
-  wanted: readonly string[] | undefined,
+  selected: readonly string[] | undefined,
 ): NamedArray[] {
   const { path } = file;
   const { dataOffset, header } = readHeader(file);
   const tensors = readTensors(header, path);
-  checkCover(tensors, file.bytes - dataOffset, path);
+  checkCoverage(tensors, file.bytes - dataOffset, path);
   const isKeys = (name: string): boolean => name === 'keys' || name.endsWith('.keys');
   return tensors
-    .filter(({ name }) => wanted === undefined || wanted.includes(name) || isKeys(name))
+    .filter(({ name }) => selected === undefined || selected.includes(name) || isKeys(name))
     .map(({ name, dtype, shape, begin, end }) => {
       const label = `${path}: ${name}`;
-      const known = Object.hasOwn(TYPES, dtype) ? TYPES[dtype] : undefined;
-      if (known === undefined) {
+      const elementType = Object.hasOwn(TYPES, dtype) ? TYPES[dtype] : undefined;
+      if (elementType === undefined) {
         const types = Object.keys(TYPES).join(', ');
-        throw new CubeError('UNSUPPORTED', `${label} is ${dtype}; ${types} are read`);
+        throw new CubeError('UNSUPPORTED', `${label} is ${dtype}; supported types are ${types}`);
       }
-      const bytes = shape.reduce((product, dim) => product * dim, known.bytes);
+      const bytes = shape.reduce((product, dim) => product * dim, elementType.bytes);
       if (bytes !== end - begin) {
-        throw damaged(label, `shape (${shape.join(', ')}) of ${dtype} in ${end - begin} bytes`);
+        throw damaged(
+          label,
+          `shape (${shape.join(', ')}) of ${dtype} does not match ${end - begin} bytes`,
+        );
       }
       const chunks = (): AsyncIterable<Uint8Array> =>
-        fileChunks(path, dataOffset + begin, dataOffset + end);
+        readFileChunks(path, dataOffset + begin, dataOffset + end);
       const open = async (): Promise<ByteReader> => new ByteReader(label, chunks());
-      return { name, part: { label, type: known.type, shape, open } };
+      return { name, part: { label, type: elementType.type, shape, open } };
     });
 }
 
-/** Whether the first bytes may be those of such a file. */
+/** Whether these can be the first bytes of a safetensors file. */
 export function looksLikeSafetensors(head: Uint8Array, fileBytes: number): boolean {
   if (head.length < LENGTH_BYTES + 1 || head[LENGTH_BYTES] !== 0x7b) return false;
-  return headerBytes(head) <= fileBytes - LENGTH_BYTES;
+  return readHeaderBytes(head) <= fileBytes - LENGTH_BYTES;
 }
 
-function headerBytes(head: Uint8Array): number {
+function readHeaderBytes(head: Uint8Array): number {
   return Number(new DataView(head.buffer, head.byteOffset, head.length).getBigUint64(0, true));
 }
 
 function readHeader({ path, bytes }: SourceFile): { dataOffset: number; header: JsonReader } {
-  if (bytes < LENGTH_BYTES) throw damaged(path, `${bytes} bytes are no safetensors file`);
-  const length = headerBytes(fileHead(path, LENGTH_BYTES));
+  if (bytes < LENGTH_BYTES)
+    throw damaged(path, `${bytes} bytes are too few for a safetensors file`);
+  const length = readHeaderBytes(readFileHead(path, LENGTH_BYTES));
   if (length > HEADER_BYTES_MAX || LENGTH_BYTES + length > bytes) {
-    throw damaged(path, `a header of ${length} bytes in a file of ${bytes}`);
+    throw damaged(path, `a header of ${length} bytes in a file of ${bytes} bytes`);
   }
-  const text = new TextDecoder().decode(fileHead(path, LENGTH_BYTES + length).subarray(8));
+  const text = new TextDecoder().decode(readFileHead(path, LENGTH_BYTES + length).subarray(8));
   return { dataOffset: LENGTH_BYTES + length, header: JsonReader.parse(text, `${path}: header`) };
 }
 
-/** In the order of their bytes. */
+/** Reads the tensors of the header, in the order of their data. */
 function readTensors(header: JsonReader, path: string): Tensor[] {
   const tensors = header.entries().filter(([name]) => name !== '__metadata__');
   return tensors
@@ -95,19 +100,19 @@ function readTensors(header: JsonReader, path: string): Tensor[] {
     .sort((a, b) => a.begin - b.begin || a.end - b.end);
 }
 
-function checkCover(tensors: readonly Tensor[], dataBytes: number, path: string): void {
+function checkCoverage(tensors: readonly Tensor[], dataBytes: number, path: string): void {
   let at = 0;
   for (const { name, begin, end } of tensors) {
     if (begin !== at) {
-      throw damaged(`${path}: ${name}`, `begins at byte ${begin} of the data, ${at} expected`);
+      throw damaged(`${path}: ${name}`, `begins at byte ${begin} of the data; expected ${at}`);
     }
     at = end;
   }
   if (at !== dataBytes) {
-    throw damaged(path, `its tensors have ${at} bytes, ${dataBytes} follow the header`);
+    throw damaged(path, `the tensors have ${at} bytes, but ${dataBytes} follow the header`);
   }
 }
 
-function damaged(place: string, what: string): CubeError {
-  return new CubeError('CORRUPT', `${place}: ${what}`);
+function damaged(source: string, problem: string): CubeError {
+  return new CubeError('CORRUPT', `${source}: ${problem}`);
 }

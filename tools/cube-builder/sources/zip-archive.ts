@@ -1,12 +1,12 @@
 /**
- * Reads ZIP archives (.npz is one): stored and deflated entries, ZIP64, each held against its size and CRC-32.
- * Source of the format: PKWARE's APPNOTE.
+ * Reads ZIP archives such as .npz: stored and deflated entries, with ZIP64. Size and CRC-32 of each
+ * entry are checked. The format is defined by PKWARE's APPNOTE.
  */
 import { pipeline, Readable } from 'node:stream';
 import { crc32, createInflateRaw } from 'node:zlib';
 import { CubeError } from '../../../lib/core/errors.ts';
-import { RandomReader } from '../../../lib/platform/files.ts';
-import { fileChunks, ownChunks } from './input-file.ts';
+import { RandomAccessReader } from '../../../lib/platform/files.ts';
+import { copyChunks, readFileChunks } from './input-file.ts';
 
 const END_SIGNATURE = 0x0605_4b50;
 const END_BYTES = 22;
@@ -20,7 +20,7 @@ const ENTRY_BYTES = 46;
 const LOCAL_SIGNATURE = 0x0403_4b50;
 const LOCAL_BYTES = 30;
 const DIRECTORY_BYTES_MAX = 64 << 20;
-/** What is unpacked at a time. */
+/** Bytes decompressed at a time. */
 const UNPACKED_BYTES = 64 << 10;
 const U32_MAX = 0xffff_ffff;
 const STORED = 0;
@@ -28,7 +28,7 @@ const DEFLATED = 8;
 
 export interface ZipEntry {
   readonly name: string;
-  /** Unpacked. */
+  /** Decompressed size. */
   readonly bytes: number;
   readonly packedBytes: number;
   readonly method: number;
@@ -36,13 +36,13 @@ export interface ZipEntry {
   readonly localOffset: number;
 }
 
-/** @throws CubeError CORRUPT, or UNSUPPORTED for encrypted entries and other methods */
+/** @throws CubeError CORRUPT, or UNSUPPORTED for encrypted entries and unknown methods */
 export function readZipDirectory(path: string): ZipEntry[] {
-  const reader = new RandomReader(path);
+  const reader = new RandomAccessReader(path);
   try {
     const { offset, bytes, count } = findDirectory(reader);
     if (bytes > DIRECTORY_BYTES_MAX || offset + bytes > reader.bytes) {
-      throw damaged(path, `a directory of ${bytes} bytes at byte ${offset}`);
+      throw damaged(path, `a directory of ${bytes} bytes at byte ${offset} is not possible`);
     }
     const directory = readView(reader, offset, bytes);
     return readEntries(directory, count, path);
@@ -57,7 +57,7 @@ interface Directory {
   readonly count: number;
 }
 
-function findDirectory(reader: RandomReader): Directory {
+function findDirectory(reader: RandomAccessReader): Directory {
   const tailBytes = Math.min(reader.bytes, END_BYTES + COMMENT_BYTES_MAX);
   const tail = readView(reader, reader.bytes - tailBytes, tailBytes);
   for (let at = tailBytes - END_BYTES; at >= 0; at--) {
@@ -71,18 +71,22 @@ function findDirectory(reader: RandomReader): Directory {
     }
     return findDirectory64(reader, reader.bytes - tailBytes + at);
   }
-  throw damaged(reader.path, 'no end of a ZIP archive; it is truncated, or no .npz file');
+  throw damaged(
+    reader.path,
+    'no end record of a ZIP archive; the file is truncated or not a .npz file',
+  );
 }
 
-function findDirectory64(reader: RandomReader, endOffset: number): Directory {
+function findDirectory64(reader: RandomAccessReader, endOffset: number): Directory {
   const locatorOffset = endOffset - END64_LOCATOR_BYTES;
   if (locatorOffset < 0) throw damaged(reader.path, 'no ZIP64 locator');
   const locator = readView(reader, locatorOffset, END64_LOCATOR_BYTES);
   const at = Number(locator.getBigUint64(8, true));
-  const isThere = locator.getUint32(0, true) === END64_LOCATOR_SIGNATURE;
-  if (!isThere || at + END64_BYTES > reader.bytes) throw damaged(reader.path, 'no ZIP64 locator');
+  const hasLocator = locator.getUint32(0, true) === END64_LOCATOR_SIGNATURE;
+  if (!hasLocator || at + END64_BYTES > reader.bytes)
+    throw damaged(reader.path, 'no ZIP64 locator');
   const end = readView(reader, at, END64_BYTES);
-  if (end.getUint32(0, true) !== END64_SIGNATURE) throw damaged(reader.path, 'no ZIP64 end');
+  if (end.getUint32(0, true) !== END64_SIGNATURE) throw damaged(reader.path, 'no ZIP64 end record');
   const word = (position: number): number => Number(end.getBigUint64(position, true));
   return { count: word(32), bytes: word(40), offset: word(48) };
 }
@@ -102,7 +106,10 @@ function readEntries(view: DataView, count: number, path: string): ZipEntry[] {
     at = next;
   }
   if (entries.length !== count) {
-    throw damaged(path, `${entries.length} entries in the directory, its end says ${count}`);
+    throw damaged(
+      path,
+      `${entries.length} entries in the directory, but the end record says ${count}`,
+    );
   }
   return entries;
 }
@@ -122,17 +129,23 @@ function readEntry(
   if ((view.getUint16(at + 8, true) & 1) !== 0 || (method !== STORED && method !== DEFLATED)) {
     throw new CubeError(
       'UNSUPPORTED',
-      `${path}: ${name} is encrypted or packed by method ${method}; stored and deflate are read`,
+      `${path}: ${name} is encrypted or uses method ${method}; supported are stored and deflate`,
     );
   }
   const sizes = [view.getUint32(at + 24, true), view.getUint32(at + 20, true)];
   const wide = [...sizes, view.getUint32(at + 42, true)];
-  const [bytes, packedBytes, localOffset] = widen(view, nameAt + nameBytes, extraBytes, wide, path);
+  const [bytes, packedBytes, localOffset] = readWideNumbers(
+    view,
+    nameAt + nameBytes,
+    extraBytes,
+    wide,
+    path,
+  );
   return { name, method, crc: view.getUint32(at + 16, true), bytes, packedBytes, localOffset };
 }
 
-/** ZIP64: a number that is all ones stands in the extra field, in this order. */
-function widen(
+/** ZIP64: numbers with all bits set are in the extra field instead, in this order. */
+function readWideNumbers(
   view: DataView,
   start: number,
   length: number,
@@ -157,29 +170,32 @@ function widen(
   return result as [number, number, number];
 }
 
-/** The unpacked bytes of an entry. @throws CubeError at the end when size or CRC-32 is not the directory's */
-export async function* zipEntryChunks(path: string, entry: ZipEntry): AsyncGenerator<Uint8Array> {
-  const start = dataOffset(path, entry);
-  const packed = fileChunks(path, start, start + entry.packedBytes);
+/**
+ * Reads the decompressed bytes of an entry.
+ * @throws CubeError at the end if size or CRC-32 differs from the directory
+ */
+export async function* readZipEntry(path: string, entry: ZipEntry): AsyncGenerator<Uint8Array> {
+  const start = findDataOffset(path, entry);
+  const packed = readFileChunks(path, start, start + entry.packedBytes);
   let crc = 0;
   let bytes = 0;
   for await (const chunk of entry.method === STORED
     ? packed
-    : inflate(ownChunks(packed), path, entry)) {
+    : inflate(copyChunks(packed), path, entry)) {
     crc = crc32(chunk, crc);
     bytes += chunk.length;
     if (bytes > entry.bytes) break;
     yield chunk;
   }
   if (bytes !== entry.bytes || crc !== entry.crc) {
-    const what = bytes === entry.bytes ? 'its CRC-32 is wrong' : `${entry.bytes} bytes expected`;
+    const what = bytes === entry.bytes ? 'its CRC-32 is wrong' : `expected ${entry.bytes} bytes`;
     throw damaged(path, `${entry.name}: ${what}`);
   }
 }
 
-/** The local header repeats the name, with an extra field of another length. */
-function dataOffset(path: string, { name, localOffset, packedBytes }: ZipEntry): number {
-  const reader = new RandomReader(path);
+/** The data follow the local header, whose extra field may differ from the directory's. */
+function findDataOffset(path: string, { name, localOffset, packedBytes }: ZipEntry): number {
+  const reader = new RandomAccessReader(path);
   try {
     if (localOffset + LOCAL_BYTES > reader.bytes) throw damaged(path, `${name}: no local header`);
     const local = readView(reader, localOffset, LOCAL_BYTES);
@@ -188,7 +204,8 @@ function dataOffset(path: string, { name, localOffset, packedBytes }: ZipEntry):
     }
     const names = local.getUint16(26, true) + local.getUint16(28, true);
     const start = localOffset + LOCAL_BYTES + names;
-    if (start + packedBytes > reader.bytes) throw damaged(path, `${name} ends behind the file`);
+    if (start + packedBytes > reader.bytes)
+      throw damaged(path, `${name} extends beyond the end of the file`);
     return start;
   } finally {
     reader.close();
@@ -210,12 +227,12 @@ async function* inflate(
   }
 }
 
-function readView(reader: RandomReader, offset: number, length: number): DataView {
+function readView(reader: RandomAccessReader, offset: number, length: number): DataView {
   const bytes = new Uint8Array(length);
   reader.readInto(bytes, offset);
   return new DataView(bytes.buffer);
 }
 
-function damaged(path: string, what: string): CubeError {
-  return new CubeError('CORRUPT', `${path}: ${what}`);
+function damaged(source: string, problem: string): CubeError {
+  return new CubeError('CORRUPT', `${source}: ${problem}`);
 }

@@ -1,42 +1,49 @@
-/** Cuts lookups out of the bodies of If, Loop and Scan: their rows become inputs of the main graph, which the body reads. */
-import type { OnnxGraph, OnnxNode, RawField } from './onnx-model.ts';
+/**
+ * Cuts lookups out of the bodies of If, Loop and Scan: their rows become inputs of the main graph,
+ * which the body reads.
+ */
+import type { RawField } from '../cut/protobuf-fields.ts';
+import type { GraphProto, NodeProto } from './onnx-model.ts';
 
-/** What becomes of a node whose bodies hold lookups. */
+/** The change to a node whose bodies contain lookups. */
 export interface BodyCut {
-  /** Names that its bodies still take from around them, new inputs included. */
+  /** Names that its bodies still read from the graphs around them, new inputs included. */
   readonly captured: ReadonlySet<string>;
-  /** Fields of its bodies that go. */
+  /** Fields of its bodies to remove. */
   readonly removed: ReadonlySet<RawField>;
 }
 
-/** @param cuts lookups and their new inputs. @returns undefined when no body of the node holds a lookup */
-export function cutBody(node: OnnxNode, cuts: ReadonlyMap<OnnxNode, string>): BodyCut | undefined {
-  if (!node.bodies.some((body) => holdsCut(body, cuts))) return undefined;
+/** @param cuts new input of each lookup. @returns undefined when no body has a lookup */
+export function cutNodeBodies(
+  node: NodeProto,
+  cuts: ReadonlyMap<NodeProto, string>,
+): BodyCut | undefined {
+  if (!node.bodies.some((body) => containsCutLookup(body, cuts))) return undefined;
   const captured = new Set<string>();
   const removed = new Set<RawField>();
-  for (const body of node.bodies) captureBody(body, cuts, captured, removed);
+  for (const body of node.bodies) collectBodyCut(body, cuts, captured, removed);
   return { captured, removed };
 }
 
-function holdsCut(graph: OnnxGraph, cuts: ReadonlyMap<OnnxNode, string>): boolean {
+function containsCutLookup(graph: GraphProto, cuts: ReadonlyMap<NodeProto, string>): boolean {
   return graph.nodes.some(
-    (node) => cuts.has(node) || node.bodies.some((body) => holdsCut(body, cuts)),
+    (node) => cuts.has(node) || node.bodies.some((body) => containsCutLookup(body, cuts)),
   );
 }
 
-/** Walks back from the body's outputs; what they do not need any more is removed. */
-function captureBody(
-  graph: OnnxGraph,
-  cuts: ReadonlyMap<OnnxNode, string>,
+/** Walks back from the outputs of a body and removes what they no longer need. */
+function collectBodyCut(
+  graph: GraphProto,
+  cuts: ReadonlyMap<NodeProto, string>,
   captured: Set<string>,
   removed: Set<RawField>,
 ): void {
-  const producers = new Map<string, OnnxNode>();
+  const producers = new Map<string, NodeProto>();
   for (const node of graph.nodes) for (const name of node.outputs) producers.set(name, node);
   const own = new Set([...graph.inputs, ...graph.initializers].map(({ name }) => name));
   for (const name of graph.sparseInitializers) own.add(name);
   const used = new Set<string>();
-  const kept = new Set<OnnxNode>();
+  const kept = new Set<NodeProto>();
   const queue = graph.outputs.map(({ name }) => name);
   for (let name = queue.pop(); name !== undefined; name = queue.pop()) {
     if (name === '' || used.has(name)) continue;
@@ -53,7 +60,7 @@ function captureBody(
     queue.push(...node.inputs);
     for (const body of node.bodies) {
       const inner = new Set<string>();
-      captureBody(body, cuts, inner, removed);
+      collectBodyCut(body, cuts, inner, removed);
       queue.push(...inner);
     }
   }

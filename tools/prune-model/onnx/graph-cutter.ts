@@ -1,60 +1,75 @@
 /**
- * Cuts the lookups out of a graph: each one's output becomes an input of the same name, so that no other node changes,
- * and whatever the outputs no longer need goes: nodes, tables, ids inputs, stale shape information.
+ * Cuts the lookups out of a graph: the output of each becomes an input of the same name, so that no
+ * other node changes. Everything that the outputs no longer need is removed: nodes, tables, ids
+ * inputs, shapes.
  */
-import type { Dim } from '../cut-model.ts';
-import { type BodyCut, cutBody } from './body-cutter.ts';
-import { freshName } from './function-inliner.ts';
+
+import type { NewOnnxNode, OnnxAttributeValue } from '../../../proto/onnx-encoding.ts';
+import type { Dim } from '../cut/cut-model.ts';
+import type { RawField } from '../cut/protobuf-fields.ts';
+import { type BodyCut, cutNodeBodies } from './body-cutter.ts';
 import type { GraphIndex } from './graph-index.ts';
-import { type Axis, fixedSize } from './ids-tensor.ts';
-import type { CutLookup, Lookup } from './lookup-finder.ts';
+import { type Axis, getFixedBatchSize } from './ids-tensor.ts';
+import type { OnnxCutLookup, OnnxLookup } from './lookup-finder.ts';
 import {
   describeNode,
   ELEM_FLOAT,
   GRAPH_SPARSE_INITIALIZER,
-  type OnnxNode,
-  type OnnxValue,
-  type RawField,
+  type NodeProto,
+  type ValueInfo,
 } from './onnx-model.ts';
-import type { GraphEdit, NewNode } from './onnx-writer.ts';
-import { replaceShapes } from './shape-nodes.ts';
+import type { GraphEdit } from './onnx-writer.ts';
+import { replaceShapeNodes } from './shape-nodes.ts';
+import { claimFreshName } from './unique-names.ts';
 
-export interface Cut {
+export interface GraphCut {
   readonly edit: GraphEdit;
-  readonly lookups: readonly CutLookup[];
-  /** Inputs of the full graph that the pruned one still has. */
-  readonly keptInputs: readonly OnnxValue[];
-  /** Nodes of the full graph that stay. */
-  readonly keptNodes: ReadonlySet<OnnxNode>;
+  readonly lookups: readonly OnnxCutLookup[];
+  /** Inputs of the full graph that the pruned graph keeps. */
+  readonly keptInputs: readonly ValueInfo[];
+  /** Nodes of the full graph that the pruned graph keeps. */
+  readonly keptNodes: ReadonlySet<NodeProto>;
   readonly nodeCount: number;
-  /** Who still reads an initializer or Constant node in the pruned graph. */
-  readersOf(name: string): readonly string[];
+  /** Readers of an initializer or Constant node in the pruned graph. */
+  describeReaders(name: string): readonly string[];
 }
 
-export function cutLookups(index: GraphIndex, found: readonly Lookup[], opset: number): Cut {
+export function cutLookups(
+  index: GraphIndex,
+  found: readonly OnnxLookup[],
+  opset: number,
+): GraphCut {
   const taken = new Set(index.names);
-  const lookups = found.map((lookup) => nameInput(lookup, index, taken));
-  const replacements = new Map<RawField, readonly NewNode[]>();
+  const lookups = found.map((lookup) => assignInput(lookup, index, taken));
+  const replacements = new Map<RawField, readonly NewOnnxNode[]>();
   for (const lookup of lookups) {
-    const nodes = nodesFor(lookup, taken);
+    const nodes = buildConversionNodes(lookup, taken);
     if (nodes.length > 0) replacements.set(lookup.node.raw, nodes);
   }
   const cutNodes = new Map(lookups.map(({ node, input }) => [node, input]));
-  const bodies = new Map<OnnxNode, BodyCut>();
+  const bodies = new Map<NodeProto, BodyCut>();
   for (const node of index.graph.nodes) {
-    const body = cutBody(node, cutNodes);
+    const body = cutNodeBodies(node, cutNodes);
     if (body !== undefined) bodies.set(node, body);
   }
-  const given = new Set(lookups.filter(({ frame }) => frame === index).map(({ output }) => output));
-  const needs = (): ReturnType<GraphIndex['needed']> =>
-    index.needed(given, (node) => bodies.get(node)?.captured);
-  for (const [shape, nodes] of replaceShapes({ index, lookups, needed: needs(), opset, taken })) {
+  const provided = new Set(
+    lookups.filter(({ scope }) => scope === index).map(({ output }) => output),
+  );
+  const needs = (): ReturnType<GraphIndex['findNeeded']> =>
+    index.findNeeded(provided, (node) => bodies.get(node)?.captured);
+  for (const [shape, nodes] of replaceShapeNodes({
+    index,
+    lookups,
+    needed: needs(),
+    opset,
+    taken,
+  })) {
     replacements.set(shape.raw, nodes);
-    for (const output of shape.outputs) given.add(output);
+    for (const output of shape.outputs) provided.add(output);
   }
   const { nodes, names } = needs();
   const isKept = (name: string): boolean => names.has(name);
-  const removed = removedFields(index, nodes, names, given);
+  const removed = findRemovedFields(index, nodes, names, provided);
   for (const { removed: inner } of bodies.values()) for (const raw of inner) removed.add(raw);
   const inputs = [...index.runtimeInputs.values()];
   const newInputs = lookups.map(({ input, shape }) => ({ name: input, shape }));
@@ -63,53 +78,57 @@ export function cutLookups(index: GraphIndex, found: readonly Lookup[], opset: n
       removed,
       replacements,
       newInputs,
-      changed: new Set([...bodies.keys()].map(({ raw }) => raw)),
+      changedNodes: new Set([...bodies.keys()].map(({ raw }) => raw)),
       newOutputs: index.outputs.filter((output) => !index.graph.outputs.includes(output)),
     },
     lookups,
     keptInputs: inputs.filter(({ name }) => isKept(name)),
     keptNodes: nodes,
     nodeCount: nodes.size + [...replacements.values()].flat().length,
-    readersOf: (name) => (isKept(name) ? readersOf(index, name, nodes) : []),
+    describeReaders: (name) => (isKept(name) ? findRemainingReaders(index, name, nodes) : []),
   };
 }
 
-function nameInput(lookup: Lookup, index: GraphIndex, taken: Set<string>): CutLookup {
-  const { output, frame, table, ids, bags } = lookup;
-  const isOwn = frame === index && !index.isOutput(output) && !needsNodes(lookup);
-  const input = isOwn ? output : freshName(`${output}_rows`, taken);
+function assignInput(lookup: OnnxLookup, index: GraphIndex, taken: Set<string>): OnnxCutLookup {
+  const { output, scope, table, ids, bags } = lookup;
+  const isOwn = scope === index && !index.isOutput(output) && !needsConversion(lookup);
+  const input = isOwn ? output : claimFreshName(`${output}_rows`, taken);
   const inner = table.dims.slice(1);
   const axes =
     bags === undefined
       ? ids.axes.map(toDim)
-      : [batchOfBags(index, bags.offsets, bags.includesLast)];
+      : [findBagBatch(index, bags.offsets, bags.includesLast)];
   return { ...lookup, input, shape: [...axes, ...inner] };
 }
 
 function toDim(axis: Axis): Dim {
   if (typeof axis === 'number') return axis;
-  const fixed = fixedSize(axis);
+  const fixed = getFixedBatchSize(axis);
   if (fixed !== undefined) return fixed;
   return axis.includes('\0') ? undefined : axis;
 }
 
-function batchOfBags(index: GraphIndex, offsets: string, includesLast: boolean): Dim {
-  return includesLast ? undefined : index.runtimeInput(offsets)?.shape?.at(-1);
+function findBagBatch(index: GraphIndex, offsets: string, includesLast: boolean): Dim {
+  return includesLast ? undefined : index.findRuntimeInput(offsets)?.shape?.at(-1);
 }
 
-/** The rows come as float32, one after another; where the graph had them otherwise, nodes make them so. */
-function needsNodes({ isTransposed, table }: Lookup): boolean {
+/** New inputs are row-major float32; other forms need conversion nodes behind the input. */
+function needsConversion({ isTransposed, table }: OnnxLookup): boolean {
   return isTransposed || table.elemType !== ELEM_FLOAT;
 }
 
-function nodesFor(lookup: CutLookup, taken: Set<string>): NewNode[] {
+function buildConversionNodes(lookup: OnnxCutLookup, taken: Set<string>): NewOnnxNode[] {
   const { input, output, table, ids, isTransposed } = lookup;
   if (input === output) return [];
-  const nodes: NewNode[] = [];
+  const nodes: NewOnnxNode[] = [];
   let from = input;
-  const add = (opType: string, ints: NewNode['attributes'], isLast: boolean): void => {
-    const to = isLast ? output : freshName(`${input}_${opType.toLowerCase()}`, taken);
-    nodes.push({ opType, inputs: [from], outputs: [to], attributes: ints });
+  const add = (
+    opType: string,
+    attributes: Record<string, OnnxAttributeValue>,
+    isLast: boolean,
+  ): void => {
+    const to = isLast ? output : claimFreshName(`${input}_${opType.toLowerCase()}`, taken);
+    nodes.push({ opType, name: `${to}_${opType}`, inputs: [from], outputs: [to], attributes });
     from = to;
   };
   const isCast = table.elemType !== ELEM_FLOAT;
@@ -123,21 +142,21 @@ function nodesFor(lookup: CutLookup, taken: Set<string>): NewNode[] {
   return nodes;
 }
 
-function readersOf(
+function findRemainingReaders(
   index: GraphIndex,
   name: string,
-  kept: ReadonlySet<OnnxNode>,
+  kept: ReadonlySet<NodeProto>,
 ): readonly string[] {
-  const readers = index.readers(name).filter((node) => kept.has(node));
+  const readers = index.findReaders(name).filter((node) => kept.has(node));
   const described = readers.map(describeNode);
   return index.isOutput(name) ? [...described, 'an output of the model'] : described;
 }
 
-function removedFields(
+function findRemovedFields(
   index: GraphIndex,
-  nodes: ReadonlySet<OnnxNode>,
+  nodes: ReadonlySet<NodeProto>,
   names: ReadonlySet<string>,
-  given: ReadonlySet<string>,
+  provided: ReadonlySet<string>,
 ): Set<RawField> {
   const { graph } = index;
   const removed = new Set<RawField>();
@@ -150,16 +169,16 @@ function removedFields(
   sparse.forEach((field, i) => {
     if (!names.has(graph.sparseInitializers[i] ?? '')) removed.add(field);
   });
-  const stays = (name: string): boolean => {
-    const producer = index.producer(name);
-    if (given.has(name)) return index.isOutput(name);
+  const isKeptName = (name: string): boolean => {
+    const producer = index.findProducer(name);
+    if (provided.has(name)) return index.isOutput(name);
     return names.has(name) || (producer !== undefined && nodes.has(producer));
   };
   const declared = new Set(graph.outputs.map(({ name }) => name));
   for (const { name, raw } of graph.values) {
     const isNewOutput = index.isOutput(name) && !declared.has(name);
-    if (isNewOutput || !stays(name)) removed.add(raw);
+    if (isNewOutput || !isKeptName(name)) removed.add(raw);
   }
-  for (const [raw, name] of graph.annotations) if (!stays(name)) removed.add(raw);
+  for (const [raw, name] of graph.annotations) if (!isKeptName(name)) removed.add(raw);
   return removed;
 }

@@ -1,71 +1,70 @@
 /**
- * Who makes and who reads each value of the main graph, bodies of If, Loop and Scan included, and what is needed for its
- * outputs. Building it checks what every step relies on: a name is made once, and before it is read.
+ * Which node computes and which nodes read each value of the main graph, bodies of If, Loop and
+ * Scan included, and what the outputs need. Construction checks what every step relies on: each
+ * name is defined once, before it is read.
  */
 import { CubeError } from '../../../lib/core/errors.ts';
 import {
   describeNode,
-  type OnnxGraph,
-  type OnnxModel,
-  type OnnxNode,
-  type OnnxValue,
-  usedNames,
+  findUsedNames,
+  type GraphProto,
+  type ModelProto,
+  type NodeProto,
+  type ValueInfo,
 } from './onnx-model.ts';
-import { Scope } from './scope.ts';
+import { ValueOrigins } from './value-origins.ts';
 
-/** One graph, or a body within it, as names are seen from inside. */
-export interface Frame {
-  readonly scope: Scope;
-  /** Undefined: the main graph. */
-  readonly outer: Frame | undefined;
-  /** A name of its own that is one around it too: which of them is meant is not agreed upon. */
-  readonly shadowing: string | undefined;
+/** The names that a graph, or a body inside it, can see. */
+export interface GraphScope {
+  readonly origins: ValueOrigins;
+  /** Undefined for the main graph. */
+  readonly outer: GraphScope | undefined;
+  /** A name that it and a graph around it define; runtimes disagree on its meaning. */
+  readonly shadowedName: string | undefined;
   defines(name: string): boolean;
-  producer(name: string): OnnxNode | undefined;
-  /** Undefined for what is no input, or one of a body. */
-  runtimeInput(name: string): OnnxValue | undefined;
+  findProducer(name: string): NodeProto | undefined;
+  /** Undefined for names that are not inputs and for inputs of a body. */
+  findRuntimeInput(name: string): ValueInfo | undefined;
 }
 
-/** The frame of a body. */
-export function bodyFrame(graph: OnnxGraph, outer: Frame): Frame {
-  const producers = new Map<string, OnnxNode>();
+export function createBodyScope(graph: GraphProto, outer: GraphScope): GraphScope {
+  const producers = new Map<string, NodeProto>();
   for (const node of graph.nodes) for (const name of node.outputs) producers.set(name, node);
   const values = new Set([...graph.inputs, ...graph.initializers].map(({ name }) => name));
   for (const name of graph.sparseInitializers) values.add(name);
   const isOuter = (name: string): boolean => {
-    for (let at: Frame | undefined = outer; at !== undefined; at = at.outer) {
+    for (let at: GraphScope | undefined = outer; at !== undefined; at = at.outer) {
       if (at.defines(name)) return true;
     }
     return false;
   };
   return {
-    scope: new Scope(graph, outer.scope),
+    origins: new ValueOrigins(graph, outer.origins),
     outer,
-    shadowing: outer.shadowing ?? [...producers.keys(), ...values].find(isOuter),
+    shadowedName: outer.shadowedName ?? [...producers.keys(), ...values].find(isOuter),
     defines: (name) => producers.has(name) || values.has(name),
-    producer: (name) => producers.get(name),
-    runtimeInput: () => undefined,
+    findProducer: (name) => producers.get(name),
+    findRuntimeInput: () => undefined,
   };
 }
 
-export class GraphIndex implements Frame {
+export class GraphIndex implements GraphScope {
   readonly outer = undefined;
-  readonly shadowing = undefined;
-  readonly graph: OnnxGraph;
-  readonly scope: Scope;
-  /** Inputs that a caller feeds: the graph's inputs without those that are initializers. */
-  readonly runtimeInputs: ReadonlyMap<string, OnnxValue>;
-  /** Every name in use at any level: a new name must not be one of them. */
+  readonly shadowedName = undefined;
+  readonly graph: GraphProto;
+  readonly origins: ValueOrigins;
+  /** Inputs that a caller feeds: those of the graph that are not initializers. */
+  readonly runtimeInputs: ReadonlyMap<string, ValueInfo>;
+  /** Every name in use at any level. A new name must differ from all of them. */
   readonly names: ReadonlySet<string>;
-  readonly #producers = new Map<string, OnnxNode>();
-  readonly #readers = new Map<string, OnnxNode[]>();
-  readonly #used = new Map<OnnxNode, readonly string[]>();
+  readonly #producers = new Map<string, NodeProto>();
+  readonly #readers = new Map<string, NodeProto[]>();
+  readonly #used = new Map<NodeProto, readonly string[]>();
   readonly #defined: ReadonlySet<string>;
-  /** Outputs that the pruned model keeps. */
-  readonly #outputs: readonly OnnxValue[];
+  readonly #outputs: readonly ValueInfo[];
 
-  /** @throws CubeError CORRUPT naming what breaks the rules of a graph */
-  constructor({ graph }: OnnxModel, outputs: readonly OnnxValue[] = graph.outputs) {
+  /** @throws CubeError CORRUPT naming the rule that the graph breaks */
+  constructor({ graph }: ModelProto, outputs: readonly ValueInfo[] = graph.outputs) {
     this.#outputs = outputs;
     this.graph = graph;
     const initializers = new Set([
@@ -77,32 +76,32 @@ export class GraphIndex implements Frame {
         .filter(({ name }) => !initializers.has(name))
         .map((value) => [value.name, value]),
     );
-    checkDistinct(graph);
+    checkUniqueNames(graph);
     const defined = new Set([...initializers, ...this.runtimeInputs.keys()]);
     this.#link(defined);
     this.#defined = defined;
     this.names = collectNames(graph);
-    this.scope = new Scope(graph);
+    this.origins = new ValueOrigins(graph);
   }
 
   defines(name: string): boolean {
     return this.#defined.has(name);
   }
 
-  runtimeInput(name: string): OnnxValue | undefined {
+  findRuntimeInput(name: string): ValueInfo | undefined {
     return this.runtimeInputs.get(name);
   }
 
-  producer(name: string): OnnxNode | undefined {
+  findProducer(name: string): NodeProto | undefined {
     return this.#producers.get(name);
   }
 
-  /** The nodes that read a value, those whose bodies read it included. */
-  readers(name: string): readonly OnnxNode[] {
+  /** Nodes that read a value themselves or in their bodies. */
+  findReaders(name: string): readonly NodeProto[] {
     return this.#readers.get(name) ?? [];
   }
 
-  get outputs(): readonly OnnxValue[] {
+  get outputs(): readonly ValueInfo[] {
     return this.#outputs;
   }
 
@@ -111,23 +110,24 @@ export class GraphIndex implements Frame {
   }
 
   /**
-   * What the graph's outputs need, when the values in `given` come from outside.
-   * @param uses what the bodies of a changed node still take; undefined for others
+   * What the outputs need.
+   * @param provided values that come from outside
+   * @param findUses names that the bodies of a changed node still read; undefined for other nodes
    */
-  needed(
-    given: ReadonlySet<string>,
-    uses: (node: OnnxNode) => Iterable<string> | undefined = () => undefined,
-  ): { nodes: Set<OnnxNode>; names: Set<string> } {
-    const nodes = new Set<OnnxNode>();
+  findNeeded(
+    provided: ReadonlySet<string>,
+    findUses: (node: NodeProto) => Iterable<string> | undefined = () => undefined,
+  ): { nodes: Set<NodeProto>; names: Set<string> } {
+    const nodes = new Set<NodeProto>();
     const names = new Set<string>();
     const queue = this.#outputs.map(({ name }) => name);
     for (let name = queue.pop(); name !== undefined; name = queue.pop()) {
       if (names.has(name)) continue;
       names.add(name);
       const node = this.#producers.get(name);
-      if (given.has(name) || node === undefined || nodes.has(node)) continue;
+      if (provided.has(name) || node === undefined || nodes.has(node)) continue;
       nodes.add(node);
-      const inner = uses(node);
+      const inner = findUses(node);
       const used = inner === undefined ? this.#used.get(node) : [...node.inputs, ...inner];
       for (const input of used ?? []) if (input !== '') queue.push(input);
     }
@@ -136,12 +136,12 @@ export class GraphIndex implements Frame {
 
   #link(defined: Set<string>): void {
     for (const node of this.graph.nodes) {
-      const used = usedNames(node);
+      const used = findUsedNames(node);
       this.#used.set(node, used);
       for (const name of new Set(used)) {
         if (!defined.has(name)) {
-          invalid(
-            `${describeNode(node)} reads ${JSON.stringify(name)}, which nothing before it makes`,
+          failInvalid(
+            `${describeNode(node)} reads ${JSON.stringify(name)}, which nothing before it computes`,
           );
         }
         const readers = this.#readers.get(name);
@@ -150,22 +150,22 @@ export class GraphIndex implements Frame {
       }
       for (const name of node.outputs) {
         if (name === '') continue;
-        if (defined.has(name)) invalid(`${JSON.stringify(name)} is made twice`);
+        if (defined.has(name)) failInvalid(`${JSON.stringify(name)} is computed twice`);
         defined.add(name);
         this.#producers.set(name, node);
       }
     }
     for (const { name } of this.graph.outputs) {
-      if (!defined.has(name)) invalid(`nothing makes the output ${JSON.stringify(name)}`);
+      if (!defined.has(name)) failInvalid(`nothing computes the output ${JSON.stringify(name)}`);
     }
   }
 }
 
-function invalid(what: string): never {
+function failInvalid(what: string): never {
   throw new CubeError('CORRUPT', `not a valid ONNX model: ${what}`);
 }
 
-function checkDistinct(graph: OnnxGraph): void {
+function checkUniqueNames(graph: GraphProto): void {
   for (const [kind, values] of [
     ['initializer', graph.initializers],
     ['input', graph.inputs],
@@ -173,14 +173,14 @@ function checkDistinct(graph: OnnxGraph): void {
   ] as const) {
     const seen = new Set<string>();
     for (const { name } of values) {
-      if (name === '') invalid(`an ${kind} has no name`);
-      if (seen.has(name)) invalid(`the ${kind} ${JSON.stringify(name)} is there twice`);
+      if (name === '') failInvalid(`an ${kind} has no name`);
+      if (seen.has(name)) failInvalid(`the ${kind} ${JSON.stringify(name)} is listed twice`);
       seen.add(name);
     }
   }
 }
 
-export function collectNames(graph: OnnxGraph, names: Set<string> = new Set()): Set<string> {
+export function collectNames(graph: GraphProto, names: Set<string> = new Set()): Set<string> {
   for (const name of graph.sparseInitializers) names.add(name);
   for (const list of [graph.initializers, graph.inputs, graph.outputs, graph.values]) {
     for (const { name } of list) names.add(name);

@@ -1,13 +1,13 @@
-/** Operators that compute with ids element by element, as ONNX defines them on integers. */
+/** Operators that compute with ids element by element, as ONNX defines them for integers. */
 import type { KeyDtype, KeyOperator } from '../../../lib/core/key-expression.ts';
-import { input, type Operator, type Step } from './ids-layout.ts';
+import { getInput, type IdsOperator, type OperatorCall } from './ids-layout.ts';
 import {
   broadcastAxes,
   broadcastTo,
-  type Element,
   type IdsDtype,
+  type IdsElement,
   type IdsTensor,
-  NotUnderstood,
+  UnsupportedIdsError,
 } from './ids-tensor.ts';
 import {
   ELEM_BOOL,
@@ -15,21 +15,26 @@ import {
   ELEM_FLOAT,
   ELEM_INT32,
   ELEM_INT64,
-  elemName,
+  getElementTypeName,
+  getIntAttribute,
 } from './onnx-model.ts';
 
-type Combine = (step: Step, operands: readonly Element[], dtype: KeyDtype) => Element;
+type ElementFunction = (
+  call: OperatorCall,
+  operands: readonly IdsElement[],
+  dtype: KeyDtype,
+) => IdsElement;
 
-/** @param result the dtype of the output; undefined: that of the operands */
-function elementwise(combine: Combine, result?: KeyDtype): Operator {
-  return (step) => {
-    const operands = step.inputs.map((_, i) => input(step, i));
+/** @param result dtype of the output; default: the dtype of the operands */
+function elementwise(combine: ElementFunction, result?: KeyDtype): IdsOperator {
+  return (call) => {
+    const operands = call.inputs.map((_, i) => getInput(call, i));
     const axes = broadcastAxes(operands.map((operand) => operand.axes));
-    const dtype = integerType(step, operands);
-    const parts = operands.map((operand) => broadcastTo(step.builder, operand, axes));
-    return step.builder.tensor(result ?? dtype, axes, (i) =>
+    const dtype = requireIntegerType(call, operands);
+    const parts = operands.map((operand) => broadcastTo(call.builder, operand, axes));
+    return call.builder.tensor(result ?? dtype, axes, (i) =>
       combine(
-        step,
+        call,
         parts.map(({ elements }) => elements[i]!),
         dtype,
       ),
@@ -37,68 +42,77 @@ function elementwise(combine: Combine, result?: KeyDtype): Operator {
   };
 }
 
-/** The one type of all operands. */
-function integerType({ node }: Step, operands: readonly IdsTensor[]): KeyDtype {
+/** The common type of all operands. */
+function requireIntegerType({ node }: OperatorCall, operands: readonly IdsTensor[]): KeyDtype {
   const types = new Set(operands.map(({ dtype }) => dtype));
   const [dtype] = types;
   if (dtype === undefined || types.size !== 1 || dtype === 'float32' || dtype === 'float64') {
-    throw new NotUnderstood(`${node.opType} computes with ${[...types].join(' and ')}`);
+    throw new UnsupportedIdsError(
+      `${node.opType} computes with ${[...types].join(' and ')}; only integers of one type ` +
+        'are supported',
+    );
   }
   return dtype;
 }
 
-function operator(op: KeyOperator): Operator {
+function elementwiseOperator(op: KeyOperator): IdsOperator {
   return elementwise(({ builder }, operands, dtype) =>
     operands.length === 1
       ? builder.operate(op, dtype, operands)
-      : operands.slice(1).reduce((a, b) => builder.operate(op, dtype, [a, b]), operands[0]!),
+      : operands.reduce((a, b) => builder.operate(op, dtype, [a, b])),
   );
 }
 
-function nary(op: KeyOperator): Operator {
-  const combine = operator(op);
-  return (step) => (step.inputs.length === 1 ? input(step, 0) : combine(step));
+function variadicOperator(op: KeyOperator): IdsOperator {
+  const combine = elementwiseOperator(op);
+  return (call) => (call.inputs.length === 1 ? getInput(call, 0) : combine(call));
 }
 
-/** A divisor must be a constant other than 0, for which there is no result. */
-function division(op: (step: Step) => KeyOperator): Operator {
-  return elementwise((step, [value, divisor], dtype) => {
-    if (divisor?.op !== 'int' || divisor.value === 0n) {
-      throw new NotUnderstood(`${step.node.opType} divides by what is not a constant above 0`);
+/** The divisor must be a constant and not 0. */
+function division(op: (call: OperatorCall) => KeyOperator): IdsOperator {
+  return elementwise((call, [value, divisor], dtype) => {
+    if (value === undefined || divisor?.op !== 'int' || divisor.value === 0n) {
+      throw new UnsupportedIdsError(
+        `${call.node.opType} divides by 0 or by a value that is not constant`,
+      );
     }
-    return step.builder.operate(op(step), dtype, [value!, divisor]);
+    return call.builder.operate(op(call), dtype, [value, divisor]);
   });
 }
 
-const less: Combine = ({ builder }, operands) => builder.operate('less', 'bool', operands);
-const greater: Combine = (step, operands, dtype) => less(step, [...operands].reverse(), dtype);
+const less: ElementFunction = ({ builder }, operands) => builder.operate('less', 'bool', operands);
+const greater: ElementFunction = (call, operands, dtype) =>
+  less(call, [...operands].reverse(), dtype);
 
-function negated(combine: Combine): Combine {
-  return (step, operands, dtype) =>
-    step.builder.operate('not', 'bool', [combine(step, operands, dtype)]);
+function negated(combine: ElementFunction): ElementFunction {
+  return (call, operands, dtype) =>
+    call.builder.operate('not', 'bool', [combine(call, operands, dtype)]);
 }
 
-function clip(step: Step): IdsTensor {
-  const [value, low, high] = [input(step, 0), step.inputs[1], step.inputs[2]];
-  if (step.node.attributes.has('min') || step.node.attributes.has('max')) {
-    throw new NotUnderstood('Clip has limits that are floats');
+function clip(call: OperatorCall): IdsTensor {
+  const [value, low, high] = [getInput(call, 0), call.inputs[1], call.inputs[2]];
+  if (call.node.attributes.has('min') || call.node.attributes.has('max')) {
+    throw new UnsupportedIdsError('Clip has float limits; only integers are supported');
   }
   const limited = (tensor: IdsTensor, limit: IdsTensor | undefined, op: KeyOperator): IdsTensor =>
     limit === undefined
       ? tensor
-      : (operator(op)({ ...step, inputs: [tensor, limit] }) as IdsTensor);
+      : (elementwiseOperator(op)({ ...call, inputs: [tensor, limit] }) as IdsTensor);
   return limited(limited(value, low, 'max'), high, 'min');
 }
 
-function where(step: Step): IdsTensor {
-  const operands = [0, 1, 2].map((i) => input(step, i));
+function where(call: OperatorCall): IdsTensor {
+  const operands = [getInput(call, 0), getInput(call, 1), getInput(call, 2)] as const;
   const axes = broadcastAxes(operands.map((operand) => operand.axes));
-  const dtype = integerType(step, operands.slice(1));
-  const [condition, yes, no] = operands.map((operand) => broadcastTo(step.builder, operand, axes));
-  return step.builder.tensor(dtype, axes, (i) => {
-    const test = condition!.elements[i]!;
-    if (test.op === 'int') return (test.value !== 0n ? yes! : no!).elements[i]!;
-    return step.builder.operate('where', dtype, [test, yes!.elements[i]!, no!.elements[i]!]);
+  const dtype = requireIntegerType(call, operands.slice(1));
+  const broadcast = (operand: IdsTensor): IdsTensor => broadcastTo(call.builder, operand, axes);
+  const condition = broadcast(operands[0]);
+  const yes = broadcast(operands[1]);
+  const no = broadcast(operands[2]);
+  return call.builder.tensor(dtype, axes, (i) => {
+    const test = condition.elements[i]!;
+    if (test.op === 'int') return (test.value !== 0n ? yes : no).elements[i]!;
+    return call.builder.operate('where', dtype, [test, yes.elements[i]!, no.elements[i]!]);
   });
 }
 
@@ -110,38 +124,40 @@ const CAST_TYPES: Readonly<Record<number, IdsDtype>> = {
   [ELEM_DOUBLE]: 'float64',
 };
 
-function cast(step: Step): IdsTensor {
-  const tensor = input(step, 0);
-  const to = Number(step.node.attributes.get('to')?.int ?? 0n);
+function cast(call: OperatorCall): IdsTensor {
+  const tensor = getInput(call, 0);
+  const to = getIntAttribute(call.node, 'to', 0);
   const dtype = CAST_TYPES[to];
   if (dtype === tensor.dtype) return tensor;
   const isFloat = tensor.dtype.startsWith('float');
   if (dtype === undefined || dtype.startsWith('float') || (isFloat && dtype === 'bool')) {
-    throw new NotUnderstood(`they are cast to ${elemName(to)}`);
+    throw new UnsupportedIdsError(
+      `Cast turns them into ${getElementTypeName(to)}, which is not supported`,
+    );
   }
-  // Every int32 and every bool is an int64 too.
+  // Every int32 and bool value is also an int64.
   if (!isFloat && (dtype === 'int64' || (dtype === 'int32' && tensor.dtype === 'bool'))) {
     return { ...tensor, dtype };
   }
-  return step.builder.tensor(dtype, tensor.axes, (i) =>
-    step.builder.operate('cast', dtype as KeyDtype, [tensor.elements[i]!]),
+  return call.builder.tensor(dtype, tensor.axes, (i) =>
+    call.builder.operate('cast', dtype as KeyDtype, [tensor.elements[i]!]),
   );
 }
 
-const isFmod = (step: Step): KeyOperator =>
-  step.node.attributes.get('fmod')?.int === 1n ? 'fmod' : 'mod';
+const getModOperator = (call: OperatorCall): KeyOperator =>
+  getIntAttribute(call.node, 'fmod', 0) === 1 ? 'fmod' : 'mod';
 
-export const ARITHMETIC_OPERATORS: ReadonlyMap<string, Operator> = new Map<string, Operator>([
+export const ARITHMETIC_OPERATORS: ReadonlyMap<string, IdsOperator> = new Map<string, IdsOperator>([
   ['Cast', cast],
-  ['Add', operator('add')],
-  ['Sub', operator('sub')],
-  ['Mul', operator('mul')],
-  ['Neg', operator('neg')],
-  ['Abs', operator('abs')],
+  ['Add', elementwiseOperator('add')],
+  ['Sub', elementwiseOperator('sub')],
+  ['Mul', elementwiseOperator('mul')],
+  ['Neg', elementwiseOperator('neg')],
+  ['Abs', elementwiseOperator('abs')],
   ['Div', division(() => 'div')],
-  ['Mod', division(isFmod)],
-  ['Min', nary('min')],
-  ['Max', nary('max')],
+  ['Mod', division(getModOperator)],
+  ['Min', variadicOperator('min')],
+  ['Max', variadicOperator('max')],
   ['Clip', clip],
   ['Where', where],
   [
@@ -152,8 +168,8 @@ export const ARITHMETIC_OPERATORS: ReadonlyMap<string, Operator> = new Map<strin
   ['Greater', elementwise(greater, 'bool')],
   ['LessOrEqual', elementwise(negated(greater), 'bool')],
   ['GreaterOrEqual', elementwise(negated(less), 'bool')],
-  ['And', operator('and')],
-  ['Or', operator('or')],
-  ['Xor', operator('xor')],
-  ['Not', operator('not')],
+  ['And', elementwiseOperator('and')],
+  ['Or', elementwiseOperator('or')],
+  ['Xor', elementwiseOperator('xor')],
+  ['Not', elementwiseOperator('not')],
 ]);

@@ -1,8 +1,12 @@
 /**
- * What prune-model knows of an ONNX model: names and types decoded, everything else as the exact bytes it came in.
- * A field that is not touched is written back byte for byte, fields that we do not know included.
- * Field numbers: onnx.proto of the ONNX project.
+ * The decoded view of an ONNX model: names and types, and every field with its exact bytes, so that
+ * unchanged fields are written back byte for byte, unknown fields included. Field numbers:
+ * onnx.proto of the ONNX project.
  */
+
+import { CubeError } from '../../../lib/core/errors.ts';
+import type { Dim } from '../cut/cut-model.ts';
+import type { RawField } from '../cut/protobuf-fields.ts';
 
 export const ELEM_FLOAT = 1;
 export const ELEM_UINT8 = 2;
@@ -37,39 +41,33 @@ const ELEM_NAMES: Readonly<Record<number, string>> = {
   22: 'int4',
 };
 
-export function elemName(elemType: number): string {
+export function getElementTypeName(elemType: number): string {
   return ELEM_NAMES[elemType] ?? `element type ${elemType}`;
 }
 
-/** One field of a message: `bytes` is tag and value as they stood in the file. */
-export interface RawField {
-  readonly field: number;
-  readonly bytes: Uint8Array;
-}
-
-export interface OnnxModel {
+export interface ModelProto {
   readonly irVersion: number;
   /** In file order; the graph is the one with field number MODEL_GRAPH. */
   readonly fields: readonly RawField[];
-  readonly graph: OnnxGraph;
-  readonly functions: readonly OnnxFunction[];
+  readonly graph: GraphProto;
+  readonly functions: readonly FunctionProto[];
   readonly hasTraining: boolean;
-  /** Versions of the standard operators that the model uses; 0 when it does not say. */
+  /** Version of the standard operators; 0 when the model does not declare it. */
   readonly opset: number;
 }
 
 export const MODEL_GRAPH = 7;
 
-export interface OnnxGraph {
+export interface GraphProto {
   readonly fields: readonly RawField[];
-  readonly nodes: readonly OnnxNode[];
-  readonly initializers: readonly OnnxTensor[];
-  /** Names of sparse initializers: constants that we never read. */
+  readonly nodes: readonly NodeProto[];
+  readonly initializers: readonly TensorProto[];
+  /** Names of sparse initializers: constants whose values are never read. */
   readonly sparseInitializers: readonly string[];
-  readonly inputs: readonly OnnxValue[];
-  readonly outputs: readonly OnnxValue[];
-  readonly values: readonly OnnxValue[];
-  /** Tensor names of quantization annotations, by field. */
+  readonly inputs: readonly ValueInfo[];
+  readonly outputs: readonly ValueInfo[];
+  readonly values: readonly ValueInfo[];
+  /** Tensor name of each quantization annotation. */
   readonly annotations: ReadonlyMap<RawField, string>;
 }
 
@@ -81,84 +79,96 @@ export const GRAPH_VALUE_INFO = 13;
 export const GRAPH_ANNOTATION = 14;
 export const GRAPH_SPARSE_INITIALIZER = 15;
 
-export interface OnnxNode {
+export interface NodeProto {
   readonly raw: RawField;
   readonly name: string;
   readonly opType: string;
   /** "" for the standard operators, also when the file says "ai.onnx". */
   readonly domain: string;
-  /** "" is an optional input left out. */
+  /** "" is an optional input that is absent. */
   readonly inputs: readonly string[];
   readonly outputs: readonly string[];
-  readonly attributes: ReadonlyMap<string, OnnxAttribute>;
+  readonly attributes: ReadonlyMap<string, AttributeProto>;
   /** Graphs inside attributes: bodies of If, Loop, Scan. */
-  readonly bodies: readonly OnnxGraph[];
+  readonly bodies: readonly GraphProto[];
 }
 
-export interface OnnxAttribute {
+export interface AttributeProto {
   readonly raw: RawField;
-  /** Of a node in a function: the attribute of the call that stands here. */
+  /** In a function: the attribute of the call whose value this attribute takes. */
   readonly reference: string | undefined;
   readonly int: bigint | undefined;
   readonly float: number | undefined;
   readonly ints: readonly bigint[];
   readonly text: string | undefined;
-  readonly tensor: OnnxTensor | undefined;
+  readonly tensor: TensorProto | undefined;
 }
 
-export interface OnnxTensor {
+export interface TensorProto {
   readonly raw: RawField;
   readonly name: string;
   readonly elemType: number;
   readonly dims: readonly number[];
-  /** Bytes of raw_data, or of the field that holds this element type; undefined when there is neither. */
+  /** Bytes of raw_data or of the field for this element type; undefined when there is neither. */
   readonly data: TensorData | undefined;
-  /** Set when the data is in another file; the entries as they stand in the model. */
+  /** Set when the data is in another file: the entries of external_data. */
   readonly external: ReadonlyMap<string, string> | undefined;
 }
 
-/** `packed`: little-endian elements. `varints`: packed or repeated varints of int32_data or int64_data. */
+/** `packed`: little-endian elements. `varints`: those of int32_data or int64_data. */
 export interface TensorData {
   readonly encoding: 'packed' | 'varints';
   readonly pieces: readonly Uint8Array[];
 }
 
-/** A dim is a number, a symbol, or undefined when the model does not say. */
-export type OnnxDim = number | string | undefined;
-
-export interface OnnxValue {
+export interface ValueInfo {
   readonly raw: RawField;
   readonly name: string;
   /** 0 when the value is not a tensor or has no type. */
   readonly elemType: number;
   /** Undefined: not even the rank is known. */
-  readonly shape: readonly OnnxDim[] | undefined;
+  readonly shape: readonly Dim[] | undefined;
 }
 
-export interface OnnxFunction {
+export interface FunctionProto {
   readonly domain: string;
   readonly name: string;
   readonly inputs: readonly string[];
   readonly outputs: readonly string[];
-  readonly nodes: readonly OnnxNode[];
-  /** Attributes that a call may leave out. */
-  readonly defaults: ReadonlyMap<string, OnnxAttribute>;
-  /** Versions of the standard operators that its nodes use; 0 when it does not say. */
+  readonly nodes: readonly NodeProto[];
+  /** Values of attributes that a call may leave out. */
+  readonly defaults: ReadonlyMap<string, AttributeProto>;
+  /** Version of the standard operators; 0 when the function does not declare it. */
   readonly opset: number;
 }
 
-/** A node as a message should name it. */
-export function describeNode(node: OnnxNode): string {
+export function getIntAttribute(node: NodeProto, name: string, defaultValue: number): number {
+  return Number(node.attributes.get(name)?.int ?? defaultValue);
+}
+
+/** Names a node in messages. */
+export function describeNode(node: NodeProto): string {
   const op = node.domain === '' ? node.opType : `${node.domain}.${node.opType}`;
   if (node.name !== '') return `node ${JSON.stringify(node.name)} (${op})`;
   const output = node.outputs.find((name) => name !== '');
   return output === undefined
-    ? `a nameless ${op} node`
-    : `the ${op} node that makes ${JSON.stringify(output)}`;
+    ? `an unnamed ${op} node`
+    : `the ${op} node that computes ${JSON.stringify(output)}`;
 }
 
-/** Names of outer values that a graph's nodes, or its outputs, take from the graphs around it. */
-export function capturedNames(graph: OnnxGraph): Set<string> {
+/**
+ * @param tensor the tensor in question: the table or the ids
+ * @param reason what is not supported, as a clause about the node, and what to do about it
+ */
+export function refuseNode(node: NodeProto, tensor: string, reason: string): never {
+  throw new CubeError(
+    'UNSUPPORTED',
+    `cannot prune ${describeNode(node)}, tensor ${JSON.stringify(tensor)}: ${reason}`,
+  );
+}
+
+/** Names that a body reads from the graphs around it. */
+export function findCapturedNames(graph: GraphProto): Set<string> {
   const defined = new Set<string>(graph.sparseInitializers);
   for (const { name } of [...graph.inputs, ...graph.initializers]) defined.add(name);
   const captured = new Set<string>();
@@ -167,16 +177,16 @@ export function capturedNames(graph: OnnxGraph): Set<string> {
   };
   for (const node of graph.nodes) {
     for (const name of node.inputs) use(name);
-    for (const body of node.bodies) for (const name of capturedNames(body)) use(name);
+    for (const body of node.bodies) for (const name of findCapturedNames(body)) use(name);
     for (const name of node.outputs) defined.add(name);
   }
   for (const { name } of graph.outputs) use(name);
   return captured;
 }
 
-/** Every name a node reads: its inputs and what its bodies capture. */
-export function usedNames(node: OnnxNode): string[] {
+/** Every name that a node reads: its inputs and the names that its bodies capture. */
+export function findUsedNames(node: NodeProto): string[] {
   const names = node.inputs.filter((name) => name !== '');
-  for (const body of node.bodies) for (const name of capturedNames(body)) names.push(name);
+  for (const body of node.bodies) for (const name of findCapturedNames(body)) names.push(name);
   return names;
 }

@@ -1,46 +1,44 @@
 /**
- * Writes an ONNX model whose graph was cut: kept fields byte for byte, removed ones left out, new ones beside their kind. Of a node
- * whose body changed, only the bytes of that body are new; of a tensor in another file, only where it stands there.
+ * Writes a pruned ONNX model: kept fields byte for byte, removed fields left out, new fields after
+ * those of their kind. A node with a changed body gets new bytes for that body only; a tensor with
+ * data in another file gets a new location only.
  */
-import { WIRE_BYTES, WireReader, WireWriter } from '../../../proto/wire.ts';
-import type { Dim } from '../cut-model.ts';
+import { requireDefined } from '../../../lib/core/errors.ts';
+import { encodeOnnxNode, encodeValueInfo, type NewOnnxNode } from '../../../proto/onnx-encoding.ts';
+import { WIRE_BYTES, WireWriter } from '../../../proto/wire.ts';
+import type { Dim } from '../cut/cut-model.ts';
+import {
+  encodeMessageField,
+  isSameView,
+  type RawField,
+  readMessageField,
+  splitFields,
+} from '../cut/protobuf-fields.ts';
 import {
   ELEM_FLOAT,
-  ELEM_INT64,
   GRAPH_INITIALIZER,
   GRAPH_INPUT,
   GRAPH_NODE,
   GRAPH_OUTPUT,
+  type GraphProto,
   MODEL_GRAPH,
-  type OnnxGraph,
-  type OnnxModel,
-  type OnnxNode,
-  type OnnxTensor,
-  type OnnxValue,
-  type RawField,
+  type ModelProto,
+  type NodeProto,
+  type TensorProto,
+  type ValueInfo,
 } from './onnx-model.ts';
 
-/** What becomes of a graph: which of its fields stay, and what is new. */
+/** The changes to a graph. */
 export interface GraphEdit {
-  /** Fields of the graph, and of bodies in it, that go. */
+  /** Fields of the graph and of its bodies to remove. */
   readonly removed: ReadonlySet<RawField>;
-  /** New nodes, written in the place of one that went. */
-  readonly replacements: ReadonlyMap<RawField, readonly NewNode[]>;
+  /** New nodes that replace a node. */
+  readonly replacements: ReadonlyMap<RawField, readonly NewOnnxNode[]>;
   /** Nodes with bodies in which something is removed or replaced. */
-  readonly changed: ReadonlySet<RawField>;
+  readonly changedNodes: ReadonlySet<RawField>;
   readonly newInputs: readonly NewInput[];
   /** Values that become outputs. */
-  readonly newOutputs: readonly OnnxValue[];
-}
-
-export interface NewNode {
-  readonly opType: string;
-  readonly inputs: readonly string[];
-  readonly outputs: readonly string[];
-  /** A number is an INT, a list INTS. */
-  readonly attributes: Readonly<Record<string, number | readonly number[]>>;
-  /** Of a Constant: its one element. */
-  readonly value?: number;
+  readonly newOutputs: readonly ValueInfo[];
 }
 
 /** A new float32 input of the graph. */
@@ -49,20 +47,20 @@ interface NewInput {
   readonly shape: readonly Dim[];
 }
 
-/** Where a tensor whose data is in another file has it now. */
-export interface NewPlace {
+/** The new position of tensor data in another file. */
+export interface ExternalLocation {
   readonly location: string;
   readonly offset: number;
   readonly length: number;
 }
 
-/** @param places of tensors that are kept and whose data is in another file. @returns the whole file */
+/** @param locations new positions of kept tensor data in another file. @returns the whole file */
 export function writeOnnxModel(
-  model: OnnxModel,
+  model: ModelProto,
   edit: GraphEdit,
-  places: ReadonlyMap<RawField, NewPlace>,
+  locations: ReadonlyMap<RawField, ExternalLocation>,
 ): Uint8Array {
-  const graph = new GraphWriter(edit, places).graph(model.graph, edit);
+  const graph = new GraphWriter(edit, locations).graph(model.graph, edit);
   const total = model.fields.reduce((sum, field) => sum + field.bytes.length, 0);
   const writer = new WireWriter(Math.min(total, graph.length + 65_536));
   for (const { field, bytes } of model.fields) {
@@ -72,10 +70,13 @@ export function writeOnnxModel(
   return writer.finish();
 }
 
-/** Tensors in other files that the edited graph keeps, bodies included. */
-export function keptExternal(model: OnnxModel, { removed, replacements }: GraphEdit): OnnxTensor[] {
-  const kept: OnnxTensor[] = [];
-  const visit = (graph: OnnxGraph): void => {
+/** Kept tensors with data in another file, bodies included. */
+export function findKeptExternalTensors(
+  model: ModelProto,
+  { removed, replacements }: GraphEdit,
+): TensorProto[] {
+  const kept: TensorProto[] = [];
+  const visit = (graph: GraphProto): void => {
     const tensors = graph.initializers.filter(({ raw }) => !removed.has(raw));
     for (const node of graph.nodes) {
       if (removed.has(node.raw) || replacements.has(node.raw)) continue;
@@ -90,15 +91,15 @@ export function keptExternal(model: OnnxModel, { removed, replacements }: GraphE
 
 class GraphWriter {
   readonly #edit: GraphEdit;
-  readonly #places: ReadonlyMap<RawField, NewPlace>;
+  readonly #locations: ReadonlyMap<RawField, ExternalLocation>;
 
-  constructor(edit: GraphEdit, places: ReadonlyMap<RawField, NewPlace>) {
+  constructor(edit: GraphEdit, locations: ReadonlyMap<RawField, ExternalLocation>) {
     this.#edit = edit;
-    this.#places = places;
+    this.#locations = locations;
   }
 
   graph(
-    { fields, nodes, initializers }: OnnxGraph,
+    { fields, nodes, initializers }: GraphProto,
     ports: Pick<GraphEdit, 'newInputs' | 'newOutputs'>,
   ): Uint8Array {
     const { removed, replacements } = this.#edit;
@@ -111,7 +112,7 @@ class GraphWriter {
     fields.forEach((field, i) => {
       const replaced = replacements.get(field);
       if (replaced !== undefined) {
-        for (const node of replaced) writer.message(GRAPH_NODE, (inner) => encodeNode(inner, node));
+        for (const node of replaced) writer.bytes(GRAPH_NODE, encodeOnnxNode(node));
       } else if (!removed.has(field)) {
         const tensor = tensorOf.get(field);
         const node = nodeOf.get(field);
@@ -119,136 +120,93 @@ class GraphWriter {
         else writer.raw(node === undefined ? field.bytes : this.#node(node));
       }
       if (i === lastInput) {
-        for (const input of ports.newInputs) {
-          writer.message(GRAPH_INPUT, (value) => encodeInput(value, input));
+        for (const { name, shape } of ports.newInputs) {
+          writer.bytes(GRAPH_INPUT, encodeValueInfo(name, ELEM_FLOAT, shape));
         }
       }
       if (i === lastOutput) {
-        for (const output of ports.newOutputs) writer.bytes(GRAPH_OUTPUT, outputBytes(output));
+        for (const output of ports.newOutputs) writer.bytes(GRAPH_OUTPUT, encodeOutput(output));
       }
     });
     return writer.finish();
   }
 
-  #node(node: OnnxNode): Uint8Array {
+  #node(node: NodeProto): Uint8Array {
     const tensors = [...node.attributes.values()].map(({ tensor }) => tensor);
-    const hasMoved = tensors.some((tensor) => tensor !== undefined && this.#places.has(tensor.raw));
-    if (!hasMoved && !this.#edit.changed.has(node.raw) && !this.#holdsMoved(node))
+    const hasMoved = tensors.some(
+      (tensor) => tensor !== undefined && this.#locations.has(tensor.raw),
+    );
+    if (!hasMoved && !this.#edit.changedNodes.has(node.raw) && !this.#hasMovedTensor(node))
       return node.raw.bytes;
     let body = 0;
-    const bytes = rewriteFields(payload(node.raw.bytes), (field, raw) => {
+    const bytes = rewriteFields(readMessageField(node.raw.bytes), (field, raw) => {
       if (field !== 5) return raw;
-      return encloseField(
+      return encodeField(
         5,
-        rewriteFields(payload(raw), (inner, value) => {
+        rewriteFields(readMessageField(raw), (inner, value) => {
           if (inner === 6 || inner === 11) {
-            return encloseField(inner, this.graph(node.bodies[body++]!, NO_PORTS));
+            const graph = requireDefined(node.bodies[body++], 'the body of a node');
+            return encodeField(inner, this.graph(graph, NO_NEW_PORTS));
           }
-          const tensor = tensors.find((t) => t !== undefined && sameBytes(t.raw.bytes, value));
+          const tensor = tensors.find((t) => t !== undefined && isSameView(t.raw.bytes, value));
           return inner === 5 && tensor !== undefined ? this.#tensor(tensor, 5) : value;
         }),
       );
     });
-    return encloseField(GRAPH_NODE, bytes);
+    return encodeField(GRAPH_NODE, bytes);
   }
 
-  /** Whether a body, at any depth, has a tensor that moved. */
-  #holdsMoved({ bodies }: OnnxNode): boolean {
+  /** Whether a body, at any depth, has a tensor whose data moved. */
+  #hasMovedTensor({ bodies }: NodeProto): boolean {
     return (
-      this.#places.size > 0 &&
+      this.#locations.size > 0 &&
       bodies.some(
         (graph) =>
-          graph.initializers.some(({ raw }) => this.#places.has(raw)) ||
-          graph.nodes.some((node) => this.#holdsMoved(node)),
+          graph.initializers.some(({ raw }) => this.#locations.has(raw)) ||
+          graph.nodes.some((node) => this.#hasMovedTensor(node)),
       )
     );
   }
 
-  #tensor(tensor: OnnxTensor, field: number): Uint8Array {
-    const place = this.#places.get(tensor.raw);
-    if (place === undefined) return tensor.raw.bytes;
+  #tensor(tensor: TensorProto, field: number): Uint8Array {
+    const location = this.#locations.get(tensor.raw);
+    if (location === undefined) return tensor.raw.bytes;
     const writer = new WireWriter();
     writer.raw(
-      rewriteFields(payload(tensor.raw.bytes), (inner, raw) => (inner === 13 ? undefined : raw)),
+      rewriteFields(readMessageField(tensor.raw.bytes), (inner, raw) =>
+        inner === 13 ? undefined : raw,
+      ),
     );
-    for (const [key, value] of Object.entries(place)) {
+    for (const [key, value] of Object.entries(location)) {
       writer.message(13, (entry) => entry.string(1, key).string(2, String(value)));
     }
-    return encloseField(field, writer.finish());
+    return encodeField(field, writer.finish());
   }
 }
 
-const NO_PORTS = { newInputs: [], newOutputs: [] };
+const NO_NEW_PORTS = { newInputs: [], newOutputs: [] };
 
-/** What the model says of the value, or its name alone. */
-function outputBytes({ raw, name }: OnnxValue): Uint8Array {
-  return raw.bytes.length > 0 ? payload(raw.bytes) : new WireWriter().string(1, name).finish();
+/** The value as the model declares it, or its name alone. */
+function encodeOutput({ raw, name }: ValueInfo): Uint8Array {
+  return raw.bytes.length > 0
+    ? readMessageField(raw.bytes)
+    : new WireWriter().string(1, name).finish();
 }
 
-/** The message in a length-delimited field. */
-function payload(field: Uint8Array): Uint8Array {
-  const reader = new WireReader(field);
-  reader.next();
-  return reader.view();
+function encodeField(field: number, message: Uint8Array): Uint8Array {
+  return encodeMessageField(field, message).bytes;
 }
 
-function encloseField(field: number, bytes: Uint8Array): Uint8Array {
-  return new WireWriter(bytes.length + 16).bytes(field, bytes).finish();
-}
-
-/** Every field of a message as `change` has it; undefined leaves it out. */
+/** Replaces each length-delimited field by the result of `change`; undefined removes it. */
 function rewriteFields(
   message: Uint8Array,
   change: (field: number, raw: Uint8Array) => Uint8Array | undefined,
 ): Uint8Array {
   const writer = new WireWriter(message.length + 256);
-  const reader = new WireReader(message);
-  while (reader.next()) {
-    reader.skip();
-    const raw = message.subarray(reader.fieldStart, reader.position);
-    const changed = reader.wireType === WIRE_BYTES ? change(reader.field, raw) : raw;
+  for (const { field, bytes } of splitFields(message)) {
+    const isMessage = ((bytes[0] ?? 0) & 7) === WIRE_BYTES;
+    const changed = isMessage ? change(field, bytes) : bytes;
     if (changed !== undefined) writer.raw(changed);
   }
   return writer.finish();
-}
-
-function sameBytes(a: Uint8Array, b: Uint8Array): boolean {
-  return a.buffer === b.buffer && a.byteOffset === b.byteOffset && a.length === b.length;
-}
-
-function encodeNode(writer: WireWriter, node: NewNode): void {
-  for (const input of node.inputs) writer.string(1, input);
-  for (const output of node.outputs) writer.string(2, output);
-  writer.string(3, `${node.outputs[0]}_${node.opType}`).string(4, node.opType);
-  for (const [name, value] of Object.entries(node.attributes)) {
-    writer.message(5, (attribute) => {
-      attribute.string(1, name);
-      if (typeof value === 'number') attribute.uint(3, BigInt(value)).uint(20, 2);
-      else {
-        for (const int of value) attribute.uint(8, BigInt(int));
-        attribute.uint(20, 7);
-      }
-    });
-  }
-  const { value } = node;
-  if (value === undefined) return;
-  const tensor = new WireWriter().uint(1, 1).uint(2, ELEM_INT64).uint(7, BigInt(value));
-  writer.message(5, (attribute) =>
-    attribute.string(1, 'value').bytes(5, tensor.finish()).uint(20, 4),
-  );
-}
-
-function encodeInput(value: WireWriter, { name, shape }: NewInput): void {
-  value.string(1, name).message(2, (type) =>
-    type.message(1, (tensor) =>
-      tensor.uint(1, ELEM_FLOAT).message(2, (dims) => {
-        for (const dim of shape) {
-          dims.message(1, (field) => {
-            if (typeof dim === 'number') field.uint(1, dim);
-            else if (dim !== undefined) field.string(2, dim);
-          });
-        }
-      }),
-    ),
-  );
 }

@@ -1,18 +1,19 @@
 /**
- * The elements of constant tensors, wherever they stand: raw bytes, typed fields, or a file beside the model. Files are read at
- * positions, never whole.
+ * The elements of constant tensors: raw bytes, typed fields, or a file next to the model. Files are
+ * read at positions, never whole.
  */
+
 import { dirname, isAbsolute, join, sep } from 'node:path';
-import { CubeError } from '../../../lib/core/errors.ts';
-import { fileExists, isFolder, RandomReader } from '../../../lib/platform/files.ts';
-import { realPath } from '../../../lib/platform/real-path.ts';
+import { CubeError, requireDefined } from '../../../lib/core/errors.ts';
+import { fileExists, isFolder, RandomAccessReader, realPath } from '../../../lib/platform/files.ts';
 import { WIRE_BYTES, WIRE_FIXED32, WIRE_VARINT, WireReader } from '../../../proto/wire.ts';
+import { countElements } from '../cut/table.ts';
 import {
   ELEM_INT32,
   ELEM_INT64,
-  elemName,
-  type OnnxTensor,
+  getElementTypeName,
   type TensorData,
+  type TensorProto,
 } from './onnx-model.ts';
 
 const RAW_DATA = 9;
@@ -21,20 +22,32 @@ const INT32_DATA = 5;
 const INT64_DATA = 7;
 const DOUBLE_DATA = 10;
 const ELEM_BYTES: Readonly<Record<number, number>> = {
-  ...{ 1: 4, 2: 1, 3: 1, 4: 2, 5: 2, 6: 4, 7: 8, 9: 1, 10: 2, 11: 8, 12: 4, 13: 8, 16: 2 },
+  1: 4,
+  2: 1,
+  3: 1,
+  4: 2,
+  5: 2,
+  6: 4,
+  7: 8,
+  9: 1,
+  10: 2,
+  11: 8,
+  12: 4,
+  13: 8,
+  16: 2,
 };
 
-/** Bytes of an element; undefined for strings and packed types. */
-export function elemBytes(elemType: number): number | undefined {
+/** Bytes of one element; undefined for strings and packed types. */
+export function getElementBytes(elemType: number): number | undefined {
   return ELEM_BYTES[elemType];
 }
 
-/** Collects the fields of one tensor that hold elements. */
-export class TensorFields {
+/** Collects the fields of one tensor that contain elements. */
+export class TensorDataCollector {
   readonly #chunks = new Map<number, Uint8Array[]>();
 
-  /** @returns false when the reader's field holds no elements; it is then not passed over */
-  take(reader: WireReader): boolean {
+  /** @returns false when the field contains no elements; the reader has then not moved */
+  collect(reader: WireReader): boolean {
     const { field, wireType } = reader;
     const isPacked = wireType === WIRE_BYTES;
     if (field === RAW_DATA) reader.expect(WIRE_BYTES);
@@ -51,8 +64,8 @@ export class TensorFields {
     return true;
   }
 
-  data(): TensorData | undefined {
-    // raw_data is a single value: the last one counts.
+  getData(): TensorData | undefined {
+    // raw_data is a single value: the last one wins.
     const raw = this.#chunks.get(RAW_DATA)?.at(-1);
     if (raw !== undefined) return { encoding: 'packed', pieces: [raw] };
     const packed = this.#chunks.get(FLOAT_DATA) ?? this.#chunks.get(DOUBLE_DATA);
@@ -68,20 +81,20 @@ export class TensorFields {
   }
 }
 
-/** Little-endian elements that can be read at any position. */
-export interface TensorBytes {
+/** Little-endian elements, readable at any position. */
+export interface TensorDataReader {
   readonly length: number;
   readInto(target: Uint8Array, position: number): void;
 }
 
-/** Integers of one tensor in another file that are read at once: axes, offsets, remap tables. */
+/** Limits on integers in other files that are read at once: axes, offsets, maps. */
 const INTEGERS_BYTES_MAX = 32 << 20;
 const INTEGERS_TOTAL_BYTES_MAX = 256 << 20;
 
-/** The files beside a model that hold its external data; opened when needed. */
+/** The files with the external data of a model; opened when needed. */
 export class ExternalData {
   readonly #folder: string;
-  readonly #files = new Map<string, RandomReader>();
+  readonly #files = new Map<string, RandomAccessReader>();
   #integersBytes = 0;
 
   /** @param model path of the model file */
@@ -89,24 +102,26 @@ export class ExternalData {
     this.#folder = dirname(model);
   }
 
-  /** @throws CubeError UNSUPPORTED when the file is elsewhere, CORRUPT when it is missing or too short */
-  open(tensor: OnnxTensor): TensorBytes {
+  /** @throws CubeError UNSUPPORTED when outside the model's folder, CORRUPT when too short */
+  open(tensor: TensorProto): TensorDataReader {
     const { external, name } = tensor;
-    const itemBytes = elemBytes(tensor.elemType);
+    const itemBytes = getElementBytes(tensor.elemType);
     if (external === undefined || itemBytes === undefined) {
       throw new CubeError(
         'UNSUPPORTED',
-        `${quoted(name)} of ${elemName(tensor.elemType)} is in another file`,
+        `${describeTensor(name)} of ${getElementTypeName(tensor.elemType)} is in another file, ` +
+          'which is not supported for this type',
       );
     }
-    const expected = byteLength(tensor);
-    const offset = entry(external, 'offset', name) ?? 0;
-    const length = entry(external, 'length', name) ?? expected;
-    if (length !== expected) throw wrongLength(tensor, `${expected} bytes`, length);
+    const expected = getByteLength(tensor);
+    const offset = readEntry(external, 'offset', name) ?? 0;
+    const length = readEntry(external, 'length', name) ?? expected;
+    if (length !== expected) throw wrongLengthError(tensor, `${expected} bytes`, length);
     const file = this.#file(external.get('location') ?? '', name);
     if (offset + length > file.bytes) {
-      throw invalid(
-        `${quoted(name)} is at bytes ${offset} to ${offset + length} of ${file.path}, which has ${file.bytes}`,
+      throw invalidModel(
+        `${describeTensor(name)} is at bytes ${offset} to ${offset + length} of ` +
+          `${file.path}, which has ${file.bytes}`,
       );
     }
     return {
@@ -115,10 +130,10 @@ export class ExternalData {
     };
   }
 
-  /** The elements of an integer tensor that is not too long to keep. */
-  loadIntegers(tensor: OnnxTensor): TensorData | undefined {
+  /** @returns the elements of an integer tensor; undefined for other types and above the limits */
+  loadIntegers(tensor: TensorProto): TensorData | undefined {
     if (tensor.elemType !== ELEM_INT32 && tensor.elemType !== ELEM_INT64) return undefined;
-    const length = byteLength(tensor);
+    const length = getByteLength(tensor);
     if (length > INTEGERS_BYTES_MAX) return undefined;
     this.#integersBytes += length;
     if (this.#integersBytes > INTEGERS_TOTAL_BYTES_MAX) return undefined;
@@ -128,7 +143,7 @@ export class ExternalData {
     return { encoding: 'packed', pieces: [bytes] };
   }
 
-  /** How many bytes of other files were opened: what the model weighs beside its own file. */
+  /** Size of the opened files: the bytes of the model outside its own file. */
   get bytes(): number {
     return [...this.#files.values()].reduce((sum, file) => sum + file.bytes, 0);
   }
@@ -138,37 +153,39 @@ export class ExternalData {
     this.#files.clear();
   }
 
-  #file(location: string, tensor: string): RandomReader {
+  #file(location: string, tensor: string): RandomAccessReader {
     const open = this.#files.get(location);
     if (open !== undefined) return open;
     const leaves = isAbsolute(location) || location.split(/[\\/]/).includes('..');
     const path = join(this.#folder, location);
     if (!leaves && (!fileExists(path) || isFolder(path) || location === '')) {
-      throw invalid(
-        `${quoted(tensor)} is in the file ${JSON.stringify(location)}, which is missing`,
+      throw invalidModel(
+        `${describeTensor(tensor)} is in the file ${JSON.stringify(location)}, which is ` +
+          'missing; copy it next to the model',
       );
     }
     if (leaves || !realPath(path).startsWith(`${realPath(this.#folder)}${sep}`)) {
       throw new CubeError(
         'UNSUPPORTED',
-        `cannot prune this model: ${quoted(tensor)} is in ${JSON.stringify(location)}, outside the model's folder`,
+        `cannot prune this model: ${describeTensor(tensor)} is in ` +
+          `${JSON.stringify(location)}, outside the model's folder; move it there`,
       );
     }
-    const file = new RandomReader(path);
+    const file = new RandomAccessReader(path);
     this.#files.set(location, file);
     return file;
   }
 }
 
-function quoted(tensor: string): string {
+function describeTensor(tensor: string): string {
   return `tensor ${JSON.stringify(tensor)}`;
 }
 
-function invalid(what: string): CubeError {
+function invalidModel(what: string): CubeError {
   return new CubeError('CORRUPT', `not a valid ONNX model: ${what}`);
 }
 
-function entry(
+function readEntry(
   external: ReadonlyMap<string, string>,
   key: string,
   tensor: string,
@@ -176,48 +193,52 @@ function entry(
   const value = external.get(key);
   if (value === undefined) return undefined;
   if (/^\d{1,15}$/.test(value)) return Number(value);
-  throw invalid(`the ${key} of ${quoted(tensor)} is ${JSON.stringify(value.slice(0, 40))}`);
+  throw invalidModel(
+    `the ${key} of ${describeTensor(tensor)} is ${JSON.stringify(value.slice(0, 40))}`,
+  );
 }
 
-/** @throws CubeError CORRUPT: a dim that is below zero, or beyond any size */
-export function sizeOfDim(dim: bigint, tensor: string): number {
+/** @throws CubeError CORRUPT for a dim below zero or too large */
+export function checkDim(dim: bigint, tensor: string): number {
   if (dim >= 0n && dim <= BigInt(Number.MAX_SAFE_INTEGER)) return Number(dim);
-  throw new CubeError('CORRUPT', `${quoted(tensor)} has a dim of ${dim}`);
+  throw new CubeError('CORRUPT', `${describeTensor(tensor)} has a dim of ${dim}`);
 }
 
-export function elementCount({ dims }: OnnxTensor): number {
-  return dims.reduce((product, dim) => product * dim, 1);
+export function countTensorElements({ dims }: TensorProto): number {
+  return countElements(dims);
 }
 
-function byteLength(tensor: OnnxTensor): number {
-  return elementCount(tensor) * (elemBytes(tensor.elemType) ?? 1);
+function getByteLength(tensor: TensorProto): number {
+  return countTensorElements(tensor) * (getElementBytes(tensor.elemType) ?? 1);
 }
 
-/** @throws CubeError CORRUPT: a tensor whose data does not fill its dims */
-function wrongLength(tensor: OnnxTensor, expected: string, found: number): CubeError {
+function wrongLengthError(tensor: TensorProto, expected: string, found: number): CubeError {
   const shape = `[${tensor.dims.join(', ')}]`;
-  return invalid(`${quoted(tensor.name)} of shape ${shape} needs ${expected}, it has ${found}`);
+  return invalidModel(
+    `${describeTensor(tensor.name)} of shape ${shape} needs ${expected}, it has ${found}`,
+  );
 }
 
 /** The elements of a tensor. @throws CubeError CORRUPT when they do not fill its dims */
-export function openTensor(tensor: OnnxTensor, external: ExternalData): TensorBytes {
+export function openTensor(tensor: TensorProto, external: ExternalData): TensorDataReader {
   if (tensor.external !== undefined) return external.open(tensor);
-  const expected = byteLength(tensor);
-  const bytes = inlineBytes(tensor, expected);
-  if (bytes.length !== expected) throw wrongLength(tensor, `${expected} bytes`, bytes.length);
+  const expected = getByteLength(tensor);
+  const bytes = readInlineBytes(tensor, expected);
+  if (bytes.length !== expected) throw wrongLengthError(tensor, `${expected} bytes`, bytes.length);
   return {
     length: expected,
     readInto: (target, position) => target.set(bytes.subarray(position, position + target.length)),
   };
 }
 
-function inlineBytes({ data, elemType }: OnnxTensor, expected: number): Uint8Array {
+function readInlineBytes({ data, elemType }: TensorProto, expected: number): Uint8Array {
   const pieces = data?.pieces ?? [];
-  const itemBytes = elemBytes(elemType);
+  const itemBytes = getElementBytes(elemType);
   if (data?.encoding === 'varints' && itemBytes !== undefined) {
-    return bytesOfVarints(pieces, itemBytes, expected);
+    return decodeVarints(pieces, itemBytes, expected);
   }
-  if (pieces.length === 1) return pieces[0]!;
+  const [first, ...others] = pieces;
+  if (first !== undefined && others.length === 0) return first;
   const bytes = new Uint8Array(pieces.reduce((sum, piece) => sum + piece.length, 0));
   let at = 0;
   for (const piece of pieces) {
@@ -228,7 +249,7 @@ function inlineBytes({ data, elemType }: OnnxTensor, expected: number): Uint8Arr
 }
 
 /** int32_data holds one element of up to 32 bits in each varint, int64_data one of 64. */
-function bytesOfVarints(
+function decodeVarints(
   pieces: readonly Uint8Array[],
   itemBytes: number,
   expected: number,
@@ -247,17 +268,19 @@ function bytesOfVarints(
   return bytes.subarray(0, at);
 }
 
-/** A constant integer tensor; undefined when it is none, or longer than `countMax`. */
-export function readIntegers(tensor: OnnxTensor, countMax: number): BigInt64Array | undefined {
+/**
+ * @returns undefined when the tensor is not int32 or int64, or has more than `countMax` elements
+ */
+export function readIntegers(tensor: TensorProto, countMax: number): BigInt64Array | undefined {
   const { elemType, data } = tensor;
   if (elemType !== ELEM_INT32 && elemType !== ELEM_INT64) return undefined;
   if (tensor.external !== undefined && data === undefined) return undefined;
-  const count = elementCount(tensor);
+  const count = countTensorElements(tensor);
   if (count > countMax) return undefined;
-  const itemBytes = elemBytes(elemType)!;
-  const bytes = inlineBytes(tensor, count * itemBytes);
+  const itemBytes = requireDefined(getElementBytes(elemType), 'the size of an element');
+  const bytes = readInlineBytes(tensor, count * itemBytes);
   if (bytes.length !== count * itemBytes) {
-    throw wrongLength(tensor, `${count} elements`, Math.floor(bytes.length / itemBytes));
+    throw wrongLengthError(tensor, `${count} elements`, Math.floor(bytes.length / itemBytes));
   }
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
   return BigInt64Array.from({ length: count }, (_, i) =>

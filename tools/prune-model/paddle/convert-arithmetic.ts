@@ -1,156 +1,177 @@
-/** Operators as nodes of ONNX: products of matrices, element by element, activations. */
-import { isSet, numberOf, textOf } from './attributes.ts';
-import { type Conversion, type Converter, cannotConvert } from './conversion.ts';
-import { alignedDims } from './kernels-arithmetic.ts';
-import { ONNX_TYPES } from './onnx-graph.ts';
-import { countOf } from './tensor.ts';
+/** ONNX nodes for matrix products, element-wise operators and activations. */
 
-/** Both flattened to matrices; the result gets its axes back where they were more than two. */
-function flatProduct(
-  c: Conversion,
+import { requireDefined } from '../../../lib/core/errors.ts';
+import { countElements } from '../cut/table.ts';
+import { alignDims } from './kernels-arithmetic.ts';
+import {
+  type Conversion,
+  type Converter,
+  conversionError,
+  ONNX_TYPES,
+} from './onnx-graph-builder.ts';
+import { getNumber, getText, isAttributeSet } from './op-attributes.ts';
+
+/** Flattens both inputs to matrices and multiplies them; further axes are restored. */
+function addFlatProduct(
+  call: Conversion,
   parameters: [string, string],
   splits: [number, number],
 ): string {
-  const { graph } = c;
-  const [x, y] = parameters.map((parameter) => c.shape(parameter).dims) as [number[], number[]];
+  const { graph } = call;
+  const [x, y] = parameters.map((parameter) => call.shape(parameter).dims) as [number[], number[]];
   const names = parameters.map((parameter, i) => {
-    const { dims } = c.shape(parameter);
-    if (dims.length === 2 && splits[i] === 1) return c.input(parameter);
-    return graph.node('Flatten', [c.input(parameter)], c.between('flat'), { axis: splits[i]! });
+    const { dims } = call.shape(parameter);
+    const axis = requireDefined(splits[i], 'the axis of a product');
+    if (dims.length === 2 && axis === 1) return call.input(parameter);
+    return graph.addNode('Flatten', [call.input(parameter)], call.claimName('flat'), {
+      axis,
+    });
   });
-  const product = graph.node('MatMul', names, c.between('product'));
+  const product = graph.addNode('MatMul', names, call.claimName('product'));
   if (splits[0] === 1 && y.length - splits[1] === 1) return product;
   const dims = [...x.slice(0, splits[0]), ...y.slice(splits[1])];
-  return reshapeTo(c, product, dims);
+  return addReshape(call, product, dims);
 }
 
-/** Reshapes to dims of which one at most is open. */
-function reshapeTo(c: Conversion, name: string, dims: readonly number[]): string {
+/** Reshapes to dims with at most one open axis. */
+function addReshape(call: Conversion, name: string, dims: readonly number[]): string {
   if (dims.filter((dim) => dim < 0).length > 1) {
-    throw cannotConvert(c.op, `[${dims.join(', ')}] has more than one open axis`);
+    throw conversionError(
+      call.op,
+      `[${dims.join(', ')}] has more than one axis that depends on the batch`,
+    );
   }
-  const shape = c.graph.integers(c.between('shape'), dims);
-  return c.graph.node('Reshape', [name, shape], c.between('reshaped'));
+  const shape = call.graph.addIntegers(call.claimName('shape'), dims);
+  return call.graph.addNode('Reshape', [name, shape], call.claimName('reshaped'));
 }
 
-const mul: Converter = (c) => {
+const mul: Converter = (call) => {
   const splits: [number, number] = [
-    numberOf(c.op, 'x_num_col_dims', 1),
-    numberOf(c.op, 'y_num_col_dims', 1),
+    getNumber(call.op, 'x_num_col_dims', 1),
+    getNumber(call.op, 'y_num_col_dims', 1),
   ];
-  finish(c, flatProduct(c, ['X', 'Y'], splits));
+  addOutput(call, addFlatProduct(call, ['X', 'Y'], splits));
 };
 
-function finish(c: Conversion, name: string, parameter = 'Out'): void {
-  c.graph.node('Identity', [name], c.output(parameter));
+function addOutput(call: Conversion, name: string, parameter = 'Out'): void {
+  call.graph.addNode('Identity', [name], call.claimOutput(parameter));
 }
 
-const fc: Converter = (c) => {
-  const { graph, op } = c;
-  let name = flatProduct(c, ['Input', 'W'], [numberOf(op, 'in_num_col_dims', 1), 1]);
-  if (c.input('Bias') !== '') {
-    const width = countOf(c.shape('Bias').dims);
-    const bias = reshapeTo(c, c.input('Bias'), [width]);
-    name = graph.node('Add', [name, bias], c.between('sum'));
+const fc: Converter = (call) => {
+  const { graph, op } = call;
+  let name = addFlatProduct(call, ['Input', 'W'], [getNumber(op, 'in_num_col_dims', 1), 1]);
+  if (call.input('Bias') !== '') {
+    const width = countElements(call.shape('Bias').dims);
+    const bias = addReshape(call, call.input('Bias'), [width]);
+    name = graph.addNode('Add', [name, bias], call.claimName('sum'));
   }
-  if (textOf(op, 'activation_type', '') === 'relu') {
-    name = graph.node('Relu', [name], c.between('relu'));
+  if (getText(op, 'activation_type', '') === 'relu') {
+    name = graph.addNode('Relu', [name], call.claimName('relu'));
   }
-  finish(c, name);
+  addOutput(call, name);
 };
 
 function matmul(names: { x: string; y: string }): Converter {
-  return (c) => {
-    const { graph, op } = c;
-    const sides = (['X', 'Y'] as const).map((parameter) => {
-      const { dims } = c.shape(parameter);
-      const isTransposed = isSet(op, parameter === 'X' ? names.x : names.y);
-      if (!isTransposed) return c.input(parameter);
+  return (call) => {
+    const { graph, op } = call;
+    const operands = (['X', 'Y'] as const).map((parameter) => {
+      const { dims } = call.shape(parameter);
+      const isTransposed = isAttributeSet(op, parameter === 'X' ? names.x : names.y);
+      if (!isTransposed) return call.input(parameter);
       const perm = dims.map((_, axis) => axis);
       perm.push(...perm.splice(-2).reverse());
-      return graph.node('Transpose', [c.input(parameter)], c.between('transposed'), { perm });
+      return graph.addNode('Transpose', [call.input(parameter)], call.claimName('transposed'), {
+        perm,
+      });
     });
-    let name = graph.node('MatMul', sides, c.between('product'));
-    const alpha = numberOf(op, 'alpha', 1);
+    let name = graph.addNode('MatMul', operands, call.claimName('product'));
+    const alpha = getNumber(op, 'alpha', 1);
     if (alpha !== 1 && op.type === 'matmul') {
-      name = graph.node(
+      name = graph.addNode(
         'Mul',
-        [name, graph.floats(c.between('alpha'), [], [alpha])],
-        c.between('scaled'),
+        [name, graph.addFloats(call.claimName('alpha'), [], [alpha])],
+        call.claimName('scaled'),
       );
     }
-    const { dims } = c.outputShape('Out');
-    const isNumber = ['X', 'Y'].every((parameter) => c.shape(parameter).dims.length === 1);
-    if (isNumber && dims.length === 1) name = reshapeTo(c, name, [1]);
-    finish(c, name);
+    const { dims } = call.outputShape('Out');
+    const isNumber = ['X', 'Y'].every((parameter) => call.shape(parameter).dims.length === 1);
+    if (isNumber && dims.length === 1) name = addReshape(call, name, [1]);
+    addOutput(call, name);
   };
 }
 
 function elementwise(type: string): Converter {
-  return (c) => {
-    const { graph, op } = c;
-    const [x, y] = [c.shape('X'), c.shape('Y')];
+  return (call) => {
+    const { graph, op } = call;
+    const [x, y] = [call.shape('X'), call.shape('Y')];
     const isSwapped = y.dims.length > x.dims.length;
     const [long, short] = isSwapped ? [y, x] : [x, y];
-    const shortName = c.input(isSwapped ? 'X' : 'Y');
-    const aligned = alignedDims(long.dims, short.dims, numberOf(op, 'axis', -1));
-    if (aligned === undefined) throw cannotConvert(op, 'its sides do not fit each other');
+    const shortName = call.input(isSwapped ? 'X' : 'Y');
+    const aligned = alignDims(long.dims, short.dims, getNumber(op, 'axis', -1));
+    if (aligned === undefined) throw conversionError(op, 'the shapes of its inputs do not fit');
     const same = aligned.length === short.dims.length;
-    const fitted = same ? shortName : reshapeTo(c, shortName, aligned);
-    const sides = isSwapped ? [fitted, c.input('Y')] : [c.input('X'), fitted];
-    finish(c, graph.node(type, sides, c.between('result')));
+    const fitted = same ? shortName : addReshape(call, shortName, aligned);
+    const operands = isSwapped ? [fitted, call.input('Y')] : [call.input('X'), fitted];
+    addOutput(call, graph.addNode(type, operands, call.claimName('result')));
   };
 }
 
 function unary(
   type: string,
-  attributes: (c: Conversion) => Readonly<Record<string, { float: number }>> = () => ({}),
+  attributes: (call: Conversion) => Readonly<Record<string, { float: number }>> = () => ({}),
 ): Converter {
-  return (c) => {
-    c.graph.node(type, [c.input('X')], c.output('Out'), attributes(c));
+  return (call) => {
+    call.graph.addNode(type, [call.input('X')], call.claimOutput('Out'), attributes(call));
   };
 }
 
-/** A number beside a tensor of the same type. */
-function number(c: Conversion, what: string, value: number): string {
-  const { dtype } = c.shape('X');
-  if (dtype === 'float32') return c.graph.floats(c.between(what), [], [value]);
-  throw cannotConvert(c.op, `it takes ${dtype}`);
+/** Adds a float constant of the type of X. */
+function addFloatConstant(call: Conversion, what: string, value: number): string {
+  const { dtype } = call.shape('X');
+  if (dtype === 'float32') return call.graph.addFloats(call.claimName(what), [], [value]);
+  throw conversionError(call.op, `inputs of ${dtype} are not supported`);
 }
 
-const scale: Converter = (c) => {
-  const { graph, op } = c;
+const scale: Converter = (call) => {
+  const { graph, op } = call;
   const steps: [string, number][] = [
-    ['Mul', numberOf(op, 'scale', 1)],
-    ['Add', numberOf(op, 'bias', 0)],
+    ['Mul', getNumber(op, 'scale', 1)],
+    ['Add', getNumber(op, 'bias', 0)],
   ];
-  if (!isSet(op, 'bias_after_scale', true)) steps.reverse();
-  let name = c.input('X');
+  if (!isAttributeSet(op, 'bias_after_scale', true)) steps.reverse();
+  let name = call.input('X');
   for (const [type, value] of steps) {
-    name = graph.node(type, [name, number(c, type.toLowerCase(), value)], c.between('step'));
+    name = graph.addNode(
+      type,
+      [name, addFloatConstant(call, type.toLowerCase(), value)],
+      call.claimName('step'),
+    );
   }
-  finish(c, name);
+  addOutput(call, name);
 };
 
-const clip: Converter = (c) => {
-  const { op } = c;
-  const limits = (['min', 'max'] as const).map((what) => number(c, what, numberOf(op, what, 0)));
-  c.graph.node('Clip', [c.input('X'), ...limits], c.output('Out'));
+const clip: Converter = (call) => {
+  const { op } = call;
+  const limits = (['min', 'max'] as const).map((what) =>
+    addFloatConstant(call, what, getNumber(op, what, 0)),
+  );
+  call.graph.addNode('Clip', [call.input('X'), ...limits], call.claimOutput('Out'));
 };
 
-const cast: Converter = (c) => {
-  const to = ONNX_TYPES[c.outputShape('Out').dtype];
-  c.graph.node('Cast', [c.input('X')], c.output('Out'), { to });
+const cast: Converter = (call) => {
+  const to = ONNX_TYPES[call.outputShape('Out').dtype];
+  call.graph.addNode('Cast', [call.input('X')], call.claimOutput('Out'), { to });
 };
 
-/** ONNX has Sum for floats alone. */
-const sum: Converter = (c) => {
-  const [first, ...others] = c.inputs('X');
-  const add = (x: string, y: string): string => c.graph.node('Add', [x, y], c.between('part'));
-  finish(c, others.reduce(add, first!));
+/** ONNX has Sum for floats only. */
+const sum: Converter = (call) => {
+  const [first, ...others] = call.inputs('X');
+  const add = (x: string, y: string): string =>
+    call.graph.addNode('Add', [x, y], call.claimName('part'));
+  addOutput(call, others.reduce(add, requireDefined(first, 'the input X of sum')));
 };
 
-export const ARITHMETIC: Readonly<Record<string, Converter>> = {
+export const ARITHMETIC_CONVERTERS: Readonly<Record<string, Converter>> = {
   mul,
   fc,
   matmul: matmul({ x: 'transpose_X', y: 'transpose_Y' }),
@@ -162,7 +183,7 @@ export const ARITHMETIC: Readonly<Record<string, Converter>> = {
   relu: unary('Relu'),
   sigmoid: unary('Sigmoid'),
   tanh: unary('Tanh'),
-  leaky_relu: unary('LeakyRelu', ({ op }) => ({ alpha: { float: numberOf(op, 'alpha', 0.02) } })),
+  leaky_relu: unary('LeakyRelu', ({ op }) => ({ alpha: { float: getNumber(op, 'alpha', 0.02) } })),
   assign: unary('Identity'),
   scale,
   clip,

@@ -1,135 +1,174 @@
-/** Operators as nodes of ONNX: what takes many elements to few, and what scales elements by their neighbours. */
-import { axisOf, isSet, numberOf } from './attributes.ts';
-import { type Conversion, type Converter, cannotConvert } from './conversion.ts';
-import { channelAxis, dropoutFactor, poolTypeOf, reducedAxes } from './kernels-reduction.ts';
-import { ONNX_TYPES } from './onnx-graph.ts';
-import { countOf } from './tensor.ts';
+/** ONNX nodes for reductions, normalisations and pooling of sequences. */
+
+import { countElements } from '../cut/table.ts';
+import {
+  findReducedAxes,
+  getChannelAxis,
+  getDropoutFactor,
+  getPoolType,
+} from './kernels-reduction.ts';
+import {
+  type Conversion,
+  type Converter,
+  conversionError,
+  ONNX_TYPES,
+} from './onnx-graph-builder.ts';
+import { getNumber, isAttributeSet, normalizeAxis } from './op-attributes.ts';
 
 type Reduction = 'ReduceSum' | 'ReduceMean' | 'ReduceMax';
 
 /** The axes are an input of ReduceSum and an attribute of the others. */
-function reduceNode(
-  { graph, between }: Conversion,
+function addReduceNode(
+  { graph, claimName }: Conversion,
   type: Reduction,
   name: string,
   options: { axes: readonly number[]; keepdims: number; output: string },
 ): string {
   const { axes, keepdims, output } = options;
-  if (type !== 'ReduceSum') return graph.node(type, [name], output, { axes, keepdims });
-  return graph.node(type, [name, graph.integers(between('axes'), axes)], output, { keepdims });
+  if (type !== 'ReduceSum') return graph.addNode(type, [name], output, { axes, keepdims });
+  return graph.addNode(type, [name, graph.addIntegers(claimName('axes'), axes)], output, {
+    keepdims,
+  });
 }
 
 function reduction(type: Reduction): Converter {
-  return (c) => {
-    const { graph, op } = c;
-    const axes = reducedAxes(op, c.shape('X').dims.length);
-    const keepdims = Number(isSet(op, 'keep_dim'));
-    const { dtype } = c.outputShape('Out');
+  return (call) => {
+    const { graph, op } = call;
+    const axes = findReducedAxes(op, call.shape('X').dims.length);
+    const keepdims = Number(isAttributeSet(op, 'keep_dim'));
+    const { dtype } = call.outputShape('Out');
     const to = ONNX_TYPES[dtype];
-    const isCast = dtype !== c.shape('X').dtype;
-    const x = isCast ? graph.node('Cast', [c.input('X')], c.between('cast'), { to }) : c.input('X');
+    const isCast = dtype !== call.shape('X').dtype;
+    const x = isCast
+      ? graph.addNode('Cast', [call.input('X')], call.claimName('cast'), { to })
+      : call.input('X');
     if (axes.length === 0) {
-      graph.node('Identity', [x], c.output('Out'));
+      graph.addNode('Identity', [x], call.claimOutput('Out'));
       return;
     }
-    const output = c.between('reduced');
-    const reduced = reduceNode(c, type, x, { axes, keepdims, output });
-    const isNumber = keepdims === 0 && axes.length === c.shape('X').dims.length;
-    if (isNumber && c.outputShape('Out').dims.length === 1) {
-      const shape = graph.integers(c.between('shape'), [1]);
-      graph.node('Reshape', [reduced, shape], c.output('Out'));
-    } else graph.node('Identity', [reduced], c.output('Out'));
+    const output = call.claimName('reduced');
+    const reduced = addReduceNode(call, type, x, { axes, keepdims, output });
+    const isNumber = keepdims === 0 && axes.length === call.shape('X').dims.length;
+    if (isNumber && call.outputShape('Out').dims.length === 1) {
+      const shape = graph.addIntegers(call.claimName('shape'), [1]);
+      graph.addNode('Reshape', [reduced, shape], call.claimOutput('Out'));
+    } else graph.addNode('Identity', [reduced], call.claimOutput('Out'));
   };
 }
 
-const softmax: Converter = (c) => {
-  const axis = axisOf(numberOf(c.op, 'axis', -1), c.shape('X').dims.length);
-  c.graph.node('Softmax', [c.input('X')], c.output('Out'), { axis });
+const softmax: Converter = (call) => {
+  const axis = normalizeAxis(getNumber(call.op, 'axis', -1), call.shape('X').dims.length);
+  call.graph.addNode('Softmax', [call.input('X')], call.claimOutput('Out'), {
+    axis,
+  });
 };
 
-const batchNorm: Converter = (c) => {
-  const { graph, op } = c;
-  const rank = c.shape('X').dims.length;
-  const axis = channelAxis(op, rank);
-  const factors = ['Scale', 'Bias', 'Mean', 'Variance'].map((parameter) => c.input(parameter));
-  const epsilon = { float: numberOf(op, 'epsilon', 1e-5) };
+const batchNorm: Converter = (call) => {
+  const { graph, op } = call;
+  const rank = call.shape('X').dims.length;
+  const axis = getChannelAxis(op, rank);
+  const factors = ['Scale', 'Bias', 'Mean', 'Variance'].map((parameter) => call.input(parameter));
+  const epsilon = { float: getNumber(op, 'epsilon', 1e-5) };
   if (axis === 1) {
-    graph.node('BatchNormalization', [c.input('X'), ...factors], c.output('Y'), { epsilon });
+    graph.addNode('BatchNormalization', [call.input('X'), ...factors], call.claimOutput('Y'), {
+      epsilon,
+    });
     return;
   }
   const order = Array.from({ length: rank }, (_, i) => i);
   const toFront = [0, rank - 1, ...order.slice(1, -1)];
   const back = order.map((i) => toFront.indexOf(i));
-  const turned = graph.node('Transpose', [c.input('X')], c.between('turned'), { perm: toFront });
-  const normal = graph.node('BatchNormalization', [turned, ...factors], c.between('normal'), {
-    epsilon,
+  const turned = graph.addNode('Transpose', [call.input('X')], call.claimName('turned'), {
+    perm: toFront,
   });
-  graph.node('Transpose', [normal], c.output('Y'), { perm: back });
+  const normal = graph.addNode(
+    'BatchNormalization',
+    [turned, ...factors],
+    call.claimName('normal'),
+    {
+      epsilon,
+    },
+  );
+  graph.addNode('Transpose', [normal], call.claimOutput('Y'), { perm: back });
 };
 
-const layerNorm: Converter = (c) => {
-  const { graph, op } = c;
-  const axis = numberOf(op, 'begin_norm_axis', 1);
-  const dims = c.shape('X').dims.slice(axis);
-  if (dims.some((dim) => dim < 0)) throw cannotConvert(op, 'it goes over an axis of open size');
-  const factor = (parameter: string, otherwise: number): string => {
-    const given = c.input(parameter);
+const layerNorm: Converter = (call) => {
+  const { graph, op } = call;
+  const axis = getNumber(op, 'begin_norm_axis', 1);
+  const dims = call.shape('X').dims.slice(axis);
+  if (dims.some((dim) => dim < 0))
+    throw conversionError(op, 'it normalises over an axis that depends on the batch');
+  const factor = (parameter: string, defaultValue: number): string => {
+    const given = call.input(parameter);
     if (given === '') {
-      return graph.floats(c.between(parameter), dims, new Array(countOf(dims)).fill(otherwise));
+      return graph.addFloats(
+        call.claimName(parameter),
+        dims,
+        new Array(countElements(dims)).fill(defaultValue),
+      );
     }
-    const shape = graph.integers(c.between('shape'), dims);
-    return graph.node('Reshape', [given, shape], c.between(parameter));
+    const shape = graph.addIntegers(call.claimName('shape'), dims);
+    return graph.addNode('Reshape', [given, shape], call.claimName(parameter));
   };
-  const inputs = [c.input('X'), factor('Scale', 1), factor('Bias', 0)];
-  const epsilon = { float: numberOf(op, 'epsilon', 1e-5) };
-  graph.node('LayerNormalization', inputs, c.output('Y'), { axis, epsilon });
+  const inputs = [call.input('X'), factor('Scale', 1), factor('Bias', 0)];
+  const epsilon = { float: getNumber(op, 'epsilon', 1e-5) };
+  graph.addNode('LayerNormalization', inputs, call.claimOutput('Y'), { axis, epsilon });
 };
 
-const dropout: Converter = (c) => {
-  const { graph, op } = c;
-  const factor = dropoutFactor(op);
-  if (factor === 1) graph.node('Identity', [c.input('X')], c.output('Out'));
+const dropout: Converter = (call) => {
+  const { graph, op } = call;
+  const factor = getDropoutFactor(op);
+  if (factor === 1) graph.addNode('Identity', [call.input('X')], call.claimOutput('Out'));
   else {
-    const constant = graph.floats(c.between('kept'), [], [factor]);
-    graph.node('Mul', [c.input('X'), constant], c.output('Out'));
+    const constant = graph.addFloats(call.claimName('kept'), [], [factor]);
+    graph.addNode('Mul', [call.input('X'), constant], call.claimOutput('Out'));
   }
 };
 
 const POOL_REDUCTIONS: Readonly<Record<string, Reduction>> = {
-  ...{ SUM: 'ReduceSum', SQRT: 'ReduceSum', AVERAGE: 'ReduceMean', MAX: 'ReduceMax' },
+  SUM: 'ReduceSum',
+  SQRT: 'ReduceSum',
+  AVERAGE: 'ReduceMean',
+  MAX: 'ReduceMax',
 };
 
-/** Sequences of one length are an axis: rows of one sequence follow one another. */
-const sequencePool: Converter = (c) => {
-  const { graph, op } = c;
-  const length = c.sequenceLength('X');
-  if (length === undefined) throw cannotConvert(op, 'its rows are not in sequences of one length');
+/** Sequences of one length become an axis, because their rows are adjacent. */
+const sequencePool: Converter = (call) => {
+  const { graph, op } = call;
+  const length = call.sequenceLength('X');
+  if (length === undefined)
+    throw conversionError(
+      op,
+      'its rows are not in sequences of one length; set it with --sequence-length',
+    );
   if (length === 1) {
-    graph.node('Identity', [c.input('X')], c.output('Out'));
+    graph.addNode('Identity', [call.input('X')], call.claimOutput('Out'));
     return;
   }
-  const [, ...tail] = c.shape('X').dims;
-  const shape = graph.integers(c.between('shape'), [-1, length, ...tail]);
-  const rows = graph.node('Reshape', [c.input('X'), shape], c.between('sequences'));
-  const type = poolTypeOf(op);
+  const [, ...tail] = call.shape('X').dims;
+  const shape = graph.addIntegers(call.claimName('shape'), [-1, length, ...tail]);
+  const rows = graph.addNode('Reshape', [call.input('X'), shape], call.claimName('sequences'));
+  const type = getPoolType(op);
   if (type === 'FIRST' || type === 'LAST') {
-    const at = graph.integers(c.between('place'), [type === 'FIRST' ? 0 : length - 1], []);
-    graph.node('Gather', [rows, at], c.output('Out'), { axis: 1 });
+    const at = graph.addIntegers(call.claimName('place'), [type === 'FIRST' ? 0 : length - 1], []);
+    graph.addNode('Gather', [rows, at], call.claimOutput('Out'), { axis: 1 });
     return;
   }
   const reduction = POOL_REDUCTIONS[type];
-  if (reduction === undefined) throw cannotConvert(op, `its pooltype is ${type}`);
-  const pooled = reduceNode(c, reduction, rows, {
-    ...{ axes: [1], keepdims: 0, output: c.between('pooled') },
+  if (reduction === undefined) throw conversionError(op, `its pooltype ${type} is not supported`);
+  const pooled = addReduceNode(call, reduction, rows, {
+    axes: [1],
+    keepdims: 0,
+    output: call.claimName('pooled'),
   });
-  if (type !== 'SQRT') graph.node('Identity', [pooled], c.output('Out'));
+  if (type !== 'SQRT') graph.addNode('Identity', [pooled], call.claimOutput('Out'));
   else {
-    const root = graph.floats(c.between('root'), [], [1 / Math.sqrt(length)]);
-    graph.node('Mul', [pooled, root], c.output('Out'));
+    const root = graph.addFloats(call.claimName('root'), [], [1 / Math.sqrt(length)]);
+    graph.addNode('Mul', [pooled, root], call.claimOutput('Out'));
   }
 };
 
-export const REDUCTION: Readonly<Record<string, Converter>> = {
+export const REDUCTION_CONVERTERS: Readonly<Record<string, Converter>> = {
   reduce_sum: reduction('ReduceSum'),
   reduce_mean: reduction('ReduceMean'),
   reduce_max: reduction('ReduceMax'),

@@ -1,23 +1,28 @@
 /**
- * A reference interpreter of Paddle programs: exactly the operators that `--to onnx` converts, one after another in plain code, to
- * compare a full program with what it was cut to. It is made to be right, not to be fast.
+ * A reference interpreter of Paddle programs, to compare a full program with its pruned form. It
+ * supports exactly the operators that `--to onnx` converts. It is written to be right, not fast.
  */
+
 import { CubeError } from '../../../lib/core/errors.ts';
-import { changingAttribute, unreadParameter } from './attributes.ts';
-import type { Kernel, Step } from './kernel.ts';
-import { ARITHMETIC } from './kernels-arithmetic.ts';
-import { LAYOUT } from './kernels-layout.ts';
-import { REDUCTION } from './kernels-reduction.ts';
+import { notVerifiedError } from '../cut/refusals.ts';
+import { ARITHMETIC_KERNELS } from './kernels-arithmetic.ts';
+import { LAYOUT_KERNELS } from './kernels-layout.ts';
+import { REDUCTION_KERNELS } from './kernels-reduction.ts';
+import { findChangingAttribute, findUnreadParameter } from './op-attributes.ts';
 import { describeOp, type Op } from './program.ts';
 import type { ProgramGraph } from './program-graph.ts';
-import { type Tensor, unproved } from './tensor.ts';
+import type { Kernel, KernelCall, Tensor } from './tensor.ts';
 
-const KERNELS: Readonly<Record<string, Kernel>> = { ...ARITHMETIC, ...LAYOUT, ...REDUCTION };
+const KERNELS: Readonly<Record<string, Kernel>> = {
+  ...ARITHMETIC_KERNELS,
+  ...LAYOUT_KERNELS,
+  ...REDUCTION_KERNELS,
+};
 
-/** What the interpreter cannot compute itself. */
-export interface Values {
+/** Values that come from the files of the model. */
+export interface InterpreterValues {
   parameter(name: string): Tensor;
-  /** Rows for an operator that looks rows up. */
+  /** Rows for a lookup operator; undefined for other operators. */
   lookUp(op: Op, position: number, ids: Tensor): Tensor | undefined;
 }
 
@@ -25,91 +30,101 @@ const OPERATIONS_MAX = 2e10;
 
 export class Interpreter {
   readonly #graph: ProgramGraph;
-  readonly #values: Values;
+  readonly #values: InterpreterValues;
   #operations = 0;
 
-  constructor(graph: ProgramGraph, values: Values) {
+  constructor(graph: ProgramGraph, values: InterpreterValues) {
     this.#graph = graph;
     this.#values = values;
   }
 
   /**
-   * @param onValue told of every variable that is made
-   * @returns the outputs. @throws CubeError UNSUPPORTED for operators that it does not know, CORRUPT when shapes do not fit
+   * @param onValue called with every variable that is computed
+   * @returns the outputs. @throws CubeError UNSUPPORTED for unsupported operators, CORRUPT when
+   *   shapes do not fit
    */
   run(
     feeds: ReadonlyMap<string, Tensor>,
     onValue: (name: string, tensor: Tensor) => void = () => undefined,
   ): Map<string, Tensor> {
-    const made = new Map(feeds);
+    const values = new Map(feeds);
     for (const [name, tensor] of feeds) onValue(name, tensor);
-    for (const op of this.#graph.ops) this.#execute(op, made, onValue);
-    return new Map(this.#graph.outputs.map(({ name }) => [name, this.#value(name, made)] as const));
+    for (const op of this.#graph.ops) this.#execute(op, values, onValue);
+    return new Map(
+      this.#graph.outputs.map(({ name }) => [name, this.#value(name, values)] as const),
+    );
   }
 
-  #value(name: string, made: ReadonlyMap<string, Tensor>): Tensor {
-    const tensor = made.get(name);
+  #value(name: string, values: ReadonlyMap<string, Tensor>): Tensor {
+    const tensor = values.get(name);
     if (tensor !== undefined) return tensor;
     if (this.#graph.isParameter(name)) return this.#values.parameter(name);
-    throw new CubeError('CORRUPT', `nothing gives the variable ${JSON.stringify(name)} a value`);
+    throw new CubeError('CORRUPT', `nothing computes the variable ${JSON.stringify(name)}`);
   }
 
   #execute(
     op: Op,
-    made: Map<string, Tensor>,
+    values: Map<string, Tensor>,
     onValue: (name: string, tensor: Tensor) => void,
   ): void {
-    const error = (why: string): CubeError =>
-      new CubeError('CORRUPT', `the program cannot run: ${describeOp(op)}: ${why}`);
+    const error = (reason: string): CubeError =>
+      new CubeError('CORRUPT', `the program cannot run: ${describeOp(op)}: ${reason}`);
     const inputs = (parameter: string): Tensor[] =>
-      (op.inputs.get(parameter) ?? []).map((name) => this.#value(name, made));
+      (op.inputs.get(parameter) ?? []).map((name) => this.#value(name, values));
     const set = (parameter: string, tensor: Tensor, position = 0): void => {
       const name = op.outputs.get(parameter)?.[position];
       if (name === undefined) return;
-      made.set(name, tensor);
+      values.set(name, tensor);
       onValue(name, tensor);
     };
     if (this.#lookUp(op, inputs('Ids'), set)) return;
     const kernel = Object.hasOwn(KERNELS, op.type) ? KERNELS[op.type] : undefined;
-    if (kernel === undefined) throw unproved(`the operator ${op.type} is not known here`);
-    const unknown = (why: string): CubeError => unproved(`${describeOp(op)}: ${why}`);
-    const computed = unreadParameter(op);
-    if (computed !== undefined) throw unknown(`its ${computed} is computed`);
-    const changed = changingAttribute(op);
-    if (changed !== undefined) throw unknown(`its attribute ${changed} is set`);
+    if (kernel === undefined) throw notVerifiedError(`the operator ${op.type} is not supported`);
+    const unsupported = (reason: string): CubeError =>
+      notVerifiedError(`${describeOp(op)}: ${reason}`);
+    const computed = findUnreadParameter(op);
+    if (computed !== undefined)
+      throw unsupported(`its ${computed} is computed, which is not supported`);
+    const changed = findChangingAttribute(op);
+    if (changed !== undefined) throw unsupported(`its attribute ${changed} is not supported`);
     kernel({
-      ...{ op, inputs, set, error, unknown },
-      optional: (parameter) => inputs(parameter)[0],
+      op,
+      inputs,
+      setOutput: set,
+      error,
+      unsupported,
+      optionalInput: (parameter) => inputs(parameter)[0],
       input: (parameter) => {
         const [tensor] = inputs(parameter);
         if (tensor === undefined) throw error(`it has no ${parameter}`);
         return tensor;
       },
-      declaredRank: (parameter) => this.#rankOf(op, parameter),
-      spend: (operations) => this.#spend(operations),
+      declaredRank: (parameter) => this.#getDeclaredRank(op, parameter),
+      countOperations: (operations) => this.#countOperations(operations),
     });
   }
 
-  #lookUp(op: Op, ids: readonly Tensor[], set: Step['set']): boolean {
+  #lookUp(op: Op, ids: readonly Tensor[], set: KernelCall['setOutput']): boolean {
     if (ids.length === 0) return false;
     const parameter = op.outputs.has('Outputs') ? 'Outputs' : 'Out';
     const rows = ids.map((tensor, position) => this.#values.lookUp(op, position, tensor));
-    if (rows.some((tensor) => tensor === undefined)) return false;
-    rows.forEach((tensor, position) => {
-      set(parameter, tensor!, position);
+    const found = rows.filter((tensor) => tensor !== undefined);
+    if (found.length < rows.length) return false;
+    found.forEach((tensor, position) => {
+      set(parameter, tensor, position);
     });
     return true;
   }
 
-  #rankOf(op: Op, parameter: string): number {
+  #getDeclaredRank(op: Op, parameter: string): number {
     const name = op.outputs.get(parameter)?.[0];
-    return name === undefined ? 0 : this.#graph.variable(name).dims.length;
+    return name === undefined ? 0 : this.#graph.getVariable(name).dims.length;
   }
 
-  #spend(operations: number): void {
+  #countOperations(operations: number): void {
     this.#operations += operations;
     if (this.#operations > OPERATIONS_MAX) {
-      throw unproved('it takes too many multiplications; try a smaller --verify');
+      throw notVerifiedError('it takes too many multiplications; a smaller --verify may help');
     }
   }
 }

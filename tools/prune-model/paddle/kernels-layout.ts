@@ -1,85 +1,112 @@
-/** Kernels of the reference interpreter: operators that only move elements, and the shapes that they give. */
-import { axisOf, numberOf, numbersOf, sliceRange, splitSizes } from './attributes.ts';
-import type { Kernel } from './kernel.ts';
+/** Kernels of operators that only move elements, and the shapes of their results. */
+
+import { requireDefined } from '../../../lib/core/errors.ts';
+import { countElements } from '../cut/table.ts';
+import {
+  computeSliceRange,
+  computeSplitSizes,
+  getNumber,
+  getNumbers,
+  normalizeAxis,
+} from './op-attributes.ts';
 import type { Op } from './program.ts';
-import { aroundAxis, countOf, makeTensor, stridesOf, type Tensor, withDims } from './tensor.ts';
+import {
+  computeOffset,
+  computeStrides,
+  createTensor,
+  type Kernel,
+  reshapeTensor,
+  splitAtAxis,
+  type Tensor,
+} from './tensor.ts';
 
-/** Dims after an operator that keeps the order of elements. @returns undefined when it does not fit */
-export type Reshape = (op: Op, dims: readonly number[]) => readonly number[] | undefined;
+/** Computes the dims of a result with the same elements; undefined when they do not fit. */
+export type ReshapeRule = (op: Op, dims: readonly number[]) => readonly number[] | undefined;
 
-const reshape: Reshape = (op, dims) => {
-  const shape = numbersOf(op, 'shape');
+const reshape: ReshapeRule = (op, dims) => {
+  const shape = getNumbers(op, 'shape');
   const known = shape.map((dim, i) => (dim === 0 ? (dims[i] ?? -2) : dim));
   const rest = known.reduce((product, dim) => (dim === -1 ? product : product * dim), 1);
   const free = known.filter((dim) => dim === -1).length;
   if (free > 1 || known.some((dim) => dim < -1)) return undefined;
-  const count = countOf(dims);
+  const count = countElements(dims);
   const filled = known.map((dim) => (dim === -1 ? (rest === 0 ? 0 : count / rest) : dim));
-  return filled.every(Number.isInteger) && countOf(filled) === count ? filled : undefined;
+  return filled.every(Number.isInteger) && countElements(filled) === count ? filled : undefined;
 };
 
-/** The axes that go: those named, or all, where they are of one element. */
-export function squeezedAxes(op: Op, dims: readonly number[]): number[] {
-  const named = numbersOf(op, 'axes').map((axis) => axisOf(axis, dims.length));
+/** The axes of size 1 that are removed: the named ones, or all. */
+export function findSqueezedAxes(op: Op, dims: readonly number[]): number[] {
+  const named = getNumbers(op, 'axes').map((axis) => normalizeAxis(axis, dims.length));
   return dims
     .map((_, i) => i)
     .filter((i) => dims[i] === 1 && (named.length === 0 || named.includes(i)));
 }
 
-/** Where the new axes are in the end. @returns undefined when one is nowhere */
-export function unsqueezedAxes(op: Op, rank: number): number[] | undefined {
-  const places: boolean[] = new Array<boolean>(rank).fill(false);
-  for (const axis of numbersOf(op, 'axes')) {
-    const at = axis < 0 ? axis + places.length + 1 : axis;
-    if (at < 0 || at > places.length) return undefined;
-    places.splice(at, 0, true);
+/** Final positions of the new axes. @returns undefined when one is out of range */
+export function findUnsqueezedAxes(op: Op, rank: number): number[] | undefined {
+  const isNewAxis: boolean[] = new Array<boolean>(rank).fill(false);
+  for (const axis of getNumbers(op, 'axes')) {
+    const at = axis < 0 ? axis + isNewAxis.length + 1 : axis;
+    if (at < 0 || at > isNewAxis.length) return undefined;
+    isNewAxis.splice(at, 0, true);
   }
-  return places.map((isNew, i) => (isNew ? i : -1)).filter((i) => i >= 0);
+  return isNewAxis.map((isNew, i) => (isNew ? i : -1)).filter((i) => i >= 0);
 }
 
-const squeeze: Reshape = (op, dims) => {
-  const gone = squeezedAxes(op, dims);
-  return dims.filter((_, i) => !gone.includes(i));
+const squeeze: ReshapeRule = (op, dims) => {
+  const removedAxes = findSqueezedAxes(op, dims);
+  return dims.filter((_, i) => !removedAxes.includes(i));
 };
 
-const unsqueeze: Reshape = (op, dims) => {
-  const axes = unsqueezedAxes(op, dims.length);
+const unsqueeze: ReshapeRule = (op, dims) => {
+  const axes = findUnsqueezedAxes(op, dims.length);
   if (axes === undefined) return undefined;
   const rest = [...dims];
   return Array.from({ length: dims.length + axes.length }, (_, i) =>
-    axes.includes(i) ? 1 : rest.shift()!,
+    axes.includes(i) ? 1 : requireDefined(rest.shift(), 'the size of an axis'),
   );
 };
 
-const flatten: Reshape = (op, dims) => {
-  const axis = numberOf(op, 'axis', 1);
+const flatten: ReshapeRule = (op, dims) => {
+  const axis = getNumber(op, 'axis', 1);
   if (axis < 0 || axis > dims.length) return undefined;
-  return [countOf(dims.slice(0, axis)), countOf(dims.slice(axis))];
+  return [countElements(dims.slice(0, axis)), countElements(dims.slice(axis))];
 };
 
-const flattenRange: Reshape = (op, dims) => {
-  const start = axisOf(numberOf(op, 'start_axis', 1), dims.length);
-  const stop = axisOf(numberOf(op, 'stop_axis', -1), dims.length);
+const flattenRange: ReshapeRule = (op, dims) => {
+  const start = normalizeAxis(getNumber(op, 'start_axis', 1), dims.length);
+  const stop = normalizeAxis(getNumber(op, 'stop_axis', -1), dims.length);
   if (start < 0 || stop < start || stop >= dims.length) return undefined;
-  return [...dims.slice(0, start), countOf(dims.slice(start, stop + 1)), ...dims.slice(stop + 1)];
+  return [
+    ...dims.slice(0, start),
+    countElements(dims.slice(start, stop + 1)),
+    ...dims.slice(stop + 1),
+  ];
 };
 
-const RESHAPES: Readonly<Record<string, Reshape>> = {
-  ...{ reshape, reshape2: reshape, squeeze, squeeze2: squeeze, unsqueeze, unsqueeze2: unsqueeze },
-  ...{ flatten, flatten2: flatten, flatten_contiguous_range: flattenRange },
+const RESHAPES: Readonly<Record<string, ReshapeRule>> = {
+  reshape,
+  reshape2: reshape,
+  squeeze,
+  squeeze2: squeeze,
+  unsqueeze,
+  unsqueeze2: unsqueeze,
+  flatten,
+  flatten2: flatten,
+  flatten_contiguous_range: flattenRange,
 };
 
-function reshaped(compute: Reshape): Kernel {
-  return (step) => {
-    const x = step.input('X');
-    const dims = compute(step.op, x.dims);
-    if (dims === undefined) throw step.error(`[${x.dims.join(', ')}] does not take its new shape`);
-    step.set('Out', withDims(x, dims));
+function createReshapeKernel(compute: ReshapeRule): Kernel {
+  return (call) => {
+    const x = call.input('X');
+    const dims = compute(call.op, x.dims);
+    if (dims === undefined) throw call.error(`[${x.dims.join(', ')}] does not fit its new shape`);
+    call.setOutput('Out', reshapeTensor(x, dims));
   };
 }
 
 /** Copies `width` elements of each of `count` pieces. */
-function copy(
+function copyPieces(
   from: { tensor: Tensor; at: number; stride: number },
   to: { tensor: Tensor; at: number; stride: number },
   count: number,
@@ -92,99 +119,102 @@ function copy(
   }
 }
 
-const concat: Kernel = (step) => {
-  const parts = step.inputs('X');
+const concat: Kernel = (call) => {
+  const parts = call.inputs('X');
   const [first] = parts;
-  if (first === undefined) throw step.error('it has no parts');
-  const axis = axisOf(numberOf(step.op, 'axis', 0), first.dims.length);
+  if (first === undefined) throw call.error('it has no input');
+  const axis = normalizeAxis(getNumber(call.op, 'axis', 0), first.dims.length);
   const rest = (dims: readonly number[]): string => dims.filter((_, i) => i !== axis).join();
-  if (axis < 0 || axis >= first.dims.length) throw step.error(`it has no axis ${axis}`);
+  if (axis < 0 || axis >= first.dims.length) throw call.error(`it has no axis ${axis}`);
   for (const { dims } of parts) {
     if (dims.length === first.dims.length && rest(dims) === rest(first.dims)) continue;
-    throw step.error(`it puts [${dims.join(', ')}] beside [${first.dims.join(', ')}]`);
+    throw call.error(`it joins [${first.dims.join(', ')}] and [${dims.join(', ')}]`);
   }
   const size = parts.reduce((total, { dims }) => total + dims[axis]!, 0);
   const dims = first.dims.map((dim, i) => (i === axis ? size : dim));
-  const result = makeTensor(first.dtype, dims, axis === 0 ? undefined : first.lod);
-  const [outer, , inner] = aroundAxis(first.dims, axis);
+  const result = createTensor(first.dtype, dims, axis === 0 ? undefined : first.lod);
+  const [outer, , inner] = splitAtAxis(first.dims, axis);
   let at = 0;
   for (const tensor of parts) {
     const width = tensor.dims[axis]! * inner;
     const to = { tensor: result, at, stride: size * inner };
-    copy({ tensor, at: 0, stride: width }, to, outer, width);
+    copyPieces({ tensor, at: 0, stride: width }, to, outer, width);
     at += width;
   }
-  step.set('Out', result);
+  call.setOutput('Out', result);
 };
 
-const split: Kernel = (step) => {
-  const x = step.input('X');
-  const axis = axisOf(numberOf(step.op, 'axis', 0), x.dims.length);
-  const [outer, size, inner] = aroundAxis(x.dims, axis);
-  const sizes = splitSizes(step.op, size, step.op.outputs.get('Out')?.length ?? 0);
-  if (sizes === undefined) throw step.error(`its parts do not fill [${x.dims.join(', ')}]`);
+const split: Kernel = (call) => {
+  const x = call.input('X');
+  const axis = normalizeAxis(getNumber(call.op, 'axis', 0), x.dims.length);
+  const [outer, size, inner] = splitAtAxis(x.dims, axis);
+  const sizes = computeSplitSizes(call.op, size, call.op.outputs.get('Out')?.length ?? 0);
+  if (sizes === undefined) throw call.error(`its parts do not fill [${x.dims.join(', ')}]`);
   let at = 0;
   sizes.forEach((part, position) => {
     const dims = x.dims.map((dim, i) => (i === axis ? part : dim));
-    const tensor = makeTensor(x.dtype, dims, axis === 0 ? undefined : x.lod);
+    const tensor = createTensor(x.dtype, dims, axis === 0 ? undefined : x.lod);
     const width = part * inner;
     const from = { tensor: x, at, stride: size * inner };
-    copy(from, { tensor, at: 0, stride: width }, outer, width);
+    copyPieces(from, { tensor, at: 0, stride: width }, outer, width);
     at += width;
-    step.set('Out', tensor, position);
+    call.setOutput('Out', tensor, position);
   });
 };
 
-/** The axes that a slice takes away again; one of all stays in older programs. */
-const slice: Kernel = (step) => {
-  const { op } = step;
-  let tensor = step.input('Input');
-  const axes = numbersOf(op, 'axes');
-  if (new Set(axes).size < axes.length) throw step.unknown('it slices an axis twice');
+const slice: Kernel = (call) => {
+  const { op } = call;
+  let tensor = call.input('Input');
+  const axes = getNumbers(op, 'axes');
+  if (new Set(axes).size < axes.length)
+    throw call.unsupported('slicing an axis twice is not supported');
   axes.forEach((named, i) => {
-    const axis = axisOf(named, tensor.dims.length);
-    const [outer, size, inner] = aroundAxis(tensor.dims, axis);
-    const start = numbersOf(op, 'starts')[i] ?? 0;
-    const end = numbersOf(op, 'ends')[i] ?? 0;
-    const [from, to] = sliceRange(start, end, size);
+    const axis = normalizeAxis(named, tensor.dims.length);
+    const [outer, size, inner] = splitAtAxis(tensor.dims, axis);
+    const start = getNumbers(op, 'starts')[i] ?? 0;
+    const end = getNumbers(op, 'ends')[i] ?? 0;
+    const [from, to] = computeSliceRange(start, end, size);
     const dims = tensor.dims.map((dim, at) => (at === axis ? to - from : dim));
-    const target = makeTensor(tensor.dtype, dims, axis === 0 ? undefined : tensor.lod);
+    const target = createTensor(tensor.dtype, dims, axis === 0 ? undefined : tensor.lod);
     const width = (to - from) * inner;
     const source = { tensor, at: from * inner, stride: size * inner };
-    copy(source, { tensor: target, at: 0, stride: width }, outer, width);
+    copyPieces(source, { tensor: target, at: 0, stride: width }, outer, width);
     tensor = target;
   });
-  const gone = numbersOf(op, 'decrease_axis');
-  if (gone.some((axis) => tensor.dims[axis] !== 1)) {
-    throw step.error(`[${tensor.dims.join(', ')}] cannot lose its axes ${gone.join(', ')}`);
+  const removedAxes = getNumbers(op, 'decrease_axis');
+  if (removedAxes.some((axis) => tensor.dims[axis] !== 1)) {
+    throw call.error(
+      `[${tensor.dims.join(', ')}] has no single element along its axes ${removedAxes.join(', ')}`,
+    );
   }
-  const rest = tensor.dims.filter((_, i) => !gone.includes(i));
-  const isNumber = rest.length === 0 && step.declaredRank('Out') === 1;
-  step.set('Out', withDims(tensor, isNumber ? [1] : rest));
+  const rest = tensor.dims.filter((_, i) => !removedAxes.includes(i));
+  const isNumber = rest.length === 0 && call.declaredRank('Out') === 1;
+  call.setOutput('Out', reshapeTensor(tensor, isNumber ? [1] : rest));
 };
 
-const transpose: Kernel = (step) => {
-  const x = step.input('X');
-  const order = numbersOf(step.op, 'axis');
+const transpose: Kernel = (call) => {
+  const x = call.input('X');
+  const order = getNumbers(call.op, 'axis');
   const isWhole = [...order].sort((a, b) => a - b).every((axis, i) => axis === i);
   if (!isWhole || order.length !== x.dims.length)
-    throw step.error(`its axes are [${order.join(', ')}]`);
-  const strides = stridesOf(x.dims);
+    throw call.error(`its axes are [${order.join(', ')}]`);
+  const strides = computeStrides(x.dims);
   const dims = order.map((axis) => x.dims[axis]!);
   const steps = order.map((axis) => strides[axis]!);
-  const result = makeTensor(x.dtype, dims, order[0] === 0 ? x.lod : undefined);
+  const result = createTensor(x.dtype, dims, order[0] === 0 ? x.lod : undefined);
   for (let i = 0; i < result.data.length; i++) {
-    let [rest, from] = [i, 0];
-    for (let axis = dims.length - 1; axis >= 0; axis--) {
-      from += (rest % dims[axis]!) * steps[axis]!;
-      rest = Math.floor(rest / dims[axis]!);
-    }
-    result.data[i] = x.data[from]!;
+    result.data[i] = x.data[computeOffset(i, dims, steps)]!;
   }
-  step.set('Out', result);
+  call.setOutput('Out', result);
 };
 
-export const LAYOUT: Readonly<Record<string, Kernel>> = {
-  ...Object.fromEntries(Object.entries(RESHAPES).map(([type, of]) => [type, reshaped(of)])),
-  ...{ concat, split, slice, transpose, transpose2: transpose },
+export const LAYOUT_KERNELS: Readonly<Record<string, Kernel>> = {
+  ...Object.fromEntries(
+    Object.entries(RESHAPES).map(([type, of]) => [type, createReshapeKernel(of)]),
+  ),
+  concat,
+  split,
+  slice,
+  transpose,
+  transpose2: transpose,
 };

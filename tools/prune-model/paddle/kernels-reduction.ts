@@ -1,32 +1,35 @@
-/** Kernels of the reference interpreter: what takes many elements to few, and what scales elements by their neighbours. */
-import { axisOf, isSet, numberOf, numbersOf, textOf } from './attributes.ts';
-import type { Kernel, Step } from './kernel.ts';
+/** Kernels of the reference interpreter: reductions, normalisations, and pooling of sequences. */
+
+import { countElements } from '../cut/table.ts';
 import { castTo } from './kernels-arithmetic.ts';
+import { getNumber, getNumbers, getText, isAttributeSet, normalizeAxis } from './op-attributes.ts';
 import type { Op } from './program.ts';
 import {
-  aroundAxis,
-  countOf,
-  dtypeOf,
-  makeTensor,
-  stridesOf,
+  computeOffset,
+  computeStrides,
+  createTensor,
+  getTensorDtype,
+  type Kernel,
+  type KernelCall,
+  reshapeTensor,
+  splitAtAxis,
   type Tensor,
   type TensorDtype,
-  withDims,
 } from './tensor.ts';
 
-/** Axes that a reduction goes over. */
-export function reducedAxes(op: Op, rank: number): number[] {
+/** The axes that a reduction removes. */
+export function findReducedAxes(op: Op, rank: number): number[] {
   const all = Array.from({ length: rank }, (_, axis) => axis);
-  const named = numbersOf(op, 'dim');
-  if (isSet(op, 'reduce_all') || (op.attrs.has('dim') && named.length === 0)) return all;
-  const axes = (named.length === 0 ? [0] : named).map((axis) => axisOf(axis, rank));
+  const named = getNumbers(op, 'dim');
+  if (isAttributeSet(op, 'reduce_all') || (op.attrs.has('dim') && named.length === 0)) return all;
+  const axes = (named.length === 0 ? [0] : named).map((axis) => normalizeAxis(axis, rank));
   return all.filter((axis) => axes.includes(axis));
 }
 
-/** The type that a reduction adds in. */
-function reducedDtype(op: Op, given: TensorDtype): TensorDtype {
-  const asked = numberOf(op, 'out_dtype', -1);
-  return asked < 0 ? given : dtypeOf(asked);
+/** The type in which a reduction adds. */
+function getReducedDtype(op: Op, given: TensorDtype): TensorDtype {
+  const requested = getNumber(op, 'out_dtype', -1);
+  return requested < 0 ? given : getTensorDtype(requested);
 }
 
 function reduction(
@@ -34,46 +37,42 @@ function reduction(
   add: (sum: number, value: number) => number,
   finish: (sum: number, count: number) => number = (total) => total,
 ): Kernel {
-  return (step) => {
-    const given = step.input('X');
-    const x = castTo(given, reducedDtype(step.op, given.dtype));
-    const axes = reducedAxes(step.op, x.dims.length);
+  return (call) => {
+    const given = call.input('X');
+    const x = castTo(given, getReducedDtype(call.op, given.dtype));
+    const axes = findReducedAxes(call.op, x.dims.length);
     const kept = x.dims.map((dim, axis) => (axes.includes(axis) ? 1 : dim));
-    const target = makeTensor(x.dtype, kept);
-    const totals = new Float64Array(target.data.length).fill(start);
-    const strides = stridesOf(kept).map((stride, axis) => (axes.includes(axis) ? 0 : stride));
+    const result = createTensor(x.dtype, kept);
+    const totals = new Float64Array(result.data.length).fill(start);
+    const strides = computeStrides(kept).map((stride, axis) => (axes.includes(axis) ? 0 : stride));
     for (let i = 0; i < x.data.length; i++) {
-      let [rest, to] = [i, 0];
-      for (let axis = kept.length - 1; axis >= 0; axis--) {
-        to += (rest % x.dims[axis]!) * strides[axis]!;
-        rest = Math.floor(rest / x.dims[axis]!);
-      }
-      totals[to] = add(totals[to]!, x.data[i]!);
+      const target = computeOffset(i, x.dims, strides);
+      totals[target] = add(totals[target]!, x.data[i]!);
     }
-    const count = countOf(x.dims) / Math.max(1, countOf(kept));
+    const count = countElements(x.dims) / Math.max(1, countElements(kept));
     totals.forEach((total, i) => {
-      target.data[i] = finish(total, count);
+      result.data[i] = finish(total, count);
     });
-    step.set('Out', withDims(target, reducedDims(step, x, kept, axes)));
+    call.setOutput('Out', reshapeTensor(result, computeReducedDims(call, x, kept, axes)));
   };
 }
 
-function reducedDims(
-  step: Step,
+function computeReducedDims(
+  call: KernelCall,
   x: Tensor,
   kept: readonly number[],
   axes: readonly number[],
 ): readonly number[] {
-  if (isSet(step.op, 'keep_dim')) return kept;
+  if (isAttributeSet(call.op, 'keep_dim')) return kept;
   const dims = x.dims.filter((_, axis) => !axes.includes(axis));
-  return dims.length === 0 && step.declaredRank('Out') === 1 ? [1] : dims;
+  return dims.length === 0 && call.declaredRank('Out') === 1 ? [1] : dims;
 }
 
-const softmax: Kernel = (step) => {
-  const x = step.input('X');
-  const axis = axisOf(numberOf(step.op, 'axis', -1), x.dims.length);
-  const [outer, size, inner] = aroundAxis(x.dims, axis);
-  const result = makeTensor(x.dtype, x.dims, x.lod);
+const softmax: Kernel = (call) => {
+  const x = call.input('X');
+  const axis = normalizeAxis(getNumber(call.op, 'axis', -1), x.dims.length);
+  const [outer, size, inner] = splitAtAxis(x.dims, axis);
+  const result = createTensor(x.dtype, x.dims, x.lod);
   for (let o = 0; o < outer; o++) {
     for (let i = 0; i < inner; i++) {
       const at = (k: number): number => (o * size + k) * inner + i;
@@ -83,55 +82,62 @@ const softmax: Kernel = (step) => {
       for (let k = 0; k < size; k++) result.data[at(k)] = Math.exp(x.data[at(k)]! - max) / total;
     }
   }
-  step.set('Out', result);
+  call.setOutput('Out', result);
 };
 
 /** The axis of the channels. */
-export function channelAxis(op: Op, rank: number): number {
-  return textOf(op, 'data_layout', 'NCHW') === 'NHWC' ? rank - 1 : Math.min(1, rank - 1);
+export function getChannelAxis(op: Op, rank: number): number {
+  return getText(op, 'data_layout', 'NCHW') === 'NHWC' ? rank - 1 : Math.min(1, rank - 1);
 }
 
-const batchNorm: Kernel = (step) => {
-  const { op } = step;
-  const x = step.input('X');
-  if (!isSet(op, 'is_test') && !isSet(op, 'use_global_stats')) {
-    throw step.unknown('it is in training form; --fetch puts a program in the form that answers');
+const batchNorm: Kernel = (call) => {
+  const { op } = call;
+  const x = call.input('X');
+  if (!isAttributeSet(op, 'is_test') && !isAttributeSet(op, 'use_global_stats')) {
+    throw call.unsupported(
+      'it is in training form; --fetch converts the program to inference form',
+    );
   }
-  const [outer, size, inner] = aroundAxis(x.dims, channelAxis(op, x.dims.length));
-  const of = (parameter: string): Tensor => {
-    const tensor = step.input(parameter);
-    if (tensor.data.length !== size) throw step.error(`its ${parameter} has not ${size} elements`);
+  const [outer, size, inner] = splitAtAxis(x.dims, getChannelAxis(op, x.dims.length));
+  const getChannels = (parameter: string): Tensor => {
+    const tensor = call.input(parameter);
+    if (tensor.data.length !== size)
+      throw call.error(`its ${parameter} must have ${size} elements`);
     return tensor;
   };
-  const [scale, bias, mean, variance] = ['Scale', 'Bias', 'Mean', 'Variance'].map(of);
-  const epsilon = numberOf(op, 'epsilon', 1e-5);
-  const result = makeTensor(x.dtype, x.dims, x.lod);
+  const scale = getChannels('Scale');
+  const bias = getChannels('Bias');
+  const mean = getChannels('Mean');
+  const variance = getChannels('Variance');
+  const epsilon = getNumber(op, 'epsilon', 1e-5);
+  const result = createTensor(x.dtype, x.dims, x.lod);
   for (let o = 0; o < outer; o++) {
     for (let c = 0; c < size; c++) {
-      const factor = scale!.data[c]! / Math.sqrt(variance!.data[c]! + epsilon);
+      const factor = scale.data[c]! / Math.sqrt(variance.data[c]! + epsilon);
       for (let i = 0; i < inner; i++) {
         const at = (o * size + c) * inner + i;
-        result.data[at] = (x.data[at]! - mean!.data[c]!) * factor + bias!.data[c]!;
+        result.data[at] = (x.data[at]! - mean.data[c]!) * factor + bias.data[c]!;
       }
     }
   }
-  step.set('Y', result);
+  call.setOutput('Y', result);
 };
 
-const layerNorm: Kernel = (step) => {
-  const { op } = step;
-  const x = step.input('X');
-  const begin = numberOf(op, 'begin_norm_axis', 1);
-  if (begin < 1 || begin >= x.dims.length) throw step.unknown(`it begins at axis ${begin}`);
-  const width = countOf(x.dims.slice(begin));
-  const [scale, bias] = [step.optional('Scale'), step.optional('Bias')];
+const layerNorm: Kernel = (call) => {
+  const { op } = call;
+  const x = call.input('X');
+  const begin = getNumber(op, 'begin_norm_axis', 1);
+  if (begin < 1 || begin >= x.dims.length)
+    throw call.unsupported(`begin_norm_axis ${begin} is not supported`);
+  const width = countElements(x.dims.slice(begin));
+  const [scale, bias] = [call.optionalInput('Scale'), call.optionalInput('Bias')];
   for (const given of [scale, bias]) {
     if (given !== undefined && given.data.length !== width) {
-      throw step.error(`it has ${given.data.length} factors for ${width} elements`);
+      throw call.error(`it has ${given.data.length} factors for ${width} elements`);
     }
   }
-  const epsilon = numberOf(op, 'epsilon', 1e-5);
-  const result = makeTensor(x.dtype, x.dims, x.lod);
+  const epsilon = getNumber(op, 'epsilon', 1e-5);
+  const result = createTensor(x.dtype, x.dims, x.lod);
   for (let at = 0; at < x.data.length; at += width) {
     const row = x.data.subarray(at, at + width);
     let [total, squares] = [0, 0];
@@ -144,52 +150,54 @@ const layerNorm: Kernel = (step) => {
       result.data[at + i] = normal * (scale?.data[i] ?? 1) + (bias?.data[i] ?? 0);
     }
   }
-  step.set('Y', result);
+  call.setOutput('Y', result);
 };
 
-/** What dropout leaves of a value when a model answers. */
-export function dropoutFactor(op: Op): number {
+/** The factor of dropout in inference. */
+export function getDropoutFactor(op: Op): number {
   const isUpscaled =
-    textOf(op, 'dropout_implementation', 'downgrade_in_infer') === 'upscale_in_train';
-  return isUpscaled ? 1 : Math.fround(1 - numberOf(op, 'dropout_prob', 0.5));
+    getText(op, 'dropout_implementation', 'downgrade_in_infer') === 'upscale_in_train';
+  return isUpscaled ? 1 : Math.fround(1 - getNumber(op, 'dropout_prob', 0.5));
 }
 
-const dropout: Kernel = (step) => {
-  const x = step.input('X');
-  if (!isSet(step.op, 'is_test')) {
-    throw step.unknown('it is in training form; --fetch puts a program in the form that answers');
+const dropout: Kernel = (call) => {
+  const x = call.input('X');
+  if (!isAttributeSet(call.op, 'is_test')) {
+    throw call.unsupported(
+      'it is in training form; --fetch converts the program to inference form',
+    );
   }
-  const factor = dropoutFactor(step.op);
-  const result = makeTensor(x.dtype, x.dims, x.lod);
+  const factor = getDropoutFactor(call.op);
+  const result = createTensor(x.dtype, x.dims, x.lod);
   for (let i = 0; i < x.data.length; i++) result.data[i] = x.data[i]! * factor;
-  step.set('Out', result);
+  call.setOutput('Out', result);
 };
 
-/** Takes each sequence of rows to one row. */
+/** Pools the values of one sequence. */
 const POOLS: Readonly<Record<string, (values: readonly number[]) => number>> = {
   SUM: (values) => values.reduce((total, value) => total + value, 0),
   AVERAGE: (values) => values.reduce((total, value) => total + value, 0) / values.length,
   SQRT: (values) => values.reduce((total, value) => total + value, 0) / Math.sqrt(values.length),
   MAX: (values) => values.reduce((most, value) => Math.max(most, value), Number.NEGATIVE_INFINITY),
-  LAST: (values) => values.at(-1)!,
-  FIRST: (values) => values[0]!,
+  LAST: (values) => values.at(-1) ?? Number.NaN,
+  FIRST: (values) => values[0] ?? Number.NaN,
 };
 
-export function poolTypeOf(op: Op): string {
-  return textOf(op, 'pooltype', 'AVERAGE').toUpperCase();
+export function getPoolType(op: Op): string {
+  return getText(op, 'pooltype', 'AVERAGE').toUpperCase();
 }
 
-const sequencePool: Kernel = (step) => {
-  const x = step.input('X');
-  const type = poolTypeOf(step.op);
+const sequencePool: Kernel = (call) => {
+  const x = call.input('X');
+  const type = getPoolType(call.op);
   const pool = Object.hasOwn(POOLS, type) ? POOLS[type] : undefined;
-  if (pool === undefined) throw step.unknown(`its pooltype is ${type}`);
+  if (pool === undefined) throw call.unsupported(`its pooltype ${type} is not supported`);
   const { lod } = x;
   if (lod === undefined || lod.at(-1) !== x.dims[0])
-    throw step.error('its rows are not in sequences');
-  const padding = numberOf(step.op, 'pad_value', 0);
-  const width = countOf(x.dims.slice(1));
-  const result = makeTensor(x.dtype, [lod.length - 1, ...x.dims.slice(1)]);
+    throw call.error('its rows are not in sequences');
+  const padding = getNumber(call.op, 'pad_value', 0);
+  const width = countElements(x.dims.slice(1));
+  const result = createTensor(x.dtype, [lod.length - 1, ...x.dims.slice(1)]);
   for (let s = 0; s + 1 < lod.length; s++) {
     const rows = Array.from({ length: lod[s + 1]! - lod[s]! }, (_, i) => lod[s]! + i);
     for (let d = 0; d < width; d++) {
@@ -197,10 +205,10 @@ const sequencePool: Kernel = (step) => {
       result.data[s * width + d] = values.length === 0 ? padding : pool(values);
     }
   }
-  step.set('Out', result);
+  call.setOutput('Out', result);
 };
 
-export const REDUCTION: Readonly<Record<string, Kernel>> = {
+export const REDUCTION_KERNELS: Readonly<Record<string, Kernel>> = {
   reduce_sum: reduction(0, (total, value) => total + value),
   reduce_mean: reduction(
     0,

@@ -1,15 +1,20 @@
 /**
- * The parameters of a program: one file for each variable, named like it, or all in one file in the order of their names' bytes.
- * Data is read where it lies; nothing is held.
+ * The parameters of a program: one file for each variable, named like it, or one file for all, in
+ * the order of the bytes of their names. Data is read where it is; nothing is kept in memory.
  */
+
 import { basename, dirname, isAbsolute, join } from 'node:path';
-import { CubeError } from '../../../lib/core/errors.ts';
+import { CubeError, requireDefined } from '../../../lib/core/errors.ts';
 import { fileExists, isFolder } from '../../../lib/platform/files.ts';
-import { DataFile } from './data-file.ts';
-import { type ParameterStream, readLodTensor, readSelectedRows } from './parameter-stream.ts';
 import {
-  elementBytes,
-  elementName,
+  DataFile,
+  type ParameterStream,
+  readLodTensor,
+  readSelectedRows,
+} from './parameter-stream.ts';
+import {
+  getElementBytes,
+  getElementTypeName,
   isParameter,
   type Program,
   TYPE_SELECTED_ROWS,
@@ -24,43 +29,42 @@ export interface Parameter extends ParameterStream {
 
 const encoder = new TextEncoder();
 
-/** The order of a combined file. */
-function byBytes(a: string, b: string): number {
-  const [x, y] = [encoder.encode(a), encoder.encode(b)];
-  const length = Math.min(x.length, y.length);
-  for (let i = 0; i < length; i++) if (x[i] !== y[i]) return x[i]! - y[i]!;
-  return x.length - y.length;
+/** Compares names in the order of a combined file. */
+function compareBytes(a: string, b: string): number {
+  return Buffer.compare(encoder.encode(a), encoder.encode(b));
 }
 
 export interface ParameterOptions {
   /** File or folder of --params. */
-  readonly given?: string | undefined;
-  /** Tables that a server may hold. */
-  readonly mayMiss?: ReadonlySet<string>;
-  /** What the outputs need: of the others a file of their own may be missing; all when it is not said. */
+  readonly path?: string | undefined;
+  /** Tables that may be on a parameter server and absent here. */
+  readonly optional?: ReadonlySet<string>;
+  /** Variables that the outputs need; the files of others may be missing. Default: all. */
   readonly needed?: ReadonlySet<string>;
 }
 
 export class Parameters {
-  /** Name of the combined file; undefined when each variable has its own. */
-  readonly combined: string | undefined;
+  /** Name of the combined file; undefined when each variable has its own file. */
+  readonly combinedFile: string | undefined;
   readonly #parameters = new Map<string, Parameter>();
   readonly #absent = new Set<string>();
 
-  /** @throws CubeError CORRUPT when data is missing or of the wrong size */
+  /** @throws CubeError CORRUPT when data is missing or has the wrong size */
   constructor(model: string, program: Program, options: ParameterOptions) {
-    const place = findParameters(model, options.given);
-    this.combined = place.file === undefined ? undefined : basename(place.file);
-    const variables = parametersOf(program);
-    const { mayMiss = new Set(), needed } = options;
-    if (place.file !== undefined) this.#openCombined(place.file, variables, mayMiss);
+    const location = locateParameters(model, options.path);
+    this.combinedFile = location.file === undefined ? undefined : basename(location.file);
+    const variables = listParameters(program);
+    const { optional = new Set(), needed } = options;
+    if (location.file !== undefined) this.#openCombined(location.file, variables, optional);
     else {
-      const idle = variables.map(({ name }) => name).filter((name) => needed?.has(name) === false);
-      this.#openSeparate(place.folder, variables, new Set([...mayMiss, ...idle]));
+      const unneeded = variables
+        .map(({ name }) => name)
+        .filter((name) => needed?.has(name) === false);
+      this.#openSeparate(location.folder, variables, new Set([...optional, ...unneeded]));
     }
   }
 
-  /** All that are there, in the order of a combined file. */
+  /** All parameters found, in the order of a combined file. */
   get all(): readonly Parameter[] {
     return [...this.#parameters.values()];
   }
@@ -69,7 +73,7 @@ export class Parameters {
     return this.#parameters.get(name);
   }
 
-  /** Whether the variable's value is kept somewhere else. */
+  /** Whether the value is not among the parameters. */
   isAbsent(name: string): boolean {
     return this.#absent.has(name);
   }
@@ -80,13 +84,16 @@ export class Parameters {
 
   #openCombined(path: string, all: readonly Variable[], mayMiss: ReadonlySet<string>): void {
     if (!fileExists(path) || isFolder(path)) {
-      throw new CubeError('CORRUPT', `${path}: the file of the parameters is missing`);
+      throw new CubeError(
+        'CORRUPT',
+        `${path}: the file with the parameters is missing; name it with --params`,
+      );
     }
     const reader = new DataFile(path);
     try {
       this.#readCombined(reader, all);
     } catch (error) {
-      // A table that a server holds is not in the file.
+      // Tables on a parameter server are not in the file.
       const rest = all.filter(({ name }) => !mayMiss.has(name));
       if (rest.length === all.length) throw error;
       this.#parameters.clear();
@@ -104,7 +111,8 @@ export class Parameters {
     if (position !== reader.bytes) {
       throw new CubeError(
         'CORRUPT',
-        `${reader.path} has ${reader.bytes} bytes, its ${variables.length} variables end at ${position}`,
+        `${reader.path} has ${reader.bytes} bytes, but its ${variables.length} variables end ` +
+          `at ${position}`,
       );
     }
   }
@@ -119,7 +127,8 @@ export class Parameters {
       if (isAbsolute(name) || name.split(/[\\/]/).includes('..') || name.includes('\0')) {
         throw new CubeError(
           'UNSUPPORTED',
-          `cannot prune this model: its variable ${JSON.stringify(name)} names a file outside its folder`,
+          `cannot prune this model: its variable ${JSON.stringify(name)} names a file ` +
+            `outside the model's folder`,
         );
       }
       const path = join(folder, name);
@@ -130,14 +139,16 @@ export class Parameters {
         }
         throw new CubeError(
           'CORRUPT',
-          `the parameter ${JSON.stringify(name)} is missing: ${folder} has no such file (--params names a file that holds them all)`,
+          `parameter ${JSON.stringify(name)} is missing: ${folder} has no such file; if one ` +
+            'file contains ' +
+            'all parameters, name it with --params',
         );
       }
       const { end, reader } = this.#read(new DataFile(path), 0, variable);
       if (end !== reader.bytes) {
         throw new CubeError(
           'CORRUPT',
-          `${path} has ${reader.bytes} bytes, its variable ends at ${end}`,
+          `${path} has ${reader.bytes} bytes, but its variable ends at ${end}`,
         );
       }
     }
@@ -154,7 +165,7 @@ export class Parameters {
   }
 }
 
-/** The stream must be of what the program declares. */
+/** Checks a stream against the declaration in the program. */
 function checkDeclared({ variable, reader, elementType, dims, keysOffset }: Parameter): void {
   const axes = keysOffset === undefined ? 0 : 1;
   const fits =
@@ -162,16 +173,17 @@ function checkDeclared({ variable, reader, elementType, dims, keysOffset }: Para
     dims.length === variable.dims.length &&
     dims.every((dim, i) => i < axes || dim === variable.dims[i] || variable.dims[i] === -1);
   if (fits) return;
-  const found = `${elementName(elementType)} [${dims.join(', ')}]`;
-  const declared = `${elementName(variable.elementType)} [${variable.dims.join(', ')}]`;
+  const found = `${getElementTypeName(elementType)} [${dims.join(', ')}]`;
+  const declared = `${getElementTypeName(variable.elementType)} [${variable.dims.join(', ')}]`;
   throw new CubeError(
     'CORRUPT',
-    `${reader.path}: variable ${JSON.stringify(variable.name)} is ${found}, the program says ${declared}`,
+    `${reader.path}: variable ${JSON.stringify(variable.name)} is ${found}, but the program ` +
+      `declares ${declared}`,
   );
 }
 
 /** Each variable once, in the order of a combined file. */
-function parametersOf({ blocks }: Program): Variable[] {
+function listParameters({ blocks }: Program): Variable[] {
   const variables = new Map<string, Variable>();
   for (const { vars } of blocks) {
     for (const variable of vars) {
@@ -180,24 +192,27 @@ function parametersOf({ blocks }: Program): Variable[] {
       }
     }
   }
-  return [...variables.values()].sort((a, b) => byBytes(a.name, b.name));
+  return [...variables.values()].sort((a, b) => compareBytes(a.name, b.name));
 }
 
-function findParameters(
+function locateParameters(
   model: string,
-  given: string | undefined,
+  path: string | undefined,
 ): { file?: string; folder: string } {
   const folder = dirname(model);
-  if (given !== undefined) return isFolder(given) ? { folder: given } : { file: given, folder };
-  const beside = /\.pdmodel$/.test(model)
+  if (path !== undefined) return isFolder(path) ? { folder: path } : { file: path, folder };
+  const sibling = /\.pdmodel$/.test(model)
     ? model.replace(/\.pdmodel$/, '.pdiparams')
     : join(folder, '__params__');
-  return fileExists(beside) && !isFolder(beside) ? { file: beside, folder } : { folder };
+  return fileExists(sibling) && !isFolder(sibling) ? { file: sibling, folder } : { folder };
 }
 
 /** Fills `target` with elements of a float32 parameter, from element `first` on. */
 export function readFloats(parameter: Parameter, first: number, target: Float32Array): void {
-  const itemBytes = elementBytes(parameter.elementType)!;
+  const itemBytes = requireDefined(
+    getElementBytes(parameter.elementType),
+    'the size of an element',
+  );
   const bytes = new Uint8Array(target.buffer, target.byteOffset, target.byteLength);
   parameter.reader.readInto(bytes, parameter.dataOffset + first * itemBytes);
 }

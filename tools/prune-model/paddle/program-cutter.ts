@@ -1,50 +1,62 @@
-/** Cuts the lookups out of a program: their outputs become feeds, and what only they needed goes. */
+/** Cuts the lookups out of a program: outputs become feeds, unneeded parts are removed. */
 
-import type { Lookup } from './lookups.ts';
-import { isParameter, type Op, type RawField, type Variable } from './program.ts';
+import type { RawField } from '../cut/protobuf-fields.ts';
+import type { PaddleLookup } from './lookup-finder.ts';
+import type { Parameters } from './parameters.ts';
+import { isParameter, type Op, type Variable } from './program.ts';
 import {
-  columnsOf,
+  collectReadNames,
+  collectWrittenNames,
+  findColumnOps,
+  findNeededOps,
   type ProgramGraph,
-  readNames,
-  sliceOps,
-  writtenNames,
 } from './program-graph.ts';
 import {
-  asCheckedFeed,
-  columnOp,
-  holderVariable,
-  isCheckedFeed,
-  withColumn,
-  withMainBlock,
+  encodeColumnOp,
+  encodeHolderVariable,
+  markFeedCheck,
+  needsFeedCheck,
+  replaceMainBlock,
+  setColumn,
 } from './program-writer.ts';
 
 export interface CutProgram {
   readonly bytes: Uint8Array;
-  /** In the order of their columns: what the full program was fed, and rows in the place of ids. */
+  /** Inputs in the order of their columns: those of the full program, with rows in place of ids. */
   readonly inputs: readonly Variable[];
   readonly keptInputs: readonly Variable[];
   readonly ops: readonly Op[];
-  /** Names of the variables that are gone. */
+  /** Names of the removed variables. */
   readonly removedVars: ReadonlySet<string>;
 }
 
-export function cutProgram(graph: ProgramGraph, lookups: readonly Lookup[]): CutProgram {
-  const { program, outputs } = graph;
-  const cut = new Map(lookups.map(({ output }) => [output.name, output]));
-  const wanted = new Set(outputs.map(({ name }) => name));
-  const ops = sliceOps(program, wanted, new Set(cut.keys()));
-  const read = new Set([...wanted, ...ops.flatMap((op) => readNames(program, op))]);
-  const inputs = inputOrder(graph, lookups, read);
-  const keptInputs = inputs.filter(({ name }) => !cut.has(name));
-  const removedVars = removedVariables(graph, ops, inputs);
-  const fields = mainFields({ graph, lookups, ops, inputs, removedVars });
-  return { bytes: withMainBlock(program, fields), inputs, keptInputs, ops, removedVars };
+/** A program and where it was cut, as the steps after the cut share them. */
+export interface PaddleCut {
+  /** Path of the full program. */
+  readonly path: string;
+  readonly graph: ProgramGraph;
+  readonly parameters: Parameters;
+  readonly lookups: readonly PaddleLookup[];
+  readonly cut: CutProgram;
 }
 
-/** Each cut tensor takes the place of the ids that it was looked up by. */
-function inputOrder(
+export function cutProgram(graph: ProgramGraph, lookups: readonly PaddleLookup[]): CutProgram {
+  const { program, outputs } = graph;
+  const cut = new Map(lookups.map(({ output }) => [output.name, output]));
+  const outputNames = new Set(outputs.map(({ name }) => name));
+  const ops = findNeededOps(program, outputNames, new Set(cut.keys()));
+  const read = new Set([...outputNames, ...ops.flatMap((op) => collectReadNames(program, op))]);
+  const inputs = orderInputs(graph, lookups, read);
+  const keptInputs = inputs.filter(({ name }) => !cut.has(name));
+  const removedVars = findRemovedVariables(graph, ops, inputs);
+  const fields = buildMainBlock({ graph, lookups, ops, inputs, removedVars });
+  return { bytes: replaceMainBlock(program, fields), inputs, keptInputs, ops, removedVars };
+}
+
+/** Each new input takes the position of the ids of its lookup. */
+function orderInputs(
   graph: ProgramGraph,
-  lookups: readonly Lookup[],
+  lookups: readonly PaddleLookup[],
   read: ReadonlySet<string>,
 ): Variable[] {
   const order = new Set<Variable>();
@@ -57,78 +69,82 @@ function inputOrder(
   return [...order];
 }
 
-/** What was named by an operator that is gone, and is named by none that stays. */
-function removedVariables(
+/** Variables that removed operators name and no kept operator does. */
+function findRemovedVariables(
   graph: ProgramGraph,
   ops: readonly Op[],
   inputs: readonly Variable[],
 ): Set<string> {
   const { program, outputs } = graph;
-  const namesOf = (op: Op): string[] => [...readNames(program, op), ...writtenNames(program, op)];
+  const getNames = (op: Op): string[] => [
+    ...collectReadNames(program, op),
+    ...collectWrittenNames(program, op),
+  ];
   const kept = new Set([
     ...[...inputs, ...outputs].map(({ name }) => name),
-    ...ops.flatMap(namesOf),
+    ...ops.flatMap(getNames),
   ]);
-  const stays = new Set<Op>(ops);
-  const gone = program.blocks[0]!.ops.filter(
-    (op) => !stays.has(op) && op.type !== 'feed' && op.type !== 'fetch',
+  const keptOps = new Set<Op>(ops);
+  const removedOps = program.main.ops.filter(
+    (op) => !keptOps.has(op) && op.type !== 'feed' && op.type !== 'fetch',
   );
-  const removed = new Set(gone.flatMap(namesOf).filter((name) => !kept.has(name)));
-  for (const { name } of columnsOf(program, 'feed')) if (!kept.has(name)) removed.add(name);
-  for (const { name } of columnsOf(program, 'fetch')) if (!kept.has(name)) removed.add(name);
+  const removed = new Set(removedOps.flatMap(getNames).filter((name) => !kept.has(name)));
+  for (const { name } of findColumnOps(program, 'feed')) if (!kept.has(name)) removed.add(name);
+  for (const { name } of findColumnOps(program, 'fetch')) if (!kept.has(name)) removed.add(name);
   return removed;
 }
 
-interface Cutting {
+interface CutContext {
   readonly graph: ProgramGraph;
-  readonly lookups: readonly Lookup[];
+  readonly lookups: readonly PaddleLookup[];
   readonly ops: readonly Op[];
   readonly inputs: readonly Variable[];
   readonly removedVars: ReadonlySet<string>;
 }
 
-function mainFields(cutting: Cutting): RawField[] {
+function buildMainBlock(cutting: CutContext): RawField[] {
   const { graph, lookups, ops, inputs, removedVars } = cutting;
-  const [main] = graph.program.blocks;
-  const feeds = new Map(columnsOf(graph.program, 'feed').map((feed) => [feed.name, feed.op]));
-  const fetches = columnsOf(graph.program, 'fetch');
+  const { main } = graph.program;
+  const feeds = new Map(findColumnOps(graph.program, 'feed').map((feed) => [feed.name, feed.op]));
+  const fetches = findColumnOps(graph.program, 'fetch');
   const keptOps = new Map<RawField, RawField>(ops.map(({ raw }) => [raw, raw]));
-  const holder = holderNames(cutting);
+  const holder = findHolderNames(cutting);
   const newFeeds: RawField[] = [];
   inputs.forEach(({ name }, column) => {
     const feed = feeds.get(name);
-    if (feed === undefined) newFeeds.push(columnOp('feed', { holder: holder.feed, name, column }));
-    else keptOps.set(feed.raw, withColumn(feed, column));
+    if (feed === undefined)
+      newFeeds.push(encodeColumnOp('feed', { holder: holder.feed, name, column }));
+    else keptOps.set(feed.raw, setColumn(feed, column));
   });
   const newFetches: RawField[] = [];
   graph.outputs.forEach(({ name }, column) => {
     const fetch = fetches.find((candidate) => candidate.name === name)?.op;
     if (fetch === undefined) {
-      newFetches.push(columnOp('fetch', { holder: holder.fetch, name, column }));
-    } else keptOps.set(fetch.raw, withColumn(fetch, column));
+      newFetches.push(encodeColumnOp('fetch', { holder: holder.fetch, name, column }));
+    } else keptOps.set(fetch.raw, setColumn(fetch, column));
   });
-  const isChecked = lookups.some(({ ids }) => isCheckedFeed(ids.input.raw));
+  const isChecked = lookups.some(({ ids }) => needsFeedCheck(ids.input.raw));
   const vars = new Map<RawField, RawField>();
-  for (const { name, raw } of main!.vars) if (!removedVars.has(name)) vars.set(raw, raw);
-  for (const { raw } of isChecked ? inputs : []) vars.set(raw, asChecked(raw));
-  return assemble(cutting, { vars, keptOps, newFeeds, newFetches });
+  for (const { name, raw } of main.vars) if (!removedVars.has(name)) vars.set(raw, raw);
+  for (const { raw } of isChecked ? inputs : []) vars.set(raw, ensureFeedCheck(raw));
+  return assembleFields(cutting, { vars, keptOps, newFeeds, newFetches });
 }
 
-function asChecked(raw: RawField): RawField {
-  return isCheckedFeed(raw) ? raw : asCheckedFeed(raw);
+function ensureFeedCheck(raw: RawField): RawField {
+  return needsFeedCheck(raw) ? raw : markFeedCheck(raw);
 }
 
-function holderNames({ graph }: Cutting): { feed: string; fetch: string } {
-  const [feed] = columnsOf(graph.program, 'feed');
-  const [fetch] = columnsOf(graph.program, 'fetch');
+function findHolderNames({ graph }: CutContext): { feed: string; fetch: string } {
+  const [feed] = findColumnOps(graph.program, 'feed');
+  const [fetch] = findColumnOps(graph.program, 'fetch');
   return {
     feed: feed?.op.inputs.get('X')?.[0] ?? 'feed',
     fetch: fetch?.op.outputs.get('Out')?.[0] ?? 'fetch',
   };
 }
 
-function assemble(
-  cutting: Cutting,
+function assembleFields(
+  cutting: CutContext,
   parts: {
     vars: ReadonlyMap<RawField, RawField>;
     keptOps: ReadonlyMap<RawField, RawField>;
@@ -137,17 +153,17 @@ function assemble(
   },
 ): RawField[] {
   const { program } = cutting.graph;
-  const [main] = program.blocks;
-  const known = new Set(main!.vars.map(({ name }) => name));
-  const holders = holderNames(cutting);
+  const { main } = program;
+  const known = new Set(main.vars.map(({ name }) => name));
+  const holders = findHolderNames(cutting);
   const newVars = (['feed', 'fetch'] as const)
     .filter((type) => !known.has(holders[type]))
-    .map((type) => holderVariable(type));
-  const varFields = new Set(main!.vars.map(({ raw }) => raw));
-  const opFields = new Set(main!.ops.map(({ raw }) => raw));
-  const first = main!.ops[0]?.raw;
+    .map((type) => encodeHolderVariable(type));
+  const varFields = new Set(main.vars.map(({ raw }) => raw));
+  const opFields = new Set(main.ops.map(({ raw }) => raw));
+  const first = main.ops[0]?.raw;
   const fields: RawField[] = [];
-  for (const raw of main!.fields) {
+  for (const raw of main.fields) {
     if (raw === first) fields.push(...newVars, ...parts.newFeeds);
     if (!varFields.has(raw) && !opFields.has(raw)) {
       fields.push(raw);
@@ -155,19 +171,25 @@ function assemble(
     }
     const kept = parts.vars.get(raw) ?? parts.keptOps.get(raw);
     if (kept !== undefined) fields.push(kept);
-    if (raw === main!.ops.at(-1)?.raw) fields.push(...parts.newFetches);
+    if (raw === main.ops.at(-1)?.raw) fields.push(...parts.newFetches);
   }
   return fields;
 }
 
-/** Who still reads a table in the pruned program. */
-export function readersOf({ program }: ProgramGraph, ops: readonly Op[], name: string): string[] {
-  const types = ops.filter((op) => readNames(program, op).includes(name)).map(({ type }) => type);
+/** Types of the operators that still read a table in the pruned program. */
+export function findReaderTypes(
+  { program }: ProgramGraph,
+  ops: readonly Op[],
+  name: string,
+): string[] {
+  const types = ops
+    .filter((op) => collectReadNames(program, op).includes(name))
+    .map(({ type }) => type);
   return [...new Set(types)];
 }
 
-/** The parameters that the pruned program needs. */
-export function keptParameters(graph: ProgramGraph, { removedVars }: CutProgram): Set<string> {
+/** Names of the parameters that the pruned program needs. */
+export function findKeptParameters(graph: ProgramGraph, { removedVars }: CutProgram): Set<string> {
   const names = new Set<string>();
   for (const { vars } of graph.program.blocks) {
     for (const variable of vars) {

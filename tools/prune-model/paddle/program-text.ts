@@ -1,4 +1,4 @@
-/** The text form of a program, field by field as protobuf's text format has it, for people and for tools that compare. */
+/** Formats a program as protobuf text, for people and for tools that compare. */
 import { CubeError } from '../../../lib/core/errors.ts';
 import { WIRE_BYTES, WIRE_FIXED32, WIRE_VARINT, WireReader } from '../../../proto/wire.ts';
 import { TYPE_NAMES } from './program.ts';
@@ -18,9 +18,22 @@ function message(fields: Readonly<Record<number, readonly [string, Kind | Messag
 }
 
 const ATTR_TYPES = {
-  ...{ 0: 'INT', 1: 'FLOAT', 2: 'STRING', 3: 'INTS', 4: 'FLOATS', 5: 'STRINGS', 6: 'BOOLEAN' },
-  ...{ 7: 'BOOLEANS', 8: 'BLOCK', 9: 'LONG', 10: 'BLOCKS', 11: 'LONGS', 12: 'FLOAT64S' },
-  ...{ 13: 'VAR', 14: 'VARS', 15: 'FLOAT64' },
+  0: 'INT',
+  1: 'FLOAT',
+  2: 'STRING',
+  3: 'INTS',
+  4: 'FLOATS',
+  5: 'STRINGS',
+  6: 'BOOLEAN',
+  7: 'BOOLEANS',
+  8: 'BLOCK',
+  9: 'LONG',
+  10: 'BLOCKS',
+  11: 'LONGS',
+  12: 'FLOAT64S',
+  13: 'VAR',
+  14: 'VARS',
+  15: 'FLOAT64',
 };
 const TENSOR = message({ 1: ['data_type', TYPE_NAMES], 2: ['dims', 'int'] });
 const LOD_TENSOR = message({ 1: ['tensor', TENSOR], 2: ['lod_level', 'int'] });
@@ -84,21 +97,21 @@ const PROGRAM = message({
 });
 
 /**
- * @param bytes a program that was read before. Fields that we do not know appear by number.
- * @throws CubeError CORRUPT when a message that nothing else looks into is damaged
+ * @param bytes a program that was read before; unknown fields are printed by number
+ * @throws CubeError CORRUPT when a message that no other step reads is damaged
  */
-export function programText(bytes: Uint8Array): string {
+export function formatProgram(bytes: Uint8Array): string {
   const lines: string[] = [];
   try {
     printMessage(new WireReader(bytes), PROGRAM, '', lines);
   } catch (error) {
-    const { message: why } = CubeError.from(error);
-    throw new CubeError('CORRUPT', `not a valid Paddle program: ${why}`, { cause: error });
+    const { message: reason } = CubeError.from(error);
+    throw new CubeError('CORRUPT', `not a valid Paddle program: ${reason}`, { cause: error });
   }
   return `${lines.join('\n')}\n`;
 }
 
-/** Fields in the order of their numbers, as the format's own printers give them. */
+/** Prints fields in the order of their numbers, as protobuf's own printers do. */
 function printMessage(reader: WireReader, known: Message, indent: string, lines: string[]): void {
   const parts: { field: number; lines: string[] }[] = [];
   while (reader.next()) {
@@ -126,23 +139,24 @@ function printField(
     return;
   }
   if (reader.wireType === WIRE_BYTES && kind !== 'string' && kind !== undefined) {
-    for (const value of packed(reader.message(), kind)) lines.push(`${indent}${name}: ${value}`);
+    for (const value of formatPacked(reader.message(), kind))
+      lines.push(`${indent}${name}: ${value}`);
     return;
   }
-  lines.push(`${indent}${name}: ${scalar(reader, kind)}`);
+  lines.push(`${indent}${name}: ${formatScalar(reader, kind)}`);
 }
 
-function scalar(reader: WireReader, kind: Kind | Message | undefined): string {
+function formatScalar(reader: WireReader, kind: Kind | Message | undefined): string {
   if (reader.wireType === WIRE_BYTES) return quoteBytes(reader.view());
-  if (reader.wireType === WIRE_FIXED32) return floatText(reader.float32());
-  if (reader.wireType === WIRE_VARINT) return varintText(reader.int64(), kind);
+  if (reader.wireType === WIRE_FIXED32) return formatFloat(reader.float32());
+  if (reader.wireType === WIRE_VARINT) return formatVarint(reader.int64(), kind);
   const at = reader.position;
   reader.skip();
   const { buffer, byteOffset } = reader.bytes;
   return String(new DataView(buffer, byteOffset + at, 8).getFloat64(0, true));
 }
 
-function varintText(value: bigint, kind: Kind | Message | undefined): string {
+function formatVarint(value: bigint, kind: Kind | Message | undefined): string {
   if (kind === 'bool') return String(value !== 0n);
   if (typeof kind === 'object') {
     return (kind as Readonly<Record<number, string>>)[Number(value)] ?? String(value);
@@ -150,31 +164,38 @@ function varintText(value: bigint, kind: Kind | Message | undefined): string {
   return String(value);
 }
 
-function packed(reader: WireReader, kind: Kind | Message): string[] {
+function formatPacked(reader: WireReader, kind: Kind | Message): string[] {
   const values: string[] = [];
   while (reader.position < reader.end) {
-    values.push(kind === 'float' ? floatText(reader.float32()) : varintText(reader.int64(), kind));
+    values.push(
+      kind === 'float' ? formatFloat(reader.float32()) : formatVarint(reader.int64(), kind),
+    );
   }
   return values;
 }
 
-/** The fewest digits that give the same float. */
-function floatText(value: number): string {
+/** The fewest digits that give the same float32. */
+function formatFloat(value: number): string {
   if (!Number.isFinite(value)) return Number.isNaN(value) ? 'nan' : value > 0 ? 'inf' : '-inf';
   for (let digits = 6; digits < 9; digits++) {
     const short = Number(value.toPrecision(digits));
-    if (Math.fround(short) === value) return decimal(short);
+    if (Math.fround(short) === value) return formatDecimal(short);
   }
-  return decimal(Number(value.toPrecision(9)));
+  return formatDecimal(Number(value.toPrecision(9)));
 }
 
-function decimal(value: number): string {
+function formatDecimal(value: number): string {
   const text = String(value);
   return /[.e]/.test(text) ? text : `${text}.0`;
 }
 
 const ESCAPES: Readonly<Record<number, string>> = {
-  ...{ 9: '\\t', 10: '\\n', 13: '\\r', 34: '\\"', 39: "\\'", 92: '\\\\' },
+  9: '\\t',
+  10: '\\n',
+  13: '\\r',
+  34: '\\"',
+  39: "\\'",
+  92: '\\\\',
 };
 
 export function quoteBytes(bytes: Uint8Array): string {

@@ -1,8 +1,10 @@
 /**
- * What prune-model knows of a Paddle program (`__model__`, `*.pdmodel`): names, types and attributes decoded, everything else as
- * the exact bytes it came in. A message that is not touched is written back byte for byte, fields that we do not know included.
- * Field numbers: framework.proto of PaddlePaddle, of its versions 1 and 2.
+ * The decoded view of a Paddle program (`__model__`, `*.pdmodel`): names, types and attributes, and
+ * every field with its exact bytes, so that unchanged messages are written back byte for byte,
+ * unknown fields included. Field numbers: framework.proto of PaddlePaddle 1 and 2.
  */
+import { CubeError } from '../../../lib/core/errors.ts';
+import type { RawField } from '../cut/protobuf-fields.ts';
 
 export const TYPE_BOOL = 0;
 export const TYPE_INT32 = 2;
@@ -16,7 +18,7 @@ export const TYPE_FETCH = 10;
 const TYPE_READER = 15;
 const TYPE_RAW = 17;
 
-/** Element types as NumPy calls them. */
+/** NumPy's names of element types. */
 const ELEMENT_NAMES: Readonly<Record<number, string>> = {
   0: 'bool',
   1: 'int16',
@@ -30,37 +32,60 @@ const ELEMENT_NAMES: Readonly<Record<number, string>> = {
   22: 'bfloat16',
 };
 
-/** The same as the text form has them, and the kinds of variables. */
+/** Names of element types and kinds of variables in the text form. */
 export const TYPE_NAMES: Readonly<Record<number, string>> = {
-  ...{ 0: 'BOOL', 1: 'INT16', 2: 'INT32', 3: 'INT64', 4: 'FP16', 5: 'FP32', 6: 'FP64' },
-  ...{ 7: 'LOD_TENSOR', 8: 'SELECTED_ROWS', 9: 'FEED_MINIBATCH', 10: 'FETCH_LIST' },
-  ...{ 11: 'STEP_SCOPES', 12: 'LOD_RANK_TABLE', 13: 'LOD_TENSOR_ARRAY', 14: 'PLACE_LIST' },
-  ...{ 15: 'READER', 17: 'RAW', 18: 'TUPLE', 19: 'SIZE_T', 20: 'UINT8', 21: 'INT8', 22: 'BF16' },
+  0: 'BOOL',
+  1: 'INT16',
+  2: 'INT32',
+  3: 'INT64',
+  4: 'FP16',
+  5: 'FP32',
+  6: 'FP64',
+  7: 'LOD_TENSOR',
+  8: 'SELECTED_ROWS',
+  9: 'FEED_MINIBATCH',
+  10: 'FETCH_LIST',
+  11: 'STEP_SCOPES',
+  12: 'LOD_RANK_TABLE',
+  13: 'LOD_TENSOR_ARRAY',
+  14: 'PLACE_LIST',
+  15: 'READER',
+  17: 'RAW',
+  18: 'TUPLE',
+  19: 'SIZE_T',
+  20: 'UINT8',
+  21: 'INT8',
+  22: 'BF16',
 };
 
 const ELEMENT_BYTES: Readonly<Record<number, number>> = {
-  ...{ 0: 1, 1: 2, 2: 4, 3: 8, 4: 2, 5: 4, 6: 8, 20: 1, 21: 1, 22: 2 },
+  0: 1,
+  1: 2,
+  2: 4,
+  3: 8,
+  4: 2,
+  5: 4,
+  6: 8,
+  20: 1,
+  21: 1,
+  22: 2,
 };
 
-export function elementName(type: number): string {
+export function getElementTypeName(type: number): string {
   return ELEMENT_NAMES[type] ?? `element type ${type}`;
 }
 
-/** Undefined for types of no fixed size. */
-export function elementBytes(type: number): number | undefined {
+/** Undefined for types without a fixed size. */
+export function getElementBytes(type: number): number | undefined {
   return ELEMENT_BYTES[type];
-}
-
-/** One field of a message: `bytes` is tag and value as they stood in the file. */
-export interface RawField {
-  readonly field: number;
-  readonly bytes: Uint8Array;
 }
 
 export interface Program {
   /** In file order; those with field number PROGRAM_BLOCK are the blocks. */
   readonly fields: readonly RawField[];
   readonly blocks: readonly Block[];
+  /** The first block. */
+  readonly main: Block;
 }
 
 export const PROGRAM_BLOCK = 1;
@@ -74,25 +99,25 @@ export interface Block {
   readonly ops: readonly Op[];
 }
 
-/** A variable as it is declared. */
+/** A declared variable. */
 export interface Variable {
   readonly raw: RawField;
   readonly name: string;
-  /** TYPE_LOD_TENSOR and the like. */
+  /** TYPE_LOD_TENSOR, TYPE_SELECTED_ROWS, ... */
   readonly kind: number;
   readonly persistable: boolean;
   /** -1 when the variable is not a tensor. */
   readonly elementType: number;
   /** -1 is an axis of any size. */
   readonly dims: readonly number[];
-  /** 1: rows belong to sequences of any length. */
+  /** 1 when rows belong to sequences of any length. */
   readonly lodLevel: number;
 }
 
 export interface Op {
   readonly raw: RawField;
   readonly type: string;
-  /** Variable names of each parameter. */
+  /** Variable names by parameter. */
   readonly inputs: ReadonlyMap<string, readonly string[]>;
   readonly outputs: ReadonlyMap<string, readonly string[]>;
   readonly attrs: ReadonlyMap<string, Attribute>;
@@ -105,11 +130,11 @@ export interface Attribute {
   /** Numbers of i, f, l, b and their lists; a bool is 0 or 1. */
   readonly numbers: readonly number[];
   readonly texts: readonly string[];
-  /** A variable's name or a newer type: its value is none of these. */
+  /** The value is a variable or has a newer type: it is not in `numbers` or `texts`. */
   readonly isOther?: boolean;
 }
 
-/** Whether the parameters hold the variable's value. */
+/** Whether the value of the variable is stored with the parameters. */
 export function isParameter({ persistable, kind }: Variable): boolean {
   return (
     persistable &&
@@ -120,18 +145,23 @@ export function isParameter({ persistable, kind }: Variable): boolean {
   );
 }
 
-export function inputNames({ inputs }: Op): string[] {
+export function getInputNames({ inputs }: Op): string[] {
   return [...inputs.values()].flat();
 }
 
-export function outputNames({ outputs }: Op): string[] {
+export function getOutputNames({ outputs }: Op): string[] {
   return [...outputs.values()].flat();
 }
 
-/** An operator as a message should name it. */
+/** Names an operator in messages. */
 export function describeOp(op: Op): string {
-  const [output] = outputNames(op);
+  const [output] = getOutputNames(op);
   return output === undefined
     ? `a ${op.type} operator`
-    : `the ${op.type} operator that makes ${JSON.stringify(output)}`;
+    : `the ${op.type} operator that computes ${JSON.stringify(output)}`;
+}
+
+/** @param reason what is not supported, as a clause about the operator, and what to do about it */
+export function refuseOperator(op: Op, reason: string): never {
+  throw new CubeError('UNSUPPORTED', `cannot prune ${describeOp(op)}: ${reason}`);
 }

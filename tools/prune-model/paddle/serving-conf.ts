@@ -1,6 +1,7 @@
 /**
- * The configuration files that Paddle Serving keeps beside a model (`serving_server_conf.prototxt`, `serving_client_conf.prototxt`):
- * what to feed, what to fetch. They are written anew for a pruned model: its feeds, and the fetches that were there.
+ * The configuration files that Paddle Serving keeps next to a model
+ * (`serving_server_conf.prototxt`, `serving_client_conf.prototxt`): the variables to feed and to
+ * fetch. A pruned model gets new ones with its feeds and the existing fetches.
  */
 import { join } from 'node:path';
 import { CubeError } from '../../../lib/core/errors.ts';
@@ -18,8 +19,8 @@ interface ConfVar {
   readonly fields: readonly (readonly [string, string])[];
 }
 
-/** @returns the files to write: those that are in the model's folder. @throws CubeError CORRUPT naming the file */
-export function servingConfs(
+/** @returns the existing files with new content. @throws CubeError CORRUPT */
+export function buildServingConfs(
   folder: string,
   inputs: readonly Variable[],
   outputs: readonly Variable[],
@@ -30,27 +31,31 @@ export function servingConfs(
     if (!fileExists(path)) continue;
     const old = parseConf(readText(path, CONF_BYTES_MAX), path);
     const vars = [
-      ...inputs.map((input) => find(old, 'feed_var', input) ?? describe('feed_var', input)),
-      ...outputs.map((output) => find(old, 'fetch_var', output) ?? describe('fetch_var', output)),
+      ...inputs.map(
+        (input) => findConfVar(old, 'feed_var', input) ?? createConfVar('feed_var', input),
+      ),
+      ...outputs.map(
+        (output) => findConfVar(old, 'fetch_var', output) ?? createConfVar('fetch_var', output),
+      ),
     ];
-    files.set(`${name}.prototxt`, new TextEncoder().encode(vars.map(print).join('')));
+    files.set(`${name}.prototxt`, new TextEncoder().encode(vars.map(formatConfVar).join('')));
     if (!fileExists(join(folder, `${name}.stream.prototxt`))) continue;
     const writer = new WireWriter();
-    for (const item of vars) writer.bytes(item.kind === 'feed_var' ? 1 : 2, encode(item));
+    for (const item of vars) writer.bytes(item.kind === 'feed_var' ? 1 : 2, encodeConfVar(item));
     files.set(`${name}.stream.prototxt`, writer.finish());
   }
   return files;
 }
 
-function find(
+function findConfVar(
   old: readonly ConfVar[],
   kind: ConfVar['kind'],
   { name }: Variable,
 ): ConfVar | undefined {
-  return old.find((item) => item.kind === kind && textOfField(item, 'name') === name);
+  return old.find((item) => item.kind === kind && getFieldText(item, 'name') === name);
 }
 
-function textOfField({ fields }: ConfVar, name: string): string | undefined {
+function getFieldText({ fields }: ConfVar, name: string): string | undefined {
   const text = fields.find(([field]) => field === name)?.[1];
   return text === undefined ? undefined : unquote(text);
 }
@@ -61,7 +66,7 @@ const FEED_TYPES: Readonly<Record<number, number>> = {
   [TYPE_INT32]: 2,
 };
 
-function describe(kind: ConfVar['kind'], variable: Variable): ConfVar {
+function createConfVar(kind: ConfVar['kind'], variable: Variable): ConfVar {
   const { name, lodLevel, elementType, dims } = variable;
   const quoted = quoteBytes(new TextEncoder().encode(name));
   const isSequence = lodLevel > 0;
@@ -79,16 +84,21 @@ function describe(kind: ConfVar['kind'], variable: Variable): ConfVar {
   };
 }
 
-function print({ kind, fields }: ConfVar): string {
+function formatConfVar({ kind, fields }: ConfVar): string {
   const lines = fields.map(([name, value]) => `  ${name}: ${value}\n`);
   return `${kind} {\n${lines.join('')}}\n`;
 }
 
 const FIELD_NUMBERS: Readonly<Record<string, number>> = {
-  ...{ name: 1, alias_name: 2, is_lod_tensor: 3, feed_type: 4, fetch_type: 4, shape: 5 },
+  name: 1,
+  alias_name: 2,
+  is_lod_tensor: 3,
+  feed_type: 4,
+  fetch_type: 4,
+  shape: 5,
 };
 
-function encode({ fields }: ConfVar): Uint8Array {
+function encodeConfVar({ fields }: ConfVar): Uint8Array {
   const writer = new WireWriter();
   for (const [name, text] of fields) {
     const field = FIELD_NUMBERS[name];
@@ -103,7 +113,7 @@ function encode({ fields }: ConfVar): Uint8Array {
 const TOKEN =
   /\s*(?:#[^\n]*\n\s*)*(?:([\w.+-]+)|("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|([{}:;,]))/y;
 
-/** Reads the part of protobuf's text format that these files use. */
+/** Parses the part of protobuf's text format that these files use. */
 function parseConf(text: string, path: string): ConfVar[] {
   const tokens: string[] = [];
   const end = text.replace(/\s*(#[^\n]*\s*)*$/, '').length;
@@ -111,7 +121,7 @@ function parseConf(text: string, path: string): ConfVar[] {
   while (TOKEN.lastIndex < end) {
     const at = TOKEN.lastIndex;
     const match = TOKEN.exec(text);
-    if (match === null) throw invalid(path, `nothing to understand at character ${at}`);
+    if (match === null) throw invalidConf(path, `unexpected text at character ${at}`);
     tokens.push(match[0].trim().replace(/^(#[^\n]*\n\s*)*/, ''));
   }
   const vars: ConfVar[] = [];
@@ -119,13 +129,17 @@ function parseConf(text: string, path: string): ConfVar[] {
   const take = (expected?: string): string => {
     const token = tokens[at++];
     if (token === undefined || (expected !== undefined && token !== expected)) {
-      throw invalid(path, `${token ?? 'its end'} where ${expected ?? 'a field'} should be`);
+      throw invalidConf(
+        path,
+        `expected ${expected ?? 'a field'}, found ${token ?? 'the end of the file'}`,
+      );
     }
     return token;
   };
   while (at < tokens.length) {
     const kind = take();
-    if (kind !== 'feed_var' && kind !== 'fetch_var') throw invalid(path, `a field ${kind}`);
+    if (kind !== 'feed_var' && kind !== 'fetch_var')
+      throw invalidConf(path, `unknown field ${kind}`);
     if (tokens[at] === ':') at++;
     take('{');
     const fields: [string, string][] = [];
@@ -138,7 +152,7 @@ function parseConf(text: string, path: string): ConfVar[] {
     take('}');
     for (const [name, value] of fields) {
       if (/^(feed_type|fetch_type|shape)$/.test(name) && !/^-?\d{1,18}$/.test(value)) {
-        throw invalid(path, `${name} is ${value}`);
+        throw invalidConf(path, `${name} is ${value}, expected an integer`);
       }
     }
     vars.push({ kind, fields });
@@ -150,15 +164,16 @@ function unquote(text: string): string {
   const bytes: number[] = [];
   const body = /^["']/.test(text) ? text.slice(1, -1) : text;
   const piece = /\\([0-7]{1,3})|\\(.)|([^\\]+)/gsu;
-  const known: Readonly<Record<string, number>> = { n: 10, t: 9, r: 13 };
+  const escapes: Readonly<Record<string, number>> = { n: 10, t: 9, r: 13 };
   for (const [, octal, escaped, plain] of body.matchAll(piece)) {
     if (octal !== undefined) bytes.push(Number.parseInt(octal, 8) & 0xff);
-    else if (escaped !== undefined) bytes.push(known[escaped] ?? escaped.codePointAt(0)! & 0xff);
-    else bytes.push(...new TextEncoder().encode(plain));
+    else if (escaped !== undefined) {
+      bytes.push(escapes[escaped] ?? (escaped.codePointAt(0) ?? 0) & 0xff);
+    } else bytes.push(...new TextEncoder().encode(plain));
   }
   return new TextDecoder().decode(Uint8Array.from(bytes));
 }
 
-function invalid(path: string, what: string): CubeError {
+function invalidConf(path: string, what: string): CubeError {
   return new CubeError('CORRUPT', `${path} is not a Paddle Serving configuration: ${what}`);
 }

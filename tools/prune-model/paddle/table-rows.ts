@@ -1,14 +1,20 @@
-/** Rows of the tables of a program: read for the output in pieces, and one by one, by key, for the proof. */
-import { RandomNumbers } from '../proof.ts';
-import type { Table, TableNames } from '../table.ts';
-import type { TableSource } from './lookups.ts';
-import { type Parameter, readFloats } from './parameters.ts';
-import { unproved } from './tensor.ts';
+/** Rows of the tables of a program: in pieces for the output, and by key for the verification. */
 
-/** Rows of the source as the output has them; none when a server holds it. */
-export function toTable(source: TableSource, names: TableNames, keptFor: readonly string[]): Table {
+import { requireDefined } from '../../../lib/core/errors.ts';
+import { notVerifiedError } from '../cut/refusals.ts';
+import type { Table, TableNames } from '../cut/table.ts';
+import { RandomNumbers } from '../cut/verification.ts';
+import type { PaddleTable } from './lookup-finder.ts';
+import { type Parameter, readFloats } from './parameters.ts';
+
+/** The table as the output has it; without rows when a parameter server holds it. */
+export function toTable(
+  source: PaddleTable,
+  names: TableNames,
+  remainingReaders: readonly string[],
+): Table {
   const { name, dim, parameter, padding } = source;
-  const table = { name: names.claim(name), source: name, dim, keptFor };
+  const table = { name: names.claim(name), source: name, dim, remainingReaders };
   if (parameter === undefined) {
     return { ...table, rows: 0, isExternal: true, readRows: () => undefined };
   }
@@ -31,70 +37,79 @@ export function toTable(source: TableSource, names: TableNames, keptFor: readonl
           readKeys: (first: number, target: BigUint64Array): void =>
             target.set(readKeys(parameter, first, target.length)),
         };
-  return { ...table, rows: parameter.dims[0]!, ...keyed, readRows };
+  return { ...table, rows: getRowCount(parameter), ...keyed, readRows };
+}
+
+function getRowCount({ dims }: Parameter): number {
+  return requireDefined(dims[0], 'the rows of a table');
 }
 
 function readKeys(parameter: Parameter, first: number, count: number): BigUint64Array {
   const keys = new BigUint64Array(count);
   const bytes = new Uint8Array(keys.buffer);
-  parameter.reader.readInto(bytes, parameter.keysOffset! + 8 * first);
+  const keysOffset = requireDefined(parameter.keysOffset, "the offset of a table's keys");
+  parameter.reader.readInto(bytes, keysOffset + 8 * first);
   return keys;
 }
 
-/** Keys drawn of a table whose rows have any. */
+/** Keys drawn for each table. */
 const KEYS_DRAWN = 512;
-/** Keys of tables that servers hold: anything. */
+/** Upper limit of keys drawn for tables on a parameter server. */
 const EXTERNAL_KEY_LIMIT = 2 ** 31;
 
-/** The keys that a proof uses of one table, and their rows in the full program. */
-export class SampledRows {
-  readonly source: TableSource;
-  /** First and last row, then the padding, then others. */
+/** The keys of one table that a verification uses, and their rows in the full program. */
+export class SampledTableRows {
+  readonly source: PaddleTable;
+  /** Keys of the first and last row come first. */
   readonly keys: readonly number[];
   readonly #positions = new Map<number, number>();
 
-  constructor(source: TableSource, random: RandomNumbers) {
+  constructor(source: PaddleTable, random: RandomNumbers) {
     this.source = source;
     const { parameter, padding } = source;
-    const rows = parameter === undefined ? EXTERNAL_KEY_LIMIT : parameter.dims[0]!;
-    const places = new Set([0, rows - 1]);
-    for (let i = 0; i < KEYS_DRAWN; i++) places.add(Math.floor(random.next() * rows));
-    for (const place of places) {
+    const rows = parameter === undefined ? EXTERNAL_KEY_LIMIT : getRowCount(parameter);
+    const positions = new Set([0, rows - 1]);
+    for (let i = 0; i < KEYS_DRAWN; i++) positions.add(Math.floor(random.next() * rows));
+    for (const position of positions) {
       const key =
-        parameter?.keysOffset === undefined ? place : Number(readKeys(parameter, place, 1)[0]);
-      // A key beyond what a number holds could not be fed exactly.
-      if (Number.isSafeInteger(key)) this.#positions.set(key, place);
+        parameter?.keysOffset === undefined
+          ? position
+          : Number(readKeys(parameter, position, 1)[0]);
+      // A larger key could not be fed exactly.
+      if (Number.isSafeInteger(key)) this.#positions.set(key, position);
     }
     if (padding !== undefined && padding < rows && parameter?.keysOffset === undefined) {
       this.#positions.set(padding, padding);
     }
     this.keys = [...this.#positions.keys()];
-    if (this.keys.length === 0) throw unproved(`no key of ${source.name} is below 2^53`);
+    if (this.keys.length === 0) throw notVerifiedError(`no key of ${source.name} is below 2^53`);
   }
 
-  /** Where the row of a key is in the table. */
-  positionOf(key: number): number | undefined {
+  /** The position of a key's row in the table. */
+  findPosition(key: number): number | undefined {
     const { parameter } = this.source;
     if (parameter !== undefined && parameter.keysOffset === undefined) {
-      return key >= 0 && key < parameter.dims[0]! ? key : undefined;
+      return key >= 0 && key < getRowCount(parameter) ? key : undefined;
     }
     return this.#positions.get(key);
   }
 
-  /** The row as the full program would look it up. */
-  fill(key: number, target: Float32Array): boolean {
+  /**
+   * Copies the row that the full program looks up. @returns false when the table has no such key
+   */
+  fillRow(key: number, target: Float32Array): boolean {
     const { parameter, padding, dim } = this.source;
-    const position = this.positionOf(key);
+    const position = this.findPosition(key);
     if (position === undefined) return false;
     if (key === padding) target.fill(0);
-    else if (parameter === undefined) fillExternal(key, target);
+    else if (parameter === undefined) fillExternalRow(key, target);
     else readFloats(parameter, position * dim, target);
     return true;
   }
 }
 
-/** A made-up row of a table that is not here: the same for the same key. */
-export function fillExternal(key: number, target: Float32Array): void {
+/** Makes up a row of a table on a parameter server; the same row for the same key. */
+export function fillExternalRow(key: number, target: Float32Array): void {
   const random = new RandomNumbers(key ^ 0x5bd1e995);
   for (let i = 0; i < target.length; i++) target[i] = random.normal();
 }

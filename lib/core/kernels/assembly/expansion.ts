@@ -1,8 +1,12 @@
-/** Stored rows of f16, bf16 and i8 to rows of f32. */
+/** Decodes stored rows of f16, bf16 and i8 to rows of f32. */
 
+import { DTYPE_BF16, DTYPE_F16, DTYPE_I8 } from '../params';
 import { copyAny } from './row-copy';
 
-/** The bits of an f16's f32, of four at a time: scaled by 2^112, which is exact; infinities and NaN keep their bits. */
+/**
+ * The f32 bits of four f16 at a time: scaled by 2^112, which is exact; infinities and NaN keep
+ * their bits.
+ */
 // @ts-ignore: decorator
 @inline
 function widenHalves(halves: v128): v128 {
@@ -34,20 +38,30 @@ function halfToFloat(half: u32): f32 {
   return reinterpret<f32>(<u32>i32x4.extract_lane(widenHalves(i32x4.splat(<i32>half)), 0));
 }
 
-/** Four elements at a time; the reads of the last ones stay within the row's padding, or the next row's first bytes. */
-export function expandRows(dtype: u32, dim: u32, rowBytes: u32, source: usize, target: usize, count: u32): void {
+/**
+ * Decodes four elements at a time. Reads of the last ones stay within the row's padding, or the
+ * next row's first bytes.
+ */
+export function expandRows(
+  dtype: u32,
+  dim: u32,
+  rowBytes: u32,
+  source: usize,
+  target: usize,
+  count: u32,
+): void {
   for (let row: u32 = 0; row < count; row++) {
-    if (dtype == 1) {
+    if (dtype == DTYPE_F16) {
       for (let i: u32 = 0; i < dim; i += 4) {
         const halves = v128.load_ext<u16>(source + (<usize>i << 1));
         storeLanes(target + (<usize>i << 2), widenHalves(halves), dim - i);
       }
-    } else if (dtype == 2) {
+    } else if (dtype == DTYPE_BF16) {
       for (let i: u32 = 0; i < dim; i += 4) {
         const halves = v128.load_ext<u16>(source + (<usize>i << 1));
         storeLanes(target + (<usize>i << 2), i32x4.shl(halves, 16), dim - i);
       }
-    } else if (dtype == 3) {
+    } else if (dtype == DTYPE_I8) {
       const scale = f32x4.splat(halfToFloat(<u32>load<u16>(source)));
       const offset = f32x4.splat(halfToFloat(<u32>load<u16>(source, 2)));
       for (let i: u32 = 0; i < dim; i += 4) {

@@ -1,4 +1,6 @@
-/** xxh64, of a range and of the texts of whole rows. */
+/** xxh64 of a range of bytes, and of the texts of whole rows. */
+
+import { HASH_MODULO, HASH_SEED } from '../params';
 
 const P1: u64 = 0x9e3779b185ebca87;
 const P2: u64 = 0xc2b2ae3d27d4eb4f;
@@ -65,7 +67,7 @@ export function hashBytes(at: usize, length: usize, seed: u64): u64 {
   return avalanche(hash);
 }
 
-/** Of up to 16 bytes in two words, whose bytes behind the length are zero or not looked at. */
+/** xxh64 of up to 16 bytes in two words. Bytes of a word beyond the length are zero or ignored. */
 // @ts-ignore: decorator
 @inline
 export function hashWords(first: u64, second: u64, length: u32, seed: u64): u64 {
@@ -95,8 +97,8 @@ export function xxh64(at: usize, length: usize, seedLow: u32, seedHigh: u32, has
 }
 
 export function hashTexts(params: usize, texts: usize, ends: usize, count: u32, keys: usize): void {
-  const seed = load<u64>(params);
-  const modulo = load<u64>(params, 8);
+  const seed = load<u64>(params, HASH_SEED);
+  const modulo = load<u64>(params, HASH_MODULO);
   let start: u32 = 0;
   for (let i: u32 = 0; i < count; i++) {
     const end = load<u32>(ends + (<usize>i << 2));

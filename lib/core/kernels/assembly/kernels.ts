@@ -1,9 +1,25 @@
 /**
- * The hot loops of the project, over one shared memory per instance. They trust their arguments: every address and
- * count was checked when the layer was loaded. `lib/core/kernels/contract.ts` says what each does and draws the
- * parameter block; `twin.ts` is the same in plain TypeScript.
+ * The hot loops of the project, over one shared memory per instance. They trust their arguments:
+ * addresses and counts were checked when the layer was loaded. `contract.ts` describes each kernel,
+ * `params.ts` lists the parameter block, `portable.ts` does the same in TypeScript.
  */
 
+import {
+  BASE_ADDRESS,
+  EMPTY_KEY,
+  FIRST_KEY,
+  FIRST_ROW,
+  HOME_SLOTS,
+  KEY_STEP,
+  KEY_STEP_SHIFT,
+  ROW_BYTES,
+  ROW_COUNT,
+  SEGMENT_COUNT,
+  SEGMENT_INDEX,
+  SHARD_INDEX,
+  SHARD_NUM,
+  STRIDE,
+} from '../params';
 import { copyRow } from './row-copy';
 
 export { expandRows } from './expansion';
@@ -20,21 +36,33 @@ function mixKey(key: u64): u64 {
   return x ^ (x >> 32);
 }
 
-/** Where the sums of touched bytes go, after the 32 entries of `work`: without a use the loads would be dropped. */
+/**
+ * Offset of the sums of touched bytes in `work`, after its 32 entries. Without a use the loads
+ * would be optimised away.
+ */
 const TOUCHED: usize = 256;
 
 /**
- * Passes over 32 keys: one computes the home slots; one touches what a probe is likely to read (up to three cache lines
- * from the home slot), with so few instructions that a core has all the misses under way at once; one probes. The
- * touches may read READ_AHEAD_BYTES beyond the segment.
+ * Three passes over 32 keys: the first computes the home slots; the second touches what a search is
+ * likely to read (up to three cache lines from the home slot), with so few instructions that a core
+ * has all misses in progress at once; the third searches. The touches may read READ_AHEAD_BYTES
+ * beyond the segment.
  */
 // @ts-ignore: decorator
 @inline
-function inlineBatch(params: usize, work: usize, keys: usize, found: usize, rows: usize, count: u32, rowBytes: usize): u32 {
-  const emptyKey = load<u64>(params);
-  const homeSlots = load<u64>(params, 16);
-  const base = <usize>load<u32>(params, 40);
-  // As of the layout: 8 + rowBytes rounded up to 8; a constant where rowBytes is one.
+function inlineBatch(
+  params: usize,
+  work: usize,
+  keys: usize,
+  found: usize,
+  rows: usize,
+  count: u32,
+  rowBytes: usize,
+): u32 {
+  const emptyKey = load<u64>(params, EMPTY_KEY);
+  const homeSlots = load<u64>(params, HOME_SLOTS);
+  const base = <usize>load<u32>(params, BASE_ADDRESS);
+  // The stride of the layout: 8 + rowBytes rounded up to 8; a constant where rowBytes is one.
   const stride = (rowBytes + 15) & ~7;
   let hits: u32 = 0;
   let touched: u32 = 0;
@@ -74,19 +102,29 @@ function inlineBatch(params: usize, work: usize, keys: usize, found: usize, rows
 }
 
 /**
- * The same where not every key is asked for: one of several segments, or a layer of a chain. The first pass gathers up to
- * 32 keys of this segment that are not decided, without a branch; hits are added to both bitmaps.
+ * The same where not every key belongs here: one of several segments, or a layer of a chain. The
+ * first pass collects up to 32 undecided keys of this segment without a branch; hits are added to
+ * both bitmaps.
  */
 // @ts-ignore: decorator
 @inline
-function pickBatch(params: usize, work: usize, keys: usize, found: usize, rows: usize, count: u32, decided: usize, rowBytes: usize): u32 {
-  const emptyKey = load<u64>(params);
-  const homeSlots = load<u64>(params, 16);
-  const base = <usize>load<u32>(params, 40);
-  // As of the layout: 8 + rowBytes rounded up to 8; a constant where rowBytes is one.
+function pickBatch(
+  params: usize,
+  work: usize,
+  keys: usize,
+  found: usize,
+  rows: usize,
+  count: u32,
+  decided: usize,
+  rowBytes: usize,
+): u32 {
+  const emptyKey = load<u64>(params, EMPTY_KEY);
+  const homeSlots = load<u64>(params, HOME_SLOTS);
+  const base = <usize>load<u32>(params, BASE_ADDRESS);
+  // The stride of the layout: 8 + rowBytes rounded up to 8; a constant where rowBytes is one.
   const stride = (rowBytes + 15) & ~7;
-  const segment = load<u32>(params, 52);
-  const segmentCount = <u64>load<u32>(params, 56);
+  const segment = load<u32>(params, SEGMENT_INDEX);
+  const segmentCount = <u64>load<u32>(params, SEGMENT_COUNT);
   let hits: u32 = 0;
   let touched: u32 = 0;
   let next: u32 = 0;
@@ -131,8 +169,16 @@ function pickBatch(params: usize, work: usize, keys: usize, found: usize, rows: 
   return hits;
 }
 
-export function chainInline(params: usize, work: usize, keys: usize, found: usize, rows: usize, count: u32, decided: usize): u32 {
-  const rowBytes = load<u32>(params, 48);
+export function chainInline(
+  params: usize,
+  work: usize,
+  keys: usize,
+  found: usize,
+  rows: usize,
+  count: u32,
+  decided: usize,
+): u32 {
+  const rowBytes = load<u32>(params, ROW_BYTES);
   switch (rowBytes) {
     case 8: return pickBatch(params, work, keys, found, rows, count, decided, 8);
     case 16: return pickBatch(params, work, keys, found, rows, count, decided, 16);
@@ -141,17 +187,32 @@ export function chainInline(params: usize, work: usize, keys: usize, found: usiz
   }
 }
 
-export function chainDeleted(params: usize, work: usize, keys: usize, count: u32, decided: usize): u32 {
+export function chainDeleted(
+  params: usize,
+  work: usize,
+  keys: usize,
+  count: u32,
+  decided: usize,
+): u32 {
   return pickBatch(params, work, keys, decided, 0, count, decided, 0);
 }
 
-export function lookupInline(params: usize, work: usize, keys: usize, found: usize, rows: usize, count: u32): u32 {
-  if (load<u32>(params, 56) > 1) {
-    // A key is in one segment at most: what another one found need not be asked again.
-    if (load<u32>(params, 52) == 0) memory.fill(found, 0, ((<usize>count + 31) >> 5) << 2);
+export function lookupInline(
+  params: usize,
+  work: usize,
+  keys: usize,
+  found: usize,
+  rows: usize,
+  count: u32,
+): u32 {
+  if (load<u32>(params, SEGMENT_COUNT) > 1) {
+    // A key is in at most one segment: keys found in another one need no search here.
+    if (load<u32>(params, SEGMENT_INDEX) == 0) {
+      memory.fill(found, 0, ((<usize>count + 31) >> 5) << 2);
+    }
     return chainInline(params, work, keys, found, rows, count, found);
   }
-  const rowBytes = load<u32>(params, 48);
+  const rowBytes = load<u32>(params, ROW_BYTES);
   switch (rowBytes) {
     case 8: return inlineBatch(params, work, keys, found, rows, count, 8);
     case 16: return inlineBatch(params, work, keys, found, rows, count, 16);
@@ -165,10 +226,22 @@ export function lookupInline(params: usize, work: usize, keys: usize, found: usi
   }
 }
 
-/** The row's address, or 0 when the key is not in this segment. `shift` < 0: the step is no power of two. */
+/**
+ * The address of the row, or 0 when the key is not in this segment. `shift` < 0: the step is not a
+ * power of two.
+ */
 // @ts-ignore: decorator
 @inline
-function denseRow(key: u64, firstKey: u64, keyStep: u64, shift: i32, startRow: u64, rowCount: u64, base: usize, stride: usize): usize {
+function denseRow(
+  key: u64,
+  firstKey: u64,
+  keyStep: u64,
+  shift: i32,
+  startRow: u64,
+  rowCount: u64,
+  base: usize,
+  stride: usize,
+): usize {
   const distance = key - firstKey;
   let row: u64;
   if (shift >= 0) {
@@ -182,19 +255,27 @@ function denseRow(key: u64, firstKey: u64, keyStep: u64, shift: i32, startRow: u
   return key >= firstKey && row < rowCount ? base + <usize>row * stride : 0;
 }
 
-/** `decided` 0: the layer is alone. */
+/** `decided` is 0 when the layer is not in a chain. */
 // @ts-ignore: decorator
 @inline
-function denseBatch(params: usize, work: usize, keys: usize, found: usize, rows: usize, count: u32, decided: usize): u32 {
-  const firstKey = load<u64>(params);
-  const keyStep = load<u64>(params, 8);
-  const startRow = load<u64>(params, 24);
-  const rowCount = load<u64>(params, 32);
-  const base = <usize>load<u32>(params, 40);
-  const stride = <usize>load<u32>(params, 44);
-  const rowBytes = <usize>load<u32>(params, 48);
-  const overwrite = decided == 0 && load<u32>(params, 52) == 0;
-  const shift = load<i32>(params, 64);
+function denseBatch(
+  params: usize,
+  work: usize,
+  keys: usize,
+  found: usize,
+  rows: usize,
+  count: u32,
+  decided: usize,
+): u32 {
+  const firstKey = load<u64>(params, FIRST_KEY);
+  const keyStep = load<u64>(params, KEY_STEP);
+  const startRow = load<u64>(params, FIRST_ROW);
+  const rowCount = load<u64>(params, ROW_COUNT);
+  const base = <usize>load<u32>(params, BASE_ADDRESS);
+  const stride = <usize>load<u32>(params, STRIDE);
+  const rowBytes = <usize>load<u32>(params, ROW_BYTES);
+  const overwrite = decided == 0 && load<u32>(params, SEGMENT_INDEX) == 0;
+  const shift = load<i32>(params, KEY_STEP_SHIFT);
   let hits: u32 = 0;
   let touched: u32 = 0;
   for (let start: u32 = 0; start < count; start += 32) {
@@ -225,18 +306,40 @@ function denseBatch(params: usize, work: usize, keys: usize, found: usize, rows:
   return hits;
 }
 
-export function lookupDense(params: usize, work: usize, keys: usize, found: usize, rows: usize, count: u32): u32 {
+export function lookupDense(
+  params: usize,
+  work: usize,
+  keys: usize,
+  found: usize,
+  rows: usize,
+  count: u32,
+): u32 {
   return denseBatch(params, work, keys, found, rows, count, 0);
 }
 
-export function chainDense(params: usize, work: usize, keys: usize, found: usize, rows: usize, count: u32, decided: usize): u32 {
+export function chainDense(
+  params: usize,
+  work: usize,
+  keys: usize,
+  found: usize,
+  rows: usize,
+  count: u32,
+  decided: usize,
+): u32 {
   return denseBatch(params, work, keys, found, rows, count, decided);
 }
 
-export function fillMissing(params: usize, keys: usize, found: usize, rows: usize, count: u32, defaultRow: usize): i32 {
-  const rowBytes = <usize>load<u32>(params, 48);
-  const shardIndex = <u64>load<u32>(params, 68);
-  const shardNum = <u64>load<u32>(params, 72);
+export function fillMissing(
+  params: usize,
+  keys: usize,
+  found: usize,
+  rows: usize,
+  count: u32,
+  defaultRow: usize,
+): i32 {
+  const rowBytes = <usize>load<u32>(params, ROW_BYTES);
+  const shardIndex = <u64>load<u32>(params, SHARD_INDEX);
+  const shardNum = <u64>load<u32>(params, SHARD_NUM);
   for (let start: u32 = 0; start < count; start += 32) {
     const length = min<u32>(32, count - start);
     let missing = ~load<u32>(found + (<usize>start >> 3));

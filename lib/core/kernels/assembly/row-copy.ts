@@ -1,6 +1,9 @@
 /** Copies of one row, unrolled for common sizes. */
 
-/** Copies one row of a multiple of 4 bytes; `bytes` is a constant wherever this is inlined for a common size. */
+/**
+ * Copies one row whose length is a multiple of 4 bytes; `bytes` is a constant where this is inlined
+ * for a common size.
+ */
 // @ts-ignore: decorator
 @inline
 export function copyRow(target: usize, source: usize, bytes: usize): void {

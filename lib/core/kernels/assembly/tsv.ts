@@ -1,5 +1,25 @@
-/** Lines of tab-separated columns to numbers and keys; contract.ts draws the parameter block. */
+/**
+ * Parses lines of tab-separated columns to numbers and keys; params.ts lists the parameter block.
+ */
 
+import {
+  HASH_MODULO,
+  HASH_SEED,
+  TSV_DENSE,
+  TSV_DENSE_NUM,
+  TSV_KEYS,
+  TSV_LABELLED,
+  TSV_LABELS,
+  TSV_LINE_MAX,
+  TSV_NEXT_LINE,
+  TSV_NON_ASCII,
+  TSV_OTHER_COUNT,
+  TSV_OTHER_NUMBERS,
+  TSV_PREFIXES,
+  TSV_PREFIX_BYTES,
+  TSV_SLOT_NUM,
+  TSV_STAGE,
+} from '../params';
 import { hashBytes, hashWords } from './hashing';
 
 const TAB: u8 = 9;
@@ -7,7 +27,7 @@ const NEWLINE: u8 = 10;
 const CARRIAGE_RETURN: u8 = 13;
 const MINUS: u8 = 45;
 const ZERO: u8 = 48;
-/** What a double holds exactly whatever the digits are. */
+/** Any integer of this many digits is exact as a double. */
 const DIGITS_MAX: usize = 15;
 const NOT_PLAIN: i32 = -1;
 
@@ -20,7 +40,7 @@ export function countLines(at: usize, end: usize): u32 {
   return lines;
 }
 
-/** Bytes up to the next tab or line break; 16 for all that are farther. */
+/** Bytes up to the next tab or line break; 16 when it is farther. */
 // @ts-ignore: decorator
 @inline
 function columnLength(at: usize): u32 {
@@ -29,7 +49,7 @@ function columnLength(at: usize): u32 {
   return ctz<u32>(i8x16.bitmask(stops) | 0x10000);
 }
 
-/** Not zero: some of the next bytes, up to 16, are beyond ASCII. */
+/** Not zero when the next `length` bytes, up to 16, contain one beyond ASCII. */
 // @ts-ignore: decorator
 @inline
 function wideBytes(at: usize, length: u32): u32 {
@@ -40,8 +60,8 @@ const ONES: u64 = 0x0101010101010101;
 const HIGH_BITS: u64 = 0x8080808080808080;
 
 /**
- * An integer of up to seven characters, or nothing, with a tab behind it: all its digits at once.
- * @returns where the next column begins; `at` when it is something else
+ * Parses an integer of up to seven characters, or nothing, before a tab: all digits at once.
+ * @returns the start of the next column; `at` for other text
  */
 // @ts-ignore: decorator
 @inline
@@ -56,8 +76,10 @@ function shortInteger(at: usize, target: usize): usize {
     store<f64>(target, NaN);
     return at + 1;
   }
-  // Zeros before the digits, which stand in the highest bytes.
-  const padded = digits == 0 ? 0 : (word << (64 - (digits << 3))) | ((ONES * ZERO) >> (digits << 3));
+  // Adds zeros before the digits, which are in the highest bytes.
+  const padded = digits == 0
+    ? 0
+    : (word << (64 - (digits << 3))) | ((ONES * ZERO) >> (digits << 3));
   let value = padded - ONES * ZERO;
   const isInteger = tabs != 0 && digits > 0 && ((value | (value + ONES * 0x76)) & HIGH_BITS) == 0;
   if (!isInteger) return at;
@@ -68,7 +90,9 @@ function shortInteger(at: usize, target: usize): usize {
   return at + <usize>(sign + digits) + 1;
 }
 
-/** One of up to 15 digits. @returns where it ends: at a tab, or it is something else */
+/**
+ * Parses an integer of up to 15 digits. @returns its end, which is a tab unless it is other text
+ */
 function longInteger(at: usize, target: usize): usize {
   const isNegative = load<u8>(at) == MINUS;
   if (isNegative) at++;
@@ -85,18 +109,18 @@ function longInteger(at: usize, target: usize): usize {
 }
 
 export function readTsv(params: usize, at: usize, end: usize, rowsMax: u32): i32 {
-  const denseNum = load<u32>(params, 16);
-  const slotNum = load<u32>(params, 20);
-  const prefixes = <usize>load<u32>(params, 24);
-  const stage = <usize>load<u32>(params, 28);
-  const isLabelled = load<u32>(params, 32) != 0;
-  const lineMax = <usize>load<u32>(params, 36);
-  const seed = load<u64>(params);
-  const modulo = load<u64>(params, 8);
-  let keys = <usize>load<u32>(params, 40);
-  let dense = <usize>load<u32>(params, 44);
-  const labels = <usize>load<u32>(params, 48);
-  const odd = <usize>load<u32>(params, 52);
+  const denseNum = load<u32>(params, TSV_DENSE_NUM);
+  const slotNum = load<u32>(params, TSV_SLOT_NUM);
+  const prefixes = <usize>load<u32>(params, TSV_PREFIXES);
+  const stage = <usize>load<u32>(params, TSV_STAGE);
+  const isLabelled = load<u32>(params, TSV_LABELLED) != 0;
+  const lineMax = <usize>load<u32>(params, TSV_LINE_MAX);
+  const seed = load<u64>(params, HASH_SEED);
+  const modulo = load<u64>(params, HASH_MODULO);
+  let keys = <usize>load<u32>(params, TSV_KEYS);
+  let dense = <usize>load<u32>(params, TSV_DENSE);
+  const labels = <usize>load<u32>(params, TSV_LABELS);
+  const odd = <usize>load<u32>(params, TSV_OTHER_NUMBERS);
   let oddNum: u32 = 0;
   let seen: u32 = 0;
   let row: u32 = 0;
@@ -126,12 +150,12 @@ export function readTsv(params: usize, at: usize, end: usize, rowsMax: u32): i32
       dense += 8;
     }
     for (let slot: u32 = 0; slot < slotNum; slot++) {
-      const prefix = prefixes + (<usize>slot << 4);
+      const prefix = prefixes + <usize>(slot * TSV_PREFIX_BYTES);
       const isLast = slot + 1 == slotNum;
-      const prefixLength = <u32>load<u8>(prefix, 15);
+      const prefixLength = <u32>load<u8>(prefix, TSV_PREFIX_BYTES - 1);
       const length = columnLength(at);
       if (prefixLength - 1 < 7 && length + prefixLength <= 16 && !isLast) {
-        // No detour through memory, where what was just written would be waited for.
+        // The text stays in registers: a load from memory just written would stall.
         if (load<u8>(at + length) == NEWLINE) return NOT_PLAIN;
         const shift = <u64>(prefixLength << 3);
         const start = load<u64>(at);
@@ -168,8 +192,8 @@ export function readTsv(params: usize, at: usize, end: usize, rowsMax: u32): i32
     }
     if (at - start > lineMax) return NOT_PLAIN;
   }
-  store<u32>(params, oddNum, 56);
-  store<u32>(params, seen, 60);
-  store<u32>(params, <u32>at, 64);
+  store<u32>(params, oddNum, TSV_OTHER_COUNT);
+  store<u32>(params, seen, TSV_NON_ASCII);
+  store<u32>(params, <u32>at, TSV_NEXT_LINE);
   return row;
 }

@@ -7,19 +7,19 @@ import { crc32, deflateRawSync } from 'node:zlib';
 import fc from 'fast-check';
 import { openSources } from '../../../../tools/cube-builder/sources/open-sources.ts';
 import {
-  keyBytes,
-  npy,
+  createTestFolder,
+  encodeKeys,
+  encodeNpy,
+  encodeRows,
+  formatRows,
   openOne,
-  outcome,
+  readOutcome,
   readRows,
-  rowsBytes,
-  tables,
-  testFolder,
-  textOf,
-} from './writers.ts';
+  TABLES,
+} from './support/writers.ts';
 
-const folder = testFolder();
-/** Made by make.py beside them, which is not compiled along. */
+const folder = createTestFolder();
+/** Made by make.py in the same folder, which is not compiled. */
 const fixtures = fileURLToPath(
   new URL('../../../../../test/tools/cube-builder/sources/fixtures/', import.meta.url),
 );
@@ -30,7 +30,7 @@ function file(name: string, bytes: Uint8Array): string {
   return path;
 }
 
-const fixture = (name: string) => outcome({ paths: [join(fixtures, name)] });
+const fixture = (name: string) => readOutcome({ paths: [join(fixtures, name)] });
 const text = async (got: Promise<string[] | string>): Promise<string> => String(await got);
 
 interface Entry {
@@ -70,7 +70,7 @@ function zip(entries: readonly Entry[]): Buffer {
   return Buffer.concat([...locals, ...directory, end]);
 }
 
-/** A safetensors file: tensors one after another. */
+/** A safetensors file with the tensors in order. */
 function safetensors(tensors: readonly [string, string, number[], Uint8Array][]): Buffer {
   let at = 0;
   const header: Record<string, unknown> = { __metadata__: { format: 'pt' } };
@@ -86,7 +86,7 @@ function safetensors(tensors: readonly [string, string, number[], Uint8Array][])
 
 const KEYED = ['0: 0.5 -1', '5: NaN Infinity', `${2n ** 53n + 1n}: 3 4`];
 
-test('what NumPy and zstd wrote reads as what was written', async () => {
+test('files written by NumPy and zstd read back equal', async () => {
   const last = `${2n ** 64n - 1n}: ${Math.fround(1e-3)} 65504`;
   assert.deepEqual(await fixture('keyed.npz'), [...KEYED, last]);
   assert.deepEqual(await fixture('packed.npz'), [...KEYED, last]);
@@ -100,32 +100,35 @@ test('what NumPy and zstd wrote reads as what was written', async () => {
   assert.deepEqual(await fixture('frames.csv.zst'), [...KEYED, last, '6: 7 8']);
   const [users, items] = await openSources({ paths: [join(fixtures, 'tables.npz')] });
   assert.deepEqual([users?.name, items?.name], ['users', 'items']);
-  assert.deepEqual(textOf(await readRows(users!)), [...KEYED, last]);
-  assert.deepEqual(textOf(await readRows(items!)), numbered.slice(0, 2));
+  assert.deepEqual(formatRows(await readRows(users!)), [...KEYED, last]);
+  assert.deepEqual(formatRows(await readRows(items!)), numbered.slice(0, 2));
 });
 
 test('any table reads back equal from .npz and safetensors', async () => {
   await fc.assert(
-    fc.asyncProperty(tables, fc.boolean(), async (rows, packed) => {
+    fc.asyncProperty(TABLES, fc.boolean(), async (rows, packed) => {
       const shape = [rows.length, rows[0]!.row.length];
-      const keys = keyBytes(rows.map(({ key }) => key));
+      const keys = encodeKeys(rows.map(({ key }) => key));
       const archive = zip([
-        { name: 'keys.npy', data: npy('u8', [rows.length], keys), packed: !packed },
-        { name: 'rows.npy', data: npy('f4', shape, rowsBytes(rows)), packed },
+        { name: 'keys.npy', data: encodeNpy('u8', [rows.length], keys), packed: !packed },
+        { name: 'rows.npy', data: encodeNpy('f4', shape, encodeRows(rows)), packed },
       ]);
-      assert.deepEqual(await outcome({ paths: [file('t.npz', archive)] }), textOf(rows));
+      assert.deepEqual(await readOutcome({ paths: [file('t.npz', archive)] }), formatRows(rows));
       const tensors = safetensors([
-        ['weight', 'F32', shape, rowsBytes(rows)],
+        ['weight', 'F32', shape, encodeRows(rows)],
         ['weight.keys', 'I64', [rows.length], keys],
       ]);
-      assert.deepEqual(await outcome({ paths: [file('t.safetensors', tensors)] }), textOf(rows));
+      assert.deepEqual(
+        await readOutcome({ paths: [file('t.safetensors', tensors)] }),
+        formatRows(rows),
+      );
       assert.equal((await openOne({ paths: [join(folder, 't.safetensors')] })).name, 't');
     }),
     { numRuns: 30 },
   );
 });
 
-test('safetensors: types, several tables, tensors left out', async () => {
+test('safetensors: types, several tables and selected tensors', async () => {
   const halves = Buffer.from('003c00c0', 'hex');
   const tensors = safetensors([
     ['a.weight', 'BF16', [2, 1], Buffer.from('803f00c0', 'hex')],
@@ -134,15 +137,18 @@ test('safetensors: types, several tables, tensors left out', async () => {
     ['ids', 'I32', [1], Buffer.alloc(4)],
   ]);
   const path = file('m.safetensors', tensors);
-  assert.match(await text(outcome({ paths: [path] })), /ids is I32; F16, BF16/);
+  assert.match(
+    await text(readOutcome({ paths: [path] })),
+    /ids is I32; supported types are F16, BF16/,
+  );
   const sources = await openSources({ paths: [path], arrays: ['c', 'a.weight', 'b'] });
-  const read = sources.map(async (source) => [source.name, textOf(await readRows(source))]);
+  const read = sources.map(async (source) => [source.name, formatRows(await readRows(source))]);
   assert.deepEqual(await Promise.all(read), [
     ['a.weight', ['0: 1', '1: -2']],
     ['b', ['0: 1 -2']],
     ['c', ['0: 0.5']],
   ]);
-  await assert.rejects(openSources({ paths: [path], arrays: ['d'] }), /no array d; there are/);
+  await assert.rejects(openSources({ paths: [path], arrays: ['d'] }), /no array d; the arrays are/);
 });
 
 test('safetensors: a damaged header is refused', async () => {
@@ -153,60 +159,63 @@ test('safetensors: a damaged header is refused', async () => {
     return changed;
   };
   const cases: [Buffer, RegExp][] = [
-    [json('[0,8]', '[0,4]'), /its tensors have 4 bytes, 8 follow/],
-    [json('[0,8]', '[4,8]'), /begins at byte 4 of the data, 0 expected/],
+    [json('[0,8]', '[0,4]'), /the tensors have 4 bytes, but 8 follow/],
+    [json('[0,8]', '[4,8]'), /begins at byte 4 of the data; expected 0/],
     [json('[0,8]', '[8,0]'), /offsets \[8, 0\]/],
     [json('[0,8]', '[0,1e99]'), /data_offsets\[1\]/],
-    [json('[2,1]', '[3,1]'), /shape \(3, 1\) of F32 in 8 bytes/],
+    [json('[2,1]', '[3,1]'), /shape \(3, 1\) of F32 does not match 8 bytes/],
     [json('[2,1]', '[-2,1]'), /shape/],
     [json('"shape"', '"shale"'), /shape/],
     [json('{', '['), /not JSON/],
-    [Buffer.concat([whole, Buffer.alloc(1)]), /8 bytes, 9 follow/],
+    [Buffer.concat([whole, Buffer.alloc(1)]), /8 bytes, but 9 follow/],
   ];
   for (const [bytes, pattern] of cases) {
-    const got = outcome({ paths: [file('d.safetensors', bytes)], format: 'safetensors' });
+    const got = readOutcome({ paths: [file('d.safetensors', bytes)], format: 'safetensors' });
     assert.match(await text(got), pattern);
   }
 });
 
-test('every byte of an archive flipped, every truncation: the right rows or an error of the file', async () => {
-  const stored = npy('f4', [2, 2], Buffer.from(Float32Array.of(1, 2, 3, 4).buffer));
+test('damaged .npz archives give the right rows or an error with the file', async () => {
+  const stored = encodeNpy('f4', [2, 2], Buffer.from(Float32Array.of(1, 2, 3, 4).buffer));
   const archives = {
     'x.npz': zip([
       { name: 'rows.npy', data: stored, packed: true },
-      { name: 'keys.npy', data: npy('u8', [2], keyBytes([7n, 9n])), packed: false },
+      { name: 'keys.npy', data: encodeNpy('u8', [2], encodeKeys([7n, 9n])), packed: false },
     ]),
     'numpy.npz': readFileSync(join(fixtures, 'keyed.npz')),
   };
   for (const [name, whole] of Object.entries(archives)) {
     const format = 'npz';
-    const right = await outcome({ paths: [file(name, whole)], format });
+    const right = await readOutcome({ paths: [file(name, whole)], format });
     assert.notEqual(typeof right, 'string');
     for (let at = 0; at < whole.length; at += name === 'x.npz' ? 1 : 7) {
       const flipped = Buffer.from(whole);
       flipped[at]! ^= 1 << (at % 8);
-      const got = await outcome({ paths: [file(name, flipped)], format });
+      const got = await readOutcome({ paths: [file(name, flipped)], format });
       if (typeof got !== 'string') assert.deepEqual(got, right, `${name} byte ${at}`);
       else assert.match(got, new RegExp(`^[A-Z_]+ .*${name}`));
-      const cut = await outcome({ paths: [file(name, whole.subarray(0, at))], format });
+      const cut = await readOutcome({ paths: [file(name, whole.subarray(0, at))], format });
       assert.match(String(cut), /^(CORRUPT|INVALID_ARGUMENT) .*npz/, `${name} cut at ${at}`);
     }
   }
 });
 
-test('every byte of a safetensors file flipped, every truncation: as many rows, or an error of the file', async () => {
+test('damaged safetensors files give all rows or an error with the file', async () => {
   const data = Buffer.from(Float32Array.of(1, 2).buffer);
   const whole = safetensors([
     ['w', 'F32', [2, 1], data],
-    ['w.keys', 'U64', [2], keyBytes([7n, 9n])],
+    ['w.keys', 'U64', [2], encodeKeys([7n, 9n])],
   ]);
   for (let at = 0; at < whole.length; at++) {
     const flipped = Buffer.from(whole);
     flipped[at]! ^= 1 << (at % 8);
-    const got = await outcome({ paths: [file('f.safetensors', flipped)], format: 'safetensors' });
+    const got = await readOutcome({
+      paths: [file('f.safetensors', flipped)],
+      format: 'safetensors',
+    });
     if (typeof got === 'string') assert.match(got, /f.safetensors|one name|sources/);
     const cut = { paths: [file('f.safetensors', whole.subarray(0, at))] };
-    assert.match(await text(outcome({ ...cut, format: 'safetensors' })), /f.safetensors/);
+    assert.match(await text(readOutcome({ ...cut, format: 'safetensors' })), /f.safetensors/);
   }
 });
 
@@ -214,11 +223,11 @@ test('zstd: every truncation is an error', async () => {
   const whole = readFileSync(join(fixtures, 'f8.npy.zst'));
   for (let length = 4; length < whole.length; length++) {
     const got = await text(
-      outcome({ paths: [file('z.npy.zst', whole.subarray(0, length))], format: 'npy' }),
+      readOutcome({ paths: [file('z.npy.zst', whole.subarray(0, length))], format: 'npy' }),
     );
     assert.match(got, /^CORRUPT .*z.npy.zst/, `at ${length}`);
     const flipped = Buffer.from(whole);
     flipped[length]! ^= 1 << (length % 8);
-    await outcome({ paths: [file('z.npy.zst', flipped)], format: 'npy' });
+    await readOutcome({ paths: [file('z.npy.zst', flipped)], format: 'npy' });
   }
 });

@@ -1,10 +1,11 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { toArguments } from '../../../../lib/platform/arguments.ts';
 import { createCli } from '../../../../lib/platform/cli.ts';
 import {
   addInputOptions,
   type InputOptions,
-  inputSpecOf,
+  toInputSpec,
 } from '../../../../tools/cube-builder/sources/input-options.ts';
 import type { InputSpec } from '../../../../tools/cube-builder/sources/row-source.ts';
 
@@ -13,30 +14,35 @@ function parse(...args: string[]): InputSpec {
     writeErr: () => undefined,
   });
   program.parse(args, { from: 'user' });
-  return inputSpecOf(['in'], program.opts<InputOptions>(), { table: 'users' });
+  return toInputSpec(['in'], program.opts<InputOptions>(), { table: 'users' });
 }
 
-test('options as given reach the spec; without them the files decide', () => {
+test('options are copied to the spec, and missing options stay undefined', () => {
   const none = JSON.parse(JSON.stringify(parse()));
   assert.deepEqual(none, { paths: ['in'], table: 'users' });
   const all = parse(
-    ...[
-      '--format',
-      'csv',
-      '--key-column',
-      'id',
-      '--sign-key',
-      '14',
-      '--value-columns',
-      'a,b',
-      '--no-header',
-    ],
-    ...['--value-format', 'f16', '--arrays', 'x,y', '--dim', '8'],
+    ...toArguments({
+      format: 'csv',
+      keyColumn: 'id',
+      signKey: 14,
+      valueColumns: 'a,b',
+      noHeader: true,
+      valueFormat: 'f16',
+      arrays: 'x,y',
+      dim: 8,
+    }),
   );
   assert.deepEqual(all, {
-    ...{ paths: ['in'], table: 'users', format: 'csv', keyColumn: 'id', valueColumns: ['a', 'b'] },
+    paths: ['in'],
+    table: 'users',
+    format: 'csv',
+    keyColumn: 'id',
+    valueColumns: ['a', 'b'],
     signKey: 14,
-    ...{ header: false, valueFormat: 'f16', arrays: ['x', 'y'], dim: 8 },
+    header: false,
+    valueFormat: 'f16',
+    arrays: ['x', 'y'],
+    dim: 8,
   });
   assert.equal(parse('--header').header, true);
   assert.throws(() => parse('--format', 'xls'));

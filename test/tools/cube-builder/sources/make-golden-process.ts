@@ -1,6 +1,10 @@
-/** Writes the golden files of Cube's formats: node dist/test/tools/cube-builder/sources/make-golden-process.js */
+/**
+ * Writes the golden files of Cube's formats:
+ * node dist/test/tools/cube-builder/sources/make-golden-process.js
+ */
 import { join } from 'node:path';
 import { replaceFile } from '../../../../lib/platform/files.ts';
-import { goldenCubeFiles } from './golden.ts';
+import { createGoldenCubeFiles } from './support/golden.ts';
 
-for (const [path, bytes] of goldenCubeFiles()) replaceFile(join('data', 'golden', path), bytes);
+for (const [path, bytes] of createGoldenCubeFiles())
+  replaceFile(join('data', 'golden', path), bytes);

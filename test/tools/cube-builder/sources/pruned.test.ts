@@ -3,20 +3,20 @@ import { rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { openSources } from '../../../../tools/cube-builder/sources/open-sources.ts';
-import { element, writePruned } from '../fixtures.ts';
-import { keyBytes, npy, readRows, testFolder } from './writers.ts';
+import { computeElement, writePrunedModel } from '../support/pruned-model.ts';
+import { createTestFolder, encodeKeys, encodeNpy, readRows } from './support/writers.ts';
 
-const folder = testFolder();
+const folder = createTestFolder();
 
-test('what prune-model wrote: every table of slots.json, keys beside it or row numbers', async () => {
+test('output of prune-model is read by slots.json, with keys or row numbers', async () => {
   const tables = [
     { name: 'users', rows: 3, dim: 2 },
     { name: 'items', rows: 2, dim: 4 },
   ];
-  const pruned = writePruned(join(folder, 'pruned'), tables);
+  const pruned = writePrunedModel(join(folder, 'pruned'), tables);
   const keys = [7n, 2n ** 64n - 1n, 0n];
   const keysPath = join(pruned, 'tables', 'users.keys.npy');
-  writeFileSync(keysPath, npy('u8', [3], keyBytes(keys)));
+  writeFileSync(keysPath, encodeNpy('u8', [3], encodeKeys(keys)));
   const sources = await openSources({ paths: [pruned] });
   assert.deepEqual(
     sources.map(({ name, dim, rows, files }) => ({ name, dim, rows, files: files.length })),
@@ -30,25 +30,30 @@ test('what prune-model wrote: every table of slots.json, keys beside it or row n
     users?.map(({ key }) => key),
     keys,
   );
-  assert.deepEqual([...(users?.[2]?.row ?? [])], [element('users', 2, 0), element('users', 2, 1)]);
+  assert.deepEqual(
+    [...(users?.[2]?.row ?? [])],
+    [computeElement('users', 2, 0), computeElement('users', 2, 1)],
+  );
   assert.deepEqual(
     items?.map(({ key }) => key),
     [0n, 1n],
   );
-  writeFileSync(join(pruned, 'tables', 'users.npy'), npy('f4', [2, 2], Buffer.alloc(16)));
+  writeFileSync(join(pruned, 'tables', 'users.npy'), encodeNpy('f4', [2, 2], Buffer.alloc(16)));
   await assert.rejects(
     openSources({ paths: [pruned] }),
-    /shape \(2, 2\), slots.json says \(3, 2\)/,
+    /shape \(2, 2\), but slots.json says \(3, 2\)/,
   );
   rmSync(join(pruned, 'tables', 'users.npy'));
   await assert.rejects(openSources({ paths: [pruned] }), /users.npy: no such file/);
 });
 
-test('a folder of arrays: a table each; names that clash or one name for several are refused', async () => {
+test('each array of a folder is a table, and conflicting names are refused', async () => {
   const root = join(folder, 'pruned', 'tables');
   for (const name of ['a', 'b', 'a.keys']) {
     const isKeys = name.endsWith('keys');
-    const data = isKeys ? npy('u8', [1], keyBytes([9n])) : npy('f4', [1, 1], Buffer.alloc(4));
+    const data = isKeys
+      ? encodeNpy('u8', [1], encodeKeys([9n]))
+      : encodeNpy('f4', [1, 1], Buffer.alloc(4));
     writeFileSync(join(folder, `${name}.npy`), data);
   }
   rmSync(root, { recursive: true });
@@ -65,11 +70,11 @@ test('a folder of arrays: a table each; names that clash or one name for several
   );
   await assert.rejects(
     openSources({ paths, table: 't' }),
-    /2 tables in the input \(a, b\), but one name/,
+    /--table t names one table, but the input has 2 \(a, b\)/,
   );
   const renamed = await openSources({ paths: [join(folder, 'b.npy')], table: 't' });
   assert.equal(renamed[0]?.name, 't');
   writeFileSync(join(folder, 'b.csv'), '1,2\n');
   const both = { paths: [join(folder, 'b.*')] };
-  await assert.rejects(openSources(both), /two inputs give a table b/);
+  await assert.rejects(openSources(both), /two inputs are named table b/);
 });

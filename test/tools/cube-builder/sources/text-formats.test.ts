@@ -11,21 +11,21 @@ import { RecordScanner } from '../../../../tools/cube-builder/sources/delimited-
 import { openKeys } from '../../../../tools/cube-builder/sources/key-file.ts';
 import { openSources } from '../../../../tools/cube-builder/sources/open-sources.ts';
 import type { InputSpec } from '../../../../tools/cube-builder/sources/row-source.ts';
-import { parseFloatBytes, parseKey } from '../../../../tools/cube-builder/sources/text-numbers.ts';
+import { parseFloatBytes, parseKey } from '../../../../tools/cube-builder/sources/text-values.ts';
 import {
-  keyBytes,
-  npy,
+  createTestFolder,
+  encodeKeys,
+  encodeNpy,
+  formatRows,
   openOne,
-  outcome,
+  readOutcome,
   readRows,
   readValues,
+  TABLES,
   type TestRow,
-  tables,
-  testFolder,
-  textOf,
-} from './writers.ts';
+} from './support/writers.ts';
 
-const folder = testFolder();
+const folder = createTestFolder();
 
 function file(name: string, text: string | Uint8Array): string {
   const path = join(folder, name);
@@ -34,7 +34,7 @@ function file(name: string, text: string | Uint8Array): string {
 }
 
 const read = (name: string, text: string, spec: Partial<InputSpec> = {}) =>
-  outcome({ paths: [file(name, text)], ...spec });
+  readOutcome({ paths: [file(name, text)], ...spec });
 
 async function refusal(name: string, text: string, spec: Partial<InputSpec> = {}): Promise<string> {
   const got = await read(name, text, spec);
@@ -53,11 +53,11 @@ const jsonRow = ({ key, row }: TestRow): string => {
 test('any table reads back equal from CSV, TSV, lists in a column, and JSON lines', async () => {
   await fc.assert(
     fc.asyncProperty(
-      tables,
+      TABLES,
       fc.constantFrom('\n', '\r\n'),
       fc.boolean(),
       async (rows, end, named) => {
-        const expected = textOf(rows);
+        const expected = formatRows(rows);
         const lines = (first: string, record: (row: TestRow) => string): string =>
           (named ? first + end : '') + rows.map(record).join(end) + (named ? end : '');
         const names = ['key', ...rows[0]!.row.map((_, j) => j)].map((x) =>
@@ -75,7 +75,7 @@ test('any table reads back equal from CSV, TSV, lists in a column, and JSON line
         })) {
           assert.deepEqual(await read(name, text), expected, text);
           assert.deepEqual(
-            await outcome({ paths: [file(`${name}.gz`, gzipSync(text))] }),
+            await readOutcome({ paths: [file(`${name}.gz`, gzipSync(text))] }),
             expected,
           );
         }
@@ -85,7 +85,7 @@ test('any table reads back equal from CSV, TSV, lists in a column, and JSON line
   );
 });
 
-test('CSV: columns by name and number, quotes, lists, blank lines, a byte order mark', async () => {
+test('CSV: columns, quotes, lists, blank lines and a byte order mark are supported', async () => {
   const csv = '\uFEFFname,id,"a ""x""",b\r\n"one, two",7,1,2\r\n\r\n"line\nbreak",8,"3", 4e0 \r\n';
   const columns = { keyColumn: 'id', valueColumns: ['b', 'a "x"'] };
   assert.deepEqual(await read('c.csv', csv, columns), ['7: 2 1', '8: 4 3']);
@@ -101,36 +101,39 @@ test('CSV: columns by name and number, quotes, lists, blank lines, a byte order 
   assert.deepEqual(await read('n.csv', '1,7'), ['1: 7']);
 });
 
-test('CSV: what is wrong is refused with file, record and byte', async () => {
+test('CSV: errors name file, record and byte', async () => {
   const cases: [string, RegExp][] = [
-    ['1,2\n-3,4\n', /w.csv: record 2 at byte 4: field 0 is no key: "-3"/],
-    ['1,2\n18446744073709551616,4\n', /is no key: "18446744073709551616"/],
-    ['-3,4\n1,2\n', /w.csv: record 1 at byte 0: field 0 is no key: "-3"/],
-    [',4\n1,2\n', /is no key: ""/],
-    ['1,2\n1.0,4\n', /is no key: "1.0"/],
-    ['1,2\n,4\n', /is no key: ""/],
-    ['1,2,3\n4,5\n', /record 2 at byte 6: 2 fields, where 3 came before/],
-    ['1,2,3\n4,5,x\n', /field 2 is no number: "x"/],
-    ['1,2,3\n4,5,\n', /field 2 is no number: ""/],
-    ['1,2,3\n4,5,0x10\n', /is no number: "0x10"/],
-    ['1,2 3\n4,5\n', /a row of 1 numbers, where rows of 2 came before/],
-    ['1,[2 3\n', /field 1: element 0 is no number/],
-    ['1,[]\n', /holds no number/],
-    ['1,"2\n3,4\n', /byte 0: a quoted field that does not end/],
-    ['1,"2"x\n', /a quoted field that does not end before a delimiter/],
-    ['key\n1\n', /no column is left for the row/],
+    ['1,2\n-3,4\n', /w.csv: record 2 at byte 4: field 0 is not a key: "-3"/],
+    ['1,2\n18446744073709551616,4\n', /is not a key: "18446744073709551616"/],
+    ['-3,4\n1,2\n', /w.csv: record 1 at byte 0: field 0 is not a key: "-3"/],
+    [',4\n1,2\n', /is not a key: ""/],
+    ['1,2\n1.0,4\n', /is not a key: "1.0"/],
+    ['1,2\n,4\n', /is not a key: ""/],
+    ['1,2,3\n4,5\n', /record 2 at byte 6: 2 fields, but the first record has 3/],
+    ['1,2,3\n4,5,x\n', /field 2 is not a number: "x"/],
+    ['1,2,3\n4,5,\n', /field 2 is not a number: ""/],
+    ['1,2,3\n4,5,0x10\n', /is not a number: "0x10"/],
+    ['1,2 3\n4,5\n', /a row of 1 numbers; expected 2 as in the first row or --dim/],
+    ['1,[2 3\n', /field 1: element 0 is not a number/],
+    ['1,[]\n', /has no number/],
+    ['1,"2\n3,4\n', /byte 0: the closing quote of a field is missing/],
+    ['1,"2"x\n', /the closing quote of a field is missing or not followed/],
+    ['key\n1\n', /no column for the row besides the key/],
   ];
   for (const [text, pattern] of cases) assert.match(await refusal('w.csv', text), pattern, text);
   assert.match(
     await refusal('w.csv', 'a,b\n1,2\n', { keyColumn: 'c' }),
-    /no column "c"; there are a, b/,
+    /no column "c"; the columns are a, b/,
   );
   assert.match(await refusal('w.csv', '', {}), /no row in .*--dim/);
-  assert.match(await refusal('w.csv', '1,2', { valueFormat: 'bytes' }), /no value format bytes/);
-  assert.match(await refusal('w.csv', '1,2', { dim: 3 }), /a row of 1 numbers, where rows of 3/);
+  assert.match(
+    await refusal('w.csv', '1,2', { valueFormat: 'bytes' }),
+    /--value-format bytes is not possible/,
+  );
+  assert.match(await refusal('w.csv', '1,2', { dim: 3 }), /a row of 1 numbers; expected 3/);
 });
 
-test('JSON lines: keys as strings or safe integers, rows, base64, Python’s NaN', async () => {
+test('JSON lines: string and integer keys, rows, base64 and Python’s NaN are read', async () => {
   const text = [
     '{"key": 0, "row": [1, 2]}',
     '',
@@ -156,7 +159,7 @@ test('JSON lines: keys as strings or safe integers, rows, base64, Python’s NaN
   assert.deepEqual(await read('f.jsonl', '{"id": 3, "emb": [4]}', fields), ['3: 4']);
 });
 
-test('JSON lines: what is wrong is refused with file, line and byte', async () => {
+test('JSON lines: errors name file, line and byte', async () => {
   const row = (key: string): string => `{"key": 1, "row": [1]}\n{"key": ${key}, "row": [1]}`;
   const keys = [
     '9007199254740992',
@@ -176,13 +179,13 @@ test('JSON lines: what is wrong is refused with file, line and byte', async () =
     );
   }
   const cases: [string, RegExp][] = [
-    ['{"key": 1, "row": [1, "x"]}', /element 1 of the row is "x", no number/],
+    ['{"key": 1, "row": [1, "x"]}', /element 1 of the row is "x", not a number/],
     ['{"key": 1, "row": [1, null]}', /element 1 of the row is null/],
     ['{"key": 1, "row": []}', /a row of 0 numbers/],
-    ['{"key": 1}', /no "row" of numbers/],
+    ['{"key": 1}', /expected a "row" of numbers/],
     ['{"key": 1, "value": "%%%%"}', /not base64/],
     ['{"key": 1, "value": "AAA"}', /not base64/],
-    ['{"key": 1, "deleted": "yes"}', /"deleted" is neither/],
+    ['{"key": 1, "deleted": "yes"}', /"deleted" must be/],
     ['{"key": 1, "row": [1]', /not JSON/],
     ['[1, 2]', /not a JSON object/],
     ['{"key": 1, "row": [1]}\n{"key": 1, "row": [1, 2]}', /line 2 at byte 23: a row of 2/],
@@ -190,7 +193,7 @@ test('JSON lines: what is wrong is refused with file, line and byte', async () =
   for (const [text, pattern] of cases) assert.match(await refusal('w.jsonl', text), pattern, text);
 });
 
-test('deleted keys follow the rows before them, whatever the order in the file', async () => {
+test('rows and deletions apply in the order of the file', async () => {
   const lines = fc.array(
     fc.record({ key: fc.integer({ min: 0, max: 4 }), deleted: fc.boolean() }),
     { minLength: 1, maxLength: 30 },
@@ -226,14 +229,17 @@ async function readKeys(path: string, slot?: number): Promise<Uint32Array> {
   return Uint32Array.from(words);
 }
 
-test('a list of keys: text, .npy, .npz', async () => {
+test('a list of keys is read from text, .npy and .npz', async () => {
   const keys = [0n, 5n, 2n ** 64n - 1n];
   const asText = (words: Uint32Array): bigint[] =>
     Array.from({ length: words.length / 2 }, (_, i) => keyToBigint(words, i));
   const text = ' 0\r\n\n5\n18446744073709551615';
   assert.deepEqual(asText(await readKeys(file('keys.txt', text))), keys);
   assert.deepEqual(asText(await readKeys(file('keys.txt.gz', gzipSync(text)))), keys);
-  assert.deepEqual(asText(await readKeys(file('k.npy', npy('u8', [3], keyBytes(keys))))), keys);
+  assert.deepEqual(
+    asText(await readKeys(file('k.npy', encodeNpy('u8', [3], encodeKeys(keys))))),
+    keys,
+  );
   assert.deepEqual(asText(await readKeys(file('empty.txt', ''))), []);
   const many = Array.from({ length: 200_000 }, (_, i) => BigInt(i) * 10n ** 13n);
   assert.deepEqual(asText(await readKeys(file('many.txt', many.join('\n')))), many);
@@ -243,12 +249,18 @@ test('a list of keys: text, .npy, .npz', async () => {
     asText(await readKeys(file('features.txt', features), 14)),
     signed.map((feature) => xxh64(Buffer.from(`14${feature}`))),
   );
-  assert.deepEqual(asText(await readKeys(file('k.npy', npy('u8', [3], keyBytes(keys))), 14)), keys);
-  await assert.rejects(readKeys(file('bad.txt', '1\n-2\n')), /bad.txt: byte 2: "-2" is no key/);
-  await assert.rejects(readKeys(file('bad.npy', npy('f4', [1], Buffer.alloc(4)))), /f4 of shape/);
+  assert.deepEqual(
+    asText(await readKeys(file('k.npy', encodeNpy('u8', [3], encodeKeys(keys))), 14)),
+    keys,
+  );
+  await assert.rejects(readKeys(file('bad.txt', '1\n-2\n')), /bad.txt: byte 2: "-2" is not a key/);
+  await assert.rejects(
+    readKeys(file('bad.npy', encodeNpy('f4', [1], Buffer.alloc(4)))),
+    /f4 of shape/,
+  );
 });
 
-test('decimal keys are exact, and nothing else is a key', () => {
+test('decimal keys are exact, and other texts are refused', () => {
   const words = new Uint32Array(2);
   const parse = (text: string): bigint | undefined => {
     const bytes = Buffer.from(text);
@@ -263,7 +275,7 @@ test('decimal keys are exact, and nothing else is a key', () => {
     assert.equal(parse(text), undefined);
 });
 
-test('decimal floats are those of JavaScript, bit for bit', () => {
+test('decimal floats are parsed like in JavaScript, bit for bit', () => {
   const parse = (text: string): number | undefined => {
     const bytes = Buffer.from(` ${text}\t`);
     return parseFloatBytes(bytes, 0, bytes.length);
@@ -294,7 +306,7 @@ test('decimal floats are those of JavaScript, bit for bit', () => {
   ]);
 });
 
-test('records are the same however the window cuts them', async () => {
+test('records are found with any chunk size', async () => {
   const field = fc.stringMatching(/^[ab",\n\r]{0,6}$/);
   const quoted = (text: string): string => `"${text.replaceAll('"', '""')}"`;
   await fc.assert(
@@ -313,7 +325,7 @@ test('records are the same however the window cuts them', async () => {
         const scanner = new RecordScanner(44);
         const got: string[][] = [];
         for (;;) {
-          const next = scanner.scan(reader.bytes, reader.start, reader.end, reader.ended);
+          const next = scanner.scan(reader.bytes, reader.start, reader.end, reader.hasEnded);
           if (next === -1 || reader.available === 0) {
             if (!(await reader.ensure(reader.available + 1)) && reader.available === 0) break;
             continue;
@@ -335,7 +347,7 @@ test('records are the same however the window cuts them', async () => {
   );
 });
 
-test('every byte of a small text flipped, every truncation: rows or an error of the file', async () => {
+test('flipped bits and truncations of text give rows or a CubeError', async () => {
   for (const [name, text] of [
     ['f.csv', 'key,row\n12,"0.5 1.5"\n34,"2 -1e1"\n'],
     ['f.jsonl', '{"key": 12, "row": [0.5, 1.5]}\n{"key": "34", "value": "AACAPwAAAEA="}\n'],
@@ -343,13 +355,13 @@ test('every byte of a small text flipped, every truncation: rows or an error of 
     for (let at = 0; at < text.length; at++) {
       const bytes = Buffer.from(text);
       bytes[at]! ^= 1 << (at % 8);
-      await outcome({ paths: [file(name, bytes)] });
-      await outcome({ paths: [file(name, text.slice(0, at))] });
+      await readOutcome({ paths: [file(name, bytes)] });
+      await readOutcome({ paths: [file(name, text.slice(0, at))] });
     }
   }
 });
 
-test('a batch is bounded, and a table of many batches comes whole', async () => {
+test('batches are bounded, and a large table is read completely', async () => {
   const count = 150_000;
   const lines = Array.from({ length: count }, (_, i) => `${i},${i % 7},${i / 8}`);
   const [source] = await openSources({ paths: [file('big.csv', lines.join('\n'))] });

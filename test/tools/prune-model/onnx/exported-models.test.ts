@@ -1,10 +1,13 @@
-/** Models as PyTorch's exporter writes them (examples/prune-patterns/export.py): each is pruned and proved. */
+/**
+ * Models as PyTorch's exporter writes them (examples/prune-patterns/export.py): each is pruned and
+ * verified.
+ */
 import assert from 'node:assert/strict';
 import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { pruneModel } from '../../../../tools/prune-model/prune.ts';
-import { Harness } from '../prune-harness.ts';
+import { PruneHarness } from '../support/prune-harness.ts';
 
 const folder = join(import.meta.dirname, '..', '..', '..', '..', '..', 'data', 'golden', 'models');
 
@@ -23,8 +26,8 @@ const EXPECTED: Readonly<Record<string, readonly [pooling: string, kept: string]
   'quotient-remainder': ['none none', ''],
 };
 
-test('every exported model is pruned, proved, and then has nothing to prune', async () => {
-  const harness = new Harness();
+test('every exported model is pruned, verified, and then has nothing to prune', async () => {
+  const harness = new PruneHarness();
   const names = readdirSync(folder)
     .filter((name) => name.endsWith('.onnx'))
     .sort();

@@ -14,10 +14,10 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 import { WireWriter } from '../../../../proto/wire.ts';
 import { readOnnxModel } from '../../../../tools/prune-model/onnx/onnx-reader.ts';
-import { FLOAT, INT64, model, node, ramp, value } from '../onnx-builder.ts';
-import { Harness } from '../prune-harness.ts';
+import { FLOAT, INT64, model, node, ramp, value } from '../support/onnx-builder.ts';
+import { PruneHarness } from '../support/prune-harness.ts';
 
-const harness = new Harness();
+const harness = new PruneHarness();
 const at = (op: string, inputs: string[], output: string): Uint8Array => node(op, inputs, [output]);
 
 function tableModel(nodes: readonly Uint8Array[], initializers: readonly Uint8Array[]): Uint8Array {
@@ -70,7 +70,7 @@ function externalModel(table: Record<string, string>, rows = 8): Uint8Array {
   );
 }
 
-test('external data: the table is read where it is, kept tensors get a file of their own', async () => {
+test('external data: tables are read in place, kept tensors move to model.onnx.data', async () => {
   const data = new Uint8Array(8192);
   data.set(new Uint8Array(Float32Array.from(ramp(24)).buffer), 0);
   data.set(new Uint8Array(Float32Array.from(ramp(15, 2)).buffer), 4096);
@@ -100,7 +100,7 @@ test('external data: the table is read where it is, kept tensors get a file of t
   );
 });
 
-test('external data that is missing, short, elsewhere or of another size', () => {
+test('external data that is missing, short, misplaced or of wrong size is refused', () => {
   harness.write('weights.bin', new Uint8Array(8192));
   const cases: [Record<string, string>, number, RegExp][] = [
     [inFile(0, 96, 'lost.bin'), 5, /"lost.bin", which is missing/],
@@ -112,11 +112,11 @@ test('external data that is missing, short, elsewhere or of another size', () =>
     [{}, 5, /which is missing/],
   ];
   for (const [entries, status, message] of cases) {
-    assert.match(harness.refuse(externalModel(entries), status), message);
+    assert.match(harness.expectRefusal(externalModel(entries), status), message);
   }
 });
 
-test('a table of external data never stands in memory whole', () => {
+test('a table in external data is never read into memory as a whole', () => {
   const rows = 4_000_000;
   const file = openSync(harness.path('large.bin'), 'w');
   ftruncateSync(file, rows * 4 * 16);
@@ -131,7 +131,8 @@ test('a table of external data never stands in memory whole', () => {
   const probe = harness.write(
     'probe.mjs',
     `import { readFileSync } from 'node:fs';
-process.on('exit', () => console.error(readFileSync('/proc/self/status', 'utf8').match(/VmHWM:\\s+(\\d+)/)[1]));
+const readPeak = () => readFileSync('/proc/self/status', 'utf8').match(/VmHWM:\\s+(\\d+)/)[1];
+process.on('exit', () => console.error(readPeak()));
 process.argv = [process.argv[0], 'prune-model', ...process.argv.slice(2)];
 await import(${JSON.stringify(main)});`,
   );

@@ -1,4 +1,7 @@
-/** Damage to models of many patterns: an answer in bounded time, never a crash, never half an output. */
+/**
+ * Damage to models of many patterns: an answer in bounded time, never a crash, never half an
+ * output.
+ */
 import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -6,8 +9,8 @@ import { test } from 'node:test';
 import fc from 'fast-check';
 import { CubeError } from '../../../../lib/core/errors.ts';
 import { pruneModel } from '../../../../tools/prune-model/prune.ts';
-import { FLOAT, floats, INT64, ints, model, node, ramp, value } from '../onnx-builder.ts';
-import { Harness } from '../prune-harness.ts';
+import { FLOAT, floats, INT64, ints, model, node, ramp, value } from '../support/onnx-builder.ts';
+import { PruneHarness } from '../support/prune-harness.ts';
 
 const folder = join(import.meta.dirname, '..', '..', '..', '..', '..', 'data', 'golden', 'models');
 const models = readdirSync(folder)
@@ -15,7 +18,7 @@ const models = readdirSync(folder)
   .map((name) => readFileSync(join(folder, name)));
 
 /** The graph is not run: what is wanted is that finding and cutting hold. */
-async function exitOf(harness: Harness, bytes: Uint8Array, samples = 0): Promise<number> {
+async function expectExit(harness: PruneHarness, bytes: Uint8Array, samples = 0): Promise<number> {
   const path = harness.write('model.onnx', bytes);
   const request = { features: undefined, samples, force: true, dryRun: false, inProcess: true };
   try {
@@ -29,8 +32,8 @@ async function exitOf(harness: Harness, bytes: Uint8Array, samples = 0): Promise
   }
 }
 
-test('flipped, removed and doubled bytes of exported models', async () => {
-  const harness = new Harness();
+test('exported models with damaged bytes are refused or verified', async () => {
+  const harness = new PruneHarness();
   const edit = fc.record({
     at: fc.nat(4000),
     drop: fc.nat(4),
@@ -50,7 +53,7 @@ test('flipped, removed and doubled bytes of exported models', async () => {
             ...bytes.subarray(place + drop),
           ]);
         }
-        await exitOf(harness, bytes);
+        await expectExit(harness, bytes);
       },
     ),
     { numRuns: 250 },
@@ -59,18 +62,18 @@ test('flipped, removed and doubled bytes of exported models', async () => {
   assert.deepEqual(hidden, []);
 });
 
-test('truncations of exported models is not a valid model', async () => {
-  const harness = new Harness();
+test('truncated exported models are not valid', async () => {
+  const harness = new PruneHarness();
   for (const [m, bytes] of models.entries()) {
     for (let length = m; length < bytes.length - 40; length += 41) {
-      assert.equal(await exitOf(harness, bytes.subarray(0, length)), 5, `${length} bytes`);
+      assert.equal(await expectExit(harness, bytes.subarray(0, length)), 5, `${length} bytes`);
     }
   }
   assert.deepEqual([...harness.snapshot().keys()], [harness.path('model.onnx')]);
 });
 
-test('graphs that grow without bound, or turn in circles, are answered', async () => {
-  const harness = new Harness();
+test('graphs with exponential growth or cycles are refused in bounded time', async () => {
+  const harness = new PruneHarness();
   const table = floats('t', [8, 3], ramp(24));
   const inputs = [value('ids', INT64, ['n', 2])];
   const outputs = [value('y', FLOAT, [])];
@@ -82,7 +85,8 @@ test('graphs that grow without bound, or turn in circles, are answered', async (
     ...doubled,
     node('Gather', ['t', 'k40'], ['y']),
   ];
-  assert.equal(await exitOf(harness, model({ inputs, outputs, initializers: [table], nodes })), 4);
+  const wide = model({ inputs, outputs, initializers: [table], nodes });
+  assert.equal(await expectExit(harness, wide), 4);
   const long = Array.from({ length: 20_000 }, (_, i) =>
     node('Add', [`k${i}`, 'one'], [`k${i + 1}`]),
   );
@@ -93,7 +97,7 @@ test('graphs that grow without bound, or turn in circles, are answered', async (
   ];
   const one = ints('one', [], [1]);
   assert.equal(
-    await exitOf(harness, model({ inputs, outputs, initializers: [table, one], nodes: chain })),
+    await expectExit(harness, model({ inputs, outputs, initializers: [table, one], nodes: chain })),
     4,
   );
   const doubling = [
@@ -102,7 +106,7 @@ test('graphs that grow without bound, or turn in circles, are answered', async (
     node('Gather', ['t', 'k60'], ['y']),
   ];
   assert.equal(
-    await exitOf(harness, model({ inputs, outputs, initializers: [table], nodes: doubling })),
+    await expectExit(harness, model({ inputs, outputs, initializers: [table], nodes: doubling })),
     4,
   );
   const circle = [
@@ -111,7 +115,7 @@ test('graphs that grow without bound, or turn in circles, are answered', async (
     node('Gather', ['t', 'b'], ['y']),
   ];
   assert.equal(
-    await exitOf(harness, model({ inputs, outputs, initializers: [table], nodes: circle })),
+    await expectExit(harness, model({ inputs, outputs, initializers: [table], nodes: circle })),
     5,
   );
 });

@@ -1,4 +1,7 @@
-/** What happens to ids on their way to a lookup: every pattern is cut, and full and pruned model agree in onnxruntime. */
+/**
+ * What happens to ids on their way to a lookup: every pattern is cut, and full and pruned model
+ * agree in onnxruntime.
+ */
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -22,17 +25,17 @@ import {
   ramp,
   tensor,
   value,
-} from '../onnx-builder.ts';
-import { Harness } from '../prune-harness.ts';
+} from '../support/onnx-builder.ts';
+import { PruneHarness } from '../support/prune-harness.ts';
 
-const harness = new Harness();
+const harness = new PruneHarness();
 
 interface Done {
   readonly report: Report;
   readonly spec: SlotSpec;
 }
 
-/** Prunes with a proof, which throws when the models differ. */
+/** Prunes with a verification, which throws when the models differ. */
 async function prune(bytes: Uint8Array): Promise<Done> {
   const report = await pruneModel({
     model: harness.write('model.onnx', bytes),
@@ -49,13 +52,26 @@ async function prune(bytes: Uint8Array): Promise<Done> {
 }
 
 const CONSTANTS = [
-  ...[floats('t', [12, 3], ramp(36)), floats('u', [5, 3], ramp(15, 2))],
-  ...[ints('offsets', [1, 3], [0, 4, 8]), ints('three', [], [3]), ints('four', [], [4])],
-  ...[ints('five', [], [5]), ints('seven', [], [7]), ints('zero', [], [0]), ints('one', [], [1])],
-  ...[ints('eleven', [], [11]), ints('minus', [], [-12]), ints('axis1', [1], [1])],
-  ...[ints('axis2', [1], [2]), ints('row0', [1], [0]), ints('end', [1], [1000])],
-  ...[ints('wide', [2], [-1, 3]), ints('keep', [3], [0, 1, 3]), ints('twice', [3], [1, 1, 3])],
-  ...[ints('shape3', [2], [1, 3]), ints('remap', [8], [3, 1, 4, 1, 5, 9, 2, 6])],
+  floats('t', [12, 3], ramp(36)),
+  floats('u', [5, 3], ramp(15, 2)),
+  ints('offsets', [1, 3], [0, 4, 8]),
+  ints('three', [], [3]),
+  ints('four', [], [4]),
+  ints('five', [], [5]),
+  ints('seven', [], [7]),
+  ints('zero', [], [0]),
+  ints('one', [], [1]),
+  ints('eleven', [], [11]),
+  ints('minus', [], [-12]),
+  ints('axis1', [1], [1]),
+  ints('axis2', [1], [2]),
+  ints('row0', [1], [0]),
+  ints('end', [1], [1000]),
+  ints('wide', [2], [-1, 3]),
+  ints('keep', [3], [0, 1, 3]),
+  ints('twice', [3], [1, 1, 3]),
+  ints('shape3', [2], [1, 3]),
+  ints('remap', [8], [3, 1, 4, 1, 5, 9, 2, 6]),
   tensor('no', BOOL, [], Uint8Array.of(0)),
 ];
 
@@ -110,7 +126,7 @@ const LAYOUT: Readonly<Record<string, readonly Uint8Array[]>> = {
   ],
 };
 
-test('layout: every column of the ids becomes the right row', async () => {
+test('layout operators: every column of the ids selects the right row', async () => {
   const initializers = [
     ...CONSTANTS,
     ints('back', [1], [-1000]),
@@ -174,7 +190,7 @@ test('arithmetic: keys are expressions that serving evaluates', async () => {
   }
 });
 
-test('quotient and remainder, as PyTorch writes floor division', async () => {
+test("quotient and remainder are traced through PyTorch's floor division", async () => {
   const { spec } = await prune(
     model({
       inputs: [value('ids', INT64, ['n', 1])],
@@ -202,7 +218,7 @@ test('quotient and remainder, as PyTorch writes floor division', async () => {
   );
 });
 
-test('ids in a float matrix that also holds the dense part: it stays for that', async () => {
+test('a float matrix of ids and dense values stays an input', async () => {
   const { report, spec } = await prune(
     model({
       inputs: [value('X', FLOAT, ['n', 4])],
@@ -228,7 +244,7 @@ test('ids in a float matrix that also holds the dense part: it stays for that', 
   assert.deepEqual(spec.ids, [{ input: 'X', dtype: 'float32', columns: 4, slots: [], kept: true }]);
 });
 
-test('a sequence of any length, and two inputs of different lengths', async () => {
+test('sequences of any length and two inputs of different lengths are pruned', async () => {
   const { report } = await prune(
     model({
       inputs: [value('a', INT64, ['n', 'l']), value('b', INT32, ['n', 'm'])],
@@ -252,7 +268,7 @@ test('a sequence of any length, and two inputs of different lengths', async () =
   );
 });
 
-test('masks of the same ids keep the ids; their shape alone does not', async () => {
+test('a mask of the ids keeps the ids input; their shape alone does not', async () => {
   const masked = (last: readonly Uint8Array[], opset: number): Uint8Array =>
     model({
       inputs: [value('ids', INT64, ['n', 3])],

@@ -1,7 +1,7 @@
 /** Which lookups are cut, and what of the graph stays. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { capturedNames } from '../../../../tools/prune-model/onnx/onnx-model.ts';
+import { findCapturedNames } from '../../../../tools/prune-model/onnx/onnx-model.ts';
 import { readOnnxModel } from '../../../../tools/prune-model/onnx/onnx-reader.ts';
 import {
   FLOAT,
@@ -15,13 +15,13 @@ import {
   ramp,
   smallModel,
   value,
-} from '../onnx-builder.ts';
-import { Harness } from '../prune-harness.ts';
+} from '../support/onnx-builder.ts';
+import { PruneHarness } from '../support/prune-harness.ts';
 
-const harness = new Harness();
+const harness = new PruneHarness();
 const f32 = (values: number[]): number[] => Array.from(Float32Array.from(values));
 
-test('one ids matrix: the lookup becomes an input, the table a file', async () => {
+test('one ids matrix: the lookup becomes an input and the table a file', async () => {
   const pruned = await harness.prune(smallModel(3, 7, 4));
   assert.deepEqual(pruned.inputs, ['dense', 'rows']);
   assert.deepEqual(pruned.outputs, ['prob']);
@@ -61,50 +61,63 @@ test('one ids matrix: the lookup becomes an input, the table a file', async () =
   assert.deepEqual(inputs, { kept: ['dense'], removed: ['ids'] });
 });
 
-test('columns of one ids matrix, selected in every supported way', async () => {
+/** A graph that selects columns of `ids` by Gather, Slice, Squeeze, Unsqueeze and Reshape. */
+function columnsModel(): ReturnType<typeof model> {
   const zero = (name: string, at: number[]): Uint8Array => ints(name, [at.length], at);
-  const pruned = await harness.prune(
-    model({
-      inputs: [value('ids', INT64, ['n', 6])],
-      outputs: [value('y', FLOAT, ['n', 20])],
-      initializers: [
-        floats('t', [8, 2], ramp(16)),
-        ints('two', [], [2]),
-        ...[zero('first', [0]), zero('minus', [-1]), zero('pair', [3, 1]), zero('cut', [1])],
-        ...[zero('four', [4]), zero('five', [5]), zero('flat', [-1]), zero('tall', [-1, 1])],
-        ...[zero('w2', [-1, 2]), zero('w4', [-1, 4]), zero('end', [9]), zero('step', [2])],
-        ...[zero('six', [-1, 6]), zero('w6', [0, 6])],
-      ],
-      nodes: [
-        node('Identity', ['ids'], ['same']),
-        node('Gather', ['same', 'two'], ['c2'], { attributes: { axis: 1 } }),
-        node('Gather', ['t', 'c2'], ['e2']),
-        node('Gather', ['ids', 'minus'], ['c5'], { attributes: { axis: -1 } }),
-        node('Cast', ['c5'], ['c5_32'], { attributes: { to: INT32 } }),
-        node('Gather', ['t', 'c5_32'], ['e5']),
-        node('Reshape', ['e5', 'w2'], ['f5']),
-        node('Slice', ['ids', 'four', 'five', 'cut'], ['c4']),
-        node('Squeeze', ['c4', 'cut'], ['c4_flat']),
-        node('Gather', ['t', 'c4_flat'], ['e4']),
-        node('Slice', ['ids', 'first', 'end', 'cut', 'step'], ['c024']),
-        node('Gather', ['t', 'c024'], ['e024']),
-        node('Reshape', ['e024', 'six'], ['f024']),
-        node('Gather', ['ids', 'pair'], ['c31'], { attributes: { axis: 1 } }),
-        node('Reshape', ['c31', 'w2'], ['c31_same']),
-        node('Gather', ['t', 'c31_same'], ['e31']),
-        node('Reshape', ['e31', 'w4'], ['f31']),
-        node('Reshape', ['c2', 'tall'], ['c2_tall']),
-        node('Unsqueeze', ['c2_tall', 'minus'], ['c2_cube']),
-        node('Gather', ['t', 'c2_cube'], ['e2_cube']),
-        node('Reshape', ['e2_cube', 'w2'], ['f2']),
-        node('Reshape', ['c4', 'flat'], ['c4_again']),
-        node('Gather', ['t', 'c4_again'], ['f4']),
-        node('Concat', ['e2', 'f5', 'e4', 'f024', 'f31', 'f2', 'f4'], ['y'], {
-          attributes: { axis: 1 },
-        }),
-      ],
-    }),
-  );
+  return model({
+    inputs: [value('ids', INT64, ['n', 6])],
+    outputs: [value('y', FLOAT, ['n', 20])],
+    initializers: [
+      floats('t', [8, 2], ramp(16)),
+      ints('two', [], [2]),
+      zero('first', [0]),
+      zero('minus', [-1]),
+      zero('pair', [3, 1]),
+      zero('cut', [1]),
+      zero('four', [4]),
+      zero('five', [5]),
+      zero('flat', [-1]),
+      zero('tall', [-1, 1]),
+      zero('w2', [-1, 2]),
+      zero('w4', [-1, 4]),
+      zero('end', [9]),
+      zero('step', [2]),
+      zero('six', [-1, 6]),
+      zero('w6', [0, 6]),
+    ],
+    nodes: [
+      node('Identity', ['ids'], ['same']),
+      node('Gather', ['same', 'two'], ['c2'], { attributes: { axis: 1 } }),
+      node('Gather', ['t', 'c2'], ['e2']),
+      node('Gather', ['ids', 'minus'], ['c5'], { attributes: { axis: -1 } }),
+      node('Cast', ['c5'], ['c5_32'], { attributes: { to: INT32 } }),
+      node('Gather', ['t', 'c5_32'], ['e5']),
+      node('Reshape', ['e5', 'w2'], ['f5']),
+      node('Slice', ['ids', 'four', 'five', 'cut'], ['c4']),
+      node('Squeeze', ['c4', 'cut'], ['c4_flat']),
+      node('Gather', ['t', 'c4_flat'], ['e4']),
+      node('Slice', ['ids', 'first', 'end', 'cut', 'step'], ['c024']),
+      node('Gather', ['t', 'c024'], ['e024']),
+      node('Reshape', ['e024', 'six'], ['f024']),
+      node('Gather', ['ids', 'pair'], ['c31'], { attributes: { axis: 1 } }),
+      node('Reshape', ['c31', 'w2'], ['c31_same']),
+      node('Gather', ['t', 'c31_same'], ['e31']),
+      node('Reshape', ['e31', 'w4'], ['f31']),
+      node('Reshape', ['c2', 'tall'], ['c2_tall']),
+      node('Unsqueeze', ['c2_tall', 'minus'], ['c2_cube']),
+      node('Gather', ['t', 'c2_cube'], ['e2_cube']),
+      node('Reshape', ['e2_cube', 'w2'], ['f2']),
+      node('Reshape', ['c4', 'flat'], ['c4_again']),
+      node('Gather', ['t', 'c4_again'], ['f4']),
+      node('Concat', ['e2', 'f5', 'e4', 'f024', 'f31', 'f2', 'f4'], ['y'], {
+        attributes: { axis: 1 },
+      }),
+    ],
+  });
+}
+
+test('columns of one ids matrix can be selected in every supported way', async () => {
+  const pruned = await harness.prune(columnsModel());
   assert.deepEqual(
     pruned.report.lookups.map(({ input, columns, shape }) => [
       input,
@@ -123,7 +136,7 @@ test('columns of one ids matrix, selected in every supported way', async () => {
   );
 });
 
-test('attributes of older opsets: Slice, Squeeze and Unsqueeze before they took inputs', async () => {
+test('Slice, Squeeze and Unsqueeze with the attributes of older opsets are supported', async () => {
   const attributes = { starts: [1], ends: [2], axes: [1] };
   const pruned = await harness.prune(
     model({
@@ -143,7 +156,7 @@ test('attributes of older opsets: Slice, Squeeze and Unsqueeze before they took 
   assert.deepEqual(pruned.report.lookups[0]?.columns, [1]);
 });
 
-test('a lookup that is also an output keeps the output, under a new name for the input', async () => {
+test('a lookup that is also an output keeps it; the new input gets another name', async () => {
   const pruned = await harness.prune(
     model({
       inputs: [value('ids', INT64, ['n'])],
@@ -157,7 +170,7 @@ test('a lookup that is also an output keeps the output, under a new name for the
   assert.equal(pruned.spec.embeddings[0]?.input, 'e_rows_2');
 });
 
-test('ids that something else reads stay an input', async () => {
+test('ids with other readers stay an input', async () => {
   const pruned = await harness.prune(
     model({
       inputs: [value('ids', INT64, ['n', 2])],
@@ -177,7 +190,7 @@ test('ids that something else reads stay an input', async () => {
   assert.deepEqual(pruned.report.inputs, { kept: ['ids'], removed: [] });
 });
 
-test('what only looks like a lookup is left alone', async () => {
+test('operators that only resemble a lookup are left alone', async () => {
   const pruned = await harness.prune(
     model({
       inputs: [value('ids', INT64, ['n', 2]), value('code', INT64, ['n', 2])],
@@ -187,7 +200,9 @@ test('what only looks like a lookup is left alone', async () => {
         floats('positions', [5, 3], ramp(15)),
         floats('constants', [5, 3], ramp(15)),
         ints('vocabulary', [4], [3, 2, 1, 0]),
-        ...[ints('zero', [], [0]), ints('one', [], [1]), ints('two', [2], [4, 0])],
+        ints('zero', [], [0]),
+        ints('one', [], [1]),
+        ints('two', [2], [4, 0]),
       ],
       nodes: [
         node('Gather', ['t', 'ids'], ['e']),
@@ -216,7 +231,7 @@ test('what only looks like a lookup is left alone', async () => {
   );
 });
 
-test('dead lookups are dropped without an input, whatever they are', async () => {
+test('lookups that no output needs are removed without a new input', async () => {
   const pruned = await harness.prune(
     model({
       inputs: [value('ids', INT64, ['n']), value('unused', INT64, ['n'])],
@@ -234,7 +249,7 @@ test('dead lookups are dropped without an input, whatever they are', async () =>
   assert.deepEqual(pruned.report.nodes, { before: 3, after: 1 });
 });
 
-test('a model made for one batch is proved with that batch', async () => {
+test('a model with a fixed batch size is verified with that size', async () => {
   const pruned = await harness.prune(
     model({
       inputs: [value('ids', INT64, [5, 2])],
@@ -242,13 +257,14 @@ test('a model made for one batch is proved with that batch', async () => {
       initializers: [floats('t', [8, 2], ramp(16))],
       nodes: [node('Gather', ['t', 'ids'], ['e']), node('Relu', ['e'], ['y'])],
     }),
-    ...['--verify', '12'],
+    '--verify',
+    '12',
   );
   assert.deepEqual(pruned.spec.embeddings[0]?.shape, [5, 2, 2]);
   assert.deepEqual(pruned.report.verify?.batches, [5, 5, 5]);
 });
 
-test('an If whose branches use the rows works on, its bodies untouched', async () => {
+test('an If whose branches use the rows is kept unchanged', async () => {
   const branch = (op: string): Uint8Array =>
     graph({
       inputs: [],
@@ -273,7 +289,8 @@ test('an If whose branches use the rows works on, its bodies untouched', async (
   );
   assert.deepEqual(pruned.inputs, ['flag', 'e']);
   const [body] = readOnnxModel(pruned.model, 'pruned').graph.nodes[0]?.bodies ?? [];
-  assert.deepEqual([...capturedNames(body!)], ['e']);
+  assert.ok(body);
+  assert.deepEqual([...findCapturedNames(body)], ['e']);
 });
 
 test('everything that is not cut keeps its exact bytes, unknown fields included', async () => {
@@ -303,6 +320,6 @@ test('the same model gives the same bytes; a pruned model has nothing to prune',
   const second = await harness.prune(smallModel());
   assert.deepEqual(second.model, first.model);
   assert.deepEqual(second.report, first.report);
-  const again = new Harness();
-  assert.match(again.refuse(first.model, 3), /has no embedding lookups/);
+  const again = new PruneHarness();
+  assert.match(again.expectRefusal(first.model, 3), /has no embedding lookups/);
 });

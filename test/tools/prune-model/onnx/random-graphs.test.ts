@@ -1,4 +1,6 @@
-/** Random CTR graphs: full and pruned model, run side by side by this test, give the same scores. */
+/**
+ * Random CTR graphs: full and pruned model, run side by side by this test, give the same scores.
+ */
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -8,8 +10,18 @@ import { decodeNpy } from '../../../../lib/core/npy.ts';
 import { OnnxModel, type OnnxTensor } from '../../../../lib/platform/onnx.ts';
 import { pruneModel } from '../../../../tools/prune-model/prune.ts';
 import type { Report } from '../../../../tools/prune-model/report.ts';
-import { FLOAT, floats, INT32, INT64, ints, model, node, ramp, value } from '../onnx-builder.ts';
-import { Harness } from '../prune-harness.ts';
+import {
+  FLOAT,
+  floats,
+  INT32,
+  INT64,
+  ints,
+  model,
+  node,
+  ramp,
+  value,
+} from '../support/onnx-builder.ts';
+import { PruneHarness } from '../support/prune-harness.ts';
 
 interface TableShape {
   readonly rows: number;
@@ -113,7 +125,10 @@ function drawIds(ids: Built['ids'], seed: number): Map<string, OnnxTensor> {
   return tensors;
 }
 
-/** What a server does: for each lookup of the report, the table file's rows of the ids in its columns. */
+/**
+ * What a server does: for each lookup of the report, the table file's rows of the ids in its
+ * columns.
+ */
 function embeddings(
   report: Report,
   output: string,
@@ -140,7 +155,7 @@ function embeddings(
 }
 
 test('full and pruned model agree on random graphs', async () => {
-  const harness = new Harness();
+  const harness = new PruneHarness();
   const batches = fc.integer({ min: 1, max: 5 });
   await fc.assert(
     fc.asyncProperty(

@@ -1,9 +1,9 @@
 /** Different things of one name, and axes that look alike: what is cut is what the graph meant. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { RandomNumbers } from '../../../../tools/prune-model/cut/verification.ts';
+import { OnnxInputSampler } from '../../../../tools/prune-model/onnx/input-sampler.ts';
 import { readOnnxModel } from '../../../../tools/prune-model/onnx/onnx-reader.ts';
-import { InputSampler } from '../../../../tools/prune-model/onnx/sample-inputs.ts';
-import { RandomNumbers } from '../../../../tools/prune-model/proof.ts';
 import { pruneModel } from '../../../../tools/prune-model/prune.ts';
 import type { Report } from '../../../../tools/prune-model/report.ts';
 import {
@@ -21,10 +21,10 @@ import {
   type Shape,
   tensor,
   value,
-} from '../onnx-builder.ts';
-import { Harness } from '../prune-harness.ts';
+} from '../support/onnx-builder.ts';
+import { PruneHarness } from '../support/prune-harness.ts';
 
-const harness = new Harness();
+const harness = new PruneHarness();
 
 function at(
   op: string,
@@ -35,14 +35,14 @@ function at(
   return node(op, inputs, [output], { attributes });
 }
 
-/** In this process, with a proof. */
+/** In this process, with a verification. */
 async function pruneHere(bytes: Uint8Array): Promise<Report> {
   const request = { features: undefined, samples: 24, force: true, dryRun: false, inProcess: true };
   const path = harness.write('model.onnx', bytes);
   return (await pruneModel({ ...request, model: path, output: harness.output }))!;
 }
 
-function modelOf(
+function buildModel(
   nodes: readonly Uint8Array[],
   initializers: readonly Uint8Array[],
   options: { shape?: Shape; input?: string; opset?: number } = {},
@@ -71,7 +71,7 @@ function ifModel(branches: readonly [Uint8Array, Uint8Array], outer: Uint8Array[
   });
 }
 
-test('bodies whose own tables and maps have the same name each keep their own', async () => {
+test('tables and maps with one name in several bodies stay separate', async () => {
   const branch = (output: string, scale: number, map: readonly number[]): Uint8Array =>
     graph({
       inputs: [],
@@ -94,7 +94,7 @@ test('bodies whose own tables and maps have the same name each keep their own', 
   );
 });
 
-test('a body that hides a name from around it is refused', () => {
+test('a body that shadows a name of the outer graph is refused', () => {
   const hiding = graph({
     inputs: [],
     outputs: [value('a', FLOAT, ['n', 2, 3])],
@@ -107,13 +107,16 @@ test('a body that hides a name from around it is refused', () => {
     nodes: [at('Gather', ['t', 'ids'], 'b')],
   });
   const bytes = ifModel([hiding, plain], [floats('t', [8, 3], ramp(24))]);
-  assert.match(harness.refuse(bytes, 4, '--verify', '0'), /tensor "t".*also one outside the body/);
+  assert.match(
+    harness.expectRefusal(bytes, 4, '--verify', '0'),
+    /tensor "t".*a value outside the body/,
+  );
 });
 
-test('one quantised table read with two scales is two tables', async () => {
+test('one quantised table read with two scales gives two tables', async () => {
   const rows = Int8Array.from({ length: 24 }, (_, i) => 7 * i - 80);
   const { tables } = await pruneHere(
-    modelOf(
+    buildModel(
       [
         at('Gather', ['q', 'ids'], 'a'),
         at('Gather', ['q', 'ids'], 'b'),
@@ -127,7 +130,7 @@ test('one quantised table read with two scales is two tables', async () => {
   assert.equal(tables.length, 2);
 });
 
-test('a quantised table with scales of half precision has rows of half precision', async () => {
+test('a quantised table with float16 scales gives float16 rows', async () => {
   const q = tensor(
     'q',
     3,
@@ -139,12 +142,12 @@ test('a quantised table with scales of half precision has rows of half precision
   const before = [at('DequantizeLinear', ['q', 'scale'], 't'), at('Gather', ['t', 'ids'], 'half')];
   const behind = [at('Gather', ['q', 'ids'], 'r'), at('DequantizeLinear', ['r', 'scale'], 'half')];
   for (const nodes of [before, behind]) {
-    const report = await pruneHere(modelOf([...nodes, cast], [q, scale], { opset: 19 }));
+    const report = await pruneHere(buildModel([...nodes, cast], [q, scale], { opset: 19 }));
     assert.equal(report.lookups.length, 1);
   }
 });
 
-test('an axis that counts from the end, of a table behind a Cast', async () => {
+test('a negative axis of a table behind a Cast is supported', async () => {
   const halves = Uint16Array.from({ length: 24 }, (_, i) => 0x3c00 + 37 * i);
   const t = tensor('h', FLOAT16, [8, 3], halves);
   for (const [axis, rows] of [
@@ -153,12 +156,12 @@ test('an axis that counts from the end, of a table behind a Cast', async () => {
   ] as const) {
     const gather = at('Gather', ['t', 'ids'], 'y', { axis });
     const cast = at('Cast', ['h'], 't', { to: FLOAT });
-    const { tables } = await pruneHere(modelOf([cast, gather], [t]));
+    const { tables } = await pruneHere(buildModel([cast, gather], [t]));
     assert.equal(tables[0]?.rows, rows);
   }
 });
 
-test('the shape of ids is not taken from rows that stand otherwise', async () => {
+test('the shape of ids is not taken from rows with permuted axes', async () => {
   const sized = [
     at('Gather', ['t', 'turned'], 'rows'),
     at('Shape', ['ids'], 'shape'),
@@ -168,28 +171,28 @@ test('the shape of ids is not taken from rows that stand otherwise', async () =>
   ];
   const parts = [floats('t', [8, 3], ramp(24)), ints('one', [], [1])];
   const transpose = at('Transpose', ['ids'], 'turned', { perm: [1, 0] });
-  const turned = await pruneHere(modelOf([transpose, ...sized], parts, { shape: ['n', 's'] }));
+  const turned = await pruneHere(buildModel([transpose, ...sized], parts, { shape: ['n', 's'] }));
   assert.deepEqual(turned.inputs.kept, ['ids']);
   const reshape = at('Reshape', ['ids', 'to'], 'turned');
-  const flat = modelOf([reshape, ...sized], [...parts, ints('to', [3], [0, 3, 2])], {
+  const flat = buildModel([reshape, ...sized], [...parts, ints('to', [3], [0, 3, 2])], {
     shape: ['n', 2, 3],
   });
   assert.deepEqual((await pruneHere(flat)).inputs.kept, ['ids']);
 });
 
-test('two axes of one name, and an input that is called batch', async () => {
+test('two axes of one name, and an input named batch, are supported', async () => {
   const gather = (input: string): Uint8Array => at('Gather', ['t', input], 'y');
   const t = floats('t', [8, 3], ramp(24));
-  const square = await pruneHere(modelOf([gather('ids')], [t], { shape: ['n', 'n'] }));
+  const square = await pruneHere(buildModel([gather('ids')], [t], { shape: ['n', 'n'] }));
   assert.equal(square.lookups.length, 1);
   const input = 'batch';
-  const open = await pruneHere(modelOf([gather(input)], [t], { shape: ['n', ''], input }));
+  const open = await pruneHere(buildModel([gather(input)], [t], { shape: ['n', ''], input }));
   const rows = readOnnxModel(harness.readOutput('model.onnx'), 'pruned').graph.inputs[0];
   assert.equal(open.lookups.length, 1);
   assert.notEqual(rows?.shape?.[1], 1);
 });
 
-test('conditions are true in one of the first two runs of a proof, and false in the other', () => {
+test('conditions are true in one of the first two runs and false in the other', () => {
   const inputs = ['p', 'q', 'r'].map((name) => ({
     raw: { field: 11, bytes: new Uint8Array(0) },
     name,
@@ -197,7 +200,7 @@ test('conditions are true in one of the first two runs of a proof, and false in 
     shape: [],
   }));
   const spec = { embeddings: [], tables: [], ids: [], features: undefined };
-  const sampler = new InputSampler(inputs, [], spec, new RandomNumbers(1));
+  const sampler = new OnnxInputSampler(inputs, [], spec, new RandomNumbers(1));
   const [first, second] = [sampler.draw(4), sampler.draw(1)];
   for (const { name } of inputs) {
     const drawn = [first, second].map(({ tensors }) => Number(tensors.get(name)!.data[0]));

@@ -1,4 +1,7 @@
-/** Where tables stand and which operators look rows up: every pattern is cut and proved, or refused by name. */
+/**
+ * Where tables stand and which operators look rows up: every pattern is cut and verified, or
+ * refused by name.
+ */
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -21,10 +24,10 @@ import {
   tensor,
   UINT8,
   value,
-} from '../onnx-builder.ts';
-import { Harness } from '../prune-harness.ts';
+} from '../support/onnx-builder.ts';
+import { PruneHarness } from '../support/prune-harness.ts';
 
-const harness = new Harness();
+const harness = new PruneHarness();
 const at = (
   op: string,
   inputs: string[],
@@ -47,7 +50,10 @@ function tableModel(
   });
 }
 
-/** In this process, with a proof: many models are quick. @returns undefined when there is nothing to prune */
+/**
+ * In this process, with a verification: many models are quick. @returns undefined when there is
+ * nothing to prune
+ */
 async function pruneHere(bytes: Uint8Array): Promise<Report | undefined> {
   const request = { features: undefined, samples: 24, force: true, dryRun: false, inProcess: true };
   const path = harness.write('model.onnx', bytes);
@@ -57,7 +63,7 @@ async function pruneHere(bytes: Uint8Array): Promise<Report | undefined> {
 const halves = Uint16Array.from({ length: 24 }, (_, i) => 0x3c00 + 37 * i);
 const bytes = Uint8Array.from({ length: 24 }, (_, i) => i * 10);
 
-test('tables of half precision, typed fields included, behind Cast, quantised, in parts, turned', async () => {
+test('float16, cast, quantised, concatenated and transposed tables are exported', async () => {
   const gather = at('Gather', ['t', 'ids'], 'y');
   const inField = new WireWriter().uint(1, 8).uint(1, 3).uint(2, FLOAT16).string(8, 'h');
   inField.message(5, (w) => {
@@ -102,7 +108,7 @@ test('tables of half precision, typed fields included, behind Cast, quantised, i
   await pruneAll(cases);
 });
 
-test('tables in parts, turned, of other ranks, looked up along other axes', async () => {
+test('concatenated, transposed and higher-rank tables are exported', async () => {
   const gather = at('Gather', ['t', 'ids'], 'y');
   await pruneAll({
     'parts of one table': tableModel(
@@ -130,7 +136,7 @@ test('tables in parts, turned, of other ranks, looked up along other axes', asyn
   });
 });
 
-/** Each has one lookup, is proved, and has nothing to prune afterwards. */
+/** Each has one lookup, is verified, and has nothing to prune afterwards. */
 async function pruneAll(cases: Readonly<Record<string, Uint8Array>>): Promise<void> {
   for (const [name, bytes] of Object.entries(cases)) {
     const report = await pruneHere(bytes);
@@ -141,7 +147,7 @@ async function pruneAll(cases: Readonly<Record<string, Uint8Array>>): Promise<vo
   }
 }
 
-test('opsets from 9 to the newest', async () => {
+test('opsets from 9 to the newest are supported', async () => {
   for (const opset of [9, 11, 13, 15, 18, 21, 24, 26]) {
     const parts = [floats('t', [8, 3], ramp(24)), ints('seven', [], [7])];
     const nodes = [
@@ -183,7 +189,7 @@ test('lookups in the branches of If become inputs that the branches read', async
   );
 });
 
-test('a lookup of what a loop counts is refused by name', () => {
+test('a lookup of a loop counter is refused by name', () => {
   const body = graph({
     inputs: [value('i', INT64, []), value('go', BOOL, [])],
     outputs: [value('go2', BOOL, []), value('row', FLOAT, [3])],
@@ -204,10 +210,10 @@ test('a lookup of what a loop counts is refused by name', () => {
     ],
     nodes: [node('Loop', ['three', 'yes'], ['y'], { attributes: { body: { graph: body } } })],
   });
-  assert.match(harness.refuse(bytes, 4), /node "inside" \(Gather\).*loop hands to its body/);
+  assert.match(harness.expectRefusal(bytes, 4), /node "inside" \(Gather\).*loop hands to its body/);
 });
 
-test('lookups in functions of the model are found, through functions that call functions', async () => {
+test('lookups in model functions are found, also through nested calls', async () => {
   const fn = (name: string, inner: Uint8Array): Uint8Array =>
     new WireWriter()
       .string(1, name)
@@ -240,7 +246,7 @@ test('lookups in functions of the model are found, through functions that call f
   assert.deepEqual(inputs, ['a', 'b']);
 });
 
-test('bags by ATen: cut at the pooled rows, and accepted without proof', () => {
+test('bags by ATen are cut at the pooled rows and need --verify 0', () => {
   const bytes = model({
     inputs: [value('ids', INT64, ['l']), value('offsets', INT64, ['n'])],
     outputs: [value('y', FLOAT, ['n', 3])],
@@ -253,7 +259,7 @@ test('bags by ATen: cut at the pooled rows, and accepted without proof', () => {
       at('Sigmoid', ['e'], 'y'),
     ],
   });
-  assert.match(harness.refuse(bytes, 4), /not proved/);
+  assert.match(harness.expectRefusal(bytes, 4), /not verified/);
   const path = harness.write('aten.onnx', bytes);
   const outcome = harness.run(
     '--model',
@@ -273,7 +279,7 @@ test('bags by ATen: cut at the pooled rows, and accepted without proof', () => {
   });
 });
 
-test('--fetch keeps what the chosen outputs need: label and loss go', async () => {
+test('--fetch keeps what the chosen outputs need and removes label and loss', async () => {
   const bytes = model({
     inputs: [value('ids', INT64, ['n', 2]), value('label', FLOAT, ['n', 2, 3])],
     outputs: [value('loss', FLOAT, [])],
@@ -291,7 +297,7 @@ test('--fetch keeps what the chosen outputs need: label and loss go', async () =
     [['e'], ['predict'], ['ids', 'label']],
   );
   assert.match(
-    harness.refuse(bytes, 1, '--fetch', 'nothing'),
-    /--fetch nothing: the model makes no such value/,
+    harness.expectRefusal(bytes, 1, '--fetch', 'nothing'),
+    /--fetch nothing: the model computes no such value/,
   );
 });

@@ -14,13 +14,13 @@ import {
   ramp,
   tensor,
   value,
-} from '../onnx-builder.ts';
-import { Harness } from '../prune-harness.ts';
+} from '../support/onnx-builder.ts';
+import { PruneHarness } from '../support/prune-harness.ts';
 
-const harness = new Harness();
+const harness = new PruneHarness();
 const f32 = (values: number[]): number[] => Array.from(Float32Array.from(values));
 
-test('26 inputs share one table: it is exported once, each lookup is an input', async () => {
+test('a table shared by 26 inputs is exported once, and each lookup becomes an input', async () => {
   const fields = Array.from({ length: 26 }, (_, i) => `C${i + 1}`);
   const pruned = await harness.prune(
     model({
@@ -65,7 +65,7 @@ test('26 inputs share one table: it is exported once, each lookup is an input', 
   assert.equal(pruned.report.tables[0]?.lookups, 26);
 });
 
-test('tables of different dims whose names collide as file names', async () => {
+test('tables whose names collide as file names get distinct files', async () => {
   const pruned = await harness.prune(
     model({
       inputs: [value('a', INT32, ['n']), value('b', INT64, ['n'])],
@@ -88,7 +88,7 @@ test('tables of different dims whose names collide as file names', async () => {
   assert.deepEqual(pruned.table('emb_1_2').values, f32(ramp(36, 2)));
 });
 
-test('a table used elsewhere stays in the graph and is exported all the same', async () => {
+test('a table with other readers stays in the graph and is exported too', async () => {
   const tied = model({
     inputs: [value('ids', INT64, ['n'])],
     outputs: [value('y', FLOAT, ['n', 8])],
@@ -111,11 +111,11 @@ test('a table used elsewhere stays in the graph and is exported all the same', a
   );
   assert.match(
     outcome.stdout,
-    /table t also stays in the graph: node "tie" \(Transpose\) reads it/,
+    /table t also stays in the graph, where it is read by node "tie" \(Transpose\)/,
   );
 });
 
-test('tables in other clothes: Constant node, Identity, float_data packed or not', async () => {
+test('tables in a Constant node, behind Identity, or in float_data are exported', async () => {
   const values = ramp(8);
   const tables = ['constant', 'renamed', 'packed', 'single'];
   const pruned = await harness.prune(
@@ -150,7 +150,7 @@ test('tables in other clothes: Constant node, Identity, float_data packed or not
   for (const name of names) assert.deepEqual(pruned.table(name).values, f32(values));
 });
 
-test('IR version 3: initializers listed as inputs go with their tables', async () => {
+test('initializers that IR version 3 lists as inputs are removed with their tables', async () => {
   const pruned = await harness.prune(
     model({
       irVersion: 3,
@@ -169,7 +169,7 @@ test('IR version 3: initializers listed as inputs go with their tables', async (
   );
 });
 
-test('rows that are not finite keep their bits', async () => {
+test('rows with NaN and infinity keep their bits', async () => {
   const bits = Uint32Array.of(0x7fc0_1234, 0xff80_0000, 0x8000_0000, 0x0000_0001, 0x3f80_0000, 0);
   const pruned = await harness.prune(
     model({

@@ -1,4 +1,7 @@
-/** Damaged Paddle models: refused in bounded time and memory, nothing left behind; what is accepted has passed the proof. */
+/**
+ * Damaged Paddle models: refused in bounded time and memory, nothing left behind; what is accepted
+ * has passed the verification.
+ */
 import assert from 'node:assert/strict';
 import { mkdirSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -9,21 +12,21 @@ import { WireWriter } from '../../../../proto/wire.ts';
 import { readProgram } from '../../../../tools/prune-model/paddle/program-reader.ts';
 import { pruneModel } from '../../../../tools/prune-model/prune.ts';
 import {
+  buildModel,
   feedOp,
   fetchOp,
   holders,
   INT64,
   type ModelFiles,
-  modelOf,
   op,
   program,
   stream,
   variable,
   wave,
-} from '../paddle-builder.ts';
-import { PaddleHarness } from '../paddle-harness.ts';
+} from '../support/paddle-builder.ts';
+import { PaddleHarness } from '../support/paddle-harness.ts';
 
-const small = modelOf({
+const small = buildModel({
   vars: [
     { name: 't', dims: [3, 2], persistable: true },
     { name: 'w', dims: [2, 2], persistable: true },
@@ -46,8 +49,8 @@ interface Damage {
   readonly params?: Uint8Array;
 }
 
-/** The exit code that the command would have. @returns 3 or above, or 0 after a proof */
-async function exitOf(harness: PaddleHarness, damage: Damage): Promise<number> {
+/** The exit code that the command would have. @returns 3 or above, or 0 after a verification */
+async function expectExit(harness: PaddleHarness, damage: Damage): Promise<number> {
   const folder = harness.path('model');
   mkdirSync(folder, { recursive: true });
   writeFileSync(join(folder, '__model__'), damage.program ?? whole);
@@ -77,35 +80,35 @@ test('every truncation of the program and of the parameters is not a valid model
   const versionAt = whole.length - 4;
   for (let length = 0; length < whole.length; length++) {
     if (length === versionAt) continue;
-    assert.equal(await exitOf(harness, { program: whole.subarray(0, length) }), 5, `${length}`);
+    assert.equal(await expectExit(harness, { program: whole.subarray(0, length) }), 5, `${length}`);
   }
   for (let length = 0; length < params.length; length++) {
-    assert.equal(await exitOf(harness, { params: params.subarray(0, length) }), 5, `${length}`);
+    assert.equal(await expectExit(harness, { params: params.subarray(0, length) }), 5, `${length}`);
   }
   const longer = Buffer.concat([params, Buffer.of(0)]);
-  assert.equal(await exitOf(harness, { params: longer }), 5);
+  assert.equal(await expectExit(harness, { params: longer }), 5);
   assert.deepEqual(leftovers(harness), []);
   assert.ok(!harness.snapshot().has(harness.output));
 });
 
-test('flipped bits are refused, leave nothing behind, or give a model that is proved', async () => {
+test('a model with flipped bits is refused without output, or verified', async () => {
   const harness = new PaddleHarness();
   const seen = new Set<number>();
   for (let at = 0; at < whole.length; at++) {
     const bytes = whole.slice();
     bytes[at]! ^= 1 << (at % 8);
-    seen.add(await exitOf(harness, { program: bytes }));
+    seen.add(await expectExit(harness, { program: bytes }));
   }
   for (let at = 0; at < params.length; at += 2) {
     const bytes = Uint8Array.from(params);
     bytes[at]! ^= 1 << (at % 7);
-    seen.add(await exitOf(harness, { params: bytes }));
+    seen.add(await expectExit(harness, { params: bytes }));
   }
   assert.ok(seen.has(5) && seen.has(0));
   assert.deepEqual(leftovers(harness), []);
 });
 
-test('bytes replaced, removed, inserted or doubled at random', async () => {
+test('randomly damaged programs are refused or verified', async () => {
   const harness = new PaddleHarness();
   const edit = fc.record({
     at: fc.nat(whole.length - 1),
@@ -119,7 +122,7 @@ test('bytes replaced, removed, inserted or doubled at random', async () => {
         const tail = bytes.subarray(at + drop);
         bytes = Uint8Array.from([...bytes.subarray(0, at), ...insert, ...tail]);
       }
-      await exitOf(harness, { program: bytes });
+      await expectExit(harness, { program: bytes });
     }),
     { numRuns: 300 },
   );
@@ -132,20 +135,20 @@ function u64(value: bigint): Uint8Array {
   return bytes;
 }
 
-test('lengths past the end, huge dims and claims without end cost nothing', async () => {
+test('huge lengths, dims and counts are refused without large allocations', async () => {
   const harness = new PaddleHarness();
   const huge = [2n ** 63n, 2n ** 64n - 1n, 2n ** 40n, 17n];
   for (const claim of huge) {
     const levels = Buffer.concat([params.subarray(0, 4), u64(claim), params.subarray(12)]);
-    assert.equal(await exitOf(harness, { params: levels }), 5);
+    assert.equal(await expectExit(harness, { params: levels }), 5);
     const level = Buffer.concat([params.subarray(0, 4), u64(1n), u64(claim), params.subarray(12)]);
-    assert.equal(await exitOf(harness, { params: level }), 5);
+    assert.equal(await expectExit(harness, { params: level }), 5);
   }
   const description = Buffer.from(params);
   description.writeInt32LE(2 ** 31 - 1, 16);
-  assert.equal(await exitOf(harness, { params: description }), 5);
+  assert.equal(await expectExit(harness, { params: description }), 5);
   description.writeInt32LE(-5, 16);
-  assert.equal(await exitOf(harness, { params: description }), 5);
+  assert.equal(await expectExit(harness, { params: description }), 5);
   const dims = [2 ** 40, 2 ** 40];
   const claimed = new WireWriter().uint(1, 5).uint(2, dims[0]!).uint(2, dims[1]!).finish();
   const large = Buffer.concat([
@@ -153,7 +156,7 @@ test('lengths past the end, huge dims and claims without end cost nothing', asyn
     Buffer.of(claimed.length, 0, 0, 0),
     claimed,
   ]);
-  assert.equal(await exitOf(harness, { params: large }), 5);
+  assert.equal(await expectExit(harness, { params: large }), 5);
   const many = new Uint8Array(24_000_000);
   for (let at = 0; at < many.length; at += 2) many[at] = 0x22;
   const block = new WireWriter(many.length + 20)
@@ -164,10 +167,10 @@ test('lengths past the end, huge dims and claims without end cost nothing', asyn
   assert.throws(() => readProgram(flood, 'm'), /m is not a valid Paddle program/);
 });
 
-test('SelectedRows that lie about their keys', async () => {
+test('SelectedRows with wrong key counts are refused', async () => {
   const harness = new PaddleHarness();
-  const wish = { dims: [2, 2], values: wave(4, 1), keys: [4, 9] };
-  const files = modelOf({
+  const options = { dims: [2, 2], values: wave(4, 1), keys: [4, 9] };
+  const files = buildModel({
     vars: [
       { name: 't', dims: [2, 2], persistable: true, isSelectedRows: true },
       { name: 'ids', dims: [-1, 1], type: INT64 },
@@ -176,22 +179,22 @@ test('SelectedRows that lie about their keys', async () => {
     feeds: ['ids'],
     fetches: ['e'],
     ops: [op('lookup_table', { W: 't', Ids: 'ids' }, { Out: 'e' })],
-    params: { t: wish },
+    params: { t: options },
   });
-  const good = stream(wish);
-  assert.equal(await exitOf(harness, { program: files.program, params: good }), 0);
+  const good = stream(options);
+  assert.equal(await expectExit(harness, { program: files.program, params: good }), 0);
   rmSync(harness.output, { recursive: true });
   for (let length = 0; length < good.length; length++) {
     const cut = { program: files.program, params: good.subarray(0, length) };
-    assert.equal(await exitOf(harness, cut), 5, `${length}`);
+    assert.equal(await expectExit(harness, cut), 5, `${length}`);
   }
   for (const count of [0n, 1n, 3n, 2n ** 61n, 2n ** 64n - 1n]) {
     const lie = Buffer.concat([good.subarray(0, 4), u64(count), good.subarray(12)]);
-    assert.equal(await exitOf(harness, { program: files.program, params: lie }), 5, `${count}`);
+    assert.equal(await expectExit(harness, { program: files.program, params: lie }), 5, `${count}`);
   }
 });
 
-test('programs that cannot run: cycles, names twice, what nothing declares, wrong sizes', async () => {
+test('invalid programs are refused: cycles, duplicates, undeclared names, sizes', async () => {
   const harness = new PaddleHarness();
   const names = ['a', 'b', 'e', 'y'].map((name) => variable({ name, dims: [-1, 2] }));
   const vars = [
@@ -249,28 +252,28 @@ test('programs that cannot run: cycles, names twice, what nothing declares, wron
     ['no block', new WireWriter().message(4, (v) => v.uint(1, 0)).finish()],
   ];
   for (const [what, bytes] of wrong) {
-    assert.equal(await exitOf(harness, { program: bytes }), 5, what);
+    assert.equal(await expectExit(harness, { program: bytes }), 5, what);
     assert.ok(!harness.snapshot().has(harness.output), what);
   }
 });
 
-test('parameters that are missing, of another shape, or outside the folder', async () => {
+test('parameters that are missing, misshapen or outside the folder are refused', async () => {
   const harness = new PaddleHarness();
   const model = harness.writeModel(small);
   const missing = harness.writeModel({ ...small, params: { t: small.params['t']! } });
-  assert.match(await harness.refuseModel(missing, 5), /parameter "w" is missing/);
+  assert.match(await harness.expectModelRefusal(missing, 5), /parameter "w" is missing/);
   truncateSync(join(model, '..', 't'), 40);
-  assert.match(await harness.refuseModel(model, 5), /variable "t": 24 bytes of \[3, 2\]/);
+  assert.match(await harness.expectModelRefusal(model, 5), /variable "t": 24 bytes of \[3, 2\]/);
   const turned: ModelFiles = {
     ...small,
     params: { ...small.params, t: { dims: [2, 3], values: wave(6, 1) } },
   };
   assert.match(
-    await harness.refuseModel(harness.writeModel(turned), 5),
-    /variable "t" is float32 \[2, 3\], the program says float32 \[3, 2\]/,
+    await harness.expectModelRefusal(harness.writeModel(turned), 5),
+    /variable "t" is float32 \[2, 3\], but the program declares float32 \[3, 2\]/,
   );
   for (const name of ['../t', '/etc/hostname', 'slots.json']) {
-    const files = modelOf({
+    const files = buildModel({
       vars: [
         { name, dims: [3, 2], persistable: true },
         { name: 't', dims: [3, 2], persistable: true },
@@ -287,6 +290,9 @@ test('parameters that are missing, of another shape, or outside the folder', asy
     const { [name]: _, ...inside } = files.params;
     const all = name.includes('/') ? inside : files.params;
     const placed = harness.writeModel({ ...files, params: all });
-    assert.match(await harness.refuseModel(placed, 4), /outside its folder|written over another/);
+    assert.match(
+      await harness.expectModelRefusal(placed, 4),
+      /outside the model's folder|written over another/,
+    );
   }
 });

@@ -3,11 +3,11 @@ import assert from 'node:assert/strict';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { OnnxModel } from '../../../../lib/platform/onnx.ts';
-import { ctrDnn } from '../ctr-programs.ts';
-import { INT64, type ModelFiles, modelOf, op } from '../paddle-builder.ts';
-import { PaddleHarness } from '../paddle-harness.ts';
+import { buildCtrDnn } from '../support/ctr-programs.ts';
+import { buildModel, INT64, type ModelFiles, op } from '../support/paddle-builder.ts';
+import { PaddleHarness } from '../support/paddle-harness.ts';
 
-test('sequence_pool over one id and over several, each input with a length of its own', async () => {
+test('sequence_pool is converted for one and several ids, with a length per input', async () => {
   const harness = new PaddleHarness();
   for (const pooltype of ['SUM', 'AVERAGE', 'SQRT', 'MAX', 'LAST', 'FIRST']) {
     const files = pools(pooltype);
@@ -30,20 +30,20 @@ test('sequence_pool over one id and over several, each input with a length of it
   }
 });
 
-test('a length for an input that takes no sequences is refused', async () => {
+test('--sequence-length for an input without sequences is refused', async () => {
   const harness = new PaddleHarness();
   const model = harness.writeModel(pools('SUM'));
   for (const name of ['dense', 'nobody']) {
     assert.match(
-      await harness.refuseModel(model, 1, { to: 'onnx', sequenceLengths: [`${name}=3`] }),
-      new RegExp(`--sequence-length ${name}=3: no input of that name takes sequences .*"a", "b"`),
+      await harness.expectModelRefusal(model, 1, { to: 'onnx', sequenceLengths: [`${name}=3`] }),
+      new RegExp(`--sequence-length ${name}=3: no input of that name takes sequences; .*"a", "b"`),
     );
   }
 });
 
 /** A lookup with a pool behind it, one that pools itself, and dense values. */
 function pools(pooltype: string): ModelFiles {
-  return modelOf({
+  return buildModel({
     vars: [
       { name: 't', dims: [9, 3], persistable: true },
       ...['a', 'b'].map((name) => ({ name, dims: [-1, 1], type: INT64, lodLevel: 1 })),
@@ -65,7 +65,7 @@ function pools(pooltype: string): ModelFiles {
 test('both styles of the CTR network are converted with the same input names', async () => {
   const harness = new PaddleHarness();
   for (const style of [1, 2] as const) {
-    const files = ctrDnn({ slots: 26, rows: 101, dim: 10, hidden: [40, 40], style });
+    const files = buildCtrDnn({ slots: 26, rows: 101, dim: 10, hidden: [40, 40], style });
     const report = await harness.pruneTo(harness.writeModel(files, 'combined'), { to: 'onnx' });
     assert.ok(report.verify!.maxAbsDifference <= 1e-5);
     const loaded = await OnnxModel.load(join(harness.output, 'model.onnx'));

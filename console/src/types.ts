@@ -1,0 +1,181 @@
+/** What the processes send, as far as the page uses it. */
+
+export type View = 'fleet' | 'predict' | 'live' | 'versions' | 'rollout' | 'tables' | 'problems';
+
+export interface Snapshot {
+  readonly role: 'serving' | 'controller' | 'agent';
+  readonly product: string;
+  readonly pid: number;
+  readonly startedMs: number;
+  readonly views: readonly View[];
+  readonly series: readonly string[];
+  readonly history: {
+    readonly times: readonly number[];
+    readonly values: readonly (readonly (number | null)[])[];
+  };
+  readonly state: State;
+}
+
+export interface Warning {
+  readonly level: 'warn' | 'error';
+  readonly message: string;
+  readonly detail: string;
+  readonly count: number;
+  readonly firstAt: string;
+  readonly lastAt: string;
+}
+
+/** Fields of all processes; each has only some. */
+export interface State {
+  readonly warnings?: readonly Warning[];
+  // serving
+  readonly notReady?: string | null;
+  readonly models?: readonly Model[];
+  readonly stores?: readonly Store[];
+  readonly versions?: readonly LoadedVersion[];
+  readonly failures?: readonly { protocol: string; code: string; count: number }[];
+  // agent and controller
+  readonly bundles?: readonly Bundle[];
+  readonly servers?: readonly Server[];
+  readonly hosts?: readonly Host[];
+  readonly findings?: readonly Finding[];
+  /** Addresses of serving processes that the controller forwards to. */
+  readonly servings?: readonly string[];
+}
+
+export interface Channel {
+  readonly channel: string;
+  readonly active?: string;
+  readonly activeSince?: string;
+  readonly target?: string;
+  readonly problem?: string;
+  readonly unavailable?: string;
+}
+
+export interface Model extends Channel {
+  readonly model: string;
+  readonly channels: readonly Channel[];
+  readonly loading?: string;
+  readonly loadingStep?: string;
+  readonly held: readonly string[];
+  readonly failed: readonly { version: string; code: string; message: string }[];
+  readonly unloaded: boolean;
+}
+
+export interface Store {
+  readonly model: string;
+  readonly kind: string;
+  readonly circuitsOpen: number;
+  readonly servers: readonly {
+    readonly endpoint: string;
+    readonly state: 'unknown' | 'answering' | 'failed';
+    readonly requests: number;
+    readonly failures: number;
+    readonly latencyMs: number;
+  }[];
+}
+
+export interface Table {
+  readonly name: string;
+  readonly dim: number;
+  readonly dtype: string;
+  readonly rows: number;
+  readonly shardNum: number;
+  readonly bytes: number;
+  readonly layers: number;
+}
+
+export interface LoadedVersion {
+  readonly model: string;
+  readonly version: string;
+  readonly tables: readonly Table[];
+}
+
+export interface Server {
+  readonly address: string;
+  readonly shard?: number;
+  readonly shardNum?: number;
+  readonly answers: boolean;
+  readonly error?: string;
+  readonly ready: boolean;
+  readonly draining: boolean;
+  readonly pid?: number;
+  readonly usedBytes?: number;
+  readonly budgetBytes?: number;
+  readonly requestRate?: number;
+  readonly bundles: readonly {
+    readonly bundle: string;
+    readonly active: string;
+    readonly versions: readonly {
+      readonly version: string;
+      readonly rows: number;
+      readonly bytes: number;
+    }[];
+  }[];
+  readonly loading: readonly { bundle: string; version: string }[];
+  readonly failed: readonly { bundle: string; version: string; code: string; message: string }[];
+}
+
+export interface Host {
+  readonly host: string;
+  readonly answers: boolean;
+  readonly freeBytes?: number;
+  readonly transfers: readonly { version: string; bytes: number; arrivedBytes: number }[];
+}
+
+export interface Finding {
+  readonly severity: 'error' | 'warning' | 'note';
+  readonly where: string;
+  readonly what: string;
+  readonly todo?: string;
+}
+
+export interface Attribution {
+  readonly at: string;
+  readonly by: string;
+  readonly reason: string;
+}
+
+export interface ChannelEntry extends Attribution {
+  readonly seq: number;
+  readonly version: string;
+  readonly pinned?: boolean;
+  readonly quarantines?: string;
+  readonly lifts?: string;
+}
+
+export interface Rollout {
+  readonly version: string;
+  readonly state: string;
+  readonly step: string;
+  readonly why: string;
+  readonly isBlocked: boolean;
+  readonly entries: readonly { state: string; at: string; holder: string; reason: string }[];
+  readonly replicas: readonly {
+    address: string;
+    holds: boolean;
+    isActive: boolean;
+    trouble: string;
+  }[];
+}
+
+export interface BundleVersion {
+  readonly version: string;
+  readonly bytes: number;
+  readonly rows: number;
+  readonly tables: readonly Table[];
+}
+
+export interface Bundle {
+  readonly bundle: string;
+  readonly channels: readonly { channel: string; history: readonly ChannelEntry[] }[];
+  readonly versions: readonly BundleVersion[];
+  readonly quarantined: readonly string[];
+  readonly rollouts: readonly Rollout[];
+  readonly policy?: {
+    readonly channels: readonly { channel: string; holdMs: number }[];
+    readonly gate: boolean;
+    readonly watchMs: number;
+    readonly limits: Readonly<Record<string, number>>;
+  };
+}

@@ -1,0 +1,340 @@
+/** The versions of a bundle, what the channels point to, and actions on them. */
+import type { JSX } from 'preact';
+import { useState } from 'preact/hooks';
+import type { Connection } from '../connection.ts';
+import { type Action, ActionDialog } from '../dialog.tsx';
+import { formatBytes, formatCount, formatTime } from '../format.ts';
+import type { Bundle, BundleVersion, View } from '../types.ts';
+
+const PATH = '/controller/v1/actions';
+
+export function Versions({
+  connection,
+  onNavigate,
+}: {
+  connection: Connection;
+  onNavigate: (view: View) => void;
+}): JSX.Element {
+  const [action, setAction] = useState<Action>();
+  const bundles = connection.state.bundles ?? [];
+  return (
+    <>
+      <div class="toolbar">
+        <h2>Versions</h2>
+      </div>
+      {bundles.length === 0 && <p class="empty">No bundle is known yet.</p>}
+      {bundles.map((bundle) => (
+        <BundleCard key={bundle.bundle} bundle={bundle} onAction={setAction} />
+      ))}
+      {bundles.map((bundle) => (
+        <Comparison key={bundle.bundle} bundle={bundle} />
+      ))}
+      {bundles.map((bundle) => (
+        <History key={bundle.bundle} bundle={bundle} />
+      ))}
+      {action !== undefined && (
+        <ActionDialog
+          action={action}
+          onClose={(isDone) => {
+            setAction(undefined);
+            if (isDone && action.path.endsWith('/rollout')) onNavigate('rollout');
+          }}
+        />
+      )}
+    </>
+  );
+}
+
+function BundleCard({
+  bundle,
+  onAction,
+}: {
+  bundle: Bundle;
+  onAction: (action: Action) => void;
+}): JSX.Element {
+  const { versions, rollouts } = bundle;
+  return (
+    <section class="card">
+      <h3>{bundle.bundle}</h3>
+      {versions.length === 0 && <p class="empty">No version is published.</p>}
+      <div class="scroll">
+        <table>
+          <thead>
+            <tr>
+              <th>Version</th>
+              <th>State</th>
+              <th class="number">Rows</th>
+              <th class="number">Size</th>
+              <th>Last change</th>
+              <th>Actions</th>
+            </tr>
+          </thead>
+          <tbody>
+            {versions.map(({ version, rows, bytes }) => (
+              <tr key={version} data-version={version}>
+                <td>
+                  <b>{version}</b>
+                </td>
+                <td>
+                  <States bundle={bundle} version={version} />
+                </td>
+                <td class="number">{formatCount(rows)}</td>
+                <td class="number">{formatBytes(bytes)}</td>
+                <td class="wrap">
+                  <LastChange bundle={bundle} version={version} />
+                </td>
+                <td>
+                  <div class="buttons">
+                    {listActions(bundle, version, rollouts).map((action) => (
+                      <button
+                        type="button"
+                        class="small"
+                        key={action.title}
+                        onClick={() => onAction(action)}
+                      >
+                        {action.label}
+                      </button>
+                    ))}
+                  </div>
+                </td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </section>
+  );
+}
+
+function findChannels({ channels }: Bundle, version: string): string[] {
+  return channels
+    .filter(({ history }) => history.at(-1)?.version === version)
+    .map(({ channel }) => channel);
+}
+
+function States({ bundle, version }: { bundle: Bundle; version: string }): JSX.Element {
+  const channels = findChannels(bundle, version);
+  const rollout = bundle.rollouts.find((candidate) => candidate.version === version);
+  const isQuarantined = bundle.quarantined.includes(version);
+  return (
+    <div class="buttons">
+      {channels.map((channel) => (
+        <span class="badge active" key={channel}>
+          {channel}
+        </span>
+      ))}
+      {isQuarantined && <span class="badge quarantined">quarantined</span>}
+      {rollout !== undefined && !HIDDEN_STATES.includes(rollout.state) && (
+        <span class="badge note">rollout {rollout.state}</span>
+      )}
+      {channels.length === 0 && !isQuarantined && HIDDEN_STATES.includes(rollout?.state ?? '') && (
+        <span class="badge">published</span>
+      )}
+    </div>
+  );
+}
+
+function LastChange({ bundle, version }: { bundle: Bundle; version: string }): JSX.Element {
+  const entries = bundle.channels.flatMap(({ history }) => history);
+  const last = entries
+    .filter((entry) => [entry.version, entry.quarantines, entry.lifts].includes(version))
+    .at(-1);
+  if (last === undefined) return <span class="muted">–</span>;
+  return (
+    <>
+      {last.reason}
+      <div class="muted">
+        {last.by}, {formatTime(last.at)}
+      </div>
+    </>
+  );
+}
+
+interface LabelledAction extends Action {
+  readonly label: string;
+}
+
+/** The actions that make sense for the version now. The controller checks them again. */
+function listActions(
+  bundle: Bundle,
+  version: string,
+  rollouts: Bundle['rollouts'],
+): LabelledAction[] {
+  const { bundle: name, channels, quarantined } = bundle;
+  const main = channels.at(-1);
+  const body = { bundle: name, version };
+  const act = (
+    path: string,
+    label: string,
+    title: string,
+    text: string,
+    extra: Partial<LabelledAction> = {},
+  ): LabelledAction => ({ path: `${PATH}/${path}`, label, title, text, body, ...extra });
+  if (quarantined.includes(version)) {
+    const text = `Version ${version} may be loaded and served again.`;
+    return [act('lift', 'Lift quarantine', `Lift the quarantine of ${version}`, text)];
+  }
+  const pointing = channels.filter(({ history }) => history.at(-1)?.version === version);
+  if (pointing.length > 0) {
+    return pointing
+      .filter(({ history }) =>
+        history.some((entry) => entry.version !== version && !quarantined.includes(entry.version)),
+      )
+      .map(({ channel }) => {
+        const text = `Channel ${channel} returns to its previous version; ${version} is quarantined.`;
+        const extra = { isDangerous: true, body: { ...body, channel } };
+        return act('rollback', 'Roll back', `Roll back ${channel}`, text, extra);
+      });
+  }
+  const state = rollouts.find((candidate) => candidate.version === version)?.state;
+  const isRolling = state !== undefined && ROLLING.includes(state);
+  const channel = main?.channel ?? '';
+  return [
+    ...(isRolling
+      ? []
+      : [
+          act(
+            'rollout',
+            'Roll out',
+            `Roll out ${version}`,
+            `Version ${version} is staged on all servers${
+              bundle.policy?.gate ? ', passes the gate,' : ''
+            } and becomes active on ${channels.map((each) => each.channel).join(', then ')}.`,
+          ),
+        ]),
+    act('stage', 'Stage', `Stage ${version}`, 'All servers load the version; no traffic moves.'),
+    act(
+      'activate',
+      'Activate',
+      `Activate ${version}`,
+      `Channel ${channel} points to version ${version} at once, without gate and watch.`,
+      { isDangerous: true, body: { ...body, channel } },
+    ),
+    act('quarantine', 'Quarantine', `Quarantine ${version}`, 'The version must not be served.', {
+      isDangerous: true,
+    }),
+  ];
+}
+
+/** They say nothing that another badge does not say. */
+const HIDDEN_STATES = ['', 'not started', 'quarantined'];
+const ROLLING = ['seen', 'staging', 'staged', 'gating', 'activating'];
+
+function Comparison({ bundle }: { bundle: Bundle }): JSX.Element | null {
+  const { versions } = bundle;
+  const active = bundle.channels.at(-1)?.history.at(-1)?.version;
+  const [left, setLeft] = useState(active ?? '');
+  const [right, setRight] = useState(versions[0]?.version ?? '');
+  if (versions.length < 2) return null;
+  const find = (name: string): BundleVersion | undefined =>
+    versions.find(({ version }) => version === name);
+  const [from, to] = [find(left) ?? versions[1], find(right) ?? versions[0]];
+  const names = new Set([from, to].flatMap((side) => side?.tables.map(({ name }) => name) ?? []));
+  const select = (
+    value: string | undefined,
+    onChange: (version: string) => void,
+    label: string,
+  ) => (
+    <select
+      aria-label={label}
+      value={value ?? ''}
+      onChange={({ currentTarget }) => onChange(currentTarget.value)}
+    >
+      {versions.map(({ version }) => (
+        <option key={version}>{version}</option>
+      ))}
+    </select>
+  );
+  return (
+    <section class="card">
+      <div class="toolbar">
+        <h3>Compare</h3>
+        {select(from?.version, setLeft, 'Compare version')}
+        with
+        {select(to?.version, setRight, 'With version')}
+      </div>
+      <div class="scroll">
+        <table>
+          <thead>
+            <tr>
+              <th>Table</th>
+              <th class="number">Rows</th>
+              <th class="number">Change</th>
+              <th class="number">Size</th>
+              <th class="number">Change</th>
+            </tr>
+          </thead>
+          <tbody>
+            {[...names].map((name) => {
+              const before = from?.tables.find((table) => table.name === name);
+              const after = to?.tables.find((table) => table.name === name);
+              return (
+                <tr key={name}>
+                  <td>{name}</td>
+                  <td class="number">{formatCount(after?.rows)}</td>
+                  <td class="number">{formatChange(after?.rows, before?.rows, formatCount)}</td>
+                  <td class="number">{formatBytes(after?.bytes)}</td>
+                  <td class="number">{formatChange(after?.bytes, before?.bytes, formatBytes)}</td>
+                </tr>
+              );
+            })}
+          </tbody>
+        </table>
+      </div>
+    </section>
+  );
+}
+
+function formatChange(
+  after: number | undefined,
+  before: number | undefined,
+  format: (value: number) => string,
+): string {
+  if (before === undefined) return 'added';
+  if (after === undefined) return 'removed';
+  const difference = after - before;
+  if (difference === 0) return 'equal';
+  return `${difference > 0 ? '+' : '−'}${format(Math.abs(difference))}`;
+}
+
+function History({ bundle }: { bundle: Bundle }): JSX.Element {
+  return (
+    <section class="card">
+      <h3>History of {bundle.bundle}</h3>
+      <div class="scroll">
+        <table>
+          <thead>
+            <tr>
+              <th>Time</th>
+              <th>Channel</th>
+              <th>Version</th>
+              <th>By</th>
+              <th class="grow">Reason</th>
+            </tr>
+          </thead>
+          <tbody>
+            {bundle.channels.flatMap(({ channel, history }) =>
+              history.toReversed().map((entry) => (
+                <tr key={`${channel} ${entry.seq}`}>
+                  <td class="time">{formatTime(entry.at)}</td>
+                  <td>{channel}</td>
+                  <td>
+                    {entry.version}
+                    {entry.quarantines !== undefined && (
+                      <div class="muted">{entry.quarantines} quarantined</div>
+                    )}
+                    {entry.lifts !== undefined && (
+                      <div class="muted">{entry.lifts} allowed again</div>
+                    )}
+                  </td>
+                  <td class="wrap">{entry.by}</td>
+                  <td class="wrap">{entry.reason}</td>
+                </tr>
+              )),
+            )}
+          </tbody>
+        </table>
+      </div>
+    </section>
+  );
+}

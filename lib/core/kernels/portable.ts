@@ -1,0 +1,309 @@
+/**
+ * The kernels in portable TypeScript over the same memory layout (params.ts). They serve where
+ * WebAssembly SIMD is missing, and tests compare the WebAssembly kernels with them. Words are
+ * 32-bit; no BigInt and no object per key.
+ */
+import { bf16ToF32Bits, f16ToF32Bits, f16ToNumber } from '../half-floats.ts';
+import { computeShard, mixKey, multiplyHigh } from '../keys.ts';
+import type { Kernels } from './contract.ts';
+import {
+  BASE_ADDRESS,
+  DTYPE_F16,
+  DTYPE_F32,
+  DTYPE_I8,
+  EMPTY_KEY,
+  FIRST_KEY,
+  FIRST_ROW,
+  HASH_MODULO,
+  HASH_SEED,
+  HOME_SLOTS,
+  KEY_STEP,
+  ROW_BYTES,
+  ROW_COUNT,
+  SEGMENT_COUNT,
+  SEGMENT_INDEX,
+  SHARD_INDEX,
+  SHARD_NUM,
+  STRIDE,
+} from './params.ts';
+import { PortableTsvReader } from './portable-tsv.ts';
+import { xxh64Words } from './xxh64.ts';
+
+/**
+ * Divides unsigned 64-bit numbers exactly. Needed only for dense steps that are not a power of two.
+ */
+const quotient = new BigUint64Array(2);
+const quotientWords = new Uint32Array(quotient.buffer);
+
+/** Writes the words of the quotient. @returns false when the division leaves a remainder */
+function divideExactly(low: number, high: number, step: bigint): boolean {
+  quotientWords[0] = low;
+  quotientWords[1] = high;
+  const value = quotient[0]!;
+  if (value % step !== 0n) return false;
+  quotient[0] = value / step;
+  return true;
+}
+
+class PortableKernels implements Kernels {
+  readonly #bytes: Uint8Array;
+  readonly #words: Uint32Array;
+  readonly #floats: Float32Array;
+  readonly #mixed = new Uint32Array(2);
+  readonly #tsv: PortableTsvReader;
+
+  constructor(buffer: SharedArrayBuffer) {
+    this.#bytes = new Uint8Array(buffer);
+    this.#words = new Uint32Array(buffer);
+    this.#floats = new Float32Array(buffer);
+    this.#tsv = new PortableTsvReader(buffer);
+  }
+
+  xxh64(at: number, length: number, seedLow: number, seedHigh: number, hash: number): void {
+    xxh64Words(this.#bytes, at, at + length, seedLow, seedHigh, this.#words, hash >>> 2);
+  }
+
+  hashTexts(params: number, texts: number, ends: number, count: number, keys: number): void {
+    const words = this.#words;
+    const seedLow = words[(params + HASH_SEED) >>> 2]!;
+    const seedHigh = words[(params + HASH_SEED + 4) >>> 2]!;
+    const modulo = this.#readBigint(params + HASH_MODULO);
+    let start = 0;
+    for (let i = 0; i < count; i++) {
+      const end = words[(ends >>> 2) + i]!;
+      const at = (keys >>> 2) + 2 * i;
+      xxh64Words(this.#bytes, texts + start, texts + end, seedLow, seedHigh, words, at);
+      if (modulo !== 0n) this.#reduce(at, modulo);
+      start = end;
+    }
+  }
+
+  countLines(at: number, end: number): number {
+    return this.#tsv.countLines(at, end);
+  }
+
+  readTsv(params: number, at: number, end: number, rowsMax: number): number {
+    return this.#tsv.readTsv(params, at, end, rowsMax);
+  }
+
+  lookupInline(
+    params: number,
+    work: number,
+    keys: number,
+    found: number,
+    rows: number,
+    count: number,
+  ): number {
+    // A key is in at most one segment: keys found in another one need no search here.
+    if (this.#words[(params + SEGMENT_INDEX) >>> 2] === 0) this.#clear(found, count);
+    return this.chainInline(params, work, keys, found, rows, count, found);
+  }
+
+  lookupDense(
+    params: number,
+    work: number,
+    keys: number,
+    found: number,
+    rows: number,
+    count: number,
+  ): number {
+    if (this.#words[(params + SEGMENT_INDEX) >>> 2] === 0) this.#clear(found, count);
+    return this.chainDense(params, work, keys, found, rows, count, found);
+  }
+
+  chainDeleted(params: number, work: number, keys: number, count: number, decided: number): number {
+    return this.chainInline(params, work, keys, decided, 0, count, decided);
+  }
+
+  chainInline(
+    params: number,
+    _work: number,
+    keys: number,
+    found: number,
+    rows: number,
+    count: number,
+    decided: number,
+  ): number {
+    const words = this.#words;
+    const mixed = this.#mixed;
+    const emptyLow = words[(params + EMPTY_KEY) >>> 2]!;
+    const emptyHigh = words[(params + EMPTY_KEY + 4) >>> 2]!;
+    const homeSlots = words[(params + HOME_SLOTS) >>> 2]!;
+    const stride = words[(params + STRIDE) >>> 2]! >>> 2;
+    const base = words[(params + BASE_ADDRESS) >>> 2]! >>> 2;
+    const rowWords = words[(params + ROW_BYTES) >>> 2]! >>> 2;
+    const segment = words[(params + SEGMENT_INDEX) >>> 2]!;
+    const segmentCount = words[(params + SEGMENT_COUNT) >>> 2]!;
+    let hits = 0;
+    for (let i = 0; i < count; i++) {
+      if (this.#isDecided(decided, i)) continue;
+      const low = words[(keys >>> 2) + 2 * i]!;
+      const high = words[(keys >>> 2) + 2 * i + 1]!;
+      mixKey(low, high, mixed, 0);
+      if (segmentCount > 1 && multiplyHigh(mixed[0]!, segmentCount) !== segment) continue;
+      let slot = base + multiplyHigh(mixed[1]!, homeSlots) * stride;
+      for (;;) {
+        const slotLow = words[slot]!;
+        const slotHigh = words[slot + 1]!;
+        if (slotLow === emptyLow && slotHigh === emptyHigh) break;
+        if (slotLow === low && slotHigh === high) {
+          this.#copyRow((rows >>> 2) + i * rowWords, slot + 2, rowWords);
+          this.#mark(found, decided, i);
+          hits++;
+          break;
+        }
+        slot += stride;
+      }
+    }
+    return hits;
+  }
+
+  chainDense(
+    params: number,
+    _work: number,
+    keys: number,
+    found: number,
+    rows: number,
+    count: number,
+    decided: number,
+  ): number {
+    const words = this.#words;
+    const rowWords = words[(params + ROW_BYTES) >>> 2]! >>> 2;
+    const stride = words[(params + STRIDE) >>> 2]! >>> 2;
+    const base = words[(params + BASE_ADDRESS) >>> 2]! >>> 2;
+    let hits = 0;
+    for (let i = 0; i < count; i++) {
+      if (this.#isDecided(decided, i)) continue;
+      const row = this.#denseRow(
+        params,
+        words[(keys >>> 2) + 2 * i]!,
+        words[(keys >>> 2) + 2 * i + 1]!,
+      );
+      if (row < 0) continue;
+      this.#copyRow((rows >>> 2) + i * rowWords, base + row * stride, rowWords);
+      this.#mark(found, decided, i);
+      hits++;
+    }
+    return hits;
+  }
+
+  expandRows(
+    dtype: number,
+    dim: number,
+    rowBytes: number,
+    source: number,
+    target: number,
+    count: number,
+  ): void {
+    for (let row = 0; row < count; row++) {
+      const from = source + row * rowBytes;
+      const to = (target >>> 2) + row * dim;
+      if (dtype === DTYPE_I8) this.#expandLevels(from, to, dim);
+      else if (dtype === DTYPE_F32) this.#copyRow(to, from >>> 2, dim);
+      else this.#expandHalves(dtype, from, to, dim);
+    }
+  }
+
+  fillMissing(
+    params: number,
+    keys: number,
+    found: number,
+    rows: number,
+    count: number,
+    defaultRow: number,
+  ): number {
+    const words = this.#words;
+    const rowWords = words[(params + ROW_BYTES) >>> 2]! >>> 2;
+    for (let i = 0; i < count; i++) {
+      if ((words[(found >>> 2) + (i >>> 5)]! >>> (i & 31)) & 1) continue;
+      const at = (keys >>> 2) + 2 * i;
+      if (
+        computeShard(words[at]!, words[at + 1]!, words[(params + SHARD_NUM) >>> 2]!) !==
+        words[(params + SHARD_INDEX) >>> 2]
+      )
+        return i;
+      this.#copyRow((rows >>> 2) + i * rowWords, defaultRow >>> 2, rowWords);
+    }
+    return -1;
+  }
+
+  /** The row's number in this segment, or -1. */
+  #denseRow(params: number, low: number, high: number): number {
+    const words = this.#words;
+    const firstLow = words[(params + FIRST_KEY) >>> 2]!;
+    const firstHigh = words[(params + FIRST_KEY + 4) >>> 2]!;
+    if (high < firstHigh || (high === firstHigh && low < firstLow)) return -1;
+    const borrow = low < firstLow ? 1 : 0;
+    const distanceLow = (low - firstLow) >>> 0;
+    const distanceHigh = high - firstHigh - borrow;
+    let row = distanceHigh * 0x1_0000_0000 + distanceLow;
+    if (words[(params + KEY_STEP) >>> 2] !== 1 || words[(params + KEY_STEP + 4) >>> 2] !== 0) {
+      const step = this.#readBigint(params + KEY_STEP);
+      if (!divideExactly(distanceLow, distanceHigh, step)) return -1;
+      row = quotientWords[1]! * 0x1_0000_0000 + quotientWords[0]!;
+    }
+    row -=
+      words[(params + FIRST_ROW + 4) >>> 2]! * 0x1_0000_0000 + words[(params + FIRST_ROW) >>> 2]!;
+    return row <
+      words[(params + ROW_COUNT + 4) >>> 2]! * 0x1_0000_0000 + words[(params + ROW_COUNT) >>> 2]!
+      ? row
+      : -1;
+  }
+
+  #copyRow(target: number, source: number, length: number): void {
+    const words = this.#words;
+    if (length >= 64) {
+      words.copyWithin(target, source, source + length);
+      return;
+    }
+    for (let i = 0; i < length; i++) words[target + i] = words[source + i]!;
+  }
+
+  #expandHalves(dtype: number, from: number, to: number, dim: number): void {
+    const words = this.#words;
+    const widen = dtype === DTYPE_F16 ? f16ToF32Bits : bf16ToF32Bits;
+    for (let i = 0; i < dim; i++) words[to + i] = widen(this.#half(from + 2 * i));
+  }
+
+  #expandLevels(from: number, to: number, dim: number): void {
+    const bytes = this.#bytes;
+    const floats = this.#floats;
+    const scale = f16ToNumber(this.#half(from));
+    const offset = f16ToNumber(this.#half(from + 2));
+    for (let i = 0; i < dim; i++) floats[to + i] = offset + bytes[from + 4 + i]! * scale;
+  }
+
+  #half(at: number): number {
+    return this.#bytes[at]! | (this.#bytes[at + 1]! << 8);
+  }
+
+  #isDecided(decided: number, i: number): boolean {
+    return ((this.#words[(decided >>> 2) + (i >>> 5)]! >>> (i & 31)) & 1) === 1;
+  }
+
+  #mark(found: number, decided: number, i: number): void {
+    this.#words[(found >>> 2) + (i >>> 5)]! |= 1 << (i & 31);
+    this.#words[(decided >>> 2) + (i >>> 5)]! |= 1 << (i & 31);
+  }
+
+  #clear(found: number, count: number): void {
+    this.#words.fill(0, found >>> 2, (found >>> 2) + ((count + 31) >>> 5));
+  }
+
+  /** A u64 at a byte address. */
+  #readBigint(address: number): bigint {
+    const at = address >>> 2;
+    return (BigInt(this.#words[at + 1]!) << 32n) | BigInt(this.#words[at]!);
+  }
+
+  #reduce(at: number, modulo: bigint): void {
+    const words = this.#words;
+    const reduced = this.#readBigint(4 * at) % modulo;
+    words[at] = Number(reduced & 0xffff_ffffn);
+    words[at + 1] = Number(reduced >> 32n);
+  }
+}
+
+export function createPortableKernels(buffer: SharedArrayBuffer): Kernels {
+  return new PortableKernels(buffer);
+}

@@ -1,0 +1,101 @@
+/**
+ * Findings about what a repository stores, shared by `cube-agent doctor` and `cube-check`. Each
+ * tool reads the objects in its own way and passes what it read; checks, names and wording are the
+ * same.
+ */
+import { CubeError, type ErrorCode } from '../core/errors.ts';
+import type { ReportFinding, Severity } from '../core/findings.ts';
+import type { ChannelState } from './channel-log.ts';
+
+/** What a tool tells people to do: command lines, or sentences where no command fits. */
+export interface RepositoryRemedies {
+  /** The repository did not answer. */
+  readonly restoreAccess: string;
+  readonly restoreEntry: string;
+  activate(channel: string): string;
+  rollBack(channel: string, version: string): string;
+  publishAgain(version: string): string;
+  sign(version: string): string;
+  restoreManifest(version: string): string;
+  restoreFile(version: string): string;
+  restoreLayer(version: string): string;
+}
+
+export class RepositoryChecks {
+  readonly #remedies: RepositoryRemedies;
+  readonly #report: ReportFinding;
+
+  constructor(remedies: RepositoryRemedies, report: ReportFinding) {
+    this.#remedies = remedies;
+    this.#report = report;
+  }
+
+  /** Reports a channel without a version, and one whose version is quarantined. */
+  checkPointer(channel: string, state: ChannelState, where: string): void {
+    const { pointer, quarantined } = state;
+    if (pointer === undefined) {
+      this.#report({
+        severity: 'warning',
+        check: 'channel-empty',
+        where,
+        what: `channel ${channel} does not point to a version yet`,
+        todo: this.#remedies.activate(channel),
+      });
+    } else if (quarantined.has(pointer.version)) {
+      this.#report({
+        severity: 'error',
+        check: 'pointer-quarantined',
+        where,
+        what: `channel ${channel} points to version ${pointer.version}, which is quarantined`,
+        todo: this.#remedies.rollBack(channel, pointer.version),
+        code: 'CORRUPT',
+      });
+    }
+  }
+
+  /** A channel's log, or an entry of it, that could not be read. */
+  reportEntryError(where: string, thrown: unknown): void {
+    const { code, message } = CubeError.from(thrown);
+    const isDamaged = code === 'CORRUPT' || code === 'DENIED';
+    this.#report({
+      severity: 'error',
+      check: isDamaged ? 'channel-damaged' : 'repository-unreachable',
+      where,
+      what: message,
+      todo: isDamaged ? this.#remedies.restoreEntry : this.#remedies.restoreAccess,
+      code,
+    });
+  }
+
+  /** A manifest that is missing, unsigned or unreadable. */
+  reportManifestError(version: string, where: string, thrown: unknown, severity: Severity): void {
+    const { code, message } = CubeError.from(thrown);
+    const [check, todo] = this.#explainManifestError(code, version);
+    this.#report({ severity, check, where, what: message, todo, code });
+  }
+
+  /** A file of a version that is missing or has other content than its manifest says. */
+  reportFileError(version: string, where: string, thrown: unknown): void {
+    const { code, message } = CubeError.from(thrown);
+    const todo = this.#orRestoreAccess(code, this.#remedies.restoreFile(version));
+    this.#report({ severity: 'error', check: 'file-damaged', where, what: message, todo, code });
+  }
+
+  /** A layer that is missing or has other content than its manifest says. */
+  reportLayerError(version: string, where: string, thrown: unknown): void {
+    const { code, message } = CubeError.from(thrown);
+    const todo = this.#orRestoreAccess(code, this.#remedies.restoreLayer(version));
+    this.#report({ severity: 'error', check: 'layer-damaged', where, what: message, todo, code });
+  }
+
+  #explainManifestError(code: ErrorCode, version: string): [check: string, todo: string] {
+    if (code === 'NOT_FOUND') return ['version-absent', this.#remedies.publishAgain(version)];
+    if (code === 'DENIED') return ['unsigned', this.#remedies.sign(version)];
+    const todo = this.#orRestoreAccess(code, this.#remedies.restoreManifest(version));
+    return ['manifest-damaged', todo];
+  }
+
+  #orRestoreAccess(code: ErrorCode, todo: string): string {
+    return code === 'UNAVAILABLE' ? this.#remedies.restoreAccess : todo;
+  }
+}

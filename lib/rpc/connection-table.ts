@@ -1,0 +1,104 @@
+/**
+ * The open connections of a port, and when each was last used. When the limit on connections is
+ * reached, the one that was idle for longest makes room for the next.
+ */
+import type { Socket } from 'node:net';
+import type { ServerLimits } from '../core/limits.ts';
+import { SlowReaderDetector } from './slow-reader-detector.ts';
+
+/** A connection that was used more recently is never closed for another one. */
+const EVICTED_IDLE_MS = 1000;
+/** A scan of all connections costs about a millisecond; connections may arrive much faster. */
+const SCAN_INTERVAL_MS = 100;
+
+export class Connection {
+  readonly socket: Socket;
+  readonly #slowReader: SlowReaderDetector;
+  #bytes = 0;
+  #activeMs: number;
+  /** Whether a call or request is in flight. */
+  isBusy: () => boolean = () => false;
+
+  constructor(socket: Socket, nowMs: number) {
+    this.socket = socket;
+    this.#slowReader = new SlowReaderDetector(socket);
+    this.#activeMs = nowMs;
+  }
+
+  /** When it was last seen to be used: never earlier than it was used. */
+  get activeMs(): number {
+    return this.#activeMs;
+  }
+
+  /** Checks for use since the last call. Returns whether there was any. */
+  update(nowMs: number): boolean {
+    const { bytesRead, bytesWritten } = this.socket;
+    const isUsed = bytesRead + bytesWritten !== this.#bytes || this.isBusy();
+    if (isUsed) {
+      this.#bytes = bytesRead + bytesWritten;
+      this.#activeMs = nowMs;
+    }
+    return isUsed;
+  }
+
+  /** @param crowded as for `SlowReaderDetector` */
+  isSlowReader(nowMs: number, limits: ServerLimits, crowded: boolean): boolean {
+    return this.#slowReader.isSlow(nowMs, limits, crowded);
+  }
+}
+
+export class ConnectionTable {
+  /** Connections closed to make room for others. */
+  evicted = 0;
+  readonly #max: number;
+  readonly #connections = new Map<Socket, Connection>();
+  /** The idle connections at the last scan, the longest idle last. */
+  #idle: Connection[] = [];
+  #scannedMs = Number.NEGATIVE_INFINITY;
+
+  /** @param max number of connections */
+  constructor(max: number) {
+    this.#max = max;
+  }
+
+  get size(): number {
+    return this.#connections.size;
+  }
+
+  /**
+   * Adds a connection until it is closed.
+   * @returns undefined when the limit is reached and no other connection is idle
+   */
+  add(socket: Socket, nowMs: number): Connection | undefined {
+    if (this.size >= this.#max && !this.#evict(nowMs)) return undefined;
+    const connection = new Connection(socket, nowMs);
+    this.#connections.set(socket, connection);
+    socket.on('close', () => this.#connections.delete(socket));
+    return connection;
+  }
+
+  [Symbol.iterator](): IterableIterator<Connection> {
+    return this.#connections.values();
+  }
+
+  /** Closes the longest idle connection. Returns whether there is one. */
+  #evict(nowMs: number): boolean {
+    if (this.#idle.length === 0) this.#scan(nowMs);
+    for (let found = this.#idle.pop(); found !== undefined; found = this.#idle.pop()) {
+      if (found.socket.destroyed || found.update(nowMs)) continue;
+      this.evicted++;
+      this.#connections.delete(found.socket);
+      found.socket.destroy();
+      return true;
+    }
+    return false;
+  }
+
+  #scan(nowMs: number): void {
+    if (nowMs - this.#scannedMs < SCAN_INTERVAL_MS) return;
+    this.#scannedMs = nowMs;
+    this.#idle = [...this]
+      .filter((each) => !each.update(nowMs) && nowMs - each.activeMs >= EVICTED_IDLE_MS)
+      .sort((a, b) => b.activeMs - a.activeMs);
+  }
+}

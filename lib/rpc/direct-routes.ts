@@ -1,0 +1,224 @@
+/**
+ * Requests that are handled without fastify, whose overhead exceeds the cost of parsing rows: POSTs
+ * of a known length with a plain body, whose path and content type a route names. All other
+ * requests to the same path reach the same handler through fastify.
+ */
+import type { IncomingHttpHeaders, IncomingMessage, ServerResponse } from 'node:http';
+import { encodeErrorDetails } from '../core/error-details.ts';
+import type { CubeError } from '../core/errors.ts';
+import { ERROR_TEXT_CHARS_MAX } from '../core/limits.ts';
+import { systemClock } from '../platform/clock.ts';
+import type { HttpAdmission } from './http-admission.ts';
+import { chooseEncoding, encodeBody, getEncodingHeaders } from './http-encoding.ts';
+import { abandonBody } from './unread-body.ts';
+
+/** brpc's HTTP header for its error codes. */
+export const ERROR_CODE_HEADER = 'x-bd-error-code';
+/** Without a charset: JSON is UTF-8, and clients of KServe compare the whole value. */
+export const JSON_CONTENT_TYPE = 'application/json';
+/** Maximum length of a path parameter: a name with a suffix such as `:predict`. */
+export const PATH_PARAMETER_CHARS_MAX = 200;
+
+/** The head of a request. */
+export interface HttpRequestHead {
+  readonly headers: IncomingHttpHeaders;
+  /** Path parameters by name. */
+  readonly params: Readonly<Record<string, string>>;
+  readonly query: unknown;
+}
+
+/** A request whose body has been read. */
+export interface HttpRequest extends HttpRequestHead {
+  /** A Buffer; undefined without a body. */
+  readonly body: unknown;
+  /** The response that will be sent. */
+  readonly raw: ServerResponse;
+  /** When the head was received, on the system clock; undefined when unknown. */
+  readonly arrivedMs?: number;
+}
+
+export interface HttpResponse {
+  /** Default 200. */
+  readonly status?: number;
+  readonly type: string;
+  readonly headers?: Readonly<Record<string, string | number>>;
+  readonly body: string | Buffer;
+}
+
+/**
+ * Checks a request before its body is read. @throws CubeError, which becomes the response
+ * @returns a function that is called when the body has arrived, or never will
+ */
+export type HttpAdmit = (head: HttpRequestHead) => (() => void) | undefined;
+
+export type HttpHandler = (call: HttpRequest) => Promise<HttpResponse>;
+
+export interface DirectRoute {
+  /** In fastify's syntax: `:name` is a parameter, `::` a colon. */
+  readonly path: string;
+  /** Content types, matched exactly. */
+  readonly contentTypes: readonly string[];
+  readonly admit?: HttpAdmit | undefined;
+  readonly handler: HttpHandler;
+}
+
+interface Route extends Omit<DirectRoute, 'path'> {
+  readonly pattern: RegExp;
+}
+
+export interface DirectRoutesOptions {
+  readonly admission: HttpAdmission;
+  readonly bodyBytesMax: number;
+  /** Called for each failure; returns the error to respond with. */
+  onFailure(error: unknown, request: IncomingMessage): CubeError;
+  /** Whether connections close after their responses. */
+  isStopping(): boolean;
+}
+
+export class DirectRoutes {
+  readonly #options: DirectRoutesOptions;
+  readonly #routes: Route[] = [];
+
+  constructor(options: DirectRoutesOptions) {
+    this.#options = options;
+  }
+
+  add({ path, contentTypes, admit, handler }: DirectRoute): void {
+    const pattern = path.replaceAll(/::|:(\w+)/g, (_, name?: string) =>
+      name === undefined ? ':' : `(?<${name}>[^/?#;%]{1,${PATH_PARAMETER_CHARS_MAX}})`,
+    );
+    this.#routes.push({ pattern: new RegExp(`^${pattern}$`), contentTypes, admit, handler });
+  }
+
+  /** Handles a request if it is eligible and matches a route; returns whether it does. */
+  tryHandle(request: IncomingMessage, response: ServerResponse): boolean {
+    if (!isEligible(request, this.#options.bodyBytesMax)) return false;
+    const type = request.headers['content-type'] ?? '';
+    for (const route of this.#routes) {
+      if (!route.contentTypes.includes(type)) continue;
+      const found = route.pattern.exec(request.url ?? '');
+      if (found === null) continue;
+      const head = { headers: request.headers, params: found.groups ?? {}, query: {} };
+      this.#read(request, response, route, head);
+      return true;
+    }
+    return false;
+  }
+
+  /** Admits a request, reads its body and sends the handler's response. */
+  #read(
+    request: IncomingMessage,
+    response: ServerResponse,
+    { admit, handler }: Route,
+    head: HttpRequestHead,
+  ): void {
+    const { admission } = this.#options;
+    const arrivedMs = systemClock.nowMs();
+    const send = (result: HttpResponse): void => {
+      const encoding = chooseEncoding(request.headers['accept-encoding'], result.body.length);
+      if (encoding === undefined) {
+        this.#send(response, result);
+        return;
+      }
+      const headers = { ...result.headers, ...getEncodingHeaders(encoding) };
+      encodeBody(encoding, result.body).then(
+        (body) => this.#send(response, { ...result, headers, body }),
+        fail,
+      );
+    };
+    const toResponse = (error: unknown): HttpResponse =>
+      createErrorResponse(this.#options.onFailure(error, request));
+    const fail = (error: unknown): void => send(toResponse(error));
+    admission.limitBodyTime(request, response, false);
+    try {
+      admission.admit(request, response);
+      const onBodyEnd = admit?.(head);
+      if (onBodyEnd !== undefined) admission.onBodyEnd(request, response, onBodyEnd);
+    } catch (error) {
+      const refusal = toResponse(error);
+      send(abandonBody(request) ? closeAfter(refusal) : refusal);
+      return;
+    }
+    continueRequest(request, response);
+    const pieces: Buffer[] = [];
+    request.on('data', (piece: Buffer) => pieces.push(piece));
+    request.on('end', () => {
+      try {
+        admission.checkUnsentBytes();
+      } catch (error) {
+        fail(error);
+        return;
+      }
+      const [first, second] = pieces;
+      const isWhole = first !== undefined && second === undefined;
+      const body = isWhole ? first : Buffer.concat(pieces);
+      handler({ ...head, body, raw: response, arrivedMs }).then(send, fail);
+    });
+  }
+
+  /** Sends head and body in one write: `end` joins a string with its head. */
+  #send(response: ServerResponse, { status = 200, type, headers, body }: HttpResponse): void {
+    const byteCount = Buffer.byteLength(body);
+    const head = ['content-type', type, 'content-length', String(byteCount)];
+    for (const name in headers) head.push(name, String(headers[name]));
+    if (this.#options.isStopping() && headers?.['connection'] === undefined) {
+      head.push('connection', 'close');
+    }
+    this.#options.admission.countResponse(response, byteCount);
+    response.writeHead(status, head);
+    if (typeof body === 'string') response.end(body);
+    else response.end(body.toString('latin1'), 'latin1');
+  }
+}
+
+function closeAfter(response: HttpResponse): HttpResponse {
+  return { ...response, headers: { ...response.headers, connection: 'close' } };
+}
+
+/** Sends `100 Continue` to a caller that waits for it with its body. */
+export function continueRequest(
+  { headers, httpVersionMajor }: IncomingMessage,
+  response: ServerResponse,
+): void {
+  if (headers.expect !== undefined && httpVersionMajor === 1) response.writeContinue();
+}
+
+/** A POST of HTTP/1.1 with a body of known length and without encodings. */
+function isEligible(
+  { method, headers, httpVersionMajor }: IncomingMessage,
+  bodyBytesMax: number,
+): boolean {
+  const length = Number(headers['content-length'] ?? 0);
+  return (
+    method === 'POST' &&
+    httpVersionMajor === 1 &&
+    length > 0 &&
+    length <= bodyBytesMax &&
+    headers['transfer-encoding'] === undefined &&
+    headers['content-encoding'] === undefined
+  );
+}
+
+/** The headers of a response to a failure; a process that is stopping closes the connection. */
+export function createErrorHeaders({ code, status }: CubeError): Record<string, string | number> {
+  return {
+    [ERROR_CODE_HEADER]: status.brpc,
+    ...(status.retryable && { 'retry-after': '1' }),
+    ...(code === 'STOPPING' && { connection: 'close' }),
+  };
+}
+
+/** Creates the response to a failure: HTTP status, brpc's error number, code and message. */
+export function createErrorResponse(error: CubeError): HttpResponse {
+  const { code, status, message, details } = error;
+  return {
+    status: status.http,
+    type: JSON_CONTENT_TYPE,
+    headers: createErrorHeaders(error),
+    body: JSON.stringify({
+      code,
+      error: message.slice(0, ERROR_TEXT_CHARS_MAX),
+      ...(encodeErrorDetails(details) === '' ? {} : { details }),
+    }),
+  };
+}

@@ -1,0 +1,52 @@
+/** Messages between the store and its load worker: cloneable objects, one response per request. */
+import type { ErrorCode } from '../core/errors.ts';
+import type { KernelKind } from '../core/kernels/kernels.ts';
+import type { LayerHeader } from '../core/layer-format.ts';
+import type { PlacedSection } from './section-placement.ts';
+
+/** Reads and checks a header. */
+export interface InspectRequest {
+  readonly type: 'inspect';
+  readonly id: number;
+  readonly path: string;
+  /** Descriptor if the store has the file open; its path may no longer exist. */
+  readonly descriptor: number | undefined;
+}
+
+/** Reads sections of an inspected layer into memories and verifies every block involved. */
+export interface FillRequest {
+  readonly type: 'fill';
+  readonly id: number;
+  readonly path: string;
+  readonly descriptor: number | undefined;
+  readonly header: LayerHeader;
+  readonly sections: readonly PlacedSection[];
+  /** Indexed by a section's `memory`; `hashAddress` is 8 bytes of scratch space in each. */
+  readonly memories: readonly WebAssembly.Memory[];
+  readonly hashAddress: number;
+  readonly kernelKind: KernelKind;
+  /** Maximum read rate. */
+  readonly bytesPerSecond: number;
+}
+
+/** Aborts requests in progress, responds to them, then ends the thread. */
+interface StopRequest {
+  readonly type: 'stop';
+}
+
+export type LoadWorkerMessage = InspectRequest | FillRequest | StopRequest;
+
+/** The header and the verified block checksums as words (low, high). */
+export interface LayerInspection {
+  readonly header: LayerHeader;
+  readonly checksums: Uint32Array;
+}
+
+/** Result of filling: the key filter of a delta. */
+export interface FillResult {
+  readonly filter: Uint32Array | undefined;
+}
+
+export type LoadWorkerResponse =
+  | { readonly id: number; readonly ok: true; readonly result: LayerInspection | FillResult }
+  | { readonly id: number; readonly ok: false; readonly code: ErrorCode; readonly message: string };

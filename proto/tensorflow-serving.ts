@@ -1,0 +1,208 @@
+/**
+ * Codec of Predict of TensorFlow Serving over gRPC (tensorflow-serving.proto). A request's tensors
+ * become raw elements, as those of the Open Inference Protocol.
+ */
+import { CubeError } from '../lib/core/errors.ts';
+import { TENSOR_TYPE_BYTES, type TensorType } from '../lib/core/graph-signature.ts';
+import { REQUEST_VALUES_MAX } from '../lib/core/limits.ts';
+import { quoteInput } from '../lib/core/shown-input.ts';
+import { readElements, toRawElements } from './oip.ts';
+import { WireReader, WireWriter } from './wire.ts';
+
+export interface PredictTensor {
+  readonly name: string;
+  readonly datatype: TensorType;
+  readonly shape: readonly number[];
+  /** Elements, little-endian and row-major; BYTES elements with their lengths. */
+  readonly contents: Uint8Array;
+}
+
+export interface PredictRequest {
+  readonly model: string;
+  /** Empty: not given. */
+  readonly version: string;
+  /** Empty: not given. */
+  readonly label: string;
+  readonly signature: string;
+  readonly inputs: readonly PredictTensor[];
+  /** Names of outputs; empty: all. */
+  readonly outputs: readonly string[];
+}
+
+export interface PredictResponse {
+  readonly model: string;
+  readonly version: string;
+  readonly signature: string;
+  readonly outputs: readonly {
+    readonly name: string;
+    readonly shape: readonly number[];
+    readonly data: Float32Array;
+  }[];
+}
+
+/** Datatypes and the fields of their values, by TensorFlow's numbers. */
+const DATATYPES: Readonly<Record<number, readonly [datatype: TensorType, field: number]>> = {
+  1: ['FP32', 5],
+  2: ['FP64', 6],
+  3: ['INT32', 7],
+  4: ['UINT8', 7],
+  5: ['INT16', 7],
+  6: ['INT8', 7],
+  7: ['BYTES', 8],
+  9: ['INT64', 10],
+  10: ['BOOL', 11],
+  17: ['UINT16', 7],
+  19: ['FP16', 13],
+  22: ['UINT32', 16],
+  23: ['UINT64', 17],
+};
+const DT_FLOAT = 1;
+const TENSOR_CONTENT = 4;
+/** Maximum inputs, output names or dims in one request. */
+const ITEMS_MAX = 20_000;
+
+/**
+ * @param bytes must not change afterwards: tensors are views of them
+ * @throws CubeError INVALID_ARGUMENT naming the input
+ */
+export function decodePredictRequest(bytes: Uint8Array): PredictRequest {
+  const reader = new WireReader(bytes);
+  let spec = { model: '', version: '', label: '', signature: '' };
+  const inputs: PredictTensor[] = [];
+  const outputs: string[] = [];
+  while (reader.next()) {
+    if (reader.field === 1) spec = readModelSpec(reader.message());
+    else if (reader.field === 2) inputs.push(readInput(reader.message()));
+    else if (reader.field === 3) outputs.push(reader.string());
+    else reader.skip();
+    if (Math.max(inputs.length, outputs.length) > ITEMS_MAX) fail(`more than ${ITEMS_MAX} tensors`);
+  }
+  return { ...spec, inputs, outputs };
+}
+
+function readModelSpec(reader: WireReader): Omit<PredictRequest, 'inputs' | 'outputs'> {
+  const spec = { model: '', version: '', label: '', signature: '' };
+  while (reader.next()) {
+    if (reader.field === 1) spec.model = reader.string();
+    else if (reader.field === 2) spec.version = String(readWrappedInteger(reader.message()));
+    else if (reader.field === 3) spec.signature = reader.string();
+    else if (reader.field === 4) spec.label = reader.string();
+    else reader.skip();
+  }
+  return spec;
+}
+
+/** google.protobuf.Int64Value. */
+function readWrappedInteger(reader: WireReader): bigint {
+  let value = 0n;
+  while (reader.next()) {
+    if (reader.field === 1) value = reader.int64();
+    else reader.skip();
+  }
+  return value;
+}
+
+/** An entry of the map of inputs. */
+function readInput(reader: WireReader): PredictTensor {
+  let name = '';
+  let tensor: Uint8Array = new Uint8Array(0);
+  while (reader.next()) {
+    if (reader.field === 1) name = reader.string();
+    else if (reader.field === 2) tensor = reader.view();
+    else reader.skip();
+  }
+  return readTensor(name, new WireReader(tensor));
+}
+
+function readTensor(name: string, reader: WireReader): PredictTensor {
+  let dtype = 0;
+  let shape: number[] = [];
+  let content: Uint8Array | undefined;
+  const values = new Map<number, Uint8Array[]>();
+  while (reader.next()) {
+    const { field } = reader;
+    if (field === 1) dtype = reader.int32();
+    else if (field === 2) shape = readShape(reader.message(), name);
+    else if (field === TENSOR_CONTENT) content = reader.view();
+    else if (field > TENSOR_CONTENT) {
+      const pieces = values.get(field) ?? [];
+      pieces.push(readElements(reader));
+      values.set(field, pieces);
+    } else reader.skip();
+  }
+  const known = DATATYPES[dtype];
+  if (known === undefined) {
+    return failInput(name, `dtype ${dtype} is not supported: send strings, floats or integers`);
+  }
+  const [datatype, field] = known;
+  const other = [...values.keys()].find((given) => given !== field);
+  if (other !== undefined) failInput(name, `values of field ${other} do not fit ${datatype}`);
+  // A scalar is a list of one element.
+  const dims = shape.length === 0 ? [1] : shape;
+  if (content !== undefined && content.length > 0) {
+    if (datatype === 'BYTES') failInput(name, 'strings in tensor_content: send string_val');
+    return { name, datatype, shape: dims, contents: content };
+  }
+  const contents = toRawElements(values.get(field) ?? [], datatype);
+  return { name, datatype, shape: dims, contents: repeatLast(contents, datatype, dims, name) };
+}
+
+function readShape(reader: WireReader, name: string): number[] {
+  const shape: number[] = [];
+  while (reader.next()) {
+    if (reader.field === 3 && reader.bool()) failInput(name, 'its shape has no known rank');
+    else if (reader.field === 2) shape.push(Number(readWrappedInteger(reader.message())));
+    else if (reader.field !== 3) reader.skip();
+    if (shape.length > ITEMS_MAX) failInput(name, `more than ${ITEMS_MAX} dims`);
+  }
+  return shape;
+}
+
+/** Repeats the last element to fill the shape. BYTES are as the caller sent them. */
+function repeatLast(
+  contents: Uint8Array,
+  datatype: TensorType,
+  shape: readonly number[],
+  name: string,
+): Uint8Array {
+  const size = TENSOR_TYPE_BYTES[datatype];
+  const count = shape.reduce((product, dim) => product * dim, 1);
+  const missing = count * size - contents.length;
+  if (size === 0 || contents.length === 0 || !(missing > 0)) return contents;
+  if (count > REQUEST_VALUES_MAX) failInput(name, `shape: over ${REQUEST_VALUES_MAX} elements`);
+  const whole = new Uint8Array(count * size);
+  whole.set(contents);
+  const last = contents.subarray(-size);
+  for (let at = contents.length; at < whole.length; at += size) whole.set(last, at);
+  return whole;
+}
+
+export function encodePredictResponse(response: PredictResponse): Uint8Array {
+  const { model, version, signature, outputs } = response;
+  const writer = new WireWriter(256);
+  for (const { name, shape, data } of outputs) {
+    writer.message(1, (entry) =>
+      entry.string(1, name).message(2, (tensor) => {
+        tensor.uint(1, DT_FLOAT).message(2, (dims) => {
+          for (const size of shape) dims.message(2, (dim) => dim.uint(1, size));
+        });
+        tensor.bytes(5, new Uint8Array(data.buffer, data.byteOffset, data.byteLength));
+      }),
+    );
+  }
+  writer.message(2, (spec) => {
+    spec.string(1, model);
+    if (/^\d{1,18}$/.test(version)) spec.message(2, (value) => value.uint(1, BigInt(version)));
+    else spec.string(4, version);
+    spec.string(3, signature);
+  });
+  return writer.finish();
+}
+
+function failInput(name: string, problem: string): never {
+  fail(`input ${quoteInput(name)}: ${problem}`);
+}
+
+function fail(message: string): never {
+  throw new CubeError('INVALID_ARGUMENT', message);
+}

@@ -1,0 +1,45 @@
+/**
+ * Options of the engine: how requests form batches, and what happens when lookups are unavailable.
+ */
+
+export interface BatchingOptions {
+  /** Rows of the largest batch; the throughput of most graphs hardly grows beyond 64. */
+  readonly maxBatch: number;
+  /** Batch sizes to wait for while every instance is busy, ascending. */
+  readonly preferredSizes: readonly number[];
+  /** Maximum time a row waits for a preferred size. An idle instance never waits. */
+  readonly maxQueueDelayMicros: number;
+  /** Maximum waiting rows. A request that exceeds it fails, unless the queue is empty. */
+  readonly queueRowsMax: number;
+  /** Maximum time a request waits for its first batch; 0: until its deadline. */
+  readonly queueTimeoutMs: number;
+  /** Number of priorities; 0 is the highest. */
+  readonly priorityLevels: number;
+}
+
+export const DEFAULT_BATCHING: BatchingOptions = {
+  maxBatch: 64,
+  preferredSizes: [32, 64],
+  maxQueueDelayMicros: 500,
+  queueRowsMax: 65_536,
+  queueTimeoutMs: 0,
+  priorityLevels: 3,
+};
+
+/** What happens to a request when no replica answers for some of its keys. */
+export interface DegradationPolicy {
+  /**
+   * `fail`: the request fails; `default`: default rows are used, and the answer is marked degraded.
+   */
+  readonly onUnavailable: 'fail' | 'default';
+  /**
+   * With `fail`: the share of unavailable lookups up to which a request is still answered,
+   * degraded.
+   */
+  readonly maxUnavailableShare: number;
+}
+
+export const DEFAULT_DEGRADATION: DegradationPolicy = {
+  onUnavailable: 'fail',
+  maxUnavailableShare: 0,
+};

@@ -1,0 +1,243 @@
+/**
+ * One loaded version of a plain model: a graph without tables, whose requests are tensors. It is
+ * loaded, used, drained and retired as a bundle is.
+ */
+import { CubeError } from '../../lib/core/errors.ts';
+import {
+  type GraphSignature,
+  hasBatchDimension,
+  type TensorSpec,
+} from '../../lib/core/graph-signature.ts';
+import type { NamedTensor } from '../../lib/core/tensor.ts';
+import { systemClock } from '../../lib/platform/clock.ts';
+import type { Logger } from '../../lib/platform/logs.ts';
+import type { OnnxValueInfo, SessionTuning } from '../../lib/platform/onnx.ts';
+import { isRuntimeType } from '../../lib/platform/onnx-tensors.ts';
+import { readGraphSignature } from '../../proto/onnx-signature.ts';
+import { Batcher } from './batcher.ts';
+import type { BatchingOptions } from './engine-options.ts';
+import { EngineStats } from './engine-stats.ts';
+import { checkGraphInputs, type GraphInputs, type GraphRequest } from './graph-request.ts';
+import type { GraphInfo, GraphJob, GraphResult, GraphWorkerOptions } from './graph-worker.ts';
+import { InstancePool } from './instance-pool.ts';
+import type { PredictOptions } from './prediction.ts';
+import { countTensorBytes, RequestCache, toGraphCacheKey } from './request-cache.ts';
+import { GraphBatchRunner } from './run-graph-batch.ts';
+import type { VersionUse } from './version-use.ts';
+import { VersionUsers } from './version-users.ts';
+
+export interface GraphLoadOptions {
+  /** The name and the version that answers and metrics report. */
+  readonly name: string;
+  readonly version: string;
+  /** The bytes of an ONNX file, and its external data by file name. */
+  readonly model: Uint8Array;
+  readonly data?: ReadonlyMap<string, Uint8Array>;
+  readonly instances: number;
+  /**
+   * `maxBatch` undefined: that of `DEFAULT_BATCHING` if every tensor has a dynamic first dimension,
+   * otherwise 0. 0: there is no batch dimension, and each request runs alone.
+   */
+  readonly batching: Omit<BatchingOptions, 'maxBatch'> & { readonly maxBatch: number | undefined };
+  /** Size of the cache of responses to repeated requests; default 0, no cache. */
+  readonly requestCacheBytes?: number;
+  readonly tuning?: SessionTuning;
+  readonly logger: Logger;
+  readonly onStep?: (step: string) => void;
+  /** The worker's script; tests replace it to make it exit. */
+  readonly workerScript?: URL;
+}
+
+/** A request as a protocol has read it. */
+export interface GraphCall {
+  readonly inputs: readonly NamedTensor[];
+  /** Names of the outputs to return; empty: all. */
+  readonly outputs: readonly string[];
+}
+
+export interface GraphPrediction {
+  readonly rowCount: number;
+  readonly outputs: readonly NamedTensor[];
+  readonly timings: { readonly queueMicros: number; readonly inferMicros: number };
+}
+
+type GraphPool = InstancePool<GraphInfo, GraphJob, GraphResult>;
+
+const WORKER_SCRIPT = new URL('./graph-worker.js', import.meta.url);
+const MAX_BATCH_DEFAULT = 64;
+
+export class LoadedGraph implements VersionUse {
+  readonly name: string;
+  readonly version: string;
+  readonly signature: GraphSignature;
+  /** Whether the first dimension of every tensor is the batch. */
+  readonly isBatched: boolean;
+  /** `maxBatch` is 1 without a batch dimension. */
+  readonly batching: BatchingOptions;
+  readonly pool: GraphPool;
+  readonly batcher: Batcher<GraphInputs, GraphRequest>;
+  readonly stats: EngineStats;
+  readonly #cache: RequestCache<GraphPrediction> | undefined;
+  readonly #users = new VersionUsers();
+
+  private constructor(
+    options: GraphLoadOptions,
+    parts: Pick<LoadedGraph, 'signature' | 'isBatched' | 'batching' | 'pool'>,
+  ) {
+    const { requestCacheBytes = 0 } = options;
+    const { signature, isBatched, batching, pool } = parts;
+    this.name = options.name;
+    this.version = options.version;
+    this.signature = signature;
+    this.isBatched = isBatched;
+    this.batching = batching;
+    this.pool = pool;
+    this.stats = new EngineStats(batching.maxBatch);
+    this.#cache = requestCacheBytes > 0 ? new RequestCache(requestCacheBytes) : undefined;
+    const { stats } = this;
+    const inputs = signature.inputs.map(({ name }) => name);
+    this.batcher = new Batcher({
+      runner: new GraphBatchRunner({ pool, stats, inputs, isBatched }),
+      pool,
+      batching,
+      stats,
+      clock: systemClock,
+      waitsForLookups: false,
+    });
+  }
+
+  /** @throws CubeError naming the file and what is wrong with it; nothing stays behind */
+  static async load(options: GraphLoadOptions): Promise<LoadedGraph> {
+    const { model, data = new Map(), instances, logger, tuning = {} } = options;
+    const { workerScript: script = WORKER_SCRIPT } = options;
+    const source = `${options.name} ${options.version}: model.onnx`;
+    const declared = readGraphSignature(model, source);
+    checkTypes(declared, source);
+    const { isBatched, batching } = chooseBatching(options.batching, declared, source);
+    options.onStep?.('model instances');
+    const pool = await InstancePool.start<GraphInfo, GraphJob, GraphResult>({
+      instances,
+      logger,
+      source,
+      script,
+      createWorkerData: () => ({
+        data: { model, data, source, tuning } satisfies GraphWorkerOptions,
+      }),
+    });
+    const signature = completeSignature(declared, pool.ready);
+    return new LoadedGraph(options, { signature, isBatched, batching, pool });
+  }
+
+  /**
+   * Runs the graph on the tensors of one request. The version is not unloaded before the last batch
+   * has ended.
+   * @throws CubeError INVALID_ARGUMENT naming the tensor, OVERLOADED, DEADLINE_EXCEEDED,
+   *   UNAVAILABLE
+   */
+  async predict(call: GraphCall, options: PredictOptions): Promise<GraphPrediction> {
+    const inputs: GraphInputs = {
+      ...checkGraphInputs(call.inputs, this.signature, this.isBatched),
+      outputs: call.outputs.length > 0 ? call.outputs : this.#outputNames,
+    };
+    if (this.#cache === undefined) return this.#run(inputs, options);
+    const key = toGraphCacheKey(inputs);
+    const cached = this.#cache.get(key);
+    this.stats.recordCacheLookup(cached);
+    if (cached !== undefined) return cached;
+    const prediction = await this.#run(inputs, options);
+    const timings = { queueMicros: 0, inferMicros: 0 };
+    this.#cache.put(key, { ...prediction, timings }, countTensorBytes(prediction.outputs));
+    return prediction;
+  }
+
+  get #outputNames(): readonly string[] {
+    return this.signature.outputs.map(({ name }) => name);
+  }
+
+  async #run(inputs: GraphInputs, options: PredictOptions): Promise<GraphPrediction> {
+    this.acquire();
+    try {
+      const request = await this.batcher.submit(inputs, options, () => this.release());
+      const { rowCount, queueMicros, inferMicros } = request;
+      return { rowCount, outputs: request.collectOutputs(), timings: { queueMicros, inferMicros } };
+    } catch (error) {
+      // The graph refused the caller's tensors: their values or dynamic dimensions do not fit it.
+      const { code, message } = CubeError.from(error);
+      if (code !== 'INTERNAL') throw error;
+      throw new CubeError('INVALID_ARGUMENT', message, { cause: error });
+    }
+  }
+
+  /** Nothing besides the file is needed. */
+  async checkAvailable(): Promise<void> {}
+
+  acquire(): void {
+    this.#users.acquire();
+  }
+
+  release(): void {
+    this.#users.release();
+  }
+
+  async close(): Promise<void> {
+    await this.#users.drain();
+    await this.pool.stop();
+  }
+
+  retire(): Promise<void> {
+    return this.close();
+  }
+}
+
+function checkTypes({ inputs, outputs }: GraphSignature, source: string): void {
+  const refused = [...inputs, ...outputs].find(({ dataType }) => !isRuntimeType(dataType));
+  if (refused === undefined) return;
+  throw new CubeError(
+    'UNSUPPORTED',
+    `${source}: tensor ${JSON.stringify(refused.name)} is ${refused.dataType}, which onnxruntime ` +
+      'for Node cannot exchange; add a Cast to FP32 to the graph',
+  );
+}
+
+function chooseBatching(
+  { maxBatch: given, ...options }: GraphLoadOptions['batching'],
+  signature: GraphSignature,
+  source: string,
+): Pick<LoadedGraph, 'isBatched' | 'batching'> {
+  const chosen = given ?? (hasBatchDimension(signature) ? MAX_BATCH_DEFAULT : 0);
+  const maxBatch = Math.max(1, chosen);
+  if (chosen > 0) checkBatched(signature, source);
+  const preferredSizes = options.preferredSizes.filter((size) => size <= maxBatch);
+  return { isBatched: chosen > 0, batching: { ...options, maxBatch, preferredSizes } };
+}
+
+/** A dimension of unknown rank is checked when the graph runs. */
+function checkBatched({ inputs, outputs }: GraphSignature, source: string): void {
+  const fixed = [...inputs, ...outputs].find(
+    ({ dims }) => dims !== undefined && typeof dims[0] !== 'string',
+  );
+  if (fixed === undefined && inputs.length > 0) return;
+  const reason =
+    fixed === undefined
+      ? 'it has no inputs'
+      : `the first dimension of ${JSON.stringify(fixed.name)}, shape ` +
+        `[${fixed.dims?.join(', ')}], is not dynamic`;
+  throw new CubeError(
+    'INVALID_ARGUMENT',
+    `${source}: ${reason}, so requests cannot share a batch; serve the model with max-batch 0`,
+  );
+}
+
+/** Ranks that the file does not declare, as the runtime has inferred them. */
+function completeSignature({ inputs, outputs }: GraphSignature, info: GraphInfo): GraphSignature {
+  return {
+    inputs: inputs.map((spec) => completeSpec(spec, info.inputs)),
+    outputs: outputs.map((spec) => completeSpec(spec, info.outputs)),
+  };
+}
+
+function completeSpec(spec: TensorSpec, values: readonly OnnxValueInfo[]): TensorSpec {
+  const shape = values.find(({ name }) => name === spec.name)?.shape ?? [];
+  // The runtime reports an unknown rank as a scalar.
+  return spec.dims !== undefined || shape.length === 0 ? spec : { ...spec, dims: shape };
+}

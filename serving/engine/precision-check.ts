@@ -1,0 +1,147 @@
+/**
+ * Converts the weights of a graph to fewer bits and compares the result with the original on
+ * sampled inputs. It lives in a thread of its own, because loads and runs block their thread.
+ */
+import { CubeError } from '../../lib/core/errors.ts';
+import { f16ToNumber } from '../../lib/core/half-floats.ts';
+import { OnnxModel, type OnnxTensor, type OnnxValueInfo } from '../../lib/platform/onnx.ts';
+import { convertPrecision, type Precision } from '../../proto/onnx-precision.ts';
+
+export interface PrecisionRequest {
+  readonly model: Uint8Array;
+  /** External data of the graph by file name. */
+  readonly data: ReadonlyMap<string, Uint8Array>;
+  readonly precision: Exclude<Precision, 'fp32'>;
+  /** Names the model in errors. */
+  readonly source: string;
+}
+
+export interface CheckedGraph {
+  readonly model: Uint8Array;
+  /** The largest difference, relative to the largest output where that is above 1. */
+  readonly difference: number;
+}
+
+/** The largest differences with which a converted graph is served. */
+export const PRECISION_TOLERANCES: Readonly<Record<PrecisionRequest['precision'], number>> = {
+  fp16: 0.001,
+  bf16: 0.01,
+  int8: 0.05,
+};
+
+const SAMPLES = 4;
+const BATCH = 16;
+/** Elements of a dynamic dimension other than the first. */
+const DYNAMIC_ELEMENTS = 4;
+
+/**
+ * @throws CubeError UNSUPPORTED when nothing can be converted, the graph cannot be sampled, or the
+ *   outputs differ by more than the tolerance
+ */
+export async function convertAndCheck(request: PrecisionRequest): Promise<CheckedGraph> {
+  const { precision, source, data } = request;
+  const converted = convertPrecision(request.model, precision, source);
+  const original = await OnnxModel.load(request.model, { source, externalData: data });
+  try {
+    const target = `${source} with precision ${precision}`;
+    const candidate = await OnnxModel.load(converted.model, { source: target, externalData: data });
+    try {
+      const difference = await compare(original, candidate, source);
+      const tolerance = PRECISION_TOLERANCES[precision];
+      if (difference <= tolerance) return { model: converted.model, difference };
+      throw new CubeError(
+        'UNSUPPORTED',
+        `${target}: outputs on sampled inputs differ from the original by ` +
+          `${difference.toPrecision(3)}, the limit is ${tolerance}; use a precision with more bits`,
+      );
+    } finally {
+      await candidate.release();
+    }
+  } finally {
+    await original.release();
+  }
+}
+
+async function compare(original: OnnxModel, candidate: OnnxModel, source: string): Promise<number> {
+  const random = makeRandom();
+  let largest = 0;
+  for (let sample = 0; sample < SAMPLES; sample++) {
+    const feeds: Record<string, OnnxTensor> = {};
+    for (const input of original.inputs) feeds[input.name] = sampleInput(input, random, source);
+    const [expected, actual] = [await original.run(feeds), await candidate.run(feeds)];
+    for (const { name } of original.outputs) {
+      largest = Math.max(largest, measureDifference(expected[name], actual[name]));
+    }
+  }
+  return largest;
+}
+
+/** NaN and infinity must be in the same places. */
+function measureDifference(
+  expected: OnnxTensor | undefined,
+  actual: OnnxTensor | undefined,
+): number {
+  const [left, right] = [toNumbers(expected), toNumbers(actual)];
+  if (left.length !== right.length) return Number.POSITIVE_INFINITY;
+  const scale = left.reduce((max, x) => (Number.isFinite(x) ? Math.max(max, Math.abs(x)) : max), 1);
+  let largest = 0;
+  for (const [i, value] of left.entries()) {
+    if (Object.is(value, right[i])) continue;
+    const difference = Math.abs(value - (right[i] ?? 0)) / scale;
+    largest = Number.isFinite(difference) ? Math.max(largest, difference) : difference;
+    if (!Number.isFinite(difference)) return Number.POSITIVE_INFINITY;
+  }
+  return largest;
+}
+
+function toNumbers(tensor: OnnxTensor | undefined): number[] {
+  if (tensor === undefined) return [];
+  if (tensor.dtype === 'float16') return Array.from(tensor.data as Uint16Array, f16ToNumber);
+  return Array.from(tensor.data, Number);
+}
+
+/** Numbers from 0 to 1; the same in every process. */
+function makeRandom(): () => number {
+  let state = 1;
+  return () => {
+    state = (state * 48_271) % 0x7fff_ffff;
+    return state / 0x7fff_ffff;
+  };
+}
+
+/** Floats from -1 to 1; integers 0 and 1, which are ids of most tables. */
+function sampleInput(
+  { name, dtype, shape }: OnnxValueInfo,
+  random: () => number,
+  source: string,
+): OnnxTensor {
+  const dims = shape.map((dim, i) => {
+    if (typeof dim === 'number' && dim >= 0) return dim;
+    return i === 0 ? BATCH : DYNAMIC_ELEMENTS;
+  });
+  const length = dims.reduce((product, dim) => product * dim, 1);
+  const floats = (): number[] => Array.from({ length }, () => 2 * random() - 1);
+  const bits = (): number[] => Array.from({ length }, () => (random() < 0.5 ? 0 : 1));
+  switch (dtype) {
+    case 'float32':
+      return { dtype, data: Float32Array.from(floats()), dims };
+    case 'float64':
+      return { dtype, data: Float64Array.from(floats()), dims };
+    case 'int64':
+      return { dtype, data: BigInt64Array.from(bits(), BigInt), dims };
+    case 'uint64':
+      return { dtype, data: BigUint64Array.from(bits(), BigInt), dims };
+    case 'int32':
+      return { dtype, data: Int32Array.from(bits()), dims };
+    case 'uint8':
+      return { dtype, data: Uint8Array.from({ length }, () => 256 * random()), dims };
+    case 'bool':
+      return { dtype, data: Uint8Array.from(bits()), dims };
+    default:
+      throw new CubeError(
+        'UNSUPPORTED',
+        `${source}: input ${JSON.stringify(name)}: inputs of ${dtype} cannot be sampled to check ` +
+          'a lower precision; use fp32',
+      );
+  }
+}

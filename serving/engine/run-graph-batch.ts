@@ -1,0 +1,134 @@
+/**
+ * One batch of a plain model from start to end: merge the tensors of its requests along the first
+ * dimension, run the graph in a worker, and split the outputs again.
+ *
+ * Invariants
+ * - Only requests with equal other dimensions share a batch (`QueuedRequest.group`).
+ * - A failure fails only the requests that it concerns: when the graph refuses a batch, each
+ *   request of it runs again alone. When a worker dies, only the batch that it was running fails.
+ */
+import { CubeError, requireDefined } from '../../lib/core/errors.ts';
+import { concatRows, type NamedTensor, type Tensor, viewRows } from '../../lib/core/tensor.ts';
+import type { BatchRunner } from './batcher.ts';
+import type { EngineStats } from './engine-stats.ts';
+import { type GraphInputs, GraphRequest } from './graph-request.ts';
+import type { GraphJob, GraphJobTensor, GraphResult } from './graph-worker.ts';
+import {
+  type Batch,
+  type BatchScheduler,
+  dropIfAbandoned,
+  handleRunError,
+  type QueueEntry,
+} from './queued-request.ts';
+
+interface GraphPool {
+  run(job: GraphJob, transfer: readonly ArrayBuffer[]): Promise<GraphResult | undefined>;
+}
+
+export interface GraphRunnerOptions {
+  readonly pool: GraphPool;
+  readonly stats: EngineStats;
+  /** Names of the inputs, in the order of the tensors of a request. */
+  readonly inputs: readonly string[];
+  readonly isBatched: boolean;
+}
+
+type GraphBatch = Batch<GraphRequest>;
+
+export class GraphBatchRunner implements BatchRunner<GraphInputs, GraphRequest> {
+  readonly #options: GraphRunnerOptions;
+
+  constructor(options: GraphRunnerOptions) {
+    this.#options = options;
+  }
+
+  createRequest(inputs: GraphInputs, entry: QueueEntry): GraphRequest {
+    return new GraphRequest(inputs, entry);
+  }
+
+  async runBatch(batch: GraphBatch, scheduler: BatchScheduler<GraphRequest>): Promise<void> {
+    if (dropIfAbandoned(batch)) return;
+    const { pool, stats } = this.#options;
+    try {
+      const { job, transfer } = this.#createJob(batch);
+      const result = await pool.run(job, transfer);
+      // The worker died before it began this batch.
+      if (result === undefined) {
+        scheduler.retry(batch);
+        return;
+      }
+      const outputs = new Map(result.outputs.map((tensor) => [tensor.name, tensor]));
+      if (this.#options.isBatched) checkBatchDimension(result.outputs, batch.rowCount);
+      stats.recordBatch(batch.rowCount, 0, result.inferMicros);
+      deliver(batch, outputs, result.inferMicros, scheduler);
+    } catch (error) {
+      handleRunError(batch, CubeError.from(error), scheduler);
+    }
+  }
+
+  /** Its rows have no scores. */
+  recordOutcome(_request: GraphRequest, durationMs: number): void {
+    this.#options.stats.recordOutcome(0, {
+      scoreSum: 0,
+      lookups: 0,
+      unseen: 0,
+      unavailable: 0,
+      durationMs,
+    });
+  }
+
+  #createJob({ slices }: GraphBatch): { job: GraphJob; transfer: ArrayBuffer[] } {
+    const transfer: ArrayBuffer[] = [];
+    const inputs = this.#options.inputs.map((name, i): GraphJobTensor => {
+      const parts = slices.map(({ request, firstRow, rowCount }) => {
+        const tensor = request.inputs.tensors[i]!;
+        return this.#options.isBatched ? viewRows(tensor, firstRow, rowCount) : tensor;
+      });
+      // Always a copy: the request keeps its tensors in case the worker dies.
+      const merged = this.#options.isBatched ? concatRows(parts) : copyTensor(parts[0]!);
+      if (merged.data instanceof Uint8Array) transfer.push(merged.data.buffer as ArrayBuffer);
+      return { name, ...merged };
+    });
+    const outputs = new Set(slices.flatMap(({ request }) => request.inputs.outputs));
+    return { job: { inputs, outputs: [...outputs] }, transfer };
+  }
+}
+
+function copyTensor(tensor: Tensor): Tensor {
+  const { data } = tensor;
+  return data instanceof Uint8Array ? { ...tensor, data: new Uint8Array(data) } : tensor;
+}
+
+function checkBatchDimension(outputs: readonly NamedTensor[], rowCount: number): void {
+  for (const { name, shape } of outputs) {
+    if (shape[0] === rowCount) continue;
+    throw new CubeError(
+      'UNSUPPORTED',
+      `output ${JSON.stringify(name)} has shape [${shape.join(', ')}] for a batch of ${rowCount} ` +
+        'rows: its first dimension is not the batch; serve the model with max-batch 0, so that ' +
+        'each request runs alone',
+    );
+  }
+}
+
+function deliver(
+  { slices }: GraphBatch,
+  outputs: ReadonlyMap<string, NamedTensor>,
+  inferMicros: number,
+  scheduler: BatchScheduler<GraphRequest>,
+): void {
+  const isAlone = slices.length === 1;
+  for (const { request, firstRow, rowCount, batchRow } of slices) {
+    if (request.isOpen) {
+      const parts = request.inputs.outputs.map((name) => {
+        const output = requireDefined(outputs.get(name), `the output ${name}`);
+        const { dataType, shape, data } = output;
+        const tensor = { dataType, shape, data };
+        return isAlone ? tensor : viewRows(tensor, batchRow, rowCount);
+      });
+      request.addOutputs(firstRow, parts);
+      request.inferMicros += inferMicros;
+    }
+    if (request.finishSlice(rowCount)) scheduler.complete(request);
+  }
+}

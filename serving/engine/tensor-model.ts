@@ -1,0 +1,48 @@
+/**
+ * A loaded version whose requests are tensors: a graph, a graph with declared inputs and outputs,
+ * or an ensemble of such models.
+ */
+import type { GraphSignature } from '../../lib/core/graph-signature.ts';
+import type { GraphCall, GraphPrediction } from './loaded-graph.ts';
+import type { PredictOptions } from './prediction.ts';
+import type { VersionUse } from './version-use.ts';
+
+export interface TensorModel extends VersionUse {
+  /** The tensors of requests; batched ones include the batch. */
+  readonly signature: GraphSignature;
+  /** Whether the first dimension of every tensor is the batch. */
+  readonly isBatched: boolean;
+  /** The labels of the classes of an output, for requests that ask for classes. */
+  readonly labels?: ReadonlyMap<string, readonly string[]>;
+  /** The steps of an ensemble, as its configuration has them. */
+  readonly steps?: readonly object[];
+
+  /**
+   * @throws CubeError INVALID_ARGUMENT naming the tensor, OVERLOADED, DEADLINE_EXCEEDED,
+   *   UNAVAILABLE
+   */
+  predict(call: GraphCall, options: PredictOptions): Promise<GraphPrediction>;
+
+  /**
+   * Keeps every model that a request needs in use, also the steps of an ensemble, as they are now.
+   * `release` must follow.
+   * @throws CubeError NOT_READY naming a step that is not loaded
+   */
+  pin?(): PinnedModel;
+}
+
+/** A model whose versions stay loaded until `release`. */
+export interface PinnedModel {
+  predict(call: GraphCall, options: PredictOptions): Promise<GraphPrediction>;
+  release(): void;
+}
+
+/** Keeps a model in use, with the steps of an ensemble. @throws CubeError NOT_READY */
+export function pinModel(model: TensorModel): PinnedModel {
+  if (model.pin !== undefined) return model.pin();
+  model.acquire();
+  return {
+    predict: (call, options) => model.predict(call, options),
+    release: () => model.release(),
+  };
+}

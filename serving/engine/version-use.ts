@@ -1,0 +1,39 @@
+/**
+ * What bundles and plain models have in common: a version is loaded, used, drained and retired as
+ * one unit. A request acquires it from start to end, so it finishes with the version it started
+ * with.
+ */
+import type { BatchingOptions } from './engine-options.ts';
+import type { EngineStats } from './engine-stats.ts';
+
+/** What admission asks of an engine. */
+export interface EngineLoad {
+  /** The expected milliseconds until rows of this priority that arrive now are in a batch. */
+  estimateWaitMs(priority?: number): number;
+  /** Counts a request whose body still arrives. @returns a function to call once it has */
+  announce(): () => void;
+}
+
+export interface VersionUse {
+  /** The bundle or model. */
+  readonly name: string;
+  readonly version: string;
+  readonly stats: EngineStats;
+  readonly batcher: EngineLoad;
+  readonly batching: BatchingOptions;
+  readonly pool: {
+    readonly aliveInstances: number;
+    readonly workerDeaths: number;
+    readonly queuedBatches: number;
+  };
+
+  /** @throws CubeError NOT_READY naming what is missing */
+  checkAvailable(): Promise<void>;
+  /** Keeps the version in use for a request; `release` must follow. */
+  acquire(): void;
+  release(): void;
+  /** Waits for the requests in progress, then stops the graph instances. */
+  close(): Promise<void>;
+  /** Closes the version and releases what only it used. */
+  retire(): Promise<void>;
+}

@@ -1,0 +1,29 @@
+/**
+ * A version without tables and without slots.json is a plain model: its graph takes the tensors of
+ * requests.
+ */
+import type { Manifest } from '../../lib/core/manifest.ts';
+import type { Repository } from '../../lib/repository/repository.ts';
+
+const MODEL_FILE = 'model.onnx';
+const DATA_FILE = 'model.onnx.data';
+const SLOTS_FILE = 'slots.json';
+
+export interface PlainModel {
+  readonly model: Uint8Array;
+  /** External data of the graph by file name. */
+  readonly data: ReadonlyMap<string, Uint8Array>;
+}
+
+/** @returns undefined for a version with slots */
+export async function readPlainModel(
+  repository: Repository,
+  { bundle, version, files, tables }: Manifest,
+): Promise<PlainModel | undefined> {
+  const has = (name: string): boolean => files.some(({ path }) => path === name);
+  if (tables.length > 0 || has(SLOTS_FILE) || !has(MODEL_FILE)) return undefined;
+  const model = await repository.readVersionFile(bundle, version, MODEL_FILE);
+  if (!has(DATA_FILE)) return { model, data: new Map() };
+  const data = await repository.readVersionFile(bundle, version, DATA_FILE);
+  return { model, data: new Map([[DATA_FILE, data]]) };
+}

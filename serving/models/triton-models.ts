@@ -1,0 +1,222 @@
+/**
+ * Loads models of a model repository: a configuration and the files of a version become a graph
+ * with declared inputs and outputs, or an ensemble.
+ */
+import { basename, join } from 'node:path';
+import { CubeError } from '../../lib/core/errors.ts';
+import type {
+  GraphSignature,
+  TensorDim,
+  TensorSpec,
+  TensorType,
+} from '../../lib/core/graph-signature.ts';
+import { fileExists, isFolder, listFolder, readFile, readText } from '../../lib/platform/files.ts';
+import type { Logger } from '../../lib/platform/logs.ts';
+import { readGraphSignature } from '../../proto/onnx-signature.ts';
+import type { IgnoredSetting } from '../config/config-report.ts';
+import { countInstances } from '../config/serving-config.ts';
+import { type CompleteTritonConfig, completeTritonConfig } from '../config/triton-completion.ts';
+import type { TritonModelConfig, VersionPolicy } from '../config/triton-model-config.ts';
+import { readModelConfig } from '../config/triton-repository.ts';
+import type { TritonOutput, TritonTensor } from '../config/triton-tensors.ts';
+import { DeclaredGraph } from '../engine/declared-graph.ts';
+import { DEFAULT_BATCHING } from '../engine/engine-options.ts';
+import type { EnsembleStep } from '../engine/ensemble-plan.ts';
+import { LoadedEnsemble } from '../engine/loaded-ensemble.ts';
+import { LoadedGraph } from '../engine/loaded-graph.ts';
+import type { TensorModel } from '../engine/tensor-model.ts';
+import type { ModelLook } from './repository-looks.ts';
+import { type ModelPlan, sortVersions } from './repository-model.ts';
+import { warmUpDeclared } from './triton-warm-up.ts';
+
+export interface TritonLoadParts {
+  readonly logger: Logger;
+  /** The version that serves a step of an ensemble. @throws CubeError NOT_FOUND, NOT_READY */
+  readonly find: (step: EnsembleStep) => TensorModel;
+}
+
+const LABEL_BYTES_MAX = 16 << 20;
+const MODEL_BYTES_MAX = 2 ** 31 - 1;
+/** Triton's default is one instance; here each core has one unless the configuration counts. */
+const DEFAULT_INSTANCES = { perCore: 1 };
+
+/** @throws CubeError INVALID_ARGUMENT with file, line and column */
+export function planTritonModel(look: ModelLook, parts: TritonLoadParts): ModelPlan<TensorModel> {
+  const ignored: IgnoredSetting[] = [];
+  const config = readModelConfig(look.name, look.folder, ignored);
+  for (const { setting, reason } of ignored) {
+    parts.logger.warn({ model: look.name, setting, reason }, 'setting is ignored');
+  }
+  const { ensemble, versionPolicy } = config;
+  const chooseVersions = (versions: readonly string[]): readonly string[] =>
+    applyVersionPolicy(versionPolicy, versions);
+  if (ensemble !== undefined) {
+    const load = async (version: string): Promise<TensorModel> =>
+      createEnsemble(look, version, { ...config, ensemble }, parts);
+    return { dependencies: ensemble.map(({ model }) => model), chooseVersions, load };
+  }
+  return {
+    dependencies: [],
+    chooseVersions,
+    load: (version, onStep) => loadGraph(look, version, config, { ...parts, onStep }),
+  };
+}
+
+/** The versions to serve among those in the folder. */
+function applyVersionPolicy(policy: VersionPolicy, versions: readonly string[]): readonly string[] {
+  const sorted = sortVersions(versions);
+  switch (policy.kind) {
+    case 'all':
+      return sorted;
+    case 'latest':
+      return sorted.slice(-policy.count);
+    case 'specific':
+      return sorted.filter((version) => policy.versions.includes(version));
+  }
+}
+
+async function loadGraph(
+  look: ModelLook,
+  version: string,
+  config: TritonModelConfig,
+  { logger, onStep }: TritonLoadParts & { readonly onStep: (step: string) => void },
+): Promise<TensorModel> {
+  const files = readModelFiles(join(look.folder, version), config.modelFile);
+  const signature = readGraphSignature(files.model, files.path);
+  const complete = completeTritonConfig(config, signature, files.path);
+  const labels = readLabels(look.folder, complete.outputs);
+  const graph = await LoadedGraph.load({
+    name: look.name,
+    version,
+    model: files.model,
+    data: files.data,
+    instances: config.instances ?? countInstances(DEFAULT_INSTANCES),
+    batching: toBatching(complete),
+    requestCacheBytes: config.usesResponseCache ? RESPONSE_CACHE_BYTES : 0,
+    tuning: config.session,
+    logger,
+    onStep,
+  });
+  const level = config.dynamicBatching?.defaultPriorityLevel ?? 0;
+  const declared = new DeclaredGraph(graph, {
+    signature: toSignature(complete, complete.maxBatch > 0),
+    reshapes: listReshapes(complete),
+    labels,
+    defaultPriority: level > 0 ? level - 1 : undefined,
+    preserveOrdering: config.dynamicBatching?.preserveOrdering ?? false,
+  });
+  await warmUpDeclared(declared, config, look.folder, onStep);
+  declared.stats.reset();
+  return declared;
+}
+
+/** Bytes of a model's cache of answers; Triton's is shared by all models and has no default. */
+const RESPONSE_CACHE_BYTES = 64 << 20;
+
+/** A model without `dynamic_batching` gets it, as Triton's auto-complete adds it. */
+function toBatching({ maxBatch, dynamicBatching }: CompleteTritonConfig) {
+  const policy = dynamicBatching?.defaultQueuePolicy;
+  const sizes = dynamicBatching?.preferredSizes ?? [];
+  const rejects = policy?.timeoutAction === 'REJECT';
+  const queueSize = policy?.maxQueueSize ?? 0;
+  return {
+    maxBatch,
+    preferredSizes: sizes.length > 0 ? [...sizes].sort((a, b) => a - b) : DEFAULT_SIZES,
+    maxQueueDelayMicros: dynamicBatching?.maxQueueDelayMicros ?? 0,
+    queueRowsMax: queueSize > 0 ? queueSize * Math.max(1, maxBatch) : DEFAULT_BATCHING.queueRowsMax,
+    queueTimeoutMs: rejects ? policy.defaultTimeoutMicros / 1_000 : 0,
+    priorityLevels: Math.max(1, dynamicBatching?.priorityLevels ?? 1),
+  };
+}
+
+const DEFAULT_SIZES = DEFAULT_BATCHING.preferredSizes;
+
+interface ModelFiles {
+  readonly path: string;
+  readonly model: Uint8Array;
+  /** External data of the graph by file name. */
+  readonly data: ReadonlyMap<string, Uint8Array>;
+}
+
+/** The graph is a file, or a folder of that name with a file of that name. */
+function readModelFiles(folder: string, modelFile: string): ModelFiles {
+  const given = join(folder, modelFile);
+  const isInFolder = isFolder(given);
+  const path = isInFolder ? join(given, modelFile) : given;
+  if (!fileExists(path)) {
+    throw new CubeError(
+      'NOT_FOUND',
+      `${path} does not exist; copy the model there, or name its file in default_model_filename`,
+    );
+  }
+  const model = readFile(path, MODEL_BYTES_MAX);
+  const text = Buffer.from(model.buffer, model.byteOffset, model.byteLength);
+  const beside = isInFolder ? given : folder;
+  const data = new Map<string, Uint8Array>();
+  for (const name of listFolder(beside)) {
+    // External data is named in the graph; other files are not read.
+    if (name === basename(path) || isFolder(join(beside, name)) || !text.includes(name)) continue;
+    data.set(name, readFile(join(beside, name), MODEL_BYTES_MAX));
+  }
+  return { path, model, data };
+}
+
+function readLabels(folder: string, outputs: readonly TritonOutput[]): Map<string, string[]> {
+  const labels = new Map<string, string[]>();
+  for (const { name, labelFile, location } of outputs) {
+    if (labelFile === undefined) continue;
+    const path = join(folder, labelFile);
+    if (!fileExists(path)) {
+      throw new CubeError('NOT_FOUND', `${location}: label_filename: ${path} does not exist`);
+    }
+    const lines = readText(path, LABEL_BYTES_MAX).split(/\r?\n/);
+    while (lines.at(-1) === '') lines.pop();
+    labels.set(name, lines);
+  }
+  return labels;
+}
+
+function toSignature(
+  { inputs, outputs }: Pick<TritonModelConfig, 'inputs' | 'outputs'>,
+  hasBatch: boolean,
+): GraphSignature {
+  const toSpec = ({ name, datatype, dims }: TritonTensor): TensorSpec => {
+    const own = dims.map((size): TensorDim => (size === -1 ? '' : size));
+    return { name, dataType: datatype as TensorType, dims: hasBatch ? ['', ...own] : own };
+  };
+  return { inputs: inputs.map(toSpec), outputs: outputs.map(toSpec) };
+}
+
+function listReshapes({ inputs, outputs }: TritonModelConfig): Map<string, readonly number[]> {
+  const reshapes = new Map<string, readonly number[]>();
+  for (const { name, reshape } of [...inputs, ...outputs]) {
+    if (reshape !== undefined) reshapes.set(name, reshape);
+  }
+  return reshapes;
+}
+
+function createEnsemble(
+  look: ModelLook,
+  version: string,
+  config: TritonModelConfig & { readonly ensemble: readonly EnsembleStep[] },
+  { find }: TritonLoadParts,
+): TensorModel {
+  const { source, inputs, outputs, ensemble: steps } = config;
+  if (inputs.length === 0 || outputs.length === 0) {
+    throw new CubeError(
+      'INVALID_ARGUMENT',
+      `${source}: an ensemble must declare its input and output`,
+    );
+  }
+  const isBatched = (config.maxBatch ?? 0) > 0;
+  return new LoadedEnsemble({
+    name: look.name,
+    version,
+    signature: toSignature(config, isBatched),
+    isBatched,
+    steps,
+    source,
+    labels: readLabels(look.folder, outputs),
+    find,
+  });
+}

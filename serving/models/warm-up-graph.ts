@@ -1,0 +1,125 @@
+/**
+ * Warms up a plain model before it serves requests: tensors of zeros and of random floats, alone
+ * and in batches of growing size, on every instance. Configured entries give the sizes instead.
+ */
+import { CubeError } from '../../lib/core/errors.ts';
+import { TENSOR_TYPE_BYTES, type TensorSpec } from '../../lib/core/graph-signature.ts';
+import { countElements, type NamedTensor } from '../../lib/core/tensor.ts';
+import { systemClock } from '../../lib/platform/clock.ts';
+import type { Logger } from '../../lib/platform/logs.ts';
+import type { WarmUpConfig } from '../config/serving-config.ts';
+import type { TensorModel } from '../engine/tensor-model.ts';
+import { formatWarmUpEntry, type SyntheticData, type WarmUpEntry } from '../engine/warm-up-rows.ts';
+
+interface WarmUpParts {
+  readonly logger: Logger;
+  readonly onStep: (step: string) => void;
+  readonly signal: AbortSignal;
+}
+
+/**
+ * Retires the version when it fails. Where dimensions besides the batch are dynamic, tensors of one
+ * element in each may not fit the graph, and empty texts may not fit one that reads numbers from
+ * them: this is logged, and not a failure.
+ */
+export async function warmUpGraph(
+  graph: TensorModel,
+  config: WarmUpConfig & WarmUpParts,
+): Promise<void> {
+  const { name, version } = graph;
+  try {
+    if (config.file !== undefined) {
+      throw new CubeError(
+        'UNSUPPORTED',
+        'plain models have no warm-up file; use synthetic entries',
+      );
+    }
+    await runEntries(graph, config);
+  } catch (error) {
+    const { code, message } = CubeError.from(error);
+    if (code === 'INVALID_ARGUMENT' && (hasDynamicDims(graph) || hasTexts(graph))) {
+      config.logger.warn({ model: name, version, error: message }, 'the warm-up does not fit');
+      return;
+    }
+    await graph.retire();
+    throw new CubeError(code, `the warm-up failed: ${message}`, { cause: error });
+  }
+}
+
+async function runEntries(graph: TensorModel, config: WarmUpConfig & WarmUpParts): Promise<void> {
+  const deadlineMs = systemClock.nowMs() + config.timeoutMs;
+  for (const entry of config.entries ?? createEntries(graph)) {
+    config.onStep(`warm-up, ${formatWarmUpEntry(entry)}`);
+    for (let i = 0; i < entry.count; i++) {
+      if (config.signal.aborted) throw new CubeError('STOPPING', 'the load was cancelled');
+      const inputs = graph.signature.inputs.map((spec) => createTensor(spec, graph, entry));
+      await predictOnInstances(graph, inputs, deadlineMs);
+    }
+  }
+}
+
+function createEntries({ isBatched, batching }: TensorModel): WarmUpEntry[] {
+  const entries: WarmUpEntry[] = [{ data: 'zeros', rows: 1, count: 1 }];
+  if (!isBatched) return entries;
+  for (let rows = 2; rows < 2 * batching.maxBatch; rows *= 2) {
+    entries.push({ data: 'random', rows: Math.min(rows, batching.maxBatch), count: 1 });
+  }
+  return entries;
+}
+
+async function predictOnInstances(
+  graph: TensorModel,
+  inputs: readonly NamedTensor[],
+  deadlineMs: number,
+): Promise<void> {
+  const requests: Promise<unknown>[] = [];
+  for (let instance = 0; instance < graph.pool.aliveInstances; instance++) {
+    const request = graph.predict({ inputs, outputs: [] }, { deadlineMs });
+    // It may fail during the pauses, before anything waits for it.
+    request.catch(() => undefined);
+    requests.push(request);
+    // Without a pause the runs would be merged. Each goes to an instance that has not run yet.
+    await new Promise((resolve) => setImmediate(resolve));
+  }
+  await Promise.all(requests);
+}
+
+function createTensor(
+  { name, dataType, dims = [] }: TensorSpec,
+  { isBatched }: TensorModel,
+  { data, rows }: WarmUpEntry,
+): NamedTensor {
+  const shape = dims.map((dim, i) => {
+    if (isBatched && i === 0) return rows;
+    return typeof dim === 'number' ? dim : 1;
+  });
+  return { name, dataType, shape, data: createElements(dataType, countElements(shape), data) };
+}
+
+/** Random integers would be invalid where they are ids, so only floats are random. */
+function createElements(
+  dataType: TensorSpec['dataType'],
+  count: number,
+  kind: SyntheticData,
+): NamedTensor['data'] {
+  if (dataType === 'BYTES') return new Array<string>(count).fill('');
+  if (kind === 'zeros' || (dataType !== 'FP32' && dataType !== 'FP64')) {
+    return new Uint8Array(count * TENSOR_TYPE_BYTES[dataType]);
+  }
+  const unit = (): number => 2 * Math.random() - 1;
+  const floats =
+    dataType === 'FP32'
+      ? Float32Array.from({ length: count }, unit)
+      : Float64Array.from({ length: count }, unit);
+  return new Uint8Array(floats.buffer);
+}
+
+function hasTexts({ signature }: TensorModel): boolean {
+  return signature.inputs.some(({ dataType }) => dataType === 'BYTES');
+}
+
+function hasDynamicDims({ signature, isBatched }: TensorModel): boolean {
+  return signature.inputs.some(({ dims = [''] }) =>
+    dims.slice(isBatched ? 1 : 0).some((dim) => typeof dim === 'string'),
+  );
+}

@@ -1,0 +1,108 @@
+/**
+ * Decides which predictions are admitted. A request is refused, before its body is parsed, when the
+ * process is stopping, when too many requests are in flight, or when it would wait for more than
+ * half of its timeout: the engine answers the requests that it admits in time, and does no work for
+ * the others.
+ */
+import { CubeError } from '../../lib/core/errors.ts';
+import type { LoadedBundle } from '../engine/loaded-bundle.ts';
+
+/**
+ * The part of a request's timeout that it may wait for a batch. The rest is for its lookup, its
+ * runs of the graph, and errors of the estimate.
+ */
+const WAIT_SHARE_MAX = 0.5;
+
+/** The part of a loaded version that admission needs. */
+export type WaitEstimator = Pick<LoadedBundle['batcher'], 'estimateWaitMs'>;
+
+/** How long a caller still waits for its answer, and its priority in the queue. */
+export interface RequestUrgency {
+  readonly remainingMs: number;
+  /** 0 is the highest; undefined is the default. */
+  readonly priority?: number | undefined;
+}
+
+export class Admission {
+  readonly #inFlightMax: number;
+  #inFlight = 0;
+  #closed = false;
+  #onEmpty: (() => void) | undefined;
+
+  constructor(inFlightMax: number) {
+    this.#inFlightMax = inFlightMax;
+  }
+
+  get inFlight(): number {
+    return this.#inFlight;
+  }
+
+  get closed(): boolean {
+    return this.#closed;
+  }
+
+  /** @throws CubeError STOPPING; OVERLOADED with too many requests in flight */
+  checkOpen(): void {
+    if (this.#closed)
+      throw new CubeError(
+        'STOPPING',
+        'this server is stopping; send the request to another server',
+      );
+    if (this.#inFlight >= this.#inFlightMax) {
+      throw refuse(
+        `${this.#inFlight} requests are in flight, the limit is ${this.#inFlightMax}; try ` +
+          'again later',
+      );
+    }
+  }
+
+  /**
+   * Checks the expected wait of a request. Never refuses while the engine is idle.
+   * @param engines of the models that the request may be for
+   * @throws CubeError OVERLOADED when it is too long in all of them
+   */
+  checkWait(engines: readonly WaitEstimator[], { remainingMs, priority }: RequestUrgency): void {
+    let waitMs = Number.POSITIVE_INFINITY;
+    for (const engine of engines) waitMs = Math.min(waitMs, engine.estimateWaitMs(priority));
+    const limitMs = remainingMs * WAIT_SHARE_MAX;
+    if (waitMs <= limitMs || engines.length === 0) return;
+    throw refuse(
+      `the expected wait is ${Math.round(waitMs)} ms, the limit for this request is ` +
+        `${Math.round(limitMs)} ms (half of the time until its deadline); try again later or ` +
+        'call another server',
+    );
+  }
+
+  /**
+   * Admits a request; call `leave` exactly once afterwards. @throws CubeError STOPPING, OVERLOADED
+   */
+  enter(): void {
+    this.checkOpen();
+    this.#inFlight++;
+  }
+
+  leave(): void {
+    this.#inFlight--;
+    if (this.#inFlight === 0) this.#onEmpty?.();
+  }
+
+  /** Rejects new requests and waits until the admitted ones have finished. */
+  async close(): Promise<void> {
+    this.#closed = true;
+    if (this.#inFlight === 0) return;
+    await new Promise<void>((resolve) => {
+      this.#onEmpty = resolve;
+    });
+  }
+}
+
+/** Without a stack, which costs more than the rest of a refusal. */
+function refuse(message: string): CubeError {
+  const { stackTraceLimit } = Error;
+  Error.stackTraceLimit = 0;
+  try {
+    return new CubeError('OVERLOADED', message);
+  } finally {
+    Error.stackTraceLimit = stackTraceLimit;
+  }
+}

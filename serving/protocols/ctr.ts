@@ -1,0 +1,151 @@
+/**
+ * The CTR protocol over HTTP: raw rows in (tab-separated lines, JSON, or a stream of JSON lines),
+ * click probabilities out. Specified in docs/wire/serving.md.
+ */
+import { isUtf8 } from 'node:buffer';
+import { Readable } from 'node:stream';
+import type { FastifyReply, FastifyRequest } from 'fastify';
+import { CubeError } from '../../lib/core/errors.ts';
+import type { FeatureRows, KeyedRows } from '../../lib/core/feature-rows.ts';
+import { JsonReader } from '../../lib/core/json.ts';
+import { parseJsonRowsInSlices } from '../../lib/core/json-rows.ts';
+import type { SlicedWork } from '../../lib/core/json-slices.ts';
+import { parseNonFiniteJson } from '../../lib/core/non-finite-json.ts';
+import { quoteInput } from '../../lib/core/shown-input.ts';
+import { parseTsvKeys } from '../../lib/core/tsv-keys.ts';
+import {
+  type HttpAdmit,
+  type HttpRequest,
+  type HttpResponse,
+  JSON_CONTENT_TYPE,
+} from '../../lib/rpc/direct-routes.ts';
+import { handleFastifyRequest, STREAMED_TYPE } from '../../lib/rpc/http-server.ts';
+import type { LoadedBundle } from '../engine/loaded-bundle.ts';
+import { registerCtrGrpc } from './ctr-grpc.ts';
+import { LINE_PRIORITY, LineScorer } from './ctr-lines.ts';
+import { findBundle, parseCtrOptions } from './ctr-options.ts';
+import { formatCtrJson, toCtrResponse } from './ctr-response.ts';
+import type { Endpoints } from './endpoints.ts';
+import {
+  checkAdmission,
+  createHeadContext,
+  createHttpCallContext,
+  handlePrediction,
+  type ParsedRequest,
+  type ProtocolContext,
+  readBodyText,
+  runUnlessLarge,
+} from './handle-prediction.ts';
+import { ROWS_PER_REQUEST_MAX } from './request-limits.ts';
+
+const PATH = '/v1/ctr::predict';
+const TSV_CONTENT_TYPE = 'text/tab-separated-values';
+const BODY_FIELDS = ['rows', 'shared'];
+
+export function registerCtr(fronts: Endpoints, context: ProtocolContext): void {
+  registerCtrGrpc(fronts, context);
+  const handler = async (call: HttpRequest): Promise<HttpResponse> => {
+    const options = parseCtrOptions(call.query);
+    const { priority, detail } = options;
+    const callContext = createHttpCallContext(call, priority);
+    const response = await handlePrediction(context, 'ctr', callContext, {
+      find: () => findBundle(context.models, options),
+      parse: (bundle) => {
+        const toRequest = (rows: FeatureRows | KeyedRows): ParsedRequest<object> => ({
+          bundle,
+          rows,
+          detail,
+          ...(priority === undefined ? {} : { priority }),
+          formatResponse: (prediction) => formatCtrJson(toCtrResponse(prediction, bundle, options)),
+        });
+        const type = getContentType(call);
+        if (type !== JSON_CONTENT_TYPE) return toRequest(parseTsvRows(call.body, type, bundle));
+        const text = readBodyText(call.body);
+        return runUnlessLarge(parseJsonBody(text, bundle, toRequest), text.length);
+      },
+    });
+    return { type: JSON_CONTENT_TYPE, body: JSON.stringify(response) };
+  };
+  const admit: HttpAdmit = ({ headers, query }) => {
+    // Streamed lines wait instead.
+    if (getContentType({ headers }) === STREAMED_TYPE) return undefined;
+    const options = parseCtrOptions(query);
+    const call = createHeadContext(headers, options.priority);
+    const find = (): LoadedBundle => findBundle(context.models, options);
+    return checkAdmission(context, 'ctr', call, find)?.announce();
+  };
+  fronts.http.directRoutes.add({
+    path: PATH,
+    contentTypes: [TSV_CONTENT_TYPE, JSON_CONTENT_TYPE],
+    admit,
+    handler,
+  });
+  fronts.http.app.post(PATH, { config: { streams: true, admit } }, async (request, reply) => {
+    if (getContentType(request) === STREAMED_TYPE) return scoreLines(context, request, reply);
+    return handleFastifyRequest(handler, request, reply);
+  });
+}
+
+function getContentType({ headers }: Pick<HttpRequest, 'headers'>): string {
+  return headers['content-type']?.split(';')[0]?.trim().toLowerCase() ?? '';
+}
+
+/** Scores a stream of JSON lines while it arrives. */
+function scoreLines(
+  context: ProtocolContext,
+  request: FastifyRequest,
+  reply: FastifyReply,
+): FastifyReply {
+  const encoding = request.headers['content-encoding'] ?? 'identity';
+  if (encoding !== 'identity') {
+    throw new CubeError(
+      'INVALID_ARGUMENT',
+      `${STREAMED_TYPE} is not accepted with Content-Encoding: send it uncompressed`,
+    );
+  }
+  const options = parseCtrOptions(request.query);
+  const priority = options.priority ?? LINE_PRIORITY;
+  // Each line says whether it is degraded.
+  const markDegraded = (): void => undefined;
+  const http = createHttpCallContext({ headers: request.headers, raw: reply.raw }, priority);
+  const call = { ...http, markDegraded };
+  call.timeoutMs();
+  const scorer = new LineScorer(context, options, call);
+  const lines = scorer.scoreBody(request.body as Readable);
+  return reply.type(STREAMED_TYPE).send(Readable.from(lines, { objectMode: false }));
+}
+
+/** @throws CubeError INVALID_ARGUMENT, TOO_LARGE */
+function* parseJsonBody<T>(
+  text: string,
+  { features }: LoadedBundle,
+  toRequest: (rows: FeatureRows | KeyedRows) => T,
+): SlicedWork<T> {
+  const json = yield* JsonReader.parseInSlices(text, 'body', parseNonFiniteJson);
+  json.rejectUnknownFields(BODY_FIELDS);
+  const [rows, shared] = [json.field('rows'), json.field('shared')];
+  return toRequest(yield* parseJsonRowsInSlices(rows, features, ROWS_PER_REQUEST_MAX, shared));
+}
+
+/** @throws CubeError INVALID_ARGUMENT, TOO_LARGE */
+function parseTsvRows(
+  body: unknown,
+  type: string,
+  { features }: LoadedBundle,
+): FeatureRows | KeyedRows {
+  if (type === TSV_CONTENT_TYPE)
+    return parseTsvKeys(readTsvBody(body), features, ROWS_PER_REQUEST_MAX);
+  throw new CubeError(
+    'INVALID_ARGUMENT',
+    `Content-Type ${quoteInput(type)} is not supported: send rows as ${TSV_CONTENT_TYPE}, ` +
+      `{"rows": [...]} as ${JSON_CONTENT_TYPE}, ` +
+      `or one JSON row per line as ${STREAMED_TYPE}`,
+  );
+}
+
+function readTsvBody(body: unknown): Uint8Array {
+  if (!(body instanceof Uint8Array) || body.length === 0) readBodyText(body);
+  const bytes = body as Uint8Array;
+  if (isUtf8(bytes)) return bytes;
+  throw new CubeError('INVALID_ARGUMENT', 'the body is not UTF-8 text');
+}

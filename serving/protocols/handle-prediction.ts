@@ -1,0 +1,347 @@
+/**
+ * How every protocol handles a prediction: admit the request, set its deadline, parse it, predict,
+ * count, format the response. A protocol supplies a function that parses the request into a
+ * `ParsedRequest`, which in turn formats the response. Errors are CubeErrors; the servers translate
+ * them to the protocol.
+ */
+import type { IncomingHttpHeaders } from 'node:http';
+import { CubeError, type ErrorCode } from '../../lib/core/errors.ts';
+import type { FeatureRows, KeyedRows } from '../../lib/core/feature-rows.ts';
+import { isLargeJson, runAtOnce, type SlicedWork } from '../../lib/core/json-slices.ts';
+import type { Clock } from '../../lib/platform/clock.ts';
+import type { Logger } from '../../lib/platform/logs.ts';
+import type { ControlAccess } from '../../lib/rpc/control-access.ts';
+import type { HttpRequest } from '../../lib/rpc/direct-routes.ts';
+import type { GrpcAdmit, GrpcCall } from '../../lib/rpc/grpc-calls.ts';
+import { DEGRADED_KEY } from '../../proto/ctr.ts';
+import type { LoadedBundle } from '../engine/loaded-bundle.ts';
+import type { GraphCall, GraphPrediction } from '../engine/loaded-graph.ts';
+import type { LoadedVersion } from '../engine/loaded-version.ts';
+import type {
+  CancelSignal,
+  Prediction,
+  PredictionSummary,
+  PredictOptions,
+} from '../engine/prediction.ts';
+import type { Predictor } from '../engine/predictor.ts';
+import type { TensorModel } from '../engine/tensor-model.ts';
+import type { EngineLoad } from '../engine/version-use.ts';
+import type { RequestLog } from '../metrics/request-log.ts';
+import type { ProtocolName, ServingMetrics } from '../metrics/serving-metrics.ts';
+import type { Models } from '../models/model-registry.ts';
+import type { Admission } from './admission.ts';
+import { TIMEOUT_MS_MAX } from './request-limits.ts';
+import type { SliceQueue } from './slice-queue.ts';
+
+/** Options of a request in its body. */
+interface RequestOptions {
+  /** The timeout in the body. The shorter of this and the timeout of the call applies. */
+  readonly timeoutMs?: number;
+  /** 0 is the highest priority. */
+  readonly priority?: number;
+  /** Report lookup outcomes per slot. */
+  readonly detail?: boolean;
+}
+
+/** A request for a bundle, read from its protocol, and how to format its response. */
+export interface ParsedRequest<T> extends RequestOptions {
+  readonly bundle: LoadedBundle;
+  readonly rows: FeatureRows | KeyedRows;
+  formatResponse(prediction: Prediction): T;
+}
+
+/** The same for a plain model. */
+export interface ParsedGraphRequest<T> extends RequestOptions {
+  readonly graph: TensorModel;
+  readonly call: GraphCall;
+  formatResponse(prediction: GraphPrediction): T;
+}
+
+export type AnyParsedRequest<T> = ParsedRequest<T> | ParsedGraphRequest<T>;
+
+/** What every protocol needs to handle requests. */
+export interface ProtocolContext {
+  readonly models: Models;
+  readonly predictor: Pick<Predictor, 'predict'>;
+  readonly admission: Admission;
+  readonly metrics: ServingMetrics;
+  readonly requestLog: RequestLog;
+  /** Where large bodies are parsed. */
+  readonly slices: SliceQueue;
+  readonly logger: Logger;
+  /** The deadline of requests that do not set one. */
+  readonly timeoutMs: number;
+  readonly clock: Clock;
+  /** Decides which callers may load and unload models. */
+  readonly access: ControlAccess;
+  /** Called after each prediction; must not throw or block. */
+  readonly onPrediction?: (request: AnyParsedRequest<unknown>) => void;
+}
+
+/** Timeout, cancellation and metadata of a call, as its protocol transmits them. */
+export interface CallContext {
+  /**
+   * How long the caller waits from now on; undefined when it does not say. @throws CubeError
+   * INVALID_ARGUMENT
+   */
+  timeoutMs(): number | undefined;
+  readonly signal: CancelSignal;
+  /**
+   * Tells the caller beside the response that it is degraded, as a header or a trailer. Called
+   * before the response is sent. A protocol without metadata says it in the response.
+   */
+  markDegraded(): void;
+  /** When it is known before the body is parsed. */
+  readonly priority?: number | undefined;
+  /** When the head of the request arrived; undefined: with the call of `handlePrediction`. */
+  readonly arrivedMs?: number | undefined;
+}
+
+/** How a protocol reads a request. Both steps are called once, one after the other. */
+export interface RequestSource<T, V extends LoadedVersion = LoadedVersion> {
+  /** Finds the version that serves the request. */
+  find(): V;
+  /** Parses the request, once it is admitted; a large body in slices. */
+  parse(loaded: V): AnyParsedRequest<T> | SlicedWork<AnyParsedRequest<T>>;
+}
+
+export async function handlePrediction<T, V extends LoadedVersion>(
+  context: ProtocolContext,
+  protocol: ProtocolName,
+  call: CallContext,
+  source: RequestSource<T, V>,
+): Promise<T> {
+  const { admission, metrics, requestLog, clock } = context;
+  const startMs = clock.nowMs();
+  let handled: HandledRequest<T> | undefined;
+  let code: ErrorCode | 'OK' = 'OK';
+  try {
+    admission.enter();
+  } catch (error) {
+    metrics.recordFailure(protocol, CubeError.from(error).code);
+    throw error;
+  }
+  try {
+    handled = await runPrediction(context, call, source, startMs);
+    metrics.recordPrediction(protocol, handled.summary);
+    if (handled.summary.degraded) call.markDegraded();
+    return handled.formatResponse();
+  } catch (error) {
+    code = CubeError.from(error).code;
+    metrics.recordFailure(protocol, code);
+    throw error;
+  } finally {
+    admission.leave();
+    const durationMs = clock.nowMs() - startMs;
+    metrics.recordDuration(protocol, durationMs / 1_000);
+    requestLog.record({
+      protocol,
+      code,
+      durationMs,
+      model: handled?.model,
+      prediction: handled?.summary,
+    });
+  }
+}
+
+interface HandledRequest<T> {
+  /** The bundle or plain model. */
+  readonly model: string;
+  readonly summary: PredictionSummary;
+  readonly formatResponse: () => T;
+}
+
+async function runPrediction<T, V extends LoadedVersion>(
+  context: ProtocolContext,
+  call: CallContext,
+  source: RequestSource<T, V>,
+  startMs: number,
+): Promise<HandledRequest<T>> {
+  const { admission, slices, timeoutMs } = context;
+  const callTimeoutMs = call.timeoutMs() ?? timeoutMs;
+  const arrivedMs = call.arrivedMs ?? startMs;
+  const remainingMs = callTimeoutMs - (startMs - arrivedMs);
+  // No await between finding the version and acquiring it, here or in predict(): a version in use
+  // is never retired.
+  const loaded = source.find();
+  admission.checkWait([loaded.batcher], { remainingMs, priority: call.priority });
+  const parsed = source.parse(loaded);
+  const request = 'next' in parsed ? await parseInSlices(slices, parsed, loaded, call) : parsed;
+  const deadlineMs = arrivedMs + Math.min(callTimeoutMs, request.timeoutMs ?? callTimeoutMs);
+  return predict(context, request, {
+    deadlineMs,
+    signal: call.signal,
+    ...(request.priority === undefined ? {} : { priority: request.priority }),
+    ...(request.detail === undefined ? {} : { slotOutcomes: request.detail }),
+  });
+}
+
+async function predict<T>(
+  { predictor, onPrediction }: ProtocolContext,
+  request: AnyParsedRequest<T>,
+  options: PredictOptions,
+): Promise<HandledRequest<T>> {
+  if ('graph' in request) {
+    const { name: model, version } = request.graph;
+    const prediction = await request.graph.predict(request.call, options);
+    onPrediction?.(request);
+    const timings = { ...prediction.timings, lookupMicros: 0 };
+    const summary = { ...NO_LOOKUPS, version, rowCount: prediction.rowCount, timings };
+    return { model, summary, formatResponse: () => request.formatResponse(prediction) };
+  }
+  const prediction = await predictor.predict(request.bundle, request.rows, options);
+  onPrediction?.(request);
+  return {
+    model: request.bundle.name,
+    summary: prediction,
+    formatResponse: () => request.formatResponse(prediction),
+  };
+}
+
+const NO_LOOKUPS = { unseen: 0, unavailable: 0, degraded: false } as const;
+
+/** Keeps the version until predict() has acquired it, which happens before the next await. */
+async function parseInSlices<T>(
+  slices: SliceQueue,
+  work: SlicedWork<AnyParsedRequest<T>>,
+  loaded: LoadedVersion,
+  { signal }: CallContext,
+): Promise<AnyParsedRequest<T>> {
+  loaded.acquire();
+  try {
+    return await slices.run(work, signal);
+  } finally {
+    // After the microtasks in which the caller continues.
+    setImmediate(() => loaded.release());
+  }
+}
+
+/** The work, for a text of many characters; its result for a small one. */
+export function runUnlessLarge<T>(work: SlicedWork<T>, charCount: number): T | SlicedWork<T> {
+  return isLargeJson(charCount) ? work : runAtOnce(work);
+}
+
+/**
+ * Checks before the body of a request is read whether it will be admitted.
+ * @param find the version that serves the request; undefined when only the body names it
+ * @returns the engine that will run it, if it is known
+ * @throws CubeError STOPPING, OVERLOADED, and the errors of `timeoutMs` and `find`
+ */
+export function checkAdmission(
+  { models, admission, metrics, timeoutMs }: ProtocolContext,
+  protocol: ProtocolName,
+  call: Pick<CallContext, 'timeoutMs' | 'priority'>,
+  find?: () => LoadedVersion,
+): EngineLoad | undefined {
+  try {
+    admission.checkOpen();
+    const urgency = { remainingMs: call.timeoutMs() ?? timeoutMs, priority: call.priority };
+    const versions = find === undefined ? models.loadedVersions() : [find()];
+    admission.checkWait(
+      versions.map(({ batcher }) => batcher),
+      urgency,
+    );
+    return find === undefined ? undefined : versions[0]?.batcher;
+  } catch (error) {
+    metrics.recordFailure(protocol, CubeError.from(error).code);
+    throw error;
+  }
+}
+
+/**
+ * HTTP: the headers `timeout-ms` and `hypercube-degraded`. The call is cancelled when its
+ * connection closes before the response is sent.
+ */
+export function createHttpCallContext(
+  { headers, raw, arrivedMs }: Pick<HttpRequest, 'headers' | 'raw' | 'arrivedMs'>,
+  priority?: number,
+): CallContext {
+  // A getter, because a controller and a listener for each request cost more than all reads of the
+  // getter.
+  const signal = {
+    get aborted(): boolean {
+      return raw.destroyed && !raw.writableFinished;
+    },
+  };
+  return {
+    timeoutMs: () => parseTimeoutHeader(headers['timeout-ms']),
+    signal,
+    priority,
+    arrivedMs,
+    markDegraded() {
+      // A request that was too slow has been answered with an error.
+      if (!raw.headersSent) raw.setHeader(DEGRADED_KEY, 'true');
+    },
+  };
+}
+
+/** HTTP: the part of the context that is known from the head of the request. */
+export function createHeadContext(
+  headers: IncomingHttpHeaders,
+  priority?: number,
+): Pick<CallContext, 'timeoutMs' | 'priority'> {
+  return { timeoutMs: () => parseTimeoutHeader(headers['timeout-ms']), priority };
+}
+
+/** gRPC: its own deadline and cancellation, and the trailer `hypercube-degraded`. */
+export function createGrpcCallContext(call: GrpcCall, priority?: number): CallContext {
+  const timeoutMs = toTimeoutMs(call.remainingMs);
+  return {
+    timeoutMs: () => timeoutMs,
+    signal: call.abortSignal,
+    priority,
+    markDegraded: () => call.setTrailer(DEGRADED_KEY, 'true'),
+  };
+}
+
+/**
+ * gRPC: the check of a call's metadata, before its message is read.
+ * @param find undefined when only the message names the model
+ */
+export function createGrpcAdmit(
+  context: ProtocolContext,
+  protocol: ProtocolName,
+  find?: () => LoadedVersion,
+): GrpcAdmit {
+  return (remainingMs) => {
+    checkAdmission(context, protocol, { timeoutMs: () => toTimeoutMs(remainingMs) }, find);
+  };
+}
+
+function toTimeoutMs(remainingMs: number): number | undefined {
+  return Number.isFinite(remainingMs) ? Math.min(remainingMs, TIMEOUT_MS_MAX) : undefined;
+}
+
+/**
+ * baidu_std: `timeout_ms` of the request meta; 0 means that the caller did not set it. Responses
+ * have no metadata: err_msg says that they are degraded.
+ */
+export function createBaiduCallContext(metaTimeoutMs: number, signal: CancelSignal): CallContext {
+  const timeoutMs = metaTimeoutMs > 0 ? Math.min(metaTimeoutMs, TIMEOUT_MS_MAX) : undefined;
+  return { timeoutMs: () => timeoutMs, signal, markDegraded: () => undefined };
+}
+
+function parseTimeoutHeader(header: string | string[] | undefined): number | undefined {
+  if (header === undefined) return undefined;
+  const value = typeof header === 'string' && /^\d{1,6}$/.test(header) ? Number(header) : 0;
+  if (value >= 1 && value <= TIMEOUT_MS_MAX) return value;
+  const shown = JSON.stringify(header);
+  throw new CubeError(
+    'INVALID_ARGUMENT',
+    `header timeout-ms: expected an integer in 1..${TIMEOUT_MS_MAX}, got ${shown}`,
+  );
+}
+
+/**
+ * The body of a request as text. @throws CubeError INVALID_ARGUMENT when it is empty or not UTF-8
+ */
+export function readBodyText(body: unknown): string {
+  if (!(body instanceof Uint8Array) || body.length === 0) {
+    throw new CubeError('INVALID_ARGUMENT', 'the body is empty: send at least one row');
+  }
+  try {
+    return new TextDecoder('utf-8', { fatal: true }).decode(body);
+  } catch {
+    throw new CubeError('INVALID_ARGUMENT', 'the body is not UTF-8 text');
+  }
+}

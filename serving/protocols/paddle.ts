@@ -1,0 +1,334 @@
+/**
+ * The Paddle protocol: the general model service over baidu_std, gRPC and HTTP (JSON or protobuf).
+ * Specified in docs/wire/paddle.md.
+ *
+ * An invalid request gets a response with `err_no` and `err_msg`. A retryable error is an error of
+ * the protocol, so that clients retry on another replica. Over HTTP both have the status of their
+ * error code. A degraded response has `err_no` 0 and an `err_msg`.
+ */
+import type { FastifyReply, FastifyRequest } from 'fastify';
+import { CubeError } from '../../lib/core/errors.ts';
+import { ERROR_TEXT_CHARS_MAX } from '../../lib/core/limits.ts';
+import { wallClockMs } from '../../lib/platform/clock.ts';
+import { createErrorHeaders, type HttpAdmit } from '../../lib/rpc/direct-routes.ts';
+import type { GrpcAdmit, GrpcHandler } from '../../lib/rpc/grpc-calls.ts';
+import type { RpcHandler } from '../../lib/rpc/rpc-routes.ts';
+import {
+  decodeGeneralRequest,
+  encodeGeneralResponse,
+  GENERAL_MODEL_METHODS,
+  GENERAL_MODEL_SERVICE,
+  type GeneralModelMethod,
+  type GeneralModelRequest,
+  type GeneralModelResponse,
+} from '../../proto/general-model.ts';
+import { formatGeneralResponse, parseGeneralRequest } from '../../proto/general-model-json.ts';
+import type { GeneralModelLimits } from '../../proto/general-tensor.ts';
+import type { LoadedBundle } from '../engine/loaded-bundle.ts';
+import type { Prediction } from '../engine/prediction.ts';
+import type { EngineLoad } from '../engine/version-use.ts';
+import { requireBundle } from '../models/model-registry.ts';
+import type { Endpoints } from './endpoints.ts';
+import {
+  type CallContext,
+  checkAdmission,
+  createBaiduCallContext,
+  createGrpcAdmit,
+  createGrpcCallContext,
+  createHeadContext,
+  createHttpCallContext,
+  handlePrediction,
+  type ParsedRequest,
+  type ProtocolContext,
+  readBodyText,
+  runUnlessLarge,
+} from './handle-prediction.ts';
+import { PaddleInputs } from './paddle-inputs.ts';
+import { PaddleOutputs } from './paddle-outputs.ts';
+import { ROWS_PER_REQUEST_MAX } from './request-limits.ts';
+
+/** A configured service name and its model. */
+export interface PaddleService {
+  readonly name: string;
+  readonly model: string;
+  /** Tensor names used by clients, to the names in the model. */
+  readonly aliases?: ReadonlyMap<string, string>;
+}
+
+const REQUEST_LIMITS: GeneralModelLimits = { tensors: 4096, values: 1 << 20 };
+const NEVER_ABORTED = { aborted: false };
+const NO_ALIASES: ReadonlyMap<string, string> = new Map();
+const PROTOBUF_TYPES = ['application/proto', 'application/protobuf', 'application/x-protobuf'];
+
+/**
+ * @param services names besides GeneralModelService, which serves the only model or the first of
+ *   these services
+ */
+export function registerPaddle(
+  fronts: Endpoints,
+  context: ProtocolContext,
+  services: readonly PaddleService[] = [],
+): void {
+  const general = { ...services[0], name: GENERAL_MODEL_SERVICE };
+  const shortName = GENERAL_MODEL_SERVICE.slice(GENERAL_MODEL_SERVICE.lastIndexOf('.') + 1);
+  const others = services.filter(
+    ({ name }) => name !== shortName && name !== GENERAL_MODEL_SERVICE,
+  );
+  for (const service of [general, ...others]) {
+    const endpoint = new PaddleEndpoint(context, service);
+    for (const method of GENERAL_MODEL_METHODS) {
+      fronts.routes.add(service.name, method, endpoint.baidu(method));
+      const names = service === general ? [service.name, shortName] : [service.name];
+      const options = { config: { admit: endpoint.admitHttp } };
+      const handler = endpoint.http(method);
+      for (const name of names) fronts.http.app.post(`/${name}/${method}`, options, handler);
+      if (service === general) {
+        fronts.grpc.addUnary(service.name, method, endpoint.grpc(method), endpoint.admitGrpc);
+      }
+    }
+  }
+}
+
+/** One service over all transports. */
+class PaddleEndpoint {
+  readonly #context: ProtocolContext;
+  readonly #service: Partial<PaddleService>;
+  /** Inputs and outputs of each loaded version. */
+  readonly #inputs = new WeakMap<LoadedBundle, PaddleInputs>();
+  readonly #outputs = new WeakMap<LoadedBundle, PaddleOutputs>();
+
+  constructor(context: ProtocolContext, service: Partial<PaddleService>) {
+    this.#context = context;
+    this.#service = service;
+  }
+
+  baidu(method: GeneralModelMethod): RpcHandler {
+    return ({ bytes, payloadStart, payloadEnd, timeoutMs }, response) => {
+      this.#admit(createBaiduCallContext(timeoutMs, NEVER_ABORTED));
+      const request = decodeGeneralRequest(bytes.slice(payloadStart, payloadEnd), REQUEST_LIMITS);
+      const deferred = response.defer();
+      const signal = {
+        get aborted(): boolean {
+          return deferred.isAbandoned;
+        },
+      };
+      this.#handleOrReport(method, request, createBaiduCallContext(timeoutMs, signal)).then(
+        (result) => {
+          if (deferred.isAbandoned) {
+            deferred.fail(makeExpiredError());
+            return;
+          }
+          deferred.begin(0);
+          deferred.output.append(encodeGeneralResponse(result));
+          deferred.finish();
+        },
+        // The engine sees a call without a caller; if one still listens, its deadline has passed.
+        (error) => deferred.fail(deferred.isAbandoned ? makeExpiredError() : error),
+      );
+    };
+  }
+
+  grpc(method: GeneralModelMethod): GrpcHandler {
+    return async (bytes, call) => {
+      const request = decodeGeneralRequest(bytes, REQUEST_LIMITS);
+      return encodeGeneralResponse(
+        await this.#handleOrReport(method, request, createGrpcCallContext(call)),
+      );
+    };
+  }
+
+  readonly admitHttp: HttpAdmit = ({ headers }) =>
+    this.#admit(createHeadContext(headers))?.announce();
+
+  get admitGrpc(): GrpcAdmit {
+    return createGrpcAdmit(this.#context, 'paddle', () => this.#bundle());
+  }
+
+  #admit(call: Pick<CallContext, 'timeoutMs'>): EngineLoad | undefined {
+    return checkAdmission(this.#context, 'paddle', call, () => this.#bundle());
+  }
+
+  http(method: GeneralModelMethod) {
+    return async (request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> => {
+      const type = request.headers['content-type']?.split(';')[0]?.trim().toLowerCase() ?? '';
+      const isProtobuf = PROTOBUF_TYPES.includes(type);
+      const call = createHttpCallContext({
+        headers: request.headers,
+        raw: reply.raw,
+        arrivedMs: this.#context.clock.nowMs(),
+      });
+      const parsed = isProtobuf
+        ? decodeGeneralRequest(toBytes(request.body), REQUEST_LIMITS)
+        : await this.#parseJson(readBodyText(request.body), call);
+      let result: GeneralModelResponse;
+      try {
+        result = await this.#handle(method, parsed, call);
+      } catch (error) {
+        const failure = CubeError.from(error);
+        reply.status(failure.status.http).headers(createErrorHeaders(failure));
+        result = this.#formatError(parsed, error);
+      }
+      reply.type(isProtobuf ? type : 'application/json');
+      const body = isProtobuf
+        ? encodeGeneralResponse(result)
+        : Buffer.from(formatGeneralResponse(result));
+      return reply.send(body);
+    };
+  }
+
+  #parseJson(
+    text: string,
+    { signal }: CallContext,
+  ): GeneralModelRequest | Promise<GeneralModelRequest> {
+    const work = parseGeneralRequest(text, 'body', REQUEST_LIMITS);
+    const parsed = runUnlessLarge(work, text.length);
+    return 'next' in parsed ? this.#context.slices.run(parsed, signal) : parsed;
+  }
+
+  /**
+   * Handles a request; an error that concerns only this request becomes a response with `err_no`.
+   * @throws CubeError a retryable error, DEADLINE_EXCEEDED
+   */
+  async #handleOrReport(
+    method: GeneralModelMethod,
+    request: GeneralModelRequest,
+    call: CallContext,
+  ): Promise<GeneralModelResponse> {
+    try {
+      return await this.#handle(method, request, call);
+    } catch (error) {
+      const { code, status } = CubeError.from(error);
+      if (status.retryable || code === 'DEADLINE_EXCEEDED') throw error;
+      return this.#formatError(request, error);
+    }
+  }
+
+  async #handle(
+    method: GeneralModelMethod,
+    { tensors, fetchNames, profileServer, logId }: GeneralModelRequest,
+    call: CallContext,
+  ): Promise<GeneralModelResponse> {
+    const isDebug = method === 'debug';
+    const profile = new ProfileTimer(this.#context);
+    const parse = (
+      bundle: LoadedBundle,
+    ): ParsedRequest<Pick<GeneralModelResponse, 'outputs' | 'errMsg'>> => {
+      const aliases = this.#service.aliases ?? NO_ALIASES;
+      const fetch = this.#getOutputs(bundle).select(fetchNames, aliases);
+      const rows = this.#getInputs(bundle).parseRows(tensors, ROWS_PER_REQUEST_MAX, aliases);
+      profile.end();
+      return {
+        bundle,
+        rows,
+        detail: isDebug,
+        formatResponse: (prediction: Prediction) => {
+          profile.end();
+          const scores = { tensors: fetch(prediction), engineName: bundle.manifest.bundle };
+          const outputs = isDebug ? [scores, formatDebugOutput(prediction, bundle)] : [scores];
+          return { outputs, errMsg: describeDegradation(prediction) };
+        },
+      };
+    };
+    const source = { find: () => this.#bundle(), parse };
+    const { outputs, errMsg } = await handlePrediction(this.#context, 'paddle', call, source);
+    profile.end();
+    const profileTime = profileServer || isDebug ? profile.times : [];
+    return { outputs, profileTime, profileServer, logId, errNo: 0, errMsg };
+  }
+
+  #formatError(
+    { profileServer, logId }: GeneralModelRequest,
+    error: unknown,
+  ): GeneralModelResponse {
+    const { code, message, status } = CubeError.from(error);
+    if (code === 'INTERNAL')
+      this.#context.logger.error({ err: error, logId: `${logId}` }, 'call failed');
+    return {
+      outputs: [],
+      profileTime: [],
+      profileServer,
+      logId,
+      errNo: status.brpc,
+      errMsg: message.slice(0, ERROR_TEXT_CHARS_MAX),
+    };
+  }
+
+  #bundle(): LoadedBundle {
+    const { models } = this.#context;
+    const { model } = this.#service;
+    return requireBundle(model === undefined ? models.findOnly() : models.find(model));
+  }
+
+  #getInputs(bundle: LoadedBundle): PaddleInputs {
+    const feeds = this.#inputs.get(bundle) ?? new PaddleInputs(bundle);
+    this.#inputs.set(bundle, feeds);
+    return feeds;
+  }
+
+  #getOutputs(bundle: LoadedBundle): PaddleOutputs {
+    const fetch = this.#outputs.get(bundle) ?? new PaddleOutputs(bundle);
+    this.#outputs.set(bundle, fetch);
+    return fetch;
+  }
+}
+
+/** Start and end of the steps (parse, predict, format), in microseconds of the wall clock. */
+class ProfileTimer {
+  readonly #clock: ProtocolContext['clock'];
+  readonly #offsetMs: number;
+  readonly times: number[] = [];
+  #lastMs: number;
+
+  constructor({ clock }: ProtocolContext) {
+    this.#clock = clock;
+    this.#lastMs = clock.nowMs();
+    this.#offsetMs = wallClockMs() - this.#lastMs;
+  }
+
+  /** Ends the current step and starts the next one. */
+  end(): void {
+    const nowMs = this.#clock.nowMs();
+    for (const ms of [this.#lastMs, nowMs])
+      this.times.push(Math.round(1_000 * (this.#offsetMs + ms)));
+    this.#lastMs = nowMs;
+  }
+}
+
+/** The err_msg of a response that is not an error: empty unless it is degraded. */
+function describeDegradation({ degraded, unavailable }: Prediction): string {
+  if (!degraded) return '';
+  return `degraded: ${unavailable} lookups had no answer; their default rows were used`;
+}
+
+/** The additional output of `debug`: strings of the form `name=value`. */
+function formatDebugOutput(prediction: Prediction, { manifest }: LoadedBundle) {
+  const { version, unseen, unavailable, degraded, slots = [], timings } = prediction;
+  const strings = [
+    `model=${manifest.bundle}`,
+    `version=${manifest.version}`,
+    `tables_version=${version}`,
+    `unseen=${unseen}`,
+    `unavailable=${unavailable}`,
+    `degraded=${degraded}`,
+    `queue_micros=${Math.round(timings.queueMicros)}`,
+    `lookup_micros=${Math.round(timings.lookupMicros)}`,
+    `infer_micros=${Math.round(timings.inferMicros)}`,
+    ...slots.map(
+      ({ slot, ...counts }) =>
+        `slot ${slot}: hit=${counts.hit} unseen=${counts.unseen} unavailable=${counts.unavailable}`,
+    ),
+  ];
+  const tensor = { name: 'debug', aliasName: 'debug', shape: [strings.length], strings };
+  return { tensors: [tensor], engineName: 'debug' };
+}
+
+function makeExpiredError(): CubeError {
+  return new CubeError(
+    'DEADLINE_EXCEEDED',
+    'the deadline passed before the response was ready; send fewer rows, or a larger timeout_ms',
+  );
+}
+
+function toBytes(body: unknown): Uint8Array {
+  return body instanceof Uint8Array ? body : new Uint8Array(0);
+}

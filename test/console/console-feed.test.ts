@@ -1,0 +1,141 @@
+/** The feed of the console: what it costs without a page, and what pages get. */
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { createServer, get, type IncomingMessage } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { type TestContext, test } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { ConsoleFeed, type ConsoleSource, PAGES_MAX } from '../../lib/console/console-feed.ts';
+import { LatencyHistogram } from '../../lib/console/latency-histogram.ts';
+import { HISTORY_SAMPLES, SampleHistory } from '../../lib/console/sample-history.ts';
+
+class CountingSource implements ConsoleSource {
+  readonly role = 'serving';
+  readonly views: ConsoleSource['views'] = ['live'];
+  readonly series: readonly string[] = ['requestRate', 'p50Ms'];
+  states = 0;
+  text = 'ok';
+
+  sample(): number[] {
+    return [2, Number.NaN];
+  }
+
+  getState(): object {
+    this.states++;
+    return { text: this.text };
+  }
+}
+
+function createFeed(): { feed: ConsoleFeed; source: CountingSource; setNow: (ms: number) => void } {
+  const source = new CountingSource();
+  let nowMs = 0;
+  const clock = { nowMs: () => nowMs, isoTime: () => '', sleep: async () => undefined };
+  const feed = new ConsoleFeed(source, clock);
+  return {
+    feed,
+    source,
+    setNow: (ms) => {
+      nowMs = ms;
+    },
+  };
+}
+
+async function serve(t: TestContext, feed: ConsoleFeed): Promise<string> {
+  const server = createServer((_request, response) => feed.addStream(response));
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  t.after(() => {
+    feed.close();
+    server.closeAllConnections();
+    server.close();
+  });
+  return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+}
+
+async function openStream(url: string): Promise<IncomingMessage> {
+  const [response] = (await once(get(url, { agent: false }), 'response')) as [IncomingMessage];
+  return response;
+}
+
+async function waitUntil(condition: () => boolean): Promise<void> {
+  while (!condition()) await sleep(20);
+}
+
+test('without a page, requests make one sample a second, and nothing else happens', async () => {
+  const { feed, source, setNow } = createFeed();
+  for (let ms = 0; ms <= 3_000; ms += 10) {
+    setNow(ms);
+    feed.touch();
+  }
+  assert.equal(feed.samples, 3);
+  assert.equal(source.states, 0);
+  setNow(60_000);
+  feed.touch();
+  const { history, series } = await feed.takeSnapshot();
+  assert.deepEqual(history.values[series.indexOf('requestRate')], [2, 2, 2, 0, 0, 2]);
+  assert.deepEqual(history.values[series.indexOf('p50Ms')], Array(6).fill(null));
+});
+
+test('pages get samples and changed states, until the last one is closed', async (t) => {
+  const { feed, source } = createFeed();
+  const url = await serve(t, feed);
+  const stream = await openStream(url);
+  let text = '';
+  stream.setEncoding('utf8').on('data', (piece: string) => {
+    text += piece;
+  });
+  await waitUntil(() => text.includes('"text":"ok"') && source.states > 2);
+  assert.equal(text.match(/event: state/g)?.length, 1, 'an unchanged state is sent once');
+  source.text = 'line\nbreak';
+  await waitUntil(() => text.includes('event: state\ndata: {"text":"line\\nbreak"}\n\n'));
+  assert.match(text, /event: sample\ndata: \[\d+,[^\n]*,2,null\]\n\n/);
+  stream.destroy();
+  await waitUntil(() => feed.pages === 0);
+  const { samples } = feed;
+  const states = source.states;
+  // The timer was stopped with the last page: nothing is left that could sample.
+  await sleep(1_500);
+  assert.equal(feed.samples, samples);
+  assert.equal(source.states, states);
+});
+
+test('a slow reader is dropped, and pages are limited', async (t) => {
+  const { feed, source } = createFeed();
+  const url = await serve(t, feed);
+  const slow = await openStream(url);
+  slow.pause();
+  const dropped = once(slow, 'close').catch(() => undefined);
+  slow.on('error', () => undefined);
+  for (let i = 0; feed.slowReaders === 0; i++) {
+    source.text = String(i).padEnd(8 << 20, 'x');
+    await sleep(100);
+  }
+  await waitUntil(() => feed.pages === 0);
+  slow.resume();
+  await dropped;
+  source.text = '';
+  const streams = await Promise.all(Array.from({ length: PAGES_MAX }, () => openStream(url)));
+  assert.throws(() => feed.addStream({} as never), { code: 'OVERLOADED' });
+  const ended = Promise.all(streams.map((stream) => once(stream.resume(), 'end')));
+  feed.close();
+  await ended;
+  assert.throws(() => feed.addStream({} as never), { code: 'STOPPING' });
+});
+
+test('the history has a fixed length, and percentiles are those since the last call', () => {
+  const history = new SampleHistory(1);
+  for (let i = 0; i < HISTORY_SAMPLES + 10; i++) history.add(i, Float64Array.of(i));
+  const { times, values } = history.toJson();
+  assert.equal(times.length, HISTORY_SAMPLES);
+  assert.equal(times[0], 10);
+  assert.equal(values[0]?.at(-1), HISTORY_SAMPLES + 9);
+  const latencies = new LatencyHistogram();
+  for (let ms = 1; ms <= 1_000; ms++) latencies.record(ms);
+  const [p50 = 0, p99 = 0] = latencies.takePercentiles([0.5, 0.99]);
+  assert.ok(Math.abs(p50 / 500 - 1) < 0.15, String(p50));
+  assert.ok(Math.abs(p99 / 990 - 1) < 0.15, String(p99));
+  assert.deepEqual(latencies.takePercentiles([0.5]), [Number.NaN]);
+  latencies.record(0);
+  latencies.record(1e12);
+  assert.ok(latencies.takePercentiles([0.5, 1]).every(Number.isFinite));
+});

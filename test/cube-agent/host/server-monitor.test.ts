@@ -1,0 +1,75 @@
+/**
+ * Currency of server states: a plan from a state before the last action would repeat the action.
+ */
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import type { ControlClient } from '../../../cube-agent/fleet/control-client.ts';
+import { ProblemTracker } from '../../../cube-agent/host/problem-tracker.ts';
+import { ServerMonitor, toServerState } from '../../../cube-agent/host/server-monitor.ts';
+import { systemClock } from '../../../lib/platform/clock.ts';
+import { createLogger } from '../../../lib/platform/logs.ts';
+import type { ControlStatus } from '../../../proto/control.ts';
+
+const address = '127.0.0.1:1';
+
+/** Answers each question when the test says so. */
+class SlowControl {
+  readonly address = address;
+  readonly waiting: ((loading: string[]) => void)[] = [];
+
+  status(): Promise<ControlStatus> {
+    return new Promise((resolve) => {
+      this.waiting.push((versions) => {
+        const loading = versions.map((version) => ({ bundle: 'ctr', version }));
+        resolve({ pid: 1, shardIndex: 0, shardNum: 1, bundles: [], loading } as never);
+      });
+    });
+  }
+}
+
+function createMonitor(control: SlowControl): ServerMonitor {
+  return new ServerMonitor({
+    servers: [control as unknown as ControlClient],
+    problems: new ProblemTracker(systemClock, 1),
+    clock: systemClock,
+    logger: createLogger('test', { level: 'silent' }),
+    onReturn: () => undefined,
+  });
+}
+
+function state(monitor: ServerMonitor): { isCurrent: boolean; loading: readonly string[] } {
+  const [known] = monitor.snapshots;
+  assert.ok(known);
+  const { isCurrent, loading } = toServerState(known, 'ctr', undefined);
+  return { isCurrent, loading };
+}
+
+test('after an action a server is current only when it was polled again', async () => {
+  const control = new SlowControl();
+  const monitor = createMonitor(control);
+  const { signal } = new AbortController();
+  const first = monitor.poll(signal);
+  control.waiting.shift()?.(['1']);
+  await first;
+  assert.deepEqual(state(monitor), { isCurrent: true, loading: ['1'] });
+  monitor.markChanged(address);
+  assert.deepEqual(state(monitor), { isCurrent: false, loading: ['1'] });
+  const second = monitor.poll(signal);
+  control.waiting.shift()?.([]);
+  await second;
+  assert.deepEqual(state(monitor), { isCurrent: true, loading: [] });
+});
+
+test('an answer from before an action is requested again', async () => {
+  const control = new SlowControl();
+  const monitor = createMonitor(control);
+  const asked = monitor.poll(new AbortController().signal);
+  monitor.markChanged(address);
+  control.waiting.shift()?.(['1']);
+  await new Promise(setImmediate);
+  assert.deepEqual(state(monitor), { isCurrent: false, loading: ['1'] });
+  assert.equal(control.waiting.length, 1, 'asked again');
+  control.waiting.shift()?.([]);
+  await asked;
+  assert.deepEqual(state(monitor), { isCurrent: true, loading: [] });
+});

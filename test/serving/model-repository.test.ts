@@ -1,0 +1,242 @@
+/** A model repository on disk: half copies, changes, failures, version policies, control modes. */
+import assert from 'node:assert/strict';
+import { mkdirSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { type TestContext, test } from 'node:test';
+import fc from 'fast-check';
+import { CubeError } from '../../lib/core/errors.ts';
+import { systemClock } from '../../lib/platform/clock.ts';
+import { readText } from '../../lib/platform/files.ts';
+import { createLogger } from '../../lib/platform/logs.ts';
+import { ModelRepository } from '../../serving/models/model-repository.ts';
+import {
+  lookAtRepository,
+  type ModelLook,
+  type RepositoryLook,
+  settleLooks,
+} from '../../serving/models/repository-looks.ts';
+import type { ModelPlan } from '../../serving/models/repository-model.ts';
+import { temporaryFolder } from '../repository/support/fixtures.ts';
+import { waitFor } from '../support/processes.ts';
+
+/** A version is the text of its file; `broken` does not load. */
+interface TextVersion {
+  readonly version: string;
+  readonly text: string;
+  retire(): Promise<void>;
+}
+
+class TestRepository {
+  readonly folder: string;
+  readonly retired: string[] = [];
+  readonly models: ModelRepository<TextVersion>;
+
+  constructor(
+    t: TestContext,
+    mode: 'none' | 'poll' | 'explicit',
+    files: Readonly<Record<string, string>>,
+    load: readonly string[] = [],
+  ) {
+    this.folder = temporaryFolder(t);
+    for (const [path, text] of Object.entries(files)) this.write(path, text);
+    this.models = new ModelRepository({
+      config: { folder: this.folder, mode, pollMs: 10, load },
+      clock: systemClock,
+      logger: createLogger('test', { level: 'silent' }),
+      plan: (look) => this.#plan(look),
+      onSwitch: () => {},
+      onLoadFailed: () => {},
+    });
+    t.after(() => this.models.stop());
+    this.models.start();
+  }
+
+  write(path: string, text: string): void {
+    const full = join(this.folder, path);
+    mkdirSync(join(full, '..'), { recursive: true });
+    writeFileSync(full, text);
+  }
+
+  remove(path: string): void {
+    rmSync(join(this.folder, path), { recursive: true });
+  }
+
+  /** Model to its versions' texts, by the highest version first. */
+  get served(): Record<string, string[]> {
+    return Object.fromEntries(
+      [...this.models.models].map(([name, model]) => [
+        name,
+        model.loadedVersions.map(({ version, text }) => `${version}:${text}`).sort(),
+      ]),
+    );
+  }
+
+  async untilServed(expected: Record<string, string[]>): Promise<void> {
+    const text = JSON.stringify(expected);
+    await waitFor(`serves ${text}`, () => {
+      const served = JSON.stringify(this.served);
+      return served === text || served;
+    });
+  }
+
+  /** The text of config.pbtxt: `all`, or the models that the model depends on. */
+  #plan(look: ModelLook): ModelPlan<TextVersion> {
+    const config = look.settingsStamp.includes('config.pbtxt')
+      ? readText(join(look.folder, 'config.pbtxt'))
+      : '';
+    if (config === 'wrong') throw new CubeError('INVALID_ARGUMENT', 'config.pbtxt:1: wrong');
+    return {
+      dependencies: config.startsWith('needs ') ? [config.slice('needs '.length)] : [],
+      chooseVersions: (versions) =>
+        config === 'all' ? versions : [...versions].sort((a, b) => Number(a) - Number(b)).slice(-1),
+      load: async (version) => {
+        const text = readText(join(look.folder, version, 'model.onnx'));
+        if (text === 'broken') throw new CubeError('CORRUPT', `${version} is broken`);
+        const retire = async (): Promise<void> => {
+          this.retired.push(`${look.name} ${version}:${text}`);
+        };
+        return { version, text, retire };
+      },
+    };
+  }
+}
+
+test('polling adds, replaces and removes models and versions', async (t) => {
+  const repository = new TestRepository(t, 'poll', { 'a/1/model.onnx': 'one' });
+  await repository.untilServed({ a: ['1:one'] });
+  repository.write('a/2/model.onnx', 'two');
+  repository.write('b/7/model.onnx', 'seven');
+  await repository.untilServed({ a: ['2:two'], b: ['7:seven'] });
+  repository.write('a/2/model.onnx', 'two again');
+  await repository.untilServed({ a: ['2:two again'], b: ['7:seven'] });
+  repository.write('a/config.pbtxt', 'all');
+  await repository.untilServed({ a: ['1:one', '2:two again'], b: ['7:seven'] });
+  repository.remove('a/2');
+  await repository.untilServed({ a: ['1:one'], b: ['7:seven'] });
+  repository.remove('b');
+  await repository.untilServed({ a: ['1:one'] });
+  assert.deepEqual(repository.retired.slice(0, 2), ['a 1:one', 'a 2:two']);
+});
+
+test('a broken version or configuration leaves the old one serving', async (t) => {
+  const repository = new TestRepository(t, 'poll', { 'a/1/model.onnx': 'one' });
+  await repository.untilServed({ a: ['1:one'] });
+  repository.write('a/2/model.onnx', 'broken');
+  const model = repository.models.models.get('a')!;
+  await waitFor('version 2 fails', () => model.status.failed.length > 0);
+  assert.equal(model.status.failed[0]?.message, '2 is broken');
+  assert.equal(model.status.problem, 'version 2: 2 is broken');
+  assert.deepEqual(repository.served, { a: ['1:one'] });
+  assert.throws(
+    () => model.findByVersion('2'),
+    /version "2" of a is not served here \(served: 1\)/,
+  );
+  repository.write('a/2/model.onnx', 'mended');
+  await repository.untilServed({ a: ['2:mended'] });
+  assert.equal(model.status.problem, undefined);
+  repository.write('a/config.pbtxt', 'wrong');
+  await waitFor('a problem', () => model.status.problem === 'config.pbtxt:1: wrong');
+  assert.equal(model.current.text, 'mended');
+});
+
+test('mode none loads everything once, and refuses load requests', async (t) => {
+  const repository = new TestRepository(t, 'none', {
+    'a/1/model.onnx': 'one',
+    'a/x/model.onnx': 'not a version',
+    'a/01/model.onnx': 'not a version',
+    'empty/readme.txt': 'no versions',
+  });
+  await repository.untilServed({ a: ['1:one'], empty: [] });
+  const empty = repository.models.models.get('empty')!;
+  await waitFor('a problem', () => empty.status.problem?.includes('no version') === true);
+  assert.throws(() => empty.current, /no version of empty is served: its folder has no version/);
+  await assert.rejects(repository.models.load('a'), /start serving with --model-control-mode expl/);
+  await assert.rejects(repository.models.unload('a', false), { code: 'UNSUPPORTED' });
+});
+
+test('mode explicit loads and unloads on request, with dependencies', async (t) => {
+  const repository = new TestRepository(
+    t,
+    'explicit',
+    {
+      'a/1/model.onnx': 'one',
+      'b/1/model.onnx': 'bee',
+      'both/1/model.onnx': 'both',
+      'both/config.pbtxt': 'needs b',
+    },
+    ['a'],
+  );
+  await repository.untilServed({ a: ['1:one'], b: [], both: [] });
+  assert.equal(repository.models.models.get('b')?.status.unloaded, true);
+  await assert.rejects(repository.models.load('c'), /has no model "c"; known here: a, b, both/);
+  await repository.models.load('both');
+  await repository.untilServed({ a: ['1:one'], b: ['1:bee'], both: ['1:both'] });
+  await repository.models.unload('both', true);
+  assert.deepEqual(repository.served, { a: ['1:one'], b: [], both: [] });
+  repository.write('a/2/model.onnx', 'broken');
+  await assert.rejects(repository.models.load('a'), /a was not loaded: version 2: 2 is broken/);
+  assert.deepEqual(repository.served['a'], ['1:one']);
+  repository.write('a/2/model.onnx', 'two');
+  await repository.models.load('a');
+  assert.deepEqual(repository.served['a'], ['2:two']);
+});
+
+test('a version that appears piecewise is used when two looks are equal', (t) => {
+  const folder = temporaryFolder(t);
+  const add = (path: string, text: string): void => {
+    mkdirSync(join(folder, path, '..'), { recursive: true });
+    writeFileSync(join(folder, path), text);
+  };
+  const empty: RepositoryLook = new Map();
+  let [settled, before] = [empty, empty];
+  const look = (): string[] => {
+    const now = lookAtRepository(folder);
+    settled = settleLooks(settled, before, now);
+    before = now;
+    return [...(settled.get('a')?.versions.keys() ?? [])];
+  };
+  add('a/1/model.onnx', 'x');
+  assert.deepEqual([look(), look()], [[], ['1']]);
+  add('a/2/part', 'x');
+  assert.deepEqual(look(), ['1']);
+  add('a/2/part', 'xx');
+  assert.deepEqual(look(), ['1']);
+  add('a/2/model.onnx', 'x');
+  assert.deepEqual([look(), look()], [['1'], ['1', '2']]);
+  renameSync(join(folder, 'a/1'), join(folder, 'a/.old'));
+  assert.deepEqual([look(), look()], [['1', '2'], ['2']]);
+  assert.throws(() => lookAtRepository(join(folder, 'none')), /is not a folder/);
+});
+
+test('what two equal looks show is settled, whatever was seen before', () => {
+  const stamps = fc.constantFrom('x', 'y');
+  const model = fc.dictionary(fc.constantFrom('1', '2', '3'), stamps);
+  const looks = fc.array(fc.tuple(stamps, fc.option(model, { nil: undefined })), {
+    minLength: 1,
+    maxLength: 12,
+  });
+  const toLook = ([settingsStamp, versions]: [string, Record<string, string> | undefined]) =>
+    new Map<string, ModelLook>(
+      versions && [
+        [
+          'a',
+          { name: 'a', folder: 'a', settingsStamp, versions: new Map(Object.entries(versions)) },
+        ],
+      ],
+    );
+  const property = fc.property(looks, (sequence) => {
+    let [settled, before]: RepositoryLook[] = [new Map(), new Map()];
+    const seen = sequence.map(toLook);
+    for (const now of [...seen, seen.at(-1)!]) {
+      settled = settleLooks(settled!, before!, now);
+      before = now;
+    }
+    const shown = (look: RepositoryLook): unknown =>
+      [...look.values()].map(({ settingsStamp, versions }) => [
+        settingsStamp,
+        [...versions].sort(),
+      ]);
+    assert.deepEqual(shown(settled!), shown(before!));
+  });
+  fc.assert(property, { numRuns: 300 });
+});

@@ -1,0 +1,324 @@
+import assert from 'node:assert/strict';
+import { renameSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { type TestContext, test } from 'node:test';
+import { openRepository } from '../../lib/repository/repository.ts';
+import { temporaryFolder } from '../repository/support/fixtures.ts';
+import { runCommand } from '../support/commands.ts';
+import { FLOAT, floats, model, node, value } from '../tools/prune-model/support/onnx-builder.ts';
+import { binaryBody, OipClient, postBinary, rawStrings } from './support/kserve-client.ts';
+import { ServingProcess } from './support/serving-process.ts';
+
+/** One copy of each type: an input `in_<type>` and an output `out_<type>`, [batch, 2]. */
+const TYPES: readonly (readonly [number, string, readonly unknown[]])[] = [
+  [1, 'FP32', [0.5, -1.25]],
+  [2, 'UINT8', [0, 255]],
+  [3, 'INT8', [-128, 127]],
+  [4, 'UINT16', [1, 65_535]],
+  [5, 'INT16', [-32_768, 2]],
+  [6, 'INT32', [-2_147_483_648, 3]],
+  [7, 'INT64', ['-9223372036854775808', '9007199254740993']],
+  [8, 'BYTES', ['', 'é\u{1f600}']],
+  [9, 'BOOL', [true, false]],
+  [11, 'FP64', [0.1, 1e300]],
+  [12, 'UINT32', [4_294_967_295, 0]],
+  [13, 'UINT64', ['18446744073709551615', '1']],
+];
+
+const everyType = model({
+  inputs: TYPES.map(([type, name]) => value(`in_${name}`, type, ['batch', 2])),
+  outputs: TYPES.map(([type, name]) => value(`out_${name}`, type, ['batch', 2])),
+  nodes: TYPES.map(([, name]) => node('Identity', [`in_${name}`], [`out_${name}`])),
+});
+
+/** y = factor · x. */
+function multiply(factor: number): Uint8Array {
+  return model({
+    inputs: [value('x', FLOAT, ['batch', 'n'])],
+    outputs: [value('y', FLOAT, ['batch', 'n'])],
+    initializers: [floats('factor', [1], [factor])],
+    nodes: [node('Mul', ['x', 'factor'], ['y'])],
+  });
+}
+
+async function serve(
+  t: TestContext,
+  models: Readonly<Record<string, Uint8Array>>,
+  flags: readonly string[] = [],
+): Promise<{ serving: ServingProcess; folder: string }> {
+  const folder = temporaryFolder(t);
+  for (const [name, bytes] of Object.entries(models)) {
+    writeFileSync(join(folder, `${name}.onnx`), bytes);
+  }
+  const [only, ...others] = Object.keys(models);
+  const list = Object.keys(models).map((name) => `  - model: ${name}.onnx\n    poll-ms: 50\n`);
+  const yaml = `port: 0\ntimeout-ms: 30000\nmodels:\n${list.join('')}`;
+  writeFileSync(join(folder, 'serving.yaml'), yaml);
+  const source =
+    others.length === 0
+      ? ['--model', join(folder, `${only}.onnx`)]
+      : ['--config', join(folder, 'serving.yaml')];
+  const serving = await ServingProcess.start(t, [...source, ...flags]);
+  await serving.waitFor('/readyz', ({ status }) => status === 200);
+  return { serving, folder };
+}
+
+/** JSON; answers have 64-bit integers as numbers with all digits. */
+function toJson(values: readonly unknown[], datatype: string): string {
+  return datatype.endsWith('INT64') ? `[${values.join()}]` : JSON.stringify(values);
+}
+
+test('every type passes as JSON, as binary data and over gRPC', async (t) => {
+  const { serving } = await serve(t, { types: everyType });
+  const inputs = TYPES.map(([, datatype, data]) => {
+    return { name: `in_${datatype}`, datatype, shape: [1, 2], data };
+  });
+  const body = JSON.stringify({ id: '7', inputs });
+  const response = await fetch(`${serving.url}/v2/models/types/infer`, { method: 'POST', body });
+  const text = await response.text();
+  assert.equal(response.status, 200, text);
+  for (const [, datatype, values] of TYPES) {
+    const output = `{"name":"out_${datatype}","datatype":"${datatype}","shape":[1,2],"data":`;
+    assert.ok(text.includes(output + toJson(values, datatype)), `${datatype}: ${text}`);
+  }
+
+  const client = new OipClient(serving.url);
+  t.after(() => client.close());
+  const field: Record<string, string> = {
+    BOOL: 'bool',
+    BYTES: 'bytes',
+    FP32: 'fp32',
+    FP64: 'fp64',
+  };
+  const contentsField = (datatype: string): string => {
+    const kind = datatype.startsWith('U') ? 'uint' : 'int';
+    return `${field[datatype] ?? (datatype.endsWith('64') ? `${kind}64` : kind)}_contents`;
+  };
+  const typed = TYPES.map(([, datatype, values]) => {
+    const sent = datatype === 'BYTES' ? values.map((x) => Buffer.from(String(x))) : values;
+    const contents = { [contentsField(datatype)]: sent };
+    return { name: `in_${datatype}`, datatype, shape: [1, 2], contents };
+  });
+  const parameters = { binary_data_output: { bool_param: false } };
+  const request = { model_name: 'types', inputs: typed, parameters };
+  const { outputs } = await client.call('ModelInfer', request);
+  for (const [i, [, datatype, values]] of TYPES.entries()) {
+    assert.equal(outputs[i].datatype, datatype);
+    const received = outputs[i].contents[contentsField(datatype)];
+    const expected = datatype === 'BYTES' ? values.map((x) => Buffer.from(String(x))) : values;
+    assert.deepEqual(received, expected);
+  }
+});
+
+test('half floats and strings pass as binary data, bit by bit', async (t) => {
+  const bytes = model({
+    inputs: [value('h', 10, ['batch', 2]), value('s', 8, ['batch'])],
+    outputs: [value('h2', 10, ['batch', 2]), value('s2', 8, ['batch'])],
+    nodes: [node('Identity', ['h'], ['h2']), node('Identity', ['s'], ['s2'])],
+  });
+  const { serving } = await serve(t, { half: bytes });
+  const half = Buffer.from([1, 60, 0, 124, 255, 255, 0, 0]);
+  const texts = rawStrings(['tab\there', '']);
+  const inputs = [
+    { name: 'h', datatype: 'FP16', shape: [2, 2], raw: half },
+    { name: 's', datatype: 'BYTES', shape: [2], raw: texts },
+  ];
+  const path = '/v2/models/half/infer';
+  for (const pad of [0, 1, 2, 3]) {
+    const more = { parameters: { binary_data_output: true } };
+    const answer = await postBinary(serving, path, binaryBody(inputs, more, pad));
+    assert.equal(answer.status, 200, JSON.stringify(answer.json));
+    assert.deepEqual(answer.outputs.get('h2'), half);
+    assert.deepEqual(answer.outputs.get('s2'), Buffer.from(texts));
+  }
+  const asJson = await postBinary(serving, path, binaryBody(inputs));
+  assert.equal(asJson.status, 400);
+  assert.match(asJson.json.error, /output "h2": FP16 has no form in JSON; ask for binary data/);
+  const one = await postBinary(serving, path, binaryBody(inputs, { outputs: [{ name: 's2' }] }));
+  assert.deepEqual(one.json.outputs, [
+    { name: 's2', datatype: 'BYTES', shape: [2], data: ['tab\there', ''] },
+  ]);
+});
+
+test('metadata, configuration, statistics and readiness describe a plain model', async (t) => {
+  const { serving } = await serve(t, { types: everyType, double: multiply(2) });
+  const { body: metadata } = await serving.get('/v2/models/double');
+  assert.deepEqual(metadata.inputs, [{ name: 'x', datatype: 'FP32', shape: [-1, -1] }]);
+  assert.deepEqual(metadata.versions, ['1']);
+  const { body: config } = await serving.get('/v2/models/types/config');
+  const strings = config.input.find(({ name }: { name: string }) => name === 'in_BYTES');
+  assert.deepEqual(strings, { name: 'in_BYTES', data_type: 'TYPE_STRING', dims: [2] });
+  const request = { inputs: [{ name: 'x', datatype: 'FP32', shape: [3, 1], data: [1, 2, 'NaN'] }] };
+  const text = JSON.stringify(request).replace('"NaN"', 'NaN');
+  const answer = await fetch(`${serving.url}/v2/models/double/infer`, {
+    method: 'POST',
+    body: text,
+  });
+  assert.match(await answer.text(), /"data":\[2,4,NaN\]/);
+  const { body: stats } = await serving.get('/v2/models/double/stats');
+  assert.equal(stats.model_stats[0].inference_count, 3);
+  assert.equal(stats.model_stats[0].execution_count, 1);
+  const { body: index } = await serving.post('/v2/repository/index', '');
+  assert.deepEqual(
+    index.map(({ name, state }: Record<string, string>) => [name, state]),
+    [
+      ['types', 'READY'],
+      ['double', 'READY'],
+    ],
+  );
+  const ctr = await serving.postTsv('1\t2\n', 'double');
+  assert.equal(ctr.status, 400);
+  assert.match(ctr.body.error, /double is a plain model, which has no slots: call it with tensors/);
+  const metrics = await (await fetch(`${serving.url}/metrics`)).text();
+  assert.match(metrics, /hypercube_engine_rows_total\{model="double",version="1"\} 3/);
+});
+
+test('a file that changes is served as the next version; a damaged one is not', async (t) => {
+  const { serving, folder } = await serve(t, { double: multiply(2) });
+  const ask = async (): Promise<[string, number]> => {
+    const inputs = [{ name: 'x', datatype: 'FP32', shape: [1, 1], data: [1] }];
+    const { body } = await serving.post('/v2/models/double/infer', JSON.stringify({ inputs }));
+    return [body.model_version, body.outputs[0].data[0]];
+  };
+  assert.deepEqual(await ask(), ['1', 2]);
+  const replace = (bytes: Uint8Array): void => {
+    writeFileSync(join(folder, 'new'), bytes);
+    renameSync(join(folder, 'new'), join(folder, 'double.onnx'));
+  };
+  replace(multiply(2).subarray(0, 60));
+  await serving.waitFor('/v1/status', ({ body }) => body.models[0].failed.length > 0);
+  assert.deepEqual(await ask(), ['1', 2]);
+  replace(multiply(30));
+  await serving.waitFor('/v1/status', ({ body }) => body.models[0].active === '3');
+  assert.deepEqual(await ask(), ['3', 30]);
+});
+
+test('hostile tensors are refused with the name of the input', async (t) => {
+  const { serving } = await serve(t, { types: everyType, double: multiply(2) });
+  const refuse = async (input: object, message: RegExp, name = 'double'): Promise<void> => {
+    const body = JSON.stringify({ inputs: [{ name: 'x', datatype: 'FP32', ...input }] });
+    const answer = await serving.post(`/v2/models/${name}/infer`, body);
+    assert.equal(answer.status, 400, JSON.stringify(answer.body));
+    assert.match(answer.body.error, message);
+  };
+  await refuse({ shape: [1], data: [1] }, /input "x": shape: expected \[batch, n\], got \[1\]/);
+  await refuse({ shape: [-1, 1], data: [] }, /shape/);
+  await refuse({ shape: [2 ** 40, 2 ** 40], data: [] }, /input "x": shape: over \d+ elements/);
+  await refuse({ shape: [2, 2], data: [1, 2, 3] }, /input "x": data: expected 4 values/);
+  await refuse({ shape: [1, 1], data: ['1'] }, /input x, value 0/);
+  await refuse({ shape: [1, 1], datatype: 'INT32', data: [1] }, /expected FP32, got INT32/);
+  await refuse({ shape: [1, 1], datatype: 'FLOAT', data: [1] }, /datatype: expected one of/);
+  await refuse({ shape: [1, 1], data: [1], name: 'z' }, /expected an input x too/);
+  const raw = async (datatype: string, bytes: Uint8Array, message: RegExp): Promise<void> => {
+    const inputs = [{ name: `in_${datatype}`, datatype, shape: [1, 2], raw: bytes }];
+    const answer = await postBinary(serving, '/v2/models/types/infer', binaryBody(inputs));
+    assert.equal(answer.status, 400);
+    assert.match(answer.json.error, message);
+  };
+  await raw('BOOL', Uint8Array.of(1, 2), /input "in_BOOL": value 1: expected 0 or 1, got 2/);
+  await raw('BYTES', Uint8Array.of(9, 0, 0, 0, 65, 0, 0, 0), /input "in_BYTES": data: .* end/);
+  await raw(
+    'BYTES',
+    Uint8Array.of(1, 0, 0, 0, 255, 0, 0, 0, 0),
+    /input "in_BYTES": value 0: not UTF-8/,
+  );
+  await raw('INT64', new Uint8Array(15), /input "in_INT64": data: expected 2 values of 8 bytes/);
+});
+
+test('a published plain model follows its channel, forward and back', async (t) => {
+  const folder = temporaryFolder(t);
+  const repo = join(folder, 'repo');
+  const factors = { 1: 2, 2: 30 };
+  for (const [version, factor] of Object.entries(factors)) {
+    writeFileSync(join(folder, 'model.onnx'), multiply(factor));
+    const flags = ['graph', '--plain', '--model', join(folder, 'model.onnx'), '--bundle', 'double'];
+    const target = ['--output-path', repo, '--cur-version', version];
+    const { code, stderr } = await runCommand('tools/cube-builder/main.js', ...flags, ...target);
+    assert.equal(code, 0, stderr);
+  }
+  const channels = openRepository(repo);
+  const activate = (version: string): Promise<unknown> =>
+    channels.activate('double', 'stable', { version, by: 'test', reason: 'test' });
+  await activate('1');
+  const flags = ['--repository', repo, '--bundle', 'double', '--instances', '1'];
+  const serving = await ServingProcess.start(t, flags);
+  const ask = async (version: string): Promise<number> => {
+    await serving.waitFor('/v1/status', ({ body }) => body.models[0].active === version);
+    const inputs = [{ name: 'x', datatype: 'FP32', shape: [1, 1], data: [1] }];
+    const { body } = await serving.post('/v2/models/double/infer', JSON.stringify({ inputs }));
+    assert.equal(body.model_version, version);
+    return body.outputs[0].data[0];
+  };
+  assert.equal(await ask('1'), 2);
+  await activate('2');
+  assert.equal(await ask('2'), 30);
+  await channels.rollback('double', 'stable', 'test', 'test');
+  assert.equal(await ask('1'), 2);
+});
+
+test('TensorFlow Serving clients send and get nested lists of any type', async (t) => {
+  const bytes = model({
+    inputs: [
+      value('m', FLOAT, ['batch', 2, 'n']),
+      value('s', 8, ['batch']),
+      value('b', 9, ['batch']),
+    ],
+    outputs: [
+      value('m2', FLOAT, ['batch', 2, 'n']),
+      value('s2', 8, ['batch']),
+      value('b2', 9, ['batch']),
+    ],
+    nodes: ['m', 's', 'b'].map((name) => node('Identity', [name], [`${name}2`])),
+  });
+  const { serving } = await serve(t, { mixed: bytes, double: multiply(2) });
+  const call = async (name: string, body: string): Promise<{ status: number; text: string }> => {
+    const init = { method: 'POST', body };
+    const response = await fetch(`${serving.url}/v1/models/${name}:predict`, init);
+    return { status: response.status, text: await response.text() };
+  };
+  const rows = [
+    { m: [[1.5], [2]], s: 'é', b: true },
+    { m: [[3], [-4]], s: { b64: 'dGV4dA==' }, b: false },
+  ];
+  const byRow = await call('mixed', JSON.stringify({ instances: rows }));
+  assert.equal(byRow.status, 200, byRow.text);
+  assert.deepEqual(JSON.parse(byRow.text).predictions, [
+    { m2: [[1.5], [2]], s2: 'é', b2: true },
+    { m2: [[3], [-4]], s2: 'text', b2: false },
+  ]);
+  const inputs = { m: rows.map(({ m }) => m), s: ['a', ''], b: [false, true] };
+  const byColumn = await call('mixed', JSON.stringify({ inputs }));
+  assert.deepEqual(JSON.parse(byColumn.text).outputs, {
+    m2: inputs.m,
+    s2: ['a', ''],
+    b2: inputs.b,
+  });
+  assert.deepEqual(await call('double', '{"instances":[[1,2],[3,NaN]]}'), {
+    status: 200,
+    text: '{"predictions":[[2,4],[6,NaN]]}',
+  });
+  const refuse = async (name: string, body: object, message: RegExp): Promise<void> => {
+    const { status, text } = await call(name, JSON.stringify(body));
+    assert.equal(status, 400, text);
+    assert.match(text, message);
+  };
+  await refuse('double', { instances: [[1, 2], [3]] }, /input x: lists of different lengths/);
+  await refuse('double', { instances: [[1], [[2]]] }, /input x: /);
+  await refuse('double', { inputs: { z: [[1]] } }, /input z: expected one of x/);
+  await refuse('double', { instances: [['1']] }, /input x/);
+  await refuse('mixed', { instances: [{ m: [[1], [2]] }] }, /an input s too/);
+  const { body } = await serving.get('/v1/models/mixed/metadata');
+  const { inputs: infos } = body.metadata.signature_def.signature_def.serving_default;
+  assert.deepEqual(
+    Object.values(infos as Record<string, { dtype: string }>).map(({ dtype }) => dtype),
+    ['DT_FLOAT', 'DT_STRING', 'DT_BOOL'],
+  );
+});
+
+test('a plain model that cannot have the precision is not served, with the reason', async (t) => {
+  const file = join(temporaryFolder(t), 'double.onnx');
+  writeFileSync(file, multiply(2));
+  const serving = await ServingProcess.start(t, ['--model', file, '--precision', 'int8']);
+  const reason = /double 1: model.onnx: precision int8 changes nothing/;
+  await serving.waitFor('/v1/status', ({ body }) => reason.test(JSON.stringify(body)));
+});

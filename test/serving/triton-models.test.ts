@@ -1,0 +1,312 @@
+/**
+ * A model repository in Triton's layout, served by a process: polling under requests, explicit
+ * loads, ensembles, shapes and classes.
+ */
+import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
+import { mkdirSync, rmSync, writeFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { type TestContext, test } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { temporaryFolder } from '../repository/support/fixtures.ts';
+import { waitFor } from '../support/processes.ts';
+import { FLOAT, floats, model, node, value } from '../tools/prune-model/support/onnx-builder.ts';
+import { OipClient } from './support/kserve-client.ts';
+import { type Answer, ServingProcess } from './support/serving-process.ts';
+
+const MAIN = fileURLToPath(new URL('../../serving/main.js', import.meta.url));
+
+/** y [batch, 3] = x [batch, 3] op a constant. */
+function arithmetic(op: 'Add' | 'Mul', constant: number): Uint8Array {
+  return model({
+    inputs: [value('x', FLOAT, ['batch', 3])],
+    outputs: [value('y', FLOAT, ['batch', 3])],
+    initializers: [floats('c', [1], [constant])],
+    nodes: [node(op, ['x', 'c'], ['y'])],
+  });
+}
+
+type Files = Readonly<Record<string, string | Uint8Array>>;
+
+function write(folder: string, files: Files): void {
+  for (const [path, content] of Object.entries(files)) {
+    mkdirSync(dirname(join(folder, path)), { recursive: true });
+    writeFileSync(join(folder, path), content);
+  }
+}
+
+async function serve(
+  t: TestContext,
+  files: Files,
+  flags: readonly string[] = [],
+): Promise<{ serving: ServingProcess; folder: string }> {
+  const folder = temporaryFolder(t);
+  write(folder, files);
+  const serving = await ServingProcess.start(t, ['--model-repository', folder, ...flags]);
+  return { serving, folder };
+}
+
+function infer(
+  serving: ServingProcess,
+  path: string,
+  data: readonly number[],
+  more: object = {},
+): Promise<Answer> {
+  const shape = [data.length / 3, 3];
+  const inputs = [{ name: 'x', datatype: 'FP32', shape, data }];
+  return serving.post(`/v2/models/${path}/infer`, JSON.stringify({ inputs, ...more }));
+}
+
+const POLL = ['--model-control-mode', 'poll', '--repository-poll-ms', '30'];
+const ALL = 'version_policy { all {} }';
+
+test('polling follows the folder while requests run without failures', async (t) => {
+  const { serving, folder } = await serve(t, { 'm/1/model.onnx': arithmetic('Add', 1) }, POLL);
+  await serving.waitUntilReady();
+  const failures: unknown[] = [];
+  const seen = new Set<string>();
+  let stopped = false;
+  const callers = Array.from({ length: 4 }, async () => {
+    while (!stopped) {
+      const { status, body } = await infer(serving, 'm', [0, 1, 2]);
+      if (status !== 200) failures.push(body);
+      const [first] = body.outputs[0].data;
+      // Version n adds n, and 100 more after it was replaced.
+      if (first % 100 !== Number(body.model_version)) failures.push(body);
+      seen.add(`${body.model_version}:${first}`);
+    }
+  });
+  const until = (answer: string): Promise<void> =>
+    waitFor(answer, () => seen.has(answer) || [...seen]);
+  await until('1:1');
+  const second = arithmetic('Add', 2);
+  write(folder, { 'm/2/model.onnx': second.subarray(0, second.length - 9) });
+  await serving.waitFor('/v1/status', ({ body }) => body.models[0].failed.length > 0);
+  const index = await serving.post('/v2/repository/index', '');
+  assert.equal(index.body[0].state, 'READY');
+  assert.equal(index.body[1].state, 'UNAVAILABLE');
+  assert.match(index.body[1].reason, /2\/model\.onnx is not a valid ONNX model/);
+  write(folder, { 'm/2/model.onnx': second });
+  await until('2:2');
+  write(folder, { 'm/2/model.onnx': arithmetic('Add', 102) });
+  await until('2:102');
+  rmSync(join(folder, 'm/2'), { recursive: true });
+  seen.clear();
+  await until('1:1');
+  stopped = true;
+  await Promise.all(callers);
+  assert.deepEqual(failures, []);
+  write(folder, { 'n/5/model.onnx': second });
+  await serving.waitFor('/v2/models/n/ready', ({ status }) => status === 200);
+  rmSync(join(folder, 'n'), { recursive: true });
+  await serving.waitFor('/v2/models/n/ready', ({ status }) => status === 404);
+});
+
+test('several versions are served at once, the highest by default', async (t) => {
+  const { serving, folder } = await serve(
+    t,
+    {
+      'm/1/model.onnx': arithmetic('Add', 1),
+      'm/10/model.onnx': arithmetic('Add', 10),
+      'm/9/model.onnx': arithmetic('Add', 9),
+      'm/config.pbtxt': ALL,
+    },
+    POLL,
+  );
+  await serving.waitUntilReady();
+  assert.deepEqual((await infer(serving, 'm', [0, 0, 0])).body.outputs[0].data, [10, 10, 10]);
+  await serving.waitFor('/v2/models/m/versions/1/ready', ({ status }) => status === 200);
+  const nine = await infer(serving, 'm/versions/9', [0, 0, 0]);
+  assert.deepEqual([nine.body.model_version, nine.body.outputs[0].data], ['9', [9, 9, 9]]);
+  write(folder, { 'm/config.pbtxt': 'version_policy { specific { versions: [1, 9] } }' });
+  await serving.waitFor('/v2/models/m/versions/10/ready', ({ status }) => status === 404);
+  assert.equal((await infer(serving, 'm', [0, 0, 0])).body.model_version, '9');
+});
+
+test('explicit mode loads and unloads by request', async (t) => {
+  const { serving } = await serve(
+    t,
+    { 'a/1/model.onnx': arithmetic('Add', 1), 'b/1/model.onnx': arithmetic('Add', 2) },
+    ['--model-control-mode', 'explicit', '--load-model', 'a'],
+  );
+  await serving.waitUntilReady();
+  assert.equal((await infer(serving, 'b', [0, 0, 0])).status, 503);
+  assert.equal((await serving.post('/v2/repository/models/b/load', '')).status, 200);
+  assert.deepEqual((await infer(serving, 'b', [0, 0, 0])).body.outputs[0].data, [2, 2, 2]);
+  const body = JSON.stringify({ parameters: { unload_dependents: true } });
+  assert.equal((await serving.post('/v2/repository/models/b/unload', body)).status, 200);
+  assert.equal((await infer(serving, 'b', [0, 0, 0])).status, 503);
+  const missing = await serving.post('/v2/repository/models/c/load', '');
+  assert.equal(missing.status, 404);
+  assert.match(missing.body.error, /has no model "c"; known here: a, b/);
+});
+
+const TENSORS = `
+  max_batch_size: 8
+  input { name: "x" data_type: TYPE_FP32 dims: 3 }
+  output { name: "y" data_type: TYPE_FP32 dims: 3 }`;
+
+function step(name: string, input: string, output: string): string {
+  return (
+    `step { model_name: "${name}" model_version: -1 input_map { key: "x" value: "${input}" } ` +
+    `output_map { key: "y" value: "${output}" } }`
+  );
+}
+
+const ensemble = (...steps: string[]): string =>
+  `platform: "ensemble" ${TENSORS} ensemble_scheduling { ${steps.join(' ')} }`;
+
+const STEPS: Files = {
+  'add/1/model.onnx': arithmetic('Add', 1),
+  'double/1/model.onnx': arithmetic('Mul', 2),
+  'chain/config.pbtxt': ensemble(step('double', 'mid', 'y'), step('add', 'x', 'mid')),
+  'chain/1/.keep': '',
+  'nested/config.pbtxt': ensemble(step('chain', 'x', 'z'), step('chain', 'z', 'y')),
+  'nested/1/.keep': '',
+};
+
+test('an ensemble computes what its models compute one after the other', async (t) => {
+  const { serving, folder } = await serve(t, STEPS, POLL);
+  await serving.waitUntilReady();
+  const values = [0, 1, 2, 3, 4, 5];
+  const chain = (x: number): number => 2 * (x + 1);
+  const one = await infer(serving, 'chain', values);
+  assert.deepEqual(one.body.outputs[0], {
+    name: 'y',
+    datatype: 'FP32',
+    shape: [2, 3],
+    data: values.map(chain),
+  });
+  const nested = await infer(serving, 'nested', values);
+  assert.deepEqual(nested.body.outputs[0].data, values.map(chain).map(chain));
+  const rows = {
+    instances: [
+      [0, 1, 2],
+      [3, 4, 5],
+    ],
+  };
+  const path = '/v1/models/chain:predict';
+  const tensorFlow = await serving.post(path, JSON.stringify(rows));
+  assert.deepEqual(tensorFlow.body.predictions.flat(), values.map(chain));
+  const config = await serving.get('/v2/models/chain/config');
+  assert.equal(config.body.platform, 'ensemble');
+  assert.equal(config.body.ensemble_scheduling.step[1].input_map.x, 'x');
+  const stats = await serving.get('/v2/models/add/stats');
+  assert.equal(stats.body.model_stats[0].inference_stats.success.count, 4);
+  write(folder, { 'add/2/model.onnx': arithmetic('Add', 5) });
+  await waitFor('the new step answers', async () => {
+    const { status, body } = await infer(serving, 'chain', [0, 0, 0]);
+    assert.equal(status, 200);
+    return body.outputs[0].data[0] === 10;
+  });
+});
+
+test('an ensemble whose steps do not fit is not served, and says why', async (t) => {
+  const { serving } = await serve(t, {
+    'add/1/model.onnx': arithmetic('Add', 1),
+    'cycle/config.pbtxt': ensemble(step('add', 'b', 'y'), step('add', 'y', 'b')),
+    'cycle/1/.keep': '',
+    'missing/config.pbtxt': ensemble(step('add', 'z', 'y')),
+    'missing/1/.keep': '',
+    'self/config.pbtxt': ensemble(step('self', 'x', 'y')),
+    'self/1/.keep': '',
+    'wrong/config.pbtxt': ensemble(step('add', 'x', 'y')).replace('TYPE_FP32', 'TYPE_INT64'),
+    'wrong/1/.keep': '',
+    'twice/config.pbtxt': ensemble(step('add', 'x', 'y'), step('add', 'x', 'y')),
+    'twice/1/.keep': '',
+  });
+  const expected: Record<string, RegExp> = {
+    cycle: /the steps add, add wait for each other/,
+    missing: /config\.pbtxt:4: step add: input x takes the tensor z, which is neither/,
+    self: /no version of self is served/,
+    wrong: /x is FP32, but input x is INT64/,
+    twice: /tensor y has two sources/,
+  };
+  await serving.waitFor('/v2/models/add/ready', ({ status }) => status === 200);
+  await serving.waitFor('/v1/status', ({ body }) =>
+    body.models.every(
+      (one: { model: string; failed: unknown[] }) => one.model === 'add' || one.failed[0],
+    ),
+  );
+  for (const [name, reason] of Object.entries(expected)) {
+    const { status, body } = await infer(serving, name, [0, 0, 0]);
+    assert.equal(status, 503);
+    assert.match(body.error, reason);
+  }
+});
+
+test('declared shapes, warm-up, priorities and classes are honoured', async (t) => {
+  const { serving } = await serve(t, {
+    'm/1/model.onnx': arithmetic('Add', 0),
+    'm/labels.txt': 'cat\ndog\nbird\n',
+    'm/warmup/rows': new Uint8Array(12),
+    'm/config.pbtxt': `
+      max_batch_size: 4
+      input { name: "x" data_type: TYPE_FP32 dims: [1, 3] reshape { shape: [3] } }
+      output { name: "y" data_type: TYPE_FP32 dims: 3 label_filename: "labels.txt" }
+      instance_group { count: 2 kind: KIND_CPU }
+      dynamic_batching {
+        preferred_batch_size: 2 preserve_ordering: true priority_levels: 2
+        default_priority_level: 1 max_queue_delay_microseconds: 10
+        default_queue_policy { default_timeout_microseconds: 20000000 max_queue_size: 100 }
+      }
+      model_warmup { name: "file" batch_size: 1 inputs { key: "x" value {
+        data_type: TYPE_FP32 dims: [1, 3] input_data_file: "rows" } } }
+      response_cache { enable: true }`,
+  });
+  await serving.waitUntilReady();
+  const request = (more: object = {}): Promise<Answer> =>
+    serving.post(
+      '/v2/models/m/infer',
+      JSON.stringify({
+        inputs: [{ name: 'x', datatype: 'FP32', shape: [2, 1, 3], data: [1, 3, 2, 9, 7, 7.5] }],
+        ...more,
+      }),
+    );
+  const values = await request();
+  assert.deepEqual(values.body.outputs[0].shape, [2, 3]);
+  assert.deepEqual(values.body.outputs[0].data, [1, 3, 2, 9, 7, 7.5]);
+  const outputs = [{ name: 'y', parameters: { classification: 2 } }];
+  const classes = await request({ outputs });
+  assert.deepEqual(classes.body.outputs[0], {
+    name: 'y',
+    datatype: 'BYTES',
+    shape: [2, 2],
+    data: ['3.000000:1:dog', '2.000000:2:bird', '9.000000:0:cat', '7.500000:2:bird'],
+  });
+  const grpc = new OipClient(serving.url);
+  t.after(() => grpc.close());
+  const reply = await grpc.call('ModelInfer', {
+    model_name: 'm',
+    inputs: [
+      { name: 'x', datatype: 'FP32', shape: [1, 1, 3], contents: { fp32_contents: [1, 3, 2] } },
+    ],
+    outputs: [{ name: 'y', parameters: { classification: { int64_param: 1 } } }],
+  });
+  assert.equal(Buffer.from(reply.raw_output_contents[0]).subarray(4).toString(), '3.000000:1:dog');
+  const sequence = await request({ parameters: { sequence_id: 7 } });
+  assert.match(sequence.body.error, /sequence_id: sequences are not supported/);
+  assert.equal((await request({ parameters: { sequence_id: 0, priority: 2 } })).status, 200);
+  const wrong = await infer(serving, 'm', [1, 2, 3]);
+  assert.match(wrong.body.error, /expected \[-1, 1, 3\], got \[1, 3\]/);
+  const config = await serving.get('/v2/models/m/config');
+  assert.deepEqual(config.body.input[0].dims, [1, 3]);
+  assert.equal(config.body.instance_group[0].count, 2);
+});
+
+test('--check-config lists ignored fields and refuses invalid ones', (t) => {
+  const folder = temporaryFolder(t);
+  const check = () =>
+    spawnSync(process.execPath, [MAIN, '--model-repository', folder, '--check-config'], {
+      encoding: 'utf8',
+    });
+  write(folder, { 'm/config.pbtxt': 'metric_tags { key: "a" value: "b" }' });
+  const good = check();
+  assert.equal(good.status, 0, good.stderr);
+  assert.match(good.stdout, /modelRepository:\n {2}folder: /);
+  assert.match(good.stdout, /ignored: .*m\/config\.pbtxt:1 metric_tags \(metrics have fixed names/);
+  write(folder, { 'm/config.pbtxt': 'max_batchsize: 1' });
+  const bad = check();
+  assert.equal(bad.status, 2);
+  assert.match(bad.stderr, /did you mean "max_batch_size"/);
+});

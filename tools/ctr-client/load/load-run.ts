@@ -1,0 +1,82 @@
+/** One run: all requests are encoded before the clock starts, then sent and recorded. */
+
+import { CubeError, requireDefined } from '../../../lib/core/errors.ts';
+import { systemClock } from '../../../lib/platform/clock.ts';
+import type { ProtocolClient, SendRequest } from '../protocols/protocol-client.ts';
+import { LoadGenerator, type LoadResult, type LoadSchedule } from './load-generator.ts';
+import { ResponseRecorder } from './response-recorder.ts';
+
+/** An encoded request with rows start … end (exclusive). */
+export interface PreparedRequest {
+  readonly start: number;
+  readonly end: number;
+  readonly send: SendRequest;
+}
+
+export function prepareRequests(
+  caller: ProtocolClient,
+  rowCount: number,
+  batchRows: number,
+): PreparedRequest[] {
+  return Array.from({ length: Math.ceil(rowCount / batchRows) }, (_, batch) => {
+    const start = batch * batchRows;
+    const end = Math.min(start + batchRows, rowCount);
+    return { start, end, send: caller.prepareRequest(start, end) };
+  });
+}
+
+/** Sends a request once and records response or failure. @returns whether it was answered */
+export async function sendAndRecord(
+  { start, end, send }: PreparedRequest,
+  recorder: ResponseRecorder,
+  dueMs: number,
+  startMs: number,
+): Promise<boolean> {
+  try {
+    const response = await send();
+    const nowMs = systemClock.nowMs();
+    recorder.recordResponse(start, response, nowMs - dueMs, nowMs - startMs);
+    return true;
+  } catch (error) {
+    recorder.recordFailure(CubeError.from(error), start, end);
+    return false;
+  }
+}
+
+export interface LoadRunOptions {
+  readonly requests: readonly PreparedRequest[];
+  readonly rowCount: number;
+  readonly schedule: LoadSchedule;
+  /** Warm-up before the run, not recorded. */
+  readonly warmUpMs?: number;
+  readonly stop: AbortSignal;
+  readonly onRows?: (rowsDone: number) => void;
+}
+
+export interface LoadRunResult {
+  readonly load: LoadResult;
+  readonly recorder: ResponseRecorder;
+}
+
+export async function runLoad(options: LoadRunOptions): Promise<LoadRunResult> {
+  const { requests, rowCount, schedule, warmUpMs = 0, stop, onRows } = options;
+  const pass = async (
+    passSchedule: LoadSchedule,
+    recorder: ResponseRecorder,
+  ): Promise<LoadResult> => {
+    const startMs = systemClock.nowMs();
+    let rowsDone = 0;
+    const work = async (batch: number, dueMs: number): Promise<boolean> => {
+      const request = requireDefined(requests[batch], 'a request');
+      const isAnswered = await sendAndRecord(request, recorder, dueMs, startMs);
+      rowsDone += request.end - request.start;
+      onRows?.(rowsDone);
+      return isAnswered;
+    };
+    return new LoadGenerator(passSchedule, requests.length, work, stop).run();
+  };
+  if (warmUpMs > 0)
+    await pass({ ...schedule, durationMs: warmUpMs }, new ResponseRecorder(rowCount));
+  const recorder = new ResponseRecorder(rowCount);
+  return { load: await pass(schedule, recorder), recorder: recorder };
+}

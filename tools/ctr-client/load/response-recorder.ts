@@ -1,0 +1,73 @@
+/**
+ * Records responses of one endpoint: latencies, scores, versions, failures. Memory is bounded by
+ * the number of rows, not by the number of requests.
+ */
+import type { CubeError } from '../../../lib/core/errors.ts';
+import type { PredictionResponse } from '../protocols/protocol-client.ts';
+import { LatencyHistogram } from './latency-histogram.ts';
+
+export interface VersionUsage {
+  requests: number;
+  /** Times of its first and last response since the start. */
+  readonly firstMs: number;
+  lastMs: number;
+}
+
+export interface FailureCount {
+  count: number;
+  /** Message of the first failure, with its rows. */
+  readonly first: string;
+}
+
+export class ResponseRecorder {
+  /** Latencies of answered requests. */
+  readonly latencies: LatencyHistogram = new LatencyHistogram();
+  /** Probability of each row from its last response; NaN without one. */
+  readonly probabilities: Float64Array;
+  /** Version of each row; '' without a response or if the protocol does not report it. */
+  readonly rowVersions: string[];
+  readonly versions: Map<string, VersionUsage> = new Map();
+  /** Failures by error code. */
+  readonly failures: Map<string, FailureCount> = new Map();
+  failedRequests = 0;
+  /** Rows of all passes. */
+  rowsAnswered = 0;
+  /** Responses whose graph and tables came from different versions. */
+  mixedResponses = 0;
+  unseen = 0;
+  unavailable = 0;
+  degradedResponses = 0;
+
+  constructor(rowCount: number) {
+    this.probabilities = new Float64Array(rowCount).fill(Number.NaN);
+    this.rowVersions = new Array<string>(rowCount).fill('');
+  }
+
+  /** @param atMs time since the start */
+  recordResponse(start: number, answer: PredictionResponse, latencyMs: number, atMs: number): void {
+    const { probabilities, version } = answer;
+    this.latencies.add(latencyMs);
+    this.probabilities.set(probabilities, start);
+    this.rowVersions.fill(version, start, start + probabilities.length);
+    this.rowsAnswered += probabilities.length;
+    const seen = this.versions.get(version);
+    if (seen === undefined) {
+      this.versions.set(version, { requests: 1, firstMs: atMs, lastMs: atMs });
+    } else {
+      seen.requests++;
+      seen.lastMs = atMs;
+    }
+    if (version !== answer.tablesVersion) this.mixedResponses++;
+    this.unseen += answer.unseen;
+    this.unavailable += answer.unavailable;
+    if (answer.degraded) this.degradedResponses++;
+  }
+
+  recordFailure({ code, message }: CubeError, start: number, end: number): void {
+    this.failedRequests++;
+    const first = `request of rows ${start + 1} to ${end}: ${message}`;
+    const known = this.failures.get(code);
+    if (known === undefined) this.failures.set(code, { count: 1, first });
+    else known.count++;
+  }
+}

@@ -1,0 +1,97 @@
+/**
+ * Paddle's general model service as JSON over HTTP: a tensor of strings or keys for each slot, and
+ * one of scaled dense features. Clients name slots and scale features themselves, so the model's
+ * slots.json is needed. The protocol reports neither versions nor counts.
+ */
+
+import { CubeError, requireDefined } from '../../../lib/core/errors.ts';
+import type { FeatureSpec } from '../../../lib/core/slots.ts';
+import type { FileColumns } from '../rows/row-columns.ts';
+import { selectClickScores } from './click-output.ts';
+import { HttpEndpoint, isDegraded, parseJsonBody, withReadErrors } from './http-endpoint.ts';
+import {
+  NO_METADATA,
+  type ProtocolClient,
+  type ProtocolClientOptions,
+  type SendRequest,
+} from './protocol-client.ts';
+
+const PATH = '/GeneralModelService/inference';
+const DENSE_INPUT = 'dense_input';
+
+export class PaddleProtocolClient implements ProtocolClient {
+  readonly #endpoint: HttpEndpoint;
+  readonly #file: FileColumns;
+  readonly #spec: FeatureSpec;
+
+  constructor(target: ProtocolClientOptions, file: FileColumns, spec: FeatureSpec) {
+    this.#endpoint = new HttpEndpoint(target);
+    this.#file = file;
+    this.#spec = spec;
+  }
+
+  prepareRequest(start: number, end: number): SendRequest {
+    const { denseNum, columns } = this.#file;
+    const tensor: object[] = this.#spec.slots.map(({ name }, slot) => {
+      return { name, ...this.#slotValues(slot, start, end) };
+    });
+    if (denseNum > 0) {
+      const scaled = Array.from(columns.dense.subarray(start * denseNum, end * denseNum));
+      tensor.push({ name: DENSE_INPUT, float_data: scaled, shape: [end - start, denseNum] });
+    }
+    const request = { tensor, fetch_var_names: [this.#spec.click.output] };
+    const body = { type: 'application/json', bytes: Buffer.from(JSON.stringify(request)) };
+    return async () => {
+      const response = await this.#endpoint.post(PATH, body);
+      const json = parseJsonBody(response);
+      const failed = withReadErrors(() => json.optional('err_no', (field) => field.integer(0)));
+      if (failed) {
+        throw CubeError.fromBrpc(failed, `${response.source}: ${json.field('err_msg').value}`);
+      }
+      const outputs = withReadErrors(() => {
+        const [scores] = json.field('outputs').items({ min: 1 });
+        const [first] = requireDefined(scores, 'the scores').field('tensor').items({ min: 1 });
+        const data = requireDefined(first, 'the tensor of scores')
+          .field('float_data')
+          .list() as number[];
+        return [{ name: this.#spec.click.output, data }];
+      });
+      const probabilities = selectClickScores(outputs, end - start, response.source, this.#spec);
+      return { ...NO_METADATA, probabilities, degraded: isDegraded(response) };
+    };
+  }
+
+  close(): void {
+    this.#endpoint.close();
+  }
+
+  /** A slot's values in rows start … end, with a LoD where rows may have several. */
+  #slotValues(slot: number, start: number, end: number): object {
+    const { columns } = this.#file;
+    const slotNum = this.#spec.slots.length;
+    const { ends } = columns;
+    const strings: string[] = [];
+    const ids: string[] = [];
+    let valueCount = 0;
+    const lod = [0];
+    for (let row = start; row < end; row++) {
+      const bag = row * slotNum + slot;
+      const from = ends === undefined ? bag : bag === 0 ? 0 : ends[bag - 1]!;
+      const to = ends === undefined ? bag + 1 : ends[bag]!;
+      for (let at = from; at < to; at++) {
+        if ('keys' in columns) ids.push(toSignedText(columns.keys, at));
+        else strings.push(columns.features[at]!);
+      }
+      valueCount += to - from;
+      lod.push(valueCount);
+    }
+    const values = 'keys' in columns ? { int64_data: ids } : { data: strings };
+    return ends === undefined ? values : { ...values, lod };
+  }
+}
+
+/** A key as an int64 with the same bits. */
+function toSignedText(words: Uint32Array, at: number): string {
+  const key = (BigInt(words[2 * at + 1]!) << 32n) | BigInt(words[2 * at]!);
+  return BigInt.asIntN(64, key).toString();
+}

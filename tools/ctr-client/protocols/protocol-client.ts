@@ -1,0 +1,42 @@
+/**
+ * The interface of protocols: rows are encoded before the clock starts and may be sent repeatedly.
+ */
+import type { ModelShape } from './model-shape.ts';
+
+export interface PredictionResponse {
+  /** Empty if the protocol does not report it. */
+  readonly version: string;
+  /** Version of the tables; must equal `version`. */
+  readonly tablesVersion: string;
+  /** One for each row. */
+  readonly probabilities: ArrayLike<number>;
+  readonly unseen: number;
+  readonly unavailable: number;
+  readonly degraded: boolean;
+}
+
+/** Values for protocols without versions and counts. */
+export const NO_METADATA: Omit<PredictionResponse, 'probabilities' | 'degraded'> = {
+  version: '',
+  tablesVersion: '',
+  unseen: 0,
+  unavailable: 0,
+};
+
+/** Sends a request. @throws CubeError */
+export type SendRequest = () => Promise<PredictionResponse>;
+
+export interface ProtocolClient {
+  /** @returns the request with rows start … end (exclusive) */
+  prepareRequest(start: number, end: number): SendRequest;
+  close(): void;
+}
+
+/** Options that every protocol client needs. */
+export interface ProtocolClientOptions {
+  /** `http://host:port` or `https://…`. */
+  readonly url: string;
+  readonly shape: ModelShape;
+  readonly connectionsMax: number;
+  readonly timeoutMs: number;
+}

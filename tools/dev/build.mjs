@@ -1,0 +1,160 @@
+/**
+ * Builds `dist/`: the WebAssembly kernels and the TypeScript at the same time, then the page of the
+ * console. `--programs` leaves out tests and benchmarks; `--checked` also checks types, which takes
+ * most of the time.
+ */
+import { spawn } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { once } from 'node:events';
+import {
+  copyFileSync,
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const root = join(dirname(fileURLToPath(import.meta.url)), '..', '..');
+const kernels = join(root, 'lib', 'core', 'kernels');
+const assembly = join(kernels, 'assembly');
+const generated = join(kernels, 'generated');
+const digestFile = join(generated, '.built-from');
+
+/** Digest of what the kernels are compiled from. */
+function computeKernelsDigest() {
+  const lock = JSON.parse(readFileSync(join(root, 'package-lock.json'), 'utf8'));
+  const hash = createHash('sha256').update(lock.packages['node_modules/assemblyscript'].version);
+  const names = readdirSync(assembly).sort();
+  for (const path of [...names.map((name) => join(assembly, name)), join(kernels, 'params.ts')]) {
+    hash.update('\0').update(readFileSync(path));
+  }
+  return hash.digest('hex');
+}
+
+/**
+ * Compiles assembly/kernels.ts to a module that exports its bytes as base64, so that lib/core needs
+ * no I/O. The TypeScript compiler runs beside it and sees the module without the bytes.
+ */
+async function buildKernels(digest, compiling) {
+  console.error('• compiling the WebAssembly kernels');
+  const { default: asc } = await import('assemblyscript/asc');
+  const { error, stderr } = await asc.main([
+    join(assembly, 'kernels.ts'),
+    '--outFile',
+    join(generated, 'kernels.wasm'),
+    '--config',
+    join(assembly, 'asconfig.json'),
+  ]);
+  if (error) throw new Error(`kernels: ${error.message}\n${stderr}`);
+  const bytes = readFileSync(join(generated, 'kernels.wasm')).toString('base64');
+  await compiling;
+  writeFileSync(join(generated, 'kernels.ts'), formatKernels(bytes, ': string'));
+  const output = join(root, 'dist', 'lib', 'core', 'kernels', 'generated', 'kernels.js');
+  writeFileSync(output, formatKernels(bytes, ''));
+  writeFileSync(digestFile, digest);
+}
+
+function formatKernels(bytes, type) {
+  return [
+    '// Generated from lib/core/kernels/assembly by tools/dev/build.mjs.',
+    `export const KERNELS_WASM_BASE64${type} =\n  '${bytes}';`,
+    '',
+  ].join('\n');
+}
+
+/**
+ * An unchecked build removes the incremental state, which would not describe the outputs any more:
+ * the next checked build compiles every file.
+ */
+async function compileTypeScript({ isChecked, hasTests }) {
+  console.error(`• compiling TypeScript${isChecked ? ' and checking types' : ''}`);
+  if (!isChecked) rmSync(join(root, 'dist', '.tsbuildinfo'), { force: true });
+  const project = hasTests ? root : join(root, 'tools', 'dev', 'tsconfig.programs.json');
+  const unchecked = ['--noCheck', '--incremental', 'false', '--tsBuildInfoFile', 'null'];
+  await runCompiler(['-p', project, ...(isChecked ? [] : unchecked)]);
+}
+
+async function runCompiler(args) {
+  const tsc = join(root, 'node_modules', 'typescript-native', 'bin', 'tsc');
+  const compiler = spawn(process.execPath, [tsc, ...args], { cwd: root, stdio: 'inherit' });
+  const [status] = await once(compiler, 'exit');
+  if (status !== 0) process.exit(1);
+}
+
+const consoleSources = join(root, 'console');
+const consoleOutput = join(root, 'dist', 'console');
+const consoleDigestFile = join(root, 'dist', '.console-built-from');
+
+/** Digest of what the page is built from. */
+function computeConsoleDigest() {
+  const lock = JSON.parse(readFileSync(join(root, 'package-lock.json'), 'utf8'));
+  const hash = createHash('sha256');
+  for (const name of ['vite', 'preact', 'uplot']) {
+    hash.update(lock.packages[`node_modules/${name}`].version);
+  }
+  const entries = readdirSync(consoleSources, { recursive: true, withFileTypes: true });
+  const files = entries.filter((entry) => entry.isFile());
+  for (const path of files.map((entry) => join(entry.parentPath, entry.name)).sort()) {
+    hash.update('\0').update(path.slice(root.length)).update('\0').update(readFileSync(path));
+  }
+  return hash.digest('hex');
+}
+
+/** Bundles the page. Vite is only loaded when its sources changed. */
+async function buildConsole(isChecked) {
+  if (isChecked) await runCompiler(['-p', consoleSources]);
+  const digest = computeConsoleDigest();
+  const isBuilt = existsSync(join(consoleOutput, 'index.html')) && existsSync(consoleDigestFile);
+  if (isBuilt && readFileSync(consoleDigestFile, 'utf8') === digest) return;
+  console.error('• bundling the console');
+  rmSync(consoleDigestFile, { force: true });
+  const { build } = await import('vite');
+  await build({ configFile: join(consoleSources, 'vite.config.mjs') });
+  writeFileSync(consoleDigestFile, digest);
+}
+
+/** gRPC's reflection reads the .proto files of what runs. */
+function copyProtos() {
+  const isProto = (name) => name.endsWith('.proto');
+  const target = join(root, 'dist', 'proto');
+  for (const name of readdirSync(target).filter(isProto)) rmSync(join(target, name));
+  for (const name of readdirSync(join(root, 'proto')).filter(isProto)) {
+    copyFileSync(join(root, 'proto', name), join(target, name));
+  }
+}
+
+/** Removes outputs whose source is gone: a deleted test must not run from an old build. */
+function removeOrphans(folder) {
+  for (const entry of readdirSync(join(root, 'dist', folder), { withFileTypes: true })) {
+    const path = join(folder, entry.name);
+    // Vite writes this folder and empties it before.
+    if (path === 'console') continue;
+    if (entry.isDirectory()) {
+      if (existsSync(join(root, path))) removeOrphans(path);
+      else rmSync(join(root, 'dist', path), { recursive: true });
+    } else if (/\.(js|js\.map|d\.ts)$/.test(entry.name)) {
+      const source = path.replace(/\.(js|js\.map|d\.ts)$/, '.ts');
+      if (!existsSync(join(root, source))) rmSync(join(root, 'dist', path));
+    }
+  }
+}
+
+mkdirSync(generated, { recursive: true });
+mkdirSync(join(root, 'dist'), { recursive: true });
+const digest = computeKernelsDigest();
+const hasKernels = existsSync(digestFile) && readFileSync(digestFile, 'utf8') === digest;
+if (!hasKernels) {
+  rmSync(digestFile, { force: true });
+  writeFileSync(join(generated, 'kernels.ts'), formatKernels('', ': string'));
+}
+const isChecked = process.argv.includes('--checked');
+const compiling = compileTypeScript({ isChecked, hasTests: !process.argv.includes('--programs') });
+if (!hasKernels) await buildKernels(digest, compiling);
+await compiling;
+await buildConsole(isChecked);
+removeOrphans('.');
+copyProtos();

@@ -1,0 +1,92 @@
+/**
+ * Makes a checkout ready to run with Node and npm alone: installs when node_modules is missing or
+ * older than the lock file, and builds when a source changed since the last build. With `--programs`
+ * tests and benchmarks are left out, with `--checked` types are checked too. Uses Node built-ins
+ * only, because it runs before anything is installed. A second run does nothing.
+ */
+import { spawnSync } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { existsSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const root = join(dirname(fileURLToPath(import.meta.url)), '..', '..');
+const sourceFolders = [
+  'lib',
+  'proto',
+  'cube-server',
+  'cube-agent',
+  'serving',
+  'tools',
+  'console',
+  'test',
+  'bench',
+];
+const sourceFiles = ['package.json', 'package-lock.json', 'tsconfig.json'];
+
+function requireNode() {
+  const [major, minor] = process.versions.node.split('.').map(Number);
+  if (major > 20 || (major === 20 && minor >= 19)) return;
+  console.error(`hypercube needs Node 20.19 or newer; this is ${process.version}.`);
+  process.exit(1);
+}
+
+function run(title, command, args) {
+  const result = spawnSync(command, args, {
+    cwd: root,
+    stdio: ['ignore', process.stderr, process.stderr],
+    shell: process.platform === 'win32' && command === 'npm',
+  });
+  if (result.status === 0) return;
+  console.error(`✗ ${title}: failed (${result.error?.message ?? `exit ${result.status}`})`);
+  process.exit(1);
+}
+
+function installIsCurrent() {
+  const mark = join(root, 'node_modules', '.package-lock.json');
+  const lock = join(root, 'package-lock.json');
+  return existsSync(mark) && statSync(mark).mtimeMs >= statSync(lock).mtimeMs;
+}
+
+/** Digest of every source file's path and bytes: a checkout that only touched mtimes is not stale. */
+function sourceDigest() {
+  const hash = createHash('sha256');
+  const add = (path) =>
+    hash
+      .update(path)
+      .update('\0')
+      .update(readFileSync(join(root, path)));
+  const walk = (folder) => {
+    const entries = readdirSync(join(root, folder), { withFileTypes: true });
+    entries.sort((a, b) => (a.name < b.name ? -1 : 1));
+    for (const entry of entries) {
+      const path = `${folder}/${entry.name}`;
+      if (entry.name === 'generated') continue;
+      if (entry.isDirectory()) walk(path);
+      else if (/\.(ts|tsx|mjs|json|proto|html|css|svg)$/.test(entry.name)) add(path);
+    }
+  };
+  for (const file of sourceFiles) add(file);
+  for (const folder of sourceFolders) if (existsSync(join(root, folder))) walk(folder);
+  return hash.digest('hex');
+}
+
+requireNode();
+if (!installIsCurrent()) {
+  console.error('• installing packages (npm ci)');
+  run('installing packages (npm ci)', 'npm', ['ci', '--no-audit', '--no-fund', '--loglevel=error']);
+}
+/** What a build contains; each contains the one before. Its stamp has the digest of its sources. */
+const levels = ['programs', 'built', 'checked'];
+const isAsked = (name) => process.argv.includes(`--${name}`);
+const level = isAsked('checked') ? 2 : isAsked('programs') ? 0 : 1;
+const stamps = levels.map((name) => join(root, 'dist', `.${name}-from`));
+const digest = sourceDigest();
+const stamp = stamps[level];
+if (!existsSync(stamp) || readFileSync(stamp, 'utf8') !== digest) {
+  // A build that fails or is stopped half-way leaves a mixture, which no stamp may describe.
+  for (const path of stamps) rmSync(path, { force: true });
+  const build = join(root, 'tools', 'dev', 'build.mjs');
+  run('building', process.execPath, [build, `--${levels[level]}`]);
+  for (const path of stamps.slice(0, level + 1)) writeFileSync(path, digest);
+}
