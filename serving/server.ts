@@ -57,6 +57,7 @@ export async function startServing({ config, logger }: ServingOptions): Promise<
     logger,
   });
   metrics.observe(admission, models.registry);
+  metrics.addNames(config.metricNames, models.registry);
   metrics.observeRecording(models.recorders);
   const context: ProtocolContext = {
     models: models.registry,

@@ -9,9 +9,10 @@ import {
   Gauge,
   Histogram,
   Registry,
+  Summary,
 } from 'prom-client';
 
-export type { Counter, Gauge, Histogram } from 'prom-client';
+export type { Counter, Gauge, Histogram, Summary } from 'prom-client';
 
 export interface MetricDefinition<Label extends string> {
   /** snake_case with the unit last; a counter ends in _total. */
@@ -24,6 +25,13 @@ export interface CollectedMetric<Label extends string> extends MetricDefinition<
   /** Called at each scrape with a function that sets the value of a label combination. */
   readonly collect: (set: (labels: Partial<Record<Label, string>>, value: number) => void) => void;
 }
+
+export interface SummaryDefinition<Label extends string> extends MetricDefinition<Label> {
+  /** Called before each scrape, such as to remove label combinations. */
+  readonly beforeScrape: () => void;
+}
+
+const SUMMARY_QUANTILES: readonly number[] = [0.5, 0.9, 0.95, 0.99, 0.999];
 
 /** From a small lookup (10 µs) to a load (10 s). */
 const DURATION_BUCKETS_SECONDS: readonly number[] = [
@@ -61,6 +69,21 @@ export class MetricsRegistry {
       labelNames: labels,
       buckets: [...DURATION_BUCKETS_SECONDS],
       registers: [this.#registry],
+    });
+  }
+
+  /** Sum, count, and quantiles over the last minute. */
+  summary<Label extends string = never>(definition: SummaryDefinition<Label>): Summary<Label> {
+    const { name, help, labels = [], beforeScrape } = definition;
+    return new Summary({
+      name,
+      help,
+      labelNames: labels,
+      percentiles: [...SUMMARY_QUANTILES],
+      maxAgeSeconds: 60,
+      ageBuckets: 5,
+      registers: [this.#registry],
+      collect: beforeScrape,
     });
   }
 

@@ -127,6 +127,8 @@ export interface ServingConfig {
   readonly logFile?: RotatingFileOptions;
   /** Which predictions are logged: all that take `slowMs`, and this share (0..1) of all. */
   readonly requestLog: { readonly slowMs: number; readonly share: number };
+  /** Servers under whose names metrics are added. */
+  readonly metricNames: NonNullable<ProcessSettings['metricNames']>;
   /** HTTP is accepted even if it is not listed. */
   readonly protocols: NonNullable<ProcessSettings['protocols']>;
   readonly modelRepository?: RepositoryConfig;
@@ -190,6 +192,7 @@ export function completeConfig(settings: ServingSettings): ServingConfig {
       slowMs: settings.slowRequestMs ?? Number.POSITIVE_INFINITY,
       share: settings.requestLogShare ?? 0,
     },
+    metricNames: settings.metricNames ?? [],
     protocols: settings.protocols ?? PROTOCOLS,
     ...(modelRepository !== undefined && { modelRepository }),
     models,

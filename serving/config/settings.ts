@@ -56,6 +56,7 @@ export interface ProcessSettings {
   readonly logFiles?: number;
   readonly slowRequestMs?: number;
   readonly requestLogShare?: number;
+  readonly metricNames?: readonly (typeof METRIC_NAMES)[number][];
   readonly protocols?: readonly (typeof PROTOCOLS)[number][];
   readonly modelRepository?: string;
   readonly modelControlMode?: ModelControlMode;
@@ -69,6 +70,9 @@ export type ModelControlMode = (typeof MODEL_CONTROL_MODES)[number];
 
 /** Protocols of the port. HTTP carries CTR, KServe, TensorFlow Serving and Paddle. */
 export const PROTOCOLS = ['http', 'grpc', 'baidu_std'] as const;
+
+/** Servers whose metric names can be added to our own. */
+const METRIC_NAMES = ['triton', 'paddle'] as const;
 
 /** Every client sends requests of this size. */
 export const MESSAGE_BYTES_MIN: number = 64 << 10;
@@ -240,6 +244,13 @@ export const PROCESS_SETTINGS: Table<ProcessSettings> = {
     help:
       'Share of predictions, from 0 to 1, to log with the time of each stage; never their ' +
       'features (default: 0)',
+  },
+  metricNames: {
+    kind: kinds.list(kinds.choice(METRIC_NAMES)),
+    group: PROCESS,
+    help:
+      'Servers under whose metric names GET /metrics adds metrics for existing dashboards: ' +
+      'triton (nv_inference_*, nv_cache_*), paddle (pd_*) (default: none)',
   },
   protocols: {
     kind: kinds.list(kinds.choice(PROTOCOLS)),

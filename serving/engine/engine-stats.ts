@@ -40,6 +40,9 @@ export class EngineStats {
   /** Requests answered from the request cache; `requests` includes them. */
   cacheHits = 0;
   cacheMisses = 0;
+  /** Time of the request cache's lookups. */
+  cacheHitMicros = 0;
+  cacheMissMicros = 0;
   /** The following sums are over the requests that the graph answered. */
   scoredRows = 0;
   scoreSum = 0;
@@ -80,12 +83,14 @@ export class EngineStats {
   }
 
   /** @param cached the cached prediction, undefined for a miss */
-  recordCacheLookup(cached: { readonly rowCount: number } | undefined): void {
+  recordCacheLookup(cached: { readonly rowCount: number } | undefined, micros: number): void {
     if (cached === undefined) {
       this.cacheMisses++;
+      this.cacheMissMicros += micros;
       return;
     }
     this.cacheHits++;
+    this.cacheHitMicros += micros;
     this.recordAnswer(cached.rowCount, 0);
   }
 
@@ -123,6 +128,7 @@ export class EngineStats {
     this.requests = this.rows = this.executions = this.cacheHits = this.cacheMisses = 0;
     this.scoredRows = this.scoreSum = this.lookups = this.unseen = this.unavailable = 0;
     this.queueMicros = this.lookupMicros = this.inferMicros = this.lastInferenceMs = 0;
+    this.cacheHitMicros = this.cacheMissMicros = 0;
     this.failures.clear();
     const bySize = [this.#executionsBySize, this.#lookupBySize, this.#inferBySize];
     for (const counts of [this.#byDuration, ...bySize]) counts.fill(0);

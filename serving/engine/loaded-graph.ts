@@ -140,9 +140,10 @@ export class LoadedGraph implements VersionUse {
       outputs: call.outputs.length > 0 ? call.outputs : this.#outputNames,
     };
     if (this.#cache === undefined) return this.#run(inputs, options);
+    const startMs = systemClock.nowMs();
     const key = toGraphCacheKey(inputs);
     const cached = this.#cache.get(key);
-    this.stats.recordCacheLookup(cached);
+    this.stats.recordCacheLookup(cached, 1_000 * (systemClock.nowMs() - startMs));
     if (cached !== undefined) return cached;
     const prediction = await this.#run(inputs, options);
     const timings = { queueMicros: 0, inferMicros: 0 };

@@ -9,6 +9,7 @@
  */
 import { requireDefined } from '../../lib/core/errors.ts';
 import type { FeatureRows, KeyedRows } from '../../lib/core/feature-rows.ts';
+import { systemClock } from '../../lib/platform/clock.ts';
 import type { EngineRequest } from './engine-request.ts';
 import type { LoadedBundle } from './loaded-bundle.ts';
 import type { Prediction, PredictOptions, SlotOutcomes } from './prediction.ts';
@@ -27,9 +28,10 @@ export class Predictor {
     const rows = bundle.keys.addComputedKeys(bundle.rowKeys.toKeyedRows(request));
     const { cache } = bundle;
     if (cache === undefined || options.slotOutcomes) return this.#run(bundle, rows, options);
+    const startMs = systemClock.nowMs();
     const key = toCacheKey(rows);
     const cached = cache.get(key);
-    bundle.stats.recordCacheLookup(cached);
+    bundle.stats.recordCacheLookup(cached, 1_000 * (systemClock.nowMs() - startMs));
     if (cached !== undefined) return { ...cached, timings: NO_TIMINGS };
     const prediction = await this.#run(bundle, rows, options);
     // A degraded prediction is never cached.

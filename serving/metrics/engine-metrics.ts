@@ -1,7 +1,4 @@
-/**
- * Metrics of the engine per loaded version, under Hypercube's names and under Triton's names for
- * its dashboards (`nv_inference_*`, microseconds). Series exist while their version is loaded.
- */
+/** Metrics of the engine per loaded version. Series exist while their version is loaded. */
 import type { MetricsRegistry } from '../../lib/platform/metrics.ts';
 import type { EngineStats } from '../engine/engine-stats.ts';
 import type { LoadedVersion } from '../engine/loaded-version.ts';
@@ -89,59 +86,8 @@ const METRICS: readonly EngineMetric[] = [
   },
 ];
 
-/** Metrics of Triton; times are cumulative microseconds. */
-const TRITON_METRICS: readonly EngineMetric[] = [
-  {
-    name: 'nv_inference_request_success',
-    help: 'Answered requests.',
-    value: ({ requests }) => requests,
-  },
-  { name: 'nv_inference_count', help: 'Predicted rows.', value: ({ rows }) => rows },
-  {
-    name: 'nv_inference_exec_count',
-    help: 'Batches run on the graph.',
-    value: ({ executions }) => executions,
-  },
-  {
-    name: 'nv_inference_pending_request_count',
-    help: 'Requests without a response yet.',
-    kind: 'gauge',
-    value: ({ pendingRequests }) => pendingRequests,
-  },
-  {
-    name: 'nv_inference_request_duration_us',
-    help: 'Time of waiting, lookups and graph runs.',
-    value: (stats) => stats.queueMicros + stats.lookupMicros + stats.inferMicros,
-  },
-  {
-    name: 'nv_inference_queue_duration_us',
-    help: 'Time waiting for the first batch, summed over requests.',
-    value: ({ queueMicros }) => queueMicros,
-  },
-  {
-    name: 'nv_inference_compute_input_duration_us',
-    help: 'Time of lookups, summed over batches.',
-    value: ({ lookupMicros }) => lookupMicros,
-  },
-  {
-    name: 'nv_inference_compute_infer_duration_us',
-    help: 'Time of graph runs, summed over batches.',
-    value: ({ inferMicros }) => inferMicros,
-  },
-  {
-    name: 'nv_cache_num_hits_per_model',
-    help: 'Requests answered from the request cache.',
-    value: ({ cacheHits }) => cacheHits,
-  },
-  {
-    name: 'nv_cache_num_misses_per_model',
-    help: 'Requests not found in the request cache.',
-    value: ({ cacheMisses }) => cacheMisses,
-  },
-];
-
 export function registerEngineMetrics(registry: MetricsRegistry, models: Models): void {
-  for (const { name, help, kind, value } of [...METRICS, ...TRITON_METRICS]) {
+  for (const { name, help, kind, value } of METRICS) {
     const definition = {
       name,
       help,
@@ -218,22 +164,4 @@ function observeFailures(registry: MetricsRegistry, models: Models): void {
       }
     },
   });
-  registry.collectedCounter({
-    name: 'nv_inference_request_failure',
-    help: 'Failed requests: REJECTED by the queue, CANCELED by deadline or client, else BACKEND.',
-    labels: ['model', 'version', 'reason'],
-    collect: (set) => {
-      for (const bundle of models.loadedVersions()) {
-        for (const [code, count] of bundle.stats.failures) {
-          const reason = TRITON_REASONS[code] ?? 'BACKEND';
-          set({ ...getLabels(bundle), reason }, count);
-        }
-      }
-    },
-  });
 }
-
-const TRITON_REASONS: Readonly<Record<string, string>> = {
-  OVERLOADED: 'REJECTED',
-  DEADLINE_EXCEEDED: 'CANCELED',
-};

@@ -9,10 +9,18 @@ import type { PredictionSummary } from '../engine/prediction.ts';
 import type { Models } from '../models/model-registry.ts';
 import type { EmbeddingStore } from '../stores/embedding-store.ts';
 import { registerEngineMetrics } from './engine-metrics.ts';
+import { PaddleMetrics } from './paddle-metrics.ts';
 import { StoreMetrics } from './store-metrics.ts';
+import { TritonMetrics } from './triton-metrics.ts';
 
 /** The protocol of a request: values of the metric label `protocol`. */
 export type ProtocolName = 'ctr' | 'kserve' | 'tfs' | 'paddle';
+
+/** An answered request. */
+export interface AnsweredRequest {
+  readonly model: string;
+  readonly summary: PredictionSummary;
+}
 
 export class ServingMetrics {
   /** Durations of requests over all protocols. */
@@ -26,6 +34,8 @@ export class ServingMetrics {
   readonly #switches: Counter<'model' | 'to'>;
   readonly #loadFailures: Counter<'model' | 'code'>;
   readonly #stores: StoreMetrics;
+  #triton: TritonMetrics | undefined;
+  #paddle: PaddleMetrics | undefined;
   #rows = 0;
   #unseen = 0;
   #unavailable = 0;
@@ -142,6 +152,12 @@ export class ServingMetrics {
     });
   }
 
+  /** Adds metrics under the names of other servers. */
+  addNames(names: readonly ('triton' | 'paddle')[], models: Models): void {
+    if (names.includes('triton')) this.#triton = new TritonMetrics(this.#registry, models);
+    if (names.includes('paddle')) this.#paddle = new PaddleMetrics(this.#registry);
+  }
+
   /** Registers the metrics of a store under the first model that uses it. */
   observeStore(model: string, store: EmbeddingStore): void {
     this.#stores.observe(model, store);
@@ -181,9 +197,16 @@ export class ServingMetrics {
       this.#requests.set(protocol, counts);
     }
     counts.set(code, (counts.get(code) ?? 0) + 1);
+    if (code !== 'OK') this.#paddle?.recordFailure();
   }
 
-  recordDuration(protocol: ProtocolName, seconds: number): void {
+  /** @param answered undefined when the request failed */
+  recordDuration(protocol: ProtocolName, seconds: number, answered?: AnsweredRequest): void {
+    this.#paddle?.recordDuration(1_000 * seconds);
+    if (answered !== undefined) {
+      this.#paddle?.recordAnswer(answered.summary);
+      this.#triton?.recordAnswer(answered.model, answered.summary, 1_000 * seconds);
+    }
     this.#latency.observe({ protocol }, seconds);
     this.latencies.record(1_000 * seconds);
     this.onRequest();

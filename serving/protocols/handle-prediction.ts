@@ -133,7 +133,7 @@ export async function handlePrediction<T, V extends LoadedVersion>(
   } finally {
     admission.leave();
     const durationMs = clock.nowMs() - startMs;
-    metrics.recordDuration(protocol, durationMs / 1_000);
+    metrics.recordDuration(protocol, durationMs / 1_000, code === 'OK' ? handled : undefined);
     requestLog.record({
       protocol,
       code,

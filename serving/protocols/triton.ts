@@ -104,8 +104,8 @@ function getVersionStatistics(name: string, { version, stats }: LoadedVersion): 
       compute_input: formatDuration(lookupMicros, requests),
       compute_infer: formatDuration(inferMicros, requests),
       compute_output: formatDuration(0, requests),
-      cache_hit: formatDuration(0, stats.cacheHits),
-      cache_miss: formatDuration(0, stats.cacheMisses),
+      cache_hit: formatDuration(stats.cacheHitMicros, stats.cacheHits),
+      cache_miss: formatDuration(stats.cacheMissMicros, stats.cacheMisses),
     },
     batch_stats: stats.batchSizes().map((size: BatchSizeStats) => ({
       batch_size: size.rows,

@@ -137,8 +137,6 @@ test('metadata, status and metrics describe the process', async (t) => {
     'hypercube_serving_version_active{model="toy",version="7",channel="stable"} 1',
     'hypercube_serving_model_instances{state="alive"} 2',
     'hypercube_engine_batches_total{model="toy",version="7",rows="8"} 1',
-    'nv_inference_request_success{model="toy",version="7"} 1',
-    'nv_inference_exec_count{model="toy",version="7"} 1',
   ]) {
     assert.ok(metrics.includes(line), `${line}\n${metrics}`);
   }
