@@ -6,12 +6,14 @@ import { CubeError } from '../lib/core/errors.ts';
 import { TENSOR_TYPE_BYTES, type TensorType } from '../lib/core/graph-signature.ts';
 import { REQUEST_VALUES_MAX } from '../lib/core/limits.ts';
 import { quoteInput } from '../lib/core/shown-input.ts';
+import type { NamedTensor } from '../lib/core/tensor.ts';
 import { readElements, toRawElements } from './oip.ts';
 import { WireReader, WireWriter } from './wire.ts';
 
 export interface PredictTensor {
   readonly name: string;
   readonly datatype: TensorType;
+  /** Empty for a scalar. */
   readonly shape: readonly number[];
   /** Elements, little-endian and row-major; BYTES elements with their lengths. */
   readonly contents: Uint8Array;
@@ -33,11 +35,7 @@ export interface PredictResponse {
   readonly model: string;
   readonly version: string;
   readonly signature: string;
-  readonly outputs: readonly {
-    readonly name: string;
-    readonly shape: readonly number[];
-    readonly data: Float32Array;
-  }[];
+  readonly outputs: readonly NamedTensor[];
 }
 
 /** Datatypes and the fields of their values, by TensorFlow's numbers. */
@@ -56,7 +54,6 @@ const DATATYPES: Readonly<Record<number, readonly [datatype: TensorType, field: 
   22: ['UINT32', 16],
   23: ['UINT64', 17],
 };
-const DT_FLOAT = 1;
 const TENSOR_CONTENT = 4;
 /** Maximum inputs, output names or dims in one request. */
 const ITEMS_MAX = 20_000;
@@ -137,14 +134,12 @@ function readTensor(name: string, reader: WireReader): PredictTensor {
   const [datatype, field] = known;
   const other = [...values.keys()].find((given) => given !== field);
   if (other !== undefined) failInput(name, `values of field ${other} do not fit ${datatype}`);
-  // A scalar is a list of one element.
-  const dims = shape.length === 0 ? [1] : shape;
   if (content !== undefined && content.length > 0) {
     if (datatype === 'BYTES') failInput(name, 'strings in tensor_content: send string_val');
-    return { name, datatype, shape: dims, contents: content };
+    return { name, datatype, shape, contents: content };
   }
   const contents = toRawElements(values.get(field) ?? [], datatype);
-  return { name, datatype, shape: dims, contents: repeatLast(contents, datatype, dims, name) };
+  return { name, datatype, shape, contents: repeatLast(contents, datatype, shape, name) };
 }
 
 function readShape(reader: WireReader, name: string): number[] {
@@ -180,14 +175,9 @@ function repeatLast(
 export function encodePredictResponse(response: PredictResponse): Uint8Array {
   const { model, version, signature, outputs } = response;
   const writer = new WireWriter(256);
-  for (const { name, shape, data } of outputs) {
+  for (const output of outputs) {
     writer.message(1, (entry) =>
-      entry.string(1, name).message(2, (tensor) => {
-        tensor.uint(1, DT_FLOAT).message(2, (dims) => {
-          for (const size of shape) dims.message(2, (dim) => dim.uint(1, size));
-        });
-        tensor.bytes(5, new Uint8Array(data.buffer, data.byteOffset, data.byteLength));
-      }),
+      entry.string(1, output.name).message(2, (tensor) => writeTensor(tensor, output)),
     );
   }
   writer.message(2, (spec) => {
@@ -197,6 +187,23 @@ export function encodePredictResponse(response: PredictResponse): Uint8Array {
     spec.string(3, signature);
   });
   return writer.finish();
+}
+
+/**
+ * Floats and strings are typed values. Other types are tensor_content, which clients that read
+ * typed values convert with TensorFlow's `make_ndarray`.
+ */
+function writeTensor(tensor: WireWriter, { name, dataType, shape, data }: NamedTensor): void {
+  const dtype = Object.entries(DATATYPES).find(([, [known]]) => known === dataType)?.[0];
+  if (dtype === undefined) throw new CubeError('UNSUPPORTED', `output ${name}: ${dataType}`);
+  tensor.uint(1, Number(dtype)).message(2, (dims) => {
+    for (const size of shape) dims.message(2, (dim) => dim.uint(1, size));
+  });
+  const [, field] = DATATYPES[Number(dtype)]!;
+  if (data instanceof Uint8Array) {
+    const isTyped = dataType === 'FP32' || dataType === 'FP64';
+    tensor.bytes(isTyped ? field : TENSOR_CONTENT, data);
+  } else for (const text of data) tensor.string(field, text);
 }
 
 function failInput(name: string, problem: string): never {

@@ -155,6 +155,6 @@ export function requireBundle(loaded: LoadedVersion): LoadedBundle {
   throw new CubeError(
     'INVALID_ARGUMENT',
     `${loaded.name} is a plain model, which has no slots: call it with tensors (KServe v2, or ` +
-      ':predict of TensorFlow Serving over REST)',
+      'Predict of TensorFlow Serving)',
   );
 }

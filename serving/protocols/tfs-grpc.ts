@@ -4,23 +4,24 @@
  */
 import { CubeError } from '../../lib/core/errors.ts';
 import { quoteInput } from '../../lib/core/shown-input.ts';
+import type { NamedTensor } from '../../lib/core/tensor.ts';
 import type { GrpcCall } from '../../lib/rpc/grpc-calls.ts';
 import {
   decodePredictRequest,
   encodePredictResponse,
   type PredictRequest,
 } from '../../proto/tensorflow-serving.ts';
-import type { LoadedBundle } from '../engine/loaded-bundle.ts';
-import { type Models, requireBundle } from '../models/model-registry.ts';
+import { isTensorModel, type LoadedVersion } from '../engine/loaded-version.ts';
+import type { Models } from '../models/model-registry.ts';
 import type { Endpoints } from './endpoints.ts';
 import {
+  type AnyParsedRequest,
   createGrpcAdmit,
   createGrpcCallContext,
   handlePrediction,
-  type ParsedRequest,
   type ProtocolContext,
 } from './handle-prediction.ts';
-import { toParsedRequest } from './infer.ts';
+import { toParsedGraphRequest, toParsedRequest } from './infer.ts';
 import { InputTensor } from './input-tensor.ts';
 
 const SERVICE = 'tensorflow.serving.PredictionService';
@@ -31,19 +32,22 @@ export function registerTfsGrpc({ grpc }: Endpoints, context: ProtocolContext): 
   const predict = async (bytes: Uint8Array, call: GrpcCall): Promise<Uint8Array> => {
     const request = decodePredictRequest(bytes);
     return handlePrediction(context, 'tfs', createGrpcCallContext(call), {
-      find: () => findBundle(request, context.models),
-      parse: (bundle) => parseRequest(request, bundle),
+      find: () => findVersion(request, context.models),
+      parse: (loaded) => parseRequest(request, loaded),
     });
   };
   grpc.addUnary(SERVICE, 'Predict', predict, createGrpcAdmit(context, 'tfs'));
 }
 
-function findBundle({ model, version, label }: PredictRequest, models: Models): LoadedBundle {
+function findVersion({ model, version, label }: PredictRequest, models: Models): LoadedVersion {
   const selector = { ...(version !== '' && { version }), ...(label !== '' && { label }) };
-  return requireBundle(models.find(model, selector));
+  return models.find(model, selector);
 }
 
-function parseRequest(request: PredictRequest, bundle: LoadedBundle): ParsedRequest<Uint8Array> {
+function parseRequest(
+  request: PredictRequest,
+  loaded: LoadedVersion,
+): AnyParsedRequest<Uint8Array> {
   const { model, signature } = request;
   if (signature !== '' && signature !== SIGNATURE) {
     throw new CubeError(
@@ -51,13 +55,32 @@ function parseRequest(request: PredictRequest, bundle: LoadedBundle): ParsedRequ
       `model_spec.signature_name: expected ${SIGNATURE} or none, got ${quoteInput(signature)}`,
     );
   }
-  const inferRequest = {
-    id: '',
-    parameters: NO_PARAMETERS,
-    inputs: request.inputs.map((input) => InputTensor.fromBytes(input, input.contents)),
-    outputs: request.outputs.map((name) => ({ name, parameters: NO_PARAMETERS })),
-  };
-  return toParsedRequest(inferRequest, { model, bundle }, ({ outputs }) =>
-    encodePredictResponse({ model, version: bundle.version, signature: SIGNATURE, outputs }),
+  const isPlain = isTensorModel(loaded);
+  const inputs = request.inputs.map((input) => {
+    // For rows of features, a scalar is a list of one element.
+    const shape = !isPlain && input.shape.length === 0 ? [1] : input.shape;
+    return InputTensor.fromBytes({ ...input, shape }, input.contents);
+  });
+  const outputs = request.outputs.map((name) => ({ name, parameters: NO_PARAMETERS }));
+  const inferRequest = { id: '', parameters: NO_PARAMETERS, inputs, outputs };
+  const format = (tensors: readonly NamedTensor[]): Uint8Array =>
+    encodePredictResponse({
+      model,
+      version: loaded.version,
+      signature: SIGNATURE,
+      outputs: tensors,
+    });
+  if (isPlain) {
+    return toParsedGraphRequest(inferRequest, { model, graph: loaded }, (response) =>
+      format(response.outputs),
+    );
+  }
+  return toParsedRequest(inferRequest, { model, bundle: loaded }, (response) =>
+    format(
+      response.outputs.map(({ name, shape, data }) => {
+        const bytes = new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
+        return { name, dataType: 'FP32', shape, data: bytes };
+      }),
+    ),
   );
 }

@@ -6,8 +6,15 @@ import { openRepository } from '../../lib/repository/repository.ts';
 import { temporaryFolder } from '../repository/support/fixtures.ts';
 import { runCommand } from '../support/commands.ts';
 import { FLOAT, floats, model, node, value } from '../tools/prune-model/support/onnx-builder.ts';
-import { binaryBody, OipClient, postBinary, rawStrings } from './support/kserve-client.ts';
+import {
+  binaryBody,
+  type Json,
+  OipClient,
+  postBinary,
+  rawStrings,
+} from './support/kserve-client.ts';
 import { ServingProcess } from './support/serving-process.ts';
+import { TfsClient } from './support/tfs-client.ts';
 
 /** One copy of each type: an input `in_<type>` and an output `out_<type>`, [batch, 2]. */
 const TYPES: readonly (readonly [number, string, readonly unknown[]])[] = [
@@ -321,4 +328,43 @@ test('a plain model that cannot have the precision is not served, with the reaso
   const serving = await ServingProcess.start(t, ['--model', file, '--precision', 'int8']);
   const reason = /double 1: model.onnx: precision int8 changes nothing/;
   await serving.waitFor('/v1/status', ({ body }) => reason.test(JSON.stringify(body)));
+});
+
+test('Predict of TensorFlow Serving over gRPC passes every type, and scalars', async (t) => {
+  const bytes = model({
+    inputs: [value('i', 7, ['batch', 2]), value('s', 8, ['batch']), value('h', 10, ['batch'])],
+    outputs: [value('i2', 7, ['batch', 2]), value('s2', 8, ['batch']), value('h2', 10, ['batch'])],
+    nodes: ['i', 's', 'h'].map((name) => node('Identity', [name], [`${name}2`])),
+  });
+  const scalar = model({
+    inputs: [value('x', FLOAT, [])],
+    outputs: [value('y', FLOAT, [])],
+    nodes: [node('Neg', ['x'], ['y'])],
+  });
+  const { serving } = await serve(t, { mixed: bytes, scalar });
+  const client = new TfsClient(serving.url);
+  t.after(() => client.close());
+  const shape = (...dims: number[]): object => ({ dim: dims.map((size) => ({ size })) });
+  const inputs = {
+    i: { dtype: 9, tensor_shape: shape(1, 2), int64_val: ['-9007199254740993', '4'] },
+    s: { dtype: 7, tensor_shape: shape(1), string_val: [Buffer.from('é')] },
+    h: { dtype: 19, tensor_shape: shape(1), half_val: [0x3c00] },
+  };
+  const ask = async (own: object): Promise<Json> => {
+    return (await client.predict({ model_spec: { name: 'mixed' }, inputs: own })).outputs;
+  };
+  const raw = Buffer.alloc(16);
+  raw.writeBigInt64LE(-9_007_199_254_740_993n);
+  raw.writeBigInt64LE(4n, 8);
+  const content = { dtype: 9, tensor_shape: shape(1, 2), tensor_content: raw };
+  for (const given of [inputs, { ...inputs, i: content }]) {
+    const { i2, s2, h2 } = await ask(given);
+    assert.deepEqual(i2.tensor_content, raw);
+    assert.equal(s2.string_val[0].toString(), 'é');
+    assert.deepEqual([...h2.tensor_content], [0x00, 0x3c]);
+  }
+  const x = { dtype: 1, float_val: [2.5] };
+  const { outputs } = await client.predict({ model_spec: { name: 'scalar' }, inputs: { x } });
+  assert.deepEqual(outputs.y.float_val, [-2.5]);
+  await assert.rejects(ask({ ...inputs, i: { ...content, dtype: 3 } }), /input "i"/);
 });
