@@ -3,7 +3,7 @@
  * sampled inputs. It lives in a thread of its own, because loads and runs block their thread.
  */
 import { CubeError } from '../../lib/core/errors.ts';
-import { f16ToNumber } from '../../lib/core/half-floats.ts';
+import { f16ToNumber, f32BitsToF16 } from '../../lib/core/half-floats.ts';
 import { OnnxModel, type OnnxTensor, type OnnxValueInfo } from '../../lib/platform/onnx.ts';
 import { convertPrecision, type Precision } from '../../proto/onnx-precision.ts';
 
@@ -29,8 +29,8 @@ export const PRECISION_TOLERANCES: Readonly<Record<PrecisionRequest['precision']
   int8: 0.05,
 };
 
-const SAMPLES = 4;
-const BATCH = 16;
+/** Sizes of the dynamic first dimension; a fixed one is sampled as often. */
+const SAMPLED_BATCHES = [1, 7, 16, 64] as const;
 /** Elements of a dynamic dimension other than the first. */
 const DYNAMIC_ELEMENTS = 4;
 
@@ -65,9 +65,11 @@ export async function convertAndCheck(request: PrecisionRequest): Promise<Checke
 async function compare(original: OnnxModel, candidate: OnnxModel, source: string): Promise<number> {
   const random = makeRandom();
   let largest = 0;
-  for (let sample = 0; sample < SAMPLES; sample++) {
+  for (const batch of SAMPLED_BATCHES) {
     const feeds: Record<string, OnnxTensor> = {};
-    for (const input of original.inputs) feeds[input.name] = sampleInput(input, random, source);
+    for (const input of original.inputs) {
+      feeds[input.name] = sampleInput(input, { random, batch, source });
+    }
     const [expected, actual] = [await original.run(feeds), await candidate.run(feeds)];
     for (const { name } of original.outputs) {
       largest = Math.max(largest, measureDifference(expected[name], actual[name]));
@@ -109,15 +111,21 @@ function makeRandom(): () => number {
   };
 }
 
+interface SampleOptions {
+  /** Numbers from 0 to 1. */
+  readonly random: () => number;
+  readonly batch: number;
+  readonly source: string;
+}
+
 /** Floats from -1 to 1; integers 0 and 1, which are ids of most tables. */
 function sampleInput(
   { name, dtype, shape }: OnnxValueInfo,
-  random: () => number,
-  source: string,
+  { random, batch, source }: SampleOptions,
 ): OnnxTensor {
   const dims = shape.map((dim, i) => {
     if (typeof dim === 'number' && dim >= 0) return dim;
-    return i === 0 ? BATCH : DYNAMIC_ELEMENTS;
+    return i === 0 ? batch : DYNAMIC_ELEMENTS;
   });
   const length = dims.reduce((product, dim) => product * dim, 1);
   const floats = (): number[] => Array.from({ length }, () => 2 * random() - 1);
@@ -125,6 +133,10 @@ function sampleInput(
   switch (dtype) {
     case 'float32':
       return { dtype, data: Float32Array.from(floats()), dims };
+    case 'float16': {
+      const bits32 = new Uint32Array(Float32Array.from(floats()).buffer);
+      return { dtype, data: Uint16Array.from(bits32, f32BitsToF16), dims };
+    }
     case 'float64':
       return { dtype, data: Float64Array.from(floats()), dims };
     case 'int64':

@@ -4,6 +4,7 @@
  */
 import { CubeError } from '../../lib/core/errors.ts';
 import { TENSOR_TYPE_BYTES, type TensorSpec } from '../../lib/core/graph-signature.ts';
+import { f32BitsToF16 } from '../../lib/core/half-floats.ts';
 import { countElements, type NamedTensor } from '../../lib/core/tensor.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
@@ -103,15 +104,17 @@ function createElements(
   kind: SyntheticData,
 ): NamedTensor['data'] {
   if (dataType === 'BYTES') return new Array<string>(count).fill('');
-  if (kind === 'zeros' || (dataType !== 'FP32' && dataType !== 'FP64')) {
+  const isFloat = dataType === 'FP16' || dataType === 'FP32' || dataType === 'FP64';
+  if (kind === 'zeros' || !isFloat) {
     return new Uint8Array(count * TENSOR_TYPE_BYTES[dataType]);
   }
   const unit = (): number => 2 * Math.random() - 1;
-  const floats =
-    dataType === 'FP32'
-      ? Float32Array.from({ length: count }, unit)
-      : Float64Array.from({ length: count }, unit);
-  return new Uint8Array(floats.buffer);
+  if (dataType === 'FP64') {
+    return new Uint8Array(Float64Array.from({ length: count }, unit).buffer);
+  }
+  const { buffer } = Float32Array.from({ length: count }, unit);
+  if (dataType === 'FP32') return new Uint8Array(buffer);
+  return new Uint8Array(Uint16Array.from(new Uint32Array(buffer), f32BitsToF16).buffer);
 }
 
 function hasTexts({ signature }: TensorModel): boolean {

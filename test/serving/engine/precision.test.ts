@@ -84,6 +84,22 @@ test('networks of every form keep their outputs within the tolerance', async () 
   await fc.assert(property, { numRuns: 30 });
 });
 
+test('a graph with FP16 inputs is sampled', async () => {
+  const half = 10;
+  const graph = model({
+    inputs: [value('x', half, ['n', WIDTH])],
+    outputs: [value('y', FLOAT, ['n', 16])],
+    initializers: [weights('w', [WIDTH, 16], 3)],
+    nodes: [
+      node('Cast', ['x'], ['f'], { attributes: { to: FLOAT } }),
+      node('MatMul', ['f', 'w'], ['y']),
+    ],
+  });
+  const request = { model: graph, data: NO_DATA, precision: 'fp16', source: 'toy' } as const;
+  const { difference } = await convertAndCheck(request);
+  assert.ok(difference > 0 && difference <= PRECISION_TOLERANCES.fp16);
+});
+
 test('with int8 the result of a row does not depend on the other rows of its batch', async () => {
   const of = { opset: 17, hidden: 24, isTransposed: false, hasBias: true, seed: 5 };
   const { model: bytes } = convertPrecision(makeNetwork(of), 'int8', 'toy');
