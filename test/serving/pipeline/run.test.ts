@@ -1,0 +1,182 @@
+/** Pipelines answer each request once, with its own data and the right code. */
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import fc from 'fast-check';
+import { CubeError } from '../../../lib/core/errors.ts';
+import {
+  type AnyOp,
+  ERR_NO,
+  Op,
+  type OpContext,
+  type OpInputs,
+  type OpValues,
+  type PipelineRequest,
+  productError,
+  RequestOp,
+  ResponseOp,
+  skipProcess,
+} from '../../../serving/pipeline/op.ts';
+import { planPipeline } from '../../../serving/pipeline/plan.ts';
+import { PipelineEngine } from '../../../serving/pipeline/run.ts';
+
+const never = new AbortController().signal;
+
+function makeRequest(x: number): PipelineRequest {
+  return { logId: BigInt(x), values: { x }, parameters: {} };
+}
+
+/** Adds its number to the sum of its inputs; requests whose x it is told to fail get a code. */
+class SumOp extends Op {
+  readonly #add: number;
+  readonly #failing: ReadonlySet<number>;
+
+  constructor(name: string, inputs: AnyOp[], add = 1, failing: number[] = []) {
+    super({ name, inputs, concurrency: 2, retry: 2 });
+    this.#add = add;
+    this.#failing = new Set(failing);
+  }
+
+  override preprocess(inputs: OpInputs, { logId }: OpContext) {
+    if (this.#failing.has(Number(logId))) return productError(50 + this.#add, this.name);
+    let x = 0;
+    for (const values of Object.values(inputs)) x += values['x'] as number;
+    return Number(logId) % 3 === 0 ? skipProcess({ x }) : { x };
+  }
+
+  override async process(input: OpValues, { dataId }: OpContext): Promise<OpValues> {
+    if (dataId % 2 === 0) await new Promise((resolve) => setImmediate(resolve));
+    return { x: (input['x'] as number) + this.#add };
+  }
+}
+
+const graphs = fc.array(
+  fc.record({ edges: fc.array(fc.nat(), { minLength: 1, maxLength: 3 }), failing: fc.nat(40) }),
+  { minLength: 1, maxLength: 7 },
+);
+
+type Nodes = { inputs: number[]; failing: number }[];
+
+/** Node i reads earlier nodes (-1: the request); the last reads every node that nobody reads. */
+function toNodes(drawn: readonly { edges: number[]; failing: number }[]): Nodes {
+  const nodes = drawn.map(({ edges, failing }, at) => ({
+    inputs: [...new Set(edges.map((edge) => (edge % (at + 1)) - 1))],
+    failing,
+  }));
+  const read = new Set(nodes.flatMap(({ inputs }) => inputs));
+  const unread = nodes.map((_, at) => at).filter((at) => !read.has(at));
+  return [...nodes, { inputs: unread, failing: 41 }];
+}
+
+function buildOps(nodes: Nodes, source: RequestOp): SumOp[] {
+  const ops: SumOp[] = [];
+  for (const [at, { inputs, failing }] of nodes.entries()) {
+    const from = inputs.map((input) => ops[input] ?? source);
+    ops.push(new SumOp(`op${at}`, from, at, [failing]));
+  }
+  return ops;
+}
+
+/** The naive evaluator of a request that no op fails. */
+function evaluate(nodes: Nodes, at: number, x: number): number {
+  if (at < 0) return x;
+  let sum = 0;
+  for (const input of nodes[at]?.inputs ?? []) sum += evaluate(nodes, input, x);
+  return x % 3 === 0 ? sum : sum + at;
+}
+
+test('random graphs answer as a recursive evaluator does, whatever the other requests do', () =>
+  fc.assert(
+    fc.asyncProperty(graphs, async (drawn) => {
+      const nodes = toNodes(drawn);
+      const ops = buildOps(nodes, new RequestOp());
+      const engine = new PipelineEngine(
+        ops.toReversed(),
+        new ResponseOp({ inputs: ops.slice(-1) }),
+      );
+      await engine.init();
+      const xs = Array.from({ length: 20 }, (_, index) => index);
+      const answers = await Promise.all(xs.map((x) => engine.run(makeRequest(x), never, Infinity)));
+      for (const [x, answer] of answers.entries()) {
+        const failing = nodes.flatMap((node, at) => (node.failing === x ? [at] : []));
+        if (failing.length > 0) {
+          assert.ok(failing.includes(answer.errNo - 50), `${answer.errNo} of ${failing}`);
+          assert.deepEqual(answer.values, {});
+        } else {
+          assert.equal(answer.errNo, 0, answer.errMsg);
+          assert.deepEqual(answer.values, { x: evaluate(nodes, nodes.length - 1, x) });
+          assert.equal(answer.timings.length, ops.length);
+        }
+      }
+      await engine.close();
+      assert.equal((await engine.run(makeRequest(1), never, 1)).errNo, ERR_NO.CLOSED);
+    }),
+    { numRuns: 100 },
+  ));
+
+test('plans order every edge and number stages by the longest path', () => {
+  fc.assert(
+    fc.property(graphs, (drawn) => {
+      const ops = buildOps(toNodes(drawn), new RequestOp());
+      const plan = planPipeline(ops.toReversed(), new ResponseOp({ inputs: ops.slice(-1) }));
+      for (const [at, { predecessors, stage }] of plan.steps.entries()) {
+        const before = predecessors.map((from) => plan.steps[from]?.stage ?? 0);
+        assert.ok(predecessors.every((from) => from < at));
+        assert.equal(stage, Math.max(...before) + 1);
+      }
+    }),
+  );
+});
+
+test('invalid graphs are refused by the name of the op', () => {
+  const request = new RequestOp();
+  const a = new SumOp('a', [request]);
+  const refuse = (ops: Op[], last: AnyOp[], message: RegExp): void => {
+    const plan = (): unknown => planPipeline(ops, new ResponseOp({ inputs: last }));
+    assert.throws(plan, (error) => error instanceof CubeError && message.test(error.message));
+  };
+  refuse([a, new SumOp('a', [a])], [a], /named a/);
+  refuse([a, new SumOp('b', [a])], [a], /predecessor|reach/);
+  refuse([new SumOp('b', [a])], [a], /reads a, which is not in/);
+  refuse([a, new SumOp('b', [new RequestOp(), a])], [a], /2 request ops/);
+  refuse([a], [request], /exactly one predecessor/);
+  const loop: AnyOp[] = [a];
+  const c = new SumOp('c', loop);
+  const d = new SumOp('d', [c]);
+  loop.push(d);
+  refuse([a, c, d], [d], /cycle: c, d/);
+});
+
+/** Its process never ends by itself. */
+class HangingOp extends Op {
+  tries = 0;
+
+  override process(): Promise<OpValues> {
+    this.tries++;
+    return new Promise(() => {});
+  }
+}
+
+test('an op timeout is retried, then answers TIMEOUT; the next request is served', async () => {
+  const op = new HangingOp({ name: 'slow', inputs: [new RequestOp()], timeoutMs: 1, retry: 3 });
+  const engine = new PipelineEngine([op], new ResponseOp({ inputs: [op] }));
+  for (const tries of [3, 6]) {
+    const answer = await engine.run(makeRequest(1), never, Infinity);
+    assert.equal(answer.errNo, ERR_NO.TIMEOUT);
+    assert.match(answer.errMsg, /slow/);
+    assert.equal(op.tries, tries);
+  }
+});
+
+test('a deadline, a cancellation and overload end only their request', async () => {
+  const op = new HangingOp({ name: 'slow', inputs: [new RequestOp()] });
+  const engine = new PipelineEngine([op], new ResponseOp({ inputs: [op] }), { maxRequests: 2 });
+  const caller = new AbortController();
+  const cancelled = engine.run(makeRequest(1), caller.signal, Infinity);
+  const late = engine.run(makeRequest(2), never, 1);
+  const refused = await engine.run(makeRequest(3), never, 1);
+  assert.equal(refused.errNo, ERR_NO.CLIENT_ERROR);
+  assert.match(refused.errMsg, /overloaded/);
+  caller.abort();
+  assert.equal((await cancelled).errNo, ERR_NO.CLOSED);
+  assert.equal((await late).errNo, ERR_NO.TIMEOUT);
+});
