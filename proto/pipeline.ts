@@ -17,12 +17,12 @@ export const PIPELINE_STRING = 12;
 /** The content is a `.npy` file. */
 export const PIPELINE_BYTES = 13;
 
-/** Framework errors of `err_no`, by the numbers of the original. 50 to 99 are product errors. */
+/** Codes of `err_no`. Users may answer codes of their own from `PRODUCT_ERROR` (50) to 99. */
 export const PIPELINE_ERROR = {
   OK: 0,
   PRODUCT_ERROR: 50,
   NOT_IMPLEMENTED: 3000,
-  CLOSED_ERROR: 3001,
+  CLOSED: 3001,
   NO_SERVICE: 3002,
   INIT_ERROR: 3003,
   CONF_ERROR: 4000,
@@ -39,14 +39,14 @@ const ERR_NO: Partial<Record<ErrorCode, number>> = {
   TOO_LARGE: PIPELINE_ERROR.INPUT_PARAMS_ERROR,
   NOT_FOUND: PIPELINE_ERROR.NO_SERVICE,
   UNSUPPORTED: PIPELINE_ERROR.NOT_IMPLEMENTED,
-  STOPPING: PIPELINE_ERROR.CLOSED_ERROR,
+  STOPPING: PIPELINE_ERROR.CLOSED,
   DEADLINE_EXCEEDED: PIPELINE_ERROR.TIMEOUT,
   UNAVAILABLE: PIPELINE_ERROR.CLIENT_ERROR,
 };
 
-/** The `err_no` of an error; 10000 where the original has no number for it. */
-export function toPipelineErrNo(code: ErrorCode): number {
-  return ERR_NO[code] ?? PIPELINE_ERROR.UNKNOWN;
+/** The `err_no` of an error; where the original has none, 9000 if a retry may help, else 10000. */
+export function toPipelineErrNo({ code, status }: CubeError): number {
+  return ERR_NO[code] ?? (status.retryable ? PIPELINE_ERROR.CLIENT_ERROR : PIPELINE_ERROR.UNKNOWN);
 }
 
 export interface PipelineRequest {

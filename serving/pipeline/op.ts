@@ -1,24 +1,7 @@
 /**
- * Operators of a pipeline: the hooks that users override, what the hooks return, and the error
- * codes of answers. The meaning of hooks and codes is that of Paddle Serving's pipelines.
+ * Operators of a pipeline: the hooks that users override, and what the hooks return. Their
+ * meaning is that of Paddle Serving's pipelines; error codes are in `proto/pipeline.ts`.
  */
-
-/** Codes of answers. Users may answer codes of their own from `PRODUCT_ERROR` (50) to 99. */
-export const ERR_NO = {
-  OK: 0,
-  PRODUCT_ERROR: 50,
-  NOT_IMPLEMENTED: 3000,
-  CLOSED: 3001,
-  NO_SERVICE: 3002,
-  INIT_ERROR: 3003,
-  CONF_ERROR: 4000,
-  INPUT_PARAMS_ERROR: 5000,
-  TIMEOUT: 6000,
-  TYPE_ERROR: 7000,
-  RPC_PACKAGE_ERROR: 8000,
-  CLIENT_ERROR: 9000,
-  UNKNOWN: 10000,
-} as const;
 
 /** Named values between ops. The engine passes references; ops must not change their inputs. */
 export type OpValues = Readonly<Record<string, unknown>>;

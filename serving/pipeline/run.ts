@@ -1,8 +1,8 @@
 /** Runs requests through a plan. Each op starts when all its inputs are there. */
 import { CubeError } from '../../lib/core/errors.ts';
+import { PIPELINE_ERROR, toPipelineErrNo } from '../../proto/pipeline.ts';
 import { ConcurrencySlots } from './concurrency-slots.ts';
 import {
-  ERR_NO,
   type HookResult,
   type Op,
   type OpContext,
@@ -21,7 +21,7 @@ export interface OpTiming {
 }
 
 export interface PipelineAnswer {
-  /** 0 or a code of `ERR_NO` or of the user. */
+  /** 0 or a code of `PIPELINE_ERROR` or of the user. */
   readonly errNo: number;
   /** Empty when `errNo` is 0. Names the op that failed. */
   readonly errMsg: string;
@@ -110,10 +110,13 @@ export class PipelineEngine {
   }
 
   #findRefusal(): Stopped | undefined {
-    if (this.#closing) return new Stopped(ERR_NO.CLOSED, 'the pipeline is stopping');
+    if (this.#closing) return new Stopped(PIPELINE_ERROR.CLOSED, 'the pipeline is stopping');
     if (this.#running < this.#maxRequests) return undefined;
     const limit = `${this.#maxRequests} requests are in progress`;
-    return new Stopped(ERR_NO.CLIENT_ERROR, `the pipeline is overloaded: ${limit}; retry later`);
+    return new Stopped(
+      PIPELINE_ERROR.CLIENT_ERROR,
+      `the pipeline is overloaded: ${limit}; retry later`,
+    );
   }
 }
 
@@ -140,9 +143,9 @@ class PipelineCall {
   }
 
   async answer(signal: AbortSignal, deadlineMs: number): Promise<PipelineAnswer> {
-    const cancel = (): void => this.#end(ERR_NO.CLOSED, 'the caller cancelled the request');
+    const cancel = (): void => this.#end(PIPELINE_ERROR.CLOSED, 'the caller cancelled the request');
     const timer = startTimer(deadlineMs, () =>
-      this.#end(ERR_NO.TIMEOUT, `the request's deadline of ${deadlineMs} ms passed`),
+      this.#end(PIPELINE_ERROR.TIMEOUT, `the request's deadline of ${deadlineMs} ms passed`),
     );
     signal.addEventListener('abort', cancel);
     if (signal.aborted) cancel();
@@ -236,7 +239,9 @@ class PipelineCall {
     if (op.timeoutMs < 0) return op.process(input, this.#context(slot, this.#stop.signal));
     const limit = new AbortController();
     const message = `op ${op.name}: process took longer than ${op.timeoutMs} ms`;
-    const timer = startTimer(op.timeoutMs, () => limit.abort(new Stopped(ERR_NO.TIMEOUT, message)));
+    const timer = startTimer(op.timeoutMs, () =>
+      limit.abort(new Stopped(PIPELINE_ERROR.TIMEOUT, message)),
+    );
     const follow = (): void => limit.abort(this.#stop.signal.reason);
     this.#stop.signal.addEventListener('abort', follow);
     try {
@@ -281,11 +286,7 @@ function toStopped(error: unknown, name: string): Stopped {
 
 /** The code of an error that a hook threw; foreign errors are UNKNOWN, as in the original. */
 function toErrNo(error: unknown): number {
-  if (!(error instanceof CubeError)) return ERR_NO.UNKNOWN;
-  if (error.code === 'INVALID_ARGUMENT') return ERR_NO.INPUT_PARAMS_ERROR;
-  if (error.code === 'DEADLINE_EXCEEDED') return ERR_NO.TIMEOUT;
-  if (error.code === 'UNSUPPORTED') return ERR_NO.NOT_IMPLEMENTED;
-  return error.status.retryable ? ERR_NO.CLIENT_ERROR : ERR_NO.UNKNOWN;
+  return error instanceof CubeError ? toPipelineErrNo(error) : PIPELINE_ERROR.UNKNOWN;
 }
 
 /** Settles with the work, or rejects with the signal's reason as soon as it aborts. */

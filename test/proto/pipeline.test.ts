@@ -198,8 +198,8 @@ test('random and truncated bytes give a request or a CubeError', () => {
 });
 
 test('an unknown name is err_no 3002 and an invalid request 5000', () => {
-  assert.equal(toPipelineErrNo('NOT_FOUND'), 3002);
-  assert.equal(toPipelineErrNo('INVALID_ARGUMENT'), 5000);
-  assert.equal(toPipelineErrNo('DEADLINE_EXCEEDED'), 6000);
-  assert.equal(toPipelineErrNo('INTERNAL'), 10_000);
+  assert.equal(toPipelineErrNo(new CubeError('NOT_FOUND', '')), 3002);
+  assert.equal(toPipelineErrNo(new CubeError('INVALID_ARGUMENT', '')), 5000);
+  assert.equal(toPipelineErrNo(new CubeError('DEADLINE_EXCEEDED', '')), 6000);
+  assert.equal(toPipelineErrNo(new CubeError('INTERNAL', '')), 10_000);
 });

@@ -3,9 +3,9 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
 import { CubeError } from '../../../lib/core/errors.ts';
+import { PIPELINE_ERROR } from '../../../proto/pipeline.ts';
 import {
   type AnyOp,
-  ERR_NO,
   Op,
   type OpContext,
   type OpInputs,
@@ -108,7 +108,7 @@ test('random graphs answer as a recursive evaluator does, whatever the other req
         }
       }
       await engine.close();
-      assert.equal((await engine.run(makeRequest(1), never, 1)).errNo, ERR_NO.CLOSED);
+      assert.equal((await engine.run(makeRequest(1), never, 1)).errNo, PIPELINE_ERROR.CLOSED);
     }),
     { numRuns: 100 },
   ));
@@ -161,7 +161,7 @@ test('an op timeout is retried, then answers TIMEOUT; the next request is served
   const engine = new PipelineEngine([op], new ResponseOp({ inputs: [op] }));
   for (const tries of [3, 6]) {
     const answer = await engine.run(makeRequest(1), never, Infinity);
-    assert.equal(answer.errNo, ERR_NO.TIMEOUT);
+    assert.equal(answer.errNo, PIPELINE_ERROR.TIMEOUT);
     assert.match(answer.errMsg, /slow/);
     assert.equal(op.tries, tries);
   }
@@ -174,9 +174,9 @@ test('a deadline, a cancellation and overload end only their request', async () 
   const cancelled = engine.run(makeRequest(1), caller.signal, Infinity);
   const late = engine.run(makeRequest(2), never, 1);
   const refused = await engine.run(makeRequest(3), never, 1);
-  assert.equal(refused.errNo, ERR_NO.CLIENT_ERROR);
+  assert.equal(refused.errNo, PIPELINE_ERROR.CLIENT_ERROR);
   assert.match(refused.errMsg, /overloaded/);
   caller.abort();
-  assert.equal((await cancelled).errNo, ERR_NO.CLOSED);
-  assert.equal((await late).errNo, ERR_NO.TIMEOUT);
+  assert.equal((await cancelled).errNo, PIPELINE_ERROR.CLOSED);
+  assert.equal((await late).errNo, PIPELINE_ERROR.TIMEOUT);
 });
