@@ -12,7 +12,7 @@ import { toArguments } from '../../lib/platform/arguments.ts';
 import { CubeServers } from './stores/support/cube-servers.ts';
 import { type Answer, ServingProcess } from './support/serving-process.ts';
 import { BUNDLE, ToyBundle, toTsv, toyRows } from './support/toy-bundle.ts';
-import { LoadRunner, ToyRepository } from './support/toy-service.ts';
+import { ToyRepository } from './support/toy-service.ts';
 
 const toy = new ToyBundle({ version: '1', seed: 601, shardNum: 2 });
 
@@ -83,10 +83,8 @@ async function sendWithSilentReplica(
   flags: readonly string[],
 ): Promise<readonly Answer[]> {
   const { serving, proxies } = await startServing(t, flags);
-  const traffic = new LoadRunner(serving, [toy], 2);
-  await traffic.waitForAnswers('1');
-  await traffic.stop();
-  assert.deepEqual(traffic.refused, []);
+  // One request only: with more, a replica that a busy machine made slow is avoided already.
+  assert.equal((await serving.postTsv(toTsv(toyRows(30, 1)))).status, 200);
   for (const proxy of proxies) proxy.silent = true;
   const answers: Answer[] = [];
   while (answers.length < 6 && (answers.at(-1)?.status ?? 200) === 200) {
