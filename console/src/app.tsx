@@ -35,6 +35,7 @@ export function App(): JSX.Element {
   const isForwarded = own.snapshot?.role !== 'serving' && OF_SERVING.includes(view ?? 'fleet');
   const forwarded = useConnection(
     isForwarded && servings.length > 0 ? `/v1/console/servings/${serving}` : undefined,
+    `http://${servings[serving]}`,
   );
   const shown = isForwarded ? forwarded : own;
   const views = listViews(own);

@@ -113,11 +113,18 @@ function createOptions(
       ...lines.map(({ color: name }, i) => ({
         stroke: color(name),
         width: 1.5,
-        points: { show: false },
+        points: { show: true, size: 4, fill: color(name), filter: findIsolatedPoints },
         ...(i === 0 && { fill: `color-mix(in srgb, ${color(name)} 12%, transparent)` }),
       })),
     ],
   };
+}
+
+/** Points without neighbors: a line would not show them. */
+function findIsolatedPoints(plot: uPlot, series: number): number[] {
+  const values = plot.data[series] ?? [];
+  const isValue = (i: number): boolean => values[i] !== null && values[i] !== undefined;
+  return [...values.keys()].filter((i) => isValue(i) && !isValue(i - 1) && !isValue(i + 1));
 }
 
 function formatTimes(_plot: uPlot, times: number[]): string[] {

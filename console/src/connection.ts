@@ -86,6 +86,8 @@ export class Samples {
 export interface Connection {
   /** Prefix of the paths of the process: empty for the one that serves the page. */
   readonly base: string;
+  /** Where other clients call the process, such as http://127.0.0.1:8080. */
+  readonly origin: string;
   readonly snapshot: Snapshot | undefined;
   readonly state: State;
   readonly samples: Samples | undefined;
@@ -96,8 +98,12 @@ export interface Connection {
   reconnect(): void;
 }
 
-/** Connects while the component is shown. @param base undefined: no connection */
-export function useConnection(base: string | undefined): Connection {
+/**
+ * Connects while the component is shown.
+ * @param base undefined: no connection
+ * @param origin of the process, if another one than that of the page
+ */
+export function useConnection(base: string | undefined, origin = location.origin): Connection {
   const [snapshot, setSnapshot] = useState<Snapshot>();
   const [state, setState] = useState<State>({});
   const [samples, setSamples] = useState<Samples>();
@@ -134,7 +140,7 @@ export function useConnection(base: string | undefined): Connection {
     return () => stop.abort();
   }, [base, attempt]);
   const reconnect = (): void => setAttempt((count) => count + 1);
-  return { base: base ?? '', snapshot, state, samples, tick, error, reconnect };
+  return { base: base ?? '', origin, snapshot, state, samples, tick, error, reconnect };
 }
 
 function toHttpError(cause: unknown): HttpError {

@@ -88,6 +88,8 @@ export interface Table {
 export interface LoadedVersion {
   readonly model: string;
   readonly version: string;
+  /** It takes tensors, not rows of features. */
+  readonly isPlain: boolean;
   readonly tables: readonly Table[];
 }
 

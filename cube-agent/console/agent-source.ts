@@ -9,6 +9,7 @@ export class AgentConsoleSource implements ConsoleSource {
   readonly role = 'agent';
   readonly views: readonly ConsoleView[] = ['fleet', 'problems'];
   readonly series: readonly string[] = [];
+  readonly idleValues: readonly number[] = [];
   readonly #agent: Agent;
   readonly #watch: FleetWatch;
 

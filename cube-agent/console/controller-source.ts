@@ -48,6 +48,7 @@ export class ControllerConsoleSource implements ConsoleSource {
   readonly role = 'controller';
   readonly views: readonly ConsoleView[] = ['fleet', 'versions', 'rollout', 'problems'];
   readonly series: readonly string[] = [];
+  readonly idleValues: readonly number[] = [];
   readonly #options: ControllerSourceOptions;
   readonly #clock: Clock;
   /** Manifests never change. */

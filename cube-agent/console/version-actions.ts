@@ -86,8 +86,8 @@ async function startRollout(
   await repository.readManifest(bundle, version);
   const log = repository.rolloutLog(bundle, version);
   if ((await log.readHistory()).length > 0) {
-    await new RolloutDriver({ ...options, version, holder: by }).restart();
-    return;
+    if (await new RolloutDriver({ ...options, version, holder: by }).restart(reason)) return;
+    throw new CubeError('CONFLICT', `the rollout of ${bundle} ${version} has not ended`);
   }
   if ((await repository.listQuarantined(bundle)).has(version)) {
     throw new CubeError('CONFLICT', `version ${version} of ${bundle} is quarantined`);

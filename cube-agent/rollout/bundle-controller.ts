@@ -33,6 +33,7 @@ export interface RolloutProblem {
 export class BundleController {
   readonly options: BundleControllerOptions;
   readonly #drivers = new Map<string, RolloutDriver>();
+  readonly #begun = new Set<string>();
   /** The version whose rollout waits to start. Its driver measures how long it has been waiting. */
   #waiting: string | undefined;
   readonly #progress = new Map<string, RolloutProgress>();
@@ -56,7 +57,7 @@ export class BundleController {
   async advance(): Promise<boolean> {
     const { bundle, repository } = this.options;
     try {
-      const begun = await repository.listRollouts(bundle);
+      const begun = await this.#listBegun();
       this.#forgetAllBut(begun);
       const candidate = (await repository.readChannel(bundle, CANDIDATE_CHANNEL)).pointer?.version;
       let isBusy = false;
@@ -73,6 +74,18 @@ export class BundleController {
       this.#failed(undefined, error);
       return false;
     }
+  }
+
+  /** Versions whose rollout has an entry: a gate report alone begins no rollout. */
+  async #listBegun(): Promise<string[]> {
+    const { bundle, repository } = this.options;
+    const listed = await repository.listRollouts(bundle);
+    for (const version of listed) {
+      if (this.#begun.has(version)) continue;
+      const history = await repository.rolloutLog(bundle, version).readHistory();
+      if (history.length > 0) this.#begun.add(version);
+    }
+    return listed.filter((version) => this.#begun.has(version));
   }
 
   /** Drops versions that were overtaken before their rollout started, or deleted. */

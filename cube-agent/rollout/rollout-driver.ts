@@ -151,9 +151,11 @@ export class RolloutDriver {
 
   /**
    * Starts the rollout again after a failure of the fleet, or after the channels have moved on.
+   * @param reason for the log; default: that it is a retry
+   * @returns false, with nothing changed, when the rollout has not ended
    * @throws CubeError CONFLICT when the version is quarantined
    */
-  async restart(): Promise<void> {
+  async restart(reason?: string): Promise<boolean> {
     const { entry, rollout, candidateSeq, fleet } = await this.#inspect();
     const { state } = rollout;
     if (fleet.isQuarantined) {
@@ -162,16 +164,18 @@ export class RolloutDriver {
         `version ${this.version} of ${this.#options.bundle} is quarantined; publish a new one`,
       );
     }
-    if (entry === undefined) return;
+    if (entry === undefined) return false;
     const isOver = (state === 'failed' || state === 'rolled-back') && rollout.fault !== 'version';
     if (isOver && this.#decide({ entry, rollout, fleet, candidateSeq }).kind === 'done') {
-      await this.#enter(entry.seq, 'seen', 'retried');
+      await this.#enter(entry.seq, 'seen', reason ?? 'retried');
+      return true;
     }
-    if (state !== 'retired') return;
+    if (state !== 'retired') return false;
     if (fleet.candidateConflict !== undefined)
       throw new CubeError('CONFLICT', fleet.candidateConflict);
     await this.#point(candidateSeq, this.version, 'staged again');
-    await this.#enter(entry.seq, 'staging', 'rolled out again');
+    await this.#enter(entry.seq, 'staging', reason ?? 'rolled out again');
+    return true;
   }
 
   async #inspect(): Promise<Inspection> {

@@ -27,7 +27,8 @@ export class CtrHttp implements CtrTransport {
   readonly #agent: HttpAgent | HttpsAgent;
 
   constructor(url: URL, connectionsMax: number) {
-    this.#url = new URL('/v1/ctr:predict', url);
+    // A path in the URL is the prefix of a proxy.
+    this.#url = new URL(`${url.pathname.replace(/\/+$/, '')}/v1/ctr:predict`, url);
     const options = { keepAlive: true, maxSockets: connectionsMax };
     this.#agent = url.protocol === 'https:' ? new HttpsAgent(options) : new HttpAgent(options);
   }

@@ -26,8 +26,10 @@ export type ConsoleView =
 export interface ConsoleSource {
   readonly role: 'serving' | 'controller' | 'agent';
   readonly views: readonly ConsoleView[];
-  /** Names of the values that `sample` returns. Those of rates end in `Rate`: 0 when idle. */
+  /** Names of the values that `sample` returns. */
   readonly series: readonly string[];
+  /** The values of a second without requests: 0 for rates and counts, NaN for the others. */
+  readonly idleValues: readonly number[];
   /** @returns a value for each series; NaN when there is none */
   sample(elapsedSeconds: number): readonly number[];
   /** What else the page shows, as JSON. Called once a second while a page is open. */
@@ -46,8 +48,10 @@ export interface ConsoleSnapshot {
 }
 
 const SAMPLE_MS = 1_000;
-/** Without samples for this long, the rates were zero in between. */
+/** Without samples for this long, the process was idle in between. */
 const GAP_MS = 2_500;
+/** The delay of the event loop is only of the last second; CPU and memory are of the whole gap. */
+const DELAY_AT = PROCESS_SERIES.indexOf('loopDelayMs');
 /** Pages that can be open at a time. */
 export const PAGES_MAX = 128;
 /** Unread bytes of a stream above which it is closed: the page connects again. */
@@ -59,7 +63,6 @@ export class ConsoleFeed {
   readonly #history: SampleHistory;
   readonly #process = new ProcessSampler();
   readonly #values: Float64Array;
-  readonly #idleValues: Float64Array;
   readonly #streams = new Set<ServerResponse>();
   readonly #startedMs = wallClockMs();
   #lastMs: number;
@@ -78,7 +81,6 @@ export class ConsoleFeed {
     const names: readonly string[] = [...PROCESS_SERIES, ...source.series];
     this.#history = new SampleHistory(names.length);
     this.#values = new Float64Array(names.length);
-    this.#idleValues = Float64Array.from(names, (name) => (name.endsWith('Rate') ? 0 : Number.NaN));
     this.#lastMs = clock.nowMs();
   }
 
@@ -94,6 +96,8 @@ export class ConsoleFeed {
   }
 
   async takeSnapshot(): Promise<ConsoleSnapshot> {
+    // The history ends now, also after a time without requests.
+    this.touch();
     const { role, views, series } = this.source;
     return {
       role,
@@ -194,12 +198,14 @@ export class ConsoleFeed {
     // What happened after a gap happened in its last second.
     const seconds = (isAfterGap ? SAMPLE_MS : elapsedMs) / 1_000;
     const process = this.#process.sample(elapsedMs / 1_000);
+    this.#values.set(process);
     if (isAfterGap) {
-      this.#values.set(this.#idleValues);
+      this.#values[DELAY_AT] = Number.NaN;
+      this.#values.set(this.source.idleValues, PROCESS_SERIES.length);
       this.#history.add(timeMs - elapsedMs + SAMPLE_MS, this.#values);
       this.#history.add(timeMs - SAMPLE_MS, this.#values);
+      this.#values.set(process);
     }
-    this.#values.set(process);
     this.#values.set(this.source.sample(seconds), PROCESS_SERIES.length);
     this.#history.add(timeMs, this.#values);
     return timeMs;

@@ -6,7 +6,7 @@ import type { ConsoleSource, ConsoleView } from '../../lib/console/console-feed.
 import { listRecentWarnings } from '../../lib/platform/recent-warnings.ts';
 import type { EngineStats } from '../engine/engine-stats.ts';
 import type { LoadedBundle } from '../engine/loaded-bundle.ts';
-import type { LoadedVersion } from '../engine/loaded-version.ts';
+import { isTensorModel, type LoadedVersion } from '../engine/loaded-version.ts';
 import type { Models } from '../models/model-registry.ts';
 import type { ServingMetrics } from './serving-metrics.ts';
 
@@ -57,6 +57,8 @@ const SERIES: readonly string[] = [
   'meanScore',
 ];
 
+const ZERO_WHEN_IDLE = new Set(['requestRate', 'failureRate', 'rowRate', 'queuedRows', 'inFlight']);
+
 export interface ConsoleSourceOptions {
   readonly models: Models;
   readonly metrics: ServingMetrics;
@@ -69,6 +71,9 @@ export class ServingConsoleSource implements ConsoleSource {
   readonly role = 'serving';
   readonly views: readonly ConsoleView[] = ['live', 'predict', 'tables', 'problems'];
   readonly series: readonly string[] = SERIES;
+  readonly idleValues: readonly number[] = SERIES.map((name) =>
+    ZERO_WHEN_IDLE.has(name) ? 0 : Number.NaN,
+  );
   readonly #options: ConsoleSourceOptions;
   #last: Totals;
 
@@ -158,10 +163,12 @@ function percent(part: number, whole: number): number {
 
 function describeVersion(loaded: LoadedVersion): object {
   const { name: model, version } = loaded;
-  const tables = 'manifest' in loaded ? loaded.manifest.tables : [];
+  const isPlain = isTensorModel(loaded);
+  const tables = isPlain ? [] : loaded.manifest.tables;
   return {
     model,
     version,
+    isPlain,
     tables: tables.map(({ name, dim, dtype, rows, shardNum, shards }) => ({
       name,
       dim,

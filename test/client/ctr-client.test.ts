@@ -117,6 +117,19 @@ const GOOD = JSON.stringify({
 });
 const ROW: CtrRow[] = [{ dense: [1], categorical: ['a'] }];
 
+test('the path of the URL is kept as a prefix', async (t) => {
+  const paths: (string | undefined)[] = [];
+  const url = await listen(t, (request, response) => {
+    paths.push(request.url);
+    request.resume().once('end', () => response.end(GOOD));
+  });
+  for (const prefix of ['', '/', '/proxy/ctr', '/proxy/ctr/']) {
+    await createClient(t, `${url}${prefix}`).predict(ROW, { model: 'm' });
+  }
+  const path = '/v1/ctr:predict?model=m';
+  assert.deepEqual(paths, [path, path, `/proxy/ctr${path}`, `/proxy/ctr${path}`]);
+});
+
 test('only retryable errors are retried, on the same connection', async (t) => {
   const answers: [number, string][] = [
     [503, '{"code":"UNAVAILABLE","error":"a shard is down"}'],

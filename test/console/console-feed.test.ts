@@ -13,6 +13,7 @@ class CountingSource implements ConsoleSource {
   readonly role = 'serving';
   readonly views: ConsoleSource['views'] = ['live'];
   readonly series: readonly string[] = ['requestRate', 'p50Ms'];
+  readonly idleValues: readonly number[] = [0, Number.NaN];
   states = 0;
   text = 'ok';
 
@@ -72,8 +73,21 @@ test('without a page, requests make one sample a second, and nothing else happen
   setNow(60_000);
   feed.touch();
   const { history, series } = await feed.takeSnapshot();
-  assert.deepEqual(history.values[series.indexOf('requestRate')], [2, 2, 2, 0, 0, 2]);
-  assert.deepEqual(history.values[series.indexOf('p50Ms')], Array(6).fill(null));
+  const getValues = (name: string): readonly (number | null)[] =>
+    history.values[series.indexOf(name)] ?? [];
+  assert.deepEqual(getValues('requestRate'), [2, 2, 2, 0, 0, 2]);
+  assert.deepEqual(getValues('p50Ms'), Array(6).fill(null));
+  for (const name of ['rssBytes', 'heapBytes', 'cpuPercent']) {
+    assert.ok(!getValues(name).includes(null), `${name} has no gap`);
+  }
+});
+
+test('the history ends now when a page is opened after a time without requests', async () => {
+  const { feed, setNow } = createFeed();
+  setNow(600_000);
+  const { history } = await feed.takeSnapshot();
+  assert.ok(Math.abs((history.times.at(-1) ?? 0) - Date.now()) < 60_000);
+  assert.equal(history.times.length, 3);
 });
 
 test('pages get samples and changed states, until the last one is closed', async (t) => {

@@ -26,8 +26,12 @@ interface Examples {
 }
 
 export function Predict({ connection }: { connection: Connection }): JSX.Element {
-  const { base, state } = connection;
-  const models = (state.models ?? []).map(({ model }) => model);
+  const { base, origin, state } = connection;
+  const plain = new Set(
+    (state.versions ?? []).filter(({ isPlain }) => isPlain).map(({ model }) => model),
+  );
+  const all = (state.models ?? []).map(({ model }) => model);
+  const models = all.filter((name) => !plain.has(name));
   const [chosen, setModel] = useState<string>();
   const model = chosen ?? models[0] ?? '';
   const active = state.models?.find((candidate) => candidate.model === model)?.active;
@@ -72,7 +76,22 @@ export function Predict({ connection }: { connection: Connection }): JSX.Element
         </p>
       )}
       {features !== undefined && examples !== undefined && (
-        <RowForm key={model} base={base} model={model} features={features} examples={examples} />
+        <RowForm
+          key={model}
+          base={base}
+          origin={origin}
+          model={model}
+          features={features}
+          examples={examples}
+        />
+      )}
+      {models.length === 0 && (
+        <p class="empty">
+          {all.length === 0
+            ? 'No model is loaded.'
+            : `${all.join(', ')}: plain models have no slots. Call them with tensors, over KServe v2 ` +
+              'or TensorFlow Serving.'}
+        </p>
       )}
     </>
   );
@@ -80,11 +99,13 @@ export function Predict({ connection }: { connection: Connection }): JSX.Element
 
 function RowForm({
   base,
+  origin,
   model,
   features,
   examples,
 }: {
   base: string;
+  origin: string;
   model: string;
   features: Features;
   examples: Examples;
@@ -165,7 +186,7 @@ function RowForm({
           </p>
         )}
         <Result prediction={prediction} />
-        <Snippets model={model} row={row} />
+        <Snippets origin={origin} model={model} row={row} />
       </div>
     </div>
   );
@@ -285,10 +306,18 @@ function Stages({ stages }: { stages: readonly Stage[] }): JSX.Element {
   );
 }
 
-function Snippets({ model, row }: { model: string; row: JsonRow }): JSX.Element {
+function Snippets({
+  origin,
+  model,
+  row,
+}: {
+  origin: string;
+  model: string;
+  row: JsonRow;
+}): JSX.Element {
   const [language, setLanguage] = useState('curl');
   const [copied, setCopied] = useState(false);
-  const snippets = createSnippets(location.origin, model, row);
+  const snippets = createSnippets(origin, model, row);
   const text = snippets[language] ?? '';
   const copy = async (): Promise<void> => {
     await navigator.clipboard.writeText(text);

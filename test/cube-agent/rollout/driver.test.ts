@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { readFileSync, truncateSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
+import { BundleController } from '../../../cube-agent/rollout/bundle-controller.ts';
 import { POLICY_DEFAULTS } from '../../../cube-agent/rollout/rollout-config.ts';
 import {
   RolloutDriver,
@@ -171,10 +172,33 @@ test('a version is rolled back but not quarantined when servers are unavailable'
   assert.equal(await pointers(), '1 1 1');
   assert.equal((await repository.listQuarantined('ctr')).size, 0);
   fleet.unlucky = undefined;
-  await driver('2').restart();
+  assert.equal(await driver('2').restart('the shard is back'), true);
+  assert.equal(await driver('2').restart(), false, 'it is in progress');
+  const retried = (await repository.rolloutLog('ctr', '2').readHistory()).at(-1);
+  assert.equal(retried?.reason, 'the shard is back');
   await toEnd(driver('2'));
   assert.equal(await pointers(), '2 2 2');
   assert.match(await states('2'), / rolled-back seen .* active$/);
+});
+
+test('a gate report begins no rollout', async (t) => {
+  const { repository, fleet, states } = await makeWorld(t, '1');
+  const report = { json: '{}', txt: '', html: '' };
+  await repository.rolloutLog('ctr', '1').putGateReport(report);
+  const controller = new BundleController({
+    bundle: 'ctr',
+    repository,
+    policy,
+    fleet,
+    holder: 'me',
+    automatic: false,
+    clock: systemClock,
+    logger: createLogger('test', { level: 'silent' }),
+  });
+  assert.equal(await controller.advance(), false);
+  assert.equal(await states('1'), '');
+  await repository.rolloutLog('ctr', '1').append(0, { state: 'seen', holder: 'me', reason: 'x' });
+  assert.equal(await controller.advance(), true);
 });
 
 test('live traffic is compared with the version of most users', async (t) => {
