@@ -16,10 +16,12 @@ import {
   tooManyTensorsError,
 } from './general-model.ts';
 import {
+  ELEM_TYPES,
   EMPTY_TENSOR,
   type GeneralModelLimits,
   type GeneralTensor,
-  getElemType,
+  type GeneralTensorType,
+  type OutputTensor,
   type ValueBudget,
 } from './general-tensor.ts';
 
@@ -155,28 +157,50 @@ function readContent(json: JsonReader | undefined): Uint8Array {
 /** Formats a response. Fields with default values are omitted, except err_no. */
 export function formatGeneralResponse(response: GeneralModelResponse): string {
   const { outputs, profileTime, profileServer, logId, errNo, errMsg } = response;
-  return JSON.stringify({
-    ...(outputs.length === 0 ? {} : { outputs: outputs.map(formatOutput) }),
+  const rest = JSON.stringify({
     ...(profileTime.length === 0 ? {} : { profile_time: profileTime }),
     ...(profileServer ? { profile_server: true } : {}),
     ...(logId === 0n ? {} : { log_id: toJsonInteger(logId) }),
     err_no: errNo,
     ...(errMsg === '' ? {} : { err_msg: errMsg }),
   });
+  return outputs.length === 0
+    ? rest
+    : `{"outputs":[${outputs.map(formatOutput).join()}],${rest.slice(1)}`;
 }
 
-function formatOutput({ tensors, engineName }: GeneralModelOutput): object {
-  return {
-    tensor: tensors.map((tensor) => ({
-      ...(tensor.float32 === undefined ? {} : { float_data: Array.from(tensor.float32) }),
-      ...(tensor.strings === undefined ? {} : { data: tensor.strings }),
-      elem_type: getElemType(tensor),
-      shape: tensor.shape,
-      name: tensor.name,
-      alias_name: tensor.aliasName,
-    })),
-    engine_name: engineName,
-  };
+function formatOutput({ tensors, engineName }: GeneralModelOutput): string {
+  const name = JSON.stringify(engineName);
+  return `{"tensor":[${tensors.map(formatTensor).join()}],"engine_name":${name}}`;
+}
+
+function formatTensor({ dataType, data, shape, name, aliasName }: OutputTensor): string {
+  const rest = { elem_type: ELEM_TYPES[dataType], shape, name, alias_name: aliasName };
+  return `{${formatValues(dataType, data)},${JSON.stringify(rest).slice(1)}`;
+}
+
+/** 64-bit integers are numbers with all digits; NaN and infinities are strings. */
+function formatValues(dataType: GeneralTensorType, data: OutputTensor['data']): string {
+  if (!(data instanceof Uint8Array)) return `"data":${JSON.stringify(data)}`;
+  const { buffer } = new Uint8Array(data);
+  switch (dataType) {
+    case 'FP32':
+      return `"float_data":[${Array.from(new Float32Array(buffer), formatFloat).join()}]`;
+    case 'FP64':
+      return `"float64_data":[${Array.from(new Float64Array(buffer), formatFloat).join()}]`;
+    case 'INT32':
+      return `"int_data":[${new Int32Array(buffer).join()}]`;
+    case 'INT64':
+      return `"int64_data":[${new BigInt64Array(buffer).join()}]`;
+    case 'BOOL':
+      return `"bool_data":[${Array.from(data, (byte) => byte !== 0).join()}]`;
+    default:
+      return `"tensor_content":"${Buffer.from(data).toString('base64')}"`;
+  }
+}
+
+function formatFloat(value: number): string {
+  return Number.isFinite(value) ? String(value) : `"${value}"`;
 }
 
 /** A number where that is exact, otherwise a string. */

@@ -4,6 +4,9 @@
  * beyond the limits, and once to fill.
  */
 import { CubeError } from '../lib/core/errors.ts';
+import type { TensorType } from '../lib/core/graph-signature.ts';
+import type { NamedTensor } from '../lib/core/tensor.ts';
+import { writeElements } from './tensor-elements.ts';
 import {
   readVarintWords,
   WIRE_BYTES,
@@ -31,6 +34,23 @@ export const ELEM_TYPE = {
   STRING: 20,
 } as const;
 
+/** Types of tensors that have an element type. */
+export type GeneralTensorType = Exclude<TensorType, 'UINT16' | 'UINT32' | 'UINT64'>;
+
+export const ELEM_TYPES: Readonly<Record<GeneralTensorType, number>> = {
+  INT64: ELEM_TYPE.INT64,
+  FP32: ELEM_TYPE.FP32,
+  INT32: ELEM_TYPE.INT32,
+  FP64: ELEM_TYPE.FP64,
+  INT16: ELEM_TYPE.INT16,
+  FP16: ELEM_TYPE.FP16,
+  BF16: ELEM_TYPE.BF16,
+  UINT8: ELEM_TYPE.UINT8,
+  INT8: ELEM_TYPE.INT8,
+  BOOL: ELEM_TYPE.BOOL,
+  BYTES: ELEM_TYPE.STRING,
+};
+
 export interface GeneralTensor {
   readonly name: string;
   readonly aliasName: string;
@@ -49,13 +69,16 @@ export interface GeneralTensor {
   readonly content: Uint8Array;
 }
 
-/** Limits of one message: number of tensors, and of elements of all its tensors together. */
+/**
+ * Limits of one message: number of tensors, and of integers, booleans, strings and dims of all its
+ * tensors together. Packed floats need no more memory than their bytes.
+ */
 export interface GeneralModelLimits {
   readonly tensors: number;
   readonly values: number;
 }
 
-/** The remaining number of elements of a message. */
+/** The remaining number of values of a message. */
 export interface ValueBudget {
   values: number;
 }
@@ -91,6 +114,16 @@ const FIELD_ALIAS_NAME = 14;
 const FIELD_CONTENT = 15;
 const FIELD_MAX = 15;
 
+/** The fields of values in responses; other types are in tensor_content. */
+const VALUE_FIELDS: Readonly<Partial<Record<GeneralTensorType, number>>> = {
+  INT64: INT64_DATA,
+  FP32: FLOAT_DATA,
+  INT32: INT_DATA,
+  FP64: FLOAT64_DATA,
+  BOOL: BOOL_DATA,
+  BYTES: STRING_DATA,
+};
+
 /** Bytes per element of a field of fixed-width values; 0: varints. Index = field. */
 const FIXED_BYTES: readonly number[] = [0, 0, 4, 0, 8];
 const DIMS_MAX = 16;
@@ -119,7 +152,7 @@ function countElements(reader: WireReader, budget: ValueBudget): Uint32Array {
     }
     if (count === 0) continue;
     counts[field]! += count;
-    budget.values -= count;
+    if (!(FIXED_BYTES[field]! > 0)) budget.values -= count;
     if (budget.values < 0) {
       throw new CubeError('TOO_LARGE', 'too many tensor values: send fewer rows per call');
     }
@@ -261,29 +294,23 @@ function readText(reader: WireReader): string {
   return reader.string();
 }
 
-/** A tensor of a response: floats, or strings. */
-export interface OutputTensor {
-  readonly name: string;
+/** A tensor of a response. `data` of BOOL is bytes of 0 and 1. */
+export interface OutputTensor extends NamedTensor {
+  readonly dataType: GeneralTensorType;
   readonly aliasName: string;
-  readonly shape: readonly number[];
-  readonly float32?: Float32Array;
-  readonly strings?: readonly string[];
 }
 
 /** Appends the fields of a response's tensor; default values are omitted, as in proto3. */
 export function encodeTensor(writer: WireWriter, tensor: OutputTensor): void {
-  const { float32, strings, shape, name, aliasName } = tensor;
-  if (float32 !== undefined && float32.length > 0)
-    writer.bytes(FLOAT_DATA, toLittleEndian(float32));
-  for (const value of strings ?? []) writer.string(STRING_DATA, value);
-  writer.uint(FIELD_ELEM_TYPE, getElemType(tensor));
+  const { dataType, data, shape, name, aliasName } = tensor;
+  const field = VALUE_FIELDS[dataType] ?? FIELD_CONTENT;
+  if (field !== FIELD_CONTENT) writeElements(writer, field, tensor);
+  const elemType = ELEM_TYPES[dataType];
+  if (elemType !== 0) writer.uint(FIELD_ELEM_TYPE, elemType);
   writePacked(writer, FIELD_SHAPE, shape);
   if (name !== '') writer.string(FIELD_NAME, name);
   if (aliasName !== '') writer.string(FIELD_ALIAS_NAME, aliasName);
-}
-
-export function getElemType({ strings }: OutputTensor): number {
-  return strings === undefined ? ELEM_TYPE.FP32 : ELEM_TYPE.STRING;
+  if (field === FIELD_CONTENT && data.length > 0) writer.bytes(field, data as Uint8Array);
 }
 
 /** @param values ≥ 0 */
@@ -292,11 +319,4 @@ export function writePacked(writer: WireWriter, field: number, values: readonly 
   const run = new WireWriter(16 * values.length);
   for (const value of values) run.varint(value);
   writer.bytes(field, run.finish());
-}
-
-function toLittleEndian(values: Float32Array): Uint8Array {
-  const bytes = new Uint8Array(4 * values.length);
-  const view = new DataView(bytes.buffer);
-  for (let i = 0; i < values.length; i++) view.setFloat32(4 * i, values[i]!, true);
-  return bytes;
 }

@@ -5,10 +5,11 @@
  */
 
 import { CubeError } from '../lib/core/errors.ts';
-import { TENSOR_TYPE_BYTES, type TensorType } from '../lib/core/graph-signature.ts';
+import type { TensorType } from '../lib/core/graph-signature.ts';
 import { quoteInput } from '../lib/core/shown-input.ts';
 import type { NamedTensor } from '../lib/core/tensor.ts';
-import { WIRE_BYTES, WIRE_FIXED32, WIRE_VARINT, WireReader, WireWriter } from './wire.ts';
+import { encodeElements, readElements, toRawElements, writeElements } from './tensor-elements.ts';
+import { WIRE_BYTES, WIRE_FIXED64, WireReader, WireWriter } from './wire.ts';
 
 export type OipParameter = string | number | bigint | boolean;
 export type OipParameters = ReadonlyMap<string, OipParameter>;
@@ -56,8 +57,6 @@ export interface OipResponse {
 
 /** Maximum number of tensors, outputs, parameters and dims in one message. */
 const ITEMS_MAX = 20_000;
-const WIRE_FIXED64 = 1;
-const textEncoder = new TextEncoder();
 
 /** The field of InferTensorContents for each datatype. */
 const CONTENTS_FIELD: Readonly<Record<string, number>> = {
@@ -217,78 +216,6 @@ function readContents(message: Uint8Array, datatype: string, input: string): Uin
   return toRawElements(pieces, datatype as TensorType);
 }
 
-/**
- * The values of protobuf fields as elements of a tensor. @param pieces as `readElements` returns
- * them
- */
-export function toRawElements(pieces: readonly Uint8Array[], datatype: TensorType): Uint8Array {
-  if (datatype === 'BYTES') return prefixLengths(pieces);
-  const [first, second] = pieces;
-  const isWhole = first !== undefined && second === undefined;
-  const packed = isWhole ? first : concatenate(pieces);
-  if (datatype === 'FP32' || datatype === 'FP64') return packed;
-  return toFixedWidth(packed, TENSOR_TYPE_BYTES[datatype]);
-}
-
-/** The bytes of a repeated field's elements: all of them when they are packed, else of one. */
-export function readElements(reader: WireReader): Uint8Array {
-  const { wireType, position } = reader;
-  if (wireType === WIRE_BYTES) return reader.view();
-  if (![WIRE_VARINT, WIRE_FIXED32, WIRE_FIXED64].includes(wireType)) reader.expect(WIRE_BYTES);
-  reader.skip();
-  return reader.bytes.subarray(position, reader.position);
-}
-
-function concatenate(pieces: readonly Uint8Array[]): Uint8Array {
-  const whole = new Uint8Array(pieces.reduce((sum, { length }) => sum + length, 0));
-  let at = 0;
-  for (const piece of pieces) {
-    whole.set(piece, at);
-    at += piece.length;
-  }
-  return whole;
-}
-
-function prefixLengths(elements: readonly Uint8Array[]): Uint8Array {
-  const whole = new Uint8Array(elements.reduce((sum, { length }) => sum + 4 + length, 0));
-  const view = new DataView(whole.buffer);
-  let at = 0;
-  for (const element of elements) {
-    view.setUint32(at, element.length, true);
-    whole.set(element, at + 4);
-    at += 4 + element.length;
-  }
-  return whole;
-}
-
-/**
- * Converts varints to little-endian integers of `width` bytes; higher bytes are cut, as every
- * protobuf reader does.
- */
-function toFixedWidth(packed: Uint8Array, width: number): Uint8Array {
-  let count = 0;
-  for (const byte of packed) if (byte < 0x80) count++;
-  const words = new Uint8Array(count * width);
-  let to = 0;
-  for (let at = 0; at < packed.length; to += width) {
-    let bits = 0;
-    let held = 0;
-    let written = 0;
-    let byte = 0x80;
-    for (let length = 0; byte >= 0x80; length++) {
-      if (at >= packed.length || length === 10) fail('contents: a varint without an end');
-      byte = packed[at++]!;
-      held |= (byte & 0x7f) << bits;
-      bits += 7;
-      for (; bits >= 8; bits -= 8, held >>>= 8) {
-        if (written < width) words[to + written++] = held;
-      }
-    }
-    if (written < width) words[to + written] = held;
-  }
-  return words;
-}
-
 export function encodeOipResponse(response: OipResponse): Uint8Array {
   const { modelName, modelVersion, id, parameters, outputs, isRaw } = response;
   const tensors = outputs.map(toNamedTensor);
@@ -320,45 +247,13 @@ export function toNamedTensor(output: OipOutput): NamedTensor {
   return { name, shape, dataType: 'FP32', data: viewBytes(data) };
 }
 
-/** Elements as raw contents: little-endian; strings with their lengths before them. */
-export function encodeElements({ data }: NamedTensor): Uint8Array {
-  if (data instanceof Uint8Array) return data;
-  return prefixLengths(data.map((text) => textEncoder.encode(text)));
-}
-
 /** @throws CubeError INVALID_ARGUMENT for 16-bit floats, which the message has no field for */
 function writeContents(writer: WireWriter, { name, dataType, data }: NamedTensor): void {
   const field = CONTENTS_FIELD[dataType];
   if (field === undefined) {
     fail(`output ${quoteShortened(name)}: ${dataType} needs raw contents (binary_data_output)`);
   }
-  if (!(data instanceof Uint8Array)) {
-    for (const text of data) writer.string(field, text);
-  } else if (dataType === 'FP32' || dataType === 'FP64') writer.bytes(field, data);
-  else {
-    writer.message(field, (packed) => {
-      for (const value of readIntegers(data, dataType)) packed.varint(value);
-    });
-  }
-}
-
-/** Negative integers as 64-bit two's complement, as protobuf writes them. */
-function* readIntegers(data: Uint8Array, dataType: TensorType): Generator<number | bigint> {
-  const width = TENSOR_TYPE_BYTES[dataType];
-  const isSigned = dataType.startsWith('INT');
-  const view = new DataView(data.buffer, data.byteOffset, data.byteLength);
-  for (let at = 0; at < data.length; at += width) {
-    if (width === 8) yield view.getBigUint64(at, true);
-    else if (width === 4)
-      yield toVarint(isSigned, view.getInt32(at, true), view.getUint32(at, true));
-    else if (width === 2)
-      yield toVarint(isSigned, view.getInt16(at, true), view.getUint16(at, true));
-    else yield toVarint(isSigned, view.getInt8(at), view.getUint8(at));
-  }
-}
-
-function toVarint(isSigned: boolean, signed: number, unsigned: number): number | bigint {
-  return isSigned && signed < 0 ? BigInt(signed) : unsigned;
+  writeElements(writer, field, { dataType, data });
 }
 
 /**

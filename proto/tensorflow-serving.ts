@@ -7,7 +7,7 @@ import { TENSOR_TYPE_BYTES, type TensorType } from '../lib/core/graph-signature.
 import { REQUEST_VALUES_MAX } from '../lib/core/limits.ts';
 import { quoteInput } from '../lib/core/shown-input.ts';
 import type { NamedTensor } from '../lib/core/tensor.ts';
-import { readElements, toRawElements } from './oip.ts';
+import { readElements, toRawElements, writeElements } from './tensor-elements.ts';
 import { WireReader, WireWriter } from './wire.ts';
 
 export interface PredictTensor {
@@ -54,6 +54,10 @@ const DATATYPES: Readonly<Record<number, readonly [datatype: TensorType, field: 
   22: ['UINT32', 16],
   23: ['UINT64', 17],
 };
+/** TensorFlow's number of each datatype. */
+const DTYPES: ReadonlyMap<string, number> = new Map(
+  Object.entries(DATATYPES).map(([dtype, [datatype]]) => [datatype, Number(dtype)]),
+);
 const TENSOR_CONTENT = 4;
 /** Maximum inputs, output names or dims in one request. */
 const ITEMS_MAX = 20_000;
@@ -189,21 +193,18 @@ export function encodePredictResponse(response: PredictResponse): Uint8Array {
   return writer.finish();
 }
 
-/**
- * Floats and strings are typed values. Other types are tensor_content, which clients that read
- * typed values convert with TensorFlow's `make_ndarray`.
- */
+/** Elements are typed values, as those of TensorFlow Serving. */
 function writeTensor(tensor: WireWriter, { name, dataType, shape, data }: NamedTensor): void {
-  const dtype = Object.entries(DATATYPES).find(([, [known]]) => known === dataType)?.[0];
+  const dtype = DTYPES.get(dataType);
   if (dtype === undefined) throw new CubeError('UNSUPPORTED', `output ${name}: ${dataType}`);
-  tensor.uint(1, Number(dtype)).message(2, (dims) => {
-    for (const size of shape) dims.message(2, (dim) => dim.uint(1, size));
-  });
-  const [, field] = DATATYPES[Number(dtype)]!;
-  if (data instanceof Uint8Array) {
-    const isTyped = dataType === 'FP32' || dataType === 'FP64';
-    tensor.bytes(isTyped ? field : TENSOR_CONTENT, data);
-  } else for (const text of data) tensor.string(field, text);
+  tensor.uint(1, dtype).message(2, (dims) => writeShape(dims, shape));
+  const [, field] = DATATYPES[dtype]!;
+  writeElements(tensor, field, { dataType, data });
+}
+
+/** @param shape -1 for a dynamic dimension */
+function writeShape(writer: WireWriter, shape: readonly number[]): void {
+  for (const size of shape) writer.message(2, (dim) => dim.uint(1, BigInt(size)));
 }
 
 function failInput(name: string, problem: string): never {

@@ -49,3 +49,49 @@ export function concatRows(parts: readonly Tensor[]): Tensor {
 function elementWidth(dataType: TensorType): number {
   return dataType === 'BYTES' ? 1 : TENSOR_TYPE_BYTES[dataType];
 }
+
+/** Elements as numbers; those of FP16 and BF16 are their bits. */
+export type ElementArray =
+  | Int8Array
+  | Uint8Array
+  | Int16Array
+  | Uint16Array
+  | Int32Array
+  | Uint32Array
+  | BigInt64Array
+  | BigUint64Array
+  | Float32Array
+  | Float64Array;
+
+type ElementArrayType = new (
+  buffer: ArrayBufferLike,
+  byteOffset: number,
+  length: number,
+) => ElementArray;
+
+const ELEMENT_ARRAYS: Readonly<Record<Exclude<TensorType, 'BYTES'>, ElementArrayType>> = {
+  BOOL: Uint8Array,
+  UINT8: Uint8Array,
+  UINT16: Uint16Array,
+  UINT32: Uint32Array,
+  UINT64: BigUint64Array,
+  INT8: Int8Array,
+  INT16: Int16Array,
+  INT32: Int32Array,
+  INT64: BigInt64Array,
+  FP16: Uint16Array,
+  BF16: Uint16Array,
+  FP32: Float32Array,
+  FP64: Float64Array,
+};
+
+/** Views elements as numbers; copies them first when they are not aligned. */
+export function viewElements(
+  dataType: Exclude<TensorType, 'BYTES'>,
+  bytes: Uint8Array,
+): ElementArray {
+  const size = TENSOR_TYPE_BYTES[dataType];
+  const source = bytes.byteOffset % size === 0 ? bytes : new Uint8Array(bytes);
+  const type = ELEMENT_ARRAYS[dataType];
+  return new type(source.buffer, source.byteOffset, source.length / size);
+}

@@ -3,8 +3,12 @@
  * strings `value:index` or `value:index:label`.
  */
 import { CubeError } from '../../lib/core/errors.ts';
-import type { TensorType } from '../../lib/core/graph-signature.ts';
-import { countElements, type NamedTensor } from '../../lib/core/tensor.ts';
+import {
+  countElements,
+  type ElementArray,
+  type NamedTensor,
+  viewElements,
+} from '../../lib/core/tensor.ts';
 
 /** The values of one row are ranked; further ones would make answers of megabytes. */
 const CLASSES_MAX = 10_000;
@@ -49,25 +53,11 @@ function compare(a: number | bigint, b: number | bigint): number {
   return a < b ? -1 : a > b ? 1 : 0;
 }
 
-type Numbers = ArrayLike<number | bigint>;
-
-/** How to view the bytes of each type as numbers. */
-const VIEWS: Partial<Record<TensorType, new (buffer: ArrayBuffer) => Numbers>> = {
-  INT8: Int8Array,
-  UINT8: Uint8Array,
-  INT16: Int16Array,
-  UINT16: Uint16Array,
-  INT32: Int32Array,
-  UINT32: Uint32Array,
-  INT64: BigInt64Array,
-  UINT64: BigUint64Array,
-  FP32: Float32Array,
-  FP64: Float64Array,
-};
-
-function readNumbers({ name, dataType, data }: NamedTensor): Numbers {
-  const View = VIEWS[dataType];
-  if (View !== undefined && data instanceof Uint8Array) return new View(data.slice().buffer);
+function readNumbers({ name, dataType, data }: NamedTensor): ElementArray {
+  const isNumber = /^(U?INT|FP(32|64))/.test(dataType);
+  if (isNumber && dataType !== 'BYTES' && data instanceof Uint8Array) {
+    return viewElements(dataType, data);
+  }
   throw new CubeError(
     'INVALID_ARGUMENT',
     `output ${JSON.stringify(name)} is ${dataType}, which has no classes; leave classification out`,

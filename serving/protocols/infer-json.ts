@@ -10,12 +10,8 @@ import { JsonReader } from '../../lib/core/json.ts';
 import type { SlicedWork } from '../../lib/core/json-slices.ts';
 import { parseNonFiniteJson } from '../../lib/core/non-finite-json.ts';
 import { quoteInput, shortenInput } from '../../lib/core/shown-input.ts';
-import {
-  encodeElements,
-  type OipOutput,
-  type OipParameter,
-  toNamedTensor,
-} from '../../proto/oip.ts';
+import { type OipOutput, type OipParameter, toNamedTensor } from '../../proto/oip.ts';
+import { encodeElements } from '../../proto/tensor-elements.ts';
 import {
   type InferRequest,
   type InferResponse,

@@ -39,7 +39,8 @@ export class PaddleOutputs {
       selected.map(({ name, aliasName }) => {
         const output = outputs.find((one) => one.name === name);
         const { data, width } = requireDefined(output, `the output ${name}`);
-        return { name, aliasName, shape: [rowCount, width], float32: data };
+        const bytes = new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
+        return { name, aliasName, dataType: 'FP32', shape: [rowCount, width], data: bytes };
       });
   }
 

@@ -16,6 +16,7 @@ const ELEM_BYTES: Readonly<Record<number, number>> = {
   [ELEM_TYPE.BF16]: 2,
   [ELEM_TYPE.UINT8]: 1,
   [ELEM_TYPE.INT8]: 1,
+  [ELEM_TYPE.BOOL]: 1,
 };
 
 /** Ids as 64-bit keys. Negative ids are sign-extended, for tables that count from the end. */

@@ -25,9 +25,10 @@ import {
 import { formatGeneralResponse, parseGeneralRequest } from '../../proto/general-model-json.ts';
 import type { GeneralModelLimits } from '../../proto/general-tensor.ts';
 import type { LoadedBundle } from '../engine/loaded-bundle.ts';
+import { isTensorModel, type LoadedVersion } from '../engine/loaded-version.ts';
 import type { Prediction } from '../engine/prediction.ts';
+import type { TensorModel } from '../engine/tensor-model.ts';
 import type { EngineLoad } from '../engine/version-use.ts';
-import { requireBundle } from '../models/model-registry.ts';
 import type { Endpoints } from './endpoints.ts';
 import {
   type CallContext,
@@ -38,11 +39,13 @@ import {
   createHeadContext,
   createHttpCallContext,
   handlePrediction,
+  type ParsedGraphRequest,
   type ParsedRequest,
   type ProtocolContext,
   readBodyText,
   runUnlessLarge,
 } from './handle-prediction.ts';
+import { formatDebugTensor, formatGraphDebug, toPaddleGraphCall } from './paddle-graph.ts';
 import { PaddleInputs } from './paddle-inputs.ts';
 import { PaddleOutputs } from './paddle-outputs.ts';
 import { ROWS_PER_REQUEST_MAX } from './request-limits.ts';
@@ -88,6 +91,8 @@ export function registerPaddle(
     }
   }
 }
+
+type Answer = Pick<GeneralModelResponse, 'outputs' | 'errMsg'>;
 
 /** One service over all transports. */
 class PaddleEndpoint {
@@ -141,11 +146,11 @@ class PaddleEndpoint {
     this.#admit(createHeadContext(headers))?.announce();
 
   get admitGrpc(): GrpcAdmit {
-    return createGrpcAdmit(this.#context, 'paddle', () => this.#bundle());
+    return createGrpcAdmit(this.#context, 'paddle', () => this.#find());
   }
 
   #admit(call: Pick<CallContext, 'timeoutMs'>): EngineLoad | undefined {
-    return checkAdmission(this.#context, 'paddle', call, () => this.#bundle());
+    return checkAdmission(this.#context, 'paddle', call, () => this.#find());
   }
 
   http(method: GeneralModelMethod) {
@@ -210,10 +215,8 @@ class PaddleEndpoint {
   ): Promise<GeneralModelResponse> {
     const isDebug = method === 'debug';
     const profile = new ProfileTimer(this.#context);
-    const parse = (
-      bundle: LoadedBundle,
-    ): ParsedRequest<Pick<GeneralModelResponse, 'outputs' | 'errMsg'>> => {
-      const aliases = this.#service.aliases ?? NO_ALIASES;
+    const aliases = this.#service.aliases ?? NO_ALIASES;
+    const parseRows = (bundle: LoadedBundle): ParsedRequest<Answer> => {
       const fetch = this.#getOutputs(bundle).select(fetchNames, aliases);
       const rows = this.#getInputs(bundle).parseRows(tensors, ROWS_PER_REQUEST_MAX, aliases);
       profile.end();
@@ -229,7 +232,29 @@ class PaddleEndpoint {
         },
       };
     };
-    const source = { find: () => this.#bundle(), parse };
+    const parseGraph = (graph: TensorModel): ParsedGraphRequest<Answer> => {
+      const { call: graphCall, formatOutputs } = toPaddleGraphCall(
+        { tensors, fetchNames },
+        graph,
+        aliases,
+      );
+      profile.end();
+      return {
+        graph,
+        call: graphCall,
+        formatResponse: (prediction) => {
+          profile.end();
+          const results = { tensors: formatOutputs(prediction), engineName: graph.name };
+          const outputs = isDebug ? [results, formatGraphDebug(graph, prediction)] : [results];
+          return { outputs, errMsg: '' };
+        },
+      };
+    };
+    const source = {
+      find: () => this.#find(),
+      parse: (loaded: LoadedVersion) =>
+        isTensorModel(loaded) ? parseGraph(loaded) : parseRows(loaded),
+    };
     const { outputs, errMsg } = await handlePrediction(this.#context, 'paddle', call, source);
     profile.end();
     const profileTime = profileServer || isDebug ? profile.times : [];
@@ -253,10 +278,10 @@ class PaddleEndpoint {
     };
   }
 
-  #bundle(): LoadedBundle {
+  #find(): LoadedVersion {
     const { models } = this.#context;
     const { model } = this.#service;
-    return requireBundle(model === undefined ? models.findOnly() : models.find(model));
+    return model === undefined ? models.findOnly() : models.find(model);
   }
 
   #getInputs(bundle: LoadedBundle): PaddleInputs {
@@ -318,8 +343,7 @@ function formatDebugOutput(prediction: Prediction, { manifest }: LoadedBundle) {
         `slot ${slot}: hit=${counts.hit} unseen=${counts.unseen} unavailable=${counts.unavailable}`,
     ),
   ];
-  const tensor = { name: 'debug', aliasName: 'debug', shape: [strings.length], strings };
-  return { tensors: [tensor], engineName: 'debug' };
+  return formatDebugTensor(strings);
 }
 
 function makeExpiredError(): CubeError {

@@ -243,8 +243,14 @@ test('protobuf decodes our responses, and their JSON has the names of the .proto
     outputs: [
       {
         tensors: [
-          { name: 'p', aliasName: 'prob', shape: [2, 1], float32: Float32Array.of(0.25, 0.5) },
-          { name: 'why', aliasName: 'why', shape: [1], strings: ['ü'] },
+          {
+            name: 'p',
+            aliasName: 'prob',
+            dataType: 'FP32',
+            shape: [2, 1],
+            data: new Uint8Array(Float32Array.of(0.25, 0.5).buffer),
+          },
+          { name: 'why', aliasName: 'why', dataType: 'BYTES', shape: [1], data: ['ü'] },
         ],
         engineName: 'ctr',
       },

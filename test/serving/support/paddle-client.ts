@@ -34,6 +34,8 @@ export interface PlainTensor {
   readonly int_data?: readonly number[];
   readonly float_data?: readonly number[];
   readonly float64_data?: readonly number[];
+  readonly uint32_data?: readonly number[];
+  readonly bool_data?: readonly boolean[];
   readonly data?: readonly string[];
   readonly tensor_content?: Buffer;
 }
