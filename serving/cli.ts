@@ -20,7 +20,8 @@ import {
 } from './config/serving-config.ts';
 import { readSettingsFile } from './config/settings-file.ts';
 import { addSettingOptions, mergeSettings, type SettingFlags } from './config/settings-flags.ts';
-import { checkModelConfigs } from './config/triton-repository.ts';
+import { readModelConfigs } from './config/triton-repository.ts';
+import { listMissingProviders } from './engine/choose-placements.ts';
 
 interface Flags extends SettingFlags {
   readonly config?: string;
@@ -91,7 +92,8 @@ export function createProgram(): Command {
 async function runServing(flags: Flags, program: Command): Promise<void> {
   const { config, ignored } = readConfig(flags, program);
   if (flags.checkConfig === true) {
-    process.stdout.write(formatConfigReport(config, ignored));
+    const missing = await checkProviders(config, program);
+    process.stdout.write(formatConfigReport(config, [...ignored, ...missing]));
     return;
   }
   const { logLevel: level, logFormat: format, logFile: file } = config;
@@ -125,11 +127,33 @@ function readConfig(flags: Flags, program: Command): ParsedConfig {
     if (flags.checkConfig !== true || modelRepository === undefined) {
       return { config, ignored: known };
     }
-    return { config, ignored: [...known, ...checkModelConfigs(modelRepository.folder)] };
+    const fields: IgnoredSetting[] = [];
+    readModelConfigs(modelRepository.folder, fields);
+    return { config, ignored: [...known, ...fields] };
   } catch (error) {
     const { code, message } = CubeError.from(error);
     if (code !== 'INVALID_ARGUMENT') throw error;
     return program.error(`error: ${message}`);
+  }
+}
+
+/** @returns execution providers that are missing here, and that the CPU replaces */
+async function checkProviders(
+  { models, modelRepository }: ServingConfig,
+  program: Command,
+): Promise<IgnoredSetting[]> {
+  const inRepository =
+    modelRepository === undefined ? [] : readModelConfigs(modelRepository.folder, []);
+  const placed = [
+    ...models.map(({ name, placements }) => ({ source: `model ${name}`, placements })),
+    ...inRepository.map(({ source, instances }) => ({ source, placements: instances ?? [] })),
+  ];
+  try {
+    const missing: IgnoredSetting[] = [];
+    for (const one of placed) missing.push(...(await listMissingProviders(one)));
+    return missing;
+  } catch (error) {
+    return program.error(`error: ${CubeError.from(error).message}`);
   }
 }
 

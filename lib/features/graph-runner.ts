@@ -4,7 +4,7 @@
  */
 import { requireDefined } from '../core/errors.ts';
 import { f16ToF32Bits } from '../core/half-floats.ts';
-import { OnnxModel, type OnnxTensor } from '../platform/onnx.ts';
+import { OnnxModel, type OnnxTensor, type SessionTuning } from '../platform/onnx.ts';
 import { checkGraph, type GraphPlan, type OutputShape, rejectGraph } from './graph-plan.ts';
 import { type GraphInputs, InputTensors } from './input-tensors.ts';
 
@@ -32,9 +32,14 @@ export class GraphRunner {
     graph: { model: Uint8Array; data: ReadonlyMap<string, Uint8Array> },
     plan: GraphPlan,
     rowsMax: number,
+    tuning: SessionTuning = {},
   ): Promise<GraphRunner> {
     const source = `${plan.source}: model.onnx`;
-    const model = await OnnxModel.load(graph.model, { source, externalData: graph.data });
+    const model = await OnnxModel.load(graph.model, {
+      ...tuning,
+      source,
+      externalData: graph.data,
+    });
     try {
       checkGraph(plan, model.inputs, model.outputs);
       const runner = new GraphRunner(model, plan, rowsMax);

@@ -8,8 +8,9 @@
  * plain buffer.
  */
 import './disable-telemetry.ts';
-import { env, InferenceSession, Tensor } from 'onnxruntime-node';
+import { env, InferenceSession, listSupportedBackends, Tensor } from 'onnxruntime-node';
 import { CubeError } from '../core/errors.ts';
+import { CPU_ONLY, formatProvider, type Provider, type ProviderOrder } from './onnx-providers.ts';
 
 type SessionOptions = InferenceSession.SessionOptions;
 
@@ -92,6 +93,8 @@ export interface SessionTuning {
   readonly optimizationLevel?: 'disabled' | 'basic' | 'extended' | 'all';
   readonly useMemoryArena?: boolean;
   readonly useMemoryPattern?: boolean;
+  /** What runs the operators; default the CPU. */
+  readonly providers?: ProviderOrder;
 }
 
 export interface OnnxOptions extends SessionTuning {
@@ -134,6 +137,7 @@ export class OnnxModel {
     const { intraOpThreads = DEFAULT_INTRA_OP_THREADS, source = 'model', externalData } = options;
     try {
       const settings: SessionOptions = {
+        executionProviders: toExecutionProviders(options.providers ?? CPU_ONLY),
         executionMode: options.executionMode ?? 'sequential',
         graphOptimizationLevel: options.optimizationLevel ?? 'all',
         intraOpNumThreads: intraOpThreads,
@@ -238,6 +242,51 @@ export class OnnxModel {
       'UNSUPPORTED',
       `${this.#source}: output ${JSON.stringify(name)}: ${type} values are not supported`,
     );
+  }
+}
+
+function toExecutionProviders(order: ProviderOrder): InferenceSession.ExecutionProviderConfig[] {
+  return order.map(({ name, device }) => ({
+    name,
+    ...(device !== undefined && { deviceId: device }),
+  }));
+}
+
+/** y [1] = x [1], with Identity. */
+const PROBE_GRAPH =
+  'CAgSBHRlc3Q6OgoQCgF4EgF5IghJZGVudGl0eRIEdGVzdFoPCgF4EgoKCAgBEgQKAggBYg' +
+  '8KAXkSCgoICAESBAoCCAFCBAoAEA0=';
+const problems = new Map<string, Promise<string | undefined>>();
+
+/**
+ * Why an execution provider cannot run graphs in this process; undefined: it can. The first call
+ * for a provider may load its libraries, which blocks; later calls return the same answer.
+ */
+export function findProviderProblem(provider: Provider): Promise<string | undefined> {
+  const key = formatProvider(provider);
+  let problem = problems.get(key);
+  if (problem === undefined) {
+    problem = tryProvider(provider);
+    problems.set(key, problem);
+  }
+  return problem;
+}
+
+async function tryProvider(provider: Provider): Promise<string | undefined> {
+  const known = listSupportedBackends().map(({ name }) => name);
+  if (!known.includes(provider.name)) {
+    const place = `${process.platform}/${process.arch}`;
+    return `onnxruntime-node ${env.versions.node} for ${place} has only ${known.join(', ')}`;
+  }
+  try {
+    const session = await InferenceSession.create(Buffer.from(PROBE_GRAPH, 'base64'), {
+      executionProviders: toExecutionProviders([provider]),
+      logSeverityLevel: 4,
+    });
+    await session.release();
+    return undefined;
+  } catch (error) {
+    return getReason(error).slice(0, 300);
   }
 }
 

@@ -4,6 +4,7 @@
  */
 import { isCubeConf, listUnknownCubeConfFields } from '../../lib/client/cube-conf.ts';
 import { readText } from '../../lib/platform/files.ts';
+import { formatProvider } from '../../lib/platform/onnx-providers.ts';
 import { loadYaml } from '../../lib/platform/yaml.ts';
 import { countInstances, type ModelConfig, type ServingConfig } from './serving-config.ts';
 
@@ -50,8 +51,14 @@ export function formatConfigReport(
   return `${loadYaml().stringify(complete, { lineWidth: 0 })}${lines.join('')}`;
 }
 
-function formatModel({ store, instances, ...model }: ModelConfig): object {
-  return { ...model, store: hideCredentials(store), instances: countInstances(instances) };
+function formatModel({ store, instances, placements, ...model }: ModelConfig): object {
+  return {
+    ...model,
+    store: hideCredentials(store),
+    instances: countInstances(instances),
+    // One list of providers for each device.
+    placements: placements.map((order) => order.map(formatProvider)),
+  };
 }
 
 /** A Redis URL may contain a password. */

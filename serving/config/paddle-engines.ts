@@ -87,27 +87,28 @@ const ENGINE_FIELDS = [
   'enable_overrun',
   'allow_split_request',
   'encrypted_model',
+  'use_gpu',
+  'gpu_ids',
+  'use_trt',
 ];
-const CPU_ONLY = 'CPU only';
+const NO_PROVIDER = 'onnxruntime-node has no execution provider for this device; the CPU is used';
+const NO_OPTION = 'onnxruntime-node has no such option of a GPU provider';
 const GRAPH = 'onnxruntime optimizes the graph';
 const MANIFEST = 'the manifest names the version';
 const ONE_GRAPH = 'the graph of a bundle is not distributed';
 const ENGINE_IGNORED: Readonly<Record<string, string>> = {
-  gpu_ids: CPU_ONLY,
-  use_gpu: CPU_ONLY,
-  use_trt: CPU_ONLY,
-  use_xpu: CPU_ONLY,
-  use_ascend_cl: CPU_ONLY,
-  use_ipu: CPU_ONLY,
-  ipu_cfg_file: CPU_ONLY,
-  gpu_multi_stream: CPU_ONLY,
-  gpu_memory_mb: CPU_ONLY,
-  trt_workspace_size: CPU_ONLY,
-  trt_use_static: CPU_ONLY,
-  min_subgraph_size: CPU_ONLY,
-  min_input_shape: CPU_ONLY,
-  max_input_shape: CPU_ONLY,
-  opt_input_shape: CPU_ONLY,
+  use_xpu: NO_PROVIDER,
+  use_ascend_cl: NO_PROVIDER,
+  use_ipu: NO_PROVIDER,
+  ipu_cfg_file: NO_PROVIDER,
+  gpu_multi_stream: NO_OPTION,
+  gpu_memory_mb: NO_OPTION,
+  trt_workspace_size: NO_OPTION,
+  trt_use_static: NO_OPTION,
+  min_subgraph_size: NO_OPTION,
+  min_input_shape: NO_OPTION,
+  max_input_shape: NO_OPTION,
+  opt_input_shape: NO_OPTION,
   use_lite: 'onnxruntime runs the graph',
   enable_memory_optimization: GRAPH,
   enable_ir_optimization: GRAPH,
@@ -152,7 +153,7 @@ export function readEngine(engine: TextMessage, context: EngineContext): ModelSe
   if (engine.boolean('encrypted_model'))
     engine.fail(`engine ${name}: encrypted models are not supported`);
   listIgnoredFields(engine, ENGINE_FIELDS, ENGINE_IGNORED, ignored);
-  const parameters = readEngineType(engine, ignored);
+  const { parameters, isForGpu } = readEngineType(engine);
   const modelDir = readRenamed(engine, 'model_dir', 'model_data_path').at(-1) ?? '';
   if (modelDir === '') engine.fail(`engine ${name}: model_dir is missing`);
   const folder = resolve(flags.root, modelDir);
@@ -164,6 +165,7 @@ export function readEngine(engine: TextMessage, context: EngineContext): ModelSe
     ...readReload(engine, folder, flags.root),
     ...readStore(engine, name, context),
     ...readBatching(engine, context),
+    ...readDevices(engine, isForGpu, ignored),
   };
 }
 
@@ -178,17 +180,18 @@ const FLUID_TYPES = ['CPU', 'GPU'].flatMap((device) =>
 );
 
 /** Older engine types name a device, an interface, and with _DIR that parameters are separate. */
-function readEngineType(engine: TextMessage, ignored: IgnoredSetting[]): ParameterFiles {
+function readEngineType(engine: TextMessage): {
+  readonly parameters: ParameterFiles;
+  readonly isForGpu: boolean;
+} {
   const type = engine.string('type') ?? PADDLE_INFER;
-  if (type === PADDLE_INFER) return 'unknown';
+  if (type === PADDLE_INFER) return { parameters: 'unknown', isForGpu: false };
   if (!FLUID_TYPES.includes(type)) {
     const known = [PADDLE_INFER, ...FLUID_TYPES];
     engine.fail(`engine type ${type} is not supported (${suggestNames(type, known)})`);
   }
-  if (type.startsWith('FLUID_GPU')) {
-    ignored.push({ setting: `${engine.getFieldLocation('type')} type ${type}`, reason: CPU_ONLY });
-  }
-  return type.endsWith('_DIR') ? 'separate files' : 'one file';
+  const parameters = type.endsWith('_DIR') ? 'separate files' : 'one file';
+  return { parameters, isForGpu: type.startsWith('FLUID_GPU') };
 }
 
 const PROGRAM_FILES = ['__model__', 'inference.pdmodel', 'model.pdmodel'];
@@ -292,6 +295,29 @@ function readBatching(
   }
   if (flags.threads === undefined) return {};
   return { instances: Math.min(flags.threads, getProcessorCount()) };
+}
+
+const GPU_MAX = 63;
+
+/** The CPU takes over where GPU providers are not installed, so that a conf folder still serves. */
+function readDevices(
+  engine: TextMessage,
+  isForGpu: boolean,
+  ignored: IgnoredSetting[],
+): Pick<ModelSettings, 'provider' | 'devices'> {
+  const devices = engine.integers('gpu_ids', 0, GPU_MAX);
+  const usesTensorRt = engine.boolean('use_trt') ?? false;
+  if (!(engine.boolean('use_gpu') ?? (isForGpu || usesTensorRt))) {
+    if (devices.length > 0) {
+      const setting = `${engine.getFieldLocation('gpu_ids')} gpu_ids`;
+      ignored.push({ setting, reason: 'without use_gpu it has no effect' });
+    }
+    return {};
+  }
+  const provider = usesTensorRt
+    ? (['tensorrt', 'cuda', 'cpu'] as const)
+    : (['cuda', 'cpu'] as const);
+  return { provider, ...(devices.length > 0 && { devices }) };
 }
 
 const VARIABLE_FIELDS = ['name', 'alias_name', 'is_lod_tensor', 'feed_type', 'fetch_type', 'shape'];

@@ -45,7 +45,6 @@ export interface Gflags {
   readonly threads: number | undefined;
 }
 
-const CPU_ONLY = 'CPU only';
 const NO_BTHREADS = 'there are no bthreads; runtime_thread_num sets the model instances';
 const LOGS = 'log_dir names the folder of the log file; --log-level sets the level';
 const PRECISION = 'the graph of the bundle defines its precision';
@@ -61,7 +60,7 @@ const IGNORED_FLAGS: Readonly<Record<string, string>> = {
   enable_prometheus: 'metrics are always served at GET /metrics',
   enable_rd_dict: 'there are no dictionaries',
   g: 'it only selects the flag file',
-  gpuid: CPU_ONLY,
+  gpuid: 'gpu_ids of the engine names its devices',
   idle_timeout_s: 'quiet connections stay open; a full server closes the longest idle one',
   logbufsecs: LOGS,
   logger_file: LOGS,

@@ -5,6 +5,7 @@
 import { basename } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
 import { getProcessorCount } from '../../lib/platform/machine.ts';
+import { listProviderOrders, type ProviderOrder } from '../../lib/platform/onnx-providers.ts';
 import type { RotatingFileOptions } from '../../lib/platform/rotating-file.ts';
 import type { Precision } from '../../proto/onnx-precision.ts';
 import {
@@ -98,6 +99,8 @@ export interface ModelConfig {
   readonly record?: RecordConfig;
   readonly requestCacheBytes: number;
   readonly precision: Precision;
+  /** The execution providers of instances, which are spread evenly over these. */
+  readonly placements: readonly ProviderOrder[];
 }
 
 /** A folder of models in Triton's layout. */
@@ -261,6 +264,7 @@ function completeModel(settings: ModelSettings, index: number): ModelConfig {
       ...(record !== undefined && { record }),
       requestCacheBytes: settings.requestCache ?? 0,
       precision: settings.precision ?? 'fp32',
+      placements: listProviderOrders(settings.provider ?? ['cpu'], settings.devices),
     };
   } catch (error) {
     const { code, message } = CubeError.from(error);

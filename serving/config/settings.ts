@@ -15,6 +15,7 @@ import {
   type LogFormat,
   type LogLevel,
 } from '../../lib/platform/logs.ts';
+import { PROVIDER_NAMES, type ProviderName } from '../../lib/platform/onnx-providers.ts';
 import { TRUSTED_KEYS_VARIABLE } from '../../lib/repository/signatures.ts';
 import { PRECISIONS, type Precision } from '../../proto/onnx-precision.ts';
 import type { WarmUpEntry } from '../engine/warm-up-rows.ts';
@@ -127,6 +128,8 @@ export interface ModelSettings {
   readonly recordRedact?: readonly string[];
   readonly requestCache?: number;
   readonly precision?: Precision;
+  readonly provider?: readonly ProviderName[];
+  readonly devices?: readonly number[];
 }
 
 /**
@@ -526,6 +529,20 @@ export const MODEL_SETTINGS: Table<ModelSettings> = {
     help:
       'Bits of the weights of the graph. A version whose outputs would change by more than a ' +
       'tolerance is not loaded (default: fp32, as trained)',
+  },
+  provider: {
+    kind: kinds.list(kinds.choice(PROVIDER_NAMES)),
+    group: BATCHING,
+    help:
+      'Execution providers of onnxruntime, separated by commas, the preferred first. A missing ' +
+      'one stops the load with what to install, unless cpu is listed after it (default: cpu)',
+  },
+  devices: {
+    kind: kinds.list(kinds.integer(0, 63, 'number')),
+    group: BATCHING,
+    help:
+      'Numbers of the GPUs that the instances are spread over, separated by commas (only with ' +
+      '--provider cuda, tensorrt or dml; default: 0)',
   },
   onUnavailable: {
     kind: kinds.choice(['fail', 'default']),

@@ -4,13 +4,15 @@
  * are listed with the reason; unknown fields, and those that would change predictions, are errors.
  */
 import type { SessionTuning } from '../../lib/platform/onnx.ts';
+import type { ProviderOrder } from '../../lib/platform/onnx-providers.ts';
 import { parseTextFormat, type TextMessage } from '../../proto/text-format.ts';
 import type { EnsembleStep } from '../engine/ensemble-plan.ts';
 import type { IgnoredSetting } from './config-report.ts';
 import { type DynamicBatching, readDynamicBatching } from './triton-batching.ts';
 import { readEnsemble } from './triton-ensemble.ts';
-import { checkFields, readEnum } from './triton-fields.ts';
-import { INSTANCE_KINDS, MODEL_FIELDS } from './triton-schema.ts';
+import { checkFields } from './triton-fields.ts';
+import { readInstances } from './triton-instances.ts';
+import { MODEL_FIELDS } from './triton-schema.ts';
 import { readSession } from './triton-session.ts';
 import {
   readFileName,
@@ -37,8 +39,8 @@ export interface TritonModelConfig {
   /** The file with the graph in the folder of a version. */
   readonly modelFile: string;
   readonly versionPolicy: VersionPolicy;
-  /** Undefined: not given. */
-  readonly instances: number | undefined;
+  /** The execution providers of each instance; undefined: not given. */
+  readonly instances: readonly ProviderOrder[] | undefined;
   readonly dynamicBatching: DynamicBatching | undefined;
   readonly warmUps: readonly TritonWarmUp[];
   readonly usesResponseCache: boolean;
@@ -50,7 +52,6 @@ export interface TritonModelConfig {
 const PLATFORM = 'onnxruntime_onnx';
 const BACKEND = 'onnxruntime';
 const BATCH_MAX = 4096;
-const INSTANCES_MAX = 256;
 const VERSION_MAX = Number.MAX_SAFE_INTEGER;
 
 /**
@@ -130,35 +131,4 @@ function readVersionPolicy(root: TextMessage): VersionPolicy {
   if (policy?.has('all')) return { kind: 'all' };
   const [latest] = policy?.messages('latest') ?? [];
   return { kind: 'latest', count: latest?.integer('num_versions', 1, 1_000) ?? 1 };
-}
-
-/** The sum of all groups. @throws CubeError for what needs a GPU */
-function readInstances(root: TextMessage, ignored: IgnoredSetting[]): number | undefined {
-  const groups = root.messages('instance_group');
-  if (groups.length === 0) return undefined;
-  const counts = groups.map((group) => {
-    const kind = readEnum(group, 'kind', INSTANCE_KINDS);
-    if (kind === 'KIND_GPU') {
-      group.failField(
-        'kind',
-        'instance_group: KIND_GPU needs a GPU provider, and onnxruntime-node here has the CPU ' +
-          'provider only; use KIND_AUTO or KIND_CPU',
-      );
-    }
-    if (kind === 'KIND_MODEL') {
-      group.failField(
-        'kind',
-        'instance_group: onnxruntime models have no KIND_MODEL; use KIND_CPU',
-      );
-    }
-    if (group.has('gpus')) {
-      if (kind === 'KIND_CPU') group.failField('gpus', 'instance_group: KIND_CPU has no gpus');
-      const setting = `${group.getFieldLocation('gpus')} instance_group.gpus`;
-      ignored.push({ setting, reason: 'KIND_AUTO uses the CPU where there is no GPU provider' });
-    }
-    return group.integer('count', 1, INSTANCES_MAX) ?? 1;
-  });
-  const sum = counts.reduce((total, count) => total + count, 0);
-  if (sum > INSTANCES_MAX) root.failField('instance_group', `more than ${INSTANCES_MAX} instances`);
-  return sum;
 }

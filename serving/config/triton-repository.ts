@@ -29,17 +29,18 @@ export function readModelConfig(
 
 /**
  * Checks every configuration of a repository.
- * @returns the fields without effect
+ * @param ignored takes the fields without effect
  * @throws CubeError INVALID_ARGUMENT for the first invalid one, NOT_FOUND
  */
-export function checkModelConfigs(repository: string): IgnoredSetting[] {
+export function readModelConfigs(
+  repository: string,
+  ignored: IgnoredSetting[],
+): TritonModelConfig[] {
   if (!isFolder(repository)) {
     throw new CubeError('INVALID_ARGUMENT', `--model-repository: ${repository} is not a folder`);
   }
-  const ignored: IgnoredSetting[] = [];
-  for (const name of listFolder(repository).sort()) {
-    const folder = join(repository, name);
-    if (!name.startsWith('.') && isFolder(folder)) readModelConfig(name, folder, ignored);
-  }
-  return ignored;
+  const folders = listFolder(repository)
+    .sort()
+    .filter((name) => !name.startsWith('.') && isFolder(join(repository, name)));
+  return folders.map((name) => readModelConfig(name, join(repository, name), ignored));
 }

@@ -41,7 +41,7 @@ export const INSTANCE_KINDS = ['KIND_AUTO', 'KIND_GPU', 'KIND_CPU', 'KIND_MODEL'
 export const TIMEOUT_ACTIONS = ['REJECT', 'DELAY'] as const;
 
 const TENSORRT_ONLY = 'only TensorRT models have it; remove the field';
-const NO_CUDA = 'it only concerns GPUs; the graph runs on the CPU';
+const NO_CUDA = 'onnxruntime-node has no such option of a GPU provider';
 const NO_METRIC_OPTIONS = 'metrics have fixed names, labels and buckets';
 
 const TENSOR: MessageFields = {
@@ -87,7 +87,7 @@ const INSTANCE_GROUP: MessageFields = {
 };
 
 const PINNED_MEMORY = ignore(NO_CUDA, message({ enable: flag }));
-const ACCELERATORS = list(message({ name: text, parameters: map(text) }));
+const ACCELERATORS = list(message({ name: text, parameters: ignore(NO_CUDA, map(text)) }));
 
 const OPTIMIZATION: MessageFields = {
   graph: message({ level: integer }),
@@ -97,7 +97,7 @@ const OPTIMIZATION: MessageFields = {
   ),
   cuda: ignore(NO_CUDA, anything),
   execution_accelerators: message({
-    gpu_execution_accelerator: ignore(NO_CUDA, ACCELERATORS),
+    gpu_execution_accelerator: ACCELERATORS,
     cpu_execution_accelerator: ignore(
       'onnxruntime-node has no such accelerator; its CPU provider gives the same results',
       ACCELERATORS,

@@ -13,6 +13,7 @@ import type { TransferListItem } from 'node:worker_threads';
 import { CubeError, requireDefined } from '../../lib/core/errors.ts';
 import { type Clock, systemClock } from '../../lib/platform/clock.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
+import { CPU_ONLY, type ProviderOrder } from '../../lib/platform/onnx-providers.ts';
 import { ModelInstance } from './model-instance.ts';
 
 export interface InstancePoolOptions {
@@ -23,8 +24,16 @@ export interface InstancePoolOptions {
   readonly clock?: Clock;
   /** The worker's script. */
   readonly script: URL;
+  /** Instances are spread evenly over these; default: all on the CPU. */
+  readonly placements?: readonly ProviderOrder[];
   /** The data that a new worker starts with, and what to do when it has ended. */
-  createWorkerData(): { readonly data: unknown; onExit?(): void };
+  createWorkerData(providers: ProviderOrder): { readonly data: unknown; onExit?(): void };
+}
+
+/** Workers, also starting ones, that run on the same execution providers. */
+export interface InstancePlacement {
+  readonly providers: ProviderOrder;
+  readonly workers: number;
 }
 
 interface QueuedBatch<Job, Result> {
@@ -43,6 +52,7 @@ export class InstancePool<Ready, Job, Result> {
   readonly #options: InstancePoolOptions;
   readonly #clock: Clock;
   readonly #instances = new Set<ModelInstance<Ready, Job, Result>>();
+  readonly #placements: { readonly providers: ProviderOrder; workers: number }[];
   readonly #queue: QueuedBatch<Job, Result>[] = [];
   readonly #stopping = new AbortController();
   readonly #restarts = new Set<Promise<void>>();
@@ -53,6 +63,8 @@ export class InstancePool<Ready, Job, Result> {
   protected constructor(options: InstancePoolOptions) {
     this.#options = options;
     this.#clock = options.clock ?? systemClock;
+    const { placements = [CPU_ONLY] } = options;
+    this.#placements = placements.map((providers) => ({ providers, workers: 0 }));
   }
 
   /** Loads every instance. @throws CubeError when the graph does not load */
@@ -88,6 +100,10 @@ export class InstancePool<Ready, Job, Result> {
   /** Instances that have not received a batch yet. */
   get unusedInstances(): number {
     return [...this.#instances].filter(({ isUnused }) => isUnused).length;
+  }
+
+  get placements(): readonly InstancePlacement[] {
+    return this.#placements;
   }
 
   /** Batches that wait for an instance. */
@@ -197,7 +213,14 @@ export class InstancePool<Ready, Job, Result> {
 
   async #addInstance(): Promise<void> {
     const { script } = this.#options;
-    const { data, onExit = () => undefined } = this.#options.createWorkerData();
+    const placement = this.#placements.reduce((a, b) => (b.workers < a.workers ? b : a));
+    const worker = this.#options.createWorkerData(placement.providers);
+    const { data } = worker;
+    placement.workers++;
+    const onExit = (): void => {
+      placement.workers--;
+      worker.onExit?.();
+    };
     let instance: ModelInstance<Ready, Job, Result>;
     try {
       instance = await ModelInstance.start<Ready, Job, Result>(script, data, (error) =>

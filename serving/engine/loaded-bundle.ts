@@ -21,11 +21,13 @@ import { addImpliedFeatures } from '../../lib/features/implied-features.ts';
 import { RowKeys } from '../../lib/features/row-keys.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
+import type { ProviderOrder } from '../../lib/platform/onnx-providers.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
 import type { Precision } from '../../proto/onnx-precision.ts';
 import { type EmbeddingStore, requireNotCancelled } from '../stores/embedding-store.ts';
 import { applyPrecision } from './apply-precision.ts';
 import { Batcher } from './batcher.ts';
+import { choosePlacements } from './choose-placements.ts';
 import {
   type BatchingOptions,
   DEFAULT_BATCHING,
@@ -48,6 +50,8 @@ export interface BundleLoadOptions {
   readonly bundle: string;
   readonly store: EmbeddingStore;
   readonly instances: number;
+  /** The execution providers of instances, which are spread evenly over these; default: the CPU. */
+  readonly placements?: readonly ProviderOrder[];
   /** Default: DEFAULT_DEGRADATION and DEFAULT_BATCHING. */
   readonly policy?: DegradationPolicy;
   readonly batching?: BatchingOptions;
@@ -158,6 +162,8 @@ export class LoadedBundle implements VersionUse {
     const data = await readData(repository, manifest);
     const graph = { model: file, data, source: `${bundle} ${version}: ${MODEL_FILE}` };
     const { precision = 'fp32' } = options;
+    const { source } = graph;
+    const placements = await choosePlacements(options.placements, { logger, source });
     const model = await applyPrecision(graph, { precision, logger });
     options.onStep?.('tables');
     await store.prepare(manifest, options.signal);
@@ -173,6 +179,7 @@ export class LoadedBundle implements VersionUse {
         plan,
         rowsMax,
         instances,
+        placements,
         logger,
         ...(shards && store.threads && { resident: { shards, threads: store.threads } }),
         ...(script === undefined ? {} : { script }),

@@ -76,12 +76,13 @@ export class LoadedEnsemble implements TensorModel {
   /** Counters of all steps' models. */
   get pool(): TensorModel['pool'] {
     const pools = this.#listModels().map(({ pool }) => pool);
-    const sum = (key: keyof TensorModel['pool']): number =>
+    const sum = (key: 'workerDeaths' | 'queuedBatches'): number =>
       pools.reduce((total, pool) => total + pool[key], 0);
     return {
       aliveInstances: pools.length === 0 ? 0 : Math.min(...pools.map((p) => p.aliveInstances)),
       workerDeaths: 0,
       queuedBatches: sum('queuedBatches'),
+      placements: pools.flatMap(({ placements }) => placements),
     };
   }
 

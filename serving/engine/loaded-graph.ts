@@ -12,9 +12,11 @@ import type { NamedTensor } from '../../lib/core/tensor.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import type { OnnxValueInfo, SessionTuning } from '../../lib/platform/onnx.ts';
+import type { ProviderOrder } from '../../lib/platform/onnx-providers.ts';
 import { isRuntimeType } from '../../lib/platform/onnx-tensors.ts';
 import { readGraphSignature } from '../../proto/onnx-signature.ts';
 import { Batcher } from './batcher.ts';
+import { choosePlacements } from './choose-placements.ts';
 import type { BatchingOptions } from './engine-options.ts';
 import { EngineStats } from './engine-stats.ts';
 import { checkGraphInputs, type GraphInputs, type GraphRequest } from './graph-request.ts';
@@ -42,6 +44,8 @@ export interface GraphLoadOptions {
   /** Size of the cache of responses to repeated requests; default 0, no cache. */
   readonly requestCacheBytes?: number;
   readonly tuning?: SessionTuning;
+  /** The execution providers of instances, which are spread evenly over these; default: the CPU. */
+  readonly placements?: readonly ProviderOrder[];
   readonly logger: Logger;
   readonly onStep?: (step: string) => void;
   /** The worker's script; tests replace it to make it exit. */
@@ -114,15 +118,18 @@ export class LoadedGraph implements VersionUse {
     const declared = readGraphSignature(model, source);
     checkTypes(declared, source);
     const { isBatched, batching } = chooseBatching(options.batching, declared, source);
+    const placements = await choosePlacements(options.placements, { logger, source });
     options.onStep?.('model instances');
     const pool = await InstancePool.start<GraphInfo, GraphJob, GraphResult>({
       instances,
       logger,
       source,
       script,
-      createWorkerData: () => ({
-        data: { model, data, source, tuning } satisfies GraphWorkerOptions,
-      }),
+      placements,
+      createWorkerData: (providers) => {
+        const options = { model, data, source, tuning: { ...tuning, providers } };
+        return { data: options satisfies GraphWorkerOptions };
+      },
     });
     const signature = completeSignature(declared, pool.ready);
     return new LoadedGraph(options, { signature, isBatched, batching, pool });

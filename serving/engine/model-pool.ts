@@ -5,13 +5,15 @@
 import type { OutputShape } from '../../lib/features/graph-plan.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
+import type { ProviderOrder } from '../../lib/platform/onnx-providers.ts';
 import type { SharedVersion } from '../../lib/store/shared-version.ts';
 import type { ThreadNumbers } from '../stores/embedding-store.ts';
 import { InstancePool } from './instance-pool.ts';
 import type { BatchJob, BatchResult, WorkerOptions } from './model-worker.ts';
 
-export interface ModelPoolOptions extends Omit<WorkerOptions, 'resident'> {
+export interface ModelPoolOptions extends Omit<WorkerOptions, 'resident' | 'tuning'> {
   readonly instances: number;
+  readonly placements?: readonly ProviderOrder[];
   /**
    * Present when instances look rows up by themselves: the shared shards, and the thread numbers to
    * use.
@@ -41,11 +43,18 @@ export class ModelPool extends InstancePool<readonly OutputShape[], BatchJob, Ba
       ...rest,
       script,
       source: plan.source,
-      createWorkerData: () => {
+      createWorkerData: (providers) => {
         const thread = resident?.threads.acquire() ?? 0;
         const tables = resident && { shards: resident.shards, thread };
         return {
-          data: { model, data, plan, rowsMax, resident: tables } satisfies WorkerOptions,
+          data: {
+            model,
+            data,
+            plan,
+            rowsMax,
+            resident: tables,
+            tuning: { providers },
+          } satisfies WorkerOptions,
           onExit: () => resident?.threads.release(thread),
         };
       },

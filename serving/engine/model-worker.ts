@@ -9,6 +9,7 @@ import { parentPort, workerData } from 'node:worker_threads';
 import { CubeError, type ErrorCode } from '../../lib/core/errors.ts';
 import type { GraphPlan, OutputShape } from '../../lib/features/graph-plan.ts';
 import { GraphRunner } from '../../lib/features/graph-runner.ts';
+import type { SessionTuning } from '../../lib/platform/onnx.ts';
 import { type SlabShape, viewSlab } from './batch-slab.ts';
 import type { WorkerReply, WorkerRequest } from './model-instance.ts';
 import { type SharedTables, WorkerLookup } from './worker-lookup.ts';
@@ -22,6 +23,7 @@ export interface WorkerOptions {
   readonly rowsMax: number;
   /** Undefined when the main thread looks rows up. */
   readonly resident: SharedTables | undefined;
+  readonly tuning: SessionTuning;
 }
 
 /** A batch. */
@@ -43,7 +45,7 @@ export interface BatchResult {
 
 if (parentPort === null) throw new Error('model-worker runs as a worker thread');
 const port = parentPort;
-const { model, data, plan, rowsMax, resident } = workerData as WorkerOptions;
+const { model, data, plan, rowsMax, resident, tuning } = workerData as WorkerOptions;
 
 function reply(message: Reply): void {
   port.postMessage(message);
@@ -100,7 +102,7 @@ class ModelWorker {
 
 try {
   const rows = resident && new WorkerLookup(plan, rowsMax, resident);
-  const runner = await GraphRunner.load({ model, data }, plan, rowsMax);
+  const runner = await GraphRunner.load({ model, data }, plan, rowsMax, tuning);
   const worker = new ModelWorker(runner, rows);
   port.on('message', (request: Request) => worker.handle(request));
   reply({ kind: 'ready', ready: runner.outputs });

@@ -5,6 +5,7 @@
  */
 import type { BatchingOptions } from './engine-options.ts';
 import type { EngineStats } from './engine-stats.ts';
+import type { InstancePlacement } from './instance-pool.ts';
 
 /** What admission asks of an engine. */
 export interface EngineLoad {
@@ -25,6 +26,8 @@ export interface VersionUse {
     readonly aliveInstances: number;
     readonly workerDeaths: number;
     readonly queuedBatches: number;
+    /** The execution providers of the instances. */
+    readonly placements: readonly InstancePlacement[];
   };
 
   /** @throws CubeError NOT_READY naming what is missing */

@@ -133,7 +133,7 @@ async function openModel(
   const { model, repository, source, bundle } = opened;
   const store = await stores.open(opened);
   events.observeStore(model.name, store);
-  const { policy, batching, precision, requestCacheBytes } = model;
+  const { policy, batching, precision, placements, requestCacheBytes } = model;
   const instances = countInstances(model.instances);
   const recorder = model.record && recorders.open(model.record, logger);
   const load: VersionManagerOptions['load'] = async (version, onStep, signal) => {
@@ -145,6 +145,7 @@ async function openModel(
       policy,
       batching,
       precision,
+      placements,
       requestCacheBytes,
       logger,
       onStep,
@@ -208,7 +209,7 @@ async function loadGraph(
   files: Pick<GraphLoadOptions, 'name' | 'version' | 'model' | 'data'>,
   parts: Required<Pick<GraphLoadOptions, 'logger' | 'onStep'>> & { readonly signal: AbortSignal },
 ): Promise<LoadedGraph> {
-  const { instances, batching, maxBatch, precision, requestCacheBytes } = config;
+  const { instances, batching, maxBatch, precision, placements, requestCacheBytes } = config;
   if (config.record !== undefined) {
     const text = 'requests for plain models cannot be recorded; remove the setting record';
     throw new CubeError('UNSUPPORTED', `${files.name}: ${text}`);
@@ -220,6 +221,7 @@ async function loadGraph(
     model: await applyPrecision(original, { precision, logger: parts.logger }),
     ...parts,
     instances: countInstances(instances),
+    placements,
     batching: { ...batching, maxBatch },
     requestCacheBytes,
   });

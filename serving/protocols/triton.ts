@@ -55,7 +55,7 @@ export function getModelConfig(model: string, loaded: LoadedVersion): object {
     max_batch_size: isBatched ? ROWS_PER_REQUEST_MAX : 0,
     input: inputs.map(({ name, datatype, shape }) => tensor(name, datatype, shape)),
     output: outputs.map(({ name, datatype, shape }) => tensor(name, datatype, shape)),
-    instance_group: [{ name: model, kind: 'KIND_CPU', count: loaded.pool.aliveInstances }],
+    instance_group: getInstanceGroups(model, loaded),
     ...(isBatched && {
       dynamic_batching: {
         preferred_batch_size: [...new Set([...preferredSizes, maxBatch])],
@@ -64,6 +64,21 @@ export function getModelConfig(model: string, loaded: LoadedVersion): object {
     }),
     model_transaction_policy: { decoupled: false },
   };
+}
+
+/** One group for each GPU, and one for the CPU. */
+function getInstanceGroups(name: string, { pool }: LoadedVersion): object[] {
+  const counts = new Map<number | undefined, number>();
+  for (const { providers, workers } of pool.placements) {
+    const [first] = providers;
+    const gpu = first === undefined || first.name === 'cpu' ? undefined : (first.device ?? 0);
+    counts.set(gpu, (counts.get(gpu) ?? 0) + workers);
+  }
+  return [...counts].map(([gpu, count]) =>
+    gpu === undefined
+      ? { name, kind: 'KIND_CPU', count }
+      : { name, kind: 'KIND_GPU', count, gpus: [gpu] },
+  );
 }
 
 /**

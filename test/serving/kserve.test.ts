@@ -48,7 +48,7 @@ const NUMBERS: Readonly<Record<string, string>> = {
     'ensemble_scheduling 15, backend 17, model_transaction_policy 19',
   ModelInput: 'name 1, data_type 2, dims 4, optional 8',
   ModelOutput: 'name 1, data_type 2, dims 3',
-  ModelInstanceGroup: 'name 1, count 2, kind 4',
+  ModelInstanceGroup: 'name 1, count 2, gpus 3, kind 4',
   ModelDynamicBatching: 'preferred_batch_size 1, max_queue_delay_microseconds 2',
   ModelStatistics:
     'name 1, version 2, last_inference 3, inference_count 4, execution_count 5, ' +

@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { CubeError } from '../../lib/core/errors.ts';
+import { formatProvider } from '../../lib/platform/onnx-providers.ts';
 import { locateConfFolder, readPaddleConf } from '../../serving/config/paddle-conf.ts';
 import { completeConfig } from '../../serving/config/serving-config.ts';
 import { temporaryFolder } from '../repository/support/fixtures.ts';
@@ -115,13 +116,37 @@ test('the CTR example: every setting is converted or listed with the reason', (t
   for (const line of [
     /service\.prototxt:6 service EchoService: its workflow only echoes/,
     /resource\.prototxt:5 cube_quant_bits: the table defines its dtype/,
-    /model_toolkit\.prototxt:7 gpu_ids: CPU only/,
-    /model_toolkit\.prototxt:8 use_gpu: CPU only/,
+    /model_toolkit\.prototxt:7 gpu_ids: without use_gpu it has no effect/,
     /:14 sparse_param_service_table_name: the bundle's name selects the dict of cube\.conf/,
   ]) {
     assert.match(lines, line);
   }
-  assert.equal(ignored.length, 5, lines);
+  assert.equal(ignored.length, 4, lines);
+});
+
+test('GPU options of an engine become execution providers, with the CPU as the last', (t) => {
+  const cases: [string, string[][]][] = [
+    ['use_gpu: false', [['cpu']]],
+    ['use_gpu: true', [['cuda', 'cpu']]],
+    [
+      'use_gpu: true gpu_ids: [1, 2]',
+      [
+        ['cuda:1', 'cpu'],
+        ['cuda:2', 'cpu'],
+      ],
+    ],
+    ['use_gpu: true gpu_ids: 1 use_trt: true', [['tensorrt:1', 'cuda:1', 'cpu']]],
+  ];
+  for (const [options, expected] of cases) {
+    const folder = writeConf(t, {
+      'model_toolkit.prototxt': FILES['model_toolkit.prototxt']
+        .replace('gpu_ids: 0', '')
+        .replace('use_gpu: false', options),
+    });
+    const [model] = completeConfig(readPaddleConf(locateConfFolder(folder)).settings).models;
+    const placements = model?.placements.map((order) => order.map(formatProvider));
+    assert.deepEqual(placements, expected, options);
+  }
 });
 
 test('settings that would change predictions are rejected with file, line and name', (t) => {
@@ -174,22 +199,18 @@ test('engine types name the device and where a Paddle model has its parameters',
   const folder = writeConf(t);
   const toolkit = join(folder, 'model_toolkit.prototxt');
   const read = (type: string) => {
-    const text = FILES['model_toolkit.prototxt'].replace('PADDLE_INFER', type);
+    const text = FILES['model_toolkit.prototxt']
+      .replace('PADDLE_INFER', type)
+      .replace('use_gpu: false', '');
     writeFileSync(toolkit, text);
-    return readPaddleConf(locateConfFolder(folder)).ignored.filter(({ setting }) =>
-      setting.endsWith(` type ${type}`),
-    );
+    const [model] = readPaddleConf(locateConfFolder(folder)).settings.models;
+    return model?.provider ?? [];
   };
   const types = ['CPU', 'GPU'].flatMap((device) =>
     ['NATIVE', 'ANALYSIS', 'NATIVE_DIR', 'ANALYSIS_DIR'].map((rest) => `FLUID_${device}_${rest}`),
   );
   for (const type of types) {
-    const expected = type.includes('GPU') ? ['CPU only'] : [];
-    assert.deepEqual(
-      read(type).map(({ reason }) => reason),
-      expected,
-      type,
-    );
+    assert.deepEqual(read(type), type.includes('GPU') ? ['cuda', 'cpu'] : [], type);
   }
   assert.throws(
     () => read('FLUID_CPU_NATIVE_DIR_SIGMOID'),
@@ -300,7 +321,7 @@ test('a conf folder is served unchanged, under its service name', async (t) => {
     encoding: 'utf8',
   });
   assert.equal(checked.status, 0, checked.stderr);
-  assert.match(checked.stdout, /^ignored: .*use_gpu \(CPU only\)$/m);
+  assert.match(checked.stdout, /^ignored: .*gpu_ids \(without use_gpu it has no effect\)$/m);
   const toy = new ToyBundle({ version: '1', seed: 61 });
   exportBundle(toy, join(folder, '..', 'ctr_model'), 'layers');
   const serving = await ServingProcess.start(t, ['--conf-dir', folder]);

@@ -4,6 +4,7 @@ import { test } from 'node:test';
 import fc from 'fast-check';
 import { CubeError } from '../../lib/core/errors.ts';
 import type { GraphSignature } from '../../lib/core/graph-signature.ts';
+import { CPU_ONLY, formatProvider } from '../../lib/platform/onnx-providers.ts';
 import type { IgnoredSetting } from '../../serving/config/config-report.ts';
 import { completeTritonConfig } from '../../serving/config/triton-completion.ts';
 import {
@@ -60,9 +61,10 @@ test('reads every honoured field', () => {
   const config = read(FULL, ignored);
   assert.deepEqual(ignored, []);
   assert.deepEqual(
-    [config.maxBatch, config.instances, config.modelFile, config.usesResponseCache],
-    [8, 3, 'net.onnx', true],
+    [config.maxBatch, config.modelFile, config.usesResponseCache],
+    [8, 'net.onnx', true],
   );
+  assert.deepEqual(config.instances, [CPU_ONLY, CPU_ONLY, CPU_ONLY]);
   assert.deepEqual(config.inputs, [
     { name: 'TEXT', datatype: 'BYTES', dims: [4, -1], location: `${PATH}:6`, optional: true },
     {
@@ -138,9 +140,32 @@ test('reads the steps of an ensemble', () => {
   ]);
 });
 
+test('an instance group becomes execution providers, one instance for each count and GPU', () => {
+  const cases: [string, string[]][] = [
+    ['instance_group { count: 2 kind: KIND_CPU }', ['cpu', 'cpu']],
+    ['instance_group { count: 2 }', ['cpu', 'cpu']],
+    ['instance_group { gpus: 1 }', ['cuda:1,cpu']],
+    [
+      'instance_group { count: 2 kind: KIND_GPU gpus: [0, 3] }',
+      ['cuda:0', 'cuda:0', 'cuda:3', 'cuda:3'],
+    ],
+    ['instance_group [{ kind: KIND_GPU gpus: 1 }, { kind: KIND_CPU }]', ['cuda:1', 'cpu']],
+    [
+      'instance_group { kind: KIND_GPU gpus: 0 } optimization { execution_accelerators { ' +
+        'gpu_execution_accelerator { name: "tensorrt" } } }',
+      ['tensorrt:0,cuda:0'],
+    ],
+  ];
+  for (const [text, expected] of cases) {
+    const orders = read(text).instances ?? [];
+    const shown = orders.map((order) => order.map(formatProvider).join());
+    assert.deepEqual(shown, expected, text);
+  }
+});
+
 test('lists the fields without effect, with the reason', () => {
   const cases: [string, string, RegExp][] = [
-    ['instance_group { gpus: [0, 1] }', 'instance_group.gpus', /KIND_AUTO uses the CPU/],
+    ['instance_group { kind: KIND_GPU }', 'instance_group.kind', /instances run on GPU 0/],
     [
       'instance_group { rate_limiter { priority: 2 } }',
       'instance_group.rate_limiter',
@@ -218,7 +243,8 @@ test('refuses wrong fields with their place', () => {
     [`input { ${TENSOR} is_shape_tensor: true }`, /only TensorRT models have it/],
     [`input { ${TENSOR} allow_ragged_batch: true }`, /allow_ragged_batch: requests of different/],
     [`output { ${TENSOR} label_filename: "../x" }`, /expected the name of a file/],
-    ['instance_group { kind: KIND_GPU }', /KIND_GPU needs a GPU provider/],
+    ['instance_group { kind: KIND_GPU gpus: -1 }', /expected an integer in 0\.\.63, got "-1"/],
+    ['instance_group { kind: KIND_MODEL }', /use KIND_CPU or KIND_GPU/],
     ['instance_group { kind: KIND_CPU gpus: 0 }', /KIND_CPU has no gpus/],
     ['instance_group { count: 0 }', /count: expected an integer in 1\.\.256/],
     ['instance_group { passive: true }', /passive: every instance takes requests/],

@@ -310,3 +310,23 @@ test('--check-config lists ignored fields and refuses invalid ones', (t) => {
   assert.equal(bad.status, 2);
   assert.match(bad.stderr, /did you mean "max_batch_size"/);
 });
+
+test('--check-config says which execution provider is missing, and what to install', (t) => {
+  const folder = temporaryFolder(t);
+  const provider = process.platform === 'darwin' ? 'dml' : 'coreml';
+  const check = (...flags: string[]) => {
+    const args = [MAIN, '--model', 'm.onnx', '--check-config', ...flags];
+    return spawnSync(process.execPath, args, { encoding: 'utf8' });
+  };
+  const replaced = check('--provider', `${provider},cpu`);
+  assert.equal(replaced.status, 0, replaced.stderr);
+  assert.match(replaced.stdout, new RegExp(`- - ${provider}\\n +- cpu`));
+  assert.match(
+    replaced.stdout,
+    /^ignored: model m provider \w+ \(onnxruntime-node .*; to use it,/m,
+  );
+  write(folder, { 'g/config.pbtxt': 'instance_group { kind: KIND_GPU gpus: 63 }' });
+  const refused = check('--model-repository', folder);
+  assert.equal(refused.status, 2);
+  assert.match(refused.stderr, /g\/config\.pbtxt: execution provider cuda:63 is not available/);
+});

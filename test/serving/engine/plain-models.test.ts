@@ -5,6 +5,7 @@ import { TENSOR_TYPE_BYTES, type TensorType } from '../../../lib/core/graph-sign
 import { countElements, type NamedTensor } from '../../../lib/core/tensor.ts';
 import { createLogger } from '../../../lib/platform/logs.ts';
 import { OnnxModel } from '../../../lib/platform/onnx.ts';
+import { CPU_ONLY } from '../../../lib/platform/onnx-providers.ts';
 import { fromOnnxTensor, toOnnxTensor } from '../../../lib/platform/onnx-tensors.ts';
 import { DEFAULT_BATCHING } from '../../../serving/engine/engine-options.ts';
 import { type GraphLoadOptions, LoadedGraph } from '../../../serving/engine/loaded-graph.ts';
@@ -317,4 +318,26 @@ test('bfloat16 tensors are refused at load', async (t) => {
     nodes: [node('Identity', ['x'], ['y'])],
   });
   await assertRejected(load(t, bytes), 'UNSUPPORTED', /"x" is BF16.*add a Cast/);
+});
+
+test('instances are spread; a missing provider is refused or replaced', async (t) => {
+  const bytes = model({
+    inputs: [value('x', FLOAT, ['n'])],
+    outputs: [value('y', FLOAT, ['n'])],
+    nodes: [node('Identity', ['x'], ['y'])],
+  });
+  const spread = await load(t, bytes, { instances: 3, placements: [CPU_ONLY, [{ name: 'cpu' }]] });
+  assert.deepEqual(
+    spread.pool.placements.map(({ workers }) => workers),
+    [2, 1],
+  );
+  const foreign = process.platform === 'darwin' ? 'dml' : 'coreml';
+  const replaced = await load(t, bytes, {
+    placements: [[{ name: foreign }, { name: 'cpu' }]],
+  });
+  assert.deepEqual(replaced.pool.placements, [{ providers: [{ name: 'cpu' }], workers: 1 }]);
+  const { outputs } = await replaced.predict(call(fp32('x', [2], [1, 2])), soon());
+  assert.deepEqual(readFloats(outputs[0]!), [1, 2]);
+  const refused = load(t, bytes, { placements: [[{ name: foreign }]] });
+  await assertRejected(refused, 'UNSUPPORTED', /is not available: onnxruntime-node .*list cpu/);
 });
