@@ -46,14 +46,15 @@ module.exports = {
       'rollout',
       'console',
     ]),
-    // From the bottom: stores; then engine, config, models, metrics, protocols; then the
+    // From the bottom: stores; then engine, config, models, metrics, pipeline, protocols; then the
     // root files.
     inside('serving', 'stores', []),
     inside('serving', 'engine', ['stores']),
     inside('serving', 'config', ['stores', 'engine']),
     inside('serving', 'models', ['stores', 'engine', 'config']),
     inside('serving', 'metrics', ['stores', 'engine', 'models']),
-    inside('serving', 'protocols', ['engine', 'models', 'metrics']),
+    inside('serving', 'pipeline', ['engine', 'models']),
+    inside('serving', 'protocols', ['engine', 'models', 'metrics', 'pipeline']),
     // In each tool the root files are the top.
     inside('tools/prune-model', 'cut', []),
     inside('tools/prune-model', 'onnx', ['cut']),

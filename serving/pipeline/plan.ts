@@ -1,10 +1,17 @@
 /** Checks the graph of a pipeline and orders it into stages. Pure: no clock, no I/O. */
 import { CubeError } from '../../lib/core/errors.ts';
-import { type AnyOp, Op, RequestOp, type ResponseOp } from './op.ts';
+import {
+  type AnyOp,
+  type AnyRequestOp,
+  type AnyResponseOp,
+  Op,
+  RequestOp,
+  type StepOp,
+} from './op.ts';
 
 /** An op of a plan with its edges as indices into `PipelinePlan.steps`. */
 export interface PlanStep {
-  readonly op: Op;
+  readonly op: StepOp;
   /** Positions of the predecessors; -1 is the request op. */
   readonly predecessors: readonly number[];
   readonly successors: readonly number[];
@@ -13,12 +20,14 @@ export interface PlanStep {
 }
 
 export interface PipelinePlan {
-  readonly request: RequestOp;
+  readonly request: AnyRequestOp;
   /** All ops between request and response; predecessors come before their successors. */
   readonly steps: readonly PlanStep[];
+  /** Positions of the ops that read the request op. */
+  readonly firsts: readonly number[];
   /** Position of the response op's only predecessor. */
   readonly last: number;
-  readonly response: ResponseOp;
+  readonly response: AnyResponseOp;
 }
 
 /**
@@ -26,14 +35,14 @@ export interface PipelinePlan {
  * @param ops every op between request and response, to find those that do not reach the response
  * @throws CubeError INVALID_ARGUMENT that names the op or the edge
  */
-export function planPipeline(ops: readonly Op[], response: ResponseOp): PipelinePlan {
+export function planPipeline(ops: readonly StepOp[], response: AnyResponseOp): PipelinePlan {
   checkNames(ops);
   const last = response.inputs[0];
   if (response.inputs.length !== 1 || !(last instanceof Op)) {
     throw invalid(`the response op needs exactly one predecessor, an op; combine outputs in an op`);
   }
   const known = new Set<AnyOp>(ops);
-  const requests = new Set<RequestOp>();
+  const requests = new Set<AnyRequestOp>();
   for (const op of [...ops, response]) {
     if (op.inputs.length === 0) throw invalid(`op ${op.name} has no predecessor; give it inputs`);
     for (const input of op.inputs) {
@@ -53,14 +62,15 @@ export function planPipeline(ops: readonly Op[], response: ResponseOp): Pipeline
   const order = sortByEdges(ops);
   const steps = numberSteps(order);
   checkReach(steps, order.indexOf(last));
-  return { request, steps, last: order.indexOf(last), response };
+  const firsts = steps.flatMap(({ predecessors }, at) => (predecessors.includes(-1) ? [at] : []));
+  return { request, steps, firsts, last: order.indexOf(last), response };
 }
 
 function invalid(message: string): CubeError {
   return new CubeError('INVALID_ARGUMENT', message);
 }
 
-function checkNames(ops: readonly Op[]): void {
+function checkNames(ops: readonly StepOp[]): void {
   const names = new Set<string>([RequestOp.requestName, '@ResponseOp']);
   for (const { name } of ops) {
     if (name === '') throw invalid('an op has an empty name; name it');
@@ -70,9 +80,9 @@ function checkNames(ops: readonly Op[]): void {
 }
 
 /** Kahn's algorithm: stable in the order of `ops`. */
-function sortByEdges(ops: readonly Op[]): Op[] {
-  const missing = new Map<Op, number>();
-  const readers = new Map<AnyOp, Op[]>();
+function sortByEdges(ops: readonly StepOp[]): StepOp[] {
+  const missing = new Map<StepOp, number>();
+  const readers = new Map<AnyOp, StepOp[]>();
   for (const op of ops) {
     missing.set(op, op.inputs.filter((input) => !(input instanceof RequestOp)).length);
     for (const input of op.inputs) {
@@ -95,7 +105,7 @@ function sortByEdges(ops: readonly Op[]): Op[] {
   throw invalid(`the edges of these ops contain a cycle: ${inCycle.join(', ')}; remove an edge`);
 }
 
-function numberSteps(order: readonly Op[]): PlanStep[] {
+function numberSteps(order: readonly StepOp[]): PlanStep[] {
   const positions = new Map<AnyOp, number>(order.map((op, index) => [op, index]));
   const successors = order.map((): number[] => []);
   const stages: number[] = [];

@@ -17,12 +17,10 @@ import {
   skipProcess,
 } from '../../../serving/pipeline/op.ts';
 import { planPipeline } from '../../../serving/pipeline/plan.ts';
-import { PipelineEngine } from '../../../serving/pipeline/run.ts';
-
-const never = new AbortController().signal;
+import { PipelineServer } from '../../../serving/pipeline/server.ts';
 
 function makeRequest(x: number): PipelineRequest {
-  return { logId: BigInt(x), values: { x }, parameters: {} };
+  return { logId: BigInt(x), values: { x } };
 }
 
 /** Adds its number to the sum of its inputs; requests whose x it is told to fail get a code. */
@@ -43,9 +41,9 @@ class SumOp extends Op {
     return Number(logId) % 3 === 0 ? skipProcess({ x }) : { x };
   }
 
-  override async process(input: OpValues, { dataId }: OpContext): Promise<OpValues> {
+  override async process(feeds: readonly OpValues[], { dataId }: OpContext) {
     if (dataId % 2 === 0) await new Promise((resolve) => setImmediate(resolve));
-    return { x: (input['x'] as number) + this.#add };
+    return feeds.map((feed) => ({ x: (feed['x'] as number) + this.#add }));
   }
 }
 
@@ -89,13 +87,11 @@ test('random graphs answer as a recursive evaluator does, whatever the other req
     fc.asyncProperty(graphs, async (drawn) => {
       const nodes = toNodes(drawn);
       const ops = buildOps(nodes, new RequestOp());
-      const engine = new PipelineEngine(
-        ops.toReversed(),
-        new ResponseOp({ inputs: ops.slice(-1) }),
-      );
-      await engine.init();
+      const response = new ResponseOp({ inputs: ops.slice(-1) });
+      const server = new PipelineServer([...ops.toReversed(), response]);
+      await server.start();
       const xs = Array.from({ length: 20 }, (_, index) => index);
-      const answers = await Promise.all(xs.map((x) => engine.run(makeRequest(x), never, Infinity)));
+      const answers = await Promise.all(xs.map((x) => server.run(makeRequest(x))));
       for (const [x, answer] of answers.entries()) {
         const failing = nodes.flatMap((node, at) => (node.failing === x ? [at] : []));
         if (failing.length > 0) {
@@ -107,8 +103,8 @@ test('random graphs answer as a recursive evaluator does, whatever the other req
           assert.equal(answer.timings.length, ops.length);
         }
       }
-      await engine.close();
-      assert.equal((await engine.run(makeRequest(1), never, 1)).errNo, PIPELINE_ERROR.CLOSED);
+      await server.stop();
+      assert.equal((await server.run(makeRequest(1))).errNo, PIPELINE_ERROR.CLOSED);
     }),
     { numRuns: 100 },
   ));
@@ -146,21 +142,24 @@ test('invalid graphs are refused by the name of the op', () => {
   refuse([a, c, d], [d], /cycle: c, d/);
 });
 
-/** Its process never ends by itself. */
+/** Its process ends only with its signal. */
 class HangingOp extends Op {
   tries = 0;
 
-  override process(): Promise<OpValues> {
+  override process(_feeds: readonly OpValues[], { signal }: OpContext): Promise<OpValues[]> {
     this.tries++;
-    return new Promise(() => {});
+    return new Promise((_resolve, reject) => {
+      signal.addEventListener('abort', () => reject(signal.reason));
+    });
   }
 }
 
 test('an op timeout is retried, then answers TIMEOUT; the next request is served', async () => {
   const op = new HangingOp({ name: 'slow', inputs: [new RequestOp()], timeoutMs: 1, retry: 3 });
-  const engine = new PipelineEngine([op], new ResponseOp({ inputs: [op] }));
+  const server = new PipelineServer(new ResponseOp({ inputs: [op] }));
+  await server.start();
   for (const tries of [3, 6]) {
-    const answer = await engine.run(makeRequest(1), never, Infinity);
+    const answer = await server.run(makeRequest(1));
     assert.equal(answer.errNo, PIPELINE_ERROR.TIMEOUT);
     assert.match(answer.errMsg, /slow/);
     assert.equal(op.tries, tries);
@@ -169,11 +168,12 @@ test('an op timeout is retried, then answers TIMEOUT; the next request is served
 
 test('a deadline, a cancellation and overload end only their request', async () => {
   const op = new HangingOp({ name: 'slow', inputs: [new RequestOp()] });
-  const engine = new PipelineEngine([op], new ResponseOp({ inputs: [op] }), { maxRequests: 2 });
+  const server = new PipelineServer(new ResponseOp({ inputs: [op] }), { maxRequests: 2 });
+  await server.start();
   const caller = new AbortController();
-  const cancelled = engine.run(makeRequest(1), caller.signal, Infinity);
-  const late = engine.run(makeRequest(2), never, 1);
-  const refused = await engine.run(makeRequest(3), never, 1);
+  const cancelled = server.run(makeRequest(1), { signal: caller.signal });
+  const late = server.run(makeRequest(2), { timeoutMs: 1 });
+  const refused = await server.run(makeRequest(3));
   assert.equal(refused.errNo, PIPELINE_ERROR.CLIENT_ERROR);
   assert.match(refused.errMsg, /overloaded/);
   caller.abort();

@@ -1,0 +1,196 @@
+/** Runs requests through a plan: admission, tries, deadlines, drain. */
+import { requireDefined } from '../../lib/core/errors.ts';
+import { createLogger, type Logger } from '../../lib/platform/logs.ts';
+import { PIPELINE_ERROR } from '../../proto/pipeline.ts';
+import type { PipelineRequest } from './op.ts';
+import { OpRunner, Trampoline } from './op-runner.ts';
+import type { PipelineAnswer } from './pipeline-answer.ts';
+import { type CallShared, PipelineCall } from './pipeline-call.ts';
+import type { PipelinePlan } from './plan.ts';
+import {
+  checkOpNames,
+  type PipelineSettings,
+  type ResolvedOpSettings,
+  resolveLimits,
+  resolveOpSettings,
+} from './settings.ts';
+import { Stopped } from './stopped.ts';
+
+export interface RunOptions {
+  /** The caller's cancellation: answered with CLOSED (3001). */
+  readonly signal?: AbortSignal;
+  /** Time left for the request in milliseconds: answered with TIMEOUT (6000). Default: none. */
+  readonly timeoutMs?: number;
+}
+
+export class PipelineEngine {
+  readonly plan: PipelinePlan;
+  readonly opSettings: readonly ResolvedOpSettings[];
+  readonly #runners: readonly OpRunner[];
+  readonly #shared: CallShared;
+  readonly #limits: ReturnType<typeof resolveLimits>;
+  readonly #running: Set<RunningRequest> = new Set();
+  #nextDataId = 0;
+  #isClosing = false;
+  #onDrained: () => void = () => undefined;
+
+  /** @throws CubeError INVALID_ARGUMENT for an invalid setting */
+  constructor(plan: PipelinePlan, settings: PipelineSettings = {}) {
+    this.plan = plan;
+    this.#limits = resolveLimits(settings);
+    checkOpNames(
+      settings.ops,
+      plan.steps.map(({ op }) => op),
+    );
+    this.opSettings = plan.steps.map(({ op }) => resolveOpSettings(op, settings.ops?.[op.name]));
+    const trampoline = new Trampoline();
+    const { channelSize } = this.#limits;
+    this.#runners = plan.steps.map((step, index) => {
+      const resolved = requireDefined(this.opSettings[index], 'the settings of an op');
+      return new OpRunner(step, resolved, channelSize, trampoline);
+    });
+    let logger: Logger | undefined = settings.logger;
+    this.#shared = {
+      plan,
+      channels: this.#runners,
+      firstArrival: settings.firstArrival ?? false,
+      get logger() {
+        logger ??= createLogger('pipeline', { level: 'silent' });
+        return logger;
+      },
+    };
+  }
+
+  /** Answers a request; never rejects. Hooks that ignore their signal do not delay the answer. */
+  run(request: PipelineRequest, { signal, timeoutMs }: RunOptions = {}): Promise<PipelineAnswer> {
+    const dataId = this.#nextDataId++;
+    const refused = this.#findRefusal();
+    if (refused !== undefined) return Promise.resolve(toRefusal(refused, request, dataId));
+    return new Promise((resolve) => {
+      const running = new RunningRequest(
+        this.#shared,
+        request,
+        dataId,
+        this.#limits.retry,
+        (answer) => {
+          this.#running.delete(running);
+          resolve(answer);
+          if (this.#running.size === 0) this.#onDrained();
+        },
+      );
+      this.#running.add(running);
+      running.start(signal, timeoutMs);
+    });
+  }
+
+  /** Refuses new requests; resolves when the running ones are answered and all work has ended. */
+  async close(): Promise<void> {
+    this.#isClosing = true;
+    if (this.#running.size > 0) {
+      await new Promise<void>((resolve) => {
+        this.#onDrained = resolve;
+      });
+    }
+    await Promise.all(this.#runners.map((runner) => runner.waitUntilIdle()));
+  }
+
+  /** Ends the running requests with CLOSED. */
+  cancelAll(message: string): void {
+    for (const running of this.#running) {
+      running.stop(new Stopped(PIPELINE_ERROR.CLOSED, message));
+    }
+  }
+
+  #findRefusal(): Stopped | undefined {
+    if (this.#isClosing) return new Stopped(PIPELINE_ERROR.CLOSED, 'the pipeline is stopping');
+    const { maxRequests } = this.#limits;
+    if (this.#running.size < maxRequests) return undefined;
+    return new Stopped(
+      PIPELINE_ERROR.CLIENT_ERROR,
+      `the pipeline is overloaded: ${maxRequests} requests are in progress; retry later`,
+    );
+  }
+}
+
+/** A request with its tries, until it is answered. */
+class RunningRequest {
+  readonly #shared: CallShared;
+  readonly #request: PipelineRequest;
+  readonly #dataId: number;
+  readonly #onAnswer: (answer: PipelineAnswer) => void;
+  #triesLeft: number;
+  #call: PipelineCall | undefined;
+  #timer: NodeJS.Timeout | undefined;
+  #forget: (() => void) | undefined;
+
+  constructor(
+    shared: CallShared,
+    request: PipelineRequest,
+    dataId: number,
+    tries: number,
+    onAnswer: (answer: PipelineAnswer) => void,
+  ) {
+    this.#shared = shared;
+    this.#request = request;
+    this.#dataId = dataId;
+    this.#triesLeft = tries;
+    this.#onAnswer = onAnswer;
+  }
+
+  start(signal: AbortSignal | undefined, timeoutMs: number = Number.POSITIVE_INFINITY): void {
+    this.#try();
+    if (signal !== undefined) this.#follow(signal);
+    // A timer cannot express more than 24 days.
+    if (this.#call === undefined || !(timeoutMs < 2 ** 31)) return;
+    const late = new Stopped(
+      PIPELINE_ERROR.TIMEOUT,
+      `the request's deadline of ${timeoutMs} ms passed`,
+    );
+    if (timeoutMs <= 0) this.stop(late);
+    else this.#timer = setTimeout(() => this.stop(late), timeoutMs);
+  }
+
+  /** Ends the request; it is not tried again. */
+  stop(reason: Stopped): void {
+    this.#triesLeft = 0;
+    this.#call?.fail(reason);
+  }
+
+  #follow(signal: AbortSignal): void {
+    const cancel = (): void =>
+      this.stop(new Stopped(PIPELINE_ERROR.CLOSED, 'the caller cancelled the request'));
+    if (signal.aborted) {
+      cancel();
+      return;
+    }
+    signal.addEventListener('abort', cancel, { once: true });
+    this.#forget = () => signal.removeEventListener('abort', cancel);
+  }
+
+  #try(): void {
+    this.#triesLeft--;
+    this.#call = new PipelineCall(this.#shared, this.#request, this.#dataId, (answer) =>
+      this.#finish(answer),
+    );
+    void this.#call.start();
+  }
+
+  #finish(answer: PipelineAnswer): void {
+    if (answer.errNo === PIPELINE_ERROR.TIMEOUT && this.#triesLeft > 0) {
+      this.#try();
+      return;
+    }
+    this.#call = undefined;
+    clearTimeout(this.#timer);
+    this.#forget?.();
+    this.#onAnswer(answer);
+  }
+}
+
+function toRefusal(
+  { errNo, message }: Stopped,
+  { logId = 0n }: PipelineRequest,
+  dataId: number,
+): PipelineAnswer {
+  return { errNo, errMsg: message, values: {}, dataId, logId, timings: [], versions: {} };
+}

@@ -1,0 +1,37 @@
+/** The public entry `hypercube/pipeline`: operators, their clients, and the pipeline itself. */
+export { CubeError, type ErrorCode } from '../../lib/core/errors.ts';
+export { PIPELINE_ERROR } from '../../proto/pipeline.ts';
+export type { RunOptions } from './engine.ts';
+export {
+  type AnyOp,
+  type AnyResponseOp,
+  type HookResult,
+  Op,
+  type OpClient,
+  type OpContext,
+  type OpInputs,
+  type OpOptions,
+  OpResult,
+  type OpSettings,
+  type OpValues,
+  type Part,
+  type PipelineRequest,
+  type ProcessContext,
+  type ProcessResult,
+  productError,
+  RequestOp,
+  ResponseOp,
+  skipProcess,
+  withLogId,
+} from './op.ts';
+export type { OpTiming, PipelineAnswer } from './pipeline-answer.ts';
+export {
+  createTensor,
+  fromByteTensor,
+  isTensor,
+  type PipelineTensor,
+  type TensorArray,
+  toByteTensor,
+} from './pipeline-tensor.ts';
+export { PipelineServer, type StopOptions } from './server.ts';
+export type { PipelineSettings } from './settings.ts';

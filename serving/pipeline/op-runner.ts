@@ -1,0 +1,141 @@
+/**
+ * The queue of an op (its channel) and its slots. A queue counts complete inputs only: an output
+ * that waits for other outputs of its request occupies no place, so a full queue always empties and
+ * pushing back cannot deadlock.
+ */
+import { requireDefined } from '../../lib/core/errors.ts';
+import { OpExecution } from './op-execution.ts';
+import type { Channel, OpTask } from './pipeline-call.ts';
+import type { PlanStep } from './plan.ts';
+import type { ResolvedOpSettings } from './settings.ts';
+import { TaskQueue } from './task-queue.ts';
+
+/** Runs functions one after the other, never inside one another: chains of ops do not recurse. */
+export class Trampoline {
+  readonly #waiting: (() => void)[] = [];
+  #isRunning = false;
+
+  run(work: () => void): void {
+    this.#waiting.push(work);
+    if (this.#isRunning) return;
+    this.#isRunning = true;
+    for (let next = this.#waiting.shift(); next !== undefined; next = this.#waiting.shift()) next();
+    this.#isRunning = false;
+  }
+}
+
+export class OpRunner implements Channel {
+  readonly #step: PlanStep;
+  readonly #settings: ResolvedOpSettings;
+  readonly #capacity: number;
+  readonly #queue = new TaskQueue<OpTask>();
+  /** Tasks that found the queue full. */
+  readonly #blocked = new TaskQueue<OpTask>();
+  readonly #free: number[];
+  readonly #start: () => void;
+  #batchTimer: NodeJS.Timeout | undefined;
+  #onIdle: (() => void) | undefined;
+
+  constructor(
+    step: PlanStep,
+    settings: ResolvedOpSettings,
+    capacity: number,
+    trampoline: Trampoline,
+  ) {
+    this.#step = step;
+    this.#settings = settings;
+    this.#capacity = capacity;
+    const { concurrency } = settings;
+    this.#free = Array.from({ length: concurrency }, (_, index) => concurrency - 1 - index);
+    const start = (): void => this.#startTasks();
+    this.#start = () => trampoline.run(start);
+  }
+
+  /** Complete inputs that wait, with those that found the queue full. */
+  get queueLength(): number {
+    return this.#queue.length + this.#blocked.length;
+  }
+
+  offer(task: OpTask): Promise<void> | undefined {
+    if (this.#queue.length < this.#capacity) {
+      this.#queue.push(task);
+      this.#start();
+      return undefined;
+    }
+    this.#blocked.push(task);
+    return new Promise((resolve) => {
+      task.onAccepted = resolve;
+    });
+  }
+
+  remove(task: OpTask): void {
+    task.queue?.remove(task);
+    task.onAccepted?.();
+    task.onAccepted = undefined;
+    this.#refill();
+  }
+
+  /** Resolves when no execution is in progress. */
+  async waitUntilIdle(): Promise<void> {
+    if (this.#free.length === this.#settings.concurrency) return;
+    await new Promise<void>((resolve) => {
+      this.#onIdle = resolve;
+    });
+  }
+
+  #startTasks(): void {
+    while (this.#free.length > 0 && this.#isBatchReady()) {
+      const tasks = this.#takeBatch();
+      void this.#execute(tasks, requireDefined(this.#free.pop(), 'a free slot'));
+    }
+  }
+
+  /** Sets a timer when the oldest request may still wait for more. */
+  #isBatchReady(): boolean {
+    const { first } = this.#queue;
+    if (first === undefined) return false;
+    const { batchSize, autoBatchingTimeoutMs } = this.#settings;
+    if (this.#queue.length >= Math.min(batchSize, this.#capacity)) return true;
+    const remainingMs = first.readyMs + autoBatchingTimeoutMs - performance.now();
+    if (remainingMs <= 0) return true;
+    this.#batchTimer ??= setTimeout(() => {
+      this.#batchTimer = undefined;
+      this.#start();
+    }, Math.ceil(remainingMs));
+    return false;
+  }
+
+  #takeBatch(): OpTask[] {
+    const tasks: OpTask[] = [];
+    for (let next = this.#queue.shift(); next !== undefined; next = this.#queue.shift()) {
+      next.call.started(next);
+      tasks.push(next);
+      if (tasks.length === this.#settings.batchSize) break;
+    }
+    this.#refill();
+    return tasks;
+  }
+
+  /** Gives the places that became free to tasks that wait for one. */
+  #refill(): void {
+    if (this.#blocked.length === 0) return;
+    while (this.#queue.length < this.#capacity) {
+      const task = this.#blocked.shift();
+      if (task === undefined) break;
+      this.#queue.push(task);
+      task.onAccepted?.();
+      task.onAccepted = undefined;
+    }
+    this.#start();
+  }
+
+  /** Holds the slot until all work of the execution has ended, also work that was given up. */
+  async #execute(tasks: OpTask[], slot: number): Promise<void> {
+    const execution = new OpExecution(this.#step.op, this.#settings, slot);
+    await execution.run(tasks);
+    if (execution.unfinished.length > 0) await Promise.allSettled(execution.unfinished);
+    this.#free.push(slot);
+    if (this.#free.length === this.#settings.concurrency) this.#onIdle?.();
+    if (this.#queue.length > 0) this.#start();
+  }
+}

@@ -1,0 +1,30 @@
+/** What a pipeline answers. */
+import type { OpValues, RequestIds } from './op.ts';
+
+/** The stages of an op for one request, in milliseconds from the start of the request. */
+export interface OpTiming {
+  readonly op: string;
+  /** All inputs are there. */
+  readonly readyMs: number;
+  /** A slot is free: preprocess starts. */
+  readonly startMs: number;
+  /** Preprocess has ended. */
+  readonly processMs: number;
+  /** Process has ended. */
+  readonly postMs: number;
+  /** Postprocess has ended. */
+  readonly endMs: number;
+}
+
+export interface PipelineAnswer extends RequestIds {
+  /** 0 or a code of `PIPELINE_ERROR` or of the user. */
+  readonly errNo: number;
+  /** Empty when `errNo` is 0. Names the op that failed. */
+  readonly errMsg: string;
+  /** Empty when `errNo` is not 0. */
+  readonly values: OpValues;
+  /** The ops that ended, in that order. */
+  readonly timings: readonly OpTiming[];
+  /** Model of this process → the version that took part. */
+  readonly versions: Readonly<Record<string, string>>;
+}

@@ -1,0 +1,223 @@
+/**
+ * One try of a request on its way through the plan. It carries all its state (inputs that wait for
+ * other inputs, tasks in queues), so nothing remains of a request when it has ended.
+ */
+import { requireDefined } from '../../lib/core/errors.ts';
+import type { Logger } from '../../lib/platform/logs.ts';
+import { PIPELINE_ERROR } from '../../proto/pipeline.ts';
+import { LazyAbort } from './lazy-abort.ts';
+import type { OpContext, OpInputs, OpResult, OpValues, PipelineRequest } from './op.ts';
+import type { OpTiming, PipelineAnswer } from './pipeline-answer.ts';
+import type { PipelinePlan } from './plan.ts';
+import { isPromise, readResult, Stopped, toStopped } from './stopped.ts';
+import type { QueueNode, TaskQueue } from './task-queue.ts';
+
+/** The complete inputs of an op for one request. */
+export class OpTask implements QueueNode<OpTask> {
+  readonly call: PipelineCall;
+  /** Position of the op in the plan. */
+  readonly step: number;
+  readonly inputs: OpInputs;
+  /** On the scale of `performance.now()`. */
+  readonly readyMs: number = performance.now();
+  queue: TaskQueue<OpTask> | undefined;
+  previous: OpTask | undefined;
+  next: OpTask | undefined;
+  /** Called when a full channel has room for the task, or its request has ended. */
+  onAccepted: (() => void) | undefined;
+
+  constructor(call: PipelineCall, step: number, inputs: OpInputs) {
+    this.call = call;
+    this.step = step;
+    this.inputs = inputs;
+  }
+}
+
+/** Where complete inputs go: the queue of an op. */
+export interface Channel {
+  /** @returns a promise when the channel is full: it resolves when the task has a place */
+  offer(task: OpTask): Promise<void> | undefined;
+  remove(task: OpTask): void;
+}
+
+/** What all requests of a pipeline share. */
+export interface CallShared {
+  readonly plan: PipelinePlan;
+  readonly channels: readonly Channel[];
+  readonly firstArrival: boolean;
+  readonly logger: Logger;
+}
+
+/** The outputs that have come for an op, until all are there. */
+interface PendingInputs {
+  readonly inputs: Record<string, OpValues>;
+  /** 0 once the op's task is made. */
+  missing: number;
+}
+
+export class PipelineCall {
+  readonly dataId: number;
+  readonly request: PipelineRequest;
+  readonly abort: LazyAbort = new LazyAbort();
+  readonly #shared: CallShared;
+  readonly #startMs = performance.now();
+  readonly #timings: OpTiming[] = [];
+  readonly #pending: readonly PendingInputs[];
+  readonly #waiting: Set<OpTask> = new Set();
+  readonly #onEnd: (answer: PipelineAnswer) => void;
+  #logId: bigint;
+  #logger: Logger | undefined;
+
+  constructor(
+    shared: CallShared,
+    request: PipelineRequest,
+    dataId: number,
+    onEnd: (answer: PipelineAnswer) => void,
+  ) {
+    this.#shared = shared;
+    this.request = request;
+    this.dataId = dataId;
+    this.#logId = request.logId ?? 0n;
+    this.#onEnd = onEnd;
+    const { firstArrival } = shared;
+    this.#pending = shared.plan.steps.map(({ predecessors }) => ({
+      inputs: {},
+      missing: firstArrival ? 1 : predecessors.length,
+    }));
+  }
+
+  get logId(): bigint {
+    return this.#logId;
+  }
+
+  get logger(): Logger {
+    this.#logger ??= this.#shared.logger.child({
+      data_id: this.dataId,
+      log_id: String(this.#logId),
+    });
+    return this.#logger;
+  }
+
+  get hasEnded(): boolean {
+    return this.abort.aborted;
+  }
+
+  /** Unpacks the request and starts the first ops. Never rejects. */
+  async start(): Promise<void> {
+    const { request } = this.#shared.plan;
+    try {
+      const context = new CallContext(this, 0);
+      const returned = request.unpackRequest(this.request, context);
+      const result = isPromise(returned) ? await returned : returned;
+      const { values, logId } = readResult(request.name, 'unpackRequest', result) as OpResult;
+      if (this.hasEnded) return;
+      if (logId !== undefined) this.#logId = logId;
+      // Nothing holds a slot yet, so the request itself waits when a channel is full.
+      this.#deliver(this.#shared.plan.firsts, request.name, values);
+    } catch (error) {
+      this.fail(toStopped(error, request.name));
+    }
+  }
+
+  /**
+   * Takes the output of an op and passes it on. Ignored after the end.
+   * @returns a promise when a channel is full: it resolves when the output has a place
+   */
+  complete(step: number, values: OpValues, timing: OpTiming): Promise<unknown> | undefined {
+    if (this.hasEnded) return undefined;
+    const { steps, last } = this.#shared.plan;
+    const { op, successors } = requireDefined(steps[step], 'a step');
+    this.#timings.push(timing);
+    if (step === last) {
+      void this.#pack(values);
+      return undefined;
+    }
+    return this.#deliver(successors, op.name, values);
+  }
+
+  /** Ends the request with a code. Ignored after the end. */
+  fail({ errNo, message }: Stopped): void {
+    this.#end(errNo, message, {});
+  }
+
+  /** The task has left its channel. */
+  started(task: OpTask): void {
+    this.#waiting.delete(task);
+  }
+
+  /** Milliseconds since the start of the request. */
+  sinceStart(nowMs: number): number {
+    return nowMs - this.#startMs;
+  }
+
+  #deliver(steps: readonly number[], from: string, values: OpValues): Promise<unknown> | undefined {
+    const full: Promise<void>[] = [];
+    for (const step of steps) {
+      const pending = requireDefined(this.#pending[step], 'inputs of a step');
+      // A later arrival, where the first one counts.
+      if (pending.missing === 0) continue;
+      pending.inputs[from] = values;
+      pending.missing--;
+      if (pending.missing > 0) continue;
+      const task = new OpTask(this, step, pending.inputs);
+      this.#waiting.add(task);
+      const accepted = this.#channel(step).offer(task);
+      if (accepted !== undefined) full.push(accepted);
+      if (this.hasEnded) break;
+    }
+    return full.length === 0 ? undefined : Promise.all(full);
+  }
+
+  #channel(step: number): Channel {
+    return requireDefined(this.#shared.channels[step], 'a channel');
+  }
+
+  async #pack(values: OpValues): Promise<void> {
+    const { response } = this.#shared.plan;
+    try {
+      const returned = response.packResponse(values, new CallContext(this, 0));
+      const result = isPromise(returned) ? await returned : returned;
+      this.#end(0, '', readResult(response.name, 'packResponse', result).values);
+    } catch (error) {
+      this.fail(toStopped(error, response.name));
+    }
+  }
+
+  #end(errNo: number, errMsg: string, values: OpValues): void {
+    if (this.hasEnded) return;
+    const { dataId, logId } = this;
+    // A copy: hooks that ignore their signal must not change the answer.
+    const timings = [...this.#timings];
+    this.abort.abort(new Stopped(errNo === 0 ? PIPELINE_ERROR.CLOSED : errNo, errMsg));
+    for (const task of this.#waiting) this.#channel(task.step).remove(task);
+    this.#waiting.clear();
+    this.#onEnd({ errNo, errMsg, values, dataId, logId, timings, versions: {} });
+  }
+}
+
+/** A request as the hooks of one op see it. */
+export class CallContext implements OpContext {
+  readonly call: PipelineCall;
+  readonly concurrencyIndex: number;
+
+  constructor(call: PipelineCall, concurrencyIndex: number) {
+    this.call = call;
+    this.concurrencyIndex = concurrencyIndex;
+  }
+
+  get logId(): bigint {
+    return this.call.logId;
+  }
+
+  get dataId(): number {
+    return this.call.dataId;
+  }
+
+  get signal(): AbortSignal {
+    return this.call.abort.signal;
+  }
+
+  get logger(): Logger {
+    return this.call.logger;
+  }
+}

@@ -1,0 +1,124 @@
+/** A pipeline in this process: `import { Op, PipelineServer, … } from 'hypercube/pipeline'`. */
+import { CubeError } from '../../lib/core/errors.ts';
+import { PipelineEngine, type RunOptions } from './engine.ts';
+import type { OpClient } from './op.ts';
+import {
+  type AnyOp,
+  type AnyResponseOp,
+  Op,
+  type PipelineRequest,
+  RequestOp,
+  ResponseOp,
+  type StepOp,
+} from './op.ts';
+import type { PipelineAnswer } from './pipeline-answer.ts';
+import { type PipelinePlan, planPipeline } from './plan.ts';
+import type { PipelineSettings } from './settings.ts';
+
+export interface StopOptions {
+  /**
+   * How long running requests may take, in milliseconds; then they are answered with CLOSED.
+   * Default: until they end.
+   */
+  readonly drainTimeoutMs?: number;
+}
+
+export class PipelineServer {
+  readonly plan: PipelinePlan;
+  readonly #engine: PipelineEngine;
+  #state: 'new' | 'started' | 'stopped' = 'new';
+
+  /**
+   * @param ops the response op, from which all other ops are found; or all ops, so that one that
+   *   does not reach the response is an error
+   * @throws CubeError INVALID_ARGUMENT naming the op, the edge or the setting
+   */
+  constructor(
+    ops: AnyResponseOp | readonly (AnyOp | AnyResponseOp)[],
+    settings: PipelineSettings = {},
+  ) {
+    const { steps, response } = ops instanceof ResponseOp ? findOps(ops) : splitOps(ops);
+    this.plan = planPipeline(steps, response);
+    this.#engine = new PipelineEngine(this.plan, settings);
+  }
+
+  /**
+   * Starts the clients, then calls `initOp` of every op in the order of the graph.
+   * @throws the first failure; what was started is stopped again
+   */
+  async start(): Promise<void> {
+    if (this.#state !== 'new') {
+      throw new CubeError('INVALID_ARGUMENT', `the pipeline was ${this.#state} before`);
+    }
+    this.#state = 'started';
+    const { request, steps, response } = this.plan;
+    try {
+      for (const [index, { op }] of steps.entries()) {
+        op.client = this.#engine.opSettings[index]?.client;
+      }
+      for (const client of this.#clients) await client.start?.();
+      await request.initOp();
+      for (const { op } of steps) await op.initOp();
+      await response.initOp();
+    } catch (error) {
+      await this.stop();
+      throw error;
+    }
+  }
+
+  /**
+   * Answers a request; never rejects. Every failure is `errNo` and `errMsg` of the answer.
+   * Requests after `stop` are answered with CLOSED (3001).
+   */
+  run(request: PipelineRequest, options: RunOptions = {}): Promise<PipelineAnswer> {
+    return this.#engine.run(request, options);
+  }
+
+  /** Ops may share a client. */
+  get #clients(): ReadonlySet<OpClient> {
+    return new Set(this.#engine.opSettings.flatMap(({ client }) => client ?? []));
+  }
+
+  /** Refuses new requests, answers the running ones, then stops the clients. */
+  async stop({ drainTimeoutMs }: StopOptions = {}): Promise<void> {
+    if (this.#state === 'stopped') return;
+    this.#state = 'stopped';
+    const timer =
+      drainTimeoutMs === undefined
+        ? undefined
+        : setTimeout(() => this.#engine.cancelAll('the pipeline has stopped'), drainTimeoutMs);
+    await this.#engine.close();
+    clearTimeout(timer);
+    for (const client of this.#clients) await client.stop?.();
+  }
+}
+
+interface Ops {
+  readonly steps: StepOp[];
+  readonly response: AnyResponseOp;
+}
+
+/** Every op that the response reads, directly or through others. */
+function findOps(response: AnyResponseOp): Ops {
+  const found = new Set<StepOp>();
+  const waiting = [...response.inputs];
+  for (let op = waiting.pop(); op !== undefined; op = waiting.pop()) {
+    if (!(op instanceof Op) || found.has(op)) continue;
+    found.add(op);
+    waiting.push(...op.inputs);
+  }
+  return { steps: [...found].reverse(), response };
+}
+
+function splitOps(ops: readonly (AnyOp | AnyResponseOp)[]): Ops {
+  const responses = ops.filter((op) => op instanceof ResponseOp);
+  const [response] = responses;
+  if (response === undefined || responses.length > 1) {
+    throw new CubeError(
+      'INVALID_ARGUMENT',
+      `the pipeline has ${responses.length} response ops; it needs exactly one`,
+    );
+  }
+  const steps = ops.filter((op) => !(op instanceof ResponseOp) && !(op instanceof RequestOp));
+  return { steps: steps as StepOp[], response };
+}
