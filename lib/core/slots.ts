@@ -48,6 +48,11 @@ export interface EmbeddingInput {
   readonly paddingId?: number;
   /** 1: the ids of a row are a sequence of any length, and the input takes one row for each. */
   readonly lodLevel?: number;
+  /**
+   * The axes of the keys: those of `shape` before the row. A negative number is an axis of any
+   * size; equal ones are the same axis, also in `ids`. Present in models that take tensors.
+   */
+  readonly axes?: readonly number[];
 }
 
 export interface BagSpec {
@@ -70,6 +75,8 @@ export interface IdsSpec {
   readonly slots: readonly string[];
   /** True when the pruned graph still has this input. */
   readonly kept: boolean;
+  /** Its axes, numbered as those of embeddings are. */
+  readonly axes?: readonly number[];
 }
 
 /** An input or output of the pruned graph. */
@@ -114,7 +121,7 @@ export interface SlotSpec {
 const SLOTS_FORMAT = 1;
 const SPEC_FIELDS = ['format', 'embeddings', 'tables', 'ids', 'maps', 'graph', 'features'];
 const TABLE_FIELDS = ['name', 'rows', 'dim', 'dtype', 'external', 'keyed'];
-const IDS_FIELDS = ['input', 'dtype', 'columns', 'slots', 'kept'];
+const IDS_FIELDS = ['input', 'dtype', 'columns', 'slots', 'kept', 'axes'];
 const BAG_FIELDS = ['pooling', 'offsets', 'offsetsRow', 'includesLast'];
 const EMBEDDING_FIELDS = [
   'input',
@@ -129,6 +136,7 @@ const EMBEDDING_FIELDS = [
   'bags',
   'paddingId',
   'lodLevel',
+  'axes',
 ];
 
 /** Reads slots.json. @throws CubeError INVALID_ARGUMENT naming the field */
@@ -196,13 +204,22 @@ function readSlotNames(json: JsonReader, known: ReadonlySet<string>): string[] {
 function readIds(json: JsonReader, slotNames: ReadonlySet<string>): IdsSpec[] {
   return json.items({ max: 10_000 }).map((item) => {
     item.rejectUnknownFields(IDS_FIELDS);
+    const axes = item.optional('axes', readAxes);
     return {
       input: item.field('input').string(),
       dtype: item.field('dtype').choice(['int64', 'int32', 'float32', 'float64']),
       columns: item.field('columns').integer(1, 100_000),
       slots: readSlotNames(item.field('slots'), slotNames),
       kept: item.field('kept').boolean(),
+      ...(axes === undefined ? {} : { axes }),
     };
+  });
+}
+
+function readAxes(json: JsonReader): number[] {
+  return json.items({ max: 16 }).map((axis) => {
+    const size = axis.integer(-1_000);
+    return size === 0 ? axis.fail('a size, or the negative number of an axis') : size;
   });
 }
 
@@ -250,6 +267,7 @@ function readEmbedding(item: JsonReader, known: EmbeddingNames): EmbeddingInput 
   const bags = item.optional('bags', readBags);
   const paddingId = item.optional('paddingId', (f) => f.integer(0));
   const lodLevel = item.optional('lodLevel', (f) => f.integer(0, 1));
+  const axes = item.optional('axes', readAxes);
   return {
     input: item.field('input').string(),
     table,
@@ -266,6 +284,7 @@ function readEmbedding(item: JsonReader, known: EmbeddingNames): EmbeddingInput 
     ...(bags === undefined ? {} : { bags }),
     ...(paddingId === undefined ? {} : { paddingId }),
     ...(lodLevel === undefined ? {} : { lodLevel }),
+    ...(axes === undefined ? {} : { axes }),
   };
 }
 
@@ -284,6 +303,25 @@ export function slotSpecToJson(spec: SlotSpec): unknown {
     ...(spec.graph === undefined ? {} : { graph: spec.graph }),
     ...(spec.features === undefined ? {} : { features: featureSpecToJson(spec.features) }),
   };
+}
+
+/**
+ * Whether requests to the model are tensors of the unpruned graph, because rows of features cannot
+ * express them: it was pruned without features.json, and has sequences of any length, or inputs
+ * besides ids that are not float [batch, features].
+ */
+export function takesTensors({
+  features,
+  embeddings,
+  graph,
+}: Pick<SlotSpec, 'features' | 'embeddings' | 'graph'>): boolean {
+  if (features !== undefined || graph === undefined) return false;
+  if (embeddings.some(({ bags, lodLevel = 0 }) => bags !== undefined || lodLevel > 0)) return false;
+  const isFeatures = ({ dtype, shape = [] }: GraphPort): boolean =>
+    /^float(32|16)$/.test(dtype) && shape.length === 2 && shape[1]! > 0;
+  return (
+    embeddings.some(({ shape }) => shape.slice(1).includes(-1)) || !graph.inputs.every(isFeatures)
+  );
 }
 
 type BagInput = Pick<EmbeddingInput, 'input' | 'slots' | 'bags'>;

@@ -82,6 +82,18 @@ export class EngineStats {
     this.#inferBySize[rowCount]! += inferMicros;
   }
 
+  /** Counts lookups that a request made before its batch. */
+  recordLookups(
+    counts: Pick<RequestOutcome, 'lookups' | 'unseen' | 'unavailable'> & {
+      readonly lookupMicros: number;
+    },
+  ): void {
+    this.lookups += counts.lookups;
+    this.unseen += counts.unseen;
+    this.unavailable += counts.unavailable;
+    this.lookupMicros += counts.lookupMicros;
+  }
+
   /** @param cached the cached prediction, undefined for a miss */
   recordCacheLookup(cached: { readonly rowCount: number } | undefined, micros: number): void {
     if (cached === undefined) {

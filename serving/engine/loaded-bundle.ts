@@ -5,16 +5,8 @@
  */
 import { CubeError } from '../../lib/core/errors.ts';
 import type { KeyedRows } from '../../lib/core/feature-rows.ts';
-import { JsonReader } from '../../lib/core/json.ts';
 import type { Manifest } from '../../lib/core/manifest.ts';
-import {
-  areEqualKeyRules,
-  type BagSpec,
-  type FeatureSpec,
-  type IdsSpec,
-  readSlotSpec,
-  type SlotSpec,
-} from '../../lib/core/slots.ts';
+import type { BagSpec, FeatureSpec, IdsSpec, SlotSpec } from '../../lib/core/slots.ts';
 import { ComputedKeys } from '../../lib/features/computed-keys.ts';
 import { type GraphPlan, planGraph } from '../../lib/features/graph-plan.ts';
 import { addImpliedFeatures } from '../../lib/features/implied-features.ts';
@@ -40,6 +32,7 @@ import { ModelPool } from './model-pool.ts';
 import type { Prediction } from './prediction.ts';
 import { RequestCache } from './request-cache.ts';
 import { BundleBatchRunner } from './run-batch.ts';
+import { checkKeysMatch, readVersionGraph, readVersionSlots } from './version-files.ts';
 import type { VersionUse } from './version-use.ts';
 import { VersionUsers } from './version-users.ts';
 import { parseWarmUpRows, SyntheticRows, type WarmUpRows } from './warm-up-rows.ts';
@@ -68,10 +61,6 @@ export interface BundleLoadOptions {
   readonly workerScript?: URL;
 }
 
-const MODEL_FILE = 'model.onnx';
-const SLOTS_FILE = 'slots.json';
-/** Tensors of the graph that are not stored in its own file. */
-const DATA_FILE = 'model.onnx.data';
 const GOLDEN_FILE = 'golden.jsonl';
 
 export class LoadedBundle implements VersionUse {
@@ -148,7 +137,7 @@ export class LoadedBundle implements VersionUse {
   static async load(options: BundleLoadOptions, version: string): Promise<LoadedBundle> {
     const { repository, bundle, store, instances, logger } = options;
     const manifest = await repository.readManifest(bundle, version);
-    const slotSpec = await readSpec(repository, manifest);
+    const slotSpec = await readVersionSlots(repository, manifest);
     const spec = addImpliedFeatures(slotSpec, `${bundle} ${version}`);
     const keys = new ComputedKeys(spec);
     const plan = planGraph(spec, manifest, keys);
@@ -158,9 +147,8 @@ export class LoadedBundle implements VersionUse {
     const bags = findBags(spec);
     const golden = await readGolden(repository, manifest, features);
     const synthetic = new SyntheticRows(spec);
-    const file = await repository.readVersionFile(bundle, version, MODEL_FILE);
-    const data = await readData(repository, manifest);
-    const graph = { model: file, data, source: `${bundle} ${version}: ${MODEL_FILE}` };
+    const graph = await readVersionGraph(repository, manifest);
+    const { data } = graph;
     const { precision = 'fp32' } = options;
     const { source } = graph;
     const placements = await choosePlacements(options.placements, { logger, source });
@@ -233,15 +221,6 @@ export class LoadedBundle implements VersionUse {
   }
 }
 
-/** Reads the external tensor data of the graph, if it has any. */
-async function readData(
-  repository: Repository,
-  { bundle, version, files }: Manifest,
-): Promise<ReadonlyMap<string, Uint8Array>> {
-  if (!files.some(({ path }) => path === DATA_FILE)) return new Map();
-  return new Map([[DATA_FILE, await repository.readVersionFile(bundle, version, DATA_FILE)]]);
-}
-
 /** @throws CubeError UNSUPPORTED when one list of ids has several bags */
 function findBags({ embeddings }: SlotSpec): Map<string, BagSpec> {
   const found = new Map<string, BagSpec>();
@@ -262,34 +241,6 @@ function findBags({ embeddings }: SlotSpec): Map<string, BagSpec> {
     found.set(ids, bags);
   }
   return found;
-}
-
-async function readSpec(repository: Repository, manifest: Manifest) {
-  const { bundle, version } = manifest;
-  const bytes = await repository.readVersionFile(bundle, version, SLOTS_FILE);
-  return readSlotSpec(
-    JsonReader.parse(new TextDecoder().decode(bytes), `${bundle} ${version}: ${SLOTS_FILE}`),
-  );
-}
-
-/**
- * Checks that the slot spec computes the same keys as the manifest, with which the tables were
- * built.
- */
-function checkKeysMatch({ hash, slots }: FeatureSpec, manifest: Manifest): void {
-  const isSameHash =
-    hash.scheme === manifest.hash.scheme &&
-    hash.seed === manifest.hash.seed &&
-    hash.modulo === manifest.hash.modulo;
-  const isSameSlots =
-    slots.length === manifest.slots.length &&
-    slots.every((slot, i) => areEqualKeyRules(slot, manifest.slots[i]!));
-  if (isSameHash && isSameSlots) return;
-  throw new CubeError(
-    'INVALID_ARGUMENT',
-    `${manifest.bundle} ${manifest.version}: the ${isSameHash ? 'slots' : 'hash'} in slots.json ` +
-      'and manifest.json differ; build the version again',
-  );
 }
 
 async function readGolden(

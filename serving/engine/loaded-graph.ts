@@ -63,6 +63,16 @@ export interface GraphPrediction {
   readonly rowCount: number;
   readonly outputs: readonly NamedTensor[];
   readonly timings: { readonly queueMicros: number; readonly inferMicros: number };
+  /** Present when the model has tables. */
+  readonly lookups?: GraphLookups;
+}
+
+export interface GraphLookups {
+  readonly unseen: number;
+  readonly unavailable: number;
+  /** Some lookups were unavailable: their default rows were used. */
+  readonly degraded: boolean;
+  readonly lookupMicros: number;
 }
 
 type GraphPool = InstancePool<GraphInfo, GraphJob, GraphResult>;

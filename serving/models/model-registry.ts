@@ -148,13 +148,13 @@ export class ModelRegistry implements Models {
 
 /**
  * The version as a bundle, for protocols whose requests are rows of features. @throws CubeError
- * INVALID_ARGUMENT for a plain model
+ * INVALID_ARGUMENT for a model whose requests are tensors
  */
 export function requireBundle(loaded: LoadedVersion): LoadedBundle {
   if (loaded instanceof LoadedBundle) return loaded;
   throw new CubeError(
     'INVALID_ARGUMENT',
-    `${loaded.name} is a plain model, which has no slots: call it with tensors (KServe v2, or ` +
-      'Predict of TensorFlow Serving)',
+    `${loaded.name} takes tensors, not rows of features: call it over KServe v2, :predict or ` +
+      "Predict of TensorFlow Serving, or Paddle's GeneralModelService",
   );
 }

@@ -4,6 +4,8 @@
  */
 import { hostname } from 'node:os';
 import { CubeError } from '../../lib/core/errors.ts';
+import type { Manifest } from '../../lib/core/manifest.ts';
+import { takesTensors } from '../../lib/core/slots.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import { openRepository, Repository } from '../../lib/repository/repository.ts';
@@ -16,10 +18,12 @@ import {
 } from '../config/serving-config.ts';
 import { applyPrecision } from '../engine/apply-precision.ts';
 import type { EnsembleStep } from '../engine/ensemble-plan.ts';
-import { LoadedBundle } from '../engine/loaded-bundle.ts';
+import { type BundleLoadOptions, LoadedBundle } from '../engine/loaded-bundle.ts';
 import { type GraphLoadOptions, LoadedGraph } from '../engine/loaded-graph.ts';
+import { LookupGraph } from '../engine/lookup-graph.ts';
 import { Predictor } from '../engine/predictor.ts';
 import type { TensorModel } from '../engine/tensor-model.ts';
+import { readVersionGraph, readVersionSlots } from '../engine/version-files.ts';
 import type { EmbeddingStore } from '../stores/embedding-store.ts';
 import { FileSource } from './file-source.ts';
 import { FolderSource, VersionFolderBackend } from './folder-source.ts';
@@ -156,6 +160,8 @@ async function openModel(
     if (plain !== undefined) {
       return loadGraph(model, { ...plain, name: manifest.bundle, version }, options);
     }
+    const tensors = await loadTensorModel(model, manifest, options);
+    if (tensors !== undefined) return tensors;
     if (model.maxBatch === 0) {
       const text = 'max-batch 0 is only for plain models, and this version has slots';
       throw new CubeError('INVALID_ARGUMENT', `${manifest.bundle} ${version}: ${text}`);
@@ -201,6 +207,41 @@ function openFileModel(
       onLoadFailed: (_version, error) => events.onLoadFailed(model.name, error.code),
     },
   });
+}
+
+/**
+ * Loads a version with tables whose requests are tensors, and warms it up.
+ * @returns undefined for a version whose requests are rows
+ */
+async function loadTensorModel(
+  config: ModelConfig,
+  manifest: Manifest,
+  options: Pick<BundleLoadOptions, 'repository' | 'store' | 'logger'> & LoadProgress,
+): Promise<TensorModel | undefined> {
+  const { repository, logger } = options;
+  const spec = await readVersionSlots(repository, manifest);
+  if (!takesTensors(spec)) return undefined;
+  const { instances, batching, maxBatch, precision, requestCacheBytes, policy } = config;
+  const graph = await readVersionGraph(repository, manifest);
+  const model = await LookupGraph.load({
+    ...options,
+    manifest,
+    spec,
+    policy,
+    data: graph.data,
+    model: await applyPrecision(graph, { precision, logger }),
+    instances: countInstances(instances),
+    batching: { ...batching, maxBatch },
+    requestCacheBytes,
+  });
+  await warmUpGraph(model, { ...config.warmUp, ...options });
+  model.stats.reset();
+  return model;
+}
+
+interface LoadProgress {
+  readonly onStep: (step: string) => void;
+  readonly signal: AbortSignal;
 }
 
 /** Loads a plain model and warms it up. */

@@ -185,8 +185,10 @@ async function predict<T>(
     const { name: model, version } = request.graph;
     const prediction = await request.graph.predict(request.call, options);
     onPrediction?.(request);
-    const timings = { ...prediction.timings, lookupMicros: 0 };
-    const summary = { ...NO_LOOKUPS, version, rowCount: prediction.rowCount, timings };
+    const { rowCount, lookups = NO_LOOKUPS } = prediction;
+    const { lookupMicros, ...counts } = lookups;
+    const timings = { ...prediction.timings, lookupMicros };
+    const summary = { ...counts, version, rowCount, timings };
     return { model, summary, formatResponse: () => request.formatResponse(prediction) };
   }
   const prediction = await predictor.predict(request.bundle, request.rows, options);
@@ -198,7 +200,7 @@ async function predict<T>(
   };
 }
 
-const NO_LOOKUPS = { unseen: 0, unavailable: 0, degraded: false } as const;
+const NO_LOOKUPS = { unseen: 0, unavailable: 0, degraded: false, lookupMicros: 0 } as const;
 
 /** Keeps the version until predict() has acquired it, which happens before the next await. */
 async function parseInSlices<T>(

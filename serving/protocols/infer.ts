@@ -9,6 +9,7 @@ import { quoteInput } from '../../lib/core/shown-input.ts';
 import type { NamedTensor } from '../../lib/core/tensor.ts';
 import type { OipOutput, OipParameter, OipParameters, OipScores } from '../../proto/oip.ts';
 import type { LoadedBundle } from '../engine/loaded-bundle.ts';
+import type { GraphPrediction } from '../engine/loaded-graph.ts';
 import type { LoadedVersion } from '../engine/loaded-version.ts';
 import { isTensorModel } from '../engine/loaded-version.ts';
 import type { Prediction } from '../engine/prediction.ts';
@@ -152,17 +153,33 @@ export function toParsedGraphRequest<T>(
     graph,
     ...options,
     call: { inputs, outputs },
-    formatResponse: ({ outputs: results, timings }) =>
+    formatResponse: (prediction) =>
       format({
         modelName: model,
         modelVersion: graph.version,
         id: request.id,
-        parameters: detail
-          ? { queue_micros: timings.queueMicros, infer_micros: timings.inferMicros }
-          : {},
-        outputs: results.map(convert),
+        parameters: toGraphParameters(prediction, graph.version, detail ?? false),
+        outputs: prediction.outputs.map(convert),
       }),
   };
+}
+
+/** Response parameters; engine times are included only when requested. */
+function toGraphParameters(
+  { lookups, timings }: GraphPrediction,
+  version: string,
+  hasDetail: boolean,
+): Record<string, OipParameter> {
+  const parameters: Record<string, OipParameter> = {};
+  if (lookups !== undefined) {
+    const { unseen, unavailable, degraded } = lookups;
+    Object.assign(parameters, { tables_version: version, unseen, unavailable, degraded });
+  }
+  if (!hasDetail) return parameters;
+  parameters['queue_micros'] = timings.queueMicros;
+  if (lookups !== undefined) parameters['lookup_micros'] = lookups.lookupMicros;
+  parameters['infer_micros'] = timings.inferMicros;
+  return parameters;
 }
 
 /** @throws CubeError INVALID_ARGUMENT naming the parameter */

@@ -246,7 +246,8 @@ class PaddleEndpoint {
           profile.end();
           const results = { tensors: formatOutputs(prediction), engineName: graph.name };
           const outputs = isDebug ? [results, formatGraphDebug(graph, prediction)] : [results];
-          return { outputs, errMsg: '' };
+          const { lookups } = prediction;
+          return { outputs, errMsg: lookups === undefined ? '' : describeDegradation(lookups) };
         },
       };
     };
@@ -320,7 +321,10 @@ class ProfileTimer {
 }
 
 /** The err_msg of a response that is not an error: empty unless it is degraded. */
-function describeDegradation({ degraded, unavailable }: Prediction): string {
+function describeDegradation({
+  degraded,
+  unavailable,
+}: Pick<Prediction, 'degraded' | 'unavailable'>): string {
   if (!degraded) return '';
   return `degraded: ${unavailable} lookups had no answer; their default rows were used`;
 }

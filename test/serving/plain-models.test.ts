@@ -122,7 +122,10 @@ test('metadata, configuration, statistics and readiness describe a plain model',
   );
   const ctr = await serving.postTsv('1\t2\n', 'double');
   assert.equal(ctr.status, 400);
-  assert.match(ctr.body.error, /double is a plain model, which has no slots: call it with tensors/);
+  assert.match(
+    ctr.body.error,
+    /double takes tensors, not rows of features: call it over KServe v2/,
+  );
   const metrics = await (await fetch(`${serving.url}/metrics`)).text();
   assert.match(metrics, /hypercube_engine_rows_total\{model="double",version="1"\} 3/);
 });

@@ -12,8 +12,9 @@ import type {
   SlotSpec,
   TrainedFeatures,
 } from '../../lib/core/slots.ts';
-import { getModulo, withBagPooling } from '../../lib/core/slots.ts';
+import { getModulo, takesTensors, withBagPooling } from '../../lib/core/slots.ts';
 import {
+  type Axis,
   type CutLookup,
   type CutModel,
   countRowElements,
@@ -49,8 +50,16 @@ export function buildSlotSpec(cut: CutModel, features: TrainedFeatures | undefin
       ...(lodLevel === undefined ? {} : { lodLevel }),
     };
   });
+  const graph = {
+    inputs: cut.keptInputs
+      .filter(({ name, dtype }) => !isIdsInput(cut, name) || !/^int(32|64)$/.test(dtype))
+      .map(toGraphPort),
+    outputs: cut.outputs.map(toGraphPort),
+  };
+  const inputs = { embeddings, ids: buildIdsSpecs(cut, features) };
+  const hasAxes = takesTensors({ features: undefined, embeddings, graph });
   return {
-    embeddings,
+    ...(features === undefined && hasAxes ? addAxes(inputs, cut) : inputs),
     tables: cut.tables.map(({ name, rows, dim, isExternal, readKeys }) => ({
       name,
       rows,
@@ -59,15 +68,41 @@ export function buildSlotSpec(cut: CutModel, features: TrainedFeatures | undefin
       ...(isExternal === true ? { external: true } : {}),
       ...(readKeys === undefined ? {} : { keyed: true }),
     })),
-    ids: buildIdsSpecs(cut, features),
     ...(cut.maps.length === 0 ? {} : { maps: cut.maps }),
-    graph: {
-      inputs: cut.keptInputs
-        .filter(({ name, dtype }) => !isIdsInput(cut, name) || !/^int(32|64)$/.test(dtype))
-        .map(toGraphPort),
-      outputs: cut.outputs.map(toGraphPort),
-    },
+    graph,
     features: features && withBagPooling(toFeatureSpec(features), embeddings),
+  };
+}
+
+/** Adds the axes of keys and ids, each open one with a number: -1, -2, ... */
+function addAxes(
+  { embeddings, ids }: Required<Pick<SlotSpec, 'embeddings' | 'ids'>>,
+  { lookups }: CutModel,
+): Required<Pick<SlotSpec, 'embeddings' | 'ids'>> {
+  const numbers = new Map<string, number>();
+  const number = (axis: Axis): number => {
+    if (typeof axis === 'number') return axis;
+    const known = numbers.get(axis) ?? -1 - numbers.size;
+    numbers.set(axis, known);
+    return known;
+  };
+  const axesByIds = new Map(
+    lookups.flatMap((lookup) =>
+      lookup.ids.map(({ name }, i): [string, readonly Axis[] | undefined] => [
+        name,
+        lookup.idsAxes?.[i],
+      ]),
+    ),
+  );
+  return {
+    ids: ids.map((port) => {
+      const axes = axesByIds.get(port.input)?.map(number);
+      return axes === undefined ? port : { ...port, axes };
+    }),
+    embeddings: embeddings.map((embedding, i) => {
+      const axes = lookups[i]?.axes?.map(number);
+      return axes === undefined ? embedding : { ...embedding, axes };
+    }),
   };
 }
 

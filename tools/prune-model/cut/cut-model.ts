@@ -42,7 +42,13 @@ export interface CutLookup {
   readonly paddingId?: number;
   /** 1 when the new input takes a row for each id of sequences of any length. */
   readonly lodLevel?: number;
+  /** The axes of the indices, and those of each of `ids`, if the format knows them. */
+  readonly axes?: readonly Axis[];
+  readonly idsAxes?: readonly (readonly Axis[])[];
 }
+
+/** A known size or the name of an unknown one; equal names mean equal sizes. */
+export type Axis = number | string;
 
 /** @returns the columns when every key is a column of one ids input; undefined otherwise */
 export function findPlainColumns({

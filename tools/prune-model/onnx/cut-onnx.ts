@@ -16,6 +16,7 @@ import { countElements, type Table, TableNames } from '../cut/table.ts';
 import { inlineFunctions } from './function-inliner.ts';
 import { cutLookups, type GraphCut } from './graph-cutter.ts';
 import { collectNames, GraphIndex } from './graph-index.ts';
+import { getInputAxes } from './ids-tensor.ts';
 import {
   type FoundLookups,
   findGatheringFunctions,
@@ -155,6 +156,8 @@ function toCutLookup({ node, input, shape, tableName, ids, bags }: OnnxCutLookup
     table: tableName,
     ids: ids.inputs.map(toTensorInfo),
     keys: ids.keys,
+    axes: ids.axes,
+    idsAxes: ids.inputs.map(({ name, shape: own }) => getInputAxes(name, own ?? [])),
     ...(bags === undefined
       ? {}
       : {

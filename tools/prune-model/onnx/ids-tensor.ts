@@ -7,10 +7,9 @@
 import { requireDefined } from '../../../lib/core/errors.ts';
 import type { KeyDtype, KeyExpression, KeyOperator } from '../../../lib/core/key-expression.ts';
 import { evaluateOperator } from '../../../lib/core/key-transform.ts';
-import type { Dim } from '../cut/cut-model.ts';
+import type { Axis, Dim } from '../cut/cut-model.ts';
 
-/** A known size or the name of an unknown one; equal names mean equal sizes. */
-export type Axis = number | string;
+export type { Axis };
 
 /** An unknown size as a value: an element of the output of Shape. */
 export interface DimExpression {

@@ -1,0 +1,77 @@
+/** Reads the files of a version that its engine needs: slots.json, and the graph with its data. */
+import { CubeError } from '../../lib/core/errors.ts';
+import { JsonReader } from '../../lib/core/json.ts';
+import type { Manifest } from '../../lib/core/manifest.ts';
+import {
+  areEqualKeyRules,
+  type FeatureSpec,
+  readSlotSpec,
+  type SlotSpec,
+} from '../../lib/core/slots.ts';
+import type { Repository } from '../../lib/repository/repository.ts';
+
+const MODEL_FILE = 'model.onnx';
+const SLOTS_FILE = 'slots.json';
+/** Tensors of the graph that are not stored in its own file. */
+const DATA_FILE = 'model.onnx.data';
+
+export interface VersionGraph {
+  readonly model: Uint8Array;
+  /** External data of the graph by file name. */
+  readonly data: ReadonlyMap<string, Uint8Array>;
+  /** Names the model in errors. */
+  readonly source: string;
+}
+
+export async function readVersionGraph(
+  repository: Repository,
+  manifest: Manifest,
+): Promise<VersionGraph> {
+  const { bundle, version } = manifest;
+  const model = await repository.readVersionFile(bundle, version, MODEL_FILE);
+  const data = await readData(repository, manifest);
+  return { model, data, source: `${bundle} ${version}: ${MODEL_FILE}` };
+}
+
+/** Reads the external tensor data of the graph, if it has any. */
+async function readData(
+  repository: Repository,
+  { bundle, version, files }: Manifest,
+): Promise<ReadonlyMap<string, Uint8Array>> {
+  if (!files.some(({ path }) => path === DATA_FILE)) return new Map();
+  return new Map([[DATA_FILE, await repository.readVersionFile(bundle, version, DATA_FILE)]]);
+}
+
+export async function readVersionSlots(
+  repository: Repository,
+  manifest: Manifest,
+): Promise<SlotSpec> {
+  const { bundle, version } = manifest;
+  const bytes = await repository.readVersionFile(bundle, version, SLOTS_FILE);
+  return readSlotSpec(
+    JsonReader.parse(new TextDecoder().decode(bytes), `${bundle} ${version}: ${SLOTS_FILE}`),
+  );
+}
+
+/**
+ * Checks that the slot spec computes the same keys as the manifest, with which the tables were
+ * built.
+ */
+export function checkKeysMatch(
+  { hash, slots }: Pick<FeatureSpec, 'hash' | 'slots'>,
+  manifest: Manifest,
+): void {
+  const isSameHash =
+    hash.scheme === manifest.hash.scheme &&
+    hash.seed === manifest.hash.seed &&
+    hash.modulo === manifest.hash.modulo;
+  const isSameSlots =
+    slots.length === manifest.slots.length &&
+    slots.every((slot, i) => areEqualKeyRules(slot, manifest.slots[i]!));
+  if (isSameHash && isSameSlots) return;
+  throw new CubeError(
+    'INVALID_ARGUMENT',
+    `${manifest.bundle} ${manifest.version}: the ${isSameHash ? 'slots' : 'hash'} in slots.json ` +
+      'and manifest.json differ; build the version again',
+  );
+}
