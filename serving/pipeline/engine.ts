@@ -5,8 +5,9 @@ import { PIPELINE_ERROR } from '../../proto/pipeline.ts';
 import type { PipelineRequest } from './op.ts';
 import { OpRunner, Trampoline } from './op-runner.ts';
 import type { PipelineAnswer } from './pipeline-answer.ts';
-import { type CallShared, PipelineCall } from './pipeline-call.ts';
+import { type CallRequest, type CallShared, PipelineCall } from './pipeline-call.ts';
 import type { PipelinePlan } from './plan.ts';
+import { RequestVersions } from './request-versions.ts';
 import {
   checkOpNames,
   type PipelineSettings,
@@ -62,22 +63,21 @@ export class PipelineEngine {
   }
 
   /** Answers a request; never rejects. Hooks that ignore their signal do not delay the answer. */
-  run(request: PipelineRequest, { signal, timeoutMs }: RunOptions = {}): Promise<PipelineAnswer> {
+  run(
+    request: PipelineRequest,
+    { signal, timeoutMs = Number.POSITIVE_INFINITY }: RunOptions = {},
+  ): Promise<PipelineAnswer> {
     const dataId = this.#nextDataId++;
     const refused = this.#findRefusal();
     if (refused !== undefined) return Promise.resolve(toRefusal(refused, request, dataId));
+    const deadlineMs = performance.now() + timeoutMs;
+    const call = { request, dataId, deadlineMs, versions: new RequestVersions() };
     return new Promise((resolve) => {
-      const running = new RunningRequest(
-        this.#shared,
-        request,
-        dataId,
-        this.#limits.retry,
-        (answer) => {
-          this.#running.delete(running);
-          resolve(answer);
-          if (this.#running.size === 0) this.#onDrained();
-        },
-      );
+      const running = new RunningRequest(this.#shared, call, this.#limits.retry, (answer) => {
+        this.#running.delete(running);
+        resolve(answer);
+        if (this.#running.size === 0) this.#onDrained();
+      });
       this.#running.add(running);
       running.start(signal, timeoutMs);
     });
@@ -115,8 +115,7 @@ export class PipelineEngine {
 /** A request with its tries, until it is answered. */
 class RunningRequest {
   readonly #shared: CallShared;
-  readonly #request: PipelineRequest;
-  readonly #dataId: number;
+  readonly #request: CallRequest;
   readonly #onAnswer: (answer: PipelineAnswer) => void;
   #triesLeft: number;
   #call: PipelineCall | undefined;
@@ -125,19 +124,17 @@ class RunningRequest {
 
   constructor(
     shared: CallShared,
-    request: PipelineRequest,
-    dataId: number,
+    request: CallRequest,
     tries: number,
     onAnswer: (answer: PipelineAnswer) => void,
   ) {
     this.#shared = shared;
     this.#request = request;
-    this.#dataId = dataId;
     this.#triesLeft = tries;
     this.#onAnswer = onAnswer;
   }
 
-  start(signal: AbortSignal | undefined, timeoutMs: number = Number.POSITIVE_INFINITY): void {
+  start(signal: AbortSignal | undefined, timeoutMs: number): void {
     this.#try();
     if (signal !== undefined) this.#follow(signal);
     // A timer cannot express more than 24 days.
@@ -169,9 +166,7 @@ class RunningRequest {
 
   #try(): void {
     this.#triesLeft--;
-    this.#call = new PipelineCall(this.#shared, this.#request, this.#dataId, (answer) =>
-      this.#finish(answer),
-    );
+    this.#call = new PipelineCall(this.#shared, this.#request, (answer) => this.#finish(answer));
     void this.#call.start();
   }
 
@@ -183,6 +178,7 @@ class RunningRequest {
     this.#call = undefined;
     clearTimeout(this.#timer);
     this.#forget?.();
+    this.#request.versions.end();
     this.#onAnswer(answer);
   }
 }
@@ -192,5 +188,14 @@ function toRefusal(
   { logId = 0n }: PipelineRequest,
   dataId: number,
 ): PipelineAnswer {
-  return { errNo, errMsg: message, values: {}, dataId, logId, timings: [], versions: {} };
+  return {
+    errNo,
+    errMsg: message,
+    values: {},
+    dataId,
+    logId,
+    timings: [],
+    versions: {},
+    degraded: false,
+  };
 }

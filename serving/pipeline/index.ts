@@ -3,6 +3,12 @@ export { CubeError, type ErrorCode } from '../../lib/core/errors.ts';
 export { PIPELINE_ERROR } from '../../proto/pipeline.ts';
 export type { RunOptions } from './engine.ts';
 export {
+  LocalPredictor,
+  type LocalPredictorOptions,
+  type OnnxFileOptions,
+  OnnxFilePredictor,
+} from './local-predictor.ts';
+export {
   type AnyOp,
   type AnyResponseOp,
   type HookResult,
@@ -35,3 +41,4 @@ export {
 } from './pipeline-tensor.ts';
 export { PipelineServer, type StopOptions } from './server.ts';
 export type { PipelineSettings } from './settings.ts';
+export { VariableNames, type VariableNamesOptions } from './variable-names.ts';

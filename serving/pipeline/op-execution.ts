@@ -6,6 +6,7 @@ import { toShapeKey } from './feed-shapes.ts';
 import { LazyAbort } from './lazy-abort.ts';
 import { OpResult, type OpValues, type ProcessContext, type StepOp } from './op.ts';
 import { CallContext, type OpTask } from './pipeline-call.ts';
+import type { RequestVersions } from './request-versions.ts';
 import type { ResolvedOpSettings } from './settings.ts';
 import { isPromise, readResult, Stopped, toStopped } from './stopped.ts';
 
@@ -195,11 +196,14 @@ class BatchAbort {
   readonly #timer: NodeJS.Timeout | undefined;
   /** Undefined: the abort of the only request serves. */
   readonly #own: LazyAbort | undefined;
+  /** On the scale of `performance.now()`. */
+  readonly deadlineMs: number;
   #running: number;
 
   constructor(samples: readonly Sample[], timeoutMs: number, op: string) {
     this.#samples = samples;
     this.#running = samples.length;
+    this.deadlineMs = timeoutMs < 0 ? Number.POSITIVE_INFINITY : performance.now() + timeoutMs;
     if (samples.length === 1 && timeoutMs < 0) return;
     const own = new LazyAbort();
     this.#own = own;
@@ -265,6 +269,15 @@ class BatchContext implements ProcessContext {
 
   get signal(): AbortSignal {
     return this.#abort.signal;
+  }
+
+  get remainingMs(): number {
+    const requestMs = Math.max(...this.requests.map(({ remainingMs }) => remainingMs));
+    return Math.min(requestMs, this.#abort.deadlineMs - performance.now());
+  }
+
+  get versions(): RequestVersions {
+    return this.#first.versions;
   }
 
   /** A batch is logged under the ids of its first request, with all ids listed. */

@@ -4,6 +4,7 @@
  */
 import { CubeError } from '../../lib/core/errors.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
+import type { RequestVersions } from './request-versions.ts';
 
 /**
  * Named values between ops: strings, numbers, typed arrays, `PipelineTensor`, or anything else. The
@@ -28,6 +29,10 @@ export interface OpContext extends RequestIds {
   readonly concurrencyIndex: number;
   /** Aborts when the caller cancels, a deadline passes or another op fails the request. */
   readonly signal: AbortSignal;
+  /** Milliseconds until the deadline of the request; Infinity without one. */
+  readonly remainingMs: number;
+  /** The versions of models that the request uses. */
+  readonly versions: RequestVersions;
   /** Writes both ids on each line. */
   readonly logger: Logger;
 }

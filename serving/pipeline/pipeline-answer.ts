@@ -25,6 +25,8 @@ export interface PipelineAnswer extends RequestIds {
   readonly values: OpValues;
   /** The ops that ended, in that order. */
   readonly timings: readonly OpTiming[];
-  /** Model of this process → the version that took part. */
+  /** Model → the version that took part, also in requests that failed. */
   readonly versions: Readonly<Record<string, string>>;
+  /** A prediction used default rows, because keys were unavailable. */
+  readonly degraded: boolean;
 }

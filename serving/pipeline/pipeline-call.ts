@@ -9,6 +9,7 @@ import { LazyAbort } from './lazy-abort.ts';
 import type { OpContext, OpInputs, OpResult, OpValues, PipelineRequest } from './op.ts';
 import type { OpTiming, PipelineAnswer } from './pipeline-answer.ts';
 import type { PipelinePlan } from './plan.ts';
+import type { RequestVersions } from './request-versions.ts';
 import { isPromise, readResult, Stopped, toStopped } from './stopped.ts';
 import type { QueueNode, TaskQueue } from './task-queue.ts';
 
@@ -48,6 +49,15 @@ export interface CallShared {
   readonly logger: Logger;
 }
 
+/** What all tries of a request share. */
+export interface CallRequest {
+  readonly request: PipelineRequest;
+  readonly dataId: number;
+  /** On the scale of `performance.now()`; Infinity for none. */
+  readonly deadlineMs: number;
+  readonly versions: RequestVersions;
+}
+
 /** The outputs that have come for an op, until all are there. */
 interface PendingInputs {
   readonly inputs: Record<string, OpValues>;
@@ -58,6 +68,9 @@ interface PendingInputs {
 export class PipelineCall {
   readonly dataId: number;
   readonly request: PipelineRequest;
+  /** On the scale of `performance.now()`. */
+  readonly deadlineMs: number;
+  readonly versions: RequestVersions;
   readonly abort: LazyAbort = new LazyAbort();
   readonly #shared: CallShared;
   readonly #startMs = performance.now();
@@ -70,13 +83,14 @@ export class PipelineCall {
 
   constructor(
     shared: CallShared,
-    request: PipelineRequest,
-    dataId: number,
+    { request, dataId, deadlineMs, versions }: CallRequest,
     onEnd: (answer: PipelineAnswer) => void,
   ) {
     this.#shared = shared;
     this.request = request;
     this.dataId = dataId;
+    this.deadlineMs = deadlineMs;
+    this.versions = versions;
     this.#logId = request.logId ?? 0n;
     this.#onEnd = onEnd;
     const { firstArrival } = shared;
@@ -191,7 +205,9 @@ export class PipelineCall {
     this.abort.abort(new Stopped(errNo === 0 ? PIPELINE_ERROR.CLOSED : errNo, errMsg));
     for (const task of this.#waiting) this.#channel(task.step).remove(task);
     this.#waiting.clear();
-    this.#onEnd({ errNo, errMsg, values, dataId, logId, timings, versions: {} });
+    const { degraded } = this.versions;
+    const versions = this.versions.report();
+    this.#onEnd({ errNo, errMsg, values, dataId, logId, timings, versions, degraded });
   }
 }
 
@@ -215,6 +231,14 @@ export class CallContext implements OpContext {
 
   get signal(): AbortSignal {
     return this.call.abort.signal;
+  }
+
+  get remainingMs(): number {
+    return this.call.deadlineMs - performance.now();
+  }
+
+  get versions(): RequestVersions {
+    return this.call.versions;
   }
 
   get logger(): Logger {

@@ -36,6 +36,7 @@ type NumericArray = TensorArrays[NumericType];
 
 interface ArrayClass {
   readonly BYTES_PER_ELEMENT: number;
+  new (length: number): NumericArray;
   new (buffer: ArrayBufferLike, byteOffset: number, length: number): NumericArray;
 }
 
@@ -113,4 +114,12 @@ export function toByteTensor({ dataType, shape, data }: PipelineTensor): Tensor 
   if (!ArrayBuffer.isView(data)) return { dataType, shape, data };
   const { buffer, byteOffset, byteLength } = data;
   return { dataType, shape, data: new Uint8Array(buffer, byteOffset, byteLength) };
+}
+
+/** Zeros. @throws CubeError UNSUPPORTED for types whose elements are not numbers */
+export function createNumericArray(type: TensorType, length: number): (number | bigint)[] {
+  if (type === 'BYTES' || type === 'FP16' || type === 'BF16') {
+    throw new CubeError('UNSUPPORTED', `tensors of ${type} cannot be made from numbers`);
+  }
+  return new ARRAY_CLASSES[type](length) as unknown as (number | bigint)[];
 }
