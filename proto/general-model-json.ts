@@ -45,14 +45,14 @@ export function* parseGeneralRequest(
   const names = readList(json, 'fetch_var_names', FETCH_NAMES_MAX, tooManyFetchNamesError);
   const read: GeneralTensor[] = [];
   for (const tensor of tensors) {
-    read.push(readTensor(tensor, budget));
+    read.push(readJsonTensor(tensor, budget, GENERAL_TENSOR_FIELDS));
     yield;
   }
   return {
     tensors: read,
     fetchNames: names.map((name) => name.string()),
-    profileServer: getField(json, 'profile_server')?.boolean() ?? false,
-    logId: getField(json, 'log_id')?.u64() ?? 0n,
+    profileServer: getJsonField(json, 'profile_server')?.boolean() ?? false,
+    logId: getJsonField(json, 'log_id')?.u64() ?? 0n,
   };
 }
 
@@ -66,29 +66,43 @@ function readList(
   max: number,
   tooMany: () => CubeError,
 ): JsonReader[] {
-  const list = getField(json, name);
+  const list = getJsonField(json, name);
   if (list === undefined) return [];
   if (Array.isArray(list.value) && list.value.length > max) throw tooMany();
   return list.items();
 }
 
 /** The field under its own name or in camelCase; undefined when it is absent or null. */
-function getField(json: JsonReader, name: string): JsonReader | undefined {
+export function getJsonField(json: JsonReader, name: string): JsonReader | undefined {
   const own = json.field(name);
   if (!own.isMissing) return own;
   const camel = json.field(name.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase()));
   return camel.isMissing ? undefined : camel;
 }
 
-function readTensor(json: JsonReader, budget: ValueBudget): GeneralTensor {
-  const items = (name: string): JsonReader[] => readItems(getField(json, name), budget);
+/** Names of the fields that the tensors of two services name differently. */
+interface TensorFields {
+  readonly strings: string;
+  readonly content: string;
+}
+
+const GENERAL_TENSOR_FIELDS: TensorFields = { strings: 'data', content: 'tensor_content' };
+export const PIPELINE_TENSOR_FIELDS: TensorFields = { strings: 'str_data', content: 'byte_data' };
+
+/** @throws CubeError INVALID_ARGUMENT naming the place, TOO_LARGE over the budget */
+export function readJsonTensor(
+  json: JsonReader,
+  budget: ValueBudget,
+  fields: TensorFields,
+): GeneralTensor {
+  const items = (name: string): JsonReader[] => readItems(getJsonField(json, name), budget);
   const int32s = (name: string): Int32Array =>
     Int32Array.from(items(name), (item) => readInteger(item, INT32_MIN, INT32_MAX));
   return {
-    name: getField(json, 'name')?.string() ?? '',
-    aliasName: getField(json, 'alias_name')?.string() ?? '',
+    name: getJsonField(json, 'name')?.string() ?? '',
+    aliasName: getJsonField(json, 'alias_name')?.string() ?? '',
     elemType: readInteger(
-      getField(json, 'elem_type') ?? JsonReader.of(0, ''),
+      getJsonField(json, 'elem_type') ?? JsonReader.of(0, ''),
       INT32_MIN,
       INT32_MAX,
     ),
@@ -100,8 +114,8 @@ function readTensor(json: JsonReader, budget: ValueBudget): GeneralTensor {
     float64: Float64Array.from(items('float64_data'), readFloat),
     uint32: Uint32Array.from(items('uint32_data'), (item) => readInteger(item, 0, UINT32_MAX)),
     bool: Uint8Array.from(items('bool_data'), (item) => (item.boolean() ? 1 : 0)),
-    strings: items('data').map((item) => item.string()),
-    content: readContent(getField(json, 'tensor_content')),
+    strings: items(fields.strings).map((item) => item.string()),
+    content: readContent(getJsonField(json, fields.content)),
   };
 }
 

@@ -61,18 +61,39 @@ export class YamlNode {
     return fail(this.#source, this.#offset, this.#path, text);
   }
 
+  /** File, line and column of the value. */
+  get location(): string {
+    const { line, col } = this.#source.lines.linePos(this.#offset);
+    return `${this.#source.name}:${line}:${col}`;
+  }
+
+  /** Whether there is no value, as in `name:` without more. */
+  get isNull(): boolean {
+    return this.#node === null || (loadYaml().isScalar(this.#node) && this.#node.value === null);
+  }
+
   /** @throws CubeError naming an unknown or duplicate key */
   fields(known: readonly string[]): ReadonlyMap<string, YamlNode> {
+    return this.#readFields((name, at) => {
+      if (known.includes(name)) return;
+      const hint = suggestNames(name, known);
+      fail(this.#source, at, this.#path, `unknown field ${JSON.stringify(name)} (${hint})`);
+    });
+  }
+
+  /** The fields of a map whose keys are names of the user's own. */
+  entries(): ReadonlyMap<string, YamlNode> {
+    return this.#readFields(() => undefined);
+  }
+
+  #readFields(check: (name: string, at: number) => void): ReadonlyMap<string, YamlNode> {
     const node = this.#node;
     if (!loadYaml().isMap(node)) this.#expected('a map of names and values');
     const fields = new Map<string, YamlNode>();
     for (const { key, value } of node.items) {
       const name = loadYaml().isScalar(key) ? String(key.value) : '?';
       const at = (key as { range?: readonly number[] } | null)?.range?.[0] ?? this.#offset;
-      if (!known.includes(name)) {
-        const hint = suggestNames(name, known);
-        fail(this.#source, at, this.#path, `unknown field ${JSON.stringify(name)} (${hint})`);
-      }
+      check(name, at);
       const path = this.#path === '' ? name : `${this.#path}.${name}`;
       fields.set(name, new YamlNode(value, path, this.#source, at));
     }
@@ -91,6 +112,11 @@ export class YamlNode {
   /** A list; a single item counts as a list of one. */
   itemsOrOne(): YamlNode[] {
     return loadYaml().isSeq(this.#node) ? this.items() : [this];
+  }
+
+  /** As `string`, but the text may be empty. */
+  text(): string {
+    return this.#scalar() === '' ? '' : this.string();
   }
 
   /** A number counts as a string: versions and columns often look like numbers. */

@@ -14,7 +14,7 @@ import { StoreMetrics } from './store-metrics.ts';
 import { TritonMetrics } from './triton-metrics.ts';
 
 /** The protocol of a request: values of the metric label `protocol`. */
-export type ProtocolName = 'ctr' | 'kserve' | 'tfs' | 'paddle';
+export type ProtocolName = 'ctr' | 'kserve' | 'tfs' | 'paddle' | 'pipeline';
 
 /** An answered request. */
 export interface AnsweredRequest {
@@ -184,6 +184,11 @@ export class ServingMetrics {
     this.#unseen += unseen;
     this.#unavailable += unavailable;
     if (degraded) this.#degraded++;
+  }
+
+  /** An answer of a pipeline; the predictions of its ops are not counted here. */
+  recordAnswer(protocol: ProtocolName): void {
+    this.#countRequest(protocol, 'OK');
   }
 
   recordFailure(protocol: ProtocolName, code: ErrorCode): void {

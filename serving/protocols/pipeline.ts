@@ -1,0 +1,245 @@
+/**
+ * The pipeline service: gRPC and baidu_std `PipelineService/inference`, and HTTP
+ * `POST /{name}/{method}`. Specified in docs/wire/serving.md.
+ *
+ * A request that fails is answered with `err_no` and `err_msg`, over HTTP with status 200, as by the
+ * original. Only requests that are not admitted fail by the protocol, so that clients try another
+ * server.
+ */
+import type { FastifyReply, FastifyRequest } from 'fastify';
+import { CubeError, type ErrorCode } from '../../lib/core/errors.ts';
+import { quoteInput } from '../../lib/core/shown-input.ts';
+import type { GrpcHandler } from '../../lib/rpc/grpc-calls.ts';
+import type { RpcHandler } from '../../lib/rpc/rpc-routes.ts';
+import type { GeneralModelLimits } from '../../proto/general-tensor.ts';
+import {
+  decodePipelineRequest,
+  encodePipelineResponse,
+  PIPELINE_ERROR,
+  PIPELINE_SERVICE,
+  type PipelineLayout,
+  type PipelineRequest,
+  type PipelineResponse,
+} from '../../proto/pipeline.ts';
+import { formatPipelineResponse, parsePipelineRequest } from '../../proto/pipeline-json.ts';
+import type { OpValues } from '../pipeline/op.ts';
+import type { Endpoints } from './endpoints.ts';
+import {
+  type CallContext,
+  createBaiduCallContext,
+  createGrpcCallContext,
+  createHttpCallContext,
+  type ProtocolContext,
+  readBodyText,
+  runUnlessLarge,
+} from './handle-prediction.ts';
+import { formatProfile, type OpTime } from './pipeline-profile.ts';
+import {
+  makeErrorResponse,
+  PROFILE_KEY,
+  packPipelineResponse,
+  toErrorResponse,
+  type UnpackedRequest,
+  unpackPipelineRequest,
+} from './pipeline-values.ts';
+import { TIMEOUT_MS_MAX } from './request-limits.ts';
+
+/** A pipeline, as this protocol calls it. */
+export interface PipelineRunner {
+  /** Never rejects. @param deadlineMs time left in milliseconds */
+  run(
+    request: UnpackedRequest & { readonly logId: bigint },
+    signal: AbortSignal,
+    deadlineMs: number,
+  ): Promise<RunAnswer>;
+}
+
+interface RunAnswer {
+  readonly errNo: number;
+  readonly errMsg: string;
+  readonly values: OpValues;
+  readonly timings: readonly OpTime[];
+  readonly versions: Readonly<Record<string, string>>;
+}
+
+export interface PipelineService {
+  /** Requests with another name are answered with err_no 3002; over gRPC the name may be empty. */
+  readonly name: string;
+  readonly engine: PipelineRunner;
+  /** The layout of requests that fit both. Default: `tensors`. */
+  readonly layout?: PipelineLayout;
+  /** Arrays of answers as tensors instead of text. Default: false. */
+  readonly packTensors?: boolean;
+}
+
+const METHOD = 'inference';
+/** The header and trailer with the versions that took part: `bundle=version`, separated by commas. */
+const VERSIONS_KEY = 'hypercube-versions';
+/** As many 64-bit values as the largest message has bytes in the original: 256 MiB. */
+const REQUEST_LIMITS: GeneralModelLimits = { tensors: 4_096, values: 1 << 25 };
+const NEVER_ABORTED = new AbortController().signal;
+/** What an err_no counts as in the metrics; product errors are answers. */
+const CODES: ReadonlyMap<number, ErrorCode> = new Map([
+  [PIPELINE_ERROR.NOT_IMPLEMENTED, 'UNSUPPORTED'],
+  [PIPELINE_ERROR.CLOSED, 'STOPPING'],
+  [PIPELINE_ERROR.NO_SERVICE, 'NOT_FOUND'],
+  [PIPELINE_ERROR.INPUT_PARAMS_ERROR, 'INVALID_ARGUMENT'],
+  [PIPELINE_ERROR.TIMEOUT, 'DEADLINE_EXCEEDED'],
+  [PIPELINE_ERROR.CLIENT_ERROR, 'UNAVAILABLE'],
+]);
+
+type PipelineCall = Pick<CallContext, 'timeoutMs'> & { readonly signal: AbortSignal };
+
+interface HandledRequest {
+  readonly response: PipelineResponse;
+  /** Value of VERSIONS_KEY; empty: no version took part. */
+  readonly versions: string;
+}
+
+export function registerPipeline(
+  { grpc, http: { app }, routes }: Endpoints,
+  context: ProtocolContext,
+  service: PipelineService,
+): void {
+  const endpoint = new PipelineEndpoint(context, service);
+  const admit = (): undefined => void context.admission.checkOpen();
+  grpc.addUnary(PIPELINE_SERVICE, METHOD, endpoint.grpc, admit);
+  routes.add(PIPELINE_SERVICE, METHOD, endpoint.baidu);
+  const options = { config: { admit } };
+  app.post('/:name/:method', options, endpoint.http);
+}
+
+class PipelineEndpoint {
+  readonly #context: ProtocolContext;
+  readonly #service: PipelineService;
+
+  constructor(context: ProtocolContext, service: PipelineService) {
+    this.#context = context;
+    this.#service = service;
+  }
+
+  readonly grpc: GrpcHandler = async (bytes, call) => {
+    const timeout = createGrpcCallContext(call);
+    const handled = await this.#handle(() => this.#decode(bytes), {
+      timeoutMs: timeout.timeoutMs,
+      signal: call.abortSignal,
+    });
+    if (handled.versions !== '') call.setTrailer(VERSIONS_KEY, handled.versions);
+    return encodePipelineResponse(handled.response);
+  };
+
+  readonly baidu: RpcHandler = ({ bytes, payloadStart, payloadEnd, timeoutMs }, response) => {
+    this.#context.admission.checkOpen();
+    const message = bytes.slice(payloadStart, payloadEnd);
+    const deferred = response.defer();
+    const { timeoutMs: limit } = createBaiduCallContext(timeoutMs, NEVER_ABORTED);
+    const call = { timeoutMs: limit, signal: NEVER_ABORTED };
+    this.#handle(() => this.#decode(message), call).then(
+      (handled) => {
+        deferred.begin(0);
+        deferred.output.append(encodePipelineResponse(handled.response));
+        deferred.finish();
+      },
+      (error) => deferred.fail(error),
+    );
+  };
+
+  readonly http = async (request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> => {
+    const { headers, body } = request;
+    const { name } = request.params as { readonly name: string };
+    const { raw } = reply;
+    const abort = new AbortController();
+    raw.once('close', () => {
+      if (!raw.writableFinished) abort.abort();
+    });
+    const { timeoutMs } = createHttpCallContext({ headers, raw, arrivedMs: 0 });
+    const call = { timeoutMs, signal: abort.signal };
+    const { response, versions } = await this.#handle(async () => {
+      const text = readBodyText(body);
+      const work = runUnlessLarge(parsePipelineRequest(text, 'body', REQUEST_LIMITS), text.length);
+      const parsed = 'next' in work ? await this.#context.slices.run(work, abort.signal) : work;
+      // The path binds the name, as the original's gateway does.
+      return { ...parsed, name };
+    }, call);
+    if (versions !== '') reply.header(VERSIONS_KEY, versions);
+    return reply.type('application/json').send(Buffer.from(formatPipelineResponse(response)));
+  };
+
+  #decode(bytes: Uint8Array): PipelineRequest {
+    return decodePipelineRequest(bytes, REQUEST_LIMITS, this.#service.layout);
+  }
+
+  /** @throws CubeError STOPPING, OVERLOADED; other errors are in the response */
+  async #handle(
+    parse: () => PipelineRequest | Promise<PipelineRequest>,
+    call: PipelineCall,
+  ): Promise<HandledRequest> {
+    const { admission, metrics, requestLog, clock } = this.#context;
+    const startMs = clock.nowMs();
+    try {
+      admission.enter();
+    } catch (error) {
+      metrics.recordFailure('pipeline', CubeError.from(error).code);
+      throw error;
+    }
+    let handled: HandledRequest;
+    try {
+      handled = await this.#run(await parse(), call);
+    } catch (error) {
+      this.#logInternal(error);
+      handled = { response: toErrorResponse(error), versions: '' };
+    } finally {
+      admission.leave();
+    }
+    const durationMs = clock.nowMs() - startMs;
+    const code = toMetricCode(handled.response.errNo);
+    if (code === 'OK') metrics.recordAnswer('pipeline');
+    else metrics.recordFailure('pipeline', code);
+    metrics.recordDuration('pipeline', durationMs / 1_000);
+    requestLog.record({
+      protocol: 'pipeline',
+      code,
+      durationMs,
+      model: undefined,
+      prediction: undefined,
+    });
+    return handled;
+  }
+
+  async #run(request: PipelineRequest, call: PipelineCall): Promise<HandledRequest> {
+    const { name, engine, packTensors = false } = this.#service;
+    if (request.name !== '' && request.name !== name) {
+      const message = `there is no service ${quoteInput(request.name)}; this server has ${name}`;
+      return { response: makeErrorResponse(PIPELINE_ERROR.NO_SERVICE, message), versions: '' };
+    }
+    const { values, parameters } = unpackPipelineRequest(request);
+    const deadlineMs = call.timeoutMs() ?? TIMEOUT_MS_MAX;
+    const { logId } = request;
+    const answer = await engine.run({ logId, values, parameters }, call.signal, deadlineMs);
+    const versions = formatVersions(answer.versions);
+    if (answer.errNo !== 0) {
+      return { response: makeErrorResponse(answer.errNo, answer.errMsg), versions };
+    }
+    const response = packPipelineResponse(answer.values, packTensors);
+    if (parameters[PROFILE_KEY] !== '1' || response.errNo !== 0) return { response, versions };
+    const keys = [...response.keys, PROFILE_KEY];
+    const texts = [...response.values, formatProfile(answer.timings)];
+    return { response: { ...response, keys, values: texts }, versions };
+  }
+
+  #logInternal(error: unknown): void {
+    if (CubeError.from(error).code !== 'INTERNAL') return;
+    this.#context.logger.error({ err: error }, 'pipeline request failed');
+  }
+}
+
+function toMetricCode(errNo: number): ErrorCode | 'OK' {
+  if (errNo === 0 || errNo < PIPELINE_ERROR.NOT_IMPLEMENTED) return 'OK';
+  return CODES.get(errNo) ?? 'INTERNAL';
+}
+
+function formatVersions(versions: Readonly<Record<string, string>>): string {
+  return Object.entries(versions)
+    .map(([bundle, version]) => `${bundle}=${version}`)
+    .join(',');
+}
