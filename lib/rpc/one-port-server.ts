@@ -1,5 +1,5 @@
 /**
- * One port for every protocol. The first bytes of a connection select its protocol: "PRPC" is
+ * One port for every protocol, or several with the same services. The first bytes of a connection select its protocol: "PRPC" is
  * baidu_std; an HTTP/2 preface is gRPC; a TLS handshake is TLS when the server has a certificate,
  * and the first decrypted bytes select again; everything else is HTTP/1.1. A connection of a
  * protocol that the server does not have is closed.
@@ -60,7 +60,8 @@ export class OnePortServer {
   /** Connections rejected above the limit, where no other connection was idle. */
   connectionsRefused = 0;
   readonly #hasBaidu: boolean;
-  readonly #server: Server;
+  /** One for each port. */
+  readonly #servers: Server[] = [];
   readonly #http: HttpServer;
   readonly #grpc: GrpcServer | undefined;
   readonly #tls: TlsServer | undefined;
@@ -89,10 +90,6 @@ export class OnePortServer {
     this.#logger = logger;
     this.#connections = new ConnectionTable(limits.connections);
     grpc?.handlePlainRequests((request, response) => http.serveHttp2(request, response));
-    this.#server = createServer(
-      { noDelay: true, keepAlive: true, keepAliveInitialDelay: KEEP_ALIVE_MS },
-      (socket) => this.#accept(socket),
-    );
   }
 
   /** Failed TLS handshakes. */
@@ -120,39 +117,49 @@ export class OnePortServer {
   }
 
   /**
-   * Starts listening, and returns the address.
+   * Starts listening, and returns the address. Call it again for each further port.
    * @param reusePort other threads of this process listen on the same port
    * @throws CubeError IO when the port is taken or not allowed
    */
   async listen(host: string, port: number, reusePort = false): Promise<string> {
-    await this.#http.start();
-    this.#grpc?.start();
+    if (this.#servers.length === 0) await this.#start();
+    const server = createServer(
+      { noDelay: true, keepAlive: true, keepAliveInitialDelay: KEEP_ALIVE_MS },
+      (socket) => this.#accept(socket),
+    );
     await new Promise<void>((resolve, reject) => {
-      this.#server.once('error', (error) => reject(toListenError(error, host, port)));
+      server.once('error', (error) => reject(toListenError(error, host, port)));
       const options: ListenOptions & { reusePort: boolean } = {
         host,
         port,
         backlog: 1024,
         reusePort,
       };
-      this.#server.listen(options, resolve);
+      server.listen(options, resolve);
     });
-    this.#server.on('error', (error) => this.#logger.error({ err: error }, 'accept failed'));
+    server.on('error', (error) => this.#logger.error({ err: error }, 'accept failed'));
+    this.#servers.push(server);
+    const address = server.address();
+    if (address === null || typeof address === 'string') throw new Error('not listening on TCP');
+    return formatEndpoint(address.address, address.port);
+  }
+
+  async #start(): Promise<void> {
+    await this.#http.start();
+    this.#grpc?.start();
+    if (this.#sweeper !== undefined) return;
     const { idleMs, slowReaderMs } = this.#limits;
     const shortestMs = Math.min(idleMs || slowReaderMs, slowReaderMs);
     const sweepMs = Math.max(50, Math.min(5000, shortestMs / 4));
     this.#sweeper = setInterval(() => this.#sweep(), sweepMs);
     this.#sweeper.unref();
-    const address = this.#server.address();
-    if (address === null || typeof address === 'string') throw new Error('not listening on TCP');
-    return formatEndpoint(address.address, address.port);
   }
 
   /** Resolves when every connection has ended, at the latest when the time limits have passed. */
   async stop(): Promise<void> {
-    const closed = new Promise<void>((resolve) => {
-      this.#server.close(() => resolve());
-    });
+    const closed = Promise.all(
+      this.#servers.map((server) => new Promise<void>((resolve) => server.close(() => resolve()))),
+    );
     const httpStopped = this.#http.stop();
     const grpcStopped = this.#grpc?.stop(STOP_ANSWER_MS, httpStopped);
     if (this.#baiduConnections.size > 0) {

@@ -1,0 +1,122 @@
+/** Loads the file of a pipeline, JavaScript or TypeScript, and reads its default export. */
+import { createRequire, register } from 'node:module';
+import { basename, extname, resolve } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { CubeError } from '../../lib/core/errors.ts';
+import { fileExists } from '../../lib/platform/files.ts';
+import type { PipelineLayout } from '../../proto/pipeline.ts';
+import type { HookData } from './module-hooks.ts';
+import { type AnyOp, type AnyResponseOp, Op, RequestOp, ResponseOp } from './op.ts';
+
+/** Ops of a pipeline: the response op, from which the others are found, or all ops. */
+export type PipelineOps = AnyResponseOp | readonly (AnyOp | AnyResponseOp)[];
+
+/** What the file of a pipeline exports as default, or a function that returns it. */
+export interface PipelineModule {
+  /** Name of the service, as in the path `/{name}/prediction`. Default: the name of the file. */
+  readonly name?: string;
+  readonly ops: PipelineOps;
+  /** The layout of requests that fit both: `plain` for clients of v0.4 to v0.6. */
+  readonly layout?: PipelineLayout;
+  /** Arrays of answers as tensors, instead of text as the original. */
+  readonly packTensors?: boolean;
+}
+
+type ModuleExport = PipelineOps | PipelineModule;
+
+const ENTRY = new URL('./index.js', import.meta.url).href;
+const FIELDS: readonly string[] = ['name', 'ops', 'layout', 'packTensors'];
+const EXTENSIONS: readonly string[] = ['.js', '.mjs', '.ts', '.mts'];
+const NAME = /^[\w.-]{1,128}$/;
+
+let hooksRegistered = false;
+
+/** @throws CubeError NOT_FOUND; INVALID_ARGUMENT naming the file and what is wrong with it */
+export async function loadPipelineModule(file: string): Promise<PipelineModule> {
+  const path = resolve(file);
+  if (!fileExists(path)) throw new CubeError('NOT_FOUND', `${file}: no such file`);
+  if (!EXTENSIONS.includes(extname(path))) {
+    throw invalid(file, `expected a file with one of ${EXTENSIONS.join(', ')}`);
+  }
+  registerModuleHooks(path);
+  let exported: unknown;
+  try {
+    const module = await import(pathToFileURL(path).href);
+    exported = typeof module.default === 'function' ? await module.default() : module.default;
+  } catch (error) {
+    const { message } = error instanceof Error ? error : new Error(String(error));
+    throw new CubeError('INVALID_ARGUMENT', `${file}: ${message}`, { cause: error });
+  }
+  return readExport(exported as ModuleExport | undefined, file);
+}
+
+/**
+ * Once in each thread that loads files of pipelines.
+ * @param file a file that will be loaded
+ * @throws CubeError UNSUPPORTED for TypeScript that nothing can compile
+ */
+export function registerModuleHooks(file: string): void {
+  const isTypeScript = /\.m?ts$/.test(file);
+  if (hooksRegistered) return;
+  const data: HookData =
+    isTypeScript && !stripsTypes()
+      ? { entry: ENTRY, compiler: findCompiler(file) }
+      : { entry: ENTRY };
+  register('./module-hooks.js', import.meta.url, { data });
+  hooksRegistered = true;
+}
+
+function stripsTypes(): boolean {
+  return Boolean((process.features as { readonly typescript?: string | false }).typescript);
+}
+
+/** The package typescript of the file's project, or of this one. */
+function findCompiler(file: string): string {
+  for (const from of [pathToFileURL(file).href, import.meta.url]) {
+    try {
+      return createRequire(from).resolve('typescript');
+    } catch {
+      // Not installed there.
+    }
+  }
+  throw new CubeError(
+    'UNSUPPORTED',
+    `${file}: Node ${process.version} cannot run TypeScript; use Node 22.18 or newer, or install ` +
+      'the package typescript beside the file, or compile the file and name the .js file',
+  );
+}
+
+function readExport(exported: ModuleExport | undefined, file: string): PipelineModule {
+  const fallback = basename(file, extname(file));
+  if (isOps(exported)) return { name: fallback, ops: exported };
+  if (typeof exported !== 'object' || exported === null || !('ops' in exported)) {
+    throw invalid(
+      file,
+      'the default export must be a ResponseOp, a list of ops, an object with ops, or a function ' +
+        'that returns one of them',
+    );
+  }
+  const unknown = Object.keys(exported).find((name) => !FIELDS.includes(name));
+  if (unknown !== undefined) {
+    throw invalid(file, `unknown field ${unknown} of the default export (${FIELDS.join(', ')})`);
+  }
+  const { name = fallback, ops, layout = 'tensors' } = exported;
+  if (!isOps(ops)) throw invalid(file, 'ops must be a ResponseOp or a list of ops');
+  if (!NAME.test(name)) {
+    throw invalid(file, `name ${JSON.stringify(name)}: expected letters, digits, ".", "_" and "-"`);
+  }
+  if (layout !== 'tensors' && layout !== 'plain') {
+    throw invalid(file, `layout ${JSON.stringify(layout)}: expected tensors or plain`);
+  }
+  return { ...exported, name };
+}
+
+function isOps(value: unknown): value is PipelineOps {
+  const isOne = (one: unknown): boolean =>
+    one instanceof Op || one instanceof RequestOp || one instanceof ResponseOp;
+  return value instanceof ResponseOp || (Array.isArray(value) && value.every(isOne));
+}
+
+function invalid(file: string, problem: string): CubeError {
+  return new CubeError('INVALID_ARGUMENT', `${file}: ${problem}`);
+}
