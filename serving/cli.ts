@@ -14,19 +14,30 @@ import {
 } from './config/config-report.ts';
 import { locateConfFolder, locateFlagFile, readPaddleConf } from './config/paddle-conf.ts';
 import {
+  checkPipelineConfig,
+  formatPipelineReport,
+  type PipelineConfig,
+  readPipelineConfig,
+} from './config/pipeline-config.ts';
+import type { ServerFields } from './config/pipeline-fields.ts';
+import { readPipelineModels } from './config/pipeline-models.ts';
+import {
   completeConfig,
   type ServingConfig,
   type ServingSettings,
 } from './config/serving-config.ts';
+import { MESSAGE_BYTES_MAX } from './config/settings.ts';
 import { readSettingsFile } from './config/settings-file.ts';
 import { addSettingOptions, mergeSettings, type SettingFlags } from './config/settings-flags.ts';
 import { readModelConfigs } from './config/triton-repository.ts';
+import type { PipelineDefinition } from './pipeline-service.ts';
 import { listMissingProviders } from './engine/choose-placements.ts';
 
 interface Flags extends SettingFlags {
   readonly config?: string;
   readonly confDir?: string;
   readonly flagfile?: string;
+  readonly pipeline?: string;
   readonly checkConfig?: boolean;
 }
 
@@ -41,6 +52,7 @@ Examples:
   serving --config serving.yaml --check-config
   serving --conf-dir conf --check-config
   serving --flagfile conf/gflags.conf
+  serving --pipeline service.ts --config config.yml
   serving load-redis --help            load the rows of a version into Redis before it is served
 
 A prediction:
@@ -74,6 +86,11 @@ export function createProgram(): Command {
       "Paddle Serving's flag file, instead of --conf-dir; paths in it start from the current " +
         'folder',
     )
+    .option(
+      '--pipeline <file>',
+      'JavaScript or TypeScript file whose default export is a pipeline; --config then names its ' +
+        'config.yml',
+    )
     .addOption(
       advanced(
         new Option('--g [true|false]', "Paddle Serving's flag beside --flagfile; it has no effect"),
@@ -90,10 +107,11 @@ export function createProgram(): Command {
 }
 
 async function runServing(flags: Flags, program: Command): Promise<void> {
-  const { config, ignored } = readConfig(flags, program);
+  const { config, ignored, pipeline: files } = readConfig(flags, program);
   if (flags.checkConfig === true) {
     const missing = await checkProviders(config, program);
     process.stdout.write(formatConfigReport(config, [...ignored, ...missing]));
+    if (files !== undefined) reportPipeline(files.config, program);
     return;
   }
   const { logLevel: level, logFormat: format, logFile: file } = config;
@@ -105,21 +123,44 @@ async function runServing(flags: Flags, program: Command): Promise<void> {
   const start = async (): Promise<Stoppable> => {
     // Help and --check-config need none of the server's packages.
     const { startServing } = await import('./server.ts');
-    const serving = await startServing({ config, logger });
+    const pipeline = files && (await loadPipeline(files));
+    const serving = await startServing({ config, logger, ...(pipeline && { pipeline }) });
     reportListening(serving.address);
     return serving;
   };
   await runService(start, logger, stopRequest === undefined ? {} : { stopRequest });
 }
 
+/** A pipeline whose configuration is read, but not its file. */
+interface PipelineFiles extends Omit<PipelineDefinition, 'module'> {
+  readonly file: string;
+}
+
 interface ParsedConfig {
   readonly config: ServingConfig;
   readonly ignored: readonly IgnoredSetting[];
+  readonly pipeline?: PipelineFiles;
+}
+
+/** Prints every field of config.yml, also when one is refused. */
+function reportPipeline(config: PipelineConfig, program: Command): void {
+  process.stdout.write(formatPipelineReport(config));
+  try {
+    checkPipelineConfig(config);
+  } catch (error) {
+    program.error(`error: ${CubeError.from(error).message}`);
+  }
+}
+
+async function loadPipeline({ file, ...others }: PipelineFiles): Promise<PipelineDefinition> {
+  const { loadPipelineModule } = await import('./pipeline/module.ts');
+  return { ...others, module: await loadPipelineModule(file) };
 }
 
 /** Reports an invalid configuration as a usage error, wherever it was written. */
 function readConfig(flags: Flags, program: Command): ParsedConfig {
   try {
+    if (flags.pipeline !== undefined) return readPipeline(flags, flags.pipeline);
     const { settings, ignored } = readFiles(flags);
     const config = completeConfig(mergeSettings(settings, flags));
     const { models, modelRepository } = config;
@@ -167,4 +208,37 @@ function readFiles({ config, confDir, flagfile }: Flags): {
   if (confDir !== undefined) return readPaddleConf(locateConfFolder(confDir));
   if (flagfile !== undefined) return readPaddleConf(locateFlagFile(flagfile));
   return { ignored: [], ...(config !== undefined && { settings: readSettingsFile(config) }) };
+}
+
+/** The settings of a pipeline's process: those of config.yml, overridden by flags. */
+function readPipeline(flags: Flags, file: string): ParsedConfig {
+  const { config: path } = flags;
+  if (path === undefined) {
+    throw new CubeError('INVALID_ARGUMENT', '--pipeline needs --config, the config.yml');
+  }
+  if (flags.confDir !== undefined || flags.flagfile !== undefined) {
+    throw new CubeError('INVALID_ARGUMENT', '--pipeline excludes --conf-dir and --flagfile');
+  }
+  const pipeline = readPipelineConfig(path);
+  if (flags.checkConfig !== true) checkPipelineConfig(pipeline);
+  const given = mergeSettings(undefined, flags);
+  const names = given.models.flatMap(({ name, bundle }) => name ?? bundle ?? []);
+  const { models, modelOfOp } = readPipelineModels(pipeline, path, names);
+  const [port, secondPort] = listPorts(pipeline.server);
+  const config = completeConfig({
+    messageBytes: MESSAGE_BYTES_MAX,
+    ...(port !== undefined && { port }),
+    ...(secondPort !== undefined && flags.port === undefined && { secondPort }),
+    ...given,
+    hasPipeline: true,
+    models: [...given.models, ...models],
+  });
+  const ignored = listIgnoredCubeFields(config.models);
+  return { config, ignored, pipeline: { file, config: pipeline, modelOfOp } };
+}
+
+/** One port where both are equal, except 0, which chooses two free ones. */
+function listPorts({ rpc_port: rpc, http_port: http }: ServerFields): readonly number[] {
+  const ports = [rpc, http].filter((port) => port !== undefined);
+  return rpc === http && rpc !== 0 ? ports.slice(0, 1) : ports;
 }

@@ -14,6 +14,11 @@ import { ServingConsoleSource } from './metrics/console-source.ts';
 import { RequestLog } from './metrics/request-log.ts';
 import { ServingMetrics } from './metrics/serving-metrics.ts';
 import { openModels } from './models/open-models.ts';
+import {
+  type PipelineDefinition,
+  type StartedPipeline,
+  startPipeline,
+} from './pipeline-service.ts';
 import { Admission } from './protocols/admission.ts';
 import { registerServingConsole } from './protocols/console.ts';
 import { registerCtr } from './protocols/ctr.ts';
@@ -30,6 +35,7 @@ import { registerKserveRest } from './protocols/kserve-rest.ts';
 import { registerModelFeatures } from './protocols/model-features.ts';
 import { registerOpenApi } from './protocols/operations.ts';
 import { registerPaddle } from './protocols/paddle.ts';
+import { type PipelineService, registerPipeline } from './protocols/pipeline.ts';
 import { createServingLimits } from './protocols/request-limits.ts';
 import { SliceQueue } from './protocols/slice-queue.ts';
 import { registerTfs } from './protocols/tfs.ts';
@@ -38,15 +44,22 @@ import { registerTritonRest } from './protocols/triton-rest.ts';
 export interface ServingOptions {
   readonly config: ServingConfig;
   readonly logger: Logger;
+  readonly pipeline?: PipelineDefinition;
 }
 
 export interface Serving extends Stoppable {
-  /** The bound host:port. */
+  /** The first bound host:port. */
   readonly address: string;
+  /** All of them. */
+  readonly addresses: readonly string[];
 }
 
 /** @throws CubeError when a repository or a store cannot be opened, or the port is taken */
-export async function startServing({ config, logger }: ServingOptions): Promise<Serving> {
+export async function startServing({
+  config,
+  logger,
+  pipeline: definition,
+}: ServingOptions): Promise<Serving> {
   const admission = new Admission(config.inFlightMax);
   const metrics = new ServingMetrics();
   const models = await openModels({
@@ -75,26 +88,38 @@ export async function startServing({ config, logger }: ServingOptions): Promise<
     },
   };
   const feed = createConsoleFeed(context);
-  const port = createProtocolServer(context, config, feed);
-  let address: string;
-  try {
-    address = await port.listen(config.host, config.port);
-  } catch (error) {
+  let pipeline: StartedPipeline | undefined;
+  let port: OnePortServer | undefined;
+  const addresses: string[] = [];
+  const stop = async (): Promise<void> => {
+    await admission.close();
+    feed.close();
+    if (addresses.length > 0) await port?.stop();
+    await pipeline?.stop();
     await models.stop();
+  };
+  try {
+    if (definition !== undefined) pipeline = await startPipeline(definition, context);
+    port = createProtocolServer(context, config, feed, pipeline?.service);
+    for (const one of [
+      config.port,
+      ...(config.secondPort === undefined ? [] : [config.secondPort]),
+    ]) {
+      addresses.push(await port.listen(config.host, one));
+    }
+  } catch (error) {
+    await stop();
     throw error;
   }
+  const [address = ''] = addresses;
   const served = config.models.map(({ name, store }) => ({ model: name, store: store.kind }));
-  logger.info({ address, models: served }, 'listening');
+  const also = { ...(pipeline && { pipeline: pipeline.service.name }) };
+  logger.info(
+    { address, ...(addresses.length > 1 && { addresses }), ...also, models: served },
+    'listening',
+  );
   models.registry.start();
-  return {
-    address,
-    async stop() {
-      await admission.close();
-      feed.close();
-      await port.stop();
-      await models.stop();
-    },
-  };
+  return { address, addresses, stop };
 }
 
 /** Requests make the feed sample, so that an idle process does nothing for the console. */
@@ -116,20 +141,27 @@ function createProtocolServer(
   context: ProtocolContext,
   { services, protocols, messageBytes }: ServingConfig,
   feed: ConsoleFeed,
+  pipeline: PipelineService | undefined,
 ): OnePortServer {
   const limits = createServingLimits(messageBytes);
   const endpoints = createEndpoints(context, limits);
-  registerProtocols(endpoints, context, services, feed);
+  registerProtocols(endpoints, context, { services, feed, pipeline });
   const { logger } = context;
   return createServer(endpoints, protocols, { limits, logger });
+}
+
+/** What is served besides models under their own names. */
+interface ServedNames {
+  readonly services: ServingConfig['services'];
+  readonly feed: ConsoleFeed;
+  readonly pipeline?: PipelineService | undefined;
 }
 
 /** Registers the routes of every protocol, and their description. */
 export function registerProtocols(
   endpoints: Endpoints,
   context: ProtocolContext,
-  services: ServingConfig['services'],
-  feed: ConsoleFeed,
+  { services, feed, pipeline }: ServedNames,
 ): void {
   registerServingConsole(endpoints, context.models, feed);
   registerStatusRoutes(endpoints, context);
@@ -140,8 +172,7 @@ export function registerProtocols(
   registerModelFeatures(endpoints, context.models);
   registerPaddle(endpoints, context, services);
   registerCtr(endpoints, context);
-  registerOpenApi(
-    endpoints,
-    services.map(({ name }) => name),
-  );
+  if (pipeline !== undefined) registerPipeline(endpoints, context, pipeline);
+  const names = services.map(({ name }) => name);
+  registerOpenApi(endpoints, names, pipeline !== undefined);
 }

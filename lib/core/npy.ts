@@ -65,8 +65,8 @@ export function decodeNpyHeader(
   fileBytes: number | undefined,
   source: string,
 ): NpyHeader {
-  const { text, dataOffset } = headerText(bytes, source);
-  const fields = parseHeaderText(text, source);
+  const fields = readNpyHeader(bytes, source);
+  const { dataOffset } = fields;
   const dtype = checkDtype(fields.descr, source);
   if (fields.fortranOrder) {
     throw new CubeError(
@@ -86,6 +86,15 @@ export function decodeNpyHeader(
     );
   }
   return { dtype, shape: fields.shape, dataOffset, dataBytes };
+}
+
+/** The header of an array of any type. @throws CubeError CORRUPT, UNSUPPORTED */
+export function readNpyHeader(
+  bytes: Uint8Array,
+  source: string,
+): HeaderFields & { readonly dataOffset: number } {
+  const { text, dataOffset } = headerText(bytes, source);
+  return { ...parseHeaderText(text, source), dataOffset };
 }
 
 /**
@@ -144,6 +153,7 @@ function truncatedHeader(source: string, length: number): CubeError {
 }
 
 interface HeaderFields {
+  /** Byte order and type, as `<f4`. */
   readonly descr: string;
   readonly fortranOrder: boolean;
   readonly shape: readonly number[];

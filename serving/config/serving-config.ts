@@ -31,6 +31,10 @@ import {
 /** Settings as they were given; defaults are not filled in. */
 export interface ServingSettings extends ProcessSettings {
   readonly models: readonly ModelSettings[];
+  /** The process serves something else, so that it needs no model. */
+  readonly hasPipeline?: boolean;
+  /** A further port with the same services. */
+  readonly secondPort?: number;
   readonly services?: readonly ServiceConfig[];
 }
 
@@ -115,6 +119,8 @@ export interface RepositoryConfig {
 export interface ServingConfig {
   readonly host: string;
   readonly port: number;
+  /** A further port with the same services. */
+  readonly secondPort?: number;
   readonly timeoutMs: number;
   readonly inFlightMax: number;
   /** Maximum bytes of a request. */
@@ -154,7 +160,8 @@ const STORE_SETTINGS: Readonly<Record<StoreChoice['kind'], readonly (keyof Model
  */
 export function completeConfig(settings: ServingSettings): ServingConfig {
   const modelRepository = readModelRepository(settings);
-  if (settings.models.length === 0 && modelRepository === undefined) {
+  const { hasPipeline = false, secondPort } = settings;
+  if (settings.models.length === 0 && modelRepository === undefined && !hasPipeline) {
     rejectConfig(
       'no model to serve: give --repository and --bundle, or --bundle-dir, or --model, or ' +
         '--model-repository, or --config with models',
@@ -183,6 +190,7 @@ export function completeConfig(settings: ServingSettings): ServingConfig {
   return {
     host: settings.host ?? '127.0.0.1',
     port: settings.port ?? 8080,
+    ...(secondPort !== undefined && { secondPort }),
     timeoutMs: settings.timeoutMs ?? 1_000,
     inFlightMax: settings.maxInFlight ?? 256,
     messageBytes: completeMessageBytes(settings.messageBytes),

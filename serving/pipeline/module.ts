@@ -22,6 +22,10 @@ export interface PipelineModule {
   readonly packTensors?: boolean;
 }
 
+export interface NamedPipeline extends PipelineModule {
+  readonly name: string;
+}
+
 type ModuleExport = PipelineOps | PipelineModule;
 
 const ENTRY = new URL('./index.js', import.meta.url).href;
@@ -32,7 +36,7 @@ const NAME = /^[\w.-]{1,128}$/;
 let hooksRegistered = false;
 
 /** @throws CubeError NOT_FOUND; INVALID_ARGUMENT naming the file and what is wrong with it */
-export async function loadPipelineModule(file: string): Promise<PipelineModule> {
+export async function loadPipelineModule(file: string): Promise<NamedPipeline> {
   const path = resolve(file);
   if (!fileExists(path)) throw new CubeError('NOT_FOUND', `${file}: no such file`);
   if (!EXTENSIONS.includes(extname(path))) {
@@ -86,7 +90,7 @@ function findCompiler(file: string): string {
   );
 }
 
-function readExport(exported: ModuleExport | undefined, file: string): PipelineModule {
+function readExport(exported: ModuleExport | undefined, file: string): NamedPipeline {
   const fallback = basename(file, extname(file));
   if (isOps(exported)) return { name: fallback, ops: exported };
   if (typeof exported !== 'object' || exported === null || !('ops' in exported)) {

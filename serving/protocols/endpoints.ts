@@ -27,6 +27,7 @@ const PROTO_FILES: readonly string[] = [
   'ctr.proto',
   'general-model.proto',
   'oip.proto',
+  'pipeline.proto',
   'tensorflow-serving.proto',
 ];
 /** Ours, and TensorFlow Serving's. */

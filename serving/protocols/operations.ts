@@ -58,6 +58,27 @@ const CTR_ANSWER = {
     degraded: { type: 'boolean' },
   },
 };
+const TEXTS = { type: 'array', items: TEXT };
+const PIPELINE_REQUEST = {
+  type: 'object',
+  properties: {
+    key: TEXTS,
+    value: TEXTS,
+    tensors: { type: 'array', items: OBJECT },
+    logid: { type: 'integer' },
+    clientip: TEXT,
+  },
+};
+const PIPELINE_ANSWER = {
+  type: 'object',
+  properties: {
+    err_no: { type: 'integer' },
+    err_msg: TEXT,
+    key: TEXTS,
+    value: TEXTS,
+    tensors: { type: 'array', items: OBJECT },
+  },
+};
 const CTR_QUERY = {
   model: 'Name of the model; needed when several are served',
   version: 'A loaded version',
@@ -119,8 +140,11 @@ function paddleServices(services: readonly string[]): Operations {
   );
 }
 
-/** @param services configured names of the general model service, besides its own two */
-function listOperations(services: readonly string[]): Operations {
+/**
+ * @param services configured names of the general model service, besides its own two
+ * @param hasPipeline the process serves a pipeline
+ */
+function listOperations(services: readonly string[], hasPipeline: boolean): Operations {
   const short = GENERAL_MODEL_SERVICE.slice(GENERAL_MODEL_SERVICE.lastIndexOf('.') + 1);
   return {
     'POST /v1/ctr:predict': {
@@ -153,6 +177,13 @@ function listOperations(services: readonly string[]): Operations {
     'GET /v2/logging': { summary: "Log settings in Triton's form" },
     'POST /v2/logging': json('Refuse changes of log settings'),
     ...paddleServices([GENERAL_MODEL_SERVICE, short, ...services]),
+    ...(hasPipeline && {
+      'POST /{name}/{method}': {
+        summary: 'Call the pipeline (Pipeline Serving); failures are err_no with status 200',
+        body: { 'application/json': PIPELINE_REQUEST },
+        answer: PIPELINE_ANSWER,
+      },
+    }),
     ...CONSOLE_OPERATIONS,
     'GET /v1/console/examples': {
       summary: 'Example rows of a model, for the form of the console',
@@ -169,10 +200,14 @@ function listOperations(services: readonly string[]): Operations {
   };
 }
 
-export function registerOpenApi({ http: { app } }: Endpoints, services: readonly string[]): void {
+export function registerOpenApi(
+  { http: { app } }: Endpoints,
+  services: readonly string[],
+  hasPipeline = false,
+): void {
   let document: object | undefined;
   app.get('/openapi.json', async () => {
-    document ??= createOpenApi('Hypercube serving', listOperations(services));
+    document ??= createOpenApi('Hypercube serving', listOperations(services, hasPipeline));
     return document;
   });
 }

@@ -5,7 +5,7 @@
 import { CubeError } from '../../lib/core/errors.ts';
 import { TENSOR_TYPE_BYTES, type TensorType } from '../../lib/core/graph-signature.ts';
 import { f16ToF32Bits, f32BitsToF16 } from '../../lib/core/half-floats.ts';
-import { decodeNpy, type NpyDtype } from '../../lib/core/npy.ts';
+import { decodeNpyTensor } from '../../lib/core/npy-tensor.ts';
 import { quoteInput } from '../../lib/core/shown-input.ts';
 import { countElements, type Tensor } from '../../lib/core/tensor.ts';
 import { ELEM_TYPE, EMPTY_TENSOR, type GeneralTensor } from '../../proto/general-tensor.ts';
@@ -41,13 +41,6 @@ const VALUE_FIELDS: readonly ValueField[] = [
   'bool',
   'strings',
 ];
-const NPY_TYPES: Readonly<Record<NpyDtype, TensorType>> = {
-  f2: 'FP16',
-  f4: 'FP32',
-  f8: 'FP64',
-  i8: 'INT64',
-  u8: 'UINT64',
-};
 const INTEGER_RANGES: Partial<Record<TensorType, readonly [min: number, max: number]>> = {
   INT16: [-32_768, 32_767],
   INT8: [-128, 127],
@@ -92,8 +85,7 @@ export function readLod({ lod, name }: GeneralTensor): Tensor | undefined {
 
 function readNpy({ content }: GeneralTensor, what: string): Tensor {
   try {
-    const { dtype, shape, data } = decodeNpy(content, what);
-    return { dataType: NPY_TYPES[dtype], shape, data: copyBytes(data) };
+    return decodeNpyTensor(content, what);
   } catch (error) {
     const { message } = CubeError.from(error);
     throw new CubeError('INVALID_ARGUMENT', message, { cause: error });

@@ -1,9 +1,10 @@
 /** Requests of the pipeline service to values of ops, and answers of pipelines to responses. */
 import { CubeError } from '../../lib/core/errors.ts';
+import { TENSOR_TYPE_BYTES } from '../../lib/core/graph-signature.ts';
 import { ERROR_TEXT_CHARS_MAX } from '../../lib/core/limits.ts';
 import { formatNumpyText } from '../../lib/core/numpy-text.ts';
 import { quoteInput } from '../../lib/core/shown-input.ts';
-import type { Tensor } from '../../lib/core/tensor.ts';
+import { countElements, type Tensor } from '../../lib/core/tensor.ts';
 import type { GeneralTensor } from '../../proto/general-tensor.ts';
 import {
   PIPELINE_ERROR,
@@ -12,7 +13,13 @@ import {
   toPipelineErrNo,
 } from '../../proto/pipeline.ts';
 import type { OpValues } from '../pipeline/op.ts';
-import { fromTensor, isPipelineArray, toTensor } from '../pipeline/pipeline-tensor.ts';
+import {
+  findArrayType,
+  fromByteTensor,
+  isTensor,
+  type PipelineTensor,
+  toByteTensor,
+} from '../pipeline/pipeline-tensor.ts';
 import { readLod, readPipelineTensor, writePipelineTensor } from './pipeline-tensors.ts';
 
 /** The key by which a request asks for its times, and under which they come back. */
@@ -39,9 +46,9 @@ export function unpackPipelineRequest({ keys, values, tensors }: PipelineRequest
   }
   for (const tensor of tensors) {
     const value = readPipelineTensor(tensor);
-    addValue(named, tensor.name, typeof value === 'string' ? value : fromTensor(value));
+    addValue(named, tensor.name, typeof value === 'string' ? value : fromByteTensor(value));
     const lod = readLod(tensor);
-    if (lod !== undefined) addValue(named, `${tensor.name}.lod`, fromTensor(lod));
+    if (lod !== undefined) addValue(named, `${tensor.name}.lod`, fromByteTensor(lod));
   }
   return { values: Object.fromEntries(named), parameters: Object.fromEntries(parameters) };
 }
@@ -84,12 +91,37 @@ export function packPipelineResponse(values: OpValues, asTensors: boolean): Pipe
 
 function readAnswerValue(name: string, value: unknown): string | Tensor {
   if (typeof value === 'string') return value;
-  if (isPipelineArray(value)) return toTensor(value);
+  const tensor = isTensor(value) ? value : toVector(value);
+  if (tensor !== undefined) return toCheckedTensor(name, tensor);
   const kind = value === null ? 'null' : Array.isArray(value) ? 'a list' : typeof value;
   throw new CubeError(
     'INVALID_ARGUMENT',
     `answer value ${quoteInput(name)} is ${kind}; a response holds text and arrays: convert it ` +
       'in packResponse',
+  );
+}
+
+/** A bare typed array as a tensor of one dimension. */
+function toVector(value: unknown): PipelineTensor | undefined {
+  const dataType = findArrayType(value);
+  if (dataType === undefined) return undefined;
+  const data = value as PipelineTensor['data'];
+  return { dataType, shape: [data.length], data };
+}
+
+/** Ops make tensors as plain objects, which nothing has checked. */
+function toCheckedTensor(name: string, tensor: PipelineTensor): Tensor {
+  const { dataType, shape, data } = tensor;
+  const isText = dataType === 'BYTES';
+  const bytes = toByteTensor(tensor);
+  const expected = isText
+    ? countElements(shape)
+    : countElements(shape) * TENSOR_TYPE_BYTES[dataType];
+  if (isText === Array.isArray(data) && bytes.data.length === expected) return bytes;
+  throw new CubeError(
+    'INVALID_ARGUMENT',
+    `answer value ${quoteInput(name)}: ${data.length} values do not fit type ${dataType} and ` +
+      `shape [${shape.join(', ')}]`,
   );
 }
 

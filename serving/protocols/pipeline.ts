@@ -46,11 +46,10 @@ import { TIMEOUT_MS_MAX } from './request-limits.ts';
 
 /** A pipeline, as this protocol calls it. */
 export interface PipelineRunner {
-  /** Never rejects. @param deadlineMs time left in milliseconds */
+  /** Never rejects. @param options `timeoutMs`: time left in milliseconds */
   run(
     request: UnpackedRequest & { readonly logId: bigint },
-    signal: AbortSignal,
-    deadlineMs: number,
+    options: { readonly signal: AbortSignal; readonly timeoutMs: number },
   ): Promise<RunAnswer>;
 }
 
@@ -213,9 +212,10 @@ class PipelineEndpoint {
       return { response: makeErrorResponse(PIPELINE_ERROR.NO_SERVICE, message), versions: '' };
     }
     const { values, parameters } = unpackPipelineRequest(request);
-    const deadlineMs = call.timeoutMs() ?? TIMEOUT_MS_MAX;
+    const timeoutMs = call.timeoutMs() ?? TIMEOUT_MS_MAX;
     const { logId } = request;
-    const answer = await engine.run({ logId, values, parameters }, call.signal, deadlineMs);
+    const options = { signal: call.signal, timeoutMs };
+    const answer = await engine.run({ logId, values, parameters }, options);
     const versions = formatVersions(answer.versions);
     if (answer.errNo !== 0) {
       return { response: makeErrorResponse(answer.errNo, answer.errMsg), versions };

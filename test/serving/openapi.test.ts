@@ -32,7 +32,10 @@ test('every route is described, and nothing else', async () => {
       }
     }
   });
-  registerProtocols(endpoints, context, [{ name: 'CtrService', model: 'ctr' }], feed);
+  const services = [{ name: 'CtrService', model: 'ctr' }];
+  const engine = { run: async () => assert.fail('not called') };
+  const pipeline = { name: 'ctr', engine };
+  registerProtocols(endpoints, context, { services, feed, pipeline });
   await app.ready();
   const response = await app.inject('/openapi.json');
   const document = response.json() as {

@@ -1,0 +1,75 @@
+/**
+ * The models that a pipeline's config.yml names with `local_service_conf.model_config`: folders and
+ * files become models of the process, which all protocols can call one by one.
+ */
+import { dirname, join, resolve } from 'node:path';
+import { CubeError } from '../../lib/core/errors.ts';
+import { fileExists, isFolder, listFolder } from '../../lib/platform/files.ts';
+import type { PipelineConfig } from './pipeline-config.ts';
+import type { ModelSettings } from './settings.ts';
+
+const MANIFEST_FILE = 'manifest.json';
+/** Files by which a folder of Paddle's own format is recognized. */
+const PADDLE_FILES: readonly RegExp[] = [
+  /\.pdmodel$/,
+  /^__model__$/,
+  /^serving_server_conf\.prototxt$/,
+];
+
+export interface PipelineModels {
+  /** Models to add to those of the process. */
+  readonly models: readonly ModelSettings[];
+  /** Op → its model, for ops with a local model. */
+  readonly modelOfOp: ReadonlyMap<string, string>;
+}
+
+/**
+ * Ops with the same path share a model, which is named after the first of them.
+ * @param configPath the config.yml; paths start from its folder
+ * @param names of the models of the process, which `model_config` may name instead of a path
+ * @throws CubeError INVALID_ARGUMENT, NOT_FOUND naming the op
+ */
+export function readPipelineModels(
+  { ops }: PipelineConfig,
+  configPath: string,
+  names: readonly string[],
+): PipelineModels {
+  const models = new Map<string, ModelSettings & { readonly name: string }>();
+  const modelOfOp = new Map<string, string>();
+  for (const [op, { server_endpoints: endpoints = [], local_service_conf: conf }] of ops) {
+    const value = conf?.model_config ?? '';
+    // As in the original, endpoints go before a local model.
+    if (value === '' || endpoints.length > 0) continue;
+    if (names.includes(value)) {
+      modelOfOp.set(op, value);
+      continue;
+    }
+    const path = resolve(dirname(configPath), value);
+    const known = models.get(path);
+    modelOfOp.set(op, known?.name ?? op);
+    if (known !== undefined) continue;
+    const { precision } = conf ?? {};
+    const source = findSource(path, `op ${op}: model_config ${value}`);
+    models.set(path, { name: op, ...source, ...(precision !== undefined && { precision }) });
+  }
+  return { models: [...models.values()], modelOfOp };
+}
+
+function findSource(path: string, what: string): ModelSettings {
+  if (!isFolder(path)) {
+    if (!fileExists(path)) {
+      throw new CubeError('NOT_FOUND', `${what}: no such file, folder or model of the process`);
+    }
+    return { model: path };
+  }
+  if (fileExists(join(path, MANIFEST_FILE))) return { bundleDir: path };
+  const files = listFolder(path);
+  const graphs = files.filter((name) => name.endsWith('.onnx'));
+  const [graph] = graphs;
+  if (graph !== undefined && graphs.length === 1) return { model: join(path, graph) };
+  const isPaddle = files.some((name) => PADDLE_FILES.some((pattern) => pattern.test(name)));
+  const problem = isPaddle
+    ? "a model in Paddle's own format; convert it with paddle2onnx, or with prune-model --to onnx"
+    : `expected ${MANIFEST_FILE} or one .onnx file, found ${graphs.length} .onnx files`;
+  throw new CubeError('INVALID_ARGUMENT', `${what}: ${problem}`);
+}

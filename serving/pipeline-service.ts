@@ -1,0 +1,80 @@
+/** Assembles the pipeline of a serving process: its file, its config.yml and the clients of its ops. */
+import type { Logger } from '../lib/platform/logs.ts';
+import type { PipelineConfig, PipelineOpConfig } from './config/pipeline-config.ts';
+import type { NamedPipeline } from './pipeline/module.ts';
+import type { OpSettings } from './pipeline/op.ts';
+import type { OpClient } from './pipeline/op-client.ts';
+import { PipelineServer } from './pipeline/server.ts';
+import type { PipelineSettings } from './pipeline/settings.ts';
+import type { ProtocolContext } from './protocols/handle-prediction.ts';
+import type { PipelineService } from './protocols/pipeline.ts';
+
+export interface PipelineDefinition {
+  readonly config: PipelineConfig;
+  readonly module: NamedPipeline;
+  /** Op → the model of this process that it predicts with. */
+  readonly modelOfOp: ReadonlyMap<string, string>;
+}
+
+/** Makes the client of an op that has one by its configuration. */
+type OpClientFactory = (op: string, config: PipelineOpConfig) => OpClient | undefined;
+
+/** A pipeline that is ready for requests. */
+export interface StartedPipeline {
+  readonly service: PipelineService;
+  /** Answers the running requests first. */
+  stop(): Promise<void>;
+}
+
+/**
+ * Runs the `initOp` of every op. Local models may load later; requests fail until then.
+ * @throws CubeError INVALID_ARGUMENT naming the op, the edge or the setting; what `initOp` throws
+ */
+export async function startPipeline(
+  definition: PipelineDefinition,
+  { logger }: ProtocolContext,
+): Promise<StartedPipeline> {
+  const { config, module } = definition;
+  const createClient: OpClientFactory = () => undefined;
+  const server = new PipelineServer(module.ops, toPipelineSettings(config, createClient, logger));
+  await server.start();
+  const { name, layout, packTensors } = module;
+  const service = {
+    name,
+    engine: server,
+    ...(layout !== undefined && { layout }),
+    ...(packTensors !== undefined && { packTensors }),
+  };
+  return { service, stop: () => server.stop() };
+}
+
+function toPipelineSettings(
+  { dag, ops }: PipelineConfig,
+  createClient: OpClientFactory,
+  logger: Logger,
+): PipelineSettings {
+  const { retry, channel_size: channelSize = 0, channel_recv_frist_arrive: firstArrival } = dag;
+  return {
+    ...(retry !== undefined && { retry }),
+    ...(channelSize > 0 && { channelSize }),
+    ...(firstArrival !== undefined && { firstArrival }),
+    ops: Object.fromEntries(
+      [...ops].map(([name, op]) => [name, toOpSettings(op, createClient(name, op))]),
+    ),
+    logger,
+  };
+}
+
+/** Only what the file says, so that the settings of the op's constructor apply otherwise. */
+function toOpSettings(op: PipelineOpConfig, client: OpClient | undefined): OpSettings {
+  const { concurrency, timeout, retry, batch_size: batchSize } = op;
+  const { auto_batching_timeout: autoBatchingTimeoutMs } = op;
+  return {
+    ...(concurrency !== undefined && { concurrency }),
+    ...(timeout !== undefined && { timeoutMs: timeout }),
+    ...(retry !== undefined && { retry }),
+    ...(batchSize !== undefined && { batchSize }),
+    ...(autoBatchingTimeoutMs !== undefined && { autoBatchingTimeoutMs }),
+    ...(client !== undefined && { client }),
+  };
+}
