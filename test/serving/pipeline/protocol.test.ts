@@ -29,28 +29,30 @@ interface SeenRequest {
   readonly logId: bigint;
 }
 
+type Answer = (values: OpValues, context: OpContext) => OpValues | Promise<OpValues>;
+
 interface Toy {
   readonly module: PipelineModule;
   readonly seen: SeenRequest[];
 }
 
 /** A pipeline of one op whose output `answer` makes. */
-function makeToy(answer: (values: OpValues) => OpValues | Promise<OpValues>): Toy {
+function makeToy(answer: Answer): Toy {
   const seen: SeenRequest[] = [];
-  class Answer extends Op {
-    override async preprocess(inputs: Record<string, OpValues>, { logId }: OpContext) {
+  class AnswerOp extends Op {
+    override async preprocess(inputs: Record<string, OpValues>, context: OpContext) {
       const values = inputs['@DAGExecutor'] ?? {};
-      seen.push({ values, logId });
-      return answer(values);
+      seen.push({ values, logId: context.logId });
+      return answer(values, context);
     }
   }
-  const op = new Answer({ name: 'answer', inputs: [new RequestOp()] });
+  const op = new AnswerOp({ name: 'answer', inputs: [new RequestOp()] });
   return { module: { name: 'toy', ops: new ResponseOp({ inputs: [op] }) }, seen };
 }
 
 async function serveToy(
   t: TestContext,
-  answer: (values: OpValues) => OpValues | Promise<OpValues> = (values) => values,
+  answer: Answer = (values) => values,
   changes: Partial<PipelineModule> = {},
 ) {
   const { module, seen } = makeToy(answer);
@@ -166,14 +168,17 @@ test('a request for another service is err_no 3002; over gRPC the name may be em
 });
 
 test('product errors, thrown errors and the time limit of the caller have their codes', async (t) => {
-  const codes: Record<string, () => OpValues | Promise<OpValues>> = {
+  const codes: Record<string, (context: OpContext) => OpValues | Promise<OpValues>> = {
     product: () => productError(77, 'no such user') as unknown as OpValues,
     thrown: () => {
       throw new Error('out of luck');
     },
-    slow: () => new Promise(() => undefined),
+    slow: ({ signal }) =>
+      new Promise((resolve) => signal.addEventListener('abort', () => resolve({}))),
   };
-  const { calls, serving, raw } = await serveToy(t, ({ kind }) => codes[String(kind)]?.() ?? {});
+  const { calls, serving, raw } = await serveToy(t, ({ kind }, context) => {
+    return codes[String(kind)]?.(context) ?? {};
+  });
   for (const call of calls.values()) {
     const product = await call({ key: ['kind'], value: ['product'] });
     assert.deepEqual([product.err_no, product.err_msg], [77, 'no such user']);
