@@ -30,8 +30,8 @@ import { MESSAGE_BYTES_MAX } from './config/settings.ts';
 import { readSettingsFile } from './config/settings-file.ts';
 import { addSettingOptions, mergeSettings, type SettingFlags } from './config/settings-flags.ts';
 import { readModelConfigs } from './config/triton-repository.ts';
-import type { PipelineDefinition } from './pipeline-service.ts';
 import { listMissingProviders } from './engine/choose-placements.ts';
+import type { PipelineDefinition } from './pipeline-service.ts';
 
 interface Flags extends SettingFlags {
   readonly config?: string;

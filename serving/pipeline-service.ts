@@ -2,8 +2,7 @@
 import type { Logger } from '../lib/platform/logs.ts';
 import type { PipelineConfig, PipelineOpConfig } from './config/pipeline-config.ts';
 import type { NamedPipeline } from './pipeline/module.ts';
-import type { OpSettings } from './pipeline/op.ts';
-import type { OpClient } from './pipeline/op-client.ts';
+import type { OpClient, OpSettings } from './pipeline/op.ts';
 import { PipelineServer } from './pipeline/server.ts';
 import type { PipelineSettings } from './pipeline/settings.ts';
 import type { ProtocolContext } from './protocols/handle-prediction.ts';
