@@ -131,7 +131,7 @@ export const DAG_FIELDS: PipelineFields<DagFields> = {
 };
 
 /** In milliseconds: what serving uses where the original waits for ever for a whole batch. */
-export const AUTO_BATCHING_TIMEOUT_MS = 2;
+const AUTO_BATCHING_TIMEOUT_MS = 2;
 
 export const OP_FIELDS: PipelineFields<OpFields> = {
   concurrency: honoured(integer(1, 10_000), 1, 'maximum concurrent executions of the op'),

@@ -59,7 +59,7 @@ export async function loadPipelineModule(file: string): Promise<NamedPipeline> {
  * @param file a file that will be loaded
  * @throws CubeError UNSUPPORTED for TypeScript that nothing can compile
  */
-export function registerModuleHooks(file: string): void {
+function registerModuleHooks(file: string): void {
   const isTypeScript = /\.m?ts$/.test(file);
   if (hooksRegistered) return;
   const data: HookData =
