@@ -1,7 +1,7 @@
 /**
  * The pipeline service as JSON, in the mapping of Protocol Buffers. Reads names as in the .proto
- * file or in camelCase. Writes as the original's gateway does: names of the .proto file, every field
- * of the response, also those with default values.
+ * file or in camelCase. Writes as the original's gateway does: names of the .proto file, every
+ * field of the response, also those with default values.
  */
 import { CubeError } from '../lib/core/errors.ts';
 import { JsonReader, quoteLongIntegers } from '../lib/core/json.ts';

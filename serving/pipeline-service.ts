@@ -1,4 +1,4 @@
-/** Assembles the pipeline of a serving process: its file, its config.yml and the clients of its ops. */
+/** Assembles the pipeline of a serving process: its ops, its config.yml and the clients of ops. */
 import type { Logger } from '../lib/platform/logs.ts';
 import type { PipelineConfig, PipelineOpConfig } from './config/pipeline-config.ts';
 import type { NamedPipeline } from './pipeline/module.ts';

@@ -187,8 +187,8 @@ class NumpyReader {
   }
 
   #fail(problem: string): never {
-    const text = `${this.#what}: not an array in NumPy's text form: at offset ${this.#at}: ${problem}`;
-    throw new CubeError('INVALID_ARGUMENT', text);
+    const text = `not an array in NumPy's text form: at offset ${this.#at}: ${problem}`;
+    throw new CubeError('INVALID_ARGUMENT', `${this.#what}: ${text}`);
   }
 }
 

@@ -1,8 +1,8 @@
 /**
- * One port for every protocol, or several with the same services. The first bytes of a connection select its protocol: "PRPC" is
- * baidu_std; an HTTP/2 preface is gRPC; a TLS handshake is TLS when the server has a certificate,
- * and the first decrypted bytes select again; everything else is HTTP/1.1. A connection of a
- * protocol that the server does not have is closed.
+ * One port for every protocol, or several with the same services. The first bytes of a connection
+ * select its protocol: "PRPC" is baidu_std; an HTTP/2 preface is gRPC; a TLS handshake is TLS when
+ * the server has a certificate, and the first decrypted bytes select again; everything else is
+ * HTTP/1.1. A connection of a protocol that the server does not have is closed.
  *
  * Connections stay open while their peers live, which TCP's keep-alive probes check. At the limit
  * on connections the longest idle one makes room for the next.

@@ -1,5 +1,5 @@
 /**
- * Reads a pipeline's config.yml as Pipeline Serving does, and says of every field what it does here.
+ * Reads a pipeline's config.yml as Pipeline Serving does, and says of every field what it does.
  * JSON Schema: docs/schemas/pipeline.schema.json. Paths are relative to the folder of the file.
  */
 import { CubeError } from '../../lib/core/errors.ts';

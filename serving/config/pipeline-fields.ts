@@ -177,7 +177,7 @@ export const LOCAL_SERVICE_FIELDS: PipelineFields<LocalServiceFields> = {
   model_config: honoured(
     (node) => node.text(),
     undefined,
-    'the model: the name of a model of this process, a bundle folder, or an ONNX file or its folder',
+    'a model of this process by name, a bundle folder, or an ONNX file or its folder',
   ),
   client_type: {
     read: (node) => node.choice(CLIENT_TYPES),

@@ -3,9 +3,9 @@
  * `hypercube/pipeline` is this program's own copy, wherever the file is, and TypeScript is compiled
  * where Node cannot strip types itself.
  */
-import { readFile } from 'node:fs/promises';
 import { createRequire, type LoadHook, type ResolveHook } from 'node:module';
 import { fileURLToPath } from 'node:url';
+import { readText } from '../../lib/platform/files.ts';
 
 export interface HookData {
   /** Address of the module that `hypercube/pipeline` means. */
@@ -38,7 +38,7 @@ export const load: LoadHook = async (url, context, nextLoad) => {
   if (data.compiler === undefined || !/^file:.*\.m?ts$/.test(url)) return nextLoad(url, context);
   const fileName = fileURLToPath(url);
   compiler ??= createRequire(import.meta.url)(data.compiler) as Compiler;
-  const { outputText } = compiler.transpileModule(await readFile(fileName, 'utf8'), {
+  const { outputText } = compiler.transpileModule(readText(fileName), {
     fileName,
     compilerOptions: {
       target: compiler.ScriptTarget.ES2022,

@@ -32,8 +32,8 @@ export interface UnpackedRequest {
 }
 
 /**
- * Strings stay strings, also NumPy's text form; tensors become `PipelineTensor`, lods INT32 tensors with
- * the name and `.lod`.
+ * Strings stay strings, also NumPy's text form; tensors become `PipelineTensor`, lods INT32 tensors
+ * with the name and `.lod`.
  * @throws CubeError INVALID_ARGUMENT naming the value, UNSUPPORTED
  */
 export function unpackPipelineRequest({ keys, values, tensors }: PipelineRequest): UnpackedRequest {

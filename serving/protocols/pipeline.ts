@@ -2,8 +2,8 @@
  * The pipeline service: gRPC and baidu_std `PipelineService/inference`, and HTTP
  * `POST /{name}/{method}`. Specified in docs/wire/serving.md.
  *
- * A request that fails is answered with `err_no` and `err_msg`, over HTTP with status 200, as by the
- * original. Only requests that are not admitted fail by the protocol, so that clients try another
+ * A request that fails is answered with `err_no` and `err_msg`, over HTTP with status 200, as by
+ * the original. Only requests that are not admitted fail by the protocol, so that clients try another
  * server.
  */
 import type { FastifyReply, FastifyRequest } from 'fastify';
@@ -72,7 +72,7 @@ export interface PipelineService {
 }
 
 const METHOD = 'inference';
-/** The header and trailer with the versions that took part: `bundle=version`, separated by commas. */
+/** The header and trailer with the versions that took part: `model=version,…`. */
 const VERSIONS_KEY = 'hypercube-versions';
 /** As many 64-bit values as the largest message has bytes in the original: 256 MiB. */
 const REQUEST_LIMITS: GeneralModelLimits = { tensors: 4_096, values: 1 << 25 };

@@ -167,7 +167,7 @@ test('a request for another service is err_no 3002; over gRPC the name may be em
   assert.equal(response.status, 404);
 });
 
-test('product errors, thrown errors and the time limit of the caller have their codes', async (t) => {
+test('product errors, thrown errors and the limit of the caller have their codes', async (t) => {
   const codes: Record<string, (context: OpContext) => OpValues | Promise<OpValues>> = {
     product: () => productError(77, 'no such user') as unknown as OpValues,
     thrown: () => {

@@ -1,4 +1,4 @@
-/** A client of the pipeline service that uses the protobuf library instead of the product's codec. */
+/** A client of the pipeline service with the protobuf library instead of the product's codec. */
 import { join } from 'node:path';
 import type { TestContext } from 'node:test';
 import { loadSync, type MethodDefinition, type ServiceDefinition } from '@grpc/proto-loader';
