@@ -3,8 +3,8 @@
  * `POST /{name}/{method}`. Specified in docs/wire/serving.md.
  *
  * A request that fails is answered with `err_no` and `err_msg`, over HTTP with status 200, as by
- * the original. Only requests that are not admitted fail by the protocol, so that clients try another
- * server.
+ * the original. Only requests that are not admitted fail by the protocol, so that clients try
+ * another server.
  */
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { CubeError, type ErrorCode } from '../../lib/core/errors.ts';
