@@ -21,7 +21,7 @@ interface Sample {
 
 export class OpExecution {
   /** Work that goes on although nobody waits for its result; it still occupies the slot. */
-  readonly unfinished: Promise<unknown>[] = [];
+  readonly #unfinished: Promise<unknown>[] = [];
   readonly #op: StepOp;
   readonly #settings: ResolvedOpSettings;
   readonly #slot: number;
@@ -44,7 +44,15 @@ export class OpExecution {
       tasks.map((task) => this.#untilEnd(task, this.#prepare(task))),
     );
     const samples = prepared.filter((sample) => sample !== undefined);
-    for (const group of groupByShape(samples)) await this.#runGroup(group);
+    for (const group of groupByShape(samples)) {
+      await this.#runGroup(group);
+      await this.waitForUnfinished();
+    }
+  }
+
+  /** Resolves when no work of the slot goes on. */
+  async waitForUnfinished(): Promise<void> {
+    if (this.#unfinished.length > 0) await Promise.allSettled(this.#unfinished.splice(0));
   }
 
   /** @returns undefined when the request has ended, or is answered without `process` */
@@ -115,7 +123,7 @@ export class OpExecution {
         endMs: call.sinceStart(performance.now()),
       });
       // A full channel holds the slot, so that outputs do not pile up.
-      if (accepted !== undefined) this.unfinished.push(accepted);
+      if (accepted !== undefined) this.#unfinished.push(accepted);
     } catch (error) {
       call.fail(toStopped(error, name));
     }
@@ -170,7 +178,7 @@ export class OpExecution {
   #untilAbort<T>(abort: BatchAbort, work: Promise<T>): Promise<T> {
     return new Promise((resolve, reject) => {
       abort.onAbort((reason) => {
-        this.unfinished.push(work);
+        this.#unfinished.push(work);
         reject(reason);
       });
       work.then(resolve, reject);
@@ -181,7 +189,7 @@ export class OpExecution {
   #untilEnd<T>(task: OpTask, work: Promise<T>): Promise<T | undefined> {
     return new Promise((resolve, reject) => {
       const forget = task.call.abort.onAbort(() => {
-        this.unfinished.push(work);
+        this.#unfinished.push(work);
         resolve(undefined);
       });
       work.then(resolve, reject).finally(forget);

@@ -72,7 +72,13 @@ export class OpRunner implements Channel {
     task.queue?.remove(task);
     task.onAccepted?.();
     task.onAccepted = undefined;
+    if (this.#queue.length === 0) this.#stopTimer();
     this.#refill();
+  }
+
+  #stopTimer(): void {
+    clearTimeout(this.#batchTimer);
+    this.#batchTimer = undefined;
   }
 
   /** Resolves when no execution is in progress. */
@@ -107,6 +113,7 @@ export class OpRunner implements Channel {
 
   #takeBatch(): OpTask[] {
     const tasks: OpTask[] = [];
+    this.#stopTimer();
     for (let next = this.#queue.shift(); next !== undefined; next = this.#queue.shift()) {
       next.call.started(next);
       tasks.push(next);
@@ -133,7 +140,7 @@ export class OpRunner implements Channel {
   async #execute(tasks: OpTask[], slot: number): Promise<void> {
     const execution = new OpExecution(this.#step.op, this.#settings, slot);
     await execution.run(tasks);
-    if (execution.unfinished.length > 0) await Promise.allSettled(execution.unfinished);
+    await execution.waitForUnfinished();
     this.#free.push(slot);
     if (this.#free.length === this.#settings.concurrency) this.#onIdle?.();
     if (this.#queue.length > 0) this.#start();
