@@ -1,0 +1,34 @@
+package hypercube;
+
+import java.util.Map;
+
+/** Click probabilities of one request, and the version of graph and tables that made them. */
+public final class Prediction {
+  public final double[] probabilities;
+  public final String model;
+  public final String version;
+  public final String tablesVersion;
+  /** Lookups whose feature is not in the table. */
+  public final int unseen;
+  /** Lookups that no replica answered; the default row was used. */
+  public final int unavailable;
+  public final boolean degraded;
+  /** Variant by experiment, where experiments are running. */
+  public final Map<String, String> experiments;
+
+  Prediction(
+      double[] probabilities,
+      String model,
+      String version,
+      Map<?, ?> counts,
+      Map<String, String> experiments) {
+    this.probabilities = probabilities;
+    this.model = model;
+    this.version = version;
+    this.tablesVersion = (String) counts.get("tables_version");
+    this.unseen = ((Number) counts.get("unseen")).intValue();
+    this.unavailable = ((Number) counts.get("unavailable")).intValue();
+    this.degraded = (Boolean) counts.get("degraded");
+    this.experiments = experiments;
+  }
+}
