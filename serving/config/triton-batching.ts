@@ -1,20 +1,8 @@
 /** Reads Triton's dynamic batching: batch sizes, the queue delay, priorities and queue policies. */
 import type { TextMessage } from '../../proto/text-format.ts';
-import type { IgnoredSetting } from './config-report.ts';
-import { readEnum } from './triton-fields.ts';
+import type { QueuePolicy } from '../engine/engine-options.ts';
+import { readEnum, readMap } from './triton-fields.ts';
 import { TIMEOUT_ACTIONS } from './triton-schema.ts';
-
-/** What happens to requests that wait for an instance. */
-export interface QueuePolicy {
-  /** Requests that waited too long are rejected, or run after all others. */
-  readonly timeoutAction: (typeof TIMEOUT_ACTIONS)[number];
-  /** 0: no timeout. */
-  readonly defaultTimeoutMicros: number;
-  /** A request may give a timeout shorter than the default. */
-  readonly allowTimeoutOverride: boolean;
-  /** Requests that may wait; 0: no limit. */
-  readonly maxQueueSize: number;
-}
 
 export interface DynamicBatching {
   readonly preferredSizes: readonly number[];
@@ -24,14 +12,15 @@ export interface DynamicBatching {
   readonly priorityLevels: number;
   /** The level of requests that give none; 1 is the most urgent. */
   readonly defaultPriorityLevel: number;
-  readonly defaultQueuePolicy: QueuePolicy;
+  /** One for each priority level, one in all without levels; undefined when none is given. */
+  readonly queuePolicies: readonly QueuePolicy[] | undefined;
 }
 
 const DEFAULT_QUEUE_POLICY: QueuePolicy = {
-  timeoutAction: 'REJECT',
-  defaultTimeoutMicros: 0,
-  allowTimeoutOverride: false,
-  maxQueueSize: 0,
+  timeoutAction: 'reject',
+  timeoutMs: 0,
+  allowsShorterTimeout: false,
+  requestsMax: 0,
 };
 
 const BATCH_MAX = 4096;
@@ -44,7 +33,6 @@ const QUEUE_MAX = 1_000_000;
 export function readDynamicBatching(
   root: TextMessage,
   maxBatch: number | undefined,
-  ignored: IgnoredSetting[],
 ): DynamicBatching | undefined {
   const [node] = root.messages('dynamic_batching');
   if (node === undefined) return undefined;
@@ -57,19 +45,13 @@ export function readDynamicBatching(
     );
   }
   const priorityLevels = node.integer('priority_levels', 0, LEVELS_MAX) ?? 0;
-  const [policyNode] = node.messages('default_queue_policy');
-  const policy = policyNode === undefined ? DEFAULT_QUEUE_POLICY : readQueuePolicy(policyNode);
-  if (policyNode !== undefined && policy.timeoutAction === 'DELAY') {
-    const setting = `${policyNode.getFieldLocation('timeout_action')} timeout_action`;
-    ignored.push({ setting, reason: 'with DELAY, requests wait until their deadline' });
-  }
   return {
     preferredSizes,
     maxQueueDelayMicros: node.integer('max_queue_delay_microseconds', 0, DELAY_MICROS_MAX) ?? 0,
     preserveOrdering: node.boolean('preserve_ordering') ?? false,
     priorityLevels,
     defaultPriorityLevel: readDefaultLevel(node, priorityLevels),
-    defaultQueuePolicy: policy,
+    queuePolicies: readPolicies(node, priorityLevels),
   };
 }
 
@@ -85,11 +67,34 @@ function readDefaultLevel(node: TextMessage, levels: number): number {
   return level;
 }
 
-function readQueuePolicy(node: TextMessage): QueuePolicy {
+/** A level without a policy of its own has the default one. */
+function readPolicies(node: TextMessage, levels: number): readonly QueuePolicy[] | undefined {
+  const [defaultNode] = node.messages('default_queue_policy');
+  const byLevel = readMap(node, 'priority_queue_policy', (entry) =>
+    String(entry.integer('key', 0, LEVELS_MAX) ?? 0),
+  );
+  if (levels === 0 && defaultNode === undefined && byLevel.size === 0) return undefined;
+  const byDefault = defaultNode === undefined ? DEFAULT_QUEUE_POLICY : readPolicy(defaultNode);
+  const policies = new Array<QueuePolicy>(Math.max(1, levels)).fill(byDefault);
+  for (const [key, entry] of byLevel) {
+    const level = Number(key);
+    if (level < 1 || level > levels) {
+      const reason = levels === 0 ? 'it needs priority_levels' : `expected a level in 1..${levels}`;
+      entry.fail(`priority_queue_policy ${key}: ${reason}`);
+    }
+    const [value] = entry.messages('value');
+    policies[level - 1] = value === undefined ? DEFAULT_QUEUE_POLICY : readPolicy(value);
+  }
+  return policies;
+}
+
+function readPolicy(node: TextMessage): QueuePolicy {
+  const micros = node.integer('default_timeout_microseconds', 0, TIMEOUT_MICROS_MAX) ?? 0;
   return {
-    timeoutAction: readEnum(node, 'timeout_action', TIMEOUT_ACTIONS),
-    defaultTimeoutMicros: node.integer('default_timeout_microseconds', 0, TIMEOUT_MICROS_MAX) ?? 0,
-    allowTimeoutOverride: node.boolean('allow_timeout_override') ?? false,
-    maxQueueSize: node.integer('max_queue_size', 0, QUEUE_MAX) ?? 0,
+    timeoutAction:
+      readEnum(node, 'timeout_action', TIMEOUT_ACTIONS) === 'DELAY' ? 'delay' : 'reject',
+    timeoutMs: micros / 1_000,
+    allowsShorterTimeout: node.boolean('allow_timeout_override') ?? false,
+    requestsMax: node.integer('max_queue_size', 0, QUEUE_MAX) ?? 0,
   };
 }

@@ -74,7 +74,7 @@ export function readTritonConfig(
   const ensemble = readEnsemble(root);
   checkPlatform(root, ensemble !== undefined);
   const maxBatch = root.integer('max_batch_size', 0, BATCH_MAX);
-  const dynamicBatching = readDynamicBatching(root, maxBatch, ignored);
+  const dynamicBatching = readDynamicBatching(root, maxBatch);
   return {
     name,
     source: file.path,

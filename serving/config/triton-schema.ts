@@ -123,10 +123,7 @@ const DYNAMIC_BATCHING: MessageFields = {
   priority_levels: integer,
   default_priority_level: integer,
   default_queue_policy: message(QUEUE_POLICY),
-  priority_queue_policy: ignore(
-    'the default queue policy applies to all levels',
-    map(message(QUEUE_POLICY), integer),
-  ),
+  priority_queue_policy: map(message(QUEUE_POLICY), integer),
 };
 
 const ENSEMBLE: MessageFields = {

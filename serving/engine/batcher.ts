@@ -127,6 +127,8 @@ export class Batcher<P, R extends QueuedRequest> implements BatchScheduler<R> {
   submit(payload: P, options: PredictOptions, onSettled: () => void): Promise<R> {
     const { runner, stats, clock } = this.#options;
     const arrivedMs = clock.nowMs();
+    // Before the request is counted, because this may start batches.
+    const limit = this.#findExceededLimit(options.priority);
     return new Promise((resolve, reject) => {
       const request = runner.createRequest(payload, {
         options,
@@ -139,7 +141,7 @@ export class Batcher<P, R extends QueuedRequest> implements BatchScheduler<R> {
       stats.pendingRequests++;
       this.#meanRows += (request.rowCount - this.#meanRows) * MEAN_ROWS_WEIGHT;
       this.#addPendingRows(request, request.rowCount);
-      const refusal = this.#checkAdmission(request);
+      const refusal = this.#checkAdmission(request, limit);
       if (refusal !== undefined) {
         this.fail(request, refusal);
         return;
@@ -155,6 +157,7 @@ export class Batcher<P, R extends QueuedRequest> implements BatchScheduler<R> {
     const { waitingRows } = request;
     if (!request.fail(error)) return;
     this.#addPendingRows(request, -waitingRows);
+    this.#queue.update(request);
     stats.pendingRequests--;
     stats.recordFailure(error.code);
     this.#openRequests.delete(request);
@@ -177,8 +180,12 @@ export class Batcher<P, R extends QueuedRequest> implements BatchScheduler<R> {
     this.#queue.addRows(options.priority, rowCount);
   }
 
-  #checkAdmission({ rowCount, options, arrivedMs }: R): CubeError | undefined {
+  #checkAdmission(
+    { rowCount, options, arrivedMs }: R,
+    limit: number | undefined,
+  ): CubeError | undefined {
     if (arrivedMs >= options.deadlineMs) return makeExpiredError();
+    if (limit !== undefined) return makeQueueFullError(limit);
     const { queueRowsMax } = this.#batching;
     const { pendingRows } = this.#options.stats;
     const waiting = pendingRows - rowCount;
@@ -188,6 +195,13 @@ export class Batcher<P, R extends QueuedRequest> implements BatchScheduler<R> {
       `the queue has ${waiting} rows; ${rowCount} more exceed its limit of ${queueRowsMax}; ` +
         'try again later',
     );
+  }
+
+  #findExceededLimit(priority: number | undefined): number | undefined {
+    const isFull = this.#queue.findExceededLimit(priority) !== undefined;
+    // Requests of this turn of the event loop do not wait if an instance is idle.
+    if (isFull && this.#inFlight < this.#options.pool.aliveInstances) this.#dispatch();
+    return this.#queue.findExceededLimit(priority);
   }
 
   /**
@@ -252,6 +266,7 @@ export class Batcher<P, R extends QueuedRequest> implements BatchScheduler<R> {
       const count = Math.min(request.waitingRows, rowsMax - rowCount);
       slices.push(request.takeSlice(count, rowCount, nowMs));
       this.#addPendingRows(request, -count);
+      this.#queue.update(request);
       rowCount += count;
     }
     return { slices, rowCount };
@@ -276,15 +291,11 @@ export class Batcher<P, R extends QueuedRequest> implements BatchScheduler<R> {
    */
   #dropExpired(request: R, nowMs: number): boolean {
     const { deadlineMs, signal } = request.options;
-    const { queueTimeoutMs } = this.#batching;
     if (nowMs >= deadlineMs) this.fail(request, makeExpiredError());
     else if (signal?.aborted) this.fail(request, makeCancelledError());
-    else if (
-      queueTimeoutMs > 0 &&
-      request.nextRow === 0 &&
-      nowMs - request.arrivedMs >= queueTimeoutMs
-    ) {
-      this.fail(request, makeQueueTimeoutError(queueTimeoutMs));
+    else {
+      const timeoutMs = this.#queue.findExceededTimeout(request, nowMs);
+      if (timeoutMs !== undefined) this.fail(request, makeQueueTimeoutError(timeoutMs));
     }
     return !request.isOpen;
   }
@@ -305,6 +316,13 @@ function makeExpiredError(): CubeError {
   return new CubeError(
     'DEADLINE_EXCEEDED',
     'the deadline passed before the prediction was ready; send fewer rows, or a larger timeout-ms',
+  );
+}
+
+function makeQueueFullError(limit: number): CubeError {
+  return new CubeError(
+    'OVERLOADED',
+    `${limit} requests of this priority wait, which is the limit of the model; try again later`,
   );
 }
 

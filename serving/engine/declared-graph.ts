@@ -12,7 +12,7 @@ import type { NamedTensor } from '../../lib/core/tensor.ts';
 import { checkGraphInputs } from './graph-request.ts';
 import type { GraphCall, GraphPrediction, LoadedGraph } from './loaded-graph.ts';
 import type { PredictOptions } from './prediction.ts';
-import type { TensorModel } from './tensor-model.ts';
+import type { Scheduling, TensorModel } from './tensor-model.ts';
 
 export interface Declaration {
   /** Shapes include the batch. */
@@ -20,10 +20,7 @@ export interface Declaration {
   /** Dimensions in the graph, without the batch, of the tensors that have others in requests. */
   readonly reshapes: ReadonlyMap<string, readonly number[]>;
   readonly labels: ReadonlyMap<string, readonly string[]>;
-  /** 0 is the most urgent; undefined: the default of the engine. */
-  readonly defaultPriority: number | undefined;
-  /** Answers leave in the order in which the requests came. */
-  readonly preserveOrdering: boolean;
+  readonly scheduling: Scheduling | undefined;
 }
 
 export class DeclaredGraph implements TensorModel {
@@ -31,7 +28,7 @@ export class DeclaredGraph implements TensorModel {
   readonly labels: ReadonlyMap<string, readonly string[]>;
   readonly #graph: LoadedGraph;
   readonly #declaration: Declaration;
-  /** Ends when the last request has ended. */
+  /** Settles when every request that is in a batch has been answered. */
   #lastEnd: Promise<unknown> = Promise.resolve();
 
   constructor(graph: LoadedGraph, declaration: Declaration) {
@@ -39,6 +36,14 @@ export class DeclaredGraph implements TensorModel {
     this.#declaration = declaration;
     this.signature = declaration.signature;
     this.labels = declaration.labels;
+  }
+
+  get limitsQueueTimeout(): boolean {
+    return this.#declaration.scheduling?.hasQueuePolicy ?? false;
+  }
+
+  get scheduling(): Scheduling | undefined {
+    return this.#declaration.scheduling;
   }
 
   get name(): string {
@@ -70,14 +75,30 @@ export class DeclaredGraph implements TensorModel {
   }
 
   async predict(call: GraphCall, options: PredictOptions): Promise<GraphPrediction> {
-    const { defaultPriority, preserveOrdering } = this.#declaration;
-    const priority = options.priority ?? defaultPriority;
-    const run = this.#run(call, priority === undefined ? options : { ...options, priority });
-    if (!preserveOrdering) return run;
-    const before = this.#lastEnd;
-    this.#lastEnd = Promise.allSettled([before, run]);
-    await before;
-    return run;
+    const { scheduling } = this.#declaration;
+    if (scheduling === undefined) return this.#run(call, options);
+    const prioritized = { ...options, priority: choosePriority(options.priority, scheduling) };
+    if (!scheduling.preserveOrdering) return this.#run(call, prioritized);
+    return this.#runInOrder(call, prioritized);
+  }
+
+  /** Waits for the answers of the requests that entered batches before this one. */
+  async #runInOrder(call: GraphCall, options: PredictOptions): Promise<GraphPrediction> {
+    let before: Promise<unknown> | undefined;
+    let end = (): void => undefined;
+    const ended = new Promise<void>((resolve) => {
+      end = resolve;
+    });
+    const onScheduled = (): void => {
+      before = this.#lastEnd;
+      this.#lastEnd = ended;
+    };
+    try {
+      return await this.#run(call, { ...options, onScheduled });
+    } finally {
+      await before;
+      end();
+    }
   }
 
   async #run(call: GraphCall, options: PredictOptions): Promise<GraphPrediction> {
@@ -141,4 +162,12 @@ export class DeclaredGraph implements TensorModel {
   retire(): Promise<void> {
     return this.#graph.retire();
   }
+}
+
+function choosePriority(
+  priority: number | undefined,
+  { priorityLevels, defaultPriorityLevel }: Scheduling,
+): number {
+  if (priority !== undefined && priority < priorityLevels) return priority;
+  return Math.max(0, defaultPriorityLevel - 1);
 }

@@ -2,6 +2,18 @@
  * Options of the engine: how requests form batches, and what happens when lookups are unavailable.
  */
 
+/** How requests of one priority wait for an instance. */
+export interface QueuePolicy {
+  /** A request that waited too long fails, or runs after the others of its priority. */
+  readonly timeoutAction: 'reject' | 'delay';
+  /** Maximum time a request waits for its first batch; 0: until its deadline. */
+  readonly timeoutMs: number;
+  /** `PredictOptions.queueTimeoutMs` counts where it is shorter. */
+  readonly allowsShorterTimeout: boolean;
+  /** Maximum waiting requests; 0: no limit. */
+  readonly requestsMax: number;
+}
+
 export interface BatchingOptions {
   /** Rows of the largest batch; the throughput of most graphs hardly grows beyond 64. */
   readonly maxBatch: number;
@@ -15,6 +27,11 @@ export interface BatchingOptions {
   readonly queueTimeoutMs: number;
   /** Number of priorities; 0 is the highest. */
   readonly priorityLevels: number;
+  /**
+   * One for each priority, instead of `queueTimeoutMs`. A higher priority then always goes first;
+   * otherwise requests of lower ones go first when they have waited long.
+   */
+  readonly queuePolicies?: readonly QueuePolicy[];
 }
 
 export const DEFAULT_BATCHING: BatchingOptions = {

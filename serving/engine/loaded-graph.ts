@@ -161,7 +161,10 @@ export class LoadedGraph implements VersionUse {
     const key = toGraphCacheKey(inputs);
     const cached = this.#cache.get(key);
     this.stats.recordCacheLookup(cached, 1_000 * (systemClock.nowMs() - startMs));
-    if (cached !== undefined) return cached;
+    if (cached !== undefined) {
+      options.onScheduled?.();
+      return cached;
+    }
     const prediction = await this.#run(inputs, options);
     const timings = { queueMicros: 0, inferMicros: 0 };
     this.#cache.put(key, { ...prediction, timings }, countTensorBytes(prediction.outputs));

@@ -8,6 +8,10 @@ export interface PredictOptions {
   /** Whether the result lists the lookup outcomes of each slot. */
   readonly slotOutcomes?: boolean;
   readonly signal?: CancelSignal;
+  /** Maximum wait for the first batch, where the queue policy allows requests to give one. */
+  readonly queueTimeoutMs?: number;
+  /** Called once, when the request is in its first batch or answered without one. */
+  onScheduled?(): void;
 }
 
 /**

@@ -50,6 +50,8 @@ export abstract class QueuedRequest {
   inferMicros = 0;
   /** The first row that is not in a batch yet. */
   nextRow = 0;
+  /** It has waiting rows in a queue. */
+  isQueued = false;
   readonly #entry: QueueEntry;
   #finishedRows = 0;
   /** Slices that are in a batch. */
@@ -76,7 +78,10 @@ export abstract class QueuedRequest {
 
   /** Moves the next rows into a batch, from row `batchRow` of it on. */
   takeSlice(rowCount: number, batchRow: number, nowMs: number): RequestSlice<this> {
-    if (this.nextRow === 0) this.queueMicros = 1_000 * (nowMs - this.arrivedMs);
+    if (this.nextRow === 0) {
+      this.queueMicros = 1_000 * (nowMs - this.arrivedMs);
+      this.options.onScheduled?.();
+    }
     const slice = { request: this, firstRow: this.nextRow, rowCount, batchRow, unavailable: 0 };
     this.nextRow += rowCount;
     this.#sliceCount++;

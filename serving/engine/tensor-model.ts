@@ -7,6 +7,18 @@ import type { GraphCall, GraphPrediction } from './loaded-graph.ts';
 import type { PredictOptions } from './prediction.ts';
 import type { VersionUse } from './version-use.ts';
 
+/** What Triton's `dynamic_batching` says of the order of requests. */
+export interface Scheduling {
+  /** 0: requests have no priorities. */
+  readonly priorityLevels: number;
+  /** The level of requests without one, and of those with an unknown one; 1 is the most urgent. */
+  readonly defaultPriorityLevel: number;
+  /** Answers leave in the order in which the requests entered batches. */
+  readonly preserveOrdering: boolean;
+  /** The timeout in a request limits the wait in the queue, where its policy allows that. */
+  readonly hasQueuePolicy: boolean;
+}
+
 export interface TensorModel extends VersionUse {
   /** The tensors of requests; batched ones include the batch. */
   readonly signature: GraphSignature;
@@ -14,6 +26,9 @@ export interface TensorModel extends VersionUse {
   readonly isBatched: boolean;
   /** The labels of the classes of an output, for requests that ask for classes. */
   readonly labels?: ReadonlyMap<string, readonly string[]>;
+  /** The timeout in a request only limits its wait in the queue. */
+  readonly limitsQueueTimeout?: boolean;
+  readonly scheduling?: Scheduling | undefined;
   /** The steps of an ensemble, as its configuration has them. */
   readonly steps?: readonly object[];
 

@@ -98,13 +98,15 @@ async function loadGraph(
     logger,
     onStep,
   });
-  const level = config.dynamicBatching?.defaultPriorityLevel ?? 0;
+  const { dynamicBatching } = config;
   const declared = new DeclaredGraph(graph, {
     signature: toSignature(complete, complete.maxBatch > 0),
     reshapes: listReshapes(complete),
     labels,
-    defaultPriority: level > 0 ? level - 1 : undefined,
-    preserveOrdering: config.dynamicBatching?.preserveOrdering ?? false,
+    scheduling: dynamicBatching && {
+      ...dynamicBatching,
+      hasQueuePolicy: dynamicBatching.queuePolicies !== undefined,
+    },
   });
   await warmUpDeclared(declared, config, look.folder, onStep);
   declared.stats.reset();
@@ -116,17 +118,15 @@ const RESPONSE_CACHE_BYTES = 64 << 20;
 
 /** A model without `dynamic_batching` gets it, as Triton's auto-complete adds it. */
 function toBatching({ maxBatch, dynamicBatching }: CompleteTritonConfig) {
-  const policy = dynamicBatching?.defaultQueuePolicy;
   const sizes = dynamicBatching?.preferredSizes ?? [];
-  const rejects = policy?.timeoutAction === 'REJECT';
-  const queueSize = policy?.maxQueueSize ?? 0;
+  const queuePolicies = dynamicBatching?.queuePolicies;
   return {
+    ...DEFAULT_BATCHING,
     maxBatch,
     preferredSizes: sizes.length > 0 ? [...sizes].sort((a, b) => a - b) : DEFAULT_SIZES,
     maxQueueDelayMicros: dynamicBatching?.maxQueueDelayMicros ?? 0,
-    queueRowsMax: queueSize > 0 ? queueSize * Math.max(1, maxBatch) : DEFAULT_BATCHING.queueRowsMax,
-    queueTimeoutMs: rejects ? policy.defaultTimeoutMicros / 1_000 : 0,
     priorityLevels: Math.max(1, dynamicBatching?.priorityLevels ?? 1),
+    ...(queuePolicies !== undefined && { queuePolicies }),
   };
 }
 

@@ -8,6 +8,7 @@ import { fileExists, readFile } from '../../lib/platform/files.ts';
 import type { TritonModelConfig } from '../config/triton-model-config.ts';
 import type { TritonWarmUp, WarmUpInput } from '../config/triton-warm-up.ts';
 import type { TensorModel } from '../engine/tensor-model.ts';
+import { createElements } from './warm-up-elements.ts';
 
 /** Files of `input_data_file` are in this folder of the model. */
 const DATA_FOLDER = 'warmup';
@@ -65,15 +66,7 @@ function createData(
   if (data.kind === 'file') {
     return readData(join(folder, DATA_FOLDER, data.name), dataType, count);
   }
-  if (dataType === 'BYTES') return new Array<string>(count).fill('');
-  // Random integers would be invalid where they are ids, so only floats are random.
-  if (data.kind === 'random' && dataType === 'FP32') {
-    return new Uint8Array(Float32Array.from({ length: count }, Math.random).buffer);
-  }
-  if (data.kind === 'random' && dataType === 'FP64') {
-    return new Uint8Array(Float64Array.from({ length: count }, Math.random).buffer);
-  }
-  return new Uint8Array(count * TENSOR_TYPE_BYTES[dataType]);
+  return createElements(dataType, count, data.kind);
 }
 
 /** The bytes of a tensor; each string has its length in four bytes before it. */

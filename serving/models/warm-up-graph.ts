@@ -3,14 +3,14 @@
  * and in batches of growing size, on every instance. Configured entries give the sizes instead.
  */
 import { CubeError } from '../../lib/core/errors.ts';
-import { TENSOR_TYPE_BYTES, type TensorSpec } from '../../lib/core/graph-signature.ts';
-import { f32BitsToF16 } from '../../lib/core/half-floats.ts';
+import type { TensorSpec } from '../../lib/core/graph-signature.ts';
 import { countElements, type NamedTensor } from '../../lib/core/tensor.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import type { WarmUpConfig } from '../config/serving-config.ts';
 import type { TensorModel } from '../engine/tensor-model.ts';
-import { formatWarmUpEntry, type SyntheticData, type WarmUpEntry } from '../engine/warm-up-rows.ts';
+import { formatWarmUpEntry, type WarmUpEntry } from '../engine/warm-up-rows.ts';
+import { createElements } from './warm-up-elements.ts';
 
 interface WarmUpParts {
   readonly logger: Logger;
@@ -95,26 +95,6 @@ function createTensor(
     return typeof dim === 'number' ? dim : 1;
   });
   return { name, dataType, shape, data: createElements(dataType, countElements(shape), data) };
-}
-
-/** Random integers would be invalid where they are ids, so only floats are random. */
-function createElements(
-  dataType: TensorSpec['dataType'],
-  count: number,
-  kind: SyntheticData,
-): NamedTensor['data'] {
-  if (dataType === 'BYTES') return new Array<string>(count).fill('');
-  const isFloat = dataType === 'FP16' || dataType === 'FP32' || dataType === 'FP64';
-  if (kind === 'zeros' || !isFloat) {
-    return new Uint8Array(count * TENSOR_TYPE_BYTES[dataType]);
-  }
-  const unit = (): number => 2 * Math.random() - 1;
-  if (dataType === 'FP64') {
-    return new Uint8Array(Float64Array.from({ length: count }, unit).buffer);
-  }
-  const { buffer } = Float32Array.from({ length: count }, unit);
-  if (dataType === 'FP32') return new Uint8Array(buffer);
-  return new Uint8Array(Uint16Array.from(new Uint32Array(buffer), f32BitsToF16).buffer);
 }
 
 function hasTexts({ signature }: TensorModel): boolean {

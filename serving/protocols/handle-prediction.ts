@@ -37,6 +37,8 @@ import type { SliceQueue } from './slice-queue.ts';
 interface RequestOptions {
   /** The timeout in the body. The shorter of this and the timeout of the call applies. */
   readonly timeoutMs?: number;
+  /** Maximum wait in the queue of a model whose queue policy allows requests to give one. */
+  readonly queueTimeoutMs?: number;
   /** 0 is the highest priority. */
   readonly priority?: number;
   /** Report lookup outcomes per slot. */
@@ -168,9 +170,11 @@ async function runPrediction<T, V extends LoadedVersion>(
   const parsed = source.parse(loaded);
   const request = 'next' in parsed ? await parseInSlices(slices, parsed, loaded, call) : parsed;
   const deadlineMs = arrivedMs + Math.min(callTimeoutMs, request.timeoutMs ?? callTimeoutMs);
+  const { queueTimeoutMs } = request;
   return predict(context, request, {
     deadlineMs,
     signal: call.signal,
+    ...(queueTimeoutMs !== undefined && { queueTimeoutMs }),
     ...(request.priority === undefined ? {} : { priority: request.priority }),
     ...(request.detail === undefined ? {} : { slotOutcomes: request.detail }),
   });

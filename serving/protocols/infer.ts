@@ -136,7 +136,7 @@ export function toParsedGraphRequest<T>(
     request.outputs,
     graph.signature.outputs.map(({ name }) => name),
   );
-  const { detail, ...options } = readOptions(request.parameters);
+  const { detail, timeoutMs, ...options } = readOptions(request.parameters);
   const inputs = request.inputs.map((input) => input.toTensor());
   const outputs = request.outputs.map(({ name }) => name);
   const classCounts = new Map(
@@ -152,6 +152,7 @@ export function toParsedGraphRequest<T>(
   return {
     graph,
     ...options,
+    ...(timeoutMs !== undefined && toTimeout(timeoutMs, graph)),
     call: { inputs, outputs },
     formatResponse: (prediction) =>
       format({
@@ -180,6 +181,13 @@ function toGraphParameters(
   if (lookups !== undefined) parameters['lookup_micros'] = lookups.lookupMicros;
   parameters['infer_micros'] = timings.inferMicros;
   return parameters;
+}
+
+function toTimeout(
+  timeoutMs: number,
+  { limitsQueueTimeout }: TensorModel,
+): Pick<ParsedGraphRequest<unknown>, 'timeoutMs' | 'queueTimeoutMs'> {
+  return limitsQueueTimeout ? { queueTimeoutMs: timeoutMs } : { timeoutMs };
 }
 
 /** @throws CubeError INVALID_ARGUMENT naming the parameter */

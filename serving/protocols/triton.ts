@@ -14,6 +14,7 @@ import { ROWS_PER_REQUEST_MAX } from './request-limits.ts';
 
 const DATA_TYPES: Readonly<Record<string, string>> = { BYTES: 'TYPE_STRING' };
 const NANOS_PER_MICRO = 1000;
+const MICROS_PER_MS = 1000;
 
 interface Duration {
   readonly count: number;
@@ -36,7 +37,6 @@ export function getModelConfig(model: string, loaded: LoadedVersion): object {
     data_type: DATA_TYPES[datatype] ?? `TYPE_${datatype}`,
     dims: isBatched ? shape.slice(1) : shape,
   });
-  const { maxBatch, maxQueueDelayMicros, preferredSizes } = loaded.batching;
   const steps = isTensorModel(loaded) ? loaded.steps : undefined;
   if (steps !== undefined) {
     return {
@@ -57,12 +57,35 @@ export function getModelConfig(model: string, loaded: LoadedVersion): object {
     output: outputs.map(({ name, datatype, shape }) => tensor(name, datatype, shape)),
     instance_group: getInstanceGroups(model, loaded),
     ...(isBatched && {
-      dynamic_batching: {
-        preferred_batch_size: [...new Set([...preferredSizes, maxBatch])],
-        max_queue_delay_microseconds: maxQueueDelayMicros,
-      },
+      dynamic_batching: getDynamicBatching(loaded),
     }),
     model_transaction_policy: { decoupled: false },
+  };
+}
+
+function getDynamicBatching(loaded: LoadedVersion): object {
+  const { maxBatch, maxQueueDelayMicros, preferredSizes, queuePolicies } = loaded.batching;
+  const scheduling = isTensorModel(loaded) ? loaded.scheduling : undefined;
+  const policies = queuePolicies?.map((policy) => ({
+    timeout_action: policy.timeoutAction === 'delay' ? 'DELAY' : 'REJECT',
+    default_timeout_microseconds: policy.timeoutMs * MICROS_PER_MS,
+    allow_timeout_override: policy.allowsShorterTimeout,
+    max_queue_size: policy.requestsMax,
+  }));
+  const hasLevels = (scheduling?.priorityLevels ?? 0) > 0;
+  return {
+    preferred_batch_size: [...new Set([...preferredSizes, maxBatch])],
+    max_queue_delay_microseconds: maxQueueDelayMicros,
+    ...(scheduling && {
+      preserve_ordering: scheduling.preserveOrdering,
+      priority_levels: scheduling.priorityLevels,
+      default_priority_level: scheduling.defaultPriorityLevel,
+    }),
+    ...(policies && !hasLevels && { default_queue_policy: policies[0] }),
+    ...(policies &&
+      hasLevels && {
+        priority_queue_policy: Object.fromEntries(policies.map((policy, i) => [i + 1, policy])),
+      }),
   };
 }
 

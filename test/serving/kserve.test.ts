@@ -49,7 +49,13 @@ const NUMBERS: Readonly<Record<string, string>> = {
   ModelInput: 'name 1, data_type 2, dims 4, optional 8',
   ModelOutput: 'name 1, data_type 2, dims 3',
   ModelInstanceGroup: 'name 1, count 2, gpus 3, kind 4',
-  ModelDynamicBatching: 'preferred_batch_size 1, max_queue_delay_microseconds 2',
+  ModelDynamicBatching:
+    'preferred_batch_size 1, max_queue_delay_microseconds 2, preserve_ordering 3, ' +
+    'priority_levels 4, default_priority_level 5, default_queue_policy 6, ' +
+    'priority_queue_policy 7',
+  ModelQueuePolicy:
+    'timeout_action 1, default_timeout_microseconds 2, allow_timeout_override 3, ' +
+    'max_queue_size 4',
   ModelStatistics:
     'name 1, version 2, last_inference 3, inference_count 4, execution_count 5, ' +
     'inference_stats 6, batch_stats 7',

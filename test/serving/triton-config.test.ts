@@ -78,19 +78,19 @@ test('reads every honoured field', () => {
   ]);
   assert.equal(config.outputs[0]?.labelFile, 'labels.txt');
   assert.deepEqual(config.versionPolicy, { kind: 'specific', versions: ['1', '3'] });
-  const { defaultQueuePolicy, ...batching } = config.dynamicBatching ?? {};
-  assert.deepEqual(batching, {
+  const policy = {
+    timeoutAction: 'reject',
+    timeoutMs: 5,
+    allowsShorterTimeout: false,
+    requestsMax: 10,
+  };
+  assert.deepEqual(config.dynamicBatching, {
     preferredSizes: [4, 8],
     maxQueueDelayMicros: 100,
     preserveOrdering: true,
     priorityLevels: 2,
     defaultPriorityLevel: 2,
-  });
-  assert.deepEqual(defaultQueuePolicy, {
-    timeoutAction: 'REJECT',
-    defaultTimeoutMicros: 5000,
-    allowTimeoutOverride: false,
-    maxQueueSize: 10,
+    queuePolicies: [policy, policy],
   });
   assert.deepEqual(
     config.warmUps.map(({ name, rows, count, inputs }) => [name, rows, count, [...inputs]]),
@@ -163,6 +163,29 @@ test('an instance group becomes execution providers, one instance for each count
   }
 });
 
+test('a priority level has its own queue policy, or the default one', () => {
+  const { dynamicBatching } = read(`dynamic_batching {
+    priority_levels: 3 default_priority_level: 2
+    default_queue_policy { default_timeout_microseconds: 100 }
+    priority_queue_policy { key: 2 value {
+      timeout_action: DELAY default_timeout_microseconds: 2500 allow_timeout_override: true
+      max_queue_size: 7 } }
+    priority_queue_policy { key: 3 }
+  }`);
+  const byDefault = {
+    timeoutAction: 'reject',
+    timeoutMs: 0.1,
+    allowsShorterTimeout: false,
+    requestsMax: 0,
+  };
+  assert.deepEqual(dynamicBatching?.queuePolicies, [
+    byDefault,
+    { timeoutAction: 'delay', timeoutMs: 2.5, allowsShorterTimeout: true, requestsMax: 7 },
+    { ...byDefault, timeoutMs: 0 },
+  ]);
+  assert.equal(read('dynamic_batching {}').dynamicBatching?.queuePolicies, undefined);
+});
+
 test('lists the fields without effect, with the reason', () => {
   const cases: [string, string, RegExp][] = [
     ['instance_group { kind: KIND_GPU }', 'instance_group.kind', /instances run on GPU 0/],
@@ -173,16 +196,6 @@ test('lists the fields without effect, with the reason', () => {
     ],
     ['instance_group { host_policy: "numa0" }', 'instance_group.host_policy', /not bound/],
     ['cc_model_filenames { key: "7.5" value: "m" }', 'cc_model_filenames', /GPU/],
-    [
-      'dynamic_batching { priority_queue_policy { key: 3 } }',
-      'dynamic_batching.priority_queue_policy',
-      /all levels/,
-    ],
-    [
-      'dynamic_batching { default_queue_policy { timeout_action: DELAY } }',
-      'timeout_action',
-      /until their deadline/,
-    ],
     ['metric_tags { key: "a" value: "b" }', 'metric_tags', /metrics/],
     ['optimization { cuda { graphs: true } }', 'optimization.cuda', /GPU/],
     [
@@ -259,6 +272,12 @@ test('refuses wrong fields with their place', () => {
     ],
     ['dynamic_batching { priority_levels: 2 }', /default_priority_level: expected 1\.\.2, got 0/],
     ['dynamic_batching { default_priority_level: 1 }', /needs priority_levels/],
+    ['dynamic_batching { priority_queue_policy { key: 1 } }', /1: it needs priority_levels/],
+    [
+      'dynamic_batching { priority_levels: 2 default_priority_level: 1 priority_queue_policy { ' +
+        'key: 3 } }',
+      /priority_queue_policy 3: expected a level in 1\.\.2/,
+    ],
     ['dynamic_batching { default_queue_policy { timeout_action: DROP } }', /unknown value DROP/],
     ['model_warmup { batch_size: 1 }', /the entry has no name/],
     ['model_warmup { name: "w" }', /w has no inputs/],

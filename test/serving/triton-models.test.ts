@@ -235,6 +235,24 @@ test('an ensemble whose steps do not fit is not served, and says why', async (t)
   }
 });
 
+/** The configuration of the model below, over HTTP and gRPC. */
+async function assertConfig(serving: ServingProcess, grpc: OipClient): Promise<void> {
+  const config = await serving.get('/v2/models/m/config');
+  assert.deepEqual(config.body.input[0].dims, [1, 3]);
+  assert.equal(config.body.instance_group[0].count, 2);
+  assert.deepEqual(config.body.dynamic_batching.priority_queue_policy['2'], {
+    timeout_action: 'DELAY',
+    default_timeout_microseconds: 20_000_000,
+    allow_timeout_override: true,
+    max_queue_size: 100,
+  });
+  const inGrpc = await grpc.call('ModelConfig', { name: 'm' });
+  // The client library shows 64-bit keys as their bytes.
+  const policies = Object.values(inGrpc.config.dynamic_batching.priority_queue_policy);
+  const actions = policies.map((policy) => (policy as { timeout_action: string }).timeout_action);
+  assert.deepEqual(actions, ['REJECT', 'DELAY']);
+}
+
 test('declared shapes, warm-up, priorities and classes are honoured', async (t) => {
   const { serving } = await serve(t, {
     'm/1/model.onnx': arithmetic('Add', 0),
@@ -248,7 +266,8 @@ test('declared shapes, warm-up, priorities and classes are honoured', async (t) 
       dynamic_batching {
         preferred_batch_size: 2 preserve_ordering: true priority_levels: 2
         default_priority_level: 1 max_queue_delay_microseconds: 10
-        default_queue_policy { default_timeout_microseconds: 20000000 max_queue_size: 100 }
+        priority_queue_policy { key: 2 value { timeout_action: DELAY max_queue_size: 100
+          default_timeout_microseconds: 20000000 allow_timeout_override: true } }
       }
       model_warmup { name: "file" batch_size: 1 inputs { key: "x" value {
         data_type: TYPE_FP32 dims: [1, 3] input_data_file: "rows" } } }
@@ -289,9 +308,9 @@ test('declared shapes, warm-up, priorities and classes are honoured', async (t) 
   assert.equal((await request({ parameters: { sequence_id: 0, priority: 2 } })).status, 200);
   const wrong = await infer(serving, 'm', [1, 2, 3]);
   assert.match(wrong.body.error, /expected \[-1, 1, 3\], got \[1, 3\]/);
-  const config = await serving.get('/v2/models/m/config');
-  assert.deepEqual(config.body.input[0].dims, [1, 3]);
-  assert.equal(config.body.instance_group[0].count, 2);
+  await assertConfig(serving, grpc);
+  // The timeout counts for the queue only, and the queue is empty.
+  assert.equal((await request({ parameters: { timeout: 1 } })).status, 200);
 });
 
 test('--check-config lists ignored fields and refuses invalid ones', (t) => {
