@@ -81,6 +81,10 @@ process.exitCode = await runLongPrograms({
       script: 'serving.bench.js',
       summary: 'The engine of serving against the graph alone',
     },
+    start: {
+      script: 'start.bench.js',
+      summary: 'CPU time until servers listen, and time until a killed fleet predicts again',
+    },
     stores: {
       script: 'stores.bench.js',
       summary: 'The stores of serving against each other',

@@ -43,6 +43,9 @@ export function addLogFormatOption(command: Command): Command {
   );
 }
 
+/** Loads with the first logger: short commands need none. */
+const require = createRequire(import.meta.url);
+
 /** One for the whole process, because it has one stderr. */
 let processFormat: LogFormat | undefined;
 
@@ -58,9 +61,7 @@ export function getLogFormat(): LogFormat {
 export function createLogger(name: string, options: LoggerOptions = {}): Logger {
   const { level = 'info', format, file } = options;
   processFormat = format ?? processFormat;
-  // Loaded with the first logger: short commands need none.
-  const load = createRequire(import.meta.url);
-  const { pino } = load('pino') as typeof Pino;
+  const { pino } = require('pino') as typeof Pino;
   return pino(
     {
       name,
@@ -76,24 +77,23 @@ export function createLogger(name: string, options: LoggerOptions = {}): Logger 
       },
       redact: ['token', 'password', 'authorization', '*.token', '*.password', '*.authorization'],
     },
-    file === undefined ? openStderr(load) : openLogFile(load, file, format),
+    file === undefined ? openStderr() : openLogFile(file, format),
   );
 }
 
-function openStderr(load: NodeJS.Require): Pino.DestinationStream {
-  const { destination } = load('pino') as typeof Pino;
+function openStderr(): Pino.DestinationStream {
+  const { destination } = require('pino') as typeof Pino;
   const stderr = destination({ dest: STDERR, sync: true });
   // A process whose terminal was closed goes on, or stops its children, without logs.
   stderr.on('error', (error: NodeJS.ErrnoException) => {
     if (!CLOSED_CODES.includes(error.code)) throw error;
   });
   if (getLogFormat() === 'json') return stderr;
-  return createTextStream(load, stderr, isatty(STDERR));
+  return createTextStream(stderr, isatty(STDERR));
 }
 
 /** Lines that cannot be written, for example to a full disk, go to stderr. */
 function openLogFile(
-  load: NodeJS.Require,
   options: RotatingFileOptions,
   format: LogFormat = 'json',
 ): Pino.DestinationStream {
@@ -107,15 +107,14 @@ function openLogFile(
       }
     },
   };
-  return format === 'json' ? stream : createTextStream(load, stream, false);
+  return format === 'json' ? stream : createTextStream(stream, false);
 }
 
 function createTextStream(
-  load: NodeJS.Require,
   stream: Pino.DestinationStream,
   isTerminal: boolean,
 ): Pino.DestinationStream {
-  const { prettyFactory } = load('pino-pretty') as typeof PinoPretty;
+  const { prettyFactory } = require('pino-pretty') as typeof PinoPretty;
   const format = prettyFactory({
     colorize: isTerminal,
     ignore: 'name,pid',

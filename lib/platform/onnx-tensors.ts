@@ -2,7 +2,8 @@
 import { CubeError, requireDefined } from '../core/errors.ts';
 import type { TensorType } from '../core/graph-signature.ts';
 import type { NamedTensor, Tensor } from '../core/tensor.ts';
-import { type AnyOnnxTensor, ARRAY_TYPES, type OnnxDtype } from './onnx.ts';
+import type { AnyOnnxTensor } from './onnx.ts';
+import { ARRAY_TYPES, type OnnxDtype } from './onnx-arrays.ts';
 
 const DTYPES: Readonly<Record<Exclude<TensorType, 'BF16'>, OnnxDtype | 'string'>> = {
   BOOL: 'bool',

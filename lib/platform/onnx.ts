@@ -8,52 +8,20 @@
  * plain buffer.
  */
 import './disable-telemetry.ts';
-import { env, InferenceSession, listSupportedBackends, Tensor } from 'onnxruntime-node';
+import { createRequire } from 'node:module';
+import type * as OnnxRuntime from 'onnxruntime-node';
 import { CubeError } from '../core/errors.ts';
+import { ARRAY_TYPES, type OnnxData, type OnnxDtype } from './onnx-arrays.ts';
 import { CPU_ONLY, formatProvider, type Provider, type ProviderOrder } from './onnx-providers.ts';
 
-type SessionOptions = InferenceSession.SessionOptions;
+// An import would be evaluated before disable-telemetry.ts in a bundle.
+const { env, InferenceSession, listSupportedBackends, Tensor } = createRequire(import.meta.url)(
+  'onnxruntime-node',
+) as typeof OnnxRuntime;
+type InferenceSession = OnnxRuntime.InferenceSession;
+type Tensor = OnnxRuntime.Tensor;
 
-interface OnnxArrays {
-  /** Bits of each element (lib/core/half-floats.ts). */
-  float16: Uint16Array;
-  float32: Float32Array;
-  float64: Float64Array;
-  int8: Int8Array;
-  uint8: Uint8Array;
-  int16: Int16Array;
-  uint16: Uint16Array;
-  int32: Int32Array;
-  uint32: Uint32Array;
-  int64: BigInt64Array;
-  uint64: BigUint64Array;
-  bool: Uint8Array;
-}
-
-/** Element types that have a typed array. */
-export type OnnxDtype = keyof OnnxArrays;
-type OnnxData = OnnxArrays[OnnxDtype];
-
-interface ArrayType<A> {
-  readonly BYTES_PER_ELEMENT: number;
-  new (length: number): A;
-  new (buffer: ArrayBuffer, byteOffset: number, length: number): A;
-}
-
-export const ARRAY_TYPES: { readonly [D in OnnxDtype]: ArrayType<OnnxArrays[D]> } = {
-  float16: Uint16Array,
-  float32: Float32Array,
-  float64: Float64Array,
-  int8: Int8Array,
-  uint8: Uint8Array,
-  int16: Int16Array,
-  uint16: Uint16Array,
-  int32: Int32Array,
-  uint32: Uint32Array,
-  int64: BigInt64Array,
-  uint64: BigUint64Array,
-  bool: Uint8Array,
-};
+type SessionOptions = OnnxRuntime.InferenceSession.SessionOptions;
 
 /**
  * A dense row-major tensor. `data` has exactly the product of `dims` elements, outside shared
@@ -188,7 +156,7 @@ export class OnnxModel {
   ): Promise<Record<string, AnyOnnxTensor>> {
     const tensors: Record<string, Tensor> = {};
     for (const [name, feed] of Object.entries(feeds)) tensors[name] = this.#toTensor(name, feed);
-    let results: InferenceSession.OnnxValueMapType;
+    let results: OnnxRuntime.InferenceSession.OnnxValueMapType;
     try {
       results = await this.#session.run(tensors, outputs);
     } catch (error) {
@@ -245,7 +213,9 @@ export class OnnxModel {
   }
 }
 
-function toExecutionProviders(order: ProviderOrder): InferenceSession.ExecutionProviderConfig[] {
+function toExecutionProviders(
+  order: ProviderOrder,
+): OnnxRuntime.InferenceSession.ExecutionProviderConfig[] {
   return order.map(({ name, device }) => ({
     name,
     ...(device !== undefined && { deviceId: device }),
@@ -326,7 +296,7 @@ function toInMemoryOptions(files: ReadonlyMap<string, Uint8Array> = new Map()): 
   };
 }
 
-function toValueInfo(metadata: InferenceSession.ValueMetadata): OnnxValueInfo {
+function toValueInfo(metadata: OnnxRuntime.InferenceSession.ValueMetadata): OnnxValueInfo {
   return metadata.isTensor
     ? { name: metadata.name, dtype: metadata.type, shape: metadata.shape }
     : { name: metadata.name, dtype: 'not a tensor', shape: [] };

@@ -3,10 +3,11 @@
  * and of unsent responses, and the time for receiving a body.
  */
 import type { IncomingHttpHeaders, IncomingMessage, ServerResponse } from 'node:http';
-import { constants, type ServerHttp2Stream } from 'node:http2';
+import type { ServerHttp2Stream } from 'node:http2';
 import type { Duplex } from 'node:stream';
 import { CubeError } from '../core/errors.ts';
 import type { ServerLimits } from '../core/limits.ts';
+import { HTTP2_CANCEL } from './http2-streams.ts';
 
 /** What a body of unknown length counts as: far above most, below the largest limits. */
 const CHUNKED_BYTES = 16 << 20;
@@ -106,7 +107,7 @@ export class HttpAdmission {
         bytesRead = socket.bytesRead;
         timer.refresh();
       } else if (isHttp2(request)) {
-        getStream(response).close(constants.NGHTTP2_CANCEL);
+        getStream(response).close(HTTP2_CANCEL);
       } else {
         if (!response.headersSent) socket.write(REQUEST_TIMEOUT_RESPONSE);
         socket.destroySoon();
@@ -149,7 +150,7 @@ export class HttpAdmission {
     if (byteCount === 0 || !isHttp2(response.req)) return;
     // A caller that does not widen its flow-control window does not show as a slow reader.
     const stream = getStream(response);
-    stream.setTimeout(this.#limits.slowReaderMs, () => stream.close(constants.NGHTTP2_CANCEL));
+    stream.setTimeout(this.#limits.slowReaderMs, () => stream.close(HTTP2_CANCEL));
   }
 
   /** Resolves when no request is in flight. */

@@ -6,12 +6,7 @@
  * and of unsent responses are limited.
  */
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
-import {
-  constants,
-  type Http2ServerRequest,
-  type Http2ServerResponse,
-  type ServerHttp2Stream,
-} from 'node:http2';
+import type { Http2ServerRequest, Http2ServerResponse, ServerHttp2Stream } from 'node:http2';
 import type { Socket } from 'node:net';
 import type { Readable } from 'node:stream';
 import {
@@ -39,6 +34,7 @@ import {
 } from './direct-routes.ts';
 import { createBodyTooLargeError, HttpAdmission, isHttp2 } from './http-admission.ts';
 import { chooseEncoding, decodeBody, encodeBody, getEncodingHeaders } from './http-encoding.ts';
+import { HTTP2_CANCEL } from './http2-streams.ts';
 import { abandonBody, restoreBodies } from './unread-body.ts';
 
 const ROUTER_OPTIONS = {
@@ -203,7 +199,7 @@ export class HttpServer {
     const { drainMs } = this.#limits;
     const timer = setTimeout(() => {
       this.#server.closeAllConnections();
-      for (const stream of this.#http2Streams) stream.close(constants.NGHTTP2_CANCEL);
+      for (const stream of this.#http2Streams) stream.close(HTTP2_CANCEL);
     }, drainMs);
     await this.#admission.waitUntilIdle();
     clearTimeout(timer);

@@ -8,8 +8,8 @@ import { fileURLToPath } from 'node:url';
 import { readText } from '../../lib/platform/files.ts';
 
 export interface HookData {
-  /** Address of the module that `hypercube/pipeline` means. */
-  readonly entry: string;
+  /** What `hypercube/pipeline` exports. */
+  readonly names: readonly string[];
   /** Path of the TypeScript compiler; undefined: Node strips types itself. */
   readonly compiler?: string;
 }
@@ -21,8 +21,11 @@ interface Compiler {
 }
 
 const ENTRY_NAME = 'hypercube/pipeline';
+const ENTRY_URL = 'hypercube:pipeline';
+/** The property of globalThis with this program's copy, in the thread of the pipeline. */
+export const ENTRY_GLOBAL = 'hypercubePipeline';
 
-let data: HookData = { entry: ENTRY_NAME };
+let data: HookData = { names: [] };
 let compiler: Compiler | undefined;
 
 export function initialize(given: HookData): void {
@@ -30,11 +33,12 @@ export function initialize(given: HookData): void {
 }
 
 export const resolve: ResolveHook = async (specifier, context, nextResolve) => {
-  if (specifier === ENTRY_NAME) return { url: data.entry, shortCircuit: true };
+  if (specifier === ENTRY_NAME) return { url: ENTRY_URL, shortCircuit: true };
   return nextResolve(specifier, context);
 };
 
 export const load: LoadHook = async (url, context, nextLoad) => {
+  if (url === ENTRY_URL) return { format: 'module', source: formatEntry(), shortCircuit: true };
   if (data.compiler === undefined || !/^file:.*\.m?ts$/.test(url)) return nextLoad(url, context);
   const fileName = fileURLToPath(url);
   compiler ??= createRequire(import.meta.url)(data.compiler) as Compiler;
@@ -49,3 +53,8 @@ export const load: LoadHook = async (url, context, nextLoad) => {
   });
   return { format: 'module', source: outputText, shortCircuit: true };
 };
+
+/** A module of its own file would have classes that are not those of the program. */
+function formatEntry(): string {
+  return `export const { ${data.names.join(', ')} } = globalThis.${ENTRY_GLOBAL};`;
+}

@@ -5,7 +5,7 @@ import { pathToFileURL } from 'node:url';
 import { CubeError } from '../../lib/core/errors.ts';
 import { fileExists } from '../../lib/platform/files.ts';
 import type { PipelineLayout } from '../../proto/pipeline.ts';
-import type { HookData } from './module-hooks.ts';
+import { ENTRY_GLOBAL, type HookData } from './module-hooks.ts';
 import { type AnyOp, type AnyResponseOp, Op, RequestOp, ResponseOp } from './op.ts';
 
 /** Ops of a pipeline: the response op, from which the others are found, or all ops. */
@@ -28,7 +28,6 @@ export interface NamedPipeline extends PipelineModule {
 
 type ModuleExport = PipelineOps | PipelineModule;
 
-const ENTRY = new URL('./index.js', import.meta.url).href;
 const FIELDS: readonly string[] = ['name', 'ops', 'layout', 'packTensors'];
 const EXTENSIONS: readonly string[] = ['.js', '.mjs', '.ts', '.mts'];
 const NAME = /^[\w.-]{1,128}$/;
@@ -42,7 +41,7 @@ export async function loadPipelineModule(file: string): Promise<NamedPipeline> {
   if (!EXTENSIONS.includes(extname(path))) {
     throw invalid(file, `expected a file with one of ${EXTENSIONS.join(', ')}`);
   }
-  registerModuleHooks(path);
+  await registerModuleHooks(path);
   let exported: unknown;
   try {
     const module = await import(pathToFileURL(path).href);
@@ -59,13 +58,14 @@ export async function loadPipelineModule(file: string): Promise<NamedPipeline> {
  * @param file a file that will be loaded
  * @throws CubeError UNSUPPORTED for TypeScript that nothing can compile
  */
-function registerModuleHooks(file: string): void {
+async function registerModuleHooks(file: string): Promise<void> {
   const isTypeScript = /\.m?ts$/.test(file);
   if (hooksRegistered) return;
+  const entry = await import('./index.ts');
+  Object.assign(globalThis, { [ENTRY_GLOBAL]: entry });
+  const names = Object.keys(entry);
   const data: HookData =
-    isTypeScript && !stripsTypes()
-      ? { entry: ENTRY, compiler: findCompiler(file) }
-      : { entry: ENTRY };
+    isTypeScript && !stripsTypes() ? { names, compiler: findCompiler(file) } : { names };
   register('./module-hooks.js', import.meta.url, { data });
   hooksRegistered = true;
 }

@@ -9,7 +9,7 @@ import { getMemoryLimitBytes } from '../../lib/platform/machine.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
 import { type EmbeddingStore, makeAbsentError } from './embedding-store.ts';
 import { HotRowsStore } from './hot-rows-store.ts';
-import { LocalStore } from './local-store.ts';
+import type { LocalStore } from './local-store.ts';
 import { MemoryOrDiskStore } from './memory-or-disk-store.ts';
 import { MemoryStore } from './memory-store.ts';
 import { RemoteStore } from './remote-store.ts';
@@ -85,7 +85,12 @@ function openMemory(
   return new MemoryOrDiskStore(store, () => openLocal(dataDir, environment), logger);
 }
 
-function openLocal(dataDir: string, { repository, logger }: StoreEnvironment): Promise<LocalStore> {
+/** Imports the database only when it is used. */
+async function openLocal(
+  dataDir: string,
+  { repository, logger }: StoreEnvironment,
+): Promise<LocalStore> {
+  const { LocalStore } = await import('./local-store.ts');
   return LocalStore.open({ repository, folder: join(dataDir, LOCAL_FOLDER), logger });
 }
 

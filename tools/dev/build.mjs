@@ -1,7 +1,7 @@
 /**
- * Builds `dist/`: the WebAssembly kernels and the TypeScript at the same time, then the page of the
- * console. `--programs` leaves out tests and benchmarks; `--checked` also checks types, which takes
- * most of the time.
+ * Builds `dist/`: the WebAssembly kernels, the TypeScript and the page of the console at the same
+ * time, then the bundled programs. `--programs` builds nothing that only libraries, tests and
+ * benchmarks need; `--checked` also checks types, which takes most of the time.
  */
 import { spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
@@ -38,6 +38,7 @@ function computeKernelsDigest() {
 /**
  * Compiles assembly/kernels.ts to a module that exports its bytes as base64, so that lib/core needs
  * no I/O. The TypeScript compiler runs beside it and sees the module without the bytes.
+ * @param compiling resolves when the TypeScript compiler has ended
  */
 async function buildKernels(digest, compiling) {
   console.error('• compiling the WebAssembly kernels');
@@ -53,8 +54,9 @@ async function buildKernels(digest, compiling) {
   const bytes = readFileSync(join(generated, 'kernels.wasm')).toString('base64');
   await compiling;
   writeFileSync(join(generated, 'kernels.ts'), formatKernels(bytes, ': string'));
-  const output = join(root, 'dist', 'lib', 'core', 'kernels', 'generated', 'kernels.js');
-  writeFileSync(output, formatKernels(bytes, ''));
+  const output = join(root, 'dist', 'lib', 'core', 'kernels', 'generated');
+  mkdirSync(output, { recursive: true });
+  writeFileSync(join(output, 'kernels.js'), formatKernels(bytes, ''));
   writeFileSync(digestFile, digest);
 }
 
@@ -70,12 +72,11 @@ function formatKernels(bytes, type) {
  * An unchecked build removes the incremental state, which would not describe the outputs any more:
  * the next checked build compiles every file.
  */
-async function compileTypeScript({ isChecked, hasTests }) {
+async function compileTypeScript(isChecked) {
   console.error(`• compiling TypeScript${isChecked ? ' and checking types' : ''}`);
   if (!isChecked) rmSync(join(root, 'dist', '.tsbuildinfo'), { force: true });
-  const project = hasTests ? root : join(root, 'tools', 'dev', 'tsconfig.programs.json');
   const unchecked = ['--noCheck', '--incremental', 'false', '--tsBuildInfoFile', 'null'];
-  await runCompiler(['-p', project, ...(isChecked ? [] : unchecked)]);
+  await runCompiler(['-p', root, ...(isChecked ? [] : unchecked)]);
 }
 
 async function runCompiler(args) {
@@ -117,10 +118,17 @@ async function buildConsole(isChecked) {
   writeFileSync(consoleDigestFile, digest);
 }
 
+async function bundlePrograms() {
+  console.error('• bundling the programs');
+  const { bundlePrograms } = await import('./bundle.mjs');
+  await bundlePrograms();
+}
+
 /** gRPC's reflection reads the .proto files of what runs. */
 function copyProtos() {
   const isProto = (name) => name.endsWith('.proto');
   const target = join(root, 'dist', 'proto');
+  mkdirSync(target, { recursive: true });
   for (const name of readdirSync(target).filter(isProto)) rmSync(join(target, name));
   for (const name of readdirSync(join(root, 'proto')).filter(isProto)) {
     copyFileSync(join(root, 'proto', name), join(target, name));
@@ -131,8 +139,8 @@ function copyProtos() {
 function removeOrphans(folder) {
   for (const entry of readdirSync(join(root, 'dist', folder), { withFileTypes: true })) {
     const path = join(folder, entry.name);
-    // Vite writes this folder and empties it before.
-    if (path === 'console') continue;
+    // The bundlers empty these folders.
+    if (path === 'console' || path === 'chunks') continue;
     if (entry.isDirectory()) {
       if (existsSync(join(root, path))) removeOrphans(path);
       else rmSync(join(root, 'dist', path), { recursive: true });
@@ -152,9 +160,11 @@ if (!hasKernels) {
   writeFileSync(join(generated, 'kernels.ts'), formatKernels('', ': string'));
 }
 const isChecked = process.argv.includes('--checked');
-const compiling = compileTypeScript({ isChecked, hasTests: !process.argv.includes('--programs') });
+const hasOnlyPrograms = process.argv.includes('--programs');
+const compiling = hasOnlyPrograms ? undefined : compileTypeScript(isChecked);
 if (!hasKernels) await buildKernels(digest, compiling);
 await compiling;
+await bundlePrograms();
 await buildConsole(isChecked);
 removeOrphans('.');
 copyProtos();
