@@ -68,7 +68,8 @@ module.exports = {
     layer('proto', ['lib/core']),
     layer('lib/platform', ['lib/core']),
     layer('lib/features', ['lib/core', 'lib/platform']),
-    layer('lib/rpc', ['lib/core', 'lib/platform', 'proto']),
+    layer('lib/access', ['lib/core', 'lib/platform']),
+    layer('lib/rpc', ['lib/core', 'lib/platform', 'lib/access', 'proto']),
     layer('lib/store', ['lib/core', 'lib/platform']),
     layer('lib/repository', ['lib/core', 'lib/platform']),
     layer('lib/console', ['lib/core', 'lib/platform', 'lib/rpc']),
@@ -77,6 +78,7 @@ module.exports = {
     layer('lib/client', [
       'lib/core',
       'lib/platform',
+      'lib/access',
       'proto',
       'lib/rpc',
       'lib/store',

@@ -27,6 +27,7 @@ export function addGrpcControlCalls(
       const method = getService()[name];
       if (method === undefined) throw new Error(`${path}: no method ${name}`);
       const authorization = call.getMetadata('authorization');
+      const apiKey = call.getMetadata('x-api-key');
       const isStatus = name === 'status';
       const result = await answer({
         method: isStatus ? 'GET' : 'POST',
@@ -37,6 +38,7 @@ export function addGrpcControlCalls(
           host: 'localhost',
           'content-type': 'application/json',
           ...(authorization === undefined ? {} : { authorization }),
+          ...(apiKey === undefined ? {} : { 'x-api-key': apiKey }),
         },
         body: isStatus ? undefined : encodeJson(method.requestDeserialize, request),
         remoteAddress: call.peer.replace(/:\d+$/, ''),

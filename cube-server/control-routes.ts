@@ -3,7 +3,6 @@ import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import { CubeError } from '../lib/core/errors.ts';
 import { JsonReader } from '../lib/core/json.ts';
 import type { ControlAccess } from '../lib/rpc/control-access.ts';
-import { getControlCaller } from '../lib/rpc/control-caller.ts';
 import {
   CONTROL_ACTIVATE,
   CONTROL_DRAIN,
@@ -33,27 +32,27 @@ export interface ControlRoutesOptions {
 
 export function addControlRoutes(app: FastifyInstance, options: ControlRoutesOptions): void {
   const { control, cubeCommands, access } = options;
-  const onRequest = async (request: FastifyRequest): Promise<void> =>
-    access.check(getControlCaller(request));
-  const guarded = { onRequest };
-  app.post(CONTROL_LOAD, guarded, async (request) =>
+  const staging = access.guard('control:stage');
+  const activating = access.guard('control:activate');
+  const draining = access.guard('control:drain');
+  app.post(CONTROL_LOAD, staging, async (request) =>
     control.load(readLoadRequest(readBody(request))),
   );
-  app.post(CONTROL_ACTIVATE, guarded, async (request) =>
+  app.post(CONTROL_ACTIVATE, activating, async (request) =>
     control.activate(readVersionRequest(readBody(request))),
   );
-  app.post(CONTROL_UNLOAD, guarded, async (request) =>
+  app.post(CONTROL_UNLOAD, staging, async (request) =>
     control.unload(readUnloadRequest(readBody(request))),
   );
-  app.post(CONTROL_DRAIN, guarded, async (request) => {
+  app.post(CONTROL_DRAIN, draining, async (request) => {
     readBody(request);
     return control.drain(true);
   });
-  app.post(CONTROL_UNDRAIN, guarded, async (request) => {
+  app.post(CONTROL_UNDRAIN, draining, async (request) => {
     readBody(request);
     return control.drain(false);
   });
-  app.get(CONTROL_STATUS, guarded, async () => control.status());
+  app.get(CONTROL_STATUS, access.guard('metrics'), async () => control.status());
   const runCommand = async (
     request: FastifyRequest,
     reply: FastifyReply,
@@ -68,7 +67,8 @@ export function addControlRoutes(app: FastifyInstance, options: ControlRoutesOpt
     return reply.status(status).type('application/json').send(Buffer.from(text));
   };
   for (const url of CMD_PATHS) {
-    app.route({ method: ['POST', 'PUT'], url, ...guarded, handler: runCommand });
+    // A command may load and switch.
+    app.route({ method: ['POST', 'PUT'], url, ...activating, handler: runCommand });
   }
 }
 

@@ -29,6 +29,7 @@ export class RequestEncoder {
   readonly service: string;
   readonly method: string;
   readonly #names: Uint8Array;
+  #authentication: Uint8Array = NO_BYTES;
   #timeoutMs = -1;
   #prefix: Uint8Array = NO_BYTES;
 
@@ -49,6 +50,12 @@ export class RequestEncoder {
       methodBytes.length,
       ...methodBytes,
     ]);
+  }
+
+  /** The credential that every further request carries; empty: none. */
+  set authentication(text: string) {
+    this.#authentication = new TextEncoder().encode(text);
+    this.#timeoutMs = -1;
   }
 
   /**
@@ -101,6 +108,11 @@ export class RequestEncoder {
     if (timeoutMs > 0) {
       prefix.appendByte(0x40);
       prefix.appendVarint(timeoutMs);
+    }
+    if (this.#authentication.length > 0) {
+      prefix.appendByte(0x3a); // authentication_data
+      prefix.appendVarint(this.#authentication.length);
+      prefix.append(this.#authentication);
     }
     prefix.appendByte(0x20);
     this.#prefix = prefix.writtenBytes();

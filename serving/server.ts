@@ -3,12 +3,14 @@
  * and protocols on one port. Starting never waits for a version: the process listens at once, and
  * becomes ready when every model serves a version.
  */
+import { openProcessAccess, type ProcessAccess, warnIfOpen } from '../lib/access/process-access.ts';
 import { ConsoleFeed } from '../lib/console/console-feed.ts';
 import { systemClock } from '../lib/platform/clock.ts';
 import type { Stoppable } from '../lib/platform/lifecycle.ts';
 import type { Logger } from '../lib/platform/logs.ts';
 import { ControlAccess } from '../lib/rpc/control-access.ts';
-import type { OnePortServer } from '../lib/rpc/one-port-server.ts';
+import type { OnePortServer, OnePortServerOptions } from '../lib/rpc/one-port-server.ts';
+import { TlsIdentity } from '../lib/rpc/tls-identity.ts';
 import type { ServingConfig } from './config/serving-config.ts';
 import { ServingConsoleSource } from './metrics/console-source.ts';
 import { RequestLog } from './metrics/request-log.ts';
@@ -37,6 +39,7 @@ import { registerOpenApi } from './protocols/operations.ts';
 import { registerPaddle } from './protocols/paddle.ts';
 import { type PipelineService, registerPipeline } from './protocols/pipeline.ts';
 import { createServingLimits } from './protocols/request-limits.ts';
+import { findRouteAccess } from './protocols/route-access.ts';
 import { SliceQueue } from './protocols/slice-queue.ts';
 import { registerTfs } from './protocols/tfs.ts';
 import { registerTritonRest } from './protocols/triton-rest.ts';
@@ -60,6 +63,12 @@ export async function startServing({
   logger,
   pipeline: definition,
 }: ServingOptions): Promise<Serving> {
+  const access = openProcessAccess({
+    config: config.access,
+    processName: 'serving',
+    findRequirement: findRouteAccess,
+    logger,
+  });
   const admission = new Admission(config.inFlightMax);
   const metrics = new ServingMetrics();
   const models = await openModels({
@@ -72,21 +81,7 @@ export async function startServing({
   metrics.observe(admission, models.registry);
   metrics.addNames(config.metricNames, models.registry);
   metrics.observeRecording(models.recorders);
-  const context: ProtocolContext = {
-    models: models.registry,
-    predictor: models.predictor,
-    admission,
-    metrics,
-    requestLog: new RequestLog(logger, config.requestLog),
-    slices: new SliceQueue(systemClock),
-    logger,
-    timeoutMs: config.timeoutMs,
-    clock: systemClock,
-    access: new ControlAccess({ tokenFile: config.controlTokenFile, logger }),
-    onPrediction: (request) => {
-      if ('bundle' in request) models.recorders.record(request.bundle, request.rows);
-    },
-  };
+  const context = createContext(config, { models, admission, metrics, access, logger });
   const feed = createConsoleFeed(context);
   let pipeline: StartedPipeline | undefined;
   let port: OnePortServer | undefined;
@@ -97,20 +92,24 @@ export async function startServing({
     if (addresses.length > 0) await port?.stop();
     await pipeline?.stop();
     await models.stop();
+    access.close();
   };
   try {
     if (definition !== undefined) pipeline = await startPipeline(definition, context);
-    port = createProtocolServer(context, config, feed, pipeline?.service);
-    for (const one of [
-      config.port,
-      ...(config.secondPort === undefined ? [] : [config.secondPort]),
-    ]) {
+    port = createProtocolServer(context, config, feed, {
+      tls: config.tls && new TlsIdentity(config.tls, logger),
+      gate: access.gate.isRestrictive ? access.gate : undefined,
+      pipeline: pipeline?.service,
+    });
+    const { secondPort = [] } = config;
+    for (const one of [config.port, secondPort].flat()) {
       addresses.push(await port.listen(config.host, one));
     }
   } catch (error) {
     await stop();
     throw error;
   }
+  warnIfOpen(config.host, access, logger);
   const [address = ''] = addresses;
   const served = config.models.map(({ name, store }) => ({ model: name, store: store.kind }));
   const also = { ...(pipeline && { pipeline: pipeline.service.name }) };
@@ -120,6 +119,47 @@ export async function startServing({
   );
   models.registry.start();
   return { address, addresses, stop };
+}
+
+interface ContextParts extends Pick<ProtocolContext, 'admission' | 'metrics' | 'logger'> {
+  readonly models: Awaited<ReturnType<typeof openModels>>;
+  readonly access: ProcessAccess;
+}
+
+function createContext(
+  config: ServingConfig,
+  { models, admission, metrics, access, logger }: ContextParts,
+): ProtocolContext {
+  return {
+    models: models.registry,
+    predictor: models.predictor,
+    admission,
+    metrics,
+    requestLog: new RequestLog(logger, config.requestLog),
+    slices: new SliceQueue(systemClock),
+    logger,
+    timeoutMs: config.timeoutMs,
+    clock: systemClock,
+    access: createControlAccess(config, access, logger),
+    onPrediction: (request) => {
+      if ('bundle' in request) models.recorders.record(request.bundle, request.rows);
+    },
+  };
+}
+
+function createControlAccess(
+  { controlTokenFile: tokenFile, tls }: ServingConfig,
+  { gate, audit }: ProcessAccess,
+  logger: Logger,
+): ControlAccess {
+  return new ControlAccess({
+    tokenFile,
+    acceptCertificates: tls?.ca !== undefined,
+    gate,
+    audit,
+    logger,
+    authFlags: '--control-token-file or --key-file',
+  });
 }
 
 /** Requests make the feed sample, so that an idle process does nothing for the console. */
@@ -136,18 +176,22 @@ function createConsoleFeed(context: ProtocolContext): ConsoleFeed {
   return feed;
 }
 
+interface ServerParts extends Pick<OnePortServerOptions, 'tls' | 'gate'> {
+  readonly pipeline: PipelineService | undefined;
+}
+
 /** Registers every protocol on one port, which does not listen yet. */
 function createProtocolServer(
   context: ProtocolContext,
-  { services, protocols, messageBytes }: ServingConfig,
+  { services, protocols, messageBytes, tlsOnly, corsOrigins }: ServingConfig,
   feed: ConsoleFeed,
-  pipeline: PipelineService | undefined,
+  { tls, gate, pipeline }: ServerParts,
 ): OnePortServer {
   const limits = createServingLimits(messageBytes);
-  const endpoints = createEndpoints(context, limits);
+  const endpoints = createEndpoints(context, limits, { gate, corsOrigins });
   registerProtocols(endpoints, context, { services, feed, pipeline });
   const { logger } = context;
-  return createServer(endpoints, protocols, { limits, logger });
+  return createServer(endpoints, protocols, { limits, logger, tls, tlsOnly, gate });
 }
 
 /** What is served besides models under their own names. */

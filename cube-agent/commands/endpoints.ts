@@ -12,7 +12,7 @@ import { AgentConsoleSource } from '../console/agent-source.ts';
 import { ControllerConsoleSource } from '../console/controller-source.ts';
 import { FleetWatch } from '../console/fleet-watch.ts';
 import { forwardServings } from '../console/forward-serving.ts';
-import { ACTIONS, runAction } from '../console/version-actions.ts';
+import { ACTIONS, findActionScope, runAction } from '../console/version-actions.ts';
 import { AGENT_CALL_PATH, CODE_HEADER, handleAgentCall } from '../cube/agent-api.ts';
 import { diagnose } from '../doctor/doctor.ts';
 import { AGENT_POKE, AGENT_STATUS } from '../fleet/agent-client.ts';
@@ -100,6 +100,7 @@ function createActionRoute(controller: Controller, source: ControllerConsoleSour
     method: 'POST',
     path: '/controller/v1/actions/:action',
     summary: `Change a version: ${ACTIONS.join(', ')}`,
+    scope: ({ params }) => findActionScope((params as { action: string }).action),
     handle: async ({ params, body }) => {
       const { action } = params as { action: string };
       const result = await runAction(controller.bundles, action, body);
@@ -118,12 +119,14 @@ function createAgentRoutes(agent: Agent): Route[] {
     {
       method: 'GET',
       path: AGENT_STATUS,
+      scope: 'metrics',
       summary: 'Versions, servers and problems of the host',
       handle: () => buildHostStatus(agent),
     },
     {
       method: 'POST',
       path: AGENT_POKE,
+      scope: 'control:stage',
       summary: 'Poll now',
       handle: () => {
         agent.poke();
@@ -145,6 +148,7 @@ function createCubeRoute(agent: Agent): Route {
   return {
     method: 'ALL',
     path: AGENT_CALL_PATH,
+    scope: ({ method }) => (method === 'GET' ? 'metrics' : 'control:stage'),
     summary: "Calls of Cube's agent",
     handle: ({ method, params, body }, reply) => {
       const { api } = params as { api: string };

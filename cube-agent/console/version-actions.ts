@@ -2,6 +2,7 @@
  * The actions of the console on versions, as control calls of a controller. Each is recorded with
  * its author and reason, as the commands of cube-agent do.
  */
+import type { ControlVerb } from '../../lib/access/scopes.ts';
 import { CubeError } from '../../lib/core/errors.ts';
 import { JsonReader } from '../../lib/core/json.ts';
 import { NAME_PATTERN, NAME_RULE } from '../../lib/core/names.ts';
@@ -21,6 +22,22 @@ export const ACTIONS = [
   'quarantine',
   'lift',
 ] as const;
+
+const ACTION_SCOPES: Readonly<Record<(typeof ACTIONS)[number], `control:${ControlVerb}`>> = {
+  rollout: 'control:activate',
+  abort: 'control:rollback',
+  stage: 'control:stage',
+  activate: 'control:activate',
+  rollback: 'control:rollback',
+  quarantine: 'control:quarantine',
+  lift: 'control:quarantine',
+};
+
+/** The scope that an action needs; an unknown action, which will fail, needs the widest. */
+export function findActionScope(action: string): `control:${ControlVerb}` {
+  const name = ACTIONS.find((known) => known === action);
+  return name === undefined ? 'control:activate' : ACTION_SCOPES[name];
+}
 
 interface ActionRequest {
   readonly controller: BundleController;

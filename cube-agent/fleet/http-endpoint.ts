@@ -11,7 +11,6 @@ import type { Stoppable } from '../../lib/platform/lifecycle.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import type { MetricsRegistry } from '../../lib/platform/metrics.ts';
 import { ControlAccess } from '../../lib/rpc/control-access.ts';
-import { getControlCaller } from '../../lib/rpc/control-caller.ts';
 import { type TlsOptions, toTlsFiles } from '../../lib/rpc/credential-options.ts';
 import { parseEndpoint } from '../../lib/rpc/endpoint.ts';
 import { HttpServer } from '../../lib/rpc/http-server.ts';
@@ -41,6 +40,8 @@ export interface Route {
   readonly path: string;
   /** One line for the OpenAPI document. */
   readonly summary: string;
+  /** What an API key needs for the route. */
+  readonly scope: Parameters<ControlAccess['guard']>[0];
   /** @returns the JSON body of the response */
   readonly handle: (request: FastifyRequest, reply: FastifyReply) => object | Promise<object>;
 }
@@ -77,13 +78,12 @@ export class HttpEndpoint implements Stoppable {
       authFlags: 'token-file or tls-ca',
       logger,
     });
-    const onRequest = async (request: FastifyRequest): Promise<void> =>
-      access.check(getControlCaller(request));
-    for (const { method, path, handle } of routes) {
+    const { onRequest } = access.guard('metrics');
+    for (const { method, path, scope, handle } of routes) {
       http.app.route({
         method: method === 'ALL' ? http.app.supportedMethods : method,
         url: path,
-        onRequest,
+        ...access.guard(scope),
         handler: async (request, reply) => handle(request, reply),
       });
     }

@@ -11,12 +11,14 @@ export function createControllerRoutes(controller: Controller): Route[] {
     {
       method: 'GET',
       path: '/controller/v1/status',
+      scope: 'metrics',
       summary: 'Rollouts of each bundle',
       handle: () => ({ format: 1, bundles: controller.bundles.map(toBundleStatus) }),
     },
     {
       method: 'POST',
       path: '/controller/v1/poke',
+      scope: 'control:stage',
       summary: 'Poll now',
       handle: () => {
         controller.poke();

@@ -19,6 +19,8 @@ export interface ErrorDetails {
   readonly shard?: number;
   /** Versions of `bundle` that the server has loaded, possibly none; absent: unknown. */
   readonly loadedVersions?: readonly string[];
+  /** Milliseconds after which the call is worth another attempt. */
+  readonly retryAfterMs?: number;
 }
 
 /** As the key of a baidu_std user field and of a gRPC trailer. */
@@ -57,8 +59,9 @@ export function toErrorDetails(value: unknown): ErrorDetails {
     const field = fields[name];
     if (typeof field === 'string') details[name] = field;
   }
-  const { shard, loadedVersions } = fields;
+  const { shard, loadedVersions, retryAfterMs } = fields;
   if (Number.isSafeInteger(shard)) details.shard = shard as number;
+  if (Number.isSafeInteger(retryAfterMs)) details.retryAfterMs = retryAfterMs as number;
   if (Array.isArray(loadedVersions) && loadedVersions.every((name) => typeof name === 'string')) {
     details.loadedVersions = loadedVersions;
   }

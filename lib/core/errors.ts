@@ -18,6 +18,7 @@ export type { ErrorDetails } from './error-details.ts';
 
 export type ErrorCode =
   | 'INVALID_ARGUMENT'
+  | 'UNAUTHENTICATED'
   | 'DENIED'
   | 'NOT_FOUND'
   | 'UNSUPPORTED'
@@ -26,6 +27,7 @@ export type ErrorCode =
   | 'VERSION_ABSENT'
   | 'TOO_LARGE'
   | 'OVERLOADED'
+  | 'RATE_LIMITED'
   | 'NOT_READY'
   | 'UNAVAILABLE'
   | 'STOPPING'
@@ -40,6 +42,8 @@ export const ERROR_STATUS: Readonly<Record<ErrorCode, ErrorStatus>> = {
   INVALID_ARGUMENT: { http: 400, grpc: 3, brpc: 1003, retryable: false },
   /** The caller lacks the authority. Control calls have credentials of their own. */
   DENIED: { http: 403, grpc: 7, brpc: 1004, retryable: false },
+  /** The caller sent no valid credential. */
+  UNAUTHENTICATED: { http: 401, grpc: 16, brpc: 1004, retryable: false },
   /** The named bundle, table, model or file does not exist. */
   NOT_FOUND: { http: 404, grpc: 5, brpc: 1001, retryable: false },
   /** The service exists, but this build does not support the method. */
@@ -54,6 +58,8 @@ export const ERROR_STATUS: Readonly<Record<ErrorCode, ErrorStatus>> = {
   TOO_LARGE: { http: 413, grpc: 8, brpc: 1003, retryable: false },
   /** Rejected at once instead of queued without bound. */
   OVERLOADED: { http: 429, grpc: 8, brpc: 2004, retryable: true },
+  /** The caller's own limit; `details.retryAfterMs` says when another attempt can succeed. */
+  RATE_LIMITED: { http: 429, grpc: 8, brpc: 3004, retryable: false },
   /**
    * No valid version is loaded yet. brpc's clients retry ELIMIT (2004) on another server. They
    * retry ELOGOFF (2003) too, but then call this server no more until its connection is closed.

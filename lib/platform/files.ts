@@ -254,10 +254,14 @@ function writeTemporaryFile(path: string, data: Uint8Array | string, mode = 0o66
   return temporary;
 }
 
-/** Replaces a file atomically: a reader sees the old bytes or the new ones. */
-export function replaceFile(path: string, data: Uint8Array | string): void {
+/**
+ * Replaces a file atomically: a reader sees the old bytes or the new ones.
+ * @param mode `keep`: the permissions of the existing file
+ */
+export function replaceFile(path: string, data: Uint8Array | string, mode?: 'keep'): void {
   withFileError('write', path, () => {
-    renameSync(writeTemporaryFile(path, data), path);
+    const kept = mode === 'keep' ? statSync(path, { throwIfNoEntry: false })?.mode : undefined;
+    renameSync(writeTemporaryFile(path, data, kept && kept & 0o777), path);
     syncFolder(dirname(path));
   });
 }

@@ -15,6 +15,8 @@ import {
   writeErrorResponse,
 } from '../../proto/baidu-std.ts';
 import type { OutputBuffer } from '../../proto/output-buffer.ts';
+import type { CallGrant } from '../access/access-gate.ts';
+import type { CallerHead } from '../access/caller.ts';
 import { encodeErrorDetails } from '../core/error-details.ts';
 import { CubeError, getWireErrorName } from '../core/errors.ts';
 import { ERROR_TEXT_CHARS_MAX } from '../core/limits.ts';
@@ -44,7 +46,7 @@ const AUTHENTICATION_BYTES_MAX = 4096;
 const CONTENT_JSON = 1;
 const textEncoder = new TextEncoder();
 
-export class BaiduConnection implements RpcCaller {
+export class BaiduConnection implements RpcCaller, CallerHead {
   readonly socket: Socket;
   readonly #server: BaiduServerState;
   readonly #decoder: FrameDecoder;
@@ -58,6 +60,7 @@ export class BaiduConnection implements RpcCaller {
   #callsInFlight = 0;
   #isCorked = false;
   authentication = '';
+  grant: CallGrant | undefined;
   /** A call was refused with STOPPING. */
   hasRefusedStopping = false;
 
@@ -80,6 +83,11 @@ export class BaiduConnection implements RpcCaller {
 
   get peerAddress(): string | undefined {
     return this.socket.remoteAddress;
+  }
+
+  /** As the gate of access control names it. */
+  get authorization(): string {
+    return this.authentication;
   }
 
   get certificate(): ClientCertificate | undefined {
@@ -176,6 +184,8 @@ export class BaiduConnection implements RpcCaller {
     const startMs = systemClock.nowMs();
     const isTimed = server.callsUntilSample === 0;
     const responseContext = copyResponseContext(request);
+    const { grant } = this;
+    this.grant = undefined;
     const logId = readLogId(request);
     let reservedBytes = 0;
     return new DeferredResponse(server.bufferPool.acquire(), {
@@ -187,6 +197,7 @@ export class BaiduConnection implements RpcCaller {
         server.unsentBytes += byteCount;
       },
       settle: (output, failure) => {
+        grant?.end();
         server.unsentBytes -= reservedBytes;
         if (failure !== undefined) {
           this.#countFailure(route, failure, logId);
@@ -227,6 +238,7 @@ export class BaiduConnection implements RpcCaller {
           'too many responses wait to be read by their callers; try again later',
         );
       }
+      this.grant = this.#admit(route);
       const request = isEncoded(frame) ? decodePayload(frame, limits.inflatedBytes) : frame;
       if (frame.contentType === 0) route.handler(request, response);
       else handleJsonCall(route, request, response);
@@ -240,7 +252,18 @@ export class BaiduConnection implements RpcCaller {
       const failure = CubeError.from(error);
       this.#countFailure(route, failure, readLogId(frame));
       this.#writeError(output, frame, failure);
+    } finally {
+      // A deferred call has taken it.
+      this.grant?.end();
+      this.grant = undefined;
     }
+  }
+
+  /** @throws CubeError UNAUTHENTICATED, DENIED, RATE_LIMITED */
+  #admit({ service, method }: RpcRoute): CallGrant | undefined {
+    const { gate } = this.#server;
+    if (gate === undefined) return undefined;
+    return gate.admit(this, { protocol: 'baidu_std', verb: '', path: `/${service}/${method}` });
   }
 
   #countFailure(route: RpcRoute, failure: CubeError, logId: bigint): void {

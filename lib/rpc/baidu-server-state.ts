@@ -1,6 +1,7 @@
 /**
  * The state that all baidu_std connections of a server share: routes, limits, buffers and counters.
  */
+import type { AccessGate } from '../access/access-gate.ts';
 import { CubeError } from '../core/errors.ts';
 import type { ServerLimits } from '../core/limits.ts';
 import type { Logger } from '../platform/logs.ts';
@@ -11,6 +12,8 @@ export class BaiduServerState {
   readonly routes: RpcRoutes;
   readonly limits: ServerLimits;
   readonly logger: Logger;
+  /** Checks every call; absent: every caller may call every method. */
+  readonly gate: AccessGate | undefined;
   readonly bufferPool: BufferPool = new BufferPool();
   readonly response: RpcResponse = new RpcResponse();
   /** Bytes written to sockets and not yet accepted by the kernel. */
@@ -32,7 +35,8 @@ export class BaiduServerState {
   #callsInFlight = 0;
   #onIdle: (() => void) | undefined;
 
-  constructor(routes: RpcRoutes, limits: ServerLimits, logger: Logger) {
+  constructor(routes: RpcRoutes, limits: ServerLimits, logger: Logger, gate?: AccessGate) {
+    this.gate = gate;
     this.routes = routes;
     this.limits = limits;
     this.logger = logger;

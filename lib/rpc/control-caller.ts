@@ -2,16 +2,13 @@
 import { Socket } from 'node:net';
 import { TLSSocket } from 'node:tls';
 import type { FastifyRequest } from 'fastify';
+import type { CallerCertificate } from '../access/caller.ts';
 
 /** A client certificate. */
-export interface ClientCertificate {
-  /** For messages and logs. */
-  readonly subject: string;
-  /** Why it is not trusted; absent: it is trusted. */
-  readonly fault?: string;
-  /** Milliseconds since 1970. */
-  readonly validUntilMs: number;
-}
+export type ClientCertificate = CallerCertificate;
+
+/** Reading a certificate costs more than a small request; it never changes on a connection. */
+const certificates = new WeakMap<TLSSocket, ClientCertificate | null>();
 
 /** A caller over any protocol; undefined: not sent. */
 export interface ControlCaller {
@@ -20,6 +17,7 @@ export interface ControlCaller {
   readonly host: string | undefined;
   readonly origin: string | undefined;
   readonly authorization: string | undefined;
+  readonly apiKey?: string | undefined;
   readonly certificate?: ClientCertificate | undefined;
 }
 
@@ -33,14 +31,15 @@ const INTERNAL_CERTIFICATE_HEADER = 'x-hypercube-inner-certificate';
  * protocol or thread.
  */
 export function getControlCaller({ headers, socket }: FastifyRequest): ControlCaller {
-  const { host, origin, authorization } = headers;
+  const { host, origin, authorization, 'x-api-key': key } = headers;
+  const apiKey = typeof key === 'string' ? key : undefined;
   // External requests have a socket; their headers must not claim a certificate.
   const inner = socket instanceof Socket ? undefined : headers[INTERNAL_CERTIFICATE_HEADER];
   const certificate =
     typeof inner === 'string'
       ? (JSON.parse(inner) as ClientCertificate)
       : getPeerCertificate(socket as Socket | undefined);
-  return { remoteAddress: socket.remoteAddress, host, origin, authorization, certificate };
+  return { remoteAddress: socket.remoteAddress, host, origin, authorization, apiKey, certificate };
 }
 
 /**
@@ -67,6 +66,14 @@ export function removeInternalHeaders(headers: Record<string, unknown>): void {
 /** Returns undefined over a plain connection, and when the peer presented no certificate. */
 export function getPeerCertificate(socket: Socket | undefined): ClientCertificate | undefined {
   if (!(socket instanceof TLSSocket)) return undefined;
+  const known = certificates.get(socket);
+  if (known !== undefined) return known ?? undefined;
+  const found = readPeerCertificate(socket);
+  certificates.set(socket, found ?? null);
+  return found;
+}
+
+function readPeerCertificate(socket: TLSSocket): ClientCertificate | undefined {
   const certificate = socket.getPeerX509Certificate();
   if (certificate === undefined) return undefined;
   const { subject, validTo } = certificate;

@@ -4,10 +4,12 @@
  * requests to the same path reach the same handler through fastify.
  */
 import type { IncomingHttpHeaders, IncomingMessage, ServerResponse } from 'node:http';
+import type { AccessGate, CallGrant } from '../access/access-gate.ts';
 import { encodeErrorDetails } from '../core/error-details.ts';
 import type { CubeError } from '../core/errors.ts';
 import { ERROR_TEXT_CHARS_MAX } from '../core/limits.ts';
 import { systemClock } from '../platform/clock.ts';
+import { admitHttpCall } from './http-access.ts';
 import type { HttpAdmission } from './http-admission.ts';
 import { chooseEncoding, encodeBody, getEncodingHeaders } from './http-encoding.ts';
 import { abandonBody } from './unread-body.ts';
@@ -16,6 +18,8 @@ import { abandonBody } from './unread-body.ts';
 export const ERROR_CODE_HEADER = 'x-bd-error-code';
 /** Without a charset: JSON is UTF-8, and clients of KServe compare the whole value. */
 export const JSON_CONTENT_TYPE = 'application/json';
+/** When a caller tries again after an error that may pass. */
+const DEFAULT_RETRY_MS = 1000;
 /** Maximum length of a path parameter: a name with a suffix such as `:predict`. */
 export const PATH_PARAMETER_CHARS_MAX = 200;
 
@@ -25,6 +29,8 @@ export interface HttpRequestHead {
   /** Path parameters by name. */
   readonly params: Readonly<Record<string, string>>;
   readonly query: unknown;
+  /** Who calls; absent: the server has no access control. */
+  readonly grant?: CallGrant | undefined;
 }
 
 /** A request whose body has been read. */
@@ -62,12 +68,13 @@ export interface DirectRoute {
   readonly handler: HttpHandler;
 }
 
-interface Route extends Omit<DirectRoute, 'path'> {
+interface Route extends DirectRoute {
   readonly pattern: RegExp;
 }
 
 export interface DirectRoutesOptions {
   readonly admission: HttpAdmission;
+  readonly gate: AccessGate | undefined;
   readonly bodyBytesMax: number;
   /** Called for each failure; returns the error to respond with. */
   onFailure(error: unknown, request: IncomingMessage): CubeError;
@@ -87,7 +94,7 @@ export class DirectRoutes {
     const pattern = path.replaceAll(/::|:(\w+)/g, (_, name?: string) =>
       name === undefined ? ':' : `(?<${name}>[^/?#;%]{1,${PATH_PARAMETER_CHARS_MAX}})`,
     );
-    this.#routes.push({ pattern: new RegExp(`^${pattern}$`), contentTypes, admit, handler });
+    this.#routes.push({ path, pattern: new RegExp(`^${pattern}$`), contentTypes, admit, handler });
   }
 
   /** Handles a request if it is eligible and matches a route; returns whether it does. */
@@ -109,10 +116,10 @@ export class DirectRoutes {
   #read(
     request: IncomingMessage,
     response: ServerResponse,
-    { admit, handler }: Route,
+    { path, admit, handler }: Route,
     head: HttpRequestHead,
   ): void {
-    const { admission } = this.#options;
+    const { admission, gate } = this.#options;
     const arrivedMs = systemClock.nowMs();
     const send = (result: HttpResponse): void => {
       const encoding = chooseEncoding(request.headers['accept-encoding'], result.body.length);
@@ -129,10 +136,12 @@ export class DirectRoutes {
     const toResponse = (error: unknown): HttpResponse =>
       createErrorResponse(this.#options.onFailure(error, request));
     const fail = (error: unknown): void => send(toResponse(error));
+    let grant: CallGrant | undefined;
     admission.limitBodyTime(request, response, false);
     try {
       admission.admit(request, response);
-      const onBodyEnd = admit?.(head);
+      grant = gate && admitHttpCall(gate, admission, request, response, path);
+      const onBodyEnd = admit?.({ ...head, grant });
       if (onBodyEnd !== undefined) admission.onBodyEnd(request, response, onBodyEnd);
     } catch (error) {
       const refusal = toResponse(error);
@@ -152,7 +161,7 @@ export class DirectRoutes {
       const [first, second] = pieces;
       const isWhole = first !== undefined && second === undefined;
       const body = isWhole ? first : Buffer.concat(pieces);
-      handler({ ...head, body, raw: response, arrivedMs }).then(send, fail);
+      handler({ ...head, grant, body, raw: response, arrivedMs }).then(send, fail);
     });
   }
 
@@ -200,10 +209,13 @@ function isEligible(
 }
 
 /** The headers of a response to a failure; a process that is stopping closes the connection. */
-export function createErrorHeaders({ code, status }: CubeError): Record<string, string | number> {
+export function createErrorHeaders(error: CubeError): Record<string, string | number> {
+  const { code, status, details } = error;
+  const retryAfterMs = details.retryAfterMs ?? (status.retryable ? DEFAULT_RETRY_MS : undefined);
   return {
     [ERROR_CODE_HEADER]: status.brpc,
-    ...(status.retryable && { 'retry-after': '1' }),
+    ...(retryAfterMs !== undefined && { 'retry-after': String(Math.ceil(retryAfterMs / 1000)) }),
+    ...(code === 'UNAUTHENTICATED' && { 'www-authenticate': 'Bearer' }),
     ...(code === 'STOPPING' && { connection: 'close' }),
   };
 }

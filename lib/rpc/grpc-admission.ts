@@ -3,11 +3,12 @@
  * unanswered messages. Above a limit, a call ends with RESOURCE_EXHAUSTED before its messages are
  * read.
  */
-import type { ServerInterceptor } from '@grpc/grpc-js';
+import type { Metadata, ServerInterceptor } from '@grpc/grpc-js';
+import type { AccessGate, CallGrant } from '../access/access-gate.ts';
 import { CubeError } from '../core/errors.ts';
 import type { ServerLimits } from '../core/limits.ts';
 import { wallClockMs } from '../platform/clock.ts';
-import { type GrpcRoute, toGrpcStatus } from './grpc-calls.ts';
+import { type GrpcRoute, setGrant, toCertificate, toGrpcStatus } from './grpc-calls.ts';
 import { loadGrpcLibrary } from './grpc-libraries.ts';
 
 type InterceptedCall = Parameters<ServerInterceptor>[1];
@@ -15,16 +16,21 @@ type InterceptedCall = Parameters<ServerInterceptor>[1];
 export class GrpcAdmission {
   readonly #limits: ServerLimits;
   readonly #onCall: () => void;
+  readonly #gate: AccessGate | undefined;
   /** Methods whose calls are checked before their messages are read, by path. */
   readonly #routes = new Map<string, GrpcRoute>();
   #callsInFlight = 0;
   #pendingRequestBytes = 0;
   #onIdle: (() => void) | undefined;
 
-  /** @param onCall called before each call */
-  constructor(limits: ServerLimits, onCall: () => void) {
+  /**
+   * @param onCall called before each call
+   * @param gate checks each call; absent: every caller may call every method
+   */
+  constructor(limits: ServerLimits, onCall: () => void, gate?: AccessGate) {
     this.#limits = limits;
     this.#onCall = onCall;
+    this.#gate = gate;
   }
 
   addRoute(path: string, route: GrpcRoute): void {
@@ -58,12 +64,20 @@ export class GrpcAdmission {
     this.#callsInFlight++;
     const isRefused = this.#callsInFlight > this.#limits.grpcInFlight;
     const sizes: number[] = [];
+    let grant: CallGrant | undefined;
     const listener = new ServerListenerBuilder()
       .withOnReceiveMetadata((metadata, next) => {
         if (isRefused) {
           rejectExhausted(call, `${this.#callsInFlight} gRPC calls are in flight`);
           return;
         }
+        try {
+          grant = this.#gate && admitGrpcCall(this.#gate, call, metadata, path);
+        } catch (error) {
+          call.sendStatus(toGrpcStatus(CubeError.from(error)));
+          return;
+        }
+        if (grant !== undefined) setGrant(metadata, grant);
         const remainingMs = Number(call.getDeadline()) - wallClockMs();
         const refusal = this.#routes.get(path)?.refuse(remainingMs);
         if (refusal === undefined) next(metadata);
@@ -84,6 +98,8 @@ export class GrpcAdmission {
       .withOnCancel(() => {
         for (const byteCount of sizes) this.#pendingRequestBytes -= byteCount;
         sizes.length = 0;
+        grant?.end();
+        grant = undefined;
         this.#callsInFlight--;
         if (this.#callsInFlight === 0) this.#onIdle?.();
       })
@@ -96,6 +112,26 @@ export class GrpcAdmission {
       },
     });
   };
+}
+
+/** @throws CubeError UNAUTHENTICATED, DENIED, RATE_LIMITED */
+function admitGrpcCall(
+  gate: AccessGate,
+  call: InterceptedCall,
+  metadata: Metadata,
+  path: string,
+): CallGrant {
+  const read = (name: string): string | undefined => metadata.get(name)[0]?.toString();
+  const head = {
+    authorization: read('authorization'),
+    apiKey: read('x-api-key'),
+    peerAddress: call.getPeer().replace(/:\d+$/, ''),
+    forwardedFor: read('x-forwarded-for'),
+    get certificate() {
+      return toCertificate(call.getAuthContext());
+    },
+  };
+  return gate.admit(head, { protocol: 'grpc', verb: '', path });
 }
 
 function rejectExhausted(call: InterceptedCall, reason: string): void {

@@ -9,6 +9,8 @@ import type {
   StatusObject,
   sendUnaryData,
 } from '@grpc/grpc-js';
+import { encodeRetryStatus, STATUS_DETAILS_KEY } from '../../proto/rpc-status.ts';
+import type { CallGrant } from '../access/access-gate.ts';
 import { ERROR_DETAILS_KEY, encodeErrorDetails } from '../core/error-details.ts';
 import { CubeError } from '../core/errors.ts';
 import type { ServerLimits } from '../core/limits.ts';
@@ -24,7 +26,25 @@ const DETAILS_CHARS_MAX = 1024;
 const GRPC_CODE_KEY = 'hypercube-code';
 /** The trailer with which a server tells gRPC's own retries how long to wait. */
 const RETRY_PUSHBACK_KEY = 'grpc-retry-pushback-ms';
-const RETRY_AFTER_MS = '1000';
+const RETRY_AFTER_MS = 1000;
+/** A longer wait is the caller's to decide: its library is told not to try again. */
+const PUSHBACK_MS_MAX = 60_000;
+
+/** The grants of calls, by the metadata that interceptors and handlers share. */
+const grants = new WeakMap<Metadata, CallGrant>();
+
+export function setGrant(metadata: Metadata, grant: CallGrant): void {
+  grants.set(metadata, grant);
+}
+
+/** The trusted TLS client certificate, if any. */
+export function toCertificate({
+  sslPeerCertificate: certificate,
+}: ReturnType<AnyCall['getAuthContext']>): ClientCertificate | undefined {
+  if (certificate === undefined) return undefined;
+  const { subject, valid_to: validTo } = certificate;
+  return { subject: `CN=${subject.CN}`, validUntilMs: Date.parse(validTo) };
+}
 
 type AnyCall = ServerUnaryCall<Buffer, Buffer> | ServerDuplexStream<Buffer, Buffer>;
 
@@ -69,10 +89,12 @@ export class GrpcCall {
 
   /** The trusted TLS client certificate, if any. */
   get certificate(): ClientCertificate | undefined {
-    const certificate = this.#call.getAuthContext().sslPeerCertificate;
-    if (certificate === undefined) return undefined;
-    const { subject, valid_to: validTo } = certificate;
-    return { subject: `CN=${subject.CN}`, validUntilMs: Date.parse(validTo) };
+    return toCertificate(this.#call.getAuthContext());
+  }
+
+  /** Who calls; absent: the server has no access control. */
+  get grant(): CallGrant | undefined {
+    return grants.get(this.#call.metadata);
   }
 
   /** Trailers of a successful response; undefined: none. */
@@ -271,12 +293,22 @@ export class GrpcRoute extends MethodStats {
 export function toGrpcStatus(error: CubeError): StatusObject {
   const metadata = createMetadata();
   metadata.set(GRPC_CODE_KEY, error.code);
-  if (error.code === 'OVERLOADED') metadata.set(RETRY_PUSHBACK_KEY, RETRY_AFTER_MS);
+  setRetryInfo(metadata, error);
   const fields = encodeErrorDetails(error.details);
   if (fields !== '') metadata.set(ERROR_DETAILS_KEY, fields);
   // slice() may cut a surrogate pair in half, which cannot be sent; encoding to bytes repairs it.
   const details = Buffer.from(error.message.slice(0, DETAILS_CHARS_MAX)).toString();
   return { code: error.status.grpc, details, metadata };
+}
+
+/** Tells gRPC's own retries, and callers, when to try again. */
+function setRetryInfo(metadata: Metadata, { code, status, message, details }: CubeError): void {
+  const { retryAfterMs } = details;
+  if (code !== 'OVERLOADED' && retryAfterMs === undefined) return;
+  const waitMs = Math.ceil(retryAfterMs ?? RETRY_AFTER_MS);
+  metadata.set(RETRY_PUSHBACK_KEY, waitMs > PUSHBACK_MS_MAX ? '-1' : String(waitMs));
+  const text = message.slice(0, DETAILS_CHARS_MAX);
+  metadata.set(STATUS_DETAILS_KEY, Buffer.from(encodeRetryStatus(status.grpc, text, waitMs)));
 }
 
 function toBuffer(bytes: Uint8Array): Buffer {

@@ -10,6 +10,7 @@ import { join } from 'node:path';
 import { TLSSocket } from 'node:tls';
 import type { ConnectionInjector, Server } from '@grpc/grpc-js';
 import type { HealthImplementation } from 'grpc-health-check';
+import type { AccessGate } from '../access/access-gate.ts';
 import { CubeError } from '../core/errors.ts';
 import type { ServerLimits } from '../core/limits.ts';
 import { shortenInput } from '../core/shown-input.ts';
@@ -52,6 +53,8 @@ export interface GrpcServerOptions {
   readonly isReady: () => boolean;
   /** The health of further names besides the services: the models. */
   readonly health?: () => readonly ServiceHealth[];
+  /** Checks every call; absent: every caller may call every method. */
+  readonly gate?: AccessGate | undefined;
 }
 
 export interface ServiceHealth {
@@ -91,7 +94,7 @@ export class GrpcServer {
     const { limits } = options;
     this.#options = options;
     this.#unsent = new UnsentResponses(limits);
-    this.#admission = new GrpcAdmission(limits, () => this.#updateHealth());
+    this.#admission = new GrpcAdmission(limits, () => this.#updateHealth(), options.gate);
   }
 
   get callsInFlight(): number {

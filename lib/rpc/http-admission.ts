@@ -132,6 +132,11 @@ export class HttpAdmission {
     this.#releaseAtEnd(response, end);
   }
 
+  /** Calls `listener` once, when the response is sent or the connection has ended. */
+  onResponseEnd(response: ServerResponse, listener: () => void): void {
+    this.#releaseAtEnd(response, listener);
+  }
+
   /** Call before a request is handled. @throws CubeError OVERLOADED */
   checkUnsentBytes(): void {
     if (this.#unsentBytes <= this.#limits.outputTotalBytes) return;

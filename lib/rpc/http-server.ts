@@ -16,11 +16,13 @@ import {
   type FastifyRequest,
   fastify,
 } from 'fastify';
+import type { AccessGate, CallGrant } from '../access/access-gate.ts';
 import { CubeError } from '../core/errors.ts';
 import type { ServerLimits } from '../core/limits.ts';
 import type { Logger } from '../platform/logs.ts';
 import { AllowedMethods } from './allowed-methods.ts';
 import { removeInternalHeaders } from './control-caller.ts';
+import { CorsRules } from './cors.ts';
 import {
   continueRequest,
   createErrorResponse,
@@ -32,6 +34,7 @@ import {
   JSON_CONTENT_TYPE,
   PATH_PARAMETER_CHARS_MAX,
 } from './direct-routes.ts';
+import { admitHttpCall } from './http-access.ts';
 import { createBodyTooLargeError, HttpAdmission, isHttp2 } from './http-admission.ts';
 import { chooseEncoding, decodeBody, encodeBody, getEncodingHeaders } from './http-encoding.ts';
 import { HTTP2_CANCEL } from './http2-streams.ts';
@@ -57,6 +60,10 @@ interface ParserError extends Error {
 }
 
 declare module 'fastify' {
+  interface FastifyRequest {
+    /** Who calls; absent: the server has no access control. */
+    grant?: CallGrant | undefined;
+  }
   interface FastifyContextConfig {
     /**
      * The route reads its body as a stream: of any length and duration, limited only in idle time.
@@ -75,6 +82,13 @@ function rejectSchema(): never {
   throw new Error('routes must not have JSON schemas: no schema compiler is loaded');
 }
 
+export interface HttpAccessOptions {
+  /** Checks every request; absent: every caller may call every route. */
+  readonly gate?: AccessGate | undefined;
+  /** Origins of web pages that may call; `*`: all. Default: none. */
+  readonly corsOrigins?: readonly string[];
+}
+
 export class HttpServer {
   readonly app: FastifyInstance;
   /** Routes whose eligible requests are handled without fastify. */
@@ -82,27 +96,22 @@ export class HttpServer {
   readonly #server: Server;
   readonly #limits: ServerLimits;
   readonly #admission: HttpAdmission;
+  readonly #gate: AccessGate | undefined;
   readonly #http2Streams = new Set<ServerHttp2Stream>();
   #isStopping = false;
 
   /** @param paths existing paths, for the message of a 404 */
-  constructor(limits: ServerLimits, logger: Logger, paths = '') {
-    const { httpHeaderBytes, httpHeadersMs, httpRequestMs, idleMs } = limits;
-    const server = createServer({
-      maxHeaderSize: httpHeaderBytes,
-      headersTimeout: Math.min(httpHeadersMs, httpRequestMs),
-      // HttpAdmission limits the whole request instead, because streaming routes have no such
-      // limit.
-      requestTimeout: 0,
-      keepAliveTimeout: idleMs,
-      // Checked here, because Node answers with an empty body.
-      requireHostHeader: false,
-      connectionsCheckingInterval: Math.ceil(httpHeadersMs / 4),
-    });
-    // A caller that half-closes its connection after the request still gets the response.
-    Object.assign(server, { httpAllowHalfOpen: true });
+  constructor(
+    limits: ServerLimits,
+    logger: Logger,
+    paths = '',
+    { gate, corsOrigins = [] }: HttpAccessOptions = {},
+  ) {
+    const cors = corsOrigins.length === 0 ? undefined : new CorsRules(corsOrigins);
+    const server = createNodeServer(limits);
     this.#server = server;
     this.#limits = limits;
+    this.#gate = gate;
     this.#admission = new HttpAdmission(limits);
     const toLoggedError = (error: unknown, { headers, url }: IncomingMessage): CubeError => {
       const failure = CubeError.from(error);
@@ -113,6 +122,7 @@ export class HttpServer {
     };
     this.directRoutes = new DirectRoutes({
       admission: this.#admission,
+      gate,
       bodyBytesMax: limits.httpBodyBytes,
       onFailure: toLoggedError,
       isStopping: () => this.#isStopping,
@@ -124,6 +134,7 @@ export class HttpServer {
         const handle = (request: IncomingMessage, response: ServerResponse): void => {
           restoreBodies(request.socket);
           if (isWithoutHost(request)) sendWithoutHost(response);
+          else if (cors?.apply(request, response)) return;
           else if (!this.directRoutes.tryHandle(request, response)) handler(request, response);
         };
         // A caller that waits with its body is told to continue once the request is admitted.
@@ -228,14 +239,26 @@ export class HttpServer {
   /** Admits fastify's requests in the same way as those of DirectRoutes. */
   #addLimits(methods: AllowedMethods): void {
     const admission = this.#admission;
+    const gate = this.#gate;
+    this.app.decorateRequest('grant', undefined);
     this.app.addHook('onRequest', async (request, reply) => {
       if (this.#isStopping) reply.header('connection', 'close');
       admission.limitBodyTime(request.raw, reply.raw, isStreamedBody(request));
       const { headers, params, query, routeOptions } = request;
       admission.admit(request.raw, reply.raw, routeOptions.bodyLimit);
+      if (gate !== undefined) {
+        // Of unknown paths only the path itself is known, without what may be secret in a query.
+        const path = routeOptions.url ?? request.url.replace(/[?#].*$/s, '');
+        request.grant = admitHttpCall(gate, admission, request.raw, reply.raw, path);
+      }
       if (request.is404) return methods.refuse(request, reply);
       if (!isStreamedBody(request)) admission.checkBodyLength(headers, routeOptions.bodyLimit);
-      const head = { headers, params: params as HttpRequestHead['params'], query };
+      const head = {
+        headers,
+        params: params as HttpRequestHead['params'],
+        query,
+        grant: request.grant,
+      };
       const onBodyEnd = routeOptions.config.admit?.(head);
       if (onBodyEnd !== undefined) admission.onBodyEnd(request.raw, reply.raw, onBodyEnd);
       continueRequest(request.raw, reply.raw);
@@ -253,15 +276,32 @@ export class HttpServer {
   }
 }
 
+function createNodeServer(limits: ServerLimits): Server {
+  const { httpHeaderBytes, httpHeadersMs, httpRequestMs, idleMs } = limits;
+  const server = createServer({
+    maxHeaderSize: httpHeaderBytes,
+    headersTimeout: Math.min(httpHeadersMs, httpRequestMs),
+    // HttpAdmission limits the whole request instead, because streaming routes have no such limit.
+    requestTimeout: 0,
+    keepAliveTimeout: idleMs,
+    // Checked in HttpServer, because Node answers with an empty body.
+    requireHostHeader: false,
+    connectionsCheckingInterval: Math.ceil(httpHeadersMs / 4),
+  });
+  // A caller that half-closes its connection after the request still gets the response.
+  return Object.assign(server, { httpAllowHalfOpen: true });
+}
+
 /** Handles a fastify request with the handler of a direct route. */
 export async function handleFastifyRequest(
   handler: HttpHandler,
-  { headers, params, query, body }: FastifyRequest,
+  { headers, params, query, body, grant }: FastifyRequest,
   reply: FastifyReply,
 ): Promise<FastifyReply> {
   const { raw } = reply;
   const pathParams = params as Readonly<Record<string, string>>;
-  return sendResponse(reply, await handler({ headers, params: pathParams, query, body, raw }));
+  const call = { headers, params: pathParams, query, body, raw, grant };
+  return sendResponse(reply, await handler(call));
 }
 
 function sendResponse(

@@ -13,6 +13,7 @@
  */
 import { createServer, type ListenOptions, type Server, type Socket } from 'node:net';
 import { TLSSocket } from 'node:tls';
+import type { AccessGate } from '../access/access-gate.ts';
 import { CubeError } from '../core/errors.ts';
 import type { ServerLimits } from '../core/limits.ts';
 import { systemClock } from '../platform/clock.ts';
@@ -49,6 +50,10 @@ export interface OnePortServerOptions {
   readonly grpc?: GrpcServer | undefined;
   /** Absent: the server has no TLS. */
   readonly tls?: TlsIdentity | undefined;
+  /** Close connections without TLS. Default false. */
+  readonly tlsOnly?: boolean | undefined;
+  /** Checks addresses and calls of baidu_std; HTTP and gRPC have their own reference to it. */
+  readonly gate?: AccessGate | undefined;
   readonly limits: ServerLimits;
   readonly logger: Logger;
 }
@@ -59,12 +64,18 @@ export class OnePortServer {
   http2Refused = 0;
   /** Connections rejected above the limit, where no other connection was idle. */
   connectionsRefused = 0;
+  /** Connections closed because they did not use TLS. */
+  plainRefused = 0;
+  /** Connections rejected because of the address rules. */
+  addressesRefused = 0;
   readonly #hasBaidu: boolean;
+  readonly #tlsOnly: boolean;
   /** One for each port. */
   readonly #servers: Server[] = [];
   readonly #http: HttpServer;
   readonly #grpc: GrpcServer | undefined;
   readonly #tls: TlsServer | undefined;
+  readonly #gate: AccessGate | undefined;
   readonly #limits: ServerLimits;
   readonly #logger: Logger;
   readonly #connections: ConnectionTable;
@@ -73,8 +84,10 @@ export class OnePortServer {
   #sweeper: NodeJS.Timeout | undefined;
 
   constructor(options: OnePortServerOptions) {
-    const { routes, http, grpc, tls, limits, logger } = options;
-    this.baidu = new BaiduServerState(routes ?? new RpcRoutes(), limits, logger);
+    const { routes, http, grpc, tls, tlsOnly = false, gate, limits, logger } = options;
+    this.baidu = new BaiduServerState(routes ?? new RpcRoutes(), limits, logger, gate);
+    this.#gate = gate;
+    this.#tlsOnly = tlsOnly;
     this.#hasBaidu = routes !== undefined;
     this.#http = http;
     this.#grpc = grpc;
@@ -189,6 +202,11 @@ export class OnePortServer {
   }
 
   #accept(socket: Socket): void {
+    if (this.#gate?.refusesPeer(socket.remoteAddress)) {
+      this.addressesRefused++;
+      socket.destroy();
+      return;
+    }
     const connection = this.#connections.add(socket, systemClock.nowMs());
     if (connection === undefined) {
       this.connectionsRefused++;
@@ -232,6 +250,9 @@ export class OnePortServer {
     if (head[0] === TLS_HANDSHAKE && this.#tls !== undefined && !(socket instanceof TLSSocket)) {
       socket.unshift(head);
       this.#tls.serve(socket, (secure) => this.#acceptSecure(secure, connection));
+    } else if (this.#tlsOnly && !(socket instanceof TLSSocket)) {
+      this.plainRefused++;
+      socket.destroy();
     } else if (magic === BAIDU_STD) {
       if (!this.#hasBaidu) {
         socket.destroy();

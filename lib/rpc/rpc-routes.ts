@@ -5,6 +5,7 @@
  */
 import { beginResponse, type Frame, finishFrame } from '../../proto/baidu-std.ts';
 import type { OutputBuffer } from '../../proto/output-buffer.ts';
+import type { CallGrant } from '../access/access-gate.ts';
 import type { ErrorCode } from '../core/errors.ts';
 import type { ClientCertificate } from './control-caller.ts';
 import type { DeferredResponse } from './deferred-response.ts';
@@ -68,6 +69,11 @@ export interface RpcCaller {
    * one.
    */
   readonly authentication: string;
+  /**
+   * Who makes the call whose handler runs now; absent: the server has no access control. A handler
+   * that defers its response reads it before.
+   */
+  readonly grant: CallGrant | undefined;
   defer(route: RpcRoute, request: Frame): DeferredResponse;
 }
 

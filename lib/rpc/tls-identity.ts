@@ -15,12 +15,21 @@ const CERTIFICATE = /-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----/g
 /** Minimum interval between checks of the files. */
 const CHECK_INTERVAL_MS = 1000;
 
+export const TLS_VERSIONS = ['TLSv1.2', 'TLSv1.3'] as const;
+export const CLIENT_CERTIFICATES = ['optional', 'required'] as const;
+
 export interface TlsFiles {
   /** The certificate, followed by its intermediate certificates. */
   readonly cert: string;
   readonly key: string;
-  /** The only trusted authorities. */
-  readonly ca: string;
+  /** The only trusted authorities; absent: client certificates are not requested. */
+  readonly ca?: string | undefined;
+  /** Default: TLSv1.2. */
+  readonly minVersion?: (typeof TLS_VERSIONS)[number] | undefined;
+  /** As OpenSSL lists them. Default: those of Node. */
+  readonly ciphers?: string | undefined;
+  /** Whether callers need a client certificate. Default: optional. */
+  readonly clientCertificate?: (typeof CLIENT_CERTIFICATES)[number] | undefined;
 }
 
 export class TlsIdentity {
@@ -39,6 +48,12 @@ export class TlsIdentity {
     this.#stamps = readStamps(files);
     this.#nextCheckMs = systemClock.nowMs() + CHECK_INTERVAL_MS;
     this.#options = readOptions(files);
+  }
+
+  /** Whether a server asks its callers for certificates, and whether they must have one. */
+  get clientCertificate(): 'none' | (typeof CLIENT_CERTIFICATES)[number] {
+    const { ca, clientCertificate } = this.#files;
+    return ca === undefined ? 'none' : (clientCertificate ?? 'optional');
   }
 
   /** Returns the current options: a new object when the files have changed. */
@@ -67,18 +82,19 @@ export class TlsIdentity {
 }
 
 function readStamps({ cert, key, ca }: TlsFiles): string {
-  return [cert, key, ca].map(getFileStamp).join(' ');
+  return [cert, key, ca].map((path) => path && getFileStamp(path)).join(' ');
 }
 
 function readOptions(files: TlsFiles): SecureContextOptions {
   const cert = readCertificates(files.cert);
-  const ca = readCertificates(files.ca);
+  const ca = files.ca === undefined ? undefined : readCertificates(files.ca);
   const key = readText(files.key, PEM_BYTES_MAX);
   const options: SecureContextOptions = {
     cert,
     key,
-    ca,
-    minVersion: 'TLSv1.2',
+    ...(ca !== undefined && { ca }),
+    minVersion: files.minVersion ?? 'TLSv1.2',
+    ...(files.ciphers !== undefined && { ciphers: files.ciphers }),
     // Every connection presents its certificate exactly once: no resumption, no renegotiation.
     secureOptions: constants.SSL_OP_NO_TICKET | constants.SSL_OP_NO_RENEGOTIATION,
   };
@@ -87,7 +103,11 @@ function readOptions(files: TlsFiles): SecureContextOptions {
     return options;
   } catch (error) {
     // OpenSSL's reason, such as "key values mismatch"; it never contains the key.
-    const { reason, message } = error as Error & { reason?: string };
+    const { reason, message, code } = error as Error & { reason?: string; code?: string };
+    if (/cipher/i.test(`${reason} ${code}`)) {
+      const list = JSON.stringify(files.ciphers ?? '');
+      throw new CubeError('INVALID_ARGUMENT', `no usable cipher in the list ${list}`);
+    }
     throw new CubeError(
       'INVALID_ARGUMENT',
       `${files.key} is not the key, in PEM and without a passphrase, of the certificate in ` +

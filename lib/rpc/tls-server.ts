@@ -1,7 +1,7 @@
 /**
  * The TLS server of the shared port: it never listens, receives its sockets from OnePortServer, and
- * returns the decrypted streams. A client certificate is requested but not required: without one, a
- * caller has the rights of a plain connection.
+ * returns the decrypted streams. A client certificate is requested if there are authorities for it,
+ * and required only by setting: without one, a caller has the rights of a plain connection.
  */
 import type { Socket } from 'node:net';
 import { createServer, type SecureContextOptions, type Server, type TLSSocket } from 'node:tls';
@@ -37,8 +37,8 @@ export class TlsServer {
       // Over HTTP/2, plain requests are answered too. The bytes that follow decide in any case.
       ALPNProtocols: http2 ? ['h2', 'http/1.1'] : ['http/1.1'],
       handshakeTimeout: limits.sniffMs,
-      requestCert: true,
-      rejectUnauthorized: false,
+      requestCert: identity.clientCertificate !== 'none',
+      rejectUnauthorized: identity.clientCertificate === 'required',
     });
     this.#server.on('secureConnection', (socket) =>
       this.#pending.get(formatPeer(socket))?.(socket),

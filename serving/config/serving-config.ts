@@ -3,10 +3,12 @@
  * origin.
  */
 import { basename } from 'node:path';
+import type { AccessConfig } from '../../lib/access/process-access.ts';
 import { CubeError } from '../../lib/core/errors.ts';
 import { getProcessorCount } from '../../lib/platform/machine.ts';
 import { listProviderOrders, type ProviderOrder } from '../../lib/platform/onnx-providers.ts';
 import type { RotatingFileOptions } from '../../lib/platform/rotating-file.ts';
+import type { TlsFiles } from '../../lib/rpc/tls-identity.ts';
 import type { Precision } from '../../proto/onnx-precision.ts';
 import {
   type BatchingOptions,
@@ -126,6 +128,12 @@ export interface ServingConfig {
   /** Maximum bytes of a request. */
   readonly messageBytes: number;
   readonly controlTokenFile?: string;
+  readonly access: AccessConfig;
+  readonly tls?: TlsFiles;
+  /** Close connections without TLS. */
+  readonly tlsOnly: boolean;
+  /** Origins of web pages that may call; `*`: all. */
+  readonly corsOrigins: readonly string[];
   /**
    * A file or folder of public keys: only versions and channel entries signed by one of them are
    * used.
@@ -195,6 +203,9 @@ export function completeConfig(settings: ServingSettings): ServingConfig {
     inFlightMax: settings.maxInFlight ?? 256,
     messageBytes: completeMessageBytes(settings.messageBytes),
     ...(controlTokenFile !== undefined && { controlTokenFile }),
+    access: readAccess(settings),
+    ...readTls(settings),
+    corsOrigins: settings.corsOrigins ?? [],
     ...(trustedKeysPath !== undefined && { trustedKeysPath }),
     logLevel: settings.logLevel ?? 'info',
     ...(settings.logFormat !== undefined && { logFormat: settings.logFormat }),
@@ -209,6 +220,48 @@ export function completeConfig(settings: ServingSettings): ServingConfig {
     models,
     services,
   };
+}
+
+function readAccess(settings: ServingSettings): AccessConfig {
+  const { keyFile, keyUsageFile, anonymousScopes, certificateScopes } = settings;
+  const { allowedAddresses, trustedProxies, auditFile, auditFileBytes, auditFiles } = settings;
+  if (keyUsageFile !== undefined && keyFile === undefined) {
+    rejectConfig('key-usage-file needs key-file');
+  }
+  if (certificateScopes !== undefined && settings.tlsCa === undefined) {
+    rejectConfig('certificate-scopes needs tls-ca');
+  }
+  if (auditFile === undefined && (auditFileBytes !== undefined || auditFiles !== undefined)) {
+    rejectConfig('audit-file-bytes and audit-files need audit-file');
+  }
+  return {
+    ...(keyFile !== undefined && { keyFile }),
+    ...(keyUsageFile !== undefined && { keyUsageFile }),
+    ...(anonymousScopes !== undefined && { anonymousScopes }),
+    ...(certificateScopes !== undefined && { certificateScopes }),
+    ...(allowedAddresses !== undefined && { allowedAddresses }),
+    ...(trustedProxies !== undefined && { trustedProxies }),
+    ...(auditFile !== undefined && {
+      audit: { path: auditFile, bytesMax: auditFileBytes ?? 64 << 20, filesMax: auditFiles ?? 10 },
+    }),
+  };
+}
+
+function readTls(settings: ServingSettings): Pick<ServingConfig, 'tls' | 'tlsOnly'> {
+  const { tlsCert: cert, tlsKey: key, tlsCa: ca, tlsOnly = false } = settings;
+  const { tlsClientCertificate: clientCertificate, tlsMinVersion: minVersion } = settings;
+  const { tlsCiphers: ciphers } = settings;
+  if (cert === undefined || key === undefined) {
+    const others = [cert, key, ca, clientCertificate, minVersion, ciphers];
+    if (tlsOnly || others.some((value) => value !== undefined)) {
+      rejectConfig('TLS needs both tls-cert and tls-key');
+    }
+    return { tlsOnly };
+  }
+  if (clientCertificate !== undefined && ca === undefined) {
+    rejectConfig('tls-client-certificate needs tls-ca');
+  }
+  return { tls: { cert, key, ca, clientCertificate, minVersion, ciphers }, tlsOnly };
 }
 
 function readLogFile({

@@ -18,6 +18,27 @@ export interface SettingKind<T> {
   fromYaml(node: YamlNode): T;
 }
 
+/** A setting of serving. */
+export interface Setting<T> {
+  readonly kind: SettingKind<T>;
+  /** A phrase that makes sense alone: what it is, unit, default. */
+  readonly help: string;
+  /** The heading in the help. */
+  readonly group: string;
+  /** Shown in `--help`; other settings are shown only in `--help-all`. */
+  readonly isCommon?: boolean;
+  /** A path; in a file it is relative to the folder of the file. */
+  readonly isPath?: boolean;
+  /**
+   * The environment variable, when every program has it. Default: HYPERCUBE_ and the setting's
+   * name.
+   */
+  readonly variable?: string;
+}
+
+/** A setting for each field of T. */
+export type Table<T> = { readonly [K in keyof T]-?: Setting<NonNullable<T[K]>> };
+
 /** The number of model workers, absolute or per core. */
 export type Instances = number | { readonly perCore: number };
 
@@ -115,6 +136,25 @@ export function choice<const T extends string>(choices: readonly T[]): SettingKi
   };
 }
 
+/** Text that `check` accepts. @param check throws CubeError INVALID_ARGUMENT */
+export function checked(placeholder: string, check: (text: string) => string): SettingKind<string> {
+  return { placeholder, fromText: check, fromYaml: (node) => node.parse(check) };
+}
+
+/** As `list`, and `none` for an empty list. */
+export function optionalList<T>(kind: SettingKind<T>): SettingKind<readonly T[]> {
+  const { placeholder, fromText, fromYaml } = list(kind);
+  return {
+    placeholder: `none|${placeholder}`,
+    fromText: (value) => (value === 'none' ? [] : fromText(value)),
+    fromYaml: (node) => {
+      const [only, ...others] = node.itemsOrOne();
+      const isNone = others.length === 0 && only?.string() === 'none';
+      return isNone ? [] : fromYaml(node);
+    },
+  };
+}
+
 /** Values separated by commas; in YAML a list or a single value. */
 export function list<T>(kind: SettingKind<T>): SettingKind<readonly T[]> {
   return {
@@ -170,7 +210,7 @@ function parseInstances(value: string): Instances {
   return perCore > 0 ? { perCore } : failExpected(INSTANCES_RULE, value);
 }
 
-function failExpected(what: string, got: string): never {
+export function failExpected(what: string, got: string): never {
   const shown = JSON.stringify(got.slice(0, 60));
   throw new CubeError('INVALID_ARGUMENT', `expected ${what}, got ${shown}`);
 }

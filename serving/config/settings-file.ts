@@ -6,13 +6,13 @@ import { dirname, resolve } from 'node:path';
 import { readText } from '../../lib/platform/files.ts';
 import { parseYaml, type YamlNode } from '../../lib/platform/yaml.ts';
 import type { ServiceConfig, ServingSettings } from './serving-config.ts';
+import type { Setting } from './setting-kinds.ts';
 import * as kinds from './setting-kinds.ts';
 import {
   MODEL_SETTINGS,
   type ModelSettings,
   PROCESS_SETTINGS,
   type ProcessSettings,
-  type Setting,
   toKebabCase,
 } from './settings.ts';
 

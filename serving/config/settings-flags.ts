@@ -12,13 +12,13 @@ import {
   setEnvironmentRule,
 } from '../../lib/platform/cli.ts';
 import type { ServingSettings } from './serving-config.ts';
+import type { Setting } from './setting-kinds.ts';
 import {
   getVariableName,
   MODEL_SETTINGS,
   type ModelSettings,
   PROCESS_SETTINGS,
   type ProcessSettings,
-  type Setting,
   toKebabCase,
 } from './settings.ts';
 

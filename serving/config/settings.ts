@@ -20,29 +20,12 @@ import { TRUSTED_KEYS_VARIABLE } from '../../lib/repository/signatures.ts';
 import { PRECISIONS, type Precision } from '../../proto/onnx-precision.ts';
 import type { WarmUpEntry } from '../engine/warm-up-rows.ts';
 import { STORE_KINDS, type StoreKind } from '../stores/store-choice.ts';
+import type { Setting, Table } from './setting-kinds.ts';
 import * as kinds from './setting-kinds.ts';
-
-export interface Setting<T> {
-  readonly kind: kinds.SettingKind<T>;
-  /** A phrase that makes sense alone: what it is, unit, default. */
-  readonly help: string;
-  /** The heading in the help. */
-  readonly group: string;
-  /** Shown in `--help`; other settings are shown only in `--help-all`. */
-  readonly isCommon?: boolean;
-  /** A path; in a file it is relative to the folder of the file. */
-  readonly isPath?: boolean;
-  /**
-   * The environment variable, when every program has it. Default: HYPERCUBE_ and the setting's
-   * name.
-   */
-  readonly variable?: string;
-}
-
-type Table<T> = { readonly [K in keyof T]-?: Setting<NonNullable<T[K]>> };
+import { ACCESS_SETTINGS, type AccessSettings } from './settings-access.ts';
 
 /** Settings of the process; all are optional. */
-export interface ProcessSettings {
+export interface ProcessSettings extends AccessSettings {
   readonly host?: string;
   readonly port?: number;
   readonly timeoutMs?: number;
@@ -293,6 +276,7 @@ export const PROCESS_SETTINGS: Table<ProcessSettings> = {
       'Models to load at the start, separated by commas; * loads all (only with ' +
       '--model-control-mode explicit; default: none)',
   },
+  ...ACCESS_SETTINGS,
 };
 
 export const MODEL_SETTINGS: Table<ModelSettings> = {

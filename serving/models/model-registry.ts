@@ -32,6 +32,9 @@ export interface Models {
    */
   findOnly(): LoadedVersion;
 
+  /** The name by which requests call the model of a version that `find` or `findOnly` returned. */
+  getName(loaded: LoadedVersion): string;
+
   /** The status of each model, in the order of the configuration. */
   status(): readonly ModelStatus[];
 
@@ -57,6 +60,8 @@ type AnyManager = VersionManager | RepositoryModel<TensorModel>;
 export class ModelRegistry implements Models {
   readonly #managers: ReadonlyMap<string, VersionManager>;
   readonly #repository: ModelRepository<TensorModel> | undefined;
+  /** Several models may serve one bundle, each with loaded versions of its own. */
+  readonly #names = new WeakMap<LoadedVersion, string>();
 
   /**
    * @param managers by the model names that requests use
@@ -85,14 +90,23 @@ export class ModelRegistry implements Models {
     if (version !== undefined && label !== undefined) {
       throw new CubeError('INVALID_ARGUMENT', 'give a version or a label, not both');
     }
-    if (version !== undefined) return manager.findByVersion(version);
-    return label === undefined ? manager.current : manager.findByChannel(label);
+    if (version !== undefined) return this.#name(model, manager.findByVersion(version));
+    return this.#name(model, label === undefined ? manager.current : manager.findByChannel(label));
+  }
+
+  getName(loaded: LoadedVersion): string {
+    return this.#names.get(loaded) ?? loaded.name;
+  }
+
+  #name(model: string, loaded: LoadedVersion): LoadedVersion {
+    this.#names.set(loaded, model);
+    return loaded;
   }
 
   findOnly(): LoadedVersion {
     const all = this.#all;
-    const [only, ...others] = all.values();
-    if (only !== undefined && others.length === 0) return only.current;
+    const [only, ...others] = all;
+    if (only !== undefined && others.length === 0) return this.#name(only[0], only[1].current);
     const names = [...all.keys()].join(', ');
     throw new CubeError(
       'INVALID_ARGUMENT',

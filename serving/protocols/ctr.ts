@@ -66,11 +66,11 @@ export function registerCtr(fronts: Endpoints, context: ProtocolContext): void {
     });
     return { type: JSON_CONTENT_TYPE, body: JSON.stringify(response) };
   };
-  const admit: HttpAdmit = ({ headers, query }) => {
+  const admit: HttpAdmit = (head) => {
     // Streamed lines wait instead.
-    if (getContentType({ headers }) === STREAMED_TYPE) return undefined;
-    const options = parseCtrOptions(query);
-    const call = createHeadContext(headers, options.priority);
+    if (getContentType(head) === STREAMED_TYPE) return undefined;
+    const options = parseCtrOptions(head.query);
+    const call = createHeadContext(head, options.priority);
     const find = (): LoadedBundle => findBundle(context.models, options);
     return checkAdmission(context, 'ctr', call, find)?.announce();
   };
@@ -107,7 +107,8 @@ function scoreLines(
   const priority = options.priority ?? LINE_PRIORITY;
   // Each line says whether it is degraded.
   const markDegraded = (): void => undefined;
-  const http = createHttpCallContext({ headers: request.headers, raw: reply.raw }, priority);
+  const { headers, grant } = request;
+  const http = createHttpCallContext({ headers, raw: reply.raw, grant }, priority);
   const call = { ...http, markDegraded };
   call.timeoutMs();
   const scorer = new LineScorer(context, options, call);

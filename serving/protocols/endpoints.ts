@@ -7,10 +7,9 @@
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { CubeError } from '../../lib/core/errors.ts';
 import type { ServerLimits } from '../../lib/core/limits.ts';
-import type { Logger } from '../../lib/platform/logs.ts';
 import { GrpcServer } from '../../lib/rpc/grpc-server.ts';
-import { HttpServer } from '../../lib/rpc/http-server.ts';
-import { OnePortServer } from '../../lib/rpc/one-port-server.ts';
+import { type HttpAccessOptions, HttpServer } from '../../lib/rpc/http-server.ts';
+import { OnePortServer, type OnePortServerOptions } from '../../lib/rpc/one-port-server.ts';
 import { RpcRoutes } from '../../lib/rpc/rpc-routes.ts';
 import type { ProtocolContext } from './handle-prediction.ts';
 
@@ -37,7 +36,9 @@ const PATHS = 'POST /v1/ctr:predict, /v2/models/{model}/infer, GET /v2, /v1/stat
 export function createEndpoints(
   { models, admission, logger }: ProtocolContext,
   limits: ServerLimits,
+  access: HttpAccessOptions = {},
 ): Endpoints {
+  const { gate } = access;
   const health = () =>
     models.status().map(({ model, active, unavailable }) => ({
       name: model,
@@ -46,8 +47,8 @@ export function createEndpoints(
   const isReady = (): boolean => findNotReadyReason({ models, admission }) === undefined;
   return {
     routes: new RpcRoutes(),
-    http: new HttpServer(limits, logger, PATHS),
-    grpc: new GrpcServer({ limits, logger, protoFiles: PROTO_FILES, isReady, health }),
+    http: new HttpServer(limits, logger, PATHS, access),
+    grpc: new GrpcServer({ limits, logger, protoFiles: PROTO_FILES, isReady, health, gate }),
   };
 }
 
@@ -58,7 +59,7 @@ export function createEndpoints(
 export function createServer(
   { routes, http, grpc }: Endpoints,
   protocols: readonly string[],
-  options: { readonly limits: ServerLimits; readonly logger: Logger },
+  options: Pick<OnePortServerOptions, 'limits' | 'logger' | 'tls' | 'tlsOnly' | 'gate'>,
 ): OnePortServer {
   return new OnePortServer({
     routes: protocols.includes('baidu_std') ? routes : undefined,

@@ -4,14 +4,15 @@
  * `ParsedRequest`, which in turn formats the response. Errors are CubeErrors; the servers translate
  * them to the protocol.
  */
-import type { IncomingHttpHeaders } from 'node:http';
+import type { CallGrant } from '../../lib/access/access-gate.ts';
+import { UNRESTRICTED } from '../../lib/access/principal.ts';
 import { CubeError, type ErrorCode } from '../../lib/core/errors.ts';
 import type { FeatureRows, KeyedRows } from '../../lib/core/feature-rows.ts';
 import { isLargeJson, runAtOnce, type SlicedWork } from '../../lib/core/json-slices.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import type { ControlAccess } from '../../lib/rpc/control-access.ts';
-import type { HttpRequest } from '../../lib/rpc/direct-routes.ts';
+import type { HttpRequest, HttpRequestHead } from '../../lib/rpc/direct-routes.ts';
 import type { GrpcAdmit, GrpcCall } from '../../lib/rpc/grpc-calls.ts';
 import { DEGRADED_KEY } from '../../proto/ctr.ts';
 import type { LoadedBundle } from '../engine/loaded-bundle.ts';
@@ -97,7 +98,12 @@ export interface CallContext {
   readonly priority?: number | undefined;
   /** When the head of the request arrived; undefined: with the call of `handlePrediction`. */
   readonly arrivedMs?: number | undefined;
+  /** Who calls; absent: the process has no access control. */
+  readonly grant?: CallGrant | undefined;
 }
+
+/** The part of the context that is known before the body is read. */
+export type HeadContext = Pick<CallContext, 'timeoutMs' | 'priority' | 'grant'>;
 
 /** How a protocol reads a request. Both steps are called once, one after the other. */
 export interface RequestSource<T, V extends LoadedVersion = LoadedVersion> {
@@ -159,23 +165,28 @@ async function runPrediction<T, V extends LoadedVersion>(
   source: RequestSource<T, V>,
   startMs: number,
 ): Promise<HandledRequest<T>> {
-  const { admission, slices, timeoutMs } = context;
+  const { admission, models, slices, timeoutMs } = context;
   const callTimeoutMs = call.timeoutMs() ?? timeoutMs;
   const arrivedMs = call.arrivedMs ?? startMs;
   const remainingMs = callTimeoutMs - (startMs - arrivedMs);
   // No await between finding the version and acquiring it, here or in predict(): a version in use
   // is never retired.
   const loaded = source.find();
-  admission.checkWait([loaded.batcher], { remainingMs, priority: call.priority });
+  const principal = call.grant?.principal ?? UNRESTRICTED;
+  principal.checkModel(models.getName(loaded));
+  const urgency = { remainingMs, priority: principal.limitPriority(call.priority) };
+  admission.checkWait([loaded.batcher], urgency);
   const parsed = source.parse(loaded);
   const request = 'next' in parsed ? await parseInSlices(slices, parsed, loaded, call) : parsed;
+  principal.takeRows(countRows(request));
+  const priority = principal.limitPriority(request.priority);
   const deadlineMs = arrivedMs + Math.min(callTimeoutMs, request.timeoutMs ?? callTimeoutMs);
   const { queueTimeoutMs } = request;
   return predict(context, request, {
     deadlineMs,
     signal: call.signal,
     ...(queueTimeoutMs !== undefined && { queueTimeoutMs }),
-    ...(request.priority === undefined ? {} : { priority: request.priority }),
+    ...(priority === undefined ? {} : { priority }),
     ...(request.detail === undefined ? {} : { slotOutcomes: request.detail }),
   });
 }
@@ -202,6 +213,12 @@ async function predict<T>(
     summary: prediction,
     formatResponse: () => request.formatResponse(prediction),
   };
+}
+
+/** A plain model without a batch dimension has one row. */
+function countRows(request: AnyParsedRequest<unknown>): number {
+  if (!('graph' in request)) return request.rows.rowCount;
+  return request.graph.isBatched ? (request.call.inputs[0]?.shape[0] ?? 1) : 1;
 }
 
 const NO_LOOKUPS = { unseen: 0, unavailable: 0, degraded: false, lookupMicros: 0 } as const;
@@ -236,13 +253,16 @@ export function runUnlessLarge<T>(work: SlicedWork<T>, charCount: number): T | S
 export function checkAdmission(
   { models, admission, metrics, timeoutMs }: ProtocolContext,
   protocol: ProtocolName,
-  call: Pick<CallContext, 'timeoutMs' | 'priority'>,
+  call: HeadContext,
   find?: () => LoadedVersion,
 ): EngineLoad | undefined {
   try {
     admission.checkOpen();
-    const urgency = { remainingMs: call.timeoutMs() ?? timeoutMs, priority: call.priority };
+    const principal = call.grant?.principal ?? UNRESTRICTED;
+    const remainingMs = call.timeoutMs() ?? timeoutMs;
+    const urgency = { remainingMs, priority: principal.limitPriority(call.priority) };
     const versions = find === undefined ? models.loadedVersions() : [find()];
+    if (find !== undefined) for (const one of versions) principal.checkModel(models.getName(one));
     admission.checkWait(
       versions.map(({ batcher }) => batcher),
       urgency,
@@ -259,7 +279,7 @@ export function checkAdmission(
  * connection closes before the response is sent.
  */
 export function createHttpCallContext(
-  { headers, raw, arrivedMs }: Pick<HttpRequest, 'headers' | 'raw' | 'arrivedMs'>,
+  { headers, raw, arrivedMs, grant }: Pick<HttpRequest, 'headers' | 'raw' | 'arrivedMs' | 'grant'>,
   priority?: number,
 ): CallContext {
   // A getter, because a controller and a listener for each request cost more than all reads of the
@@ -274,6 +294,7 @@ export function createHttpCallContext(
     signal,
     priority,
     arrivedMs,
+    grant,
     markDegraded() {
       // A request that was too slow has been answered with an error.
       if (!raw.headersSent) raw.setHeader(DEGRADED_KEY, 'true');
@@ -283,10 +304,10 @@ export function createHttpCallContext(
 
 /** HTTP: the part of the context that is known from the head of the request. */
 export function createHeadContext(
-  headers: IncomingHttpHeaders,
+  { headers, grant }: Pick<HttpRequestHead, 'headers' | 'grant'>,
   priority?: number,
-): Pick<CallContext, 'timeoutMs' | 'priority'> {
-  return { timeoutMs: () => parseTimeoutHeader(headers['timeout-ms']), priority };
+): HeadContext {
+  return { timeoutMs: () => parseTimeoutHeader(headers['timeout-ms']), priority, grant };
 }
 
 /** gRPC: its own deadline and cancellation, and the trailer `hypercube-degraded`. */
@@ -296,6 +317,7 @@ export function createGrpcCallContext(call: GrpcCall, priority?: number): CallCo
     timeoutMs: () => timeoutMs,
     signal: call.abortSignal,
     priority,
+    grant: call.grant,
     markDegraded: () => call.setTrailer(DEGRADED_KEY, 'true'),
   };
 }
@@ -322,9 +344,13 @@ function toTimeoutMs(remainingMs: number): number | undefined {
  * baidu_std: `timeout_ms` of the request meta; 0 means that the caller did not set it. Responses
  * have no metadata: err_msg says that they are degraded.
  */
-export function createBaiduCallContext(metaTimeoutMs: number, signal: CancelSignal): CallContext {
+export function createBaiduCallContext(
+  metaTimeoutMs: number,
+  signal: CancelSignal,
+  grant?: CallGrant,
+): CallContext {
   const timeoutMs = metaTimeoutMs > 0 ? Math.min(metaTimeoutMs, TIMEOUT_MS_MAX) : undefined;
-  return { timeoutMs: () => timeoutMs, signal, markDegraded: () => undefined };
+  return { timeoutMs: () => timeoutMs, signal, markDegraded: () => undefined, grant };
 }
 
 function parseTimeoutHeader(header: string | string[] | undefined): number | undefined {

@@ -249,6 +249,8 @@ function toControlCaller(call: GrpcCall): ControlCaller {
     host: 'localhost',
     origin: undefined,
     authorization: call.getMetadata('authorization'),
+    apiKey: call.getMetadata('x-api-key'),
+    certificate: call.certificate,
   };
 }
 

@@ -79,7 +79,7 @@ export function registerKserveRest(
       }),
     );
   const admit: HttpAdmit = (head) =>
-    checkAdmission(context, 'kserve', createHeadContext(head.headers), () =>
+    checkAdmission(context, 'kserve', createHeadContext(head), () =>
       findModel(models, head),
     )?.announce();
   const ready = async (request: ModelRequest, reply: ModelReply): Promise<object> => {

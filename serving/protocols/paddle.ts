@@ -7,7 +7,7 @@
  * error code. A degraded response has `err_no` 0 and an `err_msg`.
  */
 import type { FastifyReply, FastifyRequest } from 'fastify';
-import { CubeError } from '../../lib/core/errors.ts';
+import { CubeError, type ErrorCode } from '../../lib/core/errors.ts';
 import { ERROR_TEXT_CHARS_MAX } from '../../lib/core/limits.ts';
 import { wallClockMs } from '../../lib/platform/clock.ts';
 import { createErrorHeaders, type HttpAdmit } from '../../lib/rpc/direct-routes.ts';
@@ -38,6 +38,7 @@ import {
   createGrpcCallContext,
   createHeadContext,
   createHttpCallContext,
+  type HeadContext,
   handlePrediction,
   type ParsedGraphRequest,
   type ParsedRequest,
@@ -60,6 +61,13 @@ export interface PaddleService {
 
 const REQUEST_LIMITS: GeneralModelLimits = { tensors: 4096, values: 1 << 20 };
 const NEVER_ABORTED = { aborted: false };
+/** Errors that concern the caller, not the rows: a status, so that clients handle them. */
+const PROTOCOL_ERRORS: readonly ErrorCode[] = [
+  'DEADLINE_EXCEEDED',
+  'DENIED',
+  'UNAUTHENTICATED',
+  'RATE_LIMITED',
+];
 const NO_ALIASES: ReadonlyMap<string, string> = new Map();
 const PROTOBUF_TYPES = ['application/proto', 'application/protobuf', 'application/x-protobuf'];
 
@@ -109,7 +117,8 @@ class PaddleEndpoint {
 
   baidu(method: GeneralModelMethod): RpcHandler {
     return ({ bytes, payloadStart, payloadEnd, timeoutMs }, response) => {
-      this.#admit(createBaiduCallContext(timeoutMs, NEVER_ABORTED));
+      const { grant } = response.caller;
+      this.#admit(createBaiduCallContext(timeoutMs, NEVER_ABORTED, grant));
       const request = decodeGeneralRequest(bytes.slice(payloadStart, payloadEnd), REQUEST_LIMITS);
       const deferred = response.defer();
       const signal = {
@@ -117,7 +126,7 @@ class PaddleEndpoint {
           return deferred.isAbandoned;
         },
       };
-      this.#handleOrReport(method, request, createBaiduCallContext(timeoutMs, signal)).then(
+      this.#handleOrReport(method, request, createBaiduCallContext(timeoutMs, signal, grant)).then(
         (result) => {
           if (deferred.isAbandoned) {
             deferred.fail(makeExpiredError());
@@ -142,14 +151,13 @@ class PaddleEndpoint {
     };
   }
 
-  readonly admitHttp: HttpAdmit = ({ headers }) =>
-    this.#admit(createHeadContext(headers))?.announce();
+  readonly admitHttp: HttpAdmit = (head) => this.#admit(createHeadContext(head))?.announce();
 
   get admitGrpc(): GrpcAdmit {
     return createGrpcAdmit(this.#context, 'paddle', () => this.#find());
   }
 
-  #admit(call: Pick<CallContext, 'timeoutMs'>): EngineLoad | undefined {
+  #admit(call: HeadContext): EngineLoad | undefined {
     return checkAdmission(this.#context, 'paddle', call, () => this.#find());
   }
 
@@ -160,6 +168,7 @@ class PaddleEndpoint {
       const call = createHttpCallContext({
         headers: request.headers,
         raw: reply.raw,
+        grant: request.grant,
         arrivedMs: this.#context.clock.nowMs(),
       });
       const parsed = isProtobuf
@@ -192,7 +201,7 @@ class PaddleEndpoint {
 
   /**
    * Handles a request; an error that concerns only this request becomes a response with `err_no`.
-   * @throws CubeError a retryable error, DEADLINE_EXCEEDED
+   * @throws CubeError a retryable error, or one of PROTOCOL_ERRORS
    */
   async #handleOrReport(
     method: GeneralModelMethod,
@@ -203,7 +212,7 @@ class PaddleEndpoint {
       return await this.#handle(method, request, call);
     } catch (error) {
       const { code, status } = CubeError.from(error);
-      if (status.retryable || code === 'DEADLINE_EXCEEDED') throw error;
+      if (status.retryable || PROTOCOL_ERRORS.includes(code)) throw error;
       return this.#formatError(request, error);
     }
   }

@@ -9,6 +9,7 @@
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { CubeError, type ErrorCode } from '../../lib/core/errors.ts';
 import { quoteInput } from '../../lib/core/shown-input.ts';
+import type { HttpAdmit } from '../../lib/rpc/direct-routes.ts';
 import type { GrpcHandler } from '../../lib/rpc/grpc-calls.ts';
 import type { RpcHandler } from '../../lib/rpc/rpc-routes.ts';
 import type { GeneralModelLimits } from '../../proto/general-tensor.ts';
@@ -101,9 +102,14 @@ export function registerPipeline(
   service: PipelineService,
 ): void {
   const endpoint = new PipelineEndpoint(context, service);
-  const admit = (): undefined => void context.admission.checkOpen();
-  grpc.addUnary(PIPELINE_SERVICE, METHOD, endpoint.grpc, admit);
+  const checkOpen = (): void => context.admission.checkOpen();
+  grpc.addUnary(PIPELINE_SERVICE, METHOD, endpoint.grpc, checkOpen);
   routes.add(PIPELINE_SERVICE, METHOD, endpoint.baidu);
+  const admit: HttpAdmit = ({ grant }) => {
+    checkOpen();
+    grant?.principal.checkModel(service.name);
+    return undefined;
+  };
   const options = { config: { admit } };
   app.post('/:name/:method', options, endpoint.http);
 }
@@ -119,6 +125,7 @@ class PipelineEndpoint {
 
   readonly grpc: GrpcHandler = async (bytes, call) => {
     const timeout = createGrpcCallContext(call);
+    call.grant?.principal.checkModel(this.#service.name);
     const handled = await this.#handle(() => this.#decode(bytes), {
       timeoutMs: timeout.timeoutMs,
       signal: call.abortSignal,
@@ -129,6 +136,7 @@ class PipelineEndpoint {
 
   readonly baidu: RpcHandler = ({ bytes, payloadStart, payloadEnd, timeoutMs }, response) => {
     this.#context.admission.checkOpen();
+    response.caller.grant?.principal.checkModel(this.#service.name);
     const message = bytes.slice(payloadStart, payloadEnd);
     const deferred = response.defer();
     const { timeoutMs: limit } = createBaiduCallContext(timeoutMs, NEVER_ABORTED);

@@ -73,16 +73,17 @@ export function registerTfs(endpoints: Endpoints, context: ProtocolContext): voi
   registerTfsGrpc(endpoints, context);
   const { app } = endpoints.http;
   const { models } = context;
-  const admit: HttpAdmit = ({ headers, params }) =>
-    checkAdmission(context, 'tfs', createHeadContext(headers), () =>
-      findLoaded(models, parseCall(params as unknown as TargetModel).target),
+  const admit: HttpAdmit = (head) =>
+    checkAdmission(context, 'tfs', createHeadContext(head), () =>
+      findLoaded(models, parseCall(head.params as unknown as TargetModel).target),
     )?.announce();
   for (const path of MODEL_PATHS) {
     app.get<TfsRoute>(path, async ({ params }) => getVersionStatus(models, params));
     app.get<TfsRoute>(`${path}/metadata`, async ({ params }) => getSignature(models, params));
     app.post<TfsRoute>(path, { config: { admit } }, async (request, reply) => {
       const { target, verb } = parseCall(request.params);
-      const call = createHttpCallContext({ headers: request.headers, raw: reply.raw });
+      const { headers, grant } = request;
+      const call = createHttpCallContext({ headers, raw: reply.raw, grant });
       const answer = await handlePrediction(context, 'tfs', call, {
         find: () => findLoaded(models, target),
         parse: (loaded) => {

@@ -185,8 +185,8 @@ export async function loadModel(
   caller: ControlCaller,
   model: string,
 ): Promise<void> {
-  context.access.check(caller);
-  await context.models.load(model);
+  const action = { scope: 'control:stage', action: 'load model', target: model } as const;
+  await context.access.run(caller, action, () => context.models.load(model));
 }
 
 /** @throws CubeError DENIED, NOT_FOUND */
@@ -195,6 +195,7 @@ export async function unloadModel(
   caller: ControlCaller,
   request: { readonly model: string; readonly withDependents: boolean },
 ): Promise<void> {
-  context.access.check(caller);
-  await context.models.unload(request.model, request.withDependents);
+  const { model, withDependents } = request;
+  const action = { scope: 'control:stage', action: 'unload model', target: model } as const;
+  await context.access.run(caller, action, () => context.models.unload(model, withDependents));
 }

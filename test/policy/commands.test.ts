@@ -16,6 +16,7 @@ import { createProgram as createBuilder } from '../../tools/cube-builder/cli.ts'
 import { createProgram as createCheck } from '../../tools/cube-check/cli.ts';
 import { createProgram as createCubeCli } from '../../tools/cube-cli/cli.ts';
 import { createProgram as createGenerator } from '../../tools/generate-rows/cli.ts';
+import { createProgram as createKeys } from '../../tools/keys/cli.ts';
 import { createProgram as createPrune } from '../../tools/prune-model/cli.ts';
 import { createProgram as createFeatures } from '../../tools/prune-model/features/cli.ts';
 import { runCommand } from '../support/commands.ts';
@@ -40,6 +41,7 @@ const READERS = [
   'cube-cli diff',
   'ctr-client',
   'features check',
+  'keys list',
 ];
 
 interface NamedCommand {
@@ -83,6 +85,7 @@ const PROGRAMS = [
   createServing(),
   createLoadRedisCli(),
   createClient(),
+  createKeys(),
 ];
 const COMMANDS = PROGRAMS.flatMap((program) => listCommands(program));
 

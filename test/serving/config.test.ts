@@ -62,6 +62,18 @@ const VALUES: Readonly<Record<string, readonly [good: unknown[], bad: unknown[]]
     ['zeros:1', 'random:64*10', 'random:4096*999'],
     ['random', 'ones:1', 'random:0', 'random:4097', 'zeros:1*0', 'zeros:1*1000', 1],
   ],
+  'none|scope': [
+    ['predict', 'metrics', 'predict:ctr-dnn', 'control:stage'],
+    ['none of them', 'predict:', 'control:other', 'tables:x', 1, {}],
+  ],
+  address: [
+    ['10.0.0.0/8', '192.168.1.1', '2001:db8::/32'],
+    ['host', '', '10.0.0.0/x', 7, {}],
+  ],
+  origin: [
+    ['*', 'https://example.com', 'http://localhost:8080'],
+    ['example.com', 'https://example.com/path', '', {}],
+  ],
   'number|cpu*n': [
     [1, 256, 'cpu', 'cpu*2', 'cpu * 0.5'],
     [0, 257, 'gpu', 'cpu*', 1.5],

@@ -125,6 +125,7 @@ function serveOnly(bundle: LoadedBundle): Models {
   return {
     find: () => bundle,
     findOnly: () => bundle,
+    getName: ({ name }) => name,
     loadedVersions: () => [bundle],
     status: () => [],
     load: unused,
