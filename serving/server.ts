@@ -16,6 +16,8 @@ import { ServingConsoleSource } from './metrics/console-source.ts';
 import { RequestLog } from './metrics/request-log.ts';
 import { ServingMetrics } from './metrics/serving-metrics.ts';
 import { openModels } from './models/open-models.ts';
+import { recordRows } from './models/recorded-rows.ts';
+import { recordTensors } from './models/recorded-tensors.ts';
 import {
   type PipelineDefinition,
   type StartedPipeline,
@@ -142,7 +144,14 @@ function createContext(
     clock: systemClock,
     access: createControlAccess(config, access, logger),
     onPrediction: (request) => {
-      if ('bundle' in request) models.recorders.record(request.bundle, request.rows);
+      const { recorders } = models;
+      if ('bundle' in request) {
+        const { bundle, rows } = request;
+        recorders.record(bundle, () => recordRows(rows, bundle.features));
+      } else {
+        const { graph, call } = request;
+        recorders.record(graph, () => recordTensors(call.inputs, graph));
+      }
     },
   };
 }

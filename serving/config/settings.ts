@@ -573,7 +573,9 @@ export const MODEL_SETTINGS: Table<ModelSettings> = {
     kind: kinds.text,
     group: RECORDING,
     isPath: true,
-    help: 'File to record sampled request rows in, one JSON row per line (default: no recording)',
+    help:
+      'File to record sampled requests in, one JSON row (plain models: request) per line ' +
+      '(default: no recording)',
   },
   recordShare: {
     kind: kinds.fraction,
@@ -595,7 +597,9 @@ export const MODEL_SETTINGS: Table<ModelSettings> = {
   recordRedact: {
     kind: kinds.list(kinds.text),
     group: RECORDING,
-    help: 'Names of columns (dense features and slots) whose values --record omits (default: none)',
+    help:
+      'Names of columns (dense features, slots, inputs of plain models) whose values --record ' +
+      'omits (default: none)',
   },
 };
 

@@ -170,7 +170,7 @@ export class ServingMetrics {
     });
     this.#count(
       'recorded_rows_dropped_total',
-      'Request rows not recorded because the disk was too slow or failed.',
+      'Request rows not recorded because they were too large, or the disk too slow or full.',
       () => recorders.stats.dropped,
     );
   }

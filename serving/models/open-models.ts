@@ -31,7 +31,8 @@ import { ModelRegistry } from './model-registry.ts';
 import { ModelRepository } from './model-repository.ts';
 import { type ModelOrigin, ModelStores } from './model-stores.ts';
 import { readPlainModel } from './plain-model.ts';
-import { Recorders } from './recorder.ts';
+import { checkRedacted } from './recorded-tensors.ts';
+import { type Recorder, Recorders } from './recorder.ts';
 import { planTritonModel } from './triton-models.ts';
 import { VersionManager, type VersionManagerOptions } from './version-manager.ts';
 import { ChannelSource, PinnedVersionSource, type VersionSource } from './version-source.ts';
@@ -157,11 +158,11 @@ async function openModel(
     };
     const manifest = await repository.readManifest(options.bundle, version);
     const plain = await readPlainModel(repository, manifest);
-    if (plain !== undefined) {
-      return loadGraph(model, { ...plain, name: manifest.bundle, version }, options);
-    }
-    const tensors = await loadTensorModel(model, manifest, options);
-    if (tensors !== undefined) return tensors;
+    const tensors =
+      plain === undefined
+        ? await loadTensorModel(model, manifest, options)
+        : await loadGraph(model, { ...plain, name: manifest.bundle, version }, options);
+    if (tensors !== undefined) return recordTensorModel(tensors, recorders, recorder);
     if (model.maxBatch === 0) {
       const text = 'max-batch 0 is only for plain models, and this version has slots';
       throw new CubeError('INVALID_ARGUMENT', `${manifest.bundle} ${version}: ${text}`);
@@ -189,19 +190,19 @@ async function openModel(
 /** Creates the version manager of one ONNX file, not started yet. */
 function openFileModel(
   { model, file }: { readonly model: ModelConfig; readonly file: FileSource },
-  { events, logger }: SharedParts,
+  { recorders, events, logger }: SharedParts,
 ): VersionManager {
+  const recorder = model.record && recorders.open(model.record, logger);
   return new VersionManager({
     model: model.name,
     source: file,
     pollMs: model.pollMs,
     logger,
-    load: (version, onStep, signal) =>
-      loadGraph(
-        model,
-        { ...file.readModel(), name: model.name, version },
-        { logger, onStep, signal },
-      ),
+    load: async (version, onStep, signal) => {
+      const files = { ...file.readModel(), name: model.name, version };
+      const graph = await loadGraph(model, files, { logger, onStep, signal });
+      return recordTensorModel(graph, recorders, recorder);
+    },
     events: {
       onSwitch: (_from, to) => events.onSwitch(model.name, to),
       onLoadFailed: (_version, error) => events.onLoadFailed(model.name, error.code),
@@ -239,6 +240,23 @@ async function loadTensorModel(
   return model;
 }
 
+/** Retires the model when it fails. @throws CubeError for redacted names that it has not */
+async function recordTensorModel<T extends TensorModel>(
+  model: T,
+  recorders: Recorders,
+  recorder: Recorder | undefined,
+): Promise<T> {
+  if (recorder === undefined) return model;
+  try {
+    checkRedacted(recorder, model);
+  } catch (error) {
+    await model.retire();
+    throw error;
+  }
+  recorders.assign(model, recorder);
+  return model;
+}
+
 interface LoadProgress {
   readonly onStep: (step: string) => void;
   readonly signal: AbortSignal;
@@ -251,10 +269,6 @@ async function loadGraph(
   parts: Required<Pick<GraphLoadOptions, 'logger' | 'onStep'>> & { readonly signal: AbortSignal },
 ): Promise<LoadedGraph> {
   const { instances, batching, maxBatch, precision, placements, requestCacheBytes } = config;
-  if (config.record !== undefined) {
-    const text = 'requests for plain models cannot be recorded; remove the setting record';
-    throw new CubeError('UNSUPPORTED', `${files.name}: ${text}`);
-  }
   const { model, data = new Map(), name, version } = files;
   const original = { model, data, source: `${name} ${version}: model.onnx` };
   const graph = await LoadedGraph.load({

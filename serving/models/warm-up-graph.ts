@@ -1,16 +1,21 @@
 /**
  * Warms up a plain model before it serves requests: tensors of zeros and of random floats, alone
- * and in batches of growing size, on every instance. Configured entries give the sizes instead.
+ * and in batches of growing size, on every instance. Configured entries give the sizes instead, and
+ * recorded requests the tensors.
  */
 import { CubeError } from '../../lib/core/errors.ts';
 import type { TensorSpec } from '../../lib/core/graph-signature.ts';
 import { countElements, type NamedTensor } from '../../lib/core/tensor.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
+import { readText } from '../../lib/platform/files.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import type { WarmUpConfig } from '../config/serving-config.ts';
 import type { TensorModel } from '../engine/tensor-model.ts';
 import { formatWarmUpEntry, type WarmUpEntry } from '../engine/warm-up-rows.ts';
+import { parseRecordedRequests } from './recorded-tensors.ts';
 import { createElements } from './warm-up-elements.ts';
+
+const FILE_BYTES_MAX = 1 << 30;
 
 interface WarmUpParts {
   readonly logger: Logger;
@@ -29,16 +34,12 @@ export async function warmUpGraph(
 ): Promise<void> {
   const { name, version } = graph;
   try {
-    if (config.file !== undefined) {
-      throw new CubeError(
-        'UNSUPPORTED',
-        'plain models have no warm-up file; use synthetic entries',
-      );
-    }
-    await runEntries(graph, config);
+    if (config.file === undefined) await runEntries(graph, config);
+    else await runRequests(graph, config.file, config);
   } catch (error) {
     const { code, message } = CubeError.from(error);
-    if (code === 'INVALID_ARGUMENT' && (hasDynamicDims(graph) || hasTexts(graph))) {
+    const isSynthetic = config.file === undefined;
+    if (isSynthetic && code === 'INVALID_ARGUMENT' && (hasDynamicDims(graph) || hasTexts(graph))) {
       config.logger.warn({ model: name, version, error: message }, 'the warm-up does not fit');
       return;
     }
@@ -55,6 +56,26 @@ async function runEntries(graph: TensorModel, config: WarmUpConfig & WarmUpParts
       if (config.signal.aborted) throw new CubeError('STOPPING', 'the load was cancelled');
       const inputs = graph.signature.inputs.map((spec) => createTensor(spec, graph, entry));
       await predictOnInstances(graph, inputs, deadlineMs);
+    }
+  }
+}
+
+/** Recorded requests, each on every instance. @throws CubeError naming file and line */
+async function runRequests(
+  graph: TensorModel,
+  file: string,
+  { onStep, signal, timeoutMs }: WarmUpConfig & WarmUpParts,
+): Promise<void> {
+  const deadlineMs = systemClock.nowMs() + timeoutMs;
+  const requests = parseRecordedRequests(readText(file, FILE_BYTES_MAX), file);
+  for (const [i, { place, inputs }] of requests.entries()) {
+    onStep(`warm-up, request ${i + 1} of ${requests.length}`);
+    if (signal.aborted) throw new CubeError('STOPPING', 'the load was cancelled');
+    try {
+      await predictOnInstances(graph, inputs, deadlineMs);
+    } catch (error) {
+      const { code, message } = CubeError.from(error);
+      throw new CubeError(code, `${place}: ${message}`, { cause: error });
     }
   }
 }

@@ -7,6 +7,7 @@
 import { CubeError } from '../../lib/core/errors.ts';
 import { TENSOR_TYPE_BYTES, type TensorType } from '../../lib/core/graph-signature.ts';
 import { JsonReader } from '../../lib/core/json.ts';
+import { formatJsonElements } from '../../lib/core/json-elements.ts';
 import type { SlicedWork } from '../../lib/core/json-slices.ts';
 import { parseNonFiniteJson } from '../../lib/core/non-finite-json.ts';
 import { quoteInput, shortenInput } from '../../lib/core/shown-input.ts';
@@ -20,7 +21,6 @@ import {
   readBooleanParameter,
 } from './infer.ts';
 import { InputTensor, type TensorHeader } from './input-tensor.ts';
-import { formatJsonElements } from './json-elements.ts';
 
 /** Maximum tensors, outputs or parameters in one request. */
 const ITEMS_MAX = 20_000;

@@ -10,10 +10,10 @@ import { checkRowCount, LINE_CHARS_MAX } from '../../lib/core/feature-rows.ts';
 import { TENSOR_TYPE_BYTES, type TensorType } from '../../lib/core/graph-signature.ts';
 import { f16ToNumber } from '../../lib/core/half-floats.ts';
 import { JsonReader } from '../../lib/core/json.ts';
+import { encodeJsonElements } from '../../lib/core/json-elements.ts';
 import { setKey } from '../../lib/core/keys.ts';
 import { quoteInput, shortenInput } from '../../lib/core/shown-input.ts';
 import type { NamedTensor } from '../../lib/core/tensor.ts';
-import { encodeJsonElements } from './json-elements.ts';
 import { ROWS_PER_REQUEST_MAX } from './request-limits.ts';
 
 const FLOATS = ['FP32', 'FP64', 'FP16'];

@@ -5,6 +5,7 @@
 import { CubeError } from '../../lib/core/errors.ts';
 import type { TensorSpec } from '../../lib/core/graph-signature.ts';
 import { JsonReader } from '../../lib/core/json.ts';
+import { formatJsonElements } from '../../lib/core/json-elements.ts';
 import type { SlicedWork } from '../../lib/core/json-slices.ts';
 import { REQUEST_VALUES_MAX } from '../../lib/core/limits.ts';
 import { shortenInput } from '../../lib/core/shown-input.ts';
@@ -13,7 +14,6 @@ import type { TensorModel } from '../engine/tensor-model.ts';
 import type { ParsedGraphRequest } from './handle-prediction.ts';
 import { toParsedGraphRequest } from './infer.ts';
 import { InputTensor } from './input-tensor.ts';
-import { formatJsonElements } from './json-elements.ts';
 import { isBase64, isObject, toFeatureText } from './tfs-tensors.ts';
 
 const DIMS_MAX = 16;

@@ -1,9 +1,9 @@
 /** Elements of tensors in JSON: numbers, booleans and strings, as in KServe and TensorFlow. */
-import { CubeError } from '../../lib/core/errors.ts';
-import { TENSOR_TYPE_BYTES, type TensorType } from '../../lib/core/graph-signature.ts';
-import type { JsonReader } from '../../lib/core/json.ts';
-import { quoteInput } from '../../lib/core/shown-input.ts';
-import type { NamedTensor } from '../../lib/core/tensor.ts';
+import { CubeError } from './errors.ts';
+import { TENSOR_TYPE_BYTES, type TensorType } from './graph-signature.ts';
+import type { JsonReader } from './json.ts';
+import { quoteInput } from './shown-input.ts';
+import type { NamedTensor } from './tensor.ts';
 
 /** Writes element `i` to a view. */
 type Writer = (view: DataView, i: number, field: JsonReader) => void;
