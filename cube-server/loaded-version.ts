@@ -78,6 +78,13 @@ export class LoadedVersion {
     return table;
   }
 
+  /** Layers of the longest chain of this shard: 1 without deltas. */
+  get chainLength(): number {
+    const { manifest, shardIndex } = this.resident;
+    const chains = manifest.tables.map(({ shards }) => shards[shardIndex]?.length ?? 0);
+    return Math.max(0, ...chains);
+  }
+
   get tableNames(): string[] {
     return [...this.#tables.keys()];
   }

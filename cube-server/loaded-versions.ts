@@ -154,6 +154,7 @@ export class LoadedVersions {
         bytes: loaded.resident.bytes,
         idleMs: Math.round(nowMs - loaded.lastUsedMs),
         tablesDigest: loaded.tablesDigest,
+        layers: loaded.chainLength,
       })),
     }));
   }

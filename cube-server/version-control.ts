@@ -11,6 +11,7 @@ import type { Clock } from '../lib/platform/clock.ts';
 import { faultPoint } from '../lib/platform/fault-point.ts';
 import { readText } from '../lib/platform/files.ts';
 import { layerPath, manifestPath } from '../lib/repository/layout.ts';
+import { LoadProgress } from '../lib/store/load-progress.ts';
 import type {
   LoadReport,
   ResidentStore,
@@ -20,6 +21,7 @@ import type { ResidentVersion } from '../lib/store/resident-version.ts';
 import type {
   FailedLoad,
   LoadAnswer,
+  LoadingVersion,
   LoadRequest,
   UnloadRequest,
   VersionRequest,
@@ -52,6 +54,12 @@ export interface VersionControlOptions {
   readonly loadBytesPerSecond: number;
 }
 
+interface LoadInProgress {
+  readonly request: VersionRequest;
+  readonly progress: LoadProgress;
+  readonly done: Promise<LoadAnswer>;
+}
+
 /** Why a version was unloaded: on request, or to make room for a load. */
 export type UnloadReason = 'asked' | 'room';
 
@@ -60,7 +68,7 @@ export class VersionControl {
   readonly #options: VersionControlOptions;
   readonly #store: ResidentStore;
   readonly #clock: Clock;
-  readonly #loading = new Map<string, { request: VersionRequest; done: Promise<LoadAnswer> }>();
+  readonly #loading = new Map<string, LoadInProgress>();
   readonly #unloading = new Map<string, Promise<void>>();
   readonly #failed: FailedLoads;
   #lastLoad: Promise<unknown> = Promise.resolve();
@@ -101,9 +109,10 @@ export class VersionControl {
     if (this.#loading.size >= LOADING_MAX) {
       throw new CubeError('OVERLOADED', `${LOADING_MAX} loads are already waiting; retry later`);
     }
-    const done = this.#lastLoad.then(() => this.#load(request, manifest, folder));
+    const progress = new LoadProgress();
+    const done = this.#lastLoad.then(() => this.#load(request, manifest, folder, progress));
     this.#lastLoad = done.catch(() => undefined);
-    this.#loading.set(name, { request, done });
+    this.#loading.set(name, { request, progress, done });
     return done;
   }
 
@@ -157,8 +166,10 @@ export class VersionControl {
     this.loaded.updateLastUsed();
   }
 
-  getLoadingVersions(): VersionRequest[] {
-    return [...this.#loading.values()].map(({ request }) => request);
+  getLoadingVersions(): LoadingVersion[] {
+    return [...this.#loading.values()].map(({ request: { bundle, version }, progress }) => {
+      return { bundle, version, bytes: progress.totalBytes, loadedBytes: progress.loadedBytes };
+    });
   }
 
   getFailedLoads(): FailedLoad[] {
@@ -169,6 +180,7 @@ export class VersionControl {
     request: LoadRequest,
     getManifest: () => Manifest | Promise<Manifest>,
     folder: string,
+    progress: LoadProgress,
   ): Promise<LoadAnswer> {
     const name = versionKey(request);
     const startMs = this.#clock.nowMs();
@@ -177,7 +189,8 @@ export class VersionControl {
       await this.#unloading.get(name);
       const manifest = await getManifest();
       const unloaded: string[] = [];
-      const report = await this.#loadFiles(manifest, folder, request.keep, unloaded);
+      const keep = new Set(request.keep);
+      const report = await this.#loadFiles(manifest, folder, { keep, unloaded, progress });
       await this.#addVersion(request);
       const durationMs = Math.round(this.#clock.nowMs() - startMs);
       const { layersLoaded, layersShared, bytes, inMemory } = report;
@@ -203,8 +216,11 @@ export class VersionControl {
   async #loadFiles(
     manifest: Manifest,
     folder: string,
-    keep: readonly string[] | undefined,
-    unloaded: string[],
+    {
+      keep,
+      unloaded,
+      progress,
+    }: { keep: ReadonlySet<string>; unloaded: string[]; progress: LoadProgress },
   ): Promise<LoadReport> {
     const { bundle } = manifest;
     const request = {
@@ -216,8 +232,9 @@ export class VersionControl {
       bytesPerSecond: this.loaded.ready
         ? this.#options.loadBytesPerSecond
         : Number.POSITIVE_INFINITY,
+      progress,
     };
-    await this.#makeRoom(request, new Set(keep), unloaded);
+    await this.#makeRoom(request, keep, unloaded);
     return this.#store.load(request);
   }
 

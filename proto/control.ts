@@ -74,6 +74,14 @@ interface VersionStatus {
    * servers.
    */
   readonly tablesDigest?: string;
+  /** Layers of its longest chain; absent in answers of older servers. */
+  readonly layers?: number;
+}
+
+export interface LoadingVersion extends VersionRequest {
+  /** Bytes to read; 0 while it waits, absent in answers of older servers. */
+  readonly bytes?: number;
+  readonly loadedBytes?: number;
 }
 
 export interface BundleStatus {
@@ -102,7 +110,7 @@ export interface ControlStatus {
   readonly draining?: boolean;
   readonly pid: number;
   readonly bundles: readonly BundleStatus[];
-  readonly loading: readonly VersionRequest[];
+  readonly loading: readonly LoadingVersion[];
   readonly failed: readonly FailedLoad[];
   readonly memory: MemoryStatus;
 }
@@ -143,6 +151,15 @@ export function readLoadAnswer(json: JsonReader): LoadAnswer {
   };
 }
 
+/** A field that older servers do not send. */
+function readCount<Name extends string>(
+  json: JsonReader,
+  name: Name,
+): Partial<Record<Name, number>> {
+  const count = json.optional(name, (field) => field.integer(0));
+  return count === undefined ? {} : ({ [name]: count } as Partial<Record<Name, number>>);
+}
+
 function readBundleStatus(json: JsonReader): BundleStatus {
   return {
     bundle: json.field('bundle').string(NAME_PATTERN, NAME_RULE),
@@ -156,6 +173,7 @@ function readBundleStatus(json: JsonReader): BundleStatus {
         bytes: item.field('bytes').integer(0),
         idleMs: item.field('idleMs').number(),
         tablesDigest: item.optional('tablesDigest', (field) => field.string()) ?? '',
+        ...readCount(item, 'layers'),
       })),
   };
 }
@@ -170,7 +188,14 @@ export function readControlStatus(json: JsonReader): ControlStatus {
     draining: json.optional('draining', (field) => field.boolean()) ?? false,
     pid: json.field('pid').integer(0),
     bundles: json.field('bundles').items().map(readBundleStatus),
-    loading: json.field('loading').items().map(readVersionRequest),
+    loading: json
+      .field('loading')
+      .items()
+      .map((item) => ({
+        ...readVersionRequest(item),
+        ...readCount(item, 'bytes'),
+        ...readCount(item, 'loadedBytes'),
+      })),
     failed: json
       .field('failed')
       .items()

@@ -10,6 +10,11 @@ export function formatCount(value: number | null | undefined): string {
   return trim(value);
 }
 
+/** All digits, in groups of three. */
+export function formatExact(value: number | null | undefined): string {
+  return value === null || value === undefined ? '–' : value.toLocaleString('en-US');
+}
+
 /** Three significant digits. */
 function trim(value: number): string {
   return Number(value.toPrecision(3)).toString();

@@ -33,6 +33,7 @@ export interface State {
   readonly models?: readonly Model[];
   readonly stores?: readonly Store[];
   readonly versions?: readonly LoadedVersion[];
+  readonly misses?: readonly SlotMisses[];
   readonly failures?: readonly { protocol: string; code: string; count: number }[];
   // agent and controller
   readonly bundles?: readonly Bundle[];
@@ -93,12 +94,27 @@ export interface LoadedVersion {
   readonly tables: readonly Table[];
 }
 
+/** Lookups by slot since the version was loaded. */
+export interface SlotMisses {
+  readonly model: string;
+  readonly version: string;
+  readonly rows: number;
+  readonly slots: readonly {
+    readonly slot: string;
+    readonly lookups: number;
+    readonly unseen: number;
+    readonly unavailable: number;
+  }[];
+}
+
 export interface Server {
   readonly address: string;
   readonly shard?: number;
   readonly shardNum?: number;
   readonly answers: boolean;
   readonly error?: string;
+  /** The newest since the process that shows it was started; it may answer again. */
+  readonly lastError?: { readonly message: string; readonly at: string };
   readonly ready: boolean;
   readonly draining: boolean;
   readonly pid?: number;
@@ -112,9 +128,17 @@ export interface Server {
       readonly version: string;
       readonly rows: number;
       readonly bytes: number;
+      /** Length of the longest chain; absent in older servers. */
+      readonly layers?: number;
     }[];
   }[];
-  readonly loading: readonly { bundle: string; version: string }[];
+  readonly loading: readonly {
+    bundle: string;
+    version: string;
+    /** 0 while it waits. */
+    bytes?: number;
+    loadedBytes?: number;
+  }[];
   readonly failed: readonly { bundle: string; version: string; code: string; message: string }[];
 }
 
@@ -146,12 +170,32 @@ export interface ChannelEntry extends Attribution {
   readonly lifts?: string;
 }
 
+/** Measurements of a version since it was loaded; shares as fractions of one. */
+export interface Readings {
+  readonly requests: number;
+  readonly errorRate: number;
+  readonly unavailable: number;
+  readonly p99Ms: number;
+  readonly unseenRise?: number;
+  readonly scoreDrift?: number;
+}
+
+/** A gate that was started in the console; without an outcome it runs. */
+export interface GateRun {
+  readonly version: string;
+  readonly by: string;
+  readonly reason: string;
+  readonly startedAt: string;
+  readonly outcome?: { readonly verdict: 'pass' | 'fail' | 'error'; readonly summary: string };
+}
+
 export interface Rollout {
   readonly version: string;
   readonly state: string;
   readonly step: string;
   readonly why: string;
   readonly isBlocked: boolean;
+  readonly readings: Readings | null;
   readonly entries: readonly { state: string; at: string; holder: string; reason: string }[];
   readonly replicas: readonly {
     address: string;
@@ -173,6 +217,11 @@ export interface Bundle {
   readonly channels: readonly { channel: string; history: readonly ChannelEntry[] }[];
   readonly versions: readonly BundleVersion[];
   readonly quarantined: readonly string[];
+  /** The version that is staged. */
+  readonly candidate?: string;
+  /** Number of the newest report of each version that has one. */
+  readonly gateReports: Readonly<Record<string, number>>;
+  readonly gates: readonly GateRun[];
   readonly rollouts: readonly Rollout[];
   readonly policy?: {
     readonly channels: readonly { channel: string; holdMs: number }[];

@@ -12,7 +12,9 @@ import { AgentConsoleSource } from '../console/agent-source.ts';
 import { ControllerConsoleSource } from '../console/controller-source.ts';
 import { FleetWatch } from '../console/fleet-watch.ts';
 import { forwardServings } from '../console/forward-serving.ts';
+import { GateRuns } from '../console/gate-runs.ts';
 import { ACTIONS, findActionScope, runAction } from '../console/version-actions.ts';
+import { createVersionRoutes } from '../console/version-routes.ts';
 import { AGENT_CALL_PATH, CODE_HEADER, handleAgentCall } from '../cube/agent-api.ts';
 import { diagnose } from '../doctor/doctor.ts';
 import { AGENT_POKE, AGENT_STATUS } from '../fleet/agent-client.ts';
@@ -58,17 +60,23 @@ export function createControllerEndpoint(
     return config.bundles.flatMap(({ name }) => listServers(fleet, name));
   };
   const watch = new FleetWatch(listAll, createServerCredentials(config));
+  const gates = new GateRuns(() => source.refresh());
   const source = new ControllerConsoleSource({
     bundles,
     configs: config.bundles,
     watch,
+    gates,
     diagnose: (bundle) => diagnoseBundle(bundle, config),
   });
   return new HttpEndpoint({
     credentials: config,
     console: source,
     addConsoleRoutes: (app, guard) => forwardServings(app, source.servings, guard),
-    routes: [...createControllerRoutes(controller), createActionRoute(controller, source)],
+    routes: [
+      ...createControllerRoutes(controller),
+      createActionRoute(controller, source, gates),
+      ...createVersionRoutes(bundles),
+    ],
     metrics: createControllerMetrics(controller.bundles),
     healthProblem: () => (controller.isHealthy ? undefined : 'the controller has stopped polling'),
     logger,
@@ -95,7 +103,11 @@ function diagnoseBundle(
 }
 
 /** The actions of the console on versions. The controller and the agents then poll at once. */
-function createActionRoute(controller: Controller, source: ControllerConsoleSource): Route {
+function createActionRoute(
+  controller: Controller,
+  source: ControllerConsoleSource,
+  gates: GateRuns,
+): Route {
   return {
     method: 'POST',
     path: '/controller/v1/actions/:action',
@@ -103,7 +115,7 @@ function createActionRoute(controller: Controller, source: ControllerConsoleSour
     scope: ({ params }) => findActionScope((params as { action: string }).action),
     handle: async ({ params, body }) => {
       const { action } = params as { action: string };
-      const result = await runAction(controller.bundles, action, body);
+      const result = await runAction(controller.bundles, gates, action, body);
       controller.poke();
       source.refresh();
       const fleets = controller.bundles.map(({ options }) => options.fleet.notifyChannelMoved());

@@ -40,7 +40,8 @@ export function openLiveFleet(setup: LiveFleetOptions, bundle: BundleRolloutConf
     health: bundle.health,
     logger,
     fleet: () => readFleet(fleetFile),
-    gate: (version, active) => runGateProcess(gate, version, active),
+    gate: (version, active, by = holder) =>
+      runGateProcess({ ...gate, holder: by }, version, active),
     serverCredentials: createServerCredentials(setup),
     agentCredentials: createAgentCredentials(setup),
   });

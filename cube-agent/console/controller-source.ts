@@ -6,12 +6,14 @@ import type { ConsoleSource, ConsoleView } from '../../lib/console/console-feed.
 import { CubeError } from '../../lib/core/errors.ts';
 import type { Finding } from '../../lib/core/findings.ts';
 import type { Manifest } from '../../lib/core/manifest.ts';
+import { CANDIDATE_CHANNEL } from '../../lib/core/rollout.ts';
 import { type Clock, systemClock } from '../../lib/platform/clock.ts';
 import { listRecentWarnings } from '../../lib/platform/recent-warnings.ts';
 import type { BundleController } from '../rollout/bundle-controller.ts';
 import type { BundleRolloutConfig } from '../rollout/rollout-config.ts';
 import { toRolloutStatus } from '../rollout/rollout-status.ts';
 import type { FleetWatch } from './fleet-watch.ts';
+import type { GateRuns } from './gate-runs.ts';
 
 /** How long what was read of the repository is shown. */
 const READ_MS_LOCAL = 2_000;
@@ -26,8 +28,21 @@ interface RepositoryView {
   readonly versions: readonly object[];
   readonly channels: readonly object[];
   readonly quarantined: readonly string[];
+  /** The version that is staged. */
+  readonly candidate: string | undefined;
   readonly logs: ReadonlyMap<string, readonly object[]>;
+  /** Number of the newest gate report of each version that has one. */
+  readonly gateReports: ReadonlyMap<string, number>;
 }
+
+const EMPTY_VIEW: RepositoryView = {
+  versions: [],
+  channels: [],
+  quarantined: [],
+  candidate: undefined,
+  logs: new Map(),
+  gateReports: new Map(),
+};
 
 interface Diagnosis {
   readonly findings: readonly Finding[];
@@ -39,6 +54,7 @@ export interface ControllerSourceOptions {
   readonly bundles: readonly BundleController[];
   readonly configs: readonly BundleRolloutConfig[];
   readonly watch: FleetWatch;
+  readonly gates: GateRuns;
   /** The checks of `cube-agent doctor` for a bundle. */
   readonly diagnose: (bundle: BundleController) => Promise<readonly Finding[]>;
   readonly clock?: Clock;
@@ -56,6 +72,8 @@ export class ControllerConsoleSource implements ConsoleSource {
   readonly #views = new Map<string, { readonly view: RepositoryView; readonly untilMs: number }>();
   readonly #errors = new Map<string, string>();
   readonly #diagnoses = new Map<string, Diagnosis>();
+  /** Reports are never removed: the search for the newest starts at the last one found. */
+  readonly #gateReports = new Map<string, number>();
 
   constructor(options: ControllerSourceOptions) {
     this.#options = options;
@@ -94,11 +112,13 @@ export class ControllerConsoleSource implements ConsoleSource {
   async #describeBundle(controller: BundleController): Promise<object> {
     const { bundle } = controller.options;
     const config = this.#options.configs.find(({ name }) => name === bundle);
-    const { logs, ...view } = await this.#readRepository(controller);
+    const { logs, gateReports, ...view } = await this.#readRepository(controller);
     const versions = [...new Set([...logs.keys(), ...controller.progress.keys()])];
     return {
       bundle,
       ...view,
+      gateReports: Object.fromEntries(gateReports),
+      gates: this.#options.gates.list(bundle),
       rollouts: versions.map((version) => {
         const progress = controller.progress.get(version);
         const status = progress && toRolloutStatus(version, progress);
@@ -109,6 +129,7 @@ export class ControllerConsoleSource implements ConsoleSource {
           why: status?.why ?? '',
           isBlocked: progress?.step.kind === 'wait' && progress.step.isBlocked === true,
           replicas: status?.shards.flat() ?? [],
+          readings: controller.options.fleet.readings?.get(version) ?? null,
           entries: logs.get(version) ?? [],
         };
       }),
@@ -128,7 +149,7 @@ export class ControllerConsoleSource implements ConsoleSource {
     const nowMs = this.#clock.nowMs();
     if (known !== undefined && nowMs < known.untilMs) return known.view;
     const ageMs = repository.isLocal ? READ_MS_LOCAL : READ_MS_REMOTE;
-    let view = known?.view ?? { versions: [], channels: [], quarantined: [], logs: new Map() };
+    let view = known?.view ?? EMPTY_VIEW;
     try {
       view = await this.#readBundle(controller);
       this.#errors.delete(bundle);
@@ -154,18 +175,29 @@ export class ControllerConsoleSource implements ConsoleSource {
     const rollouts = (await repository.listRollouts(bundle)).slice(-VERSIONS_MAX);
     const logs = await Promise.all(
       rollouts.map(async (version) => {
-        const history = await repository.rolloutLog(bundle, version).readHistory();
-        const entries = history.map(({ state, at, holder, reason }) => {
+        const log = repository.rolloutLog(bundle, version);
+        const id = `${bundle}/${version}`;
+        const report = await log.findNewestGateReport(this.#gateReports.get(id));
+        this.#gateReports.set(id, report);
+        const entries = (await log.readHistory()).map(({ state, at, holder, reason }) => {
           return { state, at, holder, reason };
         });
-        return [version, entries] as const;
+        return { version, entries, report };
       }),
     );
+    const { pointer } = await repository.readChannel(bundle, CANDIDATE_CHANNEL);
     return {
       versions: versions.reverse(),
+      candidate: pointer?.version,
       channels: channels.map(({ channel, history }) => ({ channel, history })),
       quarantined: [...new Set(channels.flatMap(({ quarantined }) => quarantined))],
-      logs: new Map(logs),
+      // A version that was only gated has no rollout.
+      logs: new Map(
+        logs.flatMap(({ version, entries }) => (entries.length > 0 ? [[version, entries]] : [])),
+      ),
+      gateReports: new Map(
+        logs.flatMap(({ version, report }) => (report > 0 ? [[version, report]] : [])),
+      ),
     };
   }
 

@@ -19,6 +19,8 @@ interface WatchedServer {
   status?: ControlStatus;
   /** Why the server does not answer; undefined: it does. */
   error: string | undefined;
+  /** The last of these errors, also when the server answers again. */
+  lastError?: { readonly message: string; readonly at: string };
   requests?: { readonly count: number; readonly atMs: number };
   requestRate?: number;
   pending?: Promise<void> | undefined;
@@ -74,7 +76,9 @@ export class FleetWatch {
       server.error = undefined;
       await this.#readRequests(address, server).catch(() => undefined);
     } catch (error) {
-      server.error = CubeError.from(error).message;
+      const { message } = CubeError.from(error);
+      if (server.error !== message) server.lastError = { message, at: this.#clock.isoTime() };
+      server.error = message;
       delete server.requests;
       delete server.requestRate;
     }
@@ -94,7 +98,7 @@ export class FleetWatch {
   }
 
   #describe({ address, shard }: ServerLocation): object {
-    const { status, error, pending, requestRate } = this.#servers.get(address) ?? {
+    const { status, error, lastError, pending, requestRate } = this.#servers.get(address) ?? {
       error: undefined,
     };
     const hangs = pending === undefined ? undefined : 'it has not answered yet';
@@ -105,6 +109,7 @@ export class FleetWatch {
       shardNum: shard?.shardNum ?? status?.shardNum,
       answers: problem === undefined && status !== undefined,
       error: problem,
+      lastError,
       ready: status?.ready ?? false,
       draining: status?.draining ?? false,
       pid: status?.pid,
@@ -114,7 +119,9 @@ export class FleetWatch {
       bundles: (status?.bundles ?? []).map(({ bundle, active, versions }) => ({
         bundle,
         active,
-        versions: versions.map(({ version, rows, bytes }) => ({ version, rows, bytes })),
+        versions: versions.map(({ version, rows, bytes, layers }) => {
+          return { version, rows, bytes, layers };
+        }),
       })),
       loading: status?.loading ?? [],
       failed: status?.failed ?? [],

@@ -8,8 +8,8 @@ import { CubeError } from '../../lib/core/errors.ts';
 import { parseEndpoint } from '../../lib/rpc/endpoint.ts';
 
 const SERVINGS_PATH = '/v1/console/servings/:serving';
-const PATHS =
-  /^\/v1\/(console\/(snapshot|events|examples)|models\/[^/?]+\/features|ctr:predict)(\?|$)/;
+const CONSOLE_PATHS = 'console/(snapshot|events|examples|row|table)';
+const PATHS = new RegExp(`^/v1/(${CONSOLE_PATHS}|models/[^/?]+/features|ctr:predict)([?]|$)`);
 const HEADERS = ['accept', 'accept-encoding', 'content-type', 'content-length'];
 const RESPONSE_HEADERS = ['content-type', 'content-encoding', 'content-length', 'cache-control'];
 

@@ -9,6 +9,7 @@ import { NAME_PATTERN, NAME_RULE } from '../../lib/core/names.ts';
 import { CANDIDATE_CHANNEL } from '../../lib/core/rollout.ts';
 import type { BundleController } from '../rollout/bundle-controller.ts';
 import { RolloutDriver } from '../rollout/rollout-driver.ts';
+import type { GateRuns } from './gate-runs.ts';
 
 const REASON_CHARS_MAX = 500;
 const AUTHOR_CHARS_MAX = 100;
@@ -17,6 +18,7 @@ export const ACTIONS = [
   'rollout',
   'abort',
   'stage',
+  'gate',
   'activate',
   'rollback',
   'quarantine',
@@ -27,6 +29,7 @@ const ACTION_SCOPES: Readonly<Record<(typeof ACTIONS)[number], `control:${Contro
   rollout: 'control:activate',
   abort: 'control:rollback',
   stage: 'control:stage',
+  gate: 'control:stage',
   activate: 'control:activate',
   rollback: 'control:rollback',
   quarantine: 'control:quarantine',
@@ -50,6 +53,7 @@ interface ActionRequest {
 /** @throws CubeError INVALID_ARGUMENT, NOT_FOUND, CONFLICT */
 export async function runAction(
   controllers: readonly BundleController[],
+  gates: GateRuns,
   action: string,
   body: unknown,
 ): Promise<object> {
@@ -58,12 +62,13 @@ export async function runAction(
     throw new CubeError('NOT_FOUND', `no such action; there are: ${ACTIONS.join(', ')}`);
   }
   const request = readRequest(controllers, body);
-  await perform(name, request);
+  if (name === 'gate') await gates.start(request.controller, request.version, request);
+  else await perform(name, request);
   return { done: name, version: request.version };
 }
 
 async function perform(
-  action: (typeof ACTIONS)[number],
+  action: Exclude<(typeof ACTIONS)[number], 'gate'>,
   { controller, version, channel, by, reason }: ActionRequest,
 ): Promise<void> {
   const { bundle, repository } = controller.options;

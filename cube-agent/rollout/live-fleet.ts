@@ -17,7 +17,13 @@ import {
 import type { ProblemFields } from '../fleet/problem.ts';
 import type { RolloutFleet } from './rollout-driver.ts';
 import type { GateOutcome, HealthFailure, ReplicaView } from './rollout-view.ts';
-import { checkHealth, collectCounts, type HealthLimits } from './version-health.ts';
+import {
+  checkHealth,
+  collectCounts,
+  type HealthLimits,
+  type HealthReadings,
+  readHealth,
+} from './version-health.ts';
 
 export interface LiveFleetOptions {
   readonly repository: Repository;
@@ -26,13 +32,15 @@ export interface LiveFleetOptions {
   readonly fleet: () => Fleet;
   readonly serving: readonly string[];
   readonly health: HealthLimits;
-  readonly gate: (version: string, active: string | undefined) => Promise<GateOutcome>;
+  readonly gate: RolloutFleet['gate'];
   readonly serverCredentials: Credentials;
   readonly agentCredentials: Credentials;
   readonly logger: Logger;
 }
 
 export class LiveFleet implements RolloutFleet {
+  /** Only of versions that are served, which are few. */
+  readonly readings: Map<string, HealthReadings> = new Map();
   readonly #options: LiveFleetOptions;
 
   constructor(options: LiveFleetOptions) {
@@ -65,8 +73,8 @@ export class LiveFleet implements RolloutFleet {
     );
   }
 
-  gate(version: string, active: string | undefined): Promise<GateOutcome> {
-    return this.#options.gate(version, active);
+  gate(version: string, active: string | undefined, by?: string): Promise<GateOutcome> {
+    return this.#options.gate(version, active, by);
   }
 
   async checkHealth(
@@ -77,6 +85,8 @@ export class LiveFleet implements RolloutFleet {
     if (serving.length === 0) return undefined;
     const counts = await collectCounts(serving, bundle, logger);
     const baseline = before === undefined ? undefined : counts.get(before);
+    const readings = readHealth(counts.get(version), baseline, health);
+    if (readings !== undefined) this.readings.set(version, readings);
     return checkHealth(counts.get(version), baseline, health);
   }
 

@@ -23,18 +23,25 @@ import type {
   SourceCheck,
 } from './rollout-view.ts';
 import { checkManifest, findSourceDamage } from './source-check.ts';
+import type { HealthReadings } from './version-health.ts';
 
 /** The fleet and the gate, as a rollout uses them. */
 export interface RolloutFleet {
   /** By shard: the replicas that are to load the version. */
   replicas(version: string): Promise<readonly (readonly ReplicaView[])[]>;
-  /** Compares the staged version with the active one; undefined: no version is active. */
-  gate(version: string, active: string | undefined): Promise<GateOutcome>;
+  /**
+   * Compares the staged version with the active one.
+   * @param active undefined: no version is active
+   * @param by author of the report; default: the controller
+   */
+  gate(version: string, active: string | undefined, by?: string): Promise<GateOutcome>;
   /**
    * Checks the predictions of a version against those of `baseline`.
    * @returns undefined when they are healthy, or too few are known
    */
   checkHealth(version: string, baseline: string | undefined): Promise<HealthFailure | undefined>;
+  /** The measurements of the last `checkHealth`, by version. */
+  readonly readings?: ReadonlyMap<string, HealthReadings>;
   /** Tells subscribers that a channel has moved. */
   notifyChannelMoved(): Promise<void>;
 }

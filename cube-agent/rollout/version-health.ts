@@ -22,6 +22,18 @@ export interface HealthLimits {
   readonly p99MsMax: number;
 }
 
+/** The measurements of a version that the limits apply to. */
+export interface HealthReadings {
+  readonly requests: number;
+  readonly errorRate: number;
+  /** The larger share: of unavailable lookups, or of requests that no replica answered. */
+  readonly unavailable: number;
+  readonly p99Ms: number;
+  /** Undefined while the previous version has too few requests to compare with. */
+  readonly unseenRise: number | undefined;
+  readonly scoreDrift: number | undefined;
+}
+
 export interface VersionCounts {
   requests: number;
   failures: number;
@@ -90,6 +102,45 @@ export function addMetrics(text: string, model: string, counts: Map<string, Vers
   }
 }
 
+/** @returns undefined before the first request of the version */
+export function readHealth(
+  counts: VersionCounts | undefined,
+  before: VersionCounts | undefined,
+  limits: HealthLimits,
+): HealthReadings | undefined {
+  if (counts === undefined) return undefined;
+  const requests = counts.requests + counts.failures;
+  const comparison = compareVersions(counts, before, limits);
+  return {
+    requests,
+    errorRate: share(counts.failures, requests),
+    unavailable: Math.max(
+      share(counts.unavailable, counts.lookups),
+      share(counts.unanswered, requests),
+    ),
+    p99Ms: percentile(counts.durations, 0.99),
+    unseenRise: comparison?.unseenRise,
+    scoreDrift: comparison?.scoreDrift,
+  };
+}
+
+/** @returns undefined while the previous version has too few requests to compare with */
+function compareVersions(
+  counts: VersionCounts,
+  before: VersionCounts | undefined,
+  limits: HealthLimits,
+): { unseenRise: number; scoreDrift: number; mean: number; meanBefore: number } | undefined {
+  if (before === undefined || before.requests < limits.requestsMin) return undefined;
+  const mean = share(counts.scoreSum, counts.scoredRows);
+  const meanBefore = share(before.scoreSum, before.scoredRows);
+  return {
+    unseenRise: share(counts.unseen, counts.lookups) - share(before.unseen, before.lookups),
+    scoreDrift: meanBefore === 0 ? 0 : Math.abs(mean / meanBefore - 1),
+    mean,
+    meanBefore,
+  };
+}
+
 /**
  * Checks a version against the limits. Pure. Unanswered lookups are a fault of the fleet: without
  * servers requests fail and slow down whatever the version.
@@ -121,19 +172,12 @@ export function checkHealth(
   ];
   const p99Ms = percentile(counts.durations, 0.99);
   if (p99Ms > limits.p99MsMax) found.push(`p99 is ${p99Ms} ms (limit ${limits.p99MsMax})`);
-  if (before !== undefined && before.requests >= limits.requestsMin) {
-    const rise = share(counts.unseen, counts.lookups) - share(before.unseen, before.lookups);
-    found.push(...describeExcess('more of the keys are unseen', rise, limits.unseenRiseMax));
-    const mean = share(counts.scoreSum, counts.scoredRows);
-    const meanBefore = share(before.scoreSum, before.scoredRows);
-    const drift = meanBefore === 0 ? 0 : Math.abs(mean / meanBefore - 1);
-    found.push(
-      ...describeExcess(
-        `between mean scores ${round(mean)} and ${round(meanBefore)}`,
-        drift,
-        limits.scoreDriftMax,
-      ),
-    );
+  const comparison = compareVersions(counts, before, limits);
+  if (comparison !== undefined) {
+    const { unseenRise, scoreDrift, mean, meanBefore } = comparison;
+    found.push(...describeExcess('more of the keys are unseen', unseenRise, limits.unseenRiseMax));
+    const text = `between mean scores ${round(mean)} and ${round(meanBefore)}`;
+    found.push(...describeExcess(text, scoreDrift, limits.scoreDriftMax));
   }
   if (found.length === 0) return undefined;
   const fault = unavailable.length > 0 ? 'fleet' : 'version';

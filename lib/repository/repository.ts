@@ -214,6 +214,16 @@ export class Repository {
     throw this.#notLocalError();
   }
 
+  /** Reads a part of a layer, which is not verified. @throws CubeError NOT_FOUND; UNAVAILABLE */
+  readLayerPart(
+    bundle: string,
+    table: string,
+    { contentId }: LayerRef,
+    part: { readonly start: number; readonly bytes: number },
+  ): Promise<Uint8Array> {
+    return this.#backend.readRange(layerPath(bundle, table, contentId), part.start, part.bytes);
+  }
+
   /** The path of a layer on this machine's disk; undefined if it must be fetched. */
   localLayerPath(bundle: string, table: string, { contentId }: LayerRef): string | undefined {
     return this.#backend.localPath(layerPath(bundle, table, contentId));

@@ -114,10 +114,13 @@ export class RolloutLog {
     );
   }
 
-  /** The number of the newest report; 0 if there is none. */
-  async findNewestGateReport(): Promise<number> {
+  /**
+   * The number of the newest report; 0 if there is none.
+   * @param known number of an existing report, from which the search starts
+   */
+  async findNewestGateReport(known = 0): Promise<number> {
     const { backend, bundle, version } = this.#options;
-    let newest = 0;
+    let newest = known;
     while (
       (await backend.size(gateReportPath(bundle, version, newest + 1, 'json'))) !== undefined
     ) {

@@ -27,6 +27,8 @@ export interface FillRequest {
   readonly kernelKind: KernelKind;
   /** Maximum read rate. */
   readonly bytesPerSecond: number;
+  /** The words of a LoadProgress. */
+  readonly progress: Float64Array | undefined;
 }
 
 /** Aborts requests in progress, responds to them, then ends the thread. */

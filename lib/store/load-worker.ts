@@ -12,6 +12,7 @@ import { lowerThreadPriority } from '../platform/machine.ts';
 import { BlockHasher } from './block-hasher.ts';
 import { buildFilter } from './key-filter.ts';
 import { createBlockMismatchError, readChecksums, readHeader } from './layer-reader.ts';
+import { LoadProgress } from './load-progress.ts';
 import type {
   FillRequest,
   FillResult,
@@ -120,6 +121,7 @@ const inProgress = new Set<Promise<void>>();
 
 async function fill(request: FillRequest): Promise<FillResult> {
   const { header, path, descriptor, bytesPerSecond } = request;
+  const progress = request.progress && new LoadProgress(request.progress);
   const reader = new RandomAccessReader(path, descriptor);
   try {
     const filler = new SectionFiller(request, reader);
@@ -127,7 +129,9 @@ async function fill(request: FillRequest): Promise<FillResult> {
     let filled = 0;
     for (let block = 0; block < header.blockCount; block++) {
       if (stopping.signal.aborted) throw new CubeError('STOPPING', `${path}: the load was stopped`);
-      filled += filler.fillBlock(block);
+      const bytes = filler.fillBlock(block);
+      filled += bytes;
+      progress?.add(bytes);
       // Lets a stop message be received.
       if (block % BLOCKS_PER_YIELD === 0) await new Promise((resolve) => setImmediate(resolve));
       const aheadMs = (filled / bytesPerSecond) * 1000 - (systemClock.nowMs() - startMs);

@@ -21,6 +21,7 @@ import {
   listRequiredLayers,
   type RequiredLayer,
 } from './load-files.ts';
+import type { LoadProgress } from './load-progress.ts';
 import { MemoryPool, type PooledMemory } from './memory-pool.ts';
 import { initializeMemories, ResidentLayer } from './resident-layer.ts';
 import { ChainVersion, type ResidentVersion, type TableLayers } from './resident-version.ts';
@@ -61,6 +62,8 @@ export interface LoadRequest {
   readonly layerPath: (table: string, contentId: string) => string;
   readonly bytesPerSecond?: number;
   readonly rowsOnDisk?: boolean;
+  /** Counts the bytes that this load reads. */
+  readonly progress?: LoadProgress;
 }
 
 export interface LoadReport {
@@ -88,6 +91,11 @@ export interface LoadPlan {
    * stay.
    */
   computeFreedBytes(versions: readonly Pick<ResidentVersion, 'bundle' | 'version'>[]): number;
+}
+
+function countBytes(layers: readonly InspectedLayer[]): number {
+  const sections = layers.flatMap(({ placement }) => placement.sections);
+  return sections.reduce((sum, { bytes }) => sum + bytes, 0);
 }
 
 function isInlineBase({ header }: ResidentLayer): boolean {
@@ -344,6 +352,7 @@ export class ResidentStore {
   ): Promise<ResidentLayer[]> {
     const inspected: InspectedLayer[] = [];
     for (const one of missing) inspected.push(await files.inspect(one));
+    if (request.progress !== undefined) request.progress.totalBytes = countBytes(inspected);
     const what = `${request.manifest.bundle} ${request.manifest.version}`;
     const sizes = inspected.flatMap(({ placement }) => placement.memories);
     const memories = this.#pool.acquireAll(sizes, what);
@@ -386,6 +395,7 @@ export class ResidentStore {
         kernelKind: this.#kernelKind,
         bytesPerSecond:
           request.bytesPerSecond ?? this.#options.bytesPerSecond ?? DEFAULT_LOAD_BYTES_PER_SECOND,
+        progress: request.progress?.words,
       });
       filter = filling.filter;
     }

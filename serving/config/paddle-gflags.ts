@@ -57,7 +57,6 @@ const IGNORED_FLAGS: Readonly<Record<string, string>> = {
   enable_cube: 'sparse_param_service_type and the operator select the store',
   enable_general_model: 'general_model.prototxt is read if it exists',
   enable_model_toolkit: 'model_toolkit.prototxt is always read',
-  enable_prometheus: 'metrics are always served at GET /metrics',
   enable_rd_dict: 'there are no dictionaries',
   g: 'it only selects the flag file',
   gpuid: 'gpu_ids of the engine names its devices',
@@ -69,7 +68,7 @@ const IGNORED_FLAGS: Readonly<Record<string, string>> = {
   max_log_size: LOGS,
   minloglevel: LOGS,
   precision: PRECISION,
-  prometheus_port: 'metrics are served at GET /metrics of the serving port',
+  prometheus_port: 'GET /metrics of the serving port has the metrics; there is no further port',
   stderrthreshold: LOGS,
   use_calib: PRECISION,
   use_parallel_infer_service: 'requests always run in parallel',
@@ -96,6 +95,7 @@ const SUPPORTED_FLAGS = [
   'num_threads',
   'enable_protocol_list',
   'log_dir',
+  'enable_prometheus',
 ];
 const KNOWN_FLAGS: ReadonlySet<string> = new Set([
   ...SUPPORTED_FLAGS,
@@ -136,11 +136,24 @@ export function readGflags(location: PaddleConfLocation, ignored: IgnoredSetting
         messageBytes: Math.min(Math.max(bodyBytes, MESSAGE_BYTES_MIN), MESSAGE_BYTES_MAX),
       }),
       ...(protocols !== undefined && { protocols }),
+      ...(readBoolean(flags.get('enable_prometheus')) && { metricNames: ['paddle'] }),
       ...(logFolder !== '' && { logFile: resolve(root, logFolder, 'serving.log') }),
     },
     model: { pollMs: reloadS * 1_000, ...(requestCache > 0 && { requestCache }) },
     threads: threads > 0 ? threads : undefined,
   };
+}
+
+/** As gflags reads it. @throws CubeError INVALID_ARGUMENT naming the line */
+function readBoolean(flag: Flag | undefined): boolean {
+  const value = flag?.value.toLowerCase() ?? 'false';
+  if (['true', 't', 'yes', 'y', '1'].includes(value)) return true;
+  if (['false', 'f', 'no', 'n', '0'].includes(value)) return false;
+  const shown = JSON.stringify(value.slice(0, 20));
+  throw new CubeError(
+    'INVALID_ARGUMENT',
+    `${flag?.location}: expected true or false, got ${shown}`,
+  );
 }
 
 interface Flag {

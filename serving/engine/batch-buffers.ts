@@ -9,6 +9,7 @@ import { type LookupGroup, OUTCOME_HIT, OUTCOME_UNSEEN } from '../../lib/core/lo
 import { copySlotIds, findBagEnd } from '../../lib/features/slot-ids.ts';
 import { TableBatch } from '../../lib/features/table-batch.ts';
 import { allocateSlab, type SlabShape, type SlabViews, viewSlab } from './batch-slab.ts';
+import type { KeyMisses } from './engine-stats.ts';
 
 /**
  * Buffers with room for this many times the values of a batch with one value per bag are not
@@ -156,6 +157,7 @@ export interface OutcomeCounts {
  * Adds the outcomes of some rows to `counts`.
  * @param byKey when given: three counts (hit, unseen, unavailable) for each position of a row's
  *   keys
+ * @param misses when given: the counts of the version
  */
 export function countOutcomes(
   { tables }: SlabShape['plan'],
@@ -163,6 +165,7 @@ export function countOutcomes(
   rows: { readonly batchRow: number; readonly rowCount: number },
   counts: OutcomeCounts,
   byKey: Uint32Array | undefined,
+  misses?: KeyMisses,
 ): void {
   for (let t = 0; t < tables.length; t++) {
     const { columns } = tables[t]!;
@@ -173,8 +176,11 @@ export function countOutcomes(
       const outcome = tableOutcomes[i]!;
       if (byKey !== undefined) byKey[3 * columns[i % width]! + outcome]!++;
       if (outcome === OUTCOME_HIT) continue;
-      if (outcome === OUTCOME_UNSEEN) counts.unseen++;
+      const isUnseen = outcome === OUTCOME_UNSEEN;
+      if (isUnseen) counts.unseen++;
       else counts.unavailable++;
+      if (misses === undefined) continue;
+      (isUnseen ? misses.unseen : misses.unavailable)[columns[i % width]!]!++;
     }
   }
 }

@@ -5,6 +5,12 @@
 import type { ErrorCode } from '../../lib/core/errors.ts';
 import { wallClockMs } from '../../lib/platform/clock.ts';
 
+/** Lookups without a row, by position of a row's keys. */
+export interface KeyMisses {
+  readonly unseen: Float64Array;
+  readonly unavailable: Float64Array;
+}
+
 /** Batches of one size. */
 export interface BatchSizeStats {
   readonly rows: number;
@@ -60,6 +66,10 @@ export class EngineStats {
   /** Summed over batches. */
   lookupMicros = 0;
   inferMicros = 0;
+  /** Time of copying outputs to requests. */
+  outputMicros = 0;
+  /** Lookups of answered requests without a row, by position of a row's keys. */
+  readonly misses: KeyMisses;
   /** Time of the last answer, in milliseconds since 1970; 0 before the first. */
   lastInferenceMs = 0;
   readonly #byDuration = new Float64Array(DURATION_STEPS);
@@ -67,7 +77,12 @@ export class EngineStats {
   readonly #lookupBySize: Float64Array;
   readonly #inferBySize: Float64Array;
 
-  constructor(rowsMax: number) {
+  /** @param keyNum keys of a row; 0 for a graph without tables */
+  constructor(rowsMax: number, keyNum = 0) {
+    this.misses = {
+      unseen: new Float64Array(keyNum),
+      unavailable: new Float64Array(keyNum),
+    };
     this.#executionsBySize = new Float64Array(rowsMax + 1);
     this.#lookupBySize = new Float64Array(rowsMax + 1);
     this.#inferBySize = new Float64Array(rowsMax + 1);
@@ -140,7 +155,8 @@ export class EngineStats {
     this.requests = this.rows = this.executions = this.cacheHits = this.cacheMisses = 0;
     this.scoredRows = this.scoreSum = this.lookups = this.unseen = this.unavailable = 0;
     this.queueMicros = this.lookupMicros = this.inferMicros = this.lastInferenceMs = 0;
-    this.cacheHitMicros = this.cacheMissMicros = 0;
+    this.cacheHitMicros = this.cacheMissMicros = this.outputMicros = 0;
+    for (const counts of [this.misses.unseen, this.misses.unavailable]) counts.fill(0);
     this.failures.clear();
     const bySize = [this.#executionsBySize, this.#lookupBySize, this.#inferBySize];
     for (const counts of [this.#byDuration, ...bySize]) counts.fill(0);

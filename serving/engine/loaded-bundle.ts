@@ -5,6 +5,7 @@
  */
 import { CubeError } from '../../lib/core/errors.ts';
 import type { KeyedRows } from '../../lib/core/feature-rows.ts';
+import type { LookupGroup, LookupSummary } from '../../lib/core/lookup-group.ts';
 import type { Manifest } from '../../lib/core/manifest.ts';
 import type { BagSpec, FeatureSpec, IdsSpec, SlotSpec } from '../../lib/core/slots.ts';
 import { ComputedKeys } from '../../lib/features/computed-keys.ts';
@@ -28,6 +29,7 @@ import {
 } from './engine-options.ts';
 import type { EngineRequest } from './engine-request.ts';
 import { EngineStats } from './engine-stats.ts';
+import { type LookupSlot, listLookupSlots } from './lookup-slots.ts';
 import { ModelPool } from './model-pool.ts';
 import type { Prediction } from './prediction.ts';
 import { RequestCache } from './request-cache.ts';
@@ -84,6 +86,8 @@ export class LoadedBundle implements VersionUse {
   /** The published golden rows, if any. */
   readonly golden: WarmUpRows | undefined;
   readonly synthetic: SyntheticRows;
+  readonly lookupSlots: readonly LookupSlot[];
+  readonly repository: Repository;
   readonly #store: EmbeddingStore;
   readonly #users = new VersionUsers();
 
@@ -108,8 +112,10 @@ export class LoadedBundle implements VersionUse {
     this.golden = parts.golden;
     this.synthetic = parts.synthetic;
     this.rowKeys = new RowKeys(parts.features);
+    this.lookupSlots = listLookupSlots(parts.plan, parts.features);
+    this.repository = options.repository;
     this.batching = batching;
-    this.stats = new EngineStats(batching.maxBatch);
+    this.stats = new EngineStats(batching.maxBatch, parts.plan.keyNum);
     const { manifest, plan, pool } = parts;
     const shape = {
       plan,
@@ -194,6 +200,11 @@ export class LoadedBundle implements VersionUse {
    */
   checkAvailable(): Promise<void> {
     return this.#store.prepare(this.manifest);
+  }
+
+  /** Looks keys up outside of requests. @throws CubeError as the store does */
+  lookUp(groups: readonly LookupGroup[], timeoutMs: number): Promise<LookupSummary> {
+    return this.#store.lookup(this.manifest, groups, timeoutMs);
   }
 
   /** Keeps the version in use for a request; `release` must follow. */

@@ -152,7 +152,7 @@ export class LoadedEnsemble implements TensorModel {
       const tensor = tensors[i];
       if (tensor !== undefined) values.set(name, Promise.resolve(tensor));
     });
-    const timings = { queueMicros: 0, inferMicros: 0 };
+    const timings = { queueMicros: 0, inferMicros: 0, outputMicros: 0 };
     const runs = this.#steps.map((step) => {
       const run = this.#runStep(step, pinned, values, options);
       for (const [output, tensor] of step.outputMap) {
@@ -164,6 +164,7 @@ export class LoadedEnsemble implements TensorModel {
       return run.then((prediction) => {
         timings.queueMicros += prediction.timings.queueMicros;
         timings.inferMicros += prediction.timings.inferMicros;
+        timings.outputMicros += prediction.timings.outputMicros;
       });
     });
     try {

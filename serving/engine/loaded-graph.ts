@@ -22,7 +22,7 @@ import { EngineStats } from './engine-stats.ts';
 import { checkGraphInputs, type GraphInputs, type GraphRequest } from './graph-request.ts';
 import type { GraphInfo, GraphJob, GraphResult, GraphWorkerOptions } from './graph-worker.ts';
 import { InstancePool } from './instance-pool.ts';
-import type { PredictOptions } from './prediction.ts';
+import type { Prediction, PredictOptions } from './prediction.ts';
 import { countTensorBytes, RequestCache, toGraphCacheKey } from './request-cache.ts';
 import { GraphBatchRunner } from './run-graph-batch.ts';
 import type { VersionUse } from './version-use.ts';
@@ -62,7 +62,7 @@ export interface GraphCall {
 export interface GraphPrediction {
   readonly rowCount: number;
   readonly outputs: readonly NamedTensor[];
-  readonly timings: { readonly queueMicros: number; readonly inferMicros: number };
+  readonly timings: Omit<Prediction['timings'], 'lookupMicros'>;
   /** Present when the model has tables. */
   readonly lookups?: GraphLookups;
 }
@@ -160,15 +160,16 @@ export class LoadedGraph implements VersionUse {
     const startMs = systemClock.nowMs();
     const key = toGraphCacheKey(inputs);
     const cached = this.#cache.get(key);
-    this.stats.recordCacheLookup(cached, 1_000 * (systemClock.nowMs() - startMs));
+    const cacheMicros = 1_000 * (systemClock.nowMs() - startMs);
+    this.stats.recordCacheLookup(cached, cacheMicros);
     if (cached !== undefined) {
       options.onScheduled?.();
-      return cached;
+      return { ...cached, timings: { ...cached.timings, cacheMicros } };
     }
     const prediction = await this.#run(inputs, options);
-    const timings = { queueMicros: 0, inferMicros: 0 };
+    const timings = { queueMicros: 0, inferMicros: 0, outputMicros: 0 };
     this.#cache.put(key, { ...prediction, timings }, countTensorBytes(prediction.outputs));
-    return prediction;
+    return { ...prediction, timings: { ...prediction.timings, cacheMicros } };
   }
 
   get #outputNames(): readonly string[] {
@@ -179,8 +180,9 @@ export class LoadedGraph implements VersionUse {
     this.acquire();
     try {
       const request = await this.batcher.submit(inputs, options, () => this.release());
-      const { rowCount, queueMicros, inferMicros } = request;
-      return { rowCount, outputs: request.collectOutputs(), timings: { queueMicros, inferMicros } };
+      const { rowCount, queueMicros, inferMicros, outputMicros } = request;
+      const timings = { queueMicros, inferMicros, outputMicros };
+      return { rowCount, outputs: request.collectOutputs(), timings };
     } catch (error) {
       // The graph refused the caller's tensors: their values or dynamic dimensions do not fit it.
       const { code, message } = CubeError.from(error);

@@ -56,6 +56,10 @@ export interface Prediction {
     /** Summed over the batches that the request was in. */
     readonly lookupMicros: number;
     readonly inferMicros: number;
+    /** Copies of outputs. */
+    readonly outputMicros: number;
+    /** The lookup in the request cache; absent without a cache. */
+    readonly cacheMicros?: number;
   };
 }
 

@@ -31,12 +31,13 @@ export class Predictor {
     const startMs = systemClock.nowMs();
     const key = toCacheKey(rows);
     const cached = cache.get(key);
-    bundle.stats.recordCacheLookup(cached, 1_000 * (systemClock.nowMs() - startMs));
-    if (cached !== undefined) return { ...cached, timings: NO_TIMINGS };
+    const cacheMicros = 1_000 * (systemClock.nowMs() - startMs);
+    bundle.stats.recordCacheLookup(cached, cacheMicros);
+    if (cached !== undefined) return { ...cached, timings: { ...NO_TIMINGS, cacheMicros } };
     const prediction = await this.#run(bundle, rows, options);
     // A degraded prediction is never cached.
     if (!prediction.degraded) cache.put(key, prediction, countPredictionBytes(prediction));
-    return prediction;
+    return { ...prediction, timings: { ...prediction.timings, cacheMicros } };
   }
 
   async #run(bundle: LoadedBundle, rows: KeyedRows, options: PredictOptions): Promise<Prediction> {
@@ -47,10 +48,11 @@ export class Predictor {
 }
 
 /** Timings of a prediction from the cache. */
-const NO_TIMINGS = { queueMicros: 0, lookupMicros: 0, inferMicros: 0 } as const;
+const NO_TIMINGS = { queueMicros: 0, lookupMicros: 0, inferMicros: 0, outputMicros: 0 } as const;
 
 function toPrediction(bundle: LoadedBundle, request: EngineRequest): Prediction {
-  const { rows, counts, outcomesByKey, queueMicros, lookupMicros, inferMicros } = request;
+  const { rows, counts, outcomesByKey } = request;
+  const { queueMicros, lookupMicros, inferMicros, outputMicros } = request;
   const outputs = bundle.pool.outputs.map(({ name, width }, i) => {
     return { name, width, data: request.outputs[i]! };
   });
@@ -64,29 +66,15 @@ function toPrediction(bundle: LoadedBundle, request: EngineRequest): Prediction 
     ...counts,
     degraded: counts.unavailable > 0,
     ...(outcomesByKey === undefined ? {} : { slots: summarizeSlots(bundle, outcomesByKey) }),
-    timings: { queueMicros, lookupMicros, inferMicros },
+    timings: { queueMicros, lookupMicros, inferMicros, outputMicros },
   };
 }
 
-/**
- * Outcomes by slot. Keys that are computed from several slots are named after the graph input that
- * takes them.
- */
-function summarizeSlots({ plan, features }: LoadedBundle, byKey: Uint32Array): SlotOutcomes[] {
-  const positions = new Set(plan.tables.flatMap(({ columns }) => [...columns]));
-  return [...positions]
-    .sort((a, b) => a - b)
-    .map((position) => ({
-      slot: features.slots[position]?.name ?? nameComputedKey(plan, position),
-      hit: byKey[3 * position] ?? 0,
-      unseen: byKey[3 * position + 1] ?? 0,
-      unavailable: byKey[3 * position + 2] ?? 0,
-    }));
-}
-
-function nameComputedKey({ embeddings, tables }: LoadedBundle['plan'], position: number): string {
-  const embedding = embeddings.find(({ table, columns }) =>
-    columns.some((column) => tables[table]?.columns[column] === position),
-  );
-  return `${embedding?.input} (computed)`;
+function summarizeSlots({ lookupSlots }: LoadedBundle, byKey: Uint32Array): SlotOutcomes[] {
+  return lookupSlots.map(({ position, name }) => ({
+    slot: name,
+    hit: byKey[3 * position] ?? 0,
+    unseen: byKey[3 * position + 1] ?? 0,
+    unavailable: byKey[3 * position + 2] ?? 0,
+  }));
 }

@@ -48,6 +48,8 @@ export abstract class QueuedRequest {
   /** Summed over its batches. */
   lookupMicros = 0;
   inferMicros = 0;
+  /** Time of copying the outputs of its batches. */
+  outputMicros = 0;
   /** The first row that is not in a batch yet. */
   nextRow = 0;
   /** It has waiting rows in a queue. */

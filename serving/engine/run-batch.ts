@@ -245,15 +245,21 @@ function deliver(
   { lookupMicros, inferMicros }: BatchResult,
   context: BatchContext,
 ): void {
-  const { shape, stats, scheduler } = context;
+  const { shape, stats, scheduler, clock } = context;
+  const { plan } = shape;
   stats.recordBatch(batch.rowCount, lookupMicros, inferMicros);
   for (const slice of batch.slices) {
     const { request, rowCount } = slice;
+    const startMs = clock.nowMs();
     copyOutputs(slice, buffers.outputs, context);
     if (request.isOpen) {
-      countOutcomes(shape.plan, buffers.outcomes, slice, request.counts, request.outcomesByKey);
+      const { counts, outcomesByKey } = request;
+      countOutcomes(plan, buffers.outcomes, slice, counts, outcomesByKey, stats.misses);
       request.lookupMicros += lookupMicros;
       request.inferMicros += inferMicros;
+      const outputMicros = 1_000 * (clock.nowMs() - startMs);
+      request.outputMicros += outputMicros;
+      stats.outputMicros += outputMicros;
     }
     if (request.finishSlice(rowCount)) scheduler.complete(request);
   }

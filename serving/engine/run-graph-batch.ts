@@ -9,6 +9,7 @@
  */
 import { CubeError, requireDefined } from '../../lib/core/errors.ts';
 import { concatRows, type NamedTensor, type Tensor, viewRows } from '../../lib/core/tensor.ts';
+import { systemClock } from '../../lib/platform/clock.ts';
 import type { BatchRunner } from './batcher.ts';
 import type { EngineStats } from './engine-stats.ts';
 import { type GraphInputs, GraphRequest } from './graph-request.ts';
@@ -60,7 +61,7 @@ export class GraphBatchRunner implements BatchRunner<GraphInputs, GraphRequest> 
       const outputs = new Map(result.outputs.map((tensor) => [tensor.name, tensor]));
       if (this.#options.isBatched) checkBatchDimension(result.outputs, batch.rowCount);
       stats.recordBatch(batch.rowCount, 0, result.inferMicros);
-      deliver(batch, outputs, result.inferMicros, scheduler);
+      stats.outputMicros += deliver(batch, outputs, result.inferMicros, scheduler);
     } catch (error) {
       handleRunError(batch, CubeError.from(error), scheduler);
     }
@@ -111,15 +112,18 @@ function checkBatchDimension(outputs: readonly NamedTensor[], rowCount: number):
   }
 }
 
+/** @returns the time of copying outputs, in microseconds */
 function deliver(
   { slices }: GraphBatch,
   outputs: ReadonlyMap<string, NamedTensor>,
   inferMicros: number,
   scheduler: BatchScheduler<GraphRequest>,
-): void {
+): number {
   const isAlone = slices.length === 1;
+  let outputMicros = 0;
   for (const { request, firstRow, rowCount, batchRow } of slices) {
     if (request.isOpen) {
+      const startMs = systemClock.nowMs();
       const parts = request.inputs.outputs.map((name) => {
         const output = requireDefined(outputs.get(name), `the output ${name}`);
         const { dataType, shape, data } = output;
@@ -128,7 +132,11 @@ function deliver(
       });
       request.addOutputs(firstRow, parts);
       request.inferMicros += inferMicros;
+      const micros = 1_000 * (systemClock.nowMs() - startMs);
+      request.outputMicros += micros;
+      outputMicros += micros;
     }
     if (request.finishSlice(rowCount)) scheduler.complete(request);
   }
+  return outputMicros;
 }

@@ -125,6 +125,7 @@ export class ServingConsoleSource implements ConsoleSource {
         hotRows: hotRows === undefined ? null : { rows: hotRows.rows, bytes: hotRows.bytes },
       })),
       versions: loaded.map(describeVersion),
+      misses: loaded.flatMap((bundle) => (isTensorModel(bundle) ? [] : [countMisses(bundle)])),
       failures: metrics.listFailures(),
       warnings: listRecentWarnings(),
     };
@@ -178,6 +179,20 @@ function describeVersion(loaded: LoadedVersion): object {
       bytes: shards.flat().reduce((sum, layer) => sum + layer.bytes, 0),
       layers: Math.max(...shards.map((chain) => chain.length)),
     })),
+  };
+}
+
+/** Lookups without a row by slot since the version was loaded. */
+function countMisses({ name: model, version, stats, lookupSlots }: LoadedBundle): object {
+  const { scoredRows, misses } = stats;
+  return {
+    model,
+    version,
+    rows: scoredRows,
+    slots: lookupSlots.map(({ position, name, tables }) => {
+      const [unseen, unavailable] = [misses.unseen[position], misses.unavailable[position]];
+      return { slot: name, lookups: scoredRows * tables.length, unseen, unavailable };
+    }),
   };
 }
 

@@ -36,8 +36,9 @@ const METRICS: readonly TritonMetric[] = [
   },
   {
     name: 'nv_inference_request_duration_us',
-    help: 'Time of waiting, lookups and graph runs.',
-    value: (stats) => stats.queueMicros + stats.lookupMicros + stats.inferMicros,
+    help: 'Time of waiting, lookups, graph runs and copying outputs.',
+    value: (stats) =>
+      stats.queueMicros + stats.lookupMicros + stats.inferMicros + stats.outputMicros,
   },
   {
     name: 'nv_inference_queue_duration_us',
@@ -56,8 +57,8 @@ const METRICS: readonly TritonMetric[] = [
   },
   {
     name: 'nv_inference_compute_output_duration_us',
-    help: 'Always 0: the copy of outputs is not timed.',
-    value: () => 0,
+    help: 'Time of copying outputs to requests.',
+    value: ({ outputMicros }) => outputMicros,
   },
   {
     name: 'nv_cache_num_hits_per_model',
@@ -88,8 +89,16 @@ const REASONS_BY_CODE: Readonly<Record<string, (typeof REASONS)[number]>> = {
   DEADLINE_EXCEEDED: 'CANCELED',
 };
 
-/** Quantiles are of the last minute. */
-const STAGES = ['request', 'queue', 'compute_input', 'compute_infer', 'compute_output'] as const;
+/** Parts of the names of summaries. Quantiles are those of the last minute. */
+const STAGES = [
+  'inference_request',
+  'inference_queue',
+  'inference_compute_input',
+  'inference_compute_infer',
+  'inference_compute_output',
+  'cache_hit',
+  'cache_miss',
+] as const;
 type Stage = (typeof STAGES)[number];
 
 export class TritonMetrics {
@@ -128,7 +137,7 @@ export class TritonMetrics {
     });
     for (const stage of STAGES) {
       const summary = registry.summary({
-        name: `nv_inference_${stage}_summary_us`,
+        name: `nv_${stage}_summary_us`,
         help: SUMMARY_HELP[stage],
         labels: ['model', 'version'],
         beforeScrape: () => this.#dropUnloaded(),
@@ -143,13 +152,16 @@ export class TritonMetrics {
     this.#summarized.set(JSON.stringify([model, version]), labels);
     const observe = (stage: Stage, micros: number): void =>
       this.#summaries.get(stage)?.observe(labels, micros);
-    observe('request', 1_000 * durationMs);
-    observe('queue', timings.queueMicros);
+    observe('inference_request', 1_000 * durationMs);
+    observe('inference_queue', timings.queueMicros);
     // A response from the request cache ran no graph.
-    if (timings.inferMicros === 0) return;
-    observe('compute_input', timings.lookupMicros);
-    observe('compute_infer', timings.inferMicros);
-    observe('compute_output', 0);
+    const isCached = timings.inferMicros === 0;
+    const { cacheMicros } = timings;
+    if (cacheMicros !== undefined) observe(isCached ? 'cache_hit' : 'cache_miss', cacheMicros);
+    if (isCached) return;
+    observe('inference_compute_input', timings.lookupMicros);
+    observe('inference_compute_infer', timings.inferMicros);
+    observe('inference_compute_output', timings.outputMicros);
   }
 
   #dropUnloaded(): void {
@@ -165,9 +177,12 @@ export class TritonMetrics {
 }
 
 const SUMMARY_HELP: Readonly<Record<Stage, string>> = {
-  request: 'Time from the complete body to the response, including responses from the cache.',
-  queue: 'Time waiting for the first batch, including responses from the cache.',
-  compute_input: 'Time of lookups of the batches of a request.',
-  compute_infer: 'Time of graph runs of the batches of a request.',
-  compute_output: 'Always 0: the copy of outputs is not timed.',
+  inference_request:
+    'Time from the complete body to the response, including responses from the cache.',
+  inference_queue: 'Time waiting for the first batch, including responses from the cache.',
+  inference_compute_input: 'Time of lookups of the batches of a request.',
+  inference_compute_infer: 'Time of graph runs of the batches of a request.',
+  inference_compute_output: 'Time of copying the outputs of a request.',
+  cache_hit: 'Time of request cache lookups that found a response.',
+  cache_miss: 'Time of request cache lookups that found no response.',
 };

@@ -87,6 +87,7 @@ const CTR_QUERY = {
   detail: 'true: add lookup outcomes per slot',
   timings: 'true: add the durations of the steps',
 };
+const VERSION_QUERY = { model: CTR_QUERY.model, version: CTR_QUERY.version };
 const METRICS: Operation = { summary: 'Metrics in Prometheus text', answer: 'text/plain' };
 const TRACE: Operation = { summary: 'Trace settings of Triton, which are off' };
 const FEATURES: Operation = { summary: 'Slots, dense features and hash that requests need' };
@@ -187,7 +188,21 @@ function listOperations(services: readonly string[], hasPipeline: boolean): Oper
     ...CONSOLE_OPERATIONS,
     'GET /v1/console/examples': {
       summary: 'Example rows of a model, for the form of the console',
-      query: { model: CTR_QUERY.model },
+      query: VERSION_QUERY,
+    },
+    'GET /v1/console/row': {
+      summary: 'The rows of a key, or of a feature of a slot, with the shard of the key',
+      query: {
+        ...VERSION_QUERY,
+        slot: 'Slot of the feature',
+        feature: 'Feature to hash to a key',
+        key: 'Key instead of a slot and a feature: decimal, or 0x and hex digits',
+        table: 'Table to look up in; default: all that take the slot',
+      },
+    },
+    'GET /v1/console/table': {
+      summary: 'Layouts and load factor of a table, and the norms of a sample of its rows',
+      query: { ...VERSION_QUERY, table: 'Name of the table' },
     },
     'GET /healthz': LIVE,
     'GET /v2/health/live': LIVE,

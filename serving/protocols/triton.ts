@@ -128,7 +128,8 @@ function getVersionStatistics(name: string, { version, stats }: LoadedVersion): 
   const formatDuration = (micros: number, count: number): Duration => {
     return { count, ns: Math.round(micros * NANOS_PER_MICRO) };
   };
-  const { requests, queueMicros, lookupMicros, inferMicros } = stats;
+  const { requests, queueMicros, lookupMicros, inferMicros, outputMicros } = stats;
+  const successMicros = queueMicros + lookupMicros + inferMicros + outputMicros;
   return {
     name,
     version,
@@ -136,12 +137,12 @@ function getVersionStatistics(name: string, { version, stats }: LoadedVersion): 
     inference_count: stats.rows,
     execution_count: stats.executions,
     inference_stats: {
-      success: formatDuration(queueMicros + lookupMicros + inferMicros, requests),
+      success: formatDuration(successMicros, requests),
       fail: formatDuration(0, failed),
       queue: formatDuration(queueMicros, requests),
       compute_input: formatDuration(lookupMicros, requests),
       compute_infer: formatDuration(inferMicros, requests),
-      compute_output: formatDuration(0, requests),
+      compute_output: formatDuration(outputMicros, requests),
       cache_hit: formatDuration(stats.cacheHitMicros, stats.cacheHits),
       cache_miss: formatDuration(stats.cacheMissMicros, stats.cacheMisses),
     },

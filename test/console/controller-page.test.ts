@@ -82,6 +82,54 @@ async function checkRollout({ fleet, url, browser }: Stage): Promise<void> {
   await console.close();
 }
 
+/** The stand-in servers cannot score rows: the gate by button could not run; a report is given. */
+async function checkGate({ fleet, url, browser }: Stage): Promise<void> {
+  const console = await ConsolePage.open(browser, url);
+  const { page } = console;
+  await console.show('versions');
+  await act(page, '2', 'Gate', HOSTILE);
+  await page.locator('[data-version="2"] [data-gate=error]').waitFor();
+  assert.equal(await page.getByRole('button', { name: 'Gate report' }).count(), 0);
+  const json = JSON.stringify(createReport(HOSTILE));
+  await fleet.repository.rolloutLog('ctr', '2').putGateReport({ json, txt: '', html: '' });
+  await page.locator('[data-version="2"]').getByRole('button', { name: 'Gate report' }).click();
+  await page.locator('[data-report="2"] [data-verdict=fail]').waitFor();
+  await page.locator('[data-report="2"]').getByText(HOSTILE).first().waitFor();
+  assert.ok((await page.locator('[data-report="2"] svg rect').count()) > 0);
+  // Compare shows the histograms of this report, and says why it cannot read made-up layers.
+  await page.getByLabel('From version').selectOption('1');
+  await page.getByLabel('To version').selectOption('2');
+  await page.locator('[data-comparison="1 2"] svg rect').first().waitFor();
+  await page.getByRole('button', { name: 'Count changed rows' }).click();
+  await page.locator('[data-comparison="1 2"] .error').waitFor();
+  assert.equal(await page.locator('img').count(), 0);
+  assert.equal(await page.title(), 'Hypercube console');
+  await console.close([/500|422/]);
+}
+
+function createReport(text: string): object {
+  const version = {
+    version: '2',
+    rowsSent: 4,
+    rowsFailed: 0,
+    lookups: 8,
+    unseen: 2,
+    scoreMean: 0.5,
+    latency: { p50Ms: 1, p99Ms: 2 },
+  };
+  const histogram = { low: 0, high: 1, counts: [[1, 3]] };
+  return {
+    version: '2',
+    against: '1',
+    at: '2026-01-01T00:00:00.000Z',
+    by: text,
+    verdict: 'fail',
+    golden: { rows: 4 },
+    checks: [{ limit: 'aucMin', what: text, value: null, outcome: 'fail', note: text }],
+    findings: { candidate: version, scores: histogram, differences: histogram },
+  };
+}
+
 async function checkDeadServer({ fleet, url, browser }: Stage): Promise<void> {
   const console = await ConsolePage.open(browser, url);
   const { page } = console;
@@ -151,6 +199,7 @@ test('controller and agent in a browser', { skip: SKIP }, async (t) => {
 
   const stage = { t, fleet, browser, url };
   await t.test('a version is rolled out and rolled back by button', () => checkRollout(stage));
+  await t.test('the gate runs by button, and its report is shown', () => checkGate(stage));
   await t.test('a server that stops answering turns red, and green again', () =>
     checkDeadServer(stage),
   );
@@ -187,6 +236,19 @@ test('actions are refused from other sites, other hosts, and without a reason', 
     ).end();
   });
   assert.equal(rebound, 403);
+  const read = async (path: string, headers = {}): Promise<number> =>
+    (await fetch(`${url}/controller/v1/${path}`, { headers })).status;
+  for (const path of ['gate-reports/ctr/1/1', 'changes/ctr/1/2']) {
+    assert.equal(await read(path, { origin: 'http://evil.example' }), 403, path);
+    assert.equal(await read(path), 404, path);
+  }
+  for (const path of [
+    'gate-reports/ctr/1/..',
+    'gate-reports/ctr/..%2f..%2fx/1',
+    'changes/a/b/-c',
+  ]) {
+    assert.equal(await read(path), 404, path);
+  }
   const { pointer } = await fleet.repository.readChannel('ctr', 'stable');
   assert.equal(pointer, undefined, 'nothing was changed');
   assert.equal(await send({ host, origin: url }), 200);

@@ -13,6 +13,7 @@ import { after, before, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { CubeError } from '../../lib/core/errors.ts';
 import { Channel } from '../../lib/rpc/channel.ts';
+import { waitFor } from '../support/processes.ts';
 import { DataFolder } from './support/data-folder.ts';
 import { lookup } from './support/lookups.ts';
 import { control, killServers, ServerProcess } from './support/server-process.ts';
@@ -125,7 +126,13 @@ test('a server killed during a load can load the version after a restart', async
   await call(first, 'load', 'ctr', '1');
   await call(first, 'activate', 'ctr', '1');
   const load = first.control('load', { bundle: 'ctr', version: '2' }).catch(() => 'cut off');
-  while ((await first.control('status')).body.loading.length === 0);
+  const readProgress = async () => (await first.control('status')).body.loading[0];
+  await waitFor('the load has read a part', async () => {
+    const { bytes = 0, loadedBytes = 0 } = (await readProgress()) ?? {};
+    return (loadedBytes > 0 && loadedBytes <= bytes) || `${loadedBytes} of ${bytes}`;
+  });
+  const [bundle] = (await first.control('status')).body.bundles;
+  assert.equal(bundle.versions[0].layers, 1);
   first.child.kill('SIGKILL');
   assert.equal(await load, 'cut off');
   const second = await ServerProcess.start([...slow, '--port', String(first.port)]);

@@ -32,6 +32,8 @@ const FACTS: Readonly<Record<string, readonly [type: string, labels: string]>> =
   nv_inference_compute_input_summary_us: ['summary', SUMMARY_LABELS],
   nv_inference_compute_infer_summary_us: ['summary', SUMMARY_LABELS],
   nv_inference_compute_output_summary_us: ['summary', SUMMARY_LABELS],
+  nv_cache_hit_summary_us: ['summary', SUMMARY_LABELS],
+  nv_cache_miss_summary_us: ['summary', SUMMARY_LABELS],
   nv_cache_num_hits_per_model: ['counter', VERSION_LABELS],
   nv_cache_num_misses_per_model: ['counter', VERSION_LABELS],
   nv_cache_hit_duration_per_model: ['counter', VERSION_LABELS],
@@ -119,9 +121,14 @@ test('metrics of Triton and Paddle count requests of bundles and plain models', 
   assert.deepEqual(counts(labels.copy), [1, 2, 1, 1, 1, 0]);
   assert.equal(readValue(`nv_cache_num_hits_per_model${labels.toy}`), 1);
   assert.equal(readValue(`nv_cache_num_misses_per_model${labels.toy}`), 1);
-  for (const name of ['cache_hit_duration_per_model', 'inference_request_duration_us']) {
+  const timed = ['cache_hit_duration_per_model', 'inference_request_duration_us'];
+  for (const name of [...timed, 'inference_compute_output_duration_us']) {
     assert.ok(readValue(`nv_${name}${labels.toy}`) > 0, name);
   }
+  for (const kind of ['hit', 'miss']) {
+    assert.equal(readValue(`nv_cache_${kind}_summary_us_count${labels.toy}`), 1, kind);
+  }
+  assert.ok(readValue(`nv_inference_compute_output_duration_us${labels.copy}`) > 0);
   const names = ['query_request_success', 'query_request_failure', 'inference_count'];
   assert.deepEqual(
     names.map((name) => readValue(`pd_${name}_total`)),

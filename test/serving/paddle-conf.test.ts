@@ -288,12 +288,25 @@ test('flag files: another file, negated flags, misspelled flags', (t) => {
   assert.equal(settings.maxInFlight, 7);
   assert.deepEqual(settings.protocols, ['http', 'grpc', 'baidu_std']);
   const lines = ignored.map(({ setting, reason }) => `${setting}: ${reason}`).join('\n');
-  assert.match(lines, /more\.conf:1 --enable_prometheus: metrics are always served/);
+  assert.equal(settings.metricNames, undefined);
   assert.match(
     lines,
     /gflags\.conf:2 --max_concurency: unknown flag; did you mean "max_concurrency"\?/,
   );
   assert.match(lines, /last\.conf:2 --enable_protocol_list nshead: not a protocol of this server/);
+});
+
+test('--enable_prometheus adds the metrics under the names of Paddle Serving', (t) => {
+  const read = (line: string) =>
+    readPaddleConf(locateConfFolder(writeConf(t, { 'gflags.conf': `${line}\n` })));
+  assert.deepEqual(read('--enable_prometheus').settings.metricNames, ['paddle']);
+  assert.equal(read('--enable_prometheus=false').settings.metricNames, undefined);
+  assert.throws(() => read('--enable_prometheus=maybe'), /gflags\.conf:1: expected true or false/);
+  const [port] = read('--prometheus_port=19393').ignored;
+  assert.match(
+    `${port?.setting} ${port?.reason}`,
+    /prometheus_port .*serving port has the metrics/,
+  );
 });
 
 /** One row by client names: an alias of the configuration, slots, and scaled dense features. */

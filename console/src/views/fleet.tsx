@@ -2,7 +2,7 @@
 import type { JSX } from 'preact';
 import { useState } from 'preact/hooks';
 import type { Connection } from '../connection.ts';
-import { formatBytes, formatCount } from '../format.ts';
+import { formatBytes, formatCount, formatExact, formatTime } from '../format.ts';
 import type { Host, Server } from '../types.ts';
 
 type ServerState = 'ready' | 'loading' | 'stale' | 'down';
@@ -111,18 +111,30 @@ function Replica({
         <span>
           version <b>{versions || 'none'}</b>
         </span>
-        {loading.map(({ bundle, version }) => (
-          <span key={`${bundle} ${version}`}>loading {version}</span>
-        ))}
         <span>{answers ? formatBytes(usedBytes) : '–'}</span>
         <span>{answers ? `${formatCount(requestRate)} req/s` : '–'}</span>
       </span>
+      {answers &&
+        loading.map(({ bundle, version, bytes = 0, loadedBytes = 0 }) => (
+          <span key={`${bundle} ${version}`} class="progress" data-loading={version}>
+            <progress
+              max={Math.max(1, bytes)}
+              value={loadedBytes}
+              aria-label={`Loading ${version}`}
+            />
+            <span>
+              {bytes === 0
+                ? `loading ${version}`
+                : `${version}: ${formatBytes(loadedBytes)} of ${formatBytes(bytes)}`}
+            </span>
+          </span>
+        ))}
     </button>
   );
 }
 
 function Detail({ server }: { server: Server }): JSX.Element {
-  const { address, pid, usedBytes, budgetBytes, bundles, failed, error } = server;
+  const { address, pid, usedBytes, budgetBytes, bundles, failed, error, lastError } = server;
   return (
     <section class="card" aria-label={`Server ${address}`}>
       <h3>
@@ -137,6 +149,13 @@ function Detail({ server }: { server: Server }): JSX.Element {
       <p class="muted">
         Memory: {formatBytes(usedBytes)} of {formatBytes(budgetBytes)}
       </p>
+      {error === undefined && (
+        <p class="muted" data-last-error>
+          {lastError === undefined
+            ? 'Last error: none since this page’s process was started'
+            : `Last error, ${formatTime(lastError.at)}: ${lastError.message}`}
+        </p>
+      )}
       <div class="scroll">
         <table>
           <thead>
@@ -146,11 +165,12 @@ function Detail({ server }: { server: Server }): JSX.Element {
               <th>State</th>
               <th class="number">Rows</th>
               <th class="number">Size</th>
+              <th class="number">Layers</th>
             </tr>
           </thead>
           <tbody>
             {bundles.flatMap(({ bundle, active, versions }) =>
-              versions.map(({ version, rows, bytes }) => (
+              versions.map(({ version, rows, bytes, layers }) => (
                 <tr key={`${bundle} ${version}`}>
                   <td>{bundle}</td>
                   <td>{version}</td>
@@ -159,8 +179,11 @@ function Detail({ server }: { server: Server }): JSX.Element {
                       {version === active ? 'active' : 'loaded'}
                     </span>
                   </td>
-                  <td class="number">{formatCount(rows)}</td>
+                  <td class="number">{formatExact(rows)}</td>
                   <td class="number">{formatBytes(bytes)}</td>
+                  <td class="number" data-layers={version}>
+                    {formatExact(layers)}
+                  </td>
                 </tr>
               )),
             )}

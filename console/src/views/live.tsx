@@ -12,6 +12,7 @@ import {
   formatPlain,
 } from '../format.ts';
 import type { Model, Store } from '../types.ts';
+import { SlotMissesCard } from './slot-misses.tsx';
 
 const WINDOWS = [
   [60, '1 min'],
@@ -154,8 +155,15 @@ export function Live({ connection }: { connection: Connection }): JSX.Element | 
           />
         ))}
       </div>
+      <SlotMissesCard misses={state.misses ?? []} active={listActive(state.models ?? [])} />
       <ShardLatency stores={state.stores ?? []} />
     </>
+  );
+}
+
+function listActive(models: readonly Model[]): ReadonlyMap<string, string> {
+  return new Map(
+    models.flatMap(({ model, active }) => (active === undefined ? [] : [[model, active]])),
   );
 }
 

@@ -261,11 +261,14 @@ function Result({ prediction }: { prediction: Prediction | undefined }): JSX.Ele
       </div>
       <meter min={0} max={1} value={probability} aria-label="Click probability" />
       <p>
-        <em class="outcome hit">{total('hit')} hit</em>{' '}
-        <em class="outcome unseen">{total('unseen')} unseen</em>{' '}
-        <em class="outcome unavailable">{total('unavailable')} unavailable</em>
+        {(['hit', 'unseen', 'unavailable'] as const).map((name) => (
+          <em key={name} class={`outcome ${total(name) > 0 ? name : 'muted'}`}>
+            {total(name)} {name}{' '}
+          </em>
+        ))}
         {degraded && <strong class="bad"> degraded</strong>}
       </p>
+      <MissedSlots slots={slots} />
       {timings !== undefined && (
         <Stages
           stages={[
@@ -276,6 +279,26 @@ function Result({ prediction }: { prediction: Prediction | undefined }): JSX.Ele
         />
       )}
     </section>
+  );
+}
+
+/** The slots whose keys had no row, by outcome. */
+function MissedSlots({ slots }: { slots: NonNullable<Prediction['slots']> }): JSX.Element {
+  const unseen = slots.filter((slot) => slot.unseen > 0).map(({ slot }) => slot);
+  const unavailable = slots.filter((slot) => slot.unavailable > 0).map(({ slot }) => slot);
+  return (
+    <>
+      {unseen.length > 0 && (
+        <p>
+          Not in the table, default row used: <b>{unseen.join(', ')}</b>
+        </p>
+      )}
+      {unavailable.length > 0 && (
+        <p class="bad">
+          No replica answered, default row used: <b>{unavailable.join(', ')}</b>
+        </p>
+      )}
+    </>
   );
 }
 

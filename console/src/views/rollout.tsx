@@ -3,8 +3,8 @@ import type { JSX } from 'preact';
 import { useState } from 'preact/hooks';
 import type { Connection } from '../connection.ts';
 import { type Action, ActionDialog } from '../dialog.tsx';
-import { formatDuration } from '../format.ts';
-import type { Bundle, Rollout } from '../types.ts';
+import { formatDuration, formatExact, formatMs, formatTime } from '../format.ts';
+import type { Bundle, Readings, Rollout } from '../types.ts';
 
 const STATES = ['seen', 'staging', 'staged', 'gating', 'activating', 'active'];
 const ENDED = ['failed', 'rolled-back', 'quarantined', 'retired'];
@@ -72,6 +72,7 @@ function RolloutCard({
       <div class="toolbar">
         <h3>
           {bundle.bundle} {version}
+          <Started rollout={rollout} />
         </h3>
         <span class={`badge ${state}`}>{state}</span>
         {canAbort && (
@@ -91,7 +92,10 @@ function RolloutCard({
           </li>
         )}
       </ol>
-      {why !== '' && <p class={rollout.isBlocked ? 'error' : 'muted'}>{why}</p>}
+      {why !== '' && (state !== 'active' || rollout.isBlocked) && (
+        <p class={rollout.isBlocked ? 'error' : 'muted'}>{why}</p>
+      )}
+      <Watch bundle={bundle} rollout={rollout} state={state} />
       {replicas.length > 0 && (
         <p class="buttons">
           {replicas.map(({ address, holds, isActive, trouble }) => (
@@ -140,34 +144,149 @@ function Step({
   );
 }
 
-const LIMITS: Readonly<Record<string, string>> = {
-  requestsMin: 'requests needed to judge',
-  errorRateMax: 'share of failed requests, at most',
-  unavailableMax: 'share of unavailable lookups, at most',
-  unseenRiseMax: 'rise of the share of unseen lookups, at most',
-  scoreDriftMax: 'drift of the mean score, at most',
-  p99MsMax: 'latency p99 in ms, at most',
-};
+/** The author and the reason of the newest start. */
+function Started({ rollout }: { rollout: Rollout }): JSX.Element | null {
+  const start = rollout.entries.filter(({ state }) => state === 'seen').at(-1);
+  if (start === undefined) return null;
+  return (
+    <small class="muted">
+      {start.reason} · {start.holder}, {formatTime(start.at)}
+    </small>
+  );
+}
+
+/** The measurements of live traffic beside the limits that roll the version back. */
+function Watch({
+  bundle,
+  rollout,
+  state,
+}: {
+  bundle: Bundle;
+  rollout: Rollout;
+  state: string;
+}): JSX.Element | null {
+  const { policy } = bundle;
+  const { entries, readings } = rollout;
+  if (policy === undefined || !WATCHED_STATES.includes(state)) return null;
+  const since = Date.parse(entries.filter((entry) => entry.state === 'active').at(-1)?.at ?? '');
+  const watchedMs = Math.max(0, Math.min(policy.watchMs, Date.now() - since || 0));
+  const isOver = watchedMs >= policy.watchMs;
+  return (
+    <div class="watch">
+      {state === 'active' && (
+        <p class="progress">
+          <progress max={Math.max(1, policy.watchMs)} value={watchedMs} aria-label="Watch window" />
+          <span>
+            {isOver
+              ? `watched for ${formatDuration(policy.watchMs)}`
+              : `watched for ${formatDuration(watchedMs)} of ${formatDuration(policy.watchMs)}`}
+          </span>
+        </p>
+      )}
+      {readings === null ? (
+        <p class="muted">No request has been measured with this version yet.</p>
+      ) : (
+        <ul class="limits" data-readings={rollout.version}>
+          {LIMITS.map((limit) => (
+            <Reading key={limit.name} limit={limit} readings={readings} limits={policy.limits} />
+          ))}
+        </ul>
+      )}
+    </div>
+  );
+}
+
+const WATCHED_STATES = ['activating', 'active'];
+
+interface LimitSpec {
+  readonly name: string;
+  readonly title: string;
+  readonly format: (value: number) => string;
+  readonly read: (readings: Readings) => number | undefined;
+}
+
+const formatShare = (value: number): string => `${Number((100 * value).toPrecision(3))} %`;
+
+/** All but the first are upper limits. */
+const LIMITS: readonly LimitSpec[] = [
+  {
+    name: 'requestsMin',
+    title: 'Requests',
+    format: formatExact,
+    read: ({ requests }) => requests,
+  },
+  {
+    name: 'errorRateMax',
+    title: 'Failed requests',
+    format: formatShare,
+    read: ({ errorRate }) => errorRate,
+  },
+  {
+    name: 'unavailableMax',
+    title: 'Unavailable lookups',
+    format: formatShare,
+    read: ({ unavailable }) => unavailable,
+  },
+  {
+    name: 'unseenRiseMax',
+    title: 'Rise of unseen lookups',
+    format: formatShare,
+    read: ({ unseenRise }) => unseenRise,
+  },
+  {
+    name: 'scoreDriftMax',
+    title: 'Drift of the mean score',
+    format: formatShare,
+    read: ({ scoreDrift }) => scoreDrift,
+  },
+  { name: 'p99MsMax', title: 'Latency p99', format: formatMs, read: ({ p99Ms }) => p99Ms },
+];
+
+function Reading({
+  limit: { name, title, format, read },
+  readings,
+  limits,
+}: {
+  limit: LimitSpec;
+  readings: Readings;
+  limits: Readonly<Record<string, number>>;
+}): JSX.Element {
+  const value = read(readings);
+  const max = limits[name] ?? Number.POSITIVE_INFINITY;
+  const isMinimum = name === 'requestsMin';
+  const isJudged = readings.requests >= (limits['requestsMin'] ?? 0);
+  const isBad = !isMinimum && isJudged && value !== undefined && value > max;
+  return (
+    <li class={isBad ? 'bad' : ''}>
+      <span>{title}</span>
+      <b>{value === undefined ? '–' : format(value)}</b>
+      <span class="muted">{isMinimum ? `judged from ${format(max)}` : `limit ${format(max)}`}</span>
+    </li>
+  );
+}
 
 function Policy({ bundle }: { bundle: Bundle }): JSX.Element | null {
   const { policy } = bundle;
   if (policy === undefined) return null;
+  const channels = policy.channels.map(({ channel, holdMs }) =>
+    holdMs > 0 ? `${channel} (watched for ${formatDuration(holdMs)})` : channel,
+  );
   return (
     <section class="card">
       <h3>Policy of {bundle.bundle}</h3>
       <p class="muted">
-        {policy.gate ? 'The gate must pass' : 'No gate'}; channels{' '}
-        {policy.channels
-          .map(({ channel, holdMs }) =>
-            holdMs > 0 ? `${channel} (watched ${formatDuration(holdMs)})` : channel,
-          )
-          .join(', then ')}
-        ; then watched for {formatDuration(policy.watchMs)} with these limits:
+        {policy.gate ? 'The gate must pass. ' : 'Without a gate. '}
+        The version moves to {channels.join(', then to ')}, and is then watched for{' '}
+        {formatDuration(policy.watchMs)}. It is rolled back when a limit is exceeded:
       </p>
       <ul class="limits">
-        {Object.entries(policy.limits).map(([name, value]) => (
+        {LIMITS.map(({ name, title, format }) => (
           <li key={name}>
-            <b>{value}</b> {LIMITS[name] ?? name}
+            <span>{title}</span>
+            <b>
+              {name === 'requestsMin' ? 'judged from' : 'at most'}{' '}
+              {format(policy.limits[name] ?? Number.NaN)}
+            </b>
           </li>
         ))}
       </ul>

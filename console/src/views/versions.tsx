@@ -3,8 +3,10 @@ import type { JSX } from 'preact';
 import { useState } from 'preact/hooks';
 import type { Connection } from '../connection.ts';
 import { type Action, ActionDialog } from '../dialog.tsx';
-import { formatBytes, formatCount, formatTime } from '../format.ts';
-import type { Bundle, BundleVersion, View } from '../types.ts';
+import { formatBytes, formatExact, formatTime } from '../format.ts';
+import type { Bundle, GateRun, View } from '../types.ts';
+import { Comparison } from './comparison.tsx';
+import { GateReportCard } from './gate-report.tsx';
 
 const PATH = '/controller/v1/actions';
 
@@ -16,6 +18,7 @@ export function Versions({
   onNavigate: (view: View) => void;
 }): JSX.Element {
   const [action, setAction] = useState<Action>();
+  const [shown, setShown] = useState<{ bundle: string; version: string }>();
   const bundles = connection.state.bundles ?? [];
   return (
     <>
@@ -24,8 +27,24 @@ export function Versions({
       </div>
       {bundles.length === 0 && <p class="empty">No bundle is known yet.</p>}
       {bundles.map((bundle) => (
-        <BundleCard key={bundle.bundle} bundle={bundle} onAction={setAction} />
+        <BundleCard
+          key={bundle.bundle}
+          bundle={bundle}
+          onAction={setAction}
+          onReport={(version) => setShown({ bundle: bundle.bundle, version })}
+        />
       ))}
+      {bundles
+        .filter(({ bundle }) => bundle === shown?.bundle)
+        .map(({ bundle, gateReports }) => (
+          <GateReportCard
+            key={`${bundle} ${shown?.version} ${gateReports[shown?.version ?? '']}`}
+            bundle={bundle}
+            version={shown?.version ?? ''}
+            newest={gateReports[shown?.version ?? ''] ?? 0}
+            onClose={() => setShown(undefined)}
+          />
+        ))}
       {bundles.map((bundle) => (
         <Comparison key={bundle.bundle} bundle={bundle} />
       ))}
@@ -48,11 +67,13 @@ export function Versions({
 function BundleCard({
   bundle,
   onAction,
+  onReport,
 }: {
   bundle: Bundle;
   onAction: (action: Action) => void;
+  onReport: (version: string) => void;
 }): JSX.Element {
-  const { versions, rollouts } = bundle;
+  const { versions, rollouts, gateReports } = bundle;
   return (
     <section class="card">
       <h3>{bundle.bundle}</h3>
@@ -78,13 +99,18 @@ function BundleCard({
                 <td>
                   <States bundle={bundle} version={version} />
                 </td>
-                <td class="number">{formatCount(rows)}</td>
+                <td class="number">{formatExact(rows)}</td>
                 <td class="number">{formatBytes(bytes)}</td>
                 <td class="wrap">
                   <LastChange bundle={bundle} version={version} />
                 </td>
                 <td>
                   <div class="buttons">
+                    {gateReports[version] !== undefined && (
+                      <button type="button" class="small" onClick={() => onReport(version)}>
+                        Gate report
+                      </button>
+                    )}
                     {listActions(bundle, version, rollouts).map((action) => (
                       <button
                         type="button"
@@ -116,6 +142,7 @@ function States({ bundle, version }: { bundle: Bundle; version: string }): JSX.E
   const channels = findChannels(bundle, version);
   const rollout = bundle.rollouts.find((candidate) => candidate.version === version);
   const isQuarantined = bundle.quarantined.includes(version);
+  const gate = bundle.gates.find((run) => run.version === version);
   return (
     <div class="buttons">
       {channels.map((channel) => (
@@ -123,16 +150,45 @@ function States({ bundle, version }: { bundle: Bundle; version: string }): JSX.E
           {channel}
         </span>
       ))}
+      {bundle.candidate === version && channels.length === 0 && !isQuarantined && (
+        <span class="badge note">staged</span>
+      )}
       {isQuarantined && <span class="badge quarantined">quarantined</span>}
       {rollout !== undefined && !HIDDEN_STATES.includes(rollout.state) && (
         <span class="badge note">rollout {rollout.state}</span>
       )}
-      {channels.length === 0 && !isQuarantined && HIDDEN_STATES.includes(rollout?.state ?? '') && (
-        <span class="badge">published</span>
-      )}
+      {channels.length === 0 &&
+        !isQuarantined &&
+        bundle.candidate !== version &&
+        HIDDEN_STATES.includes(rollout?.state ?? '') && <span class="badge">published</span>}
+      {gate !== undefined && <GateBadge run={gate} />}
     </div>
   );
 }
+
+function GateBadge({ run }: { run: GateRun }): JSX.Element {
+  const { outcome, by, reason } = run;
+  const [kind, text] = GATE_BADGES[outcome?.verdict ?? 'running'];
+  return (
+    <>
+      <span
+        class={`badge ${kind}`}
+        data-gate={outcome?.verdict ?? 'running'}
+        title={`${by}: ${reason}`}
+      >
+        {text}
+      </span>
+      {outcome?.verdict === 'error' && <span class="error">{outcome.summary}</span>}
+    </>
+  );
+}
+
+const GATE_BADGES = {
+  running: ['loading', 'gate running'],
+  pass: ['ready', 'gate passed'],
+  fail: ['error', 'gate failed'],
+  error: ['error', 'gate could not run'],
+} as const;
 
 function LastChange({ bundle, version }: { bundle: Bundle; version: string }): JSX.Element {
   const entries = bundle.channels.flatMap(({ history }) => history);
@@ -204,6 +260,13 @@ function listActions(
         ]),
     act('stage', 'Stage', `Stage ${version}`, 'All servers load the version; no traffic moves.'),
     act(
+      'gate',
+      'Gate',
+      `Run the gate on ${version}`,
+      'Recorded rows are scored by this version and the active one, on the servers of the fleet. ' +
+        'Stage the version first. The report is stored; no traffic moves.',
+    ),
+    act(
       'activate',
       'Activate',
       `Activate ${version}`,
@@ -219,83 +282,6 @@ function listActions(
 /** They say nothing that another badge does not say. */
 const HIDDEN_STATES = ['', 'not started', 'quarantined'];
 const ROLLING = ['seen', 'staging', 'staged', 'gating', 'activating'];
-
-function Comparison({ bundle }: { bundle: Bundle }): JSX.Element | null {
-  const { versions } = bundle;
-  const active = bundle.channels.at(-1)?.history.at(-1)?.version;
-  const [left, setLeft] = useState(active ?? '');
-  const [right, setRight] = useState(versions[0]?.version ?? '');
-  if (versions.length < 2) return null;
-  const find = (name: string): BundleVersion | undefined =>
-    versions.find(({ version }) => version === name);
-  const [from, to] = [find(left) ?? versions[1], find(right) ?? versions[0]];
-  const names = new Set([from, to].flatMap((side) => side?.tables.map(({ name }) => name) ?? []));
-  const select = (
-    value: string | undefined,
-    onChange: (version: string) => void,
-    label: string,
-  ) => (
-    <select
-      aria-label={label}
-      value={value ?? ''}
-      onChange={({ currentTarget }) => onChange(currentTarget.value)}
-    >
-      {versions.map(({ version }) => (
-        <option key={version}>{version}</option>
-      ))}
-    </select>
-  );
-  return (
-    <section class="card">
-      <div class="toolbar">
-        <h3>Compare</h3>
-        {select(from?.version, setLeft, 'Compare version')}
-        with
-        {select(to?.version, setRight, 'With version')}
-      </div>
-      <div class="scroll">
-        <table>
-          <thead>
-            <tr>
-              <th>Table</th>
-              <th class="number">Rows</th>
-              <th class="number">Change</th>
-              <th class="number">Size</th>
-              <th class="number">Change</th>
-            </tr>
-          </thead>
-          <tbody>
-            {[...names].map((name) => {
-              const before = from?.tables.find((table) => table.name === name);
-              const after = to?.tables.find((table) => table.name === name);
-              return (
-                <tr key={name}>
-                  <td>{name}</td>
-                  <td class="number">{formatCount(after?.rows)}</td>
-                  <td class="number">{formatChange(after?.rows, before?.rows, formatCount)}</td>
-                  <td class="number">{formatBytes(after?.bytes)}</td>
-                  <td class="number">{formatChange(after?.bytes, before?.bytes, formatBytes)}</td>
-                </tr>
-              );
-            })}
-          </tbody>
-        </table>
-      </div>
-    </section>
-  );
-}
-
-function formatChange(
-  after: number | undefined,
-  before: number | undefined,
-  format: (value: number) => string,
-): string {
-  if (before === undefined) return 'added';
-  if (after === undefined) return 'removed';
-  const difference = after - before;
-  if (difference === 0) return 'equal';
-  return `${difference > 0 ? '+' : '−'}${format(Math.abs(difference))}`;
-}
 
 function History({ bundle }: { bundle: Bundle }): JSX.Element {
   return (

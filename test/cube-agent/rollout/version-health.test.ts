@@ -6,6 +6,7 @@ import {
   addMetrics,
   checkHealth,
   emptyCounts,
+  readHealth,
   type VersionCounts,
 } from '../../../cube-agent/rollout/version-health.ts';
 
@@ -50,6 +51,19 @@ test('health depends on errors, unavailable and unseen keys, drift and latency',
   assert.equal(judge({ requests: 100, failures: 90 }), 'well', 'too few to say');
   assert.equal(checkHealth(undefined, undefined, HEALTH_DEFAULTS), undefined);
   assert.equal(checkHealth(counts({ scoreSum: 900 }), undefined, HEALTH_DEFAULTS), undefined);
+});
+
+test('readings are the values that the limits are compared with', () => {
+  const bad = counts({ failures: 250, unanswered: 125, unseen: 5200, scoreSum: 300 });
+  const readings = readHealth(bad, counts({}), HEALTH_DEFAULTS);
+  assert.ok(readings !== undefined);
+  const { unseenRise = Number.NaN, scoreDrift = Number.NaN, ...exact } = readings;
+  assert.deepEqual(exact, { requests: 1250, errorRate: 0.2, unavailable: 0.1, p99Ms: 2 });
+  assert.ok(Math.abs(unseenRise - 0.19) < 1e-9, String(unseenRise));
+  assert.ok(Math.abs(scoreDrift - 0.5) < 1e-9, String(scoreDrift));
+  const alone = readHealth(counts({}), counts({ requests: 1 }), HEALTH_DEFAULTS);
+  assert.deepEqual([alone?.unseenRise, alone?.scoreDrift], [undefined, undefined]);
+  assert.equal(readHealth(undefined, undefined, HEALTH_DEFAULTS), undefined);
 });
 
 test('counts of all processes are summed for one model; invalid lines are skipped', () => {
