@@ -38,9 +38,19 @@ export interface HttpRequest extends HttpRequestHead {
   /** A Buffer; undefined without a body. */
   readonly body: unknown;
   /** The response that will be sent. */
-  readonly raw: ServerResponse;
+  readonly raw: PendingResponse;
   /** When the head was received, on the system clock; undefined when unknown. */
   readonly arrivedMs?: number;
+}
+
+/** What handlers may see of their response: a part of node:http's ServerResponse. */
+export interface PendingResponse {
+  /** The connection has ended. */
+  readonly destroyed: boolean;
+  /** The response has been sent. */
+  readonly writableFinished: boolean;
+  readonly headersSent: boolean;
+  setHeader(name: string, value: string): unknown;
 }
 
 export interface HttpResponse {
@@ -72,12 +82,20 @@ interface Route extends DirectRoute {
   readonly pattern: RegExp;
 }
 
+/** A route that matches a request. */
+export interface DirectMatch {
+  readonly route: Pick<DirectRoute, 'path' | 'admit' | 'handler'>;
+  readonly params: HttpRequestHead['params'];
+}
+
+export type FailedRequest = Pick<IncomingMessage, 'headers' | 'url'>;
+
 export interface DirectRoutesOptions {
   readonly admission: HttpAdmission;
   readonly gate: AccessGate | undefined;
   readonly bodyBytesMax: number;
   /** Called for each failure; returns the error to respond with. */
-  onFailure(error: unknown, request: IncomingMessage): CubeError;
+  onFailure(error: unknown, request: FailedRequest): CubeError;
   /** Whether connections close after their responses. */
   isStopping(): boolean;
 }
@@ -100,38 +118,41 @@ export class DirectRoutes {
   /** Handles a request if it is eligible and matches a route; returns whether it does. */
   tryHandle(request: IncomingMessage, response: ServerResponse): boolean {
     if (!isEligible(request, this.#options.bodyBytesMax)) return false;
-    const type = request.headers['content-type'] ?? '';
+    const found = this.find(request.url ?? '', request.headers['content-type']);
+    if (found === undefined) return false;
+    const head = { headers: request.headers, params: found.params, query: {} };
+    this.#read(request, response, found.route, head);
+    return true;
+  }
+
+  /** Whether the first bytes of a connection may begin a direct request. */
+  mayMatch(first: Buffer): boolean {
+    return this.#routes.length > 0 && first.toString('latin1', 0, 4) === 'POST';
+  }
+
+  /** Finds the route of a POST. @param url without a query, or no route matches */
+  find(url: string, contentType = ''): DirectMatch | undefined {
     for (const route of this.#routes) {
-      if (!route.contentTypes.includes(type)) continue;
-      const found = route.pattern.exec(request.url ?? '');
-      if (found === null) continue;
-      const head = { headers: request.headers, params: found.groups ?? {}, query: {} };
-      this.#read(request, response, route, head);
-      return true;
+      if (!route.contentTypes.includes(contentType)) continue;
+      const found = route.pattern.exec(url);
+      if (found !== null) return { route, params: found.groups ?? {} };
     }
-    return false;
+    return undefined;
   }
 
   /** Admits a request, reads its body and sends the handler's response. */
   #read(
     request: IncomingMessage,
     response: ServerResponse,
-    { path, admit, handler }: Route,
+    { path, admit, handler }: DirectMatch['route'],
     head: HttpRequestHead,
   ): void {
     const { admission, gate } = this.#options;
     const arrivedMs = systemClock.nowMs();
     const send = (result: HttpResponse): void => {
-      const encoding = chooseEncoding(request.headers['accept-encoding'], result.body.length);
-      if (encoding === undefined) {
-        this.#send(response, result);
-        return;
-      }
-      const headers = { ...result.headers, ...getEncodingHeaders(encoding) };
-      encodeBody(encoding, result.body).then(
-        (body) => this.#send(response, { ...result, headers, body }),
-        fail,
-      );
+      const encoded = encodeResponse(result, request.headers['accept-encoding']);
+      if (!(encoded instanceof Promise)) this.#send(response, encoded);
+      else encoded.then((whole) => this.#send(response, whole), fail);
     };
     const toResponse = (error: unknown): HttpResponse =>
       createErrorResponse(this.#options.onFailure(error, request));
@@ -180,7 +201,22 @@ export class DirectRoutes {
   }
 }
 
-function closeAfter(response: HttpResponse): HttpResponse {
+/**
+ * Compresses a large response for a caller that accepts it. @param accepted the header
+ * Accept-Encoding
+ */
+export function encodeResponse(
+  response: HttpResponse,
+  accepted: string | string[] | undefined,
+): HttpResponse | Promise<HttpResponse> {
+  const encoding = chooseEncoding(accepted, response.body.length);
+  if (encoding === undefined) return response;
+  const headers = { ...response.headers, ...getEncodingHeaders(encoding) };
+  return encodeBody(encoding, response.body).then((body) => ({ ...response, headers, body }));
+}
+
+/** The response with a header that closes the connection after it. */
+export function closeAfter(response: HttpResponse): HttpResponse {
   return { ...response, headers: { ...response.headers, connection: 'close' } };
 }
 

@@ -17,16 +17,31 @@ export function admitHttpCall(
   route: string,
 ): CallGrant {
   const verb = request.method ?? '';
-  const grant = gate.admit(new HttpCallerHead(request), { protocol: 'http', verb, path: route });
+  const grant = createHttpGrant(gate, request, verb, route);
   admission.onResponseEnd(response, () => grant.end());
   return grant;
 }
 
+/**
+ * Admits a request until `end` of the grant is called. @param route the route's path
+ * @throws CubeError UNAUTHENTICATED, DENIED, RATE_LIMITED
+ */
+export function createHttpGrant(
+  gate: AccessGate,
+  request: HttpCaller,
+  verb: string,
+  route: string,
+): CallGrant {
+  return gate.admit(new HttpCallerHead(request), { protocol: 'http', verb, path: route });
+}
+
+type HttpCaller = Pick<IncomingMessage, 'headers' | 'socket'>;
+
 class HttpCallerHead implements CallerHead {
-  readonly #request: IncomingMessage;
+  readonly #request: HttpCaller;
   readonly authorization: string | undefined;
 
-  constructor(request: IncomingMessage) {
+  constructor(request: HttpCaller) {
     this.#request = request;
     this.authorization = request.headers.authorization;
   }

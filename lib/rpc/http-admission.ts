@@ -11,7 +11,7 @@ import { HTTP2_CANCEL } from './http2-streams.ts';
 
 /** What a body of unknown length counts as: far above most, below the largest limits. */
 const CHUNKED_BYTES = 16 << 20;
-const REQUEST_TIMEOUT_RESPONSE = 'HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\r\n';
+export const REQUEST_TIMEOUT_RESPONSE = 'HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\r\n';
 
 export class HttpAdmission {
   readonly #limits: ServerLimits;
@@ -64,15 +64,28 @@ export class HttpAdmission {
     response: ServerResponse,
     bodyBytesMax: number = this.#limits.httpBodyBytes,
   ): void {
-    const { httpInFlight, inputTotalBytes } = this.#limits;
     const bodyBytes = getDeclaredBodyBytes(request.headers, bodyBytesMax);
+    this.enter(bodyBytes);
+    this.#releaseAtEnd(response, () => this.leave(bodyBytes));
+    this.checkOpen();
+  }
+
+  /** Counts a request; call `leave` exactly once afterwards. */
+  enter(bodyBytes: number): void {
     this.#inFlight++;
     this.#bodyBytes += bodyBytes;
-    this.#releaseAtEnd(response, () => {
-      this.#bodyBytes -= bodyBytes;
-      this.#inFlight--;
-      if (this.#inFlight === 0) this.#onIdle?.();
-    });
+  }
+
+  /** @param bodyBytes as for `enter` */
+  leave(bodyBytes: number): void {
+    this.#bodyBytes -= bodyBytes;
+    this.#inFlight--;
+    if (this.#inFlight === 0) this.#onIdle?.();
+  }
+
+  /** Call after `enter`. @throws CubeError STOPPING, OVERLOADED */
+  checkOpen(): void {
+    const { httpInFlight, inputTotalBytes } = this.#limits;
     if (this.#isClosed) {
       throw new CubeError('STOPPING', 'the server is stopping; call another replica');
     }
@@ -144,6 +157,11 @@ export class HttpAdmission {
       'OVERLOADED',
       'too many responses wait to be read by their callers; try again later',
     );
+  }
+
+  /** Counts bytes of a response; negative: bytes that are sent, or never will be. */
+  addUnsentBytes(byteCount: number): void {
+    this.#unsentBytes += byteCount;
   }
 
   /** Counts a response until it is sent. */

@@ -23,10 +23,12 @@ import type { Logger } from '../platform/logs.ts';
 import { AllowedMethods } from './allowed-methods.ts';
 import { removeInternalHeaders } from './control-caller.ts';
 import { CorsRules } from './cors.ts';
+import { DirectConnections } from './direct-connections.ts';
 import {
   continueRequest,
   createErrorResponse,
   DirectRoutes,
+  type FailedRequest,
   type HttpAdmit,
   type HttpHandler,
   type HttpRequestHead,
@@ -97,6 +99,7 @@ export class HttpServer {
   readonly #limits: ServerLimits;
   readonly #admission: HttpAdmission;
   readonly #gate: AccessGate | undefined;
+  readonly #directConnections: DirectConnections;
   readonly #http2Streams = new Set<ServerHttp2Stream>();
   #isStopping = false;
 
@@ -113,19 +116,27 @@ export class HttpServer {
     this.#limits = limits;
     this.#gate = gate;
     this.#admission = new HttpAdmission(limits);
-    const toLoggedError = (error: unknown, { headers, url }: IncomingMessage): CubeError => {
+    const toLoggedError = (error: unknown, { headers, url }: FailedRequest): CubeError => {
       const failure = CubeError.from(error);
       if (failure.code === 'INTERNAL') {
         logger.error({ err: error, url, logId: headers['log-id'] }, 'call failed');
       }
       return failure;
     };
-    this.directRoutes = new DirectRoutes({
+    const shared = {
       admission: this.#admission,
       gate,
       bodyBytesMax: limits.httpBodyBytes,
       onFailure: toLoggedError,
       isStopping: () => this.#isStopping,
+    };
+    this.directRoutes = new DirectRoutes(shared);
+    this.#directConnections = new DirectConnections({
+      ...shared,
+      routes: this.directRoutes,
+      requestMs: limits.httpRequestMs,
+      onBroken: handleParserError,
+      handOver: (socket, bytes) => this.#handOver(socket, bytes),
     });
     this.app = fastify({
       bodyLimit: limits.httpBodyBytes,
@@ -177,13 +188,26 @@ export class HttpServer {
     this.#server.emit('listening');
   }
 
-  /** @returns whether the connection has a request in flight */
-  serve(socket: Socket): () => boolean {
+  /**
+   * Serves a connection of HTTP/1.1.
+   * @param first the bytes read so far
+   * @returns whether the connection has a request in flight
+   */
+  serve(socket: Socket, first: Buffer): () => boolean {
+    // Only node:http closes idle connections.
+    const isDirect = this.#limits.idleMs === 0 && this.directRoutes.mayMatch(first);
+    const isBusy = isDirect ? this.#directConnections.serve(socket, first) : undefined;
+    if (isBusy === undefined) this.serveWithNode(socket, first);
+    return () => isBusy?.() === true || this.#admission.hasRequests(socket);
+  }
+
+  /** Serves a connection with node:http only. @param first the bytes read so far */
+  serveWithNode(socket: Socket, first: Buffer): void {
     this.#admission.trackConnection(socket);
     // Before Node reuses the connection's parser for another one.
     socket.once('close', () => restoreBodies(socket));
+    socket.unshift(first);
     this.#server.emit('connection', socket);
-    return () => this.#admission.hasRequests(socket);
   }
 
   /** Handles a request over HTTP/2 as one over HTTP/1.1. */
@@ -206,17 +230,30 @@ export class HttpServer {
    */
   async stop(): Promise<void> {
     this.#isStopping = true;
-    this.#server.closeIdleConnections();
+    this.#closeIdleConnections();
     const { drainMs } = this.#limits;
     const timer = setTimeout(() => {
       this.#server.closeAllConnections();
+      this.#directConnections.closeAll();
       for (const stream of this.#http2Streams) stream.close(HTTP2_CANCEL);
     }, drainMs);
     await this.#admission.waitUntilIdle();
     clearTimeout(timer);
     this.#admission.close();
-    this.#server.closeIdleConnections();
+    this.#closeIdleConnections();
     await this.app.close();
+  }
+
+  #closeIdleConnections(): void {
+    this.#server.closeIdleConnections();
+    this.#directConnections.closeIdle();
+  }
+
+  /** Serves a connection with node:http from now on. */
+  #handOver(socket: Socket, bytes: Buffer): void {
+    socket.pause();
+    this.serveWithNode(socket, bytes);
+    socket.resume();
   }
 
   #addParsers(): void {

@@ -277,8 +277,7 @@ export class OnePortServer {
       // An HTTP caller may half-close its connection and wait for the response. With the other
       // protocols, closing ends the call.
       socket.allowHalfOpen = true;
-      socket.unshift(head);
-      connection.isBusy = this.#http.serve(socket);
+      connection.isBusy = this.#http.serve(socket, head);
     }
   }
 

@@ -6,8 +6,8 @@
 import type { IncomingMessage } from 'node:http';
 import type { Socket } from 'node:net';
 
-/** Reading this much costs about as much as a new connection. */
-const DISCARD_BYTES_MAX = 256 << 10;
+/** Reading this much costs about as much as a new connection. A longer body is not read. */
+export const DISCARD_BYTES_MAX: number = 256 << 10;
 /** The time for the caller to read the response before its connection is reset. */
 const LINGER_MS = 1_000;
 
@@ -62,7 +62,8 @@ function discardBody(socket: Socket): void {
   }
 }
 
-function closeSlowly(socket: Socket): void {
+/** Ends a connection without reading the rest of a body. */
+export function closeSlowly(socket: Socket): void {
   socket.end();
   socket.pause();
   const timer = setTimeout(() => socket.destroy(), LINGER_MS);
