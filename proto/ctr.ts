@@ -13,6 +13,10 @@ import {
  * The HTTP header and gRPC trailer of degraded responses, with the value true, in every protocol.
  */
 export const DEGRADED_KEY = 'hypercube-degraded';
+/** The header of a request (gRPC: metadata) by which it is assigned to experiments. */
+export const EXPERIMENT_KEY = 'x-experiment-key';
+/** The header of an answer (gRPC: trailer) with its variants: `experiment=variant, …`. */
+export const EXPERIMENTS_KEY = 'hypercube-experiments';
 
 export const CTR_SERVICE = 'hypercube.CtrService';
 export const CTR_PREDICT = 'Predict';

@@ -11,10 +11,13 @@ import type { Logger } from '../lib/platform/logs.ts';
 import { ControlAccess } from '../lib/rpc/control-access.ts';
 import type { OnePortServer, OnePortServerOptions } from '../lib/rpc/one-port-server.ts';
 import { TlsIdentity } from '../lib/rpc/tls-identity.ts';
+import { readExperimentsFile } from './config/experiments-file.ts';
 import type { ServingConfig } from './config/serving-config.ts';
 import { ServingConsoleSource } from './metrics/console-source.ts';
+import { ExposureLog } from './metrics/exposure-log.ts';
 import { RequestLog } from './metrics/request-log.ts';
 import { ServingMetrics } from './metrics/serving-metrics.ts';
+import { Experiments } from './models/experiments.ts';
 import { openModels } from './models/open-models.ts';
 import { recordRows } from './models/recorded-rows.ts';
 import { recordTensors } from './models/recorded-tensors.ts';
@@ -93,6 +96,7 @@ export async function startServing({
     feed.close();
     if (addresses.length > 0) await port?.stop();
     await pipeline?.stop();
+    await context.exposures?.close();
     await models.stop();
     access.close();
   };
@@ -134,6 +138,8 @@ function createContext(
 ): ProtocolContext {
   return {
     models: models.registry,
+    experiments: openExperiments(config, { models, metrics, logger }),
+    exposures: config.exposures && new ExposureLog({ ...config.exposures, logger }),
     predictor: models.predictor,
     admission,
     metrics,
@@ -154,6 +160,20 @@ function createContext(
       }
     },
   };
+}
+
+function openExperiments(
+  { experimentsFile: path }: ServingConfig,
+  { models, metrics, logger }: Pick<ContextParts, 'models' | 'metrics' | 'logger'>,
+): Experiments {
+  if (path === undefined) return new Experiments(models.registry);
+  return new Experiments(models.registry, {
+    path,
+    read: readExperimentsFile,
+    clock: systemClock,
+    logger,
+    onMissingTarget: (assignment) => metrics.experiments.recordMissing(assignment),
+  });
 }
 
 function createControlAccess(

@@ -60,14 +60,16 @@ export class MetricsRegistry {
     return new Gauge({ name, help, labelNames: labels, registers: [this.#registry] });
   }
 
-  /** A histogram of durations in seconds. */
-  histogram<Label extends string = never>(definition: MetricDefinition<Label>): Histogram<Label> {
-    const { name, help, labels = [] } = definition;
+  /** A histogram; without `buckets` of durations in seconds. */
+  histogram<Label extends string = never>(
+    definition: MetricDefinition<Label> & { readonly buckets?: readonly number[] },
+  ): Histogram<Label> {
+    const { name, help, labels = [], buckets = DURATION_BUCKETS_SECONDS } = definition;
     return new Histogram({
       name,
       help,
       labelNames: labels,
-      buckets: [...DURATION_BUCKETS_SECONDS],
+      buckets: [...buckets],
       registers: [this.#registry],
     });
   }

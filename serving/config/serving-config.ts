@@ -144,6 +144,8 @@ export interface ServingConfig {
   readonly logFile?: RotatingFileOptions;
   /** Which predictions are logged: all that take `slowMs`, and this share (0..1) of all. */
   readonly requestLog: { readonly slowMs: number; readonly share: number };
+  readonly experimentsFile?: string;
+  readonly exposures?: { readonly file: RotatingFileOptions; readonly share: number };
   /** Servers under whose names metrics are added. */
   readonly metricNames: NonNullable<ProcessSettings['metricNames']>;
   /** HTTP is accepted even if it is not listed. */
@@ -210,6 +212,8 @@ export function completeConfig(settings: ServingSettings): ServingConfig {
     logLevel: settings.logLevel ?? 'info',
     ...(settings.logFormat !== undefined && { logFormat: settings.logFormat }),
     ...(logFile !== undefined && { logFile }),
+    ...(settings.experimentsFile !== undefined && { experimentsFile: settings.experimentsFile }),
+    ...readExposures(settings),
     requestLog: {
       slowMs: settings.slowRequestMs ?? Number.POSITIVE_INFINITY,
       share: settings.requestLogShare ?? 0,
@@ -274,6 +278,18 @@ function readLogFile({
   }
   if (logFileBytes === undefined && logFiles === undefined) return undefined;
   return rejectConfig('log-file-bytes and log-files need log-file');
+}
+
+function readExposures({
+  experimentsFile,
+  exposureLog: path,
+  exposureShare: share,
+}: ServingSettings): Pick<ServingConfig, 'exposures'> {
+  if (path !== undefined) {
+    if (experimentsFile === undefined) rejectConfig('exposure-log needs experiments-file');
+    return { exposures: { file: { path, bytesMax: 64 << 20, filesMax: 4 }, share: share ?? 1 } };
+  }
+  return share === undefined ? {} : rejectConfig('exposure-share needs exposure-log');
 }
 
 function readModelRepository(settings: ServingSettings): RepositoryConfig | undefined {

@@ -40,6 +40,9 @@ export interface ProcessSettings extends AccessSettings {
   readonly logFiles?: number;
   readonly slowRequestMs?: number;
   readonly requestLogShare?: number;
+  readonly experimentsFile?: string;
+  readonly exposureLog?: string;
+  readonly exposureShare?: number;
   readonly metricNames?: readonly (typeof METRIC_NAMES)[number][];
   readonly protocols?: readonly (typeof PROTOCOLS)[number][];
   readonly modelRepository?: string;
@@ -230,6 +233,27 @@ export const PROCESS_SETTINGS: Table<ProcessSettings> = {
     help:
       'Share of predictions, from 0 to 1, to log with the time of each stage; never their ' +
       'features (default: 0)',
+  },
+  experimentsFile: {
+    kind: kinds.text,
+    group: PROCESS,
+    isPath: true,
+    help: 'YAML file of experiments, read again when it changes (default: none)',
+  },
+  exposureLog: {
+    kind: kinds.text,
+    group: LOGS,
+    isPath: true,
+    help:
+      'File to write a JSON line to for each request in an experiment; renamed at 64MiB, the ' +
+      'newest four are kept (default: none)',
+  },
+  exposureShare: {
+    kind: kinds.fraction,
+    group: LOGS,
+    help:
+      'Share of the requests in experiments, from 0 to 1, to write to --exposure-log ' +
+      '(default: 1)',
   },
   metricNames: {
     kind: kinds.list(kinds.choice(METRIC_NAMES)),

@@ -9,6 +9,7 @@ import type { PredictionSummary } from '../engine/prediction.ts';
 import type { Models } from '../models/model-registry.ts';
 import type { EmbeddingStore } from '../stores/embedding-store.ts';
 import { registerEngineMetrics } from './engine-metrics.ts';
+import { ExperimentMetrics } from './experiment-metrics.ts';
 import { PaddleMetrics } from './paddle-metrics.ts';
 import { StoreMetrics } from './store-metrics.ts';
 import { TritonMetrics } from './triton-metrics.ts';
@@ -28,6 +29,7 @@ export class ServingMetrics {
   /** Called after each request. */
   onRequest: () => void = () => undefined;
   readonly #registry = new MetricsRegistry();
+  readonly experiments: ExperimentMetrics = new ExperimentMetrics(this.#registry);
   /** Requests by result, for each protocol; counted in plain fields, because refusals are many. */
   readonly #requests = new Map<ProtocolName, Map<ErrorCode | 'OK', number>>();
   readonly #latency: Histogram<'protocol'>;

@@ -32,7 +32,7 @@ export function registerCtrGrpc({ grpc }: Endpoints, context: ProtocolContext): 
   const predict: GrpcHandler = async (bytes, call) => {
     const request = decodeCtrRequest(bytes, VALUES_MAX);
     return handlePrediction(context, 'ctr', createGrpcCallContext(call, request.priority), {
-      find: () => findBundle(context.models, request),
+      find: (models) => findBundle(models, request),
       parse: (bundle) => parseRequest(request, bundle),
     });
   };

@@ -94,7 +94,7 @@ export class LineScorer {
   }
 
   async #predict(rows: readonly LineRow[]): Promise<string[]> {
-    const { models, clock } = this.#context;
+    const { clock } = this.#context;
     const [first, second] = rows;
     const isOneLine = first !== undefined && second === undefined;
     const source = isOneLine ? `line ${first.line}` : 'lines';
@@ -103,7 +103,7 @@ export class LineScorer {
     for (;;) {
       try {
         return await handlePrediction(this.#context, 'ctr', this.#call, {
-          find: () => findBundle(models, this.#options),
+          find: (models) => findBundle(models, this.#options),
           parse: (bundle) => ({
             bundle,
             rows: parseJsonRows(json, bundle.features, values.length),

@@ -5,7 +5,8 @@
 import { CubeError } from '../../lib/core/errors.ts';
 import { quoteInput } from '../../lib/core/shown-input.ts';
 import type { LoadedBundle } from '../engine/loaded-bundle.ts';
-import { type Models, requireBundle } from '../models/model-registry.ts';
+import type { VersionFinder } from '../models/experiments.ts';
+import { requireBundle } from '../models/model-registry.ts';
 
 export interface CtrOptions {
   /** Empty: the only model. */
@@ -64,7 +65,7 @@ function rejectParameter(name: string, problem: string): never {
  *   is named
  */
 export function findBundle(
-  models: Models,
+  models: VersionFinder,
   { model, version, label }: Pick<CtrOptions, 'model' | 'version' | 'label'>,
 ): LoadedBundle {
   const selector = {

@@ -8,22 +8,30 @@ export function toCtrResponse(
   { manifest, plan }: LoadedBundle,
   { timings }: { readonly timings: boolean },
 ): CtrResponse {
-  const { clickOutput, clickWidth, rowCount, version, unseen, unavailable, degraded } = prediction;
-  const probabilities = new Float32Array(rowCount);
-  for (let row = 0; row < rowCount; row++) {
-    probabilities[row] = clickOutput[row * clickWidth + plan.clickColumn]!;
-  }
+  const { version, unseen, unavailable, degraded } = prediction;
   return {
     model: manifest.bundle,
     version: manifest.version,
     tablesVersion: version,
-    probabilities,
+    probabilities: getClickProbabilities(prediction, plan),
     unseen,
     unavailable,
     degraded,
     ...(prediction.slots === undefined ? {} : { slots: prediction.slots }),
     ...(timings ? { timings: roundTimings(prediction.timings) } : {}),
   };
+}
+
+/** The click probability of each row. */
+export function getClickProbabilities(
+  { clickOutput, clickWidth, rowCount }: Prediction,
+  { clickColumn }: Pick<LoadedBundle['plan'], 'clickColumn'>,
+): Float32Array {
+  const probabilities = new Float32Array(rowCount);
+  for (let row = 0; row < rowCount; row++) {
+    probabilities[row] = clickOutput[row * clickWidth + clickColumn]!;
+  }
+  return probabilities;
 }
 
 function roundTimings(timings: Prediction['timings']): NonNullable<CtrResponse['timings']> {

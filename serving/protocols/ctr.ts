@@ -49,7 +49,7 @@ export function registerCtr(fronts: Endpoints, context: ProtocolContext): void {
     const { priority, detail } = options;
     const callContext = createHttpCallContext(call, priority);
     const response = await handlePrediction(context, 'ctr', callContext, {
-      find: () => findBundle(context.models, options),
+      find: (models) => findBundle(models, options),
       parse: (bundle) => {
         const toRequest = (rows: FeatureRows | KeyedRows): ParsedRequest<object> => ({
           bundle,
@@ -109,7 +109,7 @@ function scoreLines(
   const markDegraded = (): void => undefined;
   const { headers, grant } = request;
   const http = createHttpCallContext({ headers, raw: reply.raw, grant }, priority);
-  const call = { ...http, markDegraded };
+  const call = { ...http, markDegraded, markVariants: markDegraded };
   call.timeoutMs();
   const scorer = new LineScorer(context, options, call);
   const lines = scorer.scoreBody(request.body as Readable);

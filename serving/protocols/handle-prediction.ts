@@ -14,7 +14,7 @@ import type { Logger } from '../../lib/platform/logs.ts';
 import type { ControlAccess } from '../../lib/rpc/control-access.ts';
 import type { HttpRequest, HttpRequestHead } from '../../lib/rpc/direct-routes.ts';
 import type { GrpcAdmit, GrpcCall } from '../../lib/rpc/grpc-calls.ts';
-import { DEGRADED_KEY } from '../../proto/ctr.ts';
+import { DEGRADED_KEY, EXPERIMENT_KEY, EXPERIMENTS_KEY } from '../../proto/ctr.ts';
 import type { LoadedBundle } from '../engine/loaded-bundle.ts';
 import type { GraphCall, GraphPrediction } from '../engine/loaded-graph.ts';
 import type { LoadedVersion } from '../engine/loaded-version.ts';
@@ -27,12 +27,17 @@ import type {
 import type { Predictor } from '../engine/predictor.ts';
 import type { TensorModel } from '../engine/tensor-model.ts';
 import type { EngineLoad } from '../engine/version-use.ts';
+import type { ExposureLog } from '../metrics/exposure-log.ts';
 import type { RequestLog } from '../metrics/request-log.ts';
 import type { ProtocolName, ServingMetrics } from '../metrics/serving-metrics.ts';
+import type { ExperimentedRequest, Experiments, VersionFinder } from '../models/experiments.ts';
 import type { Models } from '../models/model-registry.ts';
 import type { Admission } from './admission.ts';
+import { getClickProbabilities } from './ctr-response.ts';
 import { TIMEOUT_MS_MAX } from './request-limits.ts';
 import type { SliceQueue } from './slice-queue.ts';
+
+const EXPERIMENT_KEY_CHARS_MAX = 256;
 
 /** Options of a request in its body. */
 interface RequestOptions {
@@ -65,6 +70,9 @@ export type AnyParsedRequest<T> = ParsedRequest<T> | ParsedGraphRequest<T>;
 /** What every protocol needs to handle requests. */
 export interface ProtocolContext {
   readonly models: Models;
+  readonly experiments: Experiments;
+  /** Absent: exposures are not logged. */
+  readonly exposures?: ExposureLog | undefined;
   readonly predictor: Pick<Predictor, 'predict'>;
   readonly admission: Admission;
   readonly metrics: ServingMetrics;
@@ -94,6 +102,10 @@ export interface CallContext {
    * before the response is sent. A protocol without metadata says it in the response.
    */
   markDegraded(): void;
+  /** The same for the variants of the request. @param text `name=variant, …` */
+  markVariants(text: string): void;
+  /** The key for experiments. @throws CubeError INVALID_ARGUMENT */
+  experimentKey(): string | undefined;
   /** When it is known before the body is parsed. */
   readonly priority?: number | undefined;
   /** When the head of the request arrived; undefined: with the call of `handlePrediction`. */
@@ -107,8 +119,8 @@ export type HeadContext = Pick<CallContext, 'timeoutMs' | 'priority' | 'grant'>;
 
 /** How a protocol reads a request. Both steps are called once, one after the other. */
 export interface RequestSource<T, V extends LoadedVersion = LoadedVersion> {
-  /** Finds the version that serves the request. */
-  find(): V;
+  /** Finds the version that serves the request. @param models with the variants of experiments */
+  find(models: VersionFinder): V;
   /** Parses the request, once it is admitted; a large body in slices. */
   parse(loaded: V): AnyParsedRequest<T> | SlicedWork<AnyParsedRequest<T>>;
 }
@@ -121,6 +133,7 @@ export async function handlePrediction<T, V extends LoadedVersion>(
 ): Promise<T> {
   const { admission, metrics, requestLog, clock } = context;
   const startMs = clock.nowMs();
+  let experimented: ExperimentedRequest | undefined;
   let handled: HandledRequest<T> | undefined;
   let code: ErrorCode | 'OK' = 'OK';
   try {
@@ -130,9 +143,12 @@ export async function handlePrediction<T, V extends LoadedVersion>(
     throw error;
   }
   try {
-    handled = await runPrediction(context, call, source, startMs);
+    experimented = context.experiments.begin(call.experimentKey());
+    handled = await runPrediction(context, call, source, { startMs, experimented });
     metrics.recordPrediction(protocol, handled.summary);
     if (handled.summary.degraded) call.markDegraded();
+    const { assignments } = experimented;
+    if (assignments.length > 0) call.markVariants(formatVariants(assignments));
     return handled.formatResponse();
   } catch (error) {
     code = CubeError.from(error).code;
@@ -149,6 +165,9 @@ export async function handlePrediction<T, V extends LoadedVersion>(
       model: handled?.model,
       prediction: handled?.summary,
     });
+    if (experimented !== undefined && experimented.assignments.length > 0) {
+      recordExperiment(context, experimented, { code, durationMs, handled });
+    }
   }
 }
 
@@ -156,14 +175,37 @@ interface HandledRequest<T> {
   /** The bundle or plain model. */
   readonly model: string;
   readonly summary: PredictionSummary;
+  /** The click probabilities; none of plain models. */
+  readonly scores: () => readonly number[];
   readonly formatResponse: () => T;
+}
+
+function recordExperiment(
+  { metrics, exposures }: ProtocolContext,
+  { assignments, key }: ExperimentedRequest,
+  {
+    code,
+    durationMs,
+    handled,
+  }: {
+    readonly code: ErrorCode | 'OK';
+    readonly durationMs: number;
+    readonly handled: HandledRequest<unknown> | undefined;
+  },
+): void {
+  const scores = handled?.scores() ?? [];
+  const unseen = handled?.summary.unseen ?? 0;
+  metrics.experiments.record({ assignments, code, durationMs, scores, unseen });
+  if (handled === undefined || code !== 'OK') return;
+  const { model, summary } = handled;
+  exposures?.record({ model, version: summary.version, assignments, key, scores });
 }
 
 async function runPrediction<T, V extends LoadedVersion>(
   context: ProtocolContext,
   call: CallContext,
   source: RequestSource<T, V>,
-  startMs: number,
+  { startMs, experimented }: { startMs: number; experimented: ExperimentedRequest },
 ): Promise<HandledRequest<T>> {
   const { admission, models, slices, timeoutMs } = context;
   const callTimeoutMs = call.timeoutMs() ?? timeoutMs;
@@ -171,9 +213,9 @@ async function runPrediction<T, V extends LoadedVersion>(
   const remainingMs = callTimeoutMs - (startMs - arrivedMs);
   // No await between finding the version and acquiring it, here or in predict(): a version in use
   // is never retired.
-  const loaded = source.find();
+  const loaded = source.find(experimented.finder);
   const principal = call.grant?.principal ?? UNRESTRICTED;
-  principal.checkModel(models.getName(loaded));
+  principal.checkModel(experimented.model ?? models.getName(loaded));
   const urgency = { remainingMs, priority: principal.limitPriority(call.priority) };
   admission.checkWait([loaded.batcher], urgency);
   const parsed = source.parse(loaded);
@@ -204,13 +246,15 @@ async function predict<T>(
     const { lookupMicros, ...counts } = lookups;
     const timings = { ...prediction.timings, lookupMicros };
     const summary = { ...counts, version, rowCount, timings };
-    return { model, summary, formatResponse: () => request.formatResponse(prediction) };
+    const formatResponse = (): T => request.formatResponse(prediction);
+    return { model, summary, scores: () => NO_SCORES, formatResponse };
   }
   const prediction = await predictor.predict(request.bundle, request.rows, options);
   onPrediction?.(request);
   return {
     model: request.bundle.name,
     summary: prediction,
+    scores: () => [...getClickProbabilities(prediction, request.bundle.plan)],
     formatResponse: () => request.formatResponse(prediction),
   };
 }
@@ -221,6 +265,7 @@ function countRows(request: AnyParsedRequest<unknown>): number {
   return request.graph.isBatched ? (request.call.inputs[0]?.shape[0] ?? 1) : 1;
 }
 
+const NO_SCORES: readonly number[] = [];
 const NO_LOOKUPS = { unseen: 0, unavailable: 0, degraded: false, lookupMicros: 0 } as const;
 
 /** Keeps the version until predict() has acquired it, which happens before the next await. */
@@ -299,6 +344,10 @@ export function createHttpCallContext(
       // A request that was too slow has been answered with an error.
       if (!raw.headersSent) raw.setHeader(DEGRADED_KEY, 'true');
     },
+    markVariants(text) {
+      if (!raw.headersSent) raw.setHeader(EXPERIMENTS_KEY, text);
+    },
+    experimentKey: () => checkExperimentKey(headers[EXPERIMENT_KEY]),
   };
 }
 
@@ -319,6 +368,8 @@ export function createGrpcCallContext(call: GrpcCall, priority?: number): CallCo
     priority,
     grant: call.grant,
     markDegraded: () => call.setTrailer(DEGRADED_KEY, 'true'),
+    markVariants: (text) => call.setTrailer(EXPERIMENTS_KEY, text),
+    experimentKey: () => checkExperimentKey(call.getMetadata(EXPERIMENT_KEY)),
   };
 }
 
@@ -350,7 +401,27 @@ export function createBaiduCallContext(
   grant?: CallGrant,
 ): CallContext {
   const timeoutMs = metaTimeoutMs > 0 ? Math.min(metaTimeoutMs, TIMEOUT_MS_MAX) : undefined;
-  return { timeoutMs: () => timeoutMs, signal, markDegraded: () => undefined, grant };
+  return {
+    timeoutMs: () => timeoutMs,
+    signal,
+    markDegraded: () => undefined,
+    markVariants: () => undefined,
+    experimentKey: () => undefined,
+    grant,
+  };
+}
+
+function formatVariants(assignments: ExperimentedRequest['assignments']): string {
+  return assignments.map(({ experiment, variant }) => `${experiment}=${variant}`).join(', ');
+}
+
+function checkExperimentKey(value: string | string[] | undefined): string | undefined {
+  if (value === undefined || value === '') return undefined;
+  if (typeof value === 'string' && value.length <= EXPERIMENT_KEY_CHARS_MAX) return value;
+  throw new CubeError(
+    'INVALID_ARGUMENT',
+    `${EXPERIMENT_KEY}: expected one value of at most ${EXPERIMENT_KEY_CHARS_MAX} characters`,
+  );
 }
 
 function parseTimeoutHeader(header: string | string[] | undefined): number | undefined {

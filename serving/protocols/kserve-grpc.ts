@@ -74,7 +74,7 @@ export function registerKserveGrpc({ grpc }: Endpoints, context: ProtocolContext
     const request = decodeOipRequest(bytes);
     const { modelName, modelVersion } = request;
     return handlePrediction(context, 'kserve', createGrpcCallContext(call), {
-      find: () => context.models.find(modelName, toVersionSelector(modelVersion)),
+      find: (models) => models.find(modelName, toVersionSelector(modelVersion)),
       parse: (loaded) => parseRequest(request, loaded, parameters),
     });
   };

@@ -7,7 +7,7 @@ import type { HttpAdmit, HttpRequest, HttpResponse } from '../../lib/rpc/direct-
 import { handleFastifyRequest } from '../../lib/rpc/http-server.ts';
 import type { LoadedVersion } from '../engine/loaded-version.ts';
 import { isTensorModel } from '../engine/loaded-version.ts';
-import type { Models } from '../models/model-registry.ts';
+import type { VersionFinder } from '../models/experiments.ts';
 import type { Endpoints } from './endpoints.ts';
 import {
   type AnyParsedRequest,
@@ -74,7 +74,7 @@ export function registerKserveRest(
   const infer = async (call: HttpRequest): Promise<HttpResponse> =>
     toHttpAnswer(
       await handlePrediction(context, 'kserve', createHttpCallContext(call), {
-        find: () => findModel(models, call),
+        find: (finder) => findModel(finder, call),
         parse: (loaded) => parseRequest(call, loaded),
       }),
     );
@@ -115,7 +115,7 @@ export function registerKserveRest(
 
 /** @throws CubeError NOT_FOUND for another model or version, NOT_READY while none is loaded */
 export function findModel(
-  models: Models,
+  models: VersionFinder,
   { params: { model = '', version } }: { readonly params: Partial<ModelRoute['Params']> },
 ): LoadedVersion {
   return models.find(model, version === undefined ? {} : { version });

@@ -29,6 +29,7 @@ import { isTensorModel, type LoadedVersion } from '../engine/loaded-version.ts';
 import type { Prediction } from '../engine/prediction.ts';
 import type { TensorModel } from '../engine/tensor-model.ts';
 import type { EngineLoad } from '../engine/version-use.ts';
+import type { VersionFinder } from '../models/experiments.ts';
 import type { Endpoints } from './endpoints.ts';
 import {
   type CallContext,
@@ -261,7 +262,7 @@ class PaddleEndpoint {
       };
     };
     const source = {
-      find: () => this.#find(),
+      find: (models: VersionFinder) => this.#find(models),
       parse: (loaded: LoadedVersion) =>
         isTensorModel(loaded) ? parseGraph(loaded) : parseRows(loaded),
     };
@@ -288,8 +289,7 @@ class PaddleEndpoint {
     };
   }
 
-  #find(): LoadedVersion {
-    const { models } = this.#context;
+  #find(models: VersionFinder = this.#context.models): LoadedVersion {
     const { model } = this.#service;
     return model === undefined ? models.findOnly() : models.find(model);
   }

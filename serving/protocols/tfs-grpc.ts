@@ -12,7 +12,7 @@ import {
   type PredictRequest,
 } from '../../proto/tensorflow-serving.ts';
 import { isTensorModel, type LoadedVersion } from '../engine/loaded-version.ts';
-import type { Models } from '../models/model-registry.ts';
+import type { VersionFinder } from '../models/experiments.ts';
 import type { Endpoints } from './endpoints.ts';
 import {
   type AnyParsedRequest,
@@ -32,14 +32,17 @@ export function registerTfsGrpc({ grpc }: Endpoints, context: ProtocolContext): 
   const predict = async (bytes: Uint8Array, call: GrpcCall): Promise<Uint8Array> => {
     const request = decodePredictRequest(bytes);
     return handlePrediction(context, 'tfs', createGrpcCallContext(call), {
-      find: () => findVersion(request, context.models),
+      find: (models) => findVersion(request, models),
       parse: (loaded) => parseRequest(request, loaded),
     });
   };
   grpc.addUnary(SERVICE, 'Predict', predict, createGrpcAdmit(context, 'tfs'));
 }
 
-function findVersion({ model, version, label }: PredictRequest, models: Models): LoadedVersion {
+function findVersion(
+  { model, version, label }: PredictRequest,
+  models: VersionFinder,
+): LoadedVersion {
   const selector = { ...(version !== '' && { version }), ...(label !== '' && { label }) };
   return models.find(model, selector);
 }

@@ -11,6 +11,7 @@ import type { HttpAdmit } from '../../lib/rpc/direct-routes.ts';
 import type { OipScores } from '../../proto/oip.ts';
 import type { LoadedVersion } from '../engine/loaded-version.ts';
 import { isTensorModel } from '../engine/loaded-version.ts';
+import type { VersionFinder } from '../models/experiments.ts';
 import { type Models, requireBundle, type VersionSelector } from '../models/model-registry.ts';
 import type { Endpoints } from './endpoints.ts';
 import {
@@ -85,7 +86,7 @@ export function registerTfs(endpoints: Endpoints, context: ProtocolContext): voi
       const { headers, grant } = request;
       const call = createHttpCallContext({ headers, raw: reply.raw, grant });
       const answer = await handlePrediction(context, 'tfs', call, {
-        find: () => findLoaded(models, target),
+        find: (finder) => findLoaded(finder, target),
         parse: (loaded) => {
           const text = readBodyText(request.body);
           return runUnlessLarge(
@@ -125,7 +126,7 @@ function parseCall(params: TargetModel): { readonly target: TargetModel; readonl
   return { verb, target: label === undefined ? { model: name } : { model, label: name } };
 }
 
-function findLoaded(models: Models, { model, version, label }: TargetModel): LoadedVersion {
+function findLoaded(models: VersionFinder, { model, version, label }: TargetModel): LoadedVersion {
   const selector: VersionSelector = {
     ...(version === undefined ? {} : { version }),
     ...(label === undefined ? {} : { label }),

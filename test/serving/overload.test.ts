@@ -17,6 +17,7 @@ import type { LoadedBundle } from '../../serving/engine/loaded-bundle.ts';
 import { Predictor } from '../../serving/engine/predictor.ts';
 import { RequestLog } from '../../serving/metrics/request-log.ts';
 import { ServingMetrics } from '../../serving/metrics/serving-metrics.ts';
+import { Experiments } from '../../serving/models/experiments.ts';
 import type { Models } from '../../serving/models/model-registry.ts';
 import { Admission } from '../../serving/protocols/admission.ts';
 import { registerCtr } from '../../serving/protocols/ctr.ts';
@@ -77,6 +78,7 @@ class OverloadedServer {
     const metrics = new ServingMetrics();
     const context: ProtocolContext = {
       models: serveOnly(bundle),
+      experiments: new Experiments(serveOnly(bundle)),
       predictor: new Predictor(),
       admission,
       metrics,
