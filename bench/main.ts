@@ -56,6 +56,10 @@ process.exitCode = await runLongPrograms({
       script: 'overload.bench.js',
       summary: 'Serving above its capacity: answers in time and the cost of refusals',
     },
+    pipeline: {
+      script: 'pipeline.bench.js',
+      summary: 'Pipelines: the engine alone, a local predictor, models in parallel',
+    },
     'plain-model': {
       script: 'plain-model.bench.js',
       summary: 'A plain model in the engine against bare onnxruntime',

@@ -75,7 +75,7 @@ export class LocalPredictor implements OpClient {
       deadlineMs: systemClock.nowMs() + remainingMs,
       signal: {
         get aborted() {
-          return request.signal.aborted || batch.signal.aborted;
+          return request.isAborted || batch.isAborted;
         },
       },
     };

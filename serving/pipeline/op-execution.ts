@@ -240,6 +240,10 @@ class BatchAbort {
     return this.#abort.signal;
   }
 
+  get aborted(): boolean {
+    return this.#abort.aborted;
+  }
+
   onAbort(listener: (reason: unknown) => void): void {
     const abort = this.#abort;
     this.#forget.push(abort.onAbort(() => listener(abort.reason)));
@@ -277,6 +281,10 @@ class BatchContext implements ProcessContext {
 
   get signal(): AbortSignal {
     return this.#abort.signal;
+  }
+
+  get isAborted(): boolean {
+    return this.#abort.aborted;
   }
 
   get remainingMs(): number {

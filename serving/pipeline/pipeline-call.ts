@@ -49,6 +49,9 @@ export interface CallShared {
   readonly logger: Logger;
 }
 
+/** Why the signal of an answered request aborts. One for all: errors are expensive. */
+const ANSWERED = new Stopped(PIPELINE_ERROR.CLOSED, 'the request has been answered');
+
 /** What all tries of a request share. */
 export interface CallRequest {
   readonly request: PipelineRequest;
@@ -202,7 +205,7 @@ export class PipelineCall {
     const { dataId, logId } = this;
     // A copy: hooks that ignore their signal must not change the answer.
     const timings = [...this.#timings];
-    this.abort.abort(new Stopped(errNo === 0 ? PIPELINE_ERROR.CLOSED : errNo, errMsg));
+    this.abort.abort(errNo === 0 ? ANSWERED : new Stopped(errNo, errMsg));
     for (const task of this.#waiting) this.#channel(task.step).remove(task);
     this.#waiting.clear();
     const { degraded } = this.versions;
@@ -231,6 +234,10 @@ export class CallContext implements OpContext {
 
   get signal(): AbortSignal {
     return this.call.abort.signal;
+  }
+
+  get isAborted(): boolean {
+    return this.call.hasEnded;
   }
 
   get remainingMs(): number {
