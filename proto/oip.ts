@@ -94,7 +94,7 @@ export function decodeOipRequest(bytes: Uint8Array): OipRequest {
     reader.expect(WIRE_BYTES);
     if (field <= 3) names[field - 1] = reader.string();
     else if (field === 4) readParameter(reader.message(), parameters);
-    else if (field === 5) inputs.push(readInput(reader.message()));
+    else if (field === 5) inputs.push(readOipTensor(reader.message()));
     else if (field === 6) outputs.push(readOutput(reader.message()));
     else raw.push(reader.view());
     if (Math.max(inputs.length, outputs.length, raw.length) > ITEMS_MAX) failTooMany('tensors');
@@ -110,7 +110,11 @@ export function decodeOipRequest(bytes: Uint8Array): OipRequest {
   };
 }
 
-function attachRawContents(inputs: readonly OipInput[], raw: readonly Uint8Array[]): OipInput[] {
+/** @throws CubeError INVALID_ARGUMENT when there is not one for each tensor */
+export function attachRawContents(
+  inputs: readonly OipInput[],
+  raw: readonly Uint8Array[],
+): OipInput[] {
   if (raw.length !== inputs.length) {
     const counts = `${raw.length} for ${inputs.length} inputs`;
     fail(`raw_input_contents: expected one for each input, got ${counts}`);
@@ -123,7 +127,8 @@ function attachRawContents(inputs: readonly OipInput[], raw: readonly Uint8Array
   });
 }
 
-function readInput(reader: WireReader): OipInput {
+/** An input of a request, or an output of a response: they have the same fields. */
+export function readOipTensor(reader: WireReader): OipInput {
   let name = '';
   let datatype = '';
   let contents: Uint8Array | undefined;

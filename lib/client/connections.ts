@@ -19,6 +19,7 @@ export interface Connections {
     attachment: Uint8Array,
     timeoutMs: number,
     options?: CallOptions,
+    signal?: AbortSignal,
   ): Promise<CallResult>;
   /** Fails pending calls; later calls are rejected. */
   close(): void;

@@ -1,14 +1,6 @@
 /** Calls a serving process over gRPC (hypercube.CtrService). */
-import {
-  Client,
-  type ClientUnaryCall,
-  credentials,
-  type ServiceError,
-  status,
-} from '@grpc/grpc-js';
+import { Client, type ClientUnaryCall, credentials } from '@grpc/grpc-js';
 import { CTR_PREDICT, CTR_SERVICE, decodeCtrResponse, encodeCtrRequest } from '../../proto/ctr.ts';
-import { decodeErrorDetails, ERROR_DETAILS_KEY } from '../core/error-details.ts';
-import { CubeError, ERROR_STATUS, type ErrorCode } from '../core/errors.ts';
 import { wallClockMs } from '../platform/clock.ts';
 import {
   type CtrCallOptions,
@@ -17,24 +9,11 @@ import {
   type CtrTransport,
   createCtrRequest,
 } from './ctr-rows.ts';
+import { fromServiceError } from './grpc-errors.ts';
 
 const PATH = `/${CTR_SERVICE}/${CTR_PREDICT}`;
 const NO_BYTES = Buffer.alloc(0);
 const RESPONSE_BYTES_MAX = 64 << 20;
-/** The trailer with the error's own code, which is more exact than gRPC's status. */
-const CODE_KEY = 'hypercube-code';
-
-/** The error code for a gRPC status without that trailer. */
-const CODE_BY_STATUS: Readonly<Record<number, ErrorCode>> = {
-  [status.INVALID_ARGUMENT]: 'INVALID_ARGUMENT',
-  [status.NOT_FOUND]: 'NOT_FOUND',
-  [status.DEADLINE_EXCEEDED]: 'DEADLINE_EXCEEDED',
-  [status.RESOURCE_EXHAUSTED]: 'OVERLOADED',
-  [status.UNIMPLEMENTED]: 'UNSUPPORTED',
-  [status.UNAVAILABLE]: 'UNAVAILABLE',
-  [status.CANCELLED]: 'UNAVAILABLE',
-};
-
 export class CtrGrpc implements CtrTransport {
   readonly #client: Client;
   readonly #host: string;
@@ -60,7 +39,7 @@ export class CtrGrpc implements CtrTransport {
         (error, response = NO_BYTES) => {
           this.#calls.delete(unaryCall);
           if (error === null) resolve(response);
-          else reject(this.#toCubeError(error));
+          else reject(fromServiceError(error, this.#host));
         },
       );
       this.#calls.add(unaryCall);
@@ -72,15 +51,6 @@ export class CtrGrpc implements CtrTransport {
     // Client.close() alone lets calls run until their deadlines.
     for (const call of this.#calls) call.cancel();
     this.#client.close();
-  }
-
-  #toCubeError(error: ServiceError): CubeError {
-    const own = String(error.metadata?.get(CODE_KEY)[0] ?? '');
-    const code = Object.hasOwn(ERROR_STATUS, own)
-      ? (own as ErrorCode)
-      : (CODE_BY_STATUS[error.code] ?? 'INTERNAL');
-    const details = decodeErrorDetails(String(error.metadata?.get(ERROR_DETAILS_KEY)[0] ?? ''));
-    return new CubeError(code, `${this.#host}: ${error.details}`, { cause: error, details });
   }
 }
 

@@ -14,6 +14,8 @@ export interface CallTarget {
   readonly method: string;
   /** The key by which replicas are ranked, and by which loaded versions are remembered. */
   readonly versionKey: string;
+  /** The method of probes; default: `method`. */
+  readonly probeMethod?: string;
   /** Returns a request without keys. */
   probePayload(shard: number): Uint8Array;
   /** @throws CubeError when this is not a valid response to a probe */
@@ -74,14 +76,14 @@ export async function probeReplica(
   timeoutMs: number,
 ): Promise<string> {
   const { clock, counters } = context;
-  const { service, method, versionKey } = target;
+  const { service, method, probeMethod = method, versionKey } = target;
   const startedMs = clock.nowMs();
   counters.probes++;
   try {
     const probe = target.probePayload(shard);
     const { payload, attachment } = await replica.call(
       service,
-      method,
+      probeMethod,
       probe,
       NO_BYTES,
       timeoutMs,

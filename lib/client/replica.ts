@@ -95,20 +95,24 @@ export class Replica {
 
   constructor(
     endpoint: string,
-    connectionType: ConnectionType,
+    connections: ConnectionType | Connections,
     logger: ClientLogger | undefined,
     callOptions?: CallOptions,
     clock?: Clock,
   ) {
     this.endpoint = endpoint;
     this.#breaker = new CircuitBreaker(clock);
-    this.#connections = openConnections(endpoint, connectionType, BACKOFF_MAX_MS);
+    this.#connections =
+      typeof connections === 'string'
+        ? openConnections(endpoint, connections, BACKOFF_MAX_MS)
+        : connections;
     this.#callOptions = callOptions;
     this.#logger = logger;
   }
 
   /**
-   * As `Channel.call`. Each call must be followed by `endCall`, which closes a replica that has
+   * As `Channel.call`. Protocols that can cancel a call do so when the signal aborts. Each call
+   * must be followed by `endCall`, which closes a replica that has
    * left the fleet.
    */
   call(
@@ -118,13 +122,14 @@ export class Replica {
     attachment: Uint8Array,
     timeoutMs: number,
     nowMs: number,
+    signal?: AbortSignal,
   ): Promise<CallResult> {
     this.#inFlight++;
     this.#requestCount++;
     this.#startedSumMs += nowMs;
     this.#breaker.recordCall(nowMs);
     const options = this.#callOptions;
-    return this.#connections.call(service, method, payload, attachment, timeoutMs, options);
+    return this.#connections.call(service, method, payload, attachment, timeoutMs, options, signal);
   }
 
   /**

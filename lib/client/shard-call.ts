@@ -26,6 +26,8 @@ import type { ShardRequest } from './scatter-gather.ts';
 export interface ShardRequestHandler {
   readonly target: CallTarget;
   readonly deadlineMs: number;
+  /** Cancels the calls in flight, where the protocol can. */
+  readonly signal?: AbortSignal;
   /** Returns a u32 for consistent hashing. */
   getHash(request: ShardRequest): number;
   /** May return a view of scratch memory: it is sent before the next request is encoded. */
@@ -139,7 +141,8 @@ export class ShardCall extends BackupCaller {
     const payload = handler.encodePayload(this.#request);
     const attachment = handler.encodeAttachment(this.#request);
     const remainingMs = handler.deadlineMs - nowMs;
-    replica.call(target.service, target.method, payload, attachment, remainingMs, nowMs).then(
+    const { service, method } = target;
+    replica.call(service, method, payload, attachment, remainingMs, nowMs, handler.signal).then(
       (response) => this.#receive(replica, nowMs, response, isBackup),
       (error: unknown) => this.#fail(replica, nowMs, error),
     );

@@ -39,6 +39,7 @@ export {
   type TensorArray,
   toByteTensor,
 } from './pipeline-tensor.ts';
+export { RemoteClient, type RemoteClientOptions } from './remote-client.ts';
 export { PipelineServer, type StopOptions } from './server.ts';
 export type { PipelineSettings } from './settings.ts';
 export { VariableNames, type VariableNamesOptions } from './variable-names.ts';

@@ -14,6 +14,7 @@ export interface PinnedVersion {
 
 export class RequestVersions {
   readonly #pinned = new Map<string, PinnedVersion>();
+  readonly #recorded = new Map<string, string>();
   #degraded = false;
   #activeCount = 0;
   #hasEnded = false;
@@ -48,9 +49,18 @@ export class RequestVersions {
     }
   }
 
+  /** Records the version with which a remote model answered. It is not pinned. */
+  record(name: string, version: string): void {
+    const known = this.#recorded.get(name);
+    if (known?.split(', ').includes(version)) return;
+    this.#recorded.set(name, known === undefined ? version : `${known}, ${version}`);
+  }
+
   /** Model → version. */
   report(): Record<string, string> {
-    return Object.fromEntries([...this.#pinned].map(([name, { version }]) => [name, version]));
+    const report = Object.fromEntries(this.#recorded);
+    for (const [name, { version }] of this.#pinned) report[name] = version;
+    return report;
   }
 
   /** Call when the request is answered: releases the versions once no work uses them. */

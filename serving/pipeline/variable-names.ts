@@ -18,13 +18,19 @@ export class VariableNames {
   readonly requestedOutputs: readonly string[];
   readonly #feeds: ReadonlyMap<string, string>;
   readonly #aliases: ReadonlyMap<string, string>;
-  readonly #fetchList: readonly string[];
+  /** As given: aliases or names. */
+  readonly fetchList: readonly string[];
 
   constructor({ feeds = new Map(), fetches = new Map(), fetchList = [] }: VariableNamesOptions) {
     this.#feeds = feeds;
-    this.#fetchList = fetchList;
+    this.fetchList = fetchList;
     this.#aliases = new Map([...fetches].map(([alias, name]) => [name, alias]));
     this.requestedOutputs = fetchList.map((name) => fetches.get(name) ?? name);
+  }
+
+  /** Whether an output to fetch has another name in the model. */
+  get hasAliases(): boolean {
+    return this.fetchList.some((name, at) => name !== this.requestedOutputs[at]);
   }
 
   toInput(alias: string): string {
@@ -33,14 +39,14 @@ export class VariableNames {
 
   /** Keeps the outputs to fetch. @throws CubeError NOT_FOUND when the model has no such output */
   selectOutputs<T>(values: Readonly<Record<string, T>>): Record<string, T> {
-    if (this.#fetchList.length === 0) {
+    if (this.fetchList.length === 0) {
       return Object.fromEntries(
         Object.entries(values).map(([name, value]) => [this.#aliases.get(name) ?? name, value]),
       );
     }
     return Object.fromEntries(
-      this.#fetchList.map((key, at) => {
-        const value = values[this.requestedOutputs[at] ?? key];
+      this.fetchList.map((key, at) => {
+        const value = values[this.requestedOutputs[at] ?? key] ?? values[key];
         if (value !== undefined) return [key, value];
         const known = Object.keys(values).join(', ');
         throw new CubeError(
