@@ -13,7 +13,7 @@ import { type ExpectedScores, readPredictions, scoreFull, scorePruned } from './
 import { sendGentleTraffic } from './gentle-traffic.ts';
 import { type LoadReport, LoadRunner } from './load-runner.ts';
 import { perturbTables } from './perturb-tables.ts';
-import type { Processes } from './processes.ts';
+import type { Processes, ServerProcess } from './processes.ts';
 import { bold, formatTable, print, Steps } from './steps.ts';
 
 const BUNDLE = 'ctr-dnn';
@@ -50,15 +50,6 @@ interface ClientReport {
   readonly versions: Readonly<Record<string, unknown>>;
 }
 
-/** What is prepared while the servers start. */
-interface OtherVersions {
-  /** Resolves when the scores of version 1 are computed. */
-  readonly first: Promise<void>;
-  /** Resolves when the other versions are published and all scores are computed. */
-  readonly published: Promise<void>;
-  readonly scores: Record<string, ExpectedScores>;
-}
-
 /**
  * @param stop aborted when the user wants to stop; until then the demo keeps serving (unless
  *   `once`)
@@ -70,12 +61,14 @@ export async function runDemo(
   stop: AbortSignal,
 ): Promise<void> {
   const job = new Demo(options, processes, stop);
-  await job.buildFirstVersion();
-  const others = job.prepareOtherVersions();
+  // These need no version, and the scores are compared later: they use the second processor.
+  const shards = options.local ? undefined : keepFailure(job.startShards());
+  const expected = keepFailure(job.scoreFull());
   try {
-    const endpoint = await job.startServing();
-    await job.predict(endpoint, others);
-    await job.publishOtherVersions(others);
+    await job.buildFirstVersion();
+    const endpoint = await job.startServing(shards);
+    await job.predict(endpoint, expected);
+    await job.publishOtherVersions();
     await job.gateVersion();
     const load = await job.rollOutAndBack(endpoint);
     job.printReport(load);
@@ -84,9 +77,15 @@ export async function runDemo(
     job.printNextSteps(endpoint, console);
     void sendGentleTraffic(endpoint, readText(job.rows), options.traffic, stop);
   } finally {
-    await others.published.catch(() => undefined);
+    await Promise.allSettled([shards, expected]);
   }
   if (!stop.aborted) await once(stop, 'abort');
+}
+
+/** For what is awaited later: until then a failure must not end the process. */
+function keepFailure<T>(promise: Promise<T>): Promise<T> {
+  promise.catch(() => undefined);
+  return promise;
 }
 
 class Demo {
@@ -98,7 +97,8 @@ class Demo {
   readonly #repository: string;
   readonly #model: string;
   readonly #features: string;
-  #scores: Record<string, ExpectedScores> = {};
+  readonly #startMs = performance.now();
+  readonly #scores: Record<string, ExpectedScores> = {};
   #client: ClientReport | undefined;
   #difference = Number.NaN;
 
@@ -139,36 +139,22 @@ class Demo {
     );
   }
 
-  /**
-   * Computes the expected scores, and publishes two versions with perturbed tables, while the
-   * servers start.
-   */
-  prepareOtherVersions(): OtherVersions {
-    const scores: Record<string, ExpectedScores> = {};
-    const first = scoreFull(this.#model, this.#features, this.rows).then((expected) => {
-      scores['1'] = expected;
-    });
-    const publish = async (): Promise<void> => {
-      await first;
-      for (const version of ['2', '3']) {
-        const target = this.#path(`pruned-${version}`);
-        const folder = perturbTables(this.#path('pruned'), target, Number(version));
-        await this.#publish(`pruned-${version}`, version);
-        scores[version] = await scorePruned(folder, this.rows);
-      }
-    };
-    const published = publish();
-    // The steps that need the results await them; until then a failure must not end the process.
-    published.catch(() => undefined);
-    return { first, published, scores };
+  /** Computes the scores that version 1 must have, with the unpruned model. */
+  scoreFull(): Promise<ExpectedScores> {
+    return scoreFull(this.#model, this.#features, this.rows);
   }
 
-  publishOtherVersions({ published, scores }: OtherVersions): Promise<void> {
+  /** Publishes two versions with perturbed tables, and computes their scores. */
+  publishOtherVersions(): Promise<void> {
     return this.#steps.run(
       'Publish versions 2 and 3 for the rollout',
       async () => {
-        await published;
-        this.#scores = scores;
+        for (const version of ['2', '3']) {
+          const target = this.#path(`pruned-${version}`);
+          const folder = perturbTables(this.#path('pruned'), target, Number(version));
+          await this.#publish(`pruned-${version}`, version);
+          this.#scores[version] = await scorePruned(folder, this.rows);
+        }
       },
       () => 'same graph, different tables',
     );
@@ -196,12 +182,15 @@ class Demo {
     );
   }
 
-  /** @returns the URL of a serving process that is ready */
-  async startServing(): Promise<string> {
+  /**
+   * @param shards the servers of the shards; undefined with --local
+   * @returns the URL of a serving process that is ready
+   */
+  async startServing(shards: Promise<readonly ServerProcess[]> | undefined): Promise<string> {
     const store = this.#options.local
       ? { store: 'local', dataDir: this.#path('local') }
       : { store: 'remote', fleet: this.#path('fleet.json') };
-    if (!this.#options.local) await this.#startShards();
+    if (shards !== undefined) await this.#startAgent(shards);
     const server = await this.#steps.run(
       this.#options.local ? 'Start serving with the local store' : 'Start serving',
       async () => {
@@ -225,20 +214,23 @@ class Demo {
     return `http://${server.address}`;
   }
 
-  async #startShards(): Promise<void> {
+  startShards(): Promise<ServerProcess[]> {
+    return Promise.all(
+      Array.from({ length: SHARD_NUM }, (_, shard) =>
+        this.#processes.start(
+          `cube-server-${shard}`,
+          'cube-server/main.js',
+          toArguments({ shard, shardNum: SHARD_NUM, port: 0, dataDir: this.#path('host') }),
+        ),
+      ),
+    );
+  }
+
+  async #startAgent(starting: Promise<readonly ServerProcess[]>): Promise<void> {
     const data = this.#path('host');
     const servers = await this.#steps.run(
       `Start ${SHARD_NUM} shard servers`,
-      () =>
-        Promise.all(
-          Array.from({ length: SHARD_NUM }, (_, shard) =>
-            this.#processes.start(
-              `cube-server-${shard}`,
-              'cube-server/main.js',
-              toArguments({ shard, shardNum: SHARD_NUM, port: 0, dataDir: data }),
-            ),
-          ),
-        ),
+      () => starting,
       (started) => started.map((server) => server.address).join(' '),
     );
     const replica = (address: string) => [{ data: address, control: address, group: 'default' }];
@@ -266,7 +258,7 @@ class Demo {
   }
 
   /** Predicts every demo row and compares the scores with the unpruned model. */
-  async predict(endpoint: string, { first, scores }: OtherVersions): Promise<void> {
+  async predict(endpoint: string, expected: Promise<ExpectedScores>): Promise<void> {
     const output = this.#path('predictions.tsv');
     await this.#steps.run(
       'Predict the demo rows',
@@ -283,8 +275,8 @@ class Demo {
           }),
         )) as ClientReport;
         const predictions = readPredictions(readText(output), output);
-        await first;
-        this.#difference = largestDifference(predictions, scores['1'] as ExpectedScores);
+        this.#scores['1'] = await expected;
+        this.#difference = largestDifference(predictions, this.#scores['1']);
         if (!(this.#difference <= DIFFERENCE_MAX)) {
           throw new CubeError(
             'INTERNAL',
@@ -298,6 +290,8 @@ class Demo {
         `${rows} rows; largest difference from the unpruned model: ` +
         formatDifference(this.#difference),
     );
+    const seconds = ((performance.now() - this.#startMs) / 1000).toFixed(1);
+    print(`  predictions are live ${seconds} s after the first step began: ${endpoint}`);
   }
 
   /**

@@ -71,6 +71,7 @@ function sourceDigest() {
   return hash.digest('hex');
 }
 
+const startMs = performance.now();
 requireNode();
 if (!installIsCurrent()) {
   console.error('• installing packages (npm ci)');
@@ -89,4 +90,5 @@ if (!existsSync(stamp) || readFileSync(stamp, 'utf8') !== digest) {
   const build = join(root, 'tools', 'dev', 'build.mjs');
   run('building', process.execPath, [build, `--${levels[level]}`]);
   for (const path of stamps.slice(0, level + 1)) writeFileSync(path, digest);
+  console.error(`• prepared in ${((performance.now() - startMs) / 1000).toFixed(1)} s`);
 }

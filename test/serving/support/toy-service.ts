@@ -10,7 +10,7 @@ import { BUNDLE, type ToyBundle, toTsv, toyRows } from './toy-bundle.ts';
 
 const TOLERANCE = 1e-6;
 /** Pause between requests, so that the load does not starve the tested processes. */
-const PAUSE_MS = 10;
+const PAUSE_MS = 25;
 
 export class ToyRepository {
   readonly folder: string;
