@@ -1,6 +1,7 @@
 /**
- * Codec of Predict of TensorFlow Serving over gRPC (tensorflow-serving.proto). A request's tensors
- * become raw elements, as those of the Open Inference Protocol.
+ * Codec of Predict and GetModelMetadata of TensorFlow Serving over gRPC
+ * (tensorflow-serving.proto). A request's tensors become raw elements, as those of the Open
+ * Inference Protocol.
  */
 import { CubeError } from '../lib/core/errors.ts';
 import { TENSOR_TYPE_BYTES, type TensorType } from '../lib/core/graph-signature.ts';
@@ -36,6 +37,27 @@ export interface PredictResponse {
   readonly version: string;
   readonly signature: string;
   readonly outputs: readonly NamedTensor[];
+}
+
+/** A tensor of a signature. */
+export interface SignatureTensor {
+  readonly name: string;
+  readonly datatype: string;
+  /** -1: a dynamic dimension. */
+  readonly shape: readonly number[];
+}
+
+export interface MetadataRequest extends Pick<PredictRequest, 'model' | 'version' | 'label'> {
+  readonly fields: readonly string[];
+}
+
+export interface MetadataResponse {
+  readonly model: string;
+  readonly version: string;
+  /** The name of the only signature. */
+  readonly signature: string;
+  readonly inputs: readonly SignatureTensor[];
+  readonly outputs: readonly SignatureTensor[];
 }
 
 /** Datatypes and the fields of their values, by TensorFlow's numbers. */
@@ -176,6 +198,55 @@ function repeatLast(
   return whole;
 }
 
+/** @throws CubeError INVALID_ARGUMENT */
+export function decodeMetadataRequest(bytes: Uint8Array): MetadataRequest {
+  const reader = new WireReader(bytes);
+  let spec = { model: '', version: '', label: '', signature: '' };
+  const fields: string[] = [];
+  while (reader.next()) {
+    if (reader.field === 1) spec = readModelSpec(reader.message());
+    else if (reader.field === 2) fields.push(reader.string());
+    else reader.skip();
+    if (fields.length > ITEMS_MAX) fail(`more than ${ITEMS_MAX} fields`);
+  }
+  return { ...spec, fields };
+}
+
+export function encodeMetadataResponse(response: MetadataResponse): Uint8Array {
+  const { model, version, signature, inputs, outputs } = response;
+  const definition = new WireWriter();
+  writeSignature(definition, 1, inputs);
+  writeSignature(definition, 2, outputs);
+  definition.string(3, 'tensorflow/serving/predict');
+  const map = new WireWriter().message(1, (entry) =>
+    entry.string(1, signature).bytes(2, definition.finish()),
+  );
+  return new WireWriter()
+    .message(1, (spec) => writeModelSpec(spec, { model, version, signature: '' }))
+    .message(2, (entry) =>
+      entry.string(1, 'signature_def').message(2, (any) => {
+        any.string(1, 'type.googleapis.com/tensorflow.serving.SignatureDefMap');
+        any.bytes(2, map.finish());
+      }),
+    )
+    .finish();
+}
+
+function writeSignature(
+  writer: WireWriter,
+  field: number,
+  tensors: readonly SignatureTensor[],
+): void {
+  for (const { name, datatype, shape } of tensors) {
+    writer.message(field, (entry) => {
+      entry.string(1, name).message(2, (info) => {
+        info.string(1, name).uint(2, DTYPES.get(datatype) ?? 0);
+        info.message(3, (dims) => writeShape(dims, shape));
+      });
+    });
+  }
+}
+
 export function encodePredictResponse(response: PredictResponse): Uint8Array {
   const { model, version, signature, outputs } = response;
   const writer = new WireWriter(256);
@@ -184,13 +255,18 @@ export function encodePredictResponse(response: PredictResponse): Uint8Array {
       entry.string(1, output.name).message(2, (tensor) => writeTensor(tensor, output)),
     );
   }
-  writer.message(2, (spec) => {
-    spec.string(1, model);
-    if (/^\d{1,18}$/.test(version)) spec.message(2, (value) => value.uint(1, BigInt(version)));
-    else spec.string(4, version);
-    spec.string(3, signature);
-  });
+  writer.message(2, (spec) => writeModelSpec(spec, { model, version, signature }));
   return writer.finish();
+}
+
+function writeModelSpec(
+  writer: WireWriter,
+  { model, version, signature }: Pick<PredictResponse, 'model' | 'version' | 'signature'>,
+): void {
+  writer.string(1, model);
+  if (/^\d{1,18}$/.test(version)) writer.message(2, (value) => value.uint(1, BigInt(version)));
+  else writer.string(4, version);
+  if (signature !== '') writer.string(3, signature);
 }
 
 /** Elements are typed values, as those of TensorFlow Serving. */

@@ -1,6 +1,7 @@
 /** Reads the configurations of the models in a repository of Triton's layout. */
 import { join } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
+import { NAME_PATTERN, NAME_RULE } from '../../lib/core/names.ts';
 import { fileExists, isFolder, listFolder, readText } from '../../lib/platform/files.ts';
 import type { IgnoredSetting } from './config-report.ts';
 import {
@@ -42,5 +43,11 @@ export function readModelConfigs(
   const folders = listFolder(repository)
     .sort()
     .filter((name) => !name.startsWith('.') && isFolder(join(repository, name)));
-  return folders.map((name) => readModelConfig(name, join(repository, name), ignored));
+  const reason = `not served: expected ${NAME_RULE}; rename the folder`;
+  return folders.flatMap((name) => {
+    const folder = join(repository, name);
+    if (NAME_PATTERN.test(name)) return [readModelConfig(name, folder, ignored)];
+    ignored.push({ setting: folder, reason });
+    return [];
+  });
 }

@@ -20,6 +20,8 @@ export interface EnsembleOptions {
   readonly version: string;
   readonly signature: GraphSignature;
   readonly isBatched: boolean;
+  /** As declared; steps split larger requests. */
+  readonly maxBatch: number;
   readonly steps: readonly EnsembleStep[];
   /** File of the ensemble, for errors. */
   readonly source: string;
@@ -38,8 +40,8 @@ export class LoadedEnsemble implements TensorModel {
   readonly signature: GraphSignature;
   readonly isBatched: boolean;
   readonly labels: ReadonlyMap<string, readonly string[]>;
-  readonly batching: BatchingOptions = DEFAULT_BATCHING;
-  readonly stats: EngineStats = new EngineStats(DEFAULT_BATCHING.maxBatch);
+  readonly batching: BatchingOptions;
+  readonly stats: EngineStats;
   readonly batcher: EngineLoad;
   readonly #options: EnsembleOptions;
   /** Each step comes after those that it needs. */
@@ -54,13 +56,21 @@ export class LoadedEnsemble implements TensorModel {
     this.signature = signature;
     this.isBatched = isBatched;
     this.labels = labels;
+    const { maxBatch } = options;
+    this.batching = { ...DEFAULT_BATCHING, maxBatch, preferredSizes: [] };
+    this.stats = new EngineStats(maxBatch);
     this.#options = options;
     const models = new Map(steps.map((step) => [step, find(step)]));
     this.#steps = planEnsemble({ signature, isBatched }, steps, models, source);
     this.batcher = {
       estimateWaitMs: (priority) =>
         this.#listModels().reduce((sum, one) => sum + one.batcher.estimateWaitMs(priority), 0),
-      announce: () => () => {},
+      announce: () => {
+        const ends = this.#listModels().map(({ batcher }) => batcher.announce());
+        return () => {
+          for (const end of ends) end();
+        };
+      },
     };
   }
 

@@ -4,6 +4,7 @@
  * configuration name. A change is used when two successive looks at the folder are equal.
  */
 import { CubeError } from '../../lib/core/errors.ts';
+import { NAME_RULE } from '../../lib/core/names.ts';
 import { suggestNames } from '../../lib/core/nearest-name.ts';
 import { quoteInput } from '../../lib/core/shown-input.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
@@ -11,6 +12,7 @@ import type { Logger } from '../../lib/platform/logs.ts';
 import type { RepositoryConfig } from '../config/serving-config.ts';
 import {
   isSameModel,
+  listInvalidNames,
   lookAtRepository,
   type ModelLook,
   type RepositoryLook,
@@ -41,6 +43,7 @@ export class ModelRepository<V extends ServedVersion> {
   #last: RepositoryLook = NO_MODELS;
   #settled: RepositoryLook = NO_MODELS;
   #problem: string | undefined;
+  #invalidNames: ReadonlySet<string> = new Set();
   #loop: Promise<void> | undefined;
   /** Cycles, loads and unloads run one after another. */
   #lastTask: Promise<void> = Promise.resolve();
@@ -49,6 +52,7 @@ export class ModelRepository<V extends ServedVersion> {
   constructor(options: ModelRepositoryOptions<V>) {
     this.#options = options;
     this.#last = lookAtRepository(options.config.folder);
+    this.#reportInvalidNames();
     for (const name of this.#last.keys()) this.#addModel(name);
     for (const name of this.#namesAtStart()) this.#getModel(name);
   }
@@ -138,6 +142,7 @@ export class ModelRepository<V extends ServedVersion> {
       this.#settled = settleLooks(this.#settled, this.#last, now);
       this.#last = now;
       this.#problem = undefined;
+      this.#reportInvalidNames();
     } catch (error) {
       const { message } = CubeError.from(error);
       if (message !== this.#problem) {
@@ -145,6 +150,17 @@ export class ModelRepository<V extends ServedVersion> {
       }
       this.#problem = message;
     }
+  }
+
+  #reportInvalidNames(): void {
+    const { config, logger } = this.#options;
+    const invalid = listInvalidNames(config.folder);
+    for (const name of invalid) {
+      if (this.#invalidNames.has(name)) continue;
+      const problem = `not a model name: expected ${NAME_RULE}; rename the folder`;
+      logger.warn({ folder: name, problem }, 'folder is not served');
+    }
+    this.#invalidNames = new Set(invalid);
   }
 
   /** Looks until a model, or every model, stays equal. */

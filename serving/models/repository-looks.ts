@@ -43,6 +43,13 @@ export function lookAtRepository(repository: string): RepositoryLook {
   return new Map(models.map((name) => [name, lookAtModel(name, join(repository, name))]));
 }
 
+/** Folders that are no models because of their names; hidden ones are meant for other programs. */
+export function listInvalidNames(repository: string): string[] {
+  return listFolder(repository).filter(
+    (name) => !name.startsWith('.') && !NAME_PATTERN.test(name) && isFolder(join(repository, name)),
+  );
+}
+
 function lookAtModel(name: string, folder: string): ModelLook {
   const entries = listFolder(folder).sort();
   const isVersion = (entry: string): boolean =>

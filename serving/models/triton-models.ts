@@ -215,6 +215,7 @@ function createEnsemble(
     version,
     signature: toSignature(config, isBatched),
     isBatched,
+    maxBatch: Math.max(1, config.maxBatch ?? 0),
     steps,
     source,
     labels: readLabels(look.folder, outputs),

@@ -1,13 +1,15 @@
 /**
- * TensorFlow Serving's Predict over gRPC (proto/tensorflow-serving.proto). Inputs have the names
- * and datatypes of KServe's.
+ * TensorFlow Serving's Predict and GetModelMetadata over gRPC (proto/tensorflow-serving.proto).
+ * Inputs have the names and datatypes of KServe's.
  */
 import { CubeError } from '../../lib/core/errors.ts';
 import { quoteInput } from '../../lib/core/shown-input.ts';
 import type { NamedTensor } from '../../lib/core/tensor.ts';
 import type { GrpcCall } from '../../lib/rpc/grpc-calls.ts';
 import {
+  decodeMetadataRequest,
   decodePredictRequest,
+  encodeMetadataResponse,
   encodePredictResponse,
   type PredictRequest,
 } from '../../proto/tensorflow-serving.ts';
@@ -21,11 +23,12 @@ import {
   handlePrediction,
   type ProtocolContext,
 } from './handle-prediction.ts';
-import { toParsedGraphRequest, toParsedRequest } from './infer.ts';
+import { getModelMetadata, toParsedGraphRequest, toParsedRequest } from './infer.ts';
 import { InputTensor } from './input-tensor.ts';
 
 const SERVICE = 'tensorflow.serving.PredictionService';
 const SIGNATURE = 'serving_default';
+const METADATA_FIELD = 'signature_def';
 const NO_PARAMETERS = new Map<string, never>();
 
 export function registerTfsGrpc({ grpc }: Endpoints, context: ProtocolContext): void {
@@ -37,10 +40,24 @@ export function registerTfsGrpc({ grpc }: Endpoints, context: ProtocolContext): 
     });
   };
   grpc.addUnary(SERVICE, 'Predict', predict, createGrpcAdmit(context, 'tfs'));
+  grpc.addUnary(SERVICE, 'GetModelMetadata', async (bytes) => {
+    const request = decodeMetadataRequest(bytes);
+    const [unknown] = request.fields.filter((field) => field !== METADATA_FIELD);
+    if (unknown !== undefined || request.fields.length === 0) {
+      const got = unknown === undefined ? 'none' : quoteInput(unknown);
+      const text = `metadata_field: expected ${METADATA_FIELD}, got ${got}`;
+      throw new CubeError('INVALID_ARGUMENT', text);
+    }
+    const loaded = findVersion(request, context.models);
+    const { inputs, outputs } = getModelMetadata(request.model, loaded);
+    const { model } = request;
+    const { version } = loaded;
+    return encodeMetadataResponse({ model, version, signature: SIGNATURE, inputs, outputs });
+  });
 }
 
 function findVersion(
-  { model, version, label }: PredictRequest,
+  { model, version, label }: Pick<PredictRequest, 'model' | 'version' | 'label'>,
   models: VersionFinder,
 ): LoadedVersion {
   const selector = { ...(version !== '' && { version }), ...(label !== '' && { label }) };

@@ -42,7 +42,7 @@ export function getModelConfig(model: string, loaded: LoadedVersion): object {
     return {
       name: model,
       platform: 'ensemble',
-      max_batch_size: isBatched ? ROWS_PER_REQUEST_MAX : 0,
+      max_batch_size: isBatched ? loaded.batching.maxBatch : 0,
       input: inputs.map(({ name, datatype, shape }) => tensor(name, datatype, shape)),
       output: outputs.map(({ name, datatype, shape }) => tensor(name, datatype, shape)),
       ensemble_scheduling: { step: steps },

@@ -56,6 +56,7 @@ test('reflection describes each service and its messages, in both versions', asy
       ['inference.ModelConfig', 'max_batch_size'],
       ['hypercube.PredictRequest', 'row_count'],
       ['tensorflow.serving.PredictRequest', 'output_filter'],
+      ['tensorflow.serving.GetModelMetadataRequest', 'metadata_field'],
       ['baidu.paddle_serving.predictor.general_model.Request', 'fetch_var_names'],
     ]) {
       const { fileDescriptorResponse } = await callReflection(port, version, {

@@ -318,3 +318,58 @@ test('Predict of TensorFlow Serving over gRPC passes every type, and scalars', a
   assert.deepEqual(outputs.y.float_val, [-2.5]);
   await assert.rejects(ask({ ...inputs, i: { ...content, dtype: 3 } }), /input "i"/);
 });
+
+test('metadata over gRPC, of both protocols, has types and dynamic dimensions', async (t) => {
+  const { serving } = await serve(t, { types: everyType, double: multiply(2) });
+  const tfs = new TfsClient(serving.url);
+  const oip = new OipClient(serving.url);
+  t.after(() => {
+    tfs.close();
+    oip.close();
+  });
+  const ask = (field: string, name = 'types'): Promise<Json> =>
+    tfs.getSignature({ model_spec: { name }, metadata_field: [field] });
+  const { model_spec, signature_def } = await ask('signature_def');
+  assert.deepEqual([model_spec.name, model_spec.version.value], ['types', '1']);
+  const { inputs, outputs, method_name } = signature_def.serving_default;
+  assert.equal(method_name, 'tensorflow/serving/predict');
+  assert.equal(inputs.in_INT64.dtype, 'DT_INT64');
+  assert.equal(outputs.out_BYTES.dtype, 'DT_STRING');
+  const sizes = inputs.in_BOOL.tensor_shape.dim.map(({ size }: Json) => size);
+  assert.deepEqual(sizes, ['-1', '2']);
+  await assert.rejects(ask('other'), /metadata_field: expected signature_def, got "other"/);
+  await assert.rejects(ask('signature_def', 'none'), /unknown model/);
+
+  const metadata = await oip.call('ModelMetadata', { name: 'types' });
+  assert.deepEqual(
+    metadata.inputs.map(({ datatype, shape }: Json) => [datatype, shape]),
+    TYPES.map(([, datatype]) => [datatype, ['-1', '2']]),
+  );
+  const { config } = await oip.call('ModelConfig', { name: 'types' });
+  assert.deepEqual(
+    config.input.map(({ data_type }: Json) => data_type),
+    TYPES.map(([, datatype]) => `TYPE_${datatype === 'BYTES' ? 'STRING' : datatype}`),
+  );
+});
+
+test('a stream answers every request of a plain model, in order, also failing ones', async (t) => {
+  const { serving } = await serve(t, { double: multiply(2) });
+  const client = new OipClient(serving.url);
+  t.after(() => client.close());
+  const requests = Array.from({ length: 20 }, (_, i) => ({
+    model_name: i === 7 ? 'none' : 'double',
+    id: `${i}`,
+    inputs: [{ name: 'x', datatype: i === 3 ? 'INT32' : 'FP32', shape: [1, 1] }],
+    raw_input_contents: [Buffer.from(Float32Array.of(i).buffer)],
+  }));
+  const answers = await client.stream(requests);
+  assert.deepEqual(
+    answers.map(({ infer_response: { id } }) => id),
+    requests.map(({ id }) => id),
+  );
+  for (const [i, { error_message, infer_response }] of answers.entries()) {
+    if (i === 3) assert.match(error_message, /input "x": datatype: expected FP32, got INT32/);
+    else if (i === 7) assert.match(error_message, /unknown model/);
+    else assert.equal(infer_response.raw_output_contents[0].readFloatLE(0), 2 * i);
+  }
+});

@@ -166,8 +166,11 @@ const STEPS: Files = {
 };
 
 test('an ensemble computes what its models compute one after the other', async (t) => {
-  const { serving, folder } = await serve(t, STEPS, POLL);
+  const { serving, folder } = await serve(t, { ...STEPS, 'a b/1/.keep': '' }, POLL);
   await serving.waitUntilReady();
+  assert.ok(
+    serving.log.some((line) => /"folder":"a b".*not a model name.*rename the folder/.test(line)),
+  );
   const values = [0, 1, 2, 3, 4, 5];
   const chain = (x: number): number => 2 * (x + 1);
   const one = await infer(serving, 'chain', values);
@@ -190,6 +193,7 @@ test('an ensemble computes what its models compute one after the other', async (
   assert.deepEqual(tensorFlow.body.predictions.flat(), values.map(chain));
   const config = await serving.get('/v2/models/chain/config');
   assert.equal(config.body.platform, 'ensemble');
+  assert.equal(config.body.max_batch_size, 8);
   assert.equal(config.body.ensemble_scheduling.step[1].input_map.x, 'x');
   const stats = await serving.get('/v2/models/add/stats');
   assert.equal(stats.body.model_stats[0].inference_stats.success.count, 4);
@@ -319,11 +323,17 @@ test('--check-config lists ignored fields and refuses invalid ones', (t) => {
     spawnSync(process.execPath, [MAIN, '--model-repository', folder, '--check-config'], {
       encoding: 'utf8',
     });
-  write(folder, { 'm/config.pbtxt': 'metric_tags { key: "a" value: "b" }' });
+  write(folder, {
+    'm/config.pbtxt': 'metric_tags { key: "a" value: "b" }',
+    'my model/config.pbtxt': 'max_batch_size: 1',
+    '.git/config': '',
+  });
   const good = check();
   assert.equal(good.status, 0, good.stderr);
   assert.match(good.stdout, /modelRepository:\n {2}folder: /);
   assert.match(good.stdout, /ignored: .*m\/config\.pbtxt:1 metric_tags \(metrics have fixed names/);
+  assert.match(good.stdout, /ignored: .*my model \(not served: expected a name of 1 to 128/);
+  assert.doesNotMatch(good.stdout, /\.git/);
   write(folder, { 'm/config.pbtxt': 'max_batchsize: 1' });
   const bad = check();
   assert.equal(bad.status, 2);

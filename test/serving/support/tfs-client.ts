@@ -2,6 +2,7 @@
 import { fileURLToPath } from 'node:url';
 import { type Client, credentials, loadPackageDefinition } from '@grpc/grpc-js';
 import { loadSync } from '@grpc/proto-loader';
+import protobuf from 'protobufjs';
 import type { Json } from './kserve-client.ts';
 
 export const TFS_PROTO: string = fileURLToPath(
@@ -20,10 +21,27 @@ export class TfsClient {
   }
 
   predict(request: object): Promise<Json> {
+    return this.#call('Predict', request);
+  }
+
+  /** GetModelMetadata: the model and its signatures, taken out of their Any. */
+  async getSignature(request: object): Promise<Json> {
+    const { model_spec, metadata } = await this.#call('GetModelMetadata', request);
+    const root = new protobuf.Root();
+    root.loadSync(TFS_PROTO, { keepCase: true });
+    const type = root.lookupType('tensorflow.serving.SignatureDefMap');
+    const map = type.toObject(type.decode(metadata.signature_def.value), {
+      longs: String,
+      enums: String,
+    });
+    return { model_spec, signature_def: map['signature_def'] };
+  }
+
+  #call(method: string, request: object): Promise<Json> {
     const client = this.#client as Json;
     return new Promise((resolve, reject) => {
       const deadline = { deadline: Date.now() + TIMEOUT_MS };
-      client.Predict(request, deadline, (error: Error | null, answer: Json) =>
+      client[method](request, deadline, (error: Error | null, answer: Json) =>
         error === null ? resolve(answer) : reject(error),
       );
     });
