@@ -161,12 +161,43 @@ export function readEngine(engine: TextMessage, context: EngineContext): ModelSe
   return {
     ...flags.model,
     name,
-    bundleDir: folder,
-    ...readReload(engine, folder, flags.root),
-    ...readStore(engine, name, context),
+    ...(isPlainModel(folder)
+      ? readPlainModel(engine, folder, context)
+      : {
+          bundleDir: folder,
+          ...readReload(engine, folder, flags.root),
+          ...readStore(engine, name, context),
+        }),
     ...readBatching(engine, context),
     ...readDevices(engine, isForGpu, ignored),
   };
+}
+
+function isPlainModel(folder: string): boolean {
+  return !fileExists(join(folder, MANIFEST_FILE)) && fileExists(join(folder, ONNX_FILE));
+}
+
+/** An ONNX file is reloaded when it changes itself, and has no tables. */
+function readPlainModel(
+  engine: TextMessage,
+  folder: string,
+  { ignored, usesCube }: EngineContext,
+): Pick<ModelSettings, 'model'> {
+  const file = join(folder, ONNX_FILE);
+  const type = engine.enumValue('sparse_param_service_type') ?? 'NONE';
+  if (usesCube || !['NONE', '0'].includes(type)) {
+    engine.fail(
+      `engine ${engine.string('name')}: ${file} is a graph without tables, but the engine looks ` +
+        'up rows; use the folder of a bundle (cube-builder)',
+    );
+  }
+  for (const name of ['reloadable_meta', 'reloadable_type', TABLE_NAME]) {
+    if (engine.string(name) === undefined) continue;
+    const reason =
+      name === TABLE_NAME ? 'the graph has no tables' : `changes of ${file} itself are loaded`;
+    ignored.push({ setting: `${engine.getFieldLocation(name)} ${name}`, reason });
+  }
+  return { model: file };
 }
 
 /** Where a model in Paddle's own format keeps its parameters. */
@@ -196,16 +227,21 @@ function readEngineType(engine: TextMessage): {
 
 const PROGRAM_FILES = ['__model__', 'inference.pdmodel', 'model.pdmodel'];
 const PARAMETER_FILE = '__params__';
+const ONNX_FILE = 'model.onnx';
 
 /** A missing folder may be created later. A folder that is not a bundle is an error. */
 function checkBundle(engine: TextMessage, folder: string, parameters: ParameterFiles): void {
   if (!isFolder(folder) || fileExists(join(folder, MANIFEST_FILE))) return;
+  if (isPlainModel(folder)) return;
   const hasFile = (file: string): boolean => fileExists(join(folder, file));
   const program = PROGRAM_FILES.find(hasFile);
   const isPaddle = program !== undefined || hasFile(PARAMETER_FILE);
   const place = `engine ${engine.string('name')}: ${folder}`;
   if (!isPaddle) {
-    engine.fail(`${place} has no ${MANIFEST_FILE}; use the folder of a bundle (cube-builder)`);
+    engine.fail(
+      `${place} has no ${MANIFEST_FILE} and no ${ONNX_FILE}; use the folder of a bundle ` +
+        '(cube-builder), or of a graph without tables',
+    );
   }
   const hint = parameters === 'unknown' ? '' : ` with its parameters in ${parameters}`;
   const model =

@@ -10,6 +10,7 @@ import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { temporaryFolder } from '../repository/support/fixtures.ts';
 import { type Json, OipClient, postBinary, rawStrings } from './support/kserve-client.ts';
+import { connectClients } from './support/paddle-client.ts';
 import { ServingProcess } from './support/serving-process.ts';
 
 const EXAMPLES = join(import.meta.dirname, '../../../examples');
@@ -194,4 +195,34 @@ test("Triton's example clients and the commands of the examples get right answer
   }
   await checkHttpClients(t, serving);
   await checkGrpcClients(t, serving);
+});
+
+test('the conf folder of the sentiment example serves sequences with a lod', async (t) => {
+  const conf = join(EXAMPLES, 'sentiment', 'conf');
+  const flags = ['--conf-dir', conf, '--timeout-ms', '30000'];
+  const serving = await ServingProcess.start(t, flags, { hasSeveralModels: true });
+  await serving.waitFor('/readyz', ({ status }) => status === 200);
+  const words = [44, 2, 12, 21, 16, 24];
+  const input = { int64_data: words, shape: [words.length, 1], lod: [0, words.length] };
+  const expected = async (model: string): Promise<number[]> => {
+    const inputs = [{ name: 'words', datatype: 'INT64', shape: [1, words.length], data: words }];
+    const { body } = await serving.post(`/v2/models/${model}/infer`, JSON.stringify({ inputs }));
+    return body.outputs[0].data;
+  };
+  const scores = { bow: await expected('bow'), cnn: await expected('cnn') };
+  assert.ok(scores.bow[1]! > 0.9 && scores.cnn[0]! > 0.9);
+  for (const model of ['bow', 'cnn'] as const) {
+    const service = `${model[0]!.toUpperCase()}${model.slice(1)}Service`;
+    const tensor = [{ ...input, alias_name: 'word_ids' }];
+    const body = JSON.stringify({ tensor, fetch_var_names: ['prob'] });
+    const answer = await serving.post(`/${service}/inference`, body);
+    const [output] = answer.body.outputs[0].tensor;
+    assert.deepEqual([output.alias_name, output.shape], ['prob', [1, 2]]);
+    assert.deepEqual(output.float_data, scores[model]);
+  }
+  for (const [name, ask] of connectClients(t, serving.url)) {
+    const answer = await ask({ tensor: [{ ...input, name: 'words' }] });
+    const received = answer.outputs[0]!.tensor[0]!.float_data;
+    assert.deepEqual(received.map(Math.fround), scores.cnn.map(Math.fround), name);
+  }
 });

@@ -122,7 +122,7 @@ test('the deadline and the cancellation of a request stop an ensemble between st
   assert.equal(await readAnswer(ask(ensemble, 2)), 112);
 });
 
-test('a step whose worker dies fails its request by name; the next request is answered', async (t) => {
+test('a step whose worker dies fails its request, with its name, and no other', async (t) => {
   const { ensemble, first } = await loadEnsemble(t);
   await assertRejected(ask(ensemble, FATAL_VALUE), 'UNAVAILABLE', /^step first: /);
   await waitFor('the worker is back', () => first.pool.aliveInstances === 1);

@@ -23,6 +23,8 @@ export interface ServingProcessOptions {
   readonly cwd?: string;
   /** Where the process writes its log, if not to stderr. */
   readonly logFile?: string;
+  /** The configuration has several models, so that flags of models are refused. */
+  readonly hasSeveralModels?: boolean;
 }
 
 export class ServingProcess {
@@ -43,8 +45,8 @@ export class ServingProcess {
     // A configuration file has its own settings.
     const isByFile = flags.some((flag) => /^--(config|conf-dir|flagfile)\b/.test(flag));
     const patience = isByFile ? [] : ['--timeout-ms', TIMEOUT_MS];
-    const hasNoModel = flags.includes('--config') || flags.includes('--model-repository');
-    const poll = hasNoModel ? [] : ['--poll-ms', '50'];
+    const isRefused = ['--config', '--model-repository'].some((flag) => flags.includes(flag));
+    const poll = isRefused || options.hasSeveralModels ? [] : ['--poll-ms', '50'];
     const own = ['--port', '0', ...poll, ...patience];
     const child = spawn(process.execPath, [MAIN, ...own, ...flags], {
       cwd: options.cwd,
