@@ -36,6 +36,10 @@ process.exitCode = await runLongPrograms({
       script: 'codecs.bench.js',
       summary: 'Own codecs and hashes against packages',
     },
+    console: {
+      script: 'console.bench.js',
+      summary: 'CPU time of open pages of the console, idle and per request',
+    },
     'cube-builder': {
       script: 'cube-builder.bench.js',
       summary: 'Builds in memory and by sorting on disk',

@@ -21,6 +21,8 @@ type OpClientFactory = (op: string, config: PipelineOpConfig) => OpClient | unde
 /** A pipeline that is ready for requests. */
 export interface StartedPipeline {
   readonly service: PipelineService;
+  /** Its name and its ops with their counts, for the console. */
+  describe(): object;
   /** Answers the running requests first. */
   stop(): Promise<void>;
 }
@@ -44,7 +46,8 @@ export async function startPipeline(
     ...(layout !== undefined && { layout }),
     ...(packTensors !== undefined && { packTensors }),
   };
-  return { service, stop: () => server.stop() };
+  const describe = (): object => ({ name, ...server.describe() });
+  return { service, describe, stop: () => server.stop() };
 }
 
 function toPipelineSettings(

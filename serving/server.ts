@@ -13,7 +13,7 @@ import type { OnePortServer, OnePortServerOptions } from '../lib/rpc/one-port-se
 import { TlsIdentity } from '../lib/rpc/tls-identity.ts';
 import { readExperimentsFile } from './config/experiments-file.ts';
 import type { ServingConfig } from './config/serving-config.ts';
-import { ServingConsoleSource } from './metrics/console-source.ts';
+import { type ServingConsoleOptions, ServingConsoleSource } from './metrics/console-source.ts';
 import { ExposureLog } from './metrics/exposure-log.ts';
 import { RequestLog } from './metrics/request-log.ts';
 import { ServingMetrics } from './metrics/serving-metrics.ts';
@@ -87,8 +87,8 @@ export async function startServing({
   metrics.addNames(config.metricNames, models.registry);
   metrics.observeRecording(models.recorders);
   const context = createContext(config, { models, admission, metrics, access, logger });
-  const feed = createConsoleFeed(context);
   let pipeline: StartedPipeline | undefined;
+  const feed = createConsoleFeed(context, definition && (() => pipeline?.describe()));
   let port: OnePortServer | undefined;
   const addresses: string[] = [];
   const stop = async (): Promise<void> => {
@@ -192,13 +192,17 @@ function createControlAccess(
 }
 
 /** Requests make the feed sample, so that an idle process does nothing for the console. */
-function createConsoleFeed(context: ProtocolContext): ConsoleFeed {
+function createConsoleFeed(
+  context: ProtocolContext,
+  describePipeline: ServingConsoleOptions['describePipeline'],
+): ConsoleFeed {
   const { models, metrics, admission } = context;
   const source = new ServingConsoleSource({
     models,
     metrics,
     admission,
     findNotReadyReason: () => findNotReadyReason(context),
+    describePipeline,
   });
   const feed = new ConsoleFeed(source);
   metrics.onRequest = () => feed.touch();

@@ -8,6 +8,7 @@ import { toggleTheme, useTheme } from './theme.ts';
 import type { View } from './types.ts';
 import { Fleet } from './views/fleet.tsx';
 import { Live } from './views/live.tsx';
+import { PipelineView } from './views/pipeline.tsx';
 import { Predict } from './views/predict.tsx';
 import { countProblems, Problems } from './views/problems.tsx';
 import { RolloutView } from './views/rollout.tsx';
@@ -18,6 +19,7 @@ const TITLES: Readonly<Record<View, string>> = {
   fleet: 'Fleet',
   live: 'Live',
   predict: 'Predict',
+  pipeline: 'Pipeline',
   versions: 'Versions',
   rollout: 'Rollout',
   tables: 'Tables',
@@ -115,6 +117,8 @@ function ViewBody({
       return <Live connection={connection} />;
     case 'predict':
       return <Predict connection={connection} />;
+    case 'pipeline':
+      return <PipelineView connection={connection} />;
     case 'versions':
       return <Versions connection={connection} onNavigate={onNavigate} />;
     case 'rollout':

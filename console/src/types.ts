@@ -1,6 +1,14 @@
 /** What the processes send, as far as the page uses it. */
 
-export type View = 'fleet' | 'predict' | 'live' | 'versions' | 'rollout' | 'tables' | 'problems';
+export type View =
+  | 'fleet'
+  | 'predict'
+  | 'live'
+  | 'pipeline'
+  | 'versions'
+  | 'rollout'
+  | 'tables'
+  | 'problems';
 
 export interface Snapshot {
   readonly role: 'serving' | 'controller' | 'agent';
@@ -34,6 +42,7 @@ export interface State {
   readonly stores?: readonly Store[];
   readonly versions?: readonly LoadedVersion[];
   readonly misses?: readonly SlotMisses[];
+  readonly pipeline?: Pipeline;
   readonly failures?: readonly { protocol: string; code: string; count: number }[];
   // agent and controller
   readonly bundles?: readonly Bundle[];
@@ -92,6 +101,26 @@ export interface LoadedVersion {
   /** It takes tensors, not rows of features. */
   readonly isPlain: boolean;
   readonly tables: readonly Table[];
+}
+
+/** A graph of ops; counts since the start. */
+export interface Pipeline {
+  readonly name: string;
+  /** Requests in progress. */
+  readonly running: number;
+  readonly ops: readonly {
+    readonly name: string;
+    /** Length of the longest path from the request. */
+    readonly stage: number;
+    /** Names of the ops that it reads; none for the request. */
+    readonly inputs: readonly string[];
+    readonly concurrency: number;
+    readonly requests: number;
+    readonly executions: number;
+    readonly busyMs: number;
+    readonly running: number;
+    readonly queued: number;
+  }[];
 }
 
 /** Lookups by slot since the version was loaded. */

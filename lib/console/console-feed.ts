@@ -20,6 +20,7 @@ export type ConsoleView =
   | 'live'
   | 'versions'
   | 'rollout'
+  | 'pipeline'
   | 'tables'
   | 'problems';
 

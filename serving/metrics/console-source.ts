@@ -59,26 +59,30 @@ const SERIES: readonly string[] = [
 
 const ZERO_WHEN_IDLE = new Set(['requestRate', 'failureRate', 'rowRate', 'queuedRows', 'inFlight']);
 
-export interface ConsoleSourceOptions {
+export interface ServingConsoleOptions {
   readonly models: Models;
   readonly metrics: ServingMetrics;
   readonly admission: { readonly inFlight: number };
   /** Undefined while the process is ready. */
   readonly findNotReadyReason: () => string | undefined;
+  /** Absent without a pipeline; undefined before it is started. */
+  readonly describePipeline?: (() => object | undefined) | undefined;
 }
 
 export class ServingConsoleSource implements ConsoleSource {
   readonly role = 'serving';
-  readonly views: readonly ConsoleView[] = ['live', 'predict', 'tables', 'problems'];
+  readonly views: readonly ConsoleView[];
   readonly series: readonly string[] = SERIES;
   readonly idleValues: readonly number[] = SERIES.map((name) =>
     ZERO_WHEN_IDLE.has(name) ? 0 : Number.NaN,
   );
-  readonly #options: ConsoleSourceOptions;
+  readonly #options: ServingConsoleOptions;
   #last: Totals;
 
-  constructor(options: ConsoleSourceOptions) {
+  constructor(options: ServingConsoleOptions) {
     this.#options = options;
+    const pipeline = options.describePipeline === undefined ? [] : (['pipeline'] as const);
+    this.views = ['live', 'predict', ...pipeline, 'tables', 'problems'];
     this.#last = this.#sum();
   }
 
@@ -112,7 +116,7 @@ export class ServingConsoleSource implements ConsoleSource {
   }
 
   getState(): object {
-    const { models, metrics, findNotReadyReason } = this.#options;
+    const { models, metrics, findNotReadyReason, describePipeline } = this.#options;
     const loaded = models.loadedVersions();
     return {
       notReady: findNotReadyReason() ?? null,
@@ -127,6 +131,7 @@ export class ServingConsoleSource implements ConsoleSource {
       versions: loaded.map(describeVersion),
       misses: loaded.flatMap((bundle) => (isTensorModel(bundle) ? [] : [countMisses(bundle)])),
       failures: metrics.listFailures(),
+      pipeline: describePipeline?.(),
       warnings: listRecentWarnings(),
     };
   }

@@ -17,6 +17,22 @@ import {
 } from './settings.ts';
 import { Stopped } from './stopped.ts';
 
+/** An op while the pipeline runs. */
+export interface OpStatus {
+  readonly name: string;
+  /** Length of the longest path from the request. */
+  readonly stage: number;
+  /** Names of the ops that it reads; none for the request. */
+  readonly inputs: readonly string[];
+  /** Executions at a time. */
+  readonly concurrency: number;
+  readonly requests: number;
+  readonly executions: number;
+  readonly busyMs: number;
+  readonly running: number;
+  readonly queued: number;
+}
+
 export interface RunOptions {
   /** The caller's cancellation: answered with CLOSED (3001). */
   readonly signal?: AbortSignal;
@@ -80,6 +96,31 @@ export class PipelineEngine {
       });
       this.#running.add(running);
       running.start(signal, timeoutMs);
+    });
+  }
+
+  /** Requests in progress. */
+  get running(): number {
+    return this.#running.size;
+  }
+
+  /** The ops in the order of the plan, with their counts since the start. */
+  describeOps(): readonly OpStatus[] {
+    const { steps } = this.plan;
+    return steps.map(({ op, stage, predecessors }, index) => {
+      const runner = requireDefined(this.#runners[index], 'the runner of an op');
+      const { requests, executions, busyMs, running, queueLength: queued } = runner;
+      return {
+        name: op.name,
+        stage,
+        inputs: predecessors.flatMap((at) => steps[at]?.op.name ?? []),
+        concurrency: requireDefined(this.opSettings[index], 'the settings of an op').concurrency,
+        requests,
+        executions,
+        busyMs: Math.round(busyMs),
+        running,
+        queued,
+      };
     });
   }
 

@@ -33,6 +33,10 @@ export class OpRunner implements Channel {
   readonly #blocked = new TaskQueue<OpTask>();
   readonly #free: number[];
   readonly #start: () => void;
+  /** Requests and executions that have ended, and the time of those executions. */
+  requests = 0;
+  executions = 0;
+  busyMs = 0;
   #batchTimer: NodeJS.Timeout | undefined;
   #onIdle: (() => void) | undefined;
 
@@ -49,6 +53,11 @@ export class OpRunner implements Channel {
     this.#free = Array.from({ length: concurrency }, (_, index) => concurrency - 1 - index);
     const start = (): void => this.#startTasks();
     this.#start = () => trampoline.run(start);
+  }
+
+  /** Executions in progress. */
+  get running(): number {
+    return this.#settings.concurrency - this.#free.length;
   }
 
   /** Complete inputs that wait, with those that found the queue full. */
@@ -138,9 +147,13 @@ export class OpRunner implements Channel {
 
   /** Holds the slot until all work of the execution has ended, also work that was given up. */
   async #execute(tasks: OpTask[], slot: number): Promise<void> {
+    const startMs = performance.now();
     const execution = new OpExecution(this.#step.op, this.#settings, slot);
     await execution.run(tasks);
     await execution.waitForUnfinished();
+    this.requests += tasks.length;
+    this.executions++;
+    this.busyMs += performance.now() - startMs;
     this.#free.push(slot);
     if (this.#free.length === this.#settings.concurrency) this.#onIdle?.();
     if (this.#queue.length > 0) this.#start();

@@ -1,6 +1,6 @@
 /** A pipeline in this process: `import { Op, PipelineServer, … } from 'hypercube/pipeline'`. */
 import { CubeError } from '../../lib/core/errors.ts';
-import { PipelineEngine, type RunOptions } from './engine.ts';
+import { type OpStatus, PipelineEngine, type RunOptions } from './engine.ts';
 import type { OpClient } from './op.ts';
 import {
   type AnyOp,
@@ -72,6 +72,11 @@ export class PipelineServer {
    */
   run(request: PipelineRequest, options: RunOptions = {}): Promise<PipelineAnswer> {
     return this.#engine.run(request, options);
+  }
+
+  /** Requests in progress, and the ops with their counts since the start. */
+  describe(): { readonly running: number; readonly ops: readonly OpStatus[] } {
+    return { running: this.#engine.running, ops: this.#engine.describeOps() };
   }
 
   /** Ops may share a client. */

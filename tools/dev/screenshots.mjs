@@ -13,8 +13,10 @@ const SHOTS = [
   { view: 'live', theme: 'light' },
   { view: 'versions', theme: 'dark' },
 ];
-/** The charts then have some samples of the open page. */
-const WAIT_MS = 5_000;
+/** The charts show the last minute, in which a page was open and the traffic was steady. */
+const WAIT_MS = 70_000;
+/** The page has then drawn its charts. */
+const DRAW_MS = 3_000;
 
 const [url] = process.argv.slice(2);
 if (url === undefined) throw new Error('give the URL of a console');
@@ -22,12 +24,21 @@ const folder = join(dirname(fileURLToPath(import.meta.url)), '..', '..', 'docs',
 mkdirSync(folder, { recursive: true });
 const executablePath = process.env.CHROMIUM ?? '/usr/bin/chromium';
 const browser = await chromium.launch({ executablePath, args: ['--no-sandbox'] });
+const [first] = SHOTS;
+const warm = await browser.newPage();
+await warm.goto(`${url}#${first.view}`);
+await warm.waitForTimeout(WAIT_MS);
 for (const { view, theme } of SHOTS) {
   const viewport = { width: 1280, height: 800 };
   const page = await browser.newPage({ viewport, colorScheme: theme });
   await page.goto(`${url}#${view}`);
   await page.getByRole('heading', { level: 2 }).waitFor();
-  await page.waitForTimeout(WAIT_MS);
+  const minute = page.getByRole('button', { name: '1 min' });
+  if (await minute.isVisible()) await minute.click();
+  // The demo's gate has compared version 2 with version 1.
+  const from = page.getByLabel('From version');
+  if (await from.isVisible()) await from.selectOption('1');
+  await page.waitForTimeout(DRAW_MS);
   const path = join(folder, `console-${view}.png`);
   await page.screenshot({ path });
   const { size } = statSync(path);

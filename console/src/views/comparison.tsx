@@ -82,7 +82,7 @@ function Changes({
   return (
     <>
       <div class="scroll">
-        <table>
+        <table class="stacks">
           <thead>
             <tr>
               <th>Table</th>
@@ -100,16 +100,18 @@ function Changes({
               const rows = changes?.find(({ table }) => table === name);
               return (
                 <tr key={name}>
-                  <td>{name}</td>
-                  <td class="number">{formatStep(before?.rows, after?.rows, formatExact)}</td>
+                  <td class="full">{name}</td>
+                  <td class="number" data-label="rows">
+                    {formatStep(before?.rows, after?.rows, formatExact)}
+                  </td>
                   <td class="number">{formatStep(before?.bytes, after?.bytes, formatBytes)}</td>
-                  <td class="number" data-change="added">
+                  <td class="number" data-label="added" data-change="added">
                     {formatExact(rows?.added)}
                   </td>
-                  <td class="number" data-change="removed">
+                  <td class="number" data-label="removed" data-change="removed">
                     {formatExact(rows?.removed)}
                   </td>
-                  <td class="number" data-change="changed">
+                  <td class="number" data-label="changed" data-change="changed">
                     {formatExact(rows?.changed)}
                   </td>
                 </tr>

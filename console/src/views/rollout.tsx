@@ -277,9 +277,9 @@ function Policy({ bundle }: { bundle: Bundle }): JSX.Element | null {
       <p class="muted">
         {policy.gate ? 'The gate must pass. ' : 'Without a gate. '}
         The version moves to {channels.join(', then to ')}, and is then watched for{' '}
-        {formatDuration(policy.watchMs)}. It is rolled back when a limit is exceeded:
+        {formatDuration(policy.watchMs)}. It is rolled back when a limit is exceeded.
       </p>
-      <ul class="limits">
+      <ul class="limits" hidden={bundle.rollouts.some(({ readings }) => readings !== null)}>
         {LIMITS.map(({ name, title, format }) => (
           <li key={name}>
             <span>{title}</span>

@@ -68,7 +68,7 @@ function VersionTables({
       )}
       {tables.length > 0 && (
         <div class="scroll">
-          <table>
+          <table class="stacks">
             <thead>
               <tr>
                 <th>Table</th>
@@ -84,13 +84,21 @@ function VersionTables({
             <tbody>
               {tables.map(({ name, rows, dim, dtype, shardNum, layers, bytes }) => (
                 <tr key={name}>
-                  <td>{name}</td>
-                  <td class="number">{formatExact(rows)}</td>
-                  <td class="number">{dim}</td>
+                  <td class="full">{name}</td>
+                  <td class="number" data-label="rows">
+                    {formatExact(rows)}
+                  </td>
+                  <td class="number" data-label="dim">
+                    {dim}
+                  </td>
                   <td>{dtype}</td>
-                  <td class="number">{shardNum}</td>
-                  <td class="number">{layers}</td>
-                  <td>
+                  <td class="number" data-label="shards">
+                    {shardNum}
+                  </td>
+                  <td class="number" data-label="layers">
+                    {layers}
+                  </td>
+                  <td class="full">
                     <Bar share={bytes / largest} label={formatBytes(bytes)} />
                   </td>
                   <td>

@@ -79,7 +79,7 @@ function BundleCard({
       <h3>{bundle.bundle}</h3>
       {versions.length === 0 && <p class="empty">No version is published.</p>}
       <div class="scroll">
-        <table>
+        <table class="stacks">
           <thead>
             <tr>
               <th>Version</th>
@@ -99,12 +99,14 @@ function BundleCard({
                 <td>
                   <States bundle={bundle} version={version} />
                 </td>
-                <td class="number">{formatExact(rows)}</td>
+                <td class="number" data-label="rows">
+                  {formatExact(rows)}
+                </td>
                 <td class="number">{formatBytes(bytes)}</td>
-                <td class="wrap">
+                <td class="wrap full">
                   <LastChange bundle={bundle} version={version} />
                 </td>
-                <td>
+                <td class="full">
                   <div class="buttons">
                     {gateReports[version] !== undefined && (
                       <button type="button" class="small" onClick={() => onReport(version)}>
@@ -288,7 +290,7 @@ function History({ bundle }: { bundle: Bundle }): JSX.Element {
     <section class="card">
       <h3>History of {bundle.bundle}</h3>
       <div class="scroll">
-        <table>
+        <table class="stacks">
           <thead>
             <tr>
               <th>Time</th>
@@ -304,7 +306,7 @@ function History({ bundle }: { bundle: Bundle }): JSX.Element {
                 <tr key={`${channel} ${entry.seq}`}>
                   <td class="time">{formatTime(entry.at)}</td>
                   <td>{channel}</td>
-                  <td>
+                  <td data-label="version">
                     {entry.version}
                     {entry.quarantines !== undefined && (
                       <div class="muted">{entry.quarantines} quarantined</div>
@@ -314,7 +316,7 @@ function History({ bundle }: { bundle: Bundle }): JSX.Element {
                     )}
                   </td>
                   <td class="wrap">{entry.by}</td>
-                  <td class="wrap">{entry.reason}</td>
+                  <td class="wrap full">{entry.reason}</td>
                 </tr>
               )),
             )}
