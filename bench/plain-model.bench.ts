@@ -16,8 +16,8 @@ import {
   value,
 } from '../test/tools/prune-model/support/onnx-builder.ts';
 
-const RUNS = 7;
-const BATCHES = 100;
+const RUNS = 5;
+const BATCHES = 400;
 const ROWS = 64;
 const WIDTHS = [256, 512, 1024] as const;
 /** Requests in flight: one runs, one is ready. */

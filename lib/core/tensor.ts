@@ -27,15 +27,21 @@ export function viewRows({ dataType, shape, data }: Tensor, first: number, count
   return { dataType, shape: [count, ...rest], data: part };
 }
 
-/** The rows of all parts, whose types and other dimensions are equal, in new memory. */
-export function concatRows(parts: readonly Tensor[]): Tensor {
+/**
+ * The rows of all parts, whose types and other dimensions are equal.
+ * @param allocate makes the memory of the result, which has as many bytes; default: new memory
+ */
+export function concatRows(
+  parts: readonly Tensor[],
+  allocate: (byteLength: number) => Uint8Array = (byteLength) => new Uint8Array(byteLength),
+): Tensor {
   const { dataType, shape } = parts[0]!;
   const rows = parts.reduce((sum, part) => sum + (part.shape[0] ?? 1), 0);
   const merged = [rows, ...shape.slice(1)];
   if (dataType === 'BYTES') {
     return { dataType, shape: merged, data: parts.flatMap(({ data }) => data as string[]) };
   }
-  const bytes = new Uint8Array(countElements(merged) * TENSOR_TYPE_BYTES[dataType]);
+  const bytes = allocate(countElements(merged) * TENSOR_TYPE_BYTES[dataType]);
   let at = 0;
   for (const part of parts) {
     const data = part.data as Uint8Array;

@@ -46,12 +46,16 @@ export function toOnnxTensor({ dataType, shape: dims, data }: Tensor): AnyOnnxTe
   return { dtype, data: elements, dims };
 }
 
-/** Copies the elements into a buffer of their own, which can be transferred. */
+/**
+ * Views the elements, which the runtime puts into a buffer of their own, and copies them otherwise:
+ * the buffer can be transferred.
+ */
 export function fromOnnxTensor(name: string, tensor: AnyOnnxTensor): NamedTensor {
   const dataType = requireDefined(TYPES.get(tensor.dtype), 'the type of an output');
   const shape = tensor.dims;
   if (tensor.dtype === 'string') return { name, dataType, shape, data: tensor.data };
   const { buffer, byteOffset, byteLength } = tensor.data;
-  const data = new Uint8Array(new Uint8Array(buffer, byteOffset, byteLength));
-  return { name, dataType, shape, data };
+  const view = new Uint8Array(buffer, byteOffset, byteLength);
+  const isOwn = byteLength === buffer.byteLength && buffer instanceof ArrayBuffer;
+  return { name, dataType, shape, data: isOwn ? view : new Uint8Array(view) };
 }

@@ -147,7 +147,9 @@ export class Batcher<P, R extends QueuedRequest> implements BatchScheduler<R> {
         return;
       }
       this.#queue.push(request);
-      this.#schedule();
+      // A full batch need not wait for other requests; the caller may still cancel it.
+      if (request.rowCount >= this.#batching.maxBatch) queueMicrotask(() => this.#dispatch());
+      else this.#schedule();
       this.#sweepTimer ??= setTimeout(() => this.#sweep(), SWEEP_INTERVAL_MS).unref();
     });
   }

@@ -109,9 +109,8 @@ export class LoadedGraph implements VersionUse {
     this.stats = new EngineStats(batching.maxBatch);
     this.#cache = requestCacheBytes > 0 ? new RequestCache(requestCacheBytes) : undefined;
     const { stats } = this;
-    const inputs = signature.inputs.map(({ name }) => name);
     this.batcher = new Batcher({
-      runner: new GraphBatchRunner({ pool, stats, inputs, isBatched }),
+      runner: new GraphBatchRunner({ pool, stats, signature, isBatched }),
       pool,
       batching,
       stats,
@@ -137,7 +136,9 @@ export class LoadedGraph implements VersionUse {
       script,
       placements,
       createWorkerData: (providers) => {
-        const options = { model, data, source, tuning: { ...tuning, providers } };
+        const { inputs } = declared;
+        const outputs = declared.outputs.map(({ name }) => name);
+        const options = { model, data, source, tuning: { ...tuning, providers }, inputs, outputs };
         return { data: options satisfies GraphWorkerOptions };
       },
     });

@@ -8,12 +8,14 @@
  *   request of it runs again alone. When a worker dies, only the batch that it was running fails.
  */
 import { CubeError, requireDefined } from '../../lib/core/errors.ts';
+import type { GraphSignature } from '../../lib/core/graph-signature.ts';
 import { concatRows, type NamedTensor, type Tensor, viewRows } from '../../lib/core/tensor.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
 import type { BatchRunner } from './batcher.ts';
 import type { EngineStats } from './engine-stats.ts';
 import { type GraphInputs, GraphRequest } from './graph-request.ts';
-import type { GraphJob, GraphJobTensor, GraphResult } from './graph-worker.ts';
+import type { GraphJob, GraphResult } from './graph-worker.ts';
+import { InputBuffers } from './input-buffers.ts';
 import {
   type Batch,
   type BatchScheduler,
@@ -29,8 +31,7 @@ interface GraphPool {
 export interface GraphRunnerOptions {
   readonly pool: GraphPool;
   readonly stats: EngineStats;
-  /** Names of the inputs, in the order of the tensors of a request. */
-  readonly inputs: readonly string[];
+  readonly signature: GraphSignature;
   readonly isBatched: boolean;
 }
 
@@ -38,6 +39,7 @@ type GraphBatch = Batch<GraphRequest>;
 
 export class GraphBatchRunner implements BatchRunner<GraphInputs, GraphRequest> {
   readonly #options: GraphRunnerOptions;
+  readonly #buffers = new InputBuffers();
 
   constructor(options: GraphRunnerOptions) {
     this.#options = options;
@@ -58,10 +60,12 @@ export class GraphBatchRunner implements BatchRunner<GraphInputs, GraphRequest> 
         scheduler.retry(batch);
         return;
       }
-      const outputs = new Map(result.outputs.map((tensor) => [tensor.name, tensor]));
-      if (this.#options.isBatched) checkBatchDimension(result.outputs, batch.rowCount);
+      this.#buffers.release(result.inputBuffers);
+      const outputs = this.#readOutputs(job, result);
+      if (this.#options.isBatched) checkBatchDimension(outputs, batch.rowCount);
       stats.recordBatch(batch.rowCount, 0, result.inferMicros);
-      stats.outputMicros += deliver(batch, outputs, result.inferMicros, scheduler);
+      const byName = new Map(outputs.map((one) => [one.name, one]));
+      stats.outputMicros += deliver(batch, byName, result.inferMicros, scheduler);
     } catch (error) {
       handleRunError(batch, CubeError.from(error), scheduler);
     }
@@ -79,25 +83,42 @@ export class GraphBatchRunner implements BatchRunner<GraphInputs, GraphRequest> 
   }
 
   #createJob({ slices }: GraphBatch): { job: GraphJob; transfer: ArrayBuffer[] } {
+    const { signature, isBatched } = this.#options;
     const transfer: ArrayBuffer[] = [];
-    const inputs = this.#options.inputs.map((name, i): GraphJobTensor => {
+    const tensors = signature.inputs.map((_, i): Tensor => {
       const parts = slices.map(({ request, firstRow, rowCount }) => {
         const tensor = request.inputs.tensors[i]!;
-        return this.#options.isBatched ? viewRows(tensor, firstRow, rowCount) : tensor;
+        return isBatched ? viewRows(tensor, firstRow, rowCount) : tensor;
       });
       // Always a copy: the request keeps its tensors in case the worker dies.
-      const merged = this.#options.isBatched ? concatRows(parts) : copyTensor(parts[0]!);
+      const merged = isBatched ? concatRows(parts, this.#allocate) : this.#copy(parts[0]!);
       if (merged.data instanceof Uint8Array) transfer.push(merged.data.buffer as ArrayBuffer);
-      return { name, ...merged };
+      return merged;
     });
-    const outputs = new Set(slices.flatMap(({ request }) => request.inputs.outputs));
-    return { job: { inputs, outputs: [...outputs] }, transfer };
+    const names = new Set(slices.flatMap(({ request }) => request.inputs.outputs));
+    const outputs = [...signature.outputs.keys()].filter((position) =>
+      names.has(signature.outputs[position]!.name),
+    );
+    const data = tensors.map((tensor) => tensor.data);
+    return { job: { data, shapes: tensors.map(({ shape }) => shape), outputs }, transfer };
   }
-}
 
-function copyTensor(tensor: Tensor): Tensor {
-  const { data } = tensor;
-  return data instanceof Uint8Array ? { ...tensor, data: new Uint8Array(data) } : tensor;
+  #readOutputs({ outputs }: GraphJob, { data, shapes }: GraphResult): NamedTensor[] {
+    return outputs.map((position, i) => {
+      const { name, dataType } = this.#options.signature.outputs[position]!;
+      return { name, dataType, shape: shapes[i]!, data: data[i]! };
+    });
+  }
+
+  readonly #allocate = (byteLength: number): Uint8Array => this.#buffers.allocate(byteLength);
+
+  #copy(tensor: Tensor): Tensor {
+    const { data } = tensor;
+    if (!(data instanceof Uint8Array)) return tensor;
+    const copy = this.#buffers.allocate(data.length);
+    copy.set(data);
+    return { ...tensor, data: copy };
+  }
 }
 
 function checkBatchDimension(outputs: readonly NamedTensor[], rowCount: number): void {

@@ -14,7 +14,7 @@ const SLOW_MS = 300;
 if (parentPort !== null) {
   parentPort.on('message', (request: WorkerRequest<GraphJob>) => {
     if (request.kind !== 'run') return;
-    const [first] = request.job.inputs[0]?.data ?? [];
+    const [first] = request.job.data[0] ?? [];
     if (first === FATAL_VALUE) process.exit(9);
     if (first === SLOW_VALUE) {
       Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, SLOW_MS);
