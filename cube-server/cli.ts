@@ -23,13 +23,18 @@ import {
   type LogLevel,
 } from '../lib/platform/logs.ts';
 import { reportListening, waitForParentStop } from '../lib/platform/supervised-process.ts';
-import { addTlsOptions, type TlsOptions, toTlsFiles } from '../lib/rpc/credential-options.ts';
+import { type AccessOptions, addAccessOptions, toAccessConfig } from '../lib/rpc/access-options.ts';
+import {
+  addServerTlsOptions,
+  type ServerTlsOptions,
+  toServerTlsFiles,
+} from '../lib/rpc/credential-options.ts';
 import { DEFAULT_LOAD_BYTES_PER_SECOND } from '../lib/store/resident-store.ts';
 import { collectLimits, formatLimitsHelp, parseShards } from './option-parsers.ts';
 import type { CubeServer } from './server.ts';
 import { checkPorts, supervise } from './supervisor.ts';
 
-interface Flags extends TlsOptions {
+interface Flags extends ServerTlsOptions, AccessOptions {
   readonly shard: readonly number[];
   readonly shardNum: number;
   readonly port: number;
@@ -114,7 +119,8 @@ function addControlOptions(program: Command): void {
       'File with the token that control calls must send as "Authorization: Bearer <token>"; ' +
         'reread when it changes (default: only this host may make control calls)',
     );
-  addTlsOptions(program, 'whose clients may make control calls');
+  addServerTlsOptions(program, 'whose clients may make control calls');
+  addAccessOptions(program);
 }
 
 function addStorageOptions(program: Command): void {
@@ -230,7 +236,8 @@ async function serve(flags: Flags): Promise<void> {
     cubeTable: flags.cubeTable,
     cubeFolder: flags.cubeData,
     controlTokenFile: flags.controlTokenFile,
-    tls: toTlsFiles(flags),
+    tls: toServerTlsFiles(flags),
+    access: toAccessConfig(flags),
     limits,
     logger,
   });

@@ -2,6 +2,7 @@
  * The data port of one thread: lookups over every protocol, answered from the thread's loaded
  * versions.
  */
+import type { AccessGate } from '../lib/access/access-gate.ts';
 import type { ServerLimits } from '../lib/core/limits.ts';
 import type { Logger } from '../lib/platform/logs.ts';
 import { getControlCaller } from '../lib/rpc/control-caller.ts';
@@ -28,6 +29,7 @@ const GRPC_PROTO_FILES = ['lookup.proto', 'dict.proto', CONTROL_PROTO];
 export interface DataPortOptions {
   readonly versions: LoadedVersions;
   readonly tls: TlsIdentity | undefined;
+  readonly gate: AccessGate | undefined;
   readonly limits: ServerLimits;
   readonly cubeTable: CubeTable | undefined;
   readonly ready: () => boolean;
@@ -41,12 +43,13 @@ export class DataPort {
   readonly grpc: GrpcServer;
   readonly server: OnePortServer;
 
-  constructor({ versions, tls, limits, cubeTable, ready, logger }: DataPortOptions) {
+  constructor({ versions, tls, gate, limits, cubeTable, ready, logger }: DataPortOptions) {
     const { routes } = this;
-    const grpc = new GrpcServer({ limits, logger, protoFiles: GRPC_PROTO_FILES, isReady: ready });
+    const protoFiles = GRPC_PROTO_FILES;
+    const grpc = new GrpcServer({ limits, logger, protoFiles, isReady: ready, gate });
     this.grpc = grpc;
     this.versions = versions;
-    this.http = new HttpServer(limits, logger);
+    this.http = new HttpServer(limits, logger, '', { gate });
     const lookup = new LookupService(versions, limits);
     const dict = new DictService(versions, limits, cubeTable);
     routes.add(LOOKUP_SERVICE, LOOKUP_METHOD, lookup.handleFrame);
@@ -55,7 +58,7 @@ export class DataPort {
     grpc.addBidi(LOOKUP_SERVICE, LOOKUP_STREAM_METHOD, (request) => lookup.handleMessage(request));
     grpc.addUnary(DICT_SERVICE, DICT_METHOD, (request) => dict.handleProtobuf(request));
     addLookupRoutes(this.http.app, lookup, dict, limits.frameBytes);
-    this.server = new OnePortServer({ routes, http: this.http, grpc, tls, limits, logger });
+    this.server = new OnePortServer({ routes, http: this.http, grpc, tls, gate, limits, logger });
     versions.onDrainEnd = () => this.server.closeRefusedConnections();
   }
 

@@ -1,4 +1,11 @@
 /** Assembles a cube-server: store → loaded versions → services → one port or two. */
+import type { AccessGate } from '../lib/access/access-gate.ts';
+import {
+  type AccessConfig,
+  openProcessAccess,
+  type ProcessAccess,
+  warnIfOpen,
+} from '../lib/access/process-access.ts';
 import { CubeError } from '../lib/core/errors.ts';
 import type { ServerLimits } from '../lib/core/limits.ts';
 import { systemClock } from '../lib/platform/clock.ts';
@@ -24,6 +31,7 @@ import type { CubeTable } from './dict-service.ts';
 import { addHealthRoutes, addMetricsRoute, handleForwardedCall } from './http-routes.ts';
 import { LoadedVersions } from './loaded-versions.ts';
 import { divideLimits } from './option-parsers.ts';
+import { findRouteAccess } from './route-access.ts';
 import { addDataPortMetrics, addHttpMetrics, addVersionMetrics } from './server-metrics.ts';
 import { ServingThreadPool } from './serving-threads.ts';
 import type { HttpCall, HttpResult } from './thread-protocol.ts';
@@ -47,6 +55,8 @@ export interface CubeServerOptions {
   readonly cubeFolder?: string | undefined;
   /** Undefined: control calls only from this host. */
   readonly controlTokenFile: string | undefined;
+  /** Keys, address rules and audit; absent: none. */
+  readonly access?: AccessConfig | undefined;
   /** A certificate of these authorities also allows control calls; absent: no TLS. */
   readonly tls?: TlsFiles | undefined;
   readonly limits: ServerLimits;
@@ -73,6 +83,7 @@ export class CubeServer implements Stoppable {
   readonly #versions: VersionControl;
   readonly #control: ControlService;
   readonly #access: ControlAccess;
+  readonly #processAccess: ProcessAccess;
   readonly #tls: TlsIdentity | undefined;
   readonly #cubeDirectories: CubeDirectoryLoader | undefined;
   readonly #data: DataPort;
@@ -103,12 +114,20 @@ export class CubeServer implements Stoppable {
     });
     const ready = (): boolean => this.#notReady() === undefined;
     this.#control = new ControlService({ versions: this.#versions, logger, ready });
-    const { controlTokenFile: tokenFile, tls } = options;
+    const { controlTokenFile: tokenFile, tls, access = {} } = options;
+    this.#processAccess = openProcessAccess({
+      config: access,
+      processName: 'cube-server',
+      findRequirement: findRouteAccess,
+      logger,
+    });
     this.#access = new ControlAccess({
       tokenFile,
-      acceptCertificates: tls !== undefined,
+      acceptCertificates: tls?.ca !== undefined,
+      gate: this.#processAccess.gate,
+      audit: this.#processAccess.audit,
       logger,
-      authFlags: '--control-token-file or --tls-ca',
+      authFlags: '--control-token-file, --key-file or --tls-ca',
     });
     this.#tls = tls && new TlsIdentity(tls, logger);
     this.#cubeDirectories = this.#openCubeFolder();
@@ -116,6 +135,7 @@ export class CubeServer implements Stoppable {
     this.#data = new DataPort({
       versions: this.#loaded,
       tls: this.#tls,
+      gate: this.#gate,
       limits,
       cubeTable,
       ready,
@@ -133,13 +153,17 @@ export class CubeServer implements Stoppable {
    */
   async listen({ host, port, adminPort }: ListenOptions): Promise<string> {
     const { limits, logger, shardIndex, shardNum, threads = 1 } = this.#options;
-    const admin = adminPort === undefined ? this.#data.http : new HttpServer(limits, logger);
+    const admin =
+      adminPort === undefined
+        ? this.#data.http
+        : new HttpServer(limits, logger, '', { gate: this.#gate });
     this.#data.addControlCalls((call) => handleForwardedCall(this.#data.http.app, call));
     this.#addRoutes(admin);
     if (adminPort !== undefined) await this.#listenForControl(admin, host, adminPort);
     await this.#loadAtStart();
     const address = await this.#data.server.listen(host, port, threads > 1);
     if (threads > 1) await this.#startThreads(host, Number(/\d+$/.exec(address)?.[0]));
+    warnIfOpen(host, this.#processAccess, logger);
     logger.info({ address, shardIndex, shardNum, threads }, 'listening');
     this.#useTimer = setInterval(() => void this.#versions.updateLastUsed(), UPDATE_LAST_USED_MS);
     this.#useTimer.unref();
@@ -167,17 +191,19 @@ export class CubeServer implements Stoppable {
     this.#cubeDirectories?.close();
     const servers = [this.#threads?.stop(), this.#data.server.stop(), this.#admin?.stop()];
     await Promise.all([this.#store.close(), ...servers]);
+    this.#processAccess.close();
   }
 
   async #listenForControl(http: HttpServer, host: string, port: number): Promise<void> {
     const { limits, logger } = this.#options;
     const isReady = (): boolean => this.#notReady() === undefined;
-    const grpc = new GrpcServer({ limits, logger, protoFiles: [CONTROL_PROTO], isReady });
+    const gate = this.#gate;
+    const grpc = new GrpcServer({ limits, logger, protoFiles: [CONTROL_PROTO], isReady, gate });
     const routes = new RpcRoutes();
     const answer = (call: HttpCall): Promise<HttpResult> => handleForwardedCall(http.app, call);
     addGrpcControlCalls(grpc, answer);
     addCubeCommandCall(routes, answer);
-    this.#admin = new OnePortServer({ routes, http, grpc, tls: this.#tls, limits, logger });
+    this.#admin = new OnePortServer({ routes, http, grpc, tls: this.#tls, gate, limits, logger });
     const adminAddress = await this.#admin.listen(host, port);
     logger.info({ adminAddress }, 'listening on the admin port');
   }
@@ -229,6 +255,8 @@ export class CubeServer implements Stoppable {
         cubeTable,
         startFailure: this.#loaded.startFailure,
         tls,
+        // One thread writes the audit log.
+        access: { ...this.#options.access, audit: undefined },
         limits: divideLimits(limits, threads),
         logLevel: logger.level as LogLevel,
         logFormat: getLogFormat(),
@@ -240,6 +268,11 @@ export class CubeServer implements Stoppable {
     });
     this.#versions.threads = this.#threads;
     await this.#threads.start();
+  }
+
+  get #gate(): AccessGate | undefined {
+    const { gate } = this.#processAccess;
+    return gate.isRestrictive ? gate : undefined;
   }
 
   #openCubeFolder(): CubeDirectoryLoader | undefined {

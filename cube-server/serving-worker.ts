@@ -4,6 +4,7 @@
  */
 
 import { parentPort, workerData } from 'node:worker_threads';
+import { openProcessAccess } from '../lib/access/process-access.ts';
 import { CubeError } from '../lib/core/errors.ts';
 import { versionKey } from '../lib/core/names.ts';
 import { systemClock } from '../lib/platform/clock.ts';
@@ -14,6 +15,7 @@ import { DiskIo } from '../lib/store/disk-io.ts';
 import { type AttachedVersion, attachSharedVersion } from '../lib/store/shared-version.ts';
 import { DataPort } from './data-port.ts';
 import { LoadedVersions } from './loaded-versions.ts';
+import { findRouteAccess } from './route-access.ts';
 import { addDataPortMetrics, addHttpMetrics } from './server-metrics.ts';
 import type {
   HttpResult,
@@ -36,7 +38,14 @@ const versions = new LoadedVersions({ shardIndex, shardNum, clock: systemClock }
 versions.startFailure = options.startFailure;
 const ready = (): boolean => versions.ready && !versions.draining;
 const tls = options.tls && new TlsIdentity(options.tls);
-const data = new DataPort({ versions, tls, limits, cubeTable, ready, logger });
+const access = openProcessAccess({
+  config: options.access,
+  processName: 'cube-server',
+  findRequirement: findRouteAccess,
+  logger,
+});
+const gate = access.gate.isRestrictive ? access.gate : undefined;
+const data = new DataPort({ versions, tls, gate, limits, cubeTable, ready, logger });
 const disk = new DiskIo((error) =>
   logger.error({ reason: error.message }, 'damaged block on disk; reads of its rows fail'),
 );

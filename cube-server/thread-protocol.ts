@@ -4,6 +4,7 @@
  * that it does not answer itself (control, metrics, health) to the main thread.
  */
 
+import type { AccessConfig } from '../lib/access/process-access.ts';
 import type { ServerLimits } from '../lib/core/limits.ts';
 import type { LogFormat, LogLevel } from '../lib/platform/logs.ts';
 import type { ClientCertificate } from '../lib/rpc/control-caller.ts';
@@ -24,6 +25,7 @@ export interface ThreadOptions {
   readonly startFailure: string;
   /** Absent: no TLS. */
   readonly tls: TlsFiles | undefined;
+  readonly access: AccessConfig;
   readonly limits: ServerLimits;
   readonly logLevel: LogLevel;
   readonly logFormat: LogFormat;

@@ -6,6 +6,7 @@
  */
 import { CubeError } from '../core/errors.ts';
 import { type CallOptions, type CallResult, Channel } from '../rpc/channel.ts';
+import type { Credentials } from '../rpc/credentials.ts';
 
 export const CONNECTION_TYPES = ['single', 'pooled', 'short'] as const;
 export type ConnectionType = (typeof CONNECTION_TYPES)[number];
@@ -48,10 +49,11 @@ export function openConnections(
   endpoint: string,
   type: ConnectionType,
   backoffMaxMs: number,
+  credentials?: Credentials,
 ): Connections {
-  if (type === 'single') return new Channel(endpoint, { backoffMaxMs });
+  if (type === 'single') return new Channel(endpoint, { backoffMaxMs }, credentials);
   const limits = { backoffMaxMs, readBufferBytes: DEDICATED_READ_BUFFER_BYTES };
-  const open = (): Channel => new Channel(endpoint, limits);
+  const open = (): Channel => new Channel(endpoint, limits, credentials);
   return new DedicatedConnections(endpoint, open, type === 'pooled' ? IDLE_CONNECTIONS_MAX : 0);
 }
 

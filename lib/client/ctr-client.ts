@@ -7,13 +7,19 @@
 import { CubeError } from '../core/errors.ts';
 import { mapInOrder } from '../core/map-in-order.ts';
 import { systemClock } from '../platform/clock.ts';
+import { type Credentials, NO_CREDENTIALS } from '../rpc/credentials.ts';
 import { CtrGrpc } from './ctr-grpc.ts';
 import { CtrHttp } from './ctr-http.ts';
 import type { CtrCallOptions, CtrPrediction, CtrRow, CtrRows, CtrTransport } from './ctr-rows.ts';
 
 export interface CtrClientOptions {
-  /** `http://host:port`, `https://…`, or `grpc://host:port`. */
+  /** `http://host:port`, `https://…`, `grpc://host:port`, or `grpcs://…`. */
   readonly url: string;
+  /**
+   * The API key of every call, and the certificates of https and grpcs. Default: no key, and the
+   * authorities of Node. gRPC reads the files of certificates once.
+   */
+  readonly credentials?: Credentials;
   /** Default timeout of a call in milliseconds. Default 1000. */
   readonly timeoutMs?: number;
   /** Maximum retries of one call. Default 2; 0 disables retries. */
@@ -57,8 +63,8 @@ export class CtrClient {
 
   /** Connects at the first call. @throws CubeError INVALID_ARGUMENT for an invalid URL */
   constructor(options: CtrClientOptions) {
-    const { url, timeoutMs = TIMEOUT_MS, retryMax = RETRY_MAX } = options;
-    this.#transport = openTransport(url, options.connectionsMax ?? CONNECTIONS_MAX);
+    const { timeoutMs = TIMEOUT_MS, retryMax = RETRY_MAX } = options;
+    this.#transport = openTransport(options);
     this.#timeoutMs = timeoutMs;
     this.#retryMax = retryMax;
   }
@@ -123,15 +129,21 @@ export class CtrClient {
   }
 }
 
-function openTransport(address: string, connectionsMax: number): CtrTransport {
+function openTransport({
+  url: address,
+  connectionsMax = CONNECTIONS_MAX,
+  credentials = NO_CREDENTIALS,
+}: CtrClientOptions): CtrTransport {
   const url = URL.canParse(address) ? new URL(address) : undefined;
   if (url?.protocol === 'http:' || url?.protocol === 'https:') {
-    return new CtrHttp(url, connectionsMax);
+    return new CtrHttp(url, connectionsMax, credentials);
   }
-  if (url?.protocol === 'grpc:' && url.port !== '') return new CtrGrpc(url.host);
+  if ((url?.protocol === 'grpc:' || url?.protocol === 'grpcs:') && url.port !== '') {
+    return new CtrGrpc(url.host, url.protocol === 'grpcs:', credentials);
+  }
   throw new CubeError(
     'INVALID_ARGUMENT',
-    'url: expected http://host:port, https://host:port or grpc://host:port, ' +
+    'url: expected http://, https://, grpc:// or grpcs://, and host:port, ' +
       `got ${JSON.stringify(address)}`,
   );
 }

@@ -1,7 +1,15 @@
 /** Calls a serving process over gRPC (hypercube.CtrService). */
-import { Client, type ClientUnaryCall, credentials } from '@grpc/grpc-js';
+import { createSecureContext } from 'node:tls';
+import {
+  type ChannelCredentials,
+  Client,
+  type ClientUnaryCall,
+  credentials,
+  Metadata,
+} from '@grpc/grpc-js';
 import { CTR_PREDICT, CTR_SERVICE, decodeCtrResponse, encodeCtrRequest } from '../../proto/ctr.ts';
 import { wallClockMs } from '../platform/clock.ts';
+import type { Credentials } from '../rpc/credentials.ts';
 import {
   type CtrCallOptions,
   type CtrPrediction,
@@ -17,24 +25,36 @@ const RESPONSE_BYTES_MAX = 64 << 20;
 export class CtrGrpc implements CtrTransport {
   readonly #client: Client;
   readonly #host: string;
+  readonly #credentials: Credentials;
   readonly #calls = new Set<ClientUnaryCall>();
 
-  constructor(host: string) {
+  /** @throws CubeError when a certificate file is invalid */
+  constructor(host: string, isSecure: boolean, caller: Credentials) {
     this.#host = host;
-    this.#client = new Client(host, credentials.createInsecure(), {
+    this.#credentials = caller;
+    const { servername } = caller.tlsOptions ?? {};
+    this.#client = new Client(host, isSecure ? createTls(caller) : credentials.createInsecure(), {
       'grpc.max_receive_message_length': RESPONSE_BYTES_MAX,
+      ...(servername !== undefined && {
+        'grpc.ssl_target_name_override': servername,
+        'grpc.default_authority': servername,
+      }),
     });
   }
 
   async predict(rows: CtrRows, call: CtrCallOptions, timeoutMs: number): Promise<CtrPrediction> {
     const request = Buffer.from(encodeCtrRequest(createCtrRequest(rows, call)));
     const deadline = wallClockMs() + timeoutMs;
+    const metadata = new Metadata();
+    const { token } = this.#credentials;
+    if (token !== undefined) metadata.set('authorization', `Bearer ${token}`);
     const bytes = await new Promise<Buffer>((resolve, reject) => {
       const unaryCall = this.#client.makeUnaryRequest(
         PATH,
         identity,
         identity,
         request,
+        metadata,
         { deadline },
         (error, response = NO_BYTES) => {
           this.#calls.delete(unaryCall);
@@ -52,6 +72,10 @@ export class CtrGrpc implements CtrTransport {
     for (const call of this.#calls) call.cancel();
     this.#client.close();
   }
+}
+
+function createTls({ tlsOptions = {} }: Credentials): ChannelCredentials {
+  return credentials.createFromSecureContext(createSecureContext(tlsOptions));
 }
 
 /** The serializer of messages that are bytes already. */

@@ -4,6 +4,7 @@ import { Agent as HttpsAgent, request as httpsRequest } from 'node:https';
 import { toErrorDetails } from '../core/error-details.ts';
 import { CubeError, ERROR_STATUS, type ErrorCode } from '../core/errors.ts';
 import { JsonReader } from '../core/json.ts';
+import type { Credentials } from '../rpc/credentials.ts';
 import type { CtrCallOptions, CtrPrediction, CtrRows, CtrTransport } from './ctr-rows.ts';
 
 /** Far above the response to the largest request. */
@@ -12,6 +13,7 @@ const RESPONSE_BYTES_MAX = 64 << 20;
 /** The error code for an HTTP status without one, for example from a proxy. */
 const CODE_BY_STATUS: Readonly<Record<number, ErrorCode>> = {
   400: 'INVALID_ARGUMENT',
+  401: 'UNAUTHENTICATED',
   403: 'DENIED',
   404: 'NOT_FOUND',
   408: 'DEADLINE_EXCEEDED',
@@ -24,13 +26,17 @@ const CODE_BY_STATUS: Readonly<Record<number, ErrorCode>> = {
 
 export class CtrHttp implements CtrTransport {
   readonly #url: URL;
-  readonly #agent: HttpAgent | HttpsAgent;
+  readonly #options: { readonly keepAlive: boolean; readonly maxSockets: number };
+  readonly #credentials: Credentials;
+  /** The options of TLS that the agent uses. */
+  #tlsOptions: object | undefined;
+  #agent: HttpAgent | HttpsAgent | undefined;
 
-  constructor(url: URL, connectionsMax: number) {
+  constructor(url: URL, connectionsMax: number, credentials: Credentials) {
     // A path in the URL is the prefix of a proxy.
     this.#url = new URL(`${url.pathname.replace(/\/+$/, '')}/v1/ctr:predict`, url);
-    const options = { keepAlive: true, maxSockets: connectionsMax };
-    this.#agent = url.protocol === 'https:' ? new HttpsAgent(options) : new HttpAgent(options);
+    this.#options = { keepAlive: true, maxSockets: connectionsMax };
+    this.#credentials = credentials;
   }
 
   async predict(rows: CtrRows, call: CtrCallOptions, timeoutMs: number): Promise<CtrPrediction> {
@@ -43,7 +49,18 @@ export class CtrHttp implements CtrTransport {
   }
 
   close(): void {
-    this.#agent.destroy();
+    this.#agent?.destroy();
+  }
+
+  /** Changed certificates take effect with new connections; open ones close when they are idle. */
+  #getAgent(): HttpAgent | HttpsAgent {
+    const isSecure = this.#url.protocol === 'https:';
+    const tlsOptions = isSecure ? this.#credentials.tlsOptions : undefined;
+    if (this.#agent !== undefined && tlsOptions === this.#tlsOptions) return this.#agent;
+    this.#tlsOptions = tlsOptions;
+    const options = { ...this.#options, ...tlsOptions };
+    this.#agent = isSecure ? new HttpsAgent(options) : new HttpAgent(options);
+    return this.#agent;
   }
 
   #post(
@@ -56,7 +73,9 @@ export class CtrHttp implements CtrTransport {
     for (const name of ['model', 'version', 'label', 'priority', 'detail', 'timings'] as const) {
       if (call[name] !== undefined) url.searchParams.set(name, `${call[name]}`);
     }
+    const { token } = this.#credentials;
     const headers = {
+      ...(token !== undefined && { authorization: `Bearer ${token}` }),
       'content-type': type,
       'content-length': body.length,
       'timeout-ms': Math.max(1, Math.floor(timeoutMs)),
@@ -65,7 +84,7 @@ export class CtrHttp implements CtrTransport {
     return new Promise((resolve, reject) => {
       const clientRequest = send(
         url,
-        { method: 'POST', agent: this.#agent, headers },
+        { method: 'POST', agent: this.#getAgent(), headers },
         (response) => {
           readResponse(response, url.host).then(resolve, reject);
         },

@@ -7,6 +7,7 @@ import { CubeError } from '../core/errors.ts';
 import { type Fleet, findShardMap } from '../core/fleet.ts';
 import type { Clock } from '../platform/clock.ts';
 import type { CallOptions } from '../rpc/channel.ts';
+import type { Credentials } from '../rpc/credentials.ts';
 import { type CallPolicy, checkPolicy } from './call-policy.ts';
 import { type ConnectionType, checkConnectionType } from './connections.ts';
 import { type ClientLogger, Replica, type ReplicaStats } from './replica.ts';
@@ -28,6 +29,8 @@ export interface RouteOptions {
    * without one, as brpc's servers send them.
    */
   readonly checksum?: boolean;
+  /** The API key of every call, and whether connections use TLS. Default: neither. */
+  readonly credentials?: Credentials | undefined;
   /** Logs when a replica fails and when it recovers; never one line per request. */
   readonly logger?: ClientLogger;
 }
@@ -133,8 +136,10 @@ export class FleetRoutes {
   #replica(endpoint: string): Replica {
     let replica = this.#replicas.get(endpoint);
     if (replica === undefined) {
-      const { connectionType = 'single', logger } = this.#options;
-      replica = new Replica(endpoint, connectionType, logger, this.#callOptions, this.#clock);
+      const { connectionType = 'single', logger, credentials } = this.#options;
+      const callOptions = this.#callOptions;
+      const clock = this.#clock;
+      replica = new Replica(endpoint, connectionType, logger, callOptions, clock, credentials);
       this.#replicas.set(endpoint, replica);
     }
     return replica;

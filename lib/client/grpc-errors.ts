@@ -8,6 +8,7 @@ const CODE_KEY = 'hypercube-code';
 
 /** The error code for a gRPC status without that trailer. */
 const CODE_BY_STATUS: Readonly<Record<number, ErrorCode>> = {
+  [status.UNAUTHENTICATED]: 'UNAUTHENTICATED',
   [status.INVALID_ARGUMENT]: 'INVALID_ARGUMENT',
   [status.NOT_FOUND]: 'NOT_FOUND',
   [status.DEADLINE_EXCEEDED]: 'DEADLINE_EXCEEDED',

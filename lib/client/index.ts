@@ -28,6 +28,7 @@ export {
 } from '../core/manifest.ts';
 export type { HashSpec, Slot } from '../core/slots.ts';
 export { openRepository, type Repository } from '../repository/repository.ts';
+export { type CredentialFiles, Credentials } from '../rpc/credentials.ts';
 export type { CallPolicy, LoadBalancer } from './call-policy.ts';
 export type { ClientCounters, ClientStats } from './client-stats.ts';
 export type { ConnectionType } from './connections.ts';

@@ -38,9 +38,11 @@ export interface CallContext {
  * wrong.
  */
 export const PERMANENT_ERRORS: ReadonlySet<ErrorCode> = new Set([
+  'DENIED',
   'INVALID_ARGUMENT',
   'NOT_FOUND',
   'TOO_LARGE',
+  'UNAUTHENTICATED',
   'UNSUPPORTED',
   'WRONG_SHARD',
 ]);

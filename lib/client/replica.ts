@@ -5,6 +5,7 @@
 import type { CubeError, ErrorCode } from '../core/errors.ts';
 import type { Clock } from '../platform/clock.ts';
 import type { CallOptions, CallResult } from '../rpc/channel.ts';
+import type { Credentials } from '../rpc/credentials.ts';
 import { CircuitBreaker, type Probe, SILENCE_MS_MIN } from './circuit-breaker.ts';
 import { type Connections, type ConnectionType, openConnections } from './connections.ts';
 
@@ -99,12 +100,13 @@ export class Replica {
     logger: ClientLogger | undefined,
     callOptions?: CallOptions,
     clock?: Clock,
+    credentials?: Credentials,
   ) {
     this.endpoint = endpoint;
     this.#breaker = new CircuitBreaker(clock);
     this.#connections =
       typeof connections === 'string'
-        ? openConnections(endpoint, connections, BACKOFF_MAX_MS)
+        ? openConnections(endpoint, connections, BACKOFF_MAX_MS, credentials)
         : connections;
     this.#callOptions = callOptions;
     this.#logger = logger;

@@ -35,7 +35,7 @@ export function createCli(name: string, description: string): Command {
 }
 
 /** Environment variable, or undefined when unset or empty. */
-function readEnvironment(name: string): string | undefined {
+export function readEnvironment(name: string): string | undefined {
   const value = process.env[name];
   return value === undefined || value === '' ? undefined : value;
 }

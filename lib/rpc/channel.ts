@@ -4,7 +4,8 @@
  * fails every pending call with UNAVAILABLE; the next call reconnects, at most once per backoff
  * period. One timer serves all deadlines.
  */
-import { connect, type Socket } from 'node:net';
+import { connect, type NetConnectOpts, type Socket } from 'node:net';
+import { type ConnectionOptions, connect as connectTls } from 'node:tls';
 import { type Frame, FrameDecoder, readCorrelationId } from '../../proto/baidu-std.ts';
 import { CHECKSUM_CRC32C, CHECKSUM_XXH64, getChecksumBytes } from '../../proto/frame-fields.ts';
 import type { OutputBuffer } from '../../proto/output-buffer.ts';
@@ -15,6 +16,7 @@ import { type ChannelLimits, DEFAULT_CHANNEL_LIMITS } from '../core/limits.ts';
 import { systemClock } from '../platform/clock.ts';
 import { BufferPool } from './buffer-pool.ts';
 import { writeChecksum } from './checksums.ts';
+import { type Credentials, NO_CREDENTIALS } from './credentials.ts';
 import { type Endpoint, parseEndpoint } from './endpoint.ts';
 import { compressRequestPayload, decodePayload, isEncoded } from './payload-encoding.ts';
 
@@ -70,6 +72,9 @@ export class Channel {
   readonly endpoint: string;
   readonly #address: Endpoint;
   readonly #limits: ChannelLimits;
+  readonly #credentials: Credentials;
+  /** Of the requests that #encoders write. */
+  #token: string | undefined;
   readonly #encoders = new Map<string, RequestEncoder>();
   /**
    * The calls in flight, each in its slot. (A Map with this many insertions and deletions keeps
@@ -95,8 +100,16 @@ export class Channel {
   #retryAtMs = 0;
   #lastFailure = '';
 
-  /** Connects at the first call. @param endpoint host:port */
-  constructor(endpoint: string, limits: Partial<ChannelLimits> = {}) {
+  /**
+   * Connects at the first call. @param endpoint host:port
+   * @param credentials token that every request carries, and whether connections use TLS
+   */
+  constructor(
+    endpoint: string,
+    limits: Partial<ChannelLimits> = {},
+    credentials: Credentials = NO_CREDENTIALS,
+  ) {
+    this.#credentials = credentials;
     this.endpoint = endpoint;
     this.#address = parseEndpoint(endpoint);
     this.#limits = { ...DEFAULT_CHANNEL_LIMITS, ...limits };
@@ -212,39 +225,52 @@ export class Channel {
   }
 
   #getEncoder(service: string, method: string): RequestEncoder {
+    if (this.#credentials !== NO_CREDENTIALS) this.#updateToken();
     const name = `${service}/${method}`;
     let target = this.#encoders.get(name);
     if (target === undefined) {
       target = new RequestEncoder(service, method);
+      if (this.#token !== undefined) target.authentication = `Bearer ${this.#token}`;
       if (this.#encoders.size >= ENCODERS_MAX) this.#encoders.clear();
       this.#encoders.set(name, target);
     }
     return target;
   }
 
+  /** A token in a file may change at any time. */
+  #updateToken(): void {
+    const { token } = this.#credentials;
+    if (token === this.#token) return;
+    this.#token = token;
+    this.#encoders.clear();
+  }
+
   #connect(): void {
     const { host, port } = this.#address;
-    const socket = connect({
+    const { tlsOptions } = this.#credentials;
+    const options: NetConnectOpts & ConnectionOptions = {
+      ...tlsOptions,
       host,
       port,
       noDelay: true,
       keepAlive: true,
       onread: {
         buffer: this.#readBuffer,
-        callback: (byteCount) => {
+        callback: (byteCount: number) => {
           if (this.#socket === socket) this.#read(byteCount);
           return true;
         },
       },
-    });
+    };
+    const socket: Socket = tlsOptions === undefined ? connect(options) : connectTls(options);
     const timer = setTimeout(runAfterSocketReads, this.#limits.connectTimeoutMs, () => {
-      if (!socket.connecting) return;
+      if (this.#isConnected || this.#socket !== socket) return;
       socket.destroy(new Error(`no connection within ${this.#limits.connectTimeoutMs} ms`));
     });
     this.#socket = socket;
     this.#decoder = new FrameDecoder(this.#limits.maxFrameBytes);
     let reason = 'the server closed the connection';
-    socket.on('connect', () => {
+    socket.on(tlsOptions === undefined ? 'connect' : 'secureConnect', () => {
       clearTimeout(timer);
       this.#isConnected = true;
       this.#backoffMs = 0;

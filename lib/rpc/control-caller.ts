@@ -1,4 +1,5 @@
 /** The caller of a control call, as far as a protocol shows it; the input of ControlAccess. */
+import type { IncomingMessage } from 'node:http';
 import { Socket } from 'node:net';
 import { TLSSocket } from 'node:tls';
 import type { FastifyRequest } from 'fastify';
@@ -33,13 +34,19 @@ const INTERNAL_CERTIFICATE_HEADER = 'x-hypercube-inner-certificate';
 export function getControlCaller({ headers, socket }: FastifyRequest): ControlCaller {
   const { host, origin, authorization, 'x-api-key': key } = headers;
   const apiKey = typeof key === 'string' ? key : undefined;
+  const certificate = findCertificate({ headers, socket });
+  return { remoteAddress: socket.remoteAddress, host, origin, authorization, apiKey, certificate };
+}
+
+/** The certificate of the caller of a request, which an internal request has in a header. */
+export function findCertificate({
+  headers,
+  socket,
+}: Pick<IncomingMessage, 'headers' | 'socket'>): ClientCertificate | undefined {
   // External requests have a socket; their headers must not claim a certificate.
   const inner = socket instanceof Socket ? undefined : headers[INTERNAL_CERTIFICATE_HEADER];
-  const certificate =
-    typeof inner === 'string'
-      ? (JSON.parse(inner) as ClientCertificate)
-      : getPeerCertificate(socket as Socket | undefined);
-  return { remoteAddress: socket.remoteAddress, host, origin, authorization, apiKey, certificate };
+  if (typeof inner === 'string') return JSON.parse(inner) as ClientCertificate;
+  return getPeerCertificate(socket as Socket | undefined);
 }
 
 /**

@@ -1,8 +1,10 @@
 /**
- * The credentials of a caller of control calls: a token, a certificate, both or none. A token is
- * one line in a file; it never appears on a command line, in a log or in a message.
+ * The credentials of a caller: a token or API key, a certificate, both or none. A token is one line
+ * in a file, or in an environment variable; it never appears on a command line, in a log or in a
+ * message.
  */
 import { Agent } from 'node:https';
+import type { ConnectionOptions } from 'node:tls';
 import { CubeError } from '../core/errors.ts';
 import { getFileStamp, readText } from '../platform/files.ts';
 import { type TlsFiles, TlsIdentity } from './tls-identity.ts';
@@ -16,6 +18,8 @@ const TOKEN = /^[\x20-\x7e]+$/;
 
 export interface CredentialFiles {
   readonly tokenFile?: string | undefined;
+  /** The token itself, where there is no file. */
+  readonly token?: string | undefined;
   /** When set, every call uses TLS. */
   readonly tls?: TlsFiles | undefined;
   /** The name that server certificates must have; undefined: the name or address called. */
@@ -34,13 +38,18 @@ export class Credentials {
   #stamp: string | undefined;
   #agent: Agent | undefined;
   #agentOptions: object | undefined;
+  #connectionSource: object | undefined;
+  #connectionOptions: ConnectionOptions | undefined;
 
   /** @throws CubeError when a file is unreadable or invalid */
-  constructor({ tokenFile, tls, tlsServerName }: CredentialFiles = {}) {
+  constructor({ tokenFile, token, tls, tlsServerName }: CredentialFiles = {}) {
     this.#tokenFile = tokenFile;
     this.#serverName = tlsServerName;
     this.#identity = tls && new TlsIdentity(tls);
-    if (tokenFile === undefined) return;
+    if (tokenFile === undefined) {
+      this.#token = token === undefined ? undefined : checkToken(token, 'the token');
+      return;
+    }
     this.#stamp = getFileStamp(tokenFile);
     this.#token = readTokenFile(tokenFile);
   }
@@ -57,17 +66,31 @@ export class Credentials {
     return this.#token;
   }
 
+  /** The options of a TLS connection: a new object when the files have changed; undefined: plain. */
+  get tlsOptions(): ConnectionOptions | undefined {
+    if (this.#identity === undefined) return undefined;
+    const { options } = this.#identity;
+    if (options !== this.#connectionSource) {
+      this.#connectionSource = options;
+      const serverName = this.#serverName;
+      this.#connectionOptions = {
+        ...options,
+        ...(serverName === undefined ? {} : { servername: serverName }),
+        rejectUnauthorized: true,
+      };
+    }
+    return this.#connectionOptions;
+  }
+
   /** The agent for https calls; undefined: calls use plain HTTP. */
   get tlsAgent(): Agent | undefined {
     if (this.#identity === undefined) return undefined;
-    const { options } = this.#identity;
-    if (options !== this.#agentOptions) {
+    const options = this.tlsOptions;
+    if (options !== undefined && options !== this.#agentOptions) {
       this.#agentOptions = options;
       // Connections of the previous agent close after their calls, or soon when idle.
       this.#agent = new Agent({
         ...options,
-        ...(this.#serverName === undefined ? {} : { servername: this.#serverName }),
-        rejectUnauthorized: true,
         maxCachedSessions: 0,
         keepAlive: true,
         timeout: KEEP_ALIVE_MS,
@@ -81,11 +104,14 @@ export const NO_CREDENTIALS: Credentials = new Credentials();
 
 /** @throws CubeError INVALID_ARGUMENT when the content is not a valid token, and as `readText` */
 export function readTokenFile(path: string): string {
-  const token = readText(path, TOKEN_BYTES_MAX).trim();
+  return checkToken(readText(path, TOKEN_BYTES_MAX).trim(), path);
+}
+
+function checkToken(token: string, source: string): string {
   if (token.length >= TOKEN_CHARS_MIN && TOKEN.test(token)) return token;
   throw new CubeError(
     'INVALID_ARGUMENT',
-    `${path}: a control token has at least ${TOKEN_CHARS_MIN} characters, ` +
+    `${source}: a token has at least ${TOKEN_CHARS_MIN} characters, ` +
       'printable ASCII on one line (openssl rand -hex 32 makes one)',
   );
 }

@@ -2,7 +2,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { AccessGate, CallGrant } from '../access/access-gate.ts';
 import type { CallerHead } from '../access/caller.ts';
-import { type ClientCertificate, getPeerCertificate } from './control-caller.ts';
+import { type ClientCertificate, findCertificate } from './control-caller.ts';
 import type { HttpAdmission } from './http-admission.ts';
 
 /**
@@ -60,7 +60,7 @@ class HttpCallerHead implements CallerHead {
 
   /** Only read when it matters. */
   get certificate(): ClientCertificate | undefined {
-    return getPeerCertificate(this.#request.socket);
+    return findCertificate(this.#request);
   }
 
   #getHeader(name: string): string | undefined {

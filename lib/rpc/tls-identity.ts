@@ -19,10 +19,16 @@ export const TLS_VERSIONS = ['TLSv1.2', 'TLSv1.3'] as const;
 export const CLIENT_CERTIFICATES = ['optional', 'required'] as const;
 
 export interface TlsFiles {
-  /** The certificate, followed by its intermediate certificates. */
-  readonly cert: string;
-  readonly key: string;
-  /** The only trusted authorities; absent: client certificates are not requested. */
+  /**
+   * The certificate, followed by its intermediate certificates, and its key. Servers have both; a
+   * caller without them is anonymous.
+   */
+  readonly cert?: string | undefined;
+  readonly key?: string | undefined;
+  /**
+   * The only trusted authorities. Absent: a server requests no client certificates, a caller trusts
+   * the authorities of Node.
+   */
   readonly ca?: string | undefined;
   /** Default: TLSv1.2. */
   readonly minVersion?: (typeof TLS_VERSIONS)[number] | undefined;
@@ -86,12 +92,12 @@ function readStamps({ cert, key, ca }: TlsFiles): string {
 }
 
 function readOptions(files: TlsFiles): SecureContextOptions {
-  const cert = readCertificates(files.cert);
+  const cert = files.cert === undefined ? undefined : readCertificates(files.cert);
   const ca = files.ca === undefined ? undefined : readCertificates(files.ca);
-  const key = readText(files.key, PEM_BYTES_MAX);
+  const key = files.key === undefined ? undefined : readText(files.key, PEM_BYTES_MAX);
   const options: SecureContextOptions = {
-    cert,
-    key,
+    ...(cert !== undefined && { cert }),
+    ...(key !== undefined && { key }),
     ...(ca !== undefined && { ca }),
     minVersion: files.minVersion ?? 'TLSv1.2',
     ...(files.ciphers !== undefined && { ciphers: files.ciphers }),

@@ -160,7 +160,20 @@ const STORE_SETTINGS: Readonly<Record<StoreChoice['kind'], readonly (keyof Model
   none: [],
   memory: ['dataDir', 'memory'],
   local: ['dataDir'],
-  remote: ['fleet', 'checksum', 'loadBalancer', 'retryMax', 'backupRequest', 'hotRows'],
+  remote: [
+    'fleet',
+    'checksum',
+    'loadBalancer',
+    'retryMax',
+    'backupRequest',
+    'hotRows',
+    'shardKeyFile',
+    'shardTls',
+    'shardTlsCa',
+    'shardTlsCert',
+    'shardTlsKey',
+    'shardTlsServerName',
+  ],
   redis: ['redisUrl', 'redisUser', 'redisPasswordFile', 'redisCluster', 'redisFill', 'hotRows'],
 };
 
@@ -426,6 +439,7 @@ function readStore(settings: ModelSettings): StoreChoice {
         fleetPath: fleet ?? rejectConfig('--store remote needs --fleet <fleet.json>'),
         ...(checksum !== undefined && { checksum }),
         ...readCallPolicy(settings),
+        ...readShardCredentials(settings),
         ...cache,
       };
     case 'redis':
@@ -441,6 +455,20 @@ function readStore(settings: ModelSettings): StoreChoice {
         ...cache,
       };
   }
+}
+
+function readShardCredentials(settings: ModelSettings): Pick<RemoteChoice, 'credentials'> {
+  const { shardKeyFile: tokenFile, shardTlsCa: ca, shardTlsCert: cert } = settings;
+  const { shardTlsKey: key, shardTlsServerName: tlsServerName } = settings;
+  if ((cert === undefined) !== (key === undefined)) {
+    rejectConfig('a client certificate needs shard-tls-cert and shard-tls-key');
+  }
+  const files = [ca, cert, tlsServerName].some((value) => value !== undefined);
+  const isSecure = settings.shardTls ?? files;
+  if (files && !isSecure) rejectConfig('shard-tls-… is not allowed with shard-tls false');
+  if (tokenFile === undefined && !isSecure) return {};
+  const tls = isSecure ? { cert, key, ca } : undefined;
+  return { credentials: { tokenFile, tls, tlsServerName } };
 }
 
 /** Only the settings that were given; cube.conf or the client supplies the others. */

@@ -88,6 +88,12 @@ export interface ModelSettings {
   readonly loadBalancer?: LoadBalancer;
   readonly retryMax?: number;
   readonly backupRequest?: BackupRequest;
+  readonly shardKeyFile?: string;
+  readonly shardTls?: boolean;
+  readonly shardTlsCa?: string;
+  readonly shardTlsCert?: string;
+  readonly shardTlsKey?: string;
+  readonly shardTlsServerName?: string;
   readonly redisUrl?: readonly string[];
   readonly redisUser?: string;
   readonly redisPasswordFile?: string;
@@ -434,6 +440,50 @@ export const MODEL_SETTINGS: Table<ModelSettings> = {
       'Hedged requests: time without a response after which another replica is asked too, ' +
       'in milliseconds; p95 is the measured 95th percentile of the shard (only with --store ' +
       'remote; default: p95, or the value in cube.conf)',
+  },
+  shardKeyFile: {
+    kind: kinds.text,
+    group: STORE,
+    isPath: true,
+    help:
+      'File with the API key for lookups in shard servers; reread when it changes (only with ' +
+      '--store remote; default: none)',
+  },
+  shardTls: {
+    kind: kinds.flag,
+    group: STORE,
+    help:
+      'Look up over TLS (only with --store remote; default: true with a --shard-tls file, else ' +
+      'false)',
+  },
+  shardTlsCa: {
+    kind: kinds.text,
+    group: STORE,
+    isPath: true,
+    help:
+      'Certificate authorities (PEM) of shard servers (only with --store remote; default: those ' +
+      'of Node)',
+  },
+  shardTlsCert: {
+    kind: kinds.text,
+    group: STORE,
+    isPath: true,
+    help:
+      'Client certificate (PEM) for lookups, with its chain (only with --store remote; default: ' +
+      'none)',
+  },
+  shardTlsKey: {
+    kind: kinds.text,
+    group: STORE,
+    isPath: true,
+    help: 'Private key of --shard-tls-cert (PEM)',
+  },
+  shardTlsServerName: {
+    kind: kinds.text,
+    group: STORE,
+    help:
+      'Name in the certificates of shard servers (only with --store remote; default: the address ' +
+      'called)',
   },
   hotRows: {
     kind: kinds.bytes,

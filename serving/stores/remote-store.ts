@@ -9,6 +9,7 @@ import type { Manifest } from '../../lib/core/manifest.ts';
 import { versionKey } from '../../lib/core/names.ts';
 import { readText } from '../../lib/platform/files.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
+import { Credentials } from '../../lib/rpc/credentials.ts';
 import { type EmbeddingStore, makeAbsentError, type ServerStats } from './embedding-store.ts';
 import type { RemoteChoice } from './store-choice.ts';
 
@@ -33,8 +34,9 @@ export class RemoteStore implements EmbeddingStore {
    */
   static async open(choice: RemoteChoice, logger: Logger): Promise<RemoteStore> {
     const { checksum = true } = choice;
+    const credentials = choice.credentials && new Credentials(choice.credentials);
     const routes = await openRoutes(choice, logger);
-    return new RemoteStore(new CubeClient({ ...routes, checksum, logger }));
+    return new RemoteStore(new CubeClient({ ...routes, checksum, logger, credentials }));
   }
 
   get servers(): ServerStats {
@@ -66,7 +68,11 @@ export class RemoteStore implements EmbeddingStore {
   ): Promise<LookupSummary> {
     if (this.#isClosed) throw new CubeError('STOPPING', 'the remote store is closed');
     if (!this.#prepared.has(versionKey(manifest))) throw makeAbsentError(manifest, this.#prepared);
-    return this.#client.lookup(manifest, groups, timeoutMs);
+    try {
+      return await this.#client.lookup(manifest, groups, timeoutMs);
+    } catch (error) {
+      throw toOwnError(error);
+    }
   }
 
   async retire(manifest: Manifest): Promise<void> {
@@ -77,6 +83,14 @@ export class RemoteStore implements EmbeddingStore {
     this.#isClosed = true;
     this.#client.close();
   }
+}
+
+/** The caller of serving must not read that its own key is refused. */
+function toOwnError(error: unknown): unknown {
+  const { code, message, details } = CubeError.from(error);
+  if (code !== 'DENIED' && code !== 'UNAUTHENTICATED') return error;
+  const text = `shard servers refuse this process: ${message}; check --shard-key-file`;
+  return new CubeError('UNAVAILABLE', text, { cause: error, details });
 }
 
 /** A cube.conf is an array of dicts, each with its own policy; a fleet.json is an object. */

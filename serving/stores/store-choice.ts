@@ -2,7 +2,9 @@
  * The configuration of a model's store: plain data from which `openStore` (open-store.ts) opens it.
  * docs/stores.md says when to use which store.
  */
+
 import type { CallPolicy } from '../../lib/client/call-policy.ts';
+import type { CredentialFiles } from '../../lib/rpc/credentials.ts';
 
 /** The names in flags and files. */
 export const STORE_KINDS = ['none', 'memory', 'local', 'remote', 'redis'] as const;
@@ -49,6 +51,8 @@ export interface RemoteChoice {
   /** Whether every request and response carries a checksum. Default true. */
   readonly checksum?: boolean;
   readonly hotRows?: HotRowsChoice;
+  /** API key and TLS of lookups. Default: neither. */
+  readonly credentials?: CredentialFiles;
 }
 
 /** Redis or Valkey, one server or a Cluster. */

@@ -1,123 +1,13 @@
 /**
- * Who may call a serving process: API keys over every protocol, scopes, limits, TLS, address rules
+ * Who may call a serving process: API keys over every protocol, scopes, limits, address rules, CORS
  * and the audit file, over real sockets.
  */
 import assert from 'node:assert/strict';
-import { existsSync, readFileSync } from 'node:fs';
-import { join } from 'node:path';
-import { type TestContext, test } from 'node:test';
-import { Client, credentials, Metadata, type ServiceError, status } from '@grpc/grpc-js';
-import { createCtrRequest } from '../../lib/client/ctr-rows.ts';
-import { createLogger } from '../../lib/platform/logs.ts';
-import { CTR_PREDICT, CTR_SERVICE, encodeCtrRequest } from '../../proto/ctr.ts';
-import { GENERAL_MODEL_SERVICE } from '../../proto/general-model.ts';
-import { OutputBuffer } from '../../proto/output-buffer.ts';
-import { RequestEncoder } from '../../proto/request-encoder.ts';
-import { completeConfig, type ServingSettings } from '../../serving/config/serving-config.ts';
-import { startServing } from '../../serving/server.ts';
-import { KeyCommands } from '../access/support/key-commands.ts';
-import { RawConnection, waitUntil } from '../rpc/support/echo-server.ts';
-import { encodeRequest } from './support/paddle-client.ts';
-import { createPaddleRequest } from './support/protocol-clients.ts';
-import { BUNDLE, ToyBundle, toTsv, toyRows } from './support/toy-bundle.ts';
-import { ToyRepository } from './support/toy-service.ts';
-
-const ROWS = toyRows(3);
-const TSV = 'text/tab-separated-values';
-
-class ServedToy {
-  readonly folder: string;
-  readonly keys: KeyCommands;
-  readonly log: string[] = [];
-  address = '';
-
-  private constructor(folder: string) {
-    this.folder = folder;
-    this.keys = new KeyCommands(join(folder, 'keys.json'));
-    this.keys.add('unused', '--scope', 'metrics');
-  }
-
-  /** @param prepare adds keys and returns settings */
-  static async start(
-    t: TestContext,
-    prepare: (served: ServedToy) => Partial<ServingSettings> = () => ({}),
-  ): Promise<ServedToy> {
-    const toys = new ToyRepository(t);
-    await toys.publish(new ToyBundle({ version: '1', seed: 5 }));
-    await toys.activate('1');
-    const served = new ServedToy(toys.folder);
-    const config = completeConfig({
-      port: 0,
-      timeoutMs: 60_000,
-      keyFile: served.keys.file,
-      auditFile: join(toys.folder, 'audit.jsonl'),
-      models: [{ repository: toys.location, bundle: BUNDLE, store: 'memory', instances: 1 }],
-      ...prepare(served),
-    });
-    const logger = createLogger('test', { level: 'silent' });
-    const serving = await startServing({ config, logger });
-    t.after(() => serving.stop());
-    served.address = serving.address;
-    const headers = { 'x-forwarded-for': '192.0.2.1' };
-    await waitUntil(async () => (await served.fetch('/readyz', { headers })).ok);
-    return served;
-  }
-
-  get port(): number {
-    return Number(this.address.split(':').at(-1));
-  }
-
-  fetch(path: string, init: RequestInit = {}): Promise<Response> {
-    return fetch(`http://${this.address}${path}`, init);
-  }
-
-  /** @returns the status, and the error code if there is one */
-  async predict(headers: Record<string, string> = {}, rows = ROWS, query = ''): Promise<string> {
-    const response = await this.fetch(`/v1/ctr:predict${query}`, {
-      method: 'POST',
-      headers: { 'content-type': TSV, ...headers },
-      body: toTsv(rows),
-    });
-    const { code = '' } = (await response.json()) as { code?: string };
-    return `${response.status} ${code}`.trim();
-  }
-
-  async predictByGrpc(fields: Record<string, string>): Promise<ServiceError | undefined> {
-    const client = new Client(this.address, credentials.createInsecure());
-    const metadata = new Metadata();
-    for (const [name, value] of Object.entries(fields)) metadata.set(name, value);
-    const request = createCtrRequest(toTsv(ROWS), {});
-    const path = `/${CTR_SERVICE}/${CTR_PREDICT}`;
-    const same = (bytes: Buffer): Buffer => bytes;
-    const error = await new Promise<ServiceError | null>((resolve) => {
-      const bytes = Buffer.from(encodeCtrRequest(request));
-      client.makeUnaryRequest(path, same, same, bytes, metadata, resolve);
-    });
-    client.close();
-    return error ?? undefined;
-  }
-
-  /** @returns the error code, 0 without an error */
-  async predictByBaidu(authentication: string | undefined): Promise<number> {
-    const connection = new RawConnection(this.port);
-    const encoder = new RequestEncoder(GENERAL_MODEL_SERVICE, 'inference');
-    encoder.authentication = authentication ?? '';
-    const output = new OutputBuffer();
-    const payload = encodeRequest(createPaddleRequest(ROWS));
-    encoder.write(output, { correlation: 1, timeoutMs: 0, payload, attachment: new Uint8Array(0) });
-    connection.socket.write(output.writtenBytes());
-    const [answer] = await connection.receive(1);
-    connection.socket.destroy();
-    return answer?.errorCode ?? -1;
-  }
-
-  readAudit(): Record<string, string>[] {
-    const path = join(this.folder, 'audit.jsonl');
-    if (!existsSync(path)) return [];
-    const lines = readFileSync(path, 'utf8').split('\n').filter(Boolean);
-    return lines.map((line) => JSON.parse(line));
-  }
-}
+import { readFileSync } from 'node:fs';
+import { test } from 'node:test';
+import { status } from '@grpc/grpc-js';
+import { ROWS, ServedToy, TSV } from './support/served-toy.ts';
+import { BUNDLE, toTsv } from './support/toy-bundle.ts';
 
 test('a key is accepted over every protocol, and without one nothing is', async (t) => {
   let key = '';
@@ -259,4 +149,44 @@ test('addresses are checked, and x-forwarded-for needs a trusted proxy', async (
   assert.equal(await served.predict(), '403 DENIED');
   const [record] = served.readAudit();
   assert.deepEqual([record?.['address'], record?.['result']], ['203.0.113.7', 'DENIED']);
+});
+
+test('no credential is in logs, status, metrics, errors or the audit file', async (t) => {
+  let key = '';
+  const served = await ServedToy.start(t, ({ keys }) => {
+    key = keys.add('everything', '--scope', 'predict,metrics,control');
+    return { requestLogShare: 1 };
+  });
+  const secrets = [key, `${key}-guess`, 'Bearer-of-nothing'];
+  const texts: string[] = [];
+  for (const secret of secrets) {
+    for (const headers of [{ authorization: `Bearer ${secret}` }, { 'x-api-key': secret }]) {
+      for (const path of ['/v1/status', '/metrics', '/no/such/path', '/v2/models/none/infer']) {
+        texts.push(await (await served.fetch(path, { headers })).text());
+      }
+      const load = { method: 'POST', headers };
+      texts.push(await (await served.fetch('/v2/repository/models/none/load', load)).text());
+      texts.push(await served.predict(headers as Record<string, string>));
+    }
+    texts.push(String((await served.predictByGrpc({ authorization: secret }))?.details));
+  }
+  texts.push(readFileSync(served.logFile, 'utf8'), JSON.stringify(served.readAudit()));
+  const all = texts.join('\n');
+  for (const secret of secrets) assert.ok(!all.includes(secret.slice(0, 14)), secret);
+  assert.match(all, /UNAUTHENTICATED/);
+  assert.match(all, /"model":"toy"/, 'the predictions are logged');
+});
+
+test('huge, repeated and malformed credentials are refused, and the server goes on', async (t) => {
+  const served = await ServedToy.start(t);
+  for (const value of ['x'.repeat(8_000), 'Bearer', 'Bearer ', ',', '"', '%00', 'Bearer a b c']) {
+    assert.equal(await served.predict({ authorization: value }), '401 UNAUTHENTICATED');
+    assert.equal((await served.predictByGrpc({ 'x-api-key': value }))?.code, 16);
+  }
+  const tooLarge = { authorization: 'x'.repeat(20_000) };
+  assert.equal((await served.fetch('/v2/models', { headers: tooLarge })).status, 431);
+  for (const value of ['x'.repeat(3_000), 'x'.repeat(10_000), '\u0000\uffff', 'Bearer']) {
+    assert.equal(await served.predictByBaidu(value), 1004);
+  }
+  assert.equal((await served.fetch('/healthz')).status, 200);
 });

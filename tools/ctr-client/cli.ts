@@ -6,6 +6,7 @@ import {
   parseIntegerBetween,
   runCli,
 } from '../../lib/platform/cli.ts';
+import { addKeyOptions } from '../../lib/rpc/credential-options.ts';
 import { runComparison } from './comparison-run.ts';
 import {
   BATCH_MAX,
@@ -83,6 +84,7 @@ function addTargetOptions(program: Command): void {
 }
 
 function addLoadOptions(program: Command): void {
+  addKeyOptions(program);
   program
     .option('--batch <rows>', 'Rows per request', parseIntegerBetween(1, BATCH_MAX), 64)
     .option(

@@ -1,9 +1,10 @@
 /** The flags of ctr-client and their parsers; an invalid value is wrong usage. */
 import { InvalidArgumentError } from '../../lib/platform/cli.ts';
+import type { KeyOptions } from '../../lib/rpc/credential-options.ts';
 import type { LoadSchedule } from './load/load-generator.ts';
 import type { Protocol } from './protocols/open-protocol.ts';
 
-export interface Flags {
+export interface Flags extends KeyOptions {
   readonly rows: string;
   readonly endpoint: string;
   readonly protocol: Protocol;

@@ -5,6 +5,8 @@ import { type FeatureSpec, readSlotSpec } from '../../lib/core/slots.ts';
 import { readText } from '../../lib/platform/files.ts';
 import { abortOnSignal } from '../../lib/platform/lifecycle.ts';
 import { type Progress, startProgress } from '../../lib/platform/progress.ts';
+import { createCallerCredentials } from '../../lib/rpc/credential-options.ts';
+import type { Credentials } from '../../lib/rpc/credentials.ts';
 import type { Flags } from './flags.ts';
 import { type PreparedRequest, prepareRequests } from './load/load-run.ts';
 import { HttpEndpoint } from './protocols/http-endpoint.ts';
@@ -24,13 +26,20 @@ export class Session {
   readonly stop: AbortSignal;
   readonly #release: () => void;
   readonly #shape: ModelShape;
+  readonly #credentials: Credentials;
   readonly #spec: FeatureSpec | undefined;
   readonly #callers: ProtocolClient[] = [];
 
   private constructor(
     flags: Flags,
-    read: { rows: RowsFile; shape: ModelShape; spec: FeatureSpec | undefined },
+    read: {
+      rows: RowsFile;
+      shape: ModelShape;
+      spec: FeatureSpec | undefined;
+      credentials: Credentials;
+    },
   ) {
+    this.#credentials = read.credentials;
     this.flags = flags;
     this.rows = read.rows;
     this.#shape = read.shape;
@@ -42,7 +51,8 @@ export class Session {
 
   /** @throws CubeError when the endpoint does not answer, and for invalid rows and files */
   static async open(flags: Flags): Promise<Session> {
-    const shape = await requestModelShape(flags.endpoint, flags);
+    const credentials = createCallerCredentials(flags);
+    const shape = await requestModelShape(flags.endpoint, flags, credentials);
     if (flags.output !== undefined) checkWritable('--output', flags.output);
     if (flags.chart !== undefined) checkWritable('--chart', flags.chart);
     const spec = flags.slots === undefined ? undefined : readSpec(flags.slots);
@@ -51,6 +61,7 @@ export class Session {
       rows: await readRowsFile(flags.rows, columns, flags.limit),
       shape,
       spec,
+      credentials,
     });
   }
 
@@ -67,12 +78,14 @@ export class Session {
     url?: string,
   ): Promise<PreparedRequest[]> {
     const { flags } = this;
-    const shape = url === undefined ? this.#shape : await requestModelShape(url, flags);
+    const shape =
+      url === undefined ? this.#shape : await requestModelShape(url, flags, this.#credentials);
     const target = {
       url: url ?? flags.endpoint,
       shape,
       connectionsMax: concurrency,
       timeoutMs: flags.timeoutMs,
+      credentials: this.#credentials,
     };
     const caller = openProtocolClient(flags.protocol, target, this.rows, this.#spec);
     this.#callers.push(caller);
@@ -95,8 +108,13 @@ export class Session {
   }
 }
 
-async function requestModelShape(url: string, { model, timeoutMs }: Flags): Promise<ModelShape> {
-  const endpoint = new HttpEndpoint({ url, timeoutMs, connectionsMax: METADATA_CONNECTIONS });
+async function requestModelShape(
+  url: string,
+  { model, timeoutMs }: Flags,
+  credentials: Credentials,
+): Promise<ModelShape> {
+  const connectionsMax = METADATA_CONNECTIONS;
+  const endpoint = new HttpEndpoint({ url, timeoutMs, connectionsMax, credentials });
   try {
     return await fetchModelShape(endpoint, model);
   } finally {

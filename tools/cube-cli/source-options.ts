@@ -206,12 +206,13 @@ async function resolveRoutes(
   manifest: Manifest | undefined,
 ): Promise<Routes> {
   const { fleet: path, server = [] } = flags;
+  const credentials = createServerCredentials(flags);
   if (path !== undefined) {
     const file = new FleetFile(path, { onInvalid: () => undefined });
-    return { options: { fleet: () => file.current() } };
+    return { options: { fleet: () => file.current(), credentials } };
   }
   const discovery = new FleetDiscovery(bundle, manifest && getShardNum(manifest));
-  for (const address of server) await discovery.ask(address, createServerCredentials(flags));
+  for (const address of server) await discovery.ask(address, credentials);
   const fleet = discovery.createFleet();
-  return { options: { fleet: () => fleet }, warning: discovery.warning };
+  return { options: { fleet: () => fleet, credentials }, warning: discovery.warning };
 }

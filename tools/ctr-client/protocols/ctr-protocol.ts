@@ -10,7 +10,7 @@ export class CtrProtocolClient implements ProtocolClient {
   readonly #model: string;
   readonly #rows: RowsFile['rows'];
 
-  /** @throws CubeError UNSUPPORTED for rows by name and https URLs over gRPC */
+  /** @throws CubeError UNSUPPORTED for rows by name over gRPC */
   constructor(target: ProtocolClientOptions, { rows, source }: RowsFile, overGrpc: boolean) {
     if (overGrpc && rows.kind === 'names') {
       throw new CubeError(
@@ -18,11 +18,10 @@ export class CtrProtocolClient implements ProtocolClient {
         `${source}: gRPC cannot carry rows by name; use --protocol ctr`,
       );
     }
-    if (overGrpc && target.url.startsWith('https:')) {
-      throw new CubeError('UNSUPPORTED', `${target.url}: gRPC is unencrypted; give host:port`);
-    }
+    const scheme = target.url.startsWith('https:') ? 'grpcs' : 'grpc';
     this.#client = new CtrClient({
-      url: overGrpc ? `grpc://${new URL(target.url).host}` : target.url,
+      url: overGrpc ? `${scheme}://${new URL(target.url).host}` : target.url,
+      ...(target.credentials !== undefined && { credentials: target.credentials }),
       timeoutMs: target.timeoutMs,
       // Failures are counted, not hidden by retries.
       retryMax: 0,

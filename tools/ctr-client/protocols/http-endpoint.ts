@@ -10,6 +10,7 @@ import {
 import { Agent as HttpsAgent, request as httpsRequest } from 'node:https';
 import { CubeError, ERROR_STATUS, type ErrorCode } from '../../../lib/core/errors.ts';
 import { JsonReader } from '../../../lib/core/json.ts';
+import { type Credentials, NO_CREDENTIALS } from '../../../lib/rpc/credentials.ts';
 import { DEGRADED_KEY } from '../../../proto/ctr.ts';
 
 export interface HttpResponse {
@@ -32,6 +33,8 @@ export interface HttpEndpointOptions {
   readonly connectionsMax: number;
   /** Time from sending to the last byte of the response; also sent as the request's deadline. */
   readonly timeoutMs: number;
+  /** API key and certificates. Default: none. */
+  readonly credentials?: Credentials | undefined;
 }
 
 /** Far above the response to the largest request. */
@@ -41,15 +44,23 @@ const SHOWN_CHARS_MAX = 200;
 export class HttpEndpoint {
   readonly url: string;
   readonly #timeoutMs: number;
+  readonly #credentials: Credentials;
   readonly #agent: HttpAgent | HttpsAgent;
   readonly #send: typeof httpRequest;
 
-  constructor({ url, connectionsMax, timeoutMs }: HttpEndpointOptions) {
+  constructor({
+    url,
+    connectionsMax,
+    timeoutMs,
+    credentials = NO_CREDENTIALS,
+  }: HttpEndpointOptions) {
     this.url = url.replace(/\/+$/, '');
     this.#timeoutMs = timeoutMs;
+    this.#credentials = credentials;
     const options = { keepAlive: true, maxSockets: connectionsMax };
     const isSecure = url.startsWith('https:');
-    this.#agent = isSecure ? new HttpsAgent(options) : new HttpAgent(options);
+    const tlsOptions = { ...options, ...credentials.tlsOptions };
+    this.#agent = isSecure ? new HttpsAgent(tlsOptions) : new HttpAgent(options);
     this.#send = isSecure ? httpsRequest : httpRequest;
   }
 
@@ -73,10 +84,13 @@ export class HttpEndpoint {
 
   #exchange(method: string, path: string, body?: HttpBody): Promise<HttpResponse> {
     const source = `${this.url}${path}`;
+    const { token } = this.#credentials;
+    const authorization = token === undefined ? {} : { authorization: `Bearer ${token}` };
     const headers =
       body === undefined
-        ? {}
+        ? authorization
         : {
+            ...authorization,
             ...body.headers,
             'content-type': body.type,
             'content-length': body.bytes.length,
@@ -155,8 +169,7 @@ function connectionError(error: Error, url: string): CubeError {
     const reason = 'connection refused; is serving running?';
     return new CubeError('UNAVAILABLE', `${url}: ${reason}`, { cause: error });
   }
-  const hint =
-    code === 'EPROTO' ? '; serving speaks http, so https needs a proxy in front of it' : '';
+  const hint = code === 'EPROTO' ? '; serving has no certificate there: give an http URL' : '';
   return new CubeError('UNAVAILABLE', `${url}: ${firstLine(message)}${hint}`, { cause: error });
 }
 

@@ -1,6 +1,7 @@
 /**
  * The interface of protocols: rows are encoded before the clock starts and may be sent repeatedly.
  */
+import type { Credentials } from '../../../lib/rpc/credentials.ts';
 import type { ModelShape } from './model-shape.ts';
 
 export interface PredictionResponse {
@@ -38,5 +39,7 @@ export interface ProtocolClientOptions {
   readonly url: string;
   readonly shape: ModelShape;
   readonly connectionsMax: number;
+  /** API key and certificates. */
+  readonly credentials?: Credentials | undefined;
   readonly timeoutMs: number;
 }
