@@ -73,7 +73,7 @@ export class Channel {
   readonly #address: Endpoint;
   readonly #limits: ChannelLimits;
   readonly #credentials: Credentials;
-  /** Of the requests that #encoders write. */
+  /** The token that #encoders write. */
   #token: string | undefined;
   readonly #encoders = new Map<string, RequestEncoder>();
   /**

@@ -66,7 +66,7 @@ export class Credentials {
     return this.#token;
   }
 
-  /** The options of a TLS connection: a new object when the files have changed; undefined: plain. */
+  /** The options of a TLS connection, a new object when files have changed; undefined: plain. */
   get tlsOptions(): ConnectionOptions | undefined {
     if (this.#identity === undefined) return undefined;
     const { options } = this.#identity;

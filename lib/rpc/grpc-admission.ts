@@ -79,7 +79,7 @@ export class GrpcAdmission {
         }
         if (grant !== undefined) setGrant(metadata, grant);
         const remainingMs = Number(call.getDeadline()) - wallClockMs();
-        const refusal = this.#routes.get(path)?.refuse(remainingMs);
+        const refusal = this.#routes.get(path)?.refuse(remainingMs, grant);
         if (refusal === undefined) next(metadata);
         else call.sendStatus(refusal);
       })

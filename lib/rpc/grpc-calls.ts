@@ -120,8 +120,9 @@ export type GrpcHandler = (request: Uint8Array, call: GrpcCall) => Uint8Array | 
 /**
  * Checks a call before its message is read. @throws CubeError, which becomes the call's status
  * @param remainingMs until the caller's deadline; infinite without one
+ * @param grant who calls; undefined without access control
  */
-export type GrpcAdmit = (remainingMs: number) => void;
+export type GrpcAdmit = (remainingMs: number, grant: CallGrant | undefined) => void;
 
 /** A response that its caller has not received yet. */
 export interface UnsentResponse {
@@ -192,9 +193,9 @@ export class GrpcRoute extends MethodStats {
   }
 
   /** Checks a call by its metadata. @returns the status of a call that is refused */
-  refuse(remainingMs: number): StatusObject | undefined {
+  refuse(remainingMs: number, grant: CallGrant | undefined): StatusObject | undefined {
     try {
-      this.#admit?.(remainingMs);
+      this.#admit?.(remainingMs, grant);
       return undefined;
     } catch (error) {
       this.requests++;

@@ -4,7 +4,10 @@
  * half of its timeout: the engine answers the requests that it admits in time, and does no work for
  * the others.
  */
+import { FairShare } from '../../lib/access/fair-share.ts';
+import type { Principal } from '../../lib/access/principal.ts';
 import { CubeError } from '../../lib/core/errors.ts';
+import { systemClock } from '../../lib/platform/clock.ts';
 import type { LoadedBundle } from '../engine/loaded-bundle.ts';
 
 /**
@@ -12,6 +15,12 @@ import type { LoadedBundle } from '../engine/loaded-bundle.ts';
  * runs of the graph, and errors of the estimate.
  */
 const WAIT_SHARE_MAX = 0.5;
+
+/**
+ * The expected wait above which callers that used more than their share are refused: about two
+ * batches, so that others wait hardly longer than in an idle process.
+ */
+const FAIR_WAIT_MS = 4;
 
 /** The part of a loaded version that admission needs. */
 export type WaitEstimator = Pick<LoadedBundle['batcher'], 'estimateWaitMs'>;
@@ -21,9 +30,12 @@ export interface RequestUrgency {
   readonly remainingMs: number;
   /** 0 is the highest; undefined is the default. */
   readonly priority?: number | undefined;
+  /** Who calls; absent: the process has no access control, and all callers count as one. */
+  readonly principal?: Principal | undefined;
 }
 
 export class Admission {
+  readonly #shares = new FairShare();
   readonly #inFlightMax: number;
   #inFlight = 0;
   #closed = false;
@@ -61,15 +73,32 @@ export class Admission {
    * @param engines of the models that the request may be for
    * @throws CubeError OVERLOADED when it is too long in all of them
    */
-  checkWait(engines: readonly WaitEstimator[], { remainingMs, priority }: RequestUrgency): void {
+  checkWait(engines: readonly WaitEstimator[], urgency: RequestUrgency): void {
+    const { remainingMs, priority, principal } = urgency;
     let waitMs = Number.POSITIVE_INFINITY;
     for (const engine of engines) waitMs = Math.min(waitMs, engine.estimateWaitMs(priority));
+    if (engines.length === 0) return;
+    if (waitMs > FAIR_WAIT_MS && principal !== undefined) this.#checkShare(principal);
     const limitMs = remainingMs * WAIT_SHARE_MAX;
-    if (waitMs <= limitMs || engines.length === 0) return;
+    if (waitMs <= limitMs) return;
     throw refuse(
       `the expected wait is ${Math.round(waitMs)} ms, the limit for this request is ` +
         `${Math.round(limitMs)} ms (half of the time until its deadline); try again later or ` +
         'call another server',
+    );
+  }
+
+  /** Counts the rows of an admitted request for the shares of callers. */
+  recordRows({ id, weight }: Principal, rowCount: number): void {
+    this.#shares.record(id, weight, rowCount, systemClock.nowMs());
+  }
+
+  /** @throws CubeError OVERLOADED */
+  #checkShare({ id }: Principal): void {
+    if (!this.#shares.exceeds(id, systemClock.nowMs())) return;
+    throw refuse(
+      'requests wait, and this caller used more than its share of the capacity; try again later ' +
+        'or call another server',
     );
   }
 

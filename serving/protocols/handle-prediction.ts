@@ -216,11 +216,14 @@ async function runPrediction<T, V extends LoadedVersion>(
   const loaded = source.find(experimented.finder);
   const principal = call.grant?.principal ?? UNRESTRICTED;
   principal.checkModel(experimented.model ?? models.getName(loaded));
+  // Shares are checked before the body is read; a request that passed then is not refused now.
   const urgency = { remainingMs, priority: principal.limitPriority(call.priority) };
   admission.checkWait([loaded.batcher], urgency);
   const parsed = source.parse(loaded);
   const request = 'next' in parsed ? await parseInSlices(slices, parsed, loaded, call) : parsed;
-  principal.takeRows(countRows(request));
+  const rowCount = countRows(request);
+  principal.takeRows(rowCount);
+  if (call.grant !== undefined) admission.recordRows(principal, rowCount);
   const priority = principal.limitPriority(request.priority);
   const deadlineMs = arrivedMs + Math.min(callTimeoutMs, request.timeoutMs ?? callTimeoutMs);
   const { queueTimeoutMs } = request;
@@ -305,7 +308,11 @@ export function checkAdmission(
     admission.checkOpen();
     const principal = call.grant?.principal ?? UNRESTRICTED;
     const remainingMs = call.timeoutMs() ?? timeoutMs;
-    const urgency = { remainingMs, priority: principal.limitPriority(call.priority) };
+    const urgency = {
+      remainingMs,
+      priority: principal.limitPriority(call.priority),
+      principal: call.grant?.principal,
+    };
     const versions = find === undefined ? models.loadedVersions() : [find()];
     if (find !== undefined) for (const one of versions) principal.checkModel(models.getName(one));
     admission.checkWait(
@@ -382,8 +389,8 @@ export function createGrpcAdmit(
   protocol: ProtocolName,
   find?: () => LoadedVersion,
 ): GrpcAdmit {
-  return (remainingMs) => {
-    checkAdmission(context, protocol, { timeoutMs: () => toTimeoutMs(remainingMs) }, find);
+  return (remainingMs, grant) => {
+    checkAdmission(context, protocol, { timeoutMs: () => toTimeoutMs(remainingMs), grant }, find);
   };
 }
 

@@ -1,4 +1,4 @@
-/** TLS on the port of serving: every protocol, our clients, settings, renewal, half-open handshakes. */
+/** TLS on the port of serving: protocols, our clients, settings, renewal, half-open handshakes. */
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { copyFileSync } from 'node:fs';

@@ -1,0 +1,80 @@
+/**
+ * Shares the capacity under overload by weight. The use of a caller is a sum of rows that fades, so
+ * that a caller that was quiet for some seconds has its full share again. Pure: times are passed
+ * in.
+ */
+
+/** A use weighs 1/e after this time. */
+const FADE_MS = 1_000;
+/** A caller with less than this many rows left counts no more. */
+const ROWS_MIN = 0.01;
+/** How often callers that count no more are removed. */
+const SCAN_INTERVAL_MS = 1_000;
+
+/** A sum of rows that fades. */
+class FadingSum {
+  #rows = 0;
+  #updatedMs = 0;
+
+  get(nowMs: number): number {
+    return this.#rows * Math.exp(-Math.max(0, nowMs - this.#updatedMs) / FADE_MS);
+  }
+
+  set(rows: number, nowMs: number): void {
+    this.#rows = rows;
+    this.#updatedMs = nowMs;
+  }
+}
+
+interface Use {
+  weight: number;
+  readonly rows: FadingSum;
+}
+
+export class FairShare {
+  readonly #uses = new Map<string, Use>();
+  readonly #total = new FadingSum();
+  #weights = 0;
+  #nextScanMs = Number.NEGATIVE_INFINITY;
+
+  /** Counts admitted rows. @param weight > 0, relative to other callers */
+  record(caller: string, weight: number, rowCount: number, nowMs: number): void {
+    let use = this.#uses.get(caller);
+    if (use === undefined) {
+      use = { weight: 0, rows: new FadingSum() };
+      this.#uses.set(caller, use);
+    }
+    this.#weights += weight - use.weight;
+    use.weight = weight;
+    use.rows.set(use.rows.get(nowMs) + rowCount, nowMs);
+    this.#total.set(this.#total.get(nowMs) + rowCount, nowMs);
+    if (nowMs >= this.#nextScanMs) this.#scan(nowMs);
+  }
+
+  /**
+   * Whether a caller used more than its share of what all callers used lately. A caller that is
+   * alone never does.
+   */
+  exceeds(caller: string, nowMs: number): boolean {
+    const use = this.#uses.get(caller);
+    if (use === undefined || this.#uses.size < 2) return false;
+    return use.rows.get(nowMs) * this.#weights > this.#total.get(nowMs) * use.weight;
+  }
+
+  /** Removes callers that count no more, and the rounding errors of the sums. */
+  #scan(nowMs: number): void {
+    this.#nextScanMs = nowMs + SCAN_INTERVAL_MS;
+    let rows = 0;
+    this.#weights = 0;
+    for (const [caller, use] of this.#uses) {
+      const left = use.rows.get(nowMs);
+      if (left < ROWS_MIN) {
+        this.#uses.delete(caller);
+        continue;
+      }
+      rows += left;
+      this.#weights += use.weight;
+    }
+    this.#total.set(rows, nowMs);
+  }
+}
