@@ -11,8 +11,8 @@ import type { Logger } from '../lib/platform/logs.ts';
 import { ControlAccess } from '../lib/rpc/control-access.ts';
 import type { OnePortServer, OnePortServerOptions } from '../lib/rpc/one-port-server.ts';
 import { TlsIdentity } from '../lib/rpc/tls-identity.ts';
-import { readExperimentsFile } from './config/experiments-file.ts';
 import type { ServingConfig } from './config/serving-config.ts';
+import { readTrafficFile } from './config/traffic-file.ts';
 import { type ServingConsoleOptions, ServingConsoleSource } from './metrics/console-source.ts';
 import { ExposureLog } from './metrics/exposure-log.ts';
 import { RequestLog } from './metrics/request-log.ts';
@@ -21,6 +21,8 @@ import { Experiments } from './models/experiments.ts';
 import { openModels } from './models/open-models.ts';
 import { recordRows } from './models/recorded-rows.ts';
 import { recordTensors } from './models/recorded-tensors.ts';
+import { Shadows } from './models/shadows.ts';
+import { TrafficFile } from './models/traffic.ts';
 import {
   type PipelineDefinition,
   type StartedPipeline,
@@ -29,6 +31,7 @@ import {
 import { Admission } from './protocols/admission.ts';
 import { registerServingConsole } from './protocols/console.ts';
 import { registerCtr } from './protocols/ctr.ts';
+import { getClickProbabilities } from './protocols/ctr-response.ts';
 import {
   createEndpoints,
   createServer,
@@ -138,7 +141,7 @@ function createContext(
 ): ProtocolContext {
   return {
     models: models.registry,
-    experiments: openExperiments(config, { models, metrics, logger }),
+    ...openTraffic(config, { models, metrics, logger }),
     exposures: config.exposures && new ExposureLog({ ...config.exposures, logger }),
     predictor: models.predictor,
     admission,
@@ -162,18 +165,31 @@ function createContext(
   };
 }
 
-function openExperiments(
-  { experimentsFile: path }: ServingConfig,
+/** Experiments and shadows of the traffic file. */
+function openTraffic(
+  { trafficFile: path }: ServingConfig,
   { models, metrics, logger }: Pick<ContextParts, 'models' | 'metrics' | 'logger'>,
-): Experiments {
-  if (path === undefined) return new Experiments(models.registry);
-  return new Experiments(models.registry, {
-    path,
-    read: readExperimentsFile,
-    clock: systemClock,
+): Pick<ProtocolContext, 'experiments' | 'shadows'> {
+  const { registry, predictor } = models;
+  const clock = systemClock;
+  const traffic = new TrafficFile(
+    path === undefined ? undefined : { path, read: readTrafficFile, clock, logger },
+  );
+  const experiments = new Experiments({
+    models: registry,
+    traffic,
     logger,
     onMissingTarget: (assignment) => metrics.experiments.recordMissing(assignment),
   });
+  const shadows = new Shadows({
+    traffic,
+    models: registry,
+    predictor,
+    clock,
+    toScores: (prediction, { plan }) => getClickProbabilities(prediction, plan),
+    onResult: (result) => metrics.shadows.record(result),
+  });
+  return { experiments, shadows };
 }
 
 function createControlAccess(

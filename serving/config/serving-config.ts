@@ -144,7 +144,7 @@ export interface ServingConfig {
   readonly logFile?: RotatingFileOptions;
   /** Which predictions are logged: all that take `slowMs`, and this share (0..1) of all. */
   readonly requestLog: { readonly slowMs: number; readonly share: number };
-  readonly experimentsFile?: string;
+  readonly trafficFile?: string;
   readonly exposures?: { readonly file: RotatingFileOptions; readonly share: number };
   /** Servers under whose names metrics are added. */
   readonly metricNames: NonNullable<ProcessSettings['metricNames']>;
@@ -225,7 +225,7 @@ export function completeConfig(settings: ServingSettings): ServingConfig {
     logLevel: settings.logLevel ?? 'info',
     ...(settings.logFormat !== undefined && { logFormat: settings.logFormat }),
     ...(logFile !== undefined && { logFile }),
-    ...(settings.experimentsFile !== undefined && { experimentsFile: settings.experimentsFile }),
+    ...(settings.trafficFile !== undefined && { trafficFile: settings.trafficFile }),
     ...readExposures(settings),
     requestLog: {
       slowMs: settings.slowRequestMs ?? Number.POSITIVE_INFINITY,
@@ -294,12 +294,12 @@ function readLogFile({
 }
 
 function readExposures({
-  experimentsFile,
+  trafficFile,
   exposureLog: path,
   exposureShare: share,
 }: ServingSettings): Pick<ServingConfig, 'exposures'> {
   if (path !== undefined) {
-    if (experimentsFile === undefined) rejectConfig('exposure-log needs experiments-file');
+    if (trafficFile === undefined) rejectConfig('exposure-log needs traffic-file');
     return { exposures: { file: { path, bytesMax: 64 << 20, filesMax: 4 }, share: share ?? 1 } };
   }
   return share === undefined ? {} : rejectConfig('exposure-share needs exposure-log');

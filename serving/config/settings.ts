@@ -40,7 +40,7 @@ export interface ProcessSettings extends AccessSettings {
   readonly logFiles?: number;
   readonly slowRequestMs?: number;
   readonly requestLogShare?: number;
-  readonly experimentsFile?: string;
+  readonly trafficFile?: string;
   readonly exposureLog?: string;
   readonly exposureShare?: number;
   readonly metricNames?: readonly (typeof METRIC_NAMES)[number][];
@@ -240,11 +240,11 @@ export const PROCESS_SETTINGS: Table<ProcessSettings> = {
       'Share of predictions, from 0 to 1, to log with the time of each stage; never their ' +
       'features (default: 0)',
   },
-  experimentsFile: {
+  trafficFile: {
     kind: kinds.text,
     group: PROCESS,
     isPath: true,
-    help: 'YAML file of experiments, read again when it changes (default: none)',
+    help: 'YAML file of experiments and shadows, read again when it changes (default: none)',
   },
   exposureLog: {
     kind: kinds.text,

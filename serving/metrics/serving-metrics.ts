@@ -11,6 +11,7 @@ import type { EmbeddingStore } from '../stores/embedding-store.ts';
 import { registerEngineMetrics } from './engine-metrics.ts';
 import { ExperimentMetrics } from './experiment-metrics.ts';
 import { PaddleMetrics } from './paddle-metrics.ts';
+import { ShadowMetrics } from './shadow-metrics.ts';
 import { StoreMetrics } from './store-metrics.ts';
 import { TritonMetrics } from './triton-metrics.ts';
 
@@ -30,6 +31,7 @@ export class ServingMetrics {
   onRequest: () => void = () => undefined;
   readonly #registry = new MetricsRegistry();
   readonly experiments: ExperimentMetrics = new ExperimentMetrics(this.#registry);
+  readonly shadows: ShadowMetrics = new ShadowMetrics(this.#registry);
   /** Requests by result, for each protocol; counted in plain fields, because refusals are many. */
   readonly #requests = new Map<ProtocolName, Map<ErrorCode | 'OK', number>>();
   readonly #latency: Histogram<'protocol'>;

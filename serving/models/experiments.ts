@@ -1,7 +1,4 @@
-/**
- * Assigns requests to the variants of experiments. The file of experiments is read again when it
- * changes; while a changed file is invalid, the previous experiments continue.
- */
+/** Assigns requests to the variants of the experiments in the traffic file. */
 import { CubeError } from '../../lib/core/errors.ts';
 import {
   assignVariant,
@@ -9,13 +6,10 @@ import {
   type Experiment,
   type VariantTarget,
 } from '../../lib/core/experiment.ts';
-import type { Clock } from '../../lib/platform/clock.ts';
-import { getFileStamp } from '../../lib/platform/files.ts';
 import { type Logger, RateLimitedLog } from '../../lib/platform/logs.ts';
 import type { LoadedVersion } from '../engine/loaded-version.ts';
 import type { Models, VersionSelector } from './model-registry.ts';
-
-const CHECK_INTERVAL_MS = 1_000;
+import type { Traffic, TrafficFile } from './traffic.ts';
 
 /** How a protocol finds the version that serves a request. */
 export type VersionFinder = Pick<Models, 'find' | 'findOnly'>;
@@ -36,34 +30,22 @@ export interface ExperimentedRequest {
 }
 
 export interface ExperimentsOptions {
-  readonly path: string;
-  readonly read: (path: string) => readonly Experiment[];
-  readonly clock: Clock;
+  readonly models: Models;
+  readonly traffic: Pick<TrafficFile, 'current'>;
   readonly logger: Logger;
   /** A variant whose version is not loaded here: the request is not part of the experiment. */
-  readonly onMissingTarget?: (assignment: Assignment) => void;
+  readonly onMissingTarget: (assignment: Assignment) => void;
 }
 
 export class Experiments {
-  readonly #models: Models;
-  readonly #options: ExperimentsOptions | undefined;
-  readonly #warnings: RateLimitedLog | undefined;
+  readonly #options: ExperimentsOptions;
+  readonly #warnings: RateLimitedLog;
+  #traffic: Traffic | undefined;
   #byModel: ReadonlyMap<string, readonly Experiment[]> = new Map();
-  #stamp: string | undefined;
-  #checkAtMs = 0;
 
-  /**
-   * @param options undefined: no experiments
-   * @throws CubeError when the file cannot be read or is invalid
-   */
-  constructor(models: Models, options?: ExperimentsOptions) {
-    this.#models = models;
+  constructor(options: ExperimentsOptions) {
     this.#options = options;
-    if (options === undefined) return;
     this.#warnings = new RateLimitedLog(options.logger);
-    this.#stamp = getFileStamp(options.path);
-    this.#byModel = groupByModel(options.read(options.path));
-    this.#checkAtMs = options.clock.nowMs() + CHECK_INTERVAL_MS;
   }
 
   /**
@@ -72,17 +54,17 @@ export class Experiments {
    */
   begin(key: string | undefined): ExperimentedRequest {
     this.#reread();
-    if (this.#byModel.size === 0) return { finder: this.#models, assignments: [] };
+    if (this.#byModel.size === 0) return { finder: this.#options.models, assignments: [] };
     const assignments: Assignment[] = [];
     const request: { model?: string } = {};
     const find = (model: string, selector: VersionSelector = {}): LoadedVersion => {
       const isNamed = selector.version !== undefined || selector.label !== undefined;
       const experiments = isNamed ? undefined : this.#byModel.get(model);
-      if (experiments === undefined) return this.#models.find(model, selector);
+      if (experiments === undefined) return this.#options.models.find(model, selector);
       request.model = model;
       return this.#assign(model, { experiments, key, assignments });
     };
-    const findOnly = (): LoadedVersion => find(this.#models.findOnly().name);
+    const findOnly = (): LoadedVersion => find(this.#options.models.findOnly().name);
     return Object.assign(request, { finder: { find, findOnly }, key, assignments });
   }
 
@@ -113,7 +95,7 @@ export class Experiments {
   }
 
   #findTarget(model: string, { channel, version, ...other }: VariantTarget): LoadedVersion {
-    return this.#models.find(other.model ?? model, {
+    return this.#options.models.find(other.model ?? model, {
       ...(channel !== undefined && { label: channel }),
       ...(version !== undefined && { version }),
     });
@@ -126,31 +108,17 @@ export class Experiments {
       return true;
     } catch (error) {
       const { message } = CubeError.from(error);
-      this.#warnings?.warn({ ...assignment, model, error: message }, 'variant cannot be served');
-      this.#options?.onMissingTarget?.(assignment);
+      this.#warnings.warn({ ...assignment, model, error: message }, 'variant cannot be served');
+      this.#options.onMissingTarget(assignment);
       return false;
     }
   }
 
   #reread(): void {
-    const { path, read, clock, logger } = this.#options ?? {};
-    if (path === undefined || read === undefined || clock === undefined) return;
-    const nowMs = clock.nowMs();
-    if (nowMs < this.#checkAtMs) return;
-    this.#checkAtMs = nowMs + CHECK_INTERVAL_MS;
-    // The stamp is taken before the read, so that a change in between is noticed later.
-    const stamp = getFileStamp(path);
-    if (stamp === this.#stamp) return;
-    this.#stamp = stamp;
-    try {
-      const experiments = read(path);
-      this.#byModel = groupByModel(experiments);
-      const names = experiments.map(({ name }) => name);
-      logger?.info({ path, experiments: names }, 'experiments changed');
-    } catch (error) {
-      const { message } = CubeError.from(error);
-      logger?.error({ error: message }, 'experiments are invalid; the previous ones continue');
-    }
+    const traffic = this.#options.traffic.current();
+    if (traffic === this.#traffic) return;
+    this.#traffic = traffic;
+    this.#byModel = groupByModel(traffic.experiments);
   }
 }
 

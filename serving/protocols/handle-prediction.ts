@@ -32,6 +32,7 @@ import type { RequestLog } from '../metrics/request-log.ts';
 import type { ProtocolName, ServingMetrics } from '../metrics/serving-metrics.ts';
 import type { ExperimentedRequest, Experiments, VersionFinder } from '../models/experiments.ts';
 import type { Models } from '../models/model-registry.ts';
+import type { ShadowedRequest, Shadows } from '../models/shadows.ts';
 import type { Admission } from './admission.ts';
 import { getClickProbabilities } from './ctr-response.ts';
 import { TIMEOUT_MS_MAX } from './request-limits.ts';
@@ -71,6 +72,7 @@ export type AnyParsedRequest<T> = ParsedRequest<T> | ParsedGraphRequest<T>;
 export interface ProtocolContext {
   readonly models: Models;
   readonly experiments: Experiments;
+  readonly shadows: Pick<Shadows, 'offer'>;
   /** Absent: exposures are not logged. */
   readonly exposures?: ExposureLog | undefined;
   readonly predictor: Pick<Predictor, 'predict'>;
@@ -165,6 +167,9 @@ export async function handlePrediction<T, V extends LoadedVersion>(
       model: handled?.model,
       prediction: handled?.summary,
     });
+    if (code === 'OK' && handled?.shadowed !== undefined) {
+      context.shadows.offer({ ...handled.shadowed, durationMs });
+    }
     if (experimented !== undefined && experimented.assignments.length > 0) {
       recordExperiment(context, experimented, { code, durationMs, handled });
     }
@@ -177,6 +182,8 @@ interface HandledRequest<T> {
   readonly summary: PredictionSummary;
   /** The click probabilities; none of plain models. */
   readonly scores: () => readonly number[];
+  /** What shadows copy; undefined for plain models. */
+  readonly shadowed?: Omit<ShadowedRequest, 'durationMs'>;
   readonly formatResponse: () => T;
 }
 
@@ -237,7 +244,7 @@ async function runPrediction<T, V extends LoadedVersion>(
 }
 
 async function predict<T>(
-  { predictor, onPrediction }: ProtocolContext,
+  { models, predictor, onPrediction }: ProtocolContext,
   request: AnyParsedRequest<T>,
   options: PredictOptions,
 ): Promise<HandledRequest<T>> {
@@ -257,6 +264,12 @@ async function predict<T>(
   return {
     model: request.bundle.name,
     summary: prediction,
+    shadowed: {
+      model: models.getName(request.bundle),
+      bundle: request.bundle,
+      rows: request.rows,
+      prediction,
+    },
     scores: () => [...getClickProbabilities(prediction, request.bundle.plan)],
     formatResponse: () => request.formatResponse(prediction),
   };

@@ -19,6 +19,7 @@ import { RequestLog } from '../../serving/metrics/request-log.ts';
 import { ServingMetrics } from '../../serving/metrics/serving-metrics.ts';
 import { Experiments } from '../../serving/models/experiments.ts';
 import type { Models } from '../../serving/models/model-registry.ts';
+import { TrafficFile } from '../../serving/models/traffic.ts';
 import { Admission } from '../../serving/protocols/admission.ts';
 import { registerCtr } from '../../serving/protocols/ctr.ts';
 import {
@@ -76,9 +77,12 @@ class OverloadedServer {
     bundle.batcher.estimateWaitMs = () => made.server?.waitMs ?? 0;
     const admission = new Admission(100);
     const metrics = new ServingMetrics();
+    const models = serveOnly(bundle);
+    const traffic = new TrafficFile();
     const context: ProtocolContext = {
-      models: serveOnly(bundle),
-      experiments: new Experiments(serveOnly(bundle)),
+      models,
+      experiments: new Experiments({ models, traffic, logger, onMissingTarget: () => undefined }),
+      shadows: { offer: () => undefined },
       predictor: new Predictor(),
       admission,
       metrics,

@@ -1,36 +1,97 @@
 /**
- * Reads the file of experiments (docs/experiments.md). Errors name file, line and field. JSON
- * Schema: docs/schemas/experiments.schema.json.
+ * Reads the traffic file: experiments and shadows (docs/traffic.md). Errors name file, line and
+ * field. JSON Schema: docs/schemas/traffic.schema.json.
  */
-import { type Experiment, hasTarget, type Variant } from '../../lib/core/experiment.ts';
+import {
+  type Experiment,
+  hasTarget,
+  type Variant,
+  type VariantTarget,
+} from '../../lib/core/experiment.ts';
 import { NAME_PATTERN, NAME_RULE } from '../../lib/core/names.ts';
+import type { Shadow } from '../../lib/core/shadow.ts';
 import { readText } from '../../lib/platform/files.ts';
 import { parseYaml, type YamlNode } from '../../lib/platform/yaml.ts';
 
 const FILE_BYTES_MAX = 4 << 20;
-const EXPERIMENTS_MAX = 1_000;
+const ENTRIES_MAX = 1_000;
+const TIMEOUT_MS_DEFAULT = 1_000;
+const TIMEOUT_MS_MAX = 600_000;
 const VARIANTS_MAX = 100;
 const WEIGHT_MAX = 1e6;
 const EXPERIMENT_FIELDS = ['name', 'model', 'salt', 'variants', 'overrides'];
+const SHADOW_FIELDS = [
+  'name',
+  'model',
+  'share',
+  'channel',
+  'version',
+  'target-model',
+  'timeout-ms',
+];
 const VARIANT_FIELDS = ['name', 'weight', 'model', 'channel', 'version'];
 
 type Fields = ReadonlyMap<string, YamlNode>;
 
+export interface TrafficSettings {
+  readonly experiments: readonly Experiment[];
+  readonly shadows: readonly Shadow[];
+}
+
 /** @throws CubeError with file, line and column; NOT_FOUND, TOO_LARGE */
-export function readExperimentsFile(path: string): readonly Experiment[] {
-  return parseExperiments(readText(path, FILE_BYTES_MAX), path);
+export function readTrafficFile(path: string): TrafficSettings {
+  return parseTraffic(readText(path, FILE_BYTES_MAX), path);
 }
 
 /** @param path the file's name in errors */
-export function parseExperiments(text: string, path: string): readonly Experiment[] {
-  const root = parseYaml(text, path);
-  const list = root.fields(['experiments']).get('experiments');
-  if (list === undefined) return root.fail('experiments is missing; expected a list');
-  const nodes = list.items();
-  if (nodes.length > EXPERIMENTS_MAX) list.fail(`expected at most ${EXPERIMENTS_MAX} experiments`);
+export function parseTraffic(text: string, path: string): TrafficSettings {
+  const fields = parseYaml(text, path).fields(['experiments', 'shadows']);
+  const nodes = readList(fields, 'experiments');
   const experiments = nodes.map(readExperiment);
   checkTogether(nodes, experiments);
-  return experiments;
+  const shadowNodes = readList(fields, 'shadows');
+  const shadows = shadowNodes.map(readShadow);
+  requireDistinctNames(shadowNodes, shadows);
+  return { experiments, shadows };
+}
+
+function readList(fields: Fields, name: string): readonly YamlNode[] {
+  const list = fields.get(name);
+  const nodes = list?.items() ?? [];
+  if (nodes.length > ENTRIES_MAX) list?.fail(`expected at most ${ENTRIES_MAX} entries`);
+  return nodes;
+}
+
+function readShadow(node: YamlNode): Shadow {
+  const fields = node.fields(SHADOW_FIELDS);
+  const shareNode = require(node, fields, 'share');
+  const share = shareNode.number();
+  if (share < 0 || share > 1) shareNode.fail('expected a number in 0..1');
+  const target = readTarget(node, fields, 'target-model');
+  if (Object.keys(target).length === 0) {
+    node.fail('the shadow needs a channel, a version or a target-model');
+  }
+  return {
+    name: readName(node, fields, 'name'),
+    model: readName(node, fields, 'model'),
+    share,
+    target,
+    timeoutMs: fields.get('timeout-ms')?.integer(1, TIMEOUT_MS_MAX) ?? TIMEOUT_MS_DEFAULT,
+  };
+}
+
+function readTarget(node: YamlNode, fields: Fields, modelField: string): VariantTarget {
+  const channel = readOptionalName(fields, 'channel');
+  const version = readOptionalName(fields, 'version');
+  if (channel !== undefined && version !== undefined) {
+    node.fail('give a channel or a version, not both');
+  }
+  const model = readOptionalName(fields, modelField);
+  return {
+    ...(model !== undefined && { model }),
+    ...(channel !== undefined && { channel }),
+    ...(version !== undefined && { version }),
+  };
 }
 
 function readExperiment(node: YamlNode): Experiment {
@@ -51,13 +112,8 @@ function readVariants(list: YamlNode): Variant[] {
   if (nodes.length < 2 || nodes.length > VARIANTS_MAX) {
     list.fail(`expected 2 to ${VARIANTS_MAX} variants`);
   }
-  const names = new Set<string>();
-  const variants = nodes.map((node) => {
-    const variant = readVariant(node);
-    if (names.has(variant.name)) node.fail(`the name ${variant.name} is used twice`);
-    names.add(variant.name);
-    return variant;
-  });
+  const variants = nodes.map(readVariant);
+  requireDistinctNames(nodes, variants);
   if (!variants.some(({ weight }) => weight > 0)) list.fail('no variant has a weight above 0');
   return variants;
 }
@@ -67,23 +123,8 @@ function readVariant(node: YamlNode): Variant {
   const weightNode = require(node, fields, 'weight');
   const weight = weightNode.number();
   if (weight < 0 || weight > WEIGHT_MAX) weightNode.fail(`expected a number in 0..${WEIGHT_MAX}`);
-  const [channel, version] = [
-    readOptionalName(fields, 'channel'),
-    readOptionalName(fields, 'version'),
-  ];
-  if (channel !== undefined && version !== undefined) {
-    node.fail('give a channel or a version, not both');
-  }
-  const model = readOptionalName(fields, 'model');
-  return {
-    name: readName(node, fields, 'name'),
-    weight,
-    target: {
-      ...(model !== undefined && { model }),
-      ...(channel !== undefined && { channel }),
-      ...(version !== undefined && { version }),
-    },
-  };
+  const name = readName(node, fields, 'name');
+  return { name, weight, target: readTarget(node, fields, 'model') };
 }
 
 function readOverrides(
@@ -103,12 +144,10 @@ function readOverrides(
 
 /** Names are unique, and only one experiment decides which version answers a model's requests. */
 function checkTogether(nodes: readonly YamlNode[], experiments: readonly Experiment[]): void {
-  const names = new Set<string>();
+  requireDistinctNames(nodes, experiments);
   const deciding = new Map<string, string>();
   experiments.forEach(({ name, model, variants }, i) => {
     const node = nodes[i] as YamlNode;
-    if (names.has(name)) node.fail(`the name ${name} is used twice`);
-    names.add(name);
     if (!variants.some(hasTarget)) return;
     const other = deciding.get(model);
     if (other !== undefined) {
@@ -118,6 +157,17 @@ function checkTogether(nodes: readonly YamlNode[], experiments: readonly Experim
       );
     }
     deciding.set(model, name);
+  });
+}
+
+function requireDistinctNames(
+  nodes: readonly YamlNode[],
+  named: readonly { readonly name: string }[],
+): void {
+  const names = new Set<string>();
+  named.forEach(({ name }, i) => {
+    if (names.has(name)) nodes[i]?.fail(`the name ${name} is used twice`);
+    names.add(name);
   });
 }
 

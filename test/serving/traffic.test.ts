@@ -10,8 +10,8 @@ import { Ajv } from 'ajv';
 import { parse } from 'yaml';
 import { assignVariant } from '../../lib/core/experiment.ts';
 import { createLogger } from '../../lib/platform/logs.ts';
-import { parseExperiments } from '../../serving/config/experiments-file.ts';
 import { completeConfig } from '../../serving/config/serving-config.ts';
+import { parseTraffic } from '../../serving/config/traffic-file.ts';
 import { type Serving, startServing } from '../../serving/server.ts';
 import { OipClient } from './support/kserve-client.ts';
 import { BUNDLE, ToyBundle, type ToyRow, toTsv, toyRows } from './support/toy-bundle.ts';
@@ -56,13 +56,13 @@ before(async () => {
   for (const toy of [first, second]) await toys.publish(toy);
   await toys.activate('1');
   await toys.activate('2', 'canary');
-  file = join(toys.folder, 'experiments.yaml');
+  file = join(toys.folder, 'traffic.yaml');
   exposureFile = join(toys.folder, 'exposures.jsonl');
   writeFileSync(file, RANKING);
   const config = completeConfig({
     port: 0,
     timeoutMs: 60_000,
-    experimentsFile: file,
+    trafficFile: file,
     exposureLog: exposureFile,
     models: [
       {
@@ -90,6 +90,11 @@ after(async () => {
 
 async function until(isDone: () => boolean | Promise<boolean>): Promise<void> {
   while (!(await isDone())) await sleep(20);
+}
+
+function replaceFile(text: string): void {
+  writeFileSync(`${file}.new`, text);
+  renameSync(`${file}.new`, file);
 }
 
 function parseVariants(header: string | null | undefined): Record<string, string> {
@@ -171,7 +176,7 @@ function assertScores({ version, clicks }: Scored): void {
 }
 
 test('a key has the same variant over every protocol, and its version answers', async () => {
-  const experiments = parseExperiments(RANKING, 'test');
+  const experiments = parseTraffic(RANKING, 'test').experiments;
   const seen = new Set<string>();
   for (const key of KEYS) {
     const expected = Object.fromEntries(
@@ -269,14 +274,10 @@ test('metrics and exposures are by variant, and keys are not written', async () 
 });
 
 test('the file is read again when it changes, and an invalid one changes nothing', async () => {
-  const replace = (text: string): void => {
-    writeFileSync(`${file}.new`, text);
-    renameSync(`${file}.new`, file);
-  };
-  replace(RANKING.replace('overrides: { tester: new }', 'overrides: { tester: control }'));
+  replaceFile(RANKING.replace('overrides: { tester: new }', 'overrides: { tester: control }'));
   await until(async () => (await postTsv('tester')).variants['ranking'] === 'control');
-  replace('experiments: [{ name: broken }]');
-  replace(RANKING.replace('channel: canary', 'channel: absent'));
+  replaceFile('experiments: [{ name: broken }]');
+  replaceFile(RANKING.replace('channel: canary', 'channel: absent'));
   // A variant whose channel is not served: the request is not part of the experiment.
   await until(async () => {
     const { variants, version } = await postTsv('tester');
@@ -290,20 +291,53 @@ test('the file is read again when it changes, and an invalid one changes nothing
     metrics,
     /experiment_variant_missing_total{experiment="ranking",variant="new"} [1-9]/,
   );
-  replace('experiments: []');
+  replaceFile('experiments: []');
   await until(async () => Object.keys((await postTsv('tester')).variants).length === 0);
+});
+
+test('a shadow answers copies by its version, and callers get the primary only', async () => {
+  const shadow = `shadows:
+  - { name: all, model: ${BUNDLE}, share: 1, channel: canary, timeout-ms: 60000 }
+  - { name: absent, model: ${BUNDLE}, share: 1, channel: absent }
+  - { name: none, model: ${BUNDLE}, share: 0, channel: canary }
+`;
+  replaceFile(shadow);
+  let metrics = '';
+  await until(async () => {
+    const answer = await postTsv(undefined);
+    assert.equal(answer.version, '1');
+    assert.deepEqual(answer.variants, {});
+    assertScores(answer);
+    metrics = await (await fetch(`${url}/metrics`)).text();
+    return /shadow_requests_total{shadow="all",outcome="OK"} [1-9]/.test(metrics);
+  });
+  assert.match(metrics, /shadow_requests_total{shadow="absent",outcome="NOT_FOUND"} [1-9]/);
+  assert.ok(!metrics.includes('shadow="none"'));
+  // The largest difference of the two versions' scores, by an oracle.
+  const differences = ROWS.map((row) => Math.abs(first.score(row)[1] - second.score(row)[1]));
+  const sum = differences.reduce((total, value) => total + value, 0);
+  const count = Number(/shadow_score_difference_count{shadow="all"} (\d+)/.exec(metrics)?.[1]);
+  const total = Number(/shadow_score_difference_sum{shadow="all"} (\S+)/.exec(metrics)?.[1]);
+  assert.equal(count % ROWS.length, 0);
+  assert.ok(Math.abs(total / (count / ROWS.length) - sum) < 1e-4, `${total} of ${count}`);
+  assert.match(metrics, /shadow_score_psi{shadow="all"} [0-9]/);
+  assert.match(metrics, /shadow_request_duration_seconds_count{shadow="all",side="primary"} [1-9]/);
+  replaceFile('{}');
 });
 
 test('the JSON Schema takes the example of the page, and the reader too', () => {
   const root = join(import.meta.dirname, '../../..');
-  const page = readFileSync(join(root, 'docs/experiments.md'), 'utf8');
+  const page = readFileSync(join(root, 'docs/traffic.md'), 'utf8');
   const example = /```yaml\n([\s\S]*?)```/.exec(page)?.[1] ?? '';
-  assert.equal(parseExperiments(example, 'page').length, 1);
-  const schema = readFileSync(join(root, 'docs/schemas/experiments.schema.json'), 'utf8');
+  assert.equal(parseTraffic(example, 'page').experiments.length, 1);
+  const schema = readFileSync(join(root, 'docs/schemas/traffic.schema.json'), 'utf8');
   const validate = new Ajv({ allowUnionTypes: true }).compile(JSON.parse(schema));
   assert.ok(validate(parse(example)), JSON.stringify(validate.errors));
   assert.ok(validate(parse(RANKING)), JSON.stringify(validate.errors));
   assert.ok(!validate(parse(RANKING.replace('weight: 60', 'wieght: 60'))));
+  const shadows = /```yaml\n(# traffic.yaml\nshadows[\s\S]*?)```/.exec(page)?.[1] ?? '';
+  assert.equal(parseTraffic(shadows, 'page').shadows.length, 1);
+  assert.ok(validate(parse(shadows)), JSON.stringify(validate.errors));
 });
 
 test('errors of the file name line and field', () => {
@@ -311,8 +345,7 @@ test('errors of the file name line and field', () => {
     `experiments: [{ name: x, model: m, variants: ${list} }]`;
   const variants = 'variants: [{ name: a, weight: 1 }, { name: b, weight: 1 }]';
   for (const [text, problem] of [
-    ['experiment: []', /unknown.*experiment.*experiments/],
-    ['{}', /experiments is missing/],
+    ['experiment: []', /unknown.*experiment/],
     ['experiments: [{ name: x }]', /test:1:\d+: experiments\[0\]: variants is missing/],
     [`experiments: [{ name: x, model: m, wieghts: 1, ${variants} }]`, /wieghts/],
     [toText('[{ name: a, weight: 1 }]'), /expected 2 to/],
@@ -339,7 +372,9 @@ test('errors of the file name line and field', () => {
     ],
     [RANKING.replace('channel: canary', 'channel: canary, version: 2'), /not both/],
     [RANKING.replace('channel: canary', 'channel: ../x'), /expected a name/],
+    ['shadows: [{ name: s, model: m, share: 2, channel: c }]', /expected a number in 0\.\.1/],
+    ['shadows: [{ name: s, model: m, share: 1 }]', /needs a channel, a version or/],
   ] as const) {
-    assert.throws(() => parseExperiments(text, 'test'), problem, text);
+    assert.throws(() => parseTraffic(text, 'test'), problem, text);
   }
 });

@@ -1,0 +1,72 @@
+/**
+ * The traffic file: experiments and shadows, read again when it changes. While a changed file is
+ * invalid, the previous content stays.
+ */
+import { CubeError } from '../../lib/core/errors.ts';
+import type { Experiment } from '../../lib/core/experiment.ts';
+import type { Shadow } from '../../lib/core/shadow.ts';
+import type { Clock } from '../../lib/platform/clock.ts';
+import { getFileStamp } from '../../lib/platform/files.ts';
+import type { Logger } from '../../lib/platform/logs.ts';
+
+const CHECK_INTERVAL_MS = 1_000;
+
+export interface Traffic {
+  readonly experiments: readonly Experiment[];
+  readonly shadows: readonly Shadow[];
+}
+
+export interface TrafficFileOptions {
+  readonly path: string;
+  readonly read: (path: string) => Traffic;
+  readonly clock: Clock;
+  readonly logger: Logger;
+}
+
+const NO_TRAFFIC: Traffic = { experiments: [], shadows: [] };
+
+export class TrafficFile {
+  readonly #options: TrafficFileOptions | undefined;
+  #traffic: Traffic = NO_TRAFFIC;
+  #stamp: string | undefined;
+  #checkAtMs = Number.POSITIVE_INFINITY;
+
+  /**
+   * @param options undefined: no experiments and no shadows
+   * @throws CubeError when the file cannot be read or is invalid
+   */
+  constructor(options?: TrafficFileOptions) {
+    this.#options = options;
+    if (options === undefined) return;
+    this.#stamp = getFileStamp(options.path);
+    this.#traffic = options.read(options.path);
+    this.#checkAtMs = options.clock.nowMs() + CHECK_INTERVAL_MS;
+  }
+
+  /** At most a second old: the same object while the file is unchanged. */
+  current(): Traffic {
+    if (this.#options === undefined) return this.#traffic;
+    const { path, read, clock, logger } = this.#options;
+    const nowMs = clock.nowMs();
+    if (nowMs < this.#checkAtMs) return this.#traffic;
+    this.#checkAtMs = nowMs + CHECK_INTERVAL_MS;
+    // The stamp is taken before the read, so that a change in between is noticed later.
+    const stamp = getFileStamp(path);
+    if (stamp === this.#stamp) return this.#traffic;
+    this.#stamp = stamp;
+    try {
+      this.#traffic = read(path);
+      const toNames = (list: readonly { readonly name: string }[]): string[] =>
+        list.map(({ name }) => name);
+      const { experiments, shadows } = this.#traffic;
+      logger.info(
+        { path, experiments: toNames(experiments), shadows: toNames(shadows) },
+        'traffic file read again',
+      );
+    } catch (error) {
+      const { message } = CubeError.from(error);
+      logger.error({ error: message }, 'the traffic file is invalid; the previous one continues');
+    }
+    return this.#traffic;
+  }
+}
