@@ -1,11 +1,15 @@
 /** Assembles the pipeline of a serving process: its ops, its config.yml and the clients of ops. */
+import { CubeError } from '../lib/core/errors.ts';
 import type { Logger } from '../lib/platform/logs.ts';
 import type { PipelineConfig, PipelineOpConfig } from './config/pipeline-config.ts';
+import { LocalPredictor } from './pipeline/local-predictor.ts';
 import type { NamedPipeline } from './pipeline/module.ts';
 import type { OpClient, OpSettings } from './pipeline/op.ts';
 import { PipelineServer } from './pipeline/server.ts';
 import type { PipelineSettings } from './pipeline/settings.ts';
+import { VariableNames } from './pipeline/variable-names.ts';
 import type { ProtocolContext } from './protocols/handle-prediction.ts';
+import { readTensorRows } from './protocols/local-rows.ts';
 import type { PipelineService } from './protocols/pipeline.ts';
 
 export interface PipelineDefinition {
@@ -33,11 +37,13 @@ export interface StartedPipeline {
  */
 export async function startPipeline(
   definition: PipelineDefinition,
-  { logger }: ProtocolContext,
+  context: ProtocolContext,
 ): Promise<StartedPipeline> {
   const { config, module } = definition;
-  const createClient: OpClientFactory = () => undefined;
-  const server = new PipelineServer(module.ops, toPipelineSettings(config, createClient, logger));
+  const createClient: OpClientFactory = (name, op) =>
+    createOpClient(name, op, definition.modelOfOp.get(name), context);
+  const settings = toPipelineSettings(config, createClient, context.logger);
+  const server = new PipelineServer(module.ops, settings);
   await server.start();
   const { name, layout, packTensors } = module;
   const service = {
@@ -79,4 +85,32 @@ function toOpSettings(op: PipelineOpConfig, client: OpClient | undefined): OpSet
     ...(autoBatchingTimeoutMs !== undefined && { autoBatchingTimeoutMs }),
     ...(client !== undefined && { client }),
   };
+}
+
+/**
+ * The client of an op: its servers, else its local model, else none.
+ * @param model of this process
+ */
+function createOpClient(
+  name: string,
+  op: PipelineOpConfig,
+  model: string | undefined,
+  { models, predictor }: ProtocolContext,
+): OpClient | undefined {
+  const { server_endpoints: endpoints = [], fetch_list: ownList, local_service_conf: local } = op;
+  if (endpoints.length > 0) {
+    throw new CubeError(
+      'UNSUPPORTED',
+      `op ${name}: server_endpoints are not supported yet; use local_service_conf`,
+    );
+  }
+  if (model === undefined) return undefined;
+  const fetchList = ownList ?? local?.fetch_list ?? [];
+  return new LocalPredictor({
+    models,
+    predictor,
+    model,
+    readRows: readTensorRows,
+    ...(fetchList.length > 0 && { names: new VariableNames({ fetchList }) }),
+  });
 }

@@ -1,5 +1,6 @@
 /** The public entry `hypercube/pipeline`: operators, their clients, and the pipeline itself. */
 export { CubeError, type ErrorCode } from '../../lib/core/errors.ts';
+export { xxh64 } from '../../lib/core/hash.ts';
 export { PIPELINE_ERROR } from '../../proto/pipeline.ts';
 export type { RunOptions } from './engine.ts';
 export {
@@ -8,6 +9,8 @@ export {
   type OnnxFileOptions,
   OnnxFilePredictor,
 } from './local-predictor.ts';
+export type { PipelineModule, PipelineOps } from './module.ts';
+export { formatArray, parseArray } from './numpy.ts';
 export {
   type AnyOp,
   type AnyResponseOp,

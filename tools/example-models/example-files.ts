@@ -1,4 +1,5 @@
 /** The generated files of the examples, as paths in the folder `examples`. */
+import { encodeClickModel, measureClickModel, trainClickModel } from './click-model.ts';
 import { encodeClientGraphs } from './client-graphs.ts';
 import { encodeImageModel } from './image-graph.ts';
 import { makeTestImages, measureImages, trainImageModel } from './image-model.ts';
@@ -19,6 +20,7 @@ export interface ExampleFiles {
 export function makeExampleFiles(): ExampleFiles {
   const { bow, cnn } = trainSentimentModels();
   const shapes = trainImageModel();
+  const click = trainClickModel();
   const files = new Map<string, Uint8Array>([
     ['sentiment/models/bow/1/model.onnx', encodeBow(bow)],
     ['sentiment/models/cnn/1/model.onnx', encodeCnn(cnn)],
@@ -26,6 +28,7 @@ export function makeExampleFiles(): ExampleFiles {
     ['image-classifier/models/shapes/1/model.onnx', encodeImageModel(shapes)],
     ['image-classifier/models/shapes/labels.txt', encodeLines(IMAGE_LABELS)],
     ['image-classifier/request.json', encodeImageRequest()],
+    ['pipeline-ctr/dense.onnx', encodeClickModel(click)],
   ]);
   for (const model of ['bow', 'cnn']) {
     files.set(`sentiment/models/${model}/labels.txt`, encodeLines(['negative', 'positive']));
@@ -37,6 +40,7 @@ export function makeExampleFiles(): ExampleFiles {
     bow: measureSentiment(bow),
     cnn: measureSentiment(cnn),
     shapes: measureImages(shapes),
+    click: measureClickModel(click),
   };
   return { files, accuracies };
 }
