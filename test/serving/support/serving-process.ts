@@ -25,6 +25,8 @@ export interface ServingProcessOptions {
   readonly logFile?: string;
   /** The configuration has several models, so that flags of models are refused. */
   readonly hasSeveralModels?: boolean;
+  /** Ports and polling are those of the configuration file. */
+  readonly hasOwnPort?: boolean;
 }
 
 export class ServingProcess {
@@ -47,7 +49,8 @@ export class ServingProcess {
     const patience = isByFile ? [] : ['--timeout-ms', TIMEOUT_MS];
     const isRefused = ['--config', '--model-repository'].some((flag) => flags.includes(flag));
     const poll = isRefused || options.hasSeveralModels ? [] : ['--poll-ms', '50'];
-    const own = ['--port', '0', ...poll, ...patience];
+    const port = options.hasOwnPort === true ? [] : ['--port', '0'];
+    const own = [...port, ...poll, ...patience];
     const child = spawn(process.execPath, [MAIN, ...own, ...flags], {
       cwd: options.cwd,
       stdio: ['ignore', 'ignore', 'pipe'],
