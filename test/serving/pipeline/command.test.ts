@@ -21,7 +21,7 @@ class Shout extends Op {
 const read = new RequestOp();
 export default async () => new ResponseOp({ inputs: [new Shout({ name: 'shout', inputs: [read] })] });
 `;
-const HELPER = 'export const shout = (text: string): string => `${text.toUpperCase()}!`;\n';
+const HELPER = "export const shout = (text: string): string => text.toUpperCase() + '!';\n";
 
 test('a TypeScript pipeline outside of this package is served on both ports', async (t) => {
   const folder = temporaryFolder(t);
