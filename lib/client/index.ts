@@ -26,6 +26,7 @@ export {
   type TableDtype,
   type TableRef,
 } from '../core/manifest.ts';
+export { createTensor, type PipelineTensor } from '../core/pipeline-tensor.ts';
 export type { HashSpec, Slot } from '../core/slots.ts';
 export { openRepository, type Repository } from '../repository/repository.ts';
 export { type CredentialFiles, Credentials } from '../rpc/credentials.ts';
@@ -65,5 +66,12 @@ export {
 export { FleetFile, type FleetFileOptions } from './fleet-file.ts';
 export type { RouteOptions } from './fleet-routes.ts';
 export { packKeys } from './pack-keys.ts';
+export {
+  type PipelineCallOptions,
+  PipelineClient,
+  type PipelineClientOptions,
+  type PipelineResult,
+  type PipelineValue,
+} from './pipeline-client.ts';
 export type { ClientLogger, ReplicaStats } from './replica.ts';
 export type { SeekSummary } from './seek-call.ts';

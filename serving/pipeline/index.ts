@@ -9,7 +9,6 @@ export {
   type OnnxFileOptions,
   OnnxFilePredictor,
 } from './local-predictor.ts';
-export type { PipelineModule, PipelineOps } from './module.ts';
 export { formatArray, parseArray } from './numpy.ts';
 export {
   type AnyOp,
@@ -34,6 +33,7 @@ export {
   withLogId,
 } from './op.ts';
 export type { OpTiming, PipelineAnswer } from './pipeline-answer.ts';
+export type { PipelineModule, PipelineOps } from './pipeline-module.ts';
 export {
   createTensor,
   fromByteTensor,

@@ -4,23 +4,9 @@ import { basename, extname, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { CubeError } from '../../lib/core/errors.ts';
 import { fileExists } from '../../lib/platform/files.ts';
-import type { PipelineLayout } from '../../proto/pipeline.ts';
 import { ENTRY_GLOBAL, type HookData } from './module-hooks.ts';
-import { type AnyOp, type AnyResponseOp, Op, RequestOp, ResponseOp } from './op.ts';
-
-/** Ops of a pipeline: the response op, from which the others are found, or all ops. */
-export type PipelineOps = AnyResponseOp | readonly (AnyOp | AnyResponseOp)[];
-
-/** What the file of a pipeline exports as default, or a function that returns it. */
-export interface PipelineModule {
-  /** Name of the service, as in the path `/{name}/prediction`. Default: the name of the file. */
-  readonly name?: string;
-  readonly ops: PipelineOps;
-  /** The layout of requests that fit both: `plain` for clients of v0.4 to v0.6. */
-  readonly layout?: PipelineLayout;
-  /** Arrays of answers as tensors, instead of text as the original. */
-  readonly packTensors?: boolean;
-}
+import { Op, RequestOp, ResponseOp } from './op.ts';
+import type { PipelineModule, PipelineOps } from './pipeline-module.ts';
 
 export interface NamedPipeline extends PipelineModule {
   readonly name: string;

@@ -12,6 +12,7 @@ import {
   type PipelineResponse,
   toPipelineErrNo,
 } from '../../proto/pipeline.ts';
+import { readLod, readPipelineTensor, writePipelineTensor } from '../../proto/pipeline-tensors.ts';
 import type { OpValues } from '../pipeline/op.ts';
 import {
   findArrayType,
@@ -20,7 +21,6 @@ import {
   type PipelineTensor,
   toByteTensor,
 } from '../pipeline/pipeline-tensor.ts';
-import { readLod, readPipelineTensor, writePipelineTensor } from './pipeline-tensors.ts';
 
 /** The key by which a request asks for its times, and under which they come back. */
 export const PROFILE_KEY = 'pipeline.profile';

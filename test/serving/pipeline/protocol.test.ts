@@ -16,7 +16,7 @@ import {
   RequestOp,
   ResponseOp,
 } from '../../../serving/pipeline/index.ts';
-import type { PipelineModule } from '../../../serving/pipeline/module.ts';
+import type { PipelineModule } from '../../../serving/pipeline/pipeline-module.ts';
 import {
   connectPipelineClients,
   decodePipelineReply,

@@ -3,7 +3,7 @@ import type { TestContext } from 'node:test';
 import { createLogger } from '../../../lib/platform/logs.ts';
 import { parsePipelineConfig } from '../../../serving/config/pipeline-config.ts';
 import { completeConfig } from '../../../serving/config/serving-config.ts';
-import type { PipelineModule } from '../../../serving/pipeline/module.ts';
+import type { PipelineModule } from '../../../serving/pipeline/pipeline-module.ts';
 import { type Serving, startServing } from '../../../serving/server.ts';
 
 interface PipelineProcessOptions {

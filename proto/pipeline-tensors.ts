@@ -2,14 +2,14 @@
  * Tensors of pipeline messages to tensors of ops, and back. The declared shape and type are checked
  * against the values.
  */
-import { CubeError } from '../../lib/core/errors.ts';
-import { TENSOR_TYPE_BYTES, type TensorType } from '../../lib/core/graph-signature.ts';
-import { f16ToF32Bits, f32BitsToF16 } from '../../lib/core/half-floats.ts';
-import { decodeNpyTensor } from '../../lib/core/npy-tensor.ts';
-import { quoteInput } from '../../lib/core/shown-input.ts';
-import { countElements, type Tensor } from '../../lib/core/tensor.ts';
-import { ELEM_TYPE, EMPTY_TENSOR, type GeneralTensor } from '../../proto/general-tensor.ts';
-import { PIPELINE_BYTES, PIPELINE_STRING } from '../../proto/pipeline.ts';
+import { CubeError } from '../lib/core/errors.ts';
+import { TENSOR_TYPE_BYTES, type TensorType } from '../lib/core/graph-signature.ts';
+import { f16ToF32Bits, f32BitsToF16 } from '../lib/core/half-floats.ts';
+import { decodeNpyTensor } from '../lib/core/npy-tensor.ts';
+import { quoteInput } from '../lib/core/shown-input.ts';
+import { countElements, type Tensor } from '../lib/core/tensor.ts';
+import { ELEM_TYPE, EMPTY_TENSOR, type GeneralTensor } from './general-tensor.ts';
+import { PIPELINE_BYTES, PIPELINE_STRING } from './pipeline.ts';
 
 /** Fields of a message that hold values. */
 type ValueField = 'int64Words' | 'float32' | 'int32' | 'float64' | 'uint32' | 'bool' | 'strings';
