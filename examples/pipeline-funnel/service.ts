@@ -19,7 +19,7 @@ import {
 
 const CANDIDATES = 200;
 const DENSE = 13;
-/** Of the 13 features of the model, the first belong to the user, the others to the candidate. */
+/** The first features of the model belong to the user, the others to the candidate. */
 const USER_FEATURES = 8;
 const ANSWERS = 10;
 /** At most this many candidates of one category are answered. */

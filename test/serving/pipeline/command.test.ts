@@ -19,7 +19,8 @@ class Shout extends Op {
 }
 
 const read = new RequestOp();
-export default async () => new ResponseOp({ inputs: [new Shout({ name: 'shout', inputs: [read] })] });
+const op = new Shout({ name: 'shout', inputs: [read] });
+export default async () => new ResponseOp({ inputs: [op] });
 `;
 const HELPER = "export const shout = (text: string): string => text.toUpperCase() + '!';\n";
 
