@@ -20,7 +20,7 @@ import {
   readPipelineConfig,
 } from './config/pipeline-config.ts';
 import type { ServerFields } from './config/pipeline-fields.ts';
-import { readPipelineModels } from './config/pipeline-models.ts';
+import { readClientVariables, readPipelineModels } from './config/pipeline-models.ts';
 import {
   completeConfig,
   type ServingConfig,
@@ -234,7 +234,8 @@ function readPipeline(flags: Flags, file: string): ParsedConfig {
     models: [...given.models, ...models],
   });
   const ignored = listIgnoredCubeFields(config.models);
-  return { config, ignored, pipeline: { file, config: pipeline, modelOfOp } };
+  const variables = readClientVariables(pipeline, path);
+  return { config, ignored, pipeline: { file, config: pipeline, modelOfOp, variables } };
 }
 
 /** One port where both are equal, except 0, which chooses two free ones. */

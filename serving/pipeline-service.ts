@@ -2,9 +2,11 @@
 import { CubeError } from '../lib/core/errors.ts';
 import type { Logger } from '../lib/platform/logs.ts';
 import type { PipelineConfig, PipelineOpConfig } from './config/pipeline-config.ts';
+import type { ClientVariables } from './config/pipeline-models.ts';
 import { LocalPredictor } from './pipeline/local-predictor.ts';
 import type { NamedPipeline } from './pipeline/module.ts';
 import type { OpClient, OpSettings } from './pipeline/op.ts';
+import { RemoteClient } from './pipeline/remote-client.ts';
 import { PipelineServer } from './pipeline/server.ts';
 import type { PipelineSettings } from './pipeline/settings.ts';
 import { VariableNames } from './pipeline/variable-names.ts';
@@ -17,6 +19,8 @@ export interface PipelineDefinition {
   readonly module: NamedPipeline;
   /** Op → the model of this process that it predicts with. */
   readonly modelOfOp: ReadonlyMap<string, string>;
+  /** Op → names of the variables of its remote model, from `client_config`. */
+  readonly variables: ReadonlyMap<string, ClientVariables>;
 }
 
 /** Makes the client of an op that has one by its configuration. */
@@ -40,8 +44,7 @@ export async function startPipeline(
   context: ProtocolContext,
 ): Promise<StartedPipeline> {
   const { config, module } = definition;
-  const createClient: OpClientFactory = (name, op) =>
-    createOpClient(name, op, definition.modelOfOp.get(name), context);
+  const createClient: OpClientFactory = (name, op) => createOpClient(name, op, definition, context);
   const settings = toPipelineSettings(config, createClient, context.logger);
   const server = new PipelineServer(module.ops, settings);
   await server.start();
@@ -88,24 +91,37 @@ function toOpSettings(op: PipelineOpConfig, client: OpClient | undefined): OpSet
 }
 
 /**
- * The client of an op: its servers, else its local model, else none.
- * @param model of this process
+ * The client of an op: its servers, else its local model, else none. A KServe model has the name of
+ * the op.
  */
 function createOpClient(
   name: string,
   op: PipelineOpConfig,
-  model: string | undefined,
-  { models, predictor }: ProtocolContext,
+  definition: PipelineDefinition,
+  { models, predictor, logger }: ProtocolContext,
 ): OpClient | undefined {
+  const model = definition.modelOfOp.get(name);
   const { server_endpoints: endpoints = [], fetch_list: ownList, local_service_conf: local } = op;
+  const fetchList = ownList ?? local?.fetch_list ?? [];
   if (endpoints.length > 0) {
-    throw new CubeError(
-      'UNSUPPORTED',
-      `op ${name}: server_endpoints are not supported yet; use local_service_conf`,
-    );
+    const protocol = op.client_type ?? definition.config.dag.client_type ?? 'brpc';
+    if (protocol === 'local_predictor') {
+      throw new CubeError(
+        'INVALID_ARGUMENT',
+        `op ${name}: client_type local_predictor with server_endpoints; remove one of them`,
+      );
+    }
+    const variables = definition.variables.get(name);
+    const kserveModel = protocol === 'kserve' ? { model: name } : {};
+    return new RemoteClient({
+      endpoints,
+      protocol,
+      names: new VariableNames({ ...variables, fetchList }),
+      logger,
+      ...kserveModel,
+    });
   }
   if (model === undefined) return undefined;
-  const fetchList = ownList ?? local?.fetch_list ?? [];
   return new LocalPredictor({
     models,
     predictor,

@@ -5,27 +5,11 @@ import {
   credentials,
   type Metadata,
   type ServiceError,
-  status,
 } from '@grpc/grpc-js';
-import { decodeErrorDetails, ERROR_DETAILS_KEY } from '../core/error-details.ts';
-import { CubeError, ERROR_STATUS, type ErrorCode } from '../core/errors.ts';
 import { wallClockMs } from '../platform/clock.ts';
+import { fromServiceError } from './grpc-errors.ts';
 
 const NO_BYTES = Buffer.alloc(0);
-/** The trailer with the error's own code, which is more exact than gRPC's status. */
-const CODE_KEY = 'hypercube-code';
-
-/** The error code for a gRPC status without that trailer. */
-const CODE_BY_STATUS: Readonly<Record<number, ErrorCode>> = {
-  [status.INVALID_ARGUMENT]: 'INVALID_ARGUMENT',
-  [status.NOT_FOUND]: 'NOT_FOUND',
-  [status.DEADLINE_EXCEEDED]: 'DEADLINE_EXCEEDED',
-  [status.RESOURCE_EXHAUSTED]: 'OVERLOADED',
-  [status.UNIMPLEMENTED]: 'UNSUPPORTED',
-  [status.UNAVAILABLE]: 'UNAVAILABLE',
-  [status.CANCELLED]: 'UNAVAILABLE',
-};
-
 interface UnaryAnswer {
   readonly bytes: Uint8Array;
   readonly trailers: Metadata;
@@ -77,7 +61,7 @@ export class GrpcUnaryClient {
         this.#calls.delete(call);
         signal?.removeEventListener('abort', cancel);
         if (result instanceof Uint8Array) resolve({ bytes: result, trailers: metadata });
-        else reject(this.#toCubeError(result));
+        else reject(fromServiceError(result, this.#host));
       });
     });
   }
@@ -86,15 +70,6 @@ export class GrpcUnaryClient {
     // Client.close() alone lets calls run until their deadlines.
     for (const call of this.#calls) call.cancel();
     this.#client.close();
-  }
-
-  #toCubeError(error: ServiceError): CubeError {
-    const own = String(error.metadata?.get(CODE_KEY)[0] ?? '');
-    const code = Object.hasOwn(ERROR_STATUS, own)
-      ? (own as ErrorCode)
-      : (CODE_BY_STATUS[error.code] ?? 'INTERNAL');
-    const details = decodeErrorDetails(String(error.metadata?.get(ERROR_DETAILS_KEY)[0] ?? ''));
-    return new CubeError(code, `${this.#host}: ${error.details}`, { cause: error, details });
   }
 }
 

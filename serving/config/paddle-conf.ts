@@ -12,14 +12,15 @@ import type { IgnoredSetting } from './config-report.ts';
 import { listEngines, readAliases, readEngine, readResources } from './paddle-engines.ts';
 import { listIgnoredFields } from './paddle-fields.ts';
 import { type PaddleConfLocation, readGflags } from './paddle-gflags.ts';
-import { findEngine, readWorkflows, type Workflow } from './paddle-workflows.ts';
+import { findEngine, type InferNode, readWorkflows, type Workflow } from './paddle-workflows.ts';
 import type { ServingSettings } from './serving-config.ts';
 import type { ModelSettings } from './settings.ts';
 
 const FILE_BYTES_MAX = 4 << 20;
-const SERVICE_FIELDS = ['name', 'workflows', 'enable_map_request_to_workflow'];
+const SERVICE_FIELDS = ['name', 'workflows', 'merger', 'enable_map_request_to_workflow'];
+/** The only merger of the original: the outputs of all workflows, in their order. */
+const MERGER = 'default';
 const SERVICE_IGNORED: Readonly<Record<string, string>> = {
-  merger: 'a service has one workflow',
   request_field_key: 'without enable_map_request_to_workflow it has no effect',
   value_mapped_workflows: 'without enable_map_request_to_workflow it has no effect',
 };
@@ -79,13 +80,22 @@ export function readPaddleConf(location: PaddleConfLocation): PaddleConf {
   );
   const models: ModelSettings[] = [];
   for (const [name, engine] of engines) {
-    const users = services.filter(({ model }) => model === name);
-    const usesCube = users.some(({ workflow }) => workflow.usesCube);
+    const users = services.flatMap(({ engines: used }) =>
+      used.filter(({ model }) => model === name),
+    );
+    const usesCube = users.some((node) => node.usesCube);
     if (users.length > 0) models.push(readEngine(engine, { flags, resources, ignored, usesCube }));
     else ignored.push({ setting: `engine ${name}`, reason: 'no workflow uses it' });
   }
-  const named = services.map(({ name, model }) => {
-    return { name, model, ...(aliases.size > 0 && { aliases }) };
+  const named = services.map(({ name, engines: used }) => {
+    const [first] = used;
+    const list = used.map(({ name: node, model }) => ({ name: node, model }));
+    return {
+      name,
+      model: first.model,
+      ...(list.length > 1 && { engines: list }),
+      ...(aliases.size > 0 && { aliases }),
+    };
   });
   return { settings: { ...flags.process, port, models, services: named }, ignored };
 }
@@ -103,11 +113,15 @@ function parseTextFile(path: string, kind?: string): TextMessage {
   return parseTextFormat(readText(path, FILE_BYTES_MAX), path);
 }
 
+/** An inference node with its engine. */
+interface UsedEngine extends InferNode {
+  readonly model: string;
+}
+
 interface NamedService {
   readonly name: string;
-  /** The engine. */
-  readonly model: string;
-  readonly workflow: Workflow;
+  /** Those of all workflows of the service. */
+  readonly engines: readonly [UsedEngine, ...UsedEngine[]];
 }
 
 /** @returns undefined for a service that only echoes, because it predicts nothing */
@@ -118,24 +132,42 @@ function readService(
   const name = node.string('name') ?? node.fail('the service has no name');
   if (node.boolean('enable_map_request_to_workflow')) {
     node.fail(
-      `service ${name}: enable_map_request_to_workflow is not supported; give each its own service`,
+      `service ${name}: enable_map_request_to_workflow: messages of the general model have no text ` +
+        'field to choose a workflow by; give each workflow its own service',
     );
   }
+  const merger = node.string('merger') ?? MERGER;
+  if (merger !== MERGER) {
+    node.fail(`service ${name}: merger "${merger}" is not built in; use "${MERGER}"`);
+  }
   listIgnoredFields(node, SERVICE_FIELDS, SERVICE_IGNORED, ignored);
-  const [workflowName, ...others] = node.strings('workflows');
-  if (workflowName === undefined) node.fail(`service ${name} has no workflows`);
-  if (others.length > 0)
-    node.fail(
-      `service ${name}: several workflows are not supported; give each workflow its own service`,
-    );
+  const names = node.strings('workflows');
+  if (names.length === 0) node.fail(`service ${name} has no workflows`);
   const known = [...workflows.keys()].join(', ');
-  const workflow =
-    workflows.get(workflowName) ??
-    node.fail(`service ${name}: no workflow ${workflowName} (workflows: ${known})`);
-  if (workflow.isEcho) {
+  const used = names.map((workflow) => {
+    return (
+      workflows.get(workflow) ??
+      node.fail(`service ${name}: no workflow ${workflow} (workflows: ${known})`)
+    );
+  });
+  const [first, ...others] = used.flatMap((workflow) =>
+    workflow.inferNodes.map((infer) => {
+      return { ...infer, model: findEngine(workflow, infer, engineNames) };
+    }),
+  );
+  if (first === undefined) {
     const why = 'its workflow only echoes; use /healthz to check the process';
     ignored.push({ setting: `${node.location} service ${name}`, reason: why });
     return undefined;
   }
-  return { name, model: findEngine(workflow, engineNames), workflow };
+  const repeated = others.find(({ name: one }, i) => {
+    return [first, ...others.slice(0, i)].some((before) => before.name === one);
+  });
+  if (repeated !== undefined) {
+    node.fail(
+      `service ${name}: two nodes are named ${repeated.name}; callers tell outputs apart by the ` +
+        'names of nodes, so rename one',
+    );
+  }
+  return { name, engines: [first, ...others] };
 }

@@ -1,7 +1,10 @@
 /**
- * Reads workflow.prototxt: Sequence workflows of built-in operators. Every model reads requests,
- * looks up rows, runs the graph and responds. Other operators are rejected, because ignoring them
- * would change predictions.
+ * Reads workflow.prototxt: workflows of built-in operators. A workflow reads requests, runs one or
+ * several models with them, and responds with the outputs of each. Other operators are rejected,
+ * because ignoring them would change predictions.
+ *
+ * The models of a workflow are independent of one another, so they always run in parallel, as
+ * `workflow_type: "Parallel"` says; a Sequence has the same result.
  */
 import type { TextMessage } from '../../proto/text-format.ts';
 import type { IgnoredSetting } from './config-report.ts';
@@ -10,9 +13,13 @@ import { listIgnoredFields } from './paddle-fields.ts';
 const CUBE_OPERATORS = ['GeneralDistKVInferOp', 'GeneralDistKVQuantInferOp'];
 /** The node before every workflow, which the first node may name as its dependency. */
 const START_NODE = 'startup_op';
+const TYPES = ['Sequence', 'Parallel'];
+const MODES = ['RO', 'RW'];
 
-/** The step of each built-in operator. A workflow has exactly one `infer` operator. */
-const OPERATORS: Readonly<Record<string, 'read' | 'infer' | 'respond' | 'echo'>> = {
+type Step = 'read' | 'infer' | 'respond' | 'echo';
+
+/** The step of each built-in operator. */
+const OPERATORS: Readonly<Record<string, Step>> = {
   GeneralReaderOp: 'read',
   ReaderOp: 'read',
   GeneralInferOp: 'infer',
@@ -24,16 +31,34 @@ const OPERATORS: Readonly<Record<string, 'read' | 'infer' | 'respond' | 'echo'>>
   CommonEchoOp: 'echo',
 };
 
+/** What the predecessors of each step may be; undefined is the start of the workflow. */
+const PREDECESSORS: Readonly<Record<Step, readonly (Step | undefined)[]>> = {
+  read: [undefined],
+  infer: [undefined, 'read'],
+  respond: ['infer'],
+  echo: [undefined, 'echo'],
+};
+
 const NODE_IGNORED = { address: 'operators run in this process' };
+
+/** An inference operator; an engine may have the same name. */
+export interface InferNode {
+  readonly name: string;
+  /** It looks up rows in Cube, whatever the engine says. */
+  readonly usesCube: boolean;
+}
 
 export interface Workflow {
   readonly name: string;
   readonly message: TextMessage;
-  /** The name of the inference node; an engine may have the same name. */
-  readonly inferNode: string | undefined;
-  /** The inference operator looks up rows in Cube, whatever the engine says. */
-  readonly usesCube: boolean;
+  /** In the order of the file, which is that of the outputs. */
+  readonly inferNodes: readonly InferNode[];
   readonly isEcho: boolean;
+}
+
+interface Node extends InferNode {
+  readonly message: TextMessage;
+  readonly step: Step;
 }
 
 export function readWorkflows(
@@ -47,63 +72,88 @@ export function readWorkflows(
 function readWorkflow(message: TextMessage, ignored: IgnoredSetting[]): Workflow {
   const name = message.string('name') ?? message.fail('the workflow has no name');
   const type = message.string('workflow_type') ?? 'Sequence';
-  if (type !== 'Sequence') {
-    message.fail(
-      `workflow ${name}: workflow_type "${type}" is not supported (nor by Paddle Serving); ` +
-        'use "Sequence"',
-    );
+  if (!TYPES.includes(type)) {
+    message.fail(`workflow ${name}: workflow_type "${type}": expected ${TYPES.join(' or ')}`);
   }
-  const nodes = message.messages('nodes');
-  const kinds = nodes.map((node) => getOperatorKind(node, name));
-  for (const [i, node] of nodes.entries()) checkOrder(node, nodes[i - 1], name);
-  const infer = nodes.filter((_, i) => kinds[i] === 'infer');
-  const echoes = kinds.length > 0 && kinds.every((kind) => kind === 'echo');
-  if (!echoes && infer.length !== 1) {
-    message.fail(`workflow ${name}: expected one inference operator, got ${infer.length}`);
+  const nodes = message.messages('nodes').map((node) => readNode(node, name));
+  const byName = new Map(nodes.map((node) => [node.name, node]));
+  if (byName.size < nodes.length) message.fail(`workflow ${name}: two nodes have the same name`);
+  for (const node of nodes) checkDependencies(node, byName, name);
+  const inferNodes = nodes.filter(({ step }) => step === 'infer');
+  const isEcho = nodes.length > 0 && nodes.every(({ step }) => step === 'echo');
+  if (!isEcho && inferNodes.length === 0) {
+    message.fail(`workflow ${name}: expected an inference operator, got 0`);
   }
+  checkResponse(message, nodes, name);
   listIgnoredFields(message, ['name', 'workflow_type', 'nodes'], {}, ignored);
   for (const node of nodes) {
-    listIgnoredFields(node, ['name', 'type', 'dependencies'], NODE_IGNORED, ignored);
+    listIgnoredFields(node.message, ['name', 'type', 'dependencies'], NODE_IGNORED, ignored);
   }
-  return {
-    name,
-    message,
-    inferNode: infer[0]?.string('name'),
-    usesCube: CUBE_OPERATORS.includes(infer[0]?.string('type') ?? ''),
-    isEcho: echoes,
-  };
+  return { name, message, inferNodes, isEcho };
 }
 
-function getOperatorKind(node: TextMessage, workflow: string): (typeof OPERATORS)[string] {
-  const type = node.string('type') ?? node.fail(`workflow ${workflow}: a node has no type`);
-  const kind = Object.hasOwn(OPERATORS, type) ? OPERATORS[type] : undefined;
-  if (kind !== undefined) return kind;
-  const known = Object.keys(OPERATORS).join(', ');
-  return node.fail(`workflow ${workflow}: operator ${type} is not built in (built in: ${known})`);
-}
-
-/** In a sequence, each node depends only on the node before it. */
-function checkOrder(node: TextMessage, before: TextMessage | undefined, workflow: string): void {
-  const expected = before === undefined ? START_NODE : before.string('name');
-  for (const dependency of node.messages('dependencies')) {
-    const name = dependency.string('name');
-    if (name === expected) continue;
-    dependency.fail(
-      `workflow ${workflow}: a node depends on ${name}, but in a sequence it must depend on ` +
-        (before === undefined ? 'nothing, because it is the first node' : expected),
-    );
+function readNode(message: TextMessage, workflow: string): Node {
+  const type = message.string('type') ?? message.fail(`workflow ${workflow}: a node has no type`);
+  const step = Object.hasOwn(OPERATORS, type) ? OPERATORS[type] : undefined;
+  if (step === undefined) {
+    const known = Object.keys(OPERATORS).join(', ');
+    message.fail(`workflow ${workflow}: operator ${type} is not built in (built in: ${known})`);
   }
+  const name = message.string('name') ?? type;
+  return { name, message, step, usesCube: CUBE_OPERATORS.includes(type) };
 }
 
-/** The engine of a workflow: the one with the name of its inference node, or the only one. */
-export function findEngine(workflow: Workflow, names: readonly string[]): string {
+function checkDependencies(
+  { message, name, step }: Node,
+  nodes: ReadonlyMap<string, Node>,
+  workflow: string,
+): void {
+  const dependencies = message.messages('dependencies');
+  const steps = dependencies.map((dependency) => {
+    const mode = dependency.string('mode') ?? 'RO';
+    if (!MODES.includes(mode)) {
+      dependency.fail(`workflow ${workflow}: mode "${mode}": expected ${MODES.join(' or ')}`);
+    }
+    const from = dependency.string('name');
+    if (from === START_NODE) return undefined;
+    const node = nodes.get(from ?? '');
+    return node?.step ?? dependency.fail(`workflow ${workflow}: no node is named ${from}`);
+  });
+  const allowed = PREDECESSORS[step];
+  const wrong = steps.findIndex((one) => !allowed.includes(one));
+  if (wrong === -1) return;
+  const rule = allowed.map((one) => one ?? 'the start').join(' or ');
+  (dependencies[wrong] ?? message).fail(
+    `workflow ${workflow}: node ${name} (${step}) depends on ${steps[wrong] ?? 'the start'}; here ` +
+      `it can depend on ${rule}`,
+  );
+}
+
+/** A response operator that names its dependencies must name every model. */
+function checkResponse(message: TextMessage, nodes: readonly Node[], workflow: string): void {
+  const responses = nodes.filter(({ step }) => step === 'respond');
+  if (responses.length > 1) message.fail(`workflow ${workflow}: more than one response operator`);
+  const [response] = responses;
+  const named = response?.message.messages('dependencies').map((one) => one.string('name')) ?? [];
+  if (named.length === 0) return;
+  const missing = nodes.find(({ step, name }) => step === 'infer' && !named.includes(name));
+  if (missing === undefined) return;
+  response?.message.fail(
+    `workflow ${workflow}: the response does not depend on ${missing.name}; remove that node, or ` +
+      'name it',
+  );
+}
+
+/** The engine of a node: the one with its name, or the only one where the node is the only one. */
+export function findEngine(
+  { name, message, inferNodes }: Workflow,
+  node: InferNode,
+  names: readonly string[],
+): string {
+  if (names.includes(node.name)) return node.name;
   const [first, second] = names;
-  if (workflow.inferNode !== undefined && names.includes(workflow.inferNode)) {
-    return workflow.inferNode;
-  }
-  if (first !== undefined && second === undefined) return first;
-  return workflow.message.fail(
-    `workflow ${workflow.name}: no engine is named ${workflow.inferNode} (engines: ` +
-      `${names.join(', ') || 'none'})`,
+  if (first !== undefined && second === undefined && inferNodes.length === 1) return first;
+  return message.fail(
+    `workflow ${name}: no engine is named ${node.name} (engines: ${names.join(', ') || 'none'})`,
   );
 }

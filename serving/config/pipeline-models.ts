@@ -4,10 +4,13 @@
  */
 import { dirname, join, resolve } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
-import { fileExists, isFolder, listFolder } from '../../lib/platform/files.ts';
+import { fileExists, isFolder, listFolder, readText } from '../../lib/platform/files.ts';
+import { parseTextFormat } from '../../proto/text-format.ts';
 import type { PipelineConfig } from './pipeline-config.ts';
 import type { ModelSettings } from './settings.ts';
 
+const CLIENT_FILE = 'serving_client_conf.prototxt';
+const CLIENT_FILE_BYTES_MAX = 4 << 20;
 const MANIFEST_FILE = 'manifest.json';
 /** Files by which a folder of Paddle's own format is recognized. */
 const PADDLE_FILES: readonly RegExp[] = [
@@ -21,6 +24,41 @@ export interface PipelineModels {
   readonly models: readonly ModelSettings[];
   /** Op → its model, for ops with a local model. */
   readonly modelOfOp: ReadonlyMap<string, string>;
+}
+
+/** Alias → name of the inputs and outputs of a remote model. */
+export interface ClientVariables {
+  readonly feeds: ReadonlyMap<string, string>;
+  readonly fetches: ReadonlyMap<string, string>;
+}
+
+/**
+ * Reads the `client_config` (serving_client_conf.prototxt, or its folder) of ops with endpoints.
+ * @throws CubeError INVALID_ARGUMENT, NOT_FOUND naming the op
+ */
+export function readClientVariables(
+  { ops }: PipelineConfig,
+  configPath: string,
+): ReadonlyMap<string, ClientVariables> {
+  const variables = new Map<string, ClientVariables>();
+  for (const [op, { server_endpoints: endpoints = [], client_config: value }] of ops) {
+    if (value === undefined || endpoints.length === 0) continue;
+    const given = resolve(dirname(configPath), value);
+    const path = isFolder(given) ? join(given, CLIENT_FILE) : given;
+    if (!fileExists(path)) {
+      throw new CubeError('NOT_FOUND', `op ${op}: client_config ${value}: no such file`);
+    }
+    const file = parseTextFormat(readText(path, CLIENT_FILE_BYTES_MAX), path);
+    const read = (field: string): Map<string, string> => {
+      const pairs = file.messages(field).map((variable): [string, string] => {
+        const name = variable.string('name') ?? variable.fail('the variable has no name');
+        return [variable.string('alias_name') ?? name, name];
+      });
+      return new Map(pairs);
+    };
+    variables.set(op, { feeds: read('feed_var'), fetches: read('fetch_var') });
+  }
+  return variables;
 }
 
 /**

@@ -44,6 +44,8 @@ export interface ServingSettings extends ProcessSettings {
 export interface ServiceConfig {
   readonly name: string;
   readonly model: string;
+  /** Several models that answer each request with one output each, named after the nodes. */
+  readonly engines?: readonly { readonly name: string; readonly model: string }[];
   /** Tensor names used by clients, to the names in the model. */
   readonly aliases?: ReadonlyMap<string, string>;
 }

@@ -52,10 +52,18 @@ import { PaddleInputs } from './paddle-inputs.ts';
 import { PaddleOutputs } from './paddle-outputs.ts';
 import { ROWS_PER_REQUEST_MAX } from './request-limits.ts';
 
+/** A model of a service with several, and the engine name of its output. */
+interface PaddleEngine {
+  readonly name: string;
+  readonly model: string;
+}
+
 /** A configured service name and its model. */
 export interface PaddleService {
   readonly name: string;
   readonly model: string;
+  /** Every model gets each request, and answers one output. Default: `model` alone. */
+  readonly engines?: readonly PaddleEngine[];
   /** Tensor names used by clients, to the names in the model. */
   readonly aliases?: ReadonlyMap<string, string>;
 }
@@ -102,6 +110,13 @@ export function registerPaddle(
 }
 
 type Answer = Pick<GeneralModelResponse, 'outputs' | 'errMsg'>;
+
+interface EngineCall {
+  readonly isDebug: boolean;
+  /** Undefined: the service has one model. */
+  readonly engine: PaddleEngine | undefined;
+  readonly profile: ProfileTimer;
+}
 
 /** One service over all transports. */
 class PaddleEndpoint {
@@ -220,11 +235,33 @@ class PaddleEndpoint {
 
   async #handle(
     method: GeneralModelMethod,
-    { tensors, fetchNames, profileServer, logId }: GeneralModelRequest,
+    request: GeneralModelRequest,
     call: CallContext,
   ): Promise<GeneralModelResponse> {
+    const { profileServer, logId } = request;
     const isDebug = method === 'debug';
     const profile = new ProfileTimer(this.#context);
+    const engines = this.#service.engines ?? [undefined];
+    const answers = await Promise.all(
+      engines.map((engine) => this.#predict(request, { isDebug, engine, profile }, call)),
+    );
+    profile.end();
+    return {
+      outputs: answers.flatMap(({ outputs }) => outputs),
+      profileTime: profileServer || isDebug ? profile.times : [],
+      profileServer,
+      logId,
+      errNo: 0,
+      errMsg: answers.find(({ errMsg }) => errMsg !== '')?.errMsg ?? '',
+    };
+  }
+
+  /** The outputs of one model. */
+  #predict(
+    { tensors, fetchNames }: GeneralModelRequest,
+    { isDebug, engine, profile }: EngineCall,
+    call: CallContext,
+  ): Promise<Answer> {
     const aliases = this.#service.aliases ?? NO_ALIASES;
     const parseRows = (bundle: LoadedBundle): ParsedRequest<Answer> => {
       const fetch = this.#getOutputs(bundle).select(fetchNames, aliases);
@@ -236,7 +273,10 @@ class PaddleEndpoint {
         detail: isDebug,
         formatResponse: (prediction: Prediction) => {
           profile.end();
-          const scores = { tensors: fetch(prediction), engineName: bundle.manifest.bundle };
+          const scores = {
+            tensors: fetch(prediction),
+            engineName: engine?.name ?? bundle.manifest.bundle,
+          };
           const outputs = isDebug ? [scores, formatDebugOutput(prediction, bundle)] : [scores];
           return { outputs, errMsg: describeDegradation(prediction) };
         },
@@ -254,7 +294,10 @@ class PaddleEndpoint {
         call: graphCall,
         formatResponse: (prediction) => {
           profile.end();
-          const results = { tensors: formatOutputs(prediction), engineName: graph.name };
+          const results = {
+            tensors: formatOutputs(prediction),
+            engineName: engine?.name ?? graph.name,
+          };
           const outputs = isDebug ? [results, formatGraphDebug(graph, prediction)] : [results];
           const { lookups } = prediction;
           return { outputs, errMsg: lookups === undefined ? '' : describeDegradation(lookups) };
@@ -262,14 +305,11 @@ class PaddleEndpoint {
       };
     };
     const source = {
-      find: (models: VersionFinder) => this.#find(models),
+      find: (models: VersionFinder) => this.#find(models, engine),
       parse: (loaded: LoadedVersion) =>
         isTensorModel(loaded) ? parseGraph(loaded) : parseRows(loaded),
     };
-    const { outputs, errMsg } = await handlePrediction(this.#context, 'paddle', call, source);
-    profile.end();
-    const profileTime = profileServer || isDebug ? profile.times : [];
-    return { outputs, profileTime, profileServer, logId, errNo: 0, errMsg };
+    return handlePrediction(this.#context, 'paddle', call, source);
   }
 
   #formatError(
@@ -289,8 +329,9 @@ class PaddleEndpoint {
     };
   }
 
-  #find(models: VersionFinder = this.#context.models): LoadedVersion {
-    const { model } = this.#service;
+  /** @param engine undefined: the service's model, which admission looks at */
+  #find(models: VersionFinder = this.#context.models, engine?: PaddleEngine): LoadedVersion {
+    const { model } = engine ?? this.#service;
     return model === undefined ? models.findOnly() : models.find(model);
   }
 

@@ -161,8 +161,49 @@ test('settings that would change predictions are rejected with file, line and na
       workflow('nodes { name: "x" type: "MyFilterOp" }'),
       /workflow\.prototxt:1:\d+: .*operator MyFilterOp is not built in/,
     ],
-    [workflow('workflow_type: "Parallel"'), /"Parallel" is not supported/],
-    [workflow('nodes { name: "a" type: "GeneralReaderOp" }'), /one inference operator, got 0/],
+    [workflow('workflow_type: "Tree"'), /"Tree": expected Sequence or Parallel/],
+    [workflow('nodes { name: "a" type: "GeneralReaderOp" }'), /an inference operator, got 0/],
+    [
+      workflow(
+        'nodes { name: "a" type: "GeneralInferOp" } nodes { name: "b" type: "GeneralInferOp" ' +
+          'dependencies { name: "a" } }',
+      ),
+      /node b \(infer\) depends on infer; here it can depend on the start or read/,
+    ],
+    [
+      workflow(
+        'nodes { name: "a" type: "GeneralInferOp" dependencies { name: "startup_op" mode: "WO" } }',
+      ),
+      /mode "WO": expected RO or RW/,
+    ],
+    [
+      workflow('nodes { name: "a" type: "GeneralInferOp" dependencies { name: "z" } }'),
+      /no node is named z/,
+    ],
+    [
+      workflow(
+        'nodes { name: "a" type: "GeneralInferOp" } nodes { name: "b" type: "GeneralInferOp" } ' +
+          'nodes { name: "c" type: "GeneralResponseOp" dependencies { name: "a" } }',
+      ),
+      /the response does not depend on b/,
+    ],
+    [
+      {
+        'service.prototxt':
+          'services { name: "S" workflows: "workflow1" enable_map_request_to_workflow: true }',
+      },
+      /messages of the general model have no text field to choose a workflow by/,
+    ],
+    [
+      { 'service.prototxt': 'services { name: "S" workflows: "workflow1" merger: "mine" }' },
+      /merger "mine" is not built in/,
+    ],
+    [
+      {
+        'service.prototxt': 'services { name: "S" workflows: "workflow1" workflows: "workflow1" }',
+      },
+      /two nodes are named general_dist_kv_infer_0/,
+    ],
     [
       { 'service.prototxt': 'services { name: "S" workflows: "other" }' },
       /service\.prototxt:1:\d+: service S: no workflow other/,
@@ -344,4 +385,60 @@ test('a conf folder is served unchanged, under its service name', async (t) => {
   const score = toy.score({ dense: [Number.NaN, Number.NaN], categorical: ['a', 'b', 'c'] })[1];
   assert.ok(Math.abs(body.outputs[0].tensor[0].float_data[1] - score) < 1e-5);
   assert.equal(await serving.stop(), 0);
+});
+
+/** The conf folder of the original's ensemble: a reader, two models, a response. */
+const ENSEMBLE = {
+  'service.prototxt': `services { name: "GeneralModelService" workflows: "both" workflows: "third" }
+services { name: "OnlyBow" workflows: "bow" merger: "default" }
+`,
+  'workflow.prototxt': `workflows {
+  name: "both" workflow_type: "Parallel"
+  nodes { name: "reader" type: "GeneralReaderOp" }
+  nodes { name: "bow" type: "GeneralInferOp" dependencies { name: "reader" mode: "RO" } }
+  nodes { name: "cnn" type: "GeneralInferOp" dependencies { name: "reader" mode: "RW" } }
+  nodes {
+    name: "response" type: "GeneralResponseOp"
+    dependencies { name: "bow" mode: "RO" } dependencies { name: "cnn" mode: "RO" }
+  }
+}
+workflows { name: "third" nodes { name: "lstm" type: "GeneralInferOp" } }
+workflows { name: "bow" nodes { name: "bow" type: "GeneralInferOp" } }
+`,
+  'model_toolkit.prototxt': ['bow', 'cnn', 'lstm']
+    .map((name) => `engines { name: "${name}" type: "PADDLE_INFER" model_dir: "${name}" }\n`)
+    .join(''),
+};
+
+test('a service with several models answers an output of each, named after its node', async (t) => {
+  const folder = writeConf(t, ENSEMBLE);
+  const toys = ['bow', 'cnn', 'lstm'].map((name, i) => {
+    const toy = new ToyBundle({ version: `${i + 1}`, seed: 71 + i });
+    exportBundle(toy, join(folder, '..', name), 'layers');
+    return [name, toy] as const;
+  });
+  const serving = await ServingProcess.start(t, ['--conf-dir', folder], {
+    hasSeveralModels: true,
+  });
+  await serving.waitUntilReady();
+  const ask = async (service: string) => {
+    const { body } = await serving.post(`/${service}/inference`, JSON.stringify(request));
+    assert.equal(body.err_no ?? 0, 0, JSON.stringify(body));
+    return body.outputs as { engine_name: string; tensor: { float_data: number[] }[] }[];
+  };
+  const outputs = await ask('GeneralModelService');
+  assert.deepEqual(
+    outputs.map(({ engine_name: name }) => name),
+    toys.map(([name]) => name),
+  );
+  const scores = outputs.map(({ tensor: [tensor] }) => tensor?.float_data[0] ?? 0);
+  assert.equal(new Set(scores).size, 3);
+  const [bow] = await ask('OnlyBow');
+  assert.deepEqual(bow?.tensor, outputs[0]?.tensor);
+  // Each output is that of its model alone.
+  for (const [i, [name]] of toys.entries()) {
+    const { body } = await serving.get(`/v2/models/${name}`);
+    assert.equal(body.name, name);
+    assert.ok(scores[i]);
+  }
 });

@@ -30,7 +30,7 @@ async function startExample(t: TestContext, name: string): Promise<RunningExampl
   const serving = await startServing({
     config: completeConfig({ port: 0, hasPipeline: true, models: instances }),
     logger: createLogger('test', { level: 'silent' }),
-    pipeline: { config, module, modelOfOp },
+    pipeline: { config, module, modelOfOp, variables: new Map() },
   });
   t.after(() => serving.stop());
   const url = `http://${serving.address}`;

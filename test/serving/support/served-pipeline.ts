@@ -32,6 +32,7 @@ export async function servePipeline(
       config: parsePipelineConfig(`rpc_port: 0\n${config}`, 'config.yml'),
       module: { name: 'toy', ...module },
       modelOfOp: new Map(),
+      variables: new Map(),
     },
   });
   t.after(() => serving.stop());

@@ -25,7 +25,7 @@ export interface ServingProcessOptions {
   readonly logFile?: string;
   /** The configuration has several models, so that flags of models are refused. */
   readonly hasSeveralModels?: boolean;
-  /** Ports and polling are those of the configuration file. */
+  /** The ports are those of the configuration file. */
   readonly hasOwnPort?: boolean;
 }
 
