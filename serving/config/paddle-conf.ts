@@ -132,8 +132,8 @@ function readService(
   const name = node.string('name') ?? node.fail('the service has no name');
   if (node.boolean('enable_map_request_to_workflow')) {
     node.fail(
-      `service ${name}: enable_map_request_to_workflow: messages of the general model have no text ` +
-        'field to choose a workflow by; give each workflow its own service',
+      `service ${name}: enable_map_request_to_workflow: messages of the general model have no ` +
+        'text field to choose a workflow by; give each workflow its own service',
     );
   }
   const merger = node.string('merger') ?? MERGER;

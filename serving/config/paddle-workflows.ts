@@ -124,8 +124,8 @@ function checkDependencies(
   if (wrong === -1) return;
   const rule = allowed.map((one) => one ?? 'the start').join(' or ');
   (dependencies[wrong] ?? message).fail(
-    `workflow ${workflow}: node ${name} (${step}) depends on ${steps[wrong] ?? 'the start'}; here ` +
-      `it can depend on ${rule}`,
+    `workflow ${workflow}: node ${name} (${step}) depends on ${steps[wrong] ?? 'the start'}; ` +
+      `here it can depend on ${rule}`,
   );
 }
 

@@ -149,18 +149,12 @@ test('GPU options of an engine become execution providers, with the CPU as the l
   }
 });
 
-test('settings that would change predictions are rejected with file, line and name', (t) => {
-  const workflow = (text: string): Record<string, string> => ({
-    'workflow.prototxt': `workflows { name: "workflow1" ${text} }`,
-  });
-  const toolkit = (from: string, to: string): Record<string, string> => ({
-    'model_toolkit.prototxt': FILES['model_toolkit.prototxt'].replace(from, to),
-  });
+function workflow(text: string): Record<string, string> {
+  return { 'workflow.prototxt': `workflows { name: "workflow1" ${text} }` };
+}
+
+test('workflows that cannot run as they are written are rejected', (t) => {
   const cases: [Record<string, string>, RegExp][] = [
-    [
-      workflow('nodes { name: "x" type: "MyFilterOp" }'),
-      /workflow\.prototxt:1:\d+: .*operator MyFilterOp is not built in/,
-    ],
     [workflow('workflow_type: "Tree"'), /"Tree": expected Sequence or Parallel/],
     [workflow('nodes { name: "a" type: "GeneralReaderOp" }'), /an inference operator, got 0/],
     [
@@ -203,6 +197,22 @@ test('settings that would change predictions are rejected with file, line and na
         'service.prototxt': 'services { name: "S" workflows: "workflow1" workflows: "workflow1" }',
       },
       /two nodes are named general_dist_kv_infer_0/,
+    ],
+  ];
+  for (const [replaced, message] of cases) {
+    const folder = writeConf(t, replaced);
+    assert.throws(() => readPaddleConf(locateConfFolder(folder)), message);
+  }
+});
+
+test('settings that would change predictions are rejected with file, line and name', (t) => {
+  const toolkit = (from: string, to: string): Record<string, string> => ({
+    'model_toolkit.prototxt': FILES['model_toolkit.prototxt'].replace(from, to),
+  });
+  const cases: [Record<string, string>, RegExp][] = [
+    [
+      workflow('nodes { name: "x" type: "MyFilterOp" }'),
+      /workflow\.prototxt:1:\d+: .*operator MyFilterOp is not built in/,
     ],
     [
       { 'service.prototxt': 'services { name: "S" workflows: "other" }' },
