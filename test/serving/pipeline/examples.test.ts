@@ -1,14 +1,21 @@
 /** The examples of pipelines, from their files, over HTTP; TypeScript runs without a build. */
 import assert from 'node:assert/strict';
-import { readFileSync } from 'node:fs';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { createLogger } from '../../../lib/platform/logs.ts';
-import { readPipelineConfig } from '../../../serving/config/pipeline-config.ts';
-import { readPipelineModels } from '../../../serving/config/pipeline-models.ts';
+import {
+  parsePipelineConfig,
+  readPipelineConfig,
+} from '../../../serving/config/pipeline-config.ts';
+import {
+  readClientVariables,
+  readPipelineModels,
+} from '../../../serving/config/pipeline-models.ts';
 import { completeConfig } from '../../../serving/config/serving-config.ts';
 import { loadPipelineModule } from '../../../serving/pipeline/module.ts';
 import { startServing } from '../../../serving/server.ts';
+import { temporaryFolder } from '../../repository/support/fixtures.ts';
 import { waitFor } from '../../support/processes.ts';
 import { connectPipelineClients, type PipelineReply } from '../support/pipeline-client.ts';
 
@@ -114,4 +121,56 @@ test('pipeline-funnel ranks 200 candidates and obeys its rules', async (t) => {
   const nothing = await ask({ user: 'ada', features, blocked: all });
   assert.deepEqual([nothing.err_no, nothing.err_msg], [61, 'the user has blocked every category']);
   assert.equal((await ask({ user: 'ada', features: '1' })).err_no, 5000);
+});
+
+async function startModel(t: TestContext, name: string): Promise<string> {
+  const serving = await startServing({
+    config: completeConfig({
+      port: 0,
+      models: [{ name, model: `examples/sentiment/models/${name}/1/model.onnx`, instances: 1 }],
+    }),
+    logger: createLogger('test', { level: 'silent' }),
+  });
+  t.after(() => serving.stop());
+  await waitFor('the model is ready', async () => {
+    return (await fetch(`http://${serving.address}/readyz`)).ok;
+  });
+  return serving.address;
+}
+
+test('server_endpoints: ops call remote models, with the aliases of client_config', async (t) => {
+  const [bow, cnn] = await Promise.all([startModel(t, 'bow'), startModel(t, 'cnn')]);
+  const folder = temporaryFolder(t);
+  const path = join(folder, 'config.yml');
+  // The names of the op are aliases, which the request of brpc translates.
+  writeFileSync(
+    join(folder, 'serving_client_conf.prototxt'),
+    'feed_var { name: "words" alias_name: "words" } ' +
+      'fetch_var { name: "prediction" alias_name: "prediction" }',
+  );
+  const text = `rpc_port: 0
+op:
+  bow: { server_endpoints: ["${bow}"], client_type: kserve, fetch_list: [prediction] }
+  cnn: { server_endpoints: ["${cnn}"], client_config: ".", fetch_list: [prediction] }
+`;
+  const config = parsePipelineConfig(text, path);
+  const serving = await startServing({
+    config: completeConfig({ port: 0, hasPipeline: true, models: [] }),
+    logger: createLogger('test', { level: 'silent' }),
+    pipeline: {
+      config,
+      module: await loadPipelineModule('examples/pipeline-sentiment/service.ts'),
+      modelOfOp: new Map(),
+      variables: readClientVariables(config, path),
+    },
+  });
+  t.after(() => serving.stop());
+  const body = JSON.stringify({ key: ['words'], value: ['the film was not very good'] });
+  const response = await fetch(`http://${serving.address}/imdb/prediction`, {
+    method: 'POST',
+    body,
+  });
+  const { prediction } = readAnswer((await response.json()) as PipelineReply);
+  const [negative = 0] = readNumbers(prediction ?? '');
+  assert.ok(Math.abs(negative - 0.5139274) < 1e-4, prediction);
 });
