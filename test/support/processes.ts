@@ -116,6 +116,7 @@ export function startAgentProcess(
  * Polls `check` until it returns true. An error of `check` counts as a value: what it reads may not
  * exist yet. The timeout allows for a busy machine.
  * @param what the expected state, for the error
+ * @param pollMs the first pause; it grows to the fivefold, so that long waits take little CPU time
  * @throws Error with the last value of `check`
  */
 export async function waitFor(
@@ -125,7 +126,7 @@ export async function waitFor(
   pollMs = 20,
 ): Promise<void> {
   const endMs = performance.now() + timeoutMs;
-  for (;;) {
+  for (let pauseMs = pollMs; ; pauseMs = Math.min(5 * pollMs, 1.2 * pauseMs)) {
     const value = await Promise.resolve().then(check).catch(String);
     if (value === true) return;
     if (performance.now() > endMs) {
@@ -133,6 +134,6 @@ export async function waitFor(
         `timed out after ${timeoutMs} ms: ${what}; last value: ${JSON.stringify(value)}`,
       );
     }
-    await new Promise((resolve) => setTimeout(resolve, pollMs));
+    await new Promise((resolve) => setTimeout(resolve, pauseMs));
   }
 }

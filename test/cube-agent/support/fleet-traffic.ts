@@ -15,7 +15,7 @@ import { computeRows } from './delta-source.ts';
 const WORKERS = 4;
 const CHANNEL_POLL_MS = 25;
 /** Pause between lookups, which leaves processor time to the servers. */
-const PAUSE_MS = 15;
+const PAUSE_MS = 30;
 
 export class FleetTraffic {
   /** Number of correct lookups by version. */

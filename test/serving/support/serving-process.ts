@@ -105,12 +105,12 @@ export class ServingProcess {
     return this.post(path, text, { 'content-type': 'text/tab-separated-values' });
   }
 
-  /** Waits until `accept` returns true for the response to `path`. */
+  /** Waits until `accept` returns true for the response to `path`; asks ever less often. */
   async waitFor(path: string, accept: (answer: Answer) => boolean): Promise<Answer> {
-    for (;;) {
+    for (let pauseMs = 20; ; pauseMs = Math.min(100, 1.2 * pauseMs)) {
       const answer = await this.get(path);
       if (accept(answer)) return answer;
-      await sleep(20);
+      await sleep(pauseMs);
     }
   }
 
