@@ -8,7 +8,7 @@ import { CubeError } from '../lib/core/errors.ts';
 import type { TensorType } from '../lib/core/graph-signature.ts';
 import { quoteInput } from '../lib/core/shown-input.ts';
 import type { NamedTensor } from '../lib/core/tensor.ts';
-import { encodeElements, readElements, toRawElements, writeElements } from './tensor-elements.ts';
+import { addElements, encodeElements, toRawElements, writeElements } from './tensor-elements.ts';
 import { WIRE_BYTES, WIRE_FIXED64, WireReader, WireWriter } from './wire.ts';
 
 export type OipParameter = string | number | bigint | boolean;
@@ -216,7 +216,7 @@ function readContents(message: Uint8Array, datatype: string, input: string): Uin
         `input ${quoteShortened(input)}: contents of field ${reader.field} do not fit ${datatype}`,
       );
     }
-    pieces.push(readElements(reader));
+    addElements(pieces, reader);
   }
   return toRawElements(pieces, datatype as TensorType);
 }

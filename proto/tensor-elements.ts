@@ -4,6 +4,7 @@
  */
 import { CubeError } from '../lib/core/errors.ts';
 import { TENSOR_TYPE_BYTES, type TensorType } from '../lib/core/graph-signature.ts';
+import { REQUEST_VALUES_MAX } from '../lib/core/limits.ts';
 import type { Tensor } from '../lib/core/tensor.ts';
 import {
   WIRE_BYTES,
@@ -17,8 +18,7 @@ import {
 const textEncoder = new TextEncoder();
 
 /**
- * The values of protobuf fields as elements of a tensor. @param pieces as `readElements` returns
- * them
+ * The values of protobuf fields as elements of a tensor. @param pieces as `addElements` adds them
  */
 export function toRawElements(pieces: readonly Uint8Array[], datatype: TensorType): Uint8Array {
   if (datatype === 'BYTES') return prefixLengths(pieces);
@@ -29,8 +29,22 @@ export function toRawElements(pieces: readonly Uint8Array[], datatype: TensorTyp
   return toFixedWidth(packed, TENSOR_TYPE_BYTES[datatype]);
 }
 
+/**
+ * Adds the elements of a field to those of the same tensor. @throws CubeError TOO_LARGE for more
+ * pieces than a hostile message may cost memory for
+ */
+export function addElements(pieces: Uint8Array[], reader: WireReader): void {
+  if (pieces.length === REQUEST_VALUES_MAX) {
+    throw new CubeError(
+      'TOO_LARGE',
+      `over ${REQUEST_VALUES_MAX} values with a tag each: pack them, or send raw contents`,
+    );
+  }
+  pieces.push(readElements(reader));
+}
+
 /** The bytes of a repeated field's elements: all of them when they are packed, else of one. */
-export function readElements(reader: WireReader): Uint8Array {
+function readElements(reader: WireReader): Uint8Array {
   const { wireType, position } = reader;
   if (wireType === WIRE_BYTES) return reader.view();
   if (![WIRE_VARINT, WIRE_FIXED32, WIRE_FIXED64].includes(wireType)) reader.expect(WIRE_BYTES);

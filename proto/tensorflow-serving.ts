@@ -8,7 +8,7 @@ import { TENSOR_TYPE_BYTES, type TensorType } from '../lib/core/graph-signature.
 import { REQUEST_VALUES_MAX } from '../lib/core/limits.ts';
 import { quoteInput } from '../lib/core/shown-input.ts';
 import type { NamedTensor } from '../lib/core/tensor.ts';
-import { readElements, toRawElements, writeElements } from './tensor-elements.ts';
+import { addElements, toRawElements, writeElements } from './tensor-elements.ts';
 import { WireReader, WireWriter } from './wire.ts';
 
 export interface PredictTensor {
@@ -149,7 +149,7 @@ function readTensor(name: string, reader: WireReader): PredictTensor {
     else if (field === TENSOR_CONTENT) content = reader.view();
     else if (field > TENSOR_CONTENT) {
       const pieces = values.get(field) ?? [];
-      pieces.push(readElements(reader));
+      addElements(pieces, reader);
       values.set(field, pieces);
     } else reader.skip();
   }
