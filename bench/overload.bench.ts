@@ -2,6 +2,8 @@
  * Serving above its capacity: answers that are still in time, the latency of refusals, and the
  * share of the core that refusing takes. The service is on one core, the open-loop generator on the
  * other. First the capacity is measured with a few requests in flight; loads are multiples of it.
+ * Then refusals alone are compared with bare servers, which shows how much of the load any Node
+ * server could refuse. Those figures are CPU time, which other work on the machine changes little.
  */
 import { loadavg } from 'node:os';
 import { pathToFileURL } from 'node:url';
@@ -11,6 +13,7 @@ import { percentile, pinSelf } from './support/cube-server-process.ts';
 import { publishModel, readBodies } from './support/demo-model.ts';
 import { type OverloadResult, runOverload } from './support/open-loop-http.ts';
 import { postBytes, RawHttp } from './support/raw-http.ts';
+import { measureRefusals, REFUSING_SERVERS } from './support/refusal-costs.ts';
 import { type Service, startServing } from './support/serving-process.ts';
 
 const CLIENT_CORE = 1;
@@ -22,17 +25,27 @@ const CAPACITY_MS = 1_500;
 const MEASURE_MS = 3_000;
 const CONNECTIONS_MAX = 2_000;
 const REQUESTS_MAX = 100;
+/** The share of the core that answers should keep. */
+const GOODPUT_GOAL = 0.85;
 
 interface Scenario {
   readonly name: string;
   readonly rows: number;
   readonly inFlight: number;
   readonly multiples: readonly number[];
+  /** The length of a body, about. */
+  readonly bodyBytes: number;
 }
 
 const SCENARIOS: readonly Scenario[] = [
-  { name: '500 rows as TSV', rows: 500, inFlight: 8, multiples: [1, 2, 5, 10, 20] },
-  { name: '1 row as TSV', rows: 1, inFlight: 64, multiples: [1, 2, 3, 5] },
+  {
+    name: '500 rows as TSV',
+    rows: 500,
+    inFlight: 8,
+    multiples: [1, 2, 5, 10, 20],
+    bodyBytes: 120_000,
+  },
+  { name: '1 row as TSV', rows: 1, inFlight: 64, multiples: [1, 2, 3, 5], bodyBytes: 240 },
 ];
 
 interface Capacity {
@@ -41,7 +54,7 @@ interface Capacity {
 }
 
 function print(name: string, text: string): void {
-  process.stdout.write(`${name.padEnd(26)}${text}\n`);
+  process.stdout.write(`${name.padEnd(34)}${text}\n`);
 }
 
 /** Requests answered per second with a constant number in flight. */
@@ -96,7 +109,8 @@ function describe(result: OverloadResult, capacity: Capacity, cpuSeconds: number
   );
 }
 
-async function runScenario(service: Service, folder: string, scenario: Scenario): Promise<void> {
+/** @returns the least CPU seconds that an answered request took */
+async function runScenario(service: Service, folder: string, scenario: Scenario): Promise<number> {
   const { name, rows, inFlight, multiples } = scenario;
   const requests = readBodies(folder, rows)
     .slice(0, REQUESTS_MAX)
@@ -105,8 +119,10 @@ async function runScenario(service: Service, folder: string, scenario: Scenario)
     );
   process.stdout.write(`\n${name}\n`);
   await measureCapacity(service, requests, { inFlight, warmMs: WARM_MS });
+  let cpuSecondsEach = Number.POSITIVE_INFINITY;
   for (const multiple of multiples) {
     const capacity = await measureCapacity(service, requests, { inFlight, warmMs: PAUSE_MS });
+    cpuSecondsEach = Math.min(cpuSecondsEach, capacity.cpuSecondsEach);
     let cpuBefore: Promise<number> = Promise.resolve(0);
     const result = await runOverload({
       url: service.url,
@@ -124,6 +140,23 @@ async function runScenario(service: Service, folder: string, scenario: Scenario)
     print(`offered ${multiple} times`, describe(result, capacity, cpuSeconds));
     await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
   }
+  return cpuSecondsEach;
+}
+
+/**
+ * Prints the cost of a refusal in each server, and the load at which refusing leaves the goal's
+ * share of the core to answers: `load × cost of a refusal` is then the rest.
+ */
+async function compareRefusals({ bodyBytes }: Scenario, cpuSecondsEach: number): Promise<void> {
+  const answerMicros = 1e6 * cpuSecondsEach;
+  process.stdout.write(
+    `\nRefusing ${bodyBytes} bytes; an answer takes ${answerMicros.toFixed(0)} µs\n`,
+  );
+  for (const [kind, micros] of await measureRefusals(bodyBytes)) {
+    const times = GOODPUT_GOAL + ((1 - GOODPUT_GOAL) * answerMicros) / micros;
+    const text = `${micros.toFixed(1)} µs; takes 15 % of the core at ${times.toFixed(1)} times`;
+    print(REFUSING_SERVERS.get(kind) ?? kind, `${text} the capacity`);
+  }
 }
 
 async function main(): Promise<void> {
@@ -135,7 +168,11 @@ async function main(): Promise<void> {
     await publishModel(folder, 2);
     print('machine load', loadavg()[0]?.toFixed(1) ?? '');
     service = await startServing(folder, ['--store', 'memory']);
-    for (const scenario of SCENARIOS) await runScenario(service, folder, scenario);
+    const costs: [Scenario, number][] = [];
+    for (const scenario of SCENARIOS) {
+      costs.push([scenario, await runScenario(service, folder, scenario)]);
+    }
+    for (const [scenario, seconds] of costs) await compareRefusals(scenario, seconds);
   } finally {
     await service?.stop();
     removePath(folder);
