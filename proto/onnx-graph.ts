@@ -62,6 +62,8 @@ export class OnnxGraph {
   readonly nodes: readonly GraphNode[];
   /** Weights that requests cannot replace: constants that are not inputs too. */
   readonly weights: ReadonlyMap<string, FloatWeight>;
+  /** Weights that are inputs too: the values of these inputs when a request has none. */
+  readonly defaults: ReadonlyMap<string, FloatWeight>;
   readonly outputs: readonly string[];
 
   /** @throws CubeError CORRUPT when the bytes are not an ONNX model */
@@ -79,8 +81,14 @@ export class OnnxGraph {
         raw.field === GRAPH_INITIALIZER ? (readWeight(position, getValue(raw)) ?? []) : [],
       );
       const inputs = new Set(this.#readNames(GRAPH_INPUT));
-      const constants = weights.filter(({ name }) => !inputs.has(name));
-      this.weights = new Map(constants.map((weight) => [weight.name, weight]));
+      const byName = (isInput: boolean): Map<string, FloatWeight> =>
+        new Map(
+          weights
+            .filter(({ name }) => inputs.has(name) === isInput)
+            .map((weight) => [weight.name, weight]),
+        );
+      this.weights = byName(false);
+      this.defaults = byName(true);
       this.outputs = this.#readNames(GRAPH_OUTPUT);
     } catch (error) {
       const { message } = CubeError.from(error);

@@ -80,11 +80,6 @@ function completeInputs(
   }
   for (const input of declared) {
     checkTensor(input, tensors, 'input', place);
-    if (!input.optional) continue;
-    rejectConfig(
-      `${input.location}: input ${input.name} is optional, but ${place.path} needs it; remove ` +
-        'optional',
-    );
   }
   const missing = tensors.find(({ name }) => declared.every((input) => input.name !== name));
   if (missing !== undefined) {

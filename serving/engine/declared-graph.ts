@@ -8,7 +8,7 @@ import {
   type TensorSpec,
   toWireShape,
 } from '../../lib/core/graph-signature.ts';
-import type { NamedTensor } from '../../lib/core/tensor.ts';
+import { concatRows, type NamedTensor, type Tensor } from '../../lib/core/tensor.ts';
 import { checkGraphInputs } from './graph-request.ts';
 import type { GraphCall, GraphPrediction, LoadedGraph } from './loaded-graph.ts';
 import type { PredictOptions } from './prediction.ts';
@@ -20,6 +20,11 @@ export interface Declaration {
   /** Dimensions in the graph, without the batch, of the tensors that have others in requests. */
   readonly reshapes: ReadonlyMap<string, readonly number[]>;
   readonly labels: ReadonlyMap<string, readonly string[]>;
+  /**
+   * The values of inputs that a request may leave out, as the graph takes them; those of a graph
+   * with a batch are one row.
+   */
+  readonly defaults: ReadonlyMap<string, Tensor>;
   readonly scheduling: Scheduling | undefined;
 }
 
@@ -40,6 +45,10 @@ export class DeclaredGraph implements TensorModel {
 
   get limitsQueueTimeout(): boolean {
     return this.#declaration.scheduling?.hasQueuePolicy ?? false;
+  }
+
+  get optionalInputs(): ReadonlyMap<string, unknown> {
+    return this.#declaration.defaults;
   }
 
   get scheduling(): Scheduling | undefined {
@@ -102,18 +111,32 @@ export class DeclaredGraph implements TensorModel {
   }
 
   async #run(call: GraphCall, options: PredictOptions): Promise<GraphPrediction> {
-    checkGraphInputs(call.inputs, this.signature, this.isBatched);
     const { reshapes } = this.#declaration;
+    const defaults = this.#addDefaults(call);
     const names = this.signature.outputs.map(({ name }) => name);
     const prediction = await this.#graph.predict(
       {
-        inputs: call.inputs.map((tensor) => this.#toGraph(tensor)),
+        inputs: [...call.inputs.map((tensor) => this.#toGraph(tensor)), ...defaults],
         outputs: call.outputs.length > 0 ? call.outputs : names,
       },
       options,
     );
     if (reshapes.size === 0) return prediction;
     return { ...prediction, outputs: prediction.outputs.map((tensor) => this.#fromGraph(tensor)) };
+  }
+
+  /** @returns the inputs that the request leaves out @throws CubeError INVALID_ARGUMENT */
+  #addDefaults({ inputs: given }: GraphCall): NamedTensor[] {
+    const { defaults } = this.#declaration;
+    const absent = [...defaults].filter(([name]) => given.every((tensor) => tensor.name !== name));
+    const inputs = this.signature.inputs.filter(({ name }) =>
+      absent.every(([other]) => other !== name),
+    );
+    const { rowCount } = checkGraphInputs(given, { ...this.signature, inputs }, this.isBatched);
+    return absent.map(([name, tensor]) => {
+      const rows = this.isBatched ? concatRows(new Array<Tensor>(rowCount).fill(tensor)) : tensor;
+      return { name, ...rows };
+    });
   }
 
   #toGraph(tensor: NamedTensor): NamedTensor {

@@ -29,8 +29,11 @@ export const PRECISION_TOLERANCES: Readonly<Record<PrecisionRequest['precision']
   int8: 0.05,
 };
 
-/** Sizes of the dynamic first dimension; a fixed one is sampled as often. */
-const SAMPLED_BATCHES = [1, 7, 16, 64] as const;
+/** Sizes of the dynamic first dimension. */
+const SAMPLED_BATCHES: readonly number[] = [1, 7, 16, 64];
+/** Runs of a graph whose first dimensions are fixed: as many rows, within limits. */
+const FIXED_RUNS_MIN = 4;
+const FIXED_RUNS_MAX = 32;
 /** Elements of a dynamic dimension other than the first. */
 const DYNAMIC_ELEMENTS = 4;
 
@@ -62,10 +65,24 @@ export async function convertAndCheck(request: PrecisionRequest): Promise<Checke
   }
 }
 
+/**
+ * The rows of each sampled run. A graph with fixed first dimensions has one size, and runs several
+ * times with other values.
+ */
+export function listSampledBatches(inputs: readonly Pick<OnnxValueInfo, 'shape'>[]): number[] {
+  const firsts = inputs.flatMap(({ shape }) => shape.slice(0, 1));
+  const isFixed = (dim: number | string): dim is number => typeof dim === 'number' && dim >= 0;
+  if (firsts.length > 0 && !firsts.every(isFixed)) return [...SAMPLED_BATCHES];
+  const rows = Math.max(1, ...firsts.filter(isFixed));
+  const rowsInAll = SAMPLED_BATCHES.reduce((sum, batch) => sum + batch, 0);
+  const runs = Math.min(FIXED_RUNS_MAX, Math.max(FIXED_RUNS_MIN, Math.ceil(rowsInAll / rows)));
+  return new Array<number>(runs).fill(rows);
+}
+
 async function compare(original: OnnxModel, candidate: OnnxModel, source: string): Promise<number> {
   const random = makeRandom();
   let largest = 0;
-  for (const batch of SAMPLED_BATCHES) {
+  for (const batch of listSampledBatches(original.inputs)) {
     const feeds: Record<string, OnnxTensor> = {};
     for (const input of original.inputs) {
       feeds[input.name] = sampleInput(input, { random, batch, source });

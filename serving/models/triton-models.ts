@@ -10,8 +10,10 @@ import type {
   TensorSpec,
   TensorType,
 } from '../../lib/core/graph-signature.ts';
+import type { Tensor } from '../../lib/core/tensor.ts';
 import { fileExists, isFolder, listFolder, readFile, readText } from '../../lib/platform/files.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
+import { separateDefaults } from '../../proto/onnx-defaults.ts';
 import { readGraphSignature } from '../../proto/onnx-signature.ts';
 import type { IgnoredSetting } from '../config/config-report.ts';
 import { countInstances } from '../config/serving-config.ts';
@@ -82,13 +84,16 @@ async function loadGraph(
   { logger, onStep }: TritonLoadParts & { readonly onStep: (step: string) => void },
 ): Promise<TensorModel> {
   const files = readModelFiles(join(look.folder, version), config.modelFile);
-  const signature = readGraphSignature(files.model, files.path);
+  const optional = config.inputs.filter((input) => input.optional).map(({ name }) => name);
+  const { model, defaults } = separateDefaults(files.model, optional, files.path);
+  const signature = readGraphSignature(model, files.path);
   const complete = completeTritonConfig(config, signature, files.path);
+  if (complete.maxBatch > 0) checkDefaults(defaults, files.path);
   const labels = readLabels(look.folder, complete.outputs);
   const graph = await LoadedGraph.load({
     name: look.name,
     version,
-    model: files.model,
+    model,
     data: files.data,
     instances: config.instances?.length ?? countInstances(DEFAULT_INSTANCES),
     ...(config.instances !== undefined && { placements: config.instances }),
@@ -103,6 +108,7 @@ async function loadGraph(
     signature: toSignature(complete, complete.maxBatch > 0),
     reshapes: listReshapes(complete),
     labels,
+    defaults,
     scheduling: dynamicBatching && {
       ...dynamicBatching,
       hasQueuePolicy: dynamicBatching.queuePolicies !== undefined,
@@ -111,6 +117,18 @@ async function loadGraph(
   await warmUpDeclared(declared, config, look.folder, onStep);
   declared.stats.reset();
   return declared;
+}
+
+/** Each row of a batch has the default of its own. */
+function checkDefaults(defaults: ReadonlyMap<string, Tensor>, path: string): void {
+  for (const [name, { shape }] of defaults) {
+    if (shape[0] === 1) continue;
+    throw new CubeError(
+      'INVALID_ARGUMENT',
+      `${path}: the default of the optional input ${name} has the shape [${shape.join(', ')}]; ` +
+        'with max_batch_size it must be one row: its first dimension 1',
+    );
+  }
 }
 
 /** Bytes of a model's cache of answers; Triton's is shared by all models and has no default. */

@@ -53,7 +53,10 @@ export function getModelConfig(model: string, loaded: LoadedVersion): object {
     platform: PLATFORM,
     backend: 'onnxruntime',
     max_batch_size: isBatched ? ROWS_PER_REQUEST_MAX : 0,
-    input: inputs.map(({ name, datatype, shape }) => tensor(name, datatype, shape)),
+    input: inputs.map(({ name, datatype, shape }) => ({
+      ...tensor(name, datatype, shape),
+      ...(isTensorModel(loaded) && loaded.optionalInputs?.has(name) && { optional: true }),
+    })),
     output: outputs.map(({ name, datatype, shape }) => tensor(name, datatype, shape)),
     instance_group: getInstanceGroups(model, loaded),
     ...(isBatched && {

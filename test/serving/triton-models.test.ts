@@ -359,3 +359,54 @@ test('--check-config says which execution provider is missing, and what to insta
   assert.equal(refused.status, 2);
   assert.match(refused.stderr, /g\/config\.pbtxt: execution provider cuda:63 is not available/);
 });
+
+/** y [n, 2] = x [n, 2] + b [n, 2], where b is [10, 20] by default. */
+const OPTIONAL = model({
+  inputs: [value('x', FLOAT, ['n', 2]), value('b', FLOAT, ['n', 2])],
+  outputs: [value('y', FLOAT, ['n', 2])],
+  initializers: [floats('b', [1, 2], [10, 20])],
+  nodes: [node('Add', ['x', 'b'], ['y'])],
+});
+
+test('an optional input has the default of the graph where a request leaves it out', async (t) => {
+  const inputs = (isOptional: string): string =>
+    `
+    input { name: "x" data_type: TYPE_FP32 dims: 2 }
+    input { name: "b" data_type: TYPE_FP32 dims: 2 optional: true }
+    input { name: "c" data_type: TYPE_FP32 dims: 2 optional: true }`.replace(isOptional, '');
+  const c = 'input { name: "c" data_type: TYPE_FP32 dims: 2 optional: true }';
+  const { serving } = await serve(
+    t,
+    {
+      'm/1/model.onnx': OPTIONAL,
+      'm/config.pbtxt': `max_batch_size: 8 ${inputs(c)}`,
+      'wrong/1/model.onnx': OPTIONAL,
+      'wrong/config.pbtxt': `max_batch_size: 8 ${inputs('')}`,
+    },
+    POLL,
+  );
+  await serving.waitFor('/v2/models/m/ready', ({ status }) => status === 200);
+  const send = (...tensors: [string, number[]][]): Promise<Answer> => {
+    const list = tensors.map(([name, data]) => {
+      return { name, datatype: 'FP32', shape: [data.length / 2, 2], data };
+    });
+    return serving.post('/v2/models/m/infer', JSON.stringify({ inputs: list }));
+  };
+  const [given, absent] = await Promise.all([
+    send(['x', [1, 2, 3, 4]], ['b', [5, 6, 7, 8]]),
+    send(['x', [1, 2, 3, 4]]),
+  ]);
+  assert.deepEqual(given.body.outputs[0].data, [6, 8, 10, 12]);
+  assert.deepEqual(absent.body.outputs[0].data, [11, 22, 13, 24]);
+  assert.match((await send(['b', [1, 2]])).body.error, /expected an input x too/);
+  const config = await serving.get('/v2/models/m/config');
+  assert.deepEqual(
+    config.body.input.map(({ optional }: { optional?: boolean }) => optional ?? false),
+    [false, true],
+  );
+  await serving.waitFor('/v1/status', ({ body }) =>
+    body.models.some(({ failed }: { failed: { message: string }[] }) =>
+      failed.some(({ message }) => /input c is optional .* has no default/.test(message)),
+    ),
+  );
+});

@@ -8,7 +8,11 @@ import { createLogger } from '../../../lib/platform/logs.ts';
 import { OnnxModel } from '../../../lib/platform/onnx.ts';
 import { convertPrecision } from '../../../proto/onnx-precision.ts';
 import { applyPrecision } from '../../../serving/engine/apply-precision.ts';
-import { convertAndCheck, PRECISION_TOLERANCES } from '../../../serving/engine/precision-check.ts';
+import {
+  convertAndCheck,
+  listSampledBatches,
+  PRECISION_TOLERANCES,
+} from '../../../serving/engine/precision-check.ts';
 import { FLOAT, floats, model, node, value } from '../../tools/prune-model/support/onnx-builder.ts';
 
 const EXAMPLES = join(import.meta.dirname, '..', '..', '..', '..', 'examples');
@@ -82,6 +86,36 @@ test('networks of every form keep their outputs within the tolerance', async () 
     assert.ok(checked.difference > 0, 'the weights have not changed');
   });
   await fc.assert(property, { numRuns: 30 });
+});
+
+test('the sampled sizes are those that the graph can run', () => {
+  const list = (...shapes: (number | string)[][]): number[] =>
+    listSampledBatches(shapes.map((shape) => ({ shape })));
+  assert.deepEqual(list(['n', WIDTH]), [1, 7, 16, 64]);
+  assert.deepEqual(list([-1, WIDTH]), [1, 7, 16, 64]);
+  // A table of fixed size beside a batch.
+  assert.deepEqual(list([10, 4], ['n']), [1, 7, 16, 64]);
+  assert.deepEqual(list([40, WIDTH]), [40, 40, 40, 40]);
+  assert.deepEqual(list([10, WIDTH]), new Array(9).fill(10));
+  assert.deepEqual(list([1, WIDTH], []), new Array(32).fill(1));
+  assert.deepEqual(list([]), new Array(32).fill(1));
+});
+
+function makeFixed(rows: number): Uint8Array {
+  return model({
+    inputs: [value('x', FLOAT, [rows, WIDTH])],
+    outputs: [value('y', FLOAT, [rows, 16])],
+    initializers: [weights('w', [WIDTH, 16], 3)],
+    nodes: [node('MatMul', ['x', 'w'], ['y'])],
+  });
+}
+
+test('a graph with a fixed batch is checked with every lower precision', async () => {
+  for (const precision of LOWER) {
+    const request = { model: makeFixed(3), data: NO_DATA, precision, source: 'toy' };
+    const { difference } = await convertAndCheck(request);
+    assert.ok(difference > 0 && difference <= PRECISION_TOLERANCES[precision]);
+  }
 });
 
 test('a graph with FP16 inputs is sampled', async () => {

@@ -210,6 +210,7 @@ test('answers keep the order of the batches; unknown levels are the default one'
     signature: graph.signature,
     reshapes: new Map(),
     labels: new Map(),
+    defaults: new Map(),
     scheduling: SCHEDULING,
   });
   const answered: string[] = [];
