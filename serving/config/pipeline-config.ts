@@ -82,10 +82,10 @@ const TRACER_FIELDS: PipelineFields<TracerFields> = {
   interval_s: {
     read: (node) => node.integer(-1, 86_400),
     fallback: -1,
-    explain: (seconds) => ({
-      effect: 'honoured',
-      reason: seconds > 0 ? 'seconds between two reports of the tracer' : 'no tracer',
-    }),
+    explain: (seconds) =>
+      seconds > 0
+        ? { effect: 'ignored', reason: 'no tracer log is written; metrics are at /metrics' }
+        : { effect: 'honoured', reason: 'no tracer' },
   },
 };
 

@@ -90,28 +90,44 @@ export const SERVER_FIELDS: PipelineFields<ServerFields> = {
     undefined,
     'there is no gateway process; both ports speak HTTP',
   ),
-  worker_num: {
-    read: integer(1, 100_000),
-    fallback: 1,
-    explain: () =>
-      says(
-        'honoured',
-        'with build_dag_each_worker: the number of processes; otherwise requests are limited by ' +
-          '--max-in-flight, because waiting requests hold no thread',
-      ),
+  worker_num: ignored(
+    integer(1, 100_000),
+    1,
+    'waiting requests hold no thread; --max-in-flight limits them',
+  ),
+  build_dag_each_worker: {
+    read: boolean,
+    fallback: false,
+    explain: (on) =>
+      on
+        ? says('ignored', 'a process has one DAG; start several processes behind a load balancer')
+        : says('honoured', 'one DAG'),
   },
-  build_dag_each_worker: honoured(boolean, false, 'true: worker_num processes with a DAG each'),
 };
 
 export const DAG_FIELDS: PipelineFields<DagFields> = {
-  is_thread_op: honoured(boolean, true, 'true: ops run in the event loop; false: in threads'),
+  is_thread_op: {
+    read: boolean,
+    fallback: true,
+    explain: (on) =>
+      on
+        ? says('honoured', 'ops run in the event loop')
+        : says('ignored', 'ops run in the event loop, models in threads of their own'),
+  },
   retry: honoured(integer(1, 1_000), 1, 'tries of the whole request; 1: no retry'),
   client_type: honoured(
     (node) => node.choice(['brpc', 'grpc']),
     'brpc',
     'the protocol of ops with server_endpoints and without a client_type',
   ),
-  use_profile: honoured(boolean, false, 'true: the time of every op is written'),
+  use_profile: {
+    read: boolean,
+    fallback: false,
+    explain: (on) =>
+      on
+        ? says('ignored', 'a request asks for its times with the key pipeline.profile')
+        : says('honoured', 'no profile'),
+  },
   channel_size: honoured(
     integer(0, 10_000_000),
     0,
