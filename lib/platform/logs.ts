@@ -29,6 +29,8 @@ export interface LoggerOptions {
   readonly format?: LogFormat | undefined;
   /** Written instead of stderr. */
   readonly file?: RotatingFileOptions | undefined;
+  /** With `file`: warnings and errors are written here instead of there. */
+  readonly warningsFile?: RotatingFileOptions | undefined;
 }
 
 const STDERR = 2;
@@ -59,7 +61,7 @@ export function getLogFormat(): LogFormat {
  * @throws CubeError when the log file cannot be opened
  */
 export function createLogger(name: string, options: LoggerOptions = {}): Logger {
-  const { level = 'info', format, file } = options;
+  const { level = 'info', format } = options;
   processFormat = format ?? processFormat;
   const { pino } = require('pino') as typeof Pino;
   return pino(
@@ -77,7 +79,27 @@ export function createLogger(name: string, options: LoggerOptions = {}): Logger 
       },
       redact: ['token', 'password', 'authorization', '*.token', '*.password', '*.authorization'],
     },
-    file === undefined ? openStderr() : openLogFile(file, format),
+    openDestination(options),
+  );
+}
+
+function openDestination({
+  level = 'info',
+  format,
+  file,
+  warningsFile,
+}: LoggerOptions): Pino.DestinationStream {
+  if (file === undefined) return openStderr();
+  const all = openLogFile(file, format);
+  if (warningsFile === undefined || level === 'silent') return all;
+  const { multistream } = require('pino') as typeof Pino;
+  const warnings = openLogFile(warningsFile, format);
+  return multistream(
+    [
+      { level, stream: all },
+      { level: 'warn', stream: warnings },
+    ],
+    { dedupe: true },
   );
 }
 

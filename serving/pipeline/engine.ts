@@ -6,6 +6,7 @@ import type { PipelineRequest } from './op.ts';
 import { OpRunner, Trampoline } from './op-runner.ts';
 import type { PipelineAnswer } from './pipeline-answer.ts';
 import { type CallRequest, type CallShared, PipelineCall } from './pipeline-call.ts';
+import { PipelineStats } from './pipeline-stats.ts';
 import type { PipelinePlan } from './plan.ts';
 import { RequestVersions } from './request-versions.ts';
 import {
@@ -16,6 +17,7 @@ import {
   resolveOpSettings,
 } from './settings.ts';
 import { Stopped } from './stopped.ts';
+import type { OpGauge } from './tracer.ts';
 
 /** An op while the pipeline runs. */
 export interface OpStatus {
@@ -43,6 +45,8 @@ export interface RunOptions {
 export class PipelineEngine {
   readonly plan: PipelinePlan;
   readonly opSettings: readonly ResolvedOpSettings[];
+  readonly stats: PipelineStats;
+  readonly #onAnswer: (answer: PipelineAnswer) => void;
   readonly #runners: readonly OpRunner[];
   readonly #shared: CallShared;
   readonly #limits: ReturnType<typeof resolveLimits>;
@@ -52,8 +56,14 @@ export class PipelineEngine {
   #onDrained: () => void = () => undefined;
 
   /** @throws CubeError INVALID_ARGUMENT for an invalid setting */
-  constructor(plan: PipelinePlan, settings: PipelineSettings = {}) {
+  constructor(
+    plan: PipelinePlan,
+    settings: PipelineSettings = {},
+    onAnswer: (answer: PipelineAnswer) => void = () => undefined,
+  ) {
     this.plan = plan;
+    this.stats = new PipelineStats(plan.steps.map(({ op }) => op.name));
+    this.#onAnswer = onAnswer;
     this.#limits = resolveLimits(settings);
     checkOpNames(
       settings.ops,
@@ -78,6 +88,19 @@ export class PipelineEngine {
     };
   }
 
+  get maxRequests(): number {
+    return this.#limits.maxRequests;
+  }
+
+  get opGauges(): readonly OpGauge[] {
+    return this.plan.steps.map(({ op: { name } }, index) => {
+      const runner = requireDefined(this.#runners[index], 'the runner of an op');
+      const { concurrency = 1 } = this.opSettings[index] ?? {};
+      const { queueLength, capacity: queueCapacity } = runner;
+      return { name, concurrency, queueLength, queueCapacity };
+    });
+  }
+
   /** Answers a request; never rejects. Hooks that ignore their signal do not delay the answer. */
   run(
     request: PipelineRequest,
@@ -91,6 +114,8 @@ export class PipelineEngine {
     return new Promise((resolve) => {
       const running = new RunningRequest(this.#shared, call, this.#limits.retry, (answer) => {
         this.#running.delete(running);
+        this.stats.record(answer);
+        this.#onAnswer(answer);
         resolve(answer);
         if (this.#running.size === 0) this.#onDrained();
       });
@@ -238,5 +263,6 @@ function toRefusal(
     timings: [],
     versions: {},
     degraded: false,
+    durationMs: 0,
   };
 }

@@ -116,6 +116,7 @@ export class OpExecution {
       const { values } = readResult<OpValues>(name, 'postprocess', raw);
       const accepted = call.complete(task.step, values, {
         op: name,
+        slot: this.#slot,
         readyMs: call.sinceStart(task.readyMs),
         startMs: call.sinceStart(startMs),
         processMs: call.sinceStart(processMs),

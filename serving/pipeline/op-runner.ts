@@ -65,6 +65,10 @@ export class OpRunner implements Channel {
     return this.#queue.length + this.#blocked.length;
   }
 
+  get capacity(): number {
+    return this.#capacity;
+  }
+
   offer(task: OpTask): Promise<void> | undefined {
     if (this.#queue.length < this.#capacity) {
       this.#queue.push(task);

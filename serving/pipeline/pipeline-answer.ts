@@ -4,6 +4,8 @@ import type { OpValues, RequestIds } from './op.ts';
 /** The stages of an op for one request, in milliseconds from the start of the request. */
 export interface OpTiming {
   readonly op: string;
+  /** Which of the op's concurrent executions it was. */
+  readonly slot: number;
   /** All inputs are there. */
   readonly readyMs: number;
   /** A slot is free: preprocess starts. */
@@ -23,6 +25,8 @@ export interface PipelineAnswer extends RequestIds {
   readonly errMsg: string;
   /** Empty when `errNo` is not 0. */
   readonly values: OpValues;
+  /** From the start of the request, or of its last try. */
+  readonly durationMs: number;
   /** The ops that ended, in that order. */
   readonly timings: readonly OpTiming[];
   /** Model → the version that took part, also in requests that failed. */

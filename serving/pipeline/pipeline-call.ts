@@ -210,7 +210,18 @@ export class PipelineCall {
     this.#waiting.clear();
     const { degraded } = this.versions;
     const versions = this.versions.report();
-    this.#onEnd({ errNo, errMsg, values, dataId, logId, timings, versions, degraded });
+    const durationMs = this.sinceStart(performance.now());
+    this.#onEnd({
+      errNo,
+      errMsg,
+      values,
+      dataId,
+      logId,
+      durationMs,
+      timings,
+      versions,
+      degraded,
+    });
   }
 }
 

@@ -12,6 +12,8 @@ import {
   type StepOp,
 } from './op.ts';
 import type { PipelineAnswer } from './pipeline-answer.ts';
+import { PipelineLogFiles } from './pipeline-logs.ts';
+import type { PipelineStats } from './pipeline-stats.ts';
 import { type PipelinePlan, planPipeline } from './plan.ts';
 import type { PipelineSettings } from './settings.ts';
 
@@ -26,6 +28,7 @@ export interface StopOptions {
 export class PipelineServer {
   readonly plan: PipelinePlan;
   readonly #engine: PipelineEngine;
+  readonly #logFiles: PipelineLogFiles;
   #state: 'new' | 'started' | 'stopped' = 'new';
 
   /**
@@ -39,7 +42,12 @@ export class PipelineServer {
   ) {
     const { steps, response } = ops instanceof ResponseOp ? findOps(ops) : splitOps(ops);
     this.plan = planPipeline(steps, response);
-    this.#engine = new PipelineEngine(this.plan, settings);
+    this.#logFiles = new PipelineLogFiles(settings);
+    const { logger } = this.#logFiles;
+    const withLogger = logger === undefined ? settings : { ...settings, logger };
+    this.#engine = new PipelineEngine(this.plan, withLogger, (answer) =>
+      this.#logFiles.record(answer),
+    );
   }
 
   /**
@@ -52,6 +60,7 @@ export class PipelineServer {
     }
     this.#state = 'started';
     const { request, steps, response } = this.plan;
+    this.#logFiles.startTracer(this.#engine);
     try {
       for (const [index, { op }] of steps.entries()) {
         op.client = this.#engine.opSettings[index]?.client;
@@ -79,6 +88,11 @@ export class PipelineServer {
     return { running: this.#engine.running, ops: this.#engine.describeOps() };
   }
 
+  /** Counters since the start, for metrics. */
+  get stats(): PipelineStats {
+    return this.#engine.stats;
+  }
+
   /** Ops may share a client. */
   get #clients(): ReadonlySet<OpClient> {
     return new Set(this.#engine.opSettings.flatMap(({ client }) => client ?? []));
@@ -95,6 +109,7 @@ export class PipelineServer {
     await this.#engine.close();
     clearTimeout(timer);
     for (const client of this.#clients) await client.stop?.();
+    this.#logFiles.close();
   }
 }
 

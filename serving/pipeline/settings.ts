@@ -14,8 +14,14 @@ export interface PipelineSettings {
   readonly retry?: number;
   /** Settings by the name of the op; they replace those of its constructor. */
   readonly ops?: Readonly<Record<string, OpSettings>>;
-  /** Default: silent. */
+  /** Default: the files of `logFolder`, else silent. */
   readonly logger?: Logger;
+  /** Folder of pipeline.log, pipeline.log.wf, pipeline.tracer and pipeline.trace.json. */
+  readonly logFolder?: string;
+  /** Interval of pipeline.tracer in milliseconds; below 1 (default): none. Needs `logFolder`. */
+  readonly tracerIntervalMs?: number;
+  /** Writes the stages of each request to pipeline.trace.json. Needs `logFolder`. */
+  readonly useProfile?: boolean;
 }
 
 export interface ResolvedOpSettings {

@@ -40,6 +40,10 @@ process.exitCode = await runLongPrograms({
       script: 'kills.soak.js',
       summary: 'Kills at every step of an agent combined with every step of a server',
     },
+    pipeline: {
+      script: 'pipeline.soak.js',
+      summary: 'Memory of a pipeline after ten million requests with failures and timeouts',
+    },
     rollouts: {
       script: 'rollouts.soak.js',
       summary: 'Fifty rollouts and rollbacks under callers at full speed',
