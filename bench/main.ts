@@ -40,6 +40,14 @@ process.exitCode = await runLongPrograms({
       script: 'console.bench.js',
       summary: 'CPU time of open pages of the console, idle and per request',
     },
+    'fair-share': {
+      script: 'fair-share.bench.js',
+      summary: 'The latency of a key while another one sends ten times its share',
+    },
+    tls: {
+      script: 'tls.bench.js',
+      summary: 'TLS and API keys against requests in clear: CPU time of serving',
+    },
     'cube-builder': {
       script: 'cube-builder.bench.js',
       summary: 'Builds in memory and by sorting on disk',

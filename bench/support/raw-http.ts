@@ -25,8 +25,9 @@ export class RawHttp {
   #received: Buffer = Buffer.alloc(0);
   #settle: { resolve(): void; reject(error: Error): void } | undefined;
 
-  constructor({ hostname, port }: URL) {
-    this.#socket = connect({ host: hostname, port: Number(port), noDelay: true });
+  /** @param socket connected to the URL; default: a plain one */
+  constructor({ hostname, port }: URL, socket?: Socket) {
+    this.#socket = socket ?? connect({ host: hostname, port: Number(port), noDelay: true });
     this.#socket.on('data', (chunk: Buffer) => this.#receive(chunk));
     this.#socket.on('error', (error) => this.#settle?.reject(error));
     this.#socket.on('close', () => this.#settle?.reject(new Error('the connection closed')));

@@ -1,15 +1,14 @@
 /**
- * Shares the capacity under overload by weight. The use of a caller is a sum of rows that fades, so
- * that a caller that was quiet for some seconds has its full share again. Pure: times are passed
- * in.
+ * Shares the capacity under overload by weight. The use of a caller is a sum of rows that fades. A
+ * caller that was quiet for half a second counts no more: its share is the others', and when it
+ * comes back it has its full share again. Pure: times are passed in.
  */
 
 /** A use weighs 1/e after this time. */
-const FADE_MS = 1_000;
-/** A caller with less than this many rows left counts no more. */
-const ROWS_MIN = 0.01;
-/** How often callers that count no more are removed. */
-const SCAN_INTERVAL_MS = 1_000;
+const FADE_MS = 500;
+const IDLE_MS = 500;
+/** How often idle callers are removed. */
+const SCAN_INTERVAL_MS = 100;
 
 /** A sum of rows that fades. */
 class FadingSum {
@@ -28,6 +27,7 @@ class FadingSum {
 
 interface Use {
   weight: number;
+  lastMs: number;
   readonly rows: FadingSum;
 }
 
@@ -41,11 +41,12 @@ export class FairShare {
   record(caller: string, weight: number, rowCount: number, nowMs: number): void {
     let use = this.#uses.get(caller);
     if (use === undefined) {
-      use = { weight: 0, rows: new FadingSum() };
+      use = { weight: 0, lastMs: nowMs, rows: new FadingSum() };
       this.#uses.set(caller, use);
     }
     this.#weights += weight - use.weight;
     use.weight = weight;
+    use.lastMs = nowMs;
     use.rows.set(use.rows.get(nowMs) + rowCount, nowMs);
     this.#total.set(this.#total.get(nowMs) + rowCount, nowMs);
     if (nowMs >= this.#nextScanMs) this.#scan(nowMs);
@@ -56,23 +57,23 @@ export class FairShare {
    * alone never does.
    */
   exceeds(caller: string, nowMs: number): boolean {
+    if (nowMs >= this.#nextScanMs) this.#scan(nowMs);
     const use = this.#uses.get(caller);
     if (use === undefined || this.#uses.size < 2) return false;
     return use.rows.get(nowMs) * this.#weights > this.#total.get(nowMs) * use.weight;
   }
 
-  /** Removes callers that count no more, and the rounding errors of the sums. */
+  /** Removes idle callers, and the rounding errors of the sums. */
   #scan(nowMs: number): void {
     this.#nextScanMs = nowMs + SCAN_INTERVAL_MS;
     let rows = 0;
     this.#weights = 0;
     for (const [caller, use] of this.#uses) {
-      const left = use.rows.get(nowMs);
-      if (left < ROWS_MIN) {
+      if (nowMs - use.lastMs > IDLE_MS) {
         this.#uses.delete(caller);
         continue;
       }
-      rows += left;
+      rows += use.rows.get(nowMs);
       this.#weights += use.weight;
     }
     this.#total.set(rows, nowMs);

@@ -17,10 +17,10 @@ import type { LoadedBundle } from '../engine/loaded-bundle.ts';
 const WAIT_SHARE_MAX = 0.5;
 
 /**
- * The expected wait above which callers that used more than their share are refused: about two
- * batches, so that others wait hardly longer than in an idle process.
+ * The expected wait above which callers that used more than their share are refused. Below it, a
+ * few batches wait in a process that is merely busy.
  */
-const FAIR_WAIT_MS = 4;
+const FAIR_WAIT_MS = 20;
 
 /** The part of a loaded version that admission needs. */
 export type WaitEstimator = Pick<LoadedBundle['batcher'], 'estimateWaitMs'>;

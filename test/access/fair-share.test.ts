@@ -113,6 +113,6 @@ test('serving refuses only callers above their share, and only while requests wa
     getErrorCode(() =>
       admission.checkWait([{ estimateWaitMs: () => waitMs }], { remainingMs: 1_000, principal }),
     );
-  assert.deepEqual([check(greedy, 20), check(modest, 20)], ['OVERLOADED', 'no error']);
+  assert.deepEqual([check(greedy, 50), check(modest, 50)], ['OVERLOADED', 'no error']);
   assert.deepEqual([check(greedy, 1), check(modest, 1)], ['no error', 'no error']);
 });
