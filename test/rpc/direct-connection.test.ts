@@ -6,6 +6,13 @@ import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
 import { after, test } from 'node:test';
 import { connect as connectTls } from 'node:tls';
 import fc from 'fast-check';
+import type { AccessGate } from '../../lib/access/access-gate.ts';
+import { UNRESTRICTED } from '../../lib/access/principal.ts';
+import { CubeError } from '../../lib/core/errors.ts';
+import { DEFAULT_SERVER_LIMITS } from '../../lib/core/limits.ts';
+import { createLogger } from '../../lib/platform/logs.ts';
+import { HttpServer } from '../../lib/rpc/http-server.ts';
+import { OnePortServer } from '../../lib/rpc/one-port-server.ts';
 import { readIntoSharedBuffer } from '../../lib/rpc/shared-read-buffer.ts';
 import { TlsIdentity } from '../../lib/rpc/tls-identity.ts';
 import { temporaryFolder } from '../repository/support/fixtures.ts';
@@ -189,6 +196,7 @@ const HOSTILE: readonly [name: string, head: string][] = [
   ['Upgrade', post([...LINES, 'Upgrade: websocket'])],
   ['Expect', post([...LINES, 'Expect: 100-continue'])],
   ['an unknown expectation', post([...LINES, 'Expect: more'])],
+  ['a page of another origin', post([...LINES, 'Origin: http://page.example'])],
   ['a compressed body', post([...LINES, 'Content-Encoding: gzip'])],
   ['a head of 5 KB', post([...LINES, `X-What: ${'w'.repeat(5_000)}`])],
   ['a head of 20 KB', post([...LINES, `X-What: ${'w'.repeat(20_000)}`])],
@@ -350,4 +358,42 @@ test('this version of Node can read into a shared buffer', async () => {
   client.destroy();
   socket.destroy();
   server.close();
+});
+
+test('the grant of a caller ends with its response or its connection', async (t) => {
+  let [granted, ended] = [0, 0];
+  const admitCaller: AccessGate['admit'] = ({ apiKey }, { path }) => {
+    assert.equal(path, '/named/:name/do');
+    if (apiKey !== 'good') throw new CubeError('UNAUTHENTICATED', 'send a key');
+    granted++;
+    return { principal: UNRESTRICTED, end: () => void ended++ };
+  };
+  const gate = { admit: admitCaller } as AccessGate;
+  const limits = DEFAULT_SERVER_LIMITS;
+  const logger = createLogger('test', { level: 'silent' });
+  const http = new HttpServer(limits, logger, '', { gate });
+  http.directRoutes.add({
+    path: '/named/:name/do',
+    contentTypes: [DIRECT_TYPE],
+    admit: ({ grant, headers }) => {
+      assert.ok(grant);
+      if (headers['x-refuse'] !== undefined) throw new CubeError('OVERLOADED', 'try again later');
+      return undefined;
+    },
+    handler: async ({ grant }) => ({ type: 'text/plain', body: String(grant !== undefined) }),
+  });
+  const server = new OnePortServer({ http, limits, logger });
+  const port = Number((await server.listen('127.0.0.1', 0)).split(':').at(-1));
+  t.after(() => server.stop());
+  const key = 'X-Api-Key: good';
+  assert.match(await exchange(port, [encodePost('text', 'x')]), /401 Unauthorized/);
+  assert.match(await exchange(port, [encodePost('text', 'x', ['X-Api-Key: bad'])]), /401 /);
+  assert.match(await exchange(port, [encodePost('text', 'x', [key])]), /true$/);
+  assert.match(await exchange(port, [encodePost('text', 'x', [key, 'x-refuse: 1'])]), /429 /);
+  assert.deepEqual([granted, ended], [2, 2]);
+  const socket = connect(port, '127.0.0.1');
+  socket.write(encodePost('text', 'not whole', [key]).subarray(0, -3));
+  await waitUntil(() => granted === 3);
+  socket.destroy();
+  await waitUntil(() => ended === 3);
 });
