@@ -226,3 +226,32 @@ test('the conf folder of the sentiment example serves sequences with a lod', asy
     assert.deepEqual(received.map(Math.fround), scores.cnn.map(Math.fround), name);
   }
 });
+
+test('the model repository of the clients serves the ensemble and identity too', async (t) => {
+  const folder = join(EXAMPLES, 'triton-clients', 'models');
+  const serving = await ServingProcess.start(t, ['--model-repository', folder]);
+  await serving.waitUntilReady();
+  const client = new OipClient(serving.url);
+  t.after(() => client.close());
+  const names = ['INPUT0', 'INPUT1'];
+  const inputs = names.map((name) => ({ name, datatype: 'INT32', shape: SHAPE }));
+  const raw = [toInt32Bytes(COUNTING), toInt32Bytes(ONES)];
+  const request = { model_name: 'simple_ensemble', inputs, raw_input_contents: raw };
+  const doubled = [COUNTING, ONES].map((values) => values.map((x) => 2 * x));
+  const answer = await client.call('ModelInfer', request);
+  assert.deepEqual(answer.raw_output_contents.map(readInt32), doubled);
+  const body = makeBody(
+    names.map((name, i) => ({ name, datatype: 'INT32', data: raw[i]! })),
+    BINARY_OUTPUTS,
+  );
+  const http = await postBinary(serving, '/v2/models/simple_ensemble/infer', body);
+  assert.deepEqual([...http.outputs.values()].map(readInt32), doubled);
+
+  const texts = COUNTING.map((i) => `text ${i}`);
+  const identity = await client.call('ModelInfer', {
+    model_name: 'simple_identity',
+    inputs: [{ name: 'INPUT0', datatype: 'BYTES', shape: SHAPE }],
+    raw_input_contents: [rawStrings(texts)],
+  });
+  assert.deepEqual(identity.raw_output_contents.map(readStrings), [texts]);
+});
