@@ -10,6 +10,7 @@ import { getProcessorCount } from '../../lib/platform/machine.ts';
 import { MANIFEST_FILE } from '../../lib/repository/layout.ts';
 import type { TextMessage } from '../../proto/text-format.ts';
 import type { IgnoredSetting } from './config-report.ts';
+import { toGpuSettings } from './paddle-devices.ts';
 import { listIgnoredFields, readRenamed } from './paddle-fields.ts';
 import type { Gflags } from './paddle-gflags.ts';
 import { type ModelSettings, RELOADS, type Reload } from './settings.ts';
@@ -335,7 +336,6 @@ function readBatching(
 
 const GPU_MAX = 63;
 
-/** The CPU takes over where GPU providers are not installed, so that a conf folder still serves. */
 function readDevices(
   engine: TextMessage,
   isForGpu: boolean,
@@ -350,10 +350,7 @@ function readDevices(
     }
     return {};
   }
-  const provider = usesTensorRt
-    ? (['tensorrt', 'cuda', 'cpu'] as const)
-    : (['cuda', 'cpu'] as const);
-  return { provider, ...(devices.length > 0 && { devices }) };
+  return toGpuSettings(devices, usesTensorRt);
 }
 
 const VARIABLE_FIELDS = ['name', 'alias_name', 'is_lod_tensor', 'feed_type', 'fetch_type', 'shape'];

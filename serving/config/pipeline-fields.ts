@@ -215,10 +215,10 @@ export const LOCAL_SERVICE_FIELDS: PipelineFields<LocalServiceFields> = {
     fallback: -1,
     explain: (type) => {
       const device = DEVICES[type + 1] ?? 'unknown';
-      const isCpu = type <= 0 || type === 3;
-      return isCpu
-        ? says('honoured', `${device}: models run on the CPU`)
-        : says('ignored', `${device}: models run on the CPU; predictions may differ by rounding`);
+      if (type === 4) {
+        return says('ignored', `${device}: onnxruntime for Node has no provider for it`);
+      }
+      return says('honoured', `${device}: chooses the execution provider`);
     },
   },
   devices: {
@@ -227,7 +227,7 @@ export const LOCAL_SERVICE_FIELDS: PipelineFields<LocalServiceFields> = {
     explain: (devices) =>
       devices === ''
         ? says('honoured', 'models run on the CPU')
-        : says('ignored', `accelerators ${devices} are not used; models run on the CPU`),
+        : says('honoured', `GPUs ${devices}, where device_type does not choose another device`),
   },
   precision: {
     read: (node) => node.choice(PRECISIONS),

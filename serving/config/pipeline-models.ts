@@ -6,6 +6,7 @@ import { dirname, join, resolve } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
 import { fileExists, isFolder, listFolder, readText } from '../../lib/platform/files.ts';
 import { parseTextFormat } from '../../proto/text-format.ts';
+import { readPaddleDevices } from './paddle-devices.ts';
 import type { PipelineConfig } from './pipeline-config.ts';
 import type { ModelSettings } from './settings.ts';
 
@@ -87,8 +88,15 @@ export function readPipelineModels(
     modelOfOp.set(op, known?.name ?? op);
     if (known !== undefined) continue;
     const { precision } = conf ?? {};
+    const place = `op ${op}: local_service_conf`;
+    const devices = readPaddleDevices(conf?.device_type ?? -1, conf?.devices ?? '', place);
     const source = findSource(path, `op ${op}: model_config ${value}`);
-    models.set(path, { name: op, ...source, ...(precision !== undefined && { precision }) });
+    models.set(path, {
+      name: op,
+      ...source,
+      ...devices,
+      ...(precision !== undefined && { precision }),
+    });
   }
   return { models: [...models.values()], modelOfOp };
 }

@@ -81,8 +81,8 @@ test('a config.yml of the original is read with its values; what it omits stays 
 test('every field is explained with its effect, its value and where it was given', () => {
   const effects = explain(ENSEMBLE);
   assert.equal(effects.get('op.bow.timeout'), 'honoured');
-  assert.equal(effects.get('op.bert.local_service_conf.devices'), 'ignored');
-  assert.equal(effects.get('op.bert.local_service_conf.device_type'), 'ignored');
+  assert.equal(effects.get('op.bert.local_service_conf.devices'), 'honoured');
+  assert.equal(effects.get('op.bert.local_service_conf.device_type'), 'honoured');
   assert.equal(effects.get('op.bert.local_service_conf.mem_optim'), 'ignored');
   // What does not run as the file says is not called honoured.
   assert.equal(effects.get('dag.tracer.interval_s'), 'ignored');
