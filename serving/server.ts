@@ -23,11 +23,7 @@ import { recordRows } from './models/recorded-rows.ts';
 import { recordTensors } from './models/recorded-tensors.ts';
 import { Shadows } from './models/shadows.ts';
 import { TrafficFile } from './models/traffic.ts';
-import {
-  type PipelineDefinition,
-  type StartedPipeline,
-  startPipeline,
-} from './pipeline-service.ts';
+import type { PipelineDefinition, StartedPipeline } from './pipeline-service.ts';
 import { Admission } from './protocols/admission.ts';
 import { registerServingConsole } from './protocols/console.ts';
 import { registerCtr } from './protocols/ctr.ts';
@@ -104,7 +100,11 @@ export async function startServing({
     access.close();
   };
   try {
-    if (definition !== undefined) pipeline = await startPipeline(definition, context);
+    if (definition !== undefined) {
+      // Its clients load gRPC, which other processes do not need at their start.
+      const { startPipeline } = await import('./pipeline-service.ts');
+      pipeline = await startPipeline(definition, context);
+    }
     port = createProtocolServer(context, config, feed, {
       tls: config.tls && new TlsIdentity(config.tls, logger),
       gate: access.gate.isRestrictive ? access.gate : undefined,

@@ -8,7 +8,6 @@ import { createSecureContext, type SecureContextOptions } from 'node:tls';
 import { CubeError } from '../core/errors.ts';
 import { systemClock } from '../platform/clock.ts';
 import { getFileStamp, readText } from '../platform/files.ts';
-import type { Logger } from '../platform/logs.ts';
 
 const PEM_BYTES_MAX = 1 << 20;
 const CERTIFICATE = /-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----/g;
@@ -38,9 +37,15 @@ export interface TlsFiles {
   readonly clientCertificate?: (typeof CLIENT_CERTIFICATES)[number] | undefined;
 }
 
+/** The part of a logger that is needed: clients use certificates too, and have none of pino. */
+interface IdentityLogger {
+  info(fields: object, message: string): void;
+  warn(fields: object, message: string): void;
+}
+
 export class TlsIdentity {
   readonly #files: TlsFiles;
-  readonly #logger: Logger | undefined;
+  readonly #logger: IdentityLogger | undefined;
   #options: SecureContextOptions;
   #stamps: string;
   #nextCheckMs: number;
@@ -48,7 +53,7 @@ export class TlsIdentity {
   /**
    * @param logger logs changes. @throws CubeError INVALID_ARGUMENT naming the file and the problem
    */
-  constructor(files: TlsFiles, logger?: Logger) {
+  constructor(files: TlsFiles, logger?: IdentityLogger) {
     this.#files = files;
     this.#logger = logger;
     this.#stamps = readStamps(files);
