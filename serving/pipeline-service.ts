@@ -6,6 +6,7 @@ import type { ClientVariables } from './config/pipeline-models.ts';
 import { LocalPredictor } from './pipeline/local-predictor.ts';
 import type { NamedPipeline } from './pipeline/module.ts';
 import type { OpClient, OpSettings } from './pipeline/op.ts';
+import { registerPipelineMetrics } from './pipeline/pipeline-metrics.ts';
 import { RemoteClient } from './pipeline/remote-client.ts';
 import { PipelineServer } from './pipeline/server.ts';
 import type { PipelineSettings } from './pipeline/settings.ts';
@@ -48,6 +49,7 @@ export async function startPipeline(
   const settings = toPipelineSettings(config, createClient, context.logger);
   const server = new PipelineServer(module.ops, settings);
   await server.start();
+  context.metrics.extend((registry) => registerPipelineMetrics(registry, server));
   const { name, layout, packTensors } = module;
   const service = {
     name,

@@ -119,6 +119,11 @@ export class ServingMetrics {
     return this.#registry.metricsText();
   }
 
+  /** Adds the metrics of a part that this folder does not know. */
+  extend(register: (registry: MetricsRegistry) => void): void {
+    register(this.#registry);
+  }
+
   /** Registers metrics whose values are kept elsewhere. */
   observe(admission: { readonly inFlight: number }, models: Models): void {
     registerEngineMetrics(this.#registry, models);
