@@ -335,13 +335,16 @@ function readBatching(
 }
 
 const GPU_MAX = 63;
+/** What Paddle's own files have where no GPU is used. */
+const NO_GPU = -1;
 
 function readDevices(
   engine: TextMessage,
   isForGpu: boolean,
   ignored: IgnoredSetting[],
 ): Pick<ModelSettings, 'provider' | 'devices'> {
-  const devices = engine.integers('gpu_ids', 0, GPU_MAX);
+  const gpus = engine.integers('gpu_ids', NO_GPU, GPU_MAX);
+  const devices = gpus.filter((gpu) => gpu !== NO_GPU);
   const usesTensorRt = engine.boolean('use_trt') ?? false;
   if (!(engine.boolean('use_gpu') ?? (isForGpu || usesTensorRt))) {
     if (devices.length > 0) {
