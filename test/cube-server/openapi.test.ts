@@ -10,7 +10,9 @@ import {
   addMetricsRoute,
 } from '../../cube-server/http-routes.ts';
 import type { LookupService } from '../../cube-server/lookup-service.ts';
+import { createLogger } from '../../lib/platform/logs.ts';
 import { MetricsRegistry } from '../../lib/platform/metrics.ts';
+import { ControlAccess } from '../../lib/rpc/control-access.ts';
 
 test('every route is described, and nothing else', async () => {
   const app = fastify();
@@ -20,7 +22,9 @@ test('every route is described, and nothing else', async () => {
   });
   // Registering routes calls no service.
   addLookupRoutes(app, {} as LookupService, {} as DictService, 1 << 20);
-  addControlRoutes(app, {} as ControlRoutesOptions);
+  const logger = createLogger('test', { level: 'silent' });
+  const access = new ControlAccess({ tokenFile: undefined, logger });
+  addControlRoutes(app, { access } as ControlRoutesOptions);
   addMetricsRoute(app, new MetricsRegistry(false), async () => []);
   addHealthRoutes(app, () => undefined);
   const { paths } = (await app.inject('/openapi.json')).json() as {

@@ -35,6 +35,7 @@ test('each rule finds its canary', () => {
     platformOnly: "import { readFileSync } from 'node:fs';\n",
     noLeftovers: `// ${'TO' + 'DO'}: later\n`,
     noShell: "spawn('ls', { shell: true });\n",
+    noSuites: `import { ${'des' + 'cribe'}, test } from 'node:test';\n`,
   };
   assert.deepEqual(Object.keys(canaries).sort(), Object.keys(RULES).sort());
   for (const [name, text] of Object.entries(canaries)) {

@@ -89,6 +89,12 @@ const noShell: Rule = (path, text) => {
   return /shell: true|\bexecSync\b|\bexec\(['"`]/.test(text) ? [`${path}: runs a shell`] : [];
 };
 
+/** tools/dev/test-preload.cjs turns off what the runner needs to end a suite. */
+const noSuites: Rule = (path, text) =>
+  /import \{[^}]*\b(describe|suite)\b[^}]*\} from 'node:test'/.test(text)
+    ? [`${path}: a suite would never end; write tests without describe`]
+    : [];
+
 export const RULES: Readonly<Record<string, Rule>> = {
   shortFunctions,
   noSpreadLiterals,
@@ -97,4 +103,5 @@ export const RULES: Readonly<Record<string, Rule>> = {
   platformOnly,
   noLeftovers,
   noShell,
+  noSuites,
 };

@@ -3,7 +3,7 @@
  * without any prediction changing.
  */
 import assert from 'node:assert/strict';
-import { after, before, describe, test } from 'node:test';
+import { test as addTest, after, before } from 'node:test';
 import fc from 'fast-check';
 import type { Manifest } from '../../../../lib/core/manifest.ts';
 import type { EmbeddingStore } from '../../../../serving/stores/embedding-store.ts';
@@ -30,47 +30,53 @@ type TableKeys = readonly (readonly [OracleTable, readonly bigint[]])[];
 
 const TIMEOUT_MS = 10_000;
 
+/** The store whose tests are being added. */
+let storeName = '';
+
+function test(title: string, run: () => Promise<void>): void {
+  addTest(`${storeName}: ${title}`, run);
+}
+
 export function testStoreConformance(name: string, open: () => Promise<StoreUnderTest>): void {
-  describe(`${name} store`, () => {
-    let tested: StoreUnderTest;
-    let published = 0;
-    before(async () => {
-      tested = await open();
-    });
-    after(() => tested.close());
+  storeName = name;
+  let tested: StoreUnderTest;
+  let published = 0;
+  before(async () => {
+    tested = await open();
+  });
+  after(() => tested.close());
 
-    /** Publishes and prepares a new version. */
-    async function prepare(shardNum: number, tables: OracleTable[]): Promise<Prepared> {
-      const version = { bundle: 'ctr', version: `v${++published}`, shardNum, tables };
-      const manifest = await tested.publish(version);
-      await tested.store.prepare(manifest);
-      return { version, manifest };
-    }
+  /** Publishes and prepares a new version. */
+  async function prepare(shardNum: number, tables: OracleTable[]): Promise<Prepared> {
+    const version = { bundle: 'ctr', version: `v${++published}`, shardNum, tables };
+    const manifest = await tested.publish(version);
+    await tested.store.prepare(manifest);
+    return { version, manifest };
+  }
 
-    async function lookUp({ version, manifest }: Prepared, tableKeys: TableKeys): Promise<void> {
-      const groups = tableKeys.map(([table, keys]) => ({
-        table,
-        keys,
-        group: createGroup(table, keys),
-      }));
-      const lookupGroups = groups.map(({ group }) => group);
-      assertLookup(version, groups, await tested.store.lookup(manifest, lookupGroups, TIMEOUT_MS));
-    }
+  async function lookUp({ version, manifest }: Prepared, tableKeys: TableKeys): Promise<void> {
+    const groups = tableKeys.map(([table, keys]) => ({
+      table,
+      keys,
+      group: createGroup(table, keys),
+    }));
+    const lookupGroups = groups.map(({ group }) => group);
+    assertLookup(version, groups, await tested.store.lookup(manifest, lookupGroups, TIMEOUT_MS));
+  }
 
-    testKeysAndTables(prepare, lookUp);
-    testBatches(prepare, lookUp);
-    testDtypesAndDeltas(() => tested, prepare, lookUp);
-    testVersions(() => tested, prepare, lookUp);
-    testInvalidLookups(() => tested, prepare);
-    testRandomBatches(prepare, lookUp);
+  testKeysAndTables(prepare, lookUp);
+  testBatches(prepare, lookUp);
+  testDtypesAndDeltas(() => tested, prepare, lookUp);
+  testVersions(() => tested, prepare, lookUp);
+  testInvalidLookups(() => tested, prepare);
+  testRandomBatches(prepare, lookUp);
 
-    test('a closed store fails with STOPPING', async () => {
-      const version = await prepare(2, [createOracleTable('t', 2, range(0, 10))]);
-      await tested.store.close();
-      await assert.rejects(lookUp(version, []), { code: 'STOPPING' });
-      await assert.rejects(tested.store.prepare(version.manifest), { code: 'STOPPING' });
-      await tested.store.close();
-    });
+  test('a closed store fails with STOPPING', async () => {
+    const version = await prepare(2, [createOracleTable('t', 2, range(0, 10))]);
+    await tested.store.close();
+    await assert.rejects(lookUp(version, []), { code: 'STOPPING' });
+    await assert.rejects(tested.store.prepare(version.manifest), { code: 'STOPPING' });
+    await tested.store.close();
   });
 }
 
