@@ -1,4 +1,5 @@
 /** Assembles the pipeline of a serving process: its ops, its config.yml and the clients of ops. */
+import { resolve } from 'node:path';
 import { CubeError } from '../lib/core/errors.ts';
 import type { Logger } from '../lib/platform/logs.ts';
 import type { PipelineConfig, PipelineOpConfig } from './config/pipeline-config.ts';
@@ -22,7 +23,12 @@ export interface PipelineDefinition {
   readonly modelOfOp: ReadonlyMap<string, string>;
   /** Op → names of the variables of its remote model, from `client_config`. */
   readonly variables: ReadonlyMap<string, ClientVariables>;
+  /** Where the tracer and the trace are written. Default: PipelineServingLogs, as the original. */
+  readonly logFolder?: string;
 }
+
+/** The folder of the original. */
+const LOG_FOLDER = 'PipelineServingLogs';
 
 /** Makes the client of an op that has one by its configuration. */
 type OpClientFactory = (op: string, config: PipelineOpConfig) => OpClient | undefined;
@@ -46,7 +52,10 @@ export async function startPipeline(
 ): Promise<StartedPipeline> {
   const { config, module } = definition;
   const createClient: OpClientFactory = (name, op) => createOpClient(name, op, definition, context);
-  const settings = toPipelineSettings(config, createClient, context.logger);
+  const settings = {
+    ...toPipelineSettings(config, createClient, context.logger),
+    ...toLogSettings(definition),
+  };
   const server = new PipelineServer(module.ops, settings);
   await server.start();
   context.metrics.extend((registry) => registerPipelineMetrics(registry, server));
@@ -76,6 +85,14 @@ function toPipelineSettings(
     ),
     logger,
   };
+}
+
+/** Only the tracer and the trace have files: what is logged goes to the log of the process. */
+function toLogSettings({ config, logFolder }: PipelineDefinition): PipelineSettings {
+  const { use_profile: useProfile = false } = config.dag;
+  const tracerIntervalMs = 1_000 * config.tracerIntervalS;
+  if (tracerIntervalMs < 1 && !useProfile) return {};
+  return { logFolder: logFolder ?? resolve(LOG_FOLDER), tracerIntervalMs, useProfile };
 }
 
 /** Only what the file says, so that the settings of the op's constructor apply otherwise. */

@@ -17,6 +17,7 @@ import {
   type PipelineFields,
   SERVER_FIELDS,
   type ServerFields,
+  says,
 } from './pipeline-fields.ts';
 
 const FILE_BYTES_MAX = 4 << 20;
@@ -31,7 +32,7 @@ export interface PipelineOpConfig extends OpFields {
 export interface PipelineConfig {
   readonly server: ServerFields;
   readonly dag: DagFields;
-  /** Seconds between two lines of the tracer; -1: none. */
+  /** Interval of the tracer in seconds; below 1: none. */
   readonly tracerIntervalS: number;
   readonly ops: ReadonlyMap<string, PipelineOpConfig>;
   /** Every field, also those that are not in the file. */
@@ -84,8 +85,8 @@ const TRACER_FIELDS: PipelineFields<TracerFields> = {
     fallback: -1,
     explain: (seconds) =>
       seconds > 0
-        ? { effect: 'ignored', reason: 'no tracer log is written; metrics are at /metrics' }
-        : { effect: 'honoured', reason: 'no tracer' },
+        ? says('honoured', 'seconds between reports in PipelineServingLogs/pipeline.tracer')
+        : says('honoured', 'no tracer'),
   },
 };
 

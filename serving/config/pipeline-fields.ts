@@ -125,7 +125,7 @@ export const DAG_FIELDS: PipelineFields<DagFields> = {
     fallback: false,
     explain: (on) =>
       on
-        ? says('ignored', 'a request asks for its times with the key pipeline.profile')
+        ? says('honoured', 'writes PipelineServingLogs/pipeline.trace.json, a Chrome trace')
         : says('honoured', 'no profile'),
   },
   channel_size: honoured(
@@ -258,7 +258,7 @@ export const LOCAL_SERVICE_FIELDS: PipelineFields<LocalServiceFields> = {
   min_subgraph_size: ignored(integer(0, INT32_MAX), 3, 'there is no TensorRT'),
 };
 
-function says(effect: FieldEffect['effect'], reason: string): FieldEffect {
+export function says(effect: FieldEffect['effect'], reason: string): FieldEffect {
   return { effect, reason };
 }
 

@@ -21,11 +21,12 @@ export function toTraceEvents(answer: PipelineAnswer, endMs: number): TraceEvent
   const { timings, durationMs, dataId, logId } = answer;
   const requestMs = endMs - durationMs;
   const args = { data_id: dataId, log_id: String(logId) };
-  return timings.flatMap(({ op, slot, startMs, processMs, postMs, endMs: opEndMs }) => {
+  return timings.flatMap(({ op, slot, startMs, processMs, postMs, endMs: opEndMs, outMs }) => {
     const stages = [
       ['prep', startMs, processMs],
       ['midp', processMs, postMs],
       ['postp', postMs, opEndMs],
+      ...(outMs > opEndMs ? ([['out', opEndMs, outMs]] as const) : []),
     ] as const;
     return stages.map(([stage, from, to]): TraceEvent => {
       const ts = Math.round(1_000 * (requestMs + from));

@@ -114,6 +114,7 @@ export class OpExecution {
       const raw = isPromise(returned) ? await this.#untilEnd(task, returned) : returned;
       if (call.hasEnded) return;
       const { values } = readResult<OpValues>(name, 'postprocess', raw);
+      const endMs = call.sinceStart(performance.now());
       const accepted = call.complete(task.step, values, {
         op: name,
         slot: this.#slot,
@@ -121,7 +122,8 @@ export class OpExecution {
         startMs: call.sinceStart(startMs),
         processMs: call.sinceStart(processMs),
         postMs: call.sinceStart(postMs),
-        endMs: call.sinceStart(performance.now()),
+        endMs,
+        outMs: endMs,
       });
       // A full channel holds the slot, so that outputs do not pile up.
       if (accepted !== undefined) this.#unfinished.push(accepted);

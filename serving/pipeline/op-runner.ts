@@ -83,8 +83,7 @@ export class OpRunner implements Channel {
 
   remove(task: OpTask): void {
     task.queue?.remove(task);
-    task.onAccepted?.();
-    task.onAccepted = undefined;
+    task.accept();
     if (this.#queue.length === 0) this.#stopTimer();
     this.#refill();
   }
@@ -143,8 +142,7 @@ export class OpRunner implements Channel {
       const task = this.#blocked.shift();
       if (task === undefined) break;
       this.#queue.push(task);
-      task.onAccepted?.();
-      task.onAccepted = undefined;
+      task.accept();
     }
     this.#start();
   }

@@ -16,6 +16,8 @@ export interface OpTiming {
   readonly postMs: number;
   /** Postprocess has ended. */
   readonly endMs: number;
+  /** The output has a place in the queue of every next op; `endMs` unless one was full. */
+  readonly outMs: number;
 }
 
 export interface PipelineAnswer extends RequestIds {

@@ -13,6 +13,9 @@ import type { RequestVersions } from './request-versions.ts';
 import { isPromise, readResult, Stopped, toStopped } from './stopped.ts';
 import type { QueueNode, TaskQueue } from './task-queue.ts';
 
+/** Its `outMs` changes while the output waits. */
+type RunningTiming = { -readonly [K in keyof OpTiming]: OpTiming[K] };
+
 /** The complete inputs of an op for one request. */
 export class OpTask implements QueueNode<OpTask> {
   readonly call: PipelineCall;
@@ -26,11 +29,22 @@ export class OpTask implements QueueNode<OpTask> {
   next: OpTask | undefined;
   /** Called when a full channel has room for the task, or its request has ended. */
   onAccepted: (() => void) | undefined;
+  /** The execution whose output waits while the channel is full. */
+  sender: RunningTiming | undefined;
 
   constructor(call: PipelineCall, step: number, inputs: OpInputs) {
     this.call = call;
     this.step = step;
     this.inputs = inputs;
+  }
+
+  /** Ends the wait for room in a full channel. */
+  accept(): void {
+    const { sender, onAccepted, call } = this;
+    if (sender !== undefined) sender.outMs = call.sinceStart(performance.now());
+    this.sender = undefined;
+    this.onAccepted = undefined;
+    onAccepted?.();
   }
 }
 
@@ -140,7 +154,7 @@ export class PipelineCall {
    * Takes the output of an op and passes it on. Ignored after the end.
    * @returns a promise when a channel is full: it resolves when the output has a place
    */
-  complete(step: number, values: OpValues, timing: OpTiming): Promise<unknown> | undefined {
+  complete(step: number, values: OpValues, timing: RunningTiming): Promise<unknown> | undefined {
     if (this.hasEnded) return undefined;
     const { steps, last } = this.#shared.plan;
     const { op, successors } = requireDefined(steps[step], 'a step');
@@ -149,7 +163,7 @@ export class PipelineCall {
       void this.#pack(values);
       return undefined;
     }
-    return this.#deliver(successors, op.name, values);
+    return this.#deliver(successors, op.name, values, timing);
   }
 
   /** Ends the request with a code. Ignored after the end. */
@@ -167,7 +181,12 @@ export class PipelineCall {
     return nowMs - this.#startMs;
   }
 
-  #deliver(steps: readonly number[], from: string, values: OpValues): Promise<unknown> | undefined {
+  #deliver(
+    steps: readonly number[],
+    from: string,
+    values: OpValues,
+    sender?: RunningTiming,
+  ): Promise<unknown> | undefined {
     const full: Promise<void>[] = [];
     for (const step of steps) {
       const pending = requireDefined(this.#pending[step], 'inputs of a step');
@@ -179,7 +198,10 @@ export class PipelineCall {
       const task = new OpTask(this, step, pending.inputs);
       this.#waiting.add(task);
       const accepted = this.#channel(step).offer(task);
-      if (accepted !== undefined) full.push(accepted);
+      if (accepted !== undefined) {
+        task.sender = sender;
+        full.push(accepted);
+      }
       if (this.hasEnded) break;
     }
     return full.length === 0 ? undefined : Promise.all(full);

@@ -11,6 +11,7 @@ const STAGES: readonly (readonly [name: string, value: (stats: OpStats) => numbe
   ['prep', ({ prepMs }) => prepMs],
   ['midp', ({ midpMs }) => midpMs],
   ['postp', ({ postpMs }) => postpMs],
+  ['out', ({ outMs }) => outMs],
 ];
 
 /** Call once for each registry. */
@@ -40,7 +41,9 @@ export function registerPipelineMetrics(registry: MetricsRegistry, source: Sourc
   });
   registry.collectedCounter({
     name: 'hypercube_pipeline_op_stage_seconds_total',
-    help: 'Time in the stages of an op: in (waiting), prep, midp and postp, summed over requests.',
+    help:
+      'Time in the stages of an op: in (waiting), prep, midp, postp and out (waiting for room in ' +
+      'the queues of the next ops), summed over requests.',
     labels: ['op', 'stage'],
     collect: (set) => {
       for (const [op, stats] of source.stats.ops) {

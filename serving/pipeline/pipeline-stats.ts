@@ -9,6 +9,8 @@ export interface OpStats {
   prepMs: number;
   midpMs: number;
   postpMs: number;
+  /** Wait for room in the queues of the next ops. */
+  outMs: number;
 }
 
 /** Latencies kept for percentiles. */
@@ -22,7 +24,7 @@ export class PipelineStats {
   #latencies: number[] = [];
 
   constructor(ops: readonly string[]) {
-    const zero = { count: 0, inMs: 0, prepMs: 0, midpMs: 0, postpMs: 0 };
+    const zero = { count: 0, inMs: 0, prepMs: 0, midpMs: 0, postpMs: 0, outMs: 0 };
     this.ops = new Map(ops.map((op) => [op, { ...zero }]));
   }
 
@@ -32,7 +34,7 @@ export class PipelineStats {
     this.requestMs += durationMs;
     // The newest replace the oldest.
     this.#latencies[(this.requests - 1) % LATENCIES_MAX] = durationMs;
-    for (const { op, readyMs, startMs, processMs, postMs, endMs } of timings) {
+    for (const { op, readyMs, startMs, processMs, postMs, endMs, outMs } of timings) {
       const stats = this.ops.get(op);
       if (stats === undefined) continue;
       stats.count++;
@@ -40,6 +42,7 @@ export class PipelineStats {
       stats.prepMs += processMs - startMs;
       stats.midpMs += postMs - processMs;
       stats.postpMs += endMs - postMs;
+      stats.outMs += outMs - endMs;
     }
   }
 

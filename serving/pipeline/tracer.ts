@@ -19,7 +19,7 @@ export interface TracerSource {
 }
 
 const PERCENTILES = [0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99];
-const NO_STATS: OpStats = { count: 0, inMs: 0, prepMs: 0, midpMs: 0, postpMs: 0 };
+const NO_STATS: OpStats = { count: 0, inMs: 0, prepMs: 0, midpMs: 0, postpMs: 0, outMs: 0 };
 
 /** Formats what happened since the last call. */
 export class Tracer {
@@ -52,7 +52,7 @@ export class Tracer {
     const now = this.#source.stats.ops.get(name) ?? NO_STATS;
     const before = this.#ops.get(name) ?? NO_STATS;
     const count = now.count - before.count;
-    const mean = (stage: 'inMs' | 'prepMs' | 'midpMs' | 'postpMs'): number =>
+    const mean = (stage: 'inMs' | 'prepMs' | 'midpMs' | 'postpMs' | 'outMs'): number =>
       count === 0 ? 0 : (now[stage] - before[stage]) / count;
     const [prep, midp, postp] = [mean('prepMs'), mean('midpMs'), mean('postpMs')];
     const busyShare = (count * (prep + midp + postp)) / (intervalMs * concurrency);
@@ -62,7 +62,9 @@ export class Tracer {
       `\tprep[${format(prep)} ms]`,
       `\tmidp[${format(midp)} ms]`,
       `\tpostp[${format(postp)} ms]`,
+      `\tout[${format(mean('outMs'))} ms]`,
       `\tidle[${format(Math.max(0, 1 - busyShare))}]`,
+      `\tconcurrency[${concurrency}]`,
     ];
   }
 

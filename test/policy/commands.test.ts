@@ -17,6 +17,7 @@ import { createProgram as createCheck } from '../../tools/cube-check/cli.ts';
 import { createProgram as createCubeCli } from '../../tools/cube-cli/cli.ts';
 import { createProgram as createGenerator } from '../../tools/generate-rows/cli.ts';
 import { createProgram as createKeys } from '../../tools/keys/cli.ts';
+import { createProgram as createPipeline } from '../../tools/pipeline/cli.ts';
 import { createProgram as createPrune } from '../../tools/prune-model/cli.ts';
 import { createProgram as createFeatures } from '../../tools/prune-model/features/cli.ts';
 import { runCommand } from '../support/commands.ts';
@@ -42,6 +43,7 @@ const READERS = [
   'ctr-client',
   'features check',
   'keys list',
+  'pipeline analyze',
 ];
 
 interface NamedCommand {
@@ -86,6 +88,7 @@ const PROGRAMS = [
   createLoadRedisCli(),
   createClient(),
   createKeys(),
+  createPipeline(),
 ];
 const COMMANDS = PROGRAMS.flatMap((program) => listCommands(program));
 

@@ -18,6 +18,7 @@ const TOOLS: readonly (readonly [name: string, folder: string, purpose: string])
   ['cube-server', 'cube-server', 'Serve the lookups of one shard'],
   ['serving', 'serving', 'Answer predictions'],
   ['ctr-client', 'tools/ctr-client', 'Send rows by any protocol; measure latency and quality'],
+  ['pipeline', 'tools/pipeline', 'Say from a tracer where the time of a pipeline goes'],
   ['keys', 'tools/keys', 'Make, list, rotate and end API keys'],
   ['generate-rows', 'tools/generate-rows', 'Generate rows with a known ground truth'],
 ];

@@ -228,7 +228,8 @@ function check(nodes: readonly Node[], x: number, answer: PipelineAnswer, opCoun
   if (codes.size === 0 && errNo === 0) {
     assert.deepEqual(values, { x: evaluate(nodes, nodes.length - 1, x) });
     assert.equal(timings.length, opCount);
-    for (const { readyMs, startMs, processMs, postMs, endMs } of timings) {
+    for (const { readyMs, startMs, processMs, postMs, endMs, outMs } of timings) {
+      assert.ok(endMs <= outMs);
       assert.ok(0 <= readyMs && readyMs <= startMs && startMs <= processMs);
       assert.ok(processMs <= postMs && postMs <= endMs);
     }

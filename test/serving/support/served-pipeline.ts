@@ -11,12 +11,13 @@ interface PipelineProcessOptions {
   readonly config?: string;
   readonly secondPort?: number;
   readonly maxInFlight?: number;
+  readonly logFolder?: string;
 }
 
 export async function servePipeline(
   t: TestContext,
   module: PipelineModule,
-  { config = '', secondPort, maxInFlight = 64 }: PipelineProcessOptions = {},
+  { config = '', secondPort, maxInFlight = 64, logFolder }: PipelineProcessOptions = {},
 ): Promise<Serving> {
   const serving = await startServing({
     config: completeConfig({
@@ -33,6 +34,7 @@ export async function servePipeline(
       module: { name: 'toy', ...module },
       modelOfOp: new Map(),
       variables: new Map(),
+      ...(logFolder !== undefined && { logFolder }),
     },
   });
   t.after(() => serving.stop());
