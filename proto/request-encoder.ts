@@ -16,6 +16,8 @@ export interface RequestCall {
   readonly compressType?: number;
   /** The caller writes the checksum, which covers payload and attachment. Default 0: none. */
   readonly checksumType?: number;
+  /** Further fields of the meta, as `encodeTraceFields` returns them. Default: none. */
+  readonly traceFields?: Uint8Array;
 }
 
 /** Maximum bytes of the meta's fields after the prefix. */
@@ -63,12 +65,19 @@ export class RequestEncoder {
    * @returns where its payload begins, after the bytes reserved for the checksum
    */
   write(output: OutputBuffer, call: RequestCall): number {
-    const { payload, attachment, compressType = 0, checksumType = 0 } = call;
+    const {
+      payload,
+      attachment,
+      compressType = 0,
+      checksumType = 0,
+      traceFields = NO_BYTES,
+    } = call;
     const timeoutMs = Math.ceil(Math.min(call.timeoutMs, 0x7fff_ffff));
     if (timeoutMs !== this.#timeoutMs) this.#setPrefix(timeoutMs);
     const prefix = this.#prefix;
     const bodyBytes = payload.length + attachment.length;
-    const start = output.reserve(prefix.length + META_REST_BYTES + bodyBytes);
+    const metaBytesMax = prefix.length + META_REST_BYTES + traceFields.length;
+    const start = output.reserve(metaBytesMax + bodyBytes);
     const bytes = output.bytes;
     bytes.set(prefix, start);
     let at = writeVarint(bytes, start + prefix.length, call.correlation);
@@ -79,6 +88,10 @@ export class RequestEncoder {
     if (compressType !== 0) {
       bytes[at++] = 0x18;
       bytes[at++] = compressType;
+    }
+    if (traceFields.length > 0) {
+      bytes.set(traceFields, at);
+      at += traceFields.length;
     }
     if (checksumType !== 0) {
       bytes[at++] = 0x68; // checksum_with_attachment

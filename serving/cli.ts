@@ -6,6 +6,7 @@ import { CubeError } from '../lib/core/errors.ts';
 import { advanced, type Command, createCli, Option, runCli } from '../lib/platform/cli.ts';
 import { runService, type Stoppable } from '../lib/platform/lifecycle.ts';
 import { createLogger } from '../lib/platform/logs.ts';
+import { startTracing } from '../lib/platform/start-tracing.ts';
 import { reportListening, waitForParentStop } from '../lib/platform/supervised-process.ts';
 import {
   formatConfigReport,
@@ -124,9 +125,15 @@ async function runServing(flags: Flags, program: Command): Promise<void> {
     // Help and --check-config need none of the server's packages.
     const { startServing } = await import('./server.ts');
     const pipeline = files && (await loadPipeline(files));
+    const tracing = await startTracing('serving', logger);
     const serving = await startServing({ config, logger, ...(pipeline && { pipeline }) });
     reportListening(serving.address);
-    return serving;
+    return {
+      async stop() {
+        await serving.stop();
+        await tracing?.stop();
+      },
+    };
   };
   await runService(start, logger, stopRequest === undefined ? {} : { stopRequest });
 }

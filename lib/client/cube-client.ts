@@ -27,6 +27,7 @@ import {
   type ValuesSummary,
 } from '../core/lookup-group.ts';
 import { getShardNum, type Manifest } from '../core/manifest.ts';
+import type { TraceSpan } from '../core/trace-span.ts';
 import { type Clock, systemClock } from '../platform/clock.ts';
 import { type ClientStats, createCounters } from './client-stats.ts';
 import { DistinctKeys } from './distinct-keys.ts';
@@ -59,6 +60,8 @@ export interface LookupOptions {
    * each request's first key.
    */
   readonly requestHash?: number;
+  /** The parent of the spans of the calls to shards. Default: they are not traced. */
+  readonly span?: TraceSpan | undefined;
 }
 
 /** Whether a fleet has loaded a version. */
@@ -241,7 +244,7 @@ export class CubeClient {
     groups: readonly KeyGroup[],
     outputs: LookupOutputs,
     timeoutMs: number,
-    { requestHash }: LookupOptions,
+    { requestHash, span }: LookupOptions,
     finish: (summary: LookupSummary, scratch: ShardedKeys) => Summary,
   ): Promise<Summary> {
     this.#requireOpen();
@@ -257,7 +260,8 @@ export class CubeClient {
     const { version, bundle } = plan.manifest;
     if (keyCount === 0) return finish({ version, unseen: 0, unavailable: 0 }, scratch);
     const replicaSets = this.#routes.getReplicaSets(bundle, plan.shardNum);
-    const task = { plan, tables, groups, outputs, deadlineMs, keysPerRequestMax, requestHash };
+    const limits = { deadlineMs, keysPerRequestMax, requestHash };
+    const task = { plan, tables, groups, outputs, ...limits, span };
     const call = new LookupCall(task, { context, replicaSets, scratch });
     const summary = finish(await call.run(), scratch);
     if (this.#scratch.length < SCRATCH_KEPT_MAX) this.#scratch.push(scratch);

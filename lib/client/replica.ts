@@ -114,8 +114,8 @@ export class Replica {
 
   /**
    * As `Channel.call`. Protocols that can cancel a call do so when the signal aborts. Each call
-   * must be followed by `endCall`, which closes a replica that has
-   * left the fleet.
+   * must be followed by `endCall`, which closes a replica that has left the fleet.
+   * @param traceparent of the span of the call, if it is traced
    */
   call(
     service: string,
@@ -125,12 +125,14 @@ export class Replica {
     timeoutMs: number,
     nowMs: number,
     signal?: AbortSignal,
+    traceparent?: string,
   ): Promise<CallResult> {
     this.#inFlight++;
     this.#requestCount++;
     this.#startedSumMs += nowMs;
     this.#breaker.recordCall(nowMs);
-    const options = this.#callOptions;
+    const own = this.#callOptions;
+    const options = traceparent === undefined ? own : { ...own, traceparent };
     return this.#connections.call(service, method, payload, attachment, timeoutMs, options, signal);
   }
 

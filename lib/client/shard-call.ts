@@ -9,6 +9,7 @@
  * - A failure that every replica would repeat (PERMANENT_ERRORS) ends the call at once.
  */
 import type { CubeError } from '../core/errors.ts';
+import type { TraceSpan } from '../core/trace-span.ts';
 import type { CallResult } from '../rpc/channel.ts';
 import { BackupCaller } from './backup-timer.ts';
 import type { Replica } from './replica.ts';
@@ -28,6 +29,8 @@ export interface ShardRequestHandler {
   readonly deadlineMs: number;
   /** Cancels the calls in flight, where the protocol can. */
   readonly signal?: AbortSignal;
+  /** The parent of the spans of calls; undefined: they are not traced. */
+  readonly span?: TraceSpan | undefined;
   /** Returns a u32 for consistent hashing. */
   getHash(request: ShardRequest): number;
   /** May return a view of scratch memory: it is sent before the next request is encoded. */
@@ -65,6 +68,7 @@ export class ShardCall extends BackupCaller {
   readonly #triedReplicas: Replica[] = [];
   #inFlight = 0;
   #isSettled = false;
+  #span: TraceSpan | undefined;
   #reason = 'the deadline passed before a replica was called';
   #resolve: (failure: ShardFailure | undefined) => void = () => undefined;
 
@@ -92,8 +96,22 @@ export class ShardCall extends BackupCaller {
   run(): Promise<ShardFailure | undefined> {
     return new Promise((resolve) => {
       this.#resolve = resolve;
+      if (this.#handler.span !== undefined) this.#startSpan(this.#handler.span);
       this.#replicaSet.countRequest();
       this.#callNextReplica();
+    });
+  }
+
+  #startSpan(parent: TraceSpan): void {
+    const { service, method, versionKey } = this.#handler.target;
+    const { shard, start, end } = this.#request;
+    this.#span = parent.startChild(`${service}/${method}`, 'client', {
+      'rpc.system': 'brpc',
+      'rpc.service': service,
+      'rpc.method': method,
+      'hypercube.version': versionKey,
+      'hypercube.shard': shard,
+      'hypercube.keys': end - start,
     });
   }
 
@@ -142,10 +160,14 @@ export class ShardCall extends BackupCaller {
     const attachment = handler.encodeAttachment(this.#request);
     const remainingMs = handler.deadlineMs - nowMs;
     const { service, method } = target;
-    replica.call(service, method, payload, attachment, remainingMs, nowMs, handler.signal).then(
-      (response) => this.#receive(replica, nowMs, response, isBackup),
-      (error: unknown) => this.#fail(replica, nowMs, error),
-    );
+    const { signal } = handler;
+    const traceparent = this.#span?.traceparent;
+    replica
+      .call(service, method, payload, attachment, remainingMs, nowMs, signal, traceparent)
+      .then(
+        (response) => this.#receive(replica, nowMs, response, isBackup),
+        (error: unknown) => this.#fail(replica, nowMs, error),
+      );
   }
 
   /** The response's bytes are valid only during this call. */
@@ -165,6 +187,10 @@ export class ShardCall extends BackupCaller {
     this.#replicaSet.recordLatency(replica.endCall(startedMs, this.#context.clock.nowMs()));
     replica.recordAnswer(this.#handler.target.versionKey);
     if (isBackup) this.#context.counters.backupsWon++;
+    this.#span?.setAttributes({
+      'server.address': replica.endpoint,
+      'hypercube.response_bytes': response.payload.length + response.attachment.length,
+    });
     this.#settle(undefined);
   }
 
@@ -199,6 +225,17 @@ export class ShardCall extends BackupCaller {
 
   #settle(failure: ShardFailure | undefined): void {
     this.#isSettled = true;
+    if (this.#span !== undefined) this.#endSpan(this.#span, failure);
     this.#resolve(failure);
+  }
+
+  #endSpan(span: TraceSpan, failure: ShardFailure | undefined): void {
+    span.setAttributes({ 'hypercube.attempts': this.#triedReplicas.length });
+    if (failure === undefined) span.end('OK');
+    else {
+      const { permanentError, deadlineExceeded, reason } = failure;
+      const code = deadlineExceeded ? 'DEADLINE_EXCEEDED' : 'UNAVAILABLE';
+      span.end(permanentError?.code ?? code, reason);
+    }
   }
 }

@@ -6,6 +6,7 @@
  */
 import type { ErrorDetails } from '../core/error-details.ts';
 import { CubeError } from '../core/errors.ts';
+import type { TraceSpan } from '../core/trace-span.ts';
 import { murmur32OfKey } from './murmur32.ts';
 import type { CallContext, CallTarget } from './replica-probe.ts';
 import type { ReplicaSet } from './replica-set.ts';
@@ -18,6 +19,8 @@ export interface ShardedTask {
   readonly keysPerRequestMax: number;
   /** A u32 for consistent hashing; undefined: the hash of each request's first key. */
   readonly requestHash: number | undefined;
+  /** The parent of the spans of calls; absent: they are not traced. */
+  readonly span?: TraceSpan | undefined;
 }
 
 /** The resources that a call borrows from its client. */
@@ -32,6 +35,7 @@ export interface CallResources {
 export abstract class ShardedCall<Task extends ShardedTask> implements ShardRequestHandler {
   readonly target: CallTarget;
   readonly deadlineMs: number;
+  readonly span: TraceSpan | undefined;
   protected readonly task: Task;
   protected readonly keys: ShardedKeys;
   protected unseen = 0;
@@ -47,6 +51,7 @@ export abstract class ShardedCall<Task extends ShardedTask> implements ShardRequ
   constructor(target: CallTarget, task: Task, resources: CallResources) {
     this.target = target;
     this.deadlineMs = task.deadlineMs;
+    this.span = task.span;
     this.task = task;
     this.keys = resources.scratch;
     this.#context = resources.context;

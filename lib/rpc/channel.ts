@@ -10,6 +10,7 @@ import { type Frame, FrameDecoder, readCorrelationId } from '../../proto/baidu-s
 import { CHECKSUM_CRC32C, CHECKSUM_XXH64, getChecksumBytes } from '../../proto/frame-fields.ts';
 import type { OutputBuffer } from '../../proto/output-buffer.ts';
 import { type RequestCall, RequestEncoder } from '../../proto/request-encoder.ts';
+import { encodeTraceFields } from '../../proto/trace-fields.ts';
 import { decodeErrorDetails } from '../core/error-details.ts';
 import { CubeError } from '../core/errors.ts';
 import { type ChannelLimits, DEFAULT_CHANNEL_LIMITS } from '../core/limits.ts';
@@ -21,7 +22,7 @@ import { type Endpoint, parseEndpoint } from './endpoint.ts';
 import { compressRequestPayload, decodePayload, isEncoded } from './payload-encoding.ts';
 
 /** Upper bound of an encoded request meta. */
-const META_BYTES_MAX = 512;
+const META_BYTES_MAX = 640;
 const ENCODERS_MAX = 64;
 /**
  * A correlation id is a sequence number times this plus the slot of its call, so no lookup table is
@@ -55,6 +56,8 @@ export interface CallOptions {
    * With `checksum`: accept responses without one, which brpc's servers send. Default false.
    */
   readonly isChecksumOptional?: boolean;
+  /** W3C `traceparent` of the span that makes the call. Default: none. */
+  readonly traceparent?: string;
 }
 
 const CHECKSUM_TYPES = { xxh64: CHECKSUM_XXH64, crc32c: CHECKSUM_CRC32C } as const;
@@ -207,7 +210,7 @@ export class Channel {
     output: OutputBuffer,
     encoder: RequestEncoder,
     { correlation, timeoutMs, payload, attachment }: RequestCall,
-    { compressType, checksum }: CallOptions,
+    { compressType, checksum, traceparent }: CallOptions,
   ): void {
     const checksumType = checksum === undefined ? 0 : CHECKSUM_TYPES[checksum];
     const packed = compressRequestPayload(payload, compressType ?? 0);
@@ -218,6 +221,7 @@ export class Channel {
       attachment,
       compressType: packed.compressType,
       checksumType,
+      ...(traceparent !== undefined && { traceFields: encodeTraceFields(traceparent) }),
     });
     if (checksumType === 0) return;
     const at = start - getChecksumBytes(checksumType);

@@ -1,4 +1,5 @@
 /** What callers of the engine pass to a prediction, and what they get. */
+import type { TraceSpan } from '../../lib/core/trace-span.ts';
 
 export interface PredictOptions {
   /** On the scale of the clock's `nowMs`. */
@@ -10,6 +11,8 @@ export interface PredictOptions {
   readonly signal?: CancelSignal;
   /** Maximum wait for the first batch, where the queue policy allows requests to give one. */
   readonly queueTimeoutMs?: number;
+  /** The span of the request; absent: it is not traced. */
+  readonly span?: TraceSpan | undefined;
   /** Called once, when the request is in its first batch or answered without one. */
   onScheduled?(): void;
 }

@@ -20,15 +20,17 @@
  *   running fails.
  * - A batch that no open request needs is dropped before its next step.
  */
-import { CubeError, requireDefined } from '../../lib/core/errors.ts';
+import { CubeError, type ErrorCode, requireDefined } from '../../lib/core/errors.ts';
 import { findNonFinite, type KeyedRows } from '../../lib/core/feature-rows.ts';
 import { keyToBigint } from '../../lib/core/keys.ts';
 import { type LookupSummary, OUTCOME_UNAVAILABLE } from '../../lib/core/lookup-group.ts';
 import type { Manifest } from '../../lib/core/manifest.ts';
+import type { TraceSpan } from '../../lib/core/trace-span.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
 import type { EmbeddingStore } from '../stores/embedding-store.ts';
 import { BatchBufferPool, type BatchBuffers, countOutcomes } from './batch-buffers.ts';
 import type { SlabShape } from './batch-slab.ts';
+import { startBatchSpan } from './batch-span.ts';
 import type { BatchRunner } from './batcher.ts';
 import type { DegradationPolicy } from './engine-options.ts';
 import { EngineRequest } from './engine-request.ts';
@@ -73,6 +75,8 @@ export interface BundleRunnerOptions {
 interface BatchContext extends BundleRunnerOptions {
   readonly buffers: BatchBufferPool;
   readonly scheduler: BatchScheduler<EngineRequest>;
+  /** The span of the batch; undefined: none of its requests is traced. */
+  readonly span: TraceSpan | undefined;
 }
 
 /** Runs the batches of a bundle. */
@@ -90,8 +94,11 @@ export class BundleBatchRunner implements BatchRunner<KeyedRows, EngineRequest> 
     return new EngineRequest(rows, entry, { outputs, keyNum: plan.keyNum });
   }
 
-  runBatch(batch: EngineBatch, scheduler: BatchScheduler<EngineRequest>): Promise<void> {
-    return runBatch(batch, { ...this.#options, buffers: this.#buffers, scheduler });
+  async runBatch(batch: EngineBatch, scheduler: BatchScheduler<EngineRequest>): Promise<void> {
+    const span = startBatchSpan(batch);
+    const context = { ...this.#options, buffers: this.#buffers, scheduler, span };
+    const code = await runBatch(batch, context);
+    span?.end(code);
   }
 
   recordOutcome(request: EngineRequest, durationMs: number): void {
@@ -108,10 +115,10 @@ export class BundleBatchRunner implements BatchRunner<KeyedRows, EngineRequest> 
   }
 }
 
-/** Runs one batch. Never rejects: errors fail the requests. */
-async function runBatch(batch: EngineBatch, context: BatchContext): Promise<void> {
+/** Runs one batch. Never rejects: errors fail the requests. @returns the code of the whole batch */
+async function runBatch(batch: EngineBatch, context: BatchContext): Promise<ErrorCode | 'OK'> {
   const { shape, clock, pool, scheduler } = context;
-  if (dropIfAbandoned(batch)) return;
+  if (dropIfAbandoned(batch)) return 'DEADLINE_EXCEEDED';
   const buffers = context.buffers.acquire();
   const startMs = clock.nowMs();
   try {
@@ -120,28 +127,32 @@ async function runBatch(batch: EngineBatch, context: BatchContext): Promise<void
       await lookUp(batch, buffers, context);
     }
   } catch (error) {
-    failBatch(batch, CubeError.from(error), scheduler);
+    const failure = CubeError.from(error);
+    failBatch(batch, failure, scheduler);
     context.buffers.release(buffers);
-    return;
+    return failure.code;
   }
   if (dropIfAbandoned(batch)) {
     context.buffers.release(buffers);
-    return;
+    return 'DEADLINE_EXCEEDED';
   }
   const lookupMicros = 1_000 * (clock.nowMs() - startMs);
   let result: BatchResult | undefined;
   try {
     result = await pool.run({ slab: buffers.slab, rowCount: batch.rowCount });
   } catch (error) {
-    handleRunError(batch, CubeError.from(error), scheduler);
-    return;
+    const failure = CubeError.from(error);
+    handleRunError(batch, failure, scheduler);
+    return failure.code;
   }
   // The worker died before it began this batch.
-  if (result === undefined) scheduler.retry(batch);
-  else {
-    const timed = shape.lookupThread === 'main' ? { ...result, lookupMicros } : result;
-    deliver(batch, buffers, timed, context);
+  if (result === undefined) {
+    scheduler.retry(batch);
+    return 'UNAVAILABLE';
   }
+  const timed = shape.lookupThread === 'main' ? { ...result, lookupMicros } : result;
+  deliver(batch, buffers, timed, context);
+  return 'OK';
 }
 
 // Step 1: fill
@@ -163,10 +174,10 @@ async function lookUp(
   buffers: BatchBuffers,
   context: BatchContext,
 ): Promise<void> {
-  const { store, manifest, clock } = context;
+  const { store, manifest, clock, span } = context;
   const groups = buffers.prepareGroups(batch.rowCount);
   const timeoutMs = computeLookupTimeoutMs(batch, clock.nowMs());
-  const summary = await store.lookup(manifest, groups, timeoutMs);
+  const summary = await store.lookup(manifest, groups, timeoutMs, span);
   if (summary.version !== manifest.version) {
     throw new CubeError(
       'INTERNAL',

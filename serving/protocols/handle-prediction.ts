@@ -9,8 +9,10 @@ import { UNRESTRICTED } from '../../lib/access/principal.ts';
 import { CubeError, type ErrorCode } from '../../lib/core/errors.ts';
 import type { FeatureRows, KeyedRows } from '../../lib/core/feature-rows.ts';
 import { isLargeJson, runAtOnce, type SlicedWork } from '../../lib/core/json-slices.ts';
+import type { TraceAttributes, TraceSpan } from '../../lib/core/trace-span.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
+import { startRequestSpan } from '../../lib/platform/tracing.ts';
 import type { ControlAccess } from '../../lib/rpc/control-access.ts';
 import type { HttpRequest, HttpRequestHead } from '../../lib/rpc/direct-routes.ts';
 import type { GrpcAdmit, GrpcCall } from '../../lib/rpc/grpc-calls.ts';
@@ -108,6 +110,8 @@ export interface CallContext {
   markVariants(text: string): void;
   /** The key for experiments. @throws CubeError INVALID_ARGUMENT */
   experimentKey(): string | undefined;
+  /** The caller's W3C `traceparent`, not yet checked; read only while tracing is on. */
+  traceparent(): string | undefined;
   /** When it is known before the body is parsed. */
   readonly priority?: number | undefined;
   /** When the head of the request arrived; undefined: with the call of `handlePrediction`. */
@@ -135,25 +139,29 @@ export async function handlePrediction<T, V extends LoadedVersion>(
 ): Promise<T> {
   const { admission, metrics, requestLog, clock } = context;
   const startMs = clock.nowMs();
+  const span = startRequestSpan(`predict ${protocol}`, call);
   let experimented: ExperimentedRequest | undefined;
   let handled: HandledRequest<T> | undefined;
   let code: ErrorCode | 'OK' = 'OK';
   try {
     admission.enter();
   } catch (error) {
-    metrics.recordFailure(protocol, CubeError.from(error).code);
+    const refusal = CubeError.from(error);
+    metrics.recordFailure(protocol, refusal.code);
+    span?.end(refusal.code, refusal.message);
     throw error;
   }
+  let reason: string | undefined;
   try {
     experimented = context.experiments.begin(call.experimentKey());
-    handled = await runPrediction(context, call, source, { startMs, experimented });
+    handled = await runPrediction(context, call, source, { startMs, experimented, span });
     metrics.recordPrediction(protocol, handled.summary);
     if (handled.summary.degraded) call.markDegraded();
     const { assignments } = experimented;
     if (assignments.length > 0) call.markVariants(formatVariants(assignments));
     return handled.formatResponse();
   } catch (error) {
-    code = CubeError.from(error).code;
+    ({ code, message: reason } = CubeError.from(error));
     metrics.recordFailure(protocol, code);
     throw error;
   } finally {
@@ -167,6 +175,10 @@ export async function handlePrediction<T, V extends LoadedVersion>(
       model: handled?.model,
       prediction: handled?.summary,
     });
+    if (span !== undefined) {
+      span.setAttributes(describePrediction(protocol, handled));
+      span.end(code, reason);
+    }
     if (code === 'OK' && handled?.shadowed !== undefined) {
       context.shadows.offer({ ...handled.shadowed, durationMs });
     }
@@ -174,6 +186,12 @@ export async function handlePrediction<T, V extends LoadedVersion>(
       recordExperiment(context, experimented, { code, durationMs, handled });
     }
   }
+}
+
+interface StartedRequest {
+  readonly startMs: number;
+  readonly experimented: ExperimentedRequest;
+  readonly span: TraceSpan | undefined;
 }
 
 interface HandledRequest<T> {
@@ -185,6 +203,30 @@ interface HandledRequest<T> {
   /** What shadows copy; undefined for plain models. */
   readonly shadowed?: Omit<ShadowedRequest, 'durationMs'>;
   readonly formatResponse: () => T;
+}
+
+/** The attributes of a request's span; of a failed one, what is known. */
+function describePrediction(
+  protocol: ProtocolName,
+  handled: HandledRequest<unknown> | undefined,
+): TraceAttributes {
+  if (handled === undefined) return { 'hypercube.protocol': protocol };
+  const { model, summary } = handled;
+  const { queueMicros, lookupMicros, inferMicros, outputMicros, cacheMicros } = summary.timings;
+  return {
+    'hypercube.protocol': protocol,
+    'hypercube.model': model,
+    'hypercube.version': summary.version,
+    'hypercube.rows': summary.rowCount,
+    'hypercube.unseen': summary.unseen,
+    'hypercube.unavailable': summary.unavailable,
+    'hypercube.degraded': summary.degraded,
+    'hypercube.queue_us': queueMicros,
+    'hypercube.lookup_us': lookupMicros,
+    'hypercube.infer_us': inferMicros,
+    'hypercube.output_us': outputMicros,
+    ...(cacheMicros !== undefined && { 'hypercube.cache_us': cacheMicros }),
+  };
 }
 
 function recordExperiment(
@@ -212,7 +254,7 @@ async function runPrediction<T, V extends LoadedVersion>(
   context: ProtocolContext,
   call: CallContext,
   source: RequestSource<T, V>,
-  { startMs, experimented }: { startMs: number; experimented: ExperimentedRequest },
+  { startMs, experimented, span }: StartedRequest,
 ): Promise<HandledRequest<T>> {
   const { admission, models, slices, timeoutMs } = context;
   const callTimeoutMs = call.timeoutMs() ?? timeoutMs;
@@ -237,6 +279,7 @@ async function runPrediction<T, V extends LoadedVersion>(
   return predict(context, request, {
     deadlineMs,
     signal: call.signal,
+    ...(span !== undefined && { span }),
     ...(queueTimeoutMs !== undefined && { queueTimeoutMs }),
     ...(priority === undefined ? {} : { priority }),
     ...(request.detail === undefined ? {} : { slotOutcomes: request.detail }),
@@ -368,6 +411,7 @@ export function createHttpCallContext(
       if (!raw.headersSent) raw.setHeader(EXPERIMENTS_KEY, text);
     },
     experimentKey: () => checkExperimentKey(headers[EXPERIMENT_KEY]),
+    traceparent: () => String(headers['traceparent'] ?? ''),
   };
 }
 
@@ -390,6 +434,7 @@ export function createGrpcCallContext(call: GrpcCall, priority?: number): CallCo
     markDegraded: () => call.setTrailer(DEGRADED_KEY, 'true'),
     markVariants: (text) => call.setTrailer(EXPERIMENTS_KEY, text),
     experimentKey: () => checkExperimentKey(call.getMetadata(EXPERIMENT_KEY)),
+    traceparent: () => call.getMetadata('traceparent'),
   };
 }
 
@@ -419,6 +464,7 @@ export function createBaiduCallContext(
   metaTimeoutMs: number,
   signal: CancelSignal,
   grant?: CallGrant,
+  traceparent?: string,
 ): CallContext {
   const timeoutMs = metaTimeoutMs > 0 ? Math.min(metaTimeoutMs, TIMEOUT_MS_MAX) : undefined;
   return {
@@ -427,6 +473,7 @@ export function createBaiduCallContext(
     markDegraded: () => undefined,
     markVariants: () => undefined,
     experimentKey: () => undefined,
+    traceparent: () => traceparent,
     grant,
   };
 }

@@ -10,6 +10,7 @@ import type { FastifyReply, FastifyRequest } from 'fastify';
 import { CubeError, type ErrorCode } from '../../lib/core/errors.ts';
 import { ERROR_TEXT_CHARS_MAX } from '../../lib/core/limits.ts';
 import { wallClockMs } from '../../lib/platform/clock.ts';
+import { isTracing } from '../../lib/platform/tracing.ts';
 import { createErrorHeaders, type HttpAdmit } from '../../lib/rpc/direct-routes.ts';
 import type { GrpcAdmit, GrpcHandler } from '../../lib/rpc/grpc-calls.ts';
 import type { RpcHandler } from '../../lib/rpc/rpc-routes.ts';
@@ -24,6 +25,7 @@ import {
 } from '../../proto/general-model.ts';
 import { formatGeneralResponse, parseGeneralRequest } from '../../proto/general-model-json.ts';
 import type { GeneralModelLimits } from '../../proto/general-tensor.ts';
+import { readTraceparent } from '../../proto/trace-fields.ts';
 import type { LoadedBundle } from '../engine/loaded-bundle.ts';
 import { isTensorModel, type LoadedVersion } from '../engine/loaded-version.ts';
 import type { Prediction } from '../engine/prediction.ts';
@@ -132,17 +134,20 @@ class PaddleEndpoint {
   }
 
   baidu(method: GeneralModelMethod): RpcHandler {
-    return ({ bytes, payloadStart, payloadEnd, timeoutMs }, response) => {
+    return (frame, response) => {
+      const { bytes, payloadStart, payloadEnd, timeoutMs } = frame;
       const { grant } = response.caller;
       this.#admit(createBaiduCallContext(timeoutMs, NEVER_ABORTED, grant));
       const request = decodeGeneralRequest(bytes.slice(payloadStart, payloadEnd), REQUEST_LIMITS);
+      const traceparent = isTracing() ? readTraceparent(frame) : undefined;
       const deferred = response.defer();
       const signal = {
         get aborted(): boolean {
           return deferred.isAbandoned;
         },
       };
-      this.#handleOrReport(method, request, createBaiduCallContext(timeoutMs, signal, grant)).then(
+      const call = createBaiduCallContext(timeoutMs, signal, grant, traceparent);
+      this.#handleOrReport(method, request, call).then(
         (result) => {
           if (deferred.isAbandoned) {
             deferred.fail(makeExpiredError());

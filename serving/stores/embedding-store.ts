@@ -13,6 +13,7 @@ import type { ReplicaStats } from '../../lib/client/replica.ts';
 import { CubeError } from '../../lib/core/errors.ts';
 import type { LookupGroup, LookupSummary } from '../../lib/core/lookup-group.ts';
 import type { Manifest } from '../../lib/core/manifest.ts';
+import type { TraceSpan } from '../../lib/core/trace-span.ts';
 import type { SharedVersion } from '../../lib/store/shared-version.ts';
 import type { StoreKind } from './store-choice.ts';
 
@@ -57,12 +58,14 @@ export interface EmbeddingStore {
   /**
    * Fills the rows and outcomes of every group from the manifest's version.
    * @param timeoutMs for the whole call; keys without an answer by then are unavailable
+   * @param span the parent of the spans of calls to other servers, if the lookup is traced
    * @throws CubeError VERSION_ABSENT when the version was not prepared, or was retired
    */
   lookup(
     manifest: Manifest,
     groups: readonly LookupGroup[],
     timeoutMs: number,
+    span?: TraceSpan,
   ): Promise<LookupSummary>;
 
   /**

@@ -24,6 +24,7 @@ import {
 import type { LayerRef, Manifest, TableRef } from '../../lib/core/manifest.ts';
 import { getTablesDigest } from '../../lib/core/manifest.ts';
 import { versionKey } from '../../lib/core/names.ts';
+import type { TraceSpan } from '../../lib/core/trace-span.ts';
 import type { EmbeddingStore, RowCacheStats, ServerStats } from './embedding-store.ts';
 import { RowCache } from './row-cache.ts';
 
@@ -106,11 +107,12 @@ export class HotRowsStore implements EmbeddingStore {
     manifest: Manifest,
     groups: readonly LookupGroup[],
     timeoutMs: number,
+    span?: TraceSpan,
   ): Promise<LookupSummary> {
     if (this.#isClosed) throw new CubeError('STOPPING', 'the store is closed');
     const version = this.#versions.get(makeVersionId(manifest));
     if (version === undefined || timeoutMs <= 0) {
-      return this.#store.lookup(manifest, groups, timeoutMs);
+      return this.#store.lookup(manifest, groups, timeoutMs, span);
     }
     const tables = resolveTables(manifest, groups);
     const splits: SplitGroup[] = [];
@@ -131,7 +133,7 @@ export class HotRowsStore implements EmbeddingStore {
     });
     if (splits.length === 0) return { version: manifest.version, unseen, unavailable: 0 };
     const missing = splits.map((split) => split.missing);
-    const summary = await this.#store.lookup(manifest, missing, timeoutMs);
+    const summary = await this.#store.lookup(manifest, missing, timeoutMs, span);
     for (const split of splits) {
       copyBack(split);
       if (summary.version === manifest.version) cacheAnswers(split);

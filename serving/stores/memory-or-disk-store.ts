@@ -7,6 +7,7 @@ import { CubeError } from '../../lib/core/errors.ts';
 import type { LookupGroup, LookupSummary } from '../../lib/core/lookup-group.ts';
 import type { Manifest } from '../../lib/core/manifest.ts';
 import { versionKey } from '../../lib/core/names.ts';
+import type { TraceSpan } from '../../lib/core/trace-span.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import type { SharedVersion } from '../../lib/store/shared-version.ts';
 import type { EmbeddingStore, ThreadNumbers } from './embedding-store.ts';
@@ -49,8 +50,9 @@ export class MemoryOrDiskStore implements EmbeddingStore {
     manifest: Manifest,
     groups: readonly LookupGroup[],
     timeoutMs: number,
+    span?: TraceSpan,
   ): Promise<LookupSummary> {
-    return (await this.#findStore(manifest)).lookup(manifest, groups, timeoutMs);
+    return (await this.#findStore(manifest)).lookup(manifest, groups, timeoutMs, span);
   }
 
   share(manifest: Manifest): readonly SharedVersion[] | undefined {

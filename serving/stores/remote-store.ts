@@ -7,6 +7,7 @@ import { CubeError } from '../../lib/core/errors.ts';
 import type { LookupGroup, LookupSummary } from '../../lib/core/lookup-group.ts';
 import type { Manifest } from '../../lib/core/manifest.ts';
 import { versionKey } from '../../lib/core/names.ts';
+import type { TraceSpan } from '../../lib/core/trace-span.ts';
 import { readText } from '../../lib/platform/files.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import { Credentials } from '../../lib/rpc/credentials.ts';
@@ -65,11 +66,12 @@ export class RemoteStore implements EmbeddingStore {
     manifest: Manifest,
     groups: readonly LookupGroup[],
     timeoutMs: number,
+    span?: TraceSpan,
   ): Promise<LookupSummary> {
     if (this.#isClosed) throw new CubeError('STOPPING', 'the remote store is closed');
     if (!this.#prepared.has(versionKey(manifest))) throw makeAbsentError(manifest, this.#prepared);
     try {
-      return await this.#client.lookup(manifest, groups, timeoutMs);
+      return await this.#client.lookup(manifest, groups, timeoutMs, { span });
     } catch (error) {
       throw toOwnError(error);
     }

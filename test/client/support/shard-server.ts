@@ -33,6 +33,7 @@ import {
   writeResponseGroup,
 } from '../../../proto/lookup.ts';
 import { OutputBuffer } from '../../../proto/output-buffer.ts';
+import { readTraceparent } from '../../../proto/trace-fields.ts';
 import { resetSocket } from '../../rpc/support/reset.ts';
 import type { OracleTable, OracleVersion } from './oracle.ts';
 
@@ -61,6 +62,8 @@ export class FakeShardServer {
   readonly lookups: LookupRequestHead[] = [];
   probes = 0;
   timeoutsMs: number[] = [];
+  /** The trace of each lookup with keys, in order; undefined: none. */
+  readonly traceparents: (string | undefined)[] = [];
   /** Received bytes are read once this is settled. */
   readGate: Promise<void> = Promise.resolve();
   /** Chunks received, read or not. */
@@ -126,7 +129,10 @@ export class FakeShardServer {
     const output = new OutputBuffer();
     const head = decodeLookupRequest(frame.bytes.subarray(frame.payloadStart, frame.payloadEnd));
     if (head.groups.length === 0) this.probes++;
-    else this.lookups.push(head);
+    else {
+      this.lookups.push(head);
+      this.traceparents.push(readTraceparent(frame));
+    }
     this.timeoutsMs.push(frame.timeoutMs);
     const behavior = this.nextBehavior();
     if (behavior === 'stay silent') return;
