@@ -15,8 +15,26 @@ import {
 export const DEGRADED_KEY = 'hypercube-degraded';
 /** The header of a request (gRPC: metadata) by which it is assigned to experiments. */
 export const EXPERIMENT_KEY = 'x-experiment-key';
+export const EXPERIMENT_KEY_CHARS_MAX = 256;
 /** The header of an answer (gRPC: trailer) with its variants: `experiment=variant, …`. */
 export const EXPERIMENTS_KEY = 'hypercube-experiments';
+
+/** The variant of a request in each experiment, by the experiment's name. */
+export type Variants = Readonly<Record<string, string>>;
+
+/**
+ * @param text of the header or trailer EXPERIMENTS_KEY; undefined or '' without experiments
+ * @throws CubeError INTERNAL when it is not of this form
+ */
+export function parseVariants(text: string | undefined): Variants | undefined {
+  if (text === undefined || text === '') return undefined;
+  const pairs = text.split(', ').map((pair) => {
+    const [experiment = '', variant = '', ...rest] = pair.split('=');
+    if (experiment !== '' && variant !== '' && rest.length === 0) return [experiment, variant];
+    throw new CubeError('INTERNAL', `${EXPERIMENTS_KEY}: expected experiment=variant, got ${pair}`);
+  });
+  return Object.fromEntries(pairs);
+}
 
 export const CTR_SERVICE = 'hypercube.CtrService';
 export const CTR_PREDICT = 'Predict';

@@ -6,8 +6,18 @@ import {
   type ClientUnaryCall,
   credentials,
   Metadata,
+  type ServiceError,
 } from '@grpc/grpc-js';
-import { CTR_PREDICT, CTR_SERVICE, decodeCtrResponse, encodeCtrRequest } from '../../proto/ctr.ts';
+import {
+  CTR_PREDICT,
+  CTR_SERVICE,
+  decodeCtrResponse,
+  EXPERIMENT_KEY,
+  EXPERIMENTS_KEY,
+  encodeCtrRequest,
+  parseVariants,
+  type Variants,
+} from '../../proto/ctr.ts';
 import { wallClockMs } from '../platform/clock.ts';
 import type { Credentials } from '../rpc/credentials.ts';
 import {
@@ -48,7 +58,24 @@ export class CtrGrpc implements CtrTransport {
     const metadata = new Metadata();
     const { token } = this.#credentials;
     if (token !== undefined) metadata.set('authorization', `Bearer ${token}`);
-    const bytes = await new Promise<Buffer>((resolve, reject) => {
+    if (call.experimentKey !== undefined) metadata.set(EXPERIMENT_KEY, call.experimentKey);
+    const { bytes, variants } = await this.#send(request, metadata, deadline);
+    return { ...decodeCtrResponse(bytes), ...(variants !== undefined && { variants }) };
+  }
+
+  close(): void {
+    // Client.close() alone lets calls run until their deadlines.
+    for (const call of this.#calls) call.cancel();
+    this.#client.close();
+  }
+
+  #send(
+    request: Buffer,
+    metadata: Metadata,
+    deadline: number,
+  ): Promise<{ bytes: Buffer; variants: Variants | undefined }> {
+    return new Promise((resolve, reject) => {
+      let result: ServiceError | Buffer = NO_BYTES;
       const unaryCall = this.#client.makeUnaryRequest(
         PATH,
         identity,
@@ -57,20 +84,25 @@ export class CtrGrpc implements CtrTransport {
         metadata,
         { deadline },
         (error, response = NO_BYTES) => {
-          this.#calls.delete(unaryCall);
-          if (error === null) resolve(response);
-          else reject(fromServiceError(error, this.#host));
+          result = error ?? response;
         },
       );
       this.#calls.add(unaryCall);
+      // The last event, after the response; it has the trailers.
+      unaryCall.on('status', ({ metadata: trailers }) => {
+        this.#calls.delete(unaryCall);
+        if (!Buffer.isBuffer(result)) {
+          reject(fromServiceError(result, this.#host));
+          return;
+        }
+        try {
+          const [text] = trailers.get(EXPERIMENTS_KEY);
+          resolve({ bytes: result, variants: parseVariants(text?.toString()) });
+        } catch (error) {
+          reject(error);
+        }
+      });
     });
-    return decodeCtrResponse(bytes);
-  }
-
-  close(): void {
-    // Client.close() alone lets calls run until their deadlines.
-    for (const call of this.#calls) call.cancel();
-    this.#client.close();
   }
 }
 

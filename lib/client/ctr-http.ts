@@ -1,6 +1,7 @@
 /** Calls a serving process over HTTP, `POST /v1/ctr:predict`, on keep-alive connections. */
 import { type ClientRequest, Agent as HttpAgent, type IncomingMessage, request } from 'node:http';
 import { Agent as HttpsAgent, request as httpsRequest } from 'node:https';
+import { EXPERIMENT_KEY, EXPERIMENTS_KEY, parseVariants } from '../../proto/ctr.ts';
 import { toErrorDetails } from '../core/error-details.ts';
 import { CubeError, ERROR_STATUS, type ErrorCode } from '../core/errors.ts';
 import { JsonReader } from '../core/json.ts';
@@ -43,8 +44,8 @@ export class CtrHttp implements CtrTransport {
     const isLines = typeof rows === 'string' || rows instanceof Uint8Array;
     const body = isLines ? Buffer.from(rows as string) : Buffer.from(encodeRows(rows));
     const type = isLines ? 'text/tab-separated-values' : 'application/json';
-    const { status, text } = await this.#post(call, body, type, timeoutMs);
-    if (status === 200) return readPrediction(text, this.#url.host);
+    const { status, text, variants } = await this.#post(call, body, type, timeoutMs);
+    if (status === 200) return readPrediction(text, variants, this.#url.host);
     throw toPredictError(status, text, this.#url.host);
   }
 
@@ -68,7 +69,7 @@ export class CtrHttp implements CtrTransport {
     body: Uint8Array,
     type: string,
     timeoutMs: number,
-  ): Promise<{ status: number; text: string }> {
+  ): Promise<HttpAnswer> {
     const url = new URL(this.#url);
     for (const name of ['model', 'version', 'label', 'priority', 'detail', 'timings'] as const) {
       if (call[name] !== undefined) url.searchParams.set(name, `${call[name]}`);
@@ -76,6 +77,7 @@ export class CtrHttp implements CtrTransport {
     const { token } = this.#credentials;
     const headers = {
       ...(token !== undefined && { authorization: `Bearer ${token}` }),
+      ...(call.experimentKey !== undefined && { [EXPERIMENT_KEY]: call.experimentKey }),
       'content-type': type,
       'content-length': body.length,
       'timeout-ms': Math.max(1, Math.floor(timeoutMs)),
@@ -97,6 +99,13 @@ export class CtrHttp implements CtrTransport {
   }
 }
 
+interface HttpAnswer {
+  readonly status: number;
+  readonly text: string;
+  /** The header EXPERIMENTS_KEY. */
+  readonly variants: string | undefined;
+}
+
 function encodeRows(rows: CtrRows): string {
   return JSON.stringify({ rows }, (_, value) =>
     typeof value === 'bigint' ? value.toString() : value,
@@ -114,10 +123,7 @@ function toCubeError(error: Error, host: string): CubeError {
   return new CubeError('UNAVAILABLE', `${host}: ${error.message}`, { cause: error });
 }
 
-async function readResponse(
-  response: IncomingMessage,
-  host: string,
-): Promise<{ status: number; text: string }> {
+async function readResponse(response: IncomingMessage, host: string): Promise<HttpAnswer> {
   const pieces: Buffer[] = [];
   let bytes = 0;
   try {
@@ -134,7 +140,12 @@ async function readResponse(
   } catch (error) {
     throw toCubeError(error as Error, host);
   }
-  return { status: response.statusCode ?? 0, text: Buffer.concat(pieces).toString() };
+  const { [EXPERIMENTS_KEY]: variants } = response.headers;
+  return {
+    status: response.statusCode ?? 0,
+    text: Buffer.concat(pieces).toString(),
+    variants: variants?.toString(),
+  };
 }
 
 function toPredictError(status: number, text: string, host: string): CubeError {
@@ -158,8 +169,13 @@ function parseServerError(text: string, host: string): CubeError | undefined {
 /**
  * @throws CubeError INTERNAL when the response is not a prediction: this is not a serving process
  */
-function readPrediction(text: string, host: string): CtrPrediction {
+function readPrediction(
+  text: string,
+  variantsText: string | undefined,
+  host: string,
+): CtrPrediction {
   try {
+    const variants = parseVariants(variantsText);
     const json = JsonReader.parse(text, host);
     const slots = json.optional('slots', (field) => field.items().map(readSlot));
     const timings = json.optional('timings', (field) => ({
@@ -181,6 +197,7 @@ function readPrediction(text: string, host: string): CtrPrediction {
       degraded: json.field('degraded').boolean(),
       ...(slots === undefined ? {} : { slots }),
       ...(timings === undefined ? {} : { timings }),
+      ...(variants === undefined ? {} : { variants }),
     };
   } catch (error) {
     const { message } = error as Error;

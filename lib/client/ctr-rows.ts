@@ -1,5 +1,5 @@
 /** The rows, options and results of CtrClient's calls. */
-import type { CtrRequest, CtrResponse } from '../../proto/ctr.ts';
+import type { CtrRequest, CtrResponse, Variants } from '../../proto/ctr.ts';
 import { CubeError } from '../core/errors.ts';
 
 /** The feature of a slot; null is missing. An array holds the features of a pooling slot. */
@@ -41,11 +41,19 @@ export interface CtrCallOptions {
   readonly detail?: boolean;
   /** Return the durations of the steps. Default false. */
   readonly timings?: boolean;
+  /**
+   * The user or session by which experiments choose a variant, at most 256 characters. Default: the
+   * server draws a variant for each call.
+   */
+  readonly experimentKey?: string;
   /** For the whole call, retries included. Default: the client's. */
   readonly timeoutMs?: number;
 }
 
-export type CtrPrediction = CtrResponse;
+export interface CtrPrediction extends CtrResponse {
+  /** Present when the call was part of experiments. */
+  readonly variants?: Variants;
+}
 
 /** A connection to a serving process. */
 export interface CtrTransport {

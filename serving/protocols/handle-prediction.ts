@@ -16,7 +16,12 @@ import { startRequestSpan } from '../../lib/platform/tracing.ts';
 import type { ControlAccess } from '../../lib/rpc/control-access.ts';
 import type { HttpRequest, HttpRequestHead } from '../../lib/rpc/direct-routes.ts';
 import type { GrpcAdmit, GrpcCall } from '../../lib/rpc/grpc-calls.ts';
-import { DEGRADED_KEY, EXPERIMENT_KEY, EXPERIMENTS_KEY } from '../../proto/ctr.ts';
+import {
+  DEGRADED_KEY,
+  EXPERIMENT_KEY,
+  EXPERIMENT_KEY_CHARS_MAX,
+  EXPERIMENTS_KEY,
+} from '../../proto/ctr.ts';
 import type { LoadedBundle } from '../engine/loaded-bundle.ts';
 import type { GraphCall, GraphPrediction } from '../engine/loaded-graph.ts';
 import type { LoadedVersion } from '../engine/loaded-version.ts';
@@ -39,8 +44,6 @@ import type { Admission } from './admission.ts';
 import { getClickProbabilities } from './ctr-response.ts';
 import { TIMEOUT_MS_MAX } from './request-limits.ts';
 import type { SliceQueue } from './slice-queue.ts';
-
-const EXPERIMENT_KEY_CHARS_MAX = 256;
 
 /** Options of a request in its body. */
 interface RequestOptions {

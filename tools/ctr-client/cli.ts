@@ -36,6 +36,7 @@ Examples:
   ctr-client --rows rows.tsv --endpoint 127.0.0.1:8080 --matrix batch=1,8,64 concurrency=1,4,16 \\
     --duration 10 --chart matrix.html
   ctr-client --rows golden.jsonl --endpoint 127.0.0.1:8080 --against 127.0.0.1:9292
+  ctr-client --rows rows.tsv --endpoint 127.0.0.1:8080 --experiment-key 15 --by-variant
   ctr-client --rows rows.tsv --endpoint 127.0.0.1:9292 --protocol paddle --slots slots.json
 
 Exit codes: 0 success; 1 if more requests failed than --max-errors, scores differ by more than
@@ -124,6 +125,11 @@ function addLoadOptions(program: Command): void {
         .argParser(parseAxis)
         .conflicts(['against', 'rps', 'output']),
     )
+    .option(
+      '--experiment-key <column>',
+      'Experiment key of requests: the number of a column of tab-separated rows, the name of a ' +
+        'feature of rows by name, or random',
+    )
     .addOption(
       new Option('--against <address>', 'Second endpoint to compare with')
         .argParser(parseAddress)
@@ -147,6 +153,12 @@ function addResultOptions(program: Command): void {
     )
     .option('--output <file>', 'File for the scores as TSV: row, label, probability, version')
     .option('--chart <file>', 'File for charts: .svg, or .html with the tables', parseChartPath)
+    .addOption(
+      new Option(
+        '--by-variant',
+        'Report the quality of scores by variant of experiments, with 95 % confidence intervals',
+      ).conflicts(['matrix', 'against']),
+    )
     .option('--json', 'Print the report as JSON');
 }
 

@@ -21,6 +21,9 @@ export interface Flags extends KeyOptions {
   readonly timeoutMs: number;
   readonly matrix?: Matrix;
   readonly against?: string;
+  /** Column of the rows, or random. */
+  readonly experimentKey?: string;
+  readonly byVariant?: boolean;
   readonly maxErrors: number;
   readonly maxDiff: number;
   readonly output?: string;

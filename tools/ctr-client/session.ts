@@ -14,6 +14,7 @@ import { fetchModelShape, type ModelShape } from './protocols/model-shape.ts';
 import { openProtocolClient } from './protocols/open-protocol.ts';
 import type { ProtocolClient } from './protocols/protocol-client.ts';
 import { checkWritable } from './reports/scores-file.ts';
+import { NO_KEYS, type RowKeys, readRowKeys } from './rows/experiment-keys.ts';
 import { type RowsFile, readRowsFile } from './rows/rows-file.ts';
 
 /** Exit code of a process that Ctrl-C stopped, by convention of shells. */
@@ -25,6 +26,7 @@ export class Session {
   readonly rows: RowsFile;
   readonly stop: AbortSignal;
   readonly #release: () => void;
+  readonly #rowKeys: RowKeys;
   readonly #shape: ModelShape;
   readonly #credentials: Credentials;
   readonly #spec: FeatureSpec | undefined;
@@ -34,6 +36,7 @@ export class Session {
     flags: Flags,
     read: {
       rows: RowsFile;
+      rowKeys: RowKeys;
       shape: ModelShape;
       spec: FeatureSpec | undefined;
       credentials: Credentials;
@@ -42,6 +45,7 @@ export class Session {
     this.#credentials = read.credentials;
     this.flags = flags;
     this.rows = read.rows;
+    this.#rowKeys = read.rowKeys;
     this.#shape = read.shape;
     this.#spec = read.spec;
     const { signal, release } = abortOnSignal();
@@ -57,8 +61,14 @@ export class Session {
     if (flags.chart !== undefined) checkWritable('--chart', flags.chart);
     const spec = flags.slots === undefined ? undefined : readSpec(flags.slots);
     const columns = shape.slotNum + shape.denseNum;
+    const rows = await readRowsFile(flags.rows, columns, flags.limit);
+    if (flags.byVariant === true && rows.labels === undefined) {
+      throw new CubeError('INVALID_ARGUMENT', `--by-variant: ${rows.source} has no labels`);
+    }
+    const { experimentKey } = flags;
     return new Session(flags, {
-      rows: await readRowsFile(flags.rows, columns, flags.limit),
+      rows,
+      rowKeys: experimentKey === undefined ? NO_KEYS : readRowKeys(rows, experimentKey),
       shape,
       spec,
       credentials,
@@ -89,7 +99,7 @@ export class Session {
     };
     const caller = openProtocolClient(flags.protocol, target, this.rows, this.#spec);
     this.#callers.push(caller);
-    return prepareRequests(caller, this.rowCount, batchRows);
+    return prepareRequests(caller, this.rowCount, batchRows, this.#rowKeys);
   }
 
   /** Progress of one pass over the rows; without a total when the run is limited by time. */

@@ -1,12 +1,19 @@
 /** A run against one endpoint: sends the rows, prints the report, writes the scores. */
 import { CubeError } from '../../lib/core/errors.ts';
 import { type Flags, toLoadSchedule } from './flags.ts';
-import { runLoad } from './load/load-run.ts';
+import { type PreparedRequest, runLoad } from './load/load-run.ts';
 import type { ResponseRecorder } from './load/response-recorder.ts';
 import { runCharts, writeChart } from './reports/chart-file.ts';
 import { formatReport, makeReport, type Report } from './reports/report.ts';
 import { writeScores } from './reports/scores-file.ts';
+import { formatVariants, measureVariants } from './reports/variant-report.ts';
 import { EXIT_INTERRUPTED, type Session } from './session.ts';
+
+interface Measured {
+  readonly report: Report;
+  readonly recorder: ResponseRecorder;
+  readonly requests: readonly PreparedRequest[];
+}
 
 /** Sends the rows with this batch size and concurrency, and shows the progress under `title`. */
 export async function measure(
@@ -14,7 +21,7 @@ export async function measure(
   title: string,
   batchRows: number,
   concurrency: number,
-): Promise<{ readonly report: Report; readonly recorder: ResponseRecorder }> {
+): Promise<Measured> {
   const { flags, rows } = session;
   const requests = await session.prepareRequests(batchRows, concurrency);
   const progress = session.startProgress(title);
@@ -29,16 +36,22 @@ export async function measure(
   }).finally(progress.stop);
   const { endpoint, protocol } = flags;
   const report = makeReport(rows, { endpoint, protocol, batchRows, schedule }, load, recorder);
-  return { report, recorder };
+  return { report, recorder, requests };
 }
 
 /** @throws CubeError when more requests failed than --max-errors, or a response mixed versions */
 export async function runOnce(session: Session): Promise<void> {
   const { flags, rows } = session;
   const { batch, concurrency } = flags;
-  const { report, recorder } = await measure(session, 'predicting', batch, concurrency);
-  const text = formatReport(report);
-  process.stdout.write(flags.json === true ? `${JSON.stringify(report)}\n` : text);
+  const { report, recorder, requests } = await measure(session, 'predicting', batch, concurrency);
+  const byVariant =
+    flags.byVariant === true && rows.labels !== undefined
+      ? measureVariants(rows.labels, requests, recorder)
+      : undefined;
+  const variantsText = byVariant === undefined ? '' : `\n${formatVariants(byVariant)}`;
+  const text = `${formatReport(report)}${variantsText}`;
+  const json = { ...report, ...(byVariant !== undefined && { byVariant }) };
+  process.stdout.write(flags.json === true ? `${JSON.stringify(json)}\n` : text);
   if (flags.chart !== undefined) {
     writeChart(flags.chart, {
       title: `ctr-client: ${flags.endpoint}`,

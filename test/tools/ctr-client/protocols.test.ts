@@ -72,7 +72,7 @@ test('gets equal scores by every protocol and form of row', async (t) => {
         continue;
       }
       const caller = openProtocolClient(protocol, target, read, toy.slotSpec.features);
-      const { probabilities } = await caller.prepareRequest(3, 50)();
+      const { probabilities } = await caller.prepareRequest(3, 50, '')();
       caller.close();
       rows.slice(3).forEach((row, i) => {
         const difference = Math.abs(probabilities[i]! - toy.score(row)[1]);
@@ -120,7 +120,7 @@ test('sends bags by every protocol', async (t) => {
     const read = await readRowsFile(join(folder, name), 5, 50);
     for (const protocol of PROTOCOLS) {
       const caller = openProtocolClient(protocol, target, read, features);
-      const scores = Array.from((await caller.prepareRequest(0, 4)()).probabilities);
+      const scores = Array.from((await caller.prepareRequest(0, 4, '')()).probabilities);
       caller.close();
       expected ??= scores;
       scores.forEach((score, i) => {
@@ -168,7 +168,7 @@ test('refuses invalid responses by every protocol over HTTP', async (t) => {
       protocol === 'paddle' ? spec : undefined,
     );
     t.after(() => caller.close());
-    const send = caller.prepareRequest(0, 2);
+    const send = caller.prepareRequest(0, 2, '');
     for (const text of garbage) {
       answer = text;
       await assert.rejects(send, { code: 'INTERNAL' }, `${protocol} takes ${text}`);

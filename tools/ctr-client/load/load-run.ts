@@ -10,19 +10,31 @@ import { ResponseRecorder } from './response-recorder.ts';
 export interface PreparedRequest {
   readonly start: number;
   readonly end: number;
+  /** Experiment key; '' is none. */
+  readonly key: string;
   readonly send: SendRequest;
 }
 
+/**
+ * @param batchRows maximum rows of a request; all have the same key
+ * @param rowKeys the experiment key of a row; '' is none
+ */
 export function prepareRequests(
   caller: ProtocolClient,
   rowCount: number,
   batchRows: number,
+  rowKeys: (row: number, batchRows: number) => string,
 ): PreparedRequest[] {
-  return Array.from({ length: Math.ceil(rowCount / batchRows) }, (_, batch) => {
-    const start = batch * batchRows;
-    const end = Math.min(start + batchRows, rowCount);
-    return { start, end, send: caller.prepareRequest(start, end) };
-  });
+  const requests: PreparedRequest[] = [];
+  for (let start = 0; start < rowCount; ) {
+    const key = rowKeys(start, batchRows);
+    const endMax = Math.min(start + batchRows, rowCount);
+    let end = start + 1;
+    while (end < endMax && rowKeys(end, batchRows) === key) end++;
+    requests.push({ start, end, key, send: caller.prepareRequest(start, end, key) });
+    start = end;
+  }
+  return requests;
 }
 
 /** Sends a request once and records response or failure. @returns whether it was answered */

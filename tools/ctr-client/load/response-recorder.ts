@@ -3,6 +3,7 @@
  * the number of rows, not by the number of requests.
  */
 import type { CubeError } from '../../../lib/core/errors.ts';
+import type { Variants } from '../../../proto/ctr.ts';
 import type { PredictionResponse } from '../protocols/protocol-client.ts';
 import { LatencyHistogram } from './latency-histogram.ts';
 
@@ -26,6 +27,10 @@ export class ResponseRecorder {
   readonly probabilities: Float64Array;
   /** Version of each row; '' without a response or if the protocol does not report it. */
   readonly rowVersions: string[];
+  /** Variants of each row's last response, as an index into `variantSets`; -1 without. */
+  readonly rowVariants: Int32Array;
+  readonly variantSets: Variants[] = [];
+  readonly #variantIndex = new Map<string, number>();
   readonly versions: Map<string, VersionUsage> = new Map();
   /** Failures by error code. */
   readonly failures: Map<string, FailureCount> = new Map();
@@ -40,6 +45,7 @@ export class ResponseRecorder {
 
   constructor(rowCount: number) {
     this.probabilities = new Float64Array(rowCount).fill(Number.NaN);
+    this.rowVariants = new Int32Array(rowCount).fill(-1);
     this.rowVersions = new Array<string>(rowCount).fill('');
   }
 
@@ -49,6 +55,8 @@ export class ResponseRecorder {
     this.latencies.add(latencyMs);
     this.probabilities.set(probabilities, start);
     this.rowVersions.fill(version, start, start + probabilities.length);
+    const variants = this.#findVariants(answer.variants);
+    this.rowVariants.fill(variants, start, start + probabilities.length);
     this.rowsAnswered += probabilities.length;
     const seen = this.versions.get(version);
     if (seen === undefined) {
@@ -61,6 +69,17 @@ export class ResponseRecorder {
     this.unseen += answer.unseen;
     this.unavailable += answer.unavailable;
     if (answer.degraded) this.degradedResponses++;
+  }
+
+  #findVariants(variants: Variants | undefined): number {
+    if (variants === undefined) return -1;
+    const text = JSON.stringify(variants);
+    let index = this.#variantIndex.get(text);
+    if (index === undefined) {
+      index = this.variantSets.push(variants) - 1;
+      this.#variantIndex.set(text, index);
+    }
+    return index;
   }
 
   recordFailure({ code, message }: CubeError, start: number, end: number): void {

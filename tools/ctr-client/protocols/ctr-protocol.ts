@@ -31,11 +31,11 @@ export class CtrProtocolClient implements ProtocolClient {
     this.#rows = rows;
   }
 
-  prepareRequest(start: number, end: number): SendRequest {
+  prepareRequest(start: number, end: number, experimentKey: string): SendRequest {
     const { kind, values } = this.#rows;
     const batch = values.slice(start, end);
     const rows = kind === 'lines' ? Buffer.from(`${batch.join('\n')}\n`) : (batch as CtrRows);
-    const call = { model: this.#model };
+    const call = { model: this.#model, ...(experimentKey !== '' && { experimentKey }) };
     return async () => {
       const prediction = await this.#client.predict(rows, call);
       const { length } = prediction.probabilities;

@@ -11,7 +11,13 @@ import { Agent as HttpsAgent, request as httpsRequest } from 'node:https';
 import { CubeError, ERROR_STATUS, type ErrorCode } from '../../../lib/core/errors.ts';
 import { JsonReader } from '../../../lib/core/json.ts';
 import { type Credentials, NO_CREDENTIALS } from '../../../lib/rpc/credentials.ts';
-import { DEGRADED_KEY } from '../../../proto/ctr.ts';
+import {
+  DEGRADED_KEY,
+  EXPERIMENT_KEY,
+  EXPERIMENTS_KEY,
+  parseVariants,
+  type Variants,
+} from '../../../proto/ctr.ts';
 
 export interface HttpResponse {
   readonly status: number;
@@ -71,9 +77,14 @@ export class HttpEndpoint {
     return parseJsonBody(response);
   }
 
-  /** @throws CubeError with the server's code, UNAVAILABLE or DEADLINE_EXCEEDED */
-  async post(path: string, body: HttpBody): Promise<HttpResponse> {
-    const response = await this.#exchange('POST', path, body);
+  /**
+   * @param experimentKey '' is none
+   * @throws CubeError with the server's code, UNAVAILABLE or DEADLINE_EXCEEDED
+   */
+  async post(path: string, body: HttpBody, experimentKey: string): Promise<HttpResponse> {
+    const headers = { ...body.headers, [EXPERIMENT_KEY]: experimentKey };
+    const keyed = experimentKey === '' ? body : { ...body, headers };
+    const response = await this.#exchange('POST', path, keyed);
     if (response.status !== 200) throw toError(response);
     return response;
   }
@@ -120,6 +131,12 @@ export class HttpEndpoint {
 /** Every protocol over HTTP marks degraded responses with a header. */
 export function isDegraded({ headers }: HttpResponse): boolean {
   return headers[DEGRADED_KEY] === 'true';
+}
+
+/** Every protocol over HTTP names the variants of a request in a header. */
+export function readVariants({ headers }: HttpResponse): { readonly variants?: Variants } {
+  const variants = parseVariants(headers[EXPERIMENTS_KEY]?.toString());
+  return variants === undefined ? {} : { variants };
 }
 
 /** @throws CubeError INTERNAL when the body is not JSON */

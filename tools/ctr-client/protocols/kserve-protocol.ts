@@ -8,6 +8,7 @@ import {
   type HttpResponse,
   invalidResponseError,
   parseJsonBody,
+  readVariants,
   withReadErrors,
 } from './http-endpoint.ts';
 import type {
@@ -40,10 +41,10 @@ export class KserveProtocolClient implements ProtocolClient {
     this.#encode = isBinary ? encodeBinary : encodeJson;
   }
 
-  prepareRequest(start: number, end: number): SendRequest {
+  prepareRequest(start: number, end: number, experimentKey: string): SendRequest {
     const body = this.#encode(this.#tensors.sliceRows(start, end));
     return async () => {
-      const response = await this.#endpoint.post(this.#path, body);
+      const response = await this.#endpoint.post(this.#path, body, experimentKey);
       return withReadErrors(() => readResponse(response, end - start, this.#spec));
     };
   }
@@ -119,6 +120,7 @@ function readResponse(
     unseen: parameters.field('unseen').integer(0),
     unavailable: parameters.field('unavailable').integer(0),
     degraded: parameters.field('degraded').boolean(),
+    ...readVariants(response),
   };
 }
 

@@ -8,7 +8,13 @@ import { CubeError, requireDefined } from '../../../lib/core/errors.ts';
 import type { FeatureSpec } from '../../../lib/core/slots.ts';
 import type { FileColumns } from '../rows/row-columns.ts';
 import { selectClickScores } from './click-output.ts';
-import { HttpEndpoint, isDegraded, parseJsonBody, withReadErrors } from './http-endpoint.ts';
+import {
+  HttpEndpoint,
+  isDegraded,
+  parseJsonBody,
+  readVariants,
+  withReadErrors,
+} from './http-endpoint.ts';
 import {
   NO_METADATA,
   type ProtocolClient,
@@ -30,7 +36,7 @@ export class PaddleProtocolClient implements ProtocolClient {
     this.#spec = spec;
   }
 
-  prepareRequest(start: number, end: number): SendRequest {
+  prepareRequest(start: number, end: number, experimentKey: string): SendRequest {
     const { denseNum, columns } = this.#file;
     const tensor: object[] = this.#spec.slots.map(({ name }, slot) => {
       return { name, ...this.#slotValues(slot, start, end) };
@@ -42,7 +48,7 @@ export class PaddleProtocolClient implements ProtocolClient {
     const request = { tensor, fetch_var_names: [this.#spec.click.output] };
     const body = { type: 'application/json', bytes: Buffer.from(JSON.stringify(request)) };
     return async () => {
-      const response = await this.#endpoint.post(PATH, body);
+      const response = await this.#endpoint.post(PATH, body, experimentKey);
       const json = parseJsonBody(response);
       const failed = withReadErrors(() => json.optional('err_no', (field) => field.integer(0)));
       if (failed) {
@@ -57,7 +63,8 @@ export class PaddleProtocolClient implements ProtocolClient {
         return [{ name: this.#spec.click.output, data }];
       });
       const probabilities = selectClickScores(outputs, end - start, response.source, this.#spec);
-      return { ...NO_METADATA, probabilities, degraded: isDegraded(response) };
+      const marks = { degraded: isDegraded(response), ...readVariants(response) };
+      return { ...NO_METADATA, probabilities, ...marks };
     };
   }
 

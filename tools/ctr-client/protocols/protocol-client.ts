@@ -2,6 +2,7 @@
  * The interface of protocols: rows are encoded before the clock starts and may be sent repeatedly.
  */
 import type { Credentials } from '../../../lib/rpc/credentials.ts';
+import type { Variants } from '../../../proto/ctr.ts';
 import type { ModelShape } from './model-shape.ts';
 
 export interface PredictionResponse {
@@ -14,10 +15,12 @@ export interface PredictionResponse {
   readonly unseen: number;
   readonly unavailable: number;
   readonly degraded: boolean;
+  /** Absent if the request was not part of experiments. */
+  readonly variants?: Variants;
 }
 
 /** Values for protocols without versions and counts. */
-export const NO_METADATA: Omit<PredictionResponse, 'probabilities' | 'degraded'> = {
+export const NO_METADATA: Omit<PredictionResponse, 'probabilities' | 'degraded' | 'variants'> = {
   version: '',
   tablesVersion: '',
   unseen: 0,
@@ -28,8 +31,11 @@ export const NO_METADATA: Omit<PredictionResponse, 'probabilities' | 'degraded'>
 export type SendRequest = () => Promise<PredictionResponse>;
 
 export interface ProtocolClient {
-  /** @returns the request with rows start … end (exclusive) */
-  prepareRequest(start: number, end: number): SendRequest;
+  /**
+   * @param experimentKey sent with the request; '' is none
+   * @returns the request with rows start … end (exclusive)
+   */
+  prepareRequest(start: number, end: number, experimentKey: string): SendRequest;
   close(): void;
 }
 

@@ -4,7 +4,13 @@
  */
 import type { FeatureSpec } from '../../../lib/core/slots.ts';
 import { type Output, selectClickScores } from './click-output.ts';
-import { HttpEndpoint, isDegraded, parseJsonBody, withReadErrors } from './http-endpoint.ts';
+import {
+  HttpEndpoint,
+  isDegraded,
+  parseJsonBody,
+  readVariants,
+  withReadErrors,
+} from './http-endpoint.ts';
 import {
   NO_METADATA,
   type ProtocolClient,
@@ -30,18 +36,19 @@ export class TfsProtocolClient implements ProtocolClient {
     this.#spec = spec;
   }
 
-  prepareRequest(start: number, end: number): SendRequest {
+  prepareRequest(start: number, end: number, experimentKey: string): SendRequest {
     const inputs = Object.fromEntries(
       this.#tensors.sliceRows(start, end).map((tensor) => [tensor.name, toRows(tensor)]),
     );
     const body = { type: 'application/json', bytes: Buffer.from(JSON.stringify({ inputs })) };
     return async () => {
-      const response = await this.#endpoint.post(this.#path, body);
+      const response = await this.#endpoint.post(this.#path, body, experimentKey);
       const outputs = withReadErrors(() =>
         readOutputs(parseJsonBody(response).field('outputs').value, this.#spec),
       );
       const probabilities = selectClickScores(outputs, end - start, response.source, this.#spec);
-      return { ...NO_METADATA, probabilities, degraded: isDegraded(response) };
+      const marks = { degraded: isDegraded(response), ...readVariants(response) };
+      return { ...NO_METADATA, probabilities, ...marks };
     };
   }
 
