@@ -40,7 +40,7 @@ export interface QueueAnalysis {
 export interface Analysis {
   readonly intervals: number;
   readonly requests: number;
-  /** Requests per second, mean of the intervals. */
+  /** Requests per second, without the reports that have no requests. */
   readonly qps: number;
   readonly wantedQps: number;
   readonly success: number;
@@ -70,7 +70,9 @@ export function analyze(
   }
   const mean = (value: (report: IntervalReport) => number): number =>
     sum(reports, (report) => report.requests * value(report)) / requests;
-  const qps = sum(reports, (report) => report.qps) / reports.length;
+  const busy = reports.filter((report) => report.requests > 0 && report.qps > 0);
+  const seconds = sum(busy, (report) => report.requests / report.qps);
+  const qps = seconds === 0 ? 0 : sum(busy, (report) => report.requests) / seconds;
   const wantedQps = wanted ?? qps;
   const ops = analyzeOps(reports, mean, wantedQps, batchSize);
   const limited = ops.filter(({ maxQps }) => maxQps !== undefined);

@@ -40,6 +40,9 @@ Channel (server worker num[8]):
 `;
 }
 
+/** A report without requests, which must not change the means. */
+const IDLE = report(0, 1).replace('count[100]', 'count[0]').replace('QPS[50', 'QPS[0');
+
 /** As the original writes it: a time before every line, no out, no concurrency. */
 const ORIGINAL = `
 2021-03-23 10:28:32,120 ==================== TRACER ======================
@@ -68,13 +71,13 @@ function write(t: TestContext, text: string): string {
 }
 
 test('the formulas of cost, concurrency, throughput and batches are applied', async (t) => {
-  const file = write(t, `a line before\n${report(6, 1)}${report(10, 9)}`);
+  const file = write(t, `a line before\n${report(6, 1)}${IDLE}${report(10, 9)}`);
   const flags = ['analyze', file, '--qps', '400', '--batch-size', '4'];
   const { code, stdout, stderr } = await runProcess(MAIN, ...flags, '--json');
   assert.equal(code, 0, stderr);
   const { ops, queues, ...rest } = JSON.parse(stdout);
   assert.deepEqual(rest, {
-    intervals: 2,
+    intervals: 3,
     requests: 200,
     qps: 50,
     wantedQps: 400,
