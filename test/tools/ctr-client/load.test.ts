@@ -15,6 +15,7 @@ import type { ServingProcess } from '../../serving/support/serving-process.ts';
 import { ToyBundle, toTsv, toyRows } from '../../serving/support/toy-bundle.ts';
 import { startLocal, type ToyRepository } from '../../serving/support/toy-service.ts';
 import { ctrClient, startClient, startProxy } from './client-process.ts';
+import { assertScores } from './scores.ts';
 
 // biome-ignore lint/suspicious/noExplicitAny: a report, looked at by the tests
 type Json = any;
@@ -213,6 +214,28 @@ async function matrix(_t: TestContext, { serving, rows, folder }: Service): Prom
   const text = await ctrClient(...common.slice(0, -2));
   assert.match(text.stdout, /^batch +concurrency +rows\/s .*\n5 +1 .*\n5 +2 /);
 }
+
+test('sends the rows that serving recorded, at a fixed rate', async (t) => {
+  const folder = temporaryFolder(t);
+  const recording = join(folder, 'recorded.jsonl');
+  const toy = new ToyBundle({ version: '1', seed: 9 });
+  const { serving } = await startLocal(t, [toy], ['--record', recording, '--record-share', '1']);
+  const rows = toyRows(20);
+  await serving.postTsv(toTsv(rows));
+  while (!existsSync(recording) || readFileSync(recording, 'utf8').split('\n').length <= 20) {
+    await sleep(20);
+  }
+  const output = join(folder, 'scores.tsv');
+  const flags = ['--rows', recording, '--endpoint', serving.url, '--limit', '20'];
+  const pace = ['--batch', '1', '--rps', '100', '--json', '--output', output];
+  const { exit, stdout, stderr } = await ctrClient(...flags, ...pace);
+  assert.equal(exit, 0, stderr);
+  const { requests, seconds } = JSON.parse(stdout);
+  assert.equal(requests, 20);
+  // The last of 20 requests is due 190 ms after the start; timers may be a millisecond early.
+  assert.ok(seconds >= 0.189, `${seconds} s`);
+  assertScores(output, toy, rows);
+});
 
 test('compares two endpoints and gives a verdict', async (t) => {
   const { serving, rows, folder } = await startService(t, new ToyBundle({ version: '1', seed: 9 }));
