@@ -9,10 +9,13 @@ import type { ExpiryQueue } from './expiry-queue.ts';
 import { REQUEST_TIMEOUT_RESPONSE } from './http-admission.ts';
 import { parseRequestHead } from './request-head.ts';
 import { readIntoSharedBuffer } from './shared-read-buffer.ts';
+import type { TurnBudget } from './turn-budget.ts';
 import type { TurnQueue } from './turn-queue.ts';
 
 /** Parsing a longer body waits for the heads of other requests that have arrived already. */
 const LARGE_BODY_BYTES = 16 << 10;
+/** A read of more bytes is not kept for a later turn. */
+const DEFERRED_BYTES_MAX = 4 << 10;
 /** A body of more bytes gets its memory while it arrives. */
 const BODY_BYTES_AT_ONCE = 1 << 20;
 
@@ -29,6 +32,7 @@ export interface DirectConnectionOptions extends DirectExchangeOptions {
   /** Connections with a part of a head. */
   readonly heads: ExpiryQueue<DirectConnection>;
   readonly largeBodies: TurnQueue;
+  readonly turns: TurnBudget;
   /** Answers a broken request and closes the connection. */
   onBroken(error: Error, socket: Socket): void;
   /** Serves the connection with node:http from now on. @param bytes read and not handled */
@@ -131,6 +135,10 @@ export class DirectConnection {
         this.#kept = Buffer.from(bytes.subarray(at, end));
         return;
       }
+      if (!this.#options.turns.take() && end - at <= DEFERRED_BYTES_MAX) {
+        this.#waitForTurn(Buffer.from(bytes.subarray(at, end)));
+        return;
+      }
       const head = parseRequestHead(bytes, at, end);
       if (head === 'incomplete' && mayWait && !this.#hasEnded) {
         this.#kept = Buffer.from(bytes.subarray(at, end));
@@ -153,6 +161,23 @@ export class DirectConnection {
       if (exchange.admit()) this.#allocateBody(head.contentLength);
     }
   }
+
+  /** Begins no request before a later turn of the event loop. */
+  #waitForTurn(bytes: Buffer): void {
+    this.#isPaused = true;
+    this.socket.pause();
+    this.#kept = bytes;
+    this.#options.turns.defer(this.#resumeKept);
+  }
+
+  /** Processes the bytes that have waited. */
+  readonly #resumeKept = (): void => {
+    if (this.#isFinished || this.#kept === undefined) return;
+    const kept = this.#takeKept();
+    this.#isPaused = false;
+    this.#process(kept, kept.length, true);
+    if (!this.#isFinished && !this.#isPaused) this.socket.resume();
+  };
 
   #allocateBody(byteCount: number): void {
     this.#body = Buffer.allocUnsafe(Math.min(byteCount, BODY_BYTES_AT_ONCE));
@@ -199,12 +224,7 @@ export class DirectConnection {
       exchange.close();
       return;
     }
-    if (this.#kept !== undefined) {
-      const kept = this.#takeKept();
-      this.#isPaused = false;
-      this.#process(kept, kept.length, true);
-      if (!this.#isFinished && !this.#isPaused) this.socket.resume();
-    }
+    this.#resumeKept();
     if (!this.#isFinished && this.#hasEnded && this.isIdle) this.#close();
   };
 

@@ -2,13 +2,16 @@
 import type { Socket } from 'node:net';
 import { DirectConnection, type DirectConnectionOptions } from './direct-connection.ts';
 import { ExpiryQueue } from './expiry-queue.ts';
+import { TurnBudget } from './turn-budget.ts';
 import { TurnQueue } from './turn-queue.ts';
 
 /** The rest of a head comes in the next packet, or from a caller that node:http can deal with. */
 const HEAD_REST_MS = 1_000;
+/** About a millisecond of refusals. */
+const REQUESTS_PER_TURN = 64;
 
 export interface DirectConnectionsOptions
-  extends Omit<DirectConnectionOptions, 'bodies' | 'heads' | 'largeBodies' | 'handOver'> {
+  extends Omit<DirectConnectionOptions, 'bodies' | 'heads' | 'largeBodies' | 'turns' | 'handOver'> {
   /** Serves a connection with node:http from now on. @param bytes read and not handled */
   handOver(socket: Socket, bytes: Buffer): void;
   /** Milliseconds from the head of a request until its body must have arrived. */
@@ -25,6 +28,7 @@ export class DirectConnections {
       bodies: new ExpiryQueue(requestMs, (connection) => connection.expireBody()),
       heads: new ExpiryQueue(HEAD_REST_MS, (connection) => connection.expireHead()),
       largeBodies: new TurnQueue(),
+      turns: new TurnBudget(REQUESTS_PER_TURN),
       handOver: (connection, bytes) => {
         this.#connections.delete(connection);
         handOver(connection.socket, bytes);
