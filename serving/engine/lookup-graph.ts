@@ -175,7 +175,7 @@ export class LookupGraph implements TensorModel {
   /** @returns the tensors of rows for the graph */
   async #lookUp(
     tensors: ReadonlyMap<string, NamedTensor>,
-    { deadlineMs }: PredictOptions,
+    { deadlineMs, span }: PredictOptions,
   ): Promise<{ groups: readonly LookupGroup[]; inputs: NamedTensor[]; summary: LookupSummary }> {
     const keys = this.#keys.compute(tensors, REQUEST_VALUES_MAX);
     const groups = this.#createGroups(keys);
@@ -184,7 +184,7 @@ export class LookupGraph implements TensorModel {
     const asked = groups.filter(({ count }) => count > 0);
     if (asked.length > 0) {
       const timeoutMs = LOOKUP_SHARE * (deadlineMs - systemClock.nowMs());
-      summary = await this.#store.lookup(this.#manifest, asked, timeoutMs);
+      summary = await this.#store.lookup(this.#manifest, asked, timeoutMs, span);
       this.#checkSummary(summary, asked);
     }
     return { groups, inputs: this.#createInputs(keys, groups), summary };

@@ -7,10 +7,11 @@
  * - A failure fails only the requests that it concerns: when the graph refuses a batch, each
  *   request of it runs again alone. When a worker dies, only the batch that it was running fails.
  */
-import { CubeError, requireDefined } from '../../lib/core/errors.ts';
+import { CubeError, type ErrorCode, requireDefined } from '../../lib/core/errors.ts';
 import type { GraphSignature } from '../../lib/core/graph-signature.ts';
 import { concatRows, type NamedTensor, type Tensor, viewRows } from '../../lib/core/tensor.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
+import { startBatchSpan } from './batch-span.ts';
 import type { BatchRunner } from './batcher.ts';
 import type { EngineStats } from './engine-stats.ts';
 import { type GraphInputs, GraphRequest } from './graph-request.ts';
@@ -50,7 +51,17 @@ export class GraphBatchRunner implements BatchRunner<GraphInputs, GraphRequest> 
   }
 
   async runBatch(batch: GraphBatch, scheduler: BatchScheduler<GraphRequest>): Promise<void> {
-    if (dropIfAbandoned(batch)) return;
+    const span = startBatchSpan(batch);
+    const code = await this.#run(batch, scheduler);
+    span?.end(code);
+  }
+
+  /** Runs one batch. Never rejects. @returns the code of the whole batch */
+  async #run(
+    batch: GraphBatch,
+    scheduler: BatchScheduler<GraphRequest>,
+  ): Promise<ErrorCode | 'OK'> {
+    if (dropIfAbandoned(batch)) return 'DEADLINE_EXCEEDED';
     const { pool, stats } = this.#options;
     try {
       const { job, transfer } = this.#createJob(batch);
@@ -58,7 +69,7 @@ export class GraphBatchRunner implements BatchRunner<GraphInputs, GraphRequest> 
       // The worker died before it began this batch.
       if (result === undefined) {
         scheduler.retry(batch);
-        return;
+        return 'UNAVAILABLE';
       }
       this.#buffers.release(result.inputBuffers);
       const outputs = this.#readOutputs(job, result);
@@ -66,8 +77,11 @@ export class GraphBatchRunner implements BatchRunner<GraphInputs, GraphRequest> 
       stats.recordBatch(batch.rowCount, 0, result.inferMicros);
       const byName = new Map(outputs.map((one) => [one.name, one]));
       stats.outputMicros += deliver(batch, byName, result.inferMicros, scheduler);
+      return 'OK';
     } catch (error) {
-      handleRunError(batch, CubeError.from(error), scheduler);
+      const failure = CubeError.from(error);
+      handleRunError(batch, failure, scheduler);
+      return failure.code;
     }
   }
 

@@ -1,10 +1,11 @@
 /** Spans of predictions: parents from every protocol, batches with links, calls to shards. */
 import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { Client, credentials, Metadata } from '@grpc/grpc-js';
 import { SpanKind, SpanStatusCode } from '@opentelemetry/api';
@@ -16,13 +17,16 @@ import { readExporters } from '../../lib/platform/start-tracing.ts';
 import { Channel } from '../../lib/rpc/channel.ts';
 import { CTR_PREDICT, CTR_SERVICE, encodeCtrRequest } from '../../proto/ctr.ts';
 import { GENERAL_MODEL_SERVICE } from '../../proto/general-model.ts';
-import { completeConfig } from '../../serving/config/serving-config.ts';
+import { completeConfig, type ServingSettings } from '../../serving/config/serving-config.ts';
 import { startServing } from '../../serving/server.ts';
 import { recordSpans } from '../platform/support/recorded-spans.ts';
+import { killOnTestEnd, temporaryFolder } from '../repository/support/fixtures.ts';
 import { waitUntil } from '../rpc/support/echo-server.ts';
 import { getErrorCode } from '../support/errors.ts';
+import { DIST } from '../support/processes.ts';
 import { CubeServers } from './stores/support/cube-servers.ts';
 import { encodeRequest } from './support/paddle-client.ts';
+import { multiply } from './support/plain-models.ts';
 import { createPaddleRequest } from './support/protocol-clients.ts';
 import { ServingProcess } from './support/serving-process.ts';
 import { BUNDLE, ToyBundle, toTsv, toyRows } from './support/toy-bundle.ts';
@@ -50,7 +54,10 @@ async function startRemote(t: TestContext): Promise<string> {
   const fleet = join(toys.folder, 'fleet.json');
   writeFileSync(fleet, formatFleet(servers.fleet));
   const model = { repository: toys.location, bundle: BUNDLE, fleet, instances: 1 };
-  const models = [{ ...model, store: 'remote' as const }];
+  return startInProcess(t, [{ ...model, store: 'remote' }]);
+}
+
+async function startInProcess(t: TestContext, models: ServingSettings['models']): Promise<string> {
   const config = completeConfig({ port: 0, timeoutMs: 60_000, models });
   const serving = await startServing({ config, logger: createLogger('serving') });
   t.after(() => serving.stop());
@@ -132,6 +139,25 @@ test('predictions of every protocol are children of their callers', async (t) =>
   );
 });
 
+test('the batches of a plain model are traced', async (t) => {
+  const listSpans = await recordSpans(t);
+  const model = join(temporaryFolder(t), 'double.onnx');
+  writeFileSync(model, multiply(2));
+  const address = await startInProcess(t, [{ model, instances: 1 }]);
+  const inputs = [{ name: 'x', datatype: 'FP32', shape: [1, 2], data: [1, 2] }];
+  const response = await fetch(`http://${address}/v2/models/double/infer`, {
+    method: 'POST',
+    headers: { traceparent: traceparent(1) },
+    body: JSON.stringify({ inputs }),
+  });
+  assert.equal(response.status, 200, await response.text());
+  const batch = listSpans().find(({ name }) => name === 'batch');
+  const request = listSpans().find(({ name }) => name === 'predict kserve');
+  assert.ok(batch && request);
+  assert.equal(batch.parentSpanContext?.spanId, request.spanContext().spanId);
+  assert.equal(request.attributes['hypercube.model'], 'double');
+});
+
 test('requests of one batch have links to and from its span', async (t) => {
   const listSpans = await recordSpans(t);
   const address = await startRemote(t);
@@ -180,6 +206,31 @@ test('a process sends its spans where OTEL_EXPORTER_OTLP_ENDPOINT says', async (
   for (const text of ['predict ctr', 'service.name', 'serving', 'hypercube.version', 'batch']) {
     assert.ok(received.includes(text), text);
   }
+});
+
+test('a process without the packages for tracing says which to install', async (t) => {
+  const hook =
+    'export async function resolve(name, context, next) {' +
+    ' if (name.startsWith("@opentelemetry/sdk")) throw new Error("not installed");' +
+    ' return next(name, context); }';
+  const hooks = join(temporaryFolder(t), 'hooks.mjs');
+  const toUrl = (code: string): string => `data:text/javascript,${encodeURIComponent(code)}`;
+  const source = JSON.stringify(toUrl(hook));
+  writeFileSync(hooks, `import { register } from 'node:module';\nregister(${source});\n`);
+  const main = join(DIST, 'serving', 'main.js');
+  const flags = ['--port', '0', '--bundle', BUNDLE, '--bundle-dir', dirname(hooks)];
+  const child = spawn(process.execPath, ['--import', hooks, main, ...flags], {
+    stdio: ['ignore', 'ignore', 'pipe'],
+    env: { ...process.env, OTEL_TRACES_EXPORTER: 'console' },
+  });
+  killOnTestEnd(t, child);
+  let errors = '';
+  child.stderr.setEncoding('utf8').on('data', (text: string) => {
+    errors += text;
+  });
+  const [code] = await once(child, 'close');
+  assert.notEqual(code, 0);
+  assert.match(errors, /npm install @opentelemetry\/sdk-trace-base /);
 });
 
 test('the standard variables turn tracing on and off', () => {

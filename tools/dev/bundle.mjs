@@ -15,9 +15,12 @@ const CHUNKS = 'chunks';
 const FOLDERS = ['lib', 'cube-server', 'cube-agent', 'serving', 'tools'];
 /** The names of sources that are started as a process or a thread. */
 const ENTRY = /\/(main|[\w-]+-(worker|hooks)|verification-process)\.ts$/;
-/** Stays in node_modules: native parts, what is large and seldom loaded, what fastify never loads. */
+/**
+ * Stays in node_modules: native parts, what is large and seldom loaded, what is optional, what
+ * fastify never loads.
+ */
 const EXTERNAL =
-  /^(onnxruntime-node|classic-level|pino-pretty|@aws-sdk\/.*|light-my-request|@fastify\/(ajv|fast-json-stringify)-compiler)$/;
+  /^(onnxruntime-node|classic-level|pino-pretty|@aws-sdk\/.*|@opentelemetry\/(?!api$).*|light-my-request|@fastify\/(ajv|fast-json-stringify)-compiler)$/;
 /** What all programs load, and what servers load. */
 const BASE = ['lib/platform/cli.ts', 'lib/platform/files.ts', 'lib/platform/logs.ts'];
 const SERVER = ['lib/platform/metrics.ts', 'lib/rpc/one-port-server.ts', 'lib/rpc/http-server.ts'];
