@@ -25,6 +25,8 @@ export interface Experiment {
   readonly model: string;
   /** Experiments with different salts assign the same key independently of each other. */
   readonly salt: string;
+  /** The slot whose key in the first row is the key of a request that sends none. */
+  readonly slot?: string;
   readonly variants: readonly Variant[];
   /** Variants by name of single keys, whatever the weights. */
   readonly overrides: ReadonlyMap<string, string>;

@@ -19,7 +19,7 @@ const TIMEOUT_MS_DEFAULT = 1_000;
 const TIMEOUT_MS_MAX = 600_000;
 const VARIANTS_MAX = 100;
 const WEIGHT_MAX = 1e6;
-const EXPERIMENT_FIELDS = ['name', 'model', 'salt', 'variants', 'overrides'];
+const EXPERIMENT_FIELDS = ['name', 'model', 'salt', 'slot', 'variants', 'overrides'];
 const SHADOW_FIELDS = [
   'name',
   'model',
@@ -98,10 +98,13 @@ function readExperiment(node: YamlNode): Experiment {
   const fields = node.fields(EXPERIMENT_FIELDS);
   const name = readName(node, fields, 'name');
   const variants = readVariants(require(node, fields, 'variants'));
+  const slot = fields.get('slot')?.text();
+  if (slot === '') fields.get('slot')?.fail('expected the name of a slot');
   return {
     name,
     model: readName(node, fields, 'model'),
     salt: fields.get('salt')?.text() ?? name,
+    ...(slot !== undefined && { slot }),
     variants,
     overrides: readOverrides(fields.get('overrides'), variants),
   };
@@ -142,9 +145,13 @@ function readOverrides(
   return overrides;
 }
 
-/** Names are unique, and only one experiment decides which version answers a model's requests. */
+/**
+ * Names are unique, only one experiment decides which version answers a model's requests, and a
+ * request has one key.
+ */
 function checkTogether(nodes: readonly YamlNode[], experiments: readonly Experiment[]): void {
   requireDistinctNames(nodes, experiments);
+  requireOneSlot(nodes, experiments);
   const deciding = new Map<string, string>();
   experiments.forEach(({ name, model, variants }, i) => {
     const node = nodes[i] as YamlNode;
@@ -157,6 +164,20 @@ function checkTogether(nodes: readonly YamlNode[], experiments: readonly Experim
       );
     }
     deciding.set(model, name);
+  });
+}
+
+function requireOneSlot(nodes: readonly YamlNode[], experiments: readonly Experiment[]): void {
+  const slots = new Map<string, string>();
+  experiments.forEach(({ model, slot }, i) => {
+    if (slot === undefined) return;
+    const other = slots.get(model) ?? slot;
+    if (other !== slot) {
+      nodes[i]?.fail(
+        `another experiment takes the keys of ${model} from slot ${other}: use the same slot`,
+      );
+    }
+    slots.set(model, slot);
   });
 }
 

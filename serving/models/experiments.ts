@@ -6,7 +6,11 @@ import {
   type Experiment,
   type VariantTarget,
 } from '../../lib/core/experiment.ts';
+import type { FeatureRows, KeyedRows } from '../../lib/core/feature-rows.ts';
+import type { FeatureSpec } from '../../lib/core/slots.ts';
+import { SlotKeyReader } from '../../lib/features/slot-key.ts';
 import { type Logger, RateLimitedLog } from '../../lib/platform/logs.ts';
+import type { LoadedBundle } from '../engine/loaded-bundle.ts';
 import type { LoadedVersion } from '../engine/loaded-version.ts';
 import type { Models, VersionSelector } from './model-registry.ts';
 import type { Traffic, TrafficFile } from './traffic.ts';
@@ -20,13 +24,34 @@ export interface Assignment {
   readonly variant: string;
 }
 
-/** One request: its version, and the variants that it was assigned to. */
+/** The rows of a request, as the version without experiments parsed them. */
+export interface ParsedRows {
+  readonly bundle: LoadedBundle;
+  readonly rows: FeatureRows | KeyedRows;
+}
+
+/**
+ * One request: its version, and the variants that it was assigned to. Until it is assigned,
+ * `finder` finds the version without experiments.
+ */
 export interface ExperimentedRequest {
   readonly finder: VersionFinder;
-  readonly key?: string | undefined;
+  /** What it was assigned by; undefined: at random. */
+  readonly key: string | undefined;
   /** The model that the request names, which another may answer; undefined: not assigned. */
-  readonly model?: string | undefined;
+  readonly model: string | undefined;
   readonly assignments: readonly Assignment[];
+  /**
+   * Assigns the request, unless it is assigned already or waits for the key of its rows.
+   * @param key the key in its body; undefined: it has none
+   * @returns whether it was assigned: its version must be found again
+   */
+  assign(key: string | undefined): boolean;
+  /**
+   * Assigns a request that sends no key. @param parsed undefined: it has tensors
+   * @returns whether it was assigned: its version must be found again
+   */
+  assignByRows(parsed: ParsedRows | undefined): boolean;
 }
 
 export interface ExperimentsOptions {
@@ -37,50 +62,63 @@ export interface ExperimentsOptions {
   readonly onMissingTarget: (assignment: Assignment) => void;
 }
 
+type ExperimentsByModel = ReadonlyMap<string, readonly Experiment[]>;
+
+interface SlotReader {
+  readonly slot: string;
+  readonly reader: SlotKeyReader | undefined;
+}
+
+interface AssignedRequest {
+  /** Experiments of the model that the request names. */
+  readonly experiments: readonly Experiment[];
+  readonly getKey: (experiment: Experiment) => string | undefined;
+  /** Receives the variants. */
+  readonly assignments: Assignment[];
+}
+
 export class Experiments {
   readonly #options: ExperimentsOptions;
   readonly #warnings: RateLimitedLog;
   #traffic: Traffic | undefined;
-  #byModel: ReadonlyMap<string, readonly Experiment[]> = new Map();
+  #byModel: ExperimentsByModel = new Map();
+  readonly #unassigned: ExperimentedRequest;
+  /** The experiments of a model name one slot. */
+  readonly #readers = new WeakMap<FeatureSpec, SlotReader>();
 
   constructor(options: ExperimentsOptions) {
     this.#options = options;
+    this.#unassigned = {
+      finder: options.models,
+      key: undefined,
+      model: undefined,
+      assignments: [],
+      assign: () => false,
+      assignByRows: () => false,
+    };
     this.#warnings = new RateLimitedLog(options.logger);
   }
 
   /**
    * Begins a request. A request that names a version or a label is never assigned. @param key of
-   * the user or session; without one variants are drawn at random
+   * the user or session, if the head of the request has one
    */
   begin(key: string | undefined): ExperimentedRequest {
     this.#reread();
-    if (this.#byModel.size === 0) return { finder: this.#options.models, assignments: [] };
-    const assignments: Assignment[] = [];
-    const request: { model?: string } = {};
-    const find = (model: string, selector: VersionSelector = {}): LoadedVersion => {
-      const isNamed = selector.version !== undefined || selector.label !== undefined;
-      const experiments = isNamed ? undefined : this.#byModel.get(model);
-      if (experiments === undefined) return this.#options.models.find(model, selector);
-      request.model = model;
-      return this.#assign(model, { experiments, key, assignments });
-    };
-    const findOnly = (): LoadedVersion => find(this.#options.models.findOnly().name);
-    return Object.assign(request, { finder: { find, findOnly }, key, assignments });
+    if (this.#byModel.size === 0) return this.#unassigned;
+    return new RequestAssignment(key, {
+      models: this.#options.models,
+      byModel: this.#byModel,
+      assign: (model, request) => this.#assign(model, request),
+      readSlot: (slot, parsed) => this.#readSlot(slot, parsed),
+    });
   }
 
-  #assign(
-    model: string,
-    request: {
-      readonly experiments: readonly Experiment[];
-      readonly key: string | undefined;
-      readonly assignments: Assignment[];
-    },
-  ): LoadedVersion {
-    const { experiments, key, assignments } = request;
-    assignments.length = 0;
+  #assign(model: string, { experiments, getKey, assignments }: AssignedRequest): LoadedVersion {
     let target: VariantTarget = {};
     for (const experiment of experiments) {
       const { variants } = experiment;
+      const key = getKey(experiment);
       const variant =
         key === undefined
           ? drawVariant(variants, () => 1 - Math.random())
@@ -92,6 +130,25 @@ export class Experiments {
       }
     }
     return this.#findTarget(model, target);
+  }
+
+  #readSlot(slot: string, parsed: ParsedRows | undefined): string | undefined {
+    const reader = parsed === undefined ? undefined : this.#getReader(parsed.bundle, slot);
+    if (parsed !== undefined && reader !== undefined) return reader.read(parsed.rows)?.toString();
+    this.#warnings.warn(
+      { slot, ...(parsed !== undefined && { model: parsed.bundle.name }) },
+      'the model has no such slot; variants are drawn at random',
+    );
+    return undefined;
+  }
+
+  #getReader({ features }: LoadedBundle, slot: string): SlotKeyReader | undefined {
+    let known = this.#readers.get(features);
+    if (known?.slot !== slot) {
+      known = { slot, reader: SlotKeyReader.find(features, slot) };
+      this.#readers.set(features, known);
+    }
+    return known.reader;
   }
 
   #findTarget(model: string, { channel, version, ...other }: VariantTarget): LoadedVersion {
@@ -119,6 +176,76 @@ export class Experiments {
     if (traffic === this.#traffic) return;
     this.#traffic = traffic;
     this.#byModel = groupByModel(traffic.experiments);
+  }
+}
+
+interface AssignmentRules {
+  readonly models: Models;
+  readonly byModel: ExperimentsByModel;
+  readonly assign: (model: string, request: AssignedRequest) => LoadedVersion;
+  readonly readSlot: (slot: string, parsed: ParsedRows | undefined) => string | undefined;
+}
+
+class RequestAssignment implements ExperimentedRequest {
+  readonly #rules: AssignmentRules;
+  readonly assignments: Assignment[] = [];
+  readonly finder: VersionFinder;
+  model: string | undefined;
+  /** Experiments of the model that the request names; undefined: none, or it names a version. */
+  #experiments: readonly Experiment[] | undefined;
+  #isAssigned: boolean;
+  #key: string | undefined;
+  #slotKey: string | undefined;
+
+  constructor(key: string | undefined, rules: AssignmentRules) {
+    this.#rules = rules;
+    this.#key = key;
+    this.#isAssigned = key !== undefined;
+    this.finder = {
+      find: (model, selector = {}) => this.#find(model, selector),
+      findOnly: () => this.#find(rules.models.findOnly().name, {}),
+    };
+  }
+
+  get key(): string | undefined {
+    return this.#key ?? this.#slotKey;
+  }
+
+  assign(key: string | undefined): boolean {
+    if (!this.#isOpen) return false;
+    if (key === undefined && this.#slot !== undefined) return false;
+    this.#key = key;
+    this.#isAssigned = true;
+    return true;
+  }
+
+  assignByRows(parsed: ParsedRows | undefined): boolean {
+    if (!this.#isOpen) return false;
+    const slot = this.#slot;
+    if (slot !== undefined) this.#slotKey = this.#rules.readSlot(slot, parsed);
+    this.#isAssigned = true;
+    return true;
+  }
+
+  get #isOpen(): boolean {
+    return !this.#isAssigned && this.#experiments !== undefined;
+  }
+
+  get #slot(): string | undefined {
+    return this.#experiments?.find(({ slot }) => slot !== undefined)?.slot;
+  }
+
+  #find(model: string, selector: VersionSelector): LoadedVersion {
+    const { models, byModel, assign } = this.#rules;
+    const isNamed = selector.version !== undefined || selector.label !== undefined;
+    const experiments = isNamed ? undefined : byModel.get(model);
+    this.#experiments = experiments;
+    this.model = experiments === undefined ? undefined : model;
+    this.assignments.length = 0;
+    if (experiments === undefined || !this.#isAssigned) return models.find(model, selector);
+    const getKey = ({ slot }: Experiment): string | undefined =>
+      this.#key ?? (slot === undefined ? undefined : this.#slotKey);
+    return assign(model, { experiments, getKey, assignments: this.assignments });
   }
 }
 

@@ -33,7 +33,7 @@ export function registerCtrGrpc({ grpc }: Endpoints, context: ProtocolContext): 
     const request = decodeCtrRequest(bytes, VALUES_MAX);
     return handlePrediction(context, 'ctr', createGrpcCallContext(call, request.priority), {
       find: (models) => findBundle(models, request),
-      parse: (bundle) => parseRequest(request, bundle),
+      parse: (choose) => parseRequest(request, choose()),
     });
   };
   const admit = createGrpcAdmit(context, 'ctr');

@@ -104,12 +104,15 @@ export class LineScorer {
       try {
         return await handlePrediction(this.#context, 'ctr', this.#call, {
           find: (models) => findBundle(models, this.#options),
-          parse: (bundle) => ({
-            bundle,
-            rows: parseJsonRows(json, bundle.features, values.length),
-            ...(this.#call.priority === undefined ? {} : { priority: this.#call.priority }),
-            formatResponse: (prediction: Prediction) => formatScoredLines(prediction, bundle),
-          }),
+          parse: (choose) => {
+            const bundle = choose();
+            return {
+              bundle,
+              rows: parseJsonRows(json, bundle.features, values.length),
+              ...(this.#call.priority === undefined ? {} : { priority: this.#call.priority }),
+              formatResponse: (prediction: Prediction) => formatScoredLines(prediction, bundle),
+            };
+          },
         });
       } catch (error) {
         if (CubeError.from(error).code !== 'OVERLOADED' || this.#call.signal.aborted) throw error;

@@ -36,11 +36,12 @@ import {
   readBodyText,
   runUnlessLarge,
 } from './handle-prediction.ts';
-import { ROWS_PER_REQUEST_MAX } from './request-limits.ts';
+import { checkExperimentKey, ROWS_PER_REQUEST_MAX } from './request-limits.ts';
 
 const PATH = '/v1/ctr::predict';
 const TSV_CONTENT_TYPE = 'text/tab-separated-values';
-const BODY_FIELDS = ['rows', 'shared'];
+const KEY_FIELD = 'experimentKey';
+const BODY_FIELDS = ['rows', 'shared', KEY_FIELD];
 
 export function registerCtr(fronts: Endpoints, context: ProtocolContext): void {
   registerCtrGrpc(fronts, context);
@@ -50,8 +51,11 @@ export function registerCtr(fronts: Endpoints, context: ProtocolContext): void {
     const callContext = createHttpCallContext(call, priority);
     const response = await handlePrediction(context, 'ctr', callContext, {
       find: (models) => findBundle(models, options),
-      parse: (bundle) => {
-        const toRequest = (rows: FeatureRows | KeyedRows): ParsedRequest<object> => ({
+      parse: (choose) => {
+        const toRequest = (
+          rows: FeatureRows | KeyedRows,
+          bundle: LoadedBundle,
+        ): ParsedRequest<object> => ({
           bundle,
           rows,
           detail,
@@ -59,9 +63,12 @@ export function registerCtr(fronts: Endpoints, context: ProtocolContext): void {
           formatResponse: (prediction) => formatCtrJson(toCtrResponse(prediction, bundle, options)),
         });
         const type = getContentType(call);
-        if (type !== JSON_CONTENT_TYPE) return toRequest(parseTsvRows(call.body, type, bundle));
+        if (type !== JSON_CONTENT_TYPE) {
+          const bundle = choose();
+          return toRequest(parseTsvRows(call.body, type, bundle), bundle);
+        }
         const text = readBodyText(call.body);
-        return runUnlessLarge(parseJsonBody(text, bundle, toRequest), text.length);
+        return runUnlessLarge(parseJsonBody(text, choose, toRequest), text.length);
       },
     });
     return { type: JSON_CONTENT_TYPE, body: JSON.stringify(response) };
@@ -119,13 +126,17 @@ function scoreLines(
 /** @throws CubeError INVALID_ARGUMENT, TOO_LARGE */
 function* parseJsonBody<T>(
   text: string,
-  { features }: LoadedBundle,
-  toRequest: (rows: FeatureRows | KeyedRows) => T,
+  choose: (key?: string) => LoadedBundle,
+  toRequest: (rows: FeatureRows | KeyedRows, bundle: LoadedBundle) => T,
 ): SlicedWork<T> {
   const json = yield* JsonReader.parseInSlices(text, 'body', parseNonFiniteJson);
   json.rejectUnknownFields(BODY_FIELDS);
   const [rows, shared] = [json.field('rows'), json.field('shared')];
-  return toRequest(yield* parseJsonRowsInSlices(rows, features, ROWS_PER_REQUEST_MAX, shared));
+  const key = json.optional(KEY_FIELD, ({ value }) => checkExperimentKey(value, KEY_FIELD));
+  const bundle = choose(key);
+  const { features } = bundle;
+  const parsed = yield* parseJsonRowsInSlices(rows, features, ROWS_PER_REQUEST_MAX, shared);
+  return toRequest(parsed, bundle);
 }
 
 /** @throws CubeError INVALID_ARGUMENT, TOO_LARGE */

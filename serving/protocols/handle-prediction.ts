@@ -16,12 +16,7 @@ import { startRequestSpan } from '../../lib/platform/tracing.ts';
 import type { ControlAccess } from '../../lib/rpc/control-access.ts';
 import type { HttpRequest, HttpRequestHead } from '../../lib/rpc/direct-routes.ts';
 import type { GrpcAdmit, GrpcCall } from '../../lib/rpc/grpc-calls.ts';
-import {
-  DEGRADED_KEY,
-  EXPERIMENT_KEY,
-  EXPERIMENT_KEY_CHARS_MAX,
-  EXPERIMENTS_KEY,
-} from '../../proto/ctr.ts';
+import { DEGRADED_KEY, EXPERIMENT_KEY, EXPERIMENTS_KEY } from '../../proto/ctr.ts';
 import type { LoadedBundle } from '../engine/loaded-bundle.ts';
 import type { GraphCall, GraphPrediction } from '../engine/loaded-graph.ts';
 import type { LoadedVersion } from '../engine/loaded-version.ts';
@@ -42,7 +37,8 @@ import type { Models } from '../models/model-registry.ts';
 import type { ShadowedRequest, Shadows } from '../models/shadows.ts';
 import type { Admission } from './admission.ts';
 import { getClickProbabilities } from './ctr-response.ts';
-import { TIMEOUT_MS_MAX } from './request-limits.ts';
+import { checkExperimentKey, TIMEOUT_MS_MAX } from './request-limits.ts';
+import { RequestVersion } from './request-version.ts';
 import type { SliceQueue } from './slice-queue.ts';
 
 /** Options of a request in its body. */
@@ -111,7 +107,7 @@ export interface CallContext {
   markDegraded(): void;
   /** The same for the variants of the request. @param text `name=variant, …` */
   markVariants(text: string): void;
-  /** The key for experiments. @throws CubeError INVALID_ARGUMENT */
+  /** The key for experiments in the head of the request. @throws CubeError INVALID_ARGUMENT */
   experimentKey(): string | undefined;
   /** The caller's W3C `traceparent`, not yet checked; read only while tracing is on. */
   traceparent(): string | undefined;
@@ -126,12 +122,15 @@ export interface CallContext {
 /** The part of the context that is known before the body is read. */
 export type HeadContext = Pick<CallContext, 'timeoutMs' | 'priority' | 'grant'>;
 
-/** How a protocol reads a request. Both steps are called once, one after the other. */
+/** How a protocol reads a request. Both steps are repeated when an experiment needs it. */
 export interface RequestSource<T, V extends LoadedVersion = LoadedVersion> {
   /** Finds the version that serves the request. @param models with the variants of experiments */
   find(models: VersionFinder): V;
-  /** Parses the request, once it is admitted; a large body in slices. */
-  parse(loaded: V): AnyParsedRequest<T> | SlicedWork<AnyParsedRequest<T>>;
+  /**
+   * Parses the request, once it is admitted; a large body in slices. @param choose gives the
+   * version to parse it for, as soon as the experiment key in the body is known
+   */
+  parse(choose: (key?: string) => V): AnyParsedRequest<T> | SlicedWork<AnyParsedRequest<T>>;
 }
 
 export async function handlePrediction<T, V extends LoadedVersion>(
@@ -263,16 +262,22 @@ async function runPrediction<T, V extends LoadedVersion>(
   const callTimeoutMs = call.timeoutMs() ?? timeoutMs;
   const arrivedMs = call.arrivedMs ?? startMs;
   const remainingMs = callTimeoutMs - (startMs - arrivedMs);
-  // No await between finding the version and acquiring it, here or in predict(): a version in use
-  // is never retired.
-  const loaded = source.find(experimented.finder);
   const principal = call.grant?.principal ?? UNRESTRICTED;
-  principal.checkModel(experimented.model ?? models.getName(loaded));
   // Shares are checked before the body is read; a request that passed then is not refused now.
   const urgency = { remainingMs, priority: principal.limitPriority(call.priority) };
-  admission.checkWait([loaded.batcher], urgency);
-  const parsed = source.parse(loaded);
-  const request = 'next' in parsed ? await parseInSlices(slices, parsed, loaded, call) : parsed;
+  // No await between finding the version and acquiring it, here or in predict(): a version in use
+  // is never retired.
+  const version = new RequestVersion(experimented, () => {
+    const loaded = source.find(experimented.finder);
+    principal.checkModel(experimented.model ?? models.getName(loaded));
+    admission.checkWait([loaded.batcher], urgency);
+    return loaded;
+  });
+  let request: AnyParsedRequest<T>;
+  do {
+    const parsed = source.parse(version.choose);
+    request = 'next' in parsed ? await version.parseInSlices(slices, parsed, call.signal) : parsed;
+  } while (version.chooseByRows('graph' in request ? undefined : request));
   const rowCount = countRows(request);
   principal.takeRows(rowCount);
   if (call.grant !== undefined) admission.recordRows(principal, rowCount);
@@ -329,22 +334,6 @@ function countRows(request: AnyParsedRequest<unknown>): number {
 
 const NO_SCORES: readonly number[] = [];
 const NO_LOOKUPS = { unseen: 0, unavailable: 0, degraded: false, lookupMicros: 0 } as const;
-
-/** Keeps the version until predict() has acquired it, which happens before the next await. */
-async function parseInSlices<T>(
-  slices: SliceQueue,
-  work: SlicedWork<AnyParsedRequest<T>>,
-  loaded: LoadedVersion,
-  { signal }: CallContext,
-): Promise<AnyParsedRequest<T>> {
-  loaded.acquire();
-  try {
-    return await slices.run(work, signal);
-  } finally {
-    // After the microtasks in which the caller continues.
-    setImmediate(() => loaded.release());
-  }
-}
 
 /** The work, for a text of many characters; its result for a small one. */
 export function runUnlessLarge<T>(work: SlicedWork<T>, charCount: number): T | SlicedWork<T> {
@@ -413,7 +402,7 @@ export function createHttpCallContext(
     markVariants(text) {
       if (!raw.headersSent) raw.setHeader(EXPERIMENTS_KEY, text);
     },
-    experimentKey: () => checkExperimentKey(headers[EXPERIMENT_KEY]),
+    experimentKey: () => checkExperimentKey(headers[EXPERIMENT_KEY], EXPERIMENT_KEY),
     traceparent: () => String(headers['traceparent'] ?? ''),
   };
 }
@@ -436,7 +425,7 @@ export function createGrpcCallContext(call: GrpcCall, priority?: number): CallCo
     grant: call.grant,
     markDegraded: () => call.setTrailer(DEGRADED_KEY, 'true'),
     markVariants: (text) => call.setTrailer(EXPERIMENTS_KEY, text),
-    experimentKey: () => checkExperimentKey(call.getMetadata(EXPERIMENT_KEY)),
+    experimentKey: () => checkExperimentKey(call.getMetadata(EXPERIMENT_KEY), EXPERIMENT_KEY),
     traceparent: () => call.getMetadata('traceparent'),
   };
 }
@@ -483,15 +472,6 @@ export function createBaiduCallContext(
 
 function formatVariants(assignments: ExperimentedRequest['assignments']): string {
   return assignments.map(({ experiment, variant }) => `${experiment}=${variant}`).join(', ');
-}
-
-function checkExperimentKey(value: string | string[] | undefined): string | undefined {
-  if (value === undefined || value === '') return undefined;
-  if (typeof value === 'string' && value.length <= EXPERIMENT_KEY_CHARS_MAX) return value;
-  throw new CubeError(
-    'INVALID_ARGUMENT',
-    `${EXPERIMENT_KEY}: expected one value of at most ${EXPERIMENT_KEY_CHARS_MAX} characters`,
-  );
 }
 
 function parseTimeoutHeader(header: string | string[] | undefined): number | undefined {

@@ -18,7 +18,7 @@ import { toClasses } from './class-outputs.ts';
 import { getGraphInputs } from './graph-tensors.ts';
 import type { ParsedGraphRequest, ParsedRequest } from './handle-prediction.ts';
 import type { InputTensor } from './input-tensor.ts';
-import { TIMEOUT_MS_MAX } from './request-limits.ts';
+import { checkExperimentKey, TIMEOUT_MS_MAX } from './request-limits.ts';
 import { CATEGORICAL, DENSE, indexByName, toRows } from './tensor-rows.ts';
 
 export interface InferRequest {
@@ -285,6 +285,11 @@ export function readBooleanParameter(
   const value = parameters.get(name);
   if (value === undefined || typeof value === 'boolean') return value;
   rejectRequest(`${place}.${name}: expected true or false, got ${quoteText(String(value))}`);
+}
+
+/** The experiment key of a request. @throws CubeError INVALID_ARGUMENT naming the parameter */
+export function readExperimentKey(parameters: OipParameters): string | undefined {
+  return checkExperimentKey(parameters.get('experiment_key'), 'parameters.experiment_key');
 }
 
 /** Reads a non-negative integer parameter, given as a number or as text. */

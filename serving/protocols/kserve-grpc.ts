@@ -35,6 +35,7 @@ import {
   type InferRequest,
   type InferResponse,
   readBooleanParameter,
+  readExperimentKey,
   toParsedGraphRequest,
   toParsedRequest,
 } from './infer.ts';
@@ -75,7 +76,8 @@ export function registerKserveGrpc({ grpc }: Endpoints, context: ProtocolContext
     const { modelName, modelVersion } = request;
     return handlePrediction(context, 'kserve', createGrpcCallContext(call), {
       find: (models) => models.find(modelName, toVersionSelector(modelVersion)),
-      parse: (loaded) => parseRequest(request, loaded, parameters),
+      parse: (choose) =>
+        parseRequest(request, choose(readExperimentKey(request.parameters)), parameters),
     });
   };
   const admit = createGrpcAdmit(context, 'kserve');

@@ -21,6 +21,7 @@ import {
 import {
   getModelMetadata,
   type InferResponse,
+  readExperimentKey,
   toParsedGraphRequest,
   toParsedRequest,
 } from './infer.ts';
@@ -75,7 +76,7 @@ export function registerKserveRest(
     toHttpAnswer(
       await handlePrediction(context, 'kserve', createHttpCallContext(call), {
         find: (finder) => findModel(finder, call),
-        parse: (loaded) => parseRequest(call, loaded),
+        parse: (choose) => parseRequest(call, choose),
       }),
     );
   const admit: HttpAdmit = (head) =>
@@ -123,22 +124,23 @@ export function findModel(
 
 function parseRequest(
   call: HttpRequest,
-  loaded: LoadedVersion,
+  choose: (key?: string) => LoadedVersion,
 ): AnyParsedRequest<InferBody> | SlicedWork<AnyParsedRequest<InferBody>> {
   const body = call.body instanceof Uint8Array ? call.body : NO_BODY;
   const header = call.headers[JSON_LENGTH_HEADER];
   const length = Array.isArray(header) ? header.join() : header;
   const { model = '' } = call.params;
-  const work = parseInSlices({ model, loaded }, body, length);
+  const work = parseInSlices({ model, choose }, body, length);
   return runUnlessLarge(work, Number(length ?? body.length));
 }
 
 function* parseInSlices(
-  { model, loaded }: { readonly model: string; readonly loaded: LoadedVersion },
+  { model, choose }: { readonly model: string; readonly choose: (key?: string) => LoadedVersion },
   body: Uint8Array,
   length: string | undefined,
 ): SlicedWork<AnyParsedRequest<InferBody>> {
-  const request = yield* parseInferBody(body, length, () => getModelMetadata(model, loaded));
+  const request = yield* parseInferBody(body, length, () => getModelMetadata(model, choose()));
+  const loaded = choose(readExperimentKey(request.parameters));
   const isBinary = createBinaryChoice(request);
   const format = (response: InferResponse): InferBody => formatInferBody(response, isBinary);
   return isTensorModel(loaded)

@@ -43,7 +43,7 @@ const INFER_ANSWER = {
 };
 const CTR_REQUEST = {
   type: 'object',
-  properties: { rows: { type: 'array', items: OBJECT }, shared: OBJECT },
+  properties: { rows: { type: 'array', items: OBJECT }, shared: OBJECT, experimentKey: TEXT },
   required: ['rows'],
 };
 const CTR_ANSWER = {

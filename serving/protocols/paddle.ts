@@ -9,7 +9,6 @@
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { CubeError, type ErrorCode } from '../../lib/core/errors.ts';
 import { ERROR_TEXT_CHARS_MAX } from '../../lib/core/limits.ts';
-import { wallClockMs } from '../../lib/platform/clock.ts';
 import { isTracing } from '../../lib/platform/tracing.ts';
 import { createErrorHeaders, type HttpAdmit } from '../../lib/rpc/direct-routes.ts';
 import type { GrpcAdmit, GrpcHandler } from '../../lib/rpc/grpc-calls.ts';
@@ -52,6 +51,7 @@ import {
 import { formatDebugTensor, formatGraphDebug, toPaddleGraphCall } from './paddle-graph.ts';
 import { PaddleInputs } from './paddle-inputs.ts';
 import { PaddleOutputs } from './paddle-outputs.ts';
+import { ProfileTimer } from './profile-timer.ts';
 import { ROWS_PER_REQUEST_MAX } from './request-limits.ts';
 
 /** A model of a service with several, and the engine name of its output. */
@@ -245,7 +245,7 @@ class PaddleEndpoint {
   ): Promise<GeneralModelResponse> {
     const { profileServer, logId } = request;
     const isDebug = method === 'debug';
-    const profile = new ProfileTimer(this.#context);
+    const profile = new ProfileTimer(this.#context.clock);
     const engines = this.#service.engines ?? [undefined];
     const answers = await Promise.all(
       engines.map((engine) => this.#predict(request, { isDebug, engine, profile }, call)),
@@ -268,10 +268,15 @@ class PaddleEndpoint {
     call: CallContext,
   ): Promise<Answer> {
     const aliases = this.#service.aliases ?? NO_ALIASES;
+    // An experiment may need a second parse, which belongs to the same step.
+    let parseStep: number | undefined;
+    const endParse = (): void => {
+      parseStep = profile.end(parseStep);
+    };
     const parseRows = (bundle: LoadedBundle): ParsedRequest<Answer> => {
       const fetch = this.#getOutputs(bundle).select(fetchNames, aliases);
       const rows = this.#getInputs(bundle).parseRows(tensors, ROWS_PER_REQUEST_MAX, aliases);
-      profile.end();
+      endParse();
       return {
         bundle,
         rows,
@@ -293,7 +298,7 @@ class PaddleEndpoint {
         graph,
         aliases,
       );
-      profile.end();
+      endParse();
       return {
         graph,
         call: graphCall,
@@ -311,8 +316,10 @@ class PaddleEndpoint {
     };
     const source = {
       find: (models: VersionFinder) => this.#find(models, engine),
-      parse: (loaded: LoadedVersion) =>
-        isTensorModel(loaded) ? parseGraph(loaded) : parseRows(loaded),
+      parse: (choose: () => LoadedVersion) => {
+        const loaded = choose();
+        return isTensorModel(loaded) ? parseGraph(loaded) : parseRows(loaded);
+      },
     };
     return handlePrediction(this.#context, 'paddle', call, source);
   }
@@ -350,28 +357,6 @@ class PaddleEndpoint {
     const fetch = this.#outputs.get(bundle) ?? new PaddleOutputs(bundle);
     this.#outputs.set(bundle, fetch);
     return fetch;
-  }
-}
-
-/** Start and end of the steps (parse, predict, format), in microseconds of the wall clock. */
-class ProfileTimer {
-  readonly #clock: ProtocolContext['clock'];
-  readonly #offsetMs: number;
-  readonly times: number[] = [];
-  #lastMs: number;
-
-  constructor({ clock }: ProtocolContext) {
-    this.#clock = clock;
-    this.#lastMs = clock.nowMs();
-    this.#offsetMs = wallClockMs() - this.#lastMs;
-  }
-
-  /** Ends the current step and starts the next one. */
-  end(): void {
-    const nowMs = this.#clock.nowMs();
-    for (const ms of [this.#lastMs, nowMs])
-      this.times.push(Math.round(1_000 * (this.#offsetMs + ms)));
-    this.#lastMs = nowMs;
   }
 }
 

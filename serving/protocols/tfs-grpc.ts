@@ -36,7 +36,7 @@ export function registerTfsGrpc({ grpc }: Endpoints, context: ProtocolContext): 
     const request = decodePredictRequest(bytes);
     return handlePrediction(context, 'tfs', createGrpcCallContext(call), {
       find: (models) => findVersion(request, models),
-      parse: (loaded) => parseRequest(request, loaded),
+      parse: (choose) => parseRequest(request, choose()),
     });
   };
   grpc.addUnary(SERVICE, 'Predict', predict, createGrpcAdmit(context, 'tfs'));

@@ -87,10 +87,10 @@ export function registerTfs(endpoints: Endpoints, context: ProtocolContext): voi
       const call = createHttpCallContext({ headers, raw: reply.raw, grant });
       const answer = await handlePrediction(context, 'tfs', call, {
         find: (finder) => findLoaded(finder, target),
-        parse: (loaded) => {
+        parse: (choose) => {
           const text = readBodyText(request.body);
           return runUnlessLarge(
-            parseRequest(text, { model: target.model, verb }, loaded),
+            parseRequest(text, { model: target.model, verb }, choose()),
             text.length,
           );
         },

@@ -4,24 +4,22 @@ import { createHash } from 'node:crypto';
 import { readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, type TestContext, test } from 'node:test';
-import { setTimeout as sleep } from 'node:timers/promises';
 import { Metadata } from '@grpc/grpc-js';
 import { Ajv } from 'ajv';
 import { parse } from 'yaml';
 import { assignVariant } from '../../lib/core/experiment.ts';
-import { createLogger } from '../../lib/platform/logs.ts';
-import { completeConfig } from '../../serving/config/serving-config.ts';
 import { parseTraffic } from '../../serving/config/traffic-file.ts';
-import { type Serving, startServing } from '../../serving/server.ts';
 import { OipClient } from './support/kserve-client.ts';
-import { BUNDLE, ToyBundle, type ToyRow, toTsv, toyRows } from './support/toy-bundle.ts';
-import { ToyRepository } from './support/toy-service.ts';
+import { BUNDLE, type ToyRow, toTsv, toyRows } from './support/toy-bundle.ts';
+import {
+  assertScores,
+  parseVariants,
+  startTrafficServer,
+  TOYS,
+  until,
+} from './support/traffic-server.ts';
 
-const [first, second] = [
-  new ToyBundle({ version: '1', seed: 3 }),
-  new ToyBundle({ version: '2', seed: 4 }),
-];
-const TOYS: Readonly<Record<string, ToyBundle>> = { '1': first, '2': second };
+const [first, second] = [TOYS['1']!, TOYS['2']!];
 const ROWS: readonly ToyRow[] = toyRows(3);
 const KEYS: readonly string[] = Array.from({ length: 30 }, (_, i) => `user-${i}`);
 const RANKING = `experiments:
@@ -38,7 +36,6 @@ const RANKING = `experiments:
 `;
 const VERSION_OF: Readonly<Record<string, string>> = { control: '1', new: '2' };
 
-let serving: Serving;
 let url = '';
 let file = '';
 let exposureFile = '';
@@ -52,54 +49,16 @@ interface Scored {
 
 before(async () => {
   const context = { after: (cleanUp: () => unknown) => cleanUps.push(cleanUp) };
-  const toys = new ToyRepository(context as unknown as TestContext);
-  for (const toy of [first, second]) await toys.publish(toy);
-  await toys.activate('1');
-  await toys.activate('2', 'canary');
-  file = join(toys.folder, 'traffic.yaml');
-  exposureFile = join(toys.folder, 'exposures.jsonl');
-  writeFileSync(file, RANKING);
-  const config = completeConfig({
-    port: 0,
-    timeoutMs: 60_000,
-    trafficFile: file,
-    exposureLog: exposureFile,
-    models: [
-      {
-        repository: toys.location,
-        bundle: BUNDLE,
-        channel: ['stable', 'canary'],
-        store: 'memory',
-        instances: 1,
-      },
-    ],
-  });
-  serving = await startServing({ config, logger: createLogger('test', { level: 'silent' }) });
-  cleanUps.push(() => serving.stop());
-  url = `http://${serving.address}`;
-  await until(async () => {
-    const { models } = (await (await fetch(`${url}/v1/status`)).json()) as {
-      models: { channels: { active?: string }[] }[];
-    };
-    return models[0]?.channels.every(({ active }) => active !== undefined) ?? false;
-  });
+  const server = await startTrafficServer(context as unknown as TestContext, RANKING);
+  ({ url, file, exposureFile } = server);
 });
 after(async () => {
   for (const cleanUp of cleanUps.toReversed()) await cleanUp();
 });
 
-async function until(isDone: () => boolean | Promise<boolean>): Promise<void> {
-  while (!(await isDone())) await sleep(20);
-}
-
 function replaceFile(text: string): void {
   writeFileSync(`${file}.new`, text);
   renameSync(`${file}.new`, file);
-}
-
-function parseVariants(header: string | null | undefined): Record<string, string> {
-  const pairs = (header ?? '').split(', ').filter(Boolean);
-  return Object.fromEntries(pairs.map((pair) => pair.split('=')));
 }
 
 function keyHeaders(key: string | undefined): Record<string, string> {
@@ -166,15 +125,6 @@ async function postInstances(key: string): Promise<Scored> {
   return { variants, version: VERSION_OF[variants['ranking'] ?? ''] ?? '', clicks };
 }
 
-function assertScores({ version, clicks }: Scored): void {
-  assert.equal(clicks.length, ROWS.length);
-  ROWS.forEach((row, i) => {
-    const expected = TOYS[version]?.score(row)[1] ?? Number.NaN;
-    const difference = Math.abs((clicks[i] ?? Number.NaN) - expected);
-    assert.ok(difference < 1e-5, `version ${version}, row ${i}: off by ${difference}`);
-  });
-}
-
 test('a key has the same variant over every protocol, and its version answers', async () => {
   const experiments = parseTraffic(RANKING, 'test').experiments;
   const seen = new Set<string>();
@@ -186,7 +136,7 @@ test('a key has the same variant over every protocol, and its version answers', 
       const answer = await call(key);
       assert.deepEqual(answer.variants, expected, `${call.name} ${key}`);
       assert.equal(answer.version, VERSION_OF[expected['ranking'] ?? '']);
-      assertScores(answer);
+      assertScores(answer, ROWS);
     }
     seen.add(expected['ranking'] ?? '');
   }
@@ -227,7 +177,7 @@ test('over gRPC the key is metadata and the variants are a trailer', async () =>
 });
 
 test('a request that names a version or a label is not assigned', async () => {
-  for (const query of ['?version=1&model=toy', '?label=canary&model=toy']) {
+  for (const query of ['?version=1&model=toy', '?label=canary&model=toy', '?version=1']) {
     const { variants } = await postTsv('tester', query);
     assert.deepEqual(variants, {});
   }
@@ -238,7 +188,7 @@ test('without a key both variants answer, and the header names the one that did'
   await until(async () => {
     const answer = await postTsv(undefined);
     assert.equal(answer.version, VERSION_OF[answer.variants['ranking'] ?? '']);
-    assertScores(answer);
+    assertScores(answer, ROWS);
     seen.add(answer.version);
     return seen.size === 2;
   });
@@ -307,7 +257,7 @@ test('a shadow answers copies by its version, and callers get the primary only',
     const answer = await postTsv(undefined);
     assert.equal(answer.version, '1');
     assert.deepEqual(answer.variants, {});
-    assertScores(answer);
+    assertScores(answer, ROWS);
     metrics = await (await fetch(`${url}/metrics`)).text();
     return /shadow_requests_total{shadow="all",outcome="OK"} [1-9]/.test(metrics);
   });
@@ -371,6 +321,12 @@ test('errors of the file name line and field', () => {
       /ranking chooses the version of toy already/,
     ],
     [RANKING.replace('channel: canary', 'channel: canary, version: 2'), /not both/],
+    [`experiments: [{ name: x, model: m, slot: '', ${variants} }]`, /expected the name of a slot/],
+    [
+      `experiments: [{ name: x, model: m, slot: C1, ${variants} }, ` +
+        `{ name: y, model: m, slot: C2, ${variants} }]`,
+      /another experiment takes the keys of m from slot C1/,
+    ],
     [RANKING.replace('channel: canary', 'channel: ../x'), /expected a name/],
     ['shadows: [{ name: s, model: m, share: 2, channel: c }]', /expected a number in 0\.\.1/],
     ['shadows: [{ name: s, model: m, share: 1 }]', /needs a channel, a version or/],
