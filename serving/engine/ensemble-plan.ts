@@ -28,6 +28,8 @@ export interface EnsembleStep {
 export interface StepModel {
   readonly signature: GraphSignature;
   readonly isBatched: boolean;
+  /** Inputs that a step may leave out: the model has defaults for them. */
+  readonly optionalInputs?: ReadonlyMap<string, unknown>;
 }
 
 /** Where a tensor of the ensemble comes from. */
@@ -102,7 +104,7 @@ function getModel(models: ReadonlyMap<EnsembleStep, StepModel>, step: EnsembleSt
 
 function checkInputs(
   step: EnsembleStep,
-  { signature, isBatched }: StepModel,
+  { signature, isBatched, optionalInputs }: StepModel,
   sources: ReadonlyMap<string, TensorSource>,
 ): void {
   for (const [input, tensor] of step.inputMap) {
@@ -118,7 +120,9 @@ function checkInputs(
     }
     checkSame(found, spec, isBatched, `${step.location}: step ${step.model}`);
   }
-  const missing = signature.inputs.find(({ name }) => !step.inputMap.has(name));
+  const missing = signature.inputs.find(
+    ({ name }) => !step.inputMap.has(name) && !optionalInputs?.has(name),
+  );
   if (missing !== undefined) {
     rejectStep(step.location, `step ${step.model}: input_map has no input ${missing.name}`);
   }

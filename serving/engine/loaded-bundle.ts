@@ -29,8 +29,9 @@ import {
 } from './engine-options.ts';
 import type { EngineRequest } from './engine-request.ts';
 import { EngineStats } from './engine-stats.ts';
+import { checkGoldenRows } from './golden-check.ts';
 import { type LookupSlot, listLookupSlots } from './lookup-slots.ts';
-import { ModelPool } from './model-pool.ts';
+import { ModelPool, type ModelPoolOptions } from './model-pool.ts';
 import type { Prediction } from './prediction.ts';
 import { RequestCache } from './request-cache.ts';
 import { BundleBatchRunner } from './run-batch.ts';
@@ -167,19 +168,29 @@ export class LoadedBundle implements VersionUse {
       const script = options.workerScript;
       const { maxBatch: rowsMax } = options.batching ?? DEFAULT_BATCHING;
       const shards = plan.tables.length === 0 ? undefined : store.share?.(manifest);
-      const pool = await ModelPool.startBundle({
+      const start = (own: Pick<ModelPoolOptions, 'model' | 'instances' | 'resident'>) =>
+        ModelPool.startBundle({
+          data,
+          plan,
+          rowsMax,
+          placements,
+          logger,
+          ...(script === undefined ? {} : { script }),
+          ...own,
+        });
+      const pool = await start({
         model,
-        data,
-        plan,
-        rowsMax,
         instances,
-        placements,
-        logger,
         ...(shards && store.threads && { resident: { shards, threads: store.threads } }),
-        ...(script === undefined ? {} : { script }),
       });
       const parts = { manifest, features, plan, keys, ids, bags, pool, golden, synthetic };
-      return new LoadedBundle(parts, options);
+      const loaded = new LoadedBundle(parts, options);
+      const startOriginal = async (): Promise<LoadedBundle> => {
+        const pool = await start({ model: graph.model, instances: 1 });
+        return new LoadedBundle({ ...parts, pool }, { ...options, requestCacheBytes: 0 });
+      };
+      await checkPrecision(loaded, startOriginal, options);
+      return loaded;
     } catch (error) {
       await store.retire(manifest);
       throw error;
@@ -229,6 +240,32 @@ export class LoadedBundle implements VersionUse {
   async retire(): Promise<void> {
     await this.close();
     await this.#store.retire(this.manifest);
+  }
+}
+
+/**
+ * Compares golden rows with the original graph, whose instance looks rows up in the main thread: no
+ * area of shared memories is reserved for it. Closes the version when it fails.
+ */
+async function checkPrecision(
+  converted: LoadedBundle,
+  startOriginal: () => Promise<LoadedBundle>,
+  { precision = 'fp32', logger, onStep, signal }: BundleLoadOptions,
+): Promise<void> {
+  const { golden } = converted;
+  if (precision === 'fp32' || golden === undefined) return;
+  onStep?.(`golden rows with precision ${precision}`);
+  const onRow = (): void => requireNotCancelled(converted.manifest, signal);
+  try {
+    const original = await startOriginal();
+    try {
+      await checkGoldenRows({ golden, original, converted, precision, logger, onRow });
+    } finally {
+      await original.close();
+    }
+  } catch (error) {
+    await converted.close();
+    throw error;
   }
 }
 

@@ -5,13 +5,18 @@
 import { CubeError } from '../../lib/core/errors.ts';
 import { f16ToNumber, f32BitsToF16 } from '../../lib/core/half-floats.ts';
 import { OnnxModel, type OnnxTensor, type OnnxValueInfo } from '../../lib/platform/onnx.ts';
-import { convertPrecision, type Precision } from '../../proto/onnx-precision.ts';
+import { convertPrecision } from '../../proto/onnx-precision.ts';
+import {
+  type LowerPrecision,
+  measureDifference,
+  PRECISION_TOLERANCES,
+} from './precision-difference.ts';
 
 export interface PrecisionRequest {
   readonly model: Uint8Array;
   /** External data of the graph by file name. */
   readonly data: ReadonlyMap<string, Uint8Array>;
-  readonly precision: Exclude<Precision, 'fp32'>;
+  readonly precision: LowerPrecision;
   /** Names the model in errors. */
   readonly source: string;
 }
@@ -21,13 +26,6 @@ export interface CheckedGraph {
   /** The largest difference, relative to the largest output where that is above 1. */
   readonly difference: number;
 }
-
-/** The largest differences with which a converted graph is served. */
-export const PRECISION_TOLERANCES: Readonly<Record<PrecisionRequest['precision'], number>> = {
-  fp16: 0.001,
-  bf16: 0.01,
-  int8: 0.05,
-};
 
 /** Sizes of the dynamic first dimension. */
 const SAMPLED_BATCHES: readonly number[] = [1, 7, 16, 64];
@@ -89,26 +87,11 @@ async function compare(original: OnnxModel, candidate: OnnxModel, source: string
     }
     const [expected, actual] = [await original.run(feeds), await candidate.run(feeds)];
     for (const { name } of original.outputs) {
-      largest = Math.max(largest, measureDifference(expected[name], actual[name]));
+      largest = Math.max(
+        largest,
+        measureDifference(toNumbers(expected[name]), toNumbers(actual[name])),
+      );
     }
-  }
-  return largest;
-}
-
-/** NaN and infinity must be in the same places. */
-function measureDifference(
-  expected: OnnxTensor | undefined,
-  actual: OnnxTensor | undefined,
-): number {
-  const [left, right] = [toNumbers(expected), toNumbers(actual)];
-  if (left.length !== right.length) return Number.POSITIVE_INFINITY;
-  const scale = left.reduce((max, x) => (Number.isFinite(x) ? Math.max(max, Math.abs(x)) : max), 1);
-  let largest = 0;
-  for (const [i, value] of left.entries()) {
-    if (Object.is(value, right[i])) continue;
-    const difference = Math.abs(value - (right[i] ?? 0)) / scale;
-    largest = Number.isFinite(difference) ? Math.max(largest, difference) : difference;
-    if (!Number.isFinite(difference)) return Number.POSITIVE_INFINITY;
   }
   return largest;
 }

@@ -20,18 +20,19 @@ import { applyPrecision } from '../engine/apply-precision.ts';
 import type { EnsembleStep } from '../engine/ensemble-plan.ts';
 import { type BundleLoadOptions, LoadedBundle } from '../engine/loaded-bundle.ts';
 import { type GraphLoadOptions, LoadedGraph } from '../engine/loaded-graph.ts';
+import type { LoadedVersion } from '../engine/loaded-version.ts';
 import { LookupGraph } from '../engine/lookup-graph.ts';
 import { Predictor } from '../engine/predictor.ts';
 import type { TensorModel } from '../engine/tensor-model.ts';
 import { readVersionGraph, readVersionSlots } from '../engine/version-files.ts';
 import type { EmbeddingStore } from '../stores/embedding-store.ts';
+import { checkRedacted } from './check-redacted.ts';
 import { FileSource } from './file-source.ts';
 import { FolderSource, VersionFolderBackend } from './folder-source.ts';
 import { ModelRegistry } from './model-registry.ts';
 import { ModelRepository } from './model-repository.ts';
 import { type ModelOrigin, ModelStores } from './model-stores.ts';
 import { readPlainModel } from './plain-model.ts';
-import { checkRedacted } from './recorded-tensors.ts';
 import { type Recorder, Recorders } from './recorder.ts';
 import { planTritonModel } from './triton-models.ts';
 import { VersionManager, type VersionManagerOptions } from './version-manager.ts';
@@ -162,7 +163,7 @@ async function openModel(
       plain === undefined
         ? await loadTensorModel(model, manifest, options)
         : await loadGraph(model, { ...plain, name: manifest.bundle, version }, options);
-    if (tensors !== undefined) return recordTensorModel(tensors, recorders, recorder);
+    if (tensors !== undefined) return assignRecorder(tensors, recorders, recorder);
     if (model.maxBatch === 0) {
       const text = 'max-batch 0 is only for plain models, and this version has slots';
       throw new CubeError('INVALID_ARGUMENT', `${manifest.bundle} ${version}: ${text}`);
@@ -170,8 +171,7 @@ async function openModel(
     const loaded = await LoadedBundle.load(options, version);
     await warmUp(loaded, predictor, { ...model.warmUp, onStep, signal });
     loaded.stats.reset();
-    if (recorder !== undefined) recorders.assign(loaded, recorder);
-    return loaded;
+    return assignRecorder(loaded, recorders, recorder);
   };
   return new VersionManager({
     model: model.name,
@@ -201,7 +201,7 @@ function openFileModel(
     load: async (version, onStep, signal) => {
       const files = { ...file.readModel(), name: model.name, version };
       const graph = await loadGraph(model, files, { logger, onStep, signal });
-      return recordTensorModel(graph, recorders, recorder);
+      return assignRecorder(graph, recorders, recorder);
     },
     events: {
       onSwitch: (_from, to) => events.onSwitch(model.name, to),
@@ -241,7 +241,7 @@ async function loadTensorModel(
 }
 
 /** Retires the model when it fails. @throws CubeError for redacted names that it has not */
-async function recordTensorModel<T extends TensorModel>(
+async function assignRecorder<T extends LoadedVersion>(
   model: T,
   recorders: Recorders,
   recorder: Recorder | undefined,

@@ -8,7 +8,7 @@ import { parseNonFiniteJson } from '../../lib/core/non-finite-json.ts';
 import { countElements, type NamedTensor, viewRows } from '../../lib/core/tensor.ts';
 import { formatTensor, readTensor } from '../../lib/core/tensor-json.ts';
 import type { TensorModel } from '../engine/tensor-model.ts';
-import type { Recordable, Recorder } from './recorder.ts';
+import type { Recordable } from './recorder.ts';
 
 /** Maximum rows recorded from one request. */
 const ROWS_PER_REQUEST_MAX = 64;
@@ -41,18 +41,6 @@ function redact(tensor: NamedTensor): NamedTensor {
   const { data } = tensor;
   if (data instanceof Uint8Array) return { ...tensor, data: new Uint8Array(data.length) };
   return { ...tensor, data: data.map(() => '') };
-}
-
-/** @throws CubeError INVALID_ARGUMENT for a redacted name that is no input: it would be recorded */
-export function checkRedacted(recorder: Recorder, { name, signature }: TensorModel): void {
-  const inputs = signature.inputs.map((input) => input.name);
-  const unknown = recorder.redacted.find((redacted) => !inputs.includes(redacted));
-  if (unknown === undefined) return;
-  throw new CubeError(
-    'INVALID_ARGUMENT',
-    `${name}: record-redact names ${JSON.stringify(unknown)}, which is not an input of the model ` +
-      `(inputs: ${inputs.join(', ')})`,
-  );
 }
 
 /** A request of a recording. */

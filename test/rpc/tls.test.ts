@@ -129,10 +129,9 @@ test('only valid client certificates of the authority are trusted', async (t) =>
   }
   const caller = tlsOptions(authority.issue({ name: 'caller' }));
   assert.equal(await who(port, { ...caller, maxVersion: 'TLSv1.2' }), 'CN=caller');
-  assert.equal(
-    await who(port, { ...caller, minVersion: 'TLSv1', maxVersion: 'TLSv1.1' }),
-    'EPROTO',
-  );
+  // The name of the code depends on the version of Node.
+  const refused = await who(port, { ...caller, minVersion: 'TLSv1', maxVersion: 'TLSv1.1' });
+  assert.match(refused, /^(EPROTO|ERR_SSL_.*)$/);
 });
 
 test('no connection reuses the certificate of another one', async (t) => {

@@ -83,6 +83,6 @@ test('half floats are recorded as numbers, at most 64 rows of a request', async 
   await next.waitUntilReady();
 
   const typo = await serve(t, file, ['--record', path, '--record-redact', 'H']);
-  const reason = /record-redact names \\"H\\", which is not an input .*inputs: h, i/;
+  const reason = /record-redact names \\"H\\", which is not an input .*did you mean \\"h\\"/;
   await typo.waitFor('/v1/status', ({ body }) => reason.test(JSON.stringify(body)));
 });

@@ -380,24 +380,34 @@ test('an optional input has the default of the graph where a request leaves it o
     {
       'm/1/model.onnx': OPTIONAL,
       'm/config.pbtxt': `max_batch_size: 8 ${inputs(c)}`,
+      'chain/config.pbtxt': ensemble(step('m', 'x', 'z'), step('m', 'z', 'y')).replaceAll(
+        'dims: 3',
+        'dims: 2',
+      ),
+      'chain/1/.keep': '',
       'wrong/1/model.onnx': OPTIONAL,
       'wrong/config.pbtxt': `max_batch_size: 8 ${inputs('')}`,
     },
     POLL,
   );
   await serving.waitFor('/v2/models/m/ready', ({ status }) => status === 200);
-  const send = (...tensors: [string, number[]][]): Promise<Answer> => {
+  await serving.waitFor('/v2/models/chain/ready', ({ status }) => status === 200);
+  const sendTo = (path: string, ...tensors: [string, number[]][]): Promise<Answer> => {
     const list = tensors.map(([name, data]) => {
       return { name, datatype: 'FP32', shape: [data.length / 2, 2], data };
     });
-    return serving.post('/v2/models/m/infer', JSON.stringify({ inputs: list }));
+    return serving.post(`/v2/models/${path}/infer`, JSON.stringify({ inputs: list }));
   };
+  const send = (...tensors: [string, number[]][]): Promise<Answer> => sendTo('m', ...tensors);
   const [given, absent] = await Promise.all([
     send(['x', [1, 2, 3, 4]], ['b', [5, 6, 7, 8]]),
     send(['x', [1, 2, 3, 4]]),
   ]);
   assert.deepEqual(given.body.outputs[0].data, [6, 8, 10, 12]);
   assert.deepEqual(absent.body.outputs[0].data, [11, 22, 13, 24]);
+  // The steps of an ensemble leave it out, too.
+  const chained = await sendTo('chain', ['x', [1, 2, 3, 4]]);
+  assert.deepEqual(chained.body.outputs[0].data, [21, 42, 23, 44]);
   assert.match((await send(['b', [1, 2]])).body.error, /expected an input x too/);
   const config = await serving.get('/v2/models/m/config');
   assert.deepEqual(

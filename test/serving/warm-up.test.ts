@@ -106,6 +106,18 @@ test('redacted rows of a model that takes ids warm up the next process', async (
   await next.waitUntilReady();
 });
 
+test('a name in record-redact that the model does not have is refused', async (t) => {
+  const toys = new ToyRepository(t);
+  await toys.publish(one);
+  await toys.activate('1');
+  const path = join(toys.folder, 'recorded.jsonl');
+  const flags = ['--record', path, '--record-redact', 'C2,I1,C44'];
+  const serving = await toys.startLocal(t, flags);
+  const { body } = await serving.waitFor('/v1/status', (answer) => answer.body.failed.length > 0);
+  const reason = /record-redact names "C44", which is not a slot .*: C1, C2, C3, I1, I2/;
+  assert.match(body.failed[0].message, reason);
+});
+
 test('lines, streams and keys are recorded, and warm up and gate the next version', async (t) => {
   const toys = new ToyRepository(t);
   await toys.publish(one);

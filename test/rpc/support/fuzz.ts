@@ -110,11 +110,9 @@ async function attack(
   port: number,
   random: SeededRandom,
   golden: readonly Buffer[],
-  untilMs: number,
-): Promise<number> {
-  let connections = 0;
-  while (performance.now() < untilMs) {
-    connections++;
+  beginConnection: () => boolean,
+): Promise<void> {
+  while (beginConnection()) {
     const socket: Socket = connect({ port, host: '127.0.0.1', noDelay: true });
     socket.on('error', () => undefined);
     socket.resume();
@@ -131,10 +129,15 @@ async function attack(
     if (random.below(2) === 0) resetSocket(socket);
     else socket.destroySoon();
   }
-  return connections;
 }
 
-/** Returns the number of hostile connections, and of answered calls of the regular caller. */
+/** A busy machine gets as many hostile connections and regular calls as this, in more time. */
+const COUNT_MIN = 20;
+
+/**
+ * Runs for the seconds at least, and until there were enough hostile connections and regular calls.
+ * @returns the number of hostile connections, and of answered calls of the regular caller
+ */
 export async function fuzz(options: {
   port: number;
   seed: number;
@@ -143,12 +146,20 @@ export async function fuzz(options: {
 }): Promise<{ connections: number; answered: number }> {
   const { port, seed, seconds, golden } = options;
   const untilMs = performance.now() + seconds * 1000;
+  let connections = 0;
+  let answered = 0;
+  const isOver = (): boolean =>
+    performance.now() >= untilMs && connections > COUNT_MIN && answered > COUNT_MIN;
+  const beginConnection = (): boolean => {
+    if (isOver()) return false;
+    connections++;
+    return true;
+  };
   const attacks = Array.from({ length: CONNECTIONS }, (_, i) =>
-    attack(port, new SeededRandom(seed + i), golden, untilMs),
+    attack(port, new SeededRandom(seed + i), golden, beginConnection),
   );
   const regularCaller = new RawConnection(port);
-  let answered = 0;
-  while (performance.now() < untilMs) {
+  while (!isOver()) {
     const payload = `call ${answered}`;
     regularCaller.send(encodeRequestFrame(answered + 1, Buffer.from(payload)));
     const answers = await regularCaller.receive(answered + 1);
@@ -156,7 +167,7 @@ export async function fuzz(options: {
     answered++;
     await new Promise(setImmediate);
   }
-  const connections = (await Promise.all(attacks)).reduce((sum, count) => sum + count, 0);
+  await Promise.all(attacks);
   regularCaller.socket.destroy();
   return { connections, answered };
 }

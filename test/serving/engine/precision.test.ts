@@ -8,11 +8,8 @@ import { createLogger } from '../../../lib/platform/logs.ts';
 import { OnnxModel } from '../../../lib/platform/onnx.ts';
 import { convertPrecision } from '../../../proto/onnx-precision.ts';
 import { applyPrecision } from '../../../serving/engine/apply-precision.ts';
-import {
-  convertAndCheck,
-  listSampledBatches,
-  PRECISION_TOLERANCES,
-} from '../../../serving/engine/precision-check.ts';
+import { convertAndCheck, listSampledBatches } from '../../../serving/engine/precision-check.ts';
+import { PRECISION_TOLERANCES } from '../../../serving/engine/precision-difference.ts';
 import { FLOAT, floats, model, node, value } from '../../tools/prune-model/support/onnx-builder.ts';
 
 const EXAMPLES = join(import.meta.dirname, '..', '..', '..', '..', 'examples');

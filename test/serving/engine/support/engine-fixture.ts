@@ -31,7 +31,7 @@ const TOLERANCE = 1e-6;
 const LONG_MS = 30_000;
 
 type Options = Partial<
-  Pick<BundleLoadOptions, 'instances' | 'workerScript' | 'requestCacheBytes'>
+  Pick<BundleLoadOptions, 'instances' | 'workerScript' | 'requestCacheBytes' | 'precision'>
 > & {
   readonly batching?: Partial<BatchingOptions>;
   readonly toy?: Partial<ToyBundleOptions>;
