@@ -47,7 +47,7 @@ module.exports = {
       'console',
     ]),
     // From the bottom: stores; then engine, config, models, metrics, pipeline, protocols; then the
-    // root files.
+    // root files. The folder score is a program of its own.
     inside('serving', 'stores', []),
     inside('serving', 'engine', ['stores']),
     inside('serving', 'config', ['stores', 'engine']),
@@ -55,6 +55,7 @@ module.exports = {
     inside('serving', 'metrics', ['stores', 'engine', 'models']),
     inside('serving', 'pipeline', ['engine', 'models']),
     inside('serving', 'protocols', ['engine', 'models', 'metrics', 'pipeline']),
+    inside('serving', 'score', ['stores', 'engine', 'models', 'protocols']),
     // In each tool the root files are the top.
     inside('tools/prune-model', 'cut', []),
     inside('tools/prune-model', 'onnx', ['cut']),

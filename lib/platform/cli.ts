@@ -24,11 +24,18 @@ export const EXIT_OK = 0;
 export const EXIT_FAILED = 1;
 export const EXIT_USAGE = 2;
 
-/** A program with the shared help and error handling: add options and an action, call `runCli`. */
-export function createCli(name: string, description: string): Command {
+/**
+ * A program with the shared help and error handling: add options and an action, call `runCli`.
+ * @param versionFlags of a program without subcommands whose own --version names something else
+ */
+export function createCli(
+  name: string,
+  description: string,
+  versionFlags = '-V, --version',
+): Command {
   return new CliCommand(name)
     .description(description)
-    .version(PRODUCT_VERSION, '-V, --version', 'Print the version')
+    .version(PRODUCT_VERSION, versionFlags, 'Print the version')
     .helpOption('-h, --help', 'Show help')
     .showHelpAfterError(`(${name} --help shows the options)`)
     .exitOverride();

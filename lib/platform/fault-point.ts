@@ -53,6 +53,7 @@ export const FAULT_POINTS = [
   'gate.reported',
   'donefile.published',
   'donefile.moved',
+  'score.block',
 ] as const;
 
 export type FaultPoint = (typeof FAULT_POINTS)[number];

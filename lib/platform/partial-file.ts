@@ -63,8 +63,13 @@ export class PartialFile {
 
   /** Starts over. */
   clear(): void {
-    this.#guarded('write', () => ftruncateSync(this.#file, 0));
-    this.#bytes = 0;
+    this.truncate(0);
+  }
+
+  /** Keeps only the first `bytes`. */
+  truncate(bytes: number): void {
+    this.#guarded('write', () => ftruncateSync(this.#file, bytes));
+    this.#bytes = bytes;
   }
 
   /** Flushes the file and renames it into place, replacing an existing file. */

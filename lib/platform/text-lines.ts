@@ -14,8 +14,7 @@ export async function* readLines(
   path: string,
   lineBytesMax: number = LINE_BYTES_MAX,
 ): AsyncGenerator<string> {
-  const stream = path === '-' ? process.stdin : createReadStream(path);
-  const source = path === '-' ? 'standard input' : path;
+  const source = nameInput(path);
   let rest: Uint8Array = new Uint8Array(0);
   let number = 1;
   const checkLength = (bytes: number): void => {
@@ -23,23 +22,34 @@ export async function* readLines(
     const text = `${source}, line ${number}: more than ${lineBytesMax} bytes`;
     throw new CubeError('TOO_LARGE', text);
   };
-  try {
-    for await (const piece of stream as AsyncIterable<Uint8Array>) {
-      const bytes = rest.length === 0 ? piece : Buffer.concat([rest, piece]);
-      let start = 0;
-      for (let end = bytes.indexOf(LF); end >= 0; end = bytes.indexOf(LF, start)) {
-        checkLength(end - start);
-        yield decodeLine(bytes.subarray(start, end));
-        start = end + 1;
-        number += 1;
-      }
-      rest = bytes.slice(start);
-      checkLength(rest.length);
+  for await (const piece of readPieces(path)) {
+    const bytes = rest.length === 0 ? piece : Buffer.concat([rest, piece]);
+    let start = 0;
+    for (let end = bytes.indexOf(LF); end >= 0; end = bytes.indexOf(LF, start)) {
+      checkLength(end - start);
+      yield decodeLine(bytes.subarray(start, end));
+      start = end + 1;
+      number += 1;
     }
-  } catch (error) {
-    throw fileError(error, 'read', source);
+    rest = bytes.slice(start);
+    checkLength(rest.length);
   }
   if (rest.length > 0) yield decodeLine(rest);
+}
+
+/** The name of an input in errors. @param path "-" is standard input */
+export function nameInput(path: string): string {
+  return path === '-' ? 'standard input' : path;
+}
+
+/** @param path "-" is standard input @throws CubeError when the input cannot be read */
+export async function* readPieces(path: string): AsyncGenerator<Uint8Array, void, undefined> {
+  const stream = path === '-' ? process.stdin : createReadStream(path);
+  try {
+    yield* stream as AsyncIterable<Uint8Array>;
+  } catch (error) {
+    throw fileError(error, 'read', nameInput(path));
+  }
 }
 
 function decodeLine(bytes: Uint8Array): string {

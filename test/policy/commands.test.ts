@@ -11,6 +11,7 @@ import { createProgram as createServer } from '../../cube-server/cli.ts';
 import { addDryRunOption, addJsonOption, type Command, createCli } from '../../lib/platform/cli.ts';
 import { createProgram as createServing } from '../../serving/cli.ts';
 import { createLoadRedisCli } from '../../serving/load-redis.ts';
+import { createProgram as createScore } from '../../serving/score/cli.ts';
 import { createProgram as createClient } from '../../tools/ctr-client/cli.ts';
 import { createProgram as createBuilder } from '../../tools/cube-builder/cli.ts';
 import { createProgram as createCheck } from '../../tools/cube-check/cli.ts';
@@ -86,6 +87,7 @@ const PROGRAMS = [
   createServer(),
   createServing(),
   createLoadRedisCli(),
+  createScore(),
   createClient(),
   createKeys(),
   createPipeline(),

@@ -17,6 +17,7 @@ const TOOLS: readonly (readonly [name: string, folder: string, purpose: string])
   ['cube-agent', 'cube-agent', 'Activate, roll back, roll out and inspect versions'],
   ['cube-server', 'cube-server', 'Serve the lookups of one shard'],
   ['serving', 'serving', 'Answer predictions'],
+  ['score', 'serving/score', 'Score a file of rows without a server'],
   ['ctr-client', 'tools/ctr-client', 'Send rows by any protocol; measure latency and quality'],
   ['pipeline', 'tools/pipeline', 'Say from a tracer where the time of a pipeline goes'],
   ['keys', 'tools/keys', 'Make, list, rotate and end API keys'],
