@@ -1,6 +1,7 @@
 /** The control calls, independent of their protocol: what they do and what they log. */
 import { CubeError } from '../lib/core/errors.ts';
 import type { Logger } from '../lib/platform/logs.ts';
+import { readHugePageMode } from '../lib/platform/machine.ts';
 import type {
   ActivateAnswer,
   ControlStatus,
@@ -32,6 +33,7 @@ export class ControlService {
 
   status(): ControlStatus {
     const { loaded, memory } = this.#versions;
+    const hugePages = readHugePageMode();
     return {
       shardIndex: loaded.shardIndex,
       shardNum: loaded.shardNum,
@@ -41,7 +43,7 @@ export class ControlService {
       bundles: loaded.getBundleStatus(),
       loading: this.#versions.getLoadingVersions(),
       failed: this.#versions.getFailedLoads(),
-      memory,
+      memory: { ...memory, ...(hugePages === undefined ? {} : { hugePages }) },
     };
   }
 

@@ -11,6 +11,7 @@ import type { ServerLimits } from '../lib/core/limits.ts';
 import { systemClock } from '../lib/platform/clock.ts';
 import type { Stoppable } from '../lib/platform/lifecycle.ts';
 import { getLogFormat, type Logger, type LogLevel } from '../lib/platform/logs.ts';
+import { HUGE_PAGES_FILE, readHugePageMode } from '../lib/platform/machine.ts';
 import { MetricsRegistry } from '../lib/platform/metrics.ts';
 import { ControlAccess } from '../lib/rpc/control-access.ts';
 import { GrpcServer } from '../lib/rpc/grpc-server.ts';
@@ -165,6 +166,7 @@ export class CubeServer implements Stoppable {
     if (threads > 1) await this.#startThreads(host, Number(/\d+$/.exec(address)?.[0]));
     warnIfOpen(host, this.#processAccess, logger);
     logger.info({ address, shardIndex, shardNum, threads }, 'listening');
+    logHugePages(logger);
     this.#useTimer = setInterval(() => void this.#versions.updateLastUsed(), UPDATE_LAST_USED_MS);
     this.#useTimer.unref();
     return address;
@@ -296,4 +298,15 @@ export class CubeServer implements Stoppable {
     if (!this.#loaded.ready) return this.#loaded.explainNotReady();
     return undefined;
   }
+}
+
+/** Says once at the start that lookups of large tables could cost less on this machine. */
+function logHugePages(logger: Logger): void {
+  const hugePages = readHugePageMode();
+  if (hugePages === undefined || hugePages === 'always') return;
+  logger.info(
+    { hugePages, file: HUGE_PAGES_FILE },
+    'transparent huge pages are not on for tables: lookups in large tables take more CPU time ' +
+      '(docs/operations.md#huge-pages)',
+  );
 }

@@ -100,6 +100,11 @@ interface MemoryStatus {
   readonly budgetBytes: number;
   readonly usedBytes: number;
   readonly pooledBytes: number;
+  /**
+   * Linux's setting of transparent huge pages: always, madvise or never; absent on other systems
+   * and in answers of older servers.
+   */
+  readonly hugePages?: string;
 }
 
 export interface ControlStatus {
@@ -181,6 +186,7 @@ function readBundleStatus(json: JsonReader): BundleStatus {
 /** Reads a status answer. @throws CubeError INVALID_ARGUMENT naming the field */
 export function readControlStatus(json: JsonReader): ControlStatus {
   const memory = json.field('memory');
+  const hugePages = memory.optional('hugePages', (field) => field.string());
   return {
     shardIndex: json.field('shardIndex').integer(0),
     shardNum: json.field('shardNum').integer(1),
@@ -208,6 +214,7 @@ export function readControlStatus(json: JsonReader): ControlStatus {
       budgetBytes: memory.field('budgetBytes').integer(0),
       usedBytes: memory.field('usedBytes').integer(0),
       pooledBytes: memory.field('pooledBytes').integer(0),
+      ...(hugePages === undefined ? {} : { hugePages }),
     },
   };
 }

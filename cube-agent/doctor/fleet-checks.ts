@@ -1,5 +1,6 @@
 /** Checks the fleet, the channel's version and the servers' own status against each other. Pure. */
 import {
+  checkHugePages,
   checkLoadedTables,
   checkServerStatus,
   describeTablesMismatch,
@@ -94,6 +95,7 @@ export function checkServers(options: ServerCheckOptions, report: ReportFinding)
     checkServerStatus(scope, server.status, report);
     if (manifest !== undefined) checkLoadedTables(scope, server.status, manifest, report);
     checkMemory(server, options, report);
+    checkHugePages(where, server.status, report);
   }
   if (manifest === undefined) return;
   const shardNum = getShardNum(manifest);

@@ -24,7 +24,9 @@ export interface ServerReport {
   readonly ready: boolean;
   readonly draining: boolean;
   /** Undefined when the server did not answer. */
-  readonly memory: { readonly usedBytes: number; readonly budgetBytes: number } | undefined;
+  readonly memory:
+    | { readonly usedBytes: number; readonly budgetBytes: number; readonly hugePages?: string }
+    | undefined;
   readonly active: string | undefined;
   readonly held: readonly string[];
   readonly loading: readonly string[];
@@ -123,7 +125,11 @@ function toServerReport(
     shardNum,
     ready,
     draining,
-    memory: { usedBytes: memory.usedBytes, budgetBytes: memory.budgetBytes },
+    memory: {
+      usedBytes: memory.usedBytes,
+      budgetBytes: memory.budgetBytes,
+      ...(memory.hugePages === undefined ? {} : { hugePages: memory.hugePages }),
+    },
     active: entry === undefined || entry.active === '' ? undefined : entry.active,
     held: (entry?.versions ?? []).map(({ version }) => version),
     loading: status.loading.filter((load) => load.bundle === bundle).map((load) => load.version),

@@ -6,6 +6,8 @@ import { CubeError, type ErrorCode } from '../core/errors.ts';
 import type { ReportFinding } from '../core/findings.ts';
 import type { Manifest } from '../core/manifest.ts';
 import { getTablesDigest } from '../core/manifest.ts';
+import { HUGE_PAGES_FILE } from '../platform/machine.ts';
+import { formatBytes } from '../platform/terminal-output.ts';
 
 /** What a tool tells people to do: command lines, or sentences where no command fits. */
 export interface ServerRemedies {
@@ -81,6 +83,28 @@ export function checkServerStatus(
       code: failed.code as ErrorCode,
     });
   }
+}
+
+/** Smaller tables gain little from huge pages. */
+const HUGE_PAGES_BYTES_MIN = 1 << 30;
+
+/** Reports a server whose large tables lie in pages of 4 KiB. */
+export function checkHugePages(
+  where: string,
+  { memory }: ControlStatus,
+  report: ReportFinding,
+): void {
+  const { hugePages, usedBytes } = memory;
+  if (hugePages === undefined || hugePages === 'always' || usedBytes < HUGE_PAGES_BYTES_MIN) return;
+  report({
+    severity: 'note',
+    check: 'huge-pages-off',
+    where,
+    what:
+      `has ${formatBytes(usedBytes)} of tables in small pages (transparent huge pages: ` +
+      `${hugePages}), so lookups take more CPU time`,
+    todo: `on its host: echo always > ${HUGE_PAGES_FILE}, then restart the server`,
+  });
 }
 
 /** Reports a server that has loaded other tables than the manifest's under the version's name. */

@@ -1,4 +1,5 @@
 /** Resources of the machine that this process may use. */
+import { readFileSync } from 'node:fs';
 import { availableParallelism, setPriority, totalmem } from 'node:os';
 
 /** Memory of the machine, or of the container that the process runs in. */
@@ -39,4 +40,25 @@ export function lowerThreadPriority(): void {
   } catch {
     // A sandbox may forbid it; the thread then keeps its priority.
   }
+}
+
+/** Linux's setting of transparent huge pages. */
+export const HUGE_PAGES_FILE = '/sys/kernel/mm/transparent_hugepage/enabled';
+
+export type HugePageMode = 'always' | 'madvise' | 'never';
+
+/**
+ * When Linux gives memory of tables huge pages. `madvise` gives none, because Node cannot ask for
+ * them.
+ * @returns undefined where the system does not say
+ */
+export function readHugePageMode(file: string = HUGE_PAGES_FILE): HugePageMode | undefined {
+  let text: string;
+  try {
+    text = readFileSync(file, 'utf8');
+  } catch {
+    return undefined;
+  }
+  const mode = /\[(always|madvise|never)\]/.exec(text)?.[1];
+  return mode as HugePageMode | undefined;
 }

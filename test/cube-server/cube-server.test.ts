@@ -3,6 +3,7 @@ import { readFileSync, writeFileSync } from 'node:fs';
 import { after, before, test } from 'node:test';
 import { CubeError } from '../../lib/core/errors.ts';
 import { toArguments } from '../../lib/platform/arguments.ts';
+import { readHugePageMode } from '../../lib/platform/machine.ts';
 import { Channel } from '../../lib/rpc/channel.ts';
 import { LOOKUP_GROUPS_MAX } from '../../proto/lookup.ts';
 import { lintMetrics } from '../support/metrics-lint.ts';
@@ -236,6 +237,7 @@ test('two versions are resident and each answers for itself', async () => {
   );
   assert.ok(body.bundles[0].versions[0].idleMs < 60_000);
   assert.ok(body.memory.usedBytes > 0 && body.memory.usedBytes <= body.memory.budgetBytes);
+  assert.equal(body.memory.hugePages, readHugePageMode());
 });
 
 test('impossible control calls change nothing', async () => {

@@ -9,6 +9,7 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 import { parseAllDocuments } from 'yaml';
 import { parseFleet } from '../../lib/core/fleet.ts';
+import { HUGE_PAGES_FILE } from '../../lib/platform/machine.ts';
 import { checkCommand, type World } from './docs.ts';
 
 const root = join(import.meta.dirname, '..', '..', '..');
@@ -41,6 +42,12 @@ test('every systemd unit runs an existing command unprivileged and stops gracefu
     assert.ok(Number(getSetting('TimeoutStopSec')) >= 30);
     for (const line of lines) assert.match(line, /^($|#|\[[A-Z][a-z]+\]$|[A-Z][A-Za-z]*=)/);
   }
+});
+
+test('the tmpfiles entry writes the setting of huge pages that servers read', () => {
+  const lines = readDeployFile('tmpfiles.d/hypercube.conf').split('\n');
+  const entries = lines.filter((line) => line !== '' && !line.startsWith('#'));
+  assert.deepEqual(entries, [`w ${HUGE_PAGES_FILE} - - - - always`]);
 });
 
 interface ComposeService {

@@ -347,6 +347,10 @@ test('low memory, draining, failed loads and mixed versions of servers are repor
   assert.deepEqual(seen({}, {}), []);
   const memory = { ...healthy.memory, budgetBytes: 1000 };
   assert.deepEqual(seen({ memory }), ['memory-tight']);
+  const large = { budgetBytes: 2 ** 40, usedBytes: 2 ** 30, pooledBytes: 0 };
+  assert.deepEqual(seen({ memory: { ...large, hugePages: 'madvise' } }, {}), ['huge-pages-off']);
+  assert.deepEqual(seen({ memory: { ...large, hugePages: 'always' } }, {}), []);
+  assert.deepEqual(seen({ memory: { ...healthy.memory, hugePages: 'never' } }, {}), []);
   assert.deepEqual(seen({ draining: true, ready: false }, {}), ['draining']);
   const failed = [{ bundle: 'ctr', version: '2', code: 'CORRUPT', message: 'x' }];
   assert.deepEqual(seen({ failed }), ['load-failed']);
