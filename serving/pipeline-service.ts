@@ -55,6 +55,7 @@ export async function startPipeline(
   const settings = {
     ...toPipelineSettings(config, createClient, context.logger),
     ...toLogSettings(definition),
+    ...(config.dag.is_thread_op === false && { threadFile: getThreadFile(module) }),
   };
   const server = new PipelineServer(module.ops, settings);
   await server.start();
@@ -85,6 +86,15 @@ function toPipelineSettings(
     ),
     logger,
   };
+}
+
+/** @throws CubeError INVALID_ARGUMENT for a pipeline that other threads cannot load */
+function getThreadFile({ name, file }: NamedPipeline): string {
+  if (file !== undefined) return file;
+  throw new CubeError(
+    'INVALID_ARGUMENT',
+    `is_thread_op: false: the pipeline ${name} has no file that worker threads can load; set true`,
+  );
 }
 
 /** Only the tracer and the trace have files: what is logged goes to the log of the process. */

@@ -83,6 +83,20 @@ export function createLogger(name: string, options: LoggerOptions = {}): Logger 
   );
 }
 
+/** A logger of a thread: its lines go to `forward`, for `writeForwardedLine` in the main thread. */
+export function createForwardingLogger(level: LogLevel, forward: (line: string) => void): Logger {
+  const { pino } = require('pino') as typeof Pino;
+  const formatters = { level: (label: string) => ({ level: label }) };
+  return pino({ level, base: null, timestamp: false, formatters }, { write: forward });
+}
+
+/** @param line of `createForwardingLogger` */
+export function writeForwardedLine(logger: Logger, line: string): void {
+  const { level, msg, ...fields } = JSON.parse(line) as { level: string; msg?: string };
+  const isLevel = LOG_LEVELS.some((known) => known === level);
+  logger[isLevel ? (level as LogLevel) : 'info'](fields, msg);
+}
+
 function openDestination({
   level = 'info',
   format,

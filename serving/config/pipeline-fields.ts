@@ -112,7 +112,7 @@ export const DAG_FIELDS: PipelineFields<DagFields> = {
     explain: (on) =>
       on
         ? says('honoured', 'ops run in the event loop')
-        : says('ignored', 'ops run in the event loop, models in threads of their own'),
+        : says('honoured', 'each op runs in worker threads, as many as its concurrency'),
   },
   retry: honoured(integer(1, 1_000), 1, 'tries of the whole request; 1: no retry'),
   client_type: honoured(

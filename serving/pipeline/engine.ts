@@ -3,11 +3,13 @@ import { requireDefined } from '../../lib/core/errors.ts';
 import { createLogger, type Logger } from '../../lib/platform/logs.ts';
 import { PIPELINE_ERROR } from '../../proto/pipeline.ts';
 import type { PipelineRequest } from './op.ts';
+import { LocalExecutor, type OpExecutor } from './op-executor.ts';
 import { OpRunner, Trampoline } from './op-runner.ts';
+import { OpThreads } from './op-threads.ts';
 import type { PipelineAnswer } from './pipeline-answer.ts';
 import { type CallRequest, type CallShared, PipelineCall } from './pipeline-call.ts';
 import { PipelineStats } from './pipeline-stats.ts';
-import type { PipelinePlan } from './plan.ts';
+import type { PipelinePlan, PlanStep } from './plan.ts';
 import { RequestVersions } from './request-versions.ts';
 import {
   checkOpNames,
@@ -33,6 +35,10 @@ export interface OpStatus {
   readonly busyMs: number;
   readonly running: number;
   readonly queued: number;
+  /** Complete inputs that may wait before the predecessors wait. */
+  readonly queueCapacity: number;
+  /** Worker threads that were replaced. */
+  readonly restarts: number;
 }
 
 export interface RunOptions {
@@ -47,6 +53,7 @@ export class PipelineEngine {
   readonly opSettings: readonly ResolvedOpSettings[];
   readonly stats: PipelineStats;
   readonly #onAnswer: (answer: PipelineAnswer) => void;
+  readonly #executors: readonly OpExecutor[];
   readonly #runners: readonly OpRunner[];
   readonly #shared: CallShared;
   readonly #limits: ReturnType<typeof resolveLimits>;
@@ -72,20 +79,41 @@ export class PipelineEngine {
     this.opSettings = plan.steps.map(({ op }) => resolveOpSettings(op, settings.ops?.[op.name]));
     const trampoline = new Trampoline();
     const { channelSize } = this.#limits;
-    this.#runners = plan.steps.map((step, index) => {
-      const resolved = requireDefined(this.opSettings[index], 'the settings of an op');
-      return new OpRunner(step, resolved, channelSize, trampoline);
-    });
     let logger: Logger | undefined = settings.logger;
+    const getLogger = (): Logger => {
+      logger ??= createLogger('pipeline', { level: 'silent' });
+      return logger;
+    };
+    this.#executors = plan.steps.map((step, index) => {
+      const resolved = requireDefined(this.opSettings[index], 'the settings of an op');
+      const { threadFile: file } = settings;
+      if (file === undefined) return new LocalExecutor(step.op, resolved);
+      const movable = findMovable(plan, step);
+      const onOutage = (reason: Stopped): void => this.#runners[index]?.failAll(reason);
+      const parts = { file, op: step.op.name, settings: resolved, movable, onOutage };
+      return new OpThreads({ ...parts, logger: getLogger() });
+    });
+    this.#runners = this.#executors.map((executor, index) => {
+      const resolved = requireDefined(this.opSettings[index], 'the settings of an op');
+      return new OpRunner(executor, resolved, channelSize, trampoline);
+    });
     this.#shared = {
       plan,
       channels: this.#runners,
       firstArrival: settings.firstArrival ?? false,
       get logger() {
-        logger ??= createLogger('pipeline', { level: 'silent' });
-        return logger;
+        return getLogger();
       },
     };
+  }
+
+  /** Calls `initOp` of every op where it runs. @throws the first failure */
+  async start(): Promise<void> {
+    if (this.#executors.every((executor) => executor instanceof OpThreads)) {
+      await Promise.all(this.#executors.map((executor) => executor.start()));
+      return;
+    }
+    for (const executor of this.#executors) await executor.start();
   }
 
   get maxRequests(): number {
@@ -134,7 +162,8 @@ export class PipelineEngine {
     const { steps } = this.plan;
     return steps.map(({ op, stage, predecessors }, index) => {
       const runner = requireDefined(this.#runners[index], 'the runner of an op');
-      const { requests, executions, busyMs, running, queueLength: queued } = runner;
+      const { requests, executions, busyMs, running, queueLength: queued, restarts } = runner;
+      const { capacity: queueCapacity } = runner;
       return {
         name: op.name,
         stage,
@@ -145,6 +174,8 @@ export class PipelineEngine {
         busyMs: Math.round(busyMs),
         running,
         queued,
+        queueCapacity,
+        restarts,
       };
     });
   }
@@ -157,7 +188,9 @@ export class PipelineEngine {
         this.#onDrained = resolve;
       });
     }
+    for (const executor of this.#executors) executor.drain();
     await Promise.all(this.#runners.map((runner) => runner.waitUntilIdle()));
+    await Promise.all(this.#executors.map((executor) => executor.stop()));
   }
 
   /** Ends the running requests with CLOSED. */
@@ -247,6 +280,18 @@ class RunningRequest {
     this.#request.versions.end();
     this.#onAnswer(answer);
   }
+}
+
+/**
+ * Predecessors whose output only this op reads. The values of the request belong to the caller, and
+ * another try needs them again.
+ */
+function findMovable({ steps }: PipelinePlan, { predecessors }: PlanStep): ReadonlySet<string> {
+  const names = predecessors.flatMap((index) => {
+    const step = steps[index];
+    return step?.successors.length === 1 ? [step.op.name] : [];
+  });
+  return new Set(names);
 }
 
 function toRefusal(

@@ -10,6 +10,8 @@ import type { PipelineModule, PipelineOps } from './pipeline-module.ts';
 
 export interface NamedPipeline extends PipelineModule {
   readonly name: string;
+  /** Where it was loaded from; undefined: made in this process. */
+  readonly file?: string;
 }
 
 type ModuleExport = PipelineOps | PipelineModule;
@@ -36,7 +38,7 @@ export async function loadPipelineModule(file: string): Promise<NamedPipeline> {
     const { message } = error instanceof Error ? error : new Error(String(error));
     throw new CubeError('INVALID_ARGUMENT', `${file}: ${message}`, { cause: error });
   }
-  return readExport(exported as ModuleExport | undefined, file);
+  return { ...readExport(exported as ModuleExport | undefined, file), file: path };
 }
 
 /**

@@ -2,38 +2,52 @@
 import { requireDefined } from '../../lib/core/errors.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import { PIPELINE_ERROR } from '../../proto/pipeline.ts';
+import { CallContext, type ExecutionTask } from './call-context.ts';
 import { toShapeKey } from './feed-shapes.ts';
 import { LazyAbort } from './lazy-abort.ts';
 import { OpResult, type OpValues, type ProcessContext, type StepOp } from './op.ts';
-import { CallContext, type OpTask } from './pipeline-call.ts';
 import type { RequestVersions } from './request-versions.ts';
 import type { ResolvedOpSettings } from './settings.ts';
 import { isPromise, readResult, Stopped, toStopped } from './stopped.ts';
 
 /** A request between preprocess and postprocess. */
 interface Sample {
-  readonly task: OpTask;
+  readonly task: ExecutionTask;
   readonly context: CallContext;
   readonly startMs: number;
   feed: unknown;
   processMs: number;
 }
 
+/** The settings that an execution needs. */
+export type ExecutionSettings = Pick<ResolvedOpSettings, 'timeoutMs' | 'retry'>;
+
 export class OpExecution {
   /** Work that goes on although nobody waits for its result; it still occupies the slot. */
   readonly #unfinished: Promise<unknown>[] = [];
   readonly #op: StepOp;
-  readonly #settings: ResolvedOpSettings;
+  readonly #settings: ExecutionSettings;
   readonly #slot: number;
+  readonly #onTry: ((deadlineMs: number) => void) | undefined;
 
-  constructor(op: StepOp, settings: ResolvedOpSettings, slot: number) {
+  /**
+   * @param onTry called when a try of `process` with a timeout begins, with the time at which it
+   *   ends on the scale of `performance.now()`; and with Infinity when it has ended
+   */
+  constructor(
+    op: StepOp,
+    settings: ExecutionSettings,
+    slot: number,
+    onTry?: (deadlineMs: number) => void,
+  ) {
     this.#op = op;
     this.#settings = settings;
     this.#slot = slot;
+    this.#onTry = onTry;
   }
 
   /** Ends each task with an output or a failure. Never rejects. */
-  async run(tasks: readonly OpTask[]): Promise<void> {
+  async run(tasks: readonly ExecutionTask[]): Promise<void> {
     const [only] = tasks;
     if (tasks.length === 1 && only !== undefined) {
       const sample = await this.#prepare(only);
@@ -56,7 +70,7 @@ export class OpExecution {
   }
 
   /** @returns undefined when the request has ended, or is answered without `process` */
-  async #prepare(task: OpTask): Promise<Sample | undefined> {
+  async #prepare(task: ExecutionTask): Promise<Sample | undefined> {
     const context = new CallContext(task.call, this.#slot);
     const startMs = performance.now();
     try {
@@ -153,6 +167,7 @@ export class OpExecution {
     samples: readonly Sample[],
   ): Promise<readonly unknown[]> {
     const abort = new BatchAbort(samples, this.#settings.timeoutMs, this.#op.name);
+    if (abort.deadlineMs < Number.POSITIVE_INFINITY) this.#onTry?.(abort.deadlineMs);
     try {
       const context = new BatchContext(samples, this.#slot, abort);
       const returned = this.#op.process(feeds, context);
@@ -160,6 +175,7 @@ export class OpExecution {
       return this.#readResults(raw, feeds.length);
     } finally {
       abort.close();
+      if (abort.deadlineMs < Number.POSITIVE_INFINITY) this.#onTry?.(Number.POSITIVE_INFINITY);
     }
   }
 
@@ -189,7 +205,7 @@ export class OpExecution {
   }
 
   /** The work, or undefined as soon as the request ends: others of a batch do not wait for it. */
-  #untilEnd<T>(task: OpTask, work: Promise<T>): Promise<T | undefined> {
+  #untilEnd<T>(task: ExecutionTask, work: Promise<T>): Promise<T | undefined> {
     return new Promise((resolve, reject) => {
       const forget = task.call.abort.onAbort(() => {
         this.#unfinished.push(work);

@@ -4,10 +4,10 @@
  * pushing back cannot deadlock.
  */
 import { requireDefined } from '../../lib/core/errors.ts';
-import { OpExecution } from './op-execution.ts';
+import type { OpExecutor } from './op-executor.ts';
 import type { Channel, OpTask } from './pipeline-call.ts';
-import type { PlanStep } from './plan.ts';
 import type { ResolvedOpSettings } from './settings.ts';
+import type { Stopped } from './stopped.ts';
 import { TaskQueue } from './task-queue.ts';
 
 /** Runs functions one after the other, never inside one another: chains of ops do not recurse. */
@@ -25,7 +25,7 @@ export class Trampoline {
 }
 
 export class OpRunner implements Channel {
-  readonly #step: PlanStep;
+  readonly #executor: OpExecutor;
   readonly #settings: ResolvedOpSettings;
   readonly #capacity: number;
   readonly #queue = new TaskQueue<OpTask>();
@@ -41,12 +41,12 @@ export class OpRunner implements Channel {
   #onIdle: (() => void) | undefined;
 
   constructor(
-    step: PlanStep,
+    executor: OpExecutor,
     settings: ResolvedOpSettings,
     capacity: number,
     trampoline: Trampoline,
   ) {
-    this.#step = step;
+    this.#executor = executor;
     this.#settings = settings;
     this.#capacity = capacity;
     const { concurrency } = settings;
@@ -69,7 +69,16 @@ export class OpRunner implements Channel {
     return this.#capacity;
   }
 
+  get restarts(): number {
+    return this.#executor.restarts;
+  }
+
   offer(task: OpTask): Promise<void> | undefined {
+    const { outage } = this.#executor;
+    if (outage !== undefined) {
+      task.call.fail(outage);
+      return undefined;
+    }
     if (this.#queue.length < this.#capacity) {
       this.#queue.push(task);
       this.#start();
@@ -147,12 +156,18 @@ export class OpRunner implements Channel {
     this.#start();
   }
 
+  /** Fails the tasks that wait. */
+  failAll(reason: Stopped): void {
+    for (let { first } = this.#queue; first !== undefined; first = this.#queue.first) {
+      // A request that ends leaves its queues.
+      first.call.fail(reason);
+    }
+  }
+
   /** Holds the slot until all work of the execution has ended, also work that was given up. */
   async #execute(tasks: OpTask[], slot: number): Promise<void> {
     const startMs = performance.now();
-    const execution = new OpExecution(this.#step.op, this.#settings, slot);
-    await execution.run(tasks);
-    await execution.waitForUnfinished();
+    await this.#executor.execute(tasks, slot);
     this.requests += tasks.length;
     this.executions++;
     this.busyMs += performance.now() - startMs;

@@ -5,19 +5,22 @@
 import { requireDefined } from '../../lib/core/errors.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import { PIPELINE_ERROR } from '../../proto/pipeline.ts';
+import {
+  CallContext,
+  type ExecutionCall,
+  type ExecutionTask,
+  type RunningTiming,
+} from './call-context.ts';
 import { LazyAbort } from './lazy-abort.ts';
-import type { OpContext, OpInputs, OpResult, OpValues, PipelineRequest } from './op.ts';
+import type { OpInputs, OpResult, OpValues, PipelineRequest } from './op.ts';
 import type { OpTiming, PipelineAnswer } from './pipeline-answer.ts';
 import type { PipelinePlan } from './plan.ts';
 import type { RequestVersions } from './request-versions.ts';
 import { isPromise, readResult, Stopped, toStopped } from './stopped.ts';
 import type { QueueNode, TaskQueue } from './task-queue.ts';
 
-/** Its `outMs` changes while the output waits. */
-type RunningTiming = { -readonly [K in keyof OpTiming]: OpTiming[K] };
-
 /** The complete inputs of an op for one request. */
-export class OpTask implements QueueNode<OpTask> {
+export class OpTask implements ExecutionTask, QueueNode<OpTask> {
   readonly call: PipelineCall;
   /** Position of the op in the plan. */
   readonly step: number;
@@ -82,7 +85,7 @@ interface PendingInputs {
   missing: number;
 }
 
-export class PipelineCall {
+export class PipelineCall implements ExecutionCall {
   readonly dataId: number;
   readonly request: PipelineRequest;
   /** On the scale of `performance.now()`. */
@@ -244,44 +247,5 @@ export class PipelineCall {
       versions,
       degraded,
     });
-  }
-}
-
-/** A request as the hooks of one op see it. */
-export class CallContext implements OpContext {
-  readonly call: PipelineCall;
-  readonly concurrencyIndex: number;
-
-  constructor(call: PipelineCall, concurrencyIndex: number) {
-    this.call = call;
-    this.concurrencyIndex = concurrencyIndex;
-  }
-
-  get logId(): bigint {
-    return this.call.logId;
-  }
-
-  get dataId(): number {
-    return this.call.dataId;
-  }
-
-  get signal(): AbortSignal {
-    return this.call.abort.signal;
-  }
-
-  get isAborted(): boolean {
-    return this.call.hasEnded;
-  }
-
-  get remainingMs(): number {
-    return this.call.deadlineMs - performance.now();
-  }
-
-  get versions(): RequestVersions {
-    return this.call.versions;
-  }
-
-  get logger(): Logger {
-    return this.call.logger;
   }
 }

@@ -51,6 +51,10 @@ export function registerPipelineMetrics(registry: MetricsRegistry, source: Sourc
       }
     },
   });
+  registerState(registry, source);
+}
+
+function registerState(registry: MetricsRegistry, source: Source): void {
   registry.collectedGauge({
     name: 'hypercube_pipeline_requests_in_progress',
     help: 'Requests that the pipeline has not answered yet.',
@@ -62,6 +66,30 @@ export function registerPipelineMetrics(registry: MetricsRegistry, source: Sourc
     labels: ['op'],
     collect: (set) => {
       for (const { name: op, queued } of source.describe().ops) set({ op }, queued);
+    },
+  });
+  registry.collectedGauge({
+    name: 'hypercube_pipeline_queue_capacity',
+    help: 'Requests that may wait at an op before its predecessors wait.',
+    labels: ['op'],
+    collect: (set) => {
+      for (const { name: op, queueCapacity } of source.describe().ops) set({ op }, queueCapacity);
+    },
+  });
+  registry.collectedGauge({
+    name: 'hypercube_pipeline_op_concurrency',
+    help: 'Maximum concurrent executions of an op.',
+    labels: ['op'],
+    collect: (set) => {
+      for (const { name: op, concurrency } of source.describe().ops) set({ op }, concurrency);
+    },
+  });
+  registry.collectedCounter({
+    name: 'hypercube_pipeline_op_thread_restarts_total',
+    help: 'Worker threads of an op that ended and were replaced.',
+    labels: ['op'],
+    collect: (set) => {
+      for (const { name: op, restarts } of source.describe().ops) set({ op }, restarts);
     },
   });
 }

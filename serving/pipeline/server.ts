@@ -1,16 +1,8 @@
 /** A pipeline in this process: `import { Op, PipelineServer, … } from 'hypercube/pipeline'`. */
 import { CubeError } from '../../lib/core/errors.ts';
 import { type OpStatus, PipelineEngine, type RunOptions } from './engine.ts';
-import type { OpClient } from './op.ts';
-import {
-  type AnyOp,
-  type AnyResponseOp,
-  Op,
-  type PipelineRequest,
-  RequestOp,
-  ResponseOp,
-  type StepOp,
-} from './op.ts';
+import { findOps } from './find-ops.ts';
+import type { AnyOp, AnyResponseOp, OpClient, PipelineRequest } from './op.ts';
 import type { PipelineAnswer } from './pipeline-answer.ts';
 import { PipelineLogFiles } from './pipeline-logs.ts';
 import type { PipelineStats } from './pipeline-stats.ts';
@@ -40,7 +32,7 @@ export class PipelineServer {
     ops: AnyResponseOp | readonly (AnyOp | AnyResponseOp)[],
     settings: PipelineSettings = {},
   ) {
-    const { steps, response } = ops instanceof ResponseOp ? findOps(ops) : splitOps(ops);
+    const { steps, response } = findOps(ops);
     this.plan = planPipeline(steps, response);
     this.#logFiles = new PipelineLogFiles(settings);
     const { logger } = this.#logFiles;
@@ -67,7 +59,7 @@ export class PipelineServer {
       }
       for (const client of this.#clients) await client.start?.();
       await request.initOp();
-      for (const { op } of steps) await op.initOp();
+      await this.#engine.start();
       await response.initOp();
     } catch (error) {
       await this.stop();
@@ -111,34 +103,4 @@ export class PipelineServer {
     for (const client of this.#clients) await client.stop?.();
     this.#logFiles.close();
   }
-}
-
-interface Ops {
-  readonly steps: StepOp[];
-  readonly response: AnyResponseOp;
-}
-
-/** Every op that the response reads, directly or through others. */
-function findOps(response: AnyResponseOp): Ops {
-  const found = new Set<StepOp>();
-  const waiting = [...response.inputs];
-  for (let op = waiting.pop(); op !== undefined; op = waiting.pop()) {
-    if (!(op instanceof Op) || found.has(op)) continue;
-    found.add(op);
-    waiting.push(...op.inputs);
-  }
-  return { steps: [...found].reverse(), response };
-}
-
-function splitOps(ops: readonly (AnyOp | AnyResponseOp)[]): Ops {
-  const responses = ops.filter((op) => op instanceof ResponseOp);
-  const [response] = responses;
-  if (response === undefined || responses.length > 1) {
-    throw new CubeError(
-      'INVALID_ARGUMENT',
-      `the pipeline has ${responses.length} response ops; it needs exactly one`,
-    );
-  }
-  const steps = ops.filter((op) => !(op instanceof ResponseOp) && !(op instanceof RequestOp));
-  return { steps: steps as StepOp[], response };
 }

@@ -14,6 +14,11 @@ export interface PipelineSettings {
   readonly retry?: number;
   /** Settings by the name of the op; they replace those of its constructor. */
   readonly ops?: Readonly<Record<string, OpSettings>>;
+  /**
+   * The file that exports this pipeline. Each op then runs in worker threads that load the file, as
+   * many as its `concurrency`; request and response op stay. Default: ops run in the event loop.
+   */
+  readonly threadFile?: string;
   /** Default: the files of `logFolder`, else silent. */
   readonly logger?: Logger;
   /** Folder of pipeline.log, pipeline.log.wf, pipeline.tracer and pipeline.trace.json. */

