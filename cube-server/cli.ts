@@ -12,6 +12,11 @@ import {
   parseIntegerBetween,
   runCli,
 } from '../lib/platform/cli.ts';
+import {
+  addDecryptOptions,
+  type DecryptOptions,
+  shareDecryptKeys,
+} from '../lib/platform/encryption-options.ts';
 import { makeFolder } from '../lib/platform/files.ts';
 import { runService } from '../lib/platform/lifecycle.ts';
 import {
@@ -34,7 +39,7 @@ import { collectLimits, formatLimitsHelp, parseShards } from './option-parsers.t
 import type { CubeServer } from './server.ts';
 import { checkPorts, supervise } from './supervisor.ts';
 
-interface Flags extends ServerTlsOptions, AccessOptions {
+interface Flags extends ServerTlsOptions, AccessOptions, DecryptOptions {
   readonly shard: readonly number[];
   readonly shardNum: number;
   readonly port: number;
@@ -121,6 +126,7 @@ function addControlOptions(program: Command): void {
     );
   addServerTlsOptions(program, 'whose clients may make control calls');
   addAccessOptions(program);
+  addDecryptOptions(program.optionsGroup('Encrypted versions (docs/security.md):'));
 }
 
 function addStorageOptions(program: Command): void {
@@ -205,6 +211,7 @@ function usableThreads(threads: number, logger: Logger): number {
 }
 
 async function serve(flags: Flags): Promise<void> {
+  shareDecryptKeys(flags);
   const beyond = flags.shard.find((shard) => shard >= flags.shardNum);
   if (beyond !== undefined) {
     throw new CubeError(

@@ -8,9 +8,12 @@ import { CubeError, type ErrorCode } from '../lib/core/errors.ts';
 import { getShardNum, type Manifest, parseManifest } from '../lib/core/manifest.ts';
 import { versionKey } from '../lib/core/names.ts';
 import type { Clock } from '../lib/platform/clock.ts';
+import { processKeys } from '../lib/platform/encryption-keys.ts';
 import { faultPoint } from '../lib/platform/fault-point.ts';
 import { readText } from '../lib/platform/files.ts';
 import { layerPath, manifestPath } from '../lib/repository/layout.ts';
+import { openBackend } from '../lib/repository/open-backend.ts';
+import { loadVersionKeys } from '../lib/repository/version-keys.ts';
 import { LoadProgress } from '../lib/store/load-progress.ts';
 import type {
   LoadReport,
@@ -305,7 +308,7 @@ export class VersionControl {
     this.#failed.record(request, error);
   }
 
-  #readManifest({ bundle, version }: VersionRequest): Manifest {
+  async #readManifest({ bundle, version }: VersionRequest): Promise<Manifest> {
     const path = `${this.#options.dataFolder}/${manifestPath(bundle, version)}`;
     const manifest = parseStoredManifest(readText(path), path);
     if (manifest.bundle !== bundle || manifest.version !== version) {
@@ -313,6 +316,10 @@ export class VersionControl {
         'CORRUPT',
         `${path}: contains the manifest of ${manifest.bundle} ${manifest.version}; fetch it again`,
       );
+    }
+    if (manifest.encryption !== undefined) {
+      const backend = openBackend(this.#options.dataFolder, false);
+      await loadVersionKeys(backend, manifest, processKeys);
     }
     const shardNum = getShardNum(manifest);
     if (manifest.tables.length > 0 && shardNum !== this.loaded.shardNum) {

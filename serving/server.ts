@@ -3,9 +3,11 @@
  * and protocols on one port. Starting never waits for a version: the process listens at once, and
  * becomes ready when every model serves a version.
  */
+
 import { openProcessAccess, type ProcessAccess, warnIfOpen } from '../lib/access/process-access.ts';
 import { ConsoleFeed } from '../lib/console/console-feed.ts';
 import { systemClock } from '../lib/platform/clock.ts';
+import { useDecryptKeys } from '../lib/platform/encryption-options.ts';
 import type { Stoppable } from '../lib/platform/lifecycle.ts';
 import type { Logger } from '../lib/platform/logs.ts';
 import { ControlAccess } from '../lib/rpc/control-access.ts';
@@ -67,6 +69,7 @@ export async function startServing({
   logger,
   pipeline: definition,
 }: ServingOptions): Promise<Serving> {
+  useDecryptKeys(config);
   const access = openProcessAccess({
     config: config.access,
     processName: 'serving',

@@ -1,6 +1,11 @@
 /** `cube-agent controller`: rolls out new versions of bundles, until it is told to stop. */
 import type { Command } from '../../lib/platform/cli.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
+import {
+  addDecryptOptions,
+  type DecryptOptions,
+  shareDecryptKeys,
+} from '../../lib/platform/encryption-options.ts';
 import { runService, type Stoppable } from '../../lib/platform/lifecycle.ts';
 import { addLogFormatOption, createLogger, type LogFormat } from '../../lib/platform/logs.ts';
 import { BundleController } from '../rollout/bundle-controller.ts';
@@ -21,12 +26,13 @@ export function addControllerCommand(program: Command): void {
     .command('controller')
     .description('Roll out new versions automatically: stage, gate, activate, watch, roll back')
     .requiredOption('--config <file>', 'controller.yaml (docs/rollout.md)');
-  addLogFormatOption(addAuthorOption(command, `controller ${getDefaultAuthor()}`))
+  const authored = addAuthorOption(command, `controller ${getDefaultAuthor()}`);
+  addLogFormatOption(addDecryptOptions(authored))
     .addHelpText('after', EXAMPLES)
     .action(runController);
 }
 
-interface ControllerFlags {
+interface ControllerFlags extends DecryptOptions {
   readonly config: string;
   readonly by: string;
   readonly logFormat?: LogFormat;
@@ -34,6 +40,7 @@ interface ControllerFlags {
 
 async function runController(flags: ControllerFlags): Promise<void> {
   const { config: path, by, logFormat: format } = flags;
+  shareDecryptKeys(flags);
   const config = readControllerConfig(path);
   const { automatic, pollMs, listen } = config;
   const logger = createLogger('cube-agent controller', { format });

@@ -2,7 +2,7 @@
 
 import { join } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
-import { getShardNum } from '../../lib/core/manifest.ts';
+import { getShardNum, requireClear } from '../../lib/core/manifest.ts';
 import { type Command, parseIntegerBetween, parseNameOption } from '../../lib/platform/cli.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
 import { printLine } from '../../lib/platform/terminal-output.ts';
@@ -96,6 +96,7 @@ async function deploy(options: DeployOptions): Promise<void> {
   const conf = readTransferConf(options.config);
   const repository = openRepositoryWithKeys(options);
   const manifest = await repository.readManifest(options.bundle ?? conf.dictName, version);
+  requireClear(manifest, "Cube's files");
   if (getShardNum(manifest) !== conf.shardNum) {
     throw new CubeError(
       'INVALID_ARGUMENT',

@@ -1,4 +1,5 @@
 /** `cube-agent gate`: replays golden rows on two versions, compares, judges and reports. */
+
 import { CubeError, type ErrorCode } from '../../lib/core/errors.ts';
 import { JsonReader } from '../../lib/core/json.ts';
 import {
@@ -9,6 +10,11 @@ import {
   parseIntegerBetween,
   parseNameOption,
 } from '../../lib/platform/cli.ts';
+import {
+  addDecryptOptions,
+  type DecryptOptions,
+  shareDecryptKeys,
+} from '../../lib/platform/encryption-options.ts';
 import { replaceFile } from '../../lib/platform/files.ts';
 import { waitForParentStop } from '../../lib/platform/supervised-process.ts';
 import { printLine } from '../../lib/platform/terminal-output.ts';
@@ -39,7 +45,7 @@ const USAGE_ERROR_CODES: ReadonlySet<ErrorCode> = new Set([
   ...(['INVALID_ARGUMENT', 'NOT_FOUND', 'TOO_LARGE', 'UNSUPPORTED', 'CORRUPT', 'DENIED'] as const),
 ]);
 
-interface GateFlags extends ChannelOptions {
+interface GateFlags extends ChannelOptions, DecryptOptions {
   readonly version?: string;
   /** False for --no-against. */
   readonly against?: string | false;
@@ -82,7 +88,7 @@ Limits of policy.json, cube-agent policy and --limit, with their defaults:
 ${LIMIT_HELP}`;
 
 export function addGateCommand(program: Command): void {
-  const command = addChannelOptions(program.command('gate'))
+  const command = addDecryptOptions(addChannelOptions(program.command('gate')))
     .description('Compare scores and latency of a version with the active one, on recorded rows')
     .argument('[flags...]', 'Further flags of the serving processes, after --')
     .option(
@@ -198,6 +204,7 @@ async function gate(flags: GateFlags, servingFlags: readonly string[]): Promise<
   const { version, bundle } = flags;
   if (version === undefined)
     throw new CubeError('INVALID_ARGUMENT', '--version is missing; pass it, or --show');
+  shareDecryptKeys(flags);
   const repository = openRepositoryWithKeys(flags);
   const against = await findBaselineVersion(repository, flags, version);
   const told = new AbortController();

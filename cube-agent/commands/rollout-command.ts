@@ -8,6 +8,11 @@ import {
   parseNameOption,
 } from '../../lib/platform/cli.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
+import {
+  addDecryptOptions,
+  type DecryptOptions,
+  shareDecryptKeys,
+} from '../../lib/platform/encryption-options.ts';
 import { createLogger } from '../../lib/platform/logs.ts';
 import { LiveText, printLine } from '../../lib/platform/terminal-output.ts';
 import type { CallerOptions } from '../../lib/rpc/credential-options.ts';
@@ -45,7 +50,7 @@ const DAY_MS = 86_400_000;
 /** Interrupted; the rollout can be continued. */
 const EXIT_UNFINISHED = 3;
 
-interface RolloutOptions extends ChannelOptions, CallerOptions {
+interface RolloutOptions extends ChannelOptions, CallerOptions, DecryptOptions {
   readonly version: string;
   readonly fleet: string;
   readonly config?: string;
@@ -84,7 +89,7 @@ export function addRolloutCommand(program: Command): void {
       addServerCredentialOptions(addWritableChannelOptions(program.command('rollout'))),
     ),
   );
-  addPolicyOptions(addVersionOption(command, 'Version to roll out'))
+  addPolicyOptions(addVersionOption(addDecryptOptions(command), 'Version to roll out'))
     .description('Roll out one version: stage, gate, activate, watch')
     .option(
       '--reason <text>',
@@ -102,6 +107,7 @@ export function addRolloutCommand(program: Command): void {
     .option('--json', 'Print each change as a line of JSON')
     .addHelpText('after', EXAMPLES)
     .action(async (options: RolloutOptions) => {
+      shareDecryptKeys(options);
       process.exitCode = await runRollout(options);
     });
 }

@@ -10,6 +10,7 @@ import {
   UsageError,
 } from '../../lib/platform/cli.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
+import { useDecryptKeysOfEnvironment } from '../../lib/platform/encryption-options.ts';
 import { makeFolder } from '../../lib/platform/files.ts';
 import { runService, type Stoppable } from '../../lib/platform/lifecycle.ts';
 import { addLogFormatOption, createLogger, type LogFormat } from '../../lib/platform/logs.ts';
@@ -212,6 +213,8 @@ function toConfig(flags: RunOptions): AgentConfig {
 }
 
 async function runAgent(config: AgentConfig, format: LogFormat | undefined): Promise<void> {
+  // Only to find rewrapped keys in a repository that cannot list them: the agent opens no file.
+  useDecryptKeysOfEnvironment();
   const { repository, bundles, dataFolder, servers } = config;
   requireRepository(config);
   makeFolder(dataFolder);

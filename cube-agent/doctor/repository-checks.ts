@@ -204,7 +204,7 @@ async function checkFiles(
 ): Promise<void> {
   for (const { path } of files) {
     try {
-      await repository.readVersionFile(bundle, version, path);
+      await repository.readStoredFile(bundle, version, path);
     } catch (error) {
       checks.reportFileError(version, `version ${version}`, error);
     }

@@ -53,7 +53,10 @@ export class BundleObserver {
     for (const version of this.#published.keys()) {
       if (!desiredVersions.includes(version)) this.#published.delete(version);
     }
-    for (const version of desiredVersions) await this.#readManifest(version);
+    for (const version of desiredVersions) {
+      await this.#readManifest(version);
+      await this.#copyKeys(version);
+    }
   }
 
   /** @param findLoad the version of this bundle that this agent is loading on a server */
@@ -114,6 +117,18 @@ export class BundleObserver {
     } catch (error) {
       if (data.manifest(version) !== undefined && CubeError.from(error).code !== 'CONFLICT') return;
       this.#report(operation, error);
+    }
+  }
+
+  /** Keys are rewrapped at any time. A failure is no problem: the files open with older keys. */
+  async #copyKeys(version: string): Promise<void> {
+    const { bundle, data, repository, logger } = this.#options;
+    if (this.#published.get(version)?.manifest.encryption === undefined) return;
+    try {
+      data.addKeyFiles(version, await repository().readVersionKeyFiles(bundle, version));
+    } catch (error) {
+      const { code, message } = CubeError.from(error);
+      logger.debug({ bundle, version, code, error: message }, 'cannot copy rewrapped keys');
     }
   }
 

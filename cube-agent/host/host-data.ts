@@ -14,6 +14,7 @@ import {
   fileExists,
   getFileBytes,
   listFolder,
+  putFileIfAbsent,
   readText,
   removePath,
   removeStaleTemporaries,
@@ -26,6 +27,7 @@ import {
   layersFolder,
   manifestPath,
   tableFolder,
+  versionFilePath,
   versionFolder,
   versionsFolder,
 } from '../../lib/repository/layout.ts';
@@ -147,6 +149,13 @@ export class HostData {
   stage(version: string, text: string): void {
     this.#manifests.delete(version);
     replaceFile(join(this.#folder, manifestPath(this.#bundle, version)), text);
+  }
+
+  /** Adds objects with rewrapped keys of an encrypted version; existing ones never change. */
+  addKeyFiles(version: string, files: ReadonlyMap<string, Uint8Array>): void {
+    for (const [name, bytes] of files) {
+      putFileIfAbsent(join(this.#folder, versionFilePath(this.#bundle, version, name)), bytes);
+    }
   }
 
   removeVersion(version: string): void {

@@ -18,17 +18,21 @@ import {
 } from './slots.ts';
 
 const MANIFEST_FORMAT = 1;
+const ENCRYPTION_KEY_ID = /^[0-9a-f]{16}$/;
 export const TABLE_DTYPES = ['f32', 'f16', 'bf16', 'i8', 'bytes'] as const;
 export type TableDtype = (typeof TABLE_DTYPES)[number];
 
-/** A file in the version's own folder. */
+/** A file in the version's own folder: length and SHA-256 of the file as stored. */
 export interface VersionFile {
   readonly path: string;
   readonly bytes: number;
   readonly sha256: string;
 }
 
-/** One immutable shard file. `contentId`: 32 hex digits; `sha256`: of the whole file. */
+/**
+ * One immutable shard file. `contentId`: 32 hex digits, of the clear content; `bytes` and `sha256`:
+ * of the file as stored.
+ */
 export interface LayerRef {
   readonly contentId: string;
   readonly kind: 'base' | 'delta';
@@ -58,6 +62,27 @@ export interface Manifest {
   readonly hash: HashSpec;
   readonly slots: readonly SlotKeyRule[];
   readonly tables: readonly TableRef[];
+  /** Set when all files and layers of the version are sealed (docs/formats/sealed.md). */
+  readonly encryption?: EncryptionRef | undefined;
+}
+
+/** The key-encryption key that a version was published with. */
+export interface EncryptionRef {
+  /** 16 hex digits. */
+  readonly keyId: string;
+}
+
+/**
+ * For uses that would write rows without encryption.
+ * @param use what cannot be done, for the error
+ * @throws CubeError DENIED for an encrypted version
+ */
+export function requireClear({ bundle, version, encryption }: Manifest, use: string): void {
+  if (encryption === undefined) return;
+  throw new CubeError(
+    'DENIED',
+    `${bundle} ${version} is encrypted, and ${use} would write its rows in clear`,
+  );
 }
 
 /** The number of shards of a lookup of this version: equal for all its tables. */
@@ -156,6 +181,9 @@ function readManifest(json: JsonReader): Manifest {
       .items({ max: 10_000 })
       .map((item) => readSlotKeyRule(item, hash)),
     tables,
+    encryption: json.optional('encryption', (field) => ({
+      keyId: field.field('keyId').string(ENCRYPTION_KEY_ID, '16 hex digits'),
+    })),
   };
 }
 
@@ -168,7 +196,7 @@ export function parseManifest(text: string, source: string): Manifest {
  * strings.
  */
 export function formatManifest(manifest: Manifest): string {
-  const { bundle, version, files, hash, slots, tables } = manifest;
+  const { bundle, version, files, hash, slots, tables, encryption } = manifest;
   const document = {
     format: MANIFEST_FORMAT,
     bundle,
@@ -193,6 +221,7 @@ export function formatManifest(manifest: Manifest): string {
         })),
       ),
     })),
+    ...(encryption === undefined ? {} : { encryption: { keyId: encryption.keyId } }),
   };
   return `${JSON.stringify(document, null, 2)}\n`;
 }

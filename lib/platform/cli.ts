@@ -47,6 +47,11 @@ export function readEnvironment(name: string): string | undefined {
   return value === undefined || value === '' ? undefined : value;
 }
 
+/** Sets a variable for the processes that this process starts. */
+export function setEnvironment(name: string, value: string): void {
+  process.env[name] = value;
+}
+
 /**
  * Parses the command line and runs the command.
  * @param argv without the first two entries of process.argv

@@ -4,6 +4,8 @@
  */
 import { closeSync, mkdirSync, openSync, writeSync } from 'node:fs';
 import { dirname } from 'node:path';
+import { CubeError } from '../core/errors.ts';
+import { getSealingKey } from './encryption-keys.ts';
 import { fileError } from './files.ts';
 
 /** Appends to a file in an existing folder; creates the file if needed. */
@@ -16,6 +18,16 @@ export function appendChunks(path: string, pieces: readonly Uint8Array[]): void 
   }
 }
 
+/** Temporary files are not encrypted. @throws CubeError TOO_LARGE in an encrypted build */
+function refuseClearRows(): void {
+  if (getSealingKey() === undefined) return;
+  throw new CubeError(
+    'TOO_LARGE',
+    'an encrypted build writes no temporary files, and its rows do not fit in memory: raise ' +
+      '--memory, or build some shards at a time (--only-shards) and publish with cube-builder seal',
+  );
+}
+
 /** An open file with buffered appends. */
 export class AppendWriter {
   readonly path: string;
@@ -25,6 +37,7 @@ export class AppendWriter {
 
   /** @param bufferBytes size of the buffer; 0 disables it */
   constructor(path: string, bufferBytes: number) {
+    refuseClearRows();
     this.path = path;
     this.#buffer = new Uint8Array(bufferBytes);
     try {

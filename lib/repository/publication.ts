@@ -16,8 +16,15 @@ import {
   parseManifest,
   type VersionFile,
 } from '../core/manifest.ts';
+import {
+  computeSealedBytes,
+  decodeSealedHeader,
+  encodeSealedHeader,
+  SEALED_HEADER_BYTES,
+} from '../core/sealed-format.ts';
 import type { Clock } from '../platform/clock.ts';
 import { faultPoint } from '../platform/fault-point.ts';
+import { readSealedHeader } from '../platform/sealed-file.ts';
 import type { Backend } from './backend.ts';
 import { forEachConcurrent } from './for-each-concurrent.ts';
 import {
@@ -51,6 +58,8 @@ export interface LayerSource {
 export interface Publication {
   readonly manifest: Manifest;
   readonly files: ReadonlyMap<string, Uint8Array>;
+  /** Objects with rewrapped keys of an encrypted version, by name. */
+  readonly keyFiles?: ReadonlyMap<string, Uint8Array>;
   /** Layers that the repository already has may be left out. */
   readonly layers: readonly LayerSource[];
 }
@@ -94,6 +103,9 @@ export async function publishVersion(
   await putLayers(context, publication);
   faultPoint('publish.layers');
   for (const file of manifest.files) await putVersionFile(backend, manifest, file, files);
+  for (const [name, content] of publication.keyFiles ?? []) {
+    await backend.putIfAbsent(versionFilePath(manifest.bundle, manifest.version, name), content);
+  }
   await sign();
   faultPoint('publish.files');
   const published = await backend.putIfAbsent(
@@ -220,7 +232,10 @@ async function putLayer(
     onBytes?.(layer.bytes);
   }
   const size = await backend.size(path);
-  if (size === layer.bytes) return;
+  if (size === layer.bytes) {
+    if (source !== undefined && !isLocal) await requireSameSeal(backend, path, source);
+    return;
+  }
   if (size === undefined) {
     throw new CubeError(
       'NOT_FOUND',
@@ -232,6 +247,23 @@ async function putLayer(
     'CORRUPT',
     `${backend.location}/${path} has ${size} bytes instead of ${layer.bytes}; ` +
       'remove this damaged file and publish again',
+  );
+}
+
+/**
+ * A sealed layer that was there before may have been sealed with another key; its size is the same.
+ * @throws CubeError CONFLICT
+ */
+async function requireSameSeal(backend: Backend, path: string, source: string): Promise<void> {
+  const own = readSealedHeader(source);
+  if (own === undefined) return;
+  const stored = await backend.readRange(path, 0, SEALED_HEADER_BYTES);
+  if (Buffer.compare(stored, encodeSealedHeader(own)) === 0) return;
+  const { keyId } = decodeSealedHeader(stored, path, computeSealedBytes(own.clearBytes));
+  throw new CubeError(
+    'CONFLICT',
+    `${backend.location}/${path} has the same layer, encrypted with key ${keyId} instead of ` +
+      `${own.keyId}; build with key ${keyId} as the first key, or publish under another bundle`,
   );
 }
 

@@ -84,8 +84,12 @@ export class RepositoryChecks {
   /** A layer that is missing or has other content than its manifest says. */
   reportLayerError(version: string, where: string, thrown: unknown): void {
     const { code, message } = CubeError.from(thrown);
-    const todo = this.#orRestoreAccess(code, this.#remedies.restoreLayer(version));
-    this.#report({ severity: 'error', check: 'layer-damaged', where, what: message, todo, code });
+    const isDenied = code === 'DENIED';
+    const todo = isDenied
+      ? 'give its key with --decrypt-key-file'
+      : this.#orRestoreAccess(code, this.#remedies.restoreLayer(version));
+    const check = isDenied ? 'encryption-key-missing' : 'layer-damaged';
+    this.#report({ severity: 'error', check, where, what: message, todo, code });
   }
 
   #explainManifestError(code: ErrorCode, version: string): [check: string, todo: string] {

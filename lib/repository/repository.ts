@@ -7,6 +7,8 @@ import { CubeError } from '../core/errors.ts';
 import type { LayerRef, Manifest } from '../core/manifest.ts';
 import { checkName, NAME_PATTERN } from '../core/names.ts';
 import { type Clock, systemClock } from '../platform/clock.ts';
+import { type EncryptionKey, type KeyRing, processKeys } from '../platform/encryption-keys.ts';
+import { openSealedBytes } from '../platform/sealed-file.ts';
 import type { Backend } from './backend.ts';
 import type { ChannelEntry, ChannelState } from './channel-log.ts';
 import { type ActivateRequest, type Attribution, Channels } from './channels.ts';
@@ -46,6 +48,7 @@ import {
   requireContent,
   verifyContent,
 } from './verified-copy.ts';
+import { loadVersionKeys, readVersionKeyFiles, rewrapVersion } from './version-keys.ts';
 import { removeAbandonedBuilds, WorkFolder } from './work-folder.ts';
 
 /** Longer than any writer pauses between two chunks. */
@@ -138,7 +141,11 @@ export class Repository {
   /** @throws CubeError NOT_FOUND naming what is missing; CORRUPT; DENIED */
   async readManifest(bundle: string, version: string): Promise<Manifest> {
     const text = await this.readManifestText(bundle, version);
-    return parsePublishedManifest(text, this.location, bundle, version);
+    const manifest = parsePublishedManifest(text, this.location, bundle, version);
+    if (manifest.encryption !== undefined) {
+      await loadVersionKeys(this.#backend, manifest, processKeys);
+    }
+    return manifest;
   }
 
   /**
@@ -173,8 +180,23 @@ export class Repository {
     return signManifest(this.#backend, { bundle, version }, bytes, signing);
   }
 
-  /** A file of the version's folder, verified against the size and SHA-256 in the manifest. */
+  /**
+   * The clear content of a file of the version's folder.
+   * @throws CubeError DENIED without the key of an encrypted version; CORRUPT
+   */
   async readVersionFile(bundle: string, version: string, file: string): Promise<Uint8Array> {
+    const stored = await this.readStoredFile(bundle, version, file);
+    const manifest = await this.readManifest(bundle, version);
+    if (manifest.encryption === undefined) return stored;
+    const path = `${this.location}/${versionFilePath(bundle, version, file)}`;
+    return openSealedBytes(stored, path, processKeys);
+  }
+
+  /**
+   * A file of the version's folder as it is stored, verified against the size and SHA-256 in the
+   * manifest.
+   */
+  async readStoredFile(bundle: string, version: string, file: string): Promise<Uint8Array> {
     const manifest = await this.readManifest(bundle, version);
     const expected = manifest.files.find((candidate) => candidate.path === file);
     if (expected === undefined) {
@@ -189,6 +211,20 @@ export class Repository {
     const found = { bytes: bytes.length, sha256: computeSha256(bytes) };
     requireContent(`${this.location}/${path}`, found, expected, '; publish the version again');
     return bytes;
+  }
+
+  /**
+   * Wraps the data keys of an encrypted version with another key.
+   * @returns how many keys were wrapped; 0 if that was done before
+   * @throws CubeError DENIED if the ring lacks the key of a file
+   */
+  rewrap(manifest: Manifest, ring: KeyRing, to: EncryptionKey): Promise<number> {
+    return rewrapVersion(this.#backend, manifest, ring, to);
+  }
+
+  /** Objects with rewrapped keys of a version, by name, for a copy of the version. */
+  readVersionKeyFiles(bundle: string, version: string): Promise<Map<string, Uint8Array>> {
+    return readVersionKeyFiles(this.#backend, { bundle, version }, processKeys.keyIds);
   }
 
   /** The gate's limits for all versions of a bundle. */

@@ -3,9 +3,12 @@
  * match.
  */
 import { createHash, type Hash } from 'node:crypto';
+import { CubeError } from '../core/errors.ts';
 import { BLOCK_BYTES, HEADER_BYTES, type LayerHeader } from '../core/layer-format.ts';
-import { RandomAccessReader } from '../platform/files.ts';
+import { getFileBytes, RandomAccessReader } from '../platform/files.ts';
+import { hashFile, isSealedFile } from '../platform/sealed-file.ts';
 import { BlockHasher } from './block-hasher.ts';
+import { openLayerFile } from './layer-open.ts';
 
 /** Expected checksums of a file's blocks. */
 export interface BlockChecksums {
@@ -30,6 +33,7 @@ export function scanBlocks(
   checksums: BlockChecksums | undefined,
   onBytes: (bytes: number) => void,
 ): BlockScan {
+  if (isSealedFile(path)) return scanSealedBlocks(path, checksums, onBytes);
   const reader = new RandomAccessReader(path);
   const hasher = BlockHasher.acquire();
   const sha = createHash('sha256');
@@ -55,6 +59,42 @@ export function scanBlocks(
     return { bytes: reader.bytes, sha256: sha.digest('hex'), damaged };
   } finally {
     reader.close();
+    hasher.release();
+  }
+}
+
+/** The SHA-256 is that of the stored file, the blocks are those of its content. */
+function scanSealedBlocks(
+  path: string,
+  checksums: BlockChecksums | undefined,
+  onBytes: (bytes: number) => void,
+): BlockScan {
+  const sha256 = hashFile(path);
+  const bytes = getFileBytes(path);
+  onBytes(bytes);
+  const damaged: number[] = [];
+  if (checksums === undefined) return { bytes, sha256, damaged };
+  const { header, words } = checksums;
+  const reader = openLayerFile(path);
+  const hasher = BlockHasher.acquire();
+  try {
+    for (let block = 0; block < header.blockCount; block++) {
+      const position = HEADER_BYTES + block * BLOCK_BYTES;
+      const length = Math.min(BLOCK_BYTES, header.checksumsOffset - position);
+      try {
+        reader.readInto(hasher.block.subarray(0, length), position);
+      } catch (error) {
+        if (CubeError.from(error).code !== 'CORRUPT') throw error;
+        damaged.push(block);
+        continue;
+      }
+      const hash = hasher.hash(length);
+      if (hash[0] !== words[2 * block] || hash[1] !== words[2 * block + 1]) damaged.push(block);
+    }
+    return { bytes, sha256, damaged };
+  } finally {
+    reader.close();
+    hasher.block.fill(0);
     hasher.release();
   }
 }

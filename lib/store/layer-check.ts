@@ -17,9 +17,9 @@ import {
 import { encodeUnsignedHeader } from '../core/layer-header.ts';
 import { EmptyKeyFinder } from '../core/layer-placement.ts';
 import { findStoredRowDefect } from '../core/row-codec.ts';
-import { RandomAccessReader } from '../platform/files.ts';
 import { type BlockChecksums, scanBlocks } from './block-scan.ts';
 import { readDeletedKeys, readLayerRows } from './layer-file.ts';
+import { openLayerFile } from './layer-open.ts';
 import {
   createBlockMismatchError,
   LayerReader,
@@ -109,7 +109,7 @@ function readBlockChecksums(
   path: string,
   attempt: <T>(check: () => T) => T | undefined,
 ): BlockChecksums | undefined {
-  const reader = new RandomAccessReader(path);
+  const reader = openLayerFile(path);
   try {
     const header = attempt(() => readHeader(reader));
     if (header === undefined) return undefined;
@@ -235,7 +235,7 @@ class KeyCheck {
 }
 
 function checkContentId(path: string, header: LayerHeader): void {
-  const reader = new RandomAccessReader(path);
+  const reader = openLayerFile(path);
   try {
     const sha = createHash('sha256');
     const piece = new Uint8Array(BLOCK_BYTES);

@@ -5,6 +5,7 @@
  */
 import { Worker } from 'node:worker_threads';
 import { CubeError } from '../core/errors.ts';
+import { processKeys } from '../platform/encryption-keys.ts';
 import type {
   FillRequest,
   FillResult,
@@ -12,11 +13,12 @@ import type {
   LayerInspection,
   LoadWorkerMessage,
   LoadWorkerResponse,
+  SealedInspection,
 } from './load-worker-protocol.ts';
 
 interface PendingRequest {
   readonly worker: Worker;
-  resolve(result: LayerInspection | FillResult): void;
+  resolve(result: LayerInspection | SealedInspection | FillResult): void;
   reject(error: CubeError): void;
 }
 
@@ -26,9 +28,16 @@ export class LayerLoader {
   #lastId = 0;
   #stopped = false;
 
-  /** @throws CubeError CORRUPT, UNSUPPORTED or NOT_FOUND */
-  inspect(path: string, descriptor: number | undefined): Promise<LayerInspection> {
-    return this.#ask({ type: 'inspect', path, descriptor }) as Promise<LayerInspection>;
+  /**
+   * @throws CubeError CORRUPT, UNSUPPORTED or NOT_FOUND; DENIED for a sealed file without its key
+   */
+  async inspect(path: string, descriptor: number | undefined): Promise<LayerInspection> {
+    const request = { type: 'inspect', path, descriptor } as const;
+    const found = await this.#ask({ ...request, dataKey: undefined });
+    if (!('sealed' in found)) return found as LayerInspection;
+    const dataKey = processKeys.openDataKey(found.sealed, path);
+    const opened = (await this.#ask({ ...request, dataKey })) as LayerInspection;
+    return { ...opened, dataKey };
   }
 
   /**
@@ -53,7 +62,7 @@ export class LayerLoader {
 
   #ask(
     request: Omit<InspectRequest, 'id'> | Omit<FillRequest, 'id'>,
-  ): Promise<LayerInspection | FillResult> {
+  ): Promise<LayerInspection | SealedInspection | FillResult> {
     if (this.#stopped) {
       return Promise.reject(
         new CubeError('STOPPING', `${request.path}: not loaded, the store is closed`),

@@ -11,14 +11,15 @@ import {
   type LayerSegment,
 } from '../core/layer-format.ts';
 import { decodeHeader } from '../core/layer-header.ts';
-import { RandomAccessReader } from '../platform/files.ts';
+import type { ByteReader } from '../platform/sealed-file.ts';
 import { BlockHasher } from './block-hasher.ts';
+import { openLayerFile } from './layer-open.ts';
 
 /**
  * Reads and checks a header page. @throws CubeError CORRUPT when the file size differs from the
  * header
  */
-export function readHeader(reader: RandomAccessReader): LayerHeader {
+export function readHeader(reader: ByteReader): LayerHeader {
   const page = new Uint8Array(Math.min(HEADER_BYTES, reader.bytes));
   reader.readInto(page, 0);
   const header = decodeHeader(page, reader.path);
@@ -32,7 +33,7 @@ export function readHeader(reader: RandomAccessReader): LayerHeader {
 }
 
 /** The block checksums as words (low, high), verified themselves. */
-export function readChecksums(reader: RandomAccessReader, header: LayerHeader): Uint32Array {
+export function readChecksums(reader: ByteReader, header: LayerHeader): Uint32Array {
   const bytes = new Uint8Array(8 * header.blockCount);
   reader.readInto(bytes, header.checksumsOffset);
   if (xxh64(bytes) !== header.checksumsChecksum) {
@@ -55,14 +56,14 @@ export function createBlockMismatchError(path: string, block: number): CubeError
 /** The verified bytes of a layer file's sections, in file order. */
 export class LayerReader {
   readonly header: LayerHeader;
-  readonly #reader: RandomAccessReader;
+  readonly #reader: ByteReader;
   readonly #checksums: Uint32Array;
   readonly #hasher: BlockHasher;
   #block = -1;
   #closed = false;
 
   constructor(path: string) {
-    this.#reader = new RandomAccessReader(path);
+    this.#reader = openLayerFile(path);
     try {
       this.header = readHeader(this.#reader);
       this.#checksums = readChecksums(this.#reader, this.header);

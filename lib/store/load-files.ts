@@ -17,6 +17,8 @@ export interface InspectedLayer {
   readonly placement: LayerPlacement;
   /** Set when the rows stay on disk. */
   readonly file: OpenFile | undefined;
+  /** The key of a sealed file; overwritten when the files are closed. */
+  readonly dataKey: Uint8Array | undefined;
 }
 
 export interface LoadFilesOptions {
@@ -31,6 +33,7 @@ export class LoadFiles {
   readonly rowsOnDisk: boolean;
   readonly #options: LoadFilesOptions;
   readonly #open = new Set<OpenFile>();
+  readonly #dataKeys = new Set<Uint8Array>();
 
   constructor(options: LoadFilesOptions) {
     this.#options = options;
@@ -42,11 +45,13 @@ export class LoadFiles {
     const { loader, shardIndex, layerPath, threads, rowsOnDisk } = this.#options;
     const path = layerPath(required.table.name, required.layer.contentId);
     const file = rowsOnDisk ? this.#openFile(path) : undefined;
-    const { header, checksums } = await loader.inspect(path, file?.descriptor);
+    const { header, checksums, dataKey } = await loader.inspect(path, file?.descriptor);
+    if (dataKey !== undefined) this.#dataKeys.add(dataKey);
+    if (dataKey !== undefined && rowsOnDisk) throw createRowsOnDiskError(required);
     checkLayerHeader(header, required, shardIndex);
     const stays = rowsOnDisk && canStayOnDisk(header);
     const placement = placeLayer(header, threads, stays);
-    return { path, header, checksums, placement, file: stays ? file : undefined };
+    return { path, header, checksums, placement, file: stays ? file : undefined, dataKey };
   }
 
   /** Keeps the file open after this load. */
@@ -57,6 +62,8 @@ export class LoadFiles {
   close(): void {
     for (const file of this.#open) file.close();
     this.#open.clear();
+    for (const key of this.#dataKeys) key.fill(0);
+    this.#dataKeys.clear();
   }
 
   #openFile(path: string): OpenFile {
@@ -64,6 +71,14 @@ export class LoadFiles {
     this.#open.add(file);
     return file;
   }
+}
+
+function createRowsOnDiskError({ table, layer }: RequiredLayer): CubeError {
+  return new CubeError(
+    'DENIED',
+    `table ${table.name}, layer ${layer.contentId} is encrypted, and rows of encrypted layers ` +
+      'stay in memory only; load without rows on disk',
+  );
 }
 
 /** A layer of a version, with its table. */

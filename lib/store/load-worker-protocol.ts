@@ -2,6 +2,7 @@
 import type { ErrorCode } from '../core/errors.ts';
 import type { KernelKind } from '../core/kernels/kernels.ts';
 import type { LayerHeader } from '../core/layer-format.ts';
+import type { SealedHeader } from '../core/sealed-format.ts';
 import type { PlacedSection } from './section-placement.ts';
 
 /** Reads and checks a header. */
@@ -11,6 +12,8 @@ export interface InspectRequest {
   readonly path: string;
   /** Descriptor if the store has the file open; its path may no longer exist. */
   readonly descriptor: number | undefined;
+  /** The key of a sealed file, once the store has found it. */
+  readonly dataKey: Uint8Array | undefined;
 }
 
 /** Reads sections of an inspected layer into memories and verifies every block involved. */
@@ -19,6 +22,7 @@ export interface FillRequest {
   readonly id: number;
   readonly path: string;
   readonly descriptor: number | undefined;
+  readonly dataKey: Uint8Array | undefined;
   readonly header: LayerHeader;
   readonly sections: readonly PlacedSection[];
   /** Indexed by a section's `memory`; `hashAddress` is 8 bytes of scratch space in each. */
@@ -42,6 +46,13 @@ export type LoadWorkerMessage = InspectRequest | FillRequest | StopRequest;
 export interface LayerInspection {
   readonly header: LayerHeader;
   readonly checksums: Uint32Array;
+  /** The key of a sealed file. */
+  readonly dataKey: Uint8Array | undefined;
+}
+
+/** The file is sealed, and the request has no key. */
+export interface SealedInspection {
+  readonly sealed: SealedHeader;
 }
 
 /** Result of filling: the key filter of a delta. */
@@ -50,5 +61,9 @@ export interface FillResult {
 }
 
 export type LoadWorkerResponse =
-  | { readonly id: number; readonly ok: true; readonly result: LayerInspection | FillResult }
+  | {
+      readonly id: number;
+      readonly ok: true;
+      readonly result: LayerInspection | SealedInspection | FillResult;
+    }
   | { readonly id: number; readonly ok: false; readonly code: ErrorCode; readonly message: string };

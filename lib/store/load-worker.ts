@@ -6,9 +6,10 @@ import { parentPort } from 'node:worker_threads';
 import { CubeError } from '../core/errors.ts';
 import { createKernels } from '../core/kernels/kernels.ts';
 import { BLOCK_BYTES, HEADER_BYTES } from '../core/layer-format.ts';
+import type { SealedHeader } from '../core/sealed-format.ts';
 import { systemClock } from '../platform/clock.ts';
-import { RandomAccessReader } from '../platform/files.ts';
 import { lowerThreadPriority } from '../platform/machine.ts';
+import { type ByteReader, openMaybeSealed, SealedReader } from '../platform/sealed-file.ts';
 import { BlockHasher } from './block-hasher.ts';
 import { buildFilter } from './key-filter.ts';
 import { createBlockMismatchError, readChecksums, readHeader } from './layer-reader.ts';
@@ -20,6 +21,7 @@ import type {
   LayerInspection,
   LoadWorkerMessage,
   LoadWorkerResponse,
+  SealedInspection,
 } from './load-worker-protocol.ts';
 import type { PlacedSection } from './section-placement.ts';
 
@@ -28,11 +30,37 @@ const PAUSE_MS_MIN = 5;
 /** Blocks read between two yields to incoming messages: about ten milliseconds of reading. */
 const BLOCKS_PER_YIELD = 16;
 
-function inspect({ path, descriptor }: InspectRequest): LayerInspection {
-  const reader = new RandomAccessReader(path, descriptor);
+/** Ends an inspection of a sealed file without its key. */
+class KeyNeeded extends Error {
+  readonly header: SealedHeader;
+
+  constructor(header: SealedHeader) {
+    super('the file is sealed');
+    this.header = header;
+  }
+}
+
+function openFile({ path, descriptor, dataKey }: InspectRequest | FillRequest): ByteReader {
+  const getDataKey = (header: SealedHeader): Uint8Array => {
+    if (dataKey === undefined) throw new KeyNeeded(header);
+    return dataKey;
+  };
+  return openMaybeSealed(path, getDataKey, descriptor);
+}
+
+function inspect(request: InspectRequest): LayerInspection | SealedInspection {
+  let reader: ByteReader;
+  try {
+    reader = openFile(request);
+  } catch (error) {
+    if (error instanceof KeyNeeded) return { sealed: error.header };
+    throw error;
+  }
   try {
     const header = readHeader(reader);
-    return { header, checksums: readChecksums(reader, header) };
+    const checksums = readChecksums(reader, header);
+    // The reader overwrites its own copy.
+    return { header, checksums, dataKey: undefined };
   } finally {
     reader.close();
   }
@@ -51,13 +79,16 @@ interface FillTarget {
 /** Reads blocks to their targets; a block of only one section goes straight into memory. */
 class SectionFiller {
   readonly #request: FillRequest;
-  readonly #reader: RandomAccessReader;
+  readonly #reader: ByteReader;
+  /** Sealed blocks are authenticated when they are opened. */
+  readonly #isVerified: boolean;
   readonly #checksums: Uint32Array;
   readonly #targets: readonly FillTarget[];
 
-  constructor(request: FillRequest, reader: RandomAccessReader) {
+  constructor(request: FillRequest, reader: ByteReader) {
     this.#request = request;
     this.#reader = reader;
+    this.#isVerified = reader instanceof SealedReader;
     this.#checksums = readChecksums(reader, request.header);
     this.#targets = request.memories.map((memory) => {
       const kernels = createKernels(memory, request.kernelKind);
@@ -81,7 +112,7 @@ class SectionFiller {
       const target = this.#targets[whole.memory]!;
       const at = whole.address + position - whole.offset;
       this.#reader.readInto(target.bytes.subarray(at, at + length), position);
-      this.#check(block, target.hash(at, length));
+      if (!this.#isVerified) this.#check(block, target.hash(at, length));
       return length;
     }
     const touched = sections.filter(
@@ -100,7 +131,7 @@ class SectionFiller {
     sections: readonly PlacedSection[],
   ): void {
     this.#reader.readInto(edgeHasher.block.subarray(0, length), position);
-    this.#check(block, edgeHasher.hash(length));
+    if (!this.#isVerified) this.#check(block, edgeHasher.hash(length));
     for (const { offset, bytes, memory, address } of sections) {
       const from = Math.max(offset, position);
       const to = Math.min(offset + bytes, position + length);
@@ -120,9 +151,9 @@ const stopping = new AbortController();
 const inProgress = new Set<Promise<void>>();
 
 async function fill(request: FillRequest): Promise<FillResult> {
-  const { header, path, descriptor, bytesPerSecond } = request;
+  const { header, path, bytesPerSecond } = request;
   const progress = request.progress && new LoadProgress(request.progress);
-  const reader = new RandomAccessReader(path, descriptor);
+  const reader = openFile(request);
   try {
     const filler = new SectionFiller(request, reader);
     const startMs = systemClock.nowMs();

@@ -380,7 +380,7 @@ export class ResidentStore {
 
   async #loadLayer(
     request: LoadRequest,
-    { path, header, checksums, placement, file }: InspectedLayer,
+    { path, header, checksums, placement, file, dataKey }: InspectedLayer,
     memories: readonly PooledMemory[],
   ): Promise<ResidentLayer> {
     let filter: Uint32Array | undefined;
@@ -389,6 +389,7 @@ export class ResidentStore {
         path,
         header,
         descriptor: file?.descriptor,
+        dataKey,
         sections: placement.sections,
         memories: memories.map(({ memory }) => memory),
         hashAddress: computeThreadAddress(computeScratchLayout(header), 0),

@@ -15,14 +15,15 @@ import {
   SECTION_ALIGNMENT,
 } from '../core/layer-format.ts';
 import { encodeHeader, encodeUnsignedHeader } from '../core/layer-header.ts';
-import { fileExists, RandomAccessWriter } from '../platform/files.ts';
 import { BlockHasher } from './block-hasher.ts';
+import { createLayerWriter, type LayerWriter } from './layer-writer.ts';
 
 export interface WrittenLayer {
   readonly contentId: string;
   readonly path: string;
+  /** Length of the stored file. */
   readonly bytes: number;
-  /** SHA-256 of the whole file. */
+  /** SHA-256 of the stored file. */
   readonly sha256: string;
   readonly rows: number;
   readonly deleted: number;
@@ -36,7 +37,7 @@ export interface WrittenLayer {
  */
 export class SectionWriter {
   readonly #target: (contentId: string) => string;
-  readonly #writer: RandomAccessWriter;
+  readonly #writer: LayerWriter;
   readonly #hasher: BlockHasher;
   readonly #sha = createHash('sha256');
   #done = false;
@@ -50,7 +51,7 @@ export class SectionWriter {
    */
   constructor(target: (contentId: string) => string) {
     this.#target = target;
-    this.#writer = new RandomAccessWriter(target(NO_CONTENT_ID));
+    this.#writer = createLayerWriter(target(NO_CONTENT_ID));
     this.#hasher = BlockHasher.acquire();
   }
 
@@ -101,13 +102,12 @@ export class SectionWriter {
     const header = { ...hashed, contentId: this.#sha.digest('hex').slice(0, 32) };
     this.#writer.writeAt(encodeHeader(header), 0);
     const { contentId, fileBytes, rowCount, deletedCount, kind, layout } = header;
-    const sha256 = this.#hashFile(fileBytes);
+    const content = { contentId, sha256: this.#hashFile(fileBytes), bytes: fileBytes };
     const path = this.#target(contentId);
-    if (fileExists(path)) this.#writer.abort();
-    else this.#writer.commit(path);
+    const stored = this.#writer.commitLayer(path, content);
     this.#end();
-    const counts = { bytes: fileBytes, rows: rowCount, deleted: deletedCount };
-    return { contentId, path, sha256, ...counts, kind, layout };
+    const counts = { rows: rowCount, deleted: deletedCount };
+    return { contentId, path, ...stored, ...counts, kind, layout };
   }
 
   abort(): void {

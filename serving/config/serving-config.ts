@@ -141,6 +141,8 @@ export interface ServingConfig {
    * used.
    */
   readonly trustedKeysPath?: string;
+  readonly decryptKeyFile?: string | undefined;
+  readonly decryptKeyCommand?: string | undefined;
   readonly logLevel: NonNullable<ProcessSettings['logLevel']>;
   readonly logFormat?: NonNullable<ProcessSettings['logFormat']>;
   readonly logFile?: RotatingFileOptions;
@@ -224,6 +226,8 @@ export function completeConfig(settings: ServingSettings): ServingConfig {
     ...readTls(settings),
     corsOrigins: settings.corsOrigins ?? [],
     ...(trustedKeysPath !== undefined && { trustedKeysPath }),
+    decryptKeyFile: settings.decryptKeyFile,
+    decryptKeyCommand: settings.decryptKeyCommand,
     logLevel: settings.logLevel ?? 'info',
     ...(settings.logFormat !== undefined && { logFormat: settings.logFormat }),
     ...(logFile !== undefined && { logFile }),

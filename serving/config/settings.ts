@@ -33,6 +33,8 @@ export interface ProcessSettings extends AccessSettings {
   readonly messageBytes?: number;
   readonly controlTokenFile?: string;
   readonly trustedKeys?: string;
+  readonly decryptKeyFile?: string;
+  readonly decryptKeyCommand?: string;
   readonly logLevel?: LogLevel;
   readonly logFormat?: LogFormat;
   readonly logFile?: string;
@@ -196,6 +198,21 @@ export const PROCESS_SETTINGS: Table<ProcessSettings> = {
     help:
       'File or folder of public keys; only versions signed by one of them are served ' +
       '(default: signatures are not checked)',
+  },
+  decryptKeyFile: {
+    kind: kinds.text,
+    group: PROCESS,
+    isPath: true,
+    help:
+      'File with the keys of encrypted versions, one of 64 hex digits on a line (default: none; ' +
+      'encrypted versions are refused)',
+  },
+  decryptKeyCommand: {
+    kind: kinds.text,
+    group: PROCESS,
+    help:
+      'Program that prints the keys of encrypted versions, with arguments separated by spaces, ' +
+      'or as a JSON array of strings; it is run without a shell',
   },
   logLevel: {
     kind: kinds.choice(LOG_LEVELS),

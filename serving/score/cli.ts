@@ -2,6 +2,7 @@
  * The command line of score: loads one version into the memory of this process, scores a file of
  * rows with every core, and writes a file of scores.
  */
+
 import { dirname, resolve } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
 import type { Manifest } from '../../lib/core/manifest.ts';
@@ -21,6 +22,11 @@ import {
   withDryRunNote,
 } from '../../lib/platform/cli.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
+import {
+  addDecryptOptions,
+  type DecryptOptions,
+  useDecryptKeys,
+} from '../../lib/platform/encryption-options.ts';
 import { isFolder, makeFolder } from '../../lib/platform/files.ts';
 import { createLogger } from '../../lib/platform/logs.ts';
 import { getProcessorCount } from '../../lib/platform/machine.ts';
@@ -40,7 +46,7 @@ import { findKeptRows, type ScoreSource, ScoresFile } from './scores-file.ts';
 
 const INSTANCES_MAX = 256;
 
-interface ScoreFlags {
+interface ScoreFlags extends DecryptOptions {
   readonly repository: string;
   readonly bundle: string;
   readonly version?: string;
@@ -123,11 +129,12 @@ export function createProgram(): Command {
     .option('--restart', 'Start over instead of continuing an interrupted run')
     .addHelpText('after', EXAMPLES)
     .action(run);
-  return addJsonOption(addDryRunOption(program));
+  return addJsonOption(addDryRunOption(addDecryptOptions(program)));
 }
 
 async function run(flags: ScoreFlags): Promise<void> {
   checkPaths(flags);
+  useDecryptKeys(flags);
   const input = new RowInput(flags.input);
   const { trustedKeys } = flags;
   const trusted = trustedKeys === undefined ? undefined : TrustedKeys.read(trustedKeys);

@@ -21,7 +21,12 @@ import {
   type LookupSummary,
   resolveTables,
 } from '../../lib/core/lookup-group.ts';
-import type { LayerRef, Manifest, TableRef } from '../../lib/core/manifest.ts';
+import {
+  type LayerRef,
+  type Manifest,
+  requireClear,
+  type TableRef,
+} from '../../lib/core/manifest.ts';
 import { computeRowBytes, type RowDtype } from '../../lib/core/row-codec.ts';
 import { makeFolder, removePath } from '../../lib/platform/files.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
@@ -89,7 +94,8 @@ export class LocalStore implements EmbeddingStore {
     return new LocalStore(options, database);
   }
 
-  prepare(manifest: Manifest, signal?: AbortSignal): Promise<void> {
+  async prepare(manifest: Manifest, signal?: AbortSignal): Promise<void> {
+    requireClear(manifest, 'the LOCAL store on disk');
     return this.#versions.prepare(manifest, () =>
       this.#fill(manifest, signal).catch((error: unknown) =>
         this.#fillAgain(manifest, signal, error),

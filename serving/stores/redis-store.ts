@@ -17,7 +17,7 @@ import {
   type LookupSummary,
   resolveTables,
 } from '../../lib/core/lookup-group.ts';
-import type { Manifest } from '../../lib/core/manifest.ts';
+import { type Manifest, requireClear } from '../../lib/core/manifest.ts';
 import { versionKey } from '../../lib/core/names.ts';
 import { computeRowBytes } from '../../lib/core/row-codec.ts';
 import { removePath } from '../../lib/platform/files.ts';
@@ -79,6 +79,7 @@ export class RedisStore implements EmbeddingStore {
 
   async prepare(manifest: Manifest): Promise<void> {
     this.#requireOpen();
+    requireClear(manifest, 'the Redis store');
     const key = versionKey(manifest);
     const running = this.#preparing.get(key);
     if (running !== undefined) return running;

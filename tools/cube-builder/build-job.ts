@@ -1,5 +1,4 @@
 /** Turns a request into a job: opens inputs, reads the parent and checks it all before writing. */
-import { createHash } from 'node:crypto';
 import { CubeError, requireDefined } from '../../lib/core/errors.ts';
 import type { LayerRef, Manifest, TableDtype, TableRef } from '../../lib/core/manifest.ts';
 import { encodeRows, type RowDtype } from '../../lib/core/row-codec.ts';
@@ -7,6 +6,7 @@ import { openRepository } from '../../lib/repository/repository.ts';
 import type { BuildJob, TableJob } from './build.ts';
 import { parseShardList, type TablePlan } from './build-plan.ts';
 import type { BuildRequest, TableOrigin, TableRequest } from './build-request.ts';
+import { checkParentEncryption, getEncryption, storeFiles } from './encryption.ts';
 import { openKeys } from './sources/key-file.ts';
 import { openSources } from './sources/open-sources.ts';
 import {
@@ -27,6 +27,7 @@ export async function createBuildJob(folder: string, request: BuildRequest): Pro
     request.parent === undefined
       ? undefined
       : await openRepository(folder).readManifest(bundle, request.parent);
+  checkParentEncryption(parent);
   const shardNum = chooseShardNum(request, parent);
   const context = { folder, bundle, request, parent };
   const content = await readVersionContent(folder, request, parent);
@@ -34,11 +35,7 @@ export async function createBuildJob(folder: string, request: BuildRequest): Pro
     await Promise.all(request.tables.map((table) => openTableJobs(table, context)))
   ).flat();
   checkTableNames(tables);
-  const files = [...content.files].map(([path, bytes]) => ({
-    path,
-    bytes: bytes.length,
-    sha256: createHash('sha256').update(bytes).digest('hex'),
-  }));
+  const { files, listed } = storeFiles(content.files);
   const { hash, slots } = content;
   const plans = tables.map(({ plan }) => plan);
   const all = Array.from({ length: shardNum }, (_, shard) => shard);
@@ -51,10 +48,11 @@ export async function createBuildJob(folder: string, request: BuildRequest): Pro
       shardNum,
       hash,
       slots,
-      files,
+      files: listed,
       tables: plans,
+      encryption: getEncryption(),
     },
-    files: content.files,
+    files,
     tables,
     chains: findParentChains(plans, parent, request.chainMax),
     shards: onlyShards === undefined ? all : parseShardList(onlyShards, shardNum),

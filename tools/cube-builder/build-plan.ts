@@ -8,6 +8,7 @@ import { JsonReader } from '../../lib/core/json.ts';
 import { LAYER_LAYOUTS, type LayerLayout } from '../../lib/core/layer-format.ts';
 import {
   type LayerRef,
+  type Manifest,
   TABLE_DTYPES,
   type TableDtype,
   type VersionFile,
@@ -52,6 +53,8 @@ export interface BuildPlan {
   readonly slots: readonly SlotKeyRule[];
   readonly files: readonly VersionFile[];
   readonly tables: readonly TablePlan[];
+  /** The key of an encrypted version. */
+  readonly encryption?: Manifest['encryption'];
 }
 
 /** The result of one finished shard. */
@@ -116,6 +119,9 @@ export function parsePlan(text: string, source: string): BuildPlan {
         sha256: file.field('sha256').string(SHA256_PATTERN),
       })),
     tables: json.field('tables').items().map(readTable),
+    encryption: json.optional('encryption', (field) => ({
+      keyId: field.field('keyId').string(),
+    })),
   };
 }
 

@@ -31,6 +31,13 @@ import { readBuildSpec } from './build-spec.ts';
 import { type BuildTarget, isRemote, openTarget } from './build-target.ts';
 import { type CompactOptions, createCompactRequest } from './compact.ts';
 import {
+  addEncryptOptions,
+  type EncryptOptions,
+  openFiles,
+  useEncryptOptions,
+} from './encryption.ts';
+import { addKeyCommands } from './key-commands.ts';
+import {
   type BuildReport,
   createDryRunReport,
   createVersionReport,
@@ -111,7 +118,7 @@ const GOLDEN_HELP =
 const ONLY_SHARDS_HELP =
   'Build only these shards, such as 0-3,7, without publishing; cube-builder seal publishes';
 
-interface TargetFlags extends ExpectOptions {
+interface TargetFlags extends ExpectOptions, EncryptOptions {
   readonly outputPath?: string;
   readonly bundle?: string;
   readonly dryRun?: boolean;
@@ -151,6 +158,7 @@ export function createProgram(): Command {
   addDiff(program);
   addCompact(program);
   addGraph(program);
+  addKeyCommands(program);
   return program;
 }
 
@@ -189,7 +197,7 @@ function addBuildOptions(command: Command): Command {
     .option('--spec <file>', 'Build spec in YAML: several tables with their inputs and options');
   addExpectOptions(command);
   addVersionOptions(command, 'Name of the new version (required unless --spec has it)');
-  return addOutputOptions(addResourceOptions(addTableOptions(command)));
+  return addOutputOptions(addEncryptOptions(addResourceOptions(addTableOptions(command))));
 }
 
 function addOutputOptions(command: Command): Command {
@@ -228,7 +236,9 @@ function addSeal(program: Command): void {
   const command = program
     .command('seal')
     .description('Publishes a version whose shards were built separately.');
-  addOutputOptions(addExpectOptions(addTargetOptions(command, EXISTING_TARGET_HELP)))
+  addOutputOptions(
+    addEncryptOptions(addExpectOptions(addTargetOptions(command, EXISTING_TARGET_HELP))),
+  )
     .requiredOption('--version <name>', 'Version to publish', parseNameOption('version'))
     .addHelpText('after', SEAL_EXAMPLES)
     .action(async (options: SealFlags) => {
@@ -236,6 +246,7 @@ function addSeal(program: Command): void {
       const { folder, bundle } = readTarget(options, usage);
       if (isRemote(folder)) usage(`--output-path ${folder}: ${PARTS_NEED_FOLDER}`);
       const { dryRun = false } = options;
+      useEncryptOptions(options);
       const repository = openRepository(folder, { dryRun });
       const target = { repository, work: repository, close: () => undefined };
       const sealed = await sealVersion(target, bundle, options.version, {
@@ -261,7 +272,7 @@ function addDiff(program: Command): void {
     parseIntegerBetween(1, SHARD_NUM_MAX),
   );
   addVersionOptions(addExpectOptions(command), 'Name of the new version (required)');
-  addOutputOptions(addResourceOptions(addTableOptions(command)))
+  addOutputOptions(addEncryptOptions(addResourceOptions(addTableOptions(command))))
     .addHelpText('after', DIFF_EXAMPLES)
     .action(async (before: string, after: string, options: BuildOptions) => {
       const usage = createFailUsage(command);
@@ -282,11 +293,12 @@ function addCompact(program: Command): void {
     .requiredOption('--cur-version <name>', 'Name of the new version', parseNameOption('version'))
     .addOption(new Option('--layout <name>', LAYOUT_HELP).choices(['indexed']))
     .option('--only-shards <list>', ONLY_SHARDS_HELP);
-  addOutputOptions(addResourceOptions(addExpectOptions(command)))
+  addOutputOptions(addEncryptOptions(addResourceOptions(addExpectOptions(command))))
     .addHelpText('after', COMPACT_EXAMPLES)
     .action(async (options: CompactCommandOptions) => {
       const usage = createFailUsage(command);
       const { folder, bundle } = readTarget(options, usage);
+      useEncryptOptions(options);
       const repository = openRepository(folder);
       const request = await createCompactRequest(repository, { ...options, bundle });
       await buildVersion(request, { ...options, outputPath: folder }, usage);
@@ -320,7 +332,7 @@ function addGraph(program: Command): void {
       'Publish a plain model, whose requests are tensors of any type; tensors in model.onnx.data ' +
         'beside it are published too (default: requests contain ids and dense features)',
     );
-  addOutputOptions(command)
+  addOutputOptions(addEncryptOptions(command))
     .addHelpText('after', GRAPH_EXAMPLES)
     .action(async (options: GraphOptions) => {
       const usage = createFailUsage(command);
@@ -328,6 +340,7 @@ function addGraph(program: Command): void {
       if (options.plain && (options.features ?? options.golden) !== undefined) {
         usage('--plain: a plain model has no --features and no --golden rows');
       }
+      useEncryptOptions(options);
       const version = await createWholeGraph({ ...options, bundle });
       await publishGraph(folder, version, options);
     });
@@ -340,7 +353,8 @@ async function publishGraph(
 ): Promise<void> {
   const target = await openTarget(location, dryRun);
   try {
-    await verifyVersion(target, graph, toExpectation(expect));
+    const clear = { manifest: graph.manifest, files: openFiles(graph.files) };
+    await verifyVersion(target, clear, toExpectation(expect));
     const { published } = await target.repository.publish({ ...graph, layers: [] });
     const { bundle, version, files } = graph.manifest;
     const done = dryRun ? 'would be published' : 'published';
@@ -375,6 +389,7 @@ async function buildVersion(
   if (isRemote(folder) && !(request.publish && request.onlyShards === undefined)) {
     usage(`--output-path ${folder}: ${PARTS_NEED_FOLDER}`);
   }
+  useEncryptOptions(options);
   const job = await createBuildJob(folder, request);
   const target = await openTarget(folder, options.dryRun);
   try {

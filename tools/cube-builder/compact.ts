@@ -4,8 +4,8 @@ import { chooseLayout } from '../../lib/core/layer-sections.ts';
 import type { TableRef } from '../../lib/core/manifest.ts';
 import { computeRowBytes } from '../../lib/core/row-codec.ts';
 import type { ExpectOptions } from '../../lib/features/expect-options.ts';
-import { RandomAccessReader } from '../../lib/platform/files.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
+import { openLayerFile } from '../../lib/store/layer-open.ts';
 import { readHeader } from '../../lib/store/layer-reader.ts';
 import { type ResourceOptions, toExpectation, toResources } from './build-options.ts';
 import type { BuildRequest } from './build-request.ts';
@@ -63,7 +63,7 @@ function chooseLayoutOption(
   { name, dim, dtype, shards }: TableRef,
 ): 'indexed' | undefined {
   const base = shards[0]![0]!;
-  const reader = new RandomAccessReader(repository.layerWritePath(bundle, name, base.contentId));
+  const reader = openLayerFile(repository.layerWritePath(bundle, name, base.contentId));
   try {
     const isIndexed = readHeader(reader).layout === 'indexed';
     return isIndexed &&

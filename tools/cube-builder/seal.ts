@@ -2,6 +2,7 @@
 import { CubeError } from '../../lib/core/errors.ts';
 import type { LayerRef, Manifest, TableRef } from '../../lib/core/manifest.ts';
 import type { ScoreComparison } from '../../lib/features/expected-scores.ts';
+import { getSealingKey, processKeys } from '../../lib/platform/encryption-keys.ts';
 import { faultPoint } from '../../lib/platform/fault-point.ts';
 import type { LayerSource, Repository, WorkFolder } from '../../lib/repository/repository.ts';
 import {
@@ -12,6 +13,7 @@ import {
   type TablePlan,
 } from './build-plan.ts';
 import type { BuildTarget } from './build-target.ts';
+import { openFiles } from './encryption.ts';
 import { type ExpectedScoresRequest, verifyVersion } from './verify-version.ts';
 
 export interface SealedVersion {
@@ -61,11 +63,24 @@ export async function sealVersion(
   const manifest = createManifest(plan, parts, parent);
   const files = new Map(plan.files.map(({ path, sha256 }) => [path, work.readFile(sha256)]));
   const layers = listLayers(target.work, plan, parts);
-  const expected = await verifyVersion(target, { manifest, files }, expect);
+  if (plan.encryption !== undefined) requirePlannedKey(plan.encryption.keyId);
+  const expected = await verifyVersion(target, { manifest, files: openFiles(files) }, expect);
+  const keys = getSealingKey();
   const { published } = await repository.publish({ manifest, files, layers });
+  if (keys !== undefined && !dryRun) await repository.rewrap(manifest, processKeys, keys);
   faultPoint('build.published');
   if (!dryRun) work.remove();
   return { published, manifest, tables: plan.tables, parts, expected };
+}
+
+/** @throws CubeError INVALID_ARGUMENT unless this process encrypts with the key of the plan */
+function requirePlannedKey(keyId: string): void {
+  if (getSealingKey()?.keyId === keyId) return;
+  throw new CubeError(
+    'INVALID_ARGUMENT',
+    `the shards were encrypted with key ${keyId}: give it with --encrypt-key-file or ` +
+      '--encrypt-key-command, as the first key',
+  );
 }
 
 function describePublished(manifest: Manifest): SealedVersion {
@@ -207,7 +222,8 @@ function createManifest(
     (table) => built.find(({ name }) => name === table.name) ?? table,
   );
   const added = built.filter((table) => !carried.includes(table));
-  return { bundle, version, files, hash, slots, tables: [...carried, ...added] };
+  const all = [...carried, ...added];
+  return { bundle, version, files, hash, slots, tables: all, encryption: plan.encryption };
 }
 
 function listLayers(

@@ -6,7 +6,7 @@
 import { dirname, join } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
 import { JsonReader } from '../../lib/core/json.ts';
-import type { Manifest, VersionFile } from '../../lib/core/manifest.ts';
+import type { Manifest } from '../../lib/core/manifest.ts';
 import {
   type GraphPort,
   type IdsSpec,
@@ -19,8 +19,8 @@ import { findFeatureWarnings } from '../../lib/features/feature-warnings.ts';
 import { fileExists, readFile, readText } from '../../lib/platform/files.ts';
 import { OnnxModel, type OnnxValueInfo } from '../../lib/platform/onnx.ts';
 import { VERSION_FILE_BYTES_MAX } from '../../lib/repository/repository.ts';
-import { computeSha256 } from '../../lib/repository/verified-copy.ts';
 import { readGraphSignature } from '../../proto/onnx-signature.ts';
+import { getEncryption, storeFiles } from './encryption.ts';
 import { readGolden } from './pruned-model.ts';
 
 const DATA_FILE = 'model.onnx.data';
@@ -65,10 +65,9 @@ export async function createWholeGraph(options: WholeGraphOptions): Promise<Whol
     ['slots.json', new TextEncoder().encode(JSON.stringify(slotSpecToJson(spec)))],
     ...(golden === undefined ? [] : [['golden.jsonl', readGolden(golden, features)] as const]),
   ]);
-  const listed = listFiles(files);
   const hash = features?.hash ?? { scheme: 'raw', seed: 0n, modulo: 0n };
   const slots = features?.slots ?? [];
-  return { manifest: { bundle, version, files: listed, hash, slots, tables: [] }, files };
+  return createVersion({ bundle, version, hash, slots }, files);
 }
 
 /** A graph without tables has no modulo that could be too small. */
@@ -89,8 +88,7 @@ function createPlainModel(
   readGraphSignature(graph, model);
   const files = new Map([['model.onnx', graph], ...data]);
   const hash = { scheme: 'raw', seed: 0n, modulo: 0n } as const;
-  const manifest = { bundle, version, files: listFiles(files), hash, slots: [], tables: [] };
-  return { manifest, files };
+  return createVersion({ bundle, version, hash, slots: [] }, files);
 }
 
 /** The file beside a model with the tensors that are not in it; it keeps its name. */
@@ -100,10 +98,13 @@ function readExternalData(model: string, isPlain = false): ReadonlyMap<string, U
   return new Map([[DATA_FILE, readFile(path, VERSION_FILE_BYTES_MAX)]]);
 }
 
-function listFiles(files: ReadonlyMap<string, Uint8Array>): VersionFile[] {
-  return Array.from(files, ([path, bytes]) => {
-    return { path, bytes: bytes.length, sha256: computeSha256(bytes) };
-  });
+function createVersion(
+  fields: Pick<Manifest, 'bundle' | 'version' | 'hash' | 'slots'>,
+  clear: ReadonlyMap<string, Uint8Array>,
+): WholeGraph {
+  const { files, listed } = storeFiles(clear);
+  const manifest = { ...fields, files: listed, tables: [], encryption: getEncryption() };
+  return { manifest, files };
 }
 
 function createSlotSpec(

@@ -1,4 +1,5 @@
 /** The command line of cube-check. */
+
 import {
   type Command,
   createCli,
@@ -10,6 +11,11 @@ import {
   parseNameOption,
   runCli,
 } from '../../lib/platform/cli.ts';
+import {
+  addDecryptOptions,
+  type DecryptOptions,
+  useDecryptKeys,
+} from '../../lib/platform/encryption-options.ts';
 import { getFileBytes } from '../../lib/platform/files.ts';
 import { type Progress, startProgress } from '../../lib/platform/progress.ts';
 import { printLine } from '../../lib/platform/terminal-output.ts';
@@ -28,7 +34,7 @@ import { checkServer } from './server-check.ts';
 import { type CheckSource, ListedSource } from './source.ts';
 import { findTarget, type Target } from './target.ts';
 
-interface CheckFlags extends CallerOptions {
+interface CheckFlags extends CallerOptions, DecryptOptions {
   readonly deep?: boolean;
   readonly json?: boolean;
   readonly bundle?: string;
@@ -114,7 +120,7 @@ export function createProgram(): Command {
         'CUBE_CONTROL_TOKEN_FILE',
       ),
     );
-  return addCallerTlsOptions(program)
+  return addCallerTlsOptions(addDecryptOptions(program))
     .addHelpText('after', EXAMPLES)
     .action(async (text: string, flags: CheckFlags) => {
       process.exitCode = await check(text, flags);
@@ -135,6 +141,7 @@ function parseShardList(text: string): number[] {
 }
 
 async function check(text: string, flags: CheckFlags): Promise<number> {
+  useDecryptKeys(flags);
   const target = findTarget(text);
   const progress = new CheckProgress();
   const report = new CheckReport((bytes) => progress.update(bytes));

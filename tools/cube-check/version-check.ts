@@ -1,6 +1,8 @@
 /** Checks one version: its manifest, the files of its folder, and its layers. */
+
 import { getShardNum, type Manifest, type TableRef } from '../../lib/core/manifest.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
+import { processKeys } from '../../lib/platform/encryption-keys.ts';
 import {
   isManifestSignature,
   layerPath,
@@ -13,6 +15,7 @@ import {
   parsePublishedManifest,
 } from '../../lib/repository/published-manifest.ts';
 import { computeFileSha256, requireContent } from '../../lib/repository/verified-copy.ts';
+import { isVersionKeys, loadVersionKeys } from '../../lib/repository/version-keys.ts';
 import { listRequiredLayers, type RequiredLayer } from '../../lib/store/load-files.ts';
 import type { ChannelScope } from './channel-check.ts';
 import type { LayerChecks } from './layer-checks.ts';
@@ -36,7 +39,9 @@ export async function readManifest(
     const bytes = await source.read(path, MANIFEST_BYTES_MAX);
     report.addBytes(bytes.length);
     const text = new TextDecoder().decode(bytes);
-    return parsePublishedManifest(text, source.location, bundle, version);
+    const manifest = parsePublishedManifest(text, source.location, bundle, version);
+    if (manifest.encryption !== undefined) await loadVersionKeys(source, manifest, processKeys);
+    return manifest;
   } catch (error) {
     checks.reportManifestError(version, toLocation(source, path), error, 'error');
     return undefined;
@@ -115,7 +120,7 @@ async function checkFiles(scope: VersionScope, manifest: Manifest): Promise<void
   await reportUnlistedFiles(scope, manifest);
 }
 
-/** Reports files that the manifest does not list, except for its signatures. */
+/** Reports files that the manifest does not list, except for its signatures and keys. */
 async function reportUnlistedFiles(
   { source, bundle, report }: VersionScope,
   { version, files }: Manifest,
@@ -123,7 +128,7 @@ async function reportUnlistedFiles(
   const folder = versionFolder(bundle, version);
   const listed = new Set(['manifest.json', ...files.map(({ path }) => path)]);
   for (const name of (await source.list(folder)) ?? []) {
-    if (listed.has(name) || isManifestSignature(name)) continue;
+    if (listed.has(name) || isManifestSignature(name) || isVersionKeys(name)) continue;
     report.addNote(toLocation(source, `${folder}/${name}`), 'is not listed in the manifest');
   }
 }

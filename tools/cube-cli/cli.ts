@@ -11,6 +11,7 @@ import {
   parseNameOption,
   runCli,
 } from '../../lib/platform/cli.ts';
+import { addDecryptOptions } from '../../lib/platform/encryption-options.ts';
 import { startProgress } from '../../lib/platform/progress.ts';
 import { printLine } from '../../lib/platform/terminal-output.ts';
 import { parseVersionFolder } from '../../lib/repository/version-folder.ts';
@@ -320,7 +321,8 @@ function addDiff(program: Command): void {
       5,
     )
     .option('--table <name>', 'Table to include; repeat for several (default: all)', collectTable)
-    .option('--json', 'Print one JSON object, with keys as strings and rows as stored, in hex')
+    .option('--json', 'Print one JSON object, with keys as strings and rows as stored, in hex');
+  addDecryptOptions(command)
     .addHelpText('after', DIFF_EXAMPLES)
     .action(async (beforeText: string, afterText: string, flags: DiffFlags) => {
       const failUsage = createUsageFailure(command);
@@ -347,7 +349,7 @@ async function locateDiffVersion(
     );
   }
   const address = isFolder
-    ? { ...parseFolder(text), channel: '' }
+    ? { ...flags, ...parseFolder(text), channel: '' }
     : { ...flags, version: parseNameOption('version')(text) };
   return requireDefined(await locateVersion(address, failUsage), `version ${text}`);
 }

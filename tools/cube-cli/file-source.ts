@@ -3,15 +3,15 @@ import { CubeError } from '../../lib/core/errors.ts';
 
 import type { LayerHeader } from '../../lib/core/layer-format.ts';
 import type { Manifest } from '../../lib/core/manifest.ts';
-import { RandomAccessReader } from '../../lib/platform/files.ts';
 import { getFoundRow } from '../../lib/store/chain-search.ts';
+import { openLayerFile } from '../../lib/store/layer-open.ts';
 import { readHeader } from '../../lib/store/layer-reader.ts';
 import type { FoundKey, FoundKeys, RowSource, SourceTable } from './row-source.ts';
 import { pickKeys, TableFiles } from './table-files.ts';
 
 /** Reads the header of a layer file. @throws CubeError when it is missing or damaged */
 export function readLayerHeader(path: string): LayerHeader {
-  const reader = new RandomAccessReader(path);
+  const reader = openLayerFile(path);
   try {
     return readHeader(reader);
   } finally {

@@ -1,4 +1,5 @@
 /** The options that select a source of rows: a file, a version of a repository, or servers. */
+
 import { basename, dirname } from 'node:path';
 import { CubeConf } from '../../lib/client/cube-conf.ts';
 import { FleetFile } from '../../lib/client/fleet-file.ts';
@@ -13,6 +14,11 @@ import {
   parseIntegerBetween,
   parseNameOption,
 } from '../../lib/platform/cli.ts';
+import {
+  addDecryptOptions,
+  type DecryptOptions,
+  useDecryptKeys,
+} from '../../lib/platform/encryption-options.ts';
 import { fileExists, isFolder } from '../../lib/platform/files.ts';
 import { openRepository } from '../../lib/repository/repository.ts';
 import { parseVersionFolder } from '../../lib/repository/version-folder.ts';
@@ -30,7 +36,7 @@ import type { RowSource } from './row-source.ts';
 /** Reports wrong usage and ends the command. */
 export type FailUsage = (text: string) => never;
 
-export interface FileFlags {
+export interface FileFlags extends DecryptOptions {
   readonly file?: string;
   readonly repository?: string;
   readonly bundle?: string;
@@ -47,7 +53,7 @@ export interface SourceFlags extends FileFlags, CallerOptions {
 }
 
 export function addFileOptions(command: Command): Command {
-  return command
+  return addDecryptOptions(command)
     .option('--file <path>', 'Layer file, or folder of a version')
     .option('--repository <folder>', 'Repository folder of the version')
     .option('--bundle <name>', 'Bundle of the version', parseNameOption('bundle'))
@@ -114,6 +120,7 @@ export async function locateVersion(
   failUsage: FailUsage,
 ): Promise<LocatedVersion | undefined> {
   const { file, repository: root, bundle, channel } = flags;
+  useDecryptKeys(flags);
   if (file !== undefined) {
     const folder = basename(file) === 'manifest.json' ? dirname(file) : file;
     if (!isFolder(folder) || (folder !== file && !fileExists(file))) return undefined;

@@ -1,0 +1,305 @@
+/**
+ * Seals and opens files with AES-256-GCM, one block of 1 MiB at a time. Clear bytes exist only in
+ * memory. docs/formats/sealed.md defines the bytes; docs/adr/0046 the keys.
+ */
+import { createCipheriv, createDecipheriv, createHash, createHmac } from 'node:crypto';
+import { closeSync, openSync, readSync } from 'node:fs';
+import { CubeError } from '../core/errors.ts';
+import {
+  computeSealedBytes,
+  countSealedBlocks,
+  decodeSealedHeader,
+  encodeBlockContext,
+  encodeSealedHeader,
+  getClearBlockBytes,
+  getSealedBlockOffset,
+  isSealed,
+  SEALED_BLOCK_BYTES,
+  SEALED_HEADER_BYTES,
+  SEALED_TAG_BYTES,
+  type SealedHeader,
+} from '../core/sealed-format.ts';
+import type { EncryptionKey, KeyRing } from './encryption-keys.ts';
+import { fileError, RandomAccessReader } from './files.ts';
+
+const CIPHER = 'aes-256-gcm';
+
+/** A file read at positions; the caller closes it. */
+export interface ByteReader {
+  readonly path: string;
+  readonly bytes: number;
+  /** Fills `target` from `position`. @throws CubeError CORRUPT when the file is too short */
+  readInto(target: Uint8Array, position: number): void;
+  close(): void;
+}
+
+/** Seals and opens the blocks of one file. */
+class BlockCipher {
+  readonly #dataKey: Uint8Array;
+  readonly #header: SealedHeader;
+  readonly #last: number;
+  readonly #nonce = new Uint8Array(12);
+
+  constructor(header: SealedHeader, dataKey: Uint8Array) {
+    this.#header = header;
+    this.#dataKey = dataKey;
+    this.#last = countSealedBlocks(header.clearBytes) - 1;
+    this.#nonce.set(
+      createHmac('sha256', dataKey).update('hypercube nonce 1').digest().subarray(0, 8),
+    );
+  }
+
+  /** @returns ciphertext and tag */
+  seal(block: number, clear: Uint8Array): Uint8Array[] {
+    const cipher = createCipheriv(CIPHER, this.#dataKey, this.#getNonce(block));
+    cipher.setAAD(this.#getContext(block));
+    const text = cipher.update(clear);
+    const rest = cipher.final();
+    return [text, rest, cipher.getAuthTag()];
+  }
+
+  /** @throws CubeError CORRUPT for other bytes than were sealed at this position */
+  open(block: number, sealed: Uint8Array, path: string): Uint8Array {
+    const end = sealed.length - SEALED_TAG_BYTES;
+    const decipher = createDecipheriv(CIPHER, this.#dataKey, this.#getNonce(block), {
+      authTagLength: SEALED_TAG_BYTES,
+    });
+    decipher.setAAD(this.#getContext(block)).setAuthTag(sealed.subarray(end));
+    const clear = decipher.update(sealed.subarray(0, end));
+    try {
+      decipher.final();
+    } catch {
+      clear.fill(0);
+      const offset = getSealedBlockOffset(block);
+      throw new CubeError(
+        'CORRUPT',
+        `${path}: the sealed block at byte ${offset} is damaged or was moved; fetch it again`,
+      );
+    }
+    return clear;
+  }
+
+  #getNonce(block: number): Uint8Array {
+    new DataView(this.#nonce.buffer).setUint32(8, block, true);
+    return this.#nonce;
+  }
+
+  #getContext(block: number): Uint8Array {
+    return encodeBlockContext(this.#header.contentId, block, block === this.#last);
+  }
+
+  /** The cipher cannot be used afterwards. */
+  clear(): void {
+    this.#dataKey.fill(0);
+    this.#nonce.fill(0);
+  }
+}
+
+/** What identifies a file to seal. */
+export interface ClearContent {
+  /** Identity of the content, 32 hex digits. */
+  readonly contentId: string;
+  /** SHA-256 of the clear file, hex. */
+  readonly sha256: string;
+  readonly bytes: number;
+}
+
+/**
+ * Seals a file.
+ * @param pieces the clear file in order, in pieces of any size
+ * @returns the sealed file in pieces; equal content and key give equal bytes
+ */
+export function* sealPieces(
+  content: ClearContent,
+  pieces: Iterable<Uint8Array>,
+  key: EncryptionKey,
+): Generator<Uint8Array> {
+  const dataKey = key.deriveDataKey(content.sha256);
+  const header: SealedHeader = {
+    contentId: content.contentId,
+    keyId: key.keyId,
+    clearBytes: content.bytes,
+    wrappedKey: key.wrap(dataKey),
+  };
+  const cipher = new BlockCipher(header, dataKey);
+  const buffer = new Uint8Array(Math.min(SEALED_BLOCK_BYTES, content.bytes));
+  let block = 0;
+  let used = 0;
+  try {
+    yield encodeSealedHeader(header);
+    for (const piece of pieces) {
+      for (let at = 0; at < piece.length; ) {
+        const length = Math.min(piece.length - at, buffer.length - used);
+        buffer.set(piece.subarray(at, at + length), used);
+        used += length;
+        at += length;
+        if (used < SEALED_BLOCK_BYTES) continue;
+        yield* cipher.seal(block++, buffer);
+        used = 0;
+      }
+    }
+    if (used > 0 || block === 0) yield* cipher.seal(block, buffer.subarray(0, used));
+  } finally {
+    buffer.fill(0);
+    cipher.clear();
+  }
+}
+
+export function sealBytes(
+  clear: Uint8Array,
+  content: Omit<ClearContent, 'bytes'>,
+  key: EncryptionKey,
+): Uint8Array {
+  const sealed = new Uint8Array(computeSealedBytes(clear.length));
+  let at = 0;
+  for (const piece of sealPieces({ ...content, bytes: clear.length }, [clear], key)) {
+    sealed.set(piece, at);
+    at += piece.length;
+  }
+  return sealed;
+}
+
+/** Opens a sealed file that is in memory. @throws CubeError DENIED without its key; CORRUPT */
+export function openSealedBytes(sealed: Uint8Array, path: string, keys: KeyRing): Uint8Array {
+  const header = decodeSealedHeader(sealed, path, sealed.length);
+  const cipher = new BlockCipher(header, keys.openDataKey(header, path));
+  const clear = new Uint8Array(header.clearBytes);
+  try {
+    for (let block = 0; block < countSealedBlocks(header.clearBytes); block++) {
+      const start = getSealedBlockOffset(block);
+      const bytes = getClearBlockBytes(header.clearBytes, block) + SEALED_TAG_BYTES;
+      const opened = cipher.open(block, sealed.subarray(start, start + bytes), path);
+      clear.set(opened, block * SEALED_BLOCK_BYTES);
+    }
+    return clear;
+  } finally {
+    cipher.clear();
+  }
+}
+
+/** The header of a sealed file; undefined for a file that is not sealed. @throws CubeError */
+export function readSealedHeader(path: string): SealedHeader | undefined {
+  const reader = new RandomAccessReader(path);
+  try {
+    return readSealedStart(reader);
+  } finally {
+    reader.close();
+  }
+}
+
+function readSealedStart(reader: ByteReader): SealedHeader | undefined {
+  const page = new Uint8Array(Math.min(SEALED_HEADER_BYTES, reader.bytes));
+  reader.readInto(page, 0);
+  return isSealed(page) ? decodeSealedHeader(page, reader.path, reader.bytes) : undefined;
+}
+
+/** SHA-256 of a file as it is stored, as hex. */
+export function hashFile(path: string): string {
+  const reader = new RandomAccessReader(path);
+  try {
+    const sha = createHash('sha256');
+    const buffer = new Uint8Array(Math.min(SEALED_BLOCK_BYTES, Math.max(1, reader.bytes)));
+    for (let at = 0; at < reader.bytes; at += buffer.length) {
+      const piece = buffer.subarray(0, Math.min(buffer.length, reader.bytes - at));
+      reader.readInto(piece, at);
+      sha.update(piece);
+    }
+    return sha.digest('hex');
+  } finally {
+    reader.close();
+  }
+}
+
+/** Whether a file exists and starts as a sealed file does. */
+export function isSealedFile(path: string): boolean {
+  const start = new Uint8Array(8);
+  let file: number;
+  try {
+    file = openSync(path, 'r');
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return false;
+    throw fileError(error, 'read', path);
+  }
+  try {
+    readSync(file, start, 0, start.length, 0);
+    return isSealed(start);
+  } finally {
+    closeSync(file);
+  }
+}
+
+/**
+ * Opens a file that may be sealed.
+ * @param dataKey resolves the key of a sealed file; the reader overwrites it with zeros
+ * @param descriptor of the file, if it is open
+ * @throws CubeError DENIED without the key of a sealed file; CORRUPT
+ */
+export function openMaybeSealed(
+  path: string,
+  dataKey: (header: SealedHeader) => Uint8Array,
+  descriptor?: number,
+): ByteReader {
+  const reader = new RandomAccessReader(path, descriptor);
+  try {
+    const header = readSealedStart(reader);
+    return header === undefined ? reader : new SealedReader(reader, header, dataKey(header));
+  } catch (error) {
+    reader.close();
+    throw error;
+  }
+}
+
+/** The clear bytes of a sealed file. Each byte that it returns is authenticated. */
+export class SealedReader implements ByteReader {
+  readonly path: string;
+  readonly bytes: number;
+  readonly contentId: string;
+  readonly #reader: RandomAccessReader;
+  readonly #cipher: BlockCipher;
+  readonly #buffer: Uint8Array;
+  #block = -1;
+  #clear: Uint8Array = new Uint8Array(0);
+
+  constructor(reader: RandomAccessReader, header: SealedHeader, dataKey: Uint8Array) {
+    this.path = reader.path;
+    this.bytes = header.clearBytes;
+    this.contentId = header.contentId;
+    this.#reader = reader;
+    this.#cipher = new BlockCipher(header, dataKey);
+    const largest = Math.min(SEALED_BLOCK_BYTES, header.clearBytes);
+    this.#buffer = new Uint8Array(largest + SEALED_TAG_BYTES);
+  }
+
+  readInto(target: Uint8Array, position: number): void {
+    if (position + target.length > this.bytes) {
+      throw new CubeError('CORRUPT', `${this.path}: ends at byte ${this.bytes} of its content`);
+    }
+    for (let done = 0; done < target.length; ) {
+      const at = position + done;
+      const block = Math.floor(at / SEALED_BLOCK_BYTES);
+      const from = at - block * SEALED_BLOCK_BYTES;
+      const clear = this.#open(block);
+      const piece = clear.subarray(from, from + target.length - done);
+      target.set(piece, done);
+      done += piece.length;
+    }
+  }
+
+  close(): void {
+    this.#clear.fill(0);
+    this.#cipher.clear();
+    this.#reader.close();
+  }
+
+  /** Keeps the last block: readers go from front to back. */
+  #open(block: number): Uint8Array {
+    if (block === this.#block) return this.#clear;
+    this.#block = -1;
+    const bytes = getClearBlockBytes(this.bytes, block) + SEALED_TAG_BYTES;
+    const sealed = this.#buffer.subarray(0, bytes);
+    this.#reader.readInto(sealed, getSealedBlockOffset(block));
+    this.#clear = this.#cipher.open(block, sealed, this.path);
+    this.#block = block;
+    return this.#clear;
+  }
+}

@@ -1,0 +1,180 @@
+/**
+ * Data keys of a version that were wrapped again: `versions/<version>/keys.<keyId>.json`, one
+ * object for each key-encryption key, put if absent. With it a process that has only that key opens
+ * files that were sealed with an older one.
+ */
+import { CubeError } from '../core/errors.ts';
+import { JsonReader } from '../core/json.ts';
+import type { Manifest } from '../core/manifest.ts';
+import { CONTENT_ID_PATTERN } from '../core/names.ts';
+import { decodeSealedHeader, SEALED_HEADER_BYTES, toHex } from '../core/sealed-format.ts';
+import type { EncryptionKey, KeyRing, RewrappedKey } from '../platform/encryption-keys.ts';
+import type { Backend } from './backend.ts';
+import { layerPath, versionFilePath, versionFolder } from './layout.ts';
+import { rethrowAsCorrupt } from './signed-entry.ts';
+import { computeSha256 } from './verified-copy.ts';
+
+const FORMAT = 1;
+const VERSION_KEYS_FILE = /^keys\.([0-9a-f]{16})\.json$/;
+const KEY_ID = /^[0-9a-f]{16}$/;
+const WRAPPED_KEY = /^[0-9a-f]{80}$/;
+const VERSION_KEYS_BYTES_MAX = 64 << 20;
+
+type VersionName = Pick<Manifest, 'bundle' | 'version'>;
+
+/** @param fileName in a version's folder */
+export function isVersionKeys(fileName: string): boolean {
+  return VERSION_KEYS_FILE.test(fileName);
+}
+
+export function versionKeysName(keyId: string): string {
+  return `keys.${keyId}.json`;
+}
+
+function formatVersionKeys(keyId: string, keys: readonly RewrappedKey[]): Uint8Array {
+  const fields = {
+    format: FORMAT,
+    keyId,
+    keys: keys.map(({ contentId, sealedBy, wrappedKey }) => ({
+      contentId,
+      sealedBy,
+      wrappedKey: toHex(wrappedKey),
+    })),
+  };
+  const sha256 = computeSha256(new TextEncoder().encode(JSON.stringify(fields)));
+  return new TextEncoder().encode(`${JSON.stringify({ ...fields, sha256 })}\n`);
+}
+
+/** @throws CubeError CORRUPT */
+function parseVersionKeys(bytes: Uint8Array, name: string, keyId: string): RewrappedKey[] {
+  return rethrowAsCorrupt(() => {
+    const json = JsonReader.parse(new TextDecoder().decode(bytes), name);
+    json.field('format').integer(FORMAT, FORMAT);
+    if (json.field('keyId').string(KEY_ID, '16 hex digits') !== keyId) {
+      json.field('keyId').fail(`${keyId}, as in its name`);
+    }
+    const keys = json
+      .field('keys')
+      .items({ max: 1_000_000 })
+      .map((item) => ({
+        contentId: item.field('contentId').string(CONTENT_ID_PATTERN, '32 hex digits'),
+        sealedBy: item.field('sealedBy').string(KEY_ID, '16 hex digits'),
+        wrappedKey: Buffer.from(
+          item.field('wrappedKey').string(WRAPPED_KEY, '80 hex digits'),
+          'hex',
+        ),
+      }));
+    const expected = parseSha256(formatVersionKeys(keyId, keys));
+    if (json.field('sha256').string() !== expected) {
+      throw new CubeError(
+        'CORRUPT',
+        `${name} is damaged: its fields do not match its SHA-256; remove it and run ` +
+          'cube-builder rewrap again',
+      );
+    }
+    return keys;
+  });
+}
+
+function parseSha256(text: Uint8Array): string {
+  return (JSON.parse(new TextDecoder().decode(text)) as { sha256: string }).sha256;
+}
+
+/** A repository, a data folder, or what cube-check reads. */
+type KeySource = Pick<Backend, 'location' | 'read'> &
+  (Pick<Backend, 'size'> | { readonly exists: (path: string) => Promise<boolean> });
+
+async function exists(source: KeySource, path: string): Promise<boolean> {
+  return 'exists' in source ? source.exists(path) : (await source.size(path)) !== undefined;
+}
+
+/**
+ * Gives a key ring the rewrapped keys of a version that its own keys open.
+ * @returns how many objects were read
+ * @throws CubeError CORRUPT
+ */
+export async function loadVersionKeys(
+  source: KeySource,
+  { bundle, version }: VersionName,
+  ring: KeyRing,
+): Promise<number> {
+  let found = 0;
+  for (const keyId of ring.keyIds) {
+    const path = versionFilePath(bundle, version, versionKeysName(keyId));
+    if (!(await exists(source, path))) continue;
+    const bytes = await source.read(path, VERSION_KEYS_BYTES_MAX);
+    ring.addRewrapped(keyId, parseVersionKeys(bytes, `${source.location}/${path}`, keyId));
+    found += 1;
+  }
+  return found;
+}
+
+/**
+ * The objects with rewrapped keys of a version, by name.
+ * @param keyIds names to probe where the store cannot list
+ */
+export async function readVersionKeyFiles(
+  backend: Backend,
+  { bundle, version }: VersionName,
+  keyIds: readonly string[],
+): Promise<Map<string, Uint8Array>> {
+  const files = new Map<string, Uint8Array>();
+  const names = backend.canList
+    ? (await backend.list(versionFolder(bundle, version))).filter(isVersionKeys)
+    : keyIds.map(versionKeysName);
+  for (const name of names) {
+    const path = versionFilePath(bundle, version, name);
+    if (!backend.canList && (await backend.size(path)) === undefined) continue;
+    files.set(name, await backend.read(path, VERSION_KEYS_BYTES_MAX));
+  }
+  return files;
+}
+
+/**
+ * Puts the data keys of all files and layers of a version, wrapped by a new key. Nothing else is
+ * written, so a killed run changes nothing.
+ * @returns how many keys were wrapped; 0 if this was done before
+ * @throws CubeError DENIED if the ring lacks the key of a file
+ */
+export async function rewrapVersion(
+  backend: Backend,
+  manifest: Manifest,
+  ring: KeyRing,
+  to: EncryptionKey,
+): Promise<number> {
+  const { bundle, version } = manifest;
+  const path = versionFilePath(bundle, version, versionKeysName(to.keyId));
+  if ((await backend.size(path)) !== undefined) return 0;
+  const keys = await listRewrappedKeys(backend, manifest, ring, to);
+  if (keys.length === 0) return 0;
+  const put = await backend.putIfAbsent(path, formatVersionKeys(to.keyId, keys));
+  return put ? keys.length : 0;
+}
+
+/** The data keys of a version that `to` does not open yet, wrapped by it. */
+async function listRewrappedKeys(
+  backend: Backend,
+  { bundle, version, files, tables }: Manifest,
+  ring: KeyRing,
+  to: EncryptionKey,
+): Promise<RewrappedKey[]> {
+  const objects = new Map<string, number>();
+  for (const file of files) objects.set(versionFilePath(bundle, version, file.path), file.bytes);
+  for (const { name, shards } of tables) {
+    for (const layer of shards.flat()) {
+      objects.set(layerPath(bundle, name, layer.contentId), layer.bytes);
+    }
+  }
+  const keys: RewrappedKey[] = [];
+  for (const [path, bytes] of objects) {
+    const page = await backend.readRange(path, 0, Math.min(bytes, SEALED_HEADER_BYTES));
+    const name = `${backend.location}/${path}`;
+    const header = decodeSealedHeader(page, name, bytes);
+    if (header.keyId === to.keyId) continue;
+    const dataKey = ring.openDataKey(header, name);
+    const { contentId, keyId: sealedBy } = header;
+    keys.push({ contentId, sealedBy, wrappedKey: to.wrap(dataKey) });
+    dataKey.fill(0);
+  }
+  return keys;
+}
