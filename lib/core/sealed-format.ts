@@ -20,7 +20,7 @@ export const SEALED_HEADER_BYTES = 128;
 export const SEALED_BLOCK_BYTES: number = 1 << 20;
 /** The authentication tag after each block. */
 export const SEALED_TAG_BYTES = 16;
-export const WRAPPED_KEY_BYTES = 40;
+const WRAPPED_KEY_BYTES = 40;
 
 export interface SealedHeader {
   /** Identity of the clear content, 32 hex digits. */

@@ -27,7 +27,7 @@ export function isVersionKeys(fileName: string): boolean {
   return VERSION_KEYS_FILE.test(fileName);
 }
 
-export function versionKeysName(keyId: string): string {
+function versionKeysName(keyId: string): string {
   return `keys.${keyId}.json`;
 }
 
