@@ -109,6 +109,10 @@ process.exitCode = await runLongPrograms({
       script: 'ten-shards.bench.js',
       summary: "Ten shards at a hundred batches per second, as on Cube's performance page",
     },
+    'user-split': {
+      script: 'user-split.bench.js',
+      summary: 'A user with 40 candidates: its features sent once, its side of the graph run once',
+    },
     'version-switch': {
       script: 'version-switch.bench.js',
       summary: 'Latency of lookups while versions are loaded',

@@ -11,15 +11,9 @@ import { type LoopResult, runGraphAloneOn } from './support/closed-loop.ts';
 import { percentile, pinSelf } from './support/cube-server-process.ts';
 import { createRequestRows, publishModel, type RequestRows } from './support/demo-model.ts';
 import {
-  connectHttp,
-  encodeInferRequest,
-  encodeStrings,
   KEYS_PROTOCOL,
-  makeDenseTensor,
   PROTOCOLS,
   type ProtocolConnector,
-  readLines,
-  SLOT_NUM,
   TSV_PROTOCOL,
 } from './support/protocol-callers.ts';
 import {
@@ -34,9 +28,6 @@ const CLIENT_CORE = 1;
 const BATCH = 64;
 const BATCHES_IN_FLIGHT = 8;
 const SINGLES_IN_FLIGHT = 64;
-const CANDIDATES = 40;
-/** Slots with features of the user; the other slots have features of each candidate. */
-const USER_SLOTS = 20;
 /** Requests encoded before the measurement; clients send them in turn. */
 const REQUESTS_MAX = 1_000;
 const WARM_MS = 3_000;
@@ -148,40 +139,12 @@ async function printSingles(service: Service, rows: Rows, aloneMs: number): Prom
   }
 }
 
-/** Requests of candidates of one user, slot by slot: the user's features once, or in every row. */
-function connectCandidates(isShared: boolean): ProtocolConnector {
-  return connectHttp(({ lines }) => {
-    const text = readLines(lines);
-    const slots = Array.from({ length: SLOT_NUM }, (_, slot) => {
-      const isUser = slot < USER_SLOTS;
-      const [user = []] = text.categorical;
-      const column = text.categorical.map((row) => (isUser ? user : row)[slot] ?? '');
-      const values = isShared && isUser ? column.slice(0, 1) : column;
-      const raw = encodeStrings(values);
-      return { name: `C${slot + 1}`, datatype: 'BYTES', shape: [values.length, 1], raw };
-    });
-    return encodeInferRequest([...slots, makeDenseTensor(text)]);
-  });
-}
-
 /** Lets V8 compile the code of the service before the measurement. */
 async function warmUp(service: Service, rows: Rows): Promise<void> {
   for (const name of [KEYS_PROTOCOL, TSV_PROTOCOL]) {
     const connector = findProtocol(name);
     await measure(service, rows, { connector, rows: BATCH, inFlight: BATCHES_IN_FLIGHT });
   }
-}
-
-async function printCandidates(service: Service, rows: Rows): Promise<void> {
-  const load = { rows: CANDIDATES, inFlight: BATCHES_IN_FLIGHT };
-  const full = await measure(service, rows, { ...load, connector: connectCandidates(false) });
-  const shared = await measure(service, rows, { ...load, connector: connectCandidates(true) });
-  print(
-    `${CANDIDATES} candidates, ${USER_SLOTS} of ${SLOT_NUM} slots of the user`,
-    `${count(full.perCpuSecond)} requests per CPU second with all features in each row; ` +
-      `${count(shared.perCpuSecond)} with the user's features once: ` +
-      `${(shared.perCpuSecond / full.perCpuSecond).toFixed(2)} times as many`,
-  );
 }
 
 async function printProtocols(service: Service, rows: Rows): Promise<void> {
@@ -231,7 +194,6 @@ async function main(): Promise<void> {
         await printShare(memory, rows, { name, protocol, alone, budget: '60 %' });
       }
       await printSingles(memory, rows, aloneMs);
-      await printCandidates(memory, rows);
       await printProtocols(memory, rows);
     });
     await withService(await startServingWithShards(folder, SHARD_NUM), async (remote) => {

@@ -17,17 +17,23 @@ type Rows = ReturnType<typeof parseTsvKeys>;
 
 export const BUNDLE = 'ctr-dnn';
 const ROOT = join(import.meta.dirname, '..', '..', '..');
+/** Folder of the demo's model and its features.json. */
+export const DEMO: string = join(ROOT, 'data', 'demo');
 const ROWS = 60_000;
 
 /**
  * Publishes two versions of the demo's model to `<folder>/repo`, and writes rows to
  * `<folder>/rows.tsv`.
+ * @param features path of another features.json than the demo's
  */
-export async function publishModel(folder: string, shardNum: number): Promise<void> {
-  const demo = join(ROOT, 'data', 'demo');
+export async function publishModel(
+  folder: string,
+  shardNum: number,
+  features: string = join(DEMO, 'features.json'),
+): Promise<void> {
   const pruned = join(folder, 'pruned');
   const repository = join(folder, 'repo');
-  const input = ['--model', join(demo, 'model.onnx'), '--features', join(demo, 'features.json')];
+  const input = ['--model', join(DEMO, 'model.onnx'), '--features', features];
   runTool('prune-model', [...input, '--output', pruned]);
   for (const version of ['1', '2']) {
     const target = ['--output-path', repository, '--bundle', BUNDLE, '--cur-version', version];

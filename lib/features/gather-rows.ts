@@ -22,6 +22,7 @@ const LOOP_COPY_DIM = 16;
 /**
  * Fills the first `rowCount` rows of `target`: the columns of the input, each with the dim of the
  * table.
+ * @param selected the rows of the batch to take; default: the first `rowCount`
  */
 export function gatherRows(
   source: TableRows,
@@ -29,10 +30,11 @@ export function gatherRows(
   embedding: EmbeddingPlan,
   rowCount: number,
   target: Float32Array,
+  selected?: Int32Array,
 ): void {
   const table = tables[embedding.table]!;
-  if (hasBags) poolRows(source, table, embedding, { rowCount, target });
-  else copyRows(source, table, embedding, { rowCount, target });
+  if (hasBags) poolRows(source, table, embedding, { rowCount, target, selected });
+  else copyRows(source, table, embedding, { rowCount, target, selected });
 }
 
 type TablePlan = GraphPlan['tables'][number];
@@ -40,13 +42,14 @@ type TablePlan = GraphPlan['tables'][number];
 interface GatherTarget {
   readonly rowCount: number;
   readonly target: Float32Array;
+  readonly selected: Int32Array | undefined;
 }
 
 function copyRows(
   { index, rows }: TableRows,
   table: TablePlan,
   { columns }: EmbeddingPlan,
-  { rowCount, target }: GatherTarget,
+  { rowCount, target, selected }: GatherTarget,
 ): void {
   const { dim } = table;
   const tableColumns = table.columns.length;
@@ -54,7 +57,7 @@ function copyRows(
   const inLoop = dim <= LOOP_COPY_DIM;
   let to = 0;
   for (let row = 0; row < rowCount; row++) {
-    const rowIndex = row * tableColumns;
+    const rowIndex = (selected === undefined ? row : selected[row]!) * tableColumns;
     for (let c = 0; c < columnNum; c++) {
       let from = index[rowIndex + columns[c]!]! * dim;
       if (inLoop) {
@@ -77,14 +80,15 @@ function poolRows(
   source: TableRows,
   table: TablePlan,
   { columns, poolings = [] }: EmbeddingPlan,
-  { rowCount, target }: GatherTarget,
+  { rowCount, target, selected }: GatherTarget,
 ): void {
   const { ends } = source;
   const pool = new BagPool(source, table, target);
   let to = 0;
   for (let row = 0; row < rowCount; row++) {
+    const from = (selected === undefined ? row : selected[row]!) * table.columns.length;
     for (let c = 0; c < columns.length; c++) {
-      const bag = row * table.columns.length + columns[c]!;
+      const bag = from + columns[c]!;
       pool.write(bag === 0 ? 0 : ends[bag - 1]!, ends[bag]!, poolings[c], to);
       to += table.dim;
     }

@@ -56,6 +56,16 @@ export interface EmbeddingPlan {
    * Present when some columns have bags: the pooling of each column, undefined for a single value.
    */
   readonly poolings?: readonly (ColumnPooling | undefined)[];
+  /** Whether it has a row for each user of the batch, not for each row (split-users.ts). */
+  readonly isUser?: boolean;
+}
+
+/** How a graph takes the users of a batch. */
+export interface UsersPlan {
+  /** Input of int64 [rows] that takes the user of each row. */
+  readonly input: string;
+  /** Positions of the user-side keys in a row's keys. */
+  readonly positions: Int32Array;
 }
 
 /** One graph input of dense features. */
@@ -90,6 +100,8 @@ export interface GraphPlan {
   readonly hasBags: boolean;
   readonly clickOutput: string;
   readonly clickColumn: number;
+  /** Present when the graph computes its user side once for each user of a batch. */
+  readonly users?: UsersPlan;
 }
 
 /**
@@ -280,6 +292,7 @@ export function checkGraph(
   const filled = new Set(plan.embeddings.map(({ input }) => input));
   for (const { input } of plan.dense) filled.add(input);
   const ids = new Set(plan.ids.map(({ input }) => input));
+  if (plan.users !== undefined) ids.add(plan.users.input);
   for (const { name, dtype } of inputs) {
     if (ids.delete(name)) {
       if (/^int(32|64)$/.test(dtype)) continue;

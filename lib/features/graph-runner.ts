@@ -103,9 +103,11 @@ export class GraphRunner {
   }
 
   #makeZeros(): GraphInputs {
-    const { ids, denseNum, tables } = this.#plan;
+    const { ids, denseNum, tables, users } = this.#plan;
     const rowsMax = this.#rowsMax;
+    const [firstRows, rowUsers] = [new Int32Array(1), new Int32Array(rowsMax)];
     return {
+      ...(users === undefined ? {} : { users: { userCount: 1, firstRows, rowUsers } }),
       ids: ids.map(({ slots }) => new BigInt64Array(rowsMax * slots.length)),
       dense: new Float32Array(rowsMax * denseNum),
       readyTensors: [],

@@ -8,6 +8,7 @@ import { f32BitsToF16 } from '../core/half-floats.ts';
 import type { OnnxTensor, OnnxValueInfo } from '../platform/onnx.ts';
 import { gatherRows, type TableRows } from './gather-rows.ts';
 import type { DensePlan, GraphPlan } from './graph-plan.ts';
+import type { UserRows } from './user-rows.ts';
 
 /** The parts of a batch from which the inputs are filled. */
 export interface GraphInputs {
@@ -20,6 +21,8 @@ export interface GraphInputs {
    * them.
    */
   readonly readyTensors: readonly (Float32Array | undefined)[];
+  /** Present when the plan has users. */
+  readonly users?: UserRows;
 }
 
 type TensorData = Float32Array | Uint16Array | BigInt64Array | Int32Array;
@@ -32,7 +35,12 @@ interface GraphInput {
   readonly width: number;
   /** The tensor's dims after the batch. */
   readonly dims: readonly number[];
-  /** Returns the values of a batch, row-major; the array may be longer. */
+  /** Whether it has a row for each user of the batch. */
+  readonly isUser?: boolean;
+  /**
+   * Returns the values of a batch, row-major; the array may be longer.
+   * @param rowCount number of users for an input of users, else of rows
+   */
   fill(inputs: GraphInputs, rowCount: number): TensorData;
 }
 
@@ -56,12 +64,14 @@ export class InputTensors {
       findPort(input.name).dtype === 'float16' ? toFloat16Input(input, rows) : input,
     );
     const ids = plan.ids.map((input, i) => idsInput(input, i, findPort(input.input), rows));
+    const users = plan.users === undefined ? [] : [usersInput(plan.users.input, rows)];
     this.#plan = plan;
-    this.#inputs = [...floats, ...ids];
+    this.#inputs = [...floats, ...ids, ...users];
   }
 
   /** Fills the inputs and returns the feeds of each run. The next call overwrites them. */
   fillFeeds(inputs: GraphInputs, rowCount: number): Record<string, OnnxTensor>[] {
+    if (inputs.users !== undefined) return [this.#fillSplitFeed(inputs, inputs.users, rowCount)];
     const filled = this.#inputs.map((input) => ({ input, data: input.fill(inputs, rowCount) }));
     const perRun = this.#plan.fixedBatch === 0 ? rowCount : this.#plan.fixedBatch;
     const feeds: Record<string, OnnxTensor>[] = [];
@@ -76,6 +86,22 @@ export class InputTensors {
     }
     return feeds;
   }
+
+  /** Fills one run, in which some inputs have a row for each user. */
+  #fillSplitFeed(
+    inputs: GraphInputs,
+    { userCount }: UserRows,
+    rowCount: number,
+  ): Record<string, OnnxTensor> {
+    const feed: Record<string, OnnxTensor> = {};
+    for (const input of this.#inputs) {
+      const { name, dtype, width, dims, isUser } = input;
+      const count = isUser ? userCount : rowCount;
+      const data = input.fill(inputs, count).subarray(0, count * width);
+      feed[name] = { dtype, data, dims: [count, ...dims] };
+    }
+    return feed;
+  }
 }
 
 function embeddingInput(
@@ -84,16 +110,17 @@ function embeddingInput(
   i: number,
   rows: number,
 ): GraphInput {
-  const { input: name, table, columns, shape: dims } = embedding;
+  const { input: name, table, columns, shape: dims, isUser = false } = embedding;
   const width = columns.length * plan.tables[table]!.dim;
   const buffer = new Float32Array(rows * width);
-  const fill: GraphInput['fill'] = ({ tables, readyTensors }, rowCount) => {
+  const fill: GraphInput['fill'] = ({ tables, readyTensors, users }, rowCount) => {
     const tensor = readyTensors[i];
     if (tensor !== undefined) return tensor;
-    gatherRows(tables[table]!, plan, embedding, rowCount, buffer);
+    const selected = isUser ? users?.firstRows : undefined;
+    gatherRows(tables[table]!, plan, embedding, rowCount, buffer, selected);
     return buffer;
   };
-  return { name, dtype: 'float32', width, dims, fill };
+  return { name, dtype: 'float32', width, dims, isUser, fill };
 }
 
 function denseInput(
@@ -131,6 +158,19 @@ function toFloat16Input(input: GraphInput, rows: number): GraphInput {
     return buffer;
   };
   return { ...input, dtype: 'float16', fill };
+}
+
+/** The input that takes the user of each row. */
+function usersInput(name: string, rows: number): GraphInput {
+  const buffer = new BigInt64Array(rows);
+  // The low words of the numbers; the high words stay zero.
+  const words = new Int32Array(buffer.buffer);
+  const fill: GraphInput['fill'] = ({ users }, rowCount) => {
+    const { rowUsers } = requireDefined(users, 'users');
+    for (let row = 0; row < rowCount; row++) words[2 * row] = rowUsers[row]!;
+    return buffer;
+  };
+  return { name, dtype: 'int64', width: 1, dims: [], fill };
 }
 
 /** An input of ids as the graph declares it: [batch] or [batch, columns], of 32 or 64 bits. */

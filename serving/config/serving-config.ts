@@ -107,6 +107,8 @@ export interface ModelConfig {
   readonly record?: RecordConfig;
   readonly requestCacheBytes: number;
   readonly precision: Precision;
+  /** Whether the user side of a graph runs once for each user of a batch. */
+  readonly splitsUsers: boolean;
   /** The execution providers of instances, which are spread evenly over these. */
   readonly placements: readonly ProviderOrder[];
 }
@@ -360,6 +362,7 @@ function completeModel(settings: ModelSettings, index: number): ModelConfig {
       ...(record !== undefined && { record }),
       requestCacheBytes: settings.requestCache ?? 0,
       precision: settings.precision ?? 'fp32',
+      splitsUsers: settings.splitUser !== 'off',
       placements: listProviderOrders(settings.provider ?? ['cpu'], settings.devices),
     };
   } catch (error) {

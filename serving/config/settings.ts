@@ -122,6 +122,7 @@ export interface ModelSettings {
   readonly recordRedact?: readonly string[];
   readonly requestCache?: number;
   readonly precision?: Precision;
+  readonly splitUser?: 'auto' | 'off';
   readonly provider?: readonly ProviderName[];
   readonly devices?: readonly number[];
 }
@@ -604,6 +605,13 @@ export const MODEL_SETTINGS: Table<ModelSettings> = {
     help:
       'Bits of the weights of the graph. A version whose outputs would change by more than a ' +
       'tolerance is not loaded (default: fp32, as trained)',
+  },
+  splitUser: {
+    kind: kinds.choice(['auto', 'off']),
+    group: BATCHING,
+    help:
+      'Whether the part of the graph that depends only on slots of side user runs once for each ' +
+      'user of a batch: auto, where the outputs stay the same, or off (default: auto)',
   },
   provider: {
     kind: kinds.list(kinds.choice(PROVIDER_NAMES)),

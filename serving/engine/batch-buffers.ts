@@ -8,6 +8,7 @@ import type { KeyedRows } from '../../lib/core/feature-rows.ts';
 import { type LookupGroup, OUTCOME_HIT, OUTCOME_UNSEEN } from '../../lib/core/lookup-group.ts';
 import { copySlotIds, findBagEnd } from '../../lib/features/slot-ids.ts';
 import { TableBatch } from '../../lib/features/table-batch.ts';
+import { assignUsers } from '../../lib/features/user-rows.ts';
 import { allocateSlab, type SlabShape, type SlabViews, viewSlab } from './batch-slab.ts';
 import type { KeyMisses } from './engine-stats.ts';
 
@@ -90,6 +91,14 @@ export class BatchBuffers {
     old.ids.forEach((ids, i) => {
       this.#views.ids[i]!.set(ids);
     });
+  }
+
+  /** Finds the users of the first `rowCount` rows, when the graph takes them. */
+  assignUsers(rowCount: number): void {
+    const { users, keyNum } = this.#shape.plan;
+    if (users === undefined) return;
+    const keyRows = { keys: this.#keys, ends: this.#ends, keyNum };
+    assignUsers(keyRows, users.positions, rowCount, this.#views.rowUsers);
   }
 
   /** Whether a burst of long bags made it much larger than most batches need. */

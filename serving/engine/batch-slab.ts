@@ -37,6 +37,8 @@ export interface SlabShape {
 export interface SlabViews {
   /** For each graph input that takes the ids themselves; most graphs have none. */
   readonly ids: readonly BigInt64Array[];
+  /** The user of each row; empty unless the plan has users. */
+  readonly rowUsers: Int32Array;
   readonly dense: Float32Array;
   /** Empty unless a worker looks up. */
   readonly keys: Uint32Array;
@@ -65,6 +67,7 @@ function computeSlabBytes({ plan, outputs, lookupThread }: SlabShape): {
   let rowBytes = 4 * denseNum;
   for (const { width } of outputs) rowBytes += 4 * width;
   for (const { slots } of plan.ids) rowBytes += 8 * slots.length;
+  if (plan.users !== undefined) rowBytes += 4;
   const columnNum = tables.reduce((sum, { columns }) => sum + columns.length, 0);
   const sumTables = (count: (table: (typeof tables)[number]) => number): number =>
     tables.reduce((sum, table) => sum + count(table) * 4 * (1 + table.dim), 0);
@@ -102,6 +105,8 @@ export function viewSlab(shape: SlabShape, slab: SharedArrayBuffer): SlabViews {
     offset += view.byteLength;
     return view;
   });
+  const rowUsers = new Int32Array(slab, offset, plan.users === undefined ? 0 : rowsMax);
+  offset += rowUsers.byteLength;
   const dense = nextFloats(rowsMax * plan.denseNum);
   const ends = nextWords(lookupThread === 'worker' ? countEnds(plan.keyNum) : 0);
   const keys = nextWords(lookupThread === 'worker' ? 2 * countValues(plan.keyNum) : 0);
@@ -119,5 +124,5 @@ export function viewSlab(shape: SlabShape, slab: SharedArrayBuffer): SlabViews {
     offset += view.byteLength;
     return view;
   });
-  return { ids, dense, ends, keys, tables, outputs, outcomes };
+  return { ids, rowUsers, dense, ends, keys, tables, outputs, outcomes };
 }

@@ -35,6 +35,7 @@ import { ModelPool, type ModelPoolOptions } from './model-pool.ts';
 import type { Prediction } from './prediction.ts';
 import { RequestCache } from './request-cache.ts';
 import { BundleBatchRunner } from './run-batch.ts';
+import { splitUsers } from './split-users.ts';
 import { checkKeysMatch, readVersionGraph, readVersionSlots } from './version-files.ts';
 import type { VersionUse } from './version-use.ts';
 import { VersionUsers } from './version-users.ts';
@@ -55,6 +56,11 @@ export interface BundleLoadOptions {
   readonly requestCacheBytes?: number;
   /** Bits of the weights of the graph; default fp32, as they are. */
   readonly precision?: Precision;
+  /**
+   * Whether the part of the graph that depends only on user-side slots runs once for each user of a
+   * batch; default true.
+   */
+  readonly splitsUsers?: boolean;
   readonly logger: Logger;
   /** Called with a description of each step, for the status. */
   readonly onStep?: (step: string) => void;
@@ -147,14 +153,18 @@ export class LoadedBundle implements VersionUse {
     const slotSpec = await readVersionSlots(repository, manifest);
     const spec = addImpliedFeatures(slotSpec, `${bundle} ${version}`);
     const keys = new ComputedKeys(spec);
-    const plan = planGraph(spec, manifest, keys);
+    const wholePlan = planGraph(spec, manifest, keys);
     const { features } = spec;
     checkKeysMatch(slotSpec.features ?? { ...features, slots: [] }, manifest);
     const ids = slotSpec.features === undefined ? spec.ids : undefined;
     const bags = findBags(spec);
     const golden = await readGolden(repository, manifest, features);
     const synthetic = new SyntheticRows(spec);
-    const graph = await readVersionGraph(repository, manifest);
+    const wholeGraph = await readVersionGraph(repository, manifest);
+    const { graph, plan } =
+      options.splitsUsers === false
+        ? { graph: wholeGraph, plan: wholePlan }
+        : await splitUsers(wholeGraph, wholePlan, { features, logger });
     const { data } = graph;
     const { precision = 'fp32' } = options;
     const { source } = graph;

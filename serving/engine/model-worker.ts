@@ -9,6 +9,7 @@ import { parentPort, workerData } from 'node:worker_threads';
 import { CubeError, type ErrorCode } from '../../lib/core/errors.ts';
 import type { GraphPlan, OutputShape } from '../../lib/features/graph-plan.ts';
 import { GraphRunner } from '../../lib/features/graph-runner.ts';
+import { listUsers } from '../../lib/features/user-rows.ts';
 import type { SessionTuning } from '../../lib/platform/onnx.ts';
 import { type SlabShape, viewSlab } from './batch-slab.ts';
 import type { WorkerReply, WorkerRequest } from './model-instance.ts';
@@ -59,12 +60,14 @@ class ModelWorker {
   readonly #runner: GraphRunner;
   readonly #rows: WorkerLookup | undefined;
   readonly #shape: SlabShape;
+  readonly #firstRows: Int32Array;
   /** The last of the batches, which run one after another. */
   #lastTask: Promise<void> = Promise.resolve();
 
   constructor(runner: GraphRunner, rows: WorkerLookup | undefined) {
     this.#runner = runner;
     this.#rows = rows;
+    this.#firstRows = new Int32Array(plan.users === undefined ? 0 : rowsMax);
     const looksUp = rows === undefined ? 'main' : 'worker';
     this.#shape = { plan, rowsMax, outputs: runner.outputs, lookupThread: looksUp };
   }
@@ -79,11 +82,13 @@ class ModelWorker {
     try {
       const startMs = performance.now();
       const views = viewSlab(this.#shape, slab);
-      const unseen = this.#rows?.lookUp(views, rowCount) ?? 0;
+      const users = plan.users && listUsers(views.rowUsers, rowCount, this.#firstRows);
+      const unseen = this.#rows?.lookUp(views, rowCount, users) ?? 0;
       const { ids, dense, outputs } = views;
       const lookedUpMs = performance.now();
       const { tables, tensors = [] } = this.#rows ?? { tables: views.tables };
-      await this.#runner.run({ ids, dense, tables, readyTensors: tensors }, rowCount, outputs);
+      const inputs = { ids, dense, tables, readyTensors: tensors, ...(users && { users }) };
+      await this.#runner.run(inputs, rowCount, outputs);
       const inferMicros = 1_000 * (performance.now() - lookedUpMs);
       const lookupMicros = 1_000 * (lookedUpMs - startMs);
       reply({ kind: 'done', result: { unseen, lookupMicros, inferMicros } });

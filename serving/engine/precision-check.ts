@@ -3,9 +3,9 @@
  * sampled inputs. It lives in a thread of its own, because loads and runs block their thread.
  */
 import { CubeError } from '../../lib/core/errors.ts';
-import { f16ToNumber, f32BitsToF16 } from '../../lib/core/half-floats.ts';
 import { OnnxModel, type OnnxTensor, type OnnxValueInfo } from '../../lib/platform/onnx.ts';
 import { convertPrecision } from '../../proto/onnx-precision.ts';
+import { createRandom, sampleInput, toNumbers } from './graph-samples.ts';
 import {
   type LowerPrecision,
   measureDifference,
@@ -32,8 +32,6 @@ const SAMPLED_BATCHES: readonly number[] = [1, 7, 16, 64];
 /** Runs of a graph whose first dimensions are fixed: as many rows, within limits. */
 const FIXED_RUNS_MIN = 4;
 const FIXED_RUNS_MAX = 32;
-/** Elements of a dynamic dimension other than the first. */
-const DYNAMIC_ELEMENTS = 4;
 
 /**
  * @throws CubeError UNSUPPORTED when nothing can be converted, the graph cannot be sampled, or the
@@ -78,7 +76,7 @@ export function listSampledBatches(inputs: readonly Pick<OnnxValueInfo, 'shape'>
 }
 
 async function compare(original: OnnxModel, candidate: OnnxModel, source: string): Promise<number> {
-  const random = makeRandom();
+  const random = createRandom();
   let largest = 0;
   for (const batch of listSampledBatches(original.inputs)) {
     const feeds: Record<string, OnnxTensor> = {};
@@ -94,66 +92,4 @@ async function compare(original: OnnxModel, candidate: OnnxModel, source: string
     }
   }
   return largest;
-}
-
-function toNumbers(tensor: OnnxTensor | undefined): number[] {
-  if (tensor === undefined) return [];
-  if (tensor.dtype === 'float16') return Array.from(tensor.data as Uint16Array, f16ToNumber);
-  return Array.from(tensor.data, Number);
-}
-
-/** Numbers from 0 to 1; the same in every process. */
-function makeRandom(): () => number {
-  let state = 1;
-  return () => {
-    state = (state * 48_271) % 0x7fff_ffff;
-    return state / 0x7fff_ffff;
-  };
-}
-
-interface SampleOptions {
-  /** Numbers from 0 to 1. */
-  readonly random: () => number;
-  readonly batch: number;
-  readonly source: string;
-}
-
-/** Floats from -1 to 1; integers 0 and 1, which are ids of most tables. */
-function sampleInput(
-  { name, dtype, shape }: OnnxValueInfo,
-  { random, batch, source }: SampleOptions,
-): OnnxTensor {
-  const dims = shape.map((dim, i) => {
-    if (typeof dim === 'number' && dim >= 0) return dim;
-    return i === 0 ? batch : DYNAMIC_ELEMENTS;
-  });
-  const length = dims.reduce((product, dim) => product * dim, 1);
-  const floats = (): number[] => Array.from({ length }, () => 2 * random() - 1);
-  const bits = (): number[] => Array.from({ length }, () => (random() < 0.5 ? 0 : 1));
-  switch (dtype) {
-    case 'float32':
-      return { dtype, data: Float32Array.from(floats()), dims };
-    case 'float16': {
-      const bits32 = new Uint32Array(Float32Array.from(floats()).buffer);
-      return { dtype, data: Uint16Array.from(bits32, f32BitsToF16), dims };
-    }
-    case 'float64':
-      return { dtype, data: Float64Array.from(floats()), dims };
-    case 'int64':
-      return { dtype, data: BigInt64Array.from(bits(), BigInt), dims };
-    case 'uint64':
-      return { dtype, data: BigUint64Array.from(bits(), BigInt), dims };
-    case 'int32':
-      return { dtype, data: Int32Array.from(bits()), dims };
-    case 'uint8':
-      return { dtype, data: Uint8Array.from({ length }, () => 256 * random()), dims };
-    case 'bool':
-      return { dtype, data: Uint8Array.from(bits()), dims };
-    default:
-      throw new CubeError(
-        'UNSUPPORTED',
-        `${source}: input ${JSON.stringify(name)}: inputs of ${dtype} cannot be sampled to check ` +
-          'a lower precision; use fp32',
-      );
-  }
 }

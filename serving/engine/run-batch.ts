@@ -157,10 +157,11 @@ async function runBatch(batch: EngineBatch, context: BatchContext): Promise<Erro
 
 // Step 1: fill
 
-function fill({ slices }: EngineBatch, buffers: BatchBuffers): void {
+function fill({ slices, rowCount }: EngineBatch, buffers: BatchBuffers): void {
   for (const { request, firstRow, rowCount, batchRow } of slices) {
     buffers.addRows(request.rows, firstRow, rowCount, batchRow);
   }
+  buffers.assignUsers(rowCount);
 }
 
 // Step 2: look up

@@ -6,6 +6,7 @@
 import type { TableRows } from '../../lib/features/gather-rows.ts';
 import type { GraphPlan } from '../../lib/features/graph-plan.ts';
 import { type BagRows, TableBatch, wrapNegativeKeys } from '../../lib/features/table-batch.ts';
+import type { UserRows } from '../../lib/features/user-rows.ts';
 import {
   type AttachedVersion,
   attachSharedVersion,
@@ -21,16 +22,24 @@ export interface SharedTables {
   readonly thread: number;
 }
 
-/** How one table's keys of a batch are looked up. */
-interface TableLookup {
-  /**
-   * Every key is looked up directly into the tensor of the one graph input that takes all of them.
-   */
-  readonly isDirect: boolean;
-  /** Scratch for the table's keys, when it does not take all keys of a row unchanged. */
+/** The keys of one graph input, which are looked up directly into its tensor. */
+interface DirectInput {
+  /** Position of the input in the plan. */
+  readonly input: number;
+  /** Whether it has a row for each user. */
+  readonly isUser: boolean;
+  /** Positions of its keys in a row, and in the columns of the table. */
+  readonly positions: Int32Array;
+  readonly columns: Int32Array;
+  /** Scratch for its keys, when it does not take all keys of a row unchanged. */
   readonly picked: Uint32Array | undefined;
-  readonly batch: TableBatch | undefined;
+  /** Scratch for its outcomes, when it does not take all columns of the table in each row. */
+  readonly outcomes: Uint8Array | undefined;
+  readonly tensor: Float32Array;
 }
+
+/** How one table's keys of a batch are looked up. */
+type TableLookup = { readonly direct: readonly DirectInput[] } | { readonly batch: TableBatch };
 
 export class WorkerLookup {
   /**
@@ -51,15 +60,12 @@ export class WorkerLookup {
     this.#attached = shards.map((shard) => attachSharedVersion(shard, thread));
     this.#lookup = new ShardedLookup(this.#attached);
     this.#tables = this.#makeTables(0);
-    this.#lookups = plan.tables.map((table, t) => {
-      const isDirect = isDirectInput(plan, t);
-      const isWhole = table.wrapRows === 0 && isIdentity(table.columns, plan.keyNum);
-      const picked = isWhole ? undefined : new Uint32Array(2 * rowsMax * table.columns.length);
-      return { isDirect, picked, batch: isDirect ? undefined : new TableBatch(table, rowsMax) };
+    this.#lookups = plan.tables.map((table, t): TableLookup => {
+      const direct = planDirectInputs(plan, t, rowsMax);
+      return direct === undefined ? { batch: new TableBatch(table, rowsMax) } : { direct };
     });
-    this.tensors = plan.embeddings.map(({ table }) =>
-      this.#lookups[table]!.isDirect ? this.#tables[table]!.rows : undefined,
-    );
+    const direct = this.#lookups.flatMap((lookup) => ('direct' in lookup ? lookup.direct : []));
+    this.tensors = plan.embeddings.map((_, i) => direct.find(({ input }) => input === i)?.tensor);
   }
 
   /** The rows of the last `lookUp`; the next call overwrites them. */
@@ -67,35 +73,61 @@ export class WorkerLookup {
     return this.#tables;
   }
 
-  /** Fills `tables` or `tensors`, and the slab's outcomes. @returns the number of unseen keys */
-  lookUp({ keys, ends, outcomes }: SlabViews, rowCount: number): number {
+  /**
+   * Fills `tables` or `tensors`, and the slab's outcomes.
+   * @param users given when the plan has users
+   * @returns the number of unseen keys
+   */
+  lookUp({ keys, ends, outcomes }: SlabViews, rowCount: number, users?: UserRows): number {
     const { keyNum, hasBags } = this.#plan;
     const keyRows: BagRows = { keys, ends, rowStart: 0, rowCount, rowKeys: keyNum };
     if (hasBags) this.#reserve(ends[rowCount * keyNum - 1]!);
     let unseen = 0;
     for (let t = 0; t < this.#lookups.length; t++) {
-      const { batch } = this.#lookups[t]!;
+      const lookup = this.#lookups[t]!;
       const table = this.#tables[t]!;
-      if (batch === undefined) {
-        unseen += this.#lookUpDirect(t, keyRows, outcomes[t]!);
+      if ('direct' in lookup) {
+        for (const input of lookup.direct) {
+          unseen += this.#lookUpDirect(t, input, { keyRows, users, outcomes: outcomes[t]! });
+        }
         continue;
       }
+      const { batch } = lookup;
       unseen += this.#lookup.lookup(batch.prepareGroup(keyRows, table));
       batch.expandOutcomes(table, rowCount, outcomes[t]!);
     }
     return unseen;
   }
 
-  #lookUpDirect(t: number, { keys, rowCount, rowKeys }: BagRows, outcomes: Uint8Array): number {
+  #lookUpDirect(
+    t: number,
+    input: DirectInput,
+    batch: { keyRows: BagRows; users: UserRows | undefined; outcomes: Uint8Array },
+  ): number {
+    const { keyRows, outcomes } = batch;
     const { name, columns, wrapRows } = this.#plan.tables[t]!;
-    const { picked } = this.#lookups[t]!;
-    const count = rowCount * columns.length;
+    const { positions, picked, tensor } = input;
+    const users = input.isUser ? batch.users : undefined;
+    const rowCount = users?.userCount ?? keyRows.rowCount;
+    const count = rowCount * positions.length;
     if (picked !== undefined) {
-      pickKeys(keys, rowKeys, columns, rowCount, picked);
+      pickKeys(keyRows, positions, { rowCount, selected: users?.firstRows }, picked);
       if (wrapRows > 0) wrapNegativeKeys(picked, count, wrapRows);
     }
-    const { rows } = this.#tables[t]!;
-    return this.#lookup.lookup({ table: name, keys: picked ?? keys, count, rows, outcomes });
+    const found = input.outcomes ?? outcomes;
+    const keys = picked ?? keyRows.keys;
+    const unseen = this.#lookup.lookup({
+      table: name,
+      keys,
+      count,
+      rows: tensor,
+      outcomes: found,
+    });
+    if (input.outcomes !== undefined) {
+      const target = { outcomes, width: columns.length, rowCount: keyRows.rowCount };
+      spreadOutcomes(input.outcomes, input.columns, users?.rowUsers, target);
+    }
+    return unseen;
   }
 
   #reserve(values: number): void {
@@ -123,16 +155,41 @@ export class WorkerLookup {
 }
 
 /**
- * Whether one graph input takes all of a table's rows, in order. Then keys that a batch has twice
- * are looked up twice, which costs less than finding duplicates: the row is in the processor's
- * cache.
+ * Plans direct lookups of a table, when its inputs share no column. Then keys that a batch has
+ * twice are looked up twice, which costs less than finding duplicates: the row is in the
+ * processor's cache.
+ * @returns undefined when the rows must be gathered
  */
-function isDirectInput({ embeddings, tables, hasBags, fixedBatch }: GraphPlan, t: number): boolean {
-  if (hasBags || fixedBatch > 0) return false;
-  const inputs = embeddings.filter(({ table }) => table === t);
-  const [input, other] = inputs;
-  if (input === undefined || other !== undefined) return false;
-  return isIdentity(input.columns, tables[t]!.columns.length);
+function planDirectInputs(
+  { embeddings, tables, keyNum, hasBags, fixedBatch, users }: GraphPlan,
+  t: number,
+  rowsMax: number,
+): DirectInput[] | undefined {
+  if (hasBags || fixedBatch > 0) return undefined;
+  const inputs = embeddings.flatMap((embedding, input) =>
+    embedding.table === t ? [{ ...embedding, input }] : [],
+  );
+  const { columns: tableColumns, dim, wrapRows } = tables[t]!;
+  const taken = inputs.flatMap(({ columns }) => [...columns]);
+  const isDisjoint = new Set(taken).size === taken.length;
+  if (inputs.length === 0 || !isDisjoint || taken.length !== tableColumns.length) return undefined;
+  // Without users, several inputs of one table gather their rows from the distinct ones.
+  if (inputs.length > 1 && users === undefined) return undefined;
+  return inputs.map(({ input, columns, isUser = false }): DirectInput => {
+    const size = rowsMax * columns.length;
+    const positions = columns.map((column) => tableColumns[column]!);
+    const isAll = !isUser && wrapRows === 0 && isIdentity(positions, keyNum);
+    const isWholeTable = !isUser && isIdentity(columns, tableColumns.length);
+    return {
+      input,
+      isUser,
+      positions,
+      columns,
+      picked: isAll ? undefined : new Uint32Array(2 * size),
+      outcomes: isWholeTable ? undefined : new Uint8Array(size),
+      tensor: new Float32Array(size * dim),
+    };
+  });
 }
 
 /** Whether the columns are 0, 1, … count − 1. */
@@ -140,19 +197,35 @@ function isIdentity(columns: Int32Array, count: number): boolean {
   return columns.length === count && columns.every((column, i) => column === i);
 }
 
+/** Copies the keys at some positions of each row, or of the selected rows. */
 function pickKeys(
-  keys: Uint32Array,
-  keyNum: number,
-  columns: Int32Array,
-  rowCount: number,
+  { keys, rowKeys }: BagRows,
+  positions: Int32Array,
+  { rowCount, selected }: { rowCount: number; selected: Int32Array | undefined },
   picked: Uint32Array,
 ): void {
   let to = 0;
-  for (let row = 0; row < rowCount; row++) {
-    for (let c = 0; c < columns.length; c++) {
-      const from = 2 * (row * keyNum + columns[c]!);
+  for (let i = 0; i < rowCount; i++) {
+    const row = selected === undefined ? i : selected[i]!;
+    for (let c = 0; c < positions.length; c++) {
+      const from = 2 * (row * rowKeys + positions[c]!);
       picked[to++] = keys[from]!;
       picked[to++] = keys[from + 1]!;
+    }
+  }
+}
+
+/** Writes the outcomes of one input's keys to those of each (row, column) of the table. */
+function spreadOutcomes(
+  found: Uint8Array,
+  columns: Int32Array,
+  rowUsers: Int32Array | undefined,
+  { outcomes, width, rowCount }: { outcomes: Uint8Array; width: number; rowCount: number },
+): void {
+  for (let row = 0; row < rowCount; row++) {
+    const from = (rowUsers === undefined ? row : rowUsers[row]!) * columns.length;
+    for (let c = 0; c < columns.length; c++) {
+      outcomes[row * width + columns[c]!] = found[from + c]!;
     }
   }
 }

@@ -139,7 +139,7 @@ async function openModel(
   const { model, repository, source, bundle } = opened;
   const store = await stores.open(opened);
   events.observeStore(model.name, store);
-  const { policy, batching, precision, placements, requestCacheBytes } = model;
+  const { policy, batching, precision, splitsUsers, placements, requestCacheBytes } = model;
   const instances = countInstances(model.instances);
   const recorder = model.record && recorders.open(model.record, logger);
   const load: VersionManagerOptions['load'] = async (version, onStep, signal) => {
@@ -151,6 +151,7 @@ async function openModel(
       policy,
       batching,
       precision,
+      splitsUsers,
       placements,
       requestCacheBytes,
       logger,

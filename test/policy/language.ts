@@ -45,7 +45,8 @@ const pageWidth: Rule = (path, text) => {
 /** Words of the project's former private vocabulary, each with the term to use instead. */
 const RETIRED_WORDS: readonly (readonly [RegExp, string])[] = [
   [/\b(front )?doors?\b|[a-z]Doors?\b/i, 'protocol'],
-  [/\bwish(es)?\b|\b[A-Z]?[a-z]+Wish(es)?\b/i, 'request, options or desired version'],
+  // Not HardSwish, an operator of ONNX.
+  [/\bwish(es)?\b|\b[A-Z]?[a-z]+(?<!S)Wish(es)?\b/i, 'request, options or desired version'],
   [/\bsickness\b|\bunwell\b/i, 'health failure, unhealthy'],
   [/\bLanes\b/, 'TaskQueue'],
   [/\bdeeds?\b/i, 'audited action'],

@@ -69,6 +69,8 @@ export interface ToyBundleOptions {
   readonly raw?: boolean;
   /** Slots have a modulo and a value for missing ones of their own. */
   readonly ownKeys?: boolean;
+  /** Positions of the slots of side user. */
+  readonly userSlots?: readonly number[];
 }
 
 interface ToyTable {
@@ -129,7 +131,10 @@ export class ToyBundle {
   }
 
   get #slots(): readonly Slot[] {
-    return this.options.ownKeys ? OWN_KEYS : SLOTS;
+    const { ownKeys, userSlots } = this.options;
+    const slots = ownKeys ? OWN_KEYS : SLOTS;
+    if (userSlots === undefined) return slots;
+    return slots.map((slot, i) => (userSlots.includes(i) ? { ...slot, side: 'user' } : slot));
   }
 
   get #hash(): HashSpec {

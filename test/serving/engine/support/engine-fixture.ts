@@ -31,7 +31,10 @@ const TOLERANCE = 1e-6;
 const LONG_MS = 30_000;
 
 type Options = Partial<
-  Pick<BundleLoadOptions, 'instances' | 'workerScript' | 'requestCacheBytes' | 'precision'>
+  Pick<
+    BundleLoadOptions,
+    'instances' | 'workerScript' | 'requestCacheBytes' | 'precision' | 'splitsUsers'
+  >
 > & {
   readonly batching?: Partial<BatchingOptions>;
   readonly toy?: Partial<ToyBundleOptions>;
