@@ -1,5 +1,6 @@
 /** What callers of the engine pass to a prediction, and what they get. */
 import type { TraceSpan } from '../../lib/core/trace-span.ts';
+import type { Share } from './fair-order.ts';
 
 export interface PredictOptions {
   /** On the scale of the clock's `nowMs`. */
@@ -11,6 +12,8 @@ export interface PredictOptions {
   readonly signal?: CancelSignal;
   /** Maximum wait for the first batch, where the queue policy allows requests to give one. */
   readonly queueTimeoutMs?: number;
+  /** The caller and its weight; callers share the capacity. Absent: all count as one. */
+  readonly share?: Share;
   /** The span of the request; absent: it is not traced. */
   readonly span?: TraceSpan | undefined;
   /** Called once, when the request is in its first batch or answered without one. */

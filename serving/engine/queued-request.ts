@@ -52,6 +52,8 @@ export abstract class QueuedRequest {
   outputMicros = 0;
   /** The first row that is not in a batch yet. */
   nextRow = 0;
+  /** Its place among the requests of its priority. */
+  place = 0;
   /** It has waiting rows in a queue. */
   isQueued = false;
   readonly #entry: QueueEntry;

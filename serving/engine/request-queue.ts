@@ -1,20 +1,24 @@
 /**
- * The requests whose rows wait for a batch: one queue for each priority, first in, first out.
+ * The requests whose rows wait for a batch: one queue for each priority. Within a priority callers
+ * share the rows by weight (FairOrder), and each caller is served first in, first out.
  * Without queue policies, a request of a lower priority that has waited for half of the queue
  * timeout goes before younger requests, so that none starves. With them, a higher priority always
  * goes first.
  */
 import type { BatchingOptions, QueuePolicy } from './engine-options.ts';
+import { FairOrder } from './fair-order.ts';
 import { DEFAULT_PRIORITY, type QueuedRequest } from './queued-request.ts';
 
 /** Used without a queue timeout: less than the deadlines of most callers. */
 const PRIORITY_WAIT_MS = 250;
-/** Requests of each priority that are searched for one of a group. */
+/** Requests of each priority that are searched for one of a group, or for the oldest. */
 const GROUP_SEARCH_MAX = 256;
 
 /** The requests of one priority. */
 interface Level<R> {
   readonly policy: QueuePolicy;
+  readonly order: FairOrder;
+  /** Ascending by place. */
   requests: R[];
   /** Requests that waited too long; they run after the others of this priority. */
   delayed: R[];
@@ -37,6 +41,7 @@ export class RequestQueue<R extends QueuedRequest> {
     };
     this.#levels = Array.from({ length: priorityLevels }, (_, i) => ({
       policy: queuePolicies?.[i] ?? byDefault,
+      order: new FairOrder(),
       requests: [],
       delayed: [],
       waiting: 0,
@@ -48,7 +53,8 @@ export class RequestQueue<R extends QueuedRequest> {
 
   push(request: R): void {
     const level = this.#getLevel(request.options.priority);
-    level.requests.push(request);
+    request.place = level.order.place(request.options.share, request.rowCount);
+    insertByPlace(level.requests, request);
     level.waiting++;
     request.isQueued = true;
   }
@@ -121,7 +127,12 @@ export class RequestQueue<R extends QueuedRequest> {
     for (const { requests, delayed } of this.#levels) {
       for (const queue of [requests, delayed]) {
         removeFinishedHead(queue);
-        if (queue[0] !== undefined) oldest = Math.min(oldest, queue[0].arrivedMs);
+        // Beyond these many requests a batch is full, and nobody asks.
+        const searched = Math.min(queue.length, GROUP_SEARCH_MAX);
+        for (let i = 0; i < searched; i++) {
+          const { waitingRows, arrivedMs } = queue[i]!;
+          if (waitingRows > 0) oldest = Math.min(oldest, arrivedMs);
+        }
       }
     }
     return oldest;
@@ -141,6 +152,13 @@ export class RequestQueue<R extends QueuedRequest> {
   }
 }
 
+/** A request of a caller that waits alone is the last one, so this is a push. */
+function insertByPlace<R extends QueuedRequest>(requests: R[], request: R): void {
+  let at = requests.length;
+  while (at > 0 && requests[at - 1]!.place > request.place) at--;
+  requests.splice(at, 0, request);
+}
+
 function removeFinishedHead<R extends QueuedRequest>(queue: R[]): void {
   while (queue[0]?.waitingRows === 0) queue.shift();
 }
@@ -152,7 +170,10 @@ function findFirst<R extends QueuedRequest>(level: Level<R>, nowMs: number): R |
     removeFinishedHead(requests);
     const [first] = requests;
     if (first === undefined) break;
-    if (policy.timeoutAction === 'reject' || !hasTimedOut(first, policy, nowMs)) return first;
+    if (policy.timeoutAction === 'reject' || !hasTimedOut(first, policy, nowMs)) {
+      level.order.advance(first.place);
+      return first;
+    }
     delayed.push(first);
     requests.shift();
   }

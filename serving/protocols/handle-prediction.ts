@@ -288,6 +288,7 @@ async function runPrediction<T, V extends LoadedVersion>(
     deadlineMs,
     signal: call.signal,
     ...(span !== undefined && { span }),
+    ...(call.grant !== undefined && { share: principal }),
     ...(queueTimeoutMs !== undefined && { queueTimeoutMs }),
     ...(priority === undefined ? {} : { priority }),
     ...(request.detail === undefined ? {} : { slotOutcomes: request.detail }),
