@@ -22,6 +22,7 @@ import {
 } from './config/pipeline-config.ts';
 import type { ServerFields } from './config/pipeline-fields.ts';
 import { readClientVariables, readPipelineModels } from './config/pipeline-models.ts';
+import type { ProtoServices } from './config/proto-file.ts';
 import {
   completeConfig,
   type ServingConfig,
@@ -39,6 +40,7 @@ interface Flags extends SettingFlags {
   readonly confDir?: string;
   readonly flagfile?: string;
   readonly pipeline?: string;
+  readonly proto?: readonly string[];
   readonly checkConfig?: boolean;
 }
 
@@ -54,6 +56,7 @@ Examples:
   serving --conf-dir conf --check-config
   serving --flagfile conf/gflags.conf
   serving --pipeline service.ts --config config.yml
+  serving --pipeline echo.ts --config config.yml --proto echo.proto
   serving load-redis --help            load the rows of a version into Redis before it is served
 
 A prediction:
@@ -92,6 +95,11 @@ export function createProgram(): Command {
       'JavaScript or TypeScript file whose default export is a pipeline; --config then names its ' +
         'config.yml',
     )
+    .option(
+      '--proto <file...>',
+      '.proto files whose services the pipeline answers with their own messages, over gRPC, ' +
+        'baidu_std and HTTP',
+    )
     .addOption(
       advanced(
         new Option('--g [true|false]', "Paddle Serving's flag beside --flagfile; it has no effect"),
@@ -108,7 +116,7 @@ export function createProgram(): Command {
 }
 
 async function runServing(flags: Flags, program: Command): Promise<void> {
-  const { config, ignored, pipeline: files } = readConfig(flags, program);
+  const { config, ignored, pipeline: files } = await readConfig(flags, program);
   if (flags.checkConfig === true) {
     const missing = await checkProviders(config, program);
     process.stdout.write(formatConfigReport(config, [...ignored, ...missing]));
@@ -165,9 +173,15 @@ async function loadPipeline({ file, ...others }: PipelineFiles): Promise<Pipelin
 }
 
 /** Reports an invalid configuration as a usage error, wherever it was written. */
-function readConfig(flags: Flags, program: Command): ParsedConfig {
+async function readConfig(flags: Flags, program: Command): Promise<ParsedConfig> {
   try {
-    if (flags.pipeline !== undefined) return readPipeline(flags, flags.pipeline);
+    if (flags.pipeline !== undefined) return await readPipeline(flags, flags.pipeline);
+    if (flags.proto !== undefined) {
+      throw new CubeError(
+        'INVALID_ARGUMENT',
+        '--proto needs --pipeline, which answers its services',
+      );
+    }
     const { settings, ignored } = readFiles(flags);
     const config = completeConfig(mergeSettings(settings, flags));
     const { models, modelRepository } = config;
@@ -218,7 +232,7 @@ function readFiles({ config, confDir, flagfile }: Flags): {
 }
 
 /** The settings of a pipeline's process: those of config.yml, overridden by flags. */
-function readPipeline(flags: Flags, file: string): ParsedConfig {
+async function readPipeline(flags: Flags, file: string): Promise<ParsedConfig> {
   const { config: path } = flags;
   if (path === undefined) {
     throw new CubeError('INVALID_ARGUMENT', '--pipeline needs --config, the config.yml');
@@ -242,7 +256,15 @@ function readPipeline(flags: Flags, file: string): ParsedConfig {
   });
   const ignored = listIgnoredCubeFields(config.models);
   const variables = readClientVariables(pipeline, path);
-  return { config, ignored, pipeline: { file, config: pipeline, modelOfOp, variables } };
+  const messages = flags.proto && (await readProto(flags.proto));
+  const parts = { file, config: pipeline, modelOfOp, variables, ...(messages && { messages }) };
+  return { config, ignored, pipeline: parts };
+}
+
+/** Other processes do not load the package that reads these files. */
+async function readProto(files: readonly string[]): Promise<ProtoServices> {
+  const { readProtoFiles } = await import('./config/proto-file.ts');
+  return readProtoFiles(files);
 }
 
 /** One port where both are equal, except 0, which chooses two free ones. */

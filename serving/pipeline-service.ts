@@ -4,6 +4,7 @@ import { CubeError } from '../lib/core/errors.ts';
 import type { Logger } from '../lib/platform/logs.ts';
 import type { PipelineConfig, PipelineOpConfig } from './config/pipeline-config.ts';
 import type { ClientVariables } from './config/pipeline-models.ts';
+import type { ProtoServices } from './config/proto-file.ts';
 import { LocalPredictor } from './pipeline/local-predictor.ts';
 import type { NamedPipeline } from './pipeline/module.ts';
 import type { OpClient, OpSettings } from './pipeline/op.ts';
@@ -14,6 +15,7 @@ import type { PipelineSettings } from './pipeline/settings.ts';
 import { VariableNames } from './pipeline/variable-names.ts';
 import type { ProtocolContext } from './protocols/handle-prediction.ts';
 import { readTensorRows } from './protocols/local-rows.ts';
+import type { ServedMessages } from './protocols/messages.ts';
 import type { PipelineService } from './protocols/pipeline.ts';
 
 export interface PipelineDefinition {
@@ -23,6 +25,8 @@ export interface PipelineDefinition {
   readonly modelOfOp: ReadonlyMap<string, string>;
   /** Op → names of the variables of its remote model, from `client_config`. */
   readonly variables: ReadonlyMap<string, ClientVariables>;
+  /** Services with messages of their own, instead of Pipeline Serving's. */
+  readonly messages?: ProtoServices;
   /** Where the tracer and the trace are written. Default: PipelineServingLogs, as the original. */
   readonly logFolder?: string;
 }
@@ -35,7 +39,12 @@ type OpClientFactory = (op: string, config: PipelineOpConfig) => OpClient | unde
 
 /** A pipeline that is ready for requests. */
 export interface StartedPipeline {
-  readonly service: PipelineService;
+  readonly name: string;
+  /** Undefined: it is served with messages of its own. */
+  readonly service: PipelineService | undefined;
+  readonly messages: readonly ServedMessages[];
+  /** Definitions of the messages, for gRPC reflection. */
+  readonly definitions?: object | undefined;
   /** Its name and its ops with their counts, for the console. */
   describe(): object;
   /** Answers the running requests first. */
@@ -68,7 +77,15 @@ export async function startPipeline(
     ...(packTensors !== undefined && { packTensors }),
   };
   const describe = (): object => ({ name, ...server.describe() });
-  return { service, describe, stop: () => server.stop() };
+  const { messages } = definition;
+  return {
+    name,
+    service: messages === undefined ? service : undefined,
+    messages: (messages?.services ?? []).map((one) => ({ service: one, runner: server })),
+    definitions: messages?.definitions,
+    describe,
+    stop: () => server.stop(),
+  };
 }
 
 function toPipelineSettings(

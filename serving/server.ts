@@ -40,10 +40,11 @@ import {
 import type { ProtocolContext } from './protocols/handle-prediction.ts';
 import { registerKserveGrpc } from './protocols/kserve-grpc.ts';
 import { registerKserveRest } from './protocols/kserve-rest.ts';
+import { registerMessages } from './protocols/messages.ts';
 import { registerModelFeatures } from './protocols/model-features.ts';
 import { registerOpenApi } from './protocols/operations.ts';
 import { registerPaddle } from './protocols/paddle.ts';
-import { type PipelineService, registerPipeline } from './protocols/pipeline.ts';
+import { registerPipeline } from './protocols/pipeline.ts';
 import { createServingLimits } from './protocols/request-limits.ts';
 import { findRouteAccess } from './protocols/route-access.ts';
 import { SliceQueue } from './protocols/slice-queue.ts';
@@ -111,7 +112,7 @@ export async function startServing({
     port = createProtocolServer(context, config, feed, {
       tls: config.tls && new TlsIdentity(config.tls, logger),
       gate: access.gate.isRestrictive ? access.gate : undefined,
-      pipeline: pipeline?.service,
+      pipeline,
     });
     const { secondPort = [] } = config;
     for (const one of [config.port, secondPort].flat()) {
@@ -124,7 +125,7 @@ export async function startServing({
   warnIfOpen(config.host, access, logger);
   const [address = ''] = addresses;
   const served = config.models.map(({ name, store }) => ({ model: name, store: store.kind }));
-  const also = { ...(pipeline && { pipeline: pipeline.service.name }) };
+  const also = { ...(pipeline && { pipeline: pipeline.name }) };
   logger.info(
     { address, ...(addresses.length > 1 && { addresses }), ...also, models: served },
     'listening',
@@ -229,7 +230,7 @@ function createConsoleFeed(
 }
 
 interface ServerParts extends Pick<OnePortServerOptions, 'tls' | 'gate'> {
-  readonly pipeline: PipelineService | undefined;
+  readonly pipeline: StartedPipeline | undefined;
 }
 
 /** Registers every protocol on one port, which does not listen yet. */
@@ -240,7 +241,8 @@ function createProtocolServer(
   { tls, gate, pipeline }: ServerParts,
 ): OnePortServer {
   const limits = createServingLimits(messageBytes);
-  const endpoints = createEndpoints(context, limits, { gate, corsOrigins });
+  const definitions = pipeline?.definitions;
+  const endpoints = createEndpoints(context, limits, { gate, corsOrigins }, definitions);
   registerProtocols(endpoints, context, { services, feed, pipeline });
   const { logger } = context;
   return createServer(endpoints, protocols, { limits, logger, tls, tlsOnly, gate });
@@ -250,7 +252,7 @@ function createProtocolServer(
 interface ServedNames {
   readonly services: ServingConfig['services'];
   readonly feed: ConsoleFeed;
-  readonly pipeline?: PipelineService | undefined;
+  readonly pipeline?: Pick<StartedPipeline, 'service' | 'messages'> | undefined;
 }
 
 /** Registers the routes of every protocol, and their description. */
@@ -268,7 +270,12 @@ export function registerProtocols(
   registerModelFeatures(endpoints, context.models);
   registerPaddle(endpoints, context, services);
   registerCtr(endpoints, context);
-  if (pipeline !== undefined) registerPipeline(endpoints, context, pipeline);
-  const names = services.map(({ name }) => name);
-  registerOpenApi(endpoints, names, pipeline !== undefined);
+  const { service, messages = [] } = pipeline ?? {};
+  for (const one of messages) registerMessages(endpoints, context, one);
+  if (service !== undefined) registerPipeline(endpoints, context, service);
+  registerOpenApi(endpoints, {
+    services: services.map(({ name }) => name),
+    hasPipeline: service !== undefined,
+    messages: messages.map((one) => one.service),
+  });
 }

@@ -53,6 +53,8 @@ export interface GrpcServerOptions {
   readonly logger: Logger;
   /** File names in proto/, for reflection. */
   readonly protoFiles: readonly string[];
+  /** Further definitions in protobufjs' JSON form. */
+  readonly definitions?: object | undefined;
   readonly isReady: () => boolean;
   /** The health of further names besides the services: the models. */
   readonly health?: () => readonly ServiceHealth[];
@@ -189,11 +191,17 @@ export class GrpcServer {
   }
 
   #addReflection(server: Server, services: ReadonlySet<string>): void {
-    const { loadSync } = loadGrpcLibrary('@grpc/proto-loader');
+    const { fromJSON, loadSync } = loadGrpcLibrary('@grpc/proto-loader');
     const { ReflectionService } = loadGrpcLibrary('@grpc/reflection');
     const { protoPath } = loadGrpcLibrary('grpc-health-check');
     const files = this.#options.protoFiles.map((name) => join(PROTO_FOLDER, name));
-    const definitions = loadSync([...files, protoPath], { keepCase: true });
+    const own = loadSync([...files, protoPath], { keepCase: true });
+    const further = this.#options.definitions;
+    const definitions = {
+      ...own,
+      ...(further !== undefined &&
+        fromJSON(further as Parameters<typeof fromJSON>[0], { keepCase: true })),
+    };
     const options = { services: [...services, HEALTH_SERVICE] };
     new ReflectionService(definitions, options).addToServer(server);
   }

@@ -217,6 +217,8 @@ export interface PipelineRequest {
   readonly logId?: bigint;
   /** Settings of the request that are not values, such as `pipeline.profile`. */
   readonly parameters?: Readonly<Record<string, string>>;
+  /** Of services with messages of their own: `demo.EchoService/Echo`. */
+  readonly method?: string;
 }
 
 /** The first op: turns a request into values. */

@@ -33,10 +33,12 @@ const PROTO_FILES: readonly string[] = [
 const METRICS_PATHS = ['/metrics', '/monitoring/prometheus/metrics'] as const;
 const PATHS = 'POST /v1/ctr:predict, /v2/models/{model}/infer, GET /v2, /v1/status, /metrics';
 
+/** @param definitions of further .proto files in protobufjs' JSON form, for gRPC reflection */
 export function createEndpoints(
   { models, admission, logger }: ProtocolContext,
   limits: ServerLimits,
   access: HttpAccessOptions = {},
+  definitions?: object,
 ): Endpoints {
   const { gate } = access;
   const health = () =>
@@ -48,7 +50,15 @@ export function createEndpoints(
   return {
     routes: new RpcRoutes(),
     http: new HttpServer(limits, logger, PATHS, access),
-    grpc: new GrpcServer({ limits, logger, protoFiles: PROTO_FILES, isReady, health, gate }),
+    grpc: new GrpcServer({
+      limits,
+      logger,
+      protoFiles: PROTO_FILES,
+      definitions,
+      isReady,
+      health,
+      gate,
+    }),
   };
 }
 

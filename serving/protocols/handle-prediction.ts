@@ -69,6 +69,8 @@ export interface ParsedGraphRequest<T> extends RequestOptions {
 
 export type AnyParsedRequest<T> = ParsedRequest<T> | ParsedGraphRequest<T>;
 
+const PROTOBUF_TYPES = ['application/proto', 'application/protobuf', 'application/x-protobuf'];
+
 /** What every protocol needs to handle requests. */
 export interface ProtocolContext {
   readonly models: Models;
@@ -498,4 +500,10 @@ export function readBodyText(body: unknown): string {
   } catch {
     throw new CubeError('INVALID_ARGUMENT', 'the body is not UTF-8 text');
   }
+}
+
+/** @param contentType header of a request whose body is a binary message */
+export function isProtobufType(contentType = ''): boolean {
+  const type = contentType.split(';')[0]?.trim().toLowerCase() ?? '';
+  return PROTOBUF_TYPES.includes(type);
 }

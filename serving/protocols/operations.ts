@@ -2,7 +2,16 @@
 import { CONSOLE_OPERATIONS } from '../../lib/console/console-routes.ts';
 import { createOpenApi, type Operation, type Operations } from '../../lib/rpc/openapi.ts';
 import { GENERAL_MODEL_METHODS, GENERAL_MODEL_SERVICE } from '../../proto/general-model.ts';
+import type { MessageService } from '../../proto/message-schema.ts';
 import type { Endpoints } from './endpoints.ts';
+
+/** What is served besides the protocols that every process has. */
+interface ServedOperations {
+  /** Names of services of the general model. */
+  readonly services: readonly string[];
+  readonly hasPipeline: boolean;
+  readonly messages: readonly MessageService[];
+}
 
 const TEXT = { type: 'string' };
 const OBJECT = { type: 'object' };
@@ -143,9 +152,8 @@ function paddleServices(services: readonly string[]): Operations {
 
 /**
  * @param services configured names of the general model service, besides its own two
- * @param hasPipeline the process serves a pipeline
  */
-function listOperations(services: readonly string[], hasPipeline: boolean): Operations {
+function listOperations({ services, hasPipeline, messages }: ServedOperations): Operations {
   const short = GENERAL_MODEL_SERVICE.slice(GENERAL_MODEL_SERVICE.lastIndexOf('.') + 1);
   return {
     'POST /v1/ctr:predict': {
@@ -185,6 +193,7 @@ function listOperations(services: readonly string[], hasPipeline: boolean): Oper
         answer: PIPELINE_ANSWER,
       },
     }),
+    ...listMessageOperations(messages),
     ...CONSOLE_OPERATIONS,
     'GET /v1/console/examples': {
       summary: 'Example rows of a model, for the form of the console',
@@ -215,14 +224,27 @@ function listOperations(services: readonly string[], hasPipeline: boolean): Oper
   };
 }
 
-export function registerOpenApi(
-  { http: { app } }: Endpoints,
-  services: readonly string[],
-  hasPipeline = false,
-): void {
+/** The methods of services with messages of their own. */
+function listMessageOperations(services: readonly MessageService[]): Operations {
+  const operations: Record<string, Operation> = {};
+  for (const { name, shortName, methods } of services) {
+    for (const { name: method, request, response } of methods) {
+      const operation = {
+        summary: `${method} of ${name}: ${request.name} to ${response.name}, as JSON or protobuf`,
+        body: { 'application/json': OBJECT },
+        answer: OBJECT,
+      };
+      operations[`POST /${name}/${method}`] = operation;
+      operations[`POST /${shortName}/${method}`] = operation;
+    }
+  }
+  return operations;
+}
+
+export function registerOpenApi({ http: { app } }: Endpoints, served: ServedOperations): void {
   let document: object | undefined;
   app.get('/openapi.json', async () => {
-    document ??= createOpenApi('Hypercube serving', listOperations(services, hasPipeline));
+    document ??= createOpenApi('Hypercube serving', listOperations(served));
     return document;
   });
 }

@@ -42,6 +42,7 @@ import {
   createHttpCallContext,
   type HeadContext,
   handlePrediction,
+  isProtobufType,
   type ParsedGraphRequest,
   type ParsedRequest,
   type ProtocolContext,
@@ -80,7 +81,6 @@ const PROTOCOL_ERRORS: readonly ErrorCode[] = [
   'RATE_LIMITED',
 ];
 const NO_ALIASES: ReadonlyMap<string, string> = new Map();
-const PROTOBUF_TYPES = ['application/proto', 'application/protobuf', 'application/x-protobuf'];
 
 /**
  * @param services names besides GeneralModelService, which serves the only model or the first of
@@ -185,7 +185,7 @@ class PaddleEndpoint {
   http(method: GeneralModelMethod) {
     return async (request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> => {
       const type = request.headers['content-type']?.split(';')[0]?.trim().toLowerCase() ?? '';
-      const isProtobuf = PROTOBUF_TYPES.includes(type);
+      const isProtobuf = isProtobufType(type);
       const call = createHttpCallContext({
         headers: request.headers,
         raw: reply.raw,

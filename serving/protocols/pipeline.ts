@@ -34,6 +34,7 @@ import {
   readBodyText,
   runUnlessLarge,
 } from './handle-prediction.ts';
+import { formatVersions, isProductError, toErrorCode, VERSIONS_KEY } from './pipeline-codes.ts';
 import { formatProfile, type OpTime } from './pipeline-profile.ts';
 import {
   makeErrorResponse,
@@ -73,21 +74,9 @@ export interface PipelineService {
 }
 
 const METHOD = 'inference';
-/** The header and trailer with the versions that took part: `model=version,…`. */
-const VERSIONS_KEY = 'hypercube-versions';
 /** As many 64-bit values as the largest message has bytes in the original: 256 MiB. */
 const REQUEST_LIMITS: GeneralModelLimits = { tensors: 4_096, values: 1 << 25 };
 const NEVER_ABORTED = new AbortController().signal;
-/** What an err_no counts as in the metrics; product errors are answers. */
-const CODES: ReadonlyMap<number, ErrorCode> = new Map([
-  [PIPELINE_ERROR.NOT_IMPLEMENTED, 'UNSUPPORTED'],
-  [PIPELINE_ERROR.CLOSED, 'STOPPING'],
-  [PIPELINE_ERROR.NO_SERVICE, 'NOT_FOUND'],
-  [PIPELINE_ERROR.INPUT_PARAMS_ERROR, 'INVALID_ARGUMENT'],
-  [PIPELINE_ERROR.TIMEOUT, 'DEADLINE_EXCEEDED'],
-  [PIPELINE_ERROR.CLIENT_ERROR, 'UNAVAILABLE'],
-]);
-
 type PipelineCall = Pick<CallContext, 'timeoutMs'> & { readonly signal: AbortSignal };
 
 interface HandledRequest {
@@ -241,13 +230,7 @@ class PipelineEndpoint {
   }
 }
 
+/** What an err_no counts as in the metrics. */
 function toMetricCode(errNo: number): ErrorCode | 'OK' {
-  if (errNo === 0 || errNo < PIPELINE_ERROR.NOT_IMPLEMENTED) return 'OK';
-  return CODES.get(errNo) ?? 'INTERNAL';
-}
-
-function formatVersions(versions: Readonly<Record<string, string>>): string {
-  return Object.entries(versions)
-    .map(([bundle, version]) => `${bundle}=${version}`)
-    .join(',');
+  return errNo === 0 || isProductError(errNo) ? 'OK' : toErrorCode(errNo);
 }

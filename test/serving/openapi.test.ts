@@ -34,7 +34,7 @@ test('every route is described, and nothing else', async () => {
   });
   const services = [{ name: 'CtrService', model: 'ctr' }];
   const engine = { run: async () => assert.fail('not called') };
-  const pipeline = { name: 'ctr', engine };
+  const pipeline = { service: { name: 'ctr', engine }, messages: [] };
   registerProtocols(endpoints, context, { services, feed, pipeline });
   await app.ready();
   const response = await app.inject('/openapi.json');
