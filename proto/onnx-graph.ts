@@ -26,7 +26,8 @@ const DIMS_MAX = 64;
 /** Longer constants of integers are no axes, shapes or columns. */
 const INTEGERS_MAX = 65_536;
 
-interface RawField {
+/** A field of a message with its exact bytes. */
+export interface RawField {
   readonly field: number;
   /** Tag and value. */
   readonly bytes: Uint8Array;
@@ -106,22 +107,24 @@ export class OnnxGraph {
     try {
       this.#modelFields = splitFields(model);
       const graph = this.#modelFields.findLast(({ field }) => field === MODEL_GRAPH);
-      this.#graphFields = splitFields(graph === undefined ? new Uint8Array() : getValue(graph));
+      this.#graphFields = splitFields(
+        graph === undefined ? new Uint8Array() : getFieldValue(graph),
+      );
       this.opset = readOpset(this.#modelFields);
       const list = [...this.#graphFields.entries()];
       this.nodes = list.flatMap(([position, raw]) =>
-        raw.field === GRAPH_NODE ? [readNode(position, getValue(raw))] : [],
+        raw.field === GRAPH_NODE ? [readNode(position, getFieldValue(raw))] : [],
       );
       const weights = list.flatMap(([position, raw]) =>
-        raw.field === GRAPH_INITIALIZER ? (readWeight(position, getValue(raw)) ?? []) : [],
+        raw.field === GRAPH_INITIALIZER ? (readWeight(position, getFieldValue(raw)) ?? []) : [],
       );
       const ports = list.flatMap(([position, raw]) =>
-        raw.field === GRAPH_INPUT ? [readPort(position, getValue(raw))] : [],
+        raw.field === GRAPH_INPUT ? [readPort(position, getFieldValue(raw))] : [],
       );
       const inputs = new Map(ports.map(({ name, ...port }) => [name, port]));
       this.inputs = inputs;
       const tensors = list.flatMap(([, raw]) =>
-        raw.field === GRAPH_INITIALIZER ? [readConstant(getValue(raw))] : [],
+        raw.field === GRAPH_INITIALIZER ? [readConstant(getFieldValue(raw))] : [],
       );
       this.constants = new Map([
         ...tensors
@@ -151,7 +154,7 @@ export class OnnxGraph {
   #readNames(port: number): string[] {
     const ports = this.#graphFields.filter(({ field }) => field === port);
     return ports.map((raw) => {
-      const reader = new WireReader(getValue(raw));
+      const reader = new WireReader(getFieldValue(raw));
       let name = '';
       while (reader.next()) {
         if (reader.field === 1) name = reader.string();
@@ -171,7 +174,8 @@ export class OnnxGraph {
     const writer = new WireWriter(raw.bytes.length + 256);
     for (const input of node.inputs) writer.string(1, rename(input));
     for (const output of node.outputs) writer.string(2, rename(output));
-    for (const { field, bytes } of splitFields(getValue(raw))) if (field > 2) writer.raw(bytes);
+    for (const { field, bytes } of splitFields(getFieldValue(raw)))
+      if (field > 2) writer.raw(bytes);
     return writer.finish();
   }
 
@@ -198,7 +202,8 @@ export class OnnxGraph {
   }
 }
 
-function splitFields(message: Uint8Array): RawField[] {
+/** @throws CubeError when the bytes are not a message */
+export function splitFields(message: Uint8Array): RawField[] {
   const reader = new WireReader(message);
   const fields: RawField[] = [];
   while (reader.next()) {
@@ -209,7 +214,8 @@ function splitFields(message: Uint8Array): RawField[] {
   return fields;
 }
 
-function getValue({ bytes }: RawField): Uint8Array {
+/** The value of a field that is a message or text. @throws CubeError for other fields */
+export function getFieldValue({ bytes }: RawField): Uint8Array {
   const reader = new WireReader(bytes);
   reader.next();
   reader.expect(WIRE_BYTES);
@@ -218,7 +224,7 @@ function getValue({ bytes }: RawField): Uint8Array {
 
 function readOpset(fields: readonly RawField[]): number {
   for (const raw of fields.filter(({ field }) => field === MODEL_OPSETS)) {
-    const reader = new WireReader(getValue(raw));
+    const reader = new WireReader(getFieldValue(raw));
     let domain = '';
     let version = 0;
     while (reader.next()) {

@@ -71,6 +71,7 @@ const DATATYPES: Readonly<Record<number, readonly [datatype: TensorType, field: 
   7: ['BYTES', 8],
   9: ['INT64', 10],
   10: ['BOOL', 11],
+  14: ['BF16', 13],
   17: ['UINT16', 7],
   19: ['FP16', 13],
   22: ['UINT32', 16],

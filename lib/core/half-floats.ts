@@ -59,6 +59,11 @@ export function f16ToNumber(half: number): number {
   return float[0]!;
 }
 
+export function bf16ToNumber(half: number): number {
+  floatBits[0] = bf16ToF32Bits(half);
+  return float[0]!;
+}
+
 function roundToF16(value: number): number {
   float[0] = value;
   return f32BitsToF16(floatBits[0]!);

@@ -1,14 +1,24 @@
 /**
  * Tensors as JSON in files: those of KServe v2 requests, with 64-bit integers as decimal strings
- * and FP16 as numbers. NaN and infinities are written as NaN, Infinity and -Infinity.
+ * and 16-bit floats as numbers. NaN and infinities are written as NaN, Infinity and -Infinity.
  */
 import { TENSOR_TYPE_BYTES, type TensorType } from './graph-signature.ts';
-import { f16ToNumber, f32BitsToF16 } from './half-floats.ts';
+import { bf16ToNumber, f16ToNumber, f32BitsToBf16, f32BitsToF16 } from './half-floats.ts';
 import type { JsonReader } from './json.ts';
 import { encodeJsonElements, formatJsonElements } from './json-elements.ts';
 import { countElements, type NamedTensor, viewElements } from './tensor.ts';
 
-const DATATYPES = (Object.keys(TENSOR_TYPE_BYTES) as TensorType[]).filter((t) => t !== 'BF16');
+const DATATYPES = Object.keys(TENSOR_TYPE_BYTES) as TensorType[];
+
+interface HalfType {
+  toNumber(bits: number): number;
+  fromFloatBits(bits: number): number;
+}
+
+const HALVES: Readonly<Partial<Record<TensorType, HalfType>>> = {
+  FP16: { toNumber: f16ToNumber, fromFloatBits: f32BitsToF16 },
+  BF16: { toNumber: bf16ToNumber, fromFloatBits: f32BitsToBf16 },
+};
 const ELEMENTS_MAX = 1 << 26;
 
 export function formatTensor(tensor: NamedTensor): string {
@@ -19,11 +29,10 @@ export function formatTensor(tensor: NamedTensor): string {
 
 function formatElements(tensor: NamedTensor): readonly string[] {
   const { dataType, data } = tensor;
-  if (dataType === 'FP16' && data instanceof Uint8Array) {
-    return Array.from(
-      viewElements(dataType, data) as Uint16Array,
-      (bits) => `${f16ToNumber(bits)}`,
-    );
+  const half = HALVES[dataType];
+  if (half !== undefined && dataType !== 'BYTES' && data instanceof Uint8Array) {
+    const elements = viewElements(dataType, data) as Uint16Array;
+    return Array.from(elements, (bits) => `${half.toNumber(bits)}`);
   }
   const elements = formatJsonElements(tensor);
   return dataType.endsWith('INT64') ? elements.map((digits) => `"${digits}"`) : elements;
@@ -41,9 +50,10 @@ export function readTensor(json: JsonReader): NamedTensor {
   const items = json.field('data').items({ min: count, max: count });
   if (dataType === 'BYTES') return { name, dataType, shape, data: items.map((i) => i.string()) };
   const values = items.map(({ value }) => value);
-  const isHalf = dataType === 'FP16';
-  const bytes = encodeJsonElements(isHalf ? 'FP32' : dataType, values, (i) => items[i]!);
-  if (!isHalf) return { name, dataType, shape, data: bytes };
-  const halves = Uint16Array.from(new Uint32Array(bytes.buffer), f32BitsToF16);
+  const half = HALVES[dataType];
+  const stored = half === undefined ? dataType : 'FP32';
+  const bytes = encodeJsonElements(stored, values, (i) => items[i]!);
+  if (half === undefined) return { name, dataType, shape, data: bytes };
+  const halves = Uint16Array.from(new Uint32Array(bytes.buffer), half.fromFloatBits);
   return { name, dataType, shape, data: new Uint8Array(halves.buffer) };
 }

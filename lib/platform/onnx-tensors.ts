@@ -1,10 +1,12 @@
 /** Tensors of requests as tensors of onnxruntime, and back. */
-import { CubeError, requireDefined } from '../core/errors.ts';
+import { requireDefined } from '../core/errors.ts';
 import type { TensorType } from '../core/graph-signature.ts';
+import { bf16ToF32Bits } from '../core/half-floats.ts';
 import type { NamedTensor, Tensor } from '../core/tensor.ts';
 import type { AnyOnnxTensor } from './onnx.ts';
 import { ARRAY_TYPES, type OnnxDtype } from './onnx-arrays.ts';
 
+/** Graphs exchange BF16 as float32 (proto/onnx-bfloat16.ts). */
 const DTYPES: Readonly<Record<Exclude<TensorType, 'BF16'>, OnnxDtype | 'string'>> = {
   BOOL: 'bool',
   UINT8: 'uint8',
@@ -25,17 +27,9 @@ const TYPES: ReadonlyMap<string, TensorType> = new Map(
   Object.entries(DTYPES).map(([type, dtype]) => [dtype, type as TensorType]),
 );
 
-/** Whether onnxruntime's interface for Node can exchange tensors of this type. */
-export function isRuntimeType(type: TensorType): boolean {
-  return type !== 'BF16';
-}
-
-/**
- * @param tensor its bytes start at a multiple of the element size; they are not copied
- * @throws CubeError UNSUPPORTED for BF16
- */
+/** @param tensor its bytes start at a multiple of the element size; only BF16 is copied */
 export function toOnnxTensor({ dataType, shape: dims, data }: Tensor): AnyOnnxTensor {
-  if (dataType === 'BF16') throw new CubeError('UNSUPPORTED', 'BF16 tensors are not supported');
+  if (dataType === 'BF16') return { dtype: 'float32', data: widenBfloat16(data), dims };
   const dtype = DTYPES[dataType];
   if (dtype === 'string' || !(data instanceof Uint8Array)) {
     return { dtype: 'string', data: data as readonly string[], dims };
@@ -49,13 +43,33 @@ export function toOnnxTensor({ dataType, shape: dims, data }: Tensor): AnyOnnxTe
 /**
  * Views the elements, which the runtime puts into a buffer of their own, and copies them otherwise:
  * the buffer can be transferred.
+ * @param declared the type in the graph's file, which may be BF16
  */
-export function fromOnnxTensor(name: string, tensor: AnyOnnxTensor): NamedTensor {
+export function fromOnnxTensor(
+  name: string,
+  tensor: AnyOnnxTensor,
+  declared?: TensorType,
+): NamedTensor {
   const dataType = requireDefined(TYPES.get(tensor.dtype), 'the type of an output');
   const shape = tensor.dims;
+  if (declared === 'BF16' && tensor.data instanceof Float32Array) {
+    return { name, dataType: declared, shape, data: narrowToBfloat16(tensor.data) };
+  }
   if (tensor.dtype === 'string') return { name, dataType, shape, data: tensor.data };
   const { buffer, byteOffset, byteLength } = tensor.data;
   const view = new Uint8Array(buffer, byteOffset, byteLength);
   const isOwn = byteLength === buffer.byteLength && buffer instanceof ArrayBuffer;
   return { name, dataType, shape, data: isOwn ? view : new Uint8Array(view) };
+}
+
+function widenBfloat16(data: Tensor['data']): Float32Array {
+  const { buffer, byteOffset, length } = data as Uint8Array<ArrayBuffer>;
+  const halves = new Uint16Array(buffer, byteOffset, length / Uint16Array.BYTES_PER_ELEMENT);
+  return new Float32Array(Uint32Array.from(halves, bf16ToF32Bits).buffer);
+}
+
+/** The values were bfloat16 in the graph: the low bits are zero. */
+function narrowToBfloat16({ buffer, byteOffset, length }: Float32Array): Uint8Array {
+  const bits = new Uint32Array(buffer, byteOffset, length);
+  return new Uint8Array(Uint16Array.from(bits, (word) => word >>> 16).buffer);
 }

@@ -81,7 +81,6 @@ function readTensor(node: TextMessage, maxBatch: number | undefined): TritonTens
 export function readDatatype(node: TextMessage, name: string): string {
   const type = readEnum(node, 'data_type', DATA_TYPES);
   if (type === 'TYPE_INVALID') node.fail(`${name}: data_type is missing`);
-  if (type === 'TYPE_BF16') node.failField('data_type', `${name}: TYPE_BF16 is not supported`);
   return type === 'TYPE_STRING' ? 'BYTES' : type.slice('TYPE_'.length);
 }
 

@@ -13,7 +13,7 @@ import { systemClock } from '../../lib/platform/clock.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import type { OnnxValueInfo, SessionTuning } from '../../lib/platform/onnx.ts';
 import type { ProviderOrder } from '../../lib/platform/onnx-providers.ts';
-import { isRuntimeType } from '../../lib/platform/onnx-tensors.ts';
+import { exchangeBfloat16 } from '../../proto/onnx-bfloat16.ts';
 import { readGraphSignature } from '../../proto/onnx-signature.ts';
 import { Batcher } from './batcher.ts';
 import { choosePlacements } from './choose-placements.ts';
@@ -121,11 +121,11 @@ export class LoadedGraph implements VersionUse {
 
   /** @throws CubeError naming the file and what is wrong with it; nothing stays behind */
   static async load(options: GraphLoadOptions): Promise<LoadedGraph> {
-    const { model, data = new Map(), instances, logger, tuning = {} } = options;
+    const { data = new Map(), instances, logger, tuning = {} } = options;
     const { workerScript: script = WORKER_SCRIPT } = options;
     const source = `${options.name} ${options.version}: model.onnx`;
-    const declared = readGraphSignature(model, source);
-    checkTypes(declared, source);
+    const declared = readGraphSignature(options.model, source);
+    const model = exchangeBfloat16(options.model, declared, source);
     const { isBatched, batching } = chooseBatching(options.batching, declared, source);
     const placements = await choosePlacements(options.placements, { logger, source });
     options.onStep?.('model instances');
@@ -136,8 +136,7 @@ export class LoadedGraph implements VersionUse {
       script,
       placements,
       createWorkerData: (providers) => {
-        const { inputs } = declared;
-        const outputs = declared.outputs.map(({ name }) => name);
+        const { inputs, outputs } = declared;
         const options = { model, data, source, tuning: { ...tuning, providers }, inputs, outputs };
         return { data: options satisfies GraphWorkerOptions };
       },
@@ -211,16 +210,6 @@ export class LoadedGraph implements VersionUse {
   retire(): Promise<void> {
     return this.close();
   }
-}
-
-function checkTypes({ inputs, outputs }: GraphSignature, source: string): void {
-  const refused = [...inputs, ...outputs].find(({ dataType }) => !isRuntimeType(dataType));
-  if (refused === undefined) return;
-  throw new CubeError(
-    'UNSUPPORTED',
-    `${source}: tensor ${JSON.stringify(refused.name)} is ${refused.dataType}, which onnxruntime ` +
-      'for Node cannot exchange; add a Cast to FP32 to the graph',
-  );
 }
 
 function chooseBatching(

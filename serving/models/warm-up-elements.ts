@@ -1,6 +1,6 @@
 /** The elements of tensors that warm up plain models. */
 import { TENSOR_TYPE_BYTES, type TensorType } from '../../lib/core/graph-signature.ts';
-import { f32BitsToF16 } from '../../lib/core/half-floats.ts';
+import { f32BitsToBf16, f32BitsToF16 } from '../../lib/core/half-floats.ts';
 import type { NamedTensor } from '../../lib/core/tensor.ts';
 
 /**
@@ -13,7 +13,7 @@ export function createElements(
   kind: 'zeros' | 'random',
 ): NamedTensor['data'] {
   if (dataType === 'BYTES') return new Array<string>(count).fill('');
-  const isFloat = dataType === 'FP16' || dataType === 'FP32' || dataType === 'FP64';
+  const isFloat = dataType.startsWith('FP') || dataType === 'BF16';
   if (kind === 'zeros' || !isFloat) return new Uint8Array(count * TENSOR_TYPE_BYTES[dataType]);
   const unit = (): number => 2 * Math.random() - 1;
   if (dataType === 'FP64') {
@@ -21,5 +21,6 @@ export function createElements(
   }
   const { buffer } = Float32Array.from({ length: count }, unit);
   if (dataType === 'FP32') return new Uint8Array(buffer);
-  return new Uint8Array(Uint16Array.from(new Uint32Array(buffer), f32BitsToF16).buffer);
+  const round = dataType === 'BF16' ? f32BitsToBf16 : f32BitsToF16;
+  return new Uint8Array(Uint16Array.from(new Uint32Array(buffer), round).buffer);
 }

@@ -92,8 +92,9 @@ export class InputTensor {
     if (!Array.isArray(value)) data.fail('an array');
     const values = value.some(Array.isArray) ? flatten(value) : value;
     const tensor = new InputTensor(head, undefined, values);
-    if (tensor.datatype === 'FP16') {
-      tensor.fail('FP16 is not supported in JSON: send binary data, or FP32');
+    const { datatype } = tensor;
+    if (datatype === 'FP16' || datatype === 'BF16') {
+      tensor.fail(`${datatype} is not supported in JSON: send binary data`);
     }
     if (values.length !== tensor.count) {
       tensor.fail(

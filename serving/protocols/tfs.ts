@@ -63,6 +63,7 @@ const SIGNATURES: Readonly<Record<Verb, readonly string[]>> = {
   regress: ['', SIGNATURE, 'regression', 'tensorflow/serving/regress'],
 };
 const DTYPES: Readonly<Record<string, string>> = {
+  BF16: 'DT_BFLOAT16',
   BOOL: 'DT_BOOL',
   BYTES: 'DT_STRING',
   FP16: 'DT_HALF',

@@ -282,9 +282,19 @@ test('a plain model that cannot have the precision is not served, with the reaso
 
 test('Predict of TensorFlow Serving over gRPC passes every type, and scalars', async (t) => {
   const bytes = model({
-    inputs: [value('i', 7, ['batch', 2]), value('s', 8, ['batch']), value('h', 10, ['batch'])],
-    outputs: [value('i2', 7, ['batch', 2]), value('s2', 8, ['batch']), value('h2', 10, ['batch'])],
-    nodes: ['i', 's', 'h'].map((name) => node('Identity', [name], [`${name}2`])),
+    inputs: [
+      value('i', 7, ['batch', 2]),
+      value('s', 8, ['batch']),
+      value('h', 10, ['batch']),
+      value('b', 16, ['batch']),
+    ],
+    outputs: [
+      value('i2', 7, ['batch', 2]),
+      value('s2', 8, ['batch']),
+      value('h2', 10, ['batch']),
+      value('b2', 16, ['batch']),
+    ],
+    nodes: ['i', 's', 'h', 'b'].map((name) => node('Identity', [name], [`${name}2`])),
   });
   const scalar = model({
     inputs: [value('x', FLOAT, [])],
@@ -299,6 +309,7 @@ test('Predict of TensorFlow Serving over gRPC passes every type, and scalars', a
     i: { dtype: 9, tensor_shape: shape(1, 2), int64_val: ['-9007199254740993', '4'] },
     s: { dtype: 7, tensor_shape: shape(1), string_val: [Buffer.from('é')] },
     h: { dtype: 19, tensor_shape: shape(1), half_val: [0x3c00] },
+    b: { dtype: 14, tensor_shape: shape(1), half_val: [0xbf81] },
   };
   const ask = async (own: object): Promise<Json> => {
     return (await client.predict({ model_spec: { name: 'mixed' }, inputs: own })).outputs;
@@ -308,10 +319,11 @@ test('Predict of TensorFlow Serving over gRPC passes every type, and scalars', a
   raw.writeBigInt64LE(4n, 8);
   const content = { dtype: 9, tensor_shape: shape(1, 2), tensor_content: raw };
   for (const given of [inputs, { ...inputs, i: content }]) {
-    const { i2, s2, h2 } = await ask(given);
+    const { i2, s2, h2, b2 } = await ask(given);
     assert.deepEqual(i2.int64_val, ['-9007199254740993', '4']);
     assert.equal(s2.string_val[0].toString(), 'é');
     assert.deepEqual(h2.half_val, [0x3c00]);
+    assert.deepEqual([b2.dtype, b2.half_val], ['DT_BFLOAT16', [0xbf81]]);
   }
   const x = { dtype: 1, float_val: [2.5] };
   const { outputs } = await client.predict({ model_spec: { name: 'scalar' }, inputs: { x } });

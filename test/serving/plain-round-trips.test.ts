@@ -11,7 +11,7 @@ import { serve } from './support/plain-models.ts';
 import type { ServingProcess } from './support/serving-process.ts';
 import { TfsClient } from './support/tfs-client.ts';
 
-type NumberType = Exclude<TensorType, 'BYTES' | 'BF16'>;
+type NumberType = Exclude<TensorType, 'BYTES'>;
 
 interface WireNames {
   readonly onnx: number;
@@ -31,6 +31,7 @@ const TYPES: Readonly<Record<NumberType, WireNames>> = {
   INT64: { onnx: 7, tfs: [9, 'int64_val'], paddle: [0, 'int64_data'] },
   BOOL: { onnx: 9, tfs: [10, 'bool_val'], paddle: [9, 'bool_data'] },
   FP16: { onnx: 10, tfs: [19, 'half_val'], paddle: [5, 'tensor_content'] },
+  BF16: { onnx: 16, tfs: [14, 'half_val'], paddle: [6, 'tensor_content'] },
   FP64: { onnx: 11, tfs: [2, 'double_val'], paddle: [3, 'float64_data'] },
   UINT32: { onnx: 12, tfs: [22, 'uint32_val'] },
   UINT64: { onnx: 13, tfs: [23, 'uint64_val'] },
@@ -56,7 +57,7 @@ function createRaw(type: NumberType, count: number, seed: number): Buffer {
   const elements = viewElements(type, raw);
   for (let i = 0; i < count; i++) {
     if (type === 'BOOL') elements[i] = Number(elements[i]) & 1;
-    else if (type === 'FP16') elements[i] = Number(elements[i]) & 0xbfff;
+    else if (type === 'FP16' || type === 'BF16') elements[i] = Number(elements[i]) & 0xbfff;
     else if (Number.isNaN(elements[i])) elements[i] = 0.5;
   }
   return raw;

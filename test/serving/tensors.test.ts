@@ -83,6 +83,7 @@ const cases: [string, () => unknown, RegExp][] = [
   ['a shape beyond numbers', json('INT64', [9_000, 2 ** 53 - 1], []), /elements/],
   ['fewer values', json('FP32', [2, 2], [1, 2, 3]), /expected 4 values \(shape \[2,2\]\), got 3/],
   ['FP16 in JSON', json('FP16', [1], [1]), /FP16 is not supported in JSON/],
+  ['BF16 in JSON', json('BF16', [1], [1]), /BF16 is not supported in JSON/],
   ['bytes too few', raw('FP32', [2], new Uint8Array(7)), /2 values of 4 bytes.*got 7 bytes/],
   ['a rounded key', () => json('UINT64', [1], [2 ** 53])().keys(), /value 0.*2\^53 are rounded/],
   ['a key beyond its type', () => json('UINT8', [2], [255, '256'])().keys(), /value 1.*0\.\.255/],

@@ -250,7 +250,6 @@ test('refuses wrong fields with their place', () => {
     ],
     ['input { name: "a" data_type: TYPE_FP32 }', /a: dims is missing/],
     ['input { name: "a" data_type: TYPE_FP32 dims: 0 }', /a dimension is 0/],
-    ['input { name: "a" data_type: TYPE_BF16 dims: 1 }', /TYPE_BF16 is not supported/],
     [`input { ${TENSOR} } input { ${TENSOR} }`, /input a is declared twice/],
     [`input { ${TENSOR} reshape { shape: [2] } }`, /different numbers of elements/],
     [`input { ${TENSOR} is_shape_tensor: true }`, /only TensorRT models have it/],

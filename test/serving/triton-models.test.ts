@@ -13,6 +13,7 @@ import { waitFor } from '../support/processes.ts';
 import { FLOAT, floats, model, node, value } from '../tools/prune-model/support/onnx-builder.ts';
 import { OipClient } from './support/kserve-client.ts';
 import { type Answer, ServingProcess } from './support/serving-process.ts';
+import { TfsClient } from './support/tfs-client.ts';
 
 const MAIN = fileURLToPath(new URL('../../serving/main.js', import.meta.url));
 
@@ -121,6 +122,24 @@ test('several versions are served at once, the highest by default', async (t) =>
   write(folder, { 'm/config.pbtxt': 'version_policy { specific { versions: [1, 9] } }' });
   await serving.waitFor('/v2/models/m/versions/10/ready', ({ status }) => status === 404);
   assert.equal((await infer(serving, 'm', [0, 0, 0])).body.model_version, '9');
+});
+
+test('every protocol of plain models reaches the models of a repository', async (t) => {
+  const { serving } = await serve(t, { 'm/3/model.onnx': arithmetic('Add', 3) });
+  await serving.waitUntilReady();
+  const rest = await serving.post('/v1/models/m:predict', '{"instances":[[1,2,3]]}');
+  assert.deepEqual(rest.body, { predictions: [[4, 5, 6]] });
+  const tfs = new TfsClient(serving.url);
+  t.after(() => tfs.close());
+  const shape = { dim: [{ size: 1 }, { size: 3 }] };
+  const x = { dtype: 1, tensor_shape: shape, float_val: [1, 2, 3] };
+  const answer = await tfs.predict({ model_spec: { name: 'm' }, inputs: { x } });
+  assert.deepEqual(answer.outputs.y.float_val, [4, 5, 6]);
+  assert.equal(answer.model_spec.version.value, '3');
+  const tensor = [{ name: 'x', shape: [1, 3], float_data: [1, 2, 3], elem_type: 1 }];
+  const body = JSON.stringify({ tensor, fetch_var_names: ['y'] });
+  const paddle = await serving.post('/GeneralModelService/inference', body);
+  assert.deepEqual(paddle.body.outputs[0].tensor[0].float_data, [4, 5, 6]);
 });
 
 test('explicit mode loads and unloads by request', async (t) => {

@@ -1,15 +1,19 @@
 import assert from 'node:assert/strict';
 import { type TestContext, test } from 'node:test';
 import fc from 'fast-check';
+import { CubeError } from '../../../lib/core/errors.ts';
 import { TENSOR_TYPE_BYTES, type TensorType } from '../../../lib/core/graph-signature.ts';
 import { countElements, type NamedTensor } from '../../../lib/core/tensor.ts';
 import { createLogger } from '../../../lib/platform/logs.ts';
 import { OnnxModel } from '../../../lib/platform/onnx.ts';
 import { CPU_ONLY } from '../../../lib/platform/onnx-providers.ts';
 import { fromOnnxTensor, toOnnxTensor } from '../../../lib/platform/onnx-tensors.ts';
+import { exchangeBfloat16 } from '../../../proto/onnx-bfloat16.ts';
+import { readGraphSignature } from '../../../proto/onnx-signature.ts';
 import { DEFAULT_BATCHING } from '../../../serving/engine/engine-options.ts';
 import { type GraphLoadOptions, LoadedGraph } from '../../../serving/engine/loaded-graph.ts';
 import {
+  BOOL,
   FLOAT,
   floats,
   graph,
@@ -17,10 +21,12 @@ import {
   ints,
   model,
   node,
+  tensor,
   value,
 } from '../../tools/prune-model/support/onnx-builder.ts';
 import { assertRejected } from './support/engine-fixture.ts';
 
+const BFLOAT16 = 16;
 const TYPES: readonly (readonly [number, TensorType])[] = [
   [1, 'FP32'],
   [2, 'UINT8'],
@@ -311,13 +317,65 @@ test('repeated requests are answered from the cache', async (t) => {
   assert.deepEqual([served.stats.cacheHits, served.stats.executions], [1, 2]);
 });
 
-test('bfloat16 tensors are refused at load', async (t) => {
-  const bytes = model({
-    inputs: [value('x', 16, ['batch'])],
-    outputs: [value('y', 16, ['batch'])],
-    nodes: [node('Identity', ['x'], ['y'])],
+/** y = 2x in float32, rounded; z = x or y, chosen in bodies that read names of the graph. */
+function bfloat16Graph(opset?: number): Uint8Array {
+  const to = (type: number) => ({ attributes: { to: type } });
+  const branch = (name: string) =>
+    graph({
+      inputs: [],
+      outputs: [value('chosen', BFLOAT16, ['batch', 'n'])],
+      nodes: [node('Identity', [name], ['chosen'])],
+    });
+  const branches = { then_branch: { graph: branch('y') }, else_branch: { graph: branch('x') } };
+  return model({
+    ...(opset !== undefined && { opset }),
+    inputs: [value('x', BFLOAT16, ['batch', 'n'])],
+    outputs: ['y', 'z'].map((name) => value(name, BFLOAT16, ['batch', 'n'])),
+    initializers: [floats('two', [1], [2]), tensor('yes', BOOL, [], Uint8Array.of(1))],
+    nodes: [
+      node('Cast', ['x'], ['wide'], to(FLOAT)),
+      node('Mul', ['wide', 'two'], ['doubled']),
+      node('Cast', ['doubled'], ['y'], to(BFLOAT16)),
+      node('If', ['yes'], ['z'], { attributes: branches }),
+    ],
   });
-  await assertRejected(load(t, bytes), 'UNSUPPORTED', /"x" is BF16.*add a Cast/);
+}
+
+test('bfloat16 tensors pass bit by bit, merged, split and through bodies', async (t) => {
+  const loaded = await load(t, bfloat16Graph(), { batching: { maxBatch: 3 } });
+  const types = [...loaded.signature.inputs, ...loaded.signature.outputs];
+  assert.deepEqual([...new Set(types.map(({ dataType }) => dataType))], ['BF16']);
+  // 1, -3.1, infinity, zero, the smallest number.
+  const bits = [0x3f80, 0xc046, 0x7f80, 0x0000, 0x0001];
+  const doubled = [0x4000, 0xc0c6, 0x7f80, 0x0000, 0x0002];
+  const toBytes = (halves: readonly number[]) => new Uint8Array(Uint16Array.from(halves).buffer);
+  const ask = async (rows: number): Promise<void> => {
+    const repeat = (halves: readonly number[]) => toBytes(Array(rows).fill(halves).flat());
+    const x = { name: 'x', dataType: 'BF16', shape: [rows, 5], data: repeat(bits) } as const;
+    const { outputs } = await loaded.predict(call(x), soon());
+    for (const output of outputs) {
+      assert.deepEqual([output.dataType, output.shape], ['BF16', [rows, 5]]);
+      assert.deepEqual(Buffer.from(output.data as Uint8Array), Buffer.from(repeat(doubled)));
+    }
+  };
+  await Promise.all([1, 2, 7].map(ask));
+  await assertRejected(load(t, bfloat16Graph(12)), 'UNSUPPORTED', /"x" is BF16.*version 13/);
+});
+
+test('damaged graphs with bfloat16 are refused, never crash', async () => {
+  const bytes = bfloat16Graph();
+  const signature = readGraphSignature(bytes, 'm');
+  fc.assert(
+    fc.property(fc.nat(bytes.length - 1), fc.nat(255), (at, byte) => {
+      const damaged = Uint8Array.from(bytes);
+      damaged[at] = byte;
+      try {
+        exchangeBfloat16(damaged, signature, 'm');
+      } catch (error) {
+        assert.ok(error instanceof CubeError, String(error));
+      }
+    }),
+  );
 });
 
 test('instances are spread; a missing provider is refused or replaced', async (t) => {
