@@ -18,6 +18,7 @@ import {
   parseVariants,
   type Variants,
 } from '../../proto/ctr.ts';
+import { PROFILE_KEY, parseProfile, type RequestProfile } from '../core/request-profile.ts';
 import { wallClockMs } from '../platform/clock.ts';
 import type { Credentials } from '../rpc/credentials.ts';
 import {
@@ -32,6 +33,13 @@ import { fromServiceError } from './grpc-errors.ts';
 const PATH = `/${CTR_SERVICE}/${CTR_PREDICT}`;
 const NO_BYTES = Buffer.alloc(0);
 const RESPONSE_BYTES_MAX = 64 << 20;
+
+interface GrpcAnswer {
+  readonly bytes: Buffer;
+  readonly variants: Variants | undefined;
+  readonly profile: RequestProfile | undefined;
+}
+
 export class CtrGrpc implements CtrTransport {
   readonly #client: Client;
   readonly #host: string;
@@ -59,8 +67,13 @@ export class CtrGrpc implements CtrTransport {
     const { token } = this.#credentials;
     if (token !== undefined) metadata.set('authorization', `Bearer ${token}`);
     if (call.experimentKey !== undefined) metadata.set(EXPERIMENT_KEY, call.experimentKey);
-    const { bytes, variants } = await this.#send(request, metadata, deadline);
-    return { ...decodeCtrResponse(bytes), ...(variants !== undefined && { variants }) };
+    if (call.profile === true) metadata.set(PROFILE_KEY, 'true');
+    const { bytes, variants, profile } = await this.#send(request, metadata, deadline);
+    return {
+      ...decodeCtrResponse(bytes),
+      ...(variants !== undefined && { variants }),
+      ...(profile !== undefined && { profile }),
+    };
   }
 
   close(): void {
@@ -69,11 +82,7 @@ export class CtrGrpc implements CtrTransport {
     this.#client.close();
   }
 
-  #send(
-    request: Buffer,
-    metadata: Metadata,
-    deadline: number,
-  ): Promise<{ bytes: Buffer; variants: Variants | undefined }> {
+  #send(request: Buffer, metadata: Metadata, deadline: number): Promise<GrpcAnswer> {
     return new Promise((resolve, reject) => {
       let result: ServiceError | Buffer = NO_BYTES;
       const unaryCall = this.#client.makeUnaryRequest(
@@ -97,7 +106,9 @@ export class CtrGrpc implements CtrTransport {
         }
         try {
           const [text] = trailers.get(EXPERIMENTS_KEY);
-          resolve({ bytes: result, variants: parseVariants(text?.toString()) });
+          const [json] = trailers.get(PROFILE_KEY);
+          const profile = parseProfile(json?.toString());
+          resolve({ bytes: result, variants: parseVariants(text?.toString()), profile });
         } catch (error) {
           reject(error);
         }

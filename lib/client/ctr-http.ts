@@ -5,6 +5,7 @@ import { EXPERIMENT_KEY, EXPERIMENTS_KEY, parseVariants } from '../../proto/ctr.
 import { toErrorDetails } from '../core/error-details.ts';
 import { CubeError, ERROR_STATUS, type ErrorCode } from '../core/errors.ts';
 import { JsonReader } from '../core/json.ts';
+import { PROFILE_KEY, parseProfile } from '../core/request-profile.ts';
 import type { Credentials } from '../rpc/credentials.ts';
 import type { CtrCallOptions, CtrPrediction, CtrRows, CtrTransport } from './ctr-rows.ts';
 
@@ -44,9 +45,11 @@ export class CtrHttp implements CtrTransport {
     const isLines = typeof rows === 'string' || rows instanceof Uint8Array;
     const body = isLines ? Buffer.from(rows as string) : Buffer.from(encodeRows(rows));
     const type = isLines ? 'text/tab-separated-values' : 'application/json';
-    const { status, text, variants } = await this.#post(call, body, type, timeoutMs);
-    if (status === 200) return readPrediction(text, variants, this.#url.host);
-    throw toPredictError(status, text, this.#url.host);
+    const answer = await this.#post(call, body, type, timeoutMs);
+    const { host } = this.#url;
+    if (answer.status !== 200) throw toPredictError(answer.status, answer.text, host);
+    const profile = parseProfile(answer.profile);
+    return { ...readPrediction(answer, host), ...(profile !== undefined && { profile }) };
   }
 
   close(): void {
@@ -78,6 +81,7 @@ export class CtrHttp implements CtrTransport {
     const headers = {
       ...(token !== undefined && { authorization: `Bearer ${token}` }),
       ...(call.experimentKey !== undefined && { [EXPERIMENT_KEY]: call.experimentKey }),
+      ...(call.profile === true && { [PROFILE_KEY]: 'true' }),
       'content-type': type,
       'content-length': body.length,
       'timeout-ms': Math.max(1, Math.floor(timeoutMs)),
@@ -104,6 +108,8 @@ interface HttpAnswer {
   readonly text: string;
   /** The header EXPERIMENTS_KEY. */
   readonly variants: string | undefined;
+  /** The header PROFILE_KEY. */
+  readonly profile: string | undefined;
 }
 
 function encodeRows(rows: CtrRows): string {
@@ -140,11 +146,12 @@ async function readResponse(response: IncomingMessage, host: string): Promise<Ht
   } catch (error) {
     throw toCubeError(error as Error, host);
   }
-  const { [EXPERIMENTS_KEY]: variants } = response.headers;
+  const { [EXPERIMENTS_KEY]: variants, [PROFILE_KEY]: profile } = response.headers;
   return {
     status: response.statusCode ?? 0,
     text: Buffer.concat(pieces).toString(),
     variants: variants?.toString(),
+    profile: profile?.toString(),
   };
 }
 
@@ -169,13 +176,10 @@ function parseServerError(text: string, host: string): CubeError | undefined {
 /**
  * @throws CubeError INTERNAL when the response is not a prediction: this is not a serving process
  */
-function readPrediction(
-  text: string,
-  variantsText: string | undefined,
-  host: string,
-): CtrPrediction {
+function readPrediction(answer: HttpAnswer, host: string): CtrPrediction {
+  const { text } = answer;
   try {
-    const variants = parseVariants(variantsText);
+    const variants = parseVariants(answer.variants);
     const json = JsonReader.parse(text, host);
     const slots = json.optional('slots', (field) => field.items().map(readSlot));
     const timings = json.optional('timings', (field) => ({

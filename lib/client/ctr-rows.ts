@@ -1,6 +1,7 @@
 /** The rows, options and results of CtrClient's calls. */
 import type { CtrRequest, CtrResponse, Variants } from '../../proto/ctr.ts';
 import { CubeError } from '../core/errors.ts';
+import type { RequestProfile } from '../core/request-profile.ts';
 
 /** The feature of a slot; null is missing. An array holds the features of a pooling slot. */
 export type CtrFeature = string | null | readonly string[];
@@ -41,6 +42,8 @@ export interface CtrCallOptions {
   readonly detail?: boolean;
   /** Return the durations of the steps. Default false. */
   readonly timings?: boolean;
+  /** Return the steps of the call in the server with their times. Default false. */
+  readonly profile?: boolean;
   /**
    * The user or session by which experiments choose a variant, at most 256 characters. Default: the
    * server draws a variant for each call.
@@ -53,6 +56,8 @@ export interface CtrCallOptions {
 export interface CtrPrediction extends CtrResponse {
   /** Present when the call was part of experiments. */
   readonly variants?: Variants;
+  /** Present when the call asked for it, and the server sent it. */
+  readonly profile?: RequestProfile;
 }
 
 /** A connection to a serving process. */

@@ -7,11 +7,14 @@ import type { ErrorCode } from './errors.ts';
 export type TraceAttributes = Readonly<Record<string, string | number | boolean>>;
 
 export interface TraceSpan {
-  /** The W3C Trace Context value that makes a span of another process a child of this one. */
-  readonly traceparent: string;
+  /**
+   * The W3C Trace Context value that makes a span of another process a child of this one;
+   * undefined: only a profile is recorded, and tracing is off.
+   */
+  readonly traceparent: string | undefined;
   startChild(name: string, kind: 'internal' | 'client', attributes: TraceAttributes): TraceSpan;
   /** Relates this span to one of another request. @param other `traceparent` of that span */
-  addLink(other: string): void;
+  addLink(other: string | undefined): void;
   setAttributes(attributes: TraceAttributes): void;
   /** Call once. @param reason of an error, for people */
   end(code: ErrorCode | 'OK', reason?: string): void;

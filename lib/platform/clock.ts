@@ -33,3 +33,11 @@ export const systemClock: Clock = {
 export function wallClockMs(): number {
   return Date.now();
 }
+
+/**
+ * A time of `systemClock` as milliseconds since 1970, with fractions. Differences between two
+ * results are exact; the clock of the machine is read at the start of the process only.
+ */
+export function toUnixMs(nowMs: number): number {
+  return performance.timeOrigin + nowMs;
+}

@@ -77,8 +77,8 @@ class OpenTelemetrySpan implements TraceSpan {
     return new OpenTelemetrySpan(this.#tracing, tracer.startSpan(name, options, parent));
   }
 
-  addLink(other: string): void {
-    const context = parseTraceparent(other);
+  addLink(other: string | undefined): void {
+    const context = parseTraceparent(other ?? '');
     if (context !== undefined) this.#span.addLink({ context });
   }
 

@@ -14,6 +14,7 @@ import type { NamedTensor } from '../../lib/core/tensor.ts';
 import { type EmbeddingKeys, TensorKeys } from '../../lib/features/tensor-keys.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
 import type { EmbeddingStore } from '../stores/embedding-store.ts';
+import { getCallSpan } from './batch-span.ts';
 import { DEFAULT_DEGRADATION, type DegradationPolicy } from './engine-options.ts';
 import { checkGraphInputs } from './graph-request.ts';
 import {
@@ -175,7 +176,7 @@ export class LookupGraph implements TensorModel {
   /** @returns the tensors of rows for the graph */
   async #lookUp(
     tensors: ReadonlyMap<string, NamedTensor>,
-    { deadlineMs, span }: PredictOptions,
+    options: PredictOptions,
   ): Promise<{ groups: readonly LookupGroup[]; inputs: NamedTensor[]; summary: LookupSummary }> {
     const keys = this.#keys.compute(tensors, REQUEST_VALUES_MAX);
     const groups = this.#createGroups(keys);
@@ -183,7 +184,8 @@ export class LookupGraph implements TensorModel {
     let summary: LookupSummary = { version, unseen: 0, unavailable: 0 };
     const asked = groups.filter(({ count }) => count > 0);
     if (asked.length > 0) {
-      const timeoutMs = LOOKUP_SHARE * (deadlineMs - systemClock.nowMs());
+      const timeoutMs = LOOKUP_SHARE * (options.deadlineMs - systemClock.nowMs());
+      const span = getCallSpan(options);
       summary = await this.#store.lookup(this.#manifest, asked, timeoutMs, span);
       this.#checkSummary(summary, asked);
     }

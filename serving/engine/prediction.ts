@@ -16,6 +16,8 @@ export interface PredictOptions {
   readonly share?: Share;
   /** The span of the request; absent: it is not traced. */
   readonly span?: TraceSpan | undefined;
+  /** Records the steps of the request; absent: it has no profile. */
+  readonly profile?: TraceSpan | undefined;
   /** Called once, when the request is in its first batch or answered without one. */
   onScheduled?(): void;
 }

@@ -21,10 +21,12 @@ export interface CtrOptions {
   readonly detail: boolean;
   /** Include the durations of the steps. */
   readonly timings: boolean;
+  /** Send the profile of the request beside the response. */
+  readonly profile: boolean;
 }
 
 export const PRIORITY_MAX = 2;
-const OPTION_NAMES = ['model', 'version', 'label', 'priority', 'detail', 'timings'];
+const OPTION_NAMES = ['model', 'version', 'label', 'priority', 'detail', 'timings', 'profile'];
 
 /** Parses a query string. @throws CubeError INVALID_ARGUMENT naming the parameter */
 export function parseCtrOptions(query: unknown): CtrOptions {
@@ -52,6 +54,7 @@ export function parseCtrOptions(query: unknown): CtrOptions {
     priority: priority === '' ? undefined : Number(priority),
     detail: flag('detail'),
     timings: flag('timings'),
+    profile: flag('profile'),
   };
 }
 

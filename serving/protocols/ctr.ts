@@ -47,7 +47,7 @@ export function registerCtr(fronts: Endpoints, context: ProtocolContext): void {
   registerCtrGrpc(fronts, context);
   const handler = async (call: HttpRequest): Promise<HttpResponse> => {
     const options = parseCtrOptions(call.query);
-    const { priority, detail } = options;
+    const { priority, detail, profile } = options;
     const callContext = createHttpCallContext(call, priority);
     const response = await handlePrediction(context, 'ctr', callContext, {
       find: (models) => findBundle(models, options),
@@ -59,6 +59,7 @@ export function registerCtr(fronts: Endpoints, context: ProtocolContext): void {
           bundle,
           rows,
           detail,
+          profile,
           ...(priority === undefined ? {} : { priority }),
           formatResponse: (prediction) => formatCtrJson(toCtrResponse(prediction, bundle, options)),
         });
@@ -116,6 +117,13 @@ function scoreLines(
   const markDegraded = (): void => undefined;
   const { headers, grant } = request;
   const http = createHttpCallContext({ headers, raw: reply.raw, grant }, priority);
+  if (options.profile || http.wantsProfile()) {
+    const remedy = `send rows as ${TSV_CONTENT_TYPE} or ${JSON_CONTENT_TYPE}`;
+    throw new CubeError(
+      'INVALID_ARGUMENT',
+      `profile: not supported for ${STREAMED_TYPE}: ${remedy}`,
+    );
+  }
   const call = { ...http, markDegraded, markVariants: markDegraded };
   call.timeoutMs();
   const scorer = new LineScorer(context, options, call);

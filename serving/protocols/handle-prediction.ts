@@ -9,6 +9,7 @@ import { UNRESTRICTED } from '../../lib/access/principal.ts';
 import { CubeError, type ErrorCode } from '../../lib/core/errors.ts';
 import type { FeatureRows, KeyedRows } from '../../lib/core/feature-rows.ts';
 import { isLargeJson, runAtOnce, type SlicedWork } from '../../lib/core/json-slices.ts';
+import { PROFILE_KEY } from '../../lib/core/request-profile.ts';
 import type { TraceAttributes, TraceSpan } from '../../lib/core/trace-span.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
@@ -38,6 +39,7 @@ import type { ShadowedRequest, Shadows } from '../models/shadows.ts';
 import type { Admission } from './admission.ts';
 import { getClickProbabilities } from './ctr-response.ts';
 import { checkExperimentKey, TIMEOUT_MS_MAX } from './request-limits.ts';
+import { PredictionProfile, readProfileFlag } from './request-profile.ts';
 import { RequestVersion } from './request-version.ts';
 import type { SliceQueue } from './slice-queue.ts';
 
@@ -51,6 +53,8 @@ interface RequestOptions {
   readonly priority?: number;
   /** Report lookup outcomes per slot. */
   readonly detail?: boolean;
+  /** Report the steps of the request with their times, beside the response. */
+  readonly profile?: boolean;
 }
 
 /** A request for a bundle, read from its protocol, and how to format its response. */
@@ -109,6 +113,10 @@ export interface CallContext {
   markDegraded(): void;
   /** The same for the variants of the request. @param text `name=variant, …` */
   markVariants(text: string): void;
+  /** Whether the head of the request asks for a profile. @throws CubeError INVALID_ARGUMENT */
+  wantsProfile(): boolean;
+  /** Sends the profile beside the response. @param text JSON */
+  sendProfile(text: string): void;
   /** The key for experiments in the head of the request. @throws CubeError INVALID_ARGUMENT */
   experimentKey(): string | undefined;
   /** The caller's W3C `traceparent`, not yet checked; read only while tracing is on. */
@@ -163,7 +171,11 @@ export async function handlePrediction<T, V extends LoadedVersion>(
     if (handled.summary.degraded) call.markDegraded();
     const { assignments } = experimented;
     if (assignments.length > 0) call.markVariants(formatVariants(assignments));
-    return handled.formatResponse();
+    const { profile } = handled;
+    if (profile === undefined) return handled.formatResponse();
+    const { response, text } = profile.format(handled.formatResponse, handled.summary);
+    call.sendProfile(text);
+    return response;
   } catch (error) {
     ({ code, message: reason } = CubeError.from(error));
     metrics.recordFailure(protocol, code);
@@ -206,6 +218,7 @@ interface HandledRequest<T> {
   readonly scores: () => readonly number[];
   /** What shadows copy; undefined for plain models. */
   readonly shadowed?: Omit<ShadowedRequest, 'durationMs'>;
+  readonly profile?: PredictionProfile | undefined;
   readonly formatResponse: () => T;
 }
 
@@ -262,6 +275,7 @@ async function runPrediction<T, V extends LoadedVersion>(
 ): Promise<HandledRequest<T>> {
   const { admission, models, slices, timeoutMs } = context;
   const callTimeoutMs = call.timeoutMs() ?? timeoutMs;
+  const wantsProfile = call.wantsProfile();
   const arrivedMs = call.arrivedMs ?? startMs;
   const remainingMs = callTimeoutMs - (startMs - arrivedMs);
   const principal = call.grant?.principal ?? UNRESTRICTED;
@@ -286,7 +300,11 @@ async function runPrediction<T, V extends LoadedVersion>(
   const priority = principal.limitPriority(request.priority);
   const deadlineMs = arrivedMs + Math.min(callTimeoutMs, request.timeoutMs ?? callTimeoutMs);
   const { queueTimeoutMs } = request;
-  return predict(context, request, {
+  const isProfiled = wantsProfile || request.profile === true;
+  const profile = isProfiled
+    ? new PredictionProfile(context.clock, { arrivedMs, startMs })
+    : undefined;
+  const options: PredictOptions = {
     deadlineMs,
     signal: call.signal,
     ...(span !== undefined && { span }),
@@ -294,7 +312,9 @@ async function runPrediction<T, V extends LoadedVersion>(
     ...(queueTimeoutMs !== undefined && { queueTimeoutMs }),
     ...(priority === undefined ? {} : { priority }),
     ...(request.detail === undefined ? {} : { slotOutcomes: request.detail }),
-  });
+    ...(profile !== undefined && { profile: profile.span }),
+  };
+  return { ...(await predict(context, request, options)), profile };
 }
 
 async function predict<T>(
@@ -405,6 +425,10 @@ export function createHttpCallContext(
     markVariants(text) {
       if (!raw.headersSent) raw.setHeader(EXPERIMENTS_KEY, text);
     },
+    wantsProfile: () => readProfileFlag(headers[PROFILE_KEY]),
+    sendProfile(text) {
+      if (!raw.headersSent) raw.setHeader(PROFILE_KEY, text);
+    },
     experimentKey: () => checkExperimentKey(headers[EXPERIMENT_KEY], EXPERIMENT_KEY),
     traceparent: () => String(headers['traceparent'] ?? ''),
   };
@@ -428,6 +452,8 @@ export function createGrpcCallContext(call: GrpcCall, priority?: number): CallCo
     grant: call.grant,
     markDegraded: () => call.setTrailer(DEGRADED_KEY, 'true'),
     markVariants: (text) => call.setTrailer(EXPERIMENTS_KEY, text),
+    wantsProfile: () => readProfileFlag(call.getMetadata(PROFILE_KEY)),
+    sendProfile: (text) => call.setTrailer(PROFILE_KEY, text),
     experimentKey: () => checkExperimentKey(call.getMetadata(EXPERIMENT_KEY), EXPERIMENT_KEY),
     traceparent: () => call.getMetadata('traceparent'),
   };
@@ -467,6 +493,9 @@ export function createBaiduCallContext(
     signal,
     markDegraded: () => undefined,
     markVariants: () => undefined,
+    // Its profile is `profile_time` of the response.
+    wantsProfile: () => false,
+    sendProfile: () => undefined,
     experimentKey: () => undefined,
     traceparent: () => traceparent,
     grant,

@@ -193,7 +193,7 @@ function toTimeout(
 /** @throws CubeError INVALID_ARGUMENT naming the parameter */
 function readOptions(
   parameters: OipParameters,
-): Pick<ParsedRequest<unknown>, 'timeoutMs' | 'priority' | 'detail'> {
+): Pick<ParsedRequest<unknown>, 'timeoutMs' | 'priority' | 'detail' | 'profile'> {
   if (parameters.get('sequence_id')) {
     rejectRequest(
       'parameters.sequence_id: sequences are not supported, because models keep no state',
@@ -202,10 +202,12 @@ function readOptions(
   const timeoutMicros = readIntegerParameter(parameters, 'timeout', TIMEOUT_MS_MAX * MICROS_PER_MS);
   const priority = readIntegerParameter(parameters, 'priority', Number.MAX_SAFE_INTEGER);
   const detail = readBooleanParameter(parameters, 'detail');
+  const profile = readBooleanParameter(parameters, 'profile');
   return {
     ...(timeoutMicros ? { timeoutMs: timeoutMicros / MICROS_PER_MS } : {}),
     ...(priority ? { priority: Math.min(priority, PRIORITY_MAX) - 1 } : {}),
     ...(detail === undefined ? {} : { detail }),
+    ...(profile === undefined ? {} : { profile }),
   };
 }
 

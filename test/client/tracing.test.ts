@@ -29,7 +29,7 @@ test('each call to a shard has a span, whose ids the shard receives', async (t) 
     assert.ok(one);
     const { traceId, spanId } = one.spanContext();
     assert.deepEqual(server.traceparents, [`00-${traceId}-${spanId}-01`]);
-    assert.equal(one.parentSpanContext?.spanId, span.traceparent.split('-')[2]);
+    assert.equal(one.parentSpanContext?.spanId, span.traceparent?.split('-')[2]);
     const { attributes } = one;
     assert.equal(attributes['hypercube.keys'], server.shard === 0 ? 11 : 10);
     assert.equal(attributes['hypercube.version'], 'ctr/1');

@@ -6,65 +6,31 @@ import { writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { dirname, join } from 'node:path';
-import { type TestContext, test } from 'node:test';
+import { test } from 'node:test';
 import { Client, credentials, Metadata } from '@grpc/grpc-js';
 import { SpanKind, SpanStatusCode } from '@opentelemetry/api';
 import type { ReadableSpan } from '@opentelemetry/sdk-trace-base';
 import { createCtrRequest } from '../../lib/client/ctr-rows.ts';
-import { formatFleet } from '../../lib/core/fleet.ts';
-import { createLogger } from '../../lib/platform/logs.ts';
 import { readExporters } from '../../lib/platform/start-tracing.ts';
 import { Channel } from '../../lib/rpc/channel.ts';
 import { CTR_PREDICT, CTR_SERVICE, encodeCtrRequest } from '../../proto/ctr.ts';
 import { GENERAL_MODEL_SERVICE } from '../../proto/general-model.ts';
-import { completeConfig, type ServingSettings } from '../../serving/config/serving-config.ts';
-import { startServing } from '../../serving/server.ts';
 import { recordSpans } from '../platform/support/recorded-spans.ts';
 import { killOnTestEnd, temporaryFolder } from '../repository/support/fixtures.ts';
-import { waitUntil } from '../rpc/support/echo-server.ts';
 import { getErrorCode } from '../support/errors.ts';
 import { DIST } from '../support/processes.ts';
-import { CubeServers } from './stores/support/cube-servers.ts';
+import { publishToy, startInProcess, startRemote } from './support/in-process-serving.ts';
 import { encodeRequest } from './support/paddle-client.ts';
 import { multiply } from './support/plain-models.ts';
 import { createPaddleRequest } from './support/protocol-clients.ts';
 import { ServingProcess } from './support/serving-process.ts';
-import { BUNDLE, ToyBundle, toTsv, toyRows } from './support/toy-bundle.ts';
-import { ToyRepository } from './support/toy-service.ts';
+import { BUNDLE, toTsv, toyRows } from './support/toy-bundle.ts';
 
 const ROWS = toyRows(3);
 const TSV = { 'content-type': 'text/tab-separated-values' };
 const SPAN = '00f067aa0ba902b7';
 const traceId = (n: number): string => `4bf92f3577b34da6a3ce929d0e0e473${n}`;
 const traceparent = (n: number): string => `00-${traceId(n)}-${SPAN}-01`;
-
-async function publish(t: TestContext, shardNum: number): Promise<ToyRepository> {
-  const toys = new ToyRepository(t);
-  await toys.publish(new ToyBundle({ version: '1', seed: 5, shardNum }));
-  await toys.activate('1');
-  return toys;
-}
-
-/** Serves a bundle of two shards in this process. @returns the address */
-async function startRemote(t: TestContext): Promise<string> {
-  const toys = await publish(t, 2);
-  const servers = new CubeServers(BUNDLE, toys.location);
-  t.after(() => servers.stop());
-  await servers.load(await toys.repository.readManifest(BUNDLE, '1'));
-  const fleet = join(toys.folder, 'fleet.json');
-  writeFileSync(fleet, formatFleet(servers.fleet));
-  const model = { repository: toys.location, bundle: BUNDLE, fleet, instances: 1 };
-  return startInProcess(t, [{ ...model, store: 'remote' }]);
-}
-
-async function startInProcess(t: TestContext, models: ServingSettings['models']): Promise<string> {
-  const config = completeConfig({ port: 0, timeoutMs: 60_000, models });
-  const serving = await startServing({ config, logger: createLogger('serving') });
-  t.after(() => serving.stop());
-  const url = `http://${serving.address}`;
-  await waitUntil(async () => (await fetch(`${url}/readyz`)).ok);
-  return serving.address;
-}
 
 function post(address: string, body: string, trace: string): Promise<Response> {
   const headers = { ...TSV, traceparent: trace };
@@ -191,7 +157,7 @@ test('a process sends its spans where OTEL_EXPORTER_OTLP_ENDPOINT says', async (
   t.after(() => collector.close());
   await once(collector.listen(0, '127.0.0.1'), 'listening');
   const { port } = collector.address() as AddressInfo;
-  const toys = await publish(t, 1);
+  const toys = await publishToy(t, 1);
   process.env['OTEL_EXPORTER_OTLP_ENDPOINT'] = `http://127.0.0.1:${port}`;
   let serving: ServingProcess;
   try {

@@ -36,6 +36,7 @@ Examples:
   ctr-client --rows rows.tsv --endpoint 127.0.0.1:8080 --matrix batch=1,8,64 concurrency=1,4,16 \\
     --duration 10 --chart matrix.html
   ctr-client --rows golden.jsonl --endpoint 127.0.0.1:8080 --against 127.0.0.1:9292
+  ctr-client --rows rows.tsv --endpoint 127.0.0.1:8080 --duration 5 --profile trace.json
   ctr-client --rows rows.tsv --endpoint 127.0.0.1:8080 --experiment-key 15 --by-variant
   ctr-client --rows rows.tsv --endpoint 127.0.0.1:9292 --protocol paddle --slots slots.json
 
@@ -153,6 +154,13 @@ function addResultOptions(program: Command): void {
     )
     .option('--output <file>', 'File for the scores as TSV: row, label, probability, version')
     .option('--chart <file>', 'File for charts: .svg, or .html with the tables', parseChartPath)
+    .addOption(
+      new Option(
+        '--profile <file>',
+        'File for a Chrome trace of the first 10,000 requests, with their steps in serving and ' +
+          'their calls to shards',
+      ).conflicts(['matrix', 'against']),
+    )
     .addOption(
       new Option(
         '--by-variant',

@@ -28,6 +28,8 @@ export interface Flags extends KeyOptions {
   readonly maxDiff: number;
   readonly output?: string;
   readonly chart?: string;
+  /** File of the Chrome trace. */
+  readonly profile?: string;
   readonly json?: boolean;
 }
 

@@ -59,6 +59,7 @@ export class Session {
     const shape = await requestModelShape(flags.endpoint, flags, credentials);
     if (flags.output !== undefined) checkWritable('--output', flags.output);
     if (flags.chart !== undefined) checkWritable('--chart', flags.chart);
+    if (flags.profile !== undefined) checkWritable('--profile', flags.profile);
     const spec = flags.slots === undefined ? undefined : readSpec(flags.slots);
     const columns = shape.slotNum + shape.denseNum;
     const rows = await readRowsFile(flags.rows, columns, flags.limit);
@@ -96,6 +97,7 @@ export class Session {
       connectionsMax: concurrency,
       timeoutMs: flags.timeoutMs,
       credentials: this.#credentials,
+      profile: flags.profile !== undefined,
     };
     const caller = openProtocolClient(flags.protocol, target, this.rows, this.#spec);
     this.#callers.push(caller);

@@ -6,6 +6,7 @@ import type { ResponseRecorder } from './load/response-recorder.ts';
 import { runCharts, writeChart } from './reports/chart-file.ts';
 import { formatReport, makeReport, type Report } from './reports/report.ts';
 import { writeScores } from './reports/scores-file.ts';
+import { TraceFile } from './reports/trace-file.ts';
 import { formatVariants, measureVariants } from './reports/variant-report.ts';
 import { EXIT_INTERRUPTED, type Session } from './session.ts';
 
@@ -21,6 +22,7 @@ export async function measure(
   title: string,
   batchRows: number,
   concurrency: number,
+  trace?: TraceFile,
 ): Promise<Measured> {
   const { flags, rows } = session;
   const requests = await session.prepareRequests(batchRows, concurrency);
@@ -33,6 +35,7 @@ export async function measure(
     warmUpMs: session.warmUpMs,
     stop: session.stop,
     onRows: progress.update,
+    onProfile: trace && ((request) => trace.add(request)),
   }).finally(progress.stop);
   const { endpoint, protocol } = flags;
   const report = makeReport(rows, { endpoint, protocol, batchRows, schedule }, load, recorder);
@@ -43,7 +46,14 @@ export async function measure(
 export async function runOnce(session: Session): Promise<void> {
   const { flags, rows } = session;
   const { batch, concurrency } = flags;
-  const { report, recorder, requests } = await measure(session, 'predicting', batch, concurrency);
+  const trace = flags.profile === undefined ? undefined : new TraceFile(flags.profile);
+  const { report, recorder, requests } = await measure(
+    session,
+    'predicting',
+    batch,
+    concurrency,
+    trace,
+  );
   const byVariant =
     flags.byVariant === true && rows.labels !== undefined
       ? measureVariants(rows.labels, requests, recorder)
@@ -59,11 +69,21 @@ export async function runOnce(session: Session): Promise<void> {
       text,
     });
   }
+  if (trace !== undefined) writeTrace(trace, flags);
   if (report.interrupted) process.exitCode = EXIT_INTERRUPTED;
   checkAnswers(report, flags);
   if (flags.output === undefined) return;
   if (report.interrupted) process.stderr.write(`interrupted: ${flags.output} was not written\n`);
   else writeScores(flags.output, rows, recorder);
+}
+
+function writeTrace(trace: TraceFile, { profile, endpoint }: Flags): void {
+  const count = trace.write();
+  const text =
+    count === 0
+      ? `${profile} is empty: ${endpoint} sent no profiles`
+      : `${profile} has ${count} requests; open it at https://ui.perfetto.dev`;
+  process.stderr.write(`${text}\n`);
 }
 
 /** @throws CubeError when too many requests failed, or a response mixed versions */

@@ -38,10 +38,12 @@ export function Comparison({ bundle }: { bundle: Bundle }): JSX.Element | null {
     <section class="card" data-comparison={`${from.version} ${to.version}`}>
       <div class="toolbar">
         <h3>Compare versions of {bundle.bundle}</h3>
-        <span class="muted">from</span>
-        {select(from.version, setLeft, 'From version')}
-        <span class="muted">to</span>
-        {select(to.version, setRight, 'To version')}
+        <span class="together">
+          <span class="muted">from</span>
+          {select(from.version, setLeft, 'From version')}
+          <span class="muted">to</span>
+          {select(to.version, setRight, 'To version')}
+        </span>
       </div>
       {from.version === to.version ? (
         <p class="empty">Choose two versions.</p>

@@ -226,7 +226,7 @@ function ShardLatency({ stores }: { stores: readonly Store[] }): JSX.Element | n
     <section class="card">
       <h3>Shard servers, as this process sees them</h3>
       <div class="scroll">
-        <table>
+        <table class="stacks">
           <thead>
             <tr>
               <th>Server</th>
@@ -243,11 +243,15 @@ function ShardLatency({ stores }: { stores: readonly Store[] }): JSX.Element | n
                 <td>
                   <span class={`badge ${state === 'failed' ? 'down' : 'ready'}`}>{state}</span>
                 </td>
-                <td>
+                <td class="full">
                   <Bar share={latencyMs / slowest} label={formatMs(latencyMs)} />
                 </td>
-                <td class="number">{formatCount(requests)}</td>
-                <td class="number">{formatCount(failures)}</td>
+                <td class="number" data-label="requests">
+                  {formatCount(requests)}
+                </td>
+                <td class="number" data-label="failed">
+                  {formatCount(failures)}
+                </td>
               </tr>
             ))}
           </tbody>

@@ -1,7 +1,8 @@
 /** One run: all requests are encoded before the clock starts, then sent and recorded. */
 
 import { CubeError, requireDefined } from '../../../lib/core/errors.ts';
-import { systemClock } from '../../../lib/platform/clock.ts';
+import type { RequestProfile } from '../../../lib/core/request-profile.ts';
+import { systemClock, toUnixMs } from '../../../lib/platform/clock.ts';
 import type { ProtocolClient, SendRequest } from '../protocols/protocol-client.ts';
 import { LoadGenerator, type LoadResult, type LoadSchedule } from './load-generator.ts';
 import { ResponseRecorder } from './response-recorder.ts';
@@ -37,17 +38,35 @@ export function prepareRequests(
   return requests;
 }
 
+/** An answered request; times are milliseconds since 1970. */
+export interface TracedRequest {
+  readonly sentMs: number;
+  readonly endMs: number;
+  readonly rows: number;
+  readonly version: string;
+  readonly profile: RequestProfile;
+}
+
+type OnProfile = (request: TracedRequest) => void;
+
 /** Sends a request once and records response or failure. @returns whether it was answered */
 export async function sendAndRecord(
   { start, end, send }: PreparedRequest,
   recorder: ResponseRecorder,
   dueMs: number,
   startMs: number,
+  onProfile?: OnProfile,
 ): Promise<boolean> {
   try {
+    const sentMs = systemClock.nowMs();
     const response = await send();
     const nowMs = systemClock.nowMs();
     recorder.recordResponse(start, response, nowMs - dueMs, nowMs - startMs);
+    const { profile, version } = response;
+    if (profile !== undefined) {
+      const times = { sentMs: toUnixMs(sentMs), endMs: toUnixMs(nowMs) };
+      onProfile?.({ ...times, rows: end - start, version, profile });
+    }
     return true;
   } catch (error) {
     recorder.recordFailure(CubeError.from(error), start, end);
@@ -63,6 +82,8 @@ export interface LoadRunOptions {
   readonly warmUpMs?: number;
   readonly stop: AbortSignal;
   readonly onRows?: (rowsDone: number) => void;
+  /** Gets the profiles of the requests after the warm-up, where responses have them. */
+  readonly onProfile?: OnProfile | undefined;
 }
 
 export interface LoadRunResult {
@@ -75,12 +96,13 @@ export async function runLoad(options: LoadRunOptions): Promise<LoadRunResult> {
   const pass = async (
     passSchedule: LoadSchedule,
     recorder: ResponseRecorder,
+    onProfile?: OnProfile,
   ): Promise<LoadResult> => {
     const startMs = systemClock.nowMs();
     let rowsDone = 0;
     const work = async (batch: number, dueMs: number): Promise<boolean> => {
       const request = requireDefined(requests[batch], 'a request');
-      const isAnswered = await sendAndRecord(request, recorder, dueMs, startMs);
+      const isAnswered = await sendAndRecord(request, recorder, dueMs, startMs, onProfile);
       rowsDone += request.end - request.start;
       onRows?.(rowsDone);
       return isAnswered;
@@ -90,5 +112,5 @@ export async function runLoad(options: LoadRunOptions): Promise<LoadRunResult> {
   if (warmUpMs > 0)
     await pass({ ...schedule, durationMs: warmUpMs }, new ResponseRecorder(rowCount));
   const recorder = new ResponseRecorder(rowCount);
-  return { load: await pass(schedule, recorder), recorder: recorder };
+  return { load: await pass(schedule, recorder, options.onProfile), recorder };
 }

@@ -8,6 +8,7 @@ import type { ProtocolClient, ProtocolClientOptions, SendRequest } from './proto
 export class CtrProtocolClient implements ProtocolClient {
   readonly #client: CtrClient;
   readonly #model: string;
+  readonly #isProfiled: boolean;
   readonly #rows: RowsFile['rows'];
 
   /** @throws CubeError UNSUPPORTED for rows by name over gRPC */
@@ -28,6 +29,7 @@ export class CtrProtocolClient implements ProtocolClient {
       connectionsMax: target.connectionsMax,
     });
     this.#model = target.shape.name;
+    this.#isProfiled = target.profile ?? false;
     this.#rows = rows;
   }
 
@@ -35,7 +37,11 @@ export class CtrProtocolClient implements ProtocolClient {
     const { kind, values } = this.#rows;
     const batch = values.slice(start, end);
     const rows = kind === 'lines' ? Buffer.from(`${batch.join('\n')}\n`) : (batch as CtrRows);
-    const call = { model: this.#model, ...(experimentKey !== '' && { experimentKey }) };
+    const call = {
+      model: this.#model,
+      profile: this.#isProfiled,
+      ...(experimentKey !== '' && { experimentKey }),
+    };
     return async () => {
       const prediction = await this.#client.predict(rows, call);
       const { length } = prediction.probabilities;

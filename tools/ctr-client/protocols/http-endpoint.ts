@@ -10,6 +10,11 @@ import {
 import { Agent as HttpsAgent, request as httpsRequest } from 'node:https';
 import { CubeError, ERROR_STATUS, type ErrorCode } from '../../../lib/core/errors.ts';
 import { JsonReader } from '../../../lib/core/json.ts';
+import {
+  PROFILE_KEY,
+  parseProfile,
+  type RequestProfile,
+} from '../../../lib/core/request-profile.ts';
 import { type Credentials, NO_CREDENTIALS } from '../../../lib/rpc/credentials.ts';
 import {
   DEGRADED_KEY,
@@ -41,6 +46,8 @@ export interface HttpEndpointOptions {
   readonly timeoutMs: number;
   /** API key and certificates. Default: none. */
   readonly credentials?: Credentials | undefined;
+  /** Ask for the profile of each request. Default false. */
+  readonly profile?: boolean;
 }
 
 /** Far above the response to the largest request. */
@@ -50,6 +57,7 @@ const SHOWN_CHARS_MAX = 200;
 export class HttpEndpoint {
   readonly url: string;
   readonly #timeoutMs: number;
+  readonly #isProfiled: boolean;
   readonly #credentials: Credentials;
   readonly #agent: HttpAgent | HttpsAgent;
   readonly #send: typeof httpRequest;
@@ -59,9 +67,11 @@ export class HttpEndpoint {
     connectionsMax,
     timeoutMs,
     credentials = NO_CREDENTIALS,
+    profile = false,
   }: HttpEndpointOptions) {
     this.url = url.replace(/\/+$/, '');
     this.#timeoutMs = timeoutMs;
+    this.#isProfiled = profile;
     this.#credentials = credentials;
     const options = { keepAlive: true, maxSockets: connectionsMax };
     const isSecure = url.startsWith('https:');
@@ -106,6 +116,7 @@ export class HttpEndpoint {
             'content-type': body.type,
             'content-length': body.bytes.length,
             'timeout-ms': this.#timeoutMs,
+            ...(this.#isProfiled && { [PROFILE_KEY]: 'true' }),
           };
     return new Promise((resolve, reject) => {
       const request = this.#send(source, { method, agent: this.#agent, headers });
@@ -133,10 +144,17 @@ export function isDegraded({ headers }: HttpResponse): boolean {
   return headers[DEGRADED_KEY] === 'true';
 }
 
-/** Every protocol over HTTP names the variants of a request in a header. */
-export function readVariants({ headers }: HttpResponse): { readonly variants?: Variants } {
+/** Every protocol over HTTP sends the variants and the profile of a request as headers. */
+export function readMetadata({ headers }: HttpResponse): {
+  readonly variants?: Variants;
+  readonly profile?: RequestProfile;
+} {
   const variants = parseVariants(headers[EXPERIMENTS_KEY]?.toString());
-  return variants === undefined ? {} : { variants };
+  const profile = parseProfile(headers[PROFILE_KEY]?.toString());
+  return {
+    ...(variants !== undefined && { variants }),
+    ...(profile !== undefined && { profile }),
+  };
 }
 
 /** @throws CubeError INTERNAL when the body is not JSON */

@@ -8,7 +8,7 @@ import {
   type HttpResponse,
   invalidResponseError,
   parseJsonBody,
-  readVariants,
+  readMetadata,
   withReadErrors,
 } from './http-endpoint.ts';
 import type {
@@ -120,7 +120,7 @@ function readResponse(
     unseen: parameters.field('unseen').integer(0),
     unavailable: parameters.field('unavailable').integer(0),
     degraded: parameters.field('degraded').boolean(),
-    ...readVariants(response),
+    ...readMetadata(response),
   };
 }
 

@@ -12,7 +12,7 @@ import {
   HttpEndpoint,
   isDegraded,
   parseJsonBody,
-  readVariants,
+  readMetadata,
   withReadErrors,
 } from './http-endpoint.ts';
 import {
@@ -63,7 +63,7 @@ export class PaddleProtocolClient implements ProtocolClient {
         return [{ name: this.#spec.click.output, data }];
       });
       const probabilities = selectClickScores(outputs, end - start, response.source, this.#spec);
-      const marks = { degraded: isDegraded(response), ...readVariants(response) };
+      const marks = { degraded: isDegraded(response), ...readMetadata(response) };
       return { ...NO_METADATA, probabilities, ...marks };
     };
   }

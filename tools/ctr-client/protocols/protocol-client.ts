@@ -1,6 +1,7 @@
 /**
  * The interface of protocols: rows are encoded before the clock starts and may be sent repeatedly.
  */
+import type { RequestProfile } from '../../../lib/core/request-profile.ts';
 import type { Credentials } from '../../../lib/rpc/credentials.ts';
 import type { Variants } from '../../../proto/ctr.ts';
 import type { ModelShape } from './model-shape.ts';
@@ -17,10 +18,15 @@ export interface PredictionResponse {
   readonly degraded: boolean;
   /** Absent if the request was not part of experiments. */
   readonly variants?: Variants;
+  /** Present if the request asked for it. */
+  readonly profile?: RequestProfile;
 }
 
 /** Values for protocols without versions and counts. */
-export const NO_METADATA: Omit<PredictionResponse, 'probabilities' | 'degraded' | 'variants'> = {
+export const NO_METADATA: Omit<
+  PredictionResponse,
+  'probabilities' | 'degraded' | 'variants' | 'profile'
+> = {
   version: '',
   tablesVersion: '',
   unseen: 0,
@@ -48,4 +54,6 @@ export interface ProtocolClientOptions {
   /** API key and certificates. */
   readonly credentials?: Credentials | undefined;
   readonly timeoutMs: number;
+  /** Ask for the profile of each request. Default false. */
+  readonly profile?: boolean;
 }

@@ -8,7 +8,7 @@ import {
   HttpEndpoint,
   isDegraded,
   parseJsonBody,
-  readVariants,
+  readMetadata,
   withReadErrors,
 } from './http-endpoint.ts';
 import {
@@ -47,7 +47,7 @@ export class TfsProtocolClient implements ProtocolClient {
         readOutputs(parseJsonBody(response).field('outputs').value, this.#spec),
       );
       const probabilities = selectClickScores(outputs, end - start, response.source, this.#spec);
-      const marks = { degraded: isDegraded(response), ...readVariants(response) };
+      const marks = { degraded: isDegraded(response), ...readMetadata(response) };
       return { ...NO_METADATA, probabilities, ...marks };
     };
   }
