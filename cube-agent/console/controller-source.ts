@@ -12,14 +12,13 @@ import { listRecentWarnings } from '../../lib/platform/recent-warnings.ts';
 import type { BundleController } from '../rollout/bundle-controller.ts';
 import type { BundleRolloutConfig } from '../rollout/rollout-config.ts';
 import { toRolloutStatus } from '../rollout/rollout-status.ts';
+import { Diagnoses } from './diagnoses.ts';
 import type { FleetWatch } from './fleet-watch.ts';
 import type { GateRuns } from './gate-runs.ts';
 
 /** How long what was read of the repository is shown. */
 const READ_MS_LOCAL = 2_000;
 const READ_MS_REMOTE = 15_000;
-/** The checks of doctor run at this interval, beside the state. */
-const DIAGNOSE_MS = 15_000;
 /** The newest versions and history entries are shown. */
 const VERSIONS_MAX = 50;
 const ENTRIES_MAX = 50;
@@ -44,12 +43,6 @@ const EMPTY_VIEW: RepositoryView = {
   gateReports: new Map(),
 };
 
-interface Diagnosis {
-  readonly findings: readonly Finding[];
-  /** When the next one starts. */
-  readonly nextMs: number;
-}
-
 export interface ControllerSourceOptions {
   readonly bundles: readonly BundleController[];
   readonly configs: readonly BundleRolloutConfig[];
@@ -71,7 +64,7 @@ export class ControllerConsoleSource implements ConsoleSource {
   readonly #manifests = new Map<string, Manifest>();
   readonly #views = new Map<string, { readonly view: RepositoryView; readonly untilMs: number }>();
   readonly #errors = new Map<string, string>();
-  readonly #diagnoses = new Map<string, Diagnosis>();
+  readonly #diagnoses = new Map<string, Diagnoses>();
   /** Reports are never removed: the search for the newest starts at the last one found. */
   readonly #gateReports = new Map<string, number>();
 
@@ -225,18 +218,14 @@ export class ControllerConsoleSource implements ConsoleSource {
     }
   }
 
-  /** The findings of the last diagnosis. Starts the next one when it is due. */
   #listFindings(controller: BundleController): readonly Finding[] {
     const { bundle } = controller.options;
-    const known = this.#diagnoses.get(bundle) ?? { findings: [], nextMs: 0 };
-    if (this.#clock.nowMs() < known.nextMs) return known.findings;
-    this.#diagnoses.set(bundle, { ...known, nextMs: Number.POSITIVE_INFINITY });
-    const finish = (findings: readonly Finding[]): void => {
-      this.#diagnoses.set(bundle, { findings, nextMs: this.#clock.nowMs() + DIAGNOSE_MS });
-    };
-    // What cannot be read is reported with the state.
-    this.#options.diagnose(controller).then(finish, () => finish([]));
-    return known.findings;
+    let diagnoses = this.#diagnoses.get(bundle);
+    if (diagnoses === undefined) {
+      diagnoses = new Diagnoses(() => this.#options.diagnose(controller), this.#clock);
+      this.#diagnoses.set(bundle, diagnoses);
+    }
+    return diagnoses.list();
   }
 
   #findProblems(controller: BundleController): object[] {
