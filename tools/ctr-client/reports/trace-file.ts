@@ -8,7 +8,7 @@ import { replaceFile } from '../../../lib/platform/files.ts';
 import type { TracedRequest } from '../load/load-run.ts';
 
 /** Later requests are not in the trace. */
-export const TRACED_REQUESTS_MAX = 10_000;
+const TRACED_REQUESTS_MAX = 10_000;
 
 interface TraceEvent {
   readonly name: string;
