@@ -26,6 +26,20 @@ const ROLLOUT_OPTIONS = [
   },
 ];
 
+const OVERLOAD_OPTIONS = [
+  {
+    flags: '--request-rows <n>',
+    description: 'Rows of a request: 500 or 1 (default: both)',
+    parse: parseIntegerBetween(1, COUNT_MAX),
+  },
+  {
+    flags: '--load <n>',
+    description:
+      'Only this load, as a multiple of the capacity, and no bare servers (default: all)',
+    parse: parseIntegerBetween(1, COUNT_MAX),
+  },
+];
+
 process.exitCode = await runLongPrograms({
   name: 'bench',
   description:
@@ -67,6 +81,7 @@ process.exitCode = await runLongPrograms({
     overload: {
       script: 'overload.bench.js',
       summary: 'Serving above its capacity: answers in time and the cost of refusals',
+      options: OVERLOAD_OPTIONS,
     },
     pipeline: {
       script: 'pipeline.bench.js',
@@ -96,6 +111,10 @@ process.exitCode = await runLongPrograms({
     serving: {
       script: 'serving.bench.js',
       summary: 'The engine of serving against the graph alone',
+    },
+    'single-rows': {
+      script: 'single-rows.bench.js',
+      summary: 'Requests of one row through each protocol against bare servers: CPU time',
     },
     start: {
       script: 'start.bench.js',

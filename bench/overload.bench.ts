@@ -7,6 +7,7 @@
  */
 import { loadavg } from 'node:os';
 import { pathToFileURL } from 'node:url';
+import { parseArgs } from 'node:util';
 import { requireDefined } from '../lib/core/errors.ts';
 import { makeTemporaryFolder, removePath } from '../lib/platform/files.ts';
 import { percentile, pinSelf } from './support/cube-server-process.ts';
@@ -159,7 +160,20 @@ async function compareRefusals({ bodyBytes }: Scenario, cpuSecondsEach: number):
   }
 }
 
+/** All scenarios and loads by default. */
+function readOptions(): { scenarios: readonly Scenario[]; isWhole: boolean } {
+  const { values } = parseArgs({
+    options: { 'request-rows': { type: 'string' }, load: { type: 'string' } },
+  });
+  const { 'request-rows': rows, load } = values;
+  const chosen = SCENARIOS.filter((one) => rows === undefined || one.rows === Number(rows));
+  if (load === undefined) return { scenarios: chosen, isWhole: true };
+  const scenarios = chosen.map((one) => ({ ...one, multiples: [Number(load)] }));
+  return { scenarios, isWhole: false };
+}
+
 async function main(): Promise<void> {
+  const { scenarios, isWhole } = readOptions();
   const folder = makeTemporaryFolder('hypercube-bench-');
   pinSelf(CLIENT_CORE);
   process.stdout.write('Serving above its capacity, over HTTP.\n');
@@ -169,9 +183,10 @@ async function main(): Promise<void> {
     print('machine load', loadavg()[0]?.toFixed(1) ?? '');
     service = await startServing(folder, ['--store', 'memory']);
     const costs: [Scenario, number][] = [];
-    for (const scenario of SCENARIOS) {
+    for (const scenario of scenarios) {
       costs.push([scenario, await runScenario(service, folder, scenario)]);
     }
+    if (!isWhole) return;
     for (const [scenario, seconds] of costs) await compareRefusals(scenario, seconds);
   } finally {
     await service?.stop();

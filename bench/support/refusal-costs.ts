@@ -1,9 +1,7 @@
 /** What a refusal costs in CPU time, in bare servers and in Hypercube, interleaved in one run. */
-import { join } from 'node:path';
 import { requireDefined } from '../../lib/core/errors.ts';
-import { spawnPinned } from './cube-server-process.ts';
+import { type CountedServer, startCountedServer } from './counted-server.ts';
 import { postBytes, RawHttp } from './raw-http.ts';
-import { SERVICE_CORE } from './serving-process.ts';
 
 /** From the least that a Node server can do to what serving does. */
 export const REFUSING_SERVERS: ReadonlyMap<string, string> = new Map([
@@ -20,31 +18,8 @@ const IN_FLIGHT = 16;
 const ROUND_REQUESTS = 8_000;
 const ROUND_BYTES = 240e6;
 
-interface RefusingServer {
-  readonly url: URL;
-  cpuMicros(): Promise<number>;
-  stop(): void;
-}
-
-async function startRefusingServer(kind: string): Promise<RefusingServer> {
-  const main = join(import.meta.dirname, 'refusal-server.js');
-  const child = spawnPinned(SERVICE_CORE, [process.execPath, main, kind]);
-  const ports = await new Promise<{ port: number; cpuPort: number }>((resolve, reject) => {
-    child.stderr?.once('data', (line) => resolve(JSON.parse(String(line))));
-    child.on('close', () => reject(new Error(`the server ${kind} ended`)));
-  });
-  return {
-    url: new URL(`http://127.0.0.1:${ports.port}`),
-    async cpuMicros() {
-      const response = await fetch(`http://127.0.0.1:${ports.cpuPort}`);
-      return ((await response.json()) as { micros: number }).micros;
-    },
-    stop: () => child.kill(),
-  };
-}
-
 /** @returns microseconds of the server for each request */
-async function measureRound(server: RefusingServer, request: Uint8Array): Promise<number> {
+async function measureRound(server: CountedServer, request: Uint8Array): Promise<number> {
   const count = Math.min(ROUND_REQUESTS, Math.floor(ROUND_BYTES / request.length));
   const beforeMicros = await server.cpuMicros();
   let sent = 0;
@@ -64,10 +39,11 @@ async function measureRound(server: RefusingServer, request: Uint8Array): Promis
 export async function measureRefusals(bodyBytes: number): Promise<ReadonlyMap<string, number>> {
   const headers = { 'content-type': 'text/tab-separated-values' };
   const request = postBytes('/v1/ctr:predict', headers, Buffer.alloc(bodyBytes, 'x'));
-  const servers = new Map<string, RefusingServer>();
+  const servers = new Map<string, CountedServer>();
   const rounds = new Map<string, number[]>();
   try {
-    for (const kind of REFUSING_SERVERS.keys()) servers.set(kind, await startRefusingServer(kind));
+    for (const kind of REFUSING_SERVERS.keys())
+      servers.set(kind, await startCountedServer('refusal-server.js', kind));
     // The first round only warms up.
     for (let round = 0; round <= ROUNDS; round++) {
       for (const [kind, server] of servers) {

@@ -3,7 +3,7 @@
  * but read and answer, and Hypercube's. A second port answers with the CPU time of the process.
  */
 import { createServer as createHttpServer } from 'node:http';
-import { type AddressInfo, createServer, type Server, type Socket } from 'node:net';
+import { createServer, type Server, type Socket } from 'node:net';
 import { DEFAULT_SERVER_LIMITS } from '../../lib/core/limits.ts';
 import { createLogger } from '../../lib/platform/logs.ts';
 import { HttpServer } from '../../lib/rpc/http-server.ts';
@@ -11,6 +11,7 @@ import { OnePortServer } from '../../lib/rpc/one-port-server.ts';
 import { readIntoSharedBuffer } from '../../lib/rpc/shared-read-buffer.ts';
 import { ServingMetrics } from '../../serving/metrics/serving-metrics.ts';
 import { Admission } from '../../serving/protocols/admission.ts';
+import { announcePort, listenLocally } from './cpu-port.ts';
 
 const HEAD_END = Buffer.from('\r\n\r\n');
 const BODY = JSON.stringify({
@@ -91,22 +92,17 @@ function createRefusingHttp(): HttpServer {
   return http;
 }
 
-async function listen(server: Server): Promise<number> {
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-  return (server.address() as AddressInfo).port;
-}
-
 /** @returns the port */
 async function start(kind: string): Promise<number> {
-  if (kind === 'net') return listen(createBareServer(false));
-  if (kind === 'net-shared') return listen(createBareServer(true));
-  if (kind === 'node-http') return listen(createNodeHttpServer());
+  if (kind === 'net') return listenLocally(createBareServer(false));
+  if (kind === 'net-shared') return listenLocally(createBareServer(true));
+  if (kind === 'node-http') return listenLocally(createNodeHttpServer());
   const http = createRefusingHttp();
   const limits = DEFAULT_SERVER_LIMITS;
   const logger = createLogger('bench', { level: 'silent' });
   const address = await new OnePortServer({ http, limits, logger }).listen('127.0.0.1', 0);
   if (kind === 'hypercube') return Number(address.split(':').at(-1));
-  return listen(
+  return listenLocally(
     createServer({ noDelay: true }, (socket) => {
       socket.on('error', () => socket.destroy());
       http.serveWithNode(socket, Buffer.alloc(0));
@@ -114,9 +110,4 @@ async function start(kind: string): Promise<number> {
   );
 }
 
-const cpu = createHttpServer((_request, response) => {
-  const { user, system } = process.cpuUsage();
-  response.end(JSON.stringify({ micros: user + system }));
-});
-const port = await start(process.argv[2] ?? '');
-process.stderr.write(`${JSON.stringify({ port, cpuPort: await listen(cpu) })}\n`);
+await announcePort(await start(process.argv[2] ?? ''));

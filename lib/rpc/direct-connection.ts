@@ -4,6 +4,7 @@
  * another kind it ends its work, and node:http takes the connection over for good.
  */
 import type { Socket } from 'node:net';
+import { systemClock } from '../platform/clock.ts';
 import { DirectExchange, type DirectExchangeOptions } from './direct-exchange.ts';
 import type { ExpiryQueue } from './expiry-queue.ts';
 import { REQUEST_TIMEOUT_RESPONSE } from './http-admission.ts';
@@ -49,8 +50,13 @@ export class DirectConnection {
   /** The current body if it is needed; its first bytes have arrived. */
   #body: Buffer | undefined;
   #received = 0;
-  /** Bytes that wait: a part of a head, or what follows a request that is not answered yet. */
+  /**
+   * Bytes that wait: a part of a head, a request for a later turn, or what follows a request that
+   * is not answered yet.
+   */
   #kept: Buffer | undefined;
+  /** When the kept request, which waits for a later turn, arrived; undefined: none does. */
+  #deferredMs: number | undefined;
   /** The peer sends nothing more. */
   #hasEnded = false;
   /** Nothing more is read here: the connection is closing or was handed over. */
@@ -75,12 +81,14 @@ export class DirectConnection {
     return this.#exchange === undefined && this.#missing === 0 && this.#kept === undefined;
   }
 
-  /** @param first the bytes read so far */
+  /** @param first the bytes read so far, valid until it returns */
   start(first: Buffer): void {
     if (this.socket.destroyed) return;
-    if (!readIntoSharedBuffer(this.socket, this.#onRead)) this.socket.on('data', this.#onData);
+    const isShared = readIntoSharedBuffer(this.socket, this.#onRead);
+    if (!isShared) this.socket.on('data', this.#onData);
     this.#take(first, first.length);
-    if (!this.#isFinished && !this.#isPaused) this.socket.resume();
+    // A connection that is read into the shared buffer flows already.
+    if (!isShared && !this.#isFinished && !this.#isPaused) this.socket.resume();
   }
 
   /** Answers that the body took too long, and closes the connection. */
@@ -111,7 +119,8 @@ export class DirectConnection {
       return;
     }
     const kept = Buffer.concat([this.#takeKept(), bytes.subarray(0, end)]);
-    this.#process(kept, kept.length, false);
+    if (this.#deferredMs === undefined) this.#process(kept, kept.length, false);
+    else this.#pauseWith(kept);
   }
 
   #takeKept(): Buffer {
@@ -130,17 +139,24 @@ export class DirectConnection {
       }
       if (this.#exchange !== undefined) {
         // Without a pause the end of the stream could come before these bytes are handled.
-        this.#isPaused = true;
-        this.socket.pause();
+        this.#pauseWith(Buffer.from(bytes.subarray(at, end)));
+        return;
+      }
+      const { turns } = this.#options;
+      if (!turns.take() && end - at <= DEFERRED_BYTES_MAX) {
         this.#kept = Buffer.from(bytes.subarray(at, end));
+        this.#deferredMs ??= systemClock.nowMs();
+        turns.defer(this.#resumeDeferred);
         return;
       }
-      if (!this.#options.turns.take() && end - at <= DEFERRED_BYTES_MAX) {
-        this.#waitForTurn(Buffer.from(bytes.subarray(at, end)));
-        return;
-      }
+      const arrivedMs = this.#deferredMs ?? systemClock.nowMs();
+      this.#deferredMs = undefined;
       const head = parseRequestHead(bytes, at, end);
-      if (head === 'incomplete' && mayWait && !this.#hasEnded) {
+      if (head === 'incomplete' && this.#hasEnded) {
+        this.#breakOff();
+        return;
+      }
+      if (head === 'incomplete' && mayWait) {
         this.#kept = Buffer.from(bytes.subarray(at, end));
         this.#options.heads.add(this);
         return;
@@ -153,7 +169,11 @@ export class DirectConnection {
         return;
       }
       at = head.bodyStart;
-      const exchange = new DirectExchange(this.socket, head, found, this.#options);
+      const exchange = new DirectExchange(
+        this.socket,
+        { head, match: found, arrivedMs },
+        this.#options,
+      );
       this.#exchange = exchange;
       exchange.onSent = this.#onSent;
       this.#missing = head.contentLength;
@@ -162,22 +182,28 @@ export class DirectConnection {
     }
   }
 
-  /** Begins no request before a later turn of the event loop. */
-  #waitForTurn(bytes: Buffer): void {
+  #pauseWith(kept: Buffer): void {
+    this.#kept = kept;
+    if (this.#isPaused) return;
     this.#isPaused = true;
     this.socket.pause();
-    this.#kept = bytes;
-    this.#options.turns.defer(this.#resumeKept);
   }
 
+  /** Begins the request that has waited for this turn of the event loop. */
+  readonly #resumeDeferred = (): void => {
+    this.#resumeKept();
+    this.#endIfIdle();
+  };
+
   /** Processes the bytes that have waited. */
-  readonly #resumeKept = (): void => {
+  #resumeKept(): void {
     if (this.#isFinished || this.#kept === undefined) return;
     const kept = this.#takeKept();
+    const wasPaused = this.#isPaused;
     this.#isPaused = false;
     this.#process(kept, kept.length, true);
-    if (!this.#isFinished && !this.#isPaused) this.socket.resume();
-  };
+    if (wasPaused && !this.#isFinished && !this.#isPaused) this.socket.resume();
+  }
 
   #allocateBody(byteCount: number): void {
     this.#body = Buffer.allocUnsafe(Math.min(byteCount, BODY_BYTES_AT_ONCE));
@@ -225,18 +251,26 @@ export class DirectConnection {
       return;
     }
     this.#resumeKept();
-    if (!this.#isFinished && this.#hasEnded && this.isIdle) this.#close();
+    this.#endIfIdle();
   };
+
+  #endIfIdle(): void {
+    if (!this.#isFinished && this.#hasEnded && this.isIdle) this.#close();
+  }
 
   readonly #onEnd = (): void => {
     this.#hasEnded = true;
-    if (this.#isFinished) return;
+    if (this.#isFinished || this.#deferredMs !== undefined) return;
     const isHeadTruncated = this.#exchange === undefined && this.#kept !== undefined;
-    if (this.#missing > 0 || isHeadTruncated) {
-      this.#isFinished = true;
-      this.#options.onBroken(TRUNCATED, this.socket);
-    } else if (this.#exchange === undefined) this.socket.end();
+    if (this.#missing > 0 || isHeadTruncated) this.#breakOff();
+    else if (this.#exchange === undefined) this.socket.end();
   };
+
+  /** Answers a request that ended too early. */
+  #breakOff(): void {
+    this.#isFinished = true;
+    this.#options.onBroken(TRUNCATED, this.socket);
+  }
 
   readonly #onClose = (): void => {
     this.#isFinished = true;

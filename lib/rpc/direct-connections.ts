@@ -37,15 +37,14 @@ export class DirectConnections {
   }
 
   /**
-   * @param first the bytes read so far
+   * @param first the bytes read so far, valid until it returns
    * @returns whether the connection has a request in flight
    */
   serve(socket: Socket, first: Buffer): () => boolean {
     const connection = new DirectConnection(socket, this.#options);
     this.#connections.add(connection);
     socket.once('close', () => this.#connections.delete(connection));
-    // Removing a listener for 'readable' resumes the stream at the next tick.
-    process.nextTick(() => connection.start(first));
+    connection.start(first);
     return () => connection.isBusy;
   }
 

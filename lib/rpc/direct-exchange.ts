@@ -2,7 +2,6 @@
 import type { Socket } from 'node:net';
 import type { AccessGate, CallGrant } from '../access/access-gate.ts';
 import type { CubeError } from '../core/errors.ts';
-import { systemClock } from '../platform/clock.ts';
 import {
   closeAfter,
   createErrorResponse,
@@ -40,7 +39,7 @@ export class DirectExchange implements PendingResponse {
   readonly #head: RequestHead;
   readonly #match: DirectMatch;
   readonly #options: DirectExchangeOptions;
-  readonly #arrivedMs = systemClock.nowMs();
+  readonly #arrivedMs: number;
   /** Set by the handler. */
   #headers: Map<string, string> | undefined;
   #onBodyEnd: (() => void) | undefined;
@@ -49,12 +48,18 @@ export class DirectExchange implements PendingResponse {
   #isRefusedUnread = false;
   #isCounted = true;
 
+  /** @param arrivedMs when the request arrived, on the system clock */
   constructor(
     socket: Socket,
-    head: RequestHead,
-    match: DirectMatch,
+    request: {
+      readonly head: RequestHead;
+      readonly match: DirectMatch;
+      readonly arrivedMs: number;
+    },
     options: DirectExchangeOptions,
   ) {
+    const { head, match, arrivedMs } = request;
+    this.#arrivedMs = arrivedMs;
     this.#socket = socket;
     this.#head = head;
     this.#match = match;
@@ -80,7 +85,9 @@ export class DirectExchange implements PendingResponse {
       const { route, params } = this.#match;
       const caller = { headers, socket: this.#socket };
       this.#grant = gate && createHttpGrant(gate, caller, 'POST', route.path);
-      this.#onBodyEnd = route.admit?.({ headers, params, query: {}, grant: this.#grant });
+      const arrivedMs = this.#arrivedMs;
+      const call = { headers, params, query: {}, grant: this.#grant, arrivedMs };
+      this.#onBodyEnd = route.admit?.(call);
       return true;
     } catch (error) {
       const refusal = this.#toResponse(error);

@@ -31,6 +31,8 @@ export interface HttpRequestHead {
   readonly query: unknown;
   /** Who calls; absent: the server has no access control. */
   readonly grant?: CallGrant | undefined;
+  /** When the head was received, on the system clock; undefined when unknown. */
+  readonly arrivedMs?: number;
 }
 
 /** A request whose body has been read. */
@@ -39,8 +41,6 @@ export interface HttpRequest extends HttpRequestHead {
   readonly body: unknown;
   /** The response that will be sent. */
   readonly raw: PendingResponse;
-  /** When the head was received, on the system clock; undefined when unknown. */
-  readonly arrivedMs?: number;
 }
 
 /** What handlers may see of their response: a part of node:http's ServerResponse. */
@@ -108,6 +108,10 @@ export class DirectRoutes {
     this.#options = options;
   }
 
+  get count(): number {
+    return this.#routes.length;
+  }
+
   add({ path, contentTypes, admit, handler }: DirectRoute): void {
     const pattern = path.replaceAll(/::|:(\w+)/g, (_, name?: string) =>
       name === undefined ? ':' : `(?<${name}>[^/?#;%]{1,${PATH_PARAMETER_CHARS_MAX}})`,
@@ -127,7 +131,7 @@ export class DirectRoutes {
 
   /** Whether the first bytes of a connection may begin a direct request. */
   mayMatch(first: Buffer): boolean {
-    return this.#routes.length > 0 && first.toString('latin1', 0, 4) === 'POST';
+    return first.toString('latin1', 0, 4) === 'POST';
   }
 
   /** Finds the route of a POST. @param url without a query, or no route matches */

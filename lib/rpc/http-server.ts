@@ -188,16 +188,20 @@ export class HttpServer {
     this.#server.emit('listening');
   }
 
+  /** Whether connections can be read without node:http. Only node:http closes idle ones. */
+  get readsDirectly(): boolean {
+    return this.#limits.idleMs === 0 && this.directRoutes.count > 0;
+  }
+
   /**
    * Serves a connection of HTTP/1.1.
-   * @param first the bytes read so far
+   * @param first the bytes read so far, valid until it returns
    * @returns whether the connection has a request in flight
    */
   serve(socket: Socket, first: Buffer): () => boolean {
-    // Only node:http closes idle connections.
-    const isDirect = this.#limits.idleMs === 0 && this.directRoutes.mayMatch(first);
+    const isDirect = this.readsDirectly && this.directRoutes.mayMatch(first);
     const isBusy = isDirect ? this.#directConnections.serve(socket, first) : undefined;
-    if (isBusy === undefined) this.serveWithNode(socket, first);
+    if (isBusy === undefined) this.serveWithNode(socket, Buffer.from(first));
     return () => isBusy?.() === true || this.#admission.hasRequests(socket);
   }
 

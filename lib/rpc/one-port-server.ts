@@ -25,6 +25,7 @@ import { formatEndpoint } from './endpoint.ts';
 import type { GrpcServer } from './grpc-server.ts';
 import type { HttpServer } from './http-server.ts';
 import { RpcRoutes } from './rpc-routes.ts';
+import { pushTo, readIntoSharedBuffer } from './shared-read-buffer.ts';
 import type { TlsIdentity } from './tls-identity.ts';
 import { TlsServer } from './tls-server.ts';
 
@@ -232,23 +233,41 @@ export class OnePortServer {
     let head: Buffer = Buffer.alloc(0);
     const onReadable = (): void => {
       const chunk: Buffer | null = socket.read();
-      if (chunk === null) return;
-      head = head.length === 0 ? chunk : Buffer.concat([head, chunk]);
-      if (head.length < SNIFF_BYTES && isProtocolPrefix(head)) return;
+      if (chunk !== null) take(chunk);
+    };
+    const onRead = (count: number, buffer: Buffer): boolean => {
+      take(buffer.subarray(0, count));
+      return true;
+    };
+    const isShared = this.#http.readsDirectly && readIntoSharedBuffer(socket, onRead);
+    const take = (chunk: Buffer): void => {
+      const bytes = head.length === 0 ? chunk : Buffer.concat([head, chunk]);
+      if (bytes.length < SNIFF_BYTES && isProtocolPrefix(bytes)) {
+        head = Buffer.from(bytes);
+        return;
+      }
       socket.off('readable', onReadable);
       socket.off('timeout', onTimeout);
       socket.setTimeout(0);
-      this.#dispatch(socket, head, connection);
+      if (isShared) {
+        readIntoSharedBuffer(socket, pushTo(socket));
+        this.#dispatch(socket, bytes, connection);
+      } else {
+        // Removing the listener may resume the stream at the next tick. Dispatched earlier, a pause
+        // would be undone by it.
+        process.nextTick(() => this.#dispatch(socket, bytes, connection));
+      }
     };
     socket.setTimeout(this.#limits.sniffMs);
     socket.on('timeout', onTimeout);
-    socket.on('readable', onReadable);
+    if (!isShared) socket.on('readable', onReadable);
   }
 
+  /** @param head valid until it returns */
   #dispatch(socket: Socket, head: Buffer, connection: Connection): void {
     const magic = head.toString('latin1', 0, SNIFF_BYTES);
     if (head[0] === TLS_HANDSHAKE && this.#tls !== undefined && !(socket instanceof TLSSocket)) {
-      socket.unshift(head);
+      socket.unshift(Buffer.from(head));
       this.#tls.serve(socket, (secure) => this.#acceptSecure(secure, connection));
     } else if (this.#tlsOnly && !(socket instanceof TLSSocket)) {
       this.plainRefused++;
@@ -262,16 +281,14 @@ export class OnePortServer {
       connection.isBusy = () => calls.isBusy;
       this.#baiduConnections.add(calls);
       socket.on('close', () => this.#baiduConnections.delete(calls));
-      // Removing the listener resumes the stream at the next tick. Started earlier, a pause would
-      // be undone by it.
-      process.nextTick(() => calls.start(head));
+      calls.start(Buffer.from(head));
     } else if (magic === HTTP2_PREFACE) {
       if (this.#grpc === undefined) {
         this.http2Refused++;
         socket.destroy();
         return;
       }
-      socket.unshift(head);
+      socket.unshift(Buffer.from(head));
       connection.isBusy = this.#grpc.serve(socket);
     } else {
       // An HTTP caller may half-close its connection and wait for the response. With the other

@@ -36,22 +36,30 @@ function findFields(): { buffer: symbol; callback: symbol; generator: symbol } |
 }
 
 /**
- * Reads a connection into the shared buffer from now on, for as long as it is open. The handle of
- * the connection keeps the buffer also when node:http takes the connection over, so `onRead` must
- * be ready to push later bytes.
+ * Reads a connection into the shared buffer from now on, for as long as it is open; a second call
+ * replaces `onRead`. The handle of the connection keeps the buffer also when another reader takes
+ * the connection over, so `onRead` must be ready to push later bytes.
  * @returns false when it is not possible: TLS, or a Node without these fields
  */
 export function readIntoSharedBuffer(socket: Socket, onRead: OnRead): boolean {
   if (fields === undefined || socket instanceof TLSSocket) return false;
   const readFields = socket as unknown as ReadFields;
   const handle = readFields._handle;
-  if (typeof handle?.useUserBuffer !== 'function' || readFields[fields.buffer] != null) {
-    return false;
+  const current = readFields[fields.buffer];
+  if (current != null && current === sharedBuffer) {
+    readFields[fields.callback] = onRead;
+    return true;
   }
+  if (typeof handle?.useUserBuffer !== 'function' || current != null) return false;
   sharedBuffer ??= Buffer.allocUnsafeSlow(BUFFER_BYTES);
   readFields[fields.buffer] = sharedBuffer;
   readFields[fields.callback] = onRead;
   readFields[fields.generator] = null;
   handle.useUserBuffer(sharedBuffer);
   return true;
+}
+
+/** An `OnRead` that leaves the bytes to the stream of the connection. */
+export function pushTo(socket: Socket): OnRead {
+  return (count, buffer) => socket.push(Buffer.from(buffer.subarray(0, count)));
 }

@@ -221,7 +221,7 @@ export function completeConfig(settings: ServingSettings): ServingConfig {
     port: settings.port ?? 8080,
     ...(secondPort !== undefined && { secondPort }),
     timeoutMs: settings.timeoutMs ?? 1_000,
-    inFlightMax: settings.maxInFlight ?? 256,
+    inFlightMax: settings.maxInFlight ?? 4096,
     messageBytes: completeMessageBytes(settings.messageBytes),
     ...(controlTokenFile !== undefined && { controlTokenFile }),
     access: readAccess(settings),

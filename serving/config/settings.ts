@@ -174,7 +174,7 @@ export const PROCESS_SETTINGS: Table<ProcessSettings> = {
     kind: kinds.integer(1, 100_000, 'number'),
     group: PROCESS,
     isCommon: true,
-    help: 'Maximum concurrent requests; further requests get HTTP 429 (default: 256)',
+    help: 'Maximum concurrent requests; further requests get HTTP 429 (default: 4096)',
   },
   messageBytes: {
     kind: kinds.bytes,

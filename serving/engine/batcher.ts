@@ -13,6 +13,7 @@
  */
 import { CubeError } from '../../lib/core/errors.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
+import { AnnouncedBodies } from './announced-bodies.ts';
 import type { BatchingOptions } from './engine-options.ts';
 import type { EngineStats } from './engine-stats.ts';
 import type { PredictOptions } from './prediction.ts';
@@ -78,7 +79,7 @@ export class Batcher<P, R extends QueuedRequest> implements BatchScheduler<R> {
   #inFlight = 0;
   #inFlightRows = 0;
   /** Admitted requests whose bodies are still arriving. */
-  #announced = 0;
+  readonly #announced = new AnnouncedBodies();
   /** Rows of a usual request. */
   #meanRows = 1;
   #isScheduled = false;
@@ -99,12 +100,13 @@ export class Batcher<P, R extends QueuedRequest> implements BatchScheduler<R> {
   /**
    * The expected milliseconds until rows of this priority that arrive now are in a batch: the rows
    * before them, at the measured rate. 0 when the engine is idle.
+   * @param isHead the body of the request has not arrived: those of earlier requests come first
    */
-  estimateWaitMs(priority?: number): number {
+  estimateWaitMs(priority?: number, isHead = false): number {
+    const nowMs = this.#options.clock.nowMs();
     const known = this.#queue.countRowsBefore(priority) + this.#inFlightRows;
-    // Callers that announce bodies and send none can at most halve what others may wait.
-    const announced = Math.min(this.#announced * this.#meanRows, known);
-    return this.#rate.estimateMs(known + announced, this.#options.clock.nowMs());
+    const announced = isHead ? this.#estimateAnnouncedRows(known, nowMs) : 0;
+    return this.#rate.estimateMs(known + announced, nowMs);
   }
 
   /**
@@ -112,10 +114,15 @@ export class Batcher<P, R extends QueuedRequest> implements BatchScheduler<R> {
    * before the bodies of earlier ones. @returns a function to call once then
    */
   announce(): () => void {
-    this.#announced++;
-    return () => {
-      this.#announced--;
-    };
+    const { clock } = this.#options;
+    const period = this.#announced.add(clock.nowMs());
+    return () => this.#announced.remove(period, clock.nowMs());
+  }
+
+  /** Callers that announce bodies and send none can at most halve what others may wait. */
+  #estimateAnnouncedRows(knownRows: number, nowMs: number): number {
+    const oldRows = this.#announced.countOld(nowMs) * this.#meanRows;
+    return this.#announced.countNew(nowMs) * this.#meanRows + Math.min(oldRows, knownRows);
   }
 
   /**

@@ -63,8 +63,11 @@ export class LoadedEnsemble implements TensorModel {
     const models = new Map(steps.map((step) => [step, find(step)]));
     this.#steps = planEnsemble({ signature, isBatched }, steps, models, source);
     this.batcher = {
-      estimateWaitMs: (priority) =>
-        this.#listModels().reduce((sum, one) => sum + one.batcher.estimateWaitMs(priority), 0),
+      estimateWaitMs: (priority, isHead) =>
+        this.#listModels().reduce(
+          (sum, one) => sum + one.batcher.estimateWaitMs(priority, isHead),
+          0,
+        ),
       announce: () => {
         const ends = this.#listModels().map(({ batcher }) => batcher.announce());
         return () => {

@@ -9,8 +9,11 @@ import type { InstancePlacement } from './instance-pool.ts';
 
 /** What admission asks of an engine. */
 export interface EngineLoad {
-  /** The expected milliseconds until rows of this priority that arrive now are in a batch. */
-  estimateWaitMs(priority?: number): number;
+  /**
+   * The expected milliseconds until rows of this priority that arrive now are in a batch.
+   * @param isHead the body of the request has not arrived
+   */
+  estimateWaitMs(priority?: number, isHead?: boolean): number;
   /** Counts a request whose body still arrives. @returns a function to call once it has */
   announce(): () => void;
 }

@@ -32,6 +32,8 @@ export interface RequestUrgency {
   readonly priority?: number | undefined;
   /** Who calls; absent: the process has no access control, and all callers count as one. */
   readonly principal?: Principal | undefined;
+  /** Its body has not arrived. */
+  readonly isHead?: boolean;
 }
 
 export class Admission {
@@ -74,9 +76,11 @@ export class Admission {
    * @throws CubeError OVERLOADED when it is too long in all of them
    */
   checkWait(engines: readonly WaitEstimator[], urgency: RequestUrgency): void {
-    const { remainingMs, priority, principal } = urgency;
+    const { remainingMs, priority, principal, isHead } = urgency;
     let waitMs = Number.POSITIVE_INFINITY;
-    for (const engine of engines) waitMs = Math.min(waitMs, engine.estimateWaitMs(priority));
+    for (const engine of engines) {
+      waitMs = Math.min(waitMs, engine.estimateWaitMs(priority, isHead));
+    }
     if (engines.length === 0) return;
     if (waitMs > FAIR_WAIT_MS && principal !== undefined) this.#checkShare(principal);
     const limitMs = remainingMs * WAIT_SHARE_MAX;

@@ -130,7 +130,7 @@ export interface CallContext {
 }
 
 /** The part of the context that is known before the body is read. */
-export type HeadContext = Pick<CallContext, 'timeoutMs' | 'priority' | 'grant'>;
+export type HeadContext = Pick<CallContext, 'timeoutMs' | 'priority' | 'grant' | 'arrivedMs'>;
 
 /** How a protocol reads a request. Both steps are repeated when an experiment needs it. */
 export interface RequestSource<T, V extends LoadedVersion = LoadedVersion> {
@@ -370,7 +370,7 @@ export function runUnlessLarge<T>(work: SlicedWork<T>, charCount: number): T | S
  * @throws CubeError STOPPING, OVERLOADED, and the errors of `timeoutMs` and `find`
  */
 export function checkAdmission(
-  { models, admission, metrics, timeoutMs }: ProtocolContext,
+  { models, admission, metrics, timeoutMs, clock }: ProtocolContext,
   protocol: ProtocolName,
   call: HeadContext,
   find?: () => LoadedVersion,
@@ -378,11 +378,13 @@ export function checkAdmission(
   try {
     admission.checkOpen();
     const principal = call.grant?.principal ?? UNRESTRICTED;
-    const remainingMs = call.timeoutMs() ?? timeoutMs;
+    const { arrivedMs } = call;
+    const waitedMs = arrivedMs === undefined ? 0 : clock.nowMs() - arrivedMs;
     const urgency = {
-      remainingMs,
+      remainingMs: (call.timeoutMs() ?? timeoutMs) - waitedMs,
       priority: principal.limitPriority(call.priority),
       principal: call.grant?.principal,
+      isHead: true,
     };
     const versions = find === undefined ? models.loadedVersions() : [find()];
     if (find !== undefined) for (const one of versions) principal.checkModel(models.getName(one));
@@ -436,10 +438,11 @@ export function createHttpCallContext(
 
 /** HTTP: the part of the context that is known from the head of the request. */
 export function createHeadContext(
-  { headers, grant }: Pick<HttpRequestHead, 'headers' | 'grant'>,
+  { headers, grant, arrivedMs }: Pick<HttpRequestHead, 'headers' | 'grant' | 'arrivedMs'>,
   priority?: number,
 ): HeadContext {
-  return { timeoutMs: () => parseTimeoutHeader(headers['timeout-ms']), priority, grant };
+  const timeoutMs = (): number | undefined => parseTimeoutHeader(headers['timeout-ms']);
+  return { timeoutMs, priority, grant, arrivedMs };
 }
 
 /** gRPC: its own deadline and cancellation, and the trailer `hypercube-degraded`. */

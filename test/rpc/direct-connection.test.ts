@@ -259,6 +259,28 @@ test('random damage to a head gets the answer of node:http', async () => {
   );
 });
 
+test('bursts of more requests than a turn begins get the same answers', async () => {
+  const { directPort, echo } = await shared;
+  const request = encodePost('text', 'body', ['X-What: a']);
+  const cases: [string, Uint8Array[]][] = [
+    ['one request', [request]],
+    ['two requests', [Buffer.concat([request, request])]],
+    ['one request in two pieces', [request.subarray(0, 90), request.subarray(90)]],
+    ['a request and a part', [Buffer.concat([request, request.subarray(0, 50)])]],
+    ['a part', [request.subarray(0, -1)]],
+    ['node:http', [Buffer.concat([request, PLAIN_GET])]],
+  ];
+  const expected = new Map<string, string>();
+  for (const [name, pieces] of cases) expected.set(name, await compare(pieces, name));
+  const burst = Array.from({ length: 50 }, () => cases).flat();
+  await Promise.all(
+    burst.map(async ([name, pieces]) =>
+      assert.equal(await exchange(directPort, pieces), expected.get(name), name),
+    ),
+  );
+  await waitUntil(() => echo.http.requestsInFlight === 0);
+});
+
 test('connections that break off leave no request in flight', async () => {
   const { echo, directPort, bodiesArriving } = await shared;
   const whole = encodePost('slow', 'x'.repeat(1_000));

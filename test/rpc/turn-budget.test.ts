@@ -24,3 +24,18 @@ test('requests beyond the budget of a turn run in later turns, in order', async 
   await nextTurn();
   assert.equal(begun.length, 10);
 });
+
+test('a turn touches only the requests that it begins', async () => {
+  const budget = new TurnBudget(2);
+  let runs = 0;
+  const begin = (): void => {
+    runs++;
+    if (!budget.take()) budget.defer(begin);
+  };
+  for (let request = 0; request < 100; request++) begin();
+  assert.equal(runs, 100);
+  for (let turn = 1; turn <= 49; turn++) {
+    await nextTurn();
+    assert.equal(runs, 100 + 2 * turn);
+  }
+});

@@ -73,24 +73,26 @@ test('rejects requests that exceed the queue, and answers the others', async (t)
   await Promise.all([first, ...waiting]);
 });
 
-test('announced requests lengthen the expected wait, but not that of an idle engine', async (t) => {
+test('announced requests lengthen the expected wait of later heads only', async (t) => {
   const batching = { maxBatch: 4, preferredSizes: [] };
   const engine = await EngineFixture.onFakeStore(t, { batching });
   const { batcher } = engine.bundle;
   // The rate is known only after some batches.
   await engine.predict(toyRows(400));
+  assert.equal(batcher.estimateWaitMs(undefined, true), 0, 'idle');
   const arrivals = Array.from({ length: 100 }, () => batcher.announce());
-  assert.equal(batcher.estimateWaitMs(), 0, 'idle');
+  assert.ok(batcher.estimateWaitMs(undefined, true) > 0, 'bodies of earlier heads come first');
+  assert.equal(batcher.estimateWaitMs(), 0, 'this body has arrived before them');
   const gate = blockLookups(engine.store);
   const waiting = engine.predict(toyRows(80));
   await nextTurn();
-  const announcedMs = batcher.estimateWaitMs();
+  const announcedMs = batcher.estimateWaitMs(undefined, true);
   for (const arrive of arrivals) arrive();
-  const waitMs = batcher.estimateWaitMs();
+  const waitMs = batcher.estimateWaitMs(undefined, true);
   assert.ok(waitMs > 0 && announcedMs > 1.2 * waitMs, `${announcedMs} and ${waitMs} ms`);
   gate.open();
   await waiting;
-  assert.equal(batcher.estimateWaitMs(), 0);
+  assert.equal(batcher.estimateWaitMs(undefined, true), 0);
 });
 
 test('fails requests that waited too long for an instance', async (t) => {
