@@ -12,6 +12,7 @@ import {
   type EnumType,
   FieldPath,
   isArrayType,
+  joinNumbers,
   type MessageField,
   type MessageType,
   type MessageValues,
@@ -95,7 +96,7 @@ class MessageDecoder {
       this.#path.pop();
     }
     for (const [{ name, type: itemType }, list] of lists) {
-      values[name] = joinLists(values[name] as NumericArray, list.finish(itemType as ArrayType));
+      values[name] = joinNumbers(values[name] as NumericArray, list.finish(itemType as ArrayType));
     }
     if (seen === null) return;
     for (const field of type.fields) {
@@ -303,17 +304,6 @@ class NumberList {
     }
     return new ARRAY_CLASSES[type](words.buffer, 0, count);
   }
-}
-
-/** A message that comes in parts has the items of all of them. */
-function joinLists(before: NumericArray, after: NumericArray): NumericArray {
-  if (before.length === 0) return after;
-  const joined = new (before.constructor as new (length: number) => Float64Array)(
-    before.length + after.length,
-  );
-  joined.set(before as Float64Array);
-  joined.set(after as Float64Array, before.length);
-  return joined;
 }
 
 /** The low 32 bits of a varint, and whether another bit is set. */

@@ -113,6 +113,17 @@ export function isArrayType(type: MessageField['type']): type is ArrayType {
   return typeof type === 'string' && Object.hasOwn(ARRAY_CLASSES, type);
 }
 
+/** A message that comes in parts has the items of all of them. */
+export function joinNumbers(before: NumericArray, after: NumericArray): NumericArray {
+  if (before.length === 0) return after;
+  const joined = new (before.constructor as new (length: number) => Float64Array)(
+    before.length + after.length,
+  );
+  joined.set(before as Float64Array);
+  joined.set(after as Float64Array, before.length);
+  return joined;
+}
+
 /** The values of a message without any field. */
 export function createValues({ fields }: MessageType): MessageValues {
   const values: MessageValues = {};

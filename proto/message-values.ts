@@ -13,6 +13,7 @@ import {
   type EnumType,
   FieldPath,
   isArrayType,
+  joinNumbers,
   type MessageField,
   type MessageType,
   type MessageValues,
@@ -209,6 +210,40 @@ class ValueChecker {
     const where = place === '' ? this.#type.name : `${this.#type.name}: ${place}`;
     throw new CubeError('INVALID_ARGUMENT', `${where}: ${problem}`);
   }
+}
+
+/**
+ * Merges two checked messages as Protocol Buffers do: lists are joined, maps and messages merged,
+ * other fields take the second message's value where it has one.
+ */
+export function mergeMessages(
+  type: MessageType,
+  before: Readonly<MessageValues>,
+  after: Readonly<MessageValues>,
+): MessageValues {
+  const merged: MessageValues = { ...before };
+  for (const { name, kind, type: fieldType, fallback } of type.fields) {
+    if (!Object.hasOwn(after, name)) continue;
+    const [first, second] = [before[name], after[name]];
+    if (kind === 'repeated') merged[name] = joinLists(first, second);
+    else if (kind === 'map') {
+      merged[name] = new Map([
+        ...(first as ReadonlyMap<unknown, unknown>),
+        ...(second as ReadonlyMap<unknown, unknown>),
+      ]);
+    } else if (typeof fieldType !== 'string' && fieldType.kind === 'message') {
+      merged[name] =
+        first === undefined
+          ? second
+          : mergeMessages(fieldType, first as MessageValues, second as MessageValues);
+    } else if (first === undefined || second !== fallback) merged[name] = second;
+  }
+  return merged;
+}
+
+function joinLists(first: unknown, second: unknown): unknown {
+  if (Array.isArray(first)) return [...first, ...(second as readonly unknown[])];
+  return joinNumbers(first as NumericArray, second as NumericArray);
 }
 
 /** The key of a map from its own type or from text; undefined where it does not fit. */

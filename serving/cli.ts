@@ -13,7 +13,12 @@ import {
   type IgnoredSetting,
   listIgnoredCubeFields,
 } from './config/config-report.ts';
-import { locateConfFolder, locateFlagFile, readPaddleConf } from './config/paddle-conf.ts';
+import {
+  locateConfFolder,
+  locateFlagFile,
+  readPaddleConf,
+  type WorkflowServices,
+} from './config/paddle-conf.ts';
 import {
   checkPipelineConfig,
   formatPipelineReport,
@@ -34,6 +39,7 @@ import { addSettingOptions, mergeSettings, type SettingFlags } from './config/se
 import { readModelConfigs } from './config/triton-repository.ts';
 import { listMissingProviders } from './engine/choose-placements.ts';
 import type { PipelineDefinition } from './pipeline-service.ts';
+import type { WorkflowsDefinition } from './workflow-service.ts';
 
 interface Flags extends SettingFlags {
   readonly config?: string;
@@ -41,6 +47,7 @@ interface Flags extends SettingFlags {
   readonly flagfile?: string;
   readonly pipeline?: string;
   readonly proto?: readonly string[];
+  readonly ops?: string;
   readonly checkConfig?: boolean;
 }
 
@@ -97,8 +104,13 @@ export function createProgram(): Command {
     )
     .option(
       '--proto <file...>',
-      '.proto files whose services the pipeline answers with their own messages, over gRPC, ' +
-        'baidu_std and HTTP',
+      '.proto files of the services that --pipeline or the workflows of --conf-dir answer with ' +
+        'messages of their own, over gRPC, baidu_std and HTTP',
+    )
+    .option(
+      '--ops <file>',
+      'JavaScript or TypeScript file that exports the operators which the workflows of ' +
+        '--conf-dir name and which are not built in',
     )
     .addOption(
       advanced(
@@ -116,7 +128,7 @@ export function createProgram(): Command {
 }
 
 async function runServing(flags: Flags, program: Command): Promise<void> {
-  const { config, ignored, pipeline: files } = await readConfig(flags, program);
+  const { config, ignored, pipeline: files, workflows: graphs } = await readConfig(flags, program);
   if (flags.checkConfig === true) {
     const missing = await checkProviders(config, program);
     process.stdout.write(formatConfigReport(config, [...ignored, ...missing]));
@@ -133,8 +145,10 @@ async function runServing(flags: Flags, program: Command): Promise<void> {
     // Help and --check-config need none of the server's packages.
     const { startServing } = await import('./server.ts');
     const pipeline = files && (await loadPipeline(files));
+    const workflows = graphs && (await loadWorkflows(graphs));
     const tracing = await startTracing('serving', logger);
-    const serving = await startServing({ config, logger, ...(pipeline && { pipeline }) });
+    const graph = { ...(pipeline && { pipeline }), ...(workflows && { workflows }) };
+    const serving = await startServing({ config, logger, ...graph });
     reportListening(serving.address);
     return {
       async stop() {
@@ -155,6 +169,12 @@ interface ParsedConfig {
   readonly config: ServingConfig;
   readonly ignored: readonly IgnoredSetting[];
   readonly pipeline?: PipelineFiles;
+  readonly workflows?: WorkflowFiles;
+}
+
+/** The services of a conf folder, before the module of their operators is loaded. */
+interface WorkflowFiles extends Omit<WorkflowsDefinition, 'operators'> {
+  readonly operatorFile: string | undefined;
 }
 
 /** Prints every field of config.yml, also when one is refused. */
@@ -172,22 +192,44 @@ async function loadPipeline({ file, ...others }: PipelineFiles): Promise<Pipelin
   return { ...others, module: await loadPipelineModule(file) };
 }
 
+async function loadWorkflows(files: WorkflowFiles): Promise<WorkflowsDefinition> {
+  const { operatorFile, ...others } = files;
+  const { loadOperators } = await import('./pipeline/module.ts');
+  const operators = operatorFile === undefined ? new Map() : await loadOperators(operatorFile);
+  return { ...others, operators };
+}
+
+/** @throws CubeError INVALID_ARGUMENT for flags that need others */
+function checkServiceFlags({ proto, ops, confDir, flagfile }: Flags): void {
+  const hasConf = confDir !== undefined || flagfile !== undefined;
+  if (proto !== undefined && !hasConf) {
+    throw new CubeError(
+      'INVALID_ARGUMENT',
+      '--proto needs --pipeline or --conf-dir, which answer its services',
+    );
+  }
+  if (ops !== undefined && proto === undefined) {
+    throw new CubeError(
+      'INVALID_ARGUMENT',
+      '--ops needs --conf-dir, whose nodes name them, and --proto, the messages of its services',
+    );
+  }
+}
+
 /** Reports an invalid configuration as a usage error, wherever it was written. */
 async function readConfig(flags: Flags, program: Command): Promise<ParsedConfig> {
   try {
     if (flags.pipeline !== undefined) return await readPipeline(flags, flags.pipeline);
-    if (flags.proto !== undefined) {
-      throw new CubeError(
-        'INVALID_ARGUMENT',
-        '--proto needs --pipeline, which answers its services',
-      );
-    }
-    const { settings, ignored } = readFiles(flags);
+    checkServiceFlags(flags);
+    const { settings, ignored, workflowServices } = readFiles(flags);
     const config = completeConfig(mergeSettings(settings, flags));
     const { models, modelRepository } = config;
     const known = [...ignored, ...listIgnoredCubeFields(models)];
+    const messages = flags.proto && (await readProto(flags.proto));
+    const workflows = workflowServices &&
+      messages && { ...workflowServices, messages, operatorFile: flags.ops };
     if (flags.checkConfig !== true || modelRepository === undefined) {
-      return { config, ignored: known };
+      return { config, ignored: known, ...(workflows && { workflows }) };
     }
     const fields: IgnoredSetting[] = [];
     readModelConfigs(modelRepository.folder, fields);
@@ -219,15 +261,17 @@ async function checkProviders(
   }
 }
 
-function readFiles({ config, confDir, flagfile }: Flags): {
+function readFiles({ config, confDir, flagfile, proto }: Flags): {
   settings?: ServingSettings;
+  workflowServices?: WorkflowServices;
   ignored: readonly IgnoredSetting[];
 } {
   if ([config, confDir, flagfile].filter((given) => given !== undefined).length > 1) {
     throw new CubeError('INVALID_ARGUMENT', 'give one of --config, --conf-dir and --flagfile');
   }
-  if (confDir !== undefined) return readPaddleConf(locateConfFolder(confDir));
-  if (flagfile !== undefined) return readPaddleConf(locateFlagFile(flagfile));
+  const ownMessages = proto !== undefined;
+  if (confDir !== undefined) return readPaddleConf(locateConfFolder(confDir), ownMessages);
+  if (flagfile !== undefined) return readPaddleConf(locateFlagFile(flagfile), ownMessages);
   return { ignored: [], ...(config !== undefined && { settings: readSettingsFile(config) }) };
 }
 

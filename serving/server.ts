@@ -50,11 +50,14 @@ import { findRouteAccess } from './protocols/route-access.ts';
 import { SliceQueue } from './protocols/slice-queue.ts';
 import { registerTfs } from './protocols/tfs.ts';
 import { registerTritonRest } from './protocols/triton-rest.ts';
+import type { WorkflowsDefinition } from './workflow-service.ts';
 
 export interface ServingOptions {
   readonly config: ServingConfig;
   readonly logger: Logger;
-  readonly pipeline?: PipelineDefinition;
+  readonly pipeline?: PipelineDefinition | undefined;
+  /** The services of a conf folder with messages of their own, instead of a pipeline. */
+  readonly workflows?: WorkflowsDefinition | undefined;
 }
 
 export interface Serving extends Stoppable {
@@ -69,6 +72,7 @@ export async function startServing({
   config,
   logger,
   pipeline: definition,
+  workflows,
 }: ServingOptions): Promise<Serving> {
   useDecryptKeys(config);
   const access = openProcessAccess({
@@ -91,7 +95,9 @@ export async function startServing({
   metrics.observeRecording(models.recorders);
   const context = createContext(config, { models, admission, metrics, access, logger });
   let pipeline: StartedPipeline | undefined;
-  const feed = createConsoleFeed(context, definition && (() => pipeline?.describe()));
+  const hasPipeline = definition !== undefined || workflows !== undefined;
+  const describePipeline = hasPipeline ? () => pipeline?.describe() : undefined;
+  const feed = createConsoleFeed(context, describePipeline);
   let port: OnePortServer | undefined;
   const addresses: string[] = [];
   const stop = async (): Promise<void> => {
@@ -104,11 +110,7 @@ export async function startServing({
     access.close();
   };
   try {
-    if (definition !== undefined) {
-      // Its clients load gRPC, which other processes do not need at their start.
-      const { startPipeline } = await import('./pipeline-service.ts');
-      pipeline = await startPipeline(definition, context);
-    }
+    pipeline = await startGraphs({ pipeline: definition, workflows }, context);
     port = createProtocolServer(context, config, feed, {
       tls: config.tls && new TlsIdentity(config.tls, logger),
       gate: access.gate.isRestrictive ? access.gate : undefined,
@@ -132,6 +134,21 @@ export async function startServing({
   );
   models.registry.start();
   return { address, addresses, stop };
+}
+
+/** Starts the pipeline, or the workflows, of the process. @returns undefined when it has none */
+async function startGraphs(
+  { pipeline, workflows }: Pick<ServingOptions, 'pipeline' | 'workflows'>,
+  context: ProtocolContext,
+): Promise<StartedPipeline | undefined> {
+  // Their clients load gRPC, which other processes do not need at their start.
+  if (pipeline !== undefined) {
+    const { startPipeline } = await import('./pipeline-service.ts');
+    return startPipeline(pipeline, context);
+  }
+  if (workflows === undefined) return undefined;
+  const { startWorkflows } = await import('./workflow-service.ts');
+  return startWorkflows(workflows, context);
 }
 
 interface ContextParts extends Pick<ProtocolContext, 'admission' | 'metrics' | 'logger'> {

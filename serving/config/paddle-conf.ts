@@ -12,7 +12,13 @@ import type { IgnoredSetting } from './config-report.ts';
 import { listEngines, readAliases, readEngine, readResources } from './paddle-engines.ts';
 import { listIgnoredFields } from './paddle-fields.ts';
 import { type PaddleConfLocation, readGflags } from './paddle-gflags.ts';
-import { findEngine, type InferNode, readWorkflows, type Workflow } from './paddle-workflows.ts';
+import {
+  findEngine,
+  type InferNode,
+  readGraphWorkflows,
+  readWorkflows,
+  type Workflow,
+} from './paddle-workflows.ts';
 import type { ServingSettings } from './serving-config.ts';
 import type { ModelSettings } from './settings.ts';
 
@@ -25,8 +31,29 @@ const SERVICE_IGNORED: Readonly<Record<string, string>> = {
   value_mapped_workflows: 'without enable_map_request_to_workflow it has no effect',
 };
 
+/** A service with messages of its own; its workflows run on the pipeline engine. */
+export interface WorkflowServiceConfig {
+  readonly name: string;
+  /** Each gets the request; their responses are merged. */
+  readonly workflows: readonly string[];
+  /** The field of the request whose value chooses the workflows, instead of all. */
+  readonly mapping?: {
+    readonly field: string;
+    readonly workflows: ReadonlyMap<string, readonly string[]>;
+  };
+}
+
+/** The services of a conf folder whose messages are in `.proto` files. */
+export interface WorkflowServices {
+  readonly services: readonly WorkflowServiceConfig[];
+  readonly workflows: readonly Workflow[];
+  /** Workflow → node → the model that it predicts with. */
+  readonly modelOfNode: ReadonlyMap<string, ReadonlyMap<string, string>>;
+}
+
 export interface PaddleConf {
   readonly settings: ServingSettings;
+  readonly workflowServices?: WorkflowServices;
   readonly ignored: readonly IgnoredSetting[];
 }
 
@@ -58,19 +85,24 @@ interface ConfState {
   readonly workflows: ReadonlyMap<string, Workflow>;
 }
 
-/** @throws CubeError INVALID_ARGUMENT with file, line and column; NOT_FOUND */
-export function readPaddleConf(location: PaddleConfLocation): PaddleConf {
+/**
+ * @param ownMessages the services have messages of their own
+ * @throws CubeError INVALID_ARGUMENT with file, line and column; NOT_FOUND
+ */
+export function readPaddleConf(location: PaddleConfLocation, ownMessages = false): PaddleConf {
   const ignored: IgnoredSetting[] = [];
   const flags = readGflags(location, ignored);
   const serviceFile = parseTextFile(flags.servicePath, 'service');
-  const workflows = readWorkflows(parseTextFile(flags.workflowPath, 'workflow'), ignored);
+  const workflowFile = parseTextFile(flags.workflowPath, 'workflow');
+  const workflows = (ownMessages ? readGraphWorkflows : readWorkflows)(workflowFile, ignored);
   const resources = readResources(parseTextFile(flags.resourcePath, 'resource'), flags, ignored);
   const engines = listEngines(resources.toolkitPaths.map((path) => parseTextFile(path)));
   const state = { ignored, engineNames: [...engines.keys()], workflows };
   listIgnoredFields(serviceFile, ['port', 'services'], {}, ignored);
-  const services = serviceFile
-    .messages('services')
-    .flatMap((node) => readService(node, state) ?? []);
+  const workflowServices = ownMessages ? readWorkflowServices(serviceFile, state) : undefined;
+  const services = ownMessages
+    ? []
+    : serviceFile.messages('services').flatMap((node) => readService(node, state) ?? []);
   if (serviceFile.messages('services').length === 0) {
     serviceFile.fail('no services: nothing to serve');
   }
@@ -79,10 +111,9 @@ export function readPaddleConf(location: PaddleConfLocation): PaddleConf {
     resources.generalModelPaths.flatMap((path) => [...readAliases(parseTextFile(path), ignored)]),
   );
   const models: ModelSettings[] = [];
+  const nodes = [...services.flatMap(({ engines: used }) => used), ...listUsed(workflowServices)];
   for (const [name, engine] of engines) {
-    const users = services.flatMap(({ engines: used }) =>
-      used.filter(({ model }) => model === name),
-    );
+    const users = nodes.filter(({ model }) => model === name);
     const usesCube = users.some((node) => node.usesCube);
     if (users.length > 0) models.push(readEngine(engine, { flags, resources, ignored, usesCube }));
     else ignored.push({ setting: `engine ${name}`, reason: 'no workflow uses it' });
@@ -97,7 +128,9 @@ export function readPaddleConf(location: PaddleConfLocation): PaddleConf {
       ...(aliases.size > 0 && { aliases }),
     };
   });
-  return { settings: { ...flags.process, port, models, services: named }, ignored };
+  const settings = { ...flags.process, port, models, services: named };
+  if (workflowServices === undefined) return { settings, ignored };
+  return { settings: { ...settings, hasPipeline: true }, workflowServices, ignored };
 }
 
 /** @param kind the file's flags are `<kind>_path` and `<kind>_file` */
@@ -124,6 +157,70 @@ interface NamedService {
   readonly engines: readonly [UsedEngine, ...UsedEngine[]];
 }
 
+function readWorkflowServices(
+  file: TextMessage,
+  { ignored, engineNames, workflows }: ConfState,
+): WorkflowServices {
+  const check = (node: TextMessage, service: string, workflow: string): string => {
+    if (workflows.has(workflow)) return workflow;
+    const known = [...workflows.keys()].join(', ');
+    return node.fail(`service ${service}: no workflow ${workflow} (workflows: ${known})`);
+  };
+  const services = file.messages('services').map((node): WorkflowServiceConfig => {
+    const name = node.string('name') ?? node.fail('the service has no name');
+    checkMerger(node, name);
+    const isMapped = node.boolean('enable_map_request_to_workflow');
+    listIgnoredFields(
+      node,
+      [...SERVICE_FIELDS, ...(isMapped ? Object.keys(SERVICE_IGNORED) : [])],
+      SERVICE_IGNORED,
+      ignored,
+    );
+    if (!isMapped) {
+      const names = node.strings('workflows');
+      if (names.length === 0) node.fail(`service ${name} has no workflows`);
+      return { name, workflows: names.map((one) => check(node, name, one)) };
+    }
+    const field =
+      node.string('request_field_key') ??
+      node.fail(`service ${name}: request_field_key is missing`);
+    const entries = node.messages('value_mapped_workflows').map((mapped) => {
+      const value =
+        mapped.string('request_field_value') ??
+        mapped.fail(`service ${name}: request_field_value is missing`);
+      const names = (mapped.string('workflow') ?? '').split(',').map((one) => one.trim());
+      return [value, names.map((one) => check(mapped, name, one))] as const;
+    });
+    return { name, workflows: [], mapping: { field, workflows: new Map(entries) } };
+  });
+  const modelOfNode = new Map(
+    [...workflows].map(([name, workflow]) => [
+      name,
+      new Map(
+        workflow.inferNodes.map((node) => [node.name, findEngine(workflow, node, engineNames)]),
+      ),
+    ]),
+  );
+  return { services, workflows: [...workflows.values()], modelOfNode };
+}
+
+/** The inference nodes of the workflows, with their models. */
+function listUsed(services: WorkflowServices | undefined): readonly UsedEngine[] {
+  if (services === undefined) return [];
+  return services.workflows.flatMap(({ name, inferNodes }) =>
+    inferNodes.map((node) => ({
+      ...node,
+      model: services.modelOfNode.get(name)?.get(node.name) ?? node.name,
+    })),
+  );
+}
+
+function checkMerger(node: TextMessage, service: string): void {
+  const merger = node.string('merger') ?? MERGER;
+  if (merger === MERGER) return;
+  node.fail(`service ${service}: merger "${merger}" is not built in; use "${MERGER}"`);
+}
+
 /** @returns undefined for a service that only echoes, because it predicts nothing */
 function readService(
   node: TextMessage,
@@ -133,13 +230,11 @@ function readService(
   if (node.boolean('enable_map_request_to_workflow')) {
     node.fail(
       `service ${name}: enable_map_request_to_workflow: messages of the general model have no ` +
-        'text field to choose a workflow by; give each workflow its own service',
+        'text field to choose a workflow by; give each workflow its own service, or messages of ' +
+        'your own with --proto',
     );
   }
-  const merger = node.string('merger') ?? MERGER;
-  if (merger !== MERGER) {
-    node.fail(`service ${name}: merger "${merger}" is not built in; use "${MERGER}"`);
-  }
+  checkMerger(node, name);
   listIgnoredFields(node, SERVICE_FIELDS, SERVICE_IGNORED, ignored);
   const names = node.strings('workflows');
   if (names.length === 0) node.fail(`service ${name} has no workflows`);

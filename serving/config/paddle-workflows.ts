@@ -40,6 +40,8 @@ const PREDECESSORS: Readonly<Record<Step, readonly (Step | undefined)[]>> = {
 };
 
 const NODE_IGNORED = { address: 'operators run in this process' };
+/** Calls the servers of its address. */
+const REMOTE_OPERATOR = 'GeneralRemoteOp';
 
 /** An inference operator; an engine may have the same name. */
 export interface InferNode {
@@ -54,6 +56,16 @@ export interface Workflow {
   /** In the order of the file, which is that of the outputs. */
   readonly inferNodes: readonly InferNode[];
   readonly isEcho: boolean;
+  /** All nodes, where operators of the user or messages of their own need the pipeline engine. */
+  readonly nodes: readonly GraphNode[];
+}
+
+/** A node of a workflow that runs on the pipeline engine. */
+export interface GraphNode {
+  readonly name: string;
+  readonly type: string;
+  readonly address: readonly string[];
+  readonly dependencies: readonly { readonly name: string; readonly isWritten: boolean }[];
 }
 
 interface Node extends InferNode {
@@ -71,10 +83,7 @@ export function readWorkflows(
 
 function readWorkflow(message: TextMessage, ignored: IgnoredSetting[]): Workflow {
   const name = message.string('name') ?? message.fail('the workflow has no name');
-  const type = message.string('workflow_type') ?? 'Sequence';
-  if (!TYPES.includes(type)) {
-    message.fail(`workflow ${name}: workflow_type "${type}": expected ${TYPES.join(' or ')}`);
-  }
+  checkType(message, name);
   const nodes = message.messages('nodes').map((node) => readNode(node, name));
   const byName = new Map(nodes.map((node) => [node.name, node]));
   if (byName.size < nodes.length) message.fail(`workflow ${name}: two nodes have the same name`);
@@ -89,7 +98,53 @@ function readWorkflow(message: TextMessage, ignored: IgnoredSetting[]): Workflow
   for (const node of nodes) {
     listIgnoredFields(node.message, ['name', 'type', 'dependencies'], NODE_IGNORED, ignored);
   }
-  return { name, message, inferNodes, isEcho };
+  return { name, message, inferNodes, isEcho, nodes: message.messages('nodes').map(readGraphNode) };
+}
+
+/**
+ * Reads workflows for the pipeline engine, which checks their graph and the types of their nodes.
+ */
+export function readGraphWorkflows(
+  file: TextMessage,
+  ignored: IgnoredSetting[],
+): ReadonlyMap<string, Workflow> {
+  const workflows = file.messages('workflows').map((message): Workflow => {
+    const name = message.string('name') ?? message.fail('the workflow has no name');
+    checkType(message, name);
+    listIgnoredFields(message, ['name', 'workflow_type', 'nodes'], {}, ignored);
+    const nodes = message.messages('nodes').map(readGraphNode);
+    const names = nodes.map((node) => node.name);
+    const repeated = names.find((one, i) => names.indexOf(one) !== i);
+    if (repeated !== undefined) message.fail(`workflow ${name}: two nodes are named ${repeated}`);
+    const inferNodes = nodes
+      .filter(({ type }) => Object.hasOwn(OPERATORS, type) && OPERATORS[type] === 'infer')
+      .map((node) => ({ name: node.name, usesCube: CUBE_OPERATORS.includes(node.type) }));
+    return { name, message, inferNodes, isEcho: false, nodes };
+  });
+  return new Map(workflows.map((workflow) => [workflow.name, workflow]));
+}
+
+function readGraphNode(message: TextMessage): GraphNode {
+  const type = message.string('type') ?? message.fail('the node has no type');
+  const address = message.strings('address');
+  if (type === REMOTE_OPERATOR && address.length === 0) {
+    message.fail(`${type} needs an address, host:port`);
+  }
+  const dependencies = message.messages('dependencies').map((dependency) => {
+    const mode = dependency.string('mode') ?? 'RO';
+    if (!MODES.includes(mode)) {
+      dependency.fail(`mode "${mode}": expected ${MODES.join(' or ')}`);
+    }
+    const name = dependency.string('name') ?? dependency.fail('the dependency has no name');
+    return { name, isWritten: mode === 'RW' };
+  });
+  return { name: message.string('name') ?? type, type, address, dependencies };
+}
+
+function checkType(message: TextMessage, name: string): void {
+  const type = message.string('workflow_type') ?? 'Sequence';
+  if (TYPES.includes(type)) return;
+  message.fail(`workflow ${name}: workflow_type "${type}": expected ${TYPES.join(' or ')}`);
 }
 
 function readNode(message: TextMessage, workflow: string): Node {

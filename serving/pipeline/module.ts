@@ -7,6 +7,7 @@ import { fileExists } from '../../lib/platform/files.ts';
 import { ENTRY_GLOBAL, type HookData } from './module-hooks.ts';
 import { Op, RequestOp, ResponseOp } from './op.ts';
 import type { PipelineModule, PipelineOps } from './pipeline-module.ts';
+import type { OperatorClass } from './workflow.ts';
 
 export interface NamedPipeline extends PipelineModule {
   readonly name: string;
@@ -24,21 +25,48 @@ let hooksRegistered = false;
 
 /** @throws CubeError NOT_FOUND; INVALID_ARGUMENT naming the file and what is wrong with it */
 export async function loadPipelineModule(file: string): Promise<NamedPipeline> {
+  const module = await importModule(file);
+  const exported = module['default'];
+  try {
+    const value = typeof exported === 'function' ? await exported() : exported;
+    return { ...readExport(value as ModuleExport, file), file: resolve(file) };
+  } catch (error) {
+    if (error instanceof CubeError) throw error;
+    throw invalid(file, toMessage(error), error);
+  }
+}
+
+async function importModule(file: string): Promise<Record<string, unknown>> {
   const path = resolve(file);
   if (!fileExists(path)) throw new CubeError('NOT_FOUND', `${file}: no such file`);
   if (!EXTENSIONS.includes(extname(path))) {
     throw invalid(file, `expected a file with one of ${EXTENSIONS.join(', ')}`);
   }
   await registerModuleHooks(path);
-  let exported: unknown;
   try {
-    const module = await import(pathToFileURL(path).href);
-    exported = typeof module.default === 'function' ? await module.default() : module.default;
+    return await import(pathToFileURL(path).href);
   } catch (error) {
-    const { message } = error instanceof Error ? error : new Error(String(error));
-    throw new CubeError('INVALID_ARGUMENT', `${file}: ${message}`, { cause: error });
+    throw invalid(file, toMessage(error), error);
   }
-  return { ...readExport(exported as ModuleExport | undefined, file), file: path };
+}
+
+function toMessage(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}
+
+/**
+ * The operators of a module: the classes that it exports, by name.
+ * @throws CubeError as loadPipelineModule
+ */
+export async function loadOperators(file: string): Promise<ReadonlyMap<string, OperatorClass>> {
+  const exported = await importModule(file);
+  const classes = Object.entries(exported).filter(
+    ([, value]) => typeof value === 'function' && value.prototype instanceof Op,
+  );
+  if (classes.length === 0) {
+    throw invalid(file, 'expected exported classes that extend Op; it exports none');
+  }
+  return new Map(classes as [string, OperatorClass][]);
 }
 
 /**
@@ -109,6 +137,6 @@ function isOps(value: unknown): value is PipelineOps {
   return value instanceof ResponseOp || (Array.isArray(value) && value.every(isOne));
 }
 
-function invalid(file: string, problem: string): CubeError {
-  return new CubeError('INVALID_ARGUMENT', `${file}: ${problem}`);
+function invalid(file: string, problem: string, cause?: unknown): CubeError {
+  return new CubeError('INVALID_ARGUMENT', `${file}: ${problem}`, { cause });
 }

@@ -1,9 +1,13 @@
 /** The figures of a pipeline as Prometheus metrics. */
 import type { MetricsRegistry } from '../../lib/platform/metrics.ts';
-import type { OpStats } from './pipeline-stats.ts';
+import type { OpStats, PipelineStats } from './pipeline-stats.ts';
 import type { PipelineServer } from './server.ts';
 
-type Source = Pick<PipelineServer, 'stats' | 'describe'>;
+/** Where the figures come from: one pipeline, or several. */
+export interface PipelineSource {
+  readonly stats: Pick<PipelineStats, 'ops' | 'requests' | 'failures' | 'requestMs'>;
+  describe(): ReturnType<PipelineServer['describe']>;
+}
 
 /** The stages of an op, by the names of the tracer. */
 const STAGES: readonly (readonly [name: string, value: (stats: OpStats) => number])[] = [
@@ -15,7 +19,7 @@ const STAGES: readonly (readonly [name: string, value: (stats: OpStats) => numbe
 ];
 
 /** Call once for each registry. */
-export function registerPipelineMetrics(registry: MetricsRegistry, source: Source): void {
+export function registerPipelineMetrics(registry: MetricsRegistry, source: PipelineSource): void {
   registry.collectedCounter({
     name: 'hypercube_pipeline_requests_total',
     help: 'Requests that the pipeline has answered, with their failures.',
@@ -54,7 +58,7 @@ export function registerPipelineMetrics(registry: MetricsRegistry, source: Sourc
   registerState(registry, source);
 }
 
-function registerState(registry: MetricsRegistry, source: Source): void {
+function registerState(registry: MetricsRegistry, source: PipelineSource): void {
   registry.collectedGauge({
     name: 'hypercube_pipeline_requests_in_progress',
     help: 'Requests that the pipeline has not answered yet.',

@@ -37,8 +37,10 @@ const SCALARS = {
 const TYPES = Object.keys(SCALARS) as (keyof typeof SCALARS)[];
 const ENUM = fc.constantFrom('A', 'B', 'NEGATIVE');
 
-const formatUnpacked = (type: string): string =>
-  type === 'string' || type === 'bytes' ? '' : ' [packed = false]';
+function formatUnpacked(type: string, number: number): string {
+  const option = type === 'string' || type === 'bytes' ? '' : ' [packed = false]';
+  return `  repeated ${type} loose_${type} = ${number}${option};`;
+}
 
 /** A message with every type: single, optional, repeated, in maps, and itself inside. */
 const SCHEMA = `syntax = "proto3";
@@ -49,7 +51,7 @@ message All {
 ${TYPES.map((type, i) => `  ${type} one_${type} = ${i + 1};`).join('\n')}
 ${TYPES.map((type, i) => `  optional ${type} maybe_${type} = ${i + 21};`).join('\n')}
 ${TYPES.map((type, i) => `  repeated ${type} many_${type} = ${i + 41};`).join('\n')}
-${TYPES.map((type, i) => `  repeated ${type} loose_${type} = ${i + 61}${formatUnpacked(type)};`).join('\n')}
+${TYPES.map((type, i) => formatUnpacked(type, i + 61)).join('\n')}
   Kind one_kind = 101;
   repeated Kind many_kind = 102;
   Inner inner = 103;

@@ -28,7 +28,7 @@ export function makeExampleFiles(): ExampleFiles {
     ['image-classifier/models/shapes/1/model.onnx', encodeImageModel(shapes)],
     ['image-classifier/models/shapes/labels.txt', encodeLines(IMAGE_LABELS)],
     ['image-classifier/request.json', encodeImageRequest()],
-    ['pipeline-ctr/dense.onnx', encodeClickModel(click)],
+    ['pipeline-ctr/dense/model.onnx', encodeClickModel(click)],
   ]);
   for (const model of ['bow', 'cnn']) {
     files.set(`sentiment/models/${model}/labels.txt`, encodeLines(['negative', 'positive']));

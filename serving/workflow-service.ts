@@ -1,0 +1,199 @@
+/**
+ * Assembles the services of a conf folder whose operators are those of the user: workflows on the
+ * pipeline engine, with the messages of `.proto` files.
+ */
+import { CubeError, requireDefined } from '../lib/core/errors.ts';
+import { quoteInput } from '../lib/core/shown-input.ts';
+import type { MessageService, ServiceMethod } from '../proto/message-schema.ts';
+import { checkMessage, mergeMessages } from '../proto/message-values.ts';
+import type { WorkflowServiceConfig } from './config/paddle-conf.ts';
+import type { ProtoServices } from './config/proto-file.ts';
+import { LocalPredictor } from './pipeline/local-predictor.ts';
+import type { OpClient, OpValues } from './pipeline/op.ts';
+import { type PipelineSource, registerPipelineMetrics } from './pipeline/pipeline-metrics.ts';
+import { RemoteClient } from './pipeline/remote-client.ts';
+import { PipelineServer } from './pipeline/server.ts';
+import {
+  buildWorkflow,
+  type OperatorClass,
+  type WorkflowDefinition,
+  type WorkflowNode,
+} from './pipeline/workflow.ts';
+import type { StartedPipeline } from './pipeline-service.ts';
+import type { ProtocolContext } from './protocols/handle-prediction.ts';
+import { readTensorRows } from './protocols/local-rows.ts';
+import type { MessageRunner, ServedMessages } from './protocols/messages.ts';
+
+export interface WorkflowsDefinition {
+  readonly services: readonly WorkflowServiceConfig[];
+  readonly workflows: readonly WorkflowDefinition[];
+  /** Workflow → node → the model that it predicts with. */
+  readonly modelOfNode: ReadonlyMap<string, ReadonlyMap<string, string>>;
+  readonly messages: ProtoServices;
+  readonly operators: ReadonlyMap<string, OperatorClass>;
+}
+
+/** @throws CubeError INVALID_ARGUMENT naming the workflow or the service; what `initOp` throws */
+export async function startWorkflows(
+  definition: WorkflowsDefinition,
+  context: ProtocolContext,
+): Promise<StartedPipeline> {
+  const { messages, workflows, services } = definition;
+  const servers = new Map<string, PipelineServer>();
+  const stop = async (): Promise<void> => {
+    for (const server of servers.values()) await server.stop();
+  };
+  try {
+    for (const workflow of workflows) {
+      const { logger } = context;
+      const createClient = (node: WorkflowNode): OpClient =>
+        createNodeClient(workflow.name, node, definition, context);
+      const response = buildWorkflow(workflow, definition.operators, createClient);
+      const server = new PipelineServer(response, { logger });
+      servers.set(workflow.name, server);
+      await server.start();
+    }
+  } catch (error) {
+    await stop();
+    throw error;
+  }
+  context.metrics.extend((registry) => registerPipelineMetrics(registry, combine(servers)));
+  const served = services.map((service): ServedMessages => {
+    const schema = findMessageService(messages, service.name);
+    return { service: schema, runner: new WorkflowRunner(service, schema.methods, servers) };
+  });
+  const describe = (): object => ({ name: 'workflows', ...combine(servers).describe() });
+  const { definitions } = messages;
+  return { name: 'workflows', service: undefined, messages: served, definitions, describe, stop };
+}
+
+/** @param services of the `.proto` files, by full or short name */
+function findMessageService({ services }: ProtoServices, name: string): MessageService {
+  const found = services.find((one) => one.name === name || one.shortName === name);
+  if (found !== undefined) return found;
+  const known = services.map((one) => one.name).join(', ');
+  throw new CubeError(
+    'INVALID_ARGUMENT',
+    `service ${name}: no service of this name in the .proto files (they have ${known})`,
+  );
+}
+
+function createNodeClient(
+  workflow: string,
+  { name, type, address }: WorkflowNode,
+  { modelOfNode }: WorkflowsDefinition,
+  { models, predictor, logger }: ProtocolContext,
+): OpClient {
+  if (type === 'GeneralRemoteOp') {
+    return new RemoteClient({ endpoints: address, protocol: 'brpc', logger });
+  }
+  const model = modelOfNode.get(workflow)?.get(name);
+  if (model !== undefined) {
+    return new LocalPredictor({ models, predictor, model, readRows: readTensorRows });
+  }
+  throw new CubeError('INTERNAL', `workflow ${workflow}: node ${name} has no model`);
+}
+
+/** Runs the workflows of a service one after the other, and merges their responses. */
+class WorkflowRunner implements MessageRunner {
+  readonly #service: WorkflowServiceConfig;
+  readonly #methods: readonly ServiceMethod[];
+  readonly #servers: ReadonlyMap<string, PipelineServer>;
+
+  constructor(
+    service: WorkflowServiceConfig,
+    methods: readonly ServiceMethod[],
+    servers: ReadonlyMap<string, PipelineServer>,
+  ) {
+    this.#service = service;
+    this.#methods = methods;
+    this.#servers = servers;
+    const { mapping } = service;
+    if (mapping === undefined) return;
+    for (const { request } of methods) {
+      const field = request.byName.get(mapping.field);
+      if (field?.kind === 'single' && field.type === 'string') continue;
+      throw new CubeError(
+        'INVALID_ARGUMENT',
+        `service ${service.name}: request_field_key ${mapping.field}: ${request.name} has no ` +
+          'single text field of this name',
+      );
+    }
+  }
+
+  async run(
+    request: Parameters<MessageRunner['run']>[0],
+    options: Parameters<MessageRunner['run']>[1],
+  ): ReturnType<MessageRunner['run']> {
+    const deadlineMs = performance.now() + options.timeoutMs;
+    const method = this.#methods.find(({ name }) => request.method.endsWith(`/${name}`));
+    let merged: OpValues = {};
+    const versions: Record<string, string> = {};
+    for (const server of this.#choose(request.values)) {
+      const timeoutMs = deadlineMs - performance.now();
+      const answer = await server.run(request, { signal: options.signal, timeoutMs });
+      Object.assign(versions, answer.versions);
+      if (answer.errNo !== 0) return { ...answer, versions };
+      // Checked before they are merged, so that an error names the field.
+      const values =
+        method === undefined ? answer.values : mergeAnswers(method, merged, answer.values);
+      merged = values;
+    }
+    return { errNo: 0, errMsg: '', values: merged, versions };
+  }
+
+  /** @throws CubeError INVALID_ARGUMENT for a value that no workflow is for */
+  #choose(values: OpValues): readonly PipelineServer[] {
+    const { name, workflows, mapping } = this.#service;
+    let chosen = workflows;
+    if (mapping !== undefined) {
+      const value = String(values[mapping.field] ?? '');
+      const mapped = mapping.workflows.get(value);
+      if (mapped === undefined) {
+        throw new CubeError(
+          'INVALID_ARGUMENT',
+          `${mapping.field}: ${name} has no workflow for ${quoteInput(value)} ` +
+            `(values: ${[...mapping.workflows.keys()].join(', ')})`,
+        );
+      }
+      chosen = mapped;
+    }
+    return chosen.map((one) => requireDefined(this.#servers.get(one), 'a workflow'));
+  }
+}
+
+function mergeAnswers({ response }: ServiceMethod, before: OpValues, after: OpValues): OpValues {
+  const checked = checkMessage(response, after);
+  return Object.keys(before).length === 0 ? checked : mergeMessages(response, before, checked);
+}
+
+/** The figures of all workflows; ops are named `workflow.node`. */
+function combine(servers: ReadonlyMap<string, PipelineServer>): PipelineSource {
+  const list = [...servers];
+  const sum = (read: (server: PipelineServer) => number): number =>
+    list.reduce((total, [, server]) => total + read(server), 0);
+  return {
+    get stats() {
+      return {
+        requests: sum(({ stats }) => stats.requests),
+        failures: sum(({ stats }) => stats.failures),
+        requestMs: sum(({ stats }) => stats.requestMs),
+        ops: new Map(
+          list.flatMap(([workflow, { stats }]) =>
+            [...stats.ops].map(([op, counts]) => [`${workflow}.${op}`, counts] as const),
+          ),
+        ),
+      };
+    },
+    describe: () => ({
+      running: sum((server) => server.describe().running),
+      ops: list.flatMap(([workflow, server]) =>
+        server.describe().ops.map((op) => ({
+          ...op,
+          name: `${workflow}.${op.name}`,
+          inputs: op.inputs.map((input) => `${workflow}.${input}`),
+        })),
+      ),
+    }),
+  };
+}
