@@ -6,7 +6,8 @@
  *                 busy is listed as unstable and does not fail the run
  * --times         list the files that took the most CPU time, with their processes
  *
- * Files that took longest in the last run start first, so that none is left at the end.
+ * Files share processes (test-group.mjs): starting one and loading the modules takes longer than most
+ * files' tests. Groups that took longest in the last run start first, so that none is left at the end.
  */
 import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { availableParallelism, tmpdir } from 'node:os';
@@ -14,18 +15,27 @@ import { dirname, join, relative, resolve } from 'node:path';
 import { finished } from 'node:stream/promises';
 import { run } from 'node:test';
 import { spec, tap } from 'node:test/reporters';
-import { fileURLToPath } from 'node:url';
+import { fileURLToPath, pathToFileURL } from 'node:url';
 
 const RERUN_OPTION = '--rerun-failed';
 const TIMES_OPTION = '--times';
 /** More failed files than these are not the machine's fault. */
 const RERUN_MAX = 5;
-/** Test files that run at a time: one more than processors, because files wait for processes and timers. */
+/** Groups that run at a time: one more than processors, because tests wait for processes and timers. */
 const CONCURRENCY = Math.min(4, availableParallelism() + 1);
-const FILE_TIMEOUT_MS = 900_000;
+const GROUP_TIMEOUT_MS = 1_800_000;
+/** Files of a group: of neighbouring folders, which load the same modules. */
+const GROUP_FILES = 12;
+/** Estimated CPU seconds of files that have not run yet: those that start many servers take more. */
+const ESTIMATE_SECONDS = 2;
+const ESTIMATE_SERVERS_SECONDS = 5;
+const STARTS_SERVERS = /\btest[\\/](console|cube-agent|integration|serving)[\\/]/;
+/** CPU seconds of a group: longer files have their own. */
+const GROUP_SECONDS = 30;
 /** Files listed by --times. */
 const SLOW_FILES = 40;
 const root = join(dirname(fileURLToPath(import.meta.url)), '..', '..');
+const groupRunner = join(root, 'tools', 'dev', 'test-group.mjs');
 const preload = join(root, 'tools', 'dev', 'test-preload.cjs');
 /** CPU seconds of each file in its last run. */
 const timesFile = join(root, 'dist', '.test-times.json');
@@ -54,43 +64,86 @@ function saveTimes(path) {
   return ran;
 }
 
-/** @returns the files with failed tests, and the CPU seconds of each file */
-async function runFiles(files, concurrency) {
+function estimateSeconds(file) {
+  return STARTS_SERVERS.test(file) ? ESTIMATE_SERVERS_SECONDS : ESTIMATE_SECONDS;
+}
+
+/** @returns files of neighbouring folders together; the groups that take longest first */
+function makeGroups(files) {
+  const known = readTimes();
+  const groups = [];
+  let group;
+  for (const file of files) {
+    const seconds = known[file] ?? estimateSeconds(file);
+    if (!group || group.files.length === GROUP_FILES || group.seconds + seconds > GROUP_SECONDS) {
+      group = { files: [], seconds: 0 };
+      groups.push(group);
+    }
+    group.files.push(file);
+    group.seconds += seconds;
+  }
+  return groups.sort((a, b) => b.seconds - a.seconds).map((one) => one.files);
+}
+
+/** Writes the script of a group's process. @returns its path */
+function writeScript(folder, files, index) {
+  const path = join(folder, `group-${index + 1}.test.mjs`);
+  const runner = JSON.stringify(pathToFileURL(groupRunner).href);
+  const paths = JSON.stringify(files.map((file) => resolve(root, file)));
+  writeFileSync(path, `import { runTestFiles } from ${runner};\nawait runTestFiles(${paths});\n`);
+  return path;
+}
+
+/** @returns the files with failed tests, those that did not run, and the CPU seconds of each file */
+async function runGroups(groups, concurrency) {
   const folder = mkdtempSync(join(tmpdir(), 'hypercube-test-'));
   const times = join(folder, 'times');
-  // node:test gives these to the processes of the files.
+  const scripts = groups.map((files, index) => writeScript(folder, files, index));
+  // node:test gives these to the processes of the groups.
   process.execArgv.push('--require', preload);
   process.env.HYPERCUBE_TEST_TIMES = times;
   process.chdir(root);
+  const passed = new Set();
   const failed = new Set();
   try {
-    const events = run({
-      files: files.map((file) => resolve(root, file)),
-      concurrency,
-      timeout: FILE_TIMEOUT_MS,
-    });
-    // A file that ends before its first test, or runs too long, is reported by its name.
-    events.on('test:fail', ({ file, name }) =>
-      failed.add(relative(root, resolve(root, file ?? name))),
-    );
+    const events = run({ files: scripts, concurrency, timeout: GROUP_TIMEOUT_MS });
+    events.on('test:pass', ({ nesting, name }) => nesting === 0 && passed.add(name));
+    events.on('test:fail', ({ nesting, name }) => nesting === 0 && failed.add(name));
     const output = process.stdout.isTTY ? events.compose(new spec()) : events.compose(tap);
     output.pipe(process.stdout, { end: false });
     await finished(output);
-    return { failed: [...failed], seconds: saveTimes(times) };
+    return { ...sortResults(groups, scripts, passed, failed), seconds: saveTimes(times) };
   } finally {
     process.execArgv.splice(process.execArgv.indexOf('--require'), 2);
     rmSync(folder, { recursive: true, force: true });
   }
 }
 
-/** @returns whether every failed file passes alone */
-async function rerun(failed) {
+/** @param passed, failed the names of suites, which are files, and of scripts whose process failed */
+function sortResults(groups, scripts, passed, failed) {
+  const bad = [];
+  const notRun = [];
+  groups.forEach((files, index) => {
+    const failures = files.filter((file) => failed.has(file));
+    const missing = files.filter((file) => !failed.has(file) && !passed.has(file));
+    // The first file without a result is the one that ended the process.
+    if (missing.length > 0 && failures.length === 0) failures.push(missing.shift());
+    const isOnlyProcess = failed.has(scripts[index]) && failures.length === 0;
+    bad.push(...(isOnlyProcess ? files : failures));
+    notRun.push(...missing);
+  });
+  return { failed: bad, notRun };
+}
+
+/** @returns whether every failed file passes alone, and those that did not run pass */
+async function rerun({ failed, notRun }) {
   if (failed.length > RERUN_MAX) return false;
   console.log(`# running again, alone: ${failed.join(', ')}`);
-  const second = await runFiles(failed, 1);
-  const unstable = failed.filter((path) => !second.failed.includes(path));
+  const second = await runGroups([...failed.map((file) => [file]), ...makeGroups(notRun)], 1);
+  const bad = [...second.failed, ...second.notRun];
+  const unstable = failed.filter((path) => !bad.includes(path));
   if (unstable.length > 0) console.log(`# unstable, passed when run alone: ${unstable.join(', ')}`);
-  return second.failed.length === 0;
+  return bad.length === 0;
 }
 
 function printTimes(seconds) {
@@ -104,14 +157,16 @@ function printTimes(seconds) {
 
 const parameters = process.argv.slice(2);
 const parts = parameters.filter((value) => value !== RERUN_OPTION && value !== TIMES_OPTION);
-const known = readTimes();
-const files = listFiles(parts).sort((a, b) => (known[b] ?? 0) - (known[a] ?? 0));
+const files = listFiles(parts);
 if (files.length === 0) {
   console.error(`no test file matches: ${parts.join(' ')}`);
   process.exit(1);
 }
-const { failed, seconds } = await runFiles(files, CONCURRENCY);
+const result = await runGroups(makeGroups(files), CONCURRENCY);
+const { failed, notRun, seconds } = result;
+if (failed.length > 0) console.log(`# failed: ${failed.join(', ')}`);
+if (notRun.length > 0) console.log(`# not run: ${notRun.join(', ')}`);
 const mayRerun = failed.length > 0 && parameters.includes(RERUN_OPTION);
-const passed = failed.length === 0 || (mayRerun && (await rerun(failed)));
+const isPassed = failed.length + notRun.length === 0 || (mayRerun && (await rerun(result)));
 if (parameters.includes(TIMES_OPTION)) printTimes(seconds);
-process.exitCode = passed ? 0 : 1;
+process.exitCode = isPassed ? 0 : 1;

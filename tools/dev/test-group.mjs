@@ -1,0 +1,119 @@
+/**
+ * Runs several test files in one process, one after another: modules are loaded once and stay
+ * compiled. The tests that a file registers while it is imported become children of a test with the
+ * file's name, so that its hooks hold for them only.
+ *
+ * HYPERCUBE_TEST_TIMES names a file to which the CPU time of each is appended, with that of its child
+ * processes, in seconds.
+ */
+import { appendFileSync, readFileSync } from 'node:fs';
+import { createRequire, syncBuiltinESMExports } from 'node:module';
+import { relative } from 'node:path';
+import { pathToFileURL } from 'node:url';
+
+const TICKS_PER_SECOND = 100;
+const HOOKS = ['before', 'after', 'beforeEach', 'afterEach'];
+/** The time for a test to end after an uncaught error. */
+const END_MS = 20_000;
+/** The time for what failed tests left open to be closed. */
+const CLOSE_MS = 10_000;
+const times = process.env.HYPERCUBE_TEST_TIMES;
+const runner = createRequire(import.meta.url)('node:test');
+const { test } = runner;
+
+/** Calls of the file that is being imported; undefined while tests run. */
+let registrations;
+/** The first uncaught error since the last file ended, and the timer that ends the process. */
+let uncaught;
+
+/** Makes the test functions keep their calls while a file is imported. */
+function deferCalls() {
+  for (const name of ['test', ...HOOKS]) {
+    const original = runner[name];
+    const deferred = (...args) => {
+      if (registrations === undefined) return original(...args);
+      registrations.push({ name, args });
+      return undefined;
+    };
+    runner[name] = Object.assign(deferred, original);
+  }
+  syncBuiltinESMExports();
+}
+
+/** CPU seconds of this process and of its children that have ended; these only where there is /proc. */
+function readSeconds() {
+  const { user, system } = process.cpuUsage();
+  return (user + system) / 1e6 + readChildSeconds();
+}
+
+function readChildSeconds() {
+  try {
+    // The name of the program, in parentheses, may have spaces.
+    const [, fields = ''] = readFileSync('/proc/self/stat', 'utf8').split(/\) (?!.*\) )/);
+    const [user, system] = fields.split(' ').slice(13, 15).map(Number);
+    return (user + system) / TICKS_PER_SECOND;
+  } catch {
+    return 0;
+  }
+}
+
+async function importFile(file) {
+  const startSeconds = readSeconds();
+  const calls = [];
+  registrations = calls;
+  try {
+    await import(pathToFileURL(file).href);
+  } catch (error) {
+    const fail = () => {
+      throw error;
+    };
+    calls.push({ name: 'test', args: ['the file can be imported', fail] });
+  }
+  registrations = undefined;
+  return { file, calls, loadSeconds: readSeconds() - startSeconds };
+}
+
+/**
+ * An uncaught error fails the file whose tests run. The test that waits in vain for what threw may
+ * never end, so the process ends after a time in which it could.
+ */
+function watchErrors() {
+  const report = (error) => {
+    process.stderr.write(`uncaught: ${error?.stack ?? error}\n`);
+    uncaught ??= { error, timer: setTimeout(() => process.exit(1), END_MS) };
+    uncaught.timer.unref();
+  };
+  process.on('uncaughtExceptionMonitor', report).on('unhandledRejection', report);
+}
+
+function throwUncaught() {
+  if (uncaught === undefined) return;
+  const { error, timer } = uncaught;
+  uncaught = undefined;
+  clearTimeout(timer);
+  throw error;
+}
+
+/** Tests are children of an explicit parent: without async_hooks, `describe` would not find its own. */
+async function runFile({ file, calls, loadSeconds }) {
+  const startSeconds = readSeconds();
+  await test(relative(process.cwd(), file), async (parent) => {
+    const isHook = ({ name }) => HOOKS.includes(name);
+    for (const { name, args } of calls.filter(isHook)) parent[name](...args);
+    for (const { args } of calls.filter((call) => !isHook(call))) await parent.test(...args);
+    throwUncaught();
+  });
+  const seconds = readSeconds() - startSeconds + loadSeconds;
+  if (times !== undefined) appendFileSync(times, `${file}\t${seconds}\n`);
+}
+
+/** @param files absolute paths */
+export async function runTestFiles(files) {
+  deferCalls();
+  watchErrors();
+  for (const file of files) await runFile(await importFile(file));
+  setTimeout(() => {
+    console.error(`# still open after the tests: ${process.getActiveResourcesInfo().join(', ')}`);
+    process.exit();
+  }, CLOSE_MS).unref();
+}
