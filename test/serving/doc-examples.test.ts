@@ -73,7 +73,8 @@ test('every request shown in docs/wire gets a response', {
   const why = { version: '1', by: 'test', reason: 'test' };
   await openRepository(location).activate(BUNDLE, 'stable', why);
   const flags = ['--repository', location, '--bundle', BUNDLE, '--instances', '1'];
-  const serving = await ServingProcess.start(t, flags);
+  // The commands run while this process waits for them.
+  const serving = await ServingProcess.start(t, flags, { isProcess: true });
   await serving.waitUntilReady();
   const folder = temporaryFolder(t);
   writeFileSync(join(folder, 'rows.tsv'), '1\t5\t\t68fd1e64\tx\n\t2\t\ty\n');

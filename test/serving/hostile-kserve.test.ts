@@ -71,7 +71,7 @@ const badBinaries: [readonly Tensor[], Record<string, string>, RegExp][] = [
 ];
 
 test('invalid binary bodies are rejected with the input name, without memory growth', async (t) => {
-  const { serving } = await startLocal(t, [toy]);
+  const { serving } = await startLocal(t, [toy], [], true);
   const ask = (inputs: readonly Tensor[], change: Record<string, string> = {}) => {
     const { body, headers } = binaryBody(inputs);
     return postBinary(serving, INFER, { body, headers: { ...headers, ...change } });

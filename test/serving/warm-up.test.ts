@@ -58,7 +58,7 @@ test('rows recorded before a kill -9 warm up the next process', async (t) => {
   await toys.activate('1');
   const path = join(toys.folder, 'recorded.jsonl');
   const flags = ['--record', path, '--record-share', '1', '--record-redact', 'C2,I1'];
-  const serving = await toys.startLocal(t, flags);
+  const serving = await toys.startLocal(t, flags, true);
   await serving.waitUntilReady();
   const rows = toyRows(8);
   const asked = rows.map(({ dense, categorical }) => ({

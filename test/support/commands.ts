@@ -18,6 +18,7 @@ const PROGRAMS: readonly string[] = [
   'tools/cube-builder/main.js',
   'tools/cube-check/main.js',
   'tools/cube-cli/main.js',
+  'tools/ctr-client/main.js',
 ];
 /** Commands of cube-agent that run until a signal, or handle signals while they run. */
 const SIGNALLED_COMMANDS: readonly string[] = [

@@ -61,7 +61,7 @@ async function startSilent(t: TestContext): Promise<string> {
 
 test('brpc, grpc and kserve answer batches, also when a server is killed', async (t) => {
   const one = (await serve(t, { twice: multiply(2) })).serving;
-  const two = (await serve(t, { twice: multiply(2) })).serving;
+  const two = (await serve(t, { twice: multiply(2) }, [], true)).serving;
   const endpoints = [one, two].map(({ url }) => new URL(url).host);
   const options = { endpoints, names, policy: { backupRequest: 'never' } } as const;
   const kserve = await start(t, { ...options, protocol: 'kserve', model: 'twice' }, 3);

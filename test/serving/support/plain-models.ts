@@ -43,6 +43,7 @@ export async function serve(
   t: TestContext,
   models: Readonly<Record<string, Uint8Array>>,
   flags: readonly string[] = [],
+  isProcess = false,
 ): Promise<{ serving: ServingProcess; folder: string }> {
   const folder = temporaryFolder(t);
   for (const [name, bytes] of Object.entries(models)) {
@@ -56,7 +57,7 @@ export async function serve(
     others.length === 0
       ? ['--model', join(folder, `${only}.onnx`)]
       : ['--config', join(folder, 'serving.yaml')];
-  const serving = await ServingProcess.start(t, [...source, ...flags]);
+  const serving = await ServingProcess.start(t, [...source, ...flags], { isProcess });
   await serving.waitFor('/readyz', ({ status }) => status === 200);
   return { serving, folder };
 }

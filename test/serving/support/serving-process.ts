@@ -1,14 +1,30 @@
-/** A serving process for tests: started from main.js, found by its log, stopped with the test. */
+/**
+ * Serving for tests, with the flags of its command line: a process of its own where a test needs
+ * one, else a server in the process of the test, which starts in a tenth of the CPU time.
+ */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import type { TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import { killOnTestEnd } from '../../repository/support/fixtures.ts';
+import { createCli } from '../../../lib/platform/cli.ts';
+import { createLogger } from '../../../lib/platform/logs.ts';
+import { completeConfig } from '../../../serving/config/serving-config.ts';
+import {
+  addSettingOptions,
+  mergeSettings,
+  type SettingFlags,
+} from '../../../serving/config/settings-flags.ts';
+import { startServing } from '../../../serving/server.ts';
+import { killOnTestEnd, onTestEnd, temporaryFolder } from '../../repository/support/fixtures.ts';
 
 const MAIN = fileURLToPath(new URL('../../../serving/main.js', import.meta.url));
+
+/** Flags whose files only the command line reads. */
+const FILE_FLAG = /^--(config|conf-dir|flagfile|pipeline|log-file)\b/;
 
 /** Long, so that requests do not fail on a busy machine. Tests of deadlines set their own. */
 const TIMEOUT_MS = '30000';
@@ -20,6 +36,8 @@ export interface Answer {
 }
 
 export interface ServingProcessOptions {
+  /** The test sends signals to the process, or looks at it from outside. */
+  readonly isProcess?: boolean;
   readonly cwd?: string;
   /** Where the process writes its log, if not to stderr. */
   readonly logFile?: string;
@@ -30,15 +48,33 @@ export interface ServingProcessOptions {
 }
 
 export class ServingProcess {
-  readonly child: ChildProcess;
-  readonly log: string[] = [];
+  readonly #child: ChildProcess | undefined;
+  readonly #lines: string[] = [];
+  /** The log of a server in this process. */
+  readonly #logFile: string | undefined;
+  #stopServer: () => Promise<void> = async () => undefined;
   url = '';
 
-  private constructor(child: ChildProcess) {
-    this.child = child;
+  private constructor(child: ChildProcess | undefined, logFile?: string) {
+    this.#child = child;
+    this.#logFile = logFile;
   }
 
-  /** Starts the process and waits for the log line with its address. */
+  /** @throws Error for a server in this process */
+  get child(): ChildProcess {
+    if (this.#child === undefined) throw new Error('start it with isProcess');
+    return this.#child;
+  }
+
+  /** The lines of the log so far. */
+  get log(): readonly string[] {
+    if (this.#logFile === undefined) return this.#lines;
+    return existsSync(this.#logFile)
+      ? readFileSync(this.#logFile, 'utf8').split('\n').slice(0, -1)
+      : [];
+  }
+
+  /** Starts serving and waits until it listens. */
   static async start(
     t: TestContext,
     flags: readonly string[],
@@ -51,6 +87,12 @@ export class ServingProcess {
     const poll = isRefused || options.hasSeveralModels ? [] : ['--poll-ms', '50'];
     const port = options.hasOwnPort === true ? [] : ['--port', '0'];
     const own = [...port, ...poll, ...patience];
+    const isProcess =
+      options.isProcess === true ||
+      options.cwd !== undefined ||
+      flags[0]?.startsWith('-') === false ||
+      flags.some((flag) => FILE_FLAG.test(flag));
+    if (!isProcess) return ServingProcess.#startHere(t, [...own, ...flags]);
     const child = spawn(process.execPath, [MAIN, ...own, ...flags], {
       cwd: options.cwd,
       stdio: ['ignore', 'ignore', 'pipe'],
@@ -59,12 +101,35 @@ export class ServingProcess {
     killOnTestEnd(t, child);
     await new Promise<void>((resolve, reject) => {
       createInterface({ input: child.stderr! }).on('line', (line) => {
-        serving.log.push(line);
+        serving.#lines.push(line);
         if (serving.#readAddress(line)) resolve();
       });
       if (options.logFile !== undefined) resolve(serving.#readAddressFrom(options.logFile));
       child.once('exit', (code) => reject(new Error(`exit ${code}: ${serving.log.join('\n')}`)));
     });
+    return serving;
+  }
+
+  static async #startHere(t: TestContext, flags: readonly string[]): Promise<ServingProcess> {
+    const program = addSettingOptions(createCli('serving', 'Serving')).parse(flags, {
+      from: 'user',
+    });
+    const config = completeConfig(mergeSettings(undefined, program.opts<SettingFlags>()));
+    const path = join(temporaryFolder(t), 'serving.log');
+    const logger = createLogger('serving', {
+      level: config.logLevel,
+      format: 'json',
+      file: { path, bytesMax: 64 << 20, filesMax: 1 },
+    });
+    const serving = new ServingProcess(undefined, path);
+    const server = await startServing({ config, logger });
+    let stopping: Promise<void> | undefined;
+    serving.#stopServer = () => {
+      stopping ??= server.stop();
+      return stopping;
+    };
+    onTestEnd(t, () => serving.#stopServer());
+    serving.url = `http://${server.address}`;
     return serving;
   }
 
@@ -122,8 +187,12 @@ export class ServingProcess {
     return this.waitFor('/v1/status', ({ body }) => body.active === version);
   }
 
-  /** @returns the exit code */
+  /** @returns the exit code; 0 for a server in this process */
   async stop(): Promise<number | null> {
+    if (this.#child === undefined) {
+      await this.#stopServer();
+      return 0;
+    }
     this.child.kill('SIGTERM');
     if (this.child.exitCode === null) await once(this.child, 'exit');
     return this.child.exitCode;

@@ -41,29 +41,34 @@ export class ToyRepository {
     await this.repository.rollback(BUNDLE, 'stable', 'test', 'test');
   }
 
-  /** Starts a serving process with the local store. */
-  startLocal(t: TestContext, flags: readonly string[] = []): Promise<ServingProcess> {
+  /** Starts serving with the local store. @param isProcess in a process of its own */
+  startLocal(
+    t: TestContext,
+    flags: readonly string[] = [],
+    isProcess = false,
+  ): Promise<ServingProcess> {
     const dataDir = join(this.folder, 'data');
-    return this.#start(t, { store: 'local', dataDir, instances: 2 }, flags);
+    return this.#start(t, { store: 'local', dataDir, instances: 2 }, flags, isProcess);
   }
 
-  /** Starts a serving process with the shard servers that the file `fleet` lists. */
+  /** Starts a process with the shard servers that `fleet` lists; it keeps time under any load. */
   startRemote(
     t: TestContext,
     fleet: string,
     instances: number,
     flags: readonly string[] = [],
   ): Promise<ServingProcess> {
-    return this.#start(t, { store: 'remote', fleet, instances }, flags);
+    return this.#start(t, { store: 'remote', fleet, instances }, flags, true);
   }
 
   #start(
     t: TestContext,
     options: Readonly<Record<string, string | number>>,
     flags: readonly string[],
+    isProcess = false,
   ): Promise<ServingProcess> {
     const all = { repository: this.location, bundle: BUNDLE, timeoutMs: 10_000, ...options };
-    return ServingProcess.start(t, [...toArguments(all), ...flags]);
+    return ServingProcess.start(t, [...toArguments(all), ...flags], { isProcess });
   }
 }
 
@@ -72,11 +77,12 @@ export async function startLocal(
   t: TestContext,
   toys: readonly ToyBundle[],
   flags: readonly string[] = [],
+  isProcess = false,
 ): Promise<{ toys: ToyRepository; serving: ServingProcess }> {
   const repository = new ToyRepository(t);
   for (const toy of toys) await repository.publish(toy);
   await repository.activate(toys[0]!.options.version);
-  const serving = await repository.startLocal(t, flags);
+  const serving = await repository.startLocal(t, flags, isProcess);
   await serving.waitUntilReady();
   return { toys: repository, serving };
 }

@@ -1,12 +1,13 @@
 /**
- * The ctr-client process as a user runs it, and servers that stand in for a serving process that
- * misbehaves.
+ * ctr-client with its flags, in this process or one of its own, and servers that stand in for a
+ * serving process that misbehaves.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { createServer, type IncomingMessage, request, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { TestContext } from 'node:test';
 import { fileURLToPath } from 'node:url';
+import { runCommand } from '../../support/commands.ts';
 
 const MAIN = fileURLToPath(new URL('../../../tools/ctr-client/main.js', import.meta.url));
 
@@ -38,8 +39,10 @@ export function startClient(
   return { child, done };
 }
 
-export function ctrClient(...flags: string[]): Promise<Run> {
-  return startClient(flags).done;
+/** Runs it to its end in this process. */
+export async function ctrClient(...flags: string[]): Promise<Run> {
+  const { code, stdout, stderr } = await runCommand('tools/ctr-client/main.js', ...flags);
+  return { exit: code ?? -1, stdout, stderr };
 }
 
 type Handler = (request: IncomingMessage, response: ServerResponse, body: Buffer) => void;

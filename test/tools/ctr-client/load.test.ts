@@ -28,8 +28,12 @@ interface Service {
   readonly folder: string;
 }
 
-async function startService(t: TestContext, ...versions: ToyBundle[]): Promise<Service> {
-  const started = await startLocal(t, versions);
+async function startService(
+  t: TestContext,
+  versions: readonly ToyBundle[],
+  isProcess = false,
+): Promise<Service> {
+  const started = await startLocal(t, versions, [], isProcess);
   const folder = temporaryFolder(t);
   const rows = toyRows(200);
   const file = join(folder, 'rows.tsv');
@@ -138,12 +142,16 @@ const ON_ONE_SERVICE: [string, (t: TestContext, service: Service) => Promise<voi
 ];
 
 test('drives a serving process', async (t) => {
-  const service = await startService(t, new ToyBundle({ version: '1', seed: 9 }));
+  const service = await startService(t, [new ToyBundle({ version: '1', seed: 9 })]);
   for (const [name, run] of ON_ONE_SERVICE) await t.test(name, (inner) => run(inner, service));
 });
 
 test('counts requests that a dying server leaves unanswered', async (t) => {
-  const { serving, rows, folder } = await startService(t, new ToyBundle({ version: '1', seed: 9 }));
+  const { serving, rows, folder } = await startService(
+    t,
+    [new ToyBundle({ version: '1', seed: 9 })],
+    true,
+  );
   const proxy = await startProxy(t, serving.url, async (prediction) => {
     if (prediction !== 20) return;
     serving.child.kill('SIGKILL');
@@ -176,7 +184,7 @@ async function allowedFailures(_t: TestContext, { serving, folder }: Service): P
 
 test('shows a switch of versions in the middle', async (t) => {
   const versions = ['1', '2'].map((version) => new ToyBundle({ version, seed: Number(version) }));
-  const { serving, toys, rows } = await startService(t, ...versions);
+  const { serving, toys, rows } = await startService(t, versions);
   let switched: Promise<unknown> | undefined;
   const proxy = await startProxy(t, serving.url, async (prediction) => {
     if (prediction !== 20) return;
@@ -238,7 +246,9 @@ test('sends the rows that serving recorded, at a fixed rate', async (t) => {
 });
 
 test('compares two endpoints and gives a verdict', async (t) => {
-  const { serving, rows, folder } = await startService(t, new ToyBundle({ version: '1', seed: 9 }));
+  const { serving, rows, folder } = await startService(t, [
+    new ToyBundle({ version: '1', seed: 9 }),
+  ]);
   const same = await startLocal(t, [new ToyBundle({ version: '7', seed: 9, inputs: 'many' })]);
   const page = join(folder, 'page.html');
   const common = [...rows, '--endpoint', serving.url, '--batch', '7', '--chart', page];
