@@ -10,7 +10,7 @@ import type { InjectedBug } from './simulation-run.ts';
 const HOSTS = 4;
 
 test('fleets under faults keep every invariant and converge afterwards', async () => {
-  for (const seed of [1, 2, 3, 4]) {
+  for (const seed of [1, 2, 3]) {
     const { violation, rollouts } = await runEpisode({ seed, hosts: HOSTS });
     assert.equal(violation?.message, undefined, `seed ${seed}`);
     assert.ok(rollouts > 1, `seed ${seed}: ${rollouts} rollouts`);
@@ -19,6 +19,8 @@ test('fleets under faults keep every invariant and converge afterwards', async (
 
 test('a seed reproduces its run', async () => {
   const first = await runEpisode({ seed: 5, hosts: HOSTS });
+  assert.equal(first.violation?.message, undefined);
+  assert.ok(first.rollouts > 1);
   const second = await runEpisode({ seed: 5, hosts: HOSTS });
   assert.deepEqual(second.log, first.log);
 });
