@@ -1,7 +1,10 @@
 /** The npm scripts prepare what they run themselves, because .npmrc turns hooks off. */
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
+import { join, resolve } from 'node:path';
 import { test } from 'node:test';
+import { pathToFileURL } from 'node:url';
+import { temporaryFolder } from '../repository/support/fixtures.ts';
 
 /** Complaints about the scripts of a package.json. */
 function checkScripts(scripts: Readonly<Record<string, string>>): string[] {
@@ -31,4 +34,29 @@ test('hooks and scripts without a build are found', () => {
     'prestart is a hook',
     'start runs what may not be built',
   ]);
+});
+
+test('npm start installs what programs load and what builds them, not checks', async (t) => {
+  const folder = join(temporaryFolder(t), 'install');
+  const module = pathToFileURL(resolve('tools/dev/demo-packages.mjs')).href;
+  (await import(module)).writeDemoPackage('.', folder);
+  const read = (...path: string[]) => JSON.parse(readFileSync(join(...path), 'utf8'));
+  const manifest = read(folder, 'package.json');
+  const { packages } = read(folder, 'package-lock.json');
+  const whole = read('package-lock.json').packages;
+  const { devDependencies, optionalDependencies, ...root } = whole[''];
+  assert.deepEqual(packages['']['dependencies'], root.dependencies);
+  assert.deepEqual(packages['']['devDependencies'], manifest.devDependencies);
+  const directs = { ...manifest.dependencies, ...manifest.devDependencies };
+  for (const name of Object.keys(directs)) {
+    const path = `node_modules/${name}`;
+    assert.deepEqual(packages[path], whole[path]);
+  }
+  assert.ok(
+    Object.keys(packages).some((path) => path.startsWith('node_modules/@rolldown/binding')),
+  );
+  for (const name of ['typescript', 'knip', ...Object.keys(optionalDependencies)]) {
+    assert.equal(packages[`node_modules/${name}`], undefined, name);
+  }
+  assert.ok(Object.keys(devDependencies).includes('rolldown'));
 });

@@ -23,6 +23,7 @@ const kernels = join(root, 'lib', 'core', 'kernels');
 const assembly = join(kernels, 'assembly');
 const generated = join(kernels, 'generated');
 const digestFile = join(generated, '.built-from');
+const CONSOLE_ONLY = '--console-only';
 
 /** Digest of what the kernels are compiled from. */
 function computeKernelsDigest() {
@@ -118,6 +119,14 @@ async function buildConsole(isChecked) {
   writeFileSync(consoleDigestFile, digest);
 }
 
+/** Builds the page in a process of its own, while the main thread compiles the kernels. */
+async function startConsoleBuild() {
+  const args = [fileURLToPath(import.meta.url), ...process.argv.slice(2), CONSOLE_ONLY];
+  const builder = spawn(process.execPath, args, { stdio: 'inherit' });
+  const [status] = await once(builder, 'exit');
+  if (status !== 0) process.exit(1);
+}
+
 async function bundlePrograms() {
   console.error('• bundling the programs');
   const { bundlePrograms } = await import('./bundle.mjs');
@@ -151,20 +160,26 @@ function removeOrphans(folder) {
   }
 }
 
-mkdirSync(generated, { recursive: true });
-mkdirSync(join(root, 'dist'), { recursive: true });
-const digest = computeKernelsDigest();
-const hasKernels = existsSync(digestFile) && readFileSync(digestFile, 'utf8') === digest;
-if (!hasKernels) {
-  rmSync(digestFile, { force: true });
-  writeFileSync(join(generated, 'kernels.ts'), formatKernels('', ': string'));
+async function build() {
+  mkdirSync(generated, { recursive: true });
+  mkdirSync(join(root, 'dist'), { recursive: true });
+  const digest = computeKernelsDigest();
+  const hasKernels = existsSync(digestFile) && readFileSync(digestFile, 'utf8') === digest;
+  if (!hasKernels) {
+    rmSync(digestFile, { force: true });
+    writeFileSync(join(generated, 'kernels.ts'), formatKernels('', ': string'));
+  }
+  const hasOnlyPrograms = process.argv.includes('--programs');
+  const page = startConsoleBuild();
+  const compiling = hasOnlyPrograms ? undefined : compileTypeScript(isChecked);
+  if (!hasKernels) await buildKernels(digest, compiling);
+  await compiling;
+  await bundlePrograms();
+  await page;
+  removeOrphans('.');
+  copyProtos();
 }
+
 const isChecked = process.argv.includes('--checked');
-const hasOnlyPrograms = process.argv.includes('--programs');
-const compiling = hasOnlyPrograms ? undefined : compileTypeScript(isChecked);
-if (!hasKernels) await buildKernels(digest, compiling);
-await compiling;
-await bundlePrograms();
-await buildConsole(isChecked);
-removeOrphans('.');
-copyProtos();
+if (process.argv.includes(CONSOLE_ONLY)) await buildConsole(isChecked);
+else await build();

@@ -1,16 +1,28 @@
 /**
  * Makes a checkout ready to run with Node and npm alone: installs when node_modules is missing or
  * older than the lock file, and builds when a source changed since the last build. With `--programs`
- * tests and benchmarks are left out, with `--checked` types are checked too. Uses Node built-ins
+ * tests and benchmarks are left out, and the packages that only they need; with `--checked` types
+ * are checked too. Uses Node built-ins
  * only, because it runs before anything is installed. A second run does nothing.
  */
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { existsSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import {
+  existsSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { writeDemoPackage } from './demo-packages.mjs';
 
 const root = join(dirname(fileURLToPath(import.meta.url)), '..', '..');
+/** Exists when only the demo's packages are installed. */
+const demoMark = join(root, 'node_modules', '.demo-only');
 const sourceFolders = [
   'lib',
   'proto',
@@ -31,9 +43,9 @@ function requireNode() {
   process.exit(1);
 }
 
-function run(title, command, args) {
+function run(title, command, args, cwd = root) {
   const result = spawnSync(command, args, {
-    cwd: root,
+    cwd,
     stdio: ['ignore', process.stderr, process.stderr],
     shell: process.platform === 'win32' && command === 'npm',
   });
@@ -42,10 +54,30 @@ function run(title, command, args) {
   process.exit(1);
 }
 
-function installIsCurrent() {
+/** @param isWhole packages that the demo does not need are asked for too */
+function installIsCurrent(isWhole) {
   const mark = join(root, 'node_modules', '.package-lock.json');
   const lock = join(root, 'package-lock.json');
-  return existsSync(mark) && statSync(mark).mtimeMs >= statSync(lock).mtimeMs;
+  if (!existsSync(mark) || statSync(mark).mtimeMs < statSync(lock).mtimeMs) return false;
+  return !isWhole || !existsSync(demoMark);
+}
+
+function install(isWhole) {
+  const args = ['ci', '--no-audit', '--no-fund', '--loglevel=error'];
+  if (isWhole) {
+    console.error('• installing packages (npm ci)');
+    run('installing packages (npm ci)', 'npm', args);
+    return;
+  }
+  console.error('• installing the packages that the demo needs (npm ci)');
+  const folder = join(root, '.install');
+  rmSync(folder, { recursive: true, force: true });
+  writeDemoPackage(root, folder);
+  run('installing packages (npm ci)', 'npm', args, folder);
+  rmSync(join(root, 'node_modules'), { recursive: true, force: true });
+  renameSync(join(folder, 'node_modules'), join(root, 'node_modules'));
+  rmSync(folder, { recursive: true });
+  writeFileSync(demoMark, '');
 }
 
 /** Digest of every source file's path and bytes: a checkout that only touched mtimes is not stale. */
@@ -73,15 +105,12 @@ function sourceDigest() {
 
 const startMs = performance.now();
 requireNode();
-if (!installIsCurrent()) {
-  console.error('• installing packages (npm ci)');
-  run('installing packages (npm ci)', 'npm', ['ci', '--no-audit', '--no-fund', '--loglevel=error']);
-}
 /** What a build contains; each contains the one before. Its stamp has the digest of its sources. */
 const levels = ['programs', 'built', 'checked'];
 const isAsked = (name) => process.argv.includes(`--${name}`);
 const level = isAsked('checked') ? 2 : isAsked('programs') ? 0 : 1;
 const stamps = levels.map((name) => join(root, 'dist', `.${name}-from`));
+if (!installIsCurrent(level > 0)) install(level > 0);
 const digest = sourceDigest();
 const stamp = stamps[level];
 if (!existsSync(stamp) || readFileSync(stamp, 'utf8') !== digest) {
