@@ -298,6 +298,8 @@ function readText(reader: WireReader): string {
 export interface OutputTensor extends NamedTensor {
   readonly dataType: GeneralTensorType;
   readonly aliasName: string;
+  /** Offsets of the rows of a tensor of variable length. Default: none. */
+  readonly lod?: ArrayLike<number> | undefined;
 }
 
 /** Appends the fields of a response's tensor; default values are omitted, as in proto3. */
@@ -308,15 +310,16 @@ export function encodeTensor(writer: WireWriter, tensor: OutputTensor): void {
   const elemType = ELEM_TYPES[dataType];
   if (elemType !== 0) writer.uint(FIELD_ELEM_TYPE, elemType);
   writePacked(writer, FIELD_SHAPE, shape);
+  if (tensor.lod !== undefined) writePacked(writer, FIELD_LOD, tensor.lod);
   if (name !== '') writer.string(FIELD_NAME, name);
   if (aliasName !== '') writer.string(FIELD_ALIAS_NAME, aliasName);
   if (field === FIELD_CONTENT && data.length > 0) writer.bytes(field, data as Uint8Array);
 }
 
 /** @param values ≥ 0 */
-export function writePacked(writer: WireWriter, field: number, values: readonly number[]): void {
+export function writePacked(writer: WireWriter, field: number, values: ArrayLike<number>): void {
   if (values.length === 0) return;
   const run = new WireWriter(16 * values.length);
-  for (const value of values) run.varint(value);
+  for (let i = 0; i < values.length; i++) run.varint(values[i]!);
   writer.bytes(field, run.finish());
 }

@@ -6,7 +6,7 @@
  * may be told late, by at most the difference.
  */
 
-import type { Clock } from '../platform/clock.ts';
+import type { TimerClock } from '../platform/clock.ts';
 
 /** A call that may want a backup. It waits in at most one timer. */
 export abstract class BackupCaller {
@@ -20,12 +20,12 @@ export abstract class BackupCaller {
 }
 
 export class BackupTimer {
-  readonly #clock: Clock;
+  readonly #clock: TimerClock;
   #first: BackupCaller | undefined;
   #last: BackupCaller | undefined;
   #isArmed = false;
 
-  constructor(clock: Clock) {
+  constructor(clock: TimerClock) {
     this.#clock = clock;
   }
 
@@ -41,9 +41,7 @@ export class BackupTimer {
 
   #arm(delayMs: number): void {
     this.#isArmed = true;
-    // After the sockets have been read: when this process itself was suspended, the responses that
-    // have arrived meanwhile make backups unnecessary.
-    setTimeout(setImmediate, Math.max(1, Math.ceil(delayMs)), this.#run);
+    this.#clock.after(Math.max(1, Math.ceil(delayMs)), this.#run);
   }
 
   readonly #run = (): void => {

@@ -23,6 +23,10 @@ export interface ClientCounters {
   retryBudgetRefusals: number;
   /** Backups not sent because the backup budget was spent. */
   backupBudgetRefusals: number;
+  /** Times that a replica was ejected because it failed more calls than the others. */
+  ejections: number;
+  /** Calls refused because all replicas were at their concurrency limits. */
+  concurrencyRefusals: number;
   /** Lookups without keys that check whether a replica is usable. */
   probes: number;
 }
@@ -45,6 +49,8 @@ export function createCounters(): ClientCounters {
     versionAbsentErrors: 0,
     retryBudgetRefusals: 0,
     backupBudgetRefusals: 0,
+    ejections: 0,
+    concurrencyRefusals: 0,
     probes: 0,
   };
 }

@@ -27,7 +27,7 @@ export interface Connections {
 }
 
 /** Maximum idle connections kept for one replica; a burst's surplus is closed. */
-const IDLE_CONNECTIONS_MAX = 100;
+export const IDLE_CONNECTIONS_MAX = 100;
 /**
  * Maximum open connections to one replica: the same as the calls in flight of one pipelined
  * connection.
@@ -45,16 +45,25 @@ export function checkConnectionType(type: ConnectionType): void {
   );
 }
 
+export interface ConnectionLimits {
+  /** Maximum wait before a broken connection is opened again, in milliseconds. */
+  readonly backoffMaxMs: number;
+  /** Milliseconds until a connection attempt fails; default: that of channels. */
+  readonly connectTimeoutMs?: number;
+  /** For `pooled`. Default IDLE_CONNECTIONS_MAX. */
+  readonly idleConnectionsMax?: number;
+}
+
 export function openConnections(
   endpoint: string,
   type: ConnectionType,
-  backoffMaxMs: number,
+  { idleConnectionsMax = IDLE_CONNECTIONS_MAX, ...limits }: ConnectionLimits,
   credentials?: Credentials,
 ): Connections {
-  if (type === 'single') return new Channel(endpoint, { backoffMaxMs }, credentials);
-  const limits = { backoffMaxMs, readBufferBytes: DEDICATED_READ_BUFFER_BYTES };
-  const open = (): Channel => new Channel(endpoint, limits, credentials);
-  return new DedicatedConnections(endpoint, open, type === 'pooled' ? IDLE_CONNECTIONS_MAX : 0);
+  if (type === 'single') return new Channel(endpoint, limits, credentials);
+  const dedicated = { ...limits, readBufferBytes: DEDICATED_READ_BUFFER_BYTES };
+  const open = (): Channel => new Channel(endpoint, dedicated, credentials);
+  return new DedicatedConnections(endpoint, open, type === 'pooled' ? idleConnectionsMax : 0);
 }
 
 /** A connection for each call; up to `idleMax` idle ones are kept for later calls. */

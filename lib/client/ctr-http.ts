@@ -1,30 +1,17 @@
 /** Calls a serving process over HTTP, `POST /v1/ctr:predict`, on keep-alive connections. */
-import { type ClientRequest, Agent as HttpAgent, type IncomingMessage, request } from 'node:http';
+import { Agent as HttpAgent, type IncomingMessage, request } from 'node:http';
 import { Agent as HttpsAgent, request as httpsRequest } from 'node:https';
 import { EXPERIMENT_KEY, EXPERIMENTS_KEY, parseVariants } from '../../proto/ctr.ts';
-import { toErrorDetails } from '../core/error-details.ts';
-import { CubeError, ERROR_STATUS, type ErrorCode } from '../core/errors.ts';
+import { CubeError } from '../core/errors.ts';
 import { JsonReader } from '../core/json.ts';
 import { PROFILE_KEY, parseProfile } from '../core/request-profile.ts';
 import type { Credentials } from '../rpc/credentials.ts';
 import type { CtrCallOptions, CtrPrediction, CtrRows, CtrTransport } from './ctr-rows.ts';
+import { readHttpBody } from './http-body.ts';
+import { createTimeoutError, toConnectionError, toStatusError } from './http-errors.ts';
 
 /** Far above the response to the largest request. */
 const RESPONSE_BYTES_MAX = 64 << 20;
-
-/** The error code for an HTTP status without one, for example from a proxy. */
-const CODE_BY_STATUS: Readonly<Record<number, ErrorCode>> = {
-  400: 'INVALID_ARGUMENT',
-  401: 'UNAUTHENTICATED',
-  403: 'DENIED',
-  404: 'NOT_FOUND',
-  408: 'DEADLINE_EXCEEDED',
-  413: 'TOO_LARGE',
-  429: 'OVERLOADED',
-  502: 'UNAVAILABLE',
-  503: 'UNAVAILABLE',
-  504: 'DEADLINE_EXCEEDED',
-};
 
 export class CtrHttp implements CtrTransport {
   readonly #url: URL;
@@ -47,7 +34,7 @@ export class CtrHttp implements CtrTransport {
     const type = isLines ? 'text/tab-separated-values' : 'application/json';
     const answer = await this.#post(call, body, type, timeoutMs);
     const { host } = this.#url;
-    if (answer.status !== 200) throw toPredictError(answer.status, answer.text, host);
+    if (answer.status !== 200) throw toStatusError(answer.status, answer.text, host);
     const profile = parseProfile(answer.profile);
     return { ...readPrediction(answer, host), ...(profile !== undefined && { profile }) };
   }
@@ -95,9 +82,11 @@ export class CtrHttp implements CtrTransport {
           readResponse(response, url.host).then(resolve, reject);
         },
       );
-      const timer = setTimeout(() => expire(clientRequest, url.host, timeoutMs), timeoutMs);
+      const timer = setTimeout(() => {
+        clientRequest.destroy(createTimeoutError(url.host, timeoutMs));
+      }, timeoutMs);
       clientRequest.once('close', () => clearTimeout(timer));
-      clientRequest.once('error', (error) => reject(toCubeError(error, url.host)));
+      clientRequest.once('error', (error) => reject(toConnectionError(error, url.host)));
       clientRequest.end(body);
     });
   }
@@ -118,59 +107,15 @@ function encodeRows(rows: CtrRows): string {
   );
 }
 
-function expire(clientRequest: ClientRequest, host: string, timeoutMs: number): void {
-  clientRequest.destroy(
-    new CubeError('DEADLINE_EXCEEDED', `${host}: no response within ${Math.round(timeoutMs)} ms`),
-  );
-}
-
-function toCubeError(error: Error, host: string): CubeError {
-  if (error instanceof CubeError) return error;
-  return new CubeError('UNAVAILABLE', `${host}: ${error.message}`, { cause: error });
-}
-
 async function readResponse(response: IncomingMessage, host: string): Promise<HttpAnswer> {
-  const pieces: Buffer[] = [];
-  let bytes = 0;
-  try {
-    for await (const piece of response as AsyncIterable<Buffer>) {
-      bytes += piece.length;
-      if (bytes > RESPONSE_BYTES_MAX) {
-        throw new CubeError(
-          'TOO_LARGE',
-          `${host}: the response exceeds ${RESPONSE_BYTES_MAX} bytes`,
-        );
-      }
-      pieces.push(piece);
-    }
-  } catch (error) {
-    throw toCubeError(error as Error, host);
-  }
+  const body = await readHttpBody(response, host, RESPONSE_BYTES_MAX);
   const { [EXPERIMENTS_KEY]: variants, [PROFILE_KEY]: profile } = response.headers;
   return {
     status: response.statusCode ?? 0,
-    text: Buffer.concat(pieces).toString(),
+    text: body.toString(),
     variants: variants?.toString(),
     profile: profile?.toString(),
   };
-}
-
-function toPredictError(status: number, text: string, host: string): CubeError {
-  const own = parseServerError(text, host);
-  if (own !== undefined) return own;
-  const code = CODE_BY_STATUS[status] ?? 'INTERNAL';
-  return new CubeError(code, `${host}: HTTP ${status}: ${text.slice(0, 200)}`);
-}
-
-function parseServerError(text: string, host: string): CubeError | undefined {
-  try {
-    const { code, error, details } = JSON.parse(text);
-    if (typeof code !== 'string' || !Object.hasOwn(ERROR_STATUS, code)) return undefined;
-    const message = `${host}: ${String(error)}`;
-    return new CubeError(code as ErrorCode, message, { details: toErrorDetails(details) });
-  } catch {
-    return undefined;
-  }
 }
 
 /**

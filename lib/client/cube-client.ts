@@ -28,7 +28,7 @@ import {
 } from '../core/lookup-group.ts';
 import { getShardNum, type Manifest } from '../core/manifest.ts';
 import type { TraceSpan } from '../core/trace-span.ts';
-import { type Clock, systemClock } from '../platform/clock.ts';
+import { systemClock, type TimerClock } from '../platform/clock.ts';
 import { type ClientStats, createCounters } from './client-stats.ts';
 import { DistinctKeys } from './distinct-keys.ts';
 import { FleetRoutes, type RouteOptions } from './fleet-routes.ts';
@@ -41,7 +41,7 @@ import type { PlannedTable } from './shard-response.ts';
 import { ValueOutput } from './value-output.ts';
 
 export interface CubeClientOptions extends RouteOptions {
-  readonly clock?: Clock;
+  readonly clock?: TimerClock;
   /**
    * Maximum keys per request; a larger batch for one shard is sent as several requests. Default
    * 16,384.

@@ -9,7 +9,7 @@
 import { DictResponse } from '../../proto/dict-seek.ts';
 import { CubeError } from '../core/errors.ts';
 import { requireArrayLength, type Values } from '../core/lookup-group.ts';
-import { type Clock, systemClock } from '../platform/clock.ts';
+import { systemClock, type TimerClock } from '../platform/clock.ts';
 import { type ClientStats, createCounters } from './client-stats.ts';
 import { FleetRoutes, type RouteOptions } from './fleet-routes.ts';
 import type { CallContext } from './replica-probe.ts';
@@ -18,7 +18,7 @@ import { SeekCall, type SeekOutput, type SeekSummary } from './seek-call.ts';
 import { ValueOutput } from './value-output.ts';
 
 export interface CubeDictClientOptions extends RouteOptions {
-  readonly clock?: Clock;
+  readonly clock?: TimerClock;
   /**
    * Maximum keys per request; more keys of one shard are sent as several requests. Default 16,384.
    */

@@ -5,7 +5,7 @@
  */
 import { CubeError } from '../core/errors.ts';
 import { type Fleet, findShardMap } from '../core/fleet.ts';
-import type { Clock } from '../platform/clock.ts';
+import type { TimerClock } from '../platform/clock.ts';
 import type { CallOptions } from '../rpc/channel.ts';
 import type { Credentials } from '../rpc/credentials.ts';
 import { type CallPolicy, checkPolicy } from './call-policy.ts';
@@ -38,17 +38,19 @@ export interface RouteOptions {
 export class FleetRoutes {
   readonly #options: RouteOptions;
   readonly #callOptions: CallOptions | undefined;
-  readonly #clock: Clock;
+  readonly #clock: TimerClock;
   readonly #replicas = new Map<string, Replica>();
   /** Bundle → shard count → replica sets; index = shard. */
   readonly #routes = new Map<string, Map<number, readonly ReplicaSet[]>>();
   #current: Fleet | undefined;
+  /** The fleet is not the first one: its new servers join one that is in use. */
+  #hasChanged = false;
 
   /**
    * @param callOptions of all calls, unless `checksum` is false
    * @throws CubeError INVALID_ARGUMENT for an invalid policy or connection type
    */
-  constructor(options: RouteOptions, callOptions: CallOptions, clock: Clock) {
+  constructor(options: RouteOptions, callOptions: CallOptions, clock: TimerClock) {
     this.#options = options;
     this.#callOptions = options.checksum === false ? undefined : callOptions;
     this.#clock = clock;
@@ -104,7 +106,7 @@ export class FleetRoutes {
   }
 
   stats(): ReplicaStats[] {
-    return [...this.#replicas.values()].map((replica) => replica.stats());
+    return [...this.#replicas.values()].map((replica) => replica.stats(this.#clock.nowMs()));
   }
 
   close(): void {
@@ -120,6 +122,7 @@ export class FleetRoutes {
   }
 
   #adopt(fleet: Fleet): void {
+    this.#hasChanged = this.#current !== undefined;
     this.#current = fleet;
     this.#routes.clear();
     const named = new Set<string>();
@@ -140,6 +143,7 @@ export class FleetRoutes {
       const callOptions = this.#callOptions;
       const clock = this.#clock;
       replica = new Replica(endpoint, connectionType, logger, callOptions, clock, credentials);
+      if (this.#hasChanged) replica.startSlowly();
       this.#replicas.set(endpoint, replica);
     }
     return replica;

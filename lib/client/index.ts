@@ -30,7 +30,7 @@ export { createTensor, type PipelineTensor } from '../core/pipeline-tensor.ts';
 export type { HashSpec, Slot } from '../core/slots.ts';
 export { openRepository, type Repository } from '../repository/repository.ts';
 export { type CredentialFiles, Credentials } from '../rpc/credentials.ts';
-export type { CallPolicy, LoadBalancer } from './call-policy.ts';
+export type { CallPolicy, ConcurrencyLimitPolicy, LoadBalancer } from './call-policy.ts';
 export type { ClientCounters, ClientStats } from './client-stats.ts';
 export type { ConnectionType } from './connections.ts';
 export {
@@ -67,11 +67,34 @@ export { FleetFile, type FleetFileOptions } from './fleet-file.ts';
 export type { RouteOptions } from './fleet-routes.ts';
 export { packKeys } from './pack-keys.ts';
 export {
+  type PaddleCallOptions,
+  PaddleClient,
+  type PaddleClientOptions,
+  type PaddleFeed,
+  type PaddleResult,
+  type TaggedResult,
+} from './paddle-client.ts';
+export {
   type PipelineCallOptions,
   PipelineClient,
   type PipelineClientOptions,
   type PipelineResult,
   type PipelineValue,
 } from './pipeline-client.ts';
+export type {
+  DebugResponse,
+  FeedValue,
+  FetchedTensor,
+  InferenceCall,
+  InferenceCallback,
+  InferenceOptions,
+  InferenceOutput,
+  InferenceRequest,
+  InferenceResponse,
+  Predictor,
+} from './predictor.ts';
+export { PredictorApi, type PredictorApiOptions, type VariantStats } from './predictor-api.ts';
+export type { IgnoredField } from './predictors-conf.ts';
 export type { ClientLogger, ReplicaStats } from './replica.ts';
 export type { SeekSummary } from './seek-call.ts';
+export type { ServiceProtocol } from './service-transport.ts';

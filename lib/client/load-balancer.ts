@@ -3,6 +3,7 @@
  * and without allocating. Ranks express health and loaded versions (replica.ts); a balancer only
  * shares the load among replicas of equal rank.
  */
+import { createHash } from 'node:crypto';
 import type { LoadBalancer } from './call-policy.ts';
 import { murmur32 } from './murmur32.ts';
 import type { Replica } from './replica.ts';
@@ -38,7 +39,9 @@ export function createBalancer(name: LoadBalancer, replicas: readonly Replica[])
     case 'la':
       return new LocalityAware(replicas.length);
     case 'c_murmurhash':
-      return new HashRing(replicas.map(({ endpoint }) => endpoint));
+      return new HashRing(replicas, (point) => murmur32(textEncoder.encode(point)));
+    case 'c_md5':
+      return new HashRing(replicas, md5Hash32);
   }
 }
 
@@ -144,12 +147,18 @@ class LocalityAware implements Balancer {
 }
 
 const POINTS_PER_REPLICA = 100;
+const textEncoder = new TextEncoder();
+
+/** The first four bytes of the MD5 digest, little-endian. */
+function md5Hash32(point: string): number {
+  return createHash('md5').update(point).digest().readUInt32LE(0);
+}
 
 /**
- * Consistent hashing as in brpc's c_murmurhash: every replica has a hundred points on a ring of
- * 32-bit hashes, and a request goes to the replica of the first point at or after its own hash.
- * When a replica leaves, only its own requests move. A brpc client with the same request codes
- * picks the same replicas.
+ * Consistent hashing as in brpc's c_murmurhash and c_md5: every replica has a hundred points on a
+ * ring of 32-bit hashes, and a request goes to the replica of the first point at or after its own
+ * hash. When a replica leaves, only its own requests move. A brpc client with the same request
+ * codes picks the same replicas.
  */
 class HashRing implements Balancer {
   /** Ascending. */
@@ -157,12 +166,11 @@ class HashRing implements Balancer {
   /** The replica of each point. */
   readonly #owners: Uint16Array;
 
-  /** @param endpoints ip:port; index = replica */
-  constructor(endpoints: readonly string[]) {
-    const encoder = new TextEncoder();
-    const points = endpoints.flatMap((endpoint, owner) =>
+  /** @param hash of a point, `ip:port-i` */
+  constructor(replicas: readonly Replica[], hash: (point: string) => number) {
+    const points = replicas.flatMap(({ endpoint }, owner) =>
       Array.from({ length: POINTS_PER_REPLICA }, (_, i) => {
-        return { hash: murmur32(encoder.encode(`${endpoint}-${i}`)), owner, endpoint };
+        return { hash: hash(`${endpoint}-${i}`), owner, endpoint };
       }),
     );
     points.sort((a, b) => a.hash - b.hash || (a.endpoint < b.endpoint ? -1 : 1));

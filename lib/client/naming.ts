@@ -60,6 +60,11 @@ export async function openNamingService(
   );
 }
 
+/** @throws CubeError INVALID_ARGUMENT naming the endpoint */
+export function listServers(endpoints: readonly string[], source: string): NamingService {
+  return new ListNaming(parseServers(endpoints, source, {}));
+}
+
 class ListNaming implements NamingService {
   readonly #servers: readonly NamedServer[];
 

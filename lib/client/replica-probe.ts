@@ -3,7 +3,7 @@
  * They cost the replica next to nothing (docs/adr/0003-empty-lookup-probes-a-version.md).
  */
 import { CubeError, type ErrorCode } from '../core/errors.ts';
-import type { Clock } from '../platform/clock.ts';
+import type { TimerClock } from '../platform/clock.ts';
 import type { ClientCounters } from './client-stats.ts';
 import type { Replica } from './replica.ts';
 import type { ReplicaSet } from './replica-set.ts';
@@ -29,7 +29,7 @@ export interface CallTarget {
 
 /** The state that all calls of one client share. */
 export interface CallContext {
-  readonly clock: Clock;
+  readonly clock: TimerClock;
   readonly counters: ClientCounters;
 }
 
@@ -46,6 +46,12 @@ export const PERMANENT_ERRORS: ReadonlySet<ErrorCode> = new Set([
   'UNSUPPORTED',
   'WRONG_SHARD',
 ]);
+
+/** Whether an error shows that the replica is unhealthy; a version that is absent is no failure. */
+export function isReplicaFailure({ code }: CubeError): boolean {
+  // OVERLOADED shows nothing: this client's own limits give it too.
+  return code !== 'OVERLOADED' && code !== 'VERSION_ABSENT' && !PERMANENT_ERRORS.has(code);
+}
 
 const PROBE_TIMEOUT_MS = 1_000;
 const NO_BYTES = new Uint8Array(0);
@@ -92,8 +98,9 @@ export async function probeReplica(
       startedMs,
     );
     target.checkProbeResponse(payload, attachment);
-    replica.endProbe(startedMs, clock.nowMs());
-    replica.recordAnswer(versionKey);
+    const endedMs = clock.nowMs();
+    replica.endProbe(startedMs, endedMs);
+    replica.recordAnswer(versionKey, endedMs);
     return '';
   } catch (thrown) {
     const { code, message } = endFailedCall(context, shard, replica, target, startedMs, thrown);
@@ -119,8 +126,7 @@ export function endFailedCall(
     counters.versionAbsentErrors++;
     const loaded = target.getLoadedVersions(error);
     replica.recordVersionAbsent(target.versionKey, loaded, nowMs);
-  } else if (error.code !== 'OVERLOADED' && !PERMANENT_ERRORS.has(error.code)) {
-    // OVERLOADED does not make a replica unhealthy: this client's own limits give it too.
+  } else if (isReplicaFailure(error)) {
     const probe = () => probeReplica(context, shard, replica, target, PROBE_TIMEOUT_MS);
     replica.recordFailure(error, nowMs, probe);
   }

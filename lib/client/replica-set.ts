@@ -3,9 +3,12 @@
  * whether a failed request may be retried.
  *
  * Choice: the load balancer shares requests among the healthy replicas known to have loaded the
- * version. After them come healthy replicas of which that is unknown, then those that are slower
- * than the others, then failed replicas whose backoff has passed, then other failed replicas, and
- * last those that reported the version absent. A replica whose circuit is open is never chosen.
+ * version. After them come healthy replicas of which that is unknown, then those with as many calls
+ * in flight as they serve without queueing (concurrency-limit.ts), then those that fail more calls
+ * than the others (outlier-ejection.ts), then those that are slower than the others, then failed
+ * replicas whose backoff has passed, then other failed replicas, and last those that reported the
+ * version absent. A replica whose circuit is open is never chosen. One that has just returned is
+ * passed over for a part of its calls (slow-start.ts).
  *
  * Slow: a replica is expected to take its average latency, or the time for which it has answered
  * nothing while calls wait, if that is longer. It is slow when that is SLOW_FACTOR times as long as
@@ -16,13 +19,16 @@
  * kept for calls to slow replicas, so that quiet traffic never leaves none for a replica that
  * hangs.
  */
-import type { Clock } from '../platform/clock.ts';
+import type { TimerClock } from '../platform/clock.ts';
 import { systemClock } from '../platform/clock.ts';
 import { type BackupCaller, BackupTimer } from './backup-timer.ts';
-import type { BackupRequest, CallPolicy } from './call-policy.ts';
+import type { BackupRequest, CallPolicy, ConcurrencyLimitPolicy } from './call-policy.ts';
 import { type Balancer, type Candidates, createBalancer } from './load-balancer.ts';
+import { getEjectedMax, isOutlier } from './outlier-ejection.ts';
 import {
+  RANK_BUSY,
   RANK_CIRCUIT_OPEN,
+  RANK_EJECTED,
   RANK_FAILED,
   RANK_LOADED,
   RANK_SLOW,
@@ -32,6 +38,8 @@ import {
 import { RequestBudget } from './request-budget.ts';
 
 const RANK_TRIED = 255;
+/** Passed over in its slow start. */
+const RANK_STARTING = 254;
 const SLOW_FACTOR = 4;
 /** Less is noise of timers and schedulers. */
 const SLOW_MS = 5;
@@ -44,6 +52,11 @@ const BACKUP_DELAY_MS_MIN = 1;
 const BACKUP_RECHECK_MS = 20;
 /** The delay until enough latencies are known for their percentile. */
 const BACKUP_DELAY_MS_INITIAL = 20;
+/**
+ * A backup is only sent to a replica with fewer calls in flight than this share of its limit: under
+ * load, work that is done twice would take the place of other calls.
+ */
+const BACKUP_LIMIT_SHARE = 0.5;
 const LATENCY_SAMPLES = 256;
 const P95_INTERVAL_SAMPLES = 32;
 
@@ -51,28 +64,39 @@ export class ReplicaSet {
   readonly shard: number;
   readonly replicas: readonly Replica[];
   readonly retryMax: number;
-  readonly retryBudget: RequestBudget = new RequestBudget();
+  readonly backupMax: number;
+  readonly retryBudget: RequestBudget;
   readonly #backupTimer: BackupTimer;
   readonly #recheckTimer: BackupTimer;
   readonly #backupPolicy: BackupRequest;
-  readonly #backupBudget = new RequestBudget();
-  readonly #latencies: LatencyWindow = new LatencyWindow();
+  readonly #concurrency: ConcurrencyLimitPolicy;
+  readonly #backupBudget: RequestBudget;
+  readonly #latencies: LatencyWindow;
   readonly #balancer: Balancer;
   readonly #candidates: Candidates;
   /** Scratch: how long a call to each replica is expected to take, in milliseconds. */
   readonly #expectedMs: Float64Array;
 
-  /** @param weights for wrr and wr; index = replica */
+  /**
+   * @param weights for wrr and wr; index = replica
+   * @param previous the set before the replicas changed, whose budgets and latencies still count
+   */
   constructor(
     shard: number,
     replicas: readonly Replica[],
     weights: readonly number[],
     policy: CallPolicy = {},
-    clock: Clock = systemClock,
+    clock: TimerClock = systemClock,
+    previous?: ReplicaSet,
   ) {
     this.shard = shard;
     this.replicas = replicas;
     this.retryMax = policy.retryMax ?? Number.POSITIVE_INFINITY;
+    this.backupMax = policy.backupMax ?? Number.POSITIVE_INFINITY;
+    this.retryBudget = previous === undefined ? new RequestBudget() : previous.retryBudget;
+    this.#backupBudget = previous === undefined ? new RequestBudget() : previous.#backupBudget;
+    this.#latencies = previous === undefined ? new LatencyWindow() : previous.#latencies;
+    this.#concurrency = policy.concurrencyLimit ?? 'prefer';
     this.#backupPolicy = replicas.length > 1 ? (policy.backupRequest ?? 'p95') : 'never';
     this.#backupTimer = new BackupTimer(clock);
     this.#recheckTimer = new BackupTimer(clock);
@@ -86,8 +110,8 @@ export class ReplicaSet {
   }
 
   /**
-   * Returns the replica to call, none of those already tried; undefined when there is none, or the
-   * circuits of all are open.
+   * Returns the replica to call, none of those already tried; undefined when there is none, the
+   * circuits of all are open, or all are at their limits and the policy refuses then.
    * @param hash u32 of the request, for consistent hashing
    */
   pick(
@@ -97,16 +121,22 @@ export class ReplicaSet {
     hash: number,
   ): Replica | undefined {
     const [first] = this.replicas;
-    if (this.replicas.length === 1) {
+    const isRefusing = this.#concurrency === 'refuse';
+    if (this.replicas.length === 1 && !isRefusing) {
       return tried.length === 0 && first?.isCircuitOpen === false ? first : undefined;
     }
     const rank = this.#rankAll(versionKey, tried, nowMs);
-    if (rank >= RANK_CIRCUIT_OPEN) return undefined;
-    return this.replicas[this.#balancer.choose(this.#candidates, rank, hash, nowMs)];
+    if (rank >= RANK_CIRCUIT_OPEN || (rank === RANK_BUSY && isRefusing)) return undefined;
+    return this.#choose(rank, nowMs, hash);
+  }
+
+  /** Whether `pick` would refuse a new call because all replicas are at their limits. */
+  isSaturated(versionKey: string, nowMs: number): boolean {
+    return this.#concurrency === 'refuse' && this.#rankAll(versionKey, [], nowMs) === RANK_BUSY;
   }
 
   /**
-   * As `pick`, but only a replica that is not known to be unhealthy: a backup sent to another one
+   * As `pick`, but only a replica that answers and has room to spare: a backup sent to another one
    * gains nothing.
    */
   pickBackup(
@@ -115,9 +145,43 @@ export class ReplicaSet {
     nowMs: number,
     hash: number,
   ): Replica | undefined {
-    const rank = this.#rankAll(versionKey, tried, nowMs);
-    if (rank > RANK_UNKNOWN) return undefined;
-    return this.replicas[this.#balancer.choose(this.#candidates, rank, hash, nowMs)];
+    const rank = this.#rankAll(versionKey, tried, nowMs, BACKUP_LIMIT_SHARE);
+    if (rank > RANK_UNKNOWN && rank !== RANK_EJECTED) return undefined;
+    return this.#choose(rank, nowMs, hash);
+  }
+
+  /** Chooses among the replicas of a rank, and passes over those in their slow start by chance. */
+  #choose(rank: number, nowMs: number, hash: number): Replica | undefined {
+    const { ranks } = this.#candidates;
+    const first = this.#balancer.choose(this.#candidates, rank, hash, nowMs);
+    for (let index = first; ; ) {
+      const share = this.replicas[index]?.getShare(nowMs) ?? 1;
+      if (share === 1 || Math.random() < share) return this.replicas[index];
+      ranks[index] = RANK_STARTING;
+      if (!ranks.includes(rank)) return this.replicas[first];
+      index = this.#balancer.choose(this.#candidates, rank, hash, nowMs);
+    }
+  }
+
+  /**
+   * Records that a call to a replica failed, and ejects the replica if it fails more than the
+   * others. @returns whether it was ejected
+   */
+  recordFailure(failed: Replica, nowMs: number): boolean {
+    failed.recordOutcome(nowMs, true);
+    let ejected = 0;
+    const others = { calls: 0, failures: 0 };
+    for (const replica of this.replicas) {
+      if (replica.isEjected(nowMs)) ejected++;
+      if (replica === failed) continue;
+      const { calls, failures } = replica.getOutcomes(nowMs);
+      others.calls += calls;
+      others.failures += failures;
+    }
+    if (ejected >= getEjectedMax(this.replicas.length) || failed.isEjected(nowMs)) return false;
+    if (!isOutlier(failed.getOutcomes(nowMs), others)) return false;
+    failed.eject(nowMs);
+    return true;
   }
 
   /**
@@ -182,20 +246,26 @@ export class ReplicaSet {
     if (this.#backupPolicy === 'p95') this.#latencies.add(latencyMs);
   }
 
-  /** Ranks all replicas for this pick, and returns the best rank. */
-  #rankAll(versionKey: string, tried: readonly Replica[], nowMs: number): number {
+  /**
+   * Ranks all replicas for this pick, and returns the best rank.
+   * @param share of the concurrency limits that may be used
+   */
+  #rankAll(versionKey: string, tried: readonly Replica[], nowMs: number, share = 1): number {
     const { ranks } = this.#candidates;
     const { replicas } = this;
     const expectedMs = this.#expectedMs;
+    const limitShare = this.#concurrency === 'never' ? Number.POSITIVE_INFINITY : share;
     let best = RANK_TRIED;
     let fastestMs = Number.POSITIVE_INFINITY;
     let slowestMs = 0;
     for (let i = 0; i < replicas.length; i++) {
       const replica = replicas[i]!;
-      const rank = tried.includes(replica) ? RANK_TRIED : replica.rank(versionKey, nowMs);
+      const rank = tried.includes(replica)
+        ? RANK_TRIED
+        : replica.rank(versionKey, nowMs, limitShare);
       ranks[i] = rank;
       if (rank < best) best = rank;
-      if (rank > RANK_UNKNOWN) continue;
+      if (rank > RANK_EJECTED) continue;
       const expected = computeExpectedMs(replica, nowMs);
       expectedMs[i] = expected;
       if (expected > slowestMs) slowestMs = expected;
@@ -209,7 +279,7 @@ export class ReplicaSet {
     const { ranks } = this.#candidates;
     let best = RANK_TRIED;
     for (let i = 0; i < ranks.length; i++) {
-      if (ranks[i]! <= RANK_UNKNOWN && isSlower(this.#expectedMs[i]!, fastestMs)) {
+      if (ranks[i]! <= RANK_EJECTED && isSlower(this.#expectedMs[i]!, fastestMs)) {
         ranks[i] = RANK_SLOW;
       }
       best = Math.min(best, ranks[i]!);

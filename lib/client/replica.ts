@@ -7,7 +7,10 @@ import type { Clock } from '../platform/clock.ts';
 import type { CallOptions, CallResult } from '../rpc/channel.ts';
 import type { Credentials } from '../rpc/credentials.ts';
 import { CircuitBreaker, type Probe, SILENCE_MS_MIN } from './circuit-breaker.ts';
+import { ConcurrencyLimit } from './concurrency-limit.ts';
 import { type Connections, type ConnectionType, openConnections } from './connections.ts';
+import { type CallOutcomes, OutlierState } from './outlier-ejection.ts';
+import { getSlowStartShare, OUTAGE_MS_MIN } from './slow-start.ts';
 
 /** How long a failed replica is avoided; doubled with each further failure. */
 const BACKOFF_MIN_MS = 50;
@@ -31,13 +34,17 @@ const FIRST_CALLS = 8;
 /** Ranks of a replica for a version; lower is better. */
 export const RANK_LOADED = 0;
 export const RANK_UNKNOWN = 1;
-/** Healthy, but slower than the other replicas of its shard: only its ReplicaSet knows. */
-export const RANK_SLOW = 2;
-export const RANK_FAILED = 3;
-const RANK_BACKING_OFF = 4;
-const RANK_ABSENT = 5;
+/** It has as many calls in flight as it serves without queueing. */
+export const RANK_BUSY = 2;
+/** It fails more of its calls than the others. */
+export const RANK_EJECTED = 3;
+/** Slower than the other replicas of its shard, or hanging: only its ReplicaSet knows. */
+export const RANK_SLOW = 4;
+export const RANK_FAILED = 5;
+const RANK_BACKING_OFF = 6;
+const RANK_ABSENT = 7;
 /** Never called, only probed. */
-export const RANK_CIRCUIT_OPEN = 6;
+export const RANK_CIRCUIT_OPEN = 8;
 
 /** Errors that may come from this client itself: they show nothing about the replica's process. */
 const NO_ANSWER: ReadonlySet<ErrorCode> = new Set([
@@ -59,6 +66,12 @@ export interface ReplicaStats {
   readonly state: 'unknown' | 'answering' | 'failed';
   /** It answers nothing: no calls are sent to it, only probes (circuit-breaker.ts). */
   readonly circuitOpen: boolean;
+  /** It fails more of its calls than the others, and gets none for a while. */
+  readonly ejected: boolean;
+  /** The share of its calls that it gets: below 1 after an outage. */
+  readonly share: number;
+  /** The calls in flight that it serves without queueing. */
+  readonly concurrencyLimit: number;
   readonly requests: number;
   readonly failures: number;
   readonly inFlight: number;
@@ -79,7 +92,14 @@ export class Replica {
   readonly #callOptions: CallOptions | undefined;
   readonly #logger: ClientLogger | undefined;
   readonly #breaker: CircuitBreaker;
+  readonly #outlier = new OutlierState();
+  readonly #limit = new ConcurrencyLimit();
+  /** Since when its share grows. */
+  #startedMs = Number.NEGATIVE_INFINITY;
+  #startsSlowly = false;
   #failures = 0;
+  /** The first of its successive failures. */
+  #failedSinceMs = 0;
   #retryAtMs = 0;
   /** Version key → until when the version counts as absent; 0: it is loaded. */
   readonly #absentUntilMs = new Map<string, number>();
@@ -106,7 +126,7 @@ export class Replica {
     this.#breaker = new CircuitBreaker(clock);
     this.#connections =
       typeof connections === 'string'
-        ? openConnections(endpoint, connections, BACKOFF_MAX_MS, credentials)
+        ? openConnections(endpoint, connections, { backoffMaxMs: BACKOFF_MAX_MS }, credentials)
         : connections;
     this.#callOptions = callOptions;
     this.#logger = logger;
@@ -129,6 +149,7 @@ export class Replica {
   ): Promise<CallResult> {
     this.#inFlight++;
     this.#requestCount++;
+    this.#limit.recordCall(this.#inFlight);
     this.#startedSumMs += nowMs;
     this.#breaker.recordCall(nowMs);
     const own = this.#callOptions;
@@ -147,7 +168,13 @@ export class Replica {
     this.#inFlight--;
     this.#startedSumMs = this.#inFlight === 0 ? 0 : this.#startedSumMs - startedMs;
     if (!hasFailed || latencyMs > this.#latencyMs) this.#addLatency(latencyMs);
-    if (!hasFailed || !NO_ANSWER.has(error.code)) this.#breaker.recordAnswer();
+    if (!hasFailed || error.code === 'DEADLINE_EXCEEDED')
+      this.#limit.recordAnswer(latencyMs, nowMs);
+    else if (error.code === 'OVERLOADED') this.#limit.recordRefusal(nowMs);
+    if (!hasFailed || !NO_ANSWER.has(error.code)) {
+      if (this.#breaker.isOpen) this.#startedMs = nowMs;
+      this.#breaker.recordAnswer();
+    }
     if (this.#hasLeftFleet && this.#inFlight === 0) this.close();
     return latencyMs;
   }
@@ -161,12 +188,47 @@ export class Replica {
     this.#latencyCount = FIRST_CALLS;
   }
 
-  rank(versionKey: string, nowMs: number): number {
+  /** @param limitShare the share of its concurrency limit that may be used */
+  rank(versionKey: string, nowMs: number, limitShare: number): number {
     if (this.#breaker.isOpen) return RANK_CIRCUIT_OPEN;
     const absentUntilMs = this.#absentUntilMs.get(versionKey);
     if (absentUntilMs !== undefined && nowMs < absentUntilMs) return RANK_ABSENT;
     if (this.#failures > 0) return nowMs < this.#retryAtMs ? RANK_BACKING_OFF : RANK_FAILED;
+    if (this.#outlier.isEjected(nowMs)) return RANK_EJECTED;
+    if (this.#inFlight >= this.#limit.value * limitShare) return RANK_BUSY;
     return absentUntilMs === 0 ? RANK_LOADED : RANK_UNKNOWN;
+  }
+
+  /** Its next answer begins a slow start: it has joined a fleet that is in use. */
+  startSlowly(): void {
+    this.#startsSlowly = true;
+  }
+
+  /** The share of its calls that it should get; 1 unless it has just returned. */
+  getShare(nowMs: number): number {
+    const startedMs = Math.max(this.#startedMs, this.#outlier.ejectedUntilMs);
+    return getSlowStartShare(nowMs - startedMs);
+  }
+
+  isEjected(nowMs: number): boolean {
+    return this.#outlier.isEjected(nowMs);
+  }
+
+  /** The outcomes of its recent calls, without probes. */
+  getOutcomes(nowMs: number): CallOutcomes {
+    return this.#outlier.getOutcomes(nowMs);
+  }
+
+  /** Counts the outcome of a call for the comparison with other replicas. */
+  recordOutcome(nowMs: number, hasFailed: boolean): void {
+    this.#outlier.record(nowMs, hasFailed);
+  }
+
+  /** It gets no calls for a while, unless no other replica is healthy. */
+  eject(nowMs: number): void {
+    this.#outlier.eject(nowMs);
+    const { endpoint } = this;
+    this.#logger?.warn({ endpoint }, 'replica ejected: it fails more calls than the others');
   }
 
   /**
@@ -207,9 +269,9 @@ export class Replica {
   }
 
   /** Records a response from this version. */
-  recordAnswer(versionKey: string): void {
+  recordAnswer(versionKey: string, nowMs: number): void {
     if (this.#absentUntilMs.get(versionKey) !== 0) this.#remember(versionKey, 0);
-    this.#recordRecovery();
+    this.#recordRecovery(nowMs);
   }
 
   /**
@@ -219,7 +281,7 @@ export class Replica {
   recordVersionAbsent(versionKey: string, loaded: readonly string[], nowMs: number): void {
     for (const other of loaded) if (other !== versionKey) this.#remember(other, 0);
     this.#remember(versionKey, nowMs + addJitter(ABSENT_MS));
-    this.#recordRecovery();
+    this.#recordRecovery(nowMs);
   }
 
   /** @param probe asks whether the replica answers again, if it answers nothing now */
@@ -231,6 +293,7 @@ export class Replica {
     // A lost connection fails all calls in flight; they count as one failure.
     if (this.#failures > 0 && nowMs < this.#retryAtMs) return;
     if (this.#failures === 0) {
+      this.#failedSinceMs = nowMs;
       const { code, message } = error;
       this.#logger?.warn({ endpoint: this.endpoint, code, error: message }, 'replica failed');
     }
@@ -252,7 +315,7 @@ export class Replica {
     this.#connections.close();
   }
 
-  stats(): ReplicaStats {
+  stats(nowMs: number): ReplicaStats {
     const known = [...this.#absentUntilMs].filter(([, until]) => until === 0);
     let state: ReplicaStats['state'] = this.#hasAnswered ? 'answering' : 'unknown';
     const circuitOpen = this.#breaker.isOpen;
@@ -261,6 +324,9 @@ export class Replica {
       endpoint: this.endpoint,
       state,
       circuitOpen,
+      ejected: this.isEjected(nowMs),
+      share: this.getShare(nowMs),
+      concurrencyLimit: this.#limit.value,
       requests: this.#requestCount,
       failures: this.#failureCount,
       inFlight: this.#inFlight,
@@ -280,10 +346,13 @@ export class Replica {
     this.#latencyCount++;
   }
 
-  #recordRecovery(): void {
+  #recordRecovery(nowMs: number): void {
     this.#hasAnswered = true;
+    if (this.#startsSlowly) this.#startedMs = nowMs;
+    this.#startsSlowly = false;
     if (this.#failures === 0) return;
     this.#failures = 0;
+    if (nowMs - this.#failedSinceMs >= OUTAGE_MS_MIN) this.#startedMs = nowMs;
     this.#logger?.info({ endpoint: this.endpoint }, 'replica recovered');
   }
 

@@ -17,6 +17,7 @@ import {
   type CallContext,
   type CallTarget,
   endFailedCall,
+  isReplicaFailure,
   PERMANENT_ERRORS,
   probeInBackground,
 } from './replica-probe.ts';
@@ -51,6 +52,8 @@ export interface ShardFailure {
   readonly reason: string;
   /** The request was waited for until its deadline. */
   readonly deadlineExceeded: boolean;
+  /** The replicas, or this client for them, refused the request because of their load. */
+  readonly overloaded: boolean;
   /**
    * Set when every replica would fail alike: a mistake of the caller or the fleet file, not an
    * outage.
@@ -69,6 +72,8 @@ export class ShardCall extends BackupCaller {
   #inFlight = 0;
   #isSettled = false;
   #span: TraceSpan | undefined;
+  #backups = 0;
+  #isOverloaded = false;
   #reason = 'the deadline passed before a replica was called';
   #resolve: (failure: ShardFailure | undefined) => void = () => undefined;
 
@@ -123,7 +128,7 @@ export class ShardCall extends BackupCaller {
     if (nowMs < deadlineMs && triedCount <= this.#replicaSet.retryMax) {
       const hash = this.#handler.getHash(this.#request);
       const replica = this.#replicaSet.pick(target.versionKey, this.#triedReplicas, nowMs, hash);
-      if (replica === undefined && triedCount === 0) this.#reason = this.#describeOpenCircuits();
+      if (replica === undefined && triedCount === 0) this.#explainRefusal(nowMs);
       if (replica !== undefined && (triedCount === 0 || this.#tryTakeRetry())) {
         if (triedCount > 0) this.#context.counters.retries++;
         this.#send(replica, nowMs, false);
@@ -133,8 +138,13 @@ export class ShardCall extends BackupCaller {
     }
     if (this.#inFlight > 0) return;
     const deadlineExceeded = nowMs >= deadlineMs;
-    const reason = this.#reason;
-    this.#settle({ reason, deadlineExceeded, permanentError: undefined, endpoint: '' });
+    this.#settle({
+      reason: this.#reason,
+      deadlineExceeded,
+      overloaded: this.#isOverloaded,
+      permanentError: undefined,
+      endpoint: '',
+    });
   }
 
   #tryTakeRetry(): boolean {
@@ -144,9 +154,13 @@ export class ShardCall extends BackupCaller {
     return false;
   }
 
-  #describeOpenCircuits(): string {
+  #explainRefusal(nowMs: number): void {
     const endpoints = this.#replicaSet.replicas.map(({ endpoint }) => endpoint).join(' and ');
-    return `${endpoints}: no answers; nothing is sent until a probe is answered`;
+    if (this.#replicaSet.isSaturated(this.#handler.target.versionKey, nowMs)) {
+      this.#isOverloaded = true;
+      this.#context.counters.concurrencyRefusals++;
+      this.#reason = `${endpoints}: as many calls are in flight as they serve; send fewer at once`;
+    } else this.#reason = `${endpoints}: no answers; nothing is sent until a probe is answered`;
   }
 
   #send(replica: Replica, nowMs: number, isBackup: boolean): void {
@@ -184,8 +198,10 @@ export class ShardCall extends BackupCaller {
       return;
     }
     this.#inFlight--;
-    this.#replicaSet.recordLatency(replica.endCall(startedMs, this.#context.clock.nowMs()));
-    replica.recordAnswer(this.#handler.target.versionKey);
+    const nowMs = this.#context.clock.nowMs();
+    this.#replicaSet.recordLatency(replica.endCall(startedMs, nowMs));
+    replica.recordAnswer(this.#handler.target.versionKey, nowMs);
+    replica.recordOutcome(nowMs, false);
     if (isBackup) this.#context.counters.backupsWon++;
     this.#span?.setAttributes({
       'server.address': replica.endpoint,
@@ -200,12 +216,22 @@ export class ShardCall extends BackupCaller {
     const { shard } = this.#replicaSet;
     this.#inFlight--;
     const error = endFailedCall(this.#context, shard, replica, target, startedMs, thrown);
+    // Replicas without answers are judged by their silence (circuit-breaker.ts).
+    const hasAnswered = error.code !== 'DEADLINE_EXCEEDED';
+    if (hasAnswered && isReplicaFailure(error)) this.#countFailure(replica);
     if (this.#isSettled) return;
+    this.#isOverloaded = error.code === 'OVERLOADED';
     this.#reason = `${endpoint}: ${error.code} ${error.message}`;
     if (PERMANENT_ERRORS.has(error.code)) {
       const reason = this.#reason;
-      this.#settle({ reason, deadlineExceeded: false, permanentError: error, endpoint });
+      const [deadlineExceeded, overloaded] = [false, false];
+      this.#settle({ reason, deadlineExceeded, overloaded, permanentError: error, endpoint });
     } else this.#callNextReplica();
+  }
+
+  #countFailure(replica: Replica): void {
+    const isEjected = this.#replicaSet.recordFailure(replica, this.#context.clock.nowMs());
+    if (isEjected) this.#context.counters.ejections++;
   }
 
   sendBackup(nowMs: number): void {
@@ -213,11 +239,13 @@ export class ShardCall extends BackupCaller {
     const set = this.#replicaSet;
     const tried = this.#triedReplicas;
     if (nowMs >= deadlineMs || tried.length > set.retryMax) return;
+    if (this.#backups >= set.backupMax) return;
     if (tried.length === set.replicas.length) return;
     const hash = this.#handler.getHash(this.#request);
     const replica = set.pickBackup(target.versionKey, tried, nowMs, hash);
     if (replica !== undefined && set.tryTakeBackup(tried, replica, nowMs)) {
       this.#context.counters.backups++;
+      this.#backups++;
       this.#send(replica, nowMs, true);
     } else if (replica !== undefined) this.#context.counters.backupBudgetRefusals++;
     set.awaitFurtherBackup(this, nowMs, deadlineMs);

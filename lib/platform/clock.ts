@@ -10,7 +10,16 @@ export interface Clock {
   sleep(ms: number, signal?: AbortSignal): Promise<void>;
 }
 
-export const systemClock: Clock = {
+/** A clock that calls back, for timers that need no promise. */
+export interface TimerClock extends Clock {
+  /**
+   * Calls `run` once, after the sockets have been read: after this process itself was suspended,
+   * its timers run first, and answers may have arrived meanwhile. Does not keep the process alive.
+   */
+  after(ms: number, run: () => void): void;
+}
+
+export const systemClock: TimerClock = {
   nowMs: () => performance.now(),
   isoTime: () => new Date().toISOString(),
   sleep: (ms, signal) =>
@@ -24,6 +33,9 @@ export const systemClock: Clock = {
       signal?.addEventListener('abort', done);
       if (signal?.aborted) done();
     }),
+  after: (ms, run) => {
+    setTimeout(setImmediate, ms, run).unref();
+  },
 };
 
 /**

@@ -3,15 +3,17 @@
  * files become models of the process, which all protocols can call one by one.
  */
 import { dirname, join, resolve } from 'node:path';
+import {
+  type ClientConf,
+  type ClientVariable,
+  readClientConf,
+} from '../../lib/client/client-conf.ts';
 import { CubeError } from '../../lib/core/errors.ts';
-import { fileExists, isFolder, listFolder, readText } from '../../lib/platform/files.ts';
-import { parseTextFormat } from '../../proto/text-format.ts';
+import { fileExists, isFolder, listFolder } from '../../lib/platform/files.ts';
 import { readPaddleDevices } from './paddle-devices.ts';
 import type { PipelineConfig } from './pipeline-config.ts';
 import type { ModelSettings } from './settings.ts';
 
-const CLIENT_FILE = 'serving_client_conf.prototxt';
-const CLIENT_FILE_BYTES_MAX = 4 << 20;
 const MANIFEST_FILE = 'manifest.json';
 /** Files by which a folder of Paddle's own format is recognized. */
 const PADDLE_FILES: readonly RegExp[] = [
@@ -44,22 +46,22 @@ export function readClientVariables(
   const variables = new Map<string, ClientVariables>();
   for (const [op, { server_endpoints: endpoints = [], client_config: value }] of ops) {
     if (value === undefined || endpoints.length === 0) continue;
-    const given = resolve(dirname(configPath), value);
-    const path = isFolder(given) ? join(given, CLIENT_FILE) : given;
-    if (!fileExists(path)) {
-      throw new CubeError('NOT_FOUND', `op ${op}: client_config ${value}: no such file`);
-    }
-    const file = parseTextFormat(readText(path, CLIENT_FILE_BYTES_MAX), path);
-    const read = (field: string): Map<string, string> => {
-      const pairs = file.messages(field).map((variable): [string, string] => {
-        const name = variable.string('name') ?? variable.fail('the variable has no name');
-        return [variable.string('alias_name') ?? name, name];
-      });
-      return new Map(pairs);
-    };
-    variables.set(op, { feeds: read('feed_var'), fetches: read('fetch_var') });
+    variables.set(op, toVariables(op, value, resolve(dirname(configPath), value)));
   }
   return variables;
+}
+
+function toVariables(op: string, value: string, path: string): ClientVariables {
+  let conf: ClientConf;
+  try {
+    conf = readClientConf(path);
+  } catch (error) {
+    const { code, message } = CubeError.from(error);
+    throw new CubeError(code, `op ${op}: client_config ${value}: ${message}`);
+  }
+  const toPairs = (variables: readonly ClientVariable[]): Map<string, string> =>
+    new Map(variables.map(({ alias, name }) => [alias, name]));
+  return { feeds: toPairs(conf.feeds), fetches: toPairs(conf.fetches) };
 }
 
 /**

@@ -3,6 +3,7 @@
  * first until it is answered.
  */
 import { createHash } from 'node:crypto';
+import { toInputTensor } from '../../lib/client/feed-tensors.ts';
 import { CubeError } from '../../lib/core/errors.ts';
 import type { FeatureRows, KeyedRows } from '../../lib/core/feature-rows.ts';
 import type { NamedTensor } from '../../lib/core/tensor.ts';
@@ -17,7 +18,6 @@ import { Predictor } from '../engine/predictor.ts';
 import { type PinnedModel, pinModel, type TensorModel } from '../engine/tensor-model.ts';
 import { FileSource } from '../models/file-source.ts';
 import type { Models, VersionSelector } from '../models/model-registry.ts';
-import { toInputTensor } from './model-tensors.ts';
 import type { OpClient, OpContext, OpValues, ProcessContext } from './op.ts';
 import { fromByteTensor, type PipelineTensor } from './pipeline-tensor.ts';
 import type { PinnedVersion } from './request-versions.ts';

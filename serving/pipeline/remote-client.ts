@@ -5,6 +5,7 @@
  */
 
 import type { CallPolicy } from '../../lib/client/call-policy.ts';
+import { toInputTensor } from '../../lib/client/feed-tensors.ts';
 import { ServiceClient } from '../../lib/client/service-client.ts';
 import { CubeError, requireDefined } from '../../lib/core/errors.ts';
 import { concatRows, type NamedTensor, viewRows } from '../../lib/core/tensor.ts';
@@ -22,7 +23,6 @@ import {
   OIP_LIVE,
   OIP_SERVICE,
 } from '../../proto/oip-client.ts';
-import { toInputTensor } from './model-tensors.ts';
 import type { OpClient, OpValues, ProcessContext } from './op.ts';
 import { fromByteTensor } from './pipeline-tensor.ts';
 import { VariableNames } from './variable-names.ts';
@@ -155,7 +155,10 @@ function createGeneral(names: VariableNames): Codec {
     method: 'inference',
     probeMethod: 'probe',
     encode: (tensors, { logId }) =>
-      encodeGeneralRequest(tensors, names.hasAliases ? [] : names.fetchList, logId),
+      encodeGeneralRequest(tensors, {
+        fetchNames: names.hasAliases ? [] : names.fetchList,
+        logId,
+      }),
     decode: (bytes) => {
       const tensors = decodeGeneralTensors(bytes, RESPONSE_LIMITS);
       // Servers name outputs as the model does; some give the alias only.

@@ -223,7 +223,8 @@ test('a changed fleet takes effect; replicas that left are closed after use', as
   fleet.shardMaps.set(1, [[old, fresh]]);
   fleet.refresh();
   while (fresh.lookups.length === 0) await lookUp(client, version);
-  // One of two lookups is in progress at the replica that leaves; it is still answered there.
+  // A lookup in progress at the replica that leaves is still answered there. The other replica is
+  // new, and gets a part of its calls only.
   let open = (): void => undefined;
   old.readGate = new Promise((resolve) => {
     open = resolve;
@@ -237,7 +238,7 @@ test('a changed fleet takes effect; replicas that left are closed after use', as
   assert.equal(old.connections, 1);
   open();
   await Promise.all(underWay);
-  assert.equal(old.lookups.length, answered + 1);
+  assert.ok(old.lookups.length > answered);
   while (old.connections > 0) await sleep(5);
   await old.kill();
 });

@@ -83,7 +83,7 @@ test('a backup answers for a slow replica, within the backup budget', async () =
   assert.ok(group.rows.every((x) => x === 77) && group.outcomes.every((x) => x === 77));
   assert.equal(client.stats().failures, 0);
   // Neither replica answers: every request is due for a backup, but only the budget is sent.
-  const hurried = fleet.client({ policy: { backupRequest: 1 } });
+  const hurried = fleet.client({ policy: { backupRequest: 1, concurrencyLimit: 'never' } });
   await lookUp(hurried, version);
   await lookUp(hurried, version);
   for (const server of fleet.servers) server.nextBehavior = () => 'answer late';

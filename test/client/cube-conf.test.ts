@@ -172,7 +172,7 @@ test('invalid files are rejected with the location', async () => {
     [[{ ...DICT, type: 'bns' }], /type: expected one of ipport, ipport_list, ipport_parallel/],
     [[{ ...DICT, timeout: '200' }], /timeout: expected an integer ≥ 1, got "200"/],
     [[{ ...DICT, retry: undefined }], /retry is missing; expected an integer ≥ 0/],
-    [[{ ...DICT, load_balancer: 'c_md5' }], /load_balancer: expected one of rr, wrr, random/],
+    [[{ ...DICT, load_balancer: 'c_ketama' }], /load_balancer: expected one of rr, wrr, random/],
     [
       [{ ...DICT, nodes: [{ ipport_list: 'bns://x' }, nodes[1]] }],
       /nodes\[0\]\.ipport_list: .*list:\/\//,

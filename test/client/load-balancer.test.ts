@@ -123,7 +123,7 @@ test('every balancer orders replicas by rank and tries each at most once', () =>
       (balancer, states, hash) => {
         const replicas = createReplicas(states.length);
         replicas.forEach((replica, i) => {
-          if (states[i] === 'holds') replica.recordAnswer('v');
+          if (states[i] === 'holds') replica.recordAnswer('v', 0);
           if (states[i] === 'failed')
             replica.recordFailure(new CubeError('INTERNAL', 'x'), 0, probeNothing);
           if (states[i] === 'absent') replica.recordVersionAbsent('v', [], 0);
@@ -177,11 +177,11 @@ test('a replica that is slower than the others, or silent, loses its requests at
     assert.deepEqual(countPicks(set, 100, spreadHash), [100, 0], `${balancer}: 30 ms are`);
     assert.equal(set.pickBackup('v', [fast], 0, 0), slow, 'better a slow backup than none');
     assert.equal(set.pickProbe(fast, 0), undefined, 'of an unknown version nothing is probed');
-    fast.recordAnswer('v');
+    fast.recordAnswer('v', 0);
     set.pick('v', [], 0, 0);
     assert.equal(set.pickProbe(fast, 0), slow);
     slow.endProbe(0, 3);
-    slow.recordAnswer('v');
+    slow.recordAnswer('v', 0);
     assert.ok(countPicks(set, 100, spreadHash)[1]! > 0, `${balancer}: a fast probe ends that`);
     void fast.call('s', 'm', new Uint8Array(0), new Uint8Array(0), 1, -20).catch(() => undefined);
     assert.deepEqual(countPicks(set, 100, spreadHash), [0, 100], `${balancer}: silent for 20 ms`);

@@ -1,7 +1,7 @@
 /** A clock whose time passes only when a test says so. */
-import type { Clock } from '../../../lib/platform/clock.ts';
+import type { TimerClock } from '../../../lib/platform/clock.ts';
 
-export class VirtualClock implements Clock {
+export class VirtualClock implements TimerClock {
   #nowMs = 0;
   readonly #sleepers: { readonly atMs: number; wake(): void }[] = [];
 
@@ -15,6 +15,10 @@ export class VirtualClock implements Clock {
 
   sleep(ms: number): Promise<void> {
     return new Promise((wake) => this.#sleepers.push({ atMs: this.#nowMs + ms, wake }));
+  }
+
+  after(ms: number, run: () => void): void {
+    this.#sleepers.push({ atMs: this.#nowMs + ms, wake: run });
   }
 
   /** Lets time pass, and wakes the sleepers in order of time. */

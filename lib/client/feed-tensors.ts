@@ -1,14 +1,14 @@
-/** Values of a feed as the input tensors of a model, and outputs of a model as values. */
-import { CubeError } from '../../lib/core/errors.ts';
-import type { TensorDim, TensorSpec, TensorType } from '../../lib/core/graph-signature.ts';
-import type { NamedTensor } from '../../lib/core/tensor.ts';
+/** Values of a feed as the input tensors of a model. */
+import { CubeError } from '../core/errors.ts';
+import type { TensorDim, TensorSpec, TensorType } from '../core/graph-signature.ts';
 import {
   createNumericArray,
   findArrayType,
   isTensor,
   type PipelineTensor,
   toByteTensor,
-} from './pipeline-tensor.ts';
+} from '../core/pipeline-tensor.ts';
+import type { NamedTensor } from '../core/tensor.ts';
 
 /** What is known of an input; a remote service may not say. */
 export type InputSpec = Partial<Pick<TensorSpec, 'dataType' | 'dims'>>;
