@@ -15,7 +15,7 @@ import {
 import { getEnvironmentData, isMainThread, setEnvironmentData } from 'node:worker_threads';
 import { CubeError } from '../core/errors.ts';
 import type { SealedHeader } from '../core/sealed-format.ts';
-import { fileExists, getFileStamp, putFileIfAbsent, readFile } from './files.ts';
+import { fileExists, getFileStamp, putFileIfAbsent, readStart } from './files.ts';
 
 const WRAP_CIPHER = 'id-aes256-wrap';
 /** The initial value of RFC 3394. */
@@ -223,12 +223,23 @@ export function createKeyFile(path: string): EncryptionKey {
   throw new CubeError('CONFLICT', `${path} exists; give the new key another file`);
 }
 
+/** Lower-case and upper-case digits, as in a key file. */
+const KEY_TEXT = /^[0-9a-f]{64}$/i;
+
+/** @throws CubeError INVALID_ARGUMENT for an empty name, and for a key where its file belongs */
+function checkFileName(path: string): void {
+  if (path === '') fail('the name of the file of encryption keys is empty');
+  if (!KEY_TEXT.test(path)) return;
+  fail('an encryption key is given where the name of its file belongs: keys are never arguments');
+}
+
 /** @param path a file of keys, one of 64 hex digits on a line; # begins a comment */
 export function createFileSource(path: string): KeySource {
+  checkFileName(path);
   return {
     name: path,
     stamp: () => getFileStamp(path),
-    read: () => parseKeys(readFile(path, KEY_FILE_BYTES_MAX), path),
+    read: () => parseKeys(readStart(path, KEY_FILE_BYTES_MAX), path),
   };
 }
 

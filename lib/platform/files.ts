@@ -187,6 +187,27 @@ export function readFile(path: string, maxBytes: number = 2 ** 31): Uint8Array {
   });
 }
 
+/**
+ * Reads a file that may be endless or a pipe.
+ * @throws CubeError TOO_LARGE if it has more than `maxBytes`
+ */
+export function readStart(path: string, maxBytes: number): Uint8Array {
+  return withFileError('read', path, () => {
+    const file = openSync(path, 'r');
+    try {
+      const buffer = new Uint8Array(maxBytes + 1);
+      let used = 0;
+      for (let got = 1; got > 0 && used < buffer.length; used += got) {
+        got = readSync(file, buffer, used, buffer.length - used, null);
+      }
+      if (used <= maxBytes) return buffer.subarray(0, used);
+      throw new CubeError('TOO_LARGE', `${path}: more than the limit of ${maxBytes} bytes`);
+    } finally {
+      closeSync(file);
+    }
+  });
+}
+
 export function readText(path: string, maxBytes: number = 64 << 20): string {
   return new TextDecoder().decode(readFile(path, maxBytes));
 }

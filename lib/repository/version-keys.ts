@@ -90,8 +90,7 @@ async function exists(source: KeySource, path: string): Promise<boolean> {
 
 /**
  * Gives a key ring the rewrapped keys of a version that its own keys open.
- * @returns how many objects were read
- * @throws CubeError CORRUPT
+ * @returns how many objects were read, without damaged ones
  */
 export async function loadVersionKeys(
   source: KeySource,
@@ -103,8 +102,13 @@ export async function loadVersionKeys(
     const path = versionFilePath(bundle, version, versionKeysName(keyId));
     if (!(await exists(source, path))) continue;
     const bytes = await source.read(path, VERSION_KEYS_BYTES_MAX);
-    ring.addRewrapped(keyId, parseVersionKeys(bytes, `${source.location}/${path}`, keyId));
-    found += 1;
+    try {
+      ring.addRewrapped(keyId, parseVersionKeys(bytes, `${source.location}/${path}`, keyId));
+      found += 1;
+    } catch (error) {
+      // A damaged object must not stop a version that opens without it; else its key is missing.
+      if (CubeError.from(error).code !== 'CORRUPT') throw error;
+    }
   }
   return found;
 }

@@ -1,11 +1,14 @@
 /**
- * The store's side of the load worker: one thread, started on demand, that keeps the process alive
- * only while requests are pending. When the thread dies, its pending requests fail and the next
- * request starts another thread. After `stop` all requests fail.
+ * The store's side of the load workers: threads, started on demand, that keep the process alive only
+ * while requests are pending. One thread reads layers; large sealed bases are opened by several.
+ * When a thread dies, its pending requests fail and the next request starts another thread. After
+ * `stop` all requests fail.
  */
+import { availableParallelism } from 'node:os';
 import { Worker } from 'node:worker_threads';
 import { CubeError } from '../core/errors.ts';
 import { processKeys } from '../platform/encryption-keys.ts';
+import { LOAD_THREADS_MAX } from './load-progress.ts';
 import type {
   FillRequest,
   FillResult,
@@ -16,6 +19,16 @@ import type {
   SealedInspection,
 } from './load-worker-protocol.ts';
 
+/** Smaller layers are loaded before another thread has started. */
+const PART_BLOCKS_MIN = 64;
+
+/** Opening a sealed block costs more than reading it, and blocks are independent. */
+function countParts({ header, dataKey }: Pick<FillRequest, 'header' | 'dataKey'>): number {
+  if (dataKey === undefined || header.kind !== 'base') return 1;
+  const parts = Math.floor(header.blockCount / PART_BLOCKS_MIN);
+  return Math.max(1, Math.min(parts, LOAD_THREADS_MAX, availableParallelism()));
+}
+
 interface PendingRequest {
   readonly worker: Worker;
   resolve(result: LayerInspection | SealedInspection | FillResult): void;
@@ -23,7 +36,8 @@ interface PendingRequest {
 }
 
 export class LayerLoader {
-  #worker: Worker | undefined;
+  /** By number; 0 does everything but the other parts of a large sealed base. */
+  readonly #workers: (Worker | undefined)[] = [];
   readonly #pending = new Map<number, PendingRequest>();
   #lastId = 0;
   #stopped = false;
@@ -44,24 +58,41 @@ export class LayerLoader {
    * @throws CubeError CORRUPT when a checksum does not match; the content of the memories is then
    *   undefined
    */
-  fill(request: Omit<FillRequest, 'type' | 'id'>): Promise<FillResult> {
-    return this.#ask({ type: 'fill', ...request }) as Promise<FillResult>;
+  async fill(request: Omit<FillRequest, 'type' | 'id' | 'blocks' | 'part'>): Promise<FillResult> {
+    const parts = countParts(request);
+    const perPart = Math.ceil(request.header.blockCount / parts);
+    const bytesPerSecond = request.bytesPerSecond / parts;
+    const fills = Array.from({ length: parts }, (_, part) => {
+      const first = part * perPart;
+      const blocks = { first, end: Math.min(first + perPart, request.header.blockCount) };
+      const fill = { ...request, type: 'fill', bytesPerSecond, blocks, part } as const;
+      return this.#ask(fill, part) as Promise<FillResult>;
+    });
+    // No thread may write to the memories once this has failed.
+    const results = await Promise.allSettled(fills);
+    const failed = results.find((result) => result.status === 'rejected');
+    if (failed !== undefined) throw failed.reason;
+    return fills[0] ?? { filter: undefined };
   }
 
   /** Ends the thread for good: requests in progress, waiting and later ones fail with STOPPING. */
   async stop(): Promise<void> {
     this.#stopped = true;
-    const worker = this.#worker;
-    if (worker === undefined) return;
-    this.#worker = undefined;
-    const ended = new Promise<void>((resolve) => worker.once('exit', () => resolve()));
-    worker.ref();
-    worker.postMessage({ type: 'stop' } satisfies LoadWorkerMessage);
-    await ended;
+    const workers = this.#workers.splice(0);
+    await Promise.all(
+      workers.map((worker) => {
+        if (worker === undefined) return undefined;
+        const ended = new Promise<void>((resolve) => worker.once('exit', () => resolve()));
+        worker.ref();
+        worker.postMessage({ type: 'stop' } satisfies LoadWorkerMessage);
+        return ended;
+      }),
+    );
   }
 
   #ask(
     request: Omit<InspectRequest, 'id'> | Omit<FillRequest, 'id'>,
+    number = 0,
   ): Promise<LayerInspection | SealedInspection | FillResult> {
     if (this.#stopped) {
       return Promise.reject(
@@ -70,22 +101,23 @@ export class LayerLoader {
     }
     const id = ++this.#lastId;
     return new Promise((resolve, reject) => {
-      const worker = this.#start();
+      const worker = this.#start(number);
       this.#pending.set(id, { worker, resolve, reject });
       worker.ref();
       worker.postMessage({ ...request, id } satisfies LoadWorkerMessage);
     });
   }
 
-  #start(): Worker {
-    if (this.#worker !== undefined) return this.#worker;
+  #start(number: number): Worker {
+    const running = this.#workers[number];
+    if (running !== undefined) return running;
     const worker = new Worker(new URL('./load-worker.js', import.meta.url), {
       name: 'load-worker',
     });
     worker.on('message', (answer: LoadWorkerResponse) => this.#settle(worker, answer));
     worker.on('error', (error) => this.#failAll(worker, error.message));
     worker.on('exit', (status) => this.#failAll(worker, `exit ${status}`));
-    this.#worker = worker;
+    this.#workers[number] = worker;
     return worker;
   }
 
@@ -93,13 +125,15 @@ export class LayerLoader {
     const pending = this.#pending.get(answer.id);
     this.#pending.delete(answer.id);
     // A stopping thread keeps the process alive until it has ended.
-    if (this.#pending.size === 0 && worker === this.#worker) worker.unref();
+    const isIdle = [...this.#pending.values()].every((one) => one.worker !== worker);
+    if (isIdle && this.#workers.includes(worker)) worker.unref();
     if (answer.ok) pending?.resolve(answer.result);
     else pending?.reject(new CubeError(answer.code, answer.message));
   }
 
   #failAll(worker: Worker, reason: string): void {
-    if (this.#worker === worker) this.#worker = undefined;
+    const number = this.#workers.indexOf(worker);
+    if (number !== -1) this.#workers[number] = undefined;
     for (const [id, pending] of this.#pending) {
       if (pending.worker !== worker) continue;
       this.#pending.delete(id);

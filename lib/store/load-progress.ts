@@ -1,14 +1,18 @@
-/** The bytes that a load has read, written by the load worker and read by any thread. */
+/** The bytes that a load has read, written by the load workers and read by any thread. */
 
 const TOTAL = 0;
 const LOADED = 1;
+
+/** Threads that load one layer together. */
+export const LOAD_THREADS_MAX = 4;
+const WORDS = LOADED + LOAD_THREADS_MAX;
 
 export class LoadProgress {
   /** Shared between threads. */
   readonly words: Float64Array;
 
   /** @param words of the progress in another thread */
-  constructor(words: Float64Array = new Float64Array(new SharedArrayBuffer(16))) {
+  constructor(words: Float64Array = new Float64Array(new SharedArrayBuffer(8 * WORDS))) {
     this.words = words;
   }
 
@@ -22,10 +26,12 @@ export class LoadProgress {
   }
 
   get loadedBytes(): number {
-    return Math.min(this.words[LOADED]!, this.totalBytes);
+    const loaded = this.words.subarray(LOADED).reduce((sum, bytes) => sum + bytes, 0);
+    return Math.min(loaded, this.totalBytes);
   }
 
-  add(bytes: number): void {
-    this.words[LOADED]! += bytes;
+  /** @param thread that adds them: each has a word of its own */
+  add(bytes: number, thread = 0): void {
+    this.words[LOADED + thread]! += bytes;
   }
 }

@@ -31,6 +31,10 @@ export interface FillRequest {
   readonly kernelKind: KernelKind;
   /** Maximum read rate. */
   readonly bytesPerSecond: number;
+  /** Blocks to fill, `first` to `end` − 1; the filter of a delta needs all of them. */
+  readonly blocks: { readonly first: number; readonly end: number };
+  /** The thread's word of the progress, from 0. */
+  readonly part: number;
   /** The words of a LoadProgress. */
   readonly progress: Float64Array | undefined;
 }

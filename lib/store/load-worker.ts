@@ -158,11 +158,12 @@ async function fill(request: FillRequest): Promise<FillResult> {
     const filler = new SectionFiller(request, reader);
     const startMs = systemClock.nowMs();
     let filled = 0;
-    for (let block = 0; block < header.blockCount; block++) {
+    const { first, end } = request.blocks;
+    for (let block = first; block < end; block++) {
       if (stopping.signal.aborted) throw new CubeError('STOPPING', `${path}: the load was stopped`);
       const bytes = filler.fillBlock(block);
       filled += bytes;
-      progress?.add(bytes);
+      progress?.add(bytes, request.part);
       // Lets a stop message be received.
       if (block % BLOCKS_PER_YIELD === 0) await new Promise((resolve) => setImmediate(resolve));
       const aheadMs = (filled / bytesPerSecond) * 1000 - (systemClock.nowMs() - startMs);

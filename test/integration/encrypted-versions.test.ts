@@ -107,6 +107,10 @@ async function serves(version: string): Promise<boolean> {
   return true;
 }
 
+function versionFolder(version: string): string {
+  return cluster.path(`repository/${BUNDLE}/versions/${version}`);
+}
+
 /** Bytes of every file that the processes write. */
 function readWrittenFiles(): Map<string, Buffer> {
   const files = new Map<string, Buffer>();
@@ -188,6 +192,21 @@ test('after a rewrap the new key alone opens every version, and no layer has cha
   const { stdout } = await rewrap();
   assert.match(stdout, /ctr-dnn 1: 4 keys wrapped\nctr-dnn 2: 4 keys wrapped\nctr-dnn 3: nothing/);
   assert.match((await rewrap()).stdout, /1: nothing to do/);
+  // A damaged object of keys does not stop a version whose own key is there.
+  const [name = ''] = readdirSync(versionFolder('1')).filter((file) => file.startsWith('keys.'));
+  const path = join(versionFolder('1'), name);
+  const intact = readFileSync(path);
+  writeFileSync(path, '{"format":1}');
+  const flags = { repository: cluster.path('repository'), bundle: BUNDLE, version: '1' };
+  const sample = (key: string): Promise<{ stdout: string }> =>
+    cluster.run('tools/cube-cli/main.js', [
+      ...['sample', '1'],
+      ...toArguments({ ...flags, decryptKeyFile: cluster.path(key) }),
+    ]);
+  assert.match((await sample('old.key')).stdout, /hit/);
+  await assert.rejects(sample('new.key'), /is encrypted with key/);
+  writeFileSync(path, intact);
+  assert.match((await sample('new.key')).stdout, /hit/);
   assert.deepEqual(layers(), before);
   await waitUntil(
     () => [...readWrittenFiles().keys()].some((path) => /host.*versions.1.keys\./.test(path)),

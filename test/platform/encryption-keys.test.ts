@@ -62,6 +62,17 @@ test('another file is refused without a word of it', () => {
   );
 });
 
+test('a key in place of its file, an empty name and endless files are refused', () => {
+  const use = (file: string): void => useKeys({ file, command: undefined }, 'flags', new KeyRing());
+  const isSilent = (error: CubeError): boolean => !error.message.includes(ONE);
+  assert.throws(
+    () => use(ONE),
+    (error: CubeError) => isSilent(error) && /keys are never arguments/.test(error.message),
+  );
+  assert.throws(() => use(''), /the name of the file of encryption keys is empty/);
+  assert.throws(() => use('/dev/zero'), /more than the limit of 65536 bytes/);
+});
+
 test('a key is never printed', () => {
   const key = new EncryptionKey(Buffer.from(ONE, 'hex'));
   const ring = new KeyRing([key]);

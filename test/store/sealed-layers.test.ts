@@ -6,6 +6,7 @@ import { CubeError } from '../../lib/core/errors.ts';
 import { EncryptionKey, processKeys, setSealingKey } from '../../lib/platform/encryption-keys.ts';
 import { checkLayerFile, verifyLayerFile } from '../../lib/store/layer-check.ts';
 import { readLayerRows } from '../../lib/store/layer-file.ts';
+import { LoadProgress } from '../../lib/store/load-progress.ts';
 import { ResidentStore } from '../../lib/store/resident-store.ts';
 import {
   createLayerPath,
@@ -139,4 +140,34 @@ test('without the key, on disk, or damaged: the old version stays', async (conte
   assert.deepEqual(answers, expectedLookup(TABLE, [], TABLE.keys, 0));
   writeFileSync(written.path, intact);
   assert.equal((await store.load(request)).layersLoaded, 1);
+});
+
+test('a large layer is opened by several threads', async (context) => {
+  const folder = temporaryFolder(context);
+  const store = new ResidentStore({ budgetBytes: 1 << 30 });
+  context.after(() => store.close());
+  const keys = Array.from({ length: 300_000 }, (_, i) => BigInt(i * 3));
+  const large: TestTable = { ...TABLE, dim: 128, keys };
+  const key = new EncryptionKey(KEY);
+  setSealingKey(key);
+  const written = writeTable(folder, large, { salt: 4 });
+  setSealingKey(undefined);
+  useKeys(key);
+  assert.ok(written.bytes > 128 << 20);
+  const manifest = createManifest('1', [tableRef(large, written)]);
+  const progress = new LoadProgress();
+  const request = { manifest, shardIndex: 0, layerPath: createLayerPath(folder), progress };
+  await store.load({ ...request, bytesPerSecond: Number.POSITIVE_INFINITY });
+  assert.ok(progress.totalBytes > 128 << 20);
+  assert.equal(progress.loadedBytes, progress.totalBytes);
+  const some = keys.filter((_, i) => i % 97 === 0);
+  const answers = lookup(getLoadedTable(store, '1', 'users'), some);
+  assert.deepEqual(answers, expectedLookup(large, [], some, 4));
+  // A damaged block in the part of another thread.
+  const bytes = readFileSync(written.path);
+  bytes[bytes.length - 5_000_000]! ^= 1;
+  writeFileSync(written.path, bytes);
+  const other = new ResidentStore({ budgetBytes: 1 << 30 });
+  context.after(() => other.close());
+  assert.equal(await refusal(other.load({ ...request, progress: new LoadProgress() })), 'CORRUPT');
 });
