@@ -1,8 +1,8 @@
 /**
- * The store's side of the load workers: threads, started on demand, that keep the process alive only
- * while requests are pending. One thread reads layers; large sealed bases are opened by several.
- * When a thread dies, its pending requests fail and the next request starts another thread. After
- * `stop` all requests fail.
+ * The store's side of the load workers: threads, started on demand, that keep the process alive
+ * only while requests are pending. One thread reads layers; large sealed bases are opened by
+ * several. When a thread dies, its pending requests fail and the next request starts another
+ * thread. After `stop` all requests fail.
  */
 import { availableParallelism } from 'node:os';
 import { Worker } from 'node:worker_threads';
