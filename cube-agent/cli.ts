@@ -62,6 +62,10 @@ const COMMANDS: readonly CommandModule[] = [
     load: async () => (await import('./commands/policy-command.ts')).addPolicyCommand,
   },
   {
+    names: ['experiment'],
+    load: async () => (await import('./commands/experiment-command.ts')).addExperimentCommand,
+  },
+  {
     names: ['fleet'],
     load: async () => (await import('./commands/fleet-command.ts')).addFleetCommand,
   },

@@ -19,12 +19,13 @@ import { type ServingConsoleOptions, ServingConsoleSource } from './metrics/cons
 import { ExposureLog } from './metrics/exposure-log.ts';
 import { RequestLog } from './metrics/request-log.ts';
 import { ServingMetrics } from './metrics/serving-metrics.ts';
+import { ExperimentLogs } from './models/experiment-logs.ts';
 import { Experiments } from './models/experiments.ts';
 import { openModels } from './models/open-models.ts';
 import { recordRows } from './models/recorded-rows.ts';
 import { recordTensors } from './models/recorded-tensors.ts';
 import { Shadows } from './models/shadows.ts';
-import { TrafficFile } from './models/traffic.ts';
+import { type Traffic, TrafficFile } from './models/traffic.ts';
 import type { PipelineDefinition, StartedPipeline } from './pipeline-service.ts';
 import { Admission } from './protocols/admission.ts';
 import { registerServingConsole } from './protocols/console.ts';
@@ -33,6 +34,7 @@ import { getClickProbabilities } from './protocols/ctr-response.ts';
 import {
   createEndpoints,
   createServer,
+  describeExperiments,
   type Endpoints,
   findNotReadyReason,
   registerStatusRoutes,
@@ -100,12 +102,15 @@ export async function startServing({
   const feed = createConsoleFeed(context, describePipeline);
   let port: OnePortServer | undefined;
   const addresses: string[] = [];
+  let isStopped = false;
   const stop = async (): Promise<void> => {
+    isStopped = true;
     await admission.close();
     feed.close();
     if (addresses.length > 0) await port?.stop();
     await pipeline?.stop();
     await context.exposures?.close();
+    await context.experimentLogs.stop();
     await models.stop();
     access.close();
   };
@@ -125,15 +130,27 @@ export async function startServing({
     throw error;
   }
   warnIfOpen(config.host, access, logger);
-  const [address = ''] = addresses;
-  const served = config.models.map(({ name, store }) => ({ model: name, store: store.kind }));
+  logAddresses(config, addresses, pipeline?.service, logger);
+  // With the experiments, so that the first requests are assigned too.
+  void context.experimentLogs.start().then(() => {
+    if (!isStopped) models.registry.start();
+  });
+  return { address: addresses[0] ?? '', addresses, stop };
+}
+
+function logAddresses(
+  { models }: ServingConfig,
+  addresses: readonly string[],
+  pipeline: PipelineService | undefined,
+  logger: Logger,
+): void {
+  const [address] = addresses;
+  const served = models.map(({ name, store }) => ({ model: name, store: store.kind }));
   const also = { ...(pipeline && { pipeline: pipeline.name }) };
   logger.info(
     { address, ...(addresses.length > 1 && { addresses }), ...also, models: served },
     'listening',
   );
-  models.registry.start();
-  return { address, addresses, stop };
 }
 
 /** Starts the pipeline, or the workflows, of the process. @returns undefined when it has none */
@@ -186,16 +203,21 @@ function createContext(
   };
 }
 
-/** Experiments and shadows of the traffic file. */
+/** Experiments and shadows of files and of the repository's experiment logs. */
 function openTraffic(
-  { trafficFile: path }: ServingConfig,
+  { trafficFile: path, traffic: fixed }: ServingConfig,
   { models, metrics, logger }: Pick<ContextParts, 'models' | 'metrics' | 'logger'>,
-): Pick<ProtocolContext, 'experiments' | 'shadows'> {
+): Pick<ProtocolContext, 'experiments' | 'shadows' | 'experimentLogs'> {
   const { registry, predictor } = models;
   const clock = systemClock;
-  const traffic = new TrafficFile(
-    path === undefined ? undefined : { path, read: readTrafficFile, clock, logger },
-  );
+  const check = (changed: Traffic): void => logs?.requireCompatible(changed);
+  let logs: ExperimentLogs | undefined;
+  const file =
+    path === undefined ? undefined : { path, read: readTrafficFile, check, clock, logger };
+  const files = new TrafficFile(file, fixed);
+  const traffic = new ExperimentLogs({ logs: models.experimentLogs, files, clock, logger });
+  logs = traffic;
+  traffic.requireCompatible(files.current());
   const experiments = new Experiments({
     models: registry,
     traffic,
@@ -210,7 +232,7 @@ function openTraffic(
     toScores: (prediction, { plan }) => getClickProbabilities(prediction, plan),
     onResult: (result) => metrics.shadows.record(result),
   });
-  return { experiments, shadows };
+  return { experiments, shadows, experimentLogs: traffic };
 }
 
 function createControlAccess(
@@ -238,6 +260,7 @@ function createConsoleFeed(
     models,
     metrics,
     admission,
+    listExperiments: () => describeExperiments(context),
     findNotReadyReason: () => findNotReadyReason(context),
     describePipeline,
   });

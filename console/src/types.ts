@@ -42,6 +42,10 @@ export interface State {
   readonly stores?: readonly Store[];
   readonly versions?: readonly LoadedVersion[];
   readonly misses?: readonly SlotMisses[];
+  readonly experiments?: readonly Experiment[];
+  /** Who wrote the experiments of a repository that run, when and why. */
+  readonly experimentLogs?: readonly ExperimentOrigin[];
+  readonly experimentProblems?: readonly { model: string; problem: string }[];
   readonly pipeline?: Pipeline;
   readonly failures?: readonly { protocol: string; code: string; count: number }[];
   // agent and controller
@@ -51,6 +55,30 @@ export interface State {
   readonly findings?: readonly Finding[];
   /** Addresses of serving processes that the controller forwards to. */
   readonly servings?: readonly string[];
+}
+
+export interface Variant {
+  readonly name: string;
+  readonly weight: number;
+  readonly model?: string;
+  readonly channel?: string;
+  readonly version?: string;
+  /** Whether its version is loaded in this process. */
+  readonly loaded: boolean;
+}
+
+export interface Experiment {
+  readonly name: string;
+  readonly model: string;
+  readonly variants: readonly Variant[];
+}
+
+export interface ExperimentOrigin {
+  readonly model: string;
+  readonly seq: number;
+  readonly at: string;
+  readonly by: string;
+  readonly reason: string;
 }
 
 export interface Channel {

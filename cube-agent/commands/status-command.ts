@@ -16,6 +16,7 @@ import {
   type ServerReport,
 } from '../fleet/fleet-view.ts';
 import { HostData } from '../host/host-data.ts';
+import { formatExperiments } from './experiment-command.ts';
 import {
   addAgentCredentialOption,
   addChannelOptions,
@@ -42,6 +43,8 @@ interface Status {
   readonly pinned: boolean;
   readonly versions: readonly string[];
   readonly quarantined: readonly string[];
+  /** The running experiments with the weights of their variants. */
+  readonly experiments: string;
   readonly servers: readonly ServerReport[];
   /** Reports of the fleet's agents. */
   readonly hosts: readonly HostReport[];
@@ -126,6 +129,7 @@ async function readStatus(options: StatusOptions): Promise<Status> {
   const versions = repository.canList
     ? await repository.listVersions(bundle)
     : [...new Set(history.map(({ version }) => version))];
+  const { entry } = await repository.experimentLog(bundle).readNewest();
   const hosts = await readAgentReports(options);
   return {
     repository: repository.location,
@@ -136,6 +140,7 @@ async function readStatus(options: StatusOptions): Promise<Status> {
     pinned: pointer?.pinned ?? false,
     versions,
     quarantined: [...quarantined],
+    experiments: formatExperiments(entry?.experiments ?? []),
     servers: await fetchServerReports(
       collectServers(options),
       bundle,
@@ -175,6 +180,7 @@ function format(status: Status, dead: readonly string[]): string {
       (status.pinned ? ' (pinned)' : '') +
       (previous === undefined ? '' : `, previous ${previous}`),
     `published: ${versions.join(', ') || 'none'}`,
+    ...(status.experiments === '' ? [] : [`experiments: ${status.experiments}`]),
     ...(quarantined.length === 0 ? [] : [`quarantined: ${quarantined.join(', ')}`]),
   ];
   if (servers.length > 0) lines.push('', serverTable(servers));

@@ -32,6 +32,12 @@ export interface Experiment {
   readonly overrides: ReadonlyMap<string, string>;
 }
 
+/** Why experiments cannot run together, and the place in the list of the one to change. */
+export interface ExperimentConflict {
+  readonly index: number;
+  readonly reason: string;
+}
+
 export const hasTarget = ({ target }: Variant): boolean => Object.keys(target).length > 0;
 
 const encoder = new TextEncoder();
@@ -74,4 +80,33 @@ export function drawVariant(
   }
   if (best === undefined) throw new Error('an experiment needs a variant with a weight');
   return best;
+}
+
+/**
+ * Names are unique, only one experiment decides which version answers a model's requests, and a
+ * request has one key. @returns the first conflict; undefined: they can run together
+ */
+export function findConflict(experiments: readonly Experiment[]): ExperimentConflict | undefined {
+  const names = new Set<string>();
+  const slots = new Map<string, string>();
+  const deciding = new Map<string, string>();
+  for (const [index, { name, model, slot, variants }] of experiments.entries()) {
+    if (names.has(name)) return { index, reason: `the name ${name} is used twice` };
+    names.add(name);
+    const otherSlot = slots.get(model) ?? slot;
+    if (slot !== undefined && otherSlot !== slot) {
+      const taken = `another experiment takes the keys of ${model} from slot ${otherSlot}`;
+      return { index, reason: `${taken}: use the same slot` };
+    }
+    if (slot !== undefined) slots.set(model, slot);
+    if (!variants.some(hasTarget)) continue;
+    const other = deciding.get(model);
+    if (other !== undefined) {
+      const chosen = `${other} chooses the version of ${model} already`;
+      const rule = 'of other experiments of this model may have no model, channel or version';
+      return { index, reason: `${chosen}: variants ${rule}` };
+    }
+    deciding.set(model, name);
+  }
+  return undefined;
 }

@@ -16,6 +16,8 @@ import {
 
 /** Entries read concurrently. */
 const CONCURRENT_READS = 16;
+/** Invalid entries that `readNewest` skips, at most. */
+const SKIPPED_MAX = 100;
 /** A longer log means that the server responds to every name. */
 const ENTRIES_MAX = 1_000_000;
 
@@ -24,6 +26,13 @@ export interface EntryLogSpec<T> {
   entryPath(seq: number): string;
   /** @throws CubeError INVALID_ARGUMENT naming the field */
   parse(json: JsonReader, seq: number): T;
+}
+
+export interface NewestEntry<T> {
+  /** Undefined: the log has no valid entry. */
+  readonly entry: T | undefined;
+  /** Why the newest entry is not used; undefined: it is. */
+  readonly problem: CubeError | undefined;
 }
 
 /**
@@ -50,6 +59,25 @@ export class EntryLog<T> {
       await Promise.all(seqs.slice(at, at + CONCURRENT_READS).map((seq) => this.#remember(seq)));
     }
     return seqs.map((seq) => this.#entries.get(seq) as T);
+  }
+
+  /**
+   * The newest entry that is neither damaged nor refused, for readers that continue with an older
+   * one. @throws CubeError when the repository does not answer
+   */
+  async readNewest(): Promise<NewestEntry<T>> {
+    let problem: CubeError | undefined;
+    const seqs = await this.#seqs();
+    for (const seq of seqs.toReversed().slice(0, SKIPPED_MAX)) {
+      try {
+        return { entry: await this.readEntry(seq), problem };
+      } catch (error) {
+        const failure = CubeError.from(error);
+        if (failure.code !== 'CORRUPT' && failure.code !== 'DENIED') throw error;
+        problem ??= failure;
+      }
+    }
+    return { entry: undefined, problem };
   }
 
   /** @returns false if another writer was first */

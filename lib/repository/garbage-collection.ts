@@ -6,6 +6,7 @@
  * be killed at any point, and the next collection continues. A manifest that cannot be read keeps
  * the layers that it may name, and nothing else.
  */
+
 import { randomUUID } from 'node:crypto';
 import { CubeError, type ErrorCode } from '../core/errors.ts';
 import { JsonReader } from '../core/json.ts';
@@ -20,6 +21,7 @@ import {
 } from '../platform/process-identity.ts';
 import type { Backend, ObjectDeleter, StoredObject } from './backend.ts';
 import { Channels } from './channels.ts';
+import { ExperimentLog } from './experiment-log.ts';
 import {
   collectionMarkPath,
   intentsFolder,
@@ -344,10 +346,21 @@ class GarbageCollection {
     });
   }
 
-  /** The versions that channels point to or would roll back to, with the reason. */
+  /**
+   * The versions that channels point to or would roll back to, and those that answer a variant of
+   * a running experiment, with the reason.
+   */
   async #listReferenced(): Promise<Map<string, string>> {
     const referenced = new Map<string, string>();
     const channels = this.#channels;
+    const context = { backend: this.#backend, keys: {}, clock: this.#clock };
+    const { entry } = await new ExperimentLog({ ...context, bundle: this.#bundle }).readNewest();
+    for (const { name, variants } of entry?.experiments ?? []) {
+      for (const { target } of variants) {
+        if (target.version === undefined || target.model !== undefined) continue;
+        referenced.set(target.version, `experiment ${name} uses it`);
+      }
+    }
     for (const channel of await channels.list(this.#bundle)) {
       const { pointer, previous } = await channels.readState(this.#bundle, channel);
       if (previous !== undefined)

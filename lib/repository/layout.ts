@@ -100,6 +100,15 @@ export function policyEntryPath(bundle: string, seq: number): string {
   return `${policyFolder(bundle)}/${seqFileName(seq)}`;
 }
 
+/** The experiments that run on a bundle. */
+export function experimentsFolder(bundle: string): string {
+  return `${checkName(bundle, 'bundle')}/experiments`;
+}
+
+export function experimentEntryPath(bundle: string, seq: number): string {
+  return `${experimentsFolder(bundle)}/${seqFileName(seq)}`;
+}
+
 export function channelsFolder(bundle: string): string {
   return `${checkName(bundle, 'bundle')}/channels`;
 }

@@ -13,6 +13,7 @@ import type { Backend } from './backend.ts';
 import type { ChannelEntry, ChannelState } from './channel-log.ts';
 import { type ActivateRequest, type Attribution, Channels } from './channels.ts';
 import { DryRunBackend } from './dry-run-backend.ts';
+import { ExperimentLog } from './experiment-log.ts';
 import { collectGarbage, type GarbageReport, type RetentionPolicy } from './garbage-collection.ts';
 import {
   channelsFolder,
@@ -230,6 +231,11 @@ export class Repository {
   /** The gate's limits for all versions of a bundle. */
   policyLog(bundle: string): PolicyLog {
     return new PolicyLog({ ...this.#context, bundle });
+  }
+
+  /** The experiments that run on a bundle. */
+  experimentLog(bundle: string): ExperimentLog {
+    return new ExperimentLog({ ...this.#context, bundle });
   }
 
   /**

@@ -29,6 +29,7 @@ import {
   toKebabCase,
   type WarmUpKind,
 } from './settings.ts';
+import type { TrafficSettings } from './traffic-file.ts';
 
 /** Settings as they were given; defaults are not filled in. */
 export interface ServingSettings extends ProcessSettings {
@@ -38,6 +39,8 @@ export interface ServingSettings extends ProcessSettings {
   /** A further port with the same services. */
   readonly secondPort?: number;
   readonly services?: readonly ServiceConfig[];
+  /** Experiments and shadows of serving.yaml. */
+  readonly traffic?: TrafficSettings;
 }
 
 /** A service name that Paddle clients use for a model. */
@@ -151,6 +154,8 @@ export interface ServingConfig {
   /** Which predictions are logged: all that take `slowMs`, and this share (0..1) of all. */
   readonly requestLog: { readonly slowMs: number; readonly share: number };
   readonly trafficFile?: string;
+  /** Experiments and shadows that do not change while the process runs. */
+  readonly traffic?: TrafficSettings;
   readonly exposures?: { readonly file: RotatingFileOptions; readonly share: number };
   /** Servers under whose names metrics are added. */
   readonly metricNames: NonNullable<ProcessSettings['metricNames']>;
@@ -234,6 +239,7 @@ export function completeConfig(settings: ServingSettings): ServingConfig {
     ...(settings.logFormat !== undefined && { logFormat: settings.logFormat }),
     ...(logFile !== undefined && { logFile }),
     ...(settings.trafficFile !== undefined && { trafficFile: settings.trafficFile }),
+    ...(settings.traffic !== undefined && { traffic: settings.traffic }),
     ...readExposures(settings),
     requestLog: {
       slowMs: settings.slowRequestMs ?? Number.POSITIVE_INFINITY,
@@ -302,12 +308,10 @@ function readLogFile({
 }
 
 function readExposures({
-  trafficFile,
   exposureLog: path,
   exposureShare: share,
 }: ServingSettings): Pick<ServingConfig, 'exposures'> {
   if (path !== undefined) {
-    if (trafficFile === undefined) rejectConfig('exposure-log needs traffic-file');
     return { exposures: { file: { path, bytesMax: 64 << 20, filesMax: 4 }, share: share ?? 1 } };
   }
   return share === undefined ? {} : rejectConfig('exposure-share needs exposure-log');

@@ -15,6 +15,7 @@ import {
   type ProcessSettings,
   toKebabCase,
 } from './settings.ts';
+import { readTraffic, TRAFFIC_FIELDS } from './traffic-file.ts';
 
 const FILE_BYTES_MAX = 4 << 20;
 const MODELS_MAX = 1_000;
@@ -28,7 +29,7 @@ export function readSettingsFile(path: string): ServingSettings {
 export function parseSettings(text: string, path: string): ServingSettings {
   const root = parseYaml(text, path);
   const process = Object.keys(PROCESS_SETTINGS).map(toKebabCase);
-  const fields = root.fields([...process, 'models', 'services']);
+  const fields = root.fields([...process, 'models', 'services', ...TRAFFIC_FIELDS]);
   const list = fields.get('models');
   if (list === undefined && !fields.has('model-repository')) {
     root.fail('models is missing; expected a list of models');
@@ -42,6 +43,7 @@ export function parseSettings(text: string, path: string): ServingSettings {
     ...readTable<ProcessSettings>(fields, PROCESS_SETTINGS, path),
     models: models.map((node) => readModel(node, path)),
     ...(services !== undefined && { services }),
+    ...(TRAFFIC_FIELDS.some((name) => fields.has(name)) && { traffic: readTraffic(fields) }),
   };
 }
 

@@ -63,6 +63,8 @@ export interface ServingConsoleOptions {
   readonly models: Models;
   readonly metrics: ServingMetrics;
   readonly admission: { readonly inFlight: number };
+  /** The running experiments. */
+  readonly listExperiments: () => object;
   /** Undefined while the process is ready. */
   readonly findNotReadyReason: () => string | undefined;
   /** Absent without a pipeline; undefined before it is started. */
@@ -116,11 +118,13 @@ export class ServingConsoleSource implements ConsoleSource {
   }
 
   getState(): object {
-    const { models, metrics, findNotReadyReason, describePipeline } = this.#options;
+    const { models, metrics, findNotReadyReason, describePipeline, listExperiments } =
+      this.#options;
     const loaded = models.loadedVersions();
     return {
       notReady: findNotReadyReason() ?? null,
       models: models.status(),
+      ...listExperiments(),
       stores: metrics.listStores().map(([model, { kind, servers, hotRows }]) => ({
         model,
         kind,

@@ -1,4 +1,4 @@
-/** Assigns requests to the variants of the experiments in the traffic file. */
+/** Assigns requests to the variants of the running experiments. */
 import { CubeError } from '../../lib/core/errors.ts';
 import {
   assignVariant,
@@ -13,7 +13,7 @@ import { type Logger, RateLimitedLog } from '../../lib/platform/logs.ts';
 import type { LoadedBundle } from '../engine/loaded-bundle.ts';
 import type { LoadedVersion } from '../engine/loaded-version.ts';
 import type { Models, VersionSelector } from './model-registry.ts';
-import type { Traffic, TrafficFile } from './traffic.ts';
+import type { Traffic } from './traffic.ts';
 
 /** How a protocol finds the version that serves a request. */
 export type VersionFinder = Pick<Models, 'find' | 'findOnly'>;
@@ -56,7 +56,7 @@ export interface ExperimentedRequest {
 
 export interface ExperimentsOptions {
   readonly models: Models;
-  readonly traffic: Pick<TrafficFile, 'current'>;
+  readonly traffic: { current(): Traffic };
   readonly logger: Logger;
   /** A variant whose version is not loaded here: the request is not part of the experiment. */
   readonly onMissingTarget: (assignment: Assignment) => void;
@@ -203,7 +203,7 @@ class RequestAssignment implements ExperimentedRequest {
     this.#isAssigned = key !== undefined;
     this.finder = {
       find: (model, selector = {}) => this.#find(model, selector),
-      findOnly: () => this.#find(rules.models.findOnly().name, {}),
+      findOnly: () => this.#find(rules.models.getName(rules.models.findOnly()), {}),
     };
   }
 

@@ -27,6 +27,7 @@ import type { TensorModel } from '../engine/tensor-model.ts';
 import { readVersionGraph, readVersionSlots } from '../engine/version-files.ts';
 import type { EmbeddingStore } from '../stores/embedding-store.ts';
 import { checkRedacted } from './check-redacted.ts';
+import type { FollowedLog } from './experiment-logs.ts';
 import { FileSource } from './file-source.ts';
 import { FolderSource, VersionFolderBackend } from './folder-source.ts';
 import { ModelRegistry } from './model-registry.ts';
@@ -61,6 +62,8 @@ export interface OpenModels {
   readonly registry: ModelRegistry;
   readonly predictor: Predictor;
   readonly recorders: Recorders;
+  /** The experiment log of each bundle whose channels are served. */
+  readonly experimentLogs: readonly FollowedLog[];
   /** Stops all models and closes the stores. */
   stop(): Promise<void>;
 }
@@ -98,7 +101,17 @@ export async function openModels(options: OpenModelsOptions): Promise<OpenModels
   const stop = async (): Promise<void> => {
     await Promise.all([registry.stop(), stores.close(), recorders.close()]);
   };
-  return { registry, predictor, recorders, stop };
+  return { registry, predictor, recorders, experimentLogs: listExperimentLogs(origins), stop };
+}
+
+function listExperimentLogs(
+  origins: readonly (OpenModelSource | { readonly model: ModelConfig })[],
+): FollowedLog[] {
+  return origins.flatMap((origin) => {
+    const { name, source, pollMs } = origin.model;
+    if (source.kind !== 'channel' || !('repository' in origin)) return [];
+    return [{ model: name, log: origin.repository.experimentLog(source.bundle), pollMs }];
+  });
 }
 
 /** Creates the models of a model repository, not started yet. */

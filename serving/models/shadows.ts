@@ -10,7 +10,7 @@ import type { LoadedBundle } from '../engine/loaded-bundle.ts';
 import type { Prediction } from '../engine/prediction.ts';
 import type { Predictor } from '../engine/predictor.ts';
 import { type Models, requireBundle } from './model-registry.ts';
-import type { TrafficFile } from './traffic.ts';
+import type { Traffic } from './traffic.ts';
 
 /** Copies that wait or run at a time; each keeps the rows of its request in memory. */
 const PENDING_MAX = 16;
@@ -47,7 +47,7 @@ interface ReadonlyScores {
 }
 
 export interface ShadowsOptions {
-  readonly traffic: Pick<TrafficFile, 'current'>;
+  readonly traffic: { current(): Traffic };
   readonly models: Models;
   readonly predictor: Pick<Predictor, 'predict'>;
   readonly clock: Clock;

@@ -6,6 +6,7 @@
  */
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { CubeError } from '../../lib/core/errors.ts';
+import type { VariantTarget } from '../../lib/core/experiment.ts';
 import type { ServerLimits } from '../../lib/core/limits.ts';
 import { GrpcServer } from '../../lib/rpc/grpc-server.ts';
 import { type HttpAccessOptions, HttpServer } from '../../lib/rpc/http-server.ts';
@@ -100,6 +101,44 @@ export function findNotReadyReason({
   }
 }
 
+/**
+ * The running experiments, who wrote those of a repository when and why, and why a newer entry of a
+ * log does not apply.
+ */
+export function describeExperiments({
+  experimentLogs,
+  models,
+}: Pick<ProtocolContext, 'experimentLogs' | 'models'>): object {
+  const { experiments } = experimentLogs.current();
+  const { origins, problems } = experimentLogs;
+  const isLoaded = (name: string, { model = name, channel, version }: VariantTarget): boolean => {
+    try {
+      models.find(model, {
+        ...(channel !== undefined && { label: channel }),
+        ...(version !== undefined && { version }),
+      });
+      return true;
+    } catch {
+      return false;
+    }
+  };
+  return {
+    experiments: experiments.map(({ name, model, slot, variants, overrides }) => ({
+      name,
+      model,
+      ...(slot !== undefined && { slot }),
+      overrides: overrides.size,
+      variants: variants.map(({ target, ...variant }) => ({
+        ...variant,
+        ...target,
+        loaded: isLoaded(model, target),
+      })),
+    })),
+    experimentLogs: origins,
+    experimentProblems: problems,
+  };
+}
+
 /** Liveness, readiness, status and metrics. */
 export function registerStatusRoutes({ http: { app } }: Endpoints, context: ProtocolContext): void {
   const { models, admission, metrics } = context;
@@ -119,6 +158,7 @@ export function registerStatusRoutes({ http: { app } }: Endpoints, context: Prot
       inFlight: admission.inFlight,
       ...first,
       models: models.status(),
+      ...describeExperiments(context),
     };
   });
   for (const path of METRICS_PATHS) {

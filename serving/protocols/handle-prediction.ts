@@ -33,6 +33,7 @@ import type { EngineLoad } from '../engine/version-use.ts';
 import type { ExposureLog } from '../metrics/exposure-log.ts';
 import type { RequestLog } from '../metrics/request-log.ts';
 import type { ProtocolName, ServingMetrics } from '../metrics/serving-metrics.ts';
+import type { ExperimentLogs } from '../models/experiment-logs.ts';
 import type { ExperimentedRequest, Experiments, VersionFinder } from '../models/experiments.ts';
 import type { Models } from '../models/model-registry.ts';
 import type { ShadowedRequest, Shadows } from '../models/shadows.ts';
@@ -79,6 +80,7 @@ const PROTOBUF_TYPES = ['application/proto', 'application/protobuf', 'applicatio
 export interface ProtocolContext {
   readonly models: Models;
   readonly experiments: Experiments;
+  readonly experimentLogs: ExperimentLogs;
   readonly shadows: Pick<Shadows, 'offer'>;
   /** Absent: exposures are not logged. */
   readonly exposures?: ExposureLog | undefined;

@@ -1,7 +1,13 @@
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { assignVariant, drawVariant, type Experiment } from '../../lib/core/experiment.ts';
+import {
+  assignVariant,
+  drawVariant,
+  type Experiment,
+  findConflict,
+} from '../../lib/core/experiment.ts';
 
 const NO_OVERRIDES: ReadonlyMap<string, string> = new Map();
 
@@ -94,4 +100,57 @@ test('without a key variants are drawn by weight', () => {
   }
   const observed = [counts.get('v0') ?? 0, counts.get('v1') ?? 0];
   assert.ok(chiSquare(observed, [30_000, 10_000]) < 10.8, `${observed}`);
+});
+
+test('the published test vectors hold', () => {
+  const text = readFileSync(
+    new URL('../../../docs/experiment-vectors.json', import.meta.url),
+    'utf8',
+  );
+  interface Vector {
+    salt: string;
+    variants: { name: string; weight: number }[];
+    key: string;
+    variant: string;
+  }
+  const vectors = JSON.parse(text) as Vector[];
+  assert.ok(vectors.length > 90);
+  for (const { salt, variants, key, variant } of vectors) {
+    const experiment = {
+      ...makeExperiment([], salt),
+      variants: variants.map((each) => ({ ...each, target: {} })),
+    };
+    assert.equal(assignVariant(experiment, key).name, variant, JSON.stringify({ salt, key }));
+  }
+});
+
+test('experiments of one model conflict over the version, the slot and names only', () => {
+  const choosing = (name: string, model = 'm'): Experiment => ({
+    ...makeExperiment([1, 1]),
+    name,
+    model,
+    variants: [
+      { name: 'a', weight: 1, target: { channel: 'canary' } },
+      { name: 'b', weight: 1, target: {} },
+    ],
+  });
+  const reporting = (name: string, slot: string): Experiment => ({
+    ...makeExperiment([1, 1]),
+    name,
+    slot,
+  });
+  assert.equal(
+    findConflict([choosing('x'), reporting('y', 'C1'), choosing('z', 'other')]),
+    undefined,
+  );
+  const cases: [Experiment[], number, RegExp][] = [
+    [[choosing('x'), choosing('y')], 1, /x chooses the version of m already/],
+    [[reporting('x', 'C1'), reporting('y', 'C2')], 1, /from slot C1: use the same slot/],
+    [[choosing('x'), reporting('y', 'C1'), choosing('x', 'other')], 2, /the name x is used twice/],
+  ];
+  for (const [experiments, index, reason] of cases) {
+    const conflict = findConflict(experiments);
+    assert.equal(conflict?.index, index);
+    assert.match(conflict?.reason ?? '', reason);
+  }
 });

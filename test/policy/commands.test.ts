@@ -33,6 +33,8 @@ const READERS = [
   'cube-agent status',
   'cube-agent doctor',
   'cube-agent history',
+  'cube-agent experiment show',
+  'cube-agent experiment history',
   'cube-agent policy show',
   'cube-agent fleet validate',
   'cube-agent fleet show',

@@ -17,6 +17,7 @@ import type { LoadedBundle } from '../../serving/engine/loaded-bundle.ts';
 import { Predictor } from '../../serving/engine/predictor.ts';
 import { RequestLog } from '../../serving/metrics/request-log.ts';
 import { ServingMetrics } from '../../serving/metrics/serving-metrics.ts';
+import { ExperimentLogs } from '../../serving/models/experiment-logs.ts';
 import { Experiments } from '../../serving/models/experiments.ts';
 import type { Models } from '../../serving/models/model-registry.ts';
 import { TrafficFile } from '../../serving/models/traffic.ts';
@@ -82,6 +83,7 @@ class OverloadedServer {
     const context: ProtocolContext = {
       models,
       experiments: new Experiments({ models, traffic, logger, onMissingTarget: () => undefined }),
+      experimentLogs: new ExperimentLogs({ logs: [], files: traffic, clock: systemClock, logger }),
       shadows: { offer: () => undefined },
       predictor: new Predictor(),
       admission,

@@ -12,6 +12,7 @@ import {
   formatPlain,
 } from '../format.ts';
 import type { Model, Store } from '../types.ts';
+import { Experiments } from './experiments.tsx';
 import { SlotMissesCard } from './slot-misses.tsx';
 
 const WINDOWS = [
@@ -155,6 +156,7 @@ export function Live({ connection }: { connection: Connection }): JSX.Element | 
           />
         ))}
       </div>
+      <Experiments experiments={state.experiments ?? []} origins={state.experimentLogs ?? []} />
       <SlotMissesCard misses={state.misses ?? []} active={listActive(state.models ?? [])} />
       <ShardLatency stores={state.stores ?? []} />
     </>

@@ -21,6 +21,9 @@ function listFindings(state: State): Finding[] {
     }
     for (const { version, message } of failed) add('error', `${model} ${version}`, message);
   }
+  for (const { model, problem } of state.experimentProblems ?? []) {
+    add('error', `experiments of ${model}`, problem);
+  }
   for (const { servers } of state.stores ?? []) {
     for (const { endpoint, state: of } of servers) {
       if (of === 'failed') add('error', endpoint, 'the shard server does not answer');
