@@ -111,6 +111,7 @@ export async function startServing({
     await pipeline?.stop();
     await context.exposures?.close();
     await context.experimentLogs.stop();
+    context.shadows.close();
     await models.stop();
     access.close();
   };

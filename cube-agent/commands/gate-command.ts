@@ -55,6 +55,7 @@ interface GateFlags extends ChannelOptions, DecryptOptions {
   readonly fleet?: string;
   readonly candidate?: readonly string[];
   readonly baseline?: readonly string[];
+  readonly shadow?: readonly string[];
   readonly rows: number;
   readonly rowsPerRequest: number;
   readonly rate: number;
@@ -131,6 +132,12 @@ export function addGateCommand(program: Command): void {
       'Running serving process with the version to compare with (default: start one)',
       collectEndpoints,
     );
+  command.option(
+    '--shadow <host:port>',
+    'Serving process that shadows requests to the version, for shadowRequestsMin; repeatable ' +
+      '(default: none)',
+    collectEndpoints,
+  );
   const authored = addAuthorOption(
     addReplayOptions(command),
     getDefaultAuthor(),
@@ -264,6 +271,7 @@ function toGateOptions(
     timeoutMs: flags.timeoutMs,
     readyTimeoutMs: flags.readyTimeoutMs,
     store: { fleet, flags: servingFlags, trustedKeys: flags.trustedKeys },
+    shadows: flags.shadow ?? [],
     endpoints: { candidate: candidate?.at(-1), baseline: baseline?.at(-1) },
   };
 }

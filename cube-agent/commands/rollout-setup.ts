@@ -29,6 +29,7 @@ export function openLiveFleet(setup: LiveFleetOptions, bundle: BundleRolloutConf
     ...source,
     bundle: bundle.name,
     fleetFile,
+    serving: bundle.serving,
     flags: bundle.gateFlags,
     holder,
     signal,

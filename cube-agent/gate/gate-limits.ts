@@ -39,7 +39,9 @@ export type LimitName =
   | 'latencyP99RatioMax'
   | 'latencySlackMs'
   | 'latencyP99MsMax'
-  | 'qualityRowsMin';
+  | 'qualityRowsMin'
+  | 'shadowRequestsMin'
+  | 'shadowErrorsMax';
 
 /** All limits in the order of the report. A name ends in Max or Min, the kind of its bound. */
 export const LIMIT_RULES: Readonly<Record<LimitName, LimitRule>> = {
@@ -95,6 +97,12 @@ export const LIMIT_RULES: Readonly<Record<LimitName, LimitRule>> = {
     1e9,
     'minimum number of labelled rows for checks of AUC, logloss and calibration',
   ),
+  shadowRequestsMin: limit(
+    null,
+    1e9,
+    'minimum number of shadowed requests that the candidate has answered; the gate waits for them',
+  ),
+  shadowErrorsMax: limit(0.01, 1, 'maximum share of shadowed requests that failed'),
 };
 
 export type GateLimits = Readonly<Record<LimitName, number | null>>;

@@ -1,6 +1,7 @@
 /**
  * The report of one gate run, as it is stored in JSON. The text and HTML reports are made from it.
  */
+import type { ShadowSummary } from '../../lib/core/shadow.ts';
 import type { Findings } from './findings.ts';
 import type { GateLimits } from './gate-limits.ts';
 import type { Check, Verdict } from './verdict.ts';
@@ -30,6 +31,8 @@ export interface GateReport {
   readonly checks: readonly Check[];
   /** Absent for a version that could not be served. */
   readonly findings?: Findings;
+  /** Answers to copies of live requests; absent without shadowRequestsMin. */
+  readonly shadow?: ShadowSummary;
 }
 
 /** "toy 2 against 1" */

@@ -37,9 +37,11 @@ import {
   type ServingStore,
   withReplayTargets,
 } from './replay-targets.ts';
+import { readShadowFindings } from './shadow-findings.ts';
 import {
   type Check,
   checkFindings,
+  checkShadow,
   createUnservableCheck,
   decideVerdict,
   requireHealthyBaseline,
@@ -77,6 +79,8 @@ export interface GateOptions {
     readonly candidate?: string | undefined;
     readonly baseline?: string | undefined;
   };
+  /** Serving processes that shadow requests to the candidate, host:port. */
+  readonly shadows: readonly string[];
   readonly by: string;
   readonly signal: AbortSignal;
 }
@@ -108,13 +112,21 @@ export async function readGateInputs(options: GateOptions): Promise<GateInputs> 
 export async function runGate(options: GateOptions): Promise<GateReport> {
   const { bundle, version, against } = options;
   const { limits, policy, golden } = await readGateInputs(options);
+  // Before the replay, which would be in vain while too few requests are shadowed.
+  const { shadowRequestsMin: requestsMin } = limits;
+  const shadow =
+    requestsMin === null
+      ? undefined
+      : await readShadowFindings(options.shadows, { bundle, version, against, requestsMin });
   const compared = await compareVersions(options, golden);
   faultPoint('gate.compared');
   if (!('unfit' in compared)) requireHealthyBaseline(compared.findings, limits);
-  const checks: readonly Check[] =
-    'unfit' in compared
+  const checks: readonly Check[] = [
+    ...('unfit' in compared
       ? [createUnservableCheck(compared.unfit)]
-      : checkFindings(compared.findings, limits);
+      : checkFindings(compared.findings, limits)),
+    ...(shadow === undefined ? [] : checkShadow(shadow, limits)),
+  ];
   const { rowsPerRequest, requestsPerSecond, by } = options;
   const labelled = golden.rows.filter(({ label }) => label !== NO_LABEL).length;
   return {
@@ -131,6 +143,7 @@ export async function runGate(options: GateOptions): Promise<GateReport> {
     limits,
     checks,
     ...('unfit' in compared ? {} : { findings: compared.findings }),
+    ...(shadow !== undefined && { shadow }),
   };
 }
 

@@ -3,6 +3,7 @@
  * checked is reported and does not fail the version. Pure.
  */
 import { CubeError, type ErrorCode } from '../../lib/core/errors.ts';
+import type { ShadowSummary } from '../../lib/core/shadow.ts';
 import type { Findings, VersionFindings } from './findings.ts';
 import type { GateLimits, LimitName } from './gate-limits.ts';
 
@@ -46,6 +47,30 @@ export function checkFindings(findings: Findings, limits: GateLimits): Check[] {
     ...checkQuality(checker, findings),
     ...checkUnseen(checker, findings),
     ...checkLatency(checker, findings),
+  ];
+}
+
+/**
+ * Checks answers to copies of live requests, by the limits of drift and latency that golden rows
+ * have too.
+ */
+export function checkShadow(
+  { requests, failed, failures, dropped, drift, latency }: ShadowSummary,
+  limits: GateLimits,
+): Check[] {
+  const checker = new Checker(limits);
+  const all = requests + failed;
+  const codes = Object.entries(failures).map(([code, count]) => `${count} ${code}`);
+  const note = dropped === 0 ? undefined : `${dropped} copies were not sent`;
+  return [
+    ...checker.atLeast('shadowRequestsMin', 'shadowed requests', all, note),
+    ...checker.atMost('shadowErrorsMax', 'shadow: failed', share(failed, all), codes.join(', ')),
+    ...checker.atMost('driftMeanMax', 'shadow: drift of scores, mean', drift.mean),
+    ...checker.atMost('driftP50Max', 'shadow: drift of scores, median', drift.p50),
+    ...checker.atMost('driftP99Max', 'shadow: drift of scores, 99th percentile', drift.p99),
+    ...checker.atMost('driftLargestMax', 'shadow: drift of scores, largest', drift.largest),
+    ...checker.atMost('psiMax', 'shadow: stability index of scores (PSI)', drift.psi),
+    ...checkLatencyRatios(checker, latency.shadow, latency.primary, 'shadow: '),
   ];
 }
 
@@ -222,8 +247,24 @@ export function computeUnseenShare(slot: VersionFindings['slots'][number]): numb
 }
 
 function checkLatency(checker: Checker, { candidate, baseline }: Findings): Check[] {
+  return [
+    ...checkLatencyRatios(checker, candidate.latency, baseline?.latency),
+    ...checker.atMost('latencyP99MsMax', 'p99 latency, ms', candidate.latency.p99Ms),
+  ];
+}
+
+interface Latency {
+  readonly p50Ms: number;
+  readonly p99Ms: number;
+}
+
+function checkLatencyRatios(
+  checker: Checker,
+  { p50Ms, p99Ms }: Latency,
+  baseline: Latency | undefined,
+  prefix = '',
+): Check[] {
   const slackMs = checker.limits.latencySlackMs ?? 0;
-  const { p50Ms, p99Ms } = candidate.latency;
   /** Differences up to the slack count as equal. */
   const ratio = (candidateValue: number, baselineValue: number | undefined): number | undefined => {
     if (baselineValue === undefined || Number.isNaN(candidateValue) || Number.isNaN(baselineValue))
@@ -237,17 +278,16 @@ function checkLatency(checker: Checker, { candidate, baseline }: Findings): Chec
   return [
     ...checker.atMost(
       'latencyP50RatioMax',
-      'median latency, ratio',
-      ratio(p50Ms, baseline?.latency.p50Ms),
+      `${prefix}median latency, ratio`,
+      ratio(p50Ms, baseline?.p50Ms),
       note,
     ),
     ...checker.atMost(
       'latencyP99RatioMax',
-      'p99 latency, ratio',
-      ratio(p99Ms, baseline?.latency.p99Ms),
+      `${prefix}p99 latency, ratio`,
+      ratio(p99Ms, baseline?.p99Ms),
       note,
     ),
-    ...checker.atMost('latencyP99MsMax', 'p99 latency, ms', p99Ms),
   ];
 }
 

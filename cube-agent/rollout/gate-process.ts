@@ -14,6 +14,8 @@ export interface GateProcessOptions {
   readonly bundle: string;
   /** fleet.json; its servers have loaded both versions. */
   readonly fleetFile: string;
+  /** Serving processes, which may shadow requests to the version. */
+  readonly serving: readonly string[];
   /** Additional flags of `cube-agent gate`. */
   readonly flags: readonly string[];
   readonly holder: string;
@@ -31,7 +33,7 @@ export async function runGateProcess(
   version: string,
   active: string | undefined,
 ): Promise<GateOutcome> {
-  const { repository, bundle, fleetFile, trustedKeys, flags, holder, signal } = options;
+  const { repository, bundle, fleetFile, trustedKeys, serving, flags, holder, signal } = options;
   const args = [
     MAIN,
     'gate',
@@ -43,6 +45,7 @@ export async function runGateProcess(
       noAgainst: active === undefined,
       fleet: fleetFile,
       by: holder,
+      shadow: serving,
       trustedKeys,
     }),
     ...flags,

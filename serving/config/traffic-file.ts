@@ -25,6 +25,7 @@ const SHADOW_FIELDS = [
   'channel',
   'version',
   'target-model',
+  'endpoint',
   'timeout-ms',
 ];
 
@@ -59,9 +60,13 @@ function readShadow(node: YamlNode): Shadow {
   const shareNode = requireField(node, fields, 'share');
   const share = shareNode.number();
   if (share < 0 || share > 1) shareNode.fail('expected a number in 0..1');
-  const target = readTarget(node, fields, 'target-model');
+  const endpoint = fields.get('endpoint')?.parse(parseUrl);
+  const target = {
+    ...readTarget(node, fields, 'target-model'),
+    ...(endpoint !== undefined && { endpoint }),
+  };
   if (Object.keys(target).length === 0) {
-    node.fail('the shadow needs a channel, a version or a target-model');
+    node.fail('the shadow needs a channel, a version, a target-model or an endpoint');
   }
   return {
     name: readNameField(node, fields, 'name'),
@@ -70,4 +75,12 @@ function readShadow(node: YamlNode): Shadow {
     target,
     timeoutMs: fields.get('timeout-ms')?.integer(1, TIMEOUT_MS_MAX) ?? TIMEOUT_MS_DEFAULT,
   };
+}
+
+/** @throws Error for anything but the address of a server */
+function parseUrl(text: string): string {
+  const url = URL.canParse(text) ? new URL(text) : undefined;
+  const isHttp = url?.protocol === 'http:' || url?.protocol === 'https:';
+  if (isHttp && url.username === '' && url.password === '' && url.search === '') return text;
+  throw new Error('expected http://host:port or https://host:port');
 }

@@ -22,7 +22,7 @@ export function recordRows(rows: FeatureRows | KeyedRows, features: FeatureSpec)
 }
 
 /** One row in the format of golden.jsonl. */
-function formatRow(
+export function formatRow(
   rows: FeatureRows | KeyedRows,
   row: number,
   spec: FeatureSpec,

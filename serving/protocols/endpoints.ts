@@ -161,6 +161,11 @@ export function registerStatusRoutes({ http: { app } }: Endpoints, context: Prot
       ...describeExperiments(context),
     };
   });
+  app.get('/v1/shadows', async () => ({
+    shadows: metrics.shadows.comparisons.map(({ tally, ...versions }) => {
+      return { ...versions, ...tally.toJson() };
+    }),
+  }));
   for (const path of METRICS_PATHS) {
     app.get(path, async (_request, reply) => {
       reply.type(metrics.contentType);

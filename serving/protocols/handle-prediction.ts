@@ -81,7 +81,7 @@ export interface ProtocolContext {
   readonly models: Models;
   readonly experiments: Experiments;
   readonly experimentLogs: ExperimentLogs;
-  readonly shadows: Pick<Shadows, 'offer'>;
+  readonly shadows: Pick<Shadows, 'offer' | 'close'>;
   /** Absent: exposures are not logged. */
   readonly exposures?: ExposureLog | undefined;
   readonly predictor: Pick<Predictor, 'predict'>;

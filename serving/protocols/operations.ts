@@ -218,6 +218,7 @@ function listOperations({ services, hasPipeline, messages }: ServedOperations): 
     'GET /readyz': READY,
     'GET /v2/health/ready': READY,
     'GET /v1/status': { summary: 'Models, versions and what is loading' },
+    'GET /v1/shadows': { summary: 'Answers to copied requests compared, by shadow and version' },
     'GET /metrics': METRICS,
     'GET /monitoring/prometheus/metrics': METRICS,
     'GET /openapi.json': { summary: 'This document' },

@@ -10,7 +10,7 @@ const HTTP_REQUIREMENTS: readonly (readonly [RegExp, Requirement])[] = [
   [/^\/(healthz|readyz|openapi\.json|console(\/.*)?)?$/, 'open'],
   [/^\/v2(\/health\/(live|ready))?$/, 'open'],
   [/^\/metrics$|^\/monitoring\//, 'metrics'],
-  [/^\/v1\/(status|console\/snapshot|console\/events)$/, 'metrics'],
+  [/^\/v1\/(status|shadows|console\/snapshot|console\/events)$/, 'metrics'],
   [/^\/v2\/(logging|trace\/|repository\/index|models\/stats)/, 'metrics'],
   [/^\/v2\/models\/.*\/(stats|trace\/setting)$/, 'metrics'],
   [/^\/v2\/repository\/models\/:model\/(load|unload)$/, 'guarded'],

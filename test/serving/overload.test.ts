@@ -84,7 +84,7 @@ class OverloadedServer {
       models,
       experiments: new Experiments({ models, traffic, logger, onMissingTarget: () => undefined }),
       experimentLogs: new ExperimentLogs({ logs: [], files: traffic, clock: systemClock, logger }),
-      shadows: { offer: () => undefined },
+      shadows: { offer: () => undefined, close: () => undefined },
       predictor: new Predictor(),
       admission,
       metrics,
