@@ -38,7 +38,7 @@ export interface ExperimentConflict {
   readonly reason: string;
 }
 
-export const hasTarget = ({ target }: Variant): boolean => Object.keys(target).length > 0;
+const hasTarget = ({ target }: Variant): boolean => Object.keys(target).length > 0;
 
 const encoder = new TextEncoder();
 const UNIT = 2 ** -53;
