@@ -121,23 +121,8 @@ export function addGateCommand(program: Command): void {
     .option(
       '--fleet <file>',
       'fleet.json; look up rows on its servers (default: load the tables locally)',
-    )
-    .option(
-      '--candidate <host:port>',
-      'Running serving process with the version (default: start one)',
-      collectEndpoints,
-    )
-    .option(
-      '--baseline <host:port>',
-      'Running serving process with the version to compare with (default: start one)',
-      collectEndpoints,
     );
-  command.option(
-    '--shadow <host:port>',
-    'Serving process that shadows requests to the version, for shadowRequestsMin; repeatable ' +
-      '(default: none)',
-    collectEndpoints,
-  );
+  addRunningServings(command);
   const authored = addAuthorOption(
     addReplayOptions(command),
     getDefaultAuthor(),
@@ -162,6 +147,26 @@ export function addGateCommand(program: Command): void {
         flags.show === undefined ? gate(flags, servingFlags) : show(flags, flags.show),
       );
     });
+}
+
+function addRunningServings(command: Command): void {
+  command
+    .option(
+      '--candidate <host:port>',
+      'Running serving process with the version (default: start one)',
+      collectEndpoints,
+    )
+    .option(
+      '--baseline <host:port>',
+      'Running serving process with the version to compare with (default: start one)',
+      collectEndpoints,
+    )
+    .option(
+      '--shadow <host:port>',
+      'Serving process that shadows requests to the version, for shadowRequestsMin; repeatable ' +
+        '(default: none)',
+      collectEndpoints,
+    );
 }
 
 function addReplayOptions(command: Command): Command {

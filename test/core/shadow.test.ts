@@ -6,7 +6,7 @@ import { ShadowTally } from '../../lib/core/shadow.ts';
 
 const scores = fc.array(fc.double({ min: 0, max: 1, noNaN: true }), { minLength: 1 });
 
-function tallyOf(primary: readonly number[], shadow: readonly number[], durationMs = 1) {
+function makeTally(primary: readonly number[], shadow: readonly number[], durationMs = 1) {
   const tally = new ShadowTally();
   tally.addAnswer({
     primary: { durationMs, scores: primary },
@@ -18,8 +18,8 @@ function tallyOf(primary: readonly number[], shadow: readonly number[], duration
 test('equal scores have a stability index of 0, and others a positive one', () => {
   fc.assert(
     fc.property(scores, (values) => {
-      assert.equal(tallyOf(values, values).psi, 0);
-      const moved = tallyOf(
+      assert.equal(makeTally(values, values).psi, 0);
+      const moved = makeTally(
         values.map(() => 0.01),
         values.map(() => 0.99),
       );
@@ -30,7 +30,7 @@ test('equal scores have a stability index of 0, and others a positive one', () =
 
 test('the stability index of a known shift', () => {
   const primary = Array.from({ length: 1_000 }, () => 0.12);
-  const { psi } = tallyOf(
+  const { psi } = makeTally(
     primary,
     primary.map((score, i) => (i < 100 ? 0.17 : score)),
   );
@@ -42,10 +42,10 @@ test('tallies of two processes add up to the tally of all requests', () => {
   fc.assert(
     fc.property(scores, scores, (first, second) => {
       const move = (values: readonly number[]): number[] => values.map((value) => value ** 2);
-      const [one, two] = [tallyOf(first, move(first), 3), tallyOf(second, move(second), 70)];
+      const [one, two] = [makeTally(first, move(first), 3), makeTally(second, move(second), 70)];
       two.addFailure('DEADLINE_EXCEEDED');
       two.dropped = 2;
-      const both = tallyOf(first, move(first), 3);
+      const both = makeTally(first, move(first), 3);
       both.addAnswer({
         primary: { durationMs: 70, scores: second },
         shadow: { durationMs: 140, scores: move(second) },
@@ -82,7 +82,7 @@ test('percentiles are at most 15 % above the exact ones', () => {
 });
 
 test('a report with wrong counts is refused', () => {
-  const good = tallyOf([0.1], [0.2]).toJson();
+  const good = makeTally([0.1], [0.2]).toJson();
   for (const counts of [
     { differences: [-1] },
     { primaryScores: [1] },

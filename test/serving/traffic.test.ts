@@ -329,7 +329,11 @@ test('errors of the file name line and field', () => {
     ],
     [RANKING.replace('channel: canary', 'channel: ../x'), /expected a name/],
     ['shadows: [{ name: s, model: m, share: 2, channel: c }]', /expected a number in 0\.\.1/],
-    ['shadows: [{ name: s, model: m, share: 1 }]', /needs a channel, a version or/],
+    [
+      'shadows: [{ name: s, model: m, share: 1, endpoint: "ftp://h" }]',
+      /expected http:\/\/host:port or https/,
+    ],
+    ['shadows: [{ name: s, model: m, share: 1 }]', /needs a channel, a version, a target/],
   ] as const) {
     assert.throws(() => parseTraffic(text, 'test'), problem, text);
   }
