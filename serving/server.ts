@@ -131,7 +131,7 @@ export async function startServing({
     throw error;
   }
   warnIfOpen(config.host, access, logger);
-  logAddresses(config, addresses, pipeline?.service, logger);
+  logAddresses(config, addresses, pipeline?.name, logger);
   // With the experiments, so that the first requests are assigned too.
   void context.experimentLogs.start().then(() => {
     if (!isStopped) models.registry.start();
@@ -142,12 +142,12 @@ export async function startServing({
 function logAddresses(
   { models }: ServingConfig,
   addresses: readonly string[],
-  pipeline: PipelineService | undefined,
+  pipeline: string | undefined,
   logger: Logger,
 ): void {
   const [address] = addresses;
   const served = models.map(({ name, store }) => ({ model: name, store: store.kind }));
-  const also = { ...(pipeline && { pipeline: pipeline.name }) };
+  const also = { ...(pipeline !== undefined && { pipeline }) };
   logger.info(
     { address, ...(addresses.length > 1 && { addresses }), ...also, models: served },
     'listening',
