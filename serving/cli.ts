@@ -5,9 +5,13 @@
 import { CubeError } from '../lib/core/errors.ts';
 import { advanced, type Command, createCli, Option, runCli } from '../lib/platform/cli.ts';
 import { runService, type Stoppable } from '../lib/platform/lifecycle.ts';
-import { createLogger } from '../lib/platform/logs.ts';
+import { createLogger, type Logger } from '../lib/platform/logs.ts';
 import { startTracing } from '../lib/platform/start-tracing.ts';
-import { reportListening, waitForParentStop } from '../lib/platform/supervised-process.ts';
+import {
+  findChildNumber,
+  reportListening,
+  waitForParentStop,
+} from '../lib/platform/supervised-process.ts';
 import {
   formatConfigReport,
   type IgnoredSetting,
@@ -136,15 +140,24 @@ async function runServing(flags: Flags, program: Command): Promise<void> {
     return;
   }
   const { logLevel: level, logFormat: format, logFile: file } = config;
-  const logger = createLogger('serving', { level, format, file });
-  for (const { setting, reason } of ignored) logger.warn({ setting, reason }, 'setting is ignored');
+  const worker = findChildNumber();
+  // The log of a worker becomes that of the process that started it.
+  const output = worker === undefined ? { format, file } : { format: 'json' as const };
+  const logger = createLogger('serving', { level, ...output });
+  if (worker === undefined) {
+    for (const one of ignored) logger.warn({ ...one }, 'setting is ignored');
+  }
   // Supervisors send SIGHUP to reload files. Channels, folders and token files are already polled.
   process.on('SIGHUP', () => logger.info('SIGHUP ignored: changes are detected without it'));
   const stopRequest = waitForParentStop();
   const start = async (): Promise<Stoppable> => {
+    const { build_dag_each_worker: hasWorkers = false, worker_num: count = 1 } =
+      files?.config.server ?? {};
+    if (hasWorkers && worker === undefined) return startWorkers(config, count, logger);
     // Help and --check-config need none of the server's packages.
     const { startServing } = await import('./server.ts');
-    const pipeline = files && (await loadPipeline(files));
+    const pipeline =
+      files && (await loadPipeline({ ...files, ...(worker !== undefined && { worker }) }));
     const workflows = graphs && (await loadWorkflows(graphs));
     const tracing = await startTracing('serving', logger);
     const graph = { ...(pipeline && { pipeline }), ...(workflows && { workflows }) };
@@ -158,6 +171,24 @@ async function runServing(flags: Flags, program: Command): Promise<void> {
     };
   };
   await runService(start, logger, stopRequest === undefined ? {} : { stopRequest });
+}
+
+/** Starts the processes of `build_dag_each_worker`, which run this program with the same flags. */
+async function startWorkers(
+  { host, port, secondPort }: ServingConfig,
+  count: number,
+  logger: Logger,
+): Promise<Stoppable> {
+  const { WorkerProcesses } = await import('./worker-processes.ts');
+  const ports = secondPort === undefined ? [port] : [port, secondPort];
+  const args = process.argv.slice(1);
+  const workers = new WorkerProcesses({ count, host, ports, args, logger });
+  await workers.start();
+  const { addresses } = workers;
+  const [address = ''] = addresses;
+  logger.info({ address, ...(addresses.length > 1 && { addresses }), workers: count }, 'listening');
+  reportListening(address);
+  return workers;
 }
 
 /** A pipeline whose configuration is read, but not its file. */

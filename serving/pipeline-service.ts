@@ -1,5 +1,5 @@
 /** Assembles the pipeline of a serving process: its ops, its config.yml and the clients of ops. */
-import { resolve } from 'node:path';
+import { join, resolve } from 'node:path';
 import { CubeError } from '../lib/core/errors.ts';
 import type { Logger } from '../lib/platform/logs.ts';
 import type { PipelineConfig, PipelineOpConfig } from './config/pipeline-config.ts';
@@ -29,6 +29,8 @@ export interface PipelineDefinition {
   readonly messages?: ProtoServices;
   /** Where the tracer and the trace are written. Default: PipelineServingLogs, as the original. */
   readonly logFolder?: string;
+  /** The number of this process, where several share the ports. */
+  readonly worker?: number;
 }
 
 /** The folder of the original. */
@@ -89,20 +91,37 @@ export async function startPipeline(
 }
 
 function toPipelineSettings(
-  { dag, ops }: PipelineConfig,
+  config: PipelineConfig,
   createClient: OpClientFactory,
   logger: Logger,
 ): PipelineSettings {
-  const { retry, channel_size: channelSize = 0, channel_recv_frist_arrive: firstArrival } = dag;
+  const { dag, ops } = config;
+  const { retry, channel_recv_frist_arrive: firstArrival } = dag;
+  const channelSize = findChannelSize(config);
   return {
     ...(retry !== undefined && { retry }),
-    ...(channelSize > 0 && { channelSize }),
+    ...(channelSize !== undefined && { channelSize }),
     ...(firstArrival !== undefined && { firstArrival }),
     ops: Object.fromEntries(
       [...ops].map(([name, op]) => [name, toOpSettings(op, createClient(name, op))]),
     ),
     logger,
   };
+}
+
+/**
+ * In the original, `worker_num` limits the requests in progress, and with them the queues. Here it
+ * limits the queues, which have room for the executions of every op.
+ */
+function findChannelSize({ dag, server, ops }: PipelineConfig): number | undefined {
+  const { channel_size: channelSize = 0 } = dag;
+  const { worker_num: workerNum, build_dag_each_worker: hasProcesses = false } = server;
+  if (channelSize > 0) return channelSize;
+  if (workerNum === undefined || hasProcesses) return undefined;
+  const needs = [...ops.values()].map(({ concurrency = 1, batch_size: batchSize = 1 }) => {
+    return concurrency * batchSize;
+  });
+  return Math.max(workerNum, ...needs);
 }
 
 /** @throws CubeError INVALID_ARGUMENT for a pipeline that other threads cannot load */
@@ -115,11 +134,14 @@ function getThreadFile({ name, file }: NamedPipeline): string {
 }
 
 /** Only the tracer and the trace have files: what is logged goes to the log of the process. */
-function toLogSettings({ config, logFolder }: PipelineDefinition): PipelineSettings {
+function toLogSettings({ config, logFolder, worker }: PipelineDefinition): PipelineSettings {
   const { use_profile: useProfile = false } = config.dag;
   const tracerIntervalMs = 1_000 * config.tracerIntervalS;
   if (tracerIntervalMs < 1 && !useProfile) return {};
-  return { logFolder: logFolder ?? resolve(LOG_FOLDER), tracerIntervalMs, useProfile };
+  const folder = logFolder ?? resolve(LOG_FOLDER);
+  // Processes cannot share a file that is rotated.
+  const own = worker === undefined ? folder : join(folder, `worker-${worker}`);
+  return { logFolder: own, tracerIntervalMs, useProfile };
 }
 
 /** Only what the file says, so that the settings of the op's constructor apply otherwise. */

@@ -52,6 +52,7 @@ import { findRouteAccess } from './protocols/route-access.ts';
 import { SliceQueue } from './protocols/slice-queue.ts';
 import { registerTfs } from './protocols/tfs.ts';
 import { registerTritonRest } from './protocols/triton-rest.ts';
+import { WorkerProcess } from './worker-process.ts';
 import type { WorkflowsDefinition } from './workflow-service.ts';
 
 export interface ServingOptions {
@@ -103,11 +104,13 @@ export async function startServing({
   let port: OnePortServer | undefined;
   const addresses: string[] = [];
   let isStopped = false;
+  let worker: WorkerProcess | undefined;
   const stop = async (): Promise<void> => {
     isStopped = true;
+    worker?.leave();
     await admission.close();
     feed.close();
-    if (addresses.length > 0) await port?.stop();
+    if (addresses.length > 0 || worker !== undefined) await port?.stop();
     await pipeline?.stop();
     await context.exposures?.close();
     await context.experimentLogs.stop();
@@ -122,10 +125,8 @@ export async function startServing({
       gate: access.gate.isRestrictive ? access.gate : undefined,
       pipeline,
     });
-    const { secondPort = [] } = config;
-    for (const one of [config.port, secondPort].flat()) {
-      addresses.push(await port.listen(config.host, one));
-    }
+    if (definition?.worker === undefined) addresses.push(...(await listen(port, config)));
+    else worker = await startWorker(port, context);
   } catch (error) {
     await stop();
     throw error;
@@ -145,13 +146,12 @@ function logAddresses(
   pipeline: string | undefined,
   logger: Logger,
 ): void {
-  const [address] = addresses;
   const served = models.map(({ name, store }) => ({ model: name, store: store.kind }));
   const also = { ...(pipeline !== undefined && { pipeline }) };
-  logger.info(
-    { address, ...(addresses.length > 1 && { addresses }), ...also, models: served },
-    'listening',
-  );
+  const parts = { ...also, models: served };
+  // The process that started a worker says where it listens.
+  if (addresses.length === 0) logger.info(parts, 'worker process started');
+  else logger.info({ ...formatAddresses(addresses), ...parts }, 'listening');
 }
 
 /** Starts the pipeline, or the workflows, of the process. @returns undefined when it has none */
@@ -167,6 +167,29 @@ async function startGraphs(
   if (workflows === undefined) return undefined;
   const { startWorkflows } = await import('./workflow-service.ts');
   return startWorkflows(workflows, context);
+}
+
+function formatAddresses(addresses: readonly string[]): object {
+  const [address = ''] = addresses;
+  return { address, ...(addresses.length > 1 && { addresses }) };
+}
+
+async function listen(
+  port: OnePortServer,
+  { host, port: first, secondPort }: ServingConfig,
+): Promise<string[]> {
+  const addresses: string[] = [];
+  const ports = secondPort === undefined ? [first] : [first, secondPort];
+  for (const one of ports) addresses.push(await port.listen(host, one));
+  return addresses;
+}
+
+/** Accepts the connections of the process that listens. */
+async function startWorker(port: OnePortServer, context: ProtocolContext): Promise<WorkerProcess> {
+  const isReady = (): boolean => findNotReadyReason(context) === undefined;
+  const worker = new WorkerProcess({ port, metrics: context.metrics, isReady });
+  await worker.start();
+  return worker;
 }
 
 interface ContextParts extends Pick<ProtocolContext, 'admission' | 'metrics' | 'logger'> {

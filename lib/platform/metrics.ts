@@ -138,3 +138,32 @@ export class MetricsRegistry {
     return AggregatorRegistry.aggregate([own, ...others]).metrics();
   }
 }
+
+/** A metric in the form of `MetricsRegistry.values`. */
+export interface MetricValues {
+  readonly name: string;
+  readonly help: string;
+  readonly type: string;
+  readonly aggregator: string;
+  readonly values: readonly { readonly labels: object; readonly value: number }[];
+}
+
+/** Metrics text of several processes, each with a value of the label. */
+export async function mergeLabelled(
+  label: string,
+  parts: readonly { readonly label: string; readonly values: object | undefined }[],
+  more: readonly MetricValues[],
+): Promise<string> {
+  const labelled = parts.flatMap(({ label: text, values }) => {
+    if (values === undefined) return [];
+    return [
+      (values as readonly MetricValues[]).map((metric) => ({
+        ...metric,
+        // The label keeps the values of processes apart.
+        aggregator: 'sum',
+        values: metric.values.map((one) => ({ ...one, labels: { ...one.labels, [label]: text } })),
+      })),
+    ];
+  });
+  return AggregatorRegistry.aggregate([...labelled, [...more]]).metrics();
+}

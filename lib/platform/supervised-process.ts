@@ -5,6 +5,7 @@
  * owner.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
+import type { Socket } from 'node:net';
 import { createInterface } from 'node:readline';
 import { CubeError } from '../core/errors.ts';
 import type { Clock } from './clock.ts';
@@ -14,6 +15,8 @@ const BACKOFF_MAX_MS = 30_000;
 /** After a run of this length the restart delay is reset. */
 const STABLE_RUN_MS = 60_000;
 const STOP_REQUEST = 'stop';
+/** Environment variable with the child's number. */
+const NUMBER = 'HYPERCUBE_CHILD_NUMBER';
 
 /** Message from the child to its owner. */
 export interface ListeningMessage {
@@ -34,6 +37,10 @@ export interface SupervisedProcessOptions {
   /** Script and flags, run by this process's Node. */
   readonly args: readonly string[];
   readonly clock: Clock;
+  /** What `findChildNumber` of the child returns. */
+  readonly number?: number;
+  /** Called with messages of the child other than `ListeningMessage`. */
+  readonly onMessage?: (message: object) => void;
   /** Called with each line of output. */
   readonly onLine: (line: string) => void;
   readonly onListening: (address: string) => void;
@@ -83,6 +90,15 @@ export class SupervisedProcess {
     this.#child?.kill(signal);
   }
 
+  /**
+   * Sends a message, with a connection if there is one.
+   * @param onSent called with the error when the child has not got it
+   */
+  send(message: object, socket: Socket | undefined, onSent: (error: Error | null) => void): void {
+    if (this.#child?.connected) this.#child.send(message, socket, onSent);
+    else onSent(new Error('the process has ended'));
+  }
+
   /** Resolves when the child has ended, after its requests in flight. */
   async stop(): Promise<void> {
     this.#stop.abort();
@@ -117,8 +133,10 @@ export class SupervisedProcess {
   }
 
   #run(onListening: () => void): Promise<{ code: number | null; signal: NodeJS.Signals | null }> {
+    const { number } = this.#options;
     const child = spawn(process.execPath, [...process.execArgv, ...this.#options.args], {
       stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
+      env: number === undefined ? process.env : { ...process.env, [NUMBER]: String(number) },
     });
     this.#child = child;
     this.#state = 'starting';
@@ -127,7 +145,12 @@ export class SupervisedProcess {
       if (stream === null) continue;
       createInterface({ input: stream }).on('line', this.#options.onLine);
     }
-    child.on('message', ({ listening }: ListeningMessage) => {
+    child.on('message', (message: ListeningMessage | object) => {
+      if (!('listening' in message)) {
+        this.#options.onMessage?.(message);
+        return;
+      }
+      const { listening } = message;
       this.#hasServed = true;
       this.#state = 'listening';
       this.#options.onListening(listening);
@@ -148,6 +171,12 @@ export function formatChildLine(line: string, mark: string, name: string): strin
   return line.startsWith('{"') ? `{${mark},${line.slice(1)}\n` : `${name}: ${line}\n`;
 }
 
+/** The number that the owner gave this process; undefined: none, or there is no owner. */
+export function findChildNumber(): number | undefined {
+  const text = process.env[NUMBER];
+  return text === undefined || process.send === undefined ? undefined : Number(text);
+}
+
 /** Called in a supervised process; does nothing without a supervisor. */
 export function reportListening(address: string): void {
   if (process.connected) process.send?.({ listening: address } satisfies ListeningMessage);
@@ -162,7 +191,10 @@ export function waitForParentStop(): Promise<string> | undefined {
   if (process.send === undefined) return undefined;
   return new Promise((resolve) => {
     const leave = (): void => resolve('supervisor');
-    for (const event of ['message', 'disconnect']) process.on(event, leave);
+    process.on('message', (message) => {
+      if (message === STOP_REQUEST) leave();
+    });
+    process.on('disconnect', leave);
     if (!process.connected) leave();
     // The channel must not keep a stopped process alive.
     process.channel?.unref();

@@ -11,19 +11,18 @@
  * because they were sent before. Later calls are rejected with STOPPING, so that callers try
  * another replica. Deferred responses are waited for; then the connections end.
  */
-import { createServer, type ListenOptions, type Server, type Socket } from 'node:net';
+import { createServer, type Server, type Socket } from 'node:net';
 import { TLSSocket } from 'node:tls';
 import type { AccessGate } from '../access/access-gate.ts';
-import { CubeError } from '../core/errors.ts';
 import type { ServerLimits } from '../core/limits.ts';
 import { systemClock } from '../platform/clock.ts';
 import type { Logger } from '../platform/logs.ts';
 import { BaiduConnection } from './baidu-connection.ts';
 import { BaiduServerState } from './baidu-server-state.ts';
 import { type Connection, ConnectionTable } from './connection-table.ts';
-import { formatEndpoint } from './endpoint.ts';
 import type { GrpcServer } from './grpc-server.ts';
 import type { HttpServer } from './http-server.ts';
+import { listenOn } from './listen.ts';
 import { RpcRoutes } from './rpc-routes.ts';
 import { pushTo, readIntoSharedBuffer } from './shared-read-buffer.ts';
 import type { TlsIdentity } from './tls-identity.ts';
@@ -73,6 +72,7 @@ export class OnePortServer {
   readonly #tlsOnly: boolean;
   /** One for each port. */
   readonly #servers: Server[] = [];
+  readonly #adopted: Set<Socket> = new Set();
   readonly #http: HttpServer;
   readonly #grpc: GrpcServer | undefined;
   readonly #tls: TlsServer | undefined;
@@ -136,29 +136,19 @@ export class OnePortServer {
    * @throws CubeError IO when the port is taken or not allowed
    */
   async listen(host: string, port: number, reusePort = false): Promise<string> {
-    if (this.#servers.length === 0) await this.#start();
+    if (this.#servers.length === 0) await this.open();
     const server = createServer(
       { noDelay: true, keepAlive: true, keepAliveInitialDelay: KEEP_ALIVE_MS },
       (socket) => this.#accept(socket),
     );
-    await new Promise<void>((resolve, reject) => {
-      server.once('error', (error) => reject(toListenError(error, host, port)));
-      const options: ListenOptions & { reusePort: boolean } = {
-        host,
-        port,
-        backlog: 1024,
-        reusePort,
-      };
-      server.listen(options, resolve);
-    });
+    const address = await listenOn(server, host, port, reusePort);
     server.on('error', (error) => this.#logger.error({ err: error }, 'accept failed'));
     this.#servers.push(server);
-    const address = server.address();
-    if (address === null || typeof address === 'string') throw new Error('not listening on TCP');
-    return formatEndpoint(address.address, address.port);
+    return address;
   }
 
-  async #start(): Promise<void> {
+  /** Prepares for connections. Only a server that listens nowhere needs the call. */
+  async open(): Promise<void> {
     await this.#http.start();
     this.#grpc?.start();
     if (this.#sweeper !== undefined) return;
@@ -169,11 +159,21 @@ export class OnePortServer {
     this.#sweeper.unref();
   }
 
+  /** Accepts a connection of another process's port. */
+  adopt(socket: Socket): void {
+    socket.setNoDelay(true);
+    socket.setKeepAlive(true, KEEP_ALIVE_MS);
+    this.#adopted.add(socket);
+    socket.once('close', () => this.#adopted.delete(socket));
+    this.#accept(socket);
+  }
+
   /** Resolves when every connection has ended, at the latest when the time limits have passed. */
   async stop(): Promise<void> {
-    const closed = Promise.all(
-      this.#servers.map((server) => new Promise<void>((resolve) => server.close(() => resolve()))),
-    );
+    const closed = Promise.all([
+      ...this.#servers.map((server) => new Promise<void>((done) => server.close(() => done()))),
+      ...[...this.#adopted].map((socket) => new Promise((done) => socket.once('close', done))),
+    ]);
     const httpStopped = this.#http.stop();
     const grpcStopped = this.#grpc?.stop(STOP_ANSWER_MS, httpStopped);
     if (this.#baiduConnections.size > 0) {
@@ -316,16 +316,4 @@ export class OnePortServer {
 function isProtocolPrefix(head: Buffer): boolean {
   const text = head.toString('latin1');
   return BAIDU_STD.startsWith(text) || HTTP2_PREFACE.startsWith(text);
-}
-
-function toListenError(error: NodeJS.ErrnoException, host: string, port: number): CubeError {
-  const address = formatEndpoint(host, port);
-  const reason: Record<string, string> = {
-    EADDRINUSE: 'it is in use by another process; stop that one or choose another --port',
-    EACCES: 'not allowed; choose a port above 1023',
-    EADDRNOTAVAIL: 'this machine has no such address; choose another --host',
-    ENOTFOUND: 'no such host name; choose another --host',
-  };
-  const text = reason[error.code ?? ''] ?? error.message;
-  return new CubeError('IO', `cannot listen on ${address}: ${text}`, { cause: error });
 }

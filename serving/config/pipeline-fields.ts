@@ -90,18 +90,19 @@ export const SERVER_FIELDS: PipelineFields<ServerFields> = {
     undefined,
     'there is no gateway process; both ports speak HTTP',
   ),
-  worker_num: ignored(
+  worker_num: honoured(
     integer(1, 100_000),
     1,
-    'waiting requests hold no thread; --max-in-flight limits them',
+    'number of processes with build_dag_each_worker; else the length of queues without a ' +
+      'channel_size: --max-in-flight limits requests',
   ),
   build_dag_each_worker: {
     read: boolean,
     fallback: false,
     explain: (on) =>
       on
-        ? says('ignored', 'a process has one DAG; start several processes behind a load balancer')
-        : says('honoured', 'one DAG'),
+        ? says('honoured', 'worker_num processes behind the same ports, each with its own DAG')
+        : says('honoured', 'one process'),
   },
 };
 
@@ -131,7 +132,7 @@ export const DAG_FIELDS: PipelineFields<DagFields> = {
   channel_size: honoured(
     integer(0, 10_000_000),
     0,
-    'length of the queue before each op; 0: as many as requests in progress',
+    'length of the queue before each op; 0: worker_num, else as many as requests in progress',
   ),
   channel_recv_frist_arrive: honoured(
     boolean,

@@ -25,6 +25,7 @@ export interface AnsweredRequest {
 }
 
 export class ServingMetrics {
+  #scrape: (() => Promise<string>) | undefined;
   /** Durations of requests over all protocols. */
   readonly latencies: LatencyHistogram = new LatencyHistogram();
   /** Called after each request. */
@@ -115,8 +116,19 @@ export class ServingMetrics {
     return this.#registry.contentType;
   }
 
+  /** The metrics of this process, or of all processes that share its ports. */
   formatMetrics(): Promise<string> {
-    return this.#registry.metricsText();
+    return this.#scrape?.() ?? this.#registry.metricsText();
+  }
+
+  /** @param scrape formats the metrics of all processes that share the ports */
+  setScrape(scrape: () => Promise<string>): void {
+    this.#scrape = scrape;
+  }
+
+  /** Current values, in a form that can be sent to another process. */
+  values(): Promise<object> {
+    return this.#registry.values();
   }
 
   /** Adds the metrics of a part that this folder does not know. */

