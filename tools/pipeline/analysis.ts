@@ -64,8 +64,8 @@ export function analyze(
   if (requests === 0) {
     throw new CubeError(
       'INVALID_ARGUMENT',
-      `found ${reports.length} reports of a tracer and no requests; expected pipeline.tracer of ` +
-        'a pipeline that has answered requests',
+      `found ${reports.length} reports and no requests; expected pipeline.tracer of a pipeline ` +
+        'that has answered requests, or a serving process that answers some',
     );
   }
   const mean = (value: (report: IntervalReport) => number): number =>

@@ -1,8 +1,12 @@
 /** `pipeline analyze` on the files of tracers. */
 import assert from 'node:assert/strict';
 import { readFileSync, writeFileSync } from 'node:fs';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
+import { analyze } from '../../../tools/pipeline/analysis.ts';
+import { readLiveReport } from '../../../tools/pipeline/live-metrics.ts';
 import { temporaryFolder } from '../../repository/support/fixtures.ts';
 import { runProcess } from '../../support/processes.ts';
 
@@ -125,9 +129,49 @@ test('a log of the original is read; a file without requests is refused', async 
   assert.equal(queues[0].queue, 'chl0');
   const other = await runProcess(MAIN, 'analyze', write(t, readFileSync('package.json', 'utf8')));
   assert.equal(other.code, 1);
-  assert.match(other.stderr, /found 0 reports of a tracer and no requests/);
+  assert.match(other.stderr, /found 0 reports and no requests/);
   const text = report(6, 1).replace('6 ms', 'x ms');
   const damaged = await runProcess(MAIN, 'analyze', write(t, text));
   assert.equal(damaged.code, 1);
   assert.match(damaged.stderr, /line 5: midp is "x"; expected a number from 0/);
+});
+
+test('live metrics of all workers give the analysis of the time between scrapes', async (t) => {
+  let scrapes = 0;
+  const server = createServer((_request, response) => {
+    const n = ++scrapes;
+    const lines = [0, 1].flatMap((worker) => [
+      `hypercube_pipeline_requests_total{worker="${worker}"} ${50 * n}`,
+      `hypercube_pipeline_failures_total{worker="${worker}"} ${5 * n}`,
+      `hypercube_pipeline_request_seconds_total{worker="${worker}"} ${0.5 * n}`,
+      `hypercube_pipeline_op_requests_total{op="rank",worker="${worker}"} ${50 * n}`,
+      `hypercube_pipeline_op_stage_seconds_total{op="rank",stage="midp",worker="${worker}"} ` +
+        `${0.2 * n}`,
+      `hypercube_pipeline_op_concurrency{op="rank",worker="${worker}"} 2`,
+      `hypercube_pipeline_queue_length{op="rank",worker="${worker}"} ${10 * n}`,
+      `hypercube_pipeline_queue_capacity{op="rank",worker="${worker}"} 64`,
+    ]);
+    response.end(`${lines.join('\n')}\n`);
+  });
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  t.after(() => server.close());
+  const { port } = server.address() as AddressInfo;
+  const reports = await readLiveReport(`http://127.0.0.1:${port}`, 10);
+  const { requests, success, latencyMs, ops, queues } = analyze(reports, { batchSize: 8 });
+  assert.deepEqual([requests, success, Math.round(latencyMs)], [100, 0.9, 10]);
+  assert.equal(ops[0]?.concurrency, 4);
+  assert.ok(Math.abs((ops[0]?.costMs ?? 0) - 4) < 1e-6);
+  assert.deepEqual(
+    queues.map(({ queue, lastLength, capacity, isGrowing }) => [
+      queue,
+      lastLength,
+      capacity,
+      isGrowing,
+    ]),
+    [['rank', 40, 128, true]],
+  );
+  await assert.rejects(
+    readLiveReport('http://127.0.0.1:1', 1),
+    /cannot read http:\/\/127\.0\.0\.1:1\/metrics/,
+  );
 });
