@@ -150,6 +150,18 @@ function paddleServices(services: readonly string[]): Operations {
   );
 }
 
+const PROCESS_OPERATIONS: Operations = {
+  'GET /healthz': LIVE,
+  'GET /v2/health/live': LIVE,
+  'GET /readyz': READY,
+  'GET /v2/health/ready': READY,
+  'GET /v1/status': { summary: 'Models, versions and what is loading' },
+  'GET /v1/shadows': { summary: 'Answers to copied requests compared, by shadow and version' },
+  'GET /metrics': METRICS,
+  'GET /monitoring/prometheus/metrics': METRICS,
+  'GET /openapi.json': { summary: 'This document' },
+};
+
 /**
  * @param services configured names of the general model service, besides its own two
  */
@@ -213,15 +225,7 @@ function listOperations({ services, hasPipeline, messages }: ServedOperations): 
       summary: 'Layouts and load factor of a table, and the norms of a sample of its rows',
       query: { ...VERSION_QUERY, table: 'Name of the table' },
     },
-    'GET /healthz': LIVE,
-    'GET /v2/health/live': LIVE,
-    'GET /readyz': READY,
-    'GET /v2/health/ready': READY,
-    'GET /v1/status': { summary: 'Models, versions and what is loading' },
-    'GET /v1/shadows': { summary: 'Answers to copied requests compared, by shadow and version' },
-    'GET /metrics': METRICS,
-    'GET /monitoring/prometheus/metrics': METRICS,
-    'GET /openapi.json': { summary: 'This document' },
+    ...PROCESS_OPERATIONS,
   };
 }
 
