@@ -150,9 +150,10 @@ function multiply(row: readonly number[], other: Operand | undefined): RowDims {
   }
   // The product of two matrices in each row.
   const right = other.row;
-  if (right === undefined || row.length < 2 || right.length !== row.length) return undefined;
+  const columns = right?.at(-1);
+  if (columns === undefined || row.length < 2 || right?.length !== row.length) return undefined;
   const sameStack = row.slice(0, -2).every((size, i) => size === right[i]);
-  return sameStack && right.at(-2) === inner ? [...row.slice(0, -1), right.at(-1)!] : undefined;
+  return sameStack && right.at(-2) === inner ? [...row.slice(0, -1), columns] : undefined;
 }
 
 function reduce(
@@ -190,8 +191,8 @@ function unsqueeze(row: readonly number[], axes: readonly number[] | undefined):
   const rank = row.length + 1 + (axes?.length ?? 0);
   const added = resolveAxes(axes, rank);
   if (added === undefined || new Set(added).size !== added.length) return undefined;
-  const rest = [...row];
-  return Array.from({ length: rank - 1 }, (_, i) => (added.includes(i + 1) ? 1 : rest.shift()!));
+  let next = 0;
+  return Array.from({ length: rank - 1 }, (_, i) => (added.includes(i + 1) ? 1 : row[next++]!));
 }
 
 function transpose(row: readonly number[], order: readonly number[] | undefined): RowDims {

@@ -8,6 +8,7 @@
  *
  * The outputs stay the same up to the order of additions.
  */
+import { requireDefined } from '../lib/core/errors.ts';
 import { encodeOnnxNode, encodeTensor, encodeValueInfo } from './onnx-encoding.ts';
 import { type FloatWeight, type GraphNode, OnnxGraph } from './onnx-graph.ts';
 import { countElements, inferRowDims, type Operand, type RowDims } from './onnx-row-shapes.ts';
@@ -248,7 +249,8 @@ class UserSplitter {
     const hasBoth = kinds.has('mixed') || (kinds.has('user') && kinds.has('item'));
     if (opType !== 'Concat' || !hasBoth) return undefined;
     const values = inputs.map((name) => this.#getValue(name));
-    const rank = 1 + (values[0] !== undefined && 'dims' in values[0] ? values[0].dims!.length : 0);
+    const [first] = values;
+    const rank = 1 + (first !== undefined && 'dims' in first ? (first.dims?.length ?? 0) : 0);
     const axis = numbers.get('axis') ?? 1;
     // Along the first axis of a row, the elements of the inputs follow each other.
     if (axis !== 1 && axis + rank !== 1) return undefined;
@@ -274,7 +276,7 @@ class UserSplitter {
     }
     const isTransposed = numbers.get('transB') === 1;
     const [output = ''] = outputs;
-    const [users, items] = [true, false].map((side) => {
+    const multiply = (side: boolean): string => {
       const pieces = value.pieces.flatMap((piece, i) => {
         const at = value.pieces.slice(0, i).reduce((sum, { length }) => sum + length, 0);
         return piece.isUser === side ? [{ ...piece, at }] : [];
@@ -289,9 +291,9 @@ class UserSplitter {
           : makeNode('MatMul', [operand.name, matrix], product),
       );
       return product;
-    });
-    const repeated = this.#repeat(users!);
-    this.#pending.push(makeNode('Add', [repeated, items!], output));
+    };
+    const [users, items] = [multiply(true), multiply(false)];
+    this.#pending.push(makeNode('Add', [this.#repeat(users), items], output));
     this.#nodes.set(node.position, this.#takePending());
     this.#replaced.add(node);
     return true;
@@ -334,7 +336,7 @@ class UserSplitter {
     const part = new Float32Array(height * columns);
     for (const { tensor, start, length, at } of pieces) {
       for (let i = 0; i < length; i++) {
-        const to = (starts.get(tensor)! + start + i) * columns;
+        const to = (requireDefined(starts.get(tensor), tensor) + start + i) * columns;
         for (let c = 0; c < columns; c++) {
           part[to + c]! += values[isTransposed ? c * rows + at + i : (at + i) * columns + c]!;
         }
@@ -379,7 +381,7 @@ class UserSplitter {
     const joined = this.#newName(`${name}@joined`);
     this.#pending.push(makeNode('Concat', operands, joined, { axis: 1 }));
     const order = pieces.flatMap(({ tensor, start, length }) =>
-      Array.from({ length }, (_, i) => starts.get(tensor)! + start + i),
+      Array.from({ length }, (_, i) => requireDefined(starts.get(tensor), tensor) + start + i),
     );
     const ordered = this.#newName(`${name}@ordered`);
     const indices = this.#addIntegers(`${name}@order`, order);

@@ -39,9 +39,9 @@ export interface WorkflowDefinition {
 export type OperatorClass = new (options: OpOptions) => StepOp;
 
 /** The node before every workflow. */
-export const START_NODE = 'startup_op';
+const START_NODE = 'startup_op';
 /** Operators that hand their only input on. */
-export const PASS_OPERATORS: readonly string[] = [
+const PASS_OPERATORS: readonly string[] = [
   'GeneralReaderOp',
   'GeneralTextReaderOp',
   'GeneralCopyOp',
@@ -52,7 +52,7 @@ export const PASS_OPERATORS: readonly string[] = [
   'CommonEchoOp',
 ];
 /** Operators that call a model of the process, or a remote one. */
-export const MODEL_OPERATORS: readonly string[] = [
+const MODEL_OPERATORS: readonly string[] = [
   'GeneralInferOp',
   'GeneralDistKVInferOp',
   'GeneralDistKVQuantInferOp',

@@ -200,7 +200,8 @@ test('after a rewrap the new key alone opens every version, and no layer has cha
   const flags = { repository: cluster.path('repository'), bundle: BUNDLE, version: '1' };
   const sample = (key: string): Promise<{ stdout: string }> =>
     cluster.run('tools/cube-cli/main.js', [
-      ...['sample', '1'],
+      'sample',
+      '1',
       ...toArguments({ ...flags, decryptKeyFile: cluster.path(key) }),
     ]);
   assert.match((await sample('old.key')).stdout, /hit/);

@@ -144,90 +144,99 @@ function weight(name: string, dims: readonly number[]): Uint8Array {
   );
 }
 
-/** Builds a graph that takes embeddings through random operators to one output of rank 2. */
-function buildGraph({ isUser, dim, ops, isTransposed, hasDense }: GraphParts): {
-  bytes: Uint8Array;
-  inputs: ColumnInput[];
-} {
-  const inputs = isUser.map((columns, i): ColumnInput => {
-    return { name: `e${i}`, dims: [columns.length, dim], width: dim, isUser: columns };
-  });
-  const nodes: Uint8Array[] = [];
-  const initializers: Uint8Array[] = [ints('flat', [2], [0, -1]), ints('axis1', [1], [1])];
+/** A graph that takes embeddings through random operators to one output of rank 2. */
+class RandomGraph {
+  readonly #parts: GraphParts;
+  readonly #nodes: Uint8Array[] = [];
+  readonly #initializers: Uint8Array[] = [ints('flat', [2], [0, -1]), ints('axis1', [1], [1])];
   /** Values of rank 2 with their widths. */
-  const values: { name: string; width: number }[] = [];
-  let next = 0;
-  const emit = (
+  readonly #values: { name: string; width: number }[] = [];
+  readonly inputs: readonly ColumnInput[];
+
+  constructor(parts: GraphParts) {
+    const { isUser, dim, ops, hasDense } = parts;
+    this.#parts = parts;
+    this.inputs = isUser.map((columns, i): ColumnInput => {
+      return { name: `e${i}`, dims: [columns.length, dim], width: dim, isUser: columns };
+    });
+    for (const { name, isUser: columns } of this.inputs) {
+      const width = columns.length * dim;
+      if (columns.length % 2 === 0) this.#emit('Reshape', [name, 'flat'], width);
+      else this.#emit('Flatten', [name], width, { axis: 1 });
+      // The sum over the columns, as linear parts of models have it.
+      this.#emit('ReduceSum', [name, 'axis1'], dim, { keepdims: 0 });
+    }
+    if (hasDense) this.#values.push({ name: 'dense', width: 3 });
+    for (const [i, op] of ops.entries()) this.#addOperator(i, op);
+  }
+
+  #emit(
     op: string,
     operands: readonly string[],
     width: number,
-    attributes: Readonly<Record<string, number | readonly number[]>> = {},
-  ): void => {
-    const name = `v${next++}`;
-    nodes.push(node(op, operands, [name], { attributes }));
-    values.push({ name, width });
-  };
-  for (const { name, isUser: columns } of inputs) {
-    const width = columns.length * dim;
-    if (columns.length % 2 === 0) emit('Reshape', [name, 'flat'], width);
-    else emit('Flatten', [name], width, { axis: 1 });
-    // The sum over the columns, as linear parts of models have it.
-    emit('ReduceSum', [name, 'axis1'], dim, { keepdims: 0 });
+    attributes: Readonly<Record<string, number>> = {},
+  ): string {
+    const name = `v${this.#nodes.length}`;
+    this.#nodes.push(node(op, operands, [name], { attributes }));
+    this.#values.push({ name, width });
+    return name;
   }
-  if (hasDense) values.push({ name: 'dense', width: 3 });
-  for (const [i, op] of ops.entries()) {
-    const pick = (offset: number) => values[(op + i + offset) % values.length]!;
+
+  #addWeight(name: string, dims: readonly number[]): string {
+    this.#initializers.push(weight(name, dims));
+    return name;
+  }
+
+  #addOperator(i: number, op: number): void {
+    const pick = (offset: number) => this.#values[(op + i + offset) % this.#values.length]!;
     const [a, b] = [pick(0), pick(3)];
-    const w = `w${i}`;
+    const { isTransposed } = this.#parts;
     if (op <= 3) {
       const width = a.width + b.width;
-      emit('Concat', [a.name, b.name], width, { axis: op % 2 === 0 ? 1 : -1 });
-      const joined = values.at(-1)!;
-      initializers.push(weight(w, isTransposed ? [HIDDEN, width] : [width, HIDDEN]));
-      if (op === 0) emit('Relu', [joined.name], width);
-      initializers.push(weight(`b${i}`, [HIDDEN]));
-      emit('Gemm', [joined.name, w, `b${i}`], HIDDEN, { transB: isTransposed ? 1 : 0 });
+      const joined = this.#emit('Concat', [a.name, b.name], width, { axis: op % 2 ? 1 : -1 });
+      if (op === 0) this.#emit('Relu', [joined], width);
+      const matrix = this.#addWeight(`w${i}`, isTransposed ? [HIDDEN, width] : [width, HIDDEN]);
+      const bias = this.#addWeight(`b${i}`, [HIDDEN]);
+      this.#emit('Gemm', [joined, matrix, bias], HIDDEN, { transB: isTransposed ? 1 : 0 });
     } else if (op <= 5) {
-      initializers.push(weight(w, [a.width, HIDDEN]));
-      emit('MatMul', [a.name, w], HIDDEN);
-    } else if (op <= 7) emit(op === 6 ? 'Tanh' : 'Softmax', [a.name], a.width);
-    else if (op === 8) {
-      initializers.push(weight(w, [1, a.width]));
-      emit('Add', [a.name, w], a.width);
-    } else {
-      const same = values.filter(({ width }) => width === a.width).at(-1)!;
-      emit(op === 9 ? 'Mul' : 'Sub', [a.name, same.name], a.width);
+      this.#emit('MatMul', [a.name, this.#addWeight(`w${i}`, [a.width, HIDDEN])], HIDDEN);
+    } else if (op <= 7) this.#emit(op === 6 ? 'Tanh' : 'Softmax', [a.name], a.width);
+    else if (op === 8) this.#emit('Add', [a.name, this.#addWeight(`w${i}`, [1, a.width])], a.width);
+    else {
+      const same = this.#values.filter(({ width }) => width === a.width).at(-1) ?? a;
+      this.#emit(op === 9 ? 'Mul' : 'Sub', [a.name, same.name], a.width);
     }
   }
-  // Every value counts, else nothing would notice a wrong one.
-  const total = values.reduce((sum, { width }) => sum + width, 0);
-  nodes.push(
-    node(
-      'Concat',
-      values.map(({ name }) => name),
-      ['all'],
-      { attributes: { axis: 1 } },
-    ),
-  );
-  initializers.push(weight('out', [total, 2]));
-  nodes.push(node('MatMul', ['all', 'out'], ['z']), node('Sigmoid', ['z'], ['y']));
-  const bytes = model({
-    opset: 13,
-    inputs: [
-      ...inputs.map(({ name, dims }) => value(name, FLOAT, ['n', ...dims])),
-      ...(hasDense ? [value('dense', FLOAT, ['n', 3])] : []),
-    ],
-    outputs: [value('y', FLOAT, ['n', 2]), value(values.at(-1)!.name, FLOAT, ['n', 'm'])],
-    initializers,
-    nodes,
-  });
-  return { bytes, inputs };
+
+  /** Every value counts for the output, else nothing would notice a wrong one. */
+  encode(): Uint8Array {
+    const names = this.#values.map(({ name }) => name);
+    const total = this.#values.reduce((sum, { width }) => sum + width, 0);
+    this.#addWeight('out', [total, 2]);
+    return model({
+      opset: 13,
+      inputs: [
+        ...this.inputs.map(({ name, dims }) => value(name, FLOAT, ['n', ...dims])),
+        ...(this.#parts.hasDense ? [value('dense', FLOAT, ['n', 3])] : []),
+      ],
+      outputs: [value('y', FLOAT, ['n', 2]), value(names.at(-1) ?? '', FLOAT, ['n', 'm'])],
+      initializers: this.#initializers,
+      nodes: [
+        ...this.#nodes,
+        node('Concat', names, ['all'], { attributes: { axis: 1 } }),
+        node('MatMul', ['all', 'out'], ['z']),
+        node('Sigmoid', ['z'], ['y']),
+      ],
+    });
+  }
 }
 
 test('random graphs give the same outputs, whatever belongs to the user', async () => {
   let splits = 0;
   const property = fc.asyncProperty(parts, async (graph) => {
-    const { bytes, inputs } = buildGraph(graph);
+    const random = new RandomGraph(graph);
+    const { inputs } = random;
+    const bytes = random.encode();
     const split = splitUserSide(bytes, inputs, 'random');
     assert.equal(split === undefined, !graph.isUser.flat().includes(true));
     if (split === undefined) return;
