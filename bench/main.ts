@@ -58,6 +58,10 @@ process.exitCode = await runLongPrograms({
       script: 'fair-share.bench.js',
       summary: 'The latency of a key while another one sends ten times its share',
     },
+    shadow: {
+      script: 'shadow.bench.js',
+      summary: 'Latency and CPU time of requests that are copied, also to a process that hangs',
+    },
     tls: {
       script: 'tls.bench.js',
       summary: 'TLS and API keys against requests in clear: CPU time of serving',

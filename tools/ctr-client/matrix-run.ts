@@ -14,10 +14,13 @@ const HEAD = [
   'requests/s',
   'avg ms',
   'p50 ms',
+  'p80 ms',
+  'p90 ms',
   'p99 ms',
   'p99.9 ms',
   'failed',
 ];
+const LATENCIES = ['avg', 'p50', 'p80', 'p90', 'p99', 'p999'] as const;
 
 /** @throws CubeError when more requests failed than --max-errors */
 export async function runMatrix(session: Session, matrix: Matrix): Promise<void> {
@@ -52,7 +55,7 @@ function formatMatrix(cells: readonly Report[]): string {
     String(cell.concurrency),
     String(Math.round(cell.rowsPerSecond)),
     String(Math.round(cell.requestsPerSecond)),
-    ...[latencyMs.avg, latencyMs.p50, latencyMs.p99, latencyMs.p999].map((ms) => ms.toFixed(2)),
+    ...LATENCIES.map((name) => latencyMs[name].toFixed(2)),
     String(cell.failed),
   ]);
   const notes = cells.flatMap((cell) => {

@@ -221,6 +221,7 @@ async function matrix(_t: TestContext, { serving, rows, folder }: Service): Prom
   assert.doesNotMatch(svg, /NaN|Infinity|undefined/);
   const text = await ctrClient(...common.slice(0, -2));
   assert.match(text.stdout, /^batch +concurrency +rows\/s .*\n5 +1 .*\n5 +2 /);
+  assert.match(text.stdout, /^.* p50 ms +p80 ms +p90 ms +p99 ms +p99\.9 ms +failed\n/);
 }
 
 test('sends the rows that serving recorded, at a fixed rate', async (t) => {
