@@ -1,8 +1,8 @@
 /**
  * What shadowing costs callers: p99 and the server's CPU time per request without a shadow (twice,
- * for the spread), with every request copied to a process that never answers, and with every request
- * copied to another version of the same process. In turns within one run; the service is on one
- * core, the open-loop generator on the other. Run it with `npm run bench -- shadow`.
+ * for the spread), with every request copied to a process that never answers, and with every
+ * request copied to another version of the same process. In turns within one run; the service is on
+ * one core, the open-loop generator on the other. Run it with `npm run bench -- shadow`.
  */
 import { createServer } from 'node:net';
 import { join } from 'node:path';

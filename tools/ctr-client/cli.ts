@@ -18,6 +18,7 @@ import {
   parseDifference,
   parseRate,
   parseSeconds,
+  WORKERS_MAX,
 } from './flags.ts';
 import { runMatrix } from './matrix-run.ts';
 import { PROTOCOLS } from './protocols/open-protocol.ts';
@@ -94,6 +95,15 @@ function addLoadOptions(program: Command): void {
       'Maximum requests in flight',
       parseIntegerBetween(1, CONCURRENCY_MAX),
       4,
+    )
+    .addOption(
+      new Option(
+        '--workers <number>',
+        'Threads that share the requests, for several cores; --concurrency and --rps are totals',
+      )
+        .argParser(parseIntegerBetween(1, WORKERS_MAX))
+        .default(1)
+        .conflicts(['against', 'profile']),
     )
     .option(
       '--rps <number>',
@@ -177,6 +187,6 @@ async function predict(flags: Flags): Promise<void> {
     else if (flags.against !== undefined) await runComparison(session, flags.against);
     else await runOnce(session);
   } finally {
-    session.close();
+    await session.close();
   }
 }

@@ -13,6 +13,8 @@ export interface Flags extends KeyOptions {
   readonly limit: number;
   readonly batch: number;
   readonly concurrency: number;
+  /** Threads that send requests. */
+  readonly workers: number;
   readonly rps?: number;
   /** Seconds. */
   readonly duration?: number;
@@ -39,6 +41,7 @@ export interface Matrix {
 }
 
 export const BATCH_MAX = 10_000;
+export const WORKERS_MAX = 64;
 export const CONCURRENCY_MAX = 1_000;
 const RPS_MAX = 1_000_000;
 const SECONDS_MAX = 86_400;

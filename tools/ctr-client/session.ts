@@ -8,7 +8,7 @@ import { type Progress, startProgress } from '../../lib/platform/progress.ts';
 import { createCallerCredentials } from '../../lib/rpc/credential-options.ts';
 import type { Credentials } from '../../lib/rpc/credentials.ts';
 import type { Flags } from './flags.ts';
-import { type PreparedRequest, prepareRequests } from './load/load-run.ts';
+import { type PreparedRequest, prepareRequests, type WorkShare } from './load/load-run.ts';
 import { HttpEndpoint } from './protocols/http-endpoint.ts';
 import { fetchModelShape, type ModelShape } from './protocols/model-shape.ts';
 import { openProtocolClient } from './protocols/open-protocol.ts';
@@ -16,21 +16,33 @@ import type { ProtocolClient } from './protocols/protocol-client.ts';
 import { checkWritable } from './reports/scores-file.ts';
 import { NO_KEYS, type RowKeys, readRowKeys } from './rows/experiment-keys.ts';
 import { type RowsFile, readRowsFile } from './rows/rows-file.ts';
+import { WorkerThreads } from './worker-threads.ts';
 
 /** Exit code of a process that Ctrl-C stopped, by convention of shells. */
 export const EXIT_INTERRUPTED = 130;
 const METADATA_CONNECTIONS = 1;
 
+/** What a worker gets instead of reading rows and catching signals itself. */
+export interface WorkerStart {
+  readonly rows: RowsFile;
+  readonly share: WorkShare;
+  readonly signal: AbortSignal;
+  readonly release: () => void;
+}
+
 export class Session {
   readonly flags: Flags;
   readonly rows: RowsFile;
   readonly stop: AbortSignal;
+  /** With --workers; undefined: this thread sends the requests. */
+  readonly workers: WorkerThreads | undefined;
   readonly #release: () => void;
   readonly #rowKeys: RowKeys;
   readonly #shape: ModelShape;
   readonly #credentials: Credentials;
   readonly #spec: FeatureSpec | undefined;
   readonly #callers: ProtocolClient[] = [];
+  readonly #share: WorkShare | undefined;
 
   private constructor(
     flags: Flags,
@@ -41,6 +53,7 @@ export class Session {
       spec: FeatureSpec | undefined;
       credentials: Credentials;
     },
+    worker?: WorkerStart,
   ) {
     this.#credentials = read.credentials;
     this.flags = flags;
@@ -48,13 +61,16 @@ export class Session {
     this.#rowKeys = read.rowKeys;
     this.#shape = read.shape;
     this.#spec = read.spec;
-    const { signal, release } = abortOnSignal();
+    this.#share = worker?.share;
+    const { signal, release } = worker ?? abortOnSignal();
     this.stop = signal;
     this.#release = release;
+    const isShared = worker === undefined && flags.workers > 1;
+    this.workers = isShared ? new WorkerThreads(flags, read.rows, signal) : undefined;
   }
 
   /** @throws CubeError when the endpoint does not answer, and for invalid rows and files */
-  static async open(flags: Flags): Promise<Session> {
+  static async open(flags: Flags, worker?: WorkerStart): Promise<Session> {
     const credentials = createCallerCredentials(flags);
     const shape = await requestModelShape(flags.endpoint, flags, credentials);
     if (flags.output !== undefined) checkWritable('--output', flags.output);
@@ -62,18 +78,13 @@ export class Session {
     if (flags.profile !== undefined) checkWritable('--profile', flags.profile);
     const spec = flags.slots === undefined ? undefined : readSpec(flags.slots);
     const columns = shape.slotNum + shape.denseNum;
-    const rows = await readRowsFile(flags.rows, columns, flags.limit);
+    const rows = worker?.rows ?? (await readRowsFile(flags.rows, columns, flags.limit));
     if (flags.byVariant === true && rows.labels === undefined) {
       throw new CubeError('INVALID_ARGUMENT', `--by-variant: ${rows.source} has no labels`);
     }
     const { experimentKey } = flags;
-    return new Session(flags, {
-      rows,
-      rowKeys: experimentKey === undefined ? NO_KEYS : readRowKeys(rows, experimentKey),
-      shape,
-      spec,
-      credentials,
-    });
+    const rowKeys = experimentKey === undefined ? NO_KEYS : readRowKeys(rows, experimentKey);
+    return new Session(flags, { rows, rowKeys, shape, spec, credentials }, worker);
   }
 
   get rowCount(): number {
@@ -101,7 +112,7 @@ export class Session {
     };
     const caller = openProtocolClient(flags.protocol, target, this.rows, this.#spec);
     this.#callers.push(caller);
-    return prepareRequests(caller, this.rowCount, batchRows, this.#rowKeys);
+    return prepareRequests(caller, this.rowCount, batchRows, this.#rowKeys, this.#share);
   }
 
   /** Progress of one pass over the rows; without a total when the run is limited by time. */
@@ -114,7 +125,8 @@ export class Session {
   }
 
   /** Closes all connections. */
-  close(): void {
+  async close(): Promise<void> {
+    await this.workers?.close();
     for (const caller of this.#callers) caller.close();
     this.#release();
   }

@@ -13,7 +13,7 @@ import { EXIT_INTERRUPTED, type Session } from './session.ts';
 interface Measured {
   readonly report: Report;
   readonly recorder: ResponseRecorder;
-  readonly requests: readonly PreparedRequest[];
+  readonly requests: readonly Omit<PreparedRequest, 'send'>[];
 }
 
 /** Sends the rows with this batch size and concurrency, and shows the progress under `title`. */
@@ -24,10 +24,18 @@ export async function measure(
   concurrency: number,
   trace?: TraceFile,
 ): Promise<Measured> {
-  const { flags, rows } = session;
+  const { flags, rows, workers } = session;
+  const schedule = { ...toLoadSchedule(flags), concurrency };
+  const settings = { endpoint: flags.endpoint, protocol: flags.protocol, batchRows, schedule };
+  if (workers !== undefined) {
+    const shown = session.startProgress(title);
+    const { load, recorder, requests } = await workers
+      .run(batchRows, concurrency, shown.update)
+      .finally(shown.stop);
+    return { report: makeReport(rows, settings, load, recorder), recorder, requests };
+  }
   const requests = await session.prepareRequests(batchRows, concurrency);
   const progress = session.startProgress(title);
-  const schedule = { ...toLoadSchedule(flags), concurrency };
   const { load, recorder } = await runLoad({
     requests,
     rowCount: rows.count,
@@ -37,9 +45,7 @@ export async function measure(
     onRows: progress.update,
     onProfile: trace && ((request) => trace.add(request)),
   }).finally(progress.stop);
-  const { endpoint, protocol } = flags;
-  const report = makeReport(rows, { endpoint, protocol, batchRows, schedule }, load, recorder);
-  return { report, recorder, requests };
+  return { report: makeReport(rows, settings, load, recorder), recorder, requests };
 }
 
 /** @throws CubeError when more requests failed than --max-errors, or a response mixed versions */

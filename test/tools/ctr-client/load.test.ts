@@ -133,10 +133,105 @@ async function interruption(t: TestContext, service: Service): Promise<void> {
   assert.ok(!existsSync(output));
 }
 
+async function sharedRun(_t: TestContext, { serving, rows, folder }: Service): Promise<void> {
+  const run = async (workers: string): Promise<{ report: Json; scores: string }> => {
+    const output = join(folder, `scores-${workers}.tsv`);
+    const flags = [...rows, '--endpoint', serving.url, '--batch', '3', '--concurrency', '4'];
+    const more = ['--workers', workers, '--output', output, '--json'];
+    const { exit, stdout, stderr } = await ctrClient(...flags, ...more);
+    assert.equal(exit, 0, stderr);
+    return { report: JSON.parse(stdout), scores: readFileSync(output, 'utf8') };
+  };
+  const one = await run('1');
+  const three = await run('3');
+  assert.equal(three.scores, one.scores);
+  assert.equal(three.report.versions[1].requests, 67);
+  const names = ['requests', 'rowsPredicted', 'concurrency', 'auc', 'logloss', 'unseen', 'failed'];
+  for (const name of names) assert.equal(three.report[name], one.report[name], name);
+  const { p50, p999, max } = three.report.latencyMs;
+  assert.ok(p50 > 0 && p50 <= p999 && p999 <= max);
+}
+
+async function sharedSchedules(_t: TestContext, { serving, rows }: Service): Promise<void> {
+  const common = [...rows, '--endpoint', serving.url, '--workers', '2'];
+  const pace = ['--batch', '10', '--rps', '50', '--duration', '1', '--concurrency', '8'];
+  const open = await ctrClient(...common, ...pace, '--json');
+  assert.equal(open.exit, 0, open.stderr);
+  const { requests, rps, generator } = JSON.parse(open.stdout);
+  assert.deepEqual([requests + generator.unsent, rps], [50, 50]);
+  const axes = ['--matrix', 'batch=10,50', 'concurrency=2,3', '--json'];
+  const { exit, stdout, stderr } = await ctrClient(...common, ...axes);
+  assert.equal(exit, 0, stderr);
+  assert.deepEqual(
+    JSON.parse(stdout).cells.map((cell: Json) => [cell.concurrency, cell.requests]),
+    [
+      [2, 20],
+      [3, 20],
+      [2, 4],
+      [3, 4],
+    ],
+  );
+  const text = readFileSync(rows[1] ?? '', 'utf8');
+  const piped = ['--rows', '-', ...common.slice(2), '--batch', '10', '--json'];
+  const fromInput = await startClient(piped, text).done;
+  assert.equal(fromInput.exit, 0, fromInput.stderr);
+  assert.equal(JSON.parse(fromInput.stdout).rowsPredicted, 200);
+  const few = await ctrClient(...common, '--batch', '200');
+  assert.equal(few.exit, 1);
+  assert.match(few.stderr, /--workers 2 needs at least 2 requests; lower --batch or --workers/);
+  const narrow = await ctrClient(...common, '--concurrency', '1');
+  assert.match(narrow.stderr, /--workers 2 needs a concurrency of at least 2, got 1/);
+}
+
+async function sharedInterruption(t: TestContext, { serving, rows }: Service): Promise<void> {
+  let arrived = (): void => undefined;
+  const busy = new Promise<void>((resolve) => {
+    arrived = resolve;
+  });
+  const proxy = await startProxy(t, serving.url, (prediction) => {
+    if (prediction < 20) return Promise.resolve();
+    // Both threads wait.
+    if (prediction === 21) arrived();
+    return new Promise(() => undefined);
+  });
+  const flags = [...rows, '--endpoint', proxy, '--batch', '5', '--concurrency', '2'];
+  const { child, done } = startClient([...flags, '--workers', '2']);
+  await busy;
+  child.kill('SIGINT');
+  const { exit, stdout, stderr } = await done;
+  assert.equal(exit, 130, stderr);
+  assert.match(stdout, /rows +100 of 200 predicted/);
+  assert.match(stdout, /interrupted: figures up to then/);
+}
+
+test('merges histograms into the one of all their values', () => {
+  const latencies = fc.array(fc.double({ min: 0, max: 1e6, noNaN: true }));
+  fc.assert(
+    fc.property(fc.array(latencies), (parts) => {
+      const merged = new LatencyHistogram();
+      const whole = new LatencyHistogram();
+      for (const part of parts) {
+        const own = new LatencyHistogram();
+        for (const ms of part) own.add(ms);
+        for (const ms of part) whole.add(ms);
+        merged.absorb(own.export());
+      }
+      assert.equal(merged.count, whole.count);
+      const { avg, ...percentiles } = merged.summary();
+      const { avg: expected, ...others } = whole.summary();
+      assert.deepEqual(percentiles, others);
+      assert.ok(Math.abs(avg - expected) <= 1e-9 * expected);
+    }),
+  );
+});
+
 const ON_ONE_SERVICE: [string, (t: TestContext, service: Service) => Promise<void>][] = [
   ['charges a server that stalls for all requests that were due meanwhile', stalledServer],
   ['reports requests that were due and never sent', unsentRequests],
   ['prints the figures so far when interrupted, and writes no scores', interruption],
+  ['sends each row once from several threads and merges what they measured', sharedRun],
+  ['repeats the rows at a fixed rate from several threads, also in a matrix', sharedSchedules],
+  ['stops all threads when interrupted, and prints the figures so far', sharedInterruption],
   ['writes the scores there are when failures are allowed', allowedFailures],
   ['measures a matrix of batch sizes and concurrencies, and draws it', matrix],
 ];

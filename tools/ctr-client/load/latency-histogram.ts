@@ -23,6 +23,13 @@ export interface LatencySummary {
   readonly max: number;
 }
 
+/** What a histogram has counted, to send it to another thread. */
+export interface LatencyCounts {
+  readonly counts: Float64Array;
+  readonly sumMs: number;
+  readonly maxMs: number;
+}
+
 export class LatencyHistogram {
   readonly #counts = new Float64Array(LINEAR_BUCKETS + DOUBLINGS * HALF);
   #count = 0;
@@ -43,6 +50,20 @@ export class LatencyHistogram {
     this.#count++;
     this.#sumMs += ms;
     this.#maxMs = Math.max(this.#maxMs, ms);
+  }
+
+  export(): LatencyCounts {
+    return { counts: this.#counts, sumMs: this.#sumMs, maxMs: this.#maxMs };
+  }
+
+  /** Adds all values of another histogram. */
+  absorb({ counts, sumMs, maxMs }: LatencyCounts): void {
+    for (const [bucket, count] of counts.entries()) {
+      this.#counts[bucket]! += count;
+      this.#count += count;
+    }
+    this.#sumMs += sumMs;
+    this.#maxMs = Math.max(this.#maxMs, maxMs);
   }
 
   /**

@@ -13,6 +13,8 @@ export interface LoadSchedule {
   readonly concurrency: number;
   /** Requests due per second; undefined: closed loop. */
   readonly rps?: number;
+  /** Open loop: when the first request is due after the start. Default 0. */
+  readonly firstDueMs?: number;
   /** The batches repeat until this time is over; undefined: each is sent once. */
   readonly durationMs?: number;
 }
@@ -90,8 +92,9 @@ export class LoadGenerator {
 
   /** Requests due within `ms` after the start; 0 in a closed loop. */
   #countDueBy(ms: number): number {
-    const { rps, durationMs } = this.#schedule;
-    return rps === undefined || durationMs === undefined ? 0 : Math.ceil((ms / 1_000) * rps);
+    const { rps, durationMs, firstDueMs = 0 } = this.#schedule;
+    if (rps === undefined || durationMs === undefined) return 0;
+    return Math.max(0, Math.ceil(((ms - firstDueMs) / 1_000) * rps));
   }
 
   async #waitForStop(workers: Promise<unknown>): Promise<void> {
@@ -128,8 +131,9 @@ export class LoadGenerator {
   }
 
   #computeDueMs(i: number): number {
-    const { rps } = this.#schedule;
-    return rps === undefined ? this.#clock.nowMs() : this.#startMs + (i * 1_000) / rps;
+    const { rps, firstDueMs = 0 } = this.#schedule;
+    if (rps === undefined) return this.#clock.nowMs();
+    return this.#startMs + firstDueMs + (i * 1_000) / rps;
   }
 
   /** Returns up to a millisecond early, because timers have millisecond resolution. */

@@ -16,23 +16,33 @@ export interface PreparedRequest {
   readonly send: SendRequest;
 }
 
+/** Which requests a worker sends: every `count`-th, from `index`. */
+export interface WorkShare {
+  readonly index: number;
+  readonly count: number;
+}
+
 /**
  * @param batchRows maximum rows of a request; all have the same key
  * @param rowKeys the experiment key of a row; '' is none
+ * @param share the requests that are prepared; default: all
  */
 export function prepareRequests(
   caller: ProtocolClient,
   rowCount: number,
   batchRows: number,
   rowKeys: (row: number, batchRows: number) => string,
+  { index, count }: WorkShare = { index: 0, count: 1 },
 ): PreparedRequest[] {
   const requests: PreparedRequest[] = [];
-  for (let start = 0; start < rowCount; ) {
+  for (let start = 0, i = 0; start < rowCount; i++) {
     const key = rowKeys(start, batchRows);
     const endMax = Math.min(start + batchRows, rowCount);
     let end = start + 1;
     while (end < endMax && rowKeys(end, batchRows) === key) end++;
-    requests.push({ start, end, key, send: caller.prepareRequest(start, end, key) });
+    if (i % count === index) {
+      requests.push({ start, end, key, send: caller.prepareRequest(start, end, key) });
+    }
     start = end;
   }
   return requests;

@@ -5,12 +5,12 @@
 import type { CubeError } from '../../../lib/core/errors.ts';
 import type { Variants } from '../../../proto/ctr.ts';
 import type { PredictionResponse } from '../protocols/protocol-client.ts';
-import { LatencyHistogram } from './latency-histogram.ts';
+import { type LatencyCounts, LatencyHistogram } from './latency-histogram.ts';
 
 export interface VersionUsage {
   requests: number;
   /** Times of its first and last response since the start. */
-  readonly firstMs: number;
+  firstMs: number;
   lastMs: number;
 }
 
@@ -18,6 +18,12 @@ export interface FailureCount {
   count: number;
   /** Message of the first failure, with its rows. */
   readonly first: string;
+}
+
+/** What a recorder has recorded, to send it to another thread. */
+export interface RecordedResponses
+  extends Omit<ResponseRecorder, 'latencies' | 'export' | 'absorb' | `record${string}`> {
+  readonly latencies: LatencyCounts;
 }
 
 export class ResponseRecorder {
@@ -80,6 +86,41 @@ export class ResponseRecorder {
       this.#variantIndex.set(text, index);
     }
     return index;
+  }
+
+  export(): RecordedResponses {
+    return { ...this, latencies: this.latencies.export() };
+  }
+
+  /** Adds what another recorder recorded of other rows of the same run. */
+  absorb(other: RecordedResponses): void {
+    this.latencies.absorb(other.latencies);
+    for (const [row, probability] of other.probabilities.entries()) {
+      if (Number.isNaN(probability)) continue;
+      this.probabilities[row] = probability;
+      this.rowVersions[row] = other.rowVersions[row] ?? '';
+      this.rowVariants[row] = this.#findVariants(other.variantSets[other.rowVariants[row] ?? -1]);
+    }
+    for (const [version, usage] of other.versions) {
+      const seen = this.versions.get(version);
+      if (seen === undefined) this.versions.set(version, { ...usage });
+      else {
+        seen.requests += usage.requests;
+        seen.firstMs = Math.min(seen.firstMs, usage.firstMs);
+        seen.lastMs = Math.max(seen.lastMs, usage.lastMs);
+      }
+    }
+    for (const [code, failure] of other.failures) {
+      const known = this.failures.get(code);
+      if (known === undefined) this.failures.set(code, { ...failure });
+      else known.count += failure.count;
+    }
+    this.failedRequests += other.failedRequests;
+    this.rowsAnswered += other.rowsAnswered;
+    this.mixedResponses += other.mixedResponses;
+    this.unseen += other.unseen;
+    this.unavailable += other.unavailable;
+    this.degradedResponses += other.degradedResponses;
   }
 
   recordFailure({ code, message }: CubeError, start: number, end: number): void {
