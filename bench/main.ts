@@ -108,6 +108,10 @@ process.exitCode = await runLongPrograms({
       summary: 'Failed and mixed answers and latency during rollouts under load',
       options: ROLLOUT_OPTIONS,
     },
+    'sealed-load': {
+      script: 'sealed-load.bench.js',
+      summary: 'Loads of encrypted layers against clear ones',
+    },
     'serving-protocols': {
       script: 'serving-protocols.bench.js',
       summary: 'Each protocol of serving against the graph alone',

@@ -32,6 +32,7 @@ import {
 import type { ServerFields } from './config/pipeline-fields.ts';
 import { readClientVariables, readPipelineModels } from './config/pipeline-models.ts';
 import type { ProtoServices } from './config/proto-file.ts';
+import type { TritonModelConfig } from './config/triton-model-config.ts';
 import {
   completeConfig,
   type ServingConfig,
@@ -40,7 +41,6 @@ import {
 import { MESSAGE_BYTES_MAX } from './config/settings.ts';
 import { readSettingsFile } from './config/settings-file.ts';
 import { addSettingOptions, mergeSettings, type SettingFlags } from './config/settings-flags.ts';
-import { readModelConfigs } from './config/triton-repository.ts';
 import { listMissingProviders } from './engine/choose-placements.ts';
 import type { PipelineDefinition } from './pipeline-service.ts';
 import type { WorkflowsDefinition } from './workflow-service.ts';
@@ -263,7 +263,7 @@ async function readConfig(flags: Flags, program: Command): Promise<ParsedConfig>
       return { config, ignored: known, ...(workflows && { workflows }) };
     }
     const fields: IgnoredSetting[] = [];
-    readModelConfigs(modelRepository.folder, fields);
+    await readRepositoryConfigs(modelRepository.folder, fields);
     return { config, ignored: [...known, ...fields] };
   } catch (error) {
     const { code, message } = CubeError.from(error);
@@ -272,13 +272,23 @@ async function readConfig(flags: Flags, program: Command): Promise<ParsedConfig>
   }
 }
 
+/** @param ignored gets the fields that have no effect */
+async function readRepositoryConfigs(
+  folder: string,
+  ignored: IgnoredSetting[],
+): Promise<TritonModelConfig[]> {
+  // Few processes have a model repository: its files are not part of every start.
+  const { readModelConfigs } = await import('./config/triton-repository.ts');
+  return readModelConfigs(folder, ignored);
+}
+
 /** @returns execution providers that are missing here, and that the CPU replaces */
 async function checkProviders(
   { models, modelRepository }: ServingConfig,
   program: Command,
 ): Promise<IgnoredSetting[]> {
   const inRepository =
-    modelRepository === undefined ? [] : readModelConfigs(modelRepository.folder, []);
+    modelRepository === undefined ? [] : await readRepositoryConfigs(modelRepository.folder, []);
   const placed = [
     ...models.map(({ name, placements }) => ({ source: `model ${name}`, placements })),
     ...inRepository.map(({ source, instances }) => ({ source, placements: instances ?? [] })),

@@ -15,7 +15,7 @@ import type { PipelineSettings } from './pipeline/settings.ts';
 import { VariableNames } from './pipeline/variable-names.ts';
 import type { ProtocolContext } from './protocols/handle-prediction.ts';
 import { readTensorRows } from './protocols/local-rows.ts';
-import type { ServedMessages } from './protocols/messages.ts';
+import { registerMessages, type ServedMessages } from './protocols/messages.ts';
 import type { PipelineService } from './protocols/pipeline.ts';
 
 export interface PipelineDefinition {
@@ -83,7 +83,11 @@ export async function startPipeline(
   return {
     name,
     service: messages === undefined ? service : undefined,
-    messages: (messages?.services ?? []).map((one) => ({ service: one, runner: server })),
+    messages: (messages?.services ?? []).map((one) => ({
+      service: one,
+      runner: server,
+      register: registerMessages,
+    })),
     definitions: messages?.definitions,
     describe,
     stop: () => server.stop(),

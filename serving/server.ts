@@ -42,7 +42,6 @@ import {
 import type { ProtocolContext } from './protocols/handle-prediction.ts';
 import { registerKserveGrpc } from './protocols/kserve-grpc.ts';
 import { registerKserveRest } from './protocols/kserve-rest.ts';
-import { registerMessages } from './protocols/messages.ts';
 import { registerModelFeatures } from './protocols/model-features.ts';
 import { registerOpenApi } from './protocols/operations.ts';
 import { registerPaddle } from './protocols/paddle.ts';
@@ -335,7 +334,7 @@ export function registerProtocols(
   registerPaddle(endpoints, context, services);
   registerCtr(endpoints, context);
   const { service, messages = [] } = pipeline ?? {};
-  for (const one of messages) registerMessages(endpoints, context, one);
+  for (const one of messages) one.register(endpoints, context, one);
   if (service !== undefined) registerPipeline(endpoints, context, service);
   registerOpenApi(endpoints, {
     services: services.map(({ name }) => name),

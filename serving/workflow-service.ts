@@ -22,7 +22,7 @@ import {
 import type { StartedPipeline } from './pipeline-service.ts';
 import type { ProtocolContext } from './protocols/handle-prediction.ts';
 import { readTensorRows } from './protocols/local-rows.ts';
-import type { MessageRunner, ServedMessages } from './protocols/messages.ts';
+import { type MessageRunner, registerMessages, type ServedMessages } from './protocols/messages.ts';
 
 export interface WorkflowsDefinition {
   readonly services: readonly WorkflowServiceConfig[];
@@ -60,7 +60,8 @@ export async function startWorkflows(
   context.metrics.extend((registry) => registerPipelineMetrics(registry, combine(servers)));
   const served = services.map((service): ServedMessages => {
     const schema = findMessageService(messages, service.name);
-    return { service: schema, runner: new WorkflowRunner(service, schema.methods, servers) };
+    const runner = new WorkflowRunner(service, schema.methods, servers);
+    return { service: schema, runner, register: registerMessages };
   });
   const describe = (): object => ({ name: 'workflows', ...combine(servers).describe() });
   const { definitions } = messages;

@@ -35,8 +35,12 @@ import { ModelPool, type ModelPoolOptions } from './model-pool.ts';
 import type { Prediction } from './prediction.ts';
 import { RequestCache } from './request-cache.ts';
 import { BundleBatchRunner } from './run-batch.ts';
-import { splitUsers } from './split-users.ts';
-import { checkKeysMatch, readVersionGraph, readVersionSlots } from './version-files.ts';
+import {
+  checkKeysMatch,
+  readVersionGraph,
+  readVersionSlots,
+  type VersionGraph,
+} from './version-files.ts';
 import type { VersionUse } from './version-use.ts';
 import { VersionUsers } from './version-users.ts';
 import { parseWarmUpRows, SyntheticRows, type WarmUpRows } from './warm-up-rows.ts';
@@ -161,10 +165,7 @@ export class LoadedBundle implements VersionUse {
     const golden = await readGolden(repository, manifest, features);
     const synthetic = new SyntheticRows(spec);
     const wholeGraph = await readVersionGraph(repository, manifest);
-    const { graph, plan } =
-      options.splitsUsers === false
-        ? { graph: wholeGraph, plan: wholePlan }
-        : await splitUsers(wholeGraph, wholePlan, { features, logger });
+    const { graph, plan } = await splitUserSide(wholeGraph, wholePlan, features, options);
     const { data } = graph;
     const { precision = 'fp32' } = options;
     const { source } = graph;
@@ -251,6 +252,18 @@ export class LoadedBundle implements VersionUse {
     await this.close();
     await this.#store.retire(this.manifest);
   }
+}
+
+/** @returns the graph and its plan as they are, when no slot belongs to users */
+async function splitUserSide(
+  graph: VersionGraph,
+  plan: GraphPlan,
+  features: FeatureSpec,
+  { splitsUsers = true, logger }: BundleLoadOptions,
+): Promise<{ graph: VersionGraph; plan: GraphPlan }> {
+  if (!splitsUsers || features.slots.every(({ side }) => side !== 'user')) return { graph, plan };
+  const { splitUsers } = await import('./split-users.ts');
+  return splitUsers(graph, plan, { features, logger });
 }
 
 /**

@@ -35,7 +35,6 @@ import { ModelRepository } from './model-repository.ts';
 import { type ModelOrigin, ModelStores } from './model-stores.ts';
 import { readPlainModel } from './plain-model.ts';
 import { type Recorder, Recorders } from './recorder.ts';
-import { planTritonModel } from './triton-models.ts';
 import { VersionManager, type VersionManagerOptions } from './version-manager.ts';
 import { ChannelSource, PinnedVersionSource, type VersionSource } from './version-source.ts';
 import { warmUp } from './warm-up.ts';
@@ -75,7 +74,7 @@ export async function openModels(options: OpenModelsOptions): Promise<OpenModels
   const { trustedKeysPath } = options;
   const trusted = trustedKeysPath === undefined ? undefined : TrustedKeys.read(trustedKeysPath);
   const { logger, modelRepository } = options;
-  const repository = modelRepository && openModelRepository(modelRepository, options);
+  const repository = modelRepository && (await openModelRepository(modelRepository, options));
   const origins = options.models.map((model) =>
     model.source.kind === 'file'
       ? { model, file: new FileSource(model.source.file) }
@@ -115,10 +114,12 @@ function listExperimentLogs(
 }
 
 /** Creates the models of a model repository, not started yet. */
-function openModelRepository(
+async function openModelRepository(
   config: RepositoryConfig,
   { events, logger }: Pick<OpenModelsOptions, 'events' | 'logger'>,
-): ModelRepository<TensorModel> {
+): Promise<ModelRepository<TensorModel>> {
+  // Few processes have one: its files are not part of every start.
+  const { planTritonModel } = await import('./triton-models.ts');
   const find = ({ model, version }: EnsembleStep): TensorModel => {
     const found = repository.models.get(model);
     if (found === undefined) {

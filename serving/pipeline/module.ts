@@ -22,6 +22,7 @@ const EXTENSIONS: readonly string[] = ['.js', '.mjs', '.ts', '.mts'];
 const NAME = /^[\w.-]{1,128}$/;
 
 let hooksRegistered = false;
+let compilerRegistered = false;
 
 /** @throws CubeError NOT_FOUND; INVALID_ARGUMENT naming the file and what is wrong with it */
 export async function loadPipelineModule(file: string): Promise<NamedPipeline> {
@@ -70,20 +71,20 @@ export async function loadOperators(file: string): Promise<ReadonlyMap<string, O
 }
 
 /**
- * Once in each thread that loads files of pipelines.
+ * Once in each thread that loads files of pipelines, and again at the first TypeScript file.
  * @param file a file that will be loaded
  * @throws CubeError UNSUPPORTED for TypeScript that nothing can compile
  */
 async function registerModuleHooks(file: string): Promise<void> {
-  const isTypeScript = /\.m?ts$/.test(file);
-  if (hooksRegistered) return;
+  const needsCompiler = /\.m?ts$/.test(file) && !stripsTypes();
+  if (hooksRegistered && (compilerRegistered || !needsCompiler)) return;
   const entry = await import('./index.ts');
   Object.assign(globalThis, { [ENTRY_GLOBAL]: entry });
   const names = Object.keys(entry);
-  const data: HookData =
-    isTypeScript && !stripsTypes() ? { names, compiler: findCompiler(file) } : { names };
+  const data: HookData = needsCompiler ? { names, compiler: findCompiler(file) } : { names };
   register('./module-hooks.js', import.meta.url, { data });
   hooksRegistered = true;
+  compilerRegistered ||= needsCompiler;
 }
 
 function stripsTypes(): boolean {

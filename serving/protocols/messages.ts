@@ -54,6 +54,8 @@ export interface MessageRunner {
 export interface ServedMessages {
   readonly service: MessageService;
   readonly runner: MessageRunner;
+  /** registerMessages: processes without messages of their own do not load it. */
+  readonly register: typeof registerMessages;
 }
 
 /** The header with the code of a product error. */
