@@ -32,7 +32,6 @@ import {
 import type { ServerFields } from './config/pipeline-fields.ts';
 import { readClientVariables, readPipelineModels } from './config/pipeline-models.ts';
 import type { ProtoServices } from './config/proto-file.ts';
-import type { TritonModelConfig } from './config/triton-model-config.ts';
 import {
   completeConfig,
   type ServingConfig,
@@ -41,6 +40,7 @@ import {
 import { MESSAGE_BYTES_MAX } from './config/settings.ts';
 import { readSettingsFile } from './config/settings-file.ts';
 import { addSettingOptions, mergeSettings, type SettingFlags } from './config/settings-flags.ts';
+import type { TritonModelConfig } from './config/triton-model-config.ts';
 import { listMissingProviders } from './engine/choose-placements.ts';
 import type { PipelineDefinition } from './pipeline-service.ts';
 import type { WorkflowsDefinition } from './workflow-service.ts';

@@ -162,7 +162,7 @@ test('a process sends its spans where OTEL_EXPORTER_OTLP_ENDPOINT says', async (
   let serving: ServingProcess;
   try {
     const flags = ['--repository', toys.location, '--bundle', BUNDLE];
-    serving = await ServingProcess.start(t, flags);
+    serving = await ServingProcess.start(t, flags, { isProcess: true });
   } finally {
     delete process.env['OTEL_EXPORTER_OTLP_ENDPOINT'];
   }

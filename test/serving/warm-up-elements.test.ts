@@ -2,11 +2,12 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { TENSOR_TYPE_BYTES, type TensorType } from '../../lib/core/graph-signature.ts';
-import { f16ToNumber } from '../../lib/core/half-floats.ts';
+import { bf16ToNumber, f16ToNumber } from '../../lib/core/half-floats.ts';
 import { createElements } from '../../serving/models/warm-up-elements.ts';
 
 const FLOATS: Readonly<Partial<Record<TensorType, (bytes: Uint8Array) => number[]>>> = {
   FP16: ({ buffer }) => Array.from(new Uint16Array(buffer), f16ToNumber),
+  BF16: ({ buffer }) => Array.from(new Uint16Array(buffer), bf16ToNumber),
   FP32: ({ buffer }) => [...new Float32Array(buffer)],
   FP64: ({ buffer }) => [...new Float64Array(buffer)],
 };

@@ -44,7 +44,7 @@ async function fetchSamples(url: string): Promise<Samples> {
 }
 
 /** @param text of Prometheus metrics */
-export function parseSamples(text: string): Samples {
+function parseSamples(text: string): Samples {
   const samples = new Map<string, number>();
   for (const line of text.split('\n')) {
     const [, name, labels = '', value] = SAMPLE.exec(line) ?? [];
@@ -64,7 +64,7 @@ function toKey(name: string, op = '', stage = ''): string {
   return `${name} ${stage} ${op}`;
 }
 
-export function toReport(before: Samples, after: Samples, seconds: number): IntervalReport {
+function toReport(before: Samples, after: Samples, seconds: number): IntervalReport {
   const state = (name: string, op = ''): number => after.get(toKey(name, op)) ?? 0;
   const change = (name: string, op = '', stage = ''): number => {
     const key = toKey(name, op, stage);

@@ -102,7 +102,10 @@ test('rows are loaded and looked up over TLS if the server certificate is truste
     delete process.env['NODE_EXTRA_CA_CERTS'];
   });
   const flags = [...from, '--store', 'redis', ...store, '--redis-fill', 'true', '--instances', '1'];
-  const serving = await ServingProcess.start(t, [...flags, '--timeout-ms', '10000']);
+  // Node reads this variable when a process starts.
+  const serving = await ServingProcess.start(t, [...flags, '--timeout-ms', '10000'], {
+    isProcess: true,
+  });
   await serving.waitUntilReady();
   const rows = toyRows(20);
   const { status, body } = await serving.postTsv(toTsv(rows));
