@@ -25,7 +25,7 @@ const RERUN_MAX = 5;
 const CONCURRENCY = Math.min(4, availableParallelism() + 1);
 const GROUP_TIMEOUT_MS = 1_800_000;
 /** Files of a group: of neighbouring folders, which load the same modules. */
-const GROUP_FILES = 12;
+const GROUP_FILES = 1;
 /** Estimated CPU seconds of files that have not run yet: those that start many servers take more. */
 const ESTIMATE_SECONDS = 2;
 const ESTIMATE_SERVERS_SECONDS = 5;
