@@ -12,7 +12,7 @@ const HOSTS = 4;
 const SEEDS = 12;
 
 test('fleets under faults keep every invariant and converge afterwards', async () => {
-  for (const seed of [1, 2, 3]) {
+  for (const seed of [1, 2, 3, 4]) {
     const { violation, rollouts } = await runEpisode({ seed, hosts: HOSTS });
     assert.equal(violation?.message, undefined, `seed ${seed}`);
     assert.ok(rollouts > 1, `seed ${seed}: ${rollouts} rollouts`);

@@ -39,14 +39,13 @@ function readEverything(path: string): void {
 }
 
 for (const file of ['inline-f16.cube', 'indexed-i8.cube', 'delta-bytes.cube']) {
-  test(`${file}: flipped bytes and truncations are refused`, (context) => {
+  test(`${file}: every flipped byte and every truncation is refused`, (context) => {
     const bytes = golden(file);
     const path = join(temporaryFolder(context), file);
     writeFileSync(path, bytes);
     const open = openSync(path, 'r+');
     try {
-      // The padding of the header page is uniform: testing a part of it is enough.
-      for (let at = 0; at < bytes.length; at += at >= 600 && at < 4000 ? 61 : 1) {
+      for (let at = 0; at < bytes.length; at++) {
         writeSync(open, Uint8Array.of(bytes[at]! ^ (1 << (at % 8))), 0, 1, at);
         assert.ok(findError(path, readEverything) !== undefined, `byte ${at} flipped`);
         writeSync(open, bytes, at, 1, at);
