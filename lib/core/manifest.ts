@@ -164,6 +164,9 @@ function readManifest(json: JsonReader): Manifest {
     seed: hashField.optional('seed', (f) => f.u64()) ?? 0n,
     modulo: hashField.optional('modulo', (f) => f.u64()) ?? 0n,
   };
+  const encryption = json.optional('encryption', (field) => ({
+    keyId: field.field('keyId').string(ENCRYPTION_KEY_ID, '16 hex digits'),
+  }));
   return {
     bundle: json.field('bundle').string(NAME_PATTERN, NAME_RULE),
     version: json.field('version').string(NAME_PATTERN, NAME_RULE),
@@ -181,9 +184,7 @@ function readManifest(json: JsonReader): Manifest {
       .items({ max: 10_000 })
       .map((item) => readSlotKeyRule(item, hash)),
     tables,
-    encryption: json.optional('encryption', (field) => ({
-      keyId: field.field('keyId').string(ENCRYPTION_KEY_ID, '16 hex digits'),
-    })),
+    ...(encryption === undefined ? {} : { encryption }),
   };
 }
 
