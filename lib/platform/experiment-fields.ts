@@ -9,7 +9,6 @@ import {
   type VariantTarget,
 } from '../core/experiment.ts';
 import { NAME_PATTERN, NAME_RULE } from '../core/names.ts';
-import type { YamlNode } from './yaml.ts';
 
 const ENTRIES_MAX = 1_000;
 const VARIANTS_MAX = 100;
@@ -17,13 +16,25 @@ const WEIGHT_MAX = 1e6;
 const EXPERIMENT_FIELDS = ['name', 'salt', 'slot', 'variants', 'overrides'];
 const VARIANT_FIELDS = ['name', 'weight', 'model', 'channel', 'version'];
 
-type Fields = ReadonlyMap<string, YamlNode>;
+/** A value of a document, as YamlNode and JsonNode read them. */
+export interface FieldNode {
+  fail(text: string): never;
+  /** @throws CubeError for a field that is not known */
+  fields(known: readonly string[]): ReadonlyMap<string, this>;
+  entries(): ReadonlyMap<string, this>;
+  items(): readonly this[];
+  text(): string;
+  string(): string;
+  number(): number;
+}
+
+type Fields = ReadonlyMap<string, FieldNode>;
 
 /**
  * @param model of all the experiments, which then name none; undefined: each names its own
  * @throws CubeError INVALID_ARGUMENT, also for experiments that cannot run together
  */
-export function readExperiments(list: YamlNode | undefined, model?: string): Experiment[] {
+export function readExperiments(list: FieldNode | undefined, model?: string): Experiment[] {
   const nodes = readList(list);
   const experiments = nodes.map((node) => readExperiment(node, model));
   const conflict = findConflict(experiments);
@@ -32,13 +43,13 @@ export function readExperiments(list: YamlNode | undefined, model?: string): Exp
 }
 
 /** The items of a list; none of a list that is missing. */
-export function readList(list: YamlNode | undefined): readonly YamlNode[] {
+export function readList<N extends FieldNode>(list: N | undefined): readonly N[] {
   const nodes = list?.items() ?? [];
   if (nodes.length > ENTRIES_MAX) list?.fail(`expected at most ${ENTRIES_MAX} entries`);
   return nodes;
 }
 
-function readExperiment(node: YamlNode, model: string | undefined): Experiment {
+function readExperiment(node: FieldNode, model: string | undefined): Experiment {
   const fields = node.fields(
     model === undefined ? ['model', ...EXPERIMENT_FIELDS] : EXPERIMENT_FIELDS,
   );
@@ -56,7 +67,7 @@ function readExperiment(node: YamlNode, model: string | undefined): Experiment {
   };
 }
 
-function readVariants(list: YamlNode): Variant[] {
+function readVariants(list: FieldNode): Variant[] {
   const nodes = list.items();
   if (nodes.length < 2 || nodes.length > VARIANTS_MAX) {
     list.fail(`expected 2 to ${VARIANTS_MAX} variants`);
@@ -67,7 +78,7 @@ function readVariants(list: YamlNode): Variant[] {
   return variants;
 }
 
-function readVariant(node: YamlNode): Variant {
+function readVariant(node: FieldNode): Variant {
   const fields = node.fields(VARIANT_FIELDS);
   const weightNode = requireField(node, fields, 'weight');
   const weight = weightNode.number();
@@ -77,7 +88,7 @@ function readVariant(node: YamlNode): Variant {
 }
 
 function readOverrides(
-  node: YamlNode | undefined,
+  node: FieldNode | undefined,
   variants: readonly Variant[],
 ): ReadonlyMap<string, string> {
   const overrides = new Map<string, string>();
@@ -92,7 +103,7 @@ function readOverrides(
 }
 
 /** What answers: a channel or a version, or another model. */
-export function readTarget(node: YamlNode, fields: Fields, modelField: string): VariantTarget {
+export function readTarget(node: FieldNode, fields: Fields, modelField: string): VariantTarget {
   const channel = readOptionalName(fields, 'channel');
   const version = readOptionalName(fields, 'version');
   if (channel !== undefined && version !== undefined) {
@@ -107,7 +118,7 @@ export function readTarget(node: YamlNode, fields: Fields, modelField: string): 
 }
 
 export function requireDistinctNames(
-  nodes: readonly YamlNode[],
+  nodes: readonly FieldNode[],
   named: readonly { readonly name: string }[],
 ): void {
   const names = new Set<string>();
@@ -117,11 +128,15 @@ export function requireDistinctNames(
   });
 }
 
-export function requireField(node: YamlNode, fields: Fields, name: string): YamlNode {
+export function requireField<N extends FieldNode>(
+  node: N,
+  fields: ReadonlyMap<string, N>,
+  name: string,
+): N {
   return fields.get(name) ?? node.fail(`${name} is missing`);
 }
 
-export function readNameField(node: YamlNode, fields: Fields, name: string): string {
+export function readNameField(node: FieldNode, fields: Fields, name: string): string {
   return checkName(requireField(node, fields, name));
 }
 
@@ -130,7 +145,7 @@ function readOptionalName(fields: Fields, name: string): string | undefined {
   return node === undefined ? undefined : checkName(node);
 }
 
-function checkName(node: YamlNode): string {
+function checkName(node: FieldNode): string {
   const text = node.text();
   return NAME_PATTERN.test(text) ? text : node.fail(`expected ${NAME_RULE}`);
 }

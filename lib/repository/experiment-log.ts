@@ -8,7 +8,7 @@ import type { Experiment } from '../core/experiment.ts';
 import type { JsonReader } from '../core/json.ts';
 import type { Clock } from '../platform/clock.ts';
 import { readExperiments } from '../platform/experiment-fields.ts';
-import { parseYaml } from '../platform/yaml.ts';
+import { JsonNode } from '../platform/json-node.ts';
 import type { Backend } from './backend.ts';
 import type { AuditedAction } from './channel-log.ts';
 import { EntryLog, type NewestEntry } from './entry-log.ts';
@@ -102,16 +102,10 @@ export function toExperimentFields({
 
 function parseEntry(json: JsonReader, seq: number, bundle: string): ExperimentEntry {
   const source = `entry ${seq} of the experiments of ${bundle}`;
-  // JSON is YAML: entries and files have one reader.
-  const text = JSON.stringify(
-    json
-      .field('experiments')
-      .items()
-      .map(({ value }) => value),
-  );
+  const node = new JsonNode(json.field('experiments').value, 'experiments', source);
   return {
     seq,
-    experiments: readExperiments(parseYaml(text, source), bundle),
+    experiments: readExperiments(node, bundle),
     at: json.field('at').string(),
     by: json.field('by').string(),
     reason: json.field('reason').string(),
