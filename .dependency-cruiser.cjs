@@ -63,7 +63,7 @@ module.exports = {
     inside('tools/cube-builder', 'sources', []),
     inside('tools/ctr-client', 'rows', []),
     inside('tools/ctr-client', 'protocols', ['rows']),
-    inside('tools/ctr-client', 'load', ['protocols']),
+    inside('tools/ctr-client', 'load', ['protocols', 'rows']),
     inside('tools/ctr-client', 'reports', ['rows', 'load']),
     layer('lib/core', []),
     layer('proto', ['lib/core']),

@@ -213,14 +213,14 @@ function createContext(
     timeoutMs: config.timeoutMs,
     clock: systemClock,
     access: createControlAccess(config, access, logger),
-    onPrediction: (request) => {
+    onPrediction: (request, arrivedMs) => {
       const { recorders } = models;
       if ('bundle' in request) {
         const { bundle, rows } = request;
-        recorders.record(bundle, () => recordRows(rows, bundle.features));
+        recorders.record(bundle, arrivedMs, () => recordRows(rows, bundle.features));
       } else {
         const { graph, call } = request;
-        recorders.record(graph, () => recordTensors(call.inputs, graph));
+        recorders.record(graph, arrivedMs, () => recordTensors(call.inputs, graph));
       }
     },
   };

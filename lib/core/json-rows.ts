@@ -3,6 +3,8 @@
  * - by position, `{"label"?, "dense": [...], "categorical": [...]}`, with null for a missing value;
  * - by name, `{"label"?, "I1": 5, "C1": "68fd1e64"}`, where an omitted name is missing;
  * - keys, `{"label"?, "scaled": [...], "keys": [...]}`.
+ * Rows by position and keys may have the time `at` that recordings give them; predictions do not
+ * depend on it.
  * A slot with pooling takes an array of values. Features that all rows share (of the user, for many
  * candidates) may be given once, by name; the rows then contain the others.
  *
@@ -29,8 +31,8 @@ type JsonObject = Readonly<Record<string, unknown>>;
 
 /** Rows of a slice: some 0.5 ms. */
 const SLICE_ROWS = 256;
-const POSITIONAL: ReadonlySet<string> = new Set(['label', 'dense', 'categorical']);
-const KEYED: ReadonlySet<string> = new Set(['label', 'scaled', 'keys']);
+const POSITIONAL: ReadonlySet<string> = new Set(['label', 'dense', 'categorical', 'at']);
+const KEYED: ReadonlySet<string> = new Set(['label', 'scaled', 'keys', 'at']);
 
 /**
  * @param rows array of rows
@@ -170,6 +172,7 @@ class JsonRowReader {
     for (const name in value) {
       if (!POSITIONAL.has(name)) failPositional(this.#place(row), name, this.#allNames);
     }
+    checkTime(value, () => this.#place(row));
     const dense = this.#array(value, row, 'dense', this.#dense.length);
     const at = row * this.#features.length;
     this.#dense.forEach((feature, i) => {
@@ -225,6 +228,7 @@ class KeyRowReader {
       for (const name in value) {
         if (!KEYED.has(name)) this.#place(row).rejectUnknownFields(KEYED);
       }
+      checkTime(value, () => this.#place(row));
       this.#labels[row] = readLabel(value) ?? this.#place(row).field('label').integer(0, 1);
       this.#readScaled(value, row);
       this.#readKeys(value, row);
@@ -293,6 +297,11 @@ function getOwnValue(row: JsonObject, name: string): unknown {
 function readLabel({ label }: JsonObject): number | undefined {
   if (label === undefined || label === null) return Number.NaN;
   return label === 0 || label === 1 ? label : undefined;
+}
+
+/** @throws CubeError when the row has a time that is no number */
+function checkTime({ at }: JsonObject, place: () => JsonReader): void {
+  if (at !== undefined && typeof at !== 'number') place().field('at').number();
 }
 
 /** A missing field counts as an empty array. */

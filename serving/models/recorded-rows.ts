@@ -1,6 +1,6 @@
 /**
- * The rows of a request as lines of a recording: JSON rows in the format of golden.jsonl, without
- * labels. Redacted features are missing, redacted keys 0.
+ * The rows of a request as lines of a recording: JSON rows in the format of golden.jsonl, with a
+ * time and without labels. Redacted features are missing, redacted keys 0.
  */
 import type { FeatureRows, KeyedRows } from '../../lib/core/feature-rows.ts';
 import { keyToBigint } from '../../lib/core/keys.ts';
@@ -14,9 +14,10 @@ export function recordRows(rows: FeatureRows | KeyedRows, features: FeatureSpec)
   const rowCount = Math.min(rows.rowCount, ROWS_PER_REQUEST_MAX);
   return {
     rowCount,
-    format: (redacted) =>
+    format: (redacted, at) =>
       Array.from({ length: rowCount }, (_, row): RecordedLine => {
-        return { text: JSON.stringify(formatRow(rows, row, features, redacted)), rowCount: 1 };
+        const line = { at, ...formatRow(rows, row, features, redacted) };
+        return { text: JSON.stringify(line), rowCount: 1 };
       }),
   };
 }

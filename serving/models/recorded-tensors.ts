@@ -1,6 +1,7 @@
 /**
- * The tensors of a request as one line of a recording, `{"inputs": [...]}`, and requests read from
- * such a file. Redacted inputs are zeros or empty texts of the same shape.
+ * The tensors of a request as one line of a recording, `{"at": ..., "inputs": [...]}`, and requests
+ * read from such a file, with or without times. Redacted inputs are zeros or empty texts of the
+ * same shape.
  */
 import { CubeError } from '../../lib/core/errors.ts';
 import { JsonReader } from '../../lib/core/json.ts';
@@ -26,13 +27,13 @@ export function recordTensors(inputs: readonly NamedTensor[], model: TensorModel
   const rowCount = Math.min(wanted, fitting);
   return {
     rowCount: wanted,
-    format(redacted) {
+    format(redacted, at) {
       if (rowCount === 0) return [];
       const texts = inputs.map((input) => {
         const rows = isBatched ? { ...input, ...viewRows(input, 0, rowCount) } : input;
         return formatTensor(redacted.has(input.name) ? redact(rows) : rows);
       });
-      return [{ text: `{"inputs":[${texts.join()}]}`, rowCount }];
+      return [{ text: `{"at":${at},"inputs":[${texts.join()}]}`, rowCount }];
     },
   };
 }
@@ -63,7 +64,8 @@ export function parseRecordedRequests(text: string, file: string): RecordedReque
     if (line.trim() === '' || requests.length === REQUESTS_MAX) continue;
     const place = `${file}, line ${i + 1}`;
     const json = JsonReader.parse(line, place, parseNonFiniteJson);
-    json.rejectUnknownFields(['inputs']);
+    json.rejectUnknownFields(['at', 'inputs']);
+    json.optional('at', (field) => field.number());
     requests.push({ place, inputs: json.field('inputs').items({ max: 20_000 }).map(readTensor) });
   }
   if (requests.length > 0) return requests;

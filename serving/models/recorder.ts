@@ -2,7 +2,12 @@
  * Samples live requests into a file for warming up or gating later versions, one JSON document a
  * line (recorded-rows.ts, recorded-tensors.ts). Requests never wait for it: lines go through a
  * bounded buffer, and rows that do not fit are dropped and counted.
+ *
+ * Each line has the time `at` which its request arrived, in milliseconds since 1970 with
+ * microseconds. The lines of one request follow one another and have the same time; those of the
+ * next request have another one. Requests are in the order in which they were answered.
  */
+import { toUnixMs } from '../../lib/platform/clock.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import { RotatingFile } from '../../lib/platform/rotating-file.ts';
 import type { RecordConfig } from '../config/serving-config.ts';
@@ -20,8 +25,11 @@ export interface RecordedLine {
 export interface Recordable {
   /** Rows to record; those that are in no line are counted as dropped. */
   readonly rowCount: number;
-  /** @param redacted names of the columns or inputs whose values are left out */
-  format(redacted: ReadonlySet<string>): readonly RecordedLine[];
+  /**
+   * @param redacted names of the columns or inputs whose values are left out
+   * @param at milliseconds since 1970
+   */
+  format(redacted: ReadonlySet<string>, at: number): readonly RecordedLine[];
 }
 
 interface RecorderStats {
@@ -40,6 +48,8 @@ export class Recorder {
   #rows = 0;
   #dropped = 0;
   #problem = '';
+  /** The time of the last recorded request, in microseconds. */
+  #lastMicros = 0;
 
   /** @throws CubeError when the file cannot be opened */
   constructor(config: RecordConfig, logger: Logger) {
@@ -59,15 +69,20 @@ export class Recorder {
     return { rows: this.#rows, dropped: this.#dropped };
   }
 
-  /** Records a request with the probability of the configured share. */
-  record(request: Recordable): void {
+  /**
+   * Records a request with the probability of the configured share.
+   * @param arrivedMs in the time of `systemClock`
+   * @param createRequest called if the request is recorded
+   */
+  record(arrivedMs: number, createRequest: () => Recordable): void {
     if (Math.random() >= this.#config.share) return;
+    const request = createRequest();
     if (this.#chars > BUFFER_CHARS_MAX) {
       this.#dropped += request.rowCount;
       return;
     }
     let dropped = request.rowCount;
-    for (const line of request.format(this.#redacted)) {
+    for (const line of request.format(this.#redacted, this.#stampRequest(arrivedMs))) {
       this.#lines.push(line);
       this.#chars += line.text.length;
       dropped -= line.rowCount;
@@ -76,6 +91,13 @@ export class Recorder {
     this.#writing ??= this.#write().finally(() => {
       this.#writing = undefined;
     });
+  }
+
+  /** @returns the time of a request, different from that of the request before it */
+  #stampRequest(arrivedMs: number): number {
+    const micros = Math.round(1_000 * toUnixMs(arrivedMs));
+    this.#lastMicros = micros === this.#lastMicros ? micros + 1 : micros;
+    return this.#lastMicros / 1_000;
   }
 
   /** Waits until the buffered lines are written. */
@@ -127,9 +149,12 @@ export class Recorders {
     this.#byVersion.set(version, recorder);
   }
 
-  /** @param request called if the version's model has a recorder */
-  record(version: LoadedVersion, request: () => Recordable): void {
-    this.#byVersion.get(version)?.record(request());
+  /**
+   * @param arrivedMs in the time of `systemClock`
+   * @param createRequest called if the request is recorded
+   */
+  record(version: LoadedVersion, arrivedMs: number, createRequest: () => Recordable): void {
+    this.#byVersion.get(version)?.record(arrivedMs, createRequest);
   }
 
   get stats(): RecorderStats {

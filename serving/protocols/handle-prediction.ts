@@ -96,8 +96,11 @@ export interface ProtocolContext {
   readonly clock: Clock;
   /** Decides which callers may load and unload models. */
   readonly access: ControlAccess;
-  /** Called after each prediction; must not throw or block. */
-  readonly onPrediction?: (request: AnyParsedRequest<unknown>) => void;
+  /**
+   * Called after each prediction; must not throw or block.
+   * @param arrivedMs when the request arrived, in the time of `clock`
+   */
+  readonly onPrediction?: (request: AnyParsedRequest<unknown>, arrivedMs: number) => void;
 }
 
 /** Timeout, cancellation and metadata of a call, as its protocol transmits them. */
@@ -316,18 +319,19 @@ async function runPrediction<T, V extends LoadedVersion>(
     ...(request.detail === undefined ? {} : { slotOutcomes: request.detail }),
     ...(profile !== undefined && { profile: profile.span }),
   };
-  return { ...(await predict(context, request, options)), profile };
+  return { ...(await predict(context, request, options, arrivedMs)), profile };
 }
 
 async function predict<T>(
   { models, predictor, onPrediction }: ProtocolContext,
   request: AnyParsedRequest<T>,
   options: PredictOptions,
+  arrivedMs: number,
 ): Promise<HandledRequest<T>> {
   if ('graph' in request) {
     const { name: model, version } = request.graph;
     const prediction = await request.graph.predict(request.call, options);
-    onPrediction?.(request);
+    onPrediction?.(request, arrivedMs);
     const { rowCount, lookups = NO_LOOKUPS } = prediction;
     const { lookupMicros, ...counts } = lookups;
     const timings = { ...prediction.timings, lookupMicros };
@@ -336,7 +340,7 @@ async function predict<T>(
     return { model, summary, scores: () => NO_SCORES, formatResponse };
   }
   const prediction = await predictor.predict(request.bundle, request.rows, options);
-  onPrediction?.(request);
+  onPrediction?.(request, arrivedMs);
   return {
     model: request.bundle.name,
     summary: prediction,

@@ -222,8 +222,21 @@ test('unknown fields of rows by position and of rows of keys are refused', () =>
   assert.equal(parseJsonRows(body({ ...keyed, label: 0 }), criteo, 2).rowCount, 2);
   refuses(
     () => parseJsonRows(body({ ...keyed, dense: [] }), criteo, 2),
-    /\[1\]: unknown field "dense" \(known here: label, scaled, keys\)/,
+    /\[1\]: unknown field "dense" \(known here: label, scaled, keys, at\)/,
   );
+});
+
+test('rows by position and rows of keys may have the time of a recording', () => {
+  const none = Array.from({ length: 26 }, () => null);
+  const positional = { dense: none.slice(13), categorical: none };
+  const keyed = { keys: none.map(() => '1'), scaled: Array.from({ length: 13 }, () => 0) };
+  for (const row of [positional, keyed]) {
+    const parseRows = (...rows: object[]): object =>
+      parseJsonRows(JsonReader.of(rows, 'rows'), criteo, 2);
+    assert.deepEqual(parseRows({ at: 1_764_194_400_123.25, ...row }), parseRows(row));
+    refuses(() => parseRows(row, { at: 'noon', ...row }), /\[1\]\.at: expected a finite number/);
+  }
+  refuses(() => parse({ rows: [{ at: 1, C1: 'x' }] }), /unknown field "at"/);
 });
 
 /** A slot of one value, one of several, another of one. */
@@ -334,7 +347,10 @@ test('pooled rows may be keys', () => {
     of({ scaled: [0, 0], keys: ['1', ['x'], '2'] }),
     /keys\[1\]\[0\]: .*integer in 0\.\.2\^64/,
   );
-  refuses(of({ user: 'u' }), /rows\[1\]: unknown field "user" \(known here: label, scaled, keys\)/);
+  refuses(
+    of({ user: 'u' }),
+    /rows\[1\]: unknown field "user" \(known here: label, scaled, keys, at\)/,
+  );
   refuses(
     () => parsePooled({ rows, shared: { user: 'u' } }),
     /no shared features with rows of keys/,

@@ -34,6 +34,7 @@ test('recorded requests of every type warm up the next process; inputs are redac
   assert.equal(await serving.stop(), 0);
   const [line = '', ...others] = readFileSync(path, 'utf8').split('\n');
   assert.deepEqual(others, ['']);
+  assert.match(line, /^\{"at":\d{13}(\.\d+)?,"inputs":/);
   const recorded = JSON.parse(line.replace('NaN', '0.5')).inputs as typeof inputs;
   assert.deepEqual(
     recorded.map(({ name, data }) => [name, data.map(String)]),
@@ -49,7 +50,10 @@ test('recorded requests of every type warm up the next process; inputs are redac
   await warm.waitUntilReady();
   assert.equal((await warm.post('/v2/models/types/infer', body)).status, 200);
   const wrong = line.replace('"in_FP64"', '"in_FP63"');
-  writeFileSync(path, `${line}\n${wrong}\n`);
+  // Recordings of earlier versions have no times.
+  const untimed = line.replace(/"at":[^,]+,/, '');
+  assert.notEqual(untimed, line);
+  writeFileSync(path, `${untimed}\n${wrong}\n`);
   const failing = await serve(t, file, ['--warm-up-file', path]);
   const reason = /warm-up failed: .*requests\.jsonl, line 2: .*expected an input in_FP64 too/;
   await failing.waitFor('/v1/status', (answer) => reason.test(JSON.stringify(answer.body)));

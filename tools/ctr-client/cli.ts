@@ -5,6 +5,7 @@ import {
   Option,
   parseIntegerBetween,
   runCli,
+  UsageError,
 } from '../../lib/platform/cli.ts';
 import { addKeyOptions } from '../../lib/rpc/credential-options.ts';
 import { runComparison } from './comparison-run.ts';
@@ -18,6 +19,7 @@ import {
   parseDifference,
   parseRate,
   parseSeconds,
+  parseSpeed,
   WORKERS_MAX,
 } from './flags.ts';
 import { runMatrix } from './matrix-run.ts';
@@ -27,6 +29,9 @@ import { runOnce } from './single-run.ts';
 
 const ROWS_MAX = 2 ** 31;
 const TIMEOUT_MS_MAX = 600_000;
+const CONCURRENCY = 4;
+/** Requests of a recording came whether or not earlier ones were answered. */
+const REPLAY_CONCURRENCY = 256;
 
 const EXAMPLES = `
 Examples:
@@ -36,6 +41,7 @@ Examples:
     --warm-up 5 --duration 60
   ctr-client --rows rows.tsv --endpoint 127.0.0.1:8080 --matrix batch=1,8,64 concurrency=1,4,16 \\
     --duration 10 --chart matrix.html
+  ctr-client --replay recorded/ctr.jsonl --endpoint 127.0.0.1:8080 --replay-speed 2
   ctr-client --rows golden.jsonl --endpoint 127.0.0.1:8080 --against 127.0.0.1:9292
   ctr-client --rows rows.tsv --endpoint 127.0.0.1:8080 --duration 5 --profile trace.json
   ctr-client --rows rows.tsv --endpoint 127.0.0.1:8080 --experiment-key 15 --by-variant
@@ -63,9 +69,21 @@ export function createProgram(): Command {
 
 function addTargetOptions(program: Command): void {
   program
-    .requiredOption(
+    .option(
       '--rows <file>',
       'File of tab-separated or JSON rows, one per line; - reads standard input',
+    )
+    .addOption(
+      new Option(
+        '--replay <file>',
+        'Recording of serving --record: send its requests with the gaps between them that were ' +
+          'recorded; latency counts from the planned start',
+      ).conflicts(['rows', 'batch', 'rps', 'duration', 'matrix', 'against']),
+    )
+    .option(
+      '--replay-speed <number>',
+      'Speed of --replay: 2 halves the gaps between requests (default: 1)',
+      parseSpeed,
     )
     .requiredOption('--endpoint <address>', 'Address of serving: host:port or URL', parseAddress)
     .addOption(
@@ -92,9 +110,8 @@ function addLoadOptions(program: Command): void {
     .option('--batch <rows>', 'Rows per request', parseIntegerBetween(1, BATCH_MAX), 64)
     .option(
       '--concurrency <number>',
-      'Maximum requests in flight',
+      `Maximum requests in flight (default: ${CONCURRENCY}, with --replay ${REPLAY_CONCURRENCY})`,
       parseIntegerBetween(1, CONCURRENCY_MAX),
-      4,
     )
     .addOption(
       new Option(
@@ -180,7 +197,16 @@ function addResultOptions(program: Command): void {
     .option('--json', 'Print the report as JSON');
 }
 
-async function predict(flags: Flags): Promise<void> {
+async function predict(given: Omit<Flags, 'concurrency'> & Partial<Flags>): Promise<void> {
+  const { rows, replay, replaySpeed } = given;
+  if (rows === undefined && replay === undefined) {
+    throw new UsageError('pass --rows with a file of rows, or --replay with a recording');
+  }
+  if (replay === undefined && replaySpeed !== undefined) {
+    throw new UsageError('--replay-speed needs --replay with a recording');
+  }
+  const concurrency = replay === undefined ? CONCURRENCY : REPLAY_CONCURRENCY;
+  const flags: Flags = { concurrency, ...given };
   const session = await Session.open(flags);
   try {
     if (flags.matrix !== undefined) await runMatrix(session, flags.matrix);

@@ -5,7 +5,12 @@ import type { LoadSchedule } from './load/load-generator.ts';
 import type { Protocol } from './protocols/open-protocol.ts';
 
 export interface Flags extends KeyOptions {
-  readonly rows: string;
+  /** File of rows; either this or `replay` is given. */
+  readonly rows?: string;
+  /** Recording of serving. */
+  readonly replay?: string;
+  /** 2: the gaps between requests are half as long as recorded. */
+  readonly replaySpeed?: number;
   readonly endpoint: string;
   readonly protocol: Protocol;
   readonly model?: string;
@@ -45,6 +50,7 @@ export const WORKERS_MAX = 64;
 export const CONCURRENCY_MAX = 1_000;
 const RPS_MAX = 1_000_000;
 const SECONDS_MAX = 86_400;
+const SPEED_MAX = 100_000;
 const AXES: Readonly<Record<keyof Matrix, number>> = {
   batch: BATCH_MAX,
   concurrency: CONCURRENCY_MAX,
@@ -82,6 +88,10 @@ export function parseRate(text: string): number {
 
 export function parseSeconds(text: string): number {
   return parseNumberAbove(text.replace(/s$/, ''), 0, SECONDS_MAX, 'seconds');
+}
+
+export function parseSpeed(text: string): number {
+  return parseNumberAbove(text, 0, SPEED_MAX, 'times the recorded speed');
 }
 
 export function parseDifference(text: string): number {

@@ -7,10 +7,11 @@ import { Session } from './session.ts';
 import type { WorkerInput, WorkerReply, WorkerTask } from './worker-threads.ts';
 
 const PROGRESS_MS = 200;
-const { flags, rows, share } = workerData as WorkerInput;
+const { flags, rows, recorded, share } = workerData as WorkerInput;
 const stop = new AbortController();
 const opened = Session.open(flags, {
   rows,
+  recorded,
   share,
   signal: stop.signal,
   release: () => undefined,

@@ -1,5 +1,5 @@
 /** The start of every run: fetches the model's shape, reads the rows, prepares requests. */
-import { CubeError } from '../../lib/core/errors.ts';
+import { CubeError, requireDefined } from '../../lib/core/errors.ts';
 import { JsonReader } from '../../lib/core/json.ts';
 import { type FeatureSpec, readSlotSpec } from '../../lib/core/slots.ts';
 import { readText } from '../../lib/platform/files.ts';
@@ -8,13 +8,19 @@ import { type Progress, startProgress } from '../../lib/platform/progress.ts';
 import { createCallerCredentials } from '../../lib/rpc/credential-options.ts';
 import type { Credentials } from '../../lib/rpc/credentials.ts';
 import type { Flags } from './flags.ts';
-import { type PreparedRequest, prepareRequests, type WorkShare } from './load/load-run.ts';
+import {
+  type PreparedRequest,
+  prepareReplay,
+  prepareRequests,
+  type WorkShare,
+} from './load/load-run.ts';
 import { HttpEndpoint } from './protocols/http-endpoint.ts';
 import { fetchModelShape, type ModelShape } from './protocols/model-shape.ts';
 import { openProtocolClient } from './protocols/open-protocol.ts';
 import type { ProtocolClient } from './protocols/protocol-client.ts';
 import { checkWritable } from './reports/scores-file.ts';
 import { NO_KEYS, type RowKeys, readRowKeys } from './rows/experiment-keys.ts';
+import { type RecordedRequest, readRecording } from './rows/recording.ts';
 import { type RowsFile, readRowsFile } from './rows/rows-file.ts';
 import { WorkerThreads } from './worker-threads.ts';
 
@@ -25,6 +31,7 @@ const METADATA_CONNECTIONS = 1;
 /** What a worker gets instead of reading rows and catching signals itself. */
 export interface WorkerStart {
   readonly rows: RowsFile;
+  readonly recorded: readonly RecordedRequest[] | undefined;
   readonly share: WorkShare;
   readonly signal: AbortSignal;
   readonly release: () => void;
@@ -38,6 +45,8 @@ export class Session {
   readonly workers: WorkerThreads | undefined;
   readonly #release: () => void;
   readonly #rowKeys: RowKeys;
+  /** With --replay. */
+  readonly #recorded: readonly RecordedRequest[] | undefined;
   readonly #shape: ModelShape;
   readonly #credentials: Credentials;
   readonly #spec: FeatureSpec | undefined;
@@ -48,6 +57,7 @@ export class Session {
     flags: Flags,
     read: {
       rows: RowsFile;
+      recorded: readonly RecordedRequest[] | undefined;
       rowKeys: RowKeys;
       shape: ModelShape;
       spec: FeatureSpec | undefined;
@@ -59,6 +69,7 @@ export class Session {
     this.flags = flags;
     this.rows = read.rows;
     this.#rowKeys = read.rowKeys;
+    this.#recorded = read.recorded;
     this.#shape = read.shape;
     this.#spec = read.spec;
     this.#share = worker?.share;
@@ -66,7 +77,7 @@ export class Session {
     this.stop = signal;
     this.#release = release;
     const isShared = worker === undefined && flags.workers > 1;
-    this.workers = isShared ? new WorkerThreads(flags, read.rows, signal) : undefined;
+    this.workers = isShared ? new WorkerThreads(flags, read, signal) : undefined;
   }
 
   /** @throws CubeError when the endpoint does not answer, and for invalid rows and files */
@@ -78,13 +89,13 @@ export class Session {
     if (flags.profile !== undefined) checkWritable('--profile', flags.profile);
     const spec = flags.slots === undefined ? undefined : readSpec(flags.slots);
     const columns = shape.slotNum + shape.denseNum;
-    const rows = worker?.rows ?? (await readRowsFile(flags.rows, columns, flags.limit));
+    const { rows, recorded } = worker ?? (await readRows(flags, columns));
     if (flags.byVariant === true && rows.labels === undefined) {
       throw new CubeError('INVALID_ARGUMENT', `--by-variant: ${rows.source} has no labels`);
     }
     const { experimentKey } = flags;
     const rowKeys = experimentKey === undefined ? NO_KEYS : readRowKeys(rows, experimentKey);
-    return new Session(flags, { rows, rowKeys, shape, spec, credentials }, worker);
+    return new Session(flags, { rows, recorded, rowKeys, shape, spec, credentials }, worker);
   }
 
   get rowCount(): number {
@@ -112,6 +123,10 @@ export class Session {
     };
     const caller = openProtocolClient(flags.protocol, target, this.rows, this.#spec);
     this.#callers.push(caller);
+    if (this.#recorded !== undefined) {
+      const { replaySpeed = 1 } = flags;
+      return prepareReplay(caller, this.#recorded, replaySpeed, this.#rowKeys, this.#share);
+    }
     return prepareRequests(caller, this.rowCount, batchRows, this.#rowKeys, this.#share);
   }
 
@@ -130,6 +145,18 @@ export class Session {
     for (const caller of this.#callers) caller.close();
     this.#release();
   }
+}
+
+async function readRows(
+  { rows: path, replay, limit }: Flags,
+  columns: number,
+): Promise<Pick<WorkerStart, 'rows' | 'recorded'>> {
+  if (replay === undefined) {
+    const rows = await readRowsFile(requireDefined(path, '--rows'), columns, limit);
+    return { rows, recorded: undefined };
+  }
+  const { rows, requests } = await readRecording(replay, limit);
+  return { rows, recorded: requests };
 }
 
 async function requestModelShape(

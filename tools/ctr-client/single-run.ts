@@ -26,7 +26,9 @@ export async function measure(
 ): Promise<Measured> {
   const { flags, rows, workers } = session;
   const schedule = { ...toLoadSchedule(flags), concurrency };
-  const settings = { endpoint: flags.endpoint, protocol: flags.protocol, batchRows, schedule };
+  const replaySpeed = flags.replay === undefined ? undefined : (flags.replaySpeed ?? 1);
+  const { endpoint, protocol } = flags;
+  const settings = { endpoint, protocol, batchRows, replaySpeed, schedule };
   if (workers !== undefined) {
     const shown = session.startProgress(title);
     const { load, recorder, requests } = await workers

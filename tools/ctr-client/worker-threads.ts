@@ -5,11 +5,13 @@ import type { Flags } from './flags.ts';
 import type { LoadResult } from './load/load-generator.ts';
 import type { LoadRunResult, PreparedRequest, WorkShare } from './load/load-run.ts';
 import { type RecordedResponses, ResponseRecorder } from './load/response-recorder.ts';
+import type { RecordedRequest } from './rows/recording.ts';
 import type { RowsFile } from './rows/rows-file.ts';
 
 export interface WorkerInput {
   readonly flags: Flags;
   readonly rows: RowsFile;
+  readonly recorded: readonly RecordedRequest[] | undefined;
   readonly share: WorkShare;
 }
 
@@ -41,11 +43,15 @@ export class WorkerThreads {
   readonly #onStop: () => void;
   readonly #stop: AbortSignal;
 
-  constructor(flags: Flags, rows: RowsFile, stop: AbortSignal) {
+  constructor(
+    flags: Flags,
+    { rows, recorded }: Pick<WorkerInput, 'rows' | 'recorded'>,
+    stop: AbortSignal,
+  ) {
     const count = flags.workers;
     this.#rowCount = rows.count;
     this.#workers = Array.from({ length: count }, (_, index) => {
-      const workerData: WorkerInput = { flags, rows, share: { index, count } };
+      const workerData: WorkerInput = { flags, rows, recorded, share: { index, count } };
       return new Worker(new URL('./measure-worker.js', import.meta.url), {
         workerData,
         name: 'measure',
@@ -136,6 +142,7 @@ function mergeLoads(loads: readonly LoadResult[]): LoadResult {
     waited: sum('waited'),
     unsent: sum('unsent'),
     late: sum('late'),
+    lagMaxMs: Math.max(...loads.map(({ lagMaxMs }) => lagMaxMs)),
     busyShare: Math.max(...loads.map(({ busyShare }) => busyShare)),
   };
 }

@@ -2,7 +2,8 @@
  * Decides when requests are sent. Closed loop: each of `concurrency` workers sends its next request
  * when the last one is answered. Open loop (`rps`): request i is due at start + i / rps and its
  * latency counts from then, so a stalled server is charged for every request that had to wait, not
- * only for those in flight ("coordinated omission").
+ * only for those in flight ("coordinated omission"). The same holds for requests with recorded
+ * times (`dueMs`).
  */
 import { setMaxListeners } from 'node:events';
 import { type Clock, systemClock } from '../../../lib/platform/clock.ts';
@@ -13,8 +14,10 @@ export interface LoadSchedule {
   readonly concurrency: number;
   /** Requests due per second; undefined: closed loop. */
   readonly rps?: number;
-  /** Open loop: when the first request is due after the start. Default 0. */
+  /** With `rps`: when the first request is due after the start. Default 0. */
   readonly firstDueMs?: number;
+  /** Open loop: when each batch is due after the start, ascending. Each is sent once. */
+  readonly dueMs?: readonly number[];
   /** The batches repeat until this time is over; undefined: each is sent once. */
   readonly durationMs?: number;
 }
@@ -32,12 +35,16 @@ export interface LoadResult {
   readonly unsent: number;
   /** Open loop: requests that this process sent late although a worker was free. */
   readonly late: number;
+  /** Open loop: the longest time from when a request was due until it was sent. */
+  readonly lagMaxMs: number;
   /** CPU utilization of this process, 0..1: near 1 it measures itself. */
   readonly busyShare: number;
 }
 
 /** Inexactness of timers that does not count as late. */
 const LATE_TOLERANCE_MS = 5;
+/** Longer timers fire at once. */
+const TIMER_MS_MAX = 2 ** 31 - 1;
 /** Time for requests in flight to finish after the user stops the run. */
 const STOP_GRACE_MS = 1_000;
 /** Pause after a failure in runs limited by time, so that a dead server is not flooded. */
@@ -54,6 +61,7 @@ export class LoadGenerator {
   #next = 0;
   #waited = 0;
   #late = 0;
+  #lagMaxMs = 0;
 
   constructor(
     schedule: LoadSchedule,
@@ -86,6 +94,7 @@ export class LoadGenerator {
       waited: this.#waited,
       unsent: interrupted ? 0 : Math.max(0, due - this.#next),
       late: this.#late,
+      lagMaxMs: this.#lagMaxMs,
       busyShare: busyShare(),
     };
   }
@@ -110,11 +119,12 @@ export class LoadGenerator {
   }
 
   async #runWorker(): Promise<void> {
-    const { durationMs } = this.#schedule;
+    const { durationMs, dueMs: dueTimes } = this.#schedule;
+    const isSentOnce = durationMs === undefined || dueTimes !== undefined;
     const endMs = this.#startMs + (durationMs ?? Number.POSITIVE_INFINITY);
     while (!this.#stop.aborted && this.#clock.nowMs() < endMs) {
       const i = this.#next;
-      if (durationMs === undefined && i >= this.#batchCount) return;
+      if (isSentOnce && i >= this.#batchCount) return;
       const dueMs = this.#computeDueMs(i);
       if (dueMs >= endMs) return;
       this.#next++;
@@ -131,17 +141,29 @@ export class LoadGenerator {
   }
 
   #computeDueMs(i: number): number {
-    const { rps, firstDueMs = 0 } = this.#schedule;
+    const { rps, firstDueMs = 0, dueMs } = this.#schedule;
+    if (dueMs !== undefined) return this.#startMs + (dueMs[i] ?? Number.POSITIVE_INFINITY);
     if (rps === undefined) return this.#clock.nowMs();
     return this.#startMs + firstDueMs + (i * 1_000) / rps;
   }
 
   /** Returns up to a millisecond early, because timers have millisecond resolution. */
   async #waitUntilDue(dueMs: number): Promise<void> {
+    const { rps, dueMs: dueTimes } = this.#schedule;
+    if (rps === undefined && dueTimes === undefined) return;
     const aheadMs = dueMs - this.#clock.nowMs();
-    if (aheadMs < -1 && this.#schedule.rps !== undefined) this.#waited++;
-    if (aheadMs < 1) return;
-    await this.#clock.sleep(Math.floor(aheadMs), this.#stop);
-    if (this.#clock.nowMs() - dueMs > LATE_TOLERANCE_MS) this.#late++;
+    if (aheadMs < -1) this.#waited++;
+    if (aheadMs >= 1) await this.#sleep(aheadMs);
+    const lagMs = this.#clock.nowMs() - dueMs;
+    this.#lagMaxMs = Math.max(this.#lagMaxMs, lagMs);
+    if (aheadMs >= 1 && lagMs > LATE_TOLERANCE_MS && !this.#stop.aborted) this.#late++;
+  }
+
+  async #sleep(ms: number): Promise<void> {
+    let restMs = Math.floor(ms);
+    for (; restMs > TIMER_MS_MAX && !this.#stop.aborted; restMs -= TIMER_MS_MAX) {
+      await this.#clock.sleep(TIMER_MS_MAX, this.#stop);
+    }
+    if (!this.#stop.aborted) await this.#clock.sleep(restMs, this.#stop);
   }
 }

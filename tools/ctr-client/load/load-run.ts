@@ -4,6 +4,7 @@ import { CubeError, requireDefined } from '../../../lib/core/errors.ts';
 import type { RequestProfile } from '../../../lib/core/request-profile.ts';
 import { systemClock, toUnixMs } from '../../../lib/platform/clock.ts';
 import type { ProtocolClient, SendRequest } from '../protocols/protocol-client.ts';
+import type { RecordedRequest } from '../rows/recording.ts';
 import { LoadGenerator, type LoadResult, type LoadSchedule } from './load-generator.ts';
 import { ResponseRecorder } from './response-recorder.ts';
 
@@ -13,6 +14,8 @@ export interface PreparedRequest {
   readonly end: number;
   /** Experiment key; '' is none. */
   readonly key: string;
+  /** Replayed requests only: when it is due after the start. */
+  readonly dueMs?: number;
   readonly send: SendRequest;
 }
 
@@ -46,6 +49,25 @@ export function prepareRequests(
     start = end;
   }
   return requests;
+}
+
+/**
+ * @param speed 2: the requests are due in half of the recorded time
+ * @param rowKeys the experiment key of the i-th request; '' is none
+ * @param share the requests that are prepared; default: all
+ */
+export function prepareReplay(
+  caller: ProtocolClient,
+  recorded: readonly RecordedRequest[],
+  speed: number,
+  rowKeys: (request: number, batchRows: 1) => string,
+  { index, count }: WorkShare = { index: 0, count: 1 },
+): PreparedRequest[] {
+  return recorded.flatMap(({ start, end, atMs }, i) => {
+    if (i % count !== index) return [];
+    const key = rowKeys(i, 1);
+    return [{ start, end, key, dueMs: atMs / speed, send: caller.prepareRequest(start, end, key) }];
+  });
 }
 
 /** An answered request; times are milliseconds since 1970. */
@@ -102,7 +124,9 @@ export interface LoadRunResult {
 }
 
 export async function runLoad(options: LoadRunOptions): Promise<LoadRunResult> {
-  const { requests, rowCount, schedule, warmUpMs = 0, stop, onRows } = options;
+  const { requests, rowCount, warmUpMs = 0, stop, onRows } = options;
+  const dueMs = requests.flatMap((request) => request.dueMs ?? []);
+  const schedule = { ...options.schedule, ...(dueMs.length > 0 && { dueMs }) };
   const pass = async (
     passSchedule: LoadSchedule,
     recorder: ResponseRecorder,

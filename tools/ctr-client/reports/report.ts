@@ -11,16 +11,21 @@ export interface RunSettings {
   readonly endpoint: string;
   readonly protocol: string;
   readonly batchRows: number;
+  /** Of replayed requests. */
+  readonly replaySpeed?: number | undefined;
   readonly schedule: LoadSchedule;
 }
 
 export interface Report {
   readonly endpoint: string;
   readonly protocol: string;
-  readonly batch: number;
+  /** Rows per request; null if the requests were replayed. */
+  readonly batch: number | null;
   readonly concurrency: number;
-  /** Requests due per second; null in a closed loop. */
+  /** Requests due per second; null in a closed loop, and if the requests were replayed. */
   readonly rps: number | null;
+  /** Times the recorded speed; null if the requests were not replayed. */
+  readonly replaySpeed: number | null;
   /** Rows of the file. */
   readonly rows: number;
   /** Rows that have a score. */
@@ -61,7 +66,7 @@ const LATE_SHARE_MAX = 0.005;
 
 export function makeReport(
   { count, labels }: Pick<RowsFile, 'count' | 'labels'>,
-  { endpoint, protocol, batchRows, schedule }: RunSettings,
+  { endpoint, protocol, batchRows, replaySpeed, schedule }: RunSettings,
   { durationMs, interrupted, ...generator }: LoadResult,
   recorder: ResponseRecorder,
 ): Report {
@@ -72,9 +77,10 @@ export function makeReport(
   return {
     endpoint,
     protocol,
-    batch: batchRows,
+    batch: replaySpeed === undefined ? batchRows : null,
     concurrency: schedule.concurrency,
     rps: schedule.rps ?? null,
+    replaySpeed: replaySpeed ?? null,
     rows: count,
     rowsPredicted: recorder.probabilities.reduce((sum, p) => sum + (Number.isNaN(p) ? 0 : 1), 0),
     requests: answered + recorder.failedRequests,
@@ -150,7 +156,12 @@ export function formatReport(report: Report): string {
 
 const NOT_REPORTED = 'not reported by this protocol';
 
-function describeRun({ endpoint, protocol, batch, concurrency, rps }: Report): string {
+function describeRun(report: Report): string {
+  const { endpoint, protocol, batch, concurrency, rps, replaySpeed } = report;
+  if (replaySpeed !== null) {
+    const speed = `recorded requests at ${replaySpeed} × their speed (open loop)`;
+    return `${endpoint}, protocol ${protocol}, ${speed}, at most ${concurrency} in flight`;
+  }
   const schedule =
     rps === null
       ? `${concurrency} in flight`
@@ -191,20 +202,22 @@ function failuresText({ failures }: Report): string {
 
 /** Conditions that limit how far the figures can be trusted. */
 export function listWarnings(report: Report): string[] {
-  const { waited, unsent, late, busyShare } = report.generator;
+  const { waited, unsent, late, lagMaxMs, busyShare } = report.generator;
   const warnings: string[] = [];
   if (report.interrupted) warnings.push('interrupted: figures up to then');
   if (waited > 0) {
     warnings.push(
       `${waited} of ${report.requests} requests were due while all ${report.concurrency} ` +
-        'connections were busy; their latency includes the wait',
+        `connections were busy, sent up to ${Math.round(lagMaxMs)} ms late; ` +
+        'their latency includes the wait',
     );
   }
   if (unsent > 0) warnings.push(`${unsent} more requests were due but not sent before the end`);
   if (late > LATE_SHARE_MAX * report.requests) {
     warnings.push(
-      `the client could not keep up: it sent ${late} of ${report.requests} requests late; ` +
-        'lower --rps',
+      `the client could not keep up: it sent ${late} of ${report.requests} requests late, by up ` +
+        `to ${Math.round(lagMaxMs)} ms; raise --workers, or lower ` +
+        (report.replaySpeed === null ? '--rps' : '--replay-speed'),
     );
   }
   if (busyShare > BUSY_SHARE_MAX) {

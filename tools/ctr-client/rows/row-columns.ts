@@ -36,6 +36,12 @@ export function toFileColumns(
       `${source}: rows by name need --slots with the model's slots.json, or --protocol ctr`,
     );
   }
+  if (rows.kind === 'positions and keys') {
+    throw new CubeError(
+      'UNSUPPORTED',
+      `${source} has rows by position and rows of keys; use --protocol ctr, or split the file`,
+    );
+  }
   const rowShape = spec ?? createUnnamedShape(slotNum, denseNum);
   const columns =
     rows.kind === 'lines'

@@ -7,14 +7,19 @@
 import type { CtrKeyRow, CtrNamedRow, CtrPositionalRow } from '../../../lib/client/ctr-rows.ts';
 import { CubeError, requireDefined } from '../../../lib/core/errors.ts';
 import { JsonReader } from '../../../lib/core/json.ts';
-import { readLines } from '../../../lib/platform/text-lines.ts';
+import { nameInput, readLines } from '../../../lib/platform/text-lines.ts';
 
 /** Rows in one form. */
 export type RowValues =
   | { readonly kind: 'lines'; readonly values: readonly string[] }
   | { readonly kind: 'positions'; readonly values: readonly CtrPositionalRow[] }
   | { readonly kind: 'names'; readonly values: readonly CtrNamedRow[] }
-  | { readonly kind: 'keys'; readonly values: readonly CtrKeyRow[] };
+  | { readonly kind: 'keys'; readonly values: readonly CtrKeyRow[] }
+  /** Rows of a recording; those of one request have one form. */
+  | {
+      readonly kind: 'positions and keys';
+      readonly values: readonly (CtrPositionalRow | CtrKeyRow)[];
+    };
 
 export type RowKind = RowValues['kind'];
 
@@ -41,7 +46,18 @@ export async function readRowsFile(
   columns: number,
   limit: number,
 ): Promise<RowsFile> {
-  const source = path === '-' ? 'standard input' : path;
+  const { lines, source } = await readFileLines(path, limit);
+  return lines[0]?.trimStart().startsWith('{')
+    ? parseJsonLines(lines, source)
+    : readTsvRows(lines, source, columns);
+}
+
+/** @throws CubeError when the file cannot be read or has no rows */
+export async function readFileLines(
+  path: string,
+  limit: number,
+): Promise<{ lines: string[]; source: string }> {
+  const source = nameInput(path);
   const lines: string[] = [];
   let chars = 0;
   for await (const line of readLines(path)) {
@@ -56,16 +72,11 @@ export async function readRowsFile(
     if (lines.length === limit) break;
   }
   while (lines.at(-1) === '') lines.pop();
-  const [first] = lines;
-  if (first === undefined) {
-    throw new CubeError(
-      'INVALID_ARGUMENT',
-      `${source}: the file is empty; expected at least one row`,
-    );
-  }
-  return first.trimStart().startsWith('{')
-    ? readJsonRows(lines, source)
-    : readTsvRows(lines, source, columns);
+  if (lines.length > 0) return { lines, source };
+  throw new CubeError(
+    'INVALID_ARGUMENT',
+    `${source}: the file is empty; expected at least one row`,
+  );
 }
 
 function readTsvRows(values: readonly string[], source: string, columns: number): RowsFile {
@@ -91,11 +102,20 @@ function readTsvRows(values: readonly string[], source: string, columns: number)
   return { source, rows: { kind: 'lines', values }, count: values.length, labels };
 }
 
-function readJsonRows(lines: readonly string[], source: string): RowsFile {
+/**
+ * @param mayDiffer whether rows by position and rows of keys may stand in one file
+ * @returns the rows, and the time `at` of each, NaN without one
+ */
+export function parseJsonLines(
+  lines: readonly string[],
+  source: string,
+  mayDiffer = false,
+): RowsFile & { readonly times: Float64Array } {
   const labels = new Uint8Array(lines.length);
+  const times = new Float64Array(lines.length).fill(Number.NaN);
   let labelled = 0;
   let kind: RowKind | undefined;
-  const values: (CtrKeyRow | CtrNamedRow)[] = [];
+  const values: (CtrKeyRow | CtrPositionalRow | CtrNamedRow)[] = [];
   for (const [row, line] of lines.entries()) {
     const json = JsonReader.parse(line, `${source}: row ${row + 1}`);
     const label = json.optional('label', (field) => field.integer(0, 1));
@@ -103,14 +123,19 @@ function readJsonRows(lines: readonly string[], source: string): RowsFile {
     if (label !== undefined) labelled++;
     const own = detectRowKind(json);
     kind ??= own;
-    if (own !== kind) {
+    if (own !== kind && mayDiffer && own !== 'names') kind = 'positions and keys';
+    else if (own !== kind) {
       throwInvalidRow(
         source,
         row,
         ` is given by ${own}, but the first row by ${kind}; use one form for all rows`,
       );
     }
-    values.push(own === 'keys' ? readKeyRow(json) : withoutLabel(json.value as CtrNamedRow));
+    if (own === 'names') values.push(withoutLabel(json.value as CtrNamedRow));
+    else {
+      times[row] = json.optional('at', (field) => field.number()) ?? Number.NaN;
+      values.push(own === 'keys' ? readKeyRow(json) : withoutTime(json.value as CtrPositionalRow));
+    }
   }
   if (labelled > 0 && labelled < lines.length) {
     throwInvalidRow(
@@ -124,15 +149,24 @@ function readJsonRows(lines: readonly string[], source: string): RowsFile {
     rows: { kind: requireDefined(kind, 'the form of the rows'), values } as RowValues,
     count: values.length,
     labels: labelled === 0 ? undefined : labels,
+    times,
   };
 }
 
-function detectRowKind(json: JsonReader): RowKind {
+function detectRowKind(json: JsonReader): 'keys' | 'positions' | 'names' {
   if (!json.field('keys').isMissing && !json.field('scaled').isMissing) return 'keys';
   return Array.isArray(json.field('categorical').value) ? 'positions' : 'names';
 }
 
 function withoutLabel({ label: _, ...row }: CtrNamedRow): CtrNamedRow {
+  return row;
+}
+
+/** A row by position, without what requests do not need. */
+function withoutTime(
+  given: CtrPositionalRow & { label?: unknown; at?: unknown },
+): CtrPositionalRow {
+  const { label: _, at: __, ...row } = given;
   return row;
 }
 
