@@ -112,6 +112,18 @@ process.exitCode = await runLongPrograms({
       script: 'sealed-load.bench.js',
       summary: 'Loads of encrypted layers against clear ones',
     },
+    'load-tables': {
+      script: 'load-tables.bench.js',
+      summary: 'Throughput and latency by batch, concurrency, protocol, instances and processes',
+      options: [
+        {
+          flags: '--part <n>',
+          description:
+            'Part: 1 protocols, 2 batching, 3 warm-up, 4 instances and processes (default: all)',
+          parse: parseIntegerBetween(1, 4),
+        },
+      ],
+    },
     'serving-protocols': {
       script: 'serving-protocols.bench.js',
       summary: 'Each protocol of serving against the graph alone',

@@ -17,12 +17,24 @@ export interface Service {
   stop(): Promise<void>;
 }
 
-/** Starts serving with one instance of the published model, and waits until it is ready. */
-export async function startServing(folder: string, flags: readonly string[]): Promise<Service> {
+interface ServiceOptions {
+  /** The core of the process; undefined: any. Default SERVICE_CORE. */
+  readonly core?: number | undefined;
+  /** Instances of the model. Default 1. */
+  readonly instances?: number;
+}
+
+/** Starts serving with the published model, and waits until it is ready. */
+export async function startServing(
+  folder: string,
+  flags: readonly string[],
+  given: ServiceOptions = {},
+): Promise<Service> {
+  const { core, instances } = { core: SERVICE_CORE, instances: 1, ...given };
   const main = join(import.meta.dirname, '..', '..', 'serving', 'main.js');
   const options = ['--repository', join(folder, 'repo'), '--bundle', BUNDLE, '--port', '0'];
-  const command = [process.execPath, main, ...options, '--instances', '1', ...flags];
-  const child = spawnPinned(SERVICE_CORE, command);
+  const command = [process.execPath, main, ...options, '--instances', String(instances), ...flags];
+  const child = spawnPinned(core, command);
   let log = '';
   const url = await new Promise<URL>((resolve, reject) => {
     child.stderr?.on('data', (chunk) => {

@@ -90,7 +90,7 @@ function addTargetOptions(program: Command): void {
       new Option(
         '--protocol <name>',
         'Protocol of requests: CTR over HTTP or gRPC, KServe v2 as JSON or with binary tensors, ' +
-          'Paddle, or TensorFlow Serving',
+          'Paddle over HTTP or baidu_std, or TensorFlow Serving',
       )
         .choices(PROTOCOLS)
         .default(PROTOCOLS[0]),

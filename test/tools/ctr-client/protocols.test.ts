@@ -56,7 +56,7 @@ test('gets equal scores by every protocol and form of row', async (t) => {
     ['rows.tsv', toTsv(rows), PROTOCOLS],
     ['rows.jsonl', lines(rows.map(jsonRow)), PROTOCOLS],
     ['named.jsonl', lines(rows.map(namedRow)), PROTOCOLS.filter((name) => name !== 'ctr-grpc')],
-    ['golden.jsonl', lines(rows.map(keyRow)), ['ctr', 'ctr-grpc', 'paddle']],
+    ['golden.jsonl', lines(rows.map(keyRow)), ['ctr', 'ctr-grpc', 'paddle', 'paddle-rpc']],
   ];
   const shape = { name: BUNDLE, slotNum: 3, denseNum: 2, takesFeatures: true };
   const target = { url: serving.url, shape, connectionsMax: 1, timeoutMs: 10_000 };
@@ -89,6 +89,18 @@ test('gets equal scores by every protocol and form of row', async (t) => {
   assert.equal(run.exit, 0, run.stderr);
   assert.match(run.stdout, /versions +not reported by this protocol/);
   assertScores(output, toy, rows);
+  const rpc = [...paddle.with(1, 'paddle-rpc'), '--workers', '2'];
+  const overRpc = await ctrClient(...common, join(folder, 'rows.tsv'), ...rpc);
+  assert.equal(overRpc.exit, 0, overRpc.stderr);
+  assertScores(output, toy, rows);
+  const keyed = await ctrClient(
+    ...common,
+    join(folder, 'rows.tsv'),
+    ...rpc,
+    '--experiment-key',
+    'random',
+  );
+  assert.match(keyed.stderr, /baidu_std has no place for an experiment key; use --protocol paddle/);
   const bare = await ctrClient(...common, join(folder, 'named.jsonl'), '--protocol', 'kserve');
   assert.match(bare.stderr, /rows by name need --slots/);
 });
@@ -160,7 +172,7 @@ test('refuses invalid responses by every protocol over HTTP', async (t) => {
   };
   const shape = { name: 'm', slotNum: 1, denseNum: 1, takesFeatures: true };
   const target = { url, shape, connectionsMax: 1, timeoutMs: 10_000 };
-  for (const protocol of PROTOCOLS.filter((name) => name !== 'ctr-grpc')) {
+  for (const protocol of PROTOCOLS.filter((name) => !['ctr-grpc', 'paddle-rpc'].includes(name))) {
     const caller = openProtocolClient(
       protocol,
       target,

@@ -6,11 +6,20 @@ import type { RowsFile } from '../rows/rows-file.ts';
 import { CtrProtocolClient } from './ctr-protocol.ts';
 import { KserveProtocolClient } from './kserve-protocol.ts';
 import { PaddleProtocolClient } from './paddle-protocol.ts';
+import { PaddleRpcProtocolClient } from './paddle-rpc-protocol.ts';
 import type { ProtocolClient, ProtocolClientOptions } from './protocol-client.ts';
 import { FeatureTensors } from './tensors.ts';
 import { TfsProtocolClient } from './tfs-protocol.ts';
 
-export const PROTOCOLS = ['ctr', 'ctr-grpc', 'kserve', 'kserve-binary', 'paddle', 'tfs'] as const;
+export const PROTOCOLS = [
+  'ctr',
+  'ctr-grpc',
+  'kserve',
+  'kserve-binary',
+  'paddle',
+  'paddle-rpc',
+  'tfs',
+] as const;
 
 export type Protocol = (typeof PROTOCOLS)[number];
 
@@ -44,12 +53,17 @@ export function openProtocolClient(
     );
   }
   const file = toFileColumns(rows, shape, spec);
-  if (protocol === 'paddle') {
-    if (spec !== undefined) return new PaddleProtocolClient(target, file, spec);
-    throw new CubeError(
-      'INVALID_ARGUMENT',
-      '--protocol paddle needs --slots, because its clients name slots and scale dense features',
-    );
+  if (protocol === 'paddle' || protocol === 'paddle-rpc') {
+    if (spec === undefined) {
+      throw new CubeError(
+        'INVALID_ARGUMENT',
+        `--protocol ${protocol} needs --slots, because its clients name slots and scale dense ` +
+          'features',
+      );
+    }
+    return protocol === 'paddle'
+      ? new PaddleProtocolClient(target, file, spec)
+      : new PaddleRpcProtocolClient(target, file, spec);
   }
   const tensors = new FeatureTensors(file, spec);
   if (protocol === 'tfs') return new TfsProtocolClient(target, tensors, spec);

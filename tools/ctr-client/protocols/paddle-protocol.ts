@@ -5,6 +5,7 @@
  */
 
 import { CubeError, requireDefined } from '../../../lib/core/errors.ts';
+import { keyToBigint } from '../../../lib/core/keys.ts';
 import type { FeatureSpec } from '../../../lib/core/slots.ts';
 import type { FileColumns } from '../rows/row-columns.ts';
 import { selectClickScores } from './click-output.ts';
@@ -23,7 +24,7 @@ import {
 } from './protocol-client.ts';
 
 const PATH = '/GeneralModelService/inference';
-const DENSE_INPUT = 'dense_input';
+export const DENSE_INPUT = 'dense_input';
 
 export class PaddleProtocolClient implements ProtocolClient {
   readonly #endpoint: HttpEndpoint;
@@ -38,8 +39,12 @@ export class PaddleProtocolClient implements ProtocolClient {
 
   prepareRequest(start: number, end: number, experimentKey: string): SendRequest {
     const { denseNum, columns } = this.#file;
-    const tensor: object[] = this.#spec.slots.map(({ name }, slot) => {
-      return { name, ...this.#slotValues(slot, start, end) };
+    const { slots } = this.#spec;
+    const hasKeys = 'keys' in columns;
+    const tensor: object[] = slots.map(({ name }, slot) => {
+      const { values, lod } = sliceSlot(this.#file, slots.length, { slot, start, end });
+      const data = hasKeys ? { int64_data: values.map(String) } : { data: values };
+      return { name, ...data, ...(lod !== undefined && { lod }) };
     });
     if (denseNum > 0) {
       const scaled = Array.from(columns.dense.subarray(start * denseNum, end * denseNum));
@@ -71,34 +76,35 @@ export class PaddleProtocolClient implements ProtocolClient {
   close(): void {
     this.#endpoint.close();
   }
-
-  /** A slot's values in rows start … end, with a LoD where rows may have several. */
-  #slotValues(slot: number, start: number, end: number): object {
-    const { columns } = this.#file;
-    const slotNum = this.#spec.slots.length;
-    const { ends } = columns;
-    const strings: string[] = [];
-    const ids: string[] = [];
-    let valueCount = 0;
-    const lod = [0];
-    for (let row = start; row < end; row++) {
-      const bag = row * slotNum + slot;
-      const from = ends === undefined ? bag : bag === 0 ? 0 : ends[bag - 1]!;
-      const to = ends === undefined ? bag + 1 : ends[bag]!;
-      for (let at = from; at < to; at++) {
-        if ('keys' in columns) ids.push(toSignedText(columns.keys, at));
-        else strings.push(columns.features[at]!);
-      }
-      valueCount += to - from;
-      lod.push(valueCount);
-    }
-    const values = 'keys' in columns ? { int64_data: ids } : { data: strings };
-    return ends === undefined ? values : { ...values, lod };
-  }
 }
 
-/** A key as an int64 with the same bits. */
-function toSignedText(words: Uint32Array, at: number): string {
-  const key = (BigInt(words[2 * at + 1]!) << 32n) | BigInt(words[2 * at]!);
-  return BigInt.asIntN(64, key).toString();
+/** Values of a slot: strings, or keys as int64 with the same bits. */
+interface SlotValues {
+  readonly values: readonly string[] | readonly bigint[];
+  /** Offsets of the rows, where rows may have several values. */
+  readonly lod: readonly number[] | undefined;
+}
+
+/** The values of a slot in rows start … end. */
+export function sliceSlot(
+  { columns }: FileColumns,
+  slotNum: number,
+  { slot, start, end }: { readonly slot: number; readonly start: number; readonly end: number },
+): SlotValues {
+  const { ends } = columns;
+  const strings: string[] = [];
+  const ids: bigint[] = [];
+  const lod = [0];
+  for (let row = start; row < end; row++) {
+    const bag = row * slotNum + slot;
+    const from = ends === undefined ? bag : bag === 0 ? 0 : ends[bag - 1]!;
+    const to = ends === undefined ? bag + 1 : ends[bag]!;
+    for (let at = from; at < to; at++) {
+      if ('keys' in columns) ids.push(BigInt.asIntN(64, keyToBigint(columns.keys, at)));
+      else strings.push(columns.features[at]!);
+    }
+    lod.push(strings.length + ids.length);
+  }
+  const values = 'keys' in columns ? ids : strings;
+  return { values, lod: ends === undefined ? undefined : lod };
 }
