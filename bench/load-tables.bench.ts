@@ -1,6 +1,7 @@
 /**
  * The load tables of docs/performance.md, in Markdown: ctr-client in a closed loop against serving,
- * which has the demo's model and its tables in its memory. Run it with `npm run bench -- load-tables`.
+ * which has the demo's model and its tables in its memory. Run it with
+ * `npm run bench -- load-tables`.
  */
 import { spawn } from 'node:child_process';
 import { cpus, loadavg } from 'node:os';
@@ -149,8 +150,8 @@ class LoadTables {
   }
 
   /**
-   * Serving and ctr-client share both cores; of two processes each has a ctr-client with half of the
-   * requests in flight.
+   * Serving and ctr-client share both cores; of two processes each has a ctr-client with half of
+   * the requests in flight.
    */
   async compareInstances(): Promise<void> {
     printTable('serving', ['rows', 'in flight', 'requests/s', 'CPU µs', ...LATENCY_HEAD]);
