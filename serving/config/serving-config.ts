@@ -123,6 +123,16 @@ export interface RepositoryConfig {
   readonly pollMs: number;
   /** Models to load at the start in mode explicit; `*`: all. */
   readonly load: readonly string[];
+  /** What config.pbtxt cannot say of some of its models. */
+  readonly models: readonly RepositoryModelConfig[];
+}
+
+/** The settings of one model of a model repository. */
+export interface RepositoryModelConfig {
+  readonly name: string;
+  /** Recorded requests that run before a version serves. */
+  readonly warmUp?: WarmUpConfig;
+  readonly record?: RecordConfig;
 }
 
 export interface ServingConfig {
@@ -201,13 +211,18 @@ export function completeConfig(settings: ServingSettings): ServingConfig {
         '--model-repository, or --config with models',
     );
   }
-  const models = settings.models.map(completeModel);
+  const models = settings.models
+    .filter((model) => modelRepository === undefined || hasSource(model))
+    .map(completeModel);
   const names = models.map((model) => model.name);
-  const duplicate = findDuplicate(names);
+  const inRepository = modelRepository?.models ?? [];
+  const duplicate = findDuplicate([...names, ...inRepository.map(({ name }) => name)]);
   if (duplicate !== undefined) {
     rejectConfig(`two models are named ${duplicate}: rename one of them`);
   }
-  const recorded = findDuplicate(models.flatMap(({ record }) => (record ? [record.file] : [])));
+  const recorded = findDuplicate(
+    [...models, ...inRepository].flatMap(({ record }) => (record ? [record.file] : [])),
+  );
   if (recorded !== undefined) {
     rejectConfig(`two models record to ${recorded}: give each model its own --record file`);
   }
@@ -327,7 +342,58 @@ function readModelRepository(settings: ServingSettings): RepositoryConfig | unde
   if (mode !== 'poll') reject('repositoryPollMs', 'only allowed with --model-control-mode poll');
   if (mode !== 'explicit') reject('loadModel', 'only allowed with --model-control-mode explicit');
   if (folder === undefined) return undefined;
-  return { folder, mode, pollMs: repositoryPollMs ?? 15_000, load: loadModel ?? [] };
+  const models = settings.models
+    .filter((model) => !hasSource(model))
+    .map((model) => completeRepositoryModel(model));
+  return { folder, mode, pollMs: repositoryPollMs ?? 15_000, load: loadModel ?? [], models };
+}
+
+function hasSource({ repository, bundle, bundleDir, model }: ModelSettings): boolean {
+  return [repository, bundle, bundleDir, model].some((value) => value !== undefined);
+}
+
+/** Settings that a model of a model repository may have; config.pbtxt has the others. */
+const REPOSITORY_MODEL_KEYS: readonly (keyof ModelSettings)[] = [
+  'name',
+  'warmUp',
+  'warmUpFile',
+  'warmUpTimeoutMs',
+  'record',
+  'recordShare',
+  'recordBytes',
+  'recordFiles',
+  'recordRedact',
+];
+
+function completeRepositoryModel(settings: ModelSettings): RepositoryModelConfig {
+  const { name, warmUp = 'file' } = settings;
+  const keys = Object.keys(settings) as (keyof ModelSettings)[];
+  const foreign = keys.filter((key) => !REPOSITORY_MODEL_KEYS.includes(key));
+  const place = name === undefined ? '' : `model ${name}: `;
+  try {
+    rejectSettings(
+      settings,
+      foreign,
+      'not allowed for a model of --model-repository; its config.pbtxt has such settings',
+    );
+    if (name === undefined) {
+      rejectConfig('settings of a model of --model-repository need --name, the model');
+    }
+    if (warmUp !== 'file') {
+      rejectConfig('--warm-up: expected file; model_warmup in config.pbtxt has other warm-ups');
+    }
+    const hasFile = settings.warmUpFile !== undefined;
+    if (!hasFile) rejectSettings(settings, ['warmUp', 'warmUpTimeoutMs'], 'needs --warm-up-file');
+    const record = readRecord(settings);
+    return {
+      name,
+      ...(hasFile && { warmUp: readWarmUp(settings) }),
+      ...(record !== undefined && { record }),
+    };
+  } catch (error) {
+    const { code, message } = CubeError.from(error);
+    throw new CubeError(code, `${place}${message}`, { cause: error });
+  }
 }
 
 function completeMessageBytes(bytes: number = 64 << 20): number {
@@ -343,10 +409,7 @@ function findDuplicate(names: readonly string[]): string | undefined {
 function completeModel(settings: ModelSettings, index: number): ModelConfig {
   const name = settings.name ?? settings.bundle ?? nameFile(settings.model);
   if (name === undefined) {
-    rejectConfig(
-      `model ${index + 1}: give --name, --bundle or --model (settings of models do not apply to ` +
-        'those of --model-repository)',
-    );
+    rejectConfig(`model ${index + 1}: give --name, --bundle or --model`);
   }
   try {
     const record = readRecord(settings);

@@ -331,7 +331,9 @@ export const MODEL_SETTINGS: Table<ModelSettings> = {
   name: {
     kind: kinds.name,
     group: SOURCE,
-    help: 'Name of the model in requests (default: the bundle name, or the file name of --model)',
+    help:
+      'Name of the model in requests (default: the bundle name, or the file name of --model); or ' +
+      'the model of --model-repository that --record and --warm-up-file are for',
   },
   repository: {
     kind: kinds.text,

@@ -230,6 +230,7 @@ export class ModelRepository<V extends ServedVersion> {
       clock,
       pollMs: config.pollMs,
       logger,
+      signal: this.#stopping.signal,
       plan,
       onSwitch: (version) => onSwitch(name, version),
       onLoadFailed: (error) => onLoadFailed(name, error),

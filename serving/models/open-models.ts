@@ -17,24 +17,22 @@ import {
   type RepositoryConfig,
 } from '../config/serving-config.ts';
 import { applyPrecision } from '../engine/apply-precision.ts';
-import type { EnsembleStep } from '../engine/ensemble-plan.ts';
 import { type BundleLoadOptions, LoadedBundle } from '../engine/loaded-bundle.ts';
 import { type GraphLoadOptions, LoadedGraph } from '../engine/loaded-graph.ts';
-import type { LoadedVersion } from '../engine/loaded-version.ts';
 import { LookupGraph } from '../engine/lookup-graph.ts';
 import { Predictor } from '../engine/predictor.ts';
 import type { TensorModel } from '../engine/tensor-model.ts';
 import { readVersionGraph, readVersionSlots } from '../engine/version-files.ts';
 import type { EmbeddingStore } from '../stores/embedding-store.ts';
-import { checkRedacted } from './check-redacted.ts';
+import { assignRecorder } from './assign-recorder.ts';
 import type { FollowedLog } from './experiment-logs.ts';
 import { FileSource } from './file-source.ts';
 import { FolderSource, VersionFolderBackend } from './folder-source.ts';
 import { ModelRegistry } from './model-registry.ts';
-import { ModelRepository } from './model-repository.ts';
 import { type ModelOrigin, ModelStores } from './model-stores.ts';
+import { openModelRepository } from './open-model-repository.ts';
 import { readPlainModel } from './plain-model.ts';
-import { type Recorder, Recorders } from './recorder.ts';
+import { Recorders } from './recorder.ts';
 import { VersionManager, type VersionManagerOptions } from './version-manager.ts';
 import { ChannelSource, PinnedVersionSource, type VersionSource } from './version-source.ts';
 import { warmUp } from './warm-up.ts';
@@ -74,7 +72,8 @@ export async function openModels(options: OpenModelsOptions): Promise<OpenModels
   const { trustedKeysPath } = options;
   const trusted = trustedKeysPath === undefined ? undefined : TrustedKeys.read(trustedKeysPath);
   const { logger, modelRepository } = options;
-  const repository = modelRepository && (await openModelRepository(modelRepository, options));
+  const repository =
+    modelRepository && (await openModelRepository(modelRepository, { ...options, recorders }));
   const origins = options.models.map((model) =>
     model.source.kind === 'file'
       ? { model, file: new FileSource(model.source.file) }
@@ -111,31 +110,6 @@ function listExperimentLogs(
     if (source.kind !== 'channel' || !('repository' in origin)) return [];
     return [{ model: name, log: origin.repository.experimentLog(source.bundle), pollMs }];
   });
-}
-
-/** Creates the models of a model repository, not started yet. */
-async function openModelRepository(
-  config: RepositoryConfig,
-  { events, logger }: Pick<OpenModelsOptions, 'events' | 'logger'>,
-): Promise<ModelRepository<TensorModel>> {
-  // Few processes have one: its files are not part of every start.
-  const { planTritonModel } = await import('./triton-models.ts');
-  const find = ({ model, version }: EnsembleStep): TensorModel => {
-    const found = repository.models.get(model);
-    if (found === undefined) {
-      throw new CubeError('NOT_FOUND', `${config.folder} has no model ${model}`);
-    }
-    return version === undefined ? found.current : found.findByVersion(version);
-  };
-  const repository = new ModelRepository<TensorModel>({
-    config,
-    clock: systemClock,
-    logger,
-    plan: (look) => planTritonModel(look, { logger, find }),
-    onSwitch: (model, version) => events.onSwitch(model, version),
-    onLoadFailed: (model, { code }) => events.onLoadFailed(model, code),
-  });
-  return repository;
 }
 
 /** Objects shared by all models of a process. */
@@ -252,23 +226,6 @@ async function loadTensorModel(
   });
   await warmUpGraph(model, { ...config.warmUp, ...options });
   model.stats.reset();
-  return model;
-}
-
-/** Retires the model when it fails. @throws CubeError for redacted names that it has not */
-async function assignRecorder<T extends LoadedVersion>(
-  model: T,
-  recorders: Recorders,
-  recorder: Recorder | undefined,
-): Promise<T> {
-  if (recorder === undefined) return model;
-  try {
-    checkRedacted(recorder, model);
-  } catch (error) {
-    await model.retire();
-    throw error;
-  }
-  recorders.assign(model, recorder);
   return model;
 }
 

@@ -23,8 +23,11 @@ export interface ServedVersion {
 export interface ModelPlan<V> {
   /** Chooses the versions to serve among those in the folder. */
   chooseVersions(versions: readonly string[]): readonly string[];
-  /** Loads a version and warms it up. Releases everything when it throws. */
-  load(version: string, onStep: (step: string) => void): Promise<V>;
+  /**
+   * Loads a version and warms it up. Releases everything when it throws.
+   * @param signal aborted when the process stops
+   */
+  load(version: string, onStep: (step: string) => void, signal: AbortSignal): Promise<V>;
   /** Other models that must be served first: the steps of an ensemble. */
   readonly dependencies: readonly string[];
 }
@@ -36,6 +39,8 @@ export interface RepositoryModelOptions<V> {
   readonly clock: Clock;
   readonly pollMs: number;
   readonly logger: Logger;
+  /** Aborted when the process stops. */
+  readonly signal: AbortSignal;
   /** Reads the model's configuration. @throws CubeError naming file and field */
   readonly plan: (look: ModelLook) => ModelPlan<V>;
   readonly onSwitch: (version: string) => void;
@@ -216,12 +221,13 @@ export class RepositoryModel<V extends ServedVersion> {
   async #load(plan: ModelPlan<V>, version: string, stamp: string): Promise<void> {
     if (this.#failedStamps.get(version) !== stamp) this.#failures.delete(version);
     if (!this.#failures.canTry(version)) return;
-    const { name: model, logger } = this.#options;
+    const { name: model, logger, signal } = this.#options;
     this.#loading = version;
+    const onStep = (step: string): void => {
+      this.#loadingStep = step;
+    };
     try {
-      const value = await plan.load(version, (step) => {
-        this.#loadingStep = step;
-      });
+      const value = await plan.load(version, onStep, signal);
       if (this.#isUnloaded) await value.retire();
       else this.#serve(version, { value, stamp });
     } catch (caught) {

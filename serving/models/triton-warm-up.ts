@@ -9,6 +9,7 @@ import type { TritonModelConfig } from '../config/triton-model-config.ts';
 import type { TritonWarmUp, WarmUpInput } from '../config/triton-warm-up.ts';
 import type { TensorModel } from '../engine/tensor-model.ts';
 import { createElements } from './warm-up-elements.ts';
+import { predictOnInstances } from './warm-up-graph.ts';
 
 /** Files of `input_data_file` are in this folder of the model. */
 const DATA_FOLDER = 'warmup';
@@ -45,14 +46,7 @@ async function runEntry(model: TensorModel, entry: TritonWarmUp, folder: string)
     return { name, dataType, shape, data: createData(input, dataType, shape, folder) };
   });
   for (let i = 0; i < entry.count; i++) {
-    const deadlineMs = systemClock.nowMs() + TIMEOUT_MS;
-    const requests: Promise<unknown>[] = [];
-    for (let instance = 0; instance < model.pool.aliveInstances; instance++) {
-      requests.push(model.predict({ inputs, outputs: [] }, { deadlineMs }));
-      // Without a pause the runs would be merged. Each goes to an instance that has not run yet.
-      await new Promise((resolve) => setImmediate(resolve));
-    }
-    await Promise.all(requests);
+    await predictOnInstances(model, inputs, systemClock.nowMs() + TIMEOUT_MS);
   }
 }
 

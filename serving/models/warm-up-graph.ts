@@ -89,7 +89,8 @@ function createEntries({ isBatched, batching }: TensorModel): WarmUpEntry[] {
   return entries;
 }
 
-async function predictOnInstances(
+/** Predicts the tensors on every instance. */
+export async function predictOnInstances(
   graph: TensorModel,
   inputs: readonly NamedTensor[],
   deadlineMs: number,

@@ -12,6 +12,7 @@ import { CubeError } from '../../lib/core/errors.ts';
 import { completeConfig } from '../../serving/config/serving-config.ts';
 import { MODEL_SETTINGS, PROCESS_SETTINGS, toKebabCase } from '../../serving/config/settings.ts';
 import { parseSettings } from '../../serving/config/settings-file.ts';
+import { mergeSettings } from '../../serving/config/settings-flags.ts';
 import { temporaryFolder } from '../repository/support/fixtures.ts';
 
 const MAIN = fileURLToPath(new URL('../../serving/main.js', import.meta.url));
@@ -214,10 +215,39 @@ test('an invalid configuration is rejected with a remedy', () => {
       /service S: there is no model b \(models: a\)/,
     ],
   ];
+  assertRejected(cases);
+});
+
+function assertRejected(cases: readonly [string, RegExp][]): void {
   for (const [text, message] of cases) {
     const error = catchError(() => completeConfig(parseSettings(text, '/etc/serving.yaml')));
     assert.match(error?.message ?? 'no error', message);
   }
+}
+
+test('models of a model repository have settings for recording and recorded warm-ups only', () => {
+  assertRejected([
+    [
+      'model-repository: r\nmodels: [{name: a, max-batch: 3, record: f}]',
+      /model a: --max-batch: not allowed for a model of --model-repository; its config\.pbtxt/,
+    ],
+    [
+      'model-repository: r\nmodels: [{name: a, warm-up: golden}]',
+      /model a: --warm-up: expected file; model_warmup in config\.pbtxt/,
+    ],
+    [
+      'model-repository: r\nmodels: [{name: a, warm-up-timeout-ms: 3}]',
+      /model a: --warm-up-timeout-ms: needs --warm-up-file/,
+    ],
+    [
+      'model-repository: r\nmodels: [{name: a, record: f}, {name: b, record: f}]',
+      /two models record to \/etc\/f/,
+    ],
+    [
+      'model-repository: r\nmodels: [{name: a, record: f}, {name: a, bundle-dir: d}]',
+      /two models are named a/,
+    ],
+  ]);
 });
 
 test('warm-up entries imply a synthetic warm-up', () => {
@@ -231,6 +261,16 @@ test('warm-up entries imply a synthetic warm-up', () => {
       { data: 'random', rows: 64, count: 10 },
     ],
   });
+});
+
+test('flags record the requests of one model of a model repository', () => {
+  const flags = { modelRepository: 'm', name: 'encoder', record: 'r', recordShare: 1 };
+  const { models, modelRepository } = completeConfig(mergeSettings(undefined, flags));
+  assert.deepEqual(models, []);
+  assert.equal(modelRepository?.models[0]?.record?.share, 1);
+  const unnamed = { modelRepository: 'm', record: 'r' };
+  const error = catchError(() => completeConfig(mergeSettings(undefined, unnamed)));
+  assert.match(error?.message ?? '', /settings of a model of --model-repository need --name/);
 });
 
 test('--check-config: flags override variables, and both override the file', (t) => {

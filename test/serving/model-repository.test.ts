@@ -40,7 +40,7 @@ class TestRepository {
     this.folder = temporaryFolder(t);
     for (const [path, text] of Object.entries(files)) this.write(path, text);
     this.models = new ModelRepository({
-      config: { folder: this.folder, mode, pollMs: 10, load },
+      config: { folder: this.folder, mode, pollMs: 10, load, models: [] },
       clock: systemClock,
       logger: createLogger('test', { level: 'silent' }),
       plan: (look) => this.#plan(look),

@@ -1,11 +1,31 @@
-/** Checks that a model has what `record-redact` names: a misspelled name would be recorded. */
+/** Assigns the recorder of a model to a version that was loaded. */
 import { CubeError } from '../../lib/core/errors.ts';
 import { suggestNames } from '../../lib/core/nearest-name.ts';
 import { isTensorModel, type LoadedVersion } from '../engine/loaded-version.ts';
-import type { Recorder } from './recorder.ts';
+import type { Recorder, Recorders } from './recorder.ts';
 
-/** @throws CubeError INVALID_ARGUMENT naming the name that is no input, slot or dense feature */
-export function checkRedacted(recorder: Recorder, model: LoadedVersion): void {
+/** Retires the version when it fails. @throws CubeError for redacted names that it has not */
+export async function assignRecorder<T extends LoadedVersion>(
+  model: T,
+  recorders: Recorders,
+  recorder: Recorder | undefined,
+): Promise<T> {
+  if (recorder === undefined) return model;
+  try {
+    checkRedacted(recorder, model);
+  } catch (error) {
+    await model.retire();
+    throw error;
+  }
+  recorders.assign(model, recorder);
+  return model;
+}
+
+/**
+ * Checks that a model has what `record-redact` names: a misspelled name would be recorded.
+ * @throws CubeError INVALID_ARGUMENT naming the name that is no input, slot or dense feature
+ */
+function checkRedacted(recorder: Recorder, model: LoadedVersion): void {
   const { kind, names } = listRedactable(model);
   const unknown = recorder.redacted.find((redacted) => !names.includes(redacted));
   if (unknown === undefined) return;
