@@ -43,6 +43,8 @@ import { addSettingOptions, mergeSettings, type SettingFlags } from './config/se
 import type { TritonModelConfig } from './config/triton-model-config.ts';
 import { listMissingProviders } from './engine/choose-placements.ts';
 import type { PipelineDefinition } from './pipeline-service.ts';
+import type { GraphFiles } from './served-graphs.ts';
+import type { WorkerProcesses } from './worker-processes.ts';
 import type { WorkflowsDefinition } from './workflow-service.ts';
 
 interface Flags extends SettingFlags {
@@ -147,21 +149,34 @@ async function runServing(flags: Flags, program: Command): Promise<void> {
   if (worker === undefined) {
     for (const one of ignored) logger.warn({ ...one }, 'setting is ignored');
   }
-  // Supervisors send SIGHUP to reload files. Channels, folders and token files are already polled.
-  process.on('SIGHUP', () => logger.info('SIGHUP ignored: changes are detected without it'));
+  let reload: (() => Promise<void>) | undefined;
+  process.on('SIGHUP', () => {
+    // A terminal sends it to workers, too.
+    if (worker !== undefined) return;
+    // Channels, folders and token files are already polled.
+    if (reload === undefined) logger.info('SIGHUP ignored: changes are detected without it');
+    // The failure is logged where it happens.
+    else reload().catch(() => undefined);
+  });
   const stopRequest = waitForParentStop();
   const start = async (): Promise<Stoppable> => {
     const { build_dag_each_worker: hasWorkers = false, worker_num: count = 1 } =
       files?.config.server ?? {};
-    if (hasWorkers && worker === undefined) return startWorkers(config, count, logger);
+    if (hasWorkers && worker === undefined) {
+      const workers = await startWorkers(config, count, logger);
+      reload = () => workers.reload();
+      return workers;
+    }
     // Help and --check-config need none of the server's packages.
     const { startServing } = await import('./server.ts');
-    const pipeline =
-      files && (await loadPipeline({ ...files, ...(worker !== undefined && { worker }) }));
-    const workflows = graphs && (await loadWorkflows(graphs));
+    const first = await loadGraphs({ config, ignored, pipeline: files, workflows: graphs }, worker);
+    const readAgain = async (): Promise<GraphFiles> =>
+      loadGraphs(await parseConfig(flags), worker, true);
+    const hasGraphs =
+      files !== undefined || flags.confDir !== undefined || flags.flagfile !== undefined;
     const tracing = await startTracing('serving', logger);
-    const graph = { ...(pipeline && { pipeline }), ...(workflows && { workflows }) };
-    const serving = await startServing({ config, logger, ...graph });
+    const serving = await startServing({ ...first, logger, ...(hasGraphs && { readAgain }) });
+    if (hasGraphs) reload = () => serving.reload();
     reportListening(serving.address);
     return {
       async stop() {
@@ -178,7 +193,7 @@ async function startWorkers(
   { host, port, secondPort }: ServingConfig,
   count: number,
   logger: Logger,
-): Promise<Stoppable> {
+): Promise<WorkerProcesses> {
   const { WorkerProcesses } = await import('./worker-processes.ts');
   const ports = secondPort === undefined ? [port] : [port, secondPort];
   const args = process.argv.slice(1);
@@ -199,8 +214,8 @@ interface PipelineFiles extends Omit<PipelineDefinition, 'module'> {
 interface ParsedConfig {
   readonly config: ServingConfig;
   readonly ignored: readonly IgnoredSetting[];
-  readonly pipeline?: PipelineFiles;
-  readonly workflows?: WorkflowFiles;
+  readonly pipeline?: PipelineFiles | undefined;
+  readonly workflows?: WorkflowFiles | undefined;
 }
 
 /** The services of a conf folder, before the module of their operators is loaded. */
@@ -218,16 +233,28 @@ function reportPipeline(config: PipelineConfig, program: Command): void {
   }
 }
 
-async function loadPipeline({ file, ...others }: PipelineFiles): Promise<PipelineDefinition> {
-  const { loadPipelineModule } = await import('./pipeline/module.ts');
-  return { ...others, module: await loadPipelineModule(file) };
-}
-
-async function loadWorkflows(files: WorkflowFiles): Promise<WorkflowsDefinition> {
-  const { operatorFile, ...others } = files;
+/**
+ * Loads the modules of a configuration.
+ * @param worker number of this process, where several share the ports
+ * @param isReload the modules were loaded before, and may have changed
+ */
+async function loadGraphs(
+  { config, pipeline, workflows }: ParsedConfig,
+  worker: number | undefined,
+  isReload = false,
+): Promise<GraphFiles> {
+  if (pipeline !== undefined) {
+    const { file, ...others } = pipeline;
+    const { loadPipelineModule } = await import('./pipeline/module.ts');
+    const module = await loadPipelineModule(file, { isReload });
+    return { config, pipeline: { ...others, module, ...(worker !== undefined && { worker }) } };
+  }
+  if (workflows === undefined) return { config };
+  const { operatorFile, ...others } = workflows;
   const { loadOperators } = await import('./pipeline/module.ts');
-  const operators = operatorFile === undefined ? new Map() : await loadOperators(operatorFile);
-  return { ...others, operators };
+  const operators =
+    operatorFile === undefined ? new Map() : await loadOperators(operatorFile, { isReload });
+  return { config, workflows: { ...others, operators } };
 }
 
 /** @throws CubeError INVALID_ARGUMENT for flags that need others */
@@ -250,26 +277,31 @@ function checkServiceFlags({ proto, ops, confDir, flagfile }: Flags): void {
 /** Reports an invalid configuration as a usage error, wherever it was written. */
 async function readConfig(flags: Flags, program: Command): Promise<ParsedConfig> {
   try {
-    if (flags.pipeline !== undefined) return await readPipeline(flags, flags.pipeline);
-    checkServiceFlags(flags);
-    const { settings, ignored, workflowServices } = readFiles(flags);
-    const config = completeConfig(mergeSettings(settings, flags));
-    const { models, modelRepository } = config;
-    const known = [...ignored, ...listIgnoredCubeFields(models)];
-    const messages = flags.proto && (await readProto(flags.proto));
-    const workflows = workflowServices &&
-      messages && { ...workflowServices, messages, operatorFile: flags.ops };
-    if (flags.checkConfig !== true || modelRepository === undefined) {
-      return { config, ignored: known, ...(workflows && { workflows }) };
-    }
-    const fields: IgnoredSetting[] = [];
-    await readRepositoryConfigs(modelRepository.folder, fields);
-    return { config, ignored: [...known, ...fields] };
+    return await parseConfig(flags);
   } catch (error) {
     const { code, message } = CubeError.from(error);
     if (code !== 'INVALID_ARGUMENT') throw error;
     return program.error(`error: ${message}`);
   }
+}
+
+/** @throws CubeError INVALID_ARGUMENT, NOT_FOUND naming the setting or the file */
+async function parseConfig(flags: Flags): Promise<ParsedConfig> {
+  if (flags.pipeline !== undefined) return readPipeline(flags, flags.pipeline);
+  checkServiceFlags(flags);
+  const { settings, ignored, workflowServices } = readFiles(flags);
+  const config = completeConfig(mergeSettings(settings, flags));
+  const { models, modelRepository } = config;
+  const known = [...ignored, ...listIgnoredCubeFields(models)];
+  const messages = flags.proto && (await readProto(flags.proto));
+  const workflows = workflowServices &&
+    messages && { ...workflowServices, messages, operatorFile: flags.ops };
+  if (flags.checkConfig !== true || modelRepository === undefined) {
+    return { config, ignored: known, ...(workflows && { workflows }) };
+  }
+  const fields: IgnoredSetting[] = [];
+  await readRepositoryConfigs(modelRepository.folder, fields);
+  return { config, ignored: [...known, ...fields] };
 }
 
 /** @param ignored gets the fields that have no effect */

@@ -8,7 +8,7 @@ import type { ProtoServices } from './config/proto-file.ts';
 import { LocalPredictor } from './pipeline/local-predictor.ts';
 import type { NamedPipeline } from './pipeline/module.ts';
 import type { OpClient, OpSettings } from './pipeline/op.ts';
-import { registerPipelineMetrics } from './pipeline/pipeline-metrics.ts';
+import type { PipelineSource } from './pipeline/pipeline-metrics.ts';
 import { RemoteClient } from './pipeline/remote-client.ts';
 import { PipelineServer } from './pipeline/server.ts';
 import type { PipelineSettings } from './pipeline/settings.ts';
@@ -44,11 +44,12 @@ export interface StartedPipeline {
   readonly name: string;
   /** Undefined: it is served with messages of its own. */
   readonly service: PipelineService | undefined;
-  readonly messages: readonly ServedMessages[];
+  /** Undefined: it is served with the messages of Pipeline Serving. */
+  readonly messages: ServedMessages | undefined;
   /** Definitions of the messages, for gRPC reflection. */
   readonly definitions?: object | undefined;
-  /** Its name and its ops with their counts, for the console. */
-  describe(): object;
+  /** Counts since its start, for metrics and the console. */
+  readonly figures: PipelineSource;
   /** Answers the running requests first. */
   stop(): Promise<void>;
 }
@@ -66,11 +67,10 @@ export async function startPipeline(
   const settings = {
     ...toPipelineSettings(config, createClient, context.logger),
     ...toLogSettings(definition),
-    ...(config.dag.is_thread_op === false && { threadFile: getThreadFile(module) }),
+    ...(config.dag.is_thread_op === false && toThreadSettings(module)),
   };
   const server = new PipelineServer(module.ops, settings);
   await server.start();
-  context.metrics.extend((registry) => registerPipelineMetrics(registry, server));
   const { name, layout, packTensors } = module;
   const service = {
     name,
@@ -78,18 +78,17 @@ export async function startPipeline(
     ...(layout !== undefined && { layout }),
     ...(packTensors !== undefined && { packTensors }),
   };
-  const describe = (): object => ({ name, ...server.describe() });
   const { messages } = definition;
   return {
     name,
     service: messages === undefined ? service : undefined,
-    messages: (messages?.services ?? []).map((one) => ({
-      service: one,
-      runner: server,
+    messages: messages && {
+      services: messages.services,
+      findRunner: () => server,
       register: registerMessages,
-    })),
+    },
     definitions: messages?.definitions,
-    describe,
+    figures: server,
     stop: () => server.stop(),
   };
 }
@@ -129,8 +128,10 @@ function findChannelSize({ dag, server, ops }: PipelineConfig): number | undefin
 }
 
 /** @throws CubeError INVALID_ARGUMENT for a pipeline that other threads cannot load */
-function getThreadFile({ name, file }: NamedPipeline): string {
-  if (file !== undefined) return file;
+function toThreadSettings({ name, file, snapshot }: NamedPipeline): PipelineSettings {
+  if (file !== undefined) {
+    return { threadFile: file, ...(snapshot !== undefined && { threadSnapshot: snapshot }) };
+  }
   throw new CubeError(
     'INVALID_ARGUMENT',
     `is_thread_op: false: the pipeline ${name} has no file that worker threads can load; set true`,

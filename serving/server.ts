@@ -26,7 +26,8 @@ import { recordRows } from './models/recorded-rows.ts';
 import { recordTensors } from './models/recorded-tensors.ts';
 import { Shadows } from './models/shadows.ts';
 import { type Traffic, TrafficFile } from './models/traffic.ts';
-import type { PipelineDefinition, StartedPipeline } from './pipeline-service.ts';
+import type { PipelineHistory } from './pipeline/pipeline-history.ts';
+import type { StartedPipeline } from './pipeline-service.ts';
 import { Admission } from './protocols/admission.ts';
 import { registerServingConsole } from './protocols/console.ts';
 import { registerCtr } from './protocols/ctr.ts';
@@ -46,20 +47,24 @@ import { registerModelFeatures } from './protocols/model-features.ts';
 import { registerOpenApi } from './protocols/operations.ts';
 import { registerPaddle } from './protocols/paddle.ts';
 import { registerPipeline } from './protocols/pipeline.ts';
+import { registerReload } from './protocols/reload.ts';
 import { createServingLimits } from './protocols/request-limits.ts';
 import { findRouteAccess } from './protocols/route-access.ts';
 import { SliceQueue } from './protocols/slice-queue.ts';
 import { registerTfs } from './protocols/tfs.ts';
 import { registerTritonRest } from './protocols/triton-rest.ts';
+import {
+  type GraphFiles,
+  type GraphSet,
+  registerReloadMetrics,
+  ServedGraphs,
+} from './served-graphs.ts';
 import { WorkerProcess } from './worker-process.ts';
-import type { WorkflowsDefinition } from './workflow-service.ts';
 
-export interface ServingOptions {
-  readonly config: ServingConfig;
+export interface ServingOptions extends GraphFiles {
   readonly logger: Logger;
-  readonly pipeline?: PipelineDefinition | undefined;
-  /** The services of a conf folder with messages of their own, instead of a pipeline. */
-  readonly workflows?: WorkflowsDefinition | undefined;
+  /** Reads the files of pipelines, workflows and services again, for a reload. */
+  readonly readAgain?: (() => Promise<GraphFiles>) | undefined;
 }
 
 export interface Serving extends Stoppable {
@@ -67,22 +72,22 @@ export interface Serving extends Stoppable {
   readonly address: string;
   /** All of them. */
   readonly addresses: readonly string[];
+  /**
+   * Replaces pipelines, workflows and services by those of the changed files.
+   * @throws CubeError why the previous ones stay active
+   */
+  reload(): Promise<void>;
 }
 
 /** @throws CubeError when a repository or a store cannot be opened, or the port is taken */
 export async function startServing({
-  config,
   logger,
-  pipeline: definition,
-  workflows,
+  readAgain,
+  ...files
 }: ServingOptions): Promise<Serving> {
+  const { config, pipeline: definition } = files;
   useDecryptKeys(config);
-  const access = openProcessAccess({
-    config: config.access,
-    processName: 'serving',
-    findRequirement: findRouteAccess,
-    logger,
-  });
+  const access = openAccess(config, logger);
   const admission = new Admission(config.inFlightMax);
   const metrics = new ServingMetrics();
   const models = await openModels({
@@ -96,21 +101,24 @@ export async function startServing({
   metrics.addNames(config.metricNames, models.registry);
   metrics.observeRecording(models.recorders);
   const context = createContext(config, { models, admission, metrics, access, logger });
-  let pipeline: StartedPipeline | undefined;
-  const hasPipeline = definition !== undefined || workflows !== undefined;
-  const describePipeline = hasPipeline ? () => pipeline?.describe() : undefined;
+  let graphs: ServedGraphs | undefined;
+  const hasPipeline = definition !== undefined || files.workflows !== undefined;
+  const history = hasPipeline ? await createHistory(context) : undefined;
+  const describePipeline = history && (() => graphs && describeGraphs(graphs, history));
   const feed = createConsoleFeed(context, describePipeline);
   let port: OnePortServer | undefined;
   const addresses: string[] = [];
   let isStopped = false;
   let worker: WorkerProcess | undefined;
+  // The files of all worker processes change together, so the one that started them decides.
+  const reload = async (): Promise<void> => (worker === undefined ? graphs : worker)?.reload();
   const stop = async (): Promise<void> => {
     isStopped = true;
     worker?.leave();
     await admission.close();
     feed.close();
     if (addresses.length > 0 || worker !== undefined) await port?.stop();
-    await pipeline?.stop();
+    await graphs?.stop();
     await context.exposures?.close();
     await context.experimentLogs.stop();
     context.shadows.close();
@@ -118,25 +126,48 @@ export async function startServing({
     access.close();
   };
   try {
-    pipeline = await startGraphs({ pipeline: definition, workflows }, context);
+    graphs = await openGraphs(files, { context, readAgain, history });
     port = createProtocolServer(context, config, feed, {
       tls: config.tls && new TlsIdentity(config.tls, logger),
       gate: access.gate.isRestrictive ? access.gate : undefined,
-      pipeline,
+      graphs,
+      reload: () => reload(),
     });
     if (definition?.worker === undefined) addresses.push(...(await listen(port, config)));
-    else worker = await startWorker(port, context);
+    else worker = await startWorker(port, context, graphs);
   } catch (error) {
     await stop();
     throw error;
   }
   warnIfOpen(config.host, access, logger);
-  logAddresses(config, addresses, pipeline?.name, logger);
+  logAddresses(config, addresses, graphs.current.graph?.name, logger);
   // With the experiments, so that the first requests are assigned too.
   void context.experimentLogs.start().then(() => {
     if (!isStopped) models.registry.start();
   });
-  return { address: addresses[0] ?? '', addresses, stop };
+  return { address: addresses[0] ?? '', addresses, reload, stop };
+}
+
+function openAccess({ access: config }: ServingConfig, logger: Logger): ProcessAccess {
+  const options = { config, findRequirement: findRouteAccess, logger };
+  return openProcessAccess({ processName: 'serving', ...options });
+}
+
+interface GraphParts extends Pick<ServingOptions, 'readAgain'> {
+  readonly context: ProtocolContext;
+  readonly history: PipelineHistory | undefined;
+}
+
+/** Starts pipelines, workflows and services, with the metrics of their reloads. */
+async function openGraphs(
+  files: GraphFiles,
+  { context, readAgain: read, history }: GraphParts,
+): Promise<ServedGraphs> {
+  const { logger, metrics } = context;
+  const start = (given: GraphFiles) => startGraphs(given, context);
+  const graphs = await ServedGraphs.start(files, { start, read, history, logger });
+  if (graphs.canReload) metrics.extend((registry) => registerReloadMetrics(registry, graphs));
+  return graphs;
 }
 
 function logAddresses(
@@ -155,7 +186,7 @@ function logAddresses(
 
 /** Starts the pipeline, or the workflows, of the process. @returns undefined when it has none */
 async function startGraphs(
-  { pipeline, workflows }: Pick<ServingOptions, 'pipeline' | 'workflows'>,
+  { pipeline, workflows }: GraphFiles,
   context: ProtocolContext,
 ): Promise<StartedPipeline | undefined> {
   // Their clients load gRPC, which other processes do not need at their start.
@@ -166,6 +197,19 @@ async function startGraphs(
   if (workflows === undefined) return undefined;
   const { startWorkflows } = await import('./workflow-service.ts');
   return startWorkflows(workflows, context);
+}
+
+/** The figures of all generations of the pipeline, as metrics. */
+async function createHistory({ metrics }: ProtocolContext): Promise<PipelineHistory> {
+  const { PipelineHistory } = await import('./pipeline/pipeline-history.ts');
+  const { registerPipelineMetrics } = await import('./pipeline/pipeline-metrics.ts');
+  const history = new PipelineHistory();
+  metrics.extend((registry) => registerPipelineMetrics(registry, history));
+  return history;
+}
+
+function describeGraphs({ current, status }: ServedGraphs, history: PipelineHistory): object {
+  return { name: current.graph?.name, ...history.describe(), reload: status };
 }
 
 function formatAddresses(addresses: readonly string[]): object {
@@ -184,9 +228,13 @@ async function listen(
 }
 
 /** Accepts the connections of the process that listens. */
-async function startWorker(port: OnePortServer, context: ProtocolContext): Promise<WorkerProcess> {
+async function startWorker(
+  port: OnePortServer,
+  context: ProtocolContext,
+  graphs: ServedGraphs,
+): Promise<WorkerProcess> {
   const isReady = (): boolean => findNotReadyReason(context) === undefined;
-  const worker = new WorkerProcess({ port, metrics: context.metrics, isReady });
+  const worker = new WorkerProcess({ port, metrics: context.metrics, isReady, graphs });
   await worker.start();
   return worker;
 }
@@ -293,52 +341,58 @@ function createConsoleFeed(
 }
 
 interface ServerParts extends Pick<OnePortServerOptions, 'tls' | 'gate'> {
-  readonly pipeline: StartedPipeline | undefined;
+  readonly graphs: ServedGraphs;
+  readonly reload: () => Promise<void>;
 }
 
 /** Registers every protocol on one port, which does not listen yet. */
 function createProtocolServer(
   context: ProtocolContext,
-  { services, protocols, messageBytes, tlsOnly, corsOrigins }: ServingConfig,
+  { protocols, messageBytes, tlsOnly, corsOrigins }: ServingConfig,
   feed: ConsoleFeed,
-  { tls, gate, pipeline }: ServerParts,
+  { tls, gate, graphs, reload }: ServerParts,
 ): OnePortServer {
   const limits = createServingLimits(messageBytes);
-  const definitions = pipeline?.definitions;
+  const { definitions } = graphs.current.graph ?? {};
   const endpoints = createEndpoints(context, limits, { gate, corsOrigins }, definitions);
-  registerProtocols(endpoints, context, { services, feed, pipeline });
+  registerProtocols(endpoints, context, { graphs, feed, reload });
   const { logger } = context;
   return createServer(endpoints, protocols, { limits, logger, tls, tlsOnly, gate });
 }
 
 /** What is served besides models under their own names. */
-interface ServedNames {
-  readonly services: ServingConfig['services'];
+interface ServedParts {
+  readonly graphs: Pick<ServedGraphs, 'services' | 'acquire' | 'canReload' | 'status'> & {
+    readonly current: Pick<GraphSet, 'service' | 'messages'>;
+  };
   readonly feed: ConsoleFeed;
-  readonly pipeline?: Pick<StartedPipeline, 'service' | 'messages'> | undefined;
+  readonly reload: () => Promise<void>;
 }
 
 /** Registers the routes of every protocol, and their description. */
 export function registerProtocols(
   endpoints: Endpoints,
   context: ProtocolContext,
-  { services, feed, pipeline }: ServedNames,
+  { graphs, feed, reload }: ServedParts,
 ): void {
   registerServingConsole(endpoints, context.models, feed);
-  registerStatusRoutes(endpoints, context);
+  registerStatusRoutes(endpoints, context, graphs.canReload ? () => graphs.status : undefined);
   registerKserveRest(endpoints, context);
   registerTritonRest(endpoints, context);
   registerKserveGrpc(endpoints, context);
   registerTfs(endpoints, context);
   registerModelFeatures(endpoints, context.models);
-  registerPaddle(endpoints, context, services);
+  registerPaddle(endpoints, context, graphs);
   registerCtr(endpoints, context);
-  const { service, messages = [] } = pipeline ?? {};
-  for (const one of messages) one.register(endpoints, context, one);
-  if (service !== undefined) registerPipeline(endpoints, context, service);
+  const { service, messages } = graphs.current;
+  const own = messages?.services ?? [];
+  for (const one of own) messages?.register(endpoints, context, one, graphs);
+  if (service !== undefined) registerPipeline(endpoints, context, graphs);
+  if (graphs.canReload) registerReload(endpoints, context, reload);
   registerOpenApi(endpoints, {
-    services: services.map(({ name }) => name),
+    services: graphs.services.map(({ name }) => name),
     hasPipeline: service !== undefined,
-    messages: messages.map((one) => one.service),
+    messages: own,
+    canReload: graphs.canReload,
   });
 }

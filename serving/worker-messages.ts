@@ -1,10 +1,17 @@
 /** Messages between serving and its worker processes, over their IPC channels. */
+import type { ErrorCode } from '../lib/core/errors.ts';
 
 export type MessageToWorker =
   /** A connection comes with the message. */
   | { readonly type: 'connection' }
   | { readonly type: 'collect'; readonly id: number }
-  | { readonly type: 'metrics'; readonly id: number; readonly text: string };
+  | { readonly type: 'metrics'; readonly id: number; readonly text: string }
+  /** Build the changed set of pipelines, workflows and services; `prepared` answers. */
+  | { readonly type: 'prepare'; readonly id: number }
+  /** Every worker has built it: use it. */
+  | { readonly type: 'commit' }
+  | { readonly type: 'discard'; readonly problem: string }
+  | { readonly type: 'reloaded'; readonly id: number; readonly error?: WorkerError };
 
 export type MessageFromWorker =
   /** It accepts connections; `isReady`: its models are loaded too. */
@@ -13,4 +20,12 @@ export type MessageFromWorker =
   | { readonly type: 'leaving' }
   | { readonly type: 'values'; readonly id: number; readonly values: object }
   /** A scrape asks for the metrics of all workers. */
-  | { readonly type: 'scrape'; readonly id: number };
+  | { readonly type: 'scrape'; readonly id: number }
+  | { readonly type: 'prepared'; readonly id: number; readonly error?: WorkerError }
+  /** A control call asks for a reload of all workers; `reloaded` answers. */
+  | { readonly type: 'reload'; readonly id: number };
+
+export interface WorkerError {
+  readonly code: ErrorCode;
+  readonly message: string;
+}

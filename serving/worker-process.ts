@@ -3,8 +3,10 @@
  * answers a scrape of metrics with those of all workers.
  */
 import type { Socket } from 'node:net';
+import { CubeError } from '../lib/core/errors.ts';
 import type { OnePortServer } from '../lib/rpc/one-port-server.ts';
 import type { ServingMetrics } from './metrics/serving-metrics.ts';
+import type { PreparedSet, ServedGraphs } from './served-graphs.ts';
 import type { MessageFromWorker, MessageToWorker } from './worker-messages.ts';
 
 const READY_POLL_MS = 50;
@@ -13,11 +15,14 @@ export interface WorkerParts {
   readonly port: OnePortServer;
   readonly metrics: ServingMetrics;
   readonly isReady: () => boolean;
+  readonly graphs: ServedGraphs;
 }
 
 export class WorkerProcess {
   readonly #parts: WorkerParts;
   readonly #scrapes: Map<number, (text: string) => void> = new Map();
+  readonly #reloads: Map<number, (error: CubeError | undefined) => void> = new Map();
+  #prepared: PreparedSet | undefined;
   #lastId = 0;
   #isLeaving = false;
   #readyTimer: NodeJS.Timeout | undefined;
@@ -47,6 +52,16 @@ export class WorkerProcess {
     process.channel?.unref();
   }
 
+  /** Reloads all workers. @throws CubeError why their previous files stay active */
+  async reload(): Promise<void> {
+    const id = ++this.#lastId;
+    const error = await new Promise<CubeError | undefined>((resolve) => {
+      this.#reloads.set(id, resolve);
+      this.#post({ type: 'reload', id });
+    });
+    if (error !== undefined) throw error;
+  }
+
   #post(message: MessageFromWorker): void {
     if (process.connected) process.send?.(message, undefined, undefined, () => undefined);
   }
@@ -70,7 +85,34 @@ export class WorkerProcess {
     } else if (message.type === 'metrics') {
       this.#scrapes.get(message.id)?.(message.text);
       this.#scrapes.delete(message.id);
+    } else if (message.type === 'reloaded') {
+      const { id, error } = message;
+      this.#reloads.get(id)?.(error && new CubeError(error.code, error.message));
+      this.#reloads.delete(id);
+    } else {
+      void this.#handleReload(message);
     }
+  }
+
+  async #handleReload(
+    message: Extract<MessageToWorker, { type: 'prepare' | 'commit' | 'discard' }>,
+  ): Promise<void> {
+    const { graphs } = this.#parts;
+    if (message.type === 'prepare') {
+      const { id } = message;
+      try {
+        this.#prepared = await graphs.prepare();
+        this.#post({ type: 'prepared', id });
+      } catch (thrown) {
+        const { code, message: text } = CubeError.from(thrown);
+        this.#post({ type: 'prepared', id, error: { code, message: text } });
+      }
+      return;
+    }
+    const prepared = this.#prepared;
+    this.#prepared = undefined;
+    if (message.type === 'commit') prepared?.commit();
+    else if (prepared !== undefined) await prepared.discard(message.problem);
   }
 
   #scrape(): Promise<string> {

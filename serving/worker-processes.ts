@@ -4,13 +4,14 @@
  * replaced; the ports stay open.
  */
 import { createServer, type Server, type Socket } from 'node:net';
+import { CubeError } from '../lib/core/errors.ts';
 import { systemClock } from '../lib/platform/clock.ts';
 import type { Stoppable } from '../lib/platform/lifecycle.ts';
 import { type Logger, writeForwardedLine } from '../lib/platform/logs.ts';
 import { mergeLabelled } from '../lib/platform/metrics.ts';
 import { SupervisedProcess } from '../lib/platform/supervised-process.ts';
 import { listenOn } from '../lib/rpc/listen.ts';
-import type { MessageFromWorker, MessageToWorker } from './worker-messages.ts';
+import type { MessageFromWorker, MessageToWorker, WorkerError } from './worker-messages.ts';
 
 /** Connections that wait while no worker accepts any. */
 const WAITING_MAX = 1_024;
@@ -34,6 +35,7 @@ export class WorkerProcesses implements Stoppable {
   readonly addresses: string[] = [];
   #next = 0;
   #isStopping = false;
+  #reloads: Promise<void> = Promise.resolve();
 
   constructor(options: WorkerProcessesOptions) {
     this.#options = options;
@@ -41,6 +43,7 @@ export class WorkerProcesses implements Stoppable {
       return new Worker(number, options, {
         onChange: () => this.#handOutWaiting(),
         collect: () => this.#collect(),
+        reload: () => this.reload(),
       });
     });
   }
@@ -59,6 +62,25 @@ export class WorkerProcesses implements Stoppable {
       await this.stop();
       throw error;
     }
+  }
+
+  /**
+   * Reloads the files of all workers as one unit: they switch when each of them has built the
+   * changed set. A worker that ends meanwhile starts with the changed files.
+   * @throws CubeError why the previous ones stay active
+   */
+  reload(): Promise<void> {
+    const reload = this.#reloads.catch(() => undefined).then(() => this.#reloadAll());
+    this.#reloads = reload;
+    return reload;
+  }
+
+  async #reloadAll(): Promise<void> {
+    const open = this.#workers.filter(({ state }) => state !== 'closed');
+    const errors = await Promise.all(open.map((worker) => worker.prepare()));
+    const error = errors.find((one) => one !== undefined);
+    for (const worker of open) worker.finishReload(error?.message);
+    if (error !== undefined) throw new CubeError(error.code, error.message);
   }
 
   /** Closes the ports; the workers answer the requests in progress. */
@@ -116,6 +138,8 @@ interface WorkerEvents {
   readonly onChange: () => void;
   /** The metrics of all workers. */
   readonly collect: () => Promise<string>;
+  /** A control call asks for a reload. */
+  readonly reload: () => Promise<void>;
 }
 
 class Worker {
@@ -123,6 +147,7 @@ class Worker {
   readonly process: SupervisedProcess;
   readonly #events: WorkerEvents;
   readonly #pending: Map<number, (values: object | undefined) => void> = new Map();
+  readonly #preparing: Map<number, (error: WorkerError | undefined) => void> = new Map();
   #lastId = 0;
   /** `open`: it accepts connections, but its models are not loaded. */
   state: 'closed' | 'open' | 'ready' = 'closed';
@@ -172,6 +197,20 @@ class Worker {
     });
   }
 
+  /** @returns why the worker cannot use the changed files; undefined: it can, or has ended */
+  prepare(): Promise<WorkerError | undefined> {
+    const id = ++this.#lastId;
+    return new Promise((resolve) => {
+      this.#preparing.set(id, resolve);
+      this.#send({ type: 'prepare', id });
+    });
+  }
+
+  /** @param problem undefined: every worker has built the changed set */
+  finishReload(problem: string | undefined): void {
+    this.#send(problem === undefined ? { type: 'commit' } : { type: 'discard', problem });
+  }
+
   #send(message: MessageToWorker): void {
     this.process.send(message, undefined, () => undefined);
   }
@@ -187,11 +226,28 @@ class Worker {
     } else if (message.type === 'scrape') {
       const { id } = message;
       void this.#events.collect().then((text) => this.#send({ type: 'metrics', id, text }));
+    } else if (message.type === 'prepared') {
+      this.#preparing.get(message.id)?.(message.error);
+      this.#preparing.delete(message.id);
+    } else if (message.type === 'reload') {
+      void this.#reload(message.id);
+    }
+  }
+
+  async #reload(id: number): Promise<void> {
+    try {
+      await this.#events.reload();
+      this.#send({ type: 'reloaded', id });
+    } catch (thrown) {
+      const { code, message } = CubeError.from(thrown);
+      this.#send({ type: 'reloaded', id, error: { code, message } });
     }
   }
 
   #close(): void {
     this.state = 'closed';
+    for (const settle of this.#preparing.values()) settle(undefined);
+    this.#preparing.clear();
     for (const settle of this.#pending.values()) settle(undefined);
   }
 }

@@ -10,7 +10,7 @@ import type { WorkflowServiceConfig } from './config/paddle-conf.ts';
 import type { ProtoServices } from './config/proto-file.ts';
 import { LocalPredictor } from './pipeline/local-predictor.ts';
 import type { OpClient, OpValues } from './pipeline/op.ts';
-import { type PipelineSource, registerPipelineMetrics } from './pipeline/pipeline-metrics.ts';
+import type { PipelineSource } from './pipeline/pipeline-metrics.ts';
 import { RemoteClient } from './pipeline/remote-client.ts';
 import { PipelineServer } from './pipeline/server.ts';
 import {
@@ -22,7 +22,7 @@ import {
 import type { StartedPipeline } from './pipeline-service.ts';
 import type { ProtocolContext } from './protocols/handle-prediction.ts';
 import { readTensorRows } from './protocols/local-rows.ts';
-import { type MessageRunner, registerMessages, type ServedMessages } from './protocols/messages.ts';
+import { type MessageRunner, registerMessages } from './protocols/messages.ts';
 
 export interface WorkflowsDefinition {
   readonly services: readonly WorkflowServiceConfig[];
@@ -43,7 +43,12 @@ export async function startWorkflows(
   const stop = async (): Promise<void> => {
     for (const server of servers.values()) await server.stop();
   };
+  const runners = new Map<string, WorkflowRunner>();
   try {
+    for (const service of services) {
+      const { name, methods } = findMessageService(messages, service.name);
+      runners.set(name, new WorkflowRunner(service, methods, servers));
+    }
     for (const workflow of workflows) {
       const { logger } = context;
       const createClient = (node: WorkflowNode): OpClient =>
@@ -57,15 +62,19 @@ export async function startWorkflows(
     await stop();
     throw error;
   }
-  context.metrics.extend((registry) => registerPipelineMetrics(registry, combine(servers)));
-  const served = services.map((service): ServedMessages => {
-    const schema = findMessageService(messages, service.name);
-    const runner = new WorkflowRunner(service, schema.methods, servers);
-    return { service: schema, runner, register: registerMessages };
-  });
-  const describe = (): object => ({ name: 'workflows', ...combine(servers).describe() });
-  const { definitions } = messages;
-  return { name: 'workflows', service: undefined, messages: served, definitions, describe, stop };
+  return {
+    name: 'workflows',
+    service: undefined,
+    messages: {
+      // A reload may add services, whose routes are therefore known from the start.
+      services: messages.services,
+      findRunner: (name) => runners.get(name),
+      register: registerMessages,
+    },
+    definitions: messages.definitions,
+    figures: combine(servers),
+    stop,
+  };
 }
 
 /** @param services of the `.proto` files, by full or short name */

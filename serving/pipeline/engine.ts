@@ -86,11 +86,11 @@ export class PipelineEngine {
     };
     this.#executors = plan.steps.map((step, index) => {
       const resolved = requireDefined(this.opSettings[index], 'the settings of an op');
-      const { threadFile: file } = settings;
+      const { threadFile: file, threadSnapshot: snapshot } = settings;
       if (file === undefined) return new LocalExecutor(step.op, resolved);
       const movable = findMovable(plan, step);
       const onOutage = (reason: Stopped): void => this.#runners[index]?.failAll(reason);
-      const parts = { file, op: step.op.name, settings: resolved, movable, onOutage };
+      const parts = { file, snapshot, op: step.op.name, settings: resolved, movable, onOutage };
       return new OpThreads({ ...parts, logger: getLogger() });
     });
     this.#runners = this.#executors.map((executor, index) => {

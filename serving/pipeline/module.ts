@@ -2,9 +2,12 @@
 import { createRequire, register } from 'node:module';
 import { basename, extname, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
+import { MessageChannel, type MessagePort, receiveMessageOnPort } from 'node:worker_threads';
 import { CubeError } from '../../lib/core/errors.ts';
 import { fileExists } from '../../lib/platform/files.ts';
-import { ENTRY_GLOBAL, type HookData } from './module-hooks.ts';
+import { findOps } from './find-ops.ts';
+import { addReload, ENTRY_GLOBAL, findReload, type HookData } from './module-hooks.ts';
+import type { ModuleSnapshot, ModuleSource } from './module-snapshot.ts';
 import { Op, RequestOp, ResponseOp } from './op.ts';
 import type { PipelineModule, PipelineOps } from './pipeline-module.ts';
 import type { OperatorClass } from './workflow.ts';
@@ -13,6 +16,13 @@ export interface NamedPipeline extends PipelineModule {
   readonly name: string;
   /** Where it was loaded from; undefined: made in this process. */
   readonly file?: string;
+  /** What was read. */
+  readonly snapshot?: ModuleSnapshot;
+}
+
+interface LoadOptions {
+  /** Reads the file and its imports again, without what earlier loads left in memory. */
+  readonly isReload?: boolean;
 }
 
 type ModuleExport = PipelineOps | PipelineModule;
@@ -23,32 +33,89 @@ const NAME = /^[\w.-]{1,128}$/;
 
 let hooksRegistered = false;
 let compilerRegistered = false;
+let reloads = 0;
+/** By URL; those of a reload are removed when it has ended. */
+const sourcesRead = new Map<string, ModuleSource>();
+const ports: MessagePort[] = [];
 
-/** @throws CubeError NOT_FOUND; INVALID_ARGUMENT naming the file and what is wrong with it */
-export async function loadPipelineModule(file: string): Promise<NamedPipeline> {
-  const module = await importModule(file);
+/**
+ * @param known what worker threads run instead of the files
+ * @throws CubeError NOT_FOUND; INVALID_ARGUMENT naming the file and what is wrong with it
+ */
+export async function loadPipelineModule(
+  file: string,
+  options: LoadOptions = {},
+  known?: ModuleSnapshot,
+): Promise<NamedPipeline> {
+  const { module, snapshot } = await importModule(file, options, known);
   const exported = module['default'];
   try {
     const value = typeof exported === 'function' ? await exported() : exported;
-    return { ...readExport(value as ModuleExport, file), file: resolve(file) };
+    const pipeline = readExport(value as ModuleExport, file);
+    rememberOps(pipeline, file, options);
+    return { ...pipeline, file: resolve(file), snapshot };
   } catch (error) {
     if (error instanceof CubeError) throw error;
     throw invalid(file, toMessage(error), error);
   }
 }
 
-async function importModule(file: string): Promise<Record<string, unknown>> {
+/** Ops that an earlier load has returned, and that a running pipeline may have. */
+const loadedOps = new WeakSet<object>();
+
+/** @throws CubeError INVALID_ARGUMENT when a reload has ops of a running pipeline */
+function rememberOps({ ops }: PipelineModule, file: string, { isReload }: LoadOptions): void {
+  const { steps, response } = findOps(ops);
+  if (isReload === true && loadedOps.has(response)) {
+    throw invalid(
+      file,
+      'it returns the ops of an earlier load; make it an ES module, or create the ops in the ' +
+        'exported function',
+    );
+  }
+  for (const op of [...steps, response]) loadedOps.add(op);
+}
+
+interface ImportedModule {
+  readonly module: Record<string, unknown>;
+  readonly snapshot: ModuleSnapshot;
+}
+
+async function importModule(
+  file: string,
+  { isReload = false }: LoadOptions,
+  known?: ModuleSnapshot,
+): Promise<ImportedModule> {
   const path = resolve(file);
-  if (!fileExists(path)) throw new CubeError('NOT_FOUND', `${file}: no such file`);
+  if (known === undefined && !fileExists(path)) {
+    throw new CubeError('NOT_FOUND', `${file}: no such file`);
+  }
   if (!EXTENSIONS.includes(extname(path))) {
     throw invalid(file, `expected a file with one of ${EXTENSIONS.join(', ')}`);
   }
-  await registerModuleHooks(path);
+  await registerModuleHooks(path, known);
+  const reload = isReload ? ++reloads : 0;
+  const url = known?.url ?? addReload(pathToFileURL(path).href, reload);
   try {
-    return await import(pathToFileURL(path).href);
+    const module = await import(url);
+    return { module, snapshot: { url, sources: known?.sources ?? takeSources(reload) } };
   } catch (error) {
     throw invalid(file, toMessage(error), error);
   }
+}
+
+/** The files that an import has read. The first load keeps them: another one does not read them. */
+function takeSources(reload: number): readonly ModuleSource[] {
+  for (const port of ports) {
+    for (;;) {
+      const received = receiveMessageOnPort(port) as { message: ModuleSource } | undefined;
+      if (received === undefined) break;
+      sourcesRead.set(received.message.url, received.message);
+    }
+  }
+  const found = [...sourcesRead.values()].filter(({ url }) => findReload(url) === reload);
+  if (reload > 0) for (const { url } of found) sourcesRead.delete(url);
+  return found;
 }
 
 function toMessage(error: unknown): string {
@@ -59,8 +126,11 @@ function toMessage(error: unknown): string {
  * The operators of a module: the classes that it exports, by name.
  * @throws CubeError as loadPipelineModule
  */
-export async function loadOperators(file: string): Promise<ReadonlyMap<string, OperatorClass>> {
-  const exported = await importModule(file);
+export async function loadOperators(
+  file: string,
+  options: LoadOptions = {},
+): Promise<ReadonlyMap<string, OperatorClass>> {
+  const { module: exported } = await importModule(file, options);
   const classes = Object.entries(exported).filter(
     ([, value]) => typeof value === 'function' && value.prototype instanceof Op,
   );
@@ -75,14 +145,22 @@ export async function loadOperators(file: string): Promise<ReadonlyMap<string, O
  * @param file a file that will be loaded
  * @throws CubeError UNSUPPORTED for TypeScript that nothing can compile
  */
-async function registerModuleHooks(file: string): Promise<void> {
+async function registerModuleHooks(file: string, known?: ModuleSnapshot): Promise<void> {
   const needsCompiler = /\.m?ts$/.test(file) && !stripsTypes();
   if (hooksRegistered && (compilerRegistered || !needsCompiler)) return;
   const entry = await import('./index.ts');
   Object.assign(globalThis, { [ENTRY_GLOBAL]: entry });
   const names = Object.keys(entry);
-  const data: HookData = needsCompiler ? { names, compiler: findCompiler(file) } : { names };
-  register('./module-hooks.js', import.meta.url, { data });
+  const { port1, port2 } = new MessageChannel();
+  port1.unref();
+  ports.push(port1);
+  const data: HookData = {
+    names,
+    port: port2,
+    ...(needsCompiler && { compiler: findCompiler(file) }),
+    ...(known !== undefined && { sources: known.sources }),
+  };
+  register('./module-hooks.js', import.meta.url, { data, transferList: [port2] });
   hooksRegistered = true;
   compilerRegistered ||= needsCompiler;
 }

@@ -1,6 +1,7 @@
 /** Messages between the pipeline and the worker threads of its ops. */
 import type { ErrorCode } from '../../lib/core/errors.ts';
 import type { LogLevel } from '../../lib/platform/logs.ts';
+import type { ModuleSnapshot } from './module-snapshot.ts';
 import type { OpInputs, OpValues } from './op.ts';
 import type { ExecutionSettings } from './op-execution.ts';
 import type { OpTiming } from './pipeline-answer.ts';
@@ -9,6 +10,8 @@ import type { OpTiming } from './pipeline-answer.ts';
 export interface OpThreadData {
   /** The file that exports the pipeline. */
   readonly file: string;
+  /** The file as the pipeline was built from it; undefined: as it is. */
+  readonly snapshot: ModuleSnapshot | undefined;
   readonly op: string;
   /** Which of the op's threads this is: its `concurrencyIndex`. */
   readonly slot: number;

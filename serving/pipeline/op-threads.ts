@@ -3,6 +3,7 @@ import { requireDefined } from '../../lib/core/errors.ts';
 import type { Logger, LogLevel } from '../../lib/platform/logs.ts';
 import { PIPELINE_ERROR } from '../../proto/pipeline.ts';
 import type { ExecutionTask } from './call-context.ts';
+import type { ModuleSnapshot } from './module-snapshot.ts';
 import type { OpExecutor } from './op-executor.ts';
 import { OpThread } from './op-thread.ts';
 import { getClockOffsetMs } from './op-thread-protocol.ts';
@@ -12,6 +13,7 @@ import { Stopped } from './stopped.ts';
 export interface OpThreadsOptions {
   /** The file that exports the pipeline. */
   readonly file: string;
+  readonly snapshot: ModuleSnapshot | undefined;
   readonly op: string;
   readonly settings: ResolvedOpSettings;
   /** Predecessors whose output nobody else reads. */
@@ -27,13 +29,14 @@ export class OpThreads implements OpExecutor {
   readonly #onOutage: (reason: Stopped) => void;
   outage: Stopped | undefined;
 
-  constructor({ file, op, settings, movable, logger, onOutage }: OpThreadsOptions) {
+  constructor({ file, snapshot, op, settings, movable, logger, onOutage }: OpThreadsOptions) {
     const { concurrency, timeoutMs, retry, client } = settings;
     this.#op = op;
     this.#onOutage = onOutage;
     this.#threads = Array.from({ length: concurrency }, (_, slot) => {
       const data = {
         file,
+        snapshot,
         op,
         slot,
         settings: { timeoutMs, retry },

@@ -199,7 +199,7 @@ class OpWorker {
 
 /** @throws CubeError as the file or `initOp` failed */
 async function createOp(client: ForwardingClient): Promise<StepOp> {
-  const { ops } = await loadPipelineModule(data.file);
+  const { ops } = await loadPipelineModule(data.file, {}, data.snapshot);
   const op = findOps(ops).steps.find(({ name }) => name === data.op);
   if (op === undefined) {
     throw new CubeError('INVALID_ARGUMENT', `${data.file} has no op ${data.op} in worker threads`);

@@ -55,7 +55,9 @@ export class PipelineLogFiles {
     if (useProfile && logFolder !== undefined) this.#trace = new TraceFile(logFolder, this.logger);
   }
 
-  startTracer(source: TracerSource): void {
+  /** Call when all ops have started. @throws CubeError when the folder cannot be written */
+  start(source: TracerSource): void {
+    this.#trace?.start();
     if (this.#folder === undefined || this.logger === undefined) return;
     if (this.#tracerIntervalMs < 1) return;
     this.#tracer = new TracerFile(this.#folder, this.#tracerIntervalMs, source, this.logger);
@@ -109,17 +111,23 @@ class TracerFile {
 
 /** Writes a Chrome trace: a JSON array without its end, which trace viewers accept. */
 class TraceFile {
-  readonly #file: RotatingFile;
+  readonly #path: string;
   readonly #logger: Logger;
+  #file: RotatingFile | undefined;
   #events = 0;
 
-  /** @throws CubeError when the folder cannot be written */
+  /** @throws CubeError when the folder cannot be created */
   constructor(folder: string, logger: Logger) {
-    const path = join(folder, 'pipeline.trace.json');
+    this.#path = join(folder, 'pipeline.trace.json');
     makeFolder(folder);
-    replaceFile(path, '[\n');
-    this.#file = new RotatingFile({ path, bytesMax: Number.MAX_SAFE_INTEGER, filesMax: 1 });
     this.#logger = logger;
+  }
+
+  /** Replaces the file of an earlier run. Another pipeline may write it until this one starts. */
+  start(): void {
+    replaceFile(this.#path, '[\n');
+    const limits = { bytesMax: Number.MAX_SAFE_INTEGER, filesMax: 1 };
+    this.#file = new RotatingFile({ path: this.#path, ...limits });
   }
 
   record(answer: PipelineAnswer): void {
@@ -128,7 +136,7 @@ class TraceFile {
     this.#events += events.length;
     const lines = events.map((event) => `${JSON.stringify(event)},\n`);
     try {
-      this.#file.appendNow(Buffer.from(lines.join('')));
+      this.#file?.appendNow(Buffer.from(lines.join('')));
     } catch (error) {
       this.#events = TRACE_EVENTS_MAX;
       this.#logger.warn({ err: error }, 'pipeline.trace.json cannot be written; the trace ends');

@@ -52,7 +52,6 @@ export class PipelineServer {
     }
     this.#state = 'started';
     const { request, steps, response } = this.plan;
-    this.#logFiles.startTracer(this.#engine);
     try {
       for (const [index, { op }] of steps.entries()) {
         op.client = this.#engine.opSettings[index]?.client;
@@ -61,6 +60,7 @@ export class PipelineServer {
       await request.initOp();
       await this.#engine.start();
       await response.initOp();
+      this.#logFiles.start(this.#engine);
     } catch (error) {
       await this.stop();
       throw error;

@@ -1,6 +1,7 @@
 /** Settings of a pipeline and of its ops. */
 import { CubeError } from '../../lib/core/errors.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
+import type { ModuleSnapshot } from './module-snapshot.ts';
 import type { OpClient, OpSettings, StepOp } from './op.ts';
 
 export interface PipelineSettings {
@@ -19,6 +20,8 @@ export interface PipelineSettings {
    * many as its `concurrency`; request and response op stay. Default: ops run in the event loop.
    */
   readonly threadFile?: string;
+  /** What threads run instead of the file as it is when they start. Default: the file. */
+  readonly threadSnapshot?: ModuleSnapshot;
   /** Default: the files of `logFolder`, else silent. */
   readonly logger?: Logger;
   /** Folder of pipeline.log, pipeline.log.wf, pipeline.tracer and pipeline.trace.json. */

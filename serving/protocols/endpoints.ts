@@ -139,8 +139,15 @@ export function describeExperiments({
   };
 }
 
-/** Liveness, readiness, status and metrics. */
-export function registerStatusRoutes({ http: { app } }: Endpoints, context: ProtocolContext): void {
+/**
+ * Liveness, readiness, status and metrics.
+ * @param describeReload the state of reloads; absent: the process has no files to reload
+ */
+export function registerStatusRoutes(
+  { http: { app } }: Endpoints,
+  context: ProtocolContext,
+  describeReload?: () => object,
+): void {
   const { models, admission, metrics } = context;
   const ready = async (_request: FastifyRequest, reply: FastifyReply): Promise<object> => {
     const reason = findNotReadyReason(context);
@@ -159,6 +166,7 @@ export function registerStatusRoutes({ http: { app } }: Endpoints, context: Prot
       ...first,
       models: models.status(),
       ...describeExperiments(context),
+      ...(describeReload !== undefined && { reload: describeReload() }),
     };
   });
   app.get('/v1/shadows', async () => ({

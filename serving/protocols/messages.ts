@@ -50,12 +50,19 @@ export interface MessageRunner {
   }>;
 }
 
-/** A service with what answers its requests. */
+/** Services with messages of their own. */
 export interface ServedMessages {
-  readonly service: MessageService;
-  readonly runner: MessageRunner;
+  readonly services: readonly MessageService[];
+  /** What answers the requests of a service; undefined: it is not served at present. */
+  findRunner(service: string): MessageRunner | undefined;
   /** registerMessages: processes without messages of their own do not load it. */
   readonly register: typeof registerMessages;
+}
+
+/** Where requests find what answers them, which a reload replaces. */
+export interface MessageSource {
+  /** It is not stopped before `release`. */
+  acquire(): { readonly messages: ServedMessages | undefined; release(): void };
 }
 
 /** The header with the code of a product error. */
@@ -77,7 +84,8 @@ type MessageCall = Pick<CallContext, 'timeoutMs'> & {
 export function registerMessages(
   { grpc, http: { app }, routes }: Endpoints,
   context: ProtocolContext,
-  { service, runner }: ServedMessages,
+  service: MessageService,
+  source: MessageSource,
 ): void {
   const { name, shortName, methods } = service;
   const admit: HttpAdmit = ({ grant }) => {
@@ -86,7 +94,7 @@ export function registerMessages(
     return undefined;
   };
   for (const method of methods) {
-    const endpoint = new MessageEndpoint(context, service, method, runner);
+    const endpoint = new MessageEndpoint(context, service, method, source);
     const checkOpen = (): void => context.admission.checkOpen();
     grpc.addUnary(name, method.name, endpoint.grpc, checkOpen);
     for (const one of new Set([name, shortName])) {
@@ -100,18 +108,18 @@ class MessageEndpoint {
   readonly #context: ProtocolContext;
   readonly #service: MessageService;
   readonly #method: ServiceMethod;
-  readonly #runner: MessageRunner;
+  readonly #source: MessageSource;
 
   constructor(
     context: ProtocolContext,
     service: MessageService,
     method: ServiceMethod,
-    runner: MessageRunner,
+    source: MessageSource,
   ) {
     this.#context = context;
     this.#service = service;
     this.#method = method;
-    this.#runner = runner;
+    this.#source = source;
   }
 
   readonly grpc: GrpcHandler = async (bytes, call) => {
@@ -192,10 +200,12 @@ class MessageEndpoint {
     const startMs = clock.nowMs();
     let code: ErrorCode | 'OK' = 'OK';
     let isAdmitted = false;
+    const used = this.#source.acquire();
     try {
       admission.enter();
       isAdmitted = true;
-      const values = await this.#run(await parse(), call);
+      const runner = this.#findRunner(used.messages);
+      const values = await this.#run(await parse(), runner, call);
       const answer = formatAnswer(this.#method, values, format);
       metrics.recordAnswer('pipeline');
       return answer;
@@ -205,6 +215,7 @@ class MessageEndpoint {
       metrics.recordFailure('pipeline', code);
       throw failure;
     } finally {
+      used.release();
       if (isAdmitted) admission.leave();
       const durationMs = clock.nowMs() - startMs;
       metrics.recordDuration('pipeline', durationMs / 1_000);
@@ -218,12 +229,20 @@ class MessageEndpoint {
     }
   }
 
+  /** @throws CubeError NOT_FOUND for a service that a reload has removed */
+  #findRunner(messages: ServedMessages | undefined): MessageRunner {
+    const { name } = this.#service;
+    const runner = messages?.findRunner(name);
+    if (runner !== undefined) return runner;
+    throw new CubeError('NOT_FOUND', `service ${name} is not served at present`);
+  }
+
   /** @throws CubeError for an answer with a code */
-  async #run(values: MessageValues, call: MessageCall): Promise<OpValues> {
+  async #run(values: MessageValues, runner: MessageRunner, call: MessageCall): Promise<OpValues> {
     const { signal, logId } = call;
     const method = `${this.#service.name}/${this.#method.name}`;
     const timeoutMs = call.timeoutMs() ?? TIMEOUT_MS_MAX;
-    const answer = await this.#runner.run({ values, logId, method }, { signal, timeoutMs });
+    const answer = await runner.run({ values, logId, method }, { signal, timeoutMs });
     const versions = formatVersions(answer.versions);
     if (versions !== '') call.setHeader(VERSIONS_KEY, versions);
     const { errNo, errMsg } = answer;

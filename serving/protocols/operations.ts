@@ -11,6 +11,8 @@ interface ServedOperations {
   readonly services: readonly string[];
   readonly hasPipeline: boolean;
   readonly messages: readonly MessageService[];
+  /** Files of pipelines, workflows or services can be reloaded. */
+  readonly canReload: boolean;
 }
 
 const TEXT = { type: 'string' };
@@ -162,10 +164,17 @@ const PROCESS_OPERATIONS: Operations = {
   'GET /openapi.json': { summary: 'This document' },
 };
 
+const RELOAD = json('Reload pipelines, workflows and services; needs the control token');
+
 /**
  * @param services configured names of the general model service, besides its own two
  */
-function listOperations({ services, hasPipeline, messages }: ServedOperations): Operations {
+function listOperations({
+  services,
+  hasPipeline,
+  messages,
+  canReload,
+}: ServedOperations): Operations {
   const short = GENERAL_MODEL_SERVICE.slice(GENERAL_MODEL_SERVICE.lastIndexOf('.') + 1);
   return {
     'POST /v1/ctr:predict': {
@@ -206,6 +215,7 @@ function listOperations({ services, hasPipeline, messages }: ServedOperations): 
       },
     }),
     ...listMessageOperations(messages),
+    ...(canReload && { 'POST /v1/reload': RELOAD }),
     ...CONSOLE_OPERATIONS,
     'GET /v1/console/examples': {
       summary: 'Example rows of a model, for the form of the console',

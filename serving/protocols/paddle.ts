@@ -82,22 +82,30 @@ const PROTOCOL_ERRORS: readonly ErrorCode[] = [
 ];
 const NO_ALIASES: ReadonlyMap<string, string> = new Map();
 
+/** The services at present: a reload may change their models. */
+export interface PaddleServices {
+  readonly services: readonly PaddleService[];
+}
+
 /**
- * @param services names besides GeneralModelService, which serves the only model or the first of
- *   these services
+ * @param current names besides GeneralModelService, which serves the only model or the first of
+ *   these services; only the names at the time of the call are registered
  */
 export function registerPaddle(
   fronts: Endpoints,
   context: ProtocolContext,
-  services: readonly PaddleService[] = [],
+  current: PaddleServices = { services: [] },
 ): void {
-  const general = { ...services[0], name: GENERAL_MODEL_SERVICE };
+  const { services } = current;
+  const general = { name: GENERAL_MODEL_SERVICE };
   const shortName = GENERAL_MODEL_SERVICE.slice(GENERAL_MODEL_SERVICE.lastIndexOf('.') + 1);
   const others = services.filter(
     ({ name }) => name !== shortName && name !== GENERAL_MODEL_SERVICE,
   );
   for (const service of [general, ...others]) {
-    const endpoint = new PaddleEndpoint(context, service);
+    const find = (): Partial<PaddleService> =>
+      service === general ? (current.services[0] ?? {}) : findService(current, service.name);
+    const endpoint = new PaddleEndpoint(context, find);
     for (const method of GENERAL_MODEL_METHODS) {
       fronts.routes.add(service.name, method, endpoint.baidu(method));
       const names = service === general ? [service.name, shortName] : [service.name];
@@ -111,10 +119,18 @@ export function registerPaddle(
   }
 }
 
+/** @throws CubeError NOT_FOUND for a service that a reload has removed */
+function findService({ services }: PaddleServices, name: string): PaddleService {
+  const found = services.find((service) => service.name === name);
+  if (found !== undefined) return found;
+  throw new CubeError('NOT_FOUND', `service ${name} is not served at present`);
+}
+
 type Answer = Pick<GeneralModelResponse, 'outputs' | 'errMsg'>;
 
 interface EngineCall {
   readonly isDebug: boolean;
+  readonly service: Partial<PaddleService>;
   /** Undefined: the service has one model. */
   readonly engine: PaddleEngine | undefined;
   readonly profile: ProfileTimer;
@@ -123,14 +139,14 @@ interface EngineCall {
 /** One service over all transports. */
 class PaddleEndpoint {
   readonly #context: ProtocolContext;
-  readonly #service: Partial<PaddleService>;
+  readonly #getService: () => Partial<PaddleService>;
   /** Inputs and outputs of each loaded version. */
   readonly #inputs = new WeakMap<LoadedBundle, PaddleInputs>();
   readonly #outputs = new WeakMap<LoadedBundle, PaddleOutputs>();
 
-  constructor(context: ProtocolContext, service: Partial<PaddleService>) {
+  constructor(context: ProtocolContext, getService: () => Partial<PaddleService>) {
     this.#context = context;
-    this.#service = service;
+    this.#getService = getService;
   }
 
   baidu(method: GeneralModelMethod): RpcHandler {
@@ -175,11 +191,11 @@ class PaddleEndpoint {
   readonly admitHttp: HttpAdmit = (head) => this.#admit(createHeadContext(head))?.announce();
 
   get admitGrpc(): GrpcAdmit {
-    return createGrpcAdmit(this.#context, 'paddle', () => this.#find());
+    return createGrpcAdmit(this.#context, 'paddle', () => this.#find(this.#getService()));
   }
 
   #admit(call: HeadContext): EngineLoad | undefined {
-    return checkAdmission(this.#context, 'paddle', call, () => this.#find());
+    return checkAdmission(this.#context, 'paddle', call, () => this.#find(this.#getService()));
   }
 
   http(method: GeneralModelMethod) {
@@ -246,9 +262,10 @@ class PaddleEndpoint {
     const { profileServer, logId } = request;
     const isDebug = method === 'debug';
     const profile = new ProfileTimer(this.#context.clock);
-    const engines = this.#service.engines ?? [undefined];
+    const service = this.#getService();
+    const engines = service.engines ?? [undefined];
     const answers = await Promise.all(
-      engines.map((engine) => this.#predict(request, { isDebug, engine, profile }, call)),
+      engines.map((engine) => this.#predict(request, { isDebug, service, engine, profile }, call)),
     );
     profile.end();
     return {
@@ -264,10 +281,10 @@ class PaddleEndpoint {
   /** The outputs of one model. */
   #predict(
     { tensors, fetchNames }: GeneralModelRequest,
-    { isDebug, engine, profile }: EngineCall,
+    { isDebug, service, engine, profile }: EngineCall,
     call: CallContext,
   ): Promise<Answer> {
-    const aliases = this.#service.aliases ?? NO_ALIASES;
+    const aliases = service.aliases ?? NO_ALIASES;
     // An experiment may need a second parse, which belongs to the same step.
     let parseStep: number | undefined;
     const endParse = (): void => {
@@ -315,7 +332,7 @@ class PaddleEndpoint {
       };
     };
     const source = {
-      find: (models: VersionFinder) => this.#find(models, engine),
+      find: (models: VersionFinder) => this.#find(engine ?? service, models),
       parse: (choose: () => LoadedVersion) => {
         const loaded = choose();
         return isTensorModel(loaded) ? parseGraph(loaded) : parseRows(loaded);
@@ -341,9 +358,11 @@ class PaddleEndpoint {
     };
   }
 
-  /** @param engine undefined: the service's model, which admission looks at */
-  #find(models: VersionFinder = this.#context.models, engine?: PaddleEngine): LoadedVersion {
-    const { model } = engine ?? this.#service;
+  /** @param engine or the service, whose model admission looks at */
+  #find(
+    { model }: Pick<Partial<PaddleService>, 'model'>,
+    models: VersionFinder = this.#context.models,
+  ): LoadedVersion {
     return model === undefined ? models.findOnly() : models.find(model);
   }
 

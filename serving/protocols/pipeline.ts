@@ -7,7 +7,8 @@
  * another server.
  */
 import type { FastifyReply, FastifyRequest } from 'fastify';
-import { CubeError, type ErrorCode } from '../../lib/core/errors.ts';
+import type { CallGrant } from '../../lib/access/access-gate.ts';
+import { CubeError, type ErrorCode, requireDefined } from '../../lib/core/errors.ts';
 import { quoteInput } from '../../lib/core/shown-input.ts';
 import type { HttpAdmit } from '../../lib/rpc/direct-routes.ts';
 import type { GrpcHandler } from '../../lib/rpc/grpc-calls.ts';
@@ -73,6 +74,17 @@ export interface PipelineService {
   readonly packTensors?: boolean;
 }
 
+/** A pipeline with a request; it is not stopped before `release`. */
+export interface UsedPipeline {
+  readonly service: PipelineService | undefined;
+  release(): void;
+}
+
+/** Where requests find the pipeline, which a reload replaces. */
+export interface PipelineSource {
+  acquire(): UsedPipeline;
+}
+
 const METHOD = 'inference';
 /** As many 64-bit values as the largest message has bytes in the original: 256 MiB. */
 const REQUEST_LIMITS: GeneralModelLimits = { tensors: 4_096, values: 1 << 25 };
@@ -88,15 +100,15 @@ interface HandledRequest {
 export function registerPipeline(
   { grpc, http: { app }, routes }: Endpoints,
   context: ProtocolContext,
-  service: PipelineService,
+  source: PipelineSource,
 ): void {
-  const endpoint = new PipelineEndpoint(context, service);
+  const endpoint = new PipelineEndpoint(context, source);
   const checkOpen = (): void => context.admission.checkOpen();
   grpc.addUnary(PIPELINE_SERVICE, METHOD, endpoint.grpc, checkOpen);
   routes.add(PIPELINE_SERVICE, METHOD, endpoint.baidu);
   const admit: HttpAdmit = ({ grant }) => {
     checkOpen();
-    grant?.principal.checkModel(service.name);
+    endpoint.checkGrant(grant);
     return undefined;
   };
   const options = { config: { admit } };
@@ -105,17 +117,28 @@ export function registerPipeline(
 
 class PipelineEndpoint {
   readonly #context: ProtocolContext;
-  readonly #service: PipelineService;
+  readonly #source: PipelineSource;
 
-  constructor(context: ProtocolContext, service: PipelineService) {
+  constructor(context: ProtocolContext, source: PipelineSource) {
     this.#context = context;
-    this.#service = service;
+    this.#source = source;
+  }
+
+  /** @throws CubeError DENIED */
+  checkGrant(grant: CallGrant | undefined): void {
+    if (grant === undefined) return;
+    const used = this.#source.acquire();
+    try {
+      grant.principal.checkModel(used.service?.name ?? '');
+    } finally {
+      used.release();
+    }
   }
 
   readonly grpc: GrpcHandler = async (bytes, call) => {
     const timeout = createGrpcCallContext(call);
-    call.grant?.principal.checkModel(this.#service.name);
-    const handled = await this.#handle(() => this.#decode(bytes), {
+    this.checkGrant(call.grant);
+    const handled = await this.#handle((service) => decodeRequest(bytes, service), {
       timeoutMs: timeout.timeoutMs,
       signal: call.abortSignal,
     });
@@ -125,12 +148,12 @@ class PipelineEndpoint {
 
   readonly baidu: RpcHandler = ({ bytes, payloadStart, payloadEnd, timeoutMs }, response) => {
     this.#context.admission.checkOpen();
-    response.caller.grant?.principal.checkModel(this.#service.name);
+    this.checkGrant(response.caller.grant);
     const message = bytes.slice(payloadStart, payloadEnd);
     const deferred = response.defer();
     const { timeoutMs: limit } = createBaiduCallContext(timeoutMs, NEVER_ABORTED);
     const call = { timeoutMs: limit, signal: NEVER_ABORTED };
-    this.#handle(() => this.#decode(message), call).then(
+    this.#handle((service) => decodeRequest(message, service), call).then(
       (handled) => {
         deferred.begin(0);
         deferred.output.append(encodePipelineResponse(handled.response));
@@ -161,13 +184,9 @@ class PipelineEndpoint {
     return reply.type('application/json').send(Buffer.from(formatPipelineResponse(response)));
   };
 
-  #decode(bytes: Uint8Array): PipelineRequest {
-    return decodePipelineRequest(bytes, REQUEST_LIMITS, this.#service.layout);
-  }
-
   /** @throws CubeError STOPPING, OVERLOADED; other errors are in the response */
   async #handle(
-    parse: () => PipelineRequest | Promise<PipelineRequest>,
+    parse: (service: PipelineService) => PipelineRequest | Promise<PipelineRequest>,
     call: PipelineCall,
   ): Promise<HandledRequest> {
     const { admission, metrics, requestLog, clock } = this.#context;
@@ -179,12 +198,15 @@ class PipelineEndpoint {
       throw error;
     }
     let handled: HandledRequest;
+    const used = this.#source.acquire();
     try {
-      handled = await this.#run(await parse(), call);
+      const service = requireDefined(used.service, 'the pipeline');
+      handled = await this.#run(await parse(service), service, call);
     } catch (error) {
       this.#logInternal(error);
       handled = { response: toErrorResponse(error), versions: '' };
     } finally {
+      used.release();
       admission.leave();
     }
     const durationMs = clock.nowMs() - startMs;
@@ -202,8 +224,11 @@ class PipelineEndpoint {
     return handled;
   }
 
-  async #run(request: PipelineRequest, call: PipelineCall): Promise<HandledRequest> {
-    const { name, engine, packTensors = false } = this.#service;
+  async #run(
+    request: PipelineRequest,
+    { name, engine, packTensors = false }: PipelineService,
+    call: PipelineCall,
+  ): Promise<HandledRequest> {
     if (request.name !== '' && request.name !== name) {
       const message = `there is no service ${quoteInput(request.name)}; this server has ${name}`;
       return { response: makeErrorResponse(PIPELINE_ERROR.NO_SERVICE, message), versions: '' };
@@ -228,6 +253,10 @@ class PipelineEndpoint {
     if (CubeError.from(error).code !== 'INTERNAL') return;
     this.#context.logger.error({ err: error }, 'pipeline request failed');
   }
+}
+
+function decodeRequest(bytes: Uint8Array, { layout }: PipelineService): PipelineRequest {
+  return decodePipelineRequest(bytes, REQUEST_LIMITS, layout);
 }
 
 /** What an err_no counts as in the metrics. */

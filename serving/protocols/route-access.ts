@@ -14,6 +14,7 @@ const HTTP_REQUIREMENTS: readonly (readonly [RegExp, Requirement])[] = [
   [/^\/v2\/(logging|trace\/|repository\/index|models\/stats)/, 'metrics'],
   [/^\/v2\/models\/.*\/(stats|trace\/setting)$/, 'metrics'],
   [/^\/v2\/repository\/models\/:model\/(load|unload)$/, 'guarded'],
+  [/^\/v1\/reload$/, 'guarded'],
 ];
 
 const GRPC_REQUIREMENTS: readonly (readonly [RegExp, Requirement])[] = [

@@ -34,8 +34,10 @@ test('every route is described, and nothing else', async () => {
   });
   const services = [{ name: 'CtrService', model: 'ctr' }];
   const engine = { run: async () => assert.fail('not called') };
-  const pipeline = { service: { name: 'ctr', engine }, messages: [] };
-  registerProtocols(endpoints, context, { services, feed, pipeline });
+  const set = { service: { name: 'ctr', engine }, messages: undefined, release: () => undefined };
+  const graphs = { services, canReload: true, current: set, acquire: () => set, status: {} };
+  const reload = async () => undefined;
+  registerProtocols(endpoints, context, { graphs, feed, reload } as never);
   await app.ready();
   const response = await app.inject('/openapi.json');
   const document = response.json() as {

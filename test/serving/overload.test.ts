@@ -100,7 +100,7 @@ class OverloadedServer {
     for (const register of [registerCtr, registerKserveRest, registerKserveGrpc, registerTfs]) {
       register(endpoints, context);
     }
-    registerPaddle(endpoints, context, []);
+    registerPaddle(endpoints, context);
     const port = createServer(endpoints, PROTOCOLS, { limits: LIMITS, logger });
     const address = await port.listen('127.0.0.1', 0);
     t.after(() => port.stop());
