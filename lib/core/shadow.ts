@@ -19,6 +19,9 @@ export interface Shadow {
 export interface ShadowTarget extends VariantTarget {
   /** Another serving process, as a URL; model, channel and version are those served there. */
   readonly endpoint?: string;
+  /** File with the API key for the endpoint, and the authorities of its certificate (PEM). */
+  readonly apiKeyFile?: string;
+  readonly tlsCa?: string;
 }
 
 /** Scores are compared in this many equal intervals between 0 and 1. */

@@ -3,7 +3,7 @@
  * field. JSON Schema: docs/schemas/traffic.schema.json.
  */
 import type { Experiment } from '../../lib/core/experiment.ts';
-import type { Shadow } from '../../lib/core/shadow.ts';
+import type { Shadow, ShadowTarget } from '../../lib/core/shadow.ts';
 import {
   readExperiments,
   readList,
@@ -14,6 +14,7 @@ import {
 } from '../../lib/platform/experiment-fields.ts';
 import { readText } from '../../lib/platform/files.ts';
 import { parseYaml, type YamlNode } from '../../lib/platform/yaml.ts';
+import { Credentials } from '../../lib/rpc/credentials.ts';
 
 const FILE_BYTES_MAX = 4 << 20;
 const TIMEOUT_MS_DEFAULT = 1_000;
@@ -26,6 +27,8 @@ const SHADOW_FIELDS = [
   'version',
   'target-model',
   'endpoint',
+  'api-key-file',
+  'tls-ca',
   'timeout-ms',
 ];
 
@@ -64,6 +67,7 @@ function readShadow(node: YamlNode): Shadow {
   const target = {
     ...readTarget(node, fields, 'target-model'),
     ...(endpoint !== undefined && { endpoint }),
+    ...readCredentials(fields, endpoint),
   };
   if (Object.keys(target).length === 0) {
     node.fail('the shadow needs a channel, a version, a target-model or an endpoint');
@@ -74,6 +78,30 @@ function readShadow(node: YamlNode): Shadow {
     share,
     target,
     timeoutMs: fields.get('timeout-ms')?.integer(1, TIMEOUT_MS_MAX) ?? TIMEOUT_MS_DEFAULT,
+  };
+}
+
+/** Reads the files once, so that a wrong path is an error of the traffic file. */
+function readCredentials(
+  fields: ReadonlyMap<string, YamlNode>,
+  endpoint: string | undefined,
+): Pick<ShadowTarget, 'apiKeyFile' | 'tlsCa'> {
+  const apiKeyFile = fields.get('api-key-file');
+  const tlsCa = fields.get('tls-ca');
+  if (endpoint === undefined) {
+    (apiKeyFile ?? tlsCa)?.fail('is only for a shadow with an endpoint');
+  }
+  if (tlsCa !== undefined && endpoint?.toLowerCase().startsWith('http:')) {
+    tlsCa.fail('expected an endpoint that begins with https://');
+  }
+  for (const node of [apiKeyFile, tlsCa]) {
+    node?.parse((path) => {
+      new Credentials(node === tlsCa ? { tls: { ca: path } } : { tokenFile: path });
+    });
+  }
+  return {
+    ...(apiKeyFile !== undefined && { apiKeyFile: apiKeyFile.string() }),
+    ...(tlsCa !== undefined && { tlsCa: tlsCa.string() }),
   };
 }
 

@@ -3,38 +3,47 @@
  * scores. Copies have the lowest priority, are dropped when more than a few wait or the engine is
  * busy, and are never repeated.
  */
-import { CtrHttp } from '../../lib/client/ctr-http.ts';
-import type { CtrRow } from '../../lib/client/ctr-rows.ts';
 import { CubeError, type ErrorCode } from '../../lib/core/errors.ts';
 import type { FeatureRows, KeyedRows } from '../../lib/core/feature-rows.ts';
 import type { AnsweredCopy, Shadow } from '../../lib/core/shadow.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
-import { NO_CREDENTIALS } from '../../lib/rpc/credentials.ts';
 import type { LoadedBundle } from '../engine/loaded-bundle.ts';
-import type { Prediction } from '../engine/prediction.ts';
+import type { GraphCall, GraphPrediction } from '../engine/loaded-graph.ts';
+import { isTensorModel, type LoadedVersion } from '../engine/loaded-version.ts';
+import type { Prediction, PredictOptions } from '../engine/prediction.ts';
 import type { Predictor } from '../engine/predictor.ts';
+import type { TensorModel } from '../engine/tensor-model.ts';
 import { type Models, requireBundle } from './model-registry.ts';
-import { formatRow } from './recorded-rows.ts';
+import { type OutputValues, pairOutputs, toOutputValues } from './output-values.ts';
+import { type ShadowAnswer, ShadowEndpoint } from './shadow-endpoint.ts';
 import type { Traffic } from './traffic.ts';
 
 /** Copies that wait or run at a time; each keeps the rows of its request in memory. */
 const PENDING_MAX = 16;
 const LOWEST_PRIORITY = 2;
-/** Larger copies are not sent to other processes: encoding them would delay other requests. */
-const REMOTE_ROWS_MAX = 512;
-const NOTHING_REDACTED: ReadonlySet<string> = new Set();
 /** A copy that would wait for a larger share of its timeout is dropped. */
 const WAIT_SHARE_MAX = 0.5;
 
-/** An answered request. */
-export interface ShadowedRequest {
+interface AnsweredRequest {
   /** The model that the request named. */
   readonly model: string;
+  readonly durationMs: number;
+}
+
+interface ShadowedRows extends AnsweredRequest {
   readonly bundle: LoadedBundle;
   readonly rows: FeatureRows | KeyedRows;
   readonly prediction: Prediction;
-  readonly durationMs: number;
 }
+
+interface ShadowedTensors extends AnsweredRequest {
+  readonly graph: TensorModel;
+  readonly call: GraphCall;
+  readonly answer: GraphPrediction;
+}
+
+/** An answered request for a bundle or a plain model. */
+export type ShadowedRequest = ShadowedRows | ShadowedTensors;
 
 /** What became of a copy. */
 export type ShadowOutcome = 'OK' | 'dropped' | ErrorCode;
@@ -62,10 +71,13 @@ export interface ShadowsOptions {
   readonly onResult: (result: ShadowResult) => void;
 }
 
+/** What both sides answered, value by value. */
+type ComparedAnswer = ShadowAnswer<readonly [ArrayLike<number>, ArrayLike<number>]>;
+
 export class Shadows {
   readonly #options: ShadowsOptions;
-  /** Connections by endpoint. */
-  readonly #remotes = new Map<string, CtrHttp>();
+  /** By endpoint and its credentials. */
+  readonly #remotes = new Map<string, ShadowEndpoint>();
   #pending = 0;
 
   constructor(options: ShadowsOptions) {
@@ -92,20 +104,33 @@ export class Shadows {
   }
 
   async #run(shadow: Shadow, request: ShadowedRequest): Promise<void> {
-    const { endpoint } = shadow.target;
+    const startMs = this.#options.clock.nowMs();
     let version: string | undefined;
     try {
-      if (endpoint !== undefined) {
-        await this.#call(shadow, endpoint, request);
-        return;
+      const { endpoint } = shadow.target;
+      const target =
+        endpoint === undefined ? this.#findTarget(shadow) : this.#open(endpoint, shadow);
+      if (!(target instanceof ShadowEndpoint)) {
+        ({ version } = target);
+        const waitMs = target.batcher.estimateWaitMs(LOWEST_PRIORITY);
+        if (waitMs > WAIT_SHARE_MAX * shadow.timeoutMs) {
+          this.#report(shadow, request, 'dropped', version);
+          return;
+        }
       }
-      const target = this.#findTarget(shadow);
-      ({ version } = target);
-      if (target.batcher.estimateWaitMs(LOWEST_PRIORITY) > WAIT_SHARE_MAX * shadow.timeoutMs) {
+      const answer =
+        'graph' in request
+          ? await this.#answerTensors(shadow, target, request)
+          : await this.#answerRows(shadow, target, request);
+      if (answer === undefined) {
         this.#report(shadow, request, 'dropped', version);
         return;
       }
-      await this.#predict(shadow, target, request);
+      const [first, second] = answer.scores;
+      this.#report(shadow, request, 'OK', answer.version, {
+        primary: { durationMs: request.durationMs, scores: first },
+        shadow: { durationMs: this.#options.clock.nowMs() - startMs, scores: second },
+      });
     } catch (error) {
       this.#report(shadow, request, CubeError.from(error).code, version);
     } finally {
@@ -113,81 +138,82 @@ export class Shadows {
     }
   }
 
-  async #predict(shadow: Shadow, target: LoadedBundle, request: ShadowedRequest): Promise<void> {
-    const { clock, predictor, toScores } = this.#options;
-    const { bundle, rows } = request;
-    requireSameFeatures(bundle, target);
-    const startMs = clock.nowMs();
-    const deadlineMs = startMs + shadow.timeoutMs;
-    const second = await predictor.predict(target, rows, { deadlineMs, priority: LOWEST_PRIORITY });
-    const scores = toScores(second, target);
-    this.#reportAnswer(shadow, request, target.version, startMs, scores);
-  }
-
-  /** Sends the rows to another process, which hashes and scales them itself. */
-  async #call(shadow: Shadow, endpoint: string, request: ShadowedRequest): Promise<void> {
-    const { rows, bundle } = request;
-    if (rows.rowCount > REMOTE_ROWS_MAX) {
-      this.#report(shadow, request, 'dropped');
-      return;
-    }
-    let remote = this.#remotes.get(endpoint);
-    if (remote === undefined) {
-      remote = new CtrHttp(new URL(endpoint), PENDING_MAX, NO_CREDENTIALS);
-      this.#remotes.set(endpoint, remote);
-    }
-    const { model, channel: label, version } = shadow.target;
-    const options = {
-      priority: LOWEST_PRIORITY,
-      ...(model !== undefined && { model }),
-      ...(label !== undefined && { label }),
-      ...(version !== undefined && { version }),
-    };
-    const encoded = Array.from(
-      { length: rows.rowCount },
-      (_, row) => formatRow(rows, row, bundle.features, NOTHING_REDACTED) as CtrRow,
-    );
-    const startMs = this.#options.clock.nowMs();
-    const answer = await remote.predict(encoded, options, shadow.timeoutMs);
-    this.#reportAnswer(shadow, request, answer.version, startMs, answer.probabilities);
-  }
-
-  #reportAnswer(
+  /** @returns the scores of the request and of its copy; undefined: too large */
+  async #answerRows(
     shadow: Shadow,
-    request: ShadowedRequest,
-    version: string,
-    startMs: number,
-    scores: ArrayLike<number>,
-  ): void {
-    const { clock, toScores } = this.#options;
-    const { prediction, bundle, durationMs } = request;
-    this.#report(shadow, request, 'OK', version, {
-      primary: { durationMs, scores: toScores(prediction, bundle) },
-      shadow: { durationMs: clock.nowMs() - startMs, scores },
-    });
+    target: ShadowEndpoint | LoadedVersion,
+    { bundle, rows, prediction }: ShadowedRows,
+  ): Promise<ComparedAnswer | undefined> {
+    const { predictor, toScores } = this.#options;
+    const first = toScores(prediction, bundle);
+    if (target instanceof ShadowEndpoint) {
+      const answer = await target.predictRows(shadow, rows, bundle.features);
+      return answer && { version: answer.version, scores: [first, answer.scores] };
+    }
+    const version = requireBundle(target);
+    requireSameFeatures(bundle, version);
+    const second = await predictor.predict(version, rows, this.#limit(shadow));
+    return { version: version.version, scores: [first, toScores(second, version)] };
   }
 
-  #findTarget({ model, target: { channel, version, ...other } }: Shadow): LoadedBundle {
-    const found = this.#options.models.find(other.model ?? model, {
+  async #answerTensors(
+    shadow: Shadow,
+    target: ShadowEndpoint | LoadedVersion,
+    { model, call, answer: { outputs } }: ShadowedTensors,
+  ): Promise<ComparedAnswer | undefined> {
+    const first = outputs.map(toOutputValues);
+    let version: string;
+    let second: readonly OutputValues[];
+    if (target instanceof ShadowEndpoint) {
+      const answer = await target.predictTensors(shadow, model, call);
+      if (answer === undefined) return undefined;
+      ({ version, scores: second } = answer);
+    } else {
+      if (!isTensorModel(target)) {
+        throw new CubeError('UNSUPPORTED', `${target.name} takes rows of features, not tensors`);
+      }
+      ({ version } = target);
+      second = (await target.predict(call, this.#limit(shadow))).outputs.map(toOutputValues);
+    }
+    return { version, scores: pairOutputs(first, second) };
+  }
+
+  #limit({ timeoutMs }: Shadow): PredictOptions {
+    return { deadlineMs: this.#options.clock.nowMs() + timeoutMs, priority: LOWEST_PRIORITY };
+  }
+
+  /** @throws CubeError when a file of the credentials is unreadable or invalid */
+  #open(endpoint: string, { target }: Shadow): ShadowEndpoint {
+    const key = JSON.stringify([endpoint, target.apiKeyFile, target.tlsCa]);
+    let remote = this.#remotes.get(key);
+    if (remote === undefined) {
+      remote = new ShadowEndpoint(endpoint, PENDING_MAX, target);
+      this.#remotes.set(key, remote);
+    }
+    return remote;
+  }
+
+  #findTarget({ model, target: { channel, version, ...other } }: Shadow): LoadedVersion {
+    return this.#options.models.find(other.model ?? model, {
       ...(channel !== undefined && { label: channel }),
       ...(version !== undefined && { version }),
     });
-    return requireBundle(found);
   }
 
   #report(
     { name: shadow }: Shadow,
-    { model, bundle }: ShadowedRequest,
+    request: ShadowedRequest,
     outcome: ShadowOutcome,
     version?: string,
     answers?: AnsweredCopy,
   ): void {
+    const loaded = 'graph' in request ? request.graph : request.bundle;
     this.#options.onResult({
       shadow,
       outcome,
-      model,
-      bundle: bundle.name,
-      against: bundle.version,
+      model: request.model,
+      bundle: loaded.name,
+      against: loaded.version,
       version,
       ...(answers !== undefined && { answers }),
     });

@@ -200,7 +200,7 @@ export async function handlePrediction<T, V extends LoadedVersion>(
       span.setAttributes(describePrediction(protocol, handled));
       span.end(code, reason);
     }
-    if (code === 'OK' && handled?.shadowed !== undefined) {
+    if (code === 'OK' && handled !== undefined) {
       context.shadows.offer({ ...handled.shadowed, durationMs });
     }
     if (experimented !== undefined && experimented.assignments.length > 0) {
@@ -215,14 +215,17 @@ interface StartedRequest {
   readonly span: TraceSpan | undefined;
 }
 
+type WithoutDuration<T> = T extends unknown ? Omit<T, 'durationMs'> : never;
+type ShadowCopy = WithoutDuration<ShadowedRequest>;
+
 interface HandledRequest<T> {
   /** The bundle or plain model. */
   readonly model: string;
   readonly summary: PredictionSummary;
   /** The click probabilities; none of plain models. */
   readonly scores: () => readonly number[];
-  /** What shadows copy; undefined for plain models. */
-  readonly shadowed?: Omit<ShadowedRequest, 'durationMs'>;
+  /** What shadows copy. */
+  readonly shadowed: ShadowCopy;
   readonly profile?: PredictionProfile | undefined;
   readonly formatResponse: () => T;
 }
@@ -337,7 +340,9 @@ async function predict<T>(
     const timings = { ...prediction.timings, lookupMicros };
     const summary = { ...counts, version, rowCount, timings };
     const formatResponse = (): T => request.formatResponse(prediction);
-    return { model, summary, scores: () => NO_SCORES, formatResponse };
+    const { graph, call } = request;
+    const shadowed = { model: models.getName(graph), graph, call, answer: prediction };
+    return { model, summary, shadowed, scores: () => NO_SCORES, formatResponse };
   }
   const prediction = await predictor.predict(request.bundle, request.rows, options);
   onPrediction?.(request, arrivedMs);
