@@ -10,6 +10,7 @@ import type { WorkflowServiceConfig } from './config/paddle-conf.ts';
 import type { ProtoServices } from './config/proto-file.ts';
 import { LocalPredictor } from './pipeline/local-predictor.ts';
 import type { OpClient, OpValues } from './pipeline/op.ts';
+import type { PipelineAnswer } from './pipeline/pipeline-answer.ts';
 import type { PipelineSource } from './pipeline/pipeline-metrics.ts';
 import { RemoteClient } from './pipeline/remote-client.ts';
 import { PipelineServer } from './pipeline/server.ts';
@@ -33,6 +34,11 @@ export interface WorkflowsDefinition {
   readonly operators: ReadonlyMap<string, OperatorClass>;
 }
 
+interface RunningWorkflow {
+  readonly server: PipelineServer;
+  readonly isSequence: boolean;
+}
+
 /** @throws CubeError INVALID_ARGUMENT naming the workflow or the service; what `initOp` throws */
 export async function startWorkflows(
   definition: WorkflowsDefinition,
@@ -40,6 +46,7 @@ export async function startWorkflows(
 ): Promise<StartedPipeline> {
   const { messages, workflows, services } = definition;
   const servers = new Map<string, PipelineServer>();
+  const running = new Map<string, RunningWorkflow>();
   const stop = async (): Promise<void> => {
     for (const server of servers.values()) await server.stop();
   };
@@ -47,7 +54,7 @@ export async function startWorkflows(
   try {
     for (const service of services) {
       const { name, methods } = findMessageService(messages, service.name);
-      runners.set(name, new WorkflowRunner(service, methods, servers));
+      runners.set(name, new WorkflowRunner(service, methods, running));
     }
     for (const workflow of workflows) {
       const { logger } = context;
@@ -56,6 +63,7 @@ export async function startWorkflows(
       const response = buildWorkflow(workflow, definition.operators, createClient);
       const server = new PipelineServer(response, { logger });
       servers.set(workflow.name, server);
+      running.set(workflow.name, { server, isSequence: workflow.isSequence });
       await server.start();
     }
   } catch (error) {
@@ -104,20 +112,23 @@ function createNodeClient(
   throw new CubeError('INTERNAL', `workflow ${workflow}: node ${name} has no model`);
 }
 
-/** Runs the workflows of a service one after the other, and merges their responses. */
+/**
+ * Runs the workflows of a service in their order, neighbours of the type Parallel at the same time,
+ * and merges their responses in that order.
+ */
 class WorkflowRunner implements MessageRunner {
   readonly #service: WorkflowServiceConfig;
   readonly #methods: readonly ServiceMethod[];
-  readonly #servers: ReadonlyMap<string, PipelineServer>;
+  readonly #workflows: ReadonlyMap<string, RunningWorkflow>;
 
   constructor(
     service: WorkflowServiceConfig,
     methods: readonly ServiceMethod[],
-    servers: ReadonlyMap<string, PipelineServer>,
+    workflows: ReadonlyMap<string, RunningWorkflow>,
   ) {
     this.#service = service;
     this.#methods = methods;
-    this.#servers = servers;
+    this.#workflows = workflows;
     const { mapping } = service;
     if (mapping === undefined) return;
     for (const { request } of methods) {
@@ -139,21 +150,25 @@ class WorkflowRunner implements MessageRunner {
     const method = this.#methods.find(({ name }) => request.method.endsWith(`/${name}`));
     let merged: OpValues = {};
     const versions: Record<string, string> = {};
-    for (const server of this.#choose(request.values)) {
+    for (const group of this.#choose(request.values)) {
       const timeoutMs = deadlineMs - performance.now();
-      const answer = await server.run(request, { signal: options.signal, timeoutMs });
-      Object.assign(versions, answer.versions);
-      if (answer.errNo !== 0) return { ...answer, versions };
-      // Checked before they are merged, so that an error names the field.
-      const values =
-        method === undefined ? answer.values : mergeAnswers(method, merged, answer.values);
-      merged = values;
+      for (const answer of await runTogether(group, request, { ...options, timeoutMs })) {
+        Object.assign(versions, answer.versions);
+        if (answer.errNo !== 0) return { ...answer, versions };
+        // Checked before they are merged, so that an error names the field.
+        const values =
+          method === undefined ? answer.values : mergeAnswers(method, merged, answer.values);
+        merged = values;
+      }
     }
     return { errNo: 0, errMsg: '', values: merged, versions };
   }
 
-  /** @throws CubeError INVALID_ARGUMENT for a value that no workflow is for */
-  #choose(values: OpValues): readonly PipelineServer[] {
+  /**
+   * @returns workflows that run at the same time, in lists that run one after the other
+   * @throws CubeError INVALID_ARGUMENT for a value that no workflow is for
+   */
+  #choose(values: OpValues): readonly (readonly PipelineServer[])[] {
     const { name, workflows, mapping } = this.#service;
     let chosen = workflows;
     if (mapping !== undefined) {
@@ -168,8 +183,47 @@ class WorkflowRunner implements MessageRunner {
       }
       chosen = mapped;
     }
-    return chosen.map((one) => requireDefined(this.#servers.get(one), 'a workflow'));
+    return groupParallel(
+      chosen.map((one) => requireDefined(this.#workflows.get(one), 'a workflow')),
+    );
   }
+}
+
+/** The first failure ends the others. Answers are in the order of the workflows. */
+async function runTogether(
+  servers: readonly PipelineServer[],
+  request: Parameters<MessageRunner['run']>[0],
+  { signal, timeoutMs }: Parameters<MessageRunner['run']>[1],
+): Promise<readonly PipelineAnswer[]> {
+  const [only] = servers;
+  if (servers.length === 1 && only !== undefined)
+    return [await only.run(request, { signal, timeoutMs })];
+  const failure = new AbortController();
+  const options = { signal: AbortSignal.any([signal, failure.signal]), timeoutMs };
+  let failed: PipelineAnswer | undefined;
+  const answers = await Promise.all(
+    servers.map(async (server) => {
+      const answer = await server.run(request, options);
+      if (answer.errNo === 0) return answer;
+      failed ??= answer;
+      failure.abort();
+      return answer;
+    }),
+  );
+  return failed === undefined ? answers : [failed];
+}
+
+/** Each workflow of the type Sequence alone, neighbours of the type Parallel together. */
+function groupParallel(workflows: readonly RunningWorkflow[]): PipelineServer[][] {
+  const groups: PipelineServer[][] = [];
+  let isOpen = false;
+  for (const { server, isSequence } of workflows) {
+    const last = groups.at(-1);
+    if (isOpen && !isSequence && last !== undefined) last.push(server);
+    else groups.push([server]);
+    isOpen = !isSequence;
+  }
+  return groups;
 }
 
 function mergeAnswers({ response }: ServiceMethod, before: OpValues, after: OpValues): OpValues {

@@ -4,7 +4,8 @@
  * because ignoring them would change predictions.
  *
  * The models of a workflow are independent of one another, so they always run in parallel, as
- * `workflow_type: "Parallel"` says; a Sequence has the same result.
+ * `workflow_type: "Parallel"` says; a Sequence has the same result. Workflows with operators of the
+ * user run as their type says (`pipeline/workflow.ts`).
  */
 import type { TextMessage } from '../../proto/text-format.ts';
 import type { IgnoredSetting } from './config-report.ts';
@@ -52,6 +53,8 @@ export interface InferNode {
 
 export interface Workflow {
   readonly name: string;
+  /** The nodes, and the workflow among those of its service, run one after the other. */
+  readonly isSequence: boolean;
   readonly message: TextMessage;
   /** In the order of the file, which is that of the outputs. */
   readonly inferNodes: readonly InferNode[];
@@ -83,7 +86,7 @@ export function readWorkflows(
 
 function readWorkflow(message: TextMessage, ignored: IgnoredSetting[]): Workflow {
   const name = message.string('name') ?? message.fail('the workflow has no name');
-  checkType(message, name);
+  const isSequence = readType(message, name) === 'Sequence';
   const nodes = message.messages('nodes').map((node) => readNode(node, name));
   const byName = new Map(nodes.map((node) => [node.name, node]));
   if (byName.size < nodes.length) message.fail(`workflow ${name}: two nodes have the same name`);
@@ -98,7 +101,8 @@ function readWorkflow(message: TextMessage, ignored: IgnoredSetting[]): Workflow
   for (const node of nodes) {
     listIgnoredFields(node.message, ['name', 'type', 'dependencies'], NODE_IGNORED, ignored);
   }
-  return { name, message, inferNodes, isEcho, nodes: message.messages('nodes').map(readGraphNode) };
+  const graphNodes = message.messages('nodes').map(readGraphNode);
+  return { name, isSequence, message, inferNodes, isEcho, nodes: graphNodes };
 }
 
 /**
@@ -110,7 +114,7 @@ export function readGraphWorkflows(
 ): ReadonlyMap<string, Workflow> {
   const workflows = file.messages('workflows').map((message): Workflow => {
     const name = message.string('name') ?? message.fail('the workflow has no name');
-    checkType(message, name);
+    const isSequence = readType(message, name) === 'Sequence';
     listIgnoredFields(message, ['name', 'workflow_type', 'nodes'], {}, ignored);
     const nodes = message.messages('nodes').map(readGraphNode);
     const names = nodes.map((node) => node.name);
@@ -119,7 +123,7 @@ export function readGraphWorkflows(
     const inferNodes = nodes
       .filter(({ type }) => Object.hasOwn(OPERATORS, type) && OPERATORS[type] === 'infer')
       .map((node) => ({ name: node.name, usesCube: CUBE_OPERATORS.includes(node.type) }));
-    return { name, message, inferNodes, isEcho: false, nodes };
+    return { name, isSequence, message, inferNodes, isEcho: false, nodes };
   });
   return new Map(workflows.map((workflow) => [workflow.name, workflow]));
 }
@@ -141,10 +145,10 @@ function readGraphNode(message: TextMessage): GraphNode {
   return { name: message.string('name') ?? type, type, address, dependencies };
 }
 
-function checkType(message: TextMessage, name: string): void {
+function readType(message: TextMessage, name: string): string {
   const type = message.string('workflow_type') ?? 'Sequence';
-  if (TYPES.includes(type)) return;
-  message.fail(`workflow ${name}: workflow_type "${type}": expected ${TYPES.join(' or ')}`);
+  if (TYPES.includes(type)) return type;
+  return message.fail(`workflow ${name}: workflow_type "${type}": expected ${TYPES.join(' or ')}`);
 }
 
 function readNode(message: TextMessage, workflow: string): Node {

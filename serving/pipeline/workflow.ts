@@ -1,6 +1,7 @@
 /**
- * Workflows of Paddle Serving's C++ server as pipelines: nodes become ops, dependencies edges. Both
- * types of workflow run a node when its dependencies are there; the results are the same.
+ * Workflows of Paddle Serving's C++ server as pipelines: nodes become ops, dependencies edges. In a
+ * Parallel workflow a node starts when its dependencies are there. A Sequence runs its nodes one
+ * after the other, as the original did: in the order of the file where dependencies allow it.
  */
 import { CubeError } from '../../lib/core/errors.ts';
 import { suggestNames } from '../../lib/core/nearest-name.ts';
@@ -32,6 +33,7 @@ export interface WorkflowNode {
 
 export interface WorkflowDefinition {
   readonly name: string;
+  readonly isSequence: boolean;
   readonly nodes: readonly WorkflowNode[];
 }
 
@@ -66,12 +68,14 @@ const MODEL_OPERATORS: readonly string[] = [
  * @throws CubeError INVALID_ARGUMENT naming workflow and node
  */
 export function buildWorkflow(
-  { name: workflow, nodes }: WorkflowDefinition,
+  { name: workflow, isSequence, nodes }: WorkflowDefinition,
   operators: ReadonlyMap<string, OperatorClass>,
   createClient: (node: WorkflowNode) => OpClient,
 ): AnyResponseOp {
   const request = new RequestOp();
   const built = new Map<string, AnyOp>([[START_NODE, request]]);
+  /** The last node of a sequence so far. */
+  let before: StepOp | undefined;
   const byName = new Map(nodes.map((node) => [node.name, node]));
   const open = new Set<string>();
   const fail = (node: string, problem: string): never => {
@@ -86,12 +90,20 @@ export function buildWorkflow(
     const { dependencies } = node;
     const inputs =
       dependencies.length === 0 ? [request] : dependencies.map((one) => build(one.name));
-    const op = createOp(node, inputs);
+    const after = isSequence && before !== undefined && !inputs.includes(before) ? [before] : [];
+    const op = createOp(node, inputs, after);
+    for (const { name: hidden } of after) hideInput(op, hidden);
     built.set(name, op);
+    before = op;
     return op;
   };
-  const createOp = (node: WorkflowNode, inputs: readonly AnyOp[]): StepOp => {
+  const createOp = (
+    node: WorkflowNode,
+    read: readonly AnyOp[],
+    after: readonly AnyOp[],
+  ): StepOp => {
     const { name, type } = node;
+    const inputs = [...read, ...after];
     const operator = operators.get(type);
     if (operator !== undefined) return withOwnCopies(new operator({ name, inputs }), node);
     const isModel = MODEL_OPERATORS.includes(type);
@@ -99,8 +111,8 @@ export function buildWorkflow(
       const known = [...operators.keys(), ...PASS_OPERATORS, ...MODEL_OPERATORS];
       fail(name, `there is no operator ${type}; ${suggestNames(type, known)}`);
     }
-    if (inputs.length > 1) {
-      fail(name, `${type} has ${inputs.length} dependencies; join them in an operator of your own`);
+    if (read.length > 1) {
+      fail(name, `${type} has ${read.length} dependencies; join them in an operator of your own`);
     }
     return new Op({ name, inputs, ...(isModel && { client: createClient(node) }) });
   };
@@ -117,6 +129,16 @@ export function buildWorkflow(
     );
   }
   return new ResponseOp({ inputs: [build(only.name)] });
+}
+
+/** The op starts after another one whose output it does not read. */
+function hideInput(op: StepOp, hidden: string): void {
+  const preprocess = op.preprocess.bind(op);
+  const postprocess = op.postprocess.bind(op);
+  const withoutHidden = ({ [hidden]: _hidden, ...inputs }: OpInputs): OpInputs => inputs;
+  op.preprocess = (inputs: OpInputs, context) => preprocess(withoutHidden(inputs), context);
+  op.postprocess = (inputs: OpInputs, fetched, context) =>
+    postprocess(withoutHidden(inputs), fetched, context);
 }
 
 /** Other nodes may read the same values, so a node that changes them gets a copy. */

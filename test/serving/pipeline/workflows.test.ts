@@ -7,7 +7,7 @@ import { createLogger } from '../../../lib/platform/logs.ts';
 import { locateConfFolder, readPaddleConf } from '../../../serving/config/paddle-conf.ts';
 import { readProtoFiles } from '../../../serving/config/proto-file.ts';
 import { completeConfig } from '../../../serving/config/serving-config.ts';
-import { Op, type OpInputs } from '../../../serving/pipeline/index.ts';
+import { Op, type OpInputs, type OpValues } from '../../../serving/pipeline/index.ts';
 import { loadOperators } from '../../../serving/pipeline/module.ts';
 import { type Serving, startServing } from '../../../serving/server.ts';
 import type { WorkflowsDefinition } from '../../../serving/workflow-service.ts';
@@ -126,6 +126,61 @@ test('responses of several workflows are merged; RW nodes get copies', async (t)
   assert.deepEqual(body, { a: 5, list: [7, 100, 7] });
   const wrong = await post(address, '/EchoService/inference', { list: [7] });
   assert.match(String(wrong.body['error']), /body: a: the field is required/);
+});
+
+/** Waits until it is resumed, and writes down when it begins and ends. */
+const journal: string[] = [];
+class StepOp extends Op {
+  override async process(feeds: readonly OpValues[]) {
+    journal.push(`${this.name} begins`);
+    await new Promise((resolve) => setImmediate(() => setImmediate(resolve)));
+    journal.push(`${this.name} ends`);
+    return feeds;
+  }
+}
+
+class LastOp extends Op {
+  override preprocess(inputs: OpInputs) {
+    return { a: 1, by: Object.keys(inputs).join(' ') };
+  }
+}
+
+test('a Sequence runs nodes and workflows one after the other, Parallel at a time', async (t) => {
+  const workflow = (name: string, type: string) => {
+    const steps = ['x', 'y', 'z'].map((step) => `nodes { name: "${name}${step}" type: "StepOp" }`);
+    // A node that the file has before its dependencies, and that does not read the third one.
+    const edges = ['x', 'y', 'z'].map((step) => {
+      return `dependencies { name: "${name}${step}" mode: "RO" }`;
+    });
+    return `workflows { name: "${name}" workflow_type: "${type}"
+      nodes { name: "${name}last" type: "LastOp" ${edges.join(' ')} } ${steps.join(' ')} }`;
+  };
+  const services = `services { name: "EchoService" workflows: "s" }
+    services { name: "TwoService" workflows: "p" workflows: "q" }`;
+  const workflows = [
+    workflow('s', 'Sequence'),
+    workflow('p', 'Parallel'),
+    workflow('q', 'Parallel'),
+  ];
+  const [folder, proto] = writeConf(t, services, workflows.join('\n'));
+  const two = 'service TwoService { rpc inference(Request) returns (Response); }';
+  writeFileSync(proto, `${PROTO}${two}`);
+  const operators: Operators = new Map(Object.entries({ StepOp, LastOp }));
+  const { address } = await serve(t, folder, proto, operators);
+  const ask = async (service: string) => {
+    journal.length = 0;
+    return (await post(address, `/${service}/inference`, { a: 1 })).body;
+  };
+  // The order of the edges; no input that is no dependency.
+  assert.deepEqual(await ask('EchoService'), { a: 1, by: 'sx sy sz', list: [] });
+  const turns = ['sx', 'sy', 'sz'].flatMap((name) => [`${name} begins`, `${name} ends`]);
+  assert.deepEqual(journal, turns);
+  assert.equal((await ask('TwoService'))['by'], 'qx qy qz');
+  // All nodes of both workflows have begun when the first one ends.
+  assert.deepEqual(
+    journal.slice(0, 6).toSorted(),
+    ['px', 'py', 'pz', 'qx', 'qy', 'qz'].map((name) => `${name} begins`),
+  );
 });
 
 test('graphs and names that do not fit are refused by node', async (t) => {
