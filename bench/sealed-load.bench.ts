@@ -25,7 +25,10 @@ function write(folder: string): WrittenLayer {
   return writeLayer({ ...layer, dtype: 'f32' }, (contentId) => `${folder}/${contentId}.cube`);
 }
 
-async function load(layer: WrittenLayer): Promise<{ rate: number; cpuSeconds: number }> {
+async function load(
+  layer: WrittenLayer,
+  isSealed: boolean,
+): Promise<{ rate: number; cpuSeconds: number }> {
   const store = new ResidentStore({ budgetBytes: 2 ** 31 });
   const { contentId, kind, bytes, sha256, rows, path } = layer;
   const manifest = {
@@ -45,6 +48,7 @@ async function load(layer: WrittenLayer): Promise<{ rate: number; cpuSeconds: nu
         shards: [[{ contentId, kind, bytes, sha256, rows }]],
       },
     ],
+    ...(isSealed && { encryption: { keyId: KEY.keyId } }),
   };
   const cpu = process.cpuUsage();
   const startMs = performance.now();
@@ -72,8 +76,8 @@ async function main(): Promise<void> {
     const sealed = write(`${folder}/sealed`);
     setSealingKey(undefined);
     processKeys.use({ name: 'bench', stamp: () => undefined, read: () => [KEY] });
-    await load(clear);
-    await load(sealed);
+    await load(clear, false);
+    await load(sealed, true);
     const rates = { clear: [] as number[], sealed: [] as number[] };
     const cpu = { clear: [] as number[], sealed: [] as number[] };
     for (let round = 0; round < ROUNDS; round++) {
@@ -81,7 +85,7 @@ async function main(): Promise<void> {
         ['clear', clear],
         ['sealed', sealed],
       ] as const) {
-        const { rate, cpuSeconds } = await load(layer);
+        const { rate, cpuSeconds } = await load(layer, name === 'sealed');
         rates[name].push(rate);
         cpu[name].push(cpuSeconds / layer.bytes);
       }

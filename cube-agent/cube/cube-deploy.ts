@@ -17,6 +17,7 @@ import {
 } from '../../lib/platform/files.ts';
 import { TemporaryFolder } from '../../lib/platform/temporary-folder.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
+import { requireLayerForm } from '../../lib/store/layer-open.ts';
 import type { CubeServerClient } from './cube-server-client.ts';
 import type { SeekSample } from './seek-sample.ts';
 import { exportShard } from './shard-export.ts';
@@ -155,6 +156,7 @@ async function writeShard(
       const path = local ?? join(temporary?.path ?? '', layer.contentId);
       if (local === undefined)
         await repository.fetchLayer(manifest.bundle, table.name, layer, path);
+      requireLayerForm(manifest, path);
       paths.push(path);
     }
     return exportShard(table, shard, paths, folder, samples);

@@ -85,6 +85,26 @@ export function requireClear({ bundle, version, encryption }: Manifest, use: str
   );
 }
 
+/**
+ * The field `encryption` alone is not believed: a manifest without it would let processes with a
+ * key write the rows of encrypted layers in clear.
+ * @param isSealed whether the stored file is sealed
+ * @param where the file, for the error
+ * @throws CubeError CORRUPT unless the file is sealed exactly when its version is encrypted
+ */
+export function requireStoredForm(
+  { bundle, version, encryption }: Pick<Manifest, 'bundle' | 'version' | 'encryption'>,
+  isSealed: boolean,
+  where: string,
+): void {
+  if (isSealed === (encryption !== undefined)) return;
+  throw new CubeError(
+    'CORRUPT',
+    `${where} is ${isSealed ? '' : 'not '}encrypted, but the manifest of ${bundle} ${version} ` +
+      `says that the version is${isSealed ? ' not' : ''}; publish the version again`,
+  );
+}
+
 /** The number of shards of a lookup of this version: equal for all its tables. */
 export function getShardNum(manifest: Manifest): number {
   return manifest.tables[0]?.shardNum ?? 1;

@@ -15,7 +15,7 @@ import {
 import { getEnvironmentData, isMainThread, setEnvironmentData } from 'node:worker_threads';
 import { CubeError } from '../core/errors.ts';
 import type { SealedHeader } from '../core/sealed-format.ts';
-import { fileExists, getFileStamp, putFileIfAbsent, readStart } from './files.ts';
+import { fileExists, getFileStamp, putFileIfAbsent, readRegularFile } from './files.ts';
 
 const WRAP_CIPHER = 'id-aes256-wrap';
 /** The initial value of RFC 3394. */
@@ -239,7 +239,7 @@ export function createFileSource(path: string): KeySource {
   return {
     name: path,
     stamp: () => getFileStamp(path),
-    read: () => parseKeys(readStart(path, KEY_FILE_BYTES_MAX), path),
+    read: () => parseKeys(readRegularFile(path, KEY_FILE_BYTES_MAX), path),
   };
 }
 

@@ -188,13 +188,19 @@ export function readFile(path: string, maxBytes: number = 2 ** 31): Uint8Array {
 }
 
 /**
- * Reads a file that may be endless or a pipe.
- * @throws CubeError TOO_LARGE if it has more than `maxBytes`
+ * Reads a regular file whose size may change. Unlike a read of its path, this never waits for the
+ * writer of a named pipe and never reads a device.
+ * @throws CubeError INVALID_ARGUMENT for anything but a regular file; TOO_LARGE if it has more than
+ *   `maxBytes`
  */
-export function readStart(path: string, maxBytes: number): Uint8Array {
+export function readRegularFile(path: string, maxBytes: number): Uint8Array {
   return withFileError('read', path, () => {
-    const file = openSync(path, 'r');
+    // Opening a named pipe waits for its writer without this flag, which Windows lacks.
+    const file = openSync(path, constants.O_RDONLY | (constants.O_NONBLOCK ?? 0));
     try {
+      if (!fstatSync(file).isFile()) {
+        throw new CubeError('INVALID_ARGUMENT', `${path}: is not a regular file`);
+      }
       const buffer = new Uint8Array(maxBytes + 1);
       let used = 0;
       for (let got = 1; got > 0 && used < buffer.length; used += got) {

@@ -14,12 +14,14 @@ import {
   type LayerRef,
   type Manifest,
   parseManifest,
+  requireStoredForm,
   type VersionFile,
 } from '../core/manifest.ts';
 import {
   computeSealedBytes,
   decodeSealedHeader,
   encodeSealedHeader,
+  isSealed,
   SEALED_HEADER_BYTES,
 } from '../core/sealed-format.ts';
 import type { Clock } from '../platform/clock.ts';
@@ -192,6 +194,7 @@ function checkFiles(manifest: Manifest, files: ReadonlyMap<string, Uint8Array>):
           (content === undefined ? 'the file is missing' : 'the file has other content'),
       );
     }
+    requireStoredForm(manifest, isSealed(content), path);
   }
   const listed = new Set(manifest.files.map((file) => file.path));
   for (const path of files.keys()) {
@@ -209,7 +212,7 @@ async function putLayers(context: PublishContext, publication: Publication): Pro
   );
   await forEachConcurrent(required, CONCURRENT_LAYERS, async ({ table, layer }) => {
     const source = sources.get(`${table}/${layer.contentId}`);
-    await putLayer(context, manifest.bundle, table, layer, source);
+    await putLayer(context, manifest, table, layer, source);
   });
 }
 
@@ -218,12 +221,12 @@ async function putLayers(context: PublishContext, publication: Publication): Pro
  */
 async function putLayer(
   { backend, clock, onBytes }: PublishContext,
-  bundle: string,
+  manifest: Manifest,
   table: string,
   layer: LayerRef,
   source: string | undefined,
 ): Promise<void> {
-  const path = layerPath(bundle, table, layer.contentId);
+  const path = layerPath(manifest.bundle, table, layer.contentId);
   const isLocal = backend.localPath(path) !== undefined;
   if (source !== undefined && (isLocal || (await backend.size(path)) === undefined)) {
     await requireLayerContent(source, layer, clock);
@@ -233,7 +236,10 @@ async function putLayer(
   }
   const size = await backend.size(path);
   if (size === layer.bytes) {
-    if (source !== undefined && !isLocal) await requireSameSeal(backend, path, source);
+    const start = await backend.readRange(path, 0, Math.min(size, SEALED_HEADER_BYTES));
+    requireStoredForm(manifest, isSealed(start), `${backend.location}/${path}`);
+    if (source !== undefined && !isLocal)
+      requireSameSeal(`${backend.location}/${path}`, start, source);
     return;
   }
   if (size === undefined) {
@@ -254,15 +260,14 @@ async function putLayer(
  * A sealed layer that was there before may have been sealed with another key; its size is the same.
  * @throws CubeError CONFLICT
  */
-async function requireSameSeal(backend: Backend, path: string, source: string): Promise<void> {
+function requireSameSeal(path: string, stored: Uint8Array, source: string): void {
   const own = readSealedHeader(source);
   if (own === undefined) return;
-  const stored = await backend.readRange(path, 0, SEALED_HEADER_BYTES);
   if (Buffer.compare(stored, encodeSealedHeader(own)) === 0) return;
   const { keyId } = decodeSealedHeader(stored, path, computeSealedBytes(own.clearBytes));
   throw new CubeError(
     'CONFLICT',
-    `${backend.location}/${path} has the same layer, encrypted with key ${keyId} instead of ` +
+    `${path} has the same layer, encrypted with key ${keyId} instead of ` +
       `${own.keyId}; build with key ${keyId} as the first key, or publish under another bundle`,
   );
 }

@@ -4,8 +4,9 @@
  * manifest does not exist; channels and the quarantine are append-only.
  */
 import { CubeError } from '../core/errors.ts';
-import type { LayerRef, Manifest } from '../core/manifest.ts';
+import { type LayerRef, type Manifest, requireStoredForm } from '../core/manifest.ts';
 import { checkName, NAME_PATTERN } from '../core/names.ts';
+import { isSealed } from '../core/sealed-format.ts';
 import { type Clock, systemClock } from '../platform/clock.ts';
 import { type EncryptionKey, type KeyRing, processKeys } from '../platform/encryption-keys.ts';
 import { openSealedBytes } from '../platform/sealed-file.ts';
@@ -195,7 +196,7 @@ export class Repository {
 
   /**
    * A file of the version's folder as it is stored, verified against the size and SHA-256 in the
-   * manifest.
+   * manifest, and sealed exactly if the version is encrypted.
    */
   async readStoredFile(bundle: string, version: string, file: string): Promise<Uint8Array> {
     const manifest = await this.readManifest(bundle, version);
@@ -210,7 +211,9 @@ export class Repository {
     const path = versionFilePath(bundle, version, file);
     const bytes = await this.#backend.read(path, VERSION_FILE_BYTES_MAX);
     const found = { bytes: bytes.length, sha256: computeSha256(bytes) };
-    requireContent(`${this.location}/${path}`, found, expected, '; publish the version again');
+    const where = `${this.location}/${path}`;
+    requireContent(where, found, expected, '; publish the version again');
+    requireStoredForm(manifest, isSealed(bytes), where);
     return bytes;
   }
 

@@ -4,7 +4,12 @@
  */
 import { CubeError } from '../core/errors.ts';
 import type { LayerHeader } from '../core/layer-format.ts';
-import type { LayerRef, Manifest, TableRef } from '../core/manifest.ts';
+import {
+  type LayerRef,
+  type Manifest,
+  requireStoredForm,
+  type TableRef,
+} from '../core/manifest.ts';
 import { OpenFile } from '../platform/open-file.ts';
 import type { LayerLoader } from './layer-loader.ts';
 import { canStayOnDisk, type LayerPlacement, placeLayer } from './section-placement.ts';
@@ -23,6 +28,7 @@ export interface InspectedLayer {
 
 export interface LoadFilesOptions {
   readonly loader: LayerLoader;
+  readonly manifest: Manifest;
   readonly shardIndex: number;
   readonly layerPath: (table: string, contentId: string) => string;
   readonly threads: number;
@@ -42,11 +48,12 @@ export class LoadFiles {
 
   /** @throws CubeError NOT_FOUND, CORRUPT or UNSUPPORTED */
   async inspect(required: RequiredLayer): Promise<InspectedLayer> {
-    const { loader, shardIndex, layerPath, threads, rowsOnDisk } = this.#options;
+    const { loader, manifest, shardIndex, layerPath, threads, rowsOnDisk } = this.#options;
     const path = layerPath(required.table.name, required.layer.contentId);
     const file = rowsOnDisk ? this.#openFile(path) : undefined;
     const { header, checksums, dataKey } = await loader.inspect(path, file?.descriptor);
     if (dataKey !== undefined) this.#dataKeys.add(dataKey);
+    requireStoredForm(manifest, dataKey !== undefined, path);
     if (dataKey !== undefined && rowsOnDisk) throw createRowsOnDiskError(required);
     checkLayerHeader(header, required, shardIndex);
     const stays = rowsOnDisk && canStayOnDisk(header);

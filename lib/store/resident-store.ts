@@ -291,9 +291,10 @@ export class ResidentStore {
     return { layersLoaded: 0, layersShared: required.length, bytes: 0, inMemory: [], durationMs };
   }
 
-  #layerFiles({ shardIndex, layerPath, rowsOnDisk }: LoadRequest): LoadFiles {
+  #layerFiles({ manifest, shardIndex, layerPath, rowsOnDisk }: LoadRequest): LoadFiles {
     return new LoadFiles({
       loader: this.#loader,
+      manifest,
       shardIndex,
       layerPath,
       threads: this.#threads,

@@ -33,6 +33,7 @@ import type { Logger } from '../../lib/platform/logs.ts';
 import { forEachConcurrent } from '../../lib/repository/for-each-concurrent.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
 import { readDeletedKeys, readLayerRows } from '../../lib/store/layer-file.ts';
+import { requireLayerForm } from '../../lib/store/layer-open.ts';
 import { type EmbeddingStore, requireNotCancelled } from './embedding-store.ts';
 import { FillProgress } from './fill-progress.ts';
 import { DamagedDatabaseError, LayerDatabase, type LayerDescription } from './layer-database.ts';
@@ -166,7 +167,7 @@ export class LocalStore implements EmbeddingStore {
       };
       await forEachConcurrent(missing, FILLED_LAYERS, async (layer) => {
         requireContinued();
-        await this.#fillLayer(bundle, layer, afterRows, signal);
+        await this.#fillLayer(manifest, layer, afterRows, signal);
       });
       progress.finish();
     } catch (error) {
@@ -191,7 +192,7 @@ export class LocalStore implements EmbeddingStore {
   }
 
   async #fillLayer(
-    bundle: string,
+    manifest: Manifest,
     { table, layer }: MissingLayer,
     afterRows: (rows: number) => void,
     signal: AbortSignal | undefined,
@@ -199,12 +200,13 @@ export class LocalStore implements EmbeddingStore {
     const file = join(this.#incomingFolder(), `${layer.contentId}.cube`);
     makeFolder(this.#incomingFolder());
     await this.#options.repository.fetchLayer(
-      bundle,
+      manifest.bundle,
       table.name,
       layer,
       file,
       signal && { signal },
     );
+    requireLayerForm(manifest, file);
     const content = { rows: readLayerRows(file), deleted: readDeletedKeys(file) };
     await this.#database.fill(describeLayer(table, layer), content, afterRows);
     removePath(file);

@@ -24,6 +24,7 @@ import { removePath } from '../../lib/platform/files.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import { TemporaryFolder } from '../../lib/platform/temporary-folder.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
+import { requireLayerForm } from '../../lib/store/layer-open.ts';
 import { type EmbeddingStore, makeAbsentError, type ServerStats } from './embedding-store.ts';
 import { FillProgress } from './fill-progress.ts';
 import { type ChannelReader, findLayersInUse } from './layers-in-use.ts';
@@ -176,7 +177,8 @@ export class RedisStore implements EmbeddingStore {
     this.#prepared.set(versionKey(manifest), new RedisVersion(manifest));
   }
 
-  async #loadAll({ bundle, version }: Manifest, missing: readonly RedisLayer[]): Promise<void> {
+  async #loadAll(manifest: Manifest, missing: readonly RedisLayer[]): Promise<void> {
+    const { bundle, version } = manifest;
     const { repository, logger, onProgress } = this.#options;
     const progress = new FillProgress({
       subject: { bundle, version, redis: this.#connection.name },
@@ -195,6 +197,7 @@ export class RedisStore implements EmbeddingStore {
         const { table, layer } = entry;
         const path = join(folder.path, `${layer.contentId}.cube`);
         await repository.fetchLayer(bundle, table.name, layer, path);
+        requireLayerForm(manifest, path);
         await this.#layers.load(entry, path, observer);
         removePath(path);
       }

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
 import { mkdtempSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -62,7 +63,7 @@ test('another file is refused without a word of it', () => {
   );
 });
 
-test('a key in place of its file, an empty name and endless files are refused', () => {
+test('a key in place of its file, an empty name and what is no regular file are refused', () => {
   const use = (file: string): void => useKeys({ file, command: undefined }, 'flags', new KeyRing());
   const isSilent = (error: CubeError): boolean => !error.message.includes(ONE);
   assert.throws(
@@ -70,7 +71,14 @@ test('a key in place of its file, an empty name and endless files are refused', 
     (error: CubeError) => isSilent(error) && /keys are never arguments/.test(error.message),
   );
   assert.throws(() => use(''), /the name of the file of encryption keys is empty/);
-  assert.throws(() => use('/dev/zero'), /more than the limit of 65536 bytes/);
+  assert.throws(() => use('/dev/zero'), /\/dev\/zero: is not a regular file/);
+  const pipe = join(folder, 'pipe');
+  execFileSync('mkfifo', [pipe]);
+  assert.throws(() => use(pipe), /pipe: is not a regular file/);
+  assert.throws(() => use(folder), /is not a regular file/);
+  const large = join(folder, 'large');
+  writeFileSync(large, '#'.repeat(70_000));
+  assert.throws(() => use(large), /more than the limit of 65536 bytes/);
 });
 
 test('a key is never printed', () => {

@@ -3,14 +3,15 @@ import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, test } from 'node:test';
 import { CubeError } from '../../lib/core/errors.ts';
+import type { Manifest } from '../../lib/core/manifest.ts';
 import { EncryptionKey, processKeys, setSealingKey } from '../../lib/platform/encryption-keys.ts';
 import { checkLayerFile, verifyLayerFile } from '../../lib/store/layer-check.ts';
 import { readLayerRows } from '../../lib/store/layer-file.ts';
 import { LoadProgress } from '../../lib/store/load-progress.ts';
 import { ResidentStore } from '../../lib/store/resident-store.ts';
 import {
+  createManifest as createClearManifest,
   createLayerPath,
-  createManifest,
   expectedLookup,
   getLoadedTable,
   lookup,
@@ -27,6 +28,13 @@ const TABLE: TestTable = {
   shardIndex: 0,
   shardNum: 1,
   keys: Array.from({ length: 20_000 }, (_, i) => BigInt(i * i)),
+};
+
+const createManifest = (...content: Parameters<typeof createClearManifest>): Manifest => {
+  return {
+    ...createClearManifest(...content),
+    encryption: { keyId: new EncryptionKey(KEY).keyId },
+  };
 };
 
 function useKeys(key: EncryptionKey | undefined): void {

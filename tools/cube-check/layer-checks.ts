@@ -2,8 +2,9 @@
 import { basename } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
 import type { LayerHeader } from '../../lib/core/layer-format.ts';
-import type { Manifest } from '../../lib/core/manifest.ts';
+import { type Manifest, requireStoredForm } from '../../lib/core/manifest.ts';
 import { CONTENT_ID_PATTERN } from '../../lib/core/names.ts';
+import { isSealedFile } from '../../lib/platform/sealed-file.ts';
 import { layerPath } from '../../lib/repository/layout.ts';
 import type { RepositoryChecks } from '../../lib/repository/repository-checks.ts';
 import { requireContent } from '../../lib/repository/verified-copy.ts';
@@ -20,6 +21,7 @@ interface CheckedLayer {
   readonly header: LayerHeader | undefined;
   readonly bytes: number;
   readonly sha256: string;
+  readonly isSealed: boolean;
 }
 
 export interface LayerChecksOptions {
@@ -47,7 +49,8 @@ export class LayerChecks {
   }
 
   /** Checks that the layer is sound and is what this version's manifest says. */
-  async check({ version }: Manifest, required: RequiredLayer, shard: number): Promise<void> {
+  async check(manifest: Manifest, required: RequiredLayer, shard: number): Promise<void> {
+    const { version } = manifest;
     const { source, bundle } = this.#options;
     const { table, layer } = required;
     const path = layerPath(bundle, table.name, layer.contentId);
@@ -61,6 +64,7 @@ export class LayerChecks {
     const user = `version ${version}, table ${table.name}, shard ${shard}`;
     const { header } = checked;
     this.#try(() => requireContent(where, checked, layer), version, where, user);
+    this.#try(() => requireStoredForm(manifest, checked.isSealed, where), version, where, user);
     if (header === undefined) return;
     this.#try(() => checkLayerHeader(header, required, shard), version, where, user);
   }
@@ -104,7 +108,7 @@ function checkFile(path: string, where: string, deep: boolean, report: CheckRepo
   if (more > 0) {
     report.addProblem(where, `has ${more} more damaged blocks`, { todo: 'fetch it again' });
   }
-  return checked;
+  return { ...checked, isSealed: isSealedFile(path) };
 }
 
 /**

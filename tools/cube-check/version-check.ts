@@ -1,8 +1,14 @@
 /** Checks one version: its manifest, the files of its folder, and its layers. */
 
-import { getShardNum, type Manifest, type TableRef } from '../../lib/core/manifest.ts';
+import {
+  getShardNum,
+  type Manifest,
+  requireStoredForm,
+  type TableRef,
+} from '../../lib/core/manifest.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
 import { processKeys } from '../../lib/platform/encryption-keys.ts';
+import { isSealedFile } from '../../lib/platform/sealed-file.ts';
 import {
   isManifestSignature,
   layerPath,
@@ -109,10 +115,12 @@ async function checkFiles(scope: VersionScope, manifest: Manifest): Promise<void
       const file = await source.open(path, expected.bytes);
       const isSameSize = file.bytes === expected.bytes;
       const sha256 = isSameSize ? await computeFileSha256(file.path, systemClock) : undefined;
+      const isSealed = isSealedFile(file.path);
       file.release();
       report.checked.files += 1;
       report.addBytes(file.bytes);
       requireContent(where, { bytes: file.bytes, sha256 }, expected);
+      requireStoredForm(manifest, isSealed, where);
     } catch (error) {
       checks.reportFileError(version, where, asMissing(error, where));
     }

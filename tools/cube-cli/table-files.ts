@@ -9,6 +9,7 @@ import {
 } from '../../lib/core/manifest.ts';
 import { layerPath } from '../../lib/repository/layout.ts';
 import { ChainSearch } from '../../lib/store/chain-search.ts';
+import { requireLayerForm } from '../../lib/store/layer-open.ts';
 import { checkLayerHeader, listRequiredLayers } from '../../lib/store/load-files.ts';
 
 export interface LayerFile {
@@ -56,6 +57,7 @@ export class TableFiles {
       })),
     );
     return new TableFiles(table, shards, (chain, shard) => {
+      for (const { path } of shards[shard] ?? []) requireLayerForm(manifest, path);
       const required = listRequiredLayers(manifest, shard).filter((layer) => layer.table === table);
       chain.headers.forEach((header, i) => {
         checkLayerHeader(header, required[i]!, shard);
