@@ -164,28 +164,33 @@ export class Replica {
    */
   endCall(startedMs: number, nowMs: number, error?: CubeError): number {
     const latencyMs = nowMs - startedMs;
-    const hasFailed = error !== undefined;
-    this.#inFlight--;
-    this.#startedSumMs = this.#inFlight === 0 ? 0 : this.#startedSumMs - startedMs;
-    if (!hasFailed || latencyMs > this.#latencyMs) this.#addLatency(latencyMs);
-    if (!hasFailed || error.code === 'DEADLINE_EXCEEDED')
+    if (error === undefined || latencyMs > this.#latencyMs) this.#addLatency(latencyMs);
+    if (error === undefined || error.code === 'DEADLINE_EXCEEDED')
       this.#limit.recordAnswer(latencyMs, nowMs);
     else if (error.code === 'OVERLOADED') this.#limit.recordRefusal(nowMs);
-    if (!hasFailed || !NO_ANSWER.has(error.code)) {
-      if (this.#breaker.isOpen) this.#startedMs = nowMs;
-      this.#breaker.recordAnswer();
-    }
-    if (this.#hasLeftFleet && this.#inFlight === 0) this.close();
+    this.#finish(startedMs, nowMs, error);
     return latencyMs;
   }
 
   /**
-   * As `endCall`, for a probe that was answered: its latency replaces the average, which may be of
-   * the time before the replica failed or became slow.
+   * As `endCall`, for a probe that was answered. The average latency may be of the time before the
+   * replica failed or became slow, so it is forgotten; that of the probe says nothing about calls,
+   * which do more.
    */
   endProbe(startedMs: number, nowMs: number): void {
-    this.#latencyMs = this.endCall(startedMs, nowMs);
-    this.#latencyCount = FIRST_CALLS;
+    this.#latencyMs = 0;
+    this.#latencyCount = 0;
+    this.#finish(startedMs, nowMs);
+  }
+
+  #finish(startedMs: number, nowMs: number, error?: CubeError): void {
+    this.#inFlight--;
+    this.#startedSumMs = this.#inFlight === 0 ? 0 : this.#startedSumMs - startedMs;
+    if (error === undefined || !NO_ANSWER.has(error.code)) {
+      if (this.#breaker.isOpen) this.#startedMs = nowMs;
+      this.#breaker.recordAnswer();
+    }
+    if (this.#hasLeftFleet && this.#inFlight === 0) this.close();
   }
 
   /** @param limitShare the share of its concurrency limit that may be used */
