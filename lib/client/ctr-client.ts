@@ -8,9 +8,11 @@ import { CubeError } from '../core/errors.ts';
 import { mapInOrder } from '../core/map-in-order.ts';
 import { systemClock } from '../platform/clock.ts';
 import { type Credentials, NO_CREDENTIALS } from '../rpc/credentials.ts';
+import { ConcurrencyLimit } from './concurrency-limit.ts';
 import { CtrGrpc } from './ctr-grpc.ts';
 import { CtrHttp } from './ctr-http.ts';
 import type { CtrCallOptions, CtrPrediction, CtrRow, CtrRows, CtrTransport } from './ctr-rows.ts';
+import { RequestBudget } from './request-budget.ts';
 
 export interface CtrClientOptions {
   /** `http://host:port`, `https://…`, `grpc://host:port`, or `grpcs://…`. */
@@ -26,6 +28,25 @@ export interface CtrClientOptions {
   readonly retryMax?: number;
   /** Maximum HTTP connections. Default 64. */
   readonly connectionsMax?: number;
+  /**
+   * `refuse`: a call fails at once with OVERLOADED while as many are in flight as the server
+   * answers without queueing, a limit that follows its latency. Default `never`: no limit.
+   */
+  readonly concurrencyLimit?: 'refuse' | 'never';
+}
+
+/** Counters since the creation of a client, and its state. */
+export interface CtrClientStats {
+  readonly calls: number;
+  readonly failures: number;
+  readonly retries: number;
+  /** Retries not sent because the retry budget was spent. */
+  readonly retryBudgetRefusals: number;
+  /** Calls refused at the concurrency limit. */
+  readonly concurrencyRefusals: number;
+  readonly inFlight: number;
+  /** The calls in flight that the server answers without queueing. */
+  readonly concurrencyLimit: number;
 }
 
 export interface ScoreOptions extends CtrCallOptions {
@@ -50,15 +71,24 @@ const BATCH_ROWS = 256;
 const CALLS_IN_FLIGHT = 4;
 /** The wait before the first retry; doubled for each further one, with jitter. */
 const BACKOFF_MS = 10;
-/** Each call adds this share of a retry to the budget, up to RETRY_BUDGET_MAX retries. */
-const RETRY_SHARE = 0.1;
-const RETRY_BUDGET_MAX = 10;
+/** Retries that a server which fails all calls gets at once. */
+const RETRY_BURST = 10;
 
 export class CtrClient {
   readonly #transport: CtrTransport;
   readonly #timeoutMs: number;
   readonly #retryMax: number;
-  #budget: number = RETRY_BUDGET_MAX;
+  readonly #budget = new RequestBudget(RETRY_BURST);
+  readonly #limit = new ConcurrencyLimit();
+  readonly #isLimited: boolean;
+  readonly #counters = {
+    calls: 0,
+    failures: 0,
+    retries: 0,
+    retryBudgetRefusals: 0,
+    concurrencyRefusals: 0,
+  };
+  #inFlight = 0;
   #isClosed = false;
 
   /** Connects at the first call. @throws CubeError INVALID_ARGUMENT for an invalid URL */
@@ -67,6 +97,12 @@ export class CtrClient {
     this.#transport = openTransport(options);
     this.#timeoutMs = timeoutMs;
     this.#retryMax = retryMax;
+    this.#isLimited = options.concurrencyLimit === 'refuse';
+  }
+
+  get stats(): CtrClientStats {
+    const concurrencyLimit = this.#limit.value;
+    return { ...this.#counters, inFlight: this.#inFlight, concurrencyLimit };
   }
 
   /**
@@ -80,16 +116,21 @@ export class CtrClient {
     if (this.#isClosed) throw new CubeError('STOPPING', 'the client is closed');
     const timeoutMs = call.timeoutMs ?? this.#timeoutMs;
     const deadlineMs = systemClock.nowMs() + timeoutMs;
-    this.#budget = Math.min(RETRY_BUDGET_MAX, this.#budget + RETRY_SHARE);
+    this.#counters.calls++;
+    this.#checkLimit();
+    this.#budget.countRequest();
     for (let retry = 0; ; retry++) {
       try {
-        return await this.#transport.predict(rows, call, deadlineMs - systemClock.nowMs());
+        return await this.#send(rows, call, deadlineMs - systemClock.nowMs());
       } catch (error) {
         const failure = CubeError.from(error);
         const waitMs = BACKOFF_MS * 2 ** retry * (0.5 + Math.random());
-        if (!this.#canRetry(failure, retry) || systemClock.nowMs() + waitMs >= deadlineMs) {
+        const isInTime = systemClock.nowMs() + waitMs < deadlineMs;
+        if (!isInTime || !this.#canRetry(failure, retry)) {
+          this.#counters.failures++;
           throw failure;
         }
+        this.#counters.retries++;
         await systemClock.sleep(waitMs);
       }
     }
@@ -120,12 +161,41 @@ export class CtrClient {
     this.#transport.close();
   }
 
-  #canRetry({ status }: CubeError, retry: number): boolean {
-    if (!status.retryable || retry >= this.#retryMax || this.#budget < 1 || this.#isClosed) {
-      return false;
+  /** @throws CubeError OVERLOADED at the concurrency limit */
+  #checkLimit(): void {
+    if (!this.#isLimited || this.#inFlight < this.#limit.value) return;
+    this.#counters.concurrencyRefusals++;
+    throw new CubeError(
+      'OVERLOADED',
+      `${this.#inFlight} calls are in flight, as many as the server answers without queueing; ` +
+        'send fewer at once',
+    );
+  }
+
+  async #send(rows: CtrRows, call: CtrCallOptions, timeoutMs: number): Promise<CtrPrediction> {
+    const startMs = systemClock.nowMs();
+    this.#limit.recordCall(++this.#inFlight);
+    try {
+      const prediction = await this.#transport.predict(rows, call, timeoutMs);
+      const nowMs = systemClock.nowMs();
+      this.#limit.recordAnswer(nowMs - startMs, nowMs);
+      return prediction;
+    } catch (error) {
+      const nowMs = systemClock.nowMs();
+      const { code } = CubeError.from(error);
+      if (code === 'OVERLOADED') this.#limit.recordRefusal(nowMs);
+      else if (code === 'DEADLINE_EXCEEDED') this.#limit.recordAnswer(nowMs - startMs, nowMs);
+      throw error;
+    } finally {
+      this.#inFlight--;
     }
-    this.#budget--;
-    return true;
+  }
+
+  #canRetry({ status }: CubeError, retry: number): boolean {
+    if (!status.retryable || retry >= this.#retryMax || this.#isClosed) return false;
+    if (this.#budget.tryTake(true)) return true;
+    this.#counters.retryBudgetRefusals++;
+    return false;
   }
 }
 

@@ -7,6 +7,7 @@ import {
   compressionAlgorithms,
   credentials,
   Metadata,
+  type ServiceError,
 } from '@grpc/grpc-js';
 import { wallClockMs } from '../platform/clock.ts';
 import type { CallOptions, CallResult } from '../rpc/channel.ts';
@@ -16,27 +17,39 @@ import type { Connections } from './connections.ts';
 import { fromServiceError } from './grpc-errors.ts';
 
 const NO_BYTES = Buffer.alloc(0);
-const RESPONSE_BYTES_MAX = 256 << 20;
+const MESSAGE_BYTES_MAX = 256 << 20;
+
+export interface GrpcOptions {
+  /** Of requests: 0 none, 2 gzip. Default 0. */
+  readonly compressType?: number;
+  readonly credentials?: Credentials | undefined;
+  /** Maximum size of requests and responses. */
+  readonly messageBytesMax?: number | undefined;
+  /** The trailer whose value is the attachment of responses. Default: they have none. */
+  readonly trailer?: string | undefined;
+}
 
 export class GrpcConnections implements Connections {
   readonly #client: Client;
   readonly #endpoint: string;
   readonly #credentials: Credentials;
+  readonly #trailer: string | undefined;
   readonly #calls = new Set<ClientUnaryCall>();
 
   /**
    * @param endpoint host:port
-   * @param compressType of requests: 0 none, 2 gzip
    * @throws CubeError when a certificate file is invalid
    */
-  constructor(endpoint: string, compressType = 0, caller: Credentials = NO_CREDENTIALS) {
+  constructor(endpoint: string, options: GrpcOptions = {}) {
+    const { credentials: caller = NO_CREDENTIALS, messageBytesMax = MESSAGE_BYTES_MAX } = options;
     this.#endpoint = endpoint;
     this.#credentials = caller;
+    this.#trailer = options.trailer;
     const { servername } = caller.tlsOptions ?? {};
-    const isGzip = compressType === COMPRESSION_GZIP;
+    const isGzip = options.compressType === COMPRESSION_GZIP;
     this.#client = new Client(endpoint, createChannelCredentials(caller), {
-      'grpc.max_receive_message_length': RESPONSE_BYTES_MAX,
-      'grpc.max_send_message_length': RESPONSE_BYTES_MAX,
+      'grpc.max_receive_message_length': messageBytesMax,
+      'grpc.max_send_message_length': messageBytesMax,
       ...(isGzip && { 'grpc.default_compression_algorithm': compressionAlgorithms.gzip }),
       ...(servername !== undefined && {
         'grpc.ssl_target_name_override': servername,
@@ -55,6 +68,7 @@ export class GrpcConnections implements Connections {
     signal?: AbortSignal,
   ): Promise<CallResult> {
     return new Promise((resolve, reject) => {
+      let result: ServiceError | Buffer = NO_BYTES;
       const cancel = (): void => call.cancel();
       const call = this.#client.makeUnaryRequest(
         `/${service}/${method}`,
@@ -64,13 +78,18 @@ export class GrpcConnections implements Connections {
         this.#createMetadata(options),
         { deadline: wallClockMs() + timeoutMs },
         (error, response = NO_BYTES) => {
-          this.#calls.delete(call);
-          signal?.removeEventListener('abort', cancel);
-          if (error === null) resolve({ payload: response, attachment: NO_BYTES });
-          else reject(fromServiceError(error, this.#endpoint));
+          result = error ?? response;
         },
       );
       this.#calls.add(call);
+      // The last event, after the response; it has the trailers.
+      call.on('status', ({ metadata }) => {
+        this.#calls.delete(call);
+        signal?.removeEventListener('abort', cancel);
+        if (Buffer.isBuffer(result)) {
+          resolve({ payload: result, attachment: this.#readTrailer(metadata) });
+        } else reject(fromServiceError(result, this.#endpoint));
+      });
       if (signal?.aborted) cancel();
       else signal?.addEventListener('abort', cancel);
     });
@@ -80,6 +99,11 @@ export class GrpcConnections implements Connections {
     // Client.close() alone lets calls run until their deadlines.
     for (const call of this.#calls) call.cancel();
     this.#client.close();
+  }
+
+  #readTrailer(trailers: Metadata): Buffer {
+    if (this.#trailer === undefined) return NO_BYTES;
+    return Buffer.from(trailers.get(this.#trailer)[0]?.toString() ?? '');
   }
 
   #createMetadata(options: CallOptions | undefined): Metadata {

@@ -31,11 +31,13 @@ export type { HashSpec, Slot } from '../core/slots.ts';
 export { openRepository, type Repository } from '../repository/repository.ts';
 export { type CredentialFiles, Credentials } from '../rpc/credentials.ts';
 export type { CallPolicy, ConcurrencyLimitPolicy, LoadBalancer } from './call-policy.ts';
+export { formatClientMetrics } from './client-metrics.ts';
 export type { ClientCounters, ClientStats } from './client-stats.ts';
 export type { ConnectionType } from './connections.ts';
 export {
   CtrClient,
   type CtrClientOptions,
+  type CtrClientStats,
   type CtrScore,
   type ScoreOptions,
 } from './ctr-client.ts';

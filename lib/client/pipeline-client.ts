@@ -1,6 +1,7 @@
 /**
  * A client of pipelines: of `serving --pipeline`, and of Paddle's Pipeline Serving. Calls gRPC
- * servers in turn; a server that cannot take a call is skipped for this call.
+ * servers with the balancing, retry budget and limits of lookups; a call that a server has failed
+ * goes to another one, so a pipeline must be safe to repeat.
  */
 
 import type { GeneralTensor } from '../../proto/general-tensor.ts';
@@ -21,14 +22,23 @@ import {
   type PipelineTensor,
   toByteTensor,
 } from '../core/pipeline-tensor.ts';
-import { systemClock } from '../platform/clock.ts';
-import { GrpcUnaryClient } from './grpc-unary.ts';
+import type { Credentials } from '../rpc/credentials.ts';
+import type { CallPolicy } from './call-policy.ts';
+import type { ClientStats } from './client-stats.ts';
+import type { ClientLogger } from './replica.ts';
+import { ServiceClient } from './service-client.ts';
 
 export interface PipelineClientOptions {
   /** Default timeout of a call in milliseconds. Default 10000. */
   readonly timeoutMs?: number;
   /** The messages of the servers. Default `tensors`, v0.7 to v0.9; `plain`: v0.4 to v0.6. */
   readonly layout?: PipelineLayout;
+  /** Default: round robin, each server at most once for a call, and no backup requests. */
+  readonly policy?: CallPolicy;
+  /** API key of every call, and whether connections use TLS. Default: neither. */
+  readonly credentials?: Credentials;
+  /** Logs when a server fails or recovers. */
+  readonly logger?: ClientLogger;
 }
 
 export interface PipelineCallOptions {
@@ -38,7 +48,7 @@ export interface PipelineCallOptions {
   readonly logId?: bigint;
   /** For the whole call, in milliseconds. Default: the client's. */
   readonly timeoutMs?: number;
-  /** Cancels the call. */
+  /** Cancels the call, which rejects with the signal's reason. */
   readonly signal?: AbortSignal;
   /** Send arrays as tensors instead of text. Default false. */
   readonly packTensors?: boolean;
@@ -63,7 +73,7 @@ export interface PipelineResult {
   readonly versions: Readonly<Record<string, string>>;
 }
 
-const PATH = `/${PIPELINE_SERVICE}/inference`;
+const METHOD = 'inference';
 const PROFILE_KEY = 'pipeline.profile';
 const VERSIONS_KEY = 'hypercube-versions';
 const TIMEOUT_MS = 10_000;
@@ -71,13 +81,22 @@ const MESSAGE_BYTES_MAX = 512 << 20;
 const LIMITS = { tensors: 4_096, values: 1 << 26 };
 
 export class PipelineClient {
-  readonly #servers: readonly GrpcUnaryClient[];
+  readonly #client: ServiceClient;
   readonly #timeoutMs: number;
   readonly #layout: PipelineLayout;
-  #next = 0;
 
   private constructor(endpoints: readonly string[], options: PipelineClientOptions) {
-    this.#servers = endpoints.map((host) => new GrpcUnaryClient(host, MESSAGE_BYTES_MAX));
+    const { policy, credentials, logger } = options;
+    this.#client = new ServiceClient({
+      endpoints,
+      protocol: 'grpc',
+      service: PIPELINE_SERVICE,
+      probeMethod: 'probe',
+      // A backup would run the whole pipeline a second time.
+      policy: { backupRequest: 'never', ...policy },
+      transport: { credentials, messageBytesMax: MESSAGE_BYTES_MAX, trailer: VERSIONS_KEY },
+      ...(logger !== undefined && { logger }),
+    });
     this.#timeoutMs = options.timeoutMs ?? TIMEOUT_MS;
     this.#layout = options.layout ?? 'tensors';
   }
@@ -110,8 +129,17 @@ export class PipelineClient {
     options: PipelineCallOptions = {},
   ): Promise<PipelineResult> {
     const request = encodePipelineRequest(makeRequest(values, options, this.#layout));
-    const { bytes, versions } = await this.#call(request, options);
-    const { errNo, errMsg, keys, values: texts, tensors } = decodePipelineResponse(bytes, LIMITS);
+    const { timeoutMs = this.#timeoutMs, signal } = options;
+    const { answer, versions } = await this.#client.call(
+      METHOD,
+      request,
+      (bytes, trailer) => ({
+        answer: decodePipelineResponse(bytes, LIMITS),
+        versions: parseVersions(Buffer.from(trailer).toString()),
+      }),
+      { timeoutMs, signal },
+    );
+    const { errNo, errMsg, keys, values: texts, tensors } = answer;
     const result = new Map<string, string | PipelineTensor>();
     let profile: string | undefined;
     for (const [i, key] of keys.entries()) {
@@ -131,30 +159,14 @@ export class PipelineClient {
     };
   }
 
-  /** Fails the calls in flight. */
-  close(): void {
-    for (const server of this.#servers) server.close();
+  /** Counters, and the state of each server. */
+  get stats(): ClientStats {
+    return this.#client.stats;
   }
 
-  async #call(
-    request: Uint8Array,
-    { timeoutMs = this.#timeoutMs, signal }: PipelineCallOptions,
-  ): Promise<{ readonly bytes: Uint8Array; readonly versions: Record<string, string> }> {
-    const deadlineMs = systemClock.nowMs() + timeoutMs;
-    const first = this.#next++;
-    for (let tried = 1; ; tried++) {
-      const server = this.#servers[(first + tried - 1) % this.#servers.length];
-      if (server === undefined) throw new CubeError('INTERNAL', 'no server');
-      try {
-        const leftMs = Math.max(1, deadlineMs - systemClock.nowMs());
-        const { bytes, trailers } = await server.call(PATH, request, leftMs, signal);
-        return { bytes, versions: parseVersions(String(trailers.get(VERSIONS_KEY)[0] ?? '')) };
-      } catch (error) {
-        const failure = CubeError.from(error);
-        const isLast = tried === this.#servers.length || signal?.aborted === true;
-        if (isLast || !failure.status.retryable) throw failure;
-      }
-    }
+  /** Fails the calls in flight. */
+  close(): void {
+    this.#client.close();
   }
 }
 

@@ -9,11 +9,18 @@ const REQUEST_SHARE = 0.1;
 const BURST = 100;
 
 export class RequestBudget {
-  #tokens = BURST;
+  readonly #burst: number;
+  #tokens: number;
+
+  /** @param burst additional requests that may be made at once */
+  constructor(burst: number = BURST) {
+    this.#burst = burst;
+    this.#tokens = burst;
+  }
 
   /** Counts a request that is not an additional one. */
   countRequest(): void {
-    this.#tokens = Math.min(this.#tokens + REQUEST_SHARE, BURST);
+    this.#tokens = Math.min(this.#tokens + REQUEST_SHARE, this.#burst);
   }
 
   /**
@@ -21,7 +28,7 @@ export class RequestBudget {
    * @param isUrgent false leaves half of the burst to urgent requests
    */
   tryTake(isUrgent: boolean): boolean {
-    if (this.#tokens < (isUrgent ? 1 : BURST / 2)) return false;
+    if (this.#tokens < (isUrgent ? 1 : this.#burst / 2)) return false;
     this.#tokens--;
     return true;
   }

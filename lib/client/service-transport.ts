@@ -19,6 +19,10 @@ export interface ServiceTransport {
   readonly compressType?: CompressType;
   /** API key of every call, and whether connections use TLS. Default: neither. */
   readonly credentials?: Credentials | undefined;
+  /** Maximum size of messages over gRPC. Default 256 MiB. */
+  readonly messageBytesMax?: number;
+  /** The trailer whose value is the attachment of responses over gRPC. Default: none. */
+  readonly trailer?: string;
 }
 
 export type CompressType = 0 | 1 | 2 | 3 | 4;
@@ -44,7 +48,7 @@ function open(
   const limits = { ...given, backoffMaxMs: BACKOFF_MAX_MS };
   switch (protocol) {
     case 'grpc':
-      return new GrpcConnections(endpoint, compressType, credentials);
+      return new GrpcConnections(endpoint, { ...given, compressType, credentials });
     case 'http':
       return new HttpConnections(endpoint, connectionType, limits, credentials);
     case 'baidu_std':

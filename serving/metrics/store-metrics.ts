@@ -1,4 +1,6 @@
 /** Metrics of the stores: the hot-rows cache, and the servers that a store asks. */
+import { getShare, SHARE_HELP } from '../../lib/client/client-metrics.ts';
+import type { ReplicaStats } from '../../lib/client/replica.ts';
 import type { MetricsRegistry } from '../../lib/platform/metrics.ts';
 import type { EmbeddingStore, RowCacheStats, ServerStats } from '../stores/embedding-store.ts';
 
@@ -55,6 +57,7 @@ export class StoreMetrics {
   }
 
   #addServers(): void {
+    this.#addLimits();
     const collectServers = (): [string, ServerStats][] => this.#collect(({ servers }) => servers);
     this.#registry.collectedGauge({
       name: 'hypercube_serving_store_circuits_open',
@@ -78,6 +81,33 @@ export class StoreMetrics {
         }
       },
     });
+  }
+
+  /** The limits that the client keeps for each server. */
+  #addLimits(): void {
+    const addGauge = (name: string, help: string, read: (server: ReplicaStats) => number): void => {
+      this.#registry.collectedGauge({
+        name,
+        help,
+        labels: ['model', 'server'],
+        collect: (set) => {
+          for (const [model, { replicas = [] }] of this.#collect(({ servers }) => servers)) {
+            for (const one of replicas) set({ model, server: one.endpoint }, read(one));
+          }
+        },
+      });
+    };
+    addGauge(
+      'hypercube_serving_store_concurrency_limit',
+      'Requests in flight that a cube-server answers without queueing, as serving estimates it.',
+      ({ concurrencyLimit }) => concurrencyLimit,
+    );
+    addGauge(
+      'hypercube_serving_store_in_flight',
+      'Requests in flight to a cube-server.',
+      ({ inFlight }) => inFlight,
+    );
+    addGauge('hypercube_serving_store_server_share', SHARE_HELP, getShare);
   }
 
   /** Returns the statistics of the stores that have them, with the model's name. */

@@ -4,7 +4,14 @@ import { once } from 'node:events';
 import { createServer, type RequestListener } from 'node:http';
 import { type AddressInfo, createServer as createTcp, type Socket } from 'node:net';
 import { type TestContext, test } from 'node:test';
-import { CtrClient, type CtrRow, type CtrRows, CubeError } from '../../lib/client/index.ts';
+import { setImmediate as nextTurn } from 'node:timers/promises';
+import {
+  CtrClient,
+  type CtrRow,
+  type CtrRows,
+  CubeError,
+  formatClientMetrics,
+} from '../../lib/client/index.ts';
 import { hashKey, ToyBundle, type ToyRow, toTsv, toyRows } from '../serving/support/toy-bundle.ts';
 import { startLocal } from '../serving/support/toy-service.ts';
 
@@ -161,10 +168,38 @@ test('the retry budget limits calls to a server that fails every call', async (t
   const client = createClient(t, url);
   for (let i = 0; i < 50; i++) assert.equal(await getErrorCode(client.predict(ROW)), 'UNAVAILABLE');
   assert.ok(calls <= 50 + 10 + 5, `${calls} calls`);
+  const { retries, failures, retryBudgetRefusals } = client.stats;
+  assert.deepEqual([retries, failures, client.stats.calls], [calls - 50, 50, 50]);
+  assert.ok(retryBudgetRefusals > 0);
   const single = createClient(t, url, { retryMax: 0 });
   calls = 0;
   assert.equal(await getErrorCode(single.predict(ROW)), 'UNAVAILABLE');
   assert.equal(calls, 1);
+});
+
+test('a client with a limit refuses calls that the server would queue', async (t) => {
+  const waiting: (() => void)[] = [];
+  const url = await listen(t, (request, response) => {
+    const answer = (): unknown => response.writeHead(429).end();
+    request.resume().once('end', () => waiting.push(answer));
+  });
+  const options = { timeoutMs: 600_000, retryMax: 0, connectionsMax: 100 };
+  const limited = createClient(t, url, { ...options, concurrencyLimit: 'refuse' });
+  const { concurrencyLimit } = limited.stats;
+  const calls = Array.from({ length: concurrencyLimit }, () => getErrorCode(limited.predict(ROW)));
+  assert.equal(limited.stats.inFlight, concurrencyLimit);
+  await assert.rejects(limited.predict(ROW), /64 calls are in flight.*send fewer at once/);
+  while (waiting.length < concurrencyLimit) await nextTurn();
+  for (const answer of waiting) answer();
+  assert.deepEqual(new Set(await Promise.all(calls)), new Set(['OVERLOADED']));
+  // The server knows its own load best.
+  assert.ok(limited.stats.concurrencyLimit < concurrencyLimit);
+  assert.deepEqual([limited.stats.inFlight, limited.stats.concurrencyRefusals], [0, 1]);
+  const text = formatClientMetrics({ 'a"b': limited.stats });
+  assert.match(text, /# TYPE hypercube_client_concurrency_refusals_total counter\n/);
+  assert.match(text, /hypercube_client_concurrency_refusals_total{client="a\\"b"} 1\n/);
+  assert.match(text, /hypercube_client_in_flight{client="a\\"b",server=""} 0\n/);
+  assert.doesNotMatch(text, /server_share|undefined|NaN/);
 });
 
 test('missing, partial and invalid responses have their own error codes', async (t) => {

@@ -1,6 +1,9 @@
 /** PipelineClient against a real server: text, arrays, product errors, several servers. */
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { type AddressInfo, createServer } from 'node:net';
 import { test } from 'node:test';
+import { formatClientMetrics } from '../../lib/client/client-metrics.ts';
 import { PipelineClient } from '../../lib/client/pipeline-client.ts';
 import { createTensor } from '../../lib/core/pipeline-tensor.ts';
 import {
@@ -63,5 +66,36 @@ test('a server that is gone is skipped; without any the call fails', async (t) =
     ['a', 'b', 'c', 'd'],
   );
   await assert.rejects(none.predict({ x: 'a' }), { code: 'UNAVAILABLE' });
+  const { retries, replicas, calls, requests } = client.stats;
+  assert.ok(retries >= 1 && retries <= 2, `${retries} retries`);
+  assert.deepEqual([calls, requests], [4, 4 + retries]);
+  assert.deepEqual(
+    replicas.map(({ state }) => state),
+    ['failed', 'answering'],
+  );
+  const text = formatClientMetrics({ pipeline: client.stats });
+  assert.match(text, new RegExp(`client_retries_total{client="pipeline"} ${retries}\n`));
+  const limit = /client_concurrency_limit{client="pipeline",server="127\.0\.0\.1:\d+"} 64\n/g;
+  assert.equal(text.match(limit)?.length, 2);
+  assert.match(text, /client_server_share{client="pipeline",server="[^"]+"} 1\n/);
   assert.throws(() => PipelineClient.connect('http://localhost:1'), /expected host:port/);
+});
+
+test('a cancelled call rejects with the reason, and a policy limits calls', async (t) => {
+  const silent = createServer((socket) => socket.on('error', () => undefined).resume());
+  await once(silent.listen(0, '127.0.0.1'), 'listening');
+  t.after(() => silent.close());
+  const { port } = silent.address() as AddressInfo;
+  const policy = { concurrencyLimit: 'refuse' } as const;
+  const client = PipelineClient.connect(`127.0.0.1:${port}`, { timeoutMs: 600_000, policy });
+  t.after(() => client.close());
+  const aborts = Array.from({ length: 64 }, () => new AbortController());
+  const calls = aborts.map(({ signal }) => client.predict({ x: 'a' }, { signal }));
+  const outcomes = Promise.allSettled(calls);
+  await assert.rejects(client.predict({ x: 'a' }), { code: 'OVERLOADED' });
+  assert.equal(client.stats.concurrencyRefusals, 1);
+  for (const abort of aborts) abort.abort(new Error('no longer needed'));
+  for (const outcome of await outcomes) {
+    assert.equal(outcome.status === 'rejected' && outcome.reason.message, 'no longer needed');
+  }
 });

@@ -73,6 +73,12 @@ test('a shard that hangs: default answers in time, fail says why, and both recov
     metrics,
     /hypercube_serving_store_repeated_requests_total\{model="\w+",kind="backup"/,
   );
+  for (const address of hung) {
+    const share = `store_server_share{model="default",server="${address}"} `;
+    assert.ok(metrics.includes(`${share}0\n`), share);
+  }
+  assert.match(metrics, /store_concurrency_limit\{model="\w+",server="[^"]+"\} [1-9]/);
+  assert.match(metrics, /store_in_flight\{model="\w+",server="[^"]+"\} 0/);
 
   for (const address of hung) servers.signal(address, 'SIGCONT');
   await serving.waitFor('/metrics', ({ body }) => /circuits_open\{model="\w+"\} 0\n/.test(body));
