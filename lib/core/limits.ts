@@ -38,7 +38,10 @@ export interface ServerLimits {
   readonly keysPerRequest: number;
   /** Bytes of one response's rows. */
   readonly responseBytes: number;
-  /** Open connections; at the limit, a new one replaces the longest idle one. */
+  /**
+   * Open connections; at the limit, a new one replaces the longest idle one. Connections that have
+   * not shown their protocol have half of the places; beyond that a new one replaces the oldest.
+   */
   readonly connections: number;
   /**
    * Concurrent HTTP requests over all connections (baidu_std calls are answered as they are read).

@@ -1,6 +1,9 @@
 /**
  * The open connections of a port, and when each was last used. When the limit on connections is
- * reached, the one that was idle for longest makes room for the next.
+ * reached, the one that was idle for longest makes room for the next. Connections that have not
+ * shown their protocol yet, such as half-open TLS handshakes, have half of the places: beyond that
+ * the oldest of them makes room, so that a flood of them neither shuts out callers, whose
+ * handshakes take milliseconds, nor closes their connections.
  */
 import type { Socket } from 'node:net';
 import type { ServerLimits } from '../core/limits.ts';
@@ -8,6 +11,8 @@ import { SlowReaderDetector } from './slow-reader-detector.ts';
 
 /** A connection that was used more recently is never closed for another one. */
 const EVICTED_IDLE_MS = 1000;
+/** Fewer connections without a protocol are never closed for others of the kind. */
+const STARTING_MIN = 16;
 /** A scan of all connections costs about a millisecond; connections may arrive much faster. */
 const SCAN_INTERVAL_MS = 100;
 
@@ -51,7 +56,10 @@ export class ConnectionTable {
   /** Connections closed to make room for others. */
   evicted = 0;
   readonly #max: number;
+  readonly #startingMax: number;
   readonly #connections = new Map<Socket, Connection>();
+  /** Connections that have not shown their protocol yet, the oldest first. */
+  readonly #starting = new Set<Connection>();
   /** The idle connections at the last scan, the longest idle last. */
   #idle: Connection[] = [];
   #scannedMs = Number.NEGATIVE_INFINITY;
@@ -59,6 +67,7 @@ export class ConnectionTable {
   /** @param max number of connections */
   constructor(max: number) {
     this.#max = max;
+    this.#startingMax = Math.max(STARTING_MIN, Math.floor(max / 2));
   }
 
   get size(): number {
@@ -70,11 +79,18 @@ export class ConnectionTable {
    * @returns undefined when the limit is reached and no other connection is idle
    */
   add(socket: Socket, nowMs: number): Connection | undefined {
+    if (this.#starting.size >= this.#startingMax) this.#evictStarting();
     if (this.size >= this.#max && !this.#evict(nowMs)) return undefined;
     const connection = new Connection(socket, nowMs);
     this.#connections.set(socket, connection);
-    socket.on('close', () => this.#connections.delete(socket));
+    this.#starting.add(connection);
+    socket.on('close', () => this.#remove(connection));
     return connection;
+  }
+
+  /** Says that a connection has shown its protocol, over TLS after its handshake. */
+  setStarted(connection: Connection): void {
+    this.#starting.delete(connection);
   }
 
   [Symbol.iterator](): IterableIterator<Connection> {
@@ -86,12 +102,26 @@ export class ConnectionTable {
     if (this.#idle.length === 0) this.#scan(nowMs);
     for (let found = this.#idle.pop(); found !== undefined; found = this.#idle.pop()) {
       if (found.socket.destroyed || found.update(nowMs)) continue;
-      this.evicted++;
-      this.#connections.delete(found.socket);
-      found.socket.destroy();
+      this.#close(found);
       return true;
     }
     return false;
+  }
+
+  #evictStarting(): void {
+    const [oldest] = this.#starting;
+    if (oldest !== undefined) this.#close(oldest);
+  }
+
+  #close(connection: Connection): void {
+    this.evicted++;
+    this.#remove(connection);
+    connection.socket.destroy();
+  }
+
+  #remove(connection: Connection): void {
+    this.#connections.delete(connection.socket);
+    this.#starting.delete(connection);
   }
 
   #scan(nowMs: number): void {

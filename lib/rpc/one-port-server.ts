@@ -269,7 +269,10 @@ export class OnePortServer {
     if (head[0] === TLS_HANDSHAKE && this.#tls !== undefined && !(socket instanceof TLSSocket)) {
       socket.unshift(Buffer.from(head));
       this.#tls.serve(socket, (secure) => this.#acceptSecure(secure, connection));
-    } else if (this.#tlsOnly && !(socket instanceof TLSSocket)) {
+      return;
+    }
+    this.#connections.setStarted(connection);
+    if (this.#tlsOnly && !(socket instanceof TLSSocket)) {
       this.plainRefused++;
       socket.destroy();
     } else if (magic === BAIDU_STD) {

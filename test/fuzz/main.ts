@@ -22,14 +22,29 @@ process.exitCode = await runLongPrograms({
   description: 'Sends random invalid input. An interrupted run leaves no process and no folder.',
   folder: import.meta.dirname,
   programs: {
+    credentials: {
+      script: 'credentials-process.js',
+      summary: 'Invalid API keys, headers and metadata to every protocol of serving',
+      options: OPTIONS,
+    },
     frames: {
       script: '../rpc/fuzz-process.js',
       summary: 'Bytes and frames to the server of lib/rpc',
       options: OPTIONS,
     },
+    handshakes: {
+      script: 'handshakes-process.js',
+      summary: 'Damaged, slow, half-open and renegotiated TLS handshakes',
+      options: OPTIONS,
+    },
     protocols: {
       script: '../serving/fuzz-process.js',
       summary: 'Requests to every protocol of serving',
+      options: OPTIONS,
+    },
+    'sealed-files': {
+      script: 'sealed-files-process.js',
+      summary: 'Damaged key files, encrypted files and rewrapped keys',
       options: OPTIONS,
     },
   },

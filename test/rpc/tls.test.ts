@@ -219,6 +219,32 @@ test('partial, slow and malformed handshakes end without affecting callers', asy
   await until('a caller is answered again', async () => (await who(port, caller)) === 'CN=caller');
 });
 
+test('more half-open handshakes than connections shut out no caller', async (t) => {
+  const { authority, echo, port } = await start(t, { connections: 64 });
+  const caller = tlsOptions(authority.issue({ name: 'caller' }));
+  const regular = connectTls({ port, host: '127.0.0.1', ...caller });
+  await once(regular, 'secureConnect');
+  const connection = new RawConnection(port, regular);
+  connection.send(encodeRequestFrame(1, Buffer.from('call 1')));
+  await connection.receive(1);
+  const hello = await clientHello();
+  for (let round = 2; round <= 6; round++) {
+    const flood = Array.from({ length: 100 }, () => {
+      const socket = rawSocket(port);
+      socket.write(hello.subarray(0, 60));
+      return socket;
+    });
+    await Promise.all(flood.map((socket) => once(socket, 'connect').catch(() => undefined)));
+    assert.equal(await who(port, caller), 'CN=caller');
+    connection.send(encodeRequestFrame(round, Buffer.from(`call ${round}`)));
+    const answers = await connection.receive(round);
+    assert.equal(answers[round - 1]?.payload, `call ${round}`);
+  }
+  assert.ok(echo.server.connections <= 64 && echo.server.connectionsEvicted > 300);
+  assert.equal(echo.server.connectionsRefused, 0);
+  regular.destroy();
+});
+
 test('a thousand aborted handshakes leak nothing', async (t) => {
   const { authority, echo, port } = await start(t);
   const hello = await clientHello();

@@ -36,6 +36,10 @@ process.exitCode = await runLongPrograms({
       summary: 'Random damage to layer files of every layout and dtype, in memory and on disk',
       options: [SEED, MINUTES],
     },
+    'half-open': {
+      script: 'half-open.soak.js',
+      summary: 'Ten thousand half-open TLS handshakes beside honest callers',
+    },
     kills: {
       script: 'kills.soak.js',
       summary: 'Kills at every step of an agent combined with every step of a server',
