@@ -1,9 +1,10 @@
 /**
  * A plain model in the engine against bare onnxruntime: on the main thread, and in a worker that
- * gets and returns one message for a batch, which no engine with threads can undercut. Batches of
- * 64 rows of a network with two hidden layers; CPU time of all threads and wall-clock time for each
- * batch, medians of alternating runs; shares are those of the bare run on the main thread. Run it
- * with `npm run bench -- plain-model`.
+ * gets and returns one message for a batch. Batches of 64 rows of a network with two hidden layers;
+ * CPU time of all threads and wall-clock time for each batch, medians of alternating rounds. A
+ * share compares a run with the bare one of the same round, because the machine's speed drifts.
+ * Before, V8 gets the time to compile what runs: its compiler threads would count, too. Run it with
+ * `npm run bench -- plain-model`.
  */
 import { once } from 'node:events';
 import { Worker } from 'node:worker_threads';
@@ -22,8 +23,10 @@ import {
 
 import type { BareWorkerData } from './support/bare-worker.ts';
 
-const RUNS = 5;
-const BATCHES = 400;
+const ROUNDS = 15;
+const BATCHES = 200;
+/** Batches of each kind before the first round. */
+const WARM_UP_BATCHES = 4_000;
 const ROWS = 64;
 const WIDTHS = [256, 512, 1024] as const;
 /** Requests in flight: one runs, one is ready. */
@@ -99,8 +102,13 @@ class BareWorker {
   }
 }
 
-/** @returns CPU and wall-clock microseconds for each batch */
-async function measure(run: () => Promise<unknown>): Promise<{ cpu: number; wall: number }> {
+/** Microseconds for each batch. */
+interface Figures {
+  readonly cpu: number;
+  readonly wall: number;
+}
+
+async function measure(run: () => Promise<unknown>): Promise<Figures> {
   const startMs = performance.now();
   const start = process.cpuUsage();
   await run();
@@ -140,22 +148,22 @@ async function compare(input: number, hidden: number): Promise<void> {
   const runServed = (): Promise<unknown> => Promise.all(Array.from({ length: CALLERS }, call));
   const worker = await BareWorker.start(bytes, data, [ROWS, input]);
   const runInWorker = (): Promise<void> => worker.run();
-  const figures: Awaited<ReturnType<typeof measure>>[][] = [[], [], []];
-  for (let run = 0; run <= RUNS; run++) {
-    for (const [i, action] of [runBare, runInWorker, runServed].entries()) {
-      const figure = await measure(action);
-      // The first run warms up.
-      if (run > 0) figures[i]?.push(figure);
-    }
+  const actions = [runBare, runInWorker, runServed];
+  for (const action of actions) {
+    for (let batches = 0; batches < WARM_UP_BATCHES; batches += BATCHES) await action();
+  }
+  const rounds: Figures[][] = actions.map(() => []);
+  for (let round = 0; round < ROUNDS; round++) {
+    for (const [i, action] of actions.entries()) rounds[i]?.push(await measure(action));
   }
   const names = ['bare', 'bare in a worker', 'served'];
   process.stdout.write(`${input} → ${hidden} → ${hidden} → 1, batch ${ROWS}:\n`);
   for (const kind of ['cpu', 'wall'] as const) {
-    const medians = figures.map((runs) => findMedian(runs.map((figure) => figure[kind])));
-    const [base = Number.NaN] = medians;
-    const texts = medians.map((micros, i) => {
-      const share = i === 0 ? '' : ` (${(100 * (base / micros)).toFixed(0)} %)`;
-      return `${names[i]} ${micros.toFixed(0)} µs${share}`;
+    const figures = rounds.map((runs) => runs.map((run) => run[kind]));
+    const texts = figures.map((runs, i) => {
+      const shares = runs.map((micros, round) => (figures[0]?.[round] ?? Number.NaN) / micros);
+      const share = i === 0 ? '' : ` (${(100 * findMedian(shares)).toFixed(0)} %)`;
+      return `${names[i]} ${findMedian(runs).toFixed(0)} µs${share}`;
     });
     process.stdout.write(`  ${kind.padEnd(4)} ${texts.join(', ')}\n`);
   }

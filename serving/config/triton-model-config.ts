@@ -73,6 +73,7 @@ export function readTritonConfig(
   }
   const ensemble = readEnsemble(root);
   checkPlatform(root, ensemble !== undefined);
+  if (ensemble !== undefined) listForeignFields(root, ignored);
   const maxBatch = root.integer('max_batch_size', 0, BATCH_MAX);
   const dynamicBatching = readDynamicBatching(root, maxBatch);
   return {
@@ -117,6 +118,19 @@ function checkPlatform(root: TextMessage, isEnsemble: boolean): void {
   }
   if (backend !== '' && backend !== BACKEND) {
     root.failField('backend', `backend ${backend} is not supported (${BACKEND} is); ${remedy}`);
+  }
+}
+
+/** Fields that Triton accepts for an ensemble, and that only its steps have here. */
+const FIELDS_OF_STEPS: Readonly<Record<string, string>> = {
+  response_cache: 'an ensemble has no cache; set it in its steps',
+  default_model_filename: 'an ensemble has no file',
+};
+
+function listForeignFields(root: TextMessage, ignored: IgnoredSetting[]): void {
+  for (const [name, reason] of Object.entries(FIELDS_OF_STEPS)) {
+    if (!root.has(name)) continue;
+    ignored.push({ setting: `${root.getFieldLocation(name)} ${name}`, reason });
   }
 }
 

@@ -285,7 +285,7 @@ export class Batcher<P, R extends QueuedRequest> implements BatchScheduler<R> {
     const { rowCount } = batch;
     this.#inFlight++;
     this.#inFlightRows += rowCount;
-    void this.#options.runner.runBatch(batch, this).finally(() => {
+    void this.#options.runner.runBatch(batch, this).then(() => {
       const { stats, clock } = this.#options;
       this.#inFlight--;
       this.#inFlightRows -= rowCount;

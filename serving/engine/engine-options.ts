@@ -60,3 +60,6 @@ export const DEFAULT_DEGRADATION: DegradationPolicy = {
   onUnavailable: 'fail',
   maxUnavailableShare: 0,
 };
+
+/** Batches that an instance may have: one runs, one is ready to run. */
+export const BATCHES_PER_INSTANCE = 2;

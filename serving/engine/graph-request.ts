@@ -19,8 +19,8 @@ export class GraphRequest extends QueuedRequest {
   /** The parts of each requested output, by their first row. */
   readonly #parts: Map<number, readonly Tensor[]> = new Map();
 
-  constructor(inputs: GraphInputs, entry: QueueEntry) {
-    super(inputs.rowCount, entry, inputs.tensors.map(({ shape }) => shape.slice(1)).join(';'));
+  constructor(inputs: GraphInputs, entry: QueueEntry, group: string | undefined) {
+    super(inputs.rowCount, entry, group);
     this.inputs = inputs;
   }
 

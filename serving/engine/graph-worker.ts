@@ -1,10 +1,10 @@
 /**
- * A worker of a plain model: one thread with one instance of one graph. Batches arrive and leave as
- * tensors; their buffers are transferred, not copied. The worker stops by message, after its
- * batches: terminating a thread during a run would crash the process.
+ * A worker of a plain model: one thread with one instance of one graph. Batches arrive and leave in
+ * memories that it shares with the main thread (graph-memory.ts). The worker stops by message,
+ * after its batches: terminating a thread during a run would crash the process.
  */
 import { parentPort, receiveMessageOnPort, workerData } from 'node:worker_threads';
-import { CubeError } from '../../lib/core/errors.ts';
+import { CubeError, requireDefined } from '../../lib/core/errors.ts';
 import type { TensorSpec } from '../../lib/core/graph-signature.ts';
 import type { NamedTensor } from '../../lib/core/tensor.ts';
 import {
@@ -14,7 +14,20 @@ import {
   type SessionTuning,
 } from '../../lib/platform/onnx.ts';
 import { fromOnnxTensor, toOnnxTensor } from '../../lib/platform/onnx-tensors.ts';
-import type { WorkerReply, WorkerRequest } from './model-instance.ts';
+import {
+  type DoneMessage,
+  haveSameShapes,
+  KEPT_BYTES_MAX,
+  layOut,
+  MEMORIES,
+  OUTPUT_BYTES_MAX,
+  type RunMessage,
+  type Shapes,
+  type TensorData,
+  type TensorLayout,
+  withRows,
+} from './graph-memory.ts';
+import type { FailedReply, ReadyMessage, StopMessage } from './model-instance.ts';
 
 export interface GraphWorkerOptions {
   readonly model: Uint8Array;
@@ -25,32 +38,8 @@ export interface GraphWorkerOptions {
   readonly tuning: SessionTuning;
   readonly inputs: readonly Pick<TensorSpec, 'name' | 'dataType'>[];
   readonly outputs: readonly Pick<TensorSpec, 'name' | 'dataType'>[];
-}
-
-/** Copying a smaller buffer costs less than moving it to the other thread. */
-const MOVED_BYTES_MIN = 4_096;
-
-type Data = NamedTensor['data'];
-
-/**
- * A batch. Messages have lists in the order of the signature instead of tensors with names, because
- * each name costs time on both sides.
- */
-export interface GraphJob {
-  /** Bytes start at the beginning of their own buffer. */
-  readonly data: readonly Data[];
-  readonly shapes: readonly (readonly number[])[];
-  /** Positions of the outputs to compute. */
-  readonly outputs: readonly number[];
-}
-
-export interface GraphResult {
-  /** In the order of the job's outputs. */
-  readonly data: readonly Data[];
-  readonly shapes: readonly (readonly number[])[];
-  readonly inferMicros: number;
-  /** The memory of the inputs, which the sender may use again. */
-  readonly inputBuffers: readonly ArrayBuffer[];
+  /** Whether the first dimension of every tensor is the batch. */
+  readonly isBatched: boolean;
 }
 
 /** What the runtime says about the loaded graph. */
@@ -59,47 +48,135 @@ export interface GraphInfo {
   readonly outputs: readonly OnnxValueInfo[];
 }
 
-type Request = WorkerRequest<GraphJob>;
-type Reply = WorkerReply<GraphInfo, GraphResult>;
+type Request = RunMessage | number | StopMessage;
+type Reply = ReadyMessage<GraphInfo> | DoneMessage | FailedReply | number;
 
 if (parentPort === null) throw new Error('graph-worker runs as a worker thread');
 const port = parentPort;
-const { model, data, source, tuning, ...signature } = workerData as GraphWorkerOptions;
+const { model, data, source, tuning, isBatched, ...signature } = workerData as GraphWorkerOptions;
 
-async function run(loaded: OnnxModel, job: GraphJob): Promise<void> {
+/** What both threads know of one memory, and this thread's copies of its inputs. */
+interface MemoryState extends Pick<RunMessage, 'memory' | 'shapes' | 'outputs' | 'texts'> {
+  readonly bytes: Uint8Array;
+  readonly inferMicros: Float64Array;
+  /** The runtime refuses shared memory. */
+  readonly copies: Uint8Array<ArrayBuffer>[];
+  outputShapes: Shapes;
+}
+
+const memories: (MemoryState | undefined)[] = Array.from({ length: MEMORIES }, () => undefined);
+let received = 0;
+
+/** The memory of a batch, with what the message says of the batch. */
+function receive(message: RunMessage | number): MemoryState {
+  const place = received++ % MEMORIES;
+  const last = memories[place];
+  if (typeof message !== 'number') {
+    const { memory, shapes, outputs, texts } = message;
+    const state = {
+      memory,
+      shapes,
+      outputs,
+      texts,
+      bytes: new Uint8Array(memory),
+      inferMicros: new Float64Array(memory, 0, 1),
+      copies: last?.copies ?? signature.inputs.map(() => new Uint8Array()),
+      outputShapes: [],
+    };
+    memories[place] = memory.byteLength > KEPT_BYTES_MAX ? undefined : state;
+    return state;
+  }
+  const state = requireDefined(last, 'the memory of a batch');
+  const shapes = withRows(state.shapes, isBatched ? message : undefined);
+  if (shapes === state.shapes) return state;
+  const changed = { ...state, shapes };
+  memories[place] = changed;
+  return changed;
+}
+
+async function run(loaded: OnnxModel, message: RunMessage | number): Promise<void> {
   try {
+    const state = receive(message);
     const startMs = performance.now();
-    const feeds: Record<string, AnyOnnxTensor> = {};
-    for (const [i, { name, dataType }] of signature.inputs.entries()) {
-      feeds[name] = toOnnxTensor({ dataType, shape: job.shapes[i]!, data: job.data[i]! });
-    }
-    const outputs = job.outputs.map((position) => signature.outputs[position]!);
+    const layout = layOut(signature.inputs, state.shapes);
+    const feeds = readInputs(state, layout);
+    const specs = state.outputs.map((position) => signature.outputs[position]!);
     const results = await loaded.runTensors(
       feeds,
-      outputs.map(({ name }) => name),
+      specs.map(({ name }) => name),
     );
     const inferMicros = 1_000 * (performance.now() - startMs);
-    const tensors = outputs.map(({ name, dataType }) =>
+    const tensors = specs.map(({ name, dataType }) =>
       fromOnnxTensor(name, results[name]!, dataType),
     );
-    const inputBuffers = listBuffers(job.data);
-    const values = tensors.map((tensor) => tensor.data);
-    const shapes = tensors.map(({ shape }) => shape);
-    const result = { data: values, shapes, inferMicros, inputBuffers };
-    const reply: Reply = { kind: 'done', result };
-    const moved = listBuffers(values).filter(({ byteLength }) => byteLength >= MOVED_BYTES_MIN);
-    port.postMessage(reply, [...inputBuffers, ...moved]);
+    replyDone(state, layout.end, tensors, inferMicros);
   } catch (error) {
     replyFailure('INTERNAL', error);
   }
 }
 
-function listBuffers(list: readonly Data[]): ArrayBuffer[] {
-  return list.flatMap((one) => (one instanceof Uint8Array ? [one.buffer as ArrayBuffer] : []));
+function readInputs(
+  { shapes, texts, bytes, copies }: MemoryState,
+  { offsets, byteLengths }: TensorLayout,
+): Record<string, AnyOnnxTensor> {
+  const feeds: Record<string, AnyOnnxTensor> = {};
+  for (let i = 0; i < signature.inputs.length; i++) {
+    const { name, dataType } = signature.inputs[i]!;
+    const shape = shapes[i]!;
+    const text = texts[i];
+    if (text !== undefined) {
+      feeds[name] = toOnnxTensor({ dataType, shape, data: text });
+      continue;
+    }
+    const length = byteLengths[i]!;
+    if (copies[i]!.length !== length) copies[i] = new Uint8Array(length);
+    const data = copies[i]!;
+    data.set(bytes.subarray(offsets[i], offsets[i]! + length));
+    feeds[name] = toOnnxTensor({ dataType, shape, data });
+  }
+  return feeds;
+}
+
+function replyDone(
+  state: MemoryState,
+  begin: number,
+  tensors: readonly NamedTensor[],
+  inferMicros: number,
+): void {
+  const shapes = tensors.map(({ shape }) => shape);
+  const { offsets, end } = layOut(tensors, shapes, begin);
+  const hasTexts = tensors.some(({ dataType }) => dataType === 'BYTES');
+  const rows = isBatched ? state.shapes[0]?.[0] : undefined;
+  const isAsBefore = haveSameShapes(withRows(state.outputShapes, rows), shapes);
+  state.outputShapes = shapes;
+  if (hasTexts || end - begin > OUTPUT_BYTES_MAX) {
+    const values = tensors.map((tensor) => tensor.data);
+    const reply: Reply = { kind: 'done', shapes, inferMicros, data: values };
+    port.postMessage(reply, listOwnBuffers(values, state.copies));
+    return;
+  }
+  for (let i = 0; i < tensors.length; i++) {
+    state.bytes.set(tensors[i]!.data as Uint8Array, offsets[i]);
+  }
+  state.inferMicros[0] = inferMicros;
+  const reply: Reply = isAsBefore ? (rows ?? 1) : { kind: 'done', shapes, inferMicros };
+  port.postMessage(reply);
+}
+
+/** Buffers of outputs which are not inputs, too: a graph may return an input as it is. */
+function listOwnBuffers(
+  list: readonly TensorData[],
+  copies: readonly Uint8Array<ArrayBuffer>[],
+): ArrayBuffer[] {
+  return list.flatMap((one) => {
+    if (!(one instanceof Uint8Array)) return [];
+    const buffer = one.buffer as ArrayBuffer;
+    return copies.some((copy) => copy.buffer === buffer) ? [] : [buffer];
+  });
 }
 
 function replyFailure(code: CubeError['code'], error: unknown): void {
-  const reply: Reply = { kind: 'failed', code, message: CubeError.from(error).message };
+  const reply: FailedReply = { kind: 'failed', code, message: CubeError.from(error).message };
   port.postMessage(reply);
 }
 
@@ -111,7 +188,7 @@ try {
     isBusy = true;
     let next: Request | undefined = first;
     while (next !== undefined) {
-      if (next.kind === 'run') await run(loaded, next.job);
+      if (typeof next === 'number' || next.kind === 'run') await run(loaded, next);
       else {
         await loaded.release();
         port.close();

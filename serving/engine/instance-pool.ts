@@ -9,14 +9,14 @@
  * - An instance never has more than two batches.
  * - `stop` lets running batches finish. No worker is ever terminated.
  */
-import type { TransferListItem } from 'node:worker_threads';
 import { CubeError, requireDefined } from '../../lib/core/errors.ts';
 import { type Clock, systemClock } from '../../lib/platform/clock.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import { CPU_ONLY, type ProviderOrder } from '../../lib/platform/onnx-providers.ts';
-import { ModelInstance } from './model-instance.ts';
+import { BATCHES_PER_INSTANCE } from './engine-options.ts';
+import { type InstanceChannel, ModelInstance } from './model-instance.ts';
 
-export interface InstancePoolOptions {
+export interface InstancePoolOptions<Job, Result> {
   readonly instances: number;
   readonly logger: Logger;
   /** Names the model in logs. */
@@ -26,6 +26,8 @@ export interface InstancePoolOptions {
   readonly script: URL;
   /** Instances are spread evenly over these; default: all on the CPU. */
   readonly placements?: readonly ProviderOrder[];
+  /** Of one worker. */
+  createChannel(): InstanceChannel<Job, Result>;
   /** The data that a new worker starts with, and what to do when it has ended. */
   createWorkerData(providers: ProviderOrder): { readonly data: unknown; onExit?(): void };
 }
@@ -38,18 +40,15 @@ export interface InstancePlacement {
 
 interface QueuedBatch<Job, Result> {
   readonly job: Job;
-  readonly transfer: readonly TransferListItem[] | undefined;
   resolve(done: Promise<Result | undefined>): void;
   reject(error: CubeError): void;
 }
 
-/** One runs, one is ready to run. */
-const BATCHES_PER_INSTANCE = 2;
 const RESTART_PAUSE_MS = 50;
 const RESTART_PAUSE_MAX_MS = 10_000;
 
 export class InstancePool<Ready, Job, Result> {
-  readonly #options: InstancePoolOptions;
+  readonly #options: InstancePoolOptions<Job, Result>;
   readonly #clock: Clock;
   readonly #instances = new Set<ModelInstance<Ready, Job, Result>>();
   readonly #placements: { readonly providers: ProviderOrder; workers: number }[];
@@ -60,7 +59,7 @@ export class InstancePool<Ready, Job, Result> {
   #deaths = 0;
   #onInstanceAdded: () => void = () => undefined;
 
-  protected constructor(options: InstancePoolOptions) {
+  protected constructor(options: InstancePoolOptions<Job, Result>) {
     this.#options = options;
     this.#clock = options.clock ?? systemClock;
     const { placements = [CPU_ONLY] } = options;
@@ -69,7 +68,7 @@ export class InstancePool<Ready, Job, Result> {
 
   /** Loads every instance. @throws CubeError when the graph does not load */
   static async start<Ready, Job, Result>(
-    options: InstancePoolOptions,
+    options: InstancePoolOptions<Job, Result>,
   ): Promise<InstancePool<Ready, Job, Result>> {
     const pool = new InstancePool<Ready, Job, Result>(options);
     await pool.open();
@@ -123,17 +122,16 @@ export class InstancePool<Ready, Job, Result> {
 
   /**
    * Runs one batch on one instance.
-   * @param transfer buffers of the job that move to the worker
    * @returns undefined when the instance died before it began the batch
    * @throws CubeError UNAVAILABLE when its worker died while it ran the batch, INTERNAL when the
    *   graph failed
    */
-  run(job: Job, transfer?: readonly TransferListItem[]): Promise<Result | undefined> {
+  run(job: Job): Promise<Result | undefined> {
     if (this.#stopping.signal.aborted) return Promise.reject(makeStoppingError());
     const instance = this.#findLeastBusy();
-    if (instance !== undefined) return this.#runOn(instance, job, transfer);
+    if (instance !== undefined) return instance.run(job);
     return new Promise((resolve, reject) => {
-      this.#queue.push({ job, transfer, resolve, reject });
+      this.#queue.push({ job, resolve, reject });
     });
   }
 
@@ -160,24 +158,12 @@ export class InstancePool<Ready, Job, Result> {
     return found;
   }
 
-  async #runOn(
-    instance: ModelInstance<Ready, Job, Result>,
-    job: Job,
-    transfer: readonly TransferListItem[] | undefined,
-  ): Promise<Result | undefined> {
-    try {
-      return await instance.run(job, transfer);
-    } finally {
-      this.#runQueued();
-    }
-  }
-
   #runQueued(): void {
     while (this.#queue.length > 0) {
       const instance = this.#findLeastBusy();
       if (instance === undefined) return;
       const batch = this.#queue.shift();
-      batch?.resolve(this.#runOn(instance, batch.job, batch.transfer));
+      if (batch !== undefined) batch.resolve(instance.run(batch.job));
     }
   }
 
@@ -212,7 +198,7 @@ export class InstancePool<Ready, Job, Result> {
   }
 
   async #addInstance(): Promise<void> {
-    const { script } = this.#options;
+    const { script, createChannel } = this.#options;
     const placement = this.#placements.reduce((a, b) => (b.workers < a.workers ? b : a));
     const worker = this.#options.createWorkerData(placement.providers);
     const { data } = worker;
@@ -223,9 +209,13 @@ export class InstancePool<Ready, Job, Result> {
     };
     let instance: ModelInstance<Ready, Job, Result>;
     try {
-      instance = await ModelInstance.start<Ready, Job, Result>(script, data, (error) =>
-        this.#onDeath(instance, error),
-      );
+      instance = await ModelInstance.start<Ready, Job, Result>({
+        script,
+        workerData: data,
+        channel: createChannel(),
+        onReply: () => this.#runQueued(),
+        onDeath: (error) => this.#onDeath(instance, error),
+      });
     } catch (error) {
       onExit();
       throw error;

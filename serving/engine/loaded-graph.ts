@@ -19,8 +19,9 @@ import { Batcher } from './batcher.ts';
 import { choosePlacements } from './choose-placements.ts';
 import type { BatchingOptions } from './engine-options.ts';
 import { EngineStats } from './engine-stats.ts';
+import { GraphChannel, type GraphJob, type GraphResult } from './graph-channel.ts';
 import { checkGraphInputs, type GraphInputs, type GraphRequest } from './graph-request.ts';
-import type { GraphInfo, GraphJob, GraphResult, GraphWorkerOptions } from './graph-worker.ts';
+import type { GraphInfo, GraphWorkerOptions } from './graph-worker.ts';
 import { InstancePool } from './instance-pool.ts';
 import type { Prediction, PredictOptions } from './prediction.ts';
 import { countTensorBytes, RequestCache, toGraphCacheKey } from './request-cache.ts';
@@ -93,6 +94,7 @@ export class LoadedGraph implements VersionUse {
   readonly stats: EngineStats;
   readonly #cache: RequestCache<GraphPrediction> | undefined;
   readonly #users = new VersionUsers();
+  readonly #outputNames: readonly string[];
 
   private constructor(
     options: GraphLoadOptions,
@@ -103,6 +105,7 @@ export class LoadedGraph implements VersionUse {
     this.name = options.name;
     this.version = options.version;
     this.signature = signature;
+    this.#outputNames = signature.outputs.map(({ name }) => name);
     this.isBatched = isBatched;
     this.batching = batching;
     this.pool = pool;
@@ -135,9 +138,11 @@ export class LoadedGraph implements VersionUse {
       source,
       script,
       placements,
+      createChannel: () => new GraphChannel(declared, isBatched),
       createWorkerData: (providers) => {
         const { inputs, outputs } = declared;
-        const options = { model, data, source, tuning: { ...tuning, providers }, inputs, outputs };
+        const session = { model, data, source, tuning: { ...tuning, providers } };
+        const options = { ...session, inputs, outputs, isBatched };
         return { data: options satisfies GraphWorkerOptions };
       },
     });
@@ -170,10 +175,6 @@ export class LoadedGraph implements VersionUse {
     const timings = { queueMicros: 0, inferMicros: 0, outputMicros: 0 };
     this.#cache.put(key, { ...prediction, timings }, countTensorBytes(prediction.outputs));
     return { ...prediction, timings: { ...prediction.timings, cacheMicros } };
-  }
-
-  get #outputNames(): readonly string[] {
-    return this.signature.outputs.map(({ name }) => name);
   }
 
   async #run(inputs: GraphInputs, options: PredictOptions): Promise<GraphPrediction> {

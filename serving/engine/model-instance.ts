@@ -3,53 +3,101 @@
  * the worker by message. When the worker dies, exactly the batch that it was running fails; batches
  * that it had not begun can run elsewhere.
  */
-import { SHARE_ENV, type TransferListItem, Worker } from 'node:worker_threads';
+import { SHARE_ENV, Worker } from 'node:worker_threads';
 import { CubeError, type ErrorCode, requireDefined } from '../../lib/core/errors.ts';
 
-/** Messages of the two kinds of model workers: `Job` is a batch, `Result` what it gave. */
-export type WorkerRequest<Job> =
-  | { readonly kind: 'run'; readonly job: Job }
-  | { readonly kind: 'stop' };
+/** Messages that the workers of both kinds of models have besides those of their channels. */
+export interface StopMessage {
+  readonly kind: 'stop';
+}
 
-export type WorkerReply<Ready, Result> =
-  | { readonly kind: 'ready'; readonly ready: Ready }
-  | { readonly kind: 'done'; readonly result: Result }
-  | { readonly kind: 'failed'; readonly code: ErrorCode; readonly message: string };
+export interface ReadyMessage<Ready> {
+  readonly kind: 'ready';
+  readonly ready: Ready;
+}
 
-/** A request that the worker has not answered. */
-interface PendingReply<Ready, Result> {
-  resolve(reply: WorkerReply<Ready, Result> | undefined): void;
-  reject(error: CubeError): void;
+/** How batches reach one worker and come back: `Job` is a batch, `Result` what it gave. */
+export interface InstanceChannel<Job, Result> {
+  /** Called in the order of the batches. */
+  encode(job: Job): unknown;
+  /** Called once for each encoded batch, in their order. @throws CubeError of the worker */
+  decode(reply: unknown): Result;
+}
+
+/** The messages of a channel whose batches and results are objects. */
+export interface RunMessage<Job> {
+  readonly kind: 'run';
+  readonly job: Job;
+}
+
+export interface FailedReply {
+  readonly kind: 'failed';
+  readonly code: ErrorCode;
+  readonly message: string;
+}
+
+export type JobReply<Result> = { readonly kind: 'done'; readonly result: Result } | FailedReply;
+
+export class ObjectChannel<Job, Result> implements InstanceChannel<Job, Result> {
+  encode(job: Job): RunMessage<Job> {
+    return { kind: 'run', job };
+  }
+
+  decode(reply: JobReply<Result>): Result {
+    if (reply.kind === 'failed') throw new CubeError(reply.code, reply.message);
+    return reply.result;
+  }
+}
+
+/** A batch that the worker has not answered. */
+interface PendingBatch<Result> {
+  resolve(result: Result | undefined): void;
+  reject(error: unknown): void;
+}
+
+export interface InstanceOptions<Job, Result> {
+  readonly script: URL;
+  readonly workerData: unknown;
+  readonly channel: InstanceChannel<Job, Result>;
+  /** Called when the worker can take another batch. */
+  onReply(): void;
+  /** Called once when the worker ends unexpectedly after it was loaded. */
+  onDeath(error: CubeError): void;
 }
 
 export class ModelInstance<Ready, Job, Result> {
+  readonly #options: InstanceOptions<Job, Result>;
   readonly #worker: Worker;
   /** Settles when the thread has ended, and uses no shared memory any more. */
   readonly exited: Promise<void>;
-  /** In the order of the requests; the worker processes the first. */
-  readonly #pending: PendingReply<Ready, Result>[] = [];
+  /** In the order of the batches; the worker runs the first. */
+  readonly #pending: PendingBatch<Result>[] = [];
   #ready: Ready | undefined;
   #isStopping = false;
   #isUnused = true;
-  /** The load has succeeded, so that an unexpected end must be handled by `onDeath`. */
-  #isLoaded = false;
 
-  private constructor(worker: Worker, onDeath: (error: CubeError) => void) {
-    this.#worker = worker;
+  private constructor(
+    options: InstanceOptions<Job, Result>,
+    onFailure: (error: CubeError) => void,
+  ) {
+    const { script, workerData } = options;
+    this.#options = options;
+    // The native runtime reads the process's real environment (lib/platform/disable-telemetry.ts).
+    this.#worker = new Worker(script, { workerData, name: 'model-worker', env: SHARE_ENV });
     let cause: Error | undefined;
-    worker.on('message', (reply: WorkerReply<Ready, Result>) =>
-      this.#pending.shift()?.resolve(reply),
-    );
-    worker.on('error', (error) => {
+    this.#worker.on('error', (error) => {
       cause = error;
     });
     this.exited = new Promise((resolve) => {
-      worker.once('exit', (exitCode) => {
-        const activity = this.#isLoaded ? 'ran this batch' : 'loaded the graph';
+      this.#worker.once('exit', (exitCode) => {
+        // An unexpected end of a loaded worker is handled by `onDeath`.
+        const isLoaded = this.#ready !== undefined;
+        const activity = isLoaded ? 'ran this batch' : 'loaded the graph';
         const reason = cause?.message ?? `exit code ${exitCode}`;
         const message = `the model worker died while it ${activity} (${reason}); try again`;
         const error = new CubeError('UNAVAILABLE', message, { cause });
-        if (this.#isLoaded && !this.#isStopping) onDeath(error);
+        if (isLoaded && !this.#isStopping) options.onDeath(error);
+        onFailure(error);
         const [running, ...others] = this.#pending.splice(0);
         running?.reject(error);
         for (const other of others) other.resolve(undefined);
@@ -58,27 +106,30 @@ export class ModelInstance<Ready, Job, Result> {
     });
   }
 
-  /**
-   * Starts a worker and waits until its graph is loaded and warm.
-   * @param onDeath called once when the worker ends unexpectedly after it was loaded
-   */
+  /** Starts a worker and waits until its graph is loaded and warm. @throws CubeError */
   static async start<Ready, Job, Result>(
-    script: URL,
-    data: unknown,
-    onDeath: (error: CubeError) => void,
+    options: InstanceOptions<Job, Result>,
   ): Promise<ModelInstance<Ready, Job, Result>> {
-    // The native runtime reads the process's real environment (lib/platform/disable-telemetry.ts).
-    const worker = new Worker(script, { workerData: data, name: 'model-worker', env: SHARE_ENV });
-    const instance = new ModelInstance<Ready, Job, Result>(worker, onDeath);
+    let instance: ModelInstance<Ready, Job, Result> | undefined;
     try {
-      const reply = await instance.#request();
-      if (reply?.kind === 'ready') instance.#ready = reply.ready;
+      await new Promise<void>((resolve, reject) => {
+        const started = new ModelInstance<Ready, Job, Result>(options, reject);
+        instance = started;
+        started.#worker.once('message', (reply: ReadyMessage<Ready> | FailedReply) => {
+          if (reply.kind === 'failed') {
+            reject(new CubeError(reply.code, reply.message));
+            return;
+          }
+          started.#ready = reply.ready;
+          started.#worker.on('message', (result: unknown) => started.#handleReply(result));
+          resolve();
+        });
+      });
     } catch (error) {
-      await instance.exited;
+      await instance?.exited;
       throw error;
     }
-    instance.#isLoaded = true;
-    return instance;
+    return requireDefined(instance, 'the started worker');
   }
 
   /** What the worker said when it had loaded the graph. */
@@ -99,33 +150,34 @@ export class ModelInstance<Ready, Job, Result> {
   /**
    * Runs one batch after those that it already has. The worker owns the job until the promise
    * settles.
-   * @param transfer buffers of the job that move to the worker
    * @returns undefined when the worker died before it began the batch
    * @throws CubeError UNAVAILABLE when it died while it ran the batch, INTERNAL when the graph
    *   failed
    */
-  async run(job: Job, transfer?: readonly TransferListItem[]): Promise<Result | undefined> {
+  run(job: Job): Promise<Result | undefined> {
     this.#isUnused = false;
-    const reply = await this.#request({ kind: 'run', job }, transfer);
-    return reply?.kind === 'done' ? reply.result : undefined;
+    return new Promise((resolve, reject) => {
+      this.#worker.postMessage(this.#options.channel.encode(job));
+      this.#pending.push({ resolve, reject });
+    });
   }
 
   /** Stops the worker after its batches, and waits for its exit. */
   async stop(): Promise<void> {
     this.#isStopping = true;
-    this.#worker.postMessage({ kind: 'stop' } satisfies WorkerRequest<Job>);
+    this.#worker.postMessage({ kind: 'stop' } satisfies StopMessage);
     await this.exited;
   }
 
-  async #request(
-    message?: WorkerRequest<Job>,
-    transfer?: readonly TransferListItem[],
-  ): Promise<WorkerReply<Ready, Result> | undefined> {
-    const reply = await new Promise<WorkerReply<Ready, Result> | undefined>((resolve, reject) => {
-      this.#pending.push({ resolve, reject });
-      if (message !== undefined) this.#worker.postMessage(message, transfer);
-    });
-    if (reply?.kind === 'failed') throw new CubeError(reply.code, reply.message);
-    return reply;
+  #handleReply(reply: unknown): void {
+    const { channel, onReply } = this.#options;
+    const batch = this.#pending.shift();
+    try {
+      const result = channel.decode(reply);
+      batch?.resolve(result);
+    } catch (error) {
+      batch?.reject(error);
+    }
+    onReply();
   }
 }

@@ -1,7 +1,7 @@
 /**
  * A model worker: one thread with one instance of one graph. It looks rows up by itself when the
- * tables are in this process's memory. It receives messages (`WorkerRequest`) and replies to each
- * (`WorkerReply`), one batch after another. The slab of a batch is shared memory, which the worker
+ * tables are in this process's memory. It replies to each message, one batch after
+ * another. The slab of a batch is shared memory, which the worker
  * owns from the request to the reply. The worker stops by message, after its batches: terminating a
  * thread during a run would crash the process.
  */
@@ -12,7 +12,7 @@ import { GraphRunner } from '../../lib/features/graph-runner.ts';
 import { listUsers } from '../../lib/features/user-rows.ts';
 import type { SessionTuning } from '../../lib/platform/onnx.ts';
 import { type SlabShape, viewSlab } from './batch-slab.ts';
-import type { WorkerReply, WorkerRequest } from './model-instance.ts';
+import type { JobReply, ReadyMessage, RunMessage, StopMessage } from './model-instance.ts';
 import { type SharedTables, WorkerLookup } from './worker-lookup.ts';
 
 export interface WorkerOptions {
@@ -33,8 +33,8 @@ export interface BatchJob {
   readonly rowCount: number;
 }
 
-type Request = WorkerRequest<BatchJob>;
-type Reply = WorkerReply<readonly OutputShape[], BatchResult>;
+type Request = RunMessage<BatchJob> | StopMessage;
+type Reply = ReadyMessage<readonly OutputShape[]> | JobReply<BatchResult>;
 
 /** The result of a batch, in addition to what the slab contains. */
 export interface BatchResult {

@@ -9,14 +9,13 @@
  */
 import { CubeError, type ErrorCode, requireDefined } from '../../lib/core/errors.ts';
 import type { GraphSignature } from '../../lib/core/graph-signature.ts';
-import { concatRows, type NamedTensor, type Tensor, viewRows } from '../../lib/core/tensor.ts';
+import { type NamedTensor, viewRows } from '../../lib/core/tensor.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
 import { startBatchSpan } from './batch-span.ts';
 import type { BatchRunner } from './batcher.ts';
 import type { EngineStats } from './engine-stats.ts';
+import type { GraphJob, GraphResult } from './graph-channel.ts';
 import { type GraphInputs, GraphRequest } from './graph-request.ts';
-import type { GraphJob, GraphResult } from './graph-worker.ts';
-import { InputBuffers } from './input-buffers.ts';
 import {
   type Batch,
   type BatchScheduler,
@@ -26,7 +25,7 @@ import {
 } from './queued-request.ts';
 
 interface GraphPool {
-  run(job: GraphJob, transfer: readonly ArrayBuffer[]): Promise<GraphResult | undefined>;
+  run(job: GraphJob): Promise<GraphResult | undefined>;
 }
 
 export interface GraphRunnerOptions {
@@ -40,14 +39,20 @@ type GraphBatch = Batch<GraphRequest>;
 
 export class GraphBatchRunner implements BatchRunner<GraphInputs, GraphRequest> {
   readonly #options: GraphRunnerOptions;
-  readonly #buffers = new InputBuffers();
+  /** All requests have the same dimensions besides the batch. */
+  readonly #hasOneShape: boolean;
+  #lastWanted: readonly string[] | undefined;
+  #lastPositions: readonly number[] = [];
 
   constructor(options: GraphRunnerOptions) {
     this.#options = options;
+    const { signature, isBatched } = options;
+    this.#hasOneShape =
+      isBatched && signature.inputs.every(({ dims }) => dims?.slice(1).every(Number.isInteger));
   }
 
   createRequest(inputs: GraphInputs, entry: QueueEntry): GraphRequest {
-    return new GraphRequest(inputs, entry);
+    return new GraphRequest(inputs, entry, this.#hasOneShape ? undefined : groupByShape(inputs));
   }
 
   async runBatch(batch: GraphBatch, scheduler: BatchScheduler<GraphRequest>): Promise<void> {
@@ -64,14 +69,13 @@ export class GraphBatchRunner implements BatchRunner<GraphInputs, GraphRequest> 
     if (dropIfAbandoned(batch)) return 'DEADLINE_EXCEEDED';
     const { pool, stats } = this.#options;
     try {
-      const { job, transfer } = this.#createJob(batch);
-      const result = await pool.run(job, transfer);
+      const job = this.#createJob(batch);
+      const result = await pool.run(job);
       // The worker died before it began this batch.
       if (result === undefined) {
         scheduler.retry(batch);
         return 'UNAVAILABLE';
       }
-      this.#buffers.release(result.inputBuffers);
       const outputs = this.#readOutputs(job, result);
       if (this.#options.isBatched) checkBatchDimension(outputs, batch.rowCount);
       stats.recordBatch(batch.rowCount, 0, result.inferMicros);
@@ -96,25 +100,34 @@ export class GraphBatchRunner implements BatchRunner<GraphInputs, GraphRequest> 
     });
   }
 
-  #createJob({ slices }: GraphBatch): { job: GraphJob; transfer: ArrayBuffer[] } {
+  #createJob({ slices, rowCount }: GraphBatch): GraphJob {
     const { signature, isBatched } = this.#options;
-    const transfer: ArrayBuffer[] = [];
-    const tensors = signature.inputs.map((_, i): Tensor => {
-      const parts = slices.map(({ request, firstRow, rowCount }) => {
+    const [first] = slices;
+    const inputs = signature.inputs.map((_, i) =>
+      slices.map(({ request, firstRow, rowCount }) => {
         const tensor = request.inputs.tensors[i]!;
         return isBatched ? viewRows(tensor, firstRow, rowCount) : tensor;
-      });
-      // Always a copy: the request keeps its tensors in case the worker dies.
-      const merged = isBatched ? concatRows(parts, this.#allocate) : this.#copy(parts[0]!);
-      if (merged.data instanceof Uint8Array) transfer.push(merged.data.buffer as ArrayBuffer);
-      return merged;
-    });
-    const names = new Set(slices.flatMap(({ request }) => request.inputs.outputs));
-    const outputs = [...signature.outputs.keys()].filter((position) =>
-      names.has(signature.outputs[position]!.name),
+      }),
     );
-    const data = tensors.map((tensor) => tensor.data);
-    return { job: { data, shapes: tensors.map(({ shape }) => shape), outputs }, transfer };
+    const shapes = requireDefined(first, 'a request').request.inputs.tensors.map(({ shape }) =>
+      isBatched && shape[0] !== rowCount ? [rowCount, ...shape.slice(1)] : shape,
+    );
+    return { inputs, shapes, outputs: this.#listOutputs(slices) };
+  }
+
+  /** Positions of the outputs that the requests want. */
+  #listOutputs(slices: GraphBatch['slices']): readonly number[] {
+    const { outputs } = this.#options.signature;
+    // Usually each request has the list of all names itself.
+    const [first] = slices;
+    const wanted = first?.request.inputs.outputs ?? [];
+    if (slices.every(({ request }) => request.inputs.outputs === wanted)) {
+      if (wanted === this.#lastWanted) return this.#lastPositions;
+      this.#lastWanted = wanted;
+    } else this.#lastWanted = undefined;
+    const names = new Set(slices.flatMap(({ request }) => request.inputs.outputs));
+    this.#lastPositions = [...outputs.keys()].filter((i) => names.has(outputs[i]!.name));
+    return this.#lastPositions;
   }
 
   #readOutputs({ outputs }: GraphJob, { data, shapes }: GraphResult): NamedTensor[] {
@@ -123,16 +136,11 @@ export class GraphBatchRunner implements BatchRunner<GraphInputs, GraphRequest> 
       return { name, dataType, shape: shapes[i]!, data: data[i]! };
     });
   }
+}
 
-  readonly #allocate = (byteLength: number): Uint8Array => this.#buffers.allocate(byteLength);
-
-  #copy(tensor: Tensor): Tensor {
-    const { data } = tensor;
-    if (!(data instanceof Uint8Array)) return tensor;
-    const copy = this.#buffers.allocate(data.length);
-    copy.set(data);
-    return { ...tensor, data: copy };
-  }
+/** Equal for requests whose dimensions besides the first are equal. */
+function groupByShape({ tensors }: GraphInputs): string {
+  return tensors.map(({ shape }) => shape.slice(1)).join(';');
 }
 
 function checkBatchDimension(outputs: readonly NamedTensor[], rowCount: number): void {

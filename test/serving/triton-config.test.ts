@@ -118,6 +118,22 @@ test('reads every honoured field', () => {
   });
 });
 
+test('fields that only steps of an ensemble have are listed', () => {
+  const ignored: IgnoredSetting[] = [];
+  read(
+    `platform: "ensemble" response_cache { enable: true } default_model_filename: "m.onnx"
+    input { name: "RAW" data_type: TYPE_STRING dims: 1 }
+    output { name: "OUT" data_type: TYPE_FP32 dims: 1 }
+    ensemble_scheduling { step { model_name: "a" model_version: -1
+      input_map { key: "x" value: "RAW" } output_map { key: "y" value: "OUT" } } }`,
+    ignored,
+  );
+  assert.deepEqual(
+    ignored.map(({ setting }) => setting),
+    [`${PATH}:1 response_cache`, `${PATH}:1 default_model_filename`],
+  );
+});
+
 test('reads the steps of an ensemble', () => {
   const config = read(`
     platform: "ensemble"

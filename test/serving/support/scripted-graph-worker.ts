@@ -3,8 +3,8 @@
  * says so.
  */
 import { parentPort } from 'node:worker_threads';
-import type { GraphJob } from '../../../serving/engine/graph-worker.ts';
-import type { WorkerRequest } from '../../../serving/engine/model-instance.ts';
+import { layOut, MEMORIES, type RunMessage } from '../../../serving/engine/graph-memory.ts';
+import type { StopMessage } from '../../../serving/engine/model-instance.ts';
 
 /** Values of an INT64 input. */
 export const FATAL_VALUE = 99;
@@ -12,9 +12,14 @@ export const SLOW_VALUE = 98;
 const SLOW_MS = 300;
 
 if (parentPort !== null) {
-  parentPort.on('message', (request: WorkerRequest<GraphJob>) => {
-    if (request.kind !== 'run') return;
-    const [first] = request.job.data[0] ?? [];
+  const memories: SharedArrayBuffer[] = [];
+  let received = 0;
+  parentPort.on('message', (request: RunMessage | number | StopMessage) => {
+    if (typeof request !== 'number' && request.kind === 'stop') return;
+    const place = received++ % MEMORIES;
+    if (typeof request !== 'number') memories[place] = request.memory;
+    const [begin = 0] = layOut([{ dataType: 'INT64' }], [[1]]).offsets;
+    const [first] = new Uint8Array(memories[place]!, begin, 1);
     if (first === FATAL_VALUE) process.exit(9);
     if (first === SLOW_VALUE) {
       Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, SLOW_MS);
