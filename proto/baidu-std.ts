@@ -8,8 +8,11 @@
  */
 import { ERROR_DETAILS_KEY } from '../lib/core/error-details.ts';
 import { CubeError } from '../lib/core/errors.ts';
+import { xxh64 } from '../lib/core/hash.ts';
 import {
+  CHECKSUM_XXH64,
   decodeFrame,
+  ERROR_CHECKSUM_KEY,
   ERROR_NAME_KEY,
   emptyFrame,
   FRAME_HEADER_BYTES,
@@ -329,8 +332,24 @@ export function writeErrorResponse(
   }
   if (errorName !== '') appendUserField(output, ERROR_NAME_KEY, errorName);
   if (errorDetails !== '') appendUserField(output, ERROR_DETAILS_KEY, errorDetails);
+  // Only our clients ask for xxh64; others get the bytes of brpc.
+  if (request?.checksumType === CHECKSUM_XXH64) {
+    const meta = output.bytes.subarray(frameStart + FRAME_HEADER_BYTES, output.length);
+    appendUserField(output, ERROR_CHECKSUM_KEY, formatChecksum(meta));
+  }
   output.append(NO_CONTENT_TYPE_AND_CHECKSUM);
   finishFrame(output, frameStart, output.length);
+}
+
+/** @returns false if the error was changed on its way; an error without a checksum is accepted */
+export function hasIntactError(frame: FrameFields): boolean {
+  const { bytes, metaStart, errorChecksum, errorChecksumStart } = frame;
+  if (errorChecksum === '') return true;
+  return formatChecksum(bytes.subarray(metaStart, errorChecksumStart)) === errorChecksum;
+}
+
+function formatChecksum(bytes: Uint8Array): string {
+  return xxh64(bytes).toString(16).padStart(16, '0');
 }
 
 /** Appends one of the meta's user_fields; both texts are ASCII. */

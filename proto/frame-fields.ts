@@ -23,6 +23,8 @@ export function getChecksumBytes(type: number): number {
 
 /** The same key as in the trailers of gRPC errors. */
 export const ERROR_NAME_KEY = 'hypercube-code';
+/** Checksum of an error: 16 hex digits of the xxh64 of the meta's bytes before this user field. */
+export const ERROR_CHECKSUM_KEY = 'hypercube-checksum';
 /** Longer than any code. */
 const ERROR_NAME_BYTES_MAX = 64;
 const NO_BYTES = new Uint8Array(0);
@@ -54,6 +56,10 @@ export interface FrameFields {
   errorName: string;
   /** JSON of the error's details (user_fields, key ERROR_DETAILS_KEY); empty: none. */
   errorDetails: string;
+  /** Checksum of the error (user_fields, key ERROR_CHECKSUM_KEY); empty: none. */
+  errorChecksum: string;
+  /** Where its user field starts: it covers the meta up to here. */
+  errorChecksumStart: number;
   /**
    * Compression of the payload: 0 none, 1 snappy, 2 gzip, 3 zlib, 4 LZ4. The attachment is never
    * compressed.
@@ -102,6 +108,8 @@ export function emptyFrame(): FrameFields {
     errorText: '',
     errorName: '',
     errorDetails: '',
+    errorChecksum: '',
+    errorChecksumStart: 0,
     compressType: 0,
     contentType: 0,
     checksumType: 0,
@@ -151,6 +159,7 @@ export function decodeFrame(
   frame.errorText = '';
   frame.errorName = '';
   frame.errorDetails = '';
+  frame.errorChecksum = '';
   frame.compressType = 0;
   frame.contentType = 0;
   frame.checksumType = 0;
@@ -223,7 +232,7 @@ function decodeOptionalMeta(reader: WireReader, frame: FrameFields): void {
     frame.authenticationStart = value.position;
     frame.authenticationEnd = value.end;
   } else if (field === 9 && wireType === WIRE_BYTES) {
-    decodeUserField(reader.message(), frame);
+    decodeUserField(reader.message(), frame, reader.fieldStart);
   } else {
     if (field === 8 && wireType === WIRE_BYTES) {
       frame.error = new CubeError(
@@ -235,8 +244,8 @@ function decodeOptionalMeta(reader: WireReader, frame: FrameFields): void {
   }
 }
 
-/** Reads the code and the details of an error; other user fields are the peer's own. */
-function decodeUserField(reader: WireReader, frame: FrameFields): void {
+/** Reads code, details and checksum of an error; other user fields are the peer's own. */
+function decodeUserField(reader: WireReader, frame: FrameFields, start: number): void {
   let key = '';
   let value = '';
   while (reader.next()) {
@@ -247,6 +256,10 @@ function decodeUserField(reader: WireReader, frame: FrameFields): void {
   }
   if (key === ERROR_NAME_KEY && value.length <= ERROR_NAME_BYTES_MAX) frame.errorName = value;
   if (key === ERROR_DETAILS_KEY) frame.errorDetails = value;
+  if (key === ERROR_CHECKSUM_KEY) {
+    frame.errorChecksum = value;
+    frame.errorChecksumStart = start;
+  }
 }
 
 function readShortText(reader: WireReader, bytesMax: number): string {

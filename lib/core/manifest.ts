@@ -18,6 +18,7 @@ import {
 } from './slots.ts';
 
 const MANIFEST_FORMAT = 1;
+const CHECKSUM = /^[0-9a-f]{16}$/;
 const ENCRYPTION_KEY_ID = /^[0-9a-f]{16}$/;
 export const TABLE_DTYPES = ['f32', 'f16', 'bf16', 'i8', 'bytes'] as const;
 export type TableDtype = (typeof TABLE_DTYPES)[number];
@@ -208,17 +209,50 @@ function readManifest(json: JsonReader): Manifest {
   };
 }
 
+/**
+ * Parses a manifest and verifies its checksum. Manifests of older releases have none.
+ * @throws CubeError INVALID_ARGUMENT naming the field; CORRUPT if the checksum does not match
+ */
 export function parseManifest(text: string, source: string): Manifest {
-  return readManifest(JsonReader.parse(text, source));
+  const json = JsonReader.parse(text, source);
+  const manifest = readManifest(json);
+  const checksum = json.optional('checksum', (f) => f.string(CHECKSUM, '16 hex digits'));
+  if (checksum === undefined) return manifest;
+  const { checksum: _, ...fields } = json.value as Record<string, unknown>;
+  if (computeChecksum(fields) === checksum) return manifest;
+  throw new CubeError(
+    'CORRUPT',
+    `${source} is damaged: its fields do not match its checksum; restore it or fetch it again`,
+  );
+}
+
+/** Over the fields as compact JSON, in the order of the document. */
+function computeChecksum(fields: object): string {
+  const bytes = new TextEncoder().encode(JSON.stringify(fields));
+  return xxh64(bytes).toString(16).padStart(16, '0');
 }
 
 /**
  * The text of a manifest: JSON with two spaces, fields in a fixed order, 64-bit numbers as decimal
- * strings.
+ * strings, a checksum at the end.
  */
 export function formatManifest(manifest: Manifest): string {
+  const fields = toFields(manifest);
+  return toText({ ...fields, checksum: computeChecksum(fields) });
+}
+
+/** The text as releases without checksums wrote it, to recognize what they have published. */
+export function formatOlderManifest(manifest: Manifest): string {
+  return toText(toFields(manifest));
+}
+
+function toText(document: object): string {
+  return `${JSON.stringify(document, null, 2)}\n`;
+}
+
+function toFields(manifest: Manifest): object {
   const { bundle, version, files, hash, slots, tables, encryption } = manifest;
-  const document = {
+  return {
     format: MANIFEST_FORMAT,
     bundle,
     version,
@@ -244,7 +278,6 @@ export function formatManifest(manifest: Manifest): string {
     })),
     ...(encryption === undefined ? {} : { encryption: { keyId: encryption.keyId } }),
   };
-  return `${JSON.stringify(document, null, 2)}\n`;
 }
 
 const digests = new WeakMap<Manifest, string>();

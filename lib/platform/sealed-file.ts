@@ -23,6 +23,8 @@ import type { EncryptionKey, KeyRing } from './encryption-keys.ts';
 import { fileError, RandomAccessReader } from './files.ts';
 
 const CIPHER = 'aes-256-gcm';
+/** Opened at a time: each piece is copied while it lies in the processor's cache. */
+const OPENED_BYTES = 128 << 10;
 
 /** A file read at positions; the caller closes it. */
 export interface ByteReader {
@@ -58,25 +60,31 @@ class BlockCipher {
     return [text, rest, cipher.getAuthTag()];
   }
 
-  /** @throws CubeError CORRUPT for other bytes than were sealed at this position */
-  open(block: number, sealed: Uint8Array, path: string): Uint8Array {
+  /**
+   * @param target receives the clear bytes; zeros when this fails
+   * @throws CubeError CORRUPT for other bytes than were sealed at this position
+   */
+  open(block: number, sealed: Uint8Array, path: string, target: Uint8Array): void {
     const end = sealed.length - SEALED_TAG_BYTES;
     const decipher = createDecipheriv(CIPHER, this.#dataKey, this.#getNonce(block), {
       authTagLength: SEALED_TAG_BYTES,
     });
     decipher.setAAD(this.#getContext(block)).setAuthTag(sealed.subarray(end));
-    const clear = decipher.update(sealed.subarray(0, end));
+    for (let at = 0; at < end; at += OPENED_BYTES) {
+      const piece = decipher.update(sealed.subarray(at, Math.min(at + OPENED_BYTES, end)));
+      target.set(piece, at);
+      piece.fill(0);
+    }
     try {
       decipher.final();
     } catch {
-      clear.fill(0);
+      target.fill(0);
       const offset = getSealedBlockOffset(block);
       throw new CubeError(
         'CORRUPT',
         `${path}: the sealed block at byte ${offset} is damaged or was moved; fetch it again`,
       );
     }
-    return clear;
   }
 
   #getNonce(block: number): Uint8Array {
@@ -167,9 +175,10 @@ export function openSealedBytes(sealed: Uint8Array, path: string, keys: KeyRing)
   try {
     for (let block = 0; block < countSealedBlocks(header.clearBytes); block++) {
       const start = getSealedBlockOffset(block);
-      const bytes = getClearBlockBytes(header.clearBytes, block) + SEALED_TAG_BYTES;
-      const opened = cipher.open(block, sealed.subarray(start, start + bytes), path);
-      clear.set(opened, block * SEALED_BLOCK_BYTES);
+      const bytes = getClearBlockBytes(header.clearBytes, block);
+      const at = block * SEALED_BLOCK_BYTES;
+      const stored = sealed.subarray(start, start + bytes + SEALED_TAG_BYTES);
+      cipher.open(block, stored, path, clear.subarray(at, at + bytes));
     }
     return clear;
   } finally {
@@ -257,8 +266,10 @@ export class SealedReader implements ByteReader {
   readonly #reader: RandomAccessReader;
   readonly #cipher: BlockCipher;
   readonly #buffer: Uint8Array;
+  /** The last block that was read in parts: readers go from front to back. */
+  readonly #clear: Uint8Array;
+  /** Its number. */
   #block = -1;
-  #clear: Uint8Array = new Uint8Array(0);
 
   constructor(reader: RandomAccessReader, header: SealedHeader, dataKey: Uint8Array) {
     this.path = reader.path;
@@ -268,6 +279,7 @@ export class SealedReader implements ByteReader {
     this.#cipher = new BlockCipher(header, dataKey);
     const largest = Math.min(SEALED_BLOCK_BYTES, header.clearBytes);
     this.#buffer = new Uint8Array(largest + SEALED_TAG_BYTES);
+    this.#clear = new Uint8Array(largest);
   }
 
   readInto(target: Uint8Array, position: number): void {
@@ -278,10 +290,12 @@ export class SealedReader implements ByteReader {
       const at = position + done;
       const block = Math.floor(at / SEALED_BLOCK_BYTES);
       const from = at - block * SEALED_BLOCK_BYTES;
-      const clear = this.#open(block);
-      const piece = clear.subarray(from, from + target.length - done);
-      target.set(piece, done);
-      done += piece.length;
+      const bytes = getClearBlockBytes(this.bytes, block);
+      const length = Math.min(bytes - from, target.length - done);
+      const piece = target.subarray(done, done + length);
+      if (length === bytes) this.#open(block, piece);
+      else piece.set(this.#openPart(block, bytes).subarray(from, from + length));
+      done += length;
     }
   }
 
@@ -291,15 +305,18 @@ export class SealedReader implements ByteReader {
     this.#reader.close();
   }
 
-  /** Keeps the last block: readers go from front to back. */
-  #open(block: number): Uint8Array {
-    if (block === this.#block) return this.#clear;
+  #openPart(block: number, bytes: number): Uint8Array {
+    const clear = this.#clear.subarray(0, bytes);
+    if (block === this.#block) return clear;
     this.#block = -1;
-    const bytes = getClearBlockBytes(this.bytes, block) + SEALED_TAG_BYTES;
-    const sealed = this.#buffer.subarray(0, bytes);
-    this.#reader.readInto(sealed, getSealedBlockOffset(block));
-    this.#clear = this.#cipher.open(block, sealed, this.path);
+    this.#open(block, clear);
     this.#block = block;
-    return this.#clear;
+    return clear;
+  }
+
+  #open(block: number, target: Uint8Array): void {
+    const sealed = this.#buffer.subarray(0, target.length + SEALED_TAG_BYTES);
+    this.#reader.readInto(sealed, getSealedBlockOffset(block));
+    this.#cipher.open(block, sealed, this.path, target);
   }
 }

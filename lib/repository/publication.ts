@@ -11,6 +11,7 @@ import { randomUUID } from 'node:crypto';
 import { CubeError } from '../core/errors.ts';
 import {
   formatManifest,
+  formatOlderManifest,
   type LayerRef,
   type Manifest,
   parseManifest,
@@ -93,11 +94,12 @@ export async function publishVersion(
   const bytes = new TextEncoder().encode(text);
   parseManifest(text, 'the manifest to publish');
   checkFiles(manifest, files);
-  const sign = async (): Promise<void> => {
-    if (keys.signing !== undefined) await signManifest(backend, manifest, bytes, keys.signing);
+  const sign = async (content: Uint8Array): Promise<void> => {
+    if (keys.signing !== undefined) await signManifest(backend, manifest, content, keys.signing);
   };
-  if (await isSameManifestPublished(backend, manifest, bytes)) {
-    await sign();
+  const before = await readSameManifest(backend, manifest, bytes);
+  if (before !== undefined) {
+    await sign(before);
     await removeIntents(backend, manifest.bundle, bytes);
     return { published: false };
   }
@@ -108,14 +110,14 @@ export async function publishVersion(
   for (const [name, content] of publication.keyFiles ?? []) {
     await backend.putIfAbsent(versionFilePath(manifest.bundle, manifest.version, name), content);
   }
-  await sign();
+  await sign(bytes);
   faultPoint('publish.files');
   const published = await backend.putIfAbsent(
     manifestPath(manifest.bundle, manifest.version),
     bytes,
   );
   if (published) faultPoint('publish.manifest');
-  else await isSameManifestPublished(backend, manifest, bytes);
+  else await readSameManifest(backend, manifest, bytes);
   await removeIntents(backend, manifest.bundle, bytes);
   return { published };
 }
@@ -166,17 +168,22 @@ async function removeIntents(
   }
 }
 
-/** @throws CubeError CONFLICT if the version is published with another manifest */
-async function isSameManifestPublished(
+/**
+ * @returns the published manifest, which an older release may have written without a checksum;
+ *   undefined if the version is not published
+ * @throws CubeError CONFLICT if it is published with another manifest
+ */
+async function readSameManifest(
   backend: Backend,
-  { bundle, version }: Manifest,
+  manifest: Manifest,
   bytes: Uint8Array,
-): Promise<boolean> {
+): Promise<Uint8Array | undefined> {
+  const { bundle, version } = manifest;
   const path = manifestPath(bundle, version);
-  if ((await backend.size(path)) === undefined) return false;
-  if (computeSha256(await backend.read(path, VERSION_FILE_BYTES_MAX)) === computeSha256(bytes)) {
-    return true;
-  }
+  if ((await backend.size(path)) === undefined) return undefined;
+  const published = await backend.read(path, VERSION_FILE_BYTES_MAX);
+  const older = new TextEncoder().encode(formatOlderManifest(manifest));
+  if ([bytes, older].some((known) => Buffer.compare(known, published) === 0)) return published;
   throw new CubeError(
     'CONFLICT',
     `version ${version} of ${bundle} is published in ${backend.location} with other content; ` +

@@ -6,7 +6,12 @@
  */
 import { connect, type NetConnectOpts, type Socket } from 'node:net';
 import { type ConnectionOptions, connect as connectTls } from 'node:tls';
-import { type Frame, FrameDecoder, readCorrelationId } from '../../proto/baidu-std.ts';
+import {
+  type Frame,
+  FrameDecoder,
+  hasIntactError,
+  readCorrelationId,
+} from '../../proto/baidu-std.ts';
 import { CHECKSUM_CRC32C, CHECKSUM_XXH64, getChecksumBytes } from '../../proto/frame-fields.ts';
 import type { OutputBuffer } from '../../proto/output-buffer.ts';
 import { type RequestCall, RequestEncoder } from '../../proto/request-encoder.ts';
@@ -330,7 +335,9 @@ export class Channel {
     const pending = this.#slots[slot];
     if (pending?.correlation !== correlation) return true; // Its deadline has passed.
     this.#free(slot);
-    if (frame.errorCode !== 0) {
+    if (!hasIntactError(frame)) {
+      pending.reject(this.#createUnavailableError('the error response was corrupted in transit'));
+    } else if (frame.errorCode !== 0) {
       const { errorCode, errorText, errorName, errorDetails } = frame;
       const details = decodeErrorDetails(errorDetails);
       pending.reject(CubeError.fromBrpc(errorCode, errorText, errorName, details));

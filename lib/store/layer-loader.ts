@@ -7,6 +7,7 @@
 import { availableParallelism } from 'node:os';
 import { Worker } from 'node:worker_threads';
 import { CubeError } from '../core/errors.ts';
+import { BLOCK_BYTES } from '../core/layer-format.ts';
 import { processKeys } from '../platform/encryption-keys.ts';
 import { LOAD_THREADS_MAX } from './load-progress.ts';
 import type {
@@ -21,6 +22,13 @@ import type {
 
 /** Smaller layers are loaded before another thread has started. */
 const PART_BLOCKS_MIN = 64;
+
+/** Sealed blocks count from the start of the file, those of a clear layer from its header. */
+function countBlocks({ header, dataKey }: Pick<FillRequest, 'header' | 'dataKey'>): number {
+  return dataKey === undefined
+    ? header.blockCount
+    : Math.ceil(header.checksumsOffset / BLOCK_BYTES);
+}
 
 /** Opening a sealed block costs more than reading it, and blocks are independent. */
 function countParts({ header, dataKey }: Pick<FillRequest, 'header' | 'dataKey'>): number {
@@ -60,11 +68,12 @@ export class LayerLoader {
    */
   async fill(request: Omit<FillRequest, 'type' | 'id' | 'blocks' | 'part'>): Promise<FillResult> {
     const parts = countParts(request);
-    const perPart = Math.ceil(request.header.blockCount / parts);
+    const blockCount = countBlocks(request);
+    const perPart = Math.ceil(blockCount / parts);
     const bytesPerSecond = request.bytesPerSecond / parts;
     const fills = Array.from({ length: parts }, (_, part) => {
       const first = part * perPart;
-      const blocks = { first, end: Math.min(first + perPart, request.header.blockCount) };
+      const blocks = { first, end: Math.min(first + perPart, blockCount) };
       const fill = { ...request, type: 'fill', bytesPerSecond, blocks, part } as const;
       return this.#ask(fill, part) as Promise<FillResult>;
     });

@@ -89,7 +89,7 @@ class SectionFiller {
     this.#request = request;
     this.#reader = reader;
     this.#isVerified = reader instanceof SealedReader;
-    this.#checksums = readChecksums(reader, request.header);
+    this.#checksums = this.#isVerified ? new Uint32Array(0) : readChecksums(reader, request.header);
     this.#targets = request.memories.map((memory) => {
       const kernels = createKernels(memory, request.kernelKind);
       const hashed = new Uint32Array(memory.buffer, request.hashAddress, 2);
@@ -101,10 +101,14 @@ class SectionFiller {
     });
   }
 
-  /** @returns the bytes read; 0 when no section overlaps the block */
+  /**
+   * @param block of the layer; of a sealed file, which is opened by its own blocks, one of those
+   * @returns the bytes read; 0 when no section overlaps the block
+   */
   fillBlock(block: number): number {
     const { header, sections } = this.#request;
-    const position = HEADER_BYTES + block * BLOCK_BYTES;
+    const start = block * BLOCK_BYTES;
+    const position = this.#isVerified ? start : HEADER_BYTES + start;
     const length = Math.min(BLOCK_BYTES, header.checksumsOffset - position);
     const end = position + length;
     const whole = sections.find(({ offset, bytes }) => position >= offset && end <= offset + bytes);
@@ -120,7 +124,7 @@ class SectionFiller {
     );
     if (touched.length === 0) return 0;
     this.#fillEdge(block, position, length, touched);
-    return length;
+    return end - Math.max(position, HEADER_BYTES);
   }
 
   /** Reads and verifies a block with a section boundary in a buffer, then copies its parts. */

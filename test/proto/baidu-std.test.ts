@@ -6,6 +6,7 @@ import {
   type Frame,
   FrameDecoder,
   finishFrame,
+  hasIntactError,
   readCorrelationId,
   readLogId,
   readRequestId,
@@ -238,6 +239,58 @@ test('an error response equals that of brpc 1.17 byte for byte', () => {
     hex('1800200b500058006200'),
   ]);
   assert.deepEqual(Buffer.from(output.writtenBytes()), expected);
+});
+
+test('a changed bit in an error of a request with xxh64 is noticed', () => {
+  const encoder = new RequestEncoder('test.Echo', 'echo');
+  const request = new OutputBuffer();
+  const payload = Buffer.from('a payload');
+  const none = new Uint8Array(0);
+  encoder.write(request, {
+    correlation: 77,
+    timeoutMs: 0,
+    payload,
+    attachment: none,
+    checksumType: 100,
+  });
+  const decoder = new FrameDecoder();
+  decoder.push(request.writtenBytes());
+  assert.ok(decoder.next());
+  const output = new OutputBuffer();
+  writeErrorResponse(output, decoder.frame, 1003, 'the key is not valid', 'DENIED', '{"a":1}');
+  const intact = Buffer.from(output.writtenBytes());
+  const read = (bytes: Uint8Array): unknown[] | undefined => {
+    const reader = new FrameDecoder();
+    reader.push(bytes);
+    if (!reader.next()) return undefined;
+    const { frame } = reader;
+    if (!hasIntactError(frame)) return undefined;
+    const { errorCode, errorText, errorName, errorDetails } = frame;
+    return [readCorrelationId(frame), errorCode, errorText, errorName, errorDetails];
+  };
+  const expected = [77, 1003, 'the key is not valid', 'DENIED', '{"a":1}'];
+  assert.deepEqual(read(intact), expected);
+  let noticed = 0;
+  for (let at = 12; at < intact.length; at++) {
+    for (let bit = 1; bit < 256; bit *= 2) {
+      const damaged = Buffer.from(intact);
+      damaged[at] = (damaged[at] ?? 0) ^ bit;
+      let found: unknown[] | undefined;
+      try {
+        found = read(damaged);
+      } catch {
+        // No protobuf any more.
+      }
+      // Without its correlation id it ends the connection, and is no answer of the call.
+      if (found === undefined || found[0] !== 77) noticed++;
+      else {
+        // A length may hide the checksum, and with it what is before it: name and details.
+        const hidden = found.map((value, i) => (i > 2 && value === '' ? expected[i] : value));
+        assert.deepEqual(hidden, expected, `bit ${bit} of byte ${at}`);
+      }
+    }
+  }
+  assert.ok(noticed > 8 * 80, `${noticed} noticed`);
 });
 
 test('a request without correlation id is answered with 0, as brpc does', () => {

@@ -168,6 +168,29 @@ test('with checksums, corrupted requests and responses are detected', async () =
   await server.stop();
 });
 
+test('with xxh64, an error that was changed on its way is not believed', async () => {
+  const { server, port } = await startEchoServer();
+  const between = await listen((near) => {
+    const far = connect({ port, host: '127.0.0.1' });
+    near.on('close', () => far.destroy());
+    near.on('data', (chunk) => far.write(chunk));
+    far.on('data', (chunk) => {
+      const bytes = Buffer.from(chunk);
+      const at = bytes.indexOf('Fail to find');
+      if (at >= 0) bytes[at] = 0x66;
+      near.write(bytes);
+    });
+  });
+  const channel = channelTo(between.port);
+  const call = (options: object): Promise<unknown> =>
+    channel.call('test.Echo', 'nothing', NO_BYTES, NO_BYTES, 5000, options);
+  const corrupted = failsWith('UNAVAILABLE', /the error response was corrupted in transit/);
+  await assert.rejects(call({ checksum: 'xxh64' }), corrupted);
+  await assert.rejects(call({}), failsWith('UNSUPPORTED', /fail to find method/));
+  channel.close();
+  await server.stop();
+});
+
 test('error codes that share a brpc number are told apart', async () => {
   const codes = Object.keys(ERROR_STATUS) as ErrorCode[];
   const handlers = codes.map((code) => [
