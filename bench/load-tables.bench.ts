@@ -22,7 +22,7 @@ const BATCHES = [1, 16, 64];
 const CONCURRENCIES = [1, 4, 16];
 const SECONDS = 2.5;
 const WARM_UP_SECONDS = 0.5;
-const FIRST_SECONDS = 2;
+const FIRST_SECONDS = 3;
 const STARTS = 5;
 const FIRST_REQUESTS = 100;
 /** The smallest warm-up that serving has. */
@@ -83,11 +83,7 @@ class LoadTables {
   /** Batch × concurrency by each protocol; serving on one core, ctr-client on the other. */
   async compareProtocols(): Promise<void> {
     const columns = ['rows', 'in flight', 'client busy', 'requests/s', 'rows/s'];
-    const service = await this.#start([]);
-    const [[, flags] = ['', []]] = PROTOCOLS;
-    const first = { url: service.url, flags, core: CLIENT_CORE };
-    // Compiles the code of the process.
-    await this.#runClient({ ...first, batches: [1, 64], concurrencies: [16] });
+    const service = await this.#startWarm([]);
     printTable('protocol', [...columns, ...LATENCY_HEAD]);
     for (const [name, protocol] of PROTOCOLS) {
       progress(`protocols: ${name}`);
@@ -111,17 +107,22 @@ class LoadTables {
       ['off', ['--max-batch', '1']],
       ['on', []],
     ] as const;
+    const services: Service[] = [];
+    for (const [mode, flags] of modes) {
+      progress(`batching ${mode}: start`);
+      services.push(await this.#startWarm(flags));
+    }
     for (const concurrency of [1, 16, 64]) {
-      for (const [mode, flags] of modes) {
+      for (const [i, [mode]] of modes.entries()) {
         progress(`batching ${mode}, ${concurrency} in flight`);
-        const service = await this.#start(flags);
         const load = { batch: 1, concurrency, core: CLIENT_CORE };
+        const service = requireDefined(services[i], 'a service');
         const { cell, cpuMicros } = await this.#measure([service], load);
         const rates = [formatRate(cell.requestsPerSecond), formatRate(cpuMicros)];
         printRow([mode, `${concurrency}`, ...rates, ...formatLatency(cell)]);
-        await service.stop();
       }
     }
+    for (const service of services) await service.stop();
   }
 
   /** The first requests of new processes. */
@@ -155,26 +156,27 @@ class LoadTables {
    */
   async compareInstances(): Promise<void> {
     printTable('serving', ['rows', 'in flight', 'requests/s', 'CPU µs', ...LATENCY_HEAD]);
-    for (const batch of [1, 64]) {
-      for (const instances of [1, 2]) {
-        const name = instances === 1 ? 'one process, one instance' : 'one process, two instances';
-        progress(`${name}, ${batch} rows`);
-        const service = await this.#start([], { core: undefined, instances });
-        await this.#printShared(name, batch, [service]);
-      }
-      const name = 'two processes, one instance each';
-      progress(`${name}, ${batch} rows`);
-      const cores = [SERVICE_CORE, CLIENT_CORE];
-      const services = await Promise.all(cores.map((core) => this.#start([], { core })));
-      await this.#printShared(name, batch, services);
+    for (const instances of [1, 2]) {
+      const name = instances === 1 ? 'one process, one instance' : 'one process, two instances';
+      progress(name);
+      await this.#printShared(name, [await this.#startWarm([], { core: undefined, instances })]);
     }
+    const name = 'two processes, one instance each';
+    progress(name);
+    const services: Service[] = [];
+    for (const core of [SERVICE_CORE, CLIENT_CORE]) {
+      services.push(await this.#startWarm([], { core }));
+    }
+    await this.#printShared(name, services);
   }
 
-  async #printShared(name: string, batch: number, services: readonly Service[]): Promise<void> {
-    const load = { batch, concurrency: 16, core: undefined };
-    const { cell, cpuMicros } = await this.#measure(services, load);
-    const rates = [formatRate(cell.requestsPerSecond), formatRate(cpuMicros)];
-    printRow([name, `${batch}`, `${load.concurrency}`, ...rates, ...formatLatency(cell)]);
+  async #printShared(name: string, services: readonly Service[]): Promise<void> {
+    for (const batch of [1, 64]) {
+      const load = { batch, concurrency: 16, core: undefined };
+      const { cell, cpuMicros } = await this.#measure(services, load);
+      const rates = [formatRate(cell.requestsPerSecond), formatRate(cpuMicros)];
+      printRow([name, `${batch}`, `${load.concurrency}`, ...rates, ...formatLatency(cell)]);
+    }
     for (const service of services) await service.stop();
   }
 
@@ -190,8 +192,6 @@ class LoadTables {
     const [[, flags] = ['', []]] = PROTOCOLS;
     const each = concurrency / services.length;
     const run = { flags, batches: [batch], concurrencies: [each], core };
-    // A short run first: code is compiled, connections of the server are warm.
-    await Promise.all(services.map(({ url }) => this.#runClient({ ...run, url }, FIRST_SECONDS)));
     const before = await sumCpu();
     const cells = await Promise.all(
       services.map(async ({ url }) => (await this.#runClient({ ...run, url }))[0]),
@@ -224,7 +224,7 @@ class LoadTables {
       .slice(0, FIRST_REQUESTS)
       .map((body) => postBytes('/v1/ctr:predict', headers, body));
     const startMs = performance.now();
-    const service = await this.#start(flags);
+    const service = await this.start(flags);
     const readyMs = performance.now() - startMs;
     const connection = new RawHttp(service.url);
     const latencies: number[] = [];
@@ -240,11 +240,20 @@ class LoadTables {
     return [readyMs, first, percentile(sorted, 0.5), percentile(sorted, 0.99)];
   }
 
-  #start(
+  start(
     flags: readonly string[],
     options: { core?: number | undefined; instances?: number } = {},
   ): Promise<Service> {
     return startServing(this.#folder, ['--store', 'memory', ...flags], options);
+  }
+
+  /** Starts serving, and sends as many requests as it takes until its code is compiled. */
+  async #startWarm(...start: Parameters<LoadTables['start']>): Promise<Service> {
+    const service = await this.start(...start);
+    const [[, flags] = ['', []]] = PROTOCOLS;
+    const run = { url: service.url, flags, core: CLIENT_CORE };
+    await this.#runClient({ ...run, batches: [1, 64], concurrencies: [64] }, FIRST_SECONDS);
+    return service;
   }
 
   async #runClient(

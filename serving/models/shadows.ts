@@ -20,6 +20,9 @@ import type { Traffic } from './traffic.ts';
 
 /** Copies that wait or run at a time; each keeps the rows of its request in memory. */
 const PENDING_MAX = 16;
+/** The same for a shadow that did not answer its last copy: more would only cost time. */
+const SILENT_PENDING_MAX = 1;
+const NO_ANSWER: ReadonlySet<ShadowOutcome> = new Set(['DEADLINE_EXCEEDED', 'UNAVAILABLE']);
 const LOWEST_PRIORITY = 2;
 /** A copy that would wait for a larger share of its timeout is dropped. */
 const WAIT_SHARE_MAX = 0.5;
@@ -78,7 +81,11 @@ export class Shadows {
   readonly #options: ShadowsOptions;
   /** By endpoint and its credentials. */
   readonly #remotes = new Map<string, ShadowEndpoint>();
+  /** Copies that wait or run, of all shadows and by shadow. */
   #pending = 0;
+  readonly #pendingByName = new Map<string, number>();
+  /** Shadows that did not answer their last copy. */
+  readonly #silent = new Set<string>();
 
   constructor(options: ShadowsOptions) {
     this.#options = options;
@@ -88,11 +95,15 @@ export class Shadows {
   offer(request: ShadowedRequest): void {
     for (const shadow of this.#options.traffic.current().shadows) {
       if (shadow.model !== request.model || Math.random() >= shadow.share) continue;
-      if (this.#pending >= PENDING_MAX) {
+      const { name } = shadow;
+      const pending = this.#pendingByName.get(name) ?? 0;
+      const max = this.#silent.has(name) ? SILENT_PENDING_MAX : PENDING_MAX;
+      if (this.#pending >= PENDING_MAX || pending >= max) {
         this.#report(shadow, request, 'dropped');
         continue;
       }
       this.#pending++;
+      this.#pendingByName.set(name, pending + 1);
       // After the answer of the request is written.
       setImmediate(() => void this.#run(shadow, request));
     }
@@ -134,8 +145,15 @@ export class Shadows {
     } catch (error) {
       this.#report(shadow, request, CubeError.from(error).code, version);
     } finally {
-      this.#pending--;
+      this.#end(shadow);
     }
+  }
+
+  #end({ name }: Shadow): void {
+    this.#pending--;
+    const left = (this.#pendingByName.get(name) ?? 1) - 1;
+    if (left === 0) this.#pendingByName.delete(name);
+    else this.#pendingByName.set(name, left);
   }
 
   /** @returns the scores of the request and of its copy; undefined: too large */
@@ -207,6 +225,8 @@ export class Shadows {
     version?: string,
     answers?: AnsweredCopy,
   ): void {
+    if (NO_ANSWER.has(outcome)) this.#silent.add(shadow);
+    else if (outcome !== 'dropped') this.#silent.delete(shadow);
     const loaded = 'graph' in request ? request.graph : request.bundle;
     this.#options.onResult({
       shadow,

@@ -1,7 +1,8 @@
 /** Shadows of another serving process, and the report that rollouts read. */
 import assert from 'node:assert/strict';
 import { writeFileSync } from 'node:fs';
-import { createServer } from 'node:net';
+import { createServer as createHttpServer } from 'node:http';
+import { type AddressInfo, createServer } from 'node:net';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { DEFAULT_LIMITS } from '../../cube-agent/gate/gate-limits.ts';
@@ -100,4 +101,51 @@ test('a process that never answers costs callers nothing, and few copies wait', 
   // 16 copies wait; all others were dropped before their rows were encoded.
   assert.match(metrics, /shadow_requests_total{shadow="hung",outcome="dropped"} 24/);
   assert.ok(connections <= 16, `${connections}`);
+});
+
+test('a process that does not answer in time gets one copy at a time until it does', async (t) => {
+  let answer = (): void => undefined;
+  let requests = 0;
+  const target = createHttpServer((request, response) => {
+    requests++;
+    request.resume();
+    answer = () => response.writeHead(400).end('{"code":"INVALID_ARGUMENT","error":"as asked"}');
+  });
+  await new Promise<void>((resolve) => target.listen(0, '127.0.0.1', resolve));
+  t.after(() => {
+    target.closeAllConnections();
+    target.close();
+  });
+  const { port } = target.address() as AddressInfo;
+  const toys = await publishToys(t);
+  const shadow = JSON.parse(makeShadow('slow', `127.0.0.1:${port}`));
+  shadow[0]['timeout-ms'] = 1;
+  const primary = await serve(t, toys, 'stable', JSON.stringify(shadow));
+  const count = async (outcome: string): Promise<number> => {
+    const metrics = await (await fetch(`http://${primary}/metrics`)).text();
+    const line = new RegExp(`shadow_requests_total{shadow="slow",outcome="${outcome}"} (\\d+)`);
+    return Number(line.exec(metrics)?.[1] ?? 0);
+  };
+  const change = (timeoutMs: number): void => {
+    shadow[0]['timeout-ms'] = timeoutMs;
+    writeFileSync(join(toys.folder, 'stable.yaml'), `shadows: ${JSON.stringify(shadow)}`);
+  };
+  await predict(primary);
+  await until(async () => (await count('DEADLINE_EXCEEDED')) === 1);
+  // The next copies wait, as soon as the file is read: one, and all others are dropped.
+  change(600_000);
+  await until(async () => {
+    await predict(primary);
+    return (await count('dropped')) >= 5;
+  });
+  const sent = requests;
+  for (let i = 0; i < 5; i++) await predict(primary);
+  assert.equal(requests, sent);
+  // It answers: several copies are sent at a time again.
+  answer();
+  await until(async () => (await count('INVALID_ARGUMENT')) === 1);
+  await until(async () => {
+    await predict(primary);
+    return requests >= sent + 5;
+  });
 });
