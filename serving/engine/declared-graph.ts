@@ -47,6 +47,10 @@ export class DeclaredGraph implements TensorModel {
     return this.#declaration.scheduling?.hasQueuePolicy ?? false;
   }
 
+  get declaredMaxBatch(): number {
+    return this.#graph.batching.maxBatch;
+  }
+
   get optionalInputs(): ReadonlyMap<string, unknown> {
     return this.#declaration.defaults;
   }

@@ -29,6 +29,8 @@ export interface TensorModel extends VersionUse {
   /** The timeout in a request only limits its wait in the queue. */
   readonly limitsQueueTimeout?: boolean;
   readonly scheduling?: Scheduling | undefined;
+  /** Rows of the largest batch by the model's configuration; larger requests are split. */
+  readonly declaredMaxBatch?: number;
   /** Inputs that a request may leave out. */
   readonly optionalInputs?: ReadonlyMap<string, unknown>;
   /** The steps of an ensemble, as its configuration has them. */

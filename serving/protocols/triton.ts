@@ -52,7 +52,7 @@ export function getModelConfig(model: string, loaded: LoadedVersion): object {
     name: model,
     platform: PLATFORM,
     backend: 'onnxruntime',
-    max_batch_size: isBatched ? ROWS_PER_REQUEST_MAX : 0,
+    max_batch_size: isBatched ? getMaxBatchSize(loaded) : 0,
     input: inputs.map(({ name, datatype, shape }) => ({
       ...tensor(name, datatype, shape),
       ...(isTensorModel(loaded) && loaded.optionalInputs?.has(name) && { optional: true }),
@@ -64,6 +64,12 @@ export function getModelConfig(model: string, loaded: LoadedVersion): object {
     }),
     model_transaction_policy: { decoupled: false },
   };
+}
+
+/** Clients send no larger requests; models of a model repository say what Triton would say. */
+function getMaxBatchSize(loaded: LoadedVersion): number {
+  const declared = isTensorModel(loaded) ? loaded.declaredMaxBatch : undefined;
+  return declared ?? ROWS_PER_REQUEST_MAX;
 }
 
 function getDynamicBatching(loaded: LoadedVersion): object {

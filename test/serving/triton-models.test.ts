@@ -261,6 +261,7 @@ test('an ensemble whose steps do not fit is not served, and says why', async (t)
 /** The configuration of the model below, over HTTP and gRPC. */
 async function assertConfig(serving: ServingProcess, grpc: OipClient): Promise<void> {
   const config = await serving.get('/v2/models/m/config');
+  assert.equal(config.body.max_batch_size, 4);
   assert.deepEqual(config.body.input[0].dims, [1, 3]);
   assert.equal(config.body.instance_group[0].count, 2);
   assert.deepEqual(config.body.dynamic_batching.priority_queue_policy['2'], {
