@@ -17,6 +17,7 @@ import {
   type IgnoredSetting,
   listIgnoredCubeFields,
 } from './config/config-report.ts';
+import { readLocalServices } from './config/local-services-config.ts';
 import {
   locateConfFolder,
   locateFlagFile,
@@ -163,7 +164,7 @@ async function runServing(flags: Flags, program: Command): Promise<void> {
     const { build_dag_each_worker: hasWorkers = false, worker_num: count = 1 } =
       files?.config.server ?? {};
     if (hasWorkers && worker === undefined) {
-      const workers = await startWorkers(config, count, logger);
+      const workers = await startWorkers(config, { count, services: files?.services }, logger);
       reload = () => workers.reload();
       return workers;
     }
@@ -191,13 +192,13 @@ async function runServing(flags: Flags, program: Command): Promise<void> {
 /** Starts the processes of `build_dag_each_worker`, which run this program with the same flags. */
 async function startWorkers(
   { host, port, secondPort }: ServingConfig,
-  count: number,
+  { count, services = [] }: { count: number; services?: PipelineDefinition['services'] },
   logger: Logger,
 ): Promise<WorkerProcesses> {
   const { WorkerProcesses } = await import('./worker-processes.ts');
   const ports = secondPort === undefined ? [port] : [port, secondPort];
   const args = process.argv.slice(1);
-  const workers = new WorkerProcesses({ count, host, ports, args, logger });
+  const workers = new WorkerProcesses({ count, services, host, ports, args, logger });
   await workers.start();
   const { addresses } = workers;
   const [address = ''] = addresses;
@@ -373,8 +374,16 @@ async function readPipeline(flags: Flags, file: string): Promise<ParsedConfig> {
   });
   const ignored = listIgnoredCubeFields(config.models);
   const variables = readClientVariables(pipeline, path);
+  const services = readLocalServices(pipeline, path);
   const messages = flags.proto && (await readProto(flags.proto));
-  const parts = { file, config: pipeline, modelOfOp, variables, ...(messages && { messages }) };
+  const parts = {
+    file,
+    config: pipeline,
+    modelOfOp,
+    variables,
+    services,
+    ...(messages && { messages }),
+  };
   return { config, ignored, pipeline: parts };
 }
 

@@ -2,9 +2,11 @@
 import { join, resolve } from 'node:path';
 import { CubeError } from '../lib/core/errors.ts';
 import type { Logger } from '../lib/platform/logs.ts';
+import type { LocalServiceConfig } from './config/local-services-config.ts';
 import type { PipelineConfig, PipelineOpConfig } from './config/pipeline-config.ts';
 import type { ClientVariables } from './config/pipeline-models.ts';
 import type { ProtoServices } from './config/proto-file.ts';
+import type { LocalServices } from './local-services.ts';
 import { LocalPredictor } from './pipeline/local-predictor.ts';
 import type { NamedPipeline } from './pipeline/module.ts';
 import type { OpClient, OpSettings } from './pipeline/op.ts';
@@ -27,6 +29,8 @@ export interface PipelineDefinition {
   readonly variables: ReadonlyMap<string, ClientVariables>;
   /** Services with messages of their own, instead of Pipeline Serving's. */
   readonly messages?: ProtoServices;
+  /** Services that run as processes of their own while the pipeline does. */
+  readonly services?: readonly LocalServiceConfig[];
   /** Where the tracer and the trace are written. Default: PipelineServingLogs, as the original. */
   readonly logFolder?: string;
   /** The number of this process, where several share the ports. */
@@ -61,8 +65,9 @@ export interface StartedPipeline {
 export async function startPipeline(
   definition: PipelineDefinition,
   context: ProtocolContext,
+  localServices: LocalServices,
 ): Promise<StartedPipeline> {
-  const { config, module } = definition;
+  const { config, module, services = [] } = definition;
   const createClient: OpClientFactory = (name, op) => createOpClient(name, op, definition, context);
   const settings = {
     ...toPipelineSettings(config, createClient, context.logger),
@@ -70,7 +75,15 @@ export async function startPipeline(
     ...(config.dag.is_thread_op === false && toThreadSettings(module)),
   };
   const server = new PipelineServer(module.ops, settings);
-  await server.start();
+  // Those of several workers belong to the process that started them.
+  const own = definition.worker === undefined ? services : [];
+  const release = await localServices.use(own);
+  try {
+    await server.start();
+  } catch (error) {
+    await release();
+    throw error;
+  }
   const { name, layout, packTensors } = module;
   const service = {
     name,
@@ -89,7 +102,10 @@ export async function startPipeline(
     },
     definitions: messages?.definitions,
     figures: server,
-    stop: () => server.stop(),
+    stop: async () => {
+      await server.stop();
+      await release();
+    },
   };
 }
 
@@ -177,7 +193,8 @@ function createOpClient(
   const { server_endpoints: endpoints = [], fetch_list: ownList, local_service_conf: local } = op;
   const fetchList = ownList ?? local?.fetch_list ?? [];
   if (endpoints.length > 0) {
-    const protocol = op.client_type ?? definition.config.dag.client_type ?? 'brpc';
+    const protocol =
+      op.client_type ?? local?.client_type ?? definition.config.dag.client_type ?? 'brpc';
     if (protocol === 'local_predictor') {
       throw new CubeError(
         'INVALID_ARGUMENT',

@@ -291,6 +291,10 @@ function checkUnchanged(before: GraphFiles, after: GraphFiles): void {
     differs(({ pipeline, workflows }) => (pipeline ?? workflows)?.messages?.definitions),
     'the .proto files',
   );
+  addWhen(
+    after.pipeline?.worker !== undefined && differs(({ pipeline }) => pipeline?.services),
+    'the services that local_service_conf starts',
+  );
   const known = before.config.services.map(({ name }) => name);
   const added = after.config.services.filter(({ name }) => !known.includes(name));
   for (const { name } of added) changed.push(`the new service ${name}`);

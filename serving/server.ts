@@ -15,6 +15,7 @@ import type { OnePortServer, OnePortServerOptions } from '../lib/rpc/one-port-se
 import { TlsIdentity } from '../lib/rpc/tls-identity.ts';
 import type { ServingConfig } from './config/serving-config.ts';
 import { readTrafficFile } from './config/traffic-file.ts';
+import { LocalServices } from './local-services.ts';
 import { type ServingConsoleOptions, ServingConsoleSource } from './metrics/console-source.ts';
 import { ExposureLog } from './metrics/exposure-log.ts';
 import { RequestLog } from './metrics/request-log.ts';
@@ -164,7 +165,8 @@ async function openGraphs(
   { context, readAgain: read, history }: GraphParts,
 ): Promise<ServedGraphs> {
   const { logger, metrics } = context;
-  const start = (given: GraphFiles) => startGraphs(given, context);
+  const services = new LocalServices(logger);
+  const start = (given: GraphFiles) => startGraphs(given, context, services);
   const graphs = await ServedGraphs.start(files, { start, read, history, logger });
   if (graphs.canReload) metrics.extend((registry) => registerReloadMetrics(registry, graphs));
   return graphs;
@@ -188,11 +190,12 @@ function logAddresses(
 async function startGraphs(
   { pipeline, workflows }: GraphFiles,
   context: ProtocolContext,
+  services: LocalServices,
 ): Promise<StartedPipeline | undefined> {
   // Their clients load gRPC, which other processes do not need at their start.
   if (pipeline !== undefined) {
     const { startPipeline } = await import('./pipeline-service.ts');
-    return startPipeline(pipeline, context);
+    return startPipeline(pipeline, context, services);
   }
   if (workflows === undefined) return undefined;
   const { startWorkflows } = await import('./workflow-service.ts');

@@ -11,6 +11,8 @@ import { type Logger, writeForwardedLine } from '../lib/platform/logs.ts';
 import { mergeLabelled } from '../lib/platform/metrics.ts';
 import { SupervisedProcess } from '../lib/platform/supervised-process.ts';
 import { listenOn } from '../lib/rpc/listen.ts';
+import type { LocalServiceConfig } from './config/local-services-config.ts';
+import { LocalServices } from './local-services.ts';
 import type { MessageFromWorker, MessageToWorker, WorkerError } from './worker-messages.ts';
 
 /** Connections that wait while no worker accepts any. */
@@ -20,6 +22,8 @@ const SCRAPE_TIMEOUT_MS = 2_000;
 
 export interface WorkerProcessesOptions {
   readonly count: number;
+  /** Services that all workers call. */
+  readonly services: readonly LocalServiceConfig[];
   readonly host: string;
   readonly ports: readonly number[];
   /** Script and flags of a worker. */
@@ -35,6 +39,7 @@ export class WorkerProcesses implements Stoppable {
   readonly addresses: string[] = [];
   #next = 0;
   #isStopping = false;
+  #releaseServices: () => Promise<void> = async () => undefined;
   #reloads: Promise<void> = Promise.resolve();
 
   constructor(options: WorkerProcessesOptions) {
@@ -50,13 +55,14 @@ export class WorkerProcesses implements Stoppable {
 
   /** @throws CubeError IO when a port is taken; UNAVAILABLE when a worker cannot start */
   async start(): Promise<void> {
-    const { host, ports } = this.#options;
+    const { host, ports, services, logger } = this.#options;
     try {
       for (const port of ports) {
         const server = createServer({ pauseOnConnect: true }, (socket) => this.#accept(socket));
         this.#servers.push(server);
         this.addresses.push(await listenOn(server, host, port));
       }
+      this.#releaseServices = await new LocalServices(logger).use(services);
       await Promise.all(this.#workers.map((worker) => worker.process.start()));
     } catch (error) {
       await this.stop();
@@ -89,6 +95,7 @@ export class WorkerProcesses implements Stoppable {
     for (const server of this.#servers) server.close();
     for (const socket of this.#waiting.splice(0)) socket.destroy();
     await Promise.all(this.#workers.map((worker) => worker.process.stop()));
+    await this.#releaseServices();
   }
 
   #accept(socket: Socket): void {

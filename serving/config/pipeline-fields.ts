@@ -202,7 +202,11 @@ export const LOCAL_SERVICE_FIELDS: PipelineFields<LocalServiceFields> = {
     explain: (type) =>
       type === 'local_predictor'
         ? says('honoured', 'the model runs in this process')
-        : says('ignored', 'a local model always runs in this process; predictions are the same'),
+        : says(
+            'honoured',
+            'with server_endpoints, serving starts the model there as a process; without, the ' +
+              'model runs in this process, with the same predictions',
+          ),
   },
   fetch_list: honoured(texts, undefined, 'the outputs to return; none given: all'),
   workdir: ignored((node) => node.text(), '', 'no process is started for the model'),

@@ -12,6 +12,7 @@ import { CubeError } from '../../lib/core/errors.ts';
 import { fileExists, isFolder, listFolder } from '../../lib/platform/files.ts';
 import { readPaddleDevices } from './paddle-devices.ts';
 import type { PipelineConfig } from './pipeline-config.ts';
+import type { LocalServiceFields } from './pipeline-fields.ts';
 import type { ModelSettings } from './settings.ts';
 
 const MANIFEST_FILE = 'manifest.json';
@@ -89,18 +90,26 @@ export function readPipelineModels(
     const known = models.get(path);
     modelOfOp.set(op, known?.name ?? op);
     if (known !== undefined) continue;
-    const { precision } = conf ?? {};
-    const place = `op ${op}: local_service_conf`;
-    const devices = readPaddleDevices(conf?.device_type ?? -1, conf?.devices ?? '', place);
-    const source = findSource(path, `op ${op}: model_config ${value}`);
-    models.set(path, {
-      name: op,
-      ...source,
-      ...devices,
-      ...(precision !== undefined && { precision }),
-    });
+    models.set(path, { name: op, ...readModelSource(op, conf ?? {}, configPath) });
   }
   return { models: [...models.values()], modelOfOp };
+}
+
+/**
+ * The model that `local_service_conf` describes.
+ * @throws CubeError INVALID_ARGUMENT, NOT_FOUND naming the op
+ */
+export function readModelSource(
+  op: string,
+  { model_config: value = '', precision, device_type: type = -1, devices = '' }: LocalServiceFields,
+  configPath: string,
+): ModelSettings {
+  const path = resolve(dirname(configPath), value);
+  return {
+    ...findSource(path, `op ${op}: model_config ${value}`),
+    ...readPaddleDevices(type, devices, `op ${op}: local_service_conf`),
+    ...(precision !== undefined && { precision }),
+  };
 }
 
 function findSource(path: string, what: string): ModelSettings {
