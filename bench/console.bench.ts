@@ -11,9 +11,10 @@ import { publishModel, readBodies } from './support/demo-model.ts';
 import { type Service, startServing } from './support/serving-process.ts';
 
 const IDLE_MS = 8_000;
-const WARM_UP_ROUNDS = 5;
+const WARM_UP_ROUNDS = 2;
 const ROUNDS = 9;
-const REQUESTS = 400;
+/** A round takes longer than a second, in which an open page costs one sample. */
+const REQUESTS = 3_000;
 const ROWS = 8;
 const IN_FLIGHT = 4;
 const PAGES_MAX = 100;
