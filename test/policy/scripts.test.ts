@@ -1,6 +1,8 @@
 /** The npm scripts prepare what they run themselves, because .npmrc turns hooks off. */
 import assert from 'node:assert/strict';
-import { readFileSync } from 'node:fs';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { copyFileSync, cpSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { test } from 'node:test';
 import { pathToFileURL } from 'node:url';
@@ -59,4 +61,28 @@ test('npm start installs what programs load and what builds them, not checks', a
     assert.equal(packages[`node_modules/${name}`], undefined, name);
   }
   assert.ok(Object.keys(devDependencies).includes('rolldown'));
+});
+
+test('npm start says what it installs before the installation ends', async (t) => {
+  const folder = temporaryFolder(t);
+  cpSync('tools/dev', join(folder, 'tools', 'dev'), { recursive: true });
+  for (const file of ['.npmrc', 'package.json', 'package-lock.json', 'tsconfig.json']) {
+    copyFileSync(file, join(folder, file));
+  }
+  // An npm that installs for as long as the test wants, and then fails.
+  const programs = join(folder, 'programs');
+  mkdirSync(programs);
+  const endless = '#!/bin/sh\nwhile [ ! -e end ]; do sleep 0.05; done\nexit 1\n';
+  writeFileSync(join(programs, 'npm'), endless, { mode: 0o755 });
+  const env = { ...process.env, PATH: `${programs}:${process.env['PATH']}` };
+  const args = ['tools/dev/prepare.mjs', '--programs'];
+  const child = spawn(process.execPath, args, { cwd: folder, env });
+  const lines = child.stderr.setEncoding('utf8')[Symbol.asyncIterator]();
+  const { value } = await lines.next();
+  assert.equal(value, '• installing the packages that the demo needs (npm ci)\n');
+  assert.equal(child.exitCode, null, 'npm is still installing');
+  writeFileSync(join(folder, '.install', 'end'), '');
+  assert.match((await lines.next()).value ?? '', /^✗ installing packages \(npm ci\): failed/);
+  if (child.exitCode === null) await once(child, 'exit');
+  assert.equal(child.exitCode, 1);
 });

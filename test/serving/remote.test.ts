@@ -66,8 +66,10 @@ test('with a killed shard, requests fail without partial scores, then recover', 
   await servers.load(manifest);
   await traffic.waitForAnswers('1', 200);
   await traffic.stop();
-  assert.ok(traffic.refused.length > 0);
-  for (const { status, body } of traffic.refused) {
+  // A busy machine may refuse a request because others wait for the killed shard.
+  const failed = traffic.refused.filter(({ body }) => body.code !== 'OVERLOADED');
+  assert.ok(failed.length > 0);
+  for (const { status, body } of failed) {
     assert.deepEqual([status, body.code], [503, 'UNAVAILABLE']);
     assert.match(body.error, /no answer for \d+ of \d+ lookups \(first: key \d+ of table/);
     assert.match(body.error, /shard 1 of 2/);

@@ -111,7 +111,10 @@ async function runFile({ file, calls, loadSeconds }) {
 export async function runTestFiles(files) {
   deferCalls();
   watchErrors();
+  // A test may wait for timers that do not keep a process running.
+  const keepRunning = setInterval(() => undefined, CLOSE_MS);
   for (const file of files) await runFile(await importFile(file));
+  clearInterval(keepRunning);
   setTimeout(() => {
     console.error(`# still open after the tests: ${process.getActiveResourcesInfo().join(', ')}`);
     process.exit();

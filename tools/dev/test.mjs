@@ -24,11 +24,8 @@ const RERUN_MAX = 5;
 /** Groups that run at a time: one more than processors, because tests wait for processes and timers. */
 const CONCURRENCY = Math.min(4, availableParallelism() + 1);
 const GROUP_TIMEOUT_MS = 1_800_000;
-/**
- * Most files of a group: of neighbouring folders, which load the same modules. 1: each file has a process of its
- * own, until a run of the whole suite in groups has passed.
- */
-const GROUP_FILES = 1;
+/** Most files of a group: of neighbouring folders, which load the same modules. */
+const GROUP_FILES = 12;
 /** Estimated CPU seconds of files that have not run yet: those that start many servers take more. */
 const ESTIMATE_SECONDS = 2;
 const ESTIMATE_SERVERS_SECONDS = 5;
