@@ -72,7 +72,7 @@ test('npm start says what it installs before the installation ends', async (t) =
   // An npm that installs for as long as the test wants, and then fails.
   const programs = join(folder, 'programs');
   mkdirSync(programs);
-  const endless = '#!/bin/sh\nwhile [ ! -e end ]; do sleep 0.05; done\nexit 1\n';
+  const endless = '#!/bin/sh\nwhile [ ! -e ../end ]; do sleep 0.05; done\nexit 1\n';
   writeFileSync(join(programs, 'npm'), endless, { mode: 0o755 });
   const env = { ...process.env, PATH: `${programs}:${process.env['PATH']}` };
   const args = ['tools/dev/prepare.mjs', '--programs'];
@@ -81,7 +81,7 @@ test('npm start says what it installs before the installation ends', async (t) =
   const { value } = await lines.next();
   assert.equal(value, '• installing the packages that the demo needs (npm ci)\n');
   assert.equal(child.exitCode, null, 'npm is still installing');
-  writeFileSync(join(folder, '.install', 'end'), '');
+  writeFileSync(join(folder, 'end'), '');
   assert.match((await lines.next()).value ?? '', /^✗ installing packages \(npm ci\): failed/);
   if (child.exitCode === null) await once(child, 'exit');
   assert.equal(child.exitCode, 1);
