@@ -187,6 +187,9 @@ export function readFile(path: string, maxBytes: number = 2 ** 31): Uint8Array {
   });
 }
 
+/** A file may grow to this size while it is read. */
+const REGULAR_FILE_BYTES = 65_536;
+
 /**
  * Reads a regular file whose size may change. Unlike a read of its path, this never waits for the
  * writer of a named pipe and never reads a device.
@@ -198,15 +201,18 @@ export function readRegularFile(path: string, maxBytes: number): Uint8Array {
     // Opening a named pipe waits for its writer without this flag, which Windows lacks.
     const file = openSync(path, constants.O_RDONLY | (constants.O_NONBLOCK ?? 0));
     try {
-      if (!fstatSync(file).isFile()) {
+      const stats = fstatSync(file);
+      if (!stats.isFile()) {
         throw new CubeError('INVALID_ARGUMENT', `${path}: is not a regular file`);
       }
-      const buffer = new Uint8Array(maxBytes + 1);
+      const limit = Math.min(maxBytes, Math.max(stats.size, REGULAR_FILE_BYTES));
+      const buffer = new Uint8Array(limit + 1);
       let used = 0;
       for (let got = 1; got > 0 && used < buffer.length; used += got) {
         got = readSync(file, buffer, used, buffer.length - used, null);
       }
-      if (used <= maxBytes) return buffer.subarray(0, used);
+      if (used <= limit) return buffer.subarray(0, used);
+      if (limit < maxBytes) throw new CubeError('IO', `${path}: grew while it was read; try again`);
       throw new CubeError('TOO_LARGE', `${path}: more than the limit of ${maxBytes} bytes`);
     } finally {
       closeSync(file);

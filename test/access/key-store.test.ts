@@ -1,5 +1,6 @@
 /** Key files: commands, authentication, rereading, damage. */
 import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
 import { readFileSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
@@ -143,6 +144,18 @@ test('a damaged, half-written or missing file leaves the last keys valid', (t) =
   renameSync(`${file}.new`, file);
   place.later();
   assert.equal(place.call(key), 'renamed');
+});
+
+test('a named pipe in place of the key file leaves the last keys valid and blocks nothing', (t) => {
+  const place = new Place(t);
+  const key = place.keys.add('ads', '--scope', 'predict');
+  place.later();
+  assert.equal(place.store.find(key).key?.id, 'ads');
+  rmSync(place.keys.file);
+  execFileSync('mkfifo', [place.keys.file]);
+  place.later();
+  assert.equal(place.store.find(key).key?.id, 'ads');
+  assert.throws(() => new KeyStore(place.keys.file, logger, place.clock), /not a regular file/);
 });
 
 test('no key file that differs from a valid one crashes the parser', (t) => {
