@@ -29,7 +29,7 @@ export interface ShadowAnswer<T> {
 }
 
 /** @throws CubeError when a file of the credentials is unreadable or invalid */
-export function openShadowCredentials({ apiKeyFile, tlsCa }: ShadowTarget): Credentials {
+function openShadowCredentials({ apiKeyFile, tlsCa }: ShadowTarget): Credentials {
   return new Credentials({
     tokenFile: apiKeyFile,
     ...(tlsCa !== undefined && { tls: { ca: tlsCa } }),
