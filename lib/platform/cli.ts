@@ -66,10 +66,7 @@ export async function runCli(
     stream.off('error', ignoreClosedOutput).on('error', ignoreClosedOutput);
   }
   try {
-    for (const command of program.commands) {
-      const name = `${program.name()} ${command.name()}`;
-      command.exitOverride().showHelpAfterError(`(${name} --help shows the options)`);
-    }
+    prepareCommands(program, program.name());
     await program.parseAsync([...argv], { from: 'user' });
     return Number(process.exitCode ?? EXIT_OK);
   } catch (error) {
@@ -80,6 +77,15 @@ export async function runCli(
       process.stderr.write(`${(error as Error).stack ?? ''}\n`);
     }
     return failure instanceof UsageError ? EXIT_USAGE : exitCode(failure);
+  }
+}
+
+/** Usage errors of a command, also of one inside another, name its help. */
+function prepareCommands(parent: Command, name: string): void {
+  for (const command of parent.commands) {
+    const path = `${name} ${command.name()}`;
+    command.exitOverride().showHelpAfterError(`(${path} --help shows the options)`);
+    prepareCommands(command, path);
   }
 }
 

@@ -62,7 +62,9 @@ export class CliCommand extends Command {
   override parseOptions(args: string[]): ReturnType<Command['parseOptions']> {
     const parsed = super.parseOptions(args);
     const [flag] = parsed.unknown;
-    const isOfSubcommand = this.commands.length > 0 && parsed.operands.length > 0;
+    // A command inside another one gets its options without the name of its own subcommand.
+    const isNested = this.parent !== null;
+    const isOfSubcommand = this.commands.length > 0 && (isNested || parsed.operands.length > 0);
     if (flag === undefined || isOfSubcommand) return parsed;
     if (flag === HELP_ALL) this.help();
     const isHelp = parsed.unknown.some((text) => text === '-h' || text === '--help');

@@ -115,6 +115,13 @@ test('a key without the scope is denied; without a key the error names the scope
   );
 });
 
+test('scopes may be in one option or in several', (t) => {
+  const { keys } = new Place(t);
+  keys.add('both', '--scope', 'tables,metrics', '--scope', 'predict', '--scope', 'metrics');
+  const [line] = keys.run('list').filter((text) => text.startsWith('both'));
+  assert.match(line ?? '', / tables,metrics,predict$/);
+});
+
 test('a damaged, half-written or missing file leaves the last keys valid', (t) => {
   const place = new Place(t);
   const key = place.keys.add('ads', '--scope', 'predict');

@@ -23,10 +23,13 @@ test("help marks required options; a usage error names the command's help", asyn
     .requiredOption('--file <file>', 'what to act on')
     .requiredOption('--mode <mode>', 'how', 'fast')
     .option('--dry', 'only say');
+  program.command('log').command('set').option('--key <key>', 'what to set');
   assert.match(command.helpInformation(), /what to act on \(required\)\n/);
   assert.match(command.helpInformation(), /how \(default: fast\)\n.*only say\n/);
   assert.equal(await runCli(program, ['act']), 2);
   assert.match(text, /'--file <file>' not specified\n\(tool act --help shows the options\)\n/);
+  assert.equal(await runCli(program, ['log', 'set', '--wrong']), 2);
+  assert.match(text, /unknown option '--wrong'\n\(tool log set --help shows the options\)\n$/);
 });
 
 test('help wraps, and lists environment variables once', () => {

@@ -119,8 +119,8 @@ function addAddCommand(program: Command): void {
     .description('Make a key and print it; it cannot be shown again')
     .requiredOption(
       '--scope <scopes>',
-      'Scopes, separated by commas: predict, predict:<model>, metrics, tables, control, ' +
-        'control:<verb>',
+      'Scopes, separated by commas or in several options: predict, predict:<model>, metrics, ' +
+        'tables, control, control:<verb>',
       parseScopes,
     )
     .option('--expires <time>', 'When the key ends: a duration (90d) or a time (default: never)');
@@ -239,8 +239,10 @@ function report(options: SecretOptions, fields: object, key?: string): void {
   if (isShown) printLine(key);
 }
 
-function parseScopes(text: string): string[] {
-  return withOptionError(() => text.split(',').map((scope) => checkScope(scope.trim())));
+/** @param before the scopes of the options before this one */
+function parseScopes(text: string, before: readonly string[] = []): string[] {
+  const scopes = withOptionError(() => text.split(',').map((scope) => checkScope(scope.trim())));
+  return [...new Set([...before, ...scopes])];
 }
 
 function parseLimit(name: keyof KeyLimits, text: string): number {
