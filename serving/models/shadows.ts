@@ -5,7 +5,7 @@
  */
 import { CubeError, type ErrorCode } from '../../lib/core/errors.ts';
 import type { FeatureRows, KeyedRows } from '../../lib/core/feature-rows.ts';
-import type { AnsweredCopy, Shadow } from '../../lib/core/shadow.ts';
+import type { AnsweredCopy, Shadow, ShadowTarget } from '../../lib/core/shadow.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
 import type { LoadedBundle } from '../engine/loaded-bundle.ts';
 import type { GraphCall, GraphPrediction } from '../engine/loaded-graph.ts';
@@ -15,7 +15,7 @@ import type { Predictor } from '../engine/predictor.ts';
 import type { TensorModel } from '../engine/tensor-model.ts';
 import { type Models, requireBundle } from './model-registry.ts';
 import { type OutputValues, pairOutputs, toOutputValues } from './output-values.ts';
-import { type ShadowAnswer, ShadowEndpoint } from './shadow-endpoint.ts';
+import type { ShadowAnswer, ShadowEndpoint } from './shadow-endpoint.ts';
 import type { Traffic } from './traffic.ts';
 
 /** Copies that wait or run at a time; each keeps the rows of its request in memory. */
@@ -77,10 +77,20 @@ export interface ShadowsOptions {
 /** What both sides answered, value by value. */
 type ComparedAnswer = ShadowAnswer<readonly [ArrayLike<number>, ArrayLike<number>]>;
 
+/** Most processes have no shadows on others: the client is loaded when it is needed. */
+async function openEndpoint(endpoint: string, target: ShadowTarget): Promise<ShadowEndpoint> {
+  const { ShadowEndpoint } = await import('./shadow-endpoint.ts');
+  return new ShadowEndpoint(endpoint, PENDING_MAX, target);
+}
+
+function isEndpoint(target: ShadowEndpoint | LoadedVersion): target is ShadowEndpoint {
+  return 'predictTensors' in target;
+}
+
 export class Shadows {
   readonly #options: ShadowsOptions;
   /** By endpoint and its credentials. */
-  readonly #remotes = new Map<string, ShadowEndpoint>();
+  readonly #remotes = new Map<string, Promise<ShadowEndpoint>>();
   /** Copies that wait or run, of all shadows and by shadow. */
   #pending = 0;
   readonly #pendingByName = new Map<string, number>();
@@ -111,7 +121,9 @@ export class Shadows {
 
   /** Ends the calls to other processes. */
   close(): void {
-    for (const remote of this.#remotes.values()) remote.close();
+    for (const remote of this.#remotes.values()) {
+      void remote.then((endpoint) => endpoint.close()).catch(() => undefined);
+    }
   }
 
   async #run(shadow: Shadow, request: ShadowedRequest): Promise<void> {
@@ -120,8 +132,8 @@ export class Shadows {
     try {
       const { endpoint } = shadow.target;
       const target =
-        endpoint === undefined ? this.#findTarget(shadow) : this.#open(endpoint, shadow);
-      if (!(target instanceof ShadowEndpoint)) {
+        endpoint === undefined ? this.#findTarget(shadow) : await this.#open(endpoint, shadow);
+      if (!isEndpoint(target)) {
         ({ version } = target);
         const waitMs = target.batcher.estimateWaitMs(LOWEST_PRIORITY);
         if (waitMs > WAIT_SHARE_MAX * shadow.timeoutMs) {
@@ -164,7 +176,7 @@ export class Shadows {
   ): Promise<ComparedAnswer | undefined> {
     const { predictor, toScores } = this.#options;
     const first = toScores(prediction, bundle);
-    if (target instanceof ShadowEndpoint) {
+    if (isEndpoint(target)) {
       const answer = await target.predictRows(shadow, rows, bundle.features);
       return answer && { version: answer.version, scores: [first, answer.scores] };
     }
@@ -182,7 +194,7 @@ export class Shadows {
     const first = outputs.map(toOutputValues);
     let version: string;
     let second: readonly OutputValues[];
-    if (target instanceof ShadowEndpoint) {
+    if (isEndpoint(target)) {
       const answer = await target.predictTensors(shadow, model, call);
       if (answer === undefined) return undefined;
       ({ version, scores: second } = answer);
@@ -201,12 +213,14 @@ export class Shadows {
   }
 
   /** @throws CubeError when a file of the credentials is unreadable or invalid */
-  #open(endpoint: string, { target }: Shadow): ShadowEndpoint {
+  #open(endpoint: string, { target }: Shadow): Promise<ShadowEndpoint> {
     const key = JSON.stringify([endpoint, target.apiKeyFile, target.tlsCa]);
     let remote = this.#remotes.get(key);
     if (remote === undefined) {
-      remote = new ShadowEndpoint(endpoint, PENDING_MAX, target);
+      remote = openEndpoint(endpoint, target);
       this.#remotes.set(key, remote);
+      // The next copy reads the credentials again.
+      remote.catch(() => this.#remotes.delete(key));
     }
     return remote;
   }
