@@ -4,6 +4,7 @@
  */
 import type { IncomingHttpHeaders, IncomingMessage, ServerResponse } from 'node:http';
 import type { ServerHttp2Stream } from 'node:http2';
+import { Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { CubeError } from '../core/errors.ts';
 import type { ServerLimits } from '../core/limits.ts';
@@ -113,6 +114,8 @@ export class HttpAdmission {
     const { httpRequestMs, httpBodyBytes } = this.#limits;
     const { headers, socket } = request;
     if (getDeclaredBodyBytes(headers, httpBodyBytes) === 0) return;
+    // A call that another thread received has no socket, and its body is there.
+    if (!isHttp2(request) && !(socket instanceof Socket)) return;
     let bytesRead = socket.bytesRead;
     const timer = setTimeout(() => {
       // Bytes that are received but not yet consumed also count as activity.

@@ -60,6 +60,19 @@ test('a body that arrives too slowly gets 408', async () => {
   await waitUntil(() => http.requestsInFlight === 0);
 });
 
+test('a call from another thread has no socket that could be too slow', async () => {
+  const { http } = await start({ httpRequestMs: 20 });
+  const errors: unknown[] = [];
+  const keep = (error: unknown) => errors.push(error);
+  process.on('uncaughtException', keep);
+  const call = { method: 'POST', url: '/echo', payload: 'x'.repeat(100) } as const;
+  assert.equal((await http.app.inject(call)).statusCode, 200);
+  // Its body would be too late now.
+  await sleep(40);
+  process.off('uncaughtException', keep);
+  assert.deepEqual(errors, []);
+});
+
 test('a streamed body is limited in idle time, not in total time', async () => {
   const { port, http } = await start({ httpHeadersMs: 200, httpRequestMs: 800 });
   const { socket, ended } = open(port);
