@@ -15,21 +15,20 @@ import {
   DEFAULT_BATCHING,
   type DegradationPolicy,
 } from '../engine/engine-options.ts';
-import type { WarmUpEntry } from '../engine/warm-up-rows.ts';
 import type { RemoteChoice, StoreChoice } from '../stores/store-choice.ts';
+import { rejectConfig, rejectSettings } from './reject-settings.ts';
+import { hasSource, type RepositoryConfig, readModelRepository } from './repository-config.ts';
 import type { Instances } from './setting-kinds.ts';
 import {
   MESSAGE_BYTES_MAX,
   MESSAGE_BYTES_MIN,
-  type ModelControlMode,
   type ModelSettings,
   PROTOCOLS,
   type ProcessSettings,
   type Reload,
-  toKebabCase,
-  type WarmUpKind,
 } from './settings.ts';
 import type { TrafficSettings } from './traffic-file.ts';
+import { type RecordConfig, readRecord, readWarmUp, type WarmUpConfig } from './warm-up-config.ts';
 
 /** Settings as they were given; defaults are not filled in. */
 export interface ServingSettings extends ProcessSettings {
@@ -78,24 +77,6 @@ export type ModelSource =
   /** One ONNX file, reloaded when it changes. */
   | { readonly kind: 'file'; readonly file: string };
 
-export interface WarmUpConfig {
-  readonly kind: WarmUpKind;
-  readonly file?: string;
-  /** Synthetic requests; absent: a few rows and batches of growing size. */
-  readonly entries?: readonly WarmUpEntry[];
-  readonly timeoutMs: number;
-}
-
-export interface RecordConfig {
-  readonly file: string;
-  /** Share of requests to record: 0..1. */
-  readonly share: number;
-  readonly bytesMax: number;
-  readonly filesMax: number;
-  /** Names of features to record as missing. */
-  readonly redact: readonly string[];
-}
-
 export interface ModelConfig {
   readonly name: string;
   readonly source: ModelSource;
@@ -114,25 +95,6 @@ export interface ModelConfig {
   readonly splitsUsers: boolean;
   /** The execution providers of instances, which are spread evenly over these. */
   readonly placements: readonly ProviderOrder[];
-}
-
-/** A folder of models in Triton's layout. */
-export interface RepositoryConfig {
-  readonly folder: string;
-  readonly mode: ModelControlMode;
-  readonly pollMs: number;
-  /** Models to load at the start in mode explicit; `*`: all. */
-  readonly load: readonly string[];
-  /** What config.pbtxt cannot say of some of its models. */
-  readonly models: readonly RepositoryModelConfig[];
-}
-
-/** The settings of one model of a model repository. */
-export interface RepositoryModelConfig {
-  readonly name: string;
-  /** Recorded requests that run before a version serves. */
-  readonly warmUp?: WarmUpConfig;
-  readonly record?: RecordConfig;
 }
 
 export interface ServingConfig {
@@ -332,70 +294,6 @@ function readExposures({
   return share === undefined ? {} : rejectConfig('exposure-share needs exposure-log');
 }
 
-function readModelRepository(settings: ServingSettings): RepositoryConfig | undefined {
-  const { modelRepository: folder, modelControlMode, repositoryPollMs, loadModel } = settings;
-  const mode = modelControlMode ?? 'none';
-  const reject = (key: keyof ProcessSettings, reason: string): void => {
-    if (settings[key] !== undefined) rejectConfig(`--${toKebabCase(key)}: ${reason}`);
-  };
-  if (folder === undefined) reject('modelControlMode', 'only allowed with --model-repository');
-  if (mode !== 'poll') reject('repositoryPollMs', 'only allowed with --model-control-mode poll');
-  if (mode !== 'explicit') reject('loadModel', 'only allowed with --model-control-mode explicit');
-  if (folder === undefined) return undefined;
-  const models = settings.models
-    .filter((model) => !hasSource(model))
-    .map((model) => completeRepositoryModel(model));
-  return { folder, mode, pollMs: repositoryPollMs ?? 15_000, load: loadModel ?? [], models };
-}
-
-function hasSource({ repository, bundle, bundleDir, model }: ModelSettings): boolean {
-  return [repository, bundle, bundleDir, model].some((value) => value !== undefined);
-}
-
-/** Settings that a model of a model repository may have; config.pbtxt has the others. */
-const REPOSITORY_MODEL_KEYS: readonly (keyof ModelSettings)[] = [
-  'name',
-  'warmUp',
-  'warmUpFile',
-  'warmUpTimeoutMs',
-  'record',
-  'recordShare',
-  'recordBytes',
-  'recordFiles',
-  'recordRedact',
-];
-
-function completeRepositoryModel(settings: ModelSettings): RepositoryModelConfig {
-  const { name, warmUp = 'file' } = settings;
-  const keys = Object.keys(settings) as (keyof ModelSettings)[];
-  const foreign = keys.filter((key) => !REPOSITORY_MODEL_KEYS.includes(key));
-  const place = name === undefined ? '' : `model ${name}: `;
-  try {
-    rejectSettings(
-      settings,
-      foreign,
-      'not allowed for a model of --model-repository; its config.pbtxt has such settings',
-    );
-    if (name === undefined) {
-      rejectConfig('settings of a model of --model-repository need --name, the model');
-    }
-    if (warmUp !== 'file') {
-      rejectConfig('--warm-up: expected file; model_warmup in config.pbtxt has other warm-ups');
-    }
-    const hasFile = settings.warmUpFile !== undefined;
-    if (!hasFile) rejectSettings(settings, ['warmUp', 'warmUpTimeoutMs'], 'needs --warm-up-file');
-    const record = readRecord(settings);
-    return {
-      name,
-      ...(hasFile && { warmUp: readWarmUp(settings) }),
-      ...(record !== undefined && { record }),
-    };
-  } catch (error) {
-    const { code, message } = CubeError.from(error);
-    throw new CubeError(code, `${place}${message}`, { cause: error });
-  }
-}
-
 function completeMessageBytes(bytes: number = 64 << 20): number {
   if (bytes >= MESSAGE_BYTES_MIN && bytes <= MESSAGE_BYTES_MAX) return bytes;
   return rejectConfig(`message-bytes: expected 64KiB to 256MiB, got ${bytes} bytes`);
@@ -573,59 +471,6 @@ function readBatching(settings: ModelSettings): BatchingOptions {
     queueTimeoutMs: settings.queueTimeoutMs ?? DEFAULT_BATCHING.queueTimeoutMs,
     priorityLevels: settings.priorityLevels ?? DEFAULT_BATCHING.priorityLevels,
   };
-}
-
-function readWarmUp(settings: ModelSettings): WarmUpConfig {
-  const {
-    warmUpFile: file,
-    warmUpEntries: entries,
-    warmUpTimeoutMs: timeoutMs = 30_000,
-  } = settings;
-  const implied = entries === undefined ? 'golden' : 'synthetic';
-  const kind = settings.warmUp ?? (file === undefined ? implied : 'file');
-  if (kind === 'file' && file === undefined)
-    rejectConfig('--warm-up file needs --warm-up-file <file>');
-  if (kind !== 'file')
-    rejectSettings(settings, ['warmUpFile'], `not allowed with --warm-up ${kind}`);
-  if (kind !== 'synthetic')
-    rejectSettings(settings, ['warmUpEntries'], `not allowed with --warm-up ${kind}`);
-  return {
-    kind,
-    timeoutMs,
-    ...(file !== undefined && { file }),
-    ...(entries !== undefined && { entries }),
-  };
-}
-
-function readRecord(settings: ModelSettings): RecordConfig | undefined {
-  const { record: file } = settings;
-  if (file === undefined) {
-    const keys = ['recordShare', 'recordBytes', 'recordFiles', 'recordRedact'] as const;
-    rejectSettings(settings, keys, 'only allowed with --record');
-    return undefined;
-  }
-  return {
-    file,
-    share: settings.recordShare ?? 0.01,
-    bytesMax: settings.recordBytes ?? 64 << 20,
-    filesMax: settings.recordFiles ?? 4,
-    redact: settings.recordRedact ?? [],
-  };
-}
-
-function rejectSettings(
-  settings: ModelSettings,
-  keys: readonly (keyof ModelSettings)[],
-  reason: string,
-): void {
-  const given = keys
-    .filter((key) => settings[key] !== undefined)
-    .map((key) => `--${toKebabCase(key)}`);
-  if (given.length > 0) rejectConfig(`${given.join(', ')}: ${reason}`);
-}
-
-function rejectConfig(text: string): never {
-  throw new CubeError('INVALID_ARGUMENT', text);
 }
 
 const INSTANCES_MAX = 256;

@@ -9,7 +9,7 @@ import { suggestNames } from '../../lib/core/nearest-name.ts';
 import { quoteInput } from '../../lib/core/shown-input.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
-import type { RepositoryConfig } from '../config/serving-config.ts';
+import type { RepositoryConfig } from '../config/repository-config.ts';
 import {
   isSameModel,
   listInvalidNames,

@@ -6,7 +6,7 @@ import { CubeError } from '../../lib/core/errors.ts';
 import { suggestNames } from '../../lib/core/nearest-name.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
-import type { RepositoryConfig, RepositoryModelConfig } from '../config/serving-config.ts';
+import type { RepositoryConfig, RepositoryModelConfig } from '../config/repository-config.ts';
 import type { EnsembleStep } from '../engine/ensemble-plan.ts';
 import type { TensorModel } from '../engine/tensor-model.ts';
 import { assignRecorder } from './assign-recorder.ts';

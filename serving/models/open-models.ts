@@ -11,11 +11,8 @@ import type { Logger } from '../../lib/platform/logs.ts';
 import { openRepository, Repository } from '../../lib/repository/repository.ts';
 import { TrustedKeys } from '../../lib/repository/signatures.ts';
 import type { RepositoryKeys } from '../../lib/repository/signed-entry.ts';
-import {
-  countInstances,
-  type ModelConfig,
-  type RepositoryConfig,
-} from '../config/serving-config.ts';
+import type { RepositoryConfig } from '../config/repository-config.ts';
+import { countInstances, type ModelConfig } from '../config/serving-config.ts';
 import { applyPrecision } from '../engine/apply-precision.ts';
 import { type BundleLoadOptions, LoadedBundle } from '../engine/loaded-bundle.ts';
 import { type GraphLoadOptions, LoadedGraph } from '../engine/loaded-graph.ts';

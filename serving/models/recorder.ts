@@ -10,7 +10,7 @@
 import { toUnixMs } from '../../lib/platform/clock.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import { RotatingFile } from '../../lib/platform/rotating-file.ts';
-import type { RecordConfig } from '../config/serving-config.ts';
+import type { RecordConfig } from '../config/warm-up-config.ts';
 import type { LoadedVersion } from '../engine/loaded-version.ts';
 
 /** Maximum size of the buffered lines; further rows are dropped. */

@@ -9,7 +9,7 @@ import { countElements, type NamedTensor } from '../../lib/core/tensor.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
 import { readText } from '../../lib/platform/files.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
-import type { WarmUpConfig } from '../config/serving-config.ts';
+import type { WarmUpConfig } from '../config/warm-up-config.ts';
 import type { TensorModel } from '../engine/tensor-model.ts';
 import { formatWarmUpEntry, type WarmUpEntry } from '../engine/warm-up-rows.ts';
 import { parseRecordedRequests } from './recorded-tensors.ts';

@@ -10,7 +10,7 @@ import { JsonReader } from '../../lib/core/json.ts';
 import { parseJsonRows } from '../../lib/core/json-rows.ts';
 import { type Clock, systemClock } from '../../lib/platform/clock.ts';
 import { readText } from '../../lib/platform/files.ts';
-import type { WarmUpConfig } from '../config/serving-config.ts';
+import type { WarmUpConfig } from '../config/warm-up-config.ts';
 import type { LoadedBundle } from '../engine/loaded-bundle.ts';
 import type { Predictor } from '../engine/predictor.ts';
 import {
