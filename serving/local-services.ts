@@ -7,6 +7,10 @@ import { join } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import { CubeError } from '../lib/core/errors.ts';
 import { systemClock } from '../lib/platform/clock.ts';
+import {
+  DECRYPT_COMMAND_VARIABLE,
+  DECRYPT_FILE_VARIABLE,
+} from '../lib/platform/encryption-options.ts';
 import { type Logger, writeForwardedLine } from '../lib/platform/logs.ts';
 import { SupervisedProcess } from '../lib/platform/supervised-process.ts';
 import { formatEndpoint } from '../lib/rpc/endpoint.ts';
@@ -14,6 +18,9 @@ import type { LocalServiceConfig } from './config/local-services-config.ts';
 
 const SCRIPT: string = join(import.meta.dirname, 'main.js');
 const POLL_MS = 50;
+const STATUS_TIMEOUT_MS = 5_000;
+/** Services have these variables of serving too; others are settings of the pipeline's process. */
+const SHARED_VARIABLES = ['HYPERCUBE_DEBUG', DECRYPT_FILE_VARIABLE, DECRYPT_COMMAND_VARIABLE];
 
 export class LocalServices {
   readonly #logger: Logger;
@@ -82,6 +89,7 @@ class LocalService {
     const own = ['--host', host, '--port', String(port), '--log-format', 'json'];
     this.#process = new SupervisedProcess({
       args: [SCRIPT, ...own, ...flags],
+      inheritsVariable: isServiceVariable,
       clock: systemClock,
       onLine: (line) => {
         this.#lastLine = line;
@@ -120,7 +128,9 @@ class LocalService {
 
   async #readStatus(): Promise<{ readonly ready: boolean; readonly failure?: string }> {
     try {
-      const response = await fetch(`http://${this.address}/v1/status`);
+      const signal = AbortSignal.timeout(STATUS_TIMEOUT_MS);
+      const response = await fetch(`http://${this.address}/v1/status`, { signal });
+      if (!response.ok) return { ready: false, failure: `HTTP status ${response.status}` };
       const status = (await response.json()) as {
         readonly ready: boolean;
         readonly failed?: readonly { readonly message: string }[];
@@ -128,10 +138,14 @@ class LocalService {
       const message = status.failed?.[0]?.message;
       return { ready: status.ready, ...(message !== undefined && { failure: message }) };
     } catch {
-      // It died and restarts.
+      // It died and restarts, or is slow.
       return { ready: false };
     }
   }
+}
+
+function isServiceVariable(name: string): boolean {
+  return !name.startsWith('HYPERCUBE_') || SHARED_VARIABLES.includes(name);
 }
 
 function forwardLine(logger: Logger, line: string, op: string): void {

@@ -13,8 +13,8 @@ import {
 } from './encryption-keys.ts';
 
 const COMMAND_TIMEOUT_MS = 30_000;
-const FILE_VARIABLE = 'HYPERCUBE_DECRYPT_KEY_FILE';
-const COMMAND_VARIABLE = 'HYPERCUBE_DECRYPT_KEY_COMMAND';
+export const DECRYPT_FILE_VARIABLE = 'HYPERCUBE_DECRYPT_KEY_FILE';
+export const DECRYPT_COMMAND_VARIABLE = 'HYPERCUBE_DECRYPT_KEY_COMMAND';
 
 /** Where the keys of a process come from; at most one is given. */
 export interface KeyLocation {
@@ -37,9 +37,15 @@ const DECRYPT_KEY_COMMAND_HELP =
 /** The options of processes that read versions. */
 export function addDecryptOptions(command: Command): Command {
   return command
-    .addOption(optionWithEnv('--decrypt-key-file <file>', DECRYPT_KEY_FILE_HELP, FILE_VARIABLE))
     .addOption(
-      optionWithEnv('--decrypt-key-command <command>', DECRYPT_KEY_COMMAND_HELP, COMMAND_VARIABLE),
+      optionWithEnv('--decrypt-key-file <file>', DECRYPT_KEY_FILE_HELP, DECRYPT_FILE_VARIABLE),
+    )
+    .addOption(
+      optionWithEnv(
+        '--decrypt-key-command <command>',
+        DECRYPT_KEY_COMMAND_HELP,
+        DECRYPT_COMMAND_VARIABLE,
+      ),
     );
 }
 
@@ -56,15 +62,15 @@ export function useDecryptKeys({ decryptKeyFile, decryptKeyCommand }: DecryptOpt
 export function shareDecryptKeys(options: DecryptOptions): void {
   useDecryptKeys(options);
   const { decryptKeyFile: file, decryptKeyCommand: command } = options;
-  if (file !== undefined) setEnvironment(FILE_VARIABLE, resolve(file));
-  if (command !== undefined) setEnvironment(COMMAND_VARIABLE, command);
+  if (file !== undefined) setEnvironment(DECRYPT_FILE_VARIABLE, resolve(file));
+  if (command !== undefined) setEnvironment(DECRYPT_COMMAND_VARIABLE, command);
 }
 
 /** For commands without these options: the variables alone. */
 export function useDecryptKeysOfEnvironment(): void {
   useDecryptKeys({
-    decryptKeyFile: readEnvironment(FILE_VARIABLE),
-    decryptKeyCommand: readEnvironment(COMMAND_VARIABLE),
+    decryptKeyFile: readEnvironment(DECRYPT_FILE_VARIABLE),
+    decryptKeyCommand: readEnvironment(DECRYPT_COMMAND_VARIABLE),
   });
 }
 

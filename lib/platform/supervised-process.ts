@@ -39,6 +39,8 @@ export interface SupervisedProcessOptions {
   readonly clock: Clock;
   /** What `findChildNumber` of the child returns. */
   readonly number?: number;
+  /** Whether the child gets an environment variable of this process; default: all of them. */
+  readonly inheritsVariable?: (name: string) => boolean;
   /** Called with messages of the child other than `ListeningMessage`. */
   readonly onMessage?: (message: object) => void;
   /** Called with each line of output. */
@@ -133,10 +135,12 @@ export class SupervisedProcess {
   }
 
   #run(onListening: () => void): Promise<{ code: number | null; signal: NodeJS.Signals | null }> {
-    const { number } = this.#options;
+    const { number, inheritsVariable = () => true } = this.#options;
+    const variables = Object.entries(process.env).filter(([name]) => inheritsVariable(name));
+    if (number !== undefined) variables.push([NUMBER, String(number)]);
     const child = spawn(process.execPath, [...process.execArgv, ...this.#options.args], {
       stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
-      env: number === undefined ? process.env : { ...process.env, [NUMBER]: String(number) },
+      env: Object.fromEntries(variables),
     });
     this.#child = child;
     this.#state = 'starting';

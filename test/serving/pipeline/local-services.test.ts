@@ -8,6 +8,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { PIPELINE_ERROR } from '../../../proto/pipeline.ts';
 import { readLocalServices } from '../../../serving/config/local-services-config.ts';
 import { parsePipelineConfig } from '../../../serving/config/pipeline-config.ts';
+import { KeyCommands } from '../../access/support/key-commands.ts';
 import { temporaryFolder } from '../../repository/support/fixtures.ts';
 import { FLOAT, model, node, value } from '../../tools/prune-model/support/onnx-builder.ts';
 import { ServingProcess } from '../support/serving-process.ts';
@@ -63,9 +64,14 @@ op:
     local_service_conf: { client_type: brpc, model_config: double }
 `;
 
-async function ask(url: string, x: number): Promise<{ errNo: number; y: string | undefined }> {
+async function ask(
+  url: string,
+  x: number,
+  headers: Readonly<Record<string, string>> = {},
+): Promise<{ errNo: number; y: string | undefined }> {
   const response = await fetch(`${url}/toy/prediction`, {
     method: 'POST',
+    headers,
     body: JSON.stringify({ key: ['x'], value: [String(x)] }),
   });
   const { err_no: errNo, value: values } = (await response.json()) as {
@@ -133,6 +139,17 @@ test('a service is started, killed under load, restarted and stopped', async (t)
   assert.deepEqual(listPids(serving).at(-1), pid);
   assert.equal(await serving.stop(), 0);
   assert.ok(!isRunning(pid), 'the service has ended with its pipeline');
+});
+
+test('a service does not take the settings of its pipeline from the environment', async (t) => {
+  const { flags, config } = writeFiles(t);
+  writeFileSync(config, formatConfig(await findFreePort()));
+  const keys = new KeyCommands(join(temporaryFolder(t), 'keys.json'));
+  const key = keys.add('caller', '--scope', 'predict');
+  const env = { HYPERCUBE_KEY_FILE: keys.file };
+  const serving = await ServingProcess.start(t, flags, { hasOwnPort: true, env });
+  // Its op calls the service without a key.
+  assert.deepEqual(await ask(serving.url, 21, { 'x-api-key': key }), { errNo: 0, y: '42' });
 });
 
 test('services of worker processes belong to the process that started them', async (t) => {

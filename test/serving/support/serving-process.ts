@@ -39,6 +39,8 @@ export interface ServingProcessOptions {
   /** The test sends signals to the process, or looks at it from outside. */
   readonly isProcess?: boolean;
   readonly cwd?: string;
+  /** Further environment variables of a process. */
+  readonly env?: Readonly<Record<string, string>>;
   /** Where the process writes its log, if not to stderr. */
   readonly logFile?: string;
   /** The configuration has several models, so that flags of models are refused. */
@@ -95,6 +97,7 @@ export class ServingProcess {
     if (!isProcess) return ServingProcess.#startHere(t, [...own, ...flags]);
     const child = spawn(process.execPath, [MAIN, ...own, ...flags], {
       cwd: options.cwd,
+      env: { ...process.env, ...options.env },
       stdio: ['ignore', 'ignore', 'pipe'],
     });
     const serving = new ServingProcess(child);
