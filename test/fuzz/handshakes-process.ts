@@ -5,12 +5,13 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
-import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
+import { connect } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { type ConnectionOptions, connect as connectTls } from 'node:tls';
 import { makeTemporaryFolder, removePath } from '../../lib/platform/files.ts';
 import { TlsIdentity } from '../../lib/rpc/tls-identity.ts';
 import { CertificateAuthority } from '../rpc/support/certificates.ts';
+import { recordClientHello } from '../rpc/support/client-hello.ts';
 import { encodeRequestFrame, RawConnection, startEchoServer } from '../rpc/support/echo-server.ts';
 import { mutate, SeededRandom } from '../rpc/support/fuzz.ts';
 import { resetSocket } from '../rpc/support/reset.ts';
@@ -41,23 +42,9 @@ const secure: ConnectionOptions = {
   key: readFileSync(caller.key),
 };
 
-/** The first message of a client. */
-async function recordHello(options: ConnectionOptions): Promise<Buffer> {
-  const listener = createServer();
-  await once(listener.listen(0, '127.0.0.1'), 'listening');
-  const client = connectTls({ ...options, port: (listener.address() as AddressInfo).port });
-  client.on('error', () => undefined);
-  const [accepted] = (await once(listener, 'connection')) as [Socket];
-  const [hello] = (await once(accepted, 'data')) as [Buffer];
-  client.destroy();
-  accepted.destroy();
-  listener.close();
-  return hello;
-}
-
 const hellos = await Promise.all(
   [{}, { maxVersion: 'TLSv1.2' as const }, { ALPNProtocols: ['h2', 'http/1.1'] }].map((more) =>
-    recordHello({ ...secure, ...more }),
+    recordClientHello({ ...secure, ...more }),
   ),
 );
 

@@ -71,7 +71,7 @@ const apiKeys = formatKeyFile({
 function fuzzApiKeys(): void {
   const text = mutate(random, Buffer.from(apiKeys)).toString('latin1');
   const found = read(() => parseKeyFile(text, 'keys.json'));
-  // What is accepted can be written and read again.
+  // A key file that the parser accepts stays the same when it is formatted and parsed again.
   if (found !== undefined) assert.deepEqual(parseKeyFile(formatKeyFile(found), 'again'), found);
 }
 

@@ -3,11 +3,11 @@ import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { copyFileSync, readFileSync, writeFileSync } from 'node:fs';
 import { request } from 'node:https';
-import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
+import { connect, type Socket } from 'node:net';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { type ConnectionOptions, connect as connectTls, type TLSSocket } from 'node:tls';
+import { type ConnectionOptions, connect as connectTls } from 'node:tls';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import { type ChannelCredentials, credentials } from '@grpc/grpc-js';
@@ -17,6 +17,7 @@ import { callJson } from '../../lib/rpc/json-call.ts';
 import { TlsIdentity } from '../../lib/rpc/tls-identity.ts';
 import { onTestEnd, temporaryFolder } from '../repository/support/fixtures.ts';
 import { CertificateAuthority, type IdentityFiles } from './support/certificates.ts';
+import { recordClientHello } from './support/client-hello.ts';
 import {
   type EchoServer,
   encodeRequestFrame,
@@ -159,21 +160,6 @@ test('no connection reuses the certificate of another one', async (t) => {
   restless.destroy();
 });
 
-/** Returns the first message of a TLS client. */
-async function clientHello(): Promise<Buffer> {
-  const listener = createServer();
-  await once(listener.listen(0, '127.0.0.1'), 'listening');
-  const { port } = listener.address() as AddressInfo;
-  const client: TLSSocket = connectTls({ port, host: '127.0.0.1' });
-  client.on('error', () => undefined);
-  const [accepted] = (await once(listener, 'connection')) as [Socket];
-  const [hello] = (await once(accepted, 'data')) as [Buffer];
-  client.destroy();
-  accepted.destroy();
-  listener.close();
-  return hello;
-}
-
 /** Resolves when the socket ends, also by a reset. */
 function closed(socket: Socket): Promise<unknown> {
   return new Promise((resolve) => socket.once('close', resolve));
@@ -189,7 +175,7 @@ function rawSocket(port: number): Socket {
 test('partial, slow and malformed handshakes end without affecting callers', async (t) => {
   const { authority, echo, port } = await start(t, { sniffMs: 1000 });
   const caller = tlsOptions(authority.issue({ name: 'caller' }));
-  const hello = await clientHello();
+  const hello = await recordClientHello();
   const beginnings = [hello, hello.subarray(0, 60), Buffer.of(0x16), Buffer.of(0x16, 3, 1)];
   const ended = beginnings.map((bytes) => {
     const socket = rawSocket(port);
@@ -227,7 +213,7 @@ test('more half-open handshakes than connections shut out no caller', async (t) 
   const connection = new RawConnection(port, regular);
   connection.send(encodeRequestFrame(1, Buffer.from('call 1')));
   await connection.receive(1);
-  const hello = await clientHello();
+  const hello = await recordClientHello();
   for (let round = 2; round <= 6; round++) {
     const flood = Array.from({ length: 100 }, () => {
       const socket = rawSocket(port);
@@ -247,7 +233,7 @@ test('more half-open handshakes than connections shut out no caller', async (t) 
 
 test('a thousand aborted handshakes leak nothing', async (t) => {
   const { authority, echo, port } = await start(t);
-  const hello = await clientHello();
+  const hello = await recordClientHello();
   setFlagsFromString('--expose-gc');
   const collect = runInNewContext('gc') as () => void;
   const breakOff = async (): Promise<void> => {
