@@ -10,6 +10,7 @@ import {
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { decodeNpy } from '../../../lib/core/npy.ts';
+import { temporaryFolder } from '../../repository/support/fixtures.ts';
 import {
   FLOAT,
   floats,
@@ -113,7 +114,7 @@ test('a dry run reports and writes nothing', () => {
   assert.deepEqual(harness.snapshot(), before);
 });
 
-test('wrong usage exits 2 and file errors exit 1, each with a one-line message', () => {
+test('wrong usage exits 2 and file errors exit 1, each with a one-line message', (t) => {
   const harness = new PruneHarness();
   const path = harness.write('ctr.onnx', smallModel());
   const cases: [string[], number, RegExp][] = [
@@ -128,7 +129,7 @@ test('wrong usage exits 2 and file errors exit 1, each with a one-line message',
       1,
       /cannot read .*no.onnx: no such file/,
     ],
-    [['--model', join(harness.folder, '..'), '--output', harness.output], 1, /holds no model/],
+    [['--model', temporaryFolder(t), '--output', harness.output], 1, /holds no model/],
     [['--model', path, '--output', '/proc/x'], 1, /cannot make the folder/],
     [['--model', path, '--output', join(path, 'out')], 1, /ctr.onnx/],
   ];
