@@ -4,10 +4,13 @@
  * are not run here.
  */
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
 import { Metadata } from '@grpc/grpc-js';
 import { loadSync, type MessageTypeDefinition } from '@grpc/proto-loader';
 import { temporaryFolder } from '../repository/support/fixtures.ts';
@@ -33,6 +36,8 @@ const categorical = {
   data: rows.map((row) => row.categorical),
 };
 const inputs = [categorical, dense];
+/** A listener that a message leaves takes 1,000. */
+const MESSAGE_BYTES_MAX = 400;
 
 /** Field numbers in Triton's grpc_service.proto and model_config.proto. */
 const NUMBERS: Readonly<Record<string, string>> = {
@@ -223,19 +228,20 @@ test('a web page cannot unload models; without a token file this host can', asyn
   assert.equal((await serving.post(path, '{}')).status, 200);
 });
 
+const good = {
+  model_name: BUNDLE,
+  id: 'good',
+  inputs: [
+    { name: 'categorical', datatype: 'BYTES', shape: [1, 3] },
+    { name: 'dense', datatype: 'FP32', shape: [1, 2] },
+  ],
+  raw_input_contents: [rawStrings(['a', 'b', 'c']), toRawBytes(Float32Array.of(1, 2))],
+};
+
 test('a stream continues after a failed request, whose response has the reason', async (t) => {
   const { serving } = await startLocal(t, [toy]);
   const grpc = new OipClient(serving.url);
   t.after(() => grpc.close());
-  const good = {
-    model_name: BUNDLE,
-    id: 'good',
-    inputs: [
-      { name: 'categorical', datatype: 'BYTES', shape: [1, 3] },
-      { name: 'dense', datatype: 'FP32', shape: [1, 2] },
-    ],
-    raw_input_contents: [rawStrings(['a', 'b', 'c']), toRawBytes(Float32Array.of(1, 2))],
-  };
   const bad = { ...good, raw_input_contents: [] };
   const answers = await grpc.stream([good, bad, good]);
   assert.deepEqual(
@@ -246,4 +252,27 @@ test('a stream continues after a failed request, whose response has the reason',
       ['', 'good'],
     ],
   );
+});
+
+test('messages of a long stream leave nothing in memory', async (t) => {
+  const { serving } = await startLocal(t, [toy]);
+  const grpc = new OipClient(serving.url);
+  t.after(() => grpc.close());
+  setFlagsFromString('--expose-gc');
+  const collect = runInNewContext('gc') as () => void;
+  const stream = grpc.openStream();
+  const readHeapAfter = async (messages: number): Promise<number> => {
+    for (let i = 0; i < messages; i++) stream.write(good);
+    for (let i = 0; i < messages; i++) {
+      const [{ error_message: error }] = (await once(stream, 'data')) as [Json];
+      assert.equal(error, '');
+    }
+    collect();
+    return process.memoryUsage().heapUsed;
+  };
+  const before = await readHeapAfter(1000);
+  const grown = (await readHeapAfter(1000)) - before;
+  assert.ok(grown < 1000 * MESSAGE_BYTES_MAX, `${grown} bytes more`);
+  stream.end();
+  await once(stream, 'end');
 });

@@ -2,6 +2,7 @@
  * A KServe client: bodies of the binary tensor extension, and a gRPC client made from
  * proto/oip.proto.
  */
+import type { Duplex } from 'node:stream';
 import { fileURLToPath } from 'node:url';
 import {
   type Client,
@@ -135,7 +136,7 @@ export class OipClient {
 
   /** Sends all requests at once and collects the responses. */
   stream(requests: readonly object[]): Promise<Json[]> {
-    const call = (this.#client as Json).ModelStreamInfer();
+    const call = this.openStream();
     const answers: Json[] = [];
     return new Promise((resolve, reject) => {
       call.on('data', (answer: Json) => answers.push(answer));
@@ -144,6 +145,10 @@ export class OipClient {
       for (const request of requests) call.write(request);
       call.end();
     });
+  }
+
+  openStream(): Duplex {
+    return (this.#client as Json).ModelStreamInfer();
   }
 
   close(): void {
