@@ -2,14 +2,16 @@
  * Serving above its capacity: answers that are still in time, the latency of refusals, and the
  * share of the core that refusing takes. The service is on one core, the open-loop generator on the
  * other. First the capacity is measured with a few requests in flight; loads are multiples of it.
- * Then refusals alone are compared with bare servers, which shows how much of the load any Node
- * server could refuse. Those figures are CPU time, which other work on the machine changes little.
+ * Then bare servers show what is possible: one refuses the same load on the service's core while the
+ * service is offered only what it can answer, and refusals alone are compared by CPU time, which
+ * other work on the machine changes little.
  */
 import { loadavg } from 'node:os';
 import { pathToFileURL } from 'node:url';
 import { parseArgs } from 'node:util';
 import { requireDefined } from '../lib/core/errors.ts';
 import { makeTemporaryFolder, removePath } from '../lib/platform/files.ts';
+import { startCountedServer } from './support/counted-server.ts';
 import { percentile, pinSelf } from './support/cube-server-process.ts';
 import { publishModel, readBodies } from './support/demo-model.ts';
 import { type OverloadResult, runOverload } from './support/open-loop-http.ts';
@@ -62,7 +64,7 @@ function print(name: string, text: string): void {
 async function measureCapacity(
   service: Service,
   requests: readonly Uint8Array[],
-  { inFlight, warmMs }: { inFlight: number; warmMs: number },
+  { inFlight, warmMs, forMs = CAPACITY_MS }: { inFlight: number; warmMs: number; forMs?: number },
 ): Promise<Capacity> {
   const connections = Array.from({ length: inFlight }, () => new RawHttp(service.url));
   let next = 0;
@@ -83,7 +85,7 @@ async function measureCapacity(
   };
   await run(warmMs);
   const [cpuSeconds, startMs] = [await service.cpuSeconds(), performance.now()];
-  const answered = await run(CAPACITY_MS);
+  const answered = await run(forMs);
   const perSecond = (1_000 * answered) / (performance.now() - startMs);
   const cpuSecondsEach = ((await service.cpuSeconds()) - cpuSeconds) / answered;
   for (const connection of connections) connection.close();
@@ -108,6 +110,43 @@ function describe(result: OverloadResult, capacity: Capacity, cpuSeconds: number
     `${percent(refusalCpu, seconds)} of the core (${microsEach.toFixed(0)} µs each); ` +
     `late ${late}; not sent ${notSent}; others ${others || 0}; CPU ${percent(cpuSeconds, seconds)}`
   );
+}
+
+/**
+ * The part of its capacity that the service keeps while a bare server on its core refuses the rest
+ * of the load: no server could keep more.
+ */
+async function measureBound(
+  service: Service,
+  requests: readonly Uint8Array[],
+  { inFlight, multiples }: Scenario,
+): Promise<void> {
+  const bare = await startCountedServer('refusal-server.js', 'net-shared');
+  try {
+    for (const multiple of multiples.filter((one) => one > 1)) {
+      const capacity = await measureCapacity(service, requests, { inFlight, warmMs: PAUSE_MS });
+      const refusals = runOverload({
+        url: bare.url,
+        requests,
+        perSecond: (multiple - 1) * capacity.perSecond,
+        forMs: MEASURE_MS,
+        connectionsMax: CONNECTIONS_MAX,
+        timeoutMs: TIMEOUT_MS,
+        warmMs: PAUSE_MS,
+        onWarm: () => undefined,
+      });
+      const kept = { inFlight, warmMs: PAUSE_MS, forMs: MEASURE_MS };
+      const { perSecond } = await measureCapacity(service, requests, kept);
+      const { refused, seconds, refusedLatencies } = await refusals;
+      const text =
+        `${percent(perSecond, capacity.perSecond)} of capacity left; ` +
+        `${Math.round(refused / seconds)} refused/s, ` +
+        `p99 ${percentile(refusedLatencies, 0.99).toFixed(1)} ms`;
+      print(`a bare server refuses ${multiple - 1} times`, text);
+    }
+  } finally {
+    bare.stop();
+  }
 }
 
 /** @returns the least CPU seconds that an answered request took */
@@ -141,6 +180,7 @@ async function runScenario(service: Service, folder: string, scenario: Scenario)
     print(`offered ${multiple} times`, describe(result, capacity, cpuSeconds));
     await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
   }
+  await measureBound(service, requests, scenario);
   return cpuSecondsEach;
 }
 

@@ -4,6 +4,7 @@
  * --store redis.
  */
 import { keepCompiledCode } from '../lib/platform/compile-cache.ts';
+import { letHeapGrow } from '../lib/platform/heap-growth.ts';
 
 async function loadRedis(): Promise<number> {
   const { runCli } = await import('../lib/platform/cli.ts');
@@ -12,6 +13,7 @@ async function loadRedis(): Promise<number> {
 }
 
 async function serve(): Promise<number> {
+  letHeapGrow();
   const { run } = await import('./cli.ts');
   return run();
 }

@@ -84,7 +84,7 @@ class TsvKeyParser {
     checkRowCount(rowCount, rowsMax);
     const isLabelled = countTabs(bytes) === denseNum + slotNum;
     const keys = new Uint32Array(2 * rowCount * slotNum);
-    const dense = new Float64Array(rowCount * denseNum);
+    const dense = takeRawDense(rowCount * denseNum);
     const labels = new Float32Array(rowCount).fill(Number.NaN);
     let row = 0;
     for (const [i, chunk] of chunks.entries()) {
@@ -103,6 +103,17 @@ class TsvKeyParser {
     const scaled = scaleDense(dense, rowCount, this.#spec.dense?.features ?? NO_DENSE_FEATURES);
     return { rowCount, keys, dense: scaled, labels };
   }
+}
+
+/** Unscaled values of the lines being parsed; the next parse overwrites them. */
+let rawDense = new Float64Array(0);
+/** More values are not kept: one huge body must not hold memory for ever. */
+const KEPT_VALUES_MAX = 128 << 10;
+
+function takeRawDense(length: number): Float64Array {
+  if (length > KEPT_VALUES_MAX) return new Float64Array(length);
+  if (length > rawDense.length) rawDense = new Float64Array(length);
+  return rawDense.subarray(0, length);
 }
 
 /** Splits into chunks of whole lines. @returns undefined when a line exceeds a chunk */

@@ -5,6 +5,7 @@
  */
 import type { Socket } from 'node:net';
 import { systemClock } from '../platform/clock.ts';
+import { type BodyPool, POOLED_BODY_BYTES } from './body-pool.ts';
 import { DirectExchange, type DirectExchangeOptions } from './direct-exchange.ts';
 import type { ExpiryQueue } from './expiry-queue.ts';
 import { REQUEST_TIMEOUT_RESPONSE } from './http-admission.ts';
@@ -33,6 +34,7 @@ export interface DirectConnectionOptions extends DirectExchangeOptions {
   /** Connections with a part of a head. */
   readonly heads: ExpiryQueue<DirectConnection>;
   readonly largeBodies: TurnQueue;
+  readonly bodyPool: BodyPool;
   readonly turns: TurnBudget;
   /** Answers a broken request and closes the connection. */
   onBroken(error: Error, socket: Socket): void;
@@ -49,6 +51,8 @@ export class DirectConnection {
   #missing = 0;
   /** The current body if it is needed; its first bytes have arrived. */
   #body: Buffer | undefined;
+  /** Its memory belongs to the pool. */
+  #isBodyPooled = false;
   #received = 0;
   /**
    * Bytes that wait: a part of a head, a request for a later turn, or what follows a request that
@@ -178,7 +182,7 @@ export class DirectConnection {
       exchange.onSent = this.#onSent;
       this.#missing = head.contentLength;
       if (head.contentLength > end - at) this.#options.bodies.add(this);
-      if (exchange.admit()) this.#allocateBody(head.contentLength);
+      if (exchange.admit()) this.#allocateBody(head.contentLength, found.route.readsBodyAtOnce);
     }
   }
 
@@ -205,8 +209,12 @@ export class DirectConnection {
     if (wasPaused && !this.#isFinished && !this.#isPaused) this.socket.resume();
   }
 
-  #allocateBody(byteCount: number): void {
-    this.#body = Buffer.allocUnsafe(Math.min(byteCount, BODY_BYTES_AT_ONCE));
+  #allocateBody(byteCount: number, isReadAtOnce = false): void {
+    const isLarge = byteCount >= LARGE_BODY_BYTES && byteCount <= POOLED_BODY_BYTES;
+    this.#isBodyPooled = isReadAtOnce && isLarge;
+    this.#body = this.#isBodyPooled
+      ? this.#options.bodyPool.acquire(byteCount)
+      : Buffer.allocUnsafe(Math.min(byteCount, BODY_BYTES_AT_ONCE));
     this.#received = 0;
   }
 
@@ -221,8 +229,16 @@ export class DirectConnection {
     const exchange = this.#exchange;
     if (body === undefined || exchange === undefined) return start + count;
     if (body.length < LARGE_BODY_BYTES) exchange.handle(body);
-    else this.#options.largeBodies.add(() => exchange.handle(body));
+    else this.#handleLater(exchange, body, this.#isBodyPooled);
     return start + count;
+  }
+
+  #handleLater(exchange: DirectExchange, body: Buffer, isPooled: boolean): void {
+    const { largeBodies, bodyPool } = this.#options;
+    largeBodies.add(() => {
+      exchange.handle(body);
+      if (isPooled) bodyPool.release(body);
+    });
   }
 
   /** @returns the memory of the body; undefined when the body is not needed */

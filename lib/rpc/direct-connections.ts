@@ -1,5 +1,6 @@
 /** The connections of a server that are read without node:http, and their time limits. */
 import type { Socket } from 'node:net';
+import { BodyPool } from './body-pool.ts';
 import { DirectConnection, type DirectConnectionOptions } from './direct-connection.ts';
 import { ExpiryQueue } from './expiry-queue.ts';
 import { TurnBudget } from './turn-budget.ts';
@@ -11,7 +12,10 @@ const HEAD_REST_MS = 1_000;
 const REQUESTS_PER_TURN = 64;
 
 export interface DirectConnectionsOptions
-  extends Omit<DirectConnectionOptions, 'bodies' | 'heads' | 'largeBodies' | 'turns' | 'handOver'> {
+  extends Omit<
+    DirectConnectionOptions,
+    'bodies' | 'heads' | 'largeBodies' | 'bodyPool' | 'turns' | 'handOver'
+  > {
   /** Serves a connection with node:http from now on. @param bytes read and not handled */
   handOver(socket: Socket, bytes: Buffer): void;
   /** Milliseconds from the head of a request until its body must have arrived. */
@@ -28,6 +32,7 @@ export class DirectConnections {
       bodies: new ExpiryQueue(requestMs, (connection) => connection.expireBody()),
       heads: new ExpiryQueue(HEAD_REST_MS, (connection) => connection.expireHead()),
       largeBodies: new TurnQueue(),
+      bodyPool: new BodyPool(),
       turns: new TurnBudget(REQUESTS_PER_TURN),
       handOver: (connection, bytes) => {
         this.#connections.delete(connection);

@@ -76,6 +76,11 @@ export interface DirectRoute {
   readonly contentTypes: readonly string[];
   readonly admit?: HttpAdmit | undefined;
   readonly handler: HttpHandler;
+  /**
+   * The handler has read the body when it returns its promise, and keeps no view of it: its memory
+   * is used again then. Default false.
+   */
+  readonly readsBodyAtOnce?: boolean;
 }
 
 interface Route extends DirectRoute {
@@ -84,7 +89,7 @@ interface Route extends DirectRoute {
 
 /** A route that matches a request. */
 export interface DirectMatch {
-  readonly route: Pick<DirectRoute, 'path' | 'admit' | 'handler'>;
+  readonly route: Omit<DirectRoute, 'contentTypes'>;
   readonly params: HttpRequestHead['params'];
 }
 
@@ -112,11 +117,11 @@ export class DirectRoutes {
     return this.#routes.length;
   }
 
-  add({ path, contentTypes, admit, handler }: DirectRoute): void {
-    const pattern = path.replaceAll(/::|:(\w+)/g, (_, name?: string) =>
+  add(route: DirectRoute): void {
+    const pattern = route.path.replaceAll(/::|:(\w+)/g, (_, name?: string) =>
       name === undefined ? ':' : `(?<${name}>[^/?#;%]{1,${PATH_PARAMETER_CHARS_MAX}})`,
     );
-    this.#routes.push({ path, pattern: new RegExp(`^${pattern}$`), contentTypes, admit, handler });
+    this.#routes.push({ ...route, pattern: new RegExp(`^${pattern}$`) });
   }
 
   /** Handles a request if it is eligible and matches a route; returns whether it does. */

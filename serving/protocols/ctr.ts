@@ -82,12 +82,11 @@ export function registerCtr(fronts: Endpoints, context: ProtocolContext): void {
     const find = (): LoadedBundle => findBundle(context.models, options);
     return checkAdmission(context, 'ctr', call, find)?.announce();
   };
-  fronts.http.directRoutes.add({
-    path: PATH,
-    contentTypes: [TSV_CONTENT_TYPE, JSON_CONTENT_TYPE],
-    admit,
-    handler,
-  });
+  const { directRoutes } = fronts.http;
+  const lines = { path: PATH, contentTypes: [TSV_CONTENT_TYPE], admit, handler };
+  directRoutes.add({ ...lines, readsBodyAtOnce: true });
+  // A large body is parsed in slices, in later turns of the event loop.
+  directRoutes.add({ ...lines, contentTypes: [JSON_CONTENT_TYPE] });
   fronts.http.app.post(PATH, { config: { streams: true, admit } }, async (request, reply) => {
     if (getContentType(request) === STREAMED_TYPE) return scoreLines(context, request, reply);
     return handleFastifyRequest(handler, request, reply);
