@@ -2,7 +2,13 @@
  * Seals and opens files with AES-256-GCM, one block of 1 MiB at a time. Clear bytes exist only in
  * memory. docs/formats/sealed.md defines the bytes; docs/adr/0046 the keys.
  */
-import { createCipheriv, createDecipheriv, createHash, createHmac } from 'node:crypto';
+import {
+  createCipheriv,
+  createDecipheriv,
+  createHash,
+  createHmac,
+  type DecipherGCM,
+} from 'node:crypto';
 import { closeSync, openSync, readSync } from 'node:fs';
 import { CubeError } from '../core/errors.ts';
 import {
@@ -23,7 +29,7 @@ import type { EncryptionKey, KeyRing } from './encryption-keys.ts';
 import { fileError, RandomAccessReader } from './files.ts';
 
 const CIPHER = 'aes-256-gcm';
-/** Opened at a time: each piece is copied while it lies in the processor's cache. */
+/** Read and opened at a time: each piece is used while it lies in the processor's cache. */
 const OPENED_BYTES = 128 << 10;
 
 /** A file read at positions; the caller closes it. */
@@ -33,6 +39,19 @@ export interface ByteReader {
   /** Fills `target` from `position`. @throws CubeError CORRUPT when the file is too short */
   readInto(target: Uint8Array, position: number): void;
   close(): void;
+}
+
+/** Bytes of a stored block from a position in it; they may change at the next call. */
+type ReadStored = (at: number, length: number) => Uint8Array;
+
+/** Whether the tag of a block matches what was read. */
+function isFinal(decipher: DecipherGCM): boolean {
+  try {
+    decipher.final();
+    return true;
+  } catch {
+    return false;
+  }
 }
 
 /** Seals and opens the blocks of one file. */
@@ -61,30 +80,33 @@ class BlockCipher {
   }
 
   /**
+   * @param read the stored block in pieces
    * @param target receives the clear bytes; zeros when this fails
    * @throws CubeError CORRUPT for other bytes than were sealed at this position
    */
-  open(block: number, sealed: Uint8Array, path: string, target: Uint8Array): void {
-    const end = sealed.length - SEALED_TAG_BYTES;
+  open(block: number, read: ReadStored, path: string, target: Uint8Array): void {
     const decipher = createDecipheriv(CIPHER, this.#dataKey, this.#getNonce(block), {
       authTagLength: SEALED_TAG_BYTES,
     });
-    decipher.setAAD(this.#getContext(block)).setAuthTag(sealed.subarray(end));
-    for (let at = 0; at < end; at += OPENED_BYTES) {
-      const piece = decipher.update(sealed.subarray(at, Math.min(at + OPENED_BYTES, end)));
-      target.set(piece, at);
-      piece.fill(0);
-    }
+    decipher.setAAD(this.#getContext(block));
+    let isAuthentic = false;
     try {
-      decipher.final();
-    } catch {
-      target.fill(0);
-      const offset = getSealedBlockOffset(block);
-      throw new CubeError(
-        'CORRUPT',
-        `${path}: the sealed block at byte ${offset} is damaged or was moved; fetch it again`,
-      );
+      for (let at = 0; at < target.length; at += OPENED_BYTES) {
+        const piece = decipher.update(read(at, Math.min(OPENED_BYTES, target.length - at)));
+        target.set(piece, at);
+        piece.fill(0);
+      }
+      decipher.setAuthTag(read(target.length, SEALED_TAG_BYTES));
+      isAuthentic = isFinal(decipher);
+    } finally {
+      if (!isAuthentic) target.fill(0);
     }
+    if (isAuthentic) return;
+    const offset = getSealedBlockOffset(block);
+    throw new CubeError(
+      'CORRUPT',
+      `${path}: the sealed block at byte ${offset} is damaged or was moved; fetch it again`,
+    );
   }
 
   #getNonce(block: number): Uint8Array {
@@ -177,8 +199,10 @@ export function openSealedBytes(sealed: Uint8Array, path: string, keys: KeyRing)
       const start = getSealedBlockOffset(block);
       const bytes = getClearBlockBytes(header.clearBytes, block);
       const at = block * SEALED_BLOCK_BYTES;
-      const stored = sealed.subarray(start, start + bytes + SEALED_TAG_BYTES);
-      cipher.open(block, stored, path, clear.subarray(at, at + bytes));
+      const read: ReadStored = (from, length) => {
+        return sealed.subarray(start + from, start + from + length);
+      };
+      cipher.open(block, read, path, clear.subarray(at, at + bytes));
     }
     return clear;
   } finally {
@@ -277,9 +301,8 @@ export class SealedReader implements ByteReader {
     this.contentId = header.contentId;
     this.#reader = reader;
     this.#cipher = new BlockCipher(header, dataKey);
-    const largest = Math.min(SEALED_BLOCK_BYTES, header.clearBytes);
-    this.#buffer = new Uint8Array(largest + SEALED_TAG_BYTES);
-    this.#clear = new Uint8Array(largest);
+    this.#buffer = new Uint8Array(OPENED_BYTES);
+    this.#clear = new Uint8Array(Math.min(SEALED_BLOCK_BYTES, header.clearBytes));
   }
 
   readInto(target: Uint8Array, position: number): void {
@@ -315,8 +338,12 @@ export class SealedReader implements ByteReader {
   }
 
   #open(block: number, target: Uint8Array): void {
-    const sealed = this.#buffer.subarray(0, target.length + SEALED_TAG_BYTES);
-    this.#reader.readInto(sealed, getSealedBlockOffset(block));
-    this.#cipher.open(block, sealed, this.path, target);
+    const offset = getSealedBlockOffset(block);
+    const read: ReadStored = (at, length) => {
+      const stored = this.#buffer.subarray(0, length);
+      this.#reader.readInto(stored, offset + at);
+      return stored;
+    };
+    this.#cipher.open(block, read, this.path, target);
   }
 }

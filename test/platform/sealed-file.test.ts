@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { createHash, randomBytes } from 'node:crypto';
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, test } from 'node:test';
@@ -161,6 +161,17 @@ test('a file opens at any position, as often as it is read', () => {
     { numRuns: 40 },
   );
   assert.throws(() => reader.readInto(new Uint8Array(2), clear.length - 1), /ends at byte/);
+  reader.close();
+});
+
+test('a block whose end cannot be read leaves no clear bytes', () => {
+  const path = join(folder, 'shortened');
+  writeFileSync(path, seal(makeClear(MIB)));
+  const reader = openMaybeSealed(path, (header) => ring.openDataKey(header, path));
+  truncateSync(path, HEADER + MIB);
+  const target = new Uint8Array(MIB).fill(1);
+  assert.throws(() => reader.readInto(target, 0), { code: 'CORRUPT' });
+  assert.ok(target.every((byte) => byte === 0));
   reader.close();
 });
 
