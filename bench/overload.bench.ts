@@ -2,9 +2,9 @@
  * Serving above its capacity: answers that are still in time, the latency of refusals, and the
  * share of the core that refusing takes. The service is on one core, the open-loop generator on the
  * other. First the capacity is measured with a few requests in flight; loads are multiples of it.
- * Then bare servers show what is possible: one refuses the same load on the service's core while the
- * service is offered only what it can answer, and refusals alone are compared by CPU time, which
- * other work on the machine changes little.
+ * Then bare servers show what is possible: one refuses the same load on the service's core while
+ * the service is offered only what it can answer, and refusals alone are compared by CPU time,
+ * which other work on the machine changes little.
  */
 import { loadavg } from 'node:os';
 import { pathToFileURL } from 'node:url';
