@@ -8,6 +8,7 @@ import type { TensorType } from '../lib/core/graph-signature.ts';
 import type { NamedTensor } from '../lib/core/tensor.ts';
 import { writeElements } from './tensor-elements.ts';
 import {
+  NameCache,
   readVarintWords,
   WIRE_BYTES,
   WIRE_FIXED32,
@@ -128,20 +129,42 @@ const VALUE_FIELDS: Readonly<Partial<Record<GeneralTensorType, number>>> = {
 const FIXED_BYTES: readonly number[] = [0, 0, 4, 0, 8];
 const DIMS_MAX = 16;
 
+type NumberArray = Uint32Array | Float32Array | Int32Array | Float64Array | Uint8Array;
+
+/** The arrays of a tensor without values, by field. Typed arrays cost too much to make in vain. */
+const EMPTY_ARRAYS: readonly NumberArray[] = createEmptyArrays();
+const tensorNames = new NameCache();
+/** Scratch memory: tensors are decoded one after another. */
+const counts = new Uint32Array(FIELD_MAX + 1);
+const filled = new Uint32Array(FIELD_MAX + 1);
+const varintWords = new Uint32Array(2);
+
+function createEmptyArrays(): NumberArray[] {
+  const { int64Words, float32, int32, float64, uint32, bool, lod } = EMPTY_TENSOR;
+  const arrays: NumberArray[] = new Array(FIELD_MAX + 1).fill(lod);
+  arrays[INT64_DATA] = int64Words;
+  arrays[FLOAT_DATA] = float32;
+  arrays[INT_DATA] = int32;
+  arrays[FLOAT64_DATA] = float64;
+  arrays[UINT32_DATA] = uint32;
+  arrays[BOOL_DATA] = bool;
+  return arrays;
+}
+
 /**
  * Reads the tensor that fills `reader`. @throws CubeError INVALID_ARGUMENT, TOO_LARGE over the
  * budget
  */
 export function decodeTensor(reader: WireReader, budget: ValueBudget): GeneralTensor {
   const start = reader.position;
-  const counts = countElements(reader, budget);
+  countElements(reader, budget);
   reader.position = start;
-  return new TensorReader(counts).read(reader);
+  return new TensorReader().read(reader);
 }
 
-/** Counts the elements of each repeated field; index = field number. */
-function countElements(reader: WireReader, budget: ValueBudget): Uint32Array {
-  const counts = new Uint32Array(FIELD_MAX + 1);
+/** Counts the elements of each repeated field to `counts`. */
+function countElements(reader: WireReader, budget: ValueBudget): void {
+  counts.fill(0);
   while (reader.next()) {
     const { field } = reader;
     let count = 0;
@@ -161,7 +184,6 @@ function countElements(reader: WireReader, budget: ValueBudget): Uint32Array {
     const dims = counts[FIELD_SHAPE];
     throw new CubeError('TOO_LARGE', `a shape of ${dims} dimensions, the limit is ${DIMS_MAX}`);
   }
-  return counts;
 }
 
 function isRepeatedNumber(field: number): boolean {
@@ -187,22 +209,17 @@ function malformedTensorError(what: string): CubeError {
   return new CubeError('INVALID_ARGUMENT', `protobuf: a tensor has ${what}`);
 }
 
-/** The second walk: fills arrays of the counted sizes. */
+/** The second walk: fills arrays of the sizes in `counts`. */
 class TensorReader {
-  readonly #arrays: (Uint32Array | Float32Array | Int32Array | Float64Array | Uint8Array)[] = [];
-  readonly #filled = new Uint32Array(FIELD_MAX + 1);
-  readonly #strings: string[] = [];
-  readonly #words = new Uint32Array(2);
+  readonly #arrays: NumberArray[] = EMPTY_ARRAYS.slice();
+  #strings: string[] | undefined;
 
-  constructor(counts: Uint32Array) {
-    this.#arrays[INT64_DATA] = new Uint32Array(2 * counts[INT64_DATA]!);
-    this.#arrays[FLOAT_DATA] = new Float32Array(counts[FLOAT_DATA]!);
-    this.#arrays[INT_DATA] = new Int32Array(counts[INT_DATA]!);
-    this.#arrays[FLOAT64_DATA] = new Float64Array(counts[FLOAT64_DATA]!);
-    this.#arrays[UINT32_DATA] = new Uint32Array(counts[UINT32_DATA]!);
-    this.#arrays[BOOL_DATA] = new Uint8Array(counts[BOOL_DATA]!);
-    this.#arrays[FIELD_SHAPE] = new Int32Array(counts[FIELD_SHAPE]!);
-    this.#arrays[FIELD_LOD] = new Int32Array(counts[FIELD_LOD]!);
+  constructor() {
+    filled.fill(0);
+    for (let field = INT64_DATA; field <= FIELD_LOD; field++) {
+      const count = counts[field]!;
+      if (count > 0) this.#arrays[field] = allocate(field, count);
+    }
   }
 
   read(reader: WireReader): GeneralTensor {
@@ -210,10 +227,10 @@ class TensorReader {
     while (reader.next()) {
       const { field } = reader;
       if (isRepeatedNumber(field)) this.#fill(reader);
-      else if (field === STRING_DATA) this.#strings.push(readText(reader));
+      else if (field === STRING_DATA) this.#addString(readText(reader));
       else if (field === FIELD_ELEM_TYPE) elemType = reader.int32();
-      else if (field === FIELD_NAME) name = readText(reader);
-      else if (field === FIELD_ALIAS_NAME) aliasName = readText(reader);
+      else if (field === FIELD_NAME) name = readName(reader);
+      else if (field === FIELD_ALIAS_NAME) aliasName = readName(reader);
       else if (field === FIELD_CONTENT) {
         reader.expect(WIRE_BYTES);
         content = reader.view();
@@ -232,8 +249,13 @@ class TensorReader {
       float64: this.#arrays[FLOAT64_DATA] as Float64Array,
       uint32: this.#arrays[UINT32_DATA] as Uint32Array,
       bool: this.#arrays[BOOL_DATA] as Uint8Array,
-      strings: this.#strings,
+      strings: this.#strings ?? EMPTY_TENSOR.strings,
     };
+  }
+
+  #addString(text: string): void {
+    this.#strings ??= [];
+    this.#strings.push(text);
   }
 
   /** Reads one element with its own tag, or a packed run of them. */
@@ -259,11 +281,11 @@ class TensorReader {
   ): void {
     const array = this.#arrays[field]!;
     const view = new DataView(bytes.buffer, bytes.byteOffset + at, end - at);
-    let filled = this.#filled[field]!;
-    for (let from = 0; from < end - at; from += width, filled++) {
-      array[filled] = width === 4 ? view.getFloat32(from, true) : view.getFloat64(from, true);
+    let to = filled[field]!;
+    for (let from = 0; from < end - at; from += width, to++) {
+      array[to] = width === 4 ? view.getFloat32(from, true) : view.getFloat64(from, true);
     }
-    this.#filled[field] = filled;
+    filled[field] = to;
   }
 
   #fillVarints(
@@ -271,22 +293,37 @@ class TensorReader {
     { field, at, end }: { field: number; at: number; end: number },
   ): void {
     const array = this.#arrays[field]!;
-    const words = field === INT64_DATA ? (array as Uint32Array) : this.#words;
-    let filled = this.#filled[field]!;
+    const words = field === INT64_DATA ? (array as Uint32Array) : varintWords;
+    let to = filled[field]!;
     while (at < end) {
-      at = readVarintWords(bytes, at, end, words, field === INT64_DATA ? 2 * filled : 0);
+      at = readVarintWords(bytes, at, end, words, field === INT64_DATA ? 2 * to : 0);
       if (at < 0) throw malformedTensorError('a value that is not a varint');
-      if (field === BOOL_DATA) array[filled] = words[0]! | words[1]! ? 1 : 0;
-      else if (field !== INT64_DATA) array[filled] = words[0]!;
-      filled++;
+      if (field === BOOL_DATA) array[to] = words[0]! | words[1]! ? 1 : 0;
+      else if (field !== INT64_DATA) array[to] = words[0]!;
+      to++;
     }
-    this.#filled[field] = filled;
+    filled[field] = to;
   }
+}
+
+/** The memory of `count` values of a field. Strings are not in it. */
+function allocate(field: number, count: number): NumberArray {
+  if (field === INT64_DATA) return new Uint32Array(2 * count);
+  if (field === FLOAT_DATA) return new Float32Array(count);
+  if (field === FLOAT64_DATA) return new Float64Array(count);
+  if (field === UINT32_DATA) return new Uint32Array(count);
+  if (field === BOOL_DATA) return new Uint8Array(count);
+  return field === STRING_DATA ? EMPTY_TENSOR.bool : new Int32Array(count);
 }
 
 function getWireType(width: number): number {
   if (width === 0) return WIRE_VARINT;
   return width === 4 ? WIRE_FIXED32 : WIRE_FIXED64;
+}
+
+function readName(reader: WireReader): string {
+  reader.expect(WIRE_BYTES);
+  return reader.name(tensorNames);
 }
 
 function readText(reader: WireReader): string {

@@ -111,6 +111,13 @@ export class WireReader {
     return textDecoder.decode(this.view());
   }
 
+  /** Reads a string that repeats in many messages. */
+  name(names: NameCache): string {
+    const length = this.uint32();
+    const at = this.#take(length);
+    return names.getName(this.bytes, at, at + length);
+  }
+
   /** Skips the value of the current field. */
   skip(): void {
     if (this.wireType === WIRE_VARINT) this.skipVarint();
@@ -284,7 +291,7 @@ export class WireWriter {
   }
 }
 
-const ENTRIES = 64;
+const ENTRIES = 256;
 const NAME_BYTES_MAX = 256;
 
 /**

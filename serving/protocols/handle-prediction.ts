@@ -461,7 +461,7 @@ export function createGrpcCallContext(call: GrpcCall, priority?: number): CallCo
   const timeoutMs = toTimeoutMs(call.remainingMs);
   return {
     timeoutMs: () => timeoutMs,
-    signal: call.abortSignal,
+    signal: call,
     priority,
     grant: call.grant,
     markDegraded: () => call.setTrailer(DEGRADED_KEY, 'true'),

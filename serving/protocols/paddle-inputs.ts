@@ -23,6 +23,8 @@ interface SlotRange {
 /** A slot's values, row by row. */
 interface SlotColumn {
   readonly tensor: GeneralTensor;
+  /** Values of the tensor. */
+  readonly size: number;
   readonly rowCount: number;
   /** The slots in each row of the tensor. */
   readonly range: SlotRange;
@@ -161,6 +163,7 @@ function toSlotColumn(tensor: GeneralTensor, range: SlotRange): SlotColumn {
     const ends = lod.subarray(1);
     return {
       tensor,
+      size,
       range,
       rowCount: ends.length,
       ends: hasOneValuePerRow(ends) ? undefined : ends,
@@ -168,12 +171,12 @@ function toSlotColumn(tensor: GeneralTensor, range: SlotRange): SlotColumn {
   }
   const rowCount = shape[0] ?? size / range.count;
   const width = size / rowCount;
-  if (width === range.count) return { tensor, range, rowCount, ends: undefined };
+  if (width === range.count) return { tensor, size, range, rowCount, ends: undefined };
   if (range.count > 1 || size === 0) {
     rejectTensor(tensor, `its ${size} values are not rows of ${range.count}`);
   }
   const ends = Int32Array.from({ length: rowCount }, (_, row) => (row + 1) * width);
-  return { tensor, range, rowCount, ends };
+  return { tensor, size, range, rowCount, ends };
 }
 
 function checkShape(tensor: GeneralTensor, size: number): void {
@@ -218,19 +221,25 @@ function joinColumns(
     });
     return { features, ...bags };
   }
-  const ids = new Map<GeneralTensor, IdValues>();
-  for (const { tensor } of columns) if (!ids.has(tensor)) ids.set(tensor, readIds(tensor));
-  const total = columns.reduce(
-    (sum, { tensor, range }) => sum + countValues(tensor) / range.count,
-    0,
-  );
+  const ids = readColumnIds(columns);
+  const total = columns.reduce((sum, { size, range }) => sum + size / range.count, 0);
   const keys = new Uint32Array(2 * total);
   let to = 0;
-  forEachValue(columns, rowCount, ends, ({ tensor }, at) => {
-    ids.get(tensor)?.copy(at, keys, to);
+  forEachValue(columns, rowCount, ends, (_, at, slot) => {
+    ids[slot]!.copy(at, keys, to);
     to += 2;
   });
   return { keys, ...bags };
+}
+
+/** Reads the ids of each column; the columns of a tensor with several slots follow each other. */
+function readColumnIds(columns: readonly SlotColumn[]): IdValues[] {
+  const ids: IdValues[] = [];
+  for (const [slot, column] of columns.entries()) {
+    const isSame = slot > 0 && columns[slot - 1] === column;
+    ids.push(isSame ? ids[slot - 1]! : readIds(column.tensor));
+  }
+  return ids;
 }
 
 /** Calls `visit` for every value, by row and then by slot, and fills `ends`. */
@@ -238,7 +247,7 @@ function forEachValue(
   columns: readonly SlotColumn[],
   rowCount: number,
   ends: Uint32Array | undefined,
-  visit: (column: SlotColumn, at: number) => void,
+  visit: (column: SlotColumn, at: number, slot: number) => void,
 ): void {
   let count = 0;
   for (let row = 0, bag = 0; row < rowCount; row++) {
@@ -251,7 +260,7 @@ function forEachValue(
           ? row * range.count + slot - range.first
           : (columnEnds[row - 1] ?? 0);
       const end = columnEnds === undefined ? start + 1 : columnEnds[row]!;
-      for (let at = start; at < end; at++) visit(column, at);
+      for (let at = start; at < end; at++) visit(column, at, slot);
       count += end - start;
       if (ends !== undefined) ends[bag] = count;
     }

@@ -28,19 +28,13 @@ export interface IdValues {
 /** The number of values. @throws CubeError INVALID_ARGUMENT when several fields have values */
 export function countValues(tensor: GeneralTensor): number {
   const { int64Words, float32, int32, float64, uint32, bool, strings } = tensor;
-  const sizes = [
-    int64Words.length / 2,
-    float32.length,
-    int32.length,
-    float64.length,
-    uint32.length,
-    bool.length,
-    strings.length,
-    countContentValues(tensor),
-  ];
-  const filled = sizes.filter((size) => size > 0);
-  if (filled.length > 1) rejectTensor(tensor, 'it has values in several fields');
-  return filled[0] ?? 0;
+  const [ids, texts] = [int64Words.length / 2, strings.length];
+  const [floats, ints, doubles] = [float32.length, int32.length, float64.length];
+  const content = countContentValues(tensor);
+  const total = ids + texts + floats + ints + doubles + uint32.length + bool.length + content;
+  const largest = Math.max(ids, texts, floats, ints, doubles, uint32.length, bool.length, content);
+  if (total !== largest) rejectTensor(tensor, 'it has values in several fields');
+  return total;
 }
 
 function countContentValues(tensor: GeneralTensor): number {
