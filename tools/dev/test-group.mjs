@@ -23,15 +23,20 @@ const { test } = runner;
 
 /** Calls of the file that is being imported; undefined while tests run. */
 let registrations;
+/** The test that has the running file's tests as children. */
+let fileTest;
 /** The first uncaught error since the last file ended, and the timer that ends the process. */
 let uncaught;
 
-/** Makes the test functions keep their calls while a file is imported. */
+/**
+ * Makes the test functions keep their calls while a file is imported. A call in a running test, such
+ * as `after`, belongs to its file.
+ */
 function deferCalls() {
   for (const name of ['test', ...HOOKS]) {
     const original = runner[name];
     const deferred = (...args) => {
-      if (registrations === undefined) return original(...args);
+      if (registrations === undefined) return (fileTest?.[name] ?? original).apply(fileTest, args);
       registrations.push({ name, args });
       return undefined;
     };
@@ -98,11 +103,13 @@ function throwUncaught() {
 async function runFile({ file, calls, loadSeconds }) {
   const startSeconds = readSeconds();
   await test(relative(process.cwd(), file), async (parent) => {
+    fileTest = parent;
     const isHook = ({ name }) => HOOKS.includes(name);
     for (const { name, args } of calls.filter(isHook)) parent[name](...args);
     for (const { args } of calls.filter((call) => !isHook(call))) await parent.test(...args);
     throwUncaught();
   });
+  fileTest = undefined;
   const seconds = readSeconds() - startSeconds + loadSeconds;
   if (times !== undefined) appendFileSync(times, `${file}\t${seconds}\n`);
 }
