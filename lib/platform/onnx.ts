@@ -191,7 +191,9 @@ export class OnnxModel {
     if (!(data instanceof ARRAY_TYPES[dtype])) {
       throw new CubeError('INVALID_ARGUMENT', `${where}: its array is not one of ${dtype}`);
     }
-    return new Tensor(dtype as 'float32', data as Float32Array, dims);
+    const tensor = new Tensor(dtype as 'float32', data as Float32Array, dims);
+    if (dtype === 'float16') keepHalfBits(tensor, data);
+    return tensor;
   }
 
   #fromTensor(name: string, value: Tensor | undefined): AnyOnnxTensor {
@@ -281,6 +283,14 @@ function hideNulCharacters(texts: readonly string[], where: string): string[] {
 function showNulCharacters(texts: readonly string[]): readonly string[] {
   if (!texts.some((text) => text.includes(NUL_IN_GRAPHS))) return texts;
   return texts.map((text) => text.replaceAll(NUL_IN_GRAPHS, '\0'));
+}
+
+/**
+ * Where there is a Float16Array (Node 24) the library makes one of the bits, whose length its native
+ * part takes for 0: "not enough space". The native part takes the bits too.
+ */
+function keepHalfBits(tensor: Tensor, bits: OnnxData): void {
+  Object.defineProperty(tensor, 'data', { value: bits });
 }
 
 /** Newer runtimes return a Float16Array; callers expect its bits. */
