@@ -19,6 +19,7 @@ const PROGRAMS: readonly string[] = [
   'tools/cube-check/main.js',
   'tools/cube-cli/main.js',
   'tools/ctr-client/main.js',
+  'tools/prune-model/main.js',
 ];
 /** Commands of cube-agent that run until a signal, or handle signals while they run. */
 const SIGNALLED_COMMANDS: readonly string[] = [

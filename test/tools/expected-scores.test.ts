@@ -89,7 +89,7 @@ test('prune-model accepts the scores of the training script', async () => {
   }
 });
 
-test('prune-model refuses a features.json that differs from the training script', () => {
+test('prune-model refuses a features.json that differs from the training script', async () => {
   const [first, ...others] = FEATURES.slots;
   const dense = { ...FEATURES.dense, features: [{ name: 'I1' }, FEATURES.dense.features[1]] };
   const wrong = {
@@ -102,7 +102,7 @@ test('prune-model refuses a features.json that differs from the training script'
   for (const [what, json] of Object.entries(wrong)) {
     const path = harness.write(`wrong.json`, json);
     const options = ['--features', path, '--accept', '--expect', `${tsv}:${csv}`];
-    const stderr = harness.expectRefusal(smallModel(), 1, ...options);
+    const stderr = await harness.expectRefusal(smallModel(), 1, ...options);
     assert.match(
       stderr,
       /the scores of \d+ of 100 raw rows of .*line \d+: 0\.\d+ instead of/,
@@ -113,12 +113,15 @@ test('prune-model refuses a features.json that differs from the training script'
   const lines = [good, { ...bad, score: undefined, scroe: 1 }].map((row) => JSON.stringify(row));
   const misspelled = harness.write('misspelled.jsonl', lines.join('\n'));
   assert.match(
-    harness.expectRefusal(smallModel(), 1, ...FEATURES_OPTIONS, '--expect', misspelled),
+    await harness.expectRefusal(smallModel(), 1, ...FEATURES_OPTIONS, '--expect', misspelled),
     /misspelled\.jsonl, line 2: \[0\]: unknown field "scroe"/,
   );
   const few = harness.write('few.csv', '0.5\n0.25');
   const options = [...FEATURES_OPTIONS, '--expect', `${tsv}:${few}`];
-  assert.match(harness.expectRefusal(smallModel(), 1, ...options), /has 100 rows and .* 2 scores/);
+  assert.match(
+    await harness.expectRefusal(smallModel(), 1, ...options),
+    /has 100 rows and .* 2 scores/,
+  );
 });
 
 test('cube-builder publishes only versions with the expected scores', async () => {

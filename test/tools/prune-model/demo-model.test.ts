@@ -30,13 +30,13 @@ test('the demo model gets one input for its 26 slots and loses its table', async
   assert.ok(pruned.report.bytes.after < pruned.report.bytes.before - 100_001 * 40);
 });
 
-test('the demo model truncated at every 256 KiB is not a valid model', () => {
+test('the demo model truncated at every 256 KiB is not a valid model', async () => {
   const harness = new PruneHarness();
   const model = readFileSync(join(demo, 'model.onnx'));
   for (let at = 0; at < model.length; at += 1 << 18) {
     const cut = harness.write('cut.onnx', model.subarray(0, at));
 
-    const result = harness.run('--model', cut, '--output', harness.output);
+    const result = await harness.run('--model', cut, '--output', harness.output);
     assert.equal(result.status, 5, result.stderr);
   }
 });

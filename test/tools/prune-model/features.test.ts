@@ -40,7 +40,7 @@ function acceptFeatures(features: object): string[] {
   return ['--accept', '--features', harness.write('features.json', features)];
 }
 
-function mismatch(features: object, bytes: Uint8Array = smallModel(), status = 1): string {
+function mismatch(features: object, bytes: Uint8Array = smallModel(), status = 1): Promise<string> {
   return harness.expectRefusal(bytes, status, ...acceptFeatures(features));
 }
 
@@ -88,7 +88,7 @@ test('slots follow the selected columns', async () => {
   );
 });
 
-test('every mismatch error names the value in features.json and in the graph', () => {
+test('every mismatch error names the value in features.json and in the graph', async () => {
   const ids = (...list: object[]): object => ({ ...FEATURES, ids: list });
   const slots = FEATURES.ids[0]!.slots;
   const dense = (input: string, count: number): object => ({
@@ -138,10 +138,10 @@ test('every mismatch error names the value in features.json and in the graph', (
     [{ ...FEATURES, hash: { ...FEATURES.hash, modulo: '0' } }, /unbounded keys .*has 7 rows/],
     [{ ...FEATURES, slots: [] }, /features.json: slots: expected an array of at least 1 items/],
   ];
-  for (const [features, pattern] of cases) assert.match(mismatch(features), pattern);
+  for (const [features, pattern] of cases) assert.match(await mismatch(features), pattern);
 });
 
-test('unknown fields of features.json are named with the nearest known field', () => {
+test('unknown fields of features.json are named with the nearest known field', async () => {
   const [dense] = FEATURES.dense.features;
   const [slot] = FEATURES.slots;
   const cases: [object, RegExp][] = [
@@ -165,12 +165,12 @@ test('unknown fields of features.json are named with the nearest known field', (
     [{ ...FEATURES, click: { ...FEATURES.click, colum: 0 } }, /click: unknown field "colum"/],
     [{ ...FEATURES, ids: [{ ...FEATURES.ids[0], slot: 'C1' }] }, /ids\[0\]: unknown field "slot"/],
   ];
-  for (const [features, pattern] of cases) assert.match(mismatch(features), pattern);
+  for (const [features, pattern] of cases) assert.match(await mismatch(features), pattern);
 });
 
 test('features.json that looks wrong is refused without --accept', async () => {
   const ordered = { ...FEATURES, ids: [{ input: 'ids', slots: ['C1', 'C2', 'C3'] }] };
-  const refuse = (features: object): string =>
+  const refuse = (features: object): Promise<string> =>
     harness.expectRefusal(smallModel(), 1, '--features', harness.write('f.json', features));
   await harness.prune(smallModel(), '--features', harness.write('f.json', ordered));
   const cases: [object, RegExp][] = [
@@ -185,7 +185,7 @@ test('features.json that looks wrong is refused without --accept', async () => {
     ],
   ];
   for (const [features, pattern] of cases) {
-    const message = refuse(features);
+    const message = await refuse(features);
     assert.match(message, pattern);
     assert.match(message, /Correct it, or prune with --accept/);
     const { report } = await harness.prune(smallModel(), ...acceptFeatures(features));
@@ -230,15 +230,16 @@ test('each slot may have the modulo of its own table', async () => {
     [spec(undefined, '7', '6'), /its slot C3 has modulo 6, but table "t2" has 5 rows/],
     [spec(undefined, '7', '0'), /its slot C3 has unbounded keys \(modulo 0\)/],
   ];
-  for (const [features, pattern] of cases) assert.match(mismatch(features, THREE_TABLES), pattern);
+  for (const [features, pattern] of cases)
+    assert.match(await mismatch(features, THREE_TABLES), pattern);
   const small = harness.write('small.json', spec(undefined, '7', '4'));
   assert.match(
-    harness.expectRefusal(THREE_TABLES, 1, '--features', small),
+    await harness.expectRefusal(THREE_TABLES, 1, '--features', small),
     /slot C3: modulo 4 reaches only the first 4 of the 5 rows of table "t2"/,
   );
 });
 
-test('what a slot makes of missing values is checked', () => {
+test('what a slot makes of missing values is checked', async () => {
   const cases: [object, RegExp][] = [
     [{ missing: '' }, /slots\[0\]\.missing: expected a text of 1 to 1000 characters/],
     [{ missing: 'x', pooling: 'sum' }, /missing: expected no field "missing" .* set emptyBag/],
@@ -246,14 +247,14 @@ test('what a slot makes of missing values is checked', () => {
   ];
   for (const [wrong, pattern] of cases) {
     const slots = [{ ...FEATURES.slots[0], ...wrong }, ...FEATURES.slots.slice(1)];
-    assert.match(mismatch({ ...FEATURES, slots }), pattern);
+    assert.match(await mismatch({ ...FEATURES, slots }), pattern);
   }
   const raw = { ...FEATURES, hash: { scheme: 'raw' } };
   const slots = [{ ...FEATURES.slots[0], missing: 'none' }, ...FEATURES.slots.slice(1)];
-  assert.match(mismatch({ ...raw, slots }), /missing: expected an integer in 0\.\.2\^64 - 1/);
+  assert.match(await mismatch({ ...raw, slots }), /missing: expected an integer in 0\.\.2\^64 - 1/);
 });
 
-test('the verification checks a click column when the declared shape leaves its width open', () => {
+test('the verification checks a click column when the declared shape leaves its width open', async () => {
   const open = model({
     inputs: [value('ids', INT64, ['n', 3])],
     outputs: [value('y', FLOAT, ['n', 'width'])],
@@ -261,7 +262,7 @@ test('the verification checks a click column when the declared shape leaves its 
     nodes: [node('Gather', ['t', 'ids'], ['e']), node('Reshape', ['e', 'wide'], ['y'])],
   });
   const features = { ...FEATURES, dense: undefined, click: { output: 'y', column: 6 } };
-  assert.match(mismatch(features, open), /column 6 is outside the output "y" \[1, 6\]/);
+  assert.match(await mismatch(features, open), /column 6 is outside the output "y" \[1, 6\]/);
 });
 
 test('a graph that also needs the ids keeps them, and slots.json lists their slots', async () => {
@@ -285,15 +286,15 @@ test('a graph that also needs the ids keeps them, and slots.json lists their slo
   assert.deepEqual(spec.ids, [{ input: 'ids', dtype: 'int64', columns: 3, slots, kept: true }]);
 });
 
-test('a features file that is missing, empty or not JSON gives a one-line error', () => {
+test('a features file that is missing, empty or not JSON gives a one-line error', async () => {
   const absent = harness.path('absent.json');
   assert.match(
-    harness.expectRefusal(smallModel(), 1, '--features', absent),
+    await harness.expectRefusal(smallModel(), 1, '--features', absent),
     /cannot read .*absent.json: no such file/,
   );
   const broken = harness.write('broken.json', '{"format": 1');
   assert.match(
-    harness.expectRefusal(smallModel(), 1, '--features', broken),
+    await harness.expectRefusal(smallModel(), 1, '--features', broken),
     /broken.json: not JSON/,
   );
 });

@@ -23,10 +23,10 @@ import {
 } from './support/onnx-builder.ts';
 import { PruneHarness } from './support/prune-harness.ts';
 
-test('the output contains exactly its files, and the report is a short table', () => {
+test('the output contains exactly its files, and the report is a short table', async () => {
   const harness = new PruneHarness();
   const path = harness.write('ctr.onnx', smallModel());
-  const { status, stdout } = harness.run('--model', path, '--output', harness.output);
+  const { status, stdout } = await harness.run('--model', path, '--output', harness.output);
   assert.equal(status, 0);
   assert.deepEqual(readdirSync(harness.output).sort(), [
     'model.onnx',
@@ -43,25 +43,25 @@ test('the output contains exactly its files, and the report is a short table', (
   assert.match(stdout, /^verified 64 samples, largest difference 0.0e\+0$/m);
 });
 
-test('an existing output is replaced only with --force, and then completely', () => {
+test('an existing output is replaced only with --force, and then completely', async () => {
   const harness = new PruneHarness();
   const { output } = harness;
   const path = harness.write('ctr.onnx', smallModel(3, 7, 4));
   mkdirSync(output);
   assert.equal(
-    harness.run('--model', path, '--output', output).status,
+    (await harness.run('--model', path, '--output', output)).status,
     0,
     'an empty folder is free',
   );
   const before = harness.snapshot();
-  const again = harness.run('--model', path, '--output', output);
+  const again = await harness.run('--model', path, '--output', output);
   assert.equal(again.status, 2);
   assert.match(again.stderr, /out is not empty; use --force to replace its content/);
   assert.deepEqual(harness.snapshot(), before);
 
   writeFileSync(join(output, 'tables', 'old.npy'), 'left over');
   const other = harness.write('other.onnx', smallModel(2, 9, 4));
-  assert.equal(harness.run('--model', other, '--output', output, '--force').status, 0);
+  assert.equal((await harness.run('--model', other, '--output', output, '--force')).status, 0);
   const tables = join(output, 'tables');
   assert.deepEqual(readdirSync(tables), ['embedding.weight.npy']);
   const table = decodeNpy(readFileSync(join(tables, 'embedding.weight.npy')), 'table');
@@ -69,52 +69,55 @@ test('an existing output is replaced only with --force, and then completely', ()
   assert.deepEqual(readdirSync(harness.folder).sort(), ['ctr.onnx', 'other.onnx', 'out']);
 });
 
-test('--force never removes files that prune-model did not write', () => {
+test('--force never removes files that prune-model did not write', async () => {
   const harness = new PruneHarness();
   const path = harness.write('ctr.onnx', smallModel());
-  const refused = (output: string): string => {
+  const refused = async (output: string): Promise<string> => {
     const before = harness.snapshot();
-    const outcome = harness.run('--model', path, '--output', output, '--force');
+    const outcome = await harness.run('--model', path, '--output', output, '--force');
     assert.equal(outcome.status, 2, outcome.stderr);
     assert.deepEqual(harness.snapshot(), before);
     return outcome.stderr;
   };
-  assert.match(refused(harness.folder), /ctr.onnx is inside the output/);
-  assert.match(refused(path), /is inside the output|is a file/);
+  assert.match(await refused(harness.folder), /ctr.onnx is inside the output/);
+  assert.match(await refused(path), /is inside the output|is a file/);
   mkdirSync(harness.output);
   writeFileSync(join(harness.output, 'thesis.txt'), 'mine');
-  assert.match(refused(harness.output), /out contains thesis.txt, which prune-model did not write/);
-  assert.match(refused(harness.write('plain', 'file')), /plain is a file/);
+  assert.match(
+    await refused(harness.output),
+    /out contains thesis.txt, which prune-model did not write/,
+  );
+  assert.match(await refused(harness.write('plain', 'file')), /plain is a file/);
 });
 
-test('old folders of killed runs are removed; those of running ones are kept', () => {
+test('old folders of killed runs are removed; those of running ones are kept', async () => {
   const harness = new PruneHarness();
   const path = harness.write('ctr.onnx', smallModel());
   for (const name of ['.out.11.new', '.out.12.new', '.outer.13.new', '.out.14.new.mine']) {
     mkdirSync(join(harness.folder, name));
     if (name !== '.out.12.new') utimesSync(join(harness.folder, name), 1e9, 1e9);
   }
-  assert.equal(harness.run('--model', path, '--output', harness.output).status, 0);
+  assert.equal((await harness.run('--model', path, '--output', harness.output)).status, 0);
   const left = ['.out.12.new', '.out.14.new.mine', '.outer.13.new', 'ctr.onnx', 'out'];
   assert.deepEqual(readdirSync(harness.folder).sort(), left);
 });
 
-test('a dry run reports and writes nothing', () => {
+test('a dry run reports and writes nothing', async () => {
   const harness = new PruneHarness();
   const path = harness.write('ctr.onnx', smallModel());
   const before = harness.snapshot();
   const args = ['--model', path, '--output', harness.output, '--dry-run'];
-  const { status, stdout } = harness.run(...args);
+  const { status, stdout } = await harness.run(...args);
   assert.equal(status, 0);
   assert.match(stdout, /^would prune .*ctr.onnx/);
   assert.match(stdout, /a dry run writes nothing/);
-  const report = JSON.parse(harness.run(...args, '--json').stdout);
+  const report = JSON.parse((await harness.run(...args, '--json')).stdout);
   assert.equal(report.verify, undefined);
   assert.equal(report.tables[0].rows, 7);
   assert.deepEqual(harness.snapshot(), before);
 });
 
-test('wrong usage exits 2 and file errors exit 1, each with a one-line message', (t) => {
+test('wrong usage exits 2 and file errors exit 1, each with a one-line message', async (t) => {
   const harness = new PruneHarness();
   const path = harness.write('ctr.onnx', smallModel());
   const cases: [string[], number, RegExp][] = [
@@ -134,7 +137,7 @@ test('wrong usage exits 2 and file errors exit 1, each with a one-line message',
     [['--model', path, '--output', join(path, 'out')], 1, /ctr.onnx/],
   ];
   for (const [args, status, pattern] of cases) {
-    const outcome = harness.run(...args);
+    const outcome = await harness.run(...args);
     assert.equal(outcome.status, status, `${args.join(' ')}: ${outcome.stderr}`);
     assert.match(outcome.stderr, pattern);
     assert.doesNotMatch(outcome.stderr, /\n {4}at /);
@@ -142,14 +145,14 @@ test('wrong usage exits 2 and file errors exit 1, each with a one-line message',
   assert.deepEqual(readdirSync(harness.folder), ['ctr.onnx']);
   if (process.getuid?.() !== 0) {
     chmodSync(harness.folder, 0o500);
-    const outcome = harness.run('--model', path, '--output', harness.output);
+    const outcome = await harness.run('--model', path, '--output', harness.output);
     chmodSync(harness.folder, 0o700);
     assert.equal(outcome.status, 1);
     assert.match(outcome.stderr, /permission denied/);
   }
 });
 
-test('a model with random outputs fails the verification, and nothing is written', () => {
+test('a model with random outputs fails the verification, and nothing is written', async () => {
   const harness = new PruneHarness();
   const random = model({
     inputs: [value('ids', INT64, ['n'])],
@@ -162,13 +165,13 @@ test('a model with random outputs fails the verification, and nothing is written
     ],
   });
   assert.match(
-    harness.expectRefusal(random, 1),
+    await harness.expectRefusal(random, 1),
     /the verification failed: .*output "y": -?[\d.]+ instead of/,
   );
 });
 
-test('--help lists the exit codes and examples', () => {
-  const { status, stdout } = new PruneHarness().run('--help');
+test('--help lists the exit codes and examples', async () => {
+  const { status, stdout } = await new PruneHarness().run('--help');
   assert.equal(status, 0);
   for (const code of [0, 1, 2, 3, 4, 5])
     assert.match(stdout, new RegExp(`^ {2}${code} {2}\\w`, 'm'));

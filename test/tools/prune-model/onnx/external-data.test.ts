@@ -77,7 +77,7 @@ test('external data: tables are read in place, kept tensors move to model.onnx.d
   new DataView(data.buffer).setBigInt64(5008, 4n, true);
   harness.write('weights.bin', data);
   const path = harness.write('external.onnx', externalModel(inFile(0, 96)));
-  const outcome = harness.run('--model', path, '--output', harness.output, '--force');
+  const outcome = await harness.run('--model', path, '--output', harness.output, '--force');
   assert.equal(outcome.status, 0, outcome.stderr);
   assert.deepEqual(readdirSync(harness.output).sort(), [
     'model.onnx',
@@ -100,7 +100,7 @@ test('external data: tables are read in place, kept tensors move to model.onnx.d
   );
 });
 
-test('external data that is missing, short, misplaced or of wrong size is refused', () => {
+test('external data that is missing, short, misplaced or of wrong size is refused', async () => {
   harness.write('weights.bin', new Uint8Array(8192));
   const cases: [Record<string, string>, number, RegExp][] = [
     [inFile(0, 96, 'lost.bin'), 5, /"lost.bin", which is missing/],
@@ -112,7 +112,7 @@ test('external data that is missing, short, misplaced or of wrong size is refuse
     [{}, 5, /which is missing/],
   ];
   for (const [entries, status, message] of cases) {
-    assert.match(harness.expectRefusal(externalModel(entries), status), message);
+    assert.match(await harness.expectRefusal(externalModel(entries), status), message);
   }
 });
 

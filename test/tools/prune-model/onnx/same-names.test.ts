@@ -94,7 +94,7 @@ test('tables and maps with one name in several bodies stay separate', async () =
   );
 });
 
-test('a body that shadows a name of the outer graph is refused', () => {
+test('a body that shadows a name of the outer graph is refused', async () => {
   const hiding = graph({
     inputs: [],
     outputs: [value('a', FLOAT, ['n', 2, 3])],
@@ -108,7 +108,7 @@ test('a body that shadows a name of the outer graph is refused', () => {
   });
   const bytes = ifModel([hiding, plain], [floats('t', [8, 3], ramp(24))]);
   assert.match(
-    harness.expectRefusal(bytes, 4, '--verify', '0'),
+    await harness.expectRefusal(bytes, 4, '--verify', '0'),
     /tensor "t".*a value outside the body/,
   );
 });

@@ -189,7 +189,7 @@ test('lookups in the branches of If become inputs that the branches read', async
   );
 });
 
-test('a lookup of a loop counter is refused by name', () => {
+test('a lookup of a loop counter is refused by name', async () => {
   const body = graph({
     inputs: [value('i', INT64, []), value('go', BOOL, [])],
     outputs: [value('go2', BOOL, []), value('row', FLOAT, [3])],
@@ -210,7 +210,10 @@ test('a lookup of a loop counter is refused by name', () => {
     ],
     nodes: [node('Loop', ['three', 'yes'], ['y'], { attributes: { body: { graph: body } } })],
   });
-  assert.match(harness.expectRefusal(bytes, 4), /node "inside" \(Gather\).*loop hands to its body/);
+  assert.match(
+    await harness.expectRefusal(bytes, 4),
+    /node "inside" \(Gather\).*loop hands to its body/,
+  );
 });
 
 test('lookups in model functions are found, also through nested calls', async () => {
@@ -246,7 +249,7 @@ test('lookups in model functions are found, also through nested calls', async ()
   assert.deepEqual(inputs, ['a', 'b']);
 });
 
-test('bags by ATen are cut at the pooled rows and need --verify 0', () => {
+test('bags by ATen are cut at the pooled rows and need --verify 0', async () => {
   const bytes = model({
     inputs: [value('ids', INT64, ['l']), value('offsets', INT64, ['n'])],
     outputs: [value('y', FLOAT, ['n', 3])],
@@ -259,9 +262,9 @@ test('bags by ATen are cut at the pooled rows and need --verify 0', () => {
       at('Sigmoid', ['e'], 'y'),
     ],
   });
-  assert.match(harness.expectRefusal(bytes, 4), /not verified/);
+  assert.match(await harness.expectRefusal(bytes, 4), /not verified/);
   const path = harness.write('aten.onnx', bytes);
-  const outcome = harness.run(
+  const outcome = await harness.run(
     '--model',
     path,
     '--output',
@@ -297,7 +300,7 @@ test('--fetch keeps what the chosen outputs need and removes label and loss', as
     [['e'], ['predict'], ['ids', 'label']],
   );
   assert.match(
-    harness.expectRefusal(bytes, 1, '--fetch', 'nothing'),
+    await harness.expectRefusal(bytes, 1, '--fetch', 'nothing'),
     /--fetch nothing: the model computes no such value/,
   );
 });

@@ -102,7 +102,7 @@ test('a table with other readers stays in the graph and is exported too', async 
   const pruned = await harness.prune(tied);
   assert.deepEqual(pruned.report.tables[0]?.keptFor, ['node "tie" (Transpose)']);
   assert.deepEqual(pruned.table('t').values, f32(ramp(16)));
-  const outcome = harness.run(
+  const outcome = await harness.run(
     '--model',
     harness.path('model.onnx'),
     '--output',

@@ -283,7 +283,12 @@ test('operators that only resemble a lookup are left alone', async () => {
   const constant = model({ vars: [table, { ...ids, persistable: true, dims: [3, 1] }], feeds: [] });
   const long: ParameterContent = { dims: [3, 1], values: [0, 2, 6], type: INT64 };
   const files = { ...constant, params: { ...constant.params, ids: long } };
-  const outcome = harness.run('--model', harness.writeModel(files), '--output', harness.output);
+  const outcome = await harness.run(
+    '--model',
+    harness.writeModel(files),
+    '--output',
+    harness.output,
+  );
   assert.equal(outcome.status, 3, outcome.stderr);
 });
 

@@ -74,7 +74,7 @@ test('the official CTR network is cut as Cube expects: lookups removed, pools ke
 test('a pruned program has nothing to prune', async () => {
   const harness = new PaddleHarness();
   await harness.pruneTo(harness.writeModel(buildCtrDnn({ ...official, slots: 2 })));
-  const again = harness.run('--model', harness.output, '--output', harness.path('again'));
+  const again = await harness.run('--model', harness.output, '--output', harness.path('again'));
   assert.equal(again.status, 3, again.stderr);
   assert.ok(!existsSync(harness.path('again')));
 });
@@ -105,8 +105,11 @@ test('--force replaces an earlier output but never foreign files', async () => {
   const harness = new PaddleHarness();
   const model = harness.writeModel(buildCtrDnn({ ...official, slots: 2 }));
   await harness.pruneTo(model);
-  assert.equal(harness.run('--model', model, '--output', harness.output).status, 2);
-  assert.equal(harness.run('--model', model, '--output', harness.output, '--force').status, 0);
+  assert.equal((await harness.run('--model', model, '--output', harness.output)).status, 2);
+  assert.equal(
+    (await harness.run('--model', model, '--output', harness.output, '--force')).status,
+    0,
+  );
   writeFileSync(join(harness.output, 'fc_9.w_0'), 'mine');
   assert.match(
     await harness.expectModelRefusal(model, 2),

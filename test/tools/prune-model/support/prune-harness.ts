@@ -1,9 +1,8 @@
 /**
- * Runs the built prune-model command on models of a test, in a folder of its own that goes away
+ * Runs prune-model on models of a test, in a folder of its own that goes away
  * afterwards.
  */
 import assert from 'node:assert/strict';
-import { spawnSync } from 'node:child_process';
 import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -13,8 +12,7 @@ import { decodeNpy } from '../../../../lib/core/npy.ts';
 import { readSlotSpec, type SlotSpec } from '../../../../lib/core/slots.ts';
 import { OnnxModel } from '../../../../lib/platform/onnx.ts';
 import type { Report } from '../../../../tools/prune-model/report.ts';
-
-const main = join(import.meta.dirname, '../../../../tools/prune-model/main.js');
+import { runCommand } from '../../../support/commands.ts';
 
 export interface CommandResult {
   readonly status: number | null;
@@ -57,16 +55,16 @@ export class PruneHarness {
     return new Uint8Array(readFileSync(join(this.output, name)));
   }
 
-  run(...args: string[]): CommandResult {
-    const result = spawnSync(process.execPath, [main, ...args], { encoding: 'utf8' });
-    return { status: result.status, stdout: result.stdout, stderr: result.stderr };
+  async run(...args: string[]): Promise<CommandResult> {
+    const { code, stdout, stderr } = await runCommand('tools/prune-model/main.js', ...args);
+    return { status: code, stdout, stderr };
   }
 
   /** Prunes a model to the output folder, replacing an earlier one; it must succeed. */
   async prune(model: Uint8Array, ...args: string[]): Promise<PrunedModel> {
     rmSync(this.output, { recursive: true, force: true });
     const path = this.write('model.onnx', model);
-    const outcome = this.run('--model', path, '--output', this.output, '--json', ...args);
+    const outcome = await this.run('--model', path, '--output', this.output, '--json', ...args);
     assert.equal(outcome.status, 0, outcome.stderr);
     assert.equal(outcome.stderr, '');
     assert.equal(outcome.stdout, readFileSync(join(this.output, 'report.json'), 'utf8'));
@@ -97,10 +95,10 @@ export class PruneHarness {
   /**
    * Runs on a model that must not be pruned: nothing may change on the disk, one line must say why.
    */
-  expectRefusal(model: Uint8Array, status: number, ...args: string[]): string {
+  async expectRefusal(model: Uint8Array, status: number, ...args: string[]): Promise<string> {
     const path = this.write('model.onnx', model);
     const before = this.snapshot();
-    const outcome = this.run('--model', path, '--output', this.output, '--force', ...args);
+    const outcome = await this.run('--model', path, '--output', this.output, '--force', ...args);
     assert.equal(outcome.status, status, outcome.stderr);
     assert.equal(outcome.stdout, '');
     assert.match(outcome.stderr, /^prune-model: [^\n]+\n$/);
