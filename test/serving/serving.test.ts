@@ -111,7 +111,7 @@ test('KServe v2 (features or keys) and both forms of JSON rows give the same sco
 });
 
 test('metadata, status and metrics describe the process', async (t) => {
-  const { serving } = await startLocal(t, [toy]);
+  const { serving } = await startLocal(t, [toy], ['--instances', '2']);
   for (const slash of ['', '/']) {
     assert.equal((await serving.get(`/v2${slash}`)).body.name, 'hypercube');
     const { status, body } = await serving.get(`/v2/models/${BUNDLE}/ready${slash}`);

@@ -9,7 +9,7 @@ const one = new ToyBundle({ version: '1', seed: 101, shardNum: 2 });
 const two = new ToyBundle({ version: '2', seed: 202, shardNum: 3, inputs: 'many', wide: true });
 
 test('versions switch and switch back without failed or mixed responses', async (t) => {
-  const { toys, serving } = await startLocal(t, [one, two]);
+  const { toys, serving } = await startLocal(t, [one, two], ['--instances', '2']);
   const traffic = new LoadRunner(serving, [one, two]);
   await traffic.waitForAnswers('1');
   await toys.activate('2');

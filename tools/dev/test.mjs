@@ -21,8 +21,8 @@ const RERUN_OPTION = '--rerun-failed';
 const TIMES_OPTION = '--times';
 /** More failed files than these are not the machine's fault. */
 const RERUN_MAX = 5;
-/** Groups that run at a time: one more than processors, because tests wait for processes and timers. */
-const CONCURRENCY = Math.min(4, availableParallelism() + 1);
+/** Groups that run at a time: two more than processors, because tests wait for processes and timers. */
+const CONCURRENCY = Math.min(4, availableParallelism() + 2);
 const GROUP_TIMEOUT_MS = 1_800_000;
 /** Most files of a group: of neighbouring folders, which load the same modules. */
 const GROUP_FILES = 12;

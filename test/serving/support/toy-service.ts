@@ -48,7 +48,7 @@ export class ToyRepository {
     isProcess = false,
   ): Promise<ServingProcess> {
     const dataDir = join(this.folder, 'data');
-    return this.#start(t, { store: 'local', dataDir, instances: 2 }, flags, isProcess);
+    return this.#start(t, { store: 'local', dataDir, instances: 1 }, flags, isProcess);
   }
 
   /** Starts a process with the shard servers that `fleet` lists; it keeps time under any load. */
