@@ -286,8 +286,8 @@ function showNulCharacters(texts: readonly string[]): readonly string[] {
 }
 
 /**
- * Where there is a Float16Array (Node 24) the library makes one of the bits, whose length its native
- * part takes for 0: "not enough space". The native part takes the bits too.
+ * Where there is a Float16Array (Node 24) the library makes one of the bits, whose length its
+ * native part takes for 0: "not enough space". That part takes the bits too.
  */
 function keepHalfBits(tensor: Tensor, bits: OnnxData): void {
   Object.defineProperty(tensor, 'data', { value: bits });
