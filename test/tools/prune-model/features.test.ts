@@ -254,7 +254,7 @@ test('what a slot makes of missing values is checked', async () => {
   assert.match(await mismatch({ ...raw, slots }), /missing: expected an integer in 0\.\.2\^64 - 1/);
 });
 
-test('the verification checks a click column when the declared shape has an open width', async () => {
+test('the verification checks a click column when its declared width is open', async () => {
   const open = model({
     inputs: [value('ids', INT64, ['n', 3])],
     outputs: [value('y', FLOAT, ['n', 'width'])],
