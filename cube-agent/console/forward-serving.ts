@@ -10,7 +10,7 @@ import { parseEndpoint } from '../../lib/rpc/endpoint.ts';
 const SERVINGS_PATH = '/v1/console/servings/:serving';
 const CONSOLE_PATHS = 'console/(snapshot|events|examples|row|table)';
 const PATHS = new RegExp(`^/v1/(${CONSOLE_PATHS}|models/[^/?]+/features|ctr:predict)([?]|$)`);
-const HEADERS = ['accept', 'accept-encoding', 'content-type', 'content-length'];
+const HEADERS = ['accept', 'accept-encoding', 'content-type'];
 const RESPONSE_HEADERS = ['content-type', 'content-encoding', 'content-length', 'cache-control'];
 
 export function forwardServings(
@@ -44,7 +44,11 @@ function forward(
     Object.fromEntries(
       names.flatMap((name) => (from[name] === undefined ? [] : [[name, from[name]]])),
     );
-  const options = { ...parseEndpoint(address), path, method, headers: pick(HEADERS, headers) };
+  const bytes = body instanceof Uint8Array ? body : new Uint8Array(0);
+  // The length of what is sent: the body was decompressed here, and bytes beyond the caller's
+  // length would be read as a request of this process.
+  const sent = { ...pick(HEADERS, headers), 'content-length': bytes.length };
+  const options = { ...parseEndpoint(address), path, method, headers: sent };
   reply.hijack();
   const upstream = sendRequest(options, (response) => {
     raw.writeHead(response.statusCode ?? 502, pick(RESPONSE_HEADERS, response.headers));
@@ -60,5 +64,5 @@ function forward(
     }
   });
   raw.once('close', () => upstream.destroy());
-  upstream.end(body instanceof Uint8Array ? body : undefined);
+  upstream.end(bytes);
 }

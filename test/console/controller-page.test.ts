@@ -7,6 +7,7 @@ import { createServer, request } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
+import { gzipSync } from 'node:zlib';
 import type { Browser, Page } from 'playwright-core';
 import { areAllActive, publish } from '../cube-agent/support/host.ts';
 import { createFleet, listStates, type RolloutHost } from '../cube-agent/support/rollout-fleet.ts';
@@ -276,6 +277,15 @@ test('a controller forwards what the page calls of serving, and nothing else', a
   assert.equal(await answer.text(), body);
   assert.equal((await call('0/v1/models/m/features')).status, 202);
   assert.deepEqual(seen, ['POST /v1/ctr:predict?detail=true ', 'GET /v1/models/m/features ']);
+  // A compressed body is shorter than what is sent on; the rest must not become a request.
+  const rows = `{"rows":[${'{},'.repeat(200)}{}]}`;
+  const compressed = await call('0/v1/ctr:predict', {
+    method: 'POST',
+    headers: { ...headers, 'content-encoding': 'gzip' },
+    body: gzipSync(rows),
+  });
+  assert.equal(await compressed.text(), rows);
+  assert.deepEqual(seen.splice(2), ['POST /v1/ctr:predict ']);
   for (const path of ['0/metrics', '0/v2/repository/index', '1/v1/console/snapshot']) {
     assert.equal((await call(path)).status, 404, path);
   }
