@@ -28,6 +28,7 @@ export function addGrpcControlCalls(
       if (method === undefined) throw new Error(`${path}: no method ${name}`);
       const authorization = call.getMetadata('authorization');
       const apiKey = call.getMetadata('x-api-key');
+      const { forwardedFor } = call;
       const isStatus = name === 'status';
       const result = await answer({
         method: isStatus ? 'GET' : 'POST',
@@ -39,6 +40,7 @@ export function addGrpcControlCalls(
           'content-type': 'application/json',
           ...(authorization === undefined ? {} : { authorization }),
           ...(apiKey === undefined ? {} : { 'x-api-key': apiKey }),
+          ...(forwardedFor === undefined ? {} : { 'x-forwarded-for': forwardedFor }),
         },
         body: isStatus ? undefined : encodeJson(method.requestDeserialize, request),
         remoteAddress: call.peer.replace(/:\d+$/, ''),

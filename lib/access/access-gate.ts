@@ -7,6 +7,7 @@ import type { AddressRules } from './address-rules.ts';
 import type { AuditLog } from './audit-log.ts';
 import { type CalledMethod, type CallerHead, readApiKey } from './caller.ts';
 import type { AccessClock, KeyStore } from './key-store.ts';
+import type { KeyUsage } from './key-usage.ts';
 import { Principal, UNRESTRICTED } from './principal.ts';
 import { ALL_SCOPES, checkScope, GrantedScopes, type Scope } from './scopes.ts';
 import type { UsageTable } from './usage-table.ts';
@@ -33,9 +34,19 @@ export interface AccessGateOptions {
   readonly clock: AccessClock;
 }
 
-/** An admitted request. */
+/** An admitted request, or a stream of them. */
 export interface CallGrant {
   readonly principal: Principal;
+  /**
+   * Checks the caller again, in a call that lasts: its key may have been revoked since.
+   * @throws CubeError UNAUTHENTICATED, DENIED
+   */
+  check(): void;
+  /**
+   * Admits a further message of a stream, which is a request of its own.
+   * @throws CubeError UNAUTHENTICATED, DENIED, RATE_LIMITED
+   */
+  next(): void;
   /** Call once, when the response is sent or will never be. */
   end(): void;
 }
@@ -48,7 +59,12 @@ const REQUIREMENTS_MAX = 1000;
 const nothing = (): void => undefined;
 
 /** The grant of a request that needs no credential. */
-const UNRESTRICTED_GRANT: CallGrant = { principal: UNRESTRICTED, end: nothing };
+const UNRESTRICTED_GRANT: CallGrant = {
+  principal: UNRESTRICTED,
+  check: nothing,
+  next: nothing,
+  end: nothing,
+};
 
 /** One text for unknown, revoked and expired keys: it must not help to guess. */
 const INVALID_KEY = 'the API key is not valid; ask the operator of this server for a key';
@@ -93,9 +109,21 @@ export class AccessGate {
     return { id, includes: (scope) => scopes.includes(scope) };
   }
 
+  /** Whether a trusted client certificate has the scope. */
+  certificateIncludes(scope: Scope): boolean {
+    return this.#certificateScopes.includes(scope);
+  }
+
   /** Whether connections of this address are refused before they send anything. */
   refusesPeer(address: string | undefined): boolean {
     return this.#options.addresses?.refusesPeer(address) ?? false;
+  }
+
+  /** The address of a caller, behind trusted proxies the client's; undefined: not known. */
+  findClient(head: Pick<CallerHead, 'peerAddress' | 'forwardedFor'>): string | undefined {
+    const { peerAddress, forwardedFor } = head;
+    const { addresses } = this.#options;
+    return addresses === undefined ? peerAddress : addresses.findClient(peerAddress, forwardedFor);
   }
 
   /**
@@ -106,16 +134,26 @@ export class AccessGate {
     const requirement = this.#findRequirement(method);
     const address = this.#findAddress(head, method);
     if (requirement === 'open' || requirement === 'guarded') return UNRESTRICTED_GRANT;
+    const authorize = (): Principal => this.#authorize(head, { address, method, requirement });
+    const grant = new CheckedGrant(authorize);
+    grant.principal.usage?.enter();
+    return grant;
+  }
+
+  /** @throws CubeError UNAUTHENTICATED, DENIED */
+  #authorize(
+    head: CallerHead,
+    {
+      address,
+      method,
+      requirement,
+    }: { address: string | undefined; method: CalledMethod; requirement: Scope },
+  ): Principal {
     const principal = this.#authenticate(head, address, method);
-    if (!principal.scopes.includes(requirement)) {
-      const error = createScopeError(principal, requirement);
-      this.#record(head, address, method, error, principal.id);
-      throw error;
-    }
-    const { usage } = principal;
-    if (usage === undefined) return { principal, end: nothing };
-    usage.enter();
-    return { principal, end: () => usage.leave() };
+    if (principal.scopes.includes(requirement)) return principal;
+    const error = createScopeError(principal, requirement);
+    this.#record(head, address, method, error, principal.id);
+    throw error;
   }
 
   /** The routes of a process are few; unknown paths, which callers choose, are not remembered. */
@@ -149,8 +187,8 @@ export class AccessGate {
   /** @throws CubeError DENIED for a client address that is not allowed */
   #findAddress(head: CallerHead, method: CalledMethod): string | undefined {
     const { addresses } = this.#options;
-    if (addresses === undefined) return head.peerAddress;
-    const address = addresses.findClient(head.peerAddress, head.forwardedFor);
+    const address = this.findClient(head);
+    if (addresses === undefined) return address;
     if (addresses.allows(address)) return address;
     const error = withoutStack('DENIED', 'requests from this address are not allowed');
     this.#record(head, address, method, error);
@@ -173,6 +211,31 @@ export class AccessGate {
       result: code,
       reason: message,
     });
+  }
+}
+
+class CheckedGrant implements CallGrant {
+  principal: Principal;
+  readonly #authorize: () => Principal;
+  readonly #usage: KeyUsage | undefined;
+
+  constructor(authorize: () => Principal) {
+    this.#authorize = authorize;
+    this.principal = authorize();
+    this.#usage = this.principal.usage;
+  }
+
+  check(): void {
+    this.principal = this.#authorize();
+  }
+
+  next(): void {
+    this.check();
+    this.principal.usage?.takeRequest();
+  }
+
+  end(): void {
+    this.#usage?.leave();
   }
 }
 

@@ -38,20 +38,32 @@ export class AddressRules {
   /**
    * The address of the client. Behind trusted proxies it is the last one in `x-forwarded-for` that
    * is not a trusted proxy itself: a client can write whatever it wants before that one.
+   * @returns undefined when the header does not tell: never the proxy's own address, which may be
+   *   allowed where the client's is not
    */
   findClient(peer: string | undefined, forwardedFor: string | undefined): string | undefined {
     if (forwardedFor === undefined || !includes(this.#proxies, peer)) return peer;
-    if (forwardedFor.length > FORWARDED_CHARS_MAX) return peer;
-    const hops = forwardedFor.split(',').slice(-HOPS_MAX);
+    const hops = forwardedFor.slice(-FORWARDED_CHARS_MAX).split(',');
+    // The first one may be the rest of an address.
+    const isCut = forwardedFor.length > FORWARDED_CHARS_MAX || hops.length > HOPS_MAX;
     let client = peer;
-    for (const hop of hops.reverse()) {
-      const address = hop.trim().replace(/^\[|\]$/g, '');
-      if (isIP(address) === 0) return client;
-      client = address;
-      if (!includes(this.#proxies, address)) return client;
+    for (const hop of hops
+      .slice(isCut ? 1 : 0)
+      .slice(-HOPS_MAX)
+      .reverse()) {
+      client = parseHop(hop);
+      if (!includes(this.#proxies, client)) return client;
     }
-    return client;
+    return isCut ? undefined : client;
   }
+}
+
+/** Some proxies add the port: `10.0.0.7:5000`, `[2001:db8::1]:5000`. */
+function parseHop(hop: string): string | undefined {
+  const text = hop.trim();
+  const [, bracketed, plain] = /^(?:\[([^\]]*)\](?::\d+)?|([\d.]+):\d+)$/.exec(text) ?? [];
+  const address = bracketed ?? plain ?? text;
+  return isIP(address) === 0 ? undefined : address;
 }
 
 /** @throws CubeError INVALID_ARGUMENT */

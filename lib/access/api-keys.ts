@@ -93,7 +93,7 @@ export function hashKey(key: string): Buffer {
 
 /** @throws CubeError INVALID_ARGUMENT naming the place in the file */
 export function parseKeyFile(text: string, source: string): KeyFile {
-  const json = JsonReader.parseFile(text, source);
+  const json = JsonReader.parseFile(text, source, parseHidden);
   json.rejectUnknownFields(['format', 'keys']);
   json.field('format').choice([FORMAT]);
   const keys = json.field('keys').items({ max: KEYS_MAX }).map(readKey);
@@ -105,6 +105,15 @@ export function parseKeyFile(text: string, source: string): KeyFile {
     }
   }
   return { keys };
+}
+
+/** Errors of JSON.parse show a part of the text, which may be another secret's file. */
+function parseHidden(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw new SyntaxError('hypercube keys writes key files');
+  }
 }
 
 export function formatKeyFile({ keys }: KeyFile): string {
@@ -160,8 +169,8 @@ function readKey(json: JsonReader): ApiKey {
 
 function readSecret(json: JsonReader): KeySecret {
   return {
-    sha256: json.field('sha256').string(SHA256_PATTERN, 'a SHA-256 as 64 hex digits'),
-    prefix: json.field('prefix').string(PREFIX_PATTERN, 'the first characters of a key'),
+    sha256: json.field('sha256').hiddenString(SHA256_PATTERN, 'a SHA-256 as 64 hex digits'),
+    prefix: json.field('prefix').hiddenString(PREFIX_PATTERN, 'the first characters of a key'),
   };
 }
 

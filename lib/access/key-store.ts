@@ -4,7 +4,7 @@
  */
 import { timingSafeEqual } from 'node:crypto';
 import { CubeError } from '../core/errors.ts';
-import { getFileStamp, readRegularFile } from '../platform/files.ts';
+import { getFileStamp, readText } from '../platform/files.ts';
 import type { Logger } from '../platform/logs.ts';
 import { type ApiKey, hashKey, parseKeyFile } from './api-keys.ts';
 
@@ -93,7 +93,7 @@ export class KeyStore {
 
 /** @throws CubeError when the file is unreadable or invalid */
 export function readKeyFile(path: string): ReturnType<typeof parseKeyFile> {
-  return parseKeyFile(new TextDecoder().decode(readRegularFile(path, FILE_BYTES_MAX)), path);
+  return parseKeyFile(readText(path, FILE_BYTES_MAX), path);
 }
 
 function indexKeys(keys: readonly ApiKey[]): Map<number, Entry[]> {

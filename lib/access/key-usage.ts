@@ -60,11 +60,21 @@ export class KeyUsage {
    * @throws CubeError RATE_LIMITED, with the time after which to try again
    */
   enter(): void {
-    const { concurrentMax, dailyRequests, dailyRows } = this.#limits;
-    const daily = this.#today();
+    const { concurrentMax } = this.#limits;
     if (concurrentMax !== undefined && this.#concurrent >= concurrentMax) {
       throw this.#refuse(`at most ${concurrentMax} requests at a time`, CONCURRENT_RETRY_MS);
     }
+    this.takeRequest();
+    this.#concurrent++;
+  }
+
+  /**
+   * Counts a request of a call that has begun, such as a message of a stream.
+   * @throws CubeError RATE_LIMITED
+   */
+  takeRequest(): void {
+    const { dailyRequests, dailyRows } = this.#limits;
+    const daily = this.#today();
     if (dailyRequests !== undefined && daily.requests >= dailyRequests) {
       throw this.#refuse(`at most ${dailyRequests} requests a day`, this.#untilTomorrowMs());
     }
@@ -75,7 +85,6 @@ export class KeyUsage {
     this.#checkBucket(this.#rowBucket, `${this.#limits.rowsPerSecond} rows`);
     this.#requestBucket?.take(1, this.#clock.nowMs());
     daily.requests++;
-    this.#concurrent++;
   }
 
   leave(): void {
@@ -120,8 +129,10 @@ export class KeyUsage {
 
   #today(): { day: number; requests: number; rows: number } {
     const day = Math.floor(this.#clock.wallMs() / DAY_MS);
-    // A clock that is set back must not give the quota of a day twice.
-    if (day > this.#daily.day) this.#daily = { day, requests: 0, rows: 0 };
+    const daysSince = day - this.#daily.day;
+    // A clock that is set back must not give the quota of a day twice; but a clock that was far
+    // ahead for a moment must not stop the counts from beginning anew.
+    if (daysSince > 0 || daysSince < -1) this.#daily = { day, requests: 0, rows: 0 };
     return this.#daily;
   }
 

@@ -64,7 +64,8 @@ export class ConsoleFeed {
   readonly #history: SampleHistory;
   readonly #process = new ProcessSampler();
   readonly #values: Float64Array;
-  readonly #streams = new Set<ServerResponse>();
+  /** The open pages, and what checks whether each may still read. */
+  readonly #streams = new Map<ServerResponse, () => Promise<void>>();
   readonly #startedMs = wallClockMs();
   #lastMs: number;
   #timer: NodeJS.Timeout | undefined;
@@ -114,9 +115,10 @@ export class ConsoleFeed {
 
   /**
    * Sends events to a page until either side closes the response.
+   * @param authorize called once a second; rejects when the caller may no longer read
    * @throws CubeError OVERLOADED, STOPPING
    */
-  addStream(response: ServerResponse): void {
+  addStream(response: ServerResponse, authorize: () => Promise<void>): void {
     if (this.#isClosed) throw new CubeError('STOPPING', 'the process is stopping');
     if (this.#streams.size >= PAGES_MAX) {
       throw new CubeError('OVERLOADED', `${PAGES_MAX} pages are open already; close one of them`);
@@ -127,7 +129,7 @@ export class ConsoleFeed {
       'x-content-type-options': 'nosniff',
     });
     response.write('retry: 1000\n\n');
-    this.#streams.add(response);
+    this.#streams.set(response, authorize);
     response.once('close', () => {
       this.#streams.delete(response);
       if (this.#streams.size === 0) this.#stopTimer();
@@ -139,7 +141,7 @@ export class ConsoleFeed {
   close(): void {
     this.#isClosed = true;
     this.#stopTimer();
-    for (const response of this.#streams) response.end();
+    for (const response of this.#streams.keys()) response.end();
   }
 
   #startTimer(): void {
@@ -157,6 +159,9 @@ export class ConsoleFeed {
   }
 
   #tick(): void {
+    for (const [response, authorize] of this.#streams) {
+      authorize().catch(() => response.end());
+    }
     const timeMs = this.#sample();
     const values = Array.from(this.#values, roundValue);
     this.#send('sample', JSON.stringify([timeMs, ...values]));
@@ -180,7 +185,7 @@ export class ConsoleFeed {
   /** JSON has no line breaks, so that it is one line of an event. */
   #send(event: string, data: string): void {
     const text = `event: ${event}\ndata: ${data}\n\n`;
-    for (const response of this.#streams) {
+    for (const response of this.#streams.keys()) {
       if ((response.writableLength ?? 0) > UNREAD_BYTES_MAX) {
         this.slowReaders++;
         response.destroy();

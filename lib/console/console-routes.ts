@@ -80,8 +80,11 @@ export function registerConsole(app: FastifyInstance, feed: ConsoleFeed, guard?:
     reply.header('cache-control', 'no-store');
     return feed.takeSnapshot();
   });
-  app.get(CONSOLE_EVENTS, options, (_request, reply) => {
-    feed.addStream(reply.raw);
+  app.get(CONSOLE_EVENTS, options, (request, reply) => {
+    feed.addStream(reply.raw, async () => {
+      request.grant?.check();
+      await guard?.(request);
+    });
     reply.hijack();
   });
 }

@@ -52,10 +52,15 @@ export class JsonReader {
 
   /**
    * Parses a file that people write.
+   * @param parse throws a SyntaxError when the text is not JSON
    * @throws CubeError INVALID_ARGUMENT also for a field that an object has twice
    */
-  static parseFile(text: string, source: string): JsonReader {
-    const json = JsonReader.parse(text, source);
+  static parseFile(
+    text: string,
+    source: string,
+    parse: (text: string) => unknown = JSON.parse,
+  ): JsonReader {
+    const json = JsonReader.parse(text, source, parse);
     const repeated = findRepeatedField(text);
     if (repeated === undefined) return json;
     const path = shortenInput(repeated.path, PATH_BYTES_MAX);
@@ -181,6 +186,16 @@ export class JsonReader {
       this.fail(description ?? `a string like ${pattern.source}`);
     }
     return value;
+  }
+
+  /** As `string`, for a text that may be a secret: errors do not show it. */
+  hiddenString(pattern: RegExp, description: string): string {
+    const value = this.#value;
+    if (typeof value === 'string' && pattern.test(value)) return value;
+    throw new CubeError(
+      'INVALID_ARGUMENT',
+      `${this.#source}: ${this.#path}: expected ${description}; the value is not shown`,
+    );
   }
 
   choice<const T extends string>(choices: readonly T[]): T {

@@ -135,7 +135,10 @@ export class ControlAccess {
 
   /** @throws CubeError DENIED, which is also logged */
   #authorize(caller: ControlCaller, scope: ControlScope, action: string): AuthorizedCaller {
-    const { remoteAddress: address, certificate } = caller;
+    const { remoteAddress, forwardedFor, certificate } = caller;
+    const head = { peerAddress: remoteAddress, forwardedFor };
+    const { gate } = this.#options;
+    const address = gate === undefined ? remoteAddress : gate.findClient(head);
     const found = this.#findRefusal(caller, scope);
     if (typeof found !== 'string') return { address, ...found };
     const shown = certificate === undefined ? {} : { certificate: certificate.subject };
@@ -174,7 +177,12 @@ export class ControlAccess {
     ];
     if (!this.#acceptCertificates) return `control calls need ${accepted.join(', or ')}`;
     const problem = findCertificateProblem(caller);
-    if (problem === undefined) return { certificate: caller.certificate?.subject ?? '' };
+    if (problem === undefined) {
+      if (gate?.certificateIncludes(scope) === false) {
+        return `client certificates lack the scope ${scope} here`;
+      }
+      return { certificate: caller.certificate?.subject ?? '' };
+    }
     return `control calls need ${[...accepted, 'a client certificate'].join(', or ')}: ${problem}`;
   }
 
@@ -244,12 +252,12 @@ function findCertificateProblem({ certificate, origin }: ControlCaller): string 
 }
 
 /**
- * Allows this host, but no web page of another site in a browser on it: such a page sends another
- * Origin, or a Host name that was rebound to our address. Returns why the call is denied;
- * undefined when it is allowed.
+ * Allows this host, but no proxy on it, whose callers are elsewhere, and no web page of another
+ * site in a browser on it: such a page sends another Origin, or a Host name that was rebound to our
+ * address. Returns why the call is denied; undefined when it is allowed.
  */
 function findLocalAccessProblem(
-  { remoteAddress, host, origin }: ControlCaller,
+  { remoteAddress, host, origin, forwardedFor }: ControlCaller,
   flags: string,
 ): string | undefined {
   if (!LOOPBACK.test(remoteAddress ?? '')) {
@@ -257,6 +265,9 @@ function findLocalAccessProblem(
       'control calls are only accepted from this host; ' +
       `start the server with ${flags} to allow others`
     );
+  }
+  if (forwardedFor !== undefined) {
+    return `control calls through a proxy need a credential; start the server with ${flags}`;
   }
   if (origin !== undefined && !isSameOrigin(origin, host)) {
     return 'control calls from web pages of other sites are not accepted';

@@ -19,6 +19,8 @@ export interface ControlCaller {
   readonly origin: string | undefined;
   readonly authorization: string | undefined;
   readonly apiKey?: string | undefined;
+  /** The header `x-forwarded-for`: the call came through a proxy. */
+  readonly forwardedFor?: string | undefined;
   readonly certificate?: ClientCertificate | undefined;
 }
 
@@ -32,10 +34,17 @@ const INTERNAL_CERTIFICATE_HEADER = 'x-hypercube-inner-certificate';
  * protocol or thread.
  */
 export function getControlCaller({ headers, socket }: FastifyRequest): ControlCaller {
-  const { host, origin, authorization, 'x-api-key': key } = headers;
-  const apiKey = typeof key === 'string' ? key : undefined;
-  const certificate = findCertificate({ headers, socket });
-  return { remoteAddress: socket.remoteAddress, host, origin, authorization, apiKey, certificate };
+  const { host, origin, authorization } = headers;
+  const read = (name: string): string | undefined => headers[name]?.toString();
+  return {
+    remoteAddress: socket.remoteAddress,
+    host,
+    origin,
+    authorization,
+    apiKey: read('x-api-key'),
+    forwardedFor: read('x-forwarded-for'),
+    certificate: findCertificate({ headers, socket }),
+  };
 }
 
 /** The certificate of the caller of a request, which an internal request has in a header. */

@@ -46,6 +46,11 @@ export function toCertificate({
   return { subject: `CN=${subject.CN}`, validUntilMs: Date.parse(validTo) };
 }
 
+/** A proxy may add a field of its own below the client's. */
+export function readForwardedFor(metadata: Metadata): string | undefined {
+  return metadata.get('x-forwarded-for').join(', ') || undefined;
+}
+
 type AnyCall = ServerUnaryCall<Buffer, Buffer> | ServerDuplexStream<Buffer, Buffer>;
 
 /** A handler's view of its call. */
@@ -114,6 +119,11 @@ export class GrpcCall {
   setTrailer(name: string, value: string): void {
     this.#trailers ??= createMetadata();
     this.#trailers.set(name, value);
+  }
+
+  /** The metadata `x-forwarded-for`. */
+  get forwardedFor(): string | undefined {
+    return readForwardedFor(this.#call.metadata);
   }
 
   /** Returns the first value of a metadata key (lower case). */
@@ -251,8 +261,12 @@ export class GrpcRoute extends MethodStats {
     call.once('close', () => idleStreams.delete(call));
     idleStreams.add(call);
     // A stream destroyed by the error could not send the error's status.
+    let isFirst = true;
     for await (const request of call.iterator({ destroyOnReturn: false })) {
       idleStreams.delete(call);
+      // The first message was admitted with the call.
+      if (!isFirst) grpcCall.grant?.next();
+      isFirst = false;
       const response = await this.#handle(request, grpcCall);
       if (call.cancelled) return;
       const release = this.#unsent.add(peer, response.length);

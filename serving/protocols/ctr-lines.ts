@@ -101,6 +101,7 @@ export class LineScorer {
     const values = rows.map(({ value }) => value);
     const json = JsonReader.of({ rows: values }, source).field('rows');
     for (;;) {
+      this.#call.grant?.check();
       try {
         return await handlePrediction(this.#context, 'ctr', this.#call, {
           find: (models) => findBundle(models, this.#options),

@@ -410,6 +410,16 @@ export function checkAdmission(
   }
 }
 
+/** Returns a version to a caller who may read about its model. @throws CubeError DENIED */
+export function checkModelAccess(
+  models: Pick<Models, 'getName'>,
+  grant: CallGrant | undefined,
+  loaded: LoadedVersion,
+): LoadedVersion {
+  grant?.principal.checkModel(models.getName(loaded));
+  return loaded;
+}
+
 /**
  * HTTP: the headers `timeout-ms` and `hypercube-degraded`. The call is cancelled when its
  * connection closes before the response is sent.

@@ -25,6 +25,7 @@ import { isTensorModel } from '../engine/loaded-version.ts';
 import { type Endpoints, findNotReadyReason } from './endpoints.ts';
 import {
   type AnyParsedRequest,
+  checkModelAccess,
   createGrpcAdmit,
   createGrpcCallContext,
   handlePrediction,
@@ -106,6 +107,8 @@ function createMetadataCalls(
   const { models, admission } = context;
   const find = ({ name, version }: Fields): LoadedVersion =>
     models.find(String(name), toVersionSelector(String(version ?? '')));
+  const findPermitted = (request: Fields, { grant }: GrpcCall): LoadedVersion =>
+    checkModelAccess(models, grant, find(request));
   return {
     ...createSettingCalls(context),
     ServerLive: () => ({ live: true }),
@@ -120,8 +123,12 @@ function createMetadataCalls(
         return { ready: false };
       }
     },
-    ModelMetadata: (request) => ({ ...getModelMetadata(String(request['name']), find(request)) }),
-    ModelConfig: (request) => ({ config: getModelConfig(String(request['name']), find(request)) }),
+    ModelMetadata: (request, call) => ({
+      ...getModelMetadata(String(request['name']), findPermitted(request, call)),
+    }),
+    ModelConfig: (request, call) => ({
+      config: getModelConfig(String(request['name']), findPermitted(request, call)),
+    }),
     ModelStatistics: ({ name, version }) => ({
       model_stats: getModelStatistics(models, String(name ?? ''), String(version ?? '')),
     }),
@@ -252,6 +259,7 @@ function toControlCaller(call: GrpcCall): ControlCaller {
     origin: undefined,
     authorization: call.getMetadata('authorization'),
     apiKey: call.getMetadata('x-api-key'),
+    forwardedFor: call.forwardedFor,
     certificate: call.certificate,
   };
 }

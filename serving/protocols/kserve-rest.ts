@@ -8,10 +8,12 @@ import { handleFastifyRequest } from '../../lib/rpc/http-server.ts';
 import type { LoadedVersion } from '../engine/loaded-version.ts';
 import { isTensorModel } from '../engine/loaded-version.ts';
 import type { VersionFinder } from '../models/experiments.ts';
+import type { Models } from '../models/model-registry.ts';
 import type { Endpoints } from './endpoints.ts';
 import {
   type AnyParsedRequest,
   checkAdmission,
+  checkModelAccess,
   createHeadContext,
   createHttpCallContext,
   handlePrediction,
@@ -97,7 +99,7 @@ export function registerKserveRest(
   };
   for (const path of MODEL_PATHS) {
     app.get<ModelRoute>(path, async (request) =>
-      getModelMetadata(request.params.model, findModel(models, request)),
+      getModelMetadata(request.params.model, findPermittedModel(models, request)),
     );
     app.get<ModelRoute>(`${path}/ready`, ready);
     app.post(`${path}/infer`, { config: { admit } }, (request, reply) =>
@@ -120,6 +122,11 @@ export function findModel(
   { params: { model = '', version } }: { readonly params: Partial<ModelRoute['Params']> },
 ): LoadedVersion {
   return models.find(model, version === undefined ? {} : { version });
+}
+
+/** The same for a caller who may read about the model. @throws CubeError also DENIED */
+export function findPermittedModel(models: Models, request: ModelRequest): LoadedVersion {
+  return checkModelAccess(models, request.grant, findModel(models, request));
 }
 
 function parseRequest(

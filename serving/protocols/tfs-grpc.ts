@@ -18,6 +18,7 @@ import type { VersionFinder } from '../models/experiments.ts';
 import type { Endpoints } from './endpoints.ts';
 import {
   type AnyParsedRequest,
+  checkModelAccess,
   createGrpcAdmit,
   createGrpcCallContext,
   handlePrediction,
@@ -40,7 +41,7 @@ export function registerTfsGrpc({ grpc }: Endpoints, context: ProtocolContext): 
     });
   };
   grpc.addUnary(SERVICE, 'Predict', predict, createGrpcAdmit(context, 'tfs'));
-  grpc.addUnary(SERVICE, 'GetModelMetadata', async (bytes) => {
+  grpc.addUnary(SERVICE, 'GetModelMetadata', async (bytes, { grant }) => {
     const request = decodeMetadataRequest(bytes);
     const [unknown] = request.fields.filter((field) => field !== METADATA_FIELD);
     if (unknown !== undefined || request.fields.length === 0) {
@@ -48,7 +49,8 @@ export function registerTfsGrpc({ grpc }: Endpoints, context: ProtocolContext): 
       const text = `metadata_field: expected ${METADATA_FIELD}, got ${got}`;
       throw new CubeError('INVALID_ARGUMENT', text);
     }
-    const loaded = findVersion(request, context.models);
+    const { models } = context;
+    const loaded = checkModelAccess(models, grant, findVersion(request, models));
     const { inputs, outputs } = getModelMetadata(request.model, loaded);
     const { model } = request;
     const { version } = loaded;

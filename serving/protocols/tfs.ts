@@ -2,6 +2,7 @@
  * TensorFlow Serving's REST protocol: the versions and labels (channels) of a model, its signature,
  * and `:predict` in row (`instances`) and column (`inputs`) form (docs/wire/serving.md).
  */
+import type { CallGrant } from '../../lib/access/access-gate.ts';
 import { CubeError, requireDefined } from '../../lib/core/errors.ts';
 import { JsonReader } from '../../lib/core/json.ts';
 import type { SlicedWork } from '../../lib/core/json-slices.ts';
@@ -17,6 +18,7 @@ import type { Endpoints } from './endpoints.ts';
 import {
   type AnyParsedRequest,
   checkAdmission,
+  checkModelAccess,
   createHeadContext,
   createHttpCallContext,
   handlePrediction,
@@ -80,8 +82,10 @@ export function registerTfs(endpoints: Endpoints, context: ProtocolContext): voi
       findLoaded(models, parseCall(head.params as unknown as TargetModel).target),
     )?.announce();
   for (const path of MODEL_PATHS) {
-    app.get<TfsRoute>(path, async ({ params }) => getVersionStatus(models, params));
-    app.get<TfsRoute>(`${path}/metadata`, async ({ params }) => getSignature(models, params));
+    app.get<TfsRoute>(path, async ({ params, grant }) => getVersionStatus(models, params, grant));
+    app.get<TfsRoute>(`${path}/metadata`, async ({ params, grant }) =>
+      getSignature(models, params, grant),
+    );
     app.post<TfsRoute>(path, { config: { admit } }, async (request, reply) => {
       const { target, verb } = parseCall(request.params);
       const { headers, grant } = request;
@@ -135,16 +139,20 @@ function findLoaded(models: VersionFinder, { model, version, label }: TargetMode
   return models.find(model, selector);
 }
 
-/** @throws CubeError NOT_FOUND */
-function getVersionStatus(models: Models, target: TargetModel): object {
+/** @throws CubeError NOT_FOUND, DENIED */
+function getVersionStatus(
+  models: Models,
+  target: TargetModel,
+  grant: CallGrant | undefined,
+): object {
   const { model, version, label } = target;
   const status = models.status().find((candidate) => candidate.model === model);
   // findLoaded throws for an unknown model; a model that is still loading has a state to report.
   if (status === undefined || version !== undefined || label !== undefined) {
-    return {
-      model_version_status: [formatVersionState(findLoaded(models, target).version, 'AVAILABLE')],
-    };
+    const loaded = checkModelAccess(models, grant, findLoaded(models, target));
+    return { model_version_status: [formatVersionState(loaded.version, 'AVAILABLE')] };
   }
+  grant?.principal.checkModel(model);
   const states = status.held.map((loaded) => formatVersionState(loaded, 'AVAILABLE'));
   if (status.loading !== undefined) states.push(formatVersionState(status.loading, 'LOADING'));
   return { model_version_status: states };
@@ -154,8 +162,8 @@ function formatVersionState(version: string, state: 'AVAILABLE' | 'LOADING'): ob
   return { version, state, status: { error_code: 'OK', error_message: '' } };
 }
 
-function getSignature(models: Models, target: TargetModel): object {
-  const loaded = findLoaded(models, target);
+function getSignature(models: Models, target: TargetModel, grant: CallGrant | undefined): object {
+  const loaded = checkModelAccess(models, grant, findLoaded(models, target));
   const { inputs, outputs } = getModelMetadata(target.model, loaded);
   const definition = {
     inputs: formatTensorInfos(inputs),

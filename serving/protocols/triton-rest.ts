@@ -8,7 +8,7 @@ import { JsonReader } from '../../lib/core/json.ts';
 import { getControlCaller } from '../../lib/rpc/control-caller.ts';
 import type { Endpoints } from './endpoints.ts';
 import { type ProtocolContext, readBodyText } from './handle-prediction.ts';
-import { findModel, MODEL_PATHS, type ModelRoute } from './kserve-rest.ts';
+import { findPermittedModel, MODEL_PATHS, type ModelRoute } from './kserve-rest.ts';
 import {
   getModelConfig,
   getModelStatistics,
@@ -32,7 +32,7 @@ export function registerTritonRest({ http: { app } }: Endpoints, context: Protoc
   const { models } = context;
   for (const path of MODEL_PATHS) {
     app.get<ModelRoute>(`${path}/config`, async (request) =>
-      getModelConfig(request.params.model, findModel(models, request)),
+      getModelConfig(request.params.model, findPermittedModel(models, request)),
     );
     app.get<ModelRoute>(`${path}/stats`, async ({ params: { model, version = '' } }) => ({
       model_stats: getModelStatistics(models, model, version),

@@ -27,10 +27,17 @@ test('the client is the last hop that is not a trusted proxy', () => {
     [PROXY, '6.6.6.6, 1.2.3.4, 10.9.9.9', '1.2.3.4'],
     ['5.5.5.5', '1.2.3.4', '5.5.5.5'],
     [PROXY, undefined, PROXY],
-    [PROXY, '', PROXY],
-    [PROXY, '1.2.3.4, garbage', PROXY],
-    [PROXY, '1.2.3.4, garbage, 10.0.0.2', '10.0.0.2'],
-    [PROXY, `${'1.2.3.4,'.repeat(10_000)}1.2.3.4`, PROXY],
+    // Never the address of the proxy, which may be an allowed one.
+    [PROXY, '', undefined],
+    [PROXY, '1.2.3.4, garbage', undefined],
+    [PROXY, `1.2.3.4, garbage, ${PROXY}`, undefined],
+    [PROXY, '1.2.3.4, garbage, 10.0.0.2', undefined],
+    [PROXY, 'garbage, 1.2.3.4, 10.0.0.2', '1.2.3.4'],
+    [PROXY, `${'9.9.9.9,'.repeat(10_000)}1.2.3.4`, '1.2.3.4'],
+    [PROXY, `1.2.3.4${`,${PROXY}`.repeat(1_000)}`, undefined],
+    [PROXY, `1.2.3.4${`,${PROXY}`.repeat(40)}`, undefined],
+    [PROXY, '1.2.3.4:5000', '1.2.3.4'],
+    [PROXY, '[2001:db8::1]:5000', '2001:db8::1'],
     [PROXY, '[2001:db8::1]', '2001:db8::1'],
   ] as const) {
     assert.equal(rules.findClient(peer, header), client, header?.slice(0, 60));

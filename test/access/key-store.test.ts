@@ -231,3 +231,23 @@ test('every form of a credential is read, and an empty one is none', () => {
     assert.equal(readApiKey({ authorization, apiKey }), expected);
   }
 });
+
+test('errors show nothing of a file, which may hold another secret', (t) => {
+  const { keys } = new Place(t);
+  const key = keys.add('ads', '--scope', 'predict');
+  const good = readFileSync(keys.file, 'utf8');
+  const { keys: stored } = JSON.parse(good) as { keys: { sha256: string; prefix: string }[] };
+  for (const text of [
+    'hunter2-is-a-token',
+    `${key}\n`,
+    good.replace(stored[0]?.sha256 ?? '?', key),
+    good.replace(stored[0]?.prefix ?? '?', key),
+    good.replace('{', key),
+  ]) {
+    assert.throws(
+      () => parseKeyFile(text, 'keys.json'),
+      ({ message }: Error) => /^keys\.json: /.test(message) && !/hck_|hunter2/.test(message),
+      text,
+    );
+  }
+});

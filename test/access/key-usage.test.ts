@@ -150,3 +150,38 @@ test('changed limits apply at once and keep what was used', () => {
   usage.setLimits({ dailyRequests: 2 });
   assert.equal(attempt(() => usage.enter())[0], 'RATE_LIMITED');
 });
+
+test('messages of a call that has begun count as requests, not as concurrent ones', () => {
+  const { usage } = createUsage({ concurrentMax: 1, dailyRequests: 3 });
+  assert.deepEqual(
+    attempt(() => usage.enter()),
+    ['OK'],
+  );
+  assert.deepEqual(
+    attempt(() => usage.takeRequest()),
+    ['OK'],
+  );
+  assert.deepEqual(
+    attempt(() => usage.takeRequest()),
+    ['OK'],
+  );
+  assert.equal(attempt(() => usage.takeRequest())[0], 'RATE_LIMITED');
+  assert.equal(usage.concurrent, 1);
+  assert.equal(usage.daily.requests, 3);
+});
+
+test('a clock that was far ahead for a moment does not stop the next days', () => {
+  const { usage, clock } = createUsage({ dailyRequests: 1 });
+  clock.utcMs += 400 * DAY_MS;
+  usage.enter();
+  usage.leave();
+  clock.utcMs -= 400 * DAY_MS;
+  assert.deepEqual(
+    attempt(() => usage.enter()),
+    ['OK'],
+  );
+  usage.leave();
+  // An hour back over midnight gives no second quota.
+  clock.utcMs -= 3_600_000;
+  assert.equal(attempt(() => usage.enter())[0], 'RATE_LIMITED');
+});

@@ -41,8 +41,12 @@ function createFeed(): { feed: ConsoleFeed; source: CountingSource; setNow: (ms:
   };
 }
 
-async function serve(t: TestContext, feed: ConsoleFeed): Promise<string> {
-  const server = createServer((_request, response) => feed.addStream(response));
+async function serve(
+  t: TestContext,
+  feed: ConsoleFeed,
+  authorize: () => Promise<void> = async () => undefined,
+): Promise<string> {
+  const server = createServer((_request, response) => feed.addStream(response, authorize));
   server.listen(0, '127.0.0.1');
   await once(server, 'listening');
   t.after(() => {
@@ -113,6 +117,24 @@ test('pages get samples and changed states, until the last one is closed', async
   assert.equal(source.states, states);
 });
 
+test('a page whose caller may no longer read gets no more events', async (t) => {
+  const { feed } = createFeed();
+  let isAllowed = true;
+  const url = await serve(t, feed, async () => {
+    if (!isAllowed) throw new Error('revoked');
+  });
+  const response = await openStream(url);
+  let text = '';
+  response.on('data', (piece) => {
+    text += piece;
+  });
+  const ended = once(response, 'end');
+  await waitUntil(() => text.includes('event: sample'));
+  isAllowed = false;
+  await ended;
+  assert.equal(feed.pages, 0);
+});
+
 test('a slow reader is dropped, and pages are limited', async (t) => {
   const { feed, source } = createFeed();
   const url = await serve(t, feed);
@@ -129,11 +151,11 @@ test('a slow reader is dropped, and pages are limited', async (t) => {
   await dropped;
   source.text = '';
   const streams = await Promise.all(Array.from({ length: PAGES_MAX }, () => openStream(url)));
-  assert.throws(() => feed.addStream({} as never), { code: 'OVERLOADED' });
+  assert.throws(() => feed.addStream({} as never, async () => undefined), { code: 'OVERLOADED' });
   const ended = Promise.all(streams.map((stream) => once(stream.resume(), 'end')));
   feed.close();
   await ended;
-  assert.throws(() => feed.addStream({} as never), { code: 'STOPPING' });
+  assert.throws(() => feed.addStream({} as never, async () => undefined), { code: 'STOPPING' });
 });
 
 test('the history has a fixed length, and percentiles are those since the last call', () => {

@@ -388,7 +388,8 @@ test('the grant of a caller ends with its response or its connection', async (t)
     assert.equal(path, '/named/:name/do');
     if (apiKey !== 'good') throw new CubeError('UNAUTHENTICATED', 'send a key');
     granted++;
-    return { principal: UNRESTRICTED, end: () => void ended++ };
+    const nothing = (): void => undefined;
+    return { principal: UNRESTRICTED, check: nothing, next: nothing, end: () => void ended++ };
   };
   const gate = { admit: admitCaller } as AccessGate;
   const limits = DEFAULT_SERVER_LIMITS;

@@ -6,6 +6,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
 import { status } from '@grpc/grpc-js';
+import { waitUntil } from '../rpc/support/echo-server.ts';
 import { ROWS, ServedToy, TSV } from './support/served-toy.ts';
 import { BUNDLE, toTsv } from './support/toy-bundle.ts';
 
@@ -72,6 +73,92 @@ test('each scope opens its own routes only', async (t) => {
       ['load model', BUNDLE, 'control', 'OK'],
     ],
   );
+});
+
+test('a key of one model reads nothing about another', async (t) => {
+  const made: string[] = [];
+  const served = await ServedToy.start(t, ({ keys }) => {
+    made.push(keys.add('this', '--scope', `predict:${BUNDLE}`));
+    made.push(keys.add('other', '--scope', 'predict:other'));
+    return {};
+  });
+  for (const path of [
+    `/v2/models/${BUNDLE}`,
+    `/v2/models/${BUNDLE}/versions/1`,
+    `/v2/models/${BUNDLE}/config`,
+    `/v1/models/${BUNDLE}`,
+    `/v1/models/${BUNDLE}/versions/1`,
+    `/v1/models/${BUNDLE}/metadata`,
+  ]) {
+    const statuses: number[] = [];
+    for (const key of made) {
+      statuses.push((await served.fetch(path, { headers: { 'x-api-key': key } })).status);
+    }
+    assert.deepEqual(statuses, [200, 403], path);
+  }
+  const name = Buffer.from(BUNDLE);
+  const named = Buffer.concat([Buffer.from([10, name.length]), name]);
+  const signature = Buffer.from('signature_def');
+  const tensorflow = Buffer.concat([
+    Buffer.from([10, named.length]),
+    named,
+    Buffer.from([18, signature.length]),
+    signature,
+  ]);
+  for (const [path, request] of [
+    ['/inference.GRPCInferenceService/ModelMetadata', named],
+    ['/inference.GRPCInferenceService/ModelConfig', named],
+    ['/tensorflow.serving.PredictionService/GetModelMetadata', tensorflow],
+  ] as const) {
+    const codes: (number | undefined)[] = [];
+    for (const key of made) {
+      codes.push((await served.callGrpc({ 'x-api-key': key }, path, request))?.code);
+    }
+    assert.deepEqual(codes, [undefined, status.PERMISSION_DENIED], path);
+  }
+});
+
+test('each message of a stream is a request of its key', async (t) => {
+  const made: string[] = [];
+  const served = await ServedToy.start(t, ({ keys }) => {
+    made.push(keys.add('daily', '--scope', 'predict', '--daily-requests', '3'));
+    made.push(keys.add('revoked', '--scope', 'predict'));
+    return {};
+  });
+  const [daily = '', revoked = ''] = made;
+  const limited = served.openStream({ 'x-api-key': daily });
+  for (let i = 0; i < 3; i++) assert.equal(await limited.send(), 'answered');
+  assert.equal(await limited.send(), status.RESOURCE_EXHAUSTED);
+  const open = served.openStream({ 'x-api-key': revoked });
+  assert.equal(await open.send(), 'answered');
+  served.keys.run('revoke', '--id', 'revoked');
+  await waitUntil(async () => (await served.predict({ 'x-api-key': revoked })).startsWith('401'));
+  assert.equal(await open.send(), status.UNAUTHENTICATED);
+});
+
+test('lines that arrive after the key was revoked are not scored', async (t) => {
+  let key = '';
+  const served = await ServedToy.start(t, ({ keys }) => {
+    key = keys.add('bulk', '--scope', 'predict');
+    return {};
+  });
+  const { readable, writable } = new TransformStream<Uint8Array, Uint8Array>();
+  const writer = writable.getWriter();
+  const line = new TextEncoder().encode(`${JSON.stringify(ROWS[0])}\n`);
+  const pending = served.fetch('/v1/ctr:predict', {
+    method: 'POST',
+    headers: { 'content-type': 'application/x-ndjson', 'x-api-key': key },
+    body: readable,
+    duplex: 'half',
+  } as RequestInit);
+  await writer.write(line);
+  const reader = (await pending).body?.pipeThrough(new TextDecoderStream()).getReader();
+  assert.match(String((await reader?.read())?.value), /"probability"/);
+  served.keys.run('revoke', '--id', 'bulk');
+  await waitUntil(async () => (await served.predict({ 'x-api-key': key })).startsWith('401'));
+  await writer.write(line);
+  assert.match(String((await reader?.read())?.value), /"code":"UNAUTHENTICATED"/);
+  await writer.close();
 });
 
 test('limits of a key: 429 with Retry-After, RESOURCE_EXHAUSTED with RetryInfo', async (t) => {
@@ -149,6 +236,50 @@ test('addresses are checked, and x-forwarded-for needs a trusted proxy', async (
   assert.equal(await served.predict(), '403 DENIED');
   const [record] = served.readAudit();
   assert.deepEqual([record?.['address'], record?.['result']], ['203.0.113.7', 'DENIED']);
+});
+
+test('no header moves a client of a proxy to an allowed address', async (t) => {
+  const served = await ServedToy.start(t, () => ({
+    anonymousScopes: ['predict'],
+    allowedAddresses: ['127.0.0.0/8', '192.0.2.0/24'],
+    trustedProxies: ['127.0.0.1'],
+  }));
+  assert.equal(await served.predict({ 'x-forwarded-for': '192.0.2.9:5000' }), '200');
+  for (const header of [
+    `${'192.0.2.9, '.repeat(300)}203.0.113.7`,
+    '203.0.113.7:5000',
+    'unknown',
+    `203.0.113.7${', 127.0.0.1'.repeat(40)}`,
+  ]) {
+    assert.equal(await served.predict({ 'x-forwarded-for': header }), '403 DENIED', header);
+  }
+});
+
+test('a proxy on this host does not make the clients behind it local', async (t) => {
+  const served = await ServedToy.start(
+    t,
+    () => ({ keyFile: undefined, trustedProxies: ['::1'] }) as never,
+  );
+  const unload = `/v2/repository/models/${BUNDLE}/unload`;
+  const headers = { 'x-forwarded-for': '203.0.113.7' };
+  assert.equal((await served.fetch(unload, { method: 'POST', headers })).status, 403);
+  const name = Buffer.from(BUNDLE);
+  const request = Buffer.concat([Buffer.from([18, name.length]), name]);
+  const path = '/inference.GRPCInferenceService/RepositoryModelUnload';
+  assert.equal((await served.callGrpc(headers, path, request))?.code, status.PERMISSION_DENIED);
+  assert.equal((await served.fetch(unload, { method: 'POST' })).status, 200);
+});
+
+test('the audit file names the client of a control call, not its proxy', async (t) => {
+  let key = '';
+  const served = await ServedToy.start(t, ({ keys }) => {
+    key = keys.add('deployer', '--scope', 'control:stage');
+    return { trustedProxies: ['127.0.0.1'] };
+  });
+  const headers = { 'x-forwarded-for': '203.0.113.7', 'x-api-key': key };
+  const load = `/v2/repository/models/${BUNDLE}/load`;
+  assert.equal((await served.fetch(load, { method: 'POST', headers })).status, 200);
+  assert.equal(served.readAudit().at(-1)?.['address'], '203.0.113.7');
 });
 
 test('no credential is in logs, status, metrics, errors or the audit file', async (t) => {

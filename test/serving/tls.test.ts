@@ -9,13 +9,14 @@ import { CtrClient } from '../../lib/client/ctr-client.ts';
 import { CubeError } from '../../lib/core/errors.ts';
 import { Channel } from '../../lib/rpc/channel.ts';
 import { type CredentialFiles, Credentials } from '../../lib/rpc/credentials.ts';
+import { callJson } from '../../lib/rpc/json-call.ts';
 import { GENERAL_MODEL_SERVICE } from '../../proto/general-model.ts';
 import { CertificateAuthority, type IdentityFiles } from '../rpc/support/certificates.ts';
 import { waitUntil } from '../rpc/support/echo-server.ts';
 import { encodeRequest } from './support/paddle-client.ts';
 import { createPaddleRequest } from './support/protocol-clients.ts';
 import { ROWS, ServedToy } from './support/served-toy.ts';
-import { toTsv } from './support/toy-bundle.ts';
+import { BUNDLE, toTsv } from './support/toy-bundle.ts';
 
 const HALF_OPEN = 300;
 
@@ -175,4 +176,34 @@ test('with tls-only, connections in clear are closed', async (t) => {
   await once(plain, 'close');
   const tls = { ca: authority.path };
   assert.equal(await predict(`https://${served.address}`, { tls }), '3 scores');
+});
+
+test('certificate-scopes bind control calls too', async (t) => {
+  const { authority, identity } = await start(t);
+  const limited = await ServedToy.start(t, () => ({
+    keyFile: undefined as never,
+    tlsCert: identity.cert,
+    tlsKey: identity.key,
+    tlsCa: authority.path,
+    certificateScopes: ['predict'],
+  }));
+  const all = await ServedToy.start(t, () => ({
+    keyFile: undefined as never,
+    tlsCert: identity.cert,
+    tlsKey: identity.key,
+    tlsCa: authority.path,
+  }));
+  const { cert, key } = authority.issue({ name: 'caller' });
+  const credentials = new Credentials({ tls: { cert, key, ca: authority.path } });
+  const load = (place: ServedToy): Promise<string> =>
+    callJson(
+      { address: place.address, credentials, role: 'serving' },
+      `/v2/repository/models/${BUNDLE}/load`,
+      { body: {}, timeoutMs: 30_000 },
+    ).then(
+      () => 'loaded',
+      (error) => CubeError.from(error).code,
+    );
+  assert.equal(await load(limited), 'DENIED');
+  assert.equal(await load(all), 'loaded');
 });

@@ -7,7 +7,12 @@ import type { TestContext } from 'node:test';
 import { Client, credentials, Metadata, type ServiceError } from '@grpc/grpc-js';
 import { createCtrRequest } from '../../../lib/client/ctr-rows.ts';
 import { createLogger } from '../../../lib/platform/logs.ts';
-import { CTR_PREDICT, CTR_SERVICE, encodeCtrRequest } from '../../../proto/ctr.ts';
+import {
+  CTR_PREDICT,
+  CTR_PREDICT_STREAM,
+  CTR_SERVICE,
+  encodeCtrRequest,
+} from '../../../proto/ctr.ts';
 import { GENERAL_MODEL_SERVICE } from '../../../proto/general-model.ts';
 import { OutputBuffer } from '../../../proto/output-buffer.ts';
 import { RequestEncoder } from '../../../proto/request-encoder.ts';
@@ -22,6 +27,18 @@ import { ToyRepository } from './toy-service.ts';
 
 export const ROWS: ReturnType<typeof toyRows> = toyRows(3);
 export const TSV = 'text/tab-separated-values';
+
+const same = (bytes: Buffer): Buffer => bytes;
+
+function encodeRows(): Buffer {
+  return Buffer.from(encodeCtrRequest(createCtrRequest(toTsv(ROWS), {})));
+}
+
+function toMetadata(fields: Record<string, string>): Metadata {
+  const metadata = new Metadata();
+  for (const [name, value] of Object.entries(fields)) metadata.set(name, value);
+  return metadata;
+}
 
 export class ServedToy {
   readonly folder: string;
@@ -107,18 +124,41 @@ export class ServedToy {
   }
 
   async predictByGrpc(fields: Record<string, string>): Promise<ServiceError | undefined> {
+    return this.callGrpc(fields, `/${CTR_SERVICE}/${CTR_PREDICT}`, encodeRows());
+  }
+
+  /** @returns the error of a unary call */
+  async callGrpc(
+    fields: Record<string, string>,
+    path: string,
+    bytes: Buffer,
+  ): Promise<ServiceError | undefined> {
     const client = new Client(this.address, credentials.createInsecure());
-    const metadata = new Metadata();
-    for (const [name, value] of Object.entries(fields)) metadata.set(name, value);
-    const request = createCtrRequest(toTsv(ROWS), {});
-    const path = `/${CTR_SERVICE}/${CTR_PREDICT}`;
-    const same = (bytes: Buffer): Buffer => bytes;
     const error = await new Promise<ServiceError | null>((resolve) => {
-      const bytes = Buffer.from(encodeCtrRequest(request));
-      client.makeUnaryRequest(path, same, same, bytes, metadata, resolve);
+      client.makeUnaryRequest(path, same, same, bytes, toMetadata(fields), resolve);
     });
     client.close();
     return error ?? undefined;
+  }
+
+  /** A stream of predictions. `send` resolves to `answered`, or the status that ended it. */
+  openStream(fields: Record<string, string>): { send(): Promise<'answered' | number> } {
+    const client = new Client(this.address, credentials.createInsecure());
+    const path = `/${CTR_SERVICE}/${CTR_PREDICT_STREAM}`;
+    const stream = client.makeBidiStreamRequest(path, same, same, toMetadata(fields));
+    let settle: (result: 'answered' | number) => void = () => undefined;
+    stream.on('data', () => settle('answered'));
+    stream.on('error', (error: ServiceError) => {
+      settle(error.code);
+      client.close();
+    });
+    return {
+      send: () =>
+        new Promise((resolve) => {
+          settle = resolve;
+          stream.write(encodeRows());
+        }),
+    };
   }
 
   /** @returns the error code, 0 without an error */
