@@ -1,9 +1,9 @@
 /**
  * The open connections of a port, and when each was last used. When the limit on connections is
- * reached, the one that was idle for longest makes room for the next. Connections that have not
- * shown their protocol yet, such as half-open TLS handshakes, have half of the places: beyond that
- * the oldest of them makes room, so that a flood of them neither shuts out callers, whose
- * handshakes take milliseconds, nor closes their connections.
+ * reached, the one that was idle for longest makes room for the next. Connections that have not got
+ * an answer yet, such as half-open TLS handshakes and beginnings of requests, have half of the
+ * places: beyond that the oldest of them makes room, so that a flood of them neither shuts out
+ * callers, whose first requests take milliseconds, nor closes their connections.
  */
 import type { Socket } from 'node:net';
 import type { ServerLimits } from '../core/limits.ts';
@@ -11,18 +11,22 @@ import { SlowReaderDetector } from './slow-reader-detector.ts';
 
 /** A connection that was used more recently is never closed for another one. */
 const EVICTED_IDLE_MS = 1000;
-/** Fewer connections without a protocol are never closed for others of the kind. */
+/** Fewer connections without an answer are never closed for others of the kind. */
 const STARTING_MIN = 16;
+/** Connections with a first request in flight that are passed over in a search. */
+const BUSY_MAX = 64;
 /** A scan of all connections costs about a millisecond; connections may arrive much faster. */
 const SCAN_INTERVAL_MS = 100;
 
 export class Connection {
   readonly socket: Socket;
   readonly #slowReader: SlowReaderDetector;
-  #bytes = 0;
+  #writtenBytes = 0;
   #activeMs: number;
-  /** Whether a call or request is in flight. */
+  /** Whether a call or request that has arrived is in flight. */
   isBusy: () => boolean = () => false;
+  /** Whether a call or request has been answered. */
+  wasAnswered: () => boolean = () => false;
 
   constructor(socket: Socket, nowMs: number) {
     this.socket = socket;
@@ -35,12 +39,15 @@ export class Connection {
     return this.#activeMs;
   }
 
-  /** Checks for use since the last call. Returns whether there was any. */
+  /**
+   * Checks for use since the last call. Bytes of a request that is still arriving are none: a flood
+   * of slow requests must not keep its places. Returns whether there was any.
+   */
   update(nowMs: number): boolean {
-    const { bytesRead, bytesWritten } = this.socket;
-    const isUsed = bytesRead + bytesWritten !== this.#bytes || this.isBusy();
+    const { bytesWritten } = this.socket;
+    const isUsed = bytesWritten !== this.#writtenBytes || this.isBusy();
     if (isUsed) {
-      this.#bytes = bytesRead + bytesWritten;
+      this.#writtenBytes = bytesWritten;
       this.#activeMs = nowMs;
     }
     return isUsed;
@@ -88,11 +95,6 @@ export class ConnectionTable {
     return connection;
   }
 
-  /** Says that a connection has shown its protocol, over TLS after its handshake. */
-  setStarted(connection: Connection): void {
-    this.#starting.delete(connection);
-  }
-
   [Symbol.iterator](): IterableIterator<Connection> {
     return this.#connections.values();
   }
@@ -108,9 +110,22 @@ export class ConnectionTable {
     return false;
   }
 
+  /** Closes the oldest connection that waits for its first request. */
   #evictStarting(): void {
-    const [oldest] = this.#starting;
-    if (oldest !== undefined) this.#close(oldest);
+    let busyCount = 0;
+    for (const connection of this.#starting) {
+      if (connection.wasAnswered()) this.#starting.delete(connection);
+      else if (!connection.isBusy()) {
+        this.#close(connection);
+        return;
+      } else if (++busyCount > BUSY_MAX) return;
+      else {
+        // Behind the others, so that the next call finds it last.
+        this.#starting.delete(connection);
+        this.#starting.add(connection);
+      }
+      if (this.#starting.size < this.#startingMax) return;
+    }
   }
 
   #close(connection: Connection): void {

@@ -75,9 +75,9 @@ export class DirectConnection {
     socket.once('close', this.#onClose);
   }
 
-  /** A request is admitted and not answered yet. */
+  /** A request has arrived and is not answered yet. */
   get isBusy(): boolean {
-    return this.#exchange !== undefined;
+    return this.#exchange !== undefined && this.#missing === 0;
   }
 
   /** No part of a request has arrived. */
@@ -181,7 +181,7 @@ export class DirectConnection {
       this.#exchange = exchange;
       exchange.onSent = this.#onSent;
       this.#missing = head.contentLength;
-      if (head.contentLength > end - at) this.#options.bodies.add(this);
+      if (head.contentLength > end - at) this.#beginBody();
       if (exchange.admit()) this.#allocateBody(head.contentLength, found.route.readsBodyAtOnce);
     }
   }
@@ -209,6 +209,19 @@ export class DirectConnection {
     if (wasPaused && !this.#isFinished && !this.#isPaused) this.socket.resume();
   }
 
+  #beginBody(): void {
+    const { bodies, admission } = this.#options;
+    bodies.add(this);
+    const close = (): void => this.expireBody();
+    admission.beginBody(this.socket, { isStreamed: false, isRead: () => true, close });
+  }
+
+  #endBody(): void {
+    const { bodies, admission } = this.#options;
+    bodies.remove(this);
+    admission.endBody(this.socket);
+  }
+
   #allocateBody(byteCount: number, isReadAtOnce = false): void {
     const isLarge = byteCount >= LARGE_BODY_BYTES && byteCount <= POOLED_BODY_BYTES;
     this.#isBodyPooled = isReadAtOnce && isLarge;
@@ -224,7 +237,7 @@ export class DirectConnection {
     this.#missing -= count;
     const body = this.#copyBody(bytes, start, start + count);
     if (this.#missing > 0) return start + count;
-    this.#options.bodies.remove(this);
+    this.#endBody();
     this.#body = undefined;
     const exchange = this.#exchange;
     if (body === undefined || exchange === undefined) return start + count;
@@ -290,7 +303,7 @@ export class DirectConnection {
 
   readonly #onClose = (): void => {
     this.#isFinished = true;
-    this.#options.bodies.remove(this);
+    this.#endBody();
     this.#options.heads.remove(this);
     this.#exchange?.abort();
     this.#exchange = undefined;

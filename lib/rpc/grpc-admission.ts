@@ -7,11 +7,20 @@ import type { Metadata, ServerInterceptor } from '@grpc/grpc-js';
 import type { AccessGate, CallGrant } from '../access/access-gate.ts';
 import { CubeError } from '../core/errors.ts';
 import type { ServerLimits } from '../core/limits.ts';
-import { wallClockMs } from '../platform/clock.ts';
-import { type GrpcRoute, setGrant, toCertificate, toGrpcStatus } from './grpc-calls.ts';
+import { systemClock, wallClockMs } from '../platform/clock.ts';
+import {
+  type GrpcRoute,
+  readForwardedFor,
+  setGrant,
+  toCertificate,
+  toGrpcStatus,
+} from './grpc-calls.ts';
 import { loadGrpcLibrary } from './grpc-libraries.ts';
 
 type InterceptedCall = Parameters<ServerInterceptor>[1];
+
+/** A call that waits for less is never ended for another one. */
+const EVICTED_IDLE_MS = 1000;
 
 export class GrpcAdmission {
   readonly #limits: ServerLimits;
@@ -19,6 +28,8 @@ export class GrpcAdmission {
   readonly #gate: AccessGate | undefined;
   /** Methods whose calls are checked before their messages are read, by path. */
   readonly #routes = new Map<string, GrpcRoute>();
+  /** Calls that wait for a message of their caller, and since when; the longest first. */
+  readonly #waiting = new Map<InterceptedCall, number>();
   #callsInFlight = 0;
   #pendingRequestBytes = 0;
   #onIdle: (() => void) | undefined;
@@ -62,7 +73,8 @@ export class GrpcAdmission {
     const { ServerInterceptingCall, ServerListenerBuilder } = loadGrpcLibrary('@grpc/grpc-js');
     this.#onCall();
     this.#callsInFlight++;
-    const isRefused = this.#callsInFlight > this.#limits.grpcInFlight;
+    const isRefused = this.#callsInFlight > this.#limits.grpcInFlight && !this.#endIdleCall();
+    this.#waiting.set(call, systemClock.nowMs());
     const sizes: number[] = [];
     let grant: CallGrant | undefined;
     const listener = new ServerListenerBuilder()
@@ -84,6 +96,7 @@ export class GrpcAdmission {
         else call.sendStatus(refusal);
       })
       .withOnReceiveMessage((message, next) => {
+        this.#waiting.delete(call);
         const byteCount = message instanceof Uint8Array ? message.length : 0;
         sizes.push(byteCount);
         this.#pendingRequestBytes += byteCount;
@@ -100,6 +113,7 @@ export class GrpcAdmission {
         sizes.length = 0;
         grant?.end();
         grant = undefined;
+        this.#waiting.delete(call);
         this.#callsInFlight--;
         if (this.#callsInFlight === 0) this.#onIdle?.();
       })
@@ -108,10 +122,25 @@ export class GrpcAdmission {
       start: (next) => next(listener),
       sendMessage: (message, next) => {
         this.#pendingRequestBytes -= sizes.shift() ?? 0;
+        if (sizes.length === 0) this.#waiting.set(call, systemClock.nowMs());
         next(message);
       },
     });
   };
+
+  /**
+   * Ends the call that has waited for a message for longest, so that calls without messages do not
+   * shut out other callers. @returns whether there is one
+   */
+  #endIdleCall(): boolean {
+    const [oldest] = this.#waiting;
+    if (oldest === undefined) return false;
+    const [call, sinceMs] = oldest;
+    if (systemClock.nowMs() - sinceMs < EVICTED_IDLE_MS) return false;
+    this.#waiting.delete(call);
+    rejectExhausted(call, 'the server is full, and this call waited for a message for longest');
+    return true;
+  }
 }
 
 /** @throws CubeError UNAUTHENTICATED, DENIED, RATE_LIMITED */
@@ -126,7 +155,7 @@ function admitGrpcCall(
     authorization: read('authorization'),
     apiKey: read('x-api-key'),
     peerAddress: call.getPeer().replace(/:\d+$/, ''),
-    forwardedFor: read('x-forwarded-for'),
+    forwardedFor: readForwardedFor(metadata),
     get certificate() {
       return toCertificate(call.getAuthContext());
     },

@@ -213,9 +213,9 @@ export class GrpcServer {
 
   /**
    * @param socket unread, or with the bytes read put back
-   * @returns whether the connection has a call or request in flight
+   * @returns whether the connection has a call or request in flight, and whether it has had one
    */
-  serve(socket: Socket): () => boolean {
+  serve(socket: Socket): { isBusy(): boolean; wasUsed(): boolean } {
     const { injector, streams } = this.#requireOpen();
     const peer = formatPeer(socket);
     this.#sockets.set(peer, socket);
@@ -227,7 +227,10 @@ export class GrpcServer {
     // Node refuses HTTP/2 where TLS has not negotiated it; brpc's callers negotiate nothing.
     if (socket instanceof TLSSocket) socket.alpnProtocol = 'h2';
     injector.injectConnection(socket);
-    return () => streams.isBusy(this.#sessions.get(peer));
+    return {
+      isBusy: () => streams.isBusy(this.#sessions.get(peer)),
+      wasUsed: () => streams.wasUsed(this.#sessions.get(peer)),
+    };
   }
 
   /** Closes connections whose peers read too slowly. Call it periodically. */

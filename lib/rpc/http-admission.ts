@@ -8,11 +8,31 @@ import { Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { CubeError } from '../core/errors.ts';
 import type { ServerLimits } from '../core/limits.ts';
+import { systemClock } from '../platform/clock.ts';
 import { HTTP2_CANCEL } from './http2-streams.ts';
 
 /** What a body of unknown length counts as: far above most, below the largest limits. */
 const CHUNKED_BYTES = 16 << 20;
 export const REQUEST_TIMEOUT_RESPONSE = 'HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\r\n';
+
+/** A younger body is not slow yet. */
+const SLOW_BODY_MS = 1000;
+const SLOW_BODIES_CHECKED = 64;
+
+interface BodyOnItsWay {
+  /** Whether the request is handled while its body arrives. */
+  readonly isStreamed: boolean;
+  /** Whether everything that has arrived was read. */
+  isRead(): boolean;
+  /** Ends the request and its connection. */
+  close(): void;
+}
+
+interface ArrivingBody extends BodyOnItsWay {
+  /** What the connection had read when the body began. */
+  readonly bytesRead: number;
+  readonly sinceMs: number;
+}
 
 export class HttpAdmission {
   readonly #limits: ServerLimits;
@@ -21,6 +41,8 @@ export class HttpAdmission {
    * requests.
    */
   readonly #releases = new WeakMap<Duplex, Set<() => void>>();
+  /** Bodies that are arriving, by connection or stream of HTTP/2, the oldest first. */
+  readonly #bodies = new Map<Duplex, ArrivingBody>();
   #inFlight = 0;
   /** Declared bytes of request bodies, until their requests end. */
   #bodyBytes = 0;
@@ -50,8 +72,9 @@ export class HttpAdmission {
     });
   }
 
-  /** Whether a request or response of the connection is in flight. */
-  hasRequests(connection: Duplex): boolean {
+  /** Whether a request of the connection that has arrived, or its response, is in flight. */
+  isBusy(connection: Duplex): boolean {
+    if (this.#bodies.get(connection)?.isStreamed === false) return false;
     return (this.#releases.get(connection)?.size ?? 0) > 0;
   }
 
@@ -90,7 +113,8 @@ export class HttpAdmission {
     if (this.#isClosed) {
       throw new CubeError('STOPPING', 'the server is stopping; call another replica');
     }
-    if (this.#inFlight > httpInFlight || this.#bodyBytes > inputTotalBytes) {
+    const isCrowded = this.#inFlight > httpInFlight || this.#bodyBytes > inputTotalBytes;
+    if (isCrowded && !this.#closeSlowBody()) {
       throw new CubeError(
         'OVERLOADED',
         `${this.#inFlight} HTTP requests with bodies of ${this.#bodyBytes} bytes ` +
@@ -116,22 +140,57 @@ export class HttpAdmission {
     if (getDeclaredBodyBytes(headers, httpBodyBytes) === 0) return;
     // A call that another thread received has no socket, and its body is there.
     if (!isHttp2(request) && !(socket instanceof Socket)) return;
+    const connection = isHttp2(request) ? getStream(response) : socket;
+    const close = (): void => {
+      if (isHttp2(request)) getStream(response).close(HTTP2_CANCEL);
+      else expireBody(response, socket);
+    };
+    // What waits here to be read does not make the caller slow.
+    const isRead = (): boolean => request.readableLength === 0;
+    this.beginBody(connection, { isStreamed, isRead, close });
+    for (const event of ['end', 'close']) request.once(event, () => this.endBody(connection));
     let bytesRead = socket.bytesRead;
     const timer = setTimeout(() => {
       // Bytes that are received but not yet consumed also count as activity.
       if (isStreamed && (socket.bytesRead > bytesRead || request.readableLength > 0)) {
         bytesRead = socket.bytesRead;
         timer.refresh();
-      } else if (isHttp2(request)) {
-        getStream(response).close(HTTP2_CANCEL);
-      } else {
-        if (!response.headersSent) socket.write(REQUEST_TIMEOUT_RESPONSE);
-        socket.destroySoon();
-      }
+      } else close();
     }, httpRequestMs);
     // A body that is rejected unread emits no end; its timer must not keep the process alive.
     timer.unref();
     request.once('close', () => clearTimeout(timer));
+  }
+
+  /** Says that a body is arriving; call `endBody` when it has arrived, or never will. */
+  beginBody(connection: Duplex, body: BodyOnItsWay): void {
+    const bytesRead = countBytesRead(connection);
+    this.#bodies.set(connection, { ...body, bytesRead, sinceMs: systemClock.nowMs() });
+  }
+
+  endBody(connection: Duplex): void {
+    this.#bodies.delete(connection);
+  }
+
+  /**
+   * Closes the connection of the oldest body that arrives too slowly, so that announced bodies do
+   * not shut out other callers. @returns whether there is one
+   */
+  #closeSlowBody(): boolean {
+    const { slowReaderBytes, slowReaderMs } = this.#limits;
+    const nowMs = systemClock.nowMs();
+    let count = 0;
+    for (const [connection, { bytesRead, sinceMs, isRead, close }] of this.#bodies) {
+      const ageMs = nowMs - sinceMs;
+      if (ageMs < SLOW_BODY_MS || ++count > SLOW_BODIES_CHECKED) return false;
+      const expected = (slowReaderBytes * ageMs) / slowReaderMs;
+      const isFast = countBytesRead(connection) - bytesRead >= expected;
+      if (isFast || !isRead()) continue;
+      this.#bodies.delete(connection);
+      close();
+      return true;
+    }
+    return false;
   }
 
   /**
@@ -210,6 +269,17 @@ export class HttpAdmission {
     releases.add(end);
     response.once('close', end);
   }
+}
+
+/** A stream of HTTP/2 does not count its bytes: its body must arrive at once. */
+function countBytesRead(connection: Duplex): number {
+  return connection instanceof Socket ? connection.bytesRead : 0;
+}
+
+/** Answers that the body took too long, unless an answer has begun, and closes the connection. */
+function expireBody(response: ServerResponse, socket: Socket): void {
+  if (!response.headersSent) socket.write(REQUEST_TIMEOUT_RESPONSE);
+  socket.destroySoon();
 }
 
 export function createBodyTooLargeError(bytesMax: number): CubeError {

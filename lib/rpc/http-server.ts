@@ -202,7 +202,7 @@ export class HttpServer {
     const isDirect = this.readsDirectly && this.directRoutes.mayMatch(first);
     const isBusy = isDirect ? this.#directConnections.serve(socket, first) : undefined;
     if (isBusy === undefined) this.serveWithNode(socket, Buffer.from(first));
-    return () => isBusy?.() === true || this.#admission.hasRequests(socket);
+    return () => isBusy?.() === true || this.#admission.isBusy(socket);
   }
 
   /** Serves a connection with node:http only. @param first the bytes read so far */

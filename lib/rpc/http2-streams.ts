@@ -56,6 +56,11 @@ export class Http2Streams {
     return session !== undefined && (this.#openStreams.get(session) ?? 0) > 0;
   }
 
+  /** Whether the connection has had a request. */
+  wasUsed(session: ServerHttp2Session | undefined): boolean {
+    return session !== undefined && this.#openStreams.has(session);
+  }
+
   /** Calls `listener` with each new connection. */
   onSession(listener: (session: ServerHttp2Session) => void): void {
     this.#server.on('session', listener);

@@ -271,7 +271,8 @@ export class OnePortServer {
       this.#tls.serve(socket, (secure) => this.#acceptSecure(secure, connection));
       return;
     }
-    this.#connections.setStarted(connection);
+    // Node counts what was written into a TLS stream, without handshakes.
+    connection.wasAnswered = () => socket.bytesWritten > 0;
     if (this.#tlsOnly && !(socket instanceof TLSSocket)) {
       this.plainRefused++;
       socket.destroy();
@@ -292,7 +293,10 @@ export class OnePortServer {
         return;
       }
       socket.unshift(Buffer.from(head));
-      connection.isBusy = this.#grpc.serve(socket);
+      const { isBusy, wasUsed } = this.#grpc.serve(socket);
+      connection.isBusy = isBusy;
+      // HTTP/2 begins with frames of the server.
+      connection.wasAnswered = wasUsed;
     } else {
       // An HTTP caller may half-close its connection and wait for the response. With the other
       // protocols, closing ends the call.

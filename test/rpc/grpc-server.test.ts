@@ -262,6 +262,30 @@ test('calls above the limit are rejected, and accepted again later', async () =>
   assert.equal((await client.call('/test.Echo/echo', bytes('x'))).code, 0);
 });
 
+test('calls that wait for a message make room for other callers', async () => {
+  const { client, port, grpc, waiting } = await start({ grpcInFlight: 3 });
+  const busy = client.call('/test.Echo/later', bytes('x'));
+  await waitUntil(() => waiting.length === 1);
+  const session = connectHttp2(`http://127.0.0.1:${port}`);
+  for (const path of ['/test.Echo/stream', '/test.Echo/echo']) {
+    const call = session.request({
+      ':method': 'POST',
+      ':path': path,
+      te: 'trailers',
+      'content-type': 'application/grpc',
+    });
+    call.on('error', () => undefined);
+    call.resume();
+  }
+  await waitUntil(() => grpc.callsInFlight === 3);
+  assert.equal((await client.call('/test.Echo/echo', bytes('x'))).code, 8, 'they are young');
+  await waitUntil(async () => (await client.call('/test.Echo/echo', bytes('x'))).code === 0);
+  assert.equal(grpc.callsInFlight, 2, 'one of them has ended');
+  waiting[0]?.answer(bytes('ok'));
+  assert.equal((await busy).code, 0, 'the call that is handled has not');
+  session.destroy();
+});
+
 test('the bytes of unanswered messages are limited', async () => {
   const { client, grpc, waiting } = await start({ inputTotalBytes: 1_000_000 });
   const first = client.call('/test.Echo/later', new Uint8Array(700_000));

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
 import { after, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -98,6 +99,28 @@ test('declared HTTP bodies count, and above the limit requests are rejected', as
     slow.destroy();
     await waitUntil(async () => (await fetchStatus(url, 'y'.repeat(200))) === 200);
   }
+});
+
+test('bodies that stall make room for other callers, bodies that arrive do not', async () => {
+  const { port, address } = await start({ inputTotalBytes: 1000, httpBodyBytes: 900 });
+  const url = `http://${address}/echo`;
+  const head = 'POST /echo HTTP/1.1\r\nhost: x\r\n';
+  for (const announced of ['content-length: 900', 'transfer-encoding: chunked']) {
+    const stalled = sendText(port, `${head}${announced}\r\n\r\n1`);
+    await waitUntil(async () => (await fetchStatus(url, 'y'.repeat(200))) === 429);
+    await waitUntil(async () => (await fetchStatus(url, 'y'.repeat(200))) === 200);
+    const answer = once(stalled, 'data');
+    stalled.resume();
+    assert.match(String(await answer), /^HTTP\/1\.1 408 /, announced);
+  }
+  const limits = { slowReaderBytes: 10, slowReaderMs: 10_000 };
+  const patient = await start({ inputTotalBytes: 1000, httpBodyBytes: 900, ...limits });
+  const steady = sendText(patient.port, `${head}content-length: 900\r\n\r\n`);
+  const timer = setInterval(() => steady.write('y'), 100);
+  await sleep(1500);
+  assert.equal(await fetchStatus(`http://${patient.address}/echo`, 'y'.repeat(200)), 429);
+  clearInterval(timer);
+  steady.destroy();
 });
 
 test('pipelined requests end with their connection, waiting ones too', async () => {
