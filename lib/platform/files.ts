@@ -176,14 +176,36 @@ export async function removePathAsync(path: string): Promise<void> {
   });
 }
 
+/**
+ * Opens a file for reading. Unlike `openSync`, this never waits for the writer of a named pipe.
+ * @returns the descriptor
+ * @throws CubeError INVALID_ARGUMENT for a pipe, socket or device
+ */
+export function openRegularFile(path: string, doing = 'open'): number {
+  return withFileError(doing, path, () => {
+    // Opening a named pipe waits for its writer without this flag, which Windows lacks.
+    const file = openSync(path, constants.O_RDONLY | (constants.O_NONBLOCK ?? 0));
+    const stats = fstatSync(file);
+    // A later read of a folder says so.
+    if (stats.isFile() || stats.isDirectory()) return file;
+    closeSync(file);
+    throw new CubeError('INVALID_ARGUMENT', `${path}: is not a regular file`);
+  });
+}
+
 /** @param maxBytes larger files are refused before they are read */
 export function readFile(path: string, maxBytes: number = 2 ** 31): Uint8Array {
   return withFileError('read', path, () => {
-    const { size } = statSync(path);
-    if (size > maxBytes) {
-      throw new CubeError('TOO_LARGE', `${path}: ${size} bytes exceed the limit of ${maxBytes}`);
+    const file = openRegularFile(path, 'read');
+    try {
+      const { size } = fstatSync(file);
+      if (size > maxBytes) {
+        throw new CubeError('TOO_LARGE', `${path}: ${size} bytes exceed the limit of ${maxBytes}`);
+      }
+      return readFileSync(file);
+    } finally {
+      closeSync(file);
     }
-    return readFileSync(path);
   });
 }
 
@@ -191,15 +213,13 @@ export function readFile(path: string, maxBytes: number = 2 ** 31): Uint8Array {
 const REGULAR_FILE_BYTES = 65_536;
 
 /**
- * Reads a regular file whose size may change. Unlike a read of its path, this never waits for the
- * writer of a named pipe and never reads a device.
+ * Reads a file whose size may change.
  * @throws CubeError INVALID_ARGUMENT for anything but a regular file; TOO_LARGE if it has more than
  *   `maxBytes`
  */
 export function readRegularFile(path: string, maxBytes: number): Uint8Array {
   return withFileError('read', path, () => {
-    // Opening a named pipe waits for its writer without this flag, which Windows lacks.
-    const file = openSync(path, constants.O_RDONLY | (constants.O_NONBLOCK ?? 0));
+    const file = openRegularFile(path, 'read');
     try {
       const stats = fstatSync(file);
       if (!stats.isFile()) {
@@ -337,6 +357,7 @@ export function copyFileIfAbsent(path: string, source: string): boolean {
   return withFileError('copy to', path, () => {
     makeFolder(dirname(path));
     try {
+      closeSync(openRegularFile(source));
       copyFileSync(source, temporary, constants.COPYFILE_FICLONE);
       const file = openSync(temporary, 'r');
       fsyncSync(file);
@@ -367,7 +388,7 @@ export class RandomAccessReader {
   constructor(path: string, open?: number) {
     this.path = path;
     this.#borrowed = open !== undefined;
-    this.#file = open ?? withFileError('open', path, () => openSync(path, 'r'));
+    this.#file = open ?? openRegularFile(path);
     this.bytes = fstatSync(this.#file).size;
   }
 

@@ -2,9 +2,9 @@
  * An open file with asynchronous reads at positions. It stays readable when its path is replaced or
  * removed.
  */
-import { close, fstatSync, openSync, read } from 'node:fs';
+import { close, fstatSync, read } from 'node:fs';
 import { CubeError } from '../core/errors.ts';
-import { fileError } from './files.ts';
+import { fileError, openRegularFile } from './files.ts';
 
 type ReadCallback = (error: CubeError | undefined) => void;
 
@@ -22,14 +22,8 @@ export class OpenFile {
    */
   constructor(path: string, descriptor?: number) {
     this.path = path;
-    try {
-      this.descriptor =
-        descriptor !== undefined && process.platform === 'linux'
-          ? openSync(`/proc/self/fd/${descriptor}`, 'r')
-          : openSync(path, 'r');
-    } catch (error) {
-      throw fileError(error, 'open', path);
-    }
+    const isOpen = descriptor !== undefined && process.platform === 'linux';
+    this.descriptor = openRegularFile(isOpen ? `/proc/self/fd/${descriptor}` : path);
     this.bytes = fstatSync(this.descriptor).size;
   }
 

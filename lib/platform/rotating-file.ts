@@ -22,13 +22,16 @@ const NEWLINE = 10;
 
 export class RotatingFile {
   readonly #options: RotatingFileOptions;
+  /** A device, such as /dev/null, is never renamed. */
+  readonly #isDevice: boolean;
   #bytes: number;
 
-  /** @throws CubeError when the folder cannot be created or the file cannot be read */
+  /** @throws CubeError when the folder cannot be created, or the file is unreadable or a pipe */
   constructor(options: RotatingFileOptions) {
     this.#options = options;
     makeFolder(dirname(options.path));
-    this.#bytes = truncatePartialLine(options.path);
+    this.#isDevice = isDevice(options.path);
+    this.#bytes = this.#isDevice ? 0 : truncatePartialLine(options.path);
   }
 
   /** Calls must not overlap. @param lines whole lines @throws CubeError */
@@ -56,6 +59,7 @@ export class RotatingFile {
   }
 
   #makeRoom(byteCount: number): void {
+    if (this.#isDevice) return;
     if (this.#bytes > 0 && this.#bytes + byteCount > this.#options.bytesMax) this.#rotate();
   }
 
@@ -68,6 +72,10 @@ export class RotatingFile {
     }
     this.#bytes = 0;
   }
+}
+
+function isDevice(path: string): boolean {
+  return statSync(path, { throwIfNoEntry: false })?.isCharacterDevice() ?? false;
 }
 
 /** @returns the size of the file without a partial last line */

@@ -9,7 +9,7 @@ import {
   createHmac,
   type DecipherGCM,
 } from 'node:crypto';
-import { closeSync, openSync, readSync } from 'node:fs';
+import { closeSync, readSync } from 'node:fs';
 import { CubeError } from '../core/errors.ts';
 import {
   computeSealedBytes,
@@ -26,7 +26,7 @@ import {
   type SealedHeader,
 } from '../core/sealed-format.ts';
 import type { EncryptionKey, KeyRing } from './encryption-keys.ts';
-import { fileError, RandomAccessReader } from './files.ts';
+import { openRegularFile, RandomAccessReader } from './files.ts';
 
 const CIPHER = 'aes-256-gcm';
 /** Read and opened at a time: each piece is used while it lies in the processor's cache. */
@@ -248,10 +248,10 @@ export function isSealedFile(path: string): boolean {
   const start = new Uint8Array(8);
   let file: number;
   try {
-    file = openSync(path, 'r');
+    file = openRegularFile(path, 'read');
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return false;
-    throw fileError(error, 'read', path);
+    if (CubeError.from(error).code === 'NOT_FOUND') return false;
+    throw error;
   }
   try {
     readSync(file, start, 0, start.length, 0);

@@ -102,8 +102,15 @@ export class Credentials {
 
 export const NO_CREDENTIALS: Credentials = new Credentials();
 
+/** A key, or a token as we advise to make them, where the name of its file belongs. */
+const TOKEN_AS_PATH = /^(hck_[\w-]{20,}|[0-9a-f]{64})$/i;
+
 /** @throws CubeError INVALID_ARGUMENT when the content is not a valid token, and as `readText` */
 export function readTokenFile(path: string): string {
+  if (TOKEN_AS_PATH.test(path)) {
+    const text = 'a token is given where the name of its file belongs: tokens are never arguments';
+    throw new CubeError('INVALID_ARGUMENT', text);
+  }
   return checkToken(readText(path, TOKEN_BYTES_MAX).trim(), path);
 }
 

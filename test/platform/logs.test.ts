@@ -1,7 +1,7 @@
 /** Log files: rotation, whole lines, and files that cannot be written. */
 import assert from 'node:assert/strict';
-import { spawnSync } from 'node:child_process';
-import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { execFileSync, spawnSync } from 'node:child_process';
+import { existsSync, readdirSync, readFileSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { createLogger } from '../../lib/platform/logs.ts';
@@ -48,4 +48,17 @@ test('lines that the disk does not take go to stderr', { skip: !hasFullDevice },
   );
   assert.equal(status, 0, stderr);
   assert.match(stderr, /"msg":"not lost"/);
+});
+
+test('a log file that is a device is never renamed, and a named pipe is refused', (t) => {
+  const folder = temporaryFolder(t);
+  const path = join(folder, 'serving.log');
+  symlinkSync('/dev/null', path);
+  const logger = createLogger('test', { file: { path, bytesMax: 100, filesMax: 3 } });
+  for (let i = 0; i < 10; i++) logger.info(`message ${i}`);
+  assert.deepEqual(readdirSync(folder), ['serving.log']);
+  const pipe = join(folder, 'pipe.log');
+  execFileSync('mkfifo', [pipe]);
+  const file = { path: pipe, bytesMax: 100, filesMax: 3 };
+  assert.throws(() => createLogger('test', { file }), /not a regular file/);
 });

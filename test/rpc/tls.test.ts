@@ -1,7 +1,8 @@
 /** TLS on the shared port: every protocol, trusted certificates, broken handshakes, and renewal. */
 import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
 import { once } from 'node:events';
-import { copyFileSync, readFileSync, writeFileSync } from 'node:fs';
+import { copyFileSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { request } from 'node:https';
 import { connect, type Socket } from 'node:net';
 import { join } from 'node:path';
@@ -231,6 +232,35 @@ test('more half-open handshakes than connections shut out no caller', async (t) 
   regular.destroy();
 });
 
+test('connections that only begin a request shut out no caller', async (t) => {
+  const { authority, echo, port } = await start(t, { connections: 64 });
+  const caller = tlsOptions(authority.issue({ name: 'caller' }));
+  const connection = new RawConnection(port);
+  connection.send(encodeRequestFrame(1, Buffer.from('call 1')));
+  await connection.receive(1);
+  const emptySettings = Buffer.from('000000040000000000', 'hex');
+  const beginnings = [
+    'PRPC',
+    'GET /who HTTP/1.1\r\nhost: here\r\n',
+    'POST /echo HTTP/1.1\r\n',
+    'POST /echo HTTP/1.1\r\nhost: here\r\ncontent-length: 1000\r\n\r\nbegun',
+    Buffer.concat([Buffer.from('PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n'), emptySettings]),
+  ];
+  for (const [i, beginning] of beginnings.entries()) {
+    const flood = Array.from({ length: 200 }, () => {
+      const socket = rawSocket(port);
+      socket.write(beginning);
+      return socket;
+    });
+    await Promise.all(flood.map((socket) => once(socket, 'connect').catch(() => undefined)));
+    assert.equal(await who(port, caller), 'CN=caller', String(beginning));
+    connection.send(encodeRequestFrame(i + 2, Buffer.from('again')));
+    assert.equal((await connection.receive(i + 2))[i + 1]?.payload, 'again', String(beginning));
+  }
+  assert.equal(echo.server.connectionsRefused, 0);
+  connection.socket.destroy();
+});
+
 test('a thousand aborted handshakes leak nothing', async (t) => {
   const { authority, echo, port } = await start(t);
   const hello = await recordClientHello();
@@ -359,4 +389,30 @@ test('invalid identity files are rejected with their name', (t) => {
     ({ message }: Error) =>
       /printable ASCII on one line/.test(message) && !message.includes('secret'),
   );
+});
+
+test('a named pipe in place of a token or certificate blocks nothing', (t) => {
+  const folder = temporaryFolder(t);
+  const files = new CertificateAuthority(folder, 'authority').issue({ name: 'caller' });
+  const tokenFile = join(folder, 'token');
+  writeFileSync(tokenFile, 'a token of twenty-six bytes');
+  const credentials = new Credentials({ tokenFile });
+  assert.equal(credentials.token, 'a token of twenty-six bytes');
+  for (const path of [tokenFile, files.cert, files.key, files.ca]) {
+    rmSync(path);
+    execFileSync('mkfifo', [path]);
+  }
+  assert.equal(credentials.token, 'a token of twenty-six bytes');
+  assert.throws(() => new Credentials({ tokenFile }), /not a regular file/);
+  assert.throws(() => new TlsIdentity(files), /not a regular file/);
+});
+
+test('a token in place of the name of its file is not shown', () => {
+  for (const tokenFile of [`hck_${'A'.repeat(43)}`, '0123456789abcdef'.repeat(4)]) {
+    assert.throws(
+      () => new Credentials({ tokenFile }),
+      ({ message }: Error) =>
+        /tokens are never arguments/.test(message) && !message.includes('AAA'),
+    );
+  }
 });
