@@ -253,6 +253,8 @@ test('random damage to a head gets the answer of node:http', async () => {
   await fc.assert(
     fc.asyncProperty(input, async ({ at, removed, added }) => {
       const damaged = [request.subarray(0, at), added, request.subarray(at + removed)];
+      // A longer body ends within the next request, and node:http drops the answer to the first.
+      fc.pre(!/content-length: *\d\d/i.test(Buffer.concat(damaged).toString('latin1')));
       await compare([Buffer.concat([...damaged, encodePost('text', 'next')])]);
     }),
     { numRuns: 300 },
