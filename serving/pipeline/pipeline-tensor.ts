@@ -1,6 +1,5 @@
 /** Tensors as ops see them. */
 export {
-  createNumericArray,
   createTensor,
   findArrayType,
   fromByteTensor,
