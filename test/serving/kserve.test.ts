@@ -77,7 +77,7 @@ test('field numbers are those of Triton', () => {
     keepCase: true,
   });
   for (const [message, numbers] of Object.entries(NUMBERS)) {
-    const { type } = definition[`inference.${message}`] as MessageTypeDefinition;
+    const { type } = definition[`inference.${message}`] as MessageTypeDefinition<object, object>;
     const { field } = type as { field: { name: string; number: number }[] };
     const own = field.toSorted((a, b) => a.number - b.number);
     assert.equal(own.map(({ name, number }) => `${name} ${number}`).join(', '), numbers, message);

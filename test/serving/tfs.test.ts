@@ -237,7 +237,7 @@ const NUMBERS: Readonly<Record<string, string>> = {
 test('field numbers are those of TensorFlow', () => {
   const definition = loadSync(TFS_PROTO, { keepCase: true });
   for (const [message, numbers] of Object.entries(NUMBERS)) {
-    const { type } = definition[message] as MessageTypeDefinition;
+    const { type } = definition[message] as MessageTypeDefinition<object, object>;
     const { field } = type as { field: { name: string; number: number }[] };
     const own = field.toSorted((a, b) => a.number - b.number);
     assert.equal(own.map(({ name, number }) => `${name} ${number}`).join(', '), numbers, message);
