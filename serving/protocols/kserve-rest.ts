@@ -117,7 +117,7 @@ export function registerKserveRest(
 }
 
 /** @throws CubeError NOT_FOUND for another model or version, NOT_READY while none is loaded */
-export function findModel(
+function findModel(
   models: VersionFinder,
   { params: { model = '', version } }: { readonly params: Partial<ModelRoute['Params']> },
 ): LoadedVersion {
