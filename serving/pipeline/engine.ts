@@ -2,6 +2,7 @@
 import { requireDefined } from '../../lib/core/errors.ts';
 import { createLogger, type Logger } from '../../lib/platform/logs.ts';
 import { PIPELINE_ERROR } from '../../proto/pipeline.ts';
+import { LazyAbort } from './lazy-abort.ts';
 import type { PipelineRequest } from './op.ts';
 import { LocalExecutor, type OpExecutor } from './op-executor.ts';
 import { OpRunner, Trampoline } from './op-runner.ts';
@@ -41,9 +42,12 @@ export interface OpStatus {
   readonly restarts: number;
 }
 
+/** A signal, or a cheaper stand-in. */
+export type CancelSignal = AbortSignal | LazyAbort;
+
 export interface RunOptions {
   /** The caller's cancellation: answered with CLOSED (3001). */
-  readonly signal?: AbortSignal;
+  readonly signal?: CancelSignal;
   /** Time left for the request in milliseconds: answered with TIMEOUT (6000). Default: none. */
   readonly timeoutMs?: number;
 }
@@ -233,17 +237,16 @@ class RunningRequest {
     this.#onAnswer = onAnswer;
   }
 
-  start(signal: AbortSignal | undefined, timeoutMs: number): void {
-    this.#try();
+  /** A request that has ended already is answered without a start. */
+  start(signal: CancelSignal | undefined, timeoutMs: number): void {
+    this.#call = this.#createCall();
+    if (signal?.aborted === true) this.#cancel();
+    else if (timeoutMs <= 0) this.#expire(timeoutMs);
+    else this.#call.start();
+    if (this.#call === undefined) return;
     if (signal !== undefined) this.#follow(signal);
     // A timer cannot express more than 24 days.
-    if (this.#call === undefined || !(timeoutMs < 2 ** 31)) return;
-    const late = new Stopped(
-      PIPELINE_ERROR.TIMEOUT,
-      `the request's deadline of ${timeoutMs} ms passed`,
-    );
-    if (timeoutMs <= 0) this.stop(late);
-    else this.#timer = setTimeout(() => this.stop(late), timeoutMs);
+    if (timeoutMs < 2 ** 31) this.#timer = setTimeout(() => this.#expire(timeoutMs), timeoutMs);
   }
 
   /** Ends the request; it is not tried again. */
@@ -252,26 +255,33 @@ class RunningRequest {
     this.#call?.fail(reason);
   }
 
-  #follow(signal: AbortSignal): void {
-    const cancel = (): void =>
-      this.stop(new Stopped(PIPELINE_ERROR.CLOSED, 'the caller cancelled the request'));
-    if (signal.aborted) {
-      cancel();
-      return;
-    }
-    signal.addEventListener('abort', cancel, { once: true });
-    this.#forget = () => signal.removeEventListener('abort', cancel);
+  readonly #cancel = (): void => {
+    this.stop(new Stopped(PIPELINE_ERROR.CLOSED, 'the caller cancelled the request'));
+  };
+
+  #expire(timeoutMs: number): void {
+    const message = `the request's deadline of ${timeoutMs} ms passed`;
+    this.stop(new Stopped(PIPELINE_ERROR.TIMEOUT, message));
   }
 
-  #try(): void {
+  #follow(signal: CancelSignal): void {
+    if (signal instanceof LazyAbort) {
+      this.#forget = signal.onAbort(this.#cancel);
+      return;
+    }
+    signal.addEventListener('abort', this.#cancel, { once: true });
+    this.#forget = () => signal.removeEventListener('abort', this.#cancel);
+  }
+
+  #createCall(): PipelineCall {
     this.#triesLeft--;
-    this.#call = new PipelineCall(this.#shared, this.#request, (answer) => this.#finish(answer));
-    void this.#call.start();
+    return new PipelineCall(this.#shared, this.#request, (answer) => this.#finish(answer));
   }
 
   #finish(answer: PipelineAnswer): void {
     if (answer.errNo === PIPELINE_ERROR.TIMEOUT && this.#triesLeft > 0) {
-      this.#try();
+      this.#call = this.#createCall();
+      this.#call.start();
       return;
     }
     this.#call = undefined;

@@ -10,6 +10,8 @@ import type { RequestVersions } from './request-versions.ts';
 import type { ResolvedOpSettings } from './settings.ts';
 import { isPromise, readResult, Stopped, toStopped } from './stopped.ts';
 
+type Later<T> = T | Promise<T>;
+
 /** A request between preprocess and postprocess. */
 interface Sample {
   readonly task: ExecutionTask;
@@ -46,16 +48,31 @@ export class OpExecution {
     this.#onTry = onTry;
   }
 
-  /** Ends each task with an output or a failure. Never rejects. */
-  async run(tasks: readonly ExecutionTask[]): Promise<void> {
+  /**
+   * Ends each task with an output or a failure. Never rejects. Hooks that return no promises run at
+   * once, without any.
+   * @returns undefined when all hooks have ended
+   */
+  run(tasks: readonly ExecutionTask[]): Promise<void> | undefined {
     const [only] = tasks;
-    if (tasks.length === 1 && only !== undefined) {
-      const sample = await this.#prepare(only);
-      if (sample !== undefined) await this.#runGroup([sample]);
-      return;
-    }
+    if (tasks.length !== 1 || only === undefined) return this.#runBatch(tasks);
+    const prepared = this.#prepare(only);
+    if (!isPromise(prepared)) return prepared && this.#runGroup([prepared]);
+    return prepared.then((sample) => sample && this.#runGroup([sample]));
+  }
+
+  /** Resolves when no work of the slot goes on. @returns undefined when none does */
+  waitForUnfinished(): Promise<unknown> | undefined {
+    if (this.#unfinished.length === 0) return undefined;
+    return Promise.allSettled(this.#unfinished.splice(0));
+  }
+
+  async #runBatch(tasks: readonly ExecutionTask[]): Promise<void> {
     const prepared = await Promise.all(
-      tasks.map((task) => this.#untilEnd(task, this.#prepare(task))),
+      tasks.map((task) => {
+        const sample = this.#prepare(task);
+        return isPromise(sample) ? this.#untilEnd(task, sample) : sample;
+      }),
     );
     const samples = prepared.filter((sample) => sample !== undefined);
     for (const group of groupByShape(samples)) {
@@ -64,89 +81,119 @@ export class OpExecution {
     }
   }
 
-  /** Resolves when no work of the slot goes on. */
-  async waitForUnfinished(): Promise<void> {
-    if (this.#unfinished.length > 0) await Promise.allSettled(this.#unfinished.splice(0));
-  }
-
   /** @returns undefined when the request has ended, or is answered without `process` */
-  async #prepare(task: ExecutionTask): Promise<Sample | undefined> {
+  #prepare(task: ExecutionTask): Later<Sample | undefined> {
     const context = new CallContext(task.call, this.#slot);
-    const startMs = performance.now();
+    const sample = { task, context, startMs: performance.now(), feed: undefined, processMs: 0 };
     try {
       const returned = this.#op.preprocess(task.inputs, context);
-      const raw = isPromise(returned) ? await returned : returned;
-      if (task.call.hasEnded) return undefined;
-      const { values, skipProcess } = readResult(this.#op.name, 'preprocess', raw);
-      const processMs = performance.now();
-      const sample = { task, context, startMs, feed: values, processMs };
-      if (!skipProcess) return sample;
-      await this.#finish(sample, values);
+      if (!isPromise(returned)) return this.#readFeed(sample, returned);
+      return Promise.resolve(returned)
+        .then((raw) => this.#readFeed(sample, raw))
+        .catch((error) => this.#fail(task, error));
     } catch (error) {
-      task.call.fail(toStopped(error, this.#op.name));
+      return this.#fail(task, error);
     }
-    return undefined;
+  }
+
+  #readFeed(sample: Sample, raw: object): Later<Sample | undefined> {
+    if (sample.task.call.hasEnded) return undefined;
+    const { values, skipProcess } = readResult(this.#op.name, 'preprocess', raw);
+    sample.feed = values;
+    sample.processMs = performance.now();
+    return skipProcess ? this.#finish(sample, values) : sample;
+  }
+
+  #fail({ call }: ExecutionTask, error: unknown): undefined {
+    call.fail(toStopped(error, this.#op.name));
   }
 
   /** Processes feeds of equal shapes in one call; a list of parts in one call for each part. */
-  async #runGroup(samples: readonly Sample[]): Promise<void> {
+  #runGroup(samples: readonly Sample[]): Promise<void> | undefined {
     const processMs = performance.now();
     for (const sample of samples) sample.processMs = processMs;
     try {
       const first = requireDefined(samples[0], 'a sample');
-      let results: readonly unknown[];
-      if (Array.isArray(first.feed)) {
-        const parts: unknown[] = [];
-        for (const part of first.feed) {
-          if (first.task.call.hasEnded) return;
-          parts.push((await this.#tryProcess([part as OpValues], samples))[0]);
-        }
-        results = [parts];
-      } else {
-        results = await this.#tryProcess(
-          samples.map(({ feed }) => feed as OpValues),
-          samples,
-        );
-      }
-      const [sample] = samples;
-      if (samples.length === 1 && sample !== undefined) await this.#finish(sample, results[0]);
-      else await Promise.all(samples.map((each, index) => this.#finish(each, results[index])));
+      const results = Array.isArray(first.feed)
+        ? this.#processParts(first, first.feed)
+        : this.#tryProcess(
+            samples.map(({ feed }) => feed as OpValues),
+            samples,
+          );
+      if (!isPromise(results)) return this.#finishAll(samples, results);
+      return results.then(
+        (all) => this.#finishAll(samples, all),
+        (error) => this.#failAll(samples, error),
+      );
     } catch (error) {
-      const stopped = toStopped(error, this.#op.name);
-      for (const { task } of samples) task.call.fail(stopped);
+      return this.#failAll(samples, error);
     }
   }
 
-  async #finish(sample: Sample, fetched: unknown): Promise<void> {
-    const { task, context, startMs, processMs } = sample;
-    const { call } = task;
-    if (call.hasEnded) return;
-    const { name } = this.#op;
+  #failAll(samples: readonly Sample[], error: unknown): undefined {
+    const stopped = toStopped(error, this.#op.name);
+    for (const { task } of samples) task.call.fail(stopped);
+  }
+
+  #finishAll(samples: readonly Sample[], results: readonly unknown[]): Promise<void> | undefined {
+    const [sample] = samples;
+    if (samples.length === 1 && sample !== undefined) return this.#finish(sample, results[0]);
+    const all = samples.map((each, index) => this.#finish(each, results[index]));
+    return Promise.all(all).then(() => undefined);
+  }
+
+  #finish(sample: Sample, fetched: unknown): Promise<undefined> | undefined {
+    const { task, context } = sample;
+    if (task.call.hasEnded) return undefined;
     try {
       const postMs = performance.now();
       const returned = this.#op.postprocess(task.inputs, fetched, context);
-      const raw = isPromise(returned) ? await this.#untilEnd(task, returned) : returned;
-      if (call.hasEnded) return;
-      const { values } = readResult<OpValues>(name, 'postprocess', raw);
-      const endMs = call.sinceStart(performance.now());
-      const accepted = call.complete(task.step, values, {
-        op: name,
-        slot: this.#slot,
-        readyMs: call.sinceStart(task.readyMs),
-        startMs: call.sinceStart(startMs),
-        processMs: call.sinceStart(processMs),
-        postMs: call.sinceStart(postMs),
-        endMs,
-        outMs: endMs,
-      });
-      // A full channel holds the slot, so that outputs do not pile up.
-      if (accepted !== undefined) this.#unfinished.push(accepted);
+      if (!isPromise(returned)) return this.#complete(sample, returned, postMs);
+      return this.#untilEnd(task, returned)
+        .then((raw) => this.#complete(sample, raw, postMs))
+        .catch((error) => this.#fail(task, error));
     } catch (error) {
-      call.fail(toStopped(error, name));
+      return this.#fail(task, error);
     }
   }
 
-  async #tryProcess(
+  #complete(sample: Sample, raw: OpValues | OpResult | undefined, postMs: number): undefined {
+    const { task, startMs, processMs } = sample;
+    const { call } = task;
+    if (call.hasEnded) return;
+    const { name } = this.#op;
+    const { values } = readResult<OpValues>(name, 'postprocess', raw as OpValues);
+    const endMs = call.sinceStart(performance.now());
+    const accepted = call.complete(task.step, values, {
+      op: name,
+      slot: this.#slot,
+      readyMs: call.sinceStart(task.readyMs),
+      startMs: call.sinceStart(startMs),
+      processMs: call.sinceStart(processMs),
+      postMs: call.sinceStart(postMs),
+      endMs,
+      outMs: endMs,
+    });
+    // A full channel holds the slot, so that outputs do not pile up.
+    if (accepted !== undefined) this.#unfinished.push(accepted);
+  }
+
+  /** The parts of a request, one after the other. */
+  async #processParts(sample: Sample, feeds: readonly unknown[]): Promise<readonly unknown[]> {
+    const parts: unknown[] = [];
+    for (const feed of feeds) {
+      if (sample.task.call.hasEnded) break;
+      parts.push((await this.#tryProcess([feed as OpValues], [sample]))[0]);
+    }
+    return [parts];
+  }
+
+  #tryProcess(feeds: readonly OpValues[], samples: readonly Sample[]): Later<readonly unknown[]> {
+    if (this.#settings.retry > 1) return this.#processWithRetries(feeds, samples);
+    return this.#processOnce(feeds, samples);
+  }
+
+  async #processWithRetries(
     feeds: readonly OpValues[],
     samples: readonly Sample[],
   ): Promise<readonly unknown[]> {
@@ -162,21 +209,37 @@ export class OpExecution {
   }
 
   /** Ends at the timeout, or when all requests have ended; the work then counts as unfinished. */
-  async #processOnce(
-    feeds: readonly OpValues[],
-    samples: readonly Sample[],
-  ): Promise<readonly unknown[]> {
+  #processOnce(feeds: readonly OpValues[], samples: readonly Sample[]): Later<readonly unknown[]> {
     const abort = new BatchAbort(samples, this.#settings.timeoutMs, this.#op.name);
     if (abort.deadlineMs < Number.POSITIVE_INFINITY) this.#onTry?.(abort.deadlineMs);
     try {
-      const context = new BatchContext(samples, this.#slot, abort);
-      const returned = this.#op.process(feeds, context);
-      const raw = isPromise(returned) ? await this.#untilAbort(abort, returned) : returned;
-      return this.#readResults(raw, feeds.length);
-    } finally {
-      abort.close();
-      if (abort.deadlineMs < Number.POSITIVE_INFINITY) this.#onTry?.(Number.POSITIVE_INFINITY);
+      const returned = this.#op.process(feeds, new BatchContext(samples, this.#slot, abort));
+      if (isPromise(returned)) return this.#awaitResults(abort, returned, feeds.length);
+      const results = this.#readResults(returned, feeds.length);
+      this.#endTry(abort);
+      return results;
+    } catch (error) {
+      this.#endTry(abort);
+      throw error;
     }
+  }
+
+  async #awaitResults(
+    abort: BatchAbort,
+    returned: Promise<unknown>,
+    count: number,
+  ): Promise<readonly unknown[]> {
+    try {
+      abort.startTimer();
+      return this.#readResults(await this.#untilAbort(abort, returned), count);
+    } finally {
+      this.#endTry(abort);
+    }
+  }
+
+  #endTry(abort: BatchAbort): void {
+    abort.close();
+    if (abort.deadlineMs < Number.POSITIVE_INFINITY) this.#onTry?.(Number.POSITIVE_INFINITY);
   }
 
   #readResults(raw: unknown, count: number): readonly unknown[] {
@@ -220,7 +283,9 @@ export class OpExecution {
 class BatchAbort {
   readonly #samples: readonly Sample[];
   readonly #forget: (() => void)[] = [];
-  readonly #timer: NodeJS.Timeout | undefined;
+  readonly #op: string;
+  readonly #timeoutMs: number;
+  #timer: NodeJS.Timeout | undefined;
   /** Undefined: the abort of the only request serves. */
   readonly #own: LazyAbort | undefined;
   /** On the scale of `performance.now()`. */
@@ -229,6 +294,8 @@ class BatchAbort {
 
   constructor(samples: readonly Sample[], timeoutMs: number, op: string) {
     this.#samples = samples;
+    this.#op = op;
+    this.#timeoutMs = timeoutMs;
     this.#running = samples.length;
     this.deadlineMs = timeoutMs < 0 ? Number.POSITIVE_INFINITY : performance.now() + timeoutMs;
     if (samples.length === 1 && timeoutMs < 0) return;
@@ -242,13 +309,17 @@ class BatchAbort {
       };
       this.#forget.push(abort.onAbort(ended));
     }
+  }
+
+  /** Call when `process` has returned a promise. */
+  startTimer(): void {
     // A timer cannot express more than 24 days.
-    if (timeoutMs < 0 || timeoutMs >= 2 ** 31) return;
-    const message = `op ${op}: process took longer than ${timeoutMs} ms`;
-    this.#timer = setTimeout(
-      () => own.abort(new Stopped(PIPELINE_ERROR.TIMEOUT, message)),
-      timeoutMs,
-    );
+    if (this.#own === undefined || this.#timeoutMs < 0 || this.#timeoutMs >= 2 ** 31) return;
+    const end = (): void => {
+      const message = `op ${this.#op}: process took longer than ${this.#timeoutMs} ms`;
+      this.#own?.abort(new Stopped(PIPELINE_ERROR.TIMEOUT, message));
+    };
+    this.#timer = setTimeout(end, Math.max(0, this.deadlineMs - performance.now()));
   }
 
   get #abort(): LazyAbort {

@@ -14,9 +14,9 @@ export interface OpExecutor {
   start(): Promise<void>;
   /**
    * Ends each task with an output or a failure. Never rejects.
-   * @returns a promise that resolves when the slot is free again
+   * @returns a promise that resolves when the slot is free again; undefined: it is
    */
-  execute(tasks: readonly ExecutionTask[], slot: number): Promise<void>;
+  execute(tasks: readonly ExecutionTask[], slot: number): Promise<unknown> | undefined;
   /** Call when no more tasks come, before `stop`. */
   drain(): void;
   stop(): Promise<void>;
@@ -38,10 +38,11 @@ export class LocalExecutor implements OpExecutor {
   }
 
   /** Work that was given up, such as after a timeout, occupies the slot until it ends. */
-  async execute(tasks: readonly ExecutionTask[], slot: number): Promise<void> {
+  execute(tasks: readonly ExecutionTask[], slot: number): Promise<unknown> | undefined {
     const execution = new OpExecution(this.#op, this.#settings, slot);
-    await execution.run(tasks);
-    await execution.waitForUnfinished();
+    const running = execution.run(tasks);
+    if (running === undefined) return execution.waitForUnfinished();
+    return running.then(() => execution.waitForUnfinished());
   }
 
   drain(): void {}

@@ -113,7 +113,7 @@ export class OpRunner implements Channel {
   #startTasks(): void {
     while (this.#free.length > 0 && this.#isBatchReady()) {
       const tasks = this.#takeBatch();
-      void this.#execute(tasks, requireDefined(this.#free.pop(), 'a free slot'));
+      this.#execute(tasks, requireDefined(this.#free.pop(), 'a free slot'));
     }
   }
 
@@ -136,7 +136,6 @@ export class OpRunner implements Channel {
     const tasks: OpTask[] = [];
     this.#stopTimer();
     for (let next = this.#queue.shift(); next !== undefined; next = this.#queue.shift()) {
-      next.call.started(next);
       tasks.push(next);
       if (tasks.length === this.#settings.batchSize) break;
     }
@@ -165,14 +164,24 @@ export class OpRunner implements Channel {
   }
 
   /** Holds the slot until all work of the execution has ended, also work that was given up. */
-  async #execute(tasks: OpTask[], slot: number): Promise<void> {
+  #execute(tasks: OpTask[], slot: number): void {
     const startMs = performance.now();
-    await this.#executor.execute(tasks, slot);
-    this.requests += tasks.length;
+    const executed = this.#executor.execute(tasks, slot);
+    if (executed === undefined) {
+      this.#end(tasks.length, slot, startMs);
+      return;
+    }
+    void executed.then(() => {
+      this.#end(tasks.length, slot, startMs);
+      if (this.#queue.length > 0) this.#start();
+    });
+  }
+
+  #end(requests: number, slot: number, startMs: number): void {
+    this.requests += requests;
     this.executions++;
     this.busyMs += performance.now() - startMs;
     this.#free.push(slot);
     if (this.#free.length === this.#settings.concurrency) this.#onIdle?.();
-    if (this.#queue.length > 0) this.#start();
   }
 }

@@ -95,8 +95,10 @@ export class PipelineCall implements ExecutionCall {
   readonly #shared: CallShared;
   readonly #startMs = performance.now();
   readonly #timings: OpTiming[] = [];
-  readonly #pending: readonly PendingInputs[];
-  readonly #waiting: Set<OpTask> = new Set();
+  /** By position, of ops with several predecessors. */
+  #pending: PendingInputs[] | undefined;
+  /** All so far; those that wait are in a queue. */
+  readonly #tasks: OpTask[] = [];
   readonly #onEnd: (answer: PipelineAnswer) => void;
   #logId: bigint;
   #logger: Logger | undefined;
@@ -113,11 +115,6 @@ export class PipelineCall implements ExecutionCall {
     this.versions = versions;
     this.#logId = request.logId ?? 0n;
     this.#onEnd = onEnd;
-    const { firstArrival } = shared;
-    this.#pending = shared.plan.steps.map(({ predecessors }) => ({
-      inputs: {},
-      missing: firstArrival ? 1 : predecessors.length,
-    }));
   }
 
   get logId(): bigint {
@@ -136,21 +133,31 @@ export class PipelineCall implements ExecutionCall {
     return this.abort.aborted;
   }
 
-  /** Unpacks the request and starts the first ops. Never rejects. */
-  async start(): Promise<void> {
+  /** Unpacks the request and starts the first ops. Never throws. */
+  start(): void {
     const { request } = this.#shared.plan;
     try {
-      const context = new CallContext(this, 0);
-      const returned = request.unpackRequest(this.request, context);
-      const result = isPromise(returned) ? await returned : returned;
-      const { values, logId } = readResult(request.name, 'unpackRequest', result) as OpResult;
-      if (this.hasEnded) return;
-      if (logId !== undefined) this.#logId = logId;
-      // Nothing holds a slot yet, so the request itself waits when a channel is full.
-      this.#deliver(this.#shared.plan.firsts, request.name, values);
+      const returned = request.unpackRequest(this.request, new CallContext(this, 0));
+      if (!isPromise(returned)) this.#begin(returned);
+      else this.#await(returned, (result) => this.#begin(result), request.name);
     } catch (error) {
       this.fail(toStopped(error, request.name));
     }
+  }
+
+  #begin(result: object): void {
+    if (this.hasEnded) return;
+    const { request, firsts } = this.#shared.plan;
+    const { values, logId } = readResult(request.name, 'unpackRequest', result) as OpResult;
+    if (logId !== undefined) this.#logId = logId;
+    // Nothing holds a slot yet, so the request itself waits when a channel is full.
+    this.#deliver(firsts, request.name, values);
+  }
+
+  #await<T>(returned: Promise<T>, next: (value: T) => void, op: string): void {
+    Promise.resolve(returned)
+      .then(next)
+      .catch((error) => this.fail(toStopped(error, op)));
   }
 
   /**
@@ -163,7 +170,7 @@ export class PipelineCall implements ExecutionCall {
     const { op, successors } = requireDefined(steps[step], 'a step');
     this.#timings.push(timing);
     if (step === last) {
-      void this.#pack(values);
+      this.#pack(values);
       return undefined;
     }
     return this.#deliver(successors, op.name, values, timing);
@@ -172,11 +179,6 @@ export class PipelineCall implements ExecutionCall {
   /** Ends the request with a code. Ignored after the end. */
   fail({ errNo, message }: Stopped): void {
     this.#end(errNo, message, {});
-  }
-
-  /** The task has left its channel. */
-  started(task: OpTask): void {
-    this.#waiting.delete(task);
   }
 
   /** Milliseconds since the start of the request. */
@@ -192,14 +194,10 @@ export class PipelineCall implements ExecutionCall {
   ): Promise<unknown> | undefined {
     const full: Promise<void>[] = [];
     for (const step of steps) {
-      const pending = requireDefined(this.#pending[step], 'inputs of a step');
-      // A later arrival, where the first one counts.
-      if (pending.missing === 0) continue;
-      pending.inputs[from] = values;
-      pending.missing--;
-      if (pending.missing > 0) continue;
-      const task = new OpTask(this, step, pending.inputs);
-      this.#waiting.add(task);
+      const inputs = this.#collect(step, from, values);
+      if (inputs === undefined) continue;
+      const task = new OpTask(this, step, inputs);
+      this.#tasks.push(task);
       const accepted = this.#channel(step).offer(task);
       if (accepted !== undefined) {
         task.sender = sender;
@@ -210,29 +208,49 @@ export class PipelineCall implements ExecutionCall {
     return full.length === 0 ? undefined : Promise.all(full);
   }
 
+  /** @returns the inputs of the op when they are complete; undefined before and after that */
+  #collect(step: number, from: string, values: OpValues): OpInputs | undefined {
+    const { plan, firstArrival } = this.#shared;
+    const { predecessors } = requireDefined(plan.steps[step], 'a step');
+    if (predecessors.length === 1) return { [from]: values };
+    this.#pending ??= [];
+    this.#pending[step] ??= { inputs: {}, missing: firstArrival ? 1 : predecessors.length };
+    const pending = this.#pending[step];
+    // A later arrival, where the first one counts.
+    if (pending.missing === 0) return undefined;
+    pending.inputs[from] = values;
+    pending.missing--;
+    return pending.missing === 0 ? pending.inputs : undefined;
+  }
+
   #channel(step: number): Channel {
     return requireDefined(this.#shared.channels[step], 'a channel');
   }
 
-  async #pack(values: OpValues): Promise<void> {
+  #pack(values: OpValues): void {
     const { response } = this.#shared.plan;
     try {
       const returned = response.packResponse(values, new CallContext(this, 0));
-      const result = isPromise(returned) ? await returned : returned;
-      this.#end(0, '', readResult(response.name, 'packResponse', result).values);
+      if (!isPromise(returned)) this.#succeed(returned);
+      else this.#await(returned, (result) => this.#succeed(result), response.name);
     } catch (error) {
       this.fail(toStopped(error, response.name));
     }
   }
 
+  #succeed(result: OpValues | OpResult): void {
+    const { name } = this.#shared.plan.response;
+    this.#end(0, '', readResult<OpValues>(name, 'packResponse', result).values);
+  }
+
   #end(errNo: number, errMsg: string, values: OpValues): void {
     if (this.hasEnded) return;
     const { dataId, logId } = this;
-    // A copy: hooks that ignore their signal must not change the answer.
-    const timings = [...this.#timings];
+    const timings = this.#timings;
     this.abort.abort(errNo === 0 ? ANSWERED : new Stopped(errNo, errMsg));
-    for (const task of this.#waiting) this.#channel(task.step).remove(task);
-    this.#waiting.clear();
+    for (const task of this.#tasks) {
+      if (task.queue !== undefined) this.#channel(task.step).remove(task);
+    }
     const { degraded } = this.versions;
     const versions = this.versions.report();
     const durationMs = this.sinceStart(performance.now());

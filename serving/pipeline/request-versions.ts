@@ -13,8 +13,9 @@ export interface PinnedVersion {
 }
 
 export class RequestVersions {
-  readonly #pinned = new Map<string, PinnedVersion>();
-  readonly #recorded = new Map<string, string>();
+  /** Made at the first use, because many requests use no model. */
+  #pinned: Map<string, PinnedVersion> | undefined;
+  #recorded: Map<string, string> | undefined;
   #degraded = false;
   #activeCount = 0;
   #hasEnded = false;
@@ -51,6 +52,7 @@ export class RequestVersions {
 
   /** Records the version with which a remote model answered. It is not pinned. */
   record(name: string, version: string): void {
+    this.#recorded ??= new Map();
     const known = this.#recorded.get(name);
     if (known?.split(', ').includes(version)) return;
     this.#recorded.set(name, known === undefined ? version : `${known}, ${version}`);
@@ -58,8 +60,9 @@ export class RequestVersions {
 
   /** Model → version. */
   report(): Record<string, string> {
-    const report = Object.fromEntries(this.#recorded);
-    for (const [name, { version }] of this.#pinned) report[name] = version;
+    const report: Record<string, string> = {};
+    for (const [name, version] of this.#recorded ?? []) report[name] = version;
+    for (const [name, { version }] of this.#pinned ?? []) report[name] = version;
     return report;
   }
 
@@ -72,6 +75,7 @@ export class RequestVersions {
   #get<Pinned extends PinnedVersion>(name: string, pin: () => Pinned): Pinned {
     if (this.#hasEnded) throw new CubeError('STOPPING', 'the request has ended');
     // One client makes all pins of a name.
+    this.#pinned ??= new Map();
     const known = this.#pinned.get(name) as Pinned | undefined;
     if (known !== undefined) return known;
     const pinned = pin();
@@ -81,7 +85,7 @@ export class RequestVersions {
 
   #releaseIfUnused(): void {
     if (!this.#hasEnded || this.#activeCount > 0) return;
-    for (const { release } of this.#pinned.values()) release();
-    this.#pinned.clear();
+    for (const { release } of this.#pinned?.values() ?? []) release();
+    this.#pinned = undefined;
   }
 }

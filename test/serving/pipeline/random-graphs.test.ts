@@ -1,7 +1,7 @@
 /**
- * Random graphs with random delays, skips, product errors, thrown errors, retries, timeouts,
- * cancellations, mini-batches, batches, and small channels answer as a recursive evaluator does:
- * each request once, with its own data, with the right code.
+ * Random graphs with random delays, skips, product errors, thrown errors, retries of ops and of
+ * requests, timeouts, deadlines, cancellations, mini-batches, batches, and small channels answer as
+ * a recursive evaluator does: each request once, with its own data, with the right code.
  */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -25,6 +25,7 @@ import type { PipelineAnswer } from '../../../serving/pipeline/pipeline-answer.t
 import { PipelineServer } from '../../../serving/pipeline/server.ts';
 
 const REQUESTS = 16;
+const OP_TRIES = 2;
 
 /** What a node does with a request, by the number of the request modulo the list. */
 type Behaviour =
@@ -36,6 +37,7 @@ type Behaviour =
   | 'throw'
   | 'throw foreign'
   | 'fail once'
+  | 'hang first'
   | 'hang';
 
 const behaviour = fc.oneof(
@@ -44,7 +46,7 @@ const behaviour = fc.oneof(
     weight: 1,
     arbitrary: fc.constantFrom<Behaviour>('product error', 'throw', 'throw foreign', 'hang'),
   },
-  { weight: 2, arbitrary: fc.constant<Behaviour>('fail once') },
+  { weight: 2, arbitrary: fc.constantFrom<Behaviour>('fail once', 'hang first') },
 );
 
 interface Node {
@@ -76,22 +78,28 @@ function findBehaviour({ behaviours }: Node, x: number): Behaviour {
   return behaviours[x % behaviours.length] ?? 'pass';
 }
 
+/** Such ops have a timeout, and no batches: a batch would time out as a whole. */
+function mayHang({ behaviours }: Node): boolean {
+  return behaviours.some((each) => each === 'hang' || each === 'hang first');
+}
+
 /** The sum of the inputs, plus `at` if process ran. */
 class RandomOp extends Op<OpInputs, OpValues, OpValues | OpValues[], OpValues | OpValues[]> {
   readonly #at: number;
   readonly #node: Node;
   readonly #failedOnce = new Set<number>();
+  /** Request → executions that have hung. */
+  readonly #hung = new Map<number, number>();
   #running = 0;
 
   constructor(at: number, node: Node, inputs: readonly AnyOp[]) {
-    const hangs = node.behaviours.includes('hang');
+    const hangs = mayHang(node);
     const { concurrency, batchSize } = node;
     super({
       name: `op${at}`,
       inputs,
       concurrency,
-      retry: 2,
-      // A batch would time out as a whole.
+      retry: OP_TRIES,
       batchSize: hangs ? 1 : batchSize,
       autoBatchingTimeoutMs: 1,
       ...(hangs ? { timeoutMs: 2 } : {}),
@@ -139,6 +147,9 @@ class RandomOp extends Op<OpInputs, OpValues, OpValues | OpValues[], OpValues | 
     };
     const behaviours = feeds.map((feed) => findBehaviour(this.#node, feed['request'] as number));
     if (behaviours.includes('hang')) return this.#hang(context.signal);
+    if (behaviours.includes('hang first') && this.#mustHang(Number(context.logId))) {
+      return this.#hang(context.signal);
+    }
     if (!behaviours.includes('wait') || this.settings.timeoutMs !== undefined) {
       try {
         return end();
@@ -165,6 +176,13 @@ class RandomOp extends Op<OpInputs, OpValues, OpValues | OpValues[], OpValues | 
       throw new CubeError('UNAVAILABLE', 'once');
     }
     return { x: (x as number) + this.#at };
+  }
+
+  /** All tries of the op hang, until the whole request is tried again. */
+  #mustHang(request: number): boolean {
+    const count = this.#hung.get(request) ?? 0;
+    this.#hung.set(request, count + 1);
+    return count < OP_TRIES;
   }
 
   #hang(signal: AbortSignal): Promise<OpValues[]> {
@@ -198,8 +216,10 @@ const CODES: Partial<Record<Behaviour, number>> = {
  * The codes that a request may end with; empty: it succeeds. A batch fails as a whole, so a request
  * may also get the code of another one that may share its batch.
  */
-function findCodes(nodes: readonly Node[], x: number): Set<number> {
+function findCodes(nodes: readonly Node[], x: number, tries: number): Set<number> {
   const codes = new Set<number>();
+  // A try of the request fails in an op at which it does not hang again.
+  if (tries <= countFirstHangs(nodes, x)) codes.add(PIPELINE_ERROR.TIMEOUT);
   for (const [at, found] of nodes.entries()) {
     const own = findBehaviour(found, x);
     if (own === 'product error') codes.add(50 + at);
@@ -209,10 +229,14 @@ function findCodes(nodes: readonly Node[], x: number): Set<number> {
   return codes;
 }
 
+function countFirstHangs(nodes: readonly Node[], x: number): number {
+  return nodes.filter((found) => findBehaviour(found, x) === 'hang first').length;
+}
+
 /** Other requests of its batches may fail this one. */
 function mayShareFailure(nodes: readonly Node[], x: number): boolean {
   return nodes.some((found) => {
-    const isBatched = found.batchSize > 1 && !found.behaviours.includes('hang');
+    const isBatched = found.batchSize > 1 && !mayHang(found);
     const own = findBehaviour(found, x);
     if (!isBatched || own === 'skip' || own === 'parts') return false;
     const others = found.behaviours.filter((each) => ['throw', 'throw foreign'].includes(each));
@@ -221,11 +245,24 @@ function mayShareFailure(nodes: readonly Node[], x: number): boolean {
   });
 }
 
-function check(nodes: readonly Node[], x: number, answer: PipelineAnswer, opCount: number): void {
+interface Checked {
+  readonly nodes: readonly Node[];
+  readonly x: number;
+  /** Tries of a whole request. */
+  readonly tries: number;
+  readonly opCount: number;
+}
+
+function check({ nodes, x, tries, opCount }: Checked, answer: PipelineAnswer): void {
   const { errNo, errMsg, values, timings } = answer;
   assert.equal(answer.logId, BigInt(x));
-  const codes = findCodes(nodes, x);
-  if (codes.size === 0 && errNo === 0) {
+  const codes = findCodes(nodes, x, tries);
+  // Several ops may hang in one try, and none of them in the next one.
+  const firstHangs = countFirstHangs(nodes, x);
+  const isAlwaysLate = firstHangs > 0 && tries === 1;
+  const own = nodes.map((found) => findBehaviour(found, x));
+  const mustFail = isAlwaysLate || own.some((each) => each in CODES || each === 'product error');
+  if (!mustFail && errNo === 0) {
     assert.deepEqual(values, { x: evaluate(nodes, nodes.length - 1, x) });
     assert.equal(timings.length, opCount);
     for (const { readyMs, startMs, processMs, postMs, endMs, outMs } of timings) {
@@ -240,44 +277,89 @@ function check(nodes: readonly Node[], x: number, answer: PipelineAnswer, opCoun
   else assert.ok(codes.has(errNo), `${errNo} (${errMsg}), expected one of ${[...codes]}`);
 }
 
+/** When the caller of a request cancels it. */
+type Cancellation = 'before' | 'at once' | 'in the next turn' | 'later' | 'never';
+
+interface Caller {
+  readonly cancellation: Cancellation;
+  readonly timeoutMs: number | undefined;
+}
+
+const patient: Caller = { cancellation: 'never', timeoutMs: undefined };
+const caller = fc.oneof(
+  { weight: 3, arbitrary: fc.constant(patient) },
+  {
+    weight: 1,
+    arbitrary: fc.record({
+      cancellation: fc.constantFrom<Cancellation>('before', 'at once', 'in the next turn', 'later'),
+      timeoutMs: fc.constant(undefined),
+    }),
+  },
+  {
+    weight: 1,
+    arbitrary: fc.record({
+      cancellation: fc.constant<Cancellation>('never'),
+      timeoutMs: fc.constantFrom(0, 1, 3, 60_000),
+    }),
+  },
+);
+
 const settings = fc.record({
   channelSize: fc.integer({ min: 1, max: 4 }),
-  cancelled: fc.array(fc.nat(REQUESTS - 1), { maxLength: 3 }),
+  retry: fc.integer({ min: 1, max: 3 }),
 });
+const callers = fc.array(caller, { minLength: REQUESTS, maxLength: REQUESTS });
+
+async function cancelLater(abort: AbortController, cancellation: Cancellation): Promise<void> {
+  if (cancellation === 'never') return;
+  if (cancellation === 'in the next turn') await new Promise((resolve) => setImmediate(resolve));
+  if (cancellation === 'later') await new Promise((resolve) => setTimeout(resolve, 2));
+  abort.abort();
+}
+
+/** @returns whether the caller ended the request */
+function isEndedByCaller({ cancellation, timeoutMs }: Caller, answer: PipelineAnswer): boolean {
+  const { errNo, errMsg } = answer;
+  const isCancelled = errNo === PIPELINE_ERROR.CLOSED;
+  const isLate = errNo === PIPELINE_ERROR.TIMEOUT && errMsg.includes('deadline');
+  if (cancellation === 'before') assert.ok(isCancelled);
+  if (timeoutMs === 0) assert.ok(isLate);
+  if (cancellation === 'never') assert.ok(!isCancelled);
+  if (timeoutMs === undefined || timeoutMs > 1_000) assert.ok(!isLate);
+  return isCancelled || isLate;
+}
 
 test('random graphs answer as a recursive evaluator does, whatever other requests do', () =>
   fc.assert(
-    fc.asyncProperty(graph, settings, async (nodes, { channelSize, cancelled }) => {
+    fc.asyncProperty(graph, settings, callers, async (nodes, { channelSize, retry }, drawn) => {
       const source = new RequestOp();
       const ops: RandomOp[] = [];
       for (const [at, each] of nodes.entries()) {
-        ops.push(
-          new RandomOp(
-            at,
-            each,
-            each.inputs.map((input) => ops[input] ?? source),
-          ),
-        );
+        const inputs = each.inputs.map((input) => ops[input] ?? source);
+        ops.push(new RandomOp(at, each, inputs));
       }
       const response = new ResponseOp({ inputs: ops.slice(-1) });
-      const server = new PipelineServer([...ops.toReversed(), response], { channelSize });
+      const server = new PipelineServer([...ops.toReversed(), response], { channelSize, retry });
       await server.start();
-      const caller = new AbortController();
-      const answers = Array.from({ length: REQUESTS }, (_, x) => {
-        const signal = cancelled.includes(x) ? { signal: caller.signal } : {};
-        return server.run({ logId: BigInt(x), values: { x } }, signal);
+      const answers = drawn.map(({ cancellation, timeoutMs }, x) => {
+        const abort = new AbortController();
+        if (cancellation === 'before') abort.abort();
+        const options = { signal: abort.signal, ...(timeoutMs !== undefined && { timeoutMs }) };
+        const answer = server.run({ logId: BigInt(x), values: { x } }, options);
+        void cancelLater(abort, cancellation);
+        return answer;
       });
-      caller.abort();
       const stopped = server.stop();
       const dataIds = new Set<number>();
       for (const [x, pending] of answers.entries()) {
         const answer = await pending;
         dataIds.add(answer.dataId);
-        if (cancelled.includes(x) && answer.errNo === PIPELINE_ERROR.CLOSED) continue;
-        check(nodes, x, answer, ops.length);
+        if (isEndedByCaller(drawn[x] ?? patient, answer)) continue;
+        check({ nodes, x, tries: retry, opCount: ops.length }, answer);
       }
       assert.equal(dataIds.size, REQUESTS);
       await stopped;
+      assert.equal(server.stats.requests, REQUESTS);
     }),
     { numRuns: 150 },
   ));

@@ -145,3 +145,23 @@ test('a deadline, a cancellation and overload end only their request', async () 
   assert.equal((await cancelled).errNo, PIPELINE_ERROR.CLOSED);
   assert.equal((await late).errNo, PIPELINE_ERROR.TIMEOUT);
 });
+
+test('a request that is cancelled or late at its start runs no op', async () => {
+  let runs = 0;
+  class CountOp extends Op {
+    override preprocess(): OpValues {
+      runs++;
+      return {};
+    }
+  }
+  const op = new CountOp({ name: 'count', inputs: [new RequestOp()] });
+  const server = new PipelineServer(new ResponseOp({ inputs: [op] }));
+  await server.start();
+  const cancelled = await server.run(makeRequest(1), { signal: AbortSignal.abort() });
+  assert.equal(cancelled.errNo, PIPELINE_ERROR.CLOSED);
+  const late = await server.run(makeRequest(2), { timeoutMs: 0 });
+  assert.equal(late.errNo, PIPELINE_ERROR.TIMEOUT);
+  assert.equal(runs, 0);
+  assert.equal(server.stats.failures, 2);
+  await server.stop();
+});
