@@ -11,12 +11,12 @@ import { LocalPredictor } from './pipeline/local-predictor.ts';
 import type { NamedPipeline } from './pipeline/module.ts';
 import type { OpClient, OpSettings } from './pipeline/op.ts';
 import type { PipelineSource } from './pipeline/pipeline-metrics.ts';
-import { RemoteClient } from './pipeline/remote-client.ts';
+import { RemoteClient, type RemoteClientOptions } from './pipeline/remote-client.ts';
 import { PipelineServer } from './pipeline/server.ts';
 import type { PipelineSettings } from './pipeline/settings.ts';
 import { VariableNames } from './pipeline/variable-names.ts';
 import type { ProtocolContext } from './protocols/handle-prediction.ts';
-import { readTensorRows } from './protocols/local-rows.ts';
+import { readLocalRows } from './protocols/local-rows.ts';
 import { registerMessages, type ServedMessages } from './protocols/messages.ts';
 import type { PipelineService } from './protocols/pipeline.ts';
 
@@ -203,20 +203,25 @@ function createOpClient(
     }
     const variables = definition.variables.get(name);
     const kserveModel = protocol === 'kserve' ? { model: name } : {};
-    return new RemoteClient({
-      endpoints,
-      protocol,
-      names: new VariableNames({ ...variables, fetchList }),
-      logger,
-      ...kserveModel,
-    });
+    const names = new VariableNames({ ...variables, fetchList });
+    return createRemoteClient(name, { endpoints, protocol, names, logger, ...kserveModel });
   }
   if (model === undefined) return undefined;
   return new LocalPredictor({
     models,
     predictor,
     model,
-    readRows: readTensorRows,
+    readRows: readLocalRows,
     ...(fetchList.length > 0 && { names: new VariableNames({ fetchList }) }),
   });
+}
+
+/** @throws CubeError INVALID_ARGUMENT naming the op */
+function createRemoteClient(op: string, options: RemoteClientOptions): RemoteClient {
+  try {
+    return new RemoteClient(options);
+  } catch (error) {
+    const { code, message } = CubeError.from(error);
+    throw new CubeError(code, `op ${op}: server_endpoints: ${message}`);
+  }
 }

@@ -22,7 +22,7 @@ import {
 } from './pipeline/workflow.ts';
 import type { StartedPipeline } from './pipeline-service.ts';
 import type { ProtocolContext } from './protocols/handle-prediction.ts';
-import { readTensorRows } from './protocols/local-rows.ts';
+import { readLocalRows } from './protocols/local-rows.ts';
 import { type MessageRunner, registerMessages } from './protocols/messages.ts';
 
 export interface WorkflowsDefinition {
@@ -107,7 +107,7 @@ function createNodeClient(
   }
   const model = modelOfNode.get(workflow)?.get(name);
   if (model !== undefined) {
-    return new LocalPredictor({ models, predictor, model, readRows: readTensorRows });
+    return new LocalPredictor({ models, predictor, model, readRows: readLocalRows });
   }
   throw new CubeError('INTERNAL', `workflow ${workflow}: node ${name} has no model`);
 }
@@ -178,7 +178,7 @@ class WorkflowRunner implements MessageRunner {
         throw new CubeError(
           'INVALID_ARGUMENT',
           `${mapping.field}: ${name} has no workflow for ${quoteInput(value)} ` +
-            `(values: ${[...mapping.workflows.keys()].join(', ')})`,
+            `(values: ${[...mapping.workflows.keys()].map(quoteInput).join(', ')})`,
         );
       }
       chosen = mapped;

@@ -23,9 +23,12 @@ import { fromByteTensor, type PipelineTensor } from './pipeline-tensor.ts';
 import type { PinnedVersion } from './request-versions.ts';
 import type { VariableNames } from './variable-names.ts';
 
-/** Reads rows of features from the tensors of a feed, as KServe requests have them. */
+/**
+ * Reads rows of features from the tensors of a feed, as KServe requests have them, or from
+ * tab-separated lines, as CTR requests have them.
+ */
 export type ReadRows = (
-  tensors: readonly NamedTensor[],
+  feed: readonly NamedTensor[] | string,
   bundle: LoadedBundle,
 ) => FeatureRows | KeyedRows;
 
@@ -41,7 +44,7 @@ export interface LocalPredictorOptions {
   readonly names?: VariableNames;
 }
 
-/** A feed for a bundle may have its rows ready: `{ rows }`, as columns. */
+/** A feed for a bundle may have rows instead of tensors: `{ rows }`, as columns or lines. */
 const ROWS = 'rows';
 /** For requests without a deadline. */
 const DAY_MS = 86_400_000;
@@ -63,9 +66,14 @@ export class LocalPredictor implements OpClient {
     this.#reportedName = [model, version ?? label].filter((part) => part !== undefined).join('@');
   }
 
-  predict(feeds: readonly OpValues[], context: ProcessContext): Promise<readonly OpValues[]> {
+  async predict(feeds: readonly OpValues[], context: ProcessContext): Promise<readonly OpValues[]> {
+    const { requests } = context;
+    const [only] = requests;
+    if (requests.length === 1 && only !== undefined) {
+      return [await this.#predict(feeds[0] ?? {}, only, context)];
+    }
     return Promise.all(
-      context.requests.map((request, index) => this.#predict(feeds[index] ?? {}, request, context)),
+      requests.map((request, index) => this.#predict(feeds[index] ?? {}, request, context)),
     );
   }
 
@@ -143,6 +151,7 @@ function readFeedRows(
 ): FeatureRows | KeyedRows {
   const ready = feed[ROWS];
   if (isRows(ready)) return ready;
+  if (typeof ready === 'string') return readRows(ready, bundle);
   const tensors = Object.entries(feed).map(([alias, value]) => {
     return toInputTensor(names?.toInput(alias) ?? alias, value, {});
   });

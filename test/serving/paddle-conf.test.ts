@@ -452,3 +452,40 @@ test('a service with several models answers an output of each, named after its n
     assert.ok(scores[i]);
   }
 });
+
+test('services of the general model reload as one unit', async (t) => {
+  const folder = writeConf(t, ENSEMBLE);
+  for (const [i, name] of ['bow', 'cnn', 'lstm'].entries()) {
+    exportBundle(new ToyBundle({ version: '1', seed: 81 + i }), join(folder, '..', name), 'layers');
+  }
+  const serving = await ServingProcess.start(t, ['--conf-dir', folder], {
+    hasSeveralModels: true,
+  });
+  await serving.waitUntilReady();
+  const ask = async (service: string) => {
+    const { status, body } = await serving.post(`/${service}/inference`, JSON.stringify(request));
+    return status === 200
+      ? body.outputs.map(({ engine_name: name }: { engine_name?: string }) => name)
+      : status;
+  };
+  const write = (services: string) => {
+    writeFileSync(join(folder, 'service.prototxt'), services);
+    return serving.post('/v1/reload', '');
+  };
+  const all = await ask('GeneralModelService');
+  assert.deepEqual(all, ['bow', 'cnn', 'lstm']);
+  const general = 'services { name: "GeneralModelService" workflows: "third" workflows: "both" }';
+  const wrong = await write(`${general} services { name: "OnlyBow" workflows: "none" }`);
+  assert.ok(wrong.status >= 400);
+  assert.match(wrong.body.error, /service OnlyBow: no workflow none/);
+  const added = await write(`${general} services { name: "Another" workflows: "bow" }`);
+  assert.match(added.body.error, /cannot change the new service Another; restart/);
+  // Nothing of a change that is refused is active.
+  assert.deepEqual(await ask('GeneralModelService'), all);
+  const changed = await write(`${general} services { name: "OnlyBow" workflows: "both" }`);
+  assert.equal(changed.status, 200, JSON.stringify(changed.body));
+  assert.deepEqual(await ask('GeneralModelService'), ['lstm', 'bow', 'cnn']);
+  assert.deepEqual(await ask('OnlyBow'), ['bow', 'cnn']);
+  assert.equal((await write(general)).status, 200);
+  assert.equal(await ask('OnlyBow'), 404);
+});

@@ -9,6 +9,8 @@ import {
   formatPipelineReport,
   parsePipelineConfig,
 } from '../../../serving/config/pipeline-config.ts';
+import { Op, RequestOp, ResponseOp } from '../../../serving/pipeline/op.ts';
+import { servePipeline } from '../support/served-pipeline.ts';
 
 /** As people write it for the original: capitals, comments, empty values, quotes. */
 const ENSEMBLE = `
@@ -169,4 +171,14 @@ test('the schema accepts what the reader accepts, and has the same fields', () =
       'config.yml',
     );
   }
+});
+
+test('an endpoint that is none is refused with the name of its op', async (t) => {
+  const op = new Op({ name: 'rank', inputs: [new RequestOp()] });
+  const ops = new ResponseOp({ inputs: [op] });
+  const config = 'op: {rank: {server_endpoints: [nohost]}}';
+  await assert.rejects(
+    servePipeline(t, { ops }, { config }),
+    /op rank: server_endpoints: .*expected host:port, got "nohost"/,
+  );
 });

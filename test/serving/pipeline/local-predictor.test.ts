@@ -20,11 +20,11 @@ import {
 import type { PipelineTensor } from '../../../serving/pipeline/pipeline-tensor.ts';
 import { PipelineServer } from '../../../serving/pipeline/server.ts';
 import { VariableNames } from '../../../serving/pipeline/variable-names.ts';
-import { readTensorRows } from '../../../serving/protocols/local-rows.ts';
+import { readLocalRows } from '../../../serving/protocols/local-rows.ts';
 import { temporaryFolder } from '../../repository/support/fixtures.ts';
 import { FakeStore } from '../support/fake-store.ts';
 import { multiply } from '../support/plain-models.ts';
-import { BUNDLE, ToyBundle, toyRows } from '../support/toy-bundle.ts';
+import { BUNDLE, ToyBundle, toTsv, toyRows } from '../support/toy-bundle.ts';
 import { ToyRepository } from '../support/toy-service.ts';
 
 const logger = createLogger('test', { level: 'silent' });
@@ -108,7 +108,7 @@ test('a request keeps the version of its first prediction until it is answered',
     models: { find: () => current },
     model: BUNDLE,
     predictor: new Predictor(),
-    readRows: readTensorRows,
+    readRows: readLocalRows,
   });
   const server = createChain(client, () => {
     if (current !== one) return;
@@ -131,6 +131,32 @@ test('a request keeps the version of its first prediction until it is answered',
   await two?.close();
 });
 
+test('a feed may have rows as tab-separated lines', async (t) => {
+  const [bundle, other] = await loadToys(t);
+  const client = new LocalPredictor({
+    models: { find: () => bundle as LoadedBundle },
+    model: BUNDLE,
+    predictor: new Predictor(),
+    readRows: readLocalRows,
+  });
+  const op = new Op({ name: 'rank', inputs: [new RequestOp()], client });
+  const server = new PipelineServer(new ResponseOp({ inputs: [op] }));
+  await server.start();
+  const answer = await server.run({ values: { rows: toTsv(rows) } });
+  assert.equal(answer.errNo, 0, answer.errMsg);
+  assertScores(answer.values['prob'] as PipelineTensor, TOYS[0] as ToyBundle);
+  for (const [wrong, message] of [
+    ['', /op rank: rows: send at least one line/],
+    ['1\t2', /op rank: .*row 1|op rank: .*columns/],
+  ] as const) {
+    const refused = await server.run({ values: { rows: wrong } });
+    assert.equal(refused.errNo, PIPELINE_ERROR.INPUT_PARAMS_ERROR);
+    assert.match(refused.errMsg, message);
+  }
+  await server.stop();
+  await Promise.all([bundle?.close(), other?.close()]);
+});
+
 test('a degraded prediction marks the answer; bad rows are the caller’s error', async (t) => {
   const store = new FakeStore(TOYS);
   const [bundle, other] = await loadToys(t, store);
@@ -138,7 +164,7 @@ test('a degraded prediction marks the answer; bad rows are the caller’s error'
     models: { find: () => bundle as LoadedBundle },
     model: BUNDLE,
     predictor: new Predictor(),
-    readRows: readTensorRows,
+    readRows: readLocalRows,
   });
   const server = createChain(client, () => undefined);
   await server.start();

@@ -1,5 +1,6 @@
 /** Workflows of a conf folder on the pipeline engine: the example, and what is refused. */
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import { cpSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
@@ -7,12 +8,19 @@ import { createLogger } from '../../../lib/platform/logs.ts';
 import { locateConfFolder, readPaddleConf } from '../../../serving/config/paddle-conf.ts';
 import { readProtoFiles } from '../../../serving/config/proto-file.ts';
 import { completeConfig } from '../../../serving/config/serving-config.ts';
-import { Op, type OpInputs, type OpValues } from '../../../serving/pipeline/index.ts';
+import {
+  createTensor,
+  Op,
+  type OpInputs,
+  type OpValues,
+  type PipelineTensor,
+} from '../../../serving/pipeline/index.ts';
 import { loadOperators } from '../../../serving/pipeline/module.ts';
 import { type Serving, startServing } from '../../../serving/server.ts';
 import type { WorkflowsDefinition } from '../../../serving/workflow-service.ts';
 import { temporaryFolder } from '../../repository/support/fixtures.ts';
 import { waitFor } from '../../support/processes.ts';
+import { multiply, serve as serveModels } from '../support/plain-models.ts';
 
 const EXAMPLE = join('examples', 'pipeline-ctr');
 
@@ -62,7 +70,10 @@ test('the example answers Criteo rows by the workflow that the request chooses',
   assert.notDeepEqual(dense.body['click'], scores);
   const unknown = await ask('all');
   assert.equal(unknown.status, 400);
-  assert.match(String(unknown.body['error']), /models: CtrService has no workflow for "all"/);
+  assert.match(
+    String(unknown.body['error']),
+    /no workflow for "all" \(values: "", "both", "dense"\)/,
+  );
   const metrics = await (await fetch(`http://${address}/metrics`)).text();
   assert.match(metrics, /hypercube_pipeline_op_requests_total\{op="both\.dnn"\} 1\n/);
 });
@@ -181,6 +192,48 @@ test('a Sequence runs nodes and workflows one after the other, Parallel at a tim
     journal.slice(0, 6).toSorted(),
     ['px', 'py', 'pz', 'qx', 'qy', 'qz'].map((name) => `${name} begins`),
   );
+});
+
+class ToTensorOp extends Op {
+  override preprocess(inputs: OpInputs) {
+    const { list } = Object.values(inputs)[0] as unknown as Numbers;
+    return { x: createTensor('FP32', [list.length, 1], Float32Array.from(list)) };
+  }
+}
+
+class ToListOp extends Op {
+  override preprocess(inputs: OpInputs) {
+    const { y } = Object.values(inputs)[0] as unknown as { y: PipelineTensor };
+    return { a: y.shape[0], list: [...(y.data as Float32Array)] };
+  }
+}
+
+test('GeneralRemoteOp predicts with the servers of its address', async (t) => {
+  const { serving: remote } = await serveModels(t, { triple: multiply(3) }, [], true);
+  const servers = `address: "${new URL(remote.url).host}" address: "127.0.0.1:1"`;
+  const node = (name: string, type: string, from: string, more = ''): string =>
+    `nodes { name: "${name}" type: "${type}" ${more}
+      dependencies { name: "${from}" mode: "RO" } }`;
+  const workflow = `workflows { name: "w" nodes { name: "read" type: "GeneralReaderOp" }
+    ${node('tensor', 'ToTensorOp', 'read')}
+    ${node('remote', 'GeneralRemoteOp', 'tensor', servers)}
+    ${node('list', 'ToListOp', 'remote')} ${node('respond', 'GeneralResponseOp', 'list')} }`;
+  const service = 'services { name: "EchoService" workflows: "w" }';
+  const [folder, proto] = writeConf(t, service, workflow);
+  const operators: Operators = new Map(Object.entries({ ToTensorOp, ToListOp }));
+  const { address } = await serve(t, folder, proto, operators);
+  const ask = () => post(address, '/EchoService/inference', { a: 0, list: [1, 2, 5] });
+  // One of two servers is dead, and no request sees it.
+  for (let i = 0; i < 4; i++) {
+    const { status, body } = await ask();
+    assert.equal(status, 200, JSON.stringify(body));
+    assert.deepEqual(body, { a: 3, list: [3, 6, 15] });
+  }
+  remote.child.kill('SIGKILL');
+  await once(remote.child, 'close');
+  const { status, body } = await ask();
+  assert.equal(status, 503, JSON.stringify(body));
+  assert.match(String(body['error']), /op remote: /);
 });
 
 test('graphs and names that do not fit are refused by node', async (t) => {
