@@ -390,7 +390,7 @@ export function registerProtocols(
   const { service, messages } = graphs.current;
   const own = messages?.services ?? [];
   for (const one of own) messages?.register(endpoints, context, one, graphs);
-  if (service !== undefined) registerPipeline(endpoints, context, graphs);
+  if (service !== undefined) registerPipeline(endpoints, context, graphs, service.name);
   if (graphs.canReload) registerReload(endpoints, context, reload);
   registerOpenApi(endpoints, {
     services: graphs.services.map(({ name }) => name),

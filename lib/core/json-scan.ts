@@ -12,11 +12,15 @@ const OBJECT_END = 0x7d;
 
 /** @param start position of the opening quote @returns the position after the closing one */
 export function findStringEnd(text: string, start: number): number {
-  let at = start + 1;
-  while (at < text.length && text.charCodeAt(at) !== QUOTE) {
-    at += text.charCodeAt(at) === BACKSLASH ? 2 : 1;
+  for (let from = start + 1; ; ) {
+    const at = text.indexOf('"', from);
+    if (at < 0) return text.length + 1;
+    let first = at;
+    while (first > from && text.charCodeAt(first - 1) === BACKSLASH) first--;
+    // An even number of backslashes are escaped themselves.
+    if ((at - first) % 2 === 0) return at + 1;
+    from = at + 1;
   }
-  return at + 1;
 }
 
 export interface RepeatedField {

@@ -43,6 +43,7 @@ export class DirectExchange implements PendingResponse {
   /** Set by the handler. */
   #headers: Map<string, string> | undefined;
   #onBodyEnd: (() => void) | undefined;
+  #onClose: (() => void) | undefined;
   #grant: CallGrant | undefined;
   #unsentBytes = 0;
   #isRefusedUnread = false;
@@ -73,6 +74,11 @@ export class DirectExchange implements PendingResponse {
   setHeader(name: string, value: string): void {
     this.#headers ??= new Map();
     this.#headers.set(name, value);
+  }
+
+  /** A handler has one listener. */
+  once(_event: 'close', listener: () => void): void {
+    this.#onClose = listener;
   }
 
   /** @returns whether the body is needed; if not, the refusal has been written */
@@ -119,6 +125,7 @@ export class DirectExchange implements PendingResponse {
   abort(): void {
     this.#endBody();
     this.#release();
+    this.#onClose?.();
   }
 
   /** Closes the connection after the response. */

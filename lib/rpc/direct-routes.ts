@@ -51,6 +51,8 @@ export interface PendingResponse {
   readonly writableFinished: boolean;
   readonly headersSent: boolean;
   setHeader(name: string, value: string): unknown;
+  /** Calls the listener when the connection ends before the response is sent; maybe also after. */
+  once(event: 'close', listener: () => void): unknown;
 }
 
 export interface HttpResponse {
@@ -118,9 +120,10 @@ export class DirectRoutes {
   }
 
   add(route: DirectRoute): void {
-    const pattern = route.path.replaceAll(/::|:(\w+)/g, (_, name?: string) =>
-      name === undefined ? ':' : `(?<${name}>[^/?#;%]{1,${PATH_PARAMETER_CHARS_MAX}})`,
-    );
+    const pattern = route.path.replaceAll(/\.|::|:(\w+)/g, (text, name?: string) => {
+      if (text === '.') return '\\.';
+      return name === undefined ? ':' : `(?<${name}>[^/?#;%]{1,${PATH_PARAMETER_CHARS_MAX}})`;
+    });
     this.#routes.push({ ...route, pattern: new RegExp(`^${pattern}$`) });
   }
 

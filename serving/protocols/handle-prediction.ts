@@ -541,6 +541,8 @@ function parseTimeoutHeader(header: string | string[] | undefined): number | und
   );
 }
 
+const decoder = new TextDecoder('utf-8', { fatal: true });
+
 /**
  * The body of a request as text. @throws CubeError INVALID_ARGUMENT when it is empty or not UTF-8
  */
@@ -549,7 +551,7 @@ export function readBodyText(body: unknown): string {
     throw new CubeError('INVALID_ARGUMENT', 'the body is empty: send at least one row');
   }
   try {
-    return new TextDecoder('utf-8', { fatal: true }).decode(body);
+    return decoder.decode(body);
   } catch {
     throw new CubeError('INVALID_ARGUMENT', 'the body is not UTF-8 text');
   }

@@ -6,12 +6,17 @@
  * the original. Only requests that are not admitted fail by the protocol, so that clients try
  * another server.
  */
-import type { FastifyReply, FastifyRequest } from 'fastify';
 import type { CallGrant } from '../../lib/access/access-gate.ts';
 import { CubeError, type ErrorCode, requireDefined } from '../../lib/core/errors.ts';
 import { quoteInput } from '../../lib/core/shown-input.ts';
-import type { HttpAdmit } from '../../lib/rpc/direct-routes.ts';
+import {
+  type HttpAdmit,
+  type HttpRequest,
+  type HttpResponse,
+  JSON_CONTENT_TYPE,
+} from '../../lib/rpc/direct-routes.ts';
 import type { GrpcHandler } from '../../lib/rpc/grpc-calls.ts';
+import { handleFastifyRequest } from '../../lib/rpc/http-server.ts';
 import type { RpcHandler } from '../../lib/rpc/rpc-routes.ts';
 import type { GeneralModelLimits } from '../../proto/general-tensor.ts';
 import {
@@ -24,6 +29,7 @@ import {
   type PipelineResponse,
 } from '../../proto/pipeline.ts';
 import { formatPipelineResponse, parsePipelineRequest } from '../../proto/pipeline-json.ts';
+import { LazyAbort } from '../pipeline/lazy-abort.ts';
 import type { OpValues } from '../pipeline/op.ts';
 import type { Endpoints } from './endpoints.ts';
 import {
@@ -52,7 +58,7 @@ export interface PipelineRunner {
   /** Never rejects. @param options `timeoutMs`: time left in milliseconds */
   run(
     request: UnpackedRequest & { readonly logId: bigint },
-    options: { readonly signal: AbortSignal; readonly timeoutMs: number },
+    options: { readonly signal: AbortSignal | LazyAbort; readonly timeoutMs: number },
   ): Promise<RunAnswer>;
 }
 
@@ -86,10 +92,14 @@ export interface PipelineSource {
 }
 
 const METHOD = 'inference';
+/** The usual method over HTTP, which no other route has. */
+const HTTP_METHOD = 'prediction';
+/** What clients send, among them curl with `-d`. */
+const CONTENT_TYPES = ['', JSON_CONTENT_TYPE, 'application/x-www-form-urlencoded'];
 /** As many 64-bit values as the largest message has bytes in the original: 256 MiB. */
 const REQUEST_LIMITS: GeneralModelLimits = { tensors: 4_096, values: 1 << 25 };
 const NEVER_ABORTED = new AbortController().signal;
-type PipelineCall = Pick<CallContext, 'timeoutMs'> & { readonly signal: AbortSignal };
+type PipelineCall = Pick<CallContext, 'timeoutMs'> & { readonly signal: AbortSignal | LazyAbort };
 
 interface HandledRequest {
   readonly response: PipelineResponse;
@@ -97,10 +107,12 @@ interface HandledRequest {
   readonly versions: string;
 }
 
+/** @param name of the pipeline at the start; a reload may change it */
 export function registerPipeline(
-  { grpc, http: { app }, routes }: Endpoints,
+  { grpc, http: { app, directRoutes }, routes }: Endpoints,
   context: ProtocolContext,
   source: PipelineSource,
+  name: string,
 ): void {
   const endpoint = new PipelineEndpoint(context, source);
   const checkOpen = (): void => context.admission.checkOpen();
@@ -111,8 +123,15 @@ export function registerPipeline(
     endpoint.checkGrant(grant);
     return undefined;
   };
-  const options = { config: { admit } };
-  app.post('/:name/:method', options, endpoint.http);
+  app.post('/:name/:method', { config: { admit } }, (request, reply) =>
+    handleFastifyRequest(endpoint.http, request, reply),
+  );
+  directRoutes.add({
+    path: `/${name}/${HTTP_METHOD}`,
+    contentTypes: CONTENT_TYPES,
+    admit,
+    handler: (call) => endpoint.http({ ...call, params: { name } }),
+  });
 }
 
 class PipelineEndpoint {
@@ -163,25 +182,29 @@ class PipelineEndpoint {
     );
   };
 
-  readonly http = async (request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> => {
-    const { headers, body } = request;
-    const { name } = request.params as { readonly name: string };
-    const { raw } = reply;
-    const abort = new AbortController();
+  readonly http = async ({ headers, body, raw, params }: HttpRequest): Promise<HttpResponse> => {
+    const { name = '' } = params;
+    const abort = new LazyAbort();
     raw.once('close', () => {
-      if (!raw.writableFinished) abort.abort();
+      if (!raw.writableFinished) abort.abort(undefined);
     });
-    const { timeoutMs } = createHttpCallContext({ headers, raw, arrivedMs: 0 });
-    const call = { timeoutMs, signal: abort.signal };
-    const { response, versions } = await this.#handle(async () => {
+    const { timeoutMs } = createHttpCallContext({ headers, raw });
+    const call = { timeoutMs, signal: abort };
+    const parse = (): PipelineRequest | Promise<PipelineRequest> => {
       const text = readBodyText(body);
       const work = runUnlessLarge(parsePipelineRequest(text, 'body', REQUEST_LIMITS), text.length);
-      const parsed = 'next' in work ? await this.#context.slices.run(work, abort.signal) : work;
-      // The path binds the name, as the original's gateway does.
-      return { ...parsed, name };
-    }, call);
-    if (versions !== '') reply.header(VERSIONS_KEY, versions);
-    return reply.type('application/json').send(Buffer.from(formatPipelineResponse(response)));
+      return 'next' in work ? this.#context.slices.run(work, abort) : work;
+    };
+    // The path binds the name, as the original's gateway does.
+    const { response, versions } = await this.#handle(
+      async () => ({ ...(await parse()), name }),
+      call,
+    );
+    return {
+      type: JSON_CONTENT_TYPE,
+      ...(versions !== '' && { headers: { [VERSIONS_KEY]: versions } }),
+      body: formatPipelineResponse(response),
+    };
   };
 
   /** @throws CubeError STOPPING, OVERLOADED; other errors are in the response */

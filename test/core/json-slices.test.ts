@@ -103,3 +103,17 @@ test('long integers and NaN of every slice stay exact', () => {
   assert.deepEqual(json.field('ids').list({ max: 10_000 }), ids);
   assert.deepEqual(json.field('missing').list().filter(Number.isNaN).length, 50_000);
 });
+
+test('strings with escaped quotes and backslashes end where JSON.parse ends them', () => {
+  fc.assert(
+    fc.property(fc.array(fc.constantFrom('\\', '"', '1', 'x'), { maxLength: 12 }), (pieces) => {
+      const long = '9'.repeat(18);
+      const text = JSON.stringify([pieces.join(''), long]);
+      // The digits of a string stay as they are; those of a number are quoted.
+      assert.equal(quoteLongIntegers(text), text);
+      const [first] = text.split(`,"${long}"`);
+      assert.equal(quoteLongIntegers(`${first},${long}]`), text);
+    }),
+  );
+  assert.equal(quoteLongIntegers('["open'), '["open');
+});

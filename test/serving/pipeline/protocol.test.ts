@@ -3,7 +3,9 @@
  * become in responses, recorded requests of the Python clients, hostile requests.
  */
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
+import { connect } from 'node:net';
 import { type TestContext, test } from 'node:test';
 import fc from 'fast-check';
 import {
@@ -194,6 +196,32 @@ test('product errors, thrown errors and the limit of the caller have their codes
   assert.equal(slow.status, 200);
   assert.equal(((await slow.json()) as { err_no: number }).err_no, 6000);
   assert.equal((await raw(encodePipelineMessage({}))).code, 0);
+});
+
+test('the signal of a request aborts when its HTTP connection is reset', async (t) => {
+  for (const [type, method] of [
+    ['application/json', 'prediction'],
+    ['text/plain', 'prediction'],
+    ['application/json', 'another'],
+  ] as const) {
+    let begin: (signal: AbortSignal) => void = () => undefined;
+    const started = new Promise<AbortSignal>((resolve) => {
+      begin = resolve;
+    });
+    const { serving } = await serveToy(t, (_values, { signal }) => {
+      begin(signal);
+      return new Promise((resolve) => signal.addEventListener('abort', () => resolve({})));
+    });
+    const { hostname: host, port } = new URL(`http://${serving.address}`);
+    const caller = connect({ host, port: Number(port) });
+    const lines = [`POST /toy/${method} HTTP/1.1`, 'host: x', `content-type: ${type}`];
+    caller.write(`${lines.join('\r\n')}\r\ncontent-length: 2\r\n\r\n{}`);
+    const signal = await started;
+    assert.equal(signal.aborted, false);
+    // A caller that only closes its side still gets the response.
+    caller.resetAndDestroy();
+    if (!signal.aborted) await once(signal, 'abort');
+  }
 });
 
 test('pipeline.profile answers with the times of the ops and is no value', async (t) => {

@@ -96,6 +96,7 @@ export function connectPipelineClients(
         }));
         const response = await fetch(`http://${address}/${name}/prediction`, {
           method: 'POST',
+          headers: { 'content-type': 'application/json' },
           body: JSON.stringify({ ...request, ...(tensors && { tensors }) }),
         });
         return (await response.json()) as PipelineReply;
