@@ -27,7 +27,7 @@ import { recordRows } from './models/recorded-rows.ts';
 import { recordTensors } from './models/recorded-tensors.ts';
 import { Shadows } from './models/shadows.ts';
 import { type Traffic, TrafficFile } from './models/traffic.ts';
-import type { PipelineHistory } from './pipeline/pipeline-history.ts';
+import type { PipelineDescription, PipelineHistory } from './pipeline/pipeline-history.ts';
 import type { StartedPipeline } from './pipeline-service.ts';
 import { Admission } from './protocols/admission.ts';
 import { registerServingConsole } from './protocols/console.ts';
@@ -105,7 +105,7 @@ export async function startServing({
   let graphs: ServedGraphs | undefined;
   const hasPipeline = definition !== undefined || files.workflows !== undefined;
   const history = hasPipeline ? await createHistory(context) : undefined;
-  const describePipeline = history && (() => graphs && describeGraphs(graphs, history));
+  const describePipeline = history && (() => describeGraphs(graphs, worker ?? history));
   const feed = createConsoleFeed(context, describePipeline);
   let port: OnePortServer | undefined;
   const addresses: string[] = [];
@@ -135,7 +135,7 @@ export async function startServing({
       reload: () => reload(),
     });
     if (definition?.worker === undefined) addresses.push(...(await listen(port, config)));
-    else worker = await startWorker(port, context, graphs);
+    else if (history !== undefined) worker = await startWorker(port, context, graphs, history);
   } catch (error) {
     await stop();
     throw error;
@@ -211,8 +211,14 @@ async function createHistory({ metrics }: ProtocolContext): Promise<PipelineHist
   return history;
 }
 
-function describeGraphs({ current, status }: ServedGraphs, history: PipelineHistory): object {
-  return { name: current.graph?.name, ...history.describe(), reload: status };
+/** @param figures of this process, or of all worker processes */
+async function describeGraphs(
+  graphs: ServedGraphs | undefined,
+  figures: { describe(): PipelineDescription | Promise<PipelineDescription> },
+): Promise<object | undefined> {
+  if (graphs === undefined) return undefined;
+  const { current, status } = graphs;
+  return { name: current.graph?.name, ...(await figures.describe()), reload: status };
 }
 
 function formatAddresses(addresses: readonly string[]): object {
@@ -235,9 +241,10 @@ async function startWorker(
   port: OnePortServer,
   context: ProtocolContext,
   graphs: ServedGraphs,
+  history: PipelineHistory,
 ): Promise<WorkerProcess> {
   const isReady = (): boolean => findNotReadyReason(context) === undefined;
-  const worker = new WorkerProcess({ port, metrics: context.metrics, isReady, graphs });
+  const worker = new WorkerProcess({ port, metrics: context.metrics, isReady, graphs, history });
   await worker.start();
   return worker;
 }

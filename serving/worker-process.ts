@@ -1,11 +1,13 @@
 /**
  * A worker process of serving: it accepts the connections that the main process hands over, and
- * answers a scrape of metrics with those of all workers.
+ * answers scrapes of metrics and the console with the figures of all workers.
  */
 import type { Socket } from 'node:net';
 import { CubeError } from '../lib/core/errors.ts';
 import type { OnePortServer } from '../lib/rpc/one-port-server.ts';
 import type { ServingMetrics } from './metrics/serving-metrics.ts';
+import type { OpStatus } from './pipeline/engine.ts';
+import type { PipelineDescription, PipelineHistory } from './pipeline/pipeline-history.ts';
 import type { PreparedSet, ServedGraphs } from './served-graphs.ts';
 import type { MessageFromWorker, MessageToWorker } from './worker-messages.ts';
 
@@ -16,11 +18,14 @@ export interface WorkerParts {
   readonly metrics: ServingMetrics;
   readonly isReady: () => boolean;
   readonly graphs: ServedGraphs;
+  /** The pipeline of this process. */
+  readonly history: PipelineHistory;
 }
 
 export class WorkerProcess {
   readonly #parts: WorkerParts;
   readonly #scrapes: Map<number, (text: string) => void> = new Map();
+  readonly #descriptions: Map<number, (pipelines: readonly object[]) => void> = new Map();
   readonly #reloads: Map<number, (error: CubeError | undefined) => void> = new Map();
   #prepared: PreparedSet | undefined;
   #lastId = 0;
@@ -62,6 +67,18 @@ export class WorkerProcess {
     if (error !== undefined) throw error;
   }
 
+  /** The pipeline with the figures of all workers. */
+  async describe(): Promise<PipelineDescription> {
+    const own = this.#parts.history.describe();
+    if (this.#isLeaving || !process.connected) return own;
+    const id = ++this.#lastId;
+    const all = await new Promise<readonly object[]>((resolve) => {
+      this.#descriptions.set(id, resolve);
+      this.#post({ type: 'describe', id });
+    });
+    return mergeDescriptions(own, all as readonly PipelineDescription[]);
+  }
+
   #post(message: MessageFromWorker): void {
     if (process.connected) process.send?.(message, undefined, undefined, () => undefined);
   }
@@ -78,13 +95,13 @@ export class WorkerProcess {
       if (this.#isLeaving) socket?.destroy();
       else if (socket !== undefined) this.#parts.port.adopt(socket);
     } else if (message.type === 'collect') {
-      const { id } = message;
-      void this.#parts.metrics
-        .values()
-        .then((values) => this.#post({ type: 'values', id, values }));
+      void this.#sendPart(message);
     } else if (message.type === 'metrics') {
       this.#scrapes.get(message.id)?.(message.text);
       this.#scrapes.delete(message.id);
+    } else if (message.type === 'described') {
+      this.#descriptions.get(message.id)?.(message.pipelines);
+      this.#descriptions.delete(message.id);
     } else if (message.type === 'reloaded') {
       const { id, error } = message;
       this.#reloads.get(id)?.(error && new CubeError(error.code, error.message));
@@ -92,6 +109,12 @@ export class WorkerProcess {
     } else {
       void this.#handleReload(message);
     }
+  }
+
+  async #sendPart({ id, part }: Extract<MessageToWorker, { type: 'collect' }>): Promise<void> {
+    const { metrics, history } = this.#parts;
+    const values = part === 'metrics' ? await metrics.values() : history.describe();
+    this.#post({ type: 'values', id, values });
   }
 
   async #handleReload(
@@ -122,4 +145,29 @@ export class WorkerProcess {
       this.#post({ type: 'scrape', id });
     });
   }
+}
+
+/** Sums of worker processes, which may differ in ops for a moment. @param own decides the ops */
+function mergeDescriptions(
+  own: PipelineDescription,
+  all: readonly PipelineDescription[],
+): PipelineDescription {
+  const running = all.reduce((sum, one) => sum + one.running, 0);
+  const ops = own.ops.map((op) => {
+    const same = all.flatMap((one) => one.ops.find(({ name }) => name === op.name) ?? []);
+    const sum = (count: (one: OpStatus) => number): number =>
+      same.reduce((total, one) => total + count(one), 0);
+    return {
+      ...op,
+      concurrency: sum(({ concurrency }) => concurrency),
+      requests: sum(({ requests }) => requests),
+      executions: sum(({ executions }) => executions),
+      busyMs: sum(({ busyMs }) => busyMs),
+      running: sum((one) => one.running),
+      queued: sum(({ queued }) => queued),
+      queueCapacity: sum(({ queueCapacity }) => queueCapacity),
+      restarts: sum(({ restarts }) => restarts),
+    };
+  });
+  return { running, ops };
 }

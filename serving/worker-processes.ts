@@ -13,7 +13,12 @@ import { SupervisedProcess } from '../lib/platform/supervised-process.ts';
 import { listenOn } from '../lib/rpc/listen.ts';
 import type { LocalServiceConfig } from './config/local-services-config.ts';
 import { LocalServices } from './local-services.ts';
-import type { MessageFromWorker, MessageToWorker, WorkerError } from './worker-messages.ts';
+import type {
+  MessageFromWorker,
+  MessageToWorker,
+  WorkerError,
+  WorkerPart,
+} from './worker-messages.ts';
 
 /** Connections that wait while no worker accepts any. */
 const WAITING_MAX = 1_024;
@@ -48,6 +53,7 @@ export class WorkerProcesses implements Stoppable {
       return new Worker(number, options, {
         onChange: () => this.#handOutWaiting(),
         collect: () => this.#collect(),
+        describe: () => this.#describe(),
         reload: () => this.reload(),
       });
     });
@@ -117,11 +123,16 @@ export class WorkerProcesses implements Stoppable {
     for (const socket of this.#waiting.splice(0)) this.#accept(socket);
   }
 
+  async #describe(): Promise<readonly object[]> {
+    const all = await Promise.all(this.#workers.map((worker) => worker.collect('pipeline')));
+    return all.filter((one) => one !== undefined);
+  }
+
   async #collect(): Promise<string> {
     const parts = await Promise.all(
       this.#workers.map(async (worker) => ({
         label: String(worker.number),
-        values: await worker.collect(),
+        values: await worker.collect('metrics'),
       })),
     );
     const restarts = this.#workers.map(({ number, process: { starts } }) => ({
@@ -141,6 +152,8 @@ export class WorkerProcesses implements Stoppable {
 }
 
 interface WorkerEvents {
+  /** The pipelines of all workers that answer. */
+  readonly describe: () => Promise<readonly object[]>;
   /** The worker accepts connections, or has become ready. */
   readonly onChange: () => void;
   /** The metrics of all workers. */
@@ -189,7 +202,7 @@ class Worker {
   }
 
   /** @returns undefined when the worker does not answer */
-  collect(): Promise<object | undefined> {
+  collect(part: WorkerPart): Promise<object | undefined> {
     if (this.state === 'closed') return Promise.resolve(undefined);
     const id = ++this.#lastId;
     return new Promise((resolve) => {
@@ -200,7 +213,7 @@ class Worker {
         resolve(values);
       };
       this.#pending.set(id, settle);
-      this.#send({ type: 'collect', id });
+      this.#send({ type: 'collect', id, part });
     });
   }
 
@@ -233,6 +246,11 @@ class Worker {
     } else if (message.type === 'scrape') {
       const { id } = message;
       void this.#events.collect().then((text) => this.#send({ type: 'metrics', id, text }));
+    } else if (message.type === 'describe') {
+      const { id } = message;
+      void this.#events
+        .describe()
+        .then((pipelines) => this.#send({ type: 'described', id, pipelines }));
     } else if (message.type === 'prepared') {
       this.#preparing.get(message.id)?.(message.error);
       this.#preparing.delete(message.id);

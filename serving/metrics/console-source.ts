@@ -68,7 +68,7 @@ export interface ServingConsoleOptions {
   /** Undefined while the process is ready. */
   readonly findNotReadyReason: () => string | undefined;
   /** Absent without a pipeline; undefined before it is started. */
-  readonly describePipeline?: (() => object | undefined) | undefined;
+  readonly describePipeline?: (() => Promise<object | undefined>) | undefined;
 }
 
 export class ServingConsoleSource implements ConsoleSource {
@@ -117,7 +117,7 @@ export class ServingConsoleSource implements ConsoleSource {
     ];
   }
 
-  getState(): object {
+  async getState(): Promise<object> {
     const { models, metrics, findNotReadyReason, describePipeline, listExperiments } =
       this.#options;
     const loaded = models.loadedVersions();
@@ -135,7 +135,7 @@ export class ServingConsoleSource implements ConsoleSource {
       versions: loaded.map(describeVersion),
       misses: loaded.flatMap((bundle) => (isTensorModel(bundle) ? [] : [countMisses(bundle)])),
       failures: metrics.listFailures(),
-      pipeline: describePipeline?.(),
+      pipeline: await describePipeline?.(),
       warnings: listRecentWarnings(),
     };
   }

@@ -4,6 +4,9 @@ import type { OpStats } from './pipeline-stats.ts';
 
 type Counts = PipelineSource['stats'];
 
+/** What the console shows of a pipeline. */
+export type PipelineDescription = ReturnType<PipelineSource['describe']>;
+
 export class PipelineHistory implements PipelineSource {
   /** The current one, and those that still answer requests; the current one is the last. */
   readonly #live: PipelineSource[] = [];
@@ -26,7 +29,7 @@ export class PipelineHistory implements PipelineSource {
     return this.#live.reduce((sum, { stats }) => add(sum, stats), this.#ended);
   }
 
-  describe(): ReturnType<PipelineSource['describe']> {
+  describe(): PipelineDescription {
     const running = this.#live.reduce((sum, source) => sum + source.describe().running, 0);
     return { running, ops: this.#live.at(-1)?.describe().ops ?? [] };
   }

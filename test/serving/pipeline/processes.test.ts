@@ -1,10 +1,16 @@
 /** `build_dag_each_worker`: processes behind the same ports, killed under load and stopped. */
 import assert from 'node:assert/strict';
-import { writeFileSync } from 'node:fs';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { request } from 'node:http';
 import { dirname, join } from 'node:path';
 import { test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { credentials } from '@grpc/grpc-js';
+import { PIPELINE_SERVICE } from '../../../proto/pipeline.ts';
+import type { PipelineDescription } from '../../../serving/pipeline/pipeline-history.ts';
+import { CertificateAuthority } from '../../rpc/support/certificates.ts';
+import { RawGrpcClient } from '../../rpc/support/grpc-client.ts';
+import { decodePipelineReply, encodePipelineMessage } from '../support/pipeline-client.ts';
 import { ServingProcess } from '../support/serving-process.ts';
 import { writeService } from '../support/thread-pipeline.ts';
 
@@ -97,4 +103,55 @@ test('worker processes share both ports; a killed one is replaced; SIGTERM drain
   writeFileSync(lastGate, '');
   assert.equal(await stopped, 0);
   assert.ok((await last) !== undefined, 'the request in progress is answered');
+});
+
+/** @returns the process that answered */
+async function askGrpc(client: RawGrpcClient): Promise<number> {
+  const request = encodePipelineMessage({ key: ['file'], value: [''] });
+  const { bytes, code, details } = await client.call(`/${PIPELINE_SERVICE}/inference`, request);
+  assert.equal(code, 0, details);
+  const { err_no, err_msg, value } = decodePipelineReply(bytes);
+  assert.equal(err_no, 0, err_msg);
+  return Number(value[0]);
+}
+
+test('worker processes take gRPC and TLS; the console has the sums of all', async (t) => {
+  const file = writeService(t, SERVICE);
+  const config = join(dirname(file), 'config.yml');
+  writeFileSync(config, 'rpc_port: 0\nworker_num: 2\nbuild_dag_each_worker: true\n');
+  const authority = new CertificateAuthority(dirname(file), 'authority');
+  const { cert, key } = authority.issue({ name: 'server' });
+  const flags = ['--pipeline', file, '--config', config, '--tls-cert', cert, '--tls-key', key];
+  const serving = await ServingProcess.start(t, flags, { hasOwnPort: true });
+  const { host, port } = new URL(serving.url);
+  const tls = credentials.createSsl(readFileSync(authority.path));
+  const counts = new Map<number, number>();
+  const count = (pid = 0): void => void counts.set(pid, (counts.get(pid) ?? 0) + 1);
+  while (counts.size < 2) {
+    for (const channel of [tls, credentials.createInsecure()]) {
+      const client = new RawGrpcClient(Number(port), channel);
+      // One connection, one process.
+      const pid = await askGrpc(client);
+      assert.equal(await askGrpc(client), pid);
+      count(pid);
+      count(pid);
+      client.close();
+    }
+    count(await ask(host));
+  }
+  const requests = [...counts.values()].reduce((sum, value) => sum + value, 0);
+  // Whichever process answers.
+  for (let i = 0; i < 4; i++) {
+    const answer = await fetch(`${serving.url}/v1/console/snapshot`, {
+      headers: { connection: 'close' },
+    });
+    const { state } = (await answer.json()) as {
+      readonly state: { readonly pipeline: PipelineDescription };
+    };
+    const [op] = state.pipeline.ops;
+    assert.deepEqual(
+      [op?.name, op?.requests, op?.concurrency, op?.queued],
+      ['slow', requests, 128, 0],
+    );
+  }
 });
