@@ -1,8 +1,8 @@
 /**
- * Pipelines in one process: the engine alone on graphs of empty ops, an op with a local predictor
- * against the model itself, and two models in parallel against in sequence. CPU or wall-clock time
- * for each request, the median of several alternating runs. Run it with `npm run bench --
- * pipeline`.
+ * Pipelines: in one process the engine alone on graphs of empty ops, an op with a local predictor
+ * against the model itself, two models in parallel against in sequence; then a serving process with
+ * a pipeline against its protocols without one. The median of several alternating runs. Run it with
+ * `npm run bench -- pipeline`.
  */
 import { createLogger } from '../lib/platform/logs.ts';
 import { DEFAULT_BATCHING } from '../serving/engine/engine-options.ts';
@@ -17,7 +17,7 @@ import {
   RequestOp,
   ResponseOp,
 } from '../serving/pipeline/op.ts';
-import { toByteTensor } from '../serving/pipeline/pipeline-tensor.ts';
+import { type PipelineTensor, toByteTensor } from '../serving/pipeline/pipeline-tensor.ts';
 import { PipelineServer } from '../serving/pipeline/server.ts';
 import {
   FLOAT,
@@ -27,8 +27,11 @@ import {
   ramp,
   value,
 } from '../test/tools/prune-model/support/onnx-builder.ts';
+import { printPipelineServing } from './support/pipeline-serving.ts';
 
 const RUNS = 7;
+/** For each action: V8 compiles the hot code of an engine within a second. */
+const WARM_MS = 1_500;
 const WIDTH = 256;
 const logger = createLogger('bench', { level: 'silent' });
 
@@ -71,17 +74,20 @@ async function measure(count: number, callers: number, run: () => Promise<unknow
   return { cpu: (user + system) / count, wall: (1_000 * (performance.now() - startMs)) / count };
 }
 
-/** @returns the median of each action; the runs alternate, and the first warms up */
+/** @returns the median of each action, whose runs alternate after a warm-up */
 async function compare(
   count: number,
   callers: number,
   actions: readonly (() => Promise<unknown>)[],
 ): Promise<Figure[]> {
   const figures: Figure[][] = actions.map(() => []);
-  for (let run = 0; run <= RUNS; run++) {
+  for (const action of actions) {
+    const endMs = performance.now() + WARM_MS;
+    while (performance.now() < endMs) await measure(count, callers, action);
+  }
+  for (let run = 0; run < RUNS; run++) {
     for (const [at, action] of actions.entries()) {
-      const figure = await measure(count, callers, action);
-      if (run > 0) figures[at]?.push(figure);
+      figures[at]?.push(await measure(count, callers, action));
     }
   }
   const median = (values: number[]): number =>
@@ -193,15 +199,25 @@ async function measureTwoModels(): Promise<void> {
   };
   const servers = [create(false), create(true)];
   for (const server of servers) await server.start();
-  const [sequence, parallel] = await compare(
-    100,
-    1,
-    servers.map((server) => () => server.run({ values: { x } })),
-  );
-  const ratio = (sequence?.wall ?? Number.NaN) / (parallel?.wall ?? Number.NaN);
+  const tensor = { name: 'x', ...toByteTensor(x as PipelineTensor) };
+  const [a, b] = models.map((loaded) => () => {
+    const options = { deadlineMs: performance.now() + 60_000 };
+    return loaded.predict({ inputs: [tensor], outputs: [] }, options);
+  }) as [() => Promise<unknown>, () => Promise<unknown>];
+  const figures = await compare(100, 1, [
+    ...servers.map((server) => () => server.run({ values: { x } })),
+    async () => {
+      await a();
+      await b();
+    },
+    () => Promise.all([a(), b()]),
+  ]);
+  const [sequence = Number.NaN, parallel = Number.NaN, one = Number.NaN, both = Number.NaN] =
+    figures.map(({ wall }) => wall);
   print(
-    `two models: in sequence ${sequence?.wall.toFixed(0)} µs, in parallel ` +
-      `${parallel?.wall.toFixed(0)} µs wall clock, ratio ${ratio.toFixed(2)}`,
+    `two models: in sequence ${sequence.toFixed(0)} µs, in parallel ${parallel.toFixed(0)} µs ` +
+      `wall clock, ratio ${(sequence / parallel).toFixed(2)}; the models without a pipeline: ` +
+      `${one.toFixed(0)} µs, ${both.toFixed(0)} µs, ratio ${(one / both).toFixed(2)}`,
   );
   for (const server of servers) await server.stop();
   for (const loaded of models) await loaded.close();
@@ -211,3 +227,4 @@ await measureEngine();
 await measureLocalPredictor(64, 2);
 await measureLocalPredictor(1, 64);
 await measureTwoModels();
+await printPipelineServing();

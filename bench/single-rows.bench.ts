@@ -7,6 +7,13 @@ import { loadavg } from 'node:os';
 import { pathToFileURL } from 'node:url';
 import { requireDefined } from '../lib/core/errors.ts';
 import { makeTemporaryFolder, removePath } from '../lib/platform/files.ts';
+import {
+  createSubject,
+  findMedian,
+  type MeasuredServer,
+  runRounds,
+  type Subject,
+} from './support/alternating-rounds.ts';
 import { type CountedServer, startCountedServer } from './support/counted-server.ts';
 import { pinSelf } from './support/cube-server-process.ts';
 import { createRequestRows, publishModel } from './support/demo-model.ts';
@@ -17,10 +24,6 @@ const CLIENT_CORE = 1;
 const SHARD_NUM = 2;
 const IN_FLIGHT = 64;
 const REQUESTS_MAX = 1_000;
-/** The first two rounds only warm up. */
-const WARM_ROUNDS = 2;
-const ROUNDS = 5;
-const ROUND_MS = 1_000;
 
 const GRPC = 'CTR, gRPC';
 const PADDLE = 'Paddle, baidu_std';
@@ -35,30 +38,6 @@ const GOALS: readonly [protocol: string, baseline: string, percent: number][] = 
   [PADDLE, TSV_PROTOCOL, 60],
 ];
 
-interface Subject {
-  readonly name: string;
-  readonly cpuSeconds: () => Promise<number>;
-  readonly call: (caller: number, i: number) => Promise<unknown>;
-  readonly close: () => void;
-  readonly micros: number[];
-}
-
-async function runRound({ cpuSeconds, call, micros }: Subject, isCounted: boolean): Promise<void> {
-  const beforeSeconds = await cpuSeconds();
-  const endMs = performance.now() + ROUND_MS;
-  let answered = 0;
-  await Promise.all(
-    Array.from({ length: IN_FLIGHT }, async (_, caller) => {
-      while (performance.now() < endMs) await call(caller, answered++);
-    }),
-  );
-  if (isCounted) micros.push((1e6 * ((await cpuSeconds()) - beforeSeconds)) / answered);
-}
-
-function findMedian(values: readonly number[]): number {
-  return requireDefined([...values].sort((a, b) => a - b)[values.length >> 1], 'a round');
-}
-
 async function main(): Promise<void> {
   const folder = makeTemporaryFolder('hypercube-bench-');
   pinSelf(CLIENT_CORE);
@@ -67,22 +46,9 @@ async function main(): Promise<void> {
   try {
     await publishModel(folder, SHARD_NUM);
     const rows = createRequestRows(folder, 1, REQUESTS_MAX);
-    const connect = (
-      name: string,
-      protocol: string,
-      server: { readonly url: URL; cpuSeconds(): Promise<number> },
-    ): Subject => {
-      const connector = requireDefined(PROTOCOLS.get(protocol), protocol)(rows);
-      const callers = Array.from({ length: IN_FLIGHT }, () => connector(server.url));
-      return {
-        name,
-        cpuSeconds: () => server.cpuSeconds(),
-        call: (caller, i) => requireDefined(callers[caller], 'a caller').call(i),
-        close: () => {
-          for (const caller of callers) caller.close();
-        },
-        micros: [],
-      };
+    const connect = (name: string, protocol: string, server: MeasuredServer): Subject => {
+      const connector = requireDefined(PROTOCOLS.get(protocol), protocol);
+      return createSubject(name, server, { connector, rows, inFlight: IN_FLIGHT });
     };
     const connectBare = async (name: string, protocol: string, kind: string): Promise<Subject> => {
       const server = await startCountedServer('bare-server.js', kind);
@@ -99,12 +65,9 @@ async function main(): Promise<void> {
       await connectBare(BARE_GRPC, GRPC, 'grpc-js'),
       connect(GRPC, GRPC, service),
     ];
-    for (let round = 0; round < WARM_ROUNDS + ROUNDS; round++) {
-      for (const subject of subjects) await runRound(subject, round >= WARM_ROUNDS);
-    }
+    await runRounds(subjects);
     const micros = new Map(subjects.map((one) => [one.name, findMedian(one.micros)]));
     for (const subject of subjects) {
-      subject.close();
       const all = subject.micros.map((value) => value.toFixed(0)).join(', ');
       process.stdout.write(
         `${subject.name.padEnd(24)}${micros.get(subject.name)?.toFixed(1)} µs (${all})\n`,

@@ -9,6 +9,7 @@ import { CtrClient } from '../../lib/client/ctr-client.ts';
 import { requireDefined } from '../../lib/core/errors.ts';
 import { Channel } from '../../lib/rpc/channel.ts';
 import { GENERAL_MODEL_SERVICE } from '../../proto/general-model.ts';
+import { PIPELINE_SERVICE } from '../../proto/pipeline.ts';
 import { BUNDLE, type RequestRows } from './demo-model.ts';
 import { postBytes, RawHttp } from './raw-http.ts';
 
@@ -142,18 +143,23 @@ export function connectHttp(encode: (rows: RequestRows) => Buffer): ProtocolConn
   };
 }
 
+type Serialize = (request: object) => Buffer;
+
+/** Encodes requests of a service's method `inference` with the protobuf library. */
+function loadSerializer(file: string, service: string): Serialize {
+  const proto = fileURLToPath(new URL(`../../../proto/${file}`, import.meta.url));
+  const definition = loadSync(proto, { keepCase: true })[service] as ServiceDefinition;
+  return (definition['inference'] as MethodDefinition<object, object>).requestSerialize;
+}
+
 /** Requests of Paddle: keys and scaled values, as its clients send them. */
 function encodeGeneralRequests(rows: readonly RequestRows[]): Uint8Array[] {
-  const proto = fileURLToPath(new URL('../../../proto/general-model.proto', import.meta.url));
-  const service = loadSync(proto, { keepCase: true })[GENERAL_MODEL_SERVICE] as ServiceDefinition;
-  const { requestSerialize } = service['inference'] as MethodDefinition<object, object>;
+  const requestSerialize = loadSerializer('general-model.proto', GENERAL_MODEL_SERVICE);
   return rows.map(({ keys, scaled }) => {
     const rowCount = scaled.length / DENSE_NUM;
-    const ids = new BigUint64Array(keys.buffer, keys.byteOffset, keys.length / 2);
+    const ids = toInt64Texts(keys);
     const slots = Array.from({ length: SLOT_NUM }, (_, slot) => {
-      const values = Array.from({ length: rowCount }, (_, row) =>
-        String(BigInt.asIntN(64, requireDefined(ids[row * SLOT_NUM + slot], 'an id'))),
-      );
+      const values = Array.from({ length: rowCount }, (_, row) => ids[row * SLOT_NUM + slot]);
       return { name: `C${slot + 1}`, elem_type: 0, shape: [rowCount, 1], int64_data: values };
     });
     const dense = { elem_type: 1, shape: [rowCount, DENSE_NUM], float_data: Array.from(scaled) };
@@ -161,22 +167,52 @@ function encodeGeneralRequests(rows: readonly RequestRows[]): Uint8Array[] {
   });
 }
 
-/** All callers share one connection, as in brpc. */
-const connectPaddle: ProtocolConnector = (rows) => {
-  const requests = encodeGeneralRequests(rows);
-  let channel: Channel | undefined;
-  return (url) => {
-    channel ??= new Channel(url.host);
-    const connection = channel;
-    return {
-      call: (i) => {
-        const request = requireDefined(requests[i % requests.length], 'a request');
-        return connection.call(GENERAL_MODEL_SERVICE, 'inference', request, NO_BYTES, TIMEOUT_MS);
+/** The bits of each key as a signed number. */
+function toInt64Texts(keys: Uint32Array): string[] {
+  const ids = new BigInt64Array(keys.buffer, keys.byteOffset, keys.length / 2);
+  return Array.from(ids, String);
+}
+
+/** Requests of a pipeline: the tensors of its op, keys and raw dense values. */
+function encodePipelineTensors(rows: readonly RequestRows[]): Uint8Array[] {
+  const requestSerialize = loadSerializer('pipeline.proto', PIPELINE_SERVICE);
+  return rows.map(({ keys, lines }) => {
+    const { dense } = readLines(lines);
+    const values = dense.flat().map((value) => value ?? Number.NaN);
+    const tensors = [
+      {
+        name: 'keys',
+        elem_type: 0,
+        shape: [dense.length, SLOT_NUM],
+        int64_data: toInt64Texts(keys),
       },
-      close: () => connection.close(),
+      { name: 'dense', elem_type: 1, shape: [dense.length, DENSE_NUM], float_data: values },
+    ];
+    return requestSerialize({ tensors });
+  });
+}
+
+/** Callers of the method `inference` of a service. All share one connection, as in brpc. */
+function connectBaidu(
+  service: string,
+  encode: (rows: readonly RequestRows[]) => Uint8Array[],
+): ProtocolConnector {
+  return (rows) => {
+    const requests = encode(rows);
+    let channel: Channel | undefined;
+    return (url) => {
+      channel ??= new Channel(url.host);
+      const connection = channel;
+      return {
+        call: (i) => {
+          const request = requireDefined(requests[i % requests.length], 'a request');
+          return connection.call(service, 'inference', request, NO_BYTES, TIMEOUT_MS);
+        },
+        close: () => connection.close(),
+      };
     };
   };
-};
+}
 
 /** The client of this project, which encodes each request during the measurement. */
 const connectCtrGrpc: ProtocolConnector = (rows) => {
@@ -216,5 +252,17 @@ export const PROTOCOLS: ReadonlyMap<string, ProtocolConnector> = new Map([
       encodeJson(`/v1/models/${BUNDLE}:predict`, { instances: toObjectRows(rows) }),
     ),
   ],
-  ['Paddle, baidu_std', connectPaddle],
+  ['Paddle, baidu_std', connectBaidu(GENERAL_MODEL_SERVICE, encodeGeneralRequests)],
+]);
+
+/** Callers of a pipeline with the name `pipeline` whose op has a bundle. */
+export const PIPELINE_PROTOCOLS: ReadonlyMap<string, ProtocolConnector> = new Map([
+  [
+    TSV_PROTOCOL,
+    connectHttp(({ lines }) => {
+      const text = Buffer.from(lines).toString();
+      return encodeJson('/pipeline/prediction', { key: ['rows'], value: [text] });
+    }),
+  ],
+  [KEYS_PROTOCOL, connectBaidu(PIPELINE_SERVICE, encodePipelineTensors)],
 ]);
