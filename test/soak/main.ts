@@ -15,6 +15,11 @@ const MINUTES = {
   description: 'Duration in minutes (default: 2)',
   parse: parseIntegerBetween(1, 10_000),
 };
+const REQUESTS = {
+  flags: '--requests <n>',
+  description: 'Requests in all, rounded up to 100000 (default: 10000000)',
+  parse: parseIntegerBetween(200_000, 1_000_000_000),
+};
 
 process.exitCode = await runLongPrograms({
   name: 'soak',
@@ -46,7 +51,8 @@ process.exitCode = await runLongPrograms({
     },
     pipeline: {
       script: 'pipeline.soak.js',
-      summary: 'Memory of a pipeline after ten million requests with failures and timeouts',
+      summary: 'Memory of a pipeline after many requests with failures, timeouts and skips',
+      options: [REQUESTS],
     },
     rollouts: {
       script: 'rollouts.soak.js',

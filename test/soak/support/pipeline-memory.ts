@@ -39,6 +39,8 @@ class MixedOp extends Op {
 }
 
 export class PipelineMemory {
+  /** Answers by their code. */
+  readonly codes: Map<number, number> = new Map();
   readonly #server: PipelineServer;
   readonly #collectGarbage: () => void;
   #number = 0;
@@ -71,7 +73,8 @@ export class PipelineMemory {
           { signal: caller.signal, timeoutMs },
         );
         if (number % 31 === 0) caller.abort();
-        await answer;
+        const { errNo } = await answer;
+        this.codes.set(errNo, (this.codes.get(errNo) ?? 0) + 1);
       }
     };
     await Promise.all(Array.from({ length: CALLERS }, call));
