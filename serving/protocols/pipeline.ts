@@ -131,6 +131,7 @@ export function registerPipeline(
     contentTypes: CONTENT_TYPES,
     admit,
     handler: (call) => endpoint.http({ ...call, params: { name } }),
+    readsBodyAtOnce: true,
   });
 }
 
