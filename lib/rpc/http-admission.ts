@@ -16,7 +16,7 @@ const CHUNKED_BYTES = 16 << 20;
 export const REQUEST_TIMEOUT_RESPONSE = 'HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\r\n';
 
 /** A younger body is not slow yet. */
-const SLOW_BODY_MS = 1000;
+const SLOW_BODY_MS = 250;
 const SLOW_BODIES_CHECKED = 64;
 
 interface BodyOnItsWay {
@@ -137,7 +137,11 @@ export class HttpAdmission {
   limitBodyTime(request: IncomingMessage, response: ServerResponse, isStreamed: boolean): void {
     const { httpRequestMs, httpBodyBytes } = this.#limits;
     const { headers, socket } = request;
-    if (getDeclaredBodyBytes(headers, httpBodyBytes) === 0) return;
+    // Over HTTP/2, a body needs no length.
+    const hasBody = isHttp2(request)
+      ? !getStream(response).endAfterHeaders
+      : getDeclaredBodyBytes(headers, httpBodyBytes) > 0;
+    if (!hasBody) return;
     // A call that another thread received has no socket, and its body is there.
     if (!isHttp2(request) && !(socket instanceof Socket)) return;
     const connection = isHttp2(request) ? getStream(response) : socket;

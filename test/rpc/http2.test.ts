@@ -4,6 +4,7 @@ import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
 import {
   type ClientHttp2Session,
+  type ClientHttp2Stream,
   type ClientSessionOptions,
   connect,
   type SecureClientSessionOptions,
@@ -114,6 +115,31 @@ test('plain requests over HTTP/2 are limited as over HTTP/1.1', async (t) => {
   await waitUntil(() => http.unsentBytes > 0);
   await waitUntil(() => http.unsentBytes === 0);
   assert.equal((await get(session, '/hello')).text, 'hello');
+});
+
+test('a body over HTTP/2 that has no length and never comes is ended', async (t) => {
+  const { address, http } = await start(t, { httpRequestMs: 200, httpInFlight: 2 });
+  const session = openSession(t, `http://${address}`);
+  const open = (): ClientHttp2Stream => {
+    const stream = session.request({ ':path': '/echo', ':method': 'POST' }, { endStream: false });
+    stream.on('error', () => undefined);
+    return stream;
+  };
+  const ended = once(open(), 'close');
+  await waitUntil(() => http.requestsInFlight === 1);
+  await ended;
+  assert.equal(http.requestsInFlight, 0);
+  const patient = await start(t, { httpInFlight: 2 });
+  const other = openSession(t, `http://${patient.address}`);
+  const stalled = other.request({ ':path': '/echo', ':method': 'POST' }, { endStream: false });
+  stalled.on('error', () => undefined);
+  const closed = once(stalled, 'close');
+  const second = other.request({ ':path': '/slow', ':method': 'POST' }, { endStream: false });
+  second.on('error', () => undefined);
+  await waitUntil(() => patient.http.requestsInFlight === 2);
+  const get = { ':path': '/hello', ':method': 'GET' };
+  await waitUntil(async () => (await send(other, get)).status === 200);
+  await closed;
 });
 
 test('a stopping server answers plain requests in flight', async (t) => {
