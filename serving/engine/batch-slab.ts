@@ -12,7 +12,8 @@
  *   │           │                 │ rows  f32 unique·dim   │                 │                    │
  *   └───────────┴─────────────────┴────────────────────────┴─────────────────┴────────────────────┘
  *
- * `rows` has each distinct row of the batch once; `index` says which row each (row, column) takes.
+ * Before all this comes the worker's result. `rows` has each distinct row of the batch once;
+ * `index` says which row each (row, column) takes.
  *
  * When slots have bags, the length of the slab decides how many values it has room for: keys, or
  * index entries and rows of each table. The ends of the bags come before the keys (u32
@@ -34,7 +35,13 @@ export interface SlabShape {
   readonly lookupThread: 'worker' | 'main';
 }
 
+/** Unseen keys, microseconds of the lookup, microseconds of the run. */
+const RESULT_VALUES = 3;
+const RESULT_BYTES = 8 * RESULT_VALUES;
+
 export interface SlabViews {
+  /** Written by the worker after the batch. */
+  readonly result: Float64Array;
   /** For each graph input that takes the ids themselves; most graphs have none. */
   readonly ids: readonly BigInt64Array[];
   /** The user of each row; empty unless the plan has users. */
@@ -55,7 +62,7 @@ export interface SlabViews {
 /** @param values room for values, when slots have bags */
 export function allocateSlab(shape: SlabShape, values: number): SharedArrayBuffer {
   const { rowBytes, valueBytes } = computeSlabBytes(shape);
-  return new SharedArrayBuffer(shape.rowsMax * rowBytes + values * valueBytes);
+  return new SharedArrayBuffer(RESULT_BYTES + shape.rowsMax * rowBytes + values * valueBytes);
 }
 
 /** Bytes for each row of the largest batch, and for each value of a bag. */
@@ -85,11 +92,11 @@ function computeSlabBytes({ plan, outputs, lookupThread }: SlabShape): {
 export function viewSlab(shape: SlabShape, slab: SharedArrayBuffer): SlabViews {
   const { plan, rowsMax, lookupThread } = shape;
   const { rowBytes, valueBytes } = computeSlabBytes(shape);
-  const room =
-    valueBytes === 0 ? 0 : Math.floor((slab.byteLength - rowsMax * rowBytes) / valueBytes);
+  const valuesBytes = slab.byteLength - RESULT_BYTES - rowsMax * rowBytes;
+  const room = valueBytes === 0 ? 0 : Math.floor(valuesBytes / valueBytes);
   const countValues = (perRow: number): number => (plan.hasBags ? room : rowsMax * perRow);
   const countEnds = (perRow: number): number => (plan.hasBags ? rowsMax * perRow : 0);
-  let offset = 0;
+  let offset = RESULT_BYTES;
   const nextFloats = (count: number): Float32Array => {
     const view = new Float32Array(slab, offset, count);
     offset += view.byteLength;
@@ -124,5 +131,11 @@ export function viewSlab(shape: SlabShape, slab: SharedArrayBuffer): SlabViews {
     offset += view.byteLength;
     return view;
   });
-  return { ids, rowUsers, dense, ends, keys, tables, outputs, outcomes };
+  const result = viewResult(slab);
+  return { result, ids, rowUsers, dense, ends, keys, tables, outputs, outcomes };
+}
+
+/** The part of a slab that does not depend on its shape. */
+export function viewResult(slab: SharedArrayBuffer): Float64Array {
+  return new Float64Array(slab, 0, RESULT_VALUES);
 }

@@ -24,29 +24,10 @@ export interface InstanceChannel<Job, Result> {
   decode(reply: unknown): Result;
 }
 
-/** The messages of a channel whose batches and results are objects. */
-export interface RunMessage<Job> {
-  readonly kind: 'run';
-  readonly job: Job;
-}
-
 export interface FailedReply {
   readonly kind: 'failed';
   readonly code: ErrorCode;
   readonly message: string;
-}
-
-export type JobReply<Result> = { readonly kind: 'done'; readonly result: Result } | FailedReply;
-
-export class ObjectChannel<Job, Result> implements InstanceChannel<Job, Result> {
-  encode(job: Job): RunMessage<Job> {
-    return { kind: 'run', job };
-  }
-
-  decode(reply: JobReply<Result>): Result {
-    if (reply.kind === 'failed') throw new CubeError(reply.code, reply.message);
-    return reply.result;
-  }
 }
 
 /** A batch that the worker has not answered. */

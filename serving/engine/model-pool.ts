@@ -9,8 +9,8 @@ import type { ProviderOrder } from '../../lib/platform/onnx-providers.ts';
 import type { SharedVersion } from '../../lib/store/shared-version.ts';
 import type { ThreadNumbers } from '../stores/embedding-store.ts';
 import { InstancePool } from './instance-pool.ts';
-import { ObjectChannel } from './model-instance.ts';
-import type { BatchJob, BatchResult, WorkerOptions } from './model-worker.ts';
+import type { WorkerOptions } from './model-worker.ts';
+import { type BatchJob, type BatchResult, SlabChannel } from './slab-channel.ts';
 
 export interface ModelPoolOptions extends Omit<WorkerOptions, 'resident' | 'tuning'> {
   readonly instances: number;
@@ -44,7 +44,7 @@ export class ModelPool extends InstancePool<readonly OutputShape[], BatchJob, Ba
       ...rest,
       script,
       source: plan.source,
-      createChannel: () => new ObjectChannel(),
+      createChannel: () => new SlabChannel(),
       createWorkerData: (providers) => {
         const thread = resident?.threads.acquire() ?? 0;
         const tables = resident && { shards: resident.shards, thread };

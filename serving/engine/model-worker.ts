@@ -11,8 +11,14 @@ import type { GraphPlan, OutputShape } from '../../lib/features/graph-plan.ts';
 import { GraphRunner } from '../../lib/features/graph-runner.ts';
 import { listUsers } from '../../lib/features/user-rows.ts';
 import type { SessionTuning } from '../../lib/platform/onnx.ts';
-import { type SlabShape, viewSlab } from './batch-slab.ts';
-import type { JobReply, ReadyMessage, RunMessage, StopMessage } from './model-instance.ts';
+import type { FailedReply, ReadyMessage, StopMessage } from './model-instance.ts';
+import {
+  BATCH_DONE,
+  type BatchMessage,
+  type BatchReply,
+  type ReceivedBatch,
+  SlabReceiver,
+} from './slab-channel.ts';
 import { type SharedTables, WorkerLookup } from './worker-lookup.ts';
 
 export interface WorkerOptions {
@@ -27,22 +33,8 @@ export interface WorkerOptions {
   readonly tuning: SessionTuning;
 }
 
-/** A batch. */
-export interface BatchJob {
-  readonly slab: SharedArrayBuffer;
-  readonly rowCount: number;
-}
-
-type Request = RunMessage<BatchJob> | StopMessage;
-type Reply = ReadyMessage<readonly OutputShape[]> | JobReply<BatchResult>;
-
-/** The result of a batch, in addition to what the slab contains. */
-export interface BatchResult {
-  /** Unseen keys of the worker's own lookups. */
-  readonly unseen: number;
-  readonly lookupMicros: number;
-  readonly inferMicros: number;
-}
+type Request = BatchMessage | StopMessage;
+type Reply = ReadyMessage<readonly OutputShape[]> | FailedReply | BatchReply;
 
 if (parentPort === null) throw new Error('model-worker runs as a worker thread');
 const port = parentPort;
@@ -59,7 +51,7 @@ function replyFailure(code: ErrorCode, error: unknown): void {
 class ModelWorker {
   readonly #runner: GraphRunner;
   readonly #rows: WorkerLookup | undefined;
-  readonly #shape: SlabShape;
+  readonly #slabs: SlabReceiver;
   readonly #firstRows: Int32Array;
   /** The last of the batches, which run one after another. */
   #lastTask: Promise<void> = Promise.resolve();
@@ -69,19 +61,26 @@ class ModelWorker {
     this.#rows = rows;
     this.#firstRows = new Int32Array(plan.users === undefined ? 0 : rowsMax);
     const looksUp = rows === undefined ? 'main' : 'worker';
-    this.#shape = { plan, rowsMax, outputs: runner.outputs, lookupThread: looksUp };
+    this.#slabs = new SlabReceiver({
+      plan,
+      rowsMax,
+      outputs: runner.outputs,
+      lookupThread: looksUp,
+    });
   }
 
   handle(request: Request): void {
-    this.#lastTask = this.#lastTask.then(() =>
-      request.kind === 'stop' ? this.#stop() : this.#run(request.job),
-    );
+    let task = (): Promise<void> => this.#stop();
+    if (typeof request === 'number' || request.kind === 'run') {
+      const batch = this.#slabs.receive(request);
+      task = () => this.#run(batch);
+    }
+    this.#lastTask = this.#lastTask.then(task);
   }
 
-  async #run({ slab, rowCount }: BatchJob): Promise<void> {
+  async #run({ views, rowCount }: ReceivedBatch): Promise<void> {
     try {
       const startMs = performance.now();
-      const views = viewSlab(this.#shape, slab);
       const users = plan.users && listUsers(views.rowUsers, rowCount, this.#firstRows);
       const unseen = this.#rows?.lookUp(views, rowCount, users) ?? 0;
       const { ids, dense, outputs } = views;
@@ -89,9 +88,10 @@ class ModelWorker {
       const { tables, tensors = [] } = this.#rows ?? { tables: views.tables };
       const inputs = { ids, dense, tables, readyTensors: tensors, ...(users && { users }) };
       await this.#runner.run(inputs, rowCount, outputs);
-      const inferMicros = 1_000 * (performance.now() - lookedUpMs);
-      const lookupMicros = 1_000 * (lookedUpMs - startMs);
-      reply({ kind: 'done', result: { unseen, lookupMicros, inferMicros } });
+      views.result[0] = unseen;
+      views.result[1] = 1_000 * (lookedUpMs - startMs);
+      views.result[2] = 1_000 * (performance.now() - lookedUpMs);
+      reply(BATCH_DONE);
     } catch (error) {
       // An error about the inputs too is internal: the engine made them, not the caller.
       replyFailure('INTERNAL', error);

@@ -36,7 +36,6 @@ import type { DegradationPolicy } from './engine-options.ts';
 import { EngineRequest } from './engine-request.ts';
 import { type EngineStats, sumColumn } from './engine-stats.ts';
 import type { ModelPool } from './model-pool.ts';
-import type { BatchResult } from './model-worker.ts';
 import {
   type Batch,
   type BatchScheduler,
@@ -46,6 +45,7 @@ import {
   type QueueEntry,
   type RequestSlice,
 } from './queued-request.ts';
+import type { BatchResult } from './slab-channel.ts';
 
 /**
  * Share of the time left to the first deadline of a batch that its lookup may take. The graph and
