@@ -1,4 +1,4 @@
-/** Servers of benchmarks in processes of their own, on the service's core, with their CPU time. */
+/** Servers of benchmarks in processes of their own, with their CPU time. */
 import { join } from 'node:path';
 import { spawnPinned } from './cube-server-process.ts';
 import { SERVICE_CORE } from './serving-process.ts';
@@ -11,9 +11,13 @@ export interface CountedServer {
 }
 
 /** @param script in this folder; it calls `announcePort` */
-export async function startCountedServer(script: string, kind: string): Promise<CountedServer> {
+export async function startCountedServer(
+  script: string,
+  kind: string,
+  core: number = SERVICE_CORE,
+): Promise<CountedServer> {
   const command = [process.execPath, join(import.meta.dirname, script), kind];
-  const child = spawnPinned(SERVICE_CORE, command);
+  const child = spawnPinned(core, command);
   const ports = await new Promise<{ port: number; cpuPort: number }>((resolve, reject) => {
     child.stderr?.once('data', (line) => resolve(JSON.parse(String(line))));
     child.on('close', () => reject(new Error(`the server ${kind} ended`)));
