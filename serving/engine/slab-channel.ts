@@ -1,7 +1,7 @@
 /**
  * How a batch of a bundle reaches a worker and comes back. Batches use the same slabs again and
- * again, and an object in a message, or new views of a slab, take microseconds on both sides. Thus a
- * message describes a slab once and gives it a number; after that a batch is one number for its
+ * again, and an object in a message, or new views of a slab, take microseconds on both sides. Thus
+ * a message describes a slab once and gives it a number; after that a batch is one number for its
  * slab and its rows. Results are in the slab (batch-slab.ts).
  */
 import { CubeError, requireDefined } from '../../lib/core/errors.ts';
