@@ -16,6 +16,8 @@ import { CONTROL_ACTIVATE, CONTROL_LOAD } from '../../proto/control.ts';
 export const BUNDLE = 'bench';
 export const TABLE = 'table';
 export const DIM = 10;
+/** Counted at the start: a process that is pinned to a core later counts only that one. */
+const CORES = availableParallelism();
 
 /** Writes key i of the table. Odd multipliers make keys spread and distinct. */
 export function writeKey(words: Uint32Array, at: number, i: number): void {
@@ -100,15 +102,14 @@ function writeShard(
 
 /** Starts a process, on a core of its own if the machine has several and taskset. */
 export function spawnPinned(core: number | undefined, command: readonly string[]): ChildProcess {
-  const pin =
-    core !== undefined && availableParallelism() > 1 && spawnSync('taskset', ['-V']).status === 0;
+  const pin = core !== undefined && CORES > 1 && spawnSync('taskset', ['-V']).status === 0;
   const [program = '', ...args] = pin ? ['taskset', '-c', String(core), ...command] : command;
   return spawn(program, args, { stdio: ['ignore', 'inherit', 'pipe'] });
 }
 
 /** Pins this process to a core, if the machine has several. */
 export function pinSelf(core: number): void {
-  if (availableParallelism() > 1) spawnSync('taskset', ['-acp', String(core), `${process.pid}`]);
+  if (CORES > 1) spawnSync('taskset', ['-acp', String(core), `${process.pid}`]);
 }
 
 export interface BenchServer {

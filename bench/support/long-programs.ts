@@ -12,17 +12,19 @@ export interface LongProgram {
   readonly script: string;
   /** What it measures or tests, as a phrase for the help. */
   readonly summary: string;
+  /** About how long it takes on two cores with its default options; shown in the help. */
+  readonly minutes?: number;
   readonly options?: readonly LongProgramOption[];
 }
 
-/**
- * An option with a number, passed to the script when given. Programs that take the same option
- * share one object.
- */
+type OptionValue = number | string | readonly string[];
+
+/** An option, passed to the script when given. Programs that take the same one share one object. */
 export interface LongProgramOption {
   readonly flags: string;
   readonly description: string;
-  readonly parse: (text: string) => number;
+  /** @param previous the value so far of an option that is given again */
+  readonly parse: (text: string, previous?: OptionValue) => OptionValue;
 }
 
 export interface LongProgramTable {
@@ -33,7 +35,7 @@ export interface LongProgramTable {
   readonly programs: Readonly<Record<string, LongProgram>>;
 }
 
-type OptionValues = Readonly<Record<string, number>>;
+type OptionValues = Readonly<Record<string, OptionValue | undefined>>;
 
 /** @returns the exit code */
 export async function runLongPrograms(
@@ -59,7 +61,10 @@ export function createNpmRunCli(name: string, description: string): Command {
 function createCommand({ name, description, programs }: LongProgramTable): Command {
   const list = Object.entries(programs);
   const width = Math.max(...list.map(([each]) => each.length));
-  const lines = list.map(([each, { summary }]) => `  ${each.padEnd(width)}  ${summary}`);
+  const lines = list.map(([each, { summary, minutes }]) => {
+    const duration = minutes === undefined ? '' : ` (about ${minutes} min)`;
+    return `  ${each.padEnd(width)}  ${summary}${duration}`;
+  });
   const command = createNpmRunCli(name, description).argument(
     '[names...]',
     'Programs to run, by a part of their name (default: all)',
@@ -100,8 +105,7 @@ function createRun(
   values: OptionValues,
 ): { title: string; args: string[] } {
   const program = programs[name];
-  const own = listOptions(program).filter((key) => values[key] !== undefined);
-  const options = Object.fromEntries(own.map((key) => [key, values[key]]));
+  const options = Object.fromEntries(listOptions(program).map((key) => [key, values[key]]));
   return { title: name, args: [join(folder, program?.script ?? ''), ...toArguments(options)] };
 }
 

@@ -49,6 +49,19 @@ for (const [script, suffix] of [
   });
 }
 
+test('the help of bench says how long each program takes', async () => {
+  const { stdout } = await runCommand('bench/main.js', '--help');
+  const programs = stdout.slice(stdout.indexOf('\nPrograms:\n')).trim().split('\n').slice(1);
+  assert.ok(programs.length > 20, stdout);
+  for (const program of programs) assert.match(program, /\(about \d+ min\)$/);
+});
+
+test('bench scale refuses an unknown curve and names the known ones', async () => {
+  const { code, stderr } = await runCommand('bench/main.js', 'scale', '--curve', 'nope');
+  assert.equal(code, 2);
+  assert.match(stderr, /rows, shards, tables, versions, deltas, batch, connections/);
+});
+
 interface StartedRun {
   readonly folder: string;
   readonly child: ReturnType<typeof spawn>;
