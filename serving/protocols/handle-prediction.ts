@@ -548,7 +548,7 @@ const decoder = new TextDecoder('utf-8', { fatal: true });
  */
 export function readBodyText(body: unknown): string {
   if (!(body instanceof Uint8Array) || body.length === 0) {
-    throw new CubeError('INVALID_ARGUMENT', 'the body is empty: send at least one row');
+    throw new CubeError('INVALID_ARGUMENT', 'the body is empty: send the request in it');
   }
   try {
     return decoder.decode(body);

@@ -33,6 +33,9 @@ import {
 const OTHER_VALUES = new Set([17, 18, 20, 21]);
 const RANK_MAX = 16;
 const JSON_FIRST_BYTE = 0x7b;
+/** A program of Paddle 3 begins with `{"base_code":{"magic":"pir",…`. */
+const PIR_MARK = /"(base_code|magic|program)"/;
+const PIR_MARK_BYTES = 256;
 /** Maximum operators that run blocks: loops and branches. */
 const BLOCK_RUNNERS_MAX = 1000;
 
@@ -41,14 +44,7 @@ export function readProgram(bytes: Uint8Array, source: string): Program {
   if (bytes.length === 0) {
     throw new CubeError('CORRUPT', `${source} is empty, not a Paddle program`);
   }
-  if (bytes[0] === JSON_FIRST_BYTE) {
-    throw new CubeError(
-      'UNSUPPORTED',
-      `cannot prune ${source}: it is a PIR program of Paddle 3 in JSON, which is not ` +
-        'supported; save the ' +
-        'model with FLAGS_enable_pir_api=0',
-    );
-  }
+  if (bytes[0] === JSON_FIRST_BYTE) throw createJsonError(bytes, source);
   try {
     return new ProgramReader().program(bytes);
   } catch (error) {
@@ -57,6 +53,18 @@ export function readProgram(bytes: Uint8Array, source: string): Program {
       cause: error,
     });
   }
+}
+
+function createJsonError(bytes: Uint8Array, source: string): CubeError {
+  if (PIR_MARK.test(Buffer.from(bytes.subarray(0, PIR_MARK_BYTES)).toString('latin1'))) {
+    return new CubeError(
+      'UNSUPPORTED',
+      `cannot prune ${source}: it is a PIR program of Paddle 3 in JSON, which is not supported; ` +
+        'save the model with FLAGS_enable_pir_api=0',
+    );
+  }
+  const remedy = 'give the file of the network, such as model.onnx or __model__';
+  return new CubeError('CORRUPT', `${source} is JSON, not a Paddle program: ${remedy}`);
 }
 
 /** Reads the type and shape in a parameter stream. @throws CubeError CORRUPT */

@@ -224,6 +224,15 @@ test('a PIR program of Paddle 3 in JSON is refused', async () => {
   assert.match(await harness.expectModelRefusal(named, 4, { format: 'paddle' }), /PIR/);
 });
 
+test('another JSON file is not called a program', async () => {
+  const harness = new PaddleHarness();
+  const features = harness.write('features.json', { slots: [], hash: { scheme: 'raw' } });
+  assert.match(
+    await harness.expectModelRefusal(features, 5),
+    /features\.json is JSON, not a Paddle program: give the file of the network/,
+  );
+});
+
 test('--fetch keeps what a prediction needs and removes label, reader and loss', async () => {
   const values = { predict: [-1, 2], cost: [-1, 1], loss: [1], dropped: [-1, 4] };
   const vars = [
