@@ -301,8 +301,9 @@ function getDeclaredBodyBytes(headers: IncomingHttpHeaders, httpBodyBytes: numbe
 }
 
 /** Whether a request came over HTTP/2, where Node's objects have the same interface. */
-export function isHttp2({ httpVersionMajor }: IncomingMessage): boolean {
-  return httpVersionMajor === 2;
+export function isHttp2(request: IncomingMessage): boolean {
+  // Not by its version: a head may claim HTTP/2 on a connection of HTTP/1.
+  return 'stream' in request;
 }
 
 /** The stream of a response over HTTP/2. */
