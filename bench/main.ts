@@ -56,7 +56,8 @@ const SCALE_OPTIONS = [
   },
   {
     flags: '--rows-max <n>',
-    description: 'Rows of the largest table; 100000000 needs 6 GiB (default: 10000000)',
+    description:
+      'Rows of the largest table; 100000000 needs 11 GiB and 3 min more (default: 10000000)',
     parse: parseIntegerBetween(1_000_000, ROWS_MAX),
   },
   {
