@@ -89,6 +89,7 @@ export function renderCharts(charts: readonly LineChart[]): string {
   return [
     `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${CHART_HEIGHT}" width="${width}" ` +
       `height="${CHART_HEIGHT}" font-family="system-ui, sans-serif" font-size="12" fill="#222">`,
+    `<title>${escapeXml(charts.map(({ title }) => title).join(', '))}</title>`,
     `<rect width="${width}" height="${CHART_HEIGHT}" fill="#fff"/>`,
     ...groups,
     '</svg>',
