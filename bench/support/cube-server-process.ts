@@ -54,13 +54,22 @@ export function writeVersion(
     shardNum,
     shards,
   } as const;
+  return writeManifest(folder, version, [table]);
+}
+
+/** Publishes layers that have been written. */
+export function writeManifest(
+  folder: string,
+  version: string,
+  tables: Manifest['tables'],
+): Manifest {
   const manifest: Manifest = {
     bundle: BUNDLE,
     version,
     files: [],
     slots: [],
     hash: { scheme: 'raw', seed: 0n, modulo: 0n },
-    tables: [table],
+    tables,
   };
   replaceFile(join(folder, manifestPath(BUNDLE, version)), formatManifest(manifest));
   return manifest;

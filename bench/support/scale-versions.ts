@@ -4,11 +4,10 @@
  */
 import { join } from 'node:path';
 import { computeShard } from '../../lib/core/keys.ts';
-import { formatManifest, type LayerRef, type Manifest } from '../../lib/core/manifest.ts';
-import { replaceFile } from '../../lib/platform/files.ts';
-import { layerPath, manifestPath } from '../../lib/repository/layout.ts';
+import type { LayerRef, Manifest } from '../../lib/core/manifest.ts';
+import { layerPath } from '../../lib/repository/layout.ts';
 import { writeLayer } from '../../lib/store/layer-file.ts';
-import { BUNDLE, DIM, writeKey } from './cube-server-process.ts';
+import { BUNDLE, DIM, writeKey, writeManifest } from './cube-server-process.ts';
 
 /** A delta replaces this share of the rows. */
 const DELTA_SHARE = 0.01;
@@ -72,16 +71,7 @@ export function buildVersion(
       shards,
     };
   });
-  const manifest: Manifest = {
-    bundle: BUNDLE,
-    version,
-    files: [],
-    slots: [],
-    hash: { scheme: 'raw', seed: 0n, modulo: 0n },
-    tables,
-  };
-  replaceFile(join(folder, manifestPath(BUNDLE, version)), formatManifest(manifest));
-  return { manifest, buildSeconds };
+  return { manifest: writeManifest(folder, version, tables), buildSeconds };
 }
 
 interface ShardRows {
