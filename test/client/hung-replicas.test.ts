@@ -43,7 +43,10 @@ class Fixture {
   static async start(): Promise<Fixture> {
     const repository = await TestRepository.create();
     const manifest = await repository.publish(VERSION);
-    const servers = new CubeServers('ctr', join(repository.folder, 'repo'), 2);
+    const servers = new CubeServers('ctr', join(repository.folder, 'repo'), {
+      replicas: 2,
+      areProcesses: true,
+    });
     await servers.load(manifest);
     const fixture = new Fixture(repository, manifest, servers);
     assert.equal((await fixture.client.checkLoaded(manifest, 60_000)).loaded, true);

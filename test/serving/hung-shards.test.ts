@@ -22,7 +22,10 @@ test('a shard that hangs: default answers in time, fail says why, and both recov
   const toys = new ToyRepository(t);
   await toys.publish(toy);
   await toys.activate('1');
-  const servers = new CubeServers(BUNDLE, toys.location, 2);
+  const servers = new CubeServers(BUNDLE, toys.location, {
+    replicas: 2,
+    areProcesses: true,
+  });
   t.after(() => servers.stop());
   await servers.load(await toys.repository.readManifest(BUNDLE, '1'));
   writeFileSync(join(toys.folder, 'fleet.json'), formatFleet(servers.fleet));

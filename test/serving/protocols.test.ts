@@ -76,7 +76,7 @@ test('every protocol marks degraded answers', async (t) => {
   const toys = new ToyRepository(t);
   await toys.publish(new ToyBundle({ version: '1', seed: 42, shardNum: 2 }));
   await toys.activate('1');
-  const servers = new CubeServers(BUNDLE, toys.location);
+  const servers = new CubeServers(BUNDLE, toys.location, { areProcesses: true });
   t.after(() => servers.stop());
   await servers.load(await toys.repository.readManifest(BUNDLE, '1'));
   const fleet = join(toys.folder, 'fleet.json');

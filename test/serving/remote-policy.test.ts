@@ -49,7 +49,7 @@ async function startServing(
   const toys = new ToyRepository(t);
   await toys.publish(toy);
   await toys.activate('1');
-  const servers = new CubeServers(BUNDLE, toys.location);
+  const servers = new CubeServers(BUNDLE, toys.location, { areProcesses: true });
   t.after(() => servers.stop());
   await servers.load(await toys.repository.readManifest(BUNDLE, '1'));
   const proxies: SilencingProxy[] = [];

@@ -18,13 +18,22 @@ interface Remote {
   readonly serving: ServingProcess;
 }
 
+interface RemoteOptions {
+  readonly flags?: readonly string[];
+  /** Whether shard servers can be killed; default: true. */
+  readonly areProcesses?: boolean;
+}
+
 /** Version 1 on two shard servers, and a serving process that uses them. */
-async function startRemote(t: TestContext, flags: readonly string[] = []): Promise<Remote> {
+async function startRemote(
+  t: TestContext,
+  { flags = [], areProcesses = true }: RemoteOptions = {},
+): Promise<Remote> {
   const toys = new ToyRepository(t);
   await toys.publish(one);
   await toys.activate('1');
   // A data folder has the layout of a repository, so the servers can read the repository.
-  const servers = new CubeServers(BUNDLE, toys.location);
+  const servers = new CubeServers(BUNDLE, toys.location, { areProcesses });
   t.after(() => servers.stop());
   await servers.load(await toys.repository.readManifest(BUNDLE, '1'));
   const fleet = join(toys.folder, 'fleet.json');
@@ -34,7 +43,7 @@ async function startRemote(t: TestContext, flags: readonly string[] = []): Promi
 }
 
 test('serving switches when every shard has the new version', async (t) => {
-  const { toys, servers, serving } = await startRemote(t);
+  const { toys, servers, serving } = await startRemote(t, { areProcesses: false });
   await serving.waitUntilReady();
   const traffic = new LoadRunner(serving, [one, two]);
   await traffic.waitForAnswers('1');
@@ -78,7 +87,9 @@ test('with a killed shard, requests fail without partial scores, then recover', 
 });
 
 test('with --on-unavailable default, responses are degraded and have counts', async (t) => {
-  const { servers, serving } = await startRemote(t, ['--on-unavailable', 'default']);
+  const { servers, serving } = await startRemote(t, {
+    flags: ['--on-unavailable', 'default'],
+  });
   await serving.waitUntilReady();
   const rows = toyRows(100);
   const address = servers.fleet.bundles.get(BUNDLE)![0]!.shards[0]![0]!.data;

@@ -34,7 +34,10 @@ async function killAndRestart(
   await toys.publish(toy);
   await toys.activate('1');
   const manifest = await toys.repository.readManifest(BUNDLE, '1');
-  const groups = Array.from({ length: replicas }, () => new CubeServers(BUNDLE, toys.location));
+  // Servers of the first group are killed.
+  const groups = Array.from({ length: replicas }, (_, group) => {
+    return new CubeServers(BUNDLE, toys.location, { areProcesses: group === 0 });
+  });
   for (const servers of groups) {
     t.after(() => servers.stop());
     await servers.load(manifest);
@@ -111,7 +114,7 @@ for (const policy of ['fail', 'default'] as const) {
     await toys.publish(toy);
     await toys.activate('1');
     const manifest = await toys.repository.readManifest(BUNDLE, '1');
-    const servers = new CubeServers(BUNDLE, toys.location);
+    const servers = new CubeServers(BUNDLE, toys.location, { areProcesses: true });
     t.after(() => servers.stop());
     await servers.load(manifest);
     const path = join(toys.folder, 'fleet.json');

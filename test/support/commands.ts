@@ -21,14 +21,9 @@ const PROGRAMS: readonly string[] = [
   'tools/ctr-client/main.js',
   'tools/prune-model/main.js',
 ];
-/** Commands of cube-agent that run until a signal, or handle signals while they run. */
-const SIGNALLED_COMMANDS: readonly string[] = [
-  'run',
-  'controller',
-  'gate',
-  'rollout',
-  'watch-donefiles',
-];
+/** Commands of cube-agent that run until a signal; watch-donefiles does without --once. */
+const ENDLESS_COMMANDS: readonly string[] = ['run', 'controller', 'watch-donefiles'];
+const STOP_SIGNALS: readonly NodeJS.Signals[] = ['SIGINT', 'SIGTERM'];
 
 const currentOutput = new AsyncLocalStorage<Output>();
 let isCapturing = false;
@@ -37,11 +32,11 @@ let lastTurn: Promise<unknown> = Promise.resolve();
 
 /** Runs a command to its end: in this process where that makes no difference. */
 export function runCommand(script: string, ...args: string[]): Promise<CommandResult> {
-  if (!PROGRAMS.includes(script)) return runProcess(script, ...args);
-  if (SIGNALLED_COMMANDS.includes(args[0] ?? '') && !args.includes('--help')) {
-    return runProcess(script, ...args);
-  }
-  return runInProcess(script, args);
+  const isEndless =
+    ENDLESS_COMMANDS.includes(args[0] ?? '') && !['--help', '--once'].some((o) => args.includes(o));
+  return isEndless || !PROGRAMS.includes(script)
+    ? runProcess(script, ...args)
+    : runInProcess(script, args);
 }
 
 export const runAgentCommand = (...args: string[]): Promise<CommandResult> =>
@@ -60,11 +55,24 @@ async function runCaptured(script: string, args: readonly string[]): Promise<Com
   const output = { stdout: '', stderr: '' };
   const { exitCode } = process;
   process.exitCode = undefined;
+  const listeners = STOP_SIGNALS.map((signal) => process.rawListeners(signal));
   try {
     const code = await currentOutput.run(output, () => run(args));
     return { code, ...output };
   } finally {
     process.exitCode = exitCode;
+    removeOtherListeners(listeners);
+  }
+}
+
+/** A command that handles signals leaves that to the end of its process. */
+function removeOtherListeners(kept: readonly (readonly unknown[])[]): void {
+  for (const [i, signal] of STOP_SIGNALS.entries()) {
+    for (const listener of process.rawListeners(signal)) {
+      if (!kept[i]?.includes(listener)) {
+        process.removeListener(signal, listener as NodeJS.SignalsListener);
+      }
+    }
   }
 }
 

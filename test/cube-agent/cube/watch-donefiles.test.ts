@@ -13,6 +13,7 @@ import {
   type CommandResult,
   RunningProcess,
   runAgentCommandWithFault,
+  runProcess,
   waitFor,
 } from '../../support/processes.ts';
 import {
@@ -119,7 +120,9 @@ test('a broken line and a broken model are told, and the next base heals', async
   assert.equal(await pointer(repository), '50');
   trainer.train('base', '60', '60', { 1: 2 });
   writeFileSync(join(trainer.folder, 'model $(touch x) 2', 'part-0'), 'SEQ\x06nonsense');
-  const second = await once(trainer);
+  // A process of its own: its log has the reason.
+  const ownFlags = [...onceFlags(trainer), '--', '--value-format', 'f32'];
+  const second = await runProcess('cube-agent/main.js', ...ownFlags);
   assert.equal(second.code, 1);
   assert.match(second.stderr, /building version 60 failed: .*part-0/);
   assert.equal(await pointer(repository), '50');

@@ -1,4 +1,4 @@
-/** The REMOTE store runs the whole conformance suite, with real cube-server processes. */
+/** The REMOTE store runs the whole conformance suite, with real cube-servers. */
 import assert from 'node:assert/strict';
 import { join } from 'node:path';
 import { test } from 'node:test';
@@ -59,7 +59,7 @@ test('prepare fails when a shard lacks the version, and names shard and replica'
 
 test('keys of a killed server are unavailable until it is started again', async () => {
   const source = await TestRepository.create();
-  const servers = new CubeServers('ctr', join(source.folder, 'repo'));
+  const servers = new CubeServers('ctr', join(source.folder, 'repo'), { areProcesses: true });
   const store = new RemoteStore(new CubeClient({ fleet: () => servers.fleet }));
   try {
     const keys = Array.from({ length: 50 }, (_, i) => BigInt(i));
