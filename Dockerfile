@@ -6,6 +6,8 @@ COPY . .
 RUN npm ci
 RUN npm run pack -- --pack-destination /tmp
 RUN npm install --global --ignore-scripts --prefix /opt/hypercube /tmp/hypercube-0.1.0.tgz
+# Compiled code is not part of the package, because it belongs to this version of Node.
+RUN cp -r dist/code-cache /opt/hypercube/lib/node_modules/hypercube/dist/
 
 FROM node:22-bookworm-slim
 COPY --from=build /opt/hypercube /opt/hypercube

@@ -1,7 +1,6 @@
 #!/usr/bin/env node
 /** The cube-agent command. */
-import { keepCompiledCode } from '../lib/platform/compile-cache.ts';
+import { runProgram } from '../lib/platform/program.ts';
+import { run } from './cli.ts';
 
-keepCompiledCode();
-const { run } = await import('./cli.ts');
-process.exitCode = await run();
+runProgram(run);

@@ -18,6 +18,7 @@ import {
   shareDecryptKeys,
 } from '../lib/platform/encryption-options.ts';
 import { makeFolder } from '../lib/platform/files.ts';
+import { letHeapGrow } from '../lib/platform/heap-growth.ts';
 import { runService } from '../lib/platform/lifecycle.ts';
 import {
   addLogFormatOption,
@@ -231,6 +232,7 @@ async function serve(flags: Flags): Promise<void> {
     return;
   }
   const { CubeServer } = await import('./server.ts');
+  letHeapGrow();
   const server = new CubeServer({
     shardIndex: requireDefined(flags.shard[0], '--shard'),
     shardNum: flags.shardNum,

@@ -4,6 +4,7 @@
  */
 import { CubeError } from '../lib/core/errors.ts';
 import { advanced, type Command, createCli, Option, runCli } from '../lib/platform/cli.ts';
+import { letHeapGrow } from '../lib/platform/heap-growth.ts';
 import { runService, type Stoppable } from '../lib/platform/lifecycle.ts';
 import { createLogger, type Logger } from '../lib/platform/logs.ts';
 import { startTracing } from '../lib/platform/start-tracing.ts';
@@ -18,12 +19,7 @@ import {
   listIgnoredCubeFields,
 } from './config/config-report.ts';
 import { readLocalServices } from './config/local-services-config.ts';
-import {
-  locateConfFolder,
-  locateFlagFile,
-  readPaddleConf,
-  type WorkflowServices,
-} from './config/paddle-conf.ts';
+import type { WorkflowServices } from './config/paddle-conf.ts';
 import {
   checkPipelineConfig,
   formatPipelineReport,
@@ -170,6 +166,7 @@ async function runServing(flags: Flags, program: Command): Promise<void> {
     }
     // Help and --check-config need none of the server's packages.
     const { startServing } = await import('./server.ts');
+    letHeapGrow();
     const first = await loadGraphs({ config, ignored, pipeline: files, workflows: graphs }, worker);
     const readAgain = async (): Promise<GraphFiles> =>
       loadGraphs(await parseConfig(flags), worker, true);
@@ -290,7 +287,7 @@ async function readConfig(flags: Flags, program: Command): Promise<ParsedConfig>
 async function parseConfig(flags: Flags): Promise<ParsedConfig> {
   if (flags.pipeline !== undefined) return readPipeline(flags, flags.pipeline);
   checkServiceFlags(flags);
-  const { settings, ignored, workflowServices } = readFiles(flags);
+  const { settings, ignored, workflowServices } = await readFiles(flags);
   const config = completeConfig(mergeSettings(settings, flags));
   const { models, modelRepository } = config;
   const known = [...ignored, ...listIgnoredCubeFields(models)];
@@ -335,18 +332,22 @@ async function checkProviders(
   }
 }
 
-function readFiles({ config, confDir, flagfile, proto }: Flags): {
+async function readFiles({ config, confDir, flagfile, proto }: Flags): Promise<{
   settings?: ServingSettings;
   workflowServices?: WorkflowServices;
   ignored: readonly IgnoredSetting[];
-} {
+}> {
   if ([config, confDir, flagfile].filter((given) => given !== undefined).length > 1) {
     throw new CubeError('INVALID_ARGUMENT', 'give one of --config, --conf-dir and --flagfile');
   }
-  const ownMessages = proto !== undefined;
-  if (confDir !== undefined) return readPaddleConf(locateConfFolder(confDir), ownMessages);
-  if (flagfile !== undefined) return readPaddleConf(locateFlagFile(flagfile), ownMessages);
-  return { ignored: [], ...(config !== undefined && { settings: readSettingsFile(config) }) };
+  if (confDir === undefined && flagfile === undefined) {
+    return { ignored: [], ...(config !== undefined && { settings: readSettingsFile(config) }) };
+  }
+  // Few processes read Paddle's files: their readers are not part of every start.
+  const conf = await import('./config/paddle-conf.ts');
+  const location =
+    confDir === undefined ? conf.locateFlagFile(flagfile ?? '') : conf.locateConfFolder(confDir);
+  return conf.readPaddleConf(location, proto !== undefined);
 }
 
 /** The settings of a pipeline's process: those of config.yml, overridden by flags. */

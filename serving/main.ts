@@ -3,8 +3,7 @@
  * serving: serves predictions; `serving load-redis` loads rows into Redis for processes with
  * --store redis.
  */
-import { keepCompiledCode } from '../lib/platform/compile-cache.ts';
-import { letHeapGrow } from '../lib/platform/heap-growth.ts';
+import { runProgram } from '../lib/platform/program.ts';
 
 async function loadRedis(): Promise<number> {
   const { runCli } = await import('../lib/platform/cli.ts');
@@ -13,10 +12,8 @@ async function loadRedis(): Promise<number> {
 }
 
 async function serve(): Promise<number> {
-  letHeapGrow();
   const { run } = await import('./cli.ts');
   return run();
 }
 
-keepCompiledCode();
-process.exitCode = await (process.argv[2] === 'load-redis' ? loadRedis() : serve());
+runProgram(process.argv[2] === 'load-redis' ? loadRedis : serve);

@@ -12,7 +12,10 @@ import { setFlagsFromString } from 'node:v8';
 /** The limit is four times the size after a collection. V8 still respects the maximum heap size. */
 const GROWTH_PERCENT = 300;
 
-/** Call before the process has work to do. */
+/**
+ * Call when all modules are loaded, and before the process has work to do: V8 then refuses compiled
+ * code that was kept with other flags, also that of Node's own modules.
+ */
 export function letHeapGrow(): void {
   setFlagsFromString(`--heap-growing-percent=${GROWTH_PERCENT}`);
 }

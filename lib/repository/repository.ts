@@ -15,7 +15,7 @@ import type { ChannelEntry, ChannelState } from './channel-log.ts';
 import { type ActivateRequest, type Attribution, Channels } from './channels.ts';
 import { DryRunBackend } from './dry-run-backend.ts';
 import { ExperimentLog } from './experiment-log.ts';
-import { collectGarbage, type GarbageReport, type RetentionPolicy } from './garbage-collection.ts';
+import type { GarbageReport, RetentionPolicy } from './garbage-collection.ts';
 import {
   channelsFolder,
   layerPath,
@@ -414,6 +414,8 @@ export class Repository {
     policy: RetentionPolicy,
     options: { by: string; dryRun: boolean },
   ): Promise<GarbageReport> {
+    // Most processes collect none.
+    const { collectGarbage } = await import('./garbage-collection.ts');
     const report = await collectGarbage(
       this.#context,
       checkName(bundle, 'bundle'),

@@ -2,14 +2,18 @@
  * Checksums of frames: brpc's crc32c, and xxh64, which costs a fifth of it and which only our
  * servers and clients know. Each covers bytes of one frame, and its value lies in the frame's meta.
  */
-import xxhash from 'xxhash-wasm';
+import type { XXHashAPI } from 'xxhash-wasm';
 import { CHECKSUM_CRC32C, getChecksumBytes } from '../../proto/frame-fields.ts';
+import { xxh64Words } from '../core/kernels/xxh64.ts';
 import { crc32c, maskCrc } from './crc32c.ts';
 
 /** The memory of the hash grows to the largest input, so larger ones are hashed in pieces. */
 const PIECE_BYTES = 1 << 20;
 
-const { h64Raw, create64 } = await xxhash();
+/** Set soon after the first checksum: most processes compute none, and loading takes CPU time. */
+let library: XXHashAPI | undefined;
+let isLoading = false;
+const words = new Uint32Array(2);
 const value = new DataView(new ArrayBuffer(8));
 const valueBytes = new Uint8Array(value.buffer);
 
@@ -43,6 +47,8 @@ function compute(bytes: Uint8Array, type: number, start: number, end: number): v
 }
 
 function computeXxh64(bytes: Uint8Array, start: number, end: number): bigint {
+  if (library === undefined) return computeWithoutLibrary(bytes, start, end);
+  const { h64Raw, create64 } = library;
   const { buffer, byteOffset } = bytes;
   if (end - start <= PIECE_BYTES) {
     return h64Raw(new Uint8Array(buffer, byteOffset + start, end - start));
@@ -52,4 +58,16 @@ function computeXxh64(bytes: Uint8Array, start: number, end: number): bigint {
     hasher.update(new Uint8Array(buffer, byteOffset + at, Math.min(PIECE_BYTES, end - at)));
   }
   return hasher.digest();
+}
+
+/** Portable and slower. The first call loads the library. */
+function computeWithoutLibrary(bytes: Uint8Array, start: number, end: number): bigint {
+  if (!isLoading) {
+    isLoading = true;
+    void import('xxhash-wasm').then(async (xxhash) => {
+      library = await xxhash.default();
+    });
+  }
+  xxh64Words(bytes, start, end, 0, 0, words, 0);
+  return (BigInt(words[1]!) << 32n) | BigInt(words[0]!);
 }

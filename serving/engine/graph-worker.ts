@@ -180,7 +180,7 @@ function replyFailure(code: CubeError['code'], error: unknown): void {
   port.postMessage(reply);
 }
 
-try {
+async function start(): Promise<void> {
   const loaded = await OnnxModel.load(model, { ...tuning, source, externalData: data });
   const waiting: Request[] = [];
   let isBusy = false;
@@ -207,6 +207,6 @@ try {
     ready: { inputs: loaded.inputs, outputs: loaded.outputs },
   };
   port.postMessage(ready);
-} catch (error) {
-  replyFailure(CubeError.from(error).code, error);
 }
+
+start().catch((error: unknown) => replyFailure(CubeError.from(error).code, error));

@@ -105,12 +105,12 @@ class ModelWorker {
   }
 }
 
-try {
+async function start(): Promise<void> {
   const rows = resident && new WorkerLookup(plan, rowsMax, resident);
   const runner = await GraphRunner.load({ model, data }, plan, rowsMax, tuning);
   const worker = new ModelWorker(runner, rows);
   port.on('message', (request: Request) => worker.handle(request));
   reply({ kind: 'ready', ready: runner.outputs });
-} catch (error) {
-  replyFailure(CubeError.from(error).code, error);
 }
+
+start().catch((error: unknown) => replyFailure(CubeError.from(error).code, error));

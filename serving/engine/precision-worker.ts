@@ -8,6 +8,7 @@ export type PrecisionReply =
   | { readonly ok: false; readonly code: ErrorCode; readonly message: string };
 
 if (parentPort === null) throw new Error('precision-worker runs as a worker thread');
+const port = parentPort;
 
 async function makeReply(): Promise<PrecisionReply> {
   try {
@@ -18,4 +19,4 @@ async function makeReply(): Promise<PrecisionReply> {
   }
 }
 
-parentPort.postMessage(await makeReply());
+void makeReply().then((reply) => port.postMessage(reply));

@@ -4,6 +4,7 @@ import { CubeError } from '../../lib/core/errors.ts';
 import { checkUserSplit, type UserSplitReply, type UserSplitRequest } from './user-split-check.ts';
 
 if (parentPort === null) throw new Error('user-split-worker runs as a worker thread');
+const port = parentPort;
 
 async function makeReply(): Promise<UserSplitReply> {
   try {
@@ -13,4 +14,4 @@ async function makeReply(): Promise<UserSplitReply> {
   }
 }
 
-parentPort.postMessage(await makeReply());
+void makeReply().then((reply) => port.postMessage(reply));

@@ -209,12 +209,14 @@ async function createOp(client: ForwardingClient): Promise<StepOp> {
   return op;
 }
 
-try {
+async function start(): Promise<void> {
   const client = new ForwardingClient();
   const worker = new OpWorker(await createOp(client), client);
   port.on('message', (message: MessageToThread) => worker.handle(message));
   post({ type: 'ready' });
-} catch (error) {
+}
+
+start().catch((error: unknown) => {
   const { code, message } = CubeError.from(error);
   post({ type: 'failed', error: { code, message } });
-}
+});

@@ -1,8 +1,7 @@
 #!/usr/bin/env node
 /** score: the scores of a file of rows, computed in this process by the engine of serving. */
-import { keepCompiledCode } from '../../lib/platform/compile-cache.ts';
+import { runCli } from '../../lib/platform/cli.ts';
+import { runProgram } from '../../lib/platform/program.ts';
+import { createProgram } from './cli.ts';
 
-keepCompiledCode();
-const { runCli } = await import('../../lib/platform/cli.ts');
-const { createProgram } = await import('./cli.ts');
-process.exitCode = await runCli(createProgram());
+runProgram(() => runCli(createProgram()));

@@ -21,15 +21,26 @@ const HOOK = `
     appendFileSync(process.env.LOADED_FILES, url + '\\n');
     return next(url, context);
   }`;
-/** Writes the URLs of modules as they are loaded, and of required ones at the first listener. */
+/**
+ * Writes the URLs of modules as they are loaded; and at the first listener those of required ones,
+ * and of files that the loader of bundles has read.
+ */
 const PROBE = `
-  import { appendFileSync } from 'node:fs';
-  import { createRequire, register } from 'node:module';
+  import fs, { appendFileSync } from 'node:fs';
+  import { createRequire, register, syncBuiltinESMExports } from 'node:module';
   import { Server } from 'node:net';
   import { pathToFileURL } from 'node:url';
   const { listen } = Server.prototype;
+  const { readFileSync } = fs;
+  const read = [];
+  fs.readFileSync = (path, ...args) => {
+    if (/\\.cjs$/.test(path)) read.push(path);
+    return readFileSync(path, ...args);
+  };
+  syncBuiltinESMExports();
   const write = () => {
-    const urls = Object.keys(createRequire('/').cache).map((path) => pathToFileURL(path).href);
+    const paths = [...read, ...Object.keys(createRequire('/').cache)];
+    const urls = paths.map((path) => pathToFileURL(path).href);
     appendFileSync(process.env.LOADED_FILES, urls.concat('end', '').join('\\n'));
   };
   if (process.env.LOADED_UNTIL === 'exit') process.once('exit', write);

@@ -1,17 +1,13 @@
-/** What a start does not load, and the cache of compiled code. */
+/** What a start does not load. */
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import { readdirSync } from 'node:fs';
-import nodeModule from 'node:module';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { temporaryFolder } from '../repository/support/fixtures.ts';
 
 const DIST = join(import.meta.dirname, '..', '..');
 
-function runNode(args: readonly string[], env: NodeJS.ProcessEnv = {}): string {
-  const options = { encoding: 'utf8', env: { ...process.env, ...env } } as const;
-  const { stdout, stderr, status } = spawnSync(process.execPath, args, options);
+function runNode(args: readonly string[]): string {
+  const { stdout, stderr, status } = spawnSync(process.execPath, args, { encoding: 'utf8' });
   assert.equal(status, 0, stderr);
   return stdout;
 }
@@ -48,14 +44,4 @@ test('the gRPC packages are loaded in the background only while a server is not 
     `;
     assert.equal(runNode(['--input-type=module', '-e', script]), `${!isReady}\n`);
   }
-});
-
-test('compiled code is kept in the cache folder of the account', (t) => {
-  const folder = temporaryFolder(t);
-  runNode([join(DIST, 'cube-server', 'main.js'), '--version'], {
-    XDG_CACHE_HOME: folder,
-    NODE_COMPILE_CACHE: undefined,
-  });
-  const isKept = 'flushCompileCache' in nodeModule;
-  assert.deepEqual(readdirSync(folder), isKept ? ['hypercube'] : []);
 });

@@ -1,5 +1,6 @@
 #!/usr/bin/env node
 /** The cube-check command. */
+import { runProgram } from '../../lib/platform/program.ts';
 import { run } from './cli.ts';
 
-process.exitCode = await run();
+runProgram(run);

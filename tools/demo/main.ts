@@ -1,4 +1,5 @@
 /** `npm start`: the demo, from a trained model to live predictions. */
+import { runProgram } from '../../lib/platform/program.ts';
 import { run } from './cli.ts';
 
-process.exitCode = await run();
+runProgram(run);

@@ -1,6 +1,6 @@
 /**
  * Builds `dist/`: the WebAssembly kernels, the TypeScript and the page of the console at the same
- * time, then the bundled programs. `--programs` builds nothing that only libraries, tests and
+ * time, then the bundled programs and their code caches. `--programs` builds nothing that only libraries, tests and
  * benchmarks need; `--checked` also checks types, which takes most of the time.
  */
 import { spawn } from 'node:child_process';
@@ -130,7 +130,16 @@ async function startConsoleBuild() {
 async function bundlePrograms() {
   console.error('• bundling the programs');
   const { bundlePrograms } = await import('./bundle.mjs');
-  await bundlePrograms();
+  const entries = await bundlePrograms();
+  // An old cache would belong to other files.
+  rmSync(join(root, 'dist', 'code-cache'), { recursive: true, force: true });
+  return entries;
+}
+
+async function writeCodeCaches(entries) {
+  console.error('• keeping compiled code');
+  const { writeCodeCaches } = await import('./code-cache.mjs');
+  await writeCodeCaches(entries);
 }
 
 /** gRPC's reflection reads the .proto files of what runs. */
@@ -149,7 +158,7 @@ function removeOrphans(folder) {
   for (const entry of readdirSync(join(root, 'dist', folder), { withFileTypes: true })) {
     const path = join(folder, entry.name);
     // The bundlers empty these folders.
-    if (path === 'console' || path === 'chunks') continue;
+    if (['console', 'chunks', 'code-cache'].includes(path)) continue;
     if (entry.isDirectory()) {
       if (existsSync(join(root, path))) removeOrphans(path);
       else rmSync(join(root, 'dist', path), { recursive: true });
@@ -174,10 +183,11 @@ async function build() {
   const compiling = hasOnlyPrograms ? undefined : compileTypeScript(isChecked);
   if (!hasKernels) await buildKernels(digest, compiling);
   await compiling;
-  await bundlePrograms();
+  const entries = await bundlePrograms();
   await page;
   removeOrphans('.');
   copyProtos();
+  await writeCodeCaches(entries);
 }
 
 const isChecked = process.argv.includes('--checked');

@@ -1,5 +1,6 @@
 #!/usr/bin/env node
 /** example-models: makes and trains the models of the folder `examples`. */
+import { runProgram } from '../../lib/platform/program.ts';
 import { run } from './cli.ts';
 
-process.exitCode = await run(process.argv.slice(2));
+runProgram(() => run(process.argv.slice(2)));

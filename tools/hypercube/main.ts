@@ -6,6 +6,7 @@
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { createCli, runCli } from '../../lib/platform/cli.ts';
+import { runProgram } from '../../lib/platform/program.ts';
 
 /** Name, folder below `dist/`, and purpose of each program, in the order of their use. */
 const TOOLS: readonly (readonly [name: string, folder: string, purpose: string])[] = [
@@ -27,11 +28,11 @@ const TOOLS: readonly (readonly [name: string, folder: string, purpose: string])
 const [name = '--help'] = process.argv.slice(2);
 const folder = TOOLS.find(([tool]) => tool === name)?.[1];
 if (folder === undefined) {
-  process.exitCode = await printHelp(name);
+  runProgram(() => printHelp(name));
 } else {
   const main = join(import.meta.dirname, '..', '..', folder, 'main.js');
   process.argv.splice(1, 2, main);
-  await import(pathToFileURL(main).href);
+  void import(pathToFileURL(main).href);
 }
 
 /** Prints the help, the version, or an error that names the tools. */

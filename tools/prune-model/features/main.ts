@@ -1,5 +1,6 @@
 #!/usr/bin/env node
 /** `hypercube features`: writes and checks features.json. */
+import { runProgram } from '../../../lib/platform/program.ts';
 import { run } from './cli.ts';
 
-process.exitCode = await run();
+runProgram(run);

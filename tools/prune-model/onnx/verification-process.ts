@@ -1,6 +1,7 @@
 /** The child process of a verification: request on standard input, response on standard output. */
 import { text } from 'node:stream/consumers';
 import { CubeError } from '../../../lib/core/errors.ts';
+import { runProgram } from '../../../lib/platform/program.ts';
 import { cutOnnxModel } from './cut-onnx.ts';
 import type {
   VerificationProcessRequest,
@@ -25,5 +26,10 @@ async function runVerification({
   }
 }
 
-const request = JSON.parse(await text(process.stdin)) as VerificationProcessRequest;
-process.stdout.write(JSON.stringify(await runVerification(request)));
+async function run(): Promise<number> {
+  const request = JSON.parse(await text(process.stdin)) as VerificationProcessRequest;
+  process.stdout.write(JSON.stringify(await runVerification(request)));
+  return 0;
+}
+
+runProgram(run);
