@@ -16,6 +16,7 @@ import { makeTemporaryFolder, removePath, replaceFile } from '../lib/platform/fi
 import { type CountedServer, startCountedServer } from './support/counted-server.ts';
 import { percentile, pinSelf } from './support/cube-server-process.ts';
 import { publishModel, readBodies } from './support/demo-model.ts';
+import { waitForFullCores } from './support/full-cores.ts';
 import { type OverloadResult, runOverload } from './support/open-loop-http.ts';
 import { postBytes, RawHttp } from './support/raw-http.ts';
 import { SERVICE_CORE, type Service, startServing } from './support/serving-process.ts';
@@ -110,6 +111,7 @@ async function measureRounds(callers: Callers, bare: readonly CountedServer[]): 
   const results = new Map<string, number[]>();
   await measureCapacity(callers.url, callers.quiet);
   for (let round = 0; round < ROUNDS; round++) {
+    await waitForFullCores();
     const capacity = await measureCapacity(callers.url, callers.quiet);
     for (const [name, excess] of cases) {
       const p99 = await measure(name, callers, capacity, excess);

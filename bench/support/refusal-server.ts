@@ -74,18 +74,13 @@ function createNodeHttpServer(): Server {
 function createRefusingHttp(): HttpServer {
   const http = new HttpServer(DEFAULT_SERVER_LIMITS, createLogger('bench', { level: 'silent' }));
   const [admission, metrics] = [new Admission(0), new ServingMetrics()];
-  const busy = { estimateWaitMs: () => 900 };
+  const busy = { estimateWaitMs: () => 900, offer: () => 10 };
   http.directRoutes.add({
     path: '/v1/ctr::predict',
     contentTypes: ['text/tab-separated-values'],
     admit: () => {
-      try {
-        admission.checkWait([busy], { remainingMs: 1_000 });
-      } catch (error) {
-        metrics.recordFailure('ctr', 'OVERLOADED');
-        throw error;
-      }
-      return undefined;
+      metrics.recordFailure('ctr', 'OVERLOADED');
+      return admission.findRefusal([busy], { remainingMs: 1_000 });
     },
     handler: () => Promise.reject(new Error('every request is refused')),
   });

@@ -2,7 +2,7 @@
  * The file of API keys: hashes, scopes and limits, never the keys. A key has 256 random bits, so
  * that a plain SHA-256 protects it; a slow password hash would only slow down requests.
  */
-import { createHash, randomBytes } from 'node:crypto';
+import { hash, randomBytes } from 'node:crypto';
 import { CubeError } from '../core/errors.ts';
 import { JsonReader } from '../core/json.ts';
 import { NAME_PATTERN, NAME_RULE, SHA256_PATTERN } from '../core/names.ts';
@@ -88,7 +88,8 @@ export function generateKey(): { key: string; secret: KeySecret } {
 }
 
 export function hashKey(key: string): Buffer {
-  return createHash('sha256').update(key).digest();
+  // A buffer as the output of `hash` takes twice as long.
+  return Buffer.from(hash('sha256', key, 'binary'), 'binary');
 }
 
 /** @throws CubeError INVALID_ARGUMENT naming the place in the file */

@@ -3,27 +3,13 @@
  * caller that was quiet for half a second counts no more: its share is the others', and when it
  * comes back it has its full share again. Pure: times are passed in.
  */
+import { FadingSum } from '../core/fading-sum.ts';
 
 /** A use weighs 1/e after this time. */
 const FADE_MS = 500;
 const IDLE_MS = 500;
 /** How often idle callers are removed. */
 const SCAN_INTERVAL_MS = 100;
-
-/** A sum of rows that fades. */
-class FadingSum {
-  #rows = 0;
-  #updatedMs = 0;
-
-  get(nowMs: number): number {
-    return this.#rows * Math.exp(-Math.max(0, nowMs - this.#updatedMs) / FADE_MS);
-  }
-
-  set(rows: number, nowMs: number): void {
-    this.#rows = rows;
-    this.#updatedMs = nowMs;
-  }
-}
 
 interface Use {
   weight: number;
@@ -33,7 +19,7 @@ interface Use {
 
 export class FairShare {
   readonly #uses = new Map<string, Use>();
-  readonly #total = new FadingSum();
+  readonly #total = new FadingSum(FADE_MS);
   #weights = 0;
   #nextScanMs = Number.NEGATIVE_INFINITY;
 
@@ -41,14 +27,14 @@ export class FairShare {
   record(caller: string, weight: number, rowCount: number, nowMs: number): void {
     let use = this.#uses.get(caller);
     if (use === undefined) {
-      use = { weight: 0, lastMs: nowMs, rows: new FadingSum() };
+      use = { weight: 0, lastMs: nowMs, rows: new FadingSum(FADE_MS) };
       this.#uses.set(caller, use);
     }
     this.#weights += weight - use.weight;
     use.weight = weight;
     use.lastMs = nowMs;
-    use.rows.set(use.rows.get(nowMs) + rowCount, nowMs);
-    this.#total.set(this.#total.get(nowMs) + rowCount, nowMs);
+    use.rows.add(rowCount, nowMs);
+    this.#total.add(rowCount, nowMs);
     if (nowMs >= this.#nextScanMs) this.#scan(nowMs);
   }
 

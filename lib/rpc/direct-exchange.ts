@@ -1,7 +1,7 @@
 /** A request of a direct route that is read without node:http, and its response. */
 import type { Socket } from 'node:net';
 import type { AccessGate, CallGrant } from '../access/access-gate.ts';
-import type { CubeError } from '../core/errors.ts';
+import { CubeError } from '../core/errors.ts';
 import {
   closeAfter,
   createErrorResponse,
@@ -93,14 +93,20 @@ export class DirectExchange implements PendingResponse {
       this.#grant = gate && createHttpGrant(gate, caller, 'POST', route.path);
       const arrivedMs = this.#arrivedMs;
       const call = { headers, params, query: {}, grant: this.#grant, arrivedMs };
-      this.#onBodyEnd = route.admit?.(call);
+      const onBodyEnd = route.admit?.(call);
+      if (onBodyEnd instanceof CubeError) return this.#refuse(onBodyEnd);
+      this.#onBodyEnd = onBodyEnd;
       return true;
     } catch (error) {
-      const refusal = this.#toResponse(error);
-      this.#isRefusedUnread = contentLength > DISCARD_BYTES_MAX;
-      this.#encodeAndSend(this.#isRefusedUnread ? closeAfter(refusal) : refusal);
-      return false;
+      return this.#refuse(error);
     }
+  }
+
+  #refuse(error: unknown): false {
+    const refusal = this.#toResponse(error);
+    this.#isRefusedUnread = this.#head.contentLength > DISCARD_BYTES_MAX;
+    this.#encodeAndSend(this.#isRefusedUnread ? closeAfter(refusal) : refusal);
+    return false;
   }
 
   /** Call once, after `admit` returned true. */

@@ -6,7 +6,7 @@
 import type { IncomingHttpHeaders, IncomingMessage, ServerResponse } from 'node:http';
 import type { AccessGate, CallGrant } from '../access/access-gate.ts';
 import { encodeErrorDetails } from '../core/error-details.ts';
-import type { CubeError } from '../core/errors.ts';
+import { CubeError } from '../core/errors.ts';
 import { ERROR_TEXT_CHARS_MAX } from '../core/limits.ts';
 import { systemClock } from '../platform/clock.ts';
 import { admitHttpCall } from './http-access.ts';
@@ -64,10 +64,12 @@ export interface HttpResponse {
 }
 
 /**
- * Checks a request before its body is read. @throws CubeError, which becomes the response
- * @returns a function that is called when the body has arrived, or never will
+ * Checks a request before its body is read.
+ * @returns an error, which becomes the response; or a function that is called when the body has
+ *   arrived, or never will
+ * @throws CubeError, which becomes the response too, but takes longer
  */
-export type HttpAdmit = (head: HttpRequestHead) => (() => void) | undefined;
+export type HttpAdmit = (head: HttpRequestHead) => CubeError | (() => void) | undefined;
 
 export type HttpHandler = (call: HttpRequest) => Promise<HttpResponse>;
 
@@ -175,6 +177,7 @@ export class DirectRoutes {
       admission.admit(request, response);
       grant = gate && admitHttpCall(gate, admission, request, response, path);
       const onBodyEnd = admit?.({ ...head, grant });
+      if (onBodyEnd instanceof CubeError) throw onBodyEnd;
       if (onBodyEnd !== undefined) admission.onBodyEnd(request, response, onBodyEnd);
     } catch (error) {
       const refusal = toResponse(error);

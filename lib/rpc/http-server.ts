@@ -301,6 +301,7 @@ export class HttpServer {
         grant: request.grant,
       };
       const onBodyEnd = routeOptions.config.admit?.(head);
+      if (onBodyEnd instanceof CubeError) throw onBodyEnd;
       if (onBodyEnd !== undefined) admission.onBodyEnd(request.raw, reply.raw, onBodyEnd);
       continueRequest(request.raw, reply.raw);
       return undefined;

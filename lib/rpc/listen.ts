@@ -4,6 +4,13 @@ import { CubeError } from '../core/errors.ts';
 import { formatEndpoint } from './endpoint.ts';
 
 /**
+ * Connections that wait to be accepted; the system's maximum (net.core.somaxconn) is 4,096 by
+ * default. The system drops more, and their callers try again after a second, which a short stall
+ * of a server with thousands of callers must not cause.
+ */
+const BACKLOG = 4_096;
+
+/**
  * @param reusePort other threads of this process listen on the same port
  * @returns the address
  * @throws CubeError IO when the port is taken or not allowed
@@ -19,7 +26,7 @@ export async function listenOn(
     const options: ListenOptions & { reusePort: boolean } = {
       host,
       port,
-      backlog: 1024,
+      backlog: BACKLOG,
       reusePort,
     };
     server.listen(options, resolve);

@@ -12,6 +12,7 @@
  *   for it.
  */
 import { CubeError } from '../../lib/core/errors.ts';
+import { FadingSum } from '../../lib/core/fading-sum.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
 import { AnnouncedBodies } from './announced-bodies.ts';
 import type { BatchingOptions } from './engine-options.ts';
@@ -61,6 +62,8 @@ const IN_FLIGHT_IN_MEMORY = 2;
 const IN_FLIGHT_ELSEWHERE = 8;
 /** The weight of the newest request in the mean. */
 const MEAN_ROWS_WEIGHT = 0.1;
+/** Offered requests count for about this long. */
+const OFFER_FADE_MS = 500;
 /** How often waiting requests are checked for deadlines and cancellation. */
 const SWEEP_INTERVAL_MS = 5;
 
@@ -78,6 +81,8 @@ export class Batcher<P, R extends QueuedRequest> implements BatchScheduler<R> {
   /** Batches in flight, and their rows. */
   #inFlight = 0;
   #inFlightRows = 0;
+  /** The time that all requests of this version would take, admitted or not. */
+  readonly #offeredMs = new FadingSum(OFFER_FADE_MS);
   /** Admitted requests whose bodies are still arriving. */
   readonly #announced = new AnnouncedBodies();
   /** Rows of a usual request. */
@@ -107,6 +112,12 @@ export class Batcher<P, R extends QueuedRequest> implements BatchScheduler<R> {
     const known = this.#queue.countRowsBefore(priority) + this.#inFlightRows;
     const announced = isHead ? this.#estimateAnnouncedRows(known, nowMs) : 0;
     return this.#rate.estimateMs(known + announced, nowMs);
+  }
+
+  offer(): number {
+    const nowMs = this.#options.clock.nowMs();
+    this.#offeredMs.add(this.#rate.estimateMs(this.#meanRows, nowMs), nowMs);
+    return this.#offeredMs.get(nowMs) / OFFER_FADE_MS;
   }
 
   /**

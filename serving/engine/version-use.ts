@@ -14,6 +14,11 @@ export interface EngineLoad {
    * @param isHead the body of the request has not arrived
    */
   estimateWaitMs(priority?: number, isHead?: boolean): number;
+  /**
+   * Counts a request of the usual size, whether or not it is admitted. @returns the work that was
+   * offered lately, relative to what the engine can do: above 1 is too much; 0 while no rate is known
+   */
+  offer(): number;
   /** Counts a request whose body still arrives. @returns a function to call once it has */
   announce(): () => void;
 }

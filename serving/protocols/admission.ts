@@ -21,9 +21,20 @@ const WAIT_SHARE_MAX = 0.5;
  * few batches wait in a process that is merely busy.
  */
 const FAIR_WAIT_MS = 20;
+/**
+ * The same while more is offered than the engine can do. Then a caller above its share gets what
+ * the others leave, and does not make them wait.
+ */
+const OVERLOADED_FAIR_WAIT_MS = 0;
+/** The engine's rate is an estimate: only a load well above 1 is too much. */
+const OVERLOAD = 1.2;
+
+const SHARE_EXCEEDED =
+  'requests wait, and this caller used more than its share of the capacity; try again later or ' +
+  'call another server';
 
 /** The part of a loaded version that admission needs. */
-export type WaitEstimator = Pick<LoadedBundle['batcher'], 'estimateWaitMs'>;
+export type WaitEstimator = Pick<LoadedBundle['batcher'], 'estimateWaitMs' | 'offer'>;
 
 /** How long a caller still waits for its answer, and its priority in the queue. */
 export interface RequestUrgency {
@@ -71,21 +82,35 @@ export class Admission {
   }
 
   /**
-   * Checks the expected wait of a request. Never refuses while the engine is idle.
-   * @param engines of the models that the request may be for
-   * @throws CubeError OVERLOADED when it is too long in all of them
+   * The same as `findRefusal`. @throws CubeError OVERLOADED
    */
   checkWait(engines: readonly WaitEstimator[], urgency: RequestUrgency): void {
-    const { remainingMs, priority, principal, isHead } = urgency;
+    const refusal = this.findRefusal(engines, urgency);
+    if (refusal !== undefined) throw refusal;
+  }
+
+  /**
+   * Checks the expected wait of a request. Never refuses while the engine is idle. Returns the
+   * error, because throwing it takes longer than the rest of a refusal.
+   * @param engines of the models that the request may be for
+   * @returns OVERLOADED when it is too long in all of them
+   */
+  findRefusal(
+    engines: readonly WaitEstimator[],
+    { remainingMs, priority, principal, isHead }: RequestUrgency,
+  ): CubeError | undefined {
     let waitMs = Number.POSITIVE_INFINITY;
     for (const engine of engines) {
       waitMs = Math.min(waitMs, engine.estimateWaitMs(priority, isHead));
     }
-    if (engines.length === 0) return;
-    if (waitMs > FAIR_WAIT_MS && principal !== undefined) this.#checkShare(principal);
+    if (engines.length === 0) return undefined;
+    if (principal !== undefined && waitMs > getFairWaitMs(engines)) {
+      const exceeds = this.#shares.exceeds(principal.id, systemClock.nowMs());
+      if (exceeds) return refuse(SHARE_EXCEEDED);
+    }
     const limitMs = remainingMs * WAIT_SHARE_MAX;
-    if (waitMs <= limitMs) return;
-    throw refuse(
+    if (waitMs <= limitMs) return undefined;
+    return refuse(
       `the expected wait is ${Math.round(waitMs)} ms, the limit for this request is ` +
         `${Math.round(limitMs)} ms (half of the time until its deadline); try again later or ` +
         'call another server',
@@ -95,15 +120,6 @@ export class Admission {
   /** Counts the rows of an admitted request for the shares of callers. */
   recordRows({ id, weight }: Principal, rowCount: number): void {
     this.#shares.record(id, weight, rowCount, systemClock.nowMs());
-  }
-
-  /** @throws CubeError OVERLOADED */
-  #checkShare({ id }: Principal): void {
-    if (!this.#shares.exceeds(id, systemClock.nowMs())) return;
-    throw refuse(
-      'requests wait, and this caller used more than its share of the capacity; try again later ' +
-        'or call another server',
-    );
   }
 
   /**
@@ -127,6 +143,16 @@ export class Admission {
       this.#onEmpty = resolve;
     });
   }
+}
+
+/**
+ * The expected wait above which callers must keep to their shares. Counts the request as offered to
+ * its engine.
+ */
+function getFairWaitMs([engine, ...others]: readonly WaitEstimator[]): number {
+  // Only the body names the model of a request for one of several.
+  const isOverloaded = engine !== undefined && others.length === 0 && engine.offer() > OVERLOAD;
+  return isOverloaded ? OVERLOADED_FAIR_WAIT_MS : FAIR_WAIT_MS;
 }
 
 /** Without a stack, which costs more than the rest of a refusal. */

@@ -27,7 +27,7 @@ import { findBundle, parseCtrOptions } from './ctr-options.ts';
 import { formatCtrJson, toCtrResponse } from './ctr-response.ts';
 import type { Endpoints } from './endpoints.ts';
 import {
-  checkAdmission,
+  admitHead,
   createHeadContext,
   createHttpCallContext,
   handlePrediction,
@@ -80,7 +80,7 @@ export function registerCtr(fronts: Endpoints, context: ProtocolContext): void {
     const options = parseCtrOptions(head.query);
     const call = createHeadContext(head, options.priority);
     const find = (): LoadedBundle => findBundle(context.models, options);
-    return checkAdmission(context, 'ctr', call, find)?.announce();
+    return admitHead(context, 'ctr', call, find);
   };
   const { directRoutes } = fronts.http;
   const lines = { path: PATH, contentTypes: [TSV_CONTENT_TYPE], admit, handler };

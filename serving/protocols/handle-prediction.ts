@@ -15,7 +15,7 @@ import type { Clock } from '../../lib/platform/clock.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import { startRequestSpan } from '../../lib/platform/tracing.ts';
 import type { ControlAccess } from '../../lib/rpc/control-access.ts';
-import type { HttpRequest, HttpRequestHead } from '../../lib/rpc/direct-routes.ts';
+import type { HttpAdmit, HttpRequest, HttpRequestHead } from '../../lib/rpc/direct-routes.ts';
 import type { GrpcAdmit, GrpcCall } from '../../lib/rpc/grpc-calls.ts';
 import { DEGRADED_KEY, EXPERIMENT_KEY, EXPERIMENTS_KEY } from '../../proto/ctr.ts';
 import type { LoadedBundle } from '../engine/loaded-bundle.ts';
@@ -377,37 +377,72 @@ export function runUnlessLarge<T>(work: SlicedWork<T>, charCount: number): T | S
 /**
  * Checks before the body of a request is read whether it will be admitted.
  * @param find the version that serves the request; undefined when only the body names it
- * @returns the engine that will run it, if it is known
  * @throws CubeError STOPPING, OVERLOADED, and the errors of `timeoutMs` and `find`
  */
 export function checkAdmission(
-  { models, admission, metrics, timeoutMs, clock }: ProtocolContext,
+  context: ProtocolContext,
   protocol: ProtocolName,
   call: HeadContext,
   find?: () => LoadedVersion,
-): EngineLoad | undefined {
+): void {
+  const result = admit(context, protocol, call, find);
+  if (result instanceof CubeError) throw result;
+}
+
+/**
+ * HTTP: the same for the head of a request. @returns the error; or, if the engine is known that
+ * will run the request, a function to call when the body has arrived
+ */
+export function admitHead(
+  context: ProtocolContext,
+  protocol: ProtocolName,
+  call: HeadContext,
+  find?: () => LoadedVersion,
+): ReturnType<HttpAdmit> {
+  const result = admit(context, protocol, call, find);
+  return result === undefined || result instanceof CubeError ? result : result.announce();
+}
+
+/** @returns the error; or the engine that will run the request, if it is known */
+function admit(
+  context: ProtocolContext,
+  protocol: ProtocolName,
+  call: HeadContext,
+  find: (() => LoadedVersion) | undefined,
+): EngineLoad | CubeError | undefined {
+  let result: EngineLoad | CubeError | undefined;
   try {
-    admission.checkOpen();
-    const principal = call.grant?.principal ?? UNRESTRICTED;
-    const { arrivedMs } = call;
-    const waitedMs = arrivedMs === undefined ? 0 : clock.nowMs() - arrivedMs;
-    const urgency = {
-      remainingMs: (call.timeoutMs() ?? timeoutMs) - waitedMs,
-      priority: principal.limitPriority(call.priority),
-      principal: call.grant?.principal,
-      isHead: true,
-    };
-    const versions = find === undefined ? models.loadedVersions() : [find()];
-    if (find !== undefined) for (const one of versions) principal.checkModel(models.getName(one));
-    admission.checkWait(
-      versions.map(({ batcher }) => batcher),
-      urgency,
-    );
-    return find === undefined ? undefined : versions[0]?.batcher;
+    result = tryAdmit(context, call, find);
   } catch (error) {
-    metrics.recordFailure(protocol, CubeError.from(error).code);
-    throw error;
+    result = CubeError.from(error);
   }
+  if (result instanceof CubeError) context.metrics.recordFailure(protocol, result.code);
+  return result;
+}
+
+/** @throws CubeError */
+function tryAdmit(
+  { models, admission, timeoutMs, clock }: ProtocolContext,
+  call: HeadContext,
+  find: (() => LoadedVersion) | undefined,
+): EngineLoad | CubeError | undefined {
+  admission.checkOpen();
+  const { arrivedMs, grant } = call;
+  const principal = grant?.principal ?? UNRESTRICTED;
+  const waitedMs = arrivedMs === undefined ? 0 : clock.nowMs() - arrivedMs;
+  const urgency = {
+    remainingMs: (call.timeoutMs() ?? timeoutMs) - waitedMs,
+    priority: principal.limitPriority(call.priority),
+    principal: grant?.principal,
+    isHead: true,
+  };
+  if (find === undefined) {
+    const engines = models.loadedVersions().map(({ batcher }) => batcher);
+    return admission.findRefusal(engines, urgency);
+  }
+  const version = find();
+  principal.checkModel(models.getName(version));
+  return admission.findRefusal([version.batcher], urgency) ?? version.batcher;
 }
 
 /** Returns a version to a caller who may read about its model. @throws CubeError DENIED */

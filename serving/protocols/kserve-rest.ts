@@ -12,7 +12,7 @@ import type { Models } from '../models/model-registry.ts';
 import type { Endpoints } from './endpoints.ts';
 import {
   type AnyParsedRequest,
-  checkAdmission,
+  admitHead,
   checkModelAccess,
   createHeadContext,
   createHttpCallContext,
@@ -82,9 +82,7 @@ export function registerKserveRest(
       }),
     );
   const admit: HttpAdmit = (head) =>
-    checkAdmission(context, 'kserve', createHeadContext(head), () =>
-      findModel(models, head),
-    )?.announce();
+    admitHead(context, 'kserve', createHeadContext(head), () => findModel(models, head));
   const ready = async (request: ModelRequest, reply: ModelReply): Promise<object> => {
     const { model } = request.params;
     try {

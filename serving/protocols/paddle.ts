@@ -29,10 +29,10 @@ import type { LoadedBundle } from '../engine/loaded-bundle.ts';
 import { isTensorModel, type LoadedVersion } from '../engine/loaded-version.ts';
 import type { Prediction } from '../engine/prediction.ts';
 import type { TensorModel } from '../engine/tensor-model.ts';
-import type { EngineLoad } from '../engine/version-use.ts';
 import type { VersionFinder } from '../models/experiments.ts';
 import type { Endpoints } from './endpoints.ts';
 import {
+  admitHead,
   type CallContext,
   checkAdmission,
   createBaiduCallContext,
@@ -188,14 +188,17 @@ class PaddleEndpoint {
     };
   }
 
-  readonly admitHttp: HttpAdmit = (head) => this.#admit(createHeadContext(head))?.announce();
+  readonly admitHttp: HttpAdmit = (head) =>
+    admitHead(this.#context, 'paddle', createHeadContext(head), () =>
+      this.#find(this.#getService()),
+    );
 
   get admitGrpc(): GrpcAdmit {
     return createGrpcAdmit(this.#context, 'paddle', () => this.#find(this.#getService()));
   }
 
-  #admit(call: HeadContext): EngineLoad | undefined {
-    return checkAdmission(this.#context, 'paddle', call, () => this.#find(this.#getService()));
+  #admit(call: HeadContext): void {
+    checkAdmission(this.#context, 'paddle', call, () => this.#find(this.#getService()));
   }
 
   http(method: GeneralModelMethod) {

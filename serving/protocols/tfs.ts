@@ -17,7 +17,7 @@ import { type Models, requireBundle, type VersionSelector } from '../models/mode
 import type { Endpoints } from './endpoints.ts';
 import {
   type AnyParsedRequest,
-  checkAdmission,
+  admitHead,
   checkModelAccess,
   createHeadContext,
   createHttpCallContext,
@@ -78,9 +78,9 @@ export function registerTfs(endpoints: Endpoints, context: ProtocolContext): voi
   const { app } = endpoints.http;
   const { models } = context;
   const admit: HttpAdmit = (head) =>
-    checkAdmission(context, 'tfs', createHeadContext(head), () =>
+    admitHead(context, 'tfs', createHeadContext(head), () =>
       findLoaded(models, parseCall(head.params as unknown as TargetModel).target),
-    )?.announce();
+    );
   for (const path of MODEL_PATHS) {
     app.get<TfsRoute>(path, async ({ params, grant }) => getVersionStatus(models, params, grant));
     app.get<TfsRoute>(`${path}/metadata`, async ({ params, grant }) =>

@@ -109,10 +109,14 @@ test('serving refuses only callers above their share, and only while requests wa
   assert.ok(greedy && modest);
   admission.recordRows(greedy, 10_000);
   admission.recordRows(modest, 100);
-  const check = (principal: Principal, waitMs: number): string =>
-    getErrorCode(() =>
-      admission.checkWait([{ estimateWaitMs: () => waitMs }], { remainingMs: 1_000, principal }),
-    );
-  assert.deepEqual([check(greedy, 50), check(modest, 50)], ['OVERLOADED', 'no error']);
-  assert.deepEqual([check(greedy, 1), check(modest, 1)], ['no error', 'no error']);
+  const check = (waitMs: number, offered: number): readonly string[] =>
+    [greedy, modest].map((principal) => {
+      const engine = { estimateWaitMs: () => waitMs, offer: () => offered };
+      const urgency = { remainingMs: 1_000, principal };
+      return getErrorCode(() => admission.checkWait([engine], urgency));
+    });
+  assert.deepEqual(check(50, 0.5), ['OVERLOADED', 'no error']);
+  assert.deepEqual(check(1, 0.5), ['no error', 'no error'], 'busy');
+  assert.deepEqual(check(1, 5), ['OVERLOADED', 'no error'], 'too much is offered');
+  assert.deepEqual(check(0, 5), ['no error', 'no error'], 'idle');
 });

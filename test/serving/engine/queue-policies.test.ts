@@ -1,6 +1,6 @@
 /**
  * The queue policies of Triton's dynamic batching: timeouts, limits, priorities and the order of
- * answers. The tests decide when a batch ends and what time it is.
+ * answers; and the offered load. The tests decide when a batch ends and what time it is.
  */
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
@@ -83,16 +83,22 @@ class ManualEngine implements BatchRunner<string, NamedRequest> {
     return done;
   }
 
+  offer(): number {
+    return this.#batcher.offer();
+  }
+
   /** Sends two requests that occupy the instance. */
   async occupy(): Promise<void> {
     for (const name of ['running', 'ready']) void this.send(name, { priority: 0 });
     await nextTurn();
   }
 
-  async finishAll(): Promise<string[]> {
+  /** @param runMs the time that each request takes */
+  async finishAll(runMs = 0): Promise<string[]> {
     for (;;) {
       const finish = this.#running.shift();
       if (finish === undefined) return this.ran.filter((name) => !OCCUPYING.includes(name));
+      this.nowMs += runMs;
       finish();
       await nextTurn();
     }
@@ -109,6 +115,21 @@ function policy(options: Partial<QueuePolicy> = {}): QueuePolicy {
   const byDefault = { timeoutAction: 'reject', timeoutMs: 0, allowsShorterTimeout: false } as const;
   return { ...byDefault, requestsMax: 0, ...options };
 }
+
+test('the offered load counts every request, and fades', async () => {
+  const engine = new ManualEngine([policy()]);
+  assert.equal(engine.offer(), 0, 'no rate is known');
+  for (let i = 0; i < 100; i++) void engine.send(`${i}`);
+  await nextTurn();
+  // 200 rows a second; offered requests count for half a second.
+  await engine.finishAll(5);
+  assert.ok(Math.abs(engine.offer() - 0.01) < 1e-6, 'one request');
+  let load = 0;
+  for (let i = 1; i < 150; i++) load = engine.offer();
+  assert.ok(Math.abs(load - 1.5) < 1e-6, `${load} for 150 requests`);
+  engine.nowMs += 10_000;
+  assert.ok(engine.offer() < 0.011, 'the others were long ago');
+});
 
 test('default_timeout_microseconds with REJECT fails requests that waited longer', async () => {
   const engine = new ManualEngine([policy({ timeoutMs: 10 })]);

@@ -78,7 +78,8 @@ test('an idle engine never refuses, whatever it measured before', () => {
           nowMs += afterMs;
           rate.recordBatch(rows, nowMs, isWaiting);
         }
-        const engine = { estimateWaitMs: () => rate.estimateMs(0, nowMs + restMs) };
+        const waitMs = rate.estimateMs(0, nowMs + restMs);
+        const engine = { estimateWaitMs: () => waitMs, offer: () => 100 };
         new Admission(1).checkWait([engine], { remainingMs });
       },
     ),
@@ -87,7 +88,7 @@ test('an idle engine never refuses, whatever it measured before', () => {
 
 test('a request may wait for half of its time, in the engine with the shortest queue', () => {
   const admission = new Admission(1);
-  const engine = (waitMs: number) => ({ estimateWaitMs: () => waitMs });
+  const engine = (waitMs: number) => ({ estimateWaitMs: () => waitMs, offer: () => 0 });
   const isAdmitted = (remainingMs: number, ...waits: readonly number[]): boolean => {
     try {
       admission.checkWait(waits.map(engine), { remainingMs });
