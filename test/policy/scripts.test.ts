@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { copyFileSync, cpSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { copyFileSync, cpSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { test } from 'node:test';
 import { pathToFileURL } from 'node:url';
@@ -61,6 +61,15 @@ test('npm start installs what programs load and what builds them, not checks', a
     assert.equal(packages[`node_modules/${name}`], undefined, name);
   }
   assert.ok(Object.keys(devDependencies).includes('rolldown'));
+});
+
+const listUnknownTests = (names: readonly string[]): string[] =>
+  names.filter((name) => !existsSync(join('test', `${name}.test.ts`)));
+
+test('test-seconds.json names test files that exist', () => {
+  const seconds = JSON.parse(readFileSync('tools/dev/test-seconds.json', 'utf8'));
+  assert.deepEqual(listUnknownTests(Object.keys(seconds)), []);
+  assert.deepEqual(listUnknownTests(['policy/scripts', 'policy/gone']), ['policy/gone']);
 });
 
 test('npm start says what it installs before the installation ends', async (t) => {

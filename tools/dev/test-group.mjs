@@ -4,7 +4,7 @@
  * file's name, so that its hooks hold for them only.
  *
  * HYPERCUBE_TEST_TIMES names a file to which the CPU time of each is appended, with that of its child
- * processes, in seconds.
+ * processes, and its duration, both in seconds.
  */
 import { appendFileSync, readFileSync } from 'node:fs';
 import { createRequire, syncBuiltinESMExports } from 'node:module';
@@ -63,6 +63,7 @@ function readChildSeconds() {
 }
 
 async function importFile(file) {
+  const startMs = performance.now();
   const startSeconds = readSeconds();
   const calls = [];
   registrations = calls;
@@ -75,7 +76,7 @@ async function importFile(file) {
     calls.push({ name: 'test', args: ['the file can be imported', fail] });
   }
   registrations = undefined;
-  return { file, calls, loadSeconds: readSeconds() - startSeconds };
+  return { file, calls, startMs, loadSeconds: readSeconds() - startSeconds };
 }
 
 /**
@@ -100,7 +101,7 @@ function throwUncaught() {
 }
 
 /** Tests are children of an explicit parent: without async_hooks, `describe` would not find its own. */
-async function runFile({ file, calls, loadSeconds }) {
+async function runFile({ file, calls, startMs, loadSeconds }) {
   const startSeconds = readSeconds();
   await test(relative(process.cwd(), file), async (parent) => {
     fileTest = parent;
@@ -111,7 +112,9 @@ async function runFile({ file, calls, loadSeconds }) {
   });
   fileTest = undefined;
   const seconds = readSeconds() - startSeconds + loadSeconds;
-  if (times !== undefined) appendFileSync(times, `${file}\t${seconds}\n`);
+  if (times === undefined) return;
+  const values = [seconds, (performance.now() - startMs) / 1e3].map((value) => value.toFixed(2));
+  appendFileSync(times, `${[file, ...values].join('\t')}\n`);
 }
 
 /** @param files absolute paths */

@@ -7,7 +7,8 @@
  * --times         list the files that took the most CPU time, with their processes
  *
  * Files share processes (test-group.mjs): starting one and loading the modules takes longer than most
- * files' tests. Groups that took longest in the last run start first, so that none is left at the end.
+ * files' tests. Groups that took longest in the last run start first, so that none is left at the end;
+ * before a file's first run, test-seconds.json says roughly how long it takes.
  */
 import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { availableParallelism, tmpdir } from 'node:os';
@@ -21,23 +22,23 @@ const RERUN_OPTION = '--rerun-failed';
 const TIMES_OPTION = '--times';
 /** More failed files than these are not the machine's fault. */
 const RERUN_MAX = 5;
-/** Groups that run at a time: two more than processors, because tests wait for processes and timers. */
-const CONCURRENCY = Math.min(4, availableParallelism() + 2);
+/** Groups that run at a time: more than processors, because tests wait for processes and timers. */
+const CONCURRENCY = Math.min(5, availableParallelism() + 3);
 const GROUP_TIMEOUT_MS = 1_800_000;
 /** Most files of a group: of neighbouring folders, which load the same modules. */
 const GROUP_FILES = 12;
-/** Estimated CPU seconds of files that have not run yet: those that start many servers take more. */
+/** Estimated duration of files that are not in test-seconds.json. */
 const ESTIMATE_SECONDS = 2;
-const ESTIMATE_SERVERS_SECONDS = 5;
-const STARTS_SERVERS = /\btest[\\/](console|cube-agent|integration|serving)[\\/]/;
-/** CPU seconds of a group: longer files have their own. */
-const GROUP_SECONDS = 30;
+/** Duration of a group: longer files have their own. */
+const GROUP_SECONDS = 40;
 /** Files listed by --times. */
 const SLOW_FILES = 40;
 const root = join(dirname(fileURLToPath(import.meta.url)), '..', '..');
 const groupRunner = join(root, 'tools', 'dev', 'test-group.mjs');
 const preload = join(root, 'tools', 'dev', 'test-preload.cjs');
-/** CPU seconds of each file in its last run. */
+/** Durations of files that take long, in seconds, roughly: --times lists candidates. */
+const roughSecondsFile = join(root, 'tools', 'dev', 'test-seconds.json');
+/** Duration of each file in its last run, in seconds. */
 const timesFile = join(root, 'dist', '.test-times.json');
 
 /** @returns paths relative to the root */
@@ -49,32 +50,43 @@ function listFiles(parts) {
     .sort();
 }
 
-function readTimes() {
-  return existsSync(timesFile) ? JSON.parse(readFileSync(timesFile, 'utf8')) : {};
-}
+const readJson = (path) => (existsSync(path) ? JSON.parse(readFileSync(path, 'utf8')) : {});
 
-/** Keeps the CPU times of the files that ran. */
+/** Keeps the durations of the files that ran. @returns their CPU seconds */
 function saveTimes(path) {
   const lines = existsSync(path) ? readFileSync(path, 'utf8').trim().split('\n') : [];
-  const seconds = lines.map((line) => line.split('\t'));
-  const ran = Object.fromEntries(
-    seconds.map(([file, text]) => [relative(root, file), Math.round(Number(text) * 100) / 100]),
-  );
-  writeFileSync(timesFile, JSON.stringify({ ...readTimes(), ...ran }, null, 1));
-  return ran;
+  const known = readJson(timesFile);
+  const cpu = {};
+  for (const line of lines) {
+    const [file, cpuSeconds, seconds] = line.split('\t');
+    known[relative(root, file)] = Number(seconds);
+    cpu[relative(root, file)] = Number(cpuSeconds);
+  }
+  writeFileSync(timesFile, JSON.stringify(known, null, 1));
+  return cpu;
 }
 
-function estimateSeconds(file) {
-  return STARTS_SERVERS.test(file) ? ESTIMATE_SERVERS_SECONDS : ESTIMATE_SECONDS;
+/** @returns a function that estimates the duration of a file, in seconds */
+function createEstimate() {
+  const known = readJson(timesFile);
+  const rough = readJson(roughSecondsFile);
+  return (file) => {
+    const name = file.replaceAll('\\', '/').slice('dist/test/'.length, -'.test.js'.length);
+    return known[file] ?? rough[name] ?? ESTIMATE_SECONDS;
+  };
 }
 
 /** @returns files of neighbouring folders together; the groups that take longest first */
 function makeGroups(files) {
-  const known = readTimes();
+  const estimate = createEstimate();
   const groups = [];
   let group;
   for (const file of files) {
-    const seconds = known[file] ?? estimateSeconds(file);
+    const seconds = estimate(file);
+    if (seconds >= GROUP_SECONDS) {
+      groups.push({ files: [file], seconds });
+      continue;
+    }
     if (!group || group.files.length === GROUP_FILES || group.seconds + seconds > GROUP_SECONDS) {
       group = { files: [], seconds: 0 };
       groups.push(group);
