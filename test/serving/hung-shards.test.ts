@@ -17,15 +17,13 @@ const toy = new ToyBundle({ version: '1', seed: 801, shardNum: 2 });
 /** Long enough for a busy machine; the lookup may take two thirds of it. */
 const TIMEOUT_MS = 4_500;
 const LONG_TIMEOUT_MS = 300_000;
+const HANGING = { replicas: 2, areProcesses: true };
 
 test('a shard that hangs: default answers in time, fail says why, and both recover', async (t) => {
   const toys = new ToyRepository(t);
   await toys.publish(toy);
   await toys.activate('1');
-  const servers = new CubeServers(BUNDLE, toys.location, {
-    replicas: 2,
-    areProcesses: true,
-  });
+  const servers = new CubeServers(BUNDLE, toys.location, HANGING);
   t.after(() => servers.stop());
   await servers.load(await toys.repository.readManifest(BUNDLE, '1'));
   writeFileSync(join(toys.folder, 'fleet.json'), formatFleet(servers.fleet));
