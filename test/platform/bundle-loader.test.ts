@@ -207,6 +207,23 @@ test('a program with a code cache imports another program', () => {
   assert.match(runProgram([main, 'cube-server', '--help']), /^Usage: cube-server /);
 });
 
+test('a lazy module of Node is loaded at its first use, and is complete', () => {
+  const script = `
+    import { createRequire } from 'node:module';
+    const { loadLazily } = await import(${JSON.stringify(LOADER)});
+    const isLoaded = () => process.moduleLoadList.includes('NativeModule dgram');
+    const lazy = loadLazily('node:dgram');
+    const before = isLoaded();
+    const socket = new lazy.Socket('udp4');
+    const real = createRequire('/')('node:dgram');
+    console.log(before, isLoaded(), socket instanceof real.Socket, 'createSocket' in lazy,
+      JSON.stringify(Object.keys(lazy)) === JSON.stringify(Object.keys(real)),
+      ({ ...lazy }).Socket === real.Socket);
+    socket.close();`;
+  const output = runProgram(['--input-type=module', '-e', script]);
+  assert.equal(output, 'false true true true true true\n');
+});
+
 test('every program and thread has a code cache', () => {
   const entries = readdirSync(join(DIST, 'chunks')).filter((name) =>
     /-(main|worker|verification-process)\.cjs$/.test(name),

@@ -49,6 +49,9 @@ const EXPORTS = new RegExp(`(?:${EXPORT.source})+`, 'g');
 const IMPORT_FILE = 'dynamic-import.cjs';
 const IMPORT_SOURCE = '"use strict";\nexports.importModule = (name) => import(name);\n';
 const IMPORT = /(?<![\w$#.])import\(/g;
+/** Modules of Node that take long to load, and that most starts import but do not use. */
+const LAZY =
+  /(?<=\b(?:let|const) \w+ = )require\("(?:node:)?(https|http2|tls|dns|dns\/promises|child_process|readline)"\)(?=;)/g;
 
 /**
  * Makes files smaller, and faster to read: many exports become one statement. Characters that are
@@ -61,6 +64,7 @@ const compact = {
     for (const file of Object.values(files)) {
       file.code = file.code
         .replaceAll(IMPORT, `require("../${CHUNKS}/${IMPORT_FILE}").importModule(`)
+        .replaceAll(LAZY, `require("../${CHUNKS}/${LOADER_FILE}").loadLazily("node:$1")`)
         .replaceAll(EXPORTS, formatExports)
         .replaceAll(/[^\0-\x7f]/g, toEscape);
     }
