@@ -182,8 +182,8 @@ export function startProgram(program: string): void {
 }
 
 /**
- * A module of Node that is loaded when something of it is used first. The bundler writes calls of it
- * for modules that most starts import but do not use: `node:http2` alone takes 5 ms of CPU.
+ * A module of Node that is loaded when something of it is used first. The bundler writes calls of
+ * this for modules that most starts import but do not use: `node:http2` alone takes 5 ms of CPU.
  */
 export function loadLazily(name: string): object {
   let loaded: object | undefined;
