@@ -80,9 +80,12 @@ function install(isWhole) {
   writeFileSync(demoMark, '');
 }
 
-/** Digest of every source file's path and bytes: a checkout that only touched mtimes is not stale. */
+/**
+ * Digest of every source file's path and bytes: a checkout that only touched mtimes is not stale. It
+ * has the version of Node too, to which the code caches belong.
+ */
 function sourceDigest() {
-  const hash = createHash('sha256');
+  const hash = createHash('sha256').update(process.version);
   const add = (path) =>
     hash
       .update(path)
