@@ -138,7 +138,7 @@ export class CubeClient {
       return { rows: new Uint32Array(rows.buffer, rows.byteOffset, rows.length >> 2), outcomes };
     });
     const summary = await this.#lookUpRows(plan, tables, groups, outputs, timeoutMs, options);
-    return { ...summary, groups: tables.map(({ dtype, rowBytes }) => ({ dtype, rowBytes })) };
+    return { groups: tables.map(({ dtype, rowBytes }) => ({ dtype, rowBytes })), ...summary };
   }
 
   /** Looks up the values of tables of dtype bytes. */
@@ -163,7 +163,7 @@ export class CubeClient {
     const values = groups.map(({ count, outcomes }) => new ValueOutput(count, outcomes));
     const outputs: LookupOutputs = { kind: 'values', groups: values };
     return this.#lookUp(plan, tables, groups, outputs, timeoutMs, options, (summary, { order }) => {
-      return { ...summary, values: values.map((value) => value.assemble(order)) };
+      return { values: values.map((value) => value.assemble(order)), ...summary };
     });
   }
 

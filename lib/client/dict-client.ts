@@ -98,7 +98,7 @@ export class CubeDictClient {
       scratch,
       options,
     );
-    return { ...summary, ...values.assemble(scratch.order), outcomes };
+    return { outcomes, ...values.assemble(scratch.order), ...summary };
   }
 
   /**
@@ -140,12 +140,12 @@ export class CubeDictClient {
     counters.calls++;
     counters.keys += columns.count;
     const task = {
-      ...columns,
       dict,
       shardNum,
       deadlineMs: clock.nowMs() + timeoutMs,
       requestHash: options.requestHash,
       keysPerRequestMax: this.#keysPerRequestMax,
+      ...columns,
     };
     return new SeekCall(task, this.#response, { context, replicaSets, scratch }).run();
   }

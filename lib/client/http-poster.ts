@@ -51,10 +51,10 @@ export class HttpPoster {
   ): Promise<HttpAnswer> {
     const { token } = this.#credentials;
     const all = {
-      ...(token !== undefined && { authorization: `Bearer ${token}` }),
-      ...headers,
       'content-length': body.length,
       'timeout-ms': Math.max(1, Math.floor(timeoutMs)),
+      ...headers,
+      ...(token !== undefined && { authorization: `Bearer ${token}` }),
     };
     const send = url.protocol === 'https:' ? httpsRequest : request;
     return new Promise((resolve, reject) => {

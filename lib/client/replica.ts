@@ -153,7 +153,7 @@ export class Replica {
     this.#startedSumMs += nowMs;
     this.#breaker.recordCall(nowMs);
     const own = this.#callOptions;
-    const options = traceparent === undefined ? own : { ...own, traceparent };
+    const options = traceparent === undefined ? own : { traceparent, ...own };
     return this.#connections.call(service, method, payload, attachment, timeoutMs, options, signal);
   }
 

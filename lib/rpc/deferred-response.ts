@@ -50,6 +50,11 @@ export class DeferredResponse {
     return this.#isSettled || !this.#call.isConnected() || systemClock.nowMs() > this.#deadlineMs;
   }
 
+  /** The same as a signal that is polled. */
+  get aborted(): boolean {
+    return this.isAbandoned;
+  }
+
   /**
    * Writes header and meta; the payload and `attachmentBytes` of attachment must follow. Once per
    * call.

@@ -117,8 +117,8 @@ export class DirectExchange implements PendingResponse {
     try {
       if (this.destroyed) return;
       admission.checkUnsentBytes();
-      const head = { headers, params, query: {}, grant: this.#grant };
-      const call = { ...head, body, raw: this, arrivedMs: this.#arrivedMs };
+      const arrivedMs = this.#arrivedMs;
+      const call = { headers, params, query: {}, grant: this.#grant, body, raw: this, arrivedMs };
       route.handler(call).then(this.#encodeAndSend, this.#fail);
     } catch (error) {
       this.#fail(error);

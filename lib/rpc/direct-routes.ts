@@ -176,7 +176,7 @@ export class DirectRoutes {
     try {
       admission.admit(request, response);
       grant = gate && admitHttpCall(gate, admission, request, response, path);
-      const onBodyEnd = admit?.({ ...head, grant });
+      const onBodyEnd = admit?.({ grant, ...head });
       if (onBodyEnd instanceof CubeError) throw onBodyEnd;
       if (onBodyEnd !== undefined) admission.onBodyEnd(request, response, onBodyEnd);
     } catch (error) {
@@ -197,7 +197,7 @@ export class DirectRoutes {
       const [first, second] = pieces;
       const isWhole = first !== undefined && second === undefined;
       const body = isWhole ? first : Buffer.concat(pieces);
-      handler({ ...head, grant, body, raw: response, arrivedMs }).then(send, fail);
+      handler({ grant, body, raw: response, arrivedMs, ...head }).then(send, fail);
     });
   }
 

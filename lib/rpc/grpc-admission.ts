@@ -7,6 +7,7 @@ import type { Metadata, ServerInterceptor } from '@grpc/grpc-js';
 import type { AccessGate, CallGrant } from '../access/access-gate.ts';
 import { CubeError } from '../core/errors.ts';
 import type { ServerLimits } from '../core/limits.ts';
+import { type LiveItem, LiveList } from '../core/live-list.ts';
 import { systemClock, wallClockMs } from '../platform/clock.ts';
 import {
   type GrpcRoute,
@@ -19,6 +20,11 @@ import { loadGrpcLibrary } from './grpc-libraries.ts';
 
 type InterceptedCall = Parameters<ServerInterceptor>[1];
 
+interface WaitingCall extends LiveItem {
+  readonly call: InterceptedCall;
+  sinceMs: number;
+}
+
 /** A call that waits for less is never ended for another one. */
 const EVICTED_IDLE_MS = 1000;
 
@@ -28,8 +34,8 @@ export class GrpcAdmission {
   readonly #gate: AccessGate | undefined;
   /** Methods whose calls are checked before their messages are read, by path. */
   readonly #routes = new Map<string, GrpcRoute>();
-  /** Calls that wait for a message of their caller, and since when; the longest first. */
-  readonly #waiting = new Map<InterceptedCall, number>();
+  /** Calls that wait for a message of their caller; the longest first. */
+  readonly #waiting = new LiveList<WaitingCall>();
   #callsInFlight = 0;
   #pendingRequestBytes = 0;
   #onIdle: (() => void) | undefined;
@@ -74,7 +80,8 @@ export class GrpcAdmission {
     this.#onCall();
     this.#callsInFlight++;
     const isRefused = this.#callsInFlight > this.#limits.grpcInFlight && !this.#endIdleCall();
-    this.#waiting.set(call, systemClock.nowMs());
+    const waiting = { call, sinceMs: systemClock.nowMs(), previous: undefined, next: undefined };
+    this.#waiting.add(waiting);
     const sizes: number[] = [];
     let grant: CallGrant | undefined;
     const listener = new ServerListenerBuilder()
@@ -96,7 +103,7 @@ export class GrpcAdmission {
         else call.sendStatus(refusal);
       })
       .withOnReceiveMessage((message, next) => {
-        this.#waiting.delete(call);
+        this.#waiting.delete(waiting);
         const byteCount = message instanceof Uint8Array ? message.length : 0;
         sizes.push(byteCount);
         this.#pendingRequestBytes += byteCount;
@@ -113,7 +120,7 @@ export class GrpcAdmission {
         sizes.length = 0;
         grant?.end();
         grant = undefined;
-        this.#waiting.delete(call);
+        this.#waiting.delete(waiting);
         this.#callsInFlight--;
         if (this.#callsInFlight === 0) this.#onIdle?.();
       })
@@ -122,7 +129,12 @@ export class GrpcAdmission {
       start: (next) => next(listener),
       sendMessage: (message, next) => {
         this.#pendingRequestBytes -= sizes.shift() ?? 0;
-        if (sizes.length === 0) this.#waiting.set(call, systemClock.nowMs());
+        if (sizes.length === 0) {
+          waiting.sinceMs = systemClock.nowMs();
+          // A stream of health waits already.
+          this.#waiting.delete(waiting);
+          this.#waiting.add(waiting);
+        }
         next(message);
       },
     });
@@ -133,12 +145,14 @@ export class GrpcAdmission {
    * shut out other callers. @returns whether there is one
    */
   #endIdleCall(): boolean {
-    const [oldest] = this.#waiting;
+    const oldest = this.#waiting.first;
     if (oldest === undefined) return false;
-    const [call, sinceMs] = oldest;
-    if (systemClock.nowMs() - sinceMs < EVICTED_IDLE_MS) return false;
-    this.#waiting.delete(call);
-    rejectExhausted(call, 'the server is full, and this call waited for a message for longest');
+    if (systemClock.nowMs() - oldest.sinceMs < EVICTED_IDLE_MS) return false;
+    this.#waiting.delete(oldest);
+    rejectExhausted(
+      oldest.call,
+      'the server is full, and this call waited for a message for longest',
+    );
     return true;
   }
 }

@@ -14,6 +14,7 @@ import type { CallGrant } from '../access/access-gate.ts';
 import { ERROR_DETAILS_KEY, encodeErrorDetails } from '../core/error-details.ts';
 import { CubeError } from '../core/errors.ts';
 import type { ServerLimits } from '../core/limits.ts';
+import { type LiveItem, LiveList } from '../core/live-list.ts';
 import { systemClock, wallClockMs } from '../platform/clock.ts';
 import type { Logger } from '../platform/logs.ts';
 import type { ClientCertificate } from './control-caller.ts';
@@ -143,7 +144,7 @@ export type GrpcHandler = (request: Uint8Array, call: GrpcCall) => Uint8Array | 
 export type GrpcAdmit = (remainingMs: number, grant: CallGrant | undefined) => void;
 
 /** A response that its caller has not received yet. */
-export interface UnsentResponse {
+export interface UnsentResponse extends LiveItem {
   readonly peer: string;
   readonly byteCount: number;
   readonly sinceMs: number;
@@ -151,7 +152,7 @@ export interface UnsentResponse {
 
 /** The unsent responses of all methods, and whether new calls are accepted. */
 export class UnsentResponses {
-  readonly pending: Set<UnsentResponse> = new Set<UnsentResponse>();
+  readonly pending: LiveList<UnsentResponse> = new LiveList<UnsentResponse>();
   /** Streams that wait for the next message of their caller. */
   readonly idleStreams: Set<ServerDuplexStream<Buffer, Buffer>> = new Set();
   readonly #limits: ServerLimits;
@@ -180,7 +181,8 @@ export class UnsentResponses {
    * repeatedly.
    */
   add(peer: string, byteCount: number): () => void {
-    const response = { peer, byteCount, sinceMs: systemClock.nowMs() };
+    const sinceMs = systemClock.nowMs();
+    const response = { peer, byteCount, sinceMs, previous: undefined, next: undefined };
     this.pending.add(response);
     this.unsentBytes += byteCount;
     return () => {

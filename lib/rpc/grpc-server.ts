@@ -236,13 +236,13 @@ export class GrpcServer {
   /** Closes connections whose peers read too slowly. Call it periodically. */
   sweep(nowMs: number): void {
     const { slowReaderMs, slowReaderBytes } = this.#options.limits;
-    for (const { peer, byteCount, sinceMs } of this.#unsent.pending) {
-      if (nowMs - sinceMs < slowReaderMs * (1 + byteCount / slowReaderBytes)) continue;
+    this.#unsent.pending.forEach(({ peer, byteCount, sinceMs }) => {
+      if (nowMs - sinceMs < slowReaderMs * (1 + byteCount / slowReaderBytes)) return;
       const socket = this.#sockets.get(peer);
-      if (socket === undefined || socket.destroyed) continue;
+      if (socket === undefined || socket.destroyed) return;
       this.slowReaders++;
       socket.destroy();
-    }
+    });
   }
 
   /**

@@ -169,7 +169,7 @@ export class HttpAdmission {
   /** Says that a body is arriving; call `endBody` when it has arrived, or never will. */
   beginBody(connection: Duplex, body: BodyOnItsWay): void {
     const bytesRead = countBytesRead(connection);
-    this.#bodies.set(connection, { ...body, bytesRead, sinceMs: systemClock.nowMs() });
+    this.#bodies.set(connection, { bytesRead, sinceMs: systemClock.nowMs(), ...body });
   }
 
   endBody(connection: Duplex): void {

@@ -12,6 +12,7 @@ import type {
   ServerHttp2Stream,
 } from 'node:http2';
 import type { Server as GrpcJsServer } from '@grpc/grpc-js';
+import { replaceStreamMap } from './stream-table.ts';
 
 /**
  * NGHTTP2_CANCEL of node:http2, which is loaded with the first HTTP/2 connection: it takes a tenth
@@ -41,6 +42,7 @@ export class Http2Streams {
     this.#onCall = this.#takeListeners();
     this.#onPlainRequest = this.#onCall;
     this.#server.on('stream', this.#dispatch);
+    this.#server.on('session', replaceStreamMap);
   }
 
   handlePlainRequests(listener: PlainRequestListener): void {

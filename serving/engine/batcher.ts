@@ -13,6 +13,7 @@
  */
 import { CubeError } from '../../lib/core/errors.ts';
 import { FadingSum } from '../../lib/core/fading-sum.ts';
+import { LiveList } from '../../lib/core/live-list.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
 import { AnnouncedBodies } from './announced-bodies.ts';
 import type { BatchingOptions } from './engine-options.ts';
@@ -73,7 +74,7 @@ export class Batcher<P, R extends QueuedRequest> implements BatchScheduler<R> {
   readonly #queue: RequestQueue<R>;
   /** Batches to run again; they go before new ones. */
   readonly #retries: Batch<R>[] = [];
-  readonly #openRequests = new Set<R>();
+  readonly #openRequests = new LiveList<R>();
   /** Ascending; the largest batch last. */
   readonly #preferredSizes: readonly number[];
   readonly #inFlightPerInstance: number;
@@ -323,7 +324,9 @@ export class Batcher<P, R extends QueuedRequest> implements BatchScheduler<R> {
   #sweep(): void {
     const nowMs = this.#options.clock.nowMs();
     const before = this.#openRequests.size;
-    for (const request of this.#openRequests) this.#dropExpired(request, nowMs);
+    this.#openRequests.forEach((request) => {
+      this.#dropExpired(request, nowMs);
+    });
     if (this.#openRequests.size < before) this.#queue.removeFinished();
     this.#sweepTimer =
       this.#openRequests.size === 0

@@ -158,8 +158,8 @@ export class LoadedGraph implements VersionUse {
    */
   async predict(call: GraphCall, options: PredictOptions): Promise<GraphPrediction> {
     const inputs: GraphInputs = {
-      ...checkGraphInputs(call.inputs, this.signature, this.isBatched),
       outputs: call.outputs.length > 0 ? call.outputs : this.#outputNames,
+      ...checkGraphInputs(call.inputs, this.signature, this.isBatched),
     };
     if (this.#cache === undefined) return this.#run(inputs, options);
     const startMs = systemClock.nowMs();
@@ -169,12 +169,12 @@ export class LoadedGraph implements VersionUse {
     this.stats.recordCacheLookup(cached, cacheMicros);
     if (cached !== undefined) {
       options.onScheduled?.();
-      return { ...cached, timings: { ...cached.timings, cacheMicros } };
+      return { ...cached, timings: { cacheMicros, ...cached.timings } };
     }
     const prediction = await this.#run(inputs, options);
     const timings = { queueMicros: 0, inferMicros: 0, outputMicros: 0 };
     this.#cache.put(key, { ...prediction, timings }, countTensorBytes(prediction.outputs));
-    return { ...prediction, timings: { ...prediction.timings, cacheMicros } };
+    return { ...prediction, timings: { cacheMicros, ...prediction.timings } };
   }
 
   async #run(inputs: GraphInputs, options: PredictOptions): Promise<GraphPrediction> {

@@ -145,7 +145,7 @@ export class LookupGraph implements TensorModel {
       const lookups = groups.reduce((sum, { count }) => sum + count, 0);
       this.stats.recordLookups({ lookups, unseen, unavailable, lookupMicros });
       const outcome = { unseen, unavailable, degraded: unavailable > 0, lookupMicros };
-      return { ...prediction, lookups: outcome };
+      return { lookups: outcome, ...prediction };
     } finally {
       this.release();
     }

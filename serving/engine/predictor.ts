@@ -33,11 +33,11 @@ export class Predictor {
     const cached = cache.get(key);
     const cacheMicros = 1_000 * (systemClock.nowMs() - startMs);
     bundle.stats.recordCacheLookup(cached, cacheMicros);
-    if (cached !== undefined) return { ...cached, timings: { ...NO_TIMINGS, cacheMicros } };
+    if (cached !== undefined) return { ...cached, timings: { cacheMicros, ...NO_TIMINGS } };
     const prediction = await this.#run(bundle, rows, options);
     // A degraded prediction is never cached.
     if (!prediction.degraded) cache.put(key, prediction, countPredictionBytes(prediction));
-    return { ...prediction, timings: { ...prediction.timings, cacheMicros } };
+    return { ...prediction, timings: { cacheMicros, ...prediction.timings } };
   }
 
   async #run(bundle: LoadedBundle, rows: KeyedRows, options: PredictOptions): Promise<Prediction> {

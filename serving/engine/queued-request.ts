@@ -3,6 +3,7 @@
  * is answered. Engines add its rows and its results (EngineRequest, GraphRequest).
  */
 import type { CubeError } from '../../lib/core/errors.ts';
+import type { LiveItem } from '../../lib/core/live-list.ts';
 import type { PredictOptions } from './prediction.ts';
 
 /** Consecutive rows of a request in one batch. */
@@ -38,7 +39,9 @@ export interface QueueEntry {
 
 export const DEFAULT_PRIORITY = 1;
 
-export abstract class QueuedRequest {
+export abstract class QueuedRequest implements LiveItem {
+  previous: LiveItem | undefined;
+  next: LiveItem | undefined;
   readonly rowCount: number;
   /** Only requests of one group share a batch; undefined: all of them. */
   readonly group: string | undefined;

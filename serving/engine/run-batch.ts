@@ -96,7 +96,7 @@ export class BundleBatchRunner implements BatchRunner<KeyedRows, EngineRequest> 
 
   async runBatch(batch: EngineBatch, scheduler: BatchScheduler<EngineRequest>): Promise<void> {
     const span = startBatchSpan(batch);
-    const context = { ...this.#options, buffers: this.#buffers, scheduler, span };
+    const context = { buffers: this.#buffers, scheduler, span, ...this.#options };
     const code = await runBatch(batch, context);
     span?.end(code);
   }
@@ -107,10 +107,10 @@ export class BundleBatchRunner implements BatchRunner<KeyedRows, EngineRequest> 
     const clicks = requireDefined(request.outputs[0], 'the click output');
     const { width } = requireDefined(shape.outputs[0], 'the click output');
     stats.recordOutcome(request.rowCount, {
-      ...request.counts,
       scoreSum: sumColumn(clicks, width, clickColumn),
       lookups: request.rowCount * keyNum,
       durationMs,
+      ...request.counts,
     });
   }
 }

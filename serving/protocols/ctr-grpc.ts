@@ -13,12 +13,12 @@ import {
   encodeCtrResponse,
 } from '../../proto/ctr.ts';
 import type { LoadedBundle } from '../engine/loaded-bundle.ts';
+import { GrpcCallContext } from './call-context.ts';
 import { findBundle, PRIORITY_MAX } from './ctr-options.ts';
 import { toCtrResponse } from './ctr-response.ts';
 import type { Endpoints } from './endpoints.ts';
 import {
   createGrpcAdmit,
-  createGrpcCallContext,
   handlePrediction,
   type ParsedRequest,
   type ProtocolContext,
@@ -31,7 +31,7 @@ const VALUES_MAX = 1 << 20;
 export function registerCtrGrpc({ grpc }: Endpoints, context: ProtocolContext): void {
   const predict: GrpcHandler = async (bytes, call) => {
     const request = decodeCtrRequest(bytes, VALUES_MAX);
-    return handlePrediction(context, 'ctr', createGrpcCallContext(call, request.priority), {
+    return handlePrediction(context, 'ctr', new GrpcCallContext(call, request.priority), {
       find: (models) => findBundle(models, request),
       parse: (choose) => parseRequest(request, choose()),
     });

@@ -12,8 +12,9 @@ import { mapInOrder } from '../../lib/core/map-in-order.ts';
 import { parseNonFiniteJson } from '../../lib/core/non-finite-json.ts';
 import type { LoadedBundle } from '../engine/loaded-bundle.ts';
 import type { Prediction } from '../engine/prediction.ts';
+import type { CallContext } from './call-context.ts';
 import { type CtrOptions, findBundle, PRIORITY_MAX } from './ctr-options.ts';
-import { type CallContext, handlePrediction, type ProtocolContext } from './handle-prediction.ts';
+import { handlePrediction, type ProtocolContext } from './handle-prediction.ts';
 import { type LineBatch, readLineBatches } from './line-batches.ts';
 
 const LIMITS = { lineBytes: 256 << 10, batchLines: 512, batchBytes: 1 << 20 };

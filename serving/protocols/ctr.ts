@@ -21,6 +21,7 @@ import {
 } from '../../lib/rpc/direct-routes.ts';
 import { handleFastifyRequest, STREAMED_TYPE } from '../../lib/rpc/http-server.ts';
 import type { LoadedBundle } from '../engine/loaded-bundle.ts';
+import { HttpCallContext, HttpHeadContext } from './call-context.ts';
 import { registerCtrGrpc } from './ctr-grpc.ts';
 import { LINE_PRIORITY, LineScorer } from './ctr-lines.ts';
 import { findBundle, parseCtrOptions } from './ctr-options.ts';
@@ -28,8 +29,6 @@ import { formatCtrJson, toCtrResponse } from './ctr-response.ts';
 import type { Endpoints } from './endpoints.ts';
 import {
   admitHead,
-  createHeadContext,
-  createHttpCallContext,
   handlePrediction,
   type ParsedRequest,
   type ProtocolContext,
@@ -48,7 +47,7 @@ export function registerCtr(fronts: Endpoints, context: ProtocolContext): void {
   const handler = async (call: HttpRequest): Promise<HttpResponse> => {
     const options = parseCtrOptions(call.query);
     const { priority, detail, profile } = options;
-    const callContext = createHttpCallContext(call, priority);
+    const callContext = new HttpCallContext(call, priority);
     const response = await handlePrediction(context, 'ctr', callContext, {
       find: (models) => findBundle(models, options),
       parse: (choose) => {
@@ -78,7 +77,7 @@ export function registerCtr(fronts: Endpoints, context: ProtocolContext): void {
     // Streamed lines wait instead.
     if (getContentType(head) === STREAMED_TYPE) return undefined;
     const options = parseCtrOptions(head.query);
-    const call = createHeadContext(head, options.priority);
+    const call = new HttpHeadContext(head, options.priority);
     const find = (): LoadedBundle => findBundle(context.models, options);
     return admitHead(context, 'ctr', call, find);
   };
@@ -91,6 +90,13 @@ export function registerCtr(fronts: Endpoints, context: ProtocolContext): void {
     if (getContentType(request) === STREAMED_TYPE) return scoreLines(context, request, reply);
     return handleFastifyRequest(handler, request, reply);
   });
+}
+
+/** Each line says whether it is degraded. */
+class LinesCallContext extends HttpCallContext {
+  override markDegraded(): void {}
+
+  override markVariants(): void {}
 }
 
 function getContentType({ headers }: Pick<HttpRequest, 'headers'>): string {
@@ -112,18 +118,15 @@ function scoreLines(
   }
   const options = parseCtrOptions(request.query);
   const priority = options.priority ?? LINE_PRIORITY;
-  // Each line says whether it is degraded.
-  const markDegraded = (): void => undefined;
   const { headers, grant } = request;
-  const http = createHttpCallContext({ headers, raw: reply.raw, grant }, priority);
-  if (options.profile || http.wantsProfile()) {
+  const call = new LinesCallContext({ headers, raw: reply.raw, grant }, priority);
+  if (options.profile || call.wantsProfile()) {
     const remedy = `send rows as ${TSV_CONTENT_TYPE} or ${JSON_CONTENT_TYPE}`;
     throw new CubeError(
       'INVALID_ARGUMENT',
       `profile: not supported for ${STREAMED_TYPE}: ${remedy}`,
     );
   }
-  const call = { ...http, markDegraded, markVariants: markDegraded };
   call.timeoutMs();
   const scorer = new LineScorer(context, options, call);
   const lines = scorer.scoreBody(request.body as Readable);

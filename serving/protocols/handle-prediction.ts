@@ -9,24 +9,17 @@ import { UNRESTRICTED } from '../../lib/access/principal.ts';
 import { CubeError, type ErrorCode } from '../../lib/core/errors.ts';
 import type { FeatureRows, KeyedRows } from '../../lib/core/feature-rows.ts';
 import { isLargeJson, runAtOnce, type SlicedWork } from '../../lib/core/json-slices.ts';
-import { PROFILE_KEY } from '../../lib/core/request-profile.ts';
 import type { TraceAttributes, TraceSpan } from '../../lib/core/trace-span.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import { startRequestSpan } from '../../lib/platform/tracing.ts';
 import type { ControlAccess } from '../../lib/rpc/control-access.ts';
-import type { HttpAdmit, HttpRequest, HttpRequestHead } from '../../lib/rpc/direct-routes.ts';
-import type { GrpcAdmit, GrpcCall } from '../../lib/rpc/grpc-calls.ts';
-import { DEGRADED_KEY, EXPERIMENT_KEY, EXPERIMENTS_KEY } from '../../proto/ctr.ts';
+import type { HttpAdmit } from '../../lib/rpc/direct-routes.ts';
+import type { GrpcAdmit } from '../../lib/rpc/grpc-calls.ts';
 import type { LoadedBundle } from '../engine/loaded-bundle.ts';
 import type { GraphCall, GraphPrediction } from '../engine/loaded-graph.ts';
 import type { LoadedVersion } from '../engine/loaded-version.ts';
-import type {
-  CancelSignal,
-  Prediction,
-  PredictionSummary,
-  PredictOptions,
-} from '../engine/prediction.ts';
+import type { Prediction, PredictionSummary, PredictOptions } from '../engine/prediction.ts';
 import type { Predictor } from '../engine/predictor.ts';
 import type { TensorModel } from '../engine/tensor-model.ts';
 import type { EngineLoad } from '../engine/version-use.ts';
@@ -38,9 +31,9 @@ import type { ExperimentedRequest, Experiments, VersionFinder } from '../models/
 import type { Models } from '../models/model-registry.ts';
 import type { ShadowedRequest, Shadows } from '../models/shadows.ts';
 import type { Admission } from './admission.ts';
+import { type CallContext, type HeadContext, toCallTimeoutMs } from './call-context.ts';
 import { getClickProbabilities } from './ctr-response.ts';
-import { checkExperimentKey, TIMEOUT_MS_MAX } from './request-limits.ts';
-import { PredictionProfile, readProfileFlag } from './request-profile.ts';
+import { PredictionProfile } from './request-profile.ts';
 import { RequestVersion } from './request-version.ts';
 import type { SliceQueue } from './slice-queue.ts';
 
@@ -102,40 +95,6 @@ export interface ProtocolContext {
    */
   readonly onPrediction?: (request: AnyParsedRequest<unknown>, arrivedMs: number) => void;
 }
-
-/** Timeout, cancellation and metadata of a call, as its protocol transmits them. */
-export interface CallContext {
-  /**
-   * How long the caller waits from now on; undefined when it does not say. @throws CubeError
-   * INVALID_ARGUMENT
-   */
-  timeoutMs(): number | undefined;
-  readonly signal: CancelSignal;
-  /**
-   * Tells the caller beside the response that it is degraded, as a header or a trailer. Called
-   * before the response is sent. A protocol without metadata says it in the response.
-   */
-  markDegraded(): void;
-  /** The same for the variants of the request. @param text `name=variant, …` */
-  markVariants(text: string): void;
-  /** Whether the head of the request asks for a profile. @throws CubeError INVALID_ARGUMENT */
-  wantsProfile(): boolean;
-  /** Sends the profile beside the response. @param text JSON */
-  sendProfile(text: string): void;
-  /** The key for experiments in the head of the request. @throws CubeError INVALID_ARGUMENT */
-  experimentKey(): string | undefined;
-  /** The caller's W3C `traceparent`, not yet checked; read only while tracing is on. */
-  traceparent(): string | undefined;
-  /** When it is known before the body is parsed. */
-  readonly priority?: number | undefined;
-  /** When the head of the request arrived; undefined: with the call of `handlePrediction`. */
-  readonly arrivedMs?: number | undefined;
-  /** Who calls; absent: the process has no access control. */
-  readonly grant?: CallGrant | undefined;
-}
-
-/** The part of the context that is known before the body is read. */
-export type HeadContext = Pick<CallContext, 'timeoutMs' | 'priority' | 'grant' | 'arrivedMs'>;
 
 /** How a protocol reads a request. Both steps are repeated when an experiment needs it. */
 export interface RequestSource<T, V extends LoadedVersion = LoadedVersion> {
@@ -201,7 +160,7 @@ export async function handlePrediction<T, V extends LoadedVersion>(
       span.end(code, reason);
     }
     if (code === 'OK' && handled !== undefined) {
-      context.shadows.offer({ ...handled.shadowed, durationMs });
+      context.shadows.offer({ durationMs, ...handled.shadowed });
     }
     if (experimented !== undefined && experimented.assignments.length > 0) {
       recordExperiment(context, experimented, { code, durationMs, handled });
@@ -322,7 +281,7 @@ async function runPrediction<T, V extends LoadedVersion>(
     ...(request.detail === undefined ? {} : { slotOutcomes: request.detail }),
     ...(profile !== undefined && { profile: profile.span }),
   };
-  return { ...(await predict(context, request, options, arrivedMs)), profile };
+  return { profile, ...(await predict(context, request, options, arrivedMs)) };
 }
 
 async function predict<T>(
@@ -337,8 +296,8 @@ async function predict<T>(
     onPrediction?.(request, arrivedMs);
     const { rowCount, lookups = NO_LOOKUPS } = prediction;
     const { lookupMicros, ...counts } = lookups;
-    const timings = { ...prediction.timings, lookupMicros };
-    const summary = { ...counts, version, rowCount, timings };
+    const timings = { lookupMicros, ...prediction.timings };
+    const summary = { version, rowCount, timings, ...counts };
     const formatResponse = (): T => request.formatResponse(prediction);
     const { graph, call } = request;
     const shadowed = { model: models.getName(graph), graph, call, answer: prediction };
@@ -456,69 +415,6 @@ export function checkModelAccess(
 }
 
 /**
- * HTTP: the headers `timeout-ms` and `hypercube-degraded`. The call is cancelled when its
- * connection closes before the response is sent.
- */
-export function createHttpCallContext(
-  { headers, raw, arrivedMs, grant }: Pick<HttpRequest, 'headers' | 'raw' | 'arrivedMs' | 'grant'>,
-  priority?: number,
-): CallContext {
-  // A getter, because a controller and a listener for each request cost more than all reads of the
-  // getter.
-  const signal = {
-    get aborted(): boolean {
-      return raw.destroyed && !raw.writableFinished;
-    },
-  };
-  return {
-    timeoutMs: () => parseTimeoutHeader(headers['timeout-ms']),
-    signal,
-    priority,
-    arrivedMs,
-    grant,
-    markDegraded() {
-      // A request that was too slow has been answered with an error.
-      if (!raw.headersSent) raw.setHeader(DEGRADED_KEY, 'true');
-    },
-    markVariants(text) {
-      if (!raw.headersSent) raw.setHeader(EXPERIMENTS_KEY, text);
-    },
-    wantsProfile: () => readProfileFlag(headers[PROFILE_KEY]),
-    sendProfile(text) {
-      if (!raw.headersSent) raw.setHeader(PROFILE_KEY, text);
-    },
-    experimentKey: () => checkExperimentKey(headers[EXPERIMENT_KEY], EXPERIMENT_KEY),
-    traceparent: () => String(headers['traceparent'] ?? ''),
-  };
-}
-
-/** HTTP: the part of the context that is known from the head of the request. */
-export function createHeadContext(
-  { headers, grant, arrivedMs }: Pick<HttpRequestHead, 'headers' | 'grant' | 'arrivedMs'>,
-  priority?: number,
-): HeadContext {
-  const timeoutMs = (): number | undefined => parseTimeoutHeader(headers['timeout-ms']);
-  return { timeoutMs, priority, grant, arrivedMs };
-}
-
-/** gRPC: its own deadline and cancellation, and the trailer `hypercube-degraded`. */
-export function createGrpcCallContext(call: GrpcCall, priority?: number): CallContext {
-  const timeoutMs = toTimeoutMs(call.remainingMs);
-  return {
-    timeoutMs: () => timeoutMs,
-    signal: call,
-    priority,
-    grant: call.grant,
-    markDegraded: () => call.setTrailer(DEGRADED_KEY, 'true'),
-    markVariants: (text) => call.setTrailer(EXPERIMENTS_KEY, text),
-    wantsProfile: () => readProfileFlag(call.getMetadata(PROFILE_KEY)),
-    sendProfile: (text) => call.setTrailer(PROFILE_KEY, text),
-    experimentKey: () => checkExperimentKey(call.getMetadata(EXPERIMENT_KEY), EXPERIMENT_KEY),
-    traceparent: () => call.getMetadata('traceparent'),
-  };
-}
-
-/**
  * gRPC: the check of a call's metadata, before its message is read.
  * @param find undefined when only the message names the model
  */
@@ -528,52 +424,17 @@ export function createGrpcAdmit(
   find?: () => LoadedVersion,
 ): GrpcAdmit {
   return (remainingMs, grant) => {
-    checkAdmission(context, protocol, { timeoutMs: () => toTimeoutMs(remainingMs), grant }, find);
-  };
-}
-
-function toTimeoutMs(remainingMs: number): number | undefined {
-  return Number.isFinite(remainingMs) ? Math.min(remainingMs, TIMEOUT_MS_MAX) : undefined;
-}
-
-/**
- * baidu_std: `timeout_ms` of the request meta; 0 means that the caller did not set it. Responses
- * have no metadata: err_msg says that they are degraded.
- */
-export function createBaiduCallContext(
-  metaTimeoutMs: number,
-  signal: CancelSignal,
-  grant?: CallGrant,
-  traceparent?: string,
-): CallContext {
-  const timeoutMs = metaTimeoutMs > 0 ? Math.min(metaTimeoutMs, TIMEOUT_MS_MAX) : undefined;
-  return {
-    timeoutMs: () => timeoutMs,
-    signal,
-    markDegraded: () => undefined,
-    markVariants: () => undefined,
-    // Its profile is `profile_time` of the response.
-    wantsProfile: () => false,
-    sendProfile: () => undefined,
-    experimentKey: () => undefined,
-    traceparent: () => traceparent,
-    grant,
+    checkAdmission(
+      context,
+      protocol,
+      { timeoutMs: () => toCallTimeoutMs(remainingMs), grant },
+      find,
+    );
   };
 }
 
 function formatVariants(assignments: ExperimentedRequest['assignments']): string {
   return assignments.map(({ experiment, variant }) => `${experiment}=${variant}`).join(', ');
-}
-
-function parseTimeoutHeader(header: string | string[] | undefined): number | undefined {
-  if (header === undefined) return undefined;
-  const value = typeof header === 'string' && /^\d{1,6}$/.test(header) ? Number(header) : 0;
-  if (value >= 1 && value <= TIMEOUT_MS_MAX) return value;
-  const shown = JSON.stringify(header);
-  throw new CubeError(
-    'INVALID_ARGUMENT',
-    `header timeout-ms: expected an integer in 1..${TIMEOUT_MS_MAX}, got ${shown}`,
-  );
 }
 
 const decoder = new TextDecoder('utf-8', { fatal: true });

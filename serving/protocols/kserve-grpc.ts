@@ -22,12 +22,12 @@ import {
 } from '../../proto/oip.ts';
 import type { LoadedVersion } from '../engine/loaded-version.ts';
 import { isTensorModel } from '../engine/loaded-version.ts';
+import { GrpcCallContext } from './call-context.ts';
 import { type Endpoints, findNotReadyReason } from './endpoints.ts';
 import {
   type AnyParsedRequest,
   checkModelAccess,
   createGrpcAdmit,
-  createGrpcCallContext,
   handlePrediction,
   type ProtocolContext,
 } from './handle-prediction.ts';
@@ -75,7 +75,7 @@ export function registerKserveGrpc({ grpc }: Endpoints, context: ProtocolContext
   ): Promise<Uint8Array> => {
     const request = decodeOipRequest(bytes);
     const { modelName, modelVersion } = request;
-    return handlePrediction(context, 'kserve', createGrpcCallContext(call), {
+    return handlePrediction(context, 'kserve', new GrpcCallContext(call), {
       find: (models) => models.find(modelName, toVersionSelector(modelVersion)),
       parse: (choose) =>
         parseRequest(request, choose(readExperimentKey(request.parameters)), parameters),
@@ -220,9 +220,9 @@ function parseRequest(
   };
   const format = (response: InferResponse): Uint8Array =>
     encodeOipResponse({
+      isRaw,
       ...response,
       parameters: more === undefined ? response.parameters : { ...response.parameters, ...more },
-      isRaw,
     });
   return isTensorModel(loaded)
     ? toParsedGraphRequest(inferRequest, { model: modelName, graph: loaded }, format)

@@ -9,13 +9,12 @@ import type { LoadedVersion } from '../engine/loaded-version.ts';
 import { isTensorModel } from '../engine/loaded-version.ts';
 import type { VersionFinder } from '../models/experiments.ts';
 import type { Models } from '../models/model-registry.ts';
+import { HttpCallContext, HttpHeadContext } from './call-context.ts';
 import type { Endpoints } from './endpoints.ts';
 import {
   type AnyParsedRequest,
   admitHead,
   checkModelAccess,
-  createHeadContext,
-  createHttpCallContext,
   handlePrediction,
   type ProtocolContext,
   runUnlessLarge,
@@ -76,13 +75,13 @@ export function registerKserveRest(
   const { models, admission } = context;
   const infer = async (call: HttpRequest): Promise<HttpResponse> =>
     toHttpAnswer(
-      await handlePrediction(context, 'kserve', createHttpCallContext(call), {
+      await handlePrediction(context, 'kserve', new HttpCallContext(call), {
         find: (finder) => findModel(finder, call),
         parse: (choose) => parseRequest(call, choose),
       }),
     );
   const admit: HttpAdmit = (head) =>
-    admitHead(context, 'kserve', createHeadContext(head), () => findModel(models, head));
+    admitHead(context, 'kserve', new HttpHeadContext(head), () => findModel(models, head));
   const ready = async (request: ModelRequest, reply: ModelReply): Promise<object> => {
     const { model } = request.params;
     try {

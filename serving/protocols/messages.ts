@@ -23,16 +23,14 @@ import type {
   ServiceMethod,
 } from '../../proto/message-schema.ts';
 import type { OpValues } from '../pipeline/op.ts';
-import type { Endpoints } from './endpoints.ts';
 import {
+  BaiduCallContext,
   type CallContext,
-  createBaiduCallContext,
-  createGrpcCallContext,
-  createHttpCallContext,
-  isProtobufType,
-  type ProtocolContext,
-  readBodyText,
-} from './handle-prediction.ts';
+  GrpcCallContext,
+  HttpCallContext,
+} from './call-context.ts';
+import type { Endpoints } from './endpoints.ts';
+import { isProtobufType, type ProtocolContext, readBodyText } from './handle-prediction.ts';
 import { formatVersions, isProductError, toErrorCode, VERSIONS_KEY } from './pipeline-codes.ts';
 import { TIMEOUT_MS_MAX } from './request-limits.ts';
 
@@ -124,9 +122,9 @@ class MessageEndpoint {
 
   readonly grpc: GrpcHandler = async (bytes, call) => {
     this.#checkGrant(call.grant);
-    const { timeoutMs } = createGrpcCallContext(call);
+    const context = new GrpcCallContext(call);
     const messageCall: MessageCall = {
-      timeoutMs,
+      timeoutMs: () => context.timeoutMs(),
       signal: call.abortSignal,
       logId: parseLogId(call.getMetadata('log-id')),
       setHeader: (name, value) => call.setTrailer(name, value),
@@ -141,7 +139,8 @@ class MessageEndpoint {
     const message = bytes.slice(payloadStart, payloadEnd);
     const logId = readLogId(frame);
     const deferred = response.defer();
-    const { timeoutMs } = createBaiduCallContext(metaTimeoutMs, NEVER_ABORTED);
+    const context = new BaiduCallContext(metaTimeoutMs, NEVER_ABORTED);
+    const timeoutMs = (): number | undefined => context.timeoutMs();
     const call = { timeoutMs, signal: NEVER_ABORTED, logId, setHeader: () => undefined };
     this.#handle(() => this.#decode(message), call, encodeMessage).then(
       (encoded) => {
@@ -160,9 +159,9 @@ class MessageEndpoint {
     raw.once('close', () => {
       if (!raw.writableFinished) abort.abort();
     });
-    const { timeoutMs } = createHttpCallContext({ headers, raw, arrivedMs: 0 });
+    const context = new HttpCallContext({ headers, raw, arrivedMs: 0 });
     const call: MessageCall = {
-      timeoutMs,
+      timeoutMs: () => context.timeoutMs(),
       signal: abort.signal,
       logId: parseLogId(String(headers['log-id'] ?? '')),
       setHeader: (name, value) => void reply.header(name, value),

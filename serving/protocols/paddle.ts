@@ -30,17 +30,19 @@ import { isTensorModel, type LoadedVersion } from '../engine/loaded-version.ts';
 import type { Prediction } from '../engine/prediction.ts';
 import type { TensorModel } from '../engine/tensor-model.ts';
 import type { VersionFinder } from '../models/experiments.ts';
+import {
+  BaiduCallContext,
+  type CallContext,
+  GrpcCallContext,
+  type HeadContext,
+  HttpCallContext,
+  HttpHeadContext,
+} from './call-context.ts';
 import type { Endpoints } from './endpoints.ts';
 import {
   admitHead,
-  type CallContext,
   checkAdmission,
-  createBaiduCallContext,
   createGrpcAdmit,
-  createGrpcCallContext,
-  createHeadContext,
-  createHttpCallContext,
-  type HeadContext,
   handlePrediction,
   isProtobufType,
   type ParsedGraphRequest,
@@ -153,16 +155,11 @@ class PaddleEndpoint {
     return (frame, response) => {
       const { bytes, payloadStart, payloadEnd, timeoutMs } = frame;
       const { grant } = response.caller;
-      this.#admit(createBaiduCallContext(timeoutMs, NEVER_ABORTED, grant));
+      this.#admit(new BaiduCallContext(timeoutMs, NEVER_ABORTED, { grant }));
       const request = decodeGeneralRequest(bytes.slice(payloadStart, payloadEnd), REQUEST_LIMITS);
       const traceparent = isTracing() ? readTraceparent(frame) : undefined;
       const deferred = response.defer();
-      const signal = {
-        get aborted(): boolean {
-          return deferred.isAbandoned;
-        },
-      };
-      const call = createBaiduCallContext(timeoutMs, signal, grant, traceparent);
+      const call = new BaiduCallContext(timeoutMs, deferred, { grant, traceparent });
       this.#handleOrReport(method, request, call).then(
         (result) => {
           if (deferred.isAbandoned) {
@@ -183,13 +180,13 @@ class PaddleEndpoint {
     return async (bytes, call) => {
       const request = decodeGeneralRequest(bytes, REQUEST_LIMITS);
       return encodeGeneralResponse(
-        await this.#handleOrReport(method, request, createGrpcCallContext(call)),
+        await this.#handleOrReport(method, request, new GrpcCallContext(call)),
       );
     };
   }
 
   readonly admitHttp: HttpAdmit = (head) =>
-    admitHead(this.#context, 'paddle', createHeadContext(head), () =>
+    admitHead(this.#context, 'paddle', new HttpHeadContext(head), () =>
       this.#find(this.#getService()),
     );
 
@@ -205,7 +202,7 @@ class PaddleEndpoint {
     return async (request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> => {
       const type = request.headers['content-type']?.split(';')[0]?.trim().toLowerCase() ?? '';
       const isProtobuf = isProtobufType(type);
-      const call = createHttpCallContext({
+      const call = new HttpCallContext({
         headers: request.headers,
         raw: reply.raw,
         grant: request.grant,

@@ -31,16 +31,14 @@ import {
 import { formatPipelineResponse, parsePipelineRequest } from '../../proto/pipeline-json.ts';
 import { LazyAbort } from '../pipeline/lazy-abort.ts';
 import type { OpValues } from '../pipeline/op.ts';
-import type { Endpoints } from './endpoints.ts';
 import {
+  BaiduCallContext,
   type CallContext,
-  createBaiduCallContext,
-  createGrpcCallContext,
-  createHttpCallContext,
-  type ProtocolContext,
-  readBodyText,
-  runUnlessLarge,
-} from './handle-prediction.ts';
+  GrpcCallContext,
+  HttpCallContext,
+} from './call-context.ts';
+import type { Endpoints } from './endpoints.ts';
+import { type ProtocolContext, readBodyText, runUnlessLarge } from './handle-prediction.ts';
 import { formatVersions, isProductError, toErrorCode, VERSIONS_KEY } from './pipeline-codes.ts';
 import { formatProfile, type OpTime } from './pipeline-profile.ts';
 import {
@@ -156,10 +154,10 @@ class PipelineEndpoint {
   }
 
   readonly grpc: GrpcHandler = async (bytes, call) => {
-    const timeout = createGrpcCallContext(call);
+    const timeout = new GrpcCallContext(call);
     this.checkGrant(call.grant);
     const handled = await this.#handle((service) => decodeRequest(bytes, service), {
-      timeoutMs: timeout.timeoutMs,
+      timeoutMs: () => timeout.timeoutMs(),
       signal: call.abortSignal,
     });
     if (handled.versions !== '') call.setTrailer(VERSIONS_KEY, handled.versions);
@@ -171,8 +169,8 @@ class PipelineEndpoint {
     this.checkGrant(response.caller.grant);
     const message = bytes.slice(payloadStart, payloadEnd);
     const deferred = response.defer();
-    const { timeoutMs: limit } = createBaiduCallContext(timeoutMs, NEVER_ABORTED);
-    const call = { timeoutMs: limit, signal: NEVER_ABORTED };
+    const context = new BaiduCallContext(timeoutMs, NEVER_ABORTED);
+    const call = { timeoutMs: () => context.timeoutMs(), signal: NEVER_ABORTED };
     this.#handle((service) => decodeRequest(message, service), call).then(
       (handled) => {
         deferred.begin(0);
@@ -189,8 +187,8 @@ class PipelineEndpoint {
     raw.once('close', () => {
       if (!raw.writableFinished) abort.abort(undefined);
     });
-    const { timeoutMs } = createHttpCallContext({ headers, raw });
-    const call = { timeoutMs, signal: abort };
+    const context = new HttpCallContext({ headers, raw });
+    const call = { timeoutMs: () => context.timeoutMs(), signal: abort };
     const parse = (): PipelineRequest | Promise<PipelineRequest> => {
       const text = readBodyText(body);
       const work = runUnlessLarge(parsePipelineRequest(text, 'body', REQUEST_LIMITS), text.length);

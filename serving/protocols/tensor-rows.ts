@@ -223,7 +223,7 @@ function slotFeatures(
   if (sharedSlots.length === 0 || rowCount === 1) return collectBags(all, rowCount);
   const positions = Int32Array.from(sharedSlots, ({ slot }) => slots.indexOf(slot));
   const shared: SharedFeatures = { slots: positions, ...collectBags(sharedSlots, 1) };
-  return { ...bags, shared };
+  return { shared, ...bags };
 }
 
 function collectBags(

@@ -15,12 +15,12 @@ import {
 } from '../../proto/tensorflow-serving.ts';
 import { isTensorModel, type LoadedVersion } from '../engine/loaded-version.ts';
 import type { VersionFinder } from '../models/experiments.ts';
+import { GrpcCallContext } from './call-context.ts';
 import type { Endpoints } from './endpoints.ts';
 import {
   type AnyParsedRequest,
   checkModelAccess,
   createGrpcAdmit,
-  createGrpcCallContext,
   handlePrediction,
   type ProtocolContext,
 } from './handle-prediction.ts';
@@ -35,7 +35,7 @@ const NO_PARAMETERS = new Map<string, never>();
 export function registerTfsGrpc({ grpc }: Endpoints, context: ProtocolContext): void {
   const predict = async (bytes: Uint8Array, call: GrpcCall): Promise<Uint8Array> => {
     const request = decodePredictRequest(bytes);
-    return handlePrediction(context, 'tfs', createGrpcCallContext(call), {
+    return handlePrediction(context, 'tfs', new GrpcCallContext(call), {
       find: (models) => findVersion(request, models),
       parse: (choose) => parseRequest(request, choose()),
     });

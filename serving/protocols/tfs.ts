@@ -14,13 +14,12 @@ import type { LoadedVersion } from '../engine/loaded-version.ts';
 import { isTensorModel } from '../engine/loaded-version.ts';
 import type { VersionFinder } from '../models/experiments.ts';
 import { type Models, requireBundle, type VersionSelector } from '../models/model-registry.ts';
+import { HttpCallContext, HttpHeadContext } from './call-context.ts';
 import type { Endpoints } from './endpoints.ts';
 import {
   type AnyParsedRequest,
   admitHead,
   checkModelAccess,
-  createHeadContext,
-  createHttpCallContext,
   handlePrediction,
   type ProtocolContext,
   readBodyText,
@@ -78,7 +77,7 @@ export function registerTfs(endpoints: Endpoints, context: ProtocolContext): voi
   const { app } = endpoints.http;
   const { models } = context;
   const admit: HttpAdmit = (head) =>
-    admitHead(context, 'tfs', createHeadContext(head), () =>
+    admitHead(context, 'tfs', new HttpHeadContext(head), () =>
       findLoaded(models, parseCall(head.params as unknown as TargetModel).target),
     );
   for (const path of MODEL_PATHS) {
@@ -89,7 +88,7 @@ export function registerTfs(endpoints: Endpoints, context: ProtocolContext): voi
     app.post<TfsRoute>(path, { config: { admit } }, async (request, reply) => {
       const { target, verb } = parseCall(request.params);
       const { headers, grant } = request;
-      const call = createHttpCallContext({ headers, raw: reply.raw, grant });
+      const call = new HttpCallContext({ headers, raw: reply.raw, grant });
       const answer = await handlePrediction(context, 'tfs', call, {
         find: (finder) => findLoaded(finder, target),
         parse: (choose) => {
