@@ -8,6 +8,7 @@ import fc from 'fast-check';
 import { PIPELINE_ERROR } from '../../../proto/pipeline.ts';
 import { temporaryFolder } from '../../repository/support/fixtures.ts';
 import {
+  ONE_OP_SERVICE,
   runSteps,
   startThreads,
   type ThreadBehaviour,
@@ -213,7 +214,7 @@ export default new ResponseOp({ inputs: [rank] });
 
 test('a thread that cannot start ends the start; later, requests fail until one can', async (t) => {
   t.after(() => delete process.env['HYPERCUBE_TEST_INIT']);
-  const file = writeService(t);
+  const file = writeService(t, ONE_OP_SERVICE);
   process.env['HYPERCUBE_TEST_INIT'] = 'fail';
   await assert.rejects(startThreads(t, file), /no init/);
   delete process.env['HYPERCUBE_TEST_INIT'];

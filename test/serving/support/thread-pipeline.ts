@@ -24,8 +24,8 @@ export type ThreadBehaviour =
   | 'exit'
   | 'crash';
 
-/** a → (b, c) → d. Op number i adds i + 1, unless it skips `process`. */
-const SERVICE = `
+/** The class of an op. Op number i adds i + 1, unless it skips `process`. */
+const STEP = `
 import { CubeError, Op, productError, RequestOp, ResponseOp, skipProcess } from 'hypercube/pipeline';
 
 let inits = 0;
@@ -90,12 +90,20 @@ class Step extends Op {
   }
 }
 
-const read = new RequestOp();
-const a = new Step(0, [read]);
+const a = new Step(0, [new RequestOp()]);
+`;
+
+/** a → (b, c) → d. */
+const SERVICE = `${STEP}
 const b = new Step(1, [a]);
 const c = new Step(2, [a]);
 const d = new Step(3, [b, c]);
 export default new ResponseOp({ inputs: [d] });
+`;
+
+/** Op a only, which starts a quarter of the threads. */
+export const ONE_OP_SERVICE: string = `${STEP}
+export default new ResponseOp({ inputs: [a] });
 `;
 
 export function writeService(t: TestContext, text: string = SERVICE): string {
