@@ -14,6 +14,7 @@ import { makeTemporaryFolder, removePath } from '../lib/platform/files.ts';
 import { startCountedServer } from './support/counted-server.ts';
 import { percentile, pinSelf } from './support/cube-server-process.ts';
 import { publishModel, readBodies } from './support/demo-model.ts';
+import { waitForFullCores } from './support/full-cores.ts';
 import { type OverloadResult, runOverload } from './support/open-loop-http.ts';
 import { postBytes, RawHttp } from './support/raw-http.ts';
 import { measureRefusals, REFUSING_SERVERS } from './support/refusal-costs.ts';
@@ -124,6 +125,7 @@ async function measureBound(
   const bare = await startCountedServer('refusal-server.js', 'net-shared');
   try {
     for (const multiple of multiples.filter((one) => one > 1)) {
+      await waitForFullCores();
       const capacity = await measureCapacity(service, requests, { inFlight, warmMs: PAUSE_MS });
       const refusals = runOverload({
         url: bare.url,
@@ -161,6 +163,7 @@ async function runScenario(service: Service, folder: string, scenario: Scenario)
   await measureCapacity(service, requests, { inFlight, warmMs: WARM_MS });
   let cpuSecondsEach = Number.POSITIVE_INFINITY;
   for (const multiple of multiples) {
+    await waitForFullCores();
     const capacity = await measureCapacity(service, requests, { inFlight, warmMs: PAUSE_MS });
     cpuSecondsEach = Math.min(cpuSecondsEach, capacity.cpuSecondsEach);
     let cpuBefore: Promise<number> = Promise.resolve(0);
@@ -178,7 +181,6 @@ async function runScenario(service: Service, folder: string, scenario: Scenario)
     });
     const cpuSeconds = (await service.cpuSeconds()) - (await cpuBefore);
     print(`offered ${multiple} times`, describe(result, capacity, cpuSeconds));
-    await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
   }
   await measureBound(service, requests, scenario);
   return cpuSecondsEach;
