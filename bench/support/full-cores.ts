@@ -3,7 +3,7 @@
  * until it has been idle. Latencies that were measured with a part of a core say nothing.
  */
 const PROBE_MS = 250;
-/** Of the time of a busy loop. */
+/** The share of its time that a busy loop gets on a whole core. */
 const FULL_SHARE = 0.95;
 const IDLE_MS = 5_000;
 const WAITS_MAX = 12;

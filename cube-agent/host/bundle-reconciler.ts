@@ -89,6 +89,12 @@ const SAVE_STATE: Operation = { action: 'save-state' };
 /** Used while the disk is too full for a desired version. */
 const RETAIN_NOTHING: RetentionPolicy = { maxVersions: 0, maxBytes: 0 };
 
+/** A version whose layers are missing, and what to do for it. */
+interface VersionFetch {
+  readonly version: string;
+  readonly actions: readonly FetchOrStage[];
+}
+
 export class BundleReconciler {
   readonly bundle: string;
   readonly channels: ChannelMonitor;
@@ -144,9 +150,10 @@ export class BundleReconciler {
     const next = plan(input);
     this.#dropResolvedProblems(next);
     this.#saveState();
-    this.#stopUnneededFetch();
+    const fetch = this.#findFetch(next);
+    this.#stopUnneededFetch(fetch?.version);
     if (tasks.listForBundle(this.bundle).length === 0) this.#removeAll(next);
-    if (tasks.get(this.#disk) === undefined) this.#startFetching(next);
+    if (tasks.get(this.#disk) === undefined && fetch !== undefined) this.#startFetching(fetch);
     for (const action of next.servers) {
       const { server } = action;
       const operation = toOperation(action);
@@ -179,19 +186,20 @@ export class BundleReconciler {
     }
   }
 
-  /** Starts the first version that is not in backoff. */
-  #startFetching(next: Plan): void {
+  /** The most important version that must be fetched and is not in backoff. */
+  #findFetch(next: Plan): VersionFetch | undefined {
     const byVersion = new Map<string, FetchOrStage[]>();
     for (const action of next.disk.filter(isFetchOrStage)) {
       const actions = byVersion.get(action.version) ?? [];
       byVersion.set(action.version, [...actions, action]);
     }
     for (const [version, actions] of byVersion) {
-      if (!this.#canFetch(version, actions)) byVersion.delete(version);
+      if (this.#canFetch(version, actions)) return { version, actions };
     }
-    const [first] = byVersion;
-    if (first === undefined) return;
-    const [version, actions] = first;
+    return undefined;
+  }
+
+  #startFetching({ version, actions }: VersionFetch): void {
     this.#fetchStop = new AbortController();
     const task = { bundle: this.bundle, operation: { action: 'fetch', version } } as const;
     this.#options.tasks.start(this.#disk, task, () => this.#fetchVersion(version, actions));
@@ -265,11 +273,16 @@ export class BundleReconciler {
     }
   }
 
-  #stopUnneededFetch(): void {
+  /**
+   * Stops the fetch of a version that is not desired any more, or less than `next`: the version
+   * before, to which a rollback goes, must not delay the one that should serve now.
+   */
+  #stopUnneededFetch(next: string | undefined): void {
     const version = this.#options.tasks.get(this.#disk)?.operation.version;
     const { desiredVersions } = this.channels;
     if (version === undefined || desiredVersions.length === 0) return;
-    if (!desiredVersions.includes(version)) this.#fetchStop.abort();
+    const isOvertaken = next !== undefined && next !== version;
+    if (isOvertaken || !desiredVersions.includes(version)) this.#fetchStop.abort();
   }
 
   #stage(version: string): void {

@@ -15,8 +15,9 @@ export interface EngineLoad {
    */
   estimateWaitMs(priority?: number, isHead?: boolean): number;
   /**
-   * Counts a request of the usual size, whether or not it is admitted. @returns the work that was
-   * offered lately, relative to what the engine can do: above 1 is too much; 0 while no rate is known
+   * Counts a request of the usual size, whether or not it is admitted.
+   * @returns the work that was offered lately, relative to what the engine can do: above 1 is too
+   *   much; 0 while no rate is known
    */
   offer(): number;
   /** Counts a request whose body still arrives. @returns a function to call once it has */

@@ -163,11 +163,11 @@ function sendBody(
   if (isCut) stream.on('end', () => setImmediate(() => response.destroy()));
 }
 
-/** For ever, as far as anybody waits. */
+/** For ever: the last byte does not come. */
 function drip(bytes: Uint8Array, response: ServerResponse): void {
   let at = 0;
   const timer = setInterval(() => {
-    if (at === bytes.length || response.destroyed) clearInterval(timer);
+    if (at === bytes.length - 1 || response.destroyed) clearInterval(timer);
     else response.write(bytes.subarray(at, ++at));
   }, 10);
 }
