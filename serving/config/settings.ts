@@ -577,8 +577,8 @@ export const MODEL_SETTINGS: Table<ModelSettings> = {
     group: BATCHING,
     help:
       'Maximum rows waiting for an instance, which limits memory; further requests get HTTP ' +
-      '429. Requests get it earlier when they would wait for more than half of their timeout ' +
-      '(default: 65536)',
+      '429. Requests get it earlier when they would wait for more than half of their timeout, ' +
+      'and while more is offered than the model can do, when 4,096 rows wait (default: 65536)',
   },
   queueTimeoutMs: {
     kind: kinds.integer(1, 600_000, 'ms'),

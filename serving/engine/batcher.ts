@@ -115,6 +115,10 @@ export class Batcher<P, R extends QueuedRequest> implements BatchScheduler<R> {
     return this.#rate.estimateMs(known + announced, nowMs);
   }
 
+  estimateRowsMs(rowCount: number): number {
+    return this.#rate.estimateMs(rowCount, this.#options.clock.nowMs());
+  }
+
   offer(): number {
     const nowMs = this.#options.clock.nowMs();
     this.#offeredMs.add(this.#rate.estimateMs(this.#meanRows, nowMs), nowMs);

@@ -68,6 +68,8 @@ export class LoadedEnsemble implements TensorModel {
           (sum, one) => sum + one.batcher.estimateWaitMs(priority, isHead),
           0,
         ),
+      estimateRowsMs: (rowCount) =>
+        this.#listModels().reduce((sum, { batcher }) => sum + batcher.estimateRowsMs(rowCount), 0),
       offer: () => Math.max(0, ...this.#listModels().map(({ batcher }) => batcher.offer())),
       announce: () => {
         const ends = this.#listModels().map(({ batcher }) => batcher.announce());

@@ -20,6 +20,8 @@ export interface EngineLoad {
    *   much; 0 while no rate is known
    */
   offer(): number;
+  /** The expected milliseconds for so many rows; 0 while no rate is known. */
+  estimateRowsMs(rowCount: number): number;
   /** Counts a request whose body still arrives. @returns a function to call once it has */
   announce(): () => void;
 }

@@ -2,7 +2,7 @@
  * Decides which predictions are admitted. A request is refused, before its body is parsed, when the
  * process is stopping, when too many requests are in flight, or when it would wait for more than
  * half of its timeout: the engine answers the requests that it admits in time, and does no work for
- * the others.
+ * the others. While more is offered than the engine can do, fewer wait.
  */
 import { FairShare } from '../../lib/access/fair-share.ts';
 import type { Principal } from '../../lib/access/principal.ts';
@@ -21,20 +21,23 @@ const WAIT_SHARE_MAX = 0.5;
  * few batches wait in a process that is merely busy.
  */
 const FAIR_WAIT_MS = 20;
-/**
- * The same while more is offered than the engine can do. Then a caller above its share gets what
- * the others leave, and does not make them wait.
- */
-const OVERLOADED_FAIR_WAIT_MS = 0;
 /** The engine's rate is an estimate: only a load well above 1 is too much. */
 const OVERLOAD = 1.2;
+/**
+ * The rows that may wait while more is offered than the engine can do: enough for it to stay busy.
+ * More would only wait longer, and waiting rows cost time of the garbage collector.
+ */
+const OVERLOADED_ROWS = 4_096;
 
 const SHARE_EXCEEDED =
   'requests wait, and this caller used more than its share of the capacity; try again later or ' +
   'call another server';
 
 /** The part of a loaded version that admission needs. */
-export type WaitEstimator = Pick<LoadedBundle['batcher'], 'estimateWaitMs' | 'offer'>;
+export type WaitEstimator = Pick<
+  LoadedBundle['batcher'],
+  'estimateWaitMs' | 'estimateRowsMs' | 'offer'
+>;
 
 /** How long a caller still waits for its answer, and its priority in the queue. */
 export interface RequestUrgency {
@@ -81,9 +84,7 @@ export class Admission {
     }
   }
 
-  /**
-   * The same as `findRefusal`. @throws CubeError OVERLOADED
-   */
+  /** Checks the expected wait, as `findRefusal` does. @throws CubeError OVERLOADED */
   checkWait(engines: readonly WaitEstimator[], urgency: RequestUrgency): void {
     const refusal = this.findRefusal(engines, urgency);
     if (refusal !== undefined) throw refusal;
@@ -104,16 +105,26 @@ export class Admission {
       waitMs = Math.min(waitMs, engine.estimateWaitMs(priority, isHead));
     }
     if (engines.length === 0) return undefined;
-    if (principal !== undefined && waitMs > getFairWaitMs(engines)) {
+    // Only the body names the model of a request for one of several.
+    const [engine] = engines.length === 1 ? engines : [];
+    const isOverloaded = isHead === true && engine !== undefined && engine.offer() > OVERLOAD;
+    if (principal !== undefined && waitMs > (isOverloaded ? 0 : FAIR_WAIT_MS)) {
       const exceeds = this.#shares.exceeds(principal.id, systemClock.nowMs());
       if (exceeds) return refuse(SHARE_EXCEEDED);
     }
-    const limitMs = remainingMs * WAIT_SHARE_MAX;
+    const deadlineLimitMs = remainingMs * WAIT_SHARE_MAX;
+    const overloadLimitMs = isOverloaded
+      ? engine.estimateRowsMs(OVERLOADED_ROWS)
+      : Number.POSITIVE_INFINITY;
+    const limitMs = Math.min(deadlineLimitMs, overloadLimitMs);
     if (waitMs <= limitMs) return undefined;
+    const why =
+      limitMs === deadlineLimitMs
+        ? 'half of the time until its deadline'
+        : 'while more is offered than the model can do';
     return refuse(
       `the expected wait is ${Math.round(waitMs)} ms, the limit for this request is ` +
-        `${Math.round(limitMs)} ms (half of the time until its deadline); try again later or ` +
-        'call another server',
+        `${Math.round(limitMs)} ms (${why}); try again later or call another server`,
     );
   }
 
@@ -143,16 +154,6 @@ export class Admission {
       this.#onEmpty = resolve;
     });
   }
-}
-
-/**
- * The expected wait above which callers must keep to their shares. Counts the request as offered to
- * its engine.
- */
-function getFairWaitMs([engine, ...others]: readonly WaitEstimator[]): number {
-  // Only the body names the model of a request for one of several.
-  const isOverloaded = engine !== undefined && others.length === 0 && engine.offer() > OVERLOAD;
-  return isOverloaded ? OVERLOADED_FAIR_WAIT_MS : FAIR_WAIT_MS;
 }
 
 /** Without a stack, which costs more than the rest of a refusal. */

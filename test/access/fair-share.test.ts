@@ -111,8 +111,12 @@ test('serving refuses only callers above their share, and only while requests wa
   admission.recordRows(modest, 100);
   const check = (waitMs: number, offered: number): readonly string[] =>
     [greedy, modest].map((principal) => {
-      const engine = { estimateWaitMs: () => waitMs, offer: () => offered };
-      const urgency = { remainingMs: 1_000, principal };
+      const engine = {
+        estimateWaitMs: () => waitMs,
+        offer: () => offered,
+        estimateRowsMs: () => 100,
+      };
+      const urgency = { remainingMs: 1_000, principal, isHead: true };
       return getErrorCode(() => admission.checkWait([engine], urgency));
     });
   assert.deepEqual(check(50, 0.5), ['OVERLOADED', 'no error']);

@@ -5,6 +5,7 @@ import fc from 'fast-check';
 import { CubeError } from '../../../lib/core/errors.ts';
 import { ServiceRate } from '../../../serving/engine/service-rate.ts';
 import { Admission } from '../../../serving/protocols/admission.ts';
+import { getErrorCode } from '../../support/errors.ts';
 
 /** A rate that has seen the first batches of a process, which do not count. */
 function makeWarmRate(): ServiceRate {
@@ -79,8 +80,12 @@ test('an idle engine never refuses, whatever it measured before', () => {
           rate.recordBatch(rows, nowMs, isWaiting);
         }
         const waitMs = rate.estimateMs(0, nowMs + restMs);
-        const engine = { estimateWaitMs: () => waitMs, offer: () => 100 };
-        new Admission(1).checkWait([engine], { remainingMs });
+        const engine = {
+          estimateWaitMs: () => waitMs,
+          estimateRowsMs: (rows: number) => rate.estimateMs(rows, nowMs + restMs),
+          offer: () => 100,
+        };
+        new Admission(1).checkWait([engine], { remainingMs, isHead: true });
       },
     ),
   );
@@ -88,7 +93,11 @@ test('an idle engine never refuses, whatever it measured before', () => {
 
 test('a request may wait for half of its time, in the engine with the shortest queue', () => {
   const admission = new Admission(1);
-  const engine = (waitMs: number) => ({ estimateWaitMs: () => waitMs, offer: () => 0 });
+  const engine = (waitMs: number) => ({
+    estimateWaitMs: () => waitMs,
+    estimateRowsMs: () => 100,
+    offer: () => 0,
+  });
   const isAdmitted = (remainingMs: number, ...waits: readonly number[]): boolean => {
     try {
       admission.checkWait(waits.map(engine), { remainingMs });
@@ -103,4 +112,21 @@ test('a request may wait for half of its time, in the engine with the shortest q
   assert.equal(isAdmitted(100, 51), false);
   assert.equal(isAdmitted(1_000, 900, 20), true);
   assert.equal(isAdmitted(1_000), true, 'no version is loaded: another error follows');
+});
+
+test('while too much is offered, only some rows may wait for the engine', () => {
+  const admission = new Admission(1);
+  const check = (waitMs: number, offered: number, isHead = true): string =>
+    getErrorCode(() => {
+      const engine = {
+        estimateWaitMs: () => waitMs,
+        estimateRowsMs: (rows: number) => rows / 50,
+        offer: () => offered,
+      };
+      admission.checkWait([engine], { remainingMs: 1_000, isHead });
+    });
+  assert.equal(check(80, 2), 'no error');
+  assert.equal(check(90, 2), 'OVERLOADED', '4,096 rows take 82 ms');
+  assert.equal(check(90, 1), 'no error');
+  assert.equal(check(90, 2, false), 'no error', 'it was admitted by its head');
 });
