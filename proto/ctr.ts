@@ -91,6 +91,10 @@ export interface CtrResponse {
   readonly timings?: CtrTimings;
 }
 
+const NO_BYTES = new ArrayBuffer(0);
+const NO_ENDS = new Uint32Array(0);
+const NO_TEXT = new Uint8Array(0);
+
 /**
  * Runs of a repeated field of fixed-width values, joined at the end. The runs are views of the
  * message, whose size bounds them.
@@ -125,6 +129,7 @@ class FixedRuns {
 
   /** The values' bytes in a new buffer, aligned for any typed array. */
   joined(): ArrayBuffer {
+    if (this.#bytes === 0) return NO_BYTES;
     const joined = new Uint8Array(new ArrayBuffer(this.#bytes));
     let at = 0;
     for (const run of this.#runs) {
@@ -185,7 +190,7 @@ export function decodeCtrRequest(bytes: Uint8Array, valuesMax: number): CtrReque
   const scaled = new FixedRuns(4);
   const features: string[] = [];
   const ends: number[] = [];
-  let [rowCount, tsv, shared] = [0, new Uint8Array(0), undefined as CtrSharedFeatures | undefined];
+  let [rowCount, tsv, shared] = [0, NO_TEXT, undefined as CtrSharedFeatures | undefined];
   let [priority, detail, timings] = [undefined as number | undefined, false, false];
   while (reader.next()) {
     const { field } = reader;
@@ -203,7 +208,7 @@ export function decodeCtrRequest(bytes: Uint8Array, valuesMax: number): CtrReque
       shared = decodeShared(reader.message(), values);
     } else if (field === 11) {
       reader.expect(WIRE_BYTES);
-      tsv = Uint8Array.from(reader.view());
+      tsv = new Uint8Array(reader.view());
     } else if (field === 12) priority = readVarint(reader);
     else if (field === 13) detail = readVarint(reader) !== 0;
     else if (field === 14) timings = readVarint(reader) !== 0;
@@ -217,7 +222,7 @@ export function decodeCtrRequest(bytes: Uint8Array, valuesMax: number): CtrReque
     dense: new Float64Array(dense.joined()),
     keys: new Uint32Array(keys.joined()),
     scaled: new Float32Array(scaled.joined()),
-    ends: Uint32Array.from(ends),
+    ends: ends.length === 0 ? NO_ENDS : Uint32Array.from(ends),
     rowCount,
     features,
     shared,
@@ -370,9 +375,25 @@ function writeCount(writer: WireWriter, field: number, count: number): void {
 function writeFixed(
   writer: WireWriter,
   field: number,
-  { buffer, byteOffset, byteLength }: Float64Array | Float32Array | Uint32Array,
+  values: Float64Array | Float32Array | Uint32Array,
 ): void {
+  if (values instanceof Float32Array && values.length <= SHORT_FLOATS) {
+    writeShortFloats(writer, field, values);
+    return;
+  }
+  const { buffer, byteOffset, byteLength } = values;
   if (byteLength > 0) writer.bytes(field, new Uint8Array(buffer, byteOffset, byteLength));
+}
+
+/** V8 gives a short array a buffer when it is asked for; that takes a microsecond. */
+const SHORT_FLOATS = 16;
+const shortFloats = new Float32Array(SHORT_FLOATS);
+const shortFloatBytes = new Uint8Array(shortFloats.buffer);
+
+function writeShortFloats(writer: WireWriter, field: number, values: Float32Array): void {
+  if (values.length === 0) return;
+  shortFloats.set(values);
+  writer.bytes(field, shortFloatBytes.subarray(0, values.byteLength));
 }
 
 function writeVarints(writer: WireWriter, field: number, values: Uint32Array): void {

@@ -22,6 +22,7 @@ import {
   type TsvScratch,
   VALUES_MAX,
 } from './tsv-scratch.ts';
+import { allocateWords } from './word-slab.ts';
 
 const TAB = 9;
 const NEWLINE = 10;
@@ -83,16 +84,18 @@ class TsvKeyParser {
     if (rowCount === 0) return undefined;
     checkRowCount(rowCount, rowsMax);
     const isLabelled = countTabs(bytes) === denseNum + slotNum;
-    const keys = new Uint32Array(2 * rowCount * slotNum);
+    const keys = allocateWords(2 * rowCount * slotNum);
     const dense = takeRawDense(rowCount * denseNum);
     const labels = new Float32Array(rowCount).fill(Number.NaN);
     let row = 0;
     for (const [i, chunk] of chunks.entries()) {
       if (chunks.length > 1) scratch.load(chunk);
+      // Views of short arrays cost more than parsing a row.
+      const isFirst = row === 0;
       const columns = {
-        keys: keys.subarray(2 * row * slotNum),
-        dense: dense.subarray(row * denseNum),
-        labels: labels.subarray(row),
+        keys: isFirst ? keys : keys.subarray(2 * row * slotNum),
+        dense: isFirst ? dense : dense.subarray(row * denseNum),
+        labels: isFirst ? labels : labels.subarray(row),
       };
       const readOdd = (from: number, to: number): number | undefined =>
         readDecimal(decoder.decode(chunk.subarray(from, to)), 0, to - from);

@@ -9,6 +9,7 @@ import { findNonFinite } from '../core/feature-rows.ts';
 import { RowHasher } from '../core/hash.ts';
 import { BAG_VALUES_MAX, REQUEST_VALUES_MAX } from '../core/limits.ts';
 import type { FeatureSpec, Slot } from '../core/slots.ts';
+import { allocateWords } from '../core/word-slab.ts';
 
 type KeySpec = Pick<FeatureSpec, 'hash' | 'slots' | 'dense'>;
 
@@ -96,7 +97,7 @@ function hashFeatures(
   rowCount: number,
   ends: Uint32Array | undefined,
 ): SlotKeys {
-  const keys = new Uint32Array(2 * features.length);
+  const keys = allocateWords(2 * features.length);
   if (ends === undefined) hasher.hashRows(features, rowCount, keys);
   else hasher.hashBags(features, ends, keys);
   return { keys, ends };

@@ -89,6 +89,9 @@ export interface DirectRoute {
 
 interface Route extends DirectRoute {
   readonly pattern: RegExp;
+  /** The path of the last request that it matched, and the match: callers repeat their paths. */
+  lastUrl: string | undefined;
+  lastMatch: DirectMatch | undefined;
 }
 
 /** A route that matches a request. */
@@ -126,7 +129,12 @@ export class DirectRoutes {
       if (text === '.') return '\\.';
       return name === undefined ? ':' : `(?<${name}>[^/?#;%]{1,${PATH_PARAMETER_CHARS_MAX}})`;
     });
-    this.#routes.push({ ...route, pattern: new RegExp(`^${pattern}$`) });
+    this.#routes.push({
+      pattern: new RegExp(`^${pattern}$`),
+      lastUrl: undefined,
+      lastMatch: undefined,
+      ...route,
+    });
   }
 
   /** Handles a request if it is eligible and matches a route; returns whether it does. */
@@ -148,8 +156,12 @@ export class DirectRoutes {
   find(url: string, contentType = ''): DirectMatch | undefined {
     for (const route of this.#routes) {
       if (!route.contentTypes.includes(contentType)) continue;
+      if (url === route.lastUrl) return route.lastMatch;
       const found = route.pattern.exec(url);
-      if (found !== null) return { route, params: found.groups ?? {} };
+      if (found === null) continue;
+      route.lastUrl = url;
+      route.lastMatch = { route, params: found.groups ?? {} };
+      return route.lastMatch;
     }
     return undefined;
   }

@@ -145,7 +145,7 @@ export type GrpcAdmit = (remainingMs: number, grant: CallGrant | undefined) => v
 
 /** A response that its caller has not received yet. */
 export interface UnsentResponse extends LiveItem {
-  readonly peer: string;
+  readonly call: Pick<AnyCall, 'getPeer'>;
   readonly byteCount: number;
   readonly sinceMs: number;
 }
@@ -180,9 +180,9 @@ export class UnsentResponses {
    * Returns a function to call once the response is sent or can no longer be sent; it may be called
    * repeatedly.
    */
-  add(peer: string, byteCount: number): () => void {
+  add(call: UnsentResponse['call'], byteCount: number): () => void {
     const sinceMs = systemClock.nowMs();
-    const response = { peer, byteCount, sinceMs, previous: undefined, next: undefined };
+    const response = { call, byteCount, sinceMs, previous: undefined, next: undefined };
     this.pending.add(response);
     this.unsentBytes += byteCount;
     return () => {
@@ -230,7 +230,7 @@ export class GrpcRoute extends MethodStats {
     const grpcCall = new GrpcCall(call);
     const send = (response: Uint8Array): void => {
       if (call.cancelled) return;
-      call.once('cancelled', this.#unsent.add(call.getPeer(), response.length));
+      call.once('cancelled', this.#unsent.add(call, response.length));
       respond(null, toBuffer(response), grpcCall.trailers);
     };
     const fail = (error: unknown): void => respond(this.#toStatus(error));
@@ -254,7 +254,6 @@ export class GrpcRoute extends MethodStats {
   };
 
   async #serve(call: ServerDuplexStream<Buffer, Buffer>): Promise<void> {
-    const peer = call.getPeer();
     const grpcCall = new GrpcCall(call);
     let unsentBytes = 0;
     let wake: (() => void) | undefined;
@@ -271,7 +270,7 @@ export class GrpcRoute extends MethodStats {
       isFirst = false;
       const response = await this.#handle(request, grpcCall);
       if (call.cancelled) return;
-      const release = this.#unsent.add(peer, response.length);
+      const release = this.#unsent.add(call, response.length);
       call.once('close', release);
       unsentBytes += response.length;
       call.write(toBuffer(response), () => {
@@ -337,6 +336,7 @@ function setRetryInfo(metadata: Metadata, { code, status, message, details }: Cu
 }
 
 function toBuffer(bytes: Uint8Array): Buffer {
+  if (Buffer.isBuffer(bytes)) return bytes;
   return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
 }
 

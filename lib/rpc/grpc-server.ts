@@ -33,6 +33,7 @@ type RespondWithError = (error: { readonly details: string }, ...rest: unknown[]
 const ERROR_BYTES_MAX = 160;
 const PROTO_FOLDER: string = join(import.meta.dirname, '..', '..', 'proto');
 const HEALTH_SERVICE = 'grpc.health.v1.Health';
+const HEALTH_PATH = `/${HEALTH_SERVICE}/`;
 /** Maximum delay until watchers of a service's health are notified. */
 const HEALTH_INTERVAL_MS = 250;
 /** The time for flushing the last responses after all calls have ended. */
@@ -99,7 +100,10 @@ export class GrpcServer {
     const { limits } = options;
     this.#options = options;
     this.#unsent = new UnsentResponses(limits);
-    this.#admission = new GrpcAdmission(limits, () => this.#updateHealth(), options.gate);
+    const onCall = (path: string): void => {
+      if (path.startsWith(HEALTH_PATH)) this.#updateHealth();
+    };
+    this.#admission = new GrpcAdmission(limits, onCall, options.gate);
   }
 
   get callsInFlight(): number {
@@ -236,9 +240,9 @@ export class GrpcServer {
   /** Closes connections whose peers read too slowly. Call it periodically. */
   sweep(nowMs: number): void {
     const { slowReaderMs, slowReaderBytes } = this.#options.limits;
-    this.#unsent.pending.forEach(({ peer, byteCount, sinceMs }) => {
+    this.#unsent.pending.forEach(({ call, byteCount, sinceMs }) => {
       if (nowMs - sinceMs < slowReaderMs * (1 + byteCount / slowReaderBytes)) return;
-      const socket = this.#sockets.get(peer);
+      const socket = this.#sockets.get(call.getPeer());
       if (socket === undefined || socket.destroyed) return;
       this.slowReaders++;
       socket.destroy();

@@ -102,23 +102,59 @@ export function parseRequestHead(
   if (bytes[at++] !== LF) return 'unusual';
   const text = bytes.toString('latin1', start, at);
   const path = text.slice(pathStart - start, pathEnd - start);
-  return createHead(text, { start, path, bodyStart: at });
+  return createHead(bytes, text, { start, path, bodyStart: at });
+}
+
+/** Names of headers that requests repeat. */
+const KNOWN_NAMES = [
+  'host',
+  'accept',
+  'connection',
+  'user-agent',
+  'timeout-ms',
+  'traceparent',
+  'content-type',
+  'authorization',
+  'content-length',
+  'accept-encoding',
+  'x-experiment-key',
+  'inference-header-content-length',
+];
+/** The same by length. */
+const NAMES_BY_LENGTH: readonly (readonly string[])[] = Array.from({ length: 32 }, (_, length) =>
+  KNOWN_NAMES.filter((name) => name.length === length),
+);
+/** The byte of each letter in lower case. */
+const LOWER_CASE = Uint8Array.from({ length: 256 }, (_, code) =>
+  String.fromCharCode(code).toLowerCase().charCodeAt(0),
+);
+
+/** A known name is one string for all requests, by which V8 finds a property faster. */
+function readName(bytes: Buffer, start: number, end: number): string {
+  for (const name of NAMES_BY_LENGTH[end - start] ?? []) {
+    let i = 0;
+    while (i < name.length && LOWER_CASE[bytes[start + i]!] === name.charCodeAt(i)) i++;
+    if (i === name.length) return name;
+  }
+  return bytes.toString('latin1', start, end).toLowerCase();
 }
 
 /** Collects the headers of a head at `positions`. */
 function createHead(
+  bytes: Buffer,
   text: string,
   { start, path, bodyStart }: { start: number; path: string; bodyStart: number },
 ): RequestHead | 'unusual' {
   const headers: Record<string, string> = {};
   for (let i = 0; i < positions.length; i += 4) {
-    const name = text.slice(positions[i]! - start, positions[i + 1]! - start).toLowerCase();
+    const name = readName(bytes, positions[i]!, positions[i + 1]!);
     // Also true for the names that every object has.
     if (headers[name] !== undefined || UNUSUAL_HEADERS.has(name)) return 'unusual';
     headers[name] = text.slice(positions[i + 2]! - start, positions[i + 3]! - start);
   }
   const { host, connection = 'keep-alive', 'content-length': length = '' } = headers;
-  const isPlain = host !== undefined && connection.toLowerCase() === 'keep-alive';
+  const isKept = connection === 'keep-alive' || connection.toLowerCase() === 'keep-alive';
+  const isPlain = host !== undefined && isKept;
   if (!isPlain || !CONTENT_LENGTH.test(length)) return 'unusual';
   return { path, headers, contentLength: Number(length), bodyStart };
 }

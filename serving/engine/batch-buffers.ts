@@ -47,9 +47,10 @@ export class BatchBuffers {
   addRows(rows: KeyedRows, start: number, count: number, at: number): void {
     const { denseNum, keyNum, ids, hasBags } = this.#shape.plan;
     const end = start + count;
-    this.#views.dense.set(rows.dense.subarray(start * denseNum, end * denseNum), at * denseNum);
+    const { dense, keys } = rows;
+    this.#views.dense.set(takePart(dense, start * denseNum, end * denseNum), at * denseNum);
     if (hasBags) this.#addBags(rows, start, count, at);
-    else this.#keys.set(rows.keys.subarray(2 * start * keyNum, 2 * end * keyNum), 2 * at * keyNum);
+    else this.#keys.set(takePart(keys, 2 * start * keyNum, 2 * end * keyNum), 2 * at * keyNum);
     for (let i = 0; i < ids.length; i++) {
       const { slots } = ids[i]!;
       copySlotIds(this.#views.ids[i]!.subarray(at * slots.length), slots, {
@@ -212,4 +213,10 @@ export class BatchBufferPool {
   release(buffers: BatchBuffers): void {
     if (this.#free.length < FREE_BUFFERS_MAX && !buffers.isOversized) this.#free.push(buffers);
   }
+}
+
+/** A view of a short array costs more than copying it: V8 gives the array a buffer then. */
+function takePart<T extends Float32Array | Uint32Array>(values: T, start: number, end: number): T {
+  if (start === 0 && end === values.length) return values;
+  return values.subarray(start, end) as T;
 }

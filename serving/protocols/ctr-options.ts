@@ -26,11 +26,21 @@ export interface CtrOptions {
 }
 
 export const PRIORITY_MAX = 2;
+const NO_OPTIONS: CtrOptions = {
+  model: '',
+  version: '',
+  label: '',
+  priority: undefined,
+  detail: false,
+  timings: false,
+  profile: false,
+};
 const OPTION_NAMES = ['model', 'version', 'label', 'priority', 'detail', 'timings', 'profile'];
 
 /** Parses a query string. @throws CubeError INVALID_ARGUMENT naming the parameter */
 export function parseCtrOptions(query: unknown): CtrOptions {
   const given = query as Readonly<Record<string, string | string[]>>;
+  if (isEmpty(given)) return NO_OPTIONS;
   const text = (name: string): string => {
     const value = given[name] ?? '';
     if (typeof value !== 'string') return rejectParameter(name, 'is given more than once');
@@ -58,6 +68,11 @@ export function parseCtrOptions(query: unknown): CtrOptions {
   };
 }
 
+function isEmpty(given: object): boolean {
+  for (const _ in given) return false;
+  return true;
+}
+
 function rejectParameter(name: string, problem: string): never {
   const shown = quoteInput(name);
   throw new CubeError('INVALID_ARGUMENT', `query parameter ${shown} ${problem}`);
@@ -71,10 +86,10 @@ export function findBundle(
   models: VersionFinder,
   { model, version, label }: Pick<CtrOptions, 'model' | 'version' | 'label'>,
 ): LoadedBundle {
+  if (model === '' && version === '' && label === '') return requireBundle(models.findOnly());
   const selector = {
     ...(version === '' ? {} : { version }),
     ...(label === '' ? {} : { label }),
   };
-  if (model === '' && version === '' && label === '') return requireBundle(models.findOnly());
   return requireBundle(models.find(model === '' ? models.findOnly().name : model, selector));
 }

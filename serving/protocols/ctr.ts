@@ -100,7 +100,10 @@ class LinesCallContext extends HttpCallContext {
 }
 
 function getContentType({ headers }: Pick<HttpRequest, 'headers'>): string {
-  return headers['content-type']?.split(';')[0]?.trim().toLowerCase() ?? '';
+  const given = headers['content-type'];
+  // Most callers send one of these as it is.
+  if (given === TSV_CONTENT_TYPE || given === JSON_CONTENT_TYPE) return given;
+  return given?.split(';')[0]?.trim().toLowerCase() ?? '';
 }
 
 /** Scores a stream of JSON lines while it arrives. */

@@ -22,6 +22,7 @@ import {
 } from './infer.ts';
 import { InputTensor, type TensorHeader } from './input-tensor.ts';
 
+const strictDecoder = new TextDecoder('utf-8', { fatal: true });
 /** Maximum tensors, outputs or parameters in one request. */
 const ITEMS_MAX = 20_000;
 
@@ -79,7 +80,7 @@ function parseJsonLength(body: Uint8Array, header: string | undefined): number {
 
 function decodeJsonText(bytes: Uint8Array): string {
   try {
-    return new TextDecoder('utf-8', { fatal: true }).decode(bytes);
+    return strictDecoder.decode(bytes);
   } catch {
     rejectRequest('the body is not UTF-8 text');
   }
