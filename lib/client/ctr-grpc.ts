@@ -18,6 +18,7 @@ import {
   parseVariants,
   type Variants,
 } from '../../proto/ctr.ts';
+import { LiveEntry, LiveList } from '../core/live-list.ts';
 import { PROFILE_KEY, parseProfile, type RequestProfile } from '../core/request-profile.ts';
 import { wallClockMs } from '../platform/clock.ts';
 import type { Credentials } from '../rpc/credentials.ts';
@@ -44,7 +45,7 @@ export class CtrGrpc implements CtrTransport {
   readonly #client: Client;
   readonly #host: string;
   readonly #credentials: Credentials;
-  readonly #calls = new Set<ClientUnaryCall>();
+  readonly #calls = new LiveList<LiveEntry<ClientUnaryCall>>();
 
   /** @throws CubeError when a certificate file is invalid */
   constructor(host: string, isSecure: boolean, caller: Credentials) {
@@ -78,7 +79,9 @@ export class CtrGrpc implements CtrTransport {
 
   close(): void {
     // Client.close() alone lets calls run until their deadlines.
-    for (const call of this.#calls) call.cancel();
+    this.#calls.forEach(({ value }) => {
+      value.cancel();
+    });
     this.#client.close();
   }
 
@@ -96,10 +99,11 @@ export class CtrGrpc implements CtrTransport {
           result = error ?? response;
         },
       );
-      this.#calls.add(unaryCall);
+      const entry = new LiveEntry(unaryCall);
+      this.#calls.add(entry);
       // The last event, after the response; it has the trailers.
       unaryCall.on('status', ({ metadata: trailers }) => {
-        this.#calls.delete(unaryCall);
+        this.#calls.delete(entry);
         if (!Buffer.isBuffer(result)) {
           reject(fromServiceError(result, this.#host));
           return;

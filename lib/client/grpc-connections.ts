@@ -9,6 +9,7 @@ import {
   Metadata,
   type ServiceError,
 } from '@grpc/grpc-js';
+import { LiveEntry, LiveList } from '../core/live-list.ts';
 import { wallClockMs } from '../platform/clock.ts';
 import type { CallOptions, CallResult } from '../rpc/channel.ts';
 import { COMPRESSION_GZIP } from '../rpc/compression.ts';
@@ -34,7 +35,7 @@ export class GrpcConnections implements Connections {
   readonly #endpoint: string;
   readonly #credentials: Credentials;
   readonly #trailer: string | undefined;
-  readonly #calls = new Set<ClientUnaryCall>();
+  readonly #calls = new LiveList<LiveEntry<ClientUnaryCall>>();
 
   /**
    * @param endpoint host:port
@@ -81,10 +82,11 @@ export class GrpcConnections implements Connections {
           result = error ?? response;
         },
       );
-      this.#calls.add(call);
+      const entry = new LiveEntry(call);
+      this.#calls.add(entry);
       // The last event, after the response; it has the trailers.
       call.on('status', ({ metadata }) => {
-        this.#calls.delete(call);
+        this.#calls.delete(entry);
         signal?.removeEventListener('abort', cancel);
         if (Buffer.isBuffer(result)) {
           resolve({ payload: result, attachment: this.#readTrailer(metadata) });
@@ -97,7 +99,9 @@ export class GrpcConnections implements Connections {
 
   close(): void {
     // Client.close() alone lets calls run until their deadlines.
-    for (const call of this.#calls) call.cancel();
+    this.#calls.forEach(({ value }) => {
+      value.cancel();
+    });
     this.#client.close();
   }
 

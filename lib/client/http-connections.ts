@@ -5,6 +5,7 @@
 import { type ClientRequest, Agent as HttpAgent, type IncomingMessage, request } from 'node:http';
 import { Agent as HttpsAgent, request as httpsRequest } from 'node:https';
 import { CubeError } from '../core/errors.ts';
+import { LiveEntry, LiveList } from '../core/live-list.ts';
 import type { CallOptions, CallResult } from '../rpc/channel.ts';
 import { COMPRESSION_GZIP, compress, decompress } from '../rpc/compression.ts';
 import { type Credentials, NO_CREDENTIALS } from '../rpc/credentials.ts';
@@ -29,7 +30,7 @@ export class HttpConnections implements Connections {
   readonly #isShort: boolean;
   readonly #limits: ConnectionLimits;
   readonly #credentials: Credentials;
-  readonly #requests = new Set<ClientRequest>();
+  readonly #requests = new LiveList<LiveEntry<ClientRequest>>();
   /** The options of TLS that the agent uses. */
   #tlsOptions: object | undefined;
   #agent: HttpAgent | undefined;
@@ -84,9 +85,9 @@ export class HttpConnections implements Connections {
 
   close(): void {
     this.#isClosed = true;
-    for (const one of this.#requests) {
-      one.destroy(new CubeError('UNAVAILABLE', `${this.#endpoint}: the connections were closed`));
-    }
+    this.#requests.forEach(({ value }) => {
+      value.destroy(new CubeError('UNAVAILABLE', `${this.#endpoint}: the connections were closed`));
+    });
     this.#agent?.destroy();
   }
 
@@ -103,7 +104,8 @@ export class HttpConnections implements Connections {
     return new Promise((resolve, reject) => {
       const send = tlsOptions === undefined ? request : httpsRequest;
       const sent = send(url, { method: 'POST', agent, headers, ...(signal && { signal }) });
-      this.#requests.add(sent);
+      const entry = new LiveEntry(sent);
+      this.#requests.add(entry);
       const expire = (): void => {
         sent.destroy(createTimeoutError(this.#endpoint, timeoutMs));
       };
@@ -112,7 +114,7 @@ export class HttpConnections implements Connections {
       sent.once('error', (error) => reject(toConnectionError(error, this.#endpoint)));
       sent.once('close', () => {
         clearTimeout(timer);
-        this.#requests.delete(sent);
+        this.#requests.delete(entry);
         reject(new CubeError('UNAVAILABLE', `${this.#endpoint}: the connection was closed`));
       });
       this.#limitConnecting(sent);

@@ -16,6 +16,17 @@ export interface LiveItem {
   next: LiveItem | undefined;
 }
 
+/** A member for a value that has no such fields itself. */
+export class LiveEntry<V> implements LiveItem {
+  previous: LiveItem | undefined;
+  next: LiveItem | undefined;
+  readonly value: V;
+
+  constructor(value: V) {
+    this.value = value;
+  }
+}
+
 export class LiveList<T extends LiveItem> {
   #first: LiveItem | undefined;
   #last: LiveItem | undefined;

@@ -3,7 +3,7 @@ import { test } from 'node:test';
 import { getHeapSpaceStatistics, setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import fc from 'fast-check';
-import { type LiveItem, LiveList } from '../../lib/core/live-list.ts';
+import { LiveEntry, type LiveItem, LiveList } from '../../lib/core/live-list.ts';
 
 class Item implements LiveItem {
   previous: LiveItem | undefined;
@@ -54,6 +54,18 @@ test('a visit may delete the member that it gets', () => {
     if (item.id % 2 === 0) list.delete(item);
   });
   assert.deepEqual(toIds(list), [1, 3, 5]);
+});
+
+test('entries hold values of any class', () => {
+  const list = new LiveList<LiveEntry<string>>();
+  const entries = ['a', 'b', 'c'].map((value) => new LiveEntry(value));
+  for (const entry of entries) list.add(entry);
+  assert.ok(list.delete(entries[1]!));
+  const values: string[] = [];
+  list.forEach(({ value }) => {
+    values.push(value);
+  });
+  assert.deepEqual(values, ['a', 'c']);
 });
 
 test('members that have left die young, also after a collection of the whole heap', () => {
