@@ -212,7 +212,7 @@ process.exitCode = await runLongPrograms({
     'version-switch': {
       script: 'version-switch.bench.js',
       summary: 'Latency of lookups while versions are loaded',
-      minutes: 3,
+      minutes: 5,
     },
   },
 });

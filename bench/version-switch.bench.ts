@@ -21,6 +21,7 @@ import {
   TABLE,
   writeVersion,
 } from './support/cube-server-process.ts';
+import { waitForFullCores } from './support/full-cores.ts';
 
 const ROWS = 4_000_000;
 const KEYS = 260;
@@ -101,7 +102,9 @@ async function measure(folder: string, name: string, flags: readonly string[]): 
       `\n${name}: ${perSecond.toLocaleString('en')} requests/s of ${KEYS} keys\n`,
     );
     for (let round = 1; round <= ROUNDS; round++) {
+      await waitForFullCores();
       const quiet = await openLoop(call, { perSecond, forMs: PHASE_MS, waitBy: 'sleep' });
+      await waitForFullCores();
       const until = { done: false };
       const switching = keepSwitching(server, until);
       const busy = await openLoop(call, { perSecond, forMs: PHASE_MS, waitBy: 'sleep' });
