@@ -11,7 +11,7 @@ import {
   writeFileSync,
 } from 'node:fs';
 import nodeModule from 'node:module';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { BundleLoader, findCodeCache } from '../../lib/platform/bundle-loader.ts';
 import { temporaryFolder } from '../repository/support/fixtures.ts';
@@ -97,9 +97,11 @@ test('V8 accepts the code of a cache', (t) => {
     syncBuiltinESMExports();
     const { startProgram } = await import(${JSON.stringify(LOADER)});
     startProgram(${JSON.stringify(main)});`;
+  // From a file: with `-e`, Node 22 has other flags.
+  const file = join(dirname(main), 'count.mjs');
+  writeFileSync(file, script);
   const run = (...flags: string[]): string[] => {
-    const args = [...flags, '--input-type=module', '-e', script];
-    const { stdout } = spawnSync(process.execPath, args, { encoding: 'utf8' });
+    const { stdout } = spawnSync(process.execPath, [...flags, file], { encoding: 'utf8' });
     return stdout.split('\n').filter((line) => /^(true|false|undefined)$/.test(line));
   };
   // The file that is loaded lazily is not in the cache.
