@@ -27,22 +27,27 @@ test('a seed reproduces its run', async () => {
   assert.deepEqual(second.log, first.log);
 });
 
-const CANARIES: readonly [InjectedBug, string][] = [
+/** Each bug with the rules that it breaks; the seed decides which of them is noticed first. */
+const CANARIES: readonly (readonly [InjectedBug, ...string[]])[] = [
   ['activates what is not staged', 'active is staged'],
   ['removes what is held', 'no file that a server needs is removed'],
   ['client mixes', 'one version per answer'],
   ['goes back to what is quarantined', 'a quarantined version never returns'],
   ['goes back to what never served', 'a rollback goes to a version that has served'],
-  ['serving ignores quarantines', 'no process serves what it knows to be quarantined'],
+  [
+    'serving ignores quarantines',
+    'no process serves what it knows to be quarantined',
+    'no process begins to serve a quarantined version',
+  ],
   ['young processes differ', 'processes of any age serve the same version'],
 ];
 
-for (const [broken, rule] of CANARIES) {
+for (const [broken, ...rules] of CANARIES) {
   test(`detected: ${broken}`, async () => {
     for (let seed = 1; seed <= SEEDS; seed++) {
       const episode = await runEpisode({ seed, hosts: HOSTS, bug: broken });
       if (episode.violation === undefined) continue;
-      assert.equal(episode.violation.rule, rule);
+      assert.ok(rules.includes(episode.violation.rule), episode.violation.rule);
       return;
     }
     assert.fail(`not noticed with ${SEEDS} seeds`);
