@@ -5,10 +5,10 @@
  */
 import { join } from 'node:path';
 import { requireDefined } from '../lib/core/errors.ts';
+import { PRECISIONS, type Precision } from '../lib/core/precisions.ts';
 import { OnnxModel, type OnnxTensor } from '../lib/platform/onnx.ts';
 import { TemporaryFolder } from '../lib/platform/temporary-folder.ts';
 import { openRepository } from '../lib/repository/repository.ts';
-import { PRECISIONS, type Precision } from '../proto/onnx-precision.ts';
 import { convertAndCheck } from '../serving/engine/precision-check.ts';
 import { BUNDLE, publishModel } from './support/demo-model.ts';
 

@@ -385,7 +385,7 @@ function writeFixed(
   if (byteLength > 0) writer.bytes(field, new Uint8Array(buffer, byteOffset, byteLength));
 }
 
-/** V8 gives a short array a buffer when it is asked for; that takes a microsecond. */
+/** A short array has no buffer until it is asked for, and V8 then allocates one. */
 const SHORT_FLOATS = 16;
 const shortFloats = new Float32Array(SHORT_FLOATS);
 const shortFloatBytes = new Uint8Array(shortFloats.buffer);

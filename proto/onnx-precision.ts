@@ -7,11 +7,9 @@
  */
 import { CubeError } from '../lib/core/errors.ts';
 import { f32BitsToBf16, f32BitsToF16 } from '../lib/core/half-floats.ts';
+import type { Precision } from '../lib/core/precisions.ts';
 import { encodeOnnxNode, encodeTensor } from './onnx-encoding.ts';
 import { type FloatWeight, type GraphEdit, type GraphNode, OnnxGraph } from './onnx-graph.ts';
-
-export const PRECISIONS = ['fp32', 'fp16', 'bf16', 'int8'] as const;
-export type Precision = (typeof PRECISIONS)[number];
 
 const FLOAT = 1;
 const UINT8 = 2;

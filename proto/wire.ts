@@ -214,7 +214,7 @@ const SLAB_BYTES = 8 << 10;
 let slab = new Uint8Array(SLAB_BYTES);
 let slabUsed = 0;
 
-/** Zeroed bytes; small ones from a common buffer: a buffer of their own takes a microsecond. */
+/** Zeroed bytes; few of them are a view of a common buffer, as in lib/core/word-slab.ts. */
 function allocate(byteCount: number): Uint8Array {
   if (byteCount > SLAB_BYTES / 8) return new Uint8Array(byteCount);
   if (slabUsed + byteCount > SLAB_BYTES) {

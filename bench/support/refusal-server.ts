@@ -74,7 +74,7 @@ function createNodeHttpServer(): Server {
 function createRefusingHttp(): HttpServer {
   const http = new HttpServer(DEFAULT_SERVER_LIMITS, createLogger('bench', { level: 'silent' }));
   const [admission, metrics] = [new Admission(0), new ServingMetrics()];
-  const busy = { estimateWaitMs: () => 900, estimateRowsMs: () => 100, offer: () => 10 };
+  const busy = { estimateWaitMs: () => 900, estimateRowsMs: () => 100, recordOffer: () => 10 };
   http.directRoutes.add({
     path: '/v1/ctr::predict',
     contentTypes: ['text/tab-separated-values'],

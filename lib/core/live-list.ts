@@ -1,12 +1,11 @@
 /**
- * What is in progress, in the order of arrival: requests, calls, responses. Adding and removing
- * cost the same at any length.
+ * A linked list of requests, calls or responses in progress, in the order of arrival. Adding and
+ * removing take the same time at any length.
  *
- * Use it in place of a Set or Map whose members come and go with each request. Such a Set gets a
- * new table again and again, and V8 links each old table, with the members it had, to the next one.
- * After a collection of the whole heap the first of these tables is in the old space, so until the
- * next such collection the whole chain outlives every collection of young objects, which then copy
- * much of what the requests allocated.
+ * Use it in place of a Set or Map whose members come and go with each request. V8 moves such a Set
+ * to a new table again and again. Each old table still holds its former members, and is linked to
+ * the next table. Once the oldest table is in the old space, it keeps all later ones alive until
+ * the whole heap is collected: collections of young objects copy them and their members each time.
  */
 
 /** A member: of at most one list at a time. */

@@ -150,8 +150,8 @@ export class GrpcAdmission {
 
 /**
  * A call between the server and the library, and the listener of its events. The library's own
- * class for this, ServerInterceptingCall, also allows each step to go on later, for which it
- * allocates several times as much.
+ * class for this, ServerInterceptingCall, also allows each step to go on later, and allocates a
+ * closure for each.
  */
 class AdmittedCall implements InterceptedCall, CallListener {
   readonly #call: InterceptedCall;

@@ -108,6 +108,7 @@ export function parseRequestHead(
 /** Names of headers that requests repeat. */
 const KNOWN_NAMES = [
   'host',
+  'x-api-key',
   'accept',
   'connection',
   'user-agent',

@@ -2,6 +2,7 @@
  * The fields of a pipeline's config.yml: how each is read, its default, and what it does here. The
  * reader and `--check-config` use these tables.
  */
+import { PRECISIONS, type Precision } from '../../lib/core/precisions.ts';
 import type { YamlNode } from '../../lib/platform/yaml.ts';
 
 /** What a field does: `refused` values would change the answers and end the start. */
@@ -65,7 +66,7 @@ export interface LocalServiceFields {
   thread_num?: number;
   device_type?: number;
   devices?: string;
-  precision?: (typeof PRECISIONS)[number];
+  precision?: Precision;
   mem_optim?: boolean;
   ir_optim?: boolean;
   use_calib?: boolean;
@@ -78,7 +79,6 @@ export interface LocalServiceFields {
 
 const CLIENT_TYPES = ['brpc', 'grpc', 'local_predictor', 'kserve'] as const;
 export type OpClientType = (typeof CLIENT_TYPES)[number];
-const PRECISIONS = ['fp32', 'fp16', 'bf16', 'int8'] as const;
 
 const LISTENS = 'serving listens here, with every protocol; 0: a free port';
 

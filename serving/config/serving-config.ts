@@ -5,11 +5,11 @@
 import { basename } from 'node:path';
 import type { AccessConfig } from '../../lib/access/process-access.ts';
 import { CubeError } from '../../lib/core/errors.ts';
+import type { Precision } from '../../lib/core/precisions.ts';
 import { getProcessorCount } from '../../lib/platform/machine.ts';
 import { listProviderOrders, type ProviderOrder } from '../../lib/platform/onnx-providers.ts';
 import type { RotatingFileOptions } from '../../lib/platform/rotating-file.ts';
 import type { TlsFiles } from '../../lib/rpc/tls-identity.ts';
-import type { Precision } from '../../proto/onnx-precision.ts';
 import {
   type BatchingOptions,
   DEFAULT_BATCHING,

@@ -8,6 +8,7 @@ import {
   LOAD_BALANCERS,
   type LoadBalancer,
 } from '../../lib/client/call-policy.ts';
+import { PRECISIONS, type Precision } from '../../lib/core/precisions.ts';
 import {
   LOG_FORMAT_HELP,
   LOG_FORMATS,
@@ -17,7 +18,6 @@ import {
 } from '../../lib/platform/logs.ts';
 import { PROVIDER_NAMES, type ProviderName } from '../../lib/platform/onnx-providers.ts';
 import { TRUSTED_KEYS_VARIABLE } from '../../lib/repository/signatures.ts';
-import { PRECISIONS, type Precision } from '../../proto/onnx-precision.ts';
 import type { WarmUpEntry } from '../engine/warm-up-rows.ts';
 import { STORE_KINDS, type StoreKind } from '../stores/store-choice.ts';
 import type { Setting, Table } from './setting-kinds.ts';

@@ -1,7 +1,7 @@
 /** Serves a graph with fewer bits for its weights, when its outputs stay within a tolerance. */
 import { CubeError } from '../../lib/core/errors.ts';
+import type { Precision } from '../../lib/core/precisions.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
-import type { Precision } from '../../proto/onnx-precision.ts';
 import { runCheckThread } from './check-thread.ts';
 import type { PrecisionRequest } from './precision-check.ts';
 import type { PrecisionReply } from './precision-worker.ts';

@@ -119,7 +119,7 @@ export class Batcher<P, R extends QueuedRequest> implements BatchScheduler<R> {
     return this.#rate.estimateMs(rowCount, this.#options.clock.nowMs());
   }
 
-  offer(): number {
+  recordOffer(): number {
     const nowMs = this.#options.clock.nowMs();
     this.#offeredMs.add(this.#rate.estimateMs(this.#meanRows, nowMs), nowMs);
     return this.#offeredMs.get(nowMs) / OFFER_FADE_MS;

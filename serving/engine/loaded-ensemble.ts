@@ -70,7 +70,8 @@ export class LoadedEnsemble implements TensorModel {
         ),
       estimateRowsMs: (rowCount) =>
         this.#listModels().reduce((sum, { batcher }) => sum + batcher.estimateRowsMs(rowCount), 0),
-      offer: () => Math.max(0, ...this.#listModels().map(({ batcher }) => batcher.offer())),
+      recordOffer: () =>
+        Math.max(0, ...this.#listModels().map(({ batcher }) => batcher.recordOffer())),
       announce: () => {
         const ends = this.#listModels().map(({ batcher }) => batcher.announce());
         return () => {

@@ -13,7 +13,6 @@ import { systemClock } from '../../lib/platform/clock.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import type { OnnxValueInfo, SessionTuning } from '../../lib/platform/onnx.ts';
 import type { ProviderOrder } from '../../lib/platform/onnx-providers.ts';
-import { exchangeBfloat16 } from '../../proto/onnx-bfloat16.ts';
 import { readGraphSignature } from '../../proto/onnx-signature.ts';
 import { Batcher } from './batcher.ts';
 import { choosePlacements } from './choose-placements.ts';
@@ -128,6 +127,8 @@ export class LoadedGraph implements VersionUse {
     const { workerScript: script = WORKER_SCRIPT } = options;
     const source = `${options.name} ${options.version}: model.onnx`;
     const declared = readGraphSignature(options.model, source);
+    // Only plain models need what edits graphs: it is not part of every start.
+    const { exchangeBfloat16 } = await import('../../proto/onnx-bfloat16.ts');
     const model = exchangeBfloat16(options.model, declared, source);
     const { isBatched, batching } = chooseBatching(options.batching, declared, source);
     const placements = await choosePlacements(options.placements, { logger, source });

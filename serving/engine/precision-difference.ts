@@ -1,5 +1,5 @@
 /** How far the outputs of a graph with fewer bits may be from those of the original. */
-import type { Precision } from '../../proto/onnx-precision.ts';
+import type { Precision } from '../../lib/core/precisions.ts';
 
 export type LowerPrecision = Exclude<Precision, 'fp32'>;
 

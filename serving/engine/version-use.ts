@@ -19,7 +19,7 @@ export interface EngineLoad {
    * @returns the work that was offered lately, relative to what the engine can do: above 1 is too
    *   much; 0 while no rate is known
    */
-  offer(): number;
+  recordOffer(): number;
   /** The expected milliseconds for so many rows; 0 while no rate is known. */
   estimateRowsMs(rowCount: number): number;
   /** Counts a request whose body still arrives. @returns a function to call once it has */

@@ -36,7 +36,7 @@ const SHARE_EXCEEDED =
 /** The part of a loaded version that admission needs. */
 export type WaitEstimator = Pick<
   LoadedBundle['batcher'],
-  'estimateWaitMs' | 'estimateRowsMs' | 'offer'
+  'estimateWaitMs' | 'estimateRowsMs' | 'recordOffer'
 >;
 
 /** How long a caller still waits for its answer, and its priority in the queue. */
@@ -107,7 +107,7 @@ export class Admission {
     if (engines.length === 0) return undefined;
     // Only the body names the model of a request for one of several.
     const [engine] = engines.length === 1 ? engines : [];
-    const isOverloaded = isHead === true && engine !== undefined && engine.offer() > OVERLOAD;
+    const isOverloaded = isHead === true && engine !== undefined && engine.recordOffer() > OVERLOAD;
     if (principal !== undefined && waitMs > (isOverloaded ? 0 : FAIR_WAIT_MS)) {
       const exceeds = this.#shares.exceeds(principal.id, systemClock.nowMs());
       if (exceeds) return refuse(SHARE_EXCEEDED);

@@ -113,7 +113,7 @@ test('serving refuses only callers above their share, and only while requests wa
     [greedy, modest].map((principal) => {
       const engine = {
         estimateWaitMs: () => waitMs,
-        offer: () => offered,
+        recordOffer: () => offered,
         estimateRowsMs: () => 100,
       };
       const urgency = { remainingMs: 1_000, principal, isHead: true };

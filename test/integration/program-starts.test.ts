@@ -104,7 +104,7 @@ const programs: Record<string, Start> = {
     until: 'exit',
     bytesMax: 800_000,
   },
-  serving: { args: [...repository, '--port', '0'], until: 'listen', bytesMax: 2_350_000 },
+  serving: { args: [...repository, '--port', '0'], until: 'listen', bytesMax: 2_320_000 },
 };
 
 for (const [program, { args, until, bytesMax }] of Object.entries(programs)) {

@@ -27,7 +27,7 @@ test('a seed reproduces its run', async () => {
   assert.deepEqual(second.log, first.log);
 });
 
-/** Each bug with the rules that it breaks; the seed decides which of them is noticed first. */
+/** Each bug with the rules that it breaks. The first must be noticed, in some seed. */
 const CANARIES: readonly (readonly [InjectedBug, ...string[]])[] = [
   ['activates what is not staged', 'active is staged'],
   ['removes what is held', 'no file that a server needs is removed'],
@@ -48,7 +48,7 @@ for (const [broken, ...rules] of CANARIES) {
       const episode = await runEpisode({ seed, hosts: HOSTS, bug: broken });
       if (episode.violation === undefined) continue;
       assert.ok(rules.includes(episode.violation.rule), episode.violation.rule);
-      return;
+      if (episode.violation.rule === rules[0]) return;
     }
     assert.fail(`not noticed with ${SEEDS} seeds`);
   });

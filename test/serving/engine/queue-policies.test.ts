@@ -83,8 +83,8 @@ class ManualEngine implements BatchRunner<string, NamedRequest> {
     return done;
   }
 
-  offer(): number {
-    return this.#batcher.offer();
+  recordOffer(): number {
+    return this.#batcher.recordOffer();
   }
 
   /** Sends two requests that occupy the instance. */
@@ -118,17 +118,17 @@ function policy(options: Partial<QueuePolicy> = {}): QueuePolicy {
 
 test('the offered load counts every request, and fades', async () => {
   const engine = new ManualEngine([policy()]);
-  assert.equal(engine.offer(), 0, 'no rate is known');
+  assert.equal(engine.recordOffer(), 0, 'no rate is known');
   for (let i = 0; i < 100; i++) void engine.send(`${i}`);
   await nextTurn();
   // 200 rows a second; offered requests count for half a second.
   await engine.finishAll(5);
-  assert.ok(Math.abs(engine.offer() - 0.01) < 1e-6, 'one request');
+  assert.ok(Math.abs(engine.recordOffer() - 0.01) < 1e-6, 'one request');
   let load = 0;
-  for (let i = 1; i < 150; i++) load = engine.offer();
+  for (let i = 1; i < 150; i++) load = engine.recordOffer();
   assert.ok(Math.abs(load - 1.5) < 1e-6, `${load} for 150 requests`);
   engine.nowMs += 10_000;
-  assert.ok(engine.offer() < 0.011, 'the others were long ago');
+  assert.ok(engine.recordOffer() < 0.011, 'the others were long ago');
 });
 
 test('default_timeout_microseconds with REJECT fails requests that waited longer', async () => {

@@ -83,7 +83,7 @@ test('an idle engine never refuses, whatever it measured before', () => {
         const engine = {
           estimateWaitMs: () => waitMs,
           estimateRowsMs: (rows: number) => rate.estimateMs(rows, nowMs + restMs),
-          offer: () => 100,
+          recordOffer: () => 100,
         };
         new Admission(1).checkWait([engine], { remainingMs, isHead: true });
       },
@@ -96,7 +96,7 @@ test('a request may wait for half of its time, in the engine with the shortest q
   const engine = (waitMs: number) => ({
     estimateWaitMs: () => waitMs,
     estimateRowsMs: () => 100,
-    offer: () => 0,
+    recordOffer: () => 0,
   });
   const isAdmitted = (remainingMs: number, ...waits: readonly number[]): boolean => {
     try {
@@ -121,7 +121,7 @@ test('while too much is offered, only some rows may wait for the engine', () => 
       const engine = {
         estimateWaitMs: () => waitMs,
         estimateRowsMs: (rows: number) => rows / 50,
-        offer: () => offered,
+        recordOffer: () => offered,
       };
       admission.checkWait([engine], { remainingMs: 1_000, isHead });
     });
