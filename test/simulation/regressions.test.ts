@@ -38,6 +38,20 @@ async function converge(run: SimulationRun, version: string): Promise<void> {
   assert.ok(run.hasConverged(version), run.describeState());
 }
 
+// First, so that nothing in this process has collected garbage before.
+test('the first garbage collection of a process takes no time to load', async () => {
+  const run = new SimulationRun(1, HOSTS);
+  run.close();
+  let isDone = false;
+  run.runOnce('collector', async (process, repository) => {
+    const policy = { keepVersions: 1, keepMs: 0 };
+    await repository.collectGarbage(BUNDLE, policy, { by: process.name, dryRun: false });
+    isDone = true;
+  });
+  await run.world.run(WAIT_MS, () => isDone);
+  assert.ok(isDone);
+});
+
 test('a version that cannot be fetched blocks no other version', async () => {
   const run = new SimulationRun(1, HOSTS);
   await converge(run, publish(run, 'good'));

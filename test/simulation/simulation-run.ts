@@ -5,6 +5,9 @@ import { toLayerName } from '../../cube-agent/host/plan.ts';
 import type { BundleController } from '../../cube-agent/rollout/bundle-controller.ts';
 import type { RolloutPolicy } from '../../cube-agent/rollout/rollout-view.ts';
 import { createLogger } from '../../lib/platform/logs.ts';
+// Repositories load this module at their first collection. Reading its file takes real time, in
+// which virtual time would go on, or end.
+import '../../lib/repository/garbage-collection.ts';
 import { Repository } from '../../lib/repository/repository.ts';
 import { Invariants } from './invariants.ts';
 import { MemoryStore, ProcessStore } from './memory-store.ts';
