@@ -121,10 +121,11 @@ async function runBatch(batch: EngineBatch, context: BatchContext): Promise<Erro
   if (dropIfAbandoned(batch)) return 'DEADLINE_EXCEEDED';
   const buffers = context.buffers.acquire();
   const startMs = clock.nowMs();
+  let misses = 0;
   try {
     fill(batch, buffers);
     if (shape.lookupThread === 'main' && shape.plan.tables.length > 0) {
-      await lookUp(batch, buffers, context);
+      misses = await lookUp(batch, buffers, context);
     }
   } catch (error) {
     const failure = CubeError.from(error);
@@ -150,8 +151,11 @@ async function runBatch(batch: EngineBatch, context: BatchContext): Promise<Erro
     scheduler.retry(batch);
     return 'UNAVAILABLE';
   }
-  const timed = shape.lookupThread === 'main' ? { ...result, lookupMicros } : result;
-  deliver(batch, buffers, timed, context);
+  if (shape.lookupThread === 'main') {
+    const { inferMicros } = result;
+    result = { misses, lookupMicros, inferMicros };
+  }
+  deliver(batch, buffers, result, context);
   return 'OK';
 }
 
@@ -168,13 +172,13 @@ function fill({ slices, rowCount }: EngineBatch, buffers: BatchBuffers): void {
 
 /**
  * Fills the embedding rows. Fails the requests that need unavailable keys, unless their policy
- * tolerates it.
+ * tolerates it. @returns the number of unseen and unavailable keys
  */
 async function lookUp(
   batch: EngineBatch,
   buffers: BatchBuffers,
   context: BatchContext,
-): Promise<void> {
+): Promise<number> {
   const { store, manifest, clock, span } = context;
   const groups = buffers.prepareGroups(batch.rowCount);
   const timeoutMs = computeLookupTimeoutMs(batch, clock.nowMs());
@@ -187,8 +191,11 @@ async function lookUp(
     );
   }
   buffers.expandOutcomes(batch.rowCount);
-  if (summary.unavailable === 0) return;
-  for (const slice of batch.slices) checkAvailable(slice, buffers, summary, context);
+  const { unseen, unavailable } = summary;
+  if (unavailable > 0) {
+    for (const slice of batch.slices) checkAvailable(slice, buffers, summary, context);
+  }
+  return unseen + unavailable;
 }
 
 /** May be ≤ 0. */
@@ -254,7 +261,7 @@ function findFirstUnavailable(
 function deliver(
   batch: EngineBatch,
   buffers: BatchBuffers,
-  { lookupMicros, inferMicros }: BatchResult,
+  { misses, lookupMicros, inferMicros }: BatchResult,
   context: BatchContext,
 ): void {
   const { shape, stats, scheduler, clock } = context;
@@ -266,7 +273,9 @@ function deliver(
     copyOutputs(slice, buffers.outputs, context);
     if (request.isOpen) {
       const { counts, outcomesByKey } = request;
-      countOutcomes(plan, buffers.outcomes, slice, counts, outcomesByKey, stats.misses);
+      if (misses > 0 || outcomesByKey !== undefined) {
+        countOutcomes(plan, buffers.outcomes, slice, counts, outcomesByKey, stats.misses);
+      }
       request.lookupMicros += lookupMicros;
       request.inferMicros += inferMicros;
       const outputMicros = 1_000 * (clock.nowMs() - startMs);

@@ -21,8 +21,8 @@ export interface BatchJob {
 
 /** The result of a batch, in addition to its outputs. */
 export interface BatchResult {
-  /** Unseen keys of the worker's own lookups. */
-  readonly unseen: number;
+  /** Keys of the batch that are unseen or unavailable. */
+  readonly misses: number;
   readonly lookupMicros: number;
   readonly inferMicros: number;
 }
@@ -62,8 +62,8 @@ export class SlabChannel implements InstanceChannel<BatchJob, BatchResult> {
   decode(reply: BatchReply): BatchResult {
     const slab = requireDefined(this.#sent.shift(), 'the slab of a batch');
     if (reply !== BATCH_DONE) throw new CubeError(reply.code, reply.message);
-    const [unseen = 0, lookupMicros = 0, inferMicros = 0] = viewResult(slab);
-    return { unseen, lookupMicros, inferMicros };
+    const result = viewResult(slab);
+    return { misses: result[0]!, lookupMicros: result[1]!, inferMicros: result[2]! };
   }
 }
 

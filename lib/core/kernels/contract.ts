@@ -82,6 +82,31 @@ export interface Kernels {
     count: number,
     defaultRow: number,
   ): number;
+  /**
+   * Sorts keys by shard and writes the position that each had; keys of one shard keep their order.
+   * `ends` gets a u32 for each shard, where its keys end; `shards` is scratch memory of a u32 for
+   * each key.
+   */
+  sortByShard(
+    keys: number,
+    count: number,
+    shardNum: number,
+    shards: number,
+    ends: number,
+    sorted: number,
+    positions: number,
+  ): void;
+  /**
+   * Copies row i of `source` to row positions[i] of `target`, which must not overlap it. The length
+   * of a row is a multiple of 4.
+   */
+  scatterRows(
+    source: number,
+    rowBytes: number,
+    positions: number,
+    count: number,
+    target: number,
+  ): void;
 }
 
 type SegmentLookup = (

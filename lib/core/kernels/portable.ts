@@ -227,6 +227,50 @@ class PortableKernels implements Kernels {
     return -1;
   }
 
+  sortByShard(
+    keys: number,
+    count: number,
+    shardNum: number,
+    shards: number,
+    ends: number,
+    sorted: number,
+    positions: number,
+  ): void {
+    const words = this.#words;
+    const endOf = words.subarray(ends >>> 2, (ends >>> 2) + shardNum).fill(0);
+    for (let i = 0; i < count; i++) {
+      const at = (keys >>> 2) + 2 * i;
+      const shard = computeShard(words[at]!, words[at + 1]!, shardNum);
+      words[(shards >>> 2) + i] = shard;
+      endOf[shard]!++;
+    }
+    let start = 0;
+    for (let shard = 0; shard < shardNum; shard++) {
+      const own = endOf[shard]!;
+      endOf[shard] = start;
+      start += own;
+    }
+    for (let i = 0; i < count; i++) {
+      const at = endOf[words[(shards >>> 2) + i]!]!++;
+      this.#copyRow((sorted >>> 2) + 2 * at, (keys >>> 2) + 2 * i, 2);
+      words[(positions >>> 2) + at] = i;
+    }
+  }
+
+  scatterRows(
+    source: number,
+    rowBytes: number,
+    positions: number,
+    count: number,
+    target: number,
+  ): void {
+    const rowWords = rowBytes >>> 2;
+    for (let i = 0; i < count; i++) {
+      const position = this.#words[(positions >>> 2) + i]!;
+      this.#copyRow((target >>> 2) + position * rowWords, (source >>> 2) + i * rowWords, rowWords);
+    }
+  }
+
   /** The row's number in this segment, or -1. */
   #denseRow(params: number, low: number, high: number): number {
     const words = this.#words;

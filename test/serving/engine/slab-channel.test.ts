@@ -52,7 +52,7 @@ test('each batch has its own slab and rows, and each result comes from its slab'
             (error) => error instanceof CubeError && error.message === `slab ${i}`,
           );
         } else {
-          const result = { unseen: i, lookupMicros: rowCount, inferMicros: 0.5 };
+          const result = { misses: i, lookupMicros: rowCount, inferMicros: 0.5 };
           assert.deepEqual(channel.decode(BATCH_DONE), result);
         }
       }
@@ -67,7 +67,7 @@ test('a slab in use is a number, and results come in the order of the batches', 
   channel.encode({ slab: second!, rowCount: 2 });
   viewResult(first!)[0] = 11;
   viewResult(second!)[0] = 22;
-  assert.equal(channel.decode(BATCH_DONE).unseen, 11);
-  assert.equal(channel.decode(BATCH_DONE).unseen, 22);
+  assert.equal(channel.decode(BATCH_DONE).misses, 11);
+  assert.equal(channel.decode(BATCH_DONE).misses, 22);
   assert.equal(typeof channel.encode({ slab: second!, rowCount: 3 }), 'number');
 });

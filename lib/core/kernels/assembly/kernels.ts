@@ -24,6 +24,7 @@ import { copyRow } from './row-copy';
 
 export { expandRows } from './expansion';
 export { hashTexts, xxh64 } from './hashing';
+export { scatterRows, sortByShard } from './shard-order';
 export { countLines, readTsv } from './tsv';
 
 // @ts-ignore: decorator
