@@ -38,17 +38,17 @@ import { RequestVersion } from './request-version.ts';
 import type { SliceQueue } from './slice-queue.ts';
 
 /** Options of a request in its body. */
-interface RequestOptions {
+export interface RequestOptions {
   /** The timeout in the body. The shorter of this and the timeout of the call applies. */
-  readonly timeoutMs?: number;
+  readonly timeoutMs?: number | undefined;
   /** Maximum wait in the queue of a model whose queue policy allows requests to give one. */
-  readonly queueTimeoutMs?: number;
+  readonly queueTimeoutMs?: number | undefined;
   /** 0 is the highest priority. */
-  readonly priority?: number;
+  readonly priority?: number | undefined;
   /** Report lookup outcomes per slot. */
-  readonly detail?: boolean;
+  readonly detail?: boolean | undefined;
   /** Report the steps of the request with their times, beside the response. */
-  readonly profile?: boolean;
+  readonly profile?: boolean | undefined;
 }
 
 /** A request for a bundle, read from its protocol, and how to format its response. */

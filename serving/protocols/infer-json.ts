@@ -67,7 +67,8 @@ export function* parseInferBody(
   };
 }
 
-function parseJsonLength(body: Uint8Array, header: string | undefined): number {
+/** The length of the JSON. @throws CubeError INVALID_ARGUMENT */
+export function parseJsonLength(body: Uint8Array, header: string | undefined): number {
   if (body.length === 0) rejectRequest('the body is empty: send at least one row');
   if (header === undefined) return body.length;
   const length = /^\d{1,10}$/.test(header) ? Number(header) : -1;

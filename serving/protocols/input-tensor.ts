@@ -104,6 +104,11 @@ export class InputTensor {
     return tensor;
   }
 
+  /** Of raw elements; undefined for JSON values. */
+  get byteLength(): number | undefined {
+    return this.#bytes?.length;
+  }
+
   /** The first dim. */
   get rowCount(): number {
     return this.shape[0] ?? 1;
@@ -307,7 +312,7 @@ function flatten(nested: readonly unknown[], depth = 0, values: unknown[] = []):
 }
 
 /** Views bytes as elements; copies them first when they are not aligned. */
-function viewElements<T>(bytes: Uint8Array, type: Elements<T>): T {
+export function viewElements<T>(bytes: Uint8Array, type: Elements<T>): T {
   const size = type.BYTES_PER_ELEMENT;
   const source = bytes.byteOffset % size === 0 ? bytes : Uint8Array.from(bytes);
   return new type(source.buffer, source.byteOffset, source.length / size);

@@ -1,37 +1,23 @@
 /** KServe v2 over HTTP: health, metadata and inference (docs/wire/serving.md). */
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { CubeError } from '../../lib/core/errors.ts';
-import type { SlicedWork } from '../../lib/core/json-slices.ts';
 import { PRODUCT_VERSION } from '../../lib/platform/version.ts';
 import type { HttpAdmit, HttpRequest, HttpResponse } from '../../lib/rpc/direct-routes.ts';
 import { handleFastifyRequest } from '../../lib/rpc/http-server.ts';
 import type { LoadedVersion } from '../engine/loaded-version.ts';
-import { isTensorModel } from '../engine/loaded-version.ts';
 import type { VersionFinder } from '../models/experiments.ts';
 import type { Models } from '../models/model-registry.ts';
 import { HttpCallContext, HttpHeadContext } from './call-context.ts';
 import type { Endpoints } from './endpoints.ts';
 import {
-  type AnyParsedRequest,
   admitHead,
   checkModelAccess,
   handlePrediction,
   type ProtocolContext,
-  runUnlessLarge,
 } from './handle-prediction.ts';
-import {
-  getModelMetadata,
-  type InferResponse,
-  readExperimentKey,
-  toParsedGraphRequest,
-  toParsedRequest,
-} from './infer.ts';
-import {
-  createBinaryChoice,
-  formatInferBody,
-  type InferBody,
-  parseInferBody,
-} from './infer-json.ts';
+import { getModelMetadata } from './infer.ts';
+import type { InferBody } from './infer-json.ts';
+import { InferParser } from './infer-parser.ts';
 
 export interface ModelRoute {
   Params: { readonly model: string; readonly version?: string };
@@ -73,11 +59,12 @@ export function registerKserveRest(
   context: ProtocolContext,
 ): void {
   const { models, admission } = context;
+  const parser = new InferParser();
   const infer = async (call: HttpRequest): Promise<HttpResponse> =>
     toHttpAnswer(
       await handlePrediction(context, 'kserve', new HttpCallContext(call), {
         find: (finder) => findModel(finder, call),
-        parse: (choose) => parseRequest(call, choose),
+        parse: (choose) => parseRequest(parser, call, choose),
       }),
     );
   const admit: HttpAdmit = (head) =>
@@ -127,29 +114,15 @@ export function findPermittedModel(models: Models, request: ModelRequest): Loade
 }
 
 function parseRequest(
+  parser: InferParser,
   call: HttpRequest,
   choose: (key?: string) => LoadedVersion,
-): AnyParsedRequest<InferBody> | SlicedWork<AnyParsedRequest<InferBody>> {
+): ReturnType<InferParser['parse']> {
   const body = call.body instanceof Uint8Array ? call.body : NO_BODY;
   const header = call.headers[JSON_LENGTH_HEADER];
   const length = Array.isArray(header) ? header.join() : header;
   const { model = '' } = call.params;
-  const work = parseInSlices({ model, choose }, body, length);
-  return runUnlessLarge(work, Number(length ?? body.length));
-}
-
-function* parseInSlices(
-  { model, choose }: { readonly model: string; readonly choose: (key?: string) => LoadedVersion },
-  body: Uint8Array,
-  length: string | undefined,
-): SlicedWork<AnyParsedRequest<InferBody>> {
-  const request = yield* parseInferBody(body, length, () => getModelMetadata(model, choose()));
-  const loaded = choose(readExperimentKey(request.parameters));
-  const isBinary = createBinaryChoice(request);
-  const format = (response: InferResponse): InferBody => formatInferBody(response, isBinary);
-  return isTensorModel(loaded)
-    ? toParsedGraphRequest(request, { model, graph: loaded }, format)
-    : toParsedRequest(request, { model, bundle: loaded }, format);
+  return parser.parse(body, length, { model, choose });
 }
 
 function toHttpAnswer({ body, headerLength }: InferBody): HttpResponse {

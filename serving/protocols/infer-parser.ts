@@ -1,0 +1,98 @@
+/** Parses bodies of KServe inference over HTTP, those with a known head without their JSON. */
+import type { SlicedWork } from '../../lib/core/json-slices.ts';
+import { isTensorModel, type LoadedVersion } from '../engine/loaded-version.ts';
+import { type AnyParsedRequest, runUnlessLarge } from './handle-prediction.ts';
+import {
+  getModelMetadata,
+  type InferRequest,
+  type InferResponse,
+  readExperimentKey,
+  toParsedGraphRequest,
+  toParsedRequest,
+} from './infer.ts';
+import {
+  createBinaryChoice,
+  formatInferBody,
+  type InferBody,
+  parseInferBody,
+  parseJsonLength,
+} from './infer-json.ts';
+import { type FoundHead, KnownHeads } from './known-heads.ts';
+import { KnownRows } from './known-rows.ts';
+
+/** The model of a request. */
+export interface ModelChoice {
+  /** Its name in the request. */
+  readonly model: string;
+  /** The version to parse the request for, once the experiment key in the body is known. */
+  readonly choose: (key?: string) => LoadedVersion;
+}
+
+export class InferParser {
+  readonly heads: KnownHeads = new KnownHeads();
+
+  /**
+   * @param header Inference-Header-Content-Length as sent
+   * @returns a large body in slices
+   * @throws CubeError INVALID_ARGUMENT naming the field, input, output or parameter; TOO_LARGE
+   */
+  parse(
+    body: Uint8Array,
+    header: string | undefined,
+    choice: ModelChoice,
+  ): AnyParsedRequest<InferBody> | SlicedWork<AnyParsedRequest<InferBody>> {
+    if (header !== undefined) {
+      const length = parseJsonLength(body, header);
+      const found = this.heads.find(body, length);
+      if (found !== undefined) return parseKnown(found, choice, body.subarray(length));
+    }
+    const work = this.#parseUnknown(body, header, choice);
+    return runUnlessLarge(work, Number(header ?? body.length));
+  }
+
+  *#parseUnknown(
+    body: Uint8Array,
+    header: string | undefined,
+    { model, choose }: ModelChoice,
+  ): SlicedWork<AnyParsedRequest<InferBody>> {
+    const request = yield* parseInferBody(body, header, () => getModelMetadata(model, choose()));
+    const loaded = choose(readExperimentKey(request.parameters));
+    const parsed = toParsed(request, { model, loaded }, createBinaryChoice(request));
+    if (header !== undefined) this.heads.note(body, Number(header), request);
+    return parsed;
+  }
+}
+
+/** @param data after the head */
+function parseKnown(
+  found: FoundHead,
+  { model, choose }: ModelChoice,
+  data: Uint8Array,
+): AnyParsedRequest<InferBody> {
+  const { head } = found;
+  const loaded = choose(head.experimentKey);
+  const known = head.prepared.get(loaded);
+  if (known !== undefined && known.model === model && !isTensorModel(loaded)) {
+    return known.parse(loaded, found, data);
+  }
+  const request = head.toRequest(found, data);
+  const parsed = toParsed(request, { model, loaded }, head.isBinary);
+  if (!('graph' in parsed)) {
+    const outputs = request.outputs.map(({ name }) => name);
+    const rows = KnownRows.prepare({ model, parsed, head, outputs });
+    if (rows !== undefined) head.prepared.set(loaded, rows);
+  }
+  return parsed;
+}
+
+/** @throws CubeError INVALID_ARGUMENT naming input, output or parameter; TOO_LARGE */
+function toParsed(
+  request: InferRequest,
+  { model, loaded }: { readonly model: string; readonly loaded: LoadedVersion },
+  isBinary: (output: string) => boolean,
+): AnyParsedRequest<InferBody> {
+  const format = (response: InferResponse): InferBody => formatInferBody(response, isBinary);
+  return isTensorModel(loaded)
+    ? toParsedGraphRequest(request, { model, graph: loaded }, format)
+    : toParsedRequest(request, { model, bundle: loaded }, format);
+}
