@@ -1,17 +1,29 @@
 /**
- * Runs several test files in one process, one after another: modules are loaded once and stay
- * compiled. The tests that a file registers while it is imported become children of a test with the
- * file's name, so that its hooks hold for them only.
+ * Runs test files in one process, one after another: modules are loaded once and stay compiled. The
+ * process takes groups of files from a folder that it shares with others, until none is left. The
+ * tests that a file registers while it is imported become children of a test with the file's name,
+ * so that its hooks hold for them only.
  *
  * HYPERCUBE_TEST_TIMES names a file to which the CPU time of each is appended, with that of its child
  * processes, and its duration, both in seconds.
  */
-import { appendFileSync, readFileSync } from 'node:fs';
+import { appendFileSync, readFileSync, writeFileSync } from 'node:fs';
 import { createRequire, syncBuiltinESMExports } from 'node:module';
-import { relative } from 'node:path';
+import { join, relative } from 'node:path';
 import { pathToFileURL } from 'node:url';
+import { setFlagsFromString } from 'node:v8';
 
+/** In the folder that processes share: the groups, as a list of lists of paths. */
+export const QUEUE_FILE = 'groups.json';
+/** Followed by the index of a group: a file with the script whose process took it. */
+export const TAKEN_PREFIX = 'taken-';
 const TICKS_PER_SECOND = 100;
+/**
+ * V8 optimizes functions that have run nine times as long as usual: most functions of tests run so
+ * shortly that compiling them takes longer than they gain by it. Processes that tests start are not
+ * affected.
+ */
+const OPTIMIZE_LATER = '--interrupt-budget=600000';
 const HOOKS = ['before', 'after', 'beforeEach', 'afterEach'];
 /** The time for a test to end after an uncaught error. */
 const END_MS = 20_000;
@@ -117,13 +129,29 @@ async function runFile({ file, calls, startMs, loadSeconds }) {
   appendFileSync(times, `${[file, ...values].join('\t')}\n`);
 }
 
-/** @param files absolute paths */
-export async function runTestFiles(files) {
+/** @returns whether no other process has taken the group */
+function take(folder, group) {
+  try {
+    writeFileSync(join(folder, `${TAKEN_PREFIX}${group}`), process.argv[1], { flag: 'wx' });
+    return true;
+  } catch (error) {
+    if (error.code === 'EEXIST') return false;
+    throw error;
+  }
+}
+
+/** @param folder has the file QUEUE_FILE, with absolute paths of test files */
+export async function runGroups(folder) {
+  setFlagsFromString(OPTIMIZE_LATER);
   deferCalls();
   watchErrors();
   // A test may wait for timers that do not keep a process running.
   const keepRunning = setInterval(() => undefined, CLOSE_MS);
-  for (const file of files) await runFile(await importFile(file));
+  const groups = JSON.parse(readFileSync(join(folder, QUEUE_FILE), 'utf8'));
+  for (const [index, files] of groups.entries()) {
+    if (!take(folder, index)) continue;
+    for (const file of files) await runFile(await importFile(file));
+  }
   clearInterval(keepRunning);
   setTimeout(() => {
     console.error(`# still open after the tests: ${process.getActiveResourcesInfo().join(', ')}`);

@@ -7,8 +7,9 @@
  * --times         list the files that took the most CPU time, with their processes
  *
  * Files share processes (test-group.mjs): starting one and loading the modules takes longer than most
- * files' tests. Groups that took longest in the last run start first, so that none is left at the end;
- * before a file's first run, test-seconds.json says roughly how long it takes.
+ * files' tests. Each process takes one group of files after another, first those that took longest in
+ * the last run, so that none is left at the end; before a file's first run, test-seconds.json says
+ * roughly how long it takes.
  */
 import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { availableParallelism, tmpdir } from 'node:os';
@@ -17,14 +18,15 @@ import { finished } from 'node:stream/promises';
 import { run } from 'node:test';
 import { spec, tap } from 'node:test/reporters';
 import { fileURLToPath, pathToFileURL } from 'node:url';
+import { QUEUE_FILE, TAKEN_PREFIX } from './test-group.mjs';
 
 const RERUN_OPTION = '--rerun-failed';
 const TIMES_OPTION = '--times';
 /** More failed files than these are not the machine's fault. */
 const RERUN_MAX = 5;
-/** Groups that run at a time: more than processors, because tests wait for processes and timers. */
-const CONCURRENCY = Math.min(5, availableParallelism() + 3);
-const GROUP_TIMEOUT_MS = 1_800_000;
+/** Processes: more than processors, because tests wait for processes and timers. */
+const PROCESSES = Math.min(5, availableParallelism() + 3);
+const PROCESS_TIMEOUT_MS = 1_800_000;
 /** Most files of a group: of neighbouring folders, which load the same modules. */
 const GROUP_FILES = 12;
 /** Estimated duration of files that are not in test-seconds.json. */
@@ -97,62 +99,84 @@ function makeGroups(files) {
   return groups.sort((a, b) => b.seconds - a.seconds).map((one) => one.files);
 }
 
-/** Writes the script of a group's process. @returns its path */
-function writeScript(folder, files, index) {
-  const path = join(folder, `group-${index + 1}.test.mjs`);
-  const runner = JSON.stringify(pathToFileURL(groupRunner).href);
-  const paths = JSON.stringify(files.map((file) => resolve(root, file)));
-  writeFileSync(path, `import { runTestFiles } from ${runner};\nawait runTestFiles(${paths});\n`);
+/** Writes the script of a process. @returns its path */
+function writeScript(folder, index) {
+  const path = join(folder, `process-${index + 1}.test.mjs`);
+  const [runner, queue] = [pathToFileURL(groupRunner).href, folder].map((one) =>
+    JSON.stringify(one),
+  );
+  writeFileSync(path, `import { runGroups } from ${runner};\nawait runGroups(${queue});\n`);
   return path;
 }
 
 /** @returns the files with failed tests, those that did not run, and the CPU seconds of each file */
-async function runGroups(groups, concurrency) {
+async function runGroups(groups, processes) {
   const folder = mkdtempSync(join(tmpdir(), 'hypercube-test-'));
   const times = join(folder, 'times');
-  const scripts = groups.map((files, index) => writeScript(folder, files, index));
-  // node:test gives these to the processes of the groups.
+  const paths = groups.map((files) => files.map((file) => resolve(root, file)));
+  writeFileSync(join(folder, QUEUE_FILE), JSON.stringify(paths));
+  const count = Math.min(processes, groups.length);
+  const scripts = Array.from({ length: count }, (_, index) => writeScript(folder, index));
+  // node:test gives these to the processes.
   process.execArgv.push('--require', preload);
   process.env.HYPERCUBE_TEST_TIMES = times;
   process.chdir(root);
   const passed = new Set();
   const failed = new Set();
   try {
-    const events = run({ files: scripts, concurrency, timeout: GROUP_TIMEOUT_MS });
+    const events = run({ files: scripts, concurrency: count, timeout: PROCESS_TIMEOUT_MS });
     events.on('test:pass', ({ nesting, name }) => nesting === 0 && passed.add(name));
     events.on('test:fail', ({ nesting, name }) => nesting === 0 && failed.add(name));
     const output = process.stdout.isTTY ? events.compose(new spec()) : events.compose(tap);
     output.pipe(process.stdout, { end: false });
     await finished(output);
-    return { ...sortResults(groups, scripts, passed, failed), seconds: saveTimes(times) };
+    const taken = groups.map((_, index) => readTaken(folder, index));
+    return { ...sortResults(groups, taken, passed, failed), seconds: saveTimes(times) };
   } finally {
     process.execArgv.splice(process.execArgv.indexOf('--require'), 2);
     rmSync(folder, { recursive: true, force: true });
   }
 }
 
-/** @param passed, failed the names of suites, which are files, and of scripts whose process failed */
-function sortResults(groups, scripts, passed, failed) {
+/** @returns the script of the process that took a group; undefined when none did */
+function readTaken(folder, group) {
+  const path = join(folder, `${TAKEN_PREFIX}${group}`);
+  return existsSync(path) ? readFileSync(path, 'utf8') : undefined;
+}
+
+/**
+ * @param taken the script whose process took each group
+ * @param passed, failed the names of suites, which are files, and of scripts whose process failed
+ */
+function sortResults(groups, taken, passed, failed) {
   const bad = [];
   const notRun = [];
+  /** Scripts whose process failed because of a file. */
+  const explained = new Set();
   groups.forEach((files, index) => {
     const failures = files.filter((file) => failed.has(file));
     const missing = files.filter((file) => !failed.has(file) && !passed.has(file));
     // The first file without a result is the one that ended the process.
-    if (missing.length > 0 && failures.length === 0) failures.push(missing.shift());
-    const isOnlyProcess = failed.has(scripts[index]) && failures.length === 0;
-    bad.push(...(isOnlyProcess ? files : failures));
+    if (taken[index] !== undefined && missing.length > 0) failures.push(missing.shift());
+    if (failures.length > 0) explained.add(taken[index]);
+    bad.push(...failures);
     notRun.push(...missing);
   });
-  return { failed: bad, notRun };
+  // What else a process failed for is not known: each of its files may be the reason.
+  const mayBeBad = groups.filter((_, i) => failed.has(taken[i]) && !explained.has(taken[i]));
+  return { failed: [...bad, ...mayBeBad.flat()], notRun };
 }
 
 /** @returns whether every failed file passes alone, and those that did not run pass */
 async function rerun({ failed, notRun }) {
   if (failed.length > RERUN_MAX) return false;
   console.log(`# running again, alone: ${failed.join(', ')}`);
-  const second = await runGroups([...failed.map((file) => [file]), ...makeGroups(notRun)], 1);
-  const bad = [...second.failed, ...second.notRun];
+  const bad = [];
+  for (const groups of [...failed.map((file) => [[file]]), makeGroups(notRun)]) {
+    if (groups.length === 0) continue;
+    const second = await runGroups(groups, 1);
+    bad.push(...second.failed, ...second.notRun);
+  }
   const unstable = failed.filter((path) => !bad.includes(path));
   if (unstable.length > 0) console.log(`# unstable, passed when run alone: ${unstable.join(', ')}`);
   return bad.length === 0;
@@ -174,7 +198,7 @@ if (files.length === 0) {
   console.error(`no test file matches: ${parts.join(' ')}`);
   process.exit(1);
 }
-const result = await runGroups(makeGroups(files), CONCURRENCY);
+const result = await runGroups(makeGroups(files), PROCESSES);
 const { failed, notRun, seconds } = result;
 if (failed.length > 0) console.log(`# failed: ${failed.join(', ')}`);
 if (notRun.length > 0) console.log(`# not run: ${notRun.join(', ')}`);
