@@ -1,13 +1,18 @@
 /** The links, paths and commands of the documentation exist. */
 import assert from 'node:assert/strict';
-import { spawnSync } from 'node:child_process';
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { RULES, toAnchor, type World } from './docs.ts';
+import { runCommand } from '../support/commands.ts';
+import { RULES, type Rule, toAnchor, type World } from './docs.ts';
 
 const root = join(import.meta.dirname, '..', '..', '..');
 const skipped = /^(node_modules|dist|work|\.git)$/;
+
+interface Page {
+  readonly page: string;
+  readonly text: string;
+}
 
 const readPage = (path: string): string => readFileSync(join(root, path), 'utf8');
 
@@ -25,28 +30,42 @@ function listPaths(): Set<string> {
   return paths;
 }
 
+/** A command asked for its help, and the text; undefined when there is no such command. */
 const helpTexts = new Map<string, string | undefined>();
 
-function readHelp(program: string, command: string | undefined): string | undefined {
-  const main = join(root, 'dist', program, 'main.js');
-  const key = `${program} ${command ?? ''}`;
-  if (!helpTexts.has(key)) {
-    const args = [main, ...(command === undefined ? [] : command.split(' ')), '--help'];
-    let { status, stdout } = spawnSync(process.execPath, args, { encoding: 'utf8' });
-    if (/^ {2}--help-all /m.test(stdout)) {
-      const all = [...args.slice(0, -1), '--help-all'];
-      ({ status, stdout } = spawnSync(process.execPath, all, { encoding: 'utf8' }));
-    }
-    // A program shows its own help for a word that is not one of its commands.
-    const hasNoCommand = command === undefined || !/\nCommands:\n/.test(stdout);
-    const isHelpOfCommand = hasNoCommand || new RegExp(`^Usage: \\S+ ${command} `).test(stdout);
-    helpTexts.set(key, existsSync(main) && status === 0 && isHelpOfCommand ? stdout : undefined);
+async function loadHelp(program: string, command: string | undefined): Promise<string | undefined> {
+  const main = `${program}/main.js`;
+  if (!existsSync(join(root, 'dist', main))) return undefined;
+  const words = command === undefined ? [] : command.split(' ');
+  let { code, stdout } = await runCommand(main, ...words, '--help');
+  if (/^ {2}--help-all /m.test(stdout)) {
+    ({ code, stdout } = await runCommand(main, ...words, '--help-all'));
   }
-  return helpTexts.get(key);
+  // A program shows its own help for a word that is not one of its commands.
+  const hasNoCommand = command === undefined || !/\nCommands:\n/.test(stdout);
+  const isHelpOfCommand = hasNoCommand || new RegExp(`^Usage: \\S+ ${command} `).test(stdout);
+  return code === 0 && isHelpOfCommand ? stdout : undefined;
+}
+
+/** Complaints about pages: the rules run once to learn which help they need, then with it. */
+async function check(pages: readonly Page[], rules: readonly Rule[]): Promise<string[]> {
+  const asked = new Map<string, readonly [string, string | undefined]>();
+  const run = (help: World['help']): string[] =>
+    pages.flatMap(({ page, text }) =>
+      rules.flatMap((rule) => rule(page, text, { ...world, help })),
+    );
+  run((program, command) => {
+    asked.set(`${program} ${command ?? ''}`, [program, command]);
+    return undefined;
+  });
+  for (const [key, [program, command]] of asked) {
+    if (!helpTexts.has(key)) helpTexts.set(key, await loadHelp(program, command));
+  }
+  return run((program, command) => helpTexts.get(`${program} ${command ?? ''}`));
 }
 
 const paths = listPaths();
-const world: World = {
+const world: Omit<World, 'help'> = {
   paths,
   anchors: (page) => {
     if (!page.endsWith('.md') || !paths.has(page)) return undefined;
@@ -54,19 +73,16 @@ const world: World = {
       [...readPage(page).matchAll(/^#+ (.+)$/gm)].map(([, title = '']) => toAnchor(title)),
     );
   },
-  help: readHelp,
 };
 
-test('the links, paths and commands of every page exist', () => {
+test('the links, paths and commands of every page exist', async () => {
   const pages = [...paths].filter((path) => path.endsWith('.md'));
   assert.ok(pages.length > 10, `only ${pages.length} pages found`);
-  const complaints = pages.flatMap((page) =>
-    Object.values(RULES).flatMap((rule) => rule(page, readPage(page), world)),
-  );
-  assert.deepEqual(complaints, []);
+  const texts = pages.map((page) => ({ page, text: readPage(page) }));
+  assert.deepEqual(await check(texts, Object.values(RULES)), []);
 });
 
-test('each rule finds its canaries and accepts correct text', () => {
+test('each rule finds its canaries and accepts correct text', async () => {
   const canaries: Readonly<Record<string, readonly string[]>> = {
     links: ['[a](nowhere.md)', '[a](../README.md#no-such-heading)', '[a](#nothing)'],
     namedPaths: ['`lib/core/nothing.ts`', '`nothing-at-all.ts`', '`lib/nothing/`'],
@@ -85,7 +101,10 @@ test('each rule finds its canaries and accepts correct text', () => {
   assert.deepEqual(Object.keys(canaries).sort(), Object.keys(RULES).sort());
   for (const [name, texts] of Object.entries(canaries)) {
     for (const canary of texts) {
-      assert.equal(RULES[name]?.('docs/canary.md', canary, world).length, 1, canary);
+      const rule = RULES[name];
+      assert.ok(rule);
+      const complaints = await check([{ page: 'docs/canary.md', text: canary }], [rule]);
+      assert.equal(complaints.length, 1, canary);
     }
   }
   const correct = [
@@ -93,7 +112,6 @@ test('each rule finds its canaries and accepts correct text', () => {
     'node dist/cube-agent/main.js activate --reason first',
     '```sh\ncube-agent fleet drain --data h:1\nkubectl get pods --all\n```',
   ].join('\n');
-  for (const rule of Object.values(RULES)) {
-    assert.deepEqual(rule('docs/canary.md', correct, world), []);
-  }
+  const page = { page: 'docs/canary.md', text: correct };
+  assert.deepEqual(await check([page], Object.values(RULES)), []);
 });

@@ -8,58 +8,66 @@ export type Rule = (path: string, text: string) => string[];
 
 const FUNCTION_LINES_MAX = 70;
 
+interface Parsed {
+  readonly source: ts.SourceFile;
+  /** All of them, from the top. */
+  readonly nodes: readonly ts.Node[];
+}
+
+/** What a rule parsed last: rules look at the same text one after another. */
+let last: Parsed | undefined;
+
+function parse(path: string, text: string): Parsed {
+  if (last?.source.fileName === path && last.source.text === text) return last;
+  const source = ts.createSourceFile(path, text, ts.ScriptTarget.Latest);
+  const nodes: ts.Node[] = [];
+  const add = (node: ts.Node): void => {
+    nodes.push(node);
+    ts.forEachChild(node, add);
+  };
+  add(source);
+  last = { source, nodes };
+  return last;
+}
+
+/** Nodes that `accept` returns true for, with the numbers of their first lines. */
+function findNodes<N extends ts.Node>(
+  { source, nodes }: Parsed,
+  accept: (node: ts.Node) => node is N,
+): { node: N; line: number }[] {
+  return nodes.filter(accept).map((node) => {
+    return { node, line: source.getLineAndCharacterOfPosition(node.getStart(source)).line + 1 };
+  });
+}
+
 const production = /^(lib|proto|cube-server|cube-agent|serving|tools)\//;
 
 const shortFunctions: Rule = (path, text) => {
-  const source = ts.createSourceFile(path, text, ts.ScriptTarget.Latest, true);
-  const complaints: string[] = [];
-  const visit = (node: ts.Node): void => {
-    if (ts.isFunctionLike(node) && 'body' in node && node.body) {
-      const start = source.getLineAndCharacterOfPosition(node.getStart()).line;
-      const end = source.getLineAndCharacterOfPosition(node.getEnd()).line;
-      const lines = end - start + 1;
-      if (lines > FUNCTION_LINES_MAX) {
-        complaints.push(`${path}:${start + 1}: a function of ${lines} lines`);
-      }
-    }
-    ts.forEachChild(node, visit);
-  };
-  visit(source);
-  return complaints;
+  const parsed = parse(path, text);
+  return findNodes(parsed, ts.isFunctionLike).flatMap(({ node, line }) => {
+    if (!('body' in node && node.body)) return [];
+    const end = parsed.source.getLineAndCharacterOfPosition(node.getEnd()).line + 1;
+    const lines = end - line + 1;
+    return lines > FUNCTION_LINES_MAX ? [`${path}:${line}: a function of ${lines} lines`] : [];
+  });
 };
 
 /** A literal spread into a literal of its kind only saves lines: its members are written out. */
 const noSpreadLiterals: Rule = (path, text) => {
-  const source = ts.createSourceFile(path, text, ts.ScriptTarget.Latest, true);
-  const complaints: string[] = [];
-  const visit = (node: ts.Node): void => {
-    const isSpreadLiteral =
-      (ts.isSpreadAssignment(node) && ts.isObjectLiteralExpression(node.expression)) ||
-      (ts.isSpreadElement(node) && ts.isArrayLiteralExpression(node.expression));
-    if (isSpreadLiteral) {
-      const { line } = source.getLineAndCharacterOfPosition(node.getStart());
-      complaints.push(`${path}:${line + 1}: spreads a literal; write its members out`);
-    }
-    ts.forEachChild(node, visit);
-  };
-  visit(source);
-  return complaints;
+  const isSpreadLiteral = (node: ts.Node): node is ts.SpreadAssignment | ts.SpreadElement =>
+    (ts.isSpreadAssignment(node) && ts.isObjectLiteralExpression(node.expression)) ||
+    (ts.isSpreadElement(node) && ts.isArrayLiteralExpression(node.expression));
+  return findNodes(parse(path, text), isSpreadLiteral).map(
+    ({ line }) => `${path}:${line}: spreads a literal; write its members out`,
+  );
 };
 
 /** Only an index is asserted: elsewhere a type, a default or a check says that a value exists. */
 const assertsOnlyIndexes: Rule = (path, text) => {
   if (!production.test(path) && !path.startsWith('bench/')) return [];
-  const source = ts.createSourceFile(path, text, ts.ScriptTarget.Latest, true);
-  const complaints: string[] = [];
-  const visit = (node: ts.Node): void => {
-    if (ts.isNonNullExpression(node) && !ts.isElementAccessExpression(node.expression)) {
-      const { line } = source.getLineAndCharacterOfPosition(node.getStart());
-      complaints.push(`${path}:${line + 1}: a non-null assertion of what is not an index`);
-    }
-    ts.forEachChild(node, visit);
-  };
-  visit(source);
-  return complaints;
+  return findNodes(parse(path, text), ts.isNonNullExpression)
+    .filter(({ node }) => !ts.isElementAccessExpression(node.expression))
+    .map(({ line }) => `${path}:${line}: a non-null assertion of what is not an index`);
 };
 
 /** A source file opens with a doc comment: its one responsibility. */
