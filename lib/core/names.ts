@@ -40,3 +40,12 @@ export function toValidName(text: string): string {
   const name = text.replaceAll(/[^A-Za-z0-9._-]/g, '_').replace(/^[.-]+/, '_');
   return name === '' ? '_' : name.slice(0, 128);
 }
+
+let versionOrder: Intl.Collator | undefined;
+
+/** For sorting: numbers in names of versions count as numbers. */
+export function compareVersions(a: string, b: string): number {
+  // `localeCompare` with options makes one for each comparison.
+  versionOrder ??= new Intl.Collator('en', { numeric: true });
+  return versionOrder.compare(a, b);
+}

@@ -5,7 +5,7 @@
  */
 import { CubeError } from '../core/errors.ts';
 import { type LayerRef, type Manifest, requireStoredForm } from '../core/manifest.ts';
-import { checkName, NAME_PATTERN } from '../core/names.ts';
+import { checkName, compareVersions, NAME_PATTERN } from '../core/names.ts';
 import { isSealed } from '../core/sealed-format.ts';
 import { type Clock, systemClock } from '../platform/clock.ts';
 import { type EncryptionKey, type KeyRing, processKeys } from '../platform/encryption-keys.ts';
@@ -137,7 +137,7 @@ export class Repository {
       if (!NAME_PATTERN.test(name)) continue;
       if ((await this.#backend.size(manifestPath(bundle, name))) !== undefined) found.push(name);
     }
-    return found.sort((a, b) => a.localeCompare(b, 'en', { numeric: true }));
+    return found.sort(compareVersions);
   }
 
   /** @throws CubeError NOT_FOUND naming what is missing; CORRUPT; DENIED */

@@ -1,4 +1,5 @@
 /** Selects the versions that garbage collection keeps. Pure. */
+import { compareVersions } from '../core/names.ts';
 
 export interface PublishedVersion {
   readonly version: string;
@@ -40,5 +41,5 @@ export function selectRetainedVersions(
 
 /** For versions of equal age: the higher number is the newer one. */
 function compareVersionNames(a: PublishedVersion, b: PublishedVersion): number {
-  return a.version.localeCompare(b.version, 'en', { numeric: true });
+  return compareVersions(a.version, b.version);
 }

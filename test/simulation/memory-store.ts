@@ -25,6 +25,8 @@ export class MemoryStore {
   readonly world: World;
   readonly observer: StoreObserver;
   readonly #folders = new Map<string, Set<string>>();
+  /** Sorted names of folders that have not changed since they were listed. */
+  readonly #lists = new Map<string, readonly string[]>();
 
   constructor(world: World, watch: StoreObserver) {
     this.world = world;
@@ -39,6 +41,7 @@ export class MemoryStore {
       const folder = path.slice(0, Math.max(0, at));
       const names = this.#folders.get(folder) ?? new Set();
       this.#folders.set(folder, names.add(path.slice(at + 1, end)));
+      this.#lists.delete(folder);
       if (at < 0) return true;
       end = at;
       at = path.lastIndexOf('/', at - 1);
@@ -52,13 +55,16 @@ export class MemoryStore {
     for (let at = path.lastIndexOf('/'); at >= 0; at = path.lastIndexOf('/', at - 1)) {
       const names = this.#folders.get(path.slice(0, at));
       names?.delete(path.slice(at + 1, end));
+      this.#lists.delete(path.slice(0, at));
       if (names === undefined || names.size > 0) return;
       end = at;
     }
   }
 
   list(folder: string): string[] {
-    return [...(this.#folders.get(folder) ?? [])].sort();
+    const names = this.#lists.get(folder) ?? [...(this.#folders.get(folder) ?? [])].sort();
+    this.#lists.set(folder, names);
+    return [...names];
   }
 
   listBelow(folder: string): StoredObject[] {
