@@ -3,7 +3,7 @@
  * here.
  */
 import type { ChildProcess } from 'node:child_process';
-import { createHash } from 'node:crypto';
+import { createCipheriv, createHash } from 'node:crypto';
 import { once } from 'node:events';
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -59,15 +59,11 @@ export function sha256(bytes: Uint8Array): string {
   return createHash('sha256').update(bytes).digest('hex');
 }
 
-/** Bytes that are the same for the same text, and different for another. */
+/** Bytes that are the same for the same text, and different for another: a key stream. */
 export function makeBytes(text: string, length: number): Uint8Array {
-  const bytes = new Uint8Array(length);
-  for (let at = 0, i = 0; at < length; i++) {
-    const block = createHash('sha256').update(`${text}:${i}`).digest();
-    bytes.set(block.subarray(0, Math.min(block.length, length - at)), at);
-    at += block.length;
-  }
-  return bytes;
+  const key = createHash('sha256').update(text).digest().subarray(0, 16);
+  const cipher = createCipheriv('aes-128-ctr', key, Buffer.alloc(16));
+  return new Uint8Array(cipher.update(new Uint8Array(length)));
 }
 
 export interface VersionSpec {
