@@ -3,7 +3,7 @@
  * be, and never wrong or missing rows.
  */
 import assert from 'node:assert/strict';
-import { spawn } from 'node:child_process';
+import { type ChildProcess, fork, type StdioOptions } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdir, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -24,6 +24,8 @@ test('no damaged byte of the database leads to a wrong or missing row', async ()
   await store.close();
   const rows = join(folder, 'rows');
   const kept = await snapshot(rows);
+  const reader = new Reader(source.folder);
+  after(() => reader.stop());
   const names = [...kept.keys()].filter((name) => /\.ldb$|\.log$|^MANIFEST/.test(name));
   const results = new Map<string, number>();
   for (const name of names) {
@@ -32,7 +34,7 @@ test('no damaged byte of the database leads to a wrong or missing row', async ()
       const damagedBytes = Uint8Array.from(original);
       damagedBytes[Math.floor(((flip + 0.5) / 8) * original.length)]! ^= 0x10;
       await writeFile(join(rows, name), damagedBytes);
-      const result = await readDamaged(source.folder);
+      const result = await reader.read();
       results.set(result, (results.get(result) ?? 0) + 1);
       await restore(rows, kept);
     }
@@ -47,17 +49,42 @@ test('no damaged byte of the database leads to a wrong or missing row', async ()
 
 /**
  * Looks everything up in another process, because LevelDB aborts the process (SIGABRT) when it
- * finds damage itself.
+ * finds damage itself. The next lookup has the same process unless it has ended.
  */
-async function readDamaged(folder: string): Promise<string> {
-  const script = join(import.meta.dirname, 'support', 'damaged-process.js');
-  const child = spawn(process.execPath, [script, folder], { stdio: ['ignore', 'pipe', 'ignore'] });
-  let output = '';
-  child.stdout!.on('data', (chunk) => {
-    output += chunk;
-  });
-  const [, signal] = await once(child, 'close');
-  return signal === 'SIGABRT' ? 'aborted' : output;
+class Reader {
+  readonly #folder: string;
+  #child: ChildProcess | undefined;
+
+  constructor(folder: string) {
+    this.#folder = folder;
+  }
+
+  async read(): Promise<string> {
+    const script = join(import.meta.dirname, 'support', 'damaged-process.js');
+    const stdio: StdioOptions = ['ignore', 'ignore', 'ignore', 'ipc'];
+    this.#child ??= fork(script, [this.#folder], { stdio });
+    const child = this.#child;
+    const messages: string[] = [];
+    const closed = new Promise<void>((resolve) => {
+      child.on('message', (message) => {
+        messages.push(String(message));
+        if (message === 'closed') resolve();
+      });
+    });
+    // All that an ended process has sent arrives before its channel is closed.
+    const ended = Promise.all([once(child, 'exit'), once(child, 'disconnect')]);
+    child.send('read');
+    const end = await Promise.race([closed, ended]);
+    child.removeAllListeners();
+    if (end !== undefined) this.#child = undefined;
+    const [result = child.signalCode === 'SIGABRT' ? 'aborted' : `ended: ${child.signalCode}`] =
+      messages;
+    return result;
+  }
+
+  stop(): void {
+    this.#child?.kill('SIGKILL');
+  }
 }
 
 async function snapshot(folder: string): Promise<Map<string, Uint8Array>> {
