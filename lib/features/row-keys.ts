@@ -19,10 +19,28 @@ interface SlotKeys {
   readonly ends: Uint32Array | undefined;
 }
 
+/** Slots whose values are hashed together. */
+interface SlotGroup {
+  readonly slots: readonly Slot[];
+  readonly hasher: RowHasher;
+}
+
+/** The slots of a model, of which requests send some once for all rows. */
+interface SlotSplit {
+  readonly shared: Int32Array;
+  /** 1 for each slot that is shared. */
+  readonly isShared: Uint8Array;
+  readonly own: SlotGroup;
+  readonly common: SlotGroup;
+}
+
+const NO_KEYS = new Uint32Array(0);
+
 export class RowKeys {
   readonly #spec: KeySpec;
   readonly #hasher: RowHasher;
   readonly #denseNum: number;
+  #lastSplit: SlotSplit | undefined;
 
   constructor(spec: KeySpec) {
     this.#spec = spec;
@@ -49,24 +67,37 @@ export class RowKeys {
 
   /** Joins each row's own keys and the shared keys, slot by slot. */
   #join({ rowCount, features, ends }: FeatureRows, shared: SharedFeatures): Bags {
-    const { slots, hash: scheme } = this.#spec;
-    const isShared = new Set(shared.slots);
-    const ownSlots = slots.filter((_, i) => !isShared.has(i));
-    const sharedSlots = Array.from(shared.slots, (i) => slots[i]!);
-    checkBags(sharedSlots, 1, shared.features.length, shared.ends);
-    checkSides(sharedSlots, shared);
-    checkBags(ownSlots, rowCount, features.length, ends);
-    const common = hashFeatures(
-      new RowHasher(scheme, sharedSlots),
-      shared.features,
-      1,
-      shared.ends,
-    );
-    const own =
-      ownSlots.length === 0
-        ? { keys: new Uint32Array(0), ends: undefined }
-        : hashFeatures(new RowHasher(scheme, ownSlots), features, rowCount, ends);
-    return joinSharedKeys({ rowCount, isShared, slotNum: slots.length }, common, own);
+    const split = this.#splitSlots(shared.slots);
+    const { own, common } = split;
+    checkBags(common.slots, 1, shared.features.length, shared.ends);
+    checkSides(common.slots, shared);
+    checkBags(own.slots, rowCount, features.length, ends);
+    const sharedKeys = hashFeatures(common.hasher, shared.features, 1, shared.ends);
+    const ownKeys =
+      own.slots.length === 0
+        ? { keys: NO_KEYS, ends: undefined }
+        : hashFeatures(own.hasher, features, rowCount, ends);
+    return joinSharedKeys(rowCount, split.isShared, sharedKeys, ownKeys);
+  }
+
+  /** Callers share the same slots again and again. */
+  #splitSlots(shared: Int32Array): SlotSplit {
+    const last = this.#lastSplit;
+    if (last !== undefined && isEqual(last.shared, shared)) return last;
+    const { slots } = this.#spec;
+    const isShared = Uint8Array.from(slots, (_, i) => (shared.includes(i) ? 1 : 0));
+    const split = {
+      shared: shared.slice(),
+      isShared,
+      own: this.#group(slots.filter((_, i) => isShared[i] === 0)),
+      common: this.#group(Array.from(shared, (i) => slots[i]!)),
+    };
+    this.#lastSplit = split;
+    return split;
+  }
+
+  #group(slots: readonly Slot[]): SlotGroup {
+    return { slots, hasher: new RowHasher(this.#spec.hash, slots) };
   }
 
   /**
@@ -105,11 +136,12 @@ function hashFeatures(
 
 /** Rows of all slots, from the keys of each row and the keys that all rows share. */
 function joinSharedKeys(
-  rows: { rowCount: number; isShared: ReadonlySet<number>; slotNum: number },
+  rowCount: number,
+  isShared: Uint8Array,
   common: SlotKeys,
   own: SlotKeys,
 ): Bags {
-  const { rowCount, isShared, slotNum } = rows;
+  const slotNum = isShared.length;
   const total = own.keys.length + rowCount * common.keys.length;
   if (total > 2 * REQUEST_VALUES_MAX) {
     throw new CubeError(
@@ -118,21 +150,52 @@ function joinSharedKeys(
     );
   }
   const keys = new Uint32Array(total);
-  const hasBags = common.ends !== undefined || own.ends !== undefined;
-  const ends = hasBags ? new Uint32Array(rowCount * slotNum) : undefined;
+  if (common.ends === undefined && own.ends === undefined) {
+    joinSingleKeys({ rowCount, isShared, keys }, common.keys, own.keys);
+    return { keys };
+  }
+  const ends = new Uint32Array(rowCount * slotNum);
   let to = 0;
   let ownBag = 0;
   for (let row = 0; row < rowCount; row++) {
     for (let slot = 0, sharedBag = 0; slot < slotNum; slot++) {
-      const source = isShared.has(slot) ? common : own;
+      const source = isShared[slot] === 1 ? common : own;
       const bag = source === common ? sharedBag++ : ownBag++;
       const start = source.ends === undefined ? bag : bag === 0 ? 0 : source.ends[bag - 1]!;
       const end = source.ends?.[bag] ?? bag + 1;
       for (let word = 2 * start; word < 2 * end; word++) keys[to++] = source.keys[word]!;
-      if (ends !== undefined) ends[row * slotNum + slot] = to / 2;
+      ends[row * slotNum + slot] = to / 2;
     }
   }
-  return { keys, ...(ends === undefined ? {} : { ends }) };
+  return { keys, ends };
+}
+
+/** The same where each slot has one key. */
+function joinSingleKeys(
+  { rowCount, isShared, keys }: { rowCount: number; isShared: Uint8Array; keys: Uint32Array },
+  common: Uint32Array,
+  own: Uint32Array,
+): void {
+  let to = 0;
+  let ownAt = 0;
+  for (let row = 0; row < rowCount; row++) {
+    for (let slot = 0, sharedAt = 0; slot < isShared.length; slot++) {
+      if (isShared[slot] === 1) {
+        keys[to++] = common[sharedAt++]!;
+        keys[to++] = common[sharedAt++]!;
+      } else {
+        keys[to++] = own[ownAt++]!;
+        keys[to++] = own[ownAt++]!;
+      }
+    }
+  }
+}
+
+/** Whether two lists of slots are equal. */
+function isEqual(one: Int32Array, other: Int32Array): boolean {
+  if (one.length !== other.length) return false;
+  for (let i = 0; i < one.length; i++) if (one[i] !== other[i]) return false;
+  return true;
 }
 
 /** Rejects a value of an item that several rows share; a missing one is missing in each. */

@@ -18,7 +18,6 @@ import {
   parseJsonLength,
 } from './infer-json.ts';
 import { type FoundHead, KnownHeads } from './known-heads.ts';
-import { KnownRows } from './known-rows.ts';
 
 /** The model of a request. */
 export interface ModelChoice {
@@ -63,6 +62,17 @@ export class InferParser {
   }
 }
 
+type PrepareRows = typeof import('./known-rows.ts').prepareRows;
+
+let prepareRows: PrepareRows | undefined;
+let isLoading = false;
+
+/** Loads what prepares requests, which the start of serving does not need. */
+export async function loadKnownRows(): Promise<void> {
+  isLoading = true;
+  ({ prepareRows } = await import('./known-rows.ts'));
+}
+
 /** @param data after the head */
 function parseKnown(
   found: FoundHead,
@@ -73,15 +83,16 @@ function parseKnown(
   const loaded = choose(head.experimentKey);
   const known = head.prepared.get(loaded);
   if (known !== undefined && known.model === model && !isTensorModel(loaded)) {
-    return known.parse(loaded, found, data);
+    const parsed = known.parse(loaded, found, data);
+    if (parsed !== undefined) return parsed;
   }
   const request = head.toRequest(found, data);
   const parsed = toParsed(request, { model, loaded }, head.isBinary);
-  if (!('graph' in parsed)) {
-    const outputs = request.outputs.map(({ name }) => name);
-    const rows = KnownRows.prepare({ model, parsed, head, outputs });
-    if (rows !== undefined) head.prepared.set(loaded, rows);
-  }
+  if ('graph' in parsed) return parsed;
+  const outputs = request.outputs.map(({ name }) => name);
+  const prepared = prepareRows?.({ model, parsed, head, outputs });
+  if (prepared !== undefined) head.prepared.set(loaded, prepared);
+  else if (!isLoading) void loadKnownRows();
   return parsed;
 }
 

@@ -23,8 +23,25 @@ export const HEADS_MAX = 256;
 export interface PreparedRequests {
   /** The name in requests, which responses repeat. */
   readonly model: string;
-  /** @param data after the head @throws CubeError INVALID_ARGUMENT for values */
-  parse(bundle: LoadedBundle, found: FoundHead, data: Uint8Array): ParsedRequest<InferBody>;
+  /**
+   * @param data after the head
+   * @returns undefined for data that must be parsed as that of an unknown head
+   * @throws CubeError INVALID_ARGUMENT for values
+   */
+  parse(
+    bundle: LoadedBundle,
+    found: FoundHead,
+    data: Uint8Array,
+  ): ParsedRequest<InferBody> | undefined;
+}
+
+/** A parsed request of a head, from which the next ones with this head are prepared. */
+export interface FirstRequest {
+  readonly model: string;
+  readonly parsed: ParsedRequest<InferBody>;
+  readonly head: KnownHead;
+  /** Names of the outputs that the request asks for; empty: all. */
+  readonly outputs: readonly string[];
 }
 
 /** Requests with one head, as it is for all of them. */

@@ -9,9 +9,11 @@ import { CubeError } from '../../lib/core/errors.ts';
 import { LoadedBundle } from '../../serving/engine/loaded-bundle.ts';
 import type { LoadedVersion } from '../../serving/engine/loaded-version.ts';
 import { HEAD_BYTES_MAX } from '../../serving/protocols/head-text.ts';
-import { InferParser } from '../../serving/protocols/infer-parser.ts';
+import { InferParser, loadKnownRows } from '../../serving/protocols/infer-parser.ts';
 import { ALL_HEADS_BYTES_MAX, HEADS_MAX } from '../../serving/protocols/known-heads.ts';
 import { rawStrings } from './support/kserve-client.ts';
+
+await loadKnownRows();
 
 const plainDense = (name: string) => ({ name, missing: -1, log: true, shift: 0.5, scale: 2 });
 const OUTPUTS = [
@@ -146,6 +148,8 @@ const goodInputs = fc.integer({ min: 1, max: 3 }).chain((rows) => {
     keys.map((one): Input[] => [one]),
     fc.constant<Input[]>([strings, dense]),
     fc.constant<Input[]>([slot('C1', 1), slot('C2', rows), dense]),
+    fc.constant<Input[]>([slot('C2', rows), dense, slot('C1', rows)]),
+    fc.constant<Input[]>([dense, slot('C2', rows)]),
   );
 });
 const inputs = fc.oneof(
