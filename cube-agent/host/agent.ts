@@ -34,6 +34,8 @@ export interface AgentOptions {
 
 /** How long one poll waits for answers. A later answer starts the next poll. */
 const POLL_WAIT_MS = 500;
+/** Pause before a server that could not be reached is asked again. */
+const RECONNECT_FIRST_MS = 50;
 /** Without a poll for this long, and two poll intervals, the agent counts as unhealthy. */
 const STALL_TIMEOUT_MS = 60_000;
 
@@ -51,6 +53,7 @@ export class Agent implements Stoppable {
   readonly #locks: { release: () => void }[] = [];
   #repository: Repository | undefined;
   #wake = new AbortController();
+  #reconnectMs = RECONNECT_FIRST_MS;
   /** The refresh from the repository that is in progress. */
   #refreshing: Promise<void> | undefined;
   #lastPollMs: number;
@@ -167,9 +170,38 @@ export class Agent implements Stoppable {
       }
       this.#lastPollMs = clock.nowMs();
       // Jitter: the agents of a fleet must not poll the repository at the same moment.
-      await clock.sleep(config.pollMs * (0.8 + 0.4 * Math.random()), this.#wake.signal);
+      await this.#waitForServers(config.pollMs * (0.8 + 0.4 * Math.random()));
     }
     await this.#tasks.waitUntilIdle();
+  }
+
+  /**
+   * Waits that long, or until a server that could not be reached answers: after a restart of the
+   * host, servers are loaded as soon as they listen. The pauses between attempts double, so that a
+   * server that stays away is soon asked by polls only.
+   */
+  async #waitForServers(waitMs: number): Promise<void> {
+    const { clock } = this.#options;
+    const endMs = clock.nowMs() + waitMs;
+    const wake = this.#wake.signal;
+    for (;;) {
+      const leftMs = endMs - clock.nowMs();
+      if (leftMs <= 0 || wake.aborted) return;
+      if (!this.servers.hasUnreachable) {
+        this.#reconnectMs = RECONNECT_FIRST_MS;
+        await clock.sleep(leftMs, wake);
+        return;
+      }
+      await clock.sleep(Math.min(leftMs, this.#reconnectMs), wake);
+      if (wake.aborted || clock.nowMs() >= endMs) return;
+      this.#reconnectMs = Math.min(2 * this.#reconnectMs, waitMs);
+      const answer = this.servers.pollUnreachable(this.#stopping.signal).then((hasAnswered) => {
+        if (hasAnswered) this.#wake.abort();
+        return hasAnswered;
+      });
+      // A request that gets no answer ends with the time limit of calls, which is longer.
+      if (await Promise.race([answer, clock.sleep(this.#reconnectMs, wake)])) return;
+    }
   }
 
   async #poll(): Promise<void> {

@@ -46,6 +46,17 @@ export class ServerMonitor {
     return this.#known.size === this.#options.servers.length;
   }
 
+  /** Servers that the last request did not reach, or that never answered; not those that hang. */
+  get #unreachable(): ControlClient[] {
+    return this.#options.servers.filter(
+      ({ address }) => !this.#pending.has(address) && this.#known.get(address)?.answers !== true,
+    );
+  }
+
+  get hasUnreachable(): boolean {
+    return this.#unreachable.length > 0;
+  }
+
   get snapshots(): readonly ServerSnapshot[] {
     return [...this.#known.values()].map((server) => {
       const answers = server.answers && !this.#pending.has(server.address);
@@ -60,15 +71,26 @@ export class ServerMonitor {
 
   /** Resolves when all servers have answered. A server that hangs has one request at a time. */
   async poll(signal: AbortSignal): Promise<void> {
-    for (const server of this.#options.servers) {
-      const { address } = server;
-      if (this.#pending.has(address)) continue;
-      const request = this.#readUnchanged(server, signal).finally(() =>
-        this.#pending.delete(address),
-      );
-      this.#pending.set(address, request);
-    }
+    for (const server of this.#options.servers) void this.#request(server, signal);
     await Promise.all(this.#pending.values());
+  }
+
+  /** Asks only servers that cannot be reached. @returns whether one of them has answered */
+  async pollUnreachable(signal: AbortSignal): Promise<boolean> {
+    const servers = this.#unreachable;
+    await Promise.all(servers.map((server) => this.#request(server, signal)));
+    return servers.some(({ address }) => this.#known.get(address)?.answers === true);
+  }
+
+  #request(server: ControlClient, signal: AbortSignal): Promise<void> {
+    const { address } = server;
+    const pending = this.#pending.get(address);
+    if (pending !== undefined) return pending;
+    const request = this.#readUnchanged(server, signal).finally(() =>
+      this.#pending.delete(address),
+    );
+    this.#pending.set(address, request);
+    return request;
   }
 
   /** Repeats the request as long as the server is changed while it answers. */

@@ -107,6 +107,18 @@ test('a server that is down or hangs does not block the others', async (t) => {
   await waitFor('all at 1', areAllActive('1', host.servers));
 });
 
+test('a server that comes up is loaded at once, also with a long poll interval', async (t) => {
+  const host = await createHost(t, 2);
+  await publish(host, { version: '1' });
+  await host.repository.activate('ctr', 'stable', { version: '1', ...AUDIT });
+  for (const server of host.servers) server.isUnreachable = true;
+  const running = startAgent(t, host, host.servers, '--poll-ms', '3600000');
+  const isRefused = (message: string): boolean => message.startsWith('cannot contact');
+  await waitFor('refused', () => running.messages().filter(isRefused).length === 2);
+  for (const server of host.servers) server.isUnreachable = false;
+  await waitFor('all at 1', areAllActive('1', host.servers));
+});
+
 test('two shard counts coexist on one host', async (t) => {
   const host = await createHost(t, 2);
   const more = await startServers(t, 3, host.dataDir);
