@@ -27,8 +27,11 @@ export function redisTlsMissing(): string | undefined {
   return /tls-port/.test(`${stdout}${stderr}`) ? 'redis-server is built without TLS' : undefined;
 }
 
+/** Never connects: others duplicate it, because to make a client is to make a class of commands. */
+const model = createClient();
+
 async function command(port: number, args: string[], password?: string): Promise<unknown> {
-  const client = createClient({
+  const client = model.duplicate({
     socket: { host: '127.0.0.1', port, reconnectStrategy: false },
     ...(password && { password }),
   });
