@@ -12,12 +12,13 @@
  * roughly how long it takes.
  */
 import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { availableParallelism, tmpdir } from 'node:os';
+import { availableParallelism } from 'node:os';
 import { dirname, join, relative, resolve } from 'node:path';
 import { finished } from 'node:stream/promises';
 import { run } from 'node:test';
 import { spec, tap } from 'node:test/reporters';
 import { fileURLToPath, pathToFileURL } from 'node:url';
+import { makeTestFolder } from './test-folder.mjs';
 import { QUEUE_FILE, TAKEN_PREFIX } from './test-group.mjs';
 
 const RERUN_OPTION = '--rerun-failed';
@@ -111,7 +112,7 @@ function writeScript(folder, index) {
 
 /** @returns the files with failed tests, those that did not run, and the CPU seconds of each file */
 async function runGroups(groups, processes) {
-  const folder = mkdtempSync(join(tmpdir(), 'hypercube-test-'));
+  const folder = mkdtempSync(join(testFolder, 'run-'));
   const times = join(folder, 'times');
   const paths = groups.map((files) => files.map((file) => resolve(root, file)));
   writeFileSync(join(folder, QUEUE_FILE), JSON.stringify(paths));
@@ -198,6 +199,8 @@ if (files.length === 0) {
   console.error(`no test file matches: ${parts.join(' ')}`);
   process.exit(1);
 }
+const testFolder = makeTestFolder();
+process.env.TMPDIR = testFolder;
 const result = await runGroups(makeGroups(files), PROCESSES);
 const { failed, notRun, seconds } = result;
 if (failed.length > 0) console.log(`# failed: ${failed.join(', ')}`);
