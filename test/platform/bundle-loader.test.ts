@@ -36,6 +36,7 @@ interface Bundle {
   readonly cache: string;
 }
 
+/** The code is compiled by another process: that of the tests has other V8 flags. */
 function makeBundle(t: TestContext): Bundle {
   const folder = join(temporaryFolder(t), 'dist', 'chunks');
   mkdirSync(folder, { recursive: true });
@@ -44,10 +45,16 @@ function makeBundle(t: TestContext): Bundle {
   writeFileSync(join(folder, 'lazy.cjs'), LAZY);
   const main = join(folder, 'main.cjs');
   const cache = findCodeCache(main);
-  const loader = new BundleLoader(folder);
-  loader.compile('main.cjs');
-  loader.compile('part.cjs');
-  loader.writeCodeCache(cache);
+  const script = `
+    const { BundleLoader } = await import(${JSON.stringify(LOADER)});
+    const loader = new BundleLoader(${JSON.stringify(folder)});
+    loader.compile('main.cjs');
+    loader.compile('part.cjs');
+    loader.writeCodeCache(${JSON.stringify(cache)});`;
+  const file = join(folder, 'make.mjs');
+  writeFileSync(file, script);
+  const { stderr, status } = spawnSync(process.execPath, [file], { encoding: 'utf8' });
+  assert.equal(status, 0, stderr);
   return { main, cache };
 }
 
