@@ -4,6 +4,7 @@
  */
 import { InvalidArgumentError, parseIntegerBetween } from '../lib/platform/cli.ts';
 import { runLongPrograms } from './support/long-programs.ts';
+import { RANKING_MODELS } from './support/ranking-models.ts';
 import { CURVE_NAMES } from './support/scale-curves.ts';
 
 const COUNT_MAX = 100_000;
@@ -66,6 +67,13 @@ const SCALE_OPTIONS = [
     parse: (folder: string) => folder,
   },
 ];
+
+const GRAPH_NAMES = Object.keys(RANKING_MODELS);
+
+function parseGraph(name: string): string {
+  if (GRAPH_NAMES.includes(name)) return name;
+  throw new InvalidArgumentError(`Expected one of ${GRAPH_NAMES.join(', ')}.`);
+}
 
 process.exitCode = await runLongPrograms({
   name: 'bench',
@@ -207,7 +215,14 @@ process.exitCode = await runLongPrograms({
     'user-split': {
       script: 'user-split.bench.js',
       summary: 'A user with 40 candidates: its features sent once, its side of the graph run once',
-      minutes: 1,
+      minutes: 3,
+      options: [
+        {
+          flags: '--graph <name>',
+          description: `Only this graph: ${GRAPH_NAMES.join(', ')} (default: all)`,
+          parse: parseGraph,
+        },
+      ],
     },
     'version-switch': {
       script: 'version-switch.bench.js',

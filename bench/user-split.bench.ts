@@ -1,14 +1,16 @@
 /**
  * Ranking requests through the port: one user with 40 candidates, 20 of 26 slots of the user. The
  * user's features are in each row or sent once, and the user side of the graph runs for each row or
- * once. The four alternate in rounds; rates are per second of the service's CPU time.
+ * once. The four alternate in rounds; rates are per second of the service's CPU time. Before, the
+ * scores of all four are compared. Bare onnxruntime shows what of a request is the graph alone.
  */
 import { loadavg } from 'node:os';
-import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { makeTemporaryFolder, readText, removePath, replaceFile } from '../lib/platform/files.ts';
+import { parseArgs } from 'node:util';
+import { makeTemporaryFolder, removePath } from '../lib/platform/files.ts';
+import { measureBareGraphs } from './support/bare-split.ts';
 import { pinSelf } from './support/cube-server-process.ts';
-import { createRequestRows, DEMO, publishModel } from './support/demo-model.ts';
+import { createRequestRows } from './support/demo-model.ts';
 import {
   type Caller,
   connectHttp,
@@ -19,15 +21,23 @@ import {
   readLines,
   SLOT_NUM,
 } from './support/protocol-callers.ts';
-import { type Service, startServing } from './support/serving-process.ts';
+import {
+  publishRankingModel,
+  RANKING_MODELS,
+  type RankingModel,
+  USER_SLOTS,
+} from './support/ranking-models.ts';
+import { type LoggingService, type Service, startServing } from './support/serving-process.ts';
 
 const CLIENT_CORE = 1;
 const IN_FLIGHT = 8;
 const CANDIDATES = 40;
-/** Slots with features of the user; the other slots have features of each candidate. */
-const USER_SLOTS = 20;
 /** Requests encoded before the measurement; clients send them in turn. */
 const REQUESTS_MAX = 500;
+/** Requests whose scores are compared before the measurement. */
+const COMPARED = 20;
+/** Only the order of additions differs. */
+const TOLERANCE = 1e-5;
 const ROUNDS = 5;
 /** A busy machine answers late, and this is no test of deadlines. */
 const FLAGS = ['--store', 'memory', '--timeout-ms', '60000'];
@@ -82,56 +92,121 @@ function median(values: readonly number[]): number {
   return [...values].sort((a, b) => a - b)[values.length >> 1] ?? Number.NaN;
 }
 
-/** Publishes the demo's model with the first slots declared user-side. */
-async function publishRanker(folder: string): Promise<void> {
-  const features = JSON.parse(readText(join(DEMO, 'features.json')));
-  const slots = features.slots.map((slot: object, i: number) => {
-    return i < USER_SLOTS ? { ...slot, side: 'user' } : slot;
-  });
-  const path = join(folder, 'features.json');
-  replaceFile(path, JSON.stringify({ ...features, slots }));
-  await publishModel(folder, 2, path);
+/** The scores in a response of KServe with binary outputs. */
+function readScores(response: Buffer): Float32Array {
+  const bodyAt = response.indexOf('\r\n\r\n') + 4;
+  const head = response.toString('latin1', 0, bodyAt);
+  const jsonLength = Number(/inference-header-content-length: (\d+)/i.exec(head)?.[1]);
+  const jsonEnd = bodyAt + jsonLength;
+  const { outputs } = JSON.parse(response.toString('utf8', bodyAt, jsonEnd));
+  const [{ datatype, shape, parameters }] = outputs;
+  if (datatype !== 'FP32' || outputs.length !== 1 || shape[0] !== CANDIDATES) {
+    throw new Error(`expected ${CANDIDATES} scores: ${JSON.stringify(outputs)}`);
+  }
+  const bytes = new Uint8Array(response.subarray(jsonEnd, jsonEnd + parameters.binary_data_size));
+  const width = shape[1] ?? 1;
+  // The last column is the probability of a click.
+  return new Float32Array(bytes.buffer).filter((_, i) => i % width === width - 1);
 }
 
-async function main(): Promise<void> {
-  const folder = makeTemporaryFolder('hypercube-bench-');
-  pinSelf(CLIENT_CORE);
-  const services: Service[] = [];
-  try {
-    await publishRanker(folder);
-    for (const splitUser of ['off', 'auto']) {
-      services.push(await startServing(folder, [...FLAGS, '--split-user', splitUser]));
+/** @throws Error unless all variants give the same scores, which differ within a request */
+async function compareScores(variants: readonly Variant[]): Promise<void> {
+  for (let i = 0; i < COMPARED; i++) {
+    const scores: Float32Array[] = [];
+    for (const { callers } of variants) {
+      scores.push(readScores((await callers[0]?.call(i)) as Buffer));
     }
-    const variants = services.flatMap((service, i): Variant[] =>
-      [false, true].map((isShared) => {
-        const name =
-          `${isShared ? 'sent once' : 'in each row'}, ` +
-          `user side runs ${i === 0 ? 'for each row' : 'once'}`;
-        return openVariant(name, service, connectCandidates(isShared), folder);
-      }),
+    const [expected = new Float32Array()] = scores;
+    if (Math.max(...expected) - Math.min(...expected) < 100 * TOLERANCE) {
+      throw new Error(`request ${i}: all candidates have the score ${expected[0]}`);
+    }
+    for (const [v, actual] of scores.entries()) {
+      const difference = Math.max(
+        ...actual.map((score, row) => Math.abs(score - (expected[row] ?? 0))),
+      );
+      if (difference <= TOLERANCE) continue;
+      throw new Error(`request ${i}: scores differ by ${difference} (${variants[v]?.name})`);
+    }
+  }
+}
+
+/** @throws Error when the log says something else than the flag */
+function checkSplit(service: LoggingService, splitUser: string): void {
+  const isSplit = service.readLog().includes('the user side of the graph runs once per user');
+  if (isSplit === (splitUser === 'auto')) return;
+  throw new Error(`--split-user ${splitUser}: split is ${isSplit}\n${service.readLog()}`);
+}
+
+function report(variants: readonly Variant[]): void {
+  const [baseline] = variants;
+  process.stdout.write(
+    'features of the user                       requests per CPU s   ratio   of each round\n',
+  );
+  for (const { name, rates } of variants) {
+    const ratios = rates.map((rate, round) => rate / (baseline?.rates[round] ?? 1));
+    process.stdout.write(
+      `${name.padEnd(42)}${Math.round(median(rates)).toLocaleString('en').padStart(19)}` +
+        `${median(ratios).toFixed(2).padStart(8)}   ` +
+        `${ratios.map((ratio) => ratio.toFixed(2)).join(' ')}\n`,
     );
+  }
+}
+
+async function reportBareGraphs(folder: string, variants: readonly Variant[]): Promise<void> {
+  const options = { candidates: CANDIDATES, userSlots: USER_SLOTS };
+  const { whole, split } = await measureBareGraphs(folder, options);
+  const micros = variants.map(({ rates }) => 1e6 / median(rates));
+  const [slowest = Number.NaN, fastest = Number.NaN] = [micros[0], micros.at(-1)];
+  process.stdout.write(
+    `CPU µs of a request: ${Math.round(slowest)} in each row, ${Math.round(fastest)} once; ` +
+      `graph alone: ${Math.round(whole)} whole, ${Math.round(split)} split; if requests cost ` +
+      `nothing else: ${(slowest / split).toFixed(2)} x\n`,
+  );
+}
+
+async function measureModel(model: RankingModel, folder: string): Promise<void> {
+  const services: Service[] = [];
+  const variants: Variant[] = [];
+  try {
+    await publishRankingModel(folder, model);
+    for (const splitUser of ['off', 'auto']) {
+      const service = await startServing(folder, [...FLAGS, '--split-user', splitUser]);
+      services.push(service);
+      checkSplit(service, splitUser);
+      for (const isShared of [false, true]) {
+        const runs = splitUser === 'off' ? 'for each row' : 'once';
+        const name = `${isShared ? 'sent once' : 'in each row'}, user side runs ${runs}`;
+        variants.push(openVariant(name, service, connectCandidates(isShared), folder));
+      }
+    }
+    await compareScores(variants);
     for (const variant of variants) await runFor(variant, WARM_MS);
     for (let round = 0; round < ROUNDS; round++) {
       for (const variant of variants) variant.rates.push(await runFor(variant, MEASURE_MS));
     }
-    const [baseline] = variants;
-    process.stdout.write(
-      `${CANDIDATES} candidates of one user, ${USER_SLOTS} of ${SLOT_NUM} slots of the user; ` +
-        `load ${loadavg()[0]?.toFixed(1)}\n` +
-        'features of the user                       requests per CPU s   ratio   of each round\n',
-    );
-    for (const { name, rates, callers } of variants) {
-      for (const caller of callers) caller.close();
-      const ratios = rates.map((rate, round) => rate / (baseline?.rates[round] ?? 1));
-      process.stdout.write(
-        `${name.padEnd(42)}${Math.round(median(rates)).toLocaleString('en').padStart(19)}` +
-          `${median(ratios).toFixed(2).padStart(8)}   ` +
-          `${ratios.map((ratio) => ratio.toFixed(2)).join(' ')}\n`,
-      );
-    }
+    report(variants);
+    await reportBareGraphs(folder, variants);
   } finally {
+    for (const { callers } of variants) for (const caller of callers) caller.close();
     for (const service of services) await service.stop();
-    removePath(folder);
+  }
+}
+
+async function main(): Promise<void> {
+  const { values } = parseArgs({ options: { graph: { type: 'string' } } });
+  pinSelf(CLIENT_CORE);
+  process.stdout.write(
+    `${CANDIDATES} candidates of one user, ${USER_SLOTS} of ${SLOT_NUM} slots of the user\n`,
+  );
+  for (const [name, model] of Object.entries(RANKING_MODELS)) {
+    if (values.graph !== undefined && values.graph !== name) continue;
+    const folder = makeTemporaryFolder('hypercube-bench-');
+    try {
+      process.stdout.write(`\n${model.title}; load ${loadavg()[0]?.toFixed(1)}\n`);
+      await measureModel(model, folder);
+    } finally {
+      removePath(folder);
+    }
   }
 }
 

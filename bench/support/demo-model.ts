@@ -25,15 +25,17 @@ const ROWS = 60_000;
  * Publishes two versions of the demo's model to `<folder>/repo`, and writes rows to
  * `<folder>/rows.tsv`.
  * @param features path of another features.json than the demo's
+ * @param model path of another model than the demo's
  */
 export async function publishModel(
   folder: string,
   shardNum: number,
   features: string = join(DEMO, 'features.json'),
+  model: string = join(DEMO, 'model.onnx'),
 ): Promise<void> {
   const pruned = join(folder, 'pruned');
   const repository = join(folder, 'repo');
-  const input = ['--model', join(DEMO, 'model.onnx'), '--features', features];
+  const input = ['--model', model, '--features', features];
   runTool('prune-model', [...input, '--output', pruned]);
   for (const version of ['1', '2']) {
     const target = ['--output-path', repository, '--bundle', BUNDLE, '--cur-version', version];

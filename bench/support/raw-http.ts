@@ -1,7 +1,7 @@
 /**
  * A minimal HTTP client for benchmarks, so that the client is not the busier side. Requests are
  * encoded in advance, a connection has one in flight, and only the status and the length of a
- * response are read.
+ * response are read; callers get its bytes.
  */
 import { connect, type Socket } from 'node:net';
 
@@ -23,7 +23,7 @@ export function postBytes(
 export class RawHttp {
   readonly #socket: Socket;
   #received: Buffer = Buffer.alloc(0);
-  #settle: { resolve(): void; reject(error: Error): void } | undefined;
+  #settle: { resolve(response: Buffer): void; reject(error: Error): void } | undefined;
 
   /** @param socket connected to the URL; default: a plain one */
   constructor({ hostname, port }: URL, socket?: Socket) {
@@ -33,8 +33,8 @@ export class RawHttp {
     this.#socket.on('close', () => this.#settle?.reject(new Error('the connection closed')));
   }
 
-  /** Sends a request. Resolves when the response is complete; rejects unless its status is 200. */
-  call(request: Uint8Array): Promise<void> {
+  /** Sends a request. @returns the whole response; rejects unless its status is 200 */
+  call(request: Uint8Array): Promise<Buffer> {
     return new Promise((resolve, reject) => {
       this.#settle = { resolve, reject };
       this.#socket.write(request);
@@ -56,7 +56,7 @@ export class RawHttp {
     if (bytes.length < headEnd + HEAD_END.length + length) return;
     this.#received = Buffer.alloc(0);
     const settle = this.#settle;
-    if (head.startsWith('200', STATUS_AT)) settle?.resolve();
+    if (head.startsWith('200', STATUS_AT)) settle?.resolve(bytes);
     else settle?.reject(new Error(bytes.toString('utf8', 0, 1_000)));
   }
 }

@@ -17,6 +17,11 @@ export interface Service {
   stop(): Promise<void>;
 }
 
+export interface LoggingService extends Service {
+  /** What the process has logged so far. */
+  readLog(): string;
+}
+
 interface ServiceOptions {
   /** The core of the process; undefined: any. Default SERVICE_CORE. */
   readonly core?: number | undefined;
@@ -29,7 +34,7 @@ export async function startServing(
   folder: string,
   flags: readonly string[],
   given: ServiceOptions = {},
-): Promise<Service> {
+): Promise<LoggingService> {
   const { core, instances } = { core: SERVICE_CORE, instances: 1, ...given };
   const main = join(import.meta.dirname, '..', '..', 'serving', 'main.js');
   const options = ['--repository', join(folder, 'repo'), '--bundle', BUNDLE, '--port', '0'];
@@ -49,6 +54,7 @@ export async function startServing(
   }
   return {
     url,
+    readLog: () => log,
     async cpuSeconds() {
       const text = await (await fetch(new URL('/metrics', url))).text();
       return Number(/^process_cpu_seconds_total (\S+)/m.exec(text)?.[1]);
