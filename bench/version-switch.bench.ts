@@ -1,8 +1,9 @@
 /**
  * How much loading a version slows lookups of a cube-server: latency of an open loop at a quarter
  * of the server's capacity, first quiet, then while versions of the same size are loaded, activated
- * and unloaded one after another. The server is not pinned; keys are cold. Prints percentiles and
- * their ratio, for several load rates; Cube loads at the disk's full speed.
+ * and unloaded one after another, then quiet again. The server is not pinned; keys are cold. Prints
+ * percentiles and their ratio to the first quiet phase, for several load rates. The ratio of the
+ * second quiet phase says how much the machine alone makes of it.
  */
 import { pathToFileURL } from 'node:url';
 import { makeTemporaryFolder, removePath } from '../lib/platform/files.ts';
@@ -30,7 +31,9 @@ const IN_FLIGHT = 64;
 const IN_FLIGHT_MAX = 16_384;
 const CAPACITY_MS = 2000;
 const PHASE_MS = 8000;
+const ROUNDS_DEFAULT = 10;
 const ROUNDS = 3;
+const P99 = 0.99;
 const SHARES: readonly number[] = [0.5, 0.9, 0.99, 0.999];
 
 type Call = () => Promise<void>;
@@ -90,7 +93,17 @@ function print(name: string, sorted: Float64Array, quiet?: Float64Array): void {
   process.stdout.write(`${name.padEnd(34)}${figures.join('')}\n`);
 }
 
-async function measure(folder: string, name: string, flags: readonly string[]): Promise<void> {
+function printRatios(name: string, ratios: readonly number[]): void {
+  const sorted = [...ratios].sort((a, b) => a - b).map((ratio) => ratio.toFixed(2));
+  process.stdout.write(`${name}: median ${sorted[sorted.length >> 1]} (${sorted.join(', ')})\n`);
+}
+
+async function measure(
+  folder: string,
+  name: string,
+  rounds: number,
+  flags: readonly string[],
+): Promise<void> {
   const server = await startServer(folder, { shard: 0, shardNum: 1, flags });
   const channel = new Channel(server.address, { maxInFlight: IN_FLIGHT_MAX });
   try {
@@ -101,18 +114,27 @@ async function measure(folder: string, name: string, flags: readonly string[]): 
     process.stdout.write(
       `\n${name}: ${perSecond.toLocaleString('en')} requests/s of ${KEYS} keys\n`,
     );
-    for (let round = 1; round <= ROUNDS; round++) {
-      await waitForFullCores();
-      const quiet = await openLoop(call, { perSecond, forMs: PHASE_MS, waitBy: 'sleep' });
-      await waitForFullCores();
+    const ratios = { loads: [] as number[], quiet: [] as number[] };
+    for (let round = 1; round <= rounds; round++) {
+      const measureLoop = async (): Promise<Float64Array> => {
+        await waitForFullCores();
+        return openLoop(call, { perSecond, forMs: PHASE_MS, waitBy: 'sleep' });
+      };
+      const quiet = await measureLoop();
       const until = { done: false };
       const switching = keepSwitching(server, until);
-      const busy = await openLoop(call, { perSecond, forMs: PHASE_MS, waitBy: 'sleep' });
+      const busy = await measureLoop();
       until.done = true;
       const switches = await switching;
+      const again = await measureLoop();
       print('quiet, ms', quiet);
       print(`during ${switches} loads and switches, ms`, busy, quiet);
+      print('quiet again, ms', again, quiet);
+      ratios.loads.push(percentile(busy, P99) / percentile(quiet, P99));
+      ratios.quiet.push(percentile(again, P99) / percentile(quiet, P99));
     }
+    printRatios('p99 during loads / quiet', ratios.loads);
+    printRatios('p99 quiet again / quiet', ratios.quiet);
   } finally {
     channel.close();
     await server.stop();
@@ -128,9 +150,9 @@ async function run(): Promise<void> {
     process.stdout.write('Latency of lookups while versions are loaded, against quiet periods.\n');
     const shares = SHARES.map((share) => `p${100 * share}`.padStart(15)).join('');
     process.stdout.write(`${' '.repeat(34)}${shares}\n`);
-    await measure(folder, 'loads at the default rate', []);
-    await measure(folder, 'loads at 1 GiB/s', ['--load-rate', '1GiB']);
-    await measure(folder, 'loads unthrottled', ['--load-rate', '0']);
+    await measure(folder, 'loads at the default rate', ROUNDS_DEFAULT, []);
+    await measure(folder, 'loads at 1 GiB/s', ROUNDS, ['--load-rate', '1GiB']);
+    await measure(folder, 'loads unthrottled', ROUNDS, ['--load-rate', '0']);
   } finally {
     removePath(folder);
   }
