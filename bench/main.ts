@@ -187,6 +187,11 @@ process.exitCode = await runLongPrograms({
       summary: 'Each protocol of serving against the graph alone',
       minutes: 3,
     },
+    'server-threads': {
+      script: 'server-threads.bench.js',
+      summary: 'Lookups of cube-server with two threads against one (Node 22.12)',
+      minutes: 1,
+    },
     serving: {
       script: 'serving.bench.js',
       summary: 'The engine of serving against the graph alone',

@@ -14,6 +14,8 @@ import { startLocal } from './support/toy-service.ts';
 
 const toy = new ToyBundle({ version: '5', seed: 51 });
 const ROWS = 10_000;
+/** Twice the period of AnnouncedBodies. */
+const ANNOUNCED_MS = 500;
 const many = toyRows(ROWS);
 /** Growth beyond this is a leak; garbage collection accounts for less. */
 const GROWTH_BYTES_MAX = 96 << 20;
@@ -112,6 +114,8 @@ test('slow, half-closed and vanished clients do not delay others', async (t) => 
   }
   // More rows than the queue accepts: some of these requests are rejected.
   await serving.waitFor('/v1/status', ({ body }) => body.inFlight === 0);
+  // For so long requests whose bodies have not arrived count as waiting.
+  await sleep(ANNOUNCED_MS);
   const drops = (async () => {
     const rows = toyRows(1);
     const text = httpRequest('/v1/ctr:predict', 'text/tab-separated-values', toTsv(rows));
