@@ -6,11 +6,27 @@
  *
  *     [user, item] · W  =  repeat(user · W_user) + item · W_item
  *
+ * Dot products of all pairs of vectors are divided: those of two vectors of the user, and others.
  * The outputs stay the same up to the order of additions.
  */
 import { requireDefined } from '../lib/core/errors.ts';
-import { encodeOnnxNode, encodeTensor, encodeValueInfo } from './onnx-encoding.ts';
+import {
+  encodeOnnxNode,
+  encodeTensor,
+  encodeValueInfo,
+  type OnnxAttributeValue,
+} from './onnx-encoding.ts';
 import { type FloatWeight, type GraphNode, OnnxGraph } from './onnx-graph.ts';
+import {
+  ELEMENTS_MAX,
+  gcd,
+  inferElementOrder,
+  mergePieces,
+  type Piece,
+  pairVectors,
+  pickPieces,
+  takeMatrixRows,
+} from './onnx-row-pieces.ts';
 import { countElements, inferRowDims, type Operand, type RowDims } from './onnx-row-shapes.ts';
 
 const ELEM_FLOAT = 1;
@@ -56,15 +72,6 @@ export interface UserSplit {
   readonly inputs: readonly (readonly SplitInput[])[];
 }
 
-/** Part of a row: all elements of a tensor's row, which has them once for each user or row. */
-interface Piece {
-  readonly tensor: string;
-  readonly isUser: boolean;
-  /** First element in the row of the tensor, and how many. */
-  readonly start: number;
-  readonly length: number;
-}
-
 /** Not computed unless needed: its rows are made of pieces. */
 interface MixedValue {
   readonly kind: 'mixed';
@@ -107,6 +114,8 @@ class UserSplitter {
   readonly #initializers: Uint8Array[] = [];
   readonly #replaced = new Set<GraphNode>();
   readonly #names: Set<string>;
+  /** Tensors of pieces that are computed when one of their elements is needed. */
+  readonly #later = new Map<string, () => void>();
   /** Nodes to write before the node that is being rewritten. */
   #pending: Uint8Array[] = [];
   readonly #rowUsers: string;
@@ -208,11 +217,23 @@ class UserSplitter {
     }
   }
 
-  /** Leaves a node out unless its output is needed as a whole. @returns false if it must run */
+  /**
+   * Leaves a node out unless its output is needed as a whole. A node that takes elements of one
+   * side only is replaced: its output belongs to this side.
+   *
+   * @returns false if the node must run
+   */
   #defer(node: GraphNode, dims: readonly number[], kinds: ReadonlySet<string>): boolean {
     const pieces = this.#findPieces(node, kinds);
-    if (pieces === undefined) return false;
+    const [first] = pieces ?? [];
+    if (pieces === undefined || first === undefined) return false;
     const [output = ''] = node.outputs;
+    if (pieces.every(({ isUser }) => isUser === first.isUser)) {
+      this.#arrange(pieces, dims, output);
+      this.#values.set(output, { kind: first.isUser ? 'user' : 'item', dims });
+      this.#nodes.set(node.position, this.#takePending());
+      return true;
+    }
     this.#values.set(output, { kind: 'mixed', dims, pieces });
     this.#deferred.set(output, node);
     this.#nodes.set(node.position, []);
@@ -246,6 +267,14 @@ class UserSplitter {
       const value = this.#getValue(inputs[0] ?? '');
       return value.kind === 'mixed' ? [...value.pieces] : undefined;
     }
+    if (opType === 'MatMul') return this.#pairVectors(node);
+    if (opType === 'Transpose' || opType === 'Gather' || opType === 'Slice') {
+      const value = this.#getValue(inputs[0] ?? '');
+      if (value.kind !== 'mixed') return undefined;
+      const constants = inputs.slice(1).map((name) => this.#graph.constants.get(name));
+      const order = inferElementOrder(node, value.dims, constants);
+      return order && pickPieces(value.pieces, order);
+    }
     const hasBoth = kinds.has('mixed') || (kinds.has('user') && kinds.has('item'));
     if (opType !== 'Concat' || !hasBoth) return undefined;
     const values = inputs.map((name) => this.#getValue(name));
@@ -262,6 +291,95 @@ class UserSplitter {
     });
   }
 
+  /**
+   * The dot products of all pairs of vectors in a row, as factorization machines and DLRM have
+   * them: those of two vectors of the user are computed once for each user.
+   *
+   * @returns undefined when the node is no product of a matrix and its own transpose
+   */
+  #pairVectors({ inputs: [matrix = '', other = ''], outputs }: GraphNode): Piece[] | undefined {
+    const value = this.#getValue(matrix);
+    const transpose = this.#deferred.get(other);
+    if (value.kind !== 'mixed' || value.dims.length !== 2) return undefined;
+    if (transpose?.opType !== 'Transpose' || transpose.inputs[0] !== matrix) return undefined;
+    const [vectorNum = 0, width = 0] = value.dims;
+    const isWhole = (count: number): boolean => count % width === 0;
+    const isAligned = value.pieces.every(
+      ({ tensor, start, length }) =>
+        isWhole(start) && isWhole(length) && isWhole(this.#countRow(tensor)),
+    );
+    const isTransposed = transpose.lists.get('perm')?.[1] === 2;
+    if (!isAligned || !isTransposed || vectorNum ** 2 > ELEMENTS_MAX) return undefined;
+    const [output = ''] = outputs;
+    const users = this.#collectVectors(value, true, output);
+    const items = this.#collectVectors(value, false, output);
+    const columns = items.count + users.count;
+    const ofUsers = this.#addLater(`${output}@users`, 'user', [users.count, users.count], (name) =>
+      this.#pending.push(...this.#multiplyVectors(users.name, users.name, name)),
+    );
+    const ofItems = this.#addLater(`${output}@items`, 'item', [items.count, columns], (name) => {
+      const all = this.#newName(`${items.name}@all`);
+      const repeated = this.#repeat(this.#compute(users.name));
+      this.#compute(items.name);
+      this.#pending.push(makeNode('Concat', [items.name, repeated], all, { axis: 1 }));
+      this.#pending.push(...this.#multiplyVectors(items.name, all, name));
+    });
+    const vectors = value.pieces.flatMap((piece) => {
+      const first = (piece.isUser ? users : items).find(piece);
+      return Array.from({ length: piece.length / width }, (_, i) => {
+        return { isUser: piece.isUser, at: first + i };
+      });
+    });
+    return pairVectors(vectors, { ofUsers, ofItems, users: users.count, items: items.count });
+  }
+
+  /** The vectors of one side in the rows of a matrix. */
+  #collectVectors({ dims, pieces }: MixedValue, isUser: boolean, output: string) {
+    const own = pieces.filter((piece) => piece.isUser === isUser);
+    const width = dims[1]!;
+    const tensors = [...new Set(own.map(({ tensor }) => tensor))];
+    const starts = this.#joinStarts(tensors);
+    const count = tensors.reduce((sum, tensor) => sum + this.#countRow(tensor), 0) / width;
+    const side = isUser ? 'user' : 'item';
+    const name = this.#addLater(`${output}@${side}_vectors`, side, [count, width], (vectors) => {
+      const shape = this.#addIntegers(`${vectors}@shape`, [0, count, width]);
+      this.#pending.push(makeNode('Reshape', [this.#joinTensors(own).name, shape], vectors));
+    });
+    const find = ({ tensor, start }: Piece): number =>
+      (requireDefined(starts.get(tensor), tensor) + start) / width;
+    return { name, count, find };
+  }
+
+  /** Declares a value that `#compute` adds nodes for. @returns its name */
+  #addLater(
+    wanted: string,
+    kind: 'user' | 'item',
+    dims: readonly number[],
+    compute: (name: string) => void,
+  ): string {
+    const name = this.#newName(wanted);
+    this.#values.set(name, { kind, dims });
+    this.#later.set(name, () => compute(name));
+    return name;
+  }
+
+  /** Adds the nodes of a value if it has none yet. @returns its name */
+  #compute(name: string): string {
+    const compute = this.#later.get(name);
+    this.#later.delete(name);
+    compute?.();
+    return name;
+  }
+
+  /** The products of the vectors in two values. */
+  #multiplyVectors(left: string, right: string, output: string): Uint8Array[] {
+    const transposed = this.#newName(`${output}@transposed`);
+    return [
+      makeNode('Transpose', [right], transposed, { perm: [0, 2, 1] }),
+      makeNode('MatMul', [left, transposed], output),
+    ];
+  }
+
   /** Splits the matrix of a product. @returns false when the node is no such product */
   #splitProduct(node: GraphNode): boolean {
     const { opType, numbers, inputs, outputs } = node;
@@ -276,11 +394,18 @@ class UserSplitter {
     }
     const isTransposed = numbers.get('transB') === 1;
     const [output = ''] = outputs;
+    let next = 0;
+    const placed = value.pieces.map((piece) => {
+      const at = next;
+      next += piece.length;
+      return { ...piece, at };
+    });
+    const itemTensors = new Set(placed.flatMap((piece) => (piece.isUser ? [] : [piece.tensor])));
+    const itemWidth = [...itemTensors].reduce((sum, tensor) => sum + this.#countRow(tensor), 0);
+    // Each tensor is multiplied as a whole: with few of its elements in use, that is more work.
+    if (itemWidth > next) return false;
     const multiply = (side: boolean): string => {
-      const pieces = value.pieces.flatMap((piece, i) => {
-        const at = value.pieces.slice(0, i).reduce((sum, { length }) => sum + length, 0);
-        return piece.isUser === side ? [{ ...piece, at }] : [];
-      });
+      const pieces = placed.filter(({ isUser }) => isUser === side);
       const operand = this.#joinTensors(pieces);
       const matrix = this.#addMatrix(weight, isTransposed, pieces, operand.starts);
       const product = this.#newName(`${output}@${side ? 'user' : 'item'}`);
@@ -301,20 +426,62 @@ class UserSplitter {
 
   /**
    * Joins the tensors of some pieces to one of rank 2, each once and as a whole.
+   *
+   * @param forRows repeats tensors of users for their rows
    * @returns the position of each tensor in its rows
    */
-  #joinTensors(pieces: readonly Piece[]): { name: string; starts: Map<string, number> } {
+  #joinTensors(
+    pieces: readonly Piece[],
+    forRows = false,
+  ): { name: string; starts: Map<string, number>; width: number } {
     const tensors = [...new Set(pieces.map(({ tensor }) => tensor))];
     const starts = this.#joinStarts(tensors);
+    const width = tensors.reduce((sum, tensor) => sum + this.#countRow(tensor), 0);
     const flat = tensors.map((tensor) => {
-      const value = this.#getValue(tensor);
+      const value = this.#getValue(this.#compute(tensor));
       const isFlat = value.kind !== 'constant' && value.dims?.length === 1;
-      return isFlat ? tensor : this.#flatten(tensor);
+      const full = forRows ? this.#getFull(tensor) : tensor;
+      return isFlat ? full : this.#flatten(full);
     });
-    if (flat.length === 1) return { name: flat[0]!, starts };
+    if (flat.length === 1) return { name: flat[0]!, starts, width };
     const name = this.#newName(`${flat[0]}@joined`);
     this.#pending.push(makeNode('Concat', flat, name, { axis: 1 }));
-    return { name, starts };
+    return { name, starts, width };
+  }
+
+  /** Computes a value from its pieces, under the name `output`. */
+  #arrange(
+    pieces: readonly Piece[],
+    dims: readonly number[],
+    output: string,
+    forRows = false,
+  ): void {
+    const { name, starts, width } = this.#joinTensors(pieces, forRows);
+    const parts = mergePieces(
+      pieces.map(({ tensor, start, ...piece }) => {
+        return {
+          ...piece,
+          tensor: name,
+          start: requireDefined(starts.get(tensor), tensor) + start,
+        };
+      }),
+    );
+    const shape = this.#addIntegers(`${output}@shape`, [0, ...dims]);
+    let source = name;
+    if (parts.length > 1 || parts[0]?.length !== width) {
+      // Elements that stay together are moved as one.
+      const unit = parts.flatMap(({ start, length }) => [start, length]).reduce(gcd, width);
+      const units = this.#newName(`${output}@units`);
+      const unitShape = this.#addIntegers(`${units}@shape`, [0, width / unit, unit]);
+      this.#pending.push(makeNode('Reshape', [name, unitShape], units));
+      const order = parts.flatMap(({ start, length }) =>
+        Array.from({ length: length / unit }, (_, i) => start / unit + i),
+      );
+      source = this.#newName(`${output}@ordered`);
+      const indices = this.#addIntegers(`${output}@order`, order);
+      this.#pending.push(makeNode('Gather', [units, indices], source, { axis: 1 }));
+    }
+    this.#pending.push(makeNode('Reshape', [source, shape], output));
   }
 
   #flatten(tensor: string): string {
@@ -330,18 +497,13 @@ class UserSplitter {
     pieces: readonly (Piece & { at: number })[],
     starts: ReadonlyMap<string, number>,
   ): string {
-    const [rows, columns] = isTransposed ? [dims[1]!, dims[0]!] : [dims[0]!, dims[1]!];
+    const columns = isTransposed ? dims[0]! : dims[1]!;
     let height = 0;
     for (const tensor of starts.keys()) height += this.#countRow(tensor);
-    const part = new Float32Array(height * columns);
-    for (const { tensor, start, length, at } of pieces) {
-      for (let i = 0; i < length; i++) {
-        const to = (requireDefined(starts.get(tensor), tensor) + start + i) * columns;
-        for (let c = 0; c < columns; c++) {
-          part[to + c]! += values[isTransposed ? c * rows + at + i : (at + i) * columns + c]!;
-        }
-      }
-    }
+    const placed = pieces.map(({ tensor, start, ...piece }) => {
+      return { ...piece, start: requireDefined(starts.get(tensor), tensor) + start };
+    });
+    const part = takeMatrixRows({ values, columns, isTransposed }, placed, height);
     const own = this.#newName(`${name}@part`);
     const bytes = new Uint8Array(part.buffer);
     this.#initializers.push(encodeTensor(own, ELEM_FLOAT, [height, columns], bytes));
@@ -363,32 +525,15 @@ class UserSplitter {
     const node = this.#deferred.get(name);
     let full: string;
     if (value.kind === 'user') full = this.#repeat(name);
-    else if (node === undefined) full = this.#joinColumns(name, value);
-    else {
+    else if (node === undefined) {
+      full = this.#newName(`${name}@full`);
+      this.#arrange(value.pieces, value.dims, full, true);
+    } else {
       const written = this.#writeForRows(node);
       this.#pending.push(written);
       full = name;
     }
     this.#full.set(name, full);
-    return full;
-  }
-
-  /** Puts the columns of an input together again. */
-  #joinColumns(name: string, { dims, pieces }: MixedValue): string {
-    const tensors = [...new Set(pieces.map(({ tensor }) => tensor))];
-    const operands = tensors.map((tensor) => this.#getFull(tensor));
-    const starts = this.#joinStarts(tensors);
-    const joined = this.#newName(`${name}@joined`);
-    this.#pending.push(makeNode('Concat', operands, joined, { axis: 1 }));
-    const order = pieces.flatMap(({ tensor, start, length }) =>
-      Array.from({ length }, (_, i) => requireDefined(starts.get(tensor), tensor) + start + i),
-    );
-    const ordered = this.#newName(`${name}@ordered`);
-    const indices = this.#addIntegers(`${name}@order`, order);
-    this.#pending.push(makeNode('Gather', [joined, indices], ordered, { axis: 1 }));
-    const full = this.#newName(`${name}@full`);
-    const shape = this.#addIntegers(`${name}@shape`, [-1, ...dims]);
-    this.#pending.push(makeNode('Reshape', [ordered, shape], full));
     return full;
   }
 
@@ -448,7 +593,7 @@ function makeNode(
   opType: string,
   inputs: readonly string[],
   output: string,
-  attributes: Readonly<Record<string, number>> = {},
+  attributes: Readonly<Record<string, OnnxAttributeValue>> = {},
 ): Uint8Array {
   return encodeOnnxNode({ opType, inputs, outputs: [output], attributes });
 }

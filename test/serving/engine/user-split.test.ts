@@ -4,6 +4,7 @@ import { test } from 'node:test';
 import fc from 'fast-check';
 import { createLogger } from '../../../lib/platform/logs.ts';
 import { OnnxModel } from '../../../lib/platform/onnx.ts';
+import { OnnxGraph } from '../../../proto/onnx-graph.ts';
 import { type ColumnInput, splitUserSide } from '../../../proto/onnx-user-split.ts';
 import { convertAndCheck } from '../../../serving/engine/precision-check.ts';
 import { splitUsers } from '../../../serving/engine/split-users.ts';
@@ -127,7 +128,7 @@ const parts: fc.Arbitrary<GraphParts> = fc.record({
     maxLength: 3,
   }),
   dim: fc.integer({ min: 1, max: 4 }),
-  ops: fc.array(fc.nat(11), { minLength: 1, maxLength: 8 }),
+  ops: fc.array(fc.nat(15), { minLength: 1, maxLength: 8 }),
   isTransposed: fc.boolean(),
   hasDense: fc.boolean(),
 });
@@ -202,10 +203,38 @@ class RandomGraph {
       this.#emit('MatMul', [a.name, this.#addWeight(`w${i}`, [a.width, HIDDEN])], HIDDEN);
     } else if (op <= 7) this.#emit(op === 6 ? 'Tanh' : 'Softmax', [a.name], a.width);
     else if (op === 8) this.#emit('Add', [a.name, this.#addWeight(`w${i}`, [1, a.width])], a.width);
-    else {
+    else if (op === 11) this.#addPairs(i);
+    else if (op === 12) {
+      this.#initializers.push(ints(`from${i}`, [1], [-a.width]), ints(`to${i}`, [1], [1]));
+      this.#emit('Slice', [a.name, `from${i}`, `to${i}`, 'axis1'], 1);
+    } else if (op >= 13) {
+      const columns = Array.from(
+        { length: op - 10 },
+        (_, k) => ((k * 5 + i) % a.width) - (k % 2) * a.width,
+      );
+      this.#initializers.push(ints(`picked${i}`, [columns.length], columns));
+      this.#emit('Gather', [a.name, `picked${i}`], columns.length, { axis: 1 });
+    } else {
       const same = this.#values.filter(({ width }) => width === a.width).at(-1) ?? a;
       this.#emit(op === 9 ? 'Mul' : 'Sub', [a.name, same.name], a.width);
     }
+  }
+
+  /** The dot products of all pairs of embeddings, in another order, and some of them twice. */
+  #addPairs(i: number): void {
+    const { inputs } = this;
+    const count = inputs.reduce((sum, { isUser }) => sum + isUser.length, 0);
+    const embeddings = inputs.map(({ name }) => name);
+    const order = Array.from({ length: count }, (_, k) => (k + i) % count);
+    this.#initializers.push(ints(`order${i}`, [count], order));
+    const nodes = [
+      node('Concat', embeddings, [`all${i}`], { attributes: { axis: 1 } }),
+      node('Gather', [`all${i}`, `order${i}`], [`ordered${i}`], { attributes: { axis: 1 } }),
+      node('Transpose', [`ordered${i}`], [`columns${i}`], { attributes: { perm: [0, 2, 1] } }),
+      node('MatMul', [`ordered${i}`, `columns${i}`], [`pairs${i}`]),
+    ];
+    this.#nodes.push(...nodes);
+    this.#emit('Flatten', [`pairs${i}`], count * count, { axis: 1 });
   }
 
   /** Every value counts for the output, else nothing would notice a wrong one. */
@@ -294,6 +323,102 @@ test('the user side of a two-tower graph runs on users only', async () => {
   });
   assert.deepEqual(y?.dims, [5, 1]);
   await graph.release();
+});
+
+/** The names of values that a value is computed from. */
+function findAncestors({ nodes }: OnnxGraph, name: string): Set<string> {
+  const found = new Set([name]);
+  for (const { inputs, outputs } of nodes.toReversed()) {
+    if (outputs.some((output) => found.has(output))) for (const input of inputs) found.add(input);
+  }
+  return found;
+}
+
+test('a tower that takes columns of a shared input runs on users only', async () => {
+  const tower = (side: string, pick: Uint8Array) => [
+    pick,
+    node('Flatten', [side], [`${side}_flat`]),
+    node('MatMul', [`${side}_flat`, `w_${side}`], [`${side}_out`]),
+    node('Tanh', [`${side}_out`], [`${side}_vector`]),
+  ];
+  const bytes = model({
+    opset: 13,
+    inputs: [value('e', FLOAT, ['n', 5, 2])],
+    outputs: [value('y', FLOAT, ['n', 1])],
+    initializers: [
+      weight('w_user', [6, HIDDEN]),
+      weight('w_item', [4, HIDDEN]),
+      ints('user_columns', [3], [0, 4, 1]),
+      ints('from', [1], [2]),
+      ints('to', [1], [4]),
+      ints('axis', [1], [1]),
+    ],
+    nodes: [
+      ...tower(
+        'user',
+        node('Gather', ['e', 'user_columns'], ['user'], { attributes: { axis: 1 } }),
+      ),
+      ...tower('item', node('Slice', ['e', 'from', 'to', 'axis'], ['item'])),
+      node('Mul', ['user_vector', 'item_vector'], ['product']),
+      node('ReduceSum', ['product', 'axis'], ['y'], { attributes: { keepdims: 1 } }),
+    ],
+  });
+  const isUser = [true, true, false, false, true];
+  const inputs = [{ name: 'e', dims: [5, 2], width: 2, isUser }];
+  const split = splitUserSide(bytes, inputs, 'towers');
+  assert.ok(split !== undefined);
+  await checkUserSplit({ original: bytes, data: NO_DATA, inputs, split });
+  const graph = new OnnxGraph(split.model, 'split');
+  const [users, items] = split.inputs[0]!.map(({ name }) => name);
+  const ofUsers = findAncestors(graph, 'user_vector');
+  assert.ok(ofUsers.has(users!) && !ofUsers.has(items!) && !ofUsers.has(split.rowUsers));
+  const ofItems = findAncestors(graph, 'item_vector');
+  assert.ok(ofItems.has(items!) && !ofItems.has(users!));
+});
+
+test('products of two embeddings of the user are computed for users only', async () => {
+  const count = 6;
+  const pairs = Array.from({ length: count }, (_, a) =>
+    Array.from({ length: a }, (__, b) => a * count + b),
+  ).flat();
+  const dim = 3;
+  const bytes = model({
+    opset: 13,
+    inputs: [value('e', FLOAT, ['n', count - 1, dim]), value('dense', FLOAT, ['n', dim])],
+    outputs: [value('y', FLOAT, ['n', HIDDEN])],
+    initializers: [
+      ints('axis', [1], [1]),
+      ints('pairs', [pairs.length], pairs),
+      weight('top', [HIDDEN, dim + pairs.length]),
+      weight('bias', [HIDDEN]),
+    ],
+    nodes: [
+      node('Unsqueeze', ['dense', 'axis'], ['row']),
+      node('Concat', ['row', 'e'], ['all'], { attributes: { axis: 1 } }),
+      node('Transpose', ['all'], ['columns'], { attributes: { perm: [0, 2, 1] } }),
+      node('MatMul', ['all', 'columns'], ['products']),
+      node('Flatten', ['products'], ['flat']),
+      node('Gather', ['flat', 'pairs'], ['picked'], { attributes: { axis: 1 } }),
+      node('Concat', ['dense', 'picked'], ['top_input'], { attributes: { axis: 1 } }),
+      node('Gemm', ['top_input', 'top', 'bias'], ['y'], { attributes: { transB: 1 } }),
+    ],
+  });
+  const isUser = [true, true, false, true, true];
+  const inputs = [{ name: 'e', dims: [count - 1, dim], width: dim, isUser }];
+  const split = splitUserSide(bytes, inputs, 'dlrm');
+  assert.ok(split !== undefined);
+  await checkUserSplit({ original: bytes, data: NO_DATA, inputs, split });
+  const graph = new OnnxGraph(split.model, 'split');
+  assert.ok(!graph.nodes.some(({ outputs }) => outputs.includes('products')));
+  const parts = [...graph.weights.values()].filter(({ name }) => name.includes('top@part'));
+  // Of users, products of 4 vectors; of rows, dense and products of 2 vectors with all.
+  assert.deepEqual(
+    parts.map(({ dims }) => dims),
+    [
+      [4 * 4, HIDDEN],
+      [dim + 2 * count, HIDDEN],
+    ],
+  );
 });
 
 test('a graph that cannot be checked is served whole, with the reason in the log', async (t) => {
