@@ -2,8 +2,8 @@
 import type { ErrorCode } from '../lib/core/errors.ts';
 
 export type MessageToWorker =
-  /** A connection comes with the message. */
-  | { readonly type: 'connection' }
+  /** A connection comes with the message; `taken` answers. */
+  | { readonly type: 'connection'; readonly id: number }
   /** Send the metrics, or what the console shows of the pipeline; `values` answers. */
   | { readonly type: 'collect'; readonly id: number; readonly part: WorkerPart }
   | { readonly type: 'metrics'; readonly id: number; readonly text: string }
@@ -18,6 +18,7 @@ export type MessageToWorker =
 export type MessageFromWorker =
   /** It accepts connections; `isReady`: its models are loaded too. */
   | { readonly type: 'state'; readonly isReady: boolean }
+  | { readonly type: 'taken'; readonly id: number }
   /** It stops by itself and accepts no more connections. */
   | { readonly type: 'leaving' }
   | { readonly type: 'values'; readonly id: number; readonly values: object }

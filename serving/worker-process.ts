@@ -94,6 +94,7 @@ export class WorkerProcess {
       // A connection that was closed on the way comes without its socket.
       if (this.#isLeaving) socket?.destroy();
       else if (socket !== undefined) this.#parts.port.adopt(socket);
+      this.#post({ type: 'taken', id: message.id });
     } else if (message.type === 'collect') {
       void this.#sendPart(message);
     } else if (message.type === 'metrics') {

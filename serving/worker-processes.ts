@@ -162,12 +162,22 @@ interface WorkerEvents {
   readonly reload: () => Promise<void>;
 }
 
+interface GivenConnection {
+  readonly socket: Socket;
+  /** Called when the worker has not got the connection. */
+  readonly onFailure: () => void;
+  /** It is on its way to the worker. Before, it waits until the worker has taken the last one. */
+  isSent: boolean;
+}
+
 class Worker {
   readonly number: number;
   readonly process: SupervisedProcess;
   readonly #events: WorkerEvents;
   readonly #pending: Map<number, (values: object | undefined) => void> = new Map();
   readonly #preparing: Map<number, (error: WorkerError | undefined) => void> = new Map();
+  /** Connections that the worker has not taken, by the numbers of their messages. */
+  readonly #given: Map<number, GivenConnection> = new Map();
   #lastId = 0;
   /** `open`: it accepts connections, but its models are not loaded. */
   state: 'closed' | 'open' | 'ready' = 'closed';
@@ -194,11 +204,26 @@ class Worker {
 
   /** @param onFailure called when the worker has not got the connection */
   give(socket: Socket, onFailure: () => void): void {
-    this.process.send({ type: 'connection' } satisfies MessageToWorker, socket, (error) => {
-      if (error === null || socket.destroyed) return;
+    const id = ++this.#lastId;
+    const given: GivenConnection = { socket, onFailure, isSent: false };
+    this.#given.set(id, given);
+    const message: MessageToWorker = { type: 'connection', id };
+    this.process.send(message, socket, (error) => {
+      if (error === null) {
+        given.isSent = true;
+        return;
+      }
+      this.#given.delete(id);
+      if (socket.destroyed) return;
       this.state = 'closed';
       onFailure();
     });
+  }
+
+  #take(id: number): void {
+    // The worker has the connection, so this closes nothing but the copy of this process.
+    this.#given.get(id)?.socket.destroy();
+    this.#given.delete(id);
   }
 
   /** @returns undefined when the worker does not answer */
@@ -239,6 +264,8 @@ class Worker {
     if (message.type === 'state') {
       this.state = message.isReady ? 'ready' : 'open';
       this.#events.onChange();
+    } else if (message.type === 'taken') {
+      this.#take(message.id);
     } else if (message.type === 'leaving') {
       this.state = 'closed';
     } else if (message.type === 'values') {
@@ -274,6 +301,13 @@ class Worker {
     for (const settle of this.#preparing.values()) settle(undefined);
     this.#preparing.clear();
     for (const settle of this.#pending.values()) settle(undefined);
+    const given = [...this.#given];
+    this.#given.clear();
+    for (const [, { socket, onFailure, isSent }] of given) {
+      // The worker may have read a part of its request.
+      if (isSent) socket.destroy();
+      else if (!socket.destroyed) onFailure();
+    }
   }
 }
 

@@ -93,11 +93,13 @@ export class SupervisedProcess {
   }
 
   /**
-   * Sends a message, with a connection if there is one.
-   * @param onSent called with the error when the child has not got it
+   * Sends a message, with a connection if there is one, which stays open here too: Node would keep
+   * one open for ever that the child does not take before it ends.
+   * @param onSent called with the error when the child has not got it; not called when the child
+   *   ends before it has taken earlier connections
    */
   send(message: object, socket: Socket | undefined, onSent: (error: Error | null) => void): void {
-    if (this.#child?.connected) this.#child.send(message, socket, onSent);
+    if (this.#child?.connected) this.#child.send(message, socket, { keepOpen: true }, onSent);
     else onSent(new Error('the process has ended'));
   }
 

@@ -11,6 +11,7 @@ import {
   readdirSync,
   readFileSync,
   rmSync,
+  statSync,
   utimesSync,
   writeFileSync,
 } from 'node:fs';
@@ -199,14 +200,17 @@ test('transfers, buckets and HTTP carry encrypted versions without a key', async
 
 test('garbage collection removes encrypted versions and keeps the layers of others', async (t) => {
   const root = join(temporaryFolder(t), 'repository');
-  cpSync(repository, root, { recursive: true });
+  // Times decide which version is the newest, and folders list their files in any order.
+  cpSync(repository, root, { recursive: true, preserveTimestamps: true });
   const of = toArguments({ repository: root, bundle: BUNDLE });
   await succeed(agent('activate', ...of, '--version', '2', '--reason', 'newest'));
   await succeed(agent('quarantine', ...of, '--version', '2c', '--reason', 'not needed'));
   assert.equal(listLayers(root).length, 3 * SHARD_NUM);
   for (const entry of readdirSync(root, { recursive: true, withFileTypes: true })) {
-    const past = new Date(Date.now() - 3 * 86_400_000);
-    if (entry.isFile()) utimesSync(join(entry.parentPath, entry.name), past, past);
+    if (!entry.isFile()) continue;
+    const path = join(entry.parentPath, entry.name);
+    const past = new Date(statSync(path).mtimeMs - 3 * 86_400_000);
+    utimesSync(path, past, past);
   }
   await succeed(agent('gc', ...of, '--keep-versions', '1', '--keep-days', '1'));
   assert.deepEqual(await openRepository(root).listVersions(BUNDLE), ['2']);
