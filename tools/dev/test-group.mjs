@@ -21,7 +21,7 @@ const TICKS_PER_SECOND = 100;
 /**
  * V8 optimizes functions that have run nine times as long as usual: most functions of tests run so
  * shortly that compiling them takes longer than they gain by it. Processes that tests start are not
- * affected.
+ * affected. Newer versions of V8 do not have the flag.
  */
 const OPTIMIZE_LATER = '--interrupt-budget=600000';
 const HOOKS = ['before', 'after', 'beforeEach', 'afterEach'];
@@ -142,7 +142,7 @@ function take(folder, group) {
 
 /** @param folder has the file QUEUE_FILE, with absolute paths of test files */
 export async function runGroups(folder) {
-  setFlagsFromString(OPTIMIZE_LATER);
+  if (process.version.startsWith('v20.')) setFlagsFromString(OPTIMIZE_LATER);
   deferCalls();
   watchErrors();
   // A test may wait for timers that do not keep a process running.
