@@ -100,7 +100,7 @@ export class WorkerProcesses implements Stoppable {
     this.#isStopping = true;
     for (const server of this.#servers) server.close();
     for (const socket of this.#waiting.splice(0)) socket.destroy();
-    await Promise.all(this.#workers.map((worker) => worker.process.stop()));
+    await Promise.all(this.#workers.map((worker) => worker.stop()));
     await this.#releaseServices();
   }
 
@@ -200,6 +200,12 @@ class Worker {
         return undefined;
       },
     });
+  }
+
+  /** Closes the connections that it has not taken, too. */
+  async stop(): Promise<void> {
+    await this.process.stop();
+    this.#close();
   }
 
   /** @param onFailure called when the worker has not got the connection */

@@ -67,10 +67,17 @@ type PrepareRows = typeof import('./known-rows.ts').prepareRows;
 let prepareRows: PrepareRows | undefined;
 let isLoading = false;
 
-/** Loads what prepares requests, which the start of serving does not need. */
+/**
+ * Loads what prepares requests, which the start of serving does not need. Without it, for example
+ * because the program's files were replaced, requests are parsed as those of other forms.
+ */
 export async function loadKnownRows(): Promise<void> {
   isLoading = true;
-  ({ prepareRows } = await import('./known-rows.ts'));
+  try {
+    ({ prepareRows } = await import('./known-rows.ts'));
+  } catch {
+    // No request needs it.
+  }
 }
 
 /** @param data after the head */
