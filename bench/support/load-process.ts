@@ -3,6 +3,7 @@
  * IPC.
  */
 import { type ChildProcess, fork } from 'node:child_process';
+import { setPriority } from 'node:os';
 import { pathToFileURL } from 'node:url';
 import { openLoop, percentile } from './cube-server-process.ts';
 import {
@@ -16,6 +17,8 @@ import {
 export const CALLER_NAMES = ['lookups', 'predictions'] as const;
 export type CallerName = (typeof CALLER_NAMES)[number];
 
+/** Of callers that yield to the servers. */
+const LOW_NICE = 5;
 /** Calls in flight at full speed. */
 const IN_FLIGHT: Readonly<Record<CallerName, number>> = { lookups: 16, predictions: 4 };
 const PERCENTILES = { p50: 0.5, p90: 0.9, p99: 0.99, p999: 0.999 } as const;
@@ -74,6 +77,10 @@ export class LoadProcess {
 
   async takeCounts(): Promise<CallerCounts> {
     return (await this.#send({ do: 'count' })) as CallerCounts;
+  }
+
+  lowerPriority(): void {
+    if (this.#child.pid !== undefined) setPriority(this.#child.pid, LOW_NICE);
   }
 
   stop(): void {

@@ -4,13 +4,14 @@
  * terminal.
  */
 
+import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import { requireDefined } from '../../lib/core/errors.ts';
 import { formatFleet, type Replica } from '../../lib/core/fleet.ts';
 import { toArguments } from '../../lib/platform/arguments.ts';
 import { makeFolder, replaceFile } from '../../lib/platform/files.ts';
 import { freePort } from '../../test/platform/support/free-port.ts';
-import { Processes } from '../../tools/demo/processes.ts';
+import { Processes, type ServerProcess } from '../../tools/demo/processes.ts';
 import { BUNDLE } from './demo-model.ts';
 
 const SERVER_MEMORY = '1GiB';
@@ -26,6 +27,7 @@ export interface FleetShape {
 export class RolloutFleet {
   readonly #folder: string;
   readonly #processes: Processes;
+  readonly #agents: ServerProcess[] = [];
   /** `http://host:port` of serving. */
   url = '';
 
@@ -55,11 +57,10 @@ export class RolloutFleet {
           });
         });
         const config = fleet.#writeConfig(host, agent, serverPorts);
-        await fleet.#processes.start(`host-${host}`, 'cube-agent/main.js', [
-          'run',
-          '--config',
-          config,
-        ]);
+        const args = ['run', '--config', config];
+        fleet.#agents.push(
+          await fleet.#processes.start(`host-${host}`, 'cube-agent/main.js', args),
+        );
       }
       replaceFile(
         fleet.path,
@@ -112,6 +113,13 @@ export class RolloutFleet {
   /** Runs `cube-agent rollback` to the previous version, which every server still has loaded. */
   async rollBack(): Promise<void> {
     await this.#runAndWait('rollback', '--reason', 'bench');
+  }
+
+  /** Lets the agents, not their servers, run only while nothing else wants a core. */
+  runAgentsWhenIdle(): void {
+    for (const { process } of this.#agents) {
+      spawnSync('chrt', ['--all-tasks', '--idle', '--pid', '0', `${process.pid}`]);
+    }
   }
 
   async stop(): Promise<void> {

@@ -1,6 +1,8 @@
 /** Resources of the machine that this process may use. */
-import { readFileSync } from 'node:fs';
+import { execFile } from 'node:child_process';
+import { readFileSync, readlinkSync } from 'node:fs';
 import { availableParallelism, setPriority, totalmem } from 'node:os';
+import { basename } from 'node:path';
 
 /** Memory of the machine, or of the container that the process runs in. */
 export function getMemoryLimitBytes(): number {
@@ -40,6 +42,34 @@ export function lowerThreadPriority(): void {
   } catch {
     // A sandbox may forbid it; the thread then keeps its priority.
   }
+}
+
+/** A process that sets a policy takes milliseconds; one that hangs must not stay. */
+const POLICY_TIMEOUT_MS = 10_000;
+
+/**
+ * Lets the calling thread run only while no other thread of the machine wants its core: Linux's
+ * policy SCHED_IDLE, which also makes its disk reads idle ones. With a low priority alone, a thread
+ * keeps a core for some milliseconds while one that answers requests waits for it. Node cannot set
+ * a policy, so `chrt` of util-linux or BusyBox does it. It cannot be undone, and on a machine
+ * without idle time such a thread hardly runs at all. To start `chrt`, the page tables of the
+ * process are copied: call this while it is small.
+ * @returns false where that is not possible: the thread then has a low priority only
+ */
+export function runWhenIdle(): Promise<boolean> {
+  lowerThreadPriority();
+  if (process.platform !== 'linux') return Promise.resolve(false);
+  let thread: string;
+  try {
+    thread = basename(readlinkSync('/proc/thread-self'));
+  } catch {
+    return Promise.resolve(false);
+  }
+  // Long options are unknown to BusyBox.
+  const args = ['-i', '-p', '0', thread];
+  return new Promise((resolve) => {
+    execFile('chrt', args, { timeout: POLICY_TIMEOUT_MS }, (error) => resolve(error === null));
+  });
 }
 
 /** Linux's setting of transparent huge pages. */

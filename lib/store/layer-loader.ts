@@ -1,14 +1,17 @@
 /**
  * The store's side of the load workers: threads, started on demand, that keep the process alive
  * only while requests are pending. One thread reads layers; large sealed bases are opened by
- * several. When a thread dies, its pending requests fail and the next request starts another
- * thread. After `stop` all requests fail.
+ * several. Layers with a limited rate are loaded beside lookups: by a thread that runs only while
+ * the machine has idle time, unless it has none. When a thread dies, its pending requests fail and
+ * the next request starts another thread. After `stop` all requests fail.
  */
 import { availableParallelism } from 'node:os';
 import { Worker } from 'node:worker_threads';
 import { CubeError } from '../core/errors.ts';
 import { BLOCK_BYTES } from '../core/layer-format.ts';
+import { systemClock } from '../platform/clock.ts';
 import { processKeys } from '../platform/encryption-keys.ts';
+import { BackgroundFill } from './background-fill.ts';
 import { LOAD_THREADS_MAX } from './load-progress.ts';
 import type {
   FillRequest,
@@ -22,6 +25,13 @@ import type {
 
 /** Smaller layers are loaded before another thread has started. */
 const PART_BLOCKS_MIN = 64;
+
+/** Number of the thread that runs in idle time, after those that load a layer together. */
+const IDLE_THREAD = LOAD_THREADS_MAX;
+/** After a machine had no idle time, for how long it is not asked for any. */
+const STARVED_MS = 10_000;
+
+type Fill = Omit<FillRequest, 'type' | 'id' | 'blocks' | 'part' | 'handOver'>;
 
 /** Sealed blocks count from the start of the file, those of a clear layer from its header. */
 function countBlocks({ header, dataKey }: Pick<FillRequest, 'header' | 'dataKey'>): number {
@@ -44,8 +54,9 @@ interface PendingRequest {
 }
 
 export class LayerLoader {
-  /** By number; 0 does everything but the other parts of a large sealed base. */
+  /** By number; 0 does everything but parts of large sealed bases and loads in idle time. */
   readonly #workers: (Worker | undefined)[] = [];
+  #starvedUntilMs = Number.NEGATIVE_INFINITY;
   readonly #pending = new Map<number, PendingRequest>();
   #lastId = 0;
   #stopped = false;
@@ -66,22 +77,49 @@ export class LayerLoader {
    * @throws CubeError CORRUPT when a checksum does not match; the content of the memories is then
    *   undefined
    */
-  async fill(request: Omit<FillRequest, 'type' | 'id' | 'blocks' | 'part'>): Promise<FillResult> {
+  async fill(request: Fill): Promise<FillResult> {
+    if (Number.isFinite(request.bytesPerSecond)) return this.#fillInIdleTime(request);
     const parts = countParts(request);
     const blockCount = countBlocks(request);
     const perPart = Math.ceil(blockCount / parts);
-    const bytesPerSecond = request.bytesPerSecond / parts;
     const fills = Array.from({ length: parts }, (_, part) => {
       const first = part * perPart;
       const blocks = { first, end: Math.min(first + perPart, blockCount) };
-      const fill = { ...request, type: 'fill', bytesPerSecond, blocks, part } as const;
-      return this.#ask(fill, part) as Promise<FillResult>;
+      return this.#fillBlocks({ ...request, blocks, part });
     });
     // No thread may write to the memories once this has failed.
     const results = await Promise.allSettled(fills);
     const failed = results.find((result) => result.status === 'rejected');
     if (failed !== undefined) throw failed.reason;
-    return fills[0] ?? { filter: undefined };
+    return fills[0] ?? { filter: undefined, next: 0 };
+  }
+
+  async #fillInIdleTime(request: Fill): Promise<FillResult> {
+    const blockCount = countBlocks(request);
+    const all = { ...request, blocks: { first: 0, end: blockCount }, part: 0 } as const;
+    if (systemClock.nowMs() < this.#starvedUntilMs) return this.#fillBlocks(all);
+    const background = new BackgroundFill();
+    const filled = new AbortController();
+    const blocksPerSecond = request.bytesPerSecond / BLOCK_BYTES;
+    const watch = background.watch(blockCount, blocksPerSecond, filled.signal);
+    let result: FillResult;
+    try {
+      result = await this.#fillBlocks({ ...all, handOver: background.words }, IDLE_THREAD);
+    } finally {
+      filled.abort();
+      await watch;
+    }
+    if (result.next === blockCount) return result;
+    this.#starvedUntilMs = systemClock.nowMs() + STARVED_MS;
+    return this.#fillBlocks({ ...all, blocks: { first: result.next, end: blockCount } });
+  }
+
+  #fillBlocks(
+    request: Fill & Pick<FillRequest, 'blocks' | 'part'> & Partial<Pick<FillRequest, 'handOver'>>,
+    thread: number = request.part,
+  ): Promise<FillResult> {
+    const fill = { handOver: undefined, ...request, type: 'fill' } as const;
+    return this.#ask(fill, thread) as Promise<FillResult>;
   }
 
   /** Ends the thread for good: requests in progress, waiting and later ones fail with STOPPING. */
@@ -120,8 +158,16 @@ export class LayerLoader {
   #start(number: number): Worker {
     const running = this.#workers[number];
     if (running !== undefined) return running;
+    // The process is small when its first thread starts; later it is too large for `runWhenIdle`.
+    const isFirst = this.#workers.length === 0;
+    if (isFirst) this.#startWorker(IDLE_THREAD, true).unref();
+    return this.#workers[number] ?? this.#startWorker(number, false);
+  }
+
+  #startWorker(number: number, whenIdle: boolean): Worker {
     const worker = new Worker(new URL('./load-worker.js', import.meta.url), {
-      name: 'load-worker',
+      name: whenIdle ? 'idle-loader' : 'load-worker',
+      workerData: { whenIdle },
     });
     worker.on('message', (answer: LoadWorkerResponse) => this.#settle(worker, answer));
     worker.on('error', (error) => this.#failAll(worker, error.message));

@@ -5,6 +5,11 @@ import type { LayerHeader } from '../core/layer-format.ts';
 import type { SealedHeader } from '../core/sealed-format.ts';
 import type { PlacedSection } from './section-placement.ts';
 
+export interface LoadWorkerData {
+  /** The thread runs only while the machine has idle time. */
+  readonly whenIdle: boolean;
+}
+
 /** Reads and checks a header. */
 export interface InspectRequest {
   readonly type: 'inspect';
@@ -33,6 +38,8 @@ export interface FillRequest {
   readonly bytesPerSecond: number;
   /** Blocks to fill, `first` to `end` − 1; the filter of a delta needs all of them. */
   readonly blocks: { readonly first: number; readonly end: number };
+  /** Tells the thread to leave the remaining blocks to another one. */
+  readonly handOver: Int32Array | undefined;
   /** The thread's word of the progress, from 0. */
   readonly part: number;
   /** The words of a LoadProgress. */
@@ -59,9 +66,11 @@ export interface SealedInspection {
   readonly sealed: SealedHeader;
 }
 
-/** Result of filling: the key filter of a delta. */
 export interface FillResult {
+  /** The key filter of a delta, once all blocks are filled. */
   readonly filter: Uint32Array | undefined;
+  /** The first block that was not filled: the end, or where the thread was told to stop. */
+  readonly next: number;
 }
 
 export type LoadWorkerResponse =

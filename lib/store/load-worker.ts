@@ -2,14 +2,15 @@
  * The thread that reads layer files into memories, so that a load never blocks lookups. It responds
  * to every request, also with errors, and ends on a stop message.
  */
-import { parentPort } from 'node:worker_threads';
+import { parentPort, workerData } from 'node:worker_threads';
 import { CubeError } from '../core/errors.ts';
 import { createKernels } from '../core/kernels/kernels.ts';
 import { BLOCK_BYTES, HEADER_BYTES } from '../core/layer-format.ts';
 import type { SealedHeader } from '../core/sealed-format.ts';
 import { systemClock } from '../platform/clock.ts';
-import { lowerThreadPriority } from '../platform/machine.ts';
+import { lowerThreadPriority, runWhenIdle } from '../platform/machine.ts';
 import { type ByteReader, openMaybeSealed, SealedReader } from '../platform/sealed-file.ts';
+import { BackgroundFill } from './background-fill.ts';
 import { BlockHasher } from './block-hasher.ts';
 import { buildFilter } from './key-filter.ts';
 import { createBlockMismatchError, readChecksums, readHeader } from './layer-reader.ts';
@@ -19,6 +20,7 @@ import type {
   FillResult,
   InspectRequest,
   LayerInspection,
+  LoadWorkerData,
   LoadWorkerMessage,
   LoadWorkerResponse,
   SealedInspection,
@@ -157,6 +159,7 @@ const inProgress = new Set<Promise<void>>();
 async function fill(request: FillRequest): Promise<FillResult> {
   const { header, path, bytesPerSecond } = request;
   const progress = request.progress && new LoadProgress(request.progress);
+  const background = request.handOver && new BackgroundFill(request.handOver);
   const reader = openFile(request);
   try {
     const filler = new SectionFiller(request, reader);
@@ -164,18 +167,20 @@ async function fill(request: FillRequest): Promise<FillResult> {
     let filled = 0;
     const { first, end } = request.blocks;
     for (let block = first; block < end; block++) {
+      if (background?.isHandedOver) return { filter: undefined, next: block };
       if (stopping.signal.aborted) throw new CubeError('STOPPING', `${path}: the load was stopped`);
       const bytes = filler.fillBlock(block);
       filled += bytes;
       progress?.add(bytes, request.part);
+      background?.addBlock();
       // Lets a stop message be received.
       if (block % BLOCKS_PER_YIELD === 0) await new Promise((resolve) => setImmediate(resolve));
       const aheadMs = (filled / bytesPerSecond) * 1000 - (systemClock.nowMs() - startMs);
       if (aheadMs >= PAUSE_MS_MIN) await systemClock.sleep(aheadMs, stopping.signal);
     }
-    if (header.kind === 'base') return { filter: undefined };
+    if (header.kind === 'base') return { filter: undefined, next: end };
     const buffers = request.memories.map(({ buffer }) => buffer);
-    return { filter: buildFilter(header, request.sections, buffers) };
+    return { filter: buildFilter(header, request.sections, buffers), next: end };
   } finally {
     reader.close();
   }
@@ -194,7 +199,8 @@ async function handleRequest(message: InspectRequest | FillRequest): Promise<Loa
 
 const port = parentPort;
 if (port === null) throw new Error('load-worker.ts runs as a worker thread');
-lowerThreadPriority();
+if ((workerData as LoadWorkerData).whenIdle) void runWhenIdle();
+else lowerThreadPriority();
 port.on('message', async (message: LoadWorkerMessage) => {
   if (message.type === 'stop') {
     stopping.abort();
