@@ -16,7 +16,10 @@ import {
   removeStaleTemporaries,
   statPath,
 } from '../platform/files.ts';
+import { OpenFile } from '../platform/open-file.ts';
 import type { Backend, ObjectDeleter, StoredObject } from './backend.ts';
+
+const LARGE_BYTES = 1 << 20;
 
 export class FolderBackend implements Backend {
   readonly location: string;
@@ -30,8 +33,21 @@ export class FolderBackend implements Backend {
     this.location = resolve(folder);
   }
 
+  /** Large files are read outside of this thread, which may have requests to answer. */
   async read(path: string, maxBytes: number): Promise<Uint8Array> {
-    return readFile(this.localPath(path), maxBytes);
+    const local = this.localPath(path);
+    const { bytes } = statPath(local) ?? { bytes: 0 };
+    if (bytes < LARGE_BYTES || bytes > maxBytes) return readFile(local, maxBytes);
+    const file = new OpenFile(local);
+    try {
+      const content = new Uint8Array(Math.min(file.bytes, maxBytes));
+      await new Promise<void>((resolve, reject) => {
+        file.read(content, 0, (error) => (error === undefined ? resolve() : reject(error)));
+      });
+      return content;
+    } finally {
+      file.close();
+    }
   }
 
   async readRange(path: string, start: number, bytes: number): Promise<Uint8Array> {

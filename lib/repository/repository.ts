@@ -45,7 +45,7 @@ import { RolloutLog } from './rollout-log.ts';
 import type { RepositoryKeys } from './signed-entry.ts';
 import {
   type CopyOptions,
-  computeSha256,
+  computeSha256InSlices,
   copyVerified,
   requireContent,
   verifyContent,
@@ -187,8 +187,16 @@ export class Repository {
    * @throws CubeError DENIED without the key of an encrypted version; CORRUPT
    */
   async readVersionFile(bundle: string, version: string, file: string): Promise<Uint8Array> {
-    const stored = await this.readStoredFile(bundle, version, file);
-    const manifest = await this.readManifest(bundle, version);
+    return this.readManifestFile(await this.readManifest(bundle, version), file);
+  }
+
+  /**
+   * The same for a manifest that has been read: a version has many files, and its manifest may be
+   * large.
+   */
+  async readManifestFile(manifest: Manifest, file: string): Promise<Uint8Array> {
+    const { bundle, version } = manifest;
+    const stored = await this.#readStored(manifest, file);
     if (manifest.encryption === undefined) return stored;
     const path = `${this.location}/${versionFilePath(bundle, version, file)}`;
     return openSealedBytes(stored, path, processKeys);
@@ -199,7 +207,11 @@ export class Repository {
    * manifest, and sealed exactly if the version is encrypted.
    */
   async readStoredFile(bundle: string, version: string, file: string): Promise<Uint8Array> {
-    const manifest = await this.readManifest(bundle, version);
+    return this.#readStored(await this.readManifest(bundle, version), file);
+  }
+
+  async #readStored(manifest: Manifest, file: string): Promise<Uint8Array> {
+    const { bundle, version } = manifest;
     const expected = manifest.files.find((candidate) => candidate.path === file);
     if (expected === undefined) {
       const known = manifest.files.map((candidate) => candidate.path).join(', ');
@@ -210,7 +222,7 @@ export class Repository {
     }
     const path = versionFilePath(bundle, version, file);
     const bytes = await this.#backend.read(path, VERSION_FILE_BYTES_MAX);
-    const found = { bytes: bytes.length, sha256: computeSha256(bytes) };
+    const found = { bytes: bytes.length, sha256: await computeSha256InSlices(bytes) };
     const where = `${this.location}/${path}`;
     requireContent(where, found, expected, '; publish the version again');
     requireStoredForm(manifest, isSealed(bytes), where);

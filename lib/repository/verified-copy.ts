@@ -11,6 +11,8 @@ import { PartialFile } from '../platform/partial-file.ts';
 import type { Backend } from './backend.ts';
 
 const PUBLISH_AGAIN = "; the repository's copy is damaged, publish the version again";
+/** Hashed at a time beside requests. */
+const SLICE_BYTES = 512 << 10;
 const CHUNK_BYTES_MAX = 4 << 20;
 /** Chunks of a slow source are small, so that progress is visible and kept when the copy stops. */
 const CHUNK_BYTES_FIRST = 256 << 10;
@@ -189,4 +191,14 @@ export async function computeFileSha256(path: string, clock: Clock): Promise<str
 
 export function computeSha256(bytes: Uint8Array): string {
   return createHash('sha256').update(bytes).digest('hex');
+}
+
+/** Hashes in slices of about a millisecond, so that the thread answers requests between them. */
+export async function computeSha256InSlices(bytes: Uint8Array): Promise<string> {
+  const hash = createHash('sha256');
+  for (let at = 0; at < bytes.length; at += SLICE_BYTES) {
+    if (at > 0) await new Promise((resolve) => setImmediate(resolve));
+    hash.update(bytes.subarray(at, at + SLICE_BYTES));
+  }
+  return hash.digest('hex');
 }

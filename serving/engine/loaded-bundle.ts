@@ -316,11 +316,12 @@ function findBags({ embeddings }: SlotSpec): Map<string, BagSpec> {
 
 async function readGolden(
   repository: Repository,
-  { bundle, version, files }: Manifest,
+  manifest: Manifest,
   features: FeatureSpec,
 ): Promise<WarmUpRows | undefined> {
+  const { bundle, version, files } = manifest;
   if (!files.some(({ path }) => path === GOLDEN_FILE)) return undefined;
-  const bytes = await repository.readVersionFile(bundle, version, GOLDEN_FILE);
+  const bytes = await repository.readManifestFile(manifest, GOLDEN_FILE);
   const source = `${bundle} ${version}: ${GOLDEN_FILE}`;
   return parseWarmUpRows(new TextDecoder().decode(bytes), source, features);
 }

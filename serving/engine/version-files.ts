@@ -28,7 +28,7 @@ export async function readVersionGraph(
   manifest: Manifest,
 ): Promise<VersionGraph> {
   const { bundle, version } = manifest;
-  const model = await repository.readVersionFile(bundle, version, MODEL_FILE);
+  const model = await repository.readManifestFile(manifest, MODEL_FILE);
   const data = await readData(repository, manifest);
   return { model, data, source: `${bundle} ${version}: ${MODEL_FILE}` };
 }
@@ -36,10 +36,10 @@ export async function readVersionGraph(
 /** Reads the external tensor data of the graph, if it has any. */
 async function readData(
   repository: Repository,
-  { bundle, version, files }: Manifest,
+  manifest: Manifest,
 ): Promise<ReadonlyMap<string, Uint8Array>> {
-  if (!files.some(({ path }) => path === DATA_FILE)) return new Map();
-  return new Map([[DATA_FILE, await repository.readVersionFile(bundle, version, DATA_FILE)]]);
+  if (!manifest.files.some(({ path }) => path === DATA_FILE)) return new Map();
+  return new Map([[DATA_FILE, await repository.readManifestFile(manifest, DATA_FILE)]]);
 }
 
 export async function readVersionSlots(
@@ -47,7 +47,7 @@ export async function readVersionSlots(
   manifest: Manifest,
 ): Promise<SlotSpec> {
   const { bundle, version } = manifest;
-  const bytes = await repository.readVersionFile(bundle, version, SLOTS_FILE);
+  const bytes = await repository.readManifestFile(manifest, SLOTS_FILE);
   return readSlotSpec(
     JsonReader.parse(new TextDecoder().decode(bytes), `${bundle} ${version}: ${SLOTS_FILE}`),
   );

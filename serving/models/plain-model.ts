@@ -18,12 +18,13 @@ export interface PlainModel {
 /** @returns undefined for a version with slots */
 export async function readPlainModel(
   repository: Repository,
-  { bundle, version, files, tables }: Manifest,
+  manifest: Manifest,
 ): Promise<PlainModel | undefined> {
+  const { files, tables } = manifest;
   const has = (name: string): boolean => files.some(({ path }) => path === name);
   if (tables.length > 0 || has(SLOTS_FILE) || !has(MODEL_FILE)) return undefined;
-  const model = await repository.readVersionFile(bundle, version, MODEL_FILE);
+  const model = await repository.readManifestFile(manifest, MODEL_FILE);
   if (!has(DATA_FILE)) return { model, data: new Map() };
-  const data = await repository.readVersionFile(bundle, version, DATA_FILE);
+  const data = await repository.readManifestFile(manifest, DATA_FILE);
   return { model, data: new Map([[DATA_FILE, data]]) };
 }

@@ -169,3 +169,43 @@ test('a version file is verified when it is read', async (t) => {
     message: /has no file "other" \(it has: model\.onnx, slots\.json\)/,
   });
 });
+
+test('a large version file is read whole, and one changed byte anywhere is noticed', async (t) => {
+  const folder = temporaryFolder(t);
+  const repository = openRepository(join(folder, 'repository'), { create: true });
+  const graph = 'graph '.repeat(500_000);
+  await repository.publish(makeVersion(join(folder, 'built'), { version: '1', graph }));
+  const manifest = await repository.readManifest('ctr', '1');
+  const read = (): Promise<Uint8Array> => repository.readManifestFile(manifest, 'model.onnx');
+  assert.equal(new TextDecoder().decode(await read()), graph);
+  const path = join(repository.location, 'ctr/versions/1/model.onnx');
+  const good = readFileSync(path);
+  for (const at of [0, 1 << 20, good.length - 1]) {
+    const damaged = Buffer.from(good);
+    damaged[at]! ^= 1;
+    writeFileSync(path, damaged);
+    await assert.rejects(read(), { code: 'CORRUPT' });
+  }
+  writeFileSync(path, good.subarray(1));
+  await assert.rejects(read(), { code: 'CORRUPT' });
+  writeFileSync(path, good);
+  assert.equal((await read()).length, good.length);
+});
+
+test('requests are answered while a large version file is read', async (t) => {
+  const folder = temporaryFolder(t);
+  const repository = openRepository(join(folder, 'repository'), { create: true });
+  const graph = 'graph '.repeat(2_000_000);
+  await repository.publish(makeVersion(join(folder, 'built'), { version: '1', graph }));
+  let turns = 0;
+  let hasRead = false;
+  const takeTurn = (): void => {
+    turns++;
+    if (!hasRead) setImmediate(takeTurn);
+  };
+  setImmediate(takeTurn);
+  await repository.readVersionFile('ctr', '1', 'model.onnx');
+  hasRead = true;
+  // 12 MB: about a turn for each slice that is hashed.
+  assert.ok(turns >= 20, `${turns} turns of the event loop`);
+});

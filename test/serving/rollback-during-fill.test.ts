@@ -47,7 +47,7 @@ async function rollBackAtStep(
       const value = target[member];
       if (typeof value !== 'function') return value;
       const method = value.bind(target) as (...args: unknown[]) => unknown;
-      if (!['fetchLayer', 'readManifest', 'readVersionFile'].includes(member)) return method;
+      if (!['fetchLayer', 'readManifest', 'readManifestFile'].includes(member)) return method;
       return async (...args: unknown[]) => {
         await atStep();
         const result = await method(...args);

@@ -67,10 +67,9 @@ async function carryOverContent(
 ): Promise<VersionContent> {
   const files = new Map<string, Uint8Array>();
   if (parent !== undefined) {
-    const { bundle, version } = parent;
     const repository = openRepository(target);
     for (const { path } of parent.files) {
-      files.set(path, await repository.readVersionFile(bundle, version, path));
+      files.set(path, await repository.readManifestFile(parent, path));
     }
     if (request.jobMode === 'delta') dropScores(files);
   }
