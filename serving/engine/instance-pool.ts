@@ -14,7 +14,7 @@ import { type Clock, systemClock } from '../../lib/platform/clock.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import { CPU_ONLY, type ProviderOrder } from '../../lib/platform/onnx-providers.ts';
 import { BATCHES_PER_INSTANCE } from './engine-options.ts';
-import { type InstanceChannel, ModelInstance } from './model-instance.ts';
+import type { InstanceChannel, ModelInstance } from './model-instance.ts';
 
 export interface InstancePoolOptions<Job, Result> {
   readonly instances: number;
@@ -28,8 +28,8 @@ export interface InstancePoolOptions<Job, Result> {
   readonly placements?: readonly ProviderOrder[];
   /** Of one worker. */
   createChannel(): InstanceChannel<Job, Result>;
-  /** The data that a new worker starts with, and what to do when it has ended. */
-  createWorkerData(providers: ProviderOrder): { readonly data: unknown; onExit?(): void };
+  /** The options of a worker's start, and what to do when it has released the graph or ended. */
+  createWorkerData(providers: ProviderOrder): { readonly data: unknown; onEnd?(): void };
 }
 
 /** Workers, also starting ones, that run on the same execution providers. */
@@ -203,13 +203,15 @@ export class InstancePool<Ready, Job, Result> {
     const worker = this.#options.createWorkerData(placement.providers);
     const { data } = worker;
     placement.workers++;
-    const onExit = (): void => {
+    const onEnd = (): void => {
       placement.workers--;
-      worker.onExit?.();
+      worker.onEnd?.();
     };
     let instance: ModelInstance<Ready, Job, Result>;
     try {
-      instance = await ModelInstance.start<Ready, Job, Result>({
+      // A server listens before it has a model: instances are not part of every start.
+      const module = await import('./model-instance.ts');
+      instance = await module.ModelInstance.start<Ready, Job, Result>({
         script,
         workerData: data,
         channel: createChannel(),
@@ -217,10 +219,10 @@ export class InstancePool<Ready, Job, Result> {
         onDeath: (error) => this.#onDeath(instance, error),
       });
     } catch (error) {
-      onExit();
+      onEnd();
       throw error;
     }
-    void instance.exited.then(onExit);
+    void instance.ended.then(onEnd);
     this.#ready = instance.ready;
     this.#instances.add(instance);
     this.#runQueued();

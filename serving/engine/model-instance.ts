@@ -1,12 +1,22 @@
 /**
- * The main thread's handle of one model worker: loads the graph, runs batches in order, and stops
- * the worker by message. When the worker dies, exactly the batch that it was running fails; batches
+ * The main thread's handle of one model instance: loads its graph in a worker thread, runs batches
+ * in order, and releases the graph by message; then the thread is kept for another instance
+ * (spare-threads.ts). When the thread dies, exactly the batch that it was running fails; batches
  * that it had not begun can run elsewhere.
  */
-import { SHARE_ENV, Worker } from 'node:worker_threads';
+import type { Worker } from 'node:worker_threads';
 import { CubeError, type ErrorCode, requireDefined } from '../../lib/core/errors.ts';
+import { endThread, spareThreads, type TakenThread } from './spare-threads.ts';
 
-/** Messages that the workers of both kinds of models have besides those of their channels. */
+/**
+ * Messages that the workers of both kinds of models have besides those of their channels
+ * (graph-thread.ts).
+ */
+export interface StartMessage<Options> {
+  readonly kind: 'start';
+  readonly options: Options;
+}
+
 export interface StopMessage {
   readonly kind: 'stop';
 }
@@ -14,6 +24,11 @@ export interface StopMessage {
 export interface ReadyMessage<Ready> {
   readonly kind: 'ready';
   readonly ready: Ready;
+}
+
+/** The last message about a graph: the thread has nothing of it any more. */
+export interface ReleasedMessage {
+  readonly kind: 'released';
 }
 
 /** How batches reach one worker and come back: `Job` is a batch, `Result` what it gave. */
@@ -38,6 +53,7 @@ interface PendingBatch<Result> {
 
 export interface InstanceOptions<Job, Result> {
   readonly script: URL;
+  /** The options of the graph's start. */
   readonly workerData: unknown;
   readonly channel: InstanceChannel<Job, Result>;
   /** Called when the worker can take another batch. */
@@ -48,69 +64,49 @@ export interface InstanceOptions<Job, Result> {
 
 export class ModelInstance<Ready, Job, Result> {
   readonly #options: InstanceOptions<Job, Result>;
-  readonly #worker: Worker;
-  /** Settles when the thread has ended, and uses no shared memory any more. */
-  readonly exited: Promise<void>;
+  readonly #thread: TakenThread;
+  /** Settles when the thread has released the graph or has ended: it uses no shared memory then. */
+  readonly ended: Promise<void>;
   /** In the order of the batches; the worker runs the first. */
   readonly #pending: PendingBatch<Result>[] = [];
   #ready: Ready | undefined;
+  /** Why the thread ends. */
+  #cause: Error | undefined;
   #isStopping = false;
   #isUnused = true;
+  /** The thread has not replied to anything. */
+  #isSilent = true;
+  #onEnd: () => void = () => undefined;
+  /** Settles the load. */
+  #onLoaded: (error?: CubeError) => void = () => undefined;
 
-  private constructor(
-    options: InstanceOptions<Job, Result>,
-    onFailure: (error: CubeError) => void,
-  ) {
-    const { script, workerData } = options;
+  private constructor(options: InstanceOptions<Job, Result>) {
     this.#options = options;
-    // The native runtime reads the process's real environment (lib/platform/disable-telemetry.ts).
-    this.#worker = new Worker(script, { workerData, name: 'model-worker', env: SHARE_ENV });
-    let cause: Error | undefined;
-    this.#worker.on('error', (error) => {
-      cause = error;
+    this.#thread = spareThreads.take(options.script);
+    const { worker } = this.#thread;
+    this.ended = new Promise((resolve) => {
+      this.#onEnd = resolve;
     });
-    this.exited = new Promise((resolve) => {
-      this.#worker.once('exit', (exitCode) => {
-        // An unexpected end of a loaded worker is handled by `onDeath`.
-        const isLoaded = this.#ready !== undefined;
-        const activity = isLoaded ? 'ran this batch' : 'loaded the graph';
-        const reason = cause?.message ?? `exit code ${exitCode}`;
-        const message = `the model worker died while it ${activity} (${reason}); try again`;
-        const error = new CubeError('UNAVAILABLE', message, { cause });
-        if (isLoaded && !this.#isStopping) options.onDeath(error);
-        onFailure(error);
-        const [running, ...others] = this.#pending.splice(0);
-        running?.reject(error);
-        for (const other of others) other.resolve(undefined);
-        resolve();
-      });
-    });
+    worker.on('message', this.#onMessage);
+    worker.on('error', this.#onError);
+    worker.once('exit', this.#onExit);
   }
 
-  /** Starts a worker and waits until its graph is loaded and warm. @throws CubeError */
+  /** Takes a worker and waits until its graph is loaded and warm. @throws CubeError */
   static async start<Ready, Job, Result>(
     options: InstanceOptions<Job, Result>,
   ): Promise<ModelInstance<Ready, Job, Result>> {
-    let instance: ModelInstance<Ready, Job, Result> | undefined;
-    try {
-      await new Promise<void>((resolve, reject) => {
-        const started = new ModelInstance<Ready, Job, Result>(options, reject);
-        instance = started;
-        started.#worker.once('message', (reply: ReadyMessage<Ready> | FailedReply) => {
-          if (reply.kind === 'failed') {
-            reject(new CubeError(reply.code, reply.message));
-            return;
-          }
-          started.#ready = reply.ready;
-          started.#worker.on('message', (result: unknown) => started.#handleReply(result));
-          resolve();
-        });
-      });
-    } catch (error) {
-      await instance?.exited;
-      throw error;
+    for (;;) {
+      const instance = new ModelInstance<Ready, Job, Result>(options);
+      try {
+        await instance.#load();
+        return instance;
+      } catch (error) {
+        await instance.ended;
+        // A spare thread may have died before it got the graph.
+        if (!instance.#thread.isUsed || !instance.#isSilent) throw error;
+      }
     }
-    return requireDefined(instance, 'the started worker');
   }
 
   /** What the worker said when it had loaded the graph. */
@@ -143,11 +139,76 @@ export class ModelInstance<Ready, Job, Result> {
     });
   }
 
-  /** Stops the worker after its batches, and waits for its exit. */
+  /** Releases the graph after its batches, and waits for that. */
   async stop(): Promise<void> {
     this.#isStopping = true;
     this.#worker.postMessage({ kind: 'stop' } satisfies StopMessage);
-    await this.exited;
+    await this.ended;
+  }
+
+  get #worker(): Worker {
+    return this.#thread.worker;
+  }
+
+  #load(): Promise<void> {
+    return new Promise((resolve, reject) => {
+      this.#onLoaded = (error) => (error === undefined ? resolve() : reject(error));
+      const options = this.#options.workerData;
+      try {
+        this.#worker.postMessage({ kind: 'start', options } satisfies StartMessage<unknown>);
+      } catch (error) {
+        // The options could not be copied, such as a file for which memory is missing.
+        endThread(this.#worker);
+        throw error;
+      }
+    });
+  }
+
+  readonly #onMessage = (reply: unknown): void => {
+    this.#isSilent = false;
+    if (this.#ready === undefined) this.#handleLoaded(reply as ReadyMessage<Ready> | FailedReply);
+    else if (isReleased(reply)) this.#leaveThread();
+    else this.#handleReply(reply);
+  };
+
+  readonly #onError = (error: Error): void => {
+    this.#cause = error;
+  };
+
+  readonly #onExit = (exitCode: number): void => {
+    // An unexpected end of a loaded worker is handled by `onDeath`.
+    const isLoaded = this.#ready !== undefined;
+    const activity = isLoaded ? 'ran this batch' : 'loaded the graph';
+    const cause = this.#cause;
+    const reason = cause?.message ?? `exit code ${exitCode}`;
+    const message = `the model worker died while it ${activity} (${reason}); try again`;
+    const error = new CubeError('UNAVAILABLE', message, { cause });
+    if (isLoaded && !this.#isStopping) this.#options.onDeath(error);
+    this.#onLoaded(error);
+    const [running, ...others] = this.#pending.splice(0);
+    running?.reject(error);
+    for (const other of others) other.resolve(undefined);
+    this.#onEnd();
+  };
+
+  /** A thread whose graph does not load ends by itself. */
+  #handleLoaded(reply: ReadyMessage<Ready> | FailedReply): void {
+    if (reply.kind === 'failed') {
+      this.#onLoaded(new CubeError(reply.code, reply.message));
+      return;
+    }
+    this.#ready = reply.ready;
+    this.#onLoaded();
+  }
+
+  /** No event of the thread reaches this instance any more. */
+  #leaveThread(): void {
+    this.#worker.off('message', this.#onMessage);
+    this.#worker.off('error', this.#onError);
+    this.#worker.off('exit', this.#onExit);
+    spareThreads.give(this.#options.script, this.#worker);
+    for (const batch of this.#pending.splice(0)) batch.resolve(undefined);
+    this.#onEnd();
   }
 
   #handleReply(reply: unknown): void {
@@ -161,4 +222,8 @@ export class ModelInstance<Ready, Job, Result> {
     }
     onReply();
   }
+}
+
+function isReleased(reply: unknown): boolean {
+  return typeof reply === 'object' && (reply as { kind?: unknown }).kind === 'released';
 }

@@ -57,7 +57,7 @@ export class ModelPool extends InstancePool<readonly OutputShape[], BatchJob, Ba
             resident: tables,
             tuning: { providers },
           } satisfies WorkerOptions,
-          onExit: () => resident?.threads.release(thread),
+          onEnd: () => resident?.threads.release(thread),
         };
       },
     });

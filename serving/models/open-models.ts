@@ -95,6 +95,8 @@ export async function openModels(options: OpenModelsOptions): Promise<OpenModels
   const registry = new ModelRegistry(managers, repository);
   const stop = async (): Promise<void> => {
     await Promise.all([registry.stop(), stores.close(), recorders.close()]);
+    const { spareThreads } = await import('../engine/spare-threads.ts');
+    await spareThreads.end();
   };
   return { registry, predictor, recorders, experimentLogs: listExperimentLogs(origins), stop };
 }

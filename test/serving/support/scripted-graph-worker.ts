@@ -4,7 +4,7 @@
  */
 import { parentPort } from 'node:worker_threads';
 import { layOut, MEMORIES, type RunMessage } from '../../../serving/engine/graph-memory.ts';
-import type { StopMessage } from '../../../serving/engine/model-instance.ts';
+import type { StartMessage, StopMessage } from '../../../serving/engine/model-instance.ts';
 
 /** Values of an INT64 input. */
 export const FATAL_VALUE = 99;
@@ -12,10 +12,15 @@ export const SLOW_VALUE = 98;
 const SLOW_MS = 300;
 
 if (parentPort !== null) {
+  // The worker first: it must listen when the first message arrives.
+  await import('../../../serving/engine/graph-worker.ts');
   const memories: SharedArrayBuffer[] = [];
   let received = 0;
-  parentPort.on('message', (request: RunMessage | number | StopMessage) => {
-    if (typeof request !== 'number' && request.kind === 'stop') return;
+  parentPort.on('message', (request: RunMessage | number | StartMessage<unknown> | StopMessage) => {
+    if (typeof request !== 'number' && request.kind !== 'run') {
+      received = 0;
+      return;
+    }
     const place = received++ % MEMORIES;
     if (typeof request !== 'number') memories[place] = request.memory;
     const [begin = 0] = layOut([{ dataType: 'INT64' }], [[1]]).offsets;
@@ -25,5 +30,4 @@ if (parentPort !== null) {
       Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, SLOW_MS);
     }
   });
-  await import('../../../serving/engine/graph-worker.ts');
 }
