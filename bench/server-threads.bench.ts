@@ -1,7 +1,9 @@
 /**
  * A cube-server with one and with two threads: keys per second of the server's CPU time, in rounds
  * that alternate. Eight connections with eight packed lookups in flight each, so that both threads
- * have some; nothing is pinned, and the client shares the cores. Needs Node 22.12.
+ * have some. First nothing is pinned, and the client shares the cores: two threads then wait more
+ * often than one, and read fewer requests each time they wake. Then the server has one core and the
+ * client the other, so that two threads are as busy as one. Needs Node 22.12.
  */
 import { pathToFileURL } from 'node:url';
 import { makeTemporaryFolder, removePath } from '../lib/platform/files.ts';
@@ -14,6 +16,7 @@ import {
   DIM,
   drawKeys,
   loadAndActivate,
+  pinSelf,
   startServer,
   TABLE,
   writeVersion,
@@ -22,6 +25,8 @@ import {
 const ROWS = 1_000_000;
 const KEY_COUNTS = [26, 260] as const;
 const THREAD_COUNTS = [1, 2] as const;
+const SERVER_CORE = 0;
+const CLIENT_CORE = 1;
 const CONNECTIONS = 8;
 const IN_FLIGHT = 64;
 const WARM_ROUNDS = 2;
@@ -36,9 +41,18 @@ interface Subject {
   rates: number[];
 }
 
-async function startSubject(folder: string, threads: number): Promise<Subject> {
+async function startSubject(
+  folder: string,
+  threads: number,
+  core: number | undefined,
+): Promise<Subject> {
   const flags = ['--threads', String(threads)];
-  const server = await startServer(folder, { shard: 0, shardNum: 1, flags });
+  const server = await startServer(folder, {
+    shard: 0,
+    shardNum: 1,
+    flags,
+    ...(core !== undefined && { core }),
+  });
   await loadAndActivate(server, '1');
   const channels = Array.from({ length: CONNECTIONS }, () => new Channel(server.address));
   return { threads, server, channels, rates: [] };
@@ -98,19 +112,33 @@ async function compare(subjects: readonly Subject[], keys: number): Promise<void
   }
 }
 
-async function main(): Promise<void> {
-  const folder = makeTemporaryFolder('hypercube-bench-');
+/** @param core of the servers, if they have one */
+async function measure(folder: string, core?: number): Promise<void> {
   const subjects: Subject[] = [];
   try {
-    writeVersion(folder, { version: '1', rows: ROWS, shardNum: 1 });
-    for (const threads of THREAD_COUNTS) subjects.push(await startSubject(folder, threads));
-    process.stdout.write(`Lookups by one and two threads, Node ${process.versions.node}\n`);
+    for (const threads of THREAD_COUNTS) {
+      subjects.push(await startSubject(folder, threads, core));
+    }
     for (const keys of KEY_COUNTS) await compare(subjects, keys);
   } finally {
     for (const { channels, server } of subjects) {
       for (const channel of channels) channel.close();
       await server.stop();
     }
+  }
+}
+
+async function main(): Promise<void> {
+  const folder = makeTemporaryFolder('hypercube-bench-');
+  try {
+    writeVersion(folder, { version: '1', rows: ROWS, shardNum: 1 });
+    process.stdout.write(`Lookups by one and two threads, Node ${process.versions.node}\n`);
+    process.stdout.write('Nothing is pinned:\n');
+    await measure(folder);
+    process.stdout.write('The server has one core, the client the other:\n');
+    pinSelf(CLIENT_CORE);
+    await measure(folder, SERVER_CORE);
+  } finally {
     removePath(folder);
   }
 }
