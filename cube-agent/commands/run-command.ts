@@ -22,7 +22,7 @@ import {
   NUMBER_RANGES,
   readAgentConfig,
 } from '../host/agent-config.ts';
-import { CopyThread } from '../host/copy-thread.ts';
+import { CopyThreads } from '../host/copy-threads.ts';
 import { HostData } from '../host/host-data.ts';
 import {
   addServerCredentialOptions,
@@ -219,12 +219,13 @@ async function runAgent(config: AgentConfig, format: LogFormat | undefined): Pro
   requireRepository(config);
   makeFolder(dataFolder);
   const logger = createLogger('cube-agent', { format });
-  const copies = new CopyThread(repository);
+  const copies = new CopyThreads(repository);
   const agent = new Agent({
     config,
     openRepository: () => openRepositoryWithKeys(config),
     credentials: createServerCredentials(config),
     copyLayer: (copy, options) => copies.copy(copy, options),
+    closeFile: (descriptor) => copies.closeFile(descriptor),
     clock: systemClock,
     logger,
   });

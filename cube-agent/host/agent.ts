@@ -1,7 +1,7 @@
 /**
- * The agent of one host: poll the repository and the servers, reconcile every bundle, repeat. A
- * repository or server that does not answer delays nothing: after a short wait the agent continues
- * with the last known state.
+ * The agent of one host: poll the repository and the servers, reconcile every bundle, repeat. After
+ * an action it asks only the server that the action changed. A repository or server that does not
+ * answer delays nothing: after a short wait the agent continues with the last known state.
  */
 
 import { CubeError } from '../../lib/core/errors.ts';
@@ -28,6 +28,8 @@ export interface AgentOptions {
   readonly credentials: Credentials;
   /** Copies a layer from the repository to this host. */
   readonly copyLayer: CopyLayer;
+  /** Closes a removed layer, which frees its space. */
+  readonly closeFile: (descriptor: number) => void;
   readonly clock: Clock;
   readonly logger: Logger;
 }
@@ -57,10 +59,12 @@ export class Agent implements Stoppable {
   /** The refresh from the repository that is in progress. */
   #refreshing: Promise<void> | undefined;
   #lastPollMs: number;
+  /** When everything is asked again, and not only what an action has changed. */
+  #fullPollMs: number = Number.NEGATIVE_INFINITY;
   #ended: Promise<void> = Promise.resolve();
 
   constructor(options: AgentOptions) {
-    const { config, credentials, copyLayer, clock, logger } = options;
+    const { config, credentials, copyLayer, closeFile, clock, logger } = options;
     this.#options = options;
     this.#lastPollMs = clock.nowMs();
     this.problems = new ProblemTracker(clock, config.pollMs);
@@ -72,7 +76,7 @@ export class Agent implements Stoppable {
     this.processes = new ServerProcesses(config, {
       problems: this.problems,
       // A server that has just started has no version: it is asked and loaded at once.
-      onListening: () => this.#wake.abort(),
+      onListening: () => this.#pollSoon(),
       clock,
       logger,
     });
@@ -97,7 +101,7 @@ export class Agent implements Stoppable {
           logger,
           repository: () => this.#openRepository(),
           copyLayer,
-          data: new HostData(config.dataFolder, bundle.name),
+          data: new HostData(config.dataFolder, bundle.name, closeFile),
           clients: new Map(clients.map((client) => [client.address, client])),
           servers: this.servers,
           tasks: this.#tasks,
@@ -143,6 +147,11 @@ export class Agent implements Stoppable {
     this.problems.retryNow();
     for (const { problems } of this.bundles) problems.retryNow();
     this.processes.retry();
+    this.#pollSoon();
+  }
+
+  #pollSoon(): void {
+    this.#fullPollMs = Number.NEGATIVE_INFINITY;
     this.#wake.abort();
   }
 
@@ -160,7 +169,7 @@ export class Agent implements Stoppable {
   }
 
   async #loop(): Promise<void> {
-    const { config, clock, logger } = this.#options;
+    const { clock, logger } = this.#options;
     while (!this.#stopping.signal.aborted) {
       this.#wake = new AbortController();
       try {
@@ -169,8 +178,7 @@ export class Agent implements Stoppable {
         logger.error({ err: error }, 'poll failed');
       }
       this.#lastPollMs = clock.nowMs();
-      // Jitter: the agents of a fleet must not poll the repository at the same moment.
-      await this.#waitForServers(config.pollMs * (0.8 + 0.4 * Math.random()));
+      await this.#waitForServers(this.#fullPollMs - clock.nowMs());
     }
     await this.#tasks.waitUntilIdle();
   }
@@ -181,7 +189,7 @@ export class Agent implements Stoppable {
    * server that stays away is soon asked by polls only.
    */
   async #waitForServers(waitMs: number): Promise<void> {
-    const { clock } = this.#options;
+    const { clock, config } = this.#options;
     const endMs = clock.nowMs() + waitMs;
     const wake = this.#wake.signal;
     for (;;) {
@@ -194,7 +202,7 @@ export class Agent implements Stoppable {
       }
       await clock.sleep(Math.min(leftMs, this.#reconnectMs), wake);
       if (wake.aborted || clock.nowMs() >= endMs) return;
-      this.#reconnectMs = Math.min(2 * this.#reconnectMs, waitMs);
+      this.#reconnectMs = Math.min(2 * this.#reconnectMs, config.pollMs);
       const answer = this.servers.pollUnreachable(this.#stopping.signal).then((hasAnswered) => {
         if (hasAnswered) this.#wake.abort();
         return hasAnswered;
@@ -207,10 +215,9 @@ export class Agent implements Stoppable {
   async #poll(): Promise<void> {
     const { signal } = this.#stopping;
     const { clock } = this.#options;
-    this.#refreshing ??= this.#refresh();
     const pollWait = new AbortController();
     let isSlow = true;
-    const answers = Promise.all([this.servers.poll(signal), this.#refreshing]).then(() => {
+    const answers = this.#ask(signal).then(() => {
       isSlow = false;
     });
     await Promise.race([answers, clock.sleep(POLL_WAIT_MS, pollWait.signal)]);
@@ -219,6 +226,18 @@ export class Agent implements Stoppable {
     // Late answers start the next poll at once.
     if (isSlow) void answers.then(() => this.#wake.abort());
     for (const keeper of this.bundles) keeper.reconcile();
+  }
+
+  async #ask(signal: AbortSignal): Promise<void> {
+    const { clock, config } = this.#options;
+    if (clock.nowMs() < this.#fullPollMs) {
+      await this.servers.pollChanged(signal);
+      return;
+    }
+    // Jitter: the agents of a fleet must not poll the repository at the same moment.
+    this.#fullPollMs = clock.nowMs() + config.pollMs * (0.8 + 0.4 * Math.random());
+    this.#refreshing ??= this.#refresh();
+    await Promise.all([this.servers.poll(signal), this.#refreshing]);
   }
 
   async #refresh(): Promise<void> {

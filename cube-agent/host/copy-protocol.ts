@@ -1,4 +1,4 @@
-/** The messages between an agent and its copy thread. */
+/** The messages between an agent and its copy threads. */
 import type { ErrorCode } from '../../lib/core/errors.ts';
 import type { LayerRef } from '../../lib/core/manifest.ts';
 
@@ -23,7 +23,20 @@ interface AbortRequest {
   readonly id: number;
 }
 
-export type CopyMessage = CopyRequest | AbortRequest;
+/** Frees the space of a removed file. */
+interface CloseRequest {
+  readonly type: 'close';
+  readonly descriptor: number;
+}
+
+export interface CopyWorkerData {
+  /** The location of the repository. */
+  readonly location: string;
+  /** The thread runs only while the machine has idle time. */
+  readonly whenIdle: boolean;
+}
+
+export type CopyMessage = CopyRequest | AbortRequest | CloseRequest;
 
 export type CopyReport =
   | { readonly id: number; readonly type: 'bytes'; readonly bytes: number }

@@ -1,24 +1,26 @@
 /**
- * The worker thread that copies layers to this host. It reads, hashes, writes and flushes at low
- * priority, so that a fetch does not slow down lookups and the agent answers while its disk is
- * slow.
+ * A worker thread that copies layers to this host, and frees the space of removed ones. It reads,
+ * hashes, writes and flushes in idle time or at low priority, so that a fetch does not slow down
+ * lookups and the agent answers while its disk is slow.
  */
 import { parentPort, workerData } from 'node:worker_threads';
 import { CubeError } from '../../lib/core/errors.ts';
 import { ByteRateLimiter } from '../../lib/platform/byte-rate-limiter.ts';
 import { systemClock } from '../../lib/platform/clock.ts';
-import { lowerThreadPriority } from '../../lib/platform/machine.ts';
+import { closeDescriptor } from '../../lib/platform/files.ts';
+import { lowerThreadPriority, runWhenIdle } from '../../lib/platform/machine.ts';
 import type { Backend } from '../../lib/repository/backend.ts';
 import { layerPath } from '../../lib/repository/layout.ts';
 import { openBackend } from '../../lib/repository/open-backend.ts';
 import { copyVerified } from '../../lib/repository/verified-copy.ts';
-import type { CopyMessage, CopyReport, CopyRequest } from './copy-protocol.ts';
+import type { CopyMessage, CopyReport, CopyRequest, CopyWorkerData } from './copy-protocol.ts';
 
 const port = parentPort;
 if (port === null) throw new Error('copy-worker.ts runs as a worker thread');
-lowerThreadPriority();
+const { location, whenIdle } = workerData as CopyWorkerData;
+if (whenIdle) void runWhenIdle();
+else lowerThreadPriority();
 
-const location = workerData as string;
 const inProgress = new Map<number, AbortController>();
 let backend: Backend | undefined;
 let sharedRate: ByteRateLimiter | undefined;
@@ -60,6 +62,7 @@ async function copy({
 }
 
 port.on('message', (message: CopyMessage) => {
-  if (message.type === 'abort') inProgress.get(message.id)?.abort();
+  if (message.type === 'close') closeDescriptor(message.descriptor);
+  else if (message.type === 'abort') inProgress.get(message.id)?.abort();
   else void copy(message);
 });

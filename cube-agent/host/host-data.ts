@@ -11,11 +11,13 @@ import { type LayerRef, type Manifest, parseManifest } from '../../lib/core/mani
 import { checkName, NAME_PATTERN, NAME_RULE } from '../../lib/core/names.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
 import {
+  closeDescriptor,
   fileExists,
   getFileBytes,
   listFolder,
   putFileIfAbsent,
   readText,
+  removeButKeepOpen,
   removePath,
   removeStaleTemporaries,
   replaceFile,
@@ -63,9 +65,17 @@ export class HostData {
   readonly #bundle: string;
   readonly #manifests = new Map<string, Manifest>();
 
-  constructor(folder: string, bundle: string) {
+  readonly #closeFile: (descriptor: number) => void;
+
+  /** @param closeFile closes a removed layer, which frees its space: may take seconds */
+  constructor(
+    folder: string,
+    bundle: string,
+    closeFile: (descriptor: number) => void = closeDescriptor,
+  ) {
     this.#folder = folder;
     this.#bundle = checkName(bundle, 'bundle');
+    this.#closeFile = closeFile;
   }
 
   layerPath(table: string, contentId: string): string {
@@ -167,8 +177,10 @@ export class HostData {
   removeLayer(layer: string): void {
     const { table, contentId } = parseLayerName(layer);
     const path = this.layerPath(table, contentId);
-    removePath(path);
-    removePath(`${path}.part`);
+    for (const file of [path, `${path}.part`]) {
+      const descriptor = removeButKeepOpen(file);
+      if (descriptor !== undefined) this.#closeFile(descriptor);
+    }
   }
 
   /**

@@ -75,6 +75,12 @@ export class ServerMonitor {
     await Promise.all(this.#pending.values());
   }
 
+  /** Asks only servers that were changed since they were last asked, and waits for those. */
+  async pollChanged(signal: AbortSignal): Promise<void> {
+    const changed = this.#options.servers.filter(({ address }) => this.#changed.has(address));
+    await Promise.all(changed.map((server) => this.#request(server, signal)));
+  }
+
   /** Asks only servers that cannot be reached. @returns whether one of them has answered */
   async pollUnreachable(signal: AbortSignal): Promise<boolean> {
     const servers = this.#unreachable;

@@ -173,14 +173,20 @@ export class SimHost {
     const { clock, random } = process;
     const { signal } = new AbortController();
     let looking: Promise<void> | undefined;
-    for (;;) {
-      this.#wake = new AbortController();
+    let fullPollMs = Number.NEGATIVE_INFINITY;
+    const ask = async (): Promise<void> => {
+      if (clock.nowMs() < fullPollMs) return servers.pollChanged(signal);
+      fullPollMs = clock.nowMs() + POLL_MS * (0.8 + 0.4 * random.next());
       looking ??= keeper.observer.refresh().finally(() => {
         looking = undefined;
       });
+      await Promise.all([servers.poll(signal), looking]);
+    };
+    for (;;) {
+      this.#wake = new AbortController();
       const patience = new AbortController();
       let isSlow = true;
-      const answers = Promise.all([servers.poll(signal), looking]).then(() => {
+      const answers = ask().then(() => {
         isSlow = false;
       });
       await Promise.race([answers, clock.sleep(POLL_WAIT_MS, patience.signal)]);
@@ -188,7 +194,7 @@ export class SimHost {
       if (isSlow) void answers.then(() => this.#wake.abort(''));
       keeper.reconcile();
       await this.#break(process, keeper);
-      await clock.sleep(POLL_MS * (0.8 + 0.4 * random.next()), this.#wake.signal);
+      await clock.sleep(Math.max(0, fullPollMs - clock.nowMs()), this.#wake.signal);
     }
   }
 

@@ -14,8 +14,12 @@ const address = '127.0.0.1:1';
 
 /** Answers each question when the test says so. */
 class SlowControl {
-  readonly address = address;
+  readonly address: string;
   readonly waiting: ((loading: string[]) => void)[] = [];
+
+  constructor(at = address) {
+    this.address = at;
+  }
 
   status(): Promise<ControlStatus> {
     return new Promise((resolve) => {
@@ -27,9 +31,9 @@ class SlowControl {
   }
 }
 
-function createMonitor(control: SlowControl): ServerMonitor {
+function createMonitor(...controls: SlowControl[]): ServerMonitor {
   return new ServerMonitor({
-    servers: [control as unknown as ControlClient],
+    servers: controls as unknown as ControlClient[],
     problems: new ProblemTracker(systemClock, 1),
     clock: systemClock,
     logger: createLogger('test', { level: 'silent' }),
@@ -72,4 +76,32 @@ test('an answer from before an action is requested again', async () => {
   control.waiting.shift()?.([]);
   await asked;
   assert.deepEqual(state(monitor), { isCurrent: true, loading: [] });
+});
+
+test('after an action only the server that it changed is asked', async () => {
+  const [changed, hangs, other] = ['127.0.0.1:1', '127.0.0.1:2', '127.0.0.1:3'].map(
+    (at) => new SlowControl(at),
+  ) as [SlowControl, SlowControl, SlowControl];
+  const monitor = createMonitor(changed, hangs, other);
+  const { signal } = new AbortController();
+  void monitor.poll(signal);
+  for (const control of [changed, other]) control.waiting.shift()?.([]);
+  await new Promise(setImmediate);
+  monitor.markChanged(changed.address);
+  monitor.markChanged('disk of ctr');
+  const asked = monitor.pollChanged(signal);
+  assert.equal(other.waiting.length, 0);
+  assert.equal(hangs.waiting.length, 1, 'the request before');
+  changed.waiting.shift()?.(['2']);
+  await asked;
+  const states = monitor.snapshots.map((server) => toServerState(server, 'ctr', undefined));
+  assert.deepEqual(
+    states.map(({ address: at, isCurrent, loading }) => ({ at, isCurrent, loading })),
+    [
+      { at: changed.address, isCurrent: true, loading: ['2'] },
+      { at: other.address, isCurrent: true, loading: [] },
+    ],
+  );
+  await monitor.pollChanged(signal);
+  assert.equal(changed.waiting.length + other.waiting.length, 0);
 });
