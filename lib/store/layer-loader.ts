@@ -28,6 +28,8 @@ const PART_BLOCKS_MIN = 64;
 
 /** Number of the thread that runs in idle time, after those that load a layer together. */
 const IDLE_THREAD = LOAD_THREADS_MAX;
+/** With more in memory, a process takes more than 5 ms to start another program. */
+const LARGE_BYTES = 1 << 28;
 /** After a machine had no idle time, for how long it is not asked for any. */
 const STARVED_MS = 10_000;
 
@@ -57,6 +59,8 @@ export class LayerLoader {
   /** By number; 0 does everything but parts of large sealed bases and loads in idle time. */
   readonly #workers: (Worker | undefined)[] = [];
   #starvedUntilMs = Number.NEGATIVE_INFINITY;
+  /** By all loads so far. */
+  #filledBytes = 0;
   readonly #pending = new Map<number, PendingRequest>();
   #lastId = 0;
   #stopped = false;
@@ -78,9 +82,10 @@ export class LayerLoader {
    *   undefined
    */
   async fill(request: Fill): Promise<FillResult> {
+    const blockCount = countBlocks(request);
+    this.#countBytes(blockCount * BLOCK_BYTES);
     if (Number.isFinite(request.bytesPerSecond)) return this.#fillInIdleTime(request);
     const parts = countParts(request);
-    const blockCount = countBlocks(request);
     const perPart = Math.ceil(blockCount / parts);
     const fills = Array.from({ length: parts }, (_, part) => {
       const first = part * perPart;
@@ -92,6 +97,17 @@ export class LayerLoader {
     const failed = results.find((result) => result.status === 'rejected');
     if (failed !== undefined) throw failed.reason;
     return fills[0] ?? { filter: undefined, next: 0 };
+  }
+
+  /** Starts the thread for idle time, which later loads may use, before the process is large. */
+  #countBytes(bytes: number): void {
+    const isSmall = this.#filledBytes < LARGE_BYTES;
+    if (!this.#stopped && isSmall && this.#filledBytes + bytes >= LARGE_BYTES) {
+      const isRunning = this.#workers[IDLE_THREAD] !== undefined;
+      const worker = this.#start(IDLE_THREAD);
+      if (!isRunning) worker.unref();
+    }
+    this.#filledBytes += bytes;
   }
 
   async #fillInIdleTime(request: Fill): Promise<FillResult> {
@@ -158,13 +174,8 @@ export class LayerLoader {
   #start(number: number): Worker {
     const running = this.#workers[number];
     if (running !== undefined) return running;
-    // The process is small when its first thread starts; later it is too large for `runWhenIdle`.
-    const isFirst = this.#workers.length === 0;
-    if (isFirst) this.#startWorker(IDLE_THREAD, true).unref();
-    return this.#workers[number] ?? this.#startWorker(number, false);
-  }
-
-  #startWorker(number: number, whenIdle: boolean): Worker {
+    // `runWhenIdle` takes long in a large process.
+    const whenIdle = number === IDLE_THREAD && this.#filledBytes < LARGE_BYTES;
     const worker = new Worker(new URL('./load-worker.js', import.meta.url), {
       name: whenIdle ? 'idle-loader' : 'load-worker',
       workerData: { whenIdle },
