@@ -64,7 +64,6 @@ export class HostData {
   readonly #folder: string;
   readonly #bundle: string;
   readonly #manifests = new Map<string, Manifest>();
-
   readonly #closeFile: (descriptor: number) => void;
 
   /** @param closeFile closes a removed layer, which frees its space: may take seconds */

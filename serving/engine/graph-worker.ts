@@ -1,7 +1,7 @@
 /**
  * A worker of a plain model: one thread with one instance of one graph. Batches arrive and leave in
- * memories that it shares with the main thread (graph-memory.ts). The graph is released
- * by message, after its batches: terminating a thread during a run would crash the process.
+ * memories that it shares with the main thread (graph-memory.ts). The graph is released by message,
+ * after its batches: terminating a thread during a run would crash the process.
  */
 import { parentPort, receiveMessageOnPort } from 'node:worker_threads';
 import { requireDefined } from '../../lib/core/errors.ts';
