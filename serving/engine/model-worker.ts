@@ -1,8 +1,9 @@
 /**
  * A model worker: one thread with one instance of one graph. It looks rows up by itself when the
- * tables are in this process's memory. It replies to each message, one batch after another. The slab
- * of a batch is shared memory, which the worker owns from the request to the reply. The graph is
- * released by message, after its batches: terminating a thread during a run would crash the process.
+ * tables are in this process's memory. It replies to each message, one batch after another. The
+ * slab of a batch is shared memory, which the worker owns from the request to the reply. The graph
+ * is released by message, after its batches: terminating a thread during a run would crash the
+ * process.
  */
 import { parentPort } from 'node:worker_threads';
 import type { GraphPlan, OutputShape } from '../../lib/features/graph-plan.ts';
