@@ -14,6 +14,8 @@ const PUBLISH_AGAIN = "; the repository's copy is damaged, publish the version a
 /** Hashed at a time beside requests. */
 const SLICE_BYTES = 512 << 10;
 const CHUNK_BYTES_MAX = 4 << 20;
+/** A file of this machine is read into memory that is used again: new memory costs more to fill. */
+const LOCAL_CHUNK_BYTES_MAX = 1 << 20;
 /** Chunks of a slow source are small, so that progress is visible and kept when the copy stops. */
 const CHUNK_BYTES_FIRST = 256 << 10;
 const CHUNK_BYTES_MIN = 16 << 10;
@@ -149,26 +151,66 @@ async function streamChunks(
   options: CopyOptions & { clock: Clock },
 ): Promise<void> {
   const { rate, clock, signal } = options;
+  const reader = openChunkReader(source);
   // At most a quarter of a second's bytes, so that a limited copy is smooth and stops soon.
   const chunkBytesMax =
     rate === undefined
-      ? CHUNK_BYTES_MAX
-      : Math.max(1, Math.min(CHUNK_BYTES_MAX, Math.floor(rate.bytesPerSecond / 4)));
+      ? reader.chunkBytesMax
+      : Math.max(1, Math.min(reader.chunkBytesMax, Math.floor(rate.bytesPerSecond / 4)));
   let chunkBytes = Math.min(CHUNK_BYTES_FIRST, chunkBytesMax);
-  while (part.bytes < bytes) {
-    if (signal?.aborted) throw new CubeError('STOPPING', `stopped while copying ${source.path}`);
-    const length = Math.min(chunkBytes, bytes - part.bytes);
-    const startMs = clock.nowMs();
-    const chunk = await source.backend.readRange(source.path, part.bytes, length, signal);
-    const isSlow = clock.nowMs() - startMs > SLOW_CHUNK_MS;
-    const next = isSlow ? Math.max(CHUNK_BYTES_MIN, chunkBytes >> 1) : 2 * chunkBytes;
-    chunkBytes = Math.min(chunkBytesMax, next);
-    part.append(chunk);
-    hash.update(chunk);
-    options.onBytes?.(chunk.length);
-    // Even a wait of 0 ms lets signals and timers run between two chunks.
-    await (rate?.acquire(chunk.length, signal) ?? clock.sleep(0, signal));
+  try {
+    while (part.bytes < bytes) {
+      if (signal?.aborted) throw new CubeError('STOPPING', `stopped while copying ${source.path}`);
+      const length = Math.min(chunkBytes, bytes - part.bytes);
+      const startMs = clock.nowMs();
+      const chunk = await reader.read(part.bytes, length, signal);
+      const isSlow = clock.nowMs() - startMs > SLOW_CHUNK_MS;
+      const next = isSlow ? Math.max(CHUNK_BYTES_MIN, chunkBytes >> 1) : 2 * chunkBytes;
+      chunkBytes = Math.min(chunkBytesMax, next);
+      part.append(chunk);
+      hash.update(chunk);
+      options.onBytes?.(chunk.length);
+      // Even a wait of 0 ms lets signals and timers run between two chunks.
+      await (rate?.acquire(chunk.length, signal) ?? clock.sleep(0, signal));
+    }
+  } finally {
+    reader.close();
   }
+}
+
+/** Reads an object in chunks; a chunk is valid until the next one is read. */
+interface ChunkReader {
+  readonly chunkBytesMax: number;
+  read(start: number, bytes: number, signal?: AbortSignal): Promise<Uint8Array>;
+  close(): void;
+}
+
+/** Buffers of finished copies, one for each copy that ran at the same time. */
+const spareBuffers: Uint8Array[] = [];
+
+function openChunkReader({ backend, path }: ObjectSource): ChunkReader {
+  const localPath = backend.localPath(path);
+  if (localPath === undefined) {
+    return {
+      chunkBytesMax: CHUNK_BYTES_MAX,
+      read: (start, bytes, signal) => backend.readRange(path, start, bytes, signal),
+      close: () => undefined,
+    };
+  }
+  const file = new RandomAccessReader(localPath);
+  const buffer = spareBuffers.pop() ?? new Uint8Array(LOCAL_CHUNK_BYTES_MAX);
+  return {
+    chunkBytesMax: buffer.length,
+    async read(start, bytes) {
+      const chunk = buffer.subarray(0, bytes);
+      file.readInto(chunk, start);
+      return chunk;
+    },
+    close() {
+      spareBuffers.push(buffer);
+      file.close();
+    },
+  };
 }
 
 /** The SHA-256 of a local file, read in chunks. */

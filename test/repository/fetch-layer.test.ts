@@ -60,6 +60,25 @@ const fetchLayer = ({ repository, layer, target }: Source, options = {}): Promis
 
 const nothingArrived = ({ target }: Source): boolean => readdirSync(dirname(target)).length === 0;
 
+test('layers that are fetched at the same time do not mix, also in used buffers', async (t) => {
+  const folder = temporaryFolder(t);
+  const repository = openRepository(join(folder, 'repository'), { create: true });
+  const version = { version: '1', shardNum: 4, layerBytes: 3_000_001 };
+  await repository.publish(makeVersion(join(folder, 'built'), version));
+  const manifest = await repository.readManifest('ctr', '1');
+  const layers = [0, 1, 2, 3].map((shard) => getBaseLayer(manifest, shard));
+  for (const round of ['first', 'second']) {
+    const targets = layers.map(({ contentId }) => join(folder, round, contentId));
+    await Promise.all(
+      layers.map((layer, i) => repository.fetchLayer('ctr', 't', layer, targets[i] ?? '')),
+    );
+    assert.deepEqual(
+      targets.map((target) => sha256(readFileSync(target))),
+      layers.map((layer) => layer.sha256),
+    );
+  }
+});
+
 test('a layer of several pieces arrives whole; again it reads nothing', async (t) => {
   const source = await makeSource(t, 9_000_001);
   let arrived = 0;
