@@ -1,7 +1,8 @@
 /**
  * The agent of one host: poll the repository and the servers, reconcile every bundle, repeat. After
- * an action it asks only the server that the action changed. A repository or server that does not
- * answer delays nothing: after a short wait the agent continues with the last known state.
+ * an action it asks only the server that the action changed; actions that end at about the same
+ * time are followed by one poll. A repository or server that does not answer delays nothing: after
+ * a short wait the agent continues with the last known state.
  */
 
 import { CubeError } from '../../lib/core/errors.ts';
@@ -36,6 +37,11 @@ export interface AgentOptions {
 
 /** How long one poll waits for answers. A later answer starts the next poll. */
 const POLL_WAIT_MS = 500;
+/**
+ * Pause between the end of an action and the poll that follows. The servers of a host switch at the
+ * same time, and a poll and a plan for each of them would take CPU time from lookups.
+ */
+const SETTLE_MS = 20;
 /** Pause before a server that could not be reached is asked again. */
 const RECONNECT_FIRST_MS = 50;
 /** Without a poll for this long, and two poll intervals, the agent counts as unhealthy. */
@@ -61,6 +67,8 @@ export class Agent implements Stoppable {
   #lastPollMs: number;
   /** When everything is asked again, and not only what an action has changed. */
   #fullPollMs: number = Number.NEGATIVE_INFINITY;
+  /** When the poll that was asked for with `#pollIn` is due. */
+  #duePollMs: number = Number.POSITIVE_INFINITY;
   #ended: Promise<void> = Promise.resolve();
 
   constructor(options: AgentOptions) {
@@ -71,7 +79,7 @@ export class Agent implements Stoppable {
     this.#tasks = new TaskQueue(clock, logger, (resource) => {
       // A plan from the server's earlier state would repeat the action.
       this.servers.markChanged(resource);
-      this.#wake.abort();
+      this.#pollIn(SETTLE_MS);
     });
     this.processes = new ServerProcesses(config, {
       problems: this.problems,
@@ -108,6 +116,7 @@ export class Agent implements Stoppable {
           fetcher: this.fetcher,
           firstBackoffMs: config.pollMs,
           hostProblems: this.problems,
+          pollIn: (ms) => this.#pollIn(ms),
           otherBundles: () =>
             this.bundles.filter((other) => other.bundle !== bundle.name).map((b) => b.channels),
           stopping: this.#stopping.signal,
@@ -153,6 +162,19 @@ export class Agent implements Stoppable {
   #pollSoon(): void {
     this.#fullPollMs = Number.NEGATIVE_INFINITY;
     this.#wake.abort();
+  }
+
+  /** Polls what has changed, after a pause or earlier. */
+  #pollIn(ms: number): void {
+    const { clock } = this.#options;
+    const dueMs = clock.nowMs() + ms;
+    if (dueMs >= this.#duePollMs) return;
+    this.#duePollMs = dueMs;
+    void clock.sleep(ms, this.#stopping.signal).then(() => {
+      if (this.#duePollMs !== dueMs) return;
+      this.#duePollMs = Number.POSITIVE_INFINITY;
+      this.#wake.abort();
+    });
   }
 
   /**

@@ -50,6 +50,8 @@ export interface BundleReconcilerOptions {
   readonly firstBackoffMs: number;
   /** Problems of the host as a whole: saved together with the bundle's own. */
   readonly hostProblems: ProblemTracker;
+  /** Asks for another plan after a pause. */
+  readonly pollIn: (ms: number) => void;
   /** The channels of the other bundles on this host: their versions share the servers' memory. */
   readonly otherBundles: () => readonly ChannelMonitor[];
   readonly clock: Clock;
@@ -86,6 +88,11 @@ const PLANNED_ACTIONS: ReadonlySet<Action> = new Set<Action>([
 /** The graph of a version that serving answers from. */
 const GRAPH_FILE = 'model.onnx';
 const SAVE_STATE: Operation = { action: 'save-state' };
+/**
+ * Unloads that no load waits for come after the other actions, one server at a time with this pause
+ * between them: a switch of all servers of a host is already the busiest moment of a rollout.
+ */
+const UNLOAD_PAUSE_MS = 100;
 /** Used while the disk is too full for a desired version. */
 const RETAIN_NOTHING: RetentionPolicy = { maxVersions: 0, maxBytes: 0 };
 
@@ -107,6 +114,8 @@ export class BundleReconciler {
   readonly #outcomes: OutcomeRecorder;
   #fetchStop = new AbortController();
   #savedText = '';
+  /** When an action on a server began or ended. */
+  #lastServerActionMs = Number.NEGATIVE_INFINITY;
 
   constructor(options: BundleReconcilerOptions) {
     const { bundle, clock, data, logger } = options;
@@ -158,10 +167,23 @@ export class BundleReconciler {
       const { server } = action;
       const operation = toOperation(action);
       if (tasks.get(server) !== undefined || !this.problems.canTry(operation)) continue;
+      if (action.kind === 'unload' && !this.#mayUnload(server, next)) continue;
       tasks.start(server, { bundle: this.bundle, operation }, () =>
         this.#actOnServer(action, input),
       );
     }
+  }
+
+  /** A load that follows may need the memory, so it waits for no pause. */
+  #mayUnload(server: string, { servers }: Plan): boolean {
+    const { clock, pollIn, tasks } = this.#options;
+    if (servers.some((action) => action.server === server && action.kind === 'load')) return true;
+    const remainingMs = this.#lastServerActionMs + UNLOAD_PAUSE_MS - clock.nowMs();
+    if (remainingMs > 0) pollIn(remainingMs);
+    const isActing = tasks
+      .listForBundle(this.bundle)
+      .some(({ operation }) => operation.server !== undefined);
+    return remainingMs <= 0 && !isActing;
   }
 
   /** The version of this bundle that this agent is loading on a server. */
@@ -300,6 +322,8 @@ export class BundleReconciler {
     // A lookup may have used the version since the plan was made.
     const request = action.kind === 'unload' ? { ...version, ifIdleMs: retireGraceMs } : version;
     const operation = toOperation(action);
+    const { clock } = this.#options;
+    this.#lastServerActionMs = clock.nowMs();
     try {
       const result =
         action.kind === 'load'
@@ -316,6 +340,8 @@ export class BundleReconciler {
       if (stopping.aborted) return;
       this.#recordFailure(operation, error);
       if (action.kind === 'load') await this.#checkFiles(action, input, CubeError.from(error));
+    } finally {
+      this.#lastServerActionMs = clock.nowMs();
     }
   }
 

@@ -143,6 +143,7 @@ export class SimHost {
       clock,
       logger,
       hostProblems,
+      pollIn: (ms) => void clock.sleep(ms).then(() => this.#wake.abort('')),
       stopping,
       otherBundles: () => [],
       repository: () => repository,

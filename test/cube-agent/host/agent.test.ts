@@ -42,6 +42,30 @@ test('versions are loaded, rolled back and retired', async (t) => {
   await waitFor('3 retired, 1 is back', () => listVersions(host).join() === '1,2');
 });
 
+test('one server after another unloads a version that is no longer wanted', async (t) => {
+  const host = await createHost(t, 4);
+  let running = 0;
+  let most = 0;
+  for (const server of host.servers) {
+    server.beforeUnload = async () => {
+      most = Math.max(most, ++running);
+      await new Promise((resolve) => setTimeout(resolve, 50));
+      running--;
+    };
+  }
+  await publish(host, { version: '1', shardNum: 4, table: 'a' });
+  await host.repository.activate('ctr', 'stable', { version: '1', ...AUDIT });
+  startAgent(t, host);
+  for (const version of ['2', '3']) {
+    await publish(host, { version, shardNum: 4, table: `of-${version}` });
+    await host.repository.activate('ctr', 'stable', { version, ...AUDIT });
+    await waitFor(`all at ${version}`, areAllActive(version, host.servers));
+  }
+  const areUnloaded = (): boolean => host.servers.every(({ loaded }) => loaded.join() === '2,3');
+  await waitFor('1 unloaded everywhere', areUnloaded);
+  assert.equal(most, 1);
+});
+
 test("only layers of the host's shards are fetched, also for a server added later", async (t) => {
   const host = await createHost(t, 2);
   await publish(host, { version: '1' });

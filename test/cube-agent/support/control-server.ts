@@ -30,6 +30,8 @@ export class ControlServer {
   readonly calls: string[] = [];
   /** Accepts connections and never answers. */
   isHanging = false;
+  /** Called before a version is unloaded. */
+  beforeUnload: () => Promise<void> = async () => undefined;
   /** Closes connections without an answer. */
   isUnreachable = false;
 
@@ -82,6 +84,7 @@ export class ControlServer {
     for await (const piece of request.setEncoding('utf8')) body += piece;
     const call = request.url?.split('/').at(-1) ?? '';
     try {
+      if (call === 'unload') await this.beforeUnload();
       const answer = call === 'status' ? this.#status() : this.#act(call, JSON.parse(body));
       response.end(JSON.stringify(answer));
     } catch (error) {
