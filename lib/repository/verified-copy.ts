@@ -16,6 +16,8 @@ const SLICE_BYTES = 512 << 10;
 const CHUNK_BYTES_MAX = 4 << 20;
 /** A file of this machine is read into memory that is used again: new memory costs more to fill. */
 const LOCAL_CHUNK_BYTES_MAX = 1 << 20;
+/** Buffers of finished copies, one for each copy that ran at the same time. */
+const spareBuffers: Uint8Array[] = [];
 /** Chunks of a slow source are small, so that progress is visible and kept when the copy stops. */
 const CHUNK_BYTES_FIRST = 256 << 10;
 const CHUNK_BYTES_MIN = 16 << 10;
@@ -151,19 +153,25 @@ async function streamChunks(
   options: CopyOptions & { clock: Clock },
 ): Promise<void> {
   const { rate, clock, signal } = options;
-  const reader = openChunkReader(source);
+  const { backend, path } = source;
+  const localPath = backend.localPath(path);
+  const file = localPath === undefined ? undefined : new RandomAccessReader(localPath);
+  const buffer = file && (spareBuffers.pop() ?? new Uint8Array(LOCAL_CHUNK_BYTES_MAX));
+  const bytesMax = buffer?.length ?? CHUNK_BYTES_MAX;
   // At most a quarter of a second's bytes, so that a limited copy is smooth and stops soon.
   const chunkBytesMax =
     rate === undefined
-      ? reader.chunkBytesMax
-      : Math.max(1, Math.min(reader.chunkBytesMax, Math.floor(rate.bytesPerSecond / 4)));
+      ? bytesMax
+      : Math.max(1, Math.min(bytesMax, Math.floor(rate.bytesPerSecond / 4)));
   let chunkBytes = Math.min(CHUNK_BYTES_FIRST, chunkBytesMax);
   try {
     while (part.bytes < bytes) {
-      if (signal?.aborted) throw new CubeError('STOPPING', `stopped while copying ${source.path}`);
+      if (signal?.aborted) throw new CubeError('STOPPING', `stopped while copying ${path}`);
       const length = Math.min(chunkBytes, bytes - part.bytes);
       const startMs = clock.nowMs();
-      const chunk = await reader.read(part.bytes, length, signal);
+      const chunk =
+        buffer?.subarray(0, length) ?? (await backend.readRange(path, part.bytes, length, signal));
+      file?.readInto(chunk, part.bytes);
       const isSlow = clock.nowMs() - startMs > SLOW_CHUNK_MS;
       const next = isSlow ? Math.max(CHUNK_BYTES_MIN, chunkBytes >> 1) : 2 * chunkBytes;
       chunkBytes = Math.min(chunkBytesMax, next);
@@ -174,43 +182,9 @@ async function streamChunks(
       await (rate?.acquire(chunk.length, signal) ?? clock.sleep(0, signal));
     }
   } finally {
-    reader.close();
+    if (buffer !== undefined) spareBuffers.push(buffer);
+    file?.close();
   }
-}
-
-/** Reads an object in chunks; a chunk is valid until the next one is read. */
-interface ChunkReader {
-  readonly chunkBytesMax: number;
-  read(start: number, bytes: number, signal?: AbortSignal): Promise<Uint8Array>;
-  close(): void;
-}
-
-/** Buffers of finished copies, one for each copy that ran at the same time. */
-const spareBuffers: Uint8Array[] = [];
-
-function openChunkReader({ backend, path }: ObjectSource): ChunkReader {
-  const localPath = backend.localPath(path);
-  if (localPath === undefined) {
-    return {
-      chunkBytesMax: CHUNK_BYTES_MAX,
-      read: (start, bytes, signal) => backend.readRange(path, start, bytes, signal),
-      close: () => undefined,
-    };
-  }
-  const file = new RandomAccessReader(localPath);
-  const buffer = spareBuffers.pop() ?? new Uint8Array(LOCAL_CHUNK_BYTES_MAX);
-  return {
-    chunkBytesMax: buffer.length,
-    async read(start, bytes) {
-      const chunk = buffer.subarray(0, bytes);
-      file.readInto(chunk, start);
-      return chunk;
-    },
-    close() {
-      spareBuffers.push(buffer);
-      file.close();
-    },
-  };
 }
 
 /** The SHA-256 of a local file, read in chunks. */

@@ -109,7 +109,7 @@ test('retries are limited by the policy', async () => {
   const fleet = await startFleet([version], 3);
   for (const server of fleet.servers) server.nextBehavior = () => 'INTERNAL';
   for (const retryMax of [0, 1, 2]) {
-    const client = fleet.client({ policy: { retryMax } });
+    const client = fleet.client({ policy: { retryMax, backupRequest: 'never' } });
     const { unavailable } = await client.lookup(
       createManifest(version),
       [createGroup(TABLE, [1n])],
