@@ -114,7 +114,7 @@ export class BundleReconciler {
   readonly #outcomes: OutcomeRecorder;
   #fetchStop = new AbortController();
   #savedText = '';
-  /** When an action on a server began or ended. */
+  /** When the last action on a server ended. */
   #lastServerActionMs = Number.NEGATIVE_INFINITY;
 
   constructor(options: BundleReconcilerOptions) {
@@ -178,12 +178,12 @@ export class BundleReconciler {
   #mayUnload(server: string, { servers }: Plan): boolean {
     const { clock, pollIn, tasks } = this.#options;
     if (servers.some((action) => action.server === server && action.kind === 'load')) return true;
+    const current = tasks.listForBundle(this.bundle);
+    // Its end is followed by another plan.
+    if (current.some(({ operation }) => operation.server !== undefined)) return false;
     const remainingMs = this.#lastServerActionMs + UNLOAD_PAUSE_MS - clock.nowMs();
     if (remainingMs > 0) pollIn(remainingMs);
-    const isActing = tasks
-      .listForBundle(this.bundle)
-      .some(({ operation }) => operation.server !== undefined);
-    return remainingMs <= 0 && !isActing;
+    return remainingMs <= 0;
   }
 
   /** The version of this bundle that this agent is loading on a server. */
@@ -322,8 +322,6 @@ export class BundleReconciler {
     // A lookup may have used the version since the plan was made.
     const request = action.kind === 'unload' ? { ...version, ifIdleMs: retireGraceMs } : version;
     const operation = toOperation(action);
-    const { clock } = this.#options;
-    this.#lastServerActionMs = clock.nowMs();
     try {
       const result =
         action.kind === 'load'
@@ -341,7 +339,7 @@ export class BundleReconciler {
       this.#recordFailure(operation, error);
       if (action.kind === 'load') await this.#checkFiles(action, input, CubeError.from(error));
     } finally {
-      this.#lastServerActionMs = clock.nowMs();
+      this.#lastServerActionMs = this.#options.clock.nowMs();
     }
   }
 

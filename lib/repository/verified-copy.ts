@@ -14,14 +14,17 @@ const PUBLISH_AGAIN = "; the repository's copy is damaged, publish the version a
 /** Hashed at a time beside requests. */
 const SLICE_BYTES = 512 << 10;
 const CHUNK_BYTES_MAX = 4 << 20;
-/** A file of this machine is read into memory that is used again: new memory costs more to fill. */
 const LOCAL_CHUNK_BYTES_MAX = 1 << 20;
-/** Buffers of finished copies, one for each copy that ran at the same time. */
-const spareBuffers: Uint8Array[] = [];
 /** Chunks of a slow source are small, so that progress is visible and kept when the copy stops. */
 const CHUNK_BYTES_FIRST = 256 << 10;
 const CHUNK_BYTES_MIN = 16 << 10;
 const SLOW_CHUNK_MS = 1000;
+
+/**
+ * Chunks of files of this machine, of all copies in turn: memory that is used again costs less to
+ * fill than new memory. A copy must be done with its chunk before it waits for anything.
+ */
+let localChunk: Uint8Array | undefined;
 
 export interface CopyOptions {
   /** Shared by all copies that it limits together. */
@@ -156,8 +159,7 @@ async function streamChunks(
   const { backend, path } = source;
   const localPath = backend.localPath(path);
   const file = localPath === undefined ? undefined : new RandomAccessReader(localPath);
-  const buffer = file && (spareBuffers.pop() ?? new Uint8Array(LOCAL_CHUNK_BYTES_MAX));
-  const bytesMax = buffer?.length ?? CHUNK_BYTES_MAX;
+  const bytesMax = file === undefined ? CHUNK_BYTES_MAX : LOCAL_CHUNK_BYTES_MAX;
   // At most a quarter of a second's bytes, so that a limited copy is smooth and stops soon.
   const chunkBytesMax =
     rate === undefined
@@ -169,9 +171,14 @@ async function streamChunks(
       if (signal?.aborted) throw new CubeError('STOPPING', `stopped while copying ${path}`);
       const length = Math.min(chunkBytes, bytes - part.bytes);
       const startMs = clock.nowMs();
-      const chunk =
-        buffer?.subarray(0, length) ?? (await backend.readRange(path, part.bytes, length, signal));
-      file?.readInto(chunk, part.bytes);
+      let chunk: Uint8Array;
+      if (file === undefined) {
+        chunk = await backend.readRange(path, part.bytes, length, signal);
+      } else {
+        localChunk ??= new Uint8Array(LOCAL_CHUNK_BYTES_MAX);
+        chunk = localChunk.subarray(0, length);
+        file.readInto(chunk, part.bytes);
+      }
       const isSlow = clock.nowMs() - startMs > SLOW_CHUNK_MS;
       const next = isSlow ? Math.max(CHUNK_BYTES_MIN, chunkBytes >> 1) : 2 * chunkBytes;
       chunkBytes = Math.min(chunkBytesMax, next);
@@ -182,7 +189,6 @@ async function streamChunks(
       await (rate?.acquire(chunk.length, signal) ?? clock.sleep(0, signal));
     }
   } finally {
-    if (buffer !== undefined) spareBuffers.push(buffer);
     file?.close();
   }
 }
