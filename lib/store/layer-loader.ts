@@ -11,6 +11,7 @@ import { CubeError } from '../core/errors.ts';
 import { BLOCK_BYTES } from '../core/layer-format.ts';
 import { systemClock } from '../platform/clock.ts';
 import { processKeys } from '../platform/encryption-keys.ts';
+import { OpenFile } from '../platform/open-file.ts';
 import { BackgroundFill } from './background-fill.ts';
 import { LOAD_THREADS_MAX } from './load-progress.ts';
 import type {
@@ -78,10 +79,22 @@ export class LayerLoader {
   }
 
   /**
+   * Reads the file that the path names now, also when it is replaced before the end.
    * @throws CubeError CORRUPT when a checksum does not match; the content of the memories is then
    *   undefined
    */
   async fill(request: Fill): Promise<FillResult> {
+    if (request.descriptor !== undefined) return this.#fillOpened(request);
+    // Several threads may read it, one after another.
+    const file = new OpenFile(request.path);
+    try {
+      return await this.#fillOpened({ ...request, descriptor: file.descriptor });
+    } finally {
+      file.close();
+    }
+  }
+
+  async #fillOpened(request: Fill): Promise<FillResult> {
     const blockCount = countBlocks(request);
     this.#countBytes(blockCount * BLOCK_BYTES);
     if (Number.isFinite(request.bytesPerSecond)) return this.#fillInIdleTime(request);

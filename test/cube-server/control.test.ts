@@ -1,18 +1,12 @@
 import assert from 'node:assert/strict';
-import {
-  existsSync,
-  readdirSync,
-  readFileSync,
-  readlinkSync,
-  renameSync,
-  writeFileSync,
-} from 'node:fs';
+import { readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { request } from 'node:http';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { CubeError } from '../../lib/core/errors.ts';
 import { Channel } from '../../lib/rpc/channel.ts';
+import { freePort } from '../platform/support/free-port.ts';
 import { waitFor } from '../support/processes.ts';
 import { DataFolder } from './support/data-folder.ts';
 import { lookup } from './support/lookups.ts';
@@ -121,7 +115,7 @@ test('a load without room unloads and reports unused versions, or is refused', a
 });
 
 test('a server killed during a load can load the version after a restart', async () => {
-  const slow = [...flags, '--load-rate', '1MiB'];
+  const slow = [...flags, '--load-rate', '1MiB', '--port', String(await freePort())];
   const first = await ServerProcess.start(slow);
   await call(first, 'load', 'ctr', '1');
   await call(first, 'activate', 'ctr', '1');
@@ -135,7 +129,7 @@ test('a server killed during a load can load the version after a restart', async
   assert.equal(bundle.versions[0].layers, 1);
   first.child.kill('SIGKILL');
   assert.equal(await load, 'cut off');
-  const second = await ServerProcess.start([...slow, '--port', String(first.port)]);
+  const second = await ServerProcess.start(slow);
   const channel = new Channel(second.address);
   assert.equal(await outcome(channel, '1'), 'VERSION_ABSENT');
   for (const version of ['1', '2']) await call(second, 'load', 'ctr', version);
@@ -143,19 +137,6 @@ test('a server killed during a load can load the version after a restart', async
   channel.close();
   await second.stop();
 });
-
-/** Whether a process has opened a file; where the system does not say it, true. */
-function isOpen(pid: number | undefined, path: string): boolean {
-  const folder = `/proc/${pid}/fd`;
-  if (!existsSync(folder)) return true;
-  return readdirSync(folder).some((name) => {
-    try {
-      return readlinkSync(join(folder, name)) === path;
-    } catch {
-      return false;
-    }
-  });
-}
 
 test('files replaced or overwritten during a load give right rows or an error', async () => {
   const server = await ServerProcess.start([...flags, '--load-rate', '2MiB']);
@@ -167,12 +148,16 @@ test('files replaced or overwritten during a load give right rows or an error', 
   const good = readFileSync(path);
   const during = async (change: () => void) => {
     const load = server.control('load', { bundle: 'ctr', version: '2' });
-    while ((await server.control('status')).body.loading.length === 0);
     let hasEnded = false;
     void load.finally(() => {
       hasEnded = true;
     });
-    while (!hasEnded && !isOpen(server.child.pid, path)) await sleep(5);
+    // Bytes are loaded only after the file was inspected and opened to be read.
+    const hasBegun = async (): Promise<boolean> => {
+      const { loading } = (await server.control('status')).body;
+      return loading.some(({ loadedBytes }: { loadedBytes: number }) => loadedBytes > 0);
+    };
+    while (!hasEnded && !(await hasBegun())) await sleep(5);
     change();
     return load;
   };
@@ -190,6 +175,34 @@ test('files replaced or overwritten during a load give right rows or an error', 
   assert.equal(await outcome(channel, ''), '1 hits 1');
   writeFileSync(path, good);
   channel.close();
+  await server.stop();
+});
+
+test('the answers of load, activate and unload contain the status when asked for', async () => {
+  const server = await ServerProcess.start(flags);
+  const version = { bundle: 'ctr', version: '1' };
+  const other = { bundle: 'ctr', version: '2' };
+  for (const [action, request, active, loaded] of [
+    ['load', version, '', ['1']],
+    ['activate', version, '1', ['1']],
+    ['load', other, '1', ['1', '2']],
+    ['unload', { ...other, force: true }, '1', ['1']],
+  ] as const) {
+    const { status, body } = await server.control(action, { ...request, status: true });
+    assert.equal(status, 200, JSON.stringify(body));
+    const [bundle] = body.status.bundles;
+    assert.equal(bundle.active, active, action);
+    assert.deepEqual(
+      bundle.versions.map((one: { version: string }) => one.version).sort(),
+      loaded,
+      action,
+    );
+    const now = (await server.control('status')).body;
+    assert.deepEqual(Object.keys(body.status), Object.keys(now));
+  }
+  assert.ok(!('status' in (await server.control('activate', version)).body));
+  const wrong = await server.control('activate', { ...version, status: 'yes' });
+  assert.equal(wrong.status, 400, JSON.stringify(wrong.body));
   await server.stop();
 });
 

@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import type { CubeError } from '../../lib/core/errors.ts';
 import { Channel } from '../../lib/rpc/channel.ts';
+import { freePort } from '../platform/support/free-port.ts';
 import { DataFolder } from './support/data-folder.ts';
 import { lookup } from './support/lookups.ts';
 import { control, killServers, ServerProcess } from './support/server-process.ts';
@@ -215,11 +216,12 @@ test('another host may make lookups but not control calls', async (t) => {
 });
 
 test('a restarted server is empty and not ready, and can load again', async () => {
-  const first = await ServerProcess.start(flags);
+  const withPort = [...flags, '--port', String(await freePort())];
+  const first = await ServerProcess.start(withPort);
   await ready(first);
   first.child.kill('SIGKILL');
   assert.equal((await first.exited).signal, 'SIGKILL');
-  const second = await ServerProcess.start([...flags, '--port', String(first.port)]);
+  const second = await ServerProcess.start(withPort);
   assert.equal((await fetch(`http://${second.address}/readyz`)).status, 503);
   await ready(second);
   assert.equal((await fetch(`http://${second.address}/readyz`)).status, 200);

@@ -1,12 +1,13 @@
 /** Loads that run in idle time, and their hand-over to a thread of usual priority. */
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import { readdirSync, readFileSync } from 'node:fs';
+import { readdirSync, readFileSync, renameSync, statSync, writeFileSync } from 'node:fs';
 import { type TestContext, test } from 'node:test';
 import { setTimeout } from 'node:timers/promises';
 import { Worker } from 'node:worker_threads';
 import { BLOCK_BYTES } from '../../lib/core/layer-format.ts';
 import { BackgroundFill } from '../../lib/store/background-fill.ts';
+import { LayerLoader } from '../../lib/store/layer-loader.ts';
 import type {
   FillRequest,
   FillResult,
@@ -111,6 +112,25 @@ test('a handed over fill stops, and another thread fills the rest', async (conte
   const { next } = (await second.ask({ ...parts, blocks: rest })) as FillResult;
   assert.equal(next, rest.end);
   assert.deepEqual(readAll(parts), readAll(whole));
+});
+
+test('every thread of a fill reads the file that the path named first', {
+  skip: process.platform !== 'linux' && 'other systems open the path again',
+}, async (context) => {
+  const folder = temporaryFolder(context);
+  const { contentId } = writeTable(folder, TABLE);
+  const path = createLayerPath(folder)(TABLE.name, contentId);
+  const thread = new LoadThread(context);
+  const expected = await makeFillRequest(thread, path);
+  await thread.ask(expected);
+  const found = await makeFillRequest(thread, path);
+  const loader = new LayerLoader();
+  context.after(() => loader.stop());
+  const filling = loader.fill(found);
+  writeFileSync(`${path}.new`, Buffer.alloc(statSync(path).size));
+  renameSync(`${path}.new`, path);
+  await filling;
+  assert.deepEqual(readAll(found), readAll(expected));
 });
 
 test('a fill is handed over when it stalls, not while it keeps its rate or has ended', async () => {
