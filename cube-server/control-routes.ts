@@ -11,6 +11,7 @@ import {
   CONTROL_UNDRAIN,
   CONTROL_UNLOAD,
   readLoadRequest,
+  readStatusWish,
   readUnloadRequest,
   readVersionRequest,
 } from '../proto/control.ts';
@@ -35,15 +36,21 @@ export function addControlRoutes(app: FastifyInstance, options: ControlRoutesOpt
   const staging = access.guard('control:stage');
   const activating = access.guard('control:activate');
   const draining = access.guard('control:drain');
-  app.post(CONTROL_LOAD, staging, async (request) =>
-    control.load(readLoadRequest(readBody(request))),
-  );
-  app.post(CONTROL_ACTIVATE, activating, async (request) =>
-    control.activate(readVersionRequest(readBody(request))),
-  );
-  app.post(CONTROL_UNLOAD, staging, async (request) =>
-    control.unload(readUnloadRequest(readBody(request))),
-  );
+  const addAction = (
+    path: string,
+    guard: typeof staging,
+    act: (json: JsonReader) => Promise<object>,
+  ): void => {
+    app.post(path, guard, async (request) => {
+      const json = readBody(request);
+      const wantsStatus = readStatusWish(json);
+      const answer = await act(json);
+      return wantsStatus ? { ...answer, status: control.status() } : answer;
+    });
+  };
+  addAction(CONTROL_LOAD, staging, (json) => control.load(readLoadRequest(json)));
+  addAction(CONTROL_ACTIVATE, activating, (json) => control.activate(readVersionRequest(json)));
+  addAction(CONTROL_UNLOAD, staging, (json) => control.unload(readUnloadRequest(json)));
   app.post(CONTROL_DRAIN, draining, async (request) => {
     readBody(request);
     return control.drain(true);

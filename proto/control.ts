@@ -13,10 +13,22 @@ export const CONTROL_DRAIN: string = `${CONTROL_PATH}/drain`;
 export const CONTROL_UNDRAIN: string = `${CONTROL_PATH}/undrain`;
 export const CONTROL_STATUS: string = `${CONTROL_PATH}/status`;
 
+/** A field of the bodies of load, activate and unload. */
+interface StatusWish {
+  /** Whether the answer contains the status after the call, which saves the caller a request. */
+  readonly status?: boolean;
+}
+
 /** The body of activate. */
 export interface VersionRequest {
   readonly bundle: string;
   readonly version: string;
+}
+
+/** The answer of a call, and the status after it; undefined from servers that do not send it. */
+export interface WithStatus<Answer> {
+  readonly answer: Answer;
+  readonly status: ControlStatus | undefined;
 }
 
 export interface LoadRequest extends VersionRequest {
@@ -118,6 +130,21 @@ export interface ControlStatus {
   readonly loading: readonly LoadingVersion[];
   readonly failed: readonly FailedLoad[];
   readonly memory: MemoryStatus;
+}
+
+/** @throws CubeError INVALID_ARGUMENT */
+export function readStatusWish(json: JsonReader): boolean {
+  return json.optional('status', (field) => field.boolean()) ?? false;
+}
+
+/** Adds to the body of a call that its answer shall contain the status. */
+export function wishStatus<Request extends object>(request: Request): Request & StatusWish {
+  return { ...request, status: true };
+}
+
+/** @throws CubeError INVALID_ARGUMENT naming the field */
+export function readWithStatus<Answer>(json: JsonReader, answer: Answer): WithStatus<Answer> {
+  return { answer, status: json.optional('status', readControlStatus) };
 }
 
 /** @throws CubeError INVALID_ARGUMENT. Names become parts of paths, so they are checked here */

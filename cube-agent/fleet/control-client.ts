@@ -15,9 +15,12 @@ import {
   type LoadRequest,
   readControlStatus,
   readLoadAnswer,
+  readWithStatus,
   type UnloadAnswer,
   type UnloadRequest,
   type VersionRequest,
+  type WithStatus,
+  wishStatus,
 } from '../../proto/control.ts';
 
 const STATUS_TIMEOUT_MS = 5_000;
@@ -45,18 +48,22 @@ export class ControlClient {
     );
   }
 
-  async load(request: LoadRequest, signal?: AbortSignal): Promise<LoadAnswer> {
-    return readLoadAnswer(await this.#call(CONTROL_LOAD, request, LOAD_TIMEOUT_MS, signal));
+  async load(request: LoadRequest, signal?: AbortSignal): Promise<WithStatus<LoadAnswer>> {
+    const json = await this.#call(CONTROL_LOAD, wishStatus(request), LOAD_TIMEOUT_MS, signal);
+    return readWithStatus(json, readLoadAnswer(json));
   }
 
-  async activate(request: VersionRequest, signal?: AbortSignal): Promise<ActivateAnswer> {
-    const json = await this.#call(CONTROL_ACTIVATE, request, CALL_TIMEOUT_MS, signal);
-    return { active: json.field('active').string() };
+  async activate(
+    request: VersionRequest,
+    signal?: AbortSignal,
+  ): Promise<WithStatus<ActivateAnswer>> {
+    const json = await this.#call(CONTROL_ACTIVATE, wishStatus(request), CALL_TIMEOUT_MS, signal);
+    return readWithStatus(json, { active: json.field('active').string() });
   }
 
-  async unload(request: UnloadRequest, signal?: AbortSignal): Promise<UnloadAnswer> {
-    const json = await this.#call(CONTROL_UNLOAD, request, CALL_TIMEOUT_MS, signal);
-    return { unloaded: json.field('unloaded').boolean() };
+  async unload(request: UnloadRequest, signal?: AbortSignal): Promise<WithStatus<UnloadAnswer>> {
+    const json = await this.#call(CONTROL_UNLOAD, wishStatus(request), CALL_TIMEOUT_MS, signal);
+    return readWithStatus(json, { unloaded: json.field('unloaded').boolean() });
   }
 
   /** Makes the server refuse lookups, or answer them again. */

@@ -1,8 +1,8 @@
 /**
- * The agent of one host: poll the repository and the servers, reconcile every bundle, repeat. After
- * an action it asks only the server that the action changed; actions that end at about the same
- * time are followed by one poll. A repository or server that does not answer delays nothing: after
- * a short wait the agent continues with the last known state.
+ * The agent of one host: poll the repository and the servers, reconcile every bundle, repeat. The
+ * answer of an action says what state it left the server in, so no server is asked again after it;
+ * actions that end at about the same time are followed by one plan. A repository or server that
+ * does not answer delays nothing: after a short wait the agent continues with the last known state.
  */
 
 import { CubeError } from '../../lib/core/errors.ts';
@@ -76,11 +76,7 @@ export class Agent implements Stoppable {
     this.#options = options;
     this.#lastPollMs = clock.nowMs();
     this.problems = new ProblemTracker(clock, config.pollMs);
-    this.#tasks = new TaskQueue(clock, logger, (resource) => {
-      // A plan from the server's earlier state would repeat the action.
-      this.servers.markChanged(resource);
-      this.#pollIn(SETTLE_MS);
-    });
+    this.#tasks = new TaskQueue(clock, logger, () => this.#pollIn(SETTLE_MS));
     this.processes = new ServerProcesses(config, {
       problems: this.problems,
       // A server that has just started has no version: it is asked and loaded at once.

@@ -4,7 +4,7 @@
  * from what is observed, never from what an earlier action was meant to do.
  */
 import { hostname } from 'node:os';
-import { CubeError, type ErrorCode } from '../../lib/core/errors.ts';
+import { CubeError, type ErrorCode, requireDefined } from '../../lib/core/errors.ts';
 import type { Manifest } from '../../lib/core/manifest.ts';
 import { versionKey } from '../../lib/core/names.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
@@ -13,6 +13,7 @@ import type { Logger } from '../../lib/platform/logs.ts';
 import { OutcomeRecorder } from '../../lib/repository/outcome-recorder.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
 import type { CopyOptions } from '../../lib/repository/verified-copy.ts';
+import type { ControlStatus } from '../../proto/control.ts';
 import type { ControlClient } from '../fleet/control-client.ts';
 import { type Action, describeOperation, type Operation } from '../fleet/problem.ts';
 import { BundleObserver } from './bundle-observer.ts';
@@ -113,7 +114,8 @@ export class BundleReconciler {
   readonly #disk: string;
   readonly #outcomes: OutcomeRecorder;
   #fetchStop = new AbortController();
-  #savedText = '';
+  /** The saved state of each channel, as text. */
+  readonly #saved = new Map<string, string>();
   /** When the last action on a server ended. */
   #lastServerActionMs = Number.NEGATIVE_INFINITY;
 
@@ -316,8 +318,9 @@ export class BundleReconciler {
   }
 
   async #actOnServer(action: ServerAction, input: PlanInput): Promise<void> {
-    const server = this.#options.clients.get(action.server);
-    const { retireGraceMs, stopping } = this.#options;
+    const { clients, clock, retireGraceMs, servers, stopping } = this.#options;
+    const server = requireDefined(clients.get(action.server), `the client of ${action.server}`);
+    let status: ControlStatus | undefined;
     const version = { bundle: this.bundle, version: action.version };
     // A lookup may have used the version since the plan was made.
     const request = action.kind === 'unload' ? { ...version, ifIdleMs: retireGraceMs } : version;
@@ -325,10 +328,11 @@ export class BundleReconciler {
     try {
       const result =
         action.kind === 'load'
-          ? await server?.load({ ...version, keep: this.#listToKeep(action.version) }, stopping)
-          : await server?.[action.kind](request, stopping);
+          ? await server.load({ ...version, keep: this.#listToKeep(action.version) }, stopping)
+          : await server[action.kind](request, stopping);
       faultPoint(SERVER_FAULT_POINTS[action.kind]);
-      this.#recordSuccess(operation, result);
+      status = result.status;
+      this.#recordSuccess(operation, result.answer);
       // Only serving knows whether a version with a graph can serve.
       const hasGraph = input.manifests.get(action.version)?.files.some(isGraph) ?? true;
       if (action.kind === 'activate' && !hasGraph) {
@@ -339,7 +343,9 @@ export class BundleReconciler {
       this.#recordFailure(operation, error);
       if (action.kind === 'load') await this.#checkFiles(action, input, CubeError.from(error));
     } finally {
-      this.#lastServerActionMs = this.#options.clock.nowMs();
+      // A plan from the server's earlier state would repeat the action.
+      servers.recordAction(action.server, status);
+      this.#lastServerActionMs = clock.nowMs();
     }
   }
 
@@ -404,21 +410,25 @@ export class BundleReconciler {
     );
   }
 
-  /** Writes what this agent knows to disk when it has changed. */
+  /** Writes what this agent knows to disk: the channels of which that has changed. */
   #saveState(): void {
     const { channels } = this;
+    if (!this.problems.canTry(SAVE_STATE)) return;
     const problems = [...this.problems.list(), ...this.#options.hostProblems.list()].filter(
       ({ action }) => action !== SAVE_STATE.action,
     );
-    const states = channels.channelNames
-      .filter((channel) => this.channelNames.includes(channel) || channels.snapshots.has(channel))
-      .map((channel) => ({ channel, state: { ...channels.toSavedState(channel), problems } }));
-    const text = JSON.stringify(states);
-    if (text === this.#savedText || !this.problems.canTry(SAVE_STATE)) return;
+    const names = channels.channelNames.filter(
+      (channel) => this.channelNames.includes(channel) || channels.snapshots.has(channel),
+    );
     try {
-      for (const { channel, state } of states) this.data.saveState(channel, state);
-      this.#savedText = text;
-      this.problems.resolve(SAVE_STATE);
+      for (const channel of names) {
+        const state = { ...channels.toSavedState(channel), problems };
+        const text = JSON.stringify(state);
+        if (text === this.#saved.get(channel)) continue;
+        this.data.saveState(channel, state);
+        this.#saved.set(channel, text);
+        this.problems.resolve(SAVE_STATE);
+      }
     } catch (error) {
       this.#recordFailure(SAVE_STATE, error);
     }

@@ -64,9 +64,16 @@ export class ServerMonitor {
     });
   }
 
-  /** Call this after an action on a server: answers to earlier requests do not count any more. */
-  markChanged(address: string): void {
-    this.#changed.add(address);
+  /**
+   * Call this after an action on a server: answers to earlier requests do not count any more.
+   * @param status as of the end of the action; without it the server must be asked again
+   */
+  recordAction(address: string, status: ControlStatus | undefined): void {
+    const known = this.#known.get(address);
+    // Otherwise the server has restarted or was not reached since it answered.
+    const isNewest = known?.answers === true && known.status.pid === status?.pid;
+    if (isNewest && status !== undefined) this.#known.set(address, { ...known, status });
+    if (!isNewest || this.#pending.has(address)) this.#changed.add(address);
   }
 
   /** Resolves when all servers have answered. A server that hangs has one request at a time. */

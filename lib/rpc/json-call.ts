@@ -137,26 +137,24 @@ function sendRequest(
   });
 }
 
-/** Leaving the loop early closes the connection. */
-async function readBoundedText(
-  response: IncomingMessage,
-  { role, address }: Peer,
-): Promise<string> {
+/** A response above the limit closes the connection. */
+function readBoundedText(response: IncomingMessage, { role, address }: Peer): Promise<string> {
   const pieces: Uint8Array[] = [];
   let bytes = 0;
-  for await (const piece of response as AsyncIterable<Uint8Array>) {
-    bytes += piece.length;
-    if (bytes > RESPONSE_BYTES_MAX) {
-      throw new CubeError(
-        'TOO_LARGE',
-        `${role} at ${address} sent more than ${RESPONSE_BYTES_MAX} bytes; ` +
-          `check that it is a ${role}`,
-        { details: { server: address } },
+  return new Promise((resolve, reject) => {
+    response.on('data', (piece: Uint8Array) => {
+      bytes += piece.length;
+      pieces.push(piece);
+      if (bytes <= RESPONSE_BYTES_MAX) return;
+      const text = `${role} at ${address} sent more than ${RESPONSE_BYTES_MAX} bytes; `;
+      const details = { server: address };
+      response.destroy(
+        new CubeError('TOO_LARGE', `${text}check that it is a ${role}`, { details }),
       );
-    }
-    pieces.push(piece);
-  }
-  return Buffer.concat(pieces).toString();
+    });
+    response.on('end', () => resolve(Buffer.concat(pieces).toString()));
+    response.on('error', reject);
+  });
 }
 
 function toCallError(

@@ -153,10 +153,7 @@ export class SimHost {
         repository.fetchLayer(bundle, table, layer, target),
       data: new HostDisk(this.files, (layer) => this.#checkRemoval(layer)),
       clients: new Map(controls.map((control) => [control.address, control])),
-      tasks: new TaskQueue(clock, logger, (lane) => {
-        servers.markChanged(lane);
-        this.#wake.abort('');
-      }),
+      tasks: new TaskQueue(clock, logger, () => this.#wake.abort('')),
       fetcher: new HostFetcher(this, process),
       retention: { maxVersions: 3, maxBytes: AMPLE_BYTES },
       firstBackoffMs: POLL_MS,

@@ -13,6 +13,7 @@ import type {
   UnloadAnswer,
   UnloadRequest,
   VersionRequest,
+  WithStatus,
 } from '../../proto/control.ts';
 import { BUNDLE, computeSha256, type HostFiles, readLayer } from './host-disk.ts';
 import type { SimProcess, World } from './world.ts';
@@ -157,25 +158,33 @@ export class SimControl extends ControlClient {
     return this.#call(() => this.#server.status());
   }
 
-  override async load({ version }: VersionRequest): Promise<LoadAnswer> {
+  override async load({ version }: VersionRequest): Promise<WithStatus<LoadAnswer>> {
     const { pid } = this.#server;
     const load = await this.#call(() => this.#server.beginLoad(version));
     await this.#process.clock.sleep(load.durationMs + 1);
     return this.#call(() => {
       if (this.#server.pid !== pid) throw new CubeError('UNAVAILABLE', 'connection reset');
       if (load.error !== undefined) throw load.error;
-      return { layersLoaded: 1, layersShared: 0, bytes: 1, durationMs: load.durationMs };
+      const { durationMs } = load;
+      return this.#addStatus({ layersLoaded: 1, layersShared: 0, bytes: 1, durationMs });
     });
   }
 
-  override async activate({ version }: VersionRequest): Promise<ActivateAnswer> {
-    await this.#call(() => this.#server.activate(version));
+  override async activate({ version }: VersionRequest): Promise<WithStatus<ActivateAnswer>> {
+    const answer = await this.#call(() => {
+      this.#server.activate(version);
+      return this.#addStatus({ active: version });
+    });
     this.#process.world.record(this.#process.name, `activated ${version} on ${this.address}`);
-    return { active: version };
+    return answer;
   }
 
-  override async unload({ version, ifIdleMs = 0 }: UnloadRequest): Promise<UnloadAnswer> {
-    return { unloaded: await this.#call(() => this.#server.unload(version, ifIdleMs)) };
+  override unload({ version, ifIdleMs = 0 }: UnloadRequest): Promise<WithStatus<UnloadAnswer>> {
+    return this.#call(() => this.#addStatus({ unloaded: this.#server.unload(version, ifIdleMs) }));
+  }
+
+  #addStatus<Answer>(answer: Answer): WithStatus<Answer> {
+    return { answer, status: this.#server.status() };
   }
 
   #call<T>(effect: () => T): Promise<T> {

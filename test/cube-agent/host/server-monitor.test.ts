@@ -25,10 +25,16 @@ class SlowControl {
     return new Promise((resolve) => {
       this.waiting.push((versions) => {
         const loading = versions.map((version) => ({ bundle: 'ctr', version }));
-        resolve({ pid: 1, shardIndex: 0, shardNum: 1, bundles: [], loading } as never);
+        resolve(createStatus({ loading }));
       });
     });
   }
+}
+
+function createStatus(fields: Partial<ControlStatus>): ControlStatus {
+  const memory = { budgetBytes: 0, usedBytes: 0, pooledBytes: 0 };
+  const server = { shardIndex: 0, shardNum: 1, pid: 1, ready: true, memory };
+  return { ...server, bundles: [], loading: [], failed: [], ...fields };
 }
 
 function createMonitor(...controls: SlowControl[]): ServerMonitor {
@@ -56,7 +62,7 @@ test('after an action a server is current only when it was polled again', async 
   control.waiting.shift()?.(['1']);
   await first;
   assert.deepEqual(state(monitor), { isCurrent: true, loading: ['1'] });
-  monitor.markChanged(address);
+  monitor.recordAction(address, undefined);
   assert.deepEqual(state(monitor), { isCurrent: false, loading: ['1'] });
   const second = monitor.poll(signal);
   control.waiting.shift()?.([]);
@@ -64,11 +70,31 @@ test('after an action a server is current only when it was polled again', async 
   assert.deepEqual(state(monitor), { isCurrent: true, loading: [] });
 });
 
+test('the status in the answer of an action is used, unless the server restarted', async () => {
+  const control = new SlowControl();
+  const monitor = createMonitor(control);
+  const { signal } = new AbortController();
+  const first = monitor.poll(signal);
+  control.waiting.shift()?.([]);
+  await first;
+  const loading = [{ bundle: 'ctr', version: '2' }];
+  monitor.recordAction(address, createStatus({ loading }));
+  await monitor.pollChanged(signal);
+  assert.equal(control.waiting.length, 0, 'not asked');
+  assert.deepEqual(state(monitor), { isCurrent: true, loading: ['2'] });
+  monitor.recordAction(address, createStatus({ pid: 2 }));
+  assert.deepEqual(state(monitor), { isCurrent: false, loading: ['2'] });
+  const again = monitor.pollChanged(signal);
+  control.waiting.shift()?.([]);
+  await again;
+  assert.deepEqual(state(monitor), { isCurrent: true, loading: [] });
+});
+
 test('an answer from before an action is requested again', async () => {
   const control = new SlowControl();
   const monitor = createMonitor(control);
   const asked = monitor.poll(new AbortController().signal);
-  monitor.markChanged(address);
+  monitor.recordAction(address, undefined);
   control.waiting.shift()?.(['1']);
   await new Promise(setImmediate);
   assert.deepEqual(state(monitor), { isCurrent: false, loading: ['1'] });
@@ -87,8 +113,7 @@ test('after an action only the server that it changed is asked', async () => {
   void monitor.poll(signal);
   for (const control of [changed, other]) control.waiting.shift()?.([]);
   await new Promise(setImmediate);
-  monitor.markChanged(changed.address);
-  monitor.markChanged('disk of ctr');
+  monitor.recordAction(changed.address, undefined);
   const asked = monitor.pollChanged(signal);
   assert.equal(other.waiting.length, 0);
   assert.equal(hangs.waiting.length, 1, 'the request before');
