@@ -4,6 +4,7 @@
  * both see the same machine load. The first round sends every row once and keeps the scores; then
  * requests are repeated until there are enough for latency percentiles.
  */
+import { setMaxListeners } from 'node:events';
 import type { CtrClient } from '../../lib/client/ctr-client.ts';
 import type { CtrPrediction, CtrRow } from '../../lib/client/ctr-rows.ts';
 import { CubeError } from '../../lib/core/errors.ts';
@@ -59,6 +60,8 @@ export async function replay(
   const participants = targets.map((target) => {
     return { target, record: new ReplayRecord(options.rows.length) };
   });
+  // Node warns of more than ten, and every request that is sent again waits with this signal.
+  setMaxListeners(IN_FLIGHT_MAX, options.signal);
   const run = new Replay(participants, options);
   await run.send(createBatches(options.rows, options.rowsPerRequest));
   return participants.map(({ record }) => record);

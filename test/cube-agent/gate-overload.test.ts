@@ -66,8 +66,13 @@ test('a request refused for overload is sent again within its timeout', async (t
 });
 
 test('requests that are refused until their timeout count as failed', async (t) => {
+  const warnings: string[] = [];
+  const addWarning = ({ message }: Error): unknown => warnings.push(message);
+  process.on('warning', addWarning);
+  t.after(() => process.off('warning', addWarning));
   const record = await replayRows(t, () => true, 120);
   const failed = [...record.failedRows.values()].reduce((sum, rows) => sum + rows, 0);
   assert.ok(failed >= 4);
   assert.equal(record.failedLines.length, failed);
+  assert.deepEqual(warnings, [], 'a user of the gate sees no warnings of Node');
 });
