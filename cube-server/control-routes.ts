@@ -11,7 +11,7 @@ import {
   CONTROL_UNDRAIN,
   CONTROL_UNLOAD,
   readLoadRequest,
-  readStatusWish,
+  readStatusOption,
   readUnloadRequest,
   readVersionRequest,
 } from '../proto/control.ts';
@@ -43,7 +43,7 @@ export function addControlRoutes(app: FastifyInstance, options: ControlRoutesOpt
   ): void => {
     app.post(path, guard, async (request) => {
       const json = readBody(request);
-      const wantsStatus = readStatusWish(json);
+      const wantsStatus = readStatusOption(json);
       const answer = await act(json);
       return wantsStatus ? { ...answer, status: control.status() } : answer;
     });

@@ -14,7 +14,7 @@ export const CONTROL_UNDRAIN: string = `${CONTROL_PATH}/undrain`;
 export const CONTROL_STATUS: string = `${CONTROL_PATH}/status`;
 
 /** A field of the bodies of load, activate and unload. */
-interface StatusWish {
+interface StatusOption {
   /** Whether the answer contains the status after the call, which saves the caller a request. */
   readonly status?: boolean;
 }
@@ -133,12 +133,12 @@ export interface ControlStatus {
 }
 
 /** @throws CubeError INVALID_ARGUMENT */
-export function readStatusWish(json: JsonReader): boolean {
+export function readStatusOption(json: JsonReader): boolean {
   return json.optional('status', (field) => field.boolean()) ?? false;
 }
 
 /** Adds to the body of a call that its answer shall contain the status. */
-export function wishStatus<Request extends object>(request: Request): Request & StatusWish {
+export function askForStatus<Request extends object>(request: Request): Request & StatusOption {
   return { ...request, status: true };
 }
 

@@ -4,6 +4,7 @@ import { type Credentials, NO_CREDENTIALS } from '../../lib/rpc/credentials.ts';
 import { callJson } from '../../lib/rpc/json-call.ts';
 import {
   type ActivateAnswer,
+  askForStatus,
   CONTROL_ACTIVATE,
   CONTROL_DRAIN,
   CONTROL_LOAD,
@@ -20,7 +21,6 @@ import {
   type UnloadRequest,
   type VersionRequest,
   type WithStatus,
-  wishStatus,
 } from '../../proto/control.ts';
 
 const STATUS_TIMEOUT_MS = 5_000;
@@ -49,7 +49,7 @@ export class ControlClient {
   }
 
   async load(request: LoadRequest, signal?: AbortSignal): Promise<WithStatus<LoadAnswer>> {
-    const json = await this.#call(CONTROL_LOAD, wishStatus(request), LOAD_TIMEOUT_MS, signal);
+    const json = await this.#call(CONTROL_LOAD, askForStatus(request), LOAD_TIMEOUT_MS, signal);
     return readWithStatus(json, readLoadAnswer(json));
   }
 
@@ -57,12 +57,12 @@ export class ControlClient {
     request: VersionRequest,
     signal?: AbortSignal,
   ): Promise<WithStatus<ActivateAnswer>> {
-    const json = await this.#call(CONTROL_ACTIVATE, wishStatus(request), CALL_TIMEOUT_MS, signal);
+    const json = await this.#call(CONTROL_ACTIVATE, askForStatus(request), CALL_TIMEOUT_MS, signal);
     return readWithStatus(json, { active: json.field('active').string() });
   }
 
   async unload(request: UnloadRequest, signal?: AbortSignal): Promise<WithStatus<UnloadAnswer>> {
-    const json = await this.#call(CONTROL_UNLOAD, wishStatus(request), CALL_TIMEOUT_MS, signal);
+    const json = await this.#call(CONTROL_UNLOAD, askForStatus(request), CALL_TIMEOUT_MS, signal);
     return readWithStatus(json, { unloaded: json.field('unloaded').boolean() });
   }
 
