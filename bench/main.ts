@@ -126,6 +126,18 @@ process.exitCode = await runLongPrograms({
       summary: 'Lookups of cube-server over loopback against Redis MGET',
       minutes: 2,
     },
+    'large-table': {
+      script: 'large-table.bench.js',
+      summary: 'Lookups in a table of 100 M rows against one of 10 M; needs 12 GiB',
+      minutes: 5,
+      options: [
+        {
+          flags: '--table-rows <n>',
+          description: 'Rows of the large table (default: 100000000)',
+          parse: parseIntegerBetween(1_000_000, ROWS_MAX),
+        },
+      ],
+    },
     overload: {
       script: 'overload.bench.js',
       summary: 'Serving above its capacity: answers in time and the cost of refusals',

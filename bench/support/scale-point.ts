@@ -72,28 +72,101 @@ export async function measurePoint(
   point: ScalePoint,
   durations: Durations = DURATIONS,
 ): Promise<PointFigures> {
-  const folder = makeTemporaryFolder('hypercube-bench-');
-  const servers: BenchServer[] = [];
+  const loaded = await LoadedPoint.start(point);
   try {
-    const built = Array.from({ length: point.versions }, (_, at) =>
-      buildVersion(folder, point, String(at + 1), 100 * at),
-    );
-    const manifests = built.map(({ manifest }) => manifest);
-    const buildSeconds = built.reduce((sum, one) => sum + one.buildSeconds, 0);
-    for (let shard = 0; shard < point.shards; shard++) {
-      const options = { shard, shardNum: point.shards, core: SERVER_CORE, flags: SERVER_FLAGS };
-      servers.push(await startServer(folder, options));
-    }
-    const loadSeconds = await loadVersions(servers, manifests);
-    const lookups = await measureLookups(point, servers, manifests, durations);
-    const memory = await sumMetric(servers, 'hypercube_memory_bytes{kind="used"}');
-    const resident = await sumMetric(servers, 'process_resident_memory_bytes');
-    const sizes = { memoryMiB: memory / MIB, residentMiB: resident / MIB };
-    return { buildSeconds, loadSeconds, ...sizes, ...lookups };
+    const lookups = await measureLookups(loaded, durations);
+    const { buildSeconds, loadSeconds } = loaded;
+    return { buildSeconds, loadSeconds, ...(await loaded.measureMemory()), ...lookups };
   } finally {
-    await Promise.all(servers.map((server) => server.stop()));
-    removePath(folder);
+    await loaded.stop();
   }
+}
+
+/** Calls at full speed, and the CPU time that the servers took for them. */
+interface MeasuredCalls {
+  readonly calls: number;
+  readonly seconds: number;
+  readonly cpuSeconds: number;
+}
+
+/** Servers that have loaded the versions of a point, and clients. */
+export class LoadedPoint {
+  readonly point: ScalePoint;
+  readonly call: () => Promise<void>;
+  readonly buildSeconds: number;
+  readonly loadSeconds: number;
+  readonly #folder: string;
+  readonly #servers: readonly BenchServer[];
+  readonly #clients: readonly CubeClient[];
+
+  private constructor(
+    point: ScalePoint,
+    parts: {
+      folder: string;
+      servers: readonly BenchServer[];
+      manifests: readonly Manifest[];
+      buildSeconds: number;
+      loadSeconds: number;
+    },
+  ) {
+    const { folder, servers, manifests, buildSeconds, loadSeconds } = parts;
+    this.point = point;
+    this.buildSeconds = buildSeconds;
+    this.loadSeconds = loadSeconds;
+    this.#folder = folder;
+    this.#servers = servers;
+    this.#clients = connect(point, servers);
+    this.call = limitInFlight(createCall(point, this.#clients, manifests));
+  }
+
+  static async start(point: ScalePoint): Promise<LoadedPoint> {
+    const folder = makeTemporaryFolder('hypercube-bench-');
+    const servers: BenchServer[] = [];
+    try {
+      const built = Array.from({ length: point.versions }, (_, at) =>
+        buildVersion(folder, point, String(at + 1), 100 * at),
+      );
+      const manifests = built.map(({ manifest }) => manifest);
+      const buildSeconds = built.reduce((sum, one) => sum + one.buildSeconds, 0);
+      for (let shard = 0; shard < point.shards; shard++) {
+        const options = { shard, shardNum: point.shards, core: SERVER_CORE, flags: SERVER_FLAGS };
+        servers.push(await startServer(folder, options));
+      }
+      const loadSeconds = await loadVersions(servers, manifests);
+      return new LoadedPoint(point, { folder, servers, manifests, buildSeconds, loadSeconds });
+    } catch (error) {
+      await Promise.all(servers.map((server) => server.stop()));
+      removePath(folder);
+      throw error;
+    }
+  }
+
+  async measureCalls(forMs: number): Promise<MeasuredCalls> {
+    const before = await sumMetric(this.#servers, 'process_cpu_seconds_total');
+    const { calls, seconds } = await runClosedLoop(this.call, forMs);
+    const cpuSeconds = (await sumMetric(this.#servers, 'process_cpu_seconds_total')) - before;
+    return { calls, seconds, cpuSeconds };
+  }
+
+  async measureMemory(): Promise<Pick<PointFigures, 'memoryMiB' | 'residentMiB'>> {
+    const memory = await sumMetric(this.#servers, 'hypercube_memory_bytes{kind="used"}');
+    const resident = await sumMetric(this.#servers, 'process_resident_memory_bytes');
+    return { memoryMiB: memory / MIB, residentMiB: resident / MIB };
+  }
+
+  async stop(): Promise<void> {
+    for (const client of this.#clients) client.close();
+    await Promise.all(this.#servers.map((server) => server.stop()));
+    removePath(this.#folder);
+  }
+}
+
+function connect(point: ScalePoint, servers: readonly BenchServer[]): CubeClient[] {
+  const shards = servers.map(({ address }) => [
+    { data: address, control: address, group: 'default' },
+  ]);
+  const fleet: Fleet = { bundles: new Map([[BUNDLE, [{ shardNum: point.shards, shards }]]]) };
+  return Array.from({ length: point.connections }, () => new CubeClient({ fleet: () => fleet }));
 }
 
 /** One server after another, because they share a core. @returns seconds of all loads */
@@ -113,39 +186,23 @@ async function loadVersions(
 }
 
 async function measureLookups(
-  point: ScalePoint,
-  servers: readonly BenchServer[],
-  manifests: readonly Manifest[],
+  loaded: LoadedPoint,
   { warmMs, closedMs, openMs }: Durations,
 ): Promise<Pick<PointFigures, 'keysPerSecond' | 'keysPerCpuSecond' | 'p50Ms' | 'p99Ms'>> {
-  const shards = servers.map(({ address }) => [
-    { data: address, control: address, group: 'default' },
-  ]);
-  const fleet: Fleet = { bundles: new Map([[BUNDLE, [{ shardNum: point.shards, shards }]]]) };
-  const clients = Array.from(
-    { length: point.connections },
-    () => new CubeClient({ fleet: () => fleet }),
-  );
-  try {
-    const call = limitInFlight(createCall(point, clients, manifests));
-    await runClosedLoop(call, warmMs * point.shards);
-    const before = await sumMetric(servers, 'process_cpu_seconds_total');
-    const { calls, seconds } = await runClosedLoop(call, closedMs);
-    const cpuSeconds = (await sumMetric(servers, 'process_cpu_seconds_total')) - before;
-    const perSecond = Math.max(1, Math.floor((OPEN_SHARE * calls) / seconds));
-    const rounds: Float64Array[] = [];
-    while (rounds.length < OPEN_ROUNDS) {
-      rounds.push(await openLoop(call, { perSecond, forMs: openMs, waitBy: 'spin' }));
-    }
-    return {
-      keysPerSecond: (calls * point.keys) / seconds,
-      keysPerCpuSecond: (calls * point.keys) / cpuSeconds,
-      p50Ms: findMedian(rounds.map((latencies) => percentile(latencies, 0.5))),
-      p99Ms: findMedian(rounds.map((latencies) => percentile(latencies, 0.99))),
-    };
-  } finally {
-    for (const client of clients) client.close();
+  const { call, point } = loaded;
+  await runClosedLoop(call, warmMs * point.shards);
+  const { calls, seconds, cpuSeconds } = await loaded.measureCalls(closedMs);
+  const perSecond = Math.max(1, Math.floor((OPEN_SHARE * calls) / seconds));
+  const rounds: Float64Array[] = [];
+  while (rounds.length < OPEN_ROUNDS) {
+    rounds.push(await openLoop(call, { perSecond, forMs: openMs, waitBy: 'spin' }));
   }
+  return {
+    keysPerSecond: (calls * point.keys) / seconds,
+    keysPerCpuSecond: (calls * point.keys) / cpuSeconds,
+    p50Ms: findMedian(rounds.map((latencies) => percentile(latencies, 0.5))),
+    p99Ms: findMedian(rounds.map((latencies) => percentile(latencies, 0.99))),
+  };
 }
 
 /** Each call looks other keys up, and fails unless all are found. */
