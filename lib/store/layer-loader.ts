@@ -12,7 +12,6 @@ import { BLOCK_BYTES } from '../core/layer-format.ts';
 import { systemClock } from '../platform/clock.ts';
 import { processKeys } from '../platform/encryption-keys.ts';
 import { OpenFile } from '../platform/open-file.ts';
-import { BackgroundFill } from './background-fill.ts';
 import { LOAD_THREADS_MAX } from './load-progress.ts';
 import type {
   FillRequest,
@@ -79,22 +78,20 @@ export class LayerLoader {
   }
 
   /**
-   * Reads the file that the path names now, also when it is replaced before the end.
    * @throws CubeError CORRUPT when a checksum does not match; the content of the memories is then
    *   undefined
    */
   async fill(request: Fill): Promise<FillResult> {
-    if (request.descriptor !== undefined) return this.#fillOpened(request);
-    // Several threads may read it, one after another.
-    const file = new OpenFile(request.path);
+    // All threads read what the path names now.
+    const file = new OpenFile(request.path, request.descriptor);
     try {
-      return await this.#fillOpened({ ...request, descriptor: file.descriptor });
+      return await this.#fill({ ...request, descriptor: file.descriptor });
     } finally {
       file.close();
     }
   }
 
-  async #fillOpened(request: Fill): Promise<FillResult> {
+  async #fill(request: Fill): Promise<FillResult> {
     const blockCount = countBlocks(request);
     this.#countBytes(blockCount * BLOCK_BYTES);
     if (Number.isFinite(request.bytesPerSecond)) return this.#fillInIdleTime(request);
@@ -127,6 +124,8 @@ export class LayerLoader {
     const blockCount = countBlocks(request);
     const all = { ...request, blocks: { first: 0, end: blockCount }, part: 0 } as const;
     if (systemClock.nowMs() < this.#starvedUntilMs) return this.#fillBlocks(all);
+    // Not part of every start.
+    const { BackgroundFill } = await import('./background-fill.ts');
     const background = new BackgroundFill();
     const filled = new AbortController();
     const blocksPerSecond = request.bytesPerSecond / BLOCK_BYTES;
