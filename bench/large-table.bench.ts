@@ -1,7 +1,8 @@
 /**
  * Keys per CPU second of a large table against one of 10 M rows: both are in memory, each in a
  * server of its own, and the calls alternate between them. The servers share one core, and the
- * client has another; keys are cold. Prints Linux's setting of huge pages, which decides the ratio.
+ * client has another; keys are cold. Prints Linux's setting of huge pages: it changes the figures
+ * of both tables, above all their loads.
  *
  * npm run bench -- large-table --table-rows 100000000
  */

@@ -427,8 +427,8 @@ export class BundleReconciler {
         if (text === this.#saved.get(channel)) continue;
         this.data.saveState(channel, state);
         this.#saved.set(channel, text);
-        this.problems.resolve(SAVE_STATE);
       }
+      this.problems.resolve(SAVE_STATE);
     } catch (error) {
       this.#recordFailure(SAVE_STATE, error);
     }
