@@ -12,8 +12,14 @@ import {
 import { systemClock } from '../../lib/platform/clock.ts';
 import { useDecryptKeysOfEnvironment } from '../../lib/platform/encryption-options.ts';
 import { makeFolder } from '../../lib/platform/files.ts';
+import { IdleMainThread } from '../../lib/platform/idle-main-thread.ts';
 import { runService, type Stoppable } from '../../lib/platform/lifecycle.ts';
-import { addLogFormatOption, createLogger, type LogFormat } from '../../lib/platform/logs.ts';
+import {
+  addLogFormatOption,
+  createLogger,
+  type LogFormat,
+  type Logger,
+} from '../../lib/platform/logs.ts';
 import { type CallerOptions, createServerCredentials } from '../../lib/rpc/credential-options.ts';
 import { Agent } from '../host/agent.ts';
 import {
@@ -33,6 +39,8 @@ import {
 
 /** Longer than the stop grace of supervised servers. */
 const STOP_GRACE_MS = 35_000;
+/** A host that starts must load its versions first. */
+const IDLE_AFTER_MS = 5_000;
 
 interface RunOptions extends CallerOptions {
   readonly config?: string;
@@ -219,13 +227,15 @@ async function runAgent(config: AgentConfig, format: LogFormat | undefined): Pro
   requireRepository(config);
   makeFolder(dataFolder);
   const logger = createLogger('cube-agent', { format });
-  const copies = new CopyThreads(repository);
+  const mainThread = new IdleMainThread();
+  const copies = new CopyThreads(repository, { useUsualPolicy: () => mainThread.useUsual() });
   const agent = new Agent({
     config,
     openRepository: () => openRepositoryWithKeys(config),
     credentials: createServerCredentials(config),
     copyLayer: (copy, options) => copies.copy(copy, options),
     closeFile: (descriptor) => copies.closeFile(descriptor),
+    commandPrefix: () => mainThread.commandPrefix,
     clock: systemClock,
     logger,
   });
@@ -234,8 +244,11 @@ async function runAgent(config: AgentConfig, format: LogFormat | undefined): Pro
     listen === undefined
       ? undefined
       : (await import('./endpoints.ts')).createAgentEndpoint(agent, config, logger);
+  const stopping = new AbortController();
   const stop = async (): Promise<void> => {
+    stopping.abort();
     await Promise.all([endpoint?.stop(), agent.stop()]);
+    await mainThread.stop();
   };
   const start = async (): Promise<Stoppable> => {
     agent.start();
@@ -246,9 +259,27 @@ async function runAgent(config: AgentConfig, format: LogFormat | undefined): Pro
       throw error;
     }
     logger.info({ repository, bundles, dataFolder, servers }, 'running');
+    void yieldToLookups(mainThread, logger, stopping.signal);
     return { stop };
   };
   await runService(start, logger, { graceMs: STOP_GRACE_MS });
+}
+
+/** Lookups of the host's servers go before what the agent does, except at its start. */
+async function yieldToLookups(
+  mainThread: IdleMainThread,
+  logger: Logger,
+  stopping: AbortSignal,
+): Promise<void> {
+  await systemClock.sleep(IDLE_AFTER_MS, stopping);
+  if (stopping.aborted) return;
+  const isIdle = await mainThread.start((policy) => logger.debug({ policy }, 'policy changed'));
+  if (isIdle) logger.info('running in idle time, so that lookups go first');
+  else if (process.platform === 'linux') {
+    logger.info(
+      'running at the usual priority: SCHED_IDLE could not be taken back (see docs/agent.md)',
+    );
+  }
 }
 
 /** An unreachable repository is tolerated if the agent ran before; a first start fails. */

@@ -31,6 +31,8 @@ export interface AgentOptions {
   readonly copyLayer: CopyLayer;
   /** Closes a removed layer, which frees its space. */
   readonly closeFile: (descriptor: number) => void;
+  /** What starts a server with the usual policy. */
+  readonly commandPrefix: () => readonly string[];
   readonly clock: Clock;
   readonly logger: Logger;
 }
@@ -72,7 +74,7 @@ export class Agent implements Stoppable {
   #ended: Promise<void> = Promise.resolve();
 
   constructor(options: AgentOptions) {
-    const { config, credentials, copyLayer, closeFile, clock, logger } = options;
+    const { config, credentials, copyLayer, closeFile, commandPrefix, clock, logger } = options;
     this.#options = options;
     this.#lastPollMs = clock.nowMs();
     this.problems = new ProblemTracker(clock, config.pollMs);
@@ -81,6 +83,7 @@ export class Agent implements Stoppable {
       problems: this.problems,
       // A server that has just started has no version: it is asked and loaded at once.
       onListening: () => this.#pollSoon(),
+      commandPrefix,
       clock,
       logger,
     });

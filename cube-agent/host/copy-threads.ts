@@ -15,6 +15,13 @@ const STALLED_MS = 3_000;
 /** After a copy stalled, for how long none runs in idle time. */
 const STARVED_MS = 10_000;
 
+export interface CopyThreadsOptions {
+  /** Default: three seconds. */
+  readonly stalledMs?: number;
+  /** Called before a thread starts that must not run in idle time: threads inherit the policy. */
+  readonly useUsualPolicy?: () => Promise<void>;
+}
+
 interface Pending {
   readonly worker: Worker;
   readonly onBytes: (bytes: number) => void;
@@ -28,21 +35,23 @@ export class CopyThreads {
   #idleThread: Worker | undefined;
   #usualThread: Worker | undefined;
   readonly #stalledMs: number;
+  readonly #useUsualPolicy: () => Promise<void>;
   /** Aborted when a copy in idle time stalls: all of them go on in the other thread. */
   #stalled = new AbortController();
   #starvedUntilMs = Number.NEGATIVE_INFINITY;
   #lastId = 0;
 
   /** @param location of the repository */
-  constructor(location: string, stalledMs: number = STALLED_MS) {
+  constructor(location: string, options: CopyThreadsOptions = {}) {
     this.#location = location;
-    this.#stalledMs = stalledMs;
+    this.#stalledMs = options.stalledMs ?? STALLED_MS;
+    this.#useUsualPolicy = options.useUsualPolicy ?? (async () => undefined);
   }
 
   /** Like `Repository.fetchLayer`. Copies with equal rate limits share one limit. */
   async copy(request: LayerCopy, options: CopyOptions): Promise<void> {
     if (this.#hasIdleTime() && (await this.#copyInIdleTime(request, options))) return;
-    await this.#copyOn(this.#startUsual(), request, options);
+    await this.#copyOn(await this.#startUsual(), request, options);
   }
 
   /** Frees the space of a removed file in idle time, or when this process ends. */
@@ -113,7 +122,8 @@ export class CopyThreads {
     return this.#idleThread;
   }
 
-  #startUsual(): Worker {
+  async #startUsual(): Promise<Worker> {
+    if (this.#usualThread === undefined) await this.#useUsualPolicy();
     this.#usualThread ??= this.#start('copy-worker', false);
     return this.#usualThread;
   }

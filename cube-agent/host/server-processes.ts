@@ -33,6 +33,8 @@ interface ProcessContext {
   readonly problems: ProblemTracker;
   /** Called when a server listens, after each of its starts. */
   readonly onListening: () => void;
+  /** Makes a server start with the usual policy, whatever that of this process is. */
+  readonly commandPrefix: () => readonly string[];
   readonly clock: Clock;
   readonly logger: Logger;
 }
@@ -86,12 +88,13 @@ function startProcess(process: SupervisedProcess): void {
 function createServerProcess(
   server: SupervisedServer,
   config: AgentConfig,
-  { problems, onListening, clock, logger }: ProcessContext,
+  { problems, onListening, commandPrefix, clock, logger }: ProcessContext,
 ): SupervisedProcess {
   const { shard, control } = server;
   const operation: Operation = { action: 'run-server', server: control };
   return new SupervisedProcess({
     args: [SERVER_SCRIPT, ...buildFlags(server, config)],
+    commandPrefix,
     clock,
     onLine: (line) => {
       process.stderr.write(formatChildLine(line, `"server":"${control}"`, `server ${control}`));

@@ -7,7 +7,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import type { Socket } from 'node:net';
 import { createInterface } from 'node:readline';
-import { CubeError } from '../core/errors.ts';
+import { CubeError, requireDefined } from '../core/errors.ts';
 import type { Clock } from './clock.ts';
 
 const BACKOFF_MIN_MS = 200;
@@ -36,6 +36,8 @@ export interface ProcessExit {
 export interface SupervisedProcessOptions {
   /** Script and flags, run by this process's Node. */
   readonly args: readonly string[];
+  /** What comes before Node in the command, such as a program that sets a policy; default: none. */
+  readonly commandPrefix?: () => readonly string[];
   readonly clock: Clock;
   /** What `findChildNumber` of the child returns. */
   readonly number?: number;
@@ -137,10 +139,12 @@ export class SupervisedProcess {
   }
 
   #run(onListening: () => void): Promise<{ code: number | null; signal: NodeJS.Signals | null }> {
-    const { number, inheritsVariable = () => true } = this.#options;
+    const { args, commandPrefix, number, inheritsVariable = () => true } = this.#options;
     const variables = Object.entries(process.env).filter(([name]) => inheritsVariable(name));
     if (number !== undefined) variables.push([NUMBER, String(number)]);
-    const child = spawn(process.execPath, [...process.execArgv, ...this.#options.args], {
+    const prefix = commandPrefix?.() ?? [];
+    const command = [...prefix, process.execPath, ...process.execArgv, ...args];
+    const child = spawn(requireDefined(command[0], 'a command'), command.slice(1), {
       stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
       env: Object.fromEntries(variables),
     });

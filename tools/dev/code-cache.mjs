@@ -20,7 +20,7 @@ const TIMEOUT_MS = 60_000;
 const END_SIGNAL = 'SIGUSR2';
 const RUNS = /"msg":"(listening|running)"/;
 /** The program that starts the threads of a folder without one. */
-const OTHER_OWNERS = { 'lib/store': 'cube-server' };
+const OTHER_OWNERS = { 'lib/platform': 'cube-agent', 'lib/store': 'cube-server' };
 
 /** Command lines that start what runs until it is stopped. The others print their help. */
 function makeServerArguments(folder) {
@@ -37,7 +37,11 @@ function makeServerArguments(folder) {
 function findOwner(entry, mains) {
   let folder = posix.dirname(entry);
   folder = OTHER_OWNERS[folder] ?? folder;
-  while (!mains.includes(`${folder}/main`)) folder = posix.dirname(folder);
+  while (!mains.includes(`${folder}/main`)) {
+    if (folder === '.')
+      throw new Error(`${entry}: OTHER_OWNERS does not say which program starts it`);
+    folder = posix.dirname(folder);
+  }
   return `${folder}/main`;
 }
 

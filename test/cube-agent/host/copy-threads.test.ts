@@ -88,15 +88,22 @@ test('a copy that stalls goes on in a thread of low priority', onlyWithPolicies,
   const source = await makeSource(t);
   const low = countLow();
   source.server.faults.stall = 1;
-  const threads = new CopyThreads(source.server.url, 200);
+  let askedWhen: number | undefined;
+  const threads = new CopyThreads(source.server.url, {
+    stalledMs: 200,
+    useUsualPolicy: async () => {
+      askedWhen = countLow();
+    },
+  });
   await copy(source, threads);
   assert.deepEqual(readFileSync(source.data.layerPath('t', source.layer.contentId)), source.bytes);
   assert.equal(countLow(), low + 1);
+  assert.equal(askedWhen, low, 'the policy was asked for before the thread started');
 });
 
 test('a copy that was stopped by its caller is not begun again', async (t) => {
   const source = await makeSource(t);
-  const threads = new CopyThreads(source.server.url, 200);
+  const threads = new CopyThreads(source.server.url, { stalledMs: 200 });
   const stop = new AbortController();
   const copying = copy(source, threads, {
     rate: new ByteRateLimiter(1 << 20, systemClock),

@@ -1,6 +1,7 @@
 /** An agent that runs its servers itself: kills of either, repeated failures, and their status. */
 import assert from 'node:assert/strict';
-import { writeFileSync } from 'node:fs';
+import { spawnSync } from 'node:child_process';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { openRepository } from '../../../lib/repository/repository.ts';
@@ -65,6 +66,15 @@ const allActive = (place: Supervised, version: string) => async (): Promise<unkn
   }
 };
 
+const POLICY_FIELD = 38;
+const SCHED_OTHER = 0;
+const SCHED_IDLE = 5;
+
+function readPolicy(pid: number | undefined): number {
+  const stat = readFileSync(`/proc/${pid}/stat`, 'utf8');
+  return Number(stat.slice(stat.lastIndexOf(')') + 2).split(' ')[POLICY_FIELD]);
+}
+
 function isAlive(pid: number): boolean {
   try {
     process.kill(pid, 0);
@@ -98,6 +108,30 @@ test('servers start with their agent, restart when killed, and end with the agen
   second.child.kill('SIGTERM');
   assert.equal(await second.exit, 0);
   assert.ok(after.every((pid) => !isAlive(pid)));
+});
+
+test('an agent runs in idle time after its start, and servers that it restarts do not', {
+  skip:
+    spawnSync('chrt', ['-i', '0', 'chrt', '-o', '0', 'true']).status !== 0 &&
+    'this process could not take its usual policy back',
+}, async (t) => {
+  const place = createWorkspace(t);
+  await buildVersion(place, '1');
+  await openRepository(place.repository).activate('ctr', 'stable', { version: '1', ...by });
+  const host = await configure(place);
+  const agent = startAgent(t, host);
+  await waitFor('active', allActive(host, '1'));
+  await waitFor('idle', () => readPolicy(agent.child.pid) === SCHED_IDLE);
+  const [killed, kept] = (await readStatus(host)).servers.map((server) => server.process.pid);
+  process.kill(killed ?? 0, 'SIGKILL');
+  await waitFor('restarted', async () => {
+    const [server] = (await readStatus(host)).servers;
+    return server?.process.starts === 2 && server.process.state === 'listening';
+  });
+  const [restarted] = (await readStatus(host)).servers.map((server) => server.process.pid);
+  assert.deepEqual([kept, restarted].map(readPolicy), [SCHED_OTHER, SCHED_OTHER]);
+  agent.child.kill('SIGTERM');
+  assert.equal(await agent.exit, 0);
 });
 
 test('a server that cannot start is given up and reported; a poke starts it again', async (t) => {

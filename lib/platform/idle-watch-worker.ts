@@ -1,0 +1,106 @@
+/**
+ * A worker thread that gives another thread of this process the policy SCHED_IDLE, watches whether
+ * it gets a core, and takes the policy back for some seconds when it does not. It has the usual
+ * policy itself.
+ */
+import { execFile } from 'node:child_process';
+import { closeSync, openSync, readSync } from 'node:fs';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { parentPort, workerData } from 'node:worker_threads';
+import type { IdleWatchData, ThreadPolicy, UsePolicy } from './idle-watch-protocol.ts';
+
+const CHECK_MS = 100;
+/**
+ * Checks in a row that must find that the thread waits for a core. While a host switches versions
+ * it waits for some tenths of a second.
+ */
+const WAITING_CHECKS = 10;
+/** A thread that waits runs for a smaller share of the time than this. */
+const RUN_SHARE_MAX = 0.2;
+/** How long the thread then keeps its usual policy. */
+const USUAL_MS = 5_000;
+const CHRT_TIMEOUT_MS = 10_000;
+/** Of `chrt`. Long options are unknown to BusyBox. */
+const FLAGS: Readonly<Record<ThreadPolicy, string>> = { idle: '-i', usual: '-o' };
+
+const port = parentPort;
+if (port === null) throw new Error('idle-watch-worker.ts runs as a worker thread');
+const { thread } = workerData as IdleWatchData;
+const folder = `/proc/self/task/${thread}`;
+const buffer = Buffer.alloc(1_024);
+
+let policy: ThreadPolicy = 'usual';
+let usualUntilMs = Number.NEGATIVE_INFINITY;
+/** The last change, so that two never run at the same time. */
+let changing: Promise<void> = Promise.resolve();
+
+function setPolicy(next: ThreadPolicy): Promise<void> {
+  changing = changing.then(async () => {
+    if (policy === next) return;
+    const args = [FLAGS[next], '-p', '0', String(thread)];
+    const isSet = await new Promise<boolean>((resolve) => {
+      execFile('chrt', args, { timeout: CHRT_TIMEOUT_MS }, (error) => resolve(error === null));
+    });
+    if (!isSet) return;
+    policy = next;
+    port?.postMessage(policy);
+  });
+  return changing;
+}
+
+async function useUsual(): Promise<void> {
+  usualUntilMs = performance.now() + USUAL_MS;
+  await setPolicy('usual');
+}
+
+/** Finds out at every check whether the thread has been waiting for a core since the last one. */
+class CoreWaits {
+  readonly #state = openSync(`${folder}/stat`, 'r');
+  readonly #times = openSync(`${folder}/schedstat`, 'r');
+  #runMs = 0;
+  #checkedMs = performance.now();
+  /** Checks in a row that found it waiting. */
+  count = 0;
+
+  check(): void {
+    const nowMs = performance.now();
+    const state = read(this.#state);
+    // The name of the thread comes before, and may contain anything.
+    const canRun = state[state.lastIndexOf(')') + 2] === 'R';
+    const runMs = Number.parseInt(read(this.#times), 10) / 1e6;
+    const runShare = (runMs - this.#runMs) / (nowMs - this.#checkedMs);
+    this.count = canRun && runShare < RUN_SHARE_MAX ? this.count + 1 : 0;
+    this.#runMs = runMs;
+    this.#checkedMs = nowMs;
+  }
+
+  close(): void {
+    closeSync(this.#state);
+    closeSync(this.#times);
+  }
+}
+
+/** Files of /proc have no size: reads what there is, from the beginning. */
+function read(descriptor: number): string {
+  return buffer.toString('latin1', 0, readSync(descriptor, buffer, 0, buffer.length, 0));
+}
+
+async function watch(): Promise<never> {
+  const waits = new CoreWaits();
+  for (;;) {
+    await sleep(CHECK_MS);
+    if (policy === 'idle') {
+      waits.check();
+      if (waits.count >= WAITING_CHECKS) await useUsual();
+    } else if (performance.now() >= usualUntilMs) {
+      waits.count = 0;
+      await setPolicy('idle');
+    }
+  }
+}
+
+port.on('message', async (_: UsePolicy) => {
+  await useUsual();
+  port.postMessage(policy);
+});
+void watch();
