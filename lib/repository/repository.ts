@@ -62,6 +62,14 @@ export type { LayerSource, Publication, PublishReport } from './publication.ts';
 export { VERSION_FILE_BYTES_MAX } from './publication.ts';
 export type { WorkFolder } from './work-folder.ts';
 
+let garbageCollection: typeof import('./garbage-collection.ts') | undefined;
+
+/** Loads it at the first call: most processes collect no garbage. */
+export async function loadGarbageCollection(): Promise<typeof import('./garbage-collection.ts')> {
+  garbageCollection ??= await import('./garbage-collection.ts');
+  return garbageCollection;
+}
+
 /**
  * @param location a folder, `http(s)://…` (read-only) or `s3://bucket/prefix?endpoint=…&region=…`
  * @param options.create creates a missing folder
@@ -426,8 +434,7 @@ export class Repository {
     policy: RetentionPolicy,
     options: { by: string; dryRun: boolean },
   ): Promise<GarbageReport> {
-    // Most processes collect none.
-    const { collectGarbage } = await import('./garbage-collection.ts');
+    const { collectGarbage } = await loadGarbageCollection();
     const report = await collectGarbage(
       this.#context,
       checkName(bundle, 'bundle'),

@@ -5,10 +5,7 @@ import { toLayerName } from '../../cube-agent/host/plan.ts';
 import type { BundleController } from '../../cube-agent/rollout/bundle-controller.ts';
 import type { RolloutPolicy } from '../../cube-agent/rollout/rollout-view.ts';
 import { createLogger } from '../../lib/platform/logs.ts';
-// Repositories load this module at their first collection. Reading its file takes real time, in
-// which virtual time would go on, or end.
-import '../../lib/repository/garbage-collection.ts';
-import { Repository } from '../../lib/repository/repository.ts';
+import { loadGarbageCollection, Repository } from '../../lib/repository/repository.ts';
 import { Invariants } from './invariants.ts';
 import { MemoryStore, ProcessStore } from './memory-store.ts';
 import { Publisher } from './publisher.ts';
@@ -17,6 +14,10 @@ import { type AgentBug, SimHost } from './sim-host.ts';
 import type { SimServer } from './sim-server.ts';
 import { SimServing } from './sim-serving.ts';
 import { SimProcess, World } from './world.ts';
+
+// Repositories load it at their first collection. That takes real time, in which virtual time would
+// go on, or end.
+await loadGarbageCollection();
 
 const RESTART_MS = 1000;
 const CHANNELS = [...POLICY.channels.map(({ channel }) => channel)];
