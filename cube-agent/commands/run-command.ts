@@ -277,7 +277,7 @@ async function yieldToLookups(
   if (isIdle) logger.info('running in idle time, so that lookups go first');
   else if (process.platform === 'linux') {
     logger.info(
-      'running at the usual priority: SCHED_IDLE could not be taken back (see docs/agent.md)',
+      'lookups do not go first: this process could not leave SCHED_IDLE again (see docs/agent.md)',
     );
   }
 }
