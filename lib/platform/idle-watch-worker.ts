@@ -4,17 +4,18 @@
  * policy itself.
  */
 import { execFile } from 'node:child_process';
-import { closeSync, openSync, readSync } from 'node:fs';
+import { openSync, readSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { parentPort, workerData } from 'node:worker_threads';
 import type { IdleWatchData, ThreadPolicy, UsePolicy } from './idle-watch-protocol.ts';
 
 const CHECK_MS = 100;
 /**
- * Checks in a row that must find that the thread waits for a core. While a host switches versions
- * it waits for some tenths of a second.
+ * Checks that must find that the thread waits for a core; each that does not counts against two of
+ * them. While a host switches versions it waits for some tenths of a second.
  */
 const WAITING_CHECKS = 10;
+const NOT_WAITING = -2;
 /** A thread that waits runs for a smaller share of the time than this. */
 const RUN_SHARE_MAX = 0.2;
 /** How long the thread then keeps its usual policy. */
@@ -53,13 +54,12 @@ async function useUsual(): Promise<void> {
   await setPolicy('usual');
 }
 
-/** Finds out at every check whether the thread has been waiting for a core since the last one. */
+/** Counts checks at which the thread has been waiting for a core since the check before. */
 class CoreWaits {
   readonly #state = openSync(`${folder}/stat`, 'r');
   readonly #times = openSync(`${folder}/schedstat`, 'r');
   #runMs = 0;
   #checkedMs = performance.now();
-  /** Checks in a row that found it waiting. */
   count = 0;
 
   check(): void {
@@ -69,14 +69,10 @@ class CoreWaits {
     const canRun = state[state.lastIndexOf(')') + 2] === 'R';
     const runMs = Number.parseInt(read(this.#times), 10) / 1e6;
     const runShare = (runMs - this.#runMs) / (nowMs - this.#checkedMs);
-    this.count = canRun && runShare < RUN_SHARE_MAX ? this.count + 1 : 0;
+    const change = canRun && runShare < RUN_SHARE_MAX ? 1 : NOT_WAITING;
+    this.count = Math.max(0, this.count + change);
     this.#runMs = runMs;
     this.#checkedMs = nowMs;
-  }
-
-  close(): void {
-    closeSync(this.#state);
-    closeSync(this.#times);
   }
 }
 

@@ -3,6 +3,7 @@
  * with the result.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { IdleMainThread } from '../../../lib/platform/idle-main-thread.ts';
 
 export type IdleCommand =
@@ -12,7 +13,7 @@ export type IdleCommand =
   | 'spawn'
   /** Asks for the usual policy, and answers when the main thread has it. */
   | 'use usual'
-  /** Computes without an end. */
+  /** Computes in many short pieces without an end. */
   | 'compute';
 
 const mainThread = new IdleMainThread();
@@ -36,7 +37,15 @@ async function execute(command: IdleCommand): Promise<unknown> {
     case 'use usual':
       return mainThread.useUsual();
     case 'compute':
-      for (;;) Math.sqrt(2);
+      return compute();
+  }
+}
+
+async function compute(): Promise<never> {
+  for (;;) {
+    const endMs = performance.now() + 5;
+    while (performance.now() < endMs) Math.sqrt(2);
+    await sleep(1);
   }
 }
 
