@@ -47,8 +47,8 @@ async function converge(run: SimulationRun, version: string): Promise<void> {
 
 // First, so that nothing in this process has collected garbage before.
 test('the first garbage collection of a process takes no time to load', async () => {
-  // Hooks, which tests of pipelines leave in a process, make each `import()` take real time, even of
-  // a module that is loaded.
+  // Hooks, which tests of pipelines leave in a process, make each `import()` take real time, even
+  // of a module that is loaded.
   register(`data:text/javascript,${SLOW_HOOKS}`);
   const run = new SimulationRun(1, HOSTS);
   run.close();
