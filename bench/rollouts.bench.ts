@@ -3,7 +3,7 @@
  * hosts, one agent per host that runs its servers, and one serving process. First at full speed:
  * how many requests fail, and how many answers mix versions. Then open loops at a quarter of full
  * speed, in rounds without and with rollouts: how much these raise the 99th percentile. The last
- * rounds are the same with agents that run in idle time only and callers of low priority.
+ * rounds are the same with all threads of the agents in idle time and callers of low priority.
  *
  * npm run bench -- rollouts --rollouts 50 --rounds 5
  *
@@ -180,7 +180,7 @@ class RolloutBenchmark {
 }
 
 function print(name: string, text: string): void {
-  process.stdout.write(`${name.padEnd(46)}${text}\n`);
+  process.stdout.write(`${name.padEnd(46)} ${text}\n`);
 }
 
 function formatMeasurement(
@@ -253,7 +253,9 @@ async function measure(
   process.stdout.write('\nopen loops\n');
   await runWhenIdle();
   const open = await benchmark.runOpenLoops(rates, options.rounds);
-  process.stdout.write('\nopen loops, agents in idle time, callers of low priority\n');
+  process.stdout.write(
+    '\nopen loops, all threads of agents in idle time, callers of low priority\n',
+  );
   fleet.runAgentsWhenIdle();
   traffic.lowerPriority();
   const background = await benchmark.runOpenLoops(rates, options.rounds);

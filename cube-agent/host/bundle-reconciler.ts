@@ -159,7 +159,7 @@ export class BundleReconciler {
     const retention = isDiskFull ? RETAIN_NOTHING : this.#options.retention;
     const input = this.observer.buildPlanInput(retention, (server) => this.#findLoad(server));
     const next = plan(input);
-    this.#dropResolvedProblems(next);
+    this.#dropResolvedProblems(next, input);
     this.#saveState();
     const fetch = this.#findFetch(next);
     this.#stopUnneededFetch(fetch?.version);
@@ -395,7 +395,8 @@ export class BundleReconciler {
     this.#options.logger.warn({ bundle, code, error: message, ...operation }, text);
   }
 
-  #dropResolvedProblems(next: Plan): void {
+  /** A plan says nothing about servers that do not answer: their problems stay. */
+  #dropResolvedProblems(next: Plan, { servers }: PlanInput): void {
     const operations = [
       ...[...next.disk, ...next.servers].map(toOperation),
       ...next.disk
@@ -404,9 +405,14 @@ export class BundleReconciler {
       ...this.#options.tasks.listForBundle(this.bundle).map(({ operation }) => operation),
     ];
     const current = new Set(operations.map(describeOperation));
+    const planned = new Set(
+      servers.filter(({ isCurrent }) => isCurrent).map(({ address }) => address),
+    );
     this.problems.removeWhere(
       (operation) =>
-        PLANNED_ACTIONS.has(operation.action) && !current.has(describeOperation(operation)),
+        PLANNED_ACTIONS.has(operation.action) &&
+        (operation.server === undefined || planned.has(operation.server)) &&
+        !current.has(describeOperation(operation)),
     );
   }
 

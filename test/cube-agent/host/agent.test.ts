@@ -3,6 +3,8 @@ import assert from 'node:assert/strict';
 import { existsSync, renameSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
+import { HostData } from '../../../cube-agent/host/host-data.ts';
+import { CubeError } from '../../../lib/core/errors.ts';
 import { getBaseLayer } from '../../repository/support/fixtures.ts';
 import { startAgentProcess, waitFor } from '../../support/processes.ts';
 import { startServers } from '../support/control-server.ts';
@@ -128,6 +130,29 @@ test('a server that is down or hangs does not block the others', async (t) => {
   await waitFor('the others at 1', areAllActive('1', [first, third]));
   second.isHanging = false;
   await waitFor('all at 1', areAllActive('1', host.servers));
+});
+
+test('the problem of a server stays reported while the server does not answer', async (t) => {
+  const host = await createHost(t, 2);
+  const [first, second] = host.servers;
+  assert.ok(first !== undefined && second !== undefined);
+  second.loadError = new CubeError('OVERLOADED', 'there is no memory');
+  await publish(host, { version: '1' });
+  await host.repository.activate('ctr', 'stable', { version: '1', ...AUDIT });
+  startAgent(t, host);
+  const state = new HostData(host.dataDir, 'ctr');
+  const isReported = (): boolean =>
+    state.readSavedState('stable')?.problems.some(({ code }) => code === 'OVERLOADED') === true;
+  await waitFor('reported', isReported);
+  second.isHanging = true;
+  await publish(host, { version: '2' });
+  await host.repository.activate('ctr', 'stable', { version: '2', ...AUDIT });
+  await waitFor('the other server at 2', areAllActive('2', [first]));
+  assert.ok(isReported());
+  second.isHanging = false;
+  second.loadError = undefined;
+  await waitFor('both at 2', areAllActive('2', host.servers));
+  await waitFor('resolved', () => !isReported());
 });
 
 test('a server that comes up is loaded at once, also with a long poll interval', async (t) => {

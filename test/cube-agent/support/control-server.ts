@@ -32,6 +32,8 @@ export class ControlServer {
   isHanging = false;
   /** Called before a version is unloaded. */
   beforeUnload: () => Promise<void> = async () => undefined;
+  /** Refuses loads with this error. */
+  loadError: CubeError | undefined;
   /** Closes connections without an answer. */
   isUnreachable = false;
 
@@ -132,6 +134,7 @@ export class ControlServer {
   }
 
   #load({ bundle, version }: VersionRequest): void {
+    if (this.loadError !== undefined) throw this.loadError;
     const { dataDir, shardIndex } = this.#shard;
     const path = join(dataDir, manifestPath(bundle, version));
     if (!existsSync(path)) throw new CubeError('NOT_FOUND', `${path} is missing`);
