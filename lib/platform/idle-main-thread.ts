@@ -3,15 +3,14 @@
  * `runWhenIdle`), and takes its usual policy back when the machine has no idle time. A thread of
  * its own watches that, because a main thread that gets no core could not.
  */
-import { execFile } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { stat } from 'node:fs/promises';
 import { Worker } from 'node:worker_threads';
 import type { IdleWatchData, ThreadPolicy, UsePolicy } from './idle-watch-protocol.ts';
+import { runChrt } from './machine.ts';
 
 /** Sets the policy and the priority that processes usually have. */
 const USUAL_POLICY = ['-o'] as const;
-const CHRT_TIMEOUT_MS = 10_000;
 
 export class IdleMainThread {
   #hasStarted = false;
@@ -78,11 +77,4 @@ export class IdleMainThread {
 async function canReturnFromIdle(): Promise<boolean> {
   if (!existsSync(`/proc/self/task/${process.pid}/schedstat`)) return false;
   return runChrt(['-i', '0', 'chrt', ...USUAL_POLICY, '0', 'true']);
-}
-
-/** @returns whether it succeeded */
-function runChrt(args: readonly string[]): Promise<boolean> {
-  return new Promise((resolve) => {
-    execFile('chrt', args, { timeout: CHRT_TIMEOUT_MS }, (error) => resolve(error === null));
-  });
 }

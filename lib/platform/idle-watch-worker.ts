@@ -3,11 +3,11 @@
  * it gets a core, and takes the policy back for some seconds when it does not. It has the usual
  * policy itself.
  */
-import { execFile } from 'node:child_process';
 import { openSync, readSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { parentPort, workerData } from 'node:worker_threads';
 import type { IdleWatchData, ThreadPolicy, UsePolicy } from './idle-watch-protocol.ts';
+import { runChrt } from './machine.ts';
 
 const CHECK_MS = 100;
 /**
@@ -20,8 +20,7 @@ const NOT_WAITING = -2;
 const RUN_SHARE_MAX = 0.2;
 /** How long the thread then keeps its usual policy. */
 const USUAL_MS = 5_000;
-const CHRT_TIMEOUT_MS = 10_000;
-/** Of `chrt`. Long options are unknown to BusyBox. */
+/** Of `chrt`. */
 const FLAGS: Readonly<Record<ThreadPolicy, string>> = { idle: '-i', usual: '-o' };
 
 const port = parentPort;
@@ -38,11 +37,7 @@ let changing: Promise<void> = Promise.resolve();
 function setPolicy(next: ThreadPolicy): Promise<void> {
   changing = changing.then(async () => {
     if (policy === next) return;
-    const args = [FLAGS[next], '-p', '0', String(thread)];
-    const isSet = await new Promise<boolean>((resolve) => {
-      execFile('chrt', args, { timeout: CHRT_TIMEOUT_MS }, (error) => resolve(error === null));
-    });
-    if (!isSet) return;
+    if (!(await runChrt([FLAGS[next], '-p', '0', String(thread)]))) return;
     policy = next;
     port?.postMessage(policy);
   });

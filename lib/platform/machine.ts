@@ -65,8 +65,15 @@ export function runWhenIdle(): Promise<boolean> {
   } catch {
     return Promise.resolve(false);
   }
-  // Long options are unknown to BusyBox.
-  const args = ['-i', '-p', '0', thread];
+  return runChrt(['-i', '-p', '0', thread]);
+}
+
+/**
+ * Runs `chrt`, which sets policies of threads.
+ * @param args without long options, which are unknown to BusyBox
+ * @returns whether it succeeded
+ */
+export function runChrt(args: readonly string[]): Promise<boolean> {
   return new Promise((resolve) => {
     execFile('chrt', args, { timeout: POLICY_TIMEOUT_MS }, (error) => resolve(error === null));
   });

@@ -7,25 +7,15 @@ import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { DIST, waitFor } from '../support/processes.ts';
 import type { IdleCommand } from './support/idle-program.ts';
+import {
+  onlyWhereItReturns,
+  readPolicy,
+  SCHED_IDLE,
+  SCHED_OTHER,
+} from './support/thread-policy.ts';
 
 const PROGRAM = join(DIST, 'test', 'platform', 'support', 'idle-program.js');
-const POLICY_FIELD = 38;
-const SCHED_OTHER = 0;
-const SCHED_IDLE = 5;
 const NOBODY = 65_534;
-
-const runsAlone = (command: string, ...args: string[]): boolean =>
-  spawnSync(command, args).status === 0;
-const onlyWhereItReturns = {
-  skip:
-    !runsAlone('chrt', '-i', '0', 'chrt', '-o', '0', 'true') &&
-    'this process could not take its usual policy back',
-};
-
-function readPolicy(pid: number | undefined): number {
-  const stat = readFileSync(`/proc/${pid}/stat`, 'utf8');
-  return Number(stat.slice(stat.lastIndexOf(')') + 2).split(' ')[POLICY_FIELD]);
-}
 
 class IdleProgram {
   readonly #child: ChildProcess;
@@ -98,7 +88,9 @@ test(
 );
 
 test('a main thread that gets no core takes its usual policy back', {
-  skip: onlyWhereItReturns.skip || (!runsAlone('taskset', '--version') && 'there is no taskset'),
+  skip:
+    onlyWhereItReturns.skip ||
+    (spawnSync('taskset', ['--version']).status !== 0 && 'there is no taskset'),
 }, async (t) => {
   const onOneProcessor = ['taskset', '-c', findProcessor()];
   const program = new IdleProgram(t, onOneProcessor);

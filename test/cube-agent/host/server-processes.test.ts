@@ -1,11 +1,16 @@
 /** An agent that runs its servers itself: kills of either, repeated failures, and their status. */
 import assert from 'node:assert/strict';
-import { spawnSync } from 'node:child_process';
-import { readFileSync, writeFileSync } from 'node:fs';
+import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { openRepository } from '../../../lib/repository/repository.ts';
 import { freePort } from '../../platform/support/free-port.ts';
+import {
+  onlyWhereItReturns,
+  readPolicy,
+  SCHED_IDLE,
+  SCHED_OTHER,
+} from '../../platform/support/thread-policy.ts';
 import { RunningProcess, waitFor } from '../../support/processes.ts';
 import { buildVersion, createWorkspace, type Workspace } from '../support/workspace.ts';
 
@@ -66,15 +71,6 @@ const allActive = (place: Supervised, version: string) => async (): Promise<unkn
   }
 };
 
-const POLICY_FIELD = 38;
-const SCHED_OTHER = 0;
-const SCHED_IDLE = 5;
-
-function readPolicy(pid: number | undefined): number {
-  const stat = readFileSync(`/proc/${pid}/stat`, 'utf8');
-  return Number(stat.slice(stat.lastIndexOf(')') + 2).split(' ')[POLICY_FIELD]);
-}
-
 function isAlive(pid: number): boolean {
   try {
     process.kill(pid, 0);
@@ -110,29 +106,29 @@ test('servers start with their agent, restart when killed, and end with the agen
   assert.ok(after.every((pid) => !isAlive(pid)));
 });
 
-test('an agent runs in idle time after its start, and servers that it restarts do not', {
-  skip:
-    spawnSync('chrt', ['-i', '0', 'chrt', '-o', '0', 'true']).status !== 0 &&
-    'this process could not take its usual policy back',
-}, async (t) => {
-  const place = createWorkspace(t);
-  await buildVersion(place, '1');
-  await openRepository(place.repository).activate('ctr', 'stable', { version: '1', ...by });
-  const host = await configure(place);
-  const agent = startAgent(t, host);
-  await waitFor('active', allActive(host, '1'));
-  await waitFor('idle', () => readPolicy(agent.child.pid) === SCHED_IDLE);
-  const [killed, kept] = (await readStatus(host)).servers.map((server) => server.process.pid);
-  process.kill(killed ?? 0, 'SIGKILL');
-  await waitFor('restarted', async () => {
-    const [server] = (await readStatus(host)).servers;
-    return server?.process.starts === 2 && server.process.state === 'listening';
-  });
-  const [restarted] = (await readStatus(host)).servers.map((server) => server.process.pid);
-  assert.deepEqual([kept, restarted].map(readPolicy), [SCHED_OTHER, SCHED_OTHER]);
-  agent.child.kill('SIGTERM');
-  assert.equal(await agent.exit, 0);
-});
+test(
+  'an agent runs in idle time after its start, and servers that it restarts do not',
+  onlyWhereItReturns,
+  async (t) => {
+    const place = createWorkspace(t);
+    await buildVersion(place, '1');
+    await openRepository(place.repository).activate('ctr', 'stable', { version: '1', ...by });
+    const host = await configure(place);
+    const agent = startAgent(t, host);
+    await waitFor('active', allActive(host, '1'));
+    await waitFor('idle', () => readPolicy(agent.child.pid) === SCHED_IDLE);
+    const [killed, kept] = (await readStatus(host)).servers.map((server) => server.process.pid);
+    process.kill(killed ?? 0, 'SIGKILL');
+    await waitFor('restarted', async () => {
+      const [server] = (await readStatus(host)).servers;
+      return server?.process.starts === 2 && server.process.state === 'listening';
+    });
+    const [restarted] = (await readStatus(host)).servers.map((server) => server.process.pid);
+    assert.deepEqual([kept, restarted].map(readPolicy), [SCHED_OTHER, SCHED_OTHER]);
+    agent.child.kill('SIGTERM');
+    assert.equal(await agent.exit, 0);
+  },
+);
 
 test('a server that cannot start is given up and reported; a poke starts it again', async (t) => {
   const place = createWorkspace(t);
