@@ -1,16 +1,19 @@
 /**
  * Keys per CPU second of a large table against one of 10 M rows: both are in memory, each in a
  * server of its own, and the calls alternate between them. The servers share one core, and the
- * client has another; keys are cold. Prints Linux's setting of huge pages: it changes the figures
- * of both tables, above all their loads.
+ * client has another; keys are cold. Then a loop in C with prefetch looks the same kind of keys up
+ * in the same layers: its ratio is what the machine's memory makes of the size. Prints Linux's
+ * setting of huge pages: it changes the figures of both tables, above all their loads.
  *
  * npm run bench -- large-table --table-rows 100000000
  */
 import { pathToFileURL } from 'node:url';
 import { parseArgs } from 'node:util';
+import { makeTemporaryFolder, removePath } from '../lib/platform/files.ts';
 import { readHugePageMode } from '../lib/platform/machine.ts';
 import { findMedian } from './support/alternating-rounds.ts';
-import { pinSelf } from './support/cube-server-process.ts';
+import { CLookup } from './support/c-lookup.ts';
+import { drawKeys, pinSelf } from './support/cube-server-process.ts';
 import { LoadedPoint } from './support/scale-point.ts';
 
 const CLIENT_CORE = 1;
@@ -19,6 +22,8 @@ const KEYS = 260;
 const ROUNDS = 7;
 const ROUND_MS = 2_000;
 const GOAL = 0.85;
+const C_ROUNDS = 3;
+const C_KEYS = 2_000_000;
 
 /** Millions of keys for each CPU second of the server. */
 async function measureRate(loaded: LoadedPoint): Promise<number> {
@@ -36,6 +41,32 @@ async function startPoint(rows: number): Promise<LoadedPoint> {
       `loaded in ${loadSeconds.toFixed(1)} s, ${Math.round(residentMiB)} MiB resident\n`,
   );
   return loaded;
+}
+
+/** Prints the time per key of the loop in C, in rounds that alternate between the tables. */
+function measureC(points: readonly LoadedPoint[]): void {
+  const folder = makeTemporaryFolder('hypercube-bench-');
+  try {
+    const program = CLookup.compile(folder);
+    if (program === undefined) {
+      process.stdout.write('C with prefetch: skipped, because gcc is missing or fails\n');
+      return;
+    }
+    const times = points.map((): number[] => []);
+    for (let round = 0; round < C_ROUNDS; round++) {
+      for (const [i, { layerPath, point }] of points.entries()) {
+        const keys = drawKeys(C_KEYS, point.rows);
+        times[i]?.push(...program.measure(layerPath, keys, [KEYS]));
+      }
+    }
+    const [base = Number.NaN, large = Number.NaN] = times.map(findMedian);
+    process.stdout.write(
+      `C with prefetch, ns per key:       ${base.toFixed(1)} and ${large.toFixed(1)}, ` +
+        `ratio ${(base / large).toFixed(2)}\n`,
+    );
+  } finally {
+    removePath(folder);
+  }
 }
 
 async function main(): Promise<void> {
@@ -65,6 +96,7 @@ async function main(): Promise<void> {
         `ratio of each round, median:       ${findMedian(ratios).toFixed(2)} ` +
         `(${show(ratios)}), goal ${GOAL}\n`,
     );
+    measureC(points);
   } finally {
     await Promise.all(points.map((point) => point.stop()));
   }

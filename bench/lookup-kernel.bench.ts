@@ -3,18 +3,20 @@
  * portable kernel, a plain Map, and C with prefetch (where gcc is installed). Cold keys are drawn
  * uniformly from the whole table; hot keys are the same 10,000 again and again. All keys are hits,
  * on one thread. Then the speed of loading and checking the layer, into fresh and into reused
- * memory.
+ * memory. At last, what the number of segments costs: a few rows that stay in the cache, in layers
+ * of more and more segments, as a table of more and more times 2 GiB has them.
  */
-import { execFileSync, spawnSync } from 'node:child_process';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { KernelKind } from '../lib/core/kernels/kernels.ts';
 import type { Manifest } from '../lib/core/manifest.ts';
 import { type WrittenLayer, writeLayer } from '../lib/store/layer-file.ts';
+import { LayerReader } from '../lib/store/layer-reader.ts';
 import { LookupBatch } from '../lib/store/lookup-batch.ts';
 import { ResidentStore } from '../lib/store/resident-store.ts';
 import type { ResidentTable } from '../lib/store/resident-table.ts';
+import { CLookup } from './support/c-lookup.ts';
 
 const DIM = 10;
 const ROW_BYTES = 4 * DIM;
@@ -22,6 +24,9 @@ const BATCHES: readonly number[] = [26, 260, 2600];
 const COLD_KEYS = 2_000_000;
 const HOT_KEYS = 10_000;
 const PASSES = 5;
+const SEGMENT_ROWS = 2_000;
+/** For 1, 3, 16 and about 30 segments. */
+const SEGMENT_BYTES: readonly number[] = [2 ** 20, 42_000, 8_200, 4_400];
 
 /** Nanoseconds per key for each batch size. */
 type Timings = readonly number[];
@@ -101,30 +106,19 @@ function measureMap(tableKeys: Uint32Array, keys: Uint32Array): Timings {
   });
 }
 
-function compileBaseline(folder: string): string | undefined {
-  const source = join(import.meta.dirname, '..', '..', 'bench', 'baseline', 'lookup.c');
-  const program = join(folder, 'lookup');
-  const gcc = spawnSync('gcc', ['-O3', '-march=native', '-o', program, source]);
-  if (gcc.status === 0) return program;
-  print('C with prefetch: skipped, because gcc is missing or fails\n');
-  return undefined;
-}
-
-function measureC(
-  program: string,
-  layer: WrittenLayer,
-  keys: Uint32Array,
-  folder: string,
-): Timings {
-  const file = join(folder, 'keys.bin');
-  writeFileSync(file, keys);
-  const output = execFileSync(program, [layer.path, file, ...BATCHES.map(String)], {
-    encoding: 'utf8',
-  });
-  return output
-    .trim()
-    .split('\n')
-    .map((line) => Number(line.split(' ')[1]));
+/** @param segmentBytesMax smaller segments than the format allows */
+function writeRows(keys: Uint32Array, folder: string, segmentBytesMax?: number): WrittenLayer {
+  const rows = new Float32Array((keys.length / 2) * DIM).map(Math.random);
+  const input = {
+    table: 't',
+    dtype: 'f32' as const,
+    dim: DIM,
+    shardIndex: 0,
+    shardNum: 1,
+    keys,
+    rows: new Uint8Array(rows.buffer),
+  };
+  return writeLayer(input, (contentId) => join(folder, `${contentId}.cube`), segmentBytesMax);
 }
 
 function makeManifest(layer: WrittenLayer): Manifest {
@@ -188,24 +182,39 @@ async function benchLoad(layer: WrittenLayer): Promise<void> {
   );
 }
 
+function countSegments(path: string): number {
+  const reader = new LayerReader(path);
+  try {
+    return reader.header.segments.length;
+  } finally {
+    reader.close();
+  }
+}
+
+/** The segments of a layer are as large as its format allows, or smaller. */
+async function benchSegments(folder: string): Promise<void> {
+  print(`${SEGMENT_ROWS.toLocaleString('en')} rows × ${ROW_BYTES} B, hot, by number of segments`);
+  const keys = randomKeys(SEGMENT_ROWS);
+  const hot = drawKeys(keys, SEGMENT_ROWS, COLD_KEYS);
+  let one: Timings | undefined;
+  for (const bytesMax of SEGMENT_BYTES) {
+    const layer = writeRows(keys, folder, bytesMax);
+    const table = await openTable(layer, 'wasm');
+    const timings = measureTable(table, hot);
+    one ??= timings;
+    printRow(`segments: ${countSegments(layer.path)}`, timings, one);
+    rmSync(layer.path);
+  }
+}
+
 async function benchTable(
   rowCount: number,
   folder: string,
-  program: string | undefined,
+  program: CLookup | undefined,
 ): Promise<void> {
   const keys = randomKeys(rowCount);
-  const rows = new Float32Array(rowCount * DIM).map(Math.random);
   const started = performance.now();
-  const input = {
-    table: 't',
-    dtype: 'f32' as const,
-    dim: DIM,
-    shardIndex: 0,
-    shardNum: 1,
-    keys,
-    rows: new Uint8Array(rows.buffer),
-  };
-  const layer = writeLayer(input, (contentId) => join(folder, `${contentId}.cube`));
+  const layer = writeRows(keys, folder);
   const seconds = ((performance.now() - started) / 1000).toFixed(1);
   print(`${rowCount / 1e6} M rows × ${ROW_BYTES} B (built and written in ${seconds} s)`);
   print(
@@ -219,14 +228,14 @@ async function benchTable(
   const hotKernel = measureTable(kernel, hot);
   printRow('wasm kernel, cold', coldKernel, coldKernel);
   if (program !== undefined) {
-    printRow('C with prefetch, cold', measureC(program, layer, cold, folder), coldKernel);
+    printRow('C with prefetch, cold', program.measure(layer.path, cold, BATCHES), coldKernel);
   }
   const portable = await openTable(layer, 'portable');
   printRow('portable kernel, cold', measureTable(portable, cold), coldKernel);
   if (rowCount <= 1_000_000) printRow('Map<bigint>, cold', measureMap(keys, cold), coldKernel);
   printRow('wasm kernel, hot', hotKernel, hotKernel);
   if (program !== undefined) {
-    printRow('C with prefetch, hot', measureC(program, layer, hot, folder), hotKernel);
+    printRow('C with prefetch, hot', program.measure(layer.path, hot, BATCHES), hotKernel);
   }
   printRow('portable kernel, hot', measureTable(portable, hot), hotKernel);
   await benchLoad(layer);
@@ -238,9 +247,11 @@ try {
   print(
     'Time per key of a lookup in a resident table: the wasm kernel against other implementations.',
   );
-  const program = compileBaseline(folder);
+  const program = CLookup.compile(folder);
+  if (program === undefined) print('C with prefetch: skipped, because gcc is missing or fails\n');
   await benchTable(1_000_000, folder, program);
   await benchTable(10_000_000, folder, program);
+  await benchSegments(folder);
 } finally {
   rmSync(folder, { recursive: true, force: true });
 }

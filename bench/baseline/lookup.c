@@ -1,6 +1,6 @@
 /*
  * The lookup of a layer file in C, as a yardstick: the same slots, the same mix, prefetch of 32 keys ahead.
- * Usage: lookup LAYER KEYS BATCH...   LAYER: inline, rows of 40 bytes, one segment; KEYS: u64 little-endian.
+ * Usage: lookup LAYER KEYS BATCH...   LAYER: inline, rows of 40 bytes; KEYS: u64 little-endian.
  * Prints "batch ns-per-key found" lines, the best of five passes over all keys.
  */
 #include <stdint.h>
@@ -9,7 +9,13 @@
 #include <string.h>
 #include <time.h>
 
-enum { HEADER = 4096, ROW = 40, AHEAD = 32, PASSES = 5, BATCH_MAX = 1 << 16 };
+enum { ROW = 40, STRIDE = ROW + 8, AHEAD = 32, PASSES = 5, BATCH_MAX = 1 << 16, SEGMENTS_MAX = 112 };
+
+typedef struct {
+  uint64_t empty, home_slots;
+  uint32_t segment_count;
+  const uint8_t *segments[SEGMENTS_MAX];
+} table;
 
 static uint64_t field(const uint8_t *header, int at) {
   uint64_t value;
@@ -29,38 +35,46 @@ static uint8_t *read_file(const char *path, size_t *size) {
   return bytes;
 }
 
-static inline uint64_t home_of(uint64_t key, uint64_t home_slots) {
+static table open_table(const uint8_t *layer) {
+  table t = {.empty = field(layer, 104), .home_slots = field(layer, 128)};
+  memcpy(&t.segment_count, layer + 148, 4);
+  if (t.segment_count > SEGMENTS_MAX) exit(1);
+  for (uint32_t i = 0; i < t.segment_count; i++) t.segments[i] = layer + field(layer, 512 + 32 * (int)i);
+  return t;
+}
+
+static inline const uint8_t *home_of(const table *t, uint64_t key) {
   uint64_t x = key ^ (key >> 32);
   x *= 0x9E3779B97F4A7C15u;
   x ^= x >> 32;
   x *= 0xD6E8FEB86659FD93u;
   x ^= x >> 32;
-  return ((x >> 32) * home_slots) >> 32;
+  uint64_t segment = ((x & 0xFFFFFFFFu) * t->segment_count) >> 32;
+  return t->segments[segment] + (((x >> 32) * t->home_slots) >> 32) * STRIDE;
 }
 
-static uint64_t lookup(const uint8_t *slots, uint64_t home_slots, uint64_t stride, uint64_t empty,
-                       const uint64_t *keys, size_t count, uint8_t *rows) {
+static uint64_t lookup(const table *t, const uint64_t *keys, size_t count, uint8_t *rows) {
   const uint8_t *home[AHEAD];
   uint64_t hits = 0;
   for (size_t start = 0; start < count; start += AHEAD) {
     size_t length = count - start < AHEAD ? count - start : AHEAD;
     for (size_t i = 0; i < length; i++) {
-      home[i] = slots + home_of(keys[start + i], home_slots) * stride;
+      home[i] = home_of(t, keys[start + i]);
       __builtin_prefetch(home[i]);
-      __builtin_prefetch(home[i] + stride - 1);
+      __builtin_prefetch(home[i] + STRIDE - 1);
     }
     for (size_t i = 0; i < length; i++) {
       const uint8_t *slot = home[i];
       for (;;) {
         uint64_t key;
         memcpy(&key, slot, 8);
-        if (key == empty) break;
+        if (key == t->empty) break;
         if (key == keys[start + i]) {
           memcpy(rows + (start + i) * ROW, slot + 8, ROW);
           hits++;
           break;
         }
-        slot += stride;
+        slot += STRIDE;
       }
     }
   }
@@ -79,7 +93,7 @@ int main(int argc, char **argv) {
   uint8_t *layer = read_file(argv[1], &layer_bytes);
   uint64_t *keys = (uint64_t *)read_file(argv[2], &key_bytes);
   size_t count = key_bytes / 8;
-  uint64_t empty = field(layer, 104), home_slots = field(layer, 128), stride = ROW + 8;
+  table t = open_table(layer);
   uint8_t *rows = malloc((size_t)BATCH_MAX * ROW);
   for (int arg = 3; arg < argc; arg++) {
     size_t batch = (size_t)atol(argv[arg]);
@@ -91,7 +105,7 @@ int main(int argc, char **argv) {
       size_t done = 0;
       hits = 0;
       for (; done + batch <= count; done += batch)
-        hits += lookup(layer + HEADER, home_slots, stride, empty, keys + done, batch, rows);
+        hits += lookup(&t, keys + done, batch, rows);
       double ns = (now_ns() - start) / (double)done;
       if (pass == 0 || ns < best) best = ns;
     }

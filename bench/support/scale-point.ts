@@ -2,12 +2,14 @@
  * One point of a curve: builds the versions, loads them into cube-servers that share a core, and
  * looks keys up with CubeClient from another core.
  */
+import { join } from 'node:path';
 import { CubeClient } from '../../lib/client/cube-client.ts';
 import { requireDefined } from '../../lib/core/errors.ts';
 import type { Fleet } from '../../lib/core/fleet.ts';
 import type { LookupGroup } from '../../lib/core/lookup-group.ts';
 import type { Manifest } from '../../lib/core/manifest.ts';
 import { makeTemporaryFolder, removePath } from '../../lib/platform/files.ts';
+import { layerPath } from '../../lib/repository/layout.ts';
 import { CONTROL_ACTIVATE, CONTROL_LOAD } from '../../proto/control.ts';
 import { findMedian } from './alternating-rounds.ts';
 import {
@@ -95,6 +97,8 @@ export class LoadedPoint {
   readonly call: () => Promise<void>;
   readonly buildSeconds: number;
   readonly loadSeconds: number;
+  /** The base of the first table in the first shard. */
+  readonly layerPath: string;
   readonly #folder: string;
   readonly #servers: readonly BenchServer[];
   readonly #clients: readonly CubeClient[];
@@ -117,6 +121,9 @@ export class LoadedPoint {
     this.#servers = servers;
     this.#clients = connect(point, servers);
     this.call = limitInFlight(createCall(point, this.#clients, manifests));
+    const table = requireDefined(manifests[0]?.tables[0], 'a table');
+    const contentId = requireDefined(table.shards[0]?.[0]?.contentId, 'a layer');
+    this.layerPath = join(folder, layerPath(BUNDLE, table.name, contentId));
   }
 
   static async start(point: ScalePoint): Promise<LoadedPoint> {

@@ -139,6 +139,35 @@ export class LayerChain {
     memory.kernels.chainDeleted(paramsAt, workAt, keysAt, count, decidedAt);
   }
 
+  /**
+   * Searches the segments of a single layer, each for its own keys. The places of keys lie where
+   * locations would, right behind the rows, so that one copy moves both.
+   */
+  #searchSegments(sections: readonly ResidentSection[]): number {
+    const { workAt, foundAt, bitsBytes, keysAt, keysEnd, rowsAt, count } = this.#frame;
+    const endsAt = this.#frame.locationsAt;
+    const placesAt = endsAt + 4 * sections.length;
+    const placesEnd = placesAt + 4 * count;
+    let memory = this.#head;
+    memory.bytes.fill(0, foundAt, foundAt + bitsBytes);
+    // The rows' place is free until the first search.
+    memory.kernels.sortBySegment(keysAt, count, sections.length, rowsAt, endsAt, placesAt);
+    let hits = 0;
+    for (const { memory: next, paramsAt } of sections) {
+      if (hits === count) break;
+      if (next !== memory) {
+        next.bytes.set(memory.bytes.subarray(foundAt, keysEnd), foundAt);
+        next.bytes.set(memory.bytes.subarray(rowsAt, placesEnd), rowsAt);
+        memory = next;
+      }
+      const { kernels } = memory;
+      hits += kernels.lookupPlaced(paramsAt, workAt, keysAt, foundAt, rowsAt, endsAt, placesAt);
+    }
+    this.#head = memory;
+    this.#rowsIn = memory;
+    return hits;
+  }
+
   /** Writes rows, or locations when the section is an index, to `rowsAt`. */
   #searchSection({ memory, paramsAt }: ResidentSection, dense: boolean, rowsAt: number): number {
     const { workAt, keysAt, foundAt, count, decidedAt } = this.#frame;
@@ -155,6 +184,7 @@ export class LayerChain {
 
   #searchRows({ keys, header }: ResidentLayer): number {
     const dense = header.layout === 'dense';
+    if (!dense && keys.length > 1 && this.layers.length === 1) return this.#searchSegments(keys);
     let hits = 0;
     for (const section of keys) {
       this.#moveHead(section.memory);

@@ -16,11 +16,14 @@
  *
  *     │ found │ decided │ keys │ rows │ locations │ bits of locations │ rows as f32 │
  *
+ * When a layer has several segments, the places of keys in order of their segments lie where
+ * locations would.
+ *
  * An area has about 64 KiB, which stay in a core's second-level cache; this keeps chains of many
  * small layers fast.
  */
 import { PARAMS_BYTES, WORK_BYTES } from '../core/kernels/contract.ts';
-import { alignUp, type LayerHeader } from '../core/layer-format.ts';
+import { alignUp, type LayerHeader, SEGMENT_COUNT_MAX } from '../core/layer-format.ts';
 
 const FRONT_BYTES = 2048;
 /** Parameters of rows as stored and as f32, for `fillMissing`. */
@@ -40,9 +43,9 @@ const SKEW_BYTES = 8;
 const CHUNK_KEYS_MIN = 8;
 /**
  * Maximum gaps between the parts of a frame: three skews, four roundings up to 8, the last words of
- * three bitmaps.
+ * three bitmaps, and where the places of keys end in each segment.
  */
-const FRAME_GAPS_BYTES = 3 * SKEW_BYTES + 4 * 8 + 3 * 8;
+const FRAME_GAPS_BYTES = 3 * SKEW_BYTES + 4 * 8 + 3 * 8 + 4 * SEGMENT_COUNT_MAX;
 
 /** Determines the sizes of a frame. */
 export type RowShape = Pick<LayerHeader, 'dtype' | 'dim' | 'rowBytes'>;

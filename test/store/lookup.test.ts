@@ -7,7 +7,7 @@ import type { KernelKind } from '../../lib/core/kernels/kernels.ts';
 import { verifyLayerFile } from '../../lib/store/layer-check.ts';
 import { readLayerRows } from '../../lib/store/layer-file.ts';
 import { ResidentStore } from '../../lib/store/resident-store.ts';
-import type { ResidentTable } from '../../lib/store/resident-table.ts';
+import type { ChainTable, ResidentTable } from '../../lib/store/resident-table.ts';
 import {
   createLayerPath,
   createManifest,
@@ -149,6 +149,30 @@ test('a missing key of another shard fails the lookup with its index', async (co
       assert.equal(lookup(resident, own).hits, -1 - 4321);
       own[0] = U64 - 2n;
       assert.equal(lookup(resident, own).hits, -1);
+    });
+  }
+});
+
+test('a layer of many segments in several memories answers like a Map', async (context) => {
+  const stores = new Stores(context);
+  for (const dim of [1, 4, 10, 33]) {
+    const keys = Array.from({ length: 2_000 }, (_, i) => BigInt(i * i + 7 * i));
+    const chosen: Scenario = {
+      table: { name: 't', dim, shardIndex: 0, shardNum: 1, keys },
+      probes: [],
+      defaultRow: Array.from({ length: dim }, (_, i) => i - 0.5),
+      segmentBytesMax: 100 * (8 + 4 * dim),
+      offset: 3,
+    };
+    const probes = Array.from({ length: 3_000 }, (_, i) => keys[(i * 7919) % 2_500] ?? BigInt(i));
+    await stores.each(chosen, (resident) => {
+      const [layer] = (resident as ChainTable).layers;
+      assert.ok(layer !== undefined && layer.memories.length > 1);
+      for (const count of [1, 26, 260, 3_000]) {
+        const some = probes.slice(0, count);
+        const expected = expectedLookup(chosen.table, chosen.defaultRow, some);
+        assert.deepEqual(lookup(resident, some, chosen.offset), expected);
+      }
     });
   }
 });

@@ -7,7 +7,8 @@
  * written in whole words.
  *
  * - Several segments: the caller looks up the segments of a layer one after another. Segment 0
- *   overwrites `found`, the others add to it.
+ *   overwrites `found`, the others add to it. Where all segments are inline and the layer is alone,
+ *   it sorts the keys by segment before, so that each segment handles its own keys only.
  * - Chains: the caller looks up the newest layer first. `decided` is a bitmap of the same size as
  *   `found`: keys that a newer layer has or deletes are skipped, and hits are added to both
  *   bitmaps. The caller clears both before the newest layer. A key that is decided and not found
@@ -48,6 +49,32 @@ export interface Kernels {
   /** Copies the rows of the keys in this segment, each to its position in `rows`. @returns hits */
   lookupInline: SegmentLookup;
   lookupDense: SegmentLookup;
+  /**
+   * Sorts the places of keys in a batch by the segments of their keys; places of one segment keep
+   * their order. `ends` gets a u32 for each segment, where its places end; `segments` is scratch
+   * memory of a u32 for each key.
+   */
+  sortBySegment(
+    keys: number,
+    count: number,
+    segmentCount: number,
+    segments: number,
+    ends: number,
+    places: number,
+  ): void;
+  /**
+   * Like `lookupInline` for the keys that `sortBySegment` found to be in this segment. Every
+   * segment adds to `found`, which the caller clears. @returns hits
+   */
+  lookupPlaced(
+    params: number,
+    work: number,
+    keys: number,
+    found: number,
+    rows: number,
+    ends: number,
+    places: number,
+  ): number;
   /** The same for a layer of a chain, newest first. @returns hits */
   chainInline: ChainLookup;
   chainDense: ChainLookup;

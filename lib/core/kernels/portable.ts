@@ -111,6 +111,52 @@ class PortableKernels implements Kernels {
     return this.chainDense(params, work, keys, found, rows, count, found);
   }
 
+  sortBySegment(
+    keys: number,
+    count: number,
+    segmentCount: number,
+    segments: number,
+    ends: number,
+    places: number,
+  ): void {
+    const words = this.#words;
+    const mixed = this.#mixed;
+    for (let i = 0; i < count; i++) {
+      const at = (keys >>> 2) + 2 * i;
+      mixKey(words[at]!, words[at + 1]!, mixed, 0);
+      words[(segments >>> 2) + i] = multiplyHigh(mixed[0]!, segmentCount);
+    }
+    const endOf = this.#countParts(segments, count, ends, segmentCount);
+    for (let i = 0; i < count; i++) {
+      words[(places >>> 2) + endOf[words[(segments >>> 2) + i]!]!++] = i;
+    }
+  }
+
+  lookupPlaced(
+    params: number,
+    _work: number,
+    keys: number,
+    found: number,
+    rows: number,
+    ends: number,
+    places: number,
+  ): number {
+    const words = this.#words;
+    const segment = words[(params + SEGMENT_INDEX) >>> 2]!;
+    const end = words[(ends >>> 2) + segment]!;
+    const rowWords = words[(params + ROW_BYTES) >>> 2]! >>> 2;
+    let hits = 0;
+    for (let i = segment === 0 ? 0 : words[(ends >>> 2) + segment - 1]!; i < end; i++) {
+      const place = words[(places >>> 2) + i]!;
+      const slot = this.#findSlot(params, (keys >>> 2) + 2 * place);
+      if (slot < 0) continue;
+      this.#copyRow((rows >>> 2) + place * rowWords, slot + 2, rowWords);
+      this.#mark(found, found, place);
+      hits++;
+    }
+    return hits;
+  }
+
   chainDeleted(params: number, work: number, keys: number, count: number, decided: number): number {
     return this.chainInline(params, work, keys, decided, 0, count, decided);
   }
@@ -126,34 +172,20 @@ class PortableKernels implements Kernels {
   ): number {
     const words = this.#words;
     const mixed = this.#mixed;
-    const emptyLow = words[(params + EMPTY_KEY) >>> 2]!;
-    const emptyHigh = words[(params + EMPTY_KEY + 4) >>> 2]!;
-    const homeSlots = words[(params + HOME_SLOTS) >>> 2]!;
-    const stride = words[(params + STRIDE) >>> 2]! >>> 2;
-    const base = words[(params + BASE_ADDRESS) >>> 2]! >>> 2;
     const rowWords = words[(params + ROW_BYTES) >>> 2]! >>> 2;
     const segment = words[(params + SEGMENT_INDEX) >>> 2]!;
     const segmentCount = words[(params + SEGMENT_COUNT) >>> 2]!;
     let hits = 0;
     for (let i = 0; i < count; i++) {
       if (this.#isDecided(decided, i)) continue;
-      const low = words[(keys >>> 2) + 2 * i]!;
-      const high = words[(keys >>> 2) + 2 * i + 1]!;
-      mixKey(low, high, mixed, 0);
+      const at = (keys >>> 2) + 2 * i;
+      mixKey(words[at]!, words[at + 1]!, mixed, 0);
       if (segmentCount > 1 && multiplyHigh(mixed[0]!, segmentCount) !== segment) continue;
-      let slot = base + multiplyHigh(mixed[1]!, homeSlots) * stride;
-      for (;;) {
-        const slotLow = words[slot]!;
-        const slotHigh = words[slot + 1]!;
-        if (slotLow === emptyLow && slotHigh === emptyHigh) break;
-        if (slotLow === low && slotHigh === high) {
-          this.#copyRow((rows >>> 2) + i * rowWords, slot + 2, rowWords);
-          this.#mark(found, decided, i);
-          hits++;
-          break;
-        }
-        slot += stride;
-      }
+      const slot = this.#findSlot(params, at);
+      if (slot < 0) continue;
+      this.#copyRow((rows >>> 2) + i * rowWords, slot + 2, rowWords);
+      this.#mark(found, decided, i);
+      hits++;
     }
     return hits;
   }
@@ -237,19 +269,11 @@ class PortableKernels implements Kernels {
     positions: number,
   ): void {
     const words = this.#words;
-    const endOf = words.subarray(ends >>> 2, (ends >>> 2) + shardNum).fill(0);
     for (let i = 0; i < count; i++) {
       const at = (keys >>> 2) + 2 * i;
-      const shard = computeShard(words[at]!, words[at + 1]!, shardNum);
-      words[(shards >>> 2) + i] = shard;
-      endOf[shard]!++;
+      words[(shards >>> 2) + i] = computeShard(words[at]!, words[at + 1]!, shardNum);
     }
-    let start = 0;
-    for (let shard = 0; shard < shardNum; shard++) {
-      const own = endOf[shard]!;
-      endOf[shard] = start;
-      start += own;
-    }
+    const endOf = this.#countParts(shards, count, ends, shardNum);
     for (let i = 0; i < count; i++) {
       const at = endOf[words[(shards >>> 2) + i]!]!++;
       this.#copyRow((sorted >>> 2) + 2 * at, (keys >>> 2) + 2 * i, 2);
@@ -268,6 +292,41 @@ class PortableKernels implements Kernels {
     for (let i = 0; i < count; i++) {
       const position = this.#words[(positions >>> 2) + i]!;
       this.#copyRow((target >>> 2) + position * rowWords, (source >>> 2) + i * rowWords, rowWords);
+    }
+  }
+
+  /**
+   * Counts the entries of each part. @param parts address of the part of each entry
+   * @returns the words at `ends`: where the entries of each part start, once sorted
+   */
+  #countParts(parts: number, count: number, ends: number, partCount: number): Uint32Array {
+    const words = this.#words;
+    const startOf = words.subarray(ends >>> 2, (ends >>> 2) + partCount).fill(0);
+    for (let i = 0; i < count; i++) startOf[words[(parts >>> 2) + i]!]!++;
+    let start = 0;
+    for (let part = 0; part < partCount; part++) {
+      const own = startOf[part]!;
+      startOf[part] = start;
+      start += own;
+    }
+    return startOf;
+  }
+
+  /** Searches an inline segment for the key at word `at`. @returns the word of its slot, or -1 */
+  #findSlot(params: number, at: number): number {
+    const words = this.#words;
+    const mixed = this.#mixed;
+    const [low, high] = [words[at]!, words[at + 1]!];
+    const emptyLow = words[(params + EMPTY_KEY) >>> 2]!;
+    const emptyHigh = words[(params + EMPTY_KEY + 4) >>> 2]!;
+    const stride = words[(params + STRIDE) >>> 2]! >>> 2;
+    mixKey(low, high, mixed, 0);
+    const homeSlot = multiplyHigh(mixed[1]!, words[(params + HOME_SLOTS) >>> 2]!);
+    let slot = (words[(params + BASE_ADDRESS) >>> 2]! >>> 2) + homeSlot * stride;
+    for (; ; slot += stride) {
+      const [slotLow, slotHigh] = [words[slot]!, words[slot + 1]!];
+      if (slotLow === emptyLow && slotHigh === emptyHigh) return -1;
+      if (slotLow === low && slotHigh === high) return slot;
     }
   }
 

@@ -20,28 +20,14 @@ import {
   SHARD_NUM,
   STRIDE,
 } from '../params';
+import { mixKey, TOUCHED } from './key-search';
 import { copyRow } from './row-copy';
 
 export { expandRows } from './expansion';
 export { hashTexts, xxh64 } from './hashing';
+export { lookupPlaced, sortBySegment } from './segments';
 export { scatterRows, sortByShard } from './shard-order';
 export { countLines, readTsv } from './tsv';
-
-// @ts-ignore: decorator
-@inline
-function mixKey(key: u64): u64 {
-  let x = key ^ (key >> 32);
-  x *= 0x9e3779b97f4a7c15;
-  x ^= x >> 32;
-  x *= 0xd6e8feb86659fd93;
-  return x ^ (x >> 32);
-}
-
-/**
- * Offset of the sums of touched bytes in `work`, after its 32 entries. Without a use the loads
- * would be optimised away.
- */
-const TOUCHED: usize = 256;
 
 /**
  * Three passes over 32 keys: the first computes the home slots; the second touches what a search is
