@@ -122,13 +122,13 @@ test('a server that is down or hangs does not block the others', async (t) => {
   const host = await createHost(t, 3);
   const [first, second, third] = host.servers;
   assert.ok(first !== undefined && second !== undefined && third !== undefined);
-  second.isHanging = true;
+  second.hang();
   await publish(host, { version: '1', shardNum: 3 });
   await host.repository.activate('ctr', 'stable', { version: '1', ...AUDIT });
   const addresses = [...host.servers.map(({ address }) => address), '127.0.0.1:2'];
   startAgentProcess(t, { repository: host.location, dataDir: host.dataDir, servers: addresses });
   await waitFor('the others at 1', areAllActive('1', [first, third]));
-  second.isHanging = false;
+  second.resume();
   await waitFor('all at 1', areAllActive('1', host.servers));
 });
 
@@ -144,13 +144,13 @@ test('the problem of a server stays reported while the server does not answer', 
   const isReported = (): boolean =>
     state.readSavedState('stable')?.problems.some(({ code }) => code === 'OVERLOADED') === true;
   await waitFor('reported', isReported);
-  second.isHanging = true;
+  second.hang();
   await publish(host, { version: '2' });
   await host.repository.activate('ctr', 'stable', { version: '2', ...AUDIT });
   await waitFor('the other server at 2', areAllActive('2', [first]));
   assert.ok(isReported());
-  second.isHanging = false;
   second.loadError = undefined;
+  second.resume();
   await waitFor('both at 2', areAllActive('2', host.servers));
   await waitFor('resolved', () => !isReported());
 });

@@ -28,8 +28,8 @@ export class ControlServer {
   #pid = 1;
   /** Calls that changed the server, for example "load 1". */
   readonly calls: string[] = [];
-  /** Accepts connections and never answers. */
-  isHanging = false;
+  /** What continues the requests that wait while the server hangs; undefined when it does not. */
+  #waiting: (() => void)[] | undefined;
   /** Called before a version is unloaded. */
   beforeUnload: () => Promise<void> = async () => undefined;
   /** Refuses loads with this error. */
@@ -76,8 +76,22 @@ export class ControlServer {
     this.#pid += 1;
   }
 
+  /** Accepts connections and answers nothing before `resume`, like a stopped process. */
+  hang(): void {
+    this.#waiting ??= [];
+  }
+
+  /** Answers what has come meanwhile, unless the caller has given it up. */
+  resume(): void {
+    const waiting = this.#waiting ?? [];
+    this.#waiting = undefined;
+    for (const proceed of waiting) proceed();
+  }
+
   async #answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
-    if (this.isHanging) return;
+    const waiting = this.#waiting;
+    if (waiting !== undefined) await new Promise<void>((resolve) => waiting.push(resolve));
+    if (request.destroyed) return;
     if (this.isUnreachable) {
       request.destroy();
       return;
