@@ -30,6 +30,8 @@ export class LayerChain {
   readonly #shape: RowShape;
   readonly #frame: LookupFrame;
   readonly #overwrites: boolean;
+  /** Keys are sorted by segment: the chain is one layer with several. */
+  readonly #sorts: boolean;
   /** Set when the chain is one layer with one section in memory: the fast path. */
   readonly #only: ResidentSection | undefined;
   readonly #defaults: DefaultRows;
@@ -51,7 +53,8 @@ export class LayerChain {
     this.chunkKeys = computeScratchLayout(header).chunkKeys;
     this.#shape = header;
     const sections = layers.length === 1 ? this.#newest.keys : [];
-    this.#overwrites = sections.length > 0;
+    this.#sorts = sections.length > 1 && header.layout === 'inline';
+    this.#overwrites = sections.length > 0 && !this.#sorts;
     this.#only = sections.length === 1 && header.layout !== 'indexed' ? sections[0] : undefined;
     this.#frame = new LookupFrame(header, thread);
     this.#defaults = defaults;
@@ -144,27 +147,23 @@ export class LayerChain {
    * locations would, right behind the rows, so that one copy moves both.
    */
   #searchSegments(sections: readonly ResidentSection[]): number {
-    const { workAt, foundAt, bitsBytes, keysAt, keysEnd, rowsAt, count } = this.#frame;
-    const endsAt = this.#frame.locationsAt;
+    const { workAt, foundAt, keysAt, rowsAt, locationsAt: endsAt, count } = this.#frame;
     const placesAt = endsAt + 4 * sections.length;
-    const placesEnd = placesAt + 4 * count;
-    let memory = this.#head;
-    memory.bytes.fill(0, foundAt, foundAt + bitsBytes);
     // The rows' place is free until the first search.
-    memory.kernels.sortBySegment(keysAt, count, sections.length, rowsAt, endsAt, placesAt);
+    const { kernels: first } = this.#head;
+    first.sortBySegment(keysAt, count, sections.length, rowsAt, endsAt, placesAt);
     let hits = 0;
-    for (const { memory: next, paramsAt } of sections) {
+    for (const { memory, paramsAt } of sections) {
       if (hits === count) break;
-      if (next !== memory) {
-        next.bytes.set(memory.bytes.subarray(foundAt, keysEnd), foundAt);
-        next.bytes.set(memory.bytes.subarray(rowsAt, placesEnd), rowsAt);
-        memory = next;
+      const from = this.#head;
+      this.#moveHead(memory);
+      if (memory !== from) {
+        memory.bytes.set(from.bytes.subarray(rowsAt, placesAt + 4 * count), rowsAt);
       }
       const { kernels } = memory;
       hits += kernels.lookupPlaced(paramsAt, workAt, keysAt, foundAt, rowsAt, endsAt, placesAt);
     }
-    this.#head = memory;
-    this.#rowsIn = memory;
+    this.#rowsIn = this.#head;
     return hits;
   }
 
@@ -183,8 +182,8 @@ export class LayerChain {
   }
 
   #searchRows({ keys, header }: ResidentLayer): number {
+    if (this.#sorts) return this.#searchSegments(keys);
     const dense = header.layout === 'dense';
-    if (!dense && keys.length > 1 && this.layers.length === 1) return this.#searchSegments(keys);
     let hits = 0;
     for (const section of keys) {
       this.#moveHead(section.memory);

@@ -144,15 +144,9 @@ class PortableKernels implements Kernels {
     const words = this.#words;
     const segment = words[(params + SEGMENT_INDEX) >>> 2]!;
     const end = words[(ends >>> 2) + segment]!;
-    const rowWords = words[(params + ROW_BYTES) >>> 2]! >>> 2;
     let hits = 0;
     for (let i = segment === 0 ? 0 : words[(ends >>> 2) + segment - 1]!; i < end; i++) {
-      const place = words[(places >>> 2) + i]!;
-      const slot = this.#findSlot(params, (keys >>> 2) + 2 * place);
-      if (slot < 0) continue;
-      this.#copyRow((rows >>> 2) + place * rowWords, slot + 2, rowWords);
-      this.#mark(found, found, place);
-      hits++;
+      hits += this.#take(params, keys, found, rows, found, words[(places >>> 2) + i]!);
     }
     return hits;
   }
@@ -172,7 +166,6 @@ class PortableKernels implements Kernels {
   ): number {
     const words = this.#words;
     const mixed = this.#mixed;
-    const rowWords = words[(params + ROW_BYTES) >>> 2]! >>> 2;
     const segment = words[(params + SEGMENT_INDEX) >>> 2]!;
     const segmentCount = words[(params + SEGMENT_COUNT) >>> 2]!;
     let hits = 0;
@@ -181,11 +174,7 @@ class PortableKernels implements Kernels {
       const at = (keys >>> 2) + 2 * i;
       mixKey(words[at]!, words[at + 1]!, mixed, 0);
       if (segmentCount > 1 && multiplyHigh(mixed[0]!, segmentCount) !== segment) continue;
-      const slot = this.#findSlot(params, at);
-      if (slot < 0) continue;
-      this.#copyRow((rows >>> 2) + i * rowWords, slot + 2, rowWords);
-      this.#mark(found, decided, i);
-      hits++;
+      hits += this.#take(params, keys, found, rows, decided, i);
     }
     return hits;
   }
@@ -312,22 +301,35 @@ class PortableKernels implements Kernels {
     return startOf;
   }
 
-  /** Searches an inline segment for the key at word `at`. @returns the word of its slot, or -1 */
-  #findSlot(params: number, at: number): number {
+  /** Copies the row of key `i` if an inline segment has it. @returns hits */
+  #take(
+    params: number,
+    keys: number,
+    found: number,
+    rows: number,
+    decided: number,
+    i: number,
+  ): number {
     const words = this.#words;
     const mixed = this.#mixed;
-    const [low, high] = [words[at]!, words[at + 1]!];
-    const emptyLow = words[(params + EMPTY_KEY) >>> 2]!;
-    const emptyHigh = words[(params + EMPTY_KEY + 4) >>> 2]!;
-    const stride = words[(params + STRIDE) >>> 2]! >>> 2;
+    const field = (offset: number): number => words[(params + offset) >>> 2]!;
+    const low = words[(keys >>> 2) + 2 * i]!;
+    const high = words[(keys >>> 2) + 2 * i + 1]!;
+    const emptyLow = field(EMPTY_KEY);
+    const emptyHigh = field(EMPTY_KEY + 4);
+    const stride = field(STRIDE) >>> 2;
+    const rowWords = field(ROW_BYTES) >>> 2;
     mixKey(low, high, mixed, 0);
-    const homeSlot = multiplyHigh(mixed[1]!, words[(params + HOME_SLOTS) >>> 2]!);
-    let slot = (words[(params + BASE_ADDRESS) >>> 2]! >>> 2) + homeSlot * stride;
+    let slot = (field(BASE_ADDRESS) >>> 2) + multiplyHigh(mixed[1]!, field(HOME_SLOTS)) * stride;
     for (; ; slot += stride) {
       const [slotLow, slotHigh] = [words[slot]!, words[slot + 1]!];
-      if (slotLow === emptyLow && slotHigh === emptyHigh) return -1;
-      if (slotLow === low && slotHigh === high) return slot;
+      // First, because the key that is looked up may be the empty key.
+      if (slotLow === emptyLow && slotHigh === emptyHigh) return 0;
+      if (slotLow === low && slotHigh === high) break;
     }
+    this.#copyRow((rows >>> 2) + i * rowWords, slot + 2, rowWords);
+    this.#mark(found, decided, i);
+    return 1;
   }
 
   /** The row's number in this segment, or -1. */

@@ -21,12 +21,12 @@ import {
   STRIDE,
 } from '../params';
 import { mixKey, TOUCHED } from './key-search';
-import { copyRow } from './row-copy';
+import { copyAny, copyRow } from './row-copy';
 
 export { expandRows } from './expansion';
 export { hashTexts, xxh64 } from './hashing';
-export { lookupPlaced, sortBySegment } from './segments';
-export { scatterRows, sortByShard } from './shard-order';
+export { scatterRows, sortBySegment, sortByShard } from './key-order';
+export { lookupPlaced } from './segments';
 export { countLines, readTsv } from './tsv';
 
 /**
@@ -91,10 +91,8 @@ function inlineBatch(
 /**
  * The same where not every key belongs here: one of several segments, or a layer of a chain. The
  * first pass collects up to 32 undecided keys of this segment without a branch; hits are added to
- * both bitmaps.
+ * both bitmaps. One body serves all sizes of rows, because few lookups come here.
  */
-// @ts-ignore: decorator
-@inline
 function pickBatch(
   params: usize,
   work: usize,
@@ -108,7 +106,7 @@ function pickBatch(
   const emptyKey = load<u64>(params, EMPTY_KEY);
   const homeSlots = load<u64>(params, HOME_SLOTS);
   const base = <usize>load<u32>(params, BASE_ADDRESS);
-  // The stride of the layout: 8 + rowBytes rounded up to 8; a constant where rowBytes is one.
+  // The stride of the layout: 8 + rowBytes rounded up to 8.
   const stride = (rowBytes + 15) & ~7;
   const segment = load<u32>(params, SEGMENT_INDEX);
   const segmentCount = <u64>load<u32>(params, SEGMENT_COUNT);
@@ -165,13 +163,8 @@ export function chainInline(
   count: u32,
   decided: usize,
 ): u32 {
-  const rowBytes = load<u32>(params, ROW_BYTES);
-  switch (rowBytes) {
-    case 8: return pickBatch(params, work, keys, found, rows, count, decided, 8);
-    case 16: return pickBatch(params, work, keys, found, rows, count, decided, 16);
-    case 40: return pickBatch(params, work, keys, found, rows, count, decided, 40);
-    default: return pickBatch(params, work, keys, found, rows, count, decided, <usize>rowBytes);
-  }
+  const rowBytes = <usize>load<u32>(params, ROW_BYTES);
+  return pickBatch(params, work, keys, found, rows, count, decided, rowBytes);
 }
 
 export function chainDeleted(
@@ -335,7 +328,7 @@ export function fillMissing(
       const i = start + <u32>ctz<u32>(missing);
       missing &= missing - 1;
       if (load<u64>(keys + (<usize>i << 3)) % shardNum != shardIndex) return <i32>i;
-      copyRow(rows + <usize>i * rowBytes, defaultRow, rowBytes);
+      copyAny(rows + <usize>i * rowBytes, defaultRow, rowBytes);
     }
   }
   return -1;
