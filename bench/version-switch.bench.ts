@@ -1,18 +1,18 @@
 /**
  * How much loading a version slows lookups of a cube-server: latency of an open loop at a quarter
- * of the server's capacity, first quiet, then while versions of the same size are loaded, activated
- * and unloaded one after another, then quiet again. The server is not pinned; keys are cold. Prints
- * percentiles and their ratio to the first quiet phase, for several load rates. The ratio of the
- * second quiet phase says how much the machine alone makes of it. A round in which other virtual
- * machines took CPU time from this one is shown and made again.
+ * of the server's capacity, quiet, while versions of the same size are loaded, activated and
+ * unloaded one after another, and quiet again. The three take turns of two seconds, because the
+ * machine may change within one round. Switches are ordered from a process in idle time, as by an
+ * agent. The server is not pinned; keys are cold. Prints percentiles and their ratio to the first
+ * quiet phases, for several load rates. The ratio of the second quiet phases says how much the
+ * machine alone makes of it. A round in which other virtual machines took CPU time from this one is
+ * shown and made again.
  */
 import { pathToFileURL } from 'node:url';
 import { makeTemporaryFolder, removePath } from '../lib/platform/files.ts';
 import { Channel } from '../lib/rpc/channel.ts';
-import { CONTROL_UNLOAD } from '../proto/control.ts';
 import { encodeLookupRequest, LOOKUP_METHOD, LOOKUP_SERVICE } from '../proto/lookup.ts';
 import {
-  type BenchServer,
   BUNDLE,
   DIM,
   drawKeys,
@@ -24,6 +24,7 @@ import {
   writeVersion,
 } from './support/cube-server-process.ts';
 import { readStolenMs, waitForFullCores } from './support/full-cores.ts';
+import { SwitchProcess } from './support/switch-process.ts';
 
 const ROWS = 4_000_000;
 const KEYS = 260;
@@ -31,10 +32,14 @@ const IN_FLIGHT = 64;
 /** For the open loop: calls that wait must be measured, not refused. */
 const IN_FLIGHT_MAX = 16_384;
 const CAPACITY_MS = 2000;
-const PHASE_MS = 8000;
+const PHASE_MS = 2000;
+/** Phases of each kind in a round. */
+const TURNS = 4;
+/** Switches before the first round: the memory of two versions is new to the server only once. */
+const WARM_MS = 6000;
 const ROUNDS_DEFAULT = 10;
 const ROUNDS = 3;
-/** A round with a phase that loses more CPU time is not counted. */
+/** A round whose phases of a kind lose more CPU time is not counted. */
 const STOLEN_MS_MAX = 50;
 /** Rounds that are not counted, for each rate. */
 const REPEATS_MAX = 10;
@@ -75,20 +80,6 @@ async function measureCapacity(call: Call): Promise<number> {
   return (1000 * calls) / (performance.now() - startMs);
 }
 
-/** Loads, activates and unloads versions until told to stop. @returns the number of switches */
-async function keepSwitching(server: BenchServer, until: { done: boolean }): Promise<number> {
-  let switches = 0;
-  let active = '1';
-  while (!until.done) {
-    const next = active === '1' ? '2' : '1';
-    await loadAndActivate(server, next);
-    await server.control(CONTROL_UNLOAD, active, { force: true });
-    active = next;
-    switches++;
-  }
-  return switches;
-}
-
 function print(name: string, sorted: Float64Array, quiet?: Float64Array): void {
   const figures = SHARES.map((share) => {
     const ms = percentile(sorted, share);
@@ -103,35 +94,54 @@ function printRatios(name: string, ratios: readonly number[]): void {
   process.stdout.write(`${name}: median ${sorted[sorted.length >> 1]} (${sorted.join(', ')})\n`);
 }
 
+/** The phases of one kind in a round. */
+class Phases {
+  readonly #latencies: Float64Array[] = [];
+  /** CPU time that other virtual machines took from them. */
+  stolenMs = 0;
+
+  async measure(call: Call, perSecond: number): Promise<void> {
+    const beforeMs = readStolenMs();
+    const latencies = await openLoop(call, { perSecond, forMs: PHASE_MS, waitBy: 'sleep' });
+    this.stolenMs += readStolenMs() - beforeMs;
+    this.#latencies.push(latencies);
+  }
+
+  /** @returns latencies of all phases, sorted */
+  merge(): Float64Array {
+    return Float64Array.from(this.#latencies.flatMap((list) => [...list])).sort();
+  }
+}
+
 interface Round {
   /** Sorted latencies. */
   readonly quiet: Float64Array;
   readonly busy: Float64Array;
   readonly again: Float64Array;
-  /** CPU time that other virtual machines took in each of these phases. */
+  /** CPU time that other virtual machines took in the phases of each kind. */
   readonly stolenMs: readonly number[];
 }
 
-async function measureRound(server: BenchServer, call: Call, perSecond: number): Promise<Round> {
-  const stolenMs: number[] = [];
-  const measureLoop = async (): Promise<Float64Array> => {
-    await waitForFullCores();
-    const before = readStolenMs();
-    const sorted = await openLoop(call, { perSecond, forMs: PHASE_MS, waitBy: 'sleep' });
-    stolenMs.push(readStolenMs() - before);
-    return sorted;
-  };
-  const quiet = await measureLoop();
-  const until = { done: false };
-  const switching = keepSwitching(server, until);
-  const busy = await measureLoop();
-  until.done = true;
-  const switches = await switching;
-  const again = await measureLoop();
-  print('quiet, ms', quiet);
-  print(`during ${switches} loads and switches, ms`, busy, quiet);
-  print('quiet again, ms', again, quiet);
-  return { quiet, busy, again, stolenMs };
+async function measureRound(
+  switching: SwitchProcess,
+  call: Call,
+  perSecond: number,
+): Promise<Round> {
+  await waitForFullCores();
+  const [quiet, busy, again] = [new Phases(), new Phases(), new Phases()];
+  let switches = 0;
+  for (let turn = 0; turn < TURNS; turn++) {
+    await quiet.measure(call, perSecond);
+    switching.start();
+    await busy.measure(call, perSecond);
+    switches += await switching.stop();
+    await again.measure(call, perSecond);
+  }
+  const round = { quiet: quiet.merge(), busy: busy.merge(), again: again.merge() };
+  print('quiet, ms', round.quiet);
+  print(`during ${switches} loads and switches, ms`, round.busy, round.quiet);
+  print('quiet again, ms', round.again, round.quiet);
+  return { ...round, stolenMs: [quiet, busy, again].map((phases) => phases.stolenMs) };
 }
 
 async function measure(
@@ -142,6 +152,7 @@ async function measure(
 ): Promise<void> {
   const server = await startServer(folder, { shard: 0, shardNum: 1, flags });
   const channel = new Channel(server.address, { maxInFlight: IN_FLIGHT_MAX });
+  const switching = new SwitchProcess(server.address);
   try {
     await loadAndActivate(server, '1');
     const call = lookupCall(channel);
@@ -150,9 +161,12 @@ async function measure(
     process.stdout.write(
       `\n${name}: ${perSecond.toLocaleString('en')} requests/s of ${KEYS} keys\n`,
     );
+    switching.start();
+    await new Promise((resolve) => setTimeout(resolve, WARM_MS));
+    await switching.stop();
     const ratios = { loads: [] as number[], quiet: [] as number[] };
     for (let repeats = 0; ratios.loads.length < rounds; ) {
-      const { quiet, busy, again, stolenMs } = await measureRound(server, call, perSecond);
+      const { quiet, busy, again, stolenMs } = await measureRound(switching, call, perSecond);
       if (Math.max(...stolenMs) > STOLEN_MS_MAX && repeats < REPEATS_MAX) {
         repeats++;
         process.stdout.write(`not counted, other machines took ${stolenMs.join(', ')} ms\n`);
@@ -164,6 +178,7 @@ async function measure(
     printRatios('p99 during loads / quiet', ratios.loads);
     printRatios('p99 quiet again / quiet', ratios.quiet);
   } finally {
+    switching.end();
     channel.close();
     await server.stop();
   }

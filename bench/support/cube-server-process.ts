@@ -158,14 +158,7 @@ export async function startServer(
       const text = await (await fetch(`http://${address}/metrics`)).text();
       return Number(/^process_cpu_seconds_total (\S+)/m.exec(text)?.[1]);
     },
-    async control(path, version, more = {}) {
-      const response = await fetch(`http://${address}${path}`, {
-        method: 'POST',
-        headers: { 'content-type': 'application/json' },
-        body: JSON.stringify({ bundle: BUNDLE, version, ...more }),
-      });
-      if (!response.ok) throw new Error(await response.text());
-    },
+    control: (path, version, more) => callControl(address, path, version, more),
     signal(signal) {
       child.kill(signal);
     },
@@ -175,6 +168,22 @@ export async function startServer(
         await new Promise((resolve) => child.on('close', resolve));
     },
   };
+}
+
+/** Calls the control service of a server. */
+export async function callControl(
+  address: string,
+  path: string,
+  version: string,
+  more: object = {},
+): Promise<void> {
+  const response = await fetch(`http://${address}${path}`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify({ bundle: BUNDLE, version, ...more }),
+  });
+  if (!response.ok) throw new Error(await response.text());
+  await response.arrayBuffer();
 }
 
 /** Loads a version and activates it. */
