@@ -1,7 +1,9 @@
 /**
  * Runs the compiled tests with node:test. Arguments are parts of file names: `npm test -- layer` runs the test
  * files whose path contains "layer". (Node 20 takes no globs, and a folder argument would also run helpers.)
+ * Without arguments, files that take long (*.long.test.ts) are left out.
  *
+ * --all           also the files that take long
  * --rerun-failed  run files with failed tests once more, alone: a test that only failed because the machine was
  *                 busy is listed as unstable and does not fail the run
  * --times         list the files that took the most CPU time, with their processes
@@ -23,6 +25,8 @@ import { QUEUE_FILE, TAKEN_PREFIX } from './test-group.mjs';
 
 const RERUN_OPTION = '--rerun-failed';
 const TIMES_OPTION = '--times';
+const ALL_OPTION = '--all';
+const LONG_SUFFIX = '.long.test.js';
 /** More failed files than these are not the machine's fault. */
 const RERUN_MAX = 5;
 /** Processes: more than processors, because tests wait for processes and timers. */
@@ -45,11 +49,15 @@ const roughSecondsFile = join(root, 'tools', 'dev', 'test-seconds.json');
 const timesFile = join(root, 'dist', '.test-times.json');
 
 /** @returns paths relative to the root */
-function listFiles(parts) {
+function listFiles(parts, isAll) {
+  const isChosen = (path) =>
+    parts.length === 0
+      ? isAll || !path.endsWith(LONG_SUFFIX)
+      : parts.some((part) => path.includes(part));
   return readdirSync(join(root, 'dist', 'test'), { recursive: true, withFileTypes: true })
     .filter((entry) => entry.isFile() && entry.name.endsWith('.test.js'))
     .map((entry) => relative(root, join(entry.parentPath, entry.name)))
-    .filter((path) => parts.length === 0 || parts.some((part) => path.includes(part)))
+    .filter(isChosen)
     .sort();
 }
 
@@ -193,8 +201,14 @@ function printTimes(seconds) {
 }
 
 const parameters = process.argv.slice(2);
-const parts = parameters.filter((value) => value !== RERUN_OPTION && value !== TIMES_OPTION);
-const files = listFiles(parts);
+const OPTIONS = [ALL_OPTION, RERUN_OPTION, TIMES_OPTION];
+const unknown = parameters.find((value) => value.startsWith('-') && !OPTIONS.includes(value));
+if (unknown !== undefined) {
+  console.error(`unknown option ${unknown}; options: ${OPTIONS.join(', ')}`);
+  process.exit(1);
+}
+const parts = parameters.filter((value) => !OPTIONS.includes(value));
+const files = listFiles(parts, parameters.includes(ALL_OPTION));
 if (files.length === 0) {
   console.error(`no test file matches: ${parts.join(' ')}`);
   process.exit(1);
