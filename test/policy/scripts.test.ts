@@ -1,6 +1,6 @@
 /** The npm scripts prepare what they run themselves, because .npmrc turns hooks off. */
 import assert from 'node:assert/strict';
-import { spawn } from 'node:child_process';
+import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { copyFileSync, cpSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
@@ -70,6 +70,34 @@ test('test-seconds.json names test files that exist', () => {
   const seconds = JSON.parse(readFileSync('tools/dev/test-seconds.json', 'utf8'));
   assert.deepEqual(listUnknownTests(Object.keys(seconds)), []);
   assert.deepEqual(listUnknownTests(['policy/scripts', 'policy/gone']), ['policy/gone']);
+});
+
+test('long test files run with --all or by name, and unknown options are refused', (t) => {
+  const folder = temporaryFolder(t);
+  cpSync('tools/dev', join(folder, 'tools', 'dev'), { recursive: true });
+  mkdirSync(join(folder, 'dist', 'test'), { recursive: true });
+  const source = "import { test } from 'node:test';\ntest('passes', () => undefined);\n";
+  for (const name of ['quick.test.js', 'slow.long.test.js']) {
+    writeFileSync(join(folder, 'dist', 'test', name), source);
+  }
+  writeFileSync(join(folder, 'package.json'), '{"type":"module"}');
+  // Without it, the runner would take itself for a file of this run.
+  const { NODE_TEST_CONTEXT: _, ...env } = process.env;
+  const runTests = (...args: string[]): string => {
+    const options = { cwd: folder, env, encoding: 'utf8' } as const;
+    const { stdout, stderr } = spawnSync(
+      process.execPath,
+      ['tools/dev/test.mjs', ...args],
+      options,
+    );
+    return stdout + stderr;
+  };
+  const listFiles = (output: string): string[] =>
+    ['quick', 'slow'].filter((name) => new RegExp(`^ok \\d - dist/test/${name}`, 'm').test(output));
+  assert.deepEqual(listFiles(runTests()), ['quick']);
+  assert.deepEqual(listFiles(runTests('--all')), ['quick', 'slow']);
+  assert.deepEqual(listFiles(runTests('slow')), ['slow']);
+  assert.match(runTests('--slow'), /^unknown option --slow; options: --all/);
 });
 
 test('npm start says what it installs before the installation ends', async (t) => {
