@@ -191,7 +191,7 @@ function countSegments(path: string): number {
   }
 }
 
-/** The segments of a layer are as large as its format allows, or smaller. */
+/** Prints the time per key in layers of more and more segments. */
 async function benchSegments(folder: string): Promise<void> {
   print(`${SEGMENT_ROWS.toLocaleString('en')} rows × ${ROW_BYTES} B, hot, by number of segments`);
   const keys = randomKeys(SEGMENT_ROWS);

@@ -20,7 +20,7 @@ import {
   SHARD_NUM,
   STRIDE,
 } from '../params';
-import { mixKey, TOUCHED } from './key-search';
+import { mixKey, TOUCHED, touchSlot } from './key-search';
 import { copyAny, copyRow } from './row-copy';
 
 export { expandRows } from './expansion';
@@ -62,9 +62,7 @@ function inlineBatch(
       store<u32>(work + (<usize>i << 2), <u32>slot);
     }
     for (let i: u32 = 0; i < length; i++) {
-      const slot = <usize>load<u32>(work + (<usize>i << 2));
-      touched += load<u32>(slot) + load<u32>(slot, 64);
-      if (rowBytes >= 24) touched += load<u32>(slot, 128);
+      touched += touchSlot(<usize>load<u32>(work + (<usize>i << 2)), rowBytes);
     }
     let bits: u32 = 0;
     for (let i: u32 = 0; i < length; i++) {
@@ -125,9 +123,7 @@ function pickBatch(
       next++;
     }
     for (let i: u32 = 0; i < own; i++) {
-      const slot = <usize>load<u32>(work + (<usize>i << 3), 4);
-      touched += load<u32>(slot) + load<u32>(slot, 64);
-      if (rowBytes >= 24) touched += load<u32>(slot, 128);
+      touched += touchSlot(<usize>load<u32>(work + (<usize>i << 3), 4), rowBytes);
     }
     for (let i: u32 = 0; i < own; i++) {
       const entry = work + (<usize>i << 3);

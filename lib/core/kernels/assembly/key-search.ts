@@ -16,3 +16,15 @@ export function mixKey(key: u64): u64 {
  * would be optimised away.
  */
 export const TOUCHED: usize = 256;
+
+/**
+ * Reads what a search is likely to read: up to three cache lines from the home slot. @returns their
+ * sum
+ */
+// @ts-ignore: decorator
+@inline
+export function touchSlot(slot: usize, rowBytes: usize): u32 {
+  let sum = load<u32>(slot) + load<u32>(slot, 64);
+  if (rowBytes >= 24) sum += load<u32>(slot, 128);
+  return sum;
+}

@@ -8,7 +8,7 @@ import {
   SEGMENT_INDEX,
   STRIDE,
 } from '../params';
-import { mixKey, TOUCHED } from './key-search';
+import { mixKey, TOUCHED, touchSlot } from './key-search';
 import { copyRow } from './row-copy';
 
 /**
@@ -44,9 +44,7 @@ export function lookupPlaced(
       store<u32>(work + (<usize>i << 2), <u32>slot);
     }
     for (let i: u32 = 0; i < length; i++) {
-      const slot = <usize>load<u32>(work + (<usize>i << 2));
-      touched += load<u32>(slot) + load<u32>(slot, 64);
-      if (rowBytes >= 24) touched += load<u32>(slot, 128);
+      touched += touchSlot(<usize>load<u32>(work + (<usize>i << 2)), rowBytes);
     }
     for (let i: u32 = 0; i < length; i++) {
       const place = <usize>load<u32>(first + (<usize>i << 2));
