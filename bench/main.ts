@@ -167,7 +167,7 @@ process.exitCode = await runLongPrograms({
     rollouts: {
       script: 'rollouts.bench.js',
       summary: 'Failed and mixed answers and latency during rollouts under load',
-      minutes: 6,
+      minutes: 15,
       options: ROLLOUT_OPTIONS,
     },
     scale: {

@@ -2,21 +2,24 @@
  * Rollouts and rollbacks under load, one after another: 4 shards with a replica on each of two
  * hosts, one agent per host that runs its servers, and one serving process. First at full speed:
  * how many requests fail, and how many answers mix versions. Then open loops at a quarter of full
- * speed, in rounds without and with rollouts: how much these raise the 99th percentile. The last
- * rounds are the same with all threads of the agents in idle time and callers of low priority.
+ * speed: how much rollouts raise the 99th percentile. A round takes turns of quiet seconds and of
+ * rollouts, because the machine may change within one round. The last rounds are the same with all
+ * threads of the agents in idle time and callers of low priority.
  *
  * npm run bench -- rollouts --rollouts 50 --rounds 5
  *
  * Exits with 1 when a request failed, an answer was mixed, or a version that is mixed on purpose
  * was not detected. During the open loops the commands run in idle time only, because in a fleet
- * they are on another machine.
+ * they are on another machine. So does this process, which tells the callers which version to
+ * request: if the callers asked the servers themselves, this would delay the calls that they
+ * measure.
  */
 
 import { loadavg } from 'node:os';
 import { parseArgs } from 'node:util';
-import { requireDefined } from '../lib/core/errors.ts';
 import { makeTemporaryFolder, removePath } from '../lib/platform/files.ts';
 import { runWhenIdle } from '../lib/platform/machine.ts';
+import { ChannelWatch } from './support/channel-watch.ts';
 import { BUNDLE } from './support/demo-model.ts';
 import { readStolenMs } from './support/full-cores.ts';
 import {
@@ -24,9 +27,12 @@ import {
   type CallerCounts,
   type CallerName,
   LoadProcess,
-  type Measurements,
+  type MeasuredCalls,
+  type Measurement,
   type Rates,
+  summarize,
 } from './support/load-process.ts';
+import { OperatorProcess } from './support/operator-process.ts';
 import type { AnswerCounts } from './support/rollout-callers.ts';
 import { RolloutFleet } from './support/rollout-fleet.ts';
 import { VersionPublisher } from './support/rollout-versions.ts';
@@ -34,22 +40,31 @@ import { VersionPublisher } from './support/rollout-versions.ts';
 const SHAPE = { hosts: 2, shardNum: 4 } as const;
 const BLOCK = 10;
 const QUIET_MS = 6_000;
-const OPEN_MS = 10_000;
+/** Quiet periods in a round of open loops, each followed by rollouts. */
+const TURNS = 3;
+const OPEN_QUIET_MS = 5_000;
+/** The first rollout of a turn is also rolled back. */
+const ROLLOUTS_A_TURN = 2;
+/** The least time from the start of a rollout or rollback to that of the next. */
+const SWITCH_MS = 2_500;
+/** Until the agents have unloaded old versions, and nothing is left to do. */
+const SETTLE_MS = 3_000;
 /** The share of full speed, for both callers together. */
 const OPEN_SHARE = 0.25;
 /** A round that loses more CPU time to other virtual machines is not counted. */
 const STOLEN_MS_MAX = 100;
 /** Rounds that are not counted, of each kind of open loops. */
 const REPEATS_MAX = 5;
-/** More than one round can use. */
-const ROLLOUTS_A_ROUND = 12;
 const DETECTION_S_MAX = 60;
 const audit = { by: 'bench', reason: 'bench' };
 
 const wait = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms));
 
-/** A quiet period, then one with rollouts. */
-type MeasuredRound = readonly [quiet: Measurements, busy: Measurements];
+/** What was called in quiet periods, and in those with rollouts. */
+interface MeasuredRound {
+  readonly quiet: readonly MeasuredCalls[];
+  readonly busy: readonly MeasuredCalls[];
+}
 
 class RolloutBenchmark {
   readonly #publisher: VersionPublisher;
@@ -100,78 +115,84 @@ class RolloutBenchmark {
     const rates = { lookups: 0, predictions: 0 };
     for (const name of CALLER_NAMES) {
       await this.#traffic.runDuring(() => wait(QUIET_MS / 2), [name]);
-      const measurements = await this.#traffic.runDuring(() => wait(QUIET_MS / 2), [name]);
-      rates[name] = measurements[name]?.perSecond ?? 0;
+      const calls = await this.#traffic.runDuring(() => wait(QUIET_MS / 2), [name]);
+      rates[name] = summarize([calls], name).perSecond;
     }
     return rates;
   }
 
-  /** Rolls out versions at full speed, with a quiet period before each block of rollouts. */
+  /**
+   * Rolls out versions at full speed, with a quiet period before each block of rollouts, after one
+   * that only warms up.
+   */
   async runFullSpeed(rollouts: number): Promise<MeasuredRound[]> {
     const rounds: MeasuredRound[] = [];
+    await this.#traffic.runDuring(() => wait(QUIET_MS), CALLER_NAMES);
     for (let remaining = rollouts; remaining > 0; remaining -= BLOCK) {
-      await this.#publish(Math.min(BLOCK, remaining));
+      const count = Math.min(BLOCK, remaining);
+      await this.#publish(count);
       const quiet = await this.#traffic.runDuring(() => wait(QUIET_MS), CALLER_NAMES);
-      const busy = await this.#traffic.runDuring(() => this.#rollOutPublished(), CALLER_NAMES);
-      rounds.push([quiet, busy]);
-      printRound(rounds.length, quiet, busy);
+      const busy = await this.#traffic.runDuring(() => this.#rollOut(count), CALLER_NAMES);
+      const round = { quiet: [quiet], busy: [busy] };
+      rounds.push(round);
+      printRound(rounds.length, round);
     }
     return rounds;
   }
 
   /**
-   * Open loops: a quiet period, then as long with rollouts all the time. A round in which other
-   * virtual machines took CPU time from this one is shown and made again.
+   * Open loops. A round in which other virtual machines took CPU time from this one is shown and
+   * made again.
    */
   async runOpenLoops(rates: Rates, count: number): Promise<MeasuredRound[]> {
     const rounds: MeasuredRound[] = [];
     for (let repeats = 0; rounds.length < count; ) {
-      await this.#publish(ROLLOUTS_A_ROUND);
-      const before = readStolenMs();
-      const quiet = await this.#traffic.runOpenLoops(rates, OPEN_MS);
-      const until = { done: false };
-      const rolling = this.#rollOutPublished(until);
-      // Its failure is thrown below; unhandled, it would end this process and leave the fleet
-      // running.
-      rolling.catch(() => undefined);
-      const busy = await this.#traffic.runOpenLoops(rates, OPEN_MS);
-      until.done = true;
-      await rolling;
-      const stolenMs = readStolenMs() - before;
-      printRound(rounds.length + 1, quiet, busy);
+      await this.#publish(TURNS * ROLLOUTS_A_TURN);
+      const beforeMs = readStolenMs();
+      const round = await this.#runTurns(rates);
+      const stolenMs = readStolenMs() - beforeMs;
+      printRound(rounds.length + 1, round);
       if (stolenMs > STOLEN_MS_MAX && repeats < REPEATS_MAX) {
         repeats++;
         process.stdout.write(`not counted, other machines took ${stolenMs} ms\n`);
         continue;
       }
-      rounds.push([quiet, busy]);
+      rounds.push(round);
     }
     return rounds;
   }
 
-  /** Rolls out the published versions, and rolls every second one back. */
-  async #rollOutPublished(until = { done: false }): Promise<void> {
-    while (!until.done && this.#rolledOut < this.#published) {
-      const version = ++this.#rolledOut;
-      await this.#fleet.rollOut(version);
+  async #runTurns(rates: Rates): Promise<MeasuredRound> {
+    const round = { quiet: [] as MeasuredCalls[], busy: [] as MeasuredCalls[] };
+    for (let turn = 0; turn < TURNS; turn++) {
+      await wait(SETTLE_MS);
+      round.quiet.push(await this.#traffic.runOpenLoops(() => wait(OPEN_QUIET_MS), rates));
+      const rollOut = (): Promise<void> => this.#rollOut(ROLLOUTS_A_TURN);
+      round.busy.push(await this.#traffic.runOpenLoops(rollOut, rates));
+    }
+    return round;
+  }
+
+  /** Rolls out published versions, and rolls every second one back. */
+  async #rollOut(count: number): Promise<void> {
+    for (let i = 0; i < count; i++) {
+      await Promise.all([this.#fleet.rollOut(++this.#rolledOut), wait(SWITCH_MS)]);
       this.done.rollouts++;
-      if (version % 2 === 1) continue;
-      await this.#fleet.rollBack();
+      if (i % 2 === 1) continue;
+      await Promise.all([this.#fleet.rollBack(), wait(SWITCH_MS)]);
       this.done.rollbacks++;
     }
   }
 
   /** Removes old versions and publishes new ones: neither happens while latencies are measured. */
   async #publish(count: number): Promise<void> {
-    // Versions that the last round had no time for are rolled out first in the next.
-    const remaining = this.#published - this.#rolledOut;
-    const policy = { keepVersions: remaining + 2, keepMs: 0 };
+    const policy = { keepVersions: 2, keepMs: 0 };
     await this.#publisher.repository.collectGarbage(BUNDLE, policy, {
       by: audit.by,
       dryRun: false,
     });
     const versions: number[] = [];
-    while (this.#published < this.#rolledOut + count) {
+    for (let i = 0; i < count; i++) {
       versions.push(++this.#published);
       await this.#publisher.publish(this.#published);
     }
@@ -183,37 +204,34 @@ function print(name: string, text: string): void {
   process.stdout.write(`${name.padEnd(46)} ${text}\n`);
 }
 
-function formatMeasurement(
-  measurements: Measurements,
-  name: CallerName,
-  quiet?: Measurements,
-): string {
-  const { latencies, perSecond } = requireDefined(measurements[name], name);
+function formatMeasurement({ latencies, perSecond }: Measurement, quiet?: Measurement): string {
   const shares = Object.entries(latencies).map(([share, ms]) => {
-    const quietMs = quiet?.[name]?.latencies[share as keyof typeof latencies];
+    const quietMs = quiet?.latencies[share as keyof typeof latencies];
     const ratio = quietMs === undefined ? '' : ` (${(ms / quietMs).toFixed(2)})`;
     return `${share} ${ms.toFixed(2)}${ratio}`;
   });
   return `${Math.round(perSecond).toLocaleString('en').padStart(7)}/s, ms: ${shares.join(', ')}`;
 }
 
-function printRound(round: number, quiet: Measurements, busy: Measurements): void {
+function printRound(number: number, round: MeasuredRound): void {
   for (const name of CALLER_NAMES) {
-    print(`round ${round}, ${name}, quiet`, formatMeasurement(quiet, name));
-    print(`round ${round}, ${name}, rollouts`, formatMeasurement(busy, name, quiet));
+    const quiet = summarize(round.quiet, name);
+    const busy = summarize(round.busy, name);
+    print(`round ${number}, ${name}, quiet`, formatMeasurement(quiet));
+    print(`round ${number}, ${name}, rollouts`, formatMeasurement(busy, quiet));
   }
 }
 
 function printMedians(what: string, rounds: readonly MeasuredRound[], goal: number): void {
   for (const name of CALLER_NAMES) {
-    const ratios = rounds.map(([quiet, busy]) => {
-      const quietP99 = requireDefined(quiet[name], name).latencies.p99;
-      return requireDefined(busy[name], name).latencies.p99 / quietP99;
+    const ratios = rounds.map(({ quiet, busy }) => {
+      return summarize(busy, name).latencies.p99 / summarize(quiet, name).latencies.p99;
     });
     ratios.sort((a, b) => a - b);
     const median = ratios[ratios.length >> 1];
     if (median === undefined) continue;
-    print(`p99 of ${name}, ${what}, median ratio`, `${median.toFixed(2)} (goal ${goal})`);
+    const all = ratios.map((ratio) => ratio.toFixed(2)).join(', ');
+    print(`p99 of ${name}, ${what}, median ratio`, `${median.toFixed(2)} (goal ${goal}; ${all})`);
   }
 }
 
@@ -244,6 +262,7 @@ async function measure(
   const isDetected = await benchmark.detectMixedVersion();
   print('a version mixed on purpose', isDetected ? 'detected by both callers' : 'NOT detected');
   print('machine load before the measurement', loadavg()[0]?.toFixed(1) ?? '');
+  fleet.useOperator(new OperatorProcess());
   process.stdout.write('\nfull speed\n');
   const full = await benchmark.runFullSpeed(options.rollouts);
   const isConsistent = printCounts(benchmark.done, await traffic.takeCounts());
@@ -252,6 +271,7 @@ async function measure(
   const rates = { lookups: rate('lookups'), predictions: rate('predictions') };
   process.stdout.write('\nopen loops\n');
   await runWhenIdle();
+  fleet.useOperator(new OperatorProcess());
   const open = await benchmark.runOpenLoops(rates, options.rounds);
   process.stdout.write(
     '\nopen loops, all threads of agents in idle time, callers of low priority\n',
@@ -278,11 +298,16 @@ async function run(): Promise<void> {
   await publisher.repository.activate(BUNDLE, 'stable', { version: '1', ...audit });
   const fleet = await RolloutFleet.start(folder, SHAPE);
   let traffic: LoadProcess | undefined;
+  let watch: ChannelWatch | undefined;
   try {
     await fleet.startServing();
-    traffic = new LoadProcess({ folder, url: fleet.url, tableRows: options.rows });
-    if (!(await measure(fleet, traffic, publisher))) process.exitCode = 1;
+    const calls = new LoadProcess({ folder, url: fleet.url, tableRows: options.rows });
+    traffic = calls;
+    watch = new ChannelWatch(folder, ({ version }) => calls.use(version));
+    await watch.waitForVersion();
+    if (!(await measure(fleet, calls, publisher))) process.exitCode = 1;
   } finally {
+    watch?.close();
     traffic?.stop();
     await fleet.stop();
     removePath(folder);

@@ -1,8 +1,9 @@
 /**
  * Ranking requests through the port: one user with 40 candidates, 20 of 26 slots of the user. The
  * user's features are in each row or sent once, and the user side of the graph runs for each row or
- * once. The four alternate in rounds; rates are per second of the service's CPU time. Before, the
- * scores of all four are compared. Bare onnxruntime shows what of a request is the graph alone.
+ * once, at last in batches that hold several requests. All alternate in rounds; rates are requests
+ * for each second of the service's CPU time. Before, their scores are compared. Bare onnxruntime
+ * shows what of a request is the graph alone.
  */
 import { loadavg } from 'node:os';
 import { pathToFileURL } from 'node:url';
@@ -41,6 +42,8 @@ const TOLERANCE = 1e-5;
 const ROUNDS = 5;
 /** A busy machine answers late, and this is no test of deadlines. */
 const FLAGS = ['--store', 'memory', '--timeout-ms', '60000'];
+/** Rows of a batch that holds three requests; the default holds one and a part. */
+const LARGE_BATCH = 128;
 const WARM_MS = 2_000;
 const MEASURE_MS = 1_500;
 
@@ -156,7 +159,7 @@ async function reportBareGraphs(folder: string, variants: readonly Variant[]): P
   const options = { candidates: CANDIDATES, userSlots: USER_SLOTS };
   const { whole, split } = await measureBareGraphs(folder, options);
   const micros = variants.map(({ rates }) => 1e6 / median(rates));
-  const [slowest = Number.NaN, fastest = Number.NaN] = [micros[0], micros.at(-1)];
+  const [slowest = Number.NaN, , , fastest = Number.NaN] = micros;
   process.stdout.write(
     `CPU µs of a request: ${Math.round(slowest)} in each row, ${Math.round(fastest)} once; ` +
       `graph alone: ${Math.round(whole)} whole, ${Math.round(split)} split; if requests cost ` +
@@ -169,16 +172,23 @@ async function measureModel(model: RankingModel, folder: string): Promise<void> 
   const variants: Variant[] = [];
   try {
     await publishRankingModel(folder, model);
-    for (const splitUser of ['off', 'auto']) {
-      const service = await startServing(folder, [...FLAGS, '--split-user', splitUser]);
+    const start = async (splitUser: string, flags: readonly string[] = []): Promise<Service> => {
+      const service = await startServing(folder, [...FLAGS, '--split-user', splitUser, ...flags]);
       services.push(service);
       checkSplit(service, splitUser);
+      return service;
+    };
+    for (const splitUser of ['off', 'auto']) {
+      const service = await start(splitUser);
       for (const isShared of [false, true]) {
         const runs = splitUser === 'off' ? 'for each row' : 'once';
         const name = `${isShared ? 'sent once' : 'in each row'}, user side runs ${runs}`;
         variants.push(openVariant(name, service, connectCandidates(isShared), folder));
       }
     }
+    const largeBatches = await start('auto', ['--max-batch', String(LARGE_BATCH)]);
+    const name = `the same, --max-batch ${LARGE_BATCH}`;
+    variants.push(openVariant(name, largeBatches, connectCandidates(true), folder));
     await compareScores(variants);
     for (const variant of variants) await runFor(variant, WARM_MS);
     for (let round = 0; round < ROUNDS; round++) {

@@ -200,6 +200,8 @@ export function percentile(sorted: Float64Array, share: number): number {
 export interface OpenLoopOptions {
   readonly perSecond: number;
   readonly forMs: number;
+  /** Ends the load before that. */
+  readonly until?: { readonly done: boolean };
   /**
    * Wait between calls: `spin` sends on time and takes a whole core; `sleep` sends once a
    * millisecond.
@@ -215,11 +217,12 @@ export interface OpenLoopOptions {
  */
 export async function openLoop(
   call: () => Promise<void>,
-  { perSecond, forMs, waitBy }: OpenLoopOptions,
+  { perSecond, forMs, until, waitBy }: OpenLoopOptions,
 ): Promise<Float64Array> {
   const total = Math.floor((perSecond * forMs) / 1000);
   const latencies = new Float64Array(total);
   const startMs = performance.now();
+  let sent = 0;
   let answered = 0;
   let failure: unknown;
   const send = async (at: number): Promise<void> => {
@@ -235,12 +238,12 @@ export async function openLoop(
   };
   const rest = (): Promise<unknown> =>
     new Promise((resolve) => (waitBy === 'spin' ? setImmediate(resolve) : setTimeout(resolve, 1)));
-  for (let sent = 0; sent < total; await rest()) {
+  for (; sent < total && until?.done !== true; await rest()) {
     const elapsedMs = performance.now() - startMs;
     const dueBy = waitBy === 'spin' ? elapsedMs : Math.floor(elapsedMs);
     for (; sent < total && (sent * 1000) / perSecond <= dueBy; sent++) void send(sent);
   }
-  while (answered < total) await rest();
+  while (answered < sent) await rest();
   if (failure !== undefined) throw failure;
-  return latencies.sort();
+  return latencies.subarray(0, sent).sort();
 }

@@ -3,9 +3,14 @@
  * IPC.
  */
 import { type ChildProcess, fork } from 'node:child_process';
+import { once } from 'node:events';
 import { setPriority } from 'node:os';
+import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
+import { requireDefined } from '../../lib/core/errors.ts';
+import { openRepository } from '../../lib/repository/repository.ts';
 import { openLoop, percentile } from './cube-server-process.ts';
+import { BUNDLE } from './demo-model.ts';
 import {
   type AnswerCounts,
   type Caller,
@@ -22,6 +27,17 @@ const LOW_NICE = 5;
 /** Calls in flight at full speed. */
 const IN_FLIGHT: Readonly<Record<CallerName, number>> = { lookups: 16, predictions: 4 };
 const PERCENTILES = { p50: 0.5, p90: 0.9, p99: 0.99, p999: 0.999 } as const;
+/** Open loops are stopped before that. */
+const OPEN_MS_MAX = 120_000;
+
+/** Calls of one kind. */
+export interface Calls {
+  /** Milliseconds, sorted. */
+  readonly latencies: Float64Array;
+  readonly forMs: number;
+}
+
+export type MeasuredCalls = Readonly<Partial<Record<CallerName, Calls>>>;
 
 export interface Measurement {
   readonly perSecond: number;
@@ -29,7 +45,21 @@ export interface Measurement {
   readonly latencies: Readonly<Record<keyof typeof PERCENTILES, number>>;
 }
 
-export type Measurements = Partial<Record<CallerName, Measurement>>;
+/** The percentiles of all calls of one kind in these periods. */
+export function summarize(periods: readonly MeasuredCalls[], name: CallerName): Measurement {
+  const calls = periods.map((period) => requireDefined(period[name], name));
+  const latencies = Float64Array.from(calls.flatMap((list) => [...list.latencies])).sort();
+  const forMs = calls.reduce((sum, list) => sum + list.forMs, 0);
+  const shares = Object.entries(PERCENTILES).map(([percent, share]) => [
+    percent,
+    percentile(latencies, share),
+  ]);
+  return {
+    perSecond: (1_000 * latencies.length) / forMs,
+    latencies: Object.fromEntries(shares),
+  };
+}
+
 export type CallerCounts = Readonly<Record<CallerName, AnswerCounts>>;
 /** Calls per second of each kind of caller. */
 export type Rates = Readonly<Record<CallerName, number>>;
@@ -42,19 +72,41 @@ interface LoadOptions {
 
 type LoadCommand =
   | { readonly do: 'prepare'; readonly versions: readonly number[] }
+  /** Lookups request this version from now on. */
+  | { readonly do: 'use'; readonly version: string }
   /** At full speed until `stop`. */
   | { readonly do: 'start'; readonly callers: readonly CallerName[] }
   | { readonly do: 'stop' }
-  | { readonly do: 'open'; readonly rates: Rates; readonly forMs: number }
+  /** As open loops, until `stop`. */
+  | { readonly do: 'open'; readonly rates: Rates }
   /** Counts since the last `count`. */
   | { readonly do: 'count' };
 
-/** The parent's side. Commands are answered one at a time. */
+/** A command or its answer. */
+interface Message<T> {
+  readonly id: number;
+  readonly body: T;
+}
+
+/** The parent's side. */
 export class LoadProcess {
   readonly #child: ChildProcess;
+  readonly #waiting = new Map<number, (answer: unknown) => void>();
+  readonly #ended: Promise<never>;
+  #sent = 0;
 
   constructor(options: LoadOptions) {
-    this.#child = fork(import.meta.filename, [JSON.stringify(options)]);
+    const args = [JSON.stringify(options)];
+    this.#child = fork(import.meta.filename, args, { serialization: 'advanced' });
+    this.#child.on('message', ({ id, body }: Message<unknown>) => {
+      this.#waiting.get(id)?.(body);
+      this.#waiting.delete(id);
+    });
+    this.#ended = once(this.#child, 'exit').then(() => {
+      throw new Error('the process of the callers ended');
+    });
+    // Once it has been stopped, nobody waits for it.
+    this.#ended.catch(() => undefined);
   }
 
   async prepare(versions: readonly number[]): Promise<void> {
@@ -65,14 +117,22 @@ export class LoadProcess {
   async runDuring(
     work: () => Promise<unknown>,
     callers: readonly CallerName[],
-  ): Promise<Measurements> {
+  ): Promise<MeasuredCalls> {
     await this.#send({ do: 'start', callers });
     await work();
-    return (await this.#send({ do: 'stop' })) as Measurements;
+    return (await this.#send({ do: 'stop' })) as MeasuredCalls;
   }
 
-  async runOpenLoops(rates: Rates, forMs: number): Promise<Measurements> {
-    return (await this.#send({ do: 'open', rates, forMs })) as Measurements;
+  /** Calls as open loops for as long as `work` takes. */
+  async runOpenLoops(work: () => Promise<unknown>, rates: Rates): Promise<MeasuredCalls> {
+    await this.#send({ do: 'open', rates });
+    await work();
+    return (await this.#send({ do: 'stop' })) as MeasuredCalls;
+  }
+
+  /** Lets lookups request this version from now on. */
+  async use(version: string): Promise<void> {
+    await this.#send({ do: 'use', version });
   }
 
   async takeCounts(): Promise<CallerCounts> {
@@ -88,27 +148,11 @@ export class LoadProcess {
   }
 
   #send(command: LoadCommand): Promise<unknown> {
-    return new Promise((resolve, reject) => {
-      const ended = (): void => reject(new Error('the process of the callers ended'));
-      this.#child.once('exit', ended);
-      this.#child.once('message', (answer) => {
-        this.#child.off('exit', ended);
-        resolve(answer);
-      });
-      this.#child.send(command);
-    });
+    const message: Message<LoadCommand> = { id: this.#sent++, body: command };
+    const answer = new Promise((resolve) => this.#waiting.set(message.id, resolve));
+    this.#child.send(message);
+    return Promise.race([answer, this.#ended]);
   }
-}
-
-function summarize(latencies: Float64Array, forMs: number): Measurement {
-  const shares = Object.entries(PERCENTILES).map(([name, share]) => [
-    name,
-    percentile(latencies, share),
-  ]);
-  return {
-    perSecond: (1_000 * latencies.length) / forMs,
-    latencies: Object.fromEntries(shares),
-  };
 }
 
 /** Keeps `inFlight` calls in flight until told to stop. */
@@ -116,7 +160,7 @@ async function runFullSpeed(
   caller: Caller,
   inFlight: number,
   until: { done: boolean },
-): Promise<Measurement> {
+): Promise<Calls> {
   const latencies: number[] = [];
   const startMs = performance.now();
   const callAgain = async (): Promise<void> => {
@@ -127,47 +171,93 @@ async function runFullSpeed(
     }
   };
   await Promise.all(Array.from({ length: inFlight }, callAgain));
-  return summarize(Float64Array.from(latencies).sort(), performance.now() - startMs);
+  return {
+    latencies: Float64Array.from(latencies).sort(),
+    forMs: performance.now() - startMs,
+  };
+}
+
+/** Calls at a fixed rate until told to stop. */
+async function runOpenLoop(
+  caller: Caller,
+  perSecond: number,
+  until: { readonly done: boolean },
+): Promise<Calls> {
+  const startMs = performance.now();
+  const load = { perSecond, forMs: OPEN_MS_MAX, until, waitBy: 'sleep' as const };
+  const latencies = await openLoop(() => caller.call(), load);
+  return { latencies, forMs: performance.now() - startMs };
 }
 
 /** The child's side. */
-async function serveCommands({ folder, url, tableRows }: LoadOptions): Promise<void> {
-  const predictions = await PredictionCaller.open(folder, url);
-  const callers = { lookups: new LookupCaller(folder, tableRows), predictions };
-  const until = { done: false };
-  let running: Promise<[CallerName, Measurement]>[] = [];
-  const execute = async (command: LoadCommand): Promise<unknown> => {
+class CommandExecutor {
+  readonly #folder: string;
+  readonly #callers: { readonly lookups: LookupCaller; readonly predictions: PredictionCaller };
+  #until = { done: false };
+  #running: Promise<[CallerName, Calls]>[] = [];
+
+  private constructor(folder: string, lookups: LookupCaller, predictions: PredictionCaller) {
+    this.#folder = folder;
+    this.#callers = { lookups, predictions };
+  }
+
+  static async open({ folder, url, tableRows }: LoadOptions): Promise<CommandExecutor> {
+    const predictions = await PredictionCaller.open(folder, url);
+    return new CommandExecutor(folder, new LookupCaller(folder, tableRows), predictions);
+  }
+
+  async execute(command: LoadCommand): Promise<object> {
     switch (command.do) {
       case 'prepare':
-        await predictions.prepare(command.versions);
+        await this.#callers.predictions.prepare(command.versions);
         return {};
+      case 'use': {
+        const repository = openRepository(join(this.#folder, 'repository'));
+        this.#callers.lookups.manifest = await repository.readManifest(BUNDLE, command.version);
+        return {};
+      }
       case 'start':
-        until.done = false;
-        running = command.callers.map(async (name): Promise<[CallerName, Measurement]> => {
-          return [name, await runFullSpeed(callers[name], IN_FLIGHT[name], until)];
-        });
+        this.#run(command.callers, (name, caller, until) =>
+          runFullSpeed(caller, IN_FLIGHT[name], until),
+        );
+        return {};
+      case 'open':
+        this.#run(CALLER_NAMES, (name, caller, until) =>
+          runOpenLoop(caller, command.rates[name], until),
+        );
         return {};
       case 'stop':
-        until.done = true;
-        return Object.fromEntries(await Promise.all(running));
-      case 'open': {
-        const { rates, forMs } = command;
-        const measurements = CALLER_NAMES.map(async (name) => {
-          const load = { perSecond: rates[name], forMs, waitBy: 'sleep' as const };
-          return [name, summarize(await openLoop(() => callers[name].call(), load), forMs)];
-        });
-        return Object.fromEntries(await Promise.all(measurements));
-      }
-      case 'count': {
-        const counts = CALLER_NAMES.map((name) => [name, callers[name].counts]);
-        for (const name of CALLER_NAMES) callers[name].counts = makeCounts();
-        return Object.fromEntries(counts);
-      }
+        this.#until.done = true;
+        return Object.fromEntries(await Promise.all(this.#running));
+      case 'count':
+        return this.#takeCounts();
     }
-  };
-  process.on('message', async (command: LoadCommand) =>
-    process.send?.((await execute(command)) as object),
-  );
+  }
+
+  #run(
+    names: readonly CallerName[],
+    run: (name: CallerName, caller: Caller, until: { done: boolean }) => Promise<Calls>,
+  ): void {
+    const until = { done: false };
+    this.#until = until;
+    this.#running = names.map(async (name): Promise<[CallerName, Calls]> => {
+      return [name, await run(name, this.#callers[name], until)];
+    });
+  }
+
+  #takeCounts(): CallerCounts {
+    const { lookups, predictions } = this.#callers;
+    const counts = { lookups: lookups.counts, predictions: predictions.counts };
+    for (const caller of [lookups, predictions]) caller.counts = makeCounts();
+    return counts;
+  }
+}
+
+async function serveCommands(options: LoadOptions): Promise<void> {
+  const executor = await CommandExecutor.open(options);
+  process.on('message', async ({ id, body }: Message<LoadCommand>) => {
+    process.send?.({ id, body: await executor.execute(body) } satisfies Message<object>);
+  });
   process.on('disconnect', () => process.exit());
 }
 

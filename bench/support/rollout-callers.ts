@@ -1,7 +1,7 @@
 /**
- * Callers of a fleet during rollouts: lookups by CubeClient in the version that the channel points
- * to, as soon as every shard has it, and predictions by serving. Every answer is compared with the
- * version that it names: all rows, all scores.
+ * Callers of a fleet during rollouts: lookups by CubeClient in the version that they are told to
+ * use, and predictions by serving. Every answer is compared with the version that it names: all
+ * rows, all scores.
  */
 
 import { join } from 'node:path';
@@ -10,8 +10,6 @@ import { CubeClient } from '../../lib/client/cube-client.ts';
 import { FleetFile } from '../../lib/client/fleet-file.ts';
 import { CubeError, requireDefined } from '../../lib/core/errors.ts';
 import type { Manifest } from '../../lib/core/manifest.ts';
-import { openRepository } from '../../lib/repository/repository.ts';
-import { BUNDLE } from './demo-model.ts';
 import {
   DIM,
   ExpectedScores,
@@ -26,7 +24,6 @@ const ROWS_PER_PREDICTION = 16;
 /** Different requests; the expected scores of each are computed for every version. */
 const PREDICTIONS = 16;
 const TIMEOUT_MS = 5_000;
-const POLL_MS = 50;
 const DRAWN = 1 << 18;
 
 export interface AnswerCounts {
@@ -67,46 +64,12 @@ function recordVersion(counts: AnswerCounts, version: string): void {
   if (!counts.versions.includes(version)) counts.versions.push(version);
 }
 
-/** The version that callers request: the channel's, once every shard has loaded it. */
-class ChannelVersion {
-  #manifest: Manifest | undefined;
-  readonly #client: CubeClient;
-  readonly #timer: NodeJS.Timeout;
-  #isPolling = false;
-
-  constructor(folder: string, client: CubeClient) {
-    this.#client = client;
-    const repository = openRepository(join(folder, 'repository'));
-    const poll = async (): Promise<void> => {
-      const { pointer } = await repository.readChannel(BUNDLE, 'stable');
-      if (pointer === undefined || pointer.version === this.#manifest?.version) return;
-      const manifest = await repository.readManifest(BUNDLE, pointer.version);
-      if ((await this.#client.checkLoaded(manifest, TIMEOUT_MS)).loaded) this.#manifest = manifest;
-    };
-    this.#timer = setInterval(() => {
-      if (this.#isPolling) return;
-      this.#isPolling = true;
-      void poll().finally(() => {
-        this.#isPolling = false;
-      });
-    }, POLL_MS);
-  }
-
-  async manifest(): Promise<Manifest> {
-    while (this.#manifest === undefined) await new Promise((resolve) => setTimeout(resolve, 10));
-    return this.#manifest;
-  }
-
-  close(): void {
-    clearInterval(this.#timer);
-  }
-}
-
 /** Lookups of uniformly drawn keys of a table with `tableRows` rows. */
 export class LookupCaller implements Caller {
   counts: AnswerCounts = makeCounts();
+  /** Must be set before the first call. */
+  manifest: Manifest | undefined;
   readonly #client: CubeClient;
-  readonly #version: ChannelVersion;
   readonly #drawn = new Uint32Array(2 * DRAWN);
   readonly #buffers: { rows: Float32Array; outcomes: Uint8Array }[] = [];
   #at = 0;
@@ -114,14 +77,13 @@ export class LookupCaller implements Caller {
   constructor(folder: string, tableRows: number) {
     const fleet = new FleetFile(join(folder, 'fleet.json'), { onInvalid: () => undefined });
     this.#client = new CubeClient({ fleet: () => fleet.current() });
-    this.#version = new ChannelVersion(folder, this.#client);
     for (let i = 0; i < DRAWN; i++) {
       writeTableKey(this.#drawn, 2 * i, Math.floor(Math.random() * tableRows));
     }
   }
 
   async call(): Promise<void> {
-    const manifest = await this.#version.manifest();
+    const manifest = requireDefined(this.manifest, 'a version to request');
     const { counts } = this;
     this.#at = this.#at + 4 * KEYS > this.#drawn.length ? 0 : this.#at + 2 * KEYS;
     const keys = this.#drawn.subarray(this.#at, this.#at + 2 * KEYS);
@@ -151,7 +113,6 @@ export class LookupCaller implements Caller {
   }
 
   close(): void {
-    this.#version.close();
     this.#client.close();
   }
 }

@@ -1,7 +1,7 @@
 /**
  * A fleet as an operator runs it: each host has a cube-agent, which runs the host's servers, and a
  * replica of every shard. One serving process uses the fleet. Commands are those of the operator's
- * terminal.
+ * terminal, each in a process of its own unless one is given.
  */
 
 import { spawnSync } from 'node:child_process';
@@ -13,6 +13,7 @@ import { makeFolder, replaceFile } from '../../lib/platform/files.ts';
 import { freePort } from '../../test/platform/support/free-port.ts';
 import { Processes, type ServerProcess } from '../../tools/demo/processes.ts';
 import { BUNDLE } from './demo-model.ts';
+import type { OperatorProcess } from './operator-process.ts';
 
 const SERVER_MEMORY = '1GiB';
 /** Short, because versions come and go within seconds here. */
@@ -30,6 +31,7 @@ export class RolloutFleet {
   readonly #agents: ServerProcess[] = [];
   /** `http://host:port` of serving. */
   url = '';
+  #operator: OperatorProcess | undefined;
 
   private constructor(folder: string) {
     this.#folder = folder;
@@ -115,6 +117,12 @@ export class RolloutFleet {
     await this.#runAndWait('rollback', '--reason', 'bench');
   }
 
+  /** Runs all further commands in this process, which is ended with the fleet. */
+  useOperator(operator: OperatorProcess): void {
+    this.#operator?.end();
+    this.#operator = operator;
+  }
+
   /** Lets the agents, not their servers, run only while nothing else wants a core. */
   runAgentsWhenIdle(): void {
     for (const { process } of this.#agents) {
@@ -123,6 +131,7 @@ export class RolloutFleet {
   }
 
   async stop(): Promise<void> {
+    this.#operator?.end();
     await this.#processes.stopAll();
   }
 
@@ -136,7 +145,9 @@ export class RolloutFleet {
 
   async #runCommand(command: string, ...args: string[]): Promise<void> {
     const target = ['--repository', this.#repository, '--bundle', BUNDLE, '--fleet', this.path];
-    await this.#processes.run('cube-agent/main.js', [command, ...target, ...args]);
+    const all = [command, ...target, ...args];
+    if (this.#operator === undefined) await this.#processes.run('cube-agent/main.js', all);
+    else await this.#operator.run(all);
   }
 
   #writeConfig(host: number, agent: string, ports: readonly number[]): string {

@@ -5,6 +5,7 @@
  */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { ChannelWatch } from '../../bench/support/channel-watch.ts';
 import { BUNDLE } from '../../bench/support/demo-model.ts';
 import {
   type Caller,
@@ -37,15 +38,18 @@ test('no request fails or mixes versions during fifty rollouts and rollbacks', a
   const fleet = await RolloutFleet.start(folder, SHAPE);
   onTestEnd(t, () => fleet.stop());
   await fleet.startServing();
-  const callers = [
-    new LookupCaller(folder, TABLE_ROWS),
-    await PredictionCaller.open(folder, fleet.url),
-  ];
+  const lookups = new LookupCaller(folder, TABLE_ROWS);
+  const callers = [lookups, await PredictionCaller.open(folder, fleet.url)];
+  const watch = new ChannelWatch(folder, (manifest) => {
+    lookups.manifest = manifest;
+  });
   let done = false;
   onTestEnd(t, () => {
     done = true;
+    watch.close();
     for (const caller of callers) caller.close();
   });
+  await watch.waitForVersion();
   const calling = callers.map((caller) => callUntil(caller, () => done));
   let version = 1;
   let rollbacks = 0;
