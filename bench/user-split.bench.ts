@@ -3,13 +3,14 @@
  * user's features are in each row or sent once, and the user side of the graph runs for each row or
  * once, at last in batches that hold several requests. All alternate in rounds; rates are requests
  * for each second of the service's CPU time. Before, their scores are compared. Bare onnxruntime
- * shows what of a request is the graph alone.
+ * and a bare node:http server, which reads the same requests, show what is left for the rest.
  */
 import { loadavg } from 'node:os';
 import { pathToFileURL } from 'node:url';
 import { parseArgs } from 'node:util';
 import { makeTemporaryFolder, removePath } from '../lib/platform/files.ts';
 import { measureBareGraphs } from './support/bare-split.ts';
+import { startCountedServer } from './support/counted-server.ts';
 import { pinSelf } from './support/cube-server-process.ts';
 import { createRequestRows } from './support/demo-model.ts';
 import {
@@ -78,9 +79,8 @@ function openVariant(name: string, service: Service, connector: ProtocolConnecto
   return { name, service, callers, rates: [] };
 }
 
-/** Keeps requests in flight. @returns requests per second of the service's CPU time */
-async function runFor({ service, callers }: Variant, forMs: number): Promise<number> {
-  const before = await service.cpuSeconds();
+/** Keeps requests in flight. @returns how many were answered */
+async function callFor(callers: readonly Caller[], forMs: number): Promise<number> {
   const endMs = performance.now() + forMs;
   let calls = 0;
   await Promise.all(
@@ -88,7 +88,34 @@ async function runFor({ service, callers }: Variant, forMs: number): Promise<num
       while (performance.now() < endMs) await caller.call(calls++);
     }),
   );
+  return calls;
+}
+
+/** @returns requests per second of the service's CPU time */
+async function runFor({ service, callers }: Variant, forMs: number): Promise<number> {
+  const before = await service.cpuSeconds();
+  const calls = await callFor(callers, forMs);
   return calls / ((await service.cpuSeconds()) - before);
+}
+
+/** @returns CPU microseconds in which node:http reads a request sent once, and answers */
+async function measureBareHttp(folder: string): Promise<number> {
+  const server = await startCountedServer('bare-server.js', 'node-http');
+  const connect = connectCandidates(true)(createRequestRows(folder, CANDIDATES, REQUESTS_MAX));
+  const callers = Array.from({ length: IN_FLIGHT }, () => connect(server.url));
+  try {
+    await callFor(callers, WARM_MS);
+    const micros: number[] = [];
+    for (let round = 0; round < ROUNDS; round++) {
+      const before = await server.cpuMicros();
+      const calls = await callFor(callers, MEASURE_MS);
+      micros.push(((await server.cpuMicros()) - before) / calls);
+    }
+    return median(micros);
+  } finally {
+    for (const caller of callers) caller.close();
+    server.stop();
+  }
 }
 
 function median(values: readonly number[]): number {
@@ -158,12 +185,13 @@ function report(variants: readonly Variant[]): void {
 async function reportBareGraphs(folder: string, variants: readonly Variant[]): Promise<void> {
   const options = { candidates: CANDIDATES, userSlots: USER_SLOTS };
   const { whole, split } = await measureBareGraphs(folder, options);
+  const http = await measureBareHttp(folder);
   const micros = variants.map(({ rates }) => 1e6 / median(rates));
   const [slowest = Number.NaN, , , fastest = Number.NaN] = micros;
   process.stdout.write(
     `CPU µs of a request: ${Math.round(slowest)} in each row, ${Math.round(fastest)} once; ` +
       `graph alone: ${Math.round(whole)} whole, ${Math.round(split)} split; if requests cost ` +
-      `nothing else: ${(slowest / split).toFixed(2)} x\n`,
+      `nothing else: ${(slowest / split).toFixed(2)} x; node:http alone: ${Math.round(http)}\n`,
   );
 }
 
