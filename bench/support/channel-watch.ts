@@ -5,6 +5,7 @@
 import { join } from 'node:path';
 import { CubeClient } from '../../lib/client/cube-client.ts';
 import { FleetFile } from '../../lib/client/fleet-file.ts';
+import { requireDefined } from '../../lib/core/errors.ts';
 import type { Manifest } from '../../lib/core/manifest.ts';
 import { openRepository } from '../../lib/repository/repository.ts';
 import { BUNDLE } from './demo-model.ts';
@@ -16,13 +17,13 @@ export class ChannelWatch {
   readonly #client: CubeClient;
   readonly #timer: NodeJS.Timeout;
   readonly #hasVersion: Promise<void>;
-  #version = '';
+  #manifest: Manifest | undefined;
 
   /**
    * @param folder of the fleet, with `repository` and `fleet.json`
-   * @param tell of each new version; the next one waits until it has settled
+   * @param onVersion called with each new version; the next one waits until it has settled
    */
-  constructor(folder: string, tell: (manifest: Manifest) => unknown) {
+  constructor(folder: string, onVersion?: (manifest: Manifest) => Promise<void>) {
     const fleet = new FleetFile(join(folder, 'fleet.json'), { onInvalid: () => undefined });
     this.#client = new CubeClient({ fleet: () => fleet.current() });
     const repository = openRepository(join(folder, 'repository'));
@@ -35,11 +36,11 @@ export class ChannelWatch {
     this.#hasVersion.catch(() => undefined);
     const poll = async (): Promise<void> => {
       const { pointer } = await repository.readChannel(BUNDLE, 'stable');
-      if (pointer === undefined || pointer.version === this.#version) return;
+      if (pointer === undefined || pointer.version === this.#manifest?.version) return;
       const manifest = await repository.readManifest(BUNDLE, pointer.version);
       if (!(await this.#client.checkLoaded(manifest, TIMEOUT_MS)).loaded) return;
-      this.#version = pointer.version;
-      await tell(manifest);
+      this.#manifest = manifest;
+      await onVersion?.(manifest);
       resolveFirst();
     };
     let isPolling = false;
@@ -55,7 +56,12 @@ export class ChannelWatch {
     }, POLL_MS);
   }
 
-  /** Waits until the first version has been told. @throws CubeError when it cannot be read */
+  /** The version to request now; only after `waitForVersion`. */
+  get manifest(): Manifest {
+    return requireDefined(this.#manifest, 'a version to request');
+  }
+
+  /** Waits until there is a version to request. @throws CubeError when it cannot be read */
   async waitForVersion(): Promise<void> {
     await this.#hasVersion;
   }

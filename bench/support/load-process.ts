@@ -8,6 +8,7 @@ import { setPriority } from 'node:os';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { requireDefined } from '../../lib/core/errors.ts';
+import type { Manifest } from '../../lib/core/manifest.ts';
 import { openRepository } from '../../lib/repository/repository.ts';
 import { openLoop, percentile } from './cube-server-process.ts';
 import { BUNDLE } from './demo-model.ts';
@@ -193,17 +194,22 @@ async function runOpenLoop(
 class CommandExecutor {
   readonly #folder: string;
   readonly #callers: { readonly lookups: LookupCaller; readonly predictions: PredictionCaller };
+  #manifest: Manifest | undefined;
   #until = { done: false };
   #running: Promise<[CallerName, Calls]>[] = [];
 
-  private constructor(folder: string, lookups: LookupCaller, predictions: PredictionCaller) {
+  private constructor({ folder, tableRows }: LoadOptions, predictions: PredictionCaller) {
+    const chooseVersion = (): Manifest => requireDefined(this.#manifest, 'a version to request');
     this.#folder = folder;
-    this.#callers = { lookups, predictions };
+    this.#callers = {
+      lookups: new LookupCaller(folder, tableRows, chooseVersion),
+      predictions,
+    };
   }
 
-  static async open({ folder, url, tableRows }: LoadOptions): Promise<CommandExecutor> {
-    const predictions = await PredictionCaller.open(folder, url);
-    return new CommandExecutor(folder, new LookupCaller(folder, tableRows), predictions);
+  static async open(options: LoadOptions): Promise<CommandExecutor> {
+    const predictions = await PredictionCaller.open(options.folder, options.url);
+    return new CommandExecutor(options, predictions);
   }
 
   async execute(command: LoadCommand): Promise<object> {
@@ -213,7 +219,7 @@ class CommandExecutor {
         return {};
       case 'use': {
         const repository = openRepository(join(this.#folder, 'repository'));
-        this.#callers.lookups.manifest = await repository.readManifest(BUNDLE, command.version);
+        this.#manifest = await repository.readManifest(BUNDLE, command.version);
         return {};
       }
       case 'start':

@@ -67,14 +67,15 @@ function recordVersion(counts: AnswerCounts, version: string): void {
 /** Lookups of uniformly drawn keys of a table with `tableRows` rows. */
 export class LookupCaller implements Caller {
   counts: AnswerCounts = makeCounts();
-  /** Must be set before the first call. */
-  manifest: Manifest | undefined;
   readonly #client: CubeClient;
+  readonly #chooseVersion: () => Manifest;
   readonly #drawn = new Uint32Array(2 * DRAWN);
   readonly #buffers: { rows: Float32Array; outcomes: Uint8Array }[] = [];
   #at = 0;
 
-  constructor(folder: string, tableRows: number) {
+  /** @param chooseVersion asked at each call */
+  constructor(folder: string, tableRows: number, chooseVersion: () => Manifest) {
+    this.#chooseVersion = chooseVersion;
     const fleet = new FleetFile(join(folder, 'fleet.json'), { onInvalid: () => undefined });
     this.#client = new CubeClient({ fleet: () => fleet.current() });
     for (let i = 0; i < DRAWN; i++) {
@@ -83,7 +84,7 @@ export class LookupCaller implements Caller {
   }
 
   async call(): Promise<void> {
-    const manifest = requireDefined(this.manifest, 'a version to request');
+    const manifest = this.#chooseVersion();
     const { counts } = this;
     this.#at = this.#at + 4 * KEYS > this.#drawn.length ? 0 : this.#at + 2 * KEYS;
     const keys = this.#drawn.subarray(this.#at, this.#at + 2 * KEYS);

@@ -38,11 +38,11 @@ test('no request fails or mixes versions during fifty rollouts and rollbacks', a
   const fleet = await RolloutFleet.start(folder, SHAPE);
   onTestEnd(t, () => fleet.stop());
   await fleet.startServing();
-  const lookups = new LookupCaller(folder, TABLE_ROWS);
-  const callers = [lookups, await PredictionCaller.open(folder, fleet.url)];
-  const watch = new ChannelWatch(folder, (manifest) => {
-    lookups.manifest = manifest;
-  });
+  const watch = new ChannelWatch(folder);
+  const callers = [
+    new LookupCaller(folder, TABLE_ROWS, () => watch.manifest),
+    await PredictionCaller.open(folder, fleet.url),
+  ];
   let done = false;
   onTestEnd(t, () => {
     done = true;

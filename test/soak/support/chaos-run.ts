@@ -5,6 +5,7 @@
  */
 import { closeSync, openSync, readSync, writeSync } from 'node:fs';
 import { join } from 'node:path';
+import { ChannelWatch } from '../../../bench/support/channel-watch.ts';
 import { BUNDLE } from '../../../bench/support/demo-model.ts';
 import {
   type Caller,
@@ -68,6 +69,7 @@ export class ChaosRun {
   readonly #random: Random;
   readonly #publisher: VersionPublisher;
   readonly #fleet: RolloutFleet;
+  readonly #watch: ChannelWatch;
   readonly #callers: readonly Caller[];
   readonly #controls: readonly ControlClient[];
   #published = 1;
@@ -78,12 +80,18 @@ export class ChaosRun {
   private constructor(
     folder: string,
     random: Random,
-    parts: { publisher: VersionPublisher; fleet: RolloutFleet; callers: readonly Caller[] },
+    parts: {
+      publisher: VersionPublisher;
+      fleet: RolloutFleet;
+      watch: ChannelWatch;
+      callers: readonly Caller[];
+    },
   ) {
     this.#folder = folder;
     this.#random = random;
     this.#publisher = parts.publisher;
     this.#fleet = parts.fleet;
+    this.#watch = parts.watch;
     this.#callers = parts.callers;
     const fleet = parseFleet(readText(parts.fleet.path), parts.fleet.path);
     const replicas = (fleet.bundles.get(BUNDLE) ?? []).flatMap(({ shards }) => shards.flat());
@@ -96,12 +104,15 @@ export class ChaosRun {
     const first = { version: '1', by: 'chaos', reason: 'first' };
     await publisher.repository.activate(BUNDLE, 'stable', first);
     const fleet = await RolloutFleet.start(folder, SHAPE);
+    const watch = new ChannelWatch(folder);
     try {
       await fleet.startServing();
-      const predictions = await PredictionCaller.open(folder, fleet.url);
-      const callers = [new LookupCaller(folder, TABLE_ROWS), predictions];
-      return new ChaosRun(folder, random, { publisher, fleet, callers });
+      const lookups = new LookupCaller(folder, TABLE_ROWS, () => watch.manifest);
+      const callers = [lookups, await PredictionCaller.open(folder, fleet.url)];
+      await watch.waitForVersion();
+      return new ChaosRun(folder, random, { publisher, fleet, watch, callers });
     } catch (error) {
+      watch.close();
       await fleet.stop();
       throw error;
     }
@@ -155,6 +166,7 @@ export class ChaosRun {
 
   async stop(): Promise<void> {
     this.#isOver = true;
+    this.#watch.close();
     for (const caller of this.#callers) caller.close();
     await this.#fleet.stop();
   }
