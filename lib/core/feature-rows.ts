@@ -48,6 +48,8 @@ export interface KeyedRows {
   readonly dense: Float32Array;
   /** End offsets as in FeatureRows, counted in keys. */
   readonly ends?: Uint32Array;
+  /** Reads the features that this process hashed, for recording; absent: only keys are known. */
+  readonly readFeatures?: () => FeatureRows;
 }
 
 /** Rows of a file or a request body, with labels where they are given. */

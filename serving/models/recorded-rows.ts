@@ -10,7 +10,8 @@ import type { Recordable, RecordedLine } from './recorder.ts';
 /** Maximum rows recorded from one request. */
 const ROWS_PER_REQUEST_MAX = 64;
 
-export function recordRows(rows: FeatureRows | KeyedRows, features: FeatureSpec): Recordable {
+export function recordRows(given: FeatureRows | KeyedRows, features: FeatureSpec): Recordable {
+  const rows = showFeatures(given);
   const rowCount = Math.min(rows.rowCount, ROWS_PER_REQUEST_MAX);
   return {
     rowCount,
@@ -20,6 +21,11 @@ export function recordRows(rows: FeatureRows | KeyedRows, features: FeatureSpec)
         return { text: JSON.stringify(line), rowCount: 1 };
       }),
   };
+}
+
+/** The features of rows where this process knows them, for `formatRow`. */
+export function showFeatures(rows: FeatureRows | KeyedRows): FeatureRows | KeyedRows {
+  return 'keys' in rows ? (rows.readFeatures?.() ?? rows) : rows;
 }
 
 /** One row in the format of golden.jsonl. */

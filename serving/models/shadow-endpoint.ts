@@ -14,7 +14,7 @@ import { formatTensor } from '../../lib/core/tensor-json.ts';
 import { Credentials } from '../../lib/rpc/credentials.ts';
 import type { GraphCall } from '../engine/loaded-graph.ts';
 import type { OutputValues } from './output-values.ts';
-import { formatRow } from './recorded-rows.ts';
+import { formatRow, showFeatures } from './recorded-rows.ts';
 
 /** Larger copies are not sent: encoding them would delay other requests. */
 const ROWS_MAX = 512;
@@ -53,10 +53,11 @@ export class ShadowEndpoint {
    */
   async predictRows(
     { target, timeoutMs }: Shadow,
-    rows: FeatureRows | KeyedRows,
+    given: FeatureRows | KeyedRows,
     features: FeatureSpec,
   ): Promise<ShadowAnswer<Float32Array> | undefined> {
-    if (rows.rowCount > ROWS_MAX) return undefined;
+    if (given.rowCount > ROWS_MAX) return undefined;
+    const rows = showFeatures(given);
     const { model, channel: label, version } = target;
     const encoded = Array.from(
       { length: rows.rowCount },

@@ -1,7 +1,7 @@
 /**
- * The text of a JSON head without the values that differ in requests of one shape: the sizes of
- * binary data, and an id that is the first member. It is read into memory that is used again, so
- * that comparing heads allocates nothing.
+ * The text of a JSON head without what differs in requests of one shape: the sizes of binary data,
+ * an id that is the first member, and blanks before the text, which align the data. It is read into
+ * memory that is used again, so that comparing heads allocates nothing.
  */
 
 /** Longer heads are parsed each time. */
@@ -18,46 +18,80 @@ const [ZERO, NINE] = [0x30, 0x39];
 const MARKED_ID = 'id of another request';
 const MARKED_SIZE = 2 ** 40;
 
+/** The text of a head without what differs. */
+export interface KeptText {
+  readonly bytes: Buffer;
+  /** Where sizes were cut out. */
+  readonly cuts: readonly number[];
+}
+
 export class HeadText {
   hash = 0;
   /** The sizes of binary data, in the order of the text. */
   readonly sizes: number[] = [];
+  readonly #cuts: number[] = [];
   readonly #kept: Buffer = Buffer.allocUnsafeSlow(HEAD_BYTES_MAX);
   #length = 0;
+  /** After blanks. */
+  #start = 0;
   #idStart = 0;
-  /** At the quote after the id; 0 when none is cut out. */
+  /** At the quote after the id; at the start of the text when none is cut out. */
   #idEnd = 0;
 
   /** @param length of the head, at most HEAD_BYTES_MAX */
   read(body: Uint8Array, length: number): void {
     const kept = this.#kept;
     this.sizes.length = 0;
+    this.#cuts.length = 0;
     this.#findId(body, length);
     let hash = 1;
     let to = 0;
-    for (let at = 0; at < length; at++) {
+    for (let at = this.#start; at < length; at++) {
       if (at === this.#idStart && at < this.#idEnd) at = this.#idEnd;
       const byte = body[at]!;
       kept[to++] = byte;
       hash = Math.imul(hash ^ byte, 0x0100_0193);
-      if (byte !== COLON) continue;
-      if (isSizeName(body, at)) at = this.#readSize(body, at + 1, length) - 1;
+      if (byte !== COLON || !isSizeName(body, at)) continue;
+      const end = this.#readSize(body, at + 1, length);
+      if (end > at + 1) this.#cuts.push(to);
+      at = end - 1;
     }
     this.#length = to;
     this.hash = hash ^ (hash >>> 15);
   }
 
-  equals(bytes: Buffer): boolean {
+  /**
+   * Reads a head that has this text, in less time than `read`, which gives the same sizes.
+   * @returns false for a head with another text
+   */
+  readSame({ bytes, cuts }: KeptText, body: Uint8Array, length: number): boolean {
+    this.sizes.length = 0;
+    this.#findId(body, length);
+    let from = this.#idStart - this.#start;
+    if (from > 0 && bytes.compare(body, this.#start, this.#idStart, 0, from) !== 0) return false;
+    let at = this.#idEnd;
+    for (const cut of cuts) {
+      const next = at + cut - from;
+      if (next > length || bytes.compare(body, at, next, from, cut) !== 0) return false;
+      at = this.#readSize(body, next, length);
+      if (at === next) return false;
+      from = cut;
+    }
+    if (at + bytes.length - from !== length) return false;
+    return bytes.compare(body, at, length, from) === 0;
+  }
+
+  equals({ bytes }: KeptText): boolean {
     return bytes.length === this.#length && bytes.compare(this.#kept, 0, this.#length) === 0;
   }
 
-  copy(): Buffer {
-    return Buffer.from(this.#kept.subarray(0, this.#length));
+  copy(): KeptText {
+    return { bytes: Buffer.from(this.#kept.subarray(0, this.#length)), cuts: [...this.#cuts] };
   }
 
   /** The id that was cut out, if any. */
   readId(body: Uint8Array): string | undefined {
-    if (this.#idEnd === 0) return undefined;
+    if (!this.#hasId) return undefined;
     const { buffer, byteOffset } = body;
     return Buffer.from(buffer, byteOffset, this.#idEnd).toString('latin1', this.#idStart);
   }
@@ -67,13 +101,13 @@ export class HeadText {
    * has these as its id and as the sizes of its inputs.
    */
   isUnambiguous(body: Uint8Array, length: number): boolean {
-    const marked = new MarkedHead(this.#idEnd > 0);
+    const marked = new MarkedHead(this.#hasId);
     let from = 0;
     const idEnd = this.#idEnd;
     let text = '';
     const decode = (start: number, end: number): string =>
       Buffer.from(body.buffer, body.byteOffset + start, end - start).toString('utf8');
-    if (idEnd > 0) {
+    if (this.#hasId) {
       text = decode(0, this.#idStart) + MARKED_ID;
       from = idEnd;
     }
@@ -88,13 +122,20 @@ export class HeadText {
     return marked.isRead(text + decode(from, length));
   }
 
+  get #hasId(): boolean {
+    return this.#idEnd > this.#start;
+  }
+
   /** Finds an id that is the first member, is followed by another one and has no escapes. */
   #findId(body: Uint8Array, length: number): void {
-    this.#idStart = 0;
-    this.#idEnd = 0;
-    const start = findIdStart(body);
+    let first = 0;
+    while (first < length && body[first] === SPACE) first++;
+    this.#start = first;
+    this.#idStart = first;
+    this.#idEnd = first;
+    const start = findIdStart(body, first);
     const limit = Math.min(length - 1, start + ID_BYTES_MAX);
-    for (let at = start; start > 0 && at < limit; at++) {
+    for (let at = start; start > first && at < limit; at++) {
       const byte = body[at]!;
       if (byte === QUOTE && body[at + 1] === COMMA) {
         this.#idStart = start;
@@ -142,13 +183,14 @@ class MarkedHead {
   }
 }
 
-function findIdStart(body: Uint8Array): number {
+/** @returns where an id begins that is the first member; `first` when there is none */
+function findIdStart(body: Uint8Array, first: number): number {
   for (const start of ID_STARTS) {
     let at = 0;
-    while (at < start.length && body[at] === start[at]) at++;
-    if (at === start.length) return at;
+    while (at < start.length && body[first + at] === start[at]) at++;
+    if (at === start.length) return first + at;
   }
-  return 0;
+  return first;
 }
 
 /** Whether the name before the colon at `colon` is that of a size. */

@@ -17,7 +17,7 @@ import {
   parseInferBody,
   parseJsonLength,
 } from './infer-json.ts';
-import { type FoundHead, KnownHeads } from './known-heads.ts';
+import type { FoundHead, KnownHeads } from './known-heads.ts';
 
 /** The model of a request. */
 export interface ModelChoice {
@@ -28,7 +28,13 @@ export interface ModelChoice {
 }
 
 export class InferParser {
-  readonly heads: KnownHeads = new KnownHeads();
+  #heads: KnownHeads | undefined;
+
+  /** Undefined until `loadKnownHeads` has loaded what they need. */
+  get heads(): KnownHeads | undefined {
+    this.#heads ??= loaded === undefined ? undefined : new loaded.KnownHeads();
+    return this.#heads;
+  }
 
   /**
    * @param header Inference-Header-Content-Length as sent
@@ -42,7 +48,8 @@ export class InferParser {
   ): AnyParsedRequest<InferBody> | SlicedWork<AnyParsedRequest<InferBody>> {
     if (header !== undefined) {
       const length = parseJsonLength(body, header);
-      const found = this.heads.find(body, length);
+      if (loaded === undefined) void loadKnownHeads();
+      const found = this.heads?.find(body, length);
       if (found !== undefined) return parseKnown(found, choice, body.subarray(length));
     }
     const work = this.#parseUnknown(body, header, choice);
@@ -55,26 +62,32 @@ export class InferParser {
     { model, choose }: ModelChoice,
   ): SlicedWork<AnyParsedRequest<InferBody>> {
     const request = yield* parseInferBody(body, header, () => getModelMetadata(model, choose()));
-    const loaded = choose(readExperimentKey(request.parameters));
-    const parsed = toParsed(request, { model, loaded }, createBinaryChoice(request));
-    if (header !== undefined) this.heads.note(body, Number(header), request);
+    const version = choose(readExperimentKey(request.parameters));
+    const parsed = toParsed(request, { model, version }, createBinaryChoice(request));
+    if (header !== undefined) this.heads?.note(body, Number(header), request);
     return parsed;
   }
 }
 
-type PrepareRows = typeof import('./known-rows.ts').prepareRows;
+type KnownHeadsModule = Pick<typeof import('./known-heads.ts'), 'KnownHeads'> &
+  Pick<typeof import('./known-rows.ts'), 'prepareRows'>;
 
-let prepareRows: PrepareRows | undefined;
+let loaded: KnownHeadsModule | undefined;
 let isLoading = false;
 
 /**
- * Loads what prepares requests, which the start of serving does not need. Without it, for example
- * because the program's files were replaced, requests are parsed as those of other forms.
+ * Loads what known heads need, which the start of serving does not. Without it, for example because
+ * the program's files were replaced, each request is parsed.
  */
-export async function loadKnownRows(): Promise<void> {
+export async function loadKnownHeads(): Promise<void> {
+  if (isLoading) return;
   isLoading = true;
   try {
-    ({ prepareRows } = await import('./known-rows.ts'));
+    const [{ KnownHeads }, { prepareRows }] = await Promise.all([
+      import('./known-heads.ts'),
+      import('./known-rows.ts'),
+    ]);
+    loaded = { KnownHeads, prepareRows };
   } catch {
     // No request needs it.
   }
@@ -87,30 +100,29 @@ function parseKnown(
   data: Uint8Array,
 ): AnyParsedRequest<InferBody> {
   const { head } = found;
-  const loaded = choose(head.experimentKey);
-  const known = head.prepared.get(loaded);
-  if (known !== undefined && known.model === model && !isTensorModel(loaded)) {
-    const parsed = known.parse(loaded, found, data);
+  const version = choose(head.experimentKey);
+  const known = head.prepared.get(version);
+  if (known !== undefined && known.model === model && !isTensorModel(version)) {
+    const parsed = known.parse(version, found, data);
     if (parsed !== undefined) return parsed;
   }
   const request = head.toRequest(found, data);
-  const parsed = toParsed(request, { model, loaded }, head.isBinary);
+  const parsed = toParsed(request, { model, version }, head.isBinary);
   if ('graph' in parsed) return parsed;
   const outputs = request.outputs.map(({ name }) => name);
-  const prepared = prepareRows?.({ model, parsed, head, outputs });
-  if (prepared !== undefined) head.prepared.set(loaded, prepared);
-  else if (!isLoading) void loadKnownRows();
+  const prepared = loaded?.prepareRows({ model, parsed, head, outputs });
+  if (prepared !== undefined) head.prepared.set(version, prepared);
   return parsed;
 }
 
 /** @throws CubeError INVALID_ARGUMENT naming input, output or parameter; TOO_LARGE */
 function toParsed(
   request: InferRequest,
-  { model, loaded }: { readonly model: string; readonly loaded: LoadedVersion },
+  { model, version }: { readonly model: string; readonly version: LoadedVersion },
   isBinary: (output: string) => boolean,
 ): AnyParsedRequest<InferBody> {
   const format = (response: InferResponse): InferBody => formatInferBody(response, isBinary);
-  return isTensorModel(loaded)
-    ? toParsedGraphRequest(request, { model, graph: loaded }, format)
-    : toParsedRequest(request, { model, bundle: loaded }, format);
+  return isTensorModel(version)
+    ? toParsedGraphRequest(request, { model, graph: version }, format)
+    : toParsedRequest(request, { model, bundle: version }, format);
 }

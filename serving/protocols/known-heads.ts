@@ -9,7 +9,7 @@ import { TENSOR_TYPE_BYTES } from '../../lib/core/graph-signature.ts';
 import type { LoadedBundle } from '../engine/loaded-bundle.ts';
 import type { LoadedVersion } from '../engine/loaded-version.ts';
 import type { ParsedRequest } from './handle-prediction.ts';
-import { HEAD_BYTES_MAX, HeadText } from './head-text.ts';
+import { HEAD_BYTES_MAX, HeadText, type KeptText } from './head-text.ts';
 import { type InferRequest, readExperimentKey } from './infer.ts';
 import { createBinaryChoice, type InferBody } from './infer-json.ts';
 import { InputTensor, type TensorHeader } from './input-tensor.ts';
@@ -105,7 +105,7 @@ function sumUp(sizes: readonly number[]): number[] {
 
 interface Entry {
   readonly head: KnownHead;
-  readonly bytes: Buffer;
+  readonly text: KeptText;
   readonly hash: number;
   /** It was found since another head wanted its place. */
   isUsed: boolean;
@@ -125,6 +125,8 @@ export class KnownHeads {
   #entries: (Entry | undefined)[] = new Array(HEADS_MAX).fill(undefined);
   /** The hash of the last head that was missed at each place. */
   readonly #missed = new Int32Array(HEADS_MAX);
+  /** The last one that was found: the next request often has the same. */
+  #last: Entry | undefined;
   #bytes = 0;
 
   /** Kept heads, and their bytes. */
@@ -140,15 +142,25 @@ export class KnownHeads {
   find(body: Uint8Array, length: number): FoundHead | undefined {
     if (length === 0 || length > HEAD_BYTES_MAX) return undefined;
     const text = this.#text;
-    text.read(body, length);
-    const entry = this.#entries[text.hash & (HEADS_MAX - 1)];
-    if (entry === undefined || entry.hash !== text.hash) return undefined;
-    const { head, bytes } = entry;
-    if (text.sizes.length !== head.inputs.length || !text.equals(bytes)) return undefined;
+    const last = this.#last;
+    const entry =
+      last !== undefined && text.readSame(last.text, body, length)
+        ? last
+        : this.#findEntry(body, length);
+    if (entry === undefined || text.sizes.length !== entry.head.inputs.length) return undefined;
+    const { head } = entry;
     const ends = head.findEnds(text.sizes, body.length - length);
     if (ends === undefined) return undefined;
+    this.#last = entry;
     entry.isUsed = true;
     return { head, id: text.readId(body) ?? head.id, ends };
+  }
+
+  #findEntry(body: Uint8Array, length: number): Entry | undefined {
+    const text = this.#text;
+    text.read(body, length);
+    const entry = this.#entries[text.hash & (HEADS_MAX - 1)];
+    return entry?.hash === text.hash && text.equals(entry.text) ? entry : undefined;
   }
 
   /** Keeps the head of a request that was parsed, when it comes the second time. */
@@ -171,15 +183,18 @@ export class KnownHeads {
       return;
     }
     if (!text.isUnambiguous(body, length)) return;
-    const bytes = text.copy();
-    this.#bytes += bytes.length - (old?.bytes.length ?? 0);
-    if (this.#bytes > ALL_HEADS_BYTES_MAX) this.#clear(bytes.length);
-    this.#entries[place] = { head: new KnownHead(request), bytes, hash, isUsed: false };
+    const kept = text.copy();
+    const { length: byteCount } = kept.bytes;
+    this.#bytes += byteCount - (old?.text.bytes.length ?? 0);
+    if (this.#bytes > ALL_HEADS_BYTES_MAX) this.#clear(byteCount);
+    if (this.#last === old) this.#last = undefined;
+    this.#entries[place] = { head: new KnownHead(request), text: kept, hash, isUsed: false };
   }
 
   /** Heads in use come again soon. */
   #clear(byteCount: number): void {
     this.#entries = new Array(HEADS_MAX).fill(undefined);
+    this.#last = undefined;
     this.#bytes = byteCount;
   }
 }

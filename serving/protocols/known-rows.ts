@@ -5,6 +5,7 @@
  */
 import { type FeatureRows, type KeyedRows, scaleDense } from '../../lib/core/feature-rows.ts';
 import type { DenseFeature } from '../../lib/core/slots.ts';
+import { type TextInput, TextKeys } from '../../lib/core/text-keys.ts';
 import { allocateWords } from '../../lib/core/word-slab.ts';
 import type { LoadedBundle } from '../engine/loaded-bundle.ts';
 import type { Prediction } from '../engine/prediction.ts';
@@ -13,8 +14,7 @@ import type { InferBody } from './infer-json.ts';
 import { viewElements } from './input-tensor.ts';
 import type { FirstRequest, FoundHead, PreparedRequests } from './known-heads.ts';
 import { KnownResponse } from './known-response.ts';
-import { KnownStrings } from './known-strings.ts';
-import { CATEGORICAL, DENSE, KEYS } from './tensor-rows.ts';
+import { CATEGORICAL, DENSE, indexByName, KEYS, toRows } from './tensor-rows.ts';
 
 const KEY_TYPES = ['UINT64', 'INT64'];
 const NO_DENSE = new Float32Array(0);
@@ -40,7 +40,7 @@ abstract class KnownRows implements PreparedRequests {
   }
 
   parse(bundle: LoadedBundle, found: FoundHead, data: Uint8Array): ParsedKnownRows | undefined {
-    const rows = this.read(data, found.ends);
+    const rows = this.read(data, found, bundle);
     return rows === undefined ? undefined : new ParsedKnownRows(this, bundle, found.id, rows);
   }
 
@@ -51,8 +51,9 @@ abstract class KnownRows implements PreparedRequests {
   /** @returns undefined for data that tensor-rows.ts must read */
   protected abstract read(
     data: Uint8Array,
-    ends: readonly number[],
-  ): FeatureRows | KeyedRows | undefined;
+    found: FoundHead,
+    bundle: LoadedBundle,
+  ): KeyedRows | undefined;
 
   /** Dense values as they are in the request. */
   protected viewDense(data: Uint8Array, ends: readonly number[]): Float32Array {
@@ -75,33 +76,36 @@ class KnownKeys extends KnownRows {
     this.#keys = findInput(first, KEYS);
   }
 
-  protected override read(data: Uint8Array, ends: readonly number[]): KeyedRows {
+  protected override read(data: Uint8Array, { ends }: FoundHead): KeyedRows {
     const { rowCount } = this;
     const keys = readWords(data, ends[this.#keys - 1] ?? 0, ends[this.#keys]!);
     return { rowCount, keys, dense: this.scale(this.viewDense(data, ends)) };
   }
 }
 
-/** Strings of one input each for slots of one value. */
-class KnownSlots extends KnownRows {
-  readonly #strings: KnownStrings;
+/** Texts of slots of one value: one input for each slot, or one for all. */
+class KnownTexts extends KnownRows {
+  readonly #texts: TextKeys;
 
-  constructor(first: FirstRequest) {
+  constructor(first: FirstRequest, texts: TextKeys) {
     super(first);
-    this.#strings = new KnownStrings(first.head.inputs, first.parsed.bundle.features.slots, {
-      rowCount: this.rowCount,
-    });
+    this.#texts = texts;
   }
 
-  protected override read(data: Uint8Array, ends: readonly number[]): FeatureRows | undefined {
-    const strings = this.#strings.read(data, ends);
-    if (strings === undefined) return undefined;
-    const { rowCount } = this;
-    const raw = this.viewDense(data, ends);
-    const rawDense = new Float64Array(raw.length);
-    for (let i = 0; i < raw.length; i++) rawDense[i] = raw[i]!;
-    return { rowCount, dense: this.scale(raw), rawDense, ...strings };
+  protected override read(data: Uint8Array, found: FoundHead, bundle: LoadedBundle) {
+    const { ends } = found;
+    const keys = this.#texts.read(data, ends);
+    if (keys === undefined) return undefined;
+    const dense = this.scale(this.viewDense(data, ends));
+    const readFeatures = (): FeatureRows => parseFeatures(found, data, bundle);
+    return { rowCount: this.rowCount, keys, dense, readFeatures };
   }
+}
+
+/** The texts of a request whose keys are known, as other requests are read. */
+function parseFeatures(found: FoundHead, data: Uint8Array, bundle: LoadedBundle): FeatureRows {
+  const { inputs } = found.head.toRequest(found, data);
+  return toRows(indexByName(inputs), bundle) as FeatureRows;
 }
 
 /**
@@ -109,11 +113,10 @@ class KnownSlots extends KnownRows {
  * @returns undefined for requests of other forms
  */
 export function prepareRows(first: FirstRequest): PreparedRequests | undefined {
-  const { inputs } = first.head;
-  const { ids, plan, features } = first.parsed.bundle;
+  const { ids, plan } = first.parsed.bundle;
   if (ids !== undefined || first.parsed.detail === true) return undefined;
-  const dense = inputs.find(({ name }) => name === DENSE);
-  const others = inputs.filter((input) => input !== dense);
+  const dense = first.head.inputs[findInput(first, DENSE)];
+  const others = first.head.inputs.filter((input) => input !== dense);
   const hasDense = plan.denseNum > 0;
   if (hasDense !== (dense !== undefined) || (hasDense && dense?.datatype !== 'FP32')) {
     return undefined;
@@ -122,16 +125,36 @@ export function prepareRows(first: FirstRequest): PreparedRequests | undefined {
   if (keys?.name === KEYS && others.length === 1) {
     return KEY_TYPES.includes(keys.datatype) ? new KnownKeys(first) : undefined;
   }
-  const isPlain =
-    features.slots.every(({ pooling }) => pooling === undefined) &&
-    others.every(
-      ({ name, datatype }) =>
-        datatype === 'BYTES' &&
-        name !== KEYS &&
-        name !== CATEGORICAL &&
-        features.slots.some((slot) => slot.name === name),
-    );
-  return isPlain && others.length > 0 ? new KnownSlots(first) : undefined;
+  const textInputs = listTextInputs(first);
+  if (textInputs === undefined) return undefined;
+  const { hash, slots } = first.parsed.bundle.features;
+  const shape = { inputs: textInputs, rowCount: first.parsed.rows.rowCount };
+  const texts = TextKeys.create(hash, slots, shape);
+  return texts === undefined ? undefined : new KnownTexts(first, texts);
+}
+
+/** @returns undefined unless all inputs but the dense values are texts of slots of one value */
+function listTextInputs(first: FirstRequest): TextInput[] | undefined {
+  const { slots } = first.parsed.bundle.features;
+  if (slots.some(({ pooling }) => pooling !== undefined)) return undefined;
+  const others = first.head.inputs.filter(({ name }) => name !== DENSE);
+  if (others.length === 0 || others.some(({ datatype }) => datatype !== 'BYTES')) return undefined;
+  const { rowCount } = first.parsed.rows;
+  const combined = findInput(first, CATEGORICAL);
+  if (combined >= 0) return [{ position: combined, slot: undefined, isShared: false }];
+  const inputs = slots.map(({ name }, slot): TextInput => {
+    const position = findInput(first, name);
+    // A slot without an input is missing in each row.
+    const count = first.head.inputs[position]?.shape[0] ?? 1;
+    return { position, slot, isShared: count === 1 && rowCount > 1 };
+  });
+  const given = inputs.filter(({ position }) => position >= 0);
+  if (given.length < others.length) return undefined;
+  // A value of an item that all rows share is refused.
+  if (given.some(({ slot = 0, isShared }) => isShared && slots[slot]?.side === 'item')) {
+    return undefined;
+  }
+  return inputs;
 }
 
 function findInput({ head }: FirstRequest, name: string): number {
@@ -141,14 +164,14 @@ function findInput({ head }: FirstRequest, name: string): number {
 /** A request that was prepared by others with the same head. */
 class ParsedKnownRows implements ParsedRequest<InferBody> {
   readonly bundle: LoadedBundle;
-  readonly rows: FeatureRows | KeyedRows;
+  readonly rows: KeyedRows;
   readonly timeoutMs: number | undefined;
   readonly priority: number | undefined;
   readonly profile: boolean | undefined;
   readonly #known: KnownRows;
   readonly #id: string;
 
-  constructor(known: KnownRows, bundle: LoadedBundle, id: string, rows: FeatureRows | KeyedRows) {
+  constructor(known: KnownRows, bundle: LoadedBundle, id: string, rows: KeyedRows) {
     const { timeoutMs, priority, profile } = known.options;
     this.bundle = bundle;
     this.rows = rows;

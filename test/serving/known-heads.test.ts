@@ -5,15 +5,22 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { CubeError } from '../../lib/core/errors.ts';
+import { CubeError, requireDefined } from '../../lib/core/errors.ts';
+import type { HashSpec, Slot } from '../../lib/core/slots.ts';
+import { RowKeys } from '../../lib/features/row-keys.ts';
 import { LoadedBundle } from '../../serving/engine/loaded-bundle.ts';
 import type { LoadedVersion } from '../../serving/engine/loaded-version.ts';
+import { recordRows } from '../../serving/models/recorded-rows.ts';
 import { HEAD_BYTES_MAX } from '../../serving/protocols/head-text.ts';
-import { InferParser, loadKnownRows } from '../../serving/protocols/infer-parser.ts';
-import { ALL_HEADS_BYTES_MAX, HEADS_MAX } from '../../serving/protocols/known-heads.ts';
+import { InferParser, loadKnownHeads } from '../../serving/protocols/infer-parser.ts';
+import {
+  ALL_HEADS_BYTES_MAX,
+  HEADS_MAX,
+  type KnownHeads,
+} from '../../serving/protocols/known-heads.ts';
 import { rawStrings } from './support/kserve-client.ts';
 
-await loadKnownRows();
+await loadKnownHeads();
 
 const plainDense = (name: string) => ({ name, missing: -1, log: true, shift: 0.5, scale: 2 });
 const OUTPUTS = [
@@ -21,14 +28,20 @@ const OUTPUTS = [
   { name: 'hidden "layer"', width: 3 },
 ];
 
+const HASH: HashSpec = { scheme: 'xxh64-concat', seed: 0n, modulo: 1_000n };
+
 function makeBundle(
   version: string,
-  slotNames: readonly string[],
+  slotNames: readonly (string | Partial<Slot>)[],
   denseNum: number,
+  hash = HASH,
 ): LoadedVersion {
+  const slots = slotNames.map((slot, index) => {
+    return typeof slot === 'string' ? { name: slot, index } : { name: '', index, ...slot };
+  });
   const features = {
-    hash: { scheme: 'xxh64-concat', seed: 0n, modulo: 1_000n },
-    slots: slotNames.map((name, index) => ({ name, index })),
+    hash,
+    slots,
     dense: { input: 'dense', features: ['I1', 'I2'].slice(0, denseNum).map(plainDense) },
   };
   return Object.assign(Object.create(LoadedBundle.prototype), {
@@ -37,6 +50,7 @@ function makeBundle(
     plan: { slotNum: slotNames.length, denseNum },
     pool: { outputs: OUTPUTS },
     ids: undefined,
+    rowKeys: new RowKeys(features),
   });
 }
 
@@ -51,6 +65,16 @@ const VERSIONS = [
   makeBundle('1', ['C1', 'C2'], 2),
   makeBundle('2', ['C2', 'C1', 'C3'], 1),
   makeBundle('3', ['C1', 'C2'], 0),
+  makeBundle(
+    '4',
+    [
+      { name: 'C1', side: 'item', missing: 'none' },
+      { name: 'C2', modulo: 7n },
+    ],
+    2,
+  ),
+  makeBundle('5', ['C1', 'C2'], 2, { scheme: 'xxh64-tagged', seed: 3n, modulo: 0n }),
+  makeBundle('6', [{ name: 'C1', missing: '0' }, 'C2'], 2, { ...HASH, scheme: 'raw' }),
   GRAPH,
 ];
 
@@ -62,6 +86,9 @@ interface Sent {
 const timings = { queueMicros: 1, lookupMicros: 2, inferMicros: 3, outputMicros: 4 };
 const counts = { unseen: 3, unavailable: 1, degraded: true };
 const slots = [{ slot: 'C1', hit: 1, unseen: 2, unavailable: 3 }];
+
+/** Requests whose texts were read straight to keys. */
+let textRequests = 0;
 
 /** A response with arbitrary scores. */
 function answer(parsed: ReturnType<InferParser['parse']>): unknown {
@@ -87,7 +114,15 @@ function answer(parsed: ReturnType<InferParser['parse']>): unknown {
     ...(detail && { slots }),
     timings,
   });
-  return { rows, version: bundle.version, timeoutMs, priority, detail, profile, response };
+  if ('keys' in rows && rows.readFeatures !== undefined) textRequests++;
+  const { keys, dense } = bundle.rowKeys.toKeyedRows(rows);
+  const recorded = recordRows(rows, bundle.features).format(new Set(), 0);
+  const { version } = bundle;
+  return { keys, dense, recorded, version, timeoutMs, priority, detail, profile, response };
+}
+
+function getHeads(parser: InferParser): KnownHeads {
+  return requireDefined(parser.heads, 'loaded heads');
 }
 
 /** What a parser makes of a request: its answer, or the error; and the experiment key. */
@@ -198,9 +233,15 @@ type Shape = typeof shape extends fc.Arbitrary<infer T> ? T : never;
 
 /** What differs between requests of one shape. */
 const values = fc.record({
-  id: fc.oneof(fc.nat().map(String), fc.constantFrom('', 'a"b', 'é', 'x\\y', 'a,b', '"}')),
-  number: fc.constantFrom(0, 1, 0.5, -3, Number.NaN, Number.POSITIVE_INFINITY, 1e38),
-  text: fc.string({ maxLength: 12, unit: 'grapheme' }),
+  id: fc.oneof(
+    { weight: 3, arbitrary: fc.nat().map(String) },
+    fc.constantFrom('', 'a"b', 'é', 'x\\y', 'a,b', '"}'),
+  ),
+  number: fc.constantFrom(0, 1, 0.5, -3, 7, 20, 100, Number.NaN, Number.POSITIVE_INFINITY, 1e38),
+  text: fc.oneof(
+    fc.string({ maxLength: 12, unit: 'grapheme' }),
+    fc.stringMatching(/^[ -~]{0,20}$/),
+  ),
 });
 type Values = typeof values extends fc.Arbitrary<infer T> ? T : never;
 
@@ -246,14 +287,14 @@ test('requests with a known head give the results of a parser that never saw it'
   fc.assert(
     fc.property(
       shape,
-      fc.array(values, { minLength: 5, maxLength: 6 }),
-      fc.constantFrom(0, 0, 0, 1, 2, 3),
+      fc.array(values, { minLength: 8, maxLength: 10 }),
+      fc.constantFrom(0, 0, 0, 1, 2, 3, 4, 5, 6),
       (one, all, first) => {
         for (const [i, differing] of all.entries()) {
           const sent = encode(one, differing);
-          const loaded = VERSIONS[(first + (i > 3 ? 1 : 0)) % VERSIONS.length]!;
+          const loaded = VERSIONS[(first + (i > 7 ? 1 : 0)) % VERSIONS.length]!;
           const expected = ask(new InferParser(), sent, loaded);
-          if (warm.heads.find(sent.body, Number(sent.header ?? 0)) !== undefined) known++;
+          if (getHeads(warm).find(sent.body, Number(sent.header ?? 0)) !== undefined) known++;
           if ('answer' in expected) accepted++;
           assert.deepEqual(ask(warm, sent, loaded), expected);
         }
@@ -262,6 +303,7 @@ test('requests with a known head give the results of a parser that never saw it'
     { numRuns: 600 },
   );
   assert.ok(known > 80 && accepted > 400, `${known} known heads, ${accepted} accepted`);
+  assert.ok(textRequests > 15, `${textRequests} requests of texts`);
 });
 
 const keys = (rows: number, more: object = {}): Shape => ({
@@ -283,14 +325,16 @@ function learn(parser: InferParser, sent: Sent, loaded: LoadedVersion): void {
   for (let i = 0; i < 4; i++) ask(parser, sent, loaded);
 }
 
-test('heads are known whose ids and sizes of strings differ', () => {
+test('heads are known whose ids, sizes of strings and blanks before them differ', () => {
   const parser = new InferParser();
-  const isKnown = ({ body, header }: Sent) => parser.heads.find(body, Number(header)) !== undefined;
+  const isKnown = ({ body, header }: Sent) =>
+    getHeads(parser).find(body, Number(header)) !== undefined;
   const strings = { name: 'categorical', datatype: 'BYTES', shape: [1, 2], ...good };
   const withStrings: Shape = { ...keys(1), inputs: [strings, keys(1).inputs[1]!] };
   for (const one of [keys(1), withStrings]) {
     learn(parser, encode(one, some), VERSIONS[0]!);
     assert.ok(isKnown(encode(one, { id: '2222', number: 2, text: 'another text' })));
+    assert.ok(isKnown(encode({ ...one, pad: 3 }, { ...some, id: '3' })), 'with blanks before it');
     assert.ok(!isKnown(encode(one, { ...some, id: 'a"b' })), 'an id with escapes is parsed');
   }
   assert.ok(!isKnown(encode(keys(2), some)));
@@ -318,15 +362,15 @@ test('known heads are bounded in number and bytes', () => {
     for (let i = 0; i < 2; i++) ask(parser, sent, VERSIONS[0]!);
   };
   for (let i = 0; i < 3 * HEADS_MAX; i++) note({ other: `head ${i}` });
-  assert.ok(parser.heads.size.count > HEADS_MAX / 2);
-  assert.ok(parser.heads.size.count <= HEADS_MAX);
+  assert.ok(getHeads(parser).size.count > HEADS_MAX / 2);
+  assert.ok(getHeads(parser).size.count <= HEADS_MAX);
   for (let i = 0; i < 200; i++) {
     note({ other: `${i}`.padEnd(HEAD_BYTES_MAX - 400) });
-    assert.ok(parser.heads.size.bytes <= ALL_HEADS_BYTES_MAX);
+    assert.ok(getHeads(parser).size.bytes <= ALL_HEADS_BYTES_MAX);
   }
-  const before = parser.heads.size;
+  const before = getHeads(parser).size;
   note({ other: 'x'.repeat(HEAD_BYTES_MAX) });
-  assert.deepEqual(parser.heads.size, before, 'longer heads are not kept');
+  assert.deepEqual(getHeads(parser).size, before, 'longer heads are not kept');
 });
 
 test('heads that come once are not kept', () => {
@@ -334,7 +378,7 @@ test('heads that come once are not kept', () => {
   for (let i = 0; i < 100; i++) {
     ask(parser, encode(keys(1, { parameters: { other: i } }), some), VERSIONS[0]!);
   }
-  assert.equal(parser.heads.size.count, 0);
+  assert.equal(getHeads(parser).size.count, 0);
 });
 
 test('values that only look like sizes or ids are not cut out', () => {
@@ -352,5 +396,5 @@ test('values that only look like sizes or ids are not cut out', () => {
     };
     learn(parser, sent, VERSIONS[2]!);
   }
-  assert.equal(parser.heads.size.count, 0);
+  assert.equal(getHeads(parser).size.count, 0);
 });

@@ -38,6 +38,22 @@ export interface Kernels {
   xxh64(at: number, length: number, seedLow: number, seedHigh: number, hash: number): void;
   /** Writes the keys of `count` texts that end at the u32 offsets `ends`. */
   hashTexts(params: number, texts: number, ends: number, count: number, keys: number): void;
+  /**
+   * Writes the keys of `count` texts, each after its length as a u32, `step` bytes apart. The texts
+   * belong to the slots in turn. It may read 16 bytes after the end, and overwrites the texts and
+   * up to 15 bytes before them. @returns 0 when the lengths do not fit the range, a text is too
+   * long, or not ASCII
+   */
+  hashInput(
+    params: number,
+    at: number,
+    end: number,
+    count: number,
+    slots: number,
+    slotNum: number,
+    keys: number,
+    step: number,
+  ): number;
   /** Counts the line breaks in a range. */
   countLines(at: number, end: number): number;
   /**

@@ -41,12 +41,25 @@ export const SHARD_INDEX = 68;
 /** u32: number of shards. */
 export const SHARD_NUM = 72;
 
-// The block of hashTexts and, at its start, of readTsv.
+// The block of hashTexts and, at its start, of hashInput and readTsv.
 
 /** u64: seed of the hash. */
 export const HASH_SEED = 0;
 /** u64: keys are hash mod this; 0 leaves the hash as it is. */
 export const HASH_MODULO = 8;
+
+// The block of hashInput.
+
+/** u32: bytes of the longest text. */
+export const TEXT_BYTES_MAX = 16;
+
+// A slot of hashInput, which begins with its prefix and zeros.
+
+/** u8: bytes of the prefix. */
+export const TEXT_SLOT_LENGTH = 15;
+/** u64: the key of an empty text. */
+export const TEXT_SLOT_EMPTY_KEY = 16;
+export const TEXT_SLOT_BYTES = 24;
 
 // The block of readTsv.
 

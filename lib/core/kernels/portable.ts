@@ -25,6 +25,10 @@ import {
   SHARD_INDEX,
   SHARD_NUM,
   STRIDE,
+  TEXT_BYTES_MAX,
+  TEXT_SLOT_BYTES,
+  TEXT_SLOT_EMPTY_KEY,
+  TEXT_SLOT_LENGTH,
 } from './params.ts';
 import { PortableTsvReader } from './portable-tsv.ts';
 import { xxh64Words } from './xxh64.ts';
@@ -49,6 +53,7 @@ class PortableKernels implements Kernels {
   readonly #bytes: Uint8Array;
   readonly #words: Uint32Array;
   readonly #floats: Float32Array;
+  readonly #view: DataView;
   readonly #mixed = new Uint32Array(2);
   readonly #tsv: PortableTsvReader;
 
@@ -56,6 +61,7 @@ class PortableKernels implements Kernels {
     this.#bytes = new Uint8Array(buffer);
     this.#words = new Uint32Array(buffer);
     this.#floats = new Float32Array(buffer);
+    this.#view = new DataView(buffer);
     this.#tsv = new PortableTsvReader(buffer);
   }
 
@@ -76,6 +82,45 @@ class PortableKernels implements Kernels {
       if (modulo !== 0n) this.#reduce(at, modulo);
       start = end;
     }
+  }
+
+  hashInput(
+    params: number,
+    at: number,
+    end: number,
+    count: number,
+    slots: number,
+    slotNum: number,
+    keys: number,
+    step: number,
+  ): number {
+    const bytes = this.#bytes;
+    const words = this.#words;
+    const modulo = this.#readBigint(params + HASH_MODULO);
+    const lengthMax = words[(params + TEXT_BYTES_MAX) >>> 2]!;
+    const seedLow = words[(params + HASH_SEED) >>> 2]!;
+    const seedHigh = words[(params + HASH_SEED + 4) >>> 2]!;
+    let from = at;
+    for (let i = 0; i < count; i++) {
+      const start = from + 4;
+      if (start > end) return 0;
+      const length = this.#view.getUint32(from, true);
+      if (length > lengthMax || start + length > end) return 0;
+      const slot = slots + TEXT_SLOT_BYTES * (i % slotNum);
+      const key = (keys + i * step) >>> 2;
+      from = start + length;
+      if (length === 0) {
+        const empty = (slot + TEXT_SLOT_EMPTY_KEY) >>> 2;
+        words.copyWithin(key, empty, empty + 2);
+        continue;
+      }
+      for (let at = start; at < from; at++) if (bytes[at]! > 0x7f) return 0;
+      const prefixLength = bytes[slot + TEXT_SLOT_LENGTH]!;
+      bytes.copyWithin(start - prefixLength, slot, slot + prefixLength);
+      xxh64Words(bytes, start - prefixLength, from, seedLow, seedHigh, words, key);
+      if (modulo !== 0n) this.#reduce(key, modulo);
+    }
+    return from === end ? 1 : 0;
   }
 
   countLines(at: number, end: number): number {

@@ -27,6 +27,7 @@ export { expandRows } from './expansion';
 export { hashTexts, xxh64 } from './hashing';
 export { scatterRows, sortBySegment, sortByShard } from './key-order';
 export { lookupPlaced } from './segments';
+export { hashInput } from './texts';
 export { countLines, readTsv } from './tsv';
 
 /**

@@ -21,6 +21,7 @@ import {
   TSV_STAGE,
 } from '../params';
 import { hashBytes, hashWords } from './hashing';
+import { wideBytes } from './texts';
 
 const TAB: u8 = 9;
 const NEWLINE: u8 = 10;
@@ -47,13 +48,6 @@ function columnLength(at: usize): u32 {
   const bytes = v128.load(at);
   const stops = v128.or(i8x16.eq(bytes, i8x16.splat(TAB)), i8x16.eq(bytes, i8x16.splat(NEWLINE)));
   return ctz<u32>(i8x16.bitmask(stops) | 0x10000);
-}
-
-/** Not zero when the next `length` bytes, up to 16, contain one beyond ASCII. */
-// @ts-ignore: decorator
-@inline
-function wideBytes(at: usize, length: u32): u32 {
-  return i8x16.bitmask(v128.load(at)) & ((1 << length) - 1);
 }
 
 const ONES: u64 = 0x0101010101010101;
