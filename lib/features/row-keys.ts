@@ -54,6 +54,7 @@ export class RowKeys {
    */
   toKeyedRows(rows: FeatureRows | KeyedRows): KeyedRows {
     const { slots } = this.#spec;
+    if (!Number.isSafeInteger(rows.rowCount)) reject(`${rows.rowCount} rows`);
     this.#checkDense(rows);
     if ('keys' in rows) {
       checkBags(slots, rows.rowCount, rows.keys.length / 2, rows.ends);

@@ -132,6 +132,9 @@ export class PaddleInputs {
       }
     }
     if (rowCount === 0) throw new CubeError('INVALID_ARGUMENT', 'the tensors have no rows');
+    if (dense !== undefined && !Number.isInteger(rowCount)) {
+      rejectTensor(dense, `its ${countValues(dense)} values are not rows of ${this.#denseNum}`);
+    }
     return rowCount;
   }
 
@@ -171,6 +174,9 @@ function toSlotColumn(tensor: GeneralTensor, range: SlotRange): SlotColumn {
   }
   const rowCount = shape[0] ?? size / range.count;
   const width = size / rowCount;
+  if (!Number.isInteger(rowCount)) {
+    rejectTensor(tensor, `its ${size} values are not rows of ${range.count}`);
+  }
   if (width === range.count) return { tensor, size, range, rowCount, ends: undefined };
   if (range.count > 1 || size === 0) {
     rejectTensor(tensor, `its ${size} values are not rows of ${range.count}`);

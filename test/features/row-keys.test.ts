@@ -113,6 +113,7 @@ test('rows that do not fit are rejected with row and slot', () => {
     [keyed([1, 1, 1, 2], 2), /row 1, slot item: 0 values/],
     [keyed([1, 3, 2, 2], 2), /slot item: -1 values/],
     [keyed([1, 1 + long, 2 + long, 2 + long], 2 + long), /slot tags: 1025 values/],
+    [{ rowCount: 1.25, dense: NO_DENSE, keys: new Uint32Array(10) }, /1\.25 rows/],
     [{ rowCount: 1, dense: NO_DENSE, features: ['a', 'b', 'c'] }, /3 values for 1 rows/],
     [{ rowCount: 1, dense: Float32Array.of(1), features: [] }, /1 dense values for 1 rows of 0/],
   ];
