@@ -141,7 +141,13 @@ export class ConsoleFeed {
   close(): void {
     this.#isClosed = true;
     this.#stopTimer();
-    for (const response of this.#streams.keys()) response.end();
+    for (const response of this.#streams.keys()) this.#end(response);
+  }
+
+  /** Nothing may be written to a response that has ended, and it closes only later. */
+  #end(response: ServerResponse): void {
+    this.#streams.delete(response);
+    response.end();
   }
 
   #startTimer(): void {
@@ -160,7 +166,7 @@ export class ConsoleFeed {
 
   #tick(): void {
     for (const [response, authorize] of this.#streams) {
-      authorize().catch(() => response.end());
+      authorize().catch(() => this.#end(response));
     }
     const timeMs = this.#sample();
     const values = Array.from(this.#values, roundValue);

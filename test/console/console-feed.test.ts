@@ -158,6 +158,25 @@ test('a slow reader is dropped, and pages are limited', async (t) => {
   assert.throws(() => feed.addStream({} as never, async () => undefined), { code: 'STOPPING' });
 });
 
+test('a page whose key is revoked gets no more events, while other pages do', async (t) => {
+  const { feed } = createFeed();
+  let isRevoked = false;
+  const revocable = async (): Promise<void> => {
+    if (isRevoked) throw new Error('the key was revoked');
+  };
+  const revoked = await openStream(await serve(t, feed, revocable));
+  const kept = await openStream(await serve(t, feed));
+  let text = '';
+  kept.on('data', (chunk) => {
+    text += chunk;
+  });
+  const ended = once(revoked.resume(), 'end');
+  isRevoked = true;
+  await ended;
+  const seen = text.length;
+  await waitUntil(() => text.length > seen);
+});
+
 test('the history has a fixed length, and percentiles are those since the last call', () => {
   const history = new SampleHistory(1);
   for (let i = 0; i < HISTORY_SAMPLES + 10; i++) history.add(i, Float64Array.of(i));
