@@ -21,6 +21,7 @@ import { CubeError } from '../core/errors.ts';
 import type { ServerLimits } from '../core/limits.ts';
 import type { Logger } from '../platform/logs.ts';
 import { AllowedMethods } from './allowed-methods.ts';
+import { joinChunks } from './body-pieces.ts';
 import { removeInternalHeaders } from './control-caller.ts';
 import { CorsRules } from './cors.ts';
 import { DirectConnections } from './direct-connections.ts';
@@ -305,6 +306,11 @@ export class HttpServer {
       if (onBodyEnd !== undefined) admission.onBodyEnd(request.raw, reply.raw, onBodyEnd);
       continueRequest(request.raw, reply.raw);
       return undefined;
+    });
+    this.app.addHook('preParsing', async (request, _reply, payload) => {
+      const isChunked = request.headers['content-length'] === undefined;
+      if (!isChunked || request.method === 'GET' || isStreamedBody(request)) return payload;
+      return joinChunks(payload);
     });
     this.app.addHook('preHandler', async () => admission.checkUnsentBytes());
     this.app.addHook('onSend', encodePayload);

@@ -1,6 +1,7 @@
 /** Splits a streamed body into batches of lines of bounded size. The body may be endless. */
 import { isUtf8 } from 'node:buffer';
 import { CubeError } from '../../lib/core/errors.ts';
+import { addPiece } from '../../lib/rpc/body-pieces.ts';
 
 /** Consecutive lines; a line that is too long or not UTF-8 is an error. */
 export interface LineBatch {
@@ -44,7 +45,7 @@ class LineBatchBuilder {
   #lines: (string | CubeError)[] = [];
   #bytes = 0;
   #nextLine = 1;
-  /** Chunks of the current line. */
+  /** Parts of the current line. */
   #pieces: Uint8Array[] | typeof TOO_LONG = [];
   #pieceBytes = 0;
 
@@ -73,7 +74,7 @@ class LineBatchBuilder {
     if (this.#pieces === TOO_LONG || piece.length === 0) return;
     this.#pieceBytes += piece.length;
     if (this.#pieceBytes > this.#limits.lineBytes) this.#pieces = TOO_LONG;
-    else this.#pieces.push(piece);
+    else addPiece(this.#pieces, piece);
   }
 
   endLine(): void {
