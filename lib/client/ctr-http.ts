@@ -41,7 +41,10 @@ export class CtrHttp implements CtrTransport {
       if (call[name] !== undefined) url.searchParams.set(name, `${call[name]}`);
     }
     const headers = {
-      ...(call.experimentKey !== undefined && { [EXPERIMENT_KEY]: call.experimentKey }),
+      ...(call.experimentKey !== undefined && {
+        // Node writes headers as Latin-1; the server reads UTF-8.
+        [EXPERIMENT_KEY]: Buffer.from(call.experimentKey).toString('latin1'),
+      }),
       ...(call.profile === true && { [PROFILE_KEY]: 'true' }),
       'content-type': type,
     };

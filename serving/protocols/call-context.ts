@@ -3,6 +3,7 @@
  * literals with their functions would allocate a closure for each function and request, and V8
  * keeps a literal with a getter until it collects the whole heap.
  */
+import { isUtf8 } from 'node:buffer';
 import type { CallGrant } from '../../lib/access/access-gate.ts';
 import { CubeError } from '../../lib/core/errors.ts';
 import { PROFILE_KEY } from '../../lib/core/request-profile.ts';
@@ -46,6 +47,16 @@ export interface CallContext {
 
 /** The part of the context that is known before the body is read. */
 export type HeadContext = Pick<CallContext, 'timeoutMs' | 'priority' | 'grant' | 'arrivedMs'>;
+
+/**
+ * Text of a header, which Node reads as Latin-1. Clients send UTF-8, so that the text is that of a
+ * body; other bytes are Latin-1.
+ */
+function decodeHeader<T>(value: T): T | string {
+  if (typeof value !== 'string' || !/[\x80-\xff]/.test(value)) return value;
+  const bytes = Buffer.from(value, 'latin1');
+  return isUtf8(bytes) ? bytes.toString() : value;
+}
 
 /** HTTP: the part of the context that is known from the head of the request. */
 export class HttpHeadContext implements HeadContext {
@@ -109,7 +120,7 @@ export class HttpCallContext extends HttpHeadContext implements CallContext, Can
   }
 
   experimentKey(): string | undefined {
-    return checkExperimentKey(this.headers[EXPERIMENT_KEY], EXPERIMENT_KEY);
+    return checkExperimentKey(decodeHeader(this.headers[EXPERIMENT_KEY]), EXPERIMENT_KEY);
   }
 
   traceparent(): string {

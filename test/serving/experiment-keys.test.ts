@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { after, before, type TestContext, test } from 'node:test';
+import { CtrClient } from '../../lib/client/ctr-client.ts';
 import { assignVariant } from '../../lib/core/experiment.ts';
 import { CTR_SERVICE, decodeCtrResponse, encodeCtrRequest } from '../../proto/ctr.ts';
 import { parseTraffic } from '../../serving/config/traffic-file.ts';
@@ -287,5 +288,22 @@ test('a key of another type or length is refused with its place', async () => {
     assert.equal(status, 400);
     const problem = `${place}: expected one value of at most 256 characters`;
     assert.ok(String(json.error).includes(problem), JSON.stringify(json));
+  }
+});
+
+test('a key in a header is the key of a body, beyond ASCII too', async () => {
+  const rows = toyRows(1);
+  const ask = async (header: string): Promise<unknown> =>
+    (await post('/v1/ctr:predict', toTsv(rows), { 'x-experiment-key': header })).variants;
+  for (let i = 0; i < 8; i++) {
+    const key = `用户 Zoé ${i}`;
+    const { variants } = await askJson(rows, key);
+    assert.deepEqual(await ask(Buffer.from(key).toString('latin1')), variants, key);
+    const client = new CtrClient({ url: server.url, timeoutMs: 10_000 });
+    const answer = await client.predict(toTsv(rows), { experimentKey: key });
+    client.close();
+    assert.deepEqual(answer.variants, variants, `${key}, by the client`);
+    const latin = `Zo\xe9 ${i}`;
+    assert.deepEqual(await ask(latin), (await askJson(rows, latin)).variants, 'Latin-1');
   }
 });

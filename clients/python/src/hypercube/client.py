@@ -232,7 +232,8 @@ class Client:
         deadline = time.monotonic() + timeout_ms / 1000
         headers = dict(headers)
         if options.get("experiment_key"):
-            headers["x-experiment-key"] = options["experiment_key"]
+            # http.client writes headers as Latin-1; the server reads UTF-8.
+            headers["x-experiment-key"] = options["experiment_key"].encode().decode("latin-1")
         if self._api_key:
             headers["Authorization"] = f"Bearer {self._api_key}"
         if self.compress:
@@ -254,7 +255,7 @@ class Client:
             try:
                 status, answered, content = address.send(method, path, body, headers, deadline)
                 if status == 200:
-                    return answered, json.loads(content)
+                    return answered, _read_answer(content)
                 error = _read_error(status, content)
                 pause_s = float(answered.get("Retry-After", "0")) if status == 429 else 0.0
             except (TimeoutError, socket.timeout):  # one class only from Python 3.10 on
@@ -385,9 +386,19 @@ def _remaining_s(deadline: float) -> float:
     return remaining
 
 
-def _read_error(status: int, content: bytes) -> HypercubeError:
+def _read_answer(content: bytes) -> Dict[str, Any]:
     try:
         answer = json.loads(content)
+    except RecursionError:
+        raise ValueError("the answer is nested too deeply") from None
+    if not isinstance(answer, dict):
+        raise ValueError("the answer is not a JSON object")
+    return answer
+
+
+def _read_error(status: int, content: bytes) -> HypercubeError:
+    try:
+        answer = _read_answer(content)
         return HypercubeError(answer.get("code") or code_of_status(status), str(answer["error"]), status)
     except (ValueError, KeyError, AttributeError):
         return HypercubeError(code_of_status(status), f"HTTP status {status}", status)
