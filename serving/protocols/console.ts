@@ -1,4 +1,5 @@
 /** The console of a serving process, and what its forms ask for. */
+import type { FastifyRequest } from 'fastify';
 import type { ConsoleFeed } from '../../lib/console/console-feed.ts';
 import { registerConsole } from '../../lib/console/console-routes.ts';
 import { CubeError } from '../../lib/core/errors.ts';
@@ -8,6 +9,7 @@ import { lookUpRow } from '../metrics/row-lookup.ts';
 import { sampleTable } from '../metrics/table-sample.ts';
 import { type Models, requireBundle } from '../models/model-registry.ts';
 import type { Endpoints } from './endpoints.ts';
+import { checkModelAccess } from './handle-prediction.ts';
 
 interface VersionQuery {
   readonly model?: string;
@@ -20,21 +22,22 @@ export function registerServingConsole(
   feed: ConsoleFeed,
 ): void {
   registerConsole(app, feed);
-  const find = ({ model, version }: VersionQuery): LoadedBundle => {
-    if (model === undefined) return requireBundle(models.findOnly());
-    return requireBundle(models.find(model, version === undefined ? {} : { version }));
+  const find = ({ model, version }: VersionQuery, { grant }: FastifyRequest): LoadedBundle => {
+    const selector = version === undefined ? {} : { version };
+    const found = model === undefined ? models.findOnly() : models.find(model, selector);
+    return requireBundle(checkModelAccess(models, grant, found));
   };
-  app.get('/v1/console/examples', async ({ query }) =>
-    listExampleRows(find(readQuery(query, ['model', 'version']))),
+  app.get('/v1/console/examples', async (request) =>
+    listExampleRows(find(readQuery(request.query, ['model', 'version']), request)),
   );
-  app.get('/v1/console/row', async ({ query }) => {
+  app.get('/v1/console/row', async (request) => {
     const names = ['model', 'version', 'slot', 'feature', 'key', 'table'] as const;
-    const given = readQuery(query, names);
-    return lookUpRow(find(given), given);
+    const given = readQuery(request.query, names);
+    return lookUpRow(find(given, request), given);
   });
-  app.get('/v1/console/table', async ({ query }) => {
-    const given = readQuery(query, ['model', 'version', 'table']);
-    return sampleTable(find(given), given.table ?? '');
+  app.get('/v1/console/table', async (request) => {
+    const given = readQuery(request.query, ['model', 'version', 'table']);
+    return sampleTable(find(given, request), given.table ?? '');
   });
 }
 

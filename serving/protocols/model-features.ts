@@ -6,6 +6,7 @@
 import { featureSpecToJson } from '../../lib/core/feature-spec.ts';
 import { type Models, requireBundle } from '../models/model-registry.ts';
 import type { Endpoints } from './endpoints.ts';
+import { checkModelAccess } from './handle-prediction.ts';
 
 interface FeaturesRoute {
   Params: { readonly model: string; readonly version?: string };
@@ -18,8 +19,9 @@ const PATHS = [
 
 export function registerModelFeatures({ http: { app } }: Endpoints, models: Models): void {
   for (const path of PATHS) {
-    app.get<FeaturesRoute>(path, async ({ params: { model, version } }) => {
-      const loaded = requireBundle(models.find(model, version === undefined ? {} : { version }));
+    app.get<FeaturesRoute>(path, async ({ params: { model, version }, grant }) => {
+      const found = models.find(model, version === undefined ? {} : { version });
+      const loaded = requireBundle(checkModelAccess(models, grant, found));
       const features = featureSpecToJson(loaded.features);
       return Object.assign({ model, version: loaded.version }, features);
     });

@@ -89,6 +89,12 @@ test('a key of one model reads nothing about another', async (t) => {
     `/v1/models/${BUNDLE}`,
     `/v1/models/${BUNDLE}/versions/1`,
     `/v1/models/${BUNDLE}/metadata`,
+    `/v1/models/${BUNDLE}/features`,
+    `/v1/models/${BUNDLE}/versions/1/features`,
+    `/v1/console/examples?model=${BUNDLE}`,
+    '/v1/console/examples',
+    `/v1/console/row?model=${BUNDLE}&key=7`,
+    `/v1/console/table?model=${BUNDLE}&table=deep`,
   ]) {
     const statuses: number[] = [];
     for (const key of made) {
