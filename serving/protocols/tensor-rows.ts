@@ -24,7 +24,7 @@ import {
 } from '../../lib/core/feature-rows.ts';
 import type { Slot } from '../../lib/core/slots.ts';
 import type { LoadedBundle } from '../engine/loaded-bundle.ts';
-import { toGraphRows } from './graph-tensors.ts';
+import { getGraphInputs, toGraphRows } from './graph-tensors.ts';
 import type { InputTensor, TensorsByName } from './input-tensor.ts';
 import { ROWS_PER_REQUEST_MAX } from './request-limits.ts';
 
@@ -71,8 +71,21 @@ export function toRows(tensors: TensorsByName, bundle: LoadedBundle): FeatureRow
   return { rowCount, dense, rawDense: raw, ...slotFeatures(slots, given, rowCount) };
 }
 
-function rejectUnknownInputs(tensors: TensorsByName, { features, plan }: LoadedBundle): void {
-  const forms = [CATEGORICAL, KEYS, ...(plan.denseNum > 0 ? [DENSE] : [])];
+/** Names of all inputs that requests may have. */
+export function listInputNames(bundle: LoadedBundle): string[] {
+  if (bundle.ids !== undefined) return getGraphInputs(bundle).map(({ name }) => name);
+  const { slots, dense } = bundle.features;
+  return [...listForms(bundle), ...[...slots, ...(dense?.features ?? [])].map(({ name }) => name)];
+}
+
+/** Names of tensors that have all slots or all dense values. */
+function listForms({ plan }: LoadedBundle): string[] {
+  return [CATEGORICAL, KEYS, ...(plan.denseNum > 0 ? [DENSE] : [])];
+}
+
+function rejectUnknownInputs(tensors: TensorsByName, bundle: LoadedBundle): void {
+  const { features } = bundle;
+  const forms = listForms(bundle);
   let featureNames: ReadonlySet<string> | undefined;
   for (const [name, tensor] of tensors) {
     if (forms.includes(name)) continue;

@@ -15,7 +15,7 @@ import type { LoadedBundle } from '../engine/loaded-bundle.ts';
 import { getModelMetadata } from './infer.ts';
 import { InputTensor } from './input-tensor.ts';
 import { ROWS_PER_REQUEST_MAX } from './request-limits.ts';
-import { CATEGORICAL, DENSE, KEYS } from './tensor-rows.ts';
+import { CATEGORICAL, DENSE, KEYS, listInputNames } from './tensor-rows.ts';
 
 type JsonObject = Readonly<Record<string, unknown>>;
 
@@ -73,7 +73,10 @@ export function* parseTfsExamples(
     if (!isObject(row)) examples.item(i).fail('an object of features');
   });
   const columns = toColumns(rows as readonly JsonObject[], bundle);
+  const names = new Set(listInputNames(bundle));
   for (const [name, field] of body.optional('context', (context) => context.entries()) ?? []) {
+    // Each becomes a value of every row, so unknown ones are refused before.
+    if (!names.has(name)) field.fail('a name of an input of the model');
     if (columns.has(name)) field.fail('a feature that no example has');
     columns.set(name, new Array(rows.length).fill(field.value));
   }

@@ -145,6 +145,7 @@ test(':classify and :regress answer examples with a context', async (t) => {
   assertScores(scores, old, rows);
   for (const [body, problem] of [
     [{ examples: [5] }, /examples\[0\]: expected an object of features, got 5/],
+    [{ examples, context: { C9: 'z' } }, /context\.C9: expected a name of an input of the model/],
     [{ examples, context: { C1: 'z' } }, /context\.C1: expected a feature that no example has/],
     [{ examples, signature_name: 'classification' }, /signature_name: expected one of/],
     [{ instances: examples }, /examples is missing/],
