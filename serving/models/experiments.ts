@@ -16,7 +16,7 @@ import type { Models, VersionSelector } from './model-registry.ts';
 import type { Traffic } from './traffic.ts';
 
 /** How a protocol finds the version that serves a request. */
-export type VersionFinder = Pick<Models, 'find' | 'findOnly'>;
+export type VersionFinder = Pick<Models, 'find' | 'findOnly' | 'findOnlyName'>;
 
 /** The variant of a request in an experiment. */
 export interface Assignment {
@@ -203,7 +203,8 @@ class RequestAssignment implements ExperimentedRequest {
     this.#isAssigned = key !== undefined;
     this.finder = {
       find: (model, selector = {}) => this.#find(model, selector),
-      findOnly: () => this.#find(rules.models.getName(rules.models.findOnly()), {}),
+      findOnly: () => this.#find(rules.models.findOnlyName(), {}),
+      findOnlyName: () => rules.models.findOnlyName(),
     };
   }
 

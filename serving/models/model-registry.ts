@@ -32,6 +32,9 @@ export interface Models {
    */
   findOnly(): LoadedVersion;
 
+  /** The name of the only model. @throws CubeError INVALID_ARGUMENT when there are several */
+  findOnlyName(): string;
+
   /** The name by which requests call the model of a version that `find` or `findOnly` returned. */
   getName(loaded: LoadedVersion): string;
 
@@ -104,10 +107,14 @@ export class ModelRegistry implements Models {
   }
 
   findOnly(): LoadedVersion {
-    const all = this.#all;
+    return this.find(this.findOnlyName());
+  }
+
+  findOnlyName(): string {
+    const all = [...this.#all.keys()];
     const [only, ...others] = all;
-    if (only !== undefined && others.length === 0) return this.#name(only[0], only[1].current);
-    const names = [...all.keys()].join(', ');
+    if (only !== undefined && others.length === 0) return only;
+    const names = all.join(', ');
     throw new CubeError(
       'INVALID_ARGUMENT',
       `several models are served here; name one of them: ${names}`,

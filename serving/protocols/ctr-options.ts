@@ -91,5 +91,5 @@ export function findBundle(
     ...(version === '' ? {} : { version }),
     ...(label === '' ? {} : { label }),
   };
-  return requireBundle(models.find(model === '' ? models.findOnly().name : model, selector));
+  return requireBundle(models.find(model === '' ? models.findOnlyName() : model, selector));
 }

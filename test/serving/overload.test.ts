@@ -133,6 +133,7 @@ function serveOnly(bundle: LoadedBundle): Models {
   return {
     find: () => bundle,
     findOnly: () => bundle,
+    findOnlyName: () => bundle.name,
     getName: ({ name }) => name,
     loadedVersions: () => [bundle],
     status: () => [],
