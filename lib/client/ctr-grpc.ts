@@ -18,6 +18,7 @@ import {
   parseVariants,
   type Variants,
 } from '../../proto/ctr.ts';
+import { CubeError } from '../core/errors.ts';
 import { LiveEntry, LiveList } from '../core/live-list.ts';
 import { PROFILE_KEY, parseProfile, type RequestProfile } from '../core/request-profile.ts';
 import { wallClockMs } from '../platform/clock.ts';
@@ -67,7 +68,9 @@ export class CtrGrpc implements CtrTransport {
     const metadata = new Metadata();
     const { token } = this.#credentials;
     if (token !== undefined) metadata.set('authorization', `Bearer ${token}`);
-    if (call.experimentKey !== undefined) metadata.set(EXPERIMENT_KEY, call.experimentKey);
+    if (call.experimentKey !== undefined) {
+      metadata.set(EXPERIMENT_KEY, requireAscii(call.experimentKey));
+    }
     if (call.profile === true) metadata.set(PROFILE_KEY, 'true');
     const { bytes, variants, profile } = await this.#send(request, metadata, deadline);
     return {
@@ -128,4 +131,13 @@ function createTls({ tlsOptions = {} }: Credentials): ChannelCredentials {
 /** The serializer of messages that are bytes already. */
 function identity(bytes: Buffer): Buffer {
   return bytes;
+}
+
+/** gRPC has no other text in metadata. @throws CubeError INVALID_ARGUMENT */
+function requireAscii(experimentKey: string): string {
+  if (/^[\x20-\x7e]*$/.test(experimentKey)) return experimentKey;
+  throw new CubeError(
+    'INVALID_ARGUMENT',
+    'an experiment key over gRPC is printable ASCII; send others over http:// or https://',
+  );
 }

@@ -303,6 +303,12 @@ test('a key in a header is the key of a body, beyond ASCII too', async () => {
     const answer = await client.predict(toTsv(rows), { experimentKey: key });
     client.close();
     assert.deepEqual(answer.variants, variants, `${key}, by the client`);
+    const overGrpc = new CtrClient({ url: server.url.replace('http', 'grpc'), timeoutMs: 10_000 });
+    await assert.rejects(overGrpc.predict(toTsv(rows), { experimentKey: key }), {
+      code: 'INVALID_ARGUMENT',
+      message: /printable ASCII/,
+    });
+    overGrpc.close();
     const latin = `Zo\xe9 ${i}`;
     assert.deepEqual(await ask(latin), (await askJson(rows, latin)).variants, 'Latin-1');
   }

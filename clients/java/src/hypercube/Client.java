@@ -252,7 +252,7 @@ public final class Client {
     long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(options.timeoutMs);
     HttpRequest.Builder request = HttpRequest.newBuilder();
     headers.forEach(request::setHeader);
-    if (!call.experimentKey.isEmpty()) request.setHeader("x-experiment-key", call.experimentKey);
+    if (!call.experimentKey.isEmpty()) request.setHeader("x-experiment-key", requireAscii(call.experimentKey));
     if (!options.apiKey.isEmpty()) request.setHeader("Authorization", "Bearer " + options.apiKey);
     byte[] body = content;
     if (options.compress) {
@@ -388,6 +388,12 @@ public final class Client {
     return Map.of(
         "name", name, "datatype", datatype, "shape", List.of(rows, width),
         "parameters", Map.of("binary_data_size", rows * width * bytes));
+  }
+
+  /** Java's HTTP client refuses other characters, or sends question marks. */
+  private static String requireAscii(String experimentKey) throws HypercubeException {
+    if (experimentKey.chars().allMatch(unit -> unit >= 0x20 && unit < 0x7f)) return experimentKey;
+    throw new HypercubeException("INVALID_ARGUMENT", "experimentKey: Java's HTTP client sends printable ASCII only", 0);
   }
 
   private static HypercubeException wrongWidth(String name, int row, int expected, int got) {
