@@ -340,6 +340,24 @@ test('heads are known whose ids, sizes of strings and blanks before them differ'
   assert.ok(!isKnown(encode(keys(2), some)));
 });
 
+test('a head that differs from the last one in any byte is another one', () => {
+  const parser = new InferParser();
+  const heads = getHeads(parser);
+  const { body, header } = encode(keys(1, { parameters: { other: 'text' } }), some);
+  const length = Number(header);
+  learn(parser, { body, header }, VERSIONS[0]!);
+  const idAt = body.indexOf('"id":"') + 6;
+  for (let at = 0; at < length; at++) {
+    assert.ok(heads.find(body, length) !== undefined);
+    const other = Buffer.from(body);
+    other[at]! ^= 1;
+    assert.equal(heads.find(other, length) !== undefined, at === idAt, `byte ${at}`);
+  }
+  // The data has the length of the sizes, but a size is no number any more.
+  const noSize = Buffer.from(body.toString('latin1').replace('size":8', 'size":x'), 'latin1');
+  assert.equal(heads.find(noSize, length), undefined);
+});
+
 test('a request with a known head is checked against the version that serves it', () => {
   const parser = new InferParser();
   const sent = encode(keys(2), some);
