@@ -4,7 +4,7 @@
  */
 import { CubeError } from './errors.ts';
 import type { Kernels } from './kernels/contract.ts';
-import { createKernels, createMemory, type KernelKind } from './kernels/kernels.ts';
+import { createKernels, createMemory, type KernelKind, shareByKind } from './kernels/kernels.ts';
 import { xxh64Words } from './kernels/xxh64.ts';
 import { SlotModulos } from './slot-modulos.ts';
 import { getModulo, type HashSpec, type SlotKeyRule } from './slots.ts';
@@ -60,16 +60,9 @@ class HashScratch {
   }
 }
 
-const scratches = new Map<KernelKind | undefined, HashScratch>();
-
-function getHashScratch(kind: KernelKind | undefined): HashScratch {
-  let scratch = scratches.get(kind);
-  if (scratch === undefined) {
-    scratch = new HashScratch(kind);
-    scratches.set(kind, scratch);
-  }
-  return scratch;
-}
+const getHashScratch: (kind: KernelKind | undefined) => HashScratch = shareByKind(
+  (kind) => new HashScratch(kind),
+);
 
 const words = new Uint32Array(2);
 

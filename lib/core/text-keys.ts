@@ -7,7 +7,7 @@
 import { LINE_CHARS_MAX } from './feature-rows.ts';
 import { encodeSlotPrefixes, RowHasher } from './hash.ts';
 import type { Kernels } from './kernels/contract.ts';
-import { createKernels, createMemory, type KernelKind } from './kernels/kernels.ts';
+import { createKernels, createMemory, type KernelKind, shareByKind } from './kernels/kernels.ts';
 import {
   HASH_MODULO,
   HASH_SEED,
@@ -197,17 +197,9 @@ class TextScratch {
   }
 }
 
-const scratches = new Map<KernelKind | undefined, TextScratch>();
-
-/** The scratch memory of this thread. Calls are synchronous, so all readers share it. */
-function getTextScratch(kind: KernelKind | undefined): TextScratch {
-  let scratch = scratches.get(kind);
-  if (scratch === undefined) {
-    scratch = new TextScratch(kind);
-    scratches.set(kind, scratch);
-  }
-  return scratch;
-}
+const getTextScratch: (kind: KernelKind | undefined) => TextScratch = shareByKind(
+  (kind) => new TextScratch(kind),
+);
 
 /** For each slot, its prefix and the key of an empty text, as the kernel reads them. */
 function encodeSlots(

@@ -3,7 +3,7 @@
  */
 import { LINE_CHARS_MAX } from './feature-rows.ts';
 import type { Kernels } from './kernels/contract.ts';
-import { createKernels, createMemory, type KernelKind } from './kernels/kernels.ts';
+import { createKernels, createMemory, type KernelKind, shareByKind } from './kernels/kernels.ts';
 import {
   HASH_MODULO,
   HASH_SEED,
@@ -166,14 +166,6 @@ export class TsvScratch {
   }
 }
 
-const scratches = new Map<KernelKind | undefined, TsvScratch>();
-
-/** The scratch memory of this thread. Calls are synchronous, so all parsers share it. */
-export function getTsvScratch(kind: KernelKind | undefined): TsvScratch {
-  let scratch = scratches.get(kind);
-  if (scratch === undefined) {
-    scratch = new TsvScratch(kind);
-    scratches.set(kind, scratch);
-  }
-  return scratch;
-}
+export const getTsvScratch: (kind: KernelKind | undefined) => TsvScratch = shareByKind(
+  (kind) => new TsvScratch(kind),
+);

@@ -174,10 +174,9 @@ function toSlotColumn(tensor: GeneralTensor, range: SlotRange): SlotColumn {
   }
   const rowCount = shape[0] ?? size / range.count;
   const width = size / rowCount;
-  if (!Number.isInteger(rowCount)) {
-    rejectTensor(tensor, `its ${size} values are not rows of ${range.count}`);
+  if (Number.isInteger(rowCount) && width === range.count) {
+    return { tensor, size, range, rowCount, ends: undefined };
   }
-  if (width === range.count) return { tensor, size, range, rowCount, ends: undefined };
   if (range.count > 1 || size === 0) {
     rejectTensor(tensor, `its ${size} values are not rows of ${range.count}`);
   }

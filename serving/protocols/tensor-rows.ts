@@ -84,15 +84,12 @@ function listForms({ plan }: LoadedBundle): string[] {
 }
 
 function rejectUnknownInputs(tensors: TensorsByName, bundle: LoadedBundle): void {
-  const { features } = bundle;
   const forms = listForms(bundle);
-  let featureNames: ReadonlySet<string> | undefined;
+  let names: ReadonlySet<string> | undefined;
   for (const [name, tensor] of tensors) {
     if (forms.includes(name)) continue;
-    featureNames ??= new Set(
-      [...features.slots, ...(features.dense?.features ?? [])].map(({ name }) => name),
-    );
-    if (featureNames.has(name)) continue;
+    names ??= new Set(listInputNames(bundle));
+    if (names.has(name)) continue;
     tensor.fail(`name: expected one of ${forms.join(', ')}, or a slot or dense feature by name`);
   }
 }

@@ -59,3 +59,21 @@ export function createMemory(bytes: number): WebAssembly.Memory {
   const initial = Math.ceil(bytes / PAGE_BYTES);
   return new WebAssembly.Memory({ initial, maximum: MEMORY_PAGES_MAX, shared: true });
 }
+
+/**
+ * Makes one object for each kind, when it is asked for the first time. Calls are synchronous, so
+ * all users in a thread share it.
+ */
+export function shareByKind<T>(
+  create: (kind: KernelKind | undefined) => T,
+): (kind: KernelKind | undefined) => T {
+  const made = new Map<KernelKind | undefined, T>();
+  return (kind) => {
+    let one = made.get(kind);
+    if (one === undefined) {
+      one = create(kind);
+      made.set(kind, one);
+    }
+    return one;
+  };
+}
