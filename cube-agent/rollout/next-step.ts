@@ -258,11 +258,15 @@ function stepFromActive({ rollout, fleet, policy, elapsed }: StepInput): Step {
   return { kind: 'wait', reason: `active, watched for ${policy.watchMs} ms` };
 }
 
-/** The last channel, which has the most users, is rolled back first. */
+/**
+ * The last channel, which has the most users, is rolled back first. A rollout that moved no channel
+ * rolls none back unless the version is bad: an operator may have activated it since.
+ */
 function stepFromFailed(input: StepInput): Step {
   const { rollout, fleet } = input;
   const quarantines = rollout.fault === 'version';
-  const view = fleet.channels.findLast(({ pointer }) => pointer === rollout.version);
+  const rollsBack = quarantines || rollout.from !== undefined;
+  const view = fleet.channels.findLast(({ pointer }) => rollsBack && pointer === rollout.version);
   if (view !== undefined) {
     const { channel, pointer, isPinned, changedBy } = view;
     if (isPinned) {

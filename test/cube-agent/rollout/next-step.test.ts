@@ -91,6 +91,8 @@ test('a channel moves only to a loaded candidate, from the known entry, never wh
         const view = fleet.channels.find((one) => one.channel === step.channel);
         assert.ok(view?.pointer === rollout.version && !view.isPinned);
         assert.equal(step.quarantines, rollout.fault === 'version');
+        // Channels that the rollout never moved were moved by an operator.
+        assert.ok(step.quarantines || rollout.from !== undefined);
       }
       if (step.kind === 'quarantine') assert.equal(rollout.fault, 'version');
       if (step.kind === 'stage')
