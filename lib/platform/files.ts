@@ -13,6 +13,7 @@ import {
   fstatSync,
   fsyncSync,
   linkSync,
+  lstatSync,
   mkdirSync,
   mkdtempSync,
   openSync,
@@ -393,6 +394,17 @@ export function copyFileIfAbsent(path: string, source: string): boolean {
       rmSync(temporary, { force: true });
     }
   });
+}
+
+/**
+ * Checks that a finished file may take this place: renaming it would replace a device, a pipe or a
+ * link instead of writing to it. @throws CubeError INVALID_ARGUMENT
+ */
+export function requireReplaceable(path: string): void {
+  const found = withFileError('write', path, () => lstatSync(path, { throwIfNoEntry: false }));
+  if (found === undefined || found.isFile()) return;
+  const kind = found.isDirectory() ? 'a folder' : found.isSymbolicLink() ? 'a link' : 'no file';
+  throw new CubeError('INVALID_ARGUMENT', `${path} is ${kind}: name a regular file, or a new one`);
 }
 
 /** Moves a finished file or folder into place. */

@@ -1,7 +1,13 @@
 /** Streams text or bytes to a temporary sibling file, which `finish` renames into place. */
 import { createWriteStream, rmSync, type WriteStream } from 'node:fs';
 import { dirname } from 'node:path';
-import { fileError, getTemporarySiblingPath, makeFolder, movePath } from './files.ts';
+import {
+  fileError,
+  getTemporarySiblingPath,
+  makeFolder,
+  movePath,
+  requireReplaceable,
+} from './files.ts';
 
 export class StreamWriter {
   readonly #path: string;
@@ -11,6 +17,7 @@ export class StreamWriter {
 
   constructor(path: string) {
     this.#path = path;
+    requireReplaceable(path);
     makeFolder(dirname(path));
     this.#temporary = getTemporarySiblingPath(path);
     this.#stream = createWriteStream(this.#temporary, { flags: 'wx' });

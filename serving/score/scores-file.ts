@@ -12,6 +12,7 @@ import {
   readText,
   removePath,
   replaceFile,
+  requireReplaceable,
 } from '../../lib/platform/files.ts';
 import { FolderLock } from '../../lib/platform/folder-lock.ts';
 import { PartialFile } from '../../lib/platform/partial-file.ts';
@@ -67,6 +68,7 @@ export class ScoresFile {
   /** @throws CubeError CONFLICT when another process writes the file, or it is of other work */
   constructor(path: string, source: ScoreSource, restart: boolean) {
     const [partPath, journalPath, lockPath] = listPaths(path);
+    requireReplaceable(path);
     this.#path = path;
     this.#lock = new FolderLock(lockPath);
     try {

@@ -1,5 +1,14 @@
 import assert from 'node:assert/strict';
-import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { execFileSync } from 'node:child_process';
+import {
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, test } from 'node:test';
@@ -88,4 +97,18 @@ test('a large stream leaks no listeners, and the file appears atomically', async
   process.off('warning', onWarning);
   assert.equal(readFile(path('stream')).length, 5_000_000);
   assert.deepEqual(warnings, []);
+});
+
+test('a stream replaces no link, pipe or folder', async () => {
+  const [link, pipe, file] = [path('link'), path('pipe'), path('target')];
+  writeFileSync(file, 'old');
+  symlinkSync(file, link);
+  execFileSync('mkfifo', [pipe]);
+  for (const other of [link, pipe, folder]) {
+    assert.throws(() => new StreamWriter(other), { code: 'INVALID_ARGUMENT' }, other);
+  }
+  const writer = new StreamWriter(file);
+  await writer.write('new');
+  await writer.finish();
+  assert.deepEqual([readFileSync(file, 'utf8'), readFileSync(link, 'utf8')], ['new', 'new']);
 });
