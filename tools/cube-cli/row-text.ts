@@ -5,7 +5,7 @@ import { decodeRows } from '../../lib/core/row-codec.ts';
 
 /** Formats a number as the shortest decimal that parses to the same f32. */
 export function formatF32(value: number): string {
-  for (let digits = 1; digits < 9; digits++) {
+  for (let digits = 1; digits <= 9; digits++) {
     const text = String(Number(value.toPrecision(digits)));
     if (Math.fround(Number(text)) === value) return text;
   }
