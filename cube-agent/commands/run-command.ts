@@ -20,6 +20,7 @@ import {
   type LogFormat,
   type Logger,
 } from '../../lib/platform/logs.ts';
+import { TRUSTED_KEYS_VARIABLE } from '../../lib/repository/signatures.ts';
 import { type CallerOptions, createServerCredentials } from '../../lib/rpc/credential-options.ts';
 import { Agent } from '../host/agent.ts';
 import {
@@ -104,7 +105,7 @@ export function addRunCommand(program: Command): void {
   addFetchOptions(addTrustedKeysOption(addServerCredentialOptions(command)));
   addLogFormatOption(command)
     .addHelpText('after', EXAMPLES)
-    .action(({ logFormat, ...options }: RunOptions) => runAgent(readConfig(options), logFormat));
+    .action((options: RunOptions) => runAgent(readConfig(command, options), options.logFormat));
 }
 
 const EXAMPLES = `
@@ -114,7 +115,8 @@ Examples:
   cube-agent run --config /etc/hypercube/agent.yaml
 
 Servers activate the version of the first channel. Versions of the other channels are loaded
-too, for lookups that name such a version. With --config, only --log-format may be given.`;
+too, for lookups that name such a version. With --config, only --log-format may be given, and
+environment variables do not replace fields of the file.`;
 
 function addFetchOptions(command: Command): Command {
   const { pollMs, retireGraceMs, parallel, keepVersions } = NUMBER_RANGES;
@@ -167,16 +169,31 @@ function collectNames(text: string, before: readonly string[] = []): string[] {
   return [...before, parseNameOption('channel')(text)];
 }
 
-/** The configuration comes from a file or from options, not from both. */
-function readConfig(options: RunOptions): AgentConfig {
-  const { config, ...flags } = options;
-  if (config === undefined) return toConfig(flags);
-  const [other] = Object.keys(flags);
-  if (other === undefined) return readAgentConfig(config);
-  const flag = toFlag(other);
-  throw new UsageError(
-    `--config and ${flag} cannot be combined; put "${flag.slice(2)}" into ${config}`,
+/**
+ * The configuration comes from a file or from options, not from both. Variables, which an operator
+ * exports for other commands of the same shell, do not change a file.
+ */
+function readConfig(command: Command, options: RunOptions): AgentConfig {
+  const { config: path } = options;
+  if (path === undefined) return toConfig(options);
+  const other = Object.keys(options).find(
+    (name) =>
+      !['config', 'logFormat'].includes(name) && command.getOptionValueSource(name) === 'cli',
   );
+  if (other !== undefined) {
+    const flag = toFlag(other);
+    throw new UsageError(
+      `--config and ${flag} cannot be combined; put "${flag.slice(2)}" into ${path}`,
+    );
+  }
+  const config = readAgentConfig(path);
+  if (options.trustedKeys !== undefined && config.trustedKeys === undefined) {
+    throw new UsageError(
+      `${TRUSTED_KEYS_VARIABLE} is set, but ${path} has no trusted-keys, so signatures would not ` +
+        'be checked; add trusted-keys to the file, or unset the variable',
+    );
+  }
+  return config;
 }
 
 function toConfig(flags: RunOptions): AgentConfig {

@@ -103,6 +103,27 @@ test('wrong flags: exit 2 and what to do', async (t) => {
   assert.equal((await runProcess('cube-agent/main.js', 'frobnicate')).code, 2);
 });
 
+test('variables for other commands do not stop an agent with a configuration file', async (t) => {
+  const folder = temporaryFolder(t);
+  const config = join(folder, 'agent.yaml');
+  writeFileSync(
+    config,
+    'repository: missing\ndata-dir: host\nbundles: [{name: ctr}]\nservers: ["127.0.0.1:8000"]\n',
+  );
+  const run = ['run', '--config', config];
+  const setVariable = (name: string): void => {
+    process.env[name] = join(folder, 'none');
+    t.after(() => delete process.env[name]);
+  };
+  setVariable('CUBE_CONTROL_TOKEN_FILE');
+  setVariable('CUBE_TLS_CA');
+  await refused(1, /no repository at .*missing/, ...run);
+  const both = [...run, '--tls-ca', 'ca.pem'];
+  await refused(2, /--config and --tls-ca cannot be combined; put "tls-ca" into .*agent/, ...both);
+  setVariable('CUBE_TRUSTED_KEYS');
+  await refused(2, /CUBE_TRUSTED_KEYS is set, but .*agent\.yaml has no trusted-keys/, ...run);
+});
+
 test('rolling back the only version is refused and quarantines nothing', async (t) => {
   const repository = await makeRepository(t, '1');
   await runAgentCommand('activate', ...of(repository), '--version', '1', '--reason', 'first');
