@@ -249,14 +249,18 @@ export class RolloutDriver {
     const hasTarget =
       last !== undefined && findRollbackTarget(last, { channels }, version) !== undefined;
     if (state === 'failed' && isPointedTo && !hasTarget) return undefined;
-    const isWatched = this.#getAgeMs(version, entry) < policy.watchMs;
+    // A rollout without a watch blocks nobody, and one with a shorter watch need not wait longer.
+    const watchMs = Math.min(readWatchMs(entry) ?? policy.watchMs, policy.watchMs);
+    const isWatched = this.#getAgeMs(version, entry) < watchMs;
     const isInProgress =
       state === 'seen' ||
       STATES_BEFORE_ACTIVE.has(state) ||
       (state === 'active' && isPointedTo && isWatched) ||
       (state === 'failed' && isPointedTo) ||
       (readFault(entry) === 'version' && !quarantined.has(version));
-    return isInProgress ? `the rollout of ${version} is ${state}, by ${holder}` : undefined;
+    if (!isInProgress) return undefined;
+    const until = state === 'active' ? formatWatchEnd(entry, watchMs) : '';
+    return `the rollout of ${version} is ${state}${until}, by ${holder}`;
   }
 
   /**
@@ -295,12 +299,13 @@ export class RolloutDriver {
   }
 
   async #take(step: Step, { entry, rollout, fleet, candidateSeq }: Inspection): Promise<void> {
-    const { repository, bundle, version, holder: by } = this.#options;
+    const { repository, bundle, version, policy, holder: by } = this.#options;
     const mover = { by, reason: entry?.reason ?? 'rollout' };
     switch (step.kind) {
       case 'enter': {
         const { state, reason, fault = rollout.fault, from } = step;
-        await this.#enter(entry?.seq ?? 0, state, reason, { fault, from });
+        const watchMs = state === 'active' ? policy.watchMs : undefined;
+        await this.#enter(entry?.seq ?? 0, state, reason, { fault, from, watchMs });
         return;
       }
       case 'stage':
@@ -341,6 +346,8 @@ export class RolloutDriver {
     detail: {
       fault?: Fault | undefined;
       from?: Readonly<Record<string, number>> | undefined;
+      /** With state `active`. */
+      watchMs?: number | undefined;
     } = {},
   ): Promise<void> {
     const { holder, bundle, logger } = this.#options;
@@ -431,4 +438,16 @@ function readStartSeqs(
   return Object.fromEntries(
     Object.entries(from).filter((pair): pair is [string, number] => Number.isInteger(pair[1])),
   );
+}
+
+/** @returns how long the rollout of an active version watches it; undefined in older logs */
+function readWatchMs({ detail }: RolloutEntry): number | undefined {
+  const { watchMs } = (detail ?? {}) as { watchMs?: unknown };
+  return typeof watchMs === 'number' ? watchMs : undefined;
+}
+
+/** By the clock of the machine that wrote the entry; empty if its time is unreadable. */
+function formatWatchEnd({ at }: RolloutEntry, watchMs: number): string {
+  const end = new Date(Date.parse(at) + watchMs);
+  return Number.isNaN(end.getTime()) ? '' : ` and watched until ${end.toISOString()}`;
 }

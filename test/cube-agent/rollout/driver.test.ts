@@ -217,8 +217,8 @@ test('two unhealthy versions in a row are rolled back to the last good one', asy
   const { repository, fleet, driver, states, pointers } = await makeWorld(t, '1', '2', '3');
   await toEnd(driver('1'));
   const watched = { watchMs: 60_000 };
-  assert.equal((await toEnd(driver('2'))).state, 'active');
   const second = driver('2', watched);
+  assert.equal((await toEnd(second)).state, 'active');
   assert.equal(await pointers(), '2 2 2');
   // The third rollout starts when the watch of the second is over.
   assert.match((await driver('3', watched).inspect()).step.kind, /wait/);
@@ -332,6 +332,23 @@ test('a clock jump neither blocks the next rollout nor shortens a watch', async 
   assert.equal((await toEnd(first)).step.kind, 'done');
   await toEnd(second);
   assert.equal((await repository.readChannel('ctr', 'stable')).pointer?.version, '2');
+});
+
+test('the next rollout waits until the one before was watched, and says until when', async (t) => {
+  const { driver, pointers } = await makeWorld(t, '1', '2');
+  const watched = { watchMs: DAY_MS };
+  await toEnd(driver('1', watched));
+  const blocked = await toEnd(driver('2', watched));
+  const reason = /the rollout of 1 is active and watched until \d{4}-\d\d-\d\dT[^ ]+Z, by me/;
+  assert.match(describeStep(blocked.step), reason);
+  assert.equal(await pointers(), '1 1 1');
+});
+
+test('a rollout is not blocked by one that needed no watch', async (t) => {
+  const { driver, pointers } = await makeWorld(t, '1', '2');
+  await toEnd(driver('1', { watchMs: 0 }));
+  await toEnd(driver('2', { watchMs: DAY_MS }));
+  assert.equal(await pointers(), '2 2 2');
 });
 
 test('a channel moved or pinned by an operator stays; the canary is rolled back', async (t) => {
