@@ -1,6 +1,8 @@
 /** `cube-agent rollout`: does what a controller does, for one version, from a terminal. */
 
 import { CubeError } from '../../lib/core/errors.ts';
+import { GOLDEN_FILE } from '../../lib/core/golden-row.ts';
+import type { RolloutState } from '../../lib/core/rollout.ts';
 import {
   type Command,
   InvalidArgumentError,
@@ -15,6 +17,7 @@ import {
 } from '../../lib/platform/encryption-options.ts';
 import { createLogger } from '../../lib/platform/logs.ts';
 import { LiveText, printLine } from '../../lib/platform/terminal-output.ts';
+import type { Repository } from '../../lib/repository/repository.ts';
 import type { CallerOptions } from '../../lib/rpc/credential-options.ts';
 import { shouldPause } from '../rollout/next-step.ts';
 import {
@@ -69,6 +72,19 @@ interface RolloutOptions extends ChannelOptions, CallerOptions, DecryptOptions {
   readonly wait?: boolean;
   readonly dryRun?: boolean;
   readonly json?: boolean;
+}
+
+interface RolloutParts {
+  readonly repository: Repository;
+  readonly rollouts: BundleRolloutConfig;
+}
+
+interface DriverParts extends RolloutParts {
+  readonly stopping: AbortSignal;
+}
+
+interface GateNeeds extends RolloutParts {
+  readonly options: RolloutOptions;
 }
 
 const EXAMPLES = `
@@ -176,14 +192,21 @@ async function runRollout(options: RolloutOptions): Promise<number> {
   for (const signal of ['SIGINT', 'SIGTERM'] as const) {
     process.once(signal, () => stopping.abort());
   }
-  const driver = openDriver(options, stopping.signal);
+  const repository = openRepositoryWithKeys(options);
+  const rollouts = readBundleRollouts(options);
+  const driver = openDriver(options, { repository, rollouts, stopping: stopping.signal });
   const shown = new ProgressPrinter(version, options.json ?? false);
-  if (dryRun) {
-    shown.show(await driver.inspect());
-    return 0;
+  if (abort && !dryRun) {
+    await driver.abort(reason);
+  } else {
+    const progress = await driver.inspect();
+    if (!abort) await requireGoldenRows(progress, { repository, rollouts, options });
+    if (dryRun) {
+      shown.show(progress);
+      return 0;
+    }
+    await startOrResume(driver, progress, options);
   }
-  if (abort) await driver.abort(reason);
-  else await startOrResume(driver, options);
   for (;;) {
     const progress = await driver.advance();
     shown.show(progress);
@@ -208,27 +231,57 @@ function computeExitCode({ state, step }: RolloutProgress, wait: boolean): numbe
 /** @throws CubeError CONFLICT if the rollout has ended and --resume is missing */
 async function startOrResume(
   driver: RolloutDriver,
+  { state }: RolloutProgress,
   { version, bundle, resume }: RolloutOptions,
 ): Promise<void> {
-  const { state } = await driver.inspect();
   if (resume && state === undefined) {
     const text = `there is no rollout of ${bundle} ${version} to resume`;
     throw new CubeError('NOT_FOUND', `${text}; start one without --resume`);
   }
-  const hasEnded = state === 'failed' || state === 'rolled-back';
-  if (hasEnded && !resume) {
+  if (hasEnded(state) && !resume) {
     const text = `the rollout of ${bundle} ${version} has ended as ${state}`;
     throw new CubeError('CONFLICT', `${text}; retry it with --resume`);
   }
   await driver.restart();
 }
 
-function openDriver(options: RolloutOptions, stopping: AbortSignal): RolloutDriver {
+function hasEnded(state: RolloutState | undefined): boolean {
+  return state === 'failed' || state === 'rolled-back';
+}
+
+/**
+ * Refuses a rollout whose gate could not run before anything is staged: staging may take hours.
+ * @throws CubeError NOT_FOUND if the gate needs the golden rows of a version that has none
+ */
+async function requireGoldenRows(
+  { state, fleet }: RolloutProgress,
+  { repository, rollouts, options: { bundle, version, config } }: GateNeeds,
+): Promise<void> {
+  const { policy, gateFlags } = rollouts;
+  const isAhead = state === undefined || hasEnded(state);
+  const needsRows = policy.gate && !gateFlags.some((flag) => /^--golden(=|$)/.test(flag));
+  if (!isAhead || !needsRows || fleet.manifestFailure !== undefined) return;
+  const { files } = await repository.readManifest(bundle, version);
+  if (files.some(({ path }) => path === GOLDEN_FILE)) return;
+  const [golden, noGate] =
+    config === undefined
+      ? ['--gate-flag=--golden=<file>', '--no-gate']
+      : [`gate-flags: [--golden, <file>] in ${config}`, 'gate: false'];
+  throw new CubeError(
+    'NOT_FOUND',
+    `version ${version} of ${bundle} has no ${GOLDEN_FILE}, so the gate cannot compare it: ` +
+      'publish versions with cube-builder --golden, name a file that serving --record wrote with ' +
+      `${golden}, or skip the gate with ${noGate}`,
+  );
+}
+
+function openDriver(
+  options: RolloutOptions,
+  { repository, rollouts, stopping }: DriverParts,
+): RolloutDriver {
   const { bundle, version, fleet: fleetFile, by: holder } = options;
   const logger = createLogger('cube-agent rollout', { level: 'warn' });
-  const repository = openRepositoryWithKeys(options);
   const place = { repository: options.repository, trustedKeys: options.trustedKeys };
-  const rollouts = readBundleRollouts(options);
   const fleet = openLiveFleet(
     { ...options, repository, source: place, fleetFile, holder, stopping, logger },
     rollouts,

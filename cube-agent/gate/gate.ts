@@ -4,7 +4,7 @@
  * operators and rollouts.
  */
 import { CubeError } from '../../lib/core/errors.ts';
-import { hasScoreFeature } from '../../lib/core/golden-row.ts';
+import { GOLDEN_FILE, hasScoreFeature } from '../../lib/core/golden-row.ts';
 import { JsonReader } from '../../lib/core/json.ts';
 import type { Manifest } from '../../lib/core/manifest.ts';
 import { readSlotSpec } from '../../lib/core/slots.ts';
@@ -48,7 +48,6 @@ import {
 } from './verdict.ts';
 
 const SLOTS_FILE = 'slots.json';
-const GOLDEN_FILE = 'golden.jsonl';
 const POLICY_FILE = 'policy.json';
 const POLICY_BYTES_MAX = 1 << 20;
 
@@ -183,8 +182,8 @@ async function readGolden(
   if (!files.some((file) => file.path === GOLDEN_FILE)) {
     throw new CubeError(
       'NOT_FOUND',
-      `version ${version} of ${bundle} has no ${GOLDEN_FILE}: use --golden with a file, for ` +
-        'example one that serving --record wrote',
+      `version ${version} of ${bundle} has no ${GOLDEN_FILE}: publish versions with ` +
+        'cube-builder --golden, or name a file that serving --record wrote with --golden <file>',
     );
   }
   const bytes = await repository.readVersionFile(bundle, version, GOLDEN_FILE);

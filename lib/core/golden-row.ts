@@ -5,6 +5,8 @@
 import type { FeatureSpec } from './feature-spec.ts';
 import { JsonReader } from './json.ts';
 
+/** The file of a version with its golden rows, one JSON row in each line. */
+export const GOLDEN_FILE = 'golden.jsonl';
 export const SCORE_FIELD = 'score';
 
 /** Whether the field `score` of a row by name is a feature of the model. */

@@ -4,6 +4,7 @@
  * layers, graph.
  */
 import { CubeError, requireDefined } from '../../lib/core/errors.ts';
+import { GOLDEN_FILE } from '../../lib/core/golden-row.ts';
 import { JsonReader } from '../../lib/core/json.ts';
 import { computeShard } from '../../lib/core/keys.ts';
 import {
@@ -30,7 +31,6 @@ import { ChainSearch, getFoundRow } from '../../lib/store/chain-search.ts';
 import type { BuildTarget } from './build-target.ts';
 import { DATA_FILE } from './pruned-model.ts';
 
-const GOLDEN_FILE = 'golden.jsonl';
 /** Open chains of a table; each open file takes 1 MiB of memory. */
 const CHAINS_OPEN_MAX = 64;
 

@@ -1,6 +1,6 @@
 /** The non-table content of a version (graph, slots, golden rows), from model or parent. */
 import { CubeError } from '../../lib/core/errors.ts';
-import { hasScoreFeature, splitGoldenRow } from '../../lib/core/golden-row.ts';
+import { GOLDEN_FILE, hasScoreFeature, splitGoldenRow } from '../../lib/core/golden-row.ts';
 import { JsonReader } from '../../lib/core/json.ts';
 import type { Manifest } from '../../lib/core/manifest.ts';
 import {
@@ -14,8 +14,6 @@ import { openRepository } from '../../lib/repository/repository.ts';
 import type { BuildRequest } from './build-request.ts';
 import { checkGraph } from './graph-check.ts';
 import { DATA_FILE, isPrunedFolder, readGolden, readPrunedModel } from './pruned-model.ts';
-
-const GOLDEN_FILE = 'golden.jsonl';
 
 /** Requests contain keys instead of features: models without features.json, tables alone. */
 const RAW_KEYS: HashSpec = { scheme: 'raw', seed: 0n, modulo: 0n };

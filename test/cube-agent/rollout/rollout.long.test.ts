@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 import { CANDIDATE_CHANNEL } from '../../../lib/core/rollout.ts';
 import { AUDIT, areAllActive, publish } from '../support/host.ts';
-import { createFleet, listStates } from '../support/rollout-fleet.ts';
+import { createFleet, listStates, type RolloutHost } from '../support/rollout-fleet.ts';
 
 const WHOLE_WAY = ['seen', 'staging', 'staged', 'activating', 'active'];
 
@@ -123,19 +123,33 @@ test('a gate that cannot run ends the rollout without a quarantine', async (t) =
   const fleet = await createFleet(t);
   for (const version of ['1', '2']) await publish(fleet, { version, table: version });
   await fleet.rollOut('1');
-  const config = join(fleet.folder, 'controller.yaml');
-  writeFileSync(
-    config,
-    `repository: ${fleet.location}\nfleet: ${fleet.fleetFile}\n` +
-      'bundles: [{name: ctr, watch-ms: 0}]\n',
-  );
-  // These versions have no golden rows, so the gate can never run and gives no verdict.
+  const config = writeConfig(fleet, 'gate-flags: [--golden, missing.jsonl]');
   const unable = await fleet.rollOut('2', '--config', config);
   assert.equal(unable.code, 1, unable.stderr);
-  assert.match(
-    unable.stdout,
-    /the gate could not run: version 2 of ctr has no golden\.jsonl: use --golden/,
-  );
+  assert.match(unable.stdout, /the gate could not run: cannot read missing\.jsonl/);
   assert.deepEqual((await listStates(fleet, '2')).at(-1), 'failed');
   assert.equal((await fleet.repository.listQuarantined('ctr')).size, 0);
 });
+
+test('a version without golden rows is refused before it is staged', async (t) => {
+  const fleet = await createFleet(t);
+  await publish(fleet, { version: '1' });
+  const config = writeConfig(fleet, 'gate: true');
+  for (const more of [[], ['--dry-run']]) {
+    const { code, stderr } = await fleet.rollOut('1', '--config', config, ...more);
+    assert.equal(code, 1, stderr);
+    assert.match(stderr, /version 1 of ctr has no golden\.jsonl, so the gate cannot compare it/);
+    assert.match(stderr, /gate: false/);
+  }
+  assert.deepEqual(await listStates(fleet, '1'), []);
+  const { code, stderr } = await fleet.rollOut('1', '--config', writeConfig(fleet, 'gate: false'));
+  assert.equal(code, 0, stderr);
+});
+
+/** @returns the path of a controller.yaml whose bundle has these additional fields */
+function writeConfig({ folder, location, fleetFile }: RolloutHost, fields: string): string {
+  const config = join(folder, 'controller.yaml');
+  const bundle = `{name: ctr, watch-ms: 0, ${fields}}`;
+  writeFileSync(config, `repository: ${location}\nfleet: ${fleetFile}\nbundles: [${bundle}]\n`);
+  return config;
+}
