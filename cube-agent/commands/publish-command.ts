@@ -109,10 +109,10 @@ async function copyVersion(
   for (const { path } of manifest.files) {
     files.set(path, await source.readStoredFile(bundle, version, path));
   }
-  const keyFiles =
+  const readKeyFiles =
     manifest.encryption === undefined
-      ? new Map<string, Uint8Array>()
-      : await source.readVersionKeyFiles(bundle, version);
+      ? undefined
+      : () => source.readVersionKeyFiles(bundle, version);
   const bytes = manifest.tables.flatMap((t) => t.shards.flat()).reduce((n, l) => n + l.bytes, 0);
   const progress = startProgress(`copying ${bundle} ${version}`, bytes, 'bytes');
   let done = 0;
@@ -124,7 +124,7 @@ async function copyVersion(
     const { layers, remove } = await provideLocalLayers(source, target, manifest, onBytes);
     const onPublished = target.isLocal ? undefined : onBytes;
     const { published } = await target
-      .publish({ manifest, files, keyFiles, layers }, onPublished)
+      .publish({ manifest, files, readKeyFiles, layers }, onPublished)
       .finally(remove);
     return published;
   } finally {

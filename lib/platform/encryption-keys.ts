@@ -22,6 +22,7 @@ const WRAP_CIPHER = 'id-aes256-wrap';
 const WRAP_INITIAL_VALUE: Uint8Array = new Uint8Array(8).fill(0xa6);
 const KEY_BYTES = 32;
 const KEYS_MAX = 64;
+export const DECRYPT_FLAGS = '--decrypt-key-file and --decrypt-key-command';
 /** # */
 const COMMENT = 0x23;
 export const KEY_FILE_BYTES_MAX = 65_536;
@@ -91,6 +92,8 @@ export interface KeySource {
 
 /** The keys that open files; the first one seals. */
 export class KeyRing {
+  /** The options that give this process its keys, for errors. */
+  flags: string = DECRYPT_FLAGS;
   #keys: readonly EncryptionKey[] = [];
   #source: KeySource | undefined;
   #stamp: string | undefined;
@@ -151,8 +154,8 @@ export class KeyRing {
         : `this process has ${this.keyIds.join(', ')}`;
     throw new CubeError(
       'DENIED',
-      `${path} is encrypted with key ${keyId}, and ${known}: give --decrypt-key-file or ` +
-        '--decrypt-key-command a file or command with that key',
+      `${path} is encrypted with key ${keyId}, and ${known}: give that key with one of ` +
+        this.flags,
     );
   }
 

@@ -5,6 +5,7 @@ import { CubeError } from '../core/errors.ts';
 import { type Command, optionWithEnv, readEnvironment, setEnvironment, UsageError } from './cli.ts';
 import {
   createFileSource,
+  DECRYPT_FLAGS,
   KEY_FILE_BYTES_MAX,
   type KeyRing,
   type KeySource,
@@ -52,10 +53,7 @@ export function addDecryptOptions(command: Command): Command {
 /** Gives this process its keys. @throws CubeError if they cannot be read */
 export function useDecryptKeys({ decryptKeyFile, decryptKeyCommand }: DecryptOptions): void {
   processKeys.clear();
-  useKeys(
-    { file: decryptKeyFile, command: decryptKeyCommand },
-    '--decrypt-key-file and --decrypt-key-command',
-  );
+  useKeys({ file: decryptKeyFile, command: decryptKeyCommand }, DECRYPT_FLAGS);
 }
 
 /** Like `useDecryptKeys`, also for the processes that this process starts. */
@@ -74,9 +72,10 @@ export function useDecryptKeysOfEnvironment(): void {
   });
 }
 
-/** @param flags both flags, for the error that both are given */
+/** @param flags both flags, for errors */
 export function useKeys(location: KeyLocation, flags: string, keys: KeyRing = processKeys): void {
   const { file, command } = location;
+  keys.flags = flags;
   if (file !== undefined && command !== undefined) {
     throw new UsageError(`${flags}: give one of them`);
   }

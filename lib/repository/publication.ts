@@ -61,8 +61,11 @@ export interface LayerSource {
 export interface Publication {
   readonly manifest: Manifest;
   readonly files: ReadonlyMap<string, Uint8Array>;
-  /** Objects with rewrapped keys of an encrypted version, by name. */
-  readonly keyFiles?: ReadonlyMap<string, Uint8Array>;
+  /**
+   * Objects with rewrapped keys of an encrypted version, by name: called when the repository has
+   * all layers and files, before the manifest is put.
+   */
+  readonly readKeyFiles?: (() => Promise<ReadonlyMap<string, Uint8Array>>) | undefined;
   /** Layers that the repository already has may be left out. */
   readonly layers: readonly LayerSource[];
 }
@@ -107,7 +110,7 @@ export async function publishVersion(
   await putLayers(context, publication);
   faultPoint('publish.layers');
   for (const file of manifest.files) await putVersionFile(backend, manifest, file, files);
-  for (const [name, content] of publication.keyFiles ?? []) {
+  for (const [name, content] of (await publication.readKeyFiles?.()) ?? []) {
     await backend.putIfAbsent(versionFilePath(manifest.bundle, manifest.version, name), content);
   }
   await sign(bytes);

@@ -50,7 +50,12 @@ import {
   requireContent,
   verifyContent,
 } from './verified-copy.ts';
-import { loadVersionKeys, readVersionKeyFiles, rewrapVersion } from './version-keys.ts';
+import {
+  createVersionKeyFiles,
+  loadVersionKeys,
+  readVersionKeyFiles,
+  rewrapVersion,
+} from './version-keys.ts';
 import { removeAbandonedBuilds, WorkFolder } from './work-folder.ts';
 
 /** Longer than any writer pauses between two chunks. */
@@ -244,6 +249,15 @@ export class Repository {
    */
   rewrap(manifest: Manifest, ring: KeyRing, to: EncryptionKey): Promise<number> {
     return rewrapVersion(this.#backend, manifest, ring, to);
+  }
+
+  /** The object with rewrapped keys of a version that is being published, by name. */
+  createVersionKeyFiles(
+    manifest: Manifest,
+    ring: KeyRing,
+    to: EncryptionKey,
+  ): Promise<Map<string, Uint8Array>> {
+    return createVersionKeyFiles(this.#backend, manifest, ring, to);
   }
 
   /** Objects with rewrapped keys of a version, by name, for a copy of the version. */

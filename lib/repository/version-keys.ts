@@ -6,11 +6,16 @@
 import { CubeError } from '../core/errors.ts';
 import { JsonReader } from '../core/json.ts';
 import type { Manifest } from '../core/manifest.ts';
-import { CONTENT_ID_PATTERN } from '../core/names.ts';
-import { decodeSealedHeader, SEALED_HEADER_BYTES, toHex } from '../core/sealed-format.ts';
+import { CONTENT_ID_PATTERN, NAME_PATTERN } from '../core/names.ts';
+import {
+  decodeSealedHeader,
+  SEALED_HEADER_BYTES,
+  type SealedHeader,
+  toHex,
+} from '../core/sealed-format.ts';
 import type { EncryptionKey, KeyRing, RewrappedKey } from '../platform/encryption-keys.ts';
 import type { Backend } from './backend.ts';
-import { layerPath, versionFilePath, versionFolder } from './layout.ts';
+import { layerPath, versionFilePath, versionFolder, versionsFolder } from './layout.ts';
 import { rethrowAsCorrupt } from './signed-entry.ts';
 import { computeSha256 } from './verified-copy.ts';
 
@@ -155,6 +160,23 @@ export async function rewrapVersion(
   return put ? keys.length : 0;
 }
 
+/**
+ * The object with rewrapped keys of a version whose layers and files are stored, by name: layers
+ * that it shares with other versions may have been sealed with an older key.
+ * @returns nothing if `to` opens all of them
+ * @throws CubeError DENIED if the ring lacks the key of a layer, also in other versions' objects
+ */
+export async function createVersionKeyFiles(
+  backend: Backend,
+  manifest: Manifest,
+  ring: KeyRing,
+  to: EncryptionKey,
+): Promise<Map<string, Uint8Array>> {
+  const keys = await listRewrappedKeys(backend, manifest, ring, to);
+  if (keys.length === 0) return new Map();
+  return new Map([[versionKeysName(to.keyId), formatVersionKeys(to.keyId, keys)]]);
+}
+
 /** The data keys of a version that `to` does not open yet, wrapped by it. */
 async function listRewrappedKeys(
   backend: Backend,
@@ -170,15 +192,37 @@ async function listRewrappedKeys(
     }
   }
   const keys: RewrappedKey[] = [];
+  const openDataKey = createKeyOpener(backend, bundle, ring);
   for (const [path, bytes] of objects) {
     const page = await backend.readRange(path, 0, Math.min(bytes, SEALED_HEADER_BYTES));
     const name = `${backend.location}/${path}`;
     const header = decodeSealedHeader(page, name, bytes);
     if (header.keyId === to.keyId) continue;
-    const dataKey = ring.openDataKey(header, name);
+    const dataKey = await openDataKey(header, name);
     const { contentId, keyId: sealedBy } = header;
     keys.push({ contentId, sealedBy, wrappedKey: to.wrap(dataKey) });
     dataKey.fill(0);
   }
   return keys;
+}
+
+/** Opens data keys, if need be with the rewrapped keys of all versions of the bundle. */
+function createKeyOpener(
+  backend: Backend,
+  bundle: string,
+  ring: KeyRing,
+): (header: SealedHeader, name: string) => Promise<Uint8Array> {
+  let hasLoaded = false;
+  return async (header, name) => {
+    try {
+      return ring.openDataKey(header, name);
+    } catch (error) {
+      if (hasLoaded || CubeError.from(error).code !== 'DENIED') throw error;
+    }
+    hasLoaded = true;
+    for (const version of await backend.list(versionsFolder(bundle))) {
+      if (NAME_PATTERN.test(version)) await loadVersionKeys(backend, { bundle, version }, ring);
+    }
+    return ring.openDataKey(header, name);
+  };
 }

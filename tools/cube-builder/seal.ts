@@ -65,9 +65,12 @@ export async function sealVersion(
   const layers = listLayers(target.work, plan, parts);
   if (plan.encryption !== undefined) requirePlannedKey(plan.encryption.keyId);
   const expected = await verifyVersion(target, { manifest, files: openFiles(files) }, expect);
-  const keys = getSealingKey();
-  const { published } = await repository.publish({ manifest, files, layers });
-  if (keys !== undefined && !dryRun) await repository.rewrap(manifest, processKeys, keys);
+  const key = getSealingKey();
+  const readKeyFiles =
+    key === undefined || dryRun
+      ? undefined
+      : () => repository.createVersionKeyFiles(manifest, processKeys, key);
+  const { published } = await repository.publish({ manifest, files, layers, readKeyFiles });
   faultPoint('build.published');
   if (!dryRun) work.remove();
   return { published, manifest, tables: plan.tables, parts, expected };

@@ -198,6 +198,26 @@ test('transfers, buckets and HTTP carry encrypted versions without a key', async
   await succeed(check(s3.url, '--bundle', BUNDLE, '--deep', ...readsWithKey));
 });
 
+test('after a rotation the new key alone builds on and opens shared layers', async (t) => {
+  const root = join(temporaryFolder(t), 'repository');
+  const place = ['--output-path', root];
+  const base = (version: string, ...flags: string[]): Promise<CommandResult> =>
+    build(version, 1, KEYS, '--shard-num', '1', ...place, ...flags);
+  await succeed(base('1', ...withKey));
+  const refused = await base('2', '--encrypt-key-file', otherKeyFile);
+  assert.equal(refused.code, 1);
+  assert.match(refused.stderr, /give that key with one of --encrypt-key-file/);
+  assert.deepEqual(await openRepository(root).listVersions(BUNDLE), ['1']);
+
+  const both = join(temporaryFolder(t), 'both.key');
+  writeFileSync(both, readFileSync(otherKeyFile, 'utf8') + readFileSync(keyFile, 'utf8'));
+  const rewrap = toArguments({ outputPath: root, bundle: BUNDLE, encryptKeyFile: both });
+  await succeed(builder('rewrap', ...rewrap));
+  await succeed(base('3', '--encrypt-key-file', otherKeyFile));
+  assert.equal(listLayers(root).length, 1, 'version 3 shares the layer of version 1');
+  assert.match(await lookUp('3', 11, ['--decrypt-key-file', otherKeyFile], root), /\[11,1,11\]/);
+});
+
 test('garbage collection removes encrypted versions and keeps the layers of others', async (t) => {
   const root = join(temporaryFolder(t), 'repository');
   // Times decide which version is the newest, and folders list their files in any order.
