@@ -4,6 +4,7 @@
  * always complete.
  */
 import { CubeError } from '../../lib/core/errors.ts';
+import { JsonReader } from '../../lib/core/json.ts';
 import { faultPoint } from '../../lib/platform/fault-point.ts';
 import {
   fileExists,
@@ -46,16 +47,29 @@ export function findKeptRows(path: string, source: ScoreSource, restart: boolean
   const [partPath, journalPath] = listPaths(path);
   if (restart || source.stamp === undefined) return NOTHING;
   if (!fileExists(partPath) || !fileExists(journalPath)) return NOTHING;
+  const kept = countWholeBlocks(partPath);
   const journal = readText(journalPath);
-  if (journal !== formatJournal(source)) {
-    throw new CubeError(
-      'CONFLICT',
-      `${partPath} is from other work (${journal.trim()}), not from ` +
-        `${formatJournal(source).trim()}: finish that with the same --version ` +
-        'and --input, or start over with --restart',
-    );
+  if (kept.rows === 0 || journal === formatJournal(source)) return kept;
+  throw new CubeError(
+    'CONFLICT',
+    `${partPath} holds ${kept.rows} rows of an interrupted run that ` +
+      `${describeOtherWork(journal, source)} start over with --restart`,
+  );
+}
+
+/** What the interrupted run did instead, and how it can be finished if its input is unchanged. */
+function describeOtherWork(journal: string, now: ScoreSource): string {
+  const [bundle, version, input] = readNames(journal);
+  if (bundle === now.bundle && version === now.version && input === now.input) {
+    return `read ${input} before it was changed:`;
   }
-  return countWholeBlocks(partPath);
+  return `scores ${input} with ${bundle} ${version}: finish it with these options, or`;
+}
+
+/** @throws CubeError when the journal is damaged */
+function readNames(journal: string): string[] {
+  const reader = JsonReader.parse(journal, 'the .part.json file of an interrupted run');
+  return ['bundle', 'version', 'input'].map((name) => reader.field(name).string());
 }
 
 export class ScoresFile {

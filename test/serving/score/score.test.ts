@@ -1,6 +1,6 @@
 /** `hypercube score` scores a file as the model does, and continues after a kill. */
 import assert from 'node:assert/strict';
-import { existsSync, readFileSync, writeFileSync } from 'node:fs';
+import { existsSync, readFileSync, utimesSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { runCommandWithFault, runProcess } from '../../support/processes.ts';
@@ -12,6 +12,7 @@ const toy = new ToyBundle({ version: '1', seed: 11 });
 
 async function prepare(t: TestContext): Promise<{
   readonly toys: ToyRepository;
+  readonly input: string;
   readonly output: string;
   readonly flags: readonly string[];
   writeInput(text: string): void;
@@ -23,6 +24,7 @@ async function prepare(t: TestContext): Promise<{
   const flags = ['--repository', toys.location, '--bundle', BUNDLE, '--input', input];
   return {
     toys,
+    input,
     output,
     flags: [...flags, '--output', output, '--instances', '2'],
     writeInput: (text) => writeFileSync(input, text),
@@ -42,10 +44,11 @@ function requireScores(path: string, rows: readonly ToyRow[], labels?: readonly 
 }
 
 test('a killed run continues, and its file equals that of a run without a kill', async (t) => {
-  const { toys, flags, output, writeInput } = await prepare(t);
+  const { toys, flags, input, output, writeInput } = await prepare(t);
   const rows = toyRows(1_700);
   const labels = rows.map((_, i) => i % 2);
   writeInput(toTsv(rows, labels));
+  utimesSync(input, 1_000, 1_000);
   const killed = await runCommandWithFault('score.block:kill:2', SCRIPT, ...flags);
   assert.equal(killed.code, null);
   assert.equal(existsSync(output), false);
@@ -54,7 +57,19 @@ test('a killed run continues, and its file equals that of a run without a kill',
   await toys.publish(new ToyBundle({ version: '2', seed: 12 }));
   const other = await runProcess(SCRIPT, ...flags, '--version', '2');
   assert.equal(other.code, 1);
-  assert.match(other.stderr, /scores\.tsv\.part is from other work .*"version":"1"/);
+  assert.match(
+    other.stderr,
+    /scores\.tsv\.part holds 1024 rows of an interrupted run that scores .*rows\.txt with toy 1:/,
+  );
+  writeInput(toTsv([...rows, ...toyRows(1)], [...labels, 1]));
+  const changed = await runProcess(SCRIPT, ...flags);
+  assert.equal(changed.code, 1);
+  assert.match(
+    changed.stderr,
+    /run that read .*rows\.txt before it was changed: start over with --restart/,
+  );
+  writeInput(toTsv(rows, labels));
+  utimesSync(input, 1_000, 1_000);
 
   const continued = await runProcess(SCRIPT, ...flags, '--json');
   assert.equal(continued.code, 0, continued.stderr);
@@ -82,8 +97,9 @@ test('JSON rows are scored; the line of a wrong row is named, and no file appear
   assert.equal(failed.code, 1);
   assert.match(failed.stderr, /rows\.txt, line 4: .*categorical/);
   assert.equal(existsSync(output), false);
+  // No whole block was scored, so that the run after a correction simply starts over.
   writeInput(lines.join('\n'));
-  const scored = await runProcess(SCRIPT, ...flags, '--restart');
+  const scored = await runProcess(SCRIPT, ...flags);
   assert.equal(scored.code, 0, scored.stderr);
   requireScores(output, rows);
 });
