@@ -8,7 +8,7 @@ import { type Experiment, findConflict } from '../../lib/core/experiment.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import type { ExperimentEntry, ExperimentLog } from '../../lib/repository/experiment-log.ts';
-import type { Traffic } from './traffic.ts';
+import type { Traffic, TrafficFile } from './traffic.ts';
 
 /** A start waits this long for the first look at the logs. */
 const FIRST_LOOK_MS = 5_000;
@@ -23,7 +23,7 @@ export interface FollowedLog {
 export interface ExperimentLogsOptions {
   readonly logs: readonly FollowedLog[];
   /** Experiments and shadows of files. */
-  readonly files: { current(): Traffic };
+  readonly files: Pick<TrafficFile, 'current'> & Partial<Pick<TrafficFile, 'pollMs'>>;
   readonly clock: Clock;
   readonly logger: Logger;
 }
@@ -62,10 +62,11 @@ export class ExperimentLogs {
    * Starts polling. Resolves after the first look at every log, or a few seconds; never rejects.
    */
   async start(): Promise<void> {
-    if (this.#states.length === 0) return;
     const { clock } = this.#options;
     const looks = this.#states.map((state) => this.#look(state));
-    this.#loops = Promise.all(this.#states.map((state, i) => this.#follow(state, looks[i])));
+    const loops = this.#states.map((state, i) => this.#follow(state, looks[i]));
+    this.#loops = Promise.all([...loops, this.#followFiles()]);
+    if (looks.length === 0) return;
     await Promise.race([Promise.all(looks), clock.sleep(FIRST_LOOK_MS, this.#stopping.signal)]);
   }
 
@@ -111,6 +112,16 @@ export class ExperimentLogs {
     while (!signal.aborted) {
       await this.#options.clock.sleep(state.followed.pollMs, signal);
       if (!signal.aborted) await this.#look(state);
+    }
+  }
+
+  /** Requests read changed files too; this reports a change to the log before the next request. */
+  async #followFiles(): Promise<void> {
+    const { files, clock } = this.#options;
+    const { signal } = this.#stopping;
+    while (files.pollMs !== undefined && !signal.aborted) {
+      await clock.sleep(files.pollMs, signal);
+      if (!signal.aborted) files.current();
     }
   }
 

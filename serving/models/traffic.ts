@@ -49,6 +49,11 @@ export class TrafficFile {
     this.#checkAtMs = options.clock.nowMs() + CHECK_INTERVAL_MS;
   }
 
+  /** How often a process without requests should call `current`; undefined without a file. */
+  get pollMs(): number | undefined {
+    return this.#options && CHECK_INTERVAL_MS;
+  }
+
   /** At most a second old: the same object while the file is unchanged. */
   current(): Traffic {
     if (this.#options === undefined) return this.#traffic;

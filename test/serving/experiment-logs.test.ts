@@ -10,6 +10,7 @@ import { openRepository } from '../../lib/repository/repository.ts';
 import { generateKeyPair, SigningKey, TrustedKeys } from '../../lib/repository/signatures.ts';
 import { completeConfig } from '../../serving/config/serving-config.ts';
 import { parseSettings } from '../../serving/config/settings-file.ts';
+import { readTrafficFile } from '../../serving/config/traffic-file.ts';
 import { ExperimentLogs } from '../../serving/models/experiment-logs.ts';
 import { TrafficFile } from '../../serving/models/traffic.ts';
 import { startServing } from '../../serving/server.ts';
@@ -144,4 +145,21 @@ test('an entry that no trusted key signed, or a damaged one, changes nothing', a
   await until(() => running()[0] === 'fourth');
   assert.deepEqual(logs.problems, []);
   assert.equal(logs.origins[0]?.seq, 4);
+});
+
+test('a process without requests and bundles reads a changed traffic file again', async (t) => {
+  const path = join(temporaryFolder(t), 'traffic.yaml');
+  writeFileSync(path, 'experiments: []\n');
+  const problems: string[] = [];
+  const logger = Object.assign(createLogger('test', { level: 'silent' }), {
+    error: ({ error }: { error: string }) => problems.push(error),
+  });
+  const check = (): void => undefined;
+  const files = new TrafficFile({ path, read: readTrafficFile, check, clock: systemClock, logger });
+  const logs = new ExperimentLogs({ logs: [], files, clock: systemClock, logger });
+  await logs.start();
+  t.after(() => logs.stop());
+  writeFileSync(path, 'experimints: []\n');
+  await until(() => problems.length > 0);
+  assert.match(problems[0] ?? '', /unknown field "experimints"/);
 });
