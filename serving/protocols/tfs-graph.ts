@@ -150,24 +150,23 @@ function formatColumns(outputs: readonly NamedTensor[]): string {
   return `{"outputs":{${fields.join()}}}`;
 }
 
-/** The JSON of each row of the first dimension. */
-function splitRows(output: NamedTensor): string[] {
-  return nest(formatJsonElements(output), output.shape.slice(1));
-}
-
 function formatNested(output: NamedTensor): string {
-  return nest(formatJsonElements(output), output.shape)[0] ?? '[]';
+  const rows = splitRows(output);
+  return output.shape.length === 0 ? (rows[0] ?? 'null') : `[${rows.join()}]`;
 }
 
-/** Joins elements to lists of the last dimension, these to lists of the one before, and so on. */
-function nest(elements: readonly string[], dims: readonly number[]): string[] {
-  let items = [...elements];
-  for (const dim of dims.toReversed()) {
-    const lists: string[] = [];
-    for (let at = 0; at < items.length; at += dim) {
-      lists.push(`[${items.slice(at, at + dim).join()}]`);
-    }
-    items = lists;
+/** The JSON of each item of the first dimension; of the only element without dimensions. */
+function splitRows(output: NamedTensor): string[] {
+  const { shape } = output;
+  let items = formatJsonElements(output);
+  // Joins elements to lists of the last dimension, these to lists of the one before, and so on.
+  for (let depth = shape.length - 1; depth > 0; depth--) {
+    const length = shape[depth] ?? 0;
+    const lists = shape.slice(0, depth).reduce((product, dim) => product * dim, 1);
+    const inner = items;
+    items = Array.from({ length: lists }, (_, i) => {
+      return `[${inner.slice(i * length, (i + 1) * length).join()}]`;
+    });
   }
   return items;
 }

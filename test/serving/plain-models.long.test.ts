@@ -254,6 +254,12 @@ test('TensorFlow Serving clients send and get nested lists of any type', async (
     status: 200,
     text: '{"predictions":[[2,4],[6,NaN]]}',
   });
+  const empty = rows.map((row) => ({ ...row, m: [[], []] }));
+  const { predictions } = JSON.parse(
+    (await call('mixed', JSON.stringify({ instances: empty }))).text,
+  );
+  assert.deepEqual(predictions[1], { m2: [[], []], s2: 'text', b2: false });
+  assert.equal((await call('double', '{"instances":[[],[]]}')).text, '{"predictions":[[],[]]}');
   const refuse = async (name: string, body: object, message: RegExp): Promise<void> => {
     const { status, text } = await call(name, JSON.stringify(body));
     assert.equal(status, 400, text);
