@@ -170,8 +170,8 @@ export class RepositoryModel<V extends ServedVersion> {
         if (!wanted.includes(version)) this.#retire(version);
       }
     }
-    const none = 'its folder has no version that the version policy allows';
-    this.#problem = wanted.length === 0 ? none : this.#findProblem();
+    if (wanted.length === 0) this.fail(explainNoVersion(look));
+    else this.#problem = this.#findProblem();
   }
 
   /** Tries failed versions again without the pause after failures. */
@@ -274,4 +274,15 @@ export class RepositoryModel<V extends ServedVersion> {
 /** By number, the highest last. */
 export function sortVersions(versions: readonly string[]): string[] {
   return [...versions].sort((a, b) => Number(a) - Number(b));
+}
+
+function explainNoVersion({ folder, versions }: ModelLook): string {
+  if (versions.size === 0) {
+    return (
+      `${folder} has no version; put each one into a folder named by its number, such as ` +
+      `${folder}/1`
+    );
+  }
+  const names = sortVersions([...versions.keys()]).join(', ');
+  return `the version policy of ${folder} allows none of its versions (${names})`;
 }

@@ -15,7 +15,7 @@ import {
   type RepositoryLook,
   settleLooks,
 } from '../../serving/models/repository-looks.ts';
-import type { ModelPlan } from '../../serving/models/repository-model.ts';
+import type { ModelPlan, RepositoryModel } from '../../serving/models/repository-model.ts';
 import { temporaryFolder } from '../repository/support/fixtures.ts';
 import { waitFor } from '../support/processes.ts';
 
@@ -29,6 +29,7 @@ interface TextVersion {
 class TestRepository {
   readonly folder: string;
   readonly retired: string[] = [];
+  readonly warnings: string[] = [];
   readonly models: ModelRepository<TextVersion>;
 
   constructor(
@@ -42,7 +43,9 @@ class TestRepository {
     this.models = new ModelRepository({
       config: { folder: this.folder, mode, pollMs: 10, load, models: [] },
       clock: systemClock,
-      logger: createLogger('test', { level: 'silent' }),
+      logger: Object.assign(createLogger('test', { level: 'silent' }), {
+        warn: ({ problem }: { problem: string }) => this.warnings.push(problem),
+      }),
       plan: (look) => this.#plan(look),
       onSwitch: () => {},
       onLoadFailed: () => {},
@@ -88,7 +91,11 @@ class TestRepository {
     return {
       dependencies: config.startsWith('needs ') ? [config.slice('needs '.length)] : [],
       chooseVersions: (versions) =>
-        config === 'all' ? versions : [...versions].sort((a, b) => Number(a) - Number(b)).slice(-1),
+        config === 'none'
+          ? []
+          : config === 'all'
+            ? versions
+            : [...versions].sort((a, b) => Number(a) - Number(b)).slice(-1),
       load: async (version) => {
         const text = readText(join(look.folder, version, 'model.onnx'));
         if (text === 'broken') throw new CubeError('CORRUPT', `${version} is broken`);
@@ -116,6 +123,18 @@ test('polling adds, replaces and removes models and versions', async (t) => {
   repository.remove('b');
   await repository.untilServed({ a: ['1:one'] });
   assert.deepEqual(repository.retired.slice(0, 2), ['a 1:one', 'a 2:two']);
+});
+
+test('a folder without a usable version is named, with what to do', async (t) => {
+  const repository = new TestRepository(t, 'poll', { 'a/01/model.onnx': 'one' });
+  const model = (): RepositoryModel<TextVersion> | undefined => repository.models.models.get('a');
+  await waitFor('a problem', () => model()?.status.problem?.includes('has no version') ?? false);
+  assert.match(model()?.status.problem ?? '', /a folder named by its number, such as .*\/a\/1$/);
+  assert.match(repository.warnings.join(), /\/a has no version/);
+  repository.write('a/config.pbtxt', 'none');
+  repository.write('a/1/model.onnx', 'one');
+  const refused = /the version policy of .*\/a allows none of its versions \(1\)/;
+  await waitFor('a policy problem', () => refused.test(model()?.status.problem ?? ''));
 });
 
 test('a broken version or configuration leaves the old one serving', async (t) => {
@@ -149,7 +168,7 @@ test('mode none loads everything once, and refuses load requests', async (t) => 
   await repository.untilServed({ a: ['1:one'], empty: [] });
   const empty = repository.models.models.get('empty')!;
   await waitFor('a problem', () => empty.status.problem?.includes('no version') === true);
-  assert.throws(() => empty.current, /no version of empty is served: its folder has no version/);
+  assert.throws(() => empty.current, /no version of empty is served: .*empty has no version/);
   await assert.rejects(repository.models.load('a'), /start serving with --model-control-mode expl/);
   await assert.rejects(repository.models.unload('a', false), { code: 'UNSUPPORTED' });
 });
