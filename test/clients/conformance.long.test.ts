@@ -4,20 +4,15 @@
  * skipped.
  */
 import assert from 'node:assert/strict';
-import { execFile } from 'node:child_process';
-import { accessSync, constants, readFileSync } from 'node:fs';
-import { delimiter, join } from 'node:path';
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { after, before, type TestContext, test } from 'node:test';
-import { promisify } from 'node:util';
 import { temporaryFolder } from '../repository/support/fixtures.ts';
 import { ToyBundle } from '../serving/support/toy-bundle.ts';
 import { startLocal } from '../serving/support/toy-service.ts';
+import { CLIENTS, findSkipReason, LANGUAGES, type Language, runCases } from './languages.ts';
 import { ScenarioProxy } from './scenario-proxy.ts';
 
-const run = promisify(execFile);
-const ROOT = join(import.meta.dirname, '../../..');
-const CLIENTS = join(ROOT, 'clients');
-const VECTORS = join(ROOT, 'docs/hash-vectors.json');
 const CASES = join(CLIENTS, 'conformance/cases.json');
 const TOLERANCE = 1e-5;
 /** Retries of 30 calls: a burst of ten, and a tenth of the calls. */
@@ -32,68 +27,6 @@ interface Case {
   readonly name: string;
   readonly expect: Expected;
 }
-
-interface Language {
-  readonly name: string;
-  /** Programs that must be on the PATH. */
-  readonly needs: readonly string[];
-  /** Builds the runner in a folder. @returns its command line, without the cases' parameters */
-  readonly build: (folder: string) => Promise<readonly string[]>;
-  /** Whether it compresses requests. */
-  readonly compresses: boolean;
-}
-
-const LANGUAGES: readonly Language[] = [
-  {
-    name: 'python',
-    needs: ['python3'],
-    build: () => Promise.resolve(['python3', '-B', join(CLIENTS, 'python/conformance.py')]),
-    compresses: true,
-  },
-  {
-    name: 'go',
-    needs: ['go'],
-    build: async (folder) => {
-      const program = join(folder, 'conformance');
-      const env = { ...process.env, GOFLAGS: '-mod=mod', GOTOOLCHAIN: 'local' };
-      await run('go', ['build', '-o', program, './conformance'], {
-        cwd: join(CLIENTS, 'go'),
-        env,
-      });
-      return [program];
-    },
-    compresses: true,
-  },
-  {
-    name: 'java',
-    needs: ['java', 'javac'],
-    build: async (folder) => {
-      const files = ['Client', 'Conformance', 'Features', 'Hashing', 'HypercubeException', 'Json'];
-      const sources = [...files, 'Prediction'].map((file) => `src/hypercube/${file}.java`);
-      const options = ['--release', '11', '-Xlint:all', '-Werror', '-d', folder];
-      await run('javac', [...options, ...sources], { cwd: join(CLIENTS, 'java') });
-      return ['java', '-XX:TieredStopAtLevel=1', '-cp', folder, 'hypercube.Conformance'];
-    },
-    compresses: true,
-  },
-  {
-    name: 'php',
-    needs: ['php'],
-    build: () => Promise.resolve(['php', join(CLIENTS, 'php/conformance.php')]),
-    compresses: true,
-  },
-  {
-    name: 'cpp',
-    needs: ['g++', 'curl-config'],
-    build: async (folder) => {
-      const program = join(folder, 'conformance');
-      const options = ['-std=c++17', '-Wall', '-Wextra', '-Werror', '-o', program];
-      await run('g++', [...options, join(CLIENTS, 'cpp/conformance.cpp'), '-lcurl']);
-      return [program];
-    },
-    compresses: false,
-  },
-];
 
 const cases: readonly Case[] = JSON.parse(readFileSync(CASES, 'utf8')).cases;
 const toy = new ToyBundle({ version: '7', seed: 61, ownKeys: true });
@@ -111,17 +44,6 @@ before(async () => {
 after(async () => {
   for (const cleanUp of cleanUps.toReversed()) await cleanUp();
 });
-
-function isOnPath(program: string): boolean {
-  return (process.env['PATH'] ?? '').split(delimiter).some((folder) => {
-    try {
-      accessSync(join(folder, program), constants.X_OK);
-      return true;
-    } catch {
-      return false;
-    }
-  });
-}
 
 /** Compares what a client answered to a case. */
 function checkAnswer({ name, expect }: Case, answer: Expected): void {
@@ -168,21 +90,15 @@ function checkTraffic({ name, compresses }: Language): void {
 }
 
 for (const language of LANGUAGES) {
-  const missing = language.needs.filter((program) => !isOnPath(program));
-  const skip = missing.length > 0 && `not on the PATH: ${missing.join(', ')}`;
+  const skip = findSkipReason(language);
   test(`the ${language.name} client answers every shared case`, { skip }, async (t) => {
-    const [program = '', ...parameters] = await language.build(temporaryFolder(t));
-    const given = [...parameters, CASES, `${address}/${language.name}`, VECTORS];
-    const { stdout } = await run(program, given, { maxBuffer: 1 << 26 });
-    const answers = stdout
-      .trim()
-      .split('\n')
-      .map((line) => JSON.parse(line));
+    const url = `${address}/${language.name}`;
+    const answers = await runCases<Expected>(language, temporaryFolder(t), CASES, url);
     assert.deepEqual(
       answers.map(({ name }) => name),
       cases.map(({ name }) => name),
     );
-    for (const [i, known] of cases.entries()) checkAnswer(known, answers[i]);
+    for (const [i, known] of cases.entries()) checkAnswer(known, answers[i] ?? {});
     checkTraffic(language);
   });
 }

@@ -193,8 +193,8 @@ func run(c testCase, url, vectors string) map[string]any {
 		var failure *hypercube.Error
 		if errors.As(err, &failure) {
 			code = failure.Code
-		} else {
-			fail(err)
+		} else if err != nil { // no call returns others: the test shows them
+			code = err.Error()
 		}
 		codes = append(codes, code)
 	}
