@@ -6,17 +6,23 @@ import gzip
 import http.client
 import json
 import random
+import re
 import socket
 import ssl
 import struct
 import threading
 import time
+import zlib
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
 from urllib.parse import quote, urlencode, urlsplit
 
 from .errors import HypercubeError, code_of_status
-from .hashing import Features
+from .hashing import Features, read_field
+
+_T = TypeVar("_T")
 
 #: A retry costs one token; a call earns a tenth of one, so that retries stay below a tenth of the calls.
 _TOKENS_PER_CALL = 0.1
@@ -143,8 +149,7 @@ class Client:
         """Slots, dense features and hashing of the model; asked for once."""
         if self._features is None:
             path = f"/v1/models/{quote(self._model_name(options), safe='')}/features"
-            _, answer = self._call("GET", path, b"", {}, options)
-            self._features = Features(answer)
+            self._features = self._call("GET", path, b"", {}, options, lambda _, answer: Features(answer))
         return self._features
 
     def hash_row(self, features: Sequence[Optional[str]]) -> List[int]:
@@ -166,8 +171,7 @@ class Client:
 
     def _model_name(self, options: Mapping[str, Any]) -> str:
         if not self.model:
-            _, answer = self._call("GET", "/v2/models", b"", {}, options)
-            names = answer.get("models", [])
+            names = self._call("GET", "/v2/models", b"", {}, options, _read_model_names)
             if len(names) != 1:
                 raise HypercubeError("INVALID_ARGUMENT", f"the server has {len(names)} models: name one")
             self.model = names[0]
@@ -179,17 +183,7 @@ class Client:
             query["priority"] = str(options["priority"])
         text = urlencode({name: value for name, value in query.items() if value})
         path = "/v1/ctr:predict" + (f"?{text}" if text else "")
-        headers, answer = self._call("POST", path, body, {"Content-Type": content_type}, options)
-        return Prediction(
-            probabilities=answer["probabilities"],
-            model=answer["model"],
-            version=answer["version"],
-            tables_version=answer["tables_version"],
-            unseen=answer["unseen"],
-            unavailable=answer["unavailable"],
-            degraded=answer["degraded"],
-            experiments=_read_experiments(headers),
-        )
+        return self._call("POST", path, body, {"Content-Type": content_type}, options, _read_prediction)
 
     def _infer(
         self, body: bytes, head_bytes: Optional[int], features: Features, options: Mapping[str, Any]
@@ -204,27 +198,24 @@ class Client:
                 "Content-Type": "application/octet-stream",
                 "Inference-Header-Content-Length": str(head_bytes),
             }
-        answered, answer = self._call("POST", path, body, headers, options)
         click = features.description["click"]
-        output = next(output for output in answer["outputs"] if output["name"] == click["output"])
-        rows = output["shape"][0]
-        width = len(output["data"]) // rows if rows else 1
-        parameters = answer["parameters"]
-        return Prediction(
-            probabilities=output["data"][click.get("column", 0) :: width],
-            model=answer["model_name"],
-            version=answer["model_version"],
-            tables_version=parameters["tables_version"],
-            unseen=parameters["unseen"],
-            unavailable=parameters["unavailable"],
-            degraded=parameters["degraded"],
-            experiments=_read_experiments(answered),
+        return self._call(
+            "POST", path, body, headers, options, lambda answered, answer: _read_inference(answered, answer, click)
         )
 
     def _call(
-        self, method: str, path: str, body: bytes, headers: Dict[str, str], options: Mapping[str, Any]
-    ) -> Tuple[http.client.HTTPMessage, Any]:
-        """Sends a request until there is an answer that a retry would not change."""
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        headers: Dict[str, str],
+        options: Mapping[str, Any],
+        read: Callable[[http.client.HTTPMessage, Dict[str, Any]], _T],
+    ) -> _T:
+        """Sends a request until there is an answer that a retry would not change.
+
+        read: gives the result from headers and content, or raises ValueError where the answer is unusable
+        """
         unknown = set(options) - {"timeout_ms", "experiment_key", "priority"}
         if unknown:
             raise TypeError(f"unknown option {sorted(unknown)[0]!r}")
@@ -232,10 +223,9 @@ class Client:
         deadline = time.monotonic() + timeout_ms / 1000
         headers = dict(headers)
         if options.get("experiment_key"):
-            # http.client writes headers as Latin-1; the server reads UTF-8.
-            headers["x-experiment-key"] = options["experiment_key"].encode().decode("latin-1")
+            headers["x-experiment-key"] = _header_value("experiment_key", options["experiment_key"])
         if self._api_key:
-            headers["Authorization"] = f"Bearer {self._api_key}"
+            headers["Authorization"] = "Bearer " + _header_value("api_key", self._api_key)
         if self.compress:
             headers["Accept-Encoding"] = "gzip"
             if len(body) >= _COMPRESS_BYTES_MIN:
@@ -255,12 +245,12 @@ class Client:
             try:
                 status, answered, content = address.send(method, path, body, headers, deadline)
                 if status == 200:
-                    return answered, _read_answer(content)
+                    return read(answered, _read_answer(content))
                 error = _read_error(status, content)
-                pause_s = float(answered.get("Retry-After", "0")) if status == 429 else 0.0
+                pause_s = _read_pause_s(answered.get("Retry-After", "")) if status == 429 else 0.0
             except (TimeoutError, socket.timeout):  # one class only from Python 3.10 on
                 raise HypercubeError("DEADLINE_EXCEEDED", f"no answer within {timeout_ms} ms") from None
-            except (OSError, http.client.HTTPException, ValueError) as problem:
+            except (OSError, http.client.HTTPException, ValueError, zlib.error) as problem:
                 error = HypercubeError("UNAVAILABLE", f"{address.url}: {problem or type(problem).__name__}")
                 pause_s = 0.0
             if error.status is not None and error.status not in _RETRIED_STATUSES:
@@ -327,8 +317,11 @@ class _Address:
             connection.request(method, self._prefix + path, body, dict(headers))
             sock = connection.sock
             response = connection.getresponse()
+            is_packed = response.headers.get("Content-Encoding") == "gzip"
+            unpacker = zlib.decompressobj(16 + zlib.MAX_WBITS) if is_packed else None
             chunks: List[bytes] = []
             total = 0
+            size = 0
             while True:
                 if sock is not None and sock.fileno() >= 0:
                     sock.settimeout(_remaining_s(deadline))
@@ -336,16 +329,22 @@ class _Address:
                 if not chunk:
                     break
                 total += len(chunk)
-                if total > _ANSWER_BYTES_MAX:
+                if unpacker is not None:
+                    # The limit holds while decompressing: a small answer may be gigabytes of zeros.
+                    chunk = unpacker.decompress(chunk, _ANSWER_BYTES_MAX + 1 - size)
+                    if unpacker.unused_data:
+                        raise ValueError("the answer goes on after the end of gzip")
+                size += len(chunk)
+                if size > _ANSWER_BYTES_MAX or total > _ANSWER_BYTES_MAX:
                     raise ValueError(f"the answer is larger than {_ANSWER_BYTES_MAX} bytes")
                 chunks.append(chunk)
             response.close()  # read1 does not, and the connection takes no request before
             announced = response.headers.get("Content-Length")
             if announced is not None and total != int(announced):
                 raise ConnectionError(f"the answer ended after {total} of {announced} bytes")
+            if unpacker is not None and total > 0 and not unpacker.eof:
+                raise ValueError("the answer ended before the end of gzip")
             content = b"".join(chunks)
-            if response.headers.get("Content-Encoding") == "gzip":
-                content = gzip.decompress(content)
             is_reusable = not response.will_close
             return response.status, response.headers, content
         finally:
@@ -396,12 +395,84 @@ def _read_answer(content: bytes) -> Dict[str, Any]:
     return answer
 
 
+def _read_prediction(headers: http.client.HTTPMessage, answer: Dict[str, Any]) -> Prediction:
+    return _to_prediction(headers, answer, "model", "version", answer, read_field(answer, "probabilities", list))
+
+
+def _read_inference(headers: http.client.HTTPMessage, answer: Dict[str, Any], click: Mapping[str, Any]) -> Prediction:
+    for output in read_field(answer, "outputs", list):
+        if read_field(output, "name", str) == click["output"]:
+            break
+    else:
+        raise ValueError(f"the answer has no output {click['output']!r}")
+    data = read_field(output, "data", list)
+    shape = read_field(output, "shape", list)
+    column = click.get("column", 0)
+    rows = shape[0] if shape and isinstance(shape[0], int) else -1
+    width = len(data) // rows if rows > 0 else column + 1
+    if rows < 0 or width <= column or len(data) != rows * width:
+        raise ValueError(f"the answer has {len(data)} values for shape {shape}")
+    counts = read_field(answer, "parameters", dict)
+    return _to_prediction(headers, answer, "model_name", "model_version", counts, data[column::width])
+
+
+def _to_prediction(
+    headers: http.client.HTTPMessage,
+    answer: Mapping[str, Any],
+    model: str,
+    version: str,
+    counts: Mapping[str, Any],
+    probabilities: List[Any],
+) -> Prediction:
+    if not all(type(value) in (float, int) for value in probabilities):
+        raise ValueError("the answer has a probability that is not a number")
+    return Prediction(
+        probabilities=probabilities,
+        model=read_field(answer, model, str),
+        version=read_field(answer, version, str),
+        tables_version=read_field(counts, "tables_version", str),
+        unseen=read_field(counts, "unseen", int),
+        unavailable=read_field(counts, "unavailable", int),
+        degraded=read_field(counts, "degraded", bool),
+        experiments=_read_experiments(headers),
+    )
+
+
+def _read_model_names(_: http.client.HTTPMessage, answer: Dict[str, Any]) -> List[str]:
+    names = read_field(answer, "models", list)
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError("the answer has a model whose name is not text")
+    return names
+
+
 def _read_error(status: int, content: bytes) -> HypercubeError:
+    code = code_of_status(status)
     try:
         answer = _read_answer(content)
-        return HypercubeError(answer.get("code") or code_of_status(status), str(answer["error"]), status)
-    except (ValueError, KeyError, AttributeError):
-        return HypercubeError(code_of_status(status), f"HTTP status {status}", status)
+        message = read_field(answer, "error", str)
+        return HypercubeError(read_field(answer, "code", str) if answer.get("code") else code, message, status)
+    except ValueError:
+        return HypercubeError(code, f"HTTP status {status}", status)
+
+
+def _read_pause_s(text: str) -> float:
+    """The pause of a Retry-After header, which is a number of seconds or a date; 0 for other text, as without one."""
+    if re.fullmatch("[0-9]+", text):
+        return float(text)
+    try:
+        date = parsedate_to_datetime(text)
+    except (TypeError, ValueError, IndexError):  # by version of Python
+        return 0.0
+    if date.tzinfo is None:  # "-0000"
+        date = date.replace(tzinfo=timezone.utc)
+    return (date - datetime.now(timezone.utc)).total_seconds()
+
+
+def _header_value(name: str, text: str) -> str:
+    """The UTF-8 bytes of the text, which the server reads, as the Latin-1 that http.client writes."""
+    if re.search(r"[\x00-\x1f\x7f\ud800-\udfff]", text):
+        raise HypercubeError("INVALID_ARGUMENT", f"{name}: a header has no control characters and no lone surrogates")
+    return text.encode().decode("latin-1")
 
 
 def _read_experiments(headers: http.client.HTTPMessage) -> Dict[str, str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Mapping, Sequence
+from typing import Any, List, Mapping, Sequence, Type, TypeVar
 
+_T = TypeVar("_T")
 _MASK = 0xFFFFFFFFFFFFFFFF
 _P1 = 0x9E3779B185EBCA87
 _P2 = 0xC2B2AE3D27D4EB4F
@@ -69,16 +70,33 @@ def hash_key(slot: int, feature: str, scheme: str = "xxh64-concat", seed: int = 
     return key % modulo if modulo else key
 
 
+def read_field(answer: Any, name: str, kind: Type[_T]) -> _T:
+    """A field of an answer in JSON; ValueError without it or with a value of another type."""
+    value = answer.get(name) if isinstance(answer, dict) else None
+    if type(value) is not kind:  # not isinstance: True would be an int
+        raise ValueError(f"the answer has no {name!r}, or its type is not {kind.__name__}")
+    return value
+
+
 class Features:
     """Slots, dense features and hashing of a model, as the server's `features` call describes them."""
 
     def __init__(self, description: Mapping[str, Any]) -> None:
+        """Raises ValueError where the description lacks what calls need."""
         self.description = description
         dense = description.get("dense") or {"features": []}
+        slots = read_field(description, "slots", list)
         #: Names of the dense features, in the order of a row.
-        self.dense: List[str] = [feature["name"] for feature in dense["features"]]
+        self.dense: List[str] = [read_field(each, "name", str) for each in read_field(dense, "features", list)]
         #: Names of the slots (categorical features), in the order of a row.
-        self.slots: List[str] = [slot["name"] for slot in description["slots"]]
+        self.slots: List[str] = [read_field(slot, "name", str) for slot in slots]
+        for slot in slots:
+            read_field(slot, "index", int)
+        read_field(read_field(description, "hash", dict), "scheme", str)
+        click = read_field(description, "click", dict)
+        read_field(click, "output", str)
+        if "column" in click:
+            read_field(click, "column", int)
 
     def hash_row(self, features: Sequence[str | None]) -> List[int]:
         """The keys of one row: one value (None or "": missing) per slot, in the order of `slots`.
