@@ -13,13 +13,19 @@ import java.net.http.HttpTimeoutException;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.charset.StandardCharsets;
+import java.time.DateTimeException;
 import java.time.Duration;
+import java.time.Instant;
+import java.time.ZonedDateTime;
+import java.time.format.DateTimeFormatter;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionStage;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Flow;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
@@ -77,14 +83,10 @@ public final class Client {
     public int priority = -1;
   }
 
-  private static final class Answer {
-    final HttpHeaders headers;
-    final Map<?, ?> content;
-
-    Answer(HttpHeaders headers, Map<?, ?> content) {
-      this.headers = headers;
-      this.content = content;
-    }
+  /** Reads an answer with status 200. */
+  private interface Reader<T> {
+    /** @throws IllegalArgumentException if the answer is unusable */
+    T read(Map<?, ?> content, HttpHeaders headers);
   }
 
   /** @param urls base addresses, such as {@code http://10.0.0.1:8080} */
@@ -172,7 +174,7 @@ public final class Client {
     Features known = features;
     if (known == null) {
       String path = "/v1/models/" + escape(modelName()) + "/features";
-      known = new Features(call("GET", path, new byte[0], Map.of(), new CallOptions()).content);
+      known = call("GET", path, new byte[0], Map.of(), new CallOptions(), (content, headers) -> new Features(content));
       features = known;
     }
     return known;
@@ -185,15 +187,21 @@ public final class Client {
   private String modelName() throws HypercubeException, InterruptedException {
     String known = knownModel();
     if (!known.isEmpty()) return known;
-    Answer answer = call("GET", "/v2/models", new byte[0], Map.of(), new CallOptions());
-    List<?> names = (List<?>) answer.content.get("models");
+    List<String> names =
+        call("GET", "/v2/models", new byte[0], Map.of(), new CallOptions(), (content, headers) -> readNames(content));
     if (names.size() != 1) {
       throw new HypercubeException("INVALID_ARGUMENT", "the server has " + names.size() + " models: name one", 0);
     }
     synchronized (this) {
-      model = (String) names.get(0);
+      model = names.get(0);
       return model;
     }
+  }
+
+  private static List<String> readNames(Map<?, ?> content) {
+    List<String> names = new ArrayList<>();
+    for (Object name : Json.field(content, "models", List.class)) names.add(Json.cast(name, String.class));
+    return names;
   }
 
   private Prediction predict(String text, String contentType, CallOptions call)
@@ -204,12 +212,15 @@ public final class Client {
     addParameter(query, "label", options.label);
     addParameter(query, "priority", call.priority < 0 ? "" : Integer.toString(call.priority));
     byte[] body = text.getBytes(StandardCharsets.UTF_8);
-    Answer answer = call("POST", "/v1/ctr:predict" + query, body, Map.of("Content-Type", contentType), call);
-    Map<?, ?> content = answer.content;
-    double[] probabilities = toDoubles((List<?>) content.get("probabilities"), 0, 1);
-    String version = (String) content.get("version");
-    return new Prediction(
-        probabilities, (String) content.get("model"), version, content, readExperiments(answer.headers));
+    Map<String, String> headers = Map.of("Content-Type", contentType);
+    return call("POST", "/v1/ctr:predict" + query, body, headers, call, Client::readPrediction);
+  }
+
+  private static Prediction readPrediction(Map<?, ?> content, HttpHeaders headers) {
+    double[] probabilities = toDoubles(Json.field(content, "probabilities", List.class), 0, 1);
+    String model = Json.field(content, "model", String.class);
+    String version = Json.field(content, "version", String.class);
+    return new Prediction(probabilities, model, version, content, readExperiments(headers));
   }
 
   private static void addParameter(StringBuilder query, String name, String value) {
@@ -229,31 +240,49 @@ public final class Client {
                 "Content-Type", "application/octet-stream",
                 "Inference-Header-Content-Length", Integer.toString(headBytes));
     String path = "/v2/models/" + escape(modelName()) + version + "/infer";
-    Answer answer = call("POST", path, body, headers, call);
-    double[] probabilities = new double[0];
-    for (Object element : (List<?>) answer.content.get("outputs")) {
-      Map<?, ?> output = (Map<?, ?>) element;
-      if (!known.clickOutput().equals(output.get("name"))) continue;
-      List<?> data = (List<?>) output.get("data");
-      int rows = ((Number) ((List<?>) output.get("shape")).get(0)).intValue();
-      if (rows > 0) probabilities = toDoubles(data, known.clickColumn(), data.size() / rows);
-    }
+    return call("POST", path, body, headers, call, (content, answered) -> readInference(content, answered, known));
+  }
+
+  private static Prediction readInference(Map<?, ?> content, HttpHeaders headers, Features known) {
     return new Prediction(
-        probabilities,
-        (String) answer.content.get("model_name"),
-        (String) answer.content.get("model_version"),
-        (Map<?, ?>) answer.content.get("parameters"),
-        readExperiments(answer.headers));
+        findClicks(Json.field(content, "outputs", List.class), known),
+        Json.field(content, "model_name", String.class),
+        Json.field(content, "model_version", String.class),
+        Json.field(content, "parameters", Map.class),
+        readExperiments(headers));
+  }
+
+  /** The column of the click output. */
+  private static double[] findClicks(List<?> outputs, Features known) {
+    for (Object element : outputs) {
+      Map<?, ?> output = Json.cast(element, Map.class);
+      if (!known.clickOutput().equals(output.get("name"))) continue;
+      List<?> data = Json.field(output, "data", List.class);
+      List<?> shape = Json.field(output, "shape", List.class);
+      int rows = shape.isEmpty() ? -1 : Json.cast(shape.get(0), Number.class).intValue();
+      if (rows == 0) return new double[0];
+      int width = rows < 0 ? 0 : data.size() / rows;
+      if (known.clickColumn() < 0 || known.clickColumn() >= width || width * rows != data.size()) {
+        throw new IllegalArgumentException("the answer has " + data.size() + " values for " + rows + " rows");
+      }
+      return toDoubles(data, known.clickColumn(), width);
+    }
+    throw new IllegalArgumentException("the answer has no output " + known.clickOutput());
   }
 
   /** Sends a request until there is an answer that a retry would not change. */
-  private Answer call(String method, String path, byte[] content, Map<String, String> headers, CallOptions call)
+  private <T> T call(
+      String method, String path, byte[] content, Map<String, String> headers, CallOptions call, Reader<T> reader)
       throws HypercubeException, InterruptedException {
     long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(options.timeoutMs);
     HttpRequest.Builder request = HttpRequest.newBuilder();
     headers.forEach(request::setHeader);
-    if (!call.experimentKey.isEmpty()) request.setHeader("x-experiment-key", requireAscii(call.experimentKey));
-    if (!options.apiKey.isEmpty()) request.setHeader("Authorization", "Bearer " + options.apiKey);
+    if (!call.experimentKey.isEmpty()) {
+      request.setHeader("x-experiment-key", requireAscii("experimentKey", call.experimentKey));
+    }
+    if (!options.apiKey.isEmpty()) {
+      request.setHeader("Authorization", "Bearer " + requireAscii("apiKey", options.apiKey));
+    }
     byte[] body = content;
     if (options.compress) {
       request.setHeader("Accept-Encoding", "gzip");
@@ -277,14 +306,16 @@ public final class Client {
       try {
         HttpResponse<byte[]> response = send(request.build(), remainingMs);
         String text = new String(readBody(response), StandardCharsets.UTF_8);
-        if (response.statusCode() == 200) return new Answer(response.headers(), (Map<?, ?>) Json.parse(text));
+        if (response.statusCode() == 200) {
+          return reader.read(Json.cast(Json.parse(text), Map.class), response.headers());
+        }
         error = readError(response.statusCode(), text);
         if (response.statusCode() == 429) {
-          pauseMs = response.headers().firstValueAsLong("Retry-After").orElse(0) * 1000;
+          pauseMs = readPauseMs(response.headers().firstValue("Retry-After").orElse(""));
         }
       } catch (HttpTimeoutException | TimeoutException timeout) {
         throw deadlineExceeded();
-      } catch (IOException | IllegalArgumentException | ClassCastException problem) {
+      } catch (IOException | IllegalArgumentException problem) {
         error = new HypercubeException("UNAVAILABLE", problem.toString(), 0);
       }
       int status = error.status();
@@ -302,7 +333,7 @@ public final class Client {
   private HttpResponse<byte[]> send(HttpRequest request, long timeoutMs)
       throws IOException, TimeoutException, InterruptedException {
     CompletableFuture<HttpResponse<byte[]>> answer =
-        http.sendAsync(request, HttpResponse.BodyHandlers.ofByteArray());
+        http.sendAsync(request, info -> new LimitedBody());
     try {
       return answer.get(timeoutMs, TimeUnit.MILLISECONDS);
     } catch (ExecutionException error) {
@@ -311,6 +342,49 @@ public final class Client {
     } finally {
       answer.cancel(true);
     }
+  }
+
+  /** Reads a body of at most ANSWER_BYTES_MAX bytes. */
+  private static final class LimitedBody implements HttpResponse.BodySubscriber<byte[]> {
+    private final HttpResponse.BodySubscriber<byte[]> content = HttpResponse.BodySubscribers.ofByteArray();
+    private Flow.Subscription subscription;
+    private long left = ANSWER_BYTES_MAX;
+
+    @Override
+    public CompletionStage<byte[]> getBody() {
+      return content.getBody();
+    }
+
+    @Override
+    public void onSubscribe(Flow.Subscription given) {
+      subscription = given;
+      content.onSubscribe(given);
+    }
+
+    @Override
+    public void onNext(List<ByteBuffer> pieces) {
+      for (ByteBuffer piece : pieces) left -= piece.remaining();
+      if (left >= 0) {
+        content.onNext(pieces);
+        return;
+      }
+      subscription.cancel();
+      content.onError(tooLarge());
+    }
+
+    @Override
+    public void onError(Throwable error) {
+      content.onError(error);
+    }
+
+    @Override
+    public void onComplete() {
+      content.onComplete();
+    }
+  }
+
+  private static IOException tooLarge() {
+    return new IOException("the answer is larger than " + ANSWER_BYTES_MAX + " bytes");
   }
 
   private synchronized int startCall() {
@@ -334,7 +408,7 @@ public final class Client {
     if (!"gzip".equals(response.headers().firstValue("Content-Encoding").orElse(""))) return response.body();
     try (GZIPInputStream in = new GZIPInputStream(new ByteArrayInputStream(response.body()))) {
       byte[] content = in.readNBytes(ANSWER_BYTES_MAX);
-      if (in.read() >= 0) throw new IOException("the answer is larger than " + ANSWER_BYTES_MAX + " bytes");
+      if (in.read() >= 0) throw tooLarge();
       return content;
     }
   }
@@ -351,14 +425,26 @@ public final class Client {
 
   private static HypercubeException readError(int status, String text) {
     try {
-      Map<?, ?> content = (Map<?, ?>) Json.parse(text);
-      Object code = content.get("code");
-      String known = code == null ? HypercubeException.codeOfStatus(status) : code.toString();
-      if (content.containsKey("error")) return new HypercubeException(known, content.get("error").toString(), status);
-    } catch (IllegalArgumentException | ClassCastException error) {
+      Map<?, ?> content = Json.cast(Json.parse(text), Map.class);
+      String message = Json.field(content, "error", String.class);
+      boolean hasCode = content.containsKey("code");
+      String code = hasCode ? Json.field(content, "code", String.class) : HypercubeException.codeOfStatus(status);
+      return new HypercubeException(code, message, status);
+    } catch (IllegalArgumentException error) {
       // Not an answer of serving: the status says what is known.
     }
     return new HypercubeException(HypercubeException.codeOfStatus(status), "HTTP status " + status, status);
+  }
+
+  /** The pause of a Retry-After header, which is a number of seconds or a date; 0 for other text. */
+  private static long readPauseMs(String text) {
+    if (text.matches("[0-9]{1,12}")) return Long.parseLong(text) * 1000;
+    try {
+      Instant date = ZonedDateTime.parse(text, DateTimeFormatter.RFC_1123_DATE_TIME).toInstant();
+      return Duration.between(Instant.now(), date).toMillis();
+    } catch (DateTimeException error) {
+      return 0;
+    }
   }
 
   private static Map<String, String> readExperiments(HttpHeaders headers) {
@@ -372,7 +458,9 @@ public final class Client {
 
   private static double[] toDoubles(List<?> data, int start, int step) {
     double[] values = new double[(data.size() - start + step - 1) / step];
-    for (int i = 0; i < values.length; i++) values[i] = ((Number) data.get(start + i * step)).doubleValue();
+    for (int i = 0; i < values.length; i++) {
+      values[i] = Json.cast(data.get(start + i * step), Number.class).doubleValue();
+    }
     return values;
   }
 
@@ -391,9 +479,9 @@ public final class Client {
   }
 
   /** Java's HTTP client refuses other characters, or sends question marks. */
-  private static String requireAscii(String experimentKey) throws HypercubeException {
-    if (experimentKey.chars().allMatch(unit -> unit >= 0x20 && unit < 0x7f)) return experimentKey;
-    throw new HypercubeException("INVALID_ARGUMENT", "experimentKey: Java's HTTP client sends printable ASCII only", 0);
+  private static String requireAscii(String name, String key) throws HypercubeException {
+    if (key.chars().allMatch(unit -> unit >= 0x20 && unit < 0x7f)) return key;
+    throw new HypercubeException("INVALID_ARGUMENT", name + ": Java's HTTP client sends printable ASCII only", 0);
   }
 
   private static HypercubeException wrongWidth(String name, int row, int expected, int got) {

@@ -12,21 +12,34 @@ public final class Features {
   /** Names of the dense features, in the order of a row. */
   public final List<String> dense = new ArrayList<>();
 
+  private final String clickOutput;
+  private final int clickColumn;
+
+  /** @throws IllegalArgumentException if the description lacks what calls need */
   Features(Map<?, ?> description) {
     this.description = description;
-    for (Object slot : (List<?>) description.get("slots")) slots.add((String) ((Map<?, ?>) slot).get("name"));
-    Map<?, ?> denseInput = (Map<?, ?>) description.get("dense");
-    if (denseInput == null) return;
-    for (Object feature : (List<?>) denseInput.get("features")) dense.add((String) ((Map<?, ?>) feature).get("name"));
+    for (Object element : Json.field(description, "slots", List.class)) {
+      Map<?, ?> slot = Json.cast(element, Map.class);
+      slots.add(Json.field(slot, "name", String.class));
+      Json.field(slot, "index", Number.class);
+    }
+    if (description.get("dense") != null) {
+      for (Object feature : Json.field(Json.field(description, "dense", Map.class), "features", List.class)) {
+        dense.add(Json.field(Json.cast(feature, Map.class), "name", String.class));
+      }
+    }
+    Json.field(Json.field(description, "hash", Map.class), "scheme", String.class);
+    Map<?, ?> click = Json.field(description, "click", Map.class);
+    clickOutput = Json.field(click, "output", String.class);
+    clickColumn = click.get("column") == null ? 0 : Json.field(click, "column", Number.class).intValue();
   }
 
   String clickOutput() {
-    return (String) ((Map<?, ?>) description.get("click")).get("output");
+    return clickOutput;
   }
 
   int clickColumn() {
-    Object column = ((Map<?, ?>) description.get("click")).get("column");
-    return column == null ? 0 : ((Number) column).intValue();
+    return clickColumn;
   }
 
   /**

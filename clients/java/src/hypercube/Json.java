@@ -27,6 +27,19 @@ final class Json {
     return value;
   }
 
+  /** @throws IllegalArgumentException if the object has no such field, or one of another type */
+  static <T> T field(Map<?, ?> object, String name, Class<T> type) {
+    Object value = object.get(name);
+    if (type.isInstance(value)) return type.cast(value);
+    throw new IllegalArgumentException("JSON, field " + name + ": expected " + type.getSimpleName());
+  }
+
+  /** @throws IllegalArgumentException if the value has another type */
+  static <T> T cast(Object value, Class<T> type) {
+    if (type.isInstance(value)) return type.cast(value);
+    throw new IllegalArgumentException("JSON: expected " + type.getSimpleName());
+  }
+
   private IllegalArgumentException problem(String what) {
     return new IllegalArgumentException("JSON, position " + at + ": " + what);
   }

@@ -25,10 +25,10 @@ public final class Prediction {
     this.probabilities = probabilities;
     this.model = model;
     this.version = version;
-    this.tablesVersion = (String) counts.get("tables_version");
-    this.unseen = ((Number) counts.get("unseen")).intValue();
-    this.unavailable = ((Number) counts.get("unavailable")).intValue();
-    this.degraded = (Boolean) counts.get("degraded");
+    this.tablesVersion = Json.field(counts, "tables_version", String.class);
+    this.unseen = Json.field(counts, "unseen", Number.class).intValue();
+    this.unavailable = Json.field(counts, "unavailable", Number.class).intValue();
+    this.degraded = Json.field(counts, "degraded", Boolean.class);
     this.experiments = experiments;
   }
 }
