@@ -223,15 +223,22 @@ func (c *Client) Features(ctx context.Context) (*Features, error) {
 	if err != nil {
 		return nil, err
 	}
-	var features Features
+	var features *Features
 	path := "/v1/models/" + url.PathEscape(model) + "/features"
-	if _, err := c.call(ctx, http.MethodGet, path, nil, http.Header{}, CallOptions{}, &features); err != nil {
+	read := func(content []byte, _ http.Header) error {
+		features = &Features{}
+		if err := json.Unmarshal(content, features); err != nil {
+			return err
+		}
+		return features.check()
+	}
+	if err := c.call(ctx, http.MethodGet, path, nil, http.Header{}, CallOptions{}, read); err != nil {
 		return nil, err
 	}
 	c.mutex.Lock()
-	c.features = &features
+	c.features = features
 	c.mutex.Unlock()
-	return &features, nil
+	return features, nil
 }
 
 // HashRow returns the keys of a row: one value per slot, "" for a missing one.
@@ -250,20 +257,30 @@ func (c *Client) modelName(ctx context.Context) (string, error) {
 	if model != "" {
 		return model, nil
 	}
-	var answer struct {
-		Models []string `json:"models"`
+	var names []string
+	read := func(content []byte, _ http.Header) error {
+		var answer struct {
+			Models []string `json:"models"`
+		}
+		if err := json.Unmarshal(content, &answer); err != nil {
+			return err
+		}
+		if names = answer.Models; names == nil || (len(names) == 1 && names[0] == "") {
+			return errors.New("it has no names of models")
+		}
+		return nil
 	}
-	if _, err := c.call(ctx, http.MethodGet, "/v2/models", nil, http.Header{}, CallOptions{}, &answer); err != nil {
+	if err := c.call(ctx, http.MethodGet, "/v2/models", nil, http.Header{}, CallOptions{}, read); err != nil {
 		return "", err
 	}
-	if len(answer.Models) != 1 {
-		message := fmt.Sprintf("the server has %d models: name one", len(answer.Models))
+	if len(names) != 1 {
+		message := fmt.Sprintf("the server has %d models: name one", len(names))
 		return "", &Error{Code: "INVALID_ARGUMENT", Message: message}
 	}
 	c.mutex.Lock()
-	c.options.Model = answer.Models[0]
+	c.options.Model = names[0]
 	c.mutex.Unlock()
-	return answer.Models[0], nil
+	return names[0], nil
 }
 
 func (c *Client) predict(
@@ -285,24 +302,55 @@ func (c *Client) predict(
 	if len(query) > 0 {
 		path += "?" + query.Encode()
 	}
-	var answer struct {
-		Model         string    `json:"model"`
-		Version       string    `json:"version"`
-		TablesVersion string    `json:"tables_version"`
-		Probabilities []float64 `json:"probabilities"`
-		Unseen        int       `json:"unseen"`
-		Unavailable   int       `json:"unavailable"`
-		Degraded      bool      `json:"degraded"`
+	var prediction *Prediction
+	read := func(content []byte, answered http.Header) error {
+		var answer struct {
+			Model         *string    `json:"model"`
+			Version       *string    `json:"version"`
+			Probabilities []*float64 `json:"probabilities"`
+			counts
+		}
+		if err := json.Unmarshal(content, &answer); err != nil {
+			return err
+		}
+		var err error
+		prediction, err = toPrediction(answer.Probabilities, answer.Model, answer.Version, answer.counts, answered)
+		return err
 	}
 	header := http.Header{"Content-Type": {contentType}}
-	answered, err := c.call(ctx, http.MethodPost, path, body, header, options, &answer)
-	if err != nil {
-		return nil, err
+	err := c.call(ctx, http.MethodPost, path, body, header, options, read)
+	return prediction, err
+}
+
+// counts of an answer; pointers tell missing fields from zeros.
+type counts struct {
+	TablesVersion *string `json:"tables_version"`
+	Unseen        *int    `json:"unseen"`
+	Unavailable   *int    `json:"unavailable"`
+	Degraded      *bool   `json:"degraded"`
+}
+
+// toPrediction returns an error where a field is missing.
+func toPrediction(
+	probabilities []*float64, model, version *string, counts counts, answered http.Header,
+) (*Prediction, error) {
+	isComplete := probabilities != nil && model != nil && version != nil && counts.TablesVersion != nil &&
+		counts.Unseen != nil && counts.Unavailable != nil && counts.Degraded != nil
+	values := make([]float64, len(probabilities))
+	for i, value := range probabilities {
+		if value == nil {
+			isComplete = false
+			break
+		}
+		values[i] = *value
+	}
+	if !isComplete {
+		return nil, errors.New("a field of a prediction is missing")
 	}
 	return &Prediction{
-		Probabilities: answer.Probabilities, Model: answer.Model, Version: answer.Version,
-		TablesVersion: answer.TablesVersion, Unseen: answer.Unseen, Unavailable: answer.Unavailable,
-		Degraded: answer.Degraded, Experiments: readExperiments(answered),
+		Probabilities: values, Model: *model, Version: *version, TablesVersion: *counts.TablesVersion,
+		Unseen: *counts.Unseen, Unavailable: *counts.Unavailable, Degraded: *counts.Degraded,
+		Experiments: readExperiments(answered),
 	}, nil
 }
 
@@ -329,46 +377,69 @@ func (c *Client) infer(ctx context.Context, body []byte, headBytes int, options 
 			"Inference-Header-Content-Length": {strconv.Itoa(headBytes)},
 		}
 	}
-	var answer struct {
-		Model      string `json:"model_name"`
-		Version    string `json:"model_version"`
-		Parameters struct {
-			TablesVersion string `json:"tables_version"`
-			Unseen        int    `json:"unseen"`
-			Unavailable   int    `json:"unavailable"`
-			Degraded      bool   `json:"degraded"`
-		} `json:"parameters"`
-		Outputs []struct {
-			Name  string    `json:"name"`
-			Shape []int     `json:"shape"`
-			Data  []float64 `json:"data"`
-		} `json:"outputs"`
-	}
-	answered, err := c.call(ctx, http.MethodPost, path+"/infer", body, header, options, &answer)
-	if err != nil {
-		return nil, err
-	}
-	prediction := &Prediction{
-		Model: answer.Model, Version: answer.Version, TablesVersion: answer.Parameters.TablesVersion,
-		Unseen: answer.Parameters.Unseen, Unavailable: answer.Parameters.Unavailable,
-		Degraded: answer.Parameters.Degraded, Experiments: readExperiments(answered),
-	}
-	for _, output := range answer.Outputs {
-		if output.Name != features.Click.Output || len(output.Shape) == 0 || output.Shape[0] == 0 {
-			continue
+	var prediction *Prediction
+	read := func(content []byte, answered http.Header) error {
+		var answer struct {
+			Model      *string  `json:"model_name"`
+			Version    *string  `json:"model_version"`
+			Parameters counts   `json:"parameters"`
+			Outputs    []output `json:"outputs"`
 		}
-		width := len(output.Data) / output.Shape[0]
-		for at := features.Click.Column; at < len(output.Data); at += width {
-			prediction.Probabilities = append(prediction.Probabilities, output.Data[at])
+		if err := json.Unmarshal(content, &answer); err != nil {
+			return err
 		}
+		probabilities, err := findClicks(answer.Outputs, features)
+		if err != nil {
+			return err
+		}
+		prediction, err = toPrediction(probabilities, answer.Model, answer.Version, answer.Parameters, answered)
+		return err
 	}
-	return prediction, nil
+	err = c.call(ctx, http.MethodPost, path+"/infer", body, header, options, read)
+	return prediction, err
 }
 
-// call sends a request until there is an answer that a retry would not change.
+type output struct {
+	Name  string     `json:"name"`
+	Shape []int      `json:"shape"`
+	Data  []*float64 `json:"data"`
+}
+
+// findClicks returns the column of the click output.
+func findClicks(outputs []output, features *Features) ([]*float64, error) {
+	for _, output := range outputs {
+		if output.Name != features.Click.Output {
+			continue
+		}
+		if len(output.Shape) == 0 || output.Shape[0] < 0 {
+			return nil, errors.New("an output has no shape")
+		}
+		rows, column := output.Shape[0], features.Click.Column
+		clicks := make([]*float64, 0, len(output.Data))
+		if rows == 0 {
+			return clicks, nil
+		}
+		width := len(output.Data) / rows
+		if column < 0 || column >= width || width*rows != len(output.Data) {
+			return nil, fmt.Errorf("it has %d values for shape %v", len(output.Data), output.Shape)
+		}
+		for at := column; at < len(output.Data); at += width {
+			clicks = append(clicks, output.Data[at])
+		}
+		return clicks, nil
+	}
+	return nil, fmt.Errorf("it has no output %q", features.Click.Output)
+}
+
+// call sends a request until there is an answer that a retry would not change. read takes content and header of an
+// answer with status 200; its error means that the answer is unusable.
 func (c *Client) call(
-	ctx context.Context, method, path string, body []byte, header http.Header, options CallOptions, answer any,
-) (http.Header, error) {
+	ctx context.Context, method, path string, body []byte, header http.Header, options CallOptions,
+	read func([]byte, http.Header) error,
+) error {
+	if hasControl(options.ExperimentKey) || hasControl(c.options.APIKey) {
+		return &Error{Code: "INVALID_ARGUMENT", Message: "a key for a header has a control character"}
+	}
 	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout)
 	defer cancel()
 	deadline, _ := ctx.Deadline()
@@ -393,7 +464,7 @@ func (c *Client) call(
 	for tries := 0; ; {
 		remaining := time.Until(deadline)
 		if remaining < time.Millisecond {
-			return nil, deadlineExceeded(ctx)
+			return deadlineExceeded(ctx)
 		}
 		if remaining > timeoutMax {
 			remaining = timeoutMax
@@ -405,24 +476,23 @@ func (c *Client) call(
 		var pause time.Duration
 		switch {
 		case err != nil && ctx.Err() != nil:
-			return nil, deadlineExceeded(ctx)
+			return deadlineExceeded(ctx)
 		case err != nil:
 			failure = &Error{Code: "UNAVAILABLE", Message: err.Error()}
 		case status == http.StatusOK:
-			if err := json.Unmarshal(content, answer); err != nil {
-				failure = &Error{Code: "UNAVAILABLE", Message: "the answer is not JSON: " + err.Error()}
+			if err := read(content, answered); err != nil {
+				failure = &Error{Code: "UNAVAILABLE", Message: "the answer is unusable: " + err.Error()}
 				break
 			}
-			return answered, nil
+			return nil
 		default:
 			failure = readError(status, content)
 			if status == http.StatusTooManyRequests {
-				seconds, _ := strconv.ParseFloat(answered.Get("Retry-After"), 64)
-				pause = time.Duration(seconds * float64(time.Second))
+				pause = readPause(answered.Get("Retry-After"))
 			}
 		}
 		if failure.Status != 0 && failure.Status != 429 && failure.Status != 502 && failure.Status != 503 {
-			return nil, failure
+			return failure
 		}
 		backoff := backoffFirst << tries
 		if backoff > backoffMax || backoff <= 0 {
@@ -433,12 +503,12 @@ func (c *Client) call(
 		}
 		tries++
 		if tries > c.options.RetriesMax || time.Until(deadline) <= pause || !c.takeToken() {
-			return nil, failure
+			return failure
 		}
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			return nil, deadlineExceeded(ctx)
+			return deadlineExceeded(ctx)
 		}
 	}
 }
@@ -522,6 +592,21 @@ func readError(status int, content []byte) *Error {
 		code = answer.Code
 	}
 	return &Error{Code: code, Message: answer.Error, Status: status}
+}
+
+// readPause returns the pause of a Retry-After header, which is a number of seconds or a date; 0 for other text.
+func readPause(text string) time.Duration {
+	if seconds, err := strconv.ParseUint(text, 10, 32); err == nil {
+		return time.Duration(seconds) * time.Second
+	}
+	if date, err := http.ParseTime(text); err == nil {
+		return time.Until(date)
+	}
+	return 0
+}
+
+func hasControl(text string) bool {
+	return strings.IndexFunc(text, func(r rune) bool { return r < 0x20 || r == 0x7f }) >= 0
 }
 
 func readExperiments(header http.Header) map[string]string {

@@ -2,6 +2,7 @@ package hypercube
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/bits"
 	"strconv"
@@ -108,6 +109,18 @@ type Slot struct {
 	Modulo  *string `json:"modulo"`
 	Missing string  `json:"missing"`
 	Pooling string  `json:"pooling"`
+}
+
+// check returns an error where an answer lacks what calls need.
+func (f *Features) check() error {
+	isComplete := f.Hash.Scheme != "" && f.Slots != nil && f.Click.Output != ""
+	for _, slot := range f.Slots {
+		isComplete = isComplete && slot.Name != ""
+	}
+	if !isComplete {
+		return errors.New("a field of the features is missing")
+	}
+	return nil
 }
 
 // HashRow returns the keys of a row: one value per slot in the order of Slots, "" for a missing one. Slots that pool
