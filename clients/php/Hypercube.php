@@ -33,10 +33,10 @@ final class HypercubeException extends \RuntimeException
     {
         $answer = json_decode($content, true);
         $code = self::CODES[$status] ?? 'INTERNAL';
-        if (!is_array($answer) || !isset($answer['error'])) {
+        if (!is_array($answer) || !is_string($answer['error'] ?? null) || !is_string($answer['code'] ?? '')) {
             return new self($code, "HTTP status $status", $status);
         }
-        return new self((string) ($answer['code'] ?? $code), (string) $answer['error'], $status);
+        return new self($answer['code'] ?? $code, $answer['error'], $status);
     }
 }
 
@@ -155,6 +155,8 @@ final class Client
     private const BACKOFF_MAX_MS = 1000;
     private const COMPRESS_BYTES_MIN = 1024;
     private const TIMEOUT_MS_MAX = 600_000;
+    /** Far above the answer to the largest request, and below PHP's usual memory limit of 128 MiB. */
+    private const ANSWER_BYTES_MAX = 32 << 20;
 
     /** @var list<string> */
     private readonly array $urls;
@@ -277,7 +279,7 @@ final class Client
     {
         if ($this->features === null) {
             $path = '/v1/models/' . rawurlencode($this->modelName()) . '/features';
-            $this->features = $this->call('GET', $path, '', [], '')[1];
+            $this->features = $this->call('GET', $path, '', [], '', self::readFeatures(...));
         }
         return $this->features;
     }
@@ -310,7 +312,8 @@ final class Client
     private function modelName(): string
     {
         if ($this->model === '') {
-            $names = $this->call('GET', '/v2/models', '', [], '')[1]['models'] ?? [];
+            $read = static fn (array $answer) => self::listField($answer, 'models', is_string(...));
+            $names = $this->call('GET', '/v2/models', '', [], '', $read);
             if (count($names) !== 1) {
                 $message = 'the server has ' . count($names) . ' models: name one';
                 throw new HypercubeException('INVALID_ARGUMENT', $message);
@@ -328,8 +331,14 @@ final class Client
             $query['priority'] = (string) $priority;
         }
         $path = '/v1/ctr:predict' . ($query === [] ? '' : '?' . http_build_query($query));
-        [$experiments, $answer] = $this->call('POST', $path, $body, ["Content-Type: $type"], $experimentKey);
-        return self::toPrediction($answer['probabilities'], $answer['model'], $answer['version'], $answer, $experiments);
+        $read = static fn (array $answer, array $experiments) => self::toPrediction(
+            self::listField($answer, 'probabilities', self::isNumber(...)),
+            self::field($answer, 'model', is_string(...)),
+            self::field($answer, 'version', is_string(...)),
+            $answer,
+            $experiments,
+        );
+        return $this->call('POST', $path, $body, ["Content-Type: $type"], $experimentKey, $read);
     }
 
     /** @param list<string> $headers */
@@ -341,35 +350,111 @@ final class Client
         $click = $this->features()['click'];
         $version = $this->version === '' ? '' : '/versions/' . rawurlencode($this->version);
         $path = '/v2/models/' . rawurlencode($this->modelName()) . "$version/infer";
-        [$experiments, $answer] = $this->call('POST', $path, $body, $headers, $experimentKey);
-        $probabilities = [];
-        foreach ($answer['outputs'] as $output) {
-            if ($output['name'] !== $click['output'] || $output['shape'][0] === 0) {
-                continue;
-            }
-            $width = intdiv(count($output['data']), $output['shape'][0]);
-            foreach (array_chunk($output['data'], $width) as $row) {
-                $probabilities[] = $row[$click['column'] ?? 0];
-            }
-        }
-        $counts = $answer['parameters'];
-        return self::toPrediction(
-            $probabilities,
-            $answer['model_name'],
-            $answer['model_version'],
-            $counts,
+        $read = static fn (array $answer, array $experiments) => self::toPrediction(
+            self::findClicks($answer, $click),
+            self::field($answer, 'model_name', is_string(...)),
+            self::field($answer, 'model_version', is_string(...)),
+            self::field($answer, 'parameters', is_array(...)),
             $experiments,
         );
+        return $this->call('POST', $path, $body, $headers, $experimentKey, $read);
+    }
+
+    /**
+     * The column of the click output.
+     *
+     * @param array<string, mixed> $answer
+     * @param array<string, mixed> $click
+     * @return list<float|int>
+     */
+    private static function findClicks(array $answer, array $click): array
+    {
+        foreach (self::listField($answer, 'outputs', is_array(...)) as $output) {
+            if (($output['name'] ?? null) !== $click['output']) {
+                continue;
+            }
+            $data = self::listField($output, 'data', self::isNumber(...));
+            $rows = self::listField($output, 'shape', is_int(...))[0] ?? -1;
+            $column = $click['column'] ?? 0;
+            if ($rows === 0) {
+                return [];
+            }
+            $width = $rows < 0 ? 0 : intdiv(count($data), $rows);
+            if ($column >= $width || $width * $rows !== count($data)) {
+                throw new \UnexpectedValueException('the answer has ' . count($data) . " values for $rows rows");
+            }
+            return array_column(array_chunk($data, $width), $column);
+        }
+        throw new \UnexpectedValueException("the answer has no output {$click['output']}");
+    }
+
+    /**
+     * @param array<string, mixed> $answer
+     * @return array<string, mixed>
+     */
+    private static function readFeatures(array $answer): array
+    {
+        foreach (self::listField($answer, 'slots', is_array(...)) as $slot) {
+            self::field($slot, 'name', is_string(...));
+            self::field($slot, 'index', is_int(...));
+        }
+        if (isset($answer['dense'])) {
+            self::listField(self::field($answer, 'dense', is_array(...)), 'features', is_array(...));
+        }
+        self::field(self::field($answer, 'hash', is_array(...)), 'scheme', is_string(...));
+        $click = self::field($answer, 'click', is_array(...));
+        self::field($click, 'output', is_string(...));
+        self::field($click + ['column' => 0], 'column', is_int(...));
+        return $answer;
+    }
+
+    /** @param array<mixed> $answer */
+    private static function field(array $answer, string $name, \Closure $isRight): mixed
+    {
+        $value = $answer[$name] ?? null;
+        if (!$isRight($value)) {
+            throw new \UnexpectedValueException("the answer has no \"$name\", or one of another type");
+        }
+        return $value;
+    }
+
+    /**
+     * @param array<mixed> $answer
+     * @return list<mixed>
+     */
+    private static function listField(array $answer, string $name, \Closure $isRight): array
+    {
+        $values = self::field($answer, $name, static fn (mixed $value) => is_array($value) && array_is_list($value));
+        foreach ($values as $value) {
+            if (!$isRight($value)) {
+                throw new \UnexpectedValueException("the answer has a value of another type in \"$name\"");
+            }
+        }
+        return $values;
+    }
+
+    private static function isNumber(mixed $value): bool
+    {
+        return is_float($value) || is_int($value);
     }
 
     /**
      * Sends a request until there is an answer that a retry would not change.
      *
+     * @template T
      * @param list<string> $headers
-     * @return array{array<string, string>, array<string, mixed>}
+     * @param \Closure(array<string, mixed>, array<string, string>): T $read takes content and variants of an answer
+     *     with status 200; throws UnexpectedValueException if it is unusable
+     * @return T
      */
-    private function call(string $method, string $path, string $body, array $headers, string $experimentKey): array
-    {
+    private function call(
+        string $method,
+        string $path,
+        string $body,
+        array $headers,
+        string $experimentKey,
+        \Closure $read,
+    ): mixed {
         $deadline = hrtime(true) / 1e6 + $this->timeoutMs;
         if ($experimentKey !== '') {
             $headers[] = 'x-experiment-key: ' . self::checkHeader($experimentKey);
@@ -393,16 +478,20 @@ final class Client
             [$status, $answered, $content] = $this->send($method, $url, $body, $sent, $remainingMs);
             $pauseMs = 0;
             if ($status === 200) {
-                $answer = json_decode($content, true);
-                if (is_array($answer)) {
-                    return [self::readExperiments($answered), $answer];
+                try {
+                    $answer = json_decode($content, true);
+                    if (!is_array($answer)) {
+                        throw new \UnexpectedValueException('the answer is not JSON');
+                    }
+                    return $read($answer, self::readExperiments($answered));
+                } catch (\UnexpectedValueException $problem) {
+                    $error = new HypercubeException('UNAVAILABLE', $problem->getMessage());
                 }
-                $error = new HypercubeException('UNAVAILABLE', 'the answer is not JSON');
             } elseif ($status === 0) {
                 $error = new HypercubeException('UNAVAILABLE', $content);
             } else {
                 $error = HypercubeException::fromAnswer($status, $content);
-                $pauseMs = $status === 429 ? 1000 * (float) ($answered['retry-after'] ?? 0) : 0;
+                $pauseMs = $status === 429 ? self::readPauseMs($answered['retry-after'] ?? '') : 0;
             }
             if (!in_array($error->status, [0, 429, 502, 503], true)) {
                 throw $error;
@@ -426,6 +515,8 @@ final class Client
     private function send(string $method, string $url, string $body, array $headers, int $timeoutMs): array
     {
         $answered = [];
+        $content = '';
+        $isTooLarge = false;
         curl_reset($this->curl);
         curl_setopt_array($this->curl, $this->curlOptions + [
             CURLOPT_URL => $url,
@@ -433,7 +524,15 @@ final class Client
             CURLOPT_HTTPHEADER => $headers,
             CURLOPT_HTTP_VERSION => CURL_HTTP_VERSION_1_1,
             CURLOPT_PROTOCOLS => CURLPROTO_HTTP | CURLPROTO_HTTPS,
-            CURLOPT_RETURNTRANSFER => true,
+            // Called with decompressed bytes, so that the limit holds for them.
+            CURLOPT_WRITEFUNCTION => static function ($curl, string $bytes) use (&$content, &$isTooLarge): int {
+                $isTooLarge = strlen($content) + strlen($bytes) > self::ANSWER_BYTES_MAX;
+                if ($isTooLarge) {
+                    return 0;
+                }
+                $content .= $bytes;
+                return strlen($bytes);
+            },
             CURLOPT_NOSIGNAL => true,
             CURLOPT_TIMEOUT_MS => $timeoutMs,
             CURLOPT_HEADERFUNCTION => static function ($curl, string $line) use (&$answered): int {
@@ -450,8 +549,10 @@ final class Client
         if ($this->compress) {
             curl_setopt($this->curl, CURLOPT_ENCODING, 'gzip');
         }
-        $content = curl_exec($this->curl);
-        if ($content === false) {
+        if (curl_exec($this->curl) === false) {
+            if ($isTooLarge) {
+                return [0, [], $url . ': the answer is larger than ' . self::ANSWER_BYTES_MAX . ' bytes'];
+            }
             if (curl_errno($this->curl) === CURLE_OPERATION_TIMEDOUT) {
                 throw $this->deadlineExceeded();
             }
@@ -463,6 +564,16 @@ final class Client
     private function deadlineExceeded(): HypercubeException
     {
         return new HypercubeException('DEADLINE_EXCEEDED', "no answer within {$this->timeoutMs} ms");
+    }
+
+    /** The pause of a Retry-After header, which is a number of seconds or a date; 0 for other text. */
+    private static function readPauseMs(string $text): float
+    {
+        if (preg_match('/^[0-9]+$/', $text)) {
+            return 1000 * (float) $text;
+        }
+        $date = \DateTimeImmutable::createFromFormat(DATE_RFC7231, $text, new \DateTimeZone('UTC'));
+        return $date === false ? 0 : 1000 * ($date->getTimestamp() - microtime(true));
     }
 
     private static function checkHeader(string $value): string
@@ -532,10 +643,10 @@ final class Client
             array_map(floatval(...), $probabilities),
             $model,
             $version,
-            $counts['tables_version'],
-            $counts['unseen'],
-            $counts['unavailable'],
-            $counts['degraded'],
+            self::field($counts, 'tables_version', is_string(...)),
+            self::field($counts, 'unseen', is_int(...)),
+            self::field($counts, 'unavailable', is_int(...)),
+            self::field($counts, 'degraded', is_bool(...)),
             $experiments,
         );
     }
