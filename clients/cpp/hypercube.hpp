@@ -11,7 +11,9 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <map>
 #include <memory>
 #include <optional>
@@ -20,6 +22,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -488,7 +491,7 @@ class Client {
   /** Slots, dense features and hashing of the model; asked for once. */
   const Json& features() {
     if (!features_) {
-      features_ = send("GET", "/v1/models/" + escape(model_name()) + "/features", "", {}, {}).content;
+      features_ = send("GET", "/v1/models/" + escape(model_name()) + "/features", "", {}, {}, &Client::read_features);
     }
     return *features_;
   }
@@ -542,12 +545,15 @@ class Client {
 
   const std::string& model_name() {
     if (options_.model.empty()) {
-      const Json answer = send("GET", "/v2/models", "", {}, {}).content;
-      const Json::Array& names = answer.at("models").as_array();
+      const auto names = send("GET", "/v2/models", "", {}, {}, [](Answer&& answer) {
+        std::vector<std::string> names;
+        for (const Json& name : answer.content.at("models").as_array()) names.push_back(name.as_string());
+        return names;
+      });
       if (names.size() != 1) {
         throw Error("INVALID_ARGUMENT", "the server has " + std::to_string(names.size()) + " models: name one");
       }
-      options_.model = names[0].as_string();
+      options_.model = names[0];
     }
     return options_.model;
   }
@@ -561,12 +567,13 @@ class Client {
     add("version", options_.version);
     add("label", options_.label);
     add("priority", call.priority < 0 ? "" : std::to_string(call.priority));
-    const Answer answer = send("POST", "/v1/ctr:predict" + query, body, {"Content-Type: " + type}, call);
-    Prediction prediction = to_prediction(answer, answer.content, "model", "version");
-    for (const Json& value : answer.content.at("probabilities").as_array()) {
-      prediction.probabilities.push_back(value.as_number());
-    }
-    return prediction;
+    return send("POST", "/v1/ctr:predict" + query, body, {"Content-Type: " + type}, call, [](Answer&& answer) {
+      Prediction prediction = to_prediction(answer, answer.content, "model", "version");
+      for (const Json& value : answer.content.at("probabilities").as_array()) {
+        prediction.probabilities.push_back(value.as_number());
+      }
+      return prediction;
+    });
   }
 
   Prediction infer(const std::string& body, std::size_t head_bytes, const CallOptions& call) {
@@ -580,19 +587,53 @@ class Client {
       headers = {"Content-Type: application/octet-stream",
                  "Inference-Header-Content-Length: " + std::to_string(head_bytes)};
     }
-    const Answer answer = send("POST", "/v2/models/" + escape(model_name()) + version + "/infer", body, headers, call);
-    Prediction prediction =
-        to_prediction(answer, answer.content.at("parameters"), "model_name", "model_version");
-    for (const Json& output : answer.content.at("outputs").as_array()) {
-      if (output.at("name").as_string() != click.at("output").as_string()) continue;
-      const Json::Array& data = output.at("data").as_array();
-      const auto rows = static_cast<std::size_t>(output.at("shape").as_array().at(0).as_number());
-      if (rows == 0) continue;
-      const Json* column = click.find("column");
-      std::size_t at = column == nullptr ? 0 : static_cast<std::size_t>(column->as_number());
-      for (; at < data.size(); at += data.size() / rows) prediction.probabilities.push_back(data[at].as_number());
+    const std::string path = "/v2/models/" + escape(model_name()) + version + "/infer";
+    return send("POST", path, body, headers, call, [&click](Answer&& answer) {
+      Prediction prediction = to_prediction(answer, answer.content.at("parameters"), "model_name", "model_version");
+      prediction.probabilities = find_clicks(answer.content.at("outputs").as_array(), click);
+      return prediction;
+    });
+  }
+
+  /** The column of the click output. */
+  static std::vector<double> find_clicks(const Json::Array& outputs, const Json& click) {
+    const std::string& name = click.at("output").as_string();
+    const auto found = std::find_if(outputs.begin(), outputs.end(),
+                                    [&](const Json& output) { return output.at("name").as_string() == name; });
+    if (found == outputs.end()) throw std::invalid_argument("the answer has no output " + name);
+    const Json::Array& data = found->at("data").as_array();
+    const Json::Array& shape = found->at("shape").as_array();
+    const double rows = shape.empty() ? -1 : shape[0].as_number();
+    if (rows == 0) return {};
+    const std::size_t width = rows >= 1 ? data.size() / static_cast<std::size_t>(std::min(rows, 1e9)) : 0;
+    const std::size_t column = column_of(click);
+    if (column >= width || static_cast<double>(width) * rows != static_cast<double>(data.size())) {
+      throw std::invalid_argument("the answer has " + std::to_string(data.size()) + " values for another shape");
     }
-    return prediction;
+    std::vector<double> clicks;
+    for (std::size_t at = column; at < data.size(); at += width) clicks.push_back(data[at].as_number());
+    return clicks;
+  }
+
+  static std::size_t column_of(const Json& click) {
+    const Json* column = click.find("column");
+    const double value = column == nullptr ? 0 : column->as_number();
+    if (!(value >= 0 && value < 1e9)) throw std::invalid_argument("click: wrong column");
+    return static_cast<std::size_t>(value);
+  }
+
+  /** Checks what calls need. */
+  static Json read_features(Answer&& answer) {
+    for (const Json& slot : answer.content.at("slots").as_array()) {
+      slot.at("name").as_string();
+      slot.at("index").as_number();
+    }
+    const Json* dense = answer.content.find("dense");
+    if (dense != nullptr) dense->at("features").as_array();
+    answer.content.at("hash").at("scheme").as_string();
+    answer.content.at("click").at("output").as_string();
+    column_of(answer.content.at("click"));
+    return std::move(answer.content);
   }
 
   static Prediction to_prediction(const Answer& answer, const Json& counts, const char* model, const char* version) {
@@ -608,9 +649,14 @@ class Client {
     return prediction;
   }
 
-  /** Sends a request until there is an answer that a retry would not change. */
-  Answer send(const std::string& method, const std::string& path, const std::string& body,
-              std::vector<std::string> headers, const CallOptions& call) {
+  /**
+   * Sends a request until there is an answer that a retry would not change.
+   *
+   * @param read takes an answer with status 200; throws std::invalid_argument if it is unusable
+   */
+  template <typename Read>
+  std::invoke_result_t<Read, Answer> send(const std::string& method, const std::string& path, const std::string& body,
+                                          std::vector<std::string> headers, const CallOptions& call, const Read& read) {
     const Clock::time_point deadline = Clock::now() + std::chrono::milliseconds(options_.timeout_ms);
     if (!call.experiment_key.empty()) headers.push_back("x-experiment-key: " + check_header(call.experiment_key));
     if (!options_.api_key.empty()) headers.push_back("Authorization: Bearer " + check_header(options_.api_key));
@@ -625,15 +671,15 @@ class Client {
       std::optional<Error> error;
       if (response.status == 200) {
         try {
-          return {Json::parse(response.content), std::move(response.headers)};
+          return read(Answer{Json::parse(response.content), std::move(response.headers)});
         } catch (const std::invalid_argument& problem) {
-          error.emplace("UNAVAILABLE", std::string("the answer is not JSON: ") + problem.what());
+          error.emplace("UNAVAILABLE", std::string("the answer is unusable: ") + problem.what());
         }
       } else if (response.status == 0) {
         error.emplace("UNAVAILABLE", response.content);
       } else {
         error.emplace(read_error(response));
-        if (response.status == 429) pause_ms = 1000 * std::atof(response.headers["retry-after"].c_str());
+        if (response.status == 429) pause_ms = read_pause_ms(response.headers["retry-after"]);
       }
       const long status = error->status();
       if (status != 0 && status != 429 && status != 502 && status != 503) throw *error;
@@ -723,6 +769,15 @@ class Client {
     }
   }
 
+  /** The pause of a Retry-After header, which is a number of seconds or a date; 0 for other text. */
+  static double read_pause_ms(const std::string& text) {
+    if (!text.empty() && text.find_first_not_of("0123456789") == std::string::npos) {
+      return 1000 * std::atof(text.c_str());
+    }
+    const std::time_t date = curl_getdate(text.c_str(), nullptr);
+    return date == -1 ? 0 : 1000 * std::difftime(date, std::time(nullptr));
+  }
+
   static std::map<std::string, std::string> read_experiments(const std::string& header) {
     std::map<std::string, std::string> experiments;
     for (std::size_t at = 0; at < header.size();) {
@@ -742,7 +797,8 @@ class Client {
   }
 
   static const std::string& check_header(const std::string& value) {
-    if (std::any_of(value.begin(), value.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; })) {
+    const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
+    if (std::any_of(value.begin(), value.end(), is_control)) {
       throw Error("INVALID_ARGUMENT", "a key for a header has a control character");
     }
     return value;
