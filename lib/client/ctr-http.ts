@@ -42,14 +42,26 @@ export class CtrHttp implements CtrTransport {
     }
     const headers = {
       ...(call.experimentKey !== undefined && {
-        // Node writes headers as Latin-1; the server reads UTF-8.
-        [EXPERIMENT_KEY]: Buffer.from(call.experimentKey).toString('latin1'),
+        [EXPERIMENT_KEY]: toHeaderValue(call.experimentKey),
       }),
       ...(call.profile === true && { [PROFILE_KEY]: 'true' }),
       'content-type': type,
     };
     return this.#poster.post(url, headers, body, timeoutMs);
   }
+}
+
+/**
+ * Node writes headers as Latin-1; the server reads UTF-8.
+ * @throws CubeError INVALID_ARGUMENT for control characters, which headers do not have
+ */
+function toHeaderValue(experimentKey: string): string {
+  if (/^[\x20-\x7e\x80-\uffff]*$/.test(experimentKey)) {
+    return Buffer.from(experimentKey).toString('latin1');
+  }
+  const text = JSON.stringify(experimentKey);
+  const message = `experimentKey: expected text without control characters, got ${text}`;
+  throw new CubeError('INVALID_ARGUMENT', message);
 }
 
 function encodeRows(rows: CtrRows): string {

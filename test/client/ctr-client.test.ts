@@ -231,6 +231,23 @@ test('missing, partial and invalid responses have their own error codes', async 
   assert.equal(await getErrorCode(createClient(t, strange).predict(ROW)), 'INTERNAL');
 });
 
+test('an experiment key with a control character is refused before a request', async (t) => {
+  let requests = 0;
+  const url = await listen(t, (request, response) => {
+    requests++;
+    request.resume().once('end', () => response.end(GOOD));
+  });
+  for (const address of [url, url.replace('http:', 'grpc:')]) {
+    const client = createClient(t, address);
+    for (const experimentKey of ['a\nb', 'a\r\nx: y', 'a\0b', 'a\tb', 'a\x7f']) {
+      assert.equal(await getErrorCode(client.predict([], { experimentKey })), 'INVALID_ARGUMENT');
+    }
+  }
+  assert.equal(requests, 0);
+  await createClient(t, url).predict(ROW, { experimentKey: 'Zoë 東京 😀' });
+  assert.equal(requests, 1);
+});
+
 test('closing the client fails calls in flight, over HTTP and gRPC', async (t) => {
   const silent = createTcp((socket) => socket.on('error', () => undefined).resume());
   await once(silent.listen(0, '127.0.0.1'), 'listening');
