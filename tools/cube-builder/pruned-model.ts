@@ -96,6 +96,12 @@ export function readGolden(path: string, features: FeatureSpec | undefined): Uin
   const bytes = readFile(path, GOLDEN_BYTES_MAX);
   const lines = new TextDecoder().decode(bytes).split('\n');
   const isFeature = features !== undefined && hasScoreFeature(features);
+  if (lines.every((line) => line.trim() === '')) {
+    throw new CubeError(
+      'INVALID_ARGUMENT',
+      `--golden ${path} has no rows; give a file with one JSON row in each line`,
+    );
+  }
   for (const [i, line] of lines.entries()) {
     if (line.trim() === '') continue;
     const place = `${path}: line ${i + 1}`;

@@ -258,7 +258,7 @@ test('wrong flags exit with code 2 and explain the fix', async (t) => {
   assert.equal((await runProcess('tools/cube-builder/main.js', '--help')).code, 0);
 });
 
-test('golden rows that are not JSON lines are refused', async (t) => {
+test('golden rows that are not JSON lines, or missing, are refused', async (t) => {
   const { input, target } = createWorkspace(t);
   const golden = join(input, 'golden.jsonl');
   writeFileSync(golden, '{"C1":"a"}\n{"C1":\n');
@@ -268,6 +268,12 @@ test('golden rows that are not JSON lines are refused', async (t) => {
   writeFileSync(golden, '{"C1":"a"}\n{"C2":"b"}\n');
   const unknown = await build(input, target, '--bundle', 'ctr', '--golden', golden);
   assert.match(unknown.stderr, /golden\.jsonl: line 2: \[0\]: unknown field "C2" \(known/);
+  writeFileSync(golden, '\n\n');
+  const empty = await build(input, target, '--bundle', 'ctr', '--golden', golden);
+  assert.match(
+    empty.stderr,
+    /golden\.jsonl has no rows; give a file with one JSON row in each line/,
+  );
 });
 
 test('a delta whose model computes other keys is refused', async (t) => {
