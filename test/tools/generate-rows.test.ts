@@ -186,5 +186,9 @@ test('generate-rows exits with 2 for wrong usage and 1 for a failure', () => {
   assert.match(command('--rows', '0', '-o', '-').stderr, /Expected an integer from 1 to /);
   assert.equal(command('--drift', '2', '-o', '-').status, 2);
   assert.equal(command('--rows', '5', '-o', folder).status, 1);
+  const path = join(folder, 'both');
+  const both = command('-o', path, '--truth', join(folder, '.', 'both'));
+  assert.equal(both.status, 2);
+  assert.match(both.stderr, /--output and --truth are the same file/);
   assert.equal(command('--help').status, 0);
 });

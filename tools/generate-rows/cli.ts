@@ -2,6 +2,7 @@
  * The command line of generate-rows: writes a range of a row stream and its click probabilities to
  * files, and the best reachable metrics to standard error.
  */
+import { resolve } from 'node:path';
 import { InvalidArgumentError } from 'commander';
 import { auc, logloss } from '../../lib/core/model-metrics.ts';
 import {
@@ -11,6 +12,7 @@ import {
   createCli,
   parseIntegerBetween,
   runCli,
+  UsageError,
   withDryRunNote,
 } from '../../lib/platform/cli.ts';
 import { fileError } from '../../lib/platform/files.ts';
@@ -117,6 +119,9 @@ export function createProgram(): Command {
 
 async function generate(options: GenerateOptions): Promise<void> {
   const { output, truth: truthPath, dryRun, json } = options;
+  if (truthPath !== undefined && resolve(truthPath) === resolve(output)) {
+    throw new UsageError('--output and --truth are the same file');
+  }
   const rows = dryRun ? discardingSink : openSink(output);
   const truth = dryRun || truthPath === undefined ? discardingSink : new StreamWriter(truthPath);
   try {
