@@ -82,10 +82,18 @@ export async function runCli(
 
 /** Usage errors of a command, also of one inside another, name its help. */
 function prepareCommands(parent: Command, name: string): void {
+  removeEmptyVariables(parent);
   for (const command of parent.commands) {
     const path = `${name} ${command.name()}`;
     command.exitOverride().showHelpAfterError(`(${path} --help shows the options)`);
     prepareCommands(command, path);
+  }
+}
+
+/** An empty variable counts as unset, as in `readEnvironment`: deployments clear variables so. */
+function removeEmptyVariables({ options }: Command): void {
+  for (const { envVar } of options) {
+    if (envVar !== undefined && process.env[envVar] === '') delete process.env[envVar];
   }
 }
 

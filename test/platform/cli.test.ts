@@ -43,6 +43,23 @@ test('help wraps, and lists environment variables once', () => {
   for (const line of help.split('\n')) assert.ok(line.length <= 100, line);
 });
 
+test('an empty environment variable counts as unset', async (t) => {
+  process.env['TOOL_TOKEN_FILE'] = '';
+  t.after(() => delete process.env['TOOL_TOKEN_FILE']);
+  const seen: unknown[] = [];
+  const program = createCli('tool', 'Does something.');
+  program
+    .command('act')
+    .addOption(optionWithEnv('--token-file <file>', 'Token file', 'TOOL_TOKEN_FILE'))
+    .action(({ tokenFile }) => {
+      seen.push(tokenFile);
+    });
+  await runCli(program, ['act']);
+  process.env['TOOL_TOKEN_FILE'] = 'token';
+  await runCli(program, ['act']);
+  assert.deepEqual(seen, [undefined, 'token']);
+});
+
 test('a rule replaces the list of environment variables, except for its exceptions', () => {
   const program = createCli('tool', 'Does something.')
     .addOption(optionWithEnv('--memory <bytes>', 'Memory budget', 'TOOL_MEMORY'))
