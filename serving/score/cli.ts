@@ -291,9 +291,12 @@ async function readManifest(
   if (version !== undefined) return repository.readManifest(bundle, version);
   const { pointer } = await repository.readChannel(bundle, channel);
   if (pointer !== undefined) return repository.readManifest(bundle, pointer.version);
+  const bundles = repository.canList ? await repository.listBundles() : [bundle];
   throw new CubeError(
     'NOT_FOUND',
-    `${repository.location} has no channel ${channel} for bundle ${bundle}: give --version`,
+    bundles.includes(bundle)
+      ? `${repository.location} has no channel ${channel} for bundle ${bundle}: give --version`
+      : `${repository.location} has no bundle ${bundle} (it has: ${bundles.join(', ') || 'none'})`,
   );
 }
 

@@ -52,6 +52,7 @@ class Place {
 test('keys are added, rotated, revoked and expired while a server runs', (t) => {
   const place = new Place(t);
   const { keys } = place;
+  assert.throws(() => new KeyCommands(`${keys.file}.none`).run('list'), { code: 'NOT_FOUND' });
   const key = keys.add('ads', '--scope', 'predict');
   assert.match(place.call(`Bearer ${key}`), /^UNAUTHENTICATED/, 'the file is not looked at yet');
   place.later();

@@ -7,6 +7,7 @@ import {
   LIMIT_NAMES,
 } from '../../lib/access/api-keys.ts';
 import { addKey, expireKey, revokeKey, rotateKey } from '../../lib/access/key-changes.ts';
+import { readKeyFile } from '../../lib/access/key-store.ts';
 import { checkScope } from '../../lib/access/scopes.ts';
 import { CubeError } from '../../lib/core/errors.ts';
 import {
@@ -23,7 +24,7 @@ import {
 import { wallClockMs } from '../../lib/platform/clock.ts';
 import { putFileIfAbsent } from '../../lib/platform/files.ts';
 import { printLine } from '../../lib/platform/terminal-output.ts';
-import { changeKeys, readKeys } from './key-file.ts';
+import { changeKeys } from './key-file.ts';
 import { parseTime } from './key-times.ts';
 
 const EXAMPLES = `
@@ -192,7 +193,7 @@ function expire(options: ExpireOptions): void {
 
 function list({ file, json }: FileOptions): void {
   const nowMs = wallClockMs();
-  const keys = readKeys(file).map(({ sha256: _, previous, ...key }) => ({
+  const keys = readKeyFile(file).keys.map(({ sha256: _, previous, ...key }) => ({
     ...key,
     ...(previous !== undefined && { previousExpiresAt: previous.expiresAt }),
     state: getState(key, nowMs),

@@ -14,7 +14,7 @@ import { FolderLock } from '../../lib/platform/folder-lock.ts';
 const MODE = 0o600;
 
 /** The keys of a file; none when it is absent. @throws CubeError when it is invalid */
-export function readKeys(path: string): readonly ApiKey[] {
+function readKeys(path: string): readonly ApiKey[] {
   return fileExists(path) ? readKeyFile(path).keys : [];
 }
 

@@ -104,6 +104,18 @@ test('JSON rows are scored; the line of a wrong row is named, and no file appear
   requireScores(output, rows);
 });
 
+test('a missing bundle or channel is named', async (t) => {
+  const { toys, flags, writeInput } = await prepare(t);
+  writeInput(toTsv(toyRows(1)));
+  const wrong = await runProcess(SCRIPT, ...flags, '--bundle', 'ctr');
+  assert.match(
+    wrong.stderr,
+    new RegExp(`${toys.location} has no bundle ctr \\(it has: ${BUNDLE}\\)`),
+  );
+  const channel = await runProcess(SCRIPT, ...flags, '--channel', 'canary');
+  assert.match(channel.stderr, /has no channel canary for bundle .*: give --version/);
+});
+
 test('a dry run checks the first rows and writes nothing', async (t) => {
   const { flags, output, writeInput } = await prepare(t);
   writeInput(toTsv(toyRows(2)));
