@@ -11,6 +11,9 @@ const SEQ_DIGITS = 10;
 const SEQ_FILE = /^(\d{10})\.json$/;
 export const SEQ_MAX = 9_999_999_999;
 
+/** Limit of a manifest or a file in a version's folder: they are read into memory as a whole. */
+export const VERSION_FILE_BYTES_MAX: number = 2 ** 31;
+
 export function layersFolder(bundle: string): string {
   return `${checkName(bundle, 'bundle')}/layers`;
 }

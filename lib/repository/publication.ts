@@ -36,6 +36,7 @@ import {
   intentsFolder,
   layerPath,
   manifestPath,
+  VERSION_FILE_BYTES_MAX,
   versionFilePath,
   versionFolder,
 } from './layout.ts';
@@ -43,8 +44,6 @@ import { signManifest } from './published-manifest.ts';
 import type { RepositoryKeys } from './signed-entry.ts';
 import { computeFileSha256, computeSha256 } from './verified-copy.ts';
 
-/** Limit of a manifest or a file in a version's folder: they are read into memory as a whole. */
-export const VERSION_FILE_BYTES_MAX: number = 2 ** 31;
 /** Layers uploaded concurrently: enough to use the network, few enough to share it. */
 const CONCURRENT_LAYERS = 4;
 /** A collection takes seconds; one that takes longer was probably killed. */

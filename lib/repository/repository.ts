@@ -22,6 +22,7 @@ import {
   layersFolder,
   manifestPath,
   rolloutsFolder,
+  VERSION_FILE_BYTES_MAX,
   versionFilePath,
   versionFolder,
   versionsFolder,
@@ -29,12 +30,7 @@ import {
 import { openBackend } from './open-backend.ts';
 import { type Outcome, recordOutcome } from './outcomes.ts';
 import { PolicyLog } from './policy-log.ts';
-import {
-  type Publication,
-  type PublishReport,
-  publishVersion,
-  VERSION_FILE_BYTES_MAX,
-} from './publication.ts';
+import type { Publication, PublishReport } from './publication.ts';
 import {
   MANIFEST_BYTES_MAX,
   parsePublishedManifest,
@@ -64,7 +60,6 @@ const LEFTOVER_IDLE_MS = 3_600_000;
 export type { ChannelEntry, ChannelState } from './channel-log.ts';
 export type { GarbageReport, UnreadableManifest } from './garbage-collection.ts';
 export type { LayerSource, Publication, PublishReport } from './publication.ts';
-export { VERSION_FILE_BYTES_MAX } from './publication.ts';
 export type { WorkFolder } from './work-folder.ts';
 
 let garbageCollection: typeof import('./garbage-collection.ts') | undefined;
@@ -279,7 +274,12 @@ export class Repository {
    * Publishes layers, files and the manifest. Publishing the same content again changes nothing.
    * @throws CubeError CONFLICT if the version exists with other content
    */
-  publish(publication: Publication, onBytes?: (bytes: number) => void): Promise<PublishReport> {
+  async publish(
+    publication: Publication,
+    onBytes?: (bytes: number) => void,
+  ): Promise<PublishReport> {
+    // Most processes publish nothing.
+    const { publishVersion } = await import('./publication.ts');
     return publishVersion({ ...this.#context, onBytes }, publication);
   }
 

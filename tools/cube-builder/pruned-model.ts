@@ -10,7 +10,7 @@ import { parseJsonRows } from '../../lib/core/json-rows.ts';
 import { type FeatureSpec, readSlotSpec, type SlotSpec } from '../../lib/core/slots.ts';
 import { findFeatureWarnings } from '../../lib/features/feature-warnings.ts';
 import { fileExists, isFolder, readFile, readText } from '../../lib/platform/files.ts';
-import { VERSION_FILE_BYTES_MAX } from '../../lib/repository/repository.ts';
+import { VERSION_FILE_BYTES_MAX } from '../../lib/repository/layout.ts';
 
 /** External data of the ONNX graph. */
 export const DATA_FILE = 'model.onnx.data';

@@ -18,7 +18,7 @@ import {
 import { findFeatureWarnings } from '../../lib/features/feature-warnings.ts';
 import { fileExists, readFile, readText } from '../../lib/platform/files.ts';
 import { OnnxModel, type OnnxValueInfo } from '../../lib/platform/onnx.ts';
-import { VERSION_FILE_BYTES_MAX } from '../../lib/repository/repository.ts';
+import { VERSION_FILE_BYTES_MAX } from '../../lib/repository/layout.ts';
 import { readGraphSignature } from '../../proto/onnx-signature.ts';
 import { getEncryption, storeFiles } from './encryption.ts';
 import { readGolden } from './pruned-model.ts';
