@@ -7,8 +7,8 @@ import { CubeError } from '../../lib/core/errors.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import type { Repository } from '../../lib/repository/repository.ts';
 import { countInstances, type ModelConfig } from '../config/serving-config.ts';
-import type { EmbeddingStore } from '../stores/embedding-store.ts';
 import { LOCAL_FOLDER, MEMORY_FOLDER, openStore } from '../stores/open-store.ts';
+import { SharedStore } from '../stores/shared-store.ts';
 import type { StoreChoice } from '../stores/store-choice.ts';
 
 /** A model and the repository of its versions. */
@@ -25,7 +25,7 @@ export class ModelStores {
   /** Model workers by store key. */
   readonly #workers = new Map<string, number>();
   readonly #inMemory = new Set<string>();
-  readonly #open = new Map<string, EmbeddingStore>();
+  readonly #open = new Map<string, SharedStore>();
   /** Store keys by the folder that the store writes to. */
   readonly #folders = new Map<string, string>();
 
@@ -51,7 +51,7 @@ export class ModelStores {
   }
 
   /** @throws CubeError CONFLICT when two stores would write to one folder */
-  async open({ model: { store: choice }, repository }: ModelOrigin): Promise<EmbeddingStore> {
+  async open({ model: { store: choice }, repository }: ModelOrigin): Promise<SharedStore> {
     const key = computeStoreKey(choice, repository);
     const existing = this.#open.get(key);
     if (existing !== undefined) return existing;
@@ -62,7 +62,7 @@ export class ModelStores {
       workers: this.#workers.get(key) ?? 0,
       memoryStores: this.#inMemory.size,
     };
-    const store = await openStore(choice, environment);
+    const store = new SharedStore(await openStore(choice, environment));
     this.#open.set(key, store);
     return store;
   }

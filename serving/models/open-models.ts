@@ -124,8 +124,9 @@ async function openModel(
   { stores, predictor, recorders, events, logger }: SharedParts,
 ): Promise<VersionManager> {
   const { model, repository, source, bundle } = opened;
-  const store = await stores.open(opened);
-  events.observeStore(model.name, store);
+  const shared = await stores.open(opened);
+  events.observeStore(model.name, shared.store);
+  const store = shared.openForModel();
   const { policy, batching, precision, splitsUsers, placements, requestCacheBytes } = model;
   const instances = countInstances(model.instances);
   const recorder = model.record && recorders.open(model.record, logger);

@@ -45,7 +45,7 @@ export interface EmbeddingStore {
   /** Present when the store asks other servers. */
   readonly servers?: ServerStats | undefined;
   /** Present when a row cache is in front of the store. */
-  readonly hotRows?: RowCacheStats;
+  readonly hotRows?: RowCacheStats | undefined;
 
   /**
    * Makes the version ready for lookups: MEMORY and LOCAL load it, REMOTE and REDIS check that all
@@ -76,7 +76,7 @@ export interface EmbeddingStore {
    */
   share?(manifest: Manifest): readonly SharedVersion[] | undefined;
   /** Present when `share` is. */
-  readonly threads?: ThreadNumbers;
+  readonly threads?: ThreadNumbers | undefined;
 
   /** The version is not needed any more: the store may remove what only this version used. */
   retire(manifest: Manifest): Promise<void>;

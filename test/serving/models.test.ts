@@ -96,6 +96,34 @@ test('two models, two channels, versions by name; an unloaded model stays unload
   assert.equal(await serving.stop(), 0);
 });
 
+test('two models of one bundle and store do not retire the versions of each other', async (t) => {
+  const toys = new ToyRepository(t);
+  const three = new ToyBundle({ version: '3', seed: 303 });
+  for (const toy of [one, two, three]) await toys.publish(toy);
+  await toys.activate('1');
+  await toys.activate('1', 'canary');
+  const model = { bundle: BUNDLE, repository: 'repo', store: 'memory', instances: 1 };
+  const serving = await startWith(t, toys.folder, {
+    models: [
+      { ...model, name: 'a', 'poll-ms': 3_600_000 },
+      { ...model, name: 'b', channel: 'canary', 'poll-ms': 50 },
+    ],
+  });
+  await serving.waitUntilReady();
+  for (const toy of [two, three]) {
+    const { version } = toy.options;
+    await toys.activate(version, 'canary');
+    await serving.waitFor('/v1/status', ({ body }) => body.models[1].active === version);
+    await assertAnswers(serving, 'a', one);
+    await assertAnswers(serving, 'b', toy);
+  }
+  // Model b keeps version 2 for a rollback, and no longer version 1.
+  await serving.waitFor('/v1/status', ({ body }) => !body.models[1].held.includes('1'));
+  await assertAnswers(serving, 'a', one);
+  assert.equal((await serving.post('/v2/repository/models/b/unload', '{}')).status, 200);
+  await assertAnswers(serving, 'a', one);
+});
+
 async function assertUnloads(serving: ServingProcess): Promise<void> {
   const control = (verb: string): Promise<Answer> =>
     serving.post(`/v2/repository/models/second/${verb}`, '{}');
