@@ -9,6 +9,8 @@
  *   n], padded with empty strings. A feature without a tensor is missing in every row. A tensor
  *   with one row is shared by all rows.
  *
+ * An empty string in a pooled slot is no value, in both forms.
+ *
  * A model that was pruned without features.json takes the inputs of its unpruned graph instead
  * (graph-tensors.ts).
  */
@@ -58,16 +60,19 @@ export function toRows(tensors: TensorsByName, bundle: LoadedBundle): FeatureRow
     checkShape(combined, rowCount, slots.length);
     return combined.name === KEYS
       ? { rowCount, dense, keys: combined.keys() }
-      : { rowCount, dense, rawDense: raw, features: combined.strings() };
+      : { rowCount, dense, rawDense: raw, ...combinedFeatures(slots, combined.strings()) };
   }
   const given = slots.map(({ name }) => tensors.get(name));
   const first = given.find((tensor) => tensor !== undefined);
-  if (first === undefined) {
+  // Where dense features are given by name, all slots may be missing.
+  if (first === undefined && (tensors.has(DENSE) || tensors.size === 0)) {
     rejectRequest(
       `inputs: expected either an input ${CATEGORICAL} or an input ${KEYS}, or slots by name`,
     );
   }
-  if (first.datatype !== 'BYTES') return { rowCount, dense, ...slotKeys(slots, given, rowCount) };
+  if (first !== undefined && first.datatype !== 'BYTES') {
+    return { rowCount, dense, ...slotKeys(slots, given, rowCount) };
+  }
   return { rowCount, dense, rawDense: raw, ...slotFeatures(slots, given, rowCount) };
 }
 
@@ -148,8 +153,10 @@ function readDense(
     checkShape(combined, rowCount, plan.denseNum);
     raw = new Float64Array(combined.floats());
   } else {
-    if (named.every((tensor) => tensor === undefined))
+    const isCombined = findCombinedInput(tensors) !== undefined;
+    if (isCombined && named.every((tensor) => tensor === undefined)) {
       rejectRequest(`inputs: expected an input ${DENSE} too`);
+    }
     raw = new Float64Array(rowCount * plan.denseNum).fill(Number.NaN);
     named.forEach((tensor, column) => {
       if (tensor !== undefined) fillColumn(tensor, raw, { rowCount, column, width: plan.denseNum });
@@ -246,13 +253,33 @@ function collectBags(
   );
   for (let row = 0; row < rowCount; row++) {
     for (const { slot, strings, columns } of slots) {
-      const isPooled = slot.pooling !== undefined;
-      for (let i = row * columns; i < (row + 1) * columns; i++) {
-        if (!isPooled || strings[i] !== '') bags.add(strings[i]!);
-      }
+      for (let i = row * columns; i < (row + 1) * columns; i++) addText(bags, slot, strings[i]!);
       bags.endBag();
     }
   }
+  return toFeatures(bags);
+}
+
+/** @param strings one value of each slot, row by row */
+function combinedFeatures(
+  slots: readonly Slot[],
+  strings: readonly string[],
+): Pick<FeatureRows, 'features' | 'ends'> {
+  if (slots.every(({ pooling }) => pooling === undefined)) return { features: strings };
+  const bags = new FeatureBagBuilder<string>(slots, strings.length / slots.length);
+  strings.forEach((text, i) => {
+    addText(bags, slots[i % slots.length]!, text);
+    bags.endBag();
+  });
+  return toFeatures(bags);
+}
+
+/** An empty text is a missing value, of which a bag has none. */
+function addText(bags: FeatureBagBuilder<string>, { pooling }: Slot, text: string): void {
+  if (pooling === undefined || text !== '') bags.add(text);
+}
+
+function toFeatures(bags: FeatureBagBuilder<string>): Pick<FeatureRows, 'features' | 'ends'> {
   const { values: features, ends } = bags;
   return { features, ...(ends === undefined ? {} : { ends }) };
 }

@@ -95,6 +95,20 @@ test('bags over KServe: JSON, binary, gRPC', async (t) => {
     raw_input_contents: raw.map((tensor) => tensor.raw),
   });
   assertClose(viewFloats(answer.raw_output_contents[0]), expected, 'gRPC');
+  // At most one value in each slot: all slots in one tensor.
+  const single = rows.map(({ user: [user], tags: [tag], item }) => ({ user, tag, item }));
+  const pick = (id: number | undefined): number[] => (id === undefined ? [] : [id]);
+  const singleScores = single.map(({ user, tag, item }) =>
+    score({ user: pick(user), tags: pick(tag), item }),
+  );
+  for (const none of ['', null]) {
+    const data = single.flatMap(({ user, tag, item }) =>
+      [user, tag, item].map((id) => (id === undefined ? none : String(id))),
+    );
+    const combined = { name: 'categorical', datatype: 'BYTES', shape: [rows.length, 3], data };
+    const { body } = await serving.post(path, JSON.stringify({ inputs: [combined] }));
+    assertClose(body.outputs[0].data, singleScores, `categorical, none as ${none}`);
+  }
   // One user for all rows, and no user.
   for (const [user, own] of [
     [[{ name: 'user', datatype: 'BYTES', shape: [1, 3], data: ['3', '', '5'] }], [3, 5]],

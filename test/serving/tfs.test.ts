@@ -115,6 +115,16 @@ test('a feature that a row leaves out is missing in that row', async (t) => {
     { dense: [missing, missing], categorical: ['', '', 'c'] },
   ];
   assertScores((await predict(serving, { instances })).body.predictions, old, expected);
+  // The only row may leave out all slots, or all dense features.
+  const alone = [{ I1: 4 }, { C2: 'b', C3: '' }];
+  const only: ToyRow[] = [
+    { dense: [4, missing], categorical: ['', '', ''] },
+    { dense: [missing, missing], categorical: ['', 'b', ''] },
+  ];
+  for (const [i, instance] of alone.entries()) {
+    const { body } = await predict(serving, { instances: [instance] });
+    assertScores(body.predictions, old, [only[i]!]);
+  }
   const whole = await predict(serving, { instances: [row, { dense: [1, 2] }, { ...row }] });
   const empty = { dense: [1, 2], categorical: ['', '', ''] };
   assertScores(whole.body.predictions, old, [row, empty, row]);
@@ -279,7 +289,11 @@ const wrong: [unknown, number, RegExp][] = [
     400,
     /"dense": shape: expected \[rows, 2\], got \[1,1\]/,
   ],
-  [{ instances: [row, { ...row, dense: [1] }] }, 400, /dense, row 1: expected 2 values, got 1/],
+  [
+    { instances: [row, { ...row, dense: [1] }] },
+    400,
+    /dense, row 1: expected 2 values, got 1/,
+  ],
   [{ instances: [{ ...row, dense: [1, 'x'] }] }, 400, /dense, value 1: expected a finite number/],
   ['{"instances":[{"C1":"a","I1":1e999}]}', 400, /I1, value 0: .* got Infinity/],
   [{ instances: [{ C1: 'a', I2: 1e300 }] }, 400, /row 1 \(I2\): 1e\+300/],
