@@ -41,7 +41,7 @@ import { admitHttpCall } from './http-access.ts';
 import { createBodyTooLargeError, HttpAdmission, isHttp2 } from './http-admission.ts';
 import { chooseEncoding, decodeBody, encodeBody, getEncodingHeaders } from './http-encoding.ts';
 import { HTTP2_CANCEL } from './http2-streams.ts';
-import { abandonBody, restoreBodies } from './unread-body.ts';
+import { abandonBody, restoreBodies, skipBody } from './unread-body.ts';
 
 const ROUTER_OPTIONS = {
   ignoreTrailingSlash: true,
@@ -310,7 +310,7 @@ export class HttpServer {
     this.app.addHook('preParsing', async (request, _reply, payload) => {
       const isChunked = request.headers['content-length'] === undefined;
       if (!isChunked || request.method === 'GET' || isStreamedBody(request)) return payload;
-      return joinChunks(payload);
+      return joinChunks(payload, () => skipBody(request.raw));
     });
     this.app.addHook('preHandler', async () => admission.checkUnsentBytes());
     this.app.addHook('onSend', encodePayload);

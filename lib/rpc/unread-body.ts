@@ -36,6 +36,11 @@ export function abandonBody(request: IncomingMessage): boolean {
   return true;
 }
 
+/** Reads nothing more of a body whose caller is refused while it arrives. */
+export function skipBody({ socket, httpVersionMajor }: IncomingMessage): void {
+  if (httpVersionMajor === 1) discardBody(socket);
+}
+
 /** Makes a connection read bodies. Call it before each request, and when the connection closes. */
 export function restoreBodies(socket: Socket): void {
   restores.get(socket)?.();
