@@ -3,11 +3,18 @@
  * has ended. An owner file names the process. On the same host the system is asked whether it is
  * alive; for other hosts the file's modification time is the heartbeat.
  */
-import { mkdirSync, rmSync, statSync, utimesSync } from 'node:fs';
+import { mkdirSync, renameSync, rmSync, statSync, utimesSync } from 'node:fs';
 import { join } from 'node:path';
 import { CubeError } from '../core/errors.ts';
 import { JsonReader } from '../core/json.ts';
-import { fileError, fileExists, putFileIfAbsent, readText, replaceFile } from './files.ts';
+import {
+  copyFileIfAbsent,
+  fileError,
+  fileExists,
+  getTemporarySiblingPath,
+  putFileIfAbsent,
+  readText,
+} from './files.ts';
 import {
   getProcessIdentity,
   getProcessLiveness,
@@ -23,6 +30,7 @@ const OWNER_FILE = 'owner.json';
 export class FolderLock {
   readonly folder: string;
   readonly #timer: NodeJS.Timeout;
+  readonly #content = JSON.stringify(getProcessIdentity());
 
   /** @throws CubeError CONFLICT when a live process has the lock */
   constructor(folder: string) {
@@ -33,24 +41,29 @@ export class FolderLock {
       throw fileError(error, 'make the folder', folder);
     }
     const path = join(folder, OWNER_FILE);
-    const mine = JSON.stringify(getProcessIdentity());
-    if (!putFileIfAbsent(path, mine)) {
-      const owner = findLiveOwner(path);
+    // After a dead owner, another process may be first, and then has the lock.
+    while (!putFileIfAbsent(path, this.#content)) {
+      const owner = findLiveOwner(path) ?? removeDeadOwner(path);
       if (owner !== undefined) {
         throw new CubeError(
           'CONFLICT',
           `${folder} is in use by ${owner}; wait for it, or stop it and try again`,
         );
       }
-      replaceFile(path, mine);
     }
     this.#timer = setInterval(() => touchFile(path), HEARTBEAT_INTERVAL_MS).unref();
   }
 
-  /** Releases the lock; the folder's other content stays. */
+  /**
+   * Releases the lock; the folder's other content stays. The lock of a process that has taken over
+   * stays too.
+   */
   release(): void {
     clearInterval(this.#timer);
-    rmSync(join(this.folder, OWNER_FILE), { force: true });
+    const path = join(this.folder, OWNER_FILE);
+    const owner = readOwner(path);
+    if (owner !== undefined && JSON.stringify(owner) === this.#content)
+      rmSync(path, { force: true });
   }
 }
 
@@ -84,6 +97,25 @@ function findLiveOwner(path: string): string | undefined {
   if (fate !== 'unknown') return fate === 'lives' ? name : undefined;
   const stat = statSync(path, { throwIfNoEntry: false });
   return stat !== undefined && Date.now() - stat.mtimeMs < HEARTBEAT_TIMEOUT_MS ? name : undefined;
+}
+
+/**
+ * Removes the file of an owner that has ended. Several processes may try it at the same time: only
+ * one of them moves the file away.
+ * @returns the live process that has taken over meanwhile, and whose file was put back
+ */
+function removeDeadOwner(path: string): string | undefined {
+  const moved = getTemporarySiblingPath(path);
+  try {
+    renameSync(path, moved);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
+    throw fileError(error, 'remove', path);
+  }
+  const owner = findLiveOwner(moved);
+  if (owner !== undefined) copyFileIfAbsent(path, moved);
+  rmSync(moved, { force: true });
+  return owner;
 }
 
 function readOwner(path: string): ProcessIdentity | undefined {

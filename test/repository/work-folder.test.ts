@@ -3,7 +3,8 @@
  * everybody stopped.
  */
 import assert from 'node:assert/strict';
-import { existsSync, mkdirSync, utimesSync, writeFileSync } from 'node:fs';
+import fs, { existsSync, mkdirSync, readFileSync, utimesSync, writeFileSync } from 'node:fs';
+import { syncBuiltinESMExports } from 'node:module';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
@@ -74,6 +75,38 @@ test('a claimed folder is one process’s until it is gone', (t) => {
     claim.release();
     assert.equal(existsSync(owner), false);
   }
+});
+
+test('one of two processes takes over a claimed folder, and only it releases it', (t) => {
+  const folder = join(temporaryFolder(t), 'spill');
+  const owner = join(folder, 'owner.json');
+  const write = (pid: number): string => {
+    const text = JSON.stringify({ host: hostname(), pid });
+    writeFileSync(owner, text);
+    return text;
+  };
+  mkdirSync(folder);
+  write(NOBODY);
+  const { renameSync } = fs;
+  let other = '';
+  // Another process takes over between the look at the dead owner and what follows it.
+  t.mock.method(fs, 'renameSync', (from: string, to: string) => {
+    if (other === '' && [from, to].includes(owner)) other = write(process.ppid);
+    renameSync(from, to);
+  });
+  syncBuiltinESMExports();
+  t.after(() => {
+    t.mock.restoreAll();
+    syncBuiltinESMExports();
+  });
+  assert.throws(() => new FolderLock(folder), /is in use by process \d+ of host/);
+  assert.equal(readFileSync(owner, 'utf8'), other);
+  write(NOBODY);
+  const claim = new FolderLock(folder);
+  other = write(process.ppid);
+  claim.release();
+  assert.equal(readFileSync(owner, 'utf8'), other);
+  assert.deepEqual(fs.readdirSync(folder), ['owner.json']);
 });
 
 test('plans and files are what their names say, or are refused', (t) => {
