@@ -250,10 +250,12 @@ export class ResidentStore {
     const files = this.#layerFiles(request);
     const shared = this.#findSharedLayers(required, shardIndex, files.rowsOnDisk);
     for (const layer of shared) layer.references += 1;
+    const held = [...shared];
     try {
       const missing = this.#listMissing(required, files.rowsOnDisk);
       const loaded = await this.#loadLayers(request, missing, files);
-      this.#addVersion(request, required, [...shared, ...loaded]);
+      held.push(...loaded);
+      this.#addVersion(request, required, held);
       return {
         layersLoaded: loaded.length,
         layersShared: shared.length,
@@ -262,7 +264,7 @@ export class ResidentStore {
         durationMs: systemClock.nowMs() - startMs,
       };
     } catch (error) {
-      for (const layer of shared) this.#release(layer);
+      for (const layer of held) this.#release(layer);
       throw error;
     } finally {
       files.close();

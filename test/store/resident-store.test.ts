@@ -3,6 +3,7 @@ import { readFileSync, writeFileSync } from 'node:fs';
 import { type TestContext, test } from 'node:test';
 import { CubeError } from '../../lib/core/errors.ts';
 import type { Manifest, TableRef } from '../../lib/core/manifest.ts';
+import { writeLayer } from '../../lib/store/layer-file.ts';
 import { LookupBatch } from '../../lib/store/lookup-batch.ts';
 import { type LoadReport, ResidentStore } from '../../lib/store/resident-store.ts';
 import {
@@ -11,6 +12,7 @@ import {
   expectedLookup,
   getLoadedTable,
   lookup,
+  packKeys,
   type TestTable,
   tableRef,
   temporaryFolder,
@@ -333,4 +335,21 @@ test('a plan reports what a load needs and unloading would free', async (context
   assert.ok((await bench.store.planLoad(request)).fits);
   await bench.load(manifest);
   bench.answers('3', large, 0);
+});
+
+test('a load that fails by a default row that the dtype cannot hold keeps no memory', async (t) => {
+  const bench = new Bench(t);
+  const { keys, ...place } = USERS;
+  const path = (contentId: string): string => createLayerPath(bench.folder)('users', contentId);
+  const rows = new Uint8Array(8 * keys.length);
+  const layer = writeLayer(
+    { ...place, table: 'users', dtype: 'f16', keys: packKeys(keys), rows },
+    path,
+  );
+  const users: TableRef = { ...tableRef(USERS, layer, [1e6, 0, 0, 0]), dtype: 'f16' };
+  const load = bench.load(createManifest('1', [users]));
+  assert.equal((await refusal(load)).code, 'INVALID_ARGUMENT');
+  assert.equal(bench.store.getMemoryUsage().usedBytes, 0);
+  const second = await bench.load(createManifest('1', [{ ...users, defaultRow: [] }]));
+  assert.equal(second.layersLoaded, 1);
 });
