@@ -189,7 +189,8 @@ export class VersionControl {
     const startMs = this.#clock.nowMs();
     this.#failed.clear(request);
     try {
-      await this.#unloading.get(name);
+      // The caller that asked for the removal gets its error.
+      await this.#unloading.get(name)?.catch(() => undefined);
       const manifest = await getManifest();
       const unloaded: string[] = [];
       const keep = new Set(request.keep);
@@ -294,10 +295,11 @@ export class VersionControl {
     const name = versionKey(request);
     this.loaded.remove(request);
     this.unloads[reason]++;
-    const dropped = (this.threads?.removeVersion(request) ?? Promise.resolve()).then(() => {
-      this.#store.unload(bundle, version);
-      this.#unloading.delete(name);
-    });
+    const dropped = (this.threads?.removeVersion(request) ?? Promise.resolve())
+      .then(() => {
+        this.#store.unload(bundle, version);
+      })
+      .finally(() => this.#unloading.delete(name));
     this.#unloading.set(name, dropped);
     return dropped;
   }
