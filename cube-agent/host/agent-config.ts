@@ -134,7 +134,7 @@ export function parseAgentConfig(text: string, path: string): AgentConfig {
     servers:
       supervised.length > 0
         ? supervised.map(({ control }) => control)
-        : serverNodes(need('servers')).map((node) => node.parse(normalizeEndpoint)),
+        : readAddresses(serverNodes(need('servers'))),
     supervised,
     controlTokenFile: file(fields.get('control-token-file')),
     listen: fields.get('listen')?.parse(normalizeEndpoint),
@@ -194,6 +194,17 @@ function serverNodes(node: YamlNode): YamlNode[] {
   const items = node.items();
   if (items.length >= 1 && items.length <= SERVERS_MAX) return items;
   return node.fail(`expected 1..${SERVERS_MAX} items`);
+}
+
+/** The agent knows its servers by address, and waits until it has seen each of them. */
+function readAddresses(nodes: readonly YamlNode[]): string[] {
+  const addresses = new Set<string>();
+  for (const node of nodes) {
+    const address = node.parse(normalizeEndpoint);
+    if (addresses.has(address)) node.fail(`${address} is listed twice; remove one of them`);
+    addresses.add(address);
+  }
+  return [...addresses];
 }
 
 function readServer(node: YamlNode): SupervisedServer {

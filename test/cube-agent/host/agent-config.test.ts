@@ -114,6 +114,10 @@ test('parser and JSON Schema accept and refuse the same files', () => {
     assert.ok(!validate(parse(text)), text);
   }
   const beyondTheSchema: readonly (readonly [string, RegExp])[] = [
+    [
+      SMALL.replace('["127', '["[::1]:8000", "127.0.0.1:8000", "127'),
+      /agent\.yaml:4:43: servers\[2\]: 127\.0\.0\.1:8000 is listed twice/,
+    ],
     [FULL.replace('port: 8001', 'port: 8000'), /servers: port 8000 is used twice/],
     [FULL.replace('shard: 1,', 'shard: 4,'), /shard: expected an integer in 0\.\.3/],
     [FULL.replace('name: other', 'name: ctr-dnn'), /a bundle is listed twice/],
