@@ -387,8 +387,11 @@ export function copyFileIfAbsent(path: string, source: string): boolean {
       closeSync(openRegularFile(source));
       copyFileSync(source, temporary, constants.COPYFILE_FICLONE);
       const file = openSync(temporary, 'r');
-      fsyncSync(file);
-      closeSync(file);
+      try {
+        fsyncSync(file);
+      } finally {
+        closeSync(file);
+      }
       return linkIfAbsent(temporary, path);
     } finally {
       rmSync(temporary, { force: true });

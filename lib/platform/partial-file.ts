@@ -23,6 +23,7 @@ export class PartialFile {
   readonly #partPath: string;
   readonly #file: number;
   #bytes: number;
+  #isOpen = true;
 
   /**
    * @param partPath where pieces are collected; a different path separates two writers of one file
@@ -72,24 +73,31 @@ export class PartialFile {
     this.#bytes = bytes;
   }
 
-  /** Flushes the file and renames it into place, replacing an existing file. */
+  /**
+   * Flushes the file and renames it into place, replacing an existing file. The file is closed also
+   * when that fails; the pieces then stay for a later attempt.
+   */
   commit(): void {
     this.#guarded('write', () => {
-      fsyncSync(this.#file);
-      closeSync(this.#file);
+      try {
+        fsyncSync(this.#file);
+      } finally {
+        this.close();
+      }
       renameSync(this.#partPath, this.#path);
       syncFolder(dirname(this.#path));
     });
   }
 
-  /** Keeps the pieces for a later attempt. */
+  /** Keeps the pieces for a later attempt. Another file may have the number of a closed one. */
   close(): void {
-    closeSync(this.#file);
+    if (this.#isOpen) closeSync(this.#file);
+    this.#isOpen = false;
   }
 
   /** Removes the pieces. */
   discard(): void {
-    closeSync(this.#file);
+    this.close();
     rmSync(this.#partPath, { force: true });
   }
 

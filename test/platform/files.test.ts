@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
-import {
+import fs, {
+  fstatSync,
   mkdirSync,
   mkdtempSync,
   readdirSync,
@@ -9,17 +10,20 @@ import {
   symlinkSync,
   writeFileSync,
 } from 'node:fs';
+import { syncBuiltinESMExports } from 'node:module';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, test } from 'node:test';
 import { CubeError } from '../../lib/core/errors.ts';
 import {
+  copyFileIfAbsent,
   putFileIfAbsent,
   RandomAccessReader,
   RandomAccessWriter,
   readFile,
   replaceFile,
 } from '../../lib/platform/files.ts';
+import { PartialFile } from '../../lib/platform/partial-file.ts';
 import { StreamWriter } from '../../lib/platform/stream-writer.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'hypercube-files-'));
@@ -53,6 +57,51 @@ test('a writer that aborts leaves nothing, one that commits leaves the whole fil
   committed.writeAt(new Uint8Array([3]), 0);
   committed.commit();
   assert.deepEqual([...readFile(path('random/b'))], [3, 4]);
+});
+
+test('a file whose flush fails is not left open', (t) => {
+  writeFileSync(path('source'), 'a');
+  const partial = new PartialFile(path('partial'));
+  partial.append(new Uint8Array(3));
+  const { openSync, closeSync } = fs;
+  const open = new Set<number>();
+  t.mock.method(fs, 'openSync', (...args: Parameters<typeof openSync>) => {
+    const file = openSync(...args);
+    open.add(file);
+    return file;
+  });
+  const close = t.mock.method(fs, 'closeSync', (file: number) => {
+    open.delete(file);
+    closeSync(file);
+  });
+  t.mock.method(fs, 'fsyncSync', () => {
+    throw Object.assign(new Error('full'), { code: 'EDQUOT' });
+  });
+  syncBuiltinESMExports();
+  t.after(() => {
+    t.mock.restoreAll();
+    syncBuiltinESMExports();
+  });
+  assert.match(failure(() => copyFileIfAbsent(path('copy'), path('source'))).message, /quota/);
+  assert.deepEqual([...open], []);
+  close.mock.resetCalls();
+  assert.match(failure(() => partial.commit()).message, /quota/);
+  assert.equal(close.mock.callCount(), 1);
+});
+
+test('a partial file whose commit failed closes no other file', () => {
+  mkdirSync(path('occupied/inside'), { recursive: true });
+  const partial = new PartialFile(path('occupied'));
+  failure(() => partial.commit());
+  const other = fs.openSync(path('occupied.part'), 'r');
+  partial.close();
+  assert.equal(fstatSync(other).size, 0);
+  fs.closeSync(other);
+  partial.discard();
+  assert.deepEqual(
+    readdirSync(folder).filter((name) => name.startsWith('occupied')),
+    ['occupied'],
+  );
 });
 
 test('a failed commit reports the reason and can be aborted', () => {
