@@ -83,8 +83,12 @@ export class SupervisedProcess {
     return this.#state === 'starting' || this.#state === 'listening' ? this.#child?.pid : undefined;
   }
 
-  /** Resolves when the child listens. @throws CubeError UNAVAILABLE when it is given up */
+  /**
+   * Resolves when the child listens. A child that was given up gets all its attempts again.
+   * @throws CubeError UNAVAILABLE when it is given up
+   */
   start(): Promise<void> {
+    this.#shortRuns = 0;
     return new Promise((resolve, reject) => {
       this.#ended = this.#keepRunning(resolve).catch(reject);
     });
