@@ -6,6 +6,7 @@ import { type ClientRequest, Agent as HttpAgent, type IncomingMessage, request }
 import { Agent as HttpsAgent, request as httpsRequest } from 'node:https';
 import { CubeError } from '../core/errors.ts';
 import { LiveEntry, LiveList } from '../core/live-list.ts';
+import { startTimer } from '../platform/clock.ts';
 import type { CallOptions, CallResult } from '../rpc/channel.ts';
 import { COMPRESSION_GZIP, compress, decompress } from '../rpc/compression.ts';
 import { type Credentials, NO_CREDENTIALS } from '../rpc/credentials.ts';
@@ -109,7 +110,7 @@ export class HttpConnections implements Connections {
       const expire = (): void => {
         sent.destroy(createTimeoutError(this.#endpoint, timeoutMs));
       };
-      const timer = setTimeout(expire, timeoutMs);
+      const timer = startTimer(expire, timeoutMs);
       sent.once('response', resolve);
       sent.once('error', (error) => reject(toConnectionError(error, this.#endpoint)));
       sent.once('close', () => {
@@ -130,7 +131,7 @@ export class HttpConnections implements Connections {
         const text = `${this.#endpoint}: no connection within ${connectTimeoutMs} ms`;
         sent.destroy(new CubeError('UNAVAILABLE', text));
       };
-      const timer = setTimeout(expire, connectTimeoutMs);
+      const timer = startTimer(expire, connectTimeoutMs);
       const stop = (): void => clearTimeout(timer);
       socket.once('connect', stop);
       socket.once('close', stop);

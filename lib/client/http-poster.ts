@@ -1,6 +1,7 @@
 /** Posts requests to one HTTP server on keep-alive connections, with API key and TLS if given. */
 import { Agent as HttpAgent, type IncomingHttpHeaders, request } from 'node:http';
 import { Agent as HttpsAgent, request as httpsRequest } from 'node:https';
+import { startTimer } from '../platform/clock.ts';
 import type { Credentials } from '../rpc/credentials.ts';
 import { readHttpBody } from './http-body.ts';
 import { createTimeoutError, toConnectionError } from './http-errors.ts';
@@ -66,7 +67,7 @@ export class HttpPoster {
           reject,
         );
       });
-      const timer = setTimeout(() => {
+      const timer = startTimer(() => {
         sent.destroy(createTimeoutError(url.host, timeoutMs));
       }, timeoutMs);
       sent.once('close', () => clearTimeout(timer));

@@ -38,6 +38,17 @@ export const systemClock: TimerClock = {
   },
 };
 
+/** The maximum delay of Node's timers, 24 days; a longer one would fire after 1 ms. */
+export const TIMER_MS_MAX = 0x7fff_ffff;
+
+/**
+ * `setTimeout`, also for delays that a timer cannot have: no process waits for their end.
+ * @returns undefined, which `clearTimeout` takes too, when there is no timer
+ */
+export function startTimer(run: () => void, ms: number): NodeJS.Timeout | undefined {
+  return ms > TIMER_MS_MAX ? undefined : setTimeout(run, ms);
+}
+
 /**
  * Milliseconds since 1970, for absolute deadlines of other libraries. Measure durations with
  * `nowMs`.

@@ -19,7 +19,7 @@ import { encodeTraceFields } from '../../proto/trace-fields.ts';
 import { decodeErrorDetails } from '../core/error-details.ts';
 import { CubeError } from '../core/errors.ts';
 import { type ChannelLimits, DEFAULT_CHANNEL_LIMITS } from '../core/limits.ts';
-import { systemClock } from '../platform/clock.ts';
+import { systemClock, TIMER_MS_MAX } from '../platform/clock.ts';
 import { BufferPool } from './buffer-pool.ts';
 import { writeChecksum } from './checksums.ts';
 import { type Credentials, NO_CREDENTIALS } from './credentials.ts';
@@ -34,8 +34,6 @@ const ENCODERS_MAX = 64;
  * needed.
  */
 const SLOTS_MAX = 65_536;
-/** The maximum delay of Node's timers; a longer one would fire at once. */
-const TIMER_MS_MAX = 0x7fff_ffff;
 
 const NO_OPTIONS: CallOptions = {};
 /** Shared by all channels: otherwise a thousand connections would keep a thousand buffers. */

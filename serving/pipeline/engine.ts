@@ -1,5 +1,6 @@
 /** Runs requests through a plan: admission, tries, deadlines, drain. */
 import { requireDefined } from '../../lib/core/errors.ts';
+import { startTimer } from '../../lib/platform/clock.ts';
 import { createLogger, type Logger } from '../../lib/platform/logs.ts';
 import { PIPELINE_ERROR } from '../../proto/pipeline.ts';
 import { LazyAbort } from './lazy-abort.ts';
@@ -245,8 +246,7 @@ class RunningRequest {
     else this.#call.start();
     if (this.#call === undefined) return;
     if (signal !== undefined) this.#follow(signal);
-    // A timer cannot express more than 24 days.
-    if (timeoutMs < 2 ** 31) this.#timer = setTimeout(() => this.#expire(timeoutMs), timeoutMs);
+    this.#timer = startTimer(() => this.#expire(timeoutMs), timeoutMs);
   }
 
   /** Ends the request; it is not tried again. */

@@ -1,5 +1,6 @@
 /** One execution of an op in one slot: the hooks for one request, or for a batch of requests. */
 import { requireDefined } from '../../lib/core/errors.ts';
+import { startTimer } from '../../lib/platform/clock.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
 import { PIPELINE_ERROR } from '../../proto/pipeline.ts';
 import { CallContext, type ExecutionTask } from './call-context.ts';
@@ -313,13 +314,12 @@ class BatchAbort {
 
   /** Call when `process` has returned a promise. */
   startTimer(): void {
-    // A timer cannot express more than 24 days.
-    if (this.#own === undefined || this.#timeoutMs < 0 || this.#timeoutMs >= 2 ** 31) return;
+    if (this.#own === undefined || this.#timeoutMs < 0) return;
     const end = (): void => {
       const message = `op ${this.#op}: process took longer than ${this.#timeoutMs} ms`;
       this.#own?.abort(new Stopped(PIPELINE_ERROR.TIMEOUT, message));
     };
-    this.#timer = setTimeout(end, Math.max(0, this.deadlineMs - performance.now()));
+    this.#timer = startTimer(end, Math.max(0, this.deadlineMs - performance.now()));
   }
 
   get #abort(): LazyAbort {

@@ -6,7 +6,7 @@
  * times (`dueMs`).
  */
 import { setMaxListeners } from 'node:events';
-import { type Clock, systemClock } from '../../../lib/platform/clock.ts';
+import { type Clock, systemClock, TIMER_MS_MAX } from '../../../lib/platform/clock.ts';
 import { startUtilizationMeter } from '../../../lib/platform/machine.ts';
 
 export interface LoadSchedule {
@@ -43,8 +43,6 @@ export interface LoadResult {
 
 /** Inexactness of timers that does not count as late. */
 const LATE_TOLERANCE_MS = 5;
-/** Longer timers fire at once. */
-const TIMER_MS_MAX = 2 ** 31 - 1;
 /** Time for requests in flight to finish after the user stops the run. */
 const STOP_GRACE_MS = 1_000;
 /** Pause after a failure in runs limited by time, so that a dead server is not flooded. */
