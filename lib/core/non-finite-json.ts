@@ -22,7 +22,14 @@ export function parseNonFiniteJson(text: string): unknown {
   } catch (error) {
     const marked = markNonFinite(text);
     if (marked === text) throw error;
-    return restoreNaN(JSON.parse(marked));
+    let parsed: unknown;
+    try {
+      parsed = JSON.parse(marked);
+    } catch {
+      // The other error would show the marks, and positions that the caller's text does not have.
+      throw error;
+    }
+    return restoreNaN(parsed);
   }
 }
 

@@ -44,3 +44,16 @@ test('values may be nested deeply, and other invalid text is refused', () => {
     assert.throws(() => parseNonFiniteJson(text), SyntaxError, text);
   }
 });
+
+test('errors show the text of the caller', () => {
+  const explain = (parse: (text: string) => unknown, text: string): string => {
+    try {
+      return `accepted ${JSON.stringify(parse(text))}`;
+    } catch (error) {
+      return (error as Error).message;
+    }
+  };
+  for (const text of ['{"a": NaN, "b" 1}', '[-NaN]', '[NaN, 1,]', '[Infinity, x]']) {
+    assert.equal(explain(parseNonFiniteJson, text), explain(JSON.parse, text));
+  }
+});
