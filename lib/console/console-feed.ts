@@ -123,6 +123,9 @@ export class ConsoleFeed {
     if (this.#streams.size >= PAGES_MAX) {
       throw new CubeError('OVERLOADED', `${PAGES_MAX} pages are open already; close one of them`);
     }
+    // The page has gone already, and no event will say so again. Only its socket tells that a
+    // response over HTTP/2 is closed.
+    if (response.destroyed || !response.socket) return;
     response.writeHead(200, {
       'content-type': 'text/event-stream',
       'cache-control': 'no-store',

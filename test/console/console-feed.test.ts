@@ -1,7 +1,8 @@
 /** The feed of the console: what it costs without a page, and what pages get. */
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
-import { createServer, get, type IncomingMessage } from 'node:http';
+import { createServer, get, type IncomingMessage, type ServerResponse } from 'node:http';
+import { connect, createServer as createHttp2Server } from 'node:http2';
 import type { AddressInfo } from 'node:net';
 import { type TestContext, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -132,6 +133,32 @@ test('a page whose caller may no longer read gets no more events', async (t) => 
   await waitUntil(() => text.includes('event: sample'));
   isAllowed = false;
   await ended;
+  assert.equal(feed.pages, 0);
+});
+
+test('a page that went before its stream began is not counted as open', async (t) => {
+  const { feed } = createFeed();
+  let ends = 0;
+  const addLate = async (_request: unknown, response: unknown): Promise<void> => {
+    const late = response as ServerResponse;
+    await once(late, 'close');
+    feed.addStream(late, async () => undefined);
+    ends++;
+  };
+  const [http, http2] = [createServer(addLate), createHttp2Server(addLate)];
+  for (const server of [http, http2]) {
+    server.listen(0, '127.0.0.1');
+    await once(server, 'listening');
+    t.after(() => server.close());
+  }
+  const [port, port2] = [http, http2].map((server) => (server.address() as AddressInfo).port);
+  const page = get({ port, host: '127.0.0.1', agent: false }).on('error', () => undefined);
+  http.once('request', () => page.destroy());
+  const session = connect(`http://127.0.0.1:${port2}`);
+  const page2 = session.request({ ':path': '/' }).on('error', () => undefined);
+  http2.once('request', () => page2.close(8));
+  await waitUntil(() => ends === 2);
+  session.close();
   assert.equal(feed.pages, 0);
 });
 
