@@ -2,7 +2,10 @@
  * A repository in a bucket of S3, or of a store with the same protocol. Responses of the store are
  * checked like all input: invalid names are skipped, and ranges must be those requested.
  */
-import type { ListObjectsV2CommandOutput } from '@aws-sdk/client-s3';
+import type {
+  ListMultipartUploadsCommandOutput,
+  ListObjectsV2CommandOutput,
+} from '@aws-sdk/client-s3';
 import { CubeError } from '../core/errors.ts';
 import { type Clock, systemClock, wallClockMs } from '../platform/clock.ts';
 import type { Backend, ObjectDeleter, StoredObject } from './backend.ts';
@@ -113,14 +116,12 @@ export class S3Backend implements Backend {
     const before = wallClockMs() - idleMs;
     const target = { Bucket: this.#s3.bucket };
     try {
-      const command = new sdk.ListMultipartUploadsCommand({
-        ...target,
-        Prefix: this.#toKeyPrefix(folder),
-      });
-      for (const { Key, UploadId, Initiated } of (await client.send(command)).Uploads ?? []) {
-        if (!Key?.startsWith(this.#toKeyPrefix(folder)) || (Initiated?.getTime() ?? 0) > before)
-          continue;
-        await client.send(new sdk.AbortMultipartUploadCommand({ ...target, Key, UploadId }));
+      for await (const { Uploads = [] } of this.#uploadPages(folder)) {
+        for (const { Key, UploadId, Initiated } of Uploads) {
+          if (!Key?.startsWith(this.#toKeyPrefix(folder)) || (Initiated?.getTime() ?? 0) > before)
+            continue;
+          await client.send(new sdk.AbortMultipartUploadCommand({ ...target, Key, UploadId }));
+        }
       }
     } catch (error) {
       throw convertS3Error(error, this.#name(folder));
@@ -216,7 +217,30 @@ export class S3Backend implements Backend {
       token = page.IsTruncated ? page.NextContinuationToken : undefined;
       if (token === undefined) return;
     }
-    throw new CubeError('CORRUPT', `${this.#name(folder)}: the listing of the store does not end`);
+    throw this.#createEndlessError(folder);
+  }
+
+  async *#uploadPages(folder: string): AsyncGenerator<ListMultipartUploadsCommandOutput> {
+    const { sdk, client } = await this.#connect();
+    let after: { KeyMarker?: string | undefined; UploadIdMarker?: string | undefined } = {};
+    for (let n = 0; n < PAGES_MAX; n++) {
+      const command = new sdk.ListMultipartUploadsCommand({
+        Bucket: this.#s3.bucket,
+        Prefix: this.#toKeyPrefix(folder),
+        ...after,
+      });
+      const page = await client.send(command);
+      yield page;
+      const { IsTruncated, NextKeyMarker: KeyMarker, NextUploadIdMarker: UploadIdMarker } = page;
+      if (!IsTruncated || KeyMarker === undefined) return;
+      after = { KeyMarker, UploadIdMarker };
+    }
+    throw this.#createEndlessError(folder);
+  }
+
+  #createEndlessError(folder: string): CubeError {
+    const text = `${this.#name(folder)}: the listing of the store does not end`;
+    return new CubeError('CORRUPT', text);
   }
 
   #requireWritable(): Promise<void> {

@@ -89,6 +89,11 @@ test('uploads that nobody completed are given up after a while', async (t) => {
     store.uploads.set(id, { key: `models/b/${id}`, writer: id, startedMs, parts: new Map() });
   }
   store.uploads.set('other', { key: 'elsewhere/x', writer: 'x', startedMs: 0, parts: new Map() });
+  // More than a page of a listing, and several of one object.
+  for (let i = 0; i < 7; i++) {
+    const upload = { key: `models/b/${i >> 1}`, writer: 'x', startedMs: 0, parts: new Map() };
+    store.uploads.set(`many-${i}`, upload);
+  }
   await backend.removeUnfinishedWrites('b', 3_600_000);
   assert.deepEqual([...store.uploads.keys()], ['new', 'other']);
 });

@@ -230,13 +230,7 @@ export class FakeS3Server {
     }
     const prefix = query.get('prefix') ?? '';
     if (query.has('uploads')) {
-      const uploads = [...this.uploads].filter(([, { key }]) => key.startsWith(prefix));
-      const items = uploads.map(
-        ([id, { key, startedMs }]) =>
-          `<Upload><Key>${escapeXml(key)}</Key><UploadId>${id}</UploadId>` +
-          `<Initiated>${new Date(startedMs).toISOString()}</Initiated></Upload>`,
-      );
-      xml(response, `<ListMultipartUploadsResult>${items.join('')}</ListMultipartUploadsResult>`);
+      this.#listUploads(prefix, query, response);
       return;
     }
     const found = this.#listed(prefix, query.get('delimiter') ?? '');
@@ -251,6 +245,31 @@ export class FakeS3Server {
       response,
       `<ListBucketResult><IsTruncated>${left.length > PAGE}</IsTruncated>` +
         `${more}${items.join('')}</ListBucketResult>`,
+    );
+  }
+
+  #listUploads(prefix: string, query: URLSearchParams, response: ServerResponse): void {
+    const place = (key: string, id: string): string => `${key}\n${id}`;
+    const after = place(query.get('key-marker') ?? '', query.get('upload-id-marker') ?? '');
+    const left = [...this.uploads]
+      .map(([id, { key, startedMs }]) => ({ id, key, startedMs, at: place(key, id) }))
+      .filter(({ key, at }) => key.startsWith(prefix) && at > after)
+      .sort((a, b) => (a.at < b.at ? -1 : 1));
+    const page = left.slice(0, PAGE);
+    const last = page.at(-1);
+    const more =
+      last === undefined || left.length <= PAGE
+        ? '<IsTruncated>false</IsTruncated>'
+        : `<IsTruncated>true</IsTruncated><NextKeyMarker>${escapeXml(last.key)}</NextKeyMarker>` +
+          `<NextUploadIdMarker>${last.id}</NextUploadIdMarker>`;
+    const items = page.map(
+      ({ id, key, startedMs }) =>
+        `<Upload><Key>${escapeXml(key)}</Key><UploadId>${id}</UploadId>` +
+        `<Initiated>${new Date(startedMs).toISOString()}</Initiated></Upload>`,
+    );
+    xml(
+      response,
+      `<ListMultipartUploadsResult>${more}${items.join('')}</ListMultipartUploadsResult>`,
     );
   }
 
