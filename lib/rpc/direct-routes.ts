@@ -176,7 +176,7 @@ export class DirectRoutes {
     const { admission, gate } = this.#options;
     const arrivedMs = systemClock.nowMs();
     const send = (result: HttpResponse): void => {
-      const encoded = encodeResponse(result, request.headers['accept-encoding']);
+      const encoded = encodeResponse(result, request.headers['accept-encoding'], response);
       if (!(encoded instanceof Promise)) this.#send(response, encoded);
       else encoded.then((whole) => this.#send(response, whole), fail);
     };
@@ -229,16 +229,18 @@ export class DirectRoutes {
 }
 
 /**
- * Compresses a large response for a caller that accepts it. @param accepted the header
- * Accept-Encoding
+ * Compresses a large response for a caller that accepts it.
+ * @param accepted the header Accept-Encoding
+ * @param raw may have headers already
  */
 export function encodeResponse(
   response: HttpResponse,
   accepted: string | string[] | undefined,
+  raw?: ServerResponse,
 ): HttpResponse | Promise<HttpResponse> {
   const encoding = chooseEncoding(accepted, response.body.length);
   if (encoding === undefined) return response;
-  const headers = { ...response.headers, ...getEncodingHeaders(encoding) };
+  const headers = { ...response.headers, ...getEncodingHeaders(encoding, raw?.getHeader('vary')) };
   return encodeBody(encoding, response.body).then((body) => ({ ...response, headers, body }));
 }
 

@@ -54,9 +54,13 @@ export function chooseEncoding(
   return weigh(best) > 0 ? best : undefined;
 }
 
-/** The headers of an encoded response. */
-export function getEncodingHeaders(encoding: HttpEncoding): Record<string, string> {
-  return { 'content-encoding': encoding, vary: 'accept-encoding' };
+/** The headers of an encoded response. @param vary its header Vary so far */
+export function getEncodingHeaders(
+  encoding: HttpEncoding,
+  vary: number | string | string[] | undefined,
+): Record<string, string> {
+  const varies = vary === undefined ? 'accept-encoding' : `${vary}, accept-encoding`;
+  return { 'content-encoding': encoding, vary: varies };
 }
 
 export function encodeBody(encoding: HttpEncoding, body: string | Uint8Array): Promise<Buffer> {

@@ -361,15 +361,16 @@ function sendResponse(
 
 /** Compresses a response, except a stream, for callers that accept it. */
 async function encodePayload(
-  { headers }: FastifyRequest,
+  request: FastifyRequest,
   reply: FastifyReply,
   payload: unknown,
 ): Promise<unknown> {
   if (typeof payload !== 'string' && !(payload instanceof Uint8Array)) return payload;
-  const encoding = chooseEncoding(headers['accept-encoding'], payload.length);
+  const encoding = chooseEncoding(request.headers['accept-encoding'], payload.length);
   if (encoding === undefined || reply.hasHeader('content-encoding')) return payload;
   const encoded = await encodeBody(encoding, payload);
-  reply.headers(getEncodingHeaders(encoding)).removeHeader('content-length');
+  const headers = getEncodingHeaders(encoding, reply.getHeader('vary'));
+  reply.headers(headers).removeHeader('content-length');
   return encoded;
 }
 
