@@ -40,9 +40,21 @@ export class BundleController {
   readonly #problems = new Map<string, RolloutProblem>();
   /** Number of steps taken, by kind. */
   readonly steps: Map<string, number> = new Map();
+  #lastLookMs: number;
 
   constructor(options: BundleControllerOptions) {
     this.options = options;
+    this.#lastLookMs = options.clock.nowMs();
+  }
+
+  /** When the last inspection ended, of any version; at first the start of this process. */
+  get lastLookMs(): number {
+    return this.#lastLookMs;
+  }
+
+  /** A step is running that may take many minutes, such as a gate. */
+  get isInLongStep(): boolean {
+    return [...this.#drivers.values()].some(({ isInLongStep }) => isInLongStep);
   }
 
   get progress(): ReadonlyMap<string, RolloutProgress> {
@@ -73,6 +85,8 @@ export class BundleController {
     } catch (error) {
       this.#failed(undefined, error);
       return false;
+    } finally {
+      this.#lastLookMs = this.options.clock.nowMs();
     }
   }
 
@@ -143,6 +157,9 @@ export class BundleController {
     } catch (error) {
       this.#failed(version, error);
       return false;
+    } finally {
+      // Also here: other versions follow, and the step may have taken long.
+      this.#lastLookMs = this.options.clock.nowMs();
     }
   }
 

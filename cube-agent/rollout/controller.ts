@@ -5,7 +5,7 @@ import type { Clock } from '../../lib/platform/clock.ts';
 import type { Stoppable } from '../../lib/platform/lifecycle.ts';
 import type { BundleController } from './bundle-controller.ts';
 
-/** Longer than one inspection may take, without the gate. */
+/** Longer than one inspection may take, without steps that take long by themselves. */
 const STALL_TIMEOUT_MS = 120_000;
 
 export class Controller implements Stoppable {
@@ -14,7 +14,6 @@ export class Controller implements Stoppable {
   readonly #pollMs: number;
   readonly #stopping: AbortController;
   #wake = new AbortController();
-  #lastLookMs: number;
   #ended: Promise<unknown> = Promise.resolve();
 
   /** @param stopping aborted by `stop()`, which also ends gates in progress */
@@ -26,12 +25,15 @@ export class Controller implements Stoppable {
     this.#clock = clock;
     this.#pollMs = pollMs;
     this.#stopping = stopping;
-    this.#lastLookMs = clock.nowMs();
   }
 
-  /** Some bundle was inspected recently. */
+  /**
+   * Every bundle was inspected recently. One whose gate runs is waited for: a gate has limits of
+   * its own.
+   */
   get isHealthy(): boolean {
-    return this.#clock.nowMs() - this.#lastLookMs < STALL_TIMEOUT_MS + this.#pollMs;
+    const oldestMs = this.#clock.nowMs() - STALL_TIMEOUT_MS - this.#pollMs;
+    return this.bundles.every((bundle) => bundle.isInLongStep || bundle.lastLookMs > oldestMs);
   }
 
   start(): void {
@@ -53,7 +55,6 @@ export class Controller implements Stoppable {
   async #drive(bundle: BundleController): Promise<void> {
     while (!this.#stopping.signal.aborted) {
       const isMoving = await bundle.advance();
-      this.#lastLookMs = this.#clock.nowMs();
       if (!isMoving) await this.#clock.sleep(this.#pollMs, this.#wake.signal);
     }
   }

@@ -87,6 +87,7 @@ export class RolloutDriver {
   readonly #options: RolloutDriverOptions;
   readonly #log: RolloutLog;
   #gate: GateOutcome | undefined;
+  #isInLongStep = false;
   #sourceCheck: SourceCheck | undefined;
   /** The entry whose age was computed last, with its time on the monotonic clock. */
   #timed: { readonly name: string; readonly writtenMs: number } | undefined;
@@ -102,6 +103,11 @@ export class RolloutDriver {
 
   get version(): string {
     return this.#options.version;
+  }
+
+  /** The step is one that reads whole layers or replays requests, and may take many minutes. */
+  get isInLongStep(): boolean {
+    return this.#isInLongStep;
   }
 
   /**
@@ -120,6 +126,7 @@ export class RolloutDriver {
     const step = this.#decide(inspection);
     const progress = { state: inspection.rollout.state, fleet: inspection.fleet, step };
     if (step.kind === 'wait' || step.kind === 'done') return progress;
+    this.#isInLongStep = step.kind === 'gate' || step.kind === 'verify';
     try {
       await this.#take(step, inspection);
     } catch (error) {
@@ -132,6 +139,8 @@ export class RolloutDriver {
       if (code !== 'CONFLICT') throw error;
       const text = 'another controller was faster';
       this.#options.logger.info({ version: this.version, reason: message }, text);
+    } finally {
+      this.#isInLongStep = false;
     }
     return progress;
   }
