@@ -54,8 +54,10 @@ export class Controller implements Stoppable {
 
   async #drive(bundle: BundleController): Promise<void> {
     while (!this.#stopping.signal.aborted) {
+      // Read before the inspection, so that a poke or stop during it ends the pause.
+      const { signal } = this.#wake;
       const isMoving = await bundle.advance();
-      if (!isMoving) await this.#clock.sleep(this.#pollMs, this.#wake.signal);
+      if (!isMoving) await this.#clock.sleep(this.#pollMs, signal);
     }
   }
 }

@@ -19,6 +19,7 @@ const HOUR_MS = 60 * MINUTE_MS;
 /** Time passes when a test says so; a pause between inspections ends when it is aborted. */
 class PausedClock implements Clock {
   timeMs = 0;
+  readonly pauses: string[] = [];
 
   nowMs(): number {
     return this.timeMs;
@@ -29,6 +30,7 @@ class PausedClock implements Clock {
   }
 
   sleep(_ms: number, signal?: AbortSignal): Promise<void> {
+    this.pauses.push(signal?.aborted === true ? 'ended before it began' : 'began');
     return systemClock.sleep(HOUR_MS, signal);
   }
 }
@@ -132,4 +134,30 @@ test('a controller is not healthy when one of its bundles hangs', async (t) => {
   assert.ok(!controller.isHealthy);
   hang.end();
   await controller.stop();
+});
+
+test('a controller that is poked during an inspection inspects again, or stops', async (t) => {
+  const clock = new PausedClock();
+  const fleet = new Fleet();
+  fleet.isLoaded = false;
+  const first = makeHold();
+  fleet.hold = first.ended;
+  const bundle = await makeBundle(t, fleet, clock);
+  const stopping = new AbortController();
+  const controller = new Controller([bundle], { clock, pollMs: 1, stopping });
+  t.after(() => controller.stop());
+  controller.start();
+  await waitFor('the first inspection', () => fleet.asked === 1);
+  const second = makeHold();
+  fleet.hold = second.ended;
+  controller.poke();
+  first.end();
+  await waitFor('the first pause', () => clock.pauses.length === 1);
+  assert.deepEqual(clock.pauses, ['ended before it began']);
+  await waitFor('the second inspection', () => fleet.asked === 2);
+  const stopped = controller.stop();
+  second.end();
+  await waitFor('the second pause', () => clock.pauses.length === 2);
+  assert.deepEqual(clock.pauses, ['ended before it began', 'ended before it began']);
+  await stopped;
 });
