@@ -1,11 +1,11 @@
 /**
  * Serving one ONNX file (`--model`): the source that reloads it when it changes. The first content
- * is version 1, the next one version 2. A changed file is loaded once its size and time are the
- * same in two polls, so that a file that is still being copied is left alone.
+ * is version 1, the next one version 2. A change of the file or of its external data is loaded once
+ * both are the same in two polls, so that a file that is still being copied is left alone.
  */
 import { basename } from 'node:path';
 import { CubeError } from '../../lib/core/errors.ts';
-import { fileExists, readFile, statPath } from '../../lib/platform/files.ts';
+import { fileExists, getFileStamp, readFile } from '../../lib/platform/files.ts';
 import type { PlainModel } from './plain-model.ts';
 import { type DesiredVersion, makeSingleVersion, type VersionSource } from './version-source.ts';
 
@@ -14,20 +14,21 @@ const FILE_BYTES_MAX = 2 ** 31 - 1;
 export class FileSource implements VersionSource {
   readonly channels: readonly [string] = ['stable'];
   readonly #path: string;
-  /** Size and time of the served content, and of the last poll. */
+  readonly #dataPath: string;
+  /** Stamps of both files: of the served content, and of the last poll. */
   #served: string | undefined;
   #seen: string | undefined;
   #number = 1;
 
   constructor(path: string) {
     this.#path = path;
+    this.#dataPath = `${path}.data`;
   }
 
   async read(): Promise<DesiredVersion | undefined> {
-    const stat = statPath(this.#path);
     // A missing file is being replaced.
-    if (stat === undefined) return this.#served === undefined ? undefined : this.#current;
-    const stamp = `${stat.bytes} ${stat.mtimeMs}`;
+    if (!fileExists(this.#path)) return this.#served === undefined ? undefined : this.#current;
+    const stamp = `${getFileStamp(this.#path)} ${getFileStamp(this.#dataPath)}`;
     const isSettled = stamp === this.#seen;
     this.#seen = stamp;
     if (this.#served === undefined) this.#served = stamp;
@@ -48,9 +49,9 @@ export class FileSource implements VersionSource {
       throw new CubeError('NOT_FOUND', `${this.#path} does not exist; copy the model there`);
     }
     const model = readFile(this.#path, FILE_BYTES_MAX);
-    const dataPath = `${this.#path}.data`;
-    if (!fileExists(dataPath)) return { model, data: new Map() };
-    return { model, data: new Map([[basename(dataPath), readFile(dataPath, FILE_BYTES_MAX)]]) };
+    if (!fileExists(this.#dataPath)) return { model, data: new Map() };
+    const data = readFile(this.#dataPath, FILE_BYTES_MAX);
+    return { model, data: new Map([[basename(this.#dataPath), data]]) };
   }
 
   get #current(): DesiredVersion {
