@@ -99,7 +99,13 @@ export class HotRowsStore implements EmbeddingStore {
       const numbers = Uint32Array.from(shards, (layers) => this.#assignChain(layers));
       chains.set(name, numbers);
     }
-    this.#makeRoom(manifest);
+    try {
+      this.#makeRoom(manifest);
+    } catch (error) {
+      // Nobody retires a version whose preparation failed.
+      await this.retire(manifest);
+      throw error;
+    }
     this.#versions.set(id, { manifest, chains });
   }
 

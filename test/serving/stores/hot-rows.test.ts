@@ -44,10 +44,13 @@ testStoreConformance('HOT ROWS in front of LOCAL', async () => {
 class CountingStore implements EmbeddingStore {
   readonly kind = 'remote';
   readonly requestedKeys: bigint[] = [];
+  readonly prepared: Set<string> = new Set();
   isDown = false;
   reportedVersion: string | undefined;
 
-  async prepare(): Promise<void> {}
+  async prepare({ version }: Manifest): Promise<void> {
+    this.prepared.add(version);
+  }
 
   async lookup({ version, ...manifest }: Manifest, groups: readonly LookupGroup[]) {
     let unseen = 0;
@@ -68,7 +71,10 @@ class CountingStore implements EmbeddingStore {
     return { version: this.reportedVersion ?? version, unseen, unavailable, ...reason };
   }
 
-  async retire(): Promise<void> {}
+  async retire({ version }: Manifest): Promise<void> {
+    this.prepared.delete(version);
+  }
+
   async close(): Promise<void> {}
 }
 
@@ -151,11 +157,13 @@ test('the cache stays within its bytes; too few bytes are rejected', async () =>
     assert.ok(store.hotRows.bytes <= bytes, `${store.hotRows.bytes} of ${bytes}`);
     assert.ok(store.hotRows.bytes > bytes / 3, `${store.hotRows.bytes} of ${bytes}`);
   }
-  const tiny = new HotRowsStore(new CountingStore(), 1_000);
+  const inner = new CountingStore();
+  const tiny = new HotRowsStore(inner, 1_000);
   await assert.rejects(tiny.prepare(makeManifest('1')), {
     code: 'INVALID_ARGUMENT',
     message: /give hotRows at least \d+ bytes/,
   });
+  assert.deepEqual(inner.prepared, new Set(), 'the store keeps nothing of the version');
 });
 
 test('a row cache returns the row that was added under the key, for any requests', () => {
