@@ -3,9 +3,9 @@
  * cannot be read or is invalid, the previous keys stay valid.
  */
 import { timingSafeEqual } from 'node:crypto';
-import { CubeError } from '../core/errors.ts';
-import { getFileStamp, readText } from '../platform/files.ts';
+import { readText } from '../platform/files.ts';
 import type { Logger } from '../platform/logs.ts';
+import { RereadValue } from '../platform/reread-value.ts';
 import { type ApiKey, hashKey, parseKeyFile } from './api-keys.ts';
 
 const FILE_BYTES_MAX = 64 << 20;
@@ -38,32 +38,35 @@ export interface FoundKey {
 }
 
 export class KeyStore {
-  readonly #path: string;
-  readonly #logger: Logger;
   readonly #clock: AccessClock;
   /** By the first four bytes of their digests. */
-  #entries: ReadonlyMap<number, readonly Entry[]>;
-  #stamp: string | undefined;
-  #nextCheckMs: number;
+  readonly #entries: RereadValue<ReadonlyMap<number, readonly Entry[]>>;
   /** Counts the versions of the file that were read. */
   generation = 0;
 
   /** @throws CubeError when the file is unreadable or invalid */
   constructor(path: string, logger: Logger, clock: AccessClock) {
-    this.#path = path;
-    this.#logger = logger;
     this.#clock = clock;
-    this.#stamp = getFileStamp(path);
-    this.#nextCheckMs = clock.nowMs() + CHECK_INTERVAL_MS;
-    this.#entries = indexKeys(readKeyFile(path).keys);
+    this.#entries = new RereadValue<ReadonlyMap<number, readonly Entry[]>>({
+      paths: [path],
+      read: () => indexKeys(readKeyFile(path).keys),
+      intervalMs: CHECK_INTERVAL_MS,
+      clock,
+      onChange: () => {
+        this.generation++;
+        logger.info({ keyFile: path }, 'API keys changed');
+      },
+      onInvalid: ({ message: error }) =>
+        logger.warn({ error }, 'key file invalid; the previous keys stay valid'),
+    });
   }
 
   /** Finds a valid key. Unknown, revoked and expired ones cost the same. */
   find(text: string): FoundKey {
-    this.#reread();
+    const entries = this.#entries.current;
     const digest = hashKey(text.length > KEY_CHARS_MAX ? '' : text);
     let found: Entry | undefined;
-    const candidates = this.#entries.get(digest.readUInt32LE(0));
+    const candidates = entries.get(digest.readUInt32LE(0));
     if (candidates === undefined) timingSafeEqual(digest, NO_DIGEST);
     for (const entry of candidates ?? []) {
       if (timingSafeEqual(digest, entry.digest)) found = entry;
@@ -71,23 +74,6 @@ export class KeyStore {
     if (found === undefined) return {};
     const { key, validUntilMs } = found;
     return this.#clock.wallMs() < validUntilMs ? { key } : { refusedId: key.id };
-  }
-
-  #reread(): void {
-    const nowMs = this.#clock.nowMs();
-    if (nowMs < this.#nextCheckMs) return;
-    this.#nextCheckMs = nowMs + CHECK_INTERVAL_MS;
-    const stamp = getFileStamp(this.#path);
-    if (stamp === this.#stamp) return;
-    this.#stamp = stamp;
-    try {
-      this.#entries = indexKeys(readKeyFile(this.#path).keys);
-      this.generation++;
-      this.#logger.info({ keyFile: this.#path }, 'API keys changed');
-    } catch (error) {
-      const { message } = CubeError.from(error);
-      this.#logger.warn({ error: message }, 'key file invalid; the previous keys stay valid');
-    }
   }
 }
 

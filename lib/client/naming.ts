@@ -7,7 +7,8 @@
 import { lookup } from 'node:dns/promises';
 import { CubeError } from '../core/errors.ts';
 import { type Clock, systemClock } from '../platform/clock.ts';
-import { getFileStamp, readText } from '../platform/files.ts';
+import { readText } from '../platform/files.ts';
+import { RereadValue } from '../platform/reread-value.ts';
 import { formatEndpoint, parseEndpoint } from '../rpc/endpoint.ts';
 
 const FILE_INTERVAL_MS = 1_000;
@@ -82,41 +83,20 @@ class ListNaming implements NamingService {
  * folder, as in brpc.
  */
 class FileNaming implements NamingService {
-  readonly #path: string;
-  readonly #options: NamingOptions;
-  readonly #clock: Clock;
-  #stamp: string | undefined;
-  #servers: readonly NamedServer[];
-  #checkAtMs: number;
+  readonly #servers: RereadValue<readonly NamedServer[]>;
 
   constructor(path: string, options: NamingOptions) {
-    this.#path = path;
-    this.#options = options;
-    this.#clock = options.clock ?? systemClock;
-    this.#stamp = getFileStamp(path);
-    this.#servers = this.#read();
-    this.#checkAtMs = this.#clock.nowMs() + FILE_INTERVAL_MS;
+    this.#servers = new RereadValue({
+      paths: [path],
+      read: () => parseServers(readText(path, FILE_BYTES_MAX).split('\n'), path, options),
+      intervalMs: FILE_INTERVAL_MS,
+      clock: options.clock ?? systemClock,
+      onInvalid: (error) => options.onInvalid(error),
+    });
   }
 
   servers(): readonly NamedServer[] {
-    const nowMs = this.#clock.nowMs();
-    if (nowMs < this.#checkAtMs) return this.#servers;
-    this.#checkAtMs = nowMs + FILE_INTERVAL_MS;
-    // The stamp is taken before the read, so that a change in between is noticed at the next check.
-    const stamp = getFileStamp(this.#path);
-    if (stamp === this.#stamp) return this.#servers;
-    this.#stamp = stamp;
-    try {
-      this.#servers = this.#read();
-    } catch (error) {
-      this.#options.onInvalid(CubeError.from(error));
-    }
-    return this.#servers;
-  }
-
-  #read(): readonly NamedServer[] {
-    const lines = readText(this.#path, FILE_BYTES_MAX).split('\n');
-    return parseServers(lines, this.#path, this.#options);
+    return this.#servers.current;
   }
 }
 

@@ -6,11 +6,18 @@
 import { Agent } from 'node:https';
 import type { ConnectionOptions } from 'node:tls';
 import { CubeError } from '../core/errors.ts';
-import { getFileStamp, readText } from '../platform/files.ts';
+import { systemClock } from '../platform/clock.ts';
+import { readText } from '../platform/files.ts';
+import { RereadValue } from '../platform/reread-value.ts';
 import { type TlsFiles, TlsIdentity } from './tls-identity.ts';
 
 /** How long idle connections are kept: less than the idle timeout of our servers. */
 const KEEP_ALIVE_MS = 4000;
+/**
+ * Minimum interval between looks at the token file: as often as servers look at their keys, and
+ * sooner than a denied call is tried again.
+ */
+const TOKEN_INTERVAL_MS = 250;
 const TOKEN_BYTES_MAX = 4096;
 const TOKEN_CHARS_MIN = 16;
 /** The characters that an HTTP header can carry. */
@@ -31,11 +38,9 @@ export interface CredentialFiles {
  * valid.
  */
 export class Credentials {
-  readonly #tokenFile: string | undefined;
   readonly #serverName: string | undefined;
   readonly #identity: TlsIdentity | undefined;
-  #token: string | undefined;
-  #stamp: string | undefined;
+  readonly #token: { readonly current: string } | undefined;
   #agent: Agent | undefined;
   #agentOptions: object | undefined;
   #connectionSource: object | undefined;
@@ -43,27 +48,22 @@ export class Credentials {
 
   /** @throws CubeError when a file is unreadable or invalid */
   constructor({ tokenFile, token, tls, tlsServerName }: CredentialFiles = {}) {
-    this.#tokenFile = tokenFile;
     this.#serverName = tlsServerName;
     this.#identity = tls && new TlsIdentity(tls);
-    if (tokenFile === undefined) {
-      this.#token = token === undefined ? undefined : checkToken(token, 'the token');
-      return;
-    }
-    this.#stamp = getFileStamp(tokenFile);
-    this.#token = readTokenFile(tokenFile);
+    if (tokenFile !== undefined) {
+      // A token that cannot be read is not reported: the server rejects the previous one once it is
+      // no longer valid.
+      this.#token = new RereadValue({
+        paths: [tokenFile],
+        read: () => readTokenFile(tokenFile),
+        intervalMs: TOKEN_INTERVAL_MS,
+        clock: systemClock,
+      });
+    } else if (token !== undefined) this.#token = { current: checkToken(token, 'the token') };
   }
 
   get token(): string | undefined {
-    const stamp = this.#tokenFile && getFileStamp(this.#tokenFile);
-    if (this.#tokenFile === undefined || stamp === this.#stamp) return this.#token;
-    this.#stamp = stamp;
-    try {
-      this.#token = readTokenFile(this.#tokenFile);
-    } catch {
-      // The server rejects the previous token once it is no longer valid.
-    }
-    return this.#token;
+    return this.#token?.current;
   }
 
   /** The options of a TLS connection, a new object when files have changed; undefined: plain. */

@@ -7,7 +7,8 @@ import { constants, X509Certificate } from 'node:crypto';
 import { createSecureContext, type SecureContextOptions } from 'node:tls';
 import { CubeError } from '../core/errors.ts';
 import { systemClock } from '../platform/clock.ts';
-import { getFileStamp, readText } from '../platform/files.ts';
+import { readText } from '../platform/files.ts';
+import { RereadValue } from '../platform/reread-value.ts';
 
 const PEM_BYTES_MAX = 1 << 20;
 const CERTIFICATE = /-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----/g;
@@ -45,20 +46,23 @@ interface IdentityLogger {
 
 export class TlsIdentity {
   readonly #files: TlsFiles;
-  readonly #logger: IdentityLogger | undefined;
-  #options: SecureContextOptions;
-  #stamps: string;
-  #nextCheckMs: number;
+  readonly #options: RereadValue<SecureContextOptions>;
 
   /**
    * @param logger logs changes. @throws CubeError INVALID_ARGUMENT naming the file and the problem
    */
   constructor(files: TlsFiles, logger?: IdentityLogger) {
     this.#files = files;
-    this.#logger = logger;
-    this.#stamps = readStamps(files);
-    this.#nextCheckMs = systemClock.nowMs() + CHECK_INTERVAL_MS;
-    this.#options = readOptions(files);
+    const { cert, key, ca } = files;
+    this.#options = new RereadValue({
+      paths: [cert, key, ca].filter((path) => path !== undefined),
+      read: () => readOptions(files),
+      intervalMs: CHECK_INTERVAL_MS,
+      clock: systemClock,
+      onChange: () => logger?.info({ cert }, 'TLS certificate changed'),
+      onInvalid: ({ message: error }) =>
+        logger?.warn({ error }, 'TLS files invalid; the previous ones stay in use'),
+    });
   }
 
   /** Whether a server asks its callers for certificates, and whether they must have one. */
@@ -69,31 +73,8 @@ export class TlsIdentity {
 
   /** Returns the current options: a new object when the files have changed. */
   get options(): SecureContextOptions {
-    const nowMs = systemClock.nowMs();
-    if (nowMs < this.#nextCheckMs) return this.#options;
-    this.#nextCheckMs = nowMs + CHECK_INTERVAL_MS;
-    const stamps = readStamps(this.#files);
-    if (stamps !== this.#stamps) {
-      this.#stamps = stamps;
-      this.#reread();
-    }
-    return this.#options;
+    return this.#options.current;
   }
-
-  #reread(): void {
-    const { cert } = this.#files;
-    try {
-      this.#options = readOptions(this.#files);
-      this.#logger?.info({ cert }, 'TLS certificate changed');
-    } catch (error) {
-      const { message } = CubeError.from(error);
-      this.#logger?.warn({ error: message }, 'TLS files invalid; the previous ones stay in use');
-    }
-  }
-}
-
-function readStamps({ cert, key, ca }: TlsFiles): string {
-  return [cert, key, ca].map((path) => path && getFileStamp(path)).join(' ');
 }
 
 function readOptions(files: TlsFiles): SecureContextOptions {

@@ -6,8 +6,8 @@ import { CubeError } from '../../lib/core/errors.ts';
 import type { Experiment } from '../../lib/core/experiment.ts';
 import type { Shadow } from '../../lib/core/shadow.ts';
 import type { Clock } from '../../lib/platform/clock.ts';
-import { getFileStamp } from '../../lib/platform/files.ts';
 import type { Logger } from '../../lib/platform/logs.ts';
+import { RereadValue } from '../../lib/platform/reread-value.ts';
 
 const CHECK_INTERVAL_MS = 1_000;
 
@@ -28,11 +28,9 @@ export interface TrafficFileOptions {
 const NO_TRAFFIC: Traffic = { experiments: [], shadows: [] };
 
 export class TrafficFile {
-  readonly #options: TrafficFileOptions | undefined;
-  readonly #fixed: Traffic;
-  #traffic: Traffic;
-  #stamp: string | undefined;
-  #checkAtMs = Number.POSITIVE_INFINITY;
+  readonly #traffic: { readonly current: Traffic };
+  /** How often a process without requests should call `current`; undefined without a file. */
+  readonly pollMs: number | undefined;
 
   /**
    * @param options undefined: there is no file
@@ -40,52 +38,37 @@ export class TrafficFile {
    * @throws CubeError when the file cannot be read, is invalid or contradicts `fixed`
    */
   constructor(options?: TrafficFileOptions, fixed: Traffic = NO_TRAFFIC) {
-    this.#options = options;
-    this.#fixed = fixed;
-    this.#traffic = fixed;
-    if (options === undefined) return;
-    this.#stamp = getFileStamp(options.path);
-    this.#traffic = this.#read(options);
-    this.#checkAtMs = options.clock.nowMs() + CHECK_INTERVAL_MS;
-  }
-
-  /** How often a process without requests should call `current`; undefined without a file. */
-  get pollMs(): number | undefined {
-    return this.#options && CHECK_INTERVAL_MS;
+    this.pollMs = options && CHECK_INTERVAL_MS;
+    this.#traffic = options === undefined ? { current: fixed } : openTraffic(options, fixed);
   }
 
   /** At most a second old: the same object while the file is unchanged. */
   current(): Traffic {
-    if (this.#options === undefined) return this.#traffic;
-    const { path, clock, logger } = this.#options;
-    const nowMs = clock.nowMs();
-    if (nowMs < this.#checkAtMs) return this.#traffic;
-    this.#checkAtMs = nowMs + CHECK_INTERVAL_MS;
-    // The stamp is taken before the read, so that a change in between is noticed later.
-    const stamp = getFileStamp(path);
-    if (stamp === this.#stamp) return this.#traffic;
-    this.#stamp = stamp;
-    try {
-      this.#traffic = this.#read(this.#options);
-      const toNames = (list: readonly { readonly name: string }[]): string[] =>
-        list.map(({ name }) => name);
-      const { experiments, shadows } = this.#traffic;
+    return this.#traffic.current;
+  }
+}
+
+function openTraffic(options: TrafficFileOptions, fixed: Traffic): RereadValue<Traffic> {
+  const { path, read, check, clock, logger } = options;
+  const toNames = (list: readonly { readonly name: string }[]): string[] =>
+    list.map(({ name }) => name);
+  return new RereadValue({
+    paths: [path],
+    read: () => {
+      const traffic = joinTraffic(fixed, read(path));
+      check(traffic);
+      return traffic;
+    },
+    intervalMs: CHECK_INTERVAL_MS,
+    clock,
+    onChange: ({ experiments, shadows }) =>
       logger.info(
         { path, experiments: toNames(experiments), shadows: toNames(shadows) },
         'traffic file read again',
-      );
-    } catch (error) {
-      const { message } = CubeError.from(error);
-      logger.error({ error: message }, 'the traffic file is invalid; the previous one continues');
-    }
-    return this.#traffic;
-  }
-
-  #read({ path, read, check }: TrafficFileOptions): Traffic {
-    const traffic = joinTraffic(this.#fixed, read(path));
-    check(traffic);
-    return traffic;
-  }
+      ),
+    onInvalid: ({ message: error }) =>
+      logger.error({ error }, 'the traffic file is invalid; the previous one continues'),
+  });
 }
 
 /** @throws CubeError if a shadow is named twice */
