@@ -442,8 +442,8 @@ export const MODEL_SETTINGS: Table<ModelSettings> = {
     group: STORE,
     help:
       'How to choose a replica of a shard. rr: round robin; wrr: weighted round robin; ' +
-      'random; wr: weighted random; la: random, weighted by 1 / latency; c_murmurhash: ' +
-      'consistent hashing (only with --store remote; default: rr, or the value in ' +
+      'random; wr: weighted random; la: random, weighted by 1 / latency; c_murmurhash, ' +
+      'c_md5: consistent hashing (only with --store remote; default: rr, or the value in ' +
       'cube.conf)',
   },
   retryMax: {

@@ -309,9 +309,11 @@ test('--check-config: flags override variables, and both override the file', (t)
 
 test('docs/serving.md lists every setting with its help, and its example is valid', () => {
   const page = readFileSync('docs/serving.md', 'utf8');
-  for (const [key, { help }] of Object.entries({ ...PROCESS_SETTINGS, ...MODEL_SETTINGS })) {
+  for (const [key, { kind, help }] of Object.entries({ ...PROCESS_SETTINGS, ...MODEL_SETTINGS })) {
     const line = page.split('\n').find((text) => text.startsWith(`| \`${toKebabCase(key)}\` |`));
-    assert.ok(line?.includes(help.replaceAll('|', '\\|')), key);
+    const [value, text] = [kind.placeholder, help].map((cell) => cell.replaceAll('|', '\\|'));
+    assert.ok(line?.includes(`| ${text}`), key);
+    if (value?.includes('|')) assert.ok(line?.includes(`| ${value} |`), `the values of ${key}`);
   }
   const example = /```yaml\n([\s\S]*?)```/.exec(page)![1]!;
   const { models } = completeConfig(parseSettings(example, '/etc/serving.yaml'));
