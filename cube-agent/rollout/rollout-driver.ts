@@ -292,7 +292,8 @@ export class RolloutDriver {
     const { policy, clock } = this.#options;
     const nowMs = clock.nowMs();
     if (this.#seenSeq !== (entry?.seq ?? 0)) {
-      // Only the watch counts from the entry's own time: a version active for a week was watched.
+      // Time in a state counts from when this process first saw the entry; only for `active` from
+      // when it was written, so that a restart does not watch an old version again.
       this.#seenMs = nowMs - (entry?.state === 'active' ? this.#getAgeMs(this.version, entry) : 0);
       this.#seenSeq = entry?.seq ?? 0;
       if (entry?.state !== 'gating') this.#gate = undefined;

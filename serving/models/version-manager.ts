@@ -11,8 +11,8 @@
  * - A quarantined version stops serving when the quarantine is read, even if no other version is
  *   loaded. Channels are read at every poll, also during a load, and again after a load before its
  *   version serves.
- * - Versions are loaded one at a time, so memory holds the desired versions and at most one more. A
- *   load that is not wanted any more is cancelled.
+ * - Versions are loaded one at a time, so memory holds the desired versions, and at most one that
+ *   loads and one that drains. A load that is not wanted any more is cancelled.
  */
 
 import { CubeError } from '../../lib/core/errors.ts';
