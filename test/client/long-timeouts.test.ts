@@ -31,6 +31,7 @@ test('a call over HTTP with a timeout of a month, or none, gets its answer', asy
   const url = new URL(`http://${endpoint}/`);
   const poster = new HttpPoster(url, 1, NO_CREDENTIALS);
   const connections = new HttpConnections(endpoint, 'pooled', {
+    backoffMaxMs: 1_000,
     connectTimeoutMs: Number.POSITIVE_INFINITY,
   });
   t.after(() => {
