@@ -8,7 +8,7 @@ import { removePath } from '../../lib/platform/files.ts';
 import { startProgress } from '../../lib/platform/progress.ts';
 import { TemporaryFolder } from '../../lib/platform/temporary-folder.ts';
 import { printLine } from '../../lib/platform/terminal-output.ts';
-import type { LayerSource, Repository } from '../../lib/repository/repository.ts';
+import type { LayerSource, PublishReport, Repository } from '../../lib/repository/repository.ts';
 import {
   addBundleOption,
   addDryRunOption,
@@ -46,7 +46,7 @@ export function addPublishCommand(program: Command): void {
 
 const EXAMPLES = `
 Layers that the target repository has are not copied again. The version becomes visible when it is
-complete.
+complete. If it is already published, missing files of it are restored, and damaged ones reported.
 
 Examples:
   cube-agent publish --from /mnt/training/models --repository /srv/models \\
@@ -67,18 +67,28 @@ async function publish(options: PublishOptions): Promise<void> {
   }
   const missing = await countMissingLayers(target, manifest);
   const report = { bundle, version, repository: target.location, dryRun, ...missing };
-  const tell = (text: string, published: boolean): void =>
+  const tell = (text: string, outcome: PublishReport): void =>
     printLine(
-      options.json ? JSON.stringify({ ...report, published }) : withDryRunNote(text, options),
+      options.json ? JSON.stringify({ ...report, ...outcome }) : withDryRunNote(text, options),
     );
   if (dryRun) {
-    tell(`${bundle} ${version}: ${missing.layers} layers (${missing.bytes} bytes) to copy`, false);
+    tell(`${bundle} ${version}: ${missing.layers} layers (${missing.bytes} bytes) to copy`, {
+      published: false,
+      restored: 0,
+    });
     return;
   }
-  const published = await copyVersion(source, target, manifest);
+  const outcome = await copyVersion(source, target, manifest);
   const layers = manifest.tables.flatMap(({ shards }) => shards.flat()).length;
-  const how = published ? 'published' : 'was already published';
-  tell(`${bundle} ${version} ${how} in ${target.location} (${layers} layers)`, published);
+  // The layers of a folder are there before the version is published.
+  const restored =
+    outcome.published || !target.isLocal ? outcome.restored : outcome.restored + missing.layers;
+  const how = outcome.published ? 'published' : 'was already published';
+  const note = restored === 0 ? '' : `; missing files restored: ${restored}`;
+  tell(`${bundle} ${version} ${how} in ${target.location} (${layers} layers)${note}`, {
+    ...outcome,
+    restored,
+  });
 }
 
 /** The layers that the target does not have. */
@@ -97,12 +107,11 @@ async function countMissingLayers(
   return missing;
 }
 
-/** @returns false if the target already had the version */
 async function copyVersion(
   source: Repository,
   target: Repository,
   manifest: Manifest,
-): Promise<boolean> {
+): Promise<PublishReport> {
   const { bundle, version } = manifest;
   await target.removeLeftovers(bundle);
   const files = new Map<string, Uint8Array>();
@@ -123,10 +132,9 @@ async function copyVersion(
   try {
     const { layers, remove } = await provideLocalLayers(source, target, manifest, onBytes);
     const onPublished = target.isLocal ? undefined : onBytes;
-    const { published } = await target
+    return await target
       .publish({ manifest, files, readKeyFiles, layers }, onPublished)
       .finally(remove);
-    return published;
   } finally {
     progress.stop();
   }

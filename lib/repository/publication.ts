@@ -72,6 +72,8 @@ export interface Publication {
 export interface PublishReport {
   /** False if the same version was already published. */
   readonly published: boolean;
+  /** Missing layers and files of a version that was already published, which are there again. */
+  readonly restored: number;
 }
 
 export interface PublishContext {
@@ -83,8 +85,10 @@ export interface PublishContext {
 }
 
 /**
- * @throws CubeError CONFLICT if the version exists with other content; INVALID_ARGUMENT or
- *   NOT_FOUND if a file or layer of the manifest is missing
+ * Publishes a version. If it is already published, puts what is missing again, and checks what is
+ * there, which is never replaced.
+ * @throws CubeError CONFLICT if the version exists with other content; CORRUPT if a file or layer
+ *   of it is damaged; INVALID_ARGUMENT or NOT_FOUND if a file or layer of the manifest is missing
  */
 export async function publishVersion(
   context: PublishContext,
@@ -92,36 +96,54 @@ export async function publishVersion(
 ): Promise<PublishReport> {
   const { backend, keys } = context;
   const { manifest, files } = publication;
+  const { bundle, version } = manifest;
   const text = formatManifest(manifest);
   const bytes = new TextEncoder().encode(text);
   parseManifest(text, 'the manifest to publish');
   checkFiles(manifest, files);
-  const sign = async (content: Uint8Array): Promise<void> => {
-    if (keys.signing !== undefined) await signManifest(backend, manifest, content, keys.signing);
-  };
   const before = await readSameManifest(backend, manifest, bytes);
-  if (before !== undefined) {
-    await sign(before);
-    await removeIntents(backend, manifest.bundle, bytes);
-    return { published: false };
-  }
-  await announceIntent(context, manifest, bytes);
-  await putLayers(context, publication);
+  // A complete version is only checked, so its repository may be one that cannot be written.
+  const isComplete = before !== undefined && !(await hasMissing(backend, manifest));
+  if (!isComplete) await announceIntent(context, manifest, bytes);
+  let restored = await putLayers(context, publication);
   faultPoint('publish.layers');
-  for (const file of manifest.files) await putVersionFile(backend, manifest, file, files);
-  for (const [name, content] of (await publication.readKeyFiles?.()) ?? []) {
-    await backend.putIfAbsent(versionFilePath(manifest.bundle, manifest.version, name), content);
+  for (const file of manifest.files) {
+    restored += await putVersionFile(backend, manifest, file, { files, isPublished: !!before });
   }
-  await sign(bytes);
+  for (const [name, content] of (await publication.readKeyFiles?.()) ?? []) {
+    restored += await putMissing(backend, versionFilePath(bundle, version, name), content);
+  }
+  if (keys.signing !== undefined)
+    await signManifest(backend, manifest, before ?? bytes, keys.signing);
   faultPoint('publish.files');
-  const published = await backend.putIfAbsent(
-    manifestPath(manifest.bundle, manifest.version),
-    bytes,
-  );
+  const published =
+    !isComplete && (await backend.putIfAbsent(manifestPath(bundle, version), bytes));
   if (published) faultPoint('publish.manifest');
   else await readSameManifest(backend, manifest, bytes);
-  await removeIntents(backend, manifest.bundle, bytes);
-  return { published };
+  await removeIntents(backend, bundle, bytes);
+  return { published, restored: before === undefined ? 0 : restored };
+}
+
+/** @returns whether a layer or file of the manifest is missing */
+async function hasMissing(backend: Backend, manifest: Manifest): Promise<boolean> {
+  const { bundle, version, files, tables } = manifest;
+  const paths = [
+    ...files.map(({ path }) => versionFilePath(bundle, version, path)),
+    ...tables.flatMap(({ name, shards }) =>
+      shards.flat().map(({ contentId }) => layerPath(bundle, name, contentId)),
+    ),
+  ];
+  let missing = 0;
+  await forEachConcurrent(paths, CONCURRENT_LAYERS, async (path) => {
+    if ((await backend.size(path)) === undefined) missing += 1;
+  });
+  return missing > 0;
+}
+
+/** @returns how many objects were put: 1, or 0 if it exists */
+async function putMissing(backend: Backend, path: string, content: Uint8Array): Promise<number> {
+  if ((await backend.size(path)) !== undefined) return 0;
+  return (await backend.putIfAbsent(path, content)) ? 1 : 0;
 }
 
 /**
@@ -213,20 +235,24 @@ function checkFiles(manifest: Manifest, files: ReadonlyMap<string, Uint8Array>):
   }
 }
 
-async function putLayers(context: PublishContext, publication: Publication): Promise<void> {
+/** @returns how many layers were put */
+async function putLayers(context: PublishContext, publication: Publication): Promise<number> {
   const { manifest, layers } = publication;
   const sources = new Map(layers.map((layer) => [`${layer.table}/${layer.contentId}`, layer.path]));
   const required = manifest.tables.flatMap((table) =>
     table.shards.flat().map((layer) => ({ table: table.name, layer })),
   );
+  let put = 0;
   await forEachConcurrent(required, CONCURRENT_LAYERS, async ({ table, layer }) => {
     const source = sources.get(`${table}/${layer.contentId}`);
-    await putLayer(context, manifest, table, layer, source);
+    if (await putLayer(context, manifest, table, layer, source)) put += 1;
   });
+  return put;
 }
 
 /**
  * Skips a layer that a remote store has, so an interrupted publication continues where it stopped.
+ * @returns false if it was there
  */
 async function putLayer(
   { backend, clock, onBytes }: PublishContext,
@@ -234,12 +260,14 @@ async function putLayer(
   table: string,
   layer: LayerRef,
   source: string | undefined,
-): Promise<void> {
+): Promise<boolean> {
   const path = layerPath(manifest.bundle, table, layer.contentId);
-  const isLocal = backend.localPath(path) !== undefined;
-  if (source !== undefined && (isLocal || (await backend.size(path)) === undefined)) {
-    await requireLayerContent(source, layer, clock);
-    await backend.putFileIfAbsent(path, source, onBytes);
+  const local = backend.localPath(path);
+  const isPresent = (await backend.size(path)) !== undefined;
+  let isPut = false;
+  if (source !== undefined && (local !== undefined || !isPresent)) {
+    await requireLayerContent(isPresent ? (local ?? source) : source, layer, clock);
+    isPut = await backend.putFileIfAbsent(path, source, onBytes);
   } else {
     onBytes?.(layer.bytes);
   }
@@ -247,9 +275,9 @@ async function putLayer(
   if (size === layer.bytes) {
     const start = await backend.readRange(path, 0, Math.min(size, SEALED_HEADER_BYTES));
     requireStoredForm(manifest, isSealed(start), `${backend.location}/${path}`);
-    if (source !== undefined && !isLocal)
+    if (source !== undefined && local === undefined)
       requireSameSeal(`${backend.location}/${path}`, start, source);
-    return;
+    return isPut;
   }
   if (size === undefined) {
     throw new CubeError(
@@ -288,22 +316,30 @@ async function requireLayerContent(source: string, layer: LayerRef, clock: Clock
   throw new CubeError(
     'CORRUPT',
     `${source} has SHA-256 ${sha256} instead of ${layer.sha256}; ` +
-      'remove this damaged file and build again',
+      'remove this damaged file, then build or publish again',
   );
 }
 
+/** @returns how many files were put: 1, or 0 if it is there */
 async function putVersionFile(
   backend: Backend,
   { bundle, version }: Manifest,
   file: VersionFile,
-  files: ReadonlyMap<string, Uint8Array>,
-): Promise<void> {
+  { files, isPublished }: { files: Publication['files']; isPublished: boolean },
+): Promise<number> {
   const content = files.get(file.path) ?? new Uint8Array(0);
   const path = versionFilePath(bundle, version, file.path);
-  if (await backend.putIfAbsent(path, content)) return;
+  if ((await putMissing(backend, path, content)) === 1) return 1;
   if ((await backend.size(path)) === file.bytes) {
     const present = await backend.read(path, VERSION_FILE_BYTES_MAX);
-    if (computeSha256(present) === file.sha256) return;
+    if (computeSha256(present) === file.sha256) return 0;
+  }
+  if (isPublished) {
+    throw new CubeError(
+      'CORRUPT',
+      `${backend.location}/${path} is damaged: it has other content than the manifest says; ` +
+        'remove this file and publish again',
+    );
   }
   throw new CubeError(
     'CONFLICT',

@@ -355,12 +355,13 @@ async function publishGraph(
   try {
     const clear = { manifest: graph.manifest, files: openFiles(graph.files) };
     await verifyVersion(target, clear, toExpectation(expect));
-    const { published } = await target.repository.publish({ ...graph, layers: [] });
+    const { published, restored } = await target.repository.publish({ ...graph, layers: [] });
     const { bundle, version, files } = graph.manifest;
     const done = dryRun ? 'would be published' : 'published';
     const outcome = published ? done : 'already published';
-    const text = `${bundle} ${version} ${outcome}: a graph without tables`;
-    const report = { repository: location, bundle, version, published, files, dryRun };
+    const note = restored === 0 ? '' : `; missing files restored: ${restored}`;
+    const text = `${bundle} ${version} ${outcome}: a graph without tables${note}`;
+    const report = { repository: location, bundle, version, published, restored, files, dryRun };
     printLine(json ? JSON.stringify(report) : withDryRunNote(text, { dryRun }));
   } finally {
     target.close();

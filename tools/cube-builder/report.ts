@@ -11,7 +11,7 @@ import {
 import { describeComparison, type ScoreComparison } from '../../lib/features/expected-scores.ts';
 import type { BuildPlan, ShardPart, TablePlan } from './build-plan.ts';
 import { type DtypeErrors, mergeSamples, ROW_DTYPES } from './dtype-samples.ts';
-import { formatRanges, type SealedVersion } from './seal.ts';
+import { countNewLayers, formatRanges, type SealedVersion } from './seal.ts';
 
 /** cube-server --no-in-mem loads such rows into memory anyway. */
 const INLINE_NOTE =
@@ -53,6 +53,8 @@ export interface BuildReport {
   readonly version: string;
   /** False if the same version already existed, or if the parts built are not sealed yet. */
   readonly published: boolean;
+  /** Missing layers and files of a version that already existed, which are there again. */
+  readonly restored: number;
   readonly sealed: boolean;
   /** The shards built, such as 0-3,7, or `all`. */
   readonly shards: string;
@@ -75,14 +77,15 @@ export function createVersionReport(
   sealed: SealedVersion,
   seconds: number,
 ): BuildReport {
-  const { manifest, tables, parts, published, expected } = sealed;
+  const { manifest, tables, parts, published, restored, expected } = sealed;
   const refs = manifest.tables.flatMap((table) => table.shards.flat());
-  const layersNew = [...parts.values()].flat().filter(isNewLayer).length;
+  const layersNew = countNewLayers(parts);
   return {
     repository,
     bundle: manifest.bundle,
     version: manifest.version,
     published,
+    restored,
     sealed: true,
     shards: 'all',
     tables: manifest.tables.length,
@@ -106,13 +109,14 @@ export function createPartsReport(
 ): BuildReport {
   const all = [...parts.values()].flat();
   const perTable = createTableReports(plan.tables, parts);
-  const layersNew = all.filter(isNewLayer).length;
+  const layersNew = countNewLayers(parts);
   const layers = all.filter(({ layer }) => layer !== undefined).length;
   return {
     repository,
     bundle: plan.bundle,
     version: plan.version,
     published: false,
+    restored: 0,
     sealed: false,
     shards: formatRanges(shards),
     tables: plan.tables.length,
@@ -171,10 +175,6 @@ export function formatDryRunReport(report: DryRunReport): string {
     ...(exists ? [`version ${version} exists: a build with other content would fail`] : []),
     'dry run: nothing was written',
   ].join('\n');
-}
-
-function isNewLayer({ layer, shared }: ShardPart): boolean {
-  return layer !== undefined && !shared;
 }
 
 function createTableReports(
@@ -241,6 +241,7 @@ function formatOutcome({
   version,
   repository,
   published,
+  restored,
   sealed,
   shards,
 }: BuildReport): string {
@@ -250,9 +251,10 @@ function formatOutcome({
       'not published: run cube-builder seal when all shards are built'
     );
   }
-  return published
-    ? `published version ${version} of ${bundle} in ${repository}`
-    : `version ${version} of ${bundle} is already published in ${repository} with this content`;
+  if (published) return `published version ${version} of ${bundle} in ${repository}`;
+  const note = restored === 0 ? '' : `; missing files restored: ${restored}`;
+  const name = `version ${version} of ${bundle}`;
+  return `${name} is already published in ${repository} with this content${note}`;
 }
 
 function formatTable(table: TableReport): string {

@@ -4,7 +4,12 @@ import type { LayerRef, Manifest, TableRef } from '../../lib/core/manifest.ts';
 import type { ScoreComparison } from '../../lib/features/expected-scores.ts';
 import { getSealingKey, processKeys } from '../../lib/platform/encryption-keys.ts';
 import { faultPoint } from '../../lib/platform/fault-point.ts';
-import type { LayerSource, Repository, WorkFolder } from '../../lib/repository/repository.ts';
+import type {
+  LayerSource,
+  PublishReport,
+  Repository,
+  WorkFolder,
+} from '../../lib/repository/repository.ts';
 import {
   type BuildPlan,
   parsePart,
@@ -16,8 +21,7 @@ import type { BuildTarget } from './build-target.ts';
 import { openFiles } from './encryption.ts';
 import { type ExpectedScoresRequest, verifyVersion } from './verify-version.ts';
 
-export interface SealedVersion {
-  readonly published: boolean;
+export interface SealedVersion extends PublishReport {
   readonly manifest: Manifest;
   /** The tables that were built; the manifest also lists the tables carried over. */
   readonly tables: readonly TablePlan[];
@@ -70,10 +74,20 @@ export async function sealVersion(
     key === undefined || dryRun
       ? undefined
       : () => repository.createVersionKeyFiles(manifest, processKeys, key);
-  const { published } = await repository.publish({ manifest, files, layers, readKeyFiles });
+  const outcome = await repository.publish({ manifest, files, layers, readKeyFiles });
+  const { published } = outcome;
+  // The layers of a folder are there before the version is published.
+  const written = target.work === repository ? countNewLayers(parts) : 0;
+  const restored = published ? 0 : outcome.restored + written;
   faultPoint('build.published');
   if (!dryRun) work.remove();
-  return { published, manifest, tables: plan.tables, parts, expected };
+  return { published, restored, manifest, tables: plan.tables, parts, expected };
+}
+
+/** The layers that the repository did not have. */
+export function countNewLayers(parts: ReadonlyMap<string, readonly ShardPart[]>): number {
+  const all = [...parts.values()].flat();
+  return all.filter(({ layer, shared }) => layer !== undefined && !shared).length;
 }
 
 /** @throws CubeError INVALID_ARGUMENT unless this process encrypts with the key of the plan */
@@ -87,7 +101,8 @@ function requirePlannedKey(keyId: string): void {
 }
 
 function describePublished(manifest: Manifest): SealedVersion {
-  return { published: false, manifest, tables: [], parts: new Map(), expected: undefined };
+  const outcome = { published: false, restored: 0, expected: undefined };
+  return { ...outcome, manifest, tables: [], parts: new Map() };
 }
 
 /** @throws CubeError if there are no parts, or parts of several plans */

@@ -1,6 +1,6 @@
 /** The commands with which people steer. */
 import assert from 'node:assert/strict';
-import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { toArguments } from '../../../lib/platform/arguments.ts';
@@ -185,6 +185,28 @@ test('publish copies a whole version, verified, and again says it is there', asy
     readdirSync(join(from, 'ctr/layers/t')).sort(),
     readdirSync(join(target, 'ctr/layers/t')).sort(),
   );
+});
+
+test('publish restores missing files of a version, and reports damaged ones', async (t) => {
+  const from = await makeRepository(t, '1');
+  const target = join(temporaryFolder(t), 'target');
+  const args = ['publish', ...toArguments({ from, repository: target, bundle: 'ctr', version: 1 })];
+  await runAgentCommand(...args);
+  const { contentId } = getBaseLayer(await openRepository(from).readManifest('ctr', '1'), 1);
+  const layer = join(target, layerPath('ctr', 't', contentId));
+  rmSync(layer);
+  rmSync(join(target, 'ctr/versions/1/model.onnx'));
+  const { stdout } = await runAgentCommand(...args);
+  assert.match(stdout, /^ctr 1 was already published .*; missing files restored: 2\n$/);
+  await openRepository(target).readVersionFile('ctr', '1', 'model.onnx');
+  const damaged = readFileSync(layer);
+  damaged[7] = (damaged[7] ?? 0) ^ 1;
+  rmSync(layer);
+  writeFileSync(layer, damaged);
+  await refused(1, /has SHA-256 .*remove this damaged file, then build or publish again/, ...args);
+  rmSync(layer);
+  assert.match((await runAgentCommand(...args)).stdout, /missing files restored: 1\n$/);
+  assert.deepEqual(readFileSync(layer), readFileSync(join(from, layerPath('ctr', 't', contentId))));
 });
 
 test('publish refuses a damaged source, other content and the same repository', async (t) => {

@@ -7,10 +7,22 @@ import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import type { Backend } from '../../../lib/repository/backend.ts';
-import { manifestPath, versionFilePath } from '../../../lib/repository/layout.ts';
+import {
+  intentsFolder,
+  layerPath,
+  manifestPath,
+  versionFilePath,
+} from '../../../lib/repository/layout.ts';
 import { Repository } from '../../../lib/repository/repository.ts';
 import { channelConformance } from './channel-conformance.ts';
-import { getBaseLayer, makeBytes, makeVersion, sha256, temporaryFolder } from './fixtures.ts';
+import {
+  getBaseLayer,
+  makeBytes,
+  makeVersion,
+  requireCompleteVersions,
+  sha256,
+  temporaryFolder,
+} from './fixtures.ts';
 import { readerConformance } from './reader-conformance.ts';
 
 export type OpenBackend = (t: TestContext) => Promise<Backend>;
@@ -22,6 +34,7 @@ const by = { by: 'test', reason: 'because' };
 export function backendConformance(name: string, open: OpenBackend): void {
   objectTests(name, open);
   publishTests(name, open);
+  repairTests(name, open);
   refusalTests(name, open);
   channelTests(name, open);
   raceTests(name, open);
@@ -81,7 +94,8 @@ function publishTests(name: string, open: OpenBackend): void {
     const folder = temporaryFolder(t);
     const repository = new Repository(await open(t));
     const publication = makeVersion(folder, { version: '1' });
-    assert.deepEqual(await repository.publish(publication), { published: true });
+    const outcome = await repository.publish(publication);
+    assert.deepEqual(outcome, { published: true, restored: 0 });
     assert.deepEqual(await repository.listBundles(), ['ctr']);
     assert.deepEqual(await repository.readManifest('ctr', '1'), publication.manifest);
     assert.equal(text(await repository.readVersionFile('ctr', '1', 'model.onnx')), 'graph of 1');
@@ -115,7 +129,7 @@ function publishTests(name: string, open: OpenBackend): void {
     const folder = temporaryFolder(t);
     await repository.publish(makeVersion(folder, { version: '1' }));
     const again = await repository.publish(makeVersion(folder, { version: '1' }));
-    assert.deepEqual(again, { published: false });
+    assert.deepEqual(again, { published: false, restored: 0 });
     for (const change of [{ graph: 'other' }, { table: 'b' }, { shardNum: 3 }]) {
       await assert.rejects(repository.publish(makeVersion(folder, { version: '1', ...change })), {
         code: 'CONFLICT',
@@ -123,6 +137,43 @@ function publishTests(name: string, open: OpenBackend): void {
       });
     }
     assert.equal(text(await repository.readVersionFile('ctr', '1', 'model.onnx')), 'graph of 1');
+  });
+}
+
+function repairTests(name: string, open: OpenBackend): void {
+  test(`${name}: publishing again restores what is missing, and reports damage`, async (t) => {
+    const backend = await open(t);
+    const repository = new Repository(backend);
+    const publication = makeVersion(temporaryFolder(t), { version: '1' });
+    const keys = new Map([['keys.0123456789abcdef.json', bytes('wrapped')]]);
+    const withKeys = { ...publication, readKeyFiles: async () => keys };
+    await repository.publish(withKeys);
+    const graph = versionFilePath('ctr', '1', 'model.onnx');
+    const layer = layerPath('ctr', 't', getBaseLayer(publication.manifest, 1).contentId);
+    const keyFile = versionFilePath('ctr', '1', 'keys.0123456789abcdef.json');
+    for (const path of [graph, layer, keyFile]) await backend.deleter?.remove(path);
+    assert.deepEqual(await repository.publish(withKeys), { published: false, restored: 3 });
+    assert.equal(text(await backend.read(keyFile, 100)), 'wrapped');
+    await requireCompleteVersions(t, repository);
+    assert.deepEqual(await backend.list(intentsFolder('ctr')), []);
+
+    for (const [path, content] of [
+      [graph, bytes('grapH of 1')],
+      [layer, makeBytes('too short', 10)],
+    ] as const) {
+      const good = await backend.read(path, 1 << 20);
+      await backend.deleter?.remove(path);
+      await backend.putIfAbsent(path, content);
+      await assert.rejects(repository.publish(publication), {
+        code: 'CORRUPT',
+        message: new RegExp(`${path} .*remove this .*publish again`),
+      });
+      const present = await backend.read(path, 1 << 20);
+      assert.equal(sha256(present), sha256(content), 'nothing is replaced');
+      await backend.deleter?.remove(path);
+      await repository.publish(publication);
+      assert.equal(sha256(await backend.read(path, 1 << 20)), sha256(good));
+    }
   });
 }
 

@@ -117,6 +117,27 @@ test('equal input gives equal bytes, and a rebuild reports an existing version',
   );
 });
 
+test('a rebuild restores missing files and layers of its version', async (t) => {
+  const { input, target } = createWorkspace(t);
+  await build(input, target, '--bundle', 'ctr');
+  const layers = join(target, 'ctr/layers');
+  const table = readdirSync(layers)[0]!;
+  const layer = join(layers, table, readdirSync(join(layers, table))[0]!);
+  const files = [layer, join(target, 'ctr/versions/1/slots.json')];
+  const contents = files.map((file) => readFileSync(file));
+  for (const file of files) rmSync(file);
+  const again = await build(input, target, '--bundle', 'ctr');
+  assert.equal(again.code, 0, again.stderr);
+  assert.match(
+    again.stdout,
+    /already published in .* with this content; missing files restored: 2/,
+  );
+  assert.deepEqual(
+    files.map((file) => readFileSync(file)),
+    contents,
+  );
+});
+
 test('versions share layers of unchanged tables, and a version cannot change', async (t) => {
   const { input, target } = createWorkspace(t);
   await build(input, target, '--bundle', 'ctr');
