@@ -127,6 +127,11 @@ export class KeyRing {
     return this.#keys[0];
   }
 
+  /** The key with this id; undefined if the ring does not have it. */
+  find(keyId: string): EncryptionKey | undefined {
+    return this.#keys.find((key) => key.keyId === keyId);
+  }
+
   addRewrapped(keyId: string, keys: readonly RewrappedKey[]): void {
     for (const { contentId, sealedBy, wrappedKey } of keys) {
       this.#rewrapped.set(`${keyId} ${sealedBy} ${contentId}`, wrappedKey);

@@ -23,7 +23,9 @@ const FORMAT = 1;
 const VERSION_KEYS_FILE = /^keys\.([0-9a-f]{16})\.json$/;
 const KEY_ID = /^[0-9a-f]{16}$/;
 const WRAPPED_KEY = /^[0-9a-f]{80}$/;
-const VERSION_KEYS_BYTES_MAX = 64 << 20;
+export const VERSION_KEYS_BYTES_MAX: number = 64 << 20;
+/** Without the object the new key opens nothing, so the old key is still needed. */
+const WRAP_AGAIN = 'remove this file and run cube-builder rewrap again with the old key';
 
 type VersionName = Pick<Manifest, 'bundle' | 'version'>;
 
@@ -71,11 +73,7 @@ function parseVersionKeys(bytes: Uint8Array, name: string, keyId: string): Rewra
       }));
     const expected = parseSha256(formatVersionKeys(keyId, keys));
     if (json.field('sha256').string() !== expected) {
-      throw new CubeError(
-        'CORRUPT',
-        `${name} is damaged: its fields do not match its SHA-256; remove it and run ` +
-          'cube-builder rewrap again',
-      );
+      throw new CubeError('CORRUPT', `${name} is damaged: its fields do not match its SHA-256`);
     }
     return keys;
   });
@@ -119,6 +117,34 @@ export async function loadVersionKeys(
 }
 
 /**
+ * Checks an object with rewrapped keys: that it is whole, and that its key, if the ring has it,
+ * opens every entry.
+ * @throws CubeError CORRUPT naming it and what to do
+ */
+export function requireVersionKeys(bytes: Uint8Array, path: string, ring: KeyRing): RewrappedKey[] {
+  const keyId = VERSION_KEYS_FILE.exec(path.slice(path.lastIndexOf('/') + 1))?.[1] ?? '';
+  const key = ring.find(keyId);
+  try {
+    const keys = parseVersionKeys(bytes, path, keyId);
+    if (key === undefined || keys.every(({ wrappedKey }) => openEntry(key, wrappedKey)))
+      return keys;
+  } catch (error) {
+    const { code, message } = CubeError.from(error);
+    throw code === 'CORRUPT' ? new CubeError(code, `${message}; ${WRAP_AGAIN}`) : error;
+  }
+  throw new CubeError(
+    'CORRUPT',
+    `${path} is damaged: key ${keyId} does not open it; ${WRAP_AGAIN}`,
+  );
+}
+
+function openEntry(key: EncryptionKey, wrappedKey: Uint8Array): boolean {
+  const dataKey = key.unwrap(wrappedKey);
+  dataKey?.fill(0);
+  return dataKey !== undefined;
+}
+
+/**
  * The objects with rewrapped keys of a version, by name.
  * @param keyIds names to probe where the store cannot list
  */
@@ -143,7 +169,8 @@ export async function readVersionKeyFiles(
  * Puts the data keys of all files and layers of a version, wrapped by a new key. Nothing else is
  * written, so a killed run changes nothing.
  * @returns how many keys were wrapped; 0 if this was done before
- * @throws CubeError DENIED if the ring lacks the key of a file
+ * @throws CubeError DENIED if the ring lacks the key of a file; CORRUPT if this was done before,
+ *   but what was written does not open the version
  */
 export async function rewrapVersion(
   backend: Backend,
@@ -153,7 +180,10 @@ export async function rewrapVersion(
 ): Promise<number> {
   const { bundle, version } = manifest;
   const path = versionFilePath(bundle, version, versionKeysName(to.keyId));
-  if ((await backend.size(path)) !== undefined) return 0;
+  if ((await backend.size(path)) !== undefined) {
+    await requireAllKeys(backend, manifest, ring, to);
+    return 0;
+  }
   const keys = await listRewrappedKeys(backend, manifest, ring, to);
   if (keys.length === 0) return 0;
   const put = await backend.putIfAbsent(path, formatVersionKeys(to.keyId, keys));
@@ -177,13 +207,51 @@ export async function createVersionKeyFiles(
   return new Map([[versionKeysName(to.keyId), formatVersionKeys(to.keyId, keys)]]);
 }
 
-/** The data keys of a version that `to` does not open yet, wrapped by it. */
-async function listRewrappedKeys(
+/**
+ * Checks that the object with the keys that `to` wrapped opens each file and layer of the version,
+ * with the same data key as the older key, where the ring has that.
+ * @throws CubeError CORRUPT
+ */
+async function requireAllKeys(
   backend: Backend,
-  { bundle, version, files, tables }: Manifest,
+  manifest: Manifest,
   ring: KeyRing,
   to: EncryptionKey,
-): Promise<RewrappedKey[]> {
+): Promise<void> {
+  const { bundle, version } = manifest;
+  const path = versionFilePath(bundle, version, versionKeysName(to.keyId));
+  const name = `${backend.location}/${path}`;
+  const stored = requireVersionKeys(await backend.read(path, VERSION_KEYS_BYTES_MAX), name, ring);
+  const toName = (contentId: string, keyId: string): string => `${contentId} ${keyId}`;
+  const wrapped = new Map(
+    stored.map((key) => [toName(key.contentId, key.sealedBy), key.wrappedKey]),
+  );
+  for (const sealed of await listSealedByOthers(backend, manifest, to)) {
+    const { contentId, keyId, wrappedKey } = sealed.header;
+    const entry = wrapped.get(toName(contentId, keyId));
+    const dataKey = entry === undefined ? undefined : to.unwrap(entry);
+    const older = ring.find(keyId)?.unwrap(wrappedKey) ?? dataKey;
+    const isSame =
+      dataKey !== undefined && older !== undefined && Buffer.compare(dataKey, older) === 0;
+    dataKey?.fill(0);
+    older?.fill(0);
+    if (isSame) continue;
+    throw new CubeError('CORRUPT', `${name} does not open ${sealed.name}; ${WRAP_AGAIN}`);
+  }
+}
+
+/** A file or layer with the header that was read. */
+interface SealedObject {
+  readonly header: SealedHeader;
+  readonly name: string;
+}
+
+/** The files and layers of a version that were sealed by other keys than `to`. */
+async function listSealedByOthers(
+  backend: Backend,
+  { bundle, version, files, tables }: Manifest,
+  to: EncryptionKey,
+): Promise<SealedObject[]> {
   const objects = new Map<string, number>();
   for (const file of files) objects.set(versionFilePath(bundle, version, file.path), file.bytes);
   for (const { name, shards } of tables) {
@@ -191,13 +259,26 @@ async function listRewrappedKeys(
       objects.set(layerPath(bundle, name, layer.contentId), layer.bytes);
     }
   }
-  const keys: RewrappedKey[] = [];
-  const openDataKey = createKeyOpener(backend, bundle, ring);
+  const sealed: SealedObject[] = [];
   for (const [path, bytes] of objects) {
     const page = await backend.readRange(path, 0, Math.min(bytes, SEALED_HEADER_BYTES));
     const name = `${backend.location}/${path}`;
     const header = decodeSealedHeader(page, name, bytes);
-    if (header.keyId === to.keyId) continue;
+    if (header.keyId !== to.keyId) sealed.push({ header, name });
+  }
+  return sealed;
+}
+
+/** The data keys of a version that `to` does not open yet, wrapped by it. */
+async function listRewrappedKeys(
+  backend: Backend,
+  manifest: Manifest,
+  ring: KeyRing,
+  to: EncryptionKey,
+): Promise<RewrappedKey[]> {
+  const keys: RewrappedKey[] = [];
+  const openDataKey = createKeyOpener(backend, manifest.bundle, ring);
+  for (const { header, name } of await listSealedByOthers(backend, manifest, to)) {
     const dataKey = await openDataKey(header, name);
     const { contentId, keyId: sealedBy } = header;
     keys.push({ contentId, sealedBy, wrappedKey: to.wrap(dataKey) });

@@ -21,7 +21,12 @@ import {
   parsePublishedManifest,
 } from '../../lib/repository/published-manifest.ts';
 import { computeFileSha256, requireContent } from '../../lib/repository/verified-copy.ts';
-import { isVersionKeys, loadVersionKeys } from '../../lib/repository/version-keys.ts';
+import {
+  isVersionKeys,
+  loadVersionKeys,
+  requireVersionKeys,
+  VERSION_KEYS_BYTES_MAX,
+} from '../../lib/repository/version-keys.ts';
 import { listRequiredLayers, type RequiredLayer } from '../../lib/store/load-files.ts';
 import type { ChannelScope } from './channel-check.ts';
 import type { LayerChecks } from './layer-checks.ts';
@@ -125,18 +130,33 @@ async function checkFiles(scope: VersionScope, manifest: Manifest): Promise<void
       checks.reportFileError(version, where, asMissing(error, where));
     }
   }
-  await reportUnlistedFiles(scope, manifest);
+  await checkUnlistedFiles(scope, manifest);
 }
 
-/** Reports files that the manifest does not list, except for its signatures and keys. */
-async function reportUnlistedFiles(
-  { source, bundle, report }: VersionScope,
+/** Checks rewrapped keys, and reports other files that the manifest does not list. */
+async function checkUnlistedFiles(
+  scope: VersionScope,
   { version, files }: Manifest,
 ): Promise<void> {
+  const { source, bundle, report } = scope;
   const folder = versionFolder(bundle, version);
   const listed = new Set(['manifest.json', ...files.map(({ path }) => path)]);
   for (const name of (await source.list(folder)) ?? []) {
-    if (listed.has(name) || isManifestSignature(name) || isVersionKeys(name)) continue;
-    report.addNote(toLocation(source, `${folder}/${name}`), 'is not listed in the manifest');
+    const path = `${folder}/${name}`;
+    if (isVersionKeys(name)) await checkKeys(scope, path);
+    else if (!listed.has(name) && !isManifestSignature(name))
+      report.addNote(toLocation(source, path), 'is not listed in the manifest');
+  }
+}
+
+async function checkKeys({ source, report }: VersionScope, path: string): Promise<void> {
+  const where = toLocation(source, path);
+  try {
+    const bytes = await source.read(path, VERSION_KEYS_BYTES_MAX);
+    requireVersionKeys(bytes, where, processKeys);
+    report.checked.files += 1;
+    report.addBytes(bytes.length);
+  } catch (error) {
+    report.addError(where, error);
   }
 }

@@ -218,6 +218,58 @@ test('after a rotation the new key alone builds on and opens shared layers', asy
   assert.match(await lookUp('3', 11, ['--decrypt-key-file', otherKeyFile], root), /\[11,1,11\]/);
 });
 
+test('rewrap and cube-check report rewrapped keys that are damaged or incomplete', async (t) => {
+  const root = join(temporaryFolder(t), 'repository');
+  cpSync(repository, root, { recursive: true });
+  const both = join(temporaryFolder(t), 'both.key');
+  writeFileSync(both, readFileSync(otherKeyFile, 'utf8') + readFileSync(keyFile, 'utf8'));
+  const version = toArguments({ outputPath: root, bundle: BUNDLE, version: '1' });
+  const rewrap = (): Promise<CommandResult> =>
+    builder('rewrap', ...version, '--encrypt-key-file', both);
+  const versionFolder = join(root, BUNDLE, 'versions', '1');
+  const checkKeys = (): Promise<CommandResult> =>
+    check(versionFolder, '--deep', '--decrypt-key-file', both);
+  await succeed(rewrap());
+  const name = readdirSync(versionFolder).find((file) => file.startsWith('keys.')) ?? '';
+  const path = join(versionFolder, name);
+  const good = readFileSync(path, 'utf8');
+  assert.match(await succeed(rewrap()), /nothing to do/);
+  await succeed(checkKeys());
+
+  const { sha256: _, ...fields } = JSON.parse(good);
+  const seal = (keys: readonly { wrappedKey: string }[]): string => {
+    const text = JSON.stringify({ ...fields, keys });
+    const sha256 = createHash('sha256').update(text).digest('hex');
+    return JSON.stringify({ ...JSON.parse(text), sha256 });
+  };
+  const unopened = fields.keys.map((key: object) => ({ ...key, wrappedKey: '0'.repeat(80) }));
+  const swapped = fields.keys.map((key: object, i: number) => ({
+    ...key,
+    wrappedKey: fields.keys[(i + 1) % fields.keys.length].wrappedKey,
+  }));
+  for (const [content, isFoundByCheck] of [
+    [good.slice(0, 200), true],
+    [good.replace(/"wrappedKey":"./, '"wrappedKey":"x'), true],
+    [seal(unopened), true],
+    [seal(fields.keys.slice(1)), false],
+    [seal(swapped), false],
+  ] as const) {
+    rmSync(path);
+    writeFileSync(path, content);
+    const { code, stdout, stderr } = await rewrap();
+    assert.equal(code, 1, stdout);
+    assert.ok(stderr.includes(path), stderr);
+    assert.match(stderr, /remove this file and run cube-builder rewrap again/);
+    if (!isFoundByCheck) continue;
+    const checked = await checkKeys();
+    assert.equal(checked.code, 1, checked.stdout);
+    assert.match(checked.stdout, new RegExp(`${name}.*; remove this file and run cube-builder`));
+  }
+  rmSync(path);
+  assert.match(await succeed(rewrap()), /keys wrapped/);
+  assert.equal(readFileSync(path, 'utf8'), good);
+});
+
 test('garbage collection removes encrypted versions and keeps the layers of others', async (t) => {
   const root = join(temporaryFolder(t), 'repository');
   // Times decide which version is the newest, and folders list their files in any order.
