@@ -232,7 +232,7 @@ export class Repository {
     const bytes = await this.#backend.read(path, VERSION_FILE_BYTES_MAX);
     const found = { bytes: bytes.length, sha256: await computeSha256InSlices(bytes) };
     const where = `${this.location}/${path}`;
-    requireContent(where, found, expected, '; publish the version again');
+    requireContent(where, found, expected, '; delete this file, then publish the version again');
     requireStoredForm(manifest, isSealed(bytes), where);
     return bytes;
   }

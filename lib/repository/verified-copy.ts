@@ -10,7 +10,8 @@ import { fileExists, getFileBytes, RandomAccessReader } from '../platform/files.
 import { PartialFile } from '../platform/partial-file.ts';
 import type { Backend } from './backend.ts';
 
-const PUBLISH_AGAIN = "; the repository's copy is damaged, publish the version again";
+const PUBLISH_AGAIN =
+  "; the repository's copy is damaged: delete it there, then publish the version again";
 /** Hashed at a time beside requests. */
 const SLICE_BYTES = 512 << 10;
 const CHUNK_BYTES_MAX = 4 << 20;

@@ -21,6 +21,8 @@ import { type CheckSource, toLocation } from './source.ts';
 import { checkVersion, readManifest, type VersionScope } from './version-check.ts';
 
 const RESTORE = 'put it back from another copy';
+/** A damaged file of the right size is kept by publishing and fetching until it is deleted. */
+const DELETE = 'delete it if it exists, then ';
 const REMEDIES: RepositoryRemedies = {
   restoreAccess: 'check that the server answers, then run cube-check again',
   restoreEntry: `${RESTORE}, or remove it`,
@@ -29,8 +31,8 @@ const REMEDIES: RepositoryRemedies = {
   publishAgain: () => 'publish it again, or activate another version',
   sign: () => 'sign it with a trusted key',
   restoreManifest: () => `${RESTORE}, or publish the version under a new name`,
-  restoreFile: () => RESTORE,
-  restoreLayer: () => 'fetch it again, or publish the version again',
+  restoreFile: () => `${RESTORE}, or ${DELETE}publish the version again`,
+  restoreLayer: () => `${DELETE}fetch it again or publish the version again`,
 };
 
 export interface RepositoryCheckOptions {

@@ -228,7 +228,7 @@ test('missing, truncated and swapped layers are distinguished', async (t) => {
   assert.match(getMessages(b), /shardIndex is 0, the manifest says 1/);
   assert.match(
     getMessages(repository.layerFile('texts', lost.contentId)),
-    /is missing; fetch it again/,
+    /is missing; delete it if it exists, then fetch it again/,
   );
   assert.match(
     getMessages(repository.layerFile('texts', cut.contentId)),
