@@ -88,7 +88,8 @@ interface GateNeeds extends RolloutParts {
 }
 
 const EXAMPLES = `
-Exit code: 0 active; 1 failed; 2 wrong usage; 3 interrupted (Ctrl-C), continue with --resume.
+Exit code: 0 active; 1 failed, or another version was activated; 2 wrong usage; 3 interrupted
+(Ctrl-C), continue with --resume.
 
 Examples:
   cube-agent rollout --repository /srv/models --bundle ctr-dnn --version 2 --fleet fleet.json
@@ -211,6 +212,7 @@ async function runRollout(options: RolloutOptions): Promise<number> {
     const progress = await driver.advance();
     shown.show(progress);
     const code = computeExitCode(progress, wait);
+    if (code === 1 && progress.state === 'retired') throw createOvertakenError(options, progress);
     if (code !== undefined) return code;
     if (shouldPause(progress.step)) await systemClock.sleep(POLL_MS, stopping.signal);
     if (stopping.signal.aborted) {
@@ -225,13 +227,30 @@ function computeExitCode({ state, step }: RolloutProgress, wait: boolean): numbe
   if (step.kind === 'wait' && step.isBlocked) throw new CubeError('CONFLICT', describeStep(step));
   if (state === 'active' && !wait && step.kind === 'wait') return 0;
   if (step.kind !== 'done') return undefined;
-  return state === 'active' || state === 'retired' ? 0 : 1;
+  return state === 'active' ? 0 : 1;
 }
 
-/** @throws CubeError CONFLICT if the rollout has ended and --resume is missing */
+/** A rollout never moves the channels away from a version that was activated after its own. */
+function createOvertakenError(
+  { bundle, version, channel }: RolloutOptions,
+  { fleet }: RolloutProgress,
+): CubeError {
+  const last = fleet.channels.at(-1);
+  return new CubeError(
+    'CONFLICT',
+    `${bundle} ${version} was overtaken: channel ${last?.channel ?? channel} points to ` +
+      `${last?.pointer ?? 'no version'}; to roll ${version} out again, run this without --resume`,
+  );
+}
+
+/**
+ * Starts a rollout, or again one that is over. A rollout that the channels have left since it ended
+ * is retired first; with --resume it stays so, because there is nothing to continue.
+ * @throws CubeError CONFLICT if the rollout has ended and --resume is missing
+ */
 async function startOrResume(
   driver: RolloutDriver,
-  { state }: RolloutProgress,
+  { state, step }: RolloutProgress,
   { version, bundle, resume }: RolloutOptions,
 ): Promise<void> {
   if (resume && state === undefined) {
@@ -241,6 +260,10 @@ async function startOrResume(
   if (hasEnded(state) && !resume) {
     const text = `the rollout of ${bundle} ${version} has ended as ${state}`;
     throw new CubeError('CONFLICT', `${text}; retry it with --resume`);
+  }
+  if (step.kind === 'enter' && step.state === 'retired') {
+    if (resume) return;
+    await driver.advance();
   }
   await driver.restart();
 }

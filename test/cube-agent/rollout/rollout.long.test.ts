@@ -35,8 +35,24 @@ test('versions roll out one after another, and the older one is retired', async 
   // The rollout of the older version finds that the channels point to a newer one.
   assert.equal((await fleet.rollOut('1', '--dry-run')).code, 0);
   const again = await fleet.rollOut('1', '--resume');
-  assert.equal(again.code, 0, again.stderr);
+  assert.equal(again.code, 1, 'exit code 0 means that version 1 is active');
+  assert.match(again.stderr, /ctr 1 was overtaken: channel stable points to 2/);
   assert.equal((await listStates(fleet, '1')).at(-1), 'retired');
+});
+
+test('a version that the channels left after its rollout is rolled out again', async (t) => {
+  const fleet = await createFleet(t);
+  for (const version of ['1', '2']) {
+    await publish(fleet, { version, table: version });
+    assert.equal((await fleet.rollOut(version)).code, 0);
+  }
+  const { code, stderr } = await fleet.rollOut('1', '--wait');
+  assert.equal(code, 0, stderr);
+  assert.deepEqual((await listStates(fleet, '1')).slice(WHOLE_WAY.length), [
+    'retired',
+    ...WHOLE_WAY.slice(1),
+  ]);
+  assert.equal((await fleet.repository.readChannel('ctr', 'stable')).pointer?.version, '1');
 });
 
 test('a rollout yields to pins, quarantines and entries of operators', async (t) => {
