@@ -30,8 +30,8 @@ export function createRemedies(target: CheckTarget): RepositoryRemedies {
   return {
     restoreAccess: RESTORE_ACCESS,
     restoreEntry:
-      'restore the entry from a copy, or remove it so that the previous entry applies ' +
-      '(docs/operations.md)',
+      'restore the entry from a copy; only the newest entry may be removed instead, so that the ' +
+      'previous one applies (docs/operations.md)',
     activate: (channel) =>
       formatChannelCommand(
         { ...target, channel },

@@ -4,6 +4,7 @@ import type { ReportFinding } from '../../lib/core/findings.ts';
 import type { LayerRef, Manifest } from '../../lib/core/manifest.ts';
 import { isInProgress } from '../../lib/core/rollout.ts';
 import { wallClockMs } from '../../lib/platform/clock.ts';
+import { channelEntryPath } from '../../lib/repository/layout.ts';
 import type {
   ChannelState,
   GarbageReport,
@@ -113,6 +114,11 @@ async function checkChannel(
   try {
     const state = await repository.readChannel(target.bundle, target.channel);
     checks.checkPointer(target.channel, state, where);
+    const seqs = state.history.map(({ seq }) => seq);
+    checks.checkSequence(
+      seqs,
+      (seq) => `${repository.location}/${channelEntryPath(target.bundle, target.channel, seq)}`,
+    );
     checkPinAndAge(state, options, report);
     checkOutcomes(state, options, report);
     return state;

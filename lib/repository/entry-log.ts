@@ -35,6 +35,11 @@ export interface NewestEntry<T> {
   readonly problem: CubeError | undefined;
 }
 
+/** What to do about an entry that is missing before the newest one. */
+export const RESTORE_MISSING_ENTRY: string =
+  'readers over HTTP stop at it: restore it from a copy; if there is none and entries are not ' +
+  'signed, copy the next entry to its name';
+
 /**
  * Reads and extends one log. Entries never change, so each is read once. Only the newest known
  * entry is read again, because a repository may be recreated, and a damaged entry replaced.
@@ -91,7 +96,16 @@ export class EntryLog<T> {
   }
 
   async #remember(seq: number): Promise<void> {
-    if (!this.#entries.has(seq)) this.#entries.set(seq, await this.readEntry(seq));
+    if (this.#entries.has(seq)) return;
+    try {
+      this.#entries.set(seq, await this.readEntry(seq));
+    } catch (error) {
+      if (this.#backend.canList || CubeError.from(error).code !== 'NOT_FOUND') throw error;
+      // A log that cannot be listed is read up to its newest entry, so an entry before it is lost.
+      const path = `${this.#backend.location}/${this.#place.entryPath(seq)}`;
+      const what = `entry ${seq} is missing, although a newer one exists`;
+      throw new CubeError('CORRUPT', `${path}: ${what}; ${RESTORE_MISSING_ENTRY}`);
+    }
   }
 
   /** The seqs of all entries, ascending. */

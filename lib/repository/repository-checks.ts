@@ -6,6 +6,7 @@
 import { CubeError, type ErrorCode } from '../core/errors.ts';
 import type { ReportFinding, Severity } from '../core/findings.ts';
 import type { ChannelState } from './channel-log.ts';
+import { RESTORE_MISSING_ENTRY } from './entry-log.ts';
 
 /** What a tool tells people to do: command lines, or sentences where no command fits. */
 export interface RepositoryRemedies {
@@ -20,6 +21,9 @@ export interface RepositoryRemedies {
   restoreFile(version: string): string;
   restoreLayer(version: string): string;
 }
+
+/** Missing entries of one log that are reported, at most. */
+const MISSING_LISTED_MAX = 20;
 
 export class RepositoryChecks {
   readonly #remedies: RepositoryRemedies;
@@ -65,6 +69,28 @@ export class RepositoryChecks {
       todo: isDamaged ? this.#remedies.restoreEntry : this.#remedies.restoreAccess,
       code,
     });
+  }
+
+  /**
+   * Reports entries that are missing before the newest one.
+   * @param seqs those of all entries, ascending
+   * @param toPlace names the place of an entry
+   */
+  checkSequence(seqs: readonly number[], toPlace: (seq: number) => string): void {
+    const known = new Set(seqs);
+    let reported = 0;
+    for (let seq = 1; seq < (seqs.at(-1) ?? 0) && reported < MISSING_LISTED_MAX; seq++) {
+      if (known.has(seq)) continue;
+      reported += 1;
+      this.#report({
+        severity: 'error',
+        check: 'channel-damaged',
+        where: toPlace(seq),
+        what: `entry ${seq} is missing, although a newer one exists`,
+        todo: RESTORE_MISSING_ENTRY,
+        code: 'CORRUPT',
+      });
+    }
   }
 
   /** A manifest that is missing, unsigned or unreadable. */

@@ -1,6 +1,6 @@
 /** A repository behind a server of static files, and what servers and networks do wrong. */
 import assert from 'node:assert/strict';
-import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { ByteRateLimiter } from '../../lib/platform/byte-rate-limiter.ts';
@@ -57,6 +57,23 @@ test('what is cut, stands still or fails for a while is gone on with', async (t)
   server.faults.fail = 0;
   server.faults.stall = 1000;
   await assert.rejects(backend.readRange('b/x', 0, 10), { code: 'UNAVAILABLE' });
+});
+
+test('a log with a missing entry says which one and what to do', async (t) => {
+  const folder = temporaryFolder(t);
+  const root = join(folder, 'repository');
+  const repository = openRepository(root, { create: true });
+  for (const version of ['1', '2', '3', '4']) {
+    await repository.publish(makeVersion(folder, { version }));
+    await repository.activate('ctr', 'stable', { version, by: 'ann', reason: 'new' });
+  }
+  rmSync(join(root, 'ctr/channels/stable/0000000002.json'));
+  const server = await StaticServer.start(t, root);
+  const reader = new Repository(new HttpBackend(server.url));
+  await assert.rejects(reader.readChannel('ctr', 'stable'), {
+    code: 'CORRUPT',
+    message: /stable\/0000000002\.json: entry 2 is missing, .* restore it from a copy/,
+  });
 });
 
 test('a stalled source is an error, and a stop signal ends a read at once', async (t) => {

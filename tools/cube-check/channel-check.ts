@@ -22,6 +22,8 @@ import { type CheckSource, toLocation } from './source.ts';
 
 /** Where entries cannot be listed, at most this many are probed. */
 const PROBED_ENTRIES_MAX = 100_000;
+/** Where entries cannot be listed, the log ends where this many in a row are missing. */
+const PROBED_MISSING_MAX = 4;
 
 export interface ChannelScope {
   readonly source: CheckSource;
@@ -82,7 +84,9 @@ function reportMissingVersion(
 async function readEntries(scope: ChannelScope, channel: string): Promise<ChannelEntry[]> {
   const { source, bundle, report, checks } = scope;
   const entries: ChannelEntry[] = [];
+  const seqs: number[] = [];
   for await (const seq of listSequence(scope, channel)) {
+    seqs.push(seq);
     try {
       entries.push(await readChannelEntry(source, bundle, channel, seq));
       report.checked.files += 1;
@@ -90,6 +94,10 @@ async function readEntries(scope: ChannelScope, channel: string): Promise<Channe
       checks.reportEntryError(toLocation(source, channelEntryPath(bundle, channel, seq)), error);
     }
   }
+  checks.checkSequence(
+    seqs.sort((a, b) => a - b),
+    (seq) => toLocation(source, channelEntryPath(bundle, channel, seq)),
+  );
   return entries;
 }
 
@@ -106,9 +114,11 @@ async function* listSequence(scope: ChannelScope, channel: string): AsyncGenerat
     }
     return;
   }
-  for (let seq = 1; seq <= PROBED_ENTRIES_MAX; seq++) {
-    if (!(await source.exists(channelEntryPath(bundle, channel, seq)))) return;
-    yield seq;
+  let missing = 0;
+  for (let seq = 1; seq <= PROBED_ENTRIES_MAX && missing < PROBED_MISSING_MAX; seq++) {
+    const exists = await source.exists(channelEntryPath(bundle, channel, seq));
+    missing = exists ? 0 : missing + 1;
+    if (exists) yield seq;
   }
 }
 

@@ -25,7 +25,7 @@ const RESTORE = 'put it back from another copy';
 const DELETE = 'delete it if it exists, then ';
 const REMEDIES: RepositoryRemedies = {
   restoreAccess: 'check that the server answers, then run cube-check again',
-  restoreEntry: `${RESTORE}, or remove it`,
+  restoreEntry: `${RESTORE}, or remove it if it is the newest`,
   activate: () => '',
   rollBack: () => 'roll back, or activate another version',
   publishAgain: () => 'publish it again, or activate another version',

@@ -1,6 +1,14 @@
 /** Every problem that doctor detects, caused on purpose; a healthy bundle has no finding. */
 import assert from 'node:assert/strict';
-import { mkdirSync, readFileSync, rmSync, truncateSync, utimesSync, writeFileSync } from 'node:fs';
+import {
+  cpSync,
+  mkdirSync,
+  readFileSync,
+  rmSync,
+  truncateSync,
+  utimesSync,
+  writeFileSync,
+} from 'node:fs';
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
@@ -130,6 +138,20 @@ test('empty, damaged, pinned, stale and quarantined channels are reported', asyn
   assert.match((await expectOnly(host, ['pointer-quarantined'])).todo, /--channel canary --from 2/);
   writeFileSync(join(location, 'ctr/channels/canary/0000000001.json'), '{"version":');
   assert.ok(checks(await runDoctor(host)).includes('channel-damaged'));
+});
+
+test('a channel entry that is missing before the newest one is reported by name', async (t) => {
+  const host = await makeRepository(t);
+  await host.repository.activate('ctr', 'stable', { version: '2', ...AUDIT });
+  await host.repository.activate('ctr', 'stable', { version: '1', ...AUDIT });
+  const path = join(host.location, 'ctr/channels/stable/0000000002.json');
+  rmSync(path);
+  const { where, what, todo } = await expectOnly(host, ['channel-damaged']);
+  assert.equal(where, path);
+  assert.match(what, /^entry 2 is missing/);
+  assert.match(todo, /restore it from a copy; if there is none .* copy the next entry/);
+  cpSync(join(host.location, 'ctr/channels/stable/0000000003.json'), path);
+  assert.deepEqual(await runDoctor(host), []);
 });
 
 test('garbage, idle rollouts, missing signatures and lost repositories are reported', async (t) => {

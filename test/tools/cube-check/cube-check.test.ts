@@ -16,7 +16,8 @@ import { formatManifest, type LayerRef, type Manifest } from '../../../lib/core/
 import { layerPath, manifestPath } from '../../../lib/repository/layout.ts';
 import { openRepository } from '../../../lib/repository/repository.ts';
 import { writeLayer } from '../../../lib/store/layer-file.ts';
-import { sha256, temporaryFolder } from '../../repository/support/fixtures.ts';
+import { makeVersion, sha256, temporaryFolder } from '../../repository/support/fixtures.ts';
+import { StaticServer } from '../../repository/support/static-server.ts';
 import { runCommand } from '../../support/commands.ts';
 import type { CommandResult } from '../../support/processes.ts';
 import {
@@ -198,6 +199,23 @@ test('all damaged blocks of a layer are reported with their offsets', async (t) 
       [4096, 4096 + 2 * 2 ** 20],
     );
     assert.ok(damaged.every(({ message }) => /fetch it again/.test(message)));
+  }
+});
+
+test('a missing entry of a channel is reported, in a folder and over HTTP', async (t) => {
+  const root = join(temporaryFolder(t), 'repository');
+  const repository = openRepository(root, { create: true });
+  for (const version of ['1', '2', '3']) {
+    await repository.publish(makeVersion(temporaryFolder(t), { version }));
+    await repository.activate('ctr', 'stable', { version, by: 'ann', reason: 'new' });
+  }
+  rmSync(join(root, 'ctr/channels/stable/0000000002.json'));
+  const server = await StaticServer.start(t, root);
+  for (const target of [[root], [server.url, '--bundle', 'ctr']]) {
+    const { problems } = await report(1, ...target);
+    const missing = problems.filter(({ message }) => /entry 2 is missing/.test(message));
+    assert.match(missing[0]?.place ?? '', /stable\/0000000002\.json$/);
+    assert.match(missing[0]?.message ?? '', /restore it from a copy/);
   }
 });
 
