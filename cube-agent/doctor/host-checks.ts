@@ -110,7 +110,7 @@ function checkAgent(
       what: `${problem.field('what').string()}: ${code} ${message}`,
       todo:
         'solve what the message names; the agent retries by itself, ' +
-        `and at once after curl -X POST http://${where}${AGENT_POKE}`,
+        `and at once after ${options.credentials.formatPost(where, AGENT_POKE)}`,
     });
   }
   const [first] = own?.field('channels').items() ?? [];

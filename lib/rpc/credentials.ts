@@ -38,6 +38,8 @@ export interface CredentialFiles {
  * valid.
  */
 export class Credentials {
+  readonly #tokenFile: string | undefined;
+  readonly #tls: TlsFiles | undefined;
   readonly #serverName: string | undefined;
   readonly #identity: TlsIdentity | undefined;
   readonly #token: { readonly current: string } | undefined;
@@ -48,6 +50,8 @@ export class Credentials {
 
   /** @throws CubeError when a file is unreadable or invalid */
   constructor({ tokenFile, token, tls, tlsServerName }: CredentialFiles = {}) {
+    this.#tokenFile = tokenFile;
+    this.#tls = tls;
     this.#serverName = tlsServerName;
     this.#identity = tls && new TlsIdentity(tls);
     if (tokenFile !== undefined) {
@@ -60,6 +64,21 @@ export class Credentials {
         clock: systemClock,
       });
     } else if (token !== undefined) this.#token = { current: checkToken(token, 'the token') };
+  }
+
+  /** A command line that posts to a process with these credentials, which stay in their files. */
+  formatPost(address: string, path: string): string {
+    const { cert, key, ca } = this.#tls ?? {};
+    const options = [
+      ...(this.#tokenFile === undefined
+        ? []
+        : [`-H "Authorization: Bearer $(cat ${this.#tokenFile})"`]),
+      ...(cert === undefined ? [] : [`--cert ${cert}`]),
+      ...(key === undefined ? [] : [`--key ${key}`]),
+      ...(ca === undefined ? [] : [`--cacert ${ca}`]),
+    ];
+    const scheme = this.#tls === undefined ? 'http' : 'https';
+    return ['curl -X POST', ...options, `${scheme}://${address}${path}`].join(' ');
   }
 
   get token(): string | undefined {

@@ -21,10 +21,10 @@ import { parseFleet } from '../../../lib/core/fleet.ts';
 import { layerPath, manifestPath, versionFilePath } from '../../../lib/repository/layout.ts';
 import { openRepository } from '../../../lib/repository/repository.ts';
 import { generateKeyPair, SigningKey, TrustedKeys } from '../../../lib/repository/signatures.ts';
-import { NO_CREDENTIALS } from '../../../lib/rpc/credentials.ts';
+import { Credentials, NO_CREDENTIALS } from '../../../lib/rpc/credentials.ts';
 import type { ControlStatus } from '../../../proto/control.ts';
 import { freePort } from '../../platform/support/free-port.ts';
-import { getBaseLayer, onTestEnd } from '../../repository/support/fixtures.ts';
+import { getBaseLayer, onTestEnd, temporaryFolder } from '../../repository/support/fixtures.ts';
 import { runAgentCommand } from '../../support/commands.ts';
 import { waitFor } from '../../support/processes.ts';
 import { ControlServer } from '../support/control-server.ts';
@@ -291,9 +291,21 @@ test('problems of an agent and a version that does not arrive are reported', asy
   await waitFor('the problem', async () =>
     checks(await runDoctor(host, { fleet })).includes('agent-problem'),
   );
-  const seen = checks(await runDoctor(host, { fleet }));
+  const folder = temporaryFolder(t);
+  const tokenFile = join(folder, 'token');
+  writeFileSync(tokenFile, 'a token of this test\n');
+  const agentCredentials = new Credentials({ tokenFile });
+  const findings = await runDoctor(host, { fleet, agentCredentials });
+  const seen = checks(findings);
   for (const check of ['layer-damaged', 'behind', 'shard-without-replica'])
     assert.ok(seen.includes(check), check);
+  const getTodo = (check: string): string =>
+    findings.find((finding) => finding.check === check)?.todo ?? '';
+  assert.ok(
+    getTodo('agent-problem').includes(
+      `curl -X POST -H "Authorization: Bearer $(cat ${tokenFile})" http://127.0.0.1:`,
+    ),
+  );
 });
 
 test('agents with too little disk, a wrong clock or no bundle are reported', async (t) => {
