@@ -184,18 +184,30 @@ function checkReplicas(
   for (let shard = 0; shard < shardNum; shard++) {
     const own = servers.filter(({ location }) => location.shard?.index === shard);
     if (own.some((server) => hasVersion(server, manifest))) continue;
-    const addresses = own.map(({ location }) => location.address).join(', ');
+    const toText = (some: readonly ProbedServer[]): string =>
+      some.map(({ location }) => location.address).join(', ');
+    const healthy = own.filter(isHealthy);
     report({
       severity: 'error',
       check: 'shard-without-replica',
       where: `shard ${shard} of ${shardNum}`,
       what: `none of its servers (${own.length}) can answer with version ${manifest.version}`,
       todo:
-        `${own.length === 1 ? 'restore' : 'restore one of'} ${addresses}, or add a server: ` +
-        `cube-agent fleet add-replica --fleet ${fleetFile} --bundle ${target.bundle} ` +
-        '--data <host:port>',
+        healthy.length > 0
+          ? `solve what keeps the version from ${toText(healthy)}, which would keep it from ` +
+            'another server too: see layer-damaged and agent-problem, and cube-agent status --fleet'
+          : `${own.length === 1 ? 'restore' : 'restore one of'} ${toText(own)}, or add a server: ` +
+            `cube-agent fleet add-replica --fleet ${fleetFile} --bundle ${target.bundle} ` +
+            '--data <host:port>',
     });
   }
+}
+
+/** Whether a server answers and serves its shard, whatever its versions. */
+function isHealthy(server: ProbedServer): boolean {
+  if ('error' in server || server.status.draining) return false;
+  const { shard } = server.location;
+  return shard?.index === server.status.shardIndex && shard.shardNum === server.status.shardNum;
 }
 
 function hasVersion(server: ProbedServer, manifest: Manifest): boolean {
@@ -247,8 +259,8 @@ function checkActiveVersions(
         `all servers have version ${active} active, ` +
         `but channel ${target.channel} points to version ${version}`,
       todo:
-        'read what the agents report with cube-agent status --fleet; or make them poll (POST ' +
-        '/agent/v1/poke) or restart them',
+        'read what the agents report with cube-agent status --fleet; they poll by themselves, ' +
+        'so restart those that report nothing',
     });
   }
 }

@@ -301,6 +301,8 @@ test('problems of an agent and a version that does not arrive are reported', asy
     assert.ok(seen.includes(check), check);
   const getTodo = (check: string): string =>
     findings.find((finding) => finding.check === check)?.todo ?? '';
+  assert.match(getTodo('shard-without-replica'), /see layer-damaged and agent-problem/);
+  assert.doesNotMatch(getTodo('shard-without-replica'), /add-replica/);
   assert.ok(
     getTodo('agent-problem').includes(
       `curl -X POST -H "Authorization: Bearer $(cat ${tokenFile})" http://127.0.0.1:`,
