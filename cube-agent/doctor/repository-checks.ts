@@ -11,7 +11,7 @@ import type {
   Repository,
   UnreadableManifest,
 } from '../../lib/repository/repository.ts';
-import { RepositoryChecks } from '../../lib/repository/repository-checks.ts';
+import { RepositoryChecks, readFailure } from '../../lib/repository/repository-checks.ts';
 import {
   type CheckTarget,
   createRemedies,
@@ -285,7 +285,7 @@ async function checkRollouts(
         severity: 'warning',
         check: 'rollout-damaged',
         where,
-        what: CubeError.from(error).message,
+        what: readFailure(error).message,
         todo: 'restore the entry from a copy, or remove it so that the previous entry applies',
       });
     }

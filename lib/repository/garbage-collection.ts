@@ -399,7 +399,7 @@ class GarbageCollection {
     try {
       const bytes = await this.#backend.read(path, MANIFEST_BYTES_MAX);
       const name = `${this.#backend.location}/${path}`;
-      return rethrowAsCorrupt(() => parseManifest(new TextDecoder().decode(bytes), name));
+      return rethrowAsCorrupt(() => parseManifest(new TextDecoder().decode(bytes), name), '');
     } catch (error) {
       const { code, message } = CubeError.from(error);
       if (code === 'NOT_FOUND') return undefined;

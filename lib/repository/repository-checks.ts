@@ -7,6 +7,7 @@ import { CubeError, type ErrorCode } from '../core/errors.ts';
 import type { ReportFinding, Severity } from '../core/findings.ts';
 import type { ChannelState } from './channel-log.ts';
 import { RESTORE_MISSING_ENTRY } from './entry-log.ts';
+import { ASK_DOCTOR } from './signed-entry.ts';
 
 /** What a tool tells people to do: command lines, or sentences where no command fits. */
 export interface RepositoryRemedies {
@@ -20,6 +21,12 @@ export interface RepositoryRemedies {
   restoreManifest(version: string): string;
   restoreFile(version: string): string;
   restoreLayer(version: string): string;
+}
+
+/** An error without the advice to ask the tools that print it here. */
+export function readFailure(thrown: unknown): { code: ErrorCode; message: string } {
+  const { code, message } = CubeError.from(thrown);
+  return { code, message: message.replace(ASK_DOCTOR, '') };
 }
 
 /** Missing entries of one log that are reported, at most. */
@@ -59,7 +66,7 @@ export class RepositoryChecks {
 
   /** A channel's log, or an entry of it, that could not be read. */
   reportEntryError(where: string, thrown: unknown): void {
-    const { code, message } = CubeError.from(thrown);
+    const { code, message } = readFailure(thrown);
     const isDamaged = code === 'CORRUPT' || code === 'DENIED';
     this.#report({
       severity: 'error',
@@ -95,21 +102,21 @@ export class RepositoryChecks {
 
   /** A manifest that is missing, unsigned or unreadable. */
   reportManifestError(version: string, where: string, thrown: unknown, severity: Severity): void {
-    const { code, message } = CubeError.from(thrown);
+    const { code, message } = readFailure(thrown);
     const [check, todo] = this.#explainManifestError(code, version);
     this.#report({ severity, check, where, what: message, todo, code });
   }
 
   /** A file of a version that is missing or has other content than its manifest says. */
   reportFileError(version: string, where: string, thrown: unknown): void {
-    const { code, message } = CubeError.from(thrown);
+    const { code, message } = readFailure(thrown);
     const todo = this.#orRestoreAccess(code, this.#remedies.restoreFile(version));
     this.#report({ severity: 'error', check: 'file-damaged', where, what: message, todo, code });
   }
 
   /** A layer that is missing or has other content than its manifest says. */
   reportLayerError(version: string, where: string, thrown: unknown): void {
-    const { code, message } = CubeError.from(thrown);
+    const { code, message } = readFailure(thrown);
     const isDenied = code === 'DENIED';
     const todo = isDenied
       ? 'give its key with --decrypt-key-file'

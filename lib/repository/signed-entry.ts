@@ -110,13 +110,16 @@ export function describeTrustedKeys(trusted: TrustedKeys): string {
   return `only signatures by ${trusted.keyIds.join(' or ')} are accepted`;
 }
 
+/** What a damaged object's error says to people who did not ask doctor or cube-check. */
+export const ASK_DOCTOR = '; cube-agent doctor and cube-check say how to restore it';
+
 /** Objects were checked when they were written, so an unreadable object is damaged. */
-export function rethrowAsCorrupt<T>(read: () => T): T {
+export function rethrowAsCorrupt<T>(read: () => T, remedy: string = ASK_DOCTOR): T {
   try {
     return read();
   } catch (error) {
     if (!(error instanceof CubeError) || error.code !== 'INVALID_ARGUMENT') throw error;
-    throw new CubeError('CORRUPT', error.message, { cause: error });
+    throw new CubeError('CORRUPT', error.message + remedy, { cause: error });
   }
 }
 

@@ -76,7 +76,7 @@ function parseVersionKeys(bytes: Uint8Array, name: string, keyId: string): Rewra
       throw new CubeError('CORRUPT', `${name} is damaged: its fields do not match its SHA-256`);
     }
     return keys;
-  });
+  }, '');
 }
 
 function parseSha256(text: Uint8Array): string {

@@ -187,6 +187,21 @@ test('publish copies a whole version, verified, and again says it is there', asy
   );
 });
 
+test('a damaged entry or manifest stops commands, which say who knows the remedy', async (t) => {
+  const repository = await makeRepository(t, '1');
+  const move = [...of(repository), '--reason', 'x', '--by', 'ann'];
+  await runAgentCommand('activate', ...move, '--version', '1');
+  writeFileSync(join(repository, 'ctr/channels/stable/0000000001.json'), '{"version":');
+  const remedy =
+    /0000000001\.json: not JSON.*; cube-agent doctor and cube-check say how to restore/;
+  await refused(1, remedy, 'activate', ...move, '--version', '1');
+  await refused(1, remedy, 'rollback', ...move);
+  await refused(1, remedy, 'history', ...of(repository));
+  writeFileSync(join(repository, 'ctr/versions/1/manifest.json'), '{');
+  const manifest = /manifest\.json: not JSON.*; cube-agent doctor and cube-check say how/;
+  await refused(1, manifest, 'activate', ...move, '--channel', 'new', '--version', '1');
+});
+
 test('publish restores missing files of a version, and reports damaged ones', async (t) => {
   const from = await makeRepository(t, '1');
   const target = join(temporaryFolder(t), 'target');

@@ -137,7 +137,9 @@ test('empty, damaged, pinned, stale and quarantined channels are reported', asyn
   await repository.rollback('ctr', 'stable', 'test', 'bad');
   assert.match((await expectOnly(host, ['pointer-quarantined'])).todo, /--channel canary --from 2/);
   writeFileSync(join(location, 'ctr/channels/canary/0000000001.json'), '{"version":');
-  assert.ok(checks(await runDoctor(host)).includes('channel-damaged'));
+  const damaged = (await runDoctor(host)).find(({ check }) => check === 'channel-damaged');
+  assert.match(damaged?.what ?? '', /0000000001\.json: not JSON/);
+  assert.doesNotMatch(damaged?.what ?? '', /cube-agent doctor/);
 });
 
 test('a channel entry that is missing before the newest one is reported by name', async (t) => {
