@@ -46,12 +46,7 @@ import {
   requireContent,
   verifyContent,
 } from './verified-copy.ts';
-import {
-  createVersionKeyFiles,
-  loadVersionKeys,
-  readVersionKeyFiles,
-  rewrapVersion,
-} from './version-keys.ts';
+import { loadVersionKeys } from './version-keys.ts';
 import { removeAbandonedBuilds, WorkFolder } from './work-folder.ts';
 
 /** Longer than any writer pauses between two chunks. */
@@ -242,21 +237,24 @@ export class Repository {
    * @returns how many keys were wrapped; 0 if that was done before
    * @throws CubeError DENIED if the ring lacks the key of a file
    */
-  rewrap(manifest: Manifest, ring: KeyRing, to: EncryptionKey): Promise<number> {
+  async rewrap(manifest: Manifest, ring: KeyRing, to: EncryptionKey): Promise<number> {
+    const { rewrapVersion } = await import('./rewrap.ts');
     return rewrapVersion(this.#backend, manifest, ring, to);
   }
 
   /** The object with rewrapped keys of a version that is being published, by name. */
-  createVersionKeyFiles(
+  async createVersionKeyFiles(
     manifest: Manifest,
     ring: KeyRing,
     to: EncryptionKey,
   ): Promise<Map<string, Uint8Array>> {
+    const { createVersionKeyFiles } = await import('./rewrap.ts');
     return createVersionKeyFiles(this.#backend, manifest, ring, to);
   }
 
   /** Objects with rewrapped keys of a version, by name, for a copy of the version. */
-  readVersionKeyFiles(bundle: string, version: string): Promise<Map<string, Uint8Array>> {
+  async readVersionKeyFiles(bundle: string, version: string): Promise<Map<string, Uint8Array>> {
+    const { readVersionKeyFiles } = await import('./rewrap.ts');
     return readVersionKeyFiles(this.#backend, { bundle, version }, processKeys.keyIds);
   }
 

@@ -12,7 +12,8 @@ import { EncryptionKey, KeyRing, parseKeys } from '../../lib/platform/encryption
 import { makeTemporaryFolder, removePath } from '../../lib/platform/files.ts';
 import { openMaybeSealed, openSealedBytes, sealBytes } from '../../lib/platform/sealed-file.ts';
 import { FolderBackend } from '../../lib/repository/folder-backend.ts';
-import { loadVersionKeys, rewrapVersion } from '../../lib/repository/version-keys.ts';
+import { rewrapVersion } from '../../lib/repository/rewrap.ts';
+import { loadVersionKeys } from '../../lib/repository/version-keys.ts';
 import { sha256 } from '../repository/support/fixtures.ts';
 import { mutate, SeededRandom } from '../rpc/support/fuzz.ts';
 import { readFuzzOptions } from '../support/fuzz-options.ts';

@@ -20,11 +20,11 @@ import {
   MANIFEST_BYTES_MAX,
   parsePublishedManifest,
 } from '../../lib/repository/published-manifest.ts';
+import { requireVersionKeys } from '../../lib/repository/rewrap.ts';
 import { computeFileSha256, requireContent } from '../../lib/repository/verified-copy.ts';
 import {
   isVersionKeys,
   loadVersionKeys,
-  requireVersionKeys,
   VERSION_KEYS_BYTES_MAX,
 } from '../../lib/repository/version-keys.ts';
 import { listRequiredLayers, type RequiredLayer } from '../../lib/store/load-files.ts';
