@@ -45,7 +45,7 @@ Examples:
   ctr-client --rows golden.jsonl --endpoint 127.0.0.1:8080 --against 127.0.0.1:9292
   ctr-client --rows rows.tsv --endpoint 127.0.0.1:8080 --duration 5 --profile trace.json
   ctr-client --rows rows.tsv --endpoint 127.0.0.1:8080 --experiment-key 15 --by-variant
-  ctr-client --rows rows.tsv --endpoint 127.0.0.1:9292 --protocol paddle --slots slots.json
+  ctr-client --rows rows.tsv --endpoint 127.0.0.1:9292 --protocol paddle
 
 Exit codes: 0 success; 1 if more requests failed than --max-errors, scores differ by more than
 --max-diff, or a response mixed versions of graph and tables; 2 wrong usage; 130 interrupted, with
@@ -96,7 +96,7 @@ function addTargetOptions(program: Command): void {
         .default(PROTOCOLS[0]),
     )
     .option('--model <name>', 'Model to ask (default: the first one that the endpoint serves)')
-    .option('--slots <file>', "The model's slots.json with names and scaling; required for paddle")
+    .option('--slots <file>', "The model's slots.json (default: ask the endpoint for its features)")
     .addOption(
       new Option('--limit <rows>', 'Number of rows to read')
         .argParser(parseIntegerBetween(1, ROWS_MAX))

@@ -15,8 +15,8 @@ import {
   type WorkShare,
 } from './load/load-run.ts';
 import { HttpEndpoint } from './protocols/http-endpoint.ts';
-import { fetchModelShape, type ModelShape } from './protocols/model-shape.ts';
-import { openProtocolClient } from './protocols/open-protocol.ts';
+import { fetchFeatures, fetchModelShape, type ModelShape } from './protocols/model-shape.ts';
+import { needsFeatures, openProtocolClient } from './protocols/open-protocol.ts';
 import type { ProtocolClient } from './protocols/protocol-client.ts';
 import { checkWritable } from './reports/scores-file.ts';
 import { NO_KEYS, type RowKeys, readRowKeys } from './rows/experiment-keys.ts';
@@ -83,11 +83,10 @@ export class Session {
   /** @throws CubeError when the endpoint does not answer, and for invalid rows and files */
   static async open(flags: Flags, worker?: WorkerStart): Promise<Session> {
     const credentials = createCallerCredentials(flags);
-    const shape = await requestModelShape(flags.endpoint, flags, credentials);
+    const { shape, spec } = await requestModel(flags, credentials);
     if (flags.output !== undefined) checkWritable('--output', flags.output);
     if (flags.chart !== undefined) checkWritable('--chart', flags.chart);
     if (flags.profile !== undefined) checkWritable('--profile', flags.profile);
-    const spec = flags.slots === undefined ? undefined : readSpec(flags.slots);
     const columns = shape.slotNum + shape.denseNum;
     const { rows, recorded } = worker ?? (await readRows(flags, columns));
     if (flags.byVariant === true && rows.labels === undefined) {
@@ -112,7 +111,11 @@ export class Session {
   ): Promise<PreparedRequest[]> {
     const { flags } = this;
     const shape =
-      url === undefined ? this.#shape : await requestModelShape(url, flags, this.#credentials);
+      url === undefined
+        ? this.#shape
+        : await withEndpoint(url, flags, this.#credentials, (endpoint) =>
+            fetchModelShape(endpoint, flags.model),
+          );
     const target = {
       url: url ?? flags.endpoint,
       shape,
@@ -159,15 +162,30 @@ async function readRows(
   return { rows, recorded: requests };
 }
 
-async function requestModelShape(
-  url: string,
-  { model, timeoutMs }: Flags,
+/** The spec of --slots, or else of the endpoint where the protocol needs one. */
+function requestModel(
+  flags: Flags,
   credentials: Credentials,
-): Promise<ModelShape> {
+): Promise<{ shape: ModelShape; spec: FeatureSpec | undefined }> {
+  const { endpoint: url, slots, protocol, model } = flags;
+  return withEndpoint(url, flags, credentials, async (endpoint) => {
+    const shape = await fetchModelShape(endpoint, model);
+    if (slots !== undefined) return { shape, spec: readSpec(slots) };
+    const isNeeded = needsFeatures(protocol) && shape.takesFeatures;
+    return { shape, spec: isNeeded ? await fetchFeatures(endpoint, shape.name) : undefined };
+  });
+}
+
+async function withEndpoint<T>(
+  url: string,
+  { timeoutMs }: Flags,
+  credentials: Credentials,
+  request: (endpoint: HttpEndpoint) => Promise<T>,
+): Promise<T> {
   const connectionsMax = METADATA_CONNECTIONS;
   const endpoint = new HttpEndpoint({ url, timeoutMs, connectionsMax, credentials });
   try {
-    return await fetchModelShape(endpoint, model);
+    return await request(endpoint);
   } finally {
     endpoint.close();
   }

@@ -23,7 +23,7 @@ import {
 } from '../../serving/support/toy-bundle.ts';
 import { startLocal, ToyRepository } from '../../serving/support/toy-service.ts';
 import { ctrClient, startStandIn } from './client-process.ts';
-import { assertScores, TOLERANCE } from './scores.ts';
+import { assertScores, readScores, TOLERANCE } from './scores.ts';
 
 function jsonRow({ dense, categorical }: ToyRow): { dense: unknown[]; categorical: unknown[] } {
   const orNull = (value: number | string): number | string | null =>
@@ -80,11 +80,9 @@ test('gets equal scores by every protocol and form of row', async (t) => {
       });
     }
   }
-  const slots = join(folder, 'slots.json');
   const output = join(folder, 'scores.tsv');
-  writeFileSync(slots, JSON.stringify(slotSpecToJson(toy.slotSpec)));
   const common = ['--endpoint', new URL(serving.url).host, '--rows'];
-  const paddle = ['--protocol', 'paddle', '--slots', slots, '--batch', '7', '--output', output];
+  const paddle = ['--protocol', 'paddle', '--batch', '7', '--output', output];
   const run = await ctrClient(...common, join(folder, 'rows.tsv'), ...paddle);
   assert.equal(run.exit, 0, run.stderr);
   assert.match(run.stdout, /versions +not reported by this protocol/);
@@ -101,8 +99,6 @@ test('gets equal scores by every protocol and form of row', async (t) => {
     'random',
   );
   assert.match(keyed.stderr, /baidu_std has no place for an experiment key; use --protocol paddle/);
-  const bare = await ctrClient(...common, join(folder, 'named.jsonl'), '--protocol', 'kserve');
-  assert.match(bare.stderr, /rows by name need --slots/);
 });
 
 test('sends bags by every protocol', async (t) => {
@@ -144,6 +140,26 @@ test('sends bags by every protocol', async (t) => {
   const plain = { dense: [2, Number.NaN], categorical: ['f2', 'f4', ''] };
   assert.ok(Math.abs(expected![2]! - toy.score(plain)[1]) < TOLERANCE);
   assert.equal(new Set(expected).size, 4);
+  const output = join(folder, 'scores.tsv');
+  const flags = ['--endpoint', new URL(serving.url).host, '--output', output];
+  for (const protocol of PROTOCOLS) {
+    const rows = ['--rows', join(folder, 'rows.tsv'), '--protocol', protocol];
+    const run = await ctrClient(...flags, ...rows);
+    assert.equal(run.exit, 0, run.stderr);
+    readScores(output).forEach(({ probability }, i) => {
+      const difference = Math.abs(Number(probability) - expected![i]!);
+      assert.ok(difference < TOLERANCE, `${protocol} without --slots, row ${i} differs`);
+    });
+  }
+});
+
+test('names --slots when the endpoint does not give the features', async (t) => {
+  const file = join(temporaryFolder(t), 'rows.tsv');
+  writeFileSync(file, '5\ta\n');
+  const url = await startStandIn(t, () => '{}');
+  const run = await ctrClient('--rows', file, '--endpoint', url, '--protocol', 'tfs');
+  assert.equal(run.exit, 1);
+  assert.match(run.stderr, /cannot read the features of m: .*give its slots\.json with --slots/);
 });
 
 test('refuses invalid responses by every protocol over HTTP', async (t) => {
@@ -173,12 +189,7 @@ test('refuses invalid responses by every protocol over HTTP', async (t) => {
   const shape = { name: 'm', slotNum: 1, denseNum: 1, takesFeatures: true };
   const target = { url, shape, connectionsMax: 1, timeoutMs: 10_000 };
   for (const protocol of PROTOCOLS.filter((name) => !['ctr-grpc', 'paddle-rpc'].includes(name))) {
-    const caller = openProtocolClient(
-      protocol,
-      target,
-      rows,
-      protocol === 'paddle' ? spec : undefined,
-    );
+    const caller = openProtocolClient(protocol, target, rows, spec);
     t.after(() => caller.close());
     const send = caller.prepareRequest(0, 2, '');
     for (const text of garbage) {

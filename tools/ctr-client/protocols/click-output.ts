@@ -7,24 +7,18 @@ export interface Output {
   readonly data: ArrayLike<number>;
 }
 
-/**
- * Uses the slot spec, or without one the last column of the first output: P(click), or P(no click)
- * and P(click).
- * @throws CubeError INTERNAL when the response has no such numbers
- */
+/** @throws CubeError INTERNAL when the response has no such numbers */
 export function selectClickScores(
   outputs: readonly Output[],
   rowCount: number,
   source: string,
-  spec: FeatureSpec | undefined,
+  { click: { output: name, column } }: FeatureSpec,
 ): Float64Array {
-  const name = spec?.click.output ?? outputs[0]?.name;
   const output = outputs.find((candidate) => candidate.name === name);
   if (output === undefined)
-    throw invalidResponseError(`${source}: the response has no output ${name ?? ''}`);
+    throw invalidResponseError(`${source}: the response has no output ${name}`);
   const width = output.data.length / rowCount;
-  const column = spec?.click.column ?? width - 1;
-  if (!Number.isInteger(width) || column >= width || column < 0) {
+  if (!Number.isInteger(width) || column >= width) {
     const got = `${output.data.length} numbers in output ${output.name}`;
     throw invalidResponseError(`${source}: ${got} for ${rowCount} rows`);
   }

@@ -25,13 +25,13 @@ export class KserveProtocolClient implements ProtocolClient {
   readonly #endpoint: HttpEndpoint;
   readonly #path: string;
   readonly #tensors: FeatureTensors;
-  readonly #spec: FeatureSpec | undefined;
+  readonly #spec: FeatureSpec;
   readonly #encode: (tensors: readonly FeatureTensor[]) => HttpBody;
 
   constructor(
     target: ProtocolClientOptions,
     tensors: FeatureTensors,
-    spec: FeatureSpec | undefined,
+    spec: FeatureSpec,
     isBinary: boolean,
   ) {
     this.#endpoint = new HttpEndpoint(target);
@@ -106,7 +106,7 @@ function encodeValues(values: FeatureTensor['values']): Uint8Array {
 function readResponse(
   response: HttpResponse,
   rowCount: number,
-  spec: FeatureSpec | undefined,
+  spec: FeatureSpec,
 ): PredictionResponse {
   const { bytes, source } = response;
   const jsonBytes = Number(response.headers[HEADER_LENGTH] ?? bytes.length);

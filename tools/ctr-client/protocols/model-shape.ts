@@ -1,6 +1,7 @@
-/** The inputs of the model at an endpoint, from KServe's model metadata. */
+/** The inputs of the model at an endpoint: KServe's model metadata, and its features. */
 
 import { CubeError, requireDefined } from '../../../lib/core/errors.ts';
+import { type FeatureSpec, readFeatureSpec } from '../../../lib/core/slots.ts';
 import type { HttpEndpoint } from './http-endpoint.ts';
 
 export interface ModelShape {
@@ -29,6 +30,24 @@ export async function fetchModelShape(endpoint: HttpEndpoint, model?: string): P
   const all = [...columns.values()].reduce((sum, count) => sum + count, 0);
   const denseNum = slotNum === undefined ? 0 : all - slotNum;
   return { name, slotNum: slotNum ?? all, denseNum, takesFeatures: slotNum !== undefined };
+}
+
+/**
+ * @param name of a model that takes features
+ * @throws CubeError that names --slots when the endpoint does not give them
+ */
+export async function fetchFeatures(endpoint: HttpEndpoint, name: string): Promise<FeatureSpec> {
+  try {
+    const json = await endpoint.get(`/v1/models/${encodeURIComponent(name)}/features`);
+    return readFeatureSpec(json, ['model', 'version']);
+  } catch (error) {
+    const { code, message } = CubeError.from(error);
+    throw new CubeError(
+      code,
+      `cannot read the features of ${name}: ${message}; give its slots.json with --slots`,
+      { cause: error },
+    );
+  }
 }
 
 async function fetchFirstModel(endpoint: HttpEndpoint): Promise<string> {

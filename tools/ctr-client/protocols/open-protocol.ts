@@ -1,5 +1,5 @@
 /** Opens the client of a protocol by name. */
-import { CubeError } from '../../../lib/core/errors.ts';
+import { CubeError, requireDefined } from '../../../lib/core/errors.ts';
 import type { FeatureSpec } from '../../../lib/core/slots.ts';
 import { toFileColumns } from '../rows/row-columns.ts';
 import type { RowsFile } from '../rows/rows-file.ts';
@@ -23,8 +23,13 @@ export const PROTOCOLS = [
 
 export type Protocol = (typeof PROTOCOLS)[number];
 
+/** Whether requests have tensors of columns, which depend on the names and poolings of slots. */
+export function needsFeatures(protocol: Protocol): boolean {
+  return protocol !== 'ctr' && protocol !== 'ctr-grpc';
+}
+
 /**
- * @param spec from slots.json, where given
+ * @param spec from slots.json or the endpoint; undefined only where the protocol needs none
  * @throws CubeError INVALID_ARGUMENT naming a row, UNSUPPORTED where the protocol cannot carry the
  *   rows
  */
@@ -44,7 +49,8 @@ export function openProtocolClient(
       `${shape.name} takes the ids of its unpruned graph; use --protocol ctr`,
     );
   }
-  const slotNum = spec?.slots.length ?? shape.slotNum;
+  const features = requireDefined(spec, "the model's features");
+  const slotNum = features.slots.length;
   if (slotNum !== shape.slotNum) {
     throw new CubeError(
       'INVALID_ARGUMENT',
@@ -52,20 +58,10 @@ export function openProtocolClient(
         'give the slots.json of this model',
     );
   }
-  const file = toFileColumns(rows, shape, spec);
-  if (protocol === 'paddle' || protocol === 'paddle-rpc') {
-    if (spec === undefined) {
-      throw new CubeError(
-        'INVALID_ARGUMENT',
-        `--protocol ${protocol} needs --slots, because its clients name slots and scale dense ` +
-          'features',
-      );
-    }
-    return protocol === 'paddle'
-      ? new PaddleProtocolClient(target, file, spec)
-      : new PaddleRpcProtocolClient(target, file, spec);
-  }
-  const tensors = new FeatureTensors(file, spec);
-  if (protocol === 'tfs') return new TfsProtocolClient(target, tensors, spec);
-  return new KserveProtocolClient(target, tensors, spec, protocol === 'kserve-binary');
+  const file = toFileColumns(rows, shape, features);
+  if (protocol === 'paddle') return new PaddleProtocolClient(target, file, features);
+  if (protocol === 'paddle-rpc') return new PaddleRpcProtocolClient(target, file, features);
+  const tensors = new FeatureTensors(file, features);
+  if (protocol === 'tfs') return new TfsProtocolClient(target, tensors, features);
+  return new KserveProtocolClient(target, tensors, features, protocol === 'kserve-binary');
 }

@@ -1,7 +1,7 @@
 /**
  * Paddle's general model service as JSON over HTTP: a tensor of strings or keys for each slot, and
- * one of scaled dense features. Clients name slots and scale features themselves, so the model's
- * slots.json is needed. The protocol reports neither versions nor counts.
+ * one of scaled dense features. Clients name slots and scale features themselves. The protocol
+ * reports neither versions nor counts.
  */
 
 import { CubeError, requireDefined } from '../../../lib/core/errors.ts';

@@ -17,10 +17,10 @@ export interface FeatureTensor {
 
 export class FeatureTensors {
   readonly #file: FileColumns;
-  readonly #spec: FeatureSpec | undefined;
+  readonly #spec: FeatureSpec;
 
   /** @throws CubeError UNSUPPORTED for rows that tensors cannot carry */
-  constructor(file: FileColumns, spec: FeatureSpec | undefined) {
+  constructor(file: FileColumns, spec: FeatureSpec) {
     if ('keys' in file.columns && (file.denseNum > 0 || file.columns.ends !== undefined)) {
       throw new CubeError(
         'UNSUPPORTED',
@@ -63,11 +63,11 @@ export class FeatureTensors {
 function buildSlotTensors(
   features: readonly string[],
   ends: Uint32Array,
-  spec: FeatureSpec | undefined,
+  spec: FeatureSpec,
   start: number,
   end: number,
 ): FeatureTensor[] {
-  const { slots } = requireDefined(spec, "the model's slots");
+  const { slots } = spec;
   return slots.map(({ name }, slot) => {
     const bags = Array.from({ length: end - start }, (_, i) =>
       sliceBag(features, ends, (start + i) * slots.length + slot),

@@ -23,13 +23,9 @@ export class TfsProtocolClient implements ProtocolClient {
   readonly #endpoint: HttpEndpoint;
   readonly #path: string;
   readonly #tensors: FeatureTensors;
-  readonly #spec: FeatureSpec | undefined;
+  readonly #spec: FeatureSpec;
 
-  constructor(
-    target: ProtocolClientOptions,
-    tensors: FeatureTensors,
-    spec: FeatureSpec | undefined,
-  ) {
+  constructor(target: ProtocolClientOptions, tensors: FeatureTensors, spec: FeatureSpec) {
     this.#endpoint = new HttpEndpoint(target);
     this.#path = `/v1/models/${encodeURIComponent(target.shape.name)}:predict`;
     this.#tensors = tensors;
@@ -66,8 +62,8 @@ function toRows({ shape: [rowCount = 0, width = 0], values }: FeatureTensor): un
 }
 
 /** A single output comes without a name. */
-function readOutputs(value: unknown, spec: FeatureSpec | undefined): Output[] {
-  const named = Array.isArray(value) ? { [spec?.click.output ?? '']: value } : Object(value);
+function readOutputs(value: unknown, spec: FeatureSpec): Output[] {
+  const named = Array.isArray(value) ? { [spec.click.output]: value } : Object(value);
   return Object.entries(named).map(([name, rows]) => ({
     name,
     data: Array.isArray(rows) ? (rows.flat() as number[]) : [],

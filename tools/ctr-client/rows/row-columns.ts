@@ -1,6 +1,6 @@
 /**
  * Rows as columns, for protocols whose requests are tensors. The slot spec gives names, pooled
- * slots and scaling; without one, slots have one value and dense features are not scaled.
+ * slots and scaling.
  */
 import { CubeError } from '../../../lib/core/errors.ts';
 import type {
@@ -27,30 +27,19 @@ export interface FileColumns {
 export function toFileColumns(
   { source, rows, count }: RowsFile,
   shape: { readonly slotNum: number; readonly denseNum: number },
-  spec: FeatureSpec | undefined,
+  spec: FeatureSpec,
 ): FileColumns {
   const { slotNum, denseNum } = shape;
-  if (spec === undefined && rows.kind === 'names') {
-    throw new CubeError(
-      'INVALID_ARGUMENT',
-      `${source}: rows by name need --slots with the model's slots.json, or --protocol ctr`,
-    );
-  }
   if (rows.kind === 'positions and keys') {
     throw new CubeError(
       'UNSUPPORTED',
       `${source} has rows by position and rows of keys; use --protocol ctr, or split the file`,
     );
   }
-  const rowShape = spec ?? createUnnamedShape(slotNum, denseNum);
   const columns =
     rows.kind === 'lines'
-      ? parseLines(rows.values, source, rowShape)
-      : parseJsonRows(
-          JsonReader.of({ rows: jsonRows(rows) }, source).field('rows'),
-          rowShape,
-          count,
-        );
+      ? parseLines(rows.values, source, spec)
+      : parseJsonRows(JsonReader.of({ rows: jsonRows(rows) }, source).field('rows'), spec, count);
   return { columns, slotNum, denseNum };
 }
 
@@ -75,16 +64,4 @@ function jsonRows(rows: RowValues): readonly unknown[] {
 function formatKeys({ keys, scaled }: { keys: readonly unknown[]; scaled: readonly number[] }) {
   const text = keys.map((key) => (Array.isArray(key) ? key.map(String) : String(key)));
   return { keys: text, scaled };
-}
-
-function createUnnamedShape(slotNum: number, denseNum: number): RowShape {
-  const names = (prefix: string, length: number): string[] =>
-    Array.from({ length }, (_, i) => `${prefix}${i + 1}`);
-  const features = names('dense ', denseNum).map((name) => {
-    return { name, missing: 0, log: false, shift: 0, scale: 1 };
-  });
-  return {
-    slots: names('categorical ', slotNum).map((name, index) => ({ name, index })),
-    dense: denseNum === 0 ? undefined : { input: 'dense', features },
-  };
 }
