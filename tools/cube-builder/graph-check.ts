@@ -3,8 +3,9 @@
  * A damaged or wrong model.onnx fails the build instead of every serving process.
  */
 import { CubeError } from '../../lib/core/errors.ts';
-import type { SlotSpec } from '../../lib/core/slots.ts';
-import { OnnxModel } from '../../lib/platform/onnx.ts';
+import type { ClickOutput, SlotSpec } from '../../lib/core/slots.ts';
+import { findOutsideColumn } from '../../lib/features/feature-checks.ts';
+import { OnnxModel, type OnnxValueInfo } from '../../lib/platform/onnx.ts';
 
 interface GraphFile {
   readonly graph: Uint8Array;
@@ -14,7 +15,7 @@ interface GraphFile {
   readonly source: string;
 }
 
-/** @throws CubeError with `source` and the first missing input or output */
+/** @throws CubeError with `source` and the first missing input or output, or click column */
 export async function checkGraph(file: GraphFile, spec: SlotSpec): Promise<void> {
   const { source } = file;
   const model = await loadGraph(file);
@@ -34,6 +35,21 @@ export async function checkGraph(file: GraphFile, spec: SlotSpec): Promise<void>
         `${has[kind].join(', ')}); prune the model again`,
     );
   }
+  if (spec.features !== undefined) checkClickColumn(spec.features.click, model.outputs, source);
+}
+
+/** @throws CubeError for a column that the graph does not declare; an unknown output has none */
+export function checkClickColumn(
+  click: ClickOutput,
+  outputs: readonly OnnxValueInfo[],
+  source: string,
+): void {
+  const { shape } = outputs.find(({ name }) => name === click.output) ?? {};
+  // onnxruntime gives an unknown rank as 0; serving refuses other ranks by itself.
+  if (shape === undefined || shape.length === 0 || shape.length > 2) return;
+  const problem = findOutsideColumn(click, shape);
+  if (problem === undefined) return;
+  throw new CubeError('INVALID_ARGUMENT', `features.json does not match ${source}: ${problem}`);
 }
 
 async function loadGraph({ graph, data, source }: GraphFile): Promise<OnnxModel> {

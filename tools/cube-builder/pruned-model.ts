@@ -8,6 +8,7 @@ import { hasScoreFeature, splitGoldenRow } from '../../lib/core/golden-row.ts';
 import { JsonReader } from '../../lib/core/json.ts';
 import { parseJsonRows } from '../../lib/core/json-rows.ts';
 import { type FeatureSpec, readSlotSpec, type SlotSpec } from '../../lib/core/slots.ts';
+import { findLargeModulo } from '../../lib/features/feature-checks.ts';
 import { findFeatureWarnings } from '../../lib/features/feature-warnings.ts';
 import { fileExists, isFolder, readFile, readText } from '../../lib/platform/files.ts';
 import { VERSION_FILE_BYTES_MAX } from '../../lib/repository/layout.ts';
@@ -33,8 +34,11 @@ export function isPrunedFolder(path: string): boolean {
   );
 }
 
-/** @throws CubeError for a missing or wrong file */
-export function readPrunedModel(folder: string): PrunedModel {
+/**
+ * @param isDelta its tables may have only some rows
+ * @throws CubeError for a missing or wrong file
+ */
+export function readPrunedModel(folder: string, isDelta: boolean): PrunedModel {
   const slots = readModelFile(folder, 'slots.json', SLOTS_BYTES_MAX);
   const graphPath = join(folder, 'model.onnx');
   const graph = readModelFile(folder, 'model.onnx');
@@ -43,6 +47,7 @@ export function readPrunedModel(folder: string): PrunedModel {
   }
   const slotsPath = join(folder, 'slots.json');
   const spec = readSlotSpec(JsonReader.parseFile(new TextDecoder().decode(slots), slotsPath));
+  if (!isDelta) rejectLargeModulo(folder, spec, slotsPath);
   rejectDoubtfulFeatures(folder, spec, slotsPath);
   const files = new Map([
     ['model.onnx', graph],
@@ -59,6 +64,21 @@ function readModelFile(folder: string, name: string, maxBytes?: number): Uint8Ar
   throw new CubeError(
     'NOT_FOUND',
     `${folder} has no ${name}; --input must be an output folder of prune-model (its --output)`,
+  );
+}
+
+/** Keys beyond a table would be unseen, and their scores wrong. */
+function rejectLargeModulo(folder: string, spec: SlotSpec, slotsPath: string): void {
+  if (spec.features === undefined) return;
+  const tables = spec.tables.filter(
+    ({ name }) => !fileExists(join(folder, 'tables', `${name}.keys.npy`)),
+  );
+  const problem = findLargeModulo(spec.features, { embeddings: spec.embeddings, tables });
+  if (problem === undefined) return;
+  throw new CubeError(
+    'INVALID_ARGUMENT',
+    `${slotsPath} does not match the tables: ${problem}. Correct features.json and prune the ` +
+      'model again',
   );
 }
 

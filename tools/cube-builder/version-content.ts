@@ -108,7 +108,7 @@ async function readPrunedContent(
   { jobMode }: BuildRequest,
   parent: Manifest | undefined,
 ): Promise<VersionContent> {
-  const { spec, graph, graphPath, files } = readPrunedModel(folder);
+  const { spec, graph, graphPath, files } = readPrunedModel(folder, jobMode === 'delta');
   const data = files.get(DATA_FILE);
   await checkGraph({ graph, data: data && new Map([[DATA_FILE, data]]), source: graphPath }, spec);
   const hash = spec.features?.hash ?? RAW_KEYS;

@@ -21,6 +21,7 @@ import { OnnxModel, type OnnxValueInfo } from '../../lib/platform/onnx.ts';
 import { VERSION_FILE_BYTES_MAX } from '../../lib/repository/layout.ts';
 import { readGraphSignature } from '../../proto/onnx-signature.ts';
 import { getEncryption, storeFiles } from './encryption.ts';
+import { checkClickColumn } from './graph-check.ts';
 import { readGolden } from './pruned-model.ts';
 
 const DATA_FILE = 'model.onnx.data';
@@ -58,7 +59,10 @@ export async function createWholeGraph(options: WholeGraphOptions): Promise<Whol
     options.features === undefined
       ? undefined
       : readTrainedFeatures(JsonReader.parseFile(readText(options.features), options.features));
-  if (features !== undefined && options.accept !== true) rejectDoubts(features);
+  if (features !== undefined) {
+    checkClickColumn(features.click, outputs, model);
+    if (options.accept !== true) rejectDoubts(features);
+  }
   const spec = createSlotSpec(model, inputs, outputs, features);
   const files = new Map([
     ['model.onnx', graph],

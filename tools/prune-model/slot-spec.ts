@@ -9,10 +9,16 @@ import type {
   FeatureSpec,
   GraphPort,
   IdsSpec,
+  PrunedTable,
   SlotSpec,
   TrainedFeatures,
 } from '../../lib/core/slots.ts';
-import { getModulo, takesTensors, withBagPooling } from '../../lib/core/slots.ts';
+import { takesTensors, withBagPooling } from '../../lib/core/slots.ts';
+import {
+  describeShape,
+  findLargeModulo,
+  findOutsideColumn,
+} from '../../lib/features/feature-checks.ts';
 import {
   type Axis,
   type CutLookup,
@@ -28,7 +34,6 @@ import {
 export function buildSlotSpec(cut: CutModel, features: TrainedFeatures | undefined): SlotSpec {
   if (features !== undefined) {
     checkIds(features, cut);
-    checkHash(features, cut);
     checkDenseAndClick(features, cut);
   }
   const tables = new Map(cut.tables.map((table) => [table.source, table]));
@@ -58,19 +63,32 @@ export function buildSlotSpec(cut: CutModel, features: TrainedFeatures | undefin
   };
   const inputs = { embeddings, ids: buildIdsSpecs(cut, features) };
   const hasAxes = takesTensors({ features: undefined, embeddings, graph });
+  const tableSpecs = cut.tables.map(toTableSpec);
+  const problem = features && findLargeModulo(features, { embeddings, tables: tableSpecs });
+  if (problem !== undefined) mismatch(problem);
   return {
     ...(features === undefined && hasAxes ? addAxes(inputs, cut) : inputs),
-    tables: cut.tables.map(({ name, rows, dim, isExternal, readKeys }) => ({
-      name,
-      rows,
-      dim,
-      dtype: 'f32' as const,
-      ...(isExternal === true ? { external: true } : {}),
-      ...(readKeys === undefined ? {} : { keyed: true }),
-    })),
+    tables: tableSpecs,
     ...(cut.maps.length === 0 ? {} : { maps: cut.maps }),
     graph,
     features: features && withBagPooling(toFeatureSpec(features), embeddings),
+  };
+}
+
+function toTableSpec({
+  name,
+  rows,
+  dim,
+  isExternal,
+  readKeys,
+}: CutModel['tables'][number]): PrunedTable {
+  return {
+    name,
+    rows,
+    dim,
+    dtype: 'f32' as const,
+    ...(isExternal === true ? { external: true } : {}),
+    ...(readKeys === undefined ? {} : { keyed: true }),
   };
 }
 
@@ -237,27 +255,6 @@ function checkRemainingReaders(cut: CutModel, ids: ReadonlySet<string>): void {
   );
 }
 
-/** Checks that hashed ids are below the number of rows, which are found by position. */
-function checkHash(features: TrainedFeatures, { tables, lookups }: CutModel): void {
-  const { hash, slots } = features;
-  const byPosition = tables.filter((t) => t.readKeys === undefined && t.isExternal !== true);
-  for (const { source, rows } of byPosition) {
-    const direct = lookups.filter((l) => l.table === source && findPlainColumns(l) !== undefined);
-    const readers = new Set(direct.flatMap((lookup) => findSlots(lookup, features)));
-    for (const slot of slots.filter(({ name }) => readers.has(name))) {
-      const modulo = getModulo(hash, slot);
-      if (modulo === 0n && hash.scheme === 'raw') continue;
-      if (modulo > 0n && modulo <= BigInt(rows)) continue;
-      const keys = modulo === 0n ? 'unbounded keys (modulo 0)' : `modulo ${modulo}`;
-      const owner = slot.modulo === undefined ? 'its hash' : `its slot ${slot.name}`;
-      mismatch(
-        `${owner} has ${keys}, but table ${JSON.stringify(source)} has ${rows} rows; give the ` +
-          `slot ${slot.name} the "modulo" that training uses, at most ${rows}`,
-      );
-    }
-  }
-}
-
 /** Checks the dense inputs and the click output, and that no other input remains. */
 function checkDenseAndClick(features: TrainedFeatures, cut: CutModel): void {
   const { dense, click } = features;
@@ -311,23 +308,11 @@ function checkDense(input: string, count: number, cut: CutModel): void {
   }
 }
 
-function describeShape(shape: readonly Dim[] | undefined): string {
-  return shape === undefined
-    ? 'of unknown shape'
-    : `[${shape.map((dim) => dim ?? '?').join(', ')}]`;
-}
-
 /** @param shape of the click output: as declared, or from a run, where every dim is known */
 export function checkClickColumn(
   features: TrainedFeatures,
   shape: readonly Dim[] | undefined,
 ): void {
-  const { output, column } = features.click;
-  const width = shape?.length === 1 ? 1 : shape?.at(-1);
-  const isMatrix = shape === undefined || shape.length === 1 || shape.length === 2;
-  if (isMatrix && (typeof width !== 'number' || column < width)) return;
-  mismatch(
-    `its click column ${column} is outside the output ${JSON.stringify(output)} ` +
-      `${describeShape(shape)}`,
-  );
+  const problem = findOutsideColumn(features.click, shape);
+  if (problem !== undefined) mismatch(problem);
 }

@@ -10,6 +10,7 @@ import { readLayerRows } from '../../../lib/store/layer-file.ts';
 import { temporaryFolder } from '../../repository/support/fixtures.ts';
 import { runCommand } from '../../support/commands.ts';
 import { type CommandResult, runProcess, startProcess } from '../../support/processes.ts';
+import { encodeKeys, encodeNpy } from './sources/support/writers.ts';
 import {
   computeElement,
   createGraph,
@@ -85,7 +86,11 @@ test('rows are published under their numbers, with hash and files of the model',
   const repository = openRepository(target);
   const manifest = await repository.readManifest('ctr', '1');
   assert.deepEqual(manifest.hash, { scheme: 'xxh64-concat', seed: 7n, modulo: 100_000n });
-  assert.deepEqual(manifest.slots, [{ name: 'C1', index: 14 }]);
+  assert.deepEqual(manifest.slots, [
+    { name: 'C1', index: 14, modulo: 1001n },
+    { name: 'C2', index: 15, modulo: 3n },
+    { name: 'C3', index: 16, modulo: 0n },
+  ]);
   assert.deepEqual(
     manifest.files.map(({ path }) => path),
     ['model.onnx', 'slots.json', 'golden.jsonl'],
@@ -286,9 +291,9 @@ test('golden rows that are not JSON lines, or missing, are refused', async (t) =
   const { code, stderr } = await build(input, target, '--bundle', 'ctr', '--golden', golden);
   assert.equal(code, 1);
   assert.match(stderr, /golden\.jsonl: line 2: not JSON/);
-  writeFileSync(golden, '{"C1":"a"}\n{"C2":"b"}\n');
+  writeFileSync(golden, '{"C1":"a"}\n{"C9":"b"}\n');
   const unknown = await build(input, target, '--bundle', 'ctr', '--golden', golden);
-  assert.match(unknown.stderr, /golden\.jsonl: line 2: \[0\]: unknown field "C2" \(known/);
+  assert.match(unknown.stderr, /golden\.jsonl: line 2: \[0\]: unknown field "C9" \(known/);
   writeFileSync(golden, '\n\n');
   const empty = await build(input, target, '--bundle', 'ctr', '--golden', golden);
   assert.match(
@@ -311,14 +316,40 @@ test('a delta whose model computes other keys is refused', async (t) => {
   assert.match(stderr, /keys of slot C1 differently from parent version 1 .*; build a base/);
 });
 
+test('keys beyond a table and a click column beyond the output are refused', async (t) => {
+  const { input, target } = createWorkspace(t);
+  const path = join(input, 'slots.json');
+  const text = readFileSync(path, 'utf8');
+  const tooLarge = /its slot C1 has modulo 1002, but table "a" has 1001 rows; .* at most 1001/;
+  for (const [from, to, expected] of [
+    ['"1001"', '"1002"', tooLarge],
+    ['"1001"', '"0"', /its slot C1 has unbounded keys \(modulo 0\), but table "a" has 1001 rows/],
+    ['"column":0', '"column":1', /its click column 1 is outside the output "prob" \[batch\]/],
+  ] as const) {
+    writeFileSync(path, text.replace(from, to));
+    const { code, stderr } = await build(input, target, '--bundle', 'ctr');
+    assert.equal(code, 1);
+    assert.match(stderr, expected);
+  }
+  writeFileSync(path, text.replace('"1001"', '"1002"'));
+  const keys = encodeNpy(
+    'u8',
+    [1001],
+    encodeKeys(Array.from({ length: 1001 }, (_, i) => BigInt(i))),
+  );
+  writeFileSync(join(input, 'tables', 'a.keys.npy'), keys);
+  const keyed = await build(input, target, '--bundle', 'ctr');
+  assert.equal(keyed.code, 0, keyed.stderr);
+});
+
 test('slots.json that looks wrong is refused unless prune-model accepted it', async (t) => {
   const { input, target } = createWorkspace(t);
   const path = join(input, 'slots.json');
-  const text = readFileSync(path, 'utf8').replace('"100000"', '"3"');
+  const text = readFileSync(path, 'utf8').replace('"1001"', '"3"');
   writeFileSync(path, text);
   const refused = await build(input, target, '--bundle', 'ctr');
   assert.equal(refused.code, 1);
-  const found = /looks wrong: (hash\.modulo 3 reaches .*)\. Correct .*--accept$/m.exec(
+  const found = /looks wrong: (slot C1: modulo 3 reaches .*)\. Correct .*--accept$/m.exec(
     refused.stderr,
   );
   const warnings = found?.[1]?.split('; ') ?? [];

@@ -1,4 +1,4 @@
-/** Writes a folder like prune-model, with tables of known numbers. */
+/** Writes a folder like prune-model, with tables of known numbers and a slot for each. */
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { encodeNpyHeader } from '../../../../lib/core/npy.ts';
@@ -55,21 +55,29 @@ export function writePrunedModel(
   mkdirSync(join(folder, 'tables'), { recursive: true });
   writeFileSync(join(folder, 'model.onnx'), createGraph(tables, graph));
   const spec = {
-    tables: tables.map((table) => ({ ...table, dtype: 'f32' as const })),
-    embeddings: tables.map(({ name, dim }) => ({
+    tables: tables.map((table) => ({
+      ...table,
+      dtype: 'f32' as const,
+      ...(table.rows === 0 ? { external: true } : {}),
+    })),
+    embeddings: tables.map(({ name, dim }, i) => ({
       input: `input of ${name}`,
       table: name,
       dim,
       dtype: 'f32' as const,
       shape: [-1, 1, dim],
-      slots: ['C1'],
+      slots: [`C${i + 1}`],
       ids: 'ids',
     })),
     features: {
       hash: { scheme: 'xxh64-concat' as const, seed: 7n, modulo: 100_000n },
-      slots: [{ name: 'C1', index: 14 }],
+      slots: tables.map(({ rows }, i) => ({
+        name: `C${i + 1}`,
+        index: 14 + i,
+        modulo: BigInt(rows),
+      })),
       dense: undefined,
-      click: { output: 'prob', column: 1 },
+      click: { output: 'prob', column: 0 },
     },
   };
   writeFileSync(join(folder, 'slots.json'), JSON.stringify(slotSpecToJson(spec)));
