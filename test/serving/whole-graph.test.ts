@@ -180,6 +180,17 @@ test('a graph that cannot be served is rejected before it is published', async (
   writeFileSync(path, JSON.stringify({ ...FEATURES, ids: [{ input: 'ids', slots: ['a'] }] }));
   const short = await publish(folder, '--features', path);
   assert.match(short.stderr, /1 slots for the input "ids", which has 2 columns/);
+  const slots = FEATURES.slots.map((slot) => ({
+    ...slot,
+    modulo: slot.name === 'user' ? '6' : '8',
+  }));
+  const hash = { scheme: 'xxh64-concat' };
+  writeFileSync(path, JSON.stringify({ ...FEATURES, hash, slots }));
+  const large = await publish(folder, '--features', path);
+  assert.match(large.stderr, /its slot user has modulo 6, but the graph fails with its key 5;/);
+  writeFileSync(path, JSON.stringify({ ...FEATURES, click: { output: 'prob', column: 1 } }));
+  const beyond = await publish(folder, '--features', path);
+  assert.match(beyond.stderr, /its click column 1 is outside the output "prob" \[n, 1\]/);
   assert.throws(() =>
     readFileSync(join(folder, 'repo', 'small', 'versions', '1', 'manifest.json')),
   );

@@ -22,6 +22,7 @@ import { VERSION_FILE_BYTES_MAX } from '../../lib/repository/layout.ts';
 import { readGraphSignature } from '../../proto/onnx-signature.ts';
 import { getEncryption, storeFiles } from './encryption.ts';
 import { checkClickColumn } from './graph-check.ts';
+import { checkLargestKeys } from './largest-keys.ts';
 import { readGolden } from './pruned-model.ts';
 
 const DATA_FILE = 'model.onnx.data';
@@ -48,13 +49,26 @@ export interface WholeGraph {
  * @throws CubeError for a graph input that cannot be served, or a wrong field of features.json
  */
 export async function createWholeGraph(options: WholeGraphOptions): Promise<WholeGraph> {
-  const { model, bundle, curVersion: version, golden } = options;
+  const { model } = options;
   const graph = readFile(model, VERSION_FILE_BYTES_MAX);
   const data = readExternalData(model, options.plain);
   const loaded = await OnnxModel.load(graph, { source: model, externalData: data });
+  try {
+    if (options.plain) return createPlainModel(options, graph, data);
+    return await createIdsModel(options, graph, loaded);
+  } finally {
+    await loaded.release();
+  }
+}
+
+/** @throws CubeError for a graph input that cannot be served, or a wrong field of features.json */
+async function createIdsModel(
+  options: WholeGraphOptions,
+  graph: Uint8Array,
+  loaded: OnnxModel,
+): Promise<WholeGraph> {
+  const { model, bundle, curVersion: version, golden } = options;
   const { inputs, outputs } = loaded;
-  await loaded.release();
-  if (options.plain) return createPlainModel(options, graph, data);
   const features =
     options.features === undefined
       ? undefined
@@ -64,6 +78,7 @@ export async function createWholeGraph(options: WholeGraphOptions): Promise<Whol
     if (options.accept !== true) rejectDoubts(features);
   }
   const spec = createSlotSpec(model, inputs, outputs, features);
+  if (features !== undefined) await checkLargestKeys(loaded, model, spec, features);
   const files = new Map([
     ['model.onnx', graph],
     ['slots.json', new TextEncoder().encode(JSON.stringify(slotSpecToJson(spec)))],
@@ -74,7 +89,7 @@ export async function createWholeGraph(options: WholeGraphOptions): Promise<Whol
   return createVersion({ bundle, version, hash, slots }, files);
 }
 
-/** A graph without tables has no modulo that could be too small. */
+/** The tables are inside the graph, so a modulo that is too small is not found. */
 function rejectDoubts(features: TrainedFeatures): void {
   const doubts = findFeatureWarnings({ features, ids: features.ids, embeddings: [], tables: [] });
   if (doubts.length === 0) return;
