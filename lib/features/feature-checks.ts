@@ -52,6 +52,25 @@ export function findOutsideColumn(
   );
 }
 
+/**
+ * Finds a pooled slot in ids that the graph itself takes, which have one value each.
+ * @param ids of a pruned or a whole graph
+ */
+export function findBagOfIds(
+  { slots, dense }: Pick<FeatureSpec, 'slots' | 'dense'>,
+  ids: SlotSpec['ids'] = [],
+): string | undefined {
+  const bags = new Set(slots.filter((slot) => slot.pooling !== undefined).map(({ name }) => name));
+  const found = ids.find(
+    (port) => port.kept && port.input !== dense?.input && port.slots.some((slot) => bags.has(slot)),
+  );
+  if (found === undefined) return undefined;
+  return (
+    `the graph input ${found.input} takes the ids themselves, so its slots must have one value ` +
+    'each, not a bag'
+  );
+}
+
 export function describeShape(shape: Dims | undefined): string {
   return shape === undefined
     ? 'of unknown shape'

@@ -15,6 +15,7 @@ import type {
 } from '../core/slots.ts';
 import type { OnnxValueInfo } from '../platform/onnx.ts';
 import type { ComputedKeys } from './computed-keys.ts';
+import { findBagOfIds } from './feature-checks.ts';
 
 /** A graph that was exported for a larger fixed batch would mostly run on padding rows. */
 const FIXED_BATCH_MAX = 1024;
@@ -155,18 +156,12 @@ function collectTableColumns(spec: SlotSpec, keys: ComputedKeys): Map<string, nu
 function planIds(spec: SlotSpec, { slots, dense }: FeatureSpec, source: string): GraphPlan['ids'] {
   const positions = new Map(slots.map(({ name }, i) => [name, i]));
   const kept = (spec.ids ?? []).filter((ids) => ids.kept && ids.input !== dense?.input);
+  const problem = findBagOfIds({ slots, dense }, spec.ids);
+  if (problem !== undefined) throw new CubeError('UNSUPPORTED', `${source}: ${problem}`);
   return kept.map(({ input, slots: names }) => {
     const columns = Int32Array.from(names, (slot) =>
       requireDefined(positions.get(slot), `slot ${slot}`),
     );
-    if (columns.some((column) => slots[column]!.pooling !== undefined)) {
-      throw new CubeError(
-        'UNSUPPORTED',
-        `${source}: the graph input ${input} takes the ids themselves, ` +
-          `so its slots must have one ` +
-          'value each, not a bag',
-      );
-    }
     return { input, slots: columns };
   });
 }

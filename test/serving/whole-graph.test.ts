@@ -190,6 +190,10 @@ test('a graph that cannot be served is rejected before it is published', async (
   assert.match(large.stderr, /its slot user has modulo 6, but the graph fails with its key 5;/);
   writeFileSync(path, JSON.stringify({ ...FEATURES, click: { output: 'prob', column: 1 } }));
   const beyond = await publish(folder, '--features', path);
+  const bags = FEATURES.slots.map((slot) => ({ ...slot, pooling: 'sum' }));
+  writeFileSync(path, JSON.stringify({ ...FEATURES, slots: bags }));
+  const pooled = await publish(folder, '--features', path);
+  assert.match(pooled.stderr, /the graph input ids takes the ids themselves, .* not a bag/);
   assert.match(beyond.stderr, /its click column 1 is outside the output "prob" \[n, 1\]/);
   assert.throws(() =>
     readFileSync(join(folder, 'repo', 'small', 'versions', '1', 'manifest.json')),

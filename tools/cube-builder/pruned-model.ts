@@ -8,7 +8,7 @@ import { hasScoreFeature, splitGoldenRow } from '../../lib/core/golden-row.ts';
 import { JsonReader } from '../../lib/core/json.ts';
 import { parseJsonRows } from '../../lib/core/json-rows.ts';
 import { type FeatureSpec, readSlotSpec, type SlotSpec } from '../../lib/core/slots.ts';
-import { findLargeModulo } from '../../lib/features/feature-checks.ts';
+import { findBagOfIds, findLargeModulo } from '../../lib/features/feature-checks.ts';
 import { findFeatureWarnings } from '../../lib/features/feature-warnings.ts';
 import { fileExists, isFolder, readFile, readText } from '../../lib/platform/files.ts';
 import { VERSION_FILE_BYTES_MAX } from '../../lib/repository/layout.ts';
@@ -47,7 +47,7 @@ export function readPrunedModel(folder: string, isDelta: boolean): PrunedModel {
   }
   const slotsPath = join(folder, 'slots.json');
   const spec = readSlotSpec(JsonReader.parseFile(new TextDecoder().decode(slots), slotsPath));
-  if (!isDelta) rejectLargeModulo(folder, spec, slotsPath);
+  rejectWrongFeatures(folder, spec, { slotsPath, isDelta });
   rejectDoubtfulFeatures(folder, spec, slotsPath);
   const files = new Map([
     ['model.onnx', graph],
@@ -67,17 +67,23 @@ function readModelFile(folder: string, name: string, maxBytes?: number): Uint8Ar
   );
 }
 
-/** Keys beyond a table would be unseen, and their scores wrong. */
-function rejectLargeModulo(folder: string, spec: SlotSpec, slotsPath: string): void {
+/** Keys beyond a table would be unseen, and their scores wrong; bags of ids cannot be served. */
+function rejectWrongFeatures(
+  folder: string,
+  spec: SlotSpec,
+  { slotsPath, isDelta }: { slotsPath: string; isDelta: boolean },
+): void {
   if (spec.features === undefined) return;
   const tables = spec.tables.filter(
     ({ name }) => !fileExists(join(folder, 'tables', `${name}.keys.npy`)),
   );
-  const problem = findLargeModulo(spec.features, { embeddings: spec.embeddings, tables });
+  const embeddings = isDelta ? [] : spec.embeddings;
+  const problem =
+    findLargeModulo(spec.features, { embeddings, tables }) ?? findBagOfIds(spec.features, spec.ids);
   if (problem === undefined) return;
   throw new CubeError(
     'INVALID_ARGUMENT',
-    `${slotsPath} does not match the tables: ${problem}. Correct features.json and prune the ` +
+    `${slotsPath} does not match the model: ${problem}. Correct features.json and prune the ` +
       'model again',
   );
 }

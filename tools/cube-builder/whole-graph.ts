@@ -15,6 +15,7 @@ import {
   slotSpecToJson,
   type TrainedFeatures,
 } from '../../lib/core/slots.ts';
+import { findBagOfIds } from '../../lib/features/feature-checks.ts';
 import { findFeatureWarnings } from '../../lib/features/feature-warnings.ts';
 import { fileExists, readFile, readText } from '../../lib/platform/files.ts';
 import { OnnxModel, type OnnxValueInfo } from '../../lib/platform/onnx.ts';
@@ -78,7 +79,11 @@ async function createIdsModel(
     if (options.accept !== true) rejectDoubts(features);
   }
   const spec = createSlotSpec(model, inputs, outputs, features);
-  if (features !== undefined) await checkLargestKeys(loaded, model, spec, features);
+  if (features !== undefined) {
+    const problem = findBagOfIds(features, spec.ids);
+    if (problem !== undefined) failInvalid(`features.json does not match ${model}: ${problem}`);
+    await checkLargestKeys(loaded, model, spec, features);
+  }
   const files = new Map([
     ['model.onnx', graph],
     ['slots.json', new TextEncoder().encode(JSON.stringify(slotSpecToJson(spec)))],

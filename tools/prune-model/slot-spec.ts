@@ -16,6 +16,7 @@ import type {
 import { takesTensors, withBagPooling } from '../../lib/core/slots.ts';
 import {
   describeShape,
+  findBagOfIds,
   findLargeModulo,
   findOutsideColumn,
 } from '../../lib/features/feature-checks.ts';
@@ -64,14 +65,17 @@ export function buildSlotSpec(cut: CutModel, features: TrainedFeatures | undefin
   const inputs = { embeddings, ids: buildIdsSpecs(cut, features) };
   const hasAxes = takesTensors({ features: undefined, embeddings, graph });
   const tableSpecs = cut.tables.map(toTableSpec);
-  const problem = features && findLargeModulo(features, { embeddings, tables: tableSpecs });
+  const known = features && withBagPooling(toFeatureSpec(features), embeddings);
+  const problem =
+    known &&
+    (findLargeModulo(known, { embeddings, tables: tableSpecs }) ?? findBagOfIds(known, inputs.ids));
   if (problem !== undefined) mismatch(problem);
   return {
     ...(features === undefined && hasAxes ? addAxes(inputs, cut) : inputs),
     tables: tableSpecs,
     ...(cut.maps.length === 0 ? {} : { maps: cut.maps }),
     graph,
-    features: features && withBagPooling(toFeatureSpec(features), embeddings),
+    features: known,
   };
 }
 

@@ -316,7 +316,7 @@ test('a delta whose model computes other keys is refused', async (t) => {
   assert.match(stderr, /keys of slot C1 differently from parent version 1 .*; build a base/);
 });
 
-test('keys beyond a table and a click column beyond the output are refused', async (t) => {
+test('keys beyond a table, columns beyond the output and bags of ids are refused', async (t) => {
   const { input, target } = createWorkspace(t);
   const path = join(input, 'slots.json');
   const text = readFileSync(path, 'utf8');
@@ -331,6 +331,12 @@ test('keys beyond a table and a click column beyond the output are refused', asy
     assert.equal(code, 1);
     assert.match(stderr, expected);
   }
+  const bags = JSON.parse(text);
+  bags.ids = [{ input: 'ids', dtype: 'int64', columns: 1, slots: ['C1'], kept: true }];
+  bags.features.slots[0].pooling = 'sum';
+  writeFileSync(path, JSON.stringify(bags));
+  const pooled = await build(input, target, '--bundle', 'ctr');
+  assert.match(pooled.stderr, /the graph input ids takes the ids themselves, .* not a bag/);
   writeFileSync(path, text.replace('"1001"', '"1002"'));
   const keys = encodeNpy(
     'u8',

@@ -284,6 +284,12 @@ test('a graph that also needs the ids keeps them, and slots.json lists their slo
   assert.deepEqual(inputs, ['ids', 'e']);
   const slots = FEATURES.ids[0]!.slots;
   assert.deepEqual(spec.ids, [{ input: 'ids', dtype: 'int64', columns: 3, slots, kept: true }]);
+  const pooled = FEATURES.slots.map((slot) => ({ ...slot, pooling: 'sum' }));
+  const message = await mismatch({ ...FEATURES, dense: undefined, slots: pooled }, masked);
+  assert.match(
+    message,
+    /the graph input ids takes the ids themselves, .* one value each, not a bag/,
+  );
 });
 
 test('a features file that is missing, empty or not JSON gives a one-line error', async () => {
