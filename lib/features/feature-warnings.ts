@@ -5,6 +5,9 @@
 import type { FeatureSpec, IdsInput, SlotSpec } from '../core/slots.ts';
 import { getModulo } from '../core/slots.ts';
 
+/** Fields of rows, and tensors of KServe and TensorFlow Serving (docs/wire/serving.md). */
+const RESERVED_NAMES = ['label', 'categorical', 'dense', 'keys'];
+
 /** The features, and what is known of the graph that takes them. */
 export interface CheckedFeatures {
   readonly features: FeatureSpec;
@@ -18,6 +21,8 @@ export interface CheckedFeatures {
 export function findFeatureWarnings(checked: CheckedFeatures): string[] {
   return [
     ...findSharedIndexes(checked.features),
+    ...findSharedNames(checked.features),
+    ...findReservedNames(checked.features),
     ...findUnreachableRows(checked),
     ...findReorderedIds(checked),
   ];
@@ -36,6 +41,24 @@ function findSharedIndexes({ hash, slots }: FeatureSpec): string[] {
     }
   }
   return found;
+}
+
+/** A row by name would give both the same value. */
+function findSharedNames({ slots, dense }: FeatureSpec): string[] {
+  const names = new Set(dense?.features.map(({ name }) => name));
+  return slots
+    .filter(({ name }) => names.has(name))
+    .map(({ name }) => `a slot and a dense feature have the name ${JSON.stringify(name)}`);
+}
+
+/** Requests by name cannot give values of such features, and some are read as something else. */
+function findReservedNames({ slots, dense }: FeatureSpec): string[] {
+  const names = [...slots, ...(dense?.features ?? [])].map(({ name }) => name);
+  return RESERVED_NAMES.filter((name) => names.includes(name)).map(
+    (name) =>
+      `the name ${JSON.stringify(name)} of a feature is a field of requests, which therefore ` +
+      'cannot give the feature by name',
+  );
 }
 
 /** Row numbers that no key of a slot reaches; computed keys and tables with keys have none. */

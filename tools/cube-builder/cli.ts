@@ -323,8 +323,8 @@ function addGraph(program: Command): void {
     )
     .option(
       '--accept',
-      'Publish although features.json looks wrong: slots with one index, or ids inputs in ' +
-        'another order than the slots (default: refuse)',
+      'Publish although features.json looks wrong: slots with one index, names with two ' +
+        'meanings, or ids inputs in another order than the slots (default: refuse)',
     )
     .option('--golden <file>', GOLDEN_HELP)
     .option(

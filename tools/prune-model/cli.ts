@@ -92,8 +92,9 @@ export function createProgram(action: (options: Options) => Promise<void>): Comm
     )
     .option(
       '--accept',
-      'Prune although features.json looks wrong: slots with one index, ids inputs in another ' +
-        'order than the slots, or a modulo smaller than a table (default: refuse)',
+      'Prune although features.json looks wrong: slots with one index, names with two meanings, ' +
+        'ids inputs in another order than the slots, or a modulo smaller than a table ' +
+        '(default: refuse)',
     )
     .option('--force', 'Replace an earlier output (default: refuse)')
     .option('--dry-run', 'Report what would be done and write nothing')

@@ -184,6 +184,17 @@ test('features.json that looks wrong is refused without --accept', async () => {
       /hash\.modulo 5 reaches only the first 5 of the 7 rows of table "embedding\.weight"/,
     ],
   ];
+  const rename = (name: string): object => ({
+    ...ordered,
+    dense: { ...ordered.dense, features: [{ name }, { name: 'I2' }] },
+  });
+  cases.push([rename('C2'), /a slot and a dense feature have the name "C2"/]);
+  for (const name of ['label', 'categorical', 'dense', 'keys']) {
+    cases.push([
+      rename(name),
+      new RegExp(`the name "${name}" of a feature is a field of requests`),
+    ]);
+  }
   for (const [features, pattern] of cases) {
     const message = await refuse(features);
     assert.match(message, pattern);

@@ -74,8 +74,9 @@ export function createProgram(): Command {
     .option('--model <file>', 'Trained model in ONNX format that it must match (default: none)')
     .option(
       '--accept',
-      'Only warn if features.json looks wrong: slots with one index, ids inputs in another order ' +
-        'than the slots, or a modulo smaller than a table (default: refuse)',
+      'Only warn if features.json looks wrong: slots with one index, names with two meanings, ' +
+        'ids inputs in another order than the slots, or a modulo smaller than a table ' +
+        '(default: refuse)',
     )
     .option('--row <row>', 'A row as requests have it: JSON, or tab-separated (default: none)');
   addJsonOption(check).action(checkFeatures);
