@@ -70,6 +70,7 @@ export interface ShardPart {
   /** Layout of the layer; undefined without one. */
   readonly layout: LayerLayout | undefined;
   readonly shared: boolean;
+  /** Records read, without those of the old input of a diff that deleted nothing. */
   readonly records: number;
   readonly deleted: number;
   readonly errors: RowErrors;

@@ -258,7 +258,7 @@ class VersionBuilder {
   }
 
   #createPart(
-    { layer, shared, records, errors, samples }: BuiltShard,
+    { layer, shared, records, compared, errors, samples }: BuiltShard,
     inputs: string,
     fingerprint: string,
   ): ShardPart {
@@ -277,7 +277,7 @@ class VersionBuilder {
       layer: ref,
       layout: layer?.layout,
       shared,
-      records,
+      records: records - compared,
       deleted,
       errors,
       samples,

@@ -34,6 +34,8 @@ export interface SelectionOptions {
 export interface SelectedRecords {
   readonly upserts: Uint32Array;
   readonly deleted: Uint32Array;
+  /** Records of the old input of a diff that were only compared, and deleted nothing. */
+  readonly compared: number;
 }
 
 /** Larger bins are sorted by the engine, because insertion sort is quadratic. */
@@ -76,12 +78,13 @@ export function selectRecords(
 ): SelectedRecords {
   const { offsets, isAscending, isPlain } = scanRecords(words, count, arrays);
   if (isAscending && isPlain && !options.sorted) {
-    return { upserts: offsets, deleted: new Uint32Array(0) };
+    return { upserts: offsets, deleted: new Uint32Array(0), compared: 0 };
   }
   const sorted = sortByMixedKey(words, offsets, options.knownBits, arrays);
-  const { upserts, deleted } = selectLastRecords(words, sorted, isPlain, options);
-  if (options.sorted) return { upserts, deleted };
-  return { upserts: upserts.length === count ? offsets : upserts.sort(), deleted };
+  const selected = selectLastRecords(words, sorted, isPlain, options);
+  if (options.sorted) return selected;
+  const { upserts } = selected;
+  return { ...selected, upserts: upserts.length === count ? offsets : upserts.sort() };
 }
 
 /** Offsets of records and the high half of each mixed key. */
@@ -199,6 +202,7 @@ function selectLastRecords(
   const deleted: number[] = [];
   const count = order.length;
   let kept = 0;
+  let compared = 0;
   for (let i = 0; i < count; ) {
     const first = order[i]!;
     if (plain && (i + 1 === count || highs[i] !== highs[i + 1])) {
@@ -212,8 +216,10 @@ function selectLastRecords(
       const at = order[i]!;
       const isOld = mode === 'diff' && (words[at + 2]! & OLD_INPUT_FLAG) !== 0;
       if (options.rejectDuplicates && (isOld ? oldLast : newLast) >= 0) failDuplicateKey(words, at);
-      if (isOld) oldLast = at;
-      else newLast = at;
+      if (isOld) {
+        oldLast = at;
+        compared++;
+      } else newLast = at;
     }
     const action = chooseAction(words, oldLast, newLast, mode);
     if (action === 'upsert') {
@@ -221,9 +227,10 @@ function selectLastRecords(
       order[kept++] = newLast;
     } else if (action === 'delete') {
       deleted.push(first);
+      if (newLast < 0) compared--;
     }
   }
-  return { upserts: order.subarray(0, kept), deleted: Uint32Array.from(deleted) };
+  return { upserts: order.subarray(0, kept), deleted: Uint32Array.from(deleted), compared };
 }
 
 function chooseAction(

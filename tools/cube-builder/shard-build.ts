@@ -61,6 +61,8 @@ export interface BuiltShard {
   readonly shared: boolean;
   /** Records read, including records that were replaced or change nothing. */
   readonly records: number;
+  /** Those of the old input of a diff that were only compared, and deleted nothing. */
+  readonly compared: number;
   readonly errors: RowErrors;
   /** Errors that each dtype would cause in a sample of the f32 rows. */
   readonly samples: DtypeErrors | undefined;
@@ -142,10 +144,11 @@ function buildInMemory(task: ShardTask): BuiltShard {
     { mode, rejectDuplicates, sorted: false, knownBits: 0 },
     arrays,
   );
+  const { compared } = selected;
   const { part, errors } = encodeRecords(task, words, selected, arrays);
   const deleted = readKeys(words, selected.deleted, new Uint32Array(2 * selected.deleted.length));
   if (isEmptyDelta(task, part.keys.length, deleted.length)) {
-    return { layer: undefined, shared: false, records, errors, samples: undefined };
+    return { layer: undefined, shared: false, records, compared, errors, samples: undefined };
   }
   const samples = sampleRecords(task, words, selected);
   const target = new LayerTarget(task);
@@ -154,7 +157,7 @@ function buildInMemory(task: ShardTask): BuiltShard {
     target.getPath,
     task.segmentBytesMax,
   );
-  return { layer, shared: target.existed, records, errors, samples };
+  return { layer, shared: target.existed, records, compared, errors, samples };
 }
 
 function createLayerInput(task: ShardTask, part: RunPart, deleted: Uint32Array): LayerInput {
@@ -177,11 +180,11 @@ function isEmptyDelta({ identity }: ShardTask, rows: number, deleted: number): b
 
 function buildFromRun(task: ShardTask): BuiltShard {
   const { identity, budgetBytes, layout, workFolder } = task;
-  const { run, errors, samples } = sortToRun(task, join(workFolder, 'run'));
+  const { run, compared, errors, samples } = sortToRun(task, join(workFolder, 'run'));
   const records = countRecords(task.ranges);
   if (isEmptyDelta(task, run.count, run.deletedCount)) {
     removePath(workFolder);
-    return { layer: undefined, shared: false, records, errors, samples };
+    return { layer: undefined, shared: false, records, compared, errors, samples };
   }
   const target = new LayerTarget(task);
   const segments =
@@ -189,7 +192,7 @@ function buildFromRun(task: ShardTask): BuiltShard {
   const options = { budgetBytes, layout, getLayerPath: target.getPath, ...segments };
   const layer = writeStreamedLayer(identity, run, options);
   removePath(workFolder);
-  return { layer, shared: target.existed, records, errors, samples };
+  return { layer, shared: target.existed, records, compared, errors, samples };
 }
 
 /** Arrays of this thread, reused for all shards that are built through a sorted run. */
@@ -199,7 +202,7 @@ const threadArrays = new ReusableArrays();
 function sortToRun(
   task: ShardTask,
   folder: string,
-): { run: SortedRun; errors: RowErrors; samples: DtypeErrors | undefined } {
+): { run: SortedRun; compared: number; errors: RowErrors; samples: DtypeErrors | undefined } {
   const { identity, mode, rejectDuplicates, budgetBytes, rangeBits } = task;
   const writer = new RunWriter(folder, computeRowBytes(identity.dtype, identity.dim));
   const wordsMax = Math.max(1024, Math.floor(budgetBytes / MEMORY_FACTOR / 4));
@@ -209,6 +212,7 @@ function sortToRun(
     rejectDuplicates,
     arrays: threadArrays,
   };
+  let compared = 0;
   let errors = NO_ROW_ERRORS;
   let samples: DtypeErrors | undefined;
   try {
@@ -220,6 +224,7 @@ function sortToRun(
           { mode, rejectDuplicates, sorted: true, knownBits },
           threadArrays,
         );
+        compared += selected.compared;
         const encoded = encodeRecords(task, words, selected, threadArrays);
         errors = mergeRowErrors(errors, encoded.errors);
         samples ??= sampleRecords(task, words, selected);
@@ -229,7 +234,7 @@ function sortToRun(
         faultPoint('build.sorted');
       }
     }
-    return { run: writer.finish(), errors, samples };
+    return { run: writer.finish(), compared, errors, samples };
   } catch (error) {
     writer.close();
     throw error;

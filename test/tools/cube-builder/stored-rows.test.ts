@@ -81,7 +81,8 @@ for (const dtype of ['f32', 'f16', 'i8'] as const) {
     await workspace.buildBase('1', { input: [before], table: 't', dtype });
     await workspace.buildBase('fresh', { input: [after], table: 't', dtype });
     const there = await workspace.buildDelta('2', '1', { diff: ['version:1', after], table: 't' });
-    assert.deepEqual([there.perTable[0]?.rows, there.perTable[0]?.deleted], [2, 1]);
+    const [changes] = there.perTable;
+    assert.deepEqual([changes?.rows, changes?.deleted, changes?.dropped], [2, 1, 1]);
     assert.deepEqual(
       new Map([...(await workspace.readRows('2'))].sort()),
       new Map([...(await workspace.readRows('fresh'))].sort()),
@@ -89,7 +90,8 @@ for (const dtype of ['f32', 'f16', 'i8'] as const) {
     const back = await workspace.buildDelta('3', '2', { diff: [after, 'version:1'], table: 't' });
     assert.deepEqual([back.perTable[0]?.rows, back.perTable[0]?.deleted], [2, 1]);
     const same = await workspace.buildDelta('4', '1', { diff: ['version:1', before], table: 't' });
-    assert.deepEqual([same.perTable[0]?.rows, same.perTable[0]?.deleted], [0, 0]);
+    const [equal] = same.perTable;
+    assert.deepEqual([equal?.rows, equal?.deleted, equal?.dropped], [0, 0, 3]);
   });
 }
 
